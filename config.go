@@ -1,0 +1,231 @@
+package sluice
+
+import (
+	"fmt"
+	"math"
+	"time"
+)
+
+// Config describes a limiter. The zero value of every field but Limit is a
+// sensible default.
+type Config struct {
+	// Algorithm decides how cost is counted over time. The zero value is GCRA.
+	Algorithm Algorithm
+
+	// Limit is the policy that holds for each key by itself.
+	Limit Limit
+
+	// MaxKeys bounds the number of tracked keys, and so the memory. 0 means
+	// 1<<20; a negative number means no bound. Each shard holds an equal share,
+	// so a limiter is full when its fullest shard is, at about 98% of MaxKeys.
+	// With fewer than 1024 keys a shard, the default number of shards is lowered.
+	MaxKeys int
+
+	// Overflow says what happens to a new key when its shard is full and
+	// dropping idle keys did not make room.
+	Overflow Overflow
+
+	// TTL is how long a key is kept after it has become idle before a sweep may
+	// drop it. It never changes a decision: an idle key decides like a fresh one.
+	// A longer TTL keeps keys that come and go in the table, a shorter one gives
+	// memory back sooner. 0 means 10 s.
+	TTL time.Duration
+
+	// Shards is the number of independently locked parts, rounded up to a power
+	// of two and lowered to at most MaxKeys. 0 means a number chosen from
+	// GOMAXPROCS.
+	Shards int
+
+	// Clock tells the time. nil means SystemClock.
+	Clock Clock
+
+	// Hash turns keys into ids. The zero value is Seeded, which withstands keys
+	// chosen by strangers.
+	Hash Hash
+
+	// Stats makes the limiter count admitted and denied calls, for a few
+	// nanoseconds a call.
+	Stats bool
+}
+
+// Algorithm names one of the six classic rate limiting algorithms. The package
+// documentation says which one to use when.
+type Algorithm uint8
+
+// The algorithms. Their text forms are gcra, token-bucket, leaky-bucket,
+// sliding-window, sliding-log and fixed-window.
+const (
+	GCRA Algorithm = iota
+	TokenBucket
+	LeakyBucket
+	SlidingWindow
+	SlidingLog
+	FixedWindow
+)
+
+// Overflow is what happens to a new key at MaxKeys, once the idle keys of its
+// shard have been dropped and the shard is still full.
+type Overflow uint8
+
+// The overflow policies. Their text forms are evict-soonest, deny-new and
+// admit-new.
+const (
+	// EvictSoonest drops the live keys that would become idle soonest, in
+	// batches. A flood of keys that are charged once pushes out itself, not the
+	// key that has spent the most. Stats.Evicted counts the dropped keys, since
+	// each of them starts afresh.
+	EvictSoonest Overflow = iota
+	// DenyNew denies the new key. No tracked key loses its state.
+	DenyNew
+	// AdmitNew admits the new key without tracking it. No tracked key loses its
+	// state, and keys without room are not limited.
+	AdmitNew
+)
+
+// Hash is how a key becomes the 64-bit id by which it is tracked.
+type Hash uint8
+
+// The hashes. Their text forms are seeded and stable.
+const (
+	// Seeded hashes with a random seed of this limiter, so that nobody outside can
+	// find keys that collide, crowd one shard, or share another key's budget.
+	Seeded Hash = iota
+	// Stable is xxHash64: the same id in every process and run. It is for keys
+	// that strangers cannot choose.
+	Stable
+)
+
+var (
+	algorithmNames = []string{"gcra", "token-bucket", "leaky-bucket", "sliding-window", "sliding-log", "fixed-window"}
+	overflowNames  = []string{"evict-soonest", "deny-new", "admit-new"}
+	hashNames      = []string{"seeded", "stable"}
+)
+
+// String returns the text form, or Algorithm(n) for a value that has none.
+func (a Algorithm) String() string { return enumString("Algorithm", algorithmNames, a) }
+
+// MarshalText returns the text form; a value that has none is an error.
+func (a Algorithm) MarshalText() ([]byte, error) {
+	return enumMarshal("algorithm", algorithmNames, a)
+}
+
+// UnmarshalText accepts exactly the text forms.
+func (a *Algorithm) UnmarshalText(text []byte) error {
+	return enumUnmarshal("algorithm", algorithmNames, a, text)
+}
+
+// String returns the text form, or Overflow(n) for a value that has none.
+func (o Overflow) String() string { return enumString("Overflow", overflowNames, o) }
+
+// MarshalText returns the text form; a value that has none is an error.
+func (o Overflow) MarshalText() ([]byte, error) { return enumMarshal("overflow", overflowNames, o) }
+
+// UnmarshalText accepts exactly the text forms.
+func (o *Overflow) UnmarshalText(text []byte) error {
+	return enumUnmarshal("overflow", overflowNames, o, text)
+}
+
+// String returns the text form, or Hash(n) for a value that has none.
+func (h Hash) String() string { return enumString("Hash", hashNames, h) }
+
+// MarshalText returns the text form; a value that has none is an error.
+func (h Hash) MarshalText() ([]byte, error) { return enumMarshal("hash", hashNames, h) }
+
+// UnmarshalText accepts exactly the text forms.
+func (h *Hash) UnmarshalText(text []byte) error {
+	return enumUnmarshal("hash", hashNames, h, text)
+}
+
+// ConfigError is the error of New.
+type ConfigError struct {
+	Field  string // the offending field of Config, such as "Limit.Period"
+	Reason string // its value, what is wrong with it, and what would be accepted
+}
+
+// Error names the field and the reason.
+func (e *ConfigError) Error() string { return "sluice: Config." + e.Field + ": " + e.Reason }
+
+func configErrorf(field, format string, args ...any) *ConfigError {
+	return &ConfigError{Field: field, Reason: fmt.Sprintf(format, args...)}
+}
+
+const (
+	defaultMaxKeys = 1 << 20
+	defaultTTL     = 10 * time.Second
+	maxShards      = 1 << 16
+)
+
+// withDefaults returns c with every zero field but Limit and Shards replaced by
+// its default, or the first thing that is wrong with it. Whether the algorithm
+// can represent the limit is for the algorithm to say.
+func (c Config) withDefaults() (Config, *ConfigError) {
+	switch {
+	case int(c.Algorithm) >= len(algorithmNames):
+		return c, configErrorf("Algorithm", "%v is not an algorithm; want one of %v", c.Algorithm, algorithmNames)
+	case int(c.Overflow) >= len(overflowNames):
+		return c, configErrorf("Overflow", "%v is not an overflow policy; want one of %v", c.Overflow, overflowNames)
+	case int(c.Hash) >= len(hashNames):
+		return c, configErrorf("Hash", "%v is not a hash; want one of %v", c.Hash, hashNames)
+	case c.TTL < 0:
+		return c, configErrorf("TTL", "%v is negative; want 0 for %v, or a positive duration", c.TTL, defaultTTL)
+	case c.Shards < 0:
+		return c, configErrorf("Shards", "%d is negative; want 0 for a default, or 1 to %d", c.Shards, maxShards)
+	case c.Shards > maxShards:
+		return c, configErrorf("Shards", "%d is too many; want 0 for a default, or 1 to %d", c.Shards, maxShards)
+	}
+	if err := c.Limit.validate(); err != nil {
+		return c, err
+	}
+	if err := c.validateWindowBurst(); err != nil {
+		return c, err
+	}
+	switch {
+	case c.MaxKeys == 0:
+		c.MaxKeys = defaultMaxKeys
+	case c.MaxKeys < 0:
+		c.MaxKeys = math.MaxInt
+	}
+	if c.TTL == 0 {
+		c.TTL = defaultTTL
+	}
+	if c.Clock == nil {
+		c.Clock = SystemClock()
+	}
+	return c, nil
+}
+
+func (c Config) validateWindowBurst() *ConfigError {
+	l := c.Limit
+	switch c.Algorithm {
+	case SlidingWindow, SlidingLog, FixedWindow:
+		if l.Burst != 0 && l.Burst != l.Rate && l.Rate != 0 && l.Rate != math.MaxInt {
+			return configErrorf("Limit.Burst", "%d with %v; a window algorithm admits at most the rate at once, want 0 or %d",
+				l.Burst, c.Algorithm, l.Rate)
+		}
+	}
+	return nil
+}
+
+func enumString[T ~uint8](kind string, names []string, v T) string {
+	if int(v) < len(names) {
+		return names[v]
+	}
+	return fmt.Sprintf("%s(%d)", kind, uint8(v))
+}
+
+func enumMarshal[T ~uint8](kind string, names []string, v T) ([]byte, error) {
+	if int(v) < len(names) {
+		return []byte(names[v]), nil
+	}
+	return nil, fmt.Errorf("sluice: %s %d has no text form", kind, uint8(v))
+}
+
+func enumUnmarshal[T ~uint8](kind string, names []string, v *T, text []byte) error {
+	for i, name := range names {
+		if name == string(text) {
+			*v = T(i)
+			return nil
+		}
+	}
+	return fmt.Errorf("sluice: unknown %s %q; want one of %v", kind, text, names)
+}

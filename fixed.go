@@ -1,0 +1,83 @@
+package sluice
+
+import "math/bits"
+
+// fixedWindow counts the admitted cost of each window [k*P, (k+1)*P) of Unix time
+// and admits a call iff the count stays within the limit.
+//
+// The word is the number of the window of the last charge, and its count. The
+// count has just the bits that the limit needs:
+//
+//	 63                                      b  b-1                  0
+//	+------------------------------------------+-----------------------+
+//	|  window number k                         |  units admitted in k  |
+//	+------------------------------------------+-----------------------+
+//
+// Invariant: the number never falls, and within a window the count never falls.
+// A call with a now before the key's window is judged and charged in the key's
+// window.
+type fixedWindow struct {
+	window
+	limit uint64
+	bits  int // b
+}
+
+func newFixedWindow(l Limit) (algorithm, *ConfigError) {
+	b := bits.Len(uint(l.Rate))
+	w, ok := newWindow(l, 64-b, minHorizon)
+	if !ok {
+		return nil, configErrorf("Limit.Rate", "%d per %v: a count of %d bits leaves too few of 64 for the window's number; want at most 2 units a nanosecond",
+			l.Rate, l.Period, b)
+	}
+	return &fixedWindow{window: w, limit: uint64(l.Rate), bits: b}, nil
+}
+
+// roll returns the window in which a call at now is judged, and the count there.
+func (a *fixedWindow) roll(word uint64, now int64) (number, count uint64) {
+	number, _ = a.at(now)
+	if number > word>>a.bits {
+		return number, 0
+	}
+	return word >> a.bits, word & (1<<a.bits - 1)
+}
+
+func (a *fixedWindow) charge(word uint64, now int64, cost int) (uint64, bool) {
+	number, count := a.roll(word, now)
+	count += uint64(cost)
+	if count > a.limit {
+		return word, false
+	}
+	return number<<a.bits | count, true
+}
+
+func (a *fixedWindow) decision(word uint64, now int64, _ int, allowed bool) Decision {
+	number, count := a.roll(word, now)
+	d := Decision{Allowed: allowed, Limit: int(a.limit), Remaining: int(a.limit - count)}
+	if count > 0 {
+		d.ResetAfter = until(a.start(number+1), now)
+	}
+	if !allowed {
+		d.RetryAfter = d.ResetAfter
+	}
+	return d
+}
+
+// idleAt is the end of the window of the last charge.
+func (a *fixedWindow) idleAt(word uint64) uint64 {
+	if word == 0 {
+		return 0
+	}
+	return a.start(word>>a.bits + 1)
+}
+
+// rank orders keys of one window by what they have spent.
+func (a *fixedWindow) rank(word uint64) uint64 { return word }
+
+// worstCase is a full limit in every window that a closed span of d ns can touch:
+// one at its start, and one more for every boundary, of which it can meet
+// ceil(d/P).
+func (a *fixedWindow) worstCase(d int64) uint64 {
+	boundaries := (uint64(d) + a.period - 1) / a.period
+	admitted, _ := mulDiv(a.limit, boundaries+1, 1)
+	return admitted
+}

@@ -1,0 +1,194 @@
+package sluice
+
+import (
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Limit is the policy for a key: in the long run Rate units of cost per Period,
+// and at most Burst units at once.
+type Limit struct {
+	// Rate is the number of units per Period. 0 denies everything, math.MaxInt
+	// admits everything.
+	Rate int
+	// Period is the time over which Rate is stated. It must be positive.
+	Period time.Duration
+	// Burst is the total cost that a fresh key can be charged at once, at least 1.
+	// 0 means Rate. For the window algorithms it must be 0 or Rate.
+	Burst int
+}
+
+// Two limits that every algorithm accepts.
+var (
+	// Unlimited admits every call whose cost is not negative and keeps no state.
+	Unlimited = Limit{Rate: math.MaxInt, Period: time.Second}
+	// DenyAll denies every call.
+	DenyAll = Limit{Rate: 0, Period: time.Second}
+)
+
+const day = 24 * time.Hour
+
+// Per returns a limit of n units per period, with a burst of n.
+func Per(n int, period time.Duration) Limit { return Limit{Rate: n, Period: period} }
+
+// PerSecond returns a limit of n units per second, with a burst of n.
+func PerSecond(n int) Limit { return Per(n, time.Second) }
+
+// PerMinute returns a limit of n units per minute, with a burst of n.
+func PerMinute(n int) Limit { return Per(n, time.Minute) }
+
+// PerHour returns a limit of n units per hour, with a burst of n.
+func PerHour(n int) Limit { return Per(n, time.Hour) }
+
+// PerDay returns a limit of n units per 24 hours, with a burst of n.
+func PerDay(n int) Limit { return Per(n, day) }
+
+// WithBurst returns the limit with its burst set to n units in total.
+func (l Limit) WithBurst(n int) Limit {
+	l.Burst = n
+	return l
+}
+
+func (l Limit) validate() *ConfigError {
+	switch {
+	case l.Period <= 0:
+		return configErrorf("Limit.Period", "%v is not positive; want a positive duration, as in sluice.PerSecond(100)", l.Period)
+	case l.Rate < 0:
+		return configErrorf("Limit.Rate", "%d is negative; want units per period, or 0 to deny everything", l.Rate)
+	case l.Burst < 0:
+		return configErrorf("Limit.Burst", "%d is negative; want 0 for the rate, or at least 1", l.Burst)
+	}
+	return nil
+}
+
+// burst returns the units that can be admitted at once.
+func (l Limit) burst() int {
+	if l.Burst == 0 {
+		return l.Rate
+	}
+	return l.Burst
+}
+
+// interval returns the time that one unit takes to return, rounded up.
+func (l Limit) interval() time.Duration {
+	return (l.Period-1)/time.Duration(l.Rate) + 1
+}
+
+// String returns the text form that ParseLimit reads: "100/s", "20/m burst 5",
+// "7/1m30s", or "unlimited" for Unlimited.
+func (l Limit) String() string {
+	if l == Unlimited {
+		return unlimitedText
+	}
+	s := strconv.Itoa(l.Rate) + "/" + periodString(l.Period)
+	if l.Burst != 0 {
+		s += " burst " + strconv.Itoa(l.Burst)
+	}
+	return s
+}
+
+// MarshalText returns the text form. A limit that New would refuse for a
+// negative or missing number has none.
+func (l Limit) MarshalText() ([]byte, error) {
+	if err := l.validate(); err != nil {
+		return nil, fmt.Errorf("sluice: limit has no text form: %s: %s", err.Field, err.Reason)
+	}
+	return []byte(l.String()), nil
+}
+
+// UnmarshalText reads the form that ParseLimit describes.
+func (l *Limit) UnmarshalText(text []byte) error {
+	parsed, err := ParseLimit(string(text))
+	if err != nil {
+		return err
+	}
+	*l = parsed
+	return nil
+}
+
+const (
+	unlimitedText = "unlimited"
+	limitForms    = `want "N/unit" or "N/duration", optionally " burst B", as in "100/s", "20/m burst 5", "1000/24h"`
+)
+
+var periodUnits = map[string]time.Duration{"s": time.Second, "m": time.Minute, "h": time.Hour, "d": day}
+
+// ParseLimit reads a limit: a whole number of units, a slash, and a unit (s, m,
+// h, d) or a duration that time.ParseDuration reads; then optionally the word
+// burst and a whole number. "unlimited" stands for Unlimited, "0/s" is DenyAll.
+// String is its inverse.
+func ParseLimit(s string) (Limit, error) {
+	if strings.TrimSpace(s) == unlimitedText {
+		return Unlimited, nil
+	}
+	fields := strings.Fields(s)
+	if len(fields) != 1 && (len(fields) != 3 || fields[1] != "burst") {
+		return Limit{}, fmt.Errorf("sluice: limit %q: %s", s, limitForms)
+	}
+	count, unit, ok := strings.Cut(fields[0], "/")
+	if !ok {
+		return Limit{}, fmt.Errorf("sluice: limit %q has no period: %s", s, limitForms)
+	}
+	rate, err := parseCount(count)
+	if err != nil {
+		return Limit{}, fmt.Errorf("sluice: limit %q: rate %w", s, err)
+	}
+	period, err := parsePeriod(unit)
+	if err != nil {
+		return Limit{}, fmt.Errorf("sluice: limit %q: period %w", s, err)
+	}
+	l := Limit{Rate: rate, Period: period}
+	if len(fields) == 1 {
+		return l, nil
+	}
+	if l.Burst, err = parseCount(fields[2]); err != nil {
+		return Limit{}, fmt.Errorf("sluice: limit %q: burst %w", s, err)
+	}
+	if l.Burst == 0 {
+		return Limit{}, fmt.Errorf("sluice: limit %q: burst 0 admits nothing; want at least 1, or leave it out for the rate", s)
+	}
+	return l, nil
+}
+
+// parseCount reads a run of decimal digits. strconv.Atoi alone would take signs.
+func parseCount(s string) (int, error) {
+	n, err := strconv.ParseUint(s, 10, strconv.IntSize-1)
+	if err != nil {
+		return 0, fmt.Errorf("%q is not a whole number from 0 to %d", s, math.MaxInt)
+	}
+	return int(n), nil
+}
+
+func parsePeriod(s string) (time.Duration, error) {
+	if unit, ok := periodUnits[s]; ok {
+		return unit, nil
+	}
+	d, err := time.ParseDuration(s)
+	if err != nil {
+		return 0, fmt.Errorf("%q is neither a unit (s, m, h, d) nor a duration such as 30s or 24h", s)
+	}
+	if d <= 0 {
+		return 0, fmt.Errorf("%q is not positive", s)
+	}
+	return d, nil
+}
+
+// periodString returns the shortest form that parsePeriod reads back.
+func periodString(d time.Duration) string {
+	for name, unit := range periodUnits {
+		if d == unit {
+			return name
+		}
+	}
+	s := d.String()
+	if strings.HasSuffix(s, "m0s") {
+		s = s[:len(s)-len("0s")]
+	}
+	if strings.HasSuffix(s, "h0m") {
+		s = s[:len(s)-len("0m")]
+	}
+	return s
+}

@@ -1,0 +1,300 @@
+package sluice
+
+import (
+	"math"
+	"net/netip"
+	"time"
+)
+
+// A Limiter decides, for each key by itself, whether a call may pass now.
+//
+// It is safe for concurrent use. Decisions on one key take effect one at a time,
+// in an order consistent with real time; an admitted call synchronizes before
+// every later decision on its key. Decisions on different keys are independent.
+// Contention is never an error and never a denial.
+//
+// Nothing has to be closed: a limiter that is no longer referenced is collected.
+// It must be made by New and not be copied.
+type Limiter struct {
+	store
+	hash  hasher
+	burst uint64 // costs from 1 to burst are decided by the store; others by edge
+	limit Limit
+	tally *tally // nil without Config.Stats
+}
+
+// New returns a limiter. The error is a *ConfigError: it names the field, its
+// value and what would be accepted. A limit that the algorithm cannot keep
+// exactly is an error, never a weaker limit.
+func New(c Config) (*Limiter, error) { return newLimiter(c, math.MaxUint64) }
+
+// Must returns l, or panics if err is not nil. It wraps New where a limiter that
+// cannot be made is a programming error, as in a package variable.
+func Must(l *Limiter, err error) *Limiter {
+	if err != nil {
+		panic(err)
+	}
+	return l
+}
+
+// newLimiter is New with a mask on where in a table a key's probe starts. Tests
+// clear bits of it to crowd all keys into a few places.
+func newLimiter(c Config, homes uint64) (*Limiter, error) {
+	c, err := c.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	l := &Limiter{hash: newHasher(c.Hash), limit: c.Limit, burst: uint64(c.Limit.burst())}
+	if l.unlimited() || l.denyAll() {
+		l.burst = 0
+	} else if l.alg, l.wide, err = newAlgorithm(c.Algorithm, c.Limit); err != nil {
+		return nil, err
+	}
+	shards := defaultShards(c.MaxKeys)
+	if c.Shards != 0 {
+		shards = pow2(c.Shards)
+	}
+	for shards > c.MaxKeys {
+		shards /= 2
+	}
+	if homes != math.MaxUint64 {
+		shards = 1
+	}
+	l.clock, l.ttl, l.overflow, l.homes = c.Clock, int64(c.TTL), c.Overflow, homes
+	switch c.Clock.(type) {
+	case *systemClock, *CoarseClock:
+		l.timed = true
+	}
+	l.init(shards, c.MaxKeys)
+	if c.Stats {
+		l.tally = newTally()
+	}
+	return l, nil
+}
+
+func newAlgorithm(a Algorithm, l Limit) (algorithm, wideAlgorithm, *ConfigError) {
+	var alg algorithm
+	var wide wideAlgorithm
+	var err *ConfigError
+	switch a {
+	case TokenBucket:
+		alg, err = newTokenBucket(l)
+	case LeakyBucket:
+		alg, err = newLeakyBucket(l)
+	case SlidingWindow:
+		alg, wide, err = newSlidingWindow(l)
+	case SlidingLog:
+		wide, err = newSlidingLog(l)
+	case FixedWindow:
+		alg, err = newFixedWindow(l)
+	default:
+		alg, err = newGCRA(l)
+	}
+	return alg, wide, err
+}
+
+func (l *Limiter) unlimited() bool { return l.limit.Rate == math.MaxInt }
+func (l *Limiter) denyAll() bool   { return l.limit.Rate == 0 }
+
+// Allow charges one unit to key and reports whether it was admitted.
+func (l *Limiter) Allow(key string) bool { return l.allow(l.hash.string(key), 1) }
+
+// AllowN charges cost units to key and reports whether they were admitted, all or
+// none. See Take for the costs that are not from 1 to the burst.
+func (l *Limiter) AllowN(key string, cost int) bool { return l.allow(l.hash.string(key), cost) }
+
+// Take charges cost units to key and describes the decision.
+//
+// The charge is all or nothing: a denied call leaves the key as it was, and a key
+// that is not tracked stays untracked. A cost of 0 charges nothing; Allowed then
+// says whether one unit would pass. A negative cost, or one above the burst, is
+// denied with RetryAfter Never. Take does not retain key.
+func (l *Limiter) Take(key string, cost int) Decision { return l.take(l.hash.string(key), cost) }
+
+// Peek returns what Take would return, but charges nothing and tracks nothing. For
+// a key that is not tracked it does not consider MaxKeys.
+func (l *Limiter) Peek(key string, cost int) Decision { return l.peek(l.hash.string(key), cost) }
+
+// Reset makes key fresh, as if it had never been charged.
+func (l *Limiter) Reset(key string) { l.reset(l.hash.string(key)) }
+
+// Len returns the number of tracked keys, idle ones that have not been swept yet
+// included. It is at most MaxKeys at any time.
+func (l *Limiter) Len() int { return l.len() }
+
+// Sweep drops all keys that are idle now, whatever the TTL, and returns how many.
+// It changes no decision, and there is no need to call it: with a system clock a
+// timer sweeps, with any other clock insertions do.
+func (l *Limiter) Sweep() int { return l.sweep() }
+
+// WorstCase returns the most units that any one key can be admitted in any closed
+// span [t, t+d], whatever the pattern of calls; math.MaxInt if that is not below
+// math.MaxInt, 0 for a negative d. It does not cover keys that were evicted at
+// MaxKeys, admitted under AdmitNew, or Reset. For SlidingWindow and d beyond the
+// period it is an upper bound that need not be reached.
+func (l *Limiter) WorstCase(d time.Duration) int {
+	switch {
+	case d < 0 || l.denyAll():
+		return 0
+	case l.unlimited():
+		return math.MaxInt
+	case l.wide != nil:
+		return int(min(l.wide.worstCase(int64(d)), math.MaxInt))
+	}
+	return int(min(l.alg.worstCase(int64(d)), math.MaxInt))
+}
+
+// A Key is a key of one limiter, already hashed: a small value that is cheap to
+// make and to copy. Its methods are those of the limiter without the key. It must
+// be made by a limiter; the zero Key panics when used.
+type Key struct {
+	lim *Limiter
+	id  uint64
+}
+
+// Key returns the handle of s: hash once, decide often.
+func (l *Limiter) Key(s string) Key { return Key{l, l.hash.string(s)} }
+
+// KeyBytes returns the handle of string(b). It does not retain b.
+func (l *Limiter) KeyBytes(b []byte) Key { return Key{l, l.hash.bytes(b)} }
+
+// KeyUint64 returns the handle of a number. Different numbers do not share an id.
+// It is not the handle of the number's decimal form.
+func (l *Limiter) KeyUint64(n uint64) Key { return Key{l, l.hash.uint64(n)} }
+
+// KeyAddr returns the handle of an address. An IPv4 address and its IPv4-mapped
+// IPv6 form are the same key, and a zone makes no difference. It is not the handle
+// of the address's text.
+func (l *Limiter) KeyAddr(a netip.Addr) Key { return Key{l, l.hash.addr(a)} }
+
+// KeyHash returns the handle of an id that the caller has hashed. Its high bits
+// pick the shard and its low bits the place in the shard, so all 64 must be well
+// mixed; 0 is replaced by another id. With Hash Stable, KeyHash of the xxHash64 of
+// s is Key(s).
+func (l *Limiter) KeyHash(h uint64) Key { return Key{l, nonZero(h)} }
+
+// Allow is Limiter.Allow for this key.
+func (k Key) Allow() bool { return k.lim.allow(k.id, 1) }
+
+// AllowN is Limiter.AllowN for this key.
+func (k Key) AllowN(cost int) bool { return k.lim.allow(k.id, cost) }
+
+// Take is Limiter.Take for this key.
+func (k Key) Take(cost int) Decision { return k.lim.take(k.id, cost) }
+
+// Peek is Limiter.Peek for this key.
+func (k Key) Peek(cost int) Decision { return k.lim.peek(k.id, cost) }
+
+// Reset is Limiter.Reset for this key.
+func (k Key) Reset() { k.lim.reset(k.id) }
+
+// AllowAt is AllowN at now, the caller's own reading of the limiter's clock in
+// Unix nanoseconds, so that one reading can serve a batch. It must come from that
+// clock: sweeps compare keys with it.
+//
+// An older now than the key has seen is safe: nothing is admitted that would be
+// denied at the newest one, and what is admitted is charged in full as at the
+// newest one. A negative now counts as 0.
+func (k Key) AllowAt(now int64, cost int) bool { return k.lim.allowAt(k.id, now, cost) }
+
+// TakeAt is Take at now; see AllowAt.
+func (k Key) TakeAt(now int64, cost int) Decision { return k.lim.takeAt(k.id, now, cost) }
+
+func (l *Limiter) allow(id uint64, cost int) bool {
+	return l.allowAt(id, l.clock.Now(), cost)
+}
+
+func (l *Limiter) take(id uint64, cost int) Decision {
+	return l.takeAt(id, l.clock.Now(), cost)
+}
+
+func (l *Limiter) peek(id uint64, cost int) Decision {
+	return l.peekAt(id, l.clock.Now(), cost)
+}
+
+func (l *Limiter) allowAt(id uint64, now int64, cost int) bool {
+	now = max(now, 0)
+	if uint64(cost)-1 >= l.burst {
+		return l.edge(id, now, cost).Allowed
+	}
+	var out outcome
+	if l.wide == nil {
+		_, out = l.charge(id, now, cost)
+	} else {
+		out = l.chargeWide(id, now, cost, nil)
+	}
+	allowed := out == admitted || out == waved
+	if l.tally != nil {
+		l.tally.count(allowed)
+	}
+	return allowed
+}
+
+func (l *Limiter) takeAt(id uint64, now int64, cost int) Decision {
+	now = max(now, 0)
+	if uint64(cost)-1 >= l.burst {
+		return l.edge(id, now, cost)
+	}
+	var d Decision
+	var out outcome
+	if l.wide == nil {
+		var word uint64
+		word, out = l.charge(id, now, cost)
+		d = l.alg.decision(word, now, cost, out == admitted || out == waved)
+	} else if out = l.chargeWide(id, now, cost, &d); out == waved {
+		d = l.wide.decide(0, nil, now, cost, false)
+	}
+	if out == refused {
+		d = Decision{Limit: int(l.burst), RetryAfter: l.limit.interval()}
+	}
+	if l.tally != nil {
+		l.tally.count(d.Allowed)
+	}
+	return d
+}
+
+func (l *Limiter) peekAt(id uint64, now int64, cost int) Decision {
+	now = max(now, 0)
+	if uint64(cost)-1 >= l.burst {
+		return l.judgeEdge(id, now, cost)
+	}
+	return l.inspect(id, now, cost, true)
+}
+
+// edge decides the calls that charge nothing whatever the key's state: costs
+// below 1 or above the burst, and all calls under Unlimited and DenyAll.
+func (l *Limiter) edge(id uint64, now int64, cost int) Decision {
+	d := l.judgeEdge(id, now, cost)
+	if l.tally != nil && cost != 0 {
+		l.tally.count(d.Allowed)
+	}
+	return d
+}
+
+func (l *Limiter) judgeEdge(id uint64, now int64, cost int) Decision {
+	d := Decision{}
+	switch {
+	case l.unlimited():
+		d = Decision{Allowed: true, Limit: math.MaxInt, Remaining: math.MaxInt}
+	case !l.denyAll():
+		d = l.inspect(id, now, 1, false)
+	}
+	if cost < 0 || cost > 0 && !l.unlimited() || l.denyAll() {
+		d.Allowed, d.RetryAfter = false, Never
+	}
+	return d
+}
+
+// inspect describes a call of a cost from 1 to the burst without charging it.
+// With charges, an admitted call is described as if it had been charged.
+func (l *Limiter) inspect(id uint64, now int64, cost int, charges bool) Decision {
+	if l.wide != nil {
+		return l.peekWide(id, now, cost, charges)
+	}
+	word := l.load(id)
+	next, ok := l.alg.charge(word, now, cost)
+	if ok && charges {
+		word = next
+	}
+	return l.alg.decision(word, now, cost, ok)
+}

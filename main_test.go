@@ -1,0 +1,75 @@
+package sluice
+
+import (
+	"flag"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// homeBits cuts the bits of an id that choose where in a table its probe starts,
+// and puts all keys into one shard. At 0 every key probes from slot 0.
+var homeBits = flag.Int("homes", 64, "bits of an id that choose its home slot")
+
+// crowded reports whether the suite runs with home slots cut, which makes every
+// probe long: tests with very many keys use fewer.
+func crowded() bool { return *homeBits < 64 }
+
+// homes is the mask that newLimiter takes.
+func homes() uint64 {
+	if !crowded() {
+		return math.MaxUint64
+	}
+	return 1<<*homeBits - 1
+}
+
+// mustNew is New for tests; all of them make their limiters with it.
+func mustNew(tb testing.TB, c Config) *Limiter {
+	tb.Helper()
+	l, err := newLimiter(c, homes())
+	require.NoError(tb, err)
+	return l
+}
+
+// algorithms lists all of them, for tests that hold for each.
+var algorithms = []Algorithm{GCRA, TokenBucket, LeakyBucket, SlidingWindow, SlidingLog, FixedWindow}
+
+// start is an arbitrary time in 2026, not aligned to anything.
+var start = time.Unix(1_790_000_123, 456_789_012)
+
+// newRand returns a generator whose seed is printed, and can be given back in
+// SLUICE_SEED to repeat a failure.
+func newRand(tb testing.TB) *rand.Rand {
+	tb.Helper()
+	seed := rand.Uint64()
+	if s := os.Getenv("SLUICE_SEED"); s != "" {
+		var err error
+		seed, err = strconv.ParseUint(s, 10, 64)
+		require.NoError(tb, err, "SLUICE_SEED")
+	}
+	tb.Logf("SLUICE_SEED=%d repeats this run", seed)
+	return rand.New(rand.NewPCG(seed, seed))
+}
+
+// TestSuite_CrowdedHomes runs the whole suite again with home slots cut to 16 and
+// to one, so that every table is one long probe.
+func TestSuite_CrowdedHomes(t *testing.T) {
+	if crowded() {
+		return // this is that run
+	}
+	for _, bits := range []int{4, 0} {
+		t.Run(fmt.Sprintf("bits=%d", bits), func(t *testing.T) {
+			t.Parallel()
+			cmd := exec.Command(os.Args[0], "-test.short", "-test.timeout=5m", fmt.Sprintf("-homes=%d", bits))
+			out, err := cmd.CombinedOutput()
+			require.NoError(t, err, "%s", out)
+		})
+	}
+}

@@ -1,0 +1,169 @@
+package sluice
+
+import (
+	"math"
+	"math/bits"
+	"time"
+)
+
+// A schedule is the arithmetic that GCRA, the token bucket and the leaky bucket
+// share: a rate R per period P and a burst B on a grid of ticks on which one
+// unit of cost lasts a whole number of ticks.
+//
+//	c     = ceil(P/R)   ticks a unit, so a tick is P/(R*c) <= 1 ns
+//	g(t)  = floor(t*R*c/P)   the tick of the clock's nanosecond t
+//
+// Where P/R is a whole number of nanoseconds a tick is one nanosecond and g is
+// the identity. Otherwise g moves an arrival by less than one tick, always to
+// the tick before it, and everything after that is exact: k periods are always
+// k*R*c ticks, so k*R units accrue in them and nothing drifts.
+//
+// All three algorithms come down to the full tick: the tick from which the key
+// is as if fresh. They differ in how they put it into the word.
+type schedule struct {
+	end   int64  // time stops here, where g reaches maxTick
+	whole uint64 // ticks a ns, whole part
+	part  uint64 // ticks a ns, fraction part/den; 0 if there is none
+	magic uint64 // floor(part*2^64/den)
+	den   uint64
+
+	unit  uint64 // c: ticks a unit
+	burst uint64 // ticks of B units
+
+	num      uint64 // ticks a ns are num/den
+	capacity int    // B
+}
+
+const (
+	// maxTick is the last tick. With bursts below 2^63 ticks a full tick stays
+	// below 2^64-1, the word that marks a moved slot.
+	maxTick = math.MaxInt64 - 1
+
+	// minHorizon is the earliest end of time that New accepts: 2^61 ns after 1970
+	// is January 2043. Rates up to 2 a nanosecond end in 2116 or later, rates up to
+	// 1 a nanosecond with a whole interval with the clock, in 2262. At its end time
+	// stands still, so a limit can only get stricter.
+	minHorizon = 1 << 61
+)
+
+// newSchedule returns the schedule of l, which must be a valid limit that is
+// neither DenyAll nor Unlimited.
+func newSchedule(l Limit) (schedule, *ConfigError) {
+	rate, period, burst := uint64(l.Rate), uint64(l.Period), uint64(l.burst())
+	unit := (period-1)/rate + 1
+	divisor := gcd(rate*unit, period) // rate*unit < period+rate < 2^64
+	s := schedule{
+		num:      rate * unit / divisor,
+		den:      period / divisor,
+		unit:     unit,
+		capacity: l.burst(),
+	}
+	hi, ticks := bits.Mul64(burst, unit)
+	if hi != 0 || ticks > math.MaxInt64 {
+		return s, configErrorf("Limit.Burst", "%d at %d per %v takes %.3g years to refill; want at most 292 years, 2^63 ns",
+			burst, rate, l.Period, float64(burst)*float64(unit)/float64(365*day))
+	}
+	s.burst = ticks
+	s.whole, s.part = s.num/s.den, s.num%s.den
+	s.magic, _ = bits.Div64(s.part, 0, s.den)
+	s.end = math.MaxInt64
+	if end, _ := mulDiv(maxTick, s.den, s.num); end < math.MaxInt64 {
+		s.end = int64(end)
+	}
+	if s.end < minHorizon {
+		return s, configErrorf("Limit.Rate", "%d per %v is more than 4 units a nanosecond, which a 64-bit word cannot keep exactly",
+			rate, l.Period)
+	}
+	return s, nil
+}
+
+// tick returns g(now). It is monotonic, and at most maxTick.
+func (s *schedule) tick(now int64) uint64 {
+	t := uint64(min(now, s.end))
+	if s.part == 0 {
+		return t * s.whole
+	}
+	// q is floor(t*part/den) or one less: magic is less than one short of the true
+	// quotient, so t*magic/2^64 falls short by less than t/2^64 < 1. The remainder
+	// tells which; it is below 2*den < 2^64, so the wrapping products do not hurt.
+	q, _ := bits.Mul64(t, s.magic)
+	if t*s.part-q*s.den >= s.den {
+		q++
+	}
+	return t*s.whole + q
+}
+
+// earliest returns the first nanosecond whose tick is at least tick, or
+// math.MaxUint64 if time ends before.
+func (s *schedule) earliest(tick uint64) uint64 {
+	t, rest := mulDiv(tick, s.den, s.num)
+	if rest != 0 {
+		t++
+	}
+	if t > uint64(s.end) {
+		return math.MaxUint64
+	}
+	return t
+}
+
+// decision describes the outcome of a call of cost units at now that left the
+// key with the given full tick.
+func (s *schedule) decision(full uint64, now int64, cost int, allowed bool) Decision {
+	t := s.tick(now)
+	d := Decision{Allowed: allowed, Limit: s.capacity}
+	if full <= t {
+		d.Remaining = s.capacity
+	} else {
+		d.Remaining = int((s.burst - min(full-t, s.burst)) / s.unit)
+		d.ResetAfter = until(s.earliest(full), now)
+	}
+	if !allowed {
+		// Admitted once full + cost*unit - t <= burst.
+		d.RetryAfter = until(s.earliest(full-(s.burst-uint64(cost)*s.unit)), now)
+	}
+	return d
+}
+
+// worstCase is a burst, and what accrues in the most ticks that a span of d ns
+// can hold.
+func (s *schedule) worstCase(d int64) uint64 {
+	ticks, rest := mulDiv(uint64(d), s.num, s.den)
+	if rest != 0 && ticks != math.MaxUint64 {
+		ticks++
+	}
+	return saturatingAdd(uint64(s.capacity), ticks/s.unit)
+}
+
+// until is the wait from now to the nanosecond at, which must not be earlier;
+// math.MaxUint64 stands for never.
+func until(at uint64, now int64) time.Duration {
+	if at > math.MaxInt64 {
+		return Never
+	}
+	return time.Duration(int64(at) - now)
+}
+
+// mulDiv returns the quotient and remainder of a*b/d, saturating at
+// math.MaxUint64 with remainder 0.
+func mulDiv(a, b, d uint64) (quo, rem uint64) {
+	hi, lo := bits.Mul64(a, b)
+	if hi >= d {
+		return math.MaxUint64, 0
+	}
+	return bits.Div64(hi, lo, d)
+}
+
+func saturatingAdd(a, b uint64) uint64 {
+	sum, carry := bits.Add64(a, b, 0)
+	if carry != 0 {
+		return math.MaxUint64
+	}
+	return sum
+}
+
+func gcd(a, b uint64) uint64 {
+	for b != 0 {
+		a, b = b, a%b
+	}
+	return a
+}

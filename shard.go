@@ -1,0 +1,484 @@
+package sluice
+
+import (
+	"math"
+	"math/bits"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"unsafe"
+
+	"github.com/puzpuzpuz/xsync/v3"
+)
+
+// An algorithm is pure arithmetic over a key's word. Word 0 is a fresh key, the
+// word moved does not occur, now is not negative, and 1 <= cost <= the burst.
+type algorithm interface {
+	// charge returns the word after an admitted call, or word and false.
+	charge(word uint64, now int64, cost int) (next uint64, admitted bool)
+	// decision describes a call that left the key with word.
+	decision(word uint64, now int64, cost int, allowed bool) Decision
+	// idleAt returns the first nanosecond from which the key is idle, or
+	// math.MaxUint64.
+	idleAt(word uint64) uint64
+	// rank orders keys by how late they become idle, and those that become idle
+	// together by what they have spent.
+	rank(word uint64) uint64
+	// worstCase returns the most that a key can be admitted in a closed span of d
+	// >= 0 nanoseconds, saturating.
+	worstCase(d int64) uint64
+}
+
+// moved marks a slot whose word has gone to a newer table.
+const moved = math.MaxUint64
+
+// A slot holds one key. The id is set once, after the word, and never changes in
+// its table.
+type slot struct{ id, word atomic.Uint64 }
+
+// A table is an open-addressed hash table of slots with linear probing. It holds
+// no pointers but those to its arrays, so the garbage collector does not scan it.
+//
+// Invariant: at least one slot is empty, so every probe ends.
+type table struct {
+	slots []slot
+	mask  uint64 // len(slots)-1
+	home  uint64 // id&home is where the probe for id starts
+	limit int    // how many ids it may hold
+	tails tails  // only for wide algorithms
+}
+
+// emptyTable is the table of a shard without keys. It takes no ids.
+var emptyTable = &table{slots: make([]slot, 1)}
+
+const (
+	minSlots = 8
+	// A table is at most 3/4 full and is made at most 1/2 full. Not tuned.
+	maxLoadNum, maxLoadDen = 3, 4
+)
+
+// find returns the slot of id, or the empty slot where the probe for it ended.
+func (t *table) find(id uint64) (i uint64, found bool) {
+	for i = id & t.home; ; i = (i + 1) & t.mask {
+		switch t.slots[i].id.Load() {
+		case id:
+			return i, true
+		case 0:
+			return i, false
+		}
+	}
+}
+
+// An entry is a slot's state as one algorithm call sees it.
+type entry struct {
+	word uint64
+	tail []atomic.Uint64 // nil for one-word algorithms
+}
+
+func (t *table) entry(i uint64, word uint64) entry {
+	if t.tails.length == 0 {
+		return entry{word: word}
+	}
+	return entry{word, t.tails.of(i)}
+}
+
+// A shard is a table and the lock that serialises its changes of shape. Deciding
+// takes the lock only for a key that is not in the table or that is being moved.
+type shard struct {
+	table atomic.Pointer[table]
+	count atomic.Int64 // ids in the table; written under mu
+	mu    sync.Mutex
+
+	// The rest is guarded by mu.
+	share   int           // most ids
+	floor   int64         // newest time at which an idle key has been dropped
+	sweepAt int64         // see sweepOnInsertLocked
+	added   int           // ids added since the last scan for idle keys
+	roomAt  atomic.Uint64 // see makeRoomLocked; Reset clears it without mu
+	_       [128 - unsafe.Sizeof(shardFields{})%128]byte
+}
+
+// shardFields mirrors shard for the size of its padding, which keeps two shards
+// out of one pair of cache lines (adjacent lines are fetched together).
+type shardFields struct {
+	_ atomic.Pointer[table]
+	_ atomic.Int64
+	_ sync.Mutex
+	_ int
+	_ int64
+	_ int64
+	_ int
+	_ atomic.Uint64
+}
+
+// A store is the engine: all keys of a limiter and their state.
+//
+// A decision takes no lock: it loads the table, probes for the id, loads the word
+// and asks the algorithm. A denial ends there, having written nothing. An
+// admission swaps the word in; if that fails it decides again on the new word.
+// A word moved means that the table is being replaced:
+//
+//	decision:  loads the old table, finds its slot
+//	growth:    locks the shard, swaps moved into the slot, copies the word
+//	decision:  its swap fails or it loads moved; waits for the lock
+//	growth:    publishes the new table, unlocks
+//	decision:  starts over in the new table, which holds every earlier charge
+//
+// No charge is lost, since it either precedes the swap, and is copied, or fails.
+// No key is in two tables with a live word. A decision that denies on a word
+// which is moved right afterwards takes effect at the load.
+type store struct {
+	alg    algorithm // exactly one of alg and wide is set
+	wide   wideAlgorithm
+	shards []shard
+	shift  uint   // id>>shift is the shard
+	homes  uint64 // masks the home slots; all ones but in tests
+
+	clock    Clock
+	ttl      int64
+	overflow Overflow
+	timed    bool // sweeps run on a timer, else on insertions
+	armed    atomic.Bool
+
+	counters
+}
+
+// counters are the store's statistics. The retry counters are striped because
+// they are written where processors already contend; the others are rare.
+type counters struct {
+	evicted, untracked, swept, growths atomic.Uint64
+	lostRaces                          *xsync.Counter // failed CAS
+	moves                              *xsync.Counter // decisions that met a moved word
+}
+
+type outcome uint8
+
+const (
+	denied outcome = iota
+	admitted
+	waved    // admitted without state: there is no room for the key
+	refused  // denied because there is no room for the key
+	retrying // start over
+)
+
+// shardOf returns the shard of id. With a single shard the shift is 64, which
+// gives 0.
+func (st *store) shardOf(id uint64) *shard { return &st.shards[id>>st.shift] }
+
+// charge decides one call under a one-word algorithm. It returns the word that
+// the key was left with.
+func (st *store) charge(id uint64, now int64, cost int) (uint64, outcome) {
+	s := st.shardOf(id)
+	for {
+		t := s.table.Load()
+		i, found := t.find(id)
+		if !found {
+			word, out, _ := st.insert(s, id, now, cost)
+			if out != retrying {
+				return word, out
+			}
+			continue
+		}
+		word, out := st.chargeSlot(&t.slots[i], now, cost)
+		if out != retrying {
+			return word, out
+		}
+		st.awaitMove(s)
+	}
+}
+
+func (st *store) chargeSlot(e *slot, now int64, cost int) (uint64, outcome) {
+	for {
+		word := e.word.Load()
+		if word == moved {
+			return 0, retrying
+		}
+		next, ok := st.alg.charge(word, now, cost)
+		if !ok {
+			return word, denied
+		}
+		if e.word.CompareAndSwap(word, next) {
+			return next, admitted
+		}
+		st.lostRaces.Inc()
+	}
+}
+
+// awaitMove returns once the shard's table that was being replaced has been.
+func (st *store) awaitMove(s *shard) {
+	st.moves.Inc()
+	s.mu.Lock()
+	//lint:ignore SA2001 to wait for the holder is the point
+	s.mu.Unlock()
+}
+
+// load returns the word of id, 0 if it is not tracked.
+func (st *store) load(id uint64) uint64 {
+	s := st.shardOf(id)
+	for {
+		t := s.table.Load()
+		i, found := t.find(id)
+		if !found {
+			return 0
+		}
+		if word := t.slots[i].word.Load(); word != moved {
+			return word
+		}
+		st.awaitMove(s)
+	}
+}
+
+// reset makes id fresh. The key stays in its table, where the next sweep finds it
+// idle.
+func (st *store) reset(id uint64) {
+	s := st.shardOf(id)
+	for {
+		t := s.table.Load()
+		i, found := t.find(id)
+		if !found {
+			return
+		}
+		if st.resetSlot(t, i) {
+			s.roomAt.Store(0)
+			return
+		}
+		st.awaitMove(s)
+	}
+}
+
+func (st *store) resetSlot(t *table, i uint64) (ok bool) {
+	e := &t.slots[i]
+	if st.wide != nil {
+		word, ok := lockWord(e)
+		if ok {
+			e.word.Store(st.wide.reset(word, t.tails.of(i)))
+		}
+		return ok
+	}
+	for {
+		word := e.word.Load()
+		if word == moved {
+			return false
+		}
+		if e.word.CompareAndSwap(word, 0) {
+			return true
+		}
+	}
+}
+
+// insert charges a key that was not in the table, and adds it.
+//
+// The key is looked for again under the lock, since another call may have added
+// it, or the table may have been replaced. An older now is raised to the newest
+// time at which this shard forgot an idle key, which this key may be:
+//
+//	call A:  charges at 90, idle from 100
+//	sweep:   at 200, drops the key
+//	call B:  arrives with now 50; charged at 50 it would be idle at 60
+func (st *store) insert(s *shard, id uint64, now int64, cost int) (uint64, outcome, Decision) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if _, found := s.table.Load().find(id); found {
+		return 0, retrying, Decision{}
+	}
+	now = max(now, s.floor)
+	st.sweepOnInsertLocked(s, now)
+	if s.len() >= s.share && !st.makeRoomLocked(s, now) {
+		return st.overflowLocked()
+	}
+	if s.len() >= s.table.Load().limit {
+		st.growLocked(s, now)
+	}
+	t := s.table.Load()
+	i, _ := t.find(id)
+	word, d := st.first(t, i, now, cost)
+	t.slots[i].word.Store(word)
+	t.slots[i].id.Store(id)
+	s.count.Add(1)
+	s.added++
+	st.arm()
+	return word, admitted, d
+}
+
+// overflowLocked is the outcome for a new key that there is no room for.
+func (st *store) overflowLocked() (uint64, outcome, Decision) {
+	st.untracked.Add(1)
+	if st.overflow == AdmitNew {
+		return 0, waved, Decision{}
+	}
+	return 0, refused, Decision{}
+}
+
+// first returns the word after the first charge of the key in slot i, which a
+// cost within the burst is always admitted for, and under a wide algorithm also
+// gives the slot its tail and returns the decision.
+func (st *store) first(t *table, i uint64, now int64, cost int) (uint64, Decision) {
+	if st.wide != nil {
+		tail := t.tails.add(i)
+		d := st.wide.decide(0, nil, now, cost, true)
+		return st.wide.commit(0, tail, now, cost), d
+	}
+	word, _ := st.alg.charge(0, now, cost)
+	return word, Decision{}
+}
+
+func (s *shard) len() int { return int(s.count.Load()) }
+
+// growLocked makes a table that has room for another key. Keys that have been
+// idle for the TTL are left behind; had it not waited for the TTL, keys of a
+// high rate that are in constant use but idle between any two calls would be
+// dropped and added over and over (5 times slower on 1,000 busy keys).
+func (st *store) growLocked(s *shard, now int64) {
+	cutoff := now - st.ttl
+	idle := st.countIdleLocked(s, cutoff)
+	before := len(s.table.Load().slots)
+	st.dropIdleLocked(s, cutoff, s.len()-idle+1)
+	if len(s.table.Load().slots) > before {
+		st.growths.Add(1)
+	}
+}
+
+// rebuildLocked replaces the shard's table by one made for about want ids that
+// holds all entries but those that drop names. drop sees each entry after its
+// word has been taken out of reach of decisions, so its verdict stays true.
+func (st *store) rebuildLocked(s *shard, want int, drop func(entry) bool) (dropped int) {
+	old := s.table.Load()
+	next := st.newTable(st.slotsFor(want, s.share))
+	kept := 0
+	for i := range old.slots {
+		id := old.slots[i].id.Load()
+		if id == 0 {
+			continue
+		}
+		e := old.entry(uint64(i), st.freeze(&old.slots[i]))
+		if drop(e) {
+			dropped++
+			continue
+		}
+		// More keys than wanted may stay: idle ones can be charged up to the freeze.
+		if kept == next.limit {
+			larger := st.newTable(2 * len(next.slots))
+			for j := range next.slots {
+				if id := next.slots[j].id.Load(); id != 0 {
+					larger.put(id, next.entry(uint64(j), next.slots[j].word.Load()))
+				}
+			}
+			next = larger
+		}
+		next.put(id, e)
+		kept++
+	}
+	if kept == 0 && want == 0 {
+		next = emptyTable
+	}
+	s.table.Store(next)
+	s.count.Store(int64(kept))
+	return dropped
+}
+
+// freeze takes the word out of a slot for good.
+func (st *store) freeze(e *slot) uint64 {
+	if st.wide == nil {
+		return e.word.Swap(moved)
+	}
+	word, _ := lockWord(e) // only the holder of the shard's lock stores moved
+	e.word.Store(moved)
+	return word
+}
+
+// put adds an entry to a table that nobody else sees yet.
+func (t *table) put(id uint64, e entry) {
+	i, _ := t.find(id)
+	if e.tail != nil {
+		t.tails.adopt(i, e.tail)
+	}
+	t.slots[i].word.Store(e.word)
+	t.slots[i].id.Store(id)
+}
+
+// each calls f for every entry that has not been moved.
+func (st *store) each(t *table, f func(entry)) {
+	for i := range t.slots {
+		if t.slots[i].id.Load() != 0 {
+			f(t.entry(uint64(i), t.slots[i].word.Load()))
+		}
+	}
+}
+
+func (st *store) newTable(slots int) *table {
+	t := &table{
+		slots: make([]slot, slots),
+		mask:  uint64(slots - 1),
+		home:  uint64(slots-1) & st.homes,
+		limit: slots / maxLoadDen * maxLoadNum,
+	}
+	if st.wide != nil {
+		t.tails = newTails(slots, t.limit, st.wide.tailLen())
+	}
+	return t
+}
+
+// slotsFor returns the size of a table for n ids: at most half full, but no
+// larger than a shard with a bound needs.
+func (st *store) slotsFor(n, share int) int {
+	size := max(minSlots, pow2(2*n))
+	if share < math.MaxInt/maxLoadDen {
+		size = min(size, max(minSlots, pow2((share*maxLoadDen+maxLoadNum-1)/maxLoadNum)))
+	}
+	return size
+}
+
+// pow2 returns the least power of two that is at least n.
+func pow2(n int) int { return 1 << bits.Len(uint(n-1)) }
+
+func (st *store) idleAt(e entry) uint64 {
+	if st.wide != nil {
+		return st.wide.idleAt(e.word&^locked, e.tail)
+	}
+	return st.alg.idleAt(e.word)
+}
+
+func (st *store) rank(e entry) uint64 {
+	if st.wide != nil {
+		return st.wide.rank(e.word&^locked, e.tail)
+	}
+	return st.alg.rank(e.word)
+}
+
+// len returns the number of tracked keys.
+func (st *store) len() int {
+	n := 0
+	for i := range st.shards {
+		n += st.shards[i].len()
+	}
+	return n
+}
+
+// init makes an empty store of the given number of shards, a power of two, whose
+// shares add up to maxKeys.
+func (st *store) init(shards, maxKeys int) {
+	st.shards = make([]shard, shards)
+	st.shift = uint(64 - bits.TrailingZeros(uint(shards)))
+	st.lostRaces, st.moves = xsync.NewCounter(), xsync.NewCounter()
+	for i := range st.shards {
+		s := &st.shards[i]
+		s.table.Store(emptyTable)
+		s.share = maxKeys / shards
+		if i < maxKeys%shards {
+			s.share++
+		}
+	}
+}
+
+// defaultShards is the number of shards for maxKeys keys: 16 per processor, and at
+// least 32, so that 1M keys on a small machine are moved in pieces of 32,000; but
+// fewer if the shares would be so small that chance fills one long before the
+// others. Not tuned yet.
+func defaultShards(maxKeys int) int {
+	n := max(32, pow2(16*runtime.GOMAXPROCS(0)))
+	n = min(n, 1024)
+	for n > 1 && maxKeys/n < 1024 {
+		n /= 2
+	}
+	return n
+}

@@ -1,0 +1,236 @@
+package sluice
+
+import (
+	"math"
+	"math/bits"
+	"sync/atomic"
+)
+
+// slidingWindow is the sliding window counter. It keeps the cost admitted in
+// this window [k*P, (k+1)*P) of Unix time and in the one before, and counts the
+// latter in proportion to its part that lies less than P back. A call of n units
+// is admitted iff
+//
+//	prev*(P - elapsed) + (cur + n)*P <= limit*P, elapsed = t mod P
+//
+// in whole numbers of up to 128 bits. It takes the previous window's cost to be
+// spread evenly, which is what sets it apart from the exact sliding log.
+//
+// The arithmetic works on unpacked counts; two packings share it.
+//
+// Invariant: the window's number never falls, and within a window neither count
+// falls. A call with a now before the key's window is judged at that window's
+// start, where the previous window weighs most.
+type slidingWindow struct {
+	window
+	limit uint64
+	bits  int // of a count
+}
+
+// counts is the state of a key: the cost admitted in a window and in the one
+// before it.
+type counts struct{ number, cur, prev uint64 }
+
+// newSlidingWindow returns the one-word packing if it lasts as long as the clock,
+// and else the wide one.
+func newSlidingWindow(l Limit) (algorithm, wideAlgorithm, *ConfigError) {
+	b := bits.Len(uint(l.Rate))
+	a := slidingWindow{limit: uint64(l.Rate), bits: b}
+	var ok bool
+	if a.window, ok = newWindow(l, 64-2*b, math.MaxInt64); ok {
+		return &slidingWindowWord{a}, nil, nil
+	}
+	if a.window, ok = newWindow(l, 63-b, minHorizon); ok {
+		return nil, &slidingWindowWide{a}, nil
+	}
+	return nil, nil, configErrorf("Limit.Rate", "%d per %v: a count of %d bits leaves too few of 64 for the window's number; want at most 1 unit a nanosecond",
+		l.Rate, l.Period, b)
+}
+
+// roll returns c as it stands in the window of now, and the time since that
+// window's start. Where now is before c's window, c is judged at its start.
+func (a *slidingWindow) roll(c counts, now int64) (counts, uint64) {
+	number, elapsed := a.at(now)
+	switch {
+	case number == c.number:
+	case number < c.number:
+		elapsed = 0
+	case number == c.number+1:
+		c = counts{number: number, prev: c.cur}
+	default:
+		c = counts{number: number}
+	}
+	return c, elapsed
+}
+
+// weighed is ceil(prev*(P-elapsed)/P): the units that the previous window still
+// takes up.
+func (a *slidingWindow) weighed(prev, elapsed uint64) uint64 {
+	units, rest := mulDiv(prev, a.period-elapsed, a.period)
+	if rest != 0 {
+		units++
+	}
+	return units
+}
+
+// admits is the admission condition. limit - cur - n does not wrap, because
+// the sum is compared first; the products are compared in 128 bits.
+func (a *slidingWindow) admits(c counts, elapsed, cost uint64) bool {
+	if c.cur+cost > a.limit {
+		return false
+	}
+	usedHi, usedLo := bits.Mul64(c.prev, a.period-elapsed)
+	freeHi, freeLo := bits.Mul64(a.limit-c.cur-cost, a.period)
+	return usedHi < freeHi || usedHi == freeHi && usedLo <= freeLo
+}
+
+// admitFrom returns the elapsed time of the window of c from which cost is
+// admitted, at most the period, at which the next window begins.
+func (a *slidingWindow) admitFrom(c counts, cost uint64) uint64 {
+	if c.cur+cost > a.limit {
+		return a.period
+	}
+	if c.prev == 0 {
+		return 0
+	}
+	span, _ := mulDiv(a.limit-c.cur-cost, a.period, c.prev)
+	return a.period - min(span, a.period)
+}
+
+// decision describes the outcome of a call at now that left the key with c.
+func (a *slidingWindow) decision(c counts, now int64, cost int, allowed bool) Decision {
+	c, elapsed := a.roll(c, now)
+	d := Decision{Allowed: allowed, Limit: int(a.limit)}
+	if used := c.cur + a.weighed(c.prev, elapsed); used < a.limit {
+		d.Remaining = int(a.limit - used)
+	}
+	d.ResetAfter = until(max(a.freshAt(c), uint64(now)), now)
+	if allowed {
+		return d
+	}
+	from := a.admitFrom(c, uint64(cost))
+	if from == a.period {
+		c = counts{number: c.number + 1, prev: c.cur}
+		from = a.admitFrom(c, uint64(cost))
+	}
+	// The last window has no end, and time stands at its start.
+	if start := a.start(c.number); start > math.MaxInt64 || from != 0 && c.number == a.last {
+		d.RetryAfter = Never
+	} else {
+		d.RetryAfter = until(start+from, now)
+	}
+	return d
+}
+
+// freshAt is the end of the last window in which c weighs anything.
+func (a *slidingWindow) freshAt(c counts) uint64 {
+	switch {
+	case c.cur != 0:
+		return a.start(c.number + 2)
+	case c.prev != 0:
+		return a.start(c.number + 1)
+	}
+	return 0
+}
+
+// worstCase is an upper bound, reached for d <= P. The most comes from a full
+// limit in the last nanosecond of a window. In the windows after it, the last
+// two that the span touches admit together at most limit + limit*elapsed/P, and
+// each one before at most the limit.
+func (a *slidingWindow) worstCase(d int64) uint64 {
+	if d == 0 {
+		return a.limit
+	}
+	more, _ := mulDiv(a.limit, uint64(d-1), a.period)
+	return saturatingAdd(a.limit, more)
+}
+
+// slidingWindowWord packs the counts into the word:
+//
+//	 63                      2b  2b-1          b  b-1             0
+//	+---------------------------+----------------+-----------------+
+//	|  window number k          |  units in k    |  units in k-1   |
+//	+---------------------------+----------------+-----------------+
+//
+// b is the bits of the limit. It holds all limits up to 44,000 a second, 340,000
+// a minute, 2.6 million an hour and 13 million a day.
+type slidingWindowWord struct{ slidingWindow }
+
+func (a *slidingWindowWord) unpack(word uint64) counts {
+	mask := uint64(1)<<a.bits - 1
+	return counts{number: word >> (2 * a.bits), cur: word >> a.bits & mask, prev: word & mask}
+}
+
+func (a *slidingWindowWord) charge(word uint64, now int64, cost int) (uint64, bool) {
+	c, elapsed := a.roll(a.unpack(word), now)
+	if !a.admits(c, elapsed, uint64(cost)) {
+		return word, false
+	}
+	return c.number<<(2*a.bits) | (c.cur+uint64(cost))<<a.bits | c.prev, true
+}
+
+func (a *slidingWindowWord) decision(word uint64, now int64, cost int, allowed bool) Decision {
+	return a.slidingWindow.decision(a.unpack(word), now, cost, allowed)
+}
+
+func (a *slidingWindowWord) idleAt(word uint64) uint64 { return a.freshAt(a.unpack(word)) }
+
+// rank orders keys of one window by what they have spent.
+func (a *slidingWindowWord) rank(word uint64) uint64 { return word }
+
+// slidingWindowWide is for limits whose counts do not fit into one word. The
+// previous window's count lives in the tail, a second word that is written under
+// the lock bit:
+//
+//	 63     62                        b  b-1             0      tail[0]
+//	+------+----------------------------+-----------------+    +----------------+
+//	| lock |  window number k           |  units in k     |    |  units in k-1  |
+//	+------+----------------------------+-----------------+    +----------------+
+//
+// A reader that sees the same unlocked word before and after it has read the
+// tail has seen the two together: between two sightings of one word lie only
+// resets in the same window, after which the previous count is 0, and being
+// reset is a state of that span, too.
+type slidingWindowWide struct{ slidingWindow }
+
+func (a *slidingWindowWide) tailLen() int { return 1 }
+
+func (a *slidingWindowWide) unpack(word uint64, tail []atomic.Uint64) counts {
+	if word == 0 {
+		return counts{}
+	}
+	return counts{number: word >> a.bits, cur: word & (1<<a.bits - 1), prev: tail[0].Load()}
+}
+
+func (a *slidingWindowWide) admit(word uint64, tail []atomic.Uint64, now int64, cost int) bool {
+	c, elapsed := a.roll(a.unpack(word, tail), now)
+	return a.admits(c, elapsed, uint64(cost))
+}
+
+func (a *slidingWindowWide) commit(word uint64, tail []atomic.Uint64, now int64, cost int) uint64 {
+	c, _ := a.roll(a.unpack(word, tail), now)
+	tail[0].Store(c.prev)
+	return c.number<<a.bits | c.cur + uint64(cost)
+}
+
+// reset keeps the number, so that a word comes back only with a tail that it has
+// had before or 0.
+func (a *slidingWindowWide) reset(word uint64, tail []atomic.Uint64) uint64 {
+	tail[0].Store(0)
+	return word >> a.bits << a.bits
+}
+
+func (a *slidingWindowWide) decide(word uint64, tail []atomic.Uint64, now int64, cost int, charges bool) Decision {
+	c, elapsed := a.roll(a.unpack(word, tail), now)
+	allowed := a.admits(c, elapsed, uint64(cost))
+	if allowed && charges {
+		c.cur += uint64(cost)
+	}
+	return a.decision(c, now, cost, allowed)
+}
+
+func (a *slidingWindowWide) idleAt(word uint64, tail []atomic.Uint64) uint64 {
+	return a.freshAt(a.unpack(word, tail))
+}
+
+func (a *slidingWindowWide) rank(word uint64, _ []atomic.Uint64) uint64 { return word }

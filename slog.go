@@ -1,0 +1,144 @@
+package sluice
+
+import (
+	"math/bits"
+	"sort"
+	"sync/atomic"
+)
+
+// slidingLog is the sliding window log: it admits a call at t of n units iff the
+// cost admitted in (t-P, t] plus n is at most the limit L, exactly.
+//
+// The log is a ring of L times, one for each unit, in the key's tail. A unit that
+// is admitted takes the place of the oldest one. So a call of n units is
+// admitted iff the n-th oldest place is unused, or its time s is old enough,
+// s + P <= t. That is one read, whatever L is; a charge writes n times.
+//
+// The word says how far the ring has been written:
+//
+//	 63     62                        b  b-1                      0
+//	+------+----------------------------+--------------------------+
+//	| lock |  version                   |  written, in [0, 2L)     |
+//	+------+----------------------------+--------------------------+
+//
+// written counts the units charged since the key was fresh until it reaches 2L,
+// and then stays within [L, 2L); written mod L is the place of the oldest unit
+// once the ring has been full. The version counts charges and resets, so that a
+// reader who sees the same unlocked word before and after has seen one state of
+// the ring. (It has at least 42 bits, which 18 hours of continuous charging at
+// 15 ns each would go round in.)
+//
+// Invariant: times in the ring never fall from the oldest to the newest. A call
+// with a now before the newest time is charged at the newest time.
+type slidingLog struct {
+	limit  uint64
+	period uint64
+	bits   int // b
+}
+
+// maxLog is the largest limit of a sliding log, 8 MiB a key.
+const maxLog = 1 << 20
+
+func newSlidingLog(l Limit) (wideAlgorithm, *ConfigError) {
+	if l.Rate > maxLog {
+		return nil, configErrorf("Limit.Rate", "%d with sliding-log, which keeps 8 bytes a unit for every key; want at most %d, or sliding-window or gcra, which keep 8 bytes a key",
+			l.Rate, maxLog)
+	}
+	limit := uint64(l.Rate)
+	return &slidingLog{limit: limit, period: uint64(l.Period), bits: bits.Len64(2*limit - 1)}, nil
+}
+
+func (a *slidingLog) tailLen() int { return int(a.limit) }
+
+func (a *slidingLog) written(word uint64) uint64 { return word & (1<<a.bits - 1) }
+
+// place returns the index in the ring of the i-th unit written, i < 3L.
+func (a *slidingLog) place(i uint64) uint64 {
+	for i >= a.limit {
+		i -= a.limit
+	}
+	return i
+}
+
+// nthOldest returns the time of the n-th oldest place, 1 <= n <= L. ok is false if
+// the place is unused; unused places are older than all others.
+func (a *slidingLog) nthOldest(word uint64, ring []atomic.Uint64, n uint64) (s uint64, ok bool) {
+	i := a.written(word) + n - 1
+	if i < a.limit {
+		return 0, false
+	}
+	return ring[a.place(i)].Load(), true
+}
+
+func (a *slidingLog) newest(word uint64, ring []atomic.Uint64) (s uint64, ok bool) {
+	return a.nthOldest(word, ring, a.limit)
+}
+
+// admitFrom returns the first nanosecond at which cost is admitted.
+func (a *slidingLog) admitFrom(word uint64, ring []atomic.Uint64, cost uint64) uint64 {
+	s, ok := a.nthOldest(word, ring, cost)
+	if !ok {
+		return 0
+	}
+	return s + a.period // both below 2^63
+}
+
+func (a *slidingLog) admit(word uint64, ring []atomic.Uint64, now int64, cost int) bool {
+	return a.admitFrom(word, ring, uint64(cost)) <= uint64(now)
+}
+
+func (a *slidingLog) commit(word uint64, ring []atomic.Uint64, now int64, cost int) uint64 {
+	t := uint64(now)
+	if s, ok := a.newest(word, ring); ok {
+		t = max(t, s)
+	}
+	written := a.written(word)
+	for range cost {
+		ring[a.place(written)].Store(t)
+		written++
+	}
+	if written >= 2*a.limit {
+		written -= a.limit
+	}
+	return a.nextVersion(word) | written
+}
+
+// nextVersion returns word with the version raised by one and nothing written.
+// The top bit stays free for the lock; the version starts over past it.
+func (a *slidingLog) nextVersion(word uint64) uint64 {
+	return (word>>a.bits + 1) << a.bits &^ locked
+}
+
+func (a *slidingLog) reset(word uint64, _ []atomic.Uint64) uint64 { return a.nextVersion(word) }
+
+func (a *slidingLog) decide(word uint64, ring []atomic.Uint64, now int64, cost int, charges bool) Decision {
+	d := Decision{Limit: int(a.limit)}
+	// Places get younger with n, so the ones old enough are a prefix.
+	d.Remaining = sort.Search(int(a.limit), func(i int) bool {
+		return a.admitFrom(word, ring, uint64(i+1)) > uint64(now)
+	})
+	d.Allowed = cost <= d.Remaining
+	fresh := max(a.idleAt(word, ring), uint64(now))
+	if d.Allowed && charges {
+		d.Remaining -= cost
+		fresh = max(fresh, uint64(now)+a.period)
+	}
+	d.ResetAfter = until(fresh, now)
+	if !d.Allowed {
+		d.RetryAfter = until(a.admitFrom(word, ring, uint64(cost)), now)
+	}
+	return d
+}
+
+func (a *slidingLog) idleAt(word uint64, ring []atomic.Uint64) uint64 {
+	return a.admitFrom(word, ring, a.limit)
+}
+
+// rank orders keys by their newest time only.
+func (a *slidingLog) rank(word uint64, ring []atomic.Uint64) uint64 { return a.idleAt(word, ring) }
+
+// worstCase is a full limit at each of the instants 0, P, 2P, ... of the span.
+func (a *slidingLog) worstCase(d int64) uint64 {
+	admitted, _ := mulDiv(a.limit, uint64(d)/a.period+1, 1)
+	return admitted
+}

@@ -1,0 +1,76 @@
+package sluice
+
+import "math/bits"
+
+// tokenBucket holds B tokens when full, gains R per P continuously, and admits a
+// call iff its cost in tokens is there (Turner, "New directions in
+// communications", 1986; RFC 2697 gives the packet form).
+//
+// The word is two numbers, the time of the last refill in coarse units and what
+// has been spent since then in ticks. A coarse unit is 2^u ticks, the least
+// power of two that is no shorter than the time to fill the bucket:
+//
+//	 63                              u+1  u                          0
+//	+-----------------------------------+-----------------------------+
+//	|  last refill, in units of 2^u     |  spent since, in ticks      |
+//	+-----------------------------------+-----------------------------+
+//
+// Counting spent tokens in ticks (a token is c ticks, the time in which it comes
+// back) makes the refill exact: in the time of x ticks exactly x ticks' worth
+// come back. At tick t
+//
+//	owed(t) = spent - (t - refill), at least 0; tokens(t) = (burst - owed(t)) / unit
+//
+// The fields never overflow. Right after a charge at t the refill time is t
+// rounded down to a coarse unit, so spent = owed(t) + (t - refill) is at most
+// burst + 2^u - 1 < 2^(u+1); and t <= maxTick < 2^63 leaves 63-u bits for the
+// refill time. All 64 bits set would take t = 2^63-1, which maxTick excludes.
+//
+// Invariant: refill + spent only grows; it is the tick at which the bucket is
+// full again. That makes the bucket agree with GCRA on every decision, since its
+// TAT is the same tick.
+type tokenBucket struct {
+	schedule
+	coarse uint // u
+}
+
+func newTokenBucket(l Limit) (algorithm, *ConfigError) {
+	s, err := newSchedule(l)
+	return &tokenBucket{schedule: s, coarse: uint(bits.Len64(s.burst - 1))}, err
+}
+
+func (a *tokenBucket) unpack(word uint64) (refill, spent uint64) {
+	return word >> (a.coarse + 1) << a.coarse, word & (1<<(a.coarse+1) - 1)
+}
+
+func (a *tokenBucket) charge(word uint64, now int64, cost int) (uint64, bool) {
+	t := a.tick(now)
+	refill, spent := a.unpack(word)
+	owed := uint64(0)
+	if refill+spent > t {
+		owed = refill + spent - t
+	}
+	need := uint64(cost) * a.unit // <= burst, since cost <= B
+	if owed > a.burst-need {
+		return word, false
+	}
+	// An older t refills nothing: the refill time never moves back, and what is
+	// owed at t is owed later than at the newest time, so spent comes out right.
+	refill = max(refill, t>>a.coarse<<a.coarse)
+	spent = owed + need + t - refill
+	return refill>>a.coarse<<(a.coarse+1) | spent, true
+}
+
+// full is the tick at which the bucket is full again.
+func (a *tokenBucket) full(word uint64) uint64 {
+	refill, spent := a.unpack(word)
+	return refill + spent
+}
+
+func (a *tokenBucket) decision(word uint64, now int64, cost int, allowed bool) Decision {
+	return a.schedule.decision(a.full(word), now, cost, allowed)
+}
+
+func (a *tokenBucket) idleAt(word uint64) uint64 { return a.earliest(a.full(word)) }
+
+func (a *tokenBucket) rank(word uint64) uint64 { return a.full(word) }

@@ -1,0 +1,190 @@
+package sluice
+
+import (
+	"runtime"
+	"sync/atomic"
+)
+
+// A wideAlgorithm keeps a key's state in the word and a tail of further words.
+// The tail is written only while the word's lock bit is set, for the few
+// nanoseconds of a charge; the word that is stored at the end differs from the
+// one before. Words are passed without the lock bit. Otherwise the conditions of
+// algorithm hold.
+type wideAlgorithm interface {
+	// tailLen returns the number of words in a tail.
+	tailLen() int
+	// admit and decide only read; what they return for a tail that is being
+	// written is not used. With charges, decide describes an admitted call as
+	// having been charged. Word 0 needs no tail.
+	admit(word uint64, tail []atomic.Uint64, now int64, cost int) bool
+	decide(word uint64, tail []atomic.Uint64, now int64, cost int, charges bool) Decision
+	// commit charges a call that admit admits, and returns the new word.
+	commit(word uint64, tail []atomic.Uint64, now int64, cost int) uint64
+	// reset makes the key fresh and returns its word.
+	reset(word uint64, tail []atomic.Uint64) uint64
+	idleAt(word uint64, tail []atomic.Uint64) uint64
+	rank(word uint64, tail []atomic.Uint64) uint64
+	worstCase(d int64) uint64
+}
+
+// locked is the bit of a wide word that its writer holds.
+const locked = 1 << 63
+
+// tails is a table's storage for tails: chunks that are allocated as keys are
+// added. Slots are never emptied in a table, so tails are handed out in order
+// and nothing is ever freed but by building the next table.
+//
+// A chunk holds several short tails, so that they cost no heap object each, or
+// one long tail, so that it can be handed on to the next table without copying.
+type tails struct {
+	length int               // words a tail
+	per    int               // tails a chunk
+	used   int               // tails handed out
+	number []uint32          // slot -> tail
+	chunks [][]atomic.Uint64 // tail/per -> chunk; nil until needed
+}
+
+// chunkWords is the size of a chunk of short tails. Not tuned.
+const chunkWords = 2048
+
+func newTails(slots, limit, length int) tails {
+	per := min(max(1, chunkWords/length), limit)
+	return tails{
+		length: length,
+		per:    per,
+		number: make([]uint32, slots),
+		chunks: make([][]atomic.Uint64, (limit+per-1)/per),
+	}
+}
+
+// of returns the tail of slot i. The slot's id has been seen, and so has all that
+// was written before the id.
+func (ts *tails) of(i uint64) []atomic.Uint64 {
+	n := int(ts.number[i])
+	chunk, at := ts.chunks[n/ts.per], n%ts.per*ts.length
+	return chunk[at : at+ts.length]
+}
+
+// add gives slot i a new tail of zeros. The caller holds the shard's lock, or is
+// the only one to know the table.
+func (ts *tails) add(i uint64) []atomic.Uint64 {
+	chunk := &ts.chunks[ts.used/ts.per]
+	if *chunk == nil {
+		*chunk = make([]atomic.Uint64, ts.per*ts.length)
+	}
+	ts.number[i] = uint32(ts.used)
+	ts.used++
+	return ts.of(i)
+}
+
+// adopt gives slot i the contents of a tail of an older table that nobody writes
+// to any more. Readers of that table may still read it; they find their word
+// moved and discard what they read.
+func (ts *tails) adopt(i uint64, tail []atomic.Uint64) {
+	if ts.per == 1 {
+		ts.number[i] = uint32(ts.used)
+		ts.chunks[ts.used] = tail
+		ts.used++
+		return
+	}
+	copy(ts.add(i), tail)
+}
+
+// lockWord sets the lock bit of a wide word and returns the word without it. It
+// fails if the word has moved.
+func lockWord(e *slot) (word uint64, ok bool) {
+	for {
+		word = e.word.Load()
+		switch {
+		case word == moved:
+			return 0, false
+		case word&locked != 0:
+			runtime.Gosched()
+		case e.word.CompareAndSwap(word, word|locked):
+			return word, true
+		}
+	}
+}
+
+// chargeWide decides one call under a wide algorithm, and describes it in d
+// unless d is nil.
+func (st *store) chargeWide(id uint64, now int64, cost int, d *Decision) outcome {
+	s := st.shardOf(id)
+	for {
+		t := s.table.Load()
+		i, found := t.find(id)
+		if !found {
+			_, out, first := st.insert(s, id, now, cost)
+			if out == retrying {
+				continue
+			}
+			if d != nil {
+				*d = first
+			}
+			return out
+		}
+		if out := st.chargeTail(&t.slots[i], t.tails.of(i), now, cost, d); out != retrying {
+			return out
+		}
+		st.awaitMove(s)
+	}
+}
+
+// chargeTail decides on what it has read of the tail. A denial counts if the word
+// is still the same afterwards. So does an admission, by the swap that locks the
+// word.
+func (st *store) chargeTail(e *slot, tail []atomic.Uint64, now int64, cost int, d *Decision) outcome {
+	for {
+		word := e.word.Load()
+		if word == moved {
+			return retrying
+		}
+		if word&locked != 0 {
+			runtime.Gosched()
+			continue
+		}
+		var ok bool
+		if d != nil {
+			*d = st.wide.decide(word, tail, now, cost, true)
+			ok = d.Allowed
+		} else {
+			ok = st.wide.admit(word, tail, now, cost)
+		}
+		if !ok {
+			if e.word.Load() == word {
+				return denied
+			}
+			continue
+		}
+		if e.word.CompareAndSwap(word, word|locked) {
+			e.word.Store(st.wide.commit(word, tail, now, cost))
+			return admitted
+		}
+		st.lostRaces.Inc()
+	}
+}
+
+// peekWide describes a call without charging it.
+func (st *store) peekWide(id uint64, now int64, cost int, charges bool) Decision {
+	s := st.shardOf(id)
+	for {
+		t := s.table.Load()
+		i, found := t.find(id)
+		if !found {
+			return st.wide.decide(0, nil, now, cost, charges)
+		}
+		e, tail := &t.slots[i], t.tails.of(i)
+		for {
+			word := e.word.Load()
+			if word == moved {
+				break
+			}
+			d := st.wide.decide(word&^locked, tail, now, cost, charges)
+			if word&locked == 0 && e.word.Load() == word {
+				return d
+			}
+			runtime.Gosched()
+		}
+		st.awaitMove(s)
+	}
+}
