@@ -39,11 +39,11 @@ const (
 	// below 2^64-1, the word that marks a moved slot.
 	maxTick = math.MaxInt64 - 1
 
-	// minHorizon is the earliest end of time that New accepts: 2^61 ns after 1970
+	// minHorizon is the earliest end of time that New accepts: almost 2^61 ns after 1970
 	// is January 2043. Rates up to 2 a nanosecond end in 2116 or later, rates up to
 	// 1 a nanosecond with a whole interval with the clock, in 2262. At its end time
 	// stands still, so a limit can only get stricter.
-	minHorizon = 1 << 61
+	minHorizon = 1<<61 - 1
 )
 
 // newSchedule returns the schedule of l, which must be a valid limit that is

@@ -1,0 +1,254 @@
+package sluice
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// everyLayout is one configuration for each algorithm and layout of its state.
+var everyLayout = map[string]Config{
+	"gcra":                {Algorithm: GCRA, Limit: PerMinute(60).WithBurst(500)},
+	"gcra-uneven":         {Algorithm: GCRA, Limit: PerMinute(7).WithBurst(500)},
+	"token-bucket":        {Algorithm: TokenBucket, Limit: PerMinute(60).WithBurst(500)},
+	"leaky-bucket":        {Algorithm: LeakyBucket, Limit: PerMinute(60).WithBurst(500)},
+	"sliding-window":      {Algorithm: SlidingWindow, Limit: PerMinute(500)},
+	"sliding-window-wide": {Algorithm: SlidingWindow, Limit: PerSecond(100_000)},
+	"sliding-log":         {Algorithm: SlidingLog, Limit: PerMinute(500)},
+	"fixed-window":        {Algorithm: FixedWindow, Limit: PerMinute(500)},
+}
+
+// forEveryLayout runs f as a sub-test for each layout.
+func forEveryLayout(t *testing.T, f func(t *testing.T, c Config)) {
+	t.Helper()
+	for name, c := range everyLayout {
+		t.Run("layout="+name, func(t *testing.T) { f(t, c) })
+	}
+}
+
+// goDo starts n goroutines and returns a function that waits for them.
+func goDo(n int, f func(g int)) (wait func()) {
+	var wg sync.WaitGroup
+	for g := range n {
+		wg.Add(1)
+		go func() {
+			defer wg.Done()
+			f(g)
+		}()
+	}
+	return wg.Wait
+}
+
+// TestConcurrent_ExactlyTheBurstIsAdmitted: with the clock frozen, goroutines on a
+// few hot keys admit exactly the burst of each, while other keys are added, are
+// reset and swept, so that the hot keys move from table to table. It goes on
+// until both contended paths have been seen: a failed swap, and a moved word.
+func TestConcurrent_ExactlyTheBurstIsAdmitted(t *testing.T) {
+	forEveryLayout(t, func(t *testing.T, c Config) {
+		t.Parallel()
+		c.Clock, c.Shards = NewManualClock(start), 1
+		lostRaces, moves := int64(0), int64(0)
+		rounds := 0
+		for ; rounds < 500 && (rounds < 3 || lostRaces == 0 || moves == 0); rounds++ {
+			l := mustNew(t, c)
+			if rounds%2 == 1 {
+				yieldBeforeSwap(l)
+			}
+			hammer(t, l)
+			lostRaces += l.lostRaces.Value()
+			moves += l.moves.Value()
+		}
+		t.Logf("%d rounds, %d failed swaps, %d moved words", rounds, lostRaces, moves)
+		require.Positive(t, lostRaces, "no swap failed: the race was not run")
+		require.Positive(t, moves, "no decision met a moved word: the race was not run")
+	})
+}
+
+// yieldBeforeSwap makes goroutines lose the processor between deciding on a word
+// and swapping it, which on few cores they rarely do by themselves.
+func yieldBeforeSwap(l *Limiter) {
+	if l.wide != nil {
+		l.wide = yieldingWide{l.wide}
+	} else {
+		l.alg = yielding{l.alg}
+	}
+}
+
+type yielding struct{ algorithm }
+
+func (y yielding) charge(word uint64, now int64, cost int) (uint64, bool) {
+	defer yieldSometimes()
+	return y.algorithm.charge(word, now, cost)
+}
+
+type yieldingWide struct{ wideAlgorithm }
+
+func (y yieldingWide) admit(word uint64, tail []atomic.Uint64, now int64, cost int) bool {
+	defer yieldSometimes()
+	return y.wideAlgorithm.admit(word, tail, now, cost)
+}
+
+// commit yields with the word locked.
+func (y yieldingWide) commit(word uint64, tail []atomic.Uint64, now int64, cost int) uint64 {
+	defer yieldSometimes()
+	return y.wideAlgorithm.commit(word, tail, now, cost)
+}
+
+func yieldSometimes() {
+	if rand.IntN(8) == 0 {
+		runtime.Gosched()
+	}
+}
+
+func hammer(t *testing.T, l *Limiter) {
+	const hotKeys, callers = 2, 4
+	var admitted [hotKeys]atomic.Int64
+	var done atomic.Bool
+	fillers := 2000
+	if crowded() {
+		fillers = 100
+	}
+	churn := goDo(2, func(g int) {
+		for i := 0; !done.Load(); i = (i + 1) % fillers {
+			k := l.Key(fmt.Sprint("filler", g, i))
+			k.Allow()
+			k.Reset() // idle at once: Sweep has something to drop
+			if i%100 == 99 {
+				l.Sweep()
+			}
+		}
+	})
+	burst := int(l.burst)
+	wait := goDo(callers, func(g int) {
+		cost := 1 + burst/10_000 // the wide window's burst in fewer calls
+		for i := range hotKeys * burst / cost {
+			hot := (g + i) % hotKeys
+			switch key := fmt.Sprint("hot", hot); {
+			case i%3 == 0 && l.Take(key, cost).Allowed:
+				admitted[hot].Add(int64(cost))
+			case i%3 != 0 && l.AllowN(key, cost):
+				admitted[hot].Add(int64(cost))
+			case i%64 == 0:
+				l.Peek(key, cost)
+			}
+		}
+	})
+	wait()
+	done.Store(true)
+	churn()
+	for hot := range admitted {
+		// What is left is less than a call's cost.
+		for l.Allow(fmt.Sprint("hot", hot)) {
+			admitted[hot].Add(1)
+		}
+		require.Equal(t, int64(burst), admitted[hot].Load(), "hot key %d", hot)
+	}
+	require.Zero(t, l.Stats().Evicted)
+}
+
+// TestConcurrent_EveryWindowAdmitsItsLimit moves time from window to window while
+// keys are charged and swept all the time. A sweep that forgave a key charged
+// after the sweep had read the clock would let more than the limit pass.
+func TestConcurrent_EveryWindowAdmitsItsLimit(t *testing.T) {
+	for _, a := range []Algorithm{FixedWindow, GCRA, TokenBucket, LeakyBucket, SlidingLog} {
+		t.Run("algorithm="+a.String(), func(t *testing.T) {
+			t.Parallel()
+			clock := NewManualClock(time.Unix(1_790_000_100, 0)) // a minute's edge
+			l := mustNew(t, Config{Algorithm: a, Limit: PerMinute(50), Clock: clock, Shards: 1, TTL: 1})
+			var done atomic.Bool
+			sweeper := goDo(1, func(int) {
+				for !done.Load() {
+					l.Sweep()
+					runtime.Gosched()
+				}
+			})
+			for i := 0; i < 100_000 && (i < 200 || l.Stats().Swept < 10); i++ {
+				var admitted atomic.Int64
+				goDo(3, func(int) {
+					for range 60 {
+						if l.Allow("k") {
+							admitted.Add(1)
+						}
+					}
+				})()
+				require.Equal(t, int64(50), admitted.Load())
+				clock.Advance(time.Minute)
+			}
+			done.Store(true)
+			sweeper()
+			require.GreaterOrEqual(t, l.Stats().Swept, uint64(10), "no sweep dropped the key: the race was not run")
+		})
+	}
+}
+
+// TestConcurrent_MovingClockStaysWithinWorstCase: whatever the schedule, no key is
+// admitted more than WorstCase of the whole span, and no less than its burst.
+func TestConcurrent_MovingClockStaysWithinWorstCase(t *testing.T) {
+	forEveryLayout(t, func(t *testing.T, c Config) {
+		t.Parallel()
+		clock := NewManualClock(start)
+		c.Clock, c.TTL, c.MaxKeys = clock, 1, -1
+		l := mustNew(t, c)
+		rng := newRand(t)
+		seeds := []uint64{rng.Uint64(), rng.Uint64(), rng.Uint64()}
+		var admitted [4]atomic.Int64
+		goDo(len(seeds), func(g int) {
+			rng := rand.New(rand.NewPCG(seeds[g], 0))
+			for i := range 5000 {
+				key := rng.IntN(len(admitted))
+				cost := 1 + rng.IntN(int(l.burst)/100)
+				if l.AllowN(fmt.Sprint("key", key), cost) {
+					admitted[key].Add(int64(cost))
+				}
+				switch {
+				case i%16 == 0:
+					clock.Advance(time.Duration(rng.Int64N(int64(c.Limit.Period) / 500)))
+				case i%512 == 1:
+					l.Sweep()
+				case i%8 == 1:
+					l.Allow(fmt.Sprint("filler", rng.IntN(1000)))
+				}
+			}
+		})()
+		span := time.Duration(clock.Now() - start.UnixNano())
+		for key := range admitted {
+			require.LessOrEqual(t, admitted[key].Load(), int64(l.WorstCase(span)))
+			require.GreaterOrEqual(t, admitted[key].Load(), int64(l.burst))
+		}
+	})
+}
+
+// TestConcurrent_LenNeverExceedsMaxKeys floods a small limiter from all sides.
+func TestConcurrent_LenNeverExceedsMaxKeys(t *testing.T) {
+	for _, o := range []Overflow{EvictSoonest, DenyNew, AdmitNew} {
+		t.Run("overflow="+o.String(), func(t *testing.T) {
+			t.Parallel()
+			l := mustNew(t, Config{Limit: PerSecond(10), MaxKeys: 100, Overflow: o, Shards: 4})
+			var done atomic.Bool
+			watcher := goDo(1, func(int) {
+				for !done.Load() {
+					if n := l.Len(); n > 100 {
+						t.Errorf("Len() = %d with MaxKeys 100", n)
+						return
+					}
+					runtime.Gosched()
+				}
+			})
+			goDo(4, func(g int) {
+				for i := range 5000 {
+					l.Allow(fmt.Sprint("key", g, i))
+				}
+			})()
+			done.Store(true)
+			watcher()
+			require.LessOrEqual(t, l.Len(), 100)
+			require.GreaterOrEqual(t, l.Len(), 50)
+		})
+	}
+}

@@ -1,0 +1,386 @@
+package sluice
+
+import (
+	"fmt"
+	"math"
+	"runtime"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+	"weak"
+
+	"github.com/stretchr/testify/require"
+)
+
+// fill charges one unit to each of n keys named prefix0, prefix1, ...
+func fill(l *Limiter, prefix string, n int) (admitted int) {
+	for i := range n {
+		if l.Allow(fmt.Sprint(prefix, i)) {
+			admitted++
+		}
+	}
+	return admitted
+}
+
+func TestSweep_DropsExactlyTheIdleKeys(t *testing.T) {
+	forEveryLayout(t, func(t *testing.T, c Config) {
+		clock := NewManualClock(start)
+		c.Clock = clock
+		l := mustNew(t, c)
+		fill(l, "key", 100)
+		require.Zero(t, l.Sweep(), "live keys stay")
+		require.Equal(t, 100, l.Len())
+		clock.Advance(l.Peek("key0", 0).ResetAfter - 1)
+		require.Zero(t, l.Sweep(), "1 ns before they are idle")
+		require.True(t, l.Allow("key0"))
+		clock.Advance(1)
+		if c.Algorithm == FixedWindow { // key0 was charged in the same window as the others
+			require.Equal(t, 100, l.Sweep())
+			return
+		}
+		require.Equal(t, 99, l.Sweep())
+		require.Equal(t, 1, l.Len())
+		require.Equal(t, uint64(99), l.Stats().Swept)
+		clock.Advance(l.Peek("key0", 0).ResetAfter)
+		require.Equal(t, 1, l.Sweep())
+		require.Zero(t, l.Len())
+	})
+}
+
+// TestSweep_KeyChargedAfterTheClockWasRead: the sweep's reading is in one window,
+// the charge in the next.
+func TestSweep_KeyChargedAfterTheClockWasRead(t *testing.T) {
+	for _, a := range algorithms {
+		t.Run("algorithm="+a.String(), func(t *testing.T) {
+			edge := time.Unix(1_790_000_100, 0).UnixNano()
+			clock := NewManualClock(time.Unix(0, edge-1))
+			l := mustNew(t, Config{Algorithm: a, Limit: PerMinute(3), Clock: clock})
+			k := l.Key("k")
+			require.True(t, k.AllowAt(edge+1, 3)) // the caller read the clock later
+			require.Zero(t, l.Sweep())
+			require.False(t, k.AllowAt(edge+2, 1))
+		})
+	}
+}
+
+// TestSweep_OlderCallOnAForgottenKey: the charge of a key that comes back with an
+// older time than the one at which it was forgotten counts from the latter.
+func TestSweep_OlderCallOnAForgottenKey(t *testing.T) {
+	for _, a := range algorithms {
+		t.Run("algorithm="+a.String(), func(t *testing.T) {
+			clock := NewManualClock(start)
+			l := mustNew(t, Config{Algorithm: a, Limit: PerSecond(3), Clock: clock})
+			k := l.Key("k")
+			before := clock.Now()
+			require.True(t, k.AllowN(3))
+			clock.Advance(k.Peek(0).ResetAfter)
+			require.Equal(t, 1, l.Sweep())
+			require.True(t, k.AllowAt(before, 3), "denied, though fresh at the newest time")
+			require.False(t, k.Allow(), "the charge at an older time was not charged in full")
+		})
+	}
+}
+
+// TestSweep_TimerRunsWhileThereAreKeys: keys go between one and two TTLs after
+// they have become idle, the timer stops with the last one and starts again.
+func TestSweep_TimerRunsWhileThereAreKeys(t *testing.T) {
+	for _, newClock := range []func() Clock{SystemClock, func() Clock { return NewCoarseClock(0) }} {
+		synctest.Test(t, func(t *testing.T) {
+			l := mustNew(t, Config{Limit: PerSecond(1), TTL: 5 * time.Second, Clock: newClock()})
+			require.False(t, l.armed.Load())
+			for range 3 {
+				fill(l, "key", 100)
+				require.True(t, l.armed.Load())
+				time.Sleep(5900 * time.Millisecond) // idle after 1 s, for 4.9 s
+				synctest.Wait()
+				require.Equal(t, 100, l.Len(), "dropped before the TTL")
+				time.Sleep(5200 * time.Millisecond)
+				synctest.Wait()
+				require.Zero(t, l.Len())
+				require.False(t, l.armed.Load())
+			}
+			require.Equal(t, uint64(300), l.Stats().Swept)
+		})
+	}
+}
+
+// TestSweep_TimerLeavesShardsThatAreMostlyLive alone, and takes the rest later.
+func TestSweep_TimerLeavesShardsThatAreMostlyLive(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := mustNew(t, Config{Limit: PerMinute(60).WithBurst(600), TTL: 5 * time.Second, Shards: 1})
+		fill(l, "short", 10) // idle after 1 s
+		for i := range 90 {
+			l.AllowN(fmt.Sprint("long", i), 60) // idle after 60 s
+		}
+		time.Sleep(30 * time.Second)
+		synctest.Wait()
+		require.Equal(t, 100, l.Len(), "10 of 100 are not worth a rebuild")
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		require.Zero(t, l.Len())
+	})
+}
+
+// TestSweep_TimerDoesNotKeepTheLimiter: the armed timer knows it weakly.
+func TestSweep_TimerDoesNotKeepTheLimiter(t *testing.T) {
+	l := mustNew(t, Config{Limit: PerSecond(1), TTL: time.Hour})
+	l.Allow("key")
+	require.True(t, l.armed.Load())
+	w := weak.Make(l)
+	runtime.KeepAlive(l)
+	l = nil
+	for range 10 {
+		runtime.GC()
+	}
+	require.Nil(t, w.Value(), "the limiter is still reachable")
+	_ = l
+}
+
+// TestSweep_ManualClockSweepsOnInsertion: with a clock of its own a limiter drops
+// idle keys as new ones come, and does not grow with all it has ever seen.
+func TestSweep_ManualClockSweepsOnInsertion(t *testing.T) {
+	clock := NewManualClock(start)
+	l := mustNew(t, Config{Limit: PerSecond(1), Clock: clock, MaxKeys: -1})
+	most := 0
+	for round := range 100 {
+		fill(l, fmt.Sprint("round", round, "-"), 500)
+		most = max(most, l.Len())
+		clock.Advance(15 * time.Second)
+	}
+	require.LessOrEqual(t, most, 1500)
+	require.Positive(t, l.Stats().Swept)
+}
+
+// TestGrowth_BusyKeysThatAreIdleInBetweenStay: at a high rate a key is idle again
+// within nanoseconds. Only the TTL keeps it in the table.
+func TestGrowth_BusyKeysThatAreIdleInBetweenStay(t *testing.T) {
+	clock := NewManualClock(start)
+	l := mustNew(t, Config{Limit: PerSecond(1_000_000_000), Clock: clock})
+	for range 50 {
+		fill(l, "key", 200)
+		clock.Advance(time.Millisecond)
+	}
+	require.Equal(t, 200, l.Len())
+	require.Zero(t, l.Stats().Swept)
+}
+
+// TestGrowth_MoreKeysStayThanExpected: idle keys that are charged between the
+// count and the rebuild must still fit.
+func TestGrowth_MoreKeysStayThanExpected(t *testing.T) {
+	forEveryLayout(t, func(t *testing.T, c Config) {
+		c.Clock, c.Shards = NewManualClock(start), 1
+		l := mustNew(t, c)
+		fill(l, "key", 300)
+		s := &l.shards[0]
+		s.mu.Lock()
+		dropped := l.rebuildLocked(s, 1, func(entry) bool { return false })
+		s.mu.Unlock()
+		require.Zero(t, dropped)
+		require.Equal(t, 300, l.Len())
+		for i := range 300 {
+			require.Equal(t, int(l.burst)-1, l.Peek(fmt.Sprint("key", i), 0).Remaining)
+		}
+		require.Equal(t, 300, fill(l, "more", 300))
+	})
+}
+
+func TestMaxKeys_LenStaysWithin(t *testing.T) {
+	for _, o := range []Overflow{EvictSoonest, DenyNew, AdmitNew} {
+		for _, maxKeys := range []int{1, 2, 7, 100, 3000} {
+			t.Run(fmt.Sprintf("overflow=%v/max=%d", o, maxKeys), func(t *testing.T) {
+				l := mustNew(t, Config{Limit: PerSecond(1), Clock: NewManualClock(start), Overflow: o, MaxKeys: maxKeys})
+				for i := range 2*maxKeys + 50 {
+					l.Allow(fmt.Sprint("key", i))
+					require.LessOrEqual(t, l.Len(), maxKeys)
+				}
+				require.GreaterOrEqual(t, l.Len(), maxKeys*7/8)
+			})
+		}
+	}
+}
+
+// TestMaxKeys_EveryKeyFitsBeforeOverflow: with one shard MaxKeys is exact.
+func TestMaxKeys_EveryKeyFitsBeforeOverflow(t *testing.T) {
+	for _, maxKeys := range []int{1, 5, 6, 7, 48, 49, 1000} {
+		l := mustNew(t, Config{Limit: PerSecond(1), Clock: NewManualClock(start), MaxKeys: maxKeys, Overflow: DenyNew})
+		require.Equal(t, maxKeys, fill(l, "key", 2*maxKeys))
+		require.Equal(t, maxKeys, l.Len())
+		require.Equal(t, uint64(maxKeys), l.Stats().Untracked)
+	}
+}
+
+// TestEvictSoonest_FloodPushesOutItself: the offender, deep in debt, stays denied
+// through a flood of keys that are charged once.
+func TestEvictSoonest_FloodPushesOutItself(t *testing.T) {
+	forEveryLayout(t, func(t *testing.T, c Config) {
+		clock := NewManualClock(start)
+		c.Clock, c.MaxKeys = clock, 64
+		l := mustNew(t, c)
+		require.True(t, l.AllowN("offender", int(l.burst)))
+		for i := range 1000 {
+			require.True(t, l.Allow(fmt.Sprint("flood", i)))
+			if c.Algorithm != SlidingLog { // ranked by its newest time alone
+				require.False(t, l.Allow("offender"), "after %d keys", i)
+			}
+		}
+		require.Positive(t, l.Stats().Evicted)
+	})
+}
+
+func TestEvictSoonest_IdleKeysGoFirst(t *testing.T) {
+	clock := NewManualClock(start)
+	l := mustNew(t, Config{Limit: PerSecond(1).WithBurst(100), Clock: clock, MaxKeys: 100})
+	for i := range 50 {
+		l.AllowN(fmt.Sprint("live", i), 100)
+	}
+	fill(l, "idle", 50)
+	clock.Advance(time.Second)
+	fill(l, "new", 50)
+	require.Zero(t, l.Stats().Evicted)
+	require.Equal(t, uint64(50), l.Stats().Swept)
+	for i := range 50 {
+		require.False(t, l.AllowN(fmt.Sprint("live", i), 3))
+	}
+}
+
+// TestEvictSoonest_DropsInTheOrderOfIdleness, and only as many as a batch.
+func TestEvictSoonest_DropsInTheOrderOfIdleness(t *testing.T) {
+	l := mustNew(t, Config{Limit: PerSecond(1).WithBurst(1000), Clock: NewManualClock(start), MaxKeys: 80})
+	for i := range 80 {
+		l.AllowN(fmt.Sprint("key", i), 1000-(i*37)%80) // all different
+	}
+	l.Allow("one more")
+	require.Equal(t, uint64(10), l.Stats().Evicted, "a batch of an eighth")
+	for i := range 80 {
+		fresh := l.Peek(fmt.Sprint("key", i), 1000).Allowed
+		require.Equal(t, (i*37)%80 >= 70, fresh, "key%d", i)
+	}
+}
+
+// TestEvictSoonest_TiesGoByCount: in windows all keys become idle together.
+func TestEvictSoonest_TiesGoByCount(t *testing.T) {
+	for _, a := range []Algorithm{FixedWindow, SlidingWindow} {
+		l := mustNew(t, Config{Algorithm: a, Limit: PerMinute(100), Clock: NewManualClock(start), MaxKeys: 16})
+		for i := range 8 {
+			l.AllowN(fmt.Sprint("busy", i), 50)
+		}
+		fill(l, "flood", 1000)
+		for i := range 8 {
+			require.Equal(t, 50, l.Peek(fmt.Sprint("busy", i), 0).Remaining, "%v", a)
+		}
+	}
+}
+
+func TestDenyNew_KeepsEveryTrackedKey(t *testing.T) {
+	clock := NewManualClock(start)
+	l := mustNew(t, Config{Limit: PerMinute(60), Clock: clock, MaxKeys: 10, Overflow: DenyNew, Stats: true})
+	for i := range 10 {
+		require.True(t, l.AllowN(fmt.Sprint("old", i), 60))
+	}
+	require.True(t, l.Peek("new", 60).Allowed, "Peek does not consider MaxKeys")
+	require.False(t, l.Allow("new"))
+	require.Equal(t, Decision{Limit: 60, RetryAfter: time.Second}, l.Take("new", 60), "the hint is one interval")
+	require.Equal(t, Stats{Keys: 10, Admitted: 10, Denied: 2, Untracked: 2, Growths: l.Stats().Growths}, l.Stats())
+	clock.Advance(time.Minute)
+	require.True(t, l.Allow("new"), "the old keys are idle")
+	require.Zero(t, l.Stats().Evicted)
+}
+
+// TestDenyNew_ResetMakesRoom, although the shard has just been found full of live
+// keys.
+func TestDenyNew_ResetMakesRoom(t *testing.T) {
+	forEveryLayout(t, func(t *testing.T, c Config) {
+		c.Clock, c.MaxKeys, c.Overflow = NewManualClock(start), 10, DenyNew
+		l := mustNew(t, c)
+		require.Equal(t, 10, fill(l, "old", 20))
+		l.Reset("old3")
+		require.True(t, l.Allow("new"))
+		require.False(t, l.Allow("newer"))
+		require.Equal(t, 10, l.Len())
+	})
+}
+
+// TestDenyNew_FullShardIsNotScannedForEveryNewKey: it waits until a batch is idle.
+func TestDenyNew_FullShardIsNotScannedForEveryNewKey(t *testing.T) {
+	clock := NewManualClock(start)
+	l := mustNew(t, Config{Limit: PerSecond(1).WithBurst(1000), Clock: clock, MaxKeys: 80, Overflow: DenyNew})
+	for i := range 80 {
+		l.AllowN(fmt.Sprint("old", i), i+1) // old_i is idle after i+1 s
+	}
+	require.False(t, l.Allow("new"))
+	clock.Advance(9 * time.Second)
+	require.False(t, l.Allow("new"), "9 are idle, a batch is 10")
+	clock.Advance(time.Second)
+	require.Equal(t, 10, fill(l, "new", 20))
+	require.Equal(t, uint64(10), l.Stats().Swept)
+}
+
+func TestAdmitNew_AdmitsWithoutState(t *testing.T) {
+	forEveryLayout(t, func(t *testing.T, c Config) {
+		c.Clock, c.MaxKeys, c.Overflow = NewManualClock(start), 10, AdmitNew
+		l := mustNew(t, c)
+		burst := int(l.burst)
+		for i := range 10 {
+			require.True(t, l.AllowN(fmt.Sprint("old", i), burst))
+		}
+		for range 3 {
+			require.True(t, l.AllowN("new", burst))
+			require.Equal(t, Decision{Allowed: true, Limit: burst, Remaining: burst}, l.Take("new", burst))
+			require.False(t, l.AllowN("new", burst+1))
+		}
+		require.False(t, l.Allow("old3"))
+		require.Equal(t, uint64(6), l.Stats().Untracked)
+		require.Equal(t, 10, l.Len())
+	})
+}
+
+func TestSelectNth_AgreesWithSorting(t *testing.T) {
+	rng := newRand(t)
+	for range 2000 {
+		c := make([]candidate, 1+rng.IntN(50))
+		for i := range c {
+			c[i].rank = rng.Uint64N(20)
+		}
+		sorted := slices.Clone(c)
+		slices.SortFunc(sorted, func(a, b candidate) int { return int(a.rank) - int(b.rank) })
+		n := rng.IntN(len(c))
+		require.Equal(t, sorted[n], selectNth(c, n))
+	}
+}
+
+// TestArm_InsertionBetweenLastLookAndDisarming cannot be scheduled from outside,
+// so this replays its end state: keys, and a timer that has just disarmed.
+func TestArm_InsertionBetweenLastLookAndDisarming(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := mustNew(t, Config{Limit: PerSecond(1), TTL: time.Second})
+		l.armed.Store(true) // as the insertion saw it
+		l.Allow("key")
+		l.sweepOnTimer()
+		require.True(t, l.armed.Load(), "no sweep would ever come")
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		require.Zero(t, l.Len())
+	})
+}
+
+// clockFunc is a clock made of a function.
+type clockFunc func() int64
+
+func (f clockFunc) Now() int64 { return f() }
+
+// TestSweep_EndOfTime: nothing overflows where cutoffs and TTLs meet the ends of
+// the clock's range.
+func TestSweep_EndOfTime(t *testing.T) {
+	for _, now := range []int64{0, 1, math.MaxInt64 - 1, math.MaxInt64} {
+		for _, ttl := range []time.Duration{1, math.MaxInt64} {
+			var at atomic.Int64
+			at.Store(now)
+			l := mustNew(t, Config{Limit: PerSecond(1), TTL: ttl, Clock: clockFunc(at.Load), MaxKeys: 50})
+			fill(l, "key", 200)
+			require.Zero(t, l.Sweep(), "all are live at %d", now)
+			require.False(t, l.Allow("key199"))
+		}
+	}
+}

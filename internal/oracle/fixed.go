@@ -1,0 +1,77 @@
+package oracle
+
+import "math/big"
+
+// Fixed window: cost is counted in the windows [k*Period, (k+1)*Period).
+//
+// State: the newest window that was charged, and the cost admitted in it.
+//
+//	admit n at t:  count(t) + n <= limit
+//	charge:        in the window of t, or the key's own if that is newer
+//
+// A time t in a window older than the key's is judged and charged in the key's.
+
+// windows is the division of time into windows of one period. The results of
+// its methods are scratch, valid until the next call.
+type windows struct {
+	period, limit big.Int
+
+	index, elapsed, left, sum big.Int // scratch
+}
+
+func newWindows(period, limit int64) *windows {
+	w := &windows{}
+	w.period.SetInt64(period)
+	w.limit.SetInt64(limit)
+	return w
+}
+
+// at returns the index of the window that instant t >= 0 lies in, and how far
+// into it.
+func (w *windows) at(t int64) (index, elapsed *big.Int) {
+	return w.index.QuoRem(w.elapsed.SetInt64(t), &w.period, &w.elapsed)
+}
+
+type fixedWindow struct {
+	*windows
+	win   big.Int
+	count big.Int // 0 <= count <= limit; 0 only if never charged
+}
+
+func newFixedWindow(period, limit int64) func() state {
+	w := newWindows(period, limit)
+	return func() state { return &fixedWindow{windows: w} }
+}
+
+// used returns, as scratch, what counts at t.
+func (s *fixedWindow) used(t int64) *big.Int {
+	if k, _ := s.at(t); k.Cmp(&s.win) > 0 {
+		return s.sum.SetInt64(0)
+	}
+	return s.sum.Set(&s.count)
+}
+
+func (s *fixedWindow) admits(t, n int64) bool {
+	used := s.used(t)
+	return used.Add(used, s.left.SetInt64(n)).Cmp(&s.limit) <= 0
+}
+
+func (s *fixedWindow) charge(t, n int64) {
+	used := s.used(t)
+	if k, _ := s.at(t); k.Cmp(&s.win) > 0 {
+		s.win.Set(k)
+	}
+	s.count.Add(used, s.left.SetInt64(n))
+}
+
+// idle: with anything counted, a call of the whole limit is denied.
+func (s *fixedWindow) idle(t int64) bool {
+	return s.used(t).Sign() == 0
+}
+
+func (s *fixedWindow) clone() state {
+	c := &fixedWindow{windows: s.windows}
+	c.win.Set(&s.win)
+	c.count.Set(&s.count)
+	return c
+}

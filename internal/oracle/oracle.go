@@ -1,0 +1,269 @@
+// Package oracle holds exact, slow, obviously right models of the six rate
+// limiting algorithms. Tests compare the library with them, call by call.
+//
+// Nothing here is shared with the library: the models are written from the
+// definitions alone, in math/big, behind one mutex. An algorithm supplies only
+// three things (see state): whether n units pass at a time, what a charge does,
+// and whether a key is as if fresh. Every number of a Decision is then found by
+// searching over those three, never by a closed form, so that the closed forms
+// of the library are checked against something else than themselves.
+//
+// Time is in nanoseconds since the Unix epoch and cost in units, both int64. A
+// negative time counts as 0. A key's state never moves back: a call whose time
+// is older than the newest charge of its key is judged no more kindly than at
+// the time of that charge, and charged there. A model never forgets a key that
+// has become idle, because a later call with an older time could still see it.
+package oracle
+
+import (
+	"fmt"
+	"math"
+	"sync"
+)
+
+// Algorithm names a model. The values are those of the library's own type.
+type Algorithm int
+
+// The algorithms, in the order of the library.
+const (
+	GCRA Algorithm = iota
+	TokenBucket
+	LeakyBucket
+	SlidingWindow
+	SlidingLog
+	FixedWindow
+)
+
+// Never is the RetryAfter of a call that no wait helps, and of one that would
+// have to wait beyond the last nanosecond of int64. ResetAfter uses it likewise.
+const Never int64 = math.MaxInt64
+
+// Config describes one limit under one algorithm.
+type Config struct {
+	Algorithm Algorithm
+
+	// Rate is the cost admitted per Period in the long run. 0 denies every
+	// call and math.MaxInt64 admits every call of cost >= 0; for these two
+	// Period and Burst do not matter.
+	Rate int64
+
+	// Burst is the cost a fresh key admits at once; 0 means Rate. The window
+	// algorithms know no other burst than Rate.
+	Burst int64
+
+	// Period is in nanoseconds and at least 1.
+	Period int64
+
+	// Grid makes GCRA, TokenBucket and LeakyBucket floor each arrival to a
+	// grid of Period/(Rate*c) ns, c = ceil(Period/Rate): less than 1 ns, by a
+	// fixed rule, after which everything is exact on the grid. Where
+	// Period/Rate is a whole number the grid is 1 ns and changes nothing. The
+	// windows ignore it.
+	Grid bool
+}
+
+// Decision is the outcome of one call. RetryAfter and ResetAfter are in
+// nanoseconds from the time of the call, also when that time is an older one.
+type Decision struct {
+	// Allowed is whether the call passed, or for cost 0 whether 1 unit would.
+	Allowed bool
+	// Limit is the most that can be admitted at once.
+	Limit int64
+	// Remaining is the greatest cost that would be admitted at the same time
+	// after this call, or 0.
+	Remaining int64
+	// RetryAfter is 0 if Allowed, else the least wait after which the same call
+	// would be admitted if nothing else happens, or Never.
+	RetryAfter int64
+	// ResetAfter is the least wait until the key is idle, or Never.
+	ResetAfter int64
+}
+
+// state is what one key has been charged, under one algorithm. The zero history
+// is a state like any other. Times are >= 0 and costs are between 1 and the
+// limit: the Model sees to both.
+type state interface {
+	// admits reports whether n units pass at t. It is monotone: what passes at
+	// t passes at every later time, and what passes for n for every smaller n.
+	admits(t, n int64) bool
+	// charge records n units at t, which admits has just accepted.
+	charge(t, n int64)
+	// idle reports whether no call at t or later can tell this state from one
+	// that was never charged. It is monotone in t.
+	idle(t int64) bool
+	// clone returns a state that later charges of this one do not touch.
+	clone() state
+}
+
+// Model judges calls for any number of keys under one Config. It is safe for
+// concurrent use.
+type Model struct {
+	cfg   Config
+	limit int64        // most that can be admitted at once; Burst with its default applied
+	fresh func() state // nil where no decision depends on time or history, see constant
+
+	mu   sync.Mutex // guards keys and the scratch numbers that states share
+	keys map[string]state
+}
+
+// New returns a model in which every key is fresh. It panics if the library's
+// contract does not cover c: a test that gets there is wrong.
+func New(c Config) *Model {
+	m := &Model{cfg: c, keys: map[string]state{}}
+	switch c.Rate {
+	case 0:
+		return m
+	case math.MaxInt64:
+		m.limit = math.MaxInt64
+		return m
+	}
+	if c.Rate < 0 || c.Period < 1 || c.Burst < 0 {
+		panic(fmt.Sprintf("oracle: invalid config %+v", c))
+	}
+	m.limit = c.Burst
+	if m.limit == 0 {
+		m.limit = c.Rate
+	}
+	if c.Algorithm >= SlidingWindow && m.limit != c.Rate {
+		panic(fmt.Sprintf("oracle: a window's burst is its rate: %+v", c))
+	}
+	switch c.Algorithm {
+	case GCRA:
+		m.fresh = newGCRA(newTicks(c), m.limit)
+	case TokenBucket:
+		m.fresh = newTokenBucket(newTicks(c), m.limit)
+	case LeakyBucket:
+		m.fresh = newLeakyBucket(newTicks(c), m.limit)
+	case SlidingWindow:
+		m.fresh = newSlidingWindow(c.Period, m.limit)
+	case SlidingLog:
+		m.fresh = newSlidingLog(c.Period, m.limit)
+	case FixedWindow:
+		m.fresh = newFixedWindow(c.Period, m.limit)
+	default:
+		panic(fmt.Sprintf("oracle: unknown algorithm %d", c.Algorithm))
+	}
+	return m
+}
+
+// Take charges cost to key at now and reports the decision. The charge is all
+// or nothing, and a denied call or one of cost 0 leaves no trace. A negative
+// cost and one above the limit are denied for ever.
+func (m *Model) Take(key string, now, cost int64) Decision {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.fresh == nil {
+		return m.constant(cost)
+	}
+	s, known := m.keys[key]
+	if !known {
+		s = m.fresh()
+	}
+	d := m.decide(s, max(now, 0), cost)
+	if d.Allowed && cost > 0 {
+		m.keys[key] = s
+	}
+	return d
+}
+
+// Peek returns what Take would return, Remaining and ResetAfter after the
+// charge included, and charges nothing.
+func (m *Model) Peek(key string, now, cost int64) Decision {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.fresh == nil {
+		return m.constant(cost)
+	}
+	s, known := m.keys[key]
+	if known {
+		s = s.clone()
+	} else {
+		s = m.fresh()
+	}
+	return m.decide(s, max(now, 0), cost)
+}
+
+// Reset makes key fresh.
+func (m *Model) Reset(key string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.keys, key)
+}
+
+// Idle reports whether key is indistinguishable from a fresh one for every
+// possible later sequence of calls at now or later.
+func (m *Model) Idle(key string, now int64) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	s, known := m.keys[key]
+	return !known || s.idle(max(now, 0))
+}
+
+// constant is the decision where nothing depends on time or history: Rate 0
+// and Rate math.MaxInt64. Both keep no state, so a key is always fresh.
+func (m *Model) constant(cost int64) Decision {
+	d := Decision{Limit: m.limit, Remaining: m.limit}
+	d.Allowed = m.limit > 0 && cost >= 0
+	if !d.Allowed {
+		d.RetryAfter = Never
+	}
+	return d
+}
+
+// decide judges one call and charges s if it is admitted. The caller holds mu.
+func (m *Model) decide(s state, t, cost int64) Decision {
+	d := Decision{Limit: m.limit}
+	asked := max(cost, 1) // cost 0 asks for 1 unit and takes none
+	if cost < 0 || cost > m.limit {
+		d.RetryAfter = Never
+	} else {
+		d.RetryAfter = leastWait(t, func(u int64) bool { return s.admits(u, asked) })
+		d.Allowed = d.RetryAfter == 0
+	}
+	if d.Allowed && cost > 0 {
+		s.charge(t, cost)
+	}
+	d.Remaining = most(m.limit, func(n int64) bool { return s.admits(t, n) })
+	d.ResetAfter = leastWait(t, s.idle)
+	return d
+}
+
+// leastWait returns the least w >= 0 for which holds(t+w), or Never if it holds
+// at no time up to math.MaxInt64. holds must not become false once true.
+func leastWait(t int64, holds func(u int64) bool) int64 {
+	if holds(t) {
+		return 0
+	}
+	if !holds(math.MaxInt64) {
+		return Never
+	}
+	// Invariant: holds(no) is false, holds(yes) is true. 0 <= no < yes, so the
+	// difference cannot overflow.
+	no, yes := t, int64(math.MaxInt64)
+	for yes-no > 1 {
+		if mid := no + (yes-no)/2; holds(mid) {
+			yes = mid
+		} else {
+			no = mid
+		}
+	}
+	return yes - t
+}
+
+// most returns the greatest n in [1, limit] for which holds(n), or 0 if there
+// is none. holds must not become true once false.
+func most(limit int64, holds func(n int64) bool) int64 {
+	if holds(limit) {
+		return limit
+	}
+	// Invariant: holds(yes) is true or yes is 0, and holds(no) is false.
+	yes, no := int64(0), limit
+	for no-yes > 1 {
+		if mid := yes + (no-yes)/2; holds(mid) {
+			yes = mid
+		} else {
+			no = mid
+		}
+	}
+	return yes
+}

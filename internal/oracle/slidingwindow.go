@@ -1,0 +1,86 @@
+package oracle
+
+import "math/big"
+
+// Sliding window counter: the cost of the last Period is estimated from the
+// counts of two fixed windows, as if the older one's cost were spread evenly.
+//
+// State: the newest window that was charged, and the cost admitted in it and in
+// the window before it.
+//
+//	admit n at t:  prev*(P-elapsed) + (cur+n)*P <= limit*P,  elapsed = t mod P
+//	charge:        cur = cur + n, after moving the key's window up to that of t
+//
+// A time t in a window older than the key's is judged as the first instant of
+// the key's window, where prev still counts in full, and charged there.
+
+type slidingWindow struct {
+	*windows
+	win, prev, cur big.Int // cur is 0 only if never charged
+
+	// The same three as they stand at some time, see view. Scratch.
+	atPrev, atCur big.Int
+}
+
+func newSlidingWindow(period, limit int64) func() state {
+	w := newWindows(period, limit)
+	return func() state { return &slidingWindow{windows: w} }
+}
+
+// view sets atPrev and atCur to the counts as they stand at t, and returns the
+// window they are for and the elapsed part of it.
+func (s *slidingWindow) view(t int64) (index, elapsed *big.Int) {
+	k, elapsed := s.at(t)
+	behind := s.left.Sub(k, &s.win)
+	switch {
+	case behind.Sign() < 0: // an older window: the first instant of the key's
+		s.atPrev.Set(&s.prev)
+		s.atCur.Set(&s.cur)
+		k.Set(&s.win)
+		elapsed.SetInt64(0)
+	case behind.Sign() == 0:
+		s.atPrev.Set(&s.prev)
+		s.atCur.Set(&s.cur)
+	case behind.Cmp(one) == 0: // the next window: what was current is previous
+		s.atPrev.Set(&s.cur)
+		s.atCur.SetInt64(0)
+	default:
+		s.atPrev.SetInt64(0)
+		s.atCur.SetInt64(0)
+	}
+	return k, elapsed
+}
+
+// one is never written.
+var one = big.NewInt(1)
+
+func (s *slidingWindow) admits(t, n int64) bool {
+	_, elapsed := s.view(t)
+	weighted := s.sum.Sub(&s.period, elapsed)
+	weighted.Mul(weighted, &s.atPrev)
+	s.atCur.Add(&s.atCur, s.left.SetInt64(n))
+	weighted.Add(weighted, s.left.Mul(&s.atCur, &s.period))
+	return weighted.Cmp(s.left.Mul(&s.limit, &s.period)) <= 0
+}
+
+func (s *slidingWindow) charge(t, n int64) {
+	k, _ := s.view(t)
+	s.win.Set(k)
+	s.prev.Set(&s.atPrev)
+	s.cur.Add(&s.atCur, s.left.SetInt64(n))
+}
+
+// idle: with anything counted, a call of the whole limit is denied, since
+// P-elapsed is at least 1.
+func (s *slidingWindow) idle(t int64) bool {
+	s.view(t)
+	return s.atPrev.Sign() == 0 && s.atCur.Sign() == 0
+}
+
+func (s *slidingWindow) clone() state {
+	c := &slidingWindow{windows: s.windows}
+	c.win.Set(&s.win)
+	c.prev.Set(&s.prev)
+	c.cur.Set(&s.cur)
+	return c
+}

@@ -1,0 +1,307 @@
+package sluice
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+func TestLimit_Constructors(t *testing.T) {
+	for _, c := range []struct {
+		got  Limit
+		want Limit
+		text string
+	}{
+		{PerSecond(3), Limit{Rate: 3, Period: time.Second}, "3/s"},
+		{PerMinute(3), Limit{Rate: 3, Period: time.Minute}, "3/m"},
+		{PerHour(3), Limit{Rate: 3, Period: time.Hour}, "3/h"},
+		{PerDay(3), Limit{Rate: 3, Period: 24 * time.Hour}, "3/d"},
+		{Per(3, 90*time.Second), Limit{Rate: 3, Period: 90 * time.Second}, "3/1m30s"},
+		{Per(3, 90*time.Second).WithBurst(7), Limit{Rate: 3, Period: 90 * time.Second, Burst: 7}, "3/1m30s burst 7"},
+		{Per(3, 90*time.Second).WithBurst(7).WithBurst(0), Limit{Rate: 3, Period: 90 * time.Second}, "3/1m30s"},
+		{Unlimited, Limit{Rate: math.MaxInt, Period: time.Second}, "unlimited"},
+		{DenyAll, Limit{Period: time.Second}, "0/s"},
+	} {
+		assert.Equal(t, c.want, c.got, c.text)
+		assert.Equal(t, c.text, c.got.String())
+	}
+}
+
+func TestParseLimit_Good(t *testing.T) {
+	for s, want := range map[string]Limit{
+		"100/s":                   PerSecond(100),
+		"20/m":                    PerMinute(20),
+		"7/h":                     PerHour(7),
+		"1/d":                     PerDay(1),
+		"20/m burst 5":            PerMinute(20).WithBurst(5),
+		"  20/m   burst\t5\n":     PerMinute(20).WithBurst(5),
+		"100/s burst 100":         PerSecond(100).WithBurst(100),
+		"1000/24h":                PerDay(1000),
+		"1000/24h0m0s":            PerDay(1000),
+		"5/1m":                    PerMinute(5),
+		"5/90s":                   Per(5, 90*time.Second),
+		"5/1m30s":                 Per(5, 90*time.Second),
+		"5/1.5h":                  Per(5, 90*time.Minute),
+		"5/250ms":                 Per(5, 250*time.Millisecond),
+		"5/1ns":                   Per(5, 1),
+		"5/1us":                   Per(5, time.Microsecond),
+		"5/2540400h10m10s":        Per(5, 2540400*time.Hour+10*time.Minute+10*time.Second),
+		"0/s":                     DenyAll,
+		"0/m":                     PerMinute(0),
+		"007/s":                   PerSecond(7),
+		"unlimited":               Unlimited,
+		" unlimited ":             Unlimited,
+		"2147483647/s burst 1":    PerSecond(math.MaxInt32).WithBurst(1),
+		"1/s burst 2147483647":    PerSecond(1).WithBurst(math.MaxInt32),
+		maxIntText + "/s":         Unlimited,
+		maxIntText + "/5m0s":      Per(math.MaxInt, 5*time.Minute),
+		"1/s burst " + maxIntText: PerSecond(1).WithBurst(math.MaxInt),
+	} {
+		got, err := ParseLimit(s)
+		require.NoError(t, err, s)
+		require.Equal(t, want, got, s)
+	}
+}
+
+var maxIntText = fmt.Sprint(math.MaxInt)
+
+func TestParseLimit_BadSaysWhatIsWrongAndWhatIsWanted(t *testing.T) {
+	const forms = `want "N/unit" or "N/duration", optionally " burst B", as in "100/s", "20/m burst 5", "1000/24h"`
+	number := "is not a whole number from 0 to " + maxIntText
+	for s, want := range map[string]string{
+		"":                      forms,
+		"   ":                   forms,
+		"100/s 5":               forms,
+		"100/s burst":           forms,
+		"100/s burst 5 6":       forms,
+		"100/s Burst 5":         forms,
+		"100/s burst=5 x":       forms,
+		"100 / s":               forms,
+		"100":                   "has no period: " + forms,
+		"Unlimited":             "has no period: " + forms,
+		"/s":                    `rate "" ` + number,
+		"-1/s":                  `rate "-1" ` + number,
+		"+1/s":                  `rate "+1" ` + number,
+		"1.5/s":                 `rate "1.5" ` + number,
+		"1e3/s":                 `rate "1e3" ` + number,
+		"1_000/s":               `rate "1_000" ` + number,
+		"0x10/s":                `rate "0x10" ` + number,
+		"9223372036854775808/s": `rate "9223372036854775808" ` + number,
+		"5/":                    `period "" is neither a unit (s, m, h, d) nor a duration such as 30s or 24h`,
+		"5/S":                   `period "S" is neither a unit (s, m, h, d) nor a duration such as 30s or 24h`,
+		"5/2d":                  `period "2d" is neither a unit (s, m, h, d) nor a duration such as 30s or 24h`,
+		"5/10":                  `period "10" is neither a unit (s, m, h, d) nor a duration such as 30s or 24h`,
+		"5/s/s":                 `period "s/s" is neither a unit (s, m, h, d) nor a duration such as 30s or 24h`,
+		"5/3000000h":            `period "3000000h" is neither a unit (s, m, h, d) nor a duration such as 30s or 24h`,
+		"5/0s":                  `period "0s" is not positive`,
+		"5/-1s":                 `period "-1s" is not positive`,
+		"5/s burst -1":          `burst "-1" ` + number,
+		"5/s burst x":           `burst "x" ` + number,
+		"5/s burst 0":           "burst 0 admits nothing; want at least 1, or leave it out for the rate",
+	} {
+		got, err := ParseLimit(s)
+		sep := ": "
+		if s == "100" || s == "Unlimited" {
+			sep = " "
+		}
+		require.EqualError(t, err, fmt.Sprintf("sluice: limit %q%s%s", s, sep, want))
+		require.Equal(t, Limit{}, got, s)
+	}
+}
+
+// anyLimit draws numbers of all lengths, so that short and long ones are alike
+// frequent, and round durations as well as odd ones.
+func anyLimit(r *rand.Rand) Limit {
+	number := func() int { return int(r.Uint64() >> (r.UintN(64)) & math.MaxInt) }
+	units := []time.Duration{1, time.Microsecond, time.Millisecond, time.Second, time.Minute, time.Hour, day}
+	l := Limit{Rate: number(), Period: units[r.IntN(len(units))]}
+	switch r.IntN(3) {
+	case 0:
+		l.Period *= time.Duration(1 + r.IntN(100_000))
+	case 1:
+		l.Period = max(1, time.Duration(r.Uint64()>>(1+r.UintN(63))))
+	}
+	if r.IntN(2) == 0 {
+		l.Burst = number()
+	}
+	return l
+}
+
+func TestLimit_StringIsTheInverseOfParseLimit(t *testing.T) {
+	r := newRand(t)
+	for range 20_000 {
+		l := anyLimit(r)
+		s := l.String()
+		back, err := ParseLimit(s)
+		require.NoError(t, err, s)
+		require.Equal(t, l, back, s)
+
+		text, err := l.MarshalText()
+		require.NoError(t, err)
+		require.Equal(t, s, string(text))
+		var unmarshaled Limit
+		require.NoError(t, unmarshaled.UnmarshalText(text))
+		require.Equal(t, l, unmarshaled)
+	}
+}
+
+func TestLimit_InvalidLimitHasNoTextForm(t *testing.T) {
+	for _, c := range []struct {
+		limit Limit
+		want  string
+	}{
+		{Limit{}, "Limit.Period: 0s is not positive; want a positive duration, as in sluice.PerSecond(100)"},
+		{PerSecond(-1), "Limit.Rate: -1 is negative; want units per period, or 0 to deny everything"},
+		{PerSecond(1).WithBurst(-1), "Limit.Burst: -1 is negative; want 0 for the rate, or at least 1"},
+	} {
+		_, err := c.limit.MarshalText()
+		require.EqualError(t, err, "sluice: limit has no text form: "+c.want)
+	}
+	l := PerSecond(5)
+	require.EqualError(t, l.UnmarshalText([]byte("5/0s")), `sluice: limit "5/0s": period "0s" is not positive`)
+	require.Equal(t, PerSecond(5), l, "a failed UnmarshalText leaves the limit")
+}
+
+func TestLimit_UnlimitedOnEveryAlgorithm(t *testing.T) {
+	for _, a := range algorithms {
+		for _, limit := range []Limit{Unlimited, PerDay(math.MaxInt), Unlimited.WithBurst(3)} {
+			l := mustNew(t, Config{Algorithm: a, Limit: limit, Stats: true, MaxKeys: 1, Overflow: DenyNew})
+			for _, cost := range []int{1, 0, 7, math.MaxInt} {
+				want := Decision{Allowed: true, Limit: math.MaxInt, Remaining: math.MaxInt}
+				require.Equal(t, want, l.Take("k", cost), "%v cost %d", a, cost)
+				require.Equal(t, want, l.Peek("k", cost), "%v cost %d", a, cost)
+				require.True(t, l.AllowN("other", cost))
+			}
+			denied := Decision{Limit: math.MaxInt, Remaining: math.MaxInt, RetryAfter: Never}
+			for _, cost := range []int{-1, math.MinInt} {
+				require.Equal(t, denied, l.Take("k", cost), "%v cost %d", a, cost)
+				require.Equal(t, denied, l.Peek("k", cost), "%v cost %d", a, cost)
+				require.False(t, l.AllowN("k", cost))
+			}
+			require.Zero(t, l.Len(), "no state")
+			require.Equal(t, math.MaxInt, l.WorstCase(0))
+			l.Reset("k")
+			require.Zero(t, l.Sweep())
+			require.Equal(t, Stats{Admitted: 6, Denied: 4}, l.Stats())
+		}
+	}
+}
+
+func TestLimit_DenyAllOnEveryAlgorithm(t *testing.T) {
+	for _, a := range algorithms {
+		for _, limit := range []Limit{DenyAll, PerDay(0), DenyAll.WithBurst(3)} {
+			l := mustNew(t, Config{Algorithm: a, Limit: limit, Stats: true})
+			for _, cost := range []int{1, 0, 7, -1, math.MaxInt, math.MinInt} {
+				require.Equal(t, Decision{RetryAfter: Never}, l.Take("k", cost), "%v cost %d", a, cost)
+				require.Equal(t, Decision{RetryAfter: Never}, l.Peek("k", cost), "%v cost %d", a, cost)
+				require.False(t, l.AllowN("k", cost))
+			}
+			require.Zero(t, l.Len(), "no state")
+			require.Zero(t, l.WorstCase(math.MaxInt64))
+			require.Equal(t, Stats{Denied: 10}, l.Stats(), "cost 0 is not counted")
+		}
+	}
+}
+
+// bucketAlgorithms share a schedule, and take a burst other than the rate.
+var bucketAlgorithms = []Algorithm{GCRA, TokenBucket, LeakyBucket}
+
+var windowAlgorithms = []Algorithm{SlidingWindow, SlidingLog, FixedWindow}
+
+func TestNew_AcceptsEveryPracticalLimit(t *testing.T) {
+	accepted := map[Limit][]Algorithm{
+		PerSecond(1_000_000):              {GCRA, TokenBucket, LeakyBucket, SlidingWindow, SlidingLog, FixedWindow},
+		PerDay(100_000_000):               {GCRA, TokenBucket, LeakyBucket, SlidingWindow, FixedWindow},
+		PerSecond(1_000_000_000):          {GCRA, TokenBucket, LeakyBucket, SlidingWindow, FixedWindow},
+		PerDay(1 << 20):                   algorithms, // the sliding log's most
+		PerSecond(1 << 20):                algorithms,
+		Per(1<<20, 1):                     {SlidingLog},
+		Per(1, 100*year):                  algorithms, // once a century
+		Per(1, math.MaxInt64):             algorithms, // the longest period
+		Per(1, 1):                         algorithms, // the shortest
+		Per(3, 1):                         {GCRA, TokenBucket, LeakyBucket, SlidingLog, FixedWindow},
+		Per(4, 1):                         {GCRA, TokenBucket, LeakyBucket, SlidingLog},
+		Per(3, 7):                         algorithms, // no whole number of ns a unit
+		PerSecond(100).WithBurst(1):       bucketAlgorithms,
+		PerSecond(1).WithBurst(1_000_000): bucketAlgorithms,
+		Per(1, year).WithBurst(292):       bucketAlgorithms,
+		PerSecond(7).WithBurst(7):         algorithms,                                                   // a burst that is the rate
+		PerSecond(999_999_937):            {GCRA, TokenBucket, LeakyBucket, SlidingWindow, FixedWindow}, // a prime
+	}
+	for limit, algs := range accepted {
+		for _, a := range algs {
+			t.Run(fmt.Sprintf("limit=%v/algorithm=%v", limit, a), func(t *testing.T) {
+				clock := NewManualClock(start)
+				l, err := newLimiter(Config{Algorithm: a, Limit: limit, Clock: clock}, homes())
+				require.True(t, err == nil, "%v", err)
+				burst := limit.burst()
+				d := l.Take("k", burst)
+				require.True(t, d.Allowed, "a fresh key has its burst")
+				require.Equal(t, burst, d.Limit)
+				require.Zero(t, d.Remaining)
+				require.False(t, l.Allow("k"), "and no more")
+			})
+		}
+	}
+}
+
+func TestNew_RefusesWhatItCannotKeepExactly(t *testing.T) {
+	type refusal struct {
+		algs   []Algorithm
+		limit  Limit
+		field  string
+		reason string
+	}
+	refused := []refusal{
+		{bucketAlgorithms, Per(1, year).WithBurst(293), "Limit.Burst",
+			"293 at 1 per 8760h0m0s takes 293 years to refill; want at most 292 years, 2^63 ns"},
+		{bucketAlgorithms, PerDay(1).WithBurst(math.MaxInt32), "Limit.Burst",
+			"2147483647 at 1 per 24h0m0s takes 5.88e+06 years to refill; want at most 292 years, 2^63 ns"},
+		{bucketAlgorithms, Per(2, math.MaxInt64).WithBurst(math.MaxInt32), "Limit.Burst",
+			"2147483647 at 2 per 2562047h47m16.854775807s takes 3.14e+11 years to refill; want at most 292 years, 2^63 ns"},
+		{bucketAlgorithms, Per(5, 1), "Limit.Rate",
+			"5 per 1ns is more than 4 units a nanosecond, which a 64-bit word cannot keep exactly"},
+		{bucketAlgorithms, Per(41, 10), "Limit.Rate",
+			"41 per 10ns is more than 4 units a nanosecond, which a 64-bit word cannot keep exactly"},
+		{[]Algorithm{SlidingLog}, PerDay(1<<20 + 1), "Limit.Rate",
+			"1048577 with sliding-log, which keeps 8 bytes a unit for every key; want at most 1048576, or sliding-window or gcra, which keep 8 bytes a key"},
+		{[]Algorithm{SlidingWindow}, Per(2, 1), "Limit.Rate",
+			"2 per 1ns: a count of 2 bits leaves too few of 64 for the window's number; want at most 1 unit a nanosecond"},
+		{[]Algorithm{FixedWindow}, Per(4, 1), "Limit.Rate",
+			"4 per 1ns: a count of 3 bits leaves too few of 64 for the window's number; want at most 2 units a nanosecond"},
+	}
+	for _, a := range windowAlgorithms {
+		refused = append(refused,
+			refusal{[]Algorithm{a}, PerSecond(10).WithBurst(9), "Limit.Burst",
+				fmt.Sprintf("9 with %v; a window algorithm admits at most the rate at once, want 0 or 10", a)},
+			refusal{[]Algorithm{a}, PerSecond(10).WithBurst(11), "Limit.Burst",
+				fmt.Sprintf("11 with %v; a window algorithm admits at most the rate at once, want 0 or 10", a)})
+	}
+	for _, r := range refused {
+		for _, a := range r.algs {
+			t.Run(fmt.Sprintf("limit=%v/algorithm=%v", r.limit, a), func(t *testing.T) {
+				requireConfigError(t, Config{Algorithm: a, Limit: r.limit}, r.field, r.reason)
+			})
+		}
+	}
+}
+
+// A limit is kept or refused, but never panics or divides by zero in New.
+func TestNew_RandomLimitsNeverPanic(t *testing.T) {
+	r := newRand(t)
+	accepted := 0
+	for range 20_000 {
+		limit, a := anyLimit(r), algorithms[r.IntN(len(algorithms))]
+		l, err := New(Config{Algorithm: a, Limit: limit, Shards: 1})
+		if err == nil {
+			accepted++
+			l.WorstCase(time.Duration(r.Int64()))
+		}
+	}
+	require.Greater(t, accepted, 1000, "the generator must reach past validation")
+}

@@ -1,0 +1,268 @@
+package sluice
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/sluice-go/sluice/internal/oracle"
+	"github.com/stretchr/testify/require"
+)
+
+// modelOps is how many random operations each algorithm is compared over.
+func modelOps() int {
+	if testing.Short() {
+		return 20_000
+	}
+	return 1_000_000
+}
+
+// newOracle returns the exact model of a limiter. It follows the one liberty that
+// the library takes, the grid for intervals that are no whole number of ns.
+func newOracle(c Config) *oracle.Model {
+	return oracle.New(oracle.Config{
+		Algorithm: oracle.Algorithm(c.Algorithm),
+		Rate:      int64(c.Limit.Rate),
+		Burst:     int64(c.Limit.Burst),
+		Period:    int64(c.Limit.Period),
+		Grid:      true,
+	})
+}
+
+// fromOracle narrows a model's decision to the int of this platform.
+func fromOracle(d oracle.Decision) Decision {
+	return Decision{
+		Allowed:    d.Allowed,
+		Limit:      int(min(d.Limit, math.MaxInt)),
+		Remaining:  int(min(d.Remaining, math.MaxInt)),
+		RetryAfter: time.Duration(d.RetryAfter),
+		ResetAfter: time.Duration(d.ResetAfter),
+	}
+}
+
+// randomLimit draws from one a century to several a nanosecond. Windows need
+// Burst 0, the log a rate whose ring the model can keep up with.
+func randomLimit(rng *rand.Rand, a Algorithm) Limit {
+	rates := []int{1, 1, 2, 3, 5, 7, 10, 20, 60, 100, 333, 1000, 4096, 99_991, 1_000_000, 100_000_000, 2_000_000_000}
+	periods := []time.Duration{
+		1, 2, 3, 10, 999, time.Microsecond, time.Millisecond, time.Second, time.Second, time.Second, 7 * time.Second,
+		time.Minute, time.Minute, time.Hour, day, 7 * day, 365 * day, 36_500 * day, 1<<62 + 12_345,
+	}
+	l := Limit{Rate: rates[rng.IntN(len(rates))], Period: periods[rng.IntN(len(periods))]}
+	switch a {
+	case SlidingLog:
+		l.Rate = 1 + rng.IntN(40)
+	case GCRA, TokenBucket, LeakyBucket:
+		bursts := []int{0, 1, 2, 3, 10, 1000, l.Rate, 2*min(l.Rate, 1<<30-1) + 1}
+		l.Burst = bursts[rng.IntN(len(bursts))]
+	}
+	return l
+}
+
+// A tracer drives a limiter and its model through one random trace, and demands
+// the same decision from both at every step.
+type tracer struct {
+	tb    testing.TB
+	rng   *rand.Rand
+	cfg   Config
+	lim   *Limiter
+	swept *Limiter // the same, swept after every call; nil in traces with older times
+	model *oracle.Model
+	clock *ManualClock
+	now   int64
+	log   []string
+}
+
+func newTracer(tb testing.TB, rng *rand.Rand, c Config, older bool) *tracer {
+	tr := &tracer{tb: tb, rng: rng, model: newOracle(c), now: start.UnixNano()}
+	tr.clock = NewManualClock(start)
+	c.Clock = tr.clock
+	if older {
+		// A sweep may forgive what an older time still sees: keep everything.
+		c.TTL = math.MaxInt64
+	} else {
+		tr.swept = mustNew(tb, c)
+		c.TTL = 1
+	}
+	tr.cfg, tr.lim = c, mustNew(tb, c)
+	return tr
+}
+
+// gap draws how far time moves on: often not at all, often to the nanosecond
+// around an interval, a window's edge, or a period.
+func (tr *tracer) gap() int64 {
+	l := tr.cfg.Limit
+	period := int64(l.Period)
+	interval := int64(l.interval())
+	gaps := []int64{
+		0, 0, 0, 1, 2, interval - 1, interval, interval, interval + 1, 3 * min(interval, 1<<60),
+		period - 1, period, period + 1, period - tr.now%period, period - tr.now%period - 1,
+		tr.rng.Int64N(period) + 1, tr.rng.Int64N(interval) + 1, 2*min(period, 1<<61) + 1,
+	}
+	return max(0, gaps[tr.rng.IntN(len(gaps))])
+}
+
+func (tr *tracer) cost() int {
+	b := tr.cfg.Limit.burst()
+	costs := []int{1, 1, 1, 1, 0, 2, b - 1, b, b + 1, -1, math.MaxInt, math.MinInt, 1 + tr.rng.IntN(b), 1 + tr.rng.IntN(min(b, 5))}
+	return costs[tr.rng.IntN(len(costs))]
+}
+
+// step makes one call and compares. back is how far before the newest time it is
+// made.
+func (tr *tracer) step(key string, cost int, back int64) {
+	at := max(0, tr.now-back)
+	want := fromOracle(tr.model.Take(key, at, int64(cost)))
+	tr.log = append(tr.log, fmt.Sprintf("%s at %d cost %d: %+v", key, at, cost, want))
+	k := tr.lim.Key(key)
+	tr.equal(want, tr.lim.peekAt(k.id, at, cost), "Peek")
+	got := k.TakeAt(at, cost)
+	tr.equal(want, got, "Take")
+	if back == 0 && tr.swept != nil {
+		tr.equal(want, tr.swept.Take(key, cost), "Take after a sweep")
+		tr.swept.Sweep()
+	}
+	if !got.Allowed && got.RetryAfter < math.MaxInt64-time.Duration(at) {
+		retry := at + int64(got.RetryAfter)
+		require.True(tr.tb, tr.lim.peekAt(k.id, retry, cost).Allowed, "at RetryAfter\n%s", tr.tail())
+		require.False(tr.tb, tr.lim.peekAt(k.id, retry-1, cost).Allowed, "1 ns before RetryAfter\n%s", tr.tail())
+	}
+}
+
+func (tr *tracer) equal(want, got Decision, what string) {
+	if want != got {
+		require.Equal(tr.tb, want, got, "%s under %v %v\n%s", what, tr.cfg.Algorithm, tr.cfg.Limit, tr.tail())
+	}
+}
+
+func (tr *tracer) tail() string {
+	s := fmt.Sprintf("%v %#v\n", tr.cfg.Algorithm, tr.cfg.Limit)
+	for _, line := range tr.log[max(0, len(tr.log)-12):] {
+		s += line + "\n"
+	}
+	return s
+}
+
+// advance moves time on, but stays where the clock's end, which the model does not
+// know, is out of sight.
+func (tr *tracer) advance(d int64) {
+	if d > 0 && d < 1<<61+1<<59-tr.now {
+		tr.now += d
+		tr.clock.Set(time.Unix(0, tr.now))
+	}
+}
+
+// run makes n random steps on a few keys.
+func (tr *tracer) run(n int, older bool) {
+	keys := []string{"a", "b", "c"}
+	for range n {
+		key := keys[tr.rng.IntN(len(keys))]
+		tr.advance(tr.gap())
+		back := int64(0)
+		if older && tr.rng.IntN(4) == 0 {
+			back = 1 + tr.gap()
+		}
+		tr.step(key, tr.cost(), back)
+		// A wide sliding window remembers across a reset which window it was in, and
+		// charges an older time there; its model starts from nothing.
+		_, wideWindow := tr.lim.wide.(*slidingWindowWide)
+		if tr.rng.IntN(50) == 0 && !(older && wideWindow) {
+			tr.reset(key)
+		}
+	}
+}
+
+func (tr *tracer) reset(key string) {
+	tr.model.Reset(key)
+	tr.lim.Reset(key)
+	if tr.swept != nil {
+		tr.swept.Reset(key)
+	}
+}
+
+// TestModel_EveryDecisionIsExact compares all six algorithms with their exact
+// models, and a limiter that is swept after every call with one that is not.
+func TestModel_EveryDecisionIsExact(t *testing.T) {
+	const steps = 200
+	for _, a := range algorithms {
+		for _, older := range []bool{false, true} {
+			t.Run(fmt.Sprintf("algorithm=%v/older=%v", a, older), func(t *testing.T) {
+				t.Parallel()
+				rng := newRand(t)
+				tried, refused := 0, 0
+				for done := 0; done < modelOps()/2; done += steps {
+					c := Config{Algorithm: a, Limit: randomLimit(rng, a)}
+					for tried++; ; tried++ {
+						if _, err := New(c); err == nil {
+							break
+						}
+						refused++
+						c.Limit = randomLimit(rng, a)
+					}
+					newTracer(t, rng, c, older).run(steps, older)
+				}
+				require.Less(t, refused, tried, "no limit was accepted")
+			})
+		}
+	}
+}
+
+// TestModel_IdleJumpToTheEndOfTime: however long a key idles, it is fresh, and
+// nothing overflows.
+func TestModel_IdleJumpToTheEndOfTime(t *testing.T) {
+	for _, a := range algorithms {
+		t.Run("algorithm="+a.String(), func(t *testing.T) {
+			rng := newRand(t)
+			for range 500 {
+				l, err := newLimiter(Config{Algorithm: a, Limit: randomLimit(rng, a), TTL: math.MaxInt64}, homes())
+				if err != nil {
+					continue
+				}
+				k := l.Key("k")
+				// A bucket that takes longer to fill than time is left is not idle in it.
+				at := int64(0)
+				require.True(t, k.AllowAt(at, int(l.burst)))
+				if d := l.peekAt(k.id, 0, 1); d.ResetAfter == Never {
+					continue
+				}
+				want := l.peekAt(l.Key("fresh").id, math.MaxInt64, int(l.burst))
+				require.True(t, want.Allowed)
+				got := k.TakeAt(math.MaxInt64, int(l.burst))
+				require.Equal(t, want, got, "%v %v", a, l.limit)
+				require.False(t, k.AllowAt(math.MaxInt64, 1), "%v %v", a, l.limit)
+				require.False(t, k.AllowAt(0, 1), "%v %v", a, l.limit)
+			}
+		})
+	}
+}
+
+// TestModel_BucketsAgreeWithGCRA: GCRA, token bucket and leaky bucket decide
+// alike, also at the far ends of the time range that the models do not cover.
+func TestModel_BucketsAgreeWithGCRA(t *testing.T) {
+	rng := newRand(t)
+	for range modelOps() / 1000 {
+		limit := randomLimit(rng, GCRA)
+		var lims []*Limiter
+		for _, a := range []Algorithm{GCRA, TokenBucket, LeakyBucket} {
+			if l, err := newLimiter(Config{Algorithm: a, Limit: limit, TTL: math.MaxInt64}, homes()); err == nil {
+				lims = append(lims, l)
+			}
+		}
+		if len(lims) == 0 {
+			continue
+		}
+		require.Len(t, lims, 3, "%v", limit)
+		for range 300 {
+			now := rng.Int64() >> rng.IntN(63)
+			if rng.IntN(8) == 0 {
+				now = math.MaxInt64 - now
+			}
+			cost := 1 + rng.IntN(int(lims[0].burst))
+			want := lims[0].Key("k").TakeAt(now, cost)
+			require.Equal(t, want, lims[1].Key("k").TakeAt(now, cost), "token bucket, %v, at %d", limit, now)
+			require.Equal(t, want, lims[2].Key("k").TakeAt(now, cost), "leaky bucket, %v, at %d", limit, now)
+		}
+	}
+}
