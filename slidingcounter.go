@@ -152,8 +152,8 @@ func (a *slidingWindow) worstCase(d int64) uint64 {
 //	|  window number k          |  units in k    |  units in k-1   |
 //	+---------------------------+----------------+-----------------+
 //
-// b is the bits of the limit. It holds all limits up to 44,000 a second, 340,000
-// a minute, 2.6 million an hour and 13 million a day.
+// b is the bits of the limit. Limits of up to 32,767 a second, 262,143 a minute,
+// 2,097,151 an hour and 8,388,607 a day fit.
 type slidingWindowWord struct{ slidingWindow }
 
 func (a *slidingWindowWord) unpack(word uint64) counts {

@@ -1,0 +1,142 @@
+package sluice
+
+import (
+	"math"
+	"math/big"
+	"math/rand/v2"
+	"testing"
+	"time"
+)
+
+// FuzzDecisions decodes a byte string into a limit and operations, and replays
+// them against the exact model: each choice of the tracer takes one byte.
+func FuzzDecisions(f *testing.F) {
+	for a := range algorithms {
+		f.Add([]byte{byte(a), 0, 3, 120, 200, 7, 0, 1, 0, 255, 90, 17, 3, 44, 201, 8, 250, 130, 12, 99})
+		f.Add([]byte{byte(a), 1, 240, 30, 11, 180, 66, 230, 5, 140, 77, 2, 199, 33, 210, 61, 0, 0, 128, 64, 32, 16})
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		if len(data) < 2 || len(data) > 4096 {
+			return
+		}
+		a, older := algorithms[int(data[0])%len(algorithms)], data[1]%2 == 1
+		src := &byteSource{data: data[2:], rest: rand.NewPCG(1, 2)}
+		rng := rand.New(src)
+		c := Config{Algorithm: a, Limit: randomLimit(rng, a)}
+		if _, err := New(c); err != nil {
+			return
+		}
+		tr := newTracer(t, rng, c, older)
+		for len(src.data) > 0 {
+			tr.run(1, older)
+		}
+	})
+}
+
+// byteSource is a source of randomness that spends one byte of input on each
+// number. The byte makes the high bits, which are the ones that rand.IntN looks at
+// for small n. Past the end it goes on with pseudo-random numbers, since a
+// constant could make rand reject forever.
+type byteSource struct {
+	data []byte
+	rest *rand.PCG
+}
+
+func (s *byteSource) Uint64() uint64 {
+	n := s.rest.Uint64()
+	if len(s.data) == 0 {
+		return n
+	}
+	b := s.data[0]
+	s.data = s.data[1:]
+	return uint64(b)<<56 | n>>8
+}
+
+// FuzzSchedule checks the 64-bit grid arithmetic against math/big.
+func FuzzSchedule(f *testing.F) {
+	f.Add(3, int64(time.Second), 5, int64(1_790_000_000_123_456_789))
+	f.Add(1, int64(math.MaxInt64), 1, int64(math.MaxInt64))
+	f.Add(7, int64(2), 1, int64(math.MaxInt64))
+	f.Add(math.MaxInt32, int64(math.MaxInt32)/2, 9, int64(1)<<62)
+	f.Fuzz(func(t *testing.T, rate int, period int64, burst int, now int64) {
+		if rate <= 0 || period <= 0 || burst <= 0 || now < 0 {
+			return
+		}
+		s, err := newSchedule(Limit{Rate: rate, Period: time.Duration(period), Burst: burst})
+		if err == nil {
+			checkSchedule(t, &s, int64(rate), period, now)
+		}
+	})
+}
+
+// FuzzWindow checks the division by multiplication against the real one.
+func FuzzWindow(f *testing.F) {
+	f.Add(int64(time.Minute), int64(1_790_000_000_123_456_789))
+	f.Add(int64(1), int64(math.MaxInt64))
+	f.Add(int64(math.MaxInt64), int64(math.MaxInt64))
+	f.Fuzz(func(t *testing.T, period, now int64) {
+		if period > 0 && now >= 0 {
+			checkWindow(t, period, now)
+		}
+	})
+}
+
+// FuzzParseLimit: what is accepted survives the round trip through String, and
+// nothing panics.
+func FuzzParseLimit(f *testing.F) {
+	for _, s := range []string{"100/s", "20/m burst 5", "1000/24h", "7/1m30s burst 9", "unlimited", "0/s", "1/1ns", "-1/s", "1/s burst", "9/µs"} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, s string) {
+		l, err := ParseLimit(s)
+		if err != nil {
+			return
+		}
+		again, err := ParseLimit(l.String())
+		if err != nil || again != l {
+			t.Fatalf("ParseLimit(%q) = %#v; its String %q gives %#v, %v", s, l, l.String(), again, err)
+		}
+	})
+}
+
+// checkSchedule compares tick and earliest at now with their definitions.
+func checkSchedule(tb testing.TB, s *schedule, rate, period, now int64) {
+	tb.Helper()
+	// g(t) = floor(t*R*c/P)
+	unit := (period-1)/rate + 1
+	num := new(big.Int).Mul(big.NewInt(rate), big.NewInt(unit))
+	tick := func(t int64) *big.Int {
+		x := new(big.Int).Mul(big.NewInt(t), num)
+		return x.Div(x, big.NewInt(period))
+	}
+	want, got := tick(now), s.tick(now)
+	if now <= s.end && (!want.IsUint64() || want.Uint64() != got) {
+		tb.Fatalf("tick(%d) = %d, want %v (rate %d period %d)", now, got, want, rate, period)
+	}
+	if got > maxTick || now > s.end && got != s.tick(s.end) {
+		tb.Fatalf("tick(%d) = %d goes beyond the end (rate %d period %d)", now, got, rate, period)
+	}
+	at := s.earliest(got)
+	if at > uint64(min(now, s.end)) || at > 0 && s.tick(int64(at)-1) >= got || s.tick(int64(at)) < got {
+		tb.Fatalf("earliest(%d) = %d is not the first (rate %d period %d)", got, at, rate, period)
+	}
+}
+
+// checkWindow compares at and start with the division.
+func checkWindow(tb testing.TB, period, now int64) {
+	tb.Helper()
+	w, ok := newWindow(Limit{Rate: 1, Period: time.Duration(period)}, 63, 1)
+	if !ok {
+		return // all of time is one window
+	}
+	number, elapsed := w.at(now)
+	if number < w.last && (number != uint64(now/period) || elapsed != uint64(now%period)) {
+		tb.Fatalf("at(%d) = %d, %d with period %d", now, number, elapsed, period)
+	}
+	if number > w.last || number == w.last && elapsed != 0 {
+		tb.Fatalf("at(%d) = %d, %d beyond the last window %d with period %d", now, number, elapsed, w.last, period)
+	}
+	if start := w.start(number); number < w.last && start+elapsed != uint64(now) {
+		tb.Fatalf("start(%d) = %d at %d with period %d", number, start, now, period)
+	}
+}

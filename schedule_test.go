@@ -1,0 +1,128 @@
+package sluice
+
+import (
+	"math"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// edgy draws a number from 1 to 2^63-1, of any magnitude, often next to a power
+// of two.
+func edgy(rng *rand.Rand) int64 {
+	n := rng.Int64() >> rng.IntN(63)
+	if rng.IntN(2) == 0 {
+		n = int64(1)<<rng.IntN(63) + int64(rng.IntN(5)) - 2
+	}
+	return max(1, n)
+}
+
+func TestSchedule_TicksAreExact(t *testing.T) {
+	rng := newRand(t)
+	checked := 0
+	for range modelOps() {
+		rate, period := int64(edgy(rng)), edgy(rng)
+		l := Limit{Rate: int(min(rate, math.MaxInt-1)), Period: time.Duration(period), Burst: 1}
+		s, err := newSchedule(l)
+		if err != nil {
+			continue
+		}
+		checked++
+		for _, now := range []int64{0, edgy(rng), math.MaxInt64 - edgy(rng), s.end} {
+			checkSchedule(t, &s, int64(l.Rate), period, now)
+		}
+	}
+	require.Greater(t, checked, modelOps()/4)
+}
+
+// TestSchedule_ArrivalsMoveByLessThanOneNanosecond: a tick is at most 1 ns, and an
+// arrival is judged at the tick before it.
+func TestSchedule_ArrivalsMoveByLessThanOneNanosecond(t *testing.T) {
+	rng := newRand(t)
+	for range modelOps() / 10 {
+		s, err := newSchedule(Limit{Rate: 1 + rng.IntN(math.MaxInt32-1), Period: time.Duration(edgy(rng)), Burst: 1})
+		if err != nil {
+			continue
+		}
+		require.GreaterOrEqual(t, s.num, s.den, "a tick is longer than 1 ns")
+		now := rng.Int64N(s.end)
+		require.Greater(t, s.tick(now+1), s.tick(now), "two arrivals 1 ns apart share a tick")
+	}
+}
+
+func TestSchedule_WholeIntervalIsIdentity(t *testing.T) {
+	for _, l := range []Limit{PerSecond(1), PerSecond(1000), PerMinute(20), PerSecond(1_000_000_000), PerDay(1)} {
+		s, err := newSchedule(l)
+		require.Nil(t, err)
+		for _, now := range []int64{0, 1, start.UnixNano(), math.MaxInt64 - 1} {
+			require.Equal(t, uint64(now), s.tick(now), "%v", l)
+		}
+	}
+}
+
+func TestSchedule_RefusesWhatDoesNotFit(t *testing.T) {
+	for _, c := range []struct {
+		limit Limit
+		field string
+	}{
+		{Limit{Rate: 1, Period: math.MaxInt64, Burst: 2}, "Limit.Burst"},
+		{Limit{Rate: 1, Period: 100 * 365 * day, Burst: 3}, "Limit.Burst"},
+		{Limit{Rate: 5, Period: 1}, "Limit.Rate"},
+		{Limit{Rate: math.MaxInt32 - 1, Period: 100}, "Limit.Rate"},
+		{Limit{Rate: math.MaxInt - 1, Period: 1, Burst: 1}, "Limit.Rate"},
+	} {
+		_, err := newSchedule(c.limit)
+		require.NotNil(t, err, "%v", c.limit)
+		require.Equal(t, c.field, err.Field)
+	}
+	for _, l := range []Limit{
+		{Rate: 1, Period: math.MaxInt64, Burst: 1},
+		{Rate: 1, Period: 100 * 365 * day, Burst: 2},
+		{Rate: 4, Period: 1},
+		{Rate: math.MaxInt32 - 1, Period: math.MaxInt32/4 + 1},
+	} {
+		_, err := newSchedule(l)
+		require.Nil(t, err, "%v", l)
+	}
+}
+
+func TestWindow_NumbersAreExact(t *testing.T) {
+	rng := newRand(t)
+	for range modelOps() {
+		period := edgy(rng)
+		for _, now := range []int64{0, edgy(rng), math.MaxInt64 - edgy(rng) + 1, min(math.MaxInt64-period, period*(edgy(rng)%1000)) + 1} {
+			checkWindow(t, period, max(0, now))
+		}
+	}
+}
+
+// TestWindow_TimeStandsStillAtTheEnd, and never goes back there.
+func TestWindow_TimeStandsStillAtTheEnd(t *testing.T) {
+	w, ok := newWindow(Limit{Rate: 1, Period: 1000}, 8, 1)
+	require.True(t, ok)
+	require.Equal(t, uint64(254), w.last)
+	for _, now := range []int64{254_000, 254_999, 255_000, 255_001, math.MaxInt64} {
+		number, elapsed := w.at(now)
+		require.Equal(t, [2]uint64{254, 0}, [2]uint64{number, elapsed}, "%d", now)
+	}
+	require.Equal(t, uint64(254_000), w.start(254))
+	require.Equal(t, uint64(math.MaxUint64), w.start(255))
+}
+
+func TestMulDiv_Saturates(t *testing.T) {
+	for _, c := range []struct{ a, b, d, quo, rem uint64 }{
+		{7, 5, 4, 8, 3},
+		{math.MaxUint64, math.MaxUint64, math.MaxUint64, math.MaxUint64, 0},
+		{math.MaxUint64, 2, 1, math.MaxUint64, 0},
+		{1 << 63, 4, 2, math.MaxUint64, 0},
+		{1 << 63, 2, 2, 1 << 63, 0},
+	} {
+		quo, rem := mulDiv(c.a, c.b, c.d)
+		require.Equal(t, c.quo, quo)
+		require.Equal(t, c.rem, rem)
+	}
+	require.Equal(t, uint64(math.MaxUint64), saturatingAdd(math.MaxUint64, 1))
+	require.Equal(t, uint64(3), saturatingAdd(1, 2))
+}

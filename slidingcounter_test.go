@@ -1,0 +1,66 @@
+package sluice
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// slidingTrace is worked out for 50 a minute. 15 s into the second minute the
+// first one's 42 weigh 42*45/60 = 31.5; one unit more fits when they weigh 31.
+var slidingTrace = []traceRow{
+	{at: 30 * sec, cost: 42, ok: true, remaining: 8, reset: 90 * sec},
+	{at: 30 * sec, cost: 9, ok: false, remaining: 8, retry: 30*sec + 60*sec/42 + 1, reset: 90 * sec},
+	{at: 60 * sec, cost: 8, ok: true, remaining: 0, reset: 120 * sec},
+	{at: 60 * sec, cost: 1, ok: false, remaining: 0, retry: 60*sec/42 + 1, reset: 120 * sec},
+	{at: 75 * sec, cost: 10, ok: true, remaining: 0, reset: 105 * sec}, // 31.5 + 18 = 49.5
+	{at: 75 * sec, cost: 1, ok: false, remaining: 0, retry: 45*sec - 31*60*sec/42, reset: 105 * sec},
+	{at: 120*sec - 1, cost: 31, ok: true, remaining: 0, reset: 60*sec + 1},
+	{at: 100 * sec, cost: 1, ok: false, remaining: 0, retry: 20 * sec, reset: 80 * sec}, // older; 49 + 1 at the edge
+	{at: 240 * sec, cost: 50, ok: true, remaining: 0, reset: 120 * sec},
+}
+
+func TestSlidingWindow_Trace(t *testing.T) {
+	runTrace(t, Config{Algorithm: SlidingWindow, Limit: PerMinute(50)}, slidingTrace)
+}
+
+func TestSlidingWindow_LayoutFollowsTheLimit(t *testing.T) {
+	for _, c := range []struct {
+		limit Limit
+		wide  bool
+	}{
+		{PerSecond(32_767), false}, {PerSecond(32_768), true},
+		{PerMinute(262_143), false}, {PerMinute(262_144), true},
+		{PerHour(2_097_151), false}, {PerHour(2_097_152), true},
+		{PerDay(8_388_607), false}, {PerDay(8_388_608), true},
+		{PerSecond(1_000_000), true}, {PerDay(100_000_000), true}, {PerDay(1_000_000_000), true},
+	} {
+		l := mustNew(t, Config{Algorithm: SlidingWindow, Limit: c.limit})
+		require.Equal(t, c.wide, l.wide != nil, "%v", c.limit)
+	}
+}
+
+// TestSlidingWindow_LayoutsAgree: both packings of one limit decide alike.
+func TestSlidingWindow_LayoutsAgree(t *testing.T) {
+	rng := newRand(t)
+	for range 300 {
+		limit := Per(1+rng.IntN(1000), time.Duration(1+rng.Int64N(int64(time.Hour))))
+		word, wide, err := newSlidingWindow(limit)
+		require.Nil(t, err)
+		require.Nil(t, wide)
+		a := word.(*slidingWindowWord).slidingWindow
+		var ok bool
+		a.window, ok = newWindow(limit, 63-a.bits, minHorizon)
+		require.True(t, ok)
+		one := mustNew(t, Config{Algorithm: SlidingWindow, Limit: limit, Clock: NewManualClock(start)})
+		two := mustNew(t, Config{Algorithm: SlidingWindow, Limit: limit, Clock: NewManualClock(start)})
+		two.alg, two.wide = nil, &slidingWindowWide{a}
+		now := start.UnixNano()
+		for range 100 {
+			now += rng.Int64N(int64(limit.Period))
+			cost := 1 + rng.IntN(limit.Rate)
+			require.Equal(t, one.Key("k").TakeAt(now, cost), two.Key("k").TakeAt(now, cost))
+		}
+	}
+}

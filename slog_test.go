@@ -1,0 +1,82 @@
+package sluice
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestSlidingLog_Trace(t *testing.T) {
+	runTrace(t, Config{Algorithm: SlidingLog, Limit: PerMinute(3)}, []traceRow{
+		{at: 0, cost: 1, ok: true, remaining: 2, reset: 60 * sec},
+		{at: 10 * sec, cost: 2, ok: true, remaining: 0, reset: 60 * sec},
+		{at: 20 * sec, cost: 1, ok: false, remaining: 0, retry: 40 * sec, reset: 50 * sec},
+		{at: 20 * sec, cost: 2, ok: false, remaining: 0, retry: 50 * sec, reset: 50 * sec},
+		{at: 60*sec - 1, cost: 1, ok: false, remaining: 0, retry: 1, reset: 10*sec + 1},
+		{at: 60 * sec, cost: 1, ok: true, remaining: 0, reset: 60 * sec}, // the first no longer counts
+		{at: 70 * sec, cost: 3, ok: false, remaining: 2, retry: 50 * sec, reset: 50 * sec},
+		{at: 50 * sec, cost: 1, ok: false, remaining: 0, retry: 20 * sec, reset: 70 * sec}, // older
+		{at: 70 * sec, cost: 1, ok: true, remaining: 1, reset: 60 * sec},
+		{at: 69 * sec, cost: 1, ok: false, remaining: 0, retry: sec, reset: 61 * sec},
+		{at: 130 * sec, cost: 3, ok: true, remaining: 0, reset: 60 * sec},
+	})
+}
+
+// TestSlidingLog_RingGoesRound many times, with costs that straddle its end.
+func TestSlidingLog_RingGoesRound(t *testing.T) {
+	for _, rate := range []int{1, 2, 3, 5, 8} {
+		l, clock := newFrozen(t, Config{Algorithm: SlidingLog, Limit: PerSecond(rate)})
+		k := l.Key("k")
+		for range 100 {
+			require.True(t, k.AllowN(rate))
+			require.False(t, k.Allow())
+			clock.Advance(sec)
+			for i := range rate {
+				require.Equal(t, rate-i, k.Peek(0).Remaining)
+				require.True(t, k.Allow())
+			}
+			require.False(t, k.Allow())
+			clock.Advance(sec)
+		}
+	}
+}
+
+// TestSlidingLog_VersionGoesRound: past its last value it starts over, without
+// touching the lock bit. The word is set near the edge instead of charging 2^42
+// times.
+func TestSlidingLog_VersionGoesRound(t *testing.T) {
+	l, _ := newFrozen(t, Config{Algorithm: SlidingLog, Limit: PerMinute(1000), Shards: 1})
+	k := l.Key("k")
+	require.True(t, k.AllowN(10))
+	tab := l.shards[0].table.Load()
+	i, found := tab.find(k.id)
+	require.True(t, found)
+	a := l.wide.(*slidingLog)
+	word := tab.slots[i].word.Load()
+	tab.slots[i].word.Store((1<<(63-a.bits)-2)<<a.bits | a.written(word))
+	for want := 989; want >= 980; want-- {
+		require.Equal(t, want, k.Take(1).Remaining)
+		require.Zero(t, tab.slots[i].word.Load()&locked)
+	}
+}
+
+// TestSlidingLog_TailIsReturnedWhenSwept: rings of dropped keys are not kept.
+func TestSlidingLog_TailIsReturnedWhenSwept(t *testing.T) {
+	for _, rate := range []int{3, 5000} { // many rings to a chunk, and one
+		l, clock := newFrozen(t, Config{Algorithm: SlidingLog, Limit: PerSecond(rate), Shards: 1})
+		fill(l, "key", 40)
+		clock.Advance(sec / 2)
+		fill(l, "late", 2)
+		clock.Advance(sec / 2)
+		require.Equal(t, 40, l.Sweep())
+		words := 0
+		for _, chunk := range l.shards[0].table.Load().tails.chunks {
+			words += len(chunk)
+		}
+		require.LessOrEqual(t, words, 6*rate, "rings for 6 keys at most")
+		require.Equal(t, rate-1, l.Peek("late1", 0).Remaining)
+		clock.Advance(sec)
+		require.Equal(t, 2, l.Sweep())
+		require.Same(t, emptyTable, l.shards[0].table.Load())
+	}
+}
