@@ -63,8 +63,9 @@ type CoarseClock struct {
 
 	resolution time.Duration
 	base       systemClock
-	mu         sync.Mutex // serialises parking and waking
-	quiet      int        // ticks in a row without a read; only the timer touches it
+	mu         sync.Mutex // serialises ticks and waking, and guards the rest
+	timer      *time.Timer
+	quiet      int // ticks in a row without a read
 }
 
 // The states of a CoarseClock. Readers move it from unread to read, so that the
@@ -116,7 +117,7 @@ func (c *CoarseClock) touch() {
 	c.quiet = 0
 	c.now.Store(c.base.Now())
 	c.state.Store(coarseRead)
-	time.AfterFunc(c.resolution, c.tick)
+	c.timer = time.AfterFunc(c.resolution, c.tick)
 }
 
 // tick refreshes the time and arms the next tick, or parks. It runs on a timer
@@ -131,7 +132,7 @@ func (c *CoarseClock) tick() {
 	} else if c.quiet++; c.quiet >= coarseQuietTicks && c.state.CompareAndSwap(coarseUnread, coarseParked) {
 		return
 	}
-	time.AfterFunc(c.resolution, c.tick)
+	c.timer.Reset(c.resolution)
 }
 
 // ManualClock is a clock that moves only when told to, for tests and for

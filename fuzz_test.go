@@ -69,7 +69,7 @@ func FuzzSchedule(f *testing.F) {
 	})
 }
 
-// FuzzWindow checks the division by multiplication against the real one.
+// FuzzWindow checks windows against their definition.
 func FuzzWindow(f *testing.F) {
 	f.Add(int64(time.Minute), int64(1_790_000_000_123_456_789))
 	f.Add(int64(1), int64(math.MaxInt64))
@@ -122,7 +122,7 @@ func checkSchedule(tb testing.TB, s *schedule, rate, period, now int64) {
 	}
 }
 
-// checkWindow compares at and start with the division.
+// checkWindow compares at and start with their definition.
 func checkWindow(tb testing.TB, period, now int64) {
 	tb.Helper()
 	w, ok := newWindow(Limit{Rate: 1, Period: time.Duration(period)}, 63, 1)

@@ -83,9 +83,11 @@ func (s *schedule) tick(now int64) uint64 {
 	if s.part == 0 {
 		return t * s.whole
 	}
-	// q is floor(t*part/den) or one less: magic is less than one short of the true
-	// quotient, so t*magic/2^64 falls short by less than t/2^64 < 1. The remainder
-	// tells which; it is below 2*den < 2^64, so the wrapping products do not hurt.
+	// A division of 128 bits is an instruction on amd64 only. Two products do for
+	// it: q is floor(t*part/den) or one less, since magic falls short of
+	// part*2^64/den by less than 1, and so t*magic/2^64 by less than t/2^64 < 1. The
+	// remainder tells which; it is below 2*den < 2^64, so the wrapping products do
+	// not hurt.
 	q, _ := bits.Mul64(t, s.magic)
 	if t*s.part-q*s.den >= s.den {
 		q++

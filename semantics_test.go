@@ -14,18 +14,17 @@ import (
 // row, each run on every layout of state.
 
 // snapshot lists all that the limiter's tables hold: ids, words and tails.
-func snapshot(l *Limiter) []string {
-	var all []string
+func snapshot(l *Limiter) []uint64 {
+	var all []uint64
 	for i := range l.shards {
 		t := l.shards[i].table.Load()
 		for j := range t.slots {
 			if id := t.slots[j].id.Load(); id != 0 {
 				e := t.entry(uint64(j), t.slots[j].word.Load())
-				line := fmt.Sprintf("%x %x", id, e.word)
+				all = append(all, id, e.word)
 				for k := range e.tail {
-					line += fmt.Sprintf(" %x", e.tail[k].Load())
+					all = append(all, e.tail[k].Load())
 				}
-				all = append(all, line)
 			}
 		}
 	}

@@ -28,7 +28,7 @@ func TestShard_ManyKeysThroughGrowthAndSweeps(t *testing.T) {
 			cost := 1 + rng.IntN(int(l.burst))
 			want := fromOracle(model.Take(key, clock.Now(), int64(cost)))
 			require.Equal(t, want, l.Take(key, cost), "call %d", i)
-			clock.Advance(time.Duration(rng.Int64N(int64(200 * time.Millisecond))))
+			clock.Advance(time.Duration(rng.Int64N(int64(10*time.Minute) / int64(keys))))
 			if rng.IntN(keys) == 0 {
 				l.Sweep()
 			}

@@ -6,7 +6,6 @@ import "math/bits"
 // numbers them. FixedWindow and SlidingWindow share it.
 type window struct {
 	period uint64
-	magic  uint64 // floor((2^64-1)/period)
 	last   uint64 // the last number; time stands still at its start
 }
 
@@ -22,24 +21,17 @@ func newWindow(l Limit, numberBits int, horizon uint64) (w window, ok bool) {
 	if hi, lo := bits.Mul64(last, period); hi == 0 && lo < horizon {
 		return window{}, false
 	}
-	return window{period: period, magic: ^uint64(0) / period, last: last}, true
+	return window{period: period, last: last}, true
 }
 
 // at returns the number of the window that contains now, and the time since its
 // start.
 func (w *window) at(now int64) (number, elapsed uint64) {
-	t := uint64(now)
-	// magic falls short of 2^64/period by at most 1, and t < 2^63, so the product
-	// falls short of the quotient by less than 1: number is right or one less.
-	number, _ = bits.Mul64(t, w.magic)
-	elapsed = t - number*w.period
-	if elapsed >= w.period {
-		number, elapsed = number+1, elapsed-w.period
-	}
+	number = uint64(now) / w.period
 	if number >= w.last {
 		return w.last, 0
 	}
-	return number, elapsed
+	return number, uint64(now) - number*w.period
 }
 
 // start returns the first nanosecond of a window, or math.MaxUint64 for a window

@@ -1,0 +1,223 @@
+package accesslog
+
+import (
+	"bytes"
+	"compress/gzip"
+	"errors"
+	"io"
+	"strings"
+	"testing"
+	"testing/iotest"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+const record = " - - [" + someTime + `] "GET / HTTP/1.1" 200 1`
+
+// readAll returns the clients of a log, with the final error and the account.
+func readAll(t *testing.T, src io.Reader, format string) ([]string, Facts, error) {
+	t.Helper()
+	parsers, err := Select(format, "", "")
+	require.NoError(t, err)
+	r, err := NewReader(src, parsers...)
+	if err != nil {
+		return nil, Facts{}, err
+	}
+	var clients []string
+	for {
+		rec, err := r.Next()
+		if errors.Is(err, io.EOF) {
+			return clients, r.Facts(), nil
+		}
+		if err != nil {
+			return clients, r.Facts(), err
+		}
+		clients = append(clients, string(rec.Client))
+	}
+}
+
+func gzipped(t *testing.T, s string) string {
+	t.Helper()
+	var b bytes.Buffer
+	w := gzip.NewWriter(&b)
+	_, err := io.WriteString(w, s)
+	require.NoError(t, err)
+	require.NoError(t, w.Close())
+	return b.String()
+}
+
+func TestReader_LineEnds(t *testing.T) {
+	a, b := "a"+record, "b"+record
+	cases := map[string]struct {
+		log   string
+		facts Facts
+	}{
+		"lf":              {log: a + "\n" + b + "\n", facts: Facts{Lines: 2, Counted: 2}},
+		"no last newline": {log: a + "\n" + b, facts: Facts{Lines: 2, Counted: 2}},
+		"crlf":            {log: a + "\r\n" + b + "\r\n", facts: Facts{Lines: 2, Counted: 2}},
+		"crlf and no end": {log: a + "\r\n" + b + "\r", facts: Facts{Lines: 2, Counted: 2}},
+		"blank lines":     {log: "\n\r\n" + a + "\n \t\n" + b + "\n\n", facts: Facts{Lines: 6, Blank: 4, Counted: 2}},
+		"bom":             {log: "\xef\xbb\xbf" + a + "\n" + b, facts: Facts{Lines: 2, Counted: 2}},
+		"nul padding":     {log: strings.Repeat("\x00", 3*MaxLine) + a + "\n\x00" + b, facts: Facts{Lines: 2, Counted: 2}},
+		"nul line":        {log: a + "\n\x00\x00\n" + b + "\n\x00", facts: Facts{Lines: 4, Blank: 2, Counted: 2}},
+		"two gzip members": {log: gzipped(t, a+"\n"+b[:9]) + gzipped(t, b[9:]),
+			facts: Facts{Lines: 2, Counted: 2}},
+		"malformed between": {log: a + "\nwhat\n" + b + "\nwhat", facts: Facts{Lines: 4, Counted: 2,
+			Malformed: 2, MalformedLines: []int64{2, 4}, MalformedReason: errNoTimestamp.Error()}},
+	}
+	for name, c := range cases {
+		t.Run("log="+name, func(t *testing.T) {
+			c.facts.Format = Combined
+			for _, src := range []io.Reader{strings.NewReader(c.log), iotest.OneByteReader(strings.NewReader(c.log))} {
+				clients, facts, err := readAll(t, src, Combined)
+				require.NoError(t, err)
+				assert.Equal(t, []string{"a", "b"}, clients)
+				assert.Equal(t, c.facts, facts)
+			}
+		})
+	}
+}
+
+func TestReader_LongLines(t *testing.T) {
+	fill := func(n int) string { return "a" + record + strings.Repeat("x", n-len("a"+record)) }
+	for name, c := range map[string]struct {
+		line string
+		kept bool
+	}{
+		"at limit":         {fill(MaxLine) + "\n", true},
+		"at limit crlf":    {fill(MaxLine) + "\r\n", true},
+		"at limit eof":     {fill(MaxLine), true},
+		"beyond":           {fill(MaxLine+1) + "\n", false},
+		"beyond crlf":      {fill(MaxLine+1) + "\r\n", false},
+		"far beyond":       {fill(3*MaxLine) + "\n", false},
+		"far beyond eof":   {fill(3 * MaxLine), false},
+		"beyond a buffer":  {fill(readBuffer+1) + "\n", true},
+		"exactly a buffer": {fill(readBuffer-1) + "\n", true},
+	} {
+		t.Run("line="+name, func(t *testing.T) {
+			log := "first" + record + "\n" + c.line
+			if strings.HasSuffix(log, "\n") {
+				log += "last" + record
+			}
+			clients, facts, err := readAll(t, strings.NewReader(log), Combined)
+			require.NoError(t, err)
+			assert.Equal(t, c.kept, facts.Malformed == 0)
+			assert.Equal(t, c.kept, len(clients) > 1 && clients[1] == "a")
+			if !c.kept {
+				assert.Equal(t, []int64{2}, facts.MalformedLines)
+				assert.Equal(t, "longer than 1048576 bytes", facts.MalformedReason)
+			}
+		})
+	}
+}
+
+func TestReader_AutoSettlesOnTheFirstReadableLine(t *testing.T) {
+	traefikLine := `{"ClientHost":"t","StartUTC":"2021-12-08T14:02:43.4Z","remote_ip":"n","time":"2021-12-08T14:02:43Z"}`
+	nginxLine := `{"remote_ip":"n","time":"` + someTime + `"}`
+	combinedLine := "c" + record
+	cases := map[string]struct {
+		lines   []string
+		format  string
+		clients []string
+		bad     []int64
+	}{
+		"combined":             {[]string{combinedLine}, Combined, []string{"c"}, nil},
+		"nginx":                {[]string{nginxLine}, NginxJSON, []string{"n"}, nil},
+		"traefik":              {[]string{traefikLine}, Traefik, []string{"t"}, nil},
+		"combined then nginx":  {[]string{combinedLine, nginxLine, combinedLine}, Combined, []string{"c", "c"}, []int64{2}},
+		"noise then traefik":   {[]string{`{"level":"info"}`, "starting", traefikLine, nginxLine}, Traefik, []string{"t"}, []int64{1, 2, 4}},
+		"combined inside json": {[]string{`{"log":"` + "c" + record[:40] + `"}`, nginxLine}, NginxJSON, []string{"n"}, []int64{1}},
+	}
+	for name, c := range cases {
+		t.Run("log="+name, func(t *testing.T) {
+			clients, facts, err := readAll(t, strings.NewReader(strings.Join(c.lines, "\n")), Auto)
+			require.NoError(t, err)
+			assert.Equal(t, c.clients, clients)
+			assert.Equal(t, c.format, facts.Format)
+			assert.Equal(t, c.bad, facts.MalformedLines)
+		})
+	}
+}
+
+func TestReader_RemembersOnlyTheFirstMalformedLines(t *testing.T) {
+	log := "a" + record + "\n" + strings.Repeat("what\n", 1000)
+	_, facts, err := readAll(t, strings.NewReader(log), Auto)
+	require.NoError(t, err)
+	assert.EqualValues(t, 1000, facts.Malformed)
+	assert.Equal(t, []int64{2, 3, 4, 5, 6, 7, 8, 9, 10, 11}, facts.MalformedLines)
+}
+
+func TestReader_Errors(t *testing.T) {
+	whole := gzipped(t, strings.Repeat("a"+record+"\n", 1000))
+	cases := map[string]struct {
+		log, format, err string
+	}{
+		"empty":      {"", Auto, "the log is empty"},
+		"blank":      {"\n\n", Auto, "the log is empty"},
+		"empty gzip": {gzipped(t, ""), Auto, "the log is empty"},
+		"one bad line": {"\nwhat", Combined,
+			"no readable line among 2 (line 2: no [02/Jan/2006:15:04:05 -0700] after the client); expected CLIENT ... [02/Jan/2006:15:04:05 -0700]"},
+		"many bad lines": {"1\n2\n3\n4\n", Auto,
+			"no readable line among 4 (lines 1, 2, 3, ...: not in any of the formats tried); expected CLIENT ... [02/Jan/2006:15:04:05 -0700], " +
+				"or a JSON object with ClientHost and StartUTC, or a JSON object with remote_ip and time"},
+		"two bad lines": {"{}\n{}", NginxJSON,
+			"no readable line among 2 (lines 1, 2: field remote_ip is not a client); expected a JSON object with remote_ip and time"},
+		"cut gzip header": {"\x1f\x8b\x08", Auto, "unexpected EOF"},
+		"cut gzip":        {whole[:len(whole)-9], Auto, "line 1001: unexpected EOF"},
+		"gzip then noise": {whole + "noise noise noise", Auto, "line 1001: gzip: invalid header"},
+	}
+	for name, c := range cases {
+		t.Run("log="+name, func(t *testing.T) {
+			_, _, err := readAll(t, strings.NewReader(c.log), c.format)
+			require.EqualError(t, err, c.err)
+		})
+	}
+}
+
+func TestReader_ReadErrorIsNotTheEndOfTheLog(t *testing.T) {
+	broken := errors.New("broken")
+	_, _, err := readAll(t, iotest.ErrReader(broken), Auto)
+	require.ErrorIs(t, err, broken)
+	src := io.MultiReader(strings.NewReader("a"+record+"\nb"), iotest.ErrReader(broken))
+	clients, _, err := readAll(t, src, Auto)
+	require.EqualError(t, err, "line 2: broken")
+	assert.Equal(t, []string{"a"}, clients)
+}
+
+func TestSelect(t *testing.T) {
+	for name, c := range map[string]struct {
+		format, client, time string
+		names                []string
+		err                  string
+	}{
+		"auto":             {format: Auto, names: []string{Combined, Traefik, NginxJSON}},
+		"auto with fields": {format: Auto, client: "a", time: "b", names: []string{JSON}},
+		"auto, one field":  {format: Auto, client: "a", err: "format json needs the names of both the client and the time field"},
+		"json":             {format: JSON, err: "format json needs the names of both the client and the time field"},
+		"combined":         {format: Combined, names: []string{Combined}},
+		"combined, field":  {format: Combined, time: "b", err: "format combined has no fields to name"},
+		"traefik, field":   {format: Traefik, time: "time", names: []string{Traefik}},
+		"unknown":          {format: "iis", err: `unknown format "iis": want one of auto, combined, json, nginx-json, traefik`},
+	} {
+		t.Run("case="+name, func(t *testing.T) {
+			parsers, err := Select(c.format, c.client, c.time)
+			if c.err != "" {
+				require.EqualError(t, err, c.err)
+				return
+			}
+			require.NoError(t, err)
+			var names []string
+			for _, p := range parsers {
+				names = append(names, p.Name())
+			}
+			assert.Equal(t, c.names, names)
+		})
+	}
+}
+
+func TestSelect_FieldsReplaceThoseOfAPreset(t *testing.T) {
+	parsers, err := Select(Traefik, "", "time")
+	require.NoError(t, err)
+	assert.Equal(t, "a JSON object with ClientHost and time", parsers[0].Wants())
+}

@@ -1,0 +1,48 @@
+package replay
+
+import "time"
+
+// Result is what a replay found. Times are in nanoseconds since 1970.
+type Result struct {
+	Requests int64
+	Clients  int
+	First    int64 // earliest time of a request
+	Last     int64 // latest time of a request
+	// Late counts the requests earlier than one before them, which were decided
+	// at the later time, and MaxLate is the furthest that one was behind.
+	Late    int64
+	MaxLate time.Duration
+	Rules   []RuleResult // in the order given to New
+
+	// The columns of all the OverTime counts, here and in Rules, are Width wide.
+	// The first starts at Start, a whole multiple of Width. There are at least
+	// one and at most 60.
+	Start    int64
+	Width    time.Duration
+	OverTime []int64 // requests
+}
+
+// RuleResult is what one rule did.
+type RuleResult struct {
+	Rule            Rule
+	Allowed         int64
+	Denied          int64
+	LimitedClients  int          // clients with at least one denial
+	FirstDenied     *FirstDenial // nil if nothing was denied
+	Top             []Client     // by denials, then by name
+	DecisionsSHA256 string       // of one letter a request, A or D, in hexadecimal
+	OverTime        []int64      // denials
+}
+
+// FirstDenial is the first request that a rule denied.
+type FirstDenial struct {
+	Request int64 // from 1
+	Time    int64 // of the clock when it was decided
+}
+
+// Client is one client of the log.
+type Client struct {
+	Name     string
+	Requests int64
+	Denied   []int64 // by rule, in the order of Result.Rules
+}

@@ -1,0 +1,63 @@
+package replay
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/sluice-go/sluice"
+)
+
+// A Rule is what a log is replayed through: a limit for each client and the
+// algorithm that enforces it.
+type Rule struct {
+	Algorithm sluice.Algorithm
+	Limit     sluice.Limit
+}
+
+// String returns the form that ParseRule reads, as in "gcra 20/m burst 5".
+func (r Rule) String() string { return r.Algorithm.String() + " " + r.Limit.String() }
+
+// Algorithms returns all algorithms, in the order of the library.
+func Algorithms() []sluice.Algorithm {
+	return []sluice.Algorithm{
+		sluice.GCRA, sluice.TokenBucket, sluice.LeakyBucket,
+		sluice.SlidingWindow, sluice.SlidingLog, sluice.FixedWindow,
+	}
+}
+
+// ParseRule reads an algorithm and a limit with a blank between them.
+func ParseRule(s string) (Rule, error) {
+	name, limit, ok := strings.Cut(strings.TrimSpace(s), " ")
+	if !ok {
+		return Rule{}, fmt.Errorf(`rule %q: want an algorithm and a limit, as in "gcra 20/m burst 5"`, s)
+	}
+	algorithm, err := ParseAlgorithm(name)
+	if err != nil {
+		return Rule{}, err
+	}
+	parsed, err := ParseLimit(limit)
+	return Rule{Algorithm: algorithm, Limit: parsed}, err
+}
+
+// ParseAlgorithm reads the name of an algorithm.
+func ParseAlgorithm(name string) (sluice.Algorithm, error) {
+	var names []string
+	for _, a := range Algorithms() {
+		if a.String() == name {
+			return a, nil
+		}
+		names = append(names, a.String())
+	}
+	return 0, fmt.Errorf("unknown algorithm %q: want one of %s", name, strings.Join(names, ", "))
+}
+
+// ParseLimit is sluice.ParseLimit with an error that leaves it to the caller to
+// say who speaks.
+func ParseLimit(s string) (sluice.Limit, error) {
+	limit, err := sluice.ParseLimit(s)
+	if err != nil {
+		return limit, errors.New(strings.TrimPrefix(err.Error(), "sluice: "))
+	}
+	return limit, nil
+}

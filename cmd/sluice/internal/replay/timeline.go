@@ -1,0 +1,113 @@
+package replay
+
+import "time"
+
+// maxColumns is the most columns that a timeline is reported in.
+const maxColumns = 60
+
+// maxBins is the most bins that a timeline is kept in. While a log is read its
+// length is unknown, so bins are merged into coarser ones as it grows; a factor
+// of at most 12 between steps leaves more than maxColumns of them in use.
+const maxBins = 1024
+
+const day = 24 * time.Hour
+
+// steps are the widths of bins. Each divides the next, so bins merge whole.
+var steps = []time.Duration{
+	1, 10, 100, time.Microsecond, 10 * time.Microsecond, 100 * time.Microsecond,
+	time.Millisecond, 10 * time.Millisecond, 100 * time.Millisecond,
+	time.Second, 5 * time.Second, 30 * time.Second, 5 * time.Minute, 30 * time.Minute,
+	6 * time.Hour, day, 10 * day, 100 * day, 1000 * day,
+}
+
+// roundWidths returns the column widths that a person finds round, ascending.
+func roundWidths() []time.Duration {
+	var widths []time.Duration
+	add := func(unit time.Duration, counts ...time.Duration) {
+		for _, n := range counts {
+			widths = append(widths, n*unit)
+		}
+	}
+	for unit := time.Duration(1); unit < time.Second; unit *= 10 {
+		add(unit, 1, 2, 5)
+	}
+	add(time.Second, 1, 2, 5, 10, 15, 20, 30)
+	add(time.Minute, 1, 2, 5, 10, 15, 20, 30)
+	add(time.Hour, 1, 2, 3, 6, 12)
+	for unit := day; unit <= 1000*day; unit *= 10 {
+		add(unit, 1, 2, 5)
+	}
+	return widths
+}
+
+// timeline counts events of several rows in bins of equal width. Bins start at
+// whole multiples of the width since 1970.
+type timeline struct {
+	step  int   // the width is steps[step]
+	first int64 // number of the first bin, counted from 1970
+	rows  [][]int64
+}
+
+func newTimeline(start int64, rows int) *timeline {
+	return &timeline{first: start / int64(steps[0]), rows: make([][]int64, rows)}
+}
+
+// reach returns the bin of now, which is never earlier than at the call before.
+func (t *timeline) reach(now int64) int {
+	for {
+		bin := now/int64(steps[t.step]) - t.first
+		if bin < maxBins {
+			t.extend(int(bin) + 1)
+			return int(bin)
+		}
+		t.coarsen()
+	}
+}
+
+func (t *timeline) extend(bins int) {
+	for i, row := range t.rows {
+		for len(row) < bins {
+			row = append(row, 0)
+		}
+		t.rows[i] = row
+	}
+}
+
+// coarsen merges the bins into those of the next step.
+func (t *timeline) coarsen() {
+	t.step++
+	t.merge(int64(steps[t.step] / steps[t.step-1]))
+}
+
+// merge makes one bin of every factor bins.
+func (t *timeline) merge(factor int64) {
+	first := t.first / factor
+	for i, row := range t.rows {
+		var merged []int64
+		for j, n := range row {
+			bin := int((t.first+int64(j))/factor - first)
+			for len(merged) <= bin {
+				merged = append(merged, 0)
+			}
+			merged[bin] += n
+		}
+		t.rows[i] = merged
+	}
+	t.first = first
+}
+
+// columns merges the bins into at most maxColumns of a round width, at least
+// least, and returns the start of the first and the width. The timeline takes no
+// more events.
+func (t *timeline) columns(least time.Duration) (start int64, width time.Duration) {
+	step := steps[t.step]
+	last := t.first + int64(len(t.rows[0])) - 1
+	for _, width = range roundWidths() {
+		factor := int64(width / step)
+		if width >= least && width%step == 0 && last/factor-t.first/factor < maxColumns {
+			t.merge(factor)
+			break
+		}
+	}
+	return t.first * int64(width), width
+}

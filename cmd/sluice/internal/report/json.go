@@ -1,0 +1,133 @@
+package report
+
+import (
+	"encoding/json"
+	"io"
+	"time"
+
+	"github.com/sluice-go/sluice/cmd/sluice/internal/replay"
+)
+
+// The document that JSON writes. Names and meanings are stable: fields may be
+// added, but not renamed, removed or put to another use. Times are RFC 3339 in UTC.
+type document struct {
+	Log   logFacts   `json:"log"`
+	Rules []ruleData `json:"rules"` // in the order of the command line
+}
+
+type logFacts struct {
+	Source string `json:"source"` // file name, "standard input" or "sample log"
+	Format string `json:"format"`
+	Lines  int64  `json:"lines"` // blank + counted + malformed
+	Blank  int64  `json:"blank"`
+	// Counted is the number of lines that were replayed, one request each.
+	Counted   int64 `json:"counted"`
+	Malformed int64 `json:"malformed"`
+	// MalformedLines are the numbers of the first few malformed lines, from 1, and
+	// MalformedReason is what was wrong with the first.
+	MalformedLines  []int64 `json:"malformed_lines"`
+	MalformedReason string  `json:"malformed_reason,omitempty"`
+	Clients         int     `json:"clients"`
+	FirstTime       string  `json:"first_time"` // earliest time in the log
+	LastTime        string  `json:"last_time"`  // latest time in the log
+	// Late is the number of requests earlier than one before them. They were
+	// replayed at the later time. The furthest was LateMaxSeconds behind.
+	Late           int64    `json:"late"`
+	LateMaxSeconds float64  `json:"late_max_seconds"`
+	Timeline       timeline `json:"timeline"`
+}
+
+// timeline describes the columns of every over_time: the first starts at Start,
+// each is StepNanos wide.
+type timeline struct {
+	Start     string  `json:"start"`
+	StepNanos int64   `json:"step_ns"`
+	Requests  []int64 `json:"requests"`
+}
+
+type ruleData struct {
+	Rule           string  `json:"rule"` // algorithm and limit
+	Algorithm      string  `json:"algorithm"`
+	Limit          string  `json:"limit"`
+	Allowed        int64   `json:"allowed"`
+	Denied         int64   `json:"denied"`
+	DeniedShare    float64 `json:"denied_share"` // of the counted lines, 0 to 1
+	LimitedClients int     `json:"limited_clients"`
+	// FirstDenied is the number of the first denied request among the counted
+	// lines, from 1, and FirstDeniedTime the replay's clock then. Null without one.
+	FirstDenied     *int64      `json:"first_denied"`
+	FirstDeniedTime *string     `json:"first_denied_time"`
+	Top             []topClient `json:"top"` // by denials, ties in byte order
+	DeniedOverTime  []int64     `json:"denied_over_time"`
+	// DecisionsSHA256 is the SHA-256 of a string with one letter for each counted
+	// line, A if it was allowed and D if it was denied.
+	DecisionsSHA256 string `json:"decisions_sha256"`
+}
+
+type topClient struct {
+	Client   string `json:"client"`
+	Requests int64  `json:"requests"`
+	Denied   int64  `json:"denied"`
+}
+
+// JSON writes the report as one JSON object. It is ASCII; bytes of a client name
+// that are not UTF-8 are replaced by U+FFFD.
+func JSON(w io.Writer, rep Report) error {
+	doc := document{Log: newLogFacts(rep), Rules: []ruleData{}}
+	for i, r := range rep.Result.Rules {
+		doc.Rules = append(doc.Rules, newRuleData(i, r, rep.Result.Requests))
+	}
+	text, err := json.MarshalIndent(doc, "", "  ")
+	if err != nil {
+		return err
+	}
+	_, err = w.Write(append(asciiJSON(text), '\n'))
+	return err
+}
+
+func newLogFacts(rep Report) logFacts {
+	f, res := rep.Log, rep.Result
+	return logFacts{
+		Source:          rep.Source,
+		Format:          f.Format,
+		Lines:           f.Lines,
+		Blank:           f.Blank,
+		Counted:         f.Counted,
+		Malformed:       f.Malformed,
+		MalformedLines:  append([]int64{}, f.MalformedLines...),
+		MalformedReason: f.MalformedReason,
+		Clients:         res.Clients,
+		FirstTime:       timeText(res.First),
+		LastTime:        timeText(res.Last),
+		Late:            res.Late,
+		LateMaxSeconds:  res.MaxLate.Seconds(),
+		Timeline:        timeline{timeText(res.Start), int64(res.Width), res.OverTime},
+	}
+}
+
+func newRuleData(i int, r replay.RuleResult, requests int64) ruleData {
+	data := ruleData{
+		Rule:            r.Rule.String(),
+		Algorithm:       r.Rule.Algorithm.String(),
+		Limit:           r.Rule.Limit.String(),
+		Allowed:         r.Allowed,
+		Denied:          r.Denied,
+		DeniedShare:     float64(r.Denied) / float64(requests),
+		LimitedClients:  r.LimitedClients,
+		Top:             []topClient{},
+		DeniedOverTime:  r.OverTime,
+		DecisionsSHA256: r.DecisionsSHA256,
+	}
+	if first := r.FirstDenied; first != nil {
+		at := timeText(first.Time)
+		data.FirstDenied, data.FirstDeniedTime = &first.Request, &at
+	}
+	for _, c := range r.Top {
+		data.Top = append(data.Top, topClient{c.Name, c.Requests, c.Denied[i]})
+	}
+	return data
+}
+
+func timeText(nanos int64) string {
+	return time.Unix(0, nanos).UTC().Format(time.RFC3339Nano)
+}

@@ -1,0 +1,259 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/sluice-go/sluice"
+	"github.com/sluice-go/sluice/cmd/sluice/internal/accesslog"
+	"github.com/sluice-go/sluice/cmd/sluice/internal/replay"
+	"github.com/sluice-go/sluice/cmd/sluice/internal/report"
+	"github.com/sluice-go/sluice/cmd/sluice/internal/sample"
+)
+
+// Names of logs that are no files.
+const (
+	sampleSource = "sample log"
+	stdinSource  = "standard input"
+)
+
+// sampleNote tells a newcomer what to do next.
+const sampleNote = " (made up; give a FILE to replay your own, - for standard input)"
+
+// What a rule is made of when the command line names only one part of it.
+const defaultLimit = "30/m"
+
+var defaultAlgorithm = sluice.GCRA.String()
+
+// allAlgorithms is the name that stands for every algorithm.
+const allAlgorithms = "all"
+
+const replayLong = `Replay puts the requests of an access log through rate limits, one budget per
+client, and reports what each limit would have denied.
+
+FILE is an access log, plain or gzip; - is standard input. Without FILE a small
+made-up log is replayed. The format is found out from the first readable line:
+Common or Combined (Apache, nginx), Traefik's JSON, or nginx JSON with remote_ip
+and time. For other JSON lines name the fields; dots lead into nested objects.
+Times may be RFC 3339, 02/Jan/2006:15:04:05 -0700, or Unix seconds, milliseconds,
+microseconds or nanoseconds.
+
+The clock of the replay is the log's own: it stands at the latest time so far and
+never goes back, so of several logs give the oldest first. Blank lines are skipped.
+Malformed ones are counted and reported, but fatal only if no line is readable.
+
+A rule is an algorithm and a limit. The algorithms are gcra, token-bucket,
+leaky-bucket, sliding-window, sliding-log and fixed-window. A limit is a count per
+s, m, h, d or duration, with an optional burst: "100/s", "20/m burst 5", "1000/24h".
+Give several to compare them in one pass over the log.`
+
+const replayExample = `  sluice replay
+  sluice replay access.log.gz --limit 60/m
+  cat access.log.2.gz access.log.1.gz | sluice replay - --algorithm all --limit 20/m
+  sluice replay access.log --rule 'gcra 60/m burst 10' --rule 'fixed-window 60/m'
+  sluice replay caddy.log --client-field request.client_ip --time-field ts --output json`
+
+// replayFlags are the flags of the command as given.
+type replayFlags struct {
+	algorithms  []string
+	limits      []string
+	rules       []string
+	top         int
+	output      string
+	format      string
+	clientField string
+	timeField   string
+}
+
+func newReplay() *cobra.Command {
+	var flags replayFlags
+	cmd := &cobra.Command{
+		Use:     "replay [FILE]",
+		Short:   "Replay an access log through rate limits",
+		Long:    replayLong,
+		Example: replayExample,
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) > 1 {
+				return fmt.Errorf("want at most one FILE, got %d; to read several, pipe them in and name -", len(args))
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return flags.run(cmd, args)
+		},
+	}
+	f := cmd.Flags()
+	f.SortFlags = false
+	f.StringSliceVar(&flags.algorithms, "algorithm", nil, "algorithm `NAME`, or all; repeatable (default "+defaultAlgorithm+")")
+	f.StringArrayVar(&flags.limits, "limit", nil, "`LIMIT` for every --algorithm; repeatable (default "+defaultLimit+")")
+	f.StringArrayVar(&flags.rules, "rule", nil, "'ALGORITHM LIMIT' as one `RULE`; repeatable")
+	f.IntVar(&flags.top, "top", 5, "list the `N` most denied clients of each rule")
+	f.StringVar(&flags.output, "output", "text", "report as `FORM` text or json")
+	f.StringVar(&flags.format, "format", accesslog.Auto, "log `FORMAT` "+strings.Join(accesslog.Formats(), ", "))
+	f.StringVar(&flags.clientField, "client-field", "", "JSON field `NAME` of the client")
+	f.StringVar(&flags.timeField, "time-field", "", "JSON field `NAME` of the time")
+	return cmd
+}
+
+// run is the command. It looks at the whole command line before it opens the log.
+func (f *replayFlags) run(cmd *cobra.Command, args []string) error {
+	write, ok := map[string]func(io.Writer, report.Report) error{
+		"text": report.Text,
+		"json": report.JSON,
+	}[f.output]
+	if !ok {
+		return fmt.Errorf("unknown output %q: want text or json", f.output)
+	}
+	if f.top < 0 {
+		return fmt.Errorf("--top %d is negative: want 0 or more", f.top)
+	}
+	parsers, err := accesslog.Select(f.format, f.clientField, f.timeField)
+	if err != nil {
+		return err
+	}
+	rules, err := f.selectRules()
+	if err != nil {
+		return err
+	}
+	engine, err := replay.New(rules)
+	if err != nil {
+		return err
+	}
+	source, src, err := openLog(cmd.InOrStdin(), args)
+	if err != nil {
+		return failure{fmt.Errorf("%s: %w", source, withoutPath(err))}
+	}
+	defer src.Close()
+	rep, err := readLog(src, parsers, engine, f.top)
+	if err != nil {
+		return failure{fmt.Errorf("%s: %w", source, withoutPath(err))}
+	}
+	rep.Source = source
+	if len(args) == 0 {
+		rep.Note = sampleNote
+	}
+	if err := write(cmd.OutOrStdout(), rep); err != nil {
+		return failure{fmt.Errorf("writing the report: %w", err)}
+	}
+	return nil
+}
+
+// readLog replays a log from start to end.
+func readLog(src io.Reader, parsers []accesslog.Parser, engine *replay.Replay, top int) (report.Report, error) {
+	log, err := accesslog.NewReader(src, parsers...)
+	if err != nil {
+		return report.Report{}, err
+	}
+	for {
+		rec, err := log.Next()
+		if errors.Is(err, io.EOF) {
+			return report.Report{Log: log.Facts(), Result: engine.Result(top)}, nil
+		}
+		if errors.Is(err, accesslog.ErrNoRecords) && len(parsers) > 1 {
+			return report.Report{}, fmt.Errorf("%w; --client-field and --time-field name the fields of other JSON", err)
+		}
+		if err != nil {
+			return report.Report{}, err
+		}
+		engine.Add(rec.Client, rec.Time)
+	}
+}
+
+func openLog(stdin io.Reader, args []string) (string, io.ReadCloser, error) {
+	switch {
+	case len(args) == 0:
+		return sampleSource, io.NopCloser(sample.Open()), nil
+	case args[0] == "-":
+		return stdinSource, io.NopCloser(stdin), nil
+	}
+	file, err := os.Open(args[0])
+	return args[0], file, err
+}
+
+// withoutPath takes the path off an error of the file system; the message has it
+// already.
+func withoutPath(err error) error {
+	if pathErr := (*fs.PathError)(nil); errors.As(err, &pathErr) {
+		return pathErr.Err
+	}
+	return err
+}
+
+// selectRules returns the rules of the command line, each once: those of --rule,
+// then every --algorithm with every --limit. Without any it returns three that
+// show how algorithms differ under one limit.
+func (f *replayFlags) selectRules() ([]replay.Rule, error) {
+	algorithms, limits, rules := f.algorithms, f.limits, f.rules
+	if len(algorithms)+len(limits)+len(rules) == 0 {
+		algorithms = []string{sluice.GCRA.String(), sluice.SlidingWindow.String(), sluice.FixedWindow.String()}
+	}
+	if len(algorithms)+len(limits) > 0 {
+		algorithms = orDefault(algorithms, defaultAlgorithm)
+		limits = orDefault(limits, defaultLimit)
+	}
+	var selected []replay.Rule
+	for _, text := range rules {
+		rule, err := replay.ParseRule(text)
+		if err != nil {
+			return nil, err
+		}
+		selected = append(selected, rule)
+	}
+	product, err := productOf(algorithms, limits)
+	if err != nil {
+		return nil, err
+	}
+	return distinct(append(selected, product...)), nil
+}
+
+// productOf returns a rule for every limit with every algorithm, the rules of one
+// limit side by side.
+func productOf(algorithmNames, limitTexts []string) ([]replay.Rule, error) {
+	var algorithms []sluice.Algorithm
+	for _, name := range algorithmNames {
+		if name == allAlgorithms {
+			algorithms = append(algorithms, replay.Algorithms()...)
+			continue
+		}
+		algorithm, err := replay.ParseAlgorithm(name)
+		if err != nil {
+			return nil, fmt.Errorf("%w, or %s", err, allAlgorithms)
+		}
+		algorithms = append(algorithms, algorithm)
+	}
+	var rules []replay.Rule
+	for _, text := range limitTexts {
+		limit, err := replay.ParseLimit(text)
+		if err != nil {
+			return nil, err
+		}
+		for _, algorithm := range algorithms {
+			rules = append(rules, replay.Rule{Algorithm: algorithm, Limit: limit})
+		}
+	}
+	return rules, nil
+}
+
+func distinct(rules []replay.Rule) []replay.Rule {
+	var kept []replay.Rule
+	for _, r := range rules {
+		if !slices.Contains(kept, r) {
+			kept = append(kept, r)
+		}
+	}
+	return kept
+}
+
+func orDefault(given []string, fallback string) []string {
+	if len(given) == 0 {
+		return []string{fallback}
+	}
+	return given
+}

@@ -1,0 +1,43 @@
+package sluice
+
+import (
+	"errors"
+	"io/fs"
+	"testing"
+	"time"
+
+	"github.com/sluice-go/sluice/internal/groundtruth"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// TestGroundTruth_RealLogs reproduces the decision on every line of real access
+// logs, as two independent exact programs took it, through Allow on the log's
+// clock and through AllowAt.
+func TestGroundTruth_RealLogs(t *testing.T) {
+	logs, err := groundtruth.Load(".")
+	if errors.Is(err, fs.ErrNotExist) {
+		t.Skip("no shared/data/access beside the repository: the ground truth is not checked")
+	}
+	require.NoError(t, err)
+	for _, log := range logs {
+		for _, rule := range log.Rules {
+			for _, name := range rule.Algorithms {
+				t.Run(log.Name+"/"+rule.Name+"/"+name, func(t *testing.T) {
+					var a Algorithm
+					require.NoError(t, a.UnmarshalText([]byte(name)))
+					clock := NewManualClock(time.Unix(0, 0))
+					c := Config{Algorithm: a, Limit: PerMinute(rule.Limit), Hash: Stable, Clock: clock}
+					byClock, byTime := mustNew(t, c), mustNew(t, c)
+					assert.Equal(t, rule.Want, groundtruth.Replay(log.Lines, func(client string, now int64) bool {
+						clock.Set(time.Unix(0, now))
+						return byClock.Allow(client)
+					}))
+					assert.Equal(t, rule.Want, groundtruth.Replay(log.Lines, func(client string, now int64) bool {
+						return byTime.Key(client).AllowAt(now, 1)
+					}))
+				})
+			}
+		}
+	}
+}
