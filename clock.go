@@ -12,12 +12,17 @@ import (
 //
 // Now returns nanoseconds since the Unix epoch. It never returns a negative
 // number and never less than it has returned before. It is called from many
-// goroutines at once.
+// goroutines at once, also with locks of the limiter held, so it must not call
+// the limiter.
 type Clock interface{ Now() int64 }
 
 // SystemClock returns a clock that tells the wall time of its creation plus the
 // monotonic time since. It does not follow later steps of the wall clock, so no
-// step can admit or deny anything.
+// step can admit or deny anything; and where the monotonic clock stops while the
+// machine is suspended, as on Linux, it lags by that time.
+//
+// Inside a testing/synctest bubble, make the clock, or the limiter that makes one,
+// in the bubble.
 func SystemClock() Clock {
 	base := time.Now()
 	return &systemClock{base: base, wall: unixNanos(base)}
@@ -55,8 +60,10 @@ func unixNanos(t time.Time) int64 {
 //
 // The refresh runs on a timer that is armed only while the clock is being read;
 // a clock that is no longer read stops by itself and needs no Close. The first
-// read after a pause is exact. A CoarseClock is safe for concurrent use and must
-// be made by NewCoarseClock.
+// read after a pause is exact. Its timer belongs to where it was first read: a
+// clock that is used inside a testing/synctest bubble must be made there and not be
+// used outside. A CoarseClock is safe for concurrent use and must be made by
+// NewCoarseClock.
 type CoarseClock struct {
 	now   atomic.Int64
 	state atomic.Uint32 // coarseRead, coarseUnread or coarseParked
@@ -80,8 +87,11 @@ const (
 // Waking costs a timer and a lock, a few hundred ns; the value was not tuned.
 const coarseQuietTicks = 100
 
+// minCoarseResolution keeps the timer from taking a processor for itself.
+const minCoarseResolution = 10 * time.Microsecond
+
 // NewCoarseClock returns a clock that is refreshed every resolution; 0 means
-// 1 ms. It panics if resolution is negative.
+// 1 ms, and less than 10 us counts as 10 us. It panics if resolution is negative.
 func NewCoarseClock(resolution time.Duration) *CoarseClock {
 	if resolution < 0 {
 		panic(fmt.Sprintf("sluice: NewCoarseClock: resolution %v is negative; want 0 for 1ms, or a positive duration", resolution))
@@ -90,7 +100,7 @@ func NewCoarseClock(resolution time.Duration) *CoarseClock {
 		resolution = time.Millisecond
 	}
 	base := time.Now()
-	return &CoarseClock{resolution: resolution, base: systemClock{base: base, wall: unixNanos(base)}}
+	return &CoarseClock{resolution: max(resolution, minCoarseResolution), base: systemClock{base: base, wall: unixNanos(base)}}
 }
 
 // Now implements Clock.

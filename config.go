@@ -16,9 +16,10 @@ type Config struct {
 	Limit Limit
 
 	// MaxKeys bounds the number of tracked keys, and so the memory. 0 means
-	// 1<<20; a negative number means no bound. Each shard holds an equal share,
-	// so a limiter is full when its fullest shard is, at about 98% of MaxKeys.
-	// With fewer than 1024 keys a shard, the default number of shards is lowered.
+	// 1<<20; a negative number means no bound. Each shard holds an equal share, so
+	// overflow begins when the fullest shard is full, which with the default shards
+	// is at about 94 to 99% of MaxKeys. With a single shard the bound is exact; that
+	// is the default up to 2047 keys.
 	MaxKeys int
 
 	// Overflow says what happens to a new key when its shard is full and
@@ -43,8 +44,8 @@ type Config struct {
 	// chosen by strangers.
 	Hash Hash
 
-	// Stats makes the limiter count admitted and denied calls, for a few
-	// nanoseconds a call.
+	// Stats makes the limiter count admitted and denied calls, for about 15 ns a
+	// call.
 	Stats bool
 }
 
@@ -69,11 +70,17 @@ type Overflow uint8
 
 // The overflow policies. Their text forms are evict-soonest, deny-new and
 // admit-new.
+//
+// Looking for idle keys takes time in proportion to the shard, so a full shard is
+// looked at once for every eighth of its share in new keys, or after a pause of
+// 1 us for each key of the share (33 ms at the defaults). In between, EvictSoonest
+// does not spare live keys, and the others turn new keys away.
 const (
-	// EvictSoonest drops the live keys that would become idle soonest, in
-	// batches. A flood of keys that are charged once pushes out itself, not the
-	// key that has spent the most. Stats.Evicted counts the dropped keys, since
-	// each of them starts afresh.
+	// EvictSoonest drops live keys, an eighth of the shard at a time: the ones that
+	// would become idle soonest, and under the window algorithms, where keys become
+	// idle together, the ones with the fewest units against them. A flood of keys
+	// that are charged once pushes out itself, not the key that has spent the most.
+	// Stats.Evicted counts the dropped keys, since each of them starts afresh.
 	EvictSoonest Overflow = iota
 	// DenyNew denies the new key. No tracked key loses its state.
 	DenyNew

@@ -1,3 +1,58 @@
 // Package sluice decides, per key and in tens of nanoseconds, whether a call may
-// pass now.
+// pass now. It lives inside the server that it protects: it needs no external
+// store, keeps no goroutine, and nothing has to be closed.
+//
+//	lim, err := sluice.New(sluice.Config{Limit: sluice.PerSecond(100).WithBurst(20)})
+//	if lim.Allow("user:42") { ... }
+//	d := lim.Take("user:42", 5)           // cost 5; what to tell the client
+//	k := lim.Key("user:42"); k.Allow()    // hash once, decide often
+//
+// # Which algorithm when
+//
+// All six are exact for what they define, and run on the same engine.
+//
+//   - GCRA, the default: a sustained rate with a burst, paced smoothly. Take this
+//     one unless there is a reason not to.
+//   - TokenBucket decides like GCRA. Take it to speak of tokens.
+//   - LeakyBucket, as a meter, decides like GCRA. Take it to speak of a queue.
+//   - SlidingWindow: at most about N in any window, for the price of a counter. It
+//     assumes that the previous window's cost was spread evenly.
+//   - SlidingLog: at most N in any window, exactly, for 8*N bytes a key and limits
+//     up to 1<<20. The worst case is 8*N*MaxKeys bytes.
+//   - FixedWindow: at most N in each calendar second, minute or day, as quotas are
+//     sold. Up to 2*N can pass around a boundary.
+//
+// Limiter.WorstCase states the most that each admits in any span of time.
+//
+// # What is promised
+//
+// No decision uses floating point, and nothing drifts: after k periods exactly
+// k*Rate units have come back. Where Period/Rate is no whole number of
+// nanoseconds, an arrival is judged up to 1 ns earlier. A limit that cannot be
+// kept exactly in 64 bits is refused by New. RetryAfter is exact to the
+// nanosecond.
+//
+// A key that has been idle, that is, can no longer be told from a fresh one, is
+// forgotten by a sweep; that never changes a decision. Memory is bounded by
+// MaxKeys: at 1M keys about 34 bytes a key, none of which the garbage collector
+// has to look into.
+//
+// Decision paths do not allocate, but for a new key now and then, when its table
+// grows, and under SlidingLog, when it gets its log.
+//
+// # What is not
+//
+// Keys are tracked by a 64-bit hash. Two of n live keys share one, and so a
+// budget, with a chance of about n*n/2^65: 3e-8 at a million keys.
+//
+// State is in memory: it is gone with the process, and not shared between
+// processes.
+//
+// At MaxKeys the overflow policy gives something up: the state of the keys that
+// would soonest be idle (EvictSoonest), the new keys (DenyNew), or their limit
+// (AdmitNew). Stats tells how often.
+//
+// A call judged at an older time than its key has seen (Key.AllowAt) is judged
+// strictly. WorstCase then speaks of the newer time: in the windows a call counts
+// as made in the key's window, not in its own.
 package sluice

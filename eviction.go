@@ -31,10 +31,15 @@ const (
 	sweepFraction = 4
 	scanFraction  = 8
 
-	// roomFraction is the part of a full shard's share that is made free at once:
-	// a rebuild looks at every slot, and this spreads it over many insertions.
+	// roomFraction is the part of a full shard's share that EvictSoonest frees at
+	// once: a rebuild looks at every slot, and this spreads it over many insertions.
 	// Not tuned.
 	roomFraction = 8
+
+	// scanPause is how long a full shard is left alone, for each key of its share.
+	// Looking at a key and moving it takes about 0.1 us, so looking for room takes
+	// at most about a tenth of one processor. Not tuned.
+	scanPause = time.Microsecond
 )
 
 // idleBy reports whether e has been idle at cutoff and ever since.
@@ -90,6 +95,7 @@ func (st *store) sweepOnInsertLocked(s *shard, now int64) {
 	if st.timed || now < s.sweepAt || s.added*scanFraction < s.len() {
 		return
 	}
+	now = st.settled(now)
 	s.sweepAt = now + min(st.ttl, math.MaxInt64-now)
 	st.sweepLocked(s, now-st.ttl, s.len()/sweepFraction)
 }
@@ -131,75 +137,69 @@ func (st *store) sweepOnTimer() {
 	}
 }
 
-// A candidate is a live entry that may have to make room.
-type candidate struct{ rank, idleAt uint64 }
-
 // makeRoomLocked makes room for a key in a full shard and reports whether it
-// could. Idle keys go first, whatever the TTL. Under EvictSoonest live ones follow
-// if no key is idle, or if the idle ones were too few already the last time:
-// every rebuild then frees a batch, or is followed by one that does, and a flood
-// of new keys pays for a few slots a key.
+// could. Idle keys go first, whatever the TTL. If there are none, EvictSoonest
+// drops a batch of live ones.
 //
-// Under the other policies a shard that had less than a batch to free is not
-// looked at again before a batch has become idle, at roomAt.
+// Looking for idle keys and dropping them takes time in proportion to the shard,
+// and may free a single slot. It must be paid for, or an outsider who makes one
+// key idle at a time (say by logging in, which resets it) and then shows a new one
+// has a lever. So it is done for a batch of new keys together, or after a pause.
+// In between, EvictSoonest frees a whole batch, live keys included, and the other
+// policies turn new keys away.
 func (st *store) makeRoomLocked(s *shard, now int64) bool {
-	evicts := st.overflow == EvictSoonest
-	early := uint64(now) < s.roomAt.Load()
-	if early && !evicts {
-		return false
-	}
-	live := st.liveLocked(s, now)
-	idle := s.len() - len(live)
+	now = st.settled(now)
 	batch := max(1, s.share/roomFraction)
-	s.roomAt.Store(0)
-	last := candidate{}
-	if missing := batch - idle; missing > 0 {
-		last = selectNth(live, missing-1)
-		s.roomAt.Store(last.idleAt)
-	}
-	switch {
-	case idle == 0 && !evicts:
+	paid := s.tries >= batch || now-s.triedAt >= int64(s.share)*int64(scanPause)
+	if !paid && st.overflow != EvictSoonest {
 		return false
-	case idle == 0 || early && idle < batch:
-		st.evictLocked(s, now, batch-idle, live, last.rank)
-	default:
+	}
+	s.tries, s.triedAt = 0, now
+	idle := st.countIdleLocked(s, now)
+	switch {
+	case idle >= batch || idle > 0 && paid:
 		st.dropIdleLocked(s, now, s.len()-idle)
+	case st.overflow == EvictSoonest:
+		st.evictLocked(s, now, batch-idle, st.liveLocked(s, now))
+	}
+	if st.overflow == EvictSoonest && s.len() >= s.share {
+		// What was to go has been charged meanwhile. That must not turn a key away.
+		st.evictLocked(s, now, batch, nil)
 	}
 	return s.len() < s.share
 }
 
-// liveLocked lists the entries that are not idle at now.
-func (st *store) liveLocked(s *shard, now int64) []candidate {
-	live := make([]candidate, 0, s.len())
+// liveLocked lists the ranks of the entries that are not idle at now.
+func (st *store) liveLocked(s *shard, now int64) []uint64 {
+	live := make([]uint64, 0, s.len())
 	st.each(s.table.Load(), func(e entry) {
-		if at := st.idleAt(e); at > uint64(now) {
-			live = append(live, candidate{rank: st.rank(e), idleAt: at})
+		if !st.idleBy(e, now) {
+			live = append(live, st.rank(e, now))
 		}
 	})
 	return live
 }
 
-// evictLocked drops the idle entries and the n live ones that rank lowest: those
-// below last, and as many at last as are still wanted. An entry that has been
-// charged since it was listed ranks higher now, and stays.
-func (st *store) evictLocked(s *shard, now int64, n int, live []candidate, last uint64) {
-	ties := n
-	for _, c := range live {
-		if c.rank < last {
-			ties--
-		}
+// evictLocked drops the idle entries and the n live ones of the lowest ranks in
+// live. An entry that has been charged since it was listed ranks higher, and
+// stays. Without a list any n live entries go.
+func (st *store) evictLocked(s *shard, now int64, n int, live []uint64) {
+	c := cut{ties: s.len(), want: n}
+	if len(live) > 0 {
+		c = newCut(live, min(n, len(live)))
 	}
 	swept, evicted := 0, 0
-	st.rebuildLocked(s, len(live)-n, func(e entry) bool {
-		rank := st.rank(e)
-		switch {
-		case st.idleBy(e, now):
+	st.rebuildLocked(s, max(0, s.len()-n), func(e entry) bool {
+		if st.idleBy(e, now) {
 			swept++
 			return true
-		case rank > last || rank == last && ties == 0:
+		}
+		rank := c.last
+		if len(live) > 0 {
+			rank = st.rank(e, now)
+		}
+		if !c.takes(rank) {
 			return false
-		case rank == last:
-			ties--
 		}
 		evicted++
 		return true
@@ -209,32 +209,69 @@ func (st *store) evictLocked(s *shard, now int64, n int, live []candidate, last 
 	st.evicted.Add(uint64(evicted))
 }
 
-// selectNth returns the candidate of the n-th lowest rank, from 0, and reorders
-// the slice (Hoare's quickselect). The pivot is random, so no order of keys makes
-// it slow.
-func selectNth(c []candidate, n int) candidate {
-	for len(c) > 1 {
-		pivot := c[rand.IntN(len(c))].rank
+// A cut takes all ranks below last, and want of the ties at last. It takes them
+// evenly from all that it is shown. Taken in the order of slots they would always
+// come from the front of a table, whose back would then fill up until probes
+// become hundreds of slots long.
+type cut struct {
+	last       uint64
+	ties, want int
+	due        int
+}
+
+// newCut returns the cut that takes the n lowest of the ranks, and reorders them.
+func newCut(ranks []uint64, n int) cut {
+	c := cut{last: selectNth(ranks, n-1), want: n}
+	for _, rank := range ranks {
+		switch {
+		case rank < c.last:
+			c.want--
+		case rank == c.last:
+			c.ties++
+		}
+	}
+	return c
+}
+
+func (c *cut) takes(rank uint64) bool {
+	if rank != c.last {
+		return rank < c.last
+	}
+	c.due += c.want
+	if c.due < c.ties {
+		return false
+	}
+	c.due -= c.ties
+	return true
+}
+
+// selectNth returns the n-th lowest of the ranks, from 0, and reorders them
+// (Hoare's quickselect). The pivot is random, so no order of keys makes it slow.
+func selectNth(ranks []uint64, n int) uint64 {
+	for len(ranks) > 1 {
+		pivot := ranks[rand.IntN(len(ranks))]
 		below, equal := 0, 0
-		for i := range c {
+		for i, rank := range ranks {
 			switch {
-			case c[i].rank < pivot:
-				c[i], c[below+equal] = c[below+equal], c[i]
-				c[below], c[below+equal] = c[below+equal], c[below]
+			case rank < pivot:
+				ranks[i] = ranks[below+equal]
+				ranks[below+equal] = ranks[below]
+				ranks[below] = rank
 				below++
-			case c[i].rank == pivot:
-				c[i], c[below+equal] = c[below+equal], c[i]
+			case rank == pivot:
+				ranks[i] = ranks[below+equal]
+				ranks[below+equal] = rank
 				equal++
 			}
 		}
 		switch {
 		case n < below:
-			c = c[:below]
+			ranks = ranks[:below]
 		case n < below+equal:
-			return c[below]
+			return pivot
 		default:
-			c, n = c[below+equal:], n-below-equal
+			ranks, n = ranks[below+equal:], n-below-equal
 		}
 	}
-	return c[0]
+	return ranks[0]
 }

@@ -221,12 +221,116 @@ func TestEvictSoonest_FloodPushesOutItself(t *testing.T) {
 		require.True(t, l.AllowN("offender", int(l.burst)))
 		for i := range 1000 {
 			require.True(t, l.Allow(fmt.Sprint("flood", i)))
-			if c.Algorithm != SlidingLog { // ranked by its newest time alone
-				require.False(t, l.Allow("offender"), "after %d keys", i)
-			}
+			require.False(t, l.Allow("offender"), "after %d keys", i)
 		}
 		require.Positive(t, l.Stats().Evicted)
 	})
+}
+
+// TestEvictSoonest_FloodInTheNextWindow: keys charged later than the offender, even
+// in a later window, go before it while it owes more than they do.
+func TestEvictSoonest_FloodInTheNextWindow(t *testing.T) {
+	for _, a := range []Algorithm{GCRA, TokenBucket, LeakyBucket, SlidingWindow, SlidingLog} {
+		edge := time.Unix(1_790_000_100, 0)
+		clock := NewManualClock(edge.Add(-10 * time.Second))
+		l := mustNew(t, Config{Algorithm: a, Limit: PerMinute(100), Clock: clock, MaxKeys: 64})
+		require.True(t, l.AllowN("offender", 100))
+		clock.Set(edge.Add(time.Second))
+		before := l.Peek("offender", 0).Remaining
+		fill(l, "flood", 1000)
+		require.Equal(t, before, l.Peek("offender", 0).Remaining, "%v", a)
+		require.Less(t, before, 30, "%v", a)
+	}
+}
+
+// TestEvictSoonest_TiesAreTakenFromTheWholeTable: were those of the first slots
+// taken, only the front of the table would ever lose keys, its back would fill up,
+// and probes there would be hundreds of slots long.
+func TestEvictSoonest_TiesAreTakenFromTheWholeTable(t *testing.T) {
+	if crowded() {
+		return // all probes are long
+	}
+	for _, a := range []Algorithm{SlidingWindow, FixedWindow} {
+		l := mustNew(t, Config{Algorithm: a, Limit: PerDay(8), MaxKeys: 4096, Shards: 1, Clock: NewManualClock(start)})
+		for i := range uint64(20 * 4096) {
+			require.True(t, l.KeyUint64(i).Allow())
+		}
+		tab := l.shards[0].table.Load()
+		steps, n := 0, 0
+		for i := range tab.slots {
+			if id := tab.slots[i].id.Load(); id != 0 {
+				steps += int((uint64(i)-id&tab.home)&tab.mask) + 1
+				n++
+			}
+		}
+		require.Less(t, float64(steps)/float64(n), 4.0, "slots a probe, %v", a)
+	}
+}
+
+// chargingRank charges keys while they are being ranked for eviction, so that the
+// ranks are out of date when the entries are frozen.
+type chargingRank struct {
+	algorithm
+	also func()
+}
+
+func (c chargingRank) rank(word uint64, now int64) uint64 {
+	defer c.also()
+	return c.algorithm.rank(word, now)
+}
+
+// TestEvictSoonest_ContentionIsNoDenial: all that was to go is charged meanwhile.
+func TestEvictSoonest_ContentionIsNoDenial(t *testing.T) {
+	for _, maxKeys := range []int{1, 20} {
+		l := mustNew(t, Config{Limit: PerSecond(1).WithBurst(1_000_000), Clock: NewManualClock(start), MaxKeys: maxKeys})
+		fill(l, "old", maxKeys)
+		plain := l.alg
+		listed := 0
+		l.alg = chargingRank{plain, func() {
+			if listed++; listed <= maxKeys { // only while they are listed: later they are frozen
+				fill(l, "old", maxKeys)
+			}
+		}}
+		require.True(t, l.Take("new", 1).Allowed)
+		l.alg = plain
+		require.Zero(t, l.Stats().Untracked)
+		require.Equal(t, max(1, maxKeys-max(1, maxKeys/8)+1), l.Len())
+	}
+}
+
+// chargingIdle charges keys once while they are counted as idle.
+type chargingIdle struct {
+	wideAlgorithm
+	also func()
+}
+
+func (c chargingIdle) idleAt(word uint64, tail []atomic.Uint64) uint64 {
+	at := c.wideAlgorithm.idleAt(word, tail)
+	c.also()
+	return at
+}
+
+// TestGrowth_IdleKeysComeBackWhileTheyAreCounted: all six keys of a full table look
+// idle, and are charged before they are frozen. The new table must still have room
+// for the seventh.
+func TestGrowth_IdleKeysComeBackWhileTheyAreCounted(t *testing.T) {
+	clock := NewManualClock(start)
+	l := mustNew(t, Config{Algorithm: SlidingLog, Limit: PerSecond(2), Clock: clock, TTL: 1, Shards: 1})
+	fill(l, "old", 6)
+	clock.Advance(10 * time.Second)
+	plain, calls := l.wide, 0
+	l.wide = chargingIdle{plain, func() {
+		if calls++; calls == 6 {
+			fill(l, "old", 6)
+		}
+	}}
+	l.shards[0].sweepAt = math.MaxInt64 // growth is to find them, not a sweep
+	require.True(t, l.Allow("seventh"))
+	l.wide = plain
+	require.Equal(t, 7, l.Len())
+	for i := range 6 {
+		require.Equal(t, 1, l.Peek(fmt.Sprint("old", i), 0).Remaining)
+	}
 }
 
 func TestEvictSoonest_IdleKeysGoFirst(t *testing.T) {
@@ -302,19 +406,74 @@ func TestDenyNew_ResetMakesRoom(t *testing.T) {
 	})
 }
 
-// TestDenyNew_FullShardIsNotScannedForEveryNewKey: it waits until a batch is idle.
-func TestDenyNew_FullShardIsNotScannedForEveryNewKey(t *testing.T) {
-	clock := NewManualClock(start)
-	l := mustNew(t, Config{Limit: PerSecond(1).WithBurst(1000), Clock: clock, MaxKeys: 80, Overflow: DenyNew})
-	for i := range 80 {
-		l.AllowN(fmt.Sprint("old", i), i+1) // old_i is idle after i+1 s
+// rankCounter counts how many entries are looked at.
+type rankCounter struct {
+	algorithm
+	looks *int
+}
+
+func (c rankCounter) idleAt(word uint64) uint64 {
+	*c.looks++
+	return c.algorithm.idleAt(word)
+}
+
+// TestMaxKeys_LookingForRoomIsPaidFor: whoever makes one key idle at a time and
+// then shows a new one must not have the whole shard looked at each time.
+func TestMaxKeys_LookingForRoomIsPaidFor(t *testing.T) {
+	const share, calls = 4000, 4000
+	for _, o := range []Overflow{EvictSoonest, DenyNew, AdmitNew} {
+		l := mustNew(t, Config{Limit: PerHour(1000), Clock: NewManualClock(start), MaxKeys: share, Shards: 1, Overflow: o})
+		fill(l, "old", share)
+		looks := 0
+		l.alg = rankCounter{l.alg, &looks}
+		for i := range calls {
+			l.Reset(fmt.Sprint("old", i))
+			l.Allow(fmt.Sprint("new", i))
+		}
+		// A look and a rebuild for every batch of share/8, and for EvictSoonest one
+		// more for the idle keys alone: at most 2*2*8 looks a call.
+		require.LessOrEqual(t, looks, 40*calls, "%v", o)
+		require.LessOrEqual(t, l.Len(), share)
 	}
-	require.False(t, l.Allow("new"))
-	clock.Advance(9 * time.Second)
-	require.False(t, l.Allow("new"), "9 are idle, a batch is 10")
-	clock.Advance(time.Second)
-	require.Equal(t, 10, fill(l, "new", 20))
-	require.Equal(t, uint64(10), l.Stats().Swept)
+}
+
+// TestDenyNew_IdleKeysAreFoundAgain: a shard that had no room is looked at again
+// after a batch of new keys, or after a pause, whichever comes first.
+func TestDenyNew_IdleKeysAreFoundAgain(t *testing.T) {
+	newFull := func() (*Limiter, *ManualClock) {
+		clock := NewManualClock(start)
+		l := mustNew(t, Config{Limit: PerHour(3600).WithBurst(3600), Clock: clock, MaxKeys: 64, Overflow: DenyNew})
+		for i := range 57 {
+			l.AllowN(fmt.Sprint("long", i), 3600)
+		}
+		fill(l, "short", 7)
+		require.False(t, l.Allow("new"))
+		return l, clock
+	}
+	l, clock := newFull()
+	clock.Advance(time.Second) // the short ones are idle, and the pause is over
+	require.Equal(t, 7, fill(l, "new", 20))
+	l, _ = newFull()
+	for i := range 7 {
+		l.Reset(fmt.Sprint("short", i)) // idle at once, before the pause is over
+	}
+	require.Equal(t, 7, fill(l, "new", 7+7), "turned away until a batch of 8 has come")
+}
+
+// TestAllowAt_AFutureTimeHurtsNobodyElse: a now from the future spends its own
+// key's units there. It must not make the shard believe that it is that late.
+func TestAllowAt_AFutureTimeHurtsNobodyElse(t *testing.T) {
+	forEveryLayout(t, func(t *testing.T, c Config) {
+		clock := NewManualClock(start)
+		c.Clock, c.Shards, c.TTL, c.MaxKeys = clock, 1, 1, 100
+		l := mustNew(t, c)
+		fill(l, "old", 90)
+		l.Key("future").AllowAt(math.MaxInt64-2, 1)
+		fill(l, "new", 500)
+		l.Sweep()
+		require.True(t, l.AllowN("later", int(l.burst)))
+		require.LessOrEqual(t, l.Peek("later", 0).ResetAfter, 2*max(c.Limit.Period, 72*time.Minute))
+	})
 }
 
 func TestAdmitNew_AdmitsWithoutState(t *testing.T) {
@@ -336,17 +495,25 @@ func TestAdmitNew_AdmitsWithoutState(t *testing.T) {
 	})
 }
 
-func TestSelectNth_AgreesWithSorting(t *testing.T) {
+func TestCut_TakesTheLowest(t *testing.T) {
 	rng := newRand(t)
 	for range 2000 {
-		c := make([]candidate, 1+rng.IntN(50))
-		for i := range c {
-			c[i].rank = rng.Uint64N(20)
+		ranks := make([]uint64, 1+rng.IntN(50))
+		for i := range ranks {
+			ranks[i] = rng.Uint64N(20)
 		}
-		sorted := slices.Clone(c)
-		slices.SortFunc(sorted, func(a, b candidate) int { return int(a.rank) - int(b.rank) })
-		n := rng.IntN(len(c))
-		require.Equal(t, sorted[n], selectNth(c, n))
+		sorted := slices.Sorted(slices.Values(ranks))
+		n := 1 + rng.IntN(len(ranks))
+		require.Equal(t, sorted[n-1], selectNth(slices.Clone(ranks), n-1))
+		c := newCut(slices.Clone(ranks), n)
+		var taken []uint64
+		for _, rank := range ranks {
+			if c.takes(rank) {
+				taken = append(taken, rank)
+			}
+		}
+		slices.Sort(taken)
+		require.Equal(t, sorted[:n], taken)
 	}
 }
 

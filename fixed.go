@@ -1,6 +1,9 @@
 package sluice
 
-import "math/bits"
+import (
+	"math/bits"
+	"time"
+)
 
 // fixedWindow counts the admitted cost of each window [k*P, (k+1)*P) of Unix time
 // and admits a call iff the count stays within the limit.
@@ -26,7 +29,7 @@ func newFixedWindow(l Limit) (algorithm, *ConfigError) {
 	b := bits.Len(uint(l.Rate))
 	w, ok := newWindow(l, 64-b, minHorizon)
 	if !ok {
-		return nil, configErrorf("Limit.Rate", "%d per %v: a count of %d bits leaves too few of 64 for the window's number; want at most 2 units a nanosecond",
+		return nil, configErrorf("Limit.Rate", "%d per %v: a count of %d bits leaves too few of 64 for the number of the window, which would run out before 2043; want a lower rate",
 			l.Rate, l.Period, b)
 	}
 	return &fixedWindow{window: w, limit: uint64(l.Rate), bits: b}, nil
@@ -50,16 +53,15 @@ func (a *fixedWindow) charge(word uint64, now int64, cost int) (uint64, bool) {
 	return number<<a.bits | count, true
 }
 
-func (a *fixedWindow) decision(word uint64, now int64, _ int, allowed bool) Decision {
+func (a *fixedWindow) describe(word uint64, now int64, _ int, allowed bool) (remaining int, retry, reset time.Duration) {
 	number, count := a.roll(word, now)
-	d := Decision{Allowed: allowed, Limit: int(a.limit), Remaining: int(a.limit - count)}
 	if count > 0 {
-		d.ResetAfter = until(a.start(number+1), now)
+		reset = until(a.start(number+1), now)
 	}
 	if !allowed {
-		d.RetryAfter = d.ResetAfter
+		retry = reset
 	}
-	return d
+	return int(a.limit - count), retry, reset
 }
 
 // idleAt is the end of the window of the last charge.
@@ -70,8 +72,10 @@ func (a *fixedWindow) idleAt(word uint64) uint64 {
 	return a.start(word>>a.bits + 1)
 }
 
-// rank orders keys of one window by what they have spent.
-func (a *fixedWindow) rank(word uint64) uint64 { return word }
+func (a *fixedWindow) rank(word uint64, now int64) uint64 {
+	_, count := a.roll(word, now)
+	return count
+}
 
 // worstCase is a full limit in every window that a closed span of d ns can touch:
 // one at its start, and one more for every boundary, of which it can meet

@@ -2,7 +2,6 @@ package sluice
 
 import (
 	"hash/maphash"
-	"math/bits"
 	"net/netip"
 
 	"github.com/cespare/xxhash/v2"
@@ -27,15 +26,12 @@ type hasher struct {
 	mix    [2]uint64 // KeyUint64's secrets; the multiplier is odd
 }
 
-// The constants of KeyUint64 under Stable, and of the second round under both:
-// the golden ratio and the multipliers of the SplitMix64 finalizer (Steele, Lea,
+// The golden ratio and the multipliers of the SplitMix64 finalizer (Steele, Lea,
 // Flood, "Fast Splittable Pseudorandom Number Generators", 2014).
 const (
-	stableAdd  = 0x9e3779b97f4a7c15
-	stableMul  = 0xbf58476d1ce4e5b9
-	finishMul  = 0x94d049bb133111eb
-	fourBytes  = 32
-	finishTail = 31
+	stableAdd = 0x9e3779b97f4a7c15
+	stableMul = 0xbf58476d1ce4e5b9
+	finishMul = 0x94d049bb133111eb
 )
 
 func newHasher(h Hash) hasher {
@@ -64,21 +60,25 @@ func (h *hasher) bytes(b []byte) uint64 {
 }
 
 // uint64 is a bijection: every step (add, multiply by an odd number, xor with a
-// right shift, swap halves) can be undone, so no two numbers share an id. (But
-// for the one number that lands on 0, which shares the id 1.) The first multiply
-// carries low bits upwards, the swap brings the high half down, and the second
-// carries it up again, so all bits of n reach both ends of the id.
+// right shift) can be undone, so no two numbers share an id. (But for the one
+// number that lands on 0, which shares the id 1.) Two rounds after the secret one
+// make up for secret multipliers that mix weakly: with one, the mean probe of a
+// table 3/4 full of consecutive numbers was up to 5.4 slots, with two 2.6; random
+// ids take 2.5.
 func (h *hasher) uint64(n uint64) uint64 {
 	n = (n + h.mix[0]) * h.mix[1]
-	n = bits.RotateLeft64(n^n>>fourBytes, fourBytes) * finishMul
-	return nonZero(n ^ n>>finishTail)
+	n = (n ^ n>>32) * stableMul
+	n = (n ^ n>>29) * finishMul
+	return nonZero(n ^ n>>32)
 }
 
 func (h *hasher) addr(a netip.Addr) uint64 {
 	if !a.IsValid() {
-		return h.string("")
+		return h.uint64(h.string(""))
 	}
-	// As16 gives an IPv4 address its IPv4-mapped form and leaves the zone out.
+	// As16 gives an IPv4 address its IPv4-mapped form and leaves the zone out. The
+	// second hash keeps addresses apart from strings of the same 16 bytes, which
+	// somebody outside may be able to choose.
 	b := a.As16()
-	return h.bytes(b[:])
+	return h.uint64(h.bytes(b[:]))
 }

@@ -58,6 +58,8 @@ func (l Limit) validate() *ConfigError {
 		return configErrorf("Limit.Period", "%v is not positive; want a positive duration, as in sluice.PerSecond(100)", l.Period)
 	case l.Rate < 0:
 		return configErrorf("Limit.Rate", "%d is negative; want units per period, or 0 to deny everything", l.Rate)
+	case l.Rate == math.MaxInt && l.Burst != 0:
+		return configErrorf("Limit.Burst", "%d with an unlimited rate, under which no burst would hold; want 0, or a rate below %d", l.Burst, math.MaxInt)
 	case l.Burst < 0:
 		return configErrorf("Limit.Burst", "%d is negative; want 0 for the rate, or at least 1", l.Burst)
 	}
@@ -90,8 +92,8 @@ func (l Limit) String() string {
 	return s
 }
 
-// MarshalText returns the text form. A limit that New would refuse for a
-// negative or missing number has none.
+// MarshalText returns the text form. A limit that New would refuse under every
+// algorithm has none.
 func (l Limit) MarshalText() ([]byte, error) {
 	if err := l.validate(); err != nil {
 		return nil, fmt.Errorf("sluice: limit has no text form: %s: %s", err.Field, err.Reason)

@@ -169,7 +169,7 @@ func TestLimit_InvalidLimitHasNoTextForm(t *testing.T) {
 
 func TestLimit_UnlimitedOnEveryAlgorithm(t *testing.T) {
 	for _, a := range algorithms {
-		for _, limit := range []Limit{Unlimited, PerDay(math.MaxInt), Unlimited.WithBurst(3)} {
+		for _, limit := range []Limit{Unlimited, PerDay(math.MaxInt)} {
 			l := mustNew(t, Config{Algorithm: a, Limit: limit, Stats: true, MaxKeys: 1, Overflow: DenyNew})
 			for _, cost := range []int{1, 0, 7, math.MaxInt} {
 				want := Decision{Allowed: true, Limit: math.MaxInt, Remaining: math.MaxInt}
@@ -215,7 +215,7 @@ var windowAlgorithms = []Algorithm{SlidingWindow, SlidingLog, FixedWindow}
 
 func TestNew_AcceptsEveryPracticalLimit(t *testing.T) {
 	accepted := map[Limit][]Algorithm{
-		PerSecond(1_000_000):              {GCRA, TokenBucket, LeakyBucket, SlidingWindow, SlidingLog, FixedWindow},
+		PerSecond(1_000_000):              algorithms,
 		PerDay(100_000_000):               {GCRA, TokenBucket, LeakyBucket, SlidingWindow, FixedWindow},
 		PerSecond(1_000_000_000):          {GCRA, TokenBucket, LeakyBucket, SlidingWindow, FixedWindow},
 		PerDay(1 << 20):                   algorithms, // the sliding log's most
@@ -230,15 +230,14 @@ func TestNew_AcceptsEveryPracticalLimit(t *testing.T) {
 		PerSecond(100).WithBurst(1):       bucketAlgorithms,
 		PerSecond(1).WithBurst(1_000_000): bucketAlgorithms,
 		Per(1, year).WithBurst(292):       bucketAlgorithms,
-		PerSecond(7).WithBurst(7):         algorithms,                                                   // a burst that is the rate
-		PerSecond(999_999_937):            {GCRA, TokenBucket, LeakyBucket, SlidingWindow, FixedWindow}, // a prime
+		PerSecond(7).WithBurst(7):         algorithms, // a burst that is the rate
+		// A prime.
+		PerSecond(999_999_937): {GCRA, TokenBucket, LeakyBucket, SlidingWindow, FixedWindow},
 	}
 	for limit, algs := range accepted {
 		for _, a := range algs {
 			t.Run(fmt.Sprintf("limit=%v/algorithm=%v", limit, a), func(t *testing.T) {
-				clock := NewManualClock(start)
-				l, err := newLimiter(Config{Algorithm: a, Limit: limit, Clock: clock}, homes())
-				require.True(t, err == nil, "%v", err)
+				l := mustNew(t, Config{Algorithm: a, Limit: limit, Clock: NewManualClock(start)})
 				burst := limit.burst()
 				d := l.Take("k", burst)
 				require.True(t, d.Allowed, "a fresh key has its burst")
@@ -271,9 +270,11 @@ func TestNew_RefusesWhatItCannotKeepExactly(t *testing.T) {
 		{[]Algorithm{SlidingLog}, PerDay(1<<20 + 1), "Limit.Rate",
 			"1048577 with sliding-log, which keeps 8 bytes a unit for every key; want at most 1048576, or sliding-window or gcra, which keep 8 bytes a key"},
 		{[]Algorithm{SlidingWindow}, Per(2, 1), "Limit.Rate",
-			"2 per 1ns: a count of 2 bits leaves too few of 64 for the window's number; want at most 1 unit a nanosecond"},
+			"2 per 1ns: a count of 2 bits leaves too few of 64 for the number of the window, which would run out before 2043; want a lower rate"},
 		{[]Algorithm{FixedWindow}, Per(4, 1), "Limit.Rate",
-			"4 per 1ns: a count of 3 bits leaves too few of 64 for the window's number; want at most 2 units a nanosecond"},
+			"4 per 1ns: a count of 3 bits leaves too few of 64 for the number of the window, which would run out before 2043; want a lower rate"},
+		{algorithms, Unlimited.WithBurst(3), "Limit.Burst",
+			fmt.Sprintf("3 with an unlimited rate, under which no burst would hold; want 0, or a rate below %d", math.MaxInt)},
 	}
 	for _, a := range windowAlgorithms {
 		refused = append(refused,

@@ -190,7 +190,9 @@ func (k Key) Reset() { k.lim.reset(k.id) }
 
 // AllowAt is AllowN at now, the caller's own reading of the limiter's clock in
 // Unix nanoseconds, so that one reading can serve a batch. It must come from that
-// clock: sweeps compare keys with it.
+// clock, which says what is idle: with recorded times, give the limiter a
+// ManualClock and move it along. A now far ahead of the clock spends the key's
+// units in that future.
 //
 // An older now than the key has seen is safe: nothing is admitted that would be
 // denied at the newest one, and what is admitted is charged in full as at the
@@ -235,17 +237,22 @@ func (l *Limiter) takeAt(id uint64, now int64, cost int) Decision {
 	if uint64(cost)-1 >= l.burst {
 		return l.edge(id, now, cost)
 	}
-	var d Decision
+	d := Decision{Limit: int(l.burst)}
 	var out outcome
 	if l.wide == nil {
 		var word uint64
 		word, out = l.charge(id, now, cost)
-		d = l.alg.decision(word, now, cost, out == admitted || out == waved)
-	} else if out = l.chargeWide(id, now, cost, &d); out == waved {
-		d = l.wide.decide(0, nil, now, cost, false)
+		d.Allowed = out == admitted || out == waved
+		d.Remaining, d.RetryAfter, d.ResetAfter = l.alg.describe(word, now, cost, d.Allowed)
+	} else {
+		out = l.chargeWide(id, now, cost, &d)
+		d.Allowed = out == admitted || out == waved
 	}
-	if out == refused {
-		d = Decision{Limit: int(l.burst), RetryAfter: l.limit.interval()}
+	switch out {
+	case waved: // the key stays fresh
+		d.Remaining, d.RetryAfter, d.ResetAfter = d.Limit, 0, 0
+	case refused:
+		d.Remaining, d.RetryAfter, d.ResetAfter = 0, l.limit.interval(), 0
 	}
 	if l.tally != nil {
 		l.tally.count(d.Allowed)
@@ -288,13 +295,17 @@ func (l *Limiter) judgeEdge(id uint64, now int64, cost int) Decision {
 // inspect describes a call of a cost from 1 to the burst without charging it.
 // With charges, an admitted call is described as if it had been charged.
 func (l *Limiter) inspect(id uint64, now int64, cost int, charges bool) Decision {
+	d := Decision{Limit: int(l.burst)}
 	if l.wide != nil {
-		return l.peekWide(id, now, cost, charges)
+		d.Allowed, d.Remaining, d.RetryAfter, d.ResetAfter = l.peekWide(id, now, cost, charges)
+		return d
 	}
 	word := l.load(id)
 	next, ok := l.alg.charge(word, now, cost)
 	if ok && charges {
 		word = next
 	}
-	return l.alg.decision(word, now, cost, ok)
+	d.Allowed = ok
+	d.Remaining, d.RetryAfter, d.ResetAfter = l.alg.describe(word, now, cost, ok)
+	return d
 }

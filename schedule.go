@@ -108,22 +108,19 @@ func (s *schedule) earliest(tick uint64) uint64 {
 	return t
 }
 
-// decision describes the outcome of a call of cost units at now that left the
-// key with the given full tick.
-func (s *schedule) decision(full uint64, now int64, cost int, allowed bool) Decision {
+// describe is algorithm.describe for a key with the given full tick.
+func (s *schedule) describe(full uint64, now int64, cost int, allowed bool) (remaining int, retry, reset time.Duration) {
 	t := s.tick(now)
-	d := Decision{Allowed: allowed, Limit: s.capacity}
-	if full <= t {
-		d.Remaining = s.capacity
-	} else {
-		d.Remaining = int((s.burst - min(full-t, s.burst)) / s.unit)
-		d.ResetAfter = until(s.earliest(full), now)
+	remaining = s.capacity
+	if full > t {
+		remaining = int((s.burst - min(full-t, s.burst)) / s.unit)
+		reset = until(s.earliest(full), now)
 	}
 	if !allowed {
 		// Admitted once full + cost*unit - t <= burst.
-		d.RetryAfter = until(s.earliest(full-(s.burst-uint64(cost)*s.unit)), now)
+		retry = until(s.earliest(full-(s.burst-uint64(cost)*s.unit)), now)
 	}
-	return d
+	return remaining, retry, reset
 }
 
 // worstCase is a burst, and what accrues in the most ticks that a span of d ns

@@ -6,6 +6,7 @@ import (
 	"runtime"
 	"sync"
 	"sync/atomic"
+	"time"
 	"unsafe"
 
 	"github.com/puzpuzpuz/xsync/v3"
@@ -16,14 +17,16 @@ import (
 type algorithm interface {
 	// charge returns the word after an admitted call, or word and false.
 	charge(word uint64, now int64, cost int) (next uint64, admitted bool)
-	// decision describes a call that left the key with word.
-	decision(word uint64, now int64, cost int, allowed bool) Decision
+	// describe returns the numbers of the Decision on a call that left the key with
+	// word. (Not a Decision: it has too many fields for registers, and copying it
+	// from frame to frame took half the time of a Take.)
+	describe(word uint64, now int64, cost int, allowed bool) (remaining int, retry, reset time.Duration)
 	// idleAt returns the first nanosecond from which the key is idle, or
 	// math.MaxUint64.
 	idleAt(word uint64) uint64
-	// rank orders keys by how late they become idle, and those that become idle
-	// together by what they have spent.
-	rank(word uint64) uint64
+	// rank orders keys by what counts against them at now, in the algorithm's own
+	// measure. For the buckets that is also how late they become idle.
+	rank(word uint64, now int64) uint64
 	// worstCase returns the most that a key can be admitted in a closed span of d
 	// >= 0 nanoseconds, saturating.
 	worstCase(d int64) uint64
@@ -36,8 +39,8 @@ const moved = math.MaxUint64
 // its table.
 type slot struct{ id, word atomic.Uint64 }
 
-// A table is an open-addressed hash table of slots with linear probing. It holds
-// no pointers but those to its arrays, so the garbage collector does not scan it.
+// A table is an open-addressed hash table of slots with linear probing. Slots hold
+// no pointers, so the garbage collector does not scan them.
 //
 // Invariant: at least one slot is empty, so every probe ends.
 type table struct {
@@ -53,7 +56,8 @@ var emptyTable = &table{slots: make([]slot, 1)}
 
 const (
 	minSlots = 8
-	// A table is at most 3/4 full and is made at most 1/2 full. Not tuned.
+	// A table is at most 3/4 full. It is made at most 1/2 full, unless it can then
+	// hold its shard's share. Not tuned.
 	maxLoadNum, maxLoadDen = 3, 4
 )
 
@@ -90,11 +94,12 @@ type shard struct {
 	mu    sync.Mutex
 
 	// The rest is guarded by mu.
-	share   int           // most ids
-	floor   int64         // newest time at which an idle key has been dropped
-	sweepAt int64         // see sweepOnInsertLocked
-	added   int           // ids added since the last scan for idle keys
-	roomAt  atomic.Uint64 // see makeRoomLocked; Reset clears it without mu
+	share   int   // most ids
+	floor   int64 // newest time at which an idle key has been dropped
+	sweepAt int64 // when an insertion may sweep
+	added   int   // ids added since the last scan for idle keys
+	tries   int   // new keys since the shard was last looked at for room
+	triedAt int64 // when that was
 	_       [128 - unsafe.Sizeof(shardFields{})%128]byte
 }
 
@@ -108,7 +113,8 @@ type shardFields struct {
 	_ int64
 	_ int64
 	_ int
-	_ atomic.Uint64
+	_ int
+	_ int64
 }
 
 // A store is the engine: all keys of a limiter and their state.
@@ -140,6 +146,7 @@ type store struct {
 	timed    bool // sweeps run on a timer, else on insertions
 	armed    atomic.Bool
 
+	_ [64]byte // decisions read what is above, and should not miss when counters are written
 	counters
 }
 
@@ -173,7 +180,7 @@ func (st *store) charge(id uint64, now int64, cost int) (uint64, outcome) {
 		t := s.table.Load()
 		i, found := t.find(id)
 		if !found {
-			word, out, _ := st.insert(s, id, now, cost)
+			word, out := st.insert(s, id, now, cost, nil)
 			if out != retrying {
 				return word, out
 			}
@@ -239,7 +246,6 @@ func (st *store) reset(id uint64) {
 			return
 		}
 		if st.resetSlot(t, i) {
-			s.roomAt.Store(0)
 			return
 		}
 		st.awaitMove(s)
@@ -275,52 +281,54 @@ func (st *store) resetSlot(t *table, i uint64) (ok bool) {
 //	call A:  charges at 90, idle from 100
 //	sweep:   at 200, drops the key
 //	call B:  arrives with now 50; charged at 50 it would be idle at 60
-func (st *store) insert(s *shard, id uint64, now int64, cost int) (uint64, outcome, Decision) {
+func (st *store) insert(s *shard, id uint64, now int64, cost int, d *Decision) (uint64, outcome) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if _, found := s.table.Load().find(id); found {
-		return 0, retrying, Decision{}
+		return 0, retrying
 	}
-	now = max(now, s.floor)
+	s.tries++
 	st.sweepOnInsertLocked(s, now)
 	if s.len() >= s.share && !st.makeRoomLocked(s, now) {
-		return st.overflowLocked()
+		st.untracked.Add(1)
+		if st.overflow == AdmitNew {
+			return 0, waved
+		}
+		return 0, refused
 	}
-	if s.len() >= s.table.Load().limit {
+	// More keys may stay than expected, so that the new table is full, too.
+	for s.len() >= s.table.Load().limit {
 		st.growLocked(s, now)
 	}
 	t := s.table.Load()
 	i, _ := t.find(id)
-	word, d := st.first(t, i, now, cost)
+	word := st.first(t, i, max(now, s.floor), cost, d)
 	t.slots[i].word.Store(word)
 	t.slots[i].id.Store(id)
 	s.count.Add(1)
 	s.added++
 	st.arm()
-	return word, admitted, d
-}
-
-// overflowLocked is the outcome for a new key that there is no room for.
-func (st *store) overflowLocked() (uint64, outcome, Decision) {
-	st.untracked.Add(1)
-	if st.overflow == AdmitNew {
-		return 0, waved, Decision{}
-	}
-	return 0, refused, Decision{}
+	return word, admitted
 }
 
 // first returns the word after the first charge of the key in slot i, which a
-// cost within the burst is always admitted for, and under a wide algorithm also
-// gives the slot its tail and returns the decision.
-func (st *store) first(t *table, i uint64, now int64, cost int) (uint64, Decision) {
-	if st.wide != nil {
-		tail := t.tails.add(i)
-		d := st.wide.decide(0, nil, now, cost, true)
-		return st.wide.commit(0, tail, now, cost), d
+// cost within the burst is always admitted for. Under a wide algorithm it also
+// gives the slot its tail, and describes the call in d unless d is nil.
+func (st *store) first(t *table, i uint64, now int64, cost int, d *Decision) uint64 {
+	if st.wide == nil {
+		word, _ := st.alg.charge(0, now, cost)
+		return word
 	}
-	word, _ := st.alg.charge(0, now, cost)
-	return word, Decision{}
+	tail := t.tails.add(i)
+	if d != nil {
+		_, d.Remaining, d.RetryAfter, d.ResetAfter = st.wide.describe(0, nil, now, cost, true)
+	}
+	return st.wide.commit(0, tail, now, cost)
 }
+
+// settled is a time to judge idleness by: now, which the caller of AllowAt may
+// have made up, but not ahead of the limiter's own clock.
+func (st *store) settled(now int64) int64 { return max(0, min(now, st.clock.Now())) }
 
 func (s *shard) len() int { return int(s.count.Load()) }
 
@@ -329,7 +337,7 @@ func (s *shard) len() int { return int(s.count.Load()) }
 // high rate that are in constant use but idle between any two calls would be
 // dropped and added over and over (5 times slower on 1,000 busy keys).
 func (st *store) growLocked(s *shard, now int64) {
-	cutoff := now - st.ttl
+	cutoff := st.settled(now) - st.ttl
 	idle := st.countIdleLocked(s, cutoff)
 	before := len(s.table.Load().slots)
 	st.dropIdleLocked(s, cutoff, s.len()-idle+1)
@@ -438,11 +446,11 @@ func (st *store) idleAt(e entry) uint64 {
 	return st.alg.idleAt(e.word)
 }
 
-func (st *store) rank(e entry) uint64 {
+func (st *store) rank(e entry, now int64) uint64 {
 	if st.wide != nil {
-		return st.wide.rank(e.word&^locked, e.tail)
+		return st.wide.rank(e.word&^locked, e.tail, now)
 	}
-	return st.alg.rank(e.word)
+	return st.alg.rank(e.word, now)
 }
 
 // len returns the number of tracked keys.
@@ -467,6 +475,7 @@ func (st *store) init(shards, maxKeys int) {
 		if i < maxKeys%shards {
 			s.share++
 		}
+		s.tries = s.share // nobody has looked for room yet
 	}
 }
 

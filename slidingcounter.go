@@ -4,6 +4,7 @@ import (
 	"math"
 	"math/bits"
 	"sync/atomic"
+	"time"
 )
 
 // slidingWindow is the sliding window counter. It keeps the cost admitted in
@@ -43,7 +44,7 @@ func newSlidingWindow(l Limit) (algorithm, wideAlgorithm, *ConfigError) {
 	if a.window, ok = newWindow(l, 63-b, minHorizon); ok {
 		return nil, &slidingWindowWide{a}, nil
 	}
-	return nil, nil, configErrorf("Limit.Rate", "%d per %v: a count of %d bits leaves too few of 64 for the window's number; want at most 1 unit a nanosecond",
+	return nil, nil, configErrorf("Limit.Rate", "%d per %v: a count of %d bits leaves too few of 64 for the number of the window, which would run out before 2043; want a lower rate",
 		l.Rate, l.Period, b)
 }
 
@@ -63,14 +64,13 @@ func (a *slidingWindow) roll(c counts, now int64) (counts, uint64) {
 	return c, elapsed
 }
 
-// weighed is ceil(prev*(P-elapsed)/P): the units that the previous window still
-// takes up.
-func (a *slidingWindow) weighed(prev, elapsed uint64) uint64 {
-	units, rest := mulDiv(prev, a.period-elapsed, a.period)
+// used is cur + ceil(prev*(P-elapsed)/P): the units that count against c.
+func (a *slidingWindow) used(c counts, elapsed uint64) uint64 {
+	units, rest := mulDiv(c.prev, a.period-elapsed, a.period)
 	if rest != 0 {
 		units++
 	}
-	return units
+	return c.cur + units
 }
 
 // admits is the admission condition. limit - cur - n does not wrap, because
@@ -97,16 +97,13 @@ func (a *slidingWindow) admitFrom(c counts, cost uint64) uint64 {
 	return a.period - min(span, a.period)
 }
 
-// decision describes the outcome of a call at now that left the key with c.
-func (a *slidingWindow) decision(c counts, now int64, cost int, allowed bool) Decision {
+// describe describes the outcome of a call at now that left the key with c.
+func (a *slidingWindow) describe(c counts, now int64, cost int, allowed bool) (remaining int, retry, reset time.Duration) {
 	c, elapsed := a.roll(c, now)
-	d := Decision{Allowed: allowed, Limit: int(a.limit)}
-	if used := c.cur + a.weighed(c.prev, elapsed); used < a.limit {
-		d.Remaining = int(a.limit - used)
-	}
-	d.ResetAfter = until(max(a.freshAt(c), uint64(now)), now)
+	remaining = int(a.limit - min(a.used(c, elapsed), a.limit))
+	reset = until(max(a.freshAt(c), uint64(now)), now)
 	if allowed {
-		return d
+		return remaining, 0, reset
 	}
 	from := a.admitFrom(c, uint64(cost))
 	if from == a.period {
@@ -114,12 +111,11 @@ func (a *slidingWindow) decision(c counts, now int64, cost int, allowed bool) De
 		from = a.admitFrom(c, uint64(cost))
 	}
 	// The last window has no end, and time stands at its start.
-	if start := a.start(c.number); start > math.MaxInt64 || from != 0 && c.number == a.last {
-		d.RetryAfter = Never
-	} else {
-		d.RetryAfter = until(start+from, now)
+	start := a.start(c.number)
+	if start > math.MaxInt64 || from != 0 && c.number == a.last {
+		return remaining, Never, reset
 	}
-	return d
+	return remaining, until(start+from, now), reset
 }
 
 // freshAt is the end of the last window in which c weighs anything.
@@ -169,14 +165,15 @@ func (a *slidingWindowWord) charge(word uint64, now int64, cost int) (uint64, bo
 	return c.number<<(2*a.bits) | (c.cur+uint64(cost))<<a.bits | c.prev, true
 }
 
-func (a *slidingWindowWord) decision(word uint64, now int64, cost int, allowed bool) Decision {
-	return a.slidingWindow.decision(a.unpack(word), now, cost, allowed)
+func (a *slidingWindowWord) describe(word uint64, now int64, cost int, allowed bool) (int, time.Duration, time.Duration) {
+	return a.slidingWindow.describe(a.unpack(word), now, cost, allowed)
 }
 
 func (a *slidingWindowWord) idleAt(word uint64) uint64 { return a.freshAt(a.unpack(word)) }
 
-// rank orders keys of one window by what they have spent.
-func (a *slidingWindowWord) rank(word uint64) uint64 { return word }
+func (a *slidingWindowWord) rank(word uint64, now int64) uint64 {
+	return a.used(a.roll(a.unpack(word), now))
+}
 
 // slidingWindowWide is for limits whose counts do not fit into one word. The
 // previous window's count lives in the tail, a second word that is written under
@@ -220,17 +217,20 @@ func (a *slidingWindowWide) reset(word uint64, tail []atomic.Uint64) uint64 {
 	return word >> a.bits << a.bits
 }
 
-func (a *slidingWindowWide) decide(word uint64, tail []atomic.Uint64, now int64, cost int, charges bool) Decision {
+func (a *slidingWindowWide) describe(word uint64, tail []atomic.Uint64, now int64, cost int, charges bool) (allowed bool, remaining int, retry, reset time.Duration) {
 	c, elapsed := a.roll(a.unpack(word, tail), now)
-	allowed := a.admits(c, elapsed, uint64(cost))
+	allowed = a.admits(c, elapsed, uint64(cost))
 	if allowed && charges {
 		c.cur += uint64(cost)
 	}
-	return a.decision(c, now, cost, allowed)
+	remaining, retry, reset = a.slidingWindow.describe(c, now, cost, allowed)
+	return allowed, remaining, retry, reset
 }
 
 func (a *slidingWindowWide) idleAt(word uint64, tail []atomic.Uint64) uint64 {
 	return a.freshAt(a.unpack(word, tail))
 }
 
-func (a *slidingWindowWide) rank(word uint64, _ []atomic.Uint64) uint64 { return word }
+func (a *slidingWindowWide) rank(word uint64, tail []atomic.Uint64, now int64) uint64 {
+	return a.used(a.roll(a.unpack(word, tail), now))
+}

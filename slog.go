@@ -4,6 +4,7 @@ import (
 	"math/bits"
 	"sort"
 	"sync/atomic"
+	"time"
 )
 
 // slidingLog is the sliding window log: it admits a call at t of n units iff the
@@ -104,38 +105,47 @@ func (a *slidingLog) commit(word uint64, ring []atomic.Uint64, now int64, cost i
 }
 
 // nextVersion returns word with the version raised by one and nothing written.
-// The top bit stays free for the lock; the version starts over past it.
+// The version starts over one short of all ones, which with the lock bit would be
+// moved.
 func (a *slidingLog) nextVersion(word uint64) uint64 {
-	return (word>>a.bits + 1) << a.bits &^ locked
+	version := word>>a.bits + 1
+	if version == 1<<(63-a.bits)-1 {
+		version = 0
+	}
+	return version << a.bits
 }
 
 func (a *slidingLog) reset(word uint64, _ []atomic.Uint64) uint64 { return a.nextVersion(word) }
 
-func (a *slidingLog) decide(word uint64, ring []atomic.Uint64, now int64, cost int, charges bool) Decision {
-	d := Decision{Limit: int(a.limit)}
-	// Places get younger with n, so the ones old enough are a prefix.
-	d.Remaining = sort.Search(int(a.limit), func(i int) bool {
-		return a.admitFrom(word, ring, uint64(i+1)) > uint64(now)
-	})
-	d.Allowed = cost <= d.Remaining
+func (a *slidingLog) describe(word uint64, ring []atomic.Uint64, now int64, cost int, charges bool) (allowed bool, remaining int, retry, reset time.Duration) {
+	remaining = a.remaining(word, ring, now)
 	fresh := max(a.idleAt(word, ring), uint64(now))
-	if d.Allowed && charges {
-		d.Remaining -= cost
+	allowed = cost <= remaining
+	switch {
+	case !allowed:
+		retry = until(a.admitFrom(word, ring, uint64(cost)), now)
+	case charges:
+		remaining -= cost
 		fresh = max(fresh, uint64(now)+a.period)
 	}
-	d.ResetAfter = until(fresh, now)
-	if !d.Allowed {
-		d.RetryAfter = until(a.admitFrom(word, ring, uint64(cost)), now)
-	}
-	return d
+	return allowed, remaining, retry, until(fresh, now)
+}
+
+// remaining counts the places that are old enough. They get younger with n, so
+// those are a prefix.
+func (a *slidingLog) remaining(word uint64, ring []atomic.Uint64, now int64) int {
+	return sort.Search(int(a.limit), func(i int) bool {
+		return a.admitFrom(word, ring, uint64(i+1)) > uint64(now)
+	})
 }
 
 func (a *slidingLog) idleAt(word uint64, ring []atomic.Uint64) uint64 {
 	return a.admitFrom(word, ring, a.limit)
 }
 
-// rank orders keys by their newest time only.
-func (a *slidingLog) rank(word uint64, ring []atomic.Uint64) uint64 { return a.idleAt(word, ring) }
+func (a *slidingLog) rank(word uint64, ring []atomic.Uint64, now int64) uint64 {
+	return a.limit - uint64(a.remaining(word, ring, now))
+}
 
 // worstCase is a full limit at each of the instants 0, P, 2P, ... of the span.
 func (a *slidingLog) worstCase(d int64) uint64 {

@@ -13,7 +13,7 @@ type Stats struct {
 	Admitted, Denied uint64
 
 	// Evicted counts live keys dropped at MaxKeys: each of them may have been
-	// admitted more than its limit. Untracked counts calls for new keys that were
+	// admitted more than its limit since. Untracked counts calls for new keys that were
 	// decided without state, denied under DenyNew or admitted under AdmitNew.
 	Evicted, Untracked uint64
 

@@ -1,6 +1,9 @@
 package sluice
 
-import "math/bits"
+import (
+	"math/bits"
+	"time"
+)
 
 // tokenBucket holds B tokens when full, gains R per P continuously, and admits a
 // call iff its cost in tokens is there (Turner, "New directions in
@@ -67,10 +70,10 @@ func (a *tokenBucket) full(word uint64) uint64 {
 	return refill + spent
 }
 
-func (a *tokenBucket) decision(word uint64, now int64, cost int, allowed bool) Decision {
-	return a.schedule.decision(a.full(word), now, cost, allowed)
+func (a *tokenBucket) describe(word uint64, now int64, cost int, allowed bool) (int, time.Duration, time.Duration) {
+	return a.schedule.describe(a.full(word), now, cost, allowed)
 }
 
 func (a *tokenBucket) idleAt(word uint64) uint64 { return a.earliest(a.full(word)) }
 
-func (a *tokenBucket) rank(word uint64) uint64 { return a.full(word) }
+func (a *tokenBucket) rank(word uint64, _ int64) uint64 { return a.full(word) }

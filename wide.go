@@ -3,27 +3,28 @@ package sluice
 import (
 	"runtime"
 	"sync/atomic"
+	"time"
 )
 
 // A wideAlgorithm keeps a key's state in the word and a tail of further words.
-// The tail is written only while the word's lock bit is set, for the few
-// nanoseconds of a charge; the word that is stored at the end differs from the
-// one before. Words are passed without the lock bit. Otherwise the conditions of
+// The tail is written only while the word's lock bit is set, for the time of one
+// charge (a few nanoseconds, and under the sliding log a few more a unit); the
+// word that is stored at the end differs from the one before. Words are passed without the lock bit. Otherwise the conditions of
 // algorithm hold.
 type wideAlgorithm interface {
 	// tailLen returns the number of words in a tail.
 	tailLen() int
-	// admit and decide only read; what they return for a tail that is being
-	// written is not used. With charges, decide describes an admitted call as
+	// admit and describe only read; what they return for a tail that is being
+	// written is not used. With charges, describe describes an admitted call as
 	// having been charged. Word 0 needs no tail.
 	admit(word uint64, tail []atomic.Uint64, now int64, cost int) bool
-	decide(word uint64, tail []atomic.Uint64, now int64, cost int, charges bool) Decision
+	describe(word uint64, tail []atomic.Uint64, now int64, cost int, charges bool) (allowed bool, remaining int, retry, reset time.Duration)
 	// commit charges a call that admit admits, and returns the new word.
 	commit(word uint64, tail []atomic.Uint64, now int64, cost int) uint64
 	// reset makes the key fresh and returns its word.
 	reset(word uint64, tail []atomic.Uint64) uint64
 	idleAt(word uint64, tail []atomic.Uint64) uint64
-	rank(word uint64, tail []atomic.Uint64) uint64
+	rank(word uint64, tail []atomic.Uint64, now int64) uint64
 	worstCase(d int64) uint64
 }
 
@@ -34,8 +35,8 @@ const locked = 1 << 63
 // added. Slots are never emptied in a table, so tails are handed out in order
 // and nothing is ever freed but by building the next table.
 //
-// A chunk holds several short tails, so that they cost no heap object each, or
-// one long tail, so that it can be handed on to the next table without copying.
+// A chunk holds many short tails, so that they cost no heap object each, or one
+// long tail, so that it can be handed on to the next table without copying.
 type tails struct {
 	length int               // words a tail
 	per    int               // tails a chunk
@@ -44,11 +45,17 @@ type tails struct {
 	chunks [][]atomic.Uint64 // tail/per -> chunk; nil until needed
 }
 
-// chunkWords is the size of a chunk of short tails. Not tuned.
-const chunkWords = 2048
+const (
+	shortTail  = 32   // words; copying 256 bytes costs about what the heap object would
+	chunkWords = 2048 // the size of a chunk of short tails
+	// Neither was tuned.
+)
 
 func newTails(slots, limit, length int) tails {
-	per := min(max(1, chunkWords/length), limit)
+	per := 1
+	if length <= shortTail {
+		per = min(chunkWords/length, limit)
+	}
 	return tails{
 		length: length,
 		per:    per,
@@ -106,22 +113,18 @@ func lockWord(e *slot) (word uint64, ok bool) {
 	}
 }
 
-// chargeWide decides one call under a wide algorithm, and describes it in d
-// unless d is nil.
+// chargeWide decides one call under a wide algorithm, and unless d is nil writes
+// the numbers of the decision to it.
 func (st *store) chargeWide(id uint64, now int64, cost int, d *Decision) outcome {
 	s := st.shardOf(id)
 	for {
 		t := s.table.Load()
 		i, found := t.find(id)
 		if !found {
-			_, out, first := st.insert(s, id, now, cost)
-			if out == retrying {
-				continue
+			if _, out := st.insert(s, id, now, cost, d); out != retrying {
+				return out
 			}
-			if d != nil {
-				*d = first
-			}
-			return out
+			continue
 		}
 		if out := st.chargeTail(&t.slots[i], t.tails.of(i), now, cost, d); out != retrying {
 			return out
@@ -145,8 +148,7 @@ func (st *store) chargeTail(e *slot, tail []atomic.Uint64, now int64, cost int, 
 		}
 		var ok bool
 		if d != nil {
-			*d = st.wide.decide(word, tail, now, cost, true)
-			ok = d.Allowed
+			ok, d.Remaining, d.RetryAfter, d.ResetAfter = st.wide.describe(word, tail, now, cost, true)
 		} else {
 			ok = st.wide.admit(word, tail, now, cost)
 		}
@@ -165,13 +167,13 @@ func (st *store) chargeTail(e *slot, tail []atomic.Uint64, now int64, cost int, 
 }
 
 // peekWide describes a call without charging it.
-func (st *store) peekWide(id uint64, now int64, cost int, charges bool) Decision {
+func (st *store) peekWide(id uint64, now int64, cost int, charges bool) (allowed bool, remaining int, retry, reset time.Duration) {
 	s := st.shardOf(id)
 	for {
 		t := s.table.Load()
 		i, found := t.find(id)
 		if !found {
-			return st.wide.decide(0, nil, now, cost, charges)
+			return st.wide.describe(0, nil, now, cost, charges)
 		}
 		e, tail := &t.slots[i], t.tails.of(i)
 		for {
@@ -179,9 +181,9 @@ func (st *store) peekWide(id uint64, now int64, cost int, charges bool) Decision
 			if word == moved {
 				break
 			}
-			d := st.wide.decide(word&^locked, tail, now, cost, charges)
+			allowed, remaining, retry, reset = st.wide.describe(word&^locked, tail, now, cost, charges)
 			if word&locked == 0 && e.word.Load() == word {
-				return d
+				return allowed, remaining, retry, reset
 			}
 			runtime.Gosched()
 		}

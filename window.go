@@ -17,7 +17,7 @@ func newWindow(l Limit, numberBits int, horizon uint64) (w window, ok bool) {
 	if numberBits < 1 {
 		return window{}, false
 	}
-	last := uint64(1)<<numberBits - 2 // 2^64 wraps to 0, which is right
+	last := uint64(1)<<numberBits - 2
 	if hi, lo := bits.Mul64(last, period); hi == 0 && lo < horizon {
 		return window{}, false
 	}

@@ -1,0 +1,260 @@
+package sluice
+
+import (
+	"fmt"
+	"math"
+	"net/netip"
+	"runtime"
+	"testing"
+	"time"
+	"unsafe"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+func skipUnderRace(t *testing.T) {
+	t.Helper()
+	if raceEnabled {
+		t.Skip("the race detector allocates shadow state, which would be counted")
+	}
+}
+
+// requireNoAllocs runs f often enough that one allocation in two calls would show;
+// the average is rounded down.
+func requireNoAllocs(t *testing.T, what string, f func()) {
+	t.Helper()
+	assert.Zero(t, leastAllocs(200, f), "allocations of %s", what)
+}
+
+// leastAllocs is the least of a few measurements. All allocations of the process
+// count, and what an earlier test has left running (a sweep on a timer, say) now
+// and then makes some; f itself makes them every time.
+func leastAllocs(runs int, f func()) float64 {
+	least := testing.AllocsPerRun(runs, f)
+	for i := 0; i < 4 && least > 0; i++ {
+		least = min(least, testing.AllocsPerRun(runs, f))
+	}
+	return least
+}
+
+// allocConfigs are the layouts with limits of which 200 runs can spend none, some
+// or all, and the options that take paths of their own.
+func allocConfigs() map[string]Config {
+	configs := map[string]Config{}
+	for name, c := range layouts {
+		configs[name] = c
+		c.Stats = true
+		configs[name+"/stats"] = c
+		c.Clock = NewCoarseClock(0)
+		configs[name+"/stats/coarse-clock"] = c
+		c.Hash = Stable
+		c.Clock = NewManualClock(start)
+		configs[name+"/stats/stable/manual-clock"] = c
+	}
+	configs["unlimited"] = Config{Limit: Unlimited, Stats: true}
+	configs["deny-all"] = Config{Limit: DenyAll, Stats: true}
+	return configs
+}
+
+func TestAllocs_NoneOnAnyDecisionPath(t *testing.T) {
+	skipUnderRace(t)
+	for name, c := range allocConfigs() {
+		t.Run("layout="+name, func(t *testing.T) {
+			l := mustNew(t, c)
+			checkStringForms(t, l)
+			for form, k := range keyForms(l) {
+				checkKeyForms(t, form, k)
+			}
+		})
+	}
+}
+
+// allocCosts meet every branch: admitted until the burst is spent and denied from
+// then on (1), never charged (0), refused unseen (-1, above the burst).
+func allocCosts(l *Limiter) map[string]int {
+	return map[string]int{"one": 1, "zero": 0, "negative": -1, "over-burst": int(l.burst) + 1, "max": math.MaxInt}
+}
+
+func checkStringForms(t *testing.T, l *Limiter) {
+	t.Helper()
+	l.Allow("tracked")
+	requireNoAllocs(t, "Allow", func() { l.Allow("tracked") })
+	for name, cost := range allocCosts(l) {
+		requireNoAllocs(t, "AllowN/cost="+name, func() { l.AllowN("tracked", cost) })
+		requireNoAllocs(t, "Take/cost="+name, func() { l.Take("tracked", cost) })
+		requireNoAllocs(t, "Peek/cost="+name, func() { l.Peek("tracked", cost) })
+		requireNoAllocs(t, "Peek/untracked/cost="+name, func() { l.Peek("untracked", cost) })
+	}
+	// After a reset the call is admitted again: the path of a charge, every time.
+	requireNoAllocs(t, "Reset and Allow", func() { l.Reset("tracked"); l.Allow("tracked") })
+	requireNoAllocs(t, "Reset and Take", func() { l.Reset("tracked"); l.Take("tracked", 1) })
+	requireNoAllocs(t, "Reset/untracked", func() { l.Reset("untracked") })
+	requireNoAllocs(t, "Len, Stats and WorstCase", func() { l.Len(); l.Stats(); l.WorstCase(time.Hour) })
+	requireNoAllocs(t, "Sweep with nothing to drop", func() { l.Allow("tracked"); l.Sweep() })
+}
+
+// keyForms are the ways to make a Key. Making it is part of what is measured.
+func keyForms(l *Limiter) map[string]func() Key {
+	b := []byte("a key of bytes")
+	v4, v6 := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1%eth0")
+	return map[string]func() Key{
+		"Key":          func() Key { return l.Key("a key") },
+		"KeyBytes":     func() Key { return l.KeyBytes(b) },
+		"KeyUint64":    func() Key { return l.KeyUint64(42) },
+		"KeyAddr/v4":   func() Key { return l.KeyAddr(v4) },
+		"KeyAddr/v6":   func() Key { return l.KeyAddr(v6) },
+		"KeyAddr/zero": func() Key { return l.KeyAddr(netip.Addr{}) },
+		"KeyHash":      func() Key { return l.KeyHash(0x0123456789abcdef) },
+	}
+}
+
+func checkKeyForms(t *testing.T, form string, key func() Key) {
+	t.Helper()
+	k := key()
+	k.Allow()
+	requireNoAllocs(t, form+".Allow", func() { key().Allow() })
+	for name, cost := range allocCosts(k.lim) {
+		requireNoAllocs(t, form+".AllowN/cost="+name, func() { key().AllowN(cost) })
+		requireNoAllocs(t, form+".Take/cost="+name, func() { key().Take(cost) })
+		requireNoAllocs(t, form+".Peek/cost="+name, func() { key().Peek(cost) })
+		requireNoAllocs(t, form+".AllowAt/cost="+name, func() { key().AllowAt(k.lim.clock.Now(), cost) })
+		requireNoAllocs(t, form+".TakeAt/cost="+name, func() { key().TakeAt(k.lim.clock.Now(), cost) })
+	}
+	requireNoAllocs(t, form+".Reset and Allow", func() { key().Reset(); key().Allow() })
+	requireNoAllocs(t, form+".TakeAt with an older now", func() { key().TakeAt(1, 1) })
+}
+
+// A new key for which the table has room costs nothing on the heap, and one that
+// there is no room for at MaxKeys neither. Only a growth allocates.
+func TestAllocs_NoneForANewKeyWithoutGrowth(t *testing.T) {
+	skipUnderRace(t)
+	for name, c := range layouts {
+		t.Run("layout="+name, func(t *testing.T) {
+			c.Shards, c.Clock = 1, NewManualClock(start)
+			l := mustNew(t, c)
+			n := uint64(0)
+			add := func() { n++; l.KeyUint64(n).Allow() }
+			for range 1537 { // one more than 3/4 of 2048: the table has just grown to 4096
+				add()
+			}
+			growths := l.Stats().Growths
+			const keys = 100 // at a time; ten times that fits before the next growth
+			chunks := 0
+			switch {
+			case l.wide == nil:
+			case l.wide.tailLen() > shortTail: // a long tail is an object of its own
+				chunks = keys
+			default: // short ones come in chunks, of which these keys need a few
+				chunks = keys*l.wide.tailLen()/chunkWords + 1
+			}
+			allocs := leastAllocs(1, func() {
+				for range keys {
+					add()
+				}
+			})
+			require.LessOrEqual(t, allocs, float64(chunks))
+			require.Equal(t, growths, l.Stats().Growths, "or the test has measured something else")
+		})
+	}
+}
+
+func TestAllocs_NoneForANewKeyWithoutRoom(t *testing.T) {
+	skipUnderRace(t)
+	for name, c := range layouts {
+		for _, overflow := range []Overflow{DenyNew, AdmitNew} {
+			c.Overflow, c.MaxKeys, c.Clock = overflow, 8, NewManualClock(start)
+			l := mustNew(t, c)
+			n := uint64(0)
+			add := func() { n++; l.KeyUint64(n).Allow(); l.KeyUint64(n).Take(1) }
+			for range 100 {
+				add()
+			}
+			before := l.Stats().Untracked
+			requireNoAllocs(t, fmt.Sprint(name, " ", overflow), add)
+			require.Greater(t, l.Stats().Untracked, before+200)
+		}
+	}
+}
+
+// heap returns the bytes and the objects in use after a full collection.
+func heap() (bytes, objects uint64) {
+	var m runtime.MemStats
+	runtime.GC()
+	runtime.GC() // the first may leave what sync.Pool and finalizers still hold
+	runtime.ReadMemStats(&m)
+	return m.HeapAlloc, m.HeapObjects
+}
+
+// oneWordConfigs are the layouts whose whole state is a word.
+func oneWordConfigs() map[string]Config {
+	configs := map[string]Config{}
+	for name, c := range layouts {
+		if name != "sliding-log" && name != "sliding-window-wide" {
+			configs[name] = c
+		}
+	}
+	return configs
+}
+
+func TestMemory_OneWordAlgorithmsTake34BytesAKey(t *testing.T) {
+	skipUnderRace(t)
+	if crowded() {
+		t.Skip("with home slots cut, a probe looks at every key, and this needs a million of them")
+	}
+	const keys = 1_000_000
+	configs := oneWordConfigs()
+	if testing.Short() { // all of them share the table; one of each kind of word
+		configs = map[string]Config{"gcra": layouts["gcra"], "fixed-window": layouts["fixed-window"]}
+	}
+	configs["gcra/unbounded"] = Config{Limit: layouts["gcra"].Limit, MaxKeys: -1}
+	for name, c := range configs {
+		t.Run("layout="+name, func(t *testing.T) {
+			c.Limit = PerDay(10) // so that no key becomes idle while the test runs
+			bytesBefore, objectsBefore := heap()
+			l := mustNew(t, c)
+			for i := range uint64(keys) {
+				l.KeyUint64(i).Allow()
+			}
+			bytes, objects := heap()
+			require.Equal(t, keys, l.Len())
+			bytesPerKey := (float64(bytes) - float64(bytesBefore)) / keys
+			objectsPerKey := (float64(objects) - float64(objectsBefore)) / keys
+			t.Logf("%.2f bytes and %.6f heap objects a key", bytesPerKey, objectsPerKey)
+			require.LessOrEqual(t, bytesPerKey, 34.0)
+			require.Greater(t, bytesPerKey, 16.0, "or the test has measured something else")
+			require.Less(t, objectsPerKey, 0.001, "0 objects a key: a shard has one table")
+			runtime.KeepAlive(l)
+		})
+	}
+}
+
+func TestMemory_EmptyLimiterTakesAFewKiB(t *testing.T) {
+	// Shards and counters are chosen from GOMAXPROCS; the budget is for two.
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(2))
+	for name, c := range layouts {
+		const limiters = 50
+		made := make([]*Limiter, limiters)
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		for i := range made {
+			made[i] = mustNew(t, c)
+		}
+		runtime.ReadMemStats(&after)
+		bytes := (after.TotalAlloc - before.TotalAlloc) / limiters
+		require.LessOrEqual(t, bytes, uint64(8<<10), name)
+		require.Greater(t, bytes, uint64(128), "or the test has measured something else")
+	}
+}
+
+// Both hold on 32-bit machines, too, where CI runs the tests as well.
+func TestLayout_SlotsAndShards(t *testing.T) {
+	require.Equal(t, uintptr(16), unsafe.Sizeof(slot{}), "four slots a cache line")
+	require.Zero(t, unsafe.Sizeof(shard{})%128, "no two shards in one pair of cache lines")
+	require.LessOrEqual(t, unsafe.Sizeof(shard{}), uintptr(128), "and no more than that")
+	require.LessOrEqual(t, unsafe.Sizeof(Key{}), uintptr(16), "a Key travels in two registers")
+
+	var s [2]slot
+	require.Zero(t, uintptr(unsafe.Pointer(&s[0].id))%8, "atomic words are aligned")
+	require.Zero(t, uintptr(unsafe.Pointer(&s[1].word))%8)
+}

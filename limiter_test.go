@@ -1,0 +1,392 @@
+package sluice
+
+import (
+	"fmt"
+	"math"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// layouts are all algorithms with a limit of 10, and the sliding window also with
+// one that takes two words.
+var layouts = map[string]Config{
+	"gcra":                {Algorithm: GCRA, Limit: PerSecond(10)},
+	"token-bucket":        {Algorithm: TokenBucket, Limit: PerSecond(10)},
+	"leaky-bucket":        {Algorithm: LeakyBucket, Limit: PerSecond(10)},
+	"sliding-window":      {Algorithm: SlidingWindow, Limit: PerSecond(10)},
+	"sliding-window-wide": {Algorithm: SlidingWindow, Limit: PerDay(100_000_000)},
+	"sliding-log":         {Algorithm: SlidingLog, Limit: PerSecond(10)},
+	"fixed-window":        {Algorithm: FixedWindow, Limit: PerSecond(10)},
+}
+
+// onEveryLayout runs f on a fresh limiter of each layout with a clock of its own.
+func onEveryLayout(t *testing.T, f func(t *testing.T, l *Limiter, clock *ManualClock)) {
+	t.Helper()
+	for name, c := range layouts {
+		t.Run("layout="+name, func(t *testing.T) {
+			clock := NewManualClock(start)
+			c.Clock = clock
+			l := mustNew(t, c)
+			require.Equal(t, name == "sliding-window-wide" || name == "sliding-log", l.wide != nil)
+			f(t, l, clock)
+		})
+	}
+}
+
+// caller is one way to call a limiter.
+type caller struct {
+	name   string
+	allow  func(key string, cost int) bool
+	take   func(key string, cost int) Decision
+	peek   func(key string, cost int) Decision
+	forget func(key string)
+}
+
+// callers are three ways of saying the same to three limiters that are alike.
+func callers(t *testing.T, c Config) []caller {
+	strings, keys, times := mustNew(t, c), mustNew(t, c), mustNew(t, c)
+	return []caller{
+		{"string forms", func(key string, cost int) bool {
+			if cost == 1 {
+				return strings.Allow(key)
+			}
+			return strings.AllowN(key, cost)
+		}, strings.Take, strings.Peek, strings.Reset},
+		{"key forms", func(key string, cost int) bool {
+			if cost == 1 {
+				return keys.Key(key).Allow()
+			}
+			return keys.Key(key).AllowN(cost)
+		},
+			func(key string, cost int) Decision { return keys.Key(key).Take(cost) },
+			func(key string, cost int) Decision { return keys.KeyBytes([]byte(key)).Peek(cost) },
+			func(key string) { keys.Key(key).Reset() }},
+		{"times given by the caller",
+			func(key string, cost int) bool { return times.Key(key).AllowAt(c.Clock.Now(), cost) },
+			func(key string, cost int) Decision { return times.Key(key).TakeAt(c.Clock.Now(), cost) },
+			times.Peek, times.Reset},
+	}
+}
+
+func TestLimiter_StringAndKeyFormsBehaveIdentically(t *testing.T) {
+	for name, c := range layouts {
+		t.Run("layout="+name, func(t *testing.T) {
+			rng := newRand(t)
+			clock := NewManualClock(start)
+			c.Clock, c.Stats = clock, true
+			burst := c.Limit.burst()
+			costs := []int{1, 1, 1, 0, 2, burst / 2, burst, burst + 1, -1, math.MaxInt, math.MinInt}
+			ways := callers(t, c)
+			for step := range 3000 {
+				key, cost := fmt.Sprint("key ", rng.IntN(5)), costs[rng.IntN(len(costs))]
+				op := rng.IntN(8)
+				var first any
+				for i, w := range ways {
+					var got any
+					switch op {
+					case 0:
+						w.forget(key)
+					case 1, 2:
+						got = w.peek(key, cost)
+					case 3, 4:
+						got = w.take(key, cost)
+					default:
+						got = w.allow(key, cost)
+					}
+					if i == 0 {
+						first = got
+					}
+					require.Equal(t, first, got, "step %d: %s and %s, operation %d, cost %d", step, ways[0].name, w.name, op, cost)
+				}
+				clock.Advance(time.Duration(rng.Int64N(int64(c.Limit.Period) / 4)))
+			}
+		})
+	}
+}
+
+func TestLimiter_AllowIsTheAllowedOfTake(t *testing.T) {
+	for name, c := range layouts {
+		rng := newRand(t)
+		clock := NewManualClock(start)
+		c.Clock = clock
+		a, b := mustNew(t, c), mustNew(t, c)
+		for range 2000 {
+			cost := rng.IntN(c.Limit.burst()+2) - 1
+			require.Equal(t, a.Take("k", cost).Allowed, b.AllowN("k", cost), name)
+			clock.Advance(time.Duration(rng.Int64N(int64(c.Limit.Period) / 4)))
+		}
+	}
+}
+
+func TestPeek_ChargesAndInsertsNothing(t *testing.T) {
+	onEveryLayout(t, func(t *testing.T, l *Limiter, clock *ManualClock) {
+		burst := l.Take("spent", 1).Limit
+		require.True(t, l.AllowN("spent", burst-1))
+		for _, cost := range []int{1, 0, burst, burst + 1, -1} {
+			for range 3 {
+				// The same again, from a key that is not tracked and from one that is.
+				assert.Equal(t, l.Peek("fresh", cost), l.Peek("fresh", cost))
+				assert.Equal(t, l.Peek("spent", cost), l.Peek("spent", cost))
+			}
+		}
+		require.Equal(t, 1, l.Len(), "only the key that was charged")
+		require.Equal(t, l.Peek("fresh", burst), l.Take("fresh", burst), "peeks have charged nothing")
+		require.False(t, l.Peek("spent", 1).Allowed)
+		clock.Advance(l.Peek("spent", 1).RetryAfter)
+		require.True(t, l.Peek("spent", 1).Allowed)
+		require.True(t, l.Allow("spent"))
+	})
+}
+
+func TestPeek_DescribesTheNextTake(t *testing.T) {
+	onEveryLayout(t, func(t *testing.T, l *Limiter, clock *ManualClock) {
+		rng := newRand(t)
+		burst := int(l.burst)
+		for range 2000 {
+			cost := rng.IntN(burst+3) - 1
+			if rng.IntN(2) == 0 {
+				cost = rng.IntN(4) - 1
+			}
+			require.Equal(t, l.Peek("k", cost), l.Take("k", cost), "cost %d", cost)
+			clock.Advance(time.Duration(rng.Int64N(int64(l.limit.Period) / 4)))
+		}
+	})
+}
+
+func TestLimiter_DeniedCallsInsertNothing(t *testing.T) {
+	onEveryLayout(t, func(t *testing.T, l *Limiter, _ *ManualClock) {
+		for _, cost := range []int{0, -1, int(l.burst) + 1, math.MaxInt, math.MinInt} {
+			require.Equal(t, cost == 0, l.AllowN("k", cost), "cost %d", cost)
+			d := l.Take("k", cost)
+			require.Equal(t, cost == 0, d.Allowed)
+			require.Equal(t, int(l.burst), d.Remaining, "cost %d", cost)
+			require.Zero(t, d.ResetAfter)
+			if cost != 0 {
+				require.Equal(t, Never, d.RetryAfter, "cost %d", cost)
+			}
+		}
+		require.Zero(t, l.Len())
+	})
+}
+
+func TestLimiter_CostZeroSaysWhetherOneUnitWouldPass(t *testing.T) {
+	onEveryLayout(t, func(t *testing.T, l *Limiter, clock *ManualClock) {
+		require.True(t, l.AllowN("k", int(l.burst)))
+		d, one := l.Take("k", 0), l.Take("k", 1)
+		require.Equal(t, one, d, "denied as a call of one unit is, with the same RetryAfter")
+		require.False(t, l.AllowN("k", 0))
+		clock.Advance(d.RetryAfter)
+		require.True(t, l.AllowN("k", 0))
+		left := l.Take("k", 0).Remaining
+		require.Positive(t, left)
+		require.Equal(t, left, l.Take("k", 0).Remaining, "and nothing has been charged")
+		require.True(t, l.AllowN("k", left))
+		require.False(t, l.AllowN("k", 0))
+	})
+}
+
+func TestReset_MakesTheKeyFresh(t *testing.T) {
+	onEveryLayout(t, func(t *testing.T, l *Limiter, _ *ManualClock) {
+		fresh := l.Peek("k", 1)
+		for range 3 {
+			require.True(t, l.AllowN("k", int(l.burst)))
+			require.True(t, l.Allow("other"))
+			require.False(t, l.Allow("k"))
+			l.Reset("k")
+			require.Equal(t, fresh, l.Peek("k", 1))
+		}
+		require.Equal(t, int(l.burst)-3, l.Peek("other", 0).Remaining, "no other key is touched")
+		l.Reset("never seen")
+		require.Equal(t, 2, l.Len())
+		require.Equal(t, 1, l.Sweep(), "a reset key is idle")
+		require.Equal(t, 1, l.Len())
+	})
+}
+
+func TestLen_CountsTrackedKeys(t *testing.T) {
+	onEveryLayout(t, func(t *testing.T, l *Limiter, clock *ManualClock) {
+		require.Zero(t, l.Len())
+		for i := range 500 {
+			require.True(t, l.Allow(fmt.Sprint(i)))
+			require.True(t, l.Allow(fmt.Sprint(i/2)))
+			require.Equal(t, i+1, l.Len())
+			require.Equal(t, i+1, l.Stats().Keys)
+		}
+		clock.Advance(2 * l.limit.Period)
+		require.Equal(t, 500, l.Len(), "idle keys count until they are swept")
+		require.Equal(t, 500, l.Sweep())
+		require.Zero(t, l.Len())
+		require.Zero(t, l.Sweep())
+	})
+}
+
+func TestLimiter_NegativeNowCountsAsZero(t *testing.T) {
+	for name, c := range layouts {
+		t.Run("layout="+name, func(t *testing.T) {
+			c.Clock = badClock(-1 << 40)
+			bad := mustNew(t, c)
+			c.Clock = NewManualClock(time.Unix(0, 0))
+			zero := mustNew(t, c)
+			for _, cost := range []int{1, 0, 3, int(zero.burst), -1, int(zero.burst) - 4, 1} {
+				require.Equal(t, zero.Peek("k", cost), bad.Peek("k", cost))
+				require.Equal(t, zero.Take("k", cost), bad.Take("k", cost))
+				require.Equal(t, zero.AllowN("k", cost), bad.AllowN("k", cost))
+				require.Equal(t, zero.Key("k").TakeAt(0, cost), bad.Key("k").TakeAt(math.MinInt64, cost))
+				require.Equal(t, zero.Key("k").AllowAt(0, cost), bad.Key("k").AllowAt(-1, cost))
+			}
+			bad.Reset("k")
+			require.True(t, bad.Allow("k"))
+			require.Zero(t, bad.Sweep())
+		})
+	}
+}
+
+// badClock breaks the rule that a clock does not return a negative number.
+type badClock int64
+
+func (c badClock) Now() int64 { return int64(c) }
+
+func TestWorstCase_ClosedForms(t *testing.T) {
+	const s = time.Second
+	for _, c := range []struct {
+		algs  []Algorithm
+		limit Limit
+		want  map[time.Duration]int
+	}{
+		// A burst, and a unit for each interval of 100 ms that fits.
+		{bucketAlgorithms, PerSecond(10).WithBurst(5), map[time.Duration]int{
+			0: 5, 1: 5, 100*time.Millisecond - 1: 5, 100 * time.Millisecond: 6, s: 15, 10 * s: 105, 24 * time.Hour: 864_005,
+		}},
+		// The third of a second is rounded once, not once a unit.
+		{bucketAlgorithms, PerSecond(3).WithBurst(1), map[time.Duration]int{
+			0: 1, 333_333_332: 1, 333_333_333: 2, 333_333_334: 2, s - 1: 3, s: 4, 3 * s: 10, 3_000_000 * s: 9_000_001,
+		}},
+		{bucketAlgorithms, Per(3, 1), map[time.Duration]int{0: 3, 1: 6, 100: 303}},
+		// A window's limit, and another one for each boundary that a closed span of d
+		// can meet.
+		{[]Algorithm{FixedWindow}, PerSecond(10), map[time.Duration]int{
+			0: 10, 1: 20, s: 20, s + 1: 30, 2 * s: 30, 2*s + 1: 40, 59 * s: 600,
+		}},
+		// A limit at 0, P, 2P, ...
+		{[]Algorithm{SlidingLog}, PerSecond(10), map[time.Duration]int{
+			0: 10, s - 1: 10, s: 20, 2*s - 1: 20, 2 * s: 30, 59 * s: 600,
+		}},
+		// A limit at the end of a window, and then the rate.
+		{[]Algorithm{SlidingWindow}, PerSecond(10), map[time.Duration]int{
+			0: 10, 1: 10, 100 * time.Millisecond: 10, 100*time.Millisecond + 1: 11, s: 19, s + 1: 20, 10*s + 1: 110,
+		}},
+		{[]Algorithm{SlidingWindow}, PerDay(100_000_000), map[time.Duration]int{
+			0: 100_000_000, day + 1: 200_000_000,
+		}},
+	} {
+		for _, a := range c.algs {
+			l := mustNew(t, Config{Algorithm: a, Limit: c.limit})
+			for d, want := range c.want {
+				assert.Equal(t, want, l.WorstCase(d), "%v %v, span %v", a, c.limit, d)
+			}
+		}
+	}
+}
+
+func TestWorstCase_EdgesOnEveryAlgorithm(t *testing.T) {
+	for _, a := range algorithms {
+		for _, limit := range []Limit{Per(1, 1), Per(1<<20, time.Second), Per(1, math.MaxInt64), Per(7, 1000)} {
+			l := mustNew(t, Config{Algorithm: a, Limit: limit})
+			assert.Zero(t, l.WorstCase(-1), "%v %v: a negative span", a, limit)
+			assert.Zero(t, l.WorstCase(math.MinInt64), "%v %v: a negative span", a, limit)
+			assert.Equal(t, limit.burst(), l.WorstCase(0), "%v %v: an instant", a, limit)
+			last := 0
+			for d := time.Duration(1); d > 0; d *= 3 {
+				require.GreaterOrEqual(t, l.WorstCase(d), last, "%v %v: a longer span admits no less", a, limit)
+				last = l.WorstCase(d)
+			}
+			require.GreaterOrEqual(t, l.WorstCase(math.MaxInt64), last)
+		}
+	}
+}
+
+func TestWorstCase_SaturatesAtMaxInt(t *testing.T) {
+	for _, a := range algorithms {
+		limit := Per(1, 1) // MaxInt64 units in MaxInt64 ns, and then some
+		switch a {
+		case GCRA, TokenBucket, LeakyBucket, FixedWindow:
+			limit = Per(3, 1) // three times as many
+		case SlidingLog:
+			limit = Per(1<<20, 1) // the product takes 83 bits
+		}
+		l := mustNew(t, Config{Algorithm: a, Limit: limit})
+		assert.Equal(t, math.MaxInt, l.WorstCase(math.MaxInt64), "%v", a)
+	}
+}
+
+func TestStats_CountsCallsThatChargeOrWouldHave(t *testing.T) {
+	for name, c := range layouts {
+		t.Run("layout="+name, func(t *testing.T) {
+			c.Clock, c.Stats = NewManualClock(start), true
+			l := mustNew(t, c)
+			burst := int(l.burst)
+			require.True(t, l.Allow("k"))
+			require.True(t, l.AllowN("k", burst-2))
+			require.True(t, l.Key("k").TakeAt(start.UnixNano(), 1).Allowed)
+			require.False(t, l.Allow("k"))
+			require.False(t, l.Take("k", 2).Allowed)
+			require.False(t, l.AllowN("k", burst+1), "a cost above the burst is a denied call")
+			require.False(t, l.Take("k", -1).Allowed, "and so is a negative one")
+			require.True(t, l.Take("other", burst).Allowed)
+			want := Stats{Keys: 2, Admitted: 4, Denied: 4, Growths: l.Stats().Growths}
+			require.Equal(t, want, l.Stats())
+
+			l.AllowN("k", 0)
+			l.Take("new", 0)
+			for _, cost := range []int{-1, 0, 1, burst, burst + 1} {
+				l.Peek("k", cost)
+				l.Key("new").Peek(cost)
+			}
+			l.Reset("k")
+			require.Equal(t, want, l.Stats(), "cost 0, Peek and Reset are not counted")
+		})
+	}
+}
+
+func TestStats_WithoutConfigStatsOnlyEventsAreCounted(t *testing.T) {
+	onEveryLayout(t, func(t *testing.T, l *Limiter, clock *ManualClock) {
+		for i := range 100 {
+			l.AllowN(fmt.Sprint(i), int(l.burst))
+			l.Allow(fmt.Sprint(i))
+		}
+		clock.Advance(2 * l.limit.Period)
+		l.Sweep()
+		s := l.Stats()
+		require.Zero(t, s.Admitted)
+		require.Zero(t, s.Denied)
+		require.Equal(t, uint64(100), s.Swept)
+		require.Positive(t, s.Growths)
+		require.Zero(t, s.Evicted+s.Untracked)
+	})
+}
+
+func TestStats_CountsOverflow(t *testing.T) {
+	for name, c := range layouts {
+		for overflow, want := range map[Overflow]Stats{
+			EvictSoonest: {Keys: 4, Admitted: 20, Evicted: 16},
+			DenyNew:      {Keys: 4, Admitted: 4, Denied: 16, Untracked: 16},
+			AdmitNew:     {Keys: 4, Admitted: 20, Untracked: 16},
+		} {
+			c.Clock, c.Overflow, c.MaxKeys, c.Shards, c.Stats = NewManualClock(start), overflow, 4, 1, true
+			l := mustNew(t, c)
+			for i := range 20 {
+				require.Equal(t, i < 4 || overflow != DenyNew, l.Allow(fmt.Sprint(i)))
+			}
+			got := l.Stats()
+			got.Growths = 0
+			require.Equal(t, want, got, "%s %v", name, overflow)
+		}
+	}
+}
+
+func TestKey_ZeroKeyPanics(t *testing.T) {
+	require.Panics(t, func() { Key{}.Allow() })
+}
