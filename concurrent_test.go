@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"runtime"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -89,9 +90,18 @@ func (y yielding) charge(word uint64, now int64, cost int) (uint64, bool) {
 
 type yieldingWide struct{ wideAlgorithm }
 
+// admit and describe yield on both sides: the word has been read, the tail has not;
+// the tail has been read, the word has not been looked at again.
 func (y yieldingWide) admit(word uint64, tail []atomic.Uint64, now int64, cost int) bool {
+	yieldSometimes()
 	defer yieldSometimes()
 	return y.wideAlgorithm.admit(word, tail, now, cost)
+}
+
+func (y yieldingWide) describe(word uint64, tail []atomic.Uint64, now int64, cost int, charges bool) (bool, int, time.Duration, time.Duration) {
+	yieldSometimes()
+	defer yieldSometimes()
+	return y.wideAlgorithm.describe(word, tail, now, cost, charges)
 }
 
 // commit yields with the word locked.
@@ -150,6 +160,121 @@ func hammer(t *testing.T, l *Limiter) {
 		require.Equal(t, int64(burst), admitted[hot].Load(), "hot key %d", hot)
 	}
 	require.Zero(t, l.Stats().Evicted)
+}
+
+// TestConcurrent_ContentionIsNeverADenial: goroutines that together ask for no more
+// than the burst are all admitted, and Peek sees no less than what is left, however
+// often the table is replaced under them.
+func TestConcurrent_ContentionIsNeverADenial(t *testing.T) {
+	forEveryLayout(t, func(t *testing.T, c Config) {
+		t.Parallel()
+		const callers, calls = 3, 150
+		c.Clock, c.Shards = NewManualClock(start), 1
+		moves := int64(0)
+		for rounds := 0; rounds < 2000 && (rounds < 3 || moves < 100); rounds++ {
+			l := mustNew(t, c)
+			var done atomic.Bool
+			churn := goDo(1, func(int) {
+				for i := 0; !done.Load(); i = (i + 1) % 100 {
+					k := l.KeyUint64(uint64(i))
+					k.Allow()
+					k.Reset()
+					l.Sweep()
+				}
+			})
+			goDo(callers, func(int) {
+				for range calls {
+					if !l.Take("hot", 1).Allowed {
+						t.Error("denied within the burst")
+					}
+					if l.Peek("hot", 0).Remaining < int(l.burst)-callers*calls {
+						t.Error("Peek sees more spent than there was")
+					}
+				}
+			})()
+			done.Store(true)
+			churn()
+			moves += l.moves.Value()
+			require.Equal(t, int(l.burst)-callers*calls, l.Peek("hot", 0).Remaining)
+		}
+		require.GreaterOrEqual(t, moves, int64(100), "few decisions met a moved word: the race was not run")
+	})
+}
+
+// TestConcurrent_TornReadsOfALogDoNotCount: the log is full of units that are old
+// enough, and calls for half of them come at once. A call that reads a place which
+// another has just taken must look again, and not take it for the oldest.
+func TestConcurrent_TornReadsOfALogDoNotCount(t *testing.T) {
+	const limit, callers = 60, 3
+	retried := int64(0)
+	for rounds := 0; rounds < 2000 && (rounds < 200 || retried < 50); rounds++ {
+		l, clock := newFrozen(t, Config{Algorithm: SlidingLog, Limit: PerSecond(limit)})
+		require.True(t, l.AllowN("k", limit))
+		clock.Advance(time.Second)
+		yieldBeforeSwap(l)
+		goDo(callers, func(g int) {
+			last := limit
+			for i := range limit / 2 / callers {
+				if g == 0 && i%2 == 0 && !l.Allow("k") || (g > 0 || i%2 == 1) && !l.Take("k", 1).Allowed {
+					t.Error("denied, though half of the log is old enough")
+				}
+				left := l.Peek("k", 0).Remaining
+				if left < limit/2 || left > last {
+					t.Errorf("Peek sees %d left, after it had seen %d", left, last)
+				}
+				last = left
+			}
+		})()
+		retried += l.lostRaces.Value()
+	}
+	require.GreaterOrEqual(t, retried, int64(50), "few swaps failed: the race was not run")
+}
+
+// TestConcurrent_PeekSeesOneStateOfALog: a Peek whose tail has been written while it
+// read would find more than half of the places taken, and none left.
+func TestConcurrent_PeekSeesOneStateOfALog(t *testing.T) {
+	for range 300 {
+		l, clock := newFrozen(t, Config{Algorithm: SlidingLog, Limit: PerSecond(60)})
+		require.True(t, l.AllowN("k", 60))
+		clock.Advance(time.Second)
+		yieldBeforeSwap(l)
+		wait := goDo(1, func(int) {
+			l.AllowN("k", 25)
+			l.AllowN("k", 25)
+		})
+		for left := 60; left != 10; {
+			left = l.Peek("k", 0).Remaining
+			require.Contains(t, []int{60, 35, 10}, left)
+		}
+		wait()
+	}
+}
+
+// TestConcurrent_NewKeysAdmitTheirBurst: goroutines meet at keys that are just being
+// added. Were the id stored before the word, a charge in between would be lost.
+func TestConcurrent_NewKeysAdmitTheirBurst(t *testing.T) {
+	forEveryLayout(t, func(t *testing.T, c Config) {
+		keys := 30_000
+		if crowded() || raceEnabled {
+			keys = 300
+		}
+		c.Clock, c.MaxKeys = NewManualClock(start), -1
+		c.Limit = PerMinute(2)
+		if name := t.Name(); c.Algorithm == SlidingWindow && strings.HasSuffix(name, "wide") {
+			c.Limit = PerSecond(100_000)
+		}
+		l := mustNew(t, c)
+		cost := int(l.burst) / 2
+		var admitted atomic.Int64
+		goDo(3, func(int) {
+			for i := range keys {
+				if l.KeyUint64(uint64(i)).AllowN(cost) {
+					admitted.Add(1)
+				}
+			}
+		})()
+		require.Equal(t, int64(2*keys), admitted.Load())
+	})
 }
 
 // TestConcurrent_EveryWindowAdmitsItsLimit moves time from window to window while

@@ -155,18 +155,23 @@ func (st *store) makeRoomLocked(s *shard, now int64) bool {
 		return false
 	}
 	s.tries, s.triedAt = 0, now
-	idle := st.countIdleLocked(s, now)
-	switch {
-	case idle >= batch || idle > 0 && paid:
-		st.dropIdleLocked(s, now, s.len()-idle)
-	case st.overflow == EvictSoonest:
-		st.evictLocked(s, now, batch-idle, st.liveLocked(s, now))
+	if st.overflow != EvictSoonest {
+		if idle := st.countIdleLocked(s, now); idle > 0 {
+			st.dropIdleLocked(s, now, s.len()-idle)
+		}
+		return s.len() < s.share
 	}
-	if st.overflow == EvictSoonest && s.len() >= s.share {
+	live := st.liveLocked(s, now)
+	if idle := s.len() - len(live); idle >= batch || idle > 0 && paid {
+		st.dropIdleLocked(s, now, len(live))
+	} else {
+		st.evictLocked(s, now, batch-idle, live)
+	}
+	if s.len() >= s.share {
 		// What was to go has been charged meanwhile. That must not turn a key away.
 		st.evictLocked(s, now, batch, nil)
 	}
-	return s.len() < s.share
+	return true
 }
 
 // liveLocked lists the ranks of the entries that are not idle at now.

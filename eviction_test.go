@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"math"
 	"runtime"
-	"slices"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -159,8 +158,10 @@ func TestGrowth_BusyKeysThatAreIdleInBetweenStay(t *testing.T) {
 	clock := NewManualClock(start)
 	l := mustNew(t, Config{Limit: PerSecond(1_000_000_000), Clock: clock})
 	for range 50 {
-		fill(l, "key", 200)
-		clock.Advance(time.Millisecond)
+		for i := range 200 {
+			require.True(t, l.Allow(fmt.Sprint("key", i)))
+			clock.Advance(time.Microsecond) // all keys are idle whenever a table grows
+		}
 	}
 	require.Equal(t, 200, l.Len())
 	require.Zero(t, l.Stats().Swept)
@@ -186,337 +187,6 @@ func TestGrowth_MoreKeysStayThanExpected(t *testing.T) {
 	})
 }
 
-func TestMaxKeys_LenStaysWithin(t *testing.T) {
-	for _, o := range []Overflow{EvictSoonest, DenyNew, AdmitNew} {
-		for _, maxKeys := range []int{1, 2, 7, 100, 3000} {
-			t.Run(fmt.Sprintf("overflow=%v/max=%d", o, maxKeys), func(t *testing.T) {
-				l := mustNew(t, Config{Limit: PerSecond(1), Clock: NewManualClock(start), Overflow: o, MaxKeys: maxKeys})
-				for i := range 2*maxKeys + 50 {
-					l.Allow(fmt.Sprint("key", i))
-					require.LessOrEqual(t, l.Len(), maxKeys)
-				}
-				require.GreaterOrEqual(t, l.Len(), maxKeys*7/8)
-			})
-		}
-	}
-}
-
-// TestMaxKeys_EveryKeyFitsBeforeOverflow: with one shard MaxKeys is exact.
-func TestMaxKeys_EveryKeyFitsBeforeOverflow(t *testing.T) {
-	for _, maxKeys := range []int{1, 5, 6, 7, 48, 49, 1000} {
-		l := mustNew(t, Config{Limit: PerSecond(1), Clock: NewManualClock(start), MaxKeys: maxKeys, Overflow: DenyNew})
-		require.Equal(t, maxKeys, fill(l, "key", 2*maxKeys))
-		require.Equal(t, maxKeys, l.Len())
-		require.Equal(t, uint64(maxKeys), l.Stats().Untracked)
-	}
-}
-
-// TestEvictSoonest_FloodPushesOutItself: the offender, deep in debt, stays denied
-// through a flood of keys that are charged once.
-func TestEvictSoonest_FloodPushesOutItself(t *testing.T) {
-	forEveryLayout(t, func(t *testing.T, c Config) {
-		clock := NewManualClock(start)
-		c.Clock, c.MaxKeys = clock, 64
-		l := mustNew(t, c)
-		require.True(t, l.AllowN("offender", int(l.burst)))
-		for i := range 1000 {
-			require.True(t, l.Allow(fmt.Sprint("flood", i)))
-			require.False(t, l.Allow("offender"), "after %d keys", i)
-		}
-		require.Positive(t, l.Stats().Evicted)
-	})
-}
-
-// TestEvictSoonest_FloodInTheNextWindow: keys charged later than the offender, even
-// in a later window, go before it while it owes more than they do.
-func TestEvictSoonest_FloodInTheNextWindow(t *testing.T) {
-	for _, a := range []Algorithm{GCRA, TokenBucket, LeakyBucket, SlidingWindow, SlidingLog} {
-		edge := time.Unix(1_790_000_100, 0)
-		clock := NewManualClock(edge.Add(-10 * time.Second))
-		l := mustNew(t, Config{Algorithm: a, Limit: PerMinute(100), Clock: clock, MaxKeys: 64})
-		require.True(t, l.AllowN("offender", 100))
-		clock.Set(edge.Add(time.Second))
-		before := l.Peek("offender", 0).Remaining
-		fill(l, "flood", 1000)
-		require.Equal(t, before, l.Peek("offender", 0).Remaining, "%v", a)
-		require.Less(t, before, 30, "%v", a)
-	}
-}
-
-// TestEvictSoonest_TiesAreTakenFromTheWholeTable: were those of the first slots
-// taken, only the front of the table would ever lose keys, its back would fill up,
-// and probes there would be hundreds of slots long.
-func TestEvictSoonest_TiesAreTakenFromTheWholeTable(t *testing.T) {
-	if crowded() {
-		return // all probes are long
-	}
-	for _, a := range []Algorithm{SlidingWindow, FixedWindow} {
-		l := mustNew(t, Config{Algorithm: a, Limit: PerDay(8), MaxKeys: 4096, Shards: 1, Clock: NewManualClock(start)})
-		for i := range uint64(20 * 4096) {
-			require.True(t, l.KeyUint64(i).Allow())
-		}
-		tab := l.shards[0].table.Load()
-		steps, n := 0, 0
-		for i := range tab.slots {
-			if id := tab.slots[i].id.Load(); id != 0 {
-				steps += int((uint64(i)-id&tab.home)&tab.mask) + 1
-				n++
-			}
-		}
-		require.Less(t, float64(steps)/float64(n), 4.0, "slots a probe, %v", a)
-	}
-}
-
-// chargingRank charges keys while they are being ranked for eviction, so that the
-// ranks are out of date when the entries are frozen.
-type chargingRank struct {
-	algorithm
-	also func()
-}
-
-func (c chargingRank) rank(word uint64, now int64) uint64 {
-	defer c.also()
-	return c.algorithm.rank(word, now)
-}
-
-// TestEvictSoonest_ContentionIsNoDenial: all that was to go is charged meanwhile.
-func TestEvictSoonest_ContentionIsNoDenial(t *testing.T) {
-	for _, maxKeys := range []int{1, 20} {
-		l := mustNew(t, Config{Limit: PerSecond(1).WithBurst(1_000_000), Clock: NewManualClock(start), MaxKeys: maxKeys})
-		fill(l, "old", maxKeys)
-		plain := l.alg
-		listed := 0
-		l.alg = chargingRank{plain, func() {
-			if listed++; listed <= maxKeys { // only while they are listed: later they are frozen
-				fill(l, "old", maxKeys)
-			}
-		}}
-		require.True(t, l.Take("new", 1).Allowed)
-		l.alg = plain
-		require.Zero(t, l.Stats().Untracked)
-		require.Equal(t, max(1, maxKeys-max(1, maxKeys/8)+1), l.Len())
-	}
-}
-
-// chargingIdle charges keys once while they are counted as idle.
-type chargingIdle struct {
-	wideAlgorithm
-	also func()
-}
-
-func (c chargingIdle) idleAt(word uint64, tail []atomic.Uint64) uint64 {
-	at := c.wideAlgorithm.idleAt(word, tail)
-	c.also()
-	return at
-}
-
-// TestGrowth_IdleKeysComeBackWhileTheyAreCounted: all six keys of a full table look
-// idle, and are charged before they are frozen. The new table must still have room
-// for the seventh.
-func TestGrowth_IdleKeysComeBackWhileTheyAreCounted(t *testing.T) {
-	clock := NewManualClock(start)
-	l := mustNew(t, Config{Algorithm: SlidingLog, Limit: PerSecond(2), Clock: clock, TTL: 1, Shards: 1})
-	fill(l, "old", 6)
-	clock.Advance(10 * time.Second)
-	plain, calls := l.wide, 0
-	l.wide = chargingIdle{plain, func() {
-		if calls++; calls == 6 {
-			fill(l, "old", 6)
-		}
-	}}
-	l.shards[0].sweepAt = math.MaxInt64 // growth is to find them, not a sweep
-	require.True(t, l.Allow("seventh"))
-	l.wide = plain
-	require.Equal(t, 7, l.Len())
-	for i := range 6 {
-		require.Equal(t, 1, l.Peek(fmt.Sprint("old", i), 0).Remaining)
-	}
-}
-
-func TestEvictSoonest_IdleKeysGoFirst(t *testing.T) {
-	clock := NewManualClock(start)
-	l := mustNew(t, Config{Limit: PerSecond(1).WithBurst(100), Clock: clock, MaxKeys: 100})
-	for i := range 50 {
-		l.AllowN(fmt.Sprint("live", i), 100)
-	}
-	fill(l, "idle", 50)
-	clock.Advance(time.Second)
-	fill(l, "new", 50)
-	require.Zero(t, l.Stats().Evicted)
-	require.Equal(t, uint64(50), l.Stats().Swept)
-	for i := range 50 {
-		require.False(t, l.AllowN(fmt.Sprint("live", i), 3))
-	}
-}
-
-// TestEvictSoonest_DropsInTheOrderOfIdleness, and only as many as a batch.
-func TestEvictSoonest_DropsInTheOrderOfIdleness(t *testing.T) {
-	l := mustNew(t, Config{Limit: PerSecond(1).WithBurst(1000), Clock: NewManualClock(start), MaxKeys: 80})
-	for i := range 80 {
-		l.AllowN(fmt.Sprint("key", i), 1000-(i*37)%80) // all different
-	}
-	l.Allow("one more")
-	require.Equal(t, uint64(10), l.Stats().Evicted, "a batch of an eighth")
-	for i := range 80 {
-		fresh := l.Peek(fmt.Sprint("key", i), 1000).Allowed
-		require.Equal(t, (i*37)%80 >= 70, fresh, "key%d", i)
-	}
-}
-
-// TestEvictSoonest_TiesGoByCount: in windows all keys become idle together.
-func TestEvictSoonest_TiesGoByCount(t *testing.T) {
-	for _, a := range []Algorithm{FixedWindow, SlidingWindow} {
-		l := mustNew(t, Config{Algorithm: a, Limit: PerMinute(100), Clock: NewManualClock(start), MaxKeys: 16})
-		for i := range 8 {
-			l.AllowN(fmt.Sprint("busy", i), 50)
-		}
-		fill(l, "flood", 1000)
-		for i := range 8 {
-			require.Equal(t, 50, l.Peek(fmt.Sprint("busy", i), 0).Remaining, "%v", a)
-		}
-	}
-}
-
-func TestDenyNew_KeepsEveryTrackedKey(t *testing.T) {
-	clock := NewManualClock(start)
-	l := mustNew(t, Config{Limit: PerMinute(60), Clock: clock, MaxKeys: 10, Overflow: DenyNew, Stats: true})
-	for i := range 10 {
-		require.True(t, l.AllowN(fmt.Sprint("old", i), 60))
-	}
-	require.True(t, l.Peek("new", 60).Allowed, "Peek does not consider MaxKeys")
-	require.False(t, l.Allow("new"))
-	require.Equal(t, Decision{Limit: 60, RetryAfter: time.Second}, l.Take("new", 60), "the hint is one interval")
-	require.Equal(t, Stats{Keys: 10, Admitted: 10, Denied: 2, Untracked: 2, Growths: l.Stats().Growths}, l.Stats())
-	clock.Advance(time.Minute)
-	require.True(t, l.Allow("new"), "the old keys are idle")
-	require.Zero(t, l.Stats().Evicted)
-}
-
-// TestDenyNew_ResetMakesRoom, although the shard has just been found full of live
-// keys.
-func TestDenyNew_ResetMakesRoom(t *testing.T) {
-	forEveryLayout(t, func(t *testing.T, c Config) {
-		c.Clock, c.MaxKeys, c.Overflow = NewManualClock(start), 10, DenyNew
-		l := mustNew(t, c)
-		require.Equal(t, 10, fill(l, "old", 20))
-		l.Reset("old3")
-		require.True(t, l.Allow("new"))
-		require.False(t, l.Allow("newer"))
-		require.Equal(t, 10, l.Len())
-	})
-}
-
-// rankCounter counts how many entries are looked at.
-type rankCounter struct {
-	algorithm
-	looks *int
-}
-
-func (c rankCounter) idleAt(word uint64) uint64 {
-	*c.looks++
-	return c.algorithm.idleAt(word)
-}
-
-// TestMaxKeys_LookingForRoomIsPaidFor: whoever makes one key idle at a time and
-// then shows a new one must not have the whole shard looked at each time.
-func TestMaxKeys_LookingForRoomIsPaidFor(t *testing.T) {
-	const share, calls = 4000, 4000
-	for _, o := range []Overflow{EvictSoonest, DenyNew, AdmitNew} {
-		l := mustNew(t, Config{Limit: PerHour(1000), Clock: NewManualClock(start), MaxKeys: share, Shards: 1, Overflow: o})
-		fill(l, "old", share)
-		looks := 0
-		l.alg = rankCounter{l.alg, &looks}
-		for i := range calls {
-			l.Reset(fmt.Sprint("old", i))
-			l.Allow(fmt.Sprint("new", i))
-		}
-		// A look and a rebuild for every batch of share/8, and for EvictSoonest one
-		// more for the idle keys alone: at most 2*2*8 looks a call.
-		require.LessOrEqual(t, looks, 40*calls, "%v", o)
-		require.LessOrEqual(t, l.Len(), share)
-	}
-}
-
-// TestDenyNew_IdleKeysAreFoundAgain: a shard that had no room is looked at again
-// after a batch of new keys, or after a pause, whichever comes first.
-func TestDenyNew_IdleKeysAreFoundAgain(t *testing.T) {
-	newFull := func() (*Limiter, *ManualClock) {
-		clock := NewManualClock(start)
-		l := mustNew(t, Config{Limit: PerHour(3600).WithBurst(3600), Clock: clock, MaxKeys: 64, Overflow: DenyNew})
-		for i := range 57 {
-			l.AllowN(fmt.Sprint("long", i), 3600)
-		}
-		fill(l, "short", 7)
-		require.False(t, l.Allow("new"))
-		return l, clock
-	}
-	l, clock := newFull()
-	clock.Advance(time.Second) // the short ones are idle, and the pause is over
-	require.Equal(t, 7, fill(l, "new", 20))
-	l, _ = newFull()
-	for i := range 7 {
-		l.Reset(fmt.Sprint("short", i)) // idle at once, before the pause is over
-	}
-	require.Equal(t, 7, fill(l, "new", 7+7), "turned away until a batch of 8 has come")
-}
-
-// TestAllowAt_AFutureTimeHurtsNobodyElse: a now from the future spends its own
-// key's units there. It must not make the shard believe that it is that late.
-func TestAllowAt_AFutureTimeHurtsNobodyElse(t *testing.T) {
-	forEveryLayout(t, func(t *testing.T, c Config) {
-		clock := NewManualClock(start)
-		c.Clock, c.Shards, c.TTL, c.MaxKeys = clock, 1, 1, 100
-		l := mustNew(t, c)
-		fill(l, "old", 90)
-		l.Key("future").AllowAt(math.MaxInt64-2, 1)
-		fill(l, "new", 500)
-		l.Sweep()
-		require.True(t, l.AllowN("later", int(l.burst)))
-		require.LessOrEqual(t, l.Peek("later", 0).ResetAfter, 2*max(c.Limit.Period, 72*time.Minute))
-	})
-}
-
-func TestAdmitNew_AdmitsWithoutState(t *testing.T) {
-	forEveryLayout(t, func(t *testing.T, c Config) {
-		c.Clock, c.MaxKeys, c.Overflow = NewManualClock(start), 10, AdmitNew
-		l := mustNew(t, c)
-		burst := int(l.burst)
-		for i := range 10 {
-			require.True(t, l.AllowN(fmt.Sprint("old", i), burst))
-		}
-		for range 3 {
-			require.True(t, l.AllowN("new", burst))
-			require.Equal(t, Decision{Allowed: true, Limit: burst, Remaining: burst}, l.Take("new", burst))
-			require.False(t, l.AllowN("new", burst+1))
-		}
-		require.False(t, l.Allow("old3"))
-		require.Equal(t, uint64(6), l.Stats().Untracked)
-		require.Equal(t, 10, l.Len())
-	})
-}
-
-func TestCut_TakesTheLowest(t *testing.T) {
-	rng := newRand(t)
-	for range 2000 {
-		ranks := make([]uint64, 1+rng.IntN(50))
-		for i := range ranks {
-			ranks[i] = rng.Uint64N(20)
-		}
-		sorted := slices.Sorted(slices.Values(ranks))
-		n := 1 + rng.IntN(len(ranks))
-		require.Equal(t, sorted[n-1], selectNth(slices.Clone(ranks), n-1))
-		c := newCut(slices.Clone(ranks), n)
-		var taken []uint64
-		for _, rank := range ranks {
-			if c.takes(rank) {
-				taken = append(taken, rank)
-			}
-		}
-		slices.Sort(taken)
-		require.Equal(t, sorted[:n], taken)
-	}
-}
-
 // TestArm_InsertionBetweenLastLookAndDisarming cannot be scheduled from outside,
 // so this replays its end state: keys, and a timer that has just disarmed.
 func TestArm_InsertionBetweenLastLookAndDisarming(t *testing.T) {
@@ -536,6 +206,17 @@ func TestArm_InsertionBetweenLastLookAndDisarming(t *testing.T) {
 type clockFunc func() int64
 
 func (f clockFunc) Now() int64 { return f() }
+
+// TestSweep_TimeBeforeTheFirstTTL: there the cutoff lies before 1970, and nothing has
+// been idle by then.
+func TestSweep_TimeBeforeTheFirstTTL(t *testing.T) {
+	for _, now := range []time.Duration{0, 1, 10*time.Second - 1} {
+		l := mustNew(t, Config{Limit: PerSecond(1), Clock: NewManualClock(time.Unix(0, int64(now)))})
+		fill(l, "key", 200)
+		require.Equal(t, 200, l.Len())
+		require.Zero(t, fill(l, "key", 200))
+	}
+}
 
 // TestSweep_EndOfTime: nothing overflows where cutoffs and TTLs meet the ends of
 // the clock's range.

@@ -8,27 +8,25 @@ import (
 	"github.com/sluice-go/sluice"
 )
 
-// One limiter serves any number of keys: here 100 requests per second for each
-// user, at most 3 of them at once.
+// One limiter serves any number of keys: here 1000 units an hour for each user, at
+// most 20 of them at once.
 func Example() {
-	lim, err := sluice.New(sluice.Config{Limit: sluice.PerSecond(100).WithBurst(3)})
+	lim, err := sluice.New(sluice.Config{Limit: sluice.PerHour(1000).WithBurst(20)})
 	if err != nil {
 		fmt.Println(err)
 		return
 	}
-	if lim.Allow("user:42") {
-		fmt.Println("serve user 42")
-	}
-	if !lim.AllowN("user:42", 3) {
-		fmt.Println("3 more at once are too many")
-	}
-	if lim.AllowN("user:7", 3) {
-		fmt.Println("serve user 7 three times")
-	}
+	fmt.Println(lim.Allow("user:42"))      // one unit
+	fmt.Println(lim.AllowN("user:42", 20)) // 20 more at once are too many
+	fmt.Println(lim.AllowN("user:7", 20))  // another user has a budget of its own
+
+	d := lim.Take("user:42", 5) // and what to tell the client
+	fmt.Println(d.Allowed, d.Remaining, d.RetryAfter)
 	// Output:
-	// serve user 42
-	// 3 more at once are too many
-	// serve user 7 three times
+	// true
+	// false
+	// true
+	// true 14 0s
 }
 
 // Take tells what a server wants to say to a client that it turns away.

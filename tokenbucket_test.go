@@ -57,3 +57,21 @@ func TestTokenBucket_LargestWordIsNotMoved(t *testing.T) {
 		require.False(t, ok)
 	}
 }
+
+// TestTokenBucket_RefillTimeNeverMovesBack, and a charge at an older time is spent
+// since then.
+func TestTokenBucket_RefillTimeNeverMovesBack(t *testing.T) {
+	alg, err := newTokenBucket(PerSecond(10).WithBurst(100))
+	require.Nil(t, err)
+	a := alg.(*tokenBucket)
+	now := start.UnixNano()
+	word, ok := a.charge(0, now, 3)
+	require.True(t, ok)
+	refill, spent := a.unpack(word)
+	older := int64(refill) - 1e8
+	word, ok = a.charge(word, older, 2)
+	require.True(t, ok)
+	again, more := a.unpack(word)
+	require.Equal(t, refill, again)
+	require.Equal(t, spent+2e8, more)
+}
