@@ -49,7 +49,7 @@ func unixNanos(t time.Time) int64 {
 }
 
 // CoarseClock is the system clock read once every resolution instead of once a
-// call, which makes a decision two to three times cheaper.
+// call, which makes a decision up to about twice as fast.
 //
 // A call is judged as if it had arrived up to one refresh earlier. Between two
 // refreshes time stands still, so that a limit whose burst is smaller than what

@@ -18,7 +18,7 @@ type Config struct {
 	// MaxKeys bounds the number of tracked keys, and so the memory. 0 means
 	// 1<<20; a negative number means no bound. Each shard holds an equal share, so
 	// overflow begins when the fullest shard is full, which with the default shards
-	// is at about 94 to 99% of MaxKeys. With a single shard the bound is exact; that
+	// is at about 90 to 99% of MaxKeys. With a single shard the bound is exact; that
 	// is the default up to 2047 keys.
 	MaxKeys int
 
@@ -44,7 +44,7 @@ type Config struct {
 	// chosen by strangers.
 	Hash Hash
 
-	// Stats makes the limiter count admitted and denied calls, for about 15 ns a
+	// Stats makes the limiter count admitted and denied calls, for 15 to 30 ns a
 	// call.
 	Stats bool
 }
@@ -73,7 +73,7 @@ type Overflow uint8
 //
 // Looking for idle keys takes time in proportion to the shard, so a full shard is
 // looked at once for every eighth of its share in new keys, or after a pause of
-// 1 us for each key of the share (33 ms at the defaults). In between, EvictSoonest
+// 1 us for each key of MaxKeys (1 s at the default). In between, EvictSoonest
 // does not spare live keys, and the others turn new keys away.
 const (
 	// EvictSoonest drops live keys, an eighth of the shard at a time: the ones that

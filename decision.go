@@ -12,7 +12,9 @@ const Never time.Duration = math.MaxInt64
 // Decision is the outcome of one call, with what a caller may want to tell its
 // client. All times are relative to the instant at which the call was judged.
 type Decision struct {
-	// Allowed reports whether the call was admitted and its cost charged.
+	// Allowed reports whether the call was admitted. Its cost has then been
+	// charged, but for Peek, for a cost of 0 (where Allowed speaks of one unit, and
+	// so does RetryAfter), under Unlimited, and under AdmitNew for want of room.
 	Allowed bool
 
 	// Limit is the most that can be admitted at once: the burst, or for the

@@ -18,7 +18,7 @@
 //   - SlidingWindow: at most about N in any window, for the price of a counter. It
 //     assumes that the previous window's cost was spread evenly.
 //   - SlidingLog: at most N in any window, exactly, for 8*N bytes a key and limits
-//     up to 1<<20. The worst case is 8*N*MaxKeys bytes.
+//     up to 1<<20. The worst case is 8*N*MaxKeys bytes, and about a fifth on top.
 //   - FixedWindow: at most N in each calendar second, minute or day, as quotas are
 //     sold. Up to 2*N can pass around a boundary.
 //
@@ -35,7 +35,8 @@
 // A key that has been idle, that is, can no longer be told from a fresh one, is
 // forgotten by a sweep; that never changes a decision. Memory is bounded by
 // MaxKeys: at 1M keys about 34 bytes a key, none of which the garbage collector
-// has to look into.
+// has to look into. (SlidingLog takes its logs on top, and a log of more than 32
+// units is an object of its own.)
 //
 // Decision paths do not allocate, but for a new key now and then, when its table
 // grows, and under SlidingLog, when it gets its log.

@@ -36,9 +36,10 @@ const (
 	// Not tuned.
 	roomFraction = 8
 
-	// scanPause is how long a full shard is left alone, for each key of its share.
-	// Looking at a key and moving it takes about 0.1 us, so looking for room takes
-	// at most about a tenth of one processor. Not tuned.
+	// scanPause is how long a full shard is left alone, for each key of MaxKeys.
+	// Looking at a key and moving it takes some 0.1 us, so all shards together spend
+	// at most about a tenth of one processor on looks that no new keys have paid
+	// for. Not tuned.
 	scanPause = time.Microsecond
 )
 
@@ -61,8 +62,10 @@ func (st *store) countIdleLocked(s *shard, cutoff int64) (n int) {
 // idle by cutoff, and returns how many that were.
 func (st *store) dropIdleLocked(s *shard, cutoff int64, want int) int {
 	n := st.rebuildLocked(s, want, func(e entry) bool { return st.idleBy(e, cutoff) })
-	s.floor = max(s.floor, cutoff)
-	st.swept.Add(uint64(n))
+	if n > 0 {
+		s.floor = max(s.floor, cutoff)
+		st.swept.Add(uint64(n))
+	}
 	return n
 }
 
@@ -150,11 +153,12 @@ func (st *store) sweepOnTimer() {
 func (st *store) makeRoomLocked(s *shard, now int64) bool {
 	now = st.settled(now)
 	batch := max(1, s.share/roomFraction)
-	paid := s.tries >= batch || now-s.triedAt >= int64(s.share)*int64(scanPause)
+	pause := int64(s.share) * int64(len(st.shards)) * int64(scanPause)
+	paid := s.tries >= batch || now-s.triedAt >= pause
 	if !paid && st.overflow != EvictSoonest {
 		return false
 	}
-	s.tries, s.triedAt = 0, now
+	s.tries, s.triedAt = 0, max(s.triedAt, now)
 	if st.overflow != EvictSoonest {
 		if idle := st.countIdleLocked(s, now); idle > 0 {
 			st.dropIdleLocked(s, now, s.len()-idle)
@@ -194,7 +198,7 @@ func (st *store) evictLocked(s *shard, now int64, n int, live []uint64) {
 		c = newCut(live, min(n, len(live)))
 	}
 	swept, evicted := 0, 0
-	st.rebuildLocked(s, max(0, s.len()-n), func(e entry) bool {
+	st.rebuildLocked(s, max(1, s.len()-n), func(e entry) bool { // not 0: a key is to be added
 		if st.idleBy(e, now) {
 			swept++
 			return true
@@ -209,7 +213,9 @@ func (st *store) evictLocked(s *shard, now int64, n int, live []uint64) {
 		evicted++
 		return true
 	})
-	s.floor = max(s.floor, now)
+	if swept > 0 {
+		s.floor = max(s.floor, now)
+	}
 	st.swept.Add(uint64(swept))
 	st.evicted.Add(uint64(evicted))
 }

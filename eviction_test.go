@@ -82,6 +82,24 @@ func TestSweep_OlderCallOnAForgottenKey(t *testing.T) {
 	}
 }
 
+// TestSweep_OlderCallOnAForgottenKeyIsDescribedFromItsOwnTime, like the next one.
+func TestSweep_OlderCallOnAForgottenKeyIsDescribedFromItsOwnTime(t *testing.T) {
+	forEveryLayout(t, func(t *testing.T, c Config) {
+		l, clock := newFrozen(t, c)
+		k := l.Key("k")
+		require.True(t, k.Allow())
+		clock.Advance(k.Peek(0).ResetAfter + time.Hour)
+		require.Equal(t, 1, l.Sweep())
+		older := clock.Now() - int64(700*time.Millisecond)
+		d := k.TakeAt(older, int(l.burst))
+		require.True(t, d.Allowed)
+		next := k.TakeAt(older, 0)
+		require.Equal(t, next.ResetAfter, d.ResetAfter)
+		require.Equal(t, next.Remaining, d.Remaining)
+		require.Zero(t, d.RetryAfter)
+	})
+}
+
 // TestSweep_TimerRunsWhileThereAreKeys: keys go between one and two TTLs after
 // they have become idle, the timer stops with the last one and starts again.
 func TestSweep_TimerRunsWhileThereAreKeys(t *testing.T) {
@@ -165,6 +183,24 @@ func TestGrowth_BusyKeysThatAreIdleInBetweenStay(t *testing.T) {
 	}
 	require.Equal(t, 200, l.Len())
 	require.Zero(t, l.Stats().Swept)
+}
+
+// TestGrowth_ClockAheadOfTheCallers: calls with recorded times, on a limiter whose
+// clock is years ahead, keep their state through growth.
+func TestGrowth_ClockAheadOfTheCallers(t *testing.T) {
+	forEveryLayout(t, func(t *testing.T, c Config) {
+		l, clock := newFrozen(t, c)
+		recorded := clock.Now() - int64(10*365*day)
+		for i := range uint64(300) {
+			require.True(t, l.KeyUint64(i).AllowAt(recorded, int(l.burst)))
+		}
+		for i := range uint64(300) {
+			require.False(t, l.KeyUint64(i).AllowAt(recorded, 1))
+		}
+		// Growth has forgotten nothing, so a still older time counts as it is.
+		fresh := l.Key("fresh").TakeAt(recorded-int64(time.Hour), 1).ResetAfter
+		require.LessOrEqual(t, fresh, 2*c.Limit.Period)
+	})
 }
 
 // TestGrowth_MoreKeysStayThanExpected: idle keys that are charged between the

@@ -27,10 +27,10 @@ type fixedWindow struct {
 
 func newFixedWindow(l Limit) (algorithm, *ConfigError) {
 	b := bits.Len(uint(l.Rate))
-	w, ok := newWindow(l, 64-b, minHorizon)
+	w, ok := newWindow(l.Period, 64-b, minHorizon)
 	if !ok {
-		return nil, configErrorf("Limit.Rate", "%d per %v: a count of %d bits leaves too few of 64 for the number of the window, which would run out before 2043; want a lower rate",
-			l.Rate, l.Period, b)
+		return nil, configErrorf("Limit.Rate", "%d per %v: the count leaves too few of 64 bits for the number of the window, which would run out before 2043; want at most %d",
+			l.Rate, l.Period, largestRate(l.Period, 64))
 	}
 	return &fixedWindow{window: w, limit: uint64(l.Rate), bits: b}, nil
 }

@@ -125,7 +125,7 @@ func checkSchedule(tb testing.TB, s *schedule, rate, period, now int64) {
 // checkWindow compares at and start with their definition.
 func checkWindow(tb testing.TB, period, now int64) {
 	tb.Helper()
-	w, ok := newWindow(Limit{Rate: 1, Period: time.Duration(period)}, 63, 1)
+	w, ok := newWindow(time.Duration(period), 63, 1)
 	if !ok {
 		return // all of time is one window
 	}

@@ -11,8 +11,9 @@ import (
 // Limit is the policy for a key: in the long run Rate units of cost per Period,
 // and at most Burst units at once.
 type Limit struct {
-	// Rate is the number of units per Period. 0 denies everything, math.MaxInt
-	// admits everything.
+	// Rate is the number of units per Period. 0 denies everything, whatever Burst
+	// is. math.MaxInt admits everything, and takes no Burst; on a 32-bit platform
+	// that is 2147483647.
 	Rate int
 	// Period is the time over which Rate is stated. It must be positive.
 	Period time.Duration

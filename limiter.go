@@ -106,8 +106,8 @@ func (l *Limiter) AllowN(key string, cost int) bool { return l.allow(l.hash.stri
 // Take charges cost units to key and describes the decision.
 //
 // The charge is all or nothing: a denied call leaves the key as it was, and a key
-// that is not tracked stays untracked. A cost of 0 charges nothing; Allowed then
-// says whether one unit would pass. A negative cost, or one above the burst, is
+// that is not tracked stays untracked. A cost of 0 charges nothing; the decision
+// is then the one on one unit, without regard to MaxKeys. A negative cost, or one above the burst, is
 // denied with RetryAfter Never. Take does not retain key.
 func (l *Limiter) Take(key string, cost int) Decision { return l.take(l.hash.string(key), cost) }
 

@@ -231,6 +231,30 @@ func TestDenyNew_ResetMakesRoom(t *testing.T) {
 	})
 }
 
+// TestMaxKeys_PausesAreSharedByAllShards: one new key to each of many shards after
+// a short pause must not have each of them looked at.
+func TestMaxKeys_PausesAreSharedByAllShards(t *testing.T) {
+	if crowded() {
+		return // one shard then
+	}
+	const shards, share = 32, 500
+	l, clock := newFrozen(t, Config{Limit: PerHour(1000), MaxKeys: shards * share, Shards: shards, Overflow: DenyNew})
+	for i := range uint64(2 * shards * share) {
+		l.KeyUint64(i).Allow()
+	}
+	looks := 0
+	l.alg = rankCounter{l.alg, &looks}
+	const calls, spacing = 10_000, 10 // us
+	for i := range calls {
+		clock.Advance(spacing * time.Microsecond)
+		l.KeyHash(uint64(i%shards)<<59 + uint64(i) + 1).Allow()
+	}
+	// Each shard is looked at once a MaxKeys microseconds, or once a batch.
+	pauses := calls*spacing/(shards*share) + 1
+	batches := calls/(shards*(share/roomFraction)) + 1
+	require.LessOrEqual(t, looks, (pauses+batches)*shards*share)
+}
+
 // rankCounter counts how many entries are looked at.
 type rankCounter struct {
 	algorithm

@@ -71,8 +71,8 @@ func newSchedule(l Limit) (schedule, *ConfigError) {
 		s.end = int64(end)
 	}
 	if s.end < minHorizon {
-		return s, configErrorf("Limit.Rate", "%d per %v is more than 4 units a nanosecond, which a 64-bit word cannot keep exactly",
-			rate, l.Period)
+		return s, configErrorf("Limit.Rate", "%d per %v is more than 4 units a nanosecond, which a 64-bit word cannot keep exactly; want at most %d",
+			rate, l.Period, 4*period)
 	}
 	return s, nil
 }

@@ -88,29 +88,6 @@ func TestSchedule_RefusesWhatDoesNotFit(t *testing.T) {
 	}
 }
 
-func TestWindow_NumbersAreExact(t *testing.T) {
-	rng := newRand(t)
-	for range modelOps() {
-		period := edgy(rng)
-		for _, now := range []int64{0, edgy(rng), math.MaxInt64 - edgy(rng) + 1, min(math.MaxInt64-period, period*(edgy(rng)%1000)) + 1} {
-			checkWindow(t, period, max(0, now))
-		}
-	}
-}
-
-// TestWindow_TimeStandsStillAtTheEnd, and never goes back there.
-func TestWindow_TimeStandsStillAtTheEnd(t *testing.T) {
-	w, ok := newWindow(Limit{Rate: 1, Period: 1000}, 8, 1)
-	require.True(t, ok)
-	require.Equal(t, uint64(254), w.last)
-	for _, now := range []int64{254_000, 254_999, 255_000, 255_001, math.MaxInt64} {
-		number, elapsed := w.at(now)
-		require.Equal(t, [2]uint64{254, 0}, [2]uint64{number, elapsed}, "%d", now)
-	}
-	require.Equal(t, uint64(254_000), w.start(254))
-	require.Equal(t, uint64(math.MaxUint64), w.start(255))
-}
-
 func TestMulDiv_Saturates(t *testing.T) {
 	for _, c := range []struct{ a, b, d, quo, rem uint64 }{
 		{7, 5, 4, 8, 3},

@@ -294,7 +294,7 @@ func (st *store) insert(s *shard, id uint64, now int64, cost int, d *Decision) (
 	}
 	t := s.table.Load()
 	i, _ := t.find(id)
-	word := st.first(t, i, max(now, s.floor), cost, d)
+	word := st.first(t, i, now, max(now, s.floor), cost, d)
 	t.slots[i].word.Store(word)
 	t.slots[i].id.Store(id)
 	s.count.Add(1)
@@ -303,23 +303,28 @@ func (st *store) insert(s *shard, id uint64, now int64, cost int, d *Decision) (
 	return word, admitted
 }
 
-// first returns the word after the first charge of the key in slot i, which a
-// cost within the burst is always admitted for. Under a wide algorithm it also
-// gives the slot its tail, and describes the call in d unless d is nil.
-func (st *store) first(t *table, i uint64, now int64, cost int, d *Decision) uint64 {
+// first returns the word after the first charge, at the time at, of the key in
+// slot i, which a cost within the burst is always admitted for. Under a wide
+// algorithm it also gives the slot its tail, and unless d is nil describes in it
+// the call as seen from now, which is not later than at.
+func (st *store) first(t *table, i uint64, now, at int64, cost int, d *Decision) uint64 {
 	if st.wide == nil {
-		word, _ := st.alg.charge(0, now, cost)
+		word, _ := st.alg.charge(0, at, cost)
 		return word
 	}
 	tail := t.tails.add(i)
+	word := st.wide.commit(0, tail, at, cost)
 	if d != nil {
-		_, d.Remaining, d.RetryAfter, d.ResetAfter = st.wide.describe(0, nil, now, cost, true)
+		_, d.Remaining, _, d.ResetAfter = st.wide.describe(word, tail, now, 1, false)
+		d.RetryAfter = 0
 	}
-	return st.wide.commit(0, tail, now, cost)
+	return word
 }
 
-// settled is a time to judge idleness by: now, which the caller of AllowAt may
-// have made up, but not ahead of the limiter's own clock.
+// settled is the time that idleness is judged by when a call at now needs room: the
+// older of now and the limiter's own clock. Ahead of the clock a caller of AllowAt
+// may have made now up. Behind it, judging by the clock would raise the floor over
+// the caller's head, and charge all that it brings to a time it has not reached.
 func (st *store) settled(now int64) int64 { return max(0, min(now, st.clock.Now())) }
 
 func (s *shard) len() int { return int(s.count.Load()) }
@@ -396,7 +401,8 @@ func (t *table) put(id uint64, e entry) {
 	t.slots[i].id.Store(id)
 }
 
-// each calls f for every entry that has not been moved.
+// each calls f for every entry of a shard's present table. The caller holds the
+// shard's lock, so none has been moved.
 func (st *store) each(t *table, f func(entry)) {
 	for i := range t.slots {
 		if t.slots[i].id.Load() != 0 {

@@ -51,7 +51,7 @@ func TestSlidingWindow_LayoutsAgree(t *testing.T) {
 		require.Nil(t, wide)
 		a := word.(*slidingWindowWord).slidingWindow
 		var ok bool
-		a.window, ok = newWindow(limit, 63-a.bits, minHorizon)
+		a.window, ok = newWindow(limit.Period, 63-a.bits, minHorizon)
 		require.True(t, ok)
 		one := mustNew(t, Config{Algorithm: SlidingWindow, Limit: limit, Clock: NewManualClock(start)})
 		two := mustNew(t, Config{Algorithm: SlidingWindow, Limit: limit, Clock: NewManualClock(start)})

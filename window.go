@@ -1,6 +1,9 @@
 package sluice
 
-import "math/bits"
+import (
+	"math/bits"
+	"time"
+)
 
 // A window cuts the clock's time into windows [k*P, (k+1)*P) of Unix time and
 // numbers them. FixedWindow and SlidingWindow share it.
@@ -9,19 +12,29 @@ type window struct {
 	last   uint64 // the last number; time stands still at its start
 }
 
-// newWindow returns windows of l.Period numbered in the given bits. The number
+// newWindow returns windows of a period numbered in the given bits. The number
 // with all bits set is not used, so that no word is all ones. ok is false if
 // time would end before horizon, nanoseconds after 1970.
-func newWindow(l Limit, numberBits int, horizon uint64) (w window, ok bool) {
-	period := uint64(l.Period)
+func newWindow(period time.Duration, numberBits int, horizon uint64) (w window, ok bool) {
 	if numberBits < 1 {
 		return window{}, false
 	}
-	last := uint64(1)<<numberBits - 2
-	if hi, lo := bits.Mul64(last, period); hi == 0 && lo < horizon {
-		return window{}, false
+	w = window{period: uint64(period), last: 1<<numberBits - 2}
+	hi, end := bits.Mul64(w.last, w.period)
+	return w, hi != 0 || end >= horizon
+}
+
+// largestRate returns the largest rate whose count leaves enough of the given bits
+// for the number of a window.
+func largestRate(period time.Duration, wordBits int) uint64 {
+	countBits := wordBits - 1
+	for countBits > 0 {
+		if _, ok := newWindow(period, wordBits-countBits, minHorizon); ok {
+			break
+		}
+		countBits--
 	}
-	return window{period: period, last: last}, true
+	return 1<<countBits - 1
 }
 
 // at returns the number of the window that contains now, and the time since its
