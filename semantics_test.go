@@ -58,38 +58,33 @@ func TestSemantics_CostZeroPeeksForOneUnit(t *testing.T) {
 
 func TestSemantics_NegativeCostIsDenied(t *testing.T) {
 	forEveryLayout(t, func(t *testing.T, c Config) {
-		l, _ := newFrozen(t, c)
-		require.True(t, l.Allow("k"))
-		before := snapshot(l)
-		for _, cost := range []int{-1, -2, math.MinInt, math.MinInt + 1} {
-			require.False(t, l.AllowN("k", cost))
-			d := l.Take("k", cost)
-			require.False(t, d.Allowed)
-			require.Equal(t, Never, d.RetryAfter)
-			require.Equal(t, int(l.burst)-1, d.Remaining)
-			require.Equal(t, d, l.Peek("k", cost))
-			require.False(t, l.AllowN("other", cost))
-		}
-		require.Equal(t, before, snapshot(l))
+		requireNever(t, c, -1, -2, math.MinInt, math.MinInt+1)
 	})
 }
 
 func TestSemantics_CostAboveBurstIsDenied(t *testing.T) {
 	forEveryLayout(t, func(t *testing.T, c Config) {
-		l, _ := newFrozen(t, c)
-		require.True(t, l.Allow("k"))
-		before := snapshot(l)
-		for _, cost := range []int{int(l.burst) + 1, math.MaxInt - 1, math.MaxInt} {
-			require.False(t, l.AllowN("k", cost))
-			d := l.Take("k", cost)
-			require.False(t, d.Allowed)
-			require.Equal(t, Never, d.RetryAfter)
-			require.Equal(t, int(l.burst)-1, d.Remaining)
-			require.Equal(t, d, l.Peek("k", cost))
-			require.False(t, l.AllowN("other", cost))
-		}
-		require.Equal(t, before, snapshot(l))
+		requireNever(t, c, c.Limit.burst()+1, math.MaxInt-1, math.MaxInt)
 	})
+}
+
+// requireNever demands that the costs are denied for ever, on a key with state and
+// on one without, and that nothing is written.
+func requireNever(t *testing.T, c Config, costs ...int) {
+	t.Helper()
+	l, _ := newFrozen(t, c)
+	require.True(t, l.Allow("k"))
+	before := snapshot(l)
+	for _, cost := range costs {
+		require.False(t, l.AllowN("k", cost))
+		d := l.Take("k", cost)
+		require.False(t, d.Allowed)
+		require.Equal(t, Never, d.RetryAfter)
+		require.Equal(t, int(l.burst)-1, d.Remaining)
+		require.Equal(t, d, l.Peek("k", cost))
+		require.False(t, l.AllowN("other", cost))
+	}
+	require.Equal(t, before, snapshot(l))
 }
 
 func TestSemantics_DeniedCallWritesNothing(t *testing.T) {
