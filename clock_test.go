@@ -193,6 +193,18 @@ func TestCoarseClock_IsRefreshedEveryResolution(t *testing.T) {
 	}
 }
 
+// requireParks demands that a clock of 1 ms that has just been read parks after the
+// quiet ticks, and not before.
+func requireParks(t *testing.T, clock *CoarseClock) {
+	t.Helper()
+	time.Sleep(coarseQuietTicks * time.Millisecond)
+	synctest.Wait()
+	require.False(t, clock.parked())
+	time.Sleep(time.Millisecond)
+	synctest.Wait()
+	require.True(t, clock.parked())
+}
+
 func TestCoarseClock_ParksWhenUnreadAndWakesExactly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		clock := NewCoarseClock(time.Millisecond)
@@ -202,12 +214,7 @@ func TestCoarseClock_ParksWhenUnreadAndWakesExactly(t *testing.T) {
 			require.False(t, clock.parked())
 
 			// The tick after the read finds it read, and then come the quiet ones.
-			time.Sleep(coarseQuietTicks * time.Millisecond)
-			synctest.Wait()
-			require.False(t, clock.parked())
-			time.Sleep(time.Millisecond)
-			synctest.Wait()
-			require.True(t, clock.parked())
+			requireParks(t, clock)
 
 			// A tick that still came would store the time.
 			stored := clock.stored()
@@ -249,12 +256,7 @@ func TestCoarseClock_ManyWakersArmOneTimer(t *testing.T) {
 			}
 			wg.Wait()
 			clock.touch() // a reader that found it parked, and got the lock last
-			time.Sleep(coarseQuietTicks * time.Millisecond)
-			synctest.Wait()
-			require.False(t, clock.parked())
-			time.Sleep(time.Millisecond)
-			synctest.Wait()
-			require.True(t, clock.parked())
+			requireParks(t, clock)
 		}
 	})
 }

@@ -1,7 +1,5 @@
 package sluice
 
-import "time"
-
 // GCRA is the generic cell rate algorithm in its virtual scheduling form (ITU-T
 // I.371, annex A; ATM Forum TM 4.0).
 //
@@ -39,11 +37,3 @@ func (a *gcra) charge(word uint64, now int64, cost int) (uint64, bool) {
 	}
 	return full + need, true
 }
-
-func (a *gcra) describe(word uint64, now int64, cost int, allowed bool) (int, time.Duration, time.Duration) {
-	return a.schedule.describe(word, now, cost, allowed)
-}
-
-func (a *gcra) idleAt(word uint64) uint64 { return a.earliest(word) }
-
-func (a *gcra) rank(word uint64, _ int64) uint64 { return word }

@@ -1,8 +1,6 @@
 package sluice
 
 import (
-	"errors"
-	"io/fs"
 	"testing"
 	"time"
 
@@ -15,33 +13,22 @@ import (
 // logs, as two independent exact programs took it, through Allow on the log's
 // clock and through AllowAt.
 func TestGroundTruth_RealLogs(t *testing.T) {
-	logs, err := groundtruth.Load(".")
-	if errors.Is(err, fs.ErrNotExist) {
-		t.Skip("no shared/data/access beside the repository: the ground truth is not checked")
-	}
-	require.NoError(t, err)
-	for _, log := range logs {
-		for _, rule := range log.Rules {
-			for _, name := range rule.Algorithms {
-				t.Run(log.Name+"/"+rule.Name+"/"+name, func(t *testing.T) {
-					var a Algorithm
-					require.NoError(t, a.UnmarshalText([]byte(name)))
-					clock := NewManualClock(time.Unix(0, 0))
-					c := Config{Algorithm: a, Limit: PerMinute(rule.Limit), Hash: Stable, Clock: clock}
-					byClock := mustNew(t, c)
-					// The clock of this one is years ahead of the log, and must not matter to
-					// growth and overflow.
-					c.Clock = NewManualClock(start)
-					byTime := mustNew(t, c)
-					assert.Equal(t, rule.Want, groundtruth.Replay(log.Lines, func(client string, now int64) bool {
-						clock.Set(time.Unix(0, now))
-						return byClock.Allow(client)
-					}))
-					assert.Equal(t, rule.Want, groundtruth.Replay(log.Lines, func(client string, now int64) bool {
-						return byTime.Key(client).AllowAt(now, 1)
-					}))
-				})
-			}
-		}
-	}
+	groundtruth.ForEach(t, ".", func(t *testing.T, log groundtruth.Log, rule groundtruth.Rule, name string) {
+		var a Algorithm
+		require.NoError(t, a.UnmarshalText([]byte(name)))
+		clock := NewManualClock(time.Unix(0, 0))
+		c := Config{Algorithm: a, Limit: PerMinute(rule.Limit), Hash: Stable, Clock: clock}
+		byClock := mustNew(t, c)
+		// The clock of this one is years ahead of the log, and must not matter to
+		// growth and overflow.
+		c.Clock = NewManualClock(start)
+		byTime := mustNew(t, c)
+		assert.Equal(t, rule.Want, groundtruth.Replay(log.Lines, func(client string, now int64) bool {
+			clock.Set(time.Unix(0, now))
+			return byClock.Allow(client)
+		}))
+		assert.Equal(t, rule.Want, groundtruth.Replay(log.Lines, func(client string, now int64) bool {
+			return byTime.Key(client).AllowAt(now, 1)
+		}))
+	})
 }

@@ -1,7 +1,5 @@
 package sluice
 
-import "time"
-
 // leakyBucket is a queue that holds B units and drains at R per P. Allow and
 // Take use it as a meter: a call is admitted iff the queue has room for its cost
 // (the continuous-state leaky bucket of ITU-T I.371, annex A).
@@ -37,11 +35,3 @@ func (a *leakyBucket) charge(word uint64, now int64, cost int) (uint64, bool) {
 	}
 	return t + level + pour, true
 }
-
-func (a *leakyBucket) describe(word uint64, now int64, cost int, allowed bool) (int, time.Duration, time.Duration) {
-	return a.schedule.describe(word, now, cost, allowed)
-}
-
-func (a *leakyBucket) idleAt(word uint64) uint64 { return a.earliest(word) }
-
-func (a *leakyBucket) rank(word uint64, _ int64) uint64 { return word }

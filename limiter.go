@@ -107,8 +107,8 @@ func (l *Limiter) AllowN(key string, cost int) bool { return l.allow(l.hash.stri
 //
 // The charge is all or nothing: a denied call leaves the key as it was, and a key
 // that is not tracked stays untracked. A cost of 0 charges nothing; the decision
-// is then the one on one unit, without regard to MaxKeys. A negative cost, or one above the burst, is
-// denied with RetryAfter Never. Take does not retain key.
+// is then the one on one unit, without regard to MaxKeys. A negative cost, or one
+// above the burst, is denied with RetryAfter Never. Take does not retain key.
 func (l *Limiter) Take(key string, cost int) Decision { return l.take(l.hash.string(key), cost) }
 
 // Peek returns what Take would return, but charges nothing and tracks nothing. For
@@ -225,7 +225,7 @@ func (l *Limiter) allowAt(id uint64, now int64, cost int) bool {
 	} else {
 		out = l.chargeWide(id, now, cost, nil)
 	}
-	allowed := out == admitted || out == waved
+	allowed := out.allowed()
 	if l.tally != nil {
 		l.tally.count(allowed)
 	}
@@ -238,21 +238,21 @@ func (l *Limiter) takeAt(id uint64, now int64, cost int) Decision {
 		return l.edge(id, now, cost)
 	}
 	d := Decision{Limit: int(l.burst)}
+	var word uint64
 	var out outcome
 	if l.wide == nil {
-		var word uint64
 		word, out = l.charge(id, now, cost)
-		d.Allowed = out == admitted || out == waved
-		d.Remaining, d.RetryAfter, d.ResetAfter = l.alg.describe(word, now, cost, d.Allowed)
 	} else {
 		out = l.chargeWide(id, now, cost, &d)
-		d.Allowed = out == admitted || out == waved
 	}
-	switch out {
-	case waved: // the key stays fresh
+	d.Allowed = out.allowed()
+	switch {
+	case out == waved: // the key stays fresh
 		d.Remaining, d.RetryAfter, d.ResetAfter = d.Limit, 0, 0
-	case refused:
+	case out == refused:
 		d.Remaining, d.RetryAfter, d.ResetAfter = 0, l.limit.interval(), 0
+	case l.wide == nil:
+		d.Remaining, d.RetryAfter, d.ResetAfter = l.alg.describe(word, now, cost, d.Allowed)
 	}
 	if l.tally != nil {
 		l.tally.count(d.Allowed)

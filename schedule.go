@@ -108,7 +108,7 @@ func (s *schedule) earliest(tick uint64) uint64 {
 	return t
 }
 
-// describe is algorithm.describe for a key with the given full tick.
+// describe, idleAt and rank are algorithm's, for a word that is the full tick.
 func (s *schedule) describe(full uint64, now int64, cost int, allowed bool) (remaining int, retry, reset time.Duration) {
 	t := s.tick(now)
 	remaining = s.capacity
@@ -122,6 +122,10 @@ func (s *schedule) describe(full uint64, now int64, cost int, allowed bool) (rem
 	}
 	return remaining, retry, reset
 }
+
+func (s *schedule) idleAt(full uint64) uint64 { return s.earliest(full) }
+
+func (s *schedule) rank(full uint64, _ int64) uint64 { return full }
 
 // worstCase is a burst, and what accrues in the most ticks that a span of d ns
 // can hold.

@@ -160,6 +160,9 @@ const (
 	retrying // start over
 )
 
+// allowed reports whether the call passes.
+func (o outcome) allowed() bool { return o == admitted || o == waved }
+
 // shardOf returns the shard of id. With a single shard the shift is 64, which
 // gives 0.
 func (st *store) shardOf(id uint64) *shard { return &st.shards[id>>st.shift] }

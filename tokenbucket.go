@@ -74,6 +74,6 @@ func (a *tokenBucket) describe(word uint64, now int64, cost int, allowed bool) (
 	return a.schedule.describe(a.full(word), now, cost, allowed)
 }
 
-func (a *tokenBucket) idleAt(word uint64) uint64 { return a.earliest(a.full(word)) }
+func (a *tokenBucket) idleAt(word uint64) uint64 { return a.schedule.idleAt(a.full(word)) }
 
-func (a *tokenBucket) rank(word uint64, _ int64) uint64 { return a.full(word) }
+func (a *tokenBucket) rank(word uint64, now int64) uint64 { return a.schedule.rank(a.full(word), now) }

@@ -11,13 +11,16 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
+	"testing"
 	"time"
 )
 
@@ -125,6 +128,26 @@ func Load(root string) ([]Log, error) {
 		}
 	}
 	return logs, nil
+}
+
+// ForEach runs f as a sub-test for each algorithm of each rule of each log. Where
+// the logs are not there it skips the test, and says so.
+func ForEach(t *testing.T, root string, f func(t *testing.T, log Log, rule Rule, algorithm string)) {
+	t.Helper()
+	logs, err := Load(root)
+	if errors.Is(err, fs.ErrNotExist) {
+		t.Skip("no shared/data/access beside the repository: the ground truth is not checked")
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, log := range logs {
+		for _, rule := range log.Rules {
+			for _, algorithm := range rule.Algorithms {
+				t.Run(log.Name+"/"+rule.Name+"/"+algorithm, func(t *testing.T) { f(t, log, rule, algorithm) })
+			}
+		}
+	}
 }
 
 // Replay asks allow about each line, at a cost of 1, and sums up the answers.
