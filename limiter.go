@@ -19,6 +19,7 @@ type Limiter struct {
 	store
 	hash  hasher
 	burst uint64 // costs from 1 to burst are decided by the store; others by edge
+	plain uint64 // burst, but 0 under a wide algorithm or with a tally: see allow
 	limit Limit
 	tally *tally // nil without Config.Stats
 }
@@ -69,6 +70,9 @@ func newLimiter(c Config, homes uint64) (*Limiter, error) {
 	if c.Stats {
 		l.tally = newTally()
 	}
+	if l.alg != nil && l.tally == nil {
+		l.plain = l.burst
+	}
 	return l, nil
 }
 
@@ -97,11 +101,13 @@ func (l *Limiter) unlimited() bool { return l.limit.Rate == math.MaxInt }
 func (l *Limiter) denyAll() bool   { return l.limit.Rate == 0 }
 
 // Allow charges one unit to key and reports whether it was admitted.
-func (l *Limiter) Allow(key string) bool { return l.allow(l.hash.string(key), 1) }
+func (l *Limiter) Allow(key string) bool { return l.allowAt(l.hash.string(key), l.clock.Now(), 1) }
 
 // AllowN charges cost units to key and reports whether they were admitted, all or
 // none. See Take for the costs that are not from 1 to the burst.
-func (l *Limiter) AllowN(key string, cost int) bool { return l.allow(l.hash.string(key), cost) }
+func (l *Limiter) AllowN(key string, cost int) bool {
+	return l.allowAt(l.hash.string(key), l.clock.Now(), cost)
+}
 
 // Take charges cost units to key and describes the decision.
 //
@@ -109,11 +115,17 @@ func (l *Limiter) AllowN(key string, cost int) bool { return l.allow(l.hash.stri
 // that is not tracked stays untracked. A cost of 0 charges nothing; the decision
 // is then the one on one unit, without regard to MaxKeys. A negative cost, or one
 // above the burst, is denied with RetryAfter Never. Take does not retain key.
-func (l *Limiter) Take(key string, cost int) Decision { return l.take(l.hash.string(key), cost) }
+func (l *Limiter) Take(key string, cost int) (d Decision) {
+	l.takeAt(&d, l.hash.string(key), l.clock.Now(), cost)
+	return d
+}
 
 // Peek returns what Take would return, but charges nothing and tracks nothing. For
 // a key that is not tracked it does not consider MaxKeys.
-func (l *Limiter) Peek(key string, cost int) Decision { return l.peek(l.hash.string(key), cost) }
+func (l *Limiter) Peek(key string, cost int) (d Decision) {
+	l.peekAt(&d, l.hash.string(key), l.clock.Now(), cost)
+	return d
+}
 
 // Reset makes key fresh, as if it had never been charged.
 func (l *Limiter) Reset(key string) { l.reset(l.hash.string(key)) }
@@ -174,16 +186,22 @@ func (l *Limiter) KeyAddr(a netip.Addr) Key { return Key{l, l.hash.addr(a)} }
 func (l *Limiter) KeyHash(h uint64) Key { return Key{l, nonZero(h)} }
 
 // Allow is Limiter.Allow for this key.
-func (k Key) Allow() bool { return k.lim.allow(k.id, 1) }
+func (k Key) Allow() bool { return k.lim.allowAt(k.id, k.lim.clock.Now(), 1) }
 
 // AllowN is Limiter.AllowN for this key.
-func (k Key) AllowN(cost int) bool { return k.lim.allow(k.id, cost) }
+func (k Key) AllowN(cost int) bool { return k.lim.allowAt(k.id, k.lim.clock.Now(), cost) }
 
 // Take is Limiter.Take for this key.
-func (k Key) Take(cost int) Decision { return k.lim.take(k.id, cost) }
+func (k Key) Take(cost int) (d Decision) {
+	k.lim.takeAt(&d, k.id, k.lim.clock.Now(), cost)
+	return d
+}
 
 // Peek is Limiter.Peek for this key.
-func (k Key) Peek(cost int) Decision { return k.lim.peek(k.id, cost) }
+func (k Key) Peek(cost int) (d Decision) {
+	k.lim.peekAt(&d, k.id, k.lim.clock.Now(), cost)
+	return d
+}
 
 // Reset is Limiter.Reset for this key.
 func (k Key) Reset() { k.lim.reset(k.id) }
@@ -200,24 +218,17 @@ func (k Key) Reset() { k.lim.reset(k.id) }
 func (k Key) AllowAt(now int64, cost int) bool { return k.lim.allowAt(k.id, now, cost) }
 
 // TakeAt is Take at now; see AllowAt.
-func (k Key) TakeAt(now int64, cost int) Decision { return k.lim.takeAt(k.id, now, cost) }
-
-func (l *Limiter) allow(id uint64, cost int) bool {
-	return l.allowAt(id, l.clock.Now(), cost)
+func (k Key) TakeAt(now int64, cost int) (d Decision) {
+	k.lim.takeAt(&d, k.id, now, cost)
+	return d
 }
 
-func (l *Limiter) take(id uint64, cost int) Decision {
-	return l.takeAt(id, l.clock.Now(), cost)
-}
-
-func (l *Limiter) peek(id uint64, cost int) Decision {
-	return l.peekAt(id, l.clock.Now(), cost)
-}
-
-func (l *Limiter) allowAt(id uint64, now int64, cost int) bool {
-	now = max(now, 0)
+// allowSlow is allowAt for every case.
+func (l *Limiter) allowSlow(id uint64, now int64, cost int) bool {
 	if uint64(cost)-1 >= l.burst {
-		return l.edge(id, now, cost).Allowed
+		var d Decision
+		l.edge(&d, id, now, cost)
+		return d.Allowed
 	}
 	var out outcome
 	if l.wide == nil {
@@ -232,18 +243,21 @@ func (l *Limiter) allowAt(id uint64, now int64, cost int) bool {
 	return allowed
 }
 
-func (l *Limiter) takeAt(id uint64, now int64, cost int) Decision {
+// takeAt describes the decision in d, which is zero. (Passed back from frame to
+// frame, a Decision would be copied through memory in each.)
+func (l *Limiter) takeAt(d *Decision, id uint64, now int64, cost int) {
 	now = max(now, 0)
 	if uint64(cost)-1 >= l.burst {
-		return l.edge(id, now, cost)
+		l.edge(d, id, now, cost)
+		return
 	}
-	d := Decision{Limit: int(l.burst)}
+	d.Limit = int(l.burst)
 	var word uint64
 	var out outcome
 	if l.wide == nil {
 		word, out = l.charge(id, now, cost)
 	} else {
-		out = l.chargeWide(id, now, cost, &d)
+		out = l.chargeWide(id, now, cost, d)
 	}
 	d.Allowed = out.allowed()
 	switch {
@@ -257,48 +271,46 @@ func (l *Limiter) takeAt(id uint64, now int64, cost int) Decision {
 	if l.tally != nil {
 		l.tally.count(d.Allowed)
 	}
-	return d
 }
 
-func (l *Limiter) peekAt(id uint64, now int64, cost int) Decision {
+// peekAt describes in d, which is zero, what takeAt would.
+func (l *Limiter) peekAt(d *Decision, id uint64, now int64, cost int) {
 	now = max(now, 0)
 	if uint64(cost)-1 >= l.burst {
-		return l.judgeEdge(id, now, cost)
+		l.judgeEdge(d, id, now, cost)
+		return
 	}
-	return l.inspect(id, now, cost, true)
+	l.inspect(d, id, now, cost, true)
 }
 
 // edge decides the calls that charge nothing whatever the key's state: costs
 // below 1 or above the burst, and all calls under Unlimited and DenyAll.
-func (l *Limiter) edge(id uint64, now int64, cost int) Decision {
-	d := l.judgeEdge(id, now, cost)
+func (l *Limiter) edge(d *Decision, id uint64, now int64, cost int) {
+	l.judgeEdge(d, id, now, cost)
 	if l.tally != nil && cost != 0 {
 		l.tally.count(d.Allowed)
 	}
-	return d
 }
 
-func (l *Limiter) judgeEdge(id uint64, now int64, cost int) Decision {
-	d := Decision{}
+func (l *Limiter) judgeEdge(d *Decision, id uint64, now int64, cost int) {
 	switch {
 	case l.unlimited():
-		d = Decision{Allowed: true, Limit: math.MaxInt, Remaining: math.MaxInt}
+		d.Allowed, d.Limit, d.Remaining = true, math.MaxInt, math.MaxInt
 	case !l.denyAll():
-		d = l.inspect(id, now, 1, false)
+		l.inspect(d, id, now, 1, false)
 	}
 	if cost < 0 || cost > 0 && !l.unlimited() || l.denyAll() {
 		d.Allowed, d.RetryAfter = false, Never
 	}
-	return d
 }
 
 // inspect describes a call of a cost from 1 to the burst without charging it.
 // With charges, an admitted call is described as if it had been charged.
-func (l *Limiter) inspect(id uint64, now int64, cost int, charges bool) Decision {
-	d := Decision{Limit: int(l.burst)}
+func (l *Limiter) inspect(d *Decision, id uint64, now int64, cost int, charges bool) {
+	d.Limit = int(l.burst)
 	if l.wide != nil {
 		d.Allowed, d.Remaining, d.RetryAfter, d.ResetAfter = l.peekWide(id, now, cost, charges)
-		return d
+		return
 	}
 	word := l.load(id)
 	next, ok := l.alg.charge(word, now, cost)
@@ -307,5 +319,4 @@ func (l *Limiter) inspect(id uint64, now int64, cost int, charges bool) Decision
 	}
 	d.Allowed = ok
 	d.Remaining, d.RetryAfter, d.ResetAfter = l.alg.describe(word, now, cost, ok)
-	return d
 }

@@ -73,3 +73,9 @@ func TestSuite_CrowdedHomes(t *testing.T) {
 		})
 	}
 }
+
+// peekAt is Peek at a time of the test's choosing.
+func peekAt(l *Limiter, id uint64, now int64, cost int) (d Decision) {
+	l.peekAt(&d, id, now, cost)
+	return d
+}

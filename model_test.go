@@ -117,7 +117,7 @@ func (tr *tracer) step(key string, cost int, back int64) {
 	want := fromOracle(tr.model.Take(key, at, int64(cost)))
 	tr.log = append(tr.log, fmt.Sprintf("%s at %d cost %d: %+v", key, at, cost, want))
 	k := tr.lim.Key(key)
-	tr.equal(want, tr.lim.peekAt(k.id, at, cost), "Peek")
+	tr.equal(want, peekAt(tr.lim, k.id, at, cost), "Peek")
 	got := k.TakeAt(at, cost)
 	tr.equal(want, got, "Take")
 	if back == 0 && tr.swept != nil {
@@ -126,8 +126,8 @@ func (tr *tracer) step(key string, cost int, back int64) {
 	}
 	if !got.Allowed && got.RetryAfter < math.MaxInt64-time.Duration(at) {
 		retry := at + int64(got.RetryAfter)
-		require.True(tr.tb, tr.lim.peekAt(k.id, retry, cost).Allowed, "at RetryAfter\n%s", tr.tail())
-		require.False(tr.tb, tr.lim.peekAt(k.id, retry-1, cost).Allowed, "1 ns before RetryAfter\n%s", tr.tail())
+		require.True(tr.tb, peekAt(tr.lim, k.id, retry, cost).Allowed, "at RetryAfter\n%s", tr.tail())
+		require.False(tr.tb, peekAt(tr.lim, k.id, retry-1, cost).Allowed, "1 ns before RetryAfter\n%s", tr.tail())
 	}
 }
 
@@ -224,10 +224,10 @@ func TestModel_IdleJumpToTheEndOfTime(t *testing.T) {
 				// A bucket that takes longer to fill than time is left is not idle in it.
 				at := int64(0)
 				require.True(t, k.AllowAt(at, int(l.burst)))
-				if d := l.peekAt(k.id, 0, 1); d.ResetAfter == Never {
+				if d := peekAt(l, k.id, 0, 1); d.ResetAfter == Never {
 					continue
 				}
-				want := l.peekAt(l.Key("fresh").id, math.MaxInt64, int(l.burst))
+				want := peekAt(l, l.Key("fresh").id, math.MaxInt64, int(l.burst))
 				require.True(t, want.Allowed)
 				got := k.TakeAt(math.MaxInt64, int(l.burst))
 				require.Equal(t, want, got, "%v %v", a, l.limit)

@@ -98,9 +98,12 @@ func (s *schedule) tick(now int64) uint64 {
 // earliest returns the first nanosecond whose tick is at least tick, or
 // math.MaxUint64 if time ends before.
 func (s *schedule) earliest(tick uint64) uint64 {
-	t, rest := mulDiv(tick, s.den, s.num)
-	if rest != 0 {
-		t++
+	t := tick
+	if s.num != s.den { // a division takes longer than the rest of a decision
+		var rest uint64
+		if t, rest = mulDiv(tick, s.den, s.num); rest != 0 {
+			t++
+		}
 	}
 	if t > uint64(s.end) {
 		return math.MaxUint64

@@ -1,7 +1,6 @@
 package sluice
 
 import (
-	"math"
 	"math/bits"
 	"runtime"
 	"sync"
@@ -30,60 +29,6 @@ type algorithm interface {
 	// worstCase returns the most that a key can be admitted in a closed span of d
 	// >= 0 nanoseconds, saturating.
 	worstCase(d int64) uint64
-}
-
-// moved marks a slot whose word has gone to a newer table.
-const moved = math.MaxUint64
-
-// A slot holds one key. The id is set once, after the word, and never changes in
-// its table.
-type slot struct{ id, word atomic.Uint64 }
-
-// A table is an open-addressed hash table of slots with linear probing. Slots hold
-// no pointers, so the garbage collector does not scan them.
-//
-// Invariant: at least one slot is empty, so every probe ends.
-type table struct {
-	slots []slot
-	mask  uint64 // len(slots)-1
-	home  uint64 // id&home is where the probe for id starts
-	limit int    // how many ids it may hold
-	tails tails  // only for wide algorithms
-}
-
-// emptyTable is the table of a shard without keys. It takes no ids.
-var emptyTable = &table{slots: make([]slot, 1)}
-
-const (
-	minSlots = 8
-	// A table is at most 3/4 full. It is made at most 1/2 full, unless it can then
-	// hold its shard's share. Not tuned.
-	maxLoadNum, maxLoadDen = 3, 4
-)
-
-// find returns the slot of id, or the empty slot where the probe for it ended.
-func (t *table) find(id uint64) (i uint64, found bool) {
-	for i = id & t.home; ; i = (i + 1) & t.mask {
-		switch t.slots[i].id.Load() {
-		case id:
-			return i, true
-		case 0:
-			return i, false
-		}
-	}
-}
-
-// An entry is a slot's state as one algorithm call sees it.
-type entry struct {
-	word uint64
-	tail []atomic.Uint64 // nil for one-word algorithms
-}
-
-func (t *table) entry(i uint64, word uint64) entry {
-	if t.tails.length == 0 {
-		return entry{word: word}
-	}
-	return entry{word, t.tails.of(i)}
 }
 
 // A shard is a table and the lock that serialises its changes of shape. Deciding
@@ -167,42 +112,55 @@ func (o outcome) allowed() bool { return o == admitted || o == waved }
 // gives 0.
 func (st *store) shardOf(id uint64) *shard { return &st.shards[id>>st.shift] }
 
+// allowAt decides in this one frame what nearly every call is: one for a tracked key,
+// under a one-word algorithm, with nobody in the way. It leaves the rest to allowSlow,
+// having changed nothing.
+func (l *Limiter) allowAt(id uint64, now int64, cost int) bool {
+	now = max(now, 0)
+	if uint64(cost)-1 < l.plain {
+		if e := l.shardOf(id).table.Load().lookup(id); e != nil {
+			if word := e.word.Load(); word != moved {
+				next, ok := l.alg.charge(word, now, cost)
+				if !ok {
+					return false
+				}
+				if e.word.CompareAndSwap(word, next) {
+					return true
+				}
+			}
+		}
+	}
+	return l.allowSlow(id, now, cost)
+}
+
 // charge decides one call under a one-word algorithm. It returns the word that
 // the key was left with.
 func (st *store) charge(id uint64, now int64, cost int) (uint64, outcome) {
 	s := st.shardOf(id)
 	for {
-		t := s.table.Load()
-		i, found := t.find(id)
-		if !found {
+		e := s.table.Load().lookup(id)
+		if e == nil {
 			word, out := st.insert(s, id, now, cost, nil)
 			if out != retrying {
 				return word, out
 			}
 			continue
 		}
-		word, out := st.chargeSlot(&t.slots[i], now, cost)
-		if out != retrying {
-			return word, out
+		for {
+			word := e.word.Load()
+			if word == moved {
+				break
+			}
+			next, ok := st.alg.charge(word, now, cost)
+			if !ok {
+				return word, denied
+			}
+			if e.word.CompareAndSwap(word, next) {
+				return next, admitted
+			}
+			st.lostRaces.Inc()
 		}
 		st.awaitMove(s)
-	}
-}
-
-func (st *store) chargeSlot(e *slot, now int64, cost int) (uint64, outcome) {
-	for {
-		word := e.word.Load()
-		if word == moved {
-			return 0, retrying
-		}
-		next, ok := st.alg.charge(word, now, cost)
-		if !ok {
-			return word, denied
-		}
-		if e.word.CompareAndSwap(word, next) {
-			return next, admitted
-		}
-		st.lostRaces.Inc()
 	}
 }
 
@@ -394,16 +352,6 @@ func (st *store) freeze(e *slot) uint64 {
 	return word
 }
 
-// put adds an entry to a table that nobody else sees yet.
-func (t *table) put(id uint64, e entry) {
-	i, _ := t.find(id)
-	if e.tail != nil {
-		t.tails.adopt(i, e.tail)
-	}
-	t.slots[i].word.Store(e.word)
-	t.slots[i].id.Store(id)
-}
-
 // each calls f for every entry of a shard's present table. The caller holds the
 // shard's lock, so none has been moved.
 func (st *store) each(t *table, f func(entry)) {
@@ -413,32 +361,6 @@ func (st *store) each(t *table, f func(entry)) {
 		}
 	}
 }
-
-func (st *store) newTable(slots int) *table {
-	t := &table{
-		slots: make([]slot, slots),
-		mask:  uint64(slots - 1),
-		home:  uint64(slots-1) & st.homes,
-		limit: slots / maxLoadDen * maxLoadNum,
-	}
-	if st.wide != nil {
-		t.tails = newTails(slots, t.limit, st.wide.tailLen())
-	}
-	return t
-}
-
-// slotsFor returns the size of a table for n ids: at most half full, but no
-// larger than a shard with a bound needs.
-func (st *store) slotsFor(n, share int) int {
-	size := max(minSlots, pow2(2*n))
-	if share < math.MaxInt/maxLoadDen {
-		size = min(size, max(minSlots, pow2((share*maxLoadDen+maxLoadNum-1)/maxLoadNum)))
-	}
-	return size
-}
-
-// pow2 returns the least power of two that is at least n.
-func pow2(n int) int { return 1 << bits.Len(uint(n-1)) }
 
 func (st *store) idleAt(e entry) uint64 {
 	if st.wide != nil {

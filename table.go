@@ -1,0 +1,115 @@
+package sluice
+
+import (
+	"math"
+	"math/bits"
+	"sync/atomic"
+)
+
+// moved marks a slot whose word has gone to a newer table.
+const moved = math.MaxUint64
+
+// A slot holds one key. The id is set once, after the word, and never changes in
+// its table.
+type slot struct{ id, word atomic.Uint64 }
+
+// A table is an open-addressed hash table of slots with linear probing. Slots hold
+// no pointers, so the garbage collector does not scan them.
+//
+// Invariant: at least one slot is empty, so every probe ends.
+type table struct {
+	slots []slot
+	mask  uint64 // len(slots)-1
+	home  uint64 // id&home is where the probe for id starts
+	limit int    // how many ids it may hold
+	tails tails  // only for wide algorithms
+}
+
+// emptyTable is the table of a shard without keys. It takes no ids.
+var emptyTable = &table{slots: make([]slot, 1)}
+
+const (
+	minSlots = 8
+	// A table is at most 3/4 full. It is made at most 1/2 full, unless it can then
+	// hold its shard's share. Not tuned.
+	maxLoadNum, maxLoadDen = 3, 4
+)
+
+// lookup returns the slot of id, or nil. It is find without the index, and inlined
+// where find is not; the compiler can tell that the masked index is in range.
+func (t *table) lookup(id uint64) *slot {
+	slots := t.slots
+	if len(slots) == 0 {
+		return nil
+	}
+	for i := id & t.home; ; i++ {
+		e := &slots[i&uint64(len(slots)-1)]
+		switch e.id.Load() {
+		case id:
+			return e
+		case 0:
+			return nil
+		}
+	}
+}
+
+// find returns the slot of id, or the empty slot where the probe for it ended.
+func (t *table) find(id uint64) (i uint64, found bool) {
+	for i = id & t.home; ; i = (i + 1) & t.mask {
+		switch t.slots[i].id.Load() {
+		case id:
+			return i, true
+		case 0:
+			return i, false
+		}
+	}
+}
+
+// An entry is a slot's state as one algorithm call sees it.
+type entry struct {
+	word uint64
+	tail []atomic.Uint64 // nil for one-word algorithms
+}
+
+func (t *table) entry(i uint64, word uint64) entry {
+	if t.tails.length == 0 {
+		return entry{word: word}
+	}
+	return entry{word, t.tails.of(i)}
+}
+
+// put adds an entry to a table that nobody else sees yet.
+func (t *table) put(id uint64, e entry) {
+	i, _ := t.find(id)
+	if e.tail != nil {
+		t.tails.adopt(i, e.tail)
+	}
+	t.slots[i].word.Store(e.word)
+	t.slots[i].id.Store(id)
+}
+
+func (st *store) newTable(slots int) *table {
+	t := &table{
+		slots: make([]slot, slots),
+		mask:  uint64(slots - 1),
+		home:  uint64(slots-1) & st.homes,
+		limit: slots / maxLoadDen * maxLoadNum,
+	}
+	if st.wide != nil {
+		t.tails = newTails(slots, t.limit, st.wide.tailLen())
+	}
+	return t
+}
+
+// slotsFor returns the size of a table for n ids: at most half full, but no
+// larger than a shard with a bound needs.
+func (st *store) slotsFor(n, share int) int {
+	size := max(minSlots, pow2(2*n))
+	if share < math.MaxInt/maxLoadDen {
+		size = min(size, max(minSlots, pow2((share*maxLoadDen+maxLoadNum-1)/maxLoadNum)))
+	}
+	return size
+}
+
+// pow2 returns the least power of two that is at least n.
+func pow2(n int) int { return 1 << bits.Len(uint(n-1)) }
