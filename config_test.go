@@ -90,7 +90,7 @@ func TestNew_ZeroFieldsTakeTheirDefaults(t *testing.T) {
 	assert.True(t, l.timed, "sweeps on a timer")
 	assert.False(t, l.hash.stable, "seeded")
 	assert.Nil(t, l.tally, "stats")
-	assert.Equal(t, max(32, pow2(16*runtime.GOMAXPROCS(0))), len(l.shards))
+	assert.Equal(t, max(64, pow2(32*runtime.GOMAXPROCS(0))), len(l.shards))
 }
 
 func TestNew_GivenFieldsAreKept(t *testing.T) {
