@@ -65,8 +65,10 @@ func unixNanos(t time.Time) int64 {
 // used outside. A CoarseClock is safe for concurrent use and must be made by
 // NewCoarseClock.
 type CoarseClock struct {
-	now   atomic.Int64
-	state atomic.Uint32 // coarseRead, coarseUnread or coarseParked
+	// now is the time while somebody reads it, ^time when nobody has read it since
+	// the last refresh, and coarseParked when it is not being refreshed. So a read
+	// is one load: if that is negative, the timer must learn that there are readers.
+	now atomic.Int64
 
 	resolution time.Duration
 	base       systemClock
@@ -75,13 +77,8 @@ type CoarseClock struct {
 	quiet      int // ticks in a row without a read
 }
 
-// The states of a CoarseClock. Readers move it from unread to read, so that the
-// timer learns that somebody reads; the timer moves it back, and to parked.
-const (
-	coarseParked uint32 = iota
-	coarseUnread
-	coarseRead
-)
+// coarseParked is ^math.MaxInt64, a time that is never reached.
+const coarseParked = math.MinInt64
 
 // coarseQuietTicks is how many refreshes may pass unread before the clock parks.
 // Waking costs a timer and a lock, a few hundred ns; the value was not tuned.
@@ -100,33 +97,42 @@ func NewCoarseClock(resolution time.Duration) *CoarseClock {
 		resolution = time.Millisecond
 	}
 	base := time.Now()
-	return &CoarseClock{resolution: max(resolution, minCoarseResolution), base: systemClock{base: base, wall: unixNanos(base)}}
+	c := &CoarseClock{resolution: max(resolution, minCoarseResolution), base: systemClock{base: base, wall: unixNanos(base)}}
+	c.now.Store(coarseParked)
+	return c
 }
 
 // Now implements Clock.
 func (c *CoarseClock) Now() int64 {
-	if c.state.Load() != coarseRead {
-		c.touch()
+	if now := c.now.Load(); now >= 0 {
+		return now
 	}
-	return c.now.Load()
+	return c.touch()
 }
 
-// touch tells the timer that the clock is read, and wakes it if it has parked.
-//
-// The state is loaded before the time. A goroutine that stalls between the two
-// while the clock parks returns a time no older than its own call to Now.
-func (c *CoarseClock) touch() {
-	if c.state.CompareAndSwap(coarseUnread, coarseRead) {
-		return
+// touch marks the clock as being read, and wakes it if it has parked.
+func (c *CoarseClock) touch() int64 {
+	for {
+		now := c.now.Load()
+		switch {
+		case now >= 0:
+			return now
+		case now == coarseParked:
+			c.wake()
+		case c.now.CompareAndSwap(now, ^now):
+			return ^now
+		}
 	}
+}
+
+func (c *CoarseClock) wake() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.state.Load() != coarseParked {
+	if c.now.Load() != coarseParked {
 		return
 	}
 	c.quiet = 0
 	c.now.Store(c.base.Now())
-	c.state.Store(coarseRead)
 	c.timer = time.AfterFunc(c.resolution, c.tick)
 }
 
@@ -136,10 +142,10 @@ func (c *CoarseClock) touch() {
 func (c *CoarseClock) tick() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.now.Store(c.base.Now())
-	if c.state.CompareAndSwap(coarseRead, coarseUnread) {
+	unread := ^c.base.Now()
+	if c.now.Swap(unread) >= 0 {
 		c.quiet = 0
-	} else if c.quiet++; c.quiet >= coarseQuietTicks && c.state.CompareAndSwap(coarseUnread, coarseParked) {
+	} else if c.quiet++; c.quiet >= coarseQuietTicks && c.now.CompareAndSwap(unread, coarseParked) {
 		return
 	}
 	c.timer.Reset(c.resolution)

@@ -165,10 +165,8 @@ func TestNewCoarseClock_RefusesANegativeResolution(t *testing.T) {
 		func() { NewCoarseClock(-time.Second) })
 }
 
-// parked and stored look at a CoarseClock without reading it.
-func (c *CoarseClock) parked() bool { return c.state.Load() == coarseParked }
-
-func (c *CoarseClock) stored() int64 { return c.now.Load() }
+// parked looks at a CoarseClock without reading it.
+func (c *CoarseClock) parked() bool { return c.now.Load() == coarseParked }
 
 func TestCoarseClock_IsRefreshedEveryResolution(t *testing.T) {
 	for given, resolution := range map[time.Duration]time.Duration{
@@ -217,12 +215,9 @@ func TestCoarseClock_ParksWhenUnreadAndWakesExactly(t *testing.T) {
 			requireParks(t, clock)
 
 			// A tick that still came would store the time.
-			stored := clock.stored()
-			require.Equal(t, time.Now().UnixNano(), stored)
 			time.Sleep(time.Hour + 123*time.Nanosecond)
 			synctest.Wait()
-			require.Equal(t, stored, clock.stored(), "no timer fires while parked")
-			require.True(t, clock.parked())
+			require.True(t, clock.parked(), "no timer fires while parked")
 		}
 	})
 }

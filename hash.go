@@ -49,8 +49,11 @@ func (h *hasher) string(s string) uint64 {
 	if h.stable {
 		return nonZero(xxhash.Sum64String(s))
 	}
-	return nonZero(maphash.String(h.seed, s))
+	return h.seeded(s)
 }
+
+// seeded is string for the default hash. It is small enough to be inlined.
+func (h *hasher) seeded(s string) uint64 { return nonZero(maphash.String(h.seed, s)) }
 
 func (h *hasher) bytes(b []byte) uint64 {
 	if h.stable {

@@ -62,9 +62,14 @@ func newLimiter(c Config, homes uint64) (*Limiter, error) {
 		shards = 1
 	}
 	l.clock, l.ttl, l.overflow, l.homes = c.Clock, int64(c.TTL), c.Overflow, homes
-	switch c.Clock.(type) {
-	case *systemClock, *CoarseClock:
+	l.cached = &notCached
+	switch clock := c.Clock.(type) {
+	case *systemClock:
 		l.timed = true
+	case *CoarseClock:
+		l.timed, l.cached = true, &clock.now
+	case *ManualClock:
+		l.cached = &clock.now
 	}
 	l.init(shards, c.MaxKeys)
 	if c.Stats {
@@ -101,12 +106,21 @@ func (l *Limiter) unlimited() bool { return l.limit.Rate == math.MaxInt }
 func (l *Limiter) denyAll() bool   { return l.limit.Rate == 0 }
 
 // Allow charges one unit to key and reports whether it was admitted.
-func (l *Limiter) Allow(key string) bool { return l.allowAt(l.hash.string(key), l.clock.Now(), 1) }
+func (l *Limiter) Allow(key string) bool {
+	if l.hash.stable {
+		return l.AllowN(key, 1)
+	}
+	id := l.hash.seeded(key) // one frame less than AllowN
+	l.ahead(id)
+	return l.allowAt(id, l.now(), 1)
+}
 
 // AllowN charges cost units to key and reports whether they were admitted, all or
 // none. See Take for the costs that are not from 1 to the burst.
 func (l *Limiter) AllowN(key string, cost int) bool {
-	return l.allowAt(l.hash.string(key), l.clock.Now(), cost)
+	id := l.hash.string(key)
+	l.ahead(id)
+	return l.allowAt(id, l.now(), cost)
 }
 
 // Take charges cost units to key and describes the decision.
@@ -116,14 +130,18 @@ func (l *Limiter) AllowN(key string, cost int) bool {
 // is then the one on one unit, without regard to MaxKeys. A negative cost, or one
 // above the burst, is denied with RetryAfter Never. Take does not retain key.
 func (l *Limiter) Take(key string, cost int) (d Decision) {
-	l.takeAt(&d, l.hash.string(key), l.clock.Now(), cost)
+	id := l.hash.string(key)
+	l.ahead(id)
+	l.takeAt(&d, id, l.now(), cost)
 	return d
 }
 
 // Peek returns what Take would return, but charges nothing and tracks nothing. For
 // a key that is not tracked it does not consider MaxKeys.
 func (l *Limiter) Peek(key string, cost int) (d Decision) {
-	l.peekAt(&d, l.hash.string(key), l.clock.Now(), cost)
+	id := l.hash.string(key)
+	l.ahead(id)
+	l.peekAt(&d, id, l.now(), cost)
 	return d
 }
 
@@ -186,20 +204,25 @@ func (l *Limiter) KeyAddr(a netip.Addr) Key { return Key{l, l.hash.addr(a)} }
 func (l *Limiter) KeyHash(h uint64) Key { return Key{l, nonZero(h)} }
 
 // Allow is Limiter.Allow for this key.
-func (k Key) Allow() bool { return k.lim.allowAt(k.id, k.lim.clock.Now(), 1) }
+func (k Key) Allow() bool { return k.AllowN(1) }
 
 // AllowN is Limiter.AllowN for this key.
-func (k Key) AllowN(cost int) bool { return k.lim.allowAt(k.id, k.lim.clock.Now(), cost) }
+func (k Key) AllowN(cost int) bool {
+	k.lim.ahead(k.id)
+	return k.lim.allowAt(k.id, k.lim.now(), cost)
+}
 
 // Take is Limiter.Take for this key.
 func (k Key) Take(cost int) (d Decision) {
-	k.lim.takeAt(&d, k.id, k.lim.clock.Now(), cost)
+	k.lim.ahead(k.id)
+	k.lim.takeAt(&d, k.id, k.lim.now(), cost)
 	return d
 }
 
 // Peek is Limiter.Peek for this key.
 func (k Key) Peek(cost int) (d Decision) {
-	k.lim.peekAt(&d, k.id, k.lim.clock.Now(), cost)
+	k.lim.ahead(k.id)
+	k.lim.peekAt(&d, k.id, k.lim.now(), cost)
 	return d
 }
 

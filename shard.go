@@ -78,10 +78,12 @@ type store struct {
 	homes  uint64 // masks the home slots; all ones but in tests
 
 	clock    Clock
+	cached   *atomic.Int64 // the clock's time, if that is not negative
 	ttl      int64
 	overflow Overflow
 	timed    bool // sweeps run on a timer, else on insertions
 	armed    atomic.Bool
+	far      atomic.Bool // slots are fetched ahead
 
 	_ [64]byte // decisions read what is above, and should not miss when counters are written
 	counters
@@ -282,6 +284,34 @@ func (st *store) first(t *table, i uint64, now, at int64, cost int, d *Decision)
 	return word
 }
 
+// notCached is what the time of a clock that has to be called is read from first.
+var notCached atomic.Int64
+
+func init() { notCached.Store(-1) }
+
+// now reads the clock, and does so without a call where the time is in memory.
+func (st *store) now() int64 {
+	if t := st.cached.Load(); t >= 0 {
+		return t
+	}
+	return st.clock.Now()
+}
+
+// ahead lets the processor fetch the slot of id while the clock is being read. By
+// itself it does not: the system clock waits for all loads before it, and holds up
+// those after it, even the next call's. It is not worth its instructions where the
+// slots are likely to be in the cache, nor where time is a load like any other.
+func (st *store) ahead(id uint64) {
+	if st.far.Load() {
+		st.prefetch(id)
+	}
+}
+
+func (st *store) prefetch(id uint64) {
+	t := st.shardOf(id).table.Load()
+	prefetch(&t.slots[id&t.home])
+}
+
 // settled is the time that idleness is judged by when a call at now needs room: the
 // older of now and the limiter's own clock. Ahead of the clock a caller of AllowAt
 // may have made now up. Behind it, judging by the clock would raise the floor over
@@ -336,6 +366,9 @@ func (st *store) rebuildLocked(s *shard, want int, drop func(entry) bool) (dropp
 	}
 	if kept == 0 && want == 0 {
 		next = emptyTable
+	}
+	if far := st.cached == &notCached && len(next.slots) >= farSlots/len(st.shards); far != st.far.Load() {
+		st.far.Store(far)
 	}
 	s.table.Store(next)
 	s.count.Store(int64(kept))

@@ -34,6 +34,10 @@ const (
 	// A table is at most 3/4 full. It is made at most 1/2 full, unless it can then
 	// hold its shard's share. Not tuned.
 	maxLoadNum, maxLoadDen = 3, 4
+
+	// farSlots is from how many slots, in all shards together, they are fetched
+	// ahead: 1 MiB, the size of a second level cache.
+	farSlots = 1 << 16
 )
 
 // lookup returns the slot of id, or nil. It is find without the index, and inlined
