@@ -396,6 +396,20 @@ func benchDecision(b *testing.B, call func(l *Limiter) Decision) {
 	}
 }
 
+// BenchmarkStats is the hot key of BenchmarkAllow with Config.Stats.
+func BenchmarkStats(b *testing.B) {
+	eachCase(b, hot, len(clocks), func(b *testing.B, a Algorithm, c Clock, parallel bool) {
+		config := hot.config(a, c)
+		config.Stats = true
+		l := mustNew(b, config)
+		before := l.Stats().Admitted
+		calls := drive(b, hot, l, parallel, func(uint64) bool { return l.Allow("user:42") })
+		if n := l.Stats().Admitted - before; n != uint64(calls) {
+			b.Fatalf("%d of %d calls were counted", n, calls)
+		}
+	})
+}
+
 // BenchmarkFloor measures the parts that a decision cannot do without. None of them
 // is admitted or denied; each says true.
 func BenchmarkFloor(b *testing.B) {

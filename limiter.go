@@ -21,7 +21,7 @@ type Limiter struct {
 	burst uint64 // costs from 1 to burst are decided by the store; others by edge
 	plain uint64 // burst, but 0 under a wide algorithm or with a tally: see allow
 	limit Limit
-	tally *tally // nil without Config.Stats
+	tally tally // nil without Config.Stats
 }
 
 // New returns a limiter. The error is a *ConfigError: it names the field, its
@@ -73,7 +73,7 @@ func newLimiter(c Config, homes uint64) (*Limiter, error) {
 	}
 	l.init(shards, c.MaxKeys)
 	if c.Stats {
-		l.tally = newTally()
+		l.tally = make(tally, shards)
 	}
 	if l.alg != nil && l.tally == nil {
 		l.plain = l.burst
@@ -261,7 +261,7 @@ func (l *Limiter) allowSlow(id uint64, now int64, cost int) bool {
 	}
 	allowed := out.allowed()
 	if l.tally != nil {
-		l.tally.count(allowed)
+		l.tally.count(id>>l.shift, allowed)
 	}
 	return allowed
 }
@@ -292,7 +292,7 @@ func (l *Limiter) takeAt(d *Decision, id uint64, now int64, cost int) {
 		d.Remaining, d.RetryAfter, d.ResetAfter = l.alg.describe(word, now, cost, d.Allowed)
 	}
 	if l.tally != nil {
-		l.tally.count(d.Allowed)
+		l.tally.count(id>>l.shift, d.Allowed)
 	}
 }
 
@@ -311,7 +311,7 @@ func (l *Limiter) peekAt(d *Decision, id uint64, now int64, cost int) {
 func (l *Limiter) edge(d *Decision, id uint64, now int64, cost int) {
 	l.judgeEdge(d, id, now, cost)
 	if l.tally != nil && cost != 0 {
-		l.tally.count(d.Allowed)
+		l.tally.count(id>>l.shift, d.Allowed)
 	}
 }
 
