@@ -436,8 +436,8 @@ func (st *store) init(shards, maxKeys int) {
 }
 
 // defaultShards is the number of shards for maxKeys keys: 32 per processor, and at
-// least 64, so that 1M keys on a small machine are moved in pieces of 16,000 (0.7 ms
-// at worst on the machine of README.md's table, against 1.3 ms with 32 shards); but
+// least 64, so that 1M keys on a small machine are moved in pieces of 16,000, in some
+// 0.5 ms; but
 // fewer if the shares would be so small that chance fills one long before the others.
 func defaultShards(maxKeys int) int {
 	n := max(64, pow2(32*runtime.GOMAXPROCS(0)))

@@ -4,7 +4,6 @@ import (
 	"math"
 	"math/bits"
 	"sync/atomic"
-	"unsafe"
 )
 
 // moved marks a slot whose word has gone to a newer table.
@@ -89,9 +88,8 @@ func (t *table) put(id uint64, e entry) {
 	if e.tail != nil {
 		t.tails.adopt(i, e.tail)
 	}
-	// Atomic stores would take a third of the time of a rebuild; the table is
-	// published by one.
-	*(*[2]uint64)(unsafe.Pointer(&t.slots[i])) = [2]uint64{id, e.word}
+	t.slots[i].word.Store(e.word)
+	t.slots[i].id.Store(id)
 }
 
 func (st *store) newTable(slots int) *table {
