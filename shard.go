@@ -85,8 +85,11 @@ type store struct {
 	armed    atomic.Bool
 	far      atomic.Bool // slots are fetched ahead
 
-	_ [64]byte // decisions read what is above, and should not miss when counters are written
+	// Decisions read what is before and after the counters, and should not miss when
+	// those are written.
+	_ [64]byte
 	counters
+	_ [64]byte
 }
 
 // counters are the store's statistics. The retry counters are striped because
