@@ -1,0 +1,76 @@
+// Package machine says where a run was made, and of what.
+package machine
+
+import (
+	"bufio"
+	"cmp"
+	"io"
+	"os"
+	"os/exec"
+	"runtime"
+	"runtime/debug"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/sluice-go/sluice/benchmarks/internal/results"
+)
+
+// Describe looks at this machine, this program and the clone that it is run in.
+// Of the modules only those named are listed, as far as the program contains them.
+func Describe(now time.Time, rounds int, modules []string) results.Machine {
+	return results.Machine{
+		Date:     now.UTC().Format(time.DateOnly),
+		Commit:   commit(),
+		Go:       runtime.Version(),
+		OS:       runtime.GOOS,
+		Arch:     runtime.GOARCH,
+		CPU:      cmp.Or(cpu(), runtime.GOARCH),
+		Cores:    runtime.NumCPU(),
+		Rounds:   rounds,
+		Versions: versions(modules),
+	}
+}
+
+// commit asks git, since go run does not record the revision.
+func commit() string {
+	out, err := exec.Command("git", "describe", "--always", "--dirty=+changes").Output()
+	if err != nil {
+		return "unknown"
+	}
+	return strings.TrimSpace(string(out))
+}
+
+func cpu() string {
+	f, err := os.Open("/proc/cpuinfo")
+	if err != nil {
+		return ""
+	}
+	defer f.Close()
+	return modelName(f)
+}
+
+// modelName is the first processor's, from what /proc/cpuinfo says.
+func modelName(r io.Reader) string {
+	for lines := bufio.NewScanner(r); lines.Scan(); {
+		if name, value, ok := strings.Cut(lines.Text(), ":"); ok && strings.TrimSpace(name) == "model name" {
+			return strings.TrimSpace(value)
+		}
+	}
+	return ""
+}
+
+func versions(modules []string) map[string]string {
+	found := map[string]string{}
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return found
+	}
+	for _, m := range info.Deps {
+		// What is replaced by a folder has no version but that of the folder: the commit.
+		if m.Replace == nil && slices.Contains(modules, m.Path) {
+			found[m.Path] = m.Version
+		}
+	}
+	return found
+}

@@ -1,0 +1,58 @@
+// Package peers puts every limiter that is measured behind one small interface:
+// one adapter a file. An adapter does what the limiter's own documentation tells
+// its users to do, and nothing that a user would not.
+package peers
+
+import "time"
+
+// A Kind says what a subject is beside the others.
+type Kind string
+
+const (
+	Ours     Kind = "ours"     // sluice
+	Library  Kind = "library"  // a published limiter that takes a key
+	Keyed    Kind = "keyed"    // a published limiter of one key, one of them a key in a concurrent map
+	Bare     Kind = "bare"     // a published limiter of one key, without a map: no keys at all
+	Baseline Kind = "baseline" // what one would write oneself
+)
+
+// Options are what every subject is made with.
+type Options struct {
+	Rate    int           // units per Period
+	Period  time.Duration //
+	Burst   int           // most units at once; subjects without a burst of their own use Rate
+	MaxKeys int           // 0: no bound. Only subjects with Bounded take another value.
+	Expect  int           // how many keys will come, for the sketch, which cannot grow; 0: 1<<20
+}
+
+// A Limiter is one limiter under test.
+type Limiter interface {
+	// Allow charges one unit to key and reports whether it passed.
+	Allow(key string) bool
+	// Keys returns the number of tracked keys, or -1 where the limiter cannot tell.
+	Keys() int
+	// Sweep makes the limiter drop what it holds for idle keys, if it can be made to.
+	Sweep()
+	// Close ends what the limiter runs in the background.
+	Close()
+}
+
+// A Subject is a limiter that can be made.
+type Subject struct {
+	Name   string // as in the tables: "throttled", "x/time/rate in sync.Map", "sluice GCRA"
+	Module string // its module path, to look up the version; empty for baselines
+	Kind   Kind
+	Clock  string // "system" or "coarse" for Ours and the sketch; else empty
+
+	Bounded bool // honours Options.MaxKeys: Keys() <= MaxKeys at any time
+	Blocks  bool // does not deny but makes the caller wait, so it has no denied row
+	Sweeps  bool // drops idle keys: by Sweep, or by itself
+	Lossy   bool // keys may share state, so it cannot tell a million of them apart
+	PerUnit bool // keeps every unit that it admits: memory is burst x keys
+
+	// Note says in one sentence what a reader must know to read the subject's row
+	// rightly ("ids only", "one mutex", ...). May be empty.
+	Note string
+
+	New func(Options) (Limiter, error)
+}

@@ -1,0 +1,83 @@
+package peers
+
+import (
+	"time"
+
+	"github.com/sluice-go/sluice"
+)
+
+// sluiceModule has no version of its own here: it is the tree this module is in.
+const sluiceModule = "github.com/sluice-go/sluice"
+
+// maxLog is the largest limit that a sliding log takes.
+const maxLog = 1 << 20
+
+// sluiceSubjects returns the six algorithms under the system clock, then those of
+// one word under the coarse clock. The sliding log is not among the latter: while a
+// coarse clock stands still it would have to keep more units than it can.
+func sluiceSubjects() []Subject {
+	const log = "It holds at most 2^20 units. Where others have units that are never spent, it has 10^9 a second: 2^20 in 1.05 ms."
+	var system, coarse []Subject
+	for _, s := range []struct {
+		name, note string
+		algorithm  sluice.Algorithm
+	}{
+		{"sluice GCRA", "", sluice.GCRA},
+		{"sluice token bucket", "", sluice.TokenBucket},
+		{"sluice leaky bucket", "", sluice.LeakyBucket},
+		{"sluice sliding window", "", sluice.SlidingWindow},
+		{"sluice fixed window", "", sluice.FixedWindow},
+		{"sluice sliding log", log, sluice.SlidingLog},
+	} {
+		sub := Subject{
+			Name: s.name, Module: sluiceModule, Kind: Ours, Clock: "system", Bounded: true, Sweeps: true,
+			PerUnit: s.algorithm == sluice.SlidingLog, Note: s.note,
+			New: func(o Options) (Limiter, error) { return newSluice(s.algorithm, o, nil) },
+		}
+		system = append(system, sub)
+		if sub.PerUnit {
+			continue
+		}
+		sub.Name, sub.Clock = s.name+", coarse clock", "coarse"
+		sub.New = func(o Options) (Limiter, error) {
+			return newSluice(s.algorithm, o, sluice.NewCoarseClock(0))
+		}
+		coarse = append(coarse, sub)
+	}
+	return append(system, coarse...)
+}
+
+// newSluice returns a limiter with the defaults, but for two: it has no bound on
+// its keys unless the options have one, and it keeps idle keys for a day, since a
+// sweep would change the number of keys that a workload declares.
+func newSluice(a sluice.Algorithm, o Options, clock sluice.Clock) (Limiter, error) {
+	c := sluice.Config{
+		Algorithm: a, Limit: sluice.Per(o.Rate, o.Period).WithBurst(o.Burst),
+		MaxKeys: o.MaxKeys, TTL: 24 * time.Hour, Clock: clock,
+	}
+	if o.MaxKeys == 0 {
+		c.MaxKeys = -1
+	}
+	switch a {
+	case sluice.SlidingWindow, sluice.FixedWindow, sluice.SlidingLog:
+		c.Limit.Burst = 0 // theirs is the rate
+	}
+	if a == sluice.SlidingLog && o.Rate > maxLog {
+		c.Limit = sluice.Per(maxLog, time.Duration(float64(o.Period)/float64(o.Rate)*maxLog))
+	}
+	lim, err := sluice.New(c)
+	if err != nil {
+		return nil, err
+	}
+	return sluiceLimiter{lim}, nil
+}
+
+type sluiceLimiter struct{ lim *sluice.Limiter }
+
+func (l sluiceLimiter) Allow(key string) bool { return l.lim.Allow(key) }
+
+func (l sluiceLimiter) Keys() int { return l.lim.Len() }
+
+func (l sluiceLimiter) Sweep() { l.lim.Sweep() }
+
+func (l sluiceLimiter) Close() {}

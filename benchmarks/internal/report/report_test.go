@@ -1,0 +1,351 @@
+package report
+
+import (
+	"encoding/xml"
+	"errors"
+	"io"
+	"math"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"gonum.org/v1/plot/vg"
+
+	"github.com/sluice-go/sluice/benchmarks/internal/floor"
+	"github.com/sluice-go/sluice/benchmarks/internal/results"
+)
+
+func TestMedian(t *testing.T) {
+	assert.Equal(t, 3.0, median([]float64{9, 3, 1}))
+	assert.Equal(t, 2.5, median([]float64{4, 1, 2, 3}))
+	assert.True(t, math.IsNaN(median(nil)))
+	unsorted := []float64{3, 1, 2}
+	median(unsorted)
+	assert.Equal(t, []float64{3, 1, 2}, unsorted, "the order is that of the rounds")
+	assert.Equal(t, 2.0, medianMillis([]time.Duration{time.Millisecond, 2 * time.Millisecond, time.Second}))
+}
+
+func TestPairedRatio_SlownessOfTheMachineCancelsOut(t *testing.T) {
+	a, b := []float64{10, 40, 80}, []float64{20, 80, 40}
+	assert.Equal(t, 0.5, PairedRatio(a, b))
+	assert.Equal(t, 1.0, median(a)/median(b), "which is what the ratio of medians says")
+	assert.Equal(t, 0.5, PairedRatio([]float64{10, 40, 9}, []float64{20, 80}), "unpaired samples do not count")
+	assert.True(t, math.IsNaN(PairedRatio(nil, b)))
+}
+
+func TestLeastAndSpread(t *testing.T) {
+	assert.Equal(t, 2.0, least([]float64{3, 2, 9}))
+	assert.True(t, math.IsNaN(least(nil)))
+	assert.Equal(t, 0.5, spread([]float64{10, 8, 13}))
+	assert.True(t, math.IsNaN(spread(nil)))
+}
+
+func budgetsOf(r results.Results) map[string]budget {
+	found := map[string]budget{}
+	for _, b := range newView(r).budgets() {
+		found[b.what] = b
+	}
+	return found
+}
+
+func TestBudgets_OfTheFixtureAreMet(t *testing.T) {
+	list := newView(fixture()).budgets()
+	assert.Len(t, list, 8+5+2+1+4+3+1+6+1)
+	for _, b := range list {
+		want := "met"
+		// The fixture has no other algorithm under a coarse clock.
+		if strings.HasPrefix(b.what, "coarse clock, slowest") {
+			want = "not measured"
+		}
+		assert.Equal(t, want, b.verdict(), "%s: %v", b.what, b)
+	}
+	assert.Equal(t, "budgets: 29 met, 0 missed, 2 not measured", Summary(fixture()))
+}
+
+func TestBudgets_Figures(t *testing.T) {
+	found := budgetsOf(fixture())
+	hot := found["system clock against the best library: hot"]
+	assert.Equal(t, 0.5, hot.measured)
+	assert.Equal(t, "50 to 100 ns ("+juju+")", hot.basis, "the bare limiter and the baseline are faster and no libraries")
+	assert.Equal(t, throttled, newView(fixture()).bestLibrary(columns[2]), "each row has its own best library")
+	assert.InDelta(t, 200.0/900, found["system clock against the best library: new keys"].measured, 1e-9)
+	assert.InDelta(t, 50/(34+1.6*(8+1.5+5)), found["system clock, hot key against clock + 1.6 x (hash + 3 loads + CAS)"].measured, 1e-9)
+	assert.InDelta(t, 1.9, found["denied calls: throughput of two cores against one"].measured, 1e-9)
+	slowest := found["system clock, slowest one-word algorithm against GCRA: hot"]
+	assert.Equal(t, 1.2, slowest.measured, "the log does not count")
+	assert.Contains(t, slowest.basis, window)
+	assert.Equal(t, 33.56, found["memory at 1M keys"].measured)
+	assert.InDelta(t, 2.0/3, found["flood of new keys at MaxKeys against filling: throughput"].measured, 1e-9)
+	stalled := found["coarse clock, p99.99 of Allow during a sweep"]
+	assert.Equal(t, 0.08, stalled.measured)
+	assert.Contains(t, stalled.basis, "of an empty call 20.0 us")
+}
+
+// Beside a ratio stands what the sketch reaches, and beside a missed one also what the
+// parts alone would.
+func TestBudgets_WhatIsAttainable(t *testing.T) {
+	const hot, coarseHot = "system clock against the best library: hot", "coarse clock against the best library: hot"
+	found := budgetsOf(fixture())
+	assert.Equal(t, "0.450 x", found[hot].sketch)
+	assert.Equal(t, "-", found[coarseHot].sketch, "there is no sketch with that clock here")
+	assert.Empty(t, found["memory at 1M keys"].sketch)
+	assert.NotContains(t, found[hot].basis, "alone")
+
+	r := fixture()
+	for i, s := range r.Speed {
+		if s.Subject == gcraSystem {
+			r.Speed[i].Samples = rounds(1000)
+		}
+	}
+	found = budgetsOf(r)
+	// The driver's 2, the clock's 34, the hash's 8, three loads of 0.5 and a CAS of 5.
+	assert.Contains(t, found[hot].basis, "; driver, clock, hash, loads and CAS alone are 51 ns, 0.51 x")
+	assert.Contains(t, found["system clock against the best library: denied"].basis, "; driver, clock, hash and loads alone are 46 ns, 0.46 x")
+	for _, what := range []string{"new keys", "2 cores, hot"} {
+		b := found["system clock against the best library: "+what]
+		assert.Equal(t, missed, b.verdict())
+		assert.NotContains(t, b.basis, "alone", "such a call is not the sum of those parts")
+	}
+	assert.Contains(t, Text(r), "0.450 x")
+}
+
+// Each budget is missed by figures just beyond its bound, and says so.
+func TestBudgets_Missed(t *testing.T) {
+	speed := func(subject, workload, mode string, ns float64) func(*results.Results) {
+		return func(r *results.Results) {
+			for i, s := range r.Speed {
+				if s.Subject == subject && s.Workload == workload && s.Mode == mode {
+					r.Speed[i].Samples = rounds(ns)
+				}
+			}
+		}
+	}
+	stalled := func(r *results.Results) {
+		for i := range r.Stall {
+			r.Stall[i].P9999 = 1e6
+		}
+	}
+	for what, change := range map[string]func(*results.Results){
+		"system clock against the best library: hot":                         speed(gcraSystem, "hot", serial, 65.1),
+		"system clock against the best library: 1M Zipf":                     speed(gcraSystem, "zipf", serial, 109),
+		"system clock against the best library: 2 cores, hot":                speed(gcraSystem, "hot", twoCPU, 85),
+		"coarse clock against the best library: denied":                      speed(gcraCoarse, "denied", serial, 26),
+		"system clock, hot key against clock + 1.6 x (hash + 3 loads + CAS)": speed(gcraSystem, "hot", serial, 58),
+		"denied calls: throughput of two cores against one":                  speed(gcraSystem, "denied", twoCPU, 30),
+		"system clock, slowest one-word algorithm against GCRA: 1,000 keys":  speed(window, "thousand", serial, 78),
+		"flood of new keys at MaxKeys against filling: throughput":           speed(gcraSystem, "flood", serial, 401),
+		"memory at 1M keys":                             func(r *results.Results) { r.Memory[1].BytesPerKey = 34.1 },
+		"heap objects at 1M keys: none but the tables":  func(r *results.Results) { r.Memory[1].ObjectsPerKey = 0.01 },
+		"a limiter of 1M keys adds to runtime.GC()":     func(r *results.Results) { r.Memory[1].GC[0] = 2 * time.Millisecond },
+		"system clock, p99.99 of Allow during a growth": stalled,
+		"coarse clock, p99.99 of Allow during a flood":  stalled,
+		"allocations of a decision":                     func(r *results.Results) { r.Allocs[0].PerCall = 1 },
+	} {
+		r := fixture()
+		change(&r)
+		assert.Equal(t, "MISSED", budgetsOf(r)[what].verdict(), what)
+		assert.Contains(t, Summary(r), what)
+		assert.Contains(t, Text(r), "MISSED", "a missed budget is shown")
+	}
+}
+
+func TestBudgets_OfNothingAreNotMeasured(t *testing.T) {
+	for _, b := range newView(results.Results{}).budgets() {
+		assert.Equal(t, "not measured", b.verdict(), b.what)
+	}
+	assert.NotContains(t, Text(results.Results{}), "NaN")
+}
+
+func TestText_HasEverySubjectAndTable(t *testing.T) {
+	text := Text(fixture())
+	for _, s := range fixture().Subjects {
+		assert.Contains(t, text, s.Name)
+	}
+	for _, want := range []string{
+		"BUDGETS", "SPEED, ONE GOROUTINE", "TWO GOROUTINES", "EVERY ROW", "MULTIPLE OF ITS FLOOR", "NUMBER OF KEYS", "MEMORY",
+		"LATENCY", "PARTS ALONE", "ALLOCATIONS", "LEFT OUT", "SUBJECTS", "MODULES",
+		"Example CPU, 2 cores, linux/amd64, go1.26", "2026-01-02, commit abc1234, 3 rounds", "it has no keys", "v2.15.0", "One mutex.",
+	} {
+		assert.Contains(t, text, want)
+	}
+	assert.NotContains(t, text, "NaN")
+}
+
+func TestMultiples_OfTheFloorOfEachWorkload(t *testing.T) {
+	rows := map[string][]string{}
+	for _, row := range newView(fixture()).multiples().rows {
+		rows[row[0]+" "+row[2]] = row
+	}
+	assert.Equal(t, []string{gcraSystem, system, "hot", "50", "51", "0.99"}, rows[gcraSystem+" hot"])
+	assert.Equal(t, "46", rows[gcraSystem+" denied"][4], "a denial has no CAS")
+	assert.Equal(t, "51", rows[gcraSystem+" uniform"][4], "misses are not in it")
+	assert.Equal(t, "21", rows[gcraCoarse+" hot"][4])
+	assert.NotContains(t, rows, gcraSystem+" new")
+	assert.NotContains(t, rows, throttled+" hot")
+}
+
+func TestSpeedTable_FastestFirstAndEveryColumn(t *testing.T) {
+	tab := newView(fixture()).speedTable(columns, results.Subject.Stands)
+	var names []string
+	for _, row := range tab.rows {
+		names = append(names, row[0])
+	}
+	assert.Equal(t, []string{gcraCoarse, bare, sketched, gcraSystem, diy, juju, throttled}, names)
+	assert.Equal(t, []string{bare, "40", "-", "-", "-", "40", "-", "60", "-"}, tab.rows[1])
+	assert.Equal(t, []string{throttled, "120", "140", "300", "700", "110", "900", "150", "260"}, tab.rows[6])
+}
+
+func TestTable_TextAndMarkdown(t *testing.T) {
+	tab := &table{head: []string{"name", "ns"}, align: "lr", bold: map[int]bool{1: true}}
+	tab.add("a", "1,000")
+	tab.add("longer", unknown)
+	assert.Equal(t, "name       ns\na       1,000\nlonger      -\n", tab.text())
+	assert.Equal(t, "| name | ns |\n|---|--:|\n| a | 1,000 |\n| **longer** | - |\n", tab.markdown())
+}
+
+func TestFigures(t *testing.T) {
+	for want, x := range map[string]float64{"0.3": 0.31, "9.9": 9.94, "10": 9.96, "57": 57.4, "1,431": 1431, "1,000,001": 1e6 + 1, "-": math.NaN(), "-1,234": -1234} {
+		assert.Equal(t, want, figure(x))
+	}
+	for want, ns := range map[string]int64{"950 ns": 950, "12.5 us": 12_500, "1.5 us": 1500, "3.10 ms": 3_100_000} {
+		assert.Equal(t, want, nanos(ns))
+	}
+}
+
+func TestReplace_OnlyBetweenTheMarkers(t *testing.T) {
+	page := "before\n<!-- x:begin -->\nold\n<!-- x:end -->\nafter\n"
+	got, err := Replace(page, "x", "new\n")
+	require.NoError(t, err)
+	assert.Equal(t, "before\n<!-- x:begin -->\nnew\n<!-- x:end -->\nafter\n", got)
+	body, err := Section(got, "x")
+	require.NoError(t, err)
+	assert.Equal(t, "new\n", body)
+	again, err := Replace(got, "x", "new\n")
+	require.NoError(t, err)
+	assert.Equal(t, got, again)
+	for _, bad := range []string{"", "<!-- x:begin -->\n", page + page, "<!-- x:end -->\n<!-- x:begin -->\n"} {
+		_, err := Replace(bad, "x", "new")
+		assert.Error(t, err, bad)
+	}
+}
+
+func TestAllocTable_ARowALimiter(t *testing.T) {
+	r := results.Results{Allocs: []results.Allocs{{Subject: "a", Workload: "hot", PerCall: 2}, {Subject: "b", Workload: "hot"}, {Subject: "a", Workload: "denied", PerCall: 1}}}
+	tab := newView(r).allocTable()
+	assert.Equal(t, []string{"limiter", "hot", "denied"}, tab.head)
+	assert.Equal(t, [][]string{{"a", "2.00000", "1.00000"}, {"b", "0.00000", "-"}}, tab.rows)
+}
+
+// A median of one limiter that was interrupted does not decide.
+func TestBudgets_CollectionsAreJudgedOverAllLimiters(t *testing.T) {
+	r := fixture()
+	for _, name := range []string{gcraCoarse, window} {
+		row := r.Memory[1]
+		row.Subject = name
+		r.Memory = append(r.Memory, row)
+	}
+	r.Memory[1].GC = []time.Duration{5 * time.Millisecond}
+	b := budgetsOf(r)["a limiter of 1M keys adds to runtime.GC()"]
+	assert.Equal(t, 0.0, b.measured)
+	assert.Equal(t, "median of 3 limiters, from 0.00 to 4.00", b.basis)
+}
+
+func TestOmittedTable_ARowAReason(t *testing.T) {
+	r := results.Results{Subjects: make([]results.Subject, 3), Omitted: []results.Omission{
+		{Subject: "a", Measurement: "x", Reason: "r"}, {Subject: "b", Measurement: "y", Reason: "s"}, {Subject: "c", Measurement: "x", Reason: "r"},
+	}}
+	assert.Equal(t, [][]string{{"x", "r", "a; c"}, {"y", "s", "b"}}, newView(r).omittedTable().rows)
+	r.Subjects = r.Subjects[:2]
+	assert.Equal(t, "a; c", newView(r).omittedTable().rows[0][2], "they are no subjects")
+	r.Subjects = []results.Subject{{Name: "a"}, {Name: "c"}}
+	assert.Equal(t, "all", newView(r).omittedTable().rows[0][2])
+}
+
+func TestReadme_TableChartsAndCommand(t *testing.T) {
+	text := Readme(fixture())
+	for _, want := range []string{
+		"| **" + gcraSystem + "** | **50** |", "| " + throttled + " | 120 |",
+		"(benchmarks/results/speed.svg)", "(benchmarks/results/memory.svg)", "abc1234", "2026-01-02", "go run .",
+	} {
+		assert.Contains(t, text, want)
+	}
+	assert.NotContains(t, text, logName, "the other algorithms are in results.txt")
+	assert.Contains(t, BudgetSection(fixture()), "| 0.450 x | met |")
+}
+
+// The committed pages say what the committed results say.
+func TestPages_AreGeneratedFromTheResults(t *testing.T) {
+	root := filepath.Join("..", "..")
+	r, err := results.Load(filepath.Join(root, "results", results.File))
+	if errors.Is(err, os.ErrNotExist) {
+		t.Skip("no results have been committed: go run . in benchmarks/ makes them")
+	}
+	require.NoError(t, err)
+	for _, page := range []struct{ path, section, want string }{
+		{filepath.Join(root, "..", "README.md"), Benchmarks, Readme(r)},
+		{filepath.Join(root, "README.md"), Budgets, BudgetSection(r)},
+	} {
+		text, err := os.ReadFile(page.path)
+		require.NoError(t, err)
+		got, err := Section(string(text), page.section)
+		if err != nil {
+			t.Skipf("%s: %v", page.path, err)
+		}
+		assert.Equal(t, page.want, got, "%s is not what go run . report makes of the results", page.path)
+	}
+	text, err := os.ReadFile(filepath.Join(root, "results", "results.txt"))
+	require.NoError(t, err)
+	assert.Equal(t, Text(r), string(text))
+}
+
+func TestCharts_AreWellFormedAndNameTheSubjects(t *testing.T) {
+	charts, err := Charts(fixture())
+	require.NoError(t, err)
+	var files []string
+	for _, c := range charts {
+		files = append(files, c.File)
+		d := xml.NewDecoder(strings.NewReader(string(c.SVG)))
+		for err = nil; err == nil; {
+			_, err = d.Token()
+		}
+		assert.Equal(t, io.EOF, err, c.File)
+		assert.Contains(t, string(c.SVG), gcraSystem, c.File)
+		assert.NotContains(t, string(c.SVG), "NaN", c.File)
+		assert.Contains(t, string(c.SVG), "Arial", c.File)
+	}
+	assert.Equal(t, []string{"speed.svg", "keys.svg", "cores.svg", "memory.svg", "stall.svg"}, files)
+
+	again, err := Charts(fixture())
+	require.NoError(t, err)
+	assert.Equal(t, charts, again, "what is committed changes only with the results")
+
+	none, err := Charts(results.Results{})
+	require.NoError(t, err)
+	assert.Empty(t, none)
+}
+
+func TestFullLength_OneOutlierDoesNotDwarfTheOthers(t *testing.T) {
+	assert.Equal(t, 50.0, fullLength([][]float64{{10, 10, 1000, math.NaN()}}, false))
+	assert.Equal(t, 1000.0, fullLength([][]float64{{10, 10, 1000, math.NaN()}}, true))
+	assert.Equal(t, 20.0, fullLength([][]float64{{10}, {20}}, false))
+	assert.Equal(t, 1.0, fullLength([][]float64{{math.NaN()}}, false))
+}
+
+func TestSpreadOut_LabelsDoNotOverlapAndKeepTheirOrder(t *testing.T) {
+	got := spreadOut([]vg.Length{50, 10, 51, 52}, 10)
+	assert.InDelta(t, 10, float64(got[1]), 1e-9, "what has room stays")
+	assert.InDelta(t, 51, float64(got[2]), 1, "the others move both ways")
+	assert.Greater(t, float64(got[2]-got[0]), 9.9)
+	assert.Greater(t, float64(got[3]-got[2]), 9.9)
+}
+
+func TestFloorParts_AreThoseThatTheReportLooksFor(t *testing.T) {
+	v := newView(fixture())
+	for _, part := range []string{floor.Driver, floor.SystemClock, floor.CoarseClock, floor.Maphash, floor.Load, floor.CAS, floor.Miss16} {
+		assert.NotEmpty(t, v.floor[part], part)
+	}
+}

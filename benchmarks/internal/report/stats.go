@@ -1,0 +1,55 @@
+// Package report turns results into tables, a verdict on every budget, charts and
+// the sections of the READMEs. It measures nothing.
+package report
+
+import (
+	"math"
+	"slices"
+	"time"
+)
+
+// median of no samples is NaN, which is less than nothing and more than nothing:
+// no budget is met by it. Of an even number it is the mean of the middle two.
+func median(samples []float64) float64 {
+	if len(samples) == 0 {
+		return math.NaN()
+	}
+	s := slices.Sorted(slices.Values(samples))
+	return (s[(len(s)-1)/2] + s[len(s)/2]) / 2
+}
+
+// medianMillis is the median of durations in milliseconds.
+func medianMillis(d []time.Duration) float64 {
+	ms := make([]float64, len(d))
+	for i := range d {
+		ms[i] = float64(d[i]) / float64(time.Millisecond)
+	}
+	return median(ms)
+}
+
+// PairedRatio is the median of a[i]/b[i]. Samples of one round were taken near each
+// other, so what slows the machine for a while slows both, and cancels out; in a
+// ratio of medians it does not.
+func PairedRatio(a, b []float64) float64 {
+	ratios := make([]float64, min(len(a), len(b)))
+	for i := range ratios {
+		ratios[i] = a[i] / b[i]
+	}
+	return median(ratios)
+}
+
+// spread is how far the samples lie apart: (largest - smallest) / median.
+func spread(samples []float64) float64 {
+	if len(samples) == 0 {
+		return math.NaN()
+	}
+	return (slices.Max(samples) - slices.Min(samples)) / median(samples)
+}
+
+// least is the smallest sample: what a part costs on an undisturbed machine.
+func least(samples []float64) float64 {
+	if len(samples) == 0 {
+		return math.NaN()
+	}
+	return slices.Min(samples)
+}

@@ -1,0 +1,32 @@
+package results
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+)
+
+// File is the name under which a folder of results keeps them for programs.
+const File = "results.json"
+
+// Load reads what Save has written. The error names the file.
+func Load(path string) (Results, error) {
+	var r Results
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return r, err
+	}
+	if err := json.Unmarshal(data, &r); err != nil {
+		return r, fmt.Errorf("%s: %w", path, err)
+	}
+	return r, nil
+}
+
+// Save writes the results in full, samples and all.
+func Save(path string, r Results) error {
+	data, err := json.MarshalIndent(r, "", "\t")
+	if err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	return os.WriteFile(path, append(data, '\n'), 0o644)
+}

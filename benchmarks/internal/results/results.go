@@ -1,0 +1,105 @@
+// Package results is what the measurements found: the one form in which they are
+// handed to the tables, the charts and the README.
+package results
+
+import (
+	"strings"
+	"time"
+
+	"github.com/sluice-go/sluice/benchmarks/internal/peers"
+)
+
+// Results is one complete run.
+type Results struct {
+	Machine  Machine
+	Subjects []Subject // every subject of the run, in the order of the tables
+	Speed    []Speed
+	Scaling  []Speed // own and a few other subjects over the number of keys
+	Memory   []Memory
+	Stall    []Stall
+	Floor    []Floor
+	Allocs   []Allocs
+	Omitted  []Omission // what a reader would look for and not find
+}
+
+// Subject is what the tables say of a subject beside its figures: peers.Subject
+// without what makes it run.
+type Subject struct {
+	Name, Module, Kind, Clock, Note string
+	PerUnit                         bool
+}
+
+// Stands reports whether the subject is shown where there is no room for all of
+// sluice's algorithms: all others are, and GCRA, the default, for the six.
+func (s Subject) Stands() bool {
+	return s.Kind != string(peers.Ours) || strings.Contains(s.Name, "GCRA")
+}
+
+// Describe is what the tables say of a subject.
+func Describe(s peers.Subject) Subject {
+	return Subject{Name: s.Name, Module: s.Module, Kind: string(s.Kind), Clock: s.Clock, Note: s.Note, PerUnit: s.PerUnit}
+}
+
+// Machine says where and when the run was made, and of what.
+type Machine struct {
+	Date     string // 2006-01-02
+	Commit   string // of sluice; ends in "+changes" if the tree was not clean
+	Go       string
+	OS, Arch string
+	CPU      string
+	Cores    int
+	Rounds   int
+	Versions map[string]string // module path -> version
+}
+
+// Speed is one subject under one workload.
+type Speed struct {
+	Subject  string
+	Workload string // hot, thousand, zipf, uniform, denied, new, flood
+	Mode     string // serial, parallel-1, parallel-2: goroutines on as many processors
+	Keys     int    // distinct keys
+	// Samples are ns a call, one a round, in the order of the rounds: sample i of one
+	// subject and sample i of another lie seconds apart, and minutes where a million
+	// keys have to be shown to all subjects in between. In parallel, the time in
+	// which any of the goroutines finishes a call.
+	Samples []float64
+}
+
+// Memory is one subject that holds Keys keys.
+type Memory struct {
+	Subject       string
+	Keys          int
+	BytesPerKey   float64
+	ObjectsPerKey float64
+	GC            []time.Duration // each runtime.GC with it resident
+	GCWithout     []time.Duration // the same with it gone, right after
+}
+
+// Stall is the latency of single calls in one situation, in ns.
+type Stall struct {
+	Subject                    string
+	Situation                  string // growth, sweep, flood
+	Calls                      int64
+	P50, P99, P999, P9999, Max int64
+	// Baseline is the p99.99 of the same loop around an empty call: what the machine
+	// adds by itself.
+	BaselineP9999, BaselineMax int64
+}
+
+// Floor is what one part of a decision costs alone, in ns.
+type Floor struct {
+	Part    string
+	Samples []float64
+}
+
+// Allocs are the heap allocations of a subject's calls, after the first ones.
+type Allocs struct {
+	Subject  string
+	Workload string
+	PerCall  float64
+}
+
+// Omission is a measurement that was not made of a subject, and why.
+type Omission struct {
+	Subject, Measurement, Reason string
+}

@@ -1,0 +1,269 @@
+package speed
+
+import (
+	"context"
+	"errors"
+	"runtime"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/sluice-go/sluice/benchmarks/internal/peers"
+	"github.com/sluice-go/sluice/benchmarks/internal/results"
+	"github.com/sluice-go/sluice/benchmarks/internal/workload"
+)
+
+var small = workload.Sizes{Million: 2000, New: 1 << 12}
+
+// fake does what a test tells it to, and admits without looking at the key.
+type fake struct {
+	calls     atomic.Int64
+	denyEvery int64 // 0: never
+	keys      int
+	counts    atomic.Int64 // of the keys
+	closed    *atomic.Int64
+}
+
+func (f *fake) Allow(string) bool {
+	n := f.calls.Add(1)
+	return f.denyEvery == 0 || n%f.denyEvery != 0
+}
+
+func (f *fake) Keys() int { f.counts.Add(1); return f.keys }
+
+func (f *fake) Sweep() {}
+
+func (f *fake) Close() { f.closed.Add(1) }
+
+// fakes counts what it has made and closed.
+type fakes struct{ made, closed atomic.Int64 }
+
+func (c *fakes) subject(name string, f func() *fake) peers.Subject {
+	return peers.Subject{Name: name, New: func(peers.Options) (peers.Limiter, error) {
+		c.made.Add(1)
+		l := f()
+		l.closed = &c.closed
+		return l, nil
+	}}
+}
+
+func serial() []Mode { return Modes()[:1] }
+
+func quick(w ...workload.Workload) Config {
+	return Config{Rounds: 3, Sample: 200 * time.Microsecond, Modes: serial(), Workloads: w}
+}
+
+func TestRun_RowsAndSamplesAreComplete(t *testing.T) {
+	all := workload.All(small)
+	var c fakes
+	honest := func(name string) peers.Subject {
+		return c.subject(name, func() *fake { return &fake{keys: -1} })
+	}
+	bare := honest("bare")
+	bare.Kind = peers.Bare
+	subjects := []peers.Subject{honest("a"), bare, honest("b")}
+	config := quick(all[0], all[1], all[2], all[3], all[5])
+	config.Modes = Modes()
+	got, err := Run(context.Background(), config, subjects, t.Logf)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var want []results.Speed
+	for _, w := range config.Workloads {
+		for _, m := range config.Modes {
+			for _, s := range subjects {
+				if Excludes(s, w, m) == "" {
+					want = append(want, results.Speed{Subject: s.Name, Workload: w.Name, Mode: m.Name, Keys: w.Keys})
+				}
+			}
+		}
+	}
+	if len(got) != len(want) {
+		t.Fatalf("%d rows, want %d", len(got), len(want))
+	}
+	for i, g := range got {
+		if w := want[i]; g.Subject != w.Subject || g.Workload != w.Workload || g.Mode != w.Mode || g.Keys != w.Keys {
+			t.Errorf("row %d is %s, %s, %s, %d, want %s, %s, %s, %d", i,
+				g.Subject, g.Workload, g.Mode, g.Keys, w.Subject, w.Workload, w.Mode, w.Keys)
+		}
+		if len(g.Samples) != config.Rounds {
+			t.Errorf("%s, %s, %s: %d samples, want %d", g.Subject, g.Workload, g.Mode, len(g.Samples), config.Rounds)
+		}
+		for _, ns := range g.Samples {
+			if ns <= 0 {
+				t.Errorf("%s, %s, %s: a sample of %v ns", g.Subject, g.Workload, g.Mode, ns)
+			}
+		}
+	}
+	if made, closed := c.made.Load(), c.closed.Load(); made == 0 || made != closed {
+		t.Errorf("%d limiters made, %d closed", made, closed)
+	}
+}
+
+func TestRun_ReportsWhatIsNotAsDeclared(t *testing.T) {
+	all := workload.All(small)
+	hot, thousand, denied, fresh := all[0], all[1], all[4], all[5]
+	for _, c := range []struct {
+		name            string
+		w               workload.Workload
+		keys, denyEvery int
+		want            []string // all in the error; nil: no error
+	}{
+		{"honest", thousand, 1000, 0, nil},
+		{"cannot tell", thousand, -1, 0, nil},
+		{"one call in 1000 denied", hot, 1, 1000, []string{"subject", "hot", "serial", "1023 of 1024", "want 1024"}},
+		{"denied in the population", thousand, 1000, 1000, []string{"subject", "thousand", "population", "call 999"}},
+		{"a key too many", thousand, 1001, 0, []string{"subject", "thousand", "serial", "1001 keys", "want 1000"}},
+		{"a key missing", thousand, 999, 0, []string{"subject", "thousand", "999 keys", "want 1000"}},
+		{"a new key missing", fresh, small.New - 1, 0, []string{"subject", "new", "4095 keys", "want 4096"}},
+		{"admitted when spent", denied, 1, 0, []string{"subject", "denied", "1024 of 1024", "want 0"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			var made fakes
+			s := made.subject("subject", func() *fake { return &fake{keys: c.keys, denyEvery: int64(c.denyEvery)} })
+			_, err := Run(context.Background(), quick(c.w), []peers.Subject{s}, nil)
+			if (err == nil) != (c.want == nil) {
+				t.Fatalf("Run() = %v, want an error with %q", err, c.want)
+			}
+			for _, part := range c.want {
+				if !strings.Contains(err.Error(), part) {
+					t.Errorf("error %q does not say %q", err, part)
+				}
+			}
+			if made.made.Load() != made.closed.Load() {
+				t.Errorf("%d limiters made, %d closed", made.made.Load(), made.closed.Load())
+			}
+		})
+	}
+}
+
+// Not every limiter keeps its limit: one that never denies must not get away with
+// more calls than the limit has units.
+func TestRun_UnitsDoNotRunOut(t *testing.T) {
+	var c fakes
+	w := workload.All(small)[0]
+	w.Options.Burst = 3000
+	_, err := Run(context.Background(), quick(w), []peers.Subject{c.subject("subject", func() *fake { return &fake{keys: 1} })}, nil)
+	if err == nil || !strings.Contains(err.Error(), "more than the 3000 units of the limit") {
+		t.Errorf("Run() = %v, want an error about the units", err)
+	}
+	// What a published sample can take: three modes, a warm-up, and 5 ns a call.
+	sample := Config{}.withDefaults().Sample
+	if calls := 3 * (sample + sample/2) / (5 * time.Nanosecond); int(calls) > workload.All(small)[0].Options.Burst/2 {
+		t.Errorf("%d calls take most of the units", calls)
+	}
+}
+
+// What is counted after a sample must not be in it, nor just before it.
+func TestRun_KeysAreNotCountedBetweenWarmUpAndSample(t *testing.T) {
+	var c fakes
+	l := &fake{keys: 1}
+	config := quick(workload.All(small)[0])
+	if _, err := Run(context.Background(), config, []peers.Subject{c.subject("subject", func() *fake { return l })}, nil); err != nil {
+		t.Fatal(err)
+	}
+	if got := int(l.counts.Load()); got != config.Rounds {
+		t.Errorf("keys counted %d times, want once a sample, %d", got, config.Rounds)
+	}
+}
+
+func TestRun_ReturnsTheErrorOfNew(t *testing.T) {
+	broken := errors.New("broken")
+	s := peers.Subject{Name: "s", New: func(peers.Options) (peers.Limiter, error) { return nil, broken }}
+	_, err := Run(context.Background(), quick(workload.All(small)[0]), []peers.Subject{s}, nil)
+	if !errors.Is(err, broken) {
+		t.Errorf("Run() = %v, want %v", err, broken)
+	}
+}
+
+func TestRun_EndsWithItsContext(t *testing.T) {
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	if _, err := Run(ctx, quick(workload.All(small)[0]), peers.All()[:1], nil); !errors.Is(err, context.Canceled) {
+		t.Errorf("Run() = %v, want %v", err, context.Canceled)
+	}
+}
+
+// Zipf and uniform share a population, so a round makes one limiter for both. The
+// order of the subjects changes.
+func TestRun_SharesLimitersAndChangesTheOrder(t *testing.T) {
+	all := workload.All(small)
+	var c fakes
+	var order []string
+	subject := func(name string) peers.Subject {
+		return c.subject(name, func() *fake {
+			order = append(order, name)
+			return &fake{keys: -1}
+		})
+	}
+	if _, err := Run(context.Background(), quick(all[2], all[3]), []peers.Subject{subject("a"), subject("b")}, nil); err != nil {
+		t.Fatal(err)
+	}
+	// Three rounds of two limiters each, and not the same one first in all of them.
+	if got := strings.Join(order, ""); len(got) != 6 || got == "ababab" || got == "bababa" {
+		t.Errorf("limiters made in the order %s", got)
+	}
+}
+
+// Under a limit of one, all calls are admitted only if no key was called for twice.
+func TestDrive_ParallelMakesEachCallOnce(t *testing.T) {
+	var once peers.Subject
+	for _, s := range peers.All() {
+		if s.Name == "30 lines on xsync" {
+			once = s
+		}
+	}
+	w := workload.All(small)[5]
+	l, err := once.New(peers.Options{Rate: 1, Period: 1000 * time.Hour, Burst: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	before := runtime.GOMAXPROCS(0)
+	calls := 5*chunk + 17
+	if _, n := drive(l, w.Calls, Mode{"test", 2, 3}, 0, calls); n != calls || l.Keys() != calls {
+		t.Errorf("%d calls admitted on %d keys, want %d on as many", n, l.Keys(), calls)
+	}
+	if now := runtime.GOMAXPROCS(0); now != before {
+		t.Errorf("GOMAXPROCS is %d afterwards, want %d", now, before)
+	}
+}
+
+// Every subject has the declared outcome under every workload, in small.
+func TestRun_AllSubjects(t *testing.T) {
+	config := quick(workload.All(small)...)
+	config.Modes, config.Rounds = nil, 1
+	if _, err := Run(context.Background(), config, peers.All(), t.Logf); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestScaling(t *testing.T) {
+	c := Scaling(10_000)
+	if len(c.Workloads) != 2 || c.Workloads[1].Keys != 10_000 {
+		t.Fatalf("Scaling(10,000) has the workloads %v", names(c.Workloads))
+	}
+	subjects := ScalingSubjects(peers.All())
+	if len(subjects) != 6 {
+		t.Errorf("%d subjects, want 6", len(subjects))
+	}
+	c.Rounds, c.Sample = 1, time.Millisecond
+	if _, err := Run(context.Background(), c, subjects, nil); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestMissing_NamesEveryRowThatIsLeftOut(t *testing.T) {
+	c := Config{Workloads: workload.All(small)}
+	subjects := peers.All()
+	config := c
+	config.Rounds, config.Sample = 1, 10*time.Microsecond
+	rows, err := Run(context.Background(), config, subjects, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	missing := c.Missing(subjects)
+	if got, want := len(rows)+len(missing), len(subjects)*len(c.Workloads)*len(Modes()); got != want {
+		t.Errorf("%d rows and %d missing ones, want %d together", len(rows), len(missing), want)
+	}
+}

@@ -1,0 +1,172 @@
+// Package stall measures how long single calls take while a limiter does what takes
+// it longest: growing, sweeping, and turning over its keys at MaxKeys.
+package stall
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/HdrHistogram/hdrhistogram-go"
+
+	"github.com/sluice-go/sluice/benchmarks/internal/peers"
+	"github.com/sluice-go/sluice/benchmarks/internal/results"
+	"github.com/sluice-go/sluice/benchmarks/internal/workload"
+)
+
+// Config is how much is measured.
+type Config struct {
+	Keys    int           // that a limiter grows to, sweeps, and is bounded to; a power of two
+	Repeats int           // of each situation and subject
+	Idle    time.Duration // how long to wait until keys that were charged once are idle
+}
+
+// Full is what the published tables are made with. In the sweep's limit a key is
+// idle after one period, with windows after two at most; a period is a second.
+var Full = Config{Keys: 1 << 20, Repeats: 5, Idle: 2*sweepPeriod + 100*time.Millisecond}
+
+// A situation is something that a limiter does while its calls are timed.
+type situation struct {
+	name string
+	// skip says why the subject is left out; empty if it is not.
+	skip func(peers.Subject) string
+	// once makes one run. The baseline is the same loop around an empty call.
+	once func(peers.Subject, setup) (run, baseline *hdrhistogram.Histogram, err error)
+}
+
+// setup is what the situations share: the calls of the workloads on new keys.
+type setup struct {
+	Config
+	fresh, flood workload.Workload
+}
+
+func newSetup(c Config) setup {
+	s := setup{Config: c}
+	// The workloads on a million known keys are not used here, and so are small.
+	for _, w := range workload.All(workload.Sizes{Million: 1 << 10, New: c.Keys}) {
+		switch w.Name {
+		case "new":
+			s.fresh = w
+		case "flood":
+			s.flood = w
+		}
+	}
+	return s
+}
+
+var situations = []situation{
+	{"growth", keyless, growth},
+	{"sweep", sweepless, sweep},
+	{"flood", boundless, flood},
+}
+
+func keyless(s peers.Subject) string {
+	if s.Kind == peers.Bare {
+		return "it has no keys"
+	}
+	return ""
+}
+
+func sweepless(s peers.Subject) string {
+	if s.Kind != peers.Bare && !s.Sweeps {
+		return "it drops no keys"
+	}
+	return keyless(s)
+}
+
+func boundless(s peers.Subject) string {
+	if s.Kind != peers.Bare && !s.Bounded {
+		return "it has no bound on its keys"
+	}
+	return keyless(s)
+}
+
+// omitted is why a subject turned out not to do what was to be measured.
+type omitted string
+
+func (o omitted) Error() string { return string(o) }
+
+// Run returns a row for each subject and situation: of the repeats, the run with
+// the median p99.99, and likewise for its baseline.
+func Run(subjects []peers.Subject, c Config, log func(format string, args ...any)) ([]results.Stall, []results.Omission, error) {
+	var rows []results.Stall
+	var left []results.Omission
+	all := newSetup(c)
+	for _, sit := range situations {
+		for _, s := range subjects {
+			row, err := repeat(sit, s, all)
+			if why, ok := err.(omitted); ok {
+				log("stall: %s, %s: left out: %s", sit.name, s.Name, why)
+				left = append(left, results.Omission{Subject: s.Name, Measurement: "stall, " + sit.name, Reason: string(why)})
+				continue
+			}
+			if err != nil {
+				return nil, nil, fmt.Errorf("stall of %s, %s: %w", s.Name, sit.name, err)
+			}
+			log("stall: %s, %s: p99.99 %v, of which the machine %v", sit.name, s.Name,
+				time.Duration(row.P9999), time.Duration(row.BaselineP9999))
+			rows = append(rows, row)
+		}
+	}
+	return rows, left, nil
+}
+
+func repeat(sit situation, s peers.Subject, c setup) (results.Stall, error) {
+	if why := sit.skip(s); why != "" {
+		return results.Stall{}, omitted(why)
+	}
+	var runs, baselines []*hdrhistogram.Histogram
+	for range c.Repeats {
+		run, baseline, err := sit.once(s, c)
+		if err != nil {
+			return results.Stall{}, err
+		}
+		runs, baselines = append(runs, run), append(baselines, baseline)
+	}
+	run, baseline := medianRun(runs), medianRun(baselines)
+	return results.Stall{
+		Subject:       s.Name,
+		Situation:     sit.name,
+		Calls:         run.TotalCount(),
+		P50:           run.ValueAtQuantile(50),
+		P99:           run.ValueAtQuantile(99),
+		P999:          run.ValueAtQuantile(99.9),
+		P9999:         p9999(run),
+		Max:           run.Max(),
+		BaselineP9999: p9999(baseline),
+		BaselineMax:   baseline.Max(),
+	}, nil
+}
+
+func p9999(h *hdrhistogram.Histogram) int64 { return h.ValueAtQuantile(99.99) }
+
+// medianRun returns one of the runs, so that its figures belong together; of an
+// even number the worse one.
+func medianRun(runs []*hdrhistogram.Histogram) *hdrhistogram.Histogram {
+	sorted := slices.SortedFunc(slices.Values(runs), func(a, b *hdrhistogram.Histogram) int {
+		return int(p9999(a) - p9999(b))
+	})
+	return sorted[len(sorted)/2]
+}
+
+// longest is the longest call that a histogram tells from longer ones.
+const longest = time.Minute
+
+// record times call(0), call(1), ... each by itself, as long as more says so.
+// The clock is read before and after: what comes between two calls, such as
+// counting, is no part of either.
+func record(more func(i int) bool, call func(i int)) *hdrhistogram.Histogram {
+	h := hdrhistogram.New(1, int64(longest), 3)
+	base := time.Now()
+	for i := 0; more(i); i++ {
+		start := time.Since(base)
+		call(i)
+		took := time.Since(base) - start
+		// The only error is a value out of range.
+		_ = h.RecordValue(int64(min(max(took, 1), longest)))
+	}
+	return h
+}
+
+// upTo is the number of calls that record makes.
+func upTo(n int) func(int) bool { return func(i int) bool { return i < n } }

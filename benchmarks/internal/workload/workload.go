@@ -1,0 +1,205 @@
+// Package workload holds the calls that subjects are measured with: the same keys
+// in the same order for all, under limits that decide every call alike, so that
+// nobody is faster for having denied more.
+package workload
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/sluice-go/sluice/benchmarks/internal/peers"
+)
+
+// A Workload is a series of calls and what must come of them.
+type Workload struct {
+	Name       string
+	Keys       int           // distinct keys that a subject tracks during the calls
+	Options    peers.Options // what subjects are made with; see OptionsFor
+	AdmitRatio float64       // of the calls: 1 or 0, exactly
+
+	// Population is called for once before anything is measured, and all of it is
+	// admitted. It has no repetitions; its first PopulationLen keys count.
+	Population    Sequence
+	PopulationLen int
+	// Calls is what is measured.
+	Calls Sequence
+	// Unique workloads never call for a key twice: a sample is one pass over Calls,
+	// and ends the use of the limiter.
+	Unique bool
+}
+
+// lifetime is 150 years of 365 days: longer than any run, and short enough for peers
+// that add it to the Unix time in nanoseconds.
+const lifetime = 150 * 365 * 24 * time.Hour
+
+// The limits.
+var (
+	// generous is not spent by all calls that one limiter gets: the driver keeps count.
+	// An hour would do, but windows that are aligned to the epoch end at the full hour
+	// and take their keys along. These end in 2119, so that the number of a window and
+	// two counts fit into one word, and every algorithm of sluice's is on its fast path.
+	generous = peers.Options{Rate: 2_000_000_000, Period: lifetime, Burst: 2_000_000_000}
+	// spent is one unit that does not come back. It takes a century: where a second unit
+	// is judged by the time at which it would come back, twice the period is added.
+	spent = peers.Options{Rate: 1, Period: 100 * 365 * 24 * time.Hour, Burst: 1}
+	// Once is for keys that are charged once, and that are not idle before the run ends.
+	Once = peers.Options{Rate: 10, Period: lifetime, Burst: 10}
+)
+
+// unhurried takes the place of generous for subjects that cannot hold two thousand
+// million units at once: it returns a unit faster than anybody can ask for it. They
+// are those that make the caller wait for a unit's turn, and those that write every
+// unit down.
+func unhurried(o peers.Options) peers.Options {
+	o.Rate, o.Period, o.Burst = 1_000_000_000, time.Second, 1_000_000_000
+	return o
+}
+
+// OptionsFor returns what a subject is made with for the workload: the same for all
+// that can represent it.
+func (w Workload) OptionsFor(s peers.Subject) peers.Options {
+	if w.Options.Rate == generous.Rate && (s.Blocks || s.PerUnit) {
+		return unhurried(w.Options)
+	}
+	return w.Options
+}
+
+// Sizes scale the workloads; tests use small ones.
+type Sizes struct {
+	Million int // keys of zipf and uniform
+	New     int // keys of new and flood, a power of two; also flood's MaxKeys
+}
+
+// Full returns the sizes that are published.
+func Full() Sizes { return Sizes{Million: 1_000_000, New: 1 << 20} }
+
+// All returns the workloads in the order of the tables:
+//
+//	hot       one key                                  all admitted
+//	thousand  1,000 keys, uniform                      all admitted
+//	zipf      1,000,000 keys, Zipf 1.1                 all admitted
+//	uniform   1,000,000 keys, uniform                  all admitted
+//	denied    one key, its limit spent                 all denied
+//	new       new keys only, into an empty limiter     all admitted
+//	flood     new keys only, into one full at MaxKeys  all admitted
+func All(z Sizes) []Workload {
+	r := newRand()
+	ids := r.Perm(z.Million)
+	million := population(z.Million, ids)
+	draw := rand.NewZipf(r, 1.1, 1, uint64(z.Million-1))
+	zipf := newSequence(2*z.Million, func(int) int { return ids[draw.Uint64()] })
+
+	hot := Uniform(1)
+	hot.Name = "hot"
+	thousand := Uniform(1000)
+	thousand.Name = "thousand"
+	denied := Workload{Name: "denied", Keys: 1, Options: spent, Population: hot.Population, PopulationLen: 1, Calls: hot.Calls}
+	denied.Options.Expect = 1
+	return []Workload{
+		hot,
+		thousand,
+		tracked("zipf", z.Million, million, zipf),
+		tracked("uniform", z.Million, million, newSequence(2*z.Million, func(int) int { return r.IntN(z.Million) })),
+		denied,
+		fill(z),
+		flood(z),
+	}
+}
+
+// Uniform returns the workload on a number of keys of at most 10^7, for looking at
+// how the cost of a call grows with it. Its calls repeat after twice the keys, at
+// most after 2^23: far more than any cache holds.
+func Uniform(keys int) Workload {
+	r := newRand()
+	// The calls of a small population stay in the second level cache.
+	calls := min(max(2*keys, 1<<12), 1<<23)
+	if keys == 1000 {
+		calls = 1 << 14 // enough draws to meet each of them
+	}
+	return tracked(fmt.Sprintf("uniform-%d", keys), keys, population(keys, r.Perm(keys)),
+		newSequence(calls, func(int) int { return r.IntN(keys) }))
+}
+
+// tracked is a workload whose keys are all known before it is measured.
+func tracked(name string, keys int, known, calls Sequence) Workload {
+	o := generous
+	o.Expect = keys
+	return Workload{
+		Name: name, Keys: keys, Options: o, AdmitRatio: 1,
+		Population: known, PopulationLen: keys, Calls: calls,
+	}
+}
+
+// population holds each id once, in an order that has nothing to do with how often
+// it is called for: a limiter that makes an object a key would otherwise have the
+// busy ones side by side. A power of two is filled up with the first.
+func population(keys int, ids []int) Sequence {
+	return newSequence(keys, func(i int) int { return ids[i%keys] })
+}
+
+func fill(z Sizes) Workload {
+	o := Once
+	o.Expect = z.New
+	return Workload{
+		Name: "new", Keys: z.New, Options: o, AdmitRatio: 1, Unique: true,
+		Calls: newSequence(z.New, func(i int) int { return i }),
+	}
+}
+
+// flood first shows a quarter more keys than there is room for. How many of those
+// are tracked is then up to the subject, and never more than MaxKeys.
+func flood(z Sizes) Workload {
+	o := Once
+	o.MaxKeys = z.New
+	known := z.New + z.New/4
+	return Workload{
+		Name: "flood", Keys: z.New, Options: o, AdmitRatio: 1, Unique: true,
+		Population: newSequence(known, func(i int) int { return i }), PopulationLen: known,
+		Calls: newSequence(z.New, func(i int) int { return 2*z.New + i }),
+	}
+}
+
+// Excludes returns why the workload has no row for the subject, or "" if it has.
+func (w Workload) Excludes(s peers.Subject) string {
+	switch {
+	case w.AdmitRatio == 0 && s.Blocks:
+		return "it denies nobody: the call would wait"
+	case w.Options.MaxKeys > 0 && !s.Bounded:
+		return "it has no bound on its keys"
+	case w.Keys > 1 && (s.Kind == peers.Bare || s.Lossy):
+		return "it does not tell keys apart"
+	case w.Keys > 1 && s.PerUnit && w.Options.Burst > 1<<10:
+		return "it keeps every unit: limits that are never spent, for many keys, do not fit into memory"
+	case w.Keys >= 1e7 && s.Kind != peers.Ours && s.Kind != peers.Baseline:
+		return "ten million objects take gigabytes, and half a minute to make"
+	}
+	return ""
+}
+
+// Admits returns how many of a number of calls are admitted.
+func (w Workload) Admits(calls int) int { return int(w.AdmitRatio) * calls }
+
+// CheckKeys compares the number of keys that a limiter tracks after a number of
+// calls with the declared one, and returns what was wanted if they differ. Limiters
+// that cannot tell (-1) pass: the tests of package peers have shown that they track
+// keys apart.
+func (w Workload) CheckKeys(tracked, calls int) (want string) {
+	keys := w.Keys
+	switch {
+	case tracked == -1:
+		return ""
+	case w.Options.MaxKeys > 0:
+		// A bound that is kept shard by shard, in batches, is never quite reached.
+		if low := keys / 4 * 3; tracked < low || tracked > keys {
+			return fmt.Sprintf("%d to %d", low, keys)
+		}
+		return ""
+	case w.Unique:
+		keys = calls
+	}
+	if tracked != keys {
+		return fmt.Sprint(keys)
+	}
+	return ""
+}

@@ -1,0 +1,193 @@
+package workload
+
+import (
+	"math"
+	"testing"
+	"time"
+
+	"github.com/sluice-go/sluice/benchmarks/internal/peers"
+)
+
+var small = Sizes{Million: 10_000, New: 1 << 12}
+
+func distinct(s Sequence, n int) int {
+	seen := map[string]bool{}
+	for i := range n {
+		seen[s.Key(i)] = true
+	}
+	return len(seen)
+}
+
+func TestSequence_KeysAreRealisticAndRepeat(t *testing.T) {
+	s := newSequence(3, func(i int) int { return []int{0, 12345, 9_999_999, 7}[i] })
+	want := []string{"user:0000000", "user:0012345", "user:9999999", "user:0000007", "user:0000000"}
+	for i, key := range want {
+		if got := s.Key(i); got != key {
+			t.Errorf("Key(%d) = %q, want %q", i, got, key)
+		}
+	}
+	if s.Len() != 4 || s.Distinct() != 4 {
+		t.Errorf("Len, Distinct = %d, %d, want 4, 4", s.Len(), s.Distinct())
+	}
+}
+
+func TestSequence_DistinctCountsAsAMapDoes(t *testing.T) {
+	for _, w := range All(small) {
+		if got, want := w.Calls.Distinct(), distinct(w.Calls, w.Calls.Len()); got != want {
+			t.Errorf("%s: Distinct() = %d, want %d", w.Name, got, want)
+		}
+	}
+}
+
+// The declared number of keys is that of the population and the calls together.
+func TestAll_KeysAreAsDeclared(t *testing.T) {
+	for _, w := range All(small) {
+		all := map[string]bool{}
+		for i := range w.PopulationLen {
+			all[w.Population.Key(i)] = true
+		}
+		if len(all) != w.PopulationLen {
+			t.Errorf("%s: %d of %d keys of the population are distinct", w.Name, len(all), w.PopulationLen)
+		}
+		for i := range w.Calls.Len() {
+			all[w.Calls.Key(i)] = true
+		}
+		want := w.Keys
+		if w.Name == "flood" {
+			want = w.PopulationLen + w.Calls.Len()
+		}
+		if len(all) != want {
+			t.Errorf("%s: %d distinct keys, want %d", w.Name, len(all), want)
+		}
+		if w.Unique && distinct(w.Calls, w.Calls.Len()) != w.Calls.Len() {
+			t.Errorf("%s: calls repeat a key", w.Name)
+		}
+	}
+}
+
+func TestAll_SmallPopulationsAreMetInFull(t *testing.T) {
+	for _, w := range All(small)[:2] {
+		if got := w.Calls.Distinct(); got != w.Keys {
+			t.Errorf("%s: calls meet %d keys, want %d", w.Name, got, w.Keys)
+		}
+	}
+}
+
+func TestAll_IsTheSameEveryTime(t *testing.T) {
+	a, b := All(small), All(small)
+	for i := range a {
+		if a[i].Calls != b[i].Calls || a[i].Population != b[i].Population {
+			t.Errorf("%s differs from one call to the next", a[i].Name)
+		}
+	}
+}
+
+// With Zipf 1.1 over n keys the busiest has 1 / sum(k^-1.1) of the calls.
+func TestAll_ZipfIsSkewedAsDeclared(t *testing.T) {
+	w := All(small)[2]
+	counts := map[string]int{}
+	most := 0
+	for i := range w.Calls.Len() {
+		counts[w.Calls.Key(i)]++
+		most = max(most, counts[w.Calls.Key(i)])
+	}
+	sum := 0.0
+	for k := 1; k <= w.Keys; k++ {
+		sum += math.Pow(float64(k), -1.1)
+	}
+	want := float64(w.Calls.Len()) / sum
+	if got := float64(most); got < want*0.95 || got > want*1.05 {
+		t.Errorf("the busiest key has %.0f calls, want %.0f within 5%%", got, want)
+	}
+}
+
+// Every subject can represent the limit that it is given, and is not slowed down by
+// it: nobody denies, and nobody waits.
+func TestOptionsFor_NoSubjectIsShortOfUnits(t *testing.T) {
+	hot := All(small)[0]
+	for _, s := range peers.All() {
+		t.Run(s.Name, func(t *testing.T) {
+			o := hot.OptionsFor(s)
+			if special := o != hot.Options; special != (s.Blocks || s.PerUnit) {
+				t.Errorf("it has a limit of its own: %v", special)
+			}
+			l, err := s.New(o)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer l.Close()
+			start := time.Now()
+			for i := range 200_000 {
+				if !l.Allow("k") {
+					t.Fatalf("call %d denied", i)
+				}
+			}
+			if d := time.Since(start); d > 2*time.Second { // at one unit of the limit in 2.4 s it would be days
+				t.Errorf("200,000 calls took %v", d)
+			}
+		})
+	}
+}
+
+// The limits of the other workloads are the same for all.
+func TestOptionsFor_OnlyUnitsThatAreNeverSpent(t *testing.T) {
+	for _, w := range All(small) {
+		for _, s := range peers.All() {
+			if o := w.OptionsFor(s); w.Options.Burst < generous.Burst && o != w.Options {
+				t.Errorf("%s, %s: %+v, want %+v", w.Name, s.Name, o, w.Options)
+			}
+		}
+	}
+}
+
+func TestExcludes(t *testing.T) {
+	all := All(small)
+	hot, thousand, denied, flood := all[0], all[1], all[4], all[6]
+	for _, c := range []struct {
+		name     string
+		w        Workload
+		s        peers.Subject
+		excluded bool
+	}{
+		{"anything hot", hot, peers.Subject{}, false},
+		{"bare hot", hot, peers.Subject{Kind: peers.Bare}, false},
+		{"bare thousand", thousand, peers.Subject{Kind: peers.Bare}, true},
+		{"lossy thousand", thousand, peers.Subject{Lossy: true}, true},
+		{"log hot", hot, peers.Subject{PerUnit: true}, false},
+		{"log thousand", thousand, peers.Subject{PerUnit: true}, true},
+		{"log flood", flood, peers.Subject{PerUnit: true, Bounded: true}, false},
+		{"blocking denied", denied, peers.Subject{Blocks: true}, true},
+		{"denied", denied, peers.Subject{}, false},
+		{"unbounded flood", flood, peers.Subject{}, true},
+		{"bounded flood", flood, peers.Subject{Bounded: true}, false},
+	} {
+		if got := c.w.Excludes(c.s); (got != "") != c.excluded {
+			t.Errorf("%s: excluded for %q, want excluded: %v", c.name, got, c.excluded)
+		}
+	}
+}
+
+func TestCheckKeys(t *testing.T) {
+	all := All(small)
+	thousand, fresh, flood := all[1], all[5], all[6]
+	for _, c := range []struct {
+		w           Workload
+		keys, calls int
+		ok          bool
+	}{
+		{thousand, 1000, 5000, true},
+		{thousand, 999, 5000, false},
+		{thousand, 1001, 5000, false},
+		{thousand, -1, 5000, true},
+		{fresh, 17, 17, true},
+		{fresh, 16, 17, false},
+		{flood, small.New, 1, true},
+		{flood, small.New + 1, 1, false},
+		{flood, small.New/4*3 - 1, 1, false},
+		{flood, -1, 1, true},
+	} {
+		if want := c.w.CheckKeys(c.keys, c.calls); (want == "") != c.ok {
+			t.Errorf("%s, %d keys after %d calls: want %q, ok %v", c.w.Name, c.keys, c.calls, want, c.ok)
+		}
+	}
+}

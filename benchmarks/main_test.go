@@ -1,0 +1,184 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-go/sluice/benchmarks/internal/guard"
+	"github.com/sluice-go/sluice/benchmarks/internal/peers"
+	"github.com/sluice-go/sluice/benchmarks/internal/results"
+)
+
+// command runs a command line as main does.
+func command(t *testing.T, args ...string) (code int, stdout, stderr string) {
+	t.Helper()
+	var out, errs bytes.Buffer
+	code = run(t.Context(), args, &out, &errs)
+	return code, out.String(), errs.String()
+}
+
+func TestRun_AskingForWhatThereIsNot(t *testing.T) {
+	for want, args := range map[string][]string{
+		`--only "nobody" matches no subject`:                        {"--only", "nobody"},
+		`--only: error parsing regexp`:                              {"--only", "("},
+		`--workloads: there is no "warm", only hot, thousand, zipf`: {"--quick", "--workloads", "hot,warm"},
+		`--parts: there is no "sped", only memory, allocs, stall`:   {"--quick", "--parts", "sped"},
+		`--rounds 0: want 1 or more`:                                {"--quick", "--rounds", "0"},
+		`a part of a run does not replace the published results`:    {"--quick", "--out", "./results"},
+		`results: a part of a run does not replace the published`:   {"--quick", "--out", "../benchmarks/results"},
+		`unknown flag: --fast`:                                      {"--fast"},
+		`unknown command "all"`:                                     {"all"},
+	} {
+		code, stdout, stderr := command(t, args...)
+		assert.Equal(t, exitUsage, code, args)
+		assert.Contains(t, stderr, want)
+		assert.Equal(t, 1, strings.Count(stderr, "\n"), "one line: %s", stderr)
+		assert.Empty(t, stdout)
+	}
+}
+
+// A complete run whose end could not be written must fail before it begins.
+func TestRun_CompleteRunOutsideOfItsFolder(t *testing.T) {
+	t.Chdir(t.TempDir())
+	code, _, stderr := command(t)
+	assert.Equal(t, exitFailed, code)
+	assert.Contains(t, stderr, "run it in the folder benchmarks")
+}
+
+func TestRun_Interrupted(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	var stdout, stderr bytes.Buffer
+	code := run(ctx, []string{"--quick", "--out", t.TempDir()}, &stdout, &stderr)
+	assert.Equal(t, exitFailed, code)
+	assert.Equal(t, "benchmarks: context canceled\n", stderr.String())
+}
+
+func TestRun_QuickWritesEverythingButTheReadmes(t *testing.T) {
+	out := filepath.Join(t.TempDir(), "new", "folder")
+	code, stdout, stderr := command(t, "--quick", "--rounds", "1", "--only", `^(sluice GCRA|throttled)$`, "--out", out)
+	require.Equal(t, exitOK, code, stderr)
+	assert.Contains(t, stdout, "budgets: ")
+	r, err := results.Load(filepath.Join(out, results.File))
+	require.NoError(t, err)
+	require.Len(t, r.Subjects, 2)
+	assert.Equal(t, 1, r.Machine.Rounds)
+	assert.NotEmpty(t, r.Speed)
+	assert.NotEmpty(t, r.Scaling)
+	assert.Len(t, r.Memory, 2)
+	assert.NotEmpty(t, r.Allocs)
+	assert.NotEmpty(t, r.Stall)
+	require.NotEmpty(t, r.Floor)
+	assert.Len(t, r.Floor[0].Samples, 2*floorRounds, "before the calls and after")
+	assert.NotEmpty(t, r.Omitted)
+	text, err := os.ReadFile(filepath.Join(out, "results.txt"))
+	require.NoError(t, err)
+	for _, module := range peers.Absent {
+		assert.Contains(t, string(text), module, "what is missing is said")
+	}
+	for _, file := range []string{"results.txt", "speed.svg", "keys.svg", "cores.svg", "memory.svg", "stall.svg"} {
+		assert.FileExists(t, filepath.Join(out, file))
+	}
+	for _, part := range partNames() {
+		assert.Contains(t, stderr, "s  "+part+"\n", "progress")
+	}
+}
+
+func TestRun_PartsAndWorkloads(t *testing.T) {
+	out := t.TempDir()
+	code, _, stderr := command(t, "--quick", "--rounds", "1", "--only", `^sluice GCRA$`, "--workloads", "denied", "--parts", "speed", "--out", out)
+	require.Equal(t, exitOK, code, stderr)
+	r, err := results.Load(filepath.Join(out, results.File))
+	require.NoError(t, err)
+	assert.Empty(t, r.Memory)
+	require.NotEmpty(t, r.Speed)
+	for _, s := range r.Speed {
+		assert.Equal(t, "denied", s.Workload)
+	}
+}
+
+func TestVerdict_ALineForEachBoundThatIsBroken(t *testing.T) {
+	row := func(ratio float64) guard.Row {
+		return guard.Row{Bound: guard.Bound{Subject: "s", Workload: "hot", Most: 0.5}, Ratio: ratio}
+	}
+	var stdout, stderr bytes.Buffer
+	assert.NoError(t, verdict(&stdout, &stderr, []guard.Row{row(0.4), row(0.5)}))
+	assert.Empty(t, stderr.String())
+	assert.Equal(t, 2, strings.Count(stdout.String(), "\n"))
+
+	err := verdict(&stdout, &stderr, []guard.Row{row(0.6), row(0.4), row(0.7)})
+	assert.ErrorIs(t, err, errSilent)
+	assert.ErrorAs(t, err, new(failure), "it is not the command line that is wrong")
+	assert.Equal(t, 2, strings.Count(stderr.String(), "\n"), stderr.String())
+	assert.Contains(t, stderr.String(), "benchmarks guard: too slow: s ")
+	assert.Contains(t, stderr.String(), "0.70 of the baseline's time, at most 0.50")
+}
+
+func TestGuard_CommandLine(t *testing.T) {
+	code, _, stderr := command(t, "guard", "fast")
+	assert.Equal(t, exitUsage, code)
+	assert.Equal(t, 1, strings.Count(stderr, "\n"), stderr)
+
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	var stdout, errs bytes.Buffer
+	assert.Equal(t, exitFailed, run(ctx, []string{"guard"}, &stdout, &errs))
+	assert.Equal(t, "benchmarks guard: context canceled\n", errs.String())
+}
+
+const page = "# title\n<!-- benchmarks:begin -->\n<!-- benchmarks:end -->\n<!-- budgets:begin -->\n<!-- budgets:end -->\nend\n"
+
+// benchmarksFolder is a place that looks like this module in its clone.
+func benchmarksFolder(t *testing.T) {
+	t.Helper()
+	root := t.TempDir()
+	require.NoError(t, os.WriteFile(filepath.Join(root, "README.md"), []byte(page), 0o644))
+	folder := filepath.Join(root, "benchmarks")
+	require.NoError(t, os.Mkdir(folder, 0o755))
+	require.NoError(t, os.WriteFile(filepath.Join(folder, "README.md"), []byte(page), 0o644))
+	t.Chdir(folder)
+}
+
+func TestReport_RewritesThePublishedResultsAndTheReadmes(t *testing.T) {
+	benchmarksFolder(t)
+	require.NoError(t, checkPages())
+	r := results.Results{
+		Machine:  results.Machine{Commit: "abc1234"},
+		Subjects: []results.Subject{{Name: "sluice GCRA", Kind: "ours", Clock: "system"}},
+		Speed:    []results.Speed{{Subject: "sluice GCRA", Workload: "hot", Mode: "serial", Samples: []float64{57}}},
+	}
+	require.NoError(t, os.Mkdir(published, 0o755))
+	require.NoError(t, results.Save(filepath.Join(published, results.File), r))
+	code, stdout, stderr := command(t, "report")
+	require.Equal(t, exitOK, code, stderr)
+	assert.Contains(t, stdout, "not measured")
+	for path, want := range map[string]string{
+		"../README.md": "**57**", "README.md": "abc1234", "results/results.txt": "abc1234", "results/speed.svg": "<svg",
+	} {
+		text, err := os.ReadFile(path)
+		require.NoError(t, err)
+		assert.Contains(t, string(text), want, path)
+	}
+}
+
+func TestReport_Errors(t *testing.T) {
+	benchmarksFolder(t)
+	code, _, stderr := command(t, "report")
+	assert.Equal(t, exitFailed, code)
+	assert.Equal(t, "benchmarks report: open results/results.json: no such file or directory\n", stderr)
+
+	require.NoError(t, os.Mkdir(published, 0o755))
+	require.NoError(t, results.Save(filepath.Join(published, results.File), results.Results{}))
+	require.NoError(t, os.WriteFile("README.md", []byte("no markers"), 0o644))
+	code, _, stderr = command(t, "report")
+	assert.Equal(t, exitFailed, code)
+	assert.Contains(t, stderr, `README.md: no section between one line "<!-- budgets:begin -->"`)
+	assert.Error(t, checkPages())
+}
