@@ -70,6 +70,36 @@ func TestAllocs_NoneOnAnyDecisionPath(t *testing.T) {
 	}
 }
 
+// TestAllocs_NoneForTakeAll of up to 8 charges, admitted and denied; the keys are
+// tracked, and there are two limiters.
+func TestAllocs_NoneForTakeAll(t *testing.T) {
+	skipUnderRace(t)
+	for name, c := range allocConfigs() {
+		t.Run("layout="+name, func(t *testing.T) {
+			l, other := mustNew(t, c), mustNew(t, c)
+			keys := []Key{l.Key("a"), other.Key("a"), l.Key("b"), other.Key("b"), l.Key("c"), l.Key("d"), other.Key("c"), l.Key("a")}
+			for costName, cost := range allocCosts(l) {
+				all := func(n int) func() {
+					return func() {
+						var charges [8]Charge
+						for i := range n {
+							keys[i].Reset()
+							charges[i] = Charge{keys[i], cost}
+						}
+						TakeAll(charges[:n]...)
+						TakeAll(charges[:n]...)
+					}
+				}
+				for _, n := range []int{1, 2, 8} {
+					all(n)()
+					requireNoAllocs(t, fmt.Sprintf("TakeAll of %d, cost %s", n, costName), all(n))
+				}
+			}
+			requireNoAllocs(t, "TakeAll without a slice", func() { TakeAll(Charge{l.Key("a"), 1}, Charge{other.Key("b"), 1}) })
+		})
+	}
+}
+
 // allocCosts meet every branch: admitted until the burst is spent and denied from
 // then on (1), never charged (0), refused unseen (-1, above the burst).
 func allocCosts(l *Limiter) map[string]int {
@@ -89,6 +119,8 @@ func checkStringForms(t *testing.T, l *Limiter) {
 	// After a reset the call is admitted again: the path of a charge, every time.
 	requireNoAllocs(t, "Reset and Allow", func() { l.Reset("tracked"); l.Allow("tracked") })
 	requireNoAllocs(t, "Reset and Take", func() { l.Reset("tracked"); l.Take("tracked", 1) })
+	requireNoAllocs(t, "Refund", func() { l.Allow("tracked"); l.Refund("tracked", 1) })
+	requireNoAllocs(t, "Refund/untracked", func() { l.Refund("untracked", 1) })
 	requireNoAllocs(t, "Reset/untracked", func() { l.Reset("untracked") })
 	requireNoAllocs(t, "Len, Stats and WorstCase", func() { l.Len(); l.Stats(); l.WorstCase(time.Hour) })
 	requireNoAllocs(t, "Sweep with nothing to drop", func() { l.Allow("tracked"); l.Sweep() })
@@ -122,6 +154,7 @@ func checkKeyForms(t *testing.T, form string, key func() Key) {
 		requireNoAllocs(t, form+".TakeAt/cost="+name, func() { key().TakeAt(k.lim.clock.Now(), cost) })
 	}
 	requireNoAllocs(t, form+".Reset and Allow", func() { key().Reset(); key().Allow() })
+	requireNoAllocs(t, form+".Allow and Refund", func() { key().Allow(); key().Refund(1) })
 	requireNoAllocs(t, form+".TakeAt with an older now", func() { key().TakeAt(1, 1) })
 }
 

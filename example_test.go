@@ -142,3 +142,54 @@ func ExampleLimiter_WorstCase() {
 	// fixed-window 20
 	// sliding-log 10
 }
+
+// Per address and per user together: a call passes if both limits let it, and is
+// charged to both or to neither. With two Allow one after the other, what the
+// second one denies would have been charged to the first.
+func ExampleTakeAll() {
+	perUser := sluice.Must(sluice.New(sluice.Config{Limit: sluice.PerHour(2)}))
+	perAddr := sluice.Must(sluice.New(sluice.Config{Limit: sluice.PerHour(100)}))
+	addr := perAddr.KeyAddr(netip.MustParseAddr("192.0.2.1"))
+
+	for range 3 {
+		d := sluice.TakeAll(
+			sluice.Charge{Key: perUser.Key("ann"), Cost: 1},
+			sluice.Charge{Key: addr, Cost: 1},
+		)
+		fmt.Println(d.Allowed, d.Denied)
+	}
+	fmt.Println(addr.Peek(0).Remaining)
+	// Output:
+	// true -1
+	// true -1
+	// false 0
+	// 98
+}
+
+// Only failed logins count. An attempt is charged before the password is looked at,
+// so that many at once cannot slip through, and refunded if the password was right.
+func ExampleLimiter_Refund() {
+	failures := sluice.Must(sluice.New(sluice.Config{Limit: sluice.PerHour(3)}))
+	login := func(user, password string) string {
+		if !failures.Allow(user) {
+			return "too many failed attempts"
+		}
+		if password != "secret" {
+			return "wrong password"
+		}
+		failures.Refund(user, 1)
+		return "welcome"
+	}
+	for _, password := range []string{"secret", "secret", "secret", "guess", "guess", "secret", "guess", "secret"} {
+		fmt.Println(login("ann", password))
+	}
+	// Output:
+	// welcome
+	// welcome
+	// welcome
+	// wrong password
+	// wrong password
+	// welcome
+	// wrong password
+	// too many failed attempts
+}

@@ -53,6 +53,14 @@ func (a *fixedWindow) charge(word uint64, now int64, cost int) (uint64, bool) {
 	return number<<a.bits | count, true
 }
 
+func (a *fixedWindow) refund(word uint64, now int64, cost int) uint64 {
+	number, count := a.roll(word, now)
+	if count == 0 {
+		return word
+	}
+	return number<<a.bits | count - min(uint64(cost), count)
+}
+
 func (a *fixedWindow) describe(word uint64, now int64, _ int, allowed bool) (remaining int, retry, reset time.Duration) {
 	number, count := a.roll(word, now)
 	if count > 0 {
@@ -64,10 +72,11 @@ func (a *fixedWindow) describe(word uint64, now int64, _ int, allowed bool) (rem
 	return int(a.limit - count), retry, reset
 }
 
-// idleAt is the end of the window of the last charge.
+// idleAt is the end of the window of the last charge. Where all has been refunded it
+// is the window's start: an older call would still be charged in that window.
 func (a *fixedWindow) idleAt(word uint64) uint64 {
-	if word == 0 {
-		return 0
+	if word&(1<<a.bits-1) == 0 {
+		return a.start(word >> a.bits)
 	}
 	return a.start(word>>a.bits + 1)
 }

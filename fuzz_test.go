@@ -33,6 +33,23 @@ func FuzzDecisions(f *testing.F) {
 	})
 }
 
+// FuzzTakeAll does the same for TakeAll on several limiters.
+func FuzzTakeAll(f *testing.F) {
+	for i := range byte(4) {
+		f.Add([]byte{i, 0, 3, 120, 200, 7, 0, 1, 0, 255, 90, 17, 3, 44, 201, 8, 250, 130, 12, 99, i * 60, 31, 77, 190})
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		if len(data) > 4096 {
+			return
+		}
+		src := &byteSource{data: data, rest: rand.NewPCG(1, 2)}
+		tr := newAllTracer(t, rand.New(src))
+		for len(src.data) > 0 {
+			tr.step()
+		}
+	})
+}
+
 // byteSource is a source of randomness that spends one byte of input on each
 // number. The byte makes the high bits, which are the ones that rand.IntN looks at
 // for small n. Past the end it goes on with pseudo-random numbers, since a

@@ -17,11 +17,12 @@ import (
 // It must be made by New and not be copied.
 type Limiter struct {
 	store
-	hash  hasher
-	burst uint64 // costs from 1 to burst are decided by the store; others by edge
-	plain uint64 // burst, but 0 under a wide algorithm or with a tally: see allow
-	limit Limit
-	tally tally // nil without Config.Stats
+	hash   hasher
+	burst  uint64 // costs from 1 to burst are decided by the store; others by edge
+	plain  uint64 // burst, but 0 under a wide algorithm or with a tally: see allow
+	limit  Limit
+	serial uint64 // orders limiters: see TakeAll
+	tally  tally  // nil without Config.Stats
 }
 
 // New returns a limiter. The error is a *ConfigError: it names the field, its
@@ -71,6 +72,7 @@ func newLimiter(c Config, homes uint64) (*Limiter, error) {
 	case *ManualClock:
 		l.cached = &clock.now
 	}
+	l.serial = serials.Add(1)
 	l.init(shards, c.MaxKeys)
 	if c.Stats {
 		l.tally = make(tally, shards)
@@ -147,6 +149,16 @@ func (l *Limiter) Peek(key string, cost int) (d Decision) {
 
 // Reset makes key fresh, as if it had never been charged.
 func (l *Limiter) Reset(key string) { l.reset(l.hash.string(key)) }
+
+// Refund gives key back cost units that it has been charged, so that only what
+// turned out to matter counts: a login that succeeded, say. It gives back at most
+// what still counts against the key, which makes the key fresh, and at most the
+// burst. A window algorithm gives back from the units of the present window first;
+// FixedWindow has nothing to give back of an earlier one. A cost below 1 does
+// nothing.
+//
+// WorstCase holds for what was admitted and not refunded.
+func (l *Limiter) Refund(key string, cost int) { l.refundAt(l.hash.string(key), l.now(), cost) }
 
 // Len returns the number of tracked keys, idle ones that have not been swept yet
 // included. It is at most MaxKeys at any time.
@@ -229,6 +241,9 @@ func (k Key) Peek(cost int) (d Decision) {
 // Reset is Limiter.Reset for this key.
 func (k Key) Reset() { k.lim.reset(k.id) }
 
+// Refund is Limiter.Refund for this key.
+func (k Key) Refund(cost int) { k.lim.refundAt(k.id, k.lim.now(), cost) }
+
 // AllowAt is AllowN at now, the caller's own reading of the limiter's clock in
 // Unix nanoseconds, so that one reading can serve a batch. It must come from that
 // clock, which says what is idle: with recorded times, give the limiter a
@@ -293,6 +308,12 @@ func (l *Limiter) takeAt(d *Decision, id uint64, now int64, cost int) {
 	}
 	if l.tally != nil {
 		l.tally.count(id>>l.shift, d.Allowed)
+	}
+}
+
+func (l *Limiter) refundAt(id uint64, now int64, cost int) {
+	if cost > 0 && l.burst > 0 {
+		l.refund(id, max(now, 0), int(min(uint64(cost), l.burst)))
 	}
 }
 

@@ -22,9 +22,13 @@ func modelOps() int {
 // newOracle returns the exact model of a limiter. It follows the one liberty that
 // the library takes, the grid for intervals that are no whole number of ns.
 func newOracle(c Config) *oracle.Model {
+	rate := int64(c.Limit.Rate)
+	if c.Limit.Rate == math.MaxInt {
+		rate = math.MaxInt64 // Unlimited, on 32-bit machines, too
+	}
 	return oracle.New(oracle.Config{
 		Algorithm: oracle.Algorithm(c.Algorithm),
-		Rate:      int64(c.Limit.Rate),
+		Rate:      rate,
 		Burst:     int64(c.Limit.Burst),
 		Period:    int64(c.Limit.Period),
 		Grid:      true,
@@ -154,6 +158,34 @@ func (tr *tracer) advance(d int64) {
 	}
 }
 
+// refund gives back units of key, at the clock's time, and compares what is left.
+func (tr *tracer) refund(key string, cost int) {
+	tr.model.Refund(key, tr.now, int64(cost))
+	tr.log = append(tr.log, fmt.Sprintf("%s at %d refund %d", key, tr.now, cost))
+	want := fromOracle(tr.model.Peek(key, tr.now, 0))
+	tracked := tr.lim.Len()
+	tr.lim.Refund(key, cost)
+	tr.equal(want, tr.lim.Peek(key, 0), "Peek after a refund")
+	require.Equal(tr.tb, tracked, tr.lim.Len(), "a refund tracks nothing\n%s", tr.tail())
+	if tr.swept != nil {
+		tr.swept.Key(key).Refund(cost)
+		tr.equal(want, tr.swept.Peek(key, 0), "Peek after a refund, swept")
+		tr.swept.Sweep()
+	}
+}
+
+// back draws how far before the newest time a call is made. Now and then it is made
+// after it, as AllowAt may, which makes later calls and refunds the older ones.
+func (tr *tracer) back() int64 {
+	switch tr.rng.IntN(16) {
+	case 0, 1, 2, 3:
+		return 1 + tr.gap()
+	case 4:
+		return -min(tr.gap(), 1<<60)
+	}
+	return 0
+}
+
 // run makes n random steps on a few keys.
 func (tr *tracer) run(n int, older bool) {
 	keys := []string{"a", "b", "c"}
@@ -161,8 +193,11 @@ func (tr *tracer) run(n int, older bool) {
 		key := keys[tr.rng.IntN(len(keys))]
 		tr.advance(tr.gap())
 		back := int64(0)
-		if older && tr.rng.IntN(4) == 0 {
-			back = 1 + tr.gap()
+		if older {
+			back = tr.back()
+		}
+		if tr.rng.IntN(6) == 0 {
+			tr.refund(key, tr.cost())
 		}
 		tr.step(key, tr.cost(), back)
 		// A wide sliding window remembers across a reset which window it was in, and

@@ -36,8 +36,8 @@ type schedule struct {
 
 const (
 	// maxTick is the last tick. With bursts below 2^63 ticks a full tick stays
-	// below 2^64-1, the word that marks a moved slot.
-	maxTick = math.MaxInt64 - 1
+	// below held, the first word that is no algorithm's.
+	maxTick = math.MaxInt64 - 2
 
 	// minHorizon is the earliest end of time that New accepts: almost 2^61 ns after 1970
 	// is January 2043. Rates up to 2 a nanosecond end in 2116 or later, rates up to
@@ -111,7 +111,18 @@ func (s *schedule) earliest(tick uint64) uint64 {
 	return t
 }
 
-// describe, idleAt and rank are algorithm's, for a word that is the full tick.
+// refund, describe, idleAt and rank are algorithm's, for a word that is the full tick.
+
+// refund brings the full tick forward, to now at most: what has come back by itself
+// is not given back again.
+func (s *schedule) refund(full uint64, now int64, cost int) uint64 {
+	t := s.tick(now)
+	if full <= t {
+		return full
+	}
+	return full - min(uint64(cost)*s.unit, full-t)
+}
+
 func (s *schedule) describe(full uint64, now int64, cost int, allowed bool) (remaining int, retry, reset time.Duration) {
 	t := s.tick(now)
 	remaining = s.capacity

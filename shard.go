@@ -16,6 +16,9 @@ import (
 type algorithm interface {
 	// charge returns the word after an admitted call, or word and false.
 	charge(word uint64, now int64, cost int) (next uint64, admitted bool)
+	// refund returns the word after cost units of what counts at now, 1 <= cost <= the
+	// burst, have been given back, but not more than there are.
+	refund(word uint64, now int64, cost int) uint64
 	// describe returns the numbers of the Decision on a call that left the key with
 	// word. (Not a Decision: it has too many fields for registers, and copying it
 	// from frame to frame took half the time of a Take.)
@@ -124,7 +127,7 @@ func (l *Limiter) allowAt(id uint64, now int64, cost int) bool {
 	now = max(now, 0)
 	if uint64(cost)-1 < l.plain {
 		if e := l.shardOf(id).table.Load().lookup(id); e != nil {
-			if word := e.word.Load(); word != moved {
+			if word := e.word.Load(); word < held {
 				next, ok := l.alg.charge(word, now, cost)
 				if !ok {
 					return false
@@ -156,6 +159,10 @@ func (st *store) charge(id uint64, now int64, cost int) (uint64, outcome) {
 			if word == moved {
 				break
 			}
+			if word == held {
+				runtime.Gosched()
+				continue
+			}
 			next, ok := st.alg.charge(word, now, cost)
 			if !ok {
 				return word, denied
@@ -181,56 +188,29 @@ func (st *store) awaitMove(s *shard) {
 func (st *store) load(id uint64) uint64 {
 	s := st.shardOf(id)
 	for {
-		t := s.table.Load()
-		i, found := t.find(id)
-		if !found {
+		e := s.table.Load().lookup(id)
+		if e == nil {
 			return 0
 		}
-		if word := t.slots[i].word.Load(); word != moved {
+		if word := e.released(); word != moved {
 			return word
 		}
 		st.awaitMove(s)
 	}
 }
 
-// reset makes id fresh. The key stays in its table, where the next sweep finds it
-// idle.
-func (st *store) reset(id uint64) {
-	s := st.shardOf(id)
+// released returns the word once nobody holds it.
+func (e *slot) released() uint64 {
 	for {
-		t := s.table.Load()
-		i, found := t.find(id)
-		if !found {
-			return
+		if word := e.word.Load(); word != held {
+			return word
 		}
-		if st.resetSlot(t, i) {
-			return
-		}
-		st.awaitMove(s)
+		runtime.Gosched()
 	}
 }
 
-func (st *store) resetSlot(t *table, i uint64) (ok bool) {
-	e := &t.slots[i]
-	if st.wide != nil {
-		word, ok := lockWord(e)
-		if ok {
-			e.word.Store(st.wide.reset(word, t.tails.of(i)))
-		}
-		return ok
-	}
-	for {
-		word := e.word.Load()
-		if word == moved {
-			return false
-		}
-		if e.word.CompareAndSwap(word, 0) {
-			return true
-		}
-	}
-}
-
-// insert charges a key that was not in the table, and adds it.
+// insert charges a key that was not in the table, and adds it. With cost 0 it adds it
+// as fresh.
 //
 // The key is looked for again under the lock, since another call may have added
 // it, or the table may have been replaced. An older now is raised to the newest
@@ -256,7 +236,7 @@ func (st *store) insert(s *shard, id uint64, now int64, cost int, d *Decision) (
 	}
 	// More keys may stay than expected, so that the new table is full, too.
 	for s.len() >= s.table.Load().limit {
-		st.growLocked(s, now)
+		st.growLocked(s, now, cost == 0)
 	}
 	t := s.table.Load()
 	i, _ := t.find(id)
@@ -274,6 +254,10 @@ func (st *store) insert(s *shard, id uint64, now int64, cost int, d *Decision) (
 // algorithm it also gives the slot its tail, and unless d is nil describes in it
 // the call as seen from now, which is not later than at.
 func (st *store) first(t *table, i uint64, now, at int64, cost int, d *Decision) uint64 {
+	if cost == 0 {
+		// Fresh as from at on: to an older call, as if something had been charged.
+		return st.unspent(t, i, at)
+	}
 	if st.wide == nil {
 		word, _ := st.alg.charge(0, at, cost)
 		return word
@@ -315,6 +299,15 @@ func (st *store) prefetch(id uint64) {
 	prefetch(&t.slots[id&t.home])
 }
 
+func (st *store) unspent(t *table, i uint64, at int64) uint64 {
+	if st.wide == nil {
+		word, _ := st.alg.charge(0, at, 1)
+		return st.alg.refund(word, at, 1)
+	}
+	tail := t.tails.add(i)
+	return st.wide.refund(st.wide.commit(0, tail, at, 1), tail, at, 1)
+}
+
 // settled is the time that idleness is judged by when a call at now needs room: the
 // older of now and the limiter's own clock. Ahead of the clock a caller of AllowAt
 // may have made now up. Behind it, judging by the clock would raise the floor over
@@ -326,9 +319,14 @@ func (s *shard) len() int { return int(s.count.Load()) }
 // growLocked makes a table that has room for another key. Keys that have been
 // idle for the TTL are left behind; had it not waited for the TTL, keys of a
 // high rate that are in constant use but idle between any two calls would be
-// dropped and added over and over (twice as slow on 1,000 busy keys).
-func (st *store) growLocked(s *shard, now int64) {
+// dropped and added over and over (twice as slow on 1,000 busy keys). With keep, no
+// key is left behind: a TakeAll that adds several would lose the first ones, which
+// are idle until it charges them, to the growth for the last, each time it tries.
+func (st *store) growLocked(s *shard, now int64, keep bool) {
 	cutoff := st.settled(now) - st.ttl
+	if keep {
+		cutoff = -1
+	}
 	idle := st.countIdleLocked(s, cutoff)
 	before := len(s.table.Load().slots)
 	st.dropIdleLocked(s, cutoff, s.len()-idle+1)
@@ -381,7 +379,11 @@ func (st *store) rebuildLocked(s *shard, want int, drop func(entry) bool) (dropp
 // freeze takes the word out of a slot for good.
 func (st *store) freeze(e *slot) uint64 {
 	if st.wide == nil {
-		return e.word.Swap(moved)
+		for {
+			if word := e.released(); e.word.CompareAndSwap(word, moved) {
+				return word
+			}
+		}
 	}
 	word, _ := lockWord(e) // only the holder of the shard's lock stores moved
 	e.word.Store(moved)

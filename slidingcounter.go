@@ -97,6 +97,12 @@ func (a *slidingWindow) admitFrom(c counts, cost uint64) uint64 {
 	return a.period - min(span, a.period)
 }
 
+// refund takes cost from this window first, and then from the one before.
+func (c counts) refund(cost uint64) counts {
+	cur := min(cost, c.cur)
+	return counts{c.number, c.cur - cur, c.prev - min(cost-cur, c.prev)}
+}
+
 // describe describes the outcome of a call at now that left the key with c.
 func (a *slidingWindow) describe(c counts, now int64, cost int, allowed bool) (remaining int, retry, reset time.Duration) {
 	c, elapsed := a.roll(c, now)
@@ -127,6 +133,15 @@ func (a *slidingWindow) freshAt(c counts) uint64 {
 		return a.start(c.number + 1)
 	}
 	return 0
+}
+
+// emptyAt is the time from which c is idle. Where all has been refunded it is the
+// window's start: an older call would still be charged in that window.
+func (a *slidingWindow) emptyAt(c counts) uint64 {
+	if c.cur == 0 && c.prev == 0 {
+		return a.start(c.number)
+	}
+	return a.freshAt(c)
 }
 
 // worstCase is an upper bound, reached for d <= P. The most comes from a full
@@ -162,14 +177,27 @@ func (a *slidingWindowWord) charge(word uint64, now int64, cost int) (uint64, bo
 	if !a.admits(c, elapsed, uint64(cost)) {
 		return word, false
 	}
-	return c.number<<(2*a.bits) | (c.cur+uint64(cost))<<a.bits | c.prev, true
+	c.cur += uint64(cost)
+	return a.pack(c), true
+}
+
+func (a *slidingWindowWord) pack(c counts) uint64 {
+	return c.number<<(2*a.bits) | c.cur<<a.bits | c.prev
+}
+
+func (a *slidingWindowWord) refund(word uint64, now int64, cost int) uint64 {
+	c, _ := a.roll(a.unpack(word), now)
+	if c.cur == 0 && c.prev == 0 {
+		return word
+	}
+	return a.pack(c.refund(uint64(cost)))
 }
 
 func (a *slidingWindowWord) describe(word uint64, now int64, cost int, allowed bool) (int, time.Duration, time.Duration) {
 	return a.slidingWindow.describe(a.unpack(word), now, cost, allowed)
 }
 
-func (a *slidingWindowWord) idleAt(word uint64) uint64 { return a.freshAt(a.unpack(word)) }
+func (a *slidingWindowWord) idleAt(word uint64) uint64 { return a.emptyAt(a.unpack(word)) }
 
 func (a *slidingWindowWord) rank(word uint64, now int64) uint64 {
 	return a.used(a.roll(a.unpack(word), now))
@@ -210,6 +238,16 @@ func (a *slidingWindowWide) commit(word uint64, tail []atomic.Uint64, now int64,
 	return c.number<<a.bits | c.cur + uint64(cost)
 }
 
+func (a *slidingWindowWide) refund(word uint64, tail []atomic.Uint64, now int64, cost int) uint64 {
+	c, _ := a.roll(a.unpack(word, tail), now)
+	if c.cur == 0 && c.prev == 0 {
+		return word // in the window that it is in
+	}
+	c = c.refund(uint64(cost))
+	tail[0].Store(c.prev)
+	return c.number<<a.bits | c.cur
+}
+
 // reset keeps the number, so that a word comes back only with a tail that it has
 // had before or 0.
 func (a *slidingWindowWide) reset(word uint64, tail []atomic.Uint64) uint64 {
@@ -228,7 +266,7 @@ func (a *slidingWindowWide) describe(word uint64, tail []atomic.Uint64, now int6
 }
 
 func (a *slidingWindowWide) idleAt(word uint64, tail []atomic.Uint64) uint64 {
-	return a.freshAt(a.unpack(word, tail))
+	return a.emptyAt(a.unpack(word, tail))
 }
 
 func (a *slidingWindowWide) rank(word uint64, tail []atomic.Uint64, now int64) uint64 {

@@ -1,6 +1,7 @@
 package sluice
 
 import (
+	"math"
 	"math/bits"
 	"sort"
 	"sync/atomic"
@@ -61,6 +62,9 @@ func (a *slidingLog) place(i uint64) uint64 {
 	return i
 }
 
+// refunded is the time in a place whose unit has been given back: it is unused again.
+const refunded = math.MaxUint64
+
 // nthOldest returns the time of the n-th oldest place, 1 <= n <= L. ok is false if
 // the place is unused; unused places are older than all others.
 func (a *slidingLog) nthOldest(word uint64, ring []atomic.Uint64, n uint64) (s uint64, ok bool) {
@@ -68,7 +72,8 @@ func (a *slidingLog) nthOldest(word uint64, ring []atomic.Uint64, n uint64) (s u
 	if i < a.limit {
 		return 0, false
 	}
-	return ring[a.place(i)].Load(), true
+	s = ring[a.place(i)].Load()
+	return s, s != refunded
 }
 
 func (a *slidingLog) newest(word uint64, ring []atomic.Uint64) (s uint64, ok bool) {
@@ -100,6 +105,22 @@ func (a *slidingLog) commit(word uint64, ring []atomic.Uint64, now int64, cost i
 	}
 	if written >= 2*a.limit {
 		written -= a.limit
+	}
+	return a.nextVersion(word) | written
+}
+
+// refund takes the newest units out. In a ring that has been full, their places
+// become the oldest ones. What they had overwritten is not brought back; it did not
+// count any more.
+func (a *slidingLog) refund(word uint64, ring []atomic.Uint64, _ int64, cost int) uint64 {
+	written := a.written(word)
+	full := written >= a.limit
+	for range min(uint64(cost), written, a.limit) {
+		if full && written == a.limit {
+			written += a.limit
+		}
+		written--
+		ring[a.place(written)].Store(refunded)
 	}
 	return a.nextVersion(word) | written
 }

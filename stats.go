@@ -14,7 +14,8 @@ type Stats struct {
 
 	// Evicted counts live keys dropped at MaxKeys: each of them may have been
 	// admitted more than its limit since. Untracked counts calls for new keys that were
-	// decided without state, denied under DenyNew or admitted under AdmitNew.
+	// decided without state, denied under DenyNew or admitted under AdmitNew; also
+	// keys of a TakeAll for which there was no room beside its other ones.
 	Evicted, Untracked uint64
 
 	// Swept counts idle keys dropped, Growths the tables rebuilt larger.

@@ -6,8 +6,14 @@ import (
 	"sync/atomic"
 )
 
-// moved marks a slot whose word has gone to a newer table.
-const moved = math.MaxUint64
+// Two words are no algorithm's.
+const (
+	// moved marks a slot whose word has gone to a newer table, for good.
+	moved = math.MaxUint64
+	// held marks a slot whose word a TakeAll has taken for a moment. (In a wide
+	// slot the lock bit says so.)
+	held = moved - 1
+)
 
 // A slot holds one key. The id is set once, after the word, and never changes in
 // its table.

@@ -27,7 +27,8 @@ import (
 // The fields never overflow. Right after a charge at t the refill time is t
 // rounded down to a coarse unit, so spent = owed(t) + (t - refill) is at most
 // burst + 2^u - 1 < 2^(u+1); and t <= maxTick < 2^63 leaves 63-u bits for the
-// refill time. All 64 bits set would take t = 2^63-1, which maxTick excludes.
+// refill time. All bits set, or all but the last, would take t >= 2^63-2, which
+// maxTick excludes.
 //
 // Invariant: refill + spent only grows; it is the tick at which the bucket is
 // full again. That makes the bucket agree with GCRA on every decision, since its
@@ -62,6 +63,15 @@ func (a *tokenBucket) charge(word uint64, now int64, cost int) (uint64, bool) {
 	refill = max(refill, t>>a.coarse<<a.coarse)
 	spent = owed + need + t - refill
 	return refill>>a.coarse<<(a.coarse+1) | spent, true
+}
+
+// refund takes what is given back from what was spent, and goes back before the last
+// refill if that is not enough.
+func (a *tokenBucket) refund(word uint64, now int64, cost int) uint64 {
+	refill, _ := a.unpack(word)
+	full := a.schedule.refund(a.full(word), now, cost)
+	refill = min(refill, full>>a.coarse<<a.coarse)
+	return refill>>a.coarse<<(a.coarse+1) | (full - refill)
 }
 
 // full is the tick at which the bucket is full again.

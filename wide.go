@@ -21,6 +21,8 @@ type wideAlgorithm interface {
 	describe(word uint64, tail []atomic.Uint64, now int64, cost int, charges bool) (allowed bool, remaining int, retry, reset time.Duration)
 	// commit charges a call that admit admits, and returns the new word.
 	commit(word uint64, tail []atomic.Uint64, now int64, cost int) uint64
+	// refund is algorithm's; word is not 0.
+	refund(word uint64, tail []atomic.Uint64, now int64, cost int) uint64
 	// reset makes the key fresh and returns its word.
 	reset(word uint64, tail []atomic.Uint64) uint64
 	idleAt(word uint64, tail []atomic.Uint64) uint64

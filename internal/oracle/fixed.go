@@ -8,6 +8,7 @@ import "math/big"
 //
 //	admit n at t:  count(t) + n <= limit
 //	charge:        in the window of t, or the key's own if that is newer
+//	refund:        likewise, count = max(count - n, 0)
 //
 // A time t in a window older than the key's is judged and charged in the key's.
 
@@ -35,7 +36,7 @@ func (w *windows) at(t int64) (index, elapsed *big.Int) {
 type fixedWindow struct {
 	*windows
 	win   big.Int
-	count big.Int // 0 <= count <= limit; 0 only if never charged
+	count big.Int // 0 <= count <= limit
 }
 
 func newFixedWindow(period, limit int64) func() state {
@@ -62,6 +63,18 @@ func (s *fixedWindow) charge(t, n int64) {
 		s.win.Set(k)
 	}
 	s.count.Add(used, s.left.SetInt64(n))
+}
+
+// refund: where t is in a newer window there is nothing to give back.
+func (s *fixedWindow) refund(t, n int64) {
+	used := s.used(t)
+	if used.Sign() == 0 {
+		return
+	}
+	s.count.Sub(used, s.left.SetInt64(n))
+	if s.count.Sign() < 0 {
+		s.count.SetInt64(0)
+	}
 }
 
 // idle: with anything counted, a call of the whole limit is denied.

@@ -8,6 +8,7 @@ import "math/big"
 //
 //	admit n at t:  max(TAT, t) + n*T - t <= B*T
 //	charge:        TAT = max(TAT, t) + n*T
+//	refund:        TAT = max(TAT - n*T, t), if TAT > t
 //
 // For a time t older than the last charge the same formulas hold as they are:
 // TAT > t then, the distance TAT - t has grown, and the charge only adds to TAT.
@@ -84,6 +85,18 @@ func (s *gcra) admits(t, n int64) bool {
 
 func (s *gcra) charge(t, n int64) {
 	s.tat.Set(s.after(s.at(t), n))
+}
+
+// refund: TAT - t is what is owed, if it is positive.
+func (s *gcra) refund(t, n int64) {
+	a := s.at(t)
+	if s.tat.Cmp(a) <= 0 {
+		return
+	}
+	s.tat.Sub(&s.tat, s.cost(n))
+	if s.tat.Cmp(a) < 0 {
+		s.tat.Set(a)
+	}
 }
 
 // idle: from TAT on, max(TAT, t) is t. Before it, a call of the whole burst

@@ -10,6 +10,7 @@ import "math/big"
 //
 //	admit n at t:  level(t) + n <= B
 //	charge:        level = level(max(t, last)) + n, last = max(t, last)
+//	refund:        level = max(level(t) - n, 0), last = t, if level(t) > 0
 //
 // At a time t older than last the queue is taken to have been fuller by what
 // leaked between t and last.
@@ -47,6 +48,20 @@ func (s *leakyBucket) charge(t, n int64) {
 		s.last.Set(a)
 	}
 	s.level.Add(&s.level, s.cost(n))
+}
+
+// refund scoops out of the queue, of which there is only the level at t.
+func (s *leakyBucket) refund(t, n int64) {
+	a := s.at(t)
+	level := s.levelAt(a)
+	if level.Sign() == 0 {
+		return
+	}
+	s.level.Sub(level, s.cost(n))
+	if s.level.Sign() < 0 {
+		s.level.SetInt64(0)
+	}
+	s.last.Set(a)
 }
 
 // idle: an empty queue is as if fresh. One that holds anything has no room for

@@ -3,9 +3,9 @@
 //
 // Nothing here is shared with the library: the models are written from the
 // definitions alone, in math/big, behind one mutex. An algorithm supplies only
-// three things (see state): whether n units pass at a time, what a charge does,
-// and whether a key is as if fresh. Every number of a Decision is then found by
-// searching over those three, never by a closed form, so that the closed forms
+// four things (see state): whether n units pass at a time, what a charge does,
+// what a refund does, and whether a key is as if fresh. Every number of a Decision is then found by
+// searching over those, never by a closed form, so that the closed forms
 // of the library are checked against something else than themselves.
 //
 // Time is in nanoseconds since the Unix epoch and cost in units, both int64. A
@@ -88,6 +88,9 @@ type state interface {
 	admits(t, n int64) bool
 	// charge records n units at t, which admits has just accepted.
 	charge(t, n int64)
+	// refund takes back, at t, up to n of the units that have been charged: see
+	// Model.Refund.
+	refund(t, n int64)
 	// idle reports whether no call at t or later can tell this state from one
 	// that was never charged. It is monotone in t.
 	idle(t int64) bool
@@ -181,6 +184,19 @@ func (m *Model) Peek(key string, now, cost int64) Decision {
 		s = m.fresh()
 	}
 	return m.decide(s, max(now, 0), cost)
+}
+
+// Refund gives back cost units that key has been charged, at most the limit; a
+// cost below 1 does nothing. Buckets owe that much less at now, but never less
+// than nothing. A window counts so many units less: those of the window of now, or
+// of the key's own if that is newer, go first, then, under SlidingWindow, those of
+// the window before. From the log the newest units are struck out.
+func (m *Model) Refund(key string, now, cost int64) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if s, known := m.keys[key]; known && cost > 0 {
+		s.refund(max(now, 0), min(cost, m.limit))
+	}
 }
 
 // Reset makes key fresh.

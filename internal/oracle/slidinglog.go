@@ -12,16 +12,23 @@ import (
 //	admit n at t:  A(infinity) - A(t-P) + n <= limit
 //	charge:        n at max(t, newest charge), so that A only grows at its end
 //
+//	refund:        the n newest units are struck out, as if never charged
+//
 // A charge made at s counts while s > t-P: it no longer counts at s+P. What was
 // charged after an older t counts there as well, so nothing passes that would
-// not pass at the newest time. This is the ring of the last `limit` units, in
-// which n units pass if the n-th oldest of them is old enough: if a unit that
-// still counts has left the ring, the whole ring is newer and counts too.
+// not pass at the newest time.
+//
+// Of a key, `limit` units are remembered, no more. A unit that was charged before
+// them is forgotten for good, and a refund does not bring it back. That makes no
+// difference at any time at which one of these units could be charged, since the
+// forgotten one did not count then. After a refund it can make one to a time older
+// than that. There the definition asks only that nothing passes which would not
+// pass at the newest time; it does not say by how much older times are stricter.
 
 type slidingLog struct {
 	period, limit *big.Int // never written
 	steps         []step   // ascending in both fields
-	gone          *big.Int // A just before steps[0]; never written in place
+	gone          *big.Int // A of what is forgotten, below steps[0].upTo; never written in place
 
 	edge, sum big.Int // scratch
 }
@@ -45,7 +52,7 @@ func (s *slidingLog) ever() *big.Int {
 	return s.steps[len(s.steps)-1].upTo
 }
 
-// counting returns, as scratch, A(infinity) - A(t-P).
+// counting returns, as scratch, A(infinity) - A(t-P), without what is forgotten.
 func (s *slidingLog) counting(t int64) *big.Int {
 	edge := s.edge.Sub(s.edge.SetInt64(t), s.period)
 	newer := sort.Search(len(s.steps), func(i int) bool { return s.steps[i].at.Cmp(edge) > 0 })
@@ -71,13 +78,32 @@ func (s *slidingLog) charge(t, n int64) {
 	s.forget()
 }
 
-// forget drops the oldest steps while `limit` units are newer than them. At a
-// time when such a step counts, those units count too and nothing passes, with
-// the step or without it.
+// forget forgets all but the newest `limit` units.
 func (s *slidingLog) forget() {
-	for len(s.steps) > 0 && s.sum.Sub(s.ever(), s.steps[0].upTo).Cmp(s.limit) >= 0 {
-		s.gone = s.steps[0].upTo
+	if least := new(big.Int).Sub(s.ever(), s.limit); least.Cmp(s.gone) > 0 {
+		s.gone = least
+	}
+	for len(s.steps) > 0 && s.steps[0].upTo.Cmp(s.gone) <= 0 {
 		s.steps = s.steps[1:]
+	}
+}
+
+// refund lowers the end of A by n, to gone at most.
+func (s *slidingLog) refund(_, n int64) {
+	end := new(big.Int).Sub(s.ever(), big.NewInt(n))
+	if end.Cmp(s.gone) < 0 {
+		end.Set(s.gone)
+	}
+	for i, last := range s.steps {
+		if last.upTo.Cmp(end) < 0 {
+			continue
+		}
+		// Clones share the steps: what is left has no room behind it either.
+		s.steps = s.steps[:i:i]
+		if before := s.ever(); before.Cmp(end) < 0 {
+			s.steps = append(s.steps, step{last.at, end})
+		}
+		return
 	}
 }
 
@@ -87,7 +113,7 @@ func (s *slidingLog) idle(t int64) bool {
 }
 
 // clone shares the steps. The original only ever writes behind the last of
-// them, and the clone has no room there, so that its first charge copies them.
+// them, or into a copy, and the clone has no room there, so that its first charge copies them.
 func (s *slidingLog) clone() state {
 	steps := s.steps[:len(s.steps):len(s.steps)]
 	return &slidingLog{period: s.period, limit: s.limit, steps: steps, gone: s.gone}

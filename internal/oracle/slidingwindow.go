@@ -10,13 +10,14 @@ import "math/big"
 //
 //	admit n at t:  prev*(P-elapsed) + (cur+n)*P <= limit*P,  elapsed = t mod P
 //	charge:        cur = cur + n, after moving the key's window up to that of t
+//	refund:        likewise, of n units as many as there are from cur, the rest from prev
 //
 // A time t in a window older than the key's is judged as the first instant of
 // the key's window, where prev still counts in full, and charged there.
 
 type slidingWindow struct {
 	*windows
-	win, prev, cur big.Int // cur is 0 only if never charged
+	win, prev, cur big.Int
 
 	// The same three as they stand at some time, see view. Scratch.
 	atPrev, atCur big.Int
@@ -68,6 +69,27 @@ func (s *slidingWindow) charge(t, n int64) {
 	s.win.Set(k)
 	s.prev.Set(&s.atPrev)
 	s.cur.Add(&s.atCur, s.left.SetInt64(n))
+}
+
+// refund: where nothing is counted the key's window stays what it is.
+func (s *slidingWindow) refund(t, n int64) {
+	k, _ := s.view(t)
+	if s.atPrev.Sign() == 0 && s.atCur.Sign() == 0 {
+		return
+	}
+	s.win.Set(k)
+	rest := s.left.SetInt64(n)
+	for _, count := range []*big.Int{&s.atCur, &s.atPrev} {
+		if count.Cmp(rest) >= 0 {
+			count.Sub(count, rest)
+			rest.SetInt64(0)
+		} else {
+			rest.Sub(rest, count)
+			count.SetInt64(0)
+		}
+	}
+	s.cur.Set(&s.atCur)
+	s.prev.Set(&s.atPrev)
 }
 
 // idle: with anything counted, a call of the whole limit is denied, since

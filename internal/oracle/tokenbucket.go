@@ -10,6 +10,7 @@ import "math/big"
 //
 //	admit n at t:  tokens(t) >= n
 //	charge:        tokens = tokens(max(t, last)) - n, last = max(t, last)
+//	refund:        tokens = min(tokens(t) + n, B), last = t, if tokens(t) < B
 //
 // A time t older than last is judged by the tokens at last less what the bucket
 // gained between t and last. The line is followed backwards as it is, so the
@@ -52,6 +53,20 @@ func (s *tokenBucket) charge(t, n int64) {
 		s.last.Set(a)
 	}
 	s.tokens.Sub(&s.tokens, s.cost(n))
+}
+
+// refund puts tokens back, as many as fit. In a bucket that is full none do.
+func (s *tokenBucket) refund(t, n int64) {
+	a := s.at(t)
+	have := s.tokensAt(a)
+	if have.Cmp(s.full) == 0 {
+		return
+	}
+	s.tokens.Add(have, s.cost(n))
+	if s.tokens.Cmp(s.full) > 0 {
+		s.tokens.Set(s.full)
+	}
+	s.last.Set(a)
 }
 
 // idle: a full bucket is as if fresh, and it stays full until the next charge.

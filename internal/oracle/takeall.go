@@ -1,0 +1,81 @@
+package oracle
+
+import (
+	"math"
+	"math/big"
+	"slices"
+)
+
+// Charge is one of the charges of TakeAll: Cost units to Key of Model at Now.
+// Charges of one model have the same Now.
+type Charge struct {
+	Model *Model
+	Key   string
+	Now   int64
+	Cost  int64
+}
+
+// AllDecision is the outcome of TakeAll.
+type AllDecision struct {
+	// Allowed is whether every charge passed. If not, nothing was charged.
+	Allowed bool
+	// Denied is the index of the first charge whose key denies, or -1.
+	Denied int
+	// Remaining is the least of the Remaining of the keys, math.MaxInt64 without any.
+	Remaining int64
+	// RetryAfter is the longest of the RetryAfter of the keys that deny.
+	RetryAfter int64
+}
+
+// TakeAll charges all or nothing. A key is asked once, for the sum of its charges;
+// a negative one among them denies it for ever. TakeAll by itself is not safe for
+// concurrent use, since it asks first and charges then.
+func TakeAll(charges []Charge) AllDecision {
+	d := AllDecision{Allowed: true, Denied: -1, Remaining: math.MaxInt64}
+	asked := make([]Decision, len(charges))
+	for i, c := range charges {
+		asked[i] = c.Model.Peek(c.Key, c.Now, together(charges, i))
+		if !asked[i].Allowed {
+			d.Allowed = false
+			d.RetryAfter = max(d.RetryAfter, asked[i].RetryAfter)
+			if d.Denied < 0 {
+				d.Denied = i
+			}
+		}
+	}
+	for i, c := range charges {
+		left := asked[i].Remaining // after the charge
+		if !d.Allowed {
+			left = c.Model.Peek(c.Key, c.Now, 0).Remaining
+		} else if first(charges, i) {
+			c.Model.Take(c.Key, c.Now, together(charges, i))
+		}
+		d.Remaining = min(d.Remaining, left)
+	}
+	return d
+}
+
+// sameKey finds charges for the key of c.
+func (c Charge) sameKey(other Charge) bool { return c.Model == other.Model && c.Key == other.Key }
+
+// first reports whether no charge before the i-th is for the same key.
+func first(charges []Charge, i int) bool { return slices.IndexFunc(charges, charges[i].sameKey) == i }
+
+// together returns the sum of the charges for the key of the i-th, -1 if one of
+// them is negative, math.MaxInt64 if it is more than that.
+func together(charges []Charge, i int) int64 {
+	sum := new(big.Int)
+	for _, c := range charges {
+		if !charges[i].sameKey(c) {
+			continue
+		}
+		if c.Cost < 0 {
+			return -1
+		}
+		sum.Add(sum, big.NewInt(c.Cost))
+	}
+	if !sum.IsInt64() {
+		return math.MaxInt64
+	}
+	return sum.Int64()
+}

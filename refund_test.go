@@ -1,0 +1,339 @@
+package sluice
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// A refundRow is a step in a scenario worked out by hand: units charged, which are
+// admitted, or if negative given back, and what is then left.
+type refundRow struct {
+	at        time.Duration
+	units     int
+	remaining int
+	reset     time.Duration
+}
+
+// runRefunds plays the rows from a minute's edge, on one key.
+func runRefunds(t *testing.T, c Config, rows []refundRow) {
+	t.Helper()
+	t0 := time.Unix(1_790_000_100, 0)
+	clock := NewManualClock(t0)
+	c.Clock = clock
+	l := mustNew(t, c)
+	for i, r := range rows {
+		clock.Set(t0.Add(r.at))
+		if r.units < 0 {
+			l.Refund("k", -r.units)
+		} else {
+			assert.True(t, l.AllowN("k", r.units), "row %d", i)
+		}
+		want := Decision{Allowed: r.remaining > 0, Limit: int(l.burst), Remaining: r.remaining, ResetAfter: r.reset}
+		got := l.Peek("k", 0)
+		got.RetryAfter = 0
+		assert.Equal(t, want, got, "row %d: %d units at %v", i, r.units, r.at)
+	}
+}
+
+// TestRefund_BucketTrace: 2 a second, 4 at once.
+func TestRefund_BucketTrace(t *testing.T) {
+	for _, a := range []Algorithm{GCRA, TokenBucket, LeakyBucket} {
+		runRefunds(t, Config{Algorithm: a, Limit: PerSecond(2).WithBurst(4)}, []refundRow{
+			{at: 0, units: -1, remaining: 4},
+			{at: 0, units: 3, remaining: 1, reset: 1500 * ms},
+			{at: 0, units: -1, remaining: 2, reset: 1000 * ms},
+			{at: 200 * ms, units: -1, remaining: 3, reset: 300 * ms},
+			{at: 200 * ms, units: -1, remaining: 4},
+			{at: 200 * ms, units: 4, remaining: 0, reset: 2 * sec},
+			{at: 200 * ms, units: -math.MaxInt, remaining: 4},
+			{at: 200 * ms, units: 4, remaining: 0, reset: 2 * sec},
+			{at: time.Hour, units: -4, remaining: 4},
+			{at: time.Hour, units: 4, remaining: 0, reset: 2 * sec},
+		})
+	}
+}
+
+// TestRefund_FixedWindowTrace: 3 a minute.
+func TestRefund_FixedWindowTrace(t *testing.T) {
+	runRefunds(t, Config{Algorithm: FixedWindow, Limit: PerMinute(3)}, []refundRow{
+		{at: 10 * sec, units: 3, remaining: 0, reset: 50 * sec},
+		{at: 20 * sec, units: -1, remaining: 1, reset: 40 * sec},
+		{at: 20 * sec, units: -3, remaining: 3},
+		{at: 30 * sec, units: 3, remaining: 0, reset: 30 * sec},
+		{at: 60 * sec, units: -1, remaining: 3}, // the window is over
+		{at: 60 * sec, units: 2, remaining: 1, reset: 60 * sec},
+	})
+}
+
+// TestRefund_SlidingWindowTrace: 4 a minute, one word and two.
+func TestRefund_SlidingWindowTrace(t *testing.T) {
+	rows := []refundRow{
+		{at: 10 * sec, units: 4, remaining: 0, reset: 110 * sec},
+		{at: 90 * sec, units: 1, remaining: 1, reset: 90 * sec},
+		{at: 90 * sec, units: -2, remaining: 2, reset: 30 * sec}, // the present one, then 1 of 4: 3/2 used
+		{at: 90 * sec, units: -3, remaining: 4},
+		{at: 90 * sec, units: 4, remaining: 0, reset: 90 * sec},
+		{at: 200 * sec, units: -4, remaining: 4}, // came back by itself
+	}
+	runRefunds(t, Config{Algorithm: SlidingWindow, Limit: PerMinute(4)}, rows)
+	const many = 1_000_000
+	for i := range rows {
+		rows[i].units *= many
+		rows[i].remaining *= many
+	}
+	rows[2].remaining += many / 2
+	runRefunds(t, Config{Algorithm: SlidingWindow, Limit: PerMinute(4 * many)}, rows)
+}
+
+// TestRefund_SlidingLogTrace: 3 a minute.
+func TestRefund_SlidingLogTrace(t *testing.T) {
+	runRefunds(t, Config{Algorithm: SlidingLog, Limit: PerMinute(3)}, []refundRow{
+		{at: 0, units: 1, remaining: 2, reset: 60 * sec},
+		{at: 10 * sec, units: 2, remaining: 0, reset: 60 * sec},
+		{at: 20 * sec, units: -1, remaining: 1, reset: 50 * sec}, // the newest goes first: 0, 10
+		{at: 20 * sec, units: -1, remaining: 2, reset: 40 * sec}, // 0
+		{at: 30 * sec, units: 2, remaining: 0, reset: 60 * sec},  // 0, 30, 30
+		{at: 60 * sec, units: 1, remaining: 0, reset: 60 * sec},  // 30, 30, 60
+		{at: 60 * sec, units: -2, remaining: 2, reset: 30 * sec}, // 30
+		{at: 60 * sec, units: -3, remaining: 3},
+		{at: 60 * sec, units: 3, remaining: 0, reset: 60 * sec},
+	})
+}
+
+// TestRefund_SlidingLogYoungerThanItsPeriod: places that were never overwritten are
+// unused again, also where the clock has not run for a period yet.
+func TestRefund_SlidingLogYoungerThanItsPeriod(t *testing.T) {
+	for _, limit := range []int{1, 2, 3, 7} {
+		l := mustNew(t, Config{Algorithm: SlidingLog, Limit: PerHour(limit), Clock: NewManualClock(time.Unix(0, 0))})
+		for range 3 {
+			require.True(t, l.AllowN("k", limit))
+			for n := 1; n <= limit; n++ {
+				l.Refund("k", 1)
+				require.Equal(t, n, l.Peek("k", 0).Remaining)
+			}
+			require.Zero(t, l.Peek("k", 0).ResetAfter)
+		}
+	}
+}
+
+func TestRefund_NothingToGiveBack(t *testing.T) {
+	forEveryLayout(t, func(t *testing.T, c Config) {
+		c.Stats = true
+		l, clock := newFrozen(t, c)
+		burst := int(l.burst)
+		l.Refund("k", 1)
+		l.Key("k").Refund(burst)
+		require.Zero(t, l.Len(), "an untracked key stays untracked")
+		require.True(t, l.AllowN("k", 3))
+		before := snapshot(l)
+		for _, cost := range []int{0, -1, math.MinInt} {
+			l.Refund("k", cost)
+		}
+		l.Refund("other", 1)
+		require.Equal(t, before, snapshot(l))
+		stats := l.Stats()
+		l.Refund("k", 1)
+		require.Equal(t, stats, l.Stats(), "a refund is no decision")
+		l.Refund("k", burst+1)
+		require.Equal(t, Decision{Allowed: true, Limit: burst, Remaining: burst}, l.Peek("k", 0), "never more than fresh")
+		require.False(t, l.AllowN("k", burst+1))
+		require.True(t, l.AllowN("k", burst))
+		clock.Advance(l.Peek("k", 0).ResetAfter)
+		l.Refund("k", burst)
+		require.True(t, l.AllowN("k", burst), "an idle key is as fresh as can be")
+		require.False(t, l.Allow("k"))
+	})
+}
+
+// TestRefund_OfAnIdleKeyWritesNothing: nothing is counted, so an older call finds the
+// key as it was. (The log strikes out its newest units whether they count or not.)
+func TestRefund_OfAnIdleKeyWritesNothing(t *testing.T) {
+	forEveryLayout(t, func(t *testing.T, c Config) {
+		if c.Algorithm == SlidingLog {
+			t.Skip()
+		}
+		l, clock := newFrozen(t, c)
+		require.True(t, l.AllowN("k", 5))
+		before := snapshot(l)
+		clock.Advance(l.Peek("k", 0).ResetAfter)
+		l.Refund("k", 5)
+		require.Equal(t, before, snapshot(l))
+	})
+}
+
+func TestRefund_UnlimitedAndDenyAll(t *testing.T) {
+	for _, a := range algorithms {
+		for _, limit := range []Limit{Unlimited, DenyAll} {
+			l, _ := newFrozen(t, Config{Algorithm: a, Limit: limit})
+			before := l.Peek("k", 1)
+			for _, cost := range []int{0, 1, -1, math.MaxInt} {
+				l.Refund("k", cost)
+			}
+			require.Equal(t, before, l.Peek("k", 1))
+			require.Zero(t, l.Len())
+		}
+	}
+}
+
+// TestRefund_RefundedKeyIsSwept: what is as if fresh is idle.
+func TestRefund_RefundedKeyIsSwept(t *testing.T) {
+	forEveryLayout(t, func(t *testing.T, c Config) {
+		l, _ := newFrozen(t, c)
+		require.True(t, l.AllowN("k", 7))
+		l.Refund("k", 6)
+		require.Zero(t, l.Sweep())
+		l.Refund("k", 1)
+		require.Zero(t, l.Peek("k", 0).ResetAfter)
+		require.Equal(t, 1, l.Sweep())
+		require.Zero(t, l.Len())
+	})
+}
+
+// TestRefund_OlderTimeIsNoKinder: after refunds too, an older time admits nothing
+// that the newest would deny, and what it admits is charged in full.
+func TestRefund_OlderTimeIsNoKinder(t *testing.T) {
+	forEveryLayout(t, func(t *testing.T, c Config) {
+		c.TTL = math.MaxInt64
+		rng := newRand(t)
+		for range 300 {
+			l, clock := newFrozen(t, c)
+			k, burst, period := l.Key("k"), int(l.burst), int64(c.Limit.Period)
+			admitted := false
+			for range 4 {
+				clock.Advance(time.Duration(rng.Int64N(period)))
+				admitted = k.AllowN(1 + rng.IntN(max(1, k.Peek(0).Remaining)))
+				k.Refund(rng.IntN(burst))
+			}
+			if !admitted {
+				continue // the key has not seen the clock's time
+			}
+			now := clock.Now()
+			older, cost := now-1-rng.Int64N(3*period), 1+rng.IntN(burst)
+			before := k.Peek(cost)
+			had := k.Peek(0).Remaining
+			if !k.AllowAt(older, cost) {
+				require.Equal(t, had, k.Peek(0).Remaining, "a denial wrote")
+				continue
+			}
+			require.True(t, before.Allowed, "admitted what the newest time denies")
+			if c.Algorithm != SlidingLog { // which does not know the newest time once it is refunded
+				require.Equal(t, before.Remaining, k.Peek(0).Remaining, "not charged in full")
+			}
+		}
+	})
+}
+
+// TestRefund_WordsStayClear: at the ends of time and with the largest bursts, no
+// sequence of charges and refunds makes a word with a meaning of its own.
+func TestRefund_WordsStayClear(t *testing.T) {
+	rng := newRand(t)
+	for range modelOps() / 200 {
+		a := algorithms[rng.IntN(len(algorithms))]
+		limit := randomLimit(rng, a)
+		if a <= LeakyBucket && rng.IntN(2) == 0 {
+			limit.Rate = 1 + rng.IntN(4)
+			limit.Period = time.Duration(math.MaxInt64 >> rng.IntN(63))
+			limit.Burst = int(min(math.MaxInt, max(1, math.MaxInt64/int64(limit.interval()))))
+		}
+		l, err := newLimiter(Config{Algorithm: a, Limit: limit}, homes())
+		if err != nil || l.alg == nil {
+			continue
+		}
+		word := uint64(0)
+		for range 20 {
+			now := math.MaxInt64 - rng.Int64()>>rng.IntN(63)
+			cost := 1 + rng.IntN(int(l.burst))
+			if next, ok := l.alg.charge(word, now, cost); ok {
+				word = next
+			}
+			left, _, _ := l.alg.describe(word, now, 1, true)
+			next := l.alg.refund(word, now, cost)
+			require.Less(t, next, uint64(held), "%v %v", a, limit)
+			more, _, _ := l.alg.describe(next, now, 1, true)
+			require.GreaterOrEqual(t, more, left, "%v %v: a refund took away", a, limit)
+			require.LessOrEqual(t, more-left, cost, "%v %v: a refund gave too much", a, limit)
+			word = next
+		}
+	}
+}
+
+// TestRefund_WorstCase: of what was admitted and not refunded, the newest units taken
+// to be those that are, no closed span holds more than WorstCase.
+func TestRefund_WorstCase(t *testing.T) {
+	forEveryLayout(t, func(t *testing.T, c Config) {
+		rng := newRand(t)
+		for range 40 {
+			if c.Limit.Rate < 1000 {
+				c.Limit.Rate = 1 + rng.IntN(20)
+			}
+			if c.Limit.Burst = 0; c.Algorithm <= LeakyBucket {
+				c.Limit.Burst = 1 + rng.IntN(20)
+			}
+			checkWorstCase(t, rng, c)
+		}
+	})
+}
+
+type keptCharge struct {
+	at time.Duration
+	n  int
+}
+
+func checkWorstCase(t *testing.T, rng *rand.Rand, c Config) {
+	t.Helper()
+	l, clock := newFrozen(t, c)
+	k, burst := l.Key("k"), int(l.burst)
+	var kept []keptCharge
+	for range 80 {
+		now := time.Duration(clock.Now())
+		if left := k.Peek(0).Remaining; left > 0 {
+			n := 1 + rng.IntN(left)
+			require.True(t, k.AllowN(n))
+			kept = append(kept, keptCharge{now, n})
+		}
+		if rng.IntN(2) == 0 {
+			// What counts may be a fraction of a unit: that one is refunded as a whole.
+			n := 1 + rng.IntN(burst)
+			rest := min(n, burst-k.Peek(0).Remaining)
+			k.Refund(n)
+			for ; rest > 0 && len(kept) > 0; kept = kept[:len(kept)-1] {
+				last := &kept[len(kept)-1]
+				if last.n > rest {
+					last.n -= rest
+					break
+				}
+				rest -= last.n
+			}
+		}
+		gaps := []int64{0, 1, int64(c.Limit.interval()), int64(c.Limit.Period) / 3, rng.Int64N(int64(c.Limit.Period)) + 1}
+		clock.Advance(time.Duration(gaps[rng.IntN(len(gaps))]))
+	}
+	for i, from := range kept {
+		sum := 0
+		for _, to := range kept[i:] {
+			sum += to.n
+			d := to.at - from.at
+			require.LessOrEqual(t, sum, l.WorstCase(d), fmt.Sprintf("in %v under %v", d, c.Limit))
+		}
+	}
+}
+
+// TestRefund_LogWordChanges, also where as many units go as the ring has places: who
+// reads the ring meanwhile takes a word that is still the same for a ring that is.
+func TestRefund_LogWordChanges(t *testing.T) {
+	l, _ := newFrozen(t, Config{Algorithm: SlidingLog, Limit: PerMinute(5)})
+	k := l.Key("k")
+	for n := 1; n <= 5; n++ {
+		require.True(t, k.AllowN(5))
+		before := k.lim.shardOf(k.id).table.Load().lookup(k.id).word.Load()
+		k.Refund(n)
+		require.NotEqual(t, before, k.lim.shardOf(k.id).table.Load().lookup(k.id).word.Load())
+		k.Refund(5)
+	}
+}

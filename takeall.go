@@ -1,0 +1,277 @@
+package sluice
+
+import (
+	"cmp"
+	"math"
+	"slices"
+	"sync/atomic"
+	"time"
+)
+
+// A Charge is one of the charges of TakeAll.
+type Charge struct {
+	Key  Key
+	Cost int
+}
+
+// AllDecision is the outcome of TakeAll.
+type AllDecision struct {
+	// Allowed reports whether all charges were admitted, and made. If it is false,
+	// none was made.
+	Allowed bool
+
+	// Denied is the index of the first charge that was denied, or -1. Of charges for
+	// one key, which are judged together, it is the first.
+	Denied int
+
+	// Remaining is the least of the Remaining of all charges, each in units of its
+	// own limiter.
+	Remaining int
+
+	// RetryAfter is 0 if the charges were admitted; else the longest of the
+	// RetryAfter of those denied. If nothing else happens to the keys, the same
+	// charges are admitted then.
+	RetryAfter time.Duration
+}
+
+// TakeAll makes all of the charges or none. They are judged together at one instant,
+// which nobody else sees a part of: a charge that another one stands in the way of is
+// not made and taken back, it is never made. Charges for the same key add up. The
+// keys may be of different limiters and algorithms; each is judged by the clock of
+// its own limiter. No charges at all are admitted.
+//
+// A charge means what Take makes of its cost: with 0 it is admitted if one unit would
+// be, and charges nothing; a negative one, or one above the burst, is denied for
+// ever. It is safe to call at the same time in any order of the keys. Other calls for
+// the keys wait for the time of the judgement, some 100 ns a key. Up to 8 charges
+// take no allocation.
+//
+// A key for which there is no room at MaxKeys is decided as Take decides it, also
+// where there is none for all of the keys at once; EvictSoonest then admits without
+// state, like AdmitNew. New keys are added, as fresh, before all have been judged
+// again, so a call that is denied then can leave some of them tracked.
+func TakeAll(charges ...Charge) AllDecision {
+	var few [8]claim
+	claims := collect(few[:0], charges)
+	for round := 0; ; {
+		if moving := holdAll(claims); moving != nil {
+			moving.lim.awaitMove(moving.lim.shardOf(moving.id))
+			continue
+		}
+		if d, done := settleAll(claims); done {
+			return d
+		}
+		for i := range claims {
+			claims[i].track(round >= trackRounds)
+		}
+		readClocks(claims) // the keys may have been forgotten since the last reading
+		round++
+	}
+}
+
+// trackRounds is how often a TakeAll tracks its new keys anew because one of them has
+// been dropped before all were held. Where a shard cannot hold them all at once, each
+// pushes another one out, for ever. (A sweep may come in between as well, but hardly
+// so often.) Not tuned.
+const trackRounds = 64
+
+// serials numbers limiters, for an order in which all TakeAll hold their keys.
+var serials atomic.Uint64
+
+// A claim is what a TakeAll wants of one key.
+type claim struct {
+	lim   *Limiter
+	id    uint64
+	cost  int
+	index int // of the key's first charge
+	now   int64
+	edge  bool    // decided by the cost alone: see Limiter.edge
+	full  outcome // waved or refused, if there was no room to track the key
+	hold
+	next uint64 // the word after the charge, of a one-word algorithm
+	Decision
+}
+
+// collect makes one claim of the charges of each key, in the order in which they are
+// to be held: by limiter, then by id.
+func collect(claims []claim, charges []Charge) []claim {
+	for i, c := range charges {
+		claims = append(claims, claim{lim: c.Key.lim, id: c.Key.id, cost: c.Cost, index: i})
+	}
+	slices.SortFunc(claims, func(a, b claim) int {
+		return cmp.Or(cmp.Compare(a.lim.serial, b.lim.serial), cmp.Compare(a.id, b.id), cmp.Compare(a.index, b.index))
+	})
+	n := 0
+	for i := range claims {
+		c := &claims[i]
+		if n > 0 && claims[n-1].lim == c.lim && claims[n-1].id == c.id {
+			claims[n-1].cost = addCosts(claims[n-1].cost, c.cost)
+			continue
+		}
+		claims[n] = *c
+		n++
+	}
+	readClocks(claims[:n])
+	for i := range claims[:n] {
+		c := &claims[i]
+		if c.edge = c.cost != 0 && uint64(c.cost)-1 >= c.lim.burst || c.lim.burst == 0; c.edge {
+			// Now, because it may wait for the key, which a holder of others must not but
+			// in their order.
+			c.lim.judgeEdge(&c.Decision, c.id, c.now, c.cost)
+		}
+	}
+	return claims[:n]
+}
+
+// readClocks reads the clock of each limiter, once for all of its keys.
+func readClocks(claims []claim) {
+	for i := range claims {
+		c := &claims[i]
+		if i > 0 && claims[i-1].lim == c.lim {
+			c.now = claims[i-1].now
+		} else {
+			c.now = max(c.lim.now(), 0)
+		}
+	}
+}
+
+// addCosts adds costs of one key. A negative one is not made up for by another, and a
+// sum that is too large stays too large.
+func addCosts(a, b int) int {
+	switch {
+	case a < 0 || b < 0:
+		return -1
+	case a > math.MaxInt-b:
+		return math.MaxInt
+	}
+	return a + b
+}
+
+// holdAll holds the keys of all claims that are tracked, or none if one of them is
+// being moved, which it returns. It waits for keys that others hold while it holds some itself. That
+// cannot go round in circles, since all hold in the same order; and nobody waits for a
+// lock while holding a key.
+func holdAll(claims []claim) (moving *claim) {
+	for i := range claims {
+		c := &claims[i]
+		if c.edge {
+			continue
+		}
+		var ok bool
+		if c.hold, ok = c.lim.tryHold(c.id); !ok {
+			releaseAll(claims[:i])
+			return c
+		}
+	}
+	// A key that was not tracked is not held, and may have been charged meanwhile. Now
+	// that all others are held there is an instant at which it is fresh.
+	for i := range claims {
+		c := &claims[i]
+		if c.slot == nil && !c.edge && c.lim.shardOf(c.id).table.Load().lookup(c.id) != nil {
+			releaseAll(claims)
+			return c
+		}
+	}
+	return nil
+}
+
+func releaseAll(claims []claim) {
+	for i := range claims {
+		claims[i].release(claims[i].word)
+	}
+}
+
+// settleAll judges the claims, whose keys are held, makes the charges if all are
+// admitted, and lets the keys go. It is not done if a key has to be tracked first.
+func settleAll(claims []claim) (d AllDecision, done bool) {
+	d = AllDecision{Allowed: true, Denied: -1, Remaining: math.MaxInt}
+	ready := true
+	for i := range claims {
+		c := &claims[i]
+		if c.judge(); !c.Allowed {
+			d.Allowed = false
+			if d.Denied < 0 || c.index < d.Denied {
+				d.Denied = c.index
+			}
+		}
+		ready = ready && c.ready()
+	}
+	if d.Allowed && !ready {
+		releaseAll(claims)
+		return d, false
+	}
+	for i := range claims {
+		c := &claims[i]
+		c.settle(d.Allowed)
+		d.Remaining = min(d.Remaining, c.Remaining)
+		d.RetryAfter = max(d.RetryAfter, c.RetryAfter)
+	}
+	return d, true
+}
+
+// judge sets Allowed to whether the claim would be admitted.
+func (c *claim) judge() {
+	unit := max(c.cost, 1) // a cost of 0 asks for one
+	switch {
+	case c.edge:
+	case !c.ready() || c.slot != nil || c.cost == 0:
+		if c.lim.wide != nil {
+			c.Allowed = c.lim.wide.admit(c.word, c.tail, c.now, unit)
+		} else {
+			c.next, c.Allowed = c.lim.alg.charge(c.word, c.now, unit)
+		}
+	default:
+		c.Allowed = c.full == waved
+	}
+}
+
+// ready reports whether there is a word for the charge to go to, or no need of one.
+func (c *claim) ready() bool {
+	return c.edge || c.cost == 0 || c.slot != nil || c.full != denied
+}
+
+// track makes a claim ready. The last time, it settles what becomes of it if the key
+// is dropped again. As ever at MaxKeys, EvictSoonest gives up state for that, and
+// denies nothing.
+func (c *claim) track(last bool) {
+	if c.ready() {
+		return
+	}
+	_, out := c.lim.insert(c.lim.shardOf(c.id), c.id, c.now, 0, nil)
+	switch {
+	case out == waved || out == refused:
+		c.full = out
+	case last:
+		c.lim.untracked.Add(1)
+		if c.full = waved; c.lim.overflow == DenyNew {
+			c.full = refused
+		}
+	}
+}
+
+// settle describes the claim, charges it if all are admitted, and lets its key go.
+func (c *claim) settle(all bool) {
+	if t := c.lim.tally; t != nil && c.cost != 0 && c.Allowed == all {
+		t.count(c.id>>c.lim.shift, all)
+	}
+	charges := all && c.cost > 0
+	unit := max(c.cost, 1)
+	switch {
+	case c.edge:
+	case c.slot == nil && c.full == waved:
+		c.Remaining = int(c.lim.burst)
+	case c.slot == nil && c.full == refused:
+		c.RetryAfter = c.lim.limit.interval()
+	case c.lim.wide != nil:
+		_, c.Remaining, c.RetryAfter, _ = c.lim.wide.describe(c.word, c.tail, c.now, unit, charges)
+		if charges {
+			c.word = c.lim.wide.commit(c.word, c.tail, c.now, c.cost)
+		}
+	default:
+		if charges {
+			c.word = c.next
+		}
+		c.Remaining, c.RetryAfter, _ = c.lim.alg.describe(c.word, c.now, unit, c.Allowed)
+	}
+	c.release(c.word)
+}

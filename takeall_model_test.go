@@ -1,0 +1,195 @@
+package sluice
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/sluice-go/sluice/internal/oracle"
+	"github.com/stretchr/testify/require"
+)
+
+// An allTracer drives several limiters on one clock and their models through one
+// random trace of TakeAll, with other calls in between.
+type allTracer struct {
+	*tracer // its configuration and limiter are the first of these
+	lims    []*Limiter
+	swept   []*Limiter // the same, swept after every call
+	models  []*oracle.Model
+
+	allowed, denied int
+}
+
+// smallLimit draws a limit that ten charges can exhaust.
+func smallLimit(rng *rand.Rand, a Algorithm) Limit {
+	l := randomLimit(rng, a)
+	l.Rate, l.Period = 1+rng.IntN(12), max(l.Period, 10) // the end of time is far
+	l.Burst = 0
+	if a <= LeakyBucket {
+		l.Burst = rng.IntN(20)
+	}
+	return l
+}
+
+func newAllTracer(tb testing.TB, rng *rand.Rand) *allTracer {
+	tr := &allTracer{tracer: &tracer{tb: tb, rng: rng, now: start.UnixNano(), clock: NewManualClock(start)}}
+	for range 1 + rng.IntN(4) {
+		c := Config{Algorithm: algorithms[rng.IntN(len(algorithms))], Clock: tr.clock, TTL: 1}
+		switch rng.IntN(8) {
+		case 0:
+			c.Limit = []Limit{Unlimited, DenyAll}[rng.IntN(2)]
+		case 1:
+			c.Limit = randomLimit(rng, c.Algorithm)
+		default:
+			c.Limit = smallLimit(rng, c.Algorithm)
+		}
+		if _, err := New(c); err != nil {
+			c.Limit = PerSecond(5)
+		}
+		tr.lims = append(tr.lims, mustNew(tb, c))
+		tr.swept = append(tr.swept, mustNew(tb, c))
+		tr.models = append(tr.models, newOracle(c))
+		if tr.lim == nil || tr.lim.burst == 0 {
+			tr.cfg, tr.lim = c, tr.lims[len(tr.lims)-1]
+		}
+	}
+	if tr.lim.burst == 0 {
+		tr.cfg.Limit = PerSecond(1) // for gap
+	}
+	return tr
+}
+
+// draw draws up to ten charges, often for the same key.
+func (tr *allTracer) draw() (all, swept []Charge, model []oracle.Charge) {
+	for range tr.rng.IntN(11) {
+		i, key := tr.rng.IntN(len(tr.lims)), fmt.Sprint("key", tr.rng.IntN(3))
+		cost := 1
+		if b := int(tr.lims[i].burst); tr.rng.IntN(3) == 0 && b > 0 {
+			costs := []int{0, 0, 1, 2, 1 + tr.rng.IntN(b), b, b + 1, -1, math.MaxInt, math.MinInt}
+			cost = costs[tr.rng.IntN(min(len(costs), 5+tr.rng.IntN(40)))]
+		} else if b == 0 {
+			cost = []int{0, 1, 5, -1, math.MaxInt}[tr.rng.IntN(5)]
+		}
+		all = append(all, Charge{tr.lims[i].Key(key), cost})
+		swept = append(swept, Charge{tr.swept[i].Key(key), cost})
+		model = append(model, oracle.Charge{Model: tr.models[i], Key: key, Now: tr.now, Cost: int64(cost)})
+	}
+	return all, swept, model
+}
+
+// take makes one TakeAll at the clock's time and compares.
+func (tr *allTracer) take(all, swept []Charge, model []oracle.Charge) AllDecision {
+	tracked := tr.tracked()
+	for i := range model {
+		model[i].Now = tr.now
+	}
+	d := oracle.TakeAll(model)
+	want := AllDecision{d.Allowed, d.Denied, int(min(d.Remaining, math.MaxInt)), time.Duration(d.RetryAfter)}
+	line := fmt.Sprintf("at %d: %+v of", tr.now, want)
+	for _, c := range model {
+		line += fmt.Sprintf(" %p/%s:%d", c.Model, c.Key, c.Cost)
+	}
+	tr.log = append(tr.log, line)
+	require.Equal(tr.tb, want, TakeAll(all...), "%s", tr.tail())
+	require.Equal(tr.tb, want, TakeAll(swept...), "after a sweep\n%s", tr.tail())
+	if !want.Allowed {
+		require.Equal(tr.tb, tracked, tr.tracked(), "a denied call tracks nothing")
+	}
+	for i := range tr.lims {
+		tr.swept[i].Sweep()
+		for key := range 3 {
+			tr.look(i, fmt.Sprint("key", key))
+		}
+	}
+	return want
+}
+
+func (tr *allTracer) tracked() (n int) {
+	for _, l := range tr.lims {
+		n += l.Len()
+	}
+	return n
+}
+
+// look compares what a Peek sees.
+func (tr *allTracer) look(i int, key string) {
+	want := fromOracle(tr.models[i].Peek(key, tr.now, 0))
+	tr.equal(want, tr.lims[i].Peek(key, 0), "Peek")
+	tr.equal(want, tr.swept[i].Peek(key, 0), "Peek after a sweep")
+}
+
+// retry repeats denied charges 1 ns before they would be admitted, and then.
+func (tr *allTracer) retry(wait time.Duration, all, swept []Charge, model []oracle.Charge) {
+	before := tr.now
+	if wait > 1 {
+		if tr.advance(int64(wait) - 1); tr.now == before {
+			return // out of sight
+		}
+		d := tr.take(all, swept, model)
+		require.False(tr.tb, d.Allowed, "1 ns before RetryAfter\n%s", tr.tail())
+		require.Equal(tr.tb, time.Duration(1), d.RetryAfter, "%s", tr.tail())
+	}
+	tr.advance(1)
+	require.True(tr.tb, tr.take(all, swept, model).Allowed, "at RetryAfter\n%s", tr.tail())
+}
+
+// advance stays where no clock ends, whatever its limit: see minHorizon.
+func (tr *allTracer) advance(d int64) {
+	if d < 1<<61-1<<56-tr.now {
+		tr.tracer.advance(d)
+	}
+}
+
+func (tr *allTracer) step() {
+	tr.advance(tr.gap())
+	i, key := tr.rng.IntN(len(tr.lims)), fmt.Sprint("key", tr.rng.IntN(3))
+	both := []*Limiter{tr.lims[i], tr.swept[i]}
+	cost := 1 + tr.rng.IntN(max(1, min(10, int(tr.lims[i].burst))))
+	switch tr.rng.IntN(8) {
+	case 0:
+		for _, l := range both {
+			l.Refund(key, cost)
+		}
+		tr.models[i].Refund(key, tr.now, int64(cost))
+	case 1:
+		want := fromOracle(tr.models[i].Take(key, tr.now, int64(cost)))
+		for _, l := range both {
+			tr.equal(want, l.Take(key, cost), "Take")
+		}
+	case 2:
+		for _, l := range both {
+			l.Reset(key)
+		}
+		tr.models[i].Reset(key)
+	}
+	all, swept, model := tr.draw()
+	d := tr.take(all, swept, model)
+	if d.Allowed {
+		tr.allowed++
+		return
+	}
+	tr.denied++
+	if d.RetryAfter < Never && tr.rng.IntN(2) == 0 {
+		tr.retry(d.RetryAfter, all, swept, model)
+	}
+}
+
+// TestModel_TakeAllIsExact compares every TakeAll with the models, on limiters of
+// all algorithms, and that of limiters which are swept after every call.
+func TestModel_TakeAllIsExact(t *testing.T) {
+	rng := newRand(t)
+	allowed, denied := 0, 0
+	for range modelOps() / 250 {
+		tr := newAllTracer(t, rng)
+		for range 100 {
+			tr.step()
+		}
+		allowed += tr.allowed
+		denied += tr.denied
+	}
+	require.Greater(t, allowed, denied/10, "the traces must reach both")
+	require.Greater(t, denied, allowed/10, "the traces must reach both")
+	t.Logf("%d admitted, %d denied", allowed, denied)
+}
