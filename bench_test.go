@@ -410,6 +410,30 @@ func BenchmarkStats(b *testing.B) {
 	})
 }
 
+// BenchmarkTopDenied is BenchmarkAllow/workload=denied with Config.TopDenied, for one
+// key and for a thousand that are denied in turn, of which 100 can be listed.
+func BenchmarkTopDenied(b *testing.B) {
+	names := make([]string, 1000)
+	for i := range names {
+		names[i] = fmt.Sprintf("user:%04d", i)
+	}
+	for _, w := range []struct {
+		workload
+		names []string
+	}{{denying, names[:1]}, {workload{name: "denied-thousand", keys: 1000}, names}} {
+		eachCase(b, w.workload, len(clocks), func(b *testing.B, a Algorithm, c Clock, parallel bool) {
+			config := denying.config(a, c)
+			config.TopDenied = 100
+			l := mustNew(b, config)
+			for _, name := range w.names {
+				l.Allow(name)
+			}
+			drive(b, w.workload, l, parallel, func(i uint64) bool { return l.Allow(w.names[i%uint64(len(w.names))]) })
+			checkKeys(b, w.workload, l)
+		})
+	}
+}
+
 // BenchmarkFloor measures the parts that a decision cannot do without. None of them
 // is admitted or denied; each says true.
 func BenchmarkFloor(b *testing.B) {

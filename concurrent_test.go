@@ -54,7 +54,7 @@ func TestConcurrent_ExactlyTheBurstIsAdmitted(t *testing.T) {
 	forEveryLayout(t, func(t *testing.T, c Config) {
 		t.Parallel()
 		c.Clock, c.Shards = NewManualClock(start), 1
-		lostRaces, moves := int64(0), int64(0)
+		lostRaces, moves := uint64(0), uint64(0)
 		rounds := 0
 		for ; rounds < 500 && (rounds < 3 || lostRaces == 0 || moves == 0); rounds++ {
 			l := mustNew(t, c)
@@ -62,8 +62,8 @@ func TestConcurrent_ExactlyTheBurstIsAdmitted(t *testing.T) {
 				yieldBeforeSwap(l)
 			}
 			hammer(t, l)
-			lostRaces += l.lostRaces.Value()
-			moves += l.moves.Value()
+			lostRaces += l.Stats().LostRaces
+			moves += l.Stats().Moved
 		}
 		t.Logf("%d rounds, %d failed swaps, %d moved words", rounds, lostRaces, moves)
 		require.Positive(t, lostRaces, "no swap failed: the race was not run")
@@ -181,7 +181,7 @@ func TestConcurrent_ContentionIsNeverADenial(t *testing.T) {
 		t.Parallel()
 		const callers, calls = 3, 150
 		c.Clock, c.Shards = NewManualClock(start), 1
-		moves := int64(0)
+		moves := uint64(0)
 		for rounds := 0; rounds < 2000 && (rounds < 4 || moves < 100); rounds++ {
 			l := mustNew(t, c)
 			if rounds%2 == 1 {
@@ -208,10 +208,10 @@ func TestConcurrent_ContentionIsNeverADenial(t *testing.T) {
 			})()
 			done.Store(true)
 			churn()
-			moves += l.moves.Value()
+			moves += l.Stats().Moved
 			require.Equal(t, int(l.burst)-callers*calls, l.Peek("hot", 0).Remaining)
 		}
-		require.GreaterOrEqual(t, moves, int64(20), "few decisions met a moved word: the race was not run")
+		require.GreaterOrEqual(t, moves, uint64(20), "few decisions met a moved word: the race was not run")
 	})
 }
 
@@ -220,7 +220,7 @@ func TestConcurrent_ContentionIsNeverADenial(t *testing.T) {
 // another has just taken must look again, and not take it for the oldest.
 func TestConcurrent_TornReadsOfALogDoNotCount(t *testing.T) {
 	const limit, callers = 60, 3
-	retried := int64(0)
+	retried := uint64(0)
 	for rounds := 0; rounds < 2000 && (rounds < 200 || retried < 50); rounds++ {
 		l, clock := newFrozen(t, Config{Algorithm: SlidingLog, Limit: PerSecond(limit)})
 		require.True(t, l.AllowN("k", limit))
@@ -239,9 +239,9 @@ func TestConcurrent_TornReadsOfALogDoNotCount(t *testing.T) {
 				last = left
 			}
 		})()
-		retried += l.lostRaces.Value()
+		retried += l.Stats().LostRaces
 	}
-	require.GreaterOrEqual(t, retried, int64(50), "few swaps failed: the race was not run")
+	require.GreaterOrEqual(t, retried, uint64(50), "few swaps failed: the race was not run")
 }
 
 // TestConcurrent_PeekSeesOneStateOfALog: a Peek whose tail has been written while it

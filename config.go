@@ -47,6 +47,21 @@ type Config struct {
 	// Stats makes the limiter count admitted and denied calls, for a few ns each. A
 	// denied call then writes to memory, too.
 	Stats bool
+
+	// Soft is how many units beyond the limit are admitted at once, and flagged:
+	// Decision.OverSoft. A key has the limit's burst (or, with a window algorithm, its
+	// rate) and Soft units on top of it; the rate at which they come back is the
+	// limit's. Limiter.WorstCase counts them.
+	Soft int
+
+	// Shadow tries a limit out: every call is admitted, Decision.WouldDeny says which
+	// would not have been, and keys are left as if it had not been. Stats then counts
+	// WouldDeny instead of Denied, and TopDenied lists the keys all the same.
+	Shadow bool
+
+	// TopDenied is how many keys Limiter.TopDenied can list, at most 65,536. 0 means
+	// that denials are not attributed to keys.
+	TopDenied int
 }
 
 // Algorithm names one of the six classic rate limiting algorithms. The package
@@ -160,6 +175,7 @@ const (
 	defaultMaxKeys = 1 << 20
 	defaultTTL     = 10 * time.Second
 	maxShards      = 1 << 16
+	maxTopDenied   = 1 << 16
 )
 
 // withDefaults returns c with every zero field but Limit and Shards replaced by
@@ -179,11 +195,16 @@ func (c Config) withDefaults() (Config, *ConfigError) {
 		return c, configErrorf("Shards", "%d is negative; want 0 for a default, or 1 to %d", c.Shards, maxShards)
 	case c.Shards > maxShards:
 		return c, configErrorf("Shards", "%d is too many; want 0 for a default, or 1 to %d", c.Shards, maxShards)
+	case c.TopDenied < 0 || c.TopDenied > maxTopDenied:
+		return c, configErrorf("TopDenied", "%d is not a number of keys that can be kept; want 0 to %d", c.TopDenied, maxTopDenied)
 	}
 	if err := c.Limit.validate(); err != nil {
 		return c, err
 	}
 	if err := c.validateWindowBurst(); err != nil {
+		return c, err
+	}
+	if err := c.validateSoft(); err != nil {
 		return c, err
 	}
 	switch {
@@ -199,6 +220,32 @@ func (c Config) withDefaults() (Config, *ConfigError) {
 		c.Clock = SystemClock()
 	}
 	return c, nil
+}
+
+func (c Config) validateSoft() *ConfigError {
+	l := c.Limit
+	switch {
+	case c.Soft < 0:
+		return configErrorf("Soft", "%d is negative; want units beyond the limit, or 0", c.Soft)
+	case c.Soft > 0 && (l.Rate == 0 || l.Rate == math.MaxInt):
+		return configErrorf("Soft", "%d with a limit of %v, which nothing is beyond; want 0", c.Soft, l)
+	case c.Soft > math.MaxInt-max(l.Rate, l.burst()):
+		return configErrorf("Soft", "%d on top of a limit of %v is too large to count; want at most %d", c.Soft, l, math.MaxInt-max(l.Rate, l.burst()))
+	}
+	return nil
+}
+
+// enforced returns the limit with the soft units on top.
+func (c Config) enforced() Limit {
+	l := c.Limit
+	if c.Soft == 0 {
+		return l
+	}
+	switch c.Algorithm {
+	case SlidingWindow, SlidingLog, FixedWindow:
+		return Per(l.Rate+c.Soft, l.Period)
+	}
+	return l.WithBurst(l.burst() + c.Soft)
 }
 
 func (c Config) validateWindowBurst() *ConfigError {

@@ -17,13 +17,22 @@ type Decision struct {
 	// so does RetryAfter), under Unlimited, and under AdmitNew for want of room.
 	Allowed bool
 
+	// WouldDeny reports, under Config.Shadow, that the call would have been denied.
+	// Allowed is then true all the same, nothing has been charged, and the other
+	// fields are those of the denial.
+	WouldDeny bool
+
+	// OverSoft reports that the call was admitted, but only by the units of
+	// Config.Soft: it is beyond the limit.
+	OverSoft bool
+
 	// Limit is the most that can be admitted at once: the burst, or for the
-	// window algorithms the rate. It is math.MaxInt under Unlimited and 0 under
-	// DenyAll.
+	// window algorithms the rate, in either case without Config.Soft. It is
+	// math.MaxInt under Unlimited and 0 under DenyAll.
 	Limit int
 
 	// Remaining is the cost that could be admitted now, after this call, rounded
-	// down to whole units.
+	// down to whole units; without those of Config.Soft.
 	Remaining int
 
 	// RetryAfter is 0 if the call was admitted. Otherwise it is the least wait

@@ -83,7 +83,11 @@ func (st *store) sweepLocked(s *shard, cutoff int64, least int) int {
 	if n == 0 || n < least {
 		return 0
 	}
-	return st.dropIdleLocked(s, cutoff, s.len()-n)
+	dropped := st.dropIdleLocked(s, cutoff, s.len()-n)
+	if dropped > 0 {
+		st.sweeps.Add(1)
+	}
+	return dropped
 }
 
 // sweep drops every entry that is idle now.

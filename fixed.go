@@ -16,7 +16,8 @@ import (
 //	|  window number k                         |  units admitted in k  |
 //	+------------------------------------------+-----------------------+
 //
-// Invariant: the number never falls, and within a window the count never falls.
+// Invariant: the number never falls, and within a window the count falls by refunds
+// only.
 // A call with a now before the key's window is judged and charged in the key's
 // window.
 type fixedWindow struct {

@@ -22,7 +22,10 @@ type Limiter struct {
 	plain  uint64 // burst, but 0 under a wide algorithm or with a tally: see allow
 	limit  Limit
 	serial uint64 // orders limiters: see TakeAll
-	tally  tally  // nil without Config.Stats
+	soft   int
+	shadow bool
+	top    *topDenied // nil without Config.TopDenied
+	tally  tally      // nil without Config.Stats
 }
 
 // New returns a limiter. The error is a *ConfigError: it names the field, its
@@ -46,10 +49,10 @@ func newLimiter(c Config, homes uint64) (*Limiter, error) {
 	if err != nil {
 		return nil, err
 	}
-	l := &Limiter{hash: newHasher(c.Hash), limit: c.Limit, burst: uint64(c.Limit.burst())}
+	l := &Limiter{hash: newHasher(c.Hash), limit: c.Limit, burst: uint64(c.enforced().burst()), soft: c.Soft, shadow: c.Shadow}
 	if l.unlimited() || l.denyAll() {
 		l.burst = 0
-	} else if l.alg, l.wide, err = newAlgorithm(c.Algorithm, c.Limit); err != nil {
+	} else if l.alg, l.wide, err = newAlgorithm(c.Algorithm, c.enforced()); err != nil {
 		return nil, err
 	}
 	shards := defaultShards(c.MaxKeys)
@@ -74,6 +77,9 @@ func newLimiter(c Config, homes uint64) (*Limiter, error) {
 	}
 	l.serial = serials.Add(1)
 	l.init(shards, c.MaxKeys)
+	if c.TopDenied > 0 {
+		l.top = newTopDenied(c.TopDenied)
+	}
 	if c.Stats {
 		l.tally = make(tally, shards)
 	}
@@ -114,7 +120,7 @@ func (l *Limiter) Allow(key string) bool {
 	}
 	id := l.hash.seeded(key) // one frame less than AllowN
 	l.ahead(id)
-	return l.allowAt(id, l.now(), 1)
+	return l.allowAt(id, l.now(), 1) || l.deny(id, key, 1)
 }
 
 // AllowN charges cost units to key and reports whether they were admitted, all or
@@ -122,7 +128,7 @@ func (l *Limiter) Allow(key string) bool {
 func (l *Limiter) AllowN(key string, cost int) bool {
 	id := l.hash.string(key)
 	l.ahead(id)
-	return l.allowAt(id, l.now(), cost)
+	return l.allowAt(id, l.now(), cost) || l.deny(id, key, cost)
 }
 
 // Take charges cost units to key and describes the decision.
@@ -135,6 +141,9 @@ func (l *Limiter) Take(key string, cost int) (d Decision) {
 	id := l.hash.string(key)
 	l.ahead(id)
 	l.takeAt(&d, id, l.now(), cost)
+	if !d.Allowed || l.soft > 0 {
+		l.finish(&d, id, key, cost)
+	}
 	return d
 }
 
@@ -144,6 +153,9 @@ func (l *Limiter) Peek(key string, cost int) (d Decision) {
 	id := l.hash.string(key)
 	l.ahead(id)
 	l.peekAt(&d, id, l.now(), cost)
+	if !d.Allowed || l.soft > 0 {
+		l.amend(&d, cost)
+	}
 	return d
 }
 
@@ -157,7 +169,8 @@ func (l *Limiter) Reset(key string) { l.reset(l.hash.string(key)) }
 // FixedWindow has nothing to give back of an earlier one. A cost below 1 does
 // nothing.
 //
-// WorstCase holds for what was admitted and not refunded.
+// WorstCase holds for what was admitted and not refunded. Under SlidingLog a call
+// with an older time than the units given back is then charged at its own time.
 func (l *Limiter) Refund(key string, cost int) { l.refundAt(l.hash.string(key), l.now(), cost) }
 
 // Len returns the number of tracked keys, idle ones that have not been swept yet
@@ -172,8 +185,9 @@ func (l *Limiter) Sweep() int { return l.sweep() }
 // WorstCase returns the most units that any one key can be admitted in any closed
 // span [t, t+d], whatever the pattern of calls; math.MaxInt if that is not below
 // math.MaxInt, 0 for a negative d. It does not cover keys that were evicted at
-// MaxKeys, admitted under AdmitNew, or Reset. For SlidingWindow and d beyond the
-// period it is an upper bound that need not be reached.
+// MaxKeys, admitted under AdmitNew, or Reset, nor what Shadow admits. For
+// SlidingWindow and d beyond the period it is an upper bound that need not be
+// reached.
 func (l *Limiter) WorstCase(d time.Duration) int {
 	switch {
 	case d < 0 || l.denyAll():
@@ -221,13 +235,16 @@ func (k Key) Allow() bool { return k.AllowN(1) }
 // AllowN is Limiter.AllowN for this key.
 func (k Key) AllowN(cost int) bool {
 	k.lim.ahead(k.id)
-	return k.lim.allowAt(k.id, k.lim.now(), cost)
+	return k.lim.allowAt(k.id, k.lim.now(), cost) || k.lim.deny(k.id, "", cost)
 }
 
 // Take is Limiter.Take for this key.
 func (k Key) Take(cost int) (d Decision) {
 	k.lim.ahead(k.id)
 	k.lim.takeAt(&d, k.id, k.lim.now(), cost)
+	if !d.Allowed || k.lim.soft > 0 {
+		k.lim.finish(&d, k.id, "", cost)
+	}
 	return d
 }
 
@@ -235,6 +252,9 @@ func (k Key) Take(cost int) (d Decision) {
 func (k Key) Peek(cost int) (d Decision) {
 	k.lim.ahead(k.id)
 	k.lim.peekAt(&d, k.id, k.lim.now(), cost)
+	if !d.Allowed || k.lim.soft > 0 {
+		k.lim.amend(&d, cost)
+	}
 	return d
 }
 
@@ -253,11 +273,16 @@ func (k Key) Refund(cost int) { k.lim.refundAt(k.id, k.lim.now(), cost) }
 // An older now than the key has seen is safe: nothing is admitted that would be
 // denied at the newest one, and what is admitted is charged in full as at the
 // newest one. A negative now counts as 0.
-func (k Key) AllowAt(now int64, cost int) bool { return k.lim.allowAt(k.id, now, cost) }
+func (k Key) AllowAt(now int64, cost int) bool {
+	return k.lim.allowAt(k.id, now, cost) || k.lim.deny(k.id, "", cost)
+}
 
 // TakeAt is Take at now; see AllowAt.
 func (k Key) TakeAt(now int64, cost int) (d Decision) {
 	k.lim.takeAt(&d, k.id, now, cost)
+	if !d.Allowed || k.lim.soft > 0 {
+		k.lim.finish(&d, k.id, "", cost)
+	}
 	return d
 }
 
@@ -308,6 +333,40 @@ func (l *Limiter) takeAt(d *Decision, id uint64, now int64, cost int) {
 	}
 	if l.tally != nil {
 		l.tally.count(id>>l.shift, d.Allowed)
+	}
+}
+
+// finish does with a Decision that takeAt has described what is not of the key's
+// state.
+func (l *Limiter) finish(d *Decision, id uint64, name string, cost int) {
+	if !d.Allowed {
+		l.deny(id, name, cost)
+	}
+	l.amend(d, cost)
+}
+
+// deny ends a decision that the state denies: it notes whom, and returns whether the
+// call passes all the same.
+func (l *Limiter) deny(id uint64, name string, cost int) bool {
+	if l.top != nil && cost != 0 {
+		l.top.sample(id, name)
+	}
+	return l.shadow
+}
+
+// amend turns the decision on the enforced limit into what Soft and Shadow make of it.
+func (l *Limiter) amend(d *Decision, cost int) {
+	if l.soft > 0 {
+		after := d.Remaining
+		if cost == 0 {
+			after-- // the decision is on one unit, which has not been charged
+		}
+		d.OverSoft = d.Allowed && after < l.soft
+		d.Limit -= l.soft
+		d.Remaining = max(0, d.Remaining-l.soft)
+	}
+	if l.shadow && !d.Allowed {
+		d.Allowed, d.WouldDeny = true, true
 	}
 }
 

@@ -98,9 +98,9 @@ type store struct {
 // counters are the store's statistics. The retry counters are striped because
 // they are written where processors already contend; the others are rare.
 type counters struct {
-	evicted, untracked, swept, growths atomic.Uint64
-	lostRaces                          *xsync.Counter // failed CAS
-	moves                              *xsync.Counter // decisions that met a moved word
+	evicted, untracked, swept, sweeps, growths atomic.Uint64
+	lostRaces                                  *xsync.Counter // failed CAS
+	moves                                      *xsync.Counter // decisions that met a moved word
 }
 
 type outcome uint8

@@ -19,8 +19,8 @@ import (
 //
 // The arithmetic works on unpacked counts; two packings share it.
 //
-// Invariant: the window's number never falls, and within a window neither count
-// falls. A call with a now before the key's window is judged at that window's
+// Invariant: the window's number never falls, and within a window the counts fall by
+// refunds only. A call with a now before the key's window is judged at that window's
 // start, where the previous window weighs most.
 type slidingWindow struct {
 	window
@@ -213,9 +213,9 @@ func (a *slidingWindowWord) rank(word uint64, now int64) uint64 {
 //	+------+----------------------------+-----------------+    +----------------+
 //
 // A reader that sees the same unlocked word before and after it has read the
-// tail has seen the two together: between two sightings of one word lie only
-// resets in the same window, after which the previous count is 0, and being
-// reset is a state of that span, too.
+// tail has read a previous count of that span. Between two sightings of one word lie
+// only resets and refunds in the same window, which lower that count: what is decided
+// on is never less strict than what is there.
 type slidingWindowWide struct{ slidingWindow }
 
 func (a *slidingWindowWide) tailLen() int { return 1 }

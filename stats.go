@@ -12,14 +12,24 @@ type Stats struct {
 	// calls of cost 0 and Peek are not counted. They stay 0 without Config.Stats.
 	Admitted, Denied uint64
 
+	// WouldDeny counts the calls, among those admitted, that Config.Shadow admitted
+	// although the limit would have denied them.
+	WouldDeny uint64
+
 	// Evicted counts live keys dropped at MaxKeys: each of them may have been
 	// admitted more than its limit since. Untracked counts calls for new keys that were
 	// decided without state, denied under DenyNew or admitted under AdmitNew; also
 	// keys of a TakeAll for which there was no room beside its other ones.
 	Evicted, Untracked uint64
 
-	// Swept counts idle keys dropped, Growths the tables rebuilt larger.
-	Swept, Growths uint64
+	// Swept counts idle keys dropped, Sweeps the tables that a sweep rebuilt without
+	// them, Growths the tables rebuilt larger.
+	Swept, Sweeps, Growths uint64
+
+	// LostRaces counts charges that were decided again because another call had
+	// charged the same key in between; Moved the calls that met their key while its
+	// table was being replaced, and waited.
+	LostRaces, Moved uint64
 }
 
 // A tally counts the outcomes of decisions, in as many stripes as there are shards,
@@ -49,11 +59,17 @@ func (l *Limiter) Stats() Stats {
 		Evicted:   l.evicted.Load(),
 		Untracked: l.untracked.Load(),
 		Swept:     l.swept.Load(),
+		Sweeps:    l.sweeps.Load(),
 		Growths:   l.growths.Load(),
+		LostRaces: uint64(l.lostRaces.Value()),
+		Moved:     uint64(l.moves.Value()),
 	}
 	for i := range l.tally {
 		s.Admitted += l.tally[i].admitted.Load()
 		s.Denied += l.tally[i].denied.Load()
+	}
+	if l.shadow {
+		s.Admitted, s.Denied, s.WouldDeny = s.Admitted+s.Denied, 0, s.Denied
 	}
 	return s
 }

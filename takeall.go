@@ -28,6 +28,11 @@ type AllDecision struct {
 	// own limiter.
 	Remaining int
 
+	// WouldDeny and OverSoft report that there is such a charge among them: see
+	// Decision. A charge that would be denied under Config.Shadow is not made, and
+	// does not keep the others from being made.
+	WouldDeny, OverSoft bool
+
 	// RetryAfter is 0 if the charges were admitted; else the longest of the
 	// RetryAfter of those denied. If nothing else happens to the keys, the same
 	// charges are admitted then.
@@ -188,7 +193,7 @@ func settleAll(claims []claim) (d AllDecision, done bool) {
 	ready := true
 	for i := range claims {
 		c := &claims[i]
-		if c.judge(); !c.Allowed {
+		if c.judge(); !c.Allowed && !c.lim.shadow {
 			d.Allowed = false
 			if d.Denied < 0 || c.index < d.Denied {
 				d.Denied = c.index
@@ -204,7 +209,11 @@ func settleAll(claims []claim) (d AllDecision, done bool) {
 		c := &claims[i]
 		c.settle(d.Allowed)
 		d.Remaining = min(d.Remaining, c.Remaining)
-		d.RetryAfter = max(d.RetryAfter, c.RetryAfter)
+		d.WouldDeny = d.WouldDeny || c.WouldDeny
+		d.OverSoft = d.OverSoft || c.OverSoft && d.Allowed
+		if !c.Allowed {
+			d.RetryAfter = max(d.RetryAfter, c.RetryAfter)
+		}
 	}
 	return d, true
 }
@@ -251,10 +260,13 @@ func (c *claim) track(last bool) {
 
 // settle describes the claim, charges it if all are admitted, and lets its key go.
 func (c *claim) settle(all bool) {
-	if t := c.lim.tally; t != nil && c.cost != 0 && c.Allowed == all {
-		t.count(c.id>>c.lim.shift, all)
+	if !c.Allowed {
+		c.lim.deny(c.id, "", c.cost)
 	}
-	charges := all && c.cost > 0
+	if t := c.lim.tally; t != nil && c.cost != 0 && (all || !c.Allowed) {
+		t.count(c.id>>c.lim.shift, c.Allowed)
+	}
+	charges := all && c.Allowed && c.cost > 0
 	unit := max(c.cost, 1)
 	switch {
 	case c.edge:
@@ -274,4 +286,5 @@ func (c *claim) settle(all bool) {
 		c.Remaining, c.RetryAfter, _ = c.lim.alg.describe(c.word, c.now, unit, c.Allowed)
 	}
 	c.release(c.word)
+	c.lim.amend(&c.Decision, c.cost)
 }

@@ -86,7 +86,7 @@ func (tr *allTracer) take(all, swept []Charge, model []oracle.Charge) AllDecisio
 		model[i].Now = tr.now
 	}
 	d := oracle.TakeAll(model)
-	want := AllDecision{d.Allowed, d.Denied, int(min(d.Remaining, math.MaxInt)), time.Duration(d.RetryAfter)}
+	want := AllDecision{Allowed: d.Allowed, Denied: d.Denied, Remaining: int(min(d.Remaining, math.MaxInt)), RetryAfter: time.Duration(d.RetryAfter)}
 	line := fmt.Sprintf("at %d: %+v of", tr.now, want)
 	for _, c := range model {
 		line += fmt.Sprintf(" %p/%s:%d", c.Model, c.Key, c.Cost)

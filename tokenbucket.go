@@ -30,7 +30,7 @@ import (
 // refill time. All bits set, or all but the last, would take t >= 2^63-2, which
 // maxTick excludes.
 //
-// Invariant: refill + spent only grows; it is the tick at which the bucket is
+// Invariant: refill + spent only grows, but for refunds; it is the tick at which the bucket is
 // full again. That makes the bucket agree with GCRA on every decision, since its
 // TAT is the same tick.
 type tokenBucket struct {

@@ -9,7 +9,7 @@ import (
 // A wideAlgorithm keeps a key's state in the word and a tail of further words.
 // The tail is written only while the word's lock bit is set, for the time of one
 // charge (a few nanoseconds, and under the sliding log a few more a unit); the
-// word that is stored at the end differs from the one before. Words are passed
+// word that is stored after a charge differs from the one before. Words are passed
 // without the lock bit. Otherwise the conditions of algorithm hold.
 type wideAlgorithm interface {
 	// tailLen returns the number of words in a tail.
