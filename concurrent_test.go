@@ -18,11 +18,15 @@ var everyLayout = map[string]Config{
 	"gcra":                {Algorithm: GCRA, Limit: PerMinute(60).WithBurst(500)},
 	"gcra-uneven":         {Algorithm: GCRA, Limit: PerMinute(7).WithBurst(500)},
 	"token-bucket":        {Algorithm: TokenBucket, Limit: PerMinute(60).WithBurst(500)},
+	"token-interval":      {Algorithm: TokenBucket, Limit: PerMinute(60).WithBurst(500), Refill: Interval, Offset: time.Second},
 	"leaky-bucket":        {Algorithm: LeakyBucket, Limit: PerMinute(60).WithBurst(500)},
 	"sliding-window":      {Algorithm: SlidingWindow, Limit: PerMinute(500)},
 	"sliding-window-wide": {Algorithm: SlidingWindow, Limit: PerSecond(100_000)},
 	"sliding-log":         {Algorithm: SlidingLog, Limit: PerMinute(500)},
 	"fixed-window":        {Algorithm: FixedWindow, Limit: PerMinute(500)},
+	"fixed-first-charge":  {Algorithm: FixedWindow, Limit: PerMinute(500), Anchor: FirstCharge},
+	"fixed-window-offset": {Algorithm: FixedWindow, Limit: PerMinute(500), Offset: 7 * time.Second},
+	"sliding-offset":      {Algorithm: SlidingWindow, Limit: PerMinute(500), Offset: 59 * time.Second},
 }
 
 // forEveryLayout runs f as a sub-test for each layout.
@@ -295,11 +299,15 @@ func TestConcurrent_NewKeysAdmitTheirBurst(t *testing.T) {
 // keys are charged and swept all the time. A sweep that forgave a key charged
 // after the sweep had read the clock would let more than the limit pass.
 func TestConcurrent_EveryWindowAdmitsItsLimit(t *testing.T) {
-	for _, a := range []Algorithm{FixedWindow, GCRA, TokenBucket, LeakyBucket, SlidingLog} {
-		t.Run("algorithm="+a.String(), func(t *testing.T) {
+	for _, c := range variants {
+		if c.Algorithm == SlidingWindow || c.Offset != 0 {
+			continue
+		}
+		t.Run("variant="+variantName(c), func(t *testing.T) {
 			t.Parallel()
 			clock := NewManualClock(time.Unix(1_790_000_100, 0)) // a minute's edge
-			l := mustNew(t, Config{Algorithm: a, Limit: PerMinute(50), Clock: clock, Shards: 1, TTL: 1})
+			c.Limit, c.Clock, c.Shards, c.TTL = PerMinute(50), clock, 1, 1
+			l := mustNew(t, c)
 			var done atomic.Bool
 			sweeper := goDo(1, func(int) {
 				for !done.Load() {

@@ -72,6 +72,62 @@ func TestNew_ErrorNamesFieldValueAndWhatIsAccepted(t *testing.T) {
 	}
 }
 
+// TestNew_BoundaryErrors are those of Refill, Anchor and Offset.
+func TestNew_BoundaryErrors(t *testing.T) {
+	const noBoundaries = ", which has no boundaries to move; want 0, or fixed-window, sliding-window, or token-bucket with refill interval"
+	ok := PerSecond(1)
+	for _, c := range []struct {
+		name   string
+		config Config
+		field  string
+		reason string
+	}{
+		{"offset=negative", Config{Algorithm: FixedWindow, Limit: PerDay(1), Offset: -9 * time.Hour}, "Offset",
+			"-9h0m0s is negative; want 15h0m0s, which is the same for a period of 24h0m0s"},
+		{"offset=period", Config{Algorithm: FixedWindow, Limit: PerDay(1), Offset: day}, "Offset",
+			"24h0m0s is not below the period of 24h0m0s; want 0s, which is the same"},
+		{"offset=large", Config{Algorithm: SlidingWindow, Limit: PerDay(1), Offset: 39 * time.Hour}, "Offset",
+			"39h0m0s is not below the period of 24h0m0s; want 15h0m0s, which is the same"},
+		{"offset=longest", Config{Algorithm: FixedWindow, Limit: Per(1, math.MaxInt64), Offset: math.MinInt64}, "Offset",
+			"-2562047h47m16.854775808s is negative; want 2562047h47m16.854775806s, which is the same for a period of 2562047h47m16.854775807s"},
+		{"offset=gcra", Config{Limit: PerDay(1), Offset: time.Hour}, "Offset",
+			"1h0m0s with gcra" + noBoundaries},
+		{"offset=token-bucket", Config{Algorithm: TokenBucket, Limit: PerDay(1), Offset: time.Hour}, "Offset",
+			"1h0m0s with token-bucket" + noBoundaries},
+		{"offset=interval", Config{Algorithm: TokenBucket, Refill: Interval, Limit: PerDay(1), Offset: day}, "Offset",
+			"24h0m0s is not below the period of 24h0m0s; want 0s, which is the same"},
+		{"refill=unknown", Config{Algorithm: TokenBucket, Limit: ok, Refill: 2}, "Refill",
+			"Refill(2) is not a way to refill; want one of [continuous interval]"},
+		{"refill=gcra", Config{Limit: ok, Refill: Interval}, "Refill",
+			"interval with gcra; want continuous, or token-bucket"},
+		{"refill=fixed-window", Config{Algorithm: FixedWindow, Limit: Unlimited, Refill: Interval}, "Refill",
+			"interval with fixed-window; want continuous, or token-bucket"},
+		{"anchor=unknown", Config{Algorithm: FixedWindow, Limit: ok, Anchor: 2}, "Anchor",
+			"Anchor(2) is not an anchor; want one of [unix first-charge]"},
+		{"anchor=sliding-window", Config{Algorithm: SlidingWindow, Limit: ok, Anchor: FirstCharge}, "Anchor",
+			"first-charge with sliding-window; want unix, or fixed-window"},
+		{"offset=first-charge", Config{Algorithm: FixedWindow, Limit: ok, Anchor: FirstCharge, Offset: ms}, "Offset",
+			"1ms with anchor first-charge, whose windows have no boundaries to move; want 0, or anchor unix"},
+		{"offset=sliding-log", Config{Algorithm: SlidingLog, Limit: PerDay(1), Offset: time.Hour}, "Offset",
+			"1h0m0s with sliding-log" + noBoundaries},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			requireConfigError(t, c.config, c.field, c.reason)
+		})
+	}
+}
+
+// TestNew_OffsetOfALimitThatNeedsNone: a limit may be switched off, or to deny all,
+// without touching the offset.
+func TestNew_OffsetOfALimitThatNeedsNone(t *testing.T) {
+	for _, limit := range []Limit{Unlimited, DenyAll} {
+		_, err := New(Config{Algorithm: FixedWindow, Limit: limit, Offset: 15 * time.Hour})
+		require.NoError(t, err)
+	}
+	requireConfigError(t, Config{Algorithm: FixedWindow, Limit: Unlimited, Offset: -1}, "Offset",
+		"-1ns is negative; want 999.999999ms, which is the same for a period of 1s")
+}
+
 func requireConfigError(t *testing.T, c Config, field, reason string) {
 	t.Helper()
 	l, err := New(c)
@@ -207,6 +263,12 @@ func TestEnum_TextFormsRoundTrip(t *testing.T) {
 		[]string{"gcra", "token-bucket", "leaky-bucket", "sliding-window", "sliding-log", "fixed-window"},
 		func(s string) (Algorithm, error) { var v Algorithm; err := v.UnmarshalText([]byte(s)); return v, err },
 		"algorithm", "Algorithm")
+	checkEnum(t, []Refill{Continuous, Interval}, []string{"continuous", "interval"},
+		func(s string) (Refill, error) { var v Refill; err := v.UnmarshalText([]byte(s)); return v, err },
+		"refill", "Refill")
+	checkEnum(t, []Anchor{Unix, FirstCharge}, []string{"unix", "first-charge"},
+		func(s string) (Anchor, error) { var v Anchor; err := v.UnmarshalText([]byte(s)); return v, err },
+		"anchor", "Anchor")
 	checkEnum(t, []Overflow{EvictSoonest, DenyNew, AdmitNew}, []string{"evict-soonest", "deny-new", "admit-new"},
 		func(s string) (Overflow, error) { var v Overflow; err := v.UnmarshalText([]byte(s)); return v, err },
 		"overflow", "Overflow")
@@ -242,11 +304,13 @@ func checkEnum[T interface {
 }
 
 func TestEnum_FailedUnmarshalLeavesTheValue(t *testing.T) {
-	a, o, h := FixedWindow, AdmitNew, Stable
+	a, o, h, r, n := FixedWindow, AdmitNew, Stable, Interval, FirstCharge
 	require.Error(t, a.UnmarshalText([]byte("x")))
 	require.Error(t, o.UnmarshalText([]byte("x")))
 	require.Error(t, h.UnmarshalText([]byte("x")))
-	require.Equal(t, []any{FixedWindow, AdmitNew, Stable}, []any{a, o, h})
+	require.Error(t, r.UnmarshalText([]byte("x")))
+	require.Error(t, n.UnmarshalText([]byte("x")))
+	require.Equal(t, []any{FixedWindow, AdmitNew, Stable, Interval, FirstCharge}, []any{a, o, h, r, n})
 }
 
 func TestConfig_JSONRoundTrip(t *testing.T) {

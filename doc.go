@@ -13,14 +13,16 @@
 //
 //   - GCRA, the default: a sustained rate with a burst, paced smoothly. Take this
 //     one unless there is a reason not to.
-//   - TokenBucket decides like GCRA. Take it to speak of tokens.
+//   - TokenBucket decides like GCRA. Take it to speak of tokens, or with Refill
+//     Interval to hand out a period's tokens at once.
 //   - LeakyBucket, as a meter, decides like GCRA. Take it to speak of a queue.
 //   - SlidingWindow: at most about N in any window, for the price of a counter. It
 //     assumes that the previous window's cost was spread evenly.
 //   - SlidingLog: at most N in any window, exactly, for 8*N bytes a key and limits
 //     up to 1<<20. The worst case is 8*N*MaxKeys bytes, and about a fifth on top.
 //   - FixedWindow: at most N in each calendar second, minute or day, as quotas are
-//     sold. Up to 2*N can pass around a boundary.
+//     sold. Up to 2*N can pass around a boundary. Config.Offset moves the boundaries,
+//     to midnight in another time zone, say; with Config.Anchor they are each key's own.
 //
 // Limiter.WorstCase states the most that each admits in any span of time.
 //
@@ -54,6 +56,6 @@
 // (AdmitNew). Stats tells how often.
 //
 // A call judged at an older time than its key has seen (Key.AllowAt) is judged
-// strictly. WorstCase then speaks of the newer time: in the windows a call counts
-// as made in the key's window, not in its own.
+// strictly. WorstCase then speaks of the newer time: in the windows, and with a
+// refill at intervals, a call counts as made in the key's window, not in its own.
 package sluice

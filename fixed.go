@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// fixedWindow counts the admitted cost of each window [k*P, (k+1)*P) of Unix time
-// and admits a call iff the count stays within the limit.
+// fixedWindow counts the admitted cost of each window [k*P + Offset, (k+1)*P +
+// Offset) of Unix time and admits a call iff the count stays within the limit.
 //
 // The word is the number of the window of the last charge, and its count. The
 // count has just the bits that the limit needs:
@@ -26,12 +26,12 @@ type fixedWindow struct {
 	bits  int // b
 }
 
-func newFixedWindow(l Limit) (algorithm, *ConfigError) {
+func newFixedWindow(l Limit, offset time.Duration) (algorithm, *ConfigError) {
 	b := bits.Len(uint(l.Rate))
-	w, ok := newWindow(l.Period, 64-b, minHorizon)
+	w, ok := newWindow(l.Period, offset, 64-b, minHorizon)
 	if !ok {
 		return nil, configErrorf("Limit.Rate", "%d per %v: the count leaves too few of 64 bits for the number of the window, which would run out before 2043; want at most %d",
-			l.Rate, l.Period, largestRate(l.Period, 64))
+			l.Rate, l.Period, largestRate(l.Period, offset, 64))
 	}
 	return &fixedWindow{window: w, limit: uint64(l.Rate), bits: b}, nil
 }

@@ -11,7 +11,7 @@ import (
 // FuzzDecisions decodes a byte string into a limit and operations, and replays
 // them against the exact model: each choice of the tracer takes one byte.
 func FuzzDecisions(f *testing.F) {
-	for a := range algorithms {
+	for a := range variants {
 		f.Add([]byte{byte(a), 0, 3, 120, 200, 7, 0, 1, 0, 255, 90, 17, 3, 44, 201, 8, 250, 130, 12, 99})
 		f.Add([]byte{byte(a), 1, 240, 30, 11, 180, 66, 230, 5, 140, 77, 2, 199, 33, 210, 61, 0, 0, 128, 64, 32, 16})
 	}
@@ -19,10 +19,10 @@ func FuzzDecisions(f *testing.F) {
 		if len(data) < 2 || len(data) > 4096 {
 			return
 		}
-		a, older := algorithms[int(data[0])%len(algorithms)], data[1]%2 == 1
+		variant, older := variants[int(data[0])%len(variants)], data[1]%2 == 1
 		src := &byteSource{data: data[2:], rest: rand.NewPCG(1, 2)}
 		rng := rand.New(src)
-		c := Config{Algorithm: a, Limit: randomLimit(rng, a)}
+		c := randomConfig(rng, variant)
 		if _, err := New(c); err != nil {
 			return
 		}
@@ -88,12 +88,14 @@ func FuzzSchedule(f *testing.F) {
 
 // FuzzWindow checks windows against their definition.
 func FuzzWindow(f *testing.F) {
-	f.Add(int64(time.Minute), int64(1_790_000_000_123_456_789))
-	f.Add(int64(1), int64(math.MaxInt64))
-	f.Add(int64(math.MaxInt64), int64(math.MaxInt64))
-	f.Fuzz(func(t *testing.T, period, now int64) {
-		if period > 0 && now >= 0 {
-			checkWindow(t, period, now)
+	f.Add(int64(time.Minute), int64(0), int64(1_790_000_000_123_456_789))
+	f.Add(int64(day), 15*int64(time.Hour), int64(1_790_000_000_123_456_789))
+	f.Add(int64(1), int64(0), int64(math.MaxInt64))
+	f.Add(int64(math.MaxInt64), int64(math.MaxInt64-1), int64(math.MaxInt64))
+	f.Add(int64(math.MaxInt64), int64(1), int64(0))
+	f.Fuzz(func(t *testing.T, period, offset, now int64) {
+		if period > 0 && 0 <= offset && offset < period && now >= 0 {
+			checkWindow(t, period, offset, now)
 		}
 	})
 }
@@ -139,21 +141,35 @@ func checkSchedule(tb testing.TB, s *schedule, rate, period, now int64) {
 	}
 }
 
-// checkWindow compares at and start with their definition.
-func checkWindow(tb testing.TB, period, now int64) {
+// checkWindow compares at and start with their definition: number is that of the
+// window of 0, counted up, and starts are exact.
+func checkWindow(tb testing.TB, period, offset, now int64) {
 	tb.Helper()
-	w, ok := newWindow(time.Duration(period), 63, 1)
+	w, ok := newWindow(time.Duration(period), time.Duration(offset), 63, 1)
 	if !ok {
 		return // all of time is one window
 	}
+	// Div rounds down, Mod is not negative.
+	since := func(t int64) *big.Int { return new(big.Int).Sub(big.NewInt(t), big.NewInt(offset)) }
+	index := func(t int64) *big.Int { return new(big.Int).Div(since(t), big.NewInt(period)) }
+	wantNumber := new(big.Int).Sub(index(now), index(0)).Uint64()
+	wantElapsed := new(big.Int).Mod(since(now), big.NewInt(period)).Uint64()
 	number, elapsed := w.at(now)
-	if number < w.last && (number != uint64(now/period) || elapsed != uint64(now%period)) {
-		tb.Fatalf("at(%d) = %d, %d with period %d", now, number, elapsed, period)
+	if number < w.last && (number != wantNumber || elapsed != wantElapsed) {
+		tb.Fatalf("at(%d) = %d, %d with period %d offset %d", now, number, elapsed, period, offset)
 	}
 	if number > w.last || number == w.last && elapsed != 0 {
 		tb.Fatalf("at(%d) = %d, %d beyond the last window %d with period %d", now, number, elapsed, w.last, period)
 	}
-	if start := w.start(number); number < w.last && start+elapsed != uint64(now) {
-		tb.Fatalf("start(%d) = %d at %d with period %d", number, start, now, period)
+	if number >= w.last {
+		return
+	}
+	wantStart := max(0, now-int64(elapsed)) // elapsed may begin before 1970
+	if start := w.start(number); start != uint64(wantStart) {
+		tb.Fatalf("start(%d) = %d at %d with period %d offset %d", number, start, now, period, offset)
+	}
+	next := new(big.Int).Add(big.NewInt(now-int64(elapsed)), big.NewInt(period))
+	if start := w.start(number + 1); next.IsInt64() && start != next.Uint64() || !next.IsInt64() && start <= math.MaxInt64 {
+		tb.Fatalf("start(%d) = %d, after the window of %d, with period %d offset %d", number+1, start, now, period, offset)
 	}
 }

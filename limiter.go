@@ -52,7 +52,7 @@ func newLimiter(c Config, homes uint64) (*Limiter, error) {
 	l := &Limiter{hash: newHasher(c.Hash), limit: c.Limit, burst: uint64(c.enforced().burst()), soft: c.Soft, shadow: c.Shadow}
 	if l.unlimited() || l.denyAll() {
 		l.burst = 0
-	} else if l.alg, l.wide, err = newAlgorithm(c.Algorithm, c.enforced()); err != nil {
+	} else if l.alg, l.wide, err = newAlgorithm(c); err != nil {
 		return nil, err
 	}
 	shards := defaultShards(c.MaxKeys)
@@ -89,21 +89,30 @@ func newLimiter(c Config, homes uint64) (*Limiter, error) {
 	return l, nil
 }
 
-func newAlgorithm(a Algorithm, l Limit) (algorithm, wideAlgorithm, *ConfigError) {
+func newAlgorithm(c Config) (algorithm, wideAlgorithm, *ConfigError) {
+	l := c.enforced()
 	var alg algorithm
 	var wide wideAlgorithm
 	var err *ConfigError
-	switch a {
+	switch c.Algorithm {
 	case TokenBucket:
-		alg, err = newTokenBucket(l)
+		if c.Refill == Interval {
+			alg, err = newTokenInterval(l, c.Offset)
+		} else {
+			alg, err = newTokenBucket(l)
+		}
 	case LeakyBucket:
 		alg, err = newLeakyBucket(l)
 	case SlidingWindow:
-		alg, wide, err = newSlidingWindow(l)
+		alg, wide, err = newSlidingWindow(l, c.Offset)
 	case SlidingLog:
 		wide, err = newSlidingLog(l)
 	case FixedWindow:
-		alg, err = newFixedWindow(l)
+		if c.Anchor == FirstCharge {
+			wide, err = newAnchoredWindow(l)
+		} else {
+			alg, err = newFixedWindow(l, c.Offset)
+		}
 	default:
 		alg, err = newGCRA(l)
 	}

@@ -10,16 +10,20 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// layouts are all algorithms with a limit of 10, and the sliding window also with
-// one that takes two words.
+// layouts are all algorithms with a limit of 10, the sliding window also with one that
+// takes two words, and the options that change what is counted.
 var layouts = map[string]Config{
 	"gcra":                {Algorithm: GCRA, Limit: PerSecond(10)},
 	"token-bucket":        {Algorithm: TokenBucket, Limit: PerSecond(10)},
+	"token-interval":      {Algorithm: TokenBucket, Limit: PerSecond(10), Refill: Interval},
 	"leaky-bucket":        {Algorithm: LeakyBucket, Limit: PerSecond(10)},
 	"sliding-window":      {Algorithm: SlidingWindow, Limit: PerSecond(10)},
 	"sliding-window-wide": {Algorithm: SlidingWindow, Limit: PerDay(100_000_000)},
 	"sliding-log":         {Algorithm: SlidingLog, Limit: PerSecond(10)},
 	"fixed-window":        {Algorithm: FixedWindow, Limit: PerSecond(10)},
+	"fixed-first-charge":  {Algorithm: FixedWindow, Limit: PerSecond(10), Anchor: FirstCharge},
+	"fixed-window-offset": {Algorithm: FixedWindow, Limit: PerSecond(10), Offset: 400 * time.Millisecond},
+	"sliding-offset":      {Algorithm: SlidingWindow, Limit: PerSecond(10), Offset: 400 * time.Millisecond},
 }
 
 // onEveryLayout runs f on a fresh limiter of each layout with a clock of its own.
@@ -30,7 +34,7 @@ func onEveryLayout(t *testing.T, f func(t *testing.T, l *Limiter, clock *ManualC
 			clock := NewManualClock(start)
 			c.Clock = clock
 			l := mustNew(t, c)
-			require.Equal(t, name == "sliding-window-wide" || name == "sliding-log", l.wide != nil)
+			require.Equal(t, name == "sliding-window-wide" || name == "sliding-log" || name == "fixed-first-charge", l.wide != nil)
 			f(t, l, clock)
 		})
 	}
@@ -289,6 +293,31 @@ func TestWorstCase_ClosedForms(t *testing.T) {
 			}
 		}
 	}
+}
+
+// TestWorstCase_Interval is a full bucket, and a refill for each boundary behind the
+// first instant, of which no more fits than the bucket holds.
+func TestWorstCase_Interval(t *testing.T) {
+	l := mustNew(t, Config{Algorithm: TokenBucket, Refill: Interval, Limit: PerSecond(10).WithBurst(25)})
+	for d, want := range map[time.Duration]int{-1: 0, 0: 25, 1: 35, sec: 35, sec + 1: 45, 59 * sec: 615} {
+		assert.Equal(t, want, l.WorstCase(d), "span %v", d)
+	}
+	l = mustNew(t, Config{Algorithm: TokenBucket, Refill: Interval, Limit: PerSecond(10).WithBurst(4)})
+	for d, want := range map[time.Duration]int{0: 4, 1: 8, sec: 8, sec + 1: 12} {
+		assert.Equal(t, want, l.WorstCase(d), "span %v", d)
+	}
+	l = mustNew(t, Config{Algorithm: TokenBucket, Refill: Interval, Limit: Per(3, 1)})
+	assert.Equal(t, math.MaxInt, l.WorstCase(math.MaxInt64))
+}
+
+// TestWorstCase_FirstCharge is that of windows in Unix time.
+func TestWorstCase_FirstCharge(t *testing.T) {
+	l := mustNew(t, Config{Algorithm: FixedWindow, Anchor: FirstCharge, Limit: PerSecond(10)})
+	for d, want := range map[time.Duration]int{-1: 0, 0: 10, 1: 20, sec: 20, sec + 1: 30, 59 * sec: 600} {
+		assert.Equal(t, want, l.WorstCase(d), "span %v", d)
+	}
+	l = mustNew(t, Config{Algorithm: FixedWindow, Anchor: FirstCharge, Limit: Per(3, 1)})
+	assert.Equal(t, math.MaxInt, l.WorstCase(math.MaxInt64))
 }
 
 func TestWorstCase_EdgesOnEveryAlgorithm(t *testing.T) {

@@ -41,6 +41,31 @@ func mustNew(tb testing.TB, c Config) *Limiter {
 // algorithms lists all of them, for tests that hold for each.
 var algorithms = []Algorithm{GCRA, TokenBucket, LeakyBucket, SlidingWindow, SlidingLog, FixedWindow}
 
+// variants lists all algorithms, and those with options of their own with these, for
+// tests that draw a limit. An Offset stands for a random one.
+var variants = []Config{
+	{Algorithm: GCRA}, {Algorithm: TokenBucket}, {Algorithm: LeakyBucket},
+	{Algorithm: SlidingWindow}, {Algorithm: SlidingLog}, {Algorithm: FixedWindow},
+	{Algorithm: SlidingWindow, Offset: 1}, {Algorithm: FixedWindow, Offset: 1},
+	{Algorithm: FixedWindow, Anchor: FirstCharge},
+	{Algorithm: TokenBucket, Refill: Interval}, {Algorithm: TokenBucket, Refill: Interval, Offset: 1},
+}
+
+// variantName names what sets a config's decisions apart but for its limit.
+func variantName(c Config) string {
+	name := c.Algorithm.String()
+	if c.Anchor != Unix {
+		name += "+" + c.Anchor.String()
+	}
+	if c.Refill != Continuous {
+		name += "+" + c.Refill.String()
+	}
+	if c.Offset != 0 {
+		name += "+offset"
+	}
+	return name
+}
+
 // start is an arbitrary time in 2026, not aligned to anything.
 var start = time.Unix(1_790_000_123, 456_789_012)
 

@@ -31,6 +31,9 @@ func newOracle(c Config) *oracle.Model {
 		Rate:      rate,
 		Burst:     int64(c.Limit.Burst),
 		Period:    int64(c.Limit.Period),
+		Offset:    int64(c.Offset),
+		Interval:  c.Refill == Interval,
+		Anchored:  c.Anchor == FirstCharge,
 		Grid:      true,
 	})
 }
@@ -65,6 +68,17 @@ func randomLimit(rng *rand.Rand, a Algorithm) Limit {
 	return l
 }
 
+// randomConfig draws a limit for a variant, and an offset if it has one.
+func randomConfig(rng *rand.Rand, variant Config) Config {
+	c := variant
+	c.Limit = randomLimit(rng, c.Algorithm)
+	if p := int64(c.Limit.Period); c.Offset != 0 {
+		offsets := []int64{p - 1, p / 2, rng.Int64N(p), rng.Int64N(p), start.UnixNano() % p, min(1, p-1)}
+		c.Offset = time.Duration(offsets[rng.IntN(len(offsets))])
+	}
+	return c
+}
+
 // A tracer drives a limiter and its model through one random trace, and demands
 // the same decision from both at every step.
 type tracer struct {
@@ -80,8 +94,11 @@ type tracer struct {
 }
 
 func newTracer(tb testing.TB, rng *rand.Rand, c Config, older bool) *tracer {
-	tr := &tracer{tb: tb, rng: rng, model: newOracle(c), now: start.UnixNano()}
-	tr.clock = NewManualClock(start)
+	tr := &tracer{tb: tb, rng: rng, model: newOracle(c)}
+	if rng.IntN(4) > 0 { // else in 1970
+		tr.now = start.UnixNano()
+	}
+	tr.clock = NewManualClock(time.Unix(0, tr.now))
 	c.Clock = tr.clock
 	if older {
 		// A sweep may forgive what an older time still sees: keep everything.
@@ -100,9 +117,10 @@ func (tr *tracer) gap() int64 {
 	l := tr.cfg.Limit
 	period := int64(l.Period)
 	interval := int64(l.interval())
+	edge := period - (tr.now+(period-int64(tr.cfg.Offset)))%period // to the next one
 	gaps := []int64{
 		0, 0, 0, 1, 2, interval - 1, interval, interval, interval + 1, 3 * min(interval, 1<<60),
-		period - 1, period, period + 1, period - tr.now%period, period - tr.now%period - 1,
+		period - 1, period, period + 1, edge, edge - 1,
 		tr.rng.Int64N(period) + 1, tr.rng.Int64N(interval) + 1, 2*min(period, 1<<61) + 1,
 	}
 	return max(0, gaps[tr.rng.IntN(len(gaps))])
@@ -137,12 +155,12 @@ func (tr *tracer) step(key string, cost int, back int64) {
 
 func (tr *tracer) equal(want, got Decision, what string) {
 	if want != got {
-		require.Equal(tr.tb, want, got, "%s under %v %v\n%s", what, tr.cfg.Algorithm, tr.cfg.Limit, tr.tail())
+		require.Equal(tr.tb, want, got, "%s under %s %v\n%s", what, variantName(tr.cfg), tr.cfg.Limit, tr.tail())
 	}
 }
 
 func (tr *tracer) tail() string {
-	s := fmt.Sprintf("%v %#v\n", tr.cfg.Algorithm, tr.cfg.Limit)
+	s := fmt.Sprintf("%s %#v offset %d\n", variantName(tr.cfg), tr.cfg.Limit, tr.cfg.Offset)
 	for _, line := range tr.log[max(0, len(tr.log)-12):] {
 		s += line + "\n"
 	}
@@ -217,24 +235,23 @@ func (tr *tracer) reset(key string) {
 	}
 }
 
-// TestModel_EveryDecisionIsExact compares all six algorithms with their exact
-// models, and a limiter that is swept after every call with one that is not.
+// TestModel_EveryDecisionIsExact compares all variants with their exact models, and a limiter that is swept after every call with one that is not.
 func TestModel_EveryDecisionIsExact(t *testing.T) {
 	const steps = 200
-	for _, a := range algorithms {
+	for _, variant := range variants {
 		for _, older := range []bool{false, true} {
-			t.Run(fmt.Sprintf("algorithm=%v/older=%v", a, older), func(t *testing.T) {
+			t.Run(fmt.Sprintf("variant=%s/older=%v", variantName(variant), older), func(t *testing.T) {
 				t.Parallel()
 				rng := newRand(t)
 				tried, refused := 0, 0
 				for done := 0; done < modelOps()/2; done += steps {
-					c := Config{Algorithm: a, Limit: randomLimit(rng, a)}
+					c := randomConfig(rng, variant)
 					for tried++; ; tried++ {
 						if _, err := New(c); err == nil {
 							break
 						}
 						refused++
-						c.Limit = randomLimit(rng, a)
+						c = randomConfig(rng, variant)
 					}
 					newTracer(t, rng, c, older).run(steps, older)
 				}
@@ -247,11 +264,13 @@ func TestModel_EveryDecisionIsExact(t *testing.T) {
 // TestModel_IdleJumpToTheEndOfTime: however long a key idles, it is fresh, and
 // nothing overflows.
 func TestModel_IdleJumpToTheEndOfTime(t *testing.T) {
-	for _, a := range algorithms {
-		t.Run("algorithm="+a.String(), func(t *testing.T) {
+	for _, variant := range variants {
+		t.Run("variant="+variantName(variant), func(t *testing.T) {
 			rng := newRand(t)
 			for range 500 {
-				l, err := newLimiter(Config{Algorithm: a, Limit: randomLimit(rng, a), TTL: math.MaxInt64}, homes())
+				c := randomConfig(rng, variant)
+				c.TTL = math.MaxInt64
+				l, err := newLimiter(c, homes())
 				if err != nil {
 					continue
 				}
@@ -265,12 +284,72 @@ func TestModel_IdleJumpToTheEndOfTime(t *testing.T) {
 				want := peekAt(l, l.Key("fresh").id, math.MaxInt64, int(l.burst))
 				require.True(t, want.Allowed)
 				got := k.TakeAt(math.MaxInt64, int(l.burst))
-				require.Equal(t, want, got, "%v %v", a, l.limit)
-				require.False(t, k.AllowAt(math.MaxInt64, 1), "%v %v", a, l.limit)
-				require.False(t, k.AllowAt(0, 1), "%v %v", a, l.limit)
+				require.Equal(t, want, got, "%+v", c)
+				require.False(t, k.AllowAt(math.MaxInt64, 1), "%+v", c)
+				require.False(t, k.AllowAt(0, 1), "%+v", c)
 			}
 		})
 	}
+}
+
+// TestModel_BothEndsOfTime: whatever counts in windows is exact in the first periods
+// after 1970 and in the last of the clock, if its numbers last that long.
+func TestModel_BothEndsOfTime(t *testing.T) {
+	for _, variant := range variants {
+		if variant.Algorithm != FixedWindow && variant.Algorithm != SlidingWindow && variant.Refill != Interval {
+			continue
+		}
+		t.Run("variant="+variantName(variant), func(t *testing.T) {
+			rng := newRand(t)
+			compared := 0
+			for range modelOps() / 200 {
+				c := randomConfig(rng, variant)
+				l, err := newLimiter(c, homes())
+				if err != nil {
+					continue
+				}
+				span := 4 * min(int64(c.Limit.Period), math.MaxInt64/4)
+				from := int64(0)
+				if rng.IntN(2) == 0 && lasts(l) {
+					from = math.MaxInt64 - span
+				}
+				model := newOracle(c)
+				for range 50 {
+					now, cost := from+rng.Int64N(span+1), 1+rng.IntN(int(l.burst))
+					if rng.IntN(2) == 0 {
+						cost = 1 + rng.IntN(min(4, int(l.burst)))
+					}
+					want := fromOracle(model.Take("k", now, int64(cost)))
+					require.Equal(t, want, l.Key("k").TakeAt(now, cost), "%+v at %d cost %d", c, now, cost)
+					from = max(from, now-span/8)
+					span = min(span, math.MaxInt64-from)
+					compared++
+				}
+			}
+			require.Greater(t, compared, modelOps()/20)
+		})
+	}
+}
+
+// lasts reports whether time goes on to the end of the clock.
+func lasts(l *Limiter) bool {
+	if _, ok := l.wide.(*anchoredWindow); ok {
+		return true
+	}
+	var w window
+	switch a := l.alg.(type) {
+	case *fixedWindow:
+		w = a.window
+	case *slidingWindowWord:
+		w = a.window
+	case *tokenInterval:
+		w = a.window
+	default:
+		if wide, ok := l.wide.(*slidingWindowWide); ok {
+			w = wide.window
+		}
+	}
+	return w.start(w.last) > math.MaxInt64
 }
 
 // TestModel_BucketsAgreeWithGCRA: GCRA, token bucket and leaky bucket decide

@@ -274,15 +274,16 @@ func TestSemantics_PeekIsTheNextTake(t *testing.T) {
 func TestSemantics_WordsStayClear(t *testing.T) {
 	rng := newRand(t)
 	for range modelOps() / 200 {
-		a := algorithms[rng.IntN(len(algorithms))]
-		limit := randomLimit(rng, a)
+		c := randomConfig(rng, variants[rng.IntN(len(variants))])
+		a, limit := c.Algorithm, c.Limit
 		if a <= LeakyBucket && rng.IntN(2) == 0 {
 			// Bursts up to what New accepts make the largest words.
 			limit.Rate = 1 + rng.IntN(4)
 			limit.Period = time.Duration(math.MaxInt64 >> rng.IntN(63))
 			limit.Burst = int(min(math.MaxInt, max(1, math.MaxInt64/int64(limit.interval()))))
 		}
-		l, err := newLimiter(Config{Algorithm: a, Limit: limit}, homes())
+		c.Limit = limit
+		l, err := newLimiter(c, homes())
 		if err != nil || l.alg == nil {
 			continue
 		}

@@ -8,11 +8,11 @@ import (
 )
 
 // slidingWindow is the sliding window counter. It keeps the cost admitted in
-// this window [k*P, (k+1)*P) of Unix time and in the one before, and counts the
-// latter in proportion to its part that lies less than P back. A call of n units
-// is admitted iff
+// this window [k*P + Offset, (k+1)*P + Offset) of Unix time and in the one before,
+// and counts the latter in proportion to its part that lies less than P back. A call
+// of n units is admitted iff
 //
-//	prev*(P - elapsed) + (cur + n)*P <= limit*P, elapsed = t mod P
+//	prev*(P - elapsed) + (cur + n)*P <= limit*P, elapsed = (t - Offset) mod P
 //
 // in whole numbers of up to 128 bits. It takes the previous window's cost to be
 // spread evenly, which is what sets it apart from the exact sliding log.
@@ -34,18 +34,18 @@ type counts struct{ number, cur, prev uint64 }
 
 // newSlidingWindow returns the one-word packing if it lasts as long as the clock,
 // and else the wide one.
-func newSlidingWindow(l Limit) (algorithm, wideAlgorithm, *ConfigError) {
+func newSlidingWindow(l Limit, offset time.Duration) (algorithm, wideAlgorithm, *ConfigError) {
 	b := bits.Len(uint(l.Rate))
 	a := slidingWindow{limit: uint64(l.Rate), bits: b}
 	var ok bool
-	if a.window, ok = newWindow(l.Period, 64-2*b, math.MaxInt64); ok {
+	if a.window, ok = newWindow(l.Period, offset, 64-2*b, math.MaxInt64); ok {
 		return &slidingWindowWord{a}, nil, nil
 	}
-	if a.window, ok = newWindow(l.Period, 63-b, minHorizon); ok {
+	if a.window, ok = newWindow(l.Period, offset, 63-b, minHorizon); ok {
 		return nil, &slidingWindowWide{a}, nil
 	}
 	return nil, nil, configErrorf("Limit.Rate", "%d per %v: the count leaves too few of 64 bits for the number of the window, which would run out before 2043; want at most %d",
-		l.Rate, l.Period, largestRate(l.Period, 63))
+		l.Rate, l.Period, largestRate(l.Period, offset, 63))
 }
 
 // roll returns c as it stands in the window of now, and the time since that
@@ -116,7 +116,9 @@ func (a *slidingWindow) describe(c counts, now int64, cost int, allowed bool) (r
 		c = counts{number: c.number + 1, prev: c.cur}
 		from = a.admitFrom(c, uint64(cost))
 	}
-	// The last window has no end, and time stands at its start.
+	// Not window 0, which may have begun before 1970: with nothing before it, what it
+	// denies it denies to its end. The last window has no end, and time stands at its
+	// start.
 	start := a.start(c.number)
 	if start > math.MaxInt64 || from != 0 && c.number == a.last {
 		return remaining, Never, reset

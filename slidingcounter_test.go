@@ -25,6 +25,15 @@ func TestSlidingWindow_Trace(t *testing.T) {
 	runTrace(t, Config{Algorithm: SlidingWindow, Limit: PerMinute(50)}, slidingTrace)
 }
 
+// TestSlidingWindow_OffsetTrace is the same, moved by 20 s.
+func TestSlidingWindow_OffsetTrace(t *testing.T) {
+	moved := append([]traceRow(nil), slidingTrace...)
+	for i := range moved {
+		moved[i].at += 20 * sec
+	}
+	runTrace(t, Config{Algorithm: SlidingWindow, Limit: PerMinute(50), Offset: 20 * sec}, moved)
+}
+
 func TestSlidingWindow_LayoutFollowsTheLimit(t *testing.T) {
 	for _, c := range []struct {
 		limit Limit
@@ -46,15 +55,16 @@ func TestSlidingWindow_LayoutsAgree(t *testing.T) {
 	rng := newRand(t)
 	for range 300 {
 		limit := Per(1+rng.IntN(1000), time.Duration(1+rng.Int64N(int64(time.Hour))))
-		word, wide, err := newSlidingWindow(limit)
+		offset := time.Duration(rng.Int64N(int64(limit.Period)))
+		word, wide, err := newSlidingWindow(limit, offset)
 		require.Nil(t, err)
 		require.Nil(t, wide)
 		a := word.(*slidingWindowWord).slidingWindow
 		var ok bool
-		a.window, ok = newWindow(limit.Period, 63-a.bits, minHorizon)
+		a.window, ok = newWindow(limit.Period, offset, 63-a.bits, minHorizon)
 		require.True(t, ok)
-		one := mustNew(t, Config{Algorithm: SlidingWindow, Limit: limit, Clock: NewManualClock(start)})
-		two := mustNew(t, Config{Algorithm: SlidingWindow, Limit: limit, Clock: NewManualClock(start)})
+		one := mustNew(t, Config{Algorithm: SlidingWindow, Limit: limit, Offset: offset, Clock: NewManualClock(start)})
+		two := mustNew(t, Config{Algorithm: SlidingWindow, Limit: limit, Offset: offset, Clock: NewManualClock(start)})
 		two.alg, two.wide = nil, &slidingWindowWide{a}
 		now := start.UnixNano()
 		for range 100 {

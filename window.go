@@ -1,35 +1,46 @@
 package sluice
 
 import (
+	"math"
 	"math/bits"
 	"time"
 )
 
-// A window cuts the clock's time into windows [k*P, (k+1)*P) of Unix time and
-// numbers them. FixedWindow and SlidingWindow share it.
+// A window cuts the clock's time into windows [k*P + Offset, (k+1)*P + Offset) of
+// Unix time and numbers them from the one that 1970 begins in, which is number 0.
+// FixedWindow, SlidingWindow and the refill at intervals share it.
+//
+// With an offset window 0 has begun before 1970, by the shift: P - Offset. The time
+// since then, t + shift, is below 2^64 for every t, and t/P is its number as it is
+// without an offset, where the shift is 0.
 type window struct {
 	period uint64
+	shift  uint64 // < period
 	last   uint64 // the last number; time stands still at its start
 }
 
-// newWindow returns windows of a period numbered in the given bits. The number
-// with all bits set is not used, so that no word is all ones. ok is false if
-// time would end before horizon, nanoseconds after 1970.
-func newWindow(period time.Duration, numberBits int, horizon uint64) (w window, ok bool) {
+// newWindow returns windows of a period, shifted by 0 <= offset < period, and
+// numbered in the given bits. The number with all bits set is not used, so that no
+// word is all ones. ok is false if time would end before horizon < 2^63, nanoseconds
+// after 1970.
+func newWindow(period, offset time.Duration, numberBits int, horizon uint64) (w window, ok bool) {
 	if numberBits < 1 {
 		return window{}, false
 	}
 	w = window{period: uint64(period), last: 1<<numberBits - 2}
+	if offset != 0 {
+		w.shift = uint64(period - offset)
+	}
 	hi, end := bits.Mul64(w.last, w.period)
-	return w, hi != 0 || end >= horizon
+	return w, hi != 0 || end >= horizon+w.shift
 }
 
 // largestRate returns the largest rate whose count leaves enough of the given bits
 // for the number of a window.
-func largestRate(period time.Duration, wordBits int) uint64 {
+func largestRate(period, offset time.Duration, wordBits int) uint64 {
 	countBits := wordBits - 1
 	for countBits > 0 {
-		if _, ok := newWindow(period, wordBits-countBits, minHorizon); ok {
+		if _, ok := newWindow(period, offset, wordBits-countBits, minHorizon); ok {
 			break
 		}
 		countBits--
@@ -40,19 +51,20 @@ func largestRate(period time.Duration, wordBits int) uint64 {
 // at returns the number of the window that contains now, and the time since its
 // start.
 func (w *window) at(now int64) (number, elapsed uint64) {
-	number = uint64(now) / w.period
+	t := uint64(now) + w.shift
+	number = t / w.period
 	if number >= w.last {
 		return w.last, 0
 	}
-	return number, uint64(now) - number*w.period
+	return number, t - number*w.period
 }
 
-// start returns the first nanosecond of a window, or math.MaxUint64 for a window
-// that time does not reach.
+// start returns the first nanosecond after 1970 of a window, which for window 0 is
+// 0, or more than math.MaxInt64 for a window that time does not reach.
 func (w *window) start(number uint64) uint64 {
 	hi, t := bits.Mul64(number, w.period)
 	if hi != 0 || number > w.last {
-		return ^uint64(0)
+		return math.MaxUint64
 	}
-	return t
+	return t - min(w.shift, t)
 }

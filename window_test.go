@@ -1,6 +1,7 @@
 package sluice
 
 import (
+	"fmt"
 	"math"
 	"testing"
 	"time"
@@ -12,15 +13,17 @@ func TestWindow_NumbersAreExact(t *testing.T) {
 	rng := newRand(t)
 	for range modelOps() {
 		period := edgy(rng)
-		for _, now := range []int64{0, edgy(rng), math.MaxInt64 - edgy(rng) + 1, min(math.MaxInt64-period, period*(edgy(rng)%1000)) + 1} {
-			checkWindow(t, period, max(0, now))
+		for _, offset := range []int64{0, edgy(rng) % period, period - 1} {
+			for _, now := range []int64{0, edgy(rng), math.MaxInt64 - edgy(rng) + 1, min(math.MaxInt64-period, period*(edgy(rng)%1000)) + 1} {
+				checkWindow(t, period, offset, max(0, now))
+			}
 		}
 	}
 }
 
 // TestWindow_TimeStandsStillAtTheEnd, and never goes back there.
 func TestWindow_TimeStandsStillAtTheEnd(t *testing.T) {
-	w, ok := newWindow(1000, 8, 1)
+	w, ok := newWindow(1000, 0, 8, 1)
 	require.True(t, ok)
 	require.Equal(t, uint64(254), w.last)
 	for _, now := range []int64{254_000, 254_999, 255_000, 255_001, math.MaxInt64} {
@@ -29,22 +32,49 @@ func TestWindow_TimeStandsStillAtTheEnd(t *testing.T) {
 	}
 	require.Equal(t, uint64(254_000), w.start(254))
 	require.Equal(t, uint64(math.MaxUint64), w.start(255))
+
+	w, ok = newWindow(1000, 300, 8, 1) // the first one ends at 300
+	require.True(t, ok)
+	for _, now := range []int64{253_300, 254_299, math.MaxInt64} {
+		number, elapsed := w.at(now)
+		require.Equal(t, [2]uint64{254, 0}, [2]uint64{number, elapsed}, "%d", now)
+	}
+	require.Equal(t, uint64(253_300), w.start(254))
+	require.Equal(t, uint64(math.MaxUint64), w.start(255))
 }
 
 // TestWindow_LargestRateIsTheLargest: it is accepted, and one more is not.
 func TestWindow_LargestRateIsTheLargest(t *testing.T) {
 	for _, period := range []time.Duration{1, 3, 1000, time.Second, time.Minute, day} {
 		for a, wordBits := range map[Algorithm]int{FixedWindow: 64, SlidingWindow: 63} {
-			rate := largestRate(period, wordBits)
-			if rate >= math.MaxInt {
-				continue // as int on this platform
-			}
-			_, err := New(Config{Algorithm: a, Limit: Per(int(rate), period)})
-			require.NoError(t, err, "%v", a)
-			if rate+1 < math.MaxInt {
-				_, err = New(Config{Algorithm: a, Limit: Per(int(rate+1), period)})
-				require.ErrorContains(t, err, "want at most ", "%v", a)
+			for _, offset := range []time.Duration{0, period / 2, min(1, period-1)} {
+				rate := largestRate(period, offset, wordBits)
+				if rate >= math.MaxInt {
+					continue // as int on this platform
+				}
+				_, err := New(Config{Algorithm: a, Limit: Per(int(rate), period), Offset: offset})
+				require.NoError(t, err, "%v", a)
+				if rate+1 < math.MaxInt {
+					_, err = New(Config{Algorithm: a, Limit: Per(int(rate+1), period), Offset: offset})
+					require.ErrorContains(t, err, fmt.Sprint("want at most ", rate), "%v", a)
+				}
 			}
 		}
 	}
+}
+
+// TestWindow_NewMeetsTheHorizonWithAnyOffset: a window that begins before 1970 takes
+// a number, so that time could end a period earlier.
+func TestWindow_NewMeetsTheHorizonWithAnyOffset(t *testing.T) {
+	for _, offset := range []time.Duration{0, 1, 999} {
+		_, ok := newWindow(1000, offset, 8, uint64(254_000-(1000-offset)%1000))
+		require.True(t, ok)
+		_, ok = newWindow(1000, offset, 8, uint64(254_001-(1000-offset)%1000))
+		require.False(t, ok)
+	}
+	_, ok := newWindow(math.MaxInt64, 1, 1, 1)
+	require.False(t, ok, "a single window is no time")
+	w, ok := newWindow(math.MaxInt64, 1, 2, math.MaxInt64)
+	require.True(t, ok)
+	require.Equal(t, uint64(1), w.start(1))
 }

@@ -2,7 +2,8 @@ package oracle
 
 import "math/big"
 
-// Fixed window: cost is counted in the windows [k*Period, (k+1)*Period).
+// Fixed window: cost is counted in the windows [k*Period + Offset, (k+1)*Period +
+// Offset). Window -1 is the one before an Offset > 0.
 //
 // State: the newest window that was charged, and the cost admitted in it.
 //
@@ -15,14 +16,15 @@ import "math/big"
 // windows is the division of time into windows of one period. The results of
 // its methods are scratch, valid until the next call.
 type windows struct {
-	period, limit big.Int
+	period, offset, limit big.Int
 
 	index, elapsed, left, sum big.Int // scratch
 }
 
-func newWindows(period, limit int64) *windows {
+func newWindows(period, offset, limit int64) *windows {
 	w := &windows{}
 	w.period.SetInt64(period)
+	w.offset.SetInt64(offset)
 	w.limit.SetInt64(limit)
 	return w
 }
@@ -30,7 +32,14 @@ func newWindows(period, limit int64) *windows {
 // at returns the index of the window that instant t >= 0 lies in, and how far
 // into it.
 func (w *windows) at(t int64) (index, elapsed *big.Int) {
-	return w.index.QuoRem(w.elapsed.SetInt64(t), &w.period, &w.elapsed)
+	w.elapsed.Sub(w.elapsed.SetInt64(t), &w.offset)
+	return w.index.DivMod(&w.elapsed, &w.period, &w.elapsed) // rounds down, below 0, too
+}
+
+// first returns a copy of the index of the first window that any instant lies in.
+func (w *windows) first() *big.Int {
+	k, _ := w.at(0)
+	return new(big.Int).Set(k)
 }
 
 type fixedWindow struct {
@@ -39,9 +48,14 @@ type fixedWindow struct {
 	count big.Int // 0 <= count <= limit
 }
 
-func newFixedWindow(period, limit int64) func() state {
-	w := newWindows(period, limit)
-	return func() state { return &fixedWindow{windows: w} }
+func newFixedWindow(period, offset, limit int64) func() state {
+	w := newWindows(period, offset, limit)
+	first := w.first()
+	return func() state {
+		s := &fixedWindow{windows: w}
+		s.win.Set(first)
+		return s
+	}
 }
 
 // used returns, as scratch, what counts at t.

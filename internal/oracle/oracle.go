@@ -54,6 +54,18 @@ type Config struct {
 	// Period is in nanoseconds and at least 1.
 	Period int64
 
+	// Interval makes TokenBucket gain its Rate at once, at the boundaries k*Period +
+	// Offset. It must be false for the others.
+	Interval bool
+
+	// Anchored makes the windows of FixedWindow begin at a key's first charge after
+	// the last one has ended. It must be false for the others.
+	Anchored bool
+
+	// Offset moves the windows of FixedWindow and SlidingWindow, and the refills of
+	// an Interval, 0 <= Offset < Period. It must be 0 for the others.
+	Offset int64
+
 	// Grid makes GCRA, TokenBucket and LeakyBucket floor each arrival to a
 	// grid of Period/(Rate*c) ns, c = ceil(Period/Rate): less than 1 ns, by a
 	// fixed rule, after which everything is exact on the grid. Where
@@ -130,23 +142,40 @@ func New(c Config) *Model {
 	if c.Algorithm >= SlidingWindow && m.limit != c.Rate {
 		panic(fmt.Sprintf("oracle: a window's burst is its rate: %+v", c))
 	}
+	if c.Offset < 0 || c.Offset >= c.Period || c.Offset > 0 && !c.aligned() {
+		panic(fmt.Sprintf("oracle: invalid offset: %+v", c))
+	}
+	if c.Interval && c.Algorithm != TokenBucket || c.Anchored && c.Algorithm != FixedWindow {
+		panic(fmt.Sprintf("oracle: invalid options: %+v", c))
+	}
 	switch c.Algorithm {
 	case GCRA:
 		m.fresh = newGCRA(newTicks(c), m.limit)
 	case TokenBucket:
 		m.fresh = newTokenBucket(newTicks(c), m.limit)
+		if c.Interval {
+			m.fresh = newTokenInterval(c, m.limit)
+		}
 	case LeakyBucket:
 		m.fresh = newLeakyBucket(newTicks(c), m.limit)
 	case SlidingWindow:
-		m.fresh = newSlidingWindow(c.Period, m.limit)
+		m.fresh = newSlidingWindow(c.Period, c.Offset, m.limit)
 	case SlidingLog:
 		m.fresh = newSlidingLog(c.Period, m.limit)
 	case FixedWindow:
-		m.fresh = newFixedWindow(c.Period, m.limit)
+		m.fresh = newFixedWindow(c.Period, c.Offset, m.limit)
+		if c.Anchored {
+			m.fresh = newAnchoredWindow(c.Period, m.limit)
+		}
 	default:
 		panic(fmt.Sprintf("oracle: unknown algorithm %d", c.Algorithm))
 	}
 	return m
+}
+
+// aligned reports whether c has boundaries in Unix time.
+func (c Config) aligned() bool {
+	return c.Algorithm == FixedWindow && !c.Anchored || c.Algorithm == SlidingWindow || c.Interval
 }
 
 // Take charges cost to key at now and reports the decision. The charge is all

@@ -18,8 +18,26 @@ import (
 var (
 	all    = []Algorithm{GCRA, TokenBucket, LeakyBucket, SlidingWindow, SlidingLog, FixedWindow}
 	family = []Algorithm{GCRA, TokenBucket, LeakyBucket}
-	names  = []string{"gcra", "token-bucket", "leaky-bucket", "sliding-window", "sliding-log", "fixed-window"}
+	// kinds are the algorithms with the options that make different models of them.
+	kinds = []Config{
+		{Algorithm: GCRA}, {Algorithm: TokenBucket}, {Algorithm: LeakyBucket},
+		{Algorithm: SlidingWindow}, {Algorithm: SlidingLog}, {Algorithm: FixedWindow},
+		{Algorithm: TokenBucket, Interval: true},
+		{Algorithm: FixedWindow, Anchored: true},
+	}
+	names = []string{"gcra", "token-bucket", "leaky-bucket", "sliding-window", "sliding-log", "fixed-window"}
 )
+
+func kindName(k Config) string {
+	name := names[k.Algorithm]
+	if k.Anchored {
+		name += "+anchored"
+	}
+	if k.Interval {
+		name += "+interval"
+	}
+	return name
+}
 
 // newRand returns a generator whose seed is logged, and taken from SLUICE_SEED
 // if that is set.
@@ -35,16 +53,19 @@ func newRand(t testing.TB) *rand.Rand {
 	return rand.New(rand.NewPCG(seed, 0))
 }
 
-// eachConfig runs f for n random configs under every algorithm.
+// eachConfig runs f for n random configs of every kind.
 func eachConfig(t *testing.T, n int, f func(t *testing.T, rng *rand.Rand, c Config)) {
-	for _, a := range all {
-		t.Run(names[a], func(t *testing.T) {
+	for _, k := range kinds {
+		t.Run(kindName(k), func(t *testing.T) {
 			rng := newRand(t)
 			for range n {
 				c := randomConfig(rng)
-				c.Algorithm = a
-				if a >= SlidingWindow {
+				c.Algorithm, c.Interval, c.Anchored = k.Algorithm, k.Interval, k.Anchored
+				if c.Algorithm >= SlidingWindow {
 					c.Burst = 0
+				}
+				if c.aligned() && rng.IntN(2) == 0 {
+					c.Offset = rng.Int64N(c.Period)
 				}
 				f(t, rng, c)
 				if t.Failed() {
@@ -288,8 +309,9 @@ func TestOlderTimeIsNoKinder(t *testing.T) {
 
 // TestReset: a reset key is fresh, and no other key is touched.
 func TestReset(t *testing.T) {
-	for _, a := range all {
-		m := New(Config{Algorithm: a, Rate: 3, Period: 10})
+	for _, k := range kinds {
+		k.Rate, k.Period = 3, 10
+		m := New(k)
 		fresh := m.Take("k", 25, 3)
 		other := m.Take("other", 25, 2)
 		m.Reset("never seen")
@@ -297,7 +319,7 @@ func TestReset(t *testing.T) {
 		m.Reset("k")
 		assert.True(t, m.Idle("k", 0))
 		assert.False(t, m.Idle("other", 25))
-		assert.Equal(t, fresh, m.Take("k", 25, 3), names[a])
+		assert.Equal(t, fresh, m.Take("k", 25, 3), kindName(k))
 		assert.Equal(t, other.Remaining, m.Peek("other", 25, 0).Remaining)
 	}
 }
@@ -305,19 +327,20 @@ func TestReset(t *testing.T) {
 // TestCloneIsIndependent: charging one clone changes neither the other nor the
 // state they were made from.
 func TestCloneIsIndependent(t *testing.T) {
-	for _, a := range all {
-		s := New(Config{Algorithm: a, Rate: 100, Period: 100}).fresh()
+	for _, k := range kinds {
+		k.Rate, k.Period = 100, 100
+		s := New(k).fresh()
 		for now := int64(201); now < 209; now++ {
 			first, second := s.clone(), s.clone()
 			before := fingerprint(s, now)
 			second.charge(now, 2)
 			want := fingerprint(second, now)
 			first.charge(now, 1)
-			assert.Equal(t, before, fingerprint(s, now), names[a])
+			assert.Equal(t, before, fingerprint(s, now), kindName(k))
 			s.charge(now, 3)
-			assert.Equal(t, want, fingerprint(second, now), names[a])
-			assert.NotEqual(t, want, fingerprint(s, now), names[a])
-			assert.NotEqual(t, want, fingerprint(first, now), names[a])
+			assert.Equal(t, want, fingerprint(second, now), kindName(k))
+			assert.NotEqual(t, want, fingerprint(s, now), kindName(k))
+			assert.NotEqual(t, want, fingerprint(first, now), kindName(k))
 		}
 	}
 }
@@ -357,6 +380,14 @@ func TestNewRefuses(t *testing.T) {
 		{Rate: 2, Period: 1, Burst: 3, Algorithm: SlidingWindow},
 		{Rate: 2, Period: 1, Burst: 1, Algorithm: SlidingLog},
 		{Rate: 2, Period: 1, Algorithm: 6},
+		{Rate: 2, Period: 10, Algorithm: FixedWindow, Offset: 10},
+		{Rate: 2, Period: 10, Algorithm: FixedWindow, Offset: -1},
+		{Rate: 2, Period: 10, Algorithm: SlidingLog, Offset: 1},
+		{Rate: 2, Period: 10, Algorithm: GCRA, Offset: 1},
+		{Rate: 2, Period: 10, Algorithm: TokenBucket, Offset: 1},
+		{Rate: 2, Period: 10, Algorithm: LeakyBucket, Interval: true},
+		{Rate: 2, Period: 10, Algorithm: SlidingWindow, Anchored: true},
+		{Rate: 2, Period: 10, Algorithm: FixedWindow, Anchored: true, Offset: 1},
 	} {
 		assert.Panics(t, func() { New(c) }, "%+v", c)
 	}

@@ -1,6 +1,7 @@
 package oracle
 
 import (
+	"math"
 	"math/big"
 	"math/rand/v2"
 	"testing"
@@ -72,7 +73,8 @@ func (h *history) sum(after, upTo *big.Int) *big.Int {
 // take judges and charges at t, not older than any time before.
 func (h *history) take(t, n int64) bool {
 	now, period, limit := big.NewInt(t), big.NewInt(h.c.Period), big.NewInt(h.c.Rate)
-	elapsed := big.NewInt(t % h.c.Period)
+	elapsed := new(big.Int).Sub(now, big.NewInt(h.c.Offset))
+	elapsed.Mod(elapsed, period)                   // not negative, whatever the sign
 	beforeWindow := new(big.Int).Sub(now, elapsed) // its first instant, less 1
 	beforeWindow.Sub(beforeWindow, one)
 	beforeLast := new(big.Int).Sub(beforeWindow, period)
@@ -123,6 +125,53 @@ func (r *ring) take(t, n int64) bool {
 	return true
 }
 
+// anchored goes through the whole history to find where the last window begins.
+type anchored struct{ history }
+
+// take judges and charges at t, not older than any time before.
+func (h *anchored) take(t, n int64) bool {
+	end, used := big.NewInt(-1), new(big.Int)
+	for _, c := range append(h.charges, struct{ at, n int64 }{t, n}) {
+		if at := big.NewInt(c.at); at.Cmp(end) >= 0 {
+			end.Add(at, big.NewInt(h.c.Period))
+			used.SetInt64(0)
+		}
+		used.Add(used, big.NewInt(c.n))
+	}
+	if used.Cmp(big.NewInt(h.c.Rate)) > 0 {
+		return false
+	}
+	h.charges = append(h.charges, struct{ at, n int64 }{t, n})
+	return true
+}
+
+// bucket is refilled by hand, one boundary after the other, until it is full.
+type bucket struct {
+	c      Config
+	tokens int64
+	next   int64 // the first refill that has not been seen; -1 if time ends before it
+}
+
+// take judges and charges at t, not older than any time before.
+func (b *bucket) take(t, n int64) bool {
+	for b.next >= 0 && b.next <= t {
+		b.tokens = min(b.c.Burst, b.tokens+min(b.c.Rate, b.c.Burst-b.tokens))
+		if b.tokens == b.c.Burst {
+			b.next += (t - b.next) / b.c.Period * b.c.Period // the others change nothing
+		}
+		if b.next > math.MaxInt64-b.c.Period {
+			b.next = -1
+			break
+		}
+		b.next += b.c.Period
+	}
+	if b.tokens < n {
+		return false
+	}
+	b.tokens -= n
+	return true
+}
+
 // TestMatchesReferences compares admission on random traces with the naive
 // definitions.
 func TestMatchesReferences(t *testing.T) {
@@ -131,7 +180,15 @@ func TestMatchesReferences(t *testing.T) {
 		c.Burst = m.limit
 		take := (&history{c: c}).take
 		older := false
-		if c.Algorithm <= LeakyBucket {
+		switch {
+		case c.Anchored:
+			take = (&anchored{history{c: c}}).take
+		case c.Interval:
+			if c.Burst/c.Rate > 10_000 {
+				return // too many refills to count
+			}
+			take = (&bucket{c: c, tokens: c.Burst, next: c.Offset}).take
+		case c.Algorithm <= LeakyBucket:
 			take, older = newRational(c).take, true
 		}
 		tr := newTrace(rng, c)

@@ -8,7 +8,7 @@ import "math/big"
 // State: the newest window that was charged, and the cost admitted in it and in
 // the window before it.
 //
-//	admit n at t:  prev*(P-elapsed) + (cur+n)*P <= limit*P,  elapsed = t mod P
+//	admit n at t:  prev*(P-elapsed) + (cur+n)*P <= limit*P,  elapsed = (t-Offset) mod P
 //	charge:        cur = cur + n, after moving the key's window up to that of t
 //	refund:        likewise, of n units as many as there are from cur, the rest from prev
 //
@@ -23,9 +23,14 @@ type slidingWindow struct {
 	atPrev, atCur big.Int
 }
 
-func newSlidingWindow(period, limit int64) func() state {
-	w := newWindows(period, limit)
-	return func() state { return &slidingWindow{windows: w} }
+func newSlidingWindow(period, offset, limit int64) func() state {
+	w := newWindows(period, offset, limit)
+	first := w.first()
+	return func() state {
+		s := &slidingWindow{windows: w}
+		s.win.Set(first)
+		return s
+	}
 }
 
 // view sets atPrev and atCur to the counts as they stand at t, and returns the

@@ -154,6 +154,45 @@ func TestTraceFixedWindow(t *testing.T) {
 	})
 }
 
+// TestTraceFixedWindowOffset: 3 in windows of 10 ns that begin at 4, 14, 24.
+func TestTraceFixedWindowOffset(t *testing.T) {
+	replay(t, Config{Algorithm: FixedWindow, Rate: 3, Period: 10, Offset: 4}, []call{
+		{0, 2, true, 1, 0, 4}, // the window of -6
+		{3, 2, false, 1, 1, 1},
+		{4, 3, true, 0, 0, 10},
+		{3, 1, false, 0, 11, 11}, // older: judged in the window of 4
+		{13, 1, false, 0, 1, 1},
+		{14, 1, true, 2, 0, 10},
+		{23, 2, true, 0, 0, 1},
+		{24, 3, true, 0, 0, 10},
+		{math.MaxInt64, 3, true, 0, 0, Never},
+		{math.MaxInt64, 1, false, 0, Never, Never},
+	})
+	// MaxInt64 ends in 7, so that it is the last instant of a window.
+	replay(t, Config{Algorithm: FixedWindow, Rate: 3, Period: 10, Offset: 8}, []call{
+		{math.MaxInt64 - 10, 3, true, 0, 0, 1},
+		{math.MaxInt64 - 9, 3, true, 0, 0, Never},
+	})
+	replay(t, Config{Algorithm: FixedWindow, Rate: 3, Period: 10, Offset: 7}, []call{
+		{math.MaxInt64 - 1, 3, true, 0, 0, 1},
+		{math.MaxInt64, 3, true, 0, 0, Never},
+	})
+}
+
+// TestTraceSlidingWindowOffset: 4 in windows of 10 ns that begin at 7, 17, 27.
+func TestTraceSlidingWindowOffset(t *testing.T) {
+	replay(t, Config{Algorithm: SlidingWindow, Rate: 4, Period: 10, Offset: 7}, []call{
+		{0, 4, true, 0, 0, 17},  // the window of -3, which counts in part until 17
+		{6, 1, false, 0, 4, 11}, // 4*(10-e) + 10 <= 40 from e = 2.5, 9.5
+		{9, 1, false, 0, 1, 8},
+		{10, 1, true, 0, 0, 17},  // 28+10 <= 40
+		{3, 1, false, 0, 9, 24},  // older: at 7; 4*(10-e)+20 <= 40 from e = 5
+		{16, 2, true, 0, 0, 11},  // 4+30 <= 40
+		{17, 1, true, 0, 0, 20},  // 30+10 <= 40
+		{100, 4, true, 0, 0, 17}, // the window of 97
+	})
+}
+
 // TestTraceSlidingWindow: 4 in windows of 10 ns.
 func TestTraceSlidingWindow(t *testing.T) {
 	replay(t, Config{Algorithm: SlidingWindow, Rate: 4, Period: 10}, []call{
@@ -204,4 +243,80 @@ func TestTraceSlidingLog(t *testing.T) {
 		{math.MaxInt64, 2, true, 1, 0, Never},
 		{math.MaxInt64, 2, false, 1, Never, Never},
 	})
+}
+
+// TestTraceInterval: 2 more at 4, 14, 24, and so on, up to 5.
+func TestTraceInterval(t *testing.T) {
+	replay(t, Config{Algorithm: TokenBucket, Interval: true, Rate: 2, Period: 10, Offset: 4, Burst: 5}, []call{
+		{0, 4, true, 1, 0, 14},   // 4 missing: full after two refills
+		{3, 2, false, 1, 1, 11},  // one more refill
+		{3, 4, false, 1, 11, 11}, // two
+		{3, 6, false, 1, Never, 11},
+		{4, 3, true, 0, 0, 30},   // 3 at 4; 5 missing
+		{0, 1, false, 0, 14, 34}, // older: judged after the refill of 4
+		{13, 1, false, 0, 1, 21},
+		{14, 1, true, 1, 0, 20}, // 4 missing
+		{13, 1, true, 0, 0, 31}, // older: charged after the refill of 14; 5 missing
+		{24, 2, true, 0, 0, 30}, // 5 missing again
+		{53, 5, false, 4, 1, 1}, // refills at 34 and 44
+		{54, 5, true, 0, 0, 30}, // 6 have come, 1 of them in vain
+		{math.MaxInt64, 5, true, 0, 0, Never},
+		{math.MaxInt64, 1, false, 0, Never, Never},
+	})
+	// A burst below the rate: a refill fills the bucket, and the rest is lost.
+	replay(t, Config{Algorithm: TokenBucket, Interval: true, Rate: 7, Period: 10, Burst: 2}, []call{
+		{5, 2, true, 0, 0, 5},
+		{9, 1, false, 0, 1, 1},
+		{10, 2, true, 0, 0, 10},
+		{29, 1, true, 1, 0, 1},
+	})
+}
+
+// TestTraceAnchored: 3 in 10 ns from the first charge on.
+func TestTraceAnchored(t *testing.T) {
+	replay(t, Config{Algorithm: FixedWindow, Anchored: true, Rate: 3, Period: 10}, []call{
+		{12, 1, true, 2, 0, 10}, // the window of 12
+		{12, 3, false, 2, 10, 10},
+		{20, 2, true, 0, 0, 2},
+		{21, 1, false, 0, 1, 1},
+		{21, 4, false, 0, Never, 1},
+		{22, 0, true, 3, 0, 0},    // over; and a peek begins no window
+		{25, 3, true, 0, 0, 10},   // the window of 25
+		{13, 1, false, 0, 22, 22}, // older: judged in the window of 25
+		{34, 1, false, 0, 1, 1},
+		{50, 1, true, 2, 0, 10}, // the window of 50
+		{45, 1, true, 1, 0, 15}, // older: charged in it
+		{59, 2, false, 1, 1, 1},
+		{60, 3, true, 0, 0, 10},
+		{-1, 1, false, 0, 70, 70}, // as 0
+		{math.MaxInt64 - 10, 1, true, 2, 0, 10},
+		{math.MaxInt64, 3, true, 0, 0, Never},
+		{math.MaxInt64, 1, false, 0, Never, Never},
+	})
+}
+
+// TestRefundOfWindows: the refunds of the anchored window and of the refill at
+// intervals, which give back what counts and no more.
+func TestRefundOfWindows(t *testing.T) {
+	a := newAnchoredWindow(10, 3)().(*anchoredWindow)
+	a.charge(12, 3)
+	a.refund(15, 1)
+	assert.False(t, a.admits(15, 2))
+	assert.True(t, a.admits(15, 1))
+	a.refund(11, 5) // older, and more than there is
+	assert.True(t, a.idle(12))
+	a.charge(5, 1) // older: no window before the last one
+	assert.Equal(t, "12 1", a.start.String()+" "+a.count.String())
+	a.refund(22, 1) // over
+	assert.Equal(t, "1", a.count.String())
+
+	b := newTokenInterval(Config{Rate: 2, Period: 10}, 5)().(*tokenInterval)
+	b.charge(12, 5)
+	b.refund(29, 1) // 3 of 5, after the refill of 20
+	assert.Equal(t, "3", b.tokensAt(29).String())
+	assert.Equal(t, "5", b.tokensAt(30).String())
+	b.refund(35, 1) // full
+	assert.Equal(t, "3", b.tokensAt(12).String())
+	b.refund(12, 9) // older
+	assert.Equal(t, "5", b.tokensAt(0).String())
 }

@@ -14,7 +14,8 @@ import (
 // time is the time of the key's newest charge. For the GCRA family and
 // SlidingLog the bound holds for the times of the calls as well.
 //
-// FixedWindow and SlidingLog attain it for every d, SlidingWindow for d <=
+// FixedWindow, SlidingLog and an Interval attain it for every d, windows that are
+// Anchored where Period divides d and but for 1 elsewhere, SlidingWindow for d <=
 // Period, and the GCRA family wherever a key that is charged whatever it can
 // pay, every nanosecond, never becomes full: where Period/Rate is whole, and
 // where Burst >= Rate/Period + 1.
@@ -24,6 +25,9 @@ func (m *Model) WorstCase(d int64) *big.Int {
 		return new(big.Int)
 	case m.cfg.Rate == math.MaxInt64:
 		return big.NewInt(math.MaxInt64)
+	}
+	if m.cfg.Interval {
+		return worstInterval(m.cfg, m.limit, d)
 	}
 	switch m.cfg.Algorithm {
 	case SlidingWindow:
@@ -52,7 +56,18 @@ func worstFamily(c Config, burst, d int64) *big.Int {
 	return span.Add(span, big.NewInt(burst))
 }
 
-// worstFixedWindow is R for each window that a span can touch: 1 + ceil(d/P).
+// worstInterval is B, and for each of the ceil(d/P) refills that a span can hold
+// after its first instant R, or B if a refill makes the bucket overflow.
+func worstInterval(c Config, burst, d int64) *big.Int {
+	worst := ceil(big.NewInt(d), big.NewInt(c.Period))
+	worst.Mul(worst, big.NewInt(min(c.Rate, burst)))
+	return worst.Add(worst, big.NewInt(burst))
+}
+
+// worstFixedWindow is R for each window that a span can touch: 1 + ceil(d/P). Of
+// windows that are Anchored and not empty, the first to be touched began with a unit
+// before the span, unless the span begins with a window. Then it ends within one, or
+// with one if Period divides d.
 func worstFixedWindow(c Config, d int64) *big.Int {
 	touched := ceil(big.NewInt(d), big.NewInt(c.Period))
 	touched.Add(touched, one)

@@ -22,6 +22,8 @@ func TestWorstCaseValues(t *testing.T) {
 		{Config{Algorithm: TokenBucket, Rate: 3, Period: 10, Burst: 2}, want{0: 2, 3: 2, 4: 3, 6: 3, 7: 4, 10: 5}},
 		// 1.2 ticks a ns, 4 ticks a unit: 3 ns can be 4 ticks.
 		{Config{Algorithm: LeakyBucket, Rate: 3, Period: 10, Burst: 2, Grid: true}, want{0: 2, 2: 2, 3: 3, 6: 4, 7: 4, 10: 5}},
+		{Config{Algorithm: TokenBucket, Interval: true, Rate: 3, Period: 10, Burst: 5}, want{-1: 0, 0: 5, 1: 8, 10: 8, 11: 11, 20: 11}},
+		{Config{Algorithm: TokenBucket, Interval: true, Rate: 3, Period: 10, Burst: 2}, want{0: 2, 1: 4, 10: 4, 11: 6}},
 		{Config{Algorithm: FixedWindow, Rate: 3, Period: 10}, want{-1: 0, 0: 3, 1: 6, 10: 6, 11: 9, 20: 9}},
 		{Config{Algorithm: SlidingLog, Rate: 3, Period: 10}, want{-1: 0, 0: 3, 9: 3, 10: 6, 19: 6, 20: 9}},
 		{Config{Algorithm: SlidingWindow, Rate: 4, Period: 10}, want{-1: 0, 0: 4, 1: 4, 3: 4, 4: 5, 6: 6, 10: 7, 11: 8}},
@@ -59,7 +61,7 @@ func TestWorstCaseHolds(t *testing.T) {
 			}
 		}
 		requireBounded(t, m, charges)
-		if c.Algorithm != FixedWindow && c.Algorithm != SlidingWindow {
+		if !c.aligned() && !c.Anchored {
 			requireBounded(t, m, calls)
 		}
 	})
@@ -93,12 +95,12 @@ func requireBounded(t *testing.T, m *Model, charges []charge) {
 // never more than WorstCase, and exactly that where WorstCase says so.
 func TestWorstCaseTight(t *testing.T) {
 	const longest = 9
-	for _, a := range all {
-		t.Run(names[a], func(t *testing.T) {
+	for _, k := range kinds {
+		t.Run(kindName(k), func(t *testing.T) {
 			checked, tight := 0, 0
 			for rate := int64(1); rate <= 4; rate++ {
 				for period := int64(1); period <= 5; period++ {
-					for _, c := range smallConfigs(a, rate, period) {
+					for _, c := range smallConfigs(k, rate, period) {
 						most := mostAdmitted(New(c), longest)
 						for d := int64(0); d <= longest; d++ {
 							bound := New(c).WorstCase(d).Int64()
@@ -108,6 +110,9 @@ func TestWorstCaseTight(t *testing.T) {
 							if promisedTight(c, d) {
 								tight++
 								require.Equal(t, bound, most[d], where)
+							}
+							if c.Anchored && d%period != 0 {
+								require.Equal(t, bound-1, most[d], where)
 							}
 						}
 					}
@@ -120,14 +125,20 @@ func TestWorstCaseTight(t *testing.T) {
 
 // smallConfigs are the configs to try: one for a window, bursts and grids for
 // the GCRA family.
-func smallConfigs(a Algorithm, rate, period int64) []Config {
-	if a >= SlidingWindow {
-		return []Config{{Algorithm: a, Rate: rate, Period: period}}
-	}
+func smallConfigs(c Config, rate, period int64) []Config {
+	c.Rate, c.Period = rate, period
 	var cs []Config
+	if c.Algorithm >= SlidingWindow {
+		cs = append(cs, c)
+		for c.Offset = 1; c.Offset < period && c.aligned(); c.Offset += 2 {
+			cs = append(cs, c)
+		}
+		return cs
+	}
 	for burst := int64(1); burst <= 5; burst++ {
 		for _, grid := range []bool{false, true} {
-			cs = append(cs, Config{Algorithm: a, Rate: rate, Period: period, Burst: burst, Grid: grid})
+			c.Burst, c.Grid = burst, grid
+			cs = append(cs, c)
 		}
 	}
 	return cs
@@ -137,7 +148,11 @@ func smallConfigs(a Algorithm, rate, period int64) []Config {
 func promisedTight(c Config, d int64) bool {
 	switch c.Algorithm {
 	case FixedWindow, SlidingLog:
-		return true
+		return !c.Anchored || d%c.Period == 0
+	case TokenBucket:
+		if c.Interval {
+			return true
+		}
 	case SlidingWindow:
 		return d <= c.Period
 	}
@@ -205,8 +220,15 @@ func fingerprint(st state, t int64) string {
 		return s.tat.String()
 	case *tokenBucket:
 		return s.tokensAt(s.at(t)).String()
+	case *tokenInterval:
+		return s.tokensAt(t).String()
 	case *leakyBucket:
 		return s.levelAt(s.at(t)).String()
+	case *anchoredWindow:
+		if s.idle(t) {
+			return ""
+		}
+		return s.start.String() + " " + s.count.String()
 	case *fixedWindow:
 		return s.used(t).String()
 	case *slidingWindow:
