@@ -19,7 +19,8 @@ type Limiter struct {
 	store
 	hash   hasher
 	burst  uint64 // costs from 1 to burst are decided by the store; others by edge
-	plain  uint64 // burst, but 0 under a wide algorithm or with a tally: see allow
+	plain  uint64 // burst, but 0 under a wide algorithm or with a tally: see allowAt
+	direct bool   // keys are seeded, and nobody asks who is denied: see Allow
 	limit  Limit
 	serial uint64 // orders limiters: see TakeAll
 	soft   int
@@ -86,6 +87,7 @@ func newLimiter(c Config, homes uint64) (*Limiter, error) {
 	if l.alg != nil && l.tally == nil {
 		l.plain = l.burst
 	}
+	l.direct = !l.hash.stable && l.top == nil && !l.shadow
 	return l, nil
 }
 
@@ -124,12 +126,12 @@ func (l *Limiter) denyAll() bool   { return l.limit.Rate == 0 }
 
 // Allow charges one unit to key and reports whether it was admitted.
 func (l *Limiter) Allow(key string) bool {
-	if l.hash.stable {
+	if !l.direct {
 		return l.AllowN(key, 1)
 	}
 	id := l.hash.seeded(key) // one frame less than AllowN
 	l.ahead(id)
-	return l.allowAt(id, l.now(), 1) || l.deny(id, key, 1)
+	return l.allowAt(id, l.now(), 1)
 }
 
 // AllowN charges cost units to key and reports whether they were admitted, all or
