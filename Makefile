@@ -1,4 +1,4 @@
-.PHONY: test short race bench fuzz check
+.PHONY: test short race bench peers guard fuzz check
 
 test: ## all tests of all modules
 	go test work
@@ -11,6 +11,12 @@ race:
 
 bench: ## compares the algorithms
 	go test -run '^$$' -bench . .
+
+peers: ## measures beside other limiters, and writes what the READMEs say
+	cd benchmarks && GOWORK=off go run .
+
+guard: ## fails if a fast path has been lost
+	cd benchmarks && GOWORK=off go run . guard
 
 fuzz: ## one minute of comparing with the models
 	go test -run '^$$' -fuzz '^FuzzDecisions$$' -fuzztime 60s .
