@@ -192,6 +192,9 @@ func TestEvictSoonest_DropsInTheOrderOfIdleness(t *testing.T) {
 // looked at as a whole, the lowest still go and the others stay; only how many a
 // quarter is may vary.
 func TestEvictSoonest_ASampleServesALargeShard(t *testing.T) {
+	if crowded() {
+		return // probes of 20,000 slots, and sampling does not care where a probe starts
+	}
 	const share = 20_000
 	forEveryLayout(t, func(t *testing.T, c Config) {
 		c.Clock, c.MaxKeys, c.Shards = NewManualClock(start), share, 1
@@ -220,6 +223,9 @@ func TestEvictSoonest_ASampleServesALargeShard(t *testing.T) {
 // TestEvictSoonest_ARestedShardKeepsItsLiveKeys: after a pause all entries are
 // looked at, so that a single idle key among many is found, and is enough.
 func TestEvictSoonest_ARestedShardKeepsItsLiveKeys(t *testing.T) {
+	if crowded() {
+		return // probes of 20,000 slots
+	}
 	const share = 20_000
 	l, clock := newFrozen(t, Config{Limit: PerHour(10), MaxKeys: share, Shards: 1})
 	for i := range uint64(share) {
