@@ -103,7 +103,7 @@ func TestAllocs_NoneForTakeAll(t *testing.T) {
 // allocCosts meet every branch: admitted until the burst is spent and denied from
 // then on (1), never charged (0), refused unseen (-1, above the burst).
 func allocCosts(l *Limiter) map[string]int {
-	return map[string]int{"one": 1, "zero": 0, "negative": -1, "over-burst": int(l.burst) + 1, "max": math.MaxInt}
+	return map[string]int{"one": 1, "zero": 0, "negative": -1, "over-burst": int(l.policyOf(0).burst) + 1, "max": math.MaxInt}
 }
 
 func checkStringForms(t *testing.T, l *Limiter) {
@@ -175,11 +175,11 @@ func TestAllocs_NoneForANewKeyWithoutGrowth(t *testing.T) {
 			const keys = 100 // at a time; ten times that fits before the next growth
 			chunks := 0
 			switch {
-			case l.wide == nil:
-			case l.wide.tailLen() > shortTail: // a long tail is an object of its own
+			case l.policyOf(0).wide == nil:
+			case l.policyOf(0).wide.tailLen() > shortTail: // a long tail is an object of its own
 				chunks = keys
 			default: // short ones come in chunks, of which these keys need a few
-				chunks = keys*l.wide.tailLen()/chunkWords + 1
+				chunks = keys*l.policyOf(0).wide.tailLen()/chunkWords + 1
 			}
 			allocs := leastAllocs(1, func() {
 				for range keys {

@@ -79,10 +79,10 @@ func TestConcurrent_ExactlyTheBurstIsAdmitted(t *testing.T) {
 // and swapping it, and in the middle of a rebuild, when some words have been moved.
 // On few cores they rarely do so by themselves.
 func yieldBeforeSwap(l *Limiter) {
-	if l.wide != nil {
-		l.wide = yieldingWide{l.wide}
+	if l.policyOf(0).wide != nil {
+		setAlgorithm(l, nil, yieldingWide{l.policyOf(0).wide})
 	} else {
-		l.alg = yielding{l.alg}
+		setAlgorithm(l, yielding{l.policyOf(0).alg}, nil)
 	}
 }
 
@@ -149,7 +149,7 @@ func hammer(t *testing.T, l *Limiter) {
 			}
 		}
 	})
-	burst := int(l.burst)
+	burst := int(l.policyOf(0).burst)
 	wait := goDo(callers, func(g int) {
 		cost := 1 + burst/10_000 // the wide window's burst in fewer calls
 		for i := range hotKeys * burst / cost {
@@ -205,7 +205,7 @@ func TestConcurrent_ContentionIsNeverADenial(t *testing.T) {
 					if !l.Take("hot", 1).Allowed {
 						t.Error("denied within the burst")
 					}
-					if l.Peek("hot", 0).Remaining < int(l.burst)-callers*calls {
+					if l.Peek("hot", 0).Remaining < int(l.policyOf(0).burst)-callers*calls {
 						t.Error("Peek sees more spent than there was")
 					}
 				}
@@ -213,7 +213,7 @@ func TestConcurrent_ContentionIsNeverADenial(t *testing.T) {
 			done.Store(true)
 			churn()
 			moves += l.Stats().Moved
-			require.Equal(t, int(l.burst)-callers*calls, l.Peek("hot", 0).Remaining)
+			require.Equal(t, int(l.policyOf(0).burst)-callers*calls, l.Peek("hot", 0).Remaining)
 		}
 		require.GreaterOrEqual(t, moves, uint64(20), "few decisions met a moved word: the race was not run")
 	})
@@ -282,7 +282,7 @@ func TestConcurrent_NewKeysAdmitTheirBurst(t *testing.T) {
 			c.Limit = PerSecond(100_000)
 		}
 		l := mustNew(t, c)
-		cost := int(l.burst) / 2
+		cost := int(l.policyOf(0).burst) / 2
 		var admitted atomic.Int64
 		goDo(3, func(int) {
 			for i := range keys {
@@ -352,7 +352,7 @@ func TestConcurrent_MovingClockStaysWithinWorstCase(t *testing.T) {
 			rng := rand.New(rand.NewPCG(seeds[g], 0))
 			for i := range 5000 {
 				key := rng.IntN(len(admitted))
-				cost := 1 + rng.IntN(int(l.burst)/100)
+				cost := 1 + rng.IntN(int(l.policyOf(0).burst)/100)
 				if l.AllowN(fmt.Sprint("key", key), cost) {
 					admitted[key].Add(int64(cost))
 				}
@@ -369,7 +369,7 @@ func TestConcurrent_MovingClockStaysWithinWorstCase(t *testing.T) {
 		span := time.Duration(clock.Now() - start.UnixNano())
 		for key := range admitted {
 			require.LessOrEqual(t, admitted[key].Load(), int64(l.WorstCase(span)))
-			require.GreaterOrEqual(t, admitted[key].Load(), int64(l.burst))
+			require.GreaterOrEqual(t, admitted[key].Load(), int64(l.policyOf(0).burst))
 		}
 	})
 }

@@ -149,8 +149,8 @@ func TestNew_NoErrorIsNilInterface(t *testing.T) {
 func TestNew_ZeroFieldsTakeTheirDefaults(t *testing.T) {
 	l, err := New(Config{Limit: PerSecond(10)})
 	require.NoError(t, err)
-	assert.IsType(t, &gcra{}, l.alg)
-	assert.Equal(t, uint64(10), l.burst, "burst")
+	assert.IsType(t, &gcra{}, l.policyOf(0).alg)
+	assert.Equal(t, uint64(10), l.policyOf(0).burst, "burst")
 	assert.Equal(t, 1<<20, sumOfShares(l), "MaxKeys")
 	assert.Equal(t, EvictSoonest, l.overflow)
 	assert.Equal(t, int64(10*time.Second), l.ttl)
@@ -168,8 +168,8 @@ func TestNew_GivenFieldsAreKept(t *testing.T) {
 		TTL: time.Minute, Shards: 8, Clock: clock, Hash: Stable, Stats: true,
 	})
 	require.NoError(t, err)
-	assert.IsType(t, &leakyBucket{}, l.alg)
-	assert.Equal(t, uint64(3), l.burst)
+	assert.IsType(t, &leakyBucket{}, l.policyOf(0).alg)
+	assert.Equal(t, uint64(3), l.policyOf(0).burst)
 	assert.Equal(t, 100_001, sumOfShares(l))
 	assert.Equal(t, AdmitNew, l.overflow)
 	assert.Equal(t, int64(time.Minute), l.ttl)
@@ -187,11 +187,11 @@ func TestNew_EveryAlgorithmGetsItsOwn(t *testing.T) {
 	} {
 		l, err := New(Config{Algorithm: a, Limit: PerSecond(10)})
 		require.NoError(t, err)
-		if l.wide != nil {
-			assert.IsType(t, want, l.wide)
-			assert.Nil(t, l.alg)
+		if l.policyOf(0).wide != nil {
+			assert.IsType(t, want, l.policyOf(0).wide)
+			assert.Nil(t, l.policyOf(0).alg)
 		} else {
-			assert.IsType(t, want, l.alg)
+			assert.IsType(t, want, l.policyOf(0).alg)
 		}
 	}
 }

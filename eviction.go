@@ -50,14 +50,15 @@ const (
 )
 
 // idleBy reports whether e has been idle at cutoff and ever since.
-func (st *store) idleBy(e entry, cutoff int64) bool {
-	return cutoff >= 0 && st.idleAt(e) <= uint64(cutoff)
+func (p *policy) idleBy(e entry, cutoff int64) bool {
+	return cutoff >= 0 && p.idleAt(e) <= uint64(cutoff)
 }
 
 // countIdleLocked counts the entries that are idle by cutoff as they stand now.
 func (st *store) countIdleLocked(s *shard, cutoff int64) (n int) {
-	st.each(s.table.Load(), func(e entry) {
-		if st.idleBy(e, cutoff) {
+	t := s.table.Load()
+	t.each(func(e entry) {
+		if t.policy.idleBy(e, cutoff) {
 			n++
 		}
 	})
@@ -67,7 +68,8 @@ func (st *store) countIdleLocked(s *shard, cutoff int64) (n int) {
 // dropIdleLocked rebuilds the shard for want ids without the entries that are
 // idle by cutoff, and returns how many that were.
 func (st *store) dropIdleLocked(s *shard, cutoff int64, want int) int {
-	n := st.rebuildLocked(s, want, func(e entry) bool { return st.idleBy(e, cutoff) })
+	p := s.table.Load().policy
+	n := st.rebuildLocked(s, want, func(e entry) bool { return p.idleBy(e, cutoff) })
 	if n > 0 {
 		s.floor = max(s.floor, cutoff)
 		st.swept.Add(uint64(n))
@@ -213,10 +215,10 @@ func (st *store) surveyLocked(s *shard, now int64, exact bool) (idle int, ranks 
 		if t.slots[i].id.Load() == 0 {
 			continue
 		}
-		if e := t.entry(i, t.slots[i].word.Load()); st.idleBy(e, now) {
+		if e := t.entry(i, t.slots[i].word.Load()); t.policy.idleBy(e, now) {
 			idle++
 		} else {
-			ranks = append(ranks, st.rank(e, now))
+			ranks = append(ranks, t.policy.rank(e, now))
 		}
 	}
 	if looks < len(t.slots) {
@@ -229,12 +231,13 @@ func (st *store) surveyLocked(s *shard, now int64, exact bool) (idle int, ranks 
 // entry that has been charged since it was ranked ranks higher, and stays.
 func (st *store) evictLocked(s *shard, now int64, n int, c cut) {
 	swept, evicted := 0, 0
+	p := s.table.Load().policy
 	st.rebuildLocked(s, max(1, s.len()-n), func(e entry) bool { // not 0: a key is to be added
-		if st.idleBy(e, now) {
+		if p.idleBy(e, now) {
 			swept++
 			return true
 		}
-		if !c.takes(st.rank(e, now)) {
+		if !c.takes(p.rank(e, now)) {
 			return false
 		}
 		evicted++

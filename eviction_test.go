@@ -93,7 +93,7 @@ func TestSweep_OlderCallOnAForgottenKeyIsDescribedFromItsOwnTime(t *testing.T) {
 		clock.Advance(k.Peek(0).ResetAfter + time.Hour)
 		require.Equal(t, 1, l.Sweep())
 		older := clock.Now() - int64(700*time.Millisecond)
-		d := k.TakeAt(older, int(l.burst))
+		d := k.TakeAt(older, int(l.policyOf(0).burst))
 		require.True(t, d.Allowed)
 		next := k.TakeAt(older, 0)
 		require.Equal(t, next.ResetAfter, d.ResetAfter)
@@ -194,7 +194,7 @@ func TestGrowth_ClockAheadOfTheCallers(t *testing.T) {
 		l, clock := newFrozen(t, c)
 		recorded := clock.Now() - int64(10*365*day)
 		for i := range uint64(300) {
-			require.True(t, l.KeyUint64(i).AllowAt(recorded, int(l.burst)))
+			require.True(t, l.KeyUint64(i).AllowAt(recorded, int(l.policyOf(0).burst)))
 		}
 		for i := range uint64(300) {
 			require.False(t, l.KeyUint64(i).AllowAt(recorded, 1))
@@ -219,7 +219,7 @@ func TestGrowth_MoreKeysStayThanExpected(t *testing.T) {
 		require.Zero(t, dropped)
 		require.Equal(t, 300, l.Len())
 		for i := range 300 {
-			require.Equal(t, int(l.burst)-1, l.Peek(fmt.Sprint("key", i), 0).Remaining)
+			require.Equal(t, int(l.policyOf(0).burst)-1, l.Peek(fmt.Sprint("key", i), 0).Remaining)
 		}
 		require.Equal(t, 300, fill(l, "more", 300))
 	})

@@ -28,7 +28,7 @@ type fixedWindow struct {
 
 func newFixedWindow(l Limit, offset time.Duration) (algorithm, *ConfigError) {
 	b := bits.Len(uint(l.Rate))
-	w, ok := newWindow(l.Period, offset, 64-b, minHorizon)
+	w, ok := newWindow(l.Period, offset, 64, b, minHorizon)
 	if !ok {
 		return nil, configErrorf("Limit.Rate", "%d per %v: the count leaves too few of 64 bits for the number of the window, which would run out before 2043; want at most %d",
 			l.Rate, l.Period, largestRate(l.Period, offset, 64))

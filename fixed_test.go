@@ -85,5 +85,5 @@ func TestFixedWindow_BeforeTheFirstOffset(t *testing.T) {
 	require.True(t, k.AllowAt(3, 2))
 	l.refundAt(k.id, 3, 1)
 	require.Equal(t, Decision{Allowed: true, Limit: 3, Remaining: 2, ResetAfter: 1}, peekAt(l, k.id, 3, 0))
-	require.Equal(t, uint64(4), l.alg.idleAt(l.load(k.id)))
+	require.Equal(t, uint64(4), l.policyOf(0).alg.idleAt(wordOf(l, k.id)))
 }

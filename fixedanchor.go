@@ -88,7 +88,7 @@ func (a *anchoredWindow) refund(word uint64, tail []atomic.Uint64, now int64, co
 // nextVersion returns word with the version raised by one and no units.
 func (a *anchoredWindow) nextVersion(word uint64) uint64 {
 	version := word>>a.bits + 1
-	if version == 1<<(63-a.bits)-1 {
+	if version == 1<<(wideBits-a.bits)-1 {
 		version = 1
 	}
 	return version << a.bits

@@ -137,8 +137,8 @@ func TestFixedWindowFirstCharge_VersionGoesRound(t *testing.T) {
 		wide, err := newAnchoredWindow(Per(rate, 10))
 		require.Nil(t, err)
 		a := wide.(*anchoredWindow)
-		require.GreaterOrEqual(t, 63-a.bits, 32)
-		word := uint64(1<<(63-a.bits)-3)<<a.bits | uint64(rate)
+		require.GreaterOrEqual(t, 62-a.bits, 31)
+		word := uint64(1<<(62-a.bits)-3)<<a.bits | uint64(rate)
 		tail := make([]atomic.Uint64, 1)
 		var versions []uint64
 		for i := range int64(3) {
@@ -149,7 +149,7 @@ func TestFixedWindowFirstCharge_VersionGoesRound(t *testing.T) {
 			word = a.refund(word, tail, 100+20*i, rate)
 			require.NotZero(t, word)
 		}
-		require.Equal(t, []uint64{1<<(63-a.bits) - 2, 1, 2}, versions)
+		require.Equal(t, []uint64{1<<(62-a.bits) - 2, 1, 2}, versions)
 	}
 }
 

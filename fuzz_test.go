@@ -132,7 +132,7 @@ func checkSchedule(tb testing.TB, s *schedule, rate, period, now int64) {
 	if now <= s.end && (!want.IsUint64() || want.Uint64() != got) {
 		tb.Fatalf("tick(%d) = %d, want %v (rate %d period %d)", now, got, want, rate, period)
 	}
-	if got > maxTick || now > s.end && got != s.tick(s.end) {
+	if got > math.MaxInt64 || now > s.end && got != s.tick(s.end) {
 		tb.Fatalf("tick(%d) = %d goes beyond the end (rate %d period %d)", now, got, rate, period)
 	}
 	at := s.earliest(got)
@@ -145,7 +145,7 @@ func checkSchedule(tb testing.TB, s *schedule, rate, period, now int64) {
 // window of 0, counted up, and starts are exact.
 func checkWindow(tb testing.TB, period, offset, now int64) {
 	tb.Helper()
-	w, ok := newWindow(time.Duration(period), time.Duration(offset), 63, 1)
+	w, ok := newWindow(time.Duration(period), time.Duration(offset), 64, 1, 1)
 	if !ok {
 		return // all of time is one window
 	}

@@ -29,7 +29,7 @@ func TestGCRA_WordIsTAT(t *testing.T) {
 // the range, must deny and not wrap.
 func TestGCRA_OldTimeCannotOverflow(t *testing.T) {
 	for _, newAlg := range []func(Limit) (algorithm, *ConfigError){newGCRA, newTokenBucket, newLeakyBucket} {
-		a, err := newAlg(Limit{Rate: 1, Period: math.MaxInt64, Burst: 1})
+		a, err := newAlg(Limit{Rate: 1, Period: maxBurst, Burst: 1})
 		require.Nil(t, err)
 		word, ok := a.charge(0, math.MaxInt64, 1)
 		require.True(t, ok)

@@ -301,7 +301,6 @@ func TestHotPath_ReadMostlyFieldsAreFarFromCounters(t *testing.T) {
 	var st store
 	counters := unsafe.Offsetof(st.counters)
 	for name, end := range map[string]uintptr{
-		"alg":    unsafe.Offsetof(st.alg) + unsafe.Sizeof(st.alg),
 		"shards": unsafe.Offsetof(st.shards) + unsafe.Sizeof(st.shards),
 		"shift":  unsafe.Offsetof(st.shift) + unsafe.Sizeof(st.shift),
 		"clock":  unsafe.Offsetof(st.clock) + unsafe.Sizeof(st.clock),
@@ -314,9 +313,8 @@ func TestHotPath_ReadMostlyFieldsAreFarFromCounters(t *testing.T) {
 	written := counters + unsafe.Sizeof(st.counters) // the store comes first in a Limiter
 	require.Zero(t, unsafe.Offsetof(l.store))
 	for name, begin := range map[string]uintptr{
-		"hash":  unsafe.Offsetof(l.hash),
-		"burst": unsafe.Offsetof(l.burst),
-		"plain": unsafe.Offsetof(l.plain),
+		"hash":   unsafe.Offsetof(l.hash),
+		"direct": unsafe.Offsetof(l.direct),
 	} {
 		assert.GreaterOrEqual(t, begin, written+cacheLine, "Limiter.%s can share a cache line with the counters", name)
 	}

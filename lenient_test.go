@@ -12,7 +12,7 @@ import (
 // hands both decisions, or both answers, to the checks.
 func ask(rng *rand.Rand, strict, lenient *Limiter, check func(cost int, strict, lenient Decision), pass func(strict, lenient bool)) {
 	name := []string{"a", "b", "c"}[rng.IntN(3)]
-	cost := rng.IntN(int(strict.burst)+3) - 1
+	cost := rng.IntN(int(strict.policyOf(0).burst)+3) - 1
 	if rng.IntN(2) == 0 {
 		cost = min(cost, 1)
 	}
@@ -57,7 +57,7 @@ func TestShadow_LeavesWhatEnforcementWouldHave(t *testing.T) {
 				require.Equal(t, want, got)
 			}, func(_, allowed bool) { require.True(t, allowed) })
 			require.Equal(t, snapshot(strict), snapshot(shadow))
-			clock.Advance(time.Duration(rng.Int64N(int64(c.Limit.Period) / int64(strict.burst))))
+			clock.Advance(time.Duration(rng.Int64N(int64(c.Limit.Period) / int64(strict.policyOf(0).burst))))
 		}
 		require.Positive(t, denials)
 		want, got := strict.Stats(), shadow.Stats()

@@ -221,15 +221,16 @@ func TestNew_AcceptsEveryPracticalLimit(t *testing.T) {
 		PerDay(1 << 20):                   algorithms, // the sliding log's most
 		PerSecond(1 << 20):                algorithms,
 		Per(1<<20, 1):                     {SlidingLog},
-		Per(1, 100*year):                  algorithms, // once a century
-		Per(1, math.MaxInt64):             algorithms, // the longest period
-		Per(1, 1):                         algorithms, // the shortest
+		Per(1, 100*year):                  algorithms,       // once a century
+		Per(1, math.MaxInt64):             windowAlgorithms, // the longest period
+		Per(1, maxBurst):                  bucketAlgorithms, // and the longest interval
+		Per(1, 1):                         algorithms,       // the shortest
 		Per(3, 1):                         {GCRA, TokenBucket, LeakyBucket, SlidingLog, FixedWindow},
-		Per(4, 1):                         {GCRA, TokenBucket, LeakyBucket, SlidingLog},
+		Per(4, 1):                         {GCRA, LeakyBucket, SlidingLog},
 		Per(3, 7):                         algorithms, // no whole number of ns a unit
 		PerSecond(100).WithBurst(1):       bucketAlgorithms,
 		PerSecond(1).WithBurst(1_000_000): bucketAlgorithms,
-		Per(1, year).WithBurst(292):       bucketAlgorithms,
+		Per(1, year).WithBurst(146):       bucketAlgorithms,
 		PerSecond(7).WithBurst(7):         algorithms, // a burst that is the rate
 		// A prime.
 		PerSecond(999_999_937): {GCRA, TokenBucket, LeakyBucket, SlidingWindow, FixedWindow},
@@ -257,16 +258,18 @@ func TestNew_RefusesWhatItCannotKeepExactly(t *testing.T) {
 		reason string
 	}
 	refused := []refusal{
-		{bucketAlgorithms, Per(1, year).WithBurst(293), "Limit.Burst",
-			"293 at 1 per 8760h0m0s takes 293 years to refill; want at most 292 years, 2^63 ns"},
+		{bucketAlgorithms, Per(1, year).WithBurst(147), "Limit.Burst",
+			"147 at 1 per 8760h0m0s takes 147 years to refill; want at most 146 years, 2^62 ns"},
 		{bucketAlgorithms, PerDay(1).WithBurst(math.MaxInt32), "Limit.Burst",
-			"2147483647 at 1 per 24h0m0s takes 5.88e+06 years to refill; want at most 292 years, 2^63 ns"},
+			"2147483647 at 1 per 24h0m0s takes 5.88e+06 years to refill; want at most 146 years, 2^62 ns"},
 		{bucketAlgorithms, Per(2, math.MaxInt64).WithBurst(math.MaxInt32), "Limit.Burst",
-			"2147483647 at 2 per 2562047h47m16.854775807s takes 3.14e+11 years to refill; want at most 292 years, 2^63 ns"},
-		{bucketAlgorithms, Per(5, 1), "Limit.Rate",
-			"5 per 1ns is more than 4 units a nanosecond, which a 64-bit word cannot keep exactly; want at most 4"},
-		{bucketAlgorithms, Per(41, 10), "Limit.Rate",
-			"41 per 10ns is more than 4 units a nanosecond, which a 64-bit word cannot keep exactly; want at most 40"},
+			"2147483647 at 2 per 2562047h47m16.854775807s takes 3.14e+11 years to refill; want at most 146 years, 2^62 ns"},
+		{[]Algorithm{GCRA, LeakyBucket}, Per(5, 1), "Limit.Rate",
+			"5 per 1ns is more units than a 64-bit word can keep exactly until 2043; want at most 4"},
+		{[]Algorithm{GCRA, LeakyBucket}, Per(41, 10), "Limit.Rate",
+			"41 per 10ns is more units than a 64-bit word can keep exactly until 2043; want at most 40"},
+		{[]Algorithm{TokenBucket}, Per(4, 1), "Limit.Rate",
+			"4 per 1ns is more units than a 64-bit word can keep exactly until 2043; want at most 3"},
 		{[]Algorithm{SlidingLog}, PerDay(1<<20 + 1), "Limit.Rate",
 			"1048577 with sliding-log, which keeps 8 bytes a unit for every key; want at most 1048576, or sliding-window or gcra, which keep 8 bytes a key"},
 		{[]Algorithm{SlidingWindow}, Per(2, 1), "Limit.Rate",

@@ -18,10 +18,7 @@ import (
 type Limiter struct {
 	store
 	hash   hasher
-	burst  uint64 // costs from 1 to burst are decided by the store; others by edge
-	plain  uint64 // burst, but 0 under a wide algorithm or with a tally: see allowAt
 	direct bool   // keys are seeded, and nobody asks who is denied: see Allow
-	limit  Limit
 	serial uint64 // orders limiters: see TakeAll
 	soft   int
 	shadow bool
@@ -50,12 +47,11 @@ func newLimiter(c Config, homes uint64) (*Limiter, error) {
 	if err != nil {
 		return nil, err
 	}
-	l := &Limiter{hash: newHasher(c.Hash), limit: c.Limit, burst: uint64(c.enforced().burst()), soft: c.Soft, shadow: c.Shadow}
-	if l.unlimited() || l.denyAll() {
-		l.burst = 0
-	} else if l.alg, l.wide, err = newAlgorithm(c); err != nil {
+	p, err := newPolicy(c)
+	if err != nil {
 		return nil, err
 	}
+	l := &Limiter{hash: newHasher(c.Hash), soft: c.Soft, shadow: c.Shadow}
 	shards := defaultShards(c.MaxKeys)
 	if c.Shards != 0 {
 		shards = pow2(c.Shards)
@@ -77,52 +73,16 @@ func newLimiter(c Config, homes uint64) (*Limiter, error) {
 		l.cached = &clock.now
 	}
 	l.serial = serials.Add(1)
-	l.init(shards, c.MaxKeys)
+	l.init(p, shards, c.MaxKeys)
 	if c.TopDenied > 0 {
 		l.top = newTopDenied(c.TopDenied)
 	}
 	if c.Stats {
 		l.tally = make(tally, shards)
 	}
-	if l.alg != nil && l.tally == nil {
-		l.plain = l.burst
-	}
 	l.direct = !l.hash.stable && l.top == nil && !l.shadow
 	return l, nil
 }
-
-func newAlgorithm(c Config) (algorithm, wideAlgorithm, *ConfigError) {
-	l := c.enforced()
-	var alg algorithm
-	var wide wideAlgorithm
-	var err *ConfigError
-	switch c.Algorithm {
-	case TokenBucket:
-		if c.Refill == Interval {
-			alg, err = newTokenInterval(l, c.Offset)
-		} else {
-			alg, err = newTokenBucket(l)
-		}
-	case LeakyBucket:
-		alg, err = newLeakyBucket(l)
-	case SlidingWindow:
-		alg, wide, err = newSlidingWindow(l, c.Offset)
-	case SlidingLog:
-		wide, err = newSlidingLog(l)
-	case FixedWindow:
-		if c.Anchor == FirstCharge {
-			wide, err = newAnchoredWindow(l)
-		} else {
-			alg, err = newFixedWindow(l, c.Offset)
-		}
-	default:
-		alg, err = newGCRA(l)
-	}
-	return alg, wide, err
-}
-
-func (l *Limiter) unlimited() bool { return l.limit.Rate == math.MaxInt }
-func (l *Limiter) denyAll() bool   { return l.limit.Rate == 0 }
 
 // Allow charges one unit to key and reports whether it was admitted.
 func (l *Limiter) Allow(key string) bool {
@@ -200,15 +160,10 @@ func (l *Limiter) Sweep() int { return l.sweep() }
 // SlidingWindow and d beyond the period it is an upper bound that need not be
 // reached.
 func (l *Limiter) WorstCase(d time.Duration) int {
-	switch {
-	case d < 0 || l.denyAll():
+	if d < 0 {
 		return 0
-	case l.unlimited():
-		return math.MaxInt
-	case l.wide != nil:
-		return int(min(l.wide.worstCase(int64(d)), math.MaxInt))
 	}
-	return int(min(l.alg.worstCase(int64(d)), math.MaxInt))
+	return int(min(l.policyOf(0).worstCase(int64(d)), math.MaxInt))
 }
 
 // A Key is a key of one limiter, already hashed: a small value that is cheap to
@@ -299,16 +254,18 @@ func (k Key) TakeAt(now int64, cost int) (d Decision) {
 
 // allowSlow is allowAt for every case.
 func (l *Limiter) allowSlow(id uint64, now int64, cost int) bool {
-	if uint64(cost)-1 >= l.burst {
-		var d Decision
-		l.edge(&d, id, now, cost)
-		return d.Allowed
+	p, out := l.current.Load(), retrying
+	for out == retrying {
+		if p.wide != nil {
+			p, out = l.chargeWide(p, id, now, cost, nil)
+		} else {
+			_, p, out = l.charge(p, id, now, cost)
+		}
 	}
-	var out outcome
-	if l.wide == nil {
-		_, out = l.charge(id, now, cost)
-	} else {
-		out = l.chargeWide(id, now, cost, nil)
+	if out == unfit {
+		var d Decision
+		l.edge(&d, p, id, now, cost)
+		return d.Allowed
 	}
 	allowed := out.allowed()
 	if l.tally != nil {
@@ -321,26 +278,27 @@ func (l *Limiter) allowSlow(id uint64, now int64, cost int) bool {
 // frame, a Decision would be copied through memory in each.)
 func (l *Limiter) takeAt(d *Decision, id uint64, now int64, cost int) {
 	now = max(now, 0)
-	if uint64(cost)-1 >= l.burst {
-		l.edge(d, id, now, cost)
+	word, p, out := uint64(0), l.current.Load(), retrying
+	for out == retrying {
+		if p.wide != nil {
+			p, out = l.chargeWide(p, id, now, cost, d)
+		} else {
+			word, p, out = l.charge(p, id, now, cost)
+		}
+	}
+	if out == unfit {
+		l.edge(d, p, id, now, cost)
 		return
 	}
-	d.Limit = int(l.burst)
-	var word uint64
-	var out outcome
-	if l.wide == nil {
-		word, out = l.charge(id, now, cost)
-	} else {
-		out = l.chargeWide(id, now, cost, d)
-	}
+	d.Limit = int(p.burst)
 	d.Allowed = out.allowed()
 	switch {
 	case out == waved: // the key stays fresh
 		d.Remaining, d.RetryAfter, d.ResetAfter = d.Limit, 0, 0
 	case out == refused:
-		d.Remaining, d.RetryAfter, d.ResetAfter = 0, l.limit.interval(), 0
-	case l.wide == nil:
-		d.Remaining, d.RetryAfter, d.ResetAfter = l.alg.describe(word, now, cost, d.Allowed)
+		d.Remaining, d.RetryAfter, d.ResetAfter = 0, p.limit.interval(), 0
+	case p.wide == nil:
+		d.Remaining, d.RetryAfter, d.ResetAfter = p.describe(word, now, cost, d.Allowed)
 	}
 	if l.tally != nil {
 		l.tally.count(id>>l.shift, d.Allowed)
@@ -382,55 +340,66 @@ func (l *Limiter) amend(d *Decision, cost int) {
 }
 
 func (l *Limiter) refundAt(id uint64, now int64, cost int) {
-	if cost > 0 && l.burst > 0 {
-		l.refund(id, max(now, 0), int(min(uint64(cost), l.burst)))
+	if cost > 0 {
+		l.refund(id, max(now, 0), cost)
 	}
 }
 
 // peekAt describes in d, which is zero, what takeAt would.
 func (l *Limiter) peekAt(d *Decision, id uint64, now int64, cost int) {
 	now = max(now, 0)
-	if uint64(cost)-1 >= l.burst {
-		l.judgeEdge(d, id, now, cost)
-		return
+	for {
+		p := l.policyOf(id)
+		if !p.fits(cost) {
+			l.judgeEdge(d, p, id, now, cost)
+			return
+		}
+		if l.inspect(d, p, id, now, cost, true) {
+			return
+		}
 	}
-	l.inspect(d, id, now, cost, true)
 }
 
 // edge decides the calls that charge nothing whatever the key's state: costs
 // below 1 or above the burst, and all calls under Unlimited and DenyAll.
-func (l *Limiter) edge(d *Decision, id uint64, now int64, cost int) {
-	l.judgeEdge(d, id, now, cost)
+func (l *Limiter) edge(d *Decision, p *policy, id uint64, now int64, cost int) {
+	l.judgeEdge(d, p, id, now, cost)
 	if l.tally != nil && cost != 0 {
 		l.tally.count(id>>l.shift, d.Allowed)
 	}
 }
 
-func (l *Limiter) judgeEdge(d *Decision, id uint64, now int64, cost int) {
+func (l *Limiter) judgeEdge(d *Decision, p *policy, id uint64, now int64, cost int) {
 	switch {
-	case l.unlimited():
+	case p.unlimited():
 		d.Allowed, d.Limit, d.Remaining = true, math.MaxInt, math.MaxInt
-	case !l.denyAll():
-		l.inspect(d, id, now, 1, false)
+	case !p.denyAll():
+		for !l.inspect(d, p, id, now, 1, false) {
+			p = l.policyOf(id)
+		}
 	}
-	if cost < 0 || cost > 0 && !l.unlimited() || l.denyAll() {
+	if cost < 0 || cost > 0 && !p.unlimited() || p.denyAll() {
 		d.Allowed, d.RetryAfter = false, Never
 	}
 }
 
 // inspect describes a call of a cost from 1 to the burst without charging it.
-// With charges, an admitted call is described as if it had been charged.
-func (l *Limiter) inspect(d *Decision, id uint64, now int64, cost int, charges bool) {
-	d.Limit = int(l.burst)
-	if l.wide != nil {
-		d.Allowed, d.Remaining, d.RetryAfter, d.ResetAfter = l.peekWide(id, now, cost, charges)
-		return
+// With charges, an admitted call is described as if it had been charged. It fails if p
+// is no longer the policy.
+func (l *Limiter) inspect(d *Decision, p *policy, id uint64, now int64, cost int, charges bool) (ok bool) {
+	d.Limit = int(p.burst)
+	if p.wide != nil {
+		return l.peekWide(d, p, id, now, cost, charges)
 	}
-	word := l.load(id)
-	next, ok := l.alg.charge(word, now, cost)
-	if ok && charges {
+	word, ok := l.load(p, id)
+	if !ok {
+		return false
+	}
+	next, admits := p.alg.charge(word, now, cost)
+	if admits && charges {
 		word = next
 	}
-	d.Allowed = ok
-	d.Remaining, d.RetryAfter, d.ResetAfter = l.alg.describe(word, now, cost, ok)
+	d.Allowed = admits
+	d.Remaining, d.RetryAfter, d.ResetAfter = p.describe(word, now, cost, admits)
+	return true
 }

@@ -34,7 +34,7 @@ func onEveryLayout(t *testing.T, f func(t *testing.T, l *Limiter, clock *ManualC
 			clock := NewManualClock(start)
 			c.Clock = clock
 			l := mustNew(t, c)
-			require.Equal(t, name == "sliding-window-wide" || name == "sliding-log" || name == "fixed-first-charge", l.wide != nil)
+			require.Equal(t, name == "sliding-window-wide" || name == "sliding-log" || name == "fixed-first-charge", l.policyOf(0).wide != nil)
 			f(t, l, clock)
 		})
 	}
@@ -148,25 +148,25 @@ func TestPeek_ChargesAndInsertsNothing(t *testing.T) {
 func TestPeek_DescribesTheNextTake(t *testing.T) {
 	onEveryLayout(t, func(t *testing.T, l *Limiter, clock *ManualClock) {
 		rng := newRand(t)
-		burst := int(l.burst)
+		burst := int(l.policyOf(0).burst)
 		for range 2000 {
 			cost := rng.IntN(burst+3) - 1
 			if rng.IntN(2) == 0 {
 				cost = rng.IntN(4) - 1
 			}
 			require.Equal(t, l.Peek("k", cost), l.Take("k", cost), "cost %d", cost)
-			clock.Advance(time.Duration(rng.Int64N(int64(l.limit.Period) / 4)))
+			clock.Advance(time.Duration(rng.Int64N(int64(l.policyOf(0).limit.Period) / 4)))
 		}
 	})
 }
 
 func TestLimiter_DeniedCallsInsertNothing(t *testing.T) {
 	onEveryLayout(t, func(t *testing.T, l *Limiter, _ *ManualClock) {
-		for _, cost := range []int{0, -1, int(l.burst) + 1, math.MaxInt, math.MinInt} {
+		for _, cost := range []int{0, -1, int(l.policyOf(0).burst) + 1, math.MaxInt, math.MinInt} {
 			require.Equal(t, cost == 0, l.AllowN("k", cost), "cost %d", cost)
 			d := l.Take("k", cost)
 			require.Equal(t, cost == 0, d.Allowed)
-			require.Equal(t, int(l.burst), d.Remaining, "cost %d", cost)
+			require.Equal(t, int(l.policyOf(0).burst), d.Remaining, "cost %d", cost)
 			require.Zero(t, d.ResetAfter)
 			if cost != 0 {
 				require.Equal(t, Never, d.RetryAfter, "cost %d", cost)
@@ -178,7 +178,7 @@ func TestLimiter_DeniedCallsInsertNothing(t *testing.T) {
 
 func TestLimiter_CostZeroSaysWhetherOneUnitWouldPass(t *testing.T) {
 	onEveryLayout(t, func(t *testing.T, l *Limiter, clock *ManualClock) {
-		require.True(t, l.AllowN("k", int(l.burst)))
+		require.True(t, l.AllowN("k", int(l.policyOf(0).burst)))
 		d, one := l.Take("k", 0), l.Take("k", 1)
 		require.Equal(t, one, d, "denied as a call of one unit is, with the same RetryAfter")
 		require.False(t, l.AllowN("k", 0))
@@ -196,13 +196,13 @@ func TestReset_MakesTheKeyFresh(t *testing.T) {
 	onEveryLayout(t, func(t *testing.T, l *Limiter, _ *ManualClock) {
 		fresh := l.Peek("k", 1)
 		for range 3 {
-			require.True(t, l.AllowN("k", int(l.burst)))
+			require.True(t, l.AllowN("k", int(l.policyOf(0).burst)))
 			require.True(t, l.Allow("other"))
 			require.False(t, l.Allow("k"))
 			l.Reset("k")
 			require.Equal(t, fresh, l.Peek("k", 1))
 		}
-		require.Equal(t, int(l.burst)-3, l.Peek("other", 0).Remaining, "no other key is touched")
+		require.Equal(t, int(l.policyOf(0).burst)-3, l.Peek("other", 0).Remaining, "no other key is touched")
 		l.Reset("never seen")
 		require.Equal(t, 2, l.Len())
 		require.Equal(t, 1, l.Sweep(), "a reset key is idle")
@@ -219,7 +219,7 @@ func TestLen_CountsTrackedKeys(t *testing.T) {
 			require.Equal(t, i+1, l.Len())
 			require.Equal(t, i+1, l.Stats().Keys)
 		}
-		clock.Advance(2 * l.limit.Period)
+		clock.Advance(2 * l.policyOf(0).limit.Period)
 		require.Equal(t, 500, l.Len(), "idle keys count until they are swept")
 		require.Equal(t, 500, l.Sweep())
 		require.Zero(t, l.Len())
@@ -234,7 +234,7 @@ func TestLimiter_NegativeNowCountsAsZero(t *testing.T) {
 			bad := mustNew(t, c)
 			c.Clock = NewManualClock(time.Unix(0, 0))
 			zero := mustNew(t, c)
-			for _, cost := range []int{1, 0, 3, int(zero.burst), -1, int(zero.burst) - 4, 1} {
+			for _, cost := range []int{1, 0, 3, int(zero.policyOf(0).burst), -1, int(zero.policyOf(0).burst) - 4, 1} {
 				require.Equal(t, zero.Peek("k", cost), bad.Peek("k", cost))
 				require.Equal(t, zero.Take("k", cost), bad.Take("k", cost))
 				require.Equal(t, zero.AllowN("k", cost), bad.AllowN("k", cost))
@@ -322,7 +322,7 @@ func TestWorstCase_FirstCharge(t *testing.T) {
 
 func TestWorstCase_EdgesOnEveryAlgorithm(t *testing.T) {
 	for _, a := range algorithms {
-		for _, limit := range []Limit{Per(1, 1), Per(1<<20, time.Second), Per(1, math.MaxInt64), Per(7, 1000)} {
+		for _, limit := range []Limit{Per(1, 1), Per(1<<20, time.Second), Per(1, maxBurst), Per(7, 1000)} {
 			l := mustNew(t, Config{Algorithm: a, Limit: limit})
 			assert.Zero(t, l.WorstCase(-1), "%v %v: a negative span", a, limit)
 			assert.Zero(t, l.WorstCase(math.MinInt64), "%v %v: a negative span", a, limit)
@@ -356,7 +356,7 @@ func TestStats_CountsCallsThatChargeOrWouldHave(t *testing.T) {
 		t.Run("layout="+name, func(t *testing.T) {
 			c.Clock, c.Stats = NewManualClock(start), true
 			l := mustNew(t, c)
-			burst := int(l.burst)
+			burst := int(l.policyOf(0).burst)
 			require.True(t, l.Allow("k"))
 			require.True(t, l.AllowN("k", burst-2))
 			require.True(t, l.Key("k").TakeAt(start.UnixNano(), 1).Allowed)
@@ -383,10 +383,10 @@ func TestStats_CountsCallsThatChargeOrWouldHave(t *testing.T) {
 func TestStats_WithoutConfigStatsOnlyEventsAreCounted(t *testing.T) {
 	onEveryLayout(t, func(t *testing.T, l *Limiter, clock *ManualClock) {
 		for i := range 100 {
-			l.AllowN(fmt.Sprint(i), int(l.burst))
+			l.AllowN(fmt.Sprint(i), int(l.policyOf(0).burst))
 			l.Allow(fmt.Sprint(i))
 		}
-		clock.Advance(2 * l.limit.Period)
+		clock.Advance(2 * l.policyOf(0).limit.Period)
 		l.Sweep()
 		s := l.Stats()
 		require.Zero(t, s.Admitted)

@@ -104,3 +104,15 @@ func peekAt(l *Limiter, id uint64, now int64, cost int) (d Decision) {
 	l.peekAt(&d, id, now, cost)
 	return d
 }
+
+// setAlgorithm puts another algorithm, of the same words, in the place of the limiter's.
+func setAlgorithm(l *Limiter, alg algorithm, wide wideAlgorithm) {
+	p := l.policyOf(0)
+	p.alg, p.wide = alg, wide
+}
+
+// wordOf returns the word of id under a one-word algorithm.
+func wordOf(l *Limiter, id uint64) uint64 {
+	word, _ := l.load(l.policyOf(id), id)
+	return word
+}

@@ -43,7 +43,7 @@ func TestEvictSoonest_FloodPushesOutItself(t *testing.T) {
 		clock := NewManualClock(start)
 		c.Clock, c.MaxKeys = clock, 64
 		l := mustNew(t, c)
-		require.True(t, l.AllowN("offender", int(l.burst)))
+		require.True(t, l.AllowN("offender", int(l.policyOf(0).burst)))
 		for i := range 1000 {
 			require.True(t, l.Allow(fmt.Sprint("flood", i)))
 			require.False(t, l.Allow("offender"), "after %d keys", i)
@@ -109,15 +109,15 @@ func TestEvictSoonest_ContentionIsNoDenial(t *testing.T) {
 	for _, maxKeys := range []int{1, 20} {
 		l := mustNew(t, Config{Limit: PerSecond(1).WithBurst(1_000_000), Clock: NewManualClock(start), MaxKeys: maxKeys})
 		fill(l, "old", maxKeys)
-		plain := l.alg
+		plain := l.policyOf(0).alg
 		listed := 0
-		l.alg = chargingRank{plain, func() {
+		setAlgorithm(l, chargingRank{plain, func() {
 			if listed++; listed <= maxKeys { // only while they are listed: later they are frozen
 				fill(l, "old", maxKeys)
 			}
-		}}
+		}}, nil)
 		require.True(t, l.Take("new", 1).Allowed)
-		l.alg = plain
+		setAlgorithm(l, plain, nil)
 		require.Zero(t, l.Stats().Untracked)
 		require.Equal(t, max(1, maxKeys-max(1, maxKeys/roomFraction)+1), l.Len())
 	}
@@ -143,15 +143,15 @@ func TestGrowth_IdleKeysComeBackWhileTheyAreCounted(t *testing.T) {
 	l := mustNew(t, Config{Algorithm: SlidingLog, Limit: PerSecond(2), Clock: clock, TTL: 1, Shards: 1})
 	fill(l, "old", 6)
 	clock.Advance(10 * time.Second)
-	plain, calls := l.wide, 0
-	l.wide = chargingIdle{plain, func() {
+	plain, calls := l.policyOf(0).wide, 0
+	setAlgorithm(l, nil, chargingIdle{plain, func() {
 		if calls++; calls == 6 {
 			fill(l, "old", 6)
 		}
-	}}
+	}})
 	l.shards[0].sweepAt = math.MaxInt64 // growth is to find them, not a sweep
 	require.True(t, l.Allow("seventh"))
-	l.wide = plain
+	setAlgorithm(l, nil, plain)
 	require.Equal(t, 7, l.Len())
 	for i := range 6 {
 		require.Equal(t, 1, l.Peek(fmt.Sprint("old", i), 0).Remaining)
@@ -199,7 +199,7 @@ func TestEvictSoonest_ASampleServesALargeShard(t *testing.T) {
 	forEveryLayout(t, func(t *testing.T, c Config) {
 		c.Clock, c.MaxKeys, c.Shards = NewManualClock(start), share, 1
 		l := mustNew(t, c)
-		most := min(int(l.burst), 100)
+		most := min(int(l.policyOf(0).burst), 100)
 		cost := func(i int) int { return 1 + i%most }
 		for i := range share {
 			require.True(t, l.KeyUint64(uint64(i)).AllowN(cost(i)))
@@ -210,7 +210,7 @@ func TestEvictSoonest_ASampleServesALargeShard(t *testing.T) {
 		require.Equal(t, share+1-evicted, l.Len())
 		lowestKept, highestGone := math.MaxInt, 0
 		for i := range share {
-			if left := l.KeyUint64(uint64(i)).Peek(0).Remaining; left < int(l.burst) {
+			if left := l.KeyUint64(uint64(i)).Peek(0).Remaining; left < int(l.policyOf(0).burst) {
 				lowestKept = min(lowestKept, cost(i))
 			} else {
 				highestGone = max(highestGone, cost(i))
@@ -292,7 +292,7 @@ func TestMaxKeys_PausesAreSharedByAllShards(t *testing.T) {
 		l.KeyUint64(i).Allow()
 	}
 	looks := 0
-	l.alg = rankCounter{l.alg, &looks}
+	setAlgorithm(l, rankCounter{l.policyOf(0).alg, &looks}, nil)
 	const calls, spacing = 10_000, 10 // us
 	for i := range calls {
 		clock.Advance(spacing * time.Microsecond)
@@ -323,7 +323,7 @@ func TestMaxKeys_LookingForRoomIsPaidFor(t *testing.T) {
 		l := mustNew(t, Config{Limit: PerHour(1000), Clock: NewManualClock(start), MaxKeys: share, Shards: 1, Overflow: o})
 		fill(l, "old", share)
 		looks := 0
-		l.alg = rankCounter{l.alg, &looks}
+		setAlgorithm(l, rankCounter{l.policyOf(0).alg, &looks}, nil)
 		for i := range calls {
 			l.Reset(fmt.Sprint("old", i))
 			l.Allow(fmt.Sprint("new", i))
@@ -369,7 +369,7 @@ func TestAllowAt_AFutureTimeHurtsNobodyElse(t *testing.T) {
 		l.Key("future").AllowAt(math.MaxInt64-2, 1)
 		fill(l, "new", 500)
 		l.Sweep()
-		require.True(t, l.AllowN("later", int(l.burst)))
+		require.True(t, l.AllowN("later", int(l.policyOf(0).burst)))
 		require.LessOrEqual(t, l.Peek("later", 0).ResetAfter, 2*max(c.Limit.Period, 72*time.Minute))
 	})
 }
@@ -378,7 +378,7 @@ func TestAdmitNew_AdmitsWithoutState(t *testing.T) {
 	forEveryLayout(t, func(t *testing.T, c Config) {
 		c.Clock, c.MaxKeys, c.Overflow = NewManualClock(start), 10, AdmitNew
 		l := mustNew(t, c)
-		burst := int(l.burst)
+		burst := int(l.policyOf(0).burst)
 		for i := range 10 {
 			require.True(t, l.AllowN(fmt.Sprint("old", i), burst))
 		}

@@ -34,7 +34,7 @@ func runRefunds(t *testing.T, c Config, rows []refundRow) {
 		} else {
 			assert.True(t, l.AllowN("k", r.units), "row %d", i)
 		}
-		want := Decision{Allowed: r.remaining > 0, Limit: int(l.burst), Remaining: r.remaining, ResetAfter: r.reset}
+		want := Decision{Allowed: r.remaining > 0, Limit: int(l.policyOf(0).burst), Remaining: r.remaining, ResetAfter: r.reset}
 		got := l.Peek("k", 0)
 		got.RetryAfter = 0
 		assert.Equal(t, want, got, "row %d: %d units at %v", i, r.units, r.at)
@@ -126,7 +126,7 @@ func TestRefund_NothingToGiveBack(t *testing.T) {
 	forEveryLayout(t, func(t *testing.T, c Config) {
 		c.Stats = true
 		l, clock := newFrozen(t, c)
-		burst := int(l.burst)
+		burst := int(l.policyOf(0).burst)
 		l.Refund("k", 1)
 		l.Key("k").Refund(burst)
 		require.Zero(t, l.Len(), "an untracked key stays untracked")
@@ -203,7 +203,7 @@ func TestRefund_OlderTimeIsNoKinder(t *testing.T) {
 		rng := newRand(t)
 		for range 300 {
 			l, clock := newFrozen(t, c)
-			k, burst, period := l.Key("k"), int(l.burst), int64(c.Limit.Period)
+			k, burst, period := l.Key("k"), int(l.policyOf(0).burst), int64(c.Limit.Period)
 			admitted := false
 			for range 4 {
 				clock.Advance(time.Duration(rng.Int64N(period)))
@@ -242,20 +242,20 @@ func TestRefund_WordsStayClear(t *testing.T) {
 			limit.Burst = int(min(math.MaxInt, max(1, math.MaxInt64/int64(limit.interval()))))
 		}
 		l, err := newLimiter(Config{Algorithm: a, Limit: limit}, homes())
-		if err != nil || l.alg == nil {
+		if err != nil || l.policyOf(0).alg == nil {
 			continue
 		}
 		word := uint64(0)
 		for range 20 {
 			now := math.MaxInt64 - rng.Int64()>>rng.IntN(63)
-			cost := 1 + rng.IntN(int(l.burst))
-			if next, ok := l.alg.charge(word, now, cost); ok {
+			cost := 1 + rng.IntN(int(l.policyOf(0).burst))
+			if next, ok := l.policyOf(0).alg.charge(word, now, cost); ok {
 				word = next
 			}
-			left, _, _ := l.alg.describe(word, now, 1, true)
-			next := l.alg.refund(word, now, cost)
-			require.Less(t, next, uint64(held), "%v %v", a, limit)
-			more, _, _ := l.alg.describe(next, now, 1, true)
+			left, _, _ := l.policyOf(0).alg.describe(word, now, 1, true)
+			next := l.policyOf(0).alg.refund(word, now, cost)
+			require.Less(t, next, uint64(reserved), "%v %v", a, limit)
+			more, _, _ := l.policyOf(0).alg.describe(next, now, 1, true)
 			require.GreaterOrEqual(t, more, left, "%v %v: a refund took away", a, limit)
 			require.LessOrEqual(t, more-left, cost, "%v %v: a refund gave too much", a, limit)
 			word = next
@@ -288,7 +288,7 @@ type keptCharge struct {
 func checkWorstCase(t *testing.T, rng *rand.Rand, c Config) {
 	t.Helper()
 	l, clock := newFrozen(t, c)
-	k, burst := l.Key("k"), int(l.burst)
+	k, burst := l.Key("k"), int(l.policyOf(0).burst)
 	var kept []keptCharge
 	for range 80 {
 		now := time.Duration(clock.Now())

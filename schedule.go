@@ -21,7 +21,7 @@ import (
 // All three algorithms come down to the full tick: the tick from which the key
 // is as if fresh. They differ in how they put it into the word.
 type schedule struct {
-	end   int64  // time stops here, where g reaches maxTick
+	end   int64  // time stops here, at the last tick
 	whole uint64 // ticks a ns, whole part
 	part  uint64 // ticks a ns, fraction part/den; 0 if there is none
 	magic uint64 // floor(part*2^64/den)
@@ -35,9 +35,9 @@ type schedule struct {
 }
 
 const (
-	// maxTick is the last tick. With bursts below 2^63 ticks a full tick stays
-	// below held, the first word that is no algorithm's.
-	maxTick = math.MaxInt64 - 2
+	// maxBurst is the longest burst in ticks, 146 years. With ticks up to MaxInt64 a full
+	// tick stays below reserved, the first word that is no algorithm's.
+	maxBurst = 1 << 62
 
 	// minHorizon is the earliest end of time that New accepts: almost 2^61 ns after 1970
 	// is January 2043. Rates up to 2 a nanosecond end in 2116 or later, rates up to
@@ -59,25 +59,31 @@ func newSchedule(l Limit) (schedule, *ConfigError) {
 		capacity: l.burst(),
 	}
 	hi, ticks := bits.Mul64(burst, unit)
-	if hi != 0 || ticks > math.MaxInt64 {
-		return s, configErrorf("Limit.Burst", "%d at %d per %v takes %.3g years to refill; want at most 292 years, 2^63 ns",
+	if hi != 0 || ticks > maxBurst {
+		return s, configErrorf("Limit.Burst", "%d at %d per %v takes %.3g years to refill; want at most 146 years, 2^62 ns",
 			burst, rate, l.Period, float64(burst)*float64(unit)/float64(365*day))
 	}
 	s.burst = ticks
 	s.whole, s.part = s.num/s.den, s.num%s.den
 	s.magic, _ = bits.Div64(s.part, 0, s.den)
+	return s, s.endAt(l, math.MaxInt64)
+}
+
+// endAt makes time end at the given last tick.
+func (s *schedule) endAt(l Limit, last uint64) *ConfigError {
 	s.end = math.MaxInt64
-	if end, _ := mulDiv(maxTick, s.den, s.num); end < math.MaxInt64 {
+	if end, _ := mulDiv(last, s.den, s.num); end < math.MaxInt64 {
 		s.end = int64(end)
 	}
 	if s.end < minHorizon {
-		return s, configErrorf("Limit.Rate", "%d per %v is more than 4 units a nanosecond, which a 64-bit word cannot keep exactly; want at most %d",
-			rate, l.Period, 4*period)
+		most, _ := mulDiv(uint64(l.Period), last, minHorizon)
+		return configErrorf("Limit.Rate", "%d per %v is more units than a 64-bit word can keep exactly until 2043; want at most %d",
+			l.Rate, l.Period, most)
 	}
-	return s, nil
+	return nil
 }
 
-// tick returns g(now). It is monotonic, and at most maxTick.
+// tick returns g(now). It is monotonic.
 func (s *schedule) tick(now int64) uint64 {
 	t := uint64(min(now, s.end))
 	if s.part == 0 {

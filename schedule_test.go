@@ -78,8 +78,8 @@ func TestSchedule_RefusesWhatDoesNotFit(t *testing.T) {
 		require.Equal(t, c.field, err.Field)
 	}
 	for _, l := range []Limit{
-		{Rate: 1, Period: math.MaxInt64, Burst: 1},
-		{Rate: 1, Period: 100 * 365 * day, Burst: 2},
+		{Rate: 1, Period: maxBurst, Burst: 1},
+		{Rate: 1, Period: 73 * 365 * day, Burst: 2},
 		{Rate: 4, Period: 1},
 		{Rate: math.MaxInt32 - 1, Period: math.MaxInt32/4 + 1},
 	} {

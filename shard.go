@@ -74,8 +74,8 @@ type shardState struct {
 // No key is in two tables with a live word. A decision that denies on a word
 // which is moved right afterwards takes effect at the load.
 type store struct {
-	alg    algorithm // exactly one of alg and wide is set
-	wide   wideAlgorithm
+	current atomic.Pointer[policy] // of all tables, unless they are being moved to it
+
 	shards []shard
 	shift  uint   // id>>shift is the shard
 	homes  uint64 // masks the home slots; all ones but in tests
@@ -110,6 +110,7 @@ const (
 	admitted
 	waved    // admitted without state: there is no room for the key
 	refused  // denied because there is no room for the key
+	unfit    // not for the key's state to decide: see Limiter.edge
 	retrying // start over
 )
 
@@ -125,10 +126,12 @@ func (st *store) shardOf(id uint64) *shard { return &st.shards[id>>st.shift] }
 // having changed nothing.
 func (l *Limiter) allowAt(id uint64, now int64, cost int) bool {
 	now = max(now, 0)
-	if uint64(cost)-1 < l.plain {
-		if e := l.shardOf(id).table.Load().lookup(id); e != nil {
-			if word := e.word.Load(); word < held {
-				next, ok := l.alg.charge(word, now, cost)
+	// From the table, the policy would be known three loads later.
+	p, t := l.current.Load(), l.shardOf(id).table.Load()
+	if uint64(cost)-1 < p.plain && t.policy == p {
+		if e := t.lookup(id); e != nil {
+			if word := e.word.Load(); word < reserved {
+				next, ok := p.alg.charge(word, now, cost)
 				if !ok {
 					return false
 				}
@@ -141,16 +144,23 @@ func (l *Limiter) allowAt(id uint64, now int64, cost int) bool {
 	return l.allowSlow(id, now, cost)
 }
 
-// charge decides one call under a one-word algorithm. It returns the word that
-// the key was left with.
-func (st *store) charge(id uint64, now int64, cost int) (uint64, outcome) {
+// charge decides one call under p, which is of one word. It returns the word that the
+// key was left with; or, with retrying, the policy that the key has instead.
+func (st *store) charge(p *policy, id uint64, now int64, cost int) (uint64, *policy, outcome) {
+	if !p.fits(cost) {
+		return 0, p, unfit
+	}
 	s := st.shardOf(id)
 	for {
-		e := s.table.Load().lookup(id)
+		t := s.table.Load()
+		if t.policy != p {
+			return 0, t.policy, retrying
+		}
+		e := t.lookup(id)
 		if e == nil {
-			word, out := st.insert(s, id, now, cost, nil)
+			word, out := st.insert(s, p, id, now, cost, nil)
 			if out != retrying {
-				return word, out
+				return word, p, out
 			}
 			continue
 		}
@@ -163,12 +173,12 @@ func (st *store) charge(id uint64, now int64, cost int) (uint64, outcome) {
 				runtime.Gosched()
 				continue
 			}
-			next, ok := st.alg.charge(word, now, cost)
+			next, ok := p.alg.charge(word, now, cost)
 			if !ok {
-				return word, denied
+				return word, p, denied
 			}
 			if e.word.CompareAndSwap(word, next) {
-				return next, admitted
+				return next, p, admitted
 			}
 			st.lostRaces.Inc()
 		}
@@ -184,16 +194,24 @@ func (st *store) awaitMove(s *shard) {
 	s.mu.Unlock()
 }
 
-// load returns the word of id, 0 if it is not tracked.
-func (st *store) load(id uint64) uint64 {
+// policyOf returns the policy that a call for id would be decided by.
+func (st *store) policyOf(id uint64) *policy { return st.shardOf(id).table.Load().policy }
+
+// load returns the word of id, 0 if it is not tracked, under a one-word algorithm. It
+// fails if p is not the policy of the word.
+func (st *store) load(p *policy, id uint64) (word uint64, ok bool) {
 	s := st.shardOf(id)
 	for {
-		e := s.table.Load().lookup(id)
+		t := s.table.Load()
+		if t.policy != p {
+			return 0, false
+		}
+		e := t.lookup(id)
 		if e == nil {
-			return 0
+			return 0, true
 		}
 		if word := e.released(); word != moved {
-			return word
+			return word, true
 		}
 		st.awaitMove(s)
 	}
@@ -210,7 +228,7 @@ func (e *slot) released() uint64 {
 }
 
 // insert charges a key that was not in the table, and adds it. With cost 0 it adds it
-// as fresh.
+// as fresh. It does not do so under another policy than p.
 //
 // The key is looked for again under the lock, since another call may have added
 // it, or the table may have been replaced. An older now is raised to the newest
@@ -219,10 +237,11 @@ func (e *slot) released() uint64 {
 //	call A:  charges at 90, idle from 100
 //	sweep:   at 200, drops the key
 //	call B:  arrives with now 50; charged at 50 it would be idle at 60
-func (st *store) insert(s *shard, id uint64, now int64, cost int, d *Decision) (uint64, outcome) {
+func (st *store) insert(s *shard, p *policy, id uint64, now int64, cost int, d *Decision) (uint64, outcome) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if _, found := s.table.Load().find(id); found {
+	t := s.table.Load()
+	if _, found := t.find(id); found || t.policy != p {
 		return 0, retrying
 	}
 	s.tries++
@@ -238,9 +257,9 @@ func (st *store) insert(s *shard, id uint64, now int64, cost int, d *Decision) (
 	for s.len() >= s.table.Load().limit {
 		st.growLocked(s, now, cost == 0)
 	}
-	t := s.table.Load()
+	t = s.table.Load()
 	i, _ := t.find(id)
-	word := st.first(t, i, now, max(now, s.floor), cost, d)
+	word := first(t, i, now, max(now, s.floor), cost, d)
 	t.slots[i].word.Store(word)
 	t.slots[i].id.Store(id)
 	s.count.Add(1)
@@ -253,22 +272,33 @@ func (st *store) insert(s *shard, id uint64, now int64, cost int, d *Decision) (
 // slot i, which a cost within the burst is always admitted for. Under a wide
 // algorithm it also gives the slot its tail, and unless d is nil describes in it
 // the call as seen from now, which is not later than at.
-func (st *store) first(t *table, i uint64, now, at int64, cost int, d *Decision) uint64 {
+func first(t *table, i uint64, now, at int64, cost int, d *Decision) uint64 {
 	if cost == 0 {
 		// Fresh as from at on: to an older call, as if something had been charged.
-		return st.unspent(t, i, at)
+		return unspent(t, i, at)
 	}
-	if st.wide == nil {
-		word, _ := st.alg.charge(0, at, cost)
+	wide := t.policy.wide
+	if wide == nil {
+		word, _ := t.policy.alg.charge(0, at, cost)
 		return word
 	}
 	tail := t.tails.add(i)
-	word := st.wide.commit(0, tail, at, cost)
+	word := wide.commit(0, tail, at, cost)
 	if d != nil {
-		_, d.Remaining, _, d.ResetAfter = st.wide.describe(word, tail, now, 1, false)
+		_, d.Remaining, _, d.ResetAfter = wide.describe(word, tail, now, 1, false)
 		d.RetryAfter = 0
 	}
 	return word
+}
+
+func unspent(t *table, i uint64, at int64) uint64 {
+	wide := t.policy.wide
+	if wide == nil {
+		word, _ := t.policy.alg.charge(0, at, 1)
+		return t.policy.alg.refund(word, at, 1)
+	}
+	tail := t.tails.add(i)
+	return wide.refund(wide.commit(0, tail, at, 1), tail, at, 1)
 }
 
 // notCached is what the time of a clock that has to be called is read from first.
@@ -297,15 +327,6 @@ func (st *store) ahead(id uint64) {
 func (st *store) prefetch(id uint64) {
 	t := st.shardOf(id).table.Load()
 	prefetch(&t.slots[id&t.home])
-}
-
-func (st *store) unspent(t *table, i uint64, at int64) uint64 {
-	if st.wide == nil {
-		word, _ := st.alg.charge(0, at, 1)
-		return st.alg.refund(word, at, 1)
-	}
-	tail := t.tails.add(i)
-	return st.wide.refund(st.wide.commit(0, tail, at, 1), tail, at, 1)
 }
 
 // settled is the time that idleness is judged by when a call at now needs room: the
@@ -340,21 +361,21 @@ func (st *store) growLocked(s *shard, now int64, keep bool) {
 // word has been taken out of reach of decisions, so its verdict stays true.
 func (st *store) rebuildLocked(s *shard, want int, drop func(entry) bool) (dropped int) {
 	old := s.table.Load()
-	next := st.newTable(st.slotsFor(want, s.share))
+	next := st.newTable(old.policy, st.slotsFor(want, s.share))
 	kept := 0
 	for i := range old.slots {
 		id := old.slots[i].id.Load()
 		if id == 0 {
 			continue
 		}
-		e := old.entry(uint64(i), st.freeze(&old.slots[i]))
+		e := old.entry(uint64(i), old.freeze(uint64(i)))
 		if drop(e) {
 			dropped++
 			continue
 		}
 		// More keys than wanted may stay: idle ones can be charged up to the freeze.
 		if kept == next.limit {
-			larger := st.newTable(2 * len(next.slots))
+			larger := st.newTable(old.policy, 2*len(next.slots))
 			for j := range next.slots {
 				if id := next.slots[j].id.Load(); id != 0 {
 					larger.put(id, next.entry(uint64(j), next.slots[j].word.Load()))
@@ -366,19 +387,25 @@ func (st *store) rebuildLocked(s *shard, want int, drop func(entry) bool) (dropp
 		kept++
 	}
 	if kept == 0 && want == 0 {
-		next = emptyTable
+		next = old.policy.empty
 	}
+	st.publishLocked(s, next, kept)
+	return dropped
+}
+
+// publishLocked puts a table of n ids in the place of the shard's.
+func (st *store) publishLocked(s *shard, next *table, n int) {
 	if far := st.cached == &notCached && len(next.slots) >= farSlots/len(st.shards); far != st.far.Load() {
 		st.far.Store(far)
 	}
 	s.table.Store(next)
-	s.count.Store(int64(kept))
-	return dropped
+	s.count.Store(int64(n))
 }
 
-// freeze takes the word out of a slot for good.
-func (st *store) freeze(e *slot) uint64 {
-	if st.wide == nil {
+// freeze takes the word out of slot i for good.
+func (t *table) freeze(i uint64) uint64 {
+	e := &t.slots[i]
+	if t.policy.wide == nil {
 		for {
 			if word := e.released(); e.word.CompareAndSwap(word, moved) {
 				return word
@@ -392,26 +419,12 @@ func (st *store) freeze(e *slot) uint64 {
 
 // each calls f for every entry of a shard's present table. The caller holds the
 // shard's lock, so none has been moved.
-func (st *store) each(t *table, f func(entry)) {
+func (t *table) each(f func(entry)) {
 	for i := range t.slots {
 		if t.slots[i].id.Load() != 0 {
 			f(t.entry(uint64(i), t.slots[i].word.Load()))
 		}
 	}
-}
-
-func (st *store) idleAt(e entry) uint64 {
-	if st.wide != nil {
-		return st.wide.idleAt(e.word&^locked, e.tail)
-	}
-	return st.alg.idleAt(e.word)
-}
-
-func (st *store) rank(e entry, now int64) uint64 {
-	if st.wide != nil {
-		return st.wide.rank(e.word&^locked, e.tail, now)
-	}
-	return st.alg.rank(e.word, now)
 }
 
 // len returns the number of tracked keys.
@@ -425,13 +438,14 @@ func (st *store) len() int {
 
 // init makes an empty store of the given number of shards, a power of two, whose
 // shares add up to maxKeys.
-func (st *store) init(shards, maxKeys int) {
+func (st *store) init(p *policy, shards, maxKeys int) {
+	st.current.Store(p)
 	st.shards = make([]shard, shards)
 	st.shift = uint(64 - bits.TrailingZeros(uint(shards)))
 	st.lostRaces, st.moves = xsync.NewCounter(), xsync.NewCounter()
 	for i := range st.shards {
 		s := &st.shards[i]
-		s.table.Store(emptyTable)
+		s.table.Store(p.empty)
 		s.share = maxKeys / shards
 		if i < maxKeys%shards {
 			s.share++

@@ -38,14 +38,14 @@ func newSlidingWindow(l Limit, offset time.Duration) (algorithm, wideAlgorithm, 
 	b := bits.Len(uint(l.Rate))
 	a := slidingWindow{limit: uint64(l.Rate), bits: b}
 	var ok bool
-	if a.window, ok = newWindow(l.Period, offset, 64-2*b, math.MaxInt64); ok {
+	if a.window, ok = newWindow(l.Period, offset, 64, 2*b, math.MaxInt64); ok {
 		return &slidingWindowWord{a}, nil, nil
 	}
-	if a.window, ok = newWindow(l.Period, offset, 63-b, minHorizon); ok {
+	if a.window, ok = newWindow(l.Period, offset, wideBits, b, minHorizon); ok {
 		return nil, &slidingWindowWide{a}, nil
 	}
 	return nil, nil, configErrorf("Limit.Rate", "%d per %v: the count leaves too few of 64 bits for the number of the window, which would run out before 2043; want at most %d",
-		l.Rate, l.Period, largestRate(l.Period, offset, 63))
+		l.Rate, l.Period, largestRate(l.Period, offset, wideBits))
 }
 
 // roll returns c as it stands in the window of now, and the time since that

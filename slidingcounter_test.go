@@ -46,7 +46,7 @@ func TestSlidingWindow_LayoutFollowsTheLimit(t *testing.T) {
 		{PerSecond(1_000_000), true}, {PerDay(100_000_000), true}, {PerDay(1_000_000_000), true},
 	} {
 		l := mustNew(t, Config{Algorithm: SlidingWindow, Limit: c.limit})
-		require.Equal(t, c.wide, l.wide != nil, "%v", c.limit)
+		require.Equal(t, c.wide, l.policyOf(0).wide != nil, "%v", c.limit)
 	}
 }
 
@@ -61,11 +61,11 @@ func TestSlidingWindow_LayoutsAgree(t *testing.T) {
 		require.Nil(t, wide)
 		a := word.(*slidingWindowWord).slidingWindow
 		var ok bool
-		a.window, ok = newWindow(limit.Period, offset, 63-a.bits, minHorizon)
+		a.window, ok = newWindow(limit.Period, offset, wideBits, a.bits, minHorizon)
 		require.True(t, ok)
 		one := mustNew(t, Config{Algorithm: SlidingWindow, Limit: limit, Offset: offset, Clock: NewManualClock(start)})
 		two := mustNew(t, Config{Algorithm: SlidingWindow, Limit: limit, Offset: offset, Clock: NewManualClock(start)})
-		two.alg, two.wide = nil, &slidingWindowWide{a}
+		setAlgorithm(two, nil, &slidingWindowWide{a})
 		now := start.UnixNano()
 		for range 100 {
 			now += rng.Int64N(int64(limit.Period))

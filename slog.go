@@ -130,7 +130,7 @@ func (a *slidingLog) refund(word uint64, ring []atomic.Uint64, _ int64, cost int
 // moved.
 func (a *slidingLog) nextVersion(word uint64) uint64 {
 	version := word>>a.bits + 1
-	if version == 1<<(63-a.bits)-1 {
+	if version == 1<<(wideBits-a.bits)-1 {
 		version = 0
 	}
 	return version << a.bits

@@ -6,8 +6,9 @@ import (
 	"sync/atomic"
 )
 
-// Two words are no algorithm's.
+// Words from reserved on are no algorithm's.
 const (
+	reserved = 3 << 62
 	// moved marks a slot whose word has gone to a newer table, for good.
 	moved = math.MaxUint64
 	// held marks a slot whose word a TakeAll has taken for a moment. (In a wide
@@ -20,19 +21,18 @@ const (
 type slot struct{ id, word atomic.Uint64 }
 
 // A table is an open-addressed hash table of slots with linear probing. Slots hold
-// no pointers, so the garbage collector does not scan them.
+// no pointers, so the garbage collector does not scan them. All of its words are of
+// one policy.
 //
 // Invariant: at least one slot is empty, so every probe ends.
 type table struct {
-	slots []slot
-	mask  uint64 // len(slots)-1
-	home  uint64 // id&home is where the probe for id starts
-	limit int    // how many ids it may hold
-	tails tails  // only for wide algorithms
+	slots  []slot
+	home   uint64 // id&home is where the probe for id starts
+	policy *policy
+	mask   uint64 // len(slots)-1
+	limit  int    // how many ids it may hold
+	tails  tails  // only for wide algorithms
 }
-
-// emptyTable is the table of a shard without keys. It takes no ids.
-var emptyTable = &table{slots: make([]slot, 1)}
 
 const (
 	minSlots = 8
@@ -98,15 +98,16 @@ func (t *table) put(id uint64, e entry) {
 	t.slots[i].id.Store(id)
 }
 
-func (st *store) newTable(slots int) *table {
+func (st *store) newTable(p *policy, slots int) *table {
 	t := &table{
-		slots: make([]slot, slots),
-		mask:  uint64(slots - 1),
-		home:  uint64(slots-1) & st.homes,
-		limit: slots / maxLoadDen * maxLoadNum,
+		slots:  make([]slot, slots),
+		home:   uint64(slots-1) & st.homes,
+		policy: p,
+		mask:   uint64(slots - 1),
+		limit:  slots / maxLoadDen * maxLoadNum,
 	}
-	if st.wide != nil {
-		t.tails = newTails(slots, t.limit, st.wide.tailLen())
+	if p.wide != nil {
+		t.tails = newTails(slots, t.limit, p.wide.tailLen())
 	}
 	return t
 }

@@ -61,6 +61,7 @@ func TakeAll(charges ...Charge) AllDecision {
 	for round := 0; ; {
 		if moving := holdAll(claims); moving != nil {
 			moving.lim.awaitMove(moving.lim.shardOf(moving.id))
+			claims = collect(claims[:0], charges)
 			continue
 		}
 		if d, done := settleAll(claims); done {
@@ -119,10 +120,11 @@ func collect(claims []claim, charges []Charge) []claim {
 	readClocks(claims[:n])
 	for i := range claims[:n] {
 		c := &claims[i]
-		if c.edge = c.cost != 0 && uint64(c.cost)-1 >= c.lim.burst || c.lim.burst == 0; c.edge {
+		c.policy = c.lim.policyOf(c.id)
+		if c.edge = !c.policy.fits(max(c.cost, 1)) || c.cost < 0; c.edge {
 			// Now, because it may wait for the key, which a holder of others must not but
 			// in their order.
-			c.lim.judgeEdge(&c.Decision, c.id, c.now, c.cost)
+			c.lim.judgeEdge(&c.Decision, c.policy, c.id, c.now, c.cost)
 		}
 	}
 	return claims[:n]
@@ -153,7 +155,7 @@ func addCosts(a, b int) int {
 }
 
 // holdAll holds the keys of all claims that are tracked, or none if one of them is
-// being moved, which it returns. It waits for keys that others hold while it holds some itself. That
+// being moved, perhaps to another policy, which it returns. It waits for keys that others hold while it holds some itself. That
 // cannot go round in circles, since all hold in the same order; and nobody waits for a
 // lock while holding a key.
 func holdAll(claims []claim) (moving *claim) {
@@ -162,9 +164,10 @@ func holdAll(claims []claim) (moving *claim) {
 		if c.edge {
 			continue
 		}
+		was := c.policy
 		var ok bool
-		if c.hold, ok = c.lim.tryHold(c.id); !ok {
-			releaseAll(claims[:i])
+		if c.hold, ok = c.lim.tryHold(c.id); !ok || c.policy != was {
+			releaseAll(claims[:i+1])
 			return c
 		}
 	}
@@ -172,7 +175,10 @@ func holdAll(claims []claim) (moving *claim) {
 	// that all others are held there is an instant at which it is fresh.
 	for i := range claims {
 		c := &claims[i]
-		if c.slot == nil && !c.edge && c.lim.shardOf(c.id).table.Load().lookup(c.id) != nil {
+		if c.slot != nil || c.edge {
+			continue
+		}
+		if t := c.lim.shardOf(c.id).table.Load(); t.policy != c.policy || t.lookup(c.id) != nil {
 			releaseAll(claims)
 			return c
 		}
@@ -224,10 +230,10 @@ func (c *claim) judge() {
 	switch {
 	case c.edge:
 	case !c.ready() || c.slot != nil || c.cost == 0:
-		if c.lim.wide != nil {
-			c.Allowed = c.lim.wide.admit(c.word, c.tail, c.now, unit)
+		if wide := c.policy.wide; wide != nil {
+			c.Allowed = wide.admit(c.word, c.tail, c.now, unit)
 		} else {
-			c.next, c.Allowed = c.lim.alg.charge(c.word, c.now, unit)
+			c.next, c.Allowed = c.policy.alg.charge(c.word, c.now, unit)
 		}
 	default:
 		c.Allowed = c.full == waved
@@ -246,7 +252,7 @@ func (c *claim) track(last bool) {
 	if c.ready() {
 		return
 	}
-	_, out := c.lim.insert(c.lim.shardOf(c.id), c.id, c.now, 0, nil)
+	_, out := c.lim.insert(c.lim.shardOf(c.id), c.policy, c.id, c.now, 0, nil)
 	switch {
 	case out == waved || out == refused:
 		c.full = out
@@ -271,19 +277,19 @@ func (c *claim) settle(all bool) {
 	switch {
 	case c.edge:
 	case c.slot == nil && c.full == waved:
-		c.Remaining = int(c.lim.burst)
+		c.Remaining = int(c.policy.burst)
 	case c.slot == nil && c.full == refused:
-		c.RetryAfter = c.lim.limit.interval()
-	case c.lim.wide != nil:
-		_, c.Remaining, c.RetryAfter, _ = c.lim.wide.describe(c.word, c.tail, c.now, unit, charges)
+		c.RetryAfter = c.policy.limit.interval()
+	case c.policy.wide != nil:
+		_, c.Remaining, c.RetryAfter, _ = c.policy.wide.describe(c.word, c.tail, c.now, unit, charges)
 		if charges {
-			c.word = c.lim.wide.commit(c.word, c.tail, c.now, c.cost)
+			c.word = c.policy.wide.commit(c.word, c.tail, c.now, c.cost)
 		}
 	default:
 		if charges {
 			c.word = c.next
 		}
-		c.Remaining, c.RetryAfter, _ = c.lim.alg.describe(c.word, c.now, unit, c.Allowed)
+		c.Remaining, c.RetryAfter, _ = c.policy.describe(c.word, c.now, unit, c.Allowed)
 	}
 	c.release(c.word)
 	c.lim.amend(&c.Decision, c.cost)

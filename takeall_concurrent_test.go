@@ -26,7 +26,7 @@ func allLayouts(t *testing.T) (lims []*Limiter) {
 }
 
 // share is a 500th of the burst, which is 500 in all layouts but one.
-func share(l *Limiter) int { return int(l.burst) / 500 }
+func share(l *Limiter) int { return int(l.policyOf(0).burst) / 500 }
 
 // churnAll adds, resets and sweeps other keys until stop is called, so that the
 // tables are replaced all the time.
@@ -54,7 +54,7 @@ func isHeld(k Key) bool {
 		return false
 	}
 	word := e.word.Load()
-	return k.lim.wide == nil && word == held || k.lim.wide != nil && word != moved && word&locked != 0
+	return k.lim.policyOf(0).wide == nil && word == held || k.lim.policyOf(0).wide != nil && word != moved && word&locked != 0
 }
 
 func moves(lims []*Limiter) (n int64) {
@@ -107,7 +107,7 @@ func TestConcurrent_TakeAllAdmitsExactlyTheBurst(t *testing.T) {
 			for key(i).AllowN(share(key(i).lim)) {
 				admitted[i].Add(int64(share(key(i).lim)))
 			}
-			require.Equal(t, int64(key(i).lim.burst), admitted[i].Load())
+			require.Equal(t, int64(key(i).lim.policyOf(0).burst), admitted[i].Load())
 		}
 		seen += sightings.Load()
 		moved += moves(lims)
@@ -132,13 +132,13 @@ func TestConcurrent_DeniedChargesAreNeverSeen(t *testing.T) {
 				b = other.Key("b")
 			}
 			require.True(t, a.Allow())
-			require.True(t, b.AllowN(int(b.lim.burst)))
+			require.True(t, b.AllowN(int(b.lim.policyOf(0).burst)))
 			yieldBeforeSwap(l)
 			stop := churnAll([]*Limiter{l, other})
 			var done atomic.Bool
 			deniers := goDo(2, func(g int) {
 				for n := 0; !done.Load(); n++ {
-					charges := []Charge{{a, 1 + n%int(l.burst)}, {b, 1}}
+					charges := []Charge{{a, 1 + n%int(l.policyOf(0).burst)}, {b, 1}}
 					if (g+n)%2 == 0 {
 						charges[0], charges[1] = charges[1], charges[0]
 					}
@@ -148,7 +148,7 @@ func TestConcurrent_DeniedChargesAreNeverSeen(t *testing.T) {
 					runtime.Gosched() // or one processor changes hands only while a is held
 				}
 			})
-			for left := int(l.burst) - 1; left > 300; left -= share(l) {
+			for left := int(l.policyOf(0).burst) - 1; left > 300; left -= share(l) {
 				for range 2 {
 					require.Equal(t, left, a.Peek(0).Remaining, "a charge that was denied is seen")
 				}
@@ -157,7 +157,7 @@ func TestConcurrent_DeniedChargesAreNeverSeen(t *testing.T) {
 				} else {
 					require.Equal(t, left-share(l), a.Take(share(l)).Remaining)
 				}
-				if left < int(l.burst)*3/4 {
+				if left < int(l.policyOf(0).burst)*3/4 {
 					break
 				}
 			}
@@ -278,8 +278,8 @@ func TestConcurrent_TakeAllDoesNotDeadlock(t *testing.T) {
 		stop()
 		for _, l := range lims {
 			for i := range l.shards[0].table.Load().slots {
-				if l.wide == nil {
-					require.NotEqual(t, uint64(held), l.shards[0].table.Load().slots[i].word.Load(), "a key was not let go")
+				if l.policyOf(0).wide == nil {
+					require.NotEqual(t, uint64(reserved), l.shards[0].table.Load().slots[i].word.Load(), "a key was not let go")
 				} else {
 					require.Zero(t, l.shards[0].table.Load().slots[i].word.Load()&locked, "a key was not let go")
 				}
@@ -312,7 +312,7 @@ func TestConcurrent_RefundsGiveBackWhatWasCharged(t *testing.T) {
 					case !l.AllowN("k", 2):
 						t.Error("denied within the burst")
 					}
-					if left := l.Peek("k", 0).Remaining; left > int(l.burst)-2 || left < int(l.burst)-2*callers {
+					if left := l.Peek("k", 0).Remaining; left > int(l.policyOf(0).burst)-2 || left < int(l.policyOf(0).burst)-2*callers {
 						t.Errorf("%d left", left)
 					}
 					l.Refund("k", 1)
@@ -321,7 +321,7 @@ func TestConcurrent_RefundsGiveBackWhatWasCharged(t *testing.T) {
 			})()
 			stop()
 			lost += l.lostRaces.Value() + l.moves.Value()
-			require.Equal(t, Decision{Allowed: true, Limit: int(l.burst), Remaining: int(l.burst)}, l.Peek("k", 0))
+			require.Equal(t, Decision{Allowed: true, Limit: int(l.policyOf(0).burst), Remaining: int(l.policyOf(0).burst)}, l.Peek("k", 0))
 			require.Equal(t, l.Peek("k", 0), other.Peek(0))
 		}
 		require.Positive(t, lost, "no race was run")

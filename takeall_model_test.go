@@ -29,12 +29,13 @@ func smallLimit(rng *rand.Rand, a Algorithm) Limit {
 	l.Burst = 0
 	if a <= LeakyBucket {
 		l.Burst = rng.IntN(20)
+		l.Period = min(l.Period, 365*day) // a full charge is paid back before time ends
 	}
 	return l
 }
 
 func newAllTracer(tb testing.TB, rng *rand.Rand) *allTracer {
-	tr := &allTracer{tracer: &tracer{tb: tb, rng: rng, now: start.UnixNano(), clock: NewManualClock(start)}}
+	tr := &allTracer{tracer: &tracer{tb: tb, rng: rng, now: start.UnixNano(), clock: NewManualClock(start), stop: math.MaxInt64}}
 	for range 1 + rng.IntN(4) {
 		c := Config{Algorithm: algorithms[rng.IntN(len(algorithms))], Clock: tr.clock, TTL: 1}
 		switch rng.IntN(8) {
@@ -51,11 +52,11 @@ func newAllTracer(tb testing.TB, rng *rand.Rand) *allTracer {
 		tr.lims = append(tr.lims, mustNew(tb, c))
 		tr.swept = append(tr.swept, mustNew(tb, c))
 		tr.models = append(tr.models, newOracle(c))
-		if tr.lim == nil || tr.lim.burst == 0 {
+		if tr.lim == nil || tr.lim.policyOf(0).burst == 0 {
 			tr.cfg, tr.lim = c, tr.lims[len(tr.lims)-1]
 		}
 	}
-	if tr.lim.burst == 0 {
+	if tr.lim.policyOf(0).burst == 0 {
 		tr.cfg.Limit = PerSecond(1) // for gap
 	}
 	return tr
@@ -66,7 +67,7 @@ func (tr *allTracer) draw() (all, swept []Charge, model []oracle.Charge) {
 	for range tr.rng.IntN(11) {
 		i, key := tr.rng.IntN(len(tr.lims)), fmt.Sprint("key", tr.rng.IntN(3))
 		cost := 1
-		if b := int(tr.lims[i].burst); tr.rng.IntN(3) == 0 && b > 0 {
+		if b := int(tr.lims[i].policyOf(0).burst); tr.rng.IntN(3) == 0 && b > 0 {
 			costs := []int{0, 0, 1, 2, 1 + tr.rng.IntN(b), b, b + 1, -1, math.MaxInt, math.MinInt}
 			cost = costs[tr.rng.IntN(min(len(costs), 5+tr.rng.IntN(40)))]
 		} else if b == 0 {
@@ -146,7 +147,7 @@ func (tr *allTracer) step() {
 	tr.advance(tr.gap())
 	i, key := tr.rng.IntN(len(tr.lims)), fmt.Sprint("key", tr.rng.IntN(3))
 	both := []*Limiter{tr.lims[i], tr.swept[i]}
-	cost := 1 + tr.rng.IntN(max(1, min(10, int(tr.lims[i].burst))))
+	cost := 1 + tr.rng.IntN(max(1, min(10, int(tr.lims[i].policyOf(0).burst))))
 	switch tr.rng.IntN(8) {
 	case 0:
 		for _, l := range both {

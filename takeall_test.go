@@ -15,7 +15,7 @@ func TestTakeAll_AllOrNone(t *testing.T) {
 	forEveryLayout(t, func(t *testing.T, c Config) {
 		l, clock := newFrozen(t, c)
 		other := mustNew(t, Config{Limit: PerMinute(3), Clock: clock})
-		burst := int(l.burst)
+		burst := int(l.policyOf(0).burst)
 		a, b, x := l.Key("a"), l.Key("b"), other.Key("x")
 
 		require.Equal(t, AllDecision{Allowed: true, Denied: -1, Remaining: 1},
@@ -40,7 +40,7 @@ func TestTakeAll_AllOrNone(t *testing.T) {
 func TestTakeAll_ChargesOfOneKeyAddUp(t *testing.T) {
 	forEveryLayout(t, func(t *testing.T, c Config) {
 		l, _ := newFrozen(t, c)
-		k, other, burst := l.Key("k"), l.Key("other"), int(l.burst)
+		k, other, burst := l.Key("k"), l.Key("other"), int(l.policyOf(0).burst)
 		half := Charge{k, burst/2 + 1}
 		require.Equal(t, AllDecision{Denied: 1, Remaining: burst, RetryAfter: Never}, TakeAll(Charge{other, 1}, half, half))
 		require.Zero(t, l.Len())
@@ -57,7 +57,7 @@ func TestTakeAll_ChargesOfOneKeyAddUp(t *testing.T) {
 func TestTakeAll_CostZeroAsksForOneUnit(t *testing.T) {
 	forEveryLayout(t, func(t *testing.T, c Config) {
 		l, _ := newFrozen(t, c)
-		a, b, burst := l.Key("a"), l.Key("b"), int(l.burst)
+		a, b, burst := l.Key("a"), l.Key("b"), int(l.policyOf(0).burst)
 		require.Equal(t, AllDecision{Allowed: true, Denied: -1, Remaining: burst}, TakeAll(Charge{a, 0}, Charge{b, 0}))
 		require.Zero(t, l.Len(), "nothing is tracked")
 		require.True(t, a.AllowN(burst))
@@ -95,9 +95,9 @@ func TestTakeAll_ManyCharges(t *testing.T) {
 		for i := range 100 {
 			charges = append(charges, Charge{l.KeyUint64(uint64(i * 7919 % 90)), 1})
 		}
-		require.Equal(t, AllDecision{Allowed: true, Denied: -1, Remaining: int(l.burst) - 2}, TakeAll(charges...))
+		require.Equal(t, AllDecision{Allowed: true, Denied: -1, Remaining: int(l.policyOf(0).burst) - 2}, TakeAll(charges...))
 		require.Equal(t, 90, l.Len())
-		require.True(t, charges[63].Key.AllowN(int(l.burst)-1))
+		require.True(t, charges[63].Key.AllowN(int(l.policyOf(0).burst)-1))
 		require.Equal(t, 63, TakeAll(charges...).Denied)
 	})
 }
@@ -153,7 +153,7 @@ func TestTakeAll_AtMaxKeys(t *testing.T) {
 			other := mustNew(t, Config{Limit: PerMinute(3), Clock: clock})
 			require.Equal(t, 8, fill(l, "old", 8))
 			x, old, newKey := other.Key("x"), l.Key("old3"), l.Key("new")
-			burst := int(l.burst)
+			burst := int(l.policyOf(0).burst)
 
 			d := TakeAll(Charge{x, 1}, Charge{newKey, 1}, Charge{old, burst})
 			require.Equal(t, 2, d.Denied, "denied before anything is tracked")
@@ -162,7 +162,7 @@ func TestTakeAll_AtMaxKeys(t *testing.T) {
 			d = TakeAll(Charge{x, 1}, Charge{newKey, 1})
 			switch o {
 			case DenyNew:
-				require.Equal(t, AllDecision{Denied: 1, RetryAfter: l.limit.interval()}, d)
+				require.Equal(t, AllDecision{Denied: 1, RetryAfter: l.policyOf(0).limit.interval()}, d)
 				require.Equal(t, 3, x.Peek(0).Remaining)
 			case AdmitNew:
 				require.Equal(t, AllDecision{Allowed: true, Denied: -1, Remaining: 2}, d)
@@ -197,9 +197,9 @@ func TestTakeAll_MoreNewKeysThanRoom(t *testing.T) {
 				if d.Allowed {
 					return
 				}
-				require.Equal(t, l.limit.interval(), d.RetryAfter)
+				require.Equal(t, l.policyOf(0).limit.interval(), d.RetryAfter)
 				for _, ch := range charges {
-					require.Equal(t, int(l.burst), ch.Key.Peek(0).Remaining)
+					require.Equal(t, int(l.policyOf(0).burst), ch.Key.Peek(0).Remaining)
 				}
 			})
 		}
@@ -224,17 +224,17 @@ func TestTakeAll_UntrackedKeyIsJudgedWithTheOthers(t *testing.T) {
 			l, clock := newFrozen(t, c)
 			c.Clock = clock
 			a, b := l.Key("a"), mustNew(t, c).Key("b")
-			require.True(t, b.AllowN(int(l.burst)))
+			require.True(t, b.AllowN(int(l.policyOf(0).burst)))
 			h := holdByHand(t, b)
 			var d AllDecision
 			wait := goDo(1, func(int) { d = TakeAll(Charge{b, 1}, Charge{a, 0}) })
 			for range 4 {
 				runtime.Gosched() // into the wait for b, or the race is not run this time
 			}
-			require.True(t, a.AllowN(int(l.burst)))
+			require.True(t, a.AllowN(int(l.policyOf(0).burst)))
 			fresh := uint64(0)
-			if l.wide != nil {
-				fresh = l.wide.reset(h.word, h.tail)
+			if l.policyOf(0).wide != nil {
+				fresh = l.policyOf(0).wide.reset(h.word, h.tail)
 			}
 			h.release(fresh)
 			wait()
@@ -248,9 +248,9 @@ func TestTakeAll_EveryOtherCallWaits(t *testing.T) {
 	forEveryLayout(t, func(t *testing.T, c Config) {
 		for name, call := range map[string]func(k Key){
 			"Allow":   func(k Key) { assert.True(t, k.Allow()) },
-			"Take":    func(k Key) { assert.Equal(t, int(k.lim.burst)-3, k.Take(1).Remaining) },
-			"Peek":    func(k Key) { assert.Equal(t, int(k.lim.burst)-3, k.Peek(1).Remaining) },
-			"Peek 0":  func(k Key) { assert.Equal(t, int(k.lim.burst)-2, k.Peek(0).Remaining) },
+			"Take":    func(k Key) { assert.Equal(t, int(k.lim.policyOf(0).burst)-3, k.Take(1).Remaining) },
+			"Peek":    func(k Key) { assert.Equal(t, int(k.lim.policyOf(0).burst)-3, k.Peek(1).Remaining) },
+			"Peek 0":  func(k Key) { assert.Equal(t, int(k.lim.policyOf(0).burst)-2, k.Peek(0).Remaining) },
 			"Reset":   Key.Reset,
 			"Refund":  func(k Key) { k.Refund(1) },
 			"TakeAll": func(k Key) { assert.True(t, TakeAll(Charge{k, 1}).Allowed) },
@@ -277,7 +277,7 @@ func TestTakeAll_EveryOtherCallWaits(t *testing.T) {
 			if !changed {
 				spent = 2
 			}
-			require.Equal(t, int(l.burst)-spent, k.Peek(0).Remaining, name)
+			require.Equal(t, int(l.policyOf(0).burst)-spent, k.Peek(0).Remaining, name)
 		}
 	})
 }
@@ -298,7 +298,7 @@ func TestTakeAll_NewKeysSurviveGrowth(t *testing.T) {
 		require.Equal(t, 200, l.Len())
 		require.Zero(t, l.Stats().Untracked)
 		for _, ch := range charges {
-			require.Equal(t, int(l.burst)-1, ch.Key.Peek(0).Remaining)
+			require.Equal(t, int(l.policyOf(0).burst)-1, ch.Key.Peek(0).Remaining)
 		}
 	})
 }

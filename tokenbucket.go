@@ -26,9 +26,10 @@ import (
 //
 // The fields never overflow. Right after a charge at t the refill time is t
 // rounded down to a coarse unit, so spent = owed(t) + (t - refill) is at most
-// burst + 2^u - 1 < 2^(u+1); and t <= maxTick < 2^63 leaves 63-u bits for the
-// refill time. All bits set, or all but the last, would take t >= 2^63-2, which
-// maxTick excludes.
+// burst + 2^u - 1 < 2^(u+1); and t < 2^63 leaves 63-u bits for the refill time. The
+// word stays below reserved if t < 3*2^61; in 2189, if a tick is a nanosecond. (Where u
+// is 62, a single bit is left for the refill time, and the full tick must stay below
+// 2^63.)
 //
 // Invariant: refill + spent only grows, but for refunds; it is the tick at which the bucket is
 // full again. That makes the bucket agree with GCRA on every decision, since its
@@ -40,7 +41,15 @@ type tokenBucket struct {
 
 func newTokenBucket(l Limit) (algorithm, *ConfigError) {
 	s, err := newSchedule(l)
-	return &tokenBucket{schedule: s, coarse: uint(bits.Len64(s.burst - 1))}, err
+	if err != nil {
+		return nil, err
+	}
+	a := &tokenBucket{schedule: s, coarse: uint(bits.Len64(s.burst - 1))}
+	last := uint64(reserved/2 - 1)
+	if a.coarse == 62 {
+		last = min(last, 1<<63-1-s.burst)
+	}
+	return a, a.endAt(l, last)
 }
 
 func (a *tokenBucket) unpack(word uint64) (refill, spent uint64) {

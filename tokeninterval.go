@@ -37,7 +37,7 @@ type tokenInterval struct {
 
 func newTokenInterval(l Limit, offset time.Duration) (algorithm, *ConfigError) {
 	b := bits.Len(uint(l.burst()))
-	w, ok := newWindow(l.Period, offset, 64-b, minHorizon)
+	w, ok := newWindow(l.Period, offset, 64, b, minHorizon)
 	if !ok {
 		field := "Limit.Burst"
 		if l.Burst == 0 {

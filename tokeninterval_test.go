@@ -117,7 +117,7 @@ func TestTokenInterval_EndOfTime(t *testing.T) {
 	alg, err := newTokenInterval(c.Limit, 0)
 	require.Nil(t, err)
 	end := int64(alg.(*tokenInterval).last)
-	require.Equal(t, int64(1)<<62-2, end)
+	require.Equal(t, int64(3)<<60-1, end)
 	l := mustNew(t, c)
 	k := l.Key("k")
 	require.True(t, k.AllowAt(end-1, 3))
@@ -126,7 +126,7 @@ func TestTokenInterval_EndOfTime(t *testing.T) {
 		require.Equal(t, Decision{Limit: 3, RetryAfter: Never, ResetAfter: Never}, k.TakeAt(now, 1))
 	}
 	require.Equal(t, Decision{Limit: 3, RetryAfter: Never, ResetAfter: Never}, k.TakeAt(end-1, 1), "older")
-	require.Greater(t, l.alg.idleAt(l.load(k.id)), uint64(math.MaxInt64))
+	require.Greater(t, l.policyOf(0).alg.idleAt(wordOf(l, k.id)), uint64(math.MaxInt64))
 }
 
 func TestTokenInterval_RefusesWhatItCannotKeep(t *testing.T) {

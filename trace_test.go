@@ -25,7 +25,7 @@ func runTrace(t *testing.T, c Config, rows []traceRow) {
 	c.Clock = NewManualClock(t0)
 	l := mustNew(t, c)
 	for i, r := range rows {
-		want := Decision{Allowed: r.ok, Limit: int(l.burst), Remaining: r.remaining, RetryAfter: r.retry, ResetAfter: r.reset}
+		want := Decision{Allowed: r.ok, Limit: int(l.policyOf(0).burst), Remaining: r.remaining, RetryAfter: r.retry, ResetAfter: r.reset}
 		got := l.Key("k").TakeAt(t0.Add(r.at).UnixNano(), r.cost)
 		assert.Equal(t, want, got, "row %d: %d units at %v", i, r.cost, r.at)
 	}

@@ -6,30 +6,30 @@ import (
 
 // update puts what f makes of it in the place of the word of id, if id is tracked. The
 // tail is nil for one-word algorithms. f may be called several times.
-func (st *store) update(id uint64, f func(word uint64, tail []atomic.Uint64) uint64) {
+func (st *store) update(id uint64, f func(p *policy, word uint64, tail []atomic.Uint64) uint64) {
 	s := st.shardOf(id)
 	for {
 		t := s.table.Load()
 		i, found := t.find(id)
-		if !found || st.updateSlot(t, i, f) {
+		if !found || t.update(i, f) {
 			return
 		}
 		st.awaitMove(s)
 	}
 }
 
-func (st *store) updateSlot(t *table, i uint64, f func(word uint64, tail []atomic.Uint64) uint64) (ok bool) {
+func (t *table) update(i uint64, f func(p *policy, word uint64, tail []atomic.Uint64) uint64) (ok bool) {
 	e := &t.slots[i]
-	if st.wide != nil {
+	if t.policy.wide != nil {
 		word, ok := lockWord(e)
 		if ok {
-			e.word.Store(f(word, t.tails.of(i)))
+			e.word.Store(f(t.policy, word, t.tails.of(i)))
 		}
 		return ok
 	}
 	for {
 		word := e.released()
-		if word == moved || e.word.CompareAndSwap(word, f(word, nil)) {
+		if word == moved || e.word.CompareAndSwap(word, f(t.policy, word, nil)) {
 			return word != moved
 		}
 	}
@@ -37,25 +37,12 @@ func (st *store) updateSlot(t *table, i uint64, f func(word uint64, tail []atomi
 
 // reset makes id fresh. The key stays in its table, where the next sweep finds it
 // idle.
-func (st *store) reset(id uint64) {
-	st.update(id, func(word uint64, tail []atomic.Uint64) uint64 {
-		if st.wide != nil {
-			return st.wide.reset(word, tail)
-		}
-		return 0
-	})
-}
+func (st *store) reset(id uint64) { st.update(id, (*policy).reset) }
 
-// refund gives back cost units of id, 1 <= cost <= the burst.
+// refund gives back cost > 0 units of id.
 func (st *store) refund(id uint64, now int64, cost int) {
-	st.update(id, func(word uint64, tail []atomic.Uint64) uint64 {
-		switch {
-		case st.wide == nil:
-			return st.alg.refund(word, now, cost)
-		case word == 0:
-			return 0
-		}
-		return st.wide.refund(word, tail, now, cost)
+	st.update(id, func(p *policy, word uint64, tail []atomic.Uint64) uint64 {
+		return p.refund(word, tail, now, cost)
 	})
 }
 
@@ -63,9 +50,10 @@ func (st *store) refund(id uint64, now int64, cost int) {
 // the word waits without sleeping. A holder must not wait for a shard's lock, since a
 // rebuild holds that while it waits for words.
 type hold struct {
-	slot *slot // nil if the key is not tracked
-	tail []atomic.Uint64
-	word uint64 // as it was, without the lock bit
+	policy *policy
+	slot   *slot // nil if the key is not tracked
+	tail   []atomic.Uint64
+	word   uint64 // as it was, without the lock bit
 }
 
 // tryHold holds the word of id once nobody else does. It fails if the word is being
@@ -74,15 +62,15 @@ func (st *store) tryHold(id uint64) (h hold, ok bool) {
 	t := st.shardOf(id).table.Load()
 	i, found := t.find(id)
 	if !found {
-		return hold{}, true
+		return hold{policy: t.policy}, true
 	}
 	e := &t.slots[i]
-	if st.wide != nil {
+	if t.policy.wide != nil {
 		word, ok := lockWord(e)
 		if !ok {
 			return hold{}, false
 		}
-		return hold{e, t.tails.of(i), word}, true
+		return hold{t.policy, e, t.tails.of(i), word}, true
 	}
 	for {
 		word := e.released()
@@ -90,7 +78,7 @@ func (st *store) tryHold(id uint64) (h hold, ok bool) {
 			return hold{}, false
 		}
 		if e.word.CompareAndSwap(word, held) {
-			return hold{slot: e, word: word}, true
+			return hold{policy: t.policy, slot: e, word: word}, true
 		}
 	}
 }

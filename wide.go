@@ -115,21 +115,27 @@ func lockWord(e *slot) (word uint64, ok bool) {
 	}
 }
 
-// chargeWide decides one call under a wide algorithm, and unless d is nil writes
-// the numbers of the decision to it.
-func (st *store) chargeWide(id uint64, now int64, cost int, d *Decision) outcome {
+// chargeWide is charge under a wide algorithm. Unless d is nil it writes the numbers of
+// the decision to it.
+func (st *store) chargeWide(p *policy, id uint64, now int64, cost int, d *Decision) (*policy, outcome) {
+	if !p.fits(cost) {
+		return p, unfit
+	}
 	s := st.shardOf(id)
 	for {
 		t := s.table.Load()
+		if t.policy != p {
+			return t.policy, retrying
+		}
 		i, found := t.find(id)
 		if !found {
-			if _, out := st.insert(s, id, now, cost, d); out != retrying {
-				return out
+			if _, out := st.insert(s, p, id, now, cost, d); out != retrying {
+				return p, out
 			}
 			continue
 		}
-		if out := st.chargeTail(&t.slots[i], t.tails.of(i), now, cost, d); out != retrying {
-			return out
+		if out := st.chargeTail(p.wide, &t.slots[i], t.tails.of(i), now, cost, d); out != retrying {
+			return p, out
 		}
 		st.awaitMove(s)
 	}
@@ -138,7 +144,7 @@ func (st *store) chargeWide(id uint64, now int64, cost int, d *Decision) outcome
 // chargeTail decides on what it has read of the tail. A denial counts if the word
 // is still the same afterwards. So does an admission, by the swap that locks the
 // word.
-func (st *store) chargeTail(e *slot, tail []atomic.Uint64, now int64, cost int, d *Decision) outcome {
+func (st *store) chargeTail(wide wideAlgorithm, e *slot, tail []atomic.Uint64, now int64, cost int, d *Decision) outcome {
 	for {
 		word := e.word.Load()
 		if word == moved {
@@ -150,9 +156,9 @@ func (st *store) chargeTail(e *slot, tail []atomic.Uint64, now int64, cost int, 
 		}
 		var ok bool
 		if d != nil {
-			ok, d.Remaining, d.RetryAfter, d.ResetAfter = st.wide.describe(word, tail, now, cost, true)
+			ok, d.Remaining, d.RetryAfter, d.ResetAfter = wide.describe(word, tail, now, cost, true)
 		} else {
-			ok = st.wide.admit(word, tail, now, cost)
+			ok = wide.admit(word, tail, now, cost)
 		}
 		if !ok {
 			if e.word.Load() == word {
@@ -161,21 +167,26 @@ func (st *store) chargeTail(e *slot, tail []atomic.Uint64, now int64, cost int, 
 			continue
 		}
 		if e.word.CompareAndSwap(word, word|locked) {
-			e.word.Store(st.wide.commit(word, tail, now, cost))
+			e.word.Store(wide.commit(word, tail, now, cost))
 			return admitted
 		}
 		st.lostRaces.Inc()
 	}
 }
 
-// peekWide describes a call without charging it.
-func (st *store) peekWide(id uint64, now int64, cost int, charges bool) (allowed bool, remaining int, retry, reset time.Duration) {
+// peekWide describes a call in d without charging it. It fails if p is not the policy
+// that would decide it.
+func (st *store) peekWide(d *Decision, p *policy, id uint64, now int64, cost int, charges bool) (ok bool) {
 	s := st.shardOf(id)
 	for {
 		t := s.table.Load()
+		if t.policy != p {
+			return false
+		}
 		i, found := t.find(id)
 		if !found {
-			return st.wide.describe(0, nil, now, cost, charges)
+			d.Allowed, d.Remaining, d.RetryAfter, d.ResetAfter = p.wide.describe(0, nil, now, cost, charges)
+			return true
 		}
 		e, tail := &t.slots[i], t.tails.of(i)
 		for {
@@ -183,9 +194,9 @@ func (st *store) peekWide(id uint64, now int64, cost int, charges bool) (allowed
 			if word == moved {
 				break
 			}
-			allowed, remaining, retry, reset = st.wide.describe(word&^locked, tail, now, cost, charges)
+			d.Allowed, d.Remaining, d.RetryAfter, d.ResetAfter = p.wide.describe(word&^locked, tail, now, cost, charges)
 			if word&locked == 0 && e.word.Load() == word {
-				return allowed, remaining, retry, reset
+				return true
 			}
 			runtime.Gosched()
 		}

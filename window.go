@@ -19,15 +19,22 @@ type window struct {
 	last   uint64 // the last number; time stands still at its start
 }
 
-// newWindow returns windows of a period, shifted by 0 <= offset < period, and
-// numbered in the given bits. The number with all bits set is not used, so that no
-// word is all ones. ok is false if time would end before horizon < 2^63, nanoseconds
-// after 1970.
-func newWindow(period, offset time.Duration, numberBits int, horizon uint64) (w window, ok bool) {
-	if numberBits < 1 {
+// wideBits is how much of a wide word is its algorithm's.
+const wideBits = 62
+
+// newWindow returns windows of a period, shifted by 0 <= offset < period, and numbered
+// in what countBits leave of a word. In a word of 64 bits the numbers that begin with
+// two ones are not used, so that it stays below reserved. ok is false if time would end
+// before horizon < 2^63, nanoseconds after 1970.
+func newWindow(period, offset time.Duration, wordBits, countBits int, horizon uint64) (w window, ok bool) {
+	numberBits := wordBits - countBits
+	if numberBits < 2 {
 		return window{}, false
 	}
-	w = window{period: uint64(period), last: 1<<numberBits - 2}
+	w = window{period: uint64(period), last: 1<<numberBits - 1}
+	if wordBits != wideBits {
+		w.last = 3<<(numberBits-2) - 1
+	}
 	if offset != 0 {
 		w.shift = uint64(period - offset)
 	}
@@ -35,12 +42,12 @@ func newWindow(period, offset time.Duration, numberBits int, horizon uint64) (w 
 	return w, hi != 0 || end >= horizon+w.shift
 }
 
-// largestRate returns the largest rate whose count leaves enough of the given bits
-// for the number of a window.
+// largestRate returns the largest rate whose count leaves enough bits of the word for
+// the number of a window.
 func largestRate(period, offset time.Duration, wordBits int) uint64 {
 	countBits := wordBits - 1
 	for countBits > 0 {
-		if _, ok := newWindow(period, offset, wordBits-countBits, minHorizon); ok {
+		if _, ok := newWindow(period, offset, wordBits, countBits, minHorizon); ok {
 			break
 		}
 		countBits--

@@ -23,30 +23,30 @@ func TestWindow_NumbersAreExact(t *testing.T) {
 
 // TestWindow_TimeStandsStillAtTheEnd, and never goes back there.
 func TestWindow_TimeStandsStillAtTheEnd(t *testing.T) {
-	w, ok := newWindow(1000, 0, 8, 1)
+	w, ok := newWindow(1000, 0, wideBits, wideBits-8, 1)
 	require.True(t, ok)
-	require.Equal(t, uint64(254), w.last)
-	for _, now := range []int64{254_000, 254_999, 255_000, 255_001, math.MaxInt64} {
+	require.Equal(t, uint64(255), w.last)
+	for _, now := range []int64{255_000, 255_999, 256_000, 256_001, math.MaxInt64} {
 		number, elapsed := w.at(now)
-		require.Equal(t, [2]uint64{254, 0}, [2]uint64{number, elapsed}, "%d", now)
+		require.Equal(t, [2]uint64{255, 0}, [2]uint64{number, elapsed}, "%d", now)
 	}
-	require.Equal(t, uint64(254_000), w.start(254))
-	require.Equal(t, uint64(math.MaxUint64), w.start(255))
+	require.Equal(t, uint64(255_000), w.start(255))
+	require.Equal(t, uint64(math.MaxUint64), w.start(256))
 
-	w, ok = newWindow(1000, 300, 8, 1) // the first one ends at 300
+	w, ok = newWindow(1000, 300, wideBits, wideBits-8, 1) // the first one ends at 300
 	require.True(t, ok)
-	for _, now := range []int64{253_300, 254_299, math.MaxInt64} {
+	for _, now := range []int64{254_300, 255_299, math.MaxInt64} {
 		number, elapsed := w.at(now)
-		require.Equal(t, [2]uint64{254, 0}, [2]uint64{number, elapsed}, "%d", now)
+		require.Equal(t, [2]uint64{255, 0}, [2]uint64{number, elapsed}, "%d", now)
 	}
-	require.Equal(t, uint64(253_300), w.start(254))
-	require.Equal(t, uint64(math.MaxUint64), w.start(255))
+	require.Equal(t, uint64(254_300), w.start(255))
+	require.Equal(t, uint64(math.MaxUint64), w.start(256))
 }
 
 // TestWindow_LargestRateIsTheLargest: it is accepted, and one more is not.
 func TestWindow_LargestRateIsTheLargest(t *testing.T) {
 	for _, period := range []time.Duration{1, 3, 1000, time.Second, time.Minute, day} {
-		for a, wordBits := range map[Algorithm]int{FixedWindow: 64, SlidingWindow: 63} {
+		for a, wordBits := range map[Algorithm]int{FixedWindow: 64, SlidingWindow: wideBits} {
 			for _, offset := range []time.Duration{0, period / 2, min(1, period-1)} {
 				rate := largestRate(period, offset, wordBits)
 				if rate >= math.MaxInt {
@@ -67,14 +67,17 @@ func TestWindow_LargestRateIsTheLargest(t *testing.T) {
 // a number, so that time could end a period earlier.
 func TestWindow_NewMeetsTheHorizonWithAnyOffset(t *testing.T) {
 	for _, offset := range []time.Duration{0, 1, 999} {
-		_, ok := newWindow(1000, offset, 8, uint64(254_000-(1000-offset)%1000))
+		_, ok := newWindow(1000, offset, wideBits, wideBits-8, uint64(255_000-(1000-offset)%1000))
 		require.True(t, ok)
-		_, ok = newWindow(1000, offset, 8, uint64(254_001-(1000-offset)%1000))
+		_, ok = newWindow(1000, offset, wideBits, wideBits-8, uint64(255_001-(1000-offset)%1000))
 		require.False(t, ok)
 	}
-	_, ok := newWindow(math.MaxInt64, 1, 1, 1)
+	_, ok := newWindow(math.MaxInt64, 1, wideBits, wideBits-1, 1)
 	require.False(t, ok, "a single window is no time")
-	w, ok := newWindow(math.MaxInt64, 1, 2, math.MaxInt64)
+	w, ok := newWindow(1000, 0, 64, 56, 1)
+	require.True(t, ok)
+	require.Equal(t, uint64(191), w.last, "numbers that begin with two ones are not used")
+	w, ok = newWindow(math.MaxInt64, 1, wideBits, wideBits-2, math.MaxInt64)
 	require.True(t, ok)
 	require.Equal(t, uint64(1), w.start(1))
 }

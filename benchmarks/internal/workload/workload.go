@@ -29,22 +29,22 @@ type Workload struct {
 	Unique bool
 }
 
-// lifetime is 150 years of 365 days: longer than any run, and short enough for peers
-// that add it to the Unix time in nanoseconds.
-const lifetime = 150 * 365 * 24 * time.Hour
+// lifetime is 2^62 ns, 146 years: longer than any run, and short enough for peers that
+// add it to the Unix time in nanoseconds.
+const lifetime = time.Duration(1 << 62)
 
 // The limits.
 var (
 	// generous is not spent by all calls that one limiter gets: the driver keeps count.
 	// An hour would do, but windows that are aligned to the epoch end at the full hour
-	// and take their keys along. These end in 2119, so that the number of a window and
+	// and take their keys along. These end in 2116, so that the number of a window and
 	// two counts fit into one word, and every algorithm of sluice's is on its fast path.
-	generous = peers.Options{Rate: 2_000_000_000, Period: lifetime, Burst: 2_000_000_000}
+	generous = peers.Options{Rate: 1 << 30, Period: lifetime, Burst: 1 << 30}
 	// spent is one unit that does not come back. It takes a century: where a second unit
 	// is judged by the time at which it would come back, twice the period is added.
 	spent = peers.Options{Rate: 1, Period: 100 * 365 * 24 * time.Hour, Burst: 1}
 	// Once is for keys that are charged once, and that are not idle before the run ends.
-	Once = peers.Options{Rate: 10, Period: lifetime, Burst: 10}
+	Once = peers.Options{Rate: 8, Period: lifetime, Burst: 8}
 )
 
 // unhurried takes the place of generous for subjects that cannot hold two thousand
