@@ -78,6 +78,24 @@ type Config struct {
 	// WouldDeny instead of Denied, and TopDenied lists the keys all the same.
 	Shadow bool
 
+	// BlockFor is how long a denied call blocks its key: all calls for it are then denied,
+	// with a RetryAfter that says until when, and after that it is fresh. A key that would
+	// take longer to become fresh by itself is blocked for as long as that. 0 does not
+	// block. Calls with a cost that is denied whatever the key's state do not block, nor do
+	// Peek, Wait and Reserve. A charge of a TakeAll blocks its key if it was denied itself.
+	BlockFor time.Duration
+
+	// BlockAfter is how many denials in a row, with no admitted call between them, it
+	// takes for BlockFor, at most 1,048,576. 0 and 1 block at the first. More than one
+	// takes 12 bytes a slot for the count, and Allow is then as slow as Take.
+	BlockAfter int
+
+	// CountDenied makes denied calls count under the window algorithms, up to the limit, so
+	// that a client that goes on hammering stays limited. Under SlidingLog that means that
+	// nothing is admitted before the client has kept to the limit for a period; under the
+	// others, that a window it has hammered in is a full one.
+	CountDenied bool
+
 	// TopDenied is how many keys Limiter.TopDenied can list, at most 65,536. 0 means
 	// that denials are not attributed to keys.
 	TopDenied int
@@ -97,6 +115,10 @@ const (
 	SlidingLog
 	FixedWindow
 )
+
+func (a Algorithm) windowed() bool {
+	return a == SlidingWindow || a == SlidingLog || a == FixedWindow
+}
 
 // Refill is how a TokenBucket gains its tokens.
 type Refill uint8
@@ -250,6 +272,7 @@ const (
 	defaultTTL     = 10 * time.Second
 	maxShards      = 1 << 16
 	maxTopDenied   = 1 << 16
+	maxBlockAfter  = 1 << 20
 )
 
 // withDefaults returns c with every zero field but Limit and Shards replaced by
@@ -277,6 +300,15 @@ func (c Config) withDefaults() (Config, *ConfigError) {
 		return c, configErrorf("Shards", "%d is negative; want 0 for a default, or 1 to %d", c.Shards, maxShards)
 	case c.Shards > maxShards:
 		return c, configErrorf("Shards", "%d is too many; want 0 for a default, or 1 to %d", c.Shards, maxShards)
+	case c.BlockFor < 0:
+		return c, configErrorf("BlockFor", "%v is negative; want 0 for no blocks, or a positive duration", c.BlockFor)
+	case c.BlockAfter < 0 || c.BlockAfter > maxBlockAfter:
+		return c, configErrorf("BlockAfter", "%d is not a number of denials; want 0 to %d", c.BlockAfter, maxBlockAfter)
+	case c.BlockAfter > 0 && c.BlockFor == 0:
+		return c, configErrorf("BlockAfter", "%d with a BlockFor of 0, which does not block; want 0, or a BlockFor", c.BlockAfter)
+	case c.CountDenied && !c.Algorithm.windowed():
+		return c, configErrorf("CountDenied", "true with %v, which counts what is admitted; want false, or %v, %v or %v",
+			c.Algorithm, SlidingWindow, SlidingLog, FixedWindow)
 	case c.TopDenied < 0 || c.TopDenied > maxTopDenied:
 		return c, configErrorf("TopDenied", "%d is not a number of keys that can be kept; want 0 to %d", c.TopDenied, maxTopDenied)
 	}
@@ -326,8 +358,7 @@ func (c Config) enforced() Limit {
 	if c.Soft == 0 {
 		return l
 	}
-	switch c.Algorithm {
-	case SlidingWindow, SlidingLog, FixedWindow:
+	if c.Algorithm.windowed() {
 		return Per(l.Rate+c.Soft, l.Period)
 	}
 	return l.WithBurst(l.burst() + c.Soft)
@@ -335,12 +366,9 @@ func (c Config) enforced() Limit {
 
 func (c Config) validateWindowBurst() *ConfigError {
 	l := c.Limit
-	switch c.Algorithm {
-	case SlidingWindow, SlidingLog, FixedWindow:
-		if l.Burst != 0 && l.Burst != l.Rate && l.Rate != 0 && l.Rate != math.MaxInt {
-			return configErrorf("Limit.Burst", "%d with %v; a window algorithm admits at most the rate at once, want 0 or %d",
-				l.Burst, c.Algorithm, l.Rate)
-		}
+	if c.Algorithm.windowed() && l.Burst != 0 && l.Burst != l.Rate && l.Rate != 0 && l.Rate != math.MaxInt {
+		return configErrorf("Limit.Burst", "%d with %v; a window algorithm admits at most the rate at once, want 0 or %d",
+			l.Burst, c.Algorithm, l.Rate)
 	}
 	return nil
 }

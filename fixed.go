@@ -2,6 +2,7 @@ package sluice
 
 import (
 	"math/bits"
+	"sync/atomic"
 	"time"
 )
 
@@ -52,6 +53,11 @@ func (a *fixedWindow) charge(word uint64, now int64, cost int) (uint64, bool) {
 		return word, false
 	}
 	return number<<a.bits | count, true
+}
+
+func (a *fixedWindow) countDenied(word uint64, _ []atomic.Uint64, now int64, cost int) uint64 {
+	number, count := a.roll(word, now)
+	return number<<a.bits | countDenied(count, cost, a.limit)
 }
 
 func (a *fixedWindow) refund(word uint64, now int64, cost int) uint64 {

@@ -80,6 +80,11 @@ func (a *anchoredWindow) commit(word uint64, tail []atomic.Uint64, now int64, co
 	return word + uint64(cost)
 }
 
+func (a *anchoredWindow) countDenied(word uint64, tail []atomic.Uint64, now int64, cost int) uint64 {
+	_, count := a.roll(word, tail, now)
+	return word + countDenied(count, cost, a.limit) - count
+}
+
 func (a *anchoredWindow) refund(word uint64, tail []atomic.Uint64, now int64, cost int) uint64 {
 	_, count := a.roll(word, tail, now)
 	return word - min(uint64(cost), count)

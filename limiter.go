@@ -144,6 +144,18 @@ func (l *Limiter) Reset(key string) { l.reset(l.hash.string(key)) }
 // with an older time than the units given back is then charged at its own time.
 func (l *Limiter) Refund(key string, cost int) { l.refundAt(l.hash.string(key), l.now(), cost) }
 
+// Block denies all calls for key for the time d, or longer if the key is blocked for
+// longer or would take longer to become fresh by itself. Then the key is fresh. What d
+// does not fit in before 2116 does not end; a d that is not positive does nothing. Block
+// reports whether it has blocked the key: it cannot if there is no room for it at MaxKeys
+// under DenyNew and AdmitNew, nor under Unlimited, which keeps no state. EvictSoonest drops
+// blocked keys last.
+func (l *Limiter) Block(key string, d time.Duration) bool { return l.blockAt(l.hash.string(key), d) }
+
+// Unblock ends the block of key, which is then fresh. It does nothing if key is not
+// blocked.
+func (l *Limiter) Unblock(key string) { l.unblock(l.hash.string(key)) }
+
 // Len returns the number of tracked keys, idle ones that have not been swept yet
 // included. It is at most MaxKeys at any time.
 func (l *Limiter) Len() int { return l.len() }
@@ -230,6 +242,12 @@ func (k Key) Reset() { k.lim.reset(k.id) }
 // Refund is Limiter.Refund for this key.
 func (k Key) Refund(cost int) { k.lim.refundAt(k.id, k.lim.now(), cost) }
 
+// Block is Limiter.Block for this key.
+func (k Key) Block(d time.Duration) bool { return k.lim.blockAt(k.id, d) }
+
+// Unblock is Limiter.Unblock for this key.
+func (k Key) Unblock() { k.lim.unblock(k.id) }
+
 // AllowAt is AllowN at now, the caller's own reading of the limiter's clock in
 // Unix nanoseconds, so that one reading can serve a batch. It must come from that
 // clock, which says what is idle: with recorded times, give the limiter a
@@ -267,11 +285,10 @@ func (l *Limiter) allowSlow(id uint64, now int64, cost int) bool {
 		l.edge(&d, p, id, now, cost)
 		return d.Allowed
 	}
-	allowed := out.allowed()
 	if l.tally != nil {
-		l.tally.count(id>>l.shift, allowed)
+		l.tally.count(id>>l.shift, out)
 	}
-	return allowed
+	return out.allowed()
 }
 
 // takeAt describes the decision in d, which is zero. (Passed back from frame to
@@ -301,7 +318,7 @@ func (l *Limiter) takeAt(d *Decision, id uint64, now int64, cost int) {
 		d.Remaining, d.RetryAfter, d.ResetAfter = p.describe(word, now, cost, d.Allowed)
 	}
 	if l.tally != nil {
-		l.tally.count(id>>l.shift, d.Allowed)
+		l.tally.count(id>>l.shift, out)
 	}
 }
 
@@ -339,6 +356,11 @@ func (l *Limiter) amend(d *Decision, cost int) {
 	}
 }
 
+func (l *Limiter) blockAt(id uint64, d time.Duration) bool {
+	now := max(l.now(), 0)
+	return d > 0 && l.block(id, now, after(now, d))
+}
+
 func (l *Limiter) refundAt(id uint64, now int64, cost int) {
 	if cost > 0 {
 		l.refund(id, max(now, 0), cost)
@@ -365,7 +387,11 @@ func (l *Limiter) peekAt(d *Decision, id uint64, now int64, cost int) {
 func (l *Limiter) edge(d *Decision, p *policy, id uint64, now int64, cost int) {
 	l.judgeEdge(d, p, id, now, cost)
 	if l.tally != nil && cost != 0 {
-		l.tally.count(id>>l.shift, d.Allowed)
+		out := denied
+		if d.Allowed {
+			out = admitted
+		}
+		l.tally.count(id>>l.shift, out)
 	}
 }
 
@@ -395,11 +421,6 @@ func (l *Limiter) inspect(d *Decision, p *policy, id uint64, now int64, cost int
 	if !ok {
 		return false
 	}
-	next, admits := p.alg.charge(word, now, cost)
-	if admits && charges {
-		word = next
-	}
-	d.Allowed = admits
-	d.Remaining, d.RetryAfter, d.ResetAfter = p.describe(word, now, cost, admits)
+	d.Allowed, d.Remaining, d.RetryAfter, d.ResetAfter = p.judge(word, nil, now, cost, charges)
 	return true
 }

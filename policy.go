@@ -12,6 +12,7 @@ type policy struct {
 	alg   algorithm // one of alg and wide is set, unless there has never been a limit to keep
 	wide  wideAlgorithm
 	limit Limit
+	penalty
 	burst uint64 // costs from 1 to burst are decided by the key's state; others by Limiter.edge
 	plain uint64 // the same for Limiter.allowAt, which not everything is plain enough for
 	empty *table // of a shard without keys. It takes no ids.
@@ -19,15 +20,16 @@ type policy struct {
 
 // newPolicy returns the policy of c, whose defaults are filled in.
 func newPolicy(c Config) (*policy, *ConfigError) {
-	p := &policy{limit: c.Limit}
+	p := &policy{limit: c.Limit, penalty: penalty{blockFor: int64(c.BlockFor)}}
 	if !p.unlimited() && !p.denyAll() {
 		var err *ConfigError
 		if p.alg, p.wide, err = newAlgorithm(c); err != nil {
 			return nil, err
 		}
 		p.burst = uint64(c.enforced().burst())
+		p.punish(c)
 	}
-	if p.alg != nil && !c.Stats {
+	if p.alg != nil && !c.Stats && !p.denies {
 		p.plain = p.burst
 	}
 	p.empty = &table{slots: make([]slot, 1), policy: p}
@@ -71,42 +73,85 @@ func (p *policy) denyAll() bool   { return p.limit.Rate == 0 }
 func (p *policy) fits(cost int) bool { return uint64(cost)-1 < p.burst }
 
 func (p *policy) idleAt(e entry) uint64 {
+	word := e.word
 	if p.wide != nil {
-		return p.wide.idleAt(e.word&^locked, e.tail)
+		word &^= locked
 	}
-	return p.alg.idleAt(e.word)
+	switch until := p.blockedUntil(word, e.tail); {
+	case until > 0:
+		return until
+	case p.wide != nil:
+		return p.wide.idleAt(word, e.tail)
+	}
+	return p.alg.idleAt(word)
 }
 
+// rank orders keys as their algorithm does, and blocked ones after all others.
 func (p *policy) rank(e entry, now int64) uint64 {
+	word := e.word
 	if p.wide != nil {
-		return p.wide.rank(e.word&^locked, e.tail, now)
+		word &^= locked
 	}
-	return p.alg.rank(e.word, now)
+	switch until := p.blockedUntil(word, e.tail); {
+	case until > 0:
+		return blockedWord(until)
+	case p.wide != nil:
+		return p.wide.rank(word, e.tail, now)
+	}
+	return p.alg.rank(word, now)
+}
+
+// judge describes a call for a key with the word. With charges, an admitted call is
+// described as having been charged.
+func (p *policy) judge(word uint64, tail []atomic.Uint64, now int64, cost int, charges bool) (allowed bool, remaining int, retry, reset time.Duration) {
+	switch at := p.blockedUntil(word, tail); {
+	case at > uint64(now):
+		wait := until(at, now)
+		return false, 0, wait, wait
+	case at > 0:
+		word = 0
+	}
+	if p.wide != nil {
+		return p.wide.describe(word, tail, now, cost, charges)
+	}
+	next, allowed := p.alg.charge(word, now, cost)
+	if allowed && charges {
+		word = next
+	}
+	remaining, retry, reset = p.alg.describe(word, now, cost, allowed)
+	return allowed, remaining, retry, reset
 }
 
 // describe describes the call that left the key with word, of a one-word algorithm.
 func (p *policy) describe(word uint64, now int64, cost int, allowed bool) (remaining int, retry, reset time.Duration) {
+	if word >= reserved {
+		wait := until(p.blockedUntil(word, nil), now)
+		return 0, wait, wait
+	}
 	return p.alg.describe(word, now, cost, allowed)
 }
 
-// refund returns the word after a refund.
+// refund returns the word after a refund, which does nothing for a blocked key.
 func (p *policy) refund(word uint64, tail []atomic.Uint64, now int64, cost int) uint64 {
 	cost = int(min(uint64(cost), p.burst))
 	switch {
+	case word == 0 || cost == 0 || p.blockedUntil(word, tail) > 0:
+		return word
 	case p.wide == nil:
 		return p.alg.refund(word, now, cost)
-	case word == 0:
-		return 0
 	}
 	return p.wide.refund(word, tail, now, cost)
 }
 
 // reset returns the word of a key that is fresh.
 func (p *policy) reset(word uint64, tail []atomic.Uint64) uint64 {
-	if p.wide != nil {
-		return p.wide.reset(word, tail)
+	switch {
+	case p.wide == nil:
+		return 0
+	case p.blockedUntil(word, tail) > 0:
+		return p.unblock(word, tail)
 	}
-	return 0
+	return p.wide.reset(word, tail)
 }
 
 // worstCase is the most that a key can be admitted in a closed span of d >= 0 ns.

@@ -110,6 +110,7 @@ const (
 	admitted
 	waved    // admitted without state: there is no room for the key
 	refused  // denied because there is no room for the key
+	blocked  // denied because the key is blocked
 	unfit    // not for the key's state to decide: see Limiter.edge
 	retrying // start over
 )
@@ -173,12 +174,22 @@ func (st *store) charge(p *policy, id uint64, now int64, cost int) (uint64, *pol
 				runtime.Gosched()
 				continue
 			}
-			next, ok := p.alg.charge(word, now, cost)
+			from, until := word, uint64(0)
+			if word >= reserved {
+				if from, until = p.admissible(word, nil, now); until > 0 {
+					return word, p, blocked
+				}
+			}
+			next, ok := p.alg.charge(from, now, cost)
+			out := admitted
 			if !ok {
-				return word, p, denied
+				if !p.denies {
+					return word, p, denied
+				}
+				next, out = p.deny(word, nil, now, cost), denied
 			}
 			if e.word.CompareAndSwap(word, next) {
-				return next, p, admitted
+				return next, p, out
 			}
 			st.lostRaces.Inc()
 		}

@@ -187,6 +187,12 @@ func (a *slidingWindowWord) pack(c counts) uint64 {
 	return c.number<<(2*a.bits) | c.cur<<a.bits | c.prev
 }
 
+func (a *slidingWindowWord) countDenied(word uint64, _ []atomic.Uint64, now int64, cost int) uint64 {
+	c, _ := a.roll(a.unpack(word), now)
+	c.cur = countDenied(c.cur, cost, a.limit)
+	return a.pack(c)
+}
+
 func (a *slidingWindowWord) refund(word uint64, now int64, cost int) uint64 {
 	c, _ := a.roll(a.unpack(word), now)
 	if c.cur == 0 && c.prev == 0 {
@@ -238,6 +244,12 @@ func (a *slidingWindowWide) commit(word uint64, tail []atomic.Uint64, now int64,
 	c, _ := a.roll(a.unpack(word, tail), now)
 	tail[0].Store(c.prev)
 	return c.number<<a.bits | c.cur + uint64(cost)
+}
+
+func (a *slidingWindowWide) countDenied(word uint64, tail []atomic.Uint64, now int64, cost int) uint64 {
+	c, _ := a.roll(a.unpack(word, tail), now)
+	tail[0].Store(c.prev)
+	return c.number<<a.bits | countDenied(c.cur, cost, a.limit)
 }
 
 func (a *slidingWindowWide) refund(word uint64, tail []atomic.Uint64, now int64, cost int) uint64 {

@@ -109,6 +109,12 @@ func (a *slidingLog) commit(word uint64, ring []atomic.Uint64, now int64, cost i
 	return a.nextVersion(word) | written
 }
 
+// countDenied writes the cost as if it had been admitted: the ring then holds the newest
+// units asked for.
+func (a *slidingLog) countDenied(word uint64, ring []atomic.Uint64, now int64, cost int) uint64 {
+	return a.commit(word, ring, now, cost)
+}
+
 // refund takes the newest units out. In a ring that has been full, their places
 // become the oldest ones. What they had overwritten is not brought back; it did not
 // count any more.

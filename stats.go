@@ -16,6 +16,10 @@ type Stats struct {
 	// although the limit would have denied them.
 	WouldDeny uint64
 
+	// Blocked counts the calls, among those denied, that were denied because their key was
+	// blocked. It stays 0 without Config.Stats.
+	Blocked uint64
+
 	// Evicted counts live keys dropped at MaxKeys: each of them may have been
 	// admitted more than its limit since. Untracked counts calls for new keys that were
 	// decided without state, denied under DenyNew or admitted under AdmitNew; also
@@ -39,15 +43,18 @@ type Stats struct {
 type tally []stripe
 
 type stripe struct {
-	admitted, denied atomic.Uint64
-	_                [112]byte // to a pair of cache lines, as shards
+	admitted, denied, blocked atomic.Uint64
+	_                         [104]byte // to a pair of cache lines, as shards
 }
 
 // count counts a call for id, which is in the shard of the same number.
-func (t tally) count(shard uint64, allowed bool) {
-	if allowed {
+func (t tally) count(shard uint64, out outcome) {
+	switch {
+	case out.allowed():
 		t[shard].admitted.Add(1)
-	} else {
+	case out == blocked:
+		t[shard].blocked.Add(1)
+	default:
 		t[shard].denied.Add(1)
 	}
 }
@@ -66,7 +73,9 @@ func (l *Limiter) Stats() Stats {
 	}
 	for i := range l.tally {
 		s.Admitted += l.tally[i].admitted.Load()
-		s.Denied += l.tally[i].denied.Load()
+		blocked := l.tally[i].blocked.Load()
+		s.Blocked += blocked
+		s.Denied += l.tally[i].denied.Load() + blocked
 	}
 	if l.shadow {
 		s.Admitted, s.Denied, s.WouldDeny = s.Admitted+s.Denied, 0, s.Denied

@@ -94,7 +94,8 @@ type claim struct {
 	edge  bool    // decided by the cost alone: see Limiter.edge
 	full  outcome // waved or refused, if there was no room to track the key
 	hold
-	next uint64 // the word after the charge, of a one-word algorithm
+	next  uint64 // the word after the charge, of a one-word algorithm
+	until uint64 // when the key's block ends, if it is blocked
 	Decision
 }
 
@@ -230,9 +231,13 @@ func (c *claim) judge() {
 	switch {
 	case c.edge:
 	case !c.ready() || c.slot != nil || c.cost == 0:
-		if wide := c.policy.wide; wide != nil {
+		c.word, c.until = c.policy.admissible(c.word, c.tail, c.now)
+		switch wide := c.policy.wide; {
+		case c.until > 0:
+			c.Allowed = false
+		case wide != nil:
 			c.Allowed = wide.admit(c.word, c.tail, c.now, unit)
-		} else {
+		default:
 			c.next, c.Allowed = c.policy.alg.charge(c.word, c.now, unit)
 		}
 	default:
@@ -264,33 +269,45 @@ func (c *claim) track(last bool) {
 	}
 }
 
-// settle describes the claim, charges it if all are admitted, and lets its key go.
+// settle describes the claim, charges it if all are admitted, and lets its key go. A
+// claim that is denied itself leaves its key as a denied Take would.
 func (c *claim) settle(all bool) {
 	if !c.Allowed {
 		c.lim.deny(c.id, "", c.cost)
 	}
 	if t := c.lim.tally; t != nil && c.cost != 0 && (all || !c.Allowed) {
-		t.count(c.id>>c.lim.shift, c.Allowed)
+		t.count(c.id>>c.lim.shift, c.outcome())
 	}
 	charges := all && c.Allowed && c.cost > 0
-	unit := max(c.cost, 1)
+	p, unit := c.policy, max(c.cost, 1)
 	switch {
 	case c.edge:
 	case c.slot == nil && c.full == waved:
-		c.Remaining = int(c.policy.burst)
+		c.Remaining = int(p.burst)
 	case c.slot == nil && c.full == refused:
-		c.RetryAfter = c.policy.limit.interval()
-	case c.policy.wide != nil:
-		_, c.Remaining, c.RetryAfter, _ = c.policy.wide.describe(c.word, c.tail, c.now, unit, charges)
-		if charges {
-			c.word = c.policy.wide.commit(c.word, c.tail, c.now, c.cost)
-		}
+		c.RetryAfter = p.limit.interval()
+	case charges && p.wide == nil:
+		c.word = c.next
+		c.Remaining, c.RetryAfter, _ = p.describe(c.word, c.now, unit, true)
 	default:
-		if charges {
-			c.word = c.next
+		if p.denies && !c.Allowed && c.until == 0 && c.slot != nil && c.cost > 0 {
+			c.word = p.deny(c.word, c.tail, c.now, c.cost)
 		}
-		c.Remaining, c.RetryAfter, _ = c.policy.describe(c.word, c.now, unit, c.Allowed)
+		_, c.Remaining, c.RetryAfter, _ = p.judge(c.word, c.tail, c.now, unit, charges)
+		if charges {
+			c.word = p.wide.commit(c.word, c.tail, c.now, c.cost)
+		}
 	}
 	c.release(c.word)
 	c.lim.amend(&c.Decision, c.cost)
+}
+
+func (c *claim) outcome() outcome {
+	switch {
+	case c.Allowed:
+		return admitted
+	case c.until > 0:
+		return blocked
+	}
+	return denied
 }

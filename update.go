@@ -4,15 +4,19 @@ import (
 	"sync/atomic"
 )
 
-// update puts what f makes of it in the place of the word of id, if id is tracked. The
-// tail is nil for one-word algorithms. f may be called several times.
-func (st *store) update(id uint64, f func(p *policy, word uint64, tail []atomic.Uint64) uint64) {
+// update puts what f makes of it in the place of the word of id, if id is tracked, and
+// reports whether it is. The tail is nil for one-word algorithms. f may be called several
+// times.
+func (st *store) update(id uint64, f func(p *policy, word uint64, tail []atomic.Uint64) uint64) (tracked bool) {
 	s := st.shardOf(id)
 	for {
 		t := s.table.Load()
 		i, found := t.find(id)
-		if !found || t.update(i, f) {
-			return
+		if !found {
+			return false
+		}
+		if t.update(i, f) {
+			return true
 		}
 		st.awaitMove(s)
 	}
@@ -38,6 +42,35 @@ func (t *table) update(i uint64, f func(p *policy, word uint64, tail []atomic.Ui
 // reset makes id fresh. The key stays in its table, where the next sweep finds it
 // idle.
 func (st *store) reset(id uint64) { st.update(id, (*policy).reset) }
+
+// block blocks id until then at least. It fails where the key cannot be tracked.
+func (st *store) block(id uint64, now int64, until uint64) bool {
+	for {
+		tracked := st.update(id, func(p *policy, word uint64, tail []atomic.Uint64) uint64 {
+			return p.block(word, tail, until)
+		})
+		if tracked {
+			return true
+		}
+		p := st.policyOf(id)
+		if p.burst == 0 {
+			return p.denyAll()
+		}
+		if _, out := st.insert(st.shardOf(id), p, id, now, 0, nil); out == waved || out == refused {
+			return false
+		}
+	}
+}
+
+// unblock ends the block of id, if there is one.
+func (st *store) unblock(id uint64) {
+	st.update(id, func(p *policy, word uint64, tail []atomic.Uint64) uint64 {
+		if p.blockedUntil(word, tail) > 0 {
+			return p.unblock(word, tail)
+		}
+		return word
+	})
+}
 
 // refund gives back cost > 0 units of id.
 func (st *store) refund(id uint64, now int64, cost int) {

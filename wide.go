@@ -134,7 +134,7 @@ func (st *store) chargeWide(p *policy, id uint64, now int64, cost int, d *Decisi
 			}
 			continue
 		}
-		if out := st.chargeTail(p.wide, &t.slots[i], t.tails.of(i), now, cost, d); out != retrying {
+		if out := st.chargeTail(p, &t.slots[i], t.tails.of(i), now, cost, d); out != retrying {
 			return p, out
 		}
 		st.awaitMove(s)
@@ -142,9 +142,9 @@ func (st *store) chargeWide(p *policy, id uint64, now int64, cost int, d *Decisi
 }
 
 // chargeTail decides on what it has read of the tail. A denial counts if the word
-// is still the same afterwards. So does an admission, by the swap that locks the
+// is still the same afterwards. So does whatever is written, by the swap that locks the
 // word.
-func (st *store) chargeTail(wide wideAlgorithm, e *slot, tail []atomic.Uint64, now int64, cost int, d *Decision) outcome {
+func (st *store) chargeTail(p *policy, e *slot, tail []atomic.Uint64, now int64, cost int, d *Decision) outcome {
 	for {
 		word := e.word.Load()
 		if word == moved {
@@ -154,24 +154,54 @@ func (st *store) chargeTail(wide wideAlgorithm, e *slot, tail []atomic.Uint64, n
 			runtime.Gosched()
 			continue
 		}
-		var ok bool
-		if d != nil {
-			ok, d.Remaining, d.RetryAfter, d.ResetAfter = wide.describe(word, tail, now, cost, true)
+		ok, out := false, denied
+		if word&blockedTail != 0 {
+			ok, out = judgeBlocked(p, word, tail, now, cost, d)
+		} else if d != nil {
+			ok, d.Remaining, d.RetryAfter, d.ResetAfter = p.wide.describe(word, tail, now, cost, true)
 		} else {
-			ok = wide.admit(word, tail, now, cost)
+			ok = p.wide.admit(word, tail, now, cost)
 		}
-		if !ok {
+		if !ok && (out == blocked || !p.denies) {
 			if e.word.Load() == word {
-				return denied
+				return out
 			}
 			continue
 		}
-		if e.word.CompareAndSwap(word, word|locked) {
-			e.word.Store(wide.commit(word, tail, now, cost))
+		if !e.word.CompareAndSwap(word, word|locked) {
+			st.lostRaces.Inc()
+			continue
+		}
+		// The word is the same, but what is beside it may not be: a block can have become
+		// longer, and under a denial a refund may have made room.
+		from, until := p.admissible(word, tail, now)
+		switch {
+		case until > 0 || !ok && p.wide.admit(from, tail, now, cost):
+			e.word.Store(word)
+			continue
+		case ok:
+			e.word.Store(p.wide.commit(from, tail, now, cost))
 			return admitted
 		}
-		st.lostRaces.Inc()
+		word = p.deny(word, tail, now, cost)
+		if d != nil {
+			_, d.Remaining, d.RetryAfter, d.ResetAfter = p.judge(word, tail, now, cost, false)
+		}
+		e.word.Store(word)
+		return denied
 	}
+}
+
+// judgeBlocked is the judgement on a key that is, or has been, blocked.
+func judgeBlocked(p *policy, word uint64, tail []atomic.Uint64, now int64, cost int, d *Decision) (ok bool, out outcome) {
+	ok, remaining, retry, reset := p.judge(word, tail, now, cost, true)
+	if d != nil {
+		d.Remaining, d.RetryAfter, d.ResetAfter = remaining, retry, reset
+	}
+	if ok {
+		return true, admitted
+	}
+	return false, blocked
 }
 
 // peekWide describes a call in d without charging it. It fails if p is not the policy
@@ -194,7 +224,7 @@ func (st *store) peekWide(d *Decision, p *policy, id uint64, now int64, cost int
 			if word == moved {
 				break
 			}
-			d.Allowed, d.Remaining, d.RetryAfter, d.ResetAfter = p.wide.describe(word&^locked, tail, now, cost, charges)
+			d.Allowed, d.Remaining, d.RetryAfter, d.ResetAfter = p.judge(word&^locked, tail, now, cost, charges)
 			if word&locked == 0 && e.word.Load() == word {
 				return true
 			}

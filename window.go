@@ -66,6 +66,12 @@ func (w *window) at(now int64) (number, elapsed uint64) {
 	return number, t - number*w.period
 }
 
+// countDenied returns the count of a window after a denied call, which counts up to the
+// limit.
+func countDenied(count uint64, cost int, limit uint64) uint64 {
+	return max(count, min(count+uint64(cost), limit))
+}
+
 // start returns the first nanosecond after 1970 of a window, which for window 0 is
 // 0, or more than math.MaxInt64 for a window that time does not reach.
 func (w *window) start(number uint64) uint64 {
