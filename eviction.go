@@ -69,7 +69,7 @@ func (st *store) countIdleLocked(s *shard, cutoff int64) (n int) {
 // idle by cutoff, and returns how many that were.
 func (st *store) dropIdleLocked(s *shard, cutoff int64, want int) int {
 	p := s.table.Load().policy
-	n := st.rebuildLocked(s, want, func(e entry) bool { return p.idleBy(e, cutoff) })
+	n := st.rebuildLocked(s, want, func(_ uint64, e entry) bool { return p.idleBy(e, cutoff) })
 	if n > 0 {
 		s.floor = max(s.floor, cutoff)
 		st.swept.Add(uint64(n))
@@ -232,7 +232,7 @@ func (st *store) surveyLocked(s *shard, now int64, exact bool) (idle int, ranks 
 func (st *store) evictLocked(s *shard, now int64, n int, c cut) {
 	swept, evicted := 0, 0
 	p := s.table.Load().policy
-	st.rebuildLocked(s, max(1, s.len()-n), func(e entry) bool { // not 0: a key is to be added
+	st.rebuildLocked(s, max(1, s.len()-n), func(_ uint64, e entry) bool { // not 0: a key is to be added
 		if p.idleBy(e, now) {
 			swept++
 			return true

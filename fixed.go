@@ -27,8 +27,10 @@ type fixedWindow struct {
 	bits  int // b
 }
 
-func newFixedWindow(l Limit, offset time.Duration) (algorithm, *ConfigError) {
-	b := bits.Len(uint(l.Rate))
+// newFixedWindow returns a window whose words can count up to room, which is at least the
+// limit.
+func newFixedWindow(l Limit, offset time.Duration, room int) (algorithm, *ConfigError) {
+	b := bits.Len(uint(room))
 	w, ok := newWindow(l.Period, offset, 64, b, minHorizon)
 	if !ok {
 		return nil, configErrorf("Limit.Rate", "%d per %v: the count leaves too few of 64 bits for the number of the window, which would run out before 2043; want at most %d",
@@ -55,6 +57,17 @@ func (a *fixedWindow) charge(word uint64, now int64, cost int) (uint64, bool) {
 	return number<<a.bits | count, true
 }
 
+// adopt puts what has been spent into the present window. If the windows are the same,
+// that is where it is.
+func (a *fixedWindow) adopt(from *policy, e entry, _ []atomic.Uint64, now int64) uint64 {
+	old := from.alg.(*fixedWindow)
+	number, count := old.roll(e.word, now)
+	if !a.same(&old.window) {
+		number, _ = a.at(old.newest(number, now))
+	}
+	return number<<a.bits | min(count, 1<<a.bits-1)
+}
+
 func (a *fixedWindow) countDenied(word uint64, _ []atomic.Uint64, now int64, cost int) uint64 {
 	number, count := a.roll(word, now)
 	return number<<a.bits | countDenied(count, cost, a.limit)
@@ -76,7 +89,7 @@ func (a *fixedWindow) describe(word uint64, now int64, _ int, allowed bool) (rem
 	if !allowed {
 		retry = reset
 	}
-	return int(a.limit - count), retry, reset
+	return int(a.limit - min(count, a.limit)), retry, reset
 }
 
 // idleAt is the end of the window of the last charge. Where all has been refunded it

@@ -32,7 +32,7 @@ func TestFixedWindow_BoundariesAreUnixTime(t *testing.T) {
 
 // TestFixedWindow_WordHoldsNumberAndCount in just the bits that the limit needs.
 func TestFixedWindow_WordHoldsNumberAndCount(t *testing.T) {
-	alg, err := newFixedWindow(PerSecond(1_000_000), 0)
+	alg, err := newFixedWindow(PerSecond(1_000_000), 0, 1_000_000)
 	require.Nil(t, err)
 	word, ok := alg.charge(0, 5_000_000_007, 999_999)
 	require.True(t, ok)

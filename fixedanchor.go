@@ -41,12 +41,14 @@ type anchoredWindow struct {
 // maxAnchored is the largest limit of a window with an anchor.
 const maxAnchored = 1<<31 - 1
 
-func newAnchoredWindow(l Limit) (wideAlgorithm, *ConfigError) {
+// newAnchoredWindow returns a window whose words can count up to room, which is at least
+// the limit.
+func newAnchoredWindow(l Limit, room int) (wideAlgorithm, *ConfigError) {
 	if l.Rate > maxAnchored {
 		return nil, configErrorf("Limit.Rate", "%d with a window that begins at the first charge, whose count has 31 bits; want at most %d, or anchor unix",
 			l.Rate, maxAnchored)
 	}
-	return &anchoredWindow{period: uint64(l.Period), limit: uint64(l.Rate), bits: bits.Len(uint(l.Rate))}, nil
+	return &anchoredWindow{period: uint64(l.Period), limit: uint64(l.Rate), bits: bits.Len(uint(room))}, nil
 }
 
 func (a *anchoredWindow) tailLen() int { return 1 }
@@ -78,6 +80,17 @@ func (a *anchoredWindow) commit(word uint64, tail []atomic.Uint64, now int64, co
 		word = a.nextVersion(word)
 	}
 	return word + uint64(cost)
+}
+
+// adopt keeps the window, but begins it anew where what has been spent in it would be
+// forgotten.
+func (a *anchoredWindow) adopt(from *policy, e entry, tail []atomic.Uint64, now int64) uint64 {
+	start, count := from.wide.(*anchoredWindow).roll(e.word, e.tail, now)
+	if count > 0 && uint64(now) >= start+a.period {
+		start = uint64(now)
+	}
+	tail[0].Store(start)
+	return a.nextVersion(0) | min(count, 1<<a.bits-1)
 }
 
 func (a *anchoredWindow) countDenied(word uint64, tail []atomic.Uint64, now int64, cost int) uint64 {
@@ -116,7 +129,7 @@ func (a *anchoredWindow) describe(word uint64, tail []atomic.Uint64, now int64, 
 	if !allowed {
 		retry = reset
 	}
-	return allowed, int(a.limit - count), retry, reset
+	return allowed, int(a.limit - min(count, a.limit)), retry, reset
 }
 
 // idleAt is the end of the window, or if it has no units, its beginning.

@@ -103,7 +103,7 @@ func TestFixedWindowFirstCharge_EndOfTime(t *testing.T) {
 func TestFixedWindowFirstCharge_AWordComesWithOneTail(t *testing.T) {
 	rng := newRand(t)
 	for range 200 {
-		wide, err := newAnchoredWindow(Per(1+rng.IntN(5), time.Duration(1+rng.IntN(20))))
+		wide, err := newAnchoredWindow(Per(1+rng.IntN(5), time.Duration(1+rng.IntN(20))), 5)
 		require.Nil(t, err)
 		a := wide.(*anchoredWindow)
 		var word uint64
@@ -134,7 +134,7 @@ func TestFixedWindowFirstCharge_AWordComesWithOneTail(t *testing.T) {
 // without touching the lock bit, and never as the word of a fresh key.
 func TestFixedWindowFirstCharge_VersionGoesRound(t *testing.T) {
 	for _, rate := range []int{1, 1000, maxAnchored - 1} {
-		wide, err := newAnchoredWindow(Per(rate, 10))
+		wide, err := newAnchoredWindow(Per(rate, 10), rate)
 		require.Nil(t, err)
 		a := wide.(*anchoredWindow)
 		require.GreaterOrEqual(t, 62-a.bits, 31)

@@ -1,5 +1,7 @@
 package sluice
 
+import "sync/atomic"
+
 // GCRA is the generic cell rate algorithm in its virtual scheduling form (ITU-T
 // I.371, annex A; ATM Forum TM 4.0).
 //
@@ -26,6 +28,10 @@ type gcra struct{ schedule }
 func newGCRA(l Limit) (algorithm, *ConfigError) {
 	s, err := newSchedule(l)
 	return &gcra{s}, err
+}
+
+func (a *gcra) adopt(from *policy, e entry, _ []atomic.Uint64, now int64) uint64 {
+	return a.schedule.adopt(&from.alg.(*gcra).schedule, e.word, now)
 }
 
 func (a *gcra) charge(word uint64, now int64, cost int) (uint64, bool) {

@@ -1,5 +1,7 @@
 package sluice
 
+import "sync/atomic"
+
 // leakyBucket is a queue that holds B units and drains at R per P. Allow and
 // Take use it as a meter: a call is admitted iff the queue has room for its cost
 // (the continuous-state leaky bucket of ITU-T I.371, annex A).
@@ -21,6 +23,10 @@ type leakyBucket struct{ schedule }
 func newLeakyBucket(l Limit) (algorithm, *ConfigError) {
 	s, err := newSchedule(l)
 	return &leakyBucket{s}, err
+}
+
+func (a *leakyBucket) adopt(from *policy, e entry, _ []atomic.Uint64, now int64) uint64 {
+	return a.schedule.adopt(&from.alg.(*leakyBucket).schedule, e.word, now)
 }
 
 func (a *leakyBucket) charge(word uint64, now int64, cost int) (uint64, bool) {

@@ -3,6 +3,7 @@ package sluice
 import (
 	"math"
 	"net/netip"
+	"sync"
 	"time"
 )
 
@@ -24,6 +25,8 @@ type Limiter struct {
 	shadow bool
 	top    *topDenied // nil without Config.TopDenied
 	tally  tally      // nil without Config.Stats
+	admin  sync.Mutex // held to change the limit, or a key's
+	config Config     // guarded by admin
 }
 
 // New returns a limiter. The error is a *ConfigError: it names the field, its
@@ -47,11 +50,10 @@ func newLimiter(c Config, homes uint64) (*Limiter, error) {
 	if err != nil {
 		return nil, err
 	}
-	p, err := newPolicy(c)
+	p, err := newPolicy(c, nil)
 	if err != nil {
 		return nil, err
 	}
-	l := &Limiter{hash: newHasher(c.Hash), soft: c.Soft, shadow: c.Shadow}
 	shards := defaultShards(c.MaxKeys)
 	if c.Shards != 0 {
 		shards = pow2(c.Shards)
@@ -59,9 +61,22 @@ func newLimiter(c Config, homes uint64) (*Limiter, error) {
 	for shards > c.MaxKeys {
 		shards /= 2
 	}
+	l := &Limiter{hash: newHasher(c.Hash), soft: c.Soft, shadow: c.Shadow, serial: serials.Add(1)}
+	if c.TopDenied > 0 {
+		l.top = newTopDenied(c.TopDenied)
+	}
+	l.direct = !l.hash.stable && l.top == nil && !l.shadow
+	l.setUp(c, p, shards, c.MaxKeys, homes)
+	return l, nil
+}
+
+// setUp makes the limiter ready to decide, with a number of shards, or one if homes are
+// crowded.
+func (l *Limiter) setUp(c Config, p *policy, shards, maxKeys int, homes uint64) {
 	if homes != math.MaxUint64 {
 		shards = 1
 	}
+	l.config = c
 	l.clock, l.ttl, l.overflow, l.homes = c.Clock, int64(c.TTL), c.Overflow, homes
 	l.cached = &notCached
 	switch clock := c.Clock.(type) {
@@ -72,16 +87,10 @@ func newLimiter(c Config, homes uint64) (*Limiter, error) {
 	case *ManualClock:
 		l.cached = &clock.now
 	}
-	l.serial = serials.Add(1)
-	l.init(p, shards, c.MaxKeys)
-	if c.TopDenied > 0 {
-		l.top = newTopDenied(c.TopDenied)
-	}
 	if c.Stats {
 		l.tally = make(tally, shards)
 	}
-	l.direct = !l.hash.stable && l.top == nil && !l.shadow
-	return l, nil
+	l.init(p, shards, maxKeys)
 }
 
 // Allow charges one unit to key and reports whether it was admitted.
@@ -163,7 +172,13 @@ func (l *Limiter) Len() int { return l.len() }
 // Sweep drops all keys that are idle now, whatever the TTL, and returns how many.
 // It changes no decision, and there is no need to call it: with a system clock a
 // timer sweeps, with any other clock insertions do.
-func (l *Limiter) Sweep() int { return l.sweep() }
+func (l *Limiter) Sweep() int {
+	dropped := l.sweep()
+	if ps := l.plans.Load(); ps != nil {
+		ps.each(func(plan *Limiter) { dropped += plan.sweep() })
+	}
+	return dropped
+}
 
 // WorstCase returns the most units that any one key can be admitted in any closed
 // span [t, t+d], whatever the pattern of calls; math.MaxInt if that is not below
@@ -280,7 +295,10 @@ func (l *Limiter) allowSlow(id uint64, now int64, cost int) bool {
 			_, p, out = l.charge(p, id, now, cost)
 		}
 	}
-	if out == unfit {
+	if out >= unfit {
+		if o := l.owner(id); o != l || out == elsewhere {
+			return o.allowSlow(id, now, cost)
+		}
 		var d Decision
 		l.edge(&d, p, id, now, cost)
 		return d.Allowed
@@ -303,7 +321,11 @@ func (l *Limiter) takeAt(d *Decision, id uint64, now int64, cost int) {
 			word, p, out = l.charge(p, id, now, cost)
 		}
 	}
-	if out == unfit {
+	if out >= unfit {
+		if o := l.owner(id); o != l || out == elsewhere {
+			o.takeAt(d, id, now, cost)
+			return
+		}
 		l.edge(d, p, id, now, cost)
 		return
 	}
@@ -371,12 +393,13 @@ func (l *Limiter) refundAt(id uint64, now int64, cost int) {
 func (l *Limiter) peekAt(d *Decision, id uint64, now int64, cost int) {
 	now = max(now, 0)
 	for {
-		p := l.policyOf(id)
+		o := l.owner(id)
+		p := o.policyOf(id)
 		if !p.fits(cost) {
-			l.judgeEdge(d, p, id, now, cost)
+			o.judgeEdge(d, p, id, now, cost)
 			return
 		}
-		if l.inspect(d, p, id, now, cost, true) {
+		if o.inspect(d, p, id, now, cost, true) {
 			return
 		}
 	}
@@ -400,8 +423,9 @@ func (l *Limiter) judgeEdge(d *Decision, p *policy, id uint64, now int64, cost i
 	case p.unlimited():
 		d.Allowed, d.Limit, d.Remaining = true, math.MaxInt, math.MaxInt
 	case !p.denyAll():
-		for !l.inspect(d, p, id, now, 1, false) {
-			p = l.policyOf(id)
+		for o := l; !o.inspect(d, p, id, now, 1, false); {
+			o = l.owner(id)
+			p = o.policyOf(id)
 		}
 	}
 	if cost < 0 || cost > 0 && !p.unlimited() || p.denyAll() {

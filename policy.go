@@ -12,21 +12,34 @@ type policy struct {
 	alg   algorithm // one of alg and wide is set, unless there has never been a limit to keep
 	wide  wideAlgorithm
 	limit Limit
+	room  int // the most that words can count, or more
 	penalty
 	burst uint64 // costs from 1 to burst are decided by the key's state; others by Limiter.edge
 	plain uint64 // the same for Limiter.allowAt, which not everything is plain enough for
 	empty *table // of a shard without keys. It takes no ids.
 }
 
-// newPolicy returns the policy of c, whose defaults are filled in.
-func newPolicy(c Config) (*policy, *ConfigError) {
-	p := &policy{limit: c.Limit, penalty: penalty{blockFor: int64(c.BlockFor)}}
-	if !p.unlimited() && !p.denyAll() {
+// newPolicy returns the policy of c, whose defaults are filled in. It is to take over
+// what keys have spent under the policy from, unless that is nil, and can count as much.
+// (Else a limit that is lowered and raised again would have forgotten what exceeded the
+// lower one.)
+func newPolicy(c Config, from *policy) (*policy, *ConfigError) {
+	if from == nil {
+		from = &policy{}
+	}
+	p := &policy{limit: c.Limit, room: from.room}
+	if p.unlimited() || p.denyAll() {
+		p.alg, p.wide, p.penalty = from.alg, from.wide, from.penalty
+	} else {
+		burst := c.enforced().burst()
+		p.burst, p.room, p.blockFor = uint64(burst), max(burst, from.room), int64(c.BlockFor)
 		var err *ConfigError
-		if p.alg, p.wide, err = newAlgorithm(c); err != nil {
-			return nil, err
+		if p.alg, p.wide, err = newAlgorithm(c, p.room); err != nil {
+			p.room = burst // so much, in windows of that length, takes more than a word
+			if p.alg, p.wide, err = newAlgorithm(c, p.room); err != nil {
+				return nil, err
+			}
 		}
-		p.burst = uint64(c.enforced().burst())
 		p.punish(c)
 	}
 	if p.alg != nil && !c.Stats && !p.denies {
@@ -36,7 +49,9 @@ func newPolicy(c Config) (*policy, *ConfigError) {
 	return p, nil
 }
 
-func newAlgorithm(c Config) (algorithm, wideAlgorithm, *ConfigError) {
+// newAlgorithm returns the algorithm of c. Its words can count up to room, which is at
+// least the burst.
+func newAlgorithm(c Config, room int) (algorithm, wideAlgorithm, *ConfigError) {
 	l := c.enforced()
 	var alg algorithm
 	var wide wideAlgorithm
@@ -44,21 +59,21 @@ func newAlgorithm(c Config) (algorithm, wideAlgorithm, *ConfigError) {
 	switch c.Algorithm {
 	case TokenBucket:
 		if c.Refill == Interval {
-			alg, err = newTokenInterval(l, c.Offset)
+			alg, err = newTokenInterval(l, c.Offset, room)
 		} else {
 			alg, err = newTokenBucket(l)
 		}
 	case LeakyBucket:
 		alg, err = newLeakyBucket(l)
 	case SlidingWindow:
-		alg, wide, err = newSlidingWindow(l, c.Offset)
+		alg, wide, err = newSlidingWindow(l, c.Offset, room)
 	case SlidingLog:
-		wide, err = newSlidingLog(l)
+		wide, err = newSlidingLog(l, room)
 	case FixedWindow:
 		if c.Anchor == FirstCharge {
-			wide, err = newAnchoredWindow(l)
+			wide, err = newAnchoredWindow(l, room)
 		} else {
-			alg, err = newFixedWindow(l, c.Offset)
+			alg, err = newFixedWindow(l, c.Offset, room)
 		}
 	default:
 		alg, err = newGCRA(l)
@@ -152,6 +167,26 @@ func (p *policy) reset(word uint64, tail []atomic.Uint64) uint64 {
 		return p.unblock(word, tail)
 	}
 	return p.wide.reset(word, tail)
+}
+
+// adopt returns the word of a key, and writes its tail, that has spent what e says under
+// the policy from.
+func (p *policy) adopt(from *policy, e entry, tail []atomic.Uint64, now int64) uint64 {
+	if e.word == 0 {
+		return 0
+	}
+	if until := from.blockedUntil(e.word, e.tail); until > 0 {
+		if p.wide == nil {
+			return blockedWord(until)
+		}
+		word := p.wide.reset(0, tail) | blockedTail
+		tail[0].Store(until)
+		return word
+	}
+	if p.wide != nil {
+		return p.wide.adopt(from, e, tail, now)
+	}
+	return p.alg.adopt(from, e, nil, now)
 }
 
 // worstCase is the most that a key can be admitted in a closed span of d >= 0 ns.

@@ -30,6 +30,7 @@ type schedule struct {
 	unit  uint64 // c: ticks a unit
 	burst uint64 // ticks of B units
 
+	most     uint64 // the last full tick that a word can tell
 	num      uint64 // ticks a ns are num/den
 	capacity int    // B
 }
@@ -56,6 +57,7 @@ func newSchedule(l Limit) (schedule, *ConfigError) {
 		num:      rate * unit / divisor,
 		den:      period / divisor,
 		unit:     unit,
+		most:     reserved - 1,
 		capacity: l.burst(),
 	}
 	hi, ticks := bits.Mul64(burst, unit)
@@ -141,6 +143,21 @@ func (s *schedule) describe(full uint64, now int64, cost int, allowed bool) (rem
 		retry = until(s.earliest(full-(s.burst-uint64(cost)*s.unit)), now)
 	}
 	return remaining, retry, reset
+}
+
+// adopt returns the full tick of a key that owes at now what old says it does. What
+// exceeds the burst stays owed.
+func (s *schedule) adopt(old *schedule, full uint64, now int64) uint64 {
+	since := old.tick(now)
+	if full <= since {
+		return 0
+	}
+	owed, rest := mulDiv(full-since, s.unit, old.unit)
+	if rest != 0 {
+		owed++
+	}
+	t := s.tick(now)
+	return t + min(owed, s.most-t)
 }
 
 func (s *schedule) idleAt(full uint64) uint64 { return s.earliest(full) }

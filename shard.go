@@ -32,6 +32,14 @@ type algorithm interface {
 	// worstCase returns the most that a key can be admitted in a closed span of d
 	// >= 0 nanoseconds, saturating.
 	worstCase(d int64) uint64
+	adopter
+}
+
+// An adopter takes over what a key has spent at now under another limit of the same
+// algorithm: it returns the word, and writes the tail, of a key of its own. The word of e
+// is not 0, and not blocked; its tail is at rest.
+type adopter interface {
+	adopt(from *policy, e entry, tail []atomic.Uint64, now int64) uint64
 }
 
 // A shard is a table and the lock that serialises its changes of shape. Deciding
@@ -75,6 +83,7 @@ type shardState struct {
 // which is moved right afterwards takes effect at the load.
 type store struct {
 	current atomic.Pointer[policy] // of all tables, unless they are being moved to it
+	plans   atomic.Pointer[plans]  // nil until a key has had a limit of its own
 
 	shards []shard
 	shift  uint   // id>>shift is the shard
@@ -108,11 +117,12 @@ type outcome uint8
 const (
 	denied outcome = iota
 	admitted
-	waved    // admitted without state: there is no room for the key
-	refused  // denied because there is no room for the key
-	blocked  // denied because the key is blocked
-	unfit    // not for the key's state to decide: see Limiter.edge
-	retrying // start over
+	waved     // admitted without state: there is no room for the key
+	refused   // denied because there is no room for the key
+	blocked   // denied because the key is blocked
+	unfit     // not for the key's state to decide: see Limiter.edge
+	elsewhere // another limiter's key: see plans
+	retrying  // start over
 )
 
 // allowed reports whether the call passes.
@@ -209,7 +219,7 @@ func (st *store) awaitMove(s *shard) {
 func (st *store) policyOf(id uint64) *policy { return st.shardOf(id).table.Load().policy }
 
 // load returns the word of id, 0 if it is not tracked, under a one-word algorithm. It
-// fails if p is not the policy of the word.
+// fails if p is not the policy of the word, or the key is elsewhere.
 func (st *store) load(p *policy, id uint64) (word uint64, ok bool) {
 	s := st.shardOf(id)
 	for {
@@ -219,7 +229,7 @@ func (st *store) load(p *policy, id uint64) (word uint64, ok bool) {
 		}
 		e := t.lookup(id)
 		if e == nil {
-			return 0, true
+			return 0, st.owns(id)
 		}
 		if word := e.released(); word != moved {
 			return word, true
@@ -252,8 +262,11 @@ func (st *store) insert(s *shard, p *policy, id uint64, now int64, cost int, d *
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	t := s.table.Load()
-	if _, found := t.find(id); found || t.policy != p {
+	switch _, found := t.find(id); {
+	case found || t.policy != p:
 		return 0, retrying
+	case !st.owns(id):
+		return 0, elsewhere
 	}
 	s.tries++
 	st.sweepOnInsertLocked(s, now)
@@ -370,7 +383,7 @@ func (st *store) growLocked(s *shard, now int64, keep bool) {
 // rebuildLocked replaces the shard's table by one made for about want ids that
 // holds all entries but those that drop names. drop sees each entry after its
 // word has been taken out of reach of decisions, so its verdict stays true.
-func (st *store) rebuildLocked(s *shard, want int, drop func(entry) bool) (dropped int) {
+func (st *store) rebuildLocked(s *shard, want int, drop func(uint64, entry) bool) (dropped int) {
 	old := s.table.Load()
 	next := st.newTable(old.policy, st.slotsFor(want, s.share))
 	kept := 0
@@ -380,7 +393,7 @@ func (st *store) rebuildLocked(s *shard, want int, drop func(entry) bool) (dropp
 			continue
 		}
 		e := old.entry(uint64(i), old.freeze(uint64(i)))
-		if drop(e) {
+		if drop(id, e) {
 			dropped++
 			continue
 		}

@@ -34,8 +34,10 @@ type counts struct{ number, cur, prev uint64 }
 
 // newSlidingWindow returns the one-word packing if it lasts as long as the clock,
 // and else the wide one.
-func newSlidingWindow(l Limit, offset time.Duration) (algorithm, wideAlgorithm, *ConfigError) {
-	b := bits.Len(uint(l.Rate))
+//
+// The counts go up to room, which is at least the limit.
+func newSlidingWindow(l Limit, offset time.Duration, room int) (algorithm, wideAlgorithm, *ConfigError) {
+	b := bits.Len(uint(room))
 	a := slidingWindow{limit: uint64(l.Rate), bits: b}
 	var ok bool
 	if a.window, ok = newWindow(l.Period, offset, 64, 2*b, math.MaxInt64); ok {
@@ -95,6 +97,26 @@ func (a *slidingWindow) admitFrom(c counts, cost uint64) uint64 {
 	}
 	span, _ := mulDiv(a.limit-c.cur-cost, a.period, c.prev)
 	return a.period - min(span, a.period)
+}
+
+// adopt returns the counts of a key of another limit. If its windows are others, what
+// counts at now is put into the present one.
+func (a *slidingWindow) adopt(from *policy, e entry, now int64) counts {
+	var old *slidingWindow
+	var c counts
+	if word, ok := from.alg.(*slidingWindowWord); ok {
+		old, c = &word.slidingWindow, word.unpack(e.word)
+	} else {
+		wide := from.wide.(*slidingWindowWide)
+		old, c = &wide.slidingWindow, wide.unpack(e.word, e.tail)
+	}
+	if !a.same(&old.window) {
+		rolled, elapsed := old.roll(c, now)
+		number, _ := a.at(old.newest(rolled.number, now))
+		c = counts{number: number, cur: old.used(rolled, elapsed)}
+	}
+	most := uint64(1)<<a.bits - 1
+	return counts{c.number, min(c.cur, most), min(c.prev, most)}
 }
 
 // refund takes cost from this window first, and then from the one before.
@@ -187,6 +209,10 @@ func (a *slidingWindowWord) pack(c counts) uint64 {
 	return c.number<<(2*a.bits) | c.cur<<a.bits | c.prev
 }
 
+func (a *slidingWindowWord) adopt(from *policy, e entry, _ []atomic.Uint64, now int64) uint64 {
+	return a.pack(a.slidingWindow.adopt(from, e, now))
+}
+
 func (a *slidingWindowWord) countDenied(word uint64, _ []atomic.Uint64, now int64, cost int) uint64 {
 	c, _ := a.roll(a.unpack(word), now)
 	c.cur = countDenied(c.cur, cost, a.limit)
@@ -244,6 +270,12 @@ func (a *slidingWindowWide) commit(word uint64, tail []atomic.Uint64, now int64,
 	c, _ := a.roll(a.unpack(word, tail), now)
 	tail[0].Store(c.prev)
 	return c.number<<a.bits | c.cur + uint64(cost)
+}
+
+func (a *slidingWindowWide) adopt(from *policy, e entry, tail []atomic.Uint64, now int64) uint64 {
+	c := a.slidingWindow.adopt(from, e, now)
+	tail[0].Store(c.prev)
+	return c.number<<a.bits | c.cur
 }
 
 func (a *slidingWindowWide) countDenied(word uint64, tail []atomic.Uint64, now int64, cost int) uint64 {

@@ -25,7 +25,8 @@ import (
 //
 // written counts the units charged since the key was fresh until it reaches 2L,
 // and then stays within [L, 2L); written mod L is the place of the oldest unit
-// once the ring has been full. The version counts charges and resets, so that a
+// once the ring has been full. (After a change to a lower limit the ring has more than
+// L places, and what is said here of 2L is true of twice these.) The version counts charges and resets, so that a
 // reader who sees the same unlocked word before and after has seen one state of
 // the ring. (It has at least 42 bits, which 18 hours of continuous charging at
 // 15 ns each would go round in.)
@@ -34,6 +35,7 @@ import (
 // with a now before the newest time is charged at the newest time.
 type slidingLog struct {
 	limit  uint64
+	room   uint64 // places in the ring, at least the limit
 	period uint64
 	bits   int // b
 }
@@ -41,23 +43,22 @@ type slidingLog struct {
 // maxLog is the largest limit of a sliding log, 8 MiB a key.
 const maxLog = 1 << 20
 
-func newSlidingLog(l Limit) (wideAlgorithm, *ConfigError) {
+func newSlidingLog(l Limit, room int) (wideAlgorithm, *ConfigError) {
 	if l.Rate > maxLog {
 		return nil, configErrorf("Limit.Rate", "%d with sliding-log, which keeps 8 bytes a unit for every key; want at most %d, or sliding-window or gcra, which keep 8 bytes a key",
 			l.Rate, maxLog)
 	}
-	limit := uint64(l.Rate)
-	return &slidingLog{limit: limit, period: uint64(l.Period), bits: bits.Len64(2*limit - 1)}, nil
+	return &slidingLog{limit: uint64(l.Rate), room: uint64(room), period: uint64(l.Period), bits: bits.Len64(2*uint64(room) - 1)}, nil
 }
 
-func (a *slidingLog) tailLen() int { return int(a.limit) }
+func (a *slidingLog) tailLen() int { return int(a.room) }
 
 func (a *slidingLog) written(word uint64) uint64 { return word & (1<<a.bits - 1) }
 
-// place returns the index in the ring of the i-th unit written, i < 3L.
+// place returns the index in the ring of the i-th unit written, i < 3*room.
 func (a *slidingLog) place(i uint64) uint64 {
-	for i >= a.limit {
-		i -= a.limit
+	for i >= a.room {
+		i -= a.room
 	}
 	return i
 }
@@ -65,11 +66,11 @@ func (a *slidingLog) place(i uint64) uint64 {
 // refunded is the time in a place whose unit has been given back: it is unused again.
 const refunded = math.MaxUint64
 
-// nthOldest returns the time of the n-th oldest place, 1 <= n <= L. ok is false if
+// nthOldest returns the time of the n-th oldest place, 1 <= n <= room. ok is false if
 // the place is unused; unused places are older than all others.
 func (a *slidingLog) nthOldest(word uint64, ring []atomic.Uint64, n uint64) (s uint64, ok bool) {
 	i := a.written(word) + n - 1
-	if i < a.limit {
+	if i < a.room {
 		return 0, false
 	}
 	s = ring[a.place(i)].Load()
@@ -77,12 +78,12 @@ func (a *slidingLog) nthOldest(word uint64, ring []atomic.Uint64, n uint64) (s u
 }
 
 func (a *slidingLog) newest(word uint64, ring []atomic.Uint64) (s uint64, ok bool) {
-	return a.nthOldest(word, ring, a.limit)
+	return a.nthOldest(word, ring, a.room)
 }
 
 // admitFrom returns the first nanosecond at which cost is admitted.
 func (a *slidingLog) admitFrom(word uint64, ring []atomic.Uint64, cost uint64) uint64 {
-	s, ok := a.nthOldest(word, ring, cost)
+	s, ok := a.nthOldest(word, ring, a.room-a.limit+cost)
 	if !ok {
 		return 0
 	}
@@ -103,10 +104,23 @@ func (a *slidingLog) commit(word uint64, ring []atomic.Uint64, now int64, cost i
 		ring[a.place(written)].Store(t)
 		written++
 	}
-	if written >= 2*a.limit {
-		written -= a.limit
+	if written >= 2*a.room {
+		written -= a.room
 	}
 	return a.nextVersion(word) | written
+}
+
+// adopt takes over the newest units that there are places for.
+func (a *slidingLog) adopt(from *policy, e entry, ring []atomic.Uint64, _ int64) uint64 {
+	old := from.wide.(*slidingLog)
+	written := uint64(0)
+	for n := old.room - min(old.room, a.room) + 1; n <= old.room; n++ {
+		if s, ok := old.nthOldest(e.word, e.tail, n); ok {
+			ring[written].Store(s)
+			written++
+		}
+	}
+	return a.nextVersion(0) | written
 }
 
 // countDenied writes the cost as if it had been admitted: the ring then holds the newest
@@ -120,10 +134,10 @@ func (a *slidingLog) countDenied(word uint64, ring []atomic.Uint64, now int64, c
 // count any more.
 func (a *slidingLog) refund(word uint64, ring []atomic.Uint64, _ int64, cost int) uint64 {
 	written := a.written(word)
-	full := written >= a.limit
-	for range min(uint64(cost), written, a.limit) {
-		if full && written == a.limit {
-			written += a.limit
+	full := written >= a.room
+	for range min(uint64(cost), written, a.room) {
+		if full && written == a.room {
+			written += a.room
 		}
 		written--
 		ring[a.place(written)].Store(refunded)

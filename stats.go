@@ -71,14 +71,28 @@ func (l *Limiter) Stats() Stats {
 		LostRaces: uint64(l.lostRaces.Value()),
 		Moved:     uint64(l.moves.Value()),
 	}
+	l.addTally(&s)
+	if ps := l.plans.Load(); ps != nil {
+		ps.each(func(plan *Limiter) {
+			plan.addTally(&s)
+			s.Swept += plan.swept.Load()
+			s.Sweeps += plan.sweeps.Load()
+			s.Growths += plan.growths.Load()
+			s.LostRaces += uint64(plan.lostRaces.Value())
+			s.Moved += uint64(plan.moves.Value())
+		})
+	}
+	if l.shadow {
+		s.Admitted, s.Denied, s.WouldDeny = s.Admitted+s.Denied, 0, s.Denied
+	}
+	return s
+}
+
+func (l *Limiter) addTally(s *Stats) {
 	for i := range l.tally {
 		s.Admitted += l.tally[i].admitted.Load()
 		blocked := l.tally[i].blocked.Load()
 		s.Blocked += blocked
 		s.Denied += l.tally[i].denied.Load() + blocked
 	}
-	if l.shadow {
-		s.Admitted, s.Denied, s.WouldDeny = s.Admitted+s.Denied, 0, s.Denied
-	}
-	return s
 }

@@ -110,4 +110,12 @@ func (s *strikes) rank(word uint64, tail []atomic.Uint64, now int64) uint64 {
 	return s.inner.rank(entry{word, tail}, now)
 }
 
+func (s *strikes) adopt(from *policy, e entry, tail []atomic.Uint64, now int64) uint64 {
+	old := from.wide.(*strikes)
+	row := e.word & (1<<s.bits - 1)
+	word, rest := old.state(e.word, e.tail)
+	tail[0].Store(s.inner.adopt(&old.inner, entry{word, rest}, tail[1:], now))
+	return s.nextVersion(0) | row
+}
+
 func (s *strikes) worstCase(d int64) uint64 { return s.inner.worstCase(d) }

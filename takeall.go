@@ -103,7 +103,7 @@ type claim struct {
 // to be held: by limiter, then by id.
 func collect(claims []claim, charges []Charge) []claim {
 	for i, c := range charges {
-		claims = append(claims, claim{lim: c.Key.lim, id: c.Key.id, cost: c.Cost, index: i})
+		claims = append(claims, claim{lim: c.Key.lim.owner(c.Key.id), id: c.Key.id, cost: c.Cost, index: i})
 	}
 	slices.SortFunc(claims, func(a, b claim) int {
 		return cmp.Or(cmp.Compare(a.lim.serial, b.lim.serial), cmp.Compare(a.id, b.id), cmp.Compare(a.index, b.index))
@@ -179,7 +179,7 @@ func holdAll(claims []claim) (moving *claim) {
 		if c.slot != nil || c.edge {
 			continue
 		}
-		if t := c.lim.shardOf(c.id).table.Load(); t.policy != c.policy || t.lookup(c.id) != nil {
+		if t := c.lim.shardOf(c.id).table.Load(); t.policy != c.policy || t.lookup(c.id) != nil || !c.lim.owns(c.id) {
 			releaseAll(claims)
 			return c
 		}

@@ -2,6 +2,7 @@ package sluice
 
 import (
 	"math/bits"
+	"sync/atomic"
 	"time"
 )
 
@@ -46,8 +47,10 @@ func newTokenBucket(l Limit) (algorithm, *ConfigError) {
 	}
 	a := &tokenBucket{schedule: s, coarse: uint(bits.Len64(s.burst - 1))}
 	last := uint64(reserved/2 - 1)
+	a.most = last + 1<<a.coarse
 	if a.coarse == 62 {
-		last = min(last, 1<<63-1-s.burst)
+		a.most = 1<<63 - 1
+		last = min(last, a.most-s.burst)
 	}
 	return a, a.endAt(l, last)
 }
@@ -81,6 +84,23 @@ func (a *tokenBucket) refund(word uint64, now int64, cost int) uint64 {
 	full := a.schedule.refund(a.full(word), now, cost)
 	refill = min(refill, full>>a.coarse<<a.coarse)
 	return refill>>a.coarse<<(a.coarse+1) | (full - refill)
+}
+
+// pack returns the word of a bucket that is full again at the given tick. If that is
+// further away than what can be spent, the refill time lies in the future.
+func (a *tokenBucket) pack(full, t uint64) uint64 {
+	unit := uint64(1) << a.coarse
+	refill := min(t, full) >> a.coarse << a.coarse
+	if full-refill >= 2*unit {
+		refill = full>>a.coarse<<a.coarse - unit
+	}
+	return refill>>a.coarse<<(a.coarse+1) | (full - refill)
+}
+
+func (a *tokenBucket) adopt(from *policy, e entry, _ []atomic.Uint64, now int64) uint64 {
+	old := from.alg.(*tokenBucket)
+	full := a.schedule.adopt(&old.schedule, old.full(e.word), now)
+	return a.pack(full, a.tick(now))
 }
 
 // full is the tick at which the bucket is full again.

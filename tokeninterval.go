@@ -2,6 +2,7 @@ package sluice
 
 import (
 	"math/bits"
+	"sync/atomic"
 	"time"
 )
 
@@ -35,8 +36,10 @@ type tokenInterval struct {
 	bits  int // b
 }
 
-func newTokenInterval(l Limit, offset time.Duration) (algorithm, *ConfigError) {
-	b := bits.Len(uint(l.burst()))
+// newTokenInterval returns a bucket whose words can tell up to room missing tokens, which
+// is at least the burst.
+func newTokenInterval(l Limit, offset time.Duration, room int) (algorithm, *ConfigError) {
+	b := bits.Len(uint(room))
 	w, ok := newWindow(l.Period, offset, 64, b, minHorizon)
 	if !ok {
 		field := "Limit.Burst"
@@ -60,6 +63,16 @@ func (a *tokenInterval) roll(word uint64, now int64) (number, spent uint64) {
 		return number, spent - back
 	}
 	return number, 0
+}
+
+// adopt keeps what is missing.
+func (a *tokenInterval) adopt(from *policy, e entry, _ []atomic.Uint64, now int64) uint64 {
+	old := from.alg.(*tokenInterval)
+	number, spent := old.roll(e.word, now)
+	if !a.same(&old.window) {
+		number, _ = a.at(old.newest(number, now))
+	}
+	return number<<a.bits | min(spent, 1<<a.bits-1)
 }
 
 // after returns the first nanosecond at which at least tokens > 0 have come back since
@@ -93,7 +106,7 @@ func (a *tokenInterval) describe(word uint64, now int64, cost int, allowed bool)
 	if !allowed {
 		retry = until(a.after(number, spent+uint64(cost)-a.burst), now)
 	}
-	return int(a.burst - spent), retry, reset
+	return int(a.burst - min(spent, a.burst)), retry, reset
 }
 
 // idleAt is the boundary at which the bucket is full again.

@@ -77,7 +77,7 @@ func TestTokenInterval_NothingDrifts(t *testing.T) {
 
 // TestTokenInterval_WordHoldsNumberAndSpent in just the bits that the burst needs.
 func TestTokenInterval_WordHoldsNumberAndSpent(t *testing.T) {
-	alg, err := newTokenInterval(PerSecond(10).WithBurst(1_000_000), 0)
+	alg, err := newTokenInterval(PerSecond(10).WithBurst(1_000_000), 0, 1_000_000)
 	require.Nil(t, err)
 	word, ok := alg.charge(0, 5_000_000_007, 999_999)
 	require.True(t, ok)
@@ -114,7 +114,7 @@ func TestTokenInterval_Refund(t *testing.T) {
 // never refilled again.
 func TestTokenInterval_EndOfTime(t *testing.T) {
 	c := Config{Algorithm: TokenBucket, Refill: Interval, Limit: Per(1, 1).WithBurst(3)}
-	alg, err := newTokenInterval(c.Limit, 0)
+	alg, err := newTokenInterval(c.Limit, 0, c.Limit.burst())
 	require.Nil(t, err)
 	end := int64(alg.(*tokenInterval).last)
 	require.Equal(t, int64(3)<<60-1, end)

@@ -4,10 +4,23 @@ import (
 	"sync/atomic"
 )
 
-// update puts what f makes of it in the place of the word of id, if id is tracked, and
+// update is updateHere of the limiter that the key is tracked by.
+func (l *Limiter) update(id uint64, f func(p *policy, word uint64, tail []atomic.Uint64) uint64) (tracked bool) {
+	for {
+		o := l.owner(id)
+		if o.updateHere(id, f) {
+			return true
+		}
+		if l.owner(id) == o {
+			return false
+		}
+	}
+}
+
+// updateHere puts what f makes of it in the place of the word of id, if id is tracked, and
 // reports whether it is. The tail is nil for one-word algorithms. f may be called several
 // times.
-func (st *store) update(id uint64, f func(p *policy, word uint64, tail []atomic.Uint64) uint64) (tracked bool) {
+func (st *store) updateHere(id uint64, f func(p *policy, word uint64, tail []atomic.Uint64) uint64) (tracked bool) {
 	s := st.shardOf(id)
 	for {
 		t := s.table.Load()
@@ -41,30 +54,31 @@ func (t *table) update(i uint64, f func(p *policy, word uint64, tail []atomic.Ui
 
 // reset makes id fresh. The key stays in its table, where the next sweep finds it
 // idle.
-func (st *store) reset(id uint64) { st.update(id, (*policy).reset) }
+func (l *Limiter) reset(id uint64) { l.update(id, (*policy).reset) }
 
 // block blocks id until then at least. It fails where the key cannot be tracked.
-func (st *store) block(id uint64, now int64, until uint64) bool {
+func (l *Limiter) block(id uint64, now int64, until uint64) bool {
 	for {
-		tracked := st.update(id, func(p *policy, word uint64, tail []atomic.Uint64) uint64 {
+		tracked := l.update(id, func(p *policy, word uint64, tail []atomic.Uint64) uint64 {
 			return p.block(word, tail, until)
 		})
 		if tracked {
 			return true
 		}
-		p := st.policyOf(id)
+		o := l.owner(id)
+		p := o.policyOf(id)
 		if p.burst == 0 {
 			return p.denyAll()
 		}
-		if _, out := st.insert(st.shardOf(id), p, id, now, 0, nil); out == waved || out == refused {
+		if _, out := o.insert(o.shardOf(id), p, id, now, 0, nil); out == waved || out == refused {
 			return false
 		}
 	}
 }
 
 // unblock ends the block of id, if there is one.
-func (st *store) unblock(id uint64) {
-	st.update(id, func(p *policy, word uint64, tail []atomic.Uint64) uint64 {
+func (l *Limiter) unblock(id uint64) {
+	l.update(id, func(p *policy, word uint64, tail []atomic.Uint64) uint64 {
 		if p.blockedUntil(word, tail) > 0 {
 			return p.unblock(word, tail)
 		}
@@ -73,8 +87,8 @@ func (st *store) unblock(id uint64) {
 }
 
 // refund gives back cost > 0 units of id.
-func (st *store) refund(id uint64, now int64, cost int) {
-	st.update(id, func(p *policy, word uint64, tail []atomic.Uint64) uint64 {
+func (l *Limiter) refund(id uint64, now int64, cost int) {
+	l.update(id, func(p *policy, word uint64, tail []atomic.Uint64) uint64 {
 		return p.refund(word, tail, now, cost)
 	})
 }

@@ -28,6 +28,7 @@ type wideAlgorithm interface {
 	idleAt(word uint64, tail []atomic.Uint64) uint64
 	rank(word uint64, tail []atomic.Uint64, now int64) uint64
 	worstCase(d int64) uint64
+	adopter
 }
 
 // locked is the bit of a wide word that its writer holds.
@@ -205,7 +206,7 @@ func judgeBlocked(p *policy, word uint64, tail []atomic.Uint64, now int64, cost 
 }
 
 // peekWide describes a call in d without charging it. It fails if p is not the policy
-// that would decide it.
+// that would decide it, or the key is elsewhere.
 func (st *store) peekWide(d *Decision, p *policy, id uint64, now int64, cost int, charges bool) (ok bool) {
 	s := st.shardOf(id)
 	for {
@@ -216,7 +217,7 @@ func (st *store) peekWide(d *Decision, p *policy, id uint64, now int64, cost int
 		i, found := t.find(id)
 		if !found {
 			d.Allowed, d.Remaining, d.RetryAfter, d.ResetAfter = p.wide.describe(0, nil, now, cost, charges)
-			return true
+			return st.owns(id)
 		}
 		e, tail := &t.slots[i], t.tails.of(i)
 		for {

@@ -66,6 +66,14 @@ func (w *window) at(now int64) (number, elapsed uint64) {
 	return number, t - number*w.period
 }
 
+// newest returns now, or if that is later, the start of the window with the number.
+func (w *window) newest(number uint64, now int64) int64 {
+	return max(now, int64(min(w.start(number), math.MaxInt64)))
+}
+
+// same reports whether the windows are those of v.
+func (w *window) same(v *window) bool { return w.period == v.period && w.shift == v.shift }
+
 // countDenied returns the count of a window after a denied call, which counts up to the
 // limit.
 func countDenied(count uint64, cost int, limit uint64) uint64 {

@@ -1,0 +1,95 @@
+package sluice
+
+import "sync/atomic"
+
+// SetLimit changes the limit while decisions run. Every key keeps what it has spent, in
+// units of cost: nobody is given a burst, and nobody is charged twice. What a key has spent
+// beyond the new burst it owes, and is denied until it has paid that back; Refund and
+// Reset forgive. The error is a *ConfigError, as of New, and then nothing has changed.
+//
+// Spent units come back as the new limit says. The buckets keep what they owe, exactly but
+// for less than a tick. So do windows of the same length; if the length changes, what
+// counts at that moment is put into the present window, since it is not known when in its
+// old window it was spent. SlidingLog keeps the times, and keeps room for the largest limit
+// it has had. Blocks stay. Under Unlimited and DenyAll units go on coming back as they did
+// before.
+//
+// Calls that start after SetLimit has returned are decided by the new limit, those that
+// run meanwhile by either. It does not change limits that SetKeyLimit has set. It moves all
+// keys, a shard at a time, some 0.1 us each.
+func (l *Limiter) SetLimit(limit Limit) error {
+	l.admin.Lock()
+	defer l.admin.Unlock()
+	c := l.config
+	c.Limit = limit
+	p, err := l.policyFor(c)
+	if err != nil {
+		return err
+	}
+	for i := range l.shards {
+		l.adoptAll(&l.shards[i], p)
+	}
+	l.current.Store(p)
+	l.config = c
+	return nil
+}
+
+// policyFor returns the policy of c, which is that of the limiter but for the limit.
+func (l *Limiter) policyFor(c Config) (*policy, error) {
+	if _, err := c.withDefaults(); err != nil {
+		return nil, err
+	}
+	p, err := newPolicy(c, l.current.Load())
+	if err != nil {
+		return nil, err
+	}
+	return p, nil
+}
+
+// Config returns the configuration in force: with defaults filled in, and with the limit
+// that SetLimit has set. Shards stays 0 if it was.
+func (l *Limiter) Config() Config {
+	l.admin.Lock()
+	defer l.admin.Unlock()
+	return l.config
+}
+
+// adoptAll moves all entries of a shard into a table of p.
+//
+// All words are taken out of the reach of decisions before the clock is read, so that
+// none has been charged at a later time than that at which it is judged.
+func (st *store) adoptAll(s *shard, p *policy) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	old := s.table.Load()
+	type frozen struct {
+		id uint64
+		entry
+	}
+	entries := make([]frozen, 0, s.len())
+	for i := range old.slots {
+		if id := old.slots[i].id.Load(); id != 0 {
+			entries = append(entries, frozen{id, old.entry(uint64(i), old.freeze(uint64(i)))})
+		}
+	}
+	now := max(st.clock.Now(), 0)
+	next := p.empty
+	if len(entries) > 0 {
+		next = st.newTable(p, st.slotsFor(len(entries), s.share))
+	}
+	for _, e := range entries {
+		next.adopt(e.id, old.policy, e.entry, now)
+	}
+	st.publishLocked(s, next, len(entries))
+}
+
+// adopt adds to a table that nobody else sees yet an entry of another policy.
+func (t *table) adopt(id uint64, from *policy, e entry, now int64) {
+	i, _ := t.find(id)
+	var tail []atomic.Uint64
+	if t.policy.wide != nil {
+		tail = t.tails.add(i)
+	}
+	t.slots[i].word.Store(t.policy.adopt(from, e, tail, now))
+	t.slots[i].id.Store(id)
+}
