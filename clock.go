@@ -1,6 +1,7 @@
 package sluice
 
 import (
+	"context"
 	"fmt"
 	"math"
 	"sync"
@@ -154,7 +155,50 @@ func (c *CoarseClock) tick() {
 // ManualClock is a clock that moves only when told to, for tests and for
 // replaying recorded traffic. It is safe for concurrent use and must be made by
 // NewManualClock.
-type ManualClock struct{ now atomic.Int64 }
+type ManualClock struct {
+	now      atomic.Int64
+	mu       sync.Mutex
+	sleepers map[*sleeper]struct{} // guarded by mu
+}
+
+// A sleeper is a Wait that has not been reached by the time.
+type sleeper struct {
+	at    uint64
+	awake chan struct{} // closed when it is
+}
+
+// sleepUntil returns when the clock has been moved to at.
+func (c *ManualClock) sleepUntil(ctx context.Context, at uint64) error {
+	s := &sleeper{at: at, awake: make(chan struct{})}
+	c.mu.Lock()
+	if c.sleepers == nil {
+		c.sleepers = map[*sleeper]struct{}{}
+	}
+	c.sleepers[s] = struct{}{}
+	c.mu.Unlock()
+	c.wake() // the clock may have been moved before anybody knew of the sleeper
+	select {
+	case <-s.awake:
+		return nil
+	case <-ctx.Done():
+		c.mu.Lock()
+		delete(c.sleepers, s)
+		c.mu.Unlock()
+		return ctx.Err()
+	}
+}
+
+// wake wakes the sleepers whose time has come.
+func (c *ManualClock) wake() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for s := range c.sleepers {
+		if s.at <= uint64(c.Now()) {
+			close(s.awake)
+			delete(c.sleepers, s)
+		}
+	}
+}
 
 // NewManualClock returns a clock that stands at start. Times before 1970 count
 // as 1970, times beyond the year 2262 as the last representable nanosecond.
@@ -180,6 +224,7 @@ func (c *ManualClock) Advance(d time.Duration) {
 			next = math.MaxInt64
 		}
 		if c.now.CompareAndSwap(old, next) {
+			c.wake()
 			return
 		}
 	}
@@ -195,6 +240,7 @@ func (c *ManualClock) Set(t time.Time) {
 			panic(fmt.Sprintf("sluice: ManualClock.Set(%v) would go back in time by %v", t, time.Duration(old-next)))
 		}
 		if c.now.CompareAndSwap(old, next) {
+			c.wake()
 			return
 		}
 	}

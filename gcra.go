@@ -34,6 +34,10 @@ func (a *gcra) adopt(from *policy, e entry, _ []atomic.Uint64, now int64) uint64
 	return a.schedule.adopt(&from.alg.(*gcra).schedule, e.word, now)
 }
 
+func (a *gcra) full(word uint64) uint64    { return word }
+func (a *gcra) pack(full, _ uint64) uint64 { return full }
+func (a *gcra) slots() (*schedule, bool)   { return &a.schedule, false }
+
 func (a *gcra) charge(word uint64, now int64, cost int) (uint64, bool) {
 	t := a.tick(now)
 	full := max(word, t)

@@ -29,6 +29,10 @@ func (a *leakyBucket) adopt(from *policy, e entry, _ []atomic.Uint64, now int64)
 	return a.schedule.adopt(&from.alg.(*leakyBucket).schedule, e.word, now)
 }
 
+func (a *leakyBucket) full(word uint64) uint64    { return word }
+func (a *leakyBucket) pack(full, _ uint64) uint64 { return full }
+func (a *leakyBucket) slots() (*schedule, bool)   { return &a.schedule, true }
+
 func (a *leakyBucket) charge(word uint64, now int64, cost int) (uint64, bool) {
 	t := a.tick(now)
 	level := uint64(0)

@@ -90,6 +90,7 @@ func (l *Limiter) setUp(c Config, p *policy, shards, maxKeys int, homes uint64) 
 	if c.Stats {
 		l.tally = make(tally, shards)
 	}
+	l.ledgers = make([]ledger, min(shards, maxLedgers))
 	l.init(p, shards, maxKeys)
 }
 
@@ -173,6 +174,7 @@ func (l *Limiter) Len() int { return l.len() }
 // It changes no decision, and there is no need to call it: with a system clock a
 // timer sweeps, with any other clock insertions do.
 func (l *Limiter) Sweep() int {
+	l.dropPassed()
 	dropped := l.sweep()
 	if ps := l.plans.Load(); ps != nil {
 		ps.each(func(plan *Limiter) { dropped += plan.sweep() })

@@ -46,6 +46,14 @@ func (st *store) owns(id uint64) bool {
 	return ps == nil || &ps.owner(id).store == st
 }
 
+// ownersPolicy returns the policy that decides on id.
+func (st *store) ownersPolicy(id uint64) *policy {
+	if ps := st.plans.Load(); ps != nil {
+		return ps.owner(id).policyOf(id)
+	}
+	return st.policyOf(id)
+}
+
 // owner returns the limiter that decides on id.
 func (l *Limiter) owner(id uint64) *Limiter {
 	if ps := l.plans.Load(); ps != nil {
@@ -77,7 +85,7 @@ func (k Key) SetLimit(limit Limit) error { return k.lim.setKeyLimit(k.id, limit)
 func (k Key) ClearLimit() { k.lim.clearKeyLimit(k.id) }
 
 // Limit returns the limit that is in force for this key.
-func (k Key) Limit() Limit { return k.lim.owner(k.id).policyOf(k.id).limit }
+func (k Key) Limit() Limit { return k.lim.ownersPolicy(k.id).limit }
 
 func (l *Limiter) setKeyLimit(id uint64, limit Limit) error {
 	l.admin.Lock()
@@ -133,11 +141,18 @@ func (l *Limiter) newPlan(ps *plans, limit Limit) (*Limiter, error) {
 // move makes to the owner of id, with main.admin locked. It holds two shards' locks, in
 // any order; nobody else ever does.
 func (ps *plans) move(id uint64, from, to *Limiter) {
+	lg := ps.main.ledger(id)
+	lg.mu.Lock()
+	defer lg.mu.Unlock()
 	s := from.shardOf(id)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if e, policy, ok := from.takeOutLocked(s, id); ok {
-		to.putIn(id, policy, e)
+	e, policy, tracked := from.takeOutLocked(s, id)
+	now := max(to.clock.Now(), 0) // when nobody can charge it any more
+	if tracked && to.putIn(id, policy, e, now) {
+		lg.adopt(id, policy, to.policyOf(id), now)
+	} else {
+		lg.forget(id)
 	}
 	if to == ps.main {
 		ps.owners.Delete(id)
@@ -175,14 +190,13 @@ func (st *store) takeOutLocked(s *shard, id uint64) (taken entry, p *policy, ok 
 
 // putIn adds an entry of another policy. If there is no room, the key is as any other for
 // which there is none.
-func (st *store) putIn(id uint64, from *policy, e entry) {
+func (st *store) putIn(id uint64, from *policy, e entry, now int64) (ok bool) {
 	s := st.shardOf(id)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	now := max(st.clock.Now(), 0)
 	if s.len() >= s.share && !st.makeRoomLocked(s, now) {
 		st.untracked.Add(1)
-		return
+		return false
 	}
 	for s.len() >= s.table.Load().limit {
 		st.growLocked(s, now, false)
@@ -191,6 +205,7 @@ func (st *store) putIn(id uint64, from *policy, e entry) {
 	s.count.Add(1)
 	s.added++
 	st.arm()
+	return true
 }
 
 // each calls f for the limiter of every plan.

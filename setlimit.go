@@ -27,11 +27,24 @@ func (l *Limiter) SetLimit(limit Limit) error {
 		return err
 	}
 	for i := range l.shards {
-		l.adoptAll(&l.shards[i], p)
+		l.adoptShard(i, p)
 	}
 	l.current.Store(p)
 	l.config = c
 	return nil
+}
+
+// adoptShard moves the keys of a shard, and their reservations, to another policy.
+func (l *Limiter) adoptShard(i int, p *policy) {
+	lg := &l.ledgers[i&(len(l.ledgers)-1)]
+	lg.mu.Lock()
+	defer lg.mu.Unlock()
+	from, now := l.adoptAll(&l.shards[i], p)
+	for id := range lg.lists {
+		if l.owner(id) == l && l.shardOf(id) == &l.shards[i] {
+			lg.adopt(id, from, p, now)
+		}
+	}
 }
 
 // policyFor returns the policy of c, which is that of the limiter but for the limit.
@@ -58,7 +71,7 @@ func (l *Limiter) Config() Config {
 //
 // All words are taken out of the reach of decisions before the clock is read, so that
 // none has been charged at a later time than that at which it is judged.
-func (st *store) adoptAll(s *shard, p *policy) {
+func (st *store) adoptAll(s *shard, p *policy) (from *policy, now int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	old := s.table.Load()
@@ -72,7 +85,7 @@ func (st *store) adoptAll(s *shard, p *policy) {
 			entries = append(entries, frozen{id, old.entry(uint64(i), old.freeze(uint64(i)))})
 		}
 	}
-	now := max(st.clock.Now(), 0)
+	now = max(st.clock.Now(), 0)
 	next := p.empty
 	if len(entries) > 0 {
 		next = st.newTable(p, st.slotsFor(len(entries), s.share))
@@ -81,6 +94,7 @@ func (st *store) adoptAll(s *shard, p *policy) {
 		next.adopt(e.id, old.policy, e.entry, now)
 	}
 	st.publishLocked(s, next, len(entries))
+	return old.policy, now
 }
 
 // adopt adds to a table that nobody else sees yet an entry of another policy.

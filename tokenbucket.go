@@ -103,6 +103,8 @@ func (a *tokenBucket) adopt(from *policy, e entry, _ []atomic.Uint64, now int64)
 	return a.pack(full, a.tick(now))
 }
 
+func (a *tokenBucket) slots() (*schedule, bool) { return &a.schedule, false }
+
 // full is the tick at which the bucket is full again.
 func (a *tokenBucket) full(word uint64) uint64 {
 	refill, spent := a.unpack(word)

@@ -54,7 +54,18 @@ func (t *table) update(i uint64, f func(p *policy, word uint64, tail []atomic.Ui
 
 // reset makes id fresh. The key stays in its table, where the next sweep finds it
 // idle.
-func (l *Limiter) reset(id uint64) { l.update(id, (*policy).reset) }
+func (l *Limiter) reset(id uint64) {
+	l.forgetting(id, func() { l.update(id, (*policy).reset) })
+}
+
+// forgetting calls f, which forgets what id has been charged.
+func (l *Limiter) forgetting(id uint64, f func()) {
+	lg := l.ledger(id)
+	lg.mu.Lock()
+	defer lg.mu.Unlock()
+	f()
+	lg.forget(id)
+}
 
 // block blocks id until then at least. It fails where the key cannot be tracked.
 func (l *Limiter) block(id uint64, now int64, until uint64) bool {
@@ -78,19 +89,38 @@ func (l *Limiter) block(id uint64, now int64, until uint64) bool {
 
 // unblock ends the block of id, if there is one.
 func (l *Limiter) unblock(id uint64) {
+	lg := l.ledger(id)
+	lg.mu.Lock()
+	defer lg.mu.Unlock()
+	was := false
 	l.update(id, func(p *policy, word uint64, tail []atomic.Uint64) uint64 {
-		if p.blockedUntil(word, tail) > 0 {
+		if was = p.blockedUntil(word, tail) > 0; was {
 			return p.unblock(word, tail)
 		}
 		return word
 	})
+	if was {
+		lg.forget(id)
+	}
 }
 
 // refund gives back cost > 0 units of id.
 func (l *Limiter) refund(id uint64, now int64, cost int) {
+	lg := l.ledger(id)
+	lg.mu.Lock()
+	defer lg.mu.Unlock()
+	given := uint64(0)
 	l.update(id, func(p *policy, word uint64, tail []atomic.Uint64) uint64 {
-		return p.refund(word, tail, now, cost)
+		b := p.bucket()
+		if b == nil || p.blockedUntil(word, tail) > 0 {
+			return p.refund(word, tail, now, cost)
+		}
+		given = b.full(p.bucketWord(word, tail))
+		next := p.refund(word, tail, now, cost)
+		given -= b.full(p.bucketWord(next, tail))
+		return next
 	})
+	lg.shift(id, given)
 }
 
 // A hold is a key whose word is out of everybody else's reach, for a moment: who wants

@@ -1,0 +1,189 @@
+package sluice
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"time"
+)
+
+// Wait charges cost units to key, and returns when they are admitted; or it returns an
+// error, having charged nothing. It fails at once, with an error of Reserve, if the cost
+// can never be admitted or not before the context's deadline, and with the context's error
+// when that is done first: a charge made for a slot to come is then given back, as by
+// Reservation.Cancel. There is no goroutine.
+//
+// Where Reserve hands out slots, Wait takes one, in order of arrival. Under the other
+// algorithms, and for a blocked key, it waits for what RetryAfter says and asks again; who
+// comes first then is not determined. A cost of 0 waits until one unit would be admitted.
+//
+// Time is the limiter's: with a ManualClock the wait ends when the clock has been moved far
+// enough. With a clock of another kind it is asked again after as much real time as it says
+// is left. What the context has left is real time, always.
+func (l *Limiter) Wait(ctx context.Context, key string, cost int) error {
+	return l.wait(ctx, l.hash.string(key), key, cost)
+}
+
+// Wait is Limiter.Wait for this key.
+func (k Key) Wait(ctx context.Context, cost int) error { return k.lim.wait(ctx, k.id, "", cost) }
+
+func (l *Limiter) wait(ctx context.Context, id uint64, name string, cost int) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	err := l.await(ctx, id, cost)
+	if err != nil {
+		if l.refuse(id, name, cost); l.shadow && ctx.Err() == nil {
+			return nil
+		}
+	}
+	return err
+}
+
+// errHasSlots says that a call is not admitted now, but could be given a slot.
+var errHasSlots = errors.New("has slots")
+
+// await is Wait, but for what a failure leaves to do.
+func (l *Limiter) await(ctx context.Context, id uint64, cost int) error {
+	for {
+		now := max(l.now(), 0)
+		wait, err := l.attempt(id, now, cost)
+		if err == errHasSlots {
+			if err = l.awaitSlot(ctx, id, cost); err == ErrBlocked {
+				continue
+			}
+		}
+		switch {
+		case err != nil || wait == 0:
+			return err
+		case wait > patience(ctx) || l.shadow:
+			return ErrWouldExceedDeadline
+		}
+		if err := l.sleepUntil(ctx, after(now, wait)); err != nil {
+			return err
+		}
+	}
+}
+
+// patience is how long the caller can wait, less than Never.
+func patience(ctx context.Context) time.Duration {
+	if deadline, ok := ctx.Deadline(); ok {
+		return max(time.Until(deadline), 0)
+	}
+	return Never - 1
+}
+
+// awaitSlot takes a slot of a bucket and waits for it.
+func (l *Limiter) awaitSlot(ctx context.Context, id uint64, cost int) error {
+	r := &Reservation{lim: l, id: id, cost: cost}
+	now := max(l.now(), 0)
+	if err := l.tryReserve(r, now, patience(ctx)); err != nil {
+		return err
+	}
+	if r.delay > 0 && !l.shadow {
+		if err := l.sleepUntil(ctx, after(now, r.delay)); err != nil {
+			r.Cancel()
+			return err
+		}
+	}
+	r.Settle(cost)
+	return nil
+}
+
+// attempt charges a call if it is admitted now, and need not queue. Otherwise it returns
+// how long to wait before the next attempt, or that there are slots to wait for.
+func (l *Limiter) attempt(id uint64, now int64, cost int) (wait time.Duration, err error) {
+	err = errStartOver
+	for err == errStartOver {
+		o := l.owner(id)
+		p := o.policyOf(id)
+		switch {
+		case cost < 0:
+			return 0, ErrNegativeCost
+		case p.unlimited():
+			wait, err = 0, nil
+		case !p.fits(max(cost, 1)):
+			return 0, ErrCostExceedsBurst
+		default:
+			wait, err = o.attemptHere(p, id, now, cost)
+		}
+	}
+	if err == nil && wait == 0 && cost > 0 && l.tally != nil {
+		l.tally.count(id>>l.shift, admitted)
+	}
+	return wait, err
+}
+
+// attemptHere is attempt under p, if the key is this limiter's.
+func (l *Limiter) attemptHere(p *policy, id uint64, now int64, cost int) (wait time.Duration, err error) {
+	err = errStartOver
+	tracked := l.updateHere(id, func(q *policy, word uint64, tail []atomic.Uint64) uint64 {
+		if q == p {
+			word, wait, err = p.attempt(word, tail, now, cost)
+		}
+		return word
+	})
+	switch {
+	case tracked:
+		return wait, err
+	case cost == 0 && l.owns(id):
+		return 0, nil
+	case cost == 0:
+		return 0, errStartOver
+	}
+	switch _, out := l.insert(l.shardOf(id), p, id, now, cost, nil); out {
+	case admitted, waved:
+		return 0, nil
+	case refused:
+		return 0, ErrNoRoom
+	}
+	return 0, errStartOver
+}
+
+func (p *policy) attempt(word uint64, tail []atomic.Uint64, now int64, cost int) (next uint64, wait time.Duration, err error) {
+	word, at := p.admissible(word, tail, now)
+	if at > 0 {
+		return word, until(at, now), nil
+	}
+	b := p.bucket()
+	if b != nil {
+		if s, queue := b.slots(); queue && b.full(p.bucketWord(word, tail)) > s.tick(now) {
+			return word, 0, errHasSlots
+		}
+	}
+	ok, _, wait, _ := p.judge(word, tail, now, max(cost, 1), false)
+	switch {
+	case ok && cost == 0:
+		return word, 0, nil
+	case ok && p.wide != nil:
+		return p.wide.commit(word, tail, now, cost), 0, nil
+	case ok:
+		next, _ = p.alg.charge(word, now, cost)
+		return next, 0, nil
+	case b != nil:
+		return word, 0, errHasSlots
+	}
+	return word, wait, nil
+}
+
+// sleepUntil returns when the limiter's clock has reached at.
+func (l *Limiter) sleepUntil(ctx context.Context, at uint64) error {
+	if clock, ok := l.clock.(*ManualClock); ok {
+		return clock.sleepUntil(ctx, at)
+	}
+	timer := time.NewTimer(until(at, max(l.clock.Now(), 0)))
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-timer.C:
+		}
+		// A clock of the user's may be slower than real time.
+		left := until(at, max(l.clock.Now(), 0))
+		if left <= 0 || l.timed {
+			return nil
+		}
+		timer.Reset(left)
+	}
+}
