@@ -65,7 +65,7 @@ func (a *fixedWindow) adopt(from *policy, e entry, _ []atomic.Uint64, now int64)
 	if !a.same(&old.window) {
 		number, _ = a.at(old.newest(number, now))
 	}
-	return number<<a.bits | min(count, 1<<a.bits-1)
+	return min(number, a.last)<<a.bits | min(count, 1<<a.bits-1)
 }
 
 func (a *fixedWindow) countDenied(word uint64, _ []atomic.Uint64, now int64, cost int) uint64 {

@@ -4,6 +4,7 @@ import (
 	"math"
 	"net/netip"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -25,8 +26,8 @@ type Limiter struct {
 	shadow bool
 	top    *topDenied // nil without Config.TopDenied
 	tally  tally      // nil without Config.Stats
-	admin  sync.Mutex // held to change the limit, or a key's
-	config Config     // guarded by admin
+	config atomic.Pointer[Config]
+	admin  sync.Mutex // held to change the limit, or a key's, and to write or read a snapshot
 }
 
 // New returns a limiter. The error is a *ConfigError: it names the field, its
@@ -76,7 +77,9 @@ func (l *Limiter) setUp(c Config, p *policy, shards, maxKeys int, homes uint64) 
 	if homes != math.MaxUint64 {
 		shards = 1
 	}
-	l.config = c
+	config := new(Config)
+	*config = c
+	l.config.Store(config)
 	l.clock, l.ttl, l.overflow, l.homes = c.Clock, int64(c.TTL), c.Overflow, homes
 	l.cached = &notCached
 	switch clock := c.Clock.(type) {

@@ -2,6 +2,7 @@ package sluice
 
 import (
 	"math"
+	"sync/atomic"
 
 	"github.com/puzpuzpuz/xsync/v3"
 )
@@ -23,6 +24,7 @@ type plans struct {
 	main    *Limiter
 	owners  *xsync.MapOf[uint64, *Limiter] // of the keys that have one other than main
 	byLimit map[Limit]*plan                // guarded by main.admin
+	all     atomic.Pointer[[]*Limiter]     // of byLimit
 }
 
 type plan struct {
@@ -102,6 +104,7 @@ func (l *Limiter) setKeyLimit(id uint64, limit Limit) error {
 		}
 		to = &plan{lim: lim}
 		ps.byLimit[limit] = to
+		ps.listAll()
 	}
 	l.plans.Store(ps)
 	if from := ps.owner(id); from != to.lim {
@@ -126,7 +129,7 @@ func (l *Limiter) clearKeyLimit(id uint64) {
 // newPlan returns the limiter for keys with a limit of their own. Its policy can take over
 // the words of main.
 func (l *Limiter) newPlan(ps *plans, limit Limit) (*Limiter, error) {
-	c := l.config
+	c := l.Config()
 	c.Limit = limit
 	p, err := l.policyFor(c)
 	if err != nil {
@@ -165,6 +168,7 @@ func (ps *plans) move(id uint64, from, to *Limiter) {
 		}
 		if p.keys--; p.keys == 0 {
 			delete(ps.byLimit, limit)
+			ps.listAll()
 		}
 	}
 }
@@ -194,6 +198,10 @@ func (st *store) putIn(id uint64, from *policy, e entry, now int64) (ok bool) {
 	s := st.shardOf(id)
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	return st.putInLocked(s, id, from, e, now)
+}
+
+func (st *store) putInLocked(s *shard, id uint64, from *policy, e entry, now int64) (ok bool) {
 	if s.len() >= s.share && !st.makeRoomLocked(s, now) {
 		st.untracked.Add(1)
 		return false
@@ -208,11 +216,17 @@ func (st *store) putIn(id uint64, from *policy, e entry, now int64) (ok bool) {
 	return true
 }
 
+func (ps *plans) listAll() {
+	all := make([]*Limiter, 0, len(ps.byLimit))
+	for _, p := range ps.byLimit {
+		all = append(all, p.lim)
+	}
+	ps.all.Store(&all)
+}
+
 // each calls f for the limiter of every plan.
 func (ps *plans) each(f func(*Limiter)) {
-	ps.main.admin.Lock()
-	defer ps.main.admin.Unlock()
-	for _, p := range ps.byLimit {
-		f(p.lim)
+	for _, l := range *ps.all.Load() {
+		f(l)
 	}
 }

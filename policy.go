@@ -12,7 +12,8 @@ type policy struct {
 	alg   algorithm // one of alg and wide is set, unless there has never been a limit to keep
 	wide  wideAlgorithm
 	limit Limit
-	room  int // the most that words can count, or more
+	words Limit // the limit that alg and wide keep, if they keep another one
+	room  int   // the most that words can count, or more
 	penalty
 	burst uint64 // costs from 1 to burst are decided by the key's state; others by Limiter.edge
 	plain uint64 // the same for Limiter.allowAt, which not everything is plain enough for
@@ -27,11 +28,12 @@ func newPolicy(c Config, from *policy) (*policy, *ConfigError) {
 	if from == nil {
 		from = &policy{}
 	}
-	p := &policy{limit: c.Limit, room: from.room}
+	p := &policy{limit: c.Limit, words: from.words, room: from.room}
 	if p.unlimited() || p.denyAll() {
 		p.alg, p.wide, p.penalty = from.alg, from.wide, from.penalty
 	} else {
 		burst := c.enforced().burst()
+		p.words = c.Limit
 		p.burst, p.room, p.blockFor = uint64(burst), max(burst, from.room), int64(c.BlockFor)
 		var err *ConfigError
 		if p.alg, p.wide, err = newAlgorithm(c, p.room); err != nil {

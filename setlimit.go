@@ -20,7 +20,7 @@ import "sync/atomic"
 func (l *Limiter) SetLimit(limit Limit) error {
 	l.admin.Lock()
 	defer l.admin.Unlock()
-	c := l.config
+	c := l.Config()
 	c.Limit = limit
 	p, err := l.policyFor(c)
 	if err != nil {
@@ -30,7 +30,7 @@ func (l *Limiter) SetLimit(limit Limit) error {
 		l.adoptShard(i, p)
 	}
 	l.current.Store(p)
-	l.config = c
+	l.config.Store(&c)
 	return nil
 }
 
@@ -61,11 +61,7 @@ func (l *Limiter) policyFor(c Config) (*policy, error) {
 
 // Config returns the configuration in force: with defaults filled in, and with the limit
 // that SetLimit has set. Shards stays 0 if it was.
-func (l *Limiter) Config() Config {
-	l.admin.Lock()
-	defer l.admin.Unlock()
-	return l.config
-}
+func (l *Limiter) Config() Config { return *l.config.Load() }
 
 // adoptAll moves all entries of a shard into a table of p.
 //

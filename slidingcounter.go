@@ -116,7 +116,7 @@ func (a *slidingWindow) adopt(from *policy, e entry, now int64) counts {
 		c = counts{number: number, cur: old.used(rolled, elapsed)}
 	}
 	most := uint64(1)<<a.bits - 1
-	return counts{c.number, min(c.cur, most), min(c.prev, most)}
+	return counts{min(c.number, a.last), min(c.cur, most), min(c.prev, most)}
 }
 
 // refund takes cost from this window first, and then from the one before.

@@ -112,7 +112,7 @@ func (s *strikes) rank(word uint64, tail []atomic.Uint64, now int64) uint64 {
 
 func (s *strikes) adopt(from *policy, e entry, tail []atomic.Uint64, now int64) uint64 {
 	old := from.wide.(*strikes)
-	row := e.word & (1<<s.bits - 1)
+	row := min(e.word&(1<<old.bits-1), s.after-1)
 	word, rest := old.state(e.word, e.tail)
 	tail[0].Store(s.inner.adopt(&old.inner, entry{word, rest}, tail[1:], now))
 	return s.nextVersion(0) | row

@@ -72,7 +72,7 @@ func (a *tokenInterval) adopt(from *policy, e entry, _ []atomic.Uint64, now int6
 	if !a.same(&old.window) {
 		number, _ = a.at(old.newest(number, now))
 	}
-	return number<<a.bits | min(spent, 1<<a.bits-1)
+	return min(number, a.last)<<a.bits | min(spent, 1<<a.bits-1)
 }
 
 // after returns the first nanosecond at which at least tokens > 0 have come back since
