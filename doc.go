@@ -15,7 +15,8 @@
 //     one unless there is a reason not to.
 //   - TokenBucket decides like GCRA. Take it to speak of tokens, or with Refill
 //     Interval to hand out a period's tokens at once.
-//   - LeakyBucket, as a meter, decides like GCRA. Take it to speak of a queue.
+//   - LeakyBucket, as a meter, decides like GCRA. Take it for Wait and Reserve, which
+//     make it a queue that lets calls pass at even distances.
 //   - SlidingWindow: at most about N in any window, for the price of a counter. It
 //     assumes that the previous window's cost was spread evenly.
 //   - SlidingLog: at most N in any window, exactly, for 8*N bytes a key and limits
@@ -25,6 +26,14 @@
 //     to midnight in another time zone, say; with Config.Anchor they are each key's own.
 //
 // Limiter.WorstCase states the most that each admits in any span of time.
+//
+// # Around a decision
+//
+// Take describes it, for the client. TakeAll charges several keys or none. Wait waits for
+// it, and Reserve gives a slot to come and a receipt. Refund gives back what turned out
+// not to count. Block, and Config.BlockFor, shut out a key for a while. SetLimit and
+// SetKeyLimit change limits while decisions run. Config.Shadow tries a limit out.
+// Snapshot and Restore outlive the process.
 //
 // # What is promised
 //
@@ -48,8 +57,8 @@
 // Keys are tracked by a 64-bit hash. Two of n live keys share one, and so a
 // budget, with a chance of about n*n/2^65: 3e-8 at a million keys.
 //
-// State is in memory: it is gone with the process, and not shared between
-// processes.
+// State is in memory: it is gone with the process, unless a Snapshot of it has been
+// taken, and not shared between processes.
 //
 // At MaxKeys the overflow policy gives something up: the state of the keys that
 // would soonest be idle (EvictSoonest), the new keys (DenyNew), or their limit
