@@ -139,9 +139,9 @@ func (st *store) shardOf(id uint64) *shard { return &st.shards[id>>st.shift] }
 func (l *Limiter) allowAt(id uint64, now int64, cost int) bool {
 	now = max(now, 0)
 	// From the table, the policy would be known three loads later.
-	p, t := l.current.Load(), l.shardOf(id).table.Load()
-	if uint64(cost)-1 < p.plain && t.policy == p {
-		if e := t.lookup(id); e != nil {
+	if p := l.current.Load(); uint64(cost)-1 < p.plain {
+		t := l.shardOf(id).table.Load()
+		if e := t.lookup(id); e != nil && t.policy == p {
 			if word := e.word.Load(); word < reserved {
 				next, ok := p.alg.charge(word, now, cost)
 				if !ok {
@@ -178,18 +178,19 @@ func (st *store) charge(p *policy, id uint64, now int64, cost int) (uint64, *pol
 		}
 		for {
 			word := e.word.Load()
-			if word == moved {
-				break
-			}
-			if word == held {
-				runtime.Gosched()
-				continue
-			}
-			from, until := word, uint64(0)
+			from := word
 			if word >= reserved {
-				if from, until = p.admissible(word, nil, now); until > 0 {
+				if word == moved {
+					break
+				}
+				if word == held {
+					runtime.Gosched()
+					continue
+				}
+				if p.blockedUntil(word, nil) > uint64(now) {
 					return word, p, blocked
 				}
+				from = 0
 			}
 			next, ok := p.alg.charge(from, now, cost)
 			out := admitted

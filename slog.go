@@ -36,6 +36,7 @@ import (
 type slidingLog struct {
 	limit  uint64
 	room   uint64 // places in the ring, at least the limit
+	spare  uint64 // room - limit
 	period uint64
 	bits   int // b
 }
@@ -48,7 +49,14 @@ func newSlidingLog(l Limit, room int) (wideAlgorithm, *ConfigError) {
 		return nil, configErrorf("Limit.Rate", "%d with sliding-log, which keeps 8 bytes a unit for every key; want at most %d, or sliding-window or gcra, which keep 8 bytes a key",
 			l.Rate, maxLog)
 	}
-	return &slidingLog{limit: uint64(l.Rate), room: uint64(room), period: uint64(l.Period), bits: bits.Len64(2*uint64(room) - 1)}, nil
+	limit := uint64(l.Rate)
+	return &slidingLog{
+		limit:  limit,
+		room:   uint64(room),
+		spare:  uint64(room) - limit,
+		period: uint64(l.Period),
+		bits:   bits.Len64(2*uint64(room) - 1),
+	}, nil
 }
 
 func (a *slidingLog) tailLen() int { return int(a.room) }
@@ -83,7 +91,7 @@ func (a *slidingLog) newest(word uint64, ring []atomic.Uint64) (s uint64, ok boo
 
 // admitFrom returns the first nanosecond at which cost is admitted.
 func (a *slidingLog) admitFrom(word uint64, ring []atomic.Uint64, cost uint64) uint64 {
-	s, ok := a.nthOldest(word, ring, a.room-a.limit+cost)
+	s, ok := a.nthOldest(word, ring, a.spare+cost)
 	if !ok {
 		return 0
 	}

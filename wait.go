@@ -32,10 +32,11 @@ func (l *Limiter) wait(ctx context.Context, id uint64, name string, cost int) er
 		return err
 	}
 	err := l.await(ctx, id, cost)
-	if err != nil {
-		if l.refuse(id, name, cost); l.shadow && ctx.Err() == nil {
-			return nil
-		}
+	if err == nil || err == ctx.Err() {
+		return err
+	}
+	if l.refuse(id, name, cost); l.shadow {
+		return nil
 	}
 	return err
 }

@@ -146,63 +146,72 @@ func (st *store) chargeWide(p *policy, id uint64, now int64, cost int, d *Decisi
 // is still the same afterwards. So does whatever is written, by the swap that locks the
 // word.
 func (st *store) chargeTail(p *policy, e *slot, tail []atomic.Uint64, now int64, cost int, d *Decision) outcome {
+	wide := p.wide
 	for {
 		word := e.word.Load()
-		if word == moved {
-			return retrying
-		}
-		if word&locked != 0 {
-			runtime.Gosched()
-			continue
-		}
-		ok, out := false, denied
-		if word&blockedTail != 0 {
-			ok, out = judgeBlocked(p, word, tail, now, cost, d)
-		} else if d != nil {
-			ok, d.Remaining, d.RetryAfter, d.ResetAfter = p.wide.describe(word, tail, now, cost, true)
-		} else {
-			ok = p.wide.admit(word, tail, now, cost)
-		}
-		if !ok && (out == blocked || !p.denies) {
-			if e.word.Load() == word {
-				return out
+		if word >= blockedTail {
+			switch {
+			case word == moved:
+				return retrying
+			case word&locked != 0:
+				runtime.Gosched()
+			case p.stillBlocked(e, word, tail, now, d):
+				return blocked
 			}
 			continue
 		}
-		if !e.word.CompareAndSwap(word, word|locked) {
-			st.lostRaces.Inc()
+		var ok bool
+		if d != nil {
+			ok, d.Remaining, d.RetryAfter, d.ResetAfter = wide.describe(word, tail, now, cost, true)
+		} else {
+			ok = wide.admit(word, tail, now, cost)
+		}
+		if !ok {
+			if p.denies && p.denyTail(e, word, tail, now, cost, d) || !p.denies && e.word.Load() == word {
+				return denied
+			}
 			continue
 		}
-		// The word is the same, but what is beside it may not be: a block can have become
-		// longer, and under a denial a refund may have made room.
-		from, until := p.admissible(word, tail, now)
-		switch {
-		case until > 0 || !ok && p.wide.admit(from, tail, now, cost):
-			e.word.Store(word)
-			continue
-		case ok:
-			e.word.Store(p.wide.commit(from, tail, now, cost))
+		if e.word.CompareAndSwap(word, word|locked) {
+			e.word.Store(wide.commit(word, tail, now, cost))
 			return admitted
 		}
-		word = p.deny(word, tail, now, cost)
-		if d != nil {
-			_, d.Remaining, d.RetryAfter, d.ResetAfter = p.judge(word, tail, now, cost, false)
-		}
-		e.word.Store(word)
-		return denied
+		st.lostRaces.Inc()
 	}
 }
 
-// judgeBlocked is the judgement on a key that is, or has been, blocked.
-func judgeBlocked(p *policy, word uint64, tail []atomic.Uint64, now int64, cost int, d *Decision) (ok bool, out outcome) {
-	ok, remaining, retry, reset := p.judge(word, tail, now, cost, true)
+// stillBlocked reports, and describes, that a key with a blocked word is blocked at now.
+// If its block is over it makes the key fresh.
+func (p *policy) stillBlocked(e *slot, word uint64, tail []atomic.Uint64, now int64, d *Decision) bool {
+	if at := tail[0].Load(); at > uint64(now) {
+		if d != nil {
+			d.Remaining, d.RetryAfter, d.ResetAfter = 0, until(at, now), until(at, now)
+		}
+		return e.word.Load() == word
+	}
+	if e.word.CompareAndSwap(word, word|locked) {
+		word, _ = p.admissible(word, tail, now) // the block can have become longer
+		e.word.Store(word)
+	}
+	return false
+}
+
+// denyTail does to the key what a denied call does, unless it is admitted after all: a
+// refund can have made room, and left the word as it was.
+func (p *policy) denyTail(e *slot, word uint64, tail []atomic.Uint64, now int64, cost int, d *Decision) bool {
+	if !e.word.CompareAndSwap(word, word|locked) {
+		return false
+	}
+	if p.wide.admit(word, tail, now, cost) {
+		e.word.Store(word)
+		return false
+	}
+	word = p.deny(word, tail, now, cost)
 	if d != nil {
-		d.Remaining, d.RetryAfter, d.ResetAfter = remaining, retry, reset
+		_, d.Remaining, d.RetryAfter, d.ResetAfter = p.judge(word, tail, now, cost, false)
 	}
-	if ok {
-		return true, admitted
-	}
-	return false, blocked
+	e.word.Store(word)
+	return true
 }
 
 // peekWide describes a call in d without charging it. It fails if p is not the policy
