@@ -105,9 +105,7 @@ func collect(claims []claim, charges []Charge) []claim {
 	for i, c := range charges {
 		claims = append(claims, claim{lim: c.Key.lim.owner(c.Key.id), id: c.Key.id, cost: c.Cost, index: i})
 	}
-	slices.SortFunc(claims, func(a, b claim) int {
-		return cmp.Or(cmp.Compare(a.lim.serial, b.lim.serial), cmp.Compare(a.id, b.id), cmp.Compare(a.index, b.index))
-	})
+	sortClaims(claims)
 	n := 0
 	for i := range claims {
 		c := &claims[i]
@@ -129,6 +127,30 @@ func collect(claims []claim, charges []Charge) []claim {
 		}
 	}
 	return claims[:n]
+}
+
+// sortClaims sorts the claims, those of one key in the order of the charges. A few are
+// sorted by insertion: they are often in order already, and large to be handed to a
+// function by value.
+func sortClaims(claims []claim) {
+	if len(claims) > 16 {
+		slices.SortStableFunc(claims, func(a, b claim) int {
+			return cmp.Or(cmp.Compare(a.lim.serial, b.lim.serial), cmp.Compare(a.id, b.id))
+		})
+		return
+	}
+	for i := 1; i < len(claims); i++ {
+		for j := i; j > 0 && claims[j].before(&claims[j-1]); j-- {
+			claims[j], claims[j-1] = claims[j-1], claims[j]
+		}
+	}
+}
+
+func (c *claim) before(d *claim) bool {
+	if c.lim != d.lim {
+		return c.lim.serial < d.lim.serial
+	}
+	return c.id < d.id
 }
 
 // readClocks reads the clock of each limiter, once for all of its keys.
