@@ -193,9 +193,26 @@ func (st *store) evictSoonestLocked(s *shard, now int64, batch int, rested bool)
 		st.evictLocked(s, now, n, newCut(ranks, max(1, int(part*float64(len(ranks))+0.5))))
 	}
 	if s.len() >= s.share {
-		// What was to go has been charged meanwhile. That must not turn a key away.
-		st.evictLocked(s, now, batch, cut{all: true, ties: s.len(), want: batch})
+		// What was to go has been charged meanwhile. That must not turn a key away. Blocked
+		// keys still go last.
+		if free := st.countUnblockedLocked(s); free > 0 {
+			st.evictLocked(s, now, batch, cut{all: true, spares: true, ties: free, want: min(batch, free)})
+		}
+		if s.len() >= s.share {
+			st.evictLocked(s, now, batch, cut{all: true, ties: s.len(), want: batch})
+		}
 	}
+}
+
+// countUnblockedLocked counts the entries that are not blocked as they stand now.
+func (st *store) countUnblockedLocked(s *shard) (n int) {
+	t := s.table.Load()
+	t.each(func(e entry) {
+		if t.policy.rank(e, 0) < reserved {
+			n++
+		}
+	})
+	return n
 }
 
 // surveyLocked returns how many entries are idle at now and the ranks of live ones.
@@ -257,6 +274,7 @@ func (st *store) evictLocked(s *shard, now int64, n int, c cut) {
 // become hundreds of slots long.
 type cut struct {
 	all        bool // every rank is a tie
+	spares     bool // but those of blocked keys
 	last       uint64
 	ties, want int
 	due        int
@@ -277,6 +295,9 @@ func newCut(ranks []uint64, n int) cut {
 }
 
 func (c *cut) takes(rank uint64) bool {
+	if c.spares && rank >= reserved {
+		return false
+	}
 	if rank != c.last && !c.all {
 		return rank < c.last
 	}

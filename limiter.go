@@ -132,7 +132,8 @@ func (l *Limiter) Take(key string, cost int) (d Decision) {
 }
 
 // Peek returns what Take would return, but charges nothing and tracks nothing. For
-// a key that is not tracked it does not consider MaxKeys.
+// a key that is not tracked it does not consider MaxKeys; nor, for a call that would be
+// denied, what the denial would do to the key (BlockFor, CountDenied).
 func (l *Limiter) Peek(key string, cost int) (d Decision) {
 	id := l.hash.string(key)
 	l.ahead(id)

@@ -21,12 +21,14 @@ func modelOps() int {
 
 // newOracle returns the exact model of a limiter. It follows the one liberty that
 // the library takes, the grid for intervals that are no whole number of ns.
-func newOracle(c Config) *oracle.Model {
+func newOracle(c Config) *oracle.Model { return oracle.New(oracleConfig(c)) }
+
+func oracleConfig(c Config) oracle.Config {
 	rate := int64(c.Limit.Rate)
 	if c.Limit.Rate == math.MaxInt {
 		rate = math.MaxInt64 // Unlimited, on 32-bit machines, too
 	}
-	return oracle.New(oracle.Config{
+	return oracle.Config{
 		Algorithm: oracle.Algorithm(c.Algorithm),
 		Rate:      rate,
 		Burst:     int64(c.Limit.Burst),
@@ -35,7 +37,11 @@ func newOracle(c Config) *oracle.Model {
 		Interval:  c.Refill == Interval,
 		Anchored:  c.Anchor == FirstCharge,
 		Grid:      true,
-	})
+
+		BlockFor:    int64(c.BlockFor),
+		BlockAfter:  int64(c.BlockAfter),
+		CountDenied: c.CountDenied,
+	}
 }
 
 // fromOracle narrows a model's decision to the int of this platform.

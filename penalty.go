@@ -39,8 +39,14 @@ type denialCounter interface {
 	countDenied(word uint64, tail []atomic.Uint64, now int64, cost int) uint64
 }
 
-// blockedTail is the bit of a wide word that says that the key is blocked.
-const blockedTail = 1 << 62
+const (
+	// blockedTail is the bit of a wide word that says that the key is blocked.
+	blockedTail = 1 << 62
+	// blockMark is set in the first word of the tail as long as that is the end of a block,
+	// so that a reader who comes between does not take it for anything else, nor anything
+	// else for it.
+	blockMark = 1 << 63
+)
 
 // endless is the last time that a one-word block can tell, and stands for never.
 const endless = held - 1 - reserved
@@ -62,18 +68,30 @@ func (p *policy) punish(c Config) {
 			after: uint64(c.BlockAfter),
 			bits:  bits.Len(uint(c.BlockAfter - 1)),
 		}
-		p.alg, p.wide, p.counts = nil, p.strikes, nil
+		p.alg, p.wide = nil, p.strikes
 	}
 	p.denies = p.blockFor > 0 || p.counts != nil
 }
 
-// blockedUntil returns when the block of the key ends, or 0 if it has none.
-func (p *policy) blockedUntil(word uint64, tail []atomic.Uint64) uint64 {
+// blockEnd returns the end of a block from the tail. A reader may find that there is none
+// any more.
+func blockEnd(tail []atomic.Uint64) (until uint64, ok bool) {
+	word := tail[0].Load()
+	if word == math.MaxUint64 {
+		return word, true
+	}
+	return word &^ blockMark, word&blockMark != 0
+}
+
+// blockedUntil returns when the block of the key ends, or 0 if it has none. A wide word is
+// locked, or at rest.
+func (p *policy) blockedUntil(word uint64, tail []atomic.Uint64) (until uint64) {
 	switch {
 	case p.wide != nil:
 		if word&blockedTail != 0 {
-			return tail[0].Load()
+			until, _ = blockEnd(tail)
 		}
+		return until
 	case word >= reserved:
 		if until := word - reserved; until < endless {
 			return until
@@ -81,6 +99,11 @@ func (p *policy) blockedUntil(word uint64, tail []atomic.Uint64) uint64 {
 		return math.MaxUint64
 	}
 	return 0
+}
+
+// block describes a call at now for a key that is blocked until then.
+func (d *Decision) block(at uint64, now int64) {
+	d.Remaining, d.RetryAfter, d.ResetAfter = 0, until(at, now), until(at, now)
 }
 
 // block returns the word of the key that is blocked until then, or longer if it would
@@ -93,7 +116,7 @@ func (p *policy) block(word uint64, tail []atomic.Uint64, until uint64) uint64 {
 	if word&blockedTail == 0 {
 		word = p.wide.reset(word, tail) | blockedTail
 	}
-	tail[0].Store(until)
+	tail[0].Store(min(until, math.MaxInt64) | blockMark)
 	return word
 }
 

@@ -1,6 +1,8 @@
 package sluice
 
 import (
+	"fmt"
+	"math"
 	"testing"
 	"time"
 
@@ -30,6 +32,9 @@ func TestBlock_DeniesUntilThenAndIsFresh(t *testing.T) {
 				require.Equal(t, want, l.Take(key, 1))
 				l.Refund(key, burst)
 				require.Equal(t, want, l.Take(key, 1))
+				want.RetryAfter = Never
+				require.Equal(t, want, l.Take(key, burst+1))
+				require.Equal(t, want, l.Peek(key, -1))
 			}
 			l.Sweep()
 			clock.Advance(time.Hour - 1)
@@ -41,5 +46,313 @@ func TestBlock_DeniesUntilThenAndIsFresh(t *testing.T) {
 			require.Equal(t, burst, l.Peek("old", 0).Remaining)
 			require.True(t, TakeAll(Charge{l.Key("old"), burst}).Allowed)
 		}
+	})
+}
+
+// TestBlock_WhatItSays: where there is nothing to block, or no room for it.
+func TestBlock_WhatItSays(t *testing.T) {
+	forEveryLayout(t, func(t *testing.T, c Config) {
+		l, _ := newFrozen(t, c)
+		for _, d := range []time.Duration{0, -1, math.MinInt64} {
+			require.False(t, l.Block("k", d))
+			require.False(t, l.Key("k").Block(d))
+		}
+		require.Zero(t, l.Len())
+		l.Unblock("k")
+		require.Zero(t, l.Len(), "an untracked key stays untracked")
+		for o, want := range map[Overflow]bool{EvictSoonest: true, DenyNew: false, AdmitNew: false} {
+			c.MaxKeys, c.Overflow = 2, o
+			l, _ := newFrozen(t, c)
+			require.Equal(t, 2, fill(l, "key", 2))
+			require.Equal(t, want, l.Block("k", time.Hour), "%v", o)
+			require.Equal(t, want, !l.Peek("k", 1).Allowed, "%v", o)
+			require.True(t, l.Block("key0", time.Hour) || want, "%v: a tracked key needs no room", o)
+		}
+		for _, d := range []time.Duration{-1, 0, 1, math.MaxInt64} {
+			c.MaxKeys, c.Limit = 0, Unlimited
+			c.Offset = 0
+			l, _ := newFrozen(t, c)
+			require.False(t, l.Block("k", d))
+			require.True(t, l.Allow("k"))
+			c.Limit = DenyAll
+			l, _ = newFrozen(t, c)
+			require.Equal(t, d > 0, l.Block("k", d))
+			l.Unblock("k")
+			require.Equal(t, Decision{RetryAfter: Never}, l.Take("k", 1))
+			require.Zero(t, l.Len())
+		}
+	})
+}
+
+// TestBlock_EndOfTime: one word tells times of 62 bits, until 2116, and what it cannot tell
+// never ends. A tail tells all times.
+func TestBlock_EndOfTime(t *testing.T) {
+	forEveryLayout(t, func(t *testing.T, c Config) {
+		const last = 1<<62 - 4 // two more words mean something else, and one stands for never
+		for _, now := range []int64{0, 1 << 61, last - 5} {
+			clock := NewManualClock(time.Unix(0, now))
+			c.Clock = clock
+			l := mustNew(t, c)
+			require.True(t, l.Block("last", time.Duration(last-now)))
+			require.True(t, l.Block("never", time.Duration(last-now+1)))
+			require.True(t, l.Block("ever", math.MaxInt64))
+			require.Equal(t, time.Duration(last-now), l.Peek("last", 1).RetryAfter)
+			want := time.Duration(last - now + 1)
+			if l.policyOf(0).wide == nil {
+				want = Never
+			}
+			require.Equal(t, want, l.Peek("never", 1).RetryAfter)
+			require.Equal(t, Never, l.Take("ever", 1).RetryAfter)
+			require.Zero(t, l.Sweep())
+			clock.Set(time.Unix(0, last))
+			require.True(t, l.Peek("last", 1).Allowed)
+			require.Equal(t, 1, l.Sweep(), "only what is over is swept")
+			require.False(t, l.Allow("never"))
+			clock.Set(time.Unix(0, math.MaxInt64-int64(time.Minute)))
+			require.Equal(t, l.policyOf(0).wide != nil, l.Peek("never", 1).Allowed)
+			require.False(t, l.Allow("ever"))
+			clock.Set(time.Unix(0, math.MaxInt64))
+			require.False(t, l.Peek("ever", 1).Allowed, "the last nanosecond stands for never")
+			l.Unblock("ever")
+			require.True(t, l.Allow("ever"))
+		}
+	})
+}
+
+// TestBlock_OtherKeysChangeNothing: growth, sweeps, resets of others and a flood of keys
+// at MaxKeys leave a key blocked.
+func TestBlock_OtherKeysChangeNothing(t *testing.T) {
+	forEveryLayout(t, func(t *testing.T, c Config) {
+		for _, after := range []int{0, 3} {
+			for _, maxKeys := range []int{64, -1} {
+				c := c
+				c.MaxKeys = maxKeys
+				if after > 0 {
+					c.BlockFor, c.BlockAfter = 1, after
+				}
+				l, clock := newFrozen(t, c)
+				burst := int(l.policyOf(0).burst)
+				l.Allow("old")
+				for i := range 20 {
+					require.True(t, l.Block(fmt.Sprint("blocked", i), time.Duration(i+1)*1000*time.Hour))
+				}
+				require.True(t, l.Block("old", time.Hour))
+				for i := range 500 {
+					key := fmt.Sprint("flood", i)
+					require.True(t, l.AllowN(key, burst))
+					if i%10 == 0 {
+						l.Reset(key)
+						l.Unblock(key)
+					}
+					if i%50 == 0 {
+						clock.Advance(time.Second)
+						l.Sweep()
+					}
+				}
+				require.False(t, l.Allow("old"))
+				for i := range 20 {
+					require.False(t, l.Allow(fmt.Sprint("blocked", i)), "%d with room for %d keys", i, maxKeys)
+				}
+				require.Equal(t, maxKeys > 0, l.Stats().Evicted > 0)
+			}
+		}
+	})
+}
+
+// TestBlock_FullOfBlockedKeys: there the ones whose blocks end soonest go first.
+func TestBlock_FullOfBlockedKeys(t *testing.T) {
+	forEveryLayout(t, func(t *testing.T, c Config) {
+		c.MaxKeys = 8
+		l, _ := newFrozen(t, c)
+		for i := range 8 {
+			require.True(t, l.Block(fmt.Sprint("k", i), time.Duration(i+1)*1000*time.Hour))
+		}
+		require.True(t, l.Block("new", 1))
+		for i := range 8 {
+			require.Equal(t, i < 2, l.Peek(fmt.Sprint("k", i), 1).Allowed, i)
+		}
+		require.Equal(t, time.Duration(1), l.Peek("new", 1).RetryAfter)
+		require.Equal(t, 7, l.Len())
+	})
+}
+
+// TestEvictSoonest_ContentionSparesBlockedKeys: where all that was to go has been charged
+// meanwhile, other live keys go, and not blocked ones.
+func TestEvictSoonest_ContentionSparesBlockedKeys(t *testing.T) {
+	const maxKeys, blocked = 20, 8
+	l, _ := newFrozen(t, Config{Limit: PerSecond(1).WithBurst(1_000_000), MaxKeys: maxKeys, Shards: 1})
+	for i := range blocked {
+		require.True(t, l.Block(fmt.Sprint("blocked", i), 10_000*time.Hour))
+	}
+	fill(l, "live", maxKeys-blocked)
+	listed := 0
+	setAlgorithm(l, chargingRank{l.policyOf(0).alg, func() {
+		if listed++; listed <= maxKeys-blocked { // only while they are listed: later they are frozen
+			fill(l, "live", maxKeys-blocked)
+		}
+	}}, nil)
+	require.True(t, l.Allow("new"))
+	for i := range blocked {
+		require.False(t, l.Peek(fmt.Sprint("blocked", i), 1).Allowed, "a blocked key went, and live ones stayed: %d", i)
+	}
+}
+
+// TestBlock_TakesNoLock: calls for a blocked key are decided while its shard is locked.
+func TestBlock_TakesNoLock(t *testing.T) {
+	forEveryLayout(t, func(t *testing.T, c Config) {
+		for _, after := range []int{0, 1, 3} {
+			c := c
+			c.Shards, c.BlockAfter = 1, after
+			if after > 0 {
+				c.BlockFor = time.Hour
+			}
+			c.CountDenied = c.Algorithm.windowed()
+			l, clock := newFrozen(t, c)
+			k := l.Key("k")
+			require.True(t, k.Block(time.Hour))
+			before := snapshot(l)
+			l.shards[0].mu.Lock()
+			calls := func() {
+				if k.Allow() || k.AllowN(2) || k.Take(1).Allowed || k.Peek(1).Allowed || l.Allow("k") ||
+					k.AllowAt(5, 1) || k.Take(0).Allowed || TakeAll(Charge{k, 1}).Allowed {
+					t.Error("admitted")
+				}
+			}
+			calls()
+			if !raceEnabled {
+				requireNoAllocs(t, "calls for a blocked key", calls)
+			}
+			require.Equal(t, before, snapshot(l), "a blocked call has written")
+			clock.Advance(time.Hour)
+			require.True(t, k.Allow(), "the first call after a block takes no lock either")
+			l.shards[0].mu.Unlock()
+		}
+	})
+}
+
+// TestBlockFor_AllocatesNothing where denials write.
+func TestBlockFor_AllocatesNothing(t *testing.T) {
+	skipUnderRace(t)
+	forEveryPenalty(t, func(t *testing.T, c Config) {
+		l, _ := newFrozen(t, c)
+		k, burst := l.Key("k"), int(l.policyOf(0).burst)
+		requireNoAllocs(t, "denials and blocks", func() {
+			k.AllowN(burst)
+			k.Allow()
+			k.Take(burst)
+			TakeAll(Charge{k, 1})
+			k.Block(time.Hour)
+			k.Unblock()
+			k.AllowN(burst)
+			k.Allow()
+			k.Reset()
+		})
+	})
+}
+
+// TestBlockFor_WhatDoesNotBlock: looks, and costs that are denied whatever the state.
+func TestBlockFor_WhatDoesNotBlock(t *testing.T) {
+	forEveryLayout(t, func(t *testing.T, c Config) {
+		c.BlockFor, c.CountDenied = 1000*time.Hour, c.Algorithm.windowed()
+		l, _ := newFrozen(t, c)
+		k, burst := l.Key("k"), int(l.policyOf(0).burst)
+		require.True(t, k.AllowN(burst))
+		before := snapshot(l)
+		for _, cost := range []int{0, -1, burst + 1, math.MinInt, math.MaxInt} {
+			require.False(t, k.AllowN(cost))
+			require.False(t, k.Take(cost).Allowed)
+			require.False(t, TakeAll(Charge{k, cost}).Allowed)
+		}
+		require.False(t, TakeAll(Charge{k, burst}, Charge{k, 1}).Allowed, "together above the burst")
+		require.False(t, k.Peek(1).Allowed)
+		require.Equal(t, before, snapshot(l))
+		require.False(t, k.Allow())
+		require.GreaterOrEqual(t, k.Peek(1).RetryAfter, 1000*time.Hour)
+	})
+}
+
+// TestBlockFor_ClaimsOfATakeAll: those denied by themselves are punished, the others not.
+func TestBlockFor_ClaimsOfATakeAll(t *testing.T) {
+	forEveryPenalty(t, func(t *testing.T, c Config) {
+		c.Stats = true
+		l, _ := newFrozen(t, c)
+		burst := int(l.policyOf(0).burst)
+		spent, fresh := l.Key("spent"), l.Key("fresh")
+		require.True(t, spent.AllowN(burst))
+		require.True(t, fresh.Allow())
+		for n := 1; n <= max(1, c.BlockAfter); n++ {
+			d := TakeAll(Charge{fresh, 1}, Charge{spent, 1}, Charge{l.Key("new"), 1})
+			require.Equal(t, AllDecision{Denied: 1, RetryAfter: d.RetryAfter}, d)
+			require.Equal(t, spent.Peek(1).RetryAfter, d.RetryAfter)
+			require.Equal(t, n >= c.BlockAfter && c.BlockFor > 0, d.RetryAfter == c.BlockFor, "denial %d", n)
+		}
+		require.Equal(t, burst-1, fresh.Peek(0).Remaining)
+		require.Equal(t, 2, l.Len())
+		TakeAll(Charge{spent, 1})
+		s := l.Stats()
+		require.Equal(t, uint64(max(1, c.BlockAfter)+1), s.Denied)
+		require.Equal(t, c.BlockFor > 0, s.Blocked == 1)
+	})
+}
+
+// TestBlockFor_Shadow: what is admitted all the same is blocked as if it had not been.
+func TestBlockFor_Shadow(t *testing.T) {
+	forEveryPenalty(t, func(t *testing.T, c Config) {
+		rng := newRand(t)
+		enforced, clock := newFrozen(t, c)
+		c.Clock, c.Shadow = clock, true
+		shadow := mustNew(t, c)
+		for range 300 {
+			cost, key := 1+rng.IntN(int(enforced.policyOf(0).burst)), fmt.Sprint("k", rng.IntN(2))
+			want := enforced.Take(key, cost)
+			switch rng.IntN(3) {
+			case 0:
+				require.True(t, shadow.AllowN(key, cost))
+			case 1:
+				d := TakeAll(Charge{shadow.Key(key), cost})
+				require.Equal(t, AllDecision{Allowed: true, Denied: -1, WouldDeny: !want.Allowed, Remaining: want.Remaining}, d)
+			default:
+				want.WouldDeny, want.Allowed = !want.Allowed, true
+				require.Equal(t, want, shadow.Take(key, cost))
+			}
+			if rng.IntN(3) == 0 {
+				clock.Advance(time.Duration(rng.Int64N(int64(c.Limit.Period))))
+			}
+			if rng.IntN(20) == 0 {
+				clock.Advance(c.BlockFor)
+			}
+		}
+	})
+}
+
+// TestBlockFor_Soft: the soft units are units of the limit to a block.
+func TestBlockFor_Soft(t *testing.T) {
+	forEveryLayout(t, func(t *testing.T, c Config) {
+		c.Soft, c.BlockFor = 10, 1000*time.Hour
+		l, _ := newFrozen(t, c)
+		burst := c.Limit.burst()
+		require.Equal(t, true, l.Take("k", burst+10).OverSoft)
+		want := Decision{Limit: burst, RetryAfter: 1000 * time.Hour, ResetAfter: 1000 * time.Hour}
+		require.Equal(t, want, l.Take("k", 1))
+		require.Equal(t, want, l.Take("k", burst+10))
+		require.Equal(t, want, l.Peek("k", 0))
+	})
+}
+
+// TestBlockFor_OlderTimes: a call with a time before the end of the block is denied, and
+// one that is denied blocks from its own time, if the key is not fresh later.
+func TestBlockFor_OlderTimes(t *testing.T) {
+	forEveryLayout(t, func(t *testing.T, c Config) {
+		c.BlockFor = 1000 * time.Hour
+		l, clock := newFrozen(t, c)
+		k, now, burst := l.Key("k"), clock.Now(), int(l.policyOf(0).burst)
+		require.True(t, k.AllowN(burst))
+		older := now - int64(time.Hour)
+		require.Equal(t, c.BlockFor, k.TakeAt(older, 1).RetryAfter)
+		require.Equal(t, c.BlockFor-time.Hour, k.Take(1).RetryAfter)
+		require.Equal(t, time.Duration(now)+c.BlockFor-time.Hour, k.TakeAt(-5, 1).RetryAfter)
+		end := older + int64(c.BlockFor)
+		require.False(t, k.AllowAt(end-1, burst))
+		require.True(t, k.AllowAt(end, burst))
 	})
 }

@@ -178,12 +178,7 @@ func (p *policy) adopt(from *policy, e entry, tail []atomic.Uint64, now int64) u
 		return 0
 	}
 	if until := from.blockedUntil(e.word, e.tail); until > 0 {
-		if p.wide == nil {
-			return blockedWord(until)
-		}
-		word := p.wide.reset(0, tail) | blockedTail
-		tail[0].Store(until)
-		return word
+		return p.block(0, tail, until)
 	}
 	if p.wide != nil {
 		return p.wide.adopt(from, e, tail, now)

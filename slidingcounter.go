@@ -258,7 +258,11 @@ func (a *slidingWindowWide) unpack(word uint64, tail []atomic.Uint64) counts {
 	if word == 0 {
 		return counts{}
 	}
-	return counts{number: word >> a.bits, cur: word & (1<<a.bits - 1), prev: tail[0].Load()}
+	prev := tail[0].Load()
+	if prev&blockMark != 0 {
+		prev = 0 // the key has been blocked since, and if the word is the same, is fresh again
+	}
+	return counts{number: word >> a.bits, cur: word & (1<<a.bits - 1), prev: prev}
 }
 
 func (a *slidingWindowWide) admit(word uint64, tail []atomic.Uint64, now int64, cost int) bool {

@@ -377,7 +377,8 @@ func (p *policy) sound(e entry) bool {
 	case e.word >= locked:
 		return false
 	case e.word&blockedTail != 0:
-		return true
+		_, ok := blockEnd(e.tail)
+		return ok
 	}
 	for i := range e.tail {
 		n := e.tail[i].Load()

@@ -16,14 +16,15 @@ type Stats struct {
 	// although the limit would have denied them.
 	WouldDeny uint64
 
-	// Blocked counts the calls, among those denied, that were denied because their key was
-	// blocked. It stays 0 without Config.Stats.
+	// Blocked counts the calls, among those denied (under Config.Shadow, those that would
+	// have been), whose key was blocked. It stays 0 without Config.Stats.
 	Blocked uint64
 
 	// Evicted counts live keys dropped at MaxKeys: each of them may have been
 	// admitted more than its limit since. Untracked counts calls for new keys that were
 	// decided without state, denied under DenyNew or admitted under AdmitNew; also
-	// keys of a TakeAll for which there was no room beside its other ones.
+	// keys of a TakeAll for which there was no room beside its other ones, and Blocks of
+	// keys for which there was none.
 	Evicted, Untracked uint64
 
 	// Swept counts idle keys dropped, Sweeps the tables that a sweep rebuilt without

@@ -95,7 +95,7 @@ type claim struct {
 	full  outcome // waved or refused, if there was no room to track the key
 	hold
 	next  uint64 // the word after the charge, of a one-word algorithm
-	until uint64 // when the key's block ends, if it is blocked
+	until uint64 // when the key's block ends, or has ended; 0 if it has none
 	Decision
 }
 
@@ -253,14 +253,17 @@ func (c *claim) judge() {
 	switch {
 	case c.edge:
 	case !c.ready() || c.slot != nil || c.cost == 0:
-		c.word, c.until = c.policy.admissible(c.word, c.tail, c.now)
+		from := c.word
+		if c.until = c.policy.blockedUntil(c.word, c.tail); c.until > 0 {
+			from = 0
+		}
 		switch wide := c.policy.wide; {
-		case c.until > 0:
+		case c.until > uint64(c.now):
 			c.Allowed = false
 		case wide != nil:
-			c.Allowed = wide.admit(c.word, c.tail, c.now, unit)
+			c.Allowed = wide.admit(from, c.tail, c.now, unit)
 		default:
-			c.next, c.Allowed = c.policy.alg.charge(c.word, c.now, unit)
+			c.next, c.Allowed = c.policy.alg.charge(from, c.now, unit)
 		}
 	default:
 		c.Allowed = c.full == waved
@@ -317,7 +320,8 @@ func (c *claim) settle(all bool) {
 		}
 		_, c.Remaining, c.RetryAfter, _ = p.judge(c.word, c.tail, c.now, unit, charges)
 		if charges {
-			c.word = p.wide.commit(c.word, c.tail, c.now, c.cost)
+			from, _ := p.admissible(c.word, c.tail, c.now)
+			c.word = p.wide.commit(from, c.tail, c.now, c.cost)
 		}
 	}
 	c.release(c.word)
@@ -328,7 +332,7 @@ func (c *claim) outcome() outcome {
 	switch {
 	case c.Allowed:
 		return admitted
-	case c.until > 0:
+	case c.until > uint64(c.now):
 		return blocked
 	}
 	return denied

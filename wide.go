@@ -167,7 +167,7 @@ func (st *store) chargeTail(p *policy, e *slot, tail []atomic.Uint64, now int64,
 			ok = wide.admit(word, tail, now, cost)
 		}
 		if !ok {
-			if p.denies && p.denyTail(e, word, tail, now, cost, d) || !p.denies && e.word.Load() == word {
+			if p.denies && st.denyTail(p, e, word, tail, now, cost, d) || !p.denies && e.word.Load() == word {
 				return denied
 			}
 			continue
@@ -183,9 +183,13 @@ func (st *store) chargeTail(p *policy, e *slot, tail []atomic.Uint64, now int64,
 // stillBlocked reports, and describes, that a key with a blocked word is blocked at now.
 // If its block is over it makes the key fresh.
 func (p *policy) stillBlocked(e *slot, word uint64, tail []atomic.Uint64, now int64, d *Decision) bool {
-	if at := tail[0].Load(); at > uint64(now) {
+	at, ok := blockEnd(tail)
+	if !ok {
+		return false
+	}
+	if at > uint64(now) {
 		if d != nil {
-			d.Remaining, d.RetryAfter, d.ResetAfter = 0, until(at, now), until(at, now)
+			d.block(at, now)
 		}
 		return e.word.Load() == word
 	}
@@ -198,8 +202,9 @@ func (p *policy) stillBlocked(e *slot, word uint64, tail []atomic.Uint64, now in
 
 // denyTail does to the key what a denied call does, unless it is admitted after all: a
 // refund can have made room, and left the word as it was.
-func (p *policy) denyTail(e *slot, word uint64, tail []atomic.Uint64, now int64, cost int, d *Decision) bool {
+func (st *store) denyTail(p *policy, e *slot, word uint64, tail []atomic.Uint64, now int64, cost int, d *Decision) bool {
 	if !e.word.CompareAndSwap(word, word|locked) {
+		st.lostRaces.Inc()
 		return false
 	}
 	if p.wide.admit(word, tail, now, cost) {
@@ -234,11 +239,26 @@ func (st *store) peekWide(d *Decision, p *policy, id uint64, now int64, cost int
 			if word == moved {
 				break
 			}
-			d.Allowed, d.Remaining, d.RetryAfter, d.ResetAfter = p.judge(word&^locked, tail, now, cost, charges)
-			if word&locked == 0 && e.word.Load() == word {
+			if word&locked != 0 {
+				runtime.Gosched()
+				continue
+			}
+			at, ok := uint64(0), true
+			if word&blockedTail != 0 {
+				at, ok = blockEnd(tail)
+			}
+			switch {
+			case at > uint64(now):
+				d.Allowed = false
+				d.block(at, now)
+			case at > 0: // a fresh key
+				d.Allowed, d.Remaining, d.RetryAfter, d.ResetAfter = p.wide.describe(0, nil, now, cost, charges)
+			default:
+				d.Allowed, d.Remaining, d.RetryAfter, d.ResetAfter = p.wide.describe(word&^blockedTail, tail, now, cost, charges)
+			}
+			if ok && e.word.Load() == word {
 				return true
 			}
-			runtime.Gosched()
 		}
 		st.awaitMove(s)
 	}

@@ -72,6 +72,15 @@ type Config struct {
 	// Period/Rate is a whole number the grid is 1 ns and changes nothing. The
 	// windows ignore it.
 	Grid bool
+
+	// BlockFor, BlockAfter and CountDenied are what a denied call does to its key: see
+	// penalty.go. CountDenied must be false but for the windows.
+	BlockFor, BlockAfter int64
+	CountDenied          bool
+
+	// BlockEnd is the time from which on a block that would end there never ends, or 0:
+	// a word has room for so much.
+	BlockEnd int64
 }
 
 // Decision is the outcome of one call. RetryAfter and ResetAfter are in
@@ -117,14 +126,15 @@ type Model struct {
 	limit int64        // most that can be admitted at once; Burst with its default applied
 	fresh func() state // nil where no decision depends on time or history, see constant
 
-	mu   sync.Mutex // guards keys and the scratch numbers that states share
-	keys map[string]state
+	mu      sync.Mutex // guards what follows and the scratch numbers that states share
+	keys    map[string]state
+	records map[string]*record
 }
 
 // New returns a model in which every key is fresh. It panics if the library's
 // contract does not cover c: a test that gets there is wrong.
 func New(c Config) *Model {
-	m := &Model{cfg: c, keys: map[string]state{}}
+	m := &Model{cfg: c, keys: map[string]state{}, records: map[string]*record{}}
 	switch c.Rate {
 	case 0:
 		return m
@@ -144,6 +154,9 @@ func New(c Config) *Model {
 	}
 	if c.Offset < 0 || c.Offset >= c.Period || c.Offset > 0 && !c.aligned() {
 		panic(fmt.Sprintf("oracle: invalid offset: %+v", c))
+	}
+	if c.CountDenied && c.Algorithm < SlidingWindow || c.BlockFor < 0 || c.BlockAfter < 0 {
+		panic(fmt.Sprintf("oracle: invalid penalty: %+v", c))
 	}
 	if c.Interval && c.Algorithm != TokenBucket || c.Anchored && c.Algorithm != FixedWindow {
 		panic(fmt.Sprintf("oracle: invalid options: %+v", c))
@@ -179,32 +192,48 @@ func (c Config) aligned() bool {
 }
 
 // Take charges cost to key at now and reports the decision. The charge is all
-// or nothing, and a denied call or one of cost 0 leaves no trace. A negative
-// cost and one above the limit are denied for ever.
+// or nothing, and a denied call or one of cost 0 leaves no trace but its penalty,
+// which the decision tells of. A negative cost and one above the limit are denied for
+// ever.
 func (m *Model) Take(key string, now, cost int64) Decision {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.fresh == nil {
 		return m.constant(cost)
 	}
+	t := max(now, 0)
+	if r := m.blockedAt(key, t); r != nil {
+		return m.decideBlocked(r, t, cost)
+	}
 	s, known := m.keys[key]
 	if !known {
 		s = m.fresh()
 	}
-	d := m.decide(s, max(now, 0), cost)
-	if d.Allowed && cost > 0 {
+	d := m.decide(s, t, cost)
+	switch {
+	case d.Allowed && cost > 0:
 		m.keys[key] = s
+		delete(m.records, key)
+	case !d.Allowed && 0 < cost && cost <= m.limit:
+		m.punish(key, s, t, cost)
+		if r := m.blockedAt(key, t); r != nil {
+			return m.decideBlocked(r, t, cost)
+		}
+		return m.decide(s, t, cost) // which denies it all the more
 	}
 	return d
 }
 
 // Peek returns what Take would return, Remaining and ResetAfter after the
-// charge included, and charges nothing.
+// charge included, were there no penalties but blocks, and charges nothing.
 func (m *Model) Peek(key string, now, cost int64) Decision {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.fresh == nil {
 		return m.constant(cost)
+	}
+	if r := m.blockedAt(key, max(now, 0)); r != nil {
+		return m.decideBlocked(r, max(now, 0), cost)
 	}
 	s, known := m.keys[key]
 	if known {
@@ -233,6 +262,7 @@ func (m *Model) Reset(key string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	delete(m.keys, key)
+	delete(m.records, key)
 }
 
 // Idle reports whether key is indistinguishable from a fresh one for every
@@ -241,7 +271,7 @@ func (m *Model) Idle(key string, now int64) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	s, known := m.keys[key]
-	return !known || s.idle(max(now, 0))
+	return m.blockedAt(key, max(now, 0)) == nil && (!known || s.idle(max(now, 0)))
 }
 
 // constant is the decision where nothing depends on time or history: Rate 0

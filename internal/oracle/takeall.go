@@ -28,7 +28,8 @@ type AllDecision struct {
 }
 
 // TakeAll charges all or nothing. A key is asked once, for the sum of its charges;
-// a negative one among them denies it for ever. TakeAll by itself is not safe for
+// a negative one among them denies it for ever. A key that denies is punished, as Take
+// punishes it, and the others are left alone. TakeAll by itself is not safe for
 // concurrent use, since it asks first and charges then.
 func TakeAll(charges []Charge) AllDecision {
 	d := AllDecision{Allowed: true, Denied: -1, Remaining: math.MaxInt64}
@@ -37,10 +38,14 @@ func TakeAll(charges []Charge) AllDecision {
 		asked[i] = c.Model.Peek(c.Key, c.Now, together(charges, i))
 		if !asked[i].Allowed {
 			d.Allowed = false
-			d.RetryAfter = max(d.RetryAfter, asked[i].RetryAfter)
 			if d.Denied < 0 {
 				d.Denied = i
 			}
+		}
+	}
+	for i, c := range charges {
+		if !asked[i].Allowed && first(charges, i) {
+			d.RetryAfter = max(d.RetryAfter, c.Model.Take(c.Key, c.Now, together(charges, i)).RetryAfter)
 		}
 	}
 	for i, c := range charges {
