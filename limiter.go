@@ -300,14 +300,17 @@ func (l *Limiter) allowSlow(id uint64, now int64, cost int) bool {
 		} else {
 			_, p, out = l.charge(p, id, now, cost)
 		}
-	}
-	if out >= unfit {
+		if out < unfit || out == retrying {
+			continue
+		}
 		if o := l.owner(id); o != l || out == elsewhere {
 			return o.allowSlow(id, now, cost)
 		}
 		var d Decision
-		l.edge(&d, p, id, now, cost)
-		return d.Allowed
+		if l.edge(&d, p, id, now, cost) {
+			return d.Allowed
+		}
+		p, out = l.policyOf(id), retrying
 	}
 	if l.tally != nil {
 		l.tally.count(id>>l.shift, out)
@@ -326,14 +329,18 @@ func (l *Limiter) takeAt(d *Decision, id uint64, now int64, cost int) {
 		} else {
 			word, p, out = l.charge(p, id, now, cost)
 		}
-	}
-	if out >= unfit {
+		if out < unfit || out == retrying {
+			continue
+		}
+		*d = Decision{} // in which a call that met a change may have left something
 		if o := l.owner(id); o != l || out == elsewhere {
 			o.takeAt(d, id, now, cost)
 			return
 		}
-		l.edge(d, p, id, now, cost)
-		return
+		if l.edge(d, p, id, now, cost) {
+			return
+		}
+		p, out = l.policyOf(id), retrying
 	}
 	d.Limit = int(p.burst)
 	d.Allowed = out.allowed()
@@ -402,19 +409,23 @@ func (l *Limiter) peekAt(d *Decision, id uint64, now int64, cost int) {
 		o := l.owner(id)
 		p := o.policyOf(id)
 		if !p.fits(cost) {
-			o.judgeEdge(d, p, id, now, cost)
+			if o.judgeEdge(d, p, id, now, cost) {
+				return
+			}
+		} else if o.inspect(d, p, id, now, cost, true) {
 			return
 		}
-		if o.inspect(d, p, id, now, cost, true) {
-			return
-		}
+		*d = Decision{}
 	}
 }
 
 // edge decides the calls that charge nothing whatever the key's state: costs
-// below 1 or above the burst, and all calls under Unlimited and DenyAll.
-func (l *Limiter) edge(d *Decision, p *policy, id uint64, now int64, cost int) {
-	l.judgeEdge(d, p, id, now, cost)
+// below 1 or above the burst, and all calls under Unlimited and DenyAll. It fails if p is
+// no longer the key's policy.
+func (l *Limiter) edge(d *Decision, p *policy, id uint64, now int64, cost int) (ok bool) {
+	if !l.judgeEdge(d, p, id, now, cost) {
+		return false
+	}
 	if l.tally != nil && cost != 0 {
 		out := denied
 		if d.Allowed {
@@ -422,21 +433,20 @@ func (l *Limiter) edge(d *Decision, p *policy, id uint64, now int64, cost int) {
 		}
 		l.tally.count(id>>l.shift, out)
 	}
+	return true
 }
 
-func (l *Limiter) judgeEdge(d *Decision, p *policy, id uint64, now int64, cost int) {
+func (l *Limiter) judgeEdge(d *Decision, p *policy, id uint64, now int64, cost int) (ok bool) {
 	switch {
 	case p.unlimited():
 		d.Allowed, d.Limit, d.Remaining = true, math.MaxInt, math.MaxInt
-	case !p.denyAll():
-		for o := l; !o.inspect(d, p, id, now, 1, false); {
-			o = l.owner(id)
-			p = o.policyOf(id)
-		}
+	case !p.denyAll() && !l.inspect(d, p, id, now, 1, false):
+		return false
 	}
 	if cost < 0 || cost > 0 && !p.unlimited() || p.denyAll() {
 		d.Allowed, d.RetryAfter = false, Never
 	}
+	return true
 }
 
 // inspect describes a call of a cost from 1 to the burst without charging it.

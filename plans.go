@@ -2,6 +2,7 @@ package sluice
 
 import (
 	"math"
+	"sync"
 	"sync/atomic"
 
 	"github.com/puzpuzpuz/xsync/v3"
@@ -23,9 +24,17 @@ import (
 type plans struct {
 	main    *Limiter
 	owners  *xsync.MapOf[uint64, *Limiter] // of the keys that have one other than main
-	byLimit map[Limit]*plan                // guarded by main.admin
-	all     atomic.Pointer[[]*Limiter]     // of byLimit
+	byLimit map[planLimit]*plan            // guarded by main.admin and moving
+
+	// While a key moves the version is odd, and perhaps no table holds the key. Who finds
+	// it nowhere believes it if the version has been the same, and even, all the time.
+	version atomic.Uint64
+	moving  sync.Mutex // held while it is odd; comes between a ledger and a shard
 }
+
+// A planLimit is a limit of keys. Unlimited and DenyAll give units back as the limit
+// before, which keys of one plan have in common.
+type planLimit struct{ limit, base Limit }
 
 type plan struct {
 	lim  *Limiter
@@ -56,6 +65,36 @@ func (st *store) ownersPolicy(id uint64) *policy {
 	return st.policyOf(id)
 }
 
+// version of the plans, 0 if there are none.
+func (st *store) version() uint64 {
+	if ps := st.plans.Load(); ps != nil {
+		return ps.version.Load()
+	}
+	return 0
+}
+
+// still reports whether no key has changed its owner since the version was v.
+func (st *store) still(v uint64) bool { return v%2 == 0 && st.version() == v }
+
+// awaitOwner returns once the key that was changing its owner has done so.
+func (st *store) awaitOwner() {
+	if ps := st.plans.Load(); ps != nil {
+		ps.moving.Lock()
+		//lint:ignore SA2001 to wait for the holder is the point
+		ps.moving.Unlock()
+	}
+}
+
+// vacant reports whether id, which a table did not hold after the version was v, is for
+// this store to decide on and was not tracked then. Else it waits if it has to.
+func (st *store) vacant(id, v uint64) bool {
+	if st.owns(id) && st.still(v) {
+		return true
+	}
+	st.awaitOwner()
+	return false
+}
+
 // owner returns the limiter that decides on id.
 func (l *Limiter) owner(id uint64) *Limiter {
 	if ps := l.plans.Load(); ps != nil {
@@ -65,7 +104,8 @@ func (l *Limiter) owner(id uint64) *Limiter {
 }
 
 // SetKeyLimit gives key a limit of its own, until ClearKeyLimit: a plan, say, or Unlimited
-// or DenyAll. Like SetLimit, which does not touch it, it keeps what the key has spent, and
+// or DenyAll, under which units come back as they did under the key's limit before. Like
+// SetLimit, which does not touch it, it keeps what the key has spent, and
 // can be called while decisions run. The limit is kept until it is cleared, whatever
 // becomes of the key's state; such keys do not count towards MaxKeys and Len, and
 // WorstCase does not speak of them. Config.Soft is added to it. The error is a *ConfigError, as of New, and then nothing has changed.
@@ -77,7 +117,10 @@ func (l *Limiter) SetKeyLimit(key string, limit Limit) error {
 }
 
 // ClearKeyLimit gives key the limiter's limit again. It keeps what the key has spent, and
-// does nothing for a key without a limit of its own.
+// does nothing for a key without a limit of its own. The first time that such a key has had
+// a larger limit than the limiter ever has, it takes time in proportion to all keys, whose
+// state then has room to count as much; but SlidingLog keeps as many units as the limiter's
+// own largest limit.
 func (l *Limiter) ClearKeyLimit(key string) { l.clearKeyLimit(l.hash.string(key)) }
 
 // SetLimit is Limiter.SetKeyLimit for this key.
@@ -94,20 +137,28 @@ func (l *Limiter) setKeyLimit(id uint64, limit Limit) error {
 	defer l.admin.Unlock()
 	ps := l.plans.Load()
 	if ps == nil {
-		ps = &plans{main: l, owners: xsync.NewMapOf[uint64, *Limiter](), byLimit: map[Limit]*plan{}}
+		ps = &plans{main: l, owners: xsync.NewMapOf[uint64, *Limiter](), byLimit: map[planLimit]*plan{}}
 	}
-	to := ps.byLimit[limit]
+	from := ps.owner(id)
+	p := l.current.Load()
+	name := planLimit{limit: limit}
+	if limit.Rate == 0 || limit.Rate == math.MaxInt {
+		p = from.current.Load()
+		name.base = p.base
+	}
+	to := ps.byLimit[name]
 	if to == nil {
-		lim, err := l.newPlan(ps, limit)
+		lim, err := l.newPlan(ps, limit, p)
 		if err != nil {
 			return err
 		}
 		to = &plan{lim: lim}
-		ps.byLimit[limit] = to
-		ps.listAll()
+		ps.moving.Lock()
+		ps.byLimit[name] = to
+		ps.moving.Unlock()
 	}
 	l.plans.Store(ps)
-	if from := ps.owner(id); from != to.lim {
+	if from != to.lim {
 		to.keys++
 		ps.move(id, from, to.lim)
 	}
@@ -127,31 +178,45 @@ func (l *Limiter) clearKeyLimit(id uint64) {
 }
 
 // newPlan returns the limiter for keys with a limit of their own. Its policy can take over
-// the words of main.
-func (l *Limiter) newPlan(ps *plans, limit Limit) (*Limiter, error) {
+// the words of from.
+func (l *Limiter) newPlan(ps *plans, limit Limit, from *policy) (*Limiter, error) {
 	c := l.Config()
 	c.Limit = limit
-	p, err := l.policyFor(c)
+	p, err := policyFor(c, from)
 	if err != nil {
 		return nil, err
 	}
 	plan := &Limiter{soft: l.soft, shadow: l.shadow, top: l.top, serial: serials.Add(1)}
-	plan.setUp(c, p, planShards, math.MaxInt, l.homes)
+	plan.setUp(c, p, min(planShards, len(l.shards)), math.MaxInt, l.homes)
+	plan.tally = l.tally // which has as many stripes at least, and outlives the plan
 	plan.plans.Store(ps)
 	return plan, nil
 }
 
 // move makes to the owner of id, with main.admin locked. It holds two shards' locks, in
-// any order; nobody else ever does.
+// any order; nobody else ever does. What is idle is dropped, as in adoptAll.
 func (ps *plans) move(id uint64, from, to *Limiter) {
 	lg := ps.main.ledger(id)
 	lg.mu.Lock()
 	defer lg.mu.Unlock()
+	ps.moving.Lock()
+	defer ps.moving.Unlock()
+	ps.version.Add(1)
+	defer ps.version.Add(1)
 	s := from.shardOf(id)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	e, policy, tracked := from.takeOutLocked(s, id)
 	now := max(to.clock.Now(), 0) // when nobody can charge it any more
+	if tracked && policy.idleBy(e, now) {
+		s.floor = max(s.floor, now)
+		from.swept.Add(1)
+		tracked = false
+	}
+	if tracked {
+		ps.accommodate(to, policy, e)
+	}
+	to.raiseFloor(id, s.floor)
 	if tracked && to.putIn(id, policy, e, now) {
 		lg.adopt(id, policy, to.policyOf(id), now)
 	} else {
@@ -168,9 +233,51 @@ func (ps *plans) move(id uint64, from, to *Limiter) {
 		}
 		if p.keys--; p.keys == 0 {
 			delete(ps.byLimit, limit)
-			ps.listAll()
+			ps.main.addCounters(from)
 		}
 	}
+}
+
+// accommodate makes the words of to count as much as e does under p, so that the key does
+// not lose what it has spent: whoever can change his plan could else have a burst for each
+// change. But one key's large log does not lengthen those of all.
+func (ps *plans) accommodate(to *Limiter, p *policy, e entry) {
+	have, c := to.current.Load(), to.Config()
+	if have.base == (Limit{}) { // Unlimited or DenyAll, and not a single key so far
+		if next, err := newPolicy(c, p); err == nil {
+			to.setPolicy(next)
+		}
+		return
+	}
+	counts := p.bucket() == nil && p.rank(e, 0) > uint64(have.room) // at 0 all of it counts
+	if !counts || to == ps.main && c.Algorithm == SlidingLog {
+		return
+	}
+	c.Limit = have.base
+	next, err := newPolicy(c, &policy{room: p.room})
+	if err == nil && have.limit != have.base {
+		c.Limit = have.limit
+		next, err = newPolicy(c, next)
+	}
+	if err == nil && next.room > have.room {
+		to.setPolicy(next)
+	}
+}
+
+// setPolicy moves all keys to p, which no reservation is of.
+func (st *store) setPolicy(p *policy) {
+	for i := range st.shards {
+		st.adoptAll(&st.shards[i], p)
+	}
+	st.current.Store(p)
+}
+
+// raiseFloor raises the floor of the shard of id to that of the shard where it was.
+func (st *store) raiseFloor(id uint64, floor int64) {
+	s := st.shardOf(id)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.floor = max(s.floor, floor)
 }
 
 // takeOutLocked takes the entry of id out of its table, if it is tracked.
@@ -216,17 +323,15 @@ func (st *store) putInLocked(s *shard, id uint64, from *policy, e entry, now int
 	return true
 }
 
-func (ps *plans) listAll() {
-	all := make([]*Limiter, 0, len(ps.byLimit))
+// each calls f for the limiter of every plan.
+func (ps *plans) each(f func(*Limiter)) {
+	ps.moving.Lock()
+	var all []*Limiter
 	for _, p := range ps.byLimit {
 		all = append(all, p.lim)
 	}
-	ps.all.Store(&all)
-}
-
-// each calls f for the limiter of every plan.
-func (ps *plans) each(f func(*Limiter)) {
-	for _, l := range *ps.all.Load() {
+	ps.moving.Unlock()
+	for _, l := range all {
 		f(l)
 	}
 }

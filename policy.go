@@ -12,7 +12,7 @@ type policy struct {
 	alg   algorithm // one of alg and wide is set, unless there has never been a limit to keep
 	wide  wideAlgorithm
 	limit Limit
-	words Limit // the limit that alg and wide keep, if they keep another one
+	base  Limit // the limit that the algorithm is of: limit, or what it was before Unlimited or DenyAll
 	room  int   // the most that words can count, or more
 	penalty
 	burst uint64 // costs from 1 to burst are decided by the key's state; others by Limiter.edge
@@ -28,12 +28,12 @@ func newPolicy(c Config, from *policy) (*policy, *ConfigError) {
 	if from == nil {
 		from = &policy{}
 	}
-	p := &policy{limit: c.Limit, words: from.words, room: from.room}
+	p := &policy{limit: c.Limit, room: from.room}
 	if p.unlimited() || p.denyAll() {
-		p.alg, p.wide, p.penalty = from.alg, from.wide, from.penalty
+		p.alg, p.wide, p.penalty, p.base = from.alg, from.wide, from.penalty, from.base
 	} else {
 		burst := c.enforced().burst()
-		p.words = c.Limit
+		p.base = c.Limit
 		p.burst, p.room, p.blockFor = uint64(burst), max(burst, from.room), int64(c.BlockFor)
 		var err *ConfigError
 		if p.alg, p.wide, err = newAlgorithm(c, p.room); err != nil {

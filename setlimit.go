@@ -1,6 +1,9 @@
 package sluice
 
-import "sync/atomic"
+import (
+	"slices"
+	"sync/atomic"
+)
 
 // SetLimit changes the limit while decisions run. Every key keeps what it has spent, in
 // units of cost: nobody is given a burst, and nobody is charged twice. What a key has spent
@@ -12,7 +15,9 @@ import "sync/atomic"
 // counts at that moment is put into the present window, since it is not known when in its
 // old window it was spent. SlidingLog keeps the times, and keeps room for the largest limit
 // it has had. Blocks stay. Under Unlimited and DenyAll units go on coming back as they did
-// before.
+// before. What no word has room for is forgotten: more than some 160 years' worth of units,
+// or in windows that are much shorter than before, more than can be counted beside their
+// numbers.
 //
 // Calls that start after SetLimit has returned are decided by the new limit, those that
 // run meanwhile by either. It does not change limits that SetKeyLimit has set. It moves all
@@ -22,7 +27,7 @@ func (l *Limiter) SetLimit(limit Limit) error {
 	defer l.admin.Unlock()
 	c := l.Config()
 	c.Limit = limit
-	p, err := l.policyFor(c)
+	p, err := policyFor(c, l.current.Load())
 	if err != nil {
 		return err
 	}
@@ -47,12 +52,12 @@ func (l *Limiter) adoptShard(i int, p *policy) {
 	}
 }
 
-// policyFor returns the policy of c, which is that of the limiter but for the limit.
-func (l *Limiter) policyFor(c Config) (*policy, error) {
+// policyFor returns the policy of c, which is that of a limiter but for the limit.
+func policyFor(c Config, from *policy) (*policy, error) {
 	if _, err := c.withDefaults(); err != nil {
 		return nil, err
 	}
-	p, err := newPolicy(c, l.current.Load())
+	p, err := newPolicy(c, from)
 	if err != nil {
 		return nil, err
 	}
@@ -66,7 +71,8 @@ func (l *Limiter) Config() Config { return *l.config.Load() }
 // adoptAll moves all entries of a shard into a table of p.
 //
 // All words are taken out of the reach of decisions before the clock is read, so that
-// none has been charged at a later time than that at which it is judged.
+// none has been charged at a later time than that at which it is judged. What is idle then
+// is dropped, as by a sweep: under the new limit it might seem to count again.
 func (st *store) adoptAll(s *shard, p *policy) (from *policy, now int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -82,6 +88,12 @@ func (st *store) adoptAll(s *shard, p *policy) (from *policy, now int64) {
 		}
 	}
 	now = max(st.clock.Now(), 0)
+	all := len(entries)
+	entries = slices.DeleteFunc(entries, func(e frozen) bool { return old.policy.idleBy(e.entry, now) })
+	if dropped := all - len(entries); dropped > 0 {
+		s.floor = max(s.floor, now)
+		st.swept.Add(uint64(dropped))
+	}
 	next := p.empty
 	if len(entries) > 0 {
 		next = st.newTable(p, st.slotsFor(len(entries), s.share))
@@ -93,7 +105,7 @@ func (st *store) adoptAll(s *shard, p *policy) (from *policy, now int64) {
 	return old.policy, now
 }
 
-// adopt adds to a table that nobody else sees yet an entry of another policy.
+// adopt adds an entry of another policy, the id last, since others may be reading.
 func (t *table) adopt(id uint64, from *policy, e entry, now int64) {
 	i, _ := t.find(id)
 	var tail []atomic.Uint64

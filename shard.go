@@ -225,13 +225,13 @@ func (st *store) policyOf(id uint64) *policy { return st.shardOf(id).table.Load(
 func (st *store) load(p *policy, id uint64) (word uint64, ok bool) {
 	s := st.shardOf(id)
 	for {
-		t := s.table.Load()
+		v, t := st.version(), s.table.Load()
 		if t.policy != p {
 			return 0, false
 		}
 		e := t.lookup(id)
 		if e == nil {
-			return 0, st.owns(id)
+			return 0, st.vacant(id, v)
 		}
 		if word := e.released(); word != moved {
 			return word, true

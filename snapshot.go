@@ -88,7 +88,7 @@ func (l *Limiter) writeSection(out *bufio.Writer, c Config) {
 	p := l.current.Load()
 	h := sectionHeader{
 		Algorithm: uint8(c.Algorithm), Refill: uint8(c.Refill), Anchor: uint8(c.Anchor),
-		Rate: int64(p.words.Rate), Period: int64(p.words.Period), Burst: int64(p.words.Burst), Soft: int64(c.Soft),
+		Rate: int64(p.base.Rate), Period: int64(p.base.Period), Burst: int64(p.base.Burst), Soft: int64(c.Soft),
 		Offset: int64(c.Offset), Room: int64(p.room), BlockAfter: int64(c.BlockAfter), TailLen: uint32(p.tailLen()),
 	}
 	out.WriteByte(1)

@@ -61,6 +61,7 @@ func TakeAll(charges ...Charge) AllDecision {
 	for round := 0; ; {
 		if moving := holdAll(claims); moving != nil {
 			moving.lim.awaitMove(moving.lim.shardOf(moving.id))
+			moving.lim.awaitOwner()
 			claims = collect(claims[:0], charges)
 			continue
 		}
@@ -123,7 +124,9 @@ func collect(claims []claim, charges []Charge) []claim {
 		if c.edge = !c.policy.fits(max(c.cost, 1)) || c.cost < 0; c.edge {
 			// Now, because it may wait for the key, which a holder of others must not but
 			// in their order.
-			c.lim.judgeEdge(&c.Decision, c.policy, c.id, c.now, c.cost)
+			if !c.lim.judgeEdge(&c.Decision, c.policy, c.id, c.now, c.cost) {
+				return collect(claims[:0], charges)
+			}
 		}
 	}
 	return claims[:n]
@@ -201,7 +204,8 @@ func holdAll(claims []claim) (moving *claim) {
 		if c.slot != nil || c.edge {
 			continue
 		}
-		if t := c.lim.shardOf(c.id).table.Load(); t.policy != c.policy || t.lookup(c.id) != nil || !c.lim.owns(c.id) {
+		v, t := c.lim.version(), c.lim.shardOf(c.id).table.Load()
+		if t.policy != c.policy || t.lookup(c.id) != nil || !c.lim.owns(c.id) || !c.lim.still(v) {
 			releaseAll(claims)
 			return c
 		}

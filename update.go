@@ -7,13 +7,14 @@ import (
 // update is updateHere of the limiter that the key is tracked by.
 func (l *Limiter) update(id uint64, f func(p *policy, word uint64, tail []atomic.Uint64) uint64) (tracked bool) {
 	for {
-		o := l.owner(id)
-		if o.updateHere(id, f) {
+		v := l.version()
+		if l.owner(id).updateHere(id, f) {
 			return true
 		}
-		if l.owner(id) == o {
+		if l.still(v) {
 			return false
 		}
+		l.awaitOwner()
 	}
 }
 
@@ -70,15 +71,19 @@ func (l *Limiter) forgetting(id uint64, f func()) {
 // block blocks id until then at least. It fails where the key cannot be tracked.
 func (l *Limiter) block(id uint64, now int64, until uint64) bool {
 	for {
+		admits := false
 		tracked := l.update(id, func(p *policy, word uint64, tail []atomic.Uint64) uint64 {
+			if admits = p.unlimited(); admits {
+				return word
+			}
 			return p.block(word, tail, until)
 		})
 		if tracked {
-			return true
+			return !admits
 		}
 		o := l.owner(id)
 		p := o.policyOf(id)
-		if p.burst == 0 {
+		if p.unlimited() || p.base == (Limit{}) {
 			return p.denyAll()
 		}
 		if _, out := o.insert(o.shardOf(id), p, id, now, 0, nil); out == waved || out == refused {

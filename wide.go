@@ -224,14 +224,14 @@ func (st *store) denyTail(p *policy, e *slot, word uint64, tail []atomic.Uint64,
 func (st *store) peekWide(d *Decision, p *policy, id uint64, now int64, cost int, charges bool) (ok bool) {
 	s := st.shardOf(id)
 	for {
-		t := s.table.Load()
+		v, t := st.version(), s.table.Load()
 		if t.policy != p {
 			return false
 		}
 		i, found := t.find(id)
 		if !found {
 			d.Allowed, d.Remaining, d.RetryAfter, d.ResetAfter = p.wide.describe(0, nil, now, cost, charges)
-			return st.owns(id)
+			return st.vacant(id, v)
 		}
 		e, tail := &t.slots[i], t.tails.of(i)
 		for {
