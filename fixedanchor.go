@@ -44,7 +44,7 @@ const maxAnchored = 1<<31 - 1
 // newAnchoredWindow returns a window whose words can count up to room, which is at least
 // the limit.
 func newAnchoredWindow(l Limit, room int) (wideAlgorithm, *ConfigError) {
-	if l.Rate > maxAnchored {
+	if l.Rate > maxAnchored || room > maxAnchored { // a hostile snapshot can claim such room
 		return nil, configErrorf("Limit.Rate", "%d with a window that begins at the first charge, whose count has 31 bits; want at most %d, or anchor unix",
 			l.Rate, maxAnchored)
 	}

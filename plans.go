@@ -214,7 +214,7 @@ func (ps *plans) move(id uint64, from, to *Limiter) {
 		tracked = false
 	}
 	if tracked {
-		ps.accommodate(to, policy, e)
+		to.accommodate(policy, e, to != ps.main)
 	}
 	to.raiseFloor(id, s.floor)
 	if tracked && to.putIn(id, policy, e, now) {
@@ -238,19 +238,23 @@ func (ps *plans) move(id uint64, from, to *Limiter) {
 	}
 }
 
-// accommodate makes the words of to count as much as e does under p, so that the key does
-// not lose what it has spent: whoever can change his plan could else have a burst for each
-// change. But one key's large log does not lengthen those of all.
-func (ps *plans) accommodate(to *Limiter, p *policy, e entry) {
-	have, c := to.current.Load(), to.Config()
-	if have.base == (Limit{}) { // Unlimited or DenyAll, and not a single key so far
+// accommodate changes the policy, if need be, to one of the same limit whose words can
+// count as much as e does under p, so that the key does not lose what it has spent: whoever
+// can change his plan could else have a burst for each change. Logs are lengthened, those of
+// all keys, only if asked for.
+func (l *Limiter) accommodate(p *policy, e entry, logs bool) {
+	have, c := l.current.Load(), l.Config()
+	if have.wordless() { // and so without keys
 		if next, err := newPolicy(c, p); err == nil {
-			to.setPolicy(next)
+			l.setPolicy(next)
 		}
 		return
 	}
-	counts := p.bucket() == nil && p.rank(e, 0) > uint64(have.room) // at 0 all of it counts
-	if !counts || to == ps.main && c.Algorithm == SlidingLog {
+	needs := p.bucket() == nil && p.rank(e, 0) > uint64(have.room) // at 0 all of it counts
+	if c.Algorithm == SlidingLog {
+		needs = logs && p.room > have.room
+	}
+	if !needs {
 		return
 	}
 	c.Limit = have.base
@@ -260,7 +264,7 @@ func (ps *plans) accommodate(to *Limiter, p *policy, e entry) {
 		next, err = newPolicy(c, next)
 	}
 	if err == nil && next.room > have.room {
-		to.setPolicy(next)
+		l.setPolicy(next)
 	}
 }
 

@@ -86,6 +86,9 @@ func newAlgorithm(c Config, room int) (algorithm, wideAlgorithm, *ConfigError) {
 func (p *policy) unlimited() bool { return p.limit.Rate == math.MaxInt }
 func (p *policy) denyAll() bool   { return p.limit.Rate == 0 }
 
+// wordless reports whether there has never been a limit to keep.
+func (p *policy) wordless() bool { return p.alg == nil && p.wide == nil }
+
 // fits reports whether the key's state decides on a call of that cost.
 func (p *policy) fits(cost int) bool { return uint64(cost)-1 < p.burst }
 

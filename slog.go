@@ -45,7 +45,7 @@ type slidingLog struct {
 const maxLog = 1 << 20
 
 func newSlidingLog(l Limit, room int) (wideAlgorithm, *ConfigError) {
-	if l.Rate > maxLog {
+	if l.Rate > maxLog || room > maxLog { // a hostile snapshot can claim such room
 		return nil, configErrorf("Limit.Rate", "%d with sliding-log, which keeps 8 bytes a unit for every key; want at most %d, or sliding-window or gcra, which keep 8 bytes a key",
 			l.Rate, maxLog)
 	}
@@ -116,6 +116,24 @@ func (a *slidingLog) commit(word uint64, ring []atomic.Uint64, now int64, cost i
 		written -= a.room
 	}
 	return a.nextVersion(word) | written
+}
+
+// sound reports whether the word and the ring are such as charges and refunds leave them.
+func (a *slidingLog) sound(word uint64, ring []atomic.Uint64) bool {
+	if a.written(word) >= 2*a.room {
+		return false
+	}
+	last, used := uint64(0), false
+	for n := uint64(1); n <= a.room; n++ {
+		s, ok := a.nthOldest(word, ring, n)
+		if used && !ok || ok && (s < last || s > math.MaxInt64) {
+			return false
+		}
+		if ok {
+			last, used = s, true
+		}
+	}
+	return true
 }
 
 // adopt takes over the newest units that there are places for.

@@ -3,12 +3,14 @@ package sluice
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"hash"
 	"io"
 	"math"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -41,7 +43,8 @@ type sectionHeader struct {
 }
 
 // ErrBadSnapshot is matched by the errors of Restore for input that is not a snapshot, is
-// of a version that is not known, or has been cut short or changed.
+// of a version that is not known or of another kind of limiter, or has been cut short or
+// changed.
 var ErrBadSnapshot = errors.New("not a snapshot that can be read")
 
 // Snapshot writes the state of all keys that are not idle, for a Restore in another process.
@@ -70,7 +73,8 @@ func (l *Limiter) Snapshot(w io.Writer) error {
 	if err := out.Flush(); err != nil { // the first error of all
 		return fmt.Errorf("sluice: Snapshot: %w", err)
 	}
-	if _, err := w.Write(binary.LittleEndian.AppendUint64(nil, sum.Sum64())); err != nil {
+	out.Write(binary.LittleEndian.AppendUint64(nil, sum.Sum64())) // which is not of itself
+	if err := out.Flush(); err != nil {
 		return fmt.Errorf("sluice: Snapshot: %w", err)
 	}
 	return nil
@@ -171,25 +175,43 @@ func (l *Limiter) Restore(r io.Reader) error {
 	if n := l.Len(); n > 0 {
 		return fmt.Errorf("sluice: Restore into a limiter with %d keys; want one that has decided nothing yet", n)
 	}
+	now := max(l.clock.Now(), 0)
 	if l.overflow != EvictSoonest {
-		if err := l.requireRoom(sections); err != nil {
+		if err := l.requireRoom(sections, now); err != nil {
 			return err
 		}
 	}
-	for _, s := range sections {
+	// Keys that are not in the snapshot, or idle by now, are forgotten as by a sweep.
+	l.forgetUntil(now)
+	if ps := l.plans.Load(); ps != nil {
+		ps.each(func(plan *Limiter) { plan.forgetUntil(now) })
+	}
+	for i, s := range sections {
 		for _, e := range s.entries {
-			l.owner(e.id).restore(e.id, s.policy, e.entry)
+			o := l.owner(e.id)
+			o.accommodate(s.policy, e.entry, o != l || i == 0)
+			l.restore(e.id, s.policy, e.entry)
 		}
 	}
 	return nil
 }
 
-// requireRoom fails if a shard cannot hold its keys.
-func (l *Limiter) requireRoom(sections []section) error {
+// forgetUntil makes new keys as if they had been dropped when idle at now.
+func (st *store) forgetUntil(now int64) {
+	for i := range st.shards {
+		s := &st.shards[i]
+		s.mu.Lock()
+		s.floor = max(s.floor, now)
+		s.mu.Unlock()
+	}
+}
+
+// requireRoom fails if a shard cannot hold its keys that are not idle by now.
+func (l *Limiter) requireRoom(sections []section, now int64) error {
 	counts := make([]int, len(l.shards))
 	for _, s := range sections {
 		for _, e := range s.entries {
-			if i := e.id >> l.shift; l.owner(e.id) == l {
+			if i := e.id >> l.shift; l.owner(e.id) == l && !s.policy.idleBy(e.entry, now) {
 				if counts[i]++; counts[i] > l.shards[i].share {
 					return fmt.Errorf("sluice: Restore: the snapshot has more keys than there is room for under %v: a shard has room for %d; want a larger MaxKeys, or %v",
 						l.overflow, l.shards[i].share, EvictSoonest)
@@ -200,19 +222,34 @@ func (l *Limiter) requireRoom(sections []section) error {
 	return nil
 }
 
-// restore adds an entry. A key that has been charged since Restore began keeps the state
-// that takes longer to become fresh.
-func (st *store) restore(id uint64, from *policy, e entry) {
-	s := st.shardOf(id)
+// restore adds an entry to the limiter that the key is tracked by. A key that has been
+// charged since Restore began keeps the stricter state.
+func (l *Limiter) restore(id uint64, from *policy, e entry) {
+	lg := l.ledger(id)
+	lg.mu.Lock()
+	defer lg.mu.Unlock()
+	o := l.owner(id)
+	s := o.shardOf(id)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	other, policy, ok := st.takeOutLocked(s, id)
-	if ok && policy.idleAt(other) > from.idleAt(e) {
-		from, e = policy, other
+	other, p, tracked := o.takeOutLocked(s, id)
+	now := max(o.clock.Now(), 0)
+	if tracked && !p.stricter(from, e, other, now) {
+		from, e = p, other
+	} else {
+		lg.forget(id) // what it has receipts for has not been charged in e
 	}
-	if now := max(st.clock.Now(), 0); !from.idleBy(e, now) {
-		st.putInLocked(s, id, from, e, now)
+	if !from.idleBy(e, now) {
+		o.putInLocked(s, id, from, e, now)
 	}
+}
+
+// stricter reports whether of two states of a key, e under the policy from and other
+// under p, e is the one with more against it now, or with as much for longer.
+func (p *policy) stricter(from *policy, e, other entry, now int64) bool {
+	tail := make([]atomic.Uint64, p.tailLen())
+	mine := entry{p.adopt(from, e, tail, now), tail}
+	return cmp.Or(cmp.Compare(p.rank(mine, now), p.rank(other, now)), cmp.Compare(p.idleAt(mine), p.idleAt(other))) > 0
 }
 
 type section struct {
@@ -230,6 +267,7 @@ type snapshotReader struct {
 	r      *bufio.Reader
 	sum    hash.Hash64
 	config Config
+	buf    [512]byte
 }
 
 func bad(format string, args ...any) error {
@@ -283,10 +321,29 @@ func (in *snapshotReader) read() ([]section, error) {
 	if binary.LittleEndian.Uint64(sum[:]) != want {
 		return nil, bad("its checksum is wrong")
 	}
-	if _, err := in.r.ReadByte(); err != io.EOF {
+	switch _, err := in.r.ReadByte(); {
+	case err == nil:
 		return nil, bad("something follows it")
+	case err != io.EOF:
+		return nil, err
 	}
-	return sections, nil
+	return sections, requireDistinct(sections)
+}
+
+// requireDistinct fails if a key comes twice. It would be taken out and put in again, at
+// the price of its shard each time.
+func requireDistinct(sections []section) error {
+	var ids []uint64
+	for _, s := range sections {
+		for _, e := range s.entries {
+			ids = append(ids, e.id)
+		}
+	}
+	slices.Sort(ids)
+	if n := len(ids); len(slices.Compact(ids)) != n {
+		return bad("it has a key twice")
+	}
+	return nil
 }
 
 func (in *snapshotReader) section() (s section, err error) {
@@ -323,11 +380,11 @@ func (in *snapshotReader) policy(h sectionHeader) (*policy, error) {
 	c := in.config
 	switch {
 	case Algorithm(h.Algorithm) != c.Algorithm:
-		return nil, fmt.Errorf("the snapshot is of algorithm %v; want %v, as this limiter", Algorithm(h.Algorithm), c.Algorithm)
+		return nil, bad("it is of algorithm %v; want %v, as this limiter", Algorithm(h.Algorithm), c.Algorithm)
 	case Refill(h.Refill) != c.Refill || Anchor(h.Anchor) != c.Anchor:
-		return nil, fmt.Errorf("the snapshot is of refill %v and anchor %v; want %v and %v, as this limiter", Refill(h.Refill), Anchor(h.Anchor), c.Refill, c.Anchor)
+		return nil, bad("it is of refill %v and anchor %v; want %v and %v, as this limiter", Refill(h.Refill), Anchor(h.Anchor), c.Refill, c.Anchor)
 	case (h.BlockAfter > 1) != (c.BlockAfter > 1):
-		return nil, fmt.Errorf("the snapshot is of BlockAfter %d and this limiter's is %d; want both above 1, or neither", h.BlockAfter, c.BlockAfter)
+		return nil, bad("it is of BlockAfter %d and this limiter's is %d; want both above 1, or neither", h.BlockAfter, c.BlockAfter)
 	case h.Rate == 0 && h.Period == 0: // never had a limit to keep, and has no keys
 		return &policy{}, nil
 	}
@@ -342,7 +399,7 @@ func (in *snapshotReader) policy(h sectionHeader) (*policy, error) {
 		c.BlockAfter = int(h.BlockAfter)
 	}
 	c, cerr := c.withDefaults()
-	if cerr == nil && (c.Algorithm != SlidingLog || h.Room <= maxLog) {
+	if cerr == nil {
 		var p *policy
 		if p, cerr = newPolicy(c, &policy{room: int(h.Room)}); cerr == nil && p.room == int(h.Room) && p.tailLen() == int(h.TailLen) {
 			return p, nil
@@ -352,15 +409,25 @@ func (in *snapshotReader) policy(h sectionHeader) (*policy, error) {
 }
 
 func (in *snapshotReader) entry(p *policy) (e restored, err error) {
-	words := make([]byte, 16+8*p.tailLen())
-	if err := in.fill(words); err != nil {
-		return e, err
+	word := in.buf[:8]
+	for _, n := range []*uint64{&e.id, &e.word} {
+		if err := in.fill(word); err != nil {
+			return e, err
+		}
+		*n = binary.LittleEndian.Uint64(word)
 	}
-	e.id, e.word = binary.LittleEndian.Uint64(words), binary.LittleEndian.Uint64(words[8:])
-	if words = words[16:]; len(words) > 0 {
-		e.tail = make([]atomic.Uint64, len(words)/8)
-		for i := range e.tail {
-			e.tail[i].Store(binary.LittleEndian.Uint64(words[8*i:]))
+	// Not all at once: a header can claim a longer tail than there is.
+	if n := p.tailLen(); n > 0 {
+		e.tail = make([]atomic.Uint64, 0, min(n, len(in.buf)/8))
+	}
+	for left := 8 * p.tailLen(); left > 0; {
+		b := in.buf[:min(left, len(in.buf))]
+		if err := in.fill(b); err != nil {
+			return e, err
+		}
+		for left -= len(b); len(b) > 0; b = b[8:] {
+			e.tail = append(e.tail, atomic.Uint64{})
+			e.tail[len(e.tail)-1].Store(binary.LittleEndian.Uint64(b))
 		}
 	}
 	if e.id == 0 || !p.sound(e.entry) {
@@ -373,22 +440,28 @@ func (in *snapshotReader) entry(p *policy) (e restored, err error) {
 func (p *policy) sound(e entry) bool {
 	switch {
 	case p.wide == nil:
-		return p.alg != nil && e.word < held-1
+		return p.alg != nil && e.word < held
 	case e.word >= locked:
 		return false
 	case e.word&blockedTail != 0:
 		_, ok := blockEnd(e.tail)
 		return ok
 	}
-	for i := range e.tail {
-		n := e.tail[i].Load()
-		if i == 0 && p.strikes != nil && p.strikes.inner.wide == nil {
-			if n >= reserved {
-				return false
-			}
-		} else if n > math.MaxInt64 && n != refunded {
-			return false
+	return p.soundTail(e.word, e.tail)
+}
+
+// soundTail is sound for a key of a wide algorithm that is not blocked.
+func (p *policy) soundTail(word uint64, tail []atomic.Uint64) bool {
+	if p.strikes != nil {
+		inner := &p.strikes.inner
+		word, tail = tail[0].Load(), tail[1:]
+		if inner.wide == nil {
+			return word < reserved
 		}
+		return word < blockedTail && inner.soundTail(word, tail)
 	}
-	return true
+	if log, ok := p.wide.(*slidingLog); ok {
+		return log.sound(word, tail)
+	}
+	return tail[0].Load() <= math.MaxInt64
 }

@@ -2,12 +2,58 @@ package sluice
 
 import (
 	"bytes"
+	"encoding/binary"
+	"errors"
 	"fmt"
+	"io"
+	"runtime"
 	"testing"
+	"testing/iotest"
 	"time"
 
+	"github.com/cespare/xxhash/v2"
 	"github.com/stretchr/testify/require"
 )
+
+// snapshotOf returns what Snapshot writes.
+func snapshotOf(tb testing.TB, l *Limiter) []byte {
+	tb.Helper()
+	var b bytes.Buffer
+	require.NoError(tb, l.Snapshot(&b))
+	return b.Bytes()
+}
+
+// restoredFrom returns a limiter that has taken over a snapshot.
+func restoredFrom(tb testing.TB, c Config, data []byte) *Limiter {
+	tb.Helper()
+	l := mustNew(tb, c)
+	require.NoError(tb, l.Restore(bytes.NewReader(data)))
+	return l
+}
+
+// small returns c with a limit whose snapshots are small, and Hash Stable.
+func small(c Config) Config {
+	c.Hash = Stable
+	if c.Algorithm == SlidingLog {
+		c.Limit = PerMinute(5)
+	}
+	return c
+}
+
+// sealed returns a snapshot with its checksum put right.
+func sealed(b []byte) []byte {
+	body := b[:len(b)-8]
+	return binary.LittleEndian.AppendUint64(bytes.Clone(body), xxhash.Sum64(body))
+}
+
+// requireUntouched demands that a failed Restore has left nothing behind.
+func requireUntouched(tb testing.TB, l *Limiter, p *policy, err error) {
+	tb.Helper()
+	require.Error(tb, err)
+	require.Zero(tb, l.Len(), "%v", err)
+	require.Empty(tb, snapshot(l), "%v", err)
+	require.Same(tb, p, l.current.Load(), "%v", err)
+}
 
 func TestSnapshot_RestoresEveryKey(t *testing.T) {
 	forEveryLayout(t, func(t *testing.T, c Config) {
@@ -25,25 +71,205 @@ func TestSnapshot_RestoresEveryKey(t *testing.T) {
 			l.Block("blocked", time.Hour)
 			require.NoError(t, l.SetKeyLimit("key7", Per(1000, c.Limit.Period)))
 			l.AllowN("key7", 700)
-			var b bytes.Buffer
-			require.NoError(t, l.Snapshot(&b))
+			data := snapshotOf(t, l)
 			clock.Advance(sec)
 			other := mustNew(t, c)
 			require.NoError(t, other.SetKeyLimit("key7", Per(1000, c.Limit.Period)))
-			require.NoError(t, other.Restore(bytes.NewReader(b.Bytes())))
+			require.NoError(t, other.Restore(bytes.NewReader(data)))
 			for i := range 100 {
 				key := fmt.Sprint("key", i)
 				require.Equal(t, l.Peek(key, 1), other.Peek(key, 1), key)
 			}
 			require.Equal(t, l.Peek("blocked", 1), other.Peek("blocked", 1))
-			require.Error(t, other.Restore(bytes.NewReader(b.Bytes())), "it has keys")
-			for n := range b.Len() {
-				fresh := mustNew(t, c)
-				require.ErrorIs(t, fresh.Restore(bytes.NewReader(b.Bytes()[:n])), ErrBadSnapshot)
-				if n > 50 {
-					break
-				}
-			}
+			before := snapshot(other)
+			err := other.Restore(bytes.NewReader(data))
+			require.ErrorContains(t, err, "want one that has decided nothing yet")
+			require.NotErrorIs(t, err, ErrBadSnapshot, "there is nothing wrong with the input")
+			require.Equal(t, before, snapshot(other))
 		}
 	})
+}
+
+func TestSnapshot_NeedsStableHash(t *testing.T) {
+	l, _ := newFrozen(t, Config{Limit: PerHour(5)})
+	var b bytes.Buffer
+	require.ErrorContains(t, l.Snapshot(&b), "want Config.Hash stable")
+	require.Zero(t, b.Len())
+	require.ErrorContains(t, l.Restore(&b), "want Config.Hash stable")
+}
+
+// TestSnapshot_LeavesIdleKeysOut: a file of what no longer matters would only grow.
+func TestSnapshot_LeavesIdleKeysOut(t *testing.T) {
+	forEveryLayout(t, func(t *testing.T, c Config) {
+		c = small(c)
+		l, clock := newFrozen(t, c)
+		empty := len(snapshotOf(t, l))
+		l.Allow("k")
+		l.Block("blocked", time.Minute)
+		require.NoError(t, l.SetKeyLimit("vip", Per(1, c.Limit.Period)))
+		l.Allow("vip")
+		require.Greater(t, len(snapshotOf(t, l)), empty)
+		clock.Advance(time.Hour)
+		l.ClearKeyLimit("vip")
+		before := snapshot(l)
+		require.Equal(t, empty, len(snapshotOf(t, l)))
+		require.Equal(t, before, snapshot(l), "writing changes nothing")
+	})
+}
+
+// TestRestore_NoticesEveryChange: each prefix, each byte changed, bytes appended.
+func TestRestore_NoticesEveryChange(t *testing.T) {
+	forEveryLayout(t, func(t *testing.T, c Config) {
+		for _, after := range []int{0, 3} {
+			c := small(c)
+			if after > 0 {
+				c.BlockFor, c.BlockAfter = time.Hour, after
+			}
+			l, clock := newFrozen(t, c)
+			l.Take("k", 2)
+			l.Block("blocked", time.Hour)
+			c.Clock, c.Shards = clock, 1
+			data, target := snapshotOf(t, l), mustNew(t, c)
+			p := target.current.Load()
+			for n := range data {
+				err := target.Restore(bytes.NewReader(data[:n]))
+				requireUntouched(t, target, p, err)
+				require.ErrorIs(t, err, ErrBadSnapshot, "%d bytes", n)
+			}
+			for i := range data {
+				for _, change := range []byte{1, 0x80} {
+					changed := bytes.Clone(data)
+					changed[i] ^= change
+					err := target.Restore(bytes.NewReader(changed))
+					requireUntouched(t, target, p, err)
+					require.ErrorIs(t, err, ErrBadSnapshot, "byte %d", i)
+				}
+			}
+			err := target.Restore(bytes.NewReader(append(bytes.Clone(data), 0)))
+			requireUntouched(t, target, p, err)
+			require.ErrorIs(t, err, ErrBadSnapshot)
+			require.ErrorContains(t, err, "follows")
+			require.NoError(t, target.Restore(bytes.NewReader(data)), "it can be tried again")
+			require.Equal(t, l.Peek("k", 1), target.Peek("k", 1))
+		}
+	})
+}
+
+// TestRestore_SaysWhatIsWrong, and that it is the input.
+func TestRestore_SaysWhatIsWrong(t *testing.T) {
+	c := Config{Algorithm: TokenBucket, Limit: PerMinute(5), Hash: Stable, Clock: NewManualClock(start), Shards: 1}
+	l := mustNew(t, c)
+	l.Allow("k")
+	data := snapshotOf(t, l)
+	with := func(change func(c *Config)) Config {
+		c := c
+		change(&c)
+		return c
+	}
+	version := bytes.Clone(data)
+	version[7]++
+	for want, r := range map[string]struct {
+		c    Config
+		data []byte
+	}{
+		"does not begin as one":                {c, []byte("PK\x03\x04 some other file")},
+		"cut short":                            {c, nil},
+		"its version is 2; want 1":             {c, version},
+		"token-bucket; want gcra":              {with(func(c *Config) { c.Algorithm = GCRA }), data},
+		"refill continuous and anchor unix;":   {with(func(c *Config) { c.Refill = Interval }), data},
+		"BlockAfter 0 and this limiter's is 2": {with(func(c *Config) { c.BlockFor, c.BlockAfter = sec, 2 }), data},
+		"its checksum is wrong":                {c, append(bytes.Clone(data[:len(data)-1]), ^data[len(data)-1])},
+	} {
+		target := mustNew(t, r.c)
+		p := target.current.Load()
+		err := target.Restore(bytes.NewReader(r.data))
+		requireUntouched(t, target, p, err)
+		require.ErrorIs(t, err, ErrBadSnapshot)
+		require.ErrorContains(t, err, want)
+	}
+	fixed := with(func(c *Config) { c.Algorithm = FixedWindow })
+	anchored := with(func(c *Config) { c.Algorithm, c.Anchor = FixedWindow, FirstCharge })
+	err := mustNew(t, fixed).Restore(bytes.NewReader(snapshotOf(t, mustNew(t, anchored))))
+	require.ErrorIs(t, err, ErrBadSnapshot)
+	require.ErrorContains(t, err, "anchor first-charge")
+	// One and none are both without a row to count.
+	one := with(func(c *Config) { c.BlockFor, c.BlockAfter = sec, 1 })
+	require.Equal(t, 4, restoredFrom(t, one, data).Peek("k", 0).Remaining)
+}
+
+// A shortWriter takes left bytes and then fewer than it is given, without an error.
+type shortWriter struct{ left int }
+
+func (w *shortWriter) Write(b []byte) (int, error) {
+	n := min(len(b), w.left)
+	w.left -= n
+	return n, nil
+}
+
+// A failingWriter takes left bytes and then fails.
+type failingWriter struct{ left int }
+
+var errDisk = errors.New("the disk is full")
+
+func (w *failingWriter) Write(b []byte) (int, error) {
+	n := min(len(b), w.left)
+	if w.left -= n; n < len(b) {
+		return n, errDisk
+	}
+	return n, nil
+}
+
+func TestSnapshot_PassesErrorsOn(t *testing.T) {
+	c := Config{Limit: PerMinute(5), Hash: Stable, Clock: NewManualClock(start), Shards: 1}
+	l := mustNew(t, c)
+	for i := range 400 {
+		l.KeyUint64(uint64(i)).Allow() // more than a buffer of bufio
+	}
+	data := snapshotOf(t, l)
+	target := mustNew(t, c)
+	p := target.current.Load()
+	for n := 0; n < len(data); n += 1 + n/20*(len(data)-n)/len(data) {
+		require.ErrorIs(t, l.Snapshot(&failingWriter{n}), errDisk, "%d bytes", n)
+		require.ErrorIs(t, l.Snapshot(&shortWriter{n}), io.ErrShortWrite, "%d bytes", n)
+		err := target.Restore(io.MultiReader(bytes.NewReader(data[:n]), iotest.ErrReader(errDisk)))
+		requireUntouched(t, target, p, err)
+		require.ErrorIs(t, err, errDisk)
+		require.NotErrorIs(t, err, ErrBadSnapshot, "the input has not been seen")
+	}
+	for n := len(data) - 9; n <= len(data); n++ { // the checksum, and what is after it
+		if n < len(data) {
+			require.ErrorIs(t, l.Snapshot(&failingWriter{n}), errDisk, "%d bytes", n)
+			require.ErrorIs(t, l.Snapshot(&shortWriter{n}), io.ErrShortWrite, "%d bytes", n)
+		}
+		err := target.Restore(io.MultiReader(bytes.NewReader(data[:n]), iotest.ErrReader(errDisk)))
+		requireUntouched(t, target, p, err)
+		require.ErrorIs(t, err, errDisk)
+	}
+	require.NoError(t, target.Restore(iotest.OneByteReader(bytes.NewReader(data))))
+	require.Equal(t, 400, target.Len())
+	require.NoError(t, mustNew(t, c).Restore(iotest.DataErrReader(bytes.NewReader(data))))
+}
+
+// TestRestore_AllocatesWhatItHasRead: what a header claims costs nothing.
+func TestRestore_AllocatesWhatItHasRead(t *testing.T) {
+	skipUnderRace(t)
+	c := Config{Algorithm: SlidingLog, Limit: PerMinute(maxLog), Hash: Stable, Clock: NewManualClock(start), Shards: 1}
+	empty := snapshotOf(t, mustNew(t, c))
+	head := empty[:len(empty)-4-1-8]
+	many := append(bytes.Clone(head), 0xff, 0xff, 0xff, 0xff) // keys
+	for name, data := range map[string][]byte{
+		"keys": many,
+		"tail": append(bytes.Clone(many), bytes.Repeat([]byte{1}, 100)...),
+	} {
+		target := mustNew(t, c)
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		err := target.Restore(bytes.NewReader(data))
+		runtime.ReadMemStats(&after)
+		require.ErrorIs(t, err, ErrBadSnapshot, name)
+		require.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(100_000), name)
+	}
+	// Room that no key has used is not made for those to come.
+	c.Limit = PerMinute(5)
+	require.Equal(t, 5, restoredFrom(t, c, empty).current.Load().room)
 }

@@ -83,7 +83,7 @@ func (l *Limiter) block(id uint64, now int64, until uint64) bool {
 		}
 		o := l.owner(id)
 		p := o.policyOf(id)
-		if p.unlimited() || p.base == (Limit{}) {
+		if p.unlimited() || p.wordless() {
 			return p.denyAll()
 		}
 		if _, out := o.insert(o.shardOf(id), p, id, now, 0, nil); out == waved || out == refused {

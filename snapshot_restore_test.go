@@ -1,0 +1,351 @@
+package sluice
+
+import (
+	"bytes"
+	"math"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestRestore_NeedsRoom(t *testing.T) {
+	for _, o := range []Overflow{DenyNew, AdmitNew} {
+		c := Config{Limit: PerMinute(60), Hash: Stable, Shards: 1, MaxKeys: 10, Overflow: o}
+		l, clock := newFrozen(t, c)
+		c.Clock = clock
+		for i := range 10 {
+			l.KeyUint64(uint64(i)).AllowN(1 + i)
+		}
+		data := snapshotOf(t, l)
+		require.Equal(t, 10, restoredFrom(t, c, data).Len())
+		c.MaxKeys = 7
+		target := mustNew(t, c)
+		p := target.current.Load()
+		err := target.Restore(bytes.NewReader(data))
+		requireUntouched(t, target, p, err)
+		require.ErrorContains(t, err, "a shard has room for 7")
+		require.NotErrorIs(t, err, ErrBadSnapshot)
+		// Keys with a limit of their own need none of it.
+		for i := range 3 {
+			require.NoError(t, target.KeyUint64(uint64(i)).SetLimit(PerMinute(30)))
+		}
+		require.NoError(t, target.Restore(bytes.NewReader(data)))
+		require.Equal(t, 7, target.Len())
+		require.Equal(t, 27, target.KeyUint64(2).Peek(0).Remaining)
+		require.Zero(t, target.Stats().Untracked)
+		// Nor do those that have become idle meanwhile.
+		clock.Advance(3 * sec)
+		require.Equal(t, 7, restoredFrom(t, c, data).Len())
+	}
+}
+
+// TestRestore_EvictsTheLowest: as ever, who owes most stays.
+func TestRestore_EvictsTheLowest(t *testing.T) {
+	forEveryLayout(t, func(t *testing.T, c Config) {
+		c.Hash, c.Shards = Stable, 1
+		l, clock := newFrozen(t, c)
+		for i := range 400 {
+			l.KeyUint64(uint64(i)).AllowN(1 + i)
+		}
+		c.Clock, c.MaxKeys = clock, 100
+		other := restoredFrom(t, c, snapshotOf(t, l))
+		require.LessOrEqual(t, other.Len(), 100)
+		require.Equal(t, uint64(400-other.Len()), other.Stats().Evicted)
+		for i := 350; i < 400; i++ {
+			require.Equal(t, l.KeyUint64(uint64(i)).Peek(1), other.KeyUint64(uint64(i)).Peek(1), "key %d", i)
+		}
+	})
+}
+
+// TestRestore_KeepsTheStricterState of a key that has been charged already. Keys with a
+// limit of their own are not among those that Restore fails for.
+func TestRestore_KeepsTheStricterState(t *testing.T) {
+	forEveryLayout(t, func(t *testing.T, c Config) {
+		for _, before := range []int{5, 50} {
+			for _, now := range []int{4, 40} {
+				c := c
+				c.Hash = Stable
+				l, clock := newFrozen(t, c)
+				c.Clock = clock
+				l.AllowN("k", before)
+				data := snapshotOf(t, l)
+				clock.Advance(ms)
+				other := mustNew(t, c)
+				require.NoError(t, other.SetKeyLimit("k", c.Limit))
+				other.AllowN("k", now)
+				require.NoError(t, other.Restore(bytes.NewReader(data)))
+				require.Equal(t, max(before, now), spentOf(other, "k"))
+				require.True(t, other.Block("k", time.Hour))
+				require.NoError(t, other.Restore(bytes.NewReader(data)))
+				require.Equal(t, time.Hour, other.Peek("k", 1).RetryAfter)
+			}
+		}
+	})
+}
+
+// TestRestore_ForgetsReceipts: what the key has been charged since the process began is
+// not part of the state that takes its place, and must not be given back from that.
+func TestRestore_ForgetsReceipts(t *testing.T) {
+	for _, before := range []int{30, 3} {
+		c := Config{Limit: PerMinute(60), Hash: Stable}
+		l, clock := newFrozen(t, c)
+		c.Clock = clock
+		l.AllowN("k", before)
+		data := snapshotOf(t, l)
+		other := mustNew(t, c)
+		require.NoError(t, other.SetKeyLimit("k", PerMinute(60)))
+		r, err := other.Reserve("k", 10, 0)
+		require.NoError(t, err)
+		require.NoError(t, other.Restore(bytes.NewReader(data)))
+		r.Cancel()
+		want := before
+		if before < 10 {
+			want = 0 // the receipt's own state has stayed
+		}
+		require.Equal(t, want, spentOf(other, "k"))
+	}
+}
+
+// TestRestore_OlderCallOnAForgottenKey: Restore leaves out what is idle, so it forgets as
+// a sweep does, and an older call must not find the key fresh at its own time.
+func TestRestore_OlderCallOnAForgottenKey(t *testing.T) {
+	c := Config{Limit: PerMinute(60), Hash: Stable, Shards: 1}
+	l, clock := newFrozen(t, c)
+	c.Clock = clock
+	before := clock.Now()
+	l.AllowN("k", 60)
+	require.NoError(t, l.SetKeyLimit("vip", PerMinute(60)))
+	l.AllowN("vip", 60)
+	early := snapshotOf(t, l)
+	clock.Advance(time.Minute)
+	for _, data := range [][]byte{early, snapshotOf(t, l)} {
+		other := mustNew(t, c)
+		require.NoError(t, other.SetKeyLimit("vip", PerMinute(60)))
+		require.NoError(t, other.Restore(bytes.NewReader(data)))
+		for _, key := range []string{"k", "vip"} {
+			require.True(t, other.Key(key).AllowAt(before, 60))
+			require.False(t, other.Key(key).AllowAt(clock.Now(), 1), "%s has been given a burst", key)
+		}
+	}
+}
+
+// TestRestore_BlockedForEver: the last word that a block can be.
+func TestRestore_BlockedForEver(t *testing.T) {
+	forEveryLayout(t, func(t *testing.T, c Config) {
+		c.Hash = Stable
+		l, clock := newFrozen(t, c)
+		c.Clock = clock
+		require.True(t, l.Block("k", math.MaxInt64))
+		require.Equal(t, l.Peek("k", 1), restoredFrom(t, c, snapshotOf(t, l)).Peek("k", 1))
+	})
+}
+
+// TestRestore_ForgivesNothingBeyondALowerLimit: what a key has spent beyond the limit it
+// is restored under it owes, and words of that limit alone could not tell it.
+func TestRestore_ForgivesNothingBeyondALowerLimit(t *testing.T) {
+	forEveryLayout(t, func(t *testing.T, c Config) {
+		c.Hash = Stable
+		high, low := c.Limit, Per(30, c.Limit.Period)
+		for _, lowered := range []bool{true, false} { // before the snapshot, or by the restart
+			l, clock := newFrozen(t, c)
+			c.Clock = clock
+			require.True(t, l.AllowN("k", 300))
+			if lowered {
+				require.NoError(t, l.SetLimit(low))
+			}
+			data := snapshotOf(t, l)
+			require.NoError(t, l.SetLimit(low))
+			next := c
+			next.Limit = low
+			other := restoredFrom(t, next, data)
+			for _, step := range []func(l *Limiter){
+				func(l *Limiter) { l.Refund("k", 30) },
+				func(*Limiter) { clock.Advance(high.Period) },
+				func(l *Limiter) { require.NoError(t, l.SetLimit(high)) },
+			} {
+				step(l)
+				step(other)
+				require.Equal(t, l.Peek("k", 1), other.Peek("k", 1))
+			}
+		}
+	})
+}
+
+// TestRestore_UnderNoLimit: a limiter that has never had a limit to keep has no words of
+// its own, and keeps those of the snapshot.
+func TestRestore_UnderNoLimit(t *testing.T) {
+	forEveryLayout(t, func(t *testing.T, c Config) {
+		c.Hash = Stable
+		for _, limit := range []Limit{DenyAll, Unlimited} {
+			l, clock := newFrozen(t, c)
+			require.True(t, l.AllowN("k", 300))
+			require.True(t, l.AllowN("vip", 200))
+			data := snapshotOf(t, l)
+			next := c
+			next.Limit, next.Clock, next.Offset = limit, clock, 0
+			if c.Offset > 0 {
+				next.Offset = c.Offset % time.Second // the period of both
+			}
+			other := mustNew(t, next)
+			require.NoError(t, other.SetKeyLimit("vip", limit))
+			require.NoError(t, other.Restore(bytes.NewReader(data)))
+			require.Equal(t, limit == Unlimited, other.Allow("k"))
+
+			small := c // one that has had a limit, under which words count less far
+			small.Limit, small.Clock = Per(10, c.Limit.Period), clock
+			after := mustNew(t, small)
+			require.NoError(t, after.SetLimit(limit))
+			require.NoError(t, after.Restore(bytes.NewReader(data)))
+			require.NoError(t, after.SetLimit(c.Limit))
+			require.Equal(t, 300, spentOf(after, "k"))
+
+			if next.Offset == c.Offset {
+				require.NoError(t, other.SetLimit(c.Limit))
+				require.Equal(t, 300, spentOf(other, "k"))
+				other.ClearKeyLimit("vip")
+				require.Equal(t, 200, spentOf(other, "vip"))
+			}
+		}
+	})
+}
+
+// TestSetKeyLimit_OfALimiterWithoutWords: main, or an old plan, may never have had a
+// limit to keep, or words that count as far as those of the key.
+func TestSetKeyLimit_OfALimiterWithoutWords(t *testing.T) {
+	forEveryLayout(t, func(t *testing.T, c Config) {
+		if c.Offset >= time.Second {
+			c.Offset = 0
+		}
+		limit := c.Limit
+		for _, none := range []Limit{DenyAll, Unlimited} {
+			c.Limit = none
+			l, _ := newFrozen(t, c)
+			require.NoError(t, l.SetKeyLimit("vip", limit))
+			require.True(t, l.AllowN("vip", 300))
+			l.ClearKeyLimit("vip")
+			require.Equal(t, none == Unlimited, l.Allow("vip"))
+			require.NoError(t, l.SetKeyLimit("vip", limit))
+			require.Equal(t, 300, spentOf(l, "vip"))
+
+			l, _ = newFrozen(t, c)
+			require.NoError(t, l.SetKeyLimit("old", none))
+			require.NoError(t, l.SetKeyLimit("older", Per(1, limit.Period)))
+			require.NoError(t, l.SetLimit(limit))
+			require.True(t, l.AllowN("k", 300))
+			for _, plan := range []Limit{none, Per(1, limit.Period)} {
+				require.NoError(t, l.SetKeyLimit("k", plan))
+				l.ClearKeyLimit("k")
+				require.Equal(t, 300, spentOf(l, "k"))
+			}
+		}
+	})
+}
+
+// TestSnapshot_KeysGoToTheLimitThatTheyHave in the new limiter, whatever they had.
+func TestSnapshot_KeysGoToTheLimitThatTheyHave(t *testing.T) {
+	forEveryLayout(t, func(t *testing.T, c Config) {
+		c.Hash = Stable
+		plan := func(n int) Limit { return Per(n, c.Limit.Period) }
+		l, clock := newFrozen(t, c)
+		require.NoError(t, l.SetKeyLimit("kept", plan(900)))
+		require.NoError(t, l.SetKeyLimit("changed", plan(900)))
+		require.NoError(t, l.SetKeyLimit("gone", plan(400)))
+		for _, key := range []string{"kept", "changed", "gone", "new", "none"} {
+			require.True(t, l.AllowN(key, 300))
+		}
+		c.Clock = clock
+		other := mustNew(t, c)
+		require.NoError(t, other.SetKeyLimit("kept", plan(900)))
+		require.NoError(t, other.SetKeyLimit("changed", plan(1000)))
+		require.NoError(t, other.SetKeyLimit("new", plan(700)))
+		require.NoError(t, other.Restore(bytes.NewReader(snapshotOf(t, l))))
+		burst := int(l.policyOf(0).burst)
+		for key, left := range map[string]int{"kept": 600, "changed": 700, "gone": burst - 300, "new": 400, "none": burst - 300} {
+			require.Equal(t, left, other.Peek(key, 0).Remaining, key)
+		}
+		require.Equal(t, 2, other.Len())
+	})
+}
+
+// TestRestore_KeepsTheLaterOfTwoStatesAlike: as much against the key, for longer.
+func TestRestore_KeepsTheLaterOfTwoStatesAlike(t *testing.T) {
+	forEveryLayout(t, func(t *testing.T, c Config) {
+		c.Hash = Stable
+		for _, first := range []bool{true, false} {
+			l, clock := newFrozen(t, c)
+			c.Clock = clock
+			other := mustNew(t, c)
+			require.NoError(t, other.SetKeyLimit("k", c.Limit))
+			early, late := l, other
+			if first {
+				early, late = other, l
+			}
+			require.True(t, early.AllowN("k", 5))
+			clock.Advance(ms)
+			require.True(t, late.AllowN("k", 5))
+			want := late.Peek("k", 1)
+			require.NoError(t, other.Restore(bytes.NewReader(snapshotOf(t, l))))
+			require.Equal(t, want, other.Peek("k", 1))
+		}
+	})
+}
+
+// TestRestore_CountsAsFarAsTheKeysOfEachLimit: a plan as far as its keys have spent, but no
+// log of main's gets the room of the largest customer that has left.
+func TestRestore_CountsAsFarAsTheKeysOfEachLimit(t *testing.T) {
+	forEveryLayout(t, func(t *testing.T, c Config) {
+		c.Hash = Stable
+		plan := func(n int) Limit { return Per(n, c.Limit.Period) }
+		c.Limit = plan(10)
+		l, clock := newFrozen(t, c)
+		c.Clock = clock
+		require.NoError(t, l.SetKeyLimit("vip", plan(1000)))
+		require.True(t, l.AllowN("vip", 700))
+		require.True(t, l.Allow("k"))
+		data := snapshotOf(t, l)
+
+		other := mustNew(t, c)
+		require.NoError(t, other.SetKeyLimit("vip", plan(5)))
+		require.NoError(t, other.Restore(bytes.NewReader(data)))
+		require.NoError(t, other.SetKeyLimit("vip", plan(1000)))
+		require.Equal(t, 700, spentOf(other, "vip"))
+		require.Equal(t, 10, other.current.Load().room)
+
+		other = restoredFrom(t, c, data)
+		if c.Algorithm == SlidingLog {
+			require.Equal(t, 10, other.current.Load().room)
+		}
+		require.False(t, other.Allow("vip"))
+
+		// Room that main has had is there for them, though no other key needs it.
+		l.Reset("k")
+		require.NoError(t, l.SetLimit(plan(1000)))
+		require.NoError(t, l.SetLimit(plan(10)))
+		other = restoredFrom(t, c, snapshotOf(t, l))
+		require.NoError(t, other.SetLimit(plan(1000)))
+		if c.Algorithm != SlidingLog { // where it would cost memory for each key
+			require.Equal(t, 700, spentOf(other, "vip"))
+		}
+	})
+}
+
+// TestRestore_OfAPlanUnderNoLimit: neither the snapshot nor the limiter has words but
+// those of the plan.
+func TestRestore_OfAPlanUnderNoLimit(t *testing.T) {
+	forEveryLayout(t, func(t *testing.T, c Config) {
+		limit := c.Limit
+		c.Hash, c.Limit = Stable, DenyAll
+		if c.Offset >= time.Second {
+			c.Offset = 0
+		}
+		l, clock := newFrozen(t, c)
+		c.Clock = clock
+		require.NoError(t, l.SetKeyLimit("vip", limit))
+		require.True(t, l.AllowN("vip", 300))
+		other := restoredFrom(t, c, snapshotOf(t, l))
+		require.False(t, other.Allow("vip"))
+		require.NoError(t, other.SetKeyLimit("vip", limit))
+		require.Equal(t, 300, spentOf(other, "vip"))
+	})
+}
