@@ -217,7 +217,8 @@ func (ps *plans) move(id uint64, from, to *Limiter) {
 		to.accommodate(policy, e, to != ps.main)
 	}
 	to.raiseFloor(id, s.floor)
-	if tracked && to.putIn(id, policy, e, now) {
+	blocked := tracked && policy.blockedUntil(e.word, e.tail) > 0
+	if tracked && to.putIn(id, policy, e, now) && !blocked {
 		lg.adopt(id, policy, to.policyOf(id), now)
 	} else {
 		lg.forget(id)

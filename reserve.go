@@ -44,13 +44,13 @@ type Reservation struct {
 	cost  int
 	delay time.Duration
 
-	// The rest is guarded by the ledger.
+	// The rest is guarded by the ledger, which says what ahead and end are.
 
-	// end is the tick up to which the charge has filled the bucket, less what has been given
-	// back since of what came before it.
-	end     uint64
-	listed  bool // something can be given back
-	settled bool
+	at         int64 // when the slot begins
+	units      int   // what counts of the cost
+	ahead, end uint64
+	listed     bool // the ledger has it
+	settled    bool
 }
 
 // Delay is how long after Reserve the slot begins, by the limiter's clock: wait that long,
@@ -67,9 +67,10 @@ func (r *Reservation) Cancel() { r.Settle(0) }
 //
 // What is given back is at most what would be left without the reservation, whatever other
 // calls have been made, but for Refund of what the reservation has charged. Where the key
-// would have been fresh for a while without the reservation, it is less by that while; that
-// cannot happen before the slot begins. Slots that others have reserved stay where they
-// are.
+// would have been fresh for a while without the reservation, it is less by that while.
+// Slots that others have reserved stay where they are: what is missing between the slots of
+// others is not handed out again beside them, where it would exceed the limit, as long as
+// they are to come; it is given back if they are cancelled, too.
 func (r *Reservation) Settle(actual int) { r.lim.settle(r, actual) }
 
 // Reserve charges cost units to key for a slot to come, and returns a receipt; or an
@@ -100,7 +101,7 @@ func (l *Limiter) reserve(id uint64, name string, cost int, maxWait time.Duratio
 	err := l.tryReserve(r, max(l.now(), 0), max(maxWait, 0))
 	switch {
 	case err == nil:
-		if l.shadow {
+		if l.admit(id, cost); l.shadow {
 			r.delay = 0
 		}
 		return r, nil
@@ -111,6 +112,13 @@ func (l *Limiter) reserve(id uint64, name string, cost int, maxWait time.Duratio
 		return &Reservation{lim: l, id: id, settled: true}, nil
 	}
 	return nil, err
+}
+
+// admit counts a call that is admitted.
+func (l *Limiter) admit(id uint64, cost int) {
+	if l.tally != nil && cost > 0 {
+		l.tally.count(id>>l.shift, admitted)
+	}
 }
 
 // refuse counts a call that is not admitted.
@@ -168,9 +176,6 @@ func (l *Limiter) tryReserve(r *Reservation, now int64, maxWait time.Duration) e
 		o := l.owner(r.id)
 		err = o.reserveHere(r, lg, o.policyOf(r.id), now, maxWait)
 	}
-	if err == nil && l.tally != nil && r.cost > 0 {
-		l.tally.count(r.id>>l.shift, admitted)
-	}
 	return err
 }
 
@@ -199,6 +204,9 @@ func (l *Limiter) reserveHere(r *Reservation, lg *ledger, p *policy, now int64, 
 		}
 		return err
 	}
+	if r.cost == 0 && l.owns(r.id) {
+		return nil
+	}
 	switch _, out := l.insert(l.shardOf(r.id), p, r.id, now, 0, nil); out {
 	case waved:
 		return nil
@@ -208,7 +216,7 @@ func (l *Limiter) reserveHere(r *Reservation, lg *ledger, p *policy, now int64, 
 	return errStartOver
 }
 
-// charge returns the word after the reservation, and sets its delay and end.
+// charge returns the word after the reservation, and sets where that is.
 func (r *Reservation) charge(p *policy, word uint64, tail []atomic.Uint64, now int64, maxWait time.Duration) (uint64, error) {
 	word, blockedUntil := p.admissible(word, tail, now)
 	if blockedUntil > 0 {
@@ -227,14 +235,19 @@ func (r *Reservation) charge(p *policy, word uint64, tail []atomic.Uint64, now i
 		slot = max(from+need, t+s.burst) - s.burst
 	}
 	at := s.earliest(slot)
-	if at > math.MaxInt64 || from+need > s.most || time.Duration(int64(at)-now) > maxWait {
+	if at > math.MaxInt64 || time.Duration(int64(at)-now) > maxWait {
 		return word, ErrWouldExceedDeadline
 	}
-	r.delay, r.end = max(time.Duration(int64(at)-now), 0), from+need
+	r.at, r.delay = int64(at), max(time.Duration(int64(at)-now), 0)
+	// A call that begins at the nanosecond begins at its tick, which may be after the slot.
+	r.units, r.ahead, r.end = r.cost, from, max(from, s.tick(r.at))+need
+	if r.end > s.most {
+		return word, ErrWouldExceedDeadline
+	}
 	if r.cost == 0 {
 		return word, nil
 	}
-	next := p.withBucketWord(word, tail, b.pack(from+need, t))
+	next := p.withBucketWord(word, tail, b.pack(r.end, t))
 	if p.strikes != nil {
 		next = next >> p.strikes.bits << p.strikes.bits // an admission ends the row
 	}
@@ -251,35 +264,43 @@ func (l *Limiter) settle(r *Reservation, actual int) {
 	}
 	r.settled = true
 	now := max(l.now(), 0)
-	given := uint64(0)
-	if actual >= 0 && actual < r.cost && r.listed {
-		l.update(r.id, func(p *policy, word uint64, tail []atomic.Uint64) uint64 {
-			word, given = r.giveBack(p, word, tail, now, r.cost-actual)
-			return word
-		})
-	}
 	if actual > r.cost {
 		l.owe(r.id, now, actual-r.cost)
 	}
-	lg.remove(r, given)
+	if !r.listed {
+		return
+	}
+	if actual >= 0 && actual < r.cost && !l.giveBack(lg, r, actual, now) {
+		lg.forget(r.id)
+		return
+	}
+	if r.units == 0 || r.at <= now {
+		lg.drop(r.id, func(other *Reservation) bool { return other == r })
+	}
 }
 
-// giveBack returns the word after the unused units have been taken out of it, and how
-// many ticks that were. Of the time that the reservation fills, up to r.end, the unused
-// units are the last part; what has passed of that has come back by itself.
-func (r *Reservation) giveBack(p *policy, word uint64, tail []atomic.Uint64, now int64, unused int) (next, given uint64) {
-	b := p.bucket()
-	if b == nil || p.blockedUntil(word, tail) > 0 {
-		return word, 0
+// giveBack lets r count for no more than what was used. It fails if the key has no longer
+// what had been charged: it is blocked, or has been dropped.
+func (l *Limiter) giveBack(lg *ledger, r *Reservation, used int, now int64) (ok bool) {
+	b := l.ownersPolicy(r.id).bucket() // stays the policy while the ledger is locked
+	if b == nil {
+		return false
 	}
 	s, _ := b.slots()
-	t, full := s.tick(now), b.full(p.bucketWord(word, tail))
-	if r.end <= t || full <= t {
-		return word, 0
-	}
-	ticks, _ := mulDiv(uint64(unused), s.unit, 1)
-	given = min(ticks, r.end-t, full-t)
-	return p.withBucketWord(word, tail, b.pack(full-given, t)), given
+	t := s.tick(now)
+	last := lg.lastEnd(r.id)
+	given := lg.shrink(r, used, s, t)
+	l.update(r.id, func(p *policy, word uint64, tail []atomic.Uint64) uint64 {
+		if ok = p.blockedUntil(word, tail) == 0; !ok {
+			return word
+		}
+		full := b.full(p.bucketWord(word, tail))
+		if ok = full >= last; !ok || given == 0 {
+			return word
+		}
+		return p.withBucketWord(word, tail, b.pack(full-given, t))
+	})
+	return ok
 }
 
 // owe charges units of id whatever there is, up to what a word can tell.
@@ -288,7 +309,7 @@ func (l *Limiter) owe(id uint64, now int64, units int) {
 		tracked := l.update(id, func(p *policy, word uint64, tail []atomic.Uint64) uint64 {
 			word, until := p.admissible(word, tail, now)
 			b := p.bucket()
-			if until > 0 || b == nil {
+			if until > 0 || b == nil || p.unlimited() {
 				return word
 			}
 			s, _ := b.slots()

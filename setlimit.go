@@ -46,7 +46,12 @@ func (l *Limiter) adoptShard(i int, p *policy) {
 	defer lg.mu.Unlock()
 	from, now := l.adoptAll(&l.shards[i], p)
 	for id := range lg.lists {
-		if l.owner(id) == l && l.shardOf(id) == &l.shards[i] {
+		if l.owner(id) != l || l.shardOf(id) != &l.shards[i] {
+			continue
+		}
+		if l.isBlocked(id) {
+			lg.forget(id) // a block may end before what it has taken the place of
+		} else {
 			lg.adopt(id, from, p, now)
 		}
 	}

@@ -118,4 +118,9 @@ func (s *strikes) adopt(from *policy, e entry, tail []atomic.Uint64, now int64) 
 	return s.nextVersion(0) | row
 }
 
-func (s *strikes) worstCase(d int64) uint64 { return s.inner.worstCase(d) }
+func (s *strikes) worstCase(d int64) uint64 {
+	if s.inner.wide != nil {
+		return s.inner.wide.worstCase(d)
+	}
+	return s.inner.alg.worstCase(d)
+}

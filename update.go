@@ -92,6 +92,15 @@ func (l *Limiter) block(id uint64, now int64, until uint64) bool {
 	}
 }
 
+// isBlocked reports whether id has a block, which may be over.
+func (st *store) isBlocked(id uint64) (blocked bool) {
+	st.updateHere(id, func(p *policy, word uint64, tail []atomic.Uint64) uint64 {
+		blocked = p.blockedUntil(word, tail) > 0
+		return word
+	})
+	return blocked
+}
+
 // unblock ends the block of id, if there is one.
 func (l *Limiter) unblock(id uint64) {
 	lg := l.ledger(id)
@@ -116,6 +125,7 @@ func (l *Limiter) refund(id uint64, now int64, cost int) {
 	defer lg.mu.Unlock()
 	given := uint64(0)
 	l.update(id, func(p *policy, word uint64, tail []atomic.Uint64) uint64 {
+		given = 0
 		b := p.bucket()
 		if b == nil || p.blockedUntil(word, tail) > 0 {
 			return p.refund(word, tail, now, cost)

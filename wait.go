@@ -11,7 +11,8 @@ import (
 // error, having charged nothing. It fails at once, with an error of Reserve, if the cost
 // can never be admitted or not before the context's deadline, and with the context's error
 // when that is done first: a charge made for a slot to come is then given back, as by
-// Reservation.Cancel. There is no goroutine.
+// Reservation.Cancel, and the call counts as neither admitted nor denied. There is no
+// goroutine.
 //
 // Where Reserve hands out slots, Wait takes one, in order of arrival. Under the other
 // algorithms, and for a blocked key, it waits for what RetryAfter says and asks again; who
@@ -87,6 +88,7 @@ func (l *Limiter) awaitSlot(ctx context.Context, id uint64, cost int) error {
 			return err
 		}
 	}
+	l.admit(id, cost)
 	r.Settle(cost)
 	return nil
 }
@@ -119,9 +121,11 @@ func (l *Limiter) attempt(id uint64, now int64, cost int) (wait time.Duration, e
 func (l *Limiter) attemptHere(p *policy, id uint64, now int64, cost int) (wait time.Duration, err error) {
 	err = errStartOver
 	tracked := l.updateHere(id, func(q *policy, word uint64, tail []atomic.Uint64) uint64 {
-		if q == p {
-			word, wait, err = p.attempt(word, tail, now, cost)
+		if q != p {
+			err = errStartOver // what has been decided before under p did not come to pass
+			return word
 		}
+		word, wait, err = p.attempt(word, tail, now, cost)
 		return word
 	})
 	switch {

@@ -1,0 +1,374 @@
+package sluice
+
+import (
+	"context"
+	"math"
+	"runtime"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// mustReserve is a Reserve that is to succeed.
+func mustReserve(t testing.TB, k Key, cost int) *Reservation {
+	t.Helper()
+	r, err := k.Reserve(cost, math.MaxInt64)
+	require.NoError(t, err)
+	return r
+}
+
+// TestCancel_DoesNotBunchLaterSlots: what comes back of a slot before another one that
+// has been promised must not be handed out again beside that.
+func TestCancel_DoesNotBunchLaterSlots(t *testing.T) {
+	for _, a := range []Algorithm{GCRA, TokenBucket, LeakyBucket} {
+		l, clock := newFrozen(t, Config{Algorithm: a, Limit: PerSecond(1).WithBurst(1)})
+		if a == LeakyBucket {
+			require.NoError(t, l.SetLimit(PerSecond(1).WithBurst(9)))
+		}
+		k := l.Key("k")
+		require.True(t, k.Allow())
+		first, second := mustReserve(t, k, 1), mustReserve(t, k, 1)
+		require.Equal(t, 2*sec, second.Delay())
+		first.Cancel()
+		third := mustReserve(t, k, 1)
+		require.Equal(t, 3*sec, third.Delay(), "%v: two units in one instant", a)
+		if a != LeakyBucket {
+			clock.Advance(2 * sec)
+			require.False(t, k.Allow(), "%v: the unit of the instant is the second's", a)
+		}
+		third.Cancel()
+		second.Cancel()
+		clock.Advance(sec)
+		require.Zero(t, k.Peek(0).ResetAfter, "%v: with the others gone, the first has come back, too", a)
+	}
+}
+
+// TestReserve_SlotIsChargedAtItsNanosecond: where a tick is much less than a nanosecond,
+// a call that begins in its slot begins after it by up to a tick.
+func TestReserve_SlotIsChargedAtItsNanosecond(t *testing.T) {
+	l := mustNew(t, Config{Limit: Per(7, 10).WithBurst(4), Clock: NewManualClock(time.Unix(0, 0))})
+	k := l.Key("k")
+	var at []time.Duration
+	require.True(t, k.AllowN(2))
+	for range 100 {
+		at = append(at, mustReserve(t, k, 4).Delay())
+	}
+	for i := range at[1:] {
+		d := at[i+1] - at[i]
+		require.LessOrEqual(t, 8, l.WorstCase(d), "8 units in %v", d)
+	}
+}
+
+// TestBlock_IsTheEndOfReservations, also if the limit changes meanwhile.
+func TestBlock_IsTheEndOfReservations(t *testing.T) {
+	for _, change := range []func(l *Limiter, to Limit) error{
+		func(l *Limiter, to Limit) error { return l.SetLimit(to) },
+		func(l *Limiter, to Limit) error { return l.SetKeyLimit("k", to) },
+	} {
+		l, clock := newFrozen(t, Config{Limit: PerSecond(1).WithBurst(20)})
+		k := l.Key("k")
+		r := mustReserve(t, k, 10)
+		require.True(t, k.Block(sec))
+		require.NoError(t, change(l, PerMinute(1).WithBurst(20)))
+		clock.Advance(10 * sec)
+		require.True(t, k.AllowN(20), "fresh after the block")
+		r.Cancel()
+		require.False(t, k.Allow(), "what the block has forgotten came back once more")
+	}
+}
+
+// TestSettle_UnlimitedKeepsNoState: a debt neither.
+func TestSettle_UnlimitedKeepsNoState(t *testing.T) {
+	l, _ := newFrozen(t, Config{Limit: PerSecond(10)})
+	k := l.Key("k")
+	require.True(t, k.Allow())
+	require.NoError(t, l.SetLimit(Unlimited))
+	mustReserve(t, k, 1).Settle(6)
+	require.NoError(t, l.SetLimit(PerSecond(10)))
+	require.Equal(t, 9, k.Peek(0).Remaining)
+}
+
+// TestReserve_OfNothingTracksNothing, as Take of nothing.
+func TestReserve_OfNothingTracksNothing(t *testing.T) {
+	l, _ := newFrozen(t, Config{Limit: PerSecond(10), MaxKeys: 1, Overflow: DenyNew, Shards: 1})
+	mustReserve(t, l.Key("a"), 0)
+	require.Zero(t, l.Len())
+	mustReserve(t, l.Key("a"), 1)
+	require.Zero(t, mustReserve(t, l.Key("b"), 0).Delay())
+	require.Zero(t, l.Stats().Untracked)
+}
+
+// TestCancel_OfAnEvictedKeyGivesNothing that others have been charged since.
+func TestCancel_OfAnEvictedKeyGivesNothing(t *testing.T) {
+	l, _ := newFrozen(t, Config{Limit: PerSecond(1).WithBurst(100), MaxKeys: 1, Shards: 1})
+	k := l.Key("k")
+	r := mustReserve(t, k, 10)
+	require.True(t, l.AllowN("other", 50))
+	require.True(t, k.AllowN(5))
+	require.Equal(t, uint64(2), l.Stats().Evicted)
+	r.Cancel()
+	require.Equal(t, 95, k.Peek(0).Remaining)
+
+	first, second := mustReserve(t, k, 10), mustReserve(t, k, 10)
+	require.True(t, l.AllowN("other", 50))
+	require.True(t, k.AllowN(15))
+	require.Equal(t, uint64(4), l.Stats().Evicted)
+	first.Cancel()
+	second.Cancel()
+	require.Equal(t, 85, k.Peek(0).Remaining)
+
+	old := mustReserve(t, k, 20)
+	require.True(t, l.AllowN("other", 50))
+	anew := mustReserve(t, k, 5)
+	old.Cancel()
+	require.Equal(t, 95, k.Peek(0).Remaining)
+	anew.Settle(2)
+	require.Equal(t, 98, k.Peek(0).Remaining)
+}
+
+// TestReserve_IsCounted as admitted or denied, unless there are no slots at all.
+func TestReserve_IsCounted(t *testing.T) {
+	forEveryLayout(t, func(t *testing.T, c Config) {
+		c.Stats = true
+		l, _ := newFrozen(t, c)
+		for _, cost := range []int{1, 2, 0, -1, math.MaxInt} {
+			_, _ = l.Reserve("k", cost, 0)
+		}
+		want := Stats{Denied: 3, Admitted: 1} // a queue makes the second one wait
+		switch {
+		case l.policyOf(0).bucket() == nil:
+			want = Stats{Denied: 2}
+		case c.Algorithm != LeakyBucket:
+			want = Stats{Denied: 2, Admitted: 2}
+		}
+		require.Equal(t, []uint64{want.Admitted, want.Denied}, []uint64{l.Stats().Admitted, l.Stats().Denied})
+	})
+}
+
+// TestCancel_DoesNotShortenABlock, wherever the block is kept.
+func TestCancel_DoesNotShortenABlock(t *testing.T) {
+	for _, strikes := range []int{0, 2} {
+		l, clock := newFrozen(t, Config{Limit: PerSecond(1).WithBurst(20), BlockFor: 30 * sec, BlockAfter: strikes})
+		k := l.Key("k")
+		require.True(t, k.AllowN(4))
+		r, debt := mustReserve(t, k, 10), mustReserve(t, k, 1)
+		require.True(t, k.Block(sec))
+		for range 2 {
+			r.Cancel()
+			debt.Settle(9)
+			require.Equal(t, 15*sec, k.Peek(1).RetryAfter)
+		}
+		clock.Advance(15 * sec)
+		require.Equal(t, 20, k.Peek(0).Remaining)
+	}
+}
+
+// changing is a GCRA that lets something happen between a decision and its swap.
+type changing struct {
+	*gcra
+	meanwhile func()
+}
+
+func (c *changing) charge(word uint64, now int64, cost int) (uint64, bool) {
+	defer func(f func()) {
+		if c.meanwhile = nil; f != nil {
+			f()
+		}
+	}(c.meanwhile)
+	return c.gcra.charge(word, now, cost)
+}
+
+// TestWait_LimitChangesBeforeTheSwap: the charge has not been made then.
+func TestWait_LimitChangesBeforeTheSwap(t *testing.T) {
+	l, _ := newFrozen(t, Config{Limit: PerSecond(10)})
+	k := l.Key("k")
+	require.True(t, k.Allow())
+	alg := &changing{gcra: l.policyOf(0).alg.(*gcra)}
+	setAlgorithm(l, alg, nil)
+	alg.meanwhile = func() {
+		setAlgorithm(l, alg.gcra, nil)
+		require.NoError(t, l.SetLimit(PerSecond(10)))
+	}
+	require.NoError(t, k.Wait(context.Background(), 1))
+	require.Equal(t, 8, k.Peek(0).Remaining, "admitted, but not charged")
+}
+
+// TestWait_CancelledIsNotAdmitted: a wait is counted once.
+func TestWait_CancelledIsNotAdmitted(t *testing.T) {
+	l, _ := newFrozen(t, Config{Limit: PerSecond(1), Stats: true})
+	k := l.Key("k")
+	require.True(t, k.Allow())
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error)
+	go func() { done <- k.Wait(ctx, 1) }()
+	for k.Peek(0).ResetAfter < 2*sec {
+		runtime.Gosched()
+	}
+	cancel()
+	require.ErrorIs(t, <-done, context.Canceled)
+	s := l.Stats()
+	require.Equal(t, []uint64{1, 0}, []uint64{s.Admitted, s.Denied})
+}
+
+// TestLedger_ForgetsAbandonedReservations, and gives their memory back.
+func TestLedger_ForgetsAbandonedReservations(t *testing.T) {
+	skipUnderRace(t)
+	n := 1_000_000
+	if testing.Short() {
+		n = 100_000
+	}
+	l, clock := newFrozen(t, Config{Limit: PerSecond(1_000_000).WithBurst(100)})
+	heap := func() int {
+		var m runtime.MemStats
+		runtime.GC()
+		runtime.ReadMemStats(&m)
+		return int(m.HeapAlloc)
+	}
+	for i := range 64 {
+		mustReserve(t, l.KeyUint64(uint64(i)), 1)
+	}
+	before := heap()
+	for i := range n {
+		id := uint64(i)
+		if i%10 > 0 {
+			id %= 64
+		}
+		mustReserve(t, l.KeyUint64(id), 1)
+	}
+	clock.Advance(time.Hour)
+	l.Sweep()
+	require.Zero(t, openReservations(l))
+	require.Less(t, heap()-before, n*2, "bytes kept of abandoned reservations")
+	runtime.KeepAlive(l)
+}
+
+// openReservations is how many are in the ledgers.
+func openReservations(l *Limiter) (n int) {
+	for i := range l.ledgers {
+		n += l.ledgers[i].total
+	}
+	return n
+}
+
+// TestWorstCase_WithStrikes: counting denials in a row is beside the limit.
+func TestWorstCase_WithStrikes(t *testing.T) {
+	forEveryLayout(t, func(t *testing.T, c Config) {
+		plain := mustNew(t, c)
+		c.BlockFor, c.BlockAfter = sec, 3
+		require.Equal(t, plain.WorstCase(time.Minute), mustNew(t, c).WorstCase(time.Minute))
+	})
+}
+
+// TestReserve_EndsARowOfDenials, as any call that is admitted; so does Wait, and one that
+// fails is no denial.
+func TestReserve_EndsARowOfDenials(t *testing.T) {
+	for name, admit := range map[string]func(k Key){
+		"reserve": func(k Key) { mustReserve(t, k, 1) },
+		"wait":    func(k Key) { require.NoError(t, k.Wait(t.Context(), 1)) },
+	} {
+		l, clock := newFrozen(t, Config{Limit: PerSecond(1).WithBurst(1), BlockFor: time.Hour, BlockAfter: 3})
+		k := l.Key("k")
+		denyTwice := func() {
+			for range 2 {
+				require.False(t, k.Allow())
+			}
+		}
+		require.True(t, k.Allow())
+		denyTwice()
+		for range 5 {
+			_, err := k.Reserve(1, 0)
+			require.ErrorIs(t, err, ErrWouldExceedDeadline)
+		}
+		clock.Advance(sec)
+		admit(k)
+		denyTwice()
+		clock.Advance(sec)
+		require.True(t, k.Allow(), "%s: blocked", name)
+	}
+}
+
+// TestSettle_DebtIsBounded by what a word can tell, and is paid back.
+func TestSettle_DebtIsBounded(t *testing.T) {
+	for _, a := range buckets {
+		l, clock := newFrozen(t, Config{Algorithm: a, Limit: PerSecond(10)})
+		k := l.Key("k")
+		r := mustReserve(t, k, 3)
+		r.Settle(45)
+		require.Equal(t, 4500*ms, k.Peek(0).ResetAfter)
+		r.Settle(0)
+		r.Cancel()
+		require.Equal(t, 4500*ms, k.Peek(0).ResetAfter, "only the first counts")
+		clock.Advance(10 * sec)
+		for range 3 {
+			mustReserve(t, k, 1).Settle(math.MaxInt)
+			require.False(t, k.Peek(1).Allowed)
+			require.Equal(t, Never, k.Peek(1).RetryAfter, "%v", a)
+			_, err := k.Reserve(1, math.MaxInt64)
+			require.Error(t, err)
+			k.Reset()
+		}
+	}
+}
+
+// TestReservation_ForgottenIsNotGivenBack: what Refund, Reset and Unblock have made
+// undone does not come back a second time.
+func TestReservation_ForgottenIsNotGivenBack(t *testing.T) {
+	for _, a := range buckets {
+		for name, forget := range map[string]func(k Key){
+			"refund":  func(k Key) { k.Refund(10) },
+			"reset":   Key.Reset,
+			"unblock": func(k Key) { k.Block(1); k.Unblock() },
+		} {
+			l, _ := newFrozen(t, Config{Algorithm: a, Limit: PerSecond(1).WithBurst(20)})
+			k := l.Key("k")
+			r := mustReserve(t, k, 10)
+			forget(k)
+			require.True(t, k.AllowN(15))
+			r.Cancel()
+			require.Equal(t, 5, k.Peek(0).Remaining, "%v, %s", a, name)
+		}
+	}
+}
+
+// TestReservation_SurvivesChanges of the limit, sweeps and growth.
+func TestReservation_SurvivesChanges(t *testing.T) {
+	for _, a := range buckets {
+		l, clock := newFrozen(t, Config{Algorithm: a, Limit: PerSecond(1).WithBurst(20), TTL: 1})
+		k := l.Key("k")
+		require.True(t, k.AllowN(4))
+		r, later := mustReserve(t, k, 10), mustReserve(t, k, 2)
+		require.NoError(t, l.SetLimit(PerSecond(2).WithBurst(30)))
+		require.NoError(t, l.SetKeyLimit("k", PerSecond(4).WithBurst(40)))
+		l.ClearKeyLimit("k")
+		require.NoError(t, l.SetLimit(Unlimited))
+		require.NoError(t, l.SetLimit(PerSecond(2).WithBurst(30)))
+		for i := range uint64(500) {
+			l.KeyUint64(i).Allow()
+		}
+		clock.Advance(3 * sec)
+		l.Sweep()
+		require.Equal(t, 1, l.Len())
+		later.Cancel()
+		require.Equal(t, 4*sec, k.Peek(0).ResetAfter)
+		r.Settle(3)
+		left := sec / 2 // 7 units of 2 a second
+		if a == LeakyBucket {
+			left = 5 * sec / 2 // its slot begins in 1 s
+		}
+		require.Equal(t, left, k.Peek(0).ResetAfter, "%v", a)
+		clock.Advance(left)
+		require.Equal(t, 1, l.Sweep())
+	}
+}
+
+// TestReservation_MovesToAKeysOwnLimit, and counts there as many units.
+func TestReservation_MovesToAKeysOwnLimit(t *testing.T) {
+	l, _ := newFrozen(t, Config{Limit: PerSecond(10).WithBurst(20)})
+	k := l.Key("k")
+	require.True(t, k.AllowN(4))
+	r := mustReserve(t, k, 10)
+	require.NoError(t, k.SetLimit(PerSecond(1).WithBurst(20)))
+	r.Settle(3)
+	require.Equal(t, 7*sec, k.Peek(0).ResetAfter)
+}

@@ -1,0 +1,337 @@
+package sluice
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/sluice-go/sluice/internal/oracle"
+	"github.com/stretchr/testify/require"
+)
+
+// buckets are the algorithms that hand out slots.
+var buckets = []Algorithm{GCRA, TokenBucket, LeakyBucket}
+
+// A receipt is a reservation and its model.
+type receipt struct {
+	r *Reservation
+	e *oracle.Event
+}
+
+// A receiptTracer drives one key and its model through a random trace.
+type receiptTracer struct {
+	tb    testing.TB
+	rng   *rand.Rand
+	cfg   Config
+	l     *Limiter
+	k     Key
+	clock *ManualClock
+	model *oracle.Receipts
+	open  []receipt
+	used  []*oracle.Event // all reservations
+	takes []keptCharge
+	log   []string
+
+	older          bool // calls at older times, instead of changes of the limit
+	exact, settled int
+}
+
+// receiptLimits have whole and uneven intervals, down to less than a ns, where the
+// rounding shows.
+var receiptLimits = []Limit{
+	PerSecond(1).WithBurst(1), PerSecond(1).WithBurst(3), PerSecond(10).WithBurst(5), PerSecond(3).WithBurst(4), PerMinute(7).WithBurst(2),
+	Per(7, 10).WithBurst(4), Per(2, 3).WithBurst(5), Per(3, 2).WithBurst(7), Per(1, 1).WithBurst(6), Per(5, 7).WithBurst(1), Per(1000, 999).WithBurst(3),
+}
+
+func newReceiptTracer(tb testing.TB, rng *rand.Rand, disturbed bool) *receiptTracer {
+	at := start
+	if rng.IntN(3) == 0 {
+		at = time.Unix(0, rng.Int64N(20))
+	}
+	c := Config{Algorithm: buckets[rng.IntN(len(buckets))], Limit: receiptLimits[rng.IntN(len(receiptLimits))], TTL: 1, Shards: 1}
+	if rng.IntN(4) == 0 {
+		c.BlockFor, c.BlockAfter = 1, maxBlockAfter // the word is in a tail; there is no such row of denials
+	}
+	if disturbed {
+		c.TTL = math.MaxInt64 // a sweep may forgive what an older time still sees
+	}
+	tr := &receiptTracer{tb: tb, rng: rng, cfg: c, older: disturbed && rng.IntN(2) == 0, clock: NewManualClock(at)}
+	tr.cfg.Clock = tr.clock
+	tr.l = mustNew(tb, tr.cfg)
+	tr.k = tr.l.Key("k")
+	tr.model = oracle.NewReceipts(tr.oracleConfig())
+	return tr
+}
+
+func (tr *receiptTracer) oracleConfig() oracle.Config {
+	l := tr.cfg.Limit
+	return oracle.Config{Algorithm: oracle.Algorithm(tr.cfg.Algorithm), Rate: int64(l.Rate), Burst: int64(l.Burst), Period: int64(l.Period), Grid: true}
+}
+
+func (tr *receiptTracer) logf(format string, args ...any) {
+	tr.log = append(tr.log, fmt.Sprintf("%d: ", tr.clock.Now())+fmt.Sprintf(format, args...))
+}
+
+func (tr *receiptTracer) tail() string {
+	s := fmt.Sprintf("%v %v\n", tr.cfg.Algorithm, tr.cfg.Limit)
+	for _, line := range tr.log[max(0, len(tr.log)-40):] {
+		s += line + "\n"
+	}
+	return s
+}
+
+// full is the tick from which the key is fresh, as the limiter has it.
+func (tr *receiptTracer) full() (full uint64) {
+	tr.l.update(tr.k.id, func(p *policy, word uint64, tail []atomic.Uint64) uint64 {
+		full = p.bucket().full(p.bucketWord(word, tail))
+		return word
+	})
+	s, _ := tr.l.ownersPolicy(tr.k.id).bucket().slots()
+	return max(full, s.tick(tr.clock.Now()))
+}
+
+func (tr *receiptTracer) equal(want, got any, what string) {
+	if want != got {
+		require.Equal(tr.tb, want, got, "%s\n%s", what, tr.tail())
+	}
+}
+
+// look compares what the key owes.
+func (tr *receiptTracer) look() {
+	now := tr.clock.Now()
+	tr.equal(fromOracle(tr.model.Peek(now, 0)), tr.k.Peek(0), "Peek")
+	if tr.k.Peek(0).ResetAfter > 0 {
+		tr.equal(tr.model.TAT().Uint64(), tr.full(), "what is owed")
+	}
+	tr.model.Rest(now)
+}
+
+func (tr *receiptTracer) advance() {
+	unit := int64(tr.cfg.Limit.interval())
+	gaps := []int64{0, 0, 0, 0, 1, unit / 2, unit, unit - 1, unit + 1, 2 * unit, 1 + tr.rng.Int64N(3*unit), tr.rng.Int64N(10*unit) + 1}
+	d := gaps[tr.rng.IntN(len(gaps))]
+	if d > 0 {
+		tr.clock.Advance(time.Duration(d))
+	}
+	tr.look()
+}
+
+func (tr *receiptTracer) cost() int {
+	b := tr.cfg.Limit.burst()
+	costs := []int{1, 1, 1, 2, b, 1 + tr.rng.IntN(b), 0, b + 1, -1}
+	return costs[tr.rng.IntN(len(costs))]
+}
+
+func (tr *receiptTracer) reserve() {
+	now, cost, most := tr.clock.Now(), tr.cost(), int64(math.MaxInt64)
+	if tr.rng.IntN(4) == 0 {
+		most = tr.rng.Int64N(5*int64(tr.cfg.Limit.interval())) - 1
+	}
+	if wait, _, out := tr.peekSlot(now, cost); out == oracle.Reserved && tr.rng.IntN(4) == 0 {
+		most = wait - tr.rng.Int64N(2) // just enough, or 1 ns short of it
+	}
+	wait, e, out := tr.model.Reserve(now, int64(cost), most)
+	tr.logf("reserve %d within %d: %d, %d", cost, most, wait, out)
+	r, err := tr.k.Reserve(cost, time.Duration(most))
+	want := []error{nil, ErrNegativeCost, ErrCostExceedsBurst, ErrQueueFull, ErrWouldExceedDeadline}[out]
+	tr.equal(want, err, "error")
+	if err == nil {
+		tr.equal(time.Duration(wait), r.Delay(), "Delay")
+		tr.open = append(tr.open, receipt{r, e})
+		tr.used = append(tr.used, e)
+	}
+	tr.look()
+}
+
+// peekSlot is what the model would say, were there no hurry.
+func (tr *receiptTracer) peekSlot(now int64, cost int) (wait int64, e *oracle.Event, out oracle.Outcome) {
+	if wait, e, out = tr.model.Reserve(now, int64(cost), -1); out == oracle.Reserved {
+		tr.model.Undo(e)
+		return wait, e, out
+	}
+	if out != oracle.TooLate {
+		return 0, nil, out
+	}
+	wait, e, out = tr.model.Reserve(now, int64(cost), math.MaxInt64)
+	tr.model.Undo(e)
+	return wait, e, out
+}
+
+func (tr *receiptTracer) settle(debts bool) {
+	if len(tr.open) == 0 {
+		return
+	}
+	i := tr.rng.IntN(len(tr.open))
+	rc := tr.open[i]
+	if tr.rng.IntN(3) > 0 { // else it is settled again some time
+		tr.open = slices.Delete(tr.open, i, i+1)
+	}
+	now, actual := tr.clock.Now(), 0
+	switch tr.rng.IntN(5) {
+	case 0:
+		actual = rc.r.cost
+	case 1:
+		actual = tr.rng.IntN(rc.r.cost + 1)
+	case 2:
+		if actual = -1; debts {
+			actual = rc.r.cost + tr.rng.IntN(3)
+		}
+	}
+	b := tr.model.Settle(rc.e, now, int64(actual))
+	tr.logf("settle %d at slot %d of %d: [%v, %v]", actual, rc.e.Slot(), rc.r.cost, b.Least, b.Most)
+	if actual == 0 && tr.rng.IntN(2) == 0 {
+		rc.r.Cancel()
+	} else {
+		rc.r.Settle(actual)
+	}
+	tr.settled++
+	if b.Least.Cmp(b.Most) == 0 {
+		tr.exact++
+	}
+	// If the key is fresh, it does not matter since when.
+	if full := tr.full(); !tr.model.Observe(full, b) && (tr.k.Peek(0).ResetAfter > 0 || b.Least.Uint64() > full) {
+		require.Fail(tr.tb, "not within bounds", "owes %d\n%s", full, tr.tail())
+	}
+	tr.look()
+}
+
+func (tr *receiptTracer) take() {
+	now, cost := tr.clock.Now(), tr.cost()
+	if tr.older && tr.rng.IntN(4) == 0 {
+		now = max(0, now-tr.rng.Int64N(4*int64(tr.cfg.Limit.interval())))
+	}
+	want := tr.model.Take(now, int64(cost))
+	tr.logf("take %d at %d: %v", cost, now, want.Allowed)
+	tr.equal(fromOracle(want), tr.k.TakeAt(now, cost), "Take")
+	if want.Allowed {
+		tr.takes = append(tr.takes, keptCharge{time.Duration(now), max(cost, 0)})
+	}
+	tr.look()
+}
+
+// disturb does what a history without refunds, resets and changes does not have.
+func (tr *receiptTracer) disturb() {
+	now := tr.clock.Now()
+	switch tr.rng.IntN(6) {
+	case 0, 1, 2:
+		n := tr.rng.IntN(4)
+		tr.logf("refund %d", n)
+		tr.k.Refund(n)
+		tr.model.Refund(now, int64(n))
+	case 3:
+		tr.logf("reset")
+		tr.k.Reset()
+		tr.model.Reset()
+	default:
+		if !tr.older {
+			tr.changeLimit(now)
+		}
+	}
+	tr.look()
+}
+
+// changeLimit changes the key's own limit, or clears it and perhaps changes all keys'.
+func (tr *receiptTracer) changeLimit(now int64) {
+	limit, own := receiptLimits[tr.rng.IntN(len(receiptLimits))], tr.rng.IntN(2) == 0
+	tr.logf("limit %v own %v", limit, own)
+	adopt := func(l Limit) {
+		if l != tr.cfg.Limit {
+			tr.cfg.Limit = l
+			tr.model.SetLimit(now, tr.oracleConfig())
+		}
+	}
+	if own {
+		require.NoError(tr.tb, tr.l.SetKeyLimit("k", limit))
+		adopt(limit)
+		return
+	}
+	tr.l.ClearKeyLimit("k")
+	adopt(tr.l.Config().Limit)
+	if limit != tr.cfg.Limit && tr.rng.IntN(2) == 0 {
+		require.NoError(tr.tb, tr.l.SetLimit(limit))
+		adopt(limit)
+	}
+}
+
+// step makes one random call. A disturbed trace has refunds, resets, debts and changes of
+// the limit, for which WorstCase does not speak.
+func (tr *receiptTracer) step(disturbed bool) {
+	switch tr.rng.IntN(12) {
+	case 0, 1, 2, 3:
+		tr.reserve()
+	case 4, 5, 6:
+		tr.settle(disturbed)
+	case 7, 8:
+		tr.take()
+	case 9:
+		tr.l.KeyUint64(tr.rng.Uint64N(40)).Allow()
+		if !disturbed {
+			tr.l.Sweep()
+		}
+	case 10:
+		if disturbed {
+			tr.disturb()
+		}
+	default:
+		tr.advance()
+	}
+}
+
+// checkSpans demands that no closed span holds more than WorstCase of what was used, each
+// unit at the time at which its call could begin; and of a LeakyBucket, that no
+// reservation begins before the one ahead of it has drained.
+func (tr *receiptTracer) checkSpans() {
+	all := slices.Clone(tr.takes)
+	var slots []keptCharge
+	for _, e := range tr.used {
+		slots = append(slots, keptCharge{time.Duration(e.Slot()), int(e.Used())})
+	}
+	byTime := func(a, b keptCharge) int { return int(max(-1, min(1, a.at-b.at))) }
+	all = append(all, slots...)
+	slices.SortStableFunc(all, byTime)
+	for i, from := range all {
+		sum := 0
+		for _, to := range all[i:] {
+			sum += to.n
+			if d := to.at - from.at; sum > tr.l.WorstCase(d) {
+				require.LessOrEqual(tr.tb, sum, tr.l.WorstCase(d), "in %v from %d\n%s", d, from.at, tr.tail())
+			}
+		}
+	}
+	if tr.cfg.Algorithm != LeakyBucket {
+		return
+	}
+	s, _ := tr.l.policyOf(0).bucket().slots()
+	slices.SortStableFunc(slots, byTime)
+	for i := range slots[:max(0, len(slots)-1)] {
+		drained := s.tick(int64(slots[i].at)) + s.ticks(slots[i].n)
+		if slots[i].n > 0 && slots[i+1].n > 0 {
+			require.LessOrEqual(tr.tb, drained, s.tick(int64(slots[i+1].at)), "slots too close\n%s", tr.tail())
+		}
+	}
+}
+
+func TestModel_ReceiptsAreExact(t *testing.T) {
+	for _, disturbed := range []bool{false, true} {
+		t.Run(fmt.Sprintf("disturbed=%v", disturbed), func(t *testing.T) {
+			rng := newRand(t)
+			exact, settled := 0, 0
+			for range modelOps() / 1000 {
+				tr := newReceiptTracer(t, rng, disturbed)
+				for range 60 {
+					tr.step(disturbed)
+				}
+				if !disturbed {
+					tr.checkSpans()
+				}
+				exact, settled = exact+tr.exact, settled+tr.settled
+			}
+			t.Logf("%d of %d settlements were exact", exact, settled)
+			require.Greater(t, exact, settled/2)
+		})
+	}
+}

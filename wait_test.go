@@ -1,0 +1,471 @@
+package sluice
+
+import (
+	"context"
+	"math"
+	"runtime"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// spend charges all that is left of the key.
+func spend(t *testing.T, l *Limiter, key string) {
+	t.Helper()
+	require.True(t, l.AllowN(key, l.Peek(key, 0).Remaining))
+}
+
+// inBubble runs f for each layout with a clock of each kind that follows a bubble.
+func inBubble(t *testing.T, f func(t *testing.T, l *Limiter)) {
+	t.Helper()
+	forEveryLayout(t, func(t *testing.T, c Config) {
+		synctest.Test(t, func(t *testing.T) { f(t, mustNew(t, c)) })
+	})
+}
+
+// TestWait_InOrderOfArrival: bursts stay bursts under GCRA and the token bucket, and the
+// leaky bucket spaces calls evenly.
+func TestWait_InOrderOfArrival(t *testing.T) {
+	for _, a := range buckets {
+		synctest.Test(t, func(t *testing.T) {
+			burst, want := 5, []time.Duration{0, 0, 0, 1, 2}
+			if a == LeakyBucket {
+				burst, want = 7, []time.Duration{0, 1, 3, 4, 6}
+			}
+			l := mustNew(t, Config{Algorithm: a, Limit: PerSecond(10).WithBurst(burst)})
+			begin := time.Now()
+			var done []int
+			var at []time.Duration
+			for i := range 5 {
+				go func() {
+					require.NoError(t, l.Wait(t.Context(), "k", 1+i%2))
+					done, at = append(done, i), append(at, time.Since(begin)/(sec/10))
+				}()
+				synctest.Wait()
+			}
+			time.Sleep(5 * sec)
+			require.Equal(t, []int{0, 1, 2, 3, 4}, done)
+			require.Equal(t, want, at, "%v", a)
+			require.Zero(t, openReservations(l))
+		})
+	}
+}
+
+// TestWait_IsAdmittedAtRetryAfter, to the nanosecond, under all algorithms.
+func TestWait_IsAdmittedAtRetryAfter(t *testing.T) {
+	inBubble(t, func(t *testing.T, l *Limiter) {
+		spend(t, l, "k")
+		for _, cost := range []int{1, 0, 7, int(l.policyOf(0).burst)} {
+			d := l.Peek("k", cost)
+			wait := d.RetryAfter
+			if l.Config().Algorithm == LeakyBucket {
+				if cost > d.Remaining {
+					require.ErrorIs(t, l.Wait(t.Context(), "k", cost), ErrQueueFull)
+					time.Sleep(wait)
+				}
+				wait = l.Peek("k", 0).ResetAfter
+			}
+			begin := time.Now()
+			require.NoError(t, l.Wait(t.Context(), "k", cost))
+			require.Equal(t, wait, time.Since(begin), "cost %d", cost)
+		}
+	})
+}
+
+// TestWait_FailsAtOnce if the deadline is too soon, charging nothing.
+func TestWait_FailsAtOnce(t *testing.T) {
+	inBubble(t, func(t *testing.T, l *Limiter) {
+		spend(t, l, "k")
+		cost := 2
+		if l.Config().Algorithm == LeakyBucket {
+			time.Sleep(l.Peek("k", cost).RetryAfter)
+		}
+		before, begin := l.Peek("k", 0), time.Now()
+		wait := l.Peek("k", cost).RetryAfter
+		if l.Config().Algorithm == LeakyBucket {
+			wait = before.ResetAfter
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), wait-1)
+		defer cancel()
+		for range 3 {
+			err := l.Wait(ctx, "k", cost)
+			require.ErrorIs(t, err, ErrWouldExceedDeadline)
+			require.ErrorIs(t, err, context.DeadlineExceeded)
+			require.Zero(t, time.Since(begin))
+			require.Equal(t, before, l.Peek("k", 0))
+		}
+		later, cancel := context.WithTimeout(t.Context(), wait+1)
+		defer cancel()
+		require.NoError(t, l.Wait(later, "k", cost))
+		require.Equal(t, wait, time.Since(begin))
+
+		gone, cancel := context.WithCancel(t.Context())
+		cancel()
+		require.ErrorIs(t, l.Wait(gone, "other", 1), context.Canceled)
+		require.Equal(t, 1, l.Len(), "who is gone is charged nothing")
+	})
+}
+
+// TestWait_CancelledLeavesNothing: no charge and no goroutine, which the bubble would not
+// end with; nor a sleeper of the clock.
+func TestWait_CancelledLeavesNothing(t *testing.T) {
+	forEveryLayout(t, func(t *testing.T, c Config) {
+		for _, manual := range []bool{false, true} {
+			synctest.Test(t, func(t *testing.T) {
+				clock := NewManualClock(start)
+				if c.Clock = nil; manual {
+					c.Clock = clock
+				}
+				l := mustNew(t, c)
+				spend(t, l, "k")
+				before := l.Peek("k", 0)
+				if c.Algorithm == LeakyBucket { // there must be room to wait in
+					l.Refund("k", 100)
+					before = l.Peek("k", 0)
+				}
+				ctx, cancel := context.WithCancel(t.Context())
+				failed := 0
+				for range 5 {
+					go func() {
+						require.ErrorIs(t, l.Wait(ctx, "k", 3), context.Canceled)
+						failed++
+					}()
+				}
+				synctest.Wait()
+				cancel()
+				synctest.Wait()
+				require.Equal(t, 5, failed)
+				require.Equal(t, before, l.Peek("k", 0))
+				require.Zero(t, openReservations(l))
+				require.Empty(t, clock.sleepers)
+			})
+		}
+	})
+}
+
+// TestWait_CancelledAmongOthers: the others keep their slots, and a new call comes after
+// them.
+func TestWait_CancelledAmongOthers(t *testing.T) {
+	for _, a := range buckets {
+		synctest.Test(t, func(t *testing.T) {
+			l := mustNew(t, Config{Algorithm: a, Limit: PerSecond(1).WithBurst(4)})
+			begin := time.Now()
+			spent := 4
+			if a == LeakyBucket {
+				spent = 1
+				require.NoError(t, l.SetLimit(PerSecond(1).WithBurst(9)))
+			}
+			require.True(t, l.AllowN("k", spent))
+			var at []time.Duration
+			call := func(ctx context.Context) {
+				go func() {
+					if l.Wait(ctx, "k", 1) == nil {
+						at = append(at, time.Since(begin))
+					}
+				}()
+				synctest.Wait()
+			}
+			ctx, cancel := context.WithCancel(t.Context())
+			call(ctx)
+			call(t.Context())
+			call(t.Context())
+			cancel()
+			synctest.Wait()
+			last := 3 * sec // beside the last one there is a burst's room for the first's unit
+			if a == LeakyBucket {
+				last = 4 * sec
+			}
+			call(t.Context())
+			time.Sleep(10 * sec)
+			require.Equal(t, []time.Duration{2 * sec, 3 * sec, last}, at, "%v", a)
+		})
+	}
+}
+
+// oneASecond lets one call pass, and the next one wait.
+func oneASecond(a Algorithm) Limit {
+	if a == LeakyBucket {
+		return PerSecond(1).WithBurst(2)
+	}
+	return PerSecond(1).WithBurst(1)
+}
+
+// TestWait_ManualClockRacesRegistration: the clock is moved once, just far enough, while
+// the call is about to go to sleep. Were it not woken the bubble would be stuck.
+func TestWait_ManualClockRacesRegistration(t *testing.T) {
+	rounds := 2000
+	if testing.Short() {
+		rounds = 300
+	}
+	for _, a := range algorithms {
+		synctest.Test(t, func(t *testing.T) {
+			for i := range rounds {
+				clock := NewManualClock(time.Unix(1_790_000_100, 0))
+				l := mustNew(t, Config{Algorithm: a, Limit: oneASecond(a), Clock: clock, Shards: 1, MaxKeys: 4})
+				require.True(t, l.Allow("k"))
+				wait := goDo(2, func(int) { require.NoError(t, l.Wait(t.Context(), "k", 0)) })
+				for range i % 5 {
+					runtime.Gosched()
+				}
+				if i%2 == 0 {
+					clock.Advance(2 * sec)
+				} else {
+					clock.Set(time.Unix(1_790_000_102, 0))
+				}
+				wait()
+				require.Empty(t, clock.sleepers)
+			}
+		})
+	}
+}
+
+// TestWait_ManualClockWakesAtTheNanosecond, and only who is due.
+func TestWait_ManualClockWakesAtTheNanosecond(t *testing.T) {
+	for _, a := range buckets {
+		synctest.Test(t, func(t *testing.T) {
+			clock := NewManualClock(start)
+			l := mustNew(t, Config{Algorithm: a, Limit: PerSecond(1).WithBurst(9), Clock: clock})
+			spent := 1
+			if a != LeakyBucket {
+				spent = 9
+			}
+			require.True(t, l.AllowN("k", spent))
+			var woken atomic.Int32
+			for range 3 {
+				go func() {
+					require.NoError(t, l.Wait(t.Context(), "k", 1))
+					woken.Add(1)
+				}()
+			}
+			synctest.Wait()
+			for n := range int32(3) {
+				clock.Advance(sec - 1)
+				synctest.Wait()
+				require.Equal(t, n, woken.Load())
+				clock.Advance(1)
+				synctest.Wait()
+				require.Equal(t, n+1, woken.Load())
+			}
+			time.Sleep(time.Hour) // real time means nothing to this clock
+		})
+	}
+}
+
+// TestWait_Blocked: a block is waited out, if it ends; nothing is reserved meanwhile.
+func TestWait_Blocked(t *testing.T) {
+	inBubble(t, func(t *testing.T, l *Limiter) {
+		require.True(t, l.Block("k", sec))
+		_, err := l.Reserve("k", 1, time.Hour)
+		if l.policyOf(0).bucket() != nil {
+			require.ErrorIs(t, err, ErrBlocked)
+		} else {
+			require.ErrorIs(t, err, ErrNotReservable)
+		}
+		begin := time.Now()
+		ctx, cancel := context.WithTimeout(t.Context(), sec-1)
+		defer cancel()
+		require.ErrorIs(t, l.Wait(ctx, "k", 1), ErrWouldExceedDeadline)
+		require.NoError(t, l.Wait(t.Context(), "k", 1))
+		require.Equal(t, sec, time.Since(begin))
+
+		go func() {
+			time.Sleep(sec / 2)
+			l.Block("k", 3*sec) // longer, while it is waited for
+		}()
+		require.True(t, l.Block("k", sec))
+		begin = time.Now()
+		require.NoError(t, l.Wait(t.Context(), "k", 1))
+		require.GreaterOrEqual(t, time.Since(begin), 7*sec/2)
+
+		require.True(t, l.Block("k", math.MaxInt64))
+		require.ErrorIs(t, l.Wait(t.Context(), "k", 1), ErrWouldExceedDeadline, "it never ends")
+	})
+}
+
+// A slowClock runs at a fraction of real time.
+func slowClock(base time.Time, part int64) Clock {
+	return clockFunc(func() int64 { return start.UnixNano() + int64(time.Since(base))/part })
+}
+
+// TestWait_ByTheLimitersClock, whatever its speed.
+func TestWait_ByTheLimitersClock(t *testing.T) {
+	for _, a := range algorithms {
+		synctest.Test(t, func(t *testing.T) {
+			base := time.Now()
+			slow := mustNew(t, Config{Algorithm: a, Limit: oneASecond(a), Clock: slowClock(base, 7)})
+			coarse := mustNew(t, Config{Algorithm: a, Limit: oneASecond(a), Clock: NewCoarseClock(time.Millisecond)})
+			for range 3 {
+				left := func(l *Limiter) time.Duration {
+					if d := l.Peek("k", 1); a != LeakyBucket {
+						return d.RetryAfter
+					}
+					return l.Peek("k", 0).ResetAfter
+				}
+				began, retry := slow.clock.Now(), int64(left(slow))
+				require.NoError(t, slow.Wait(t.Context(), "k", 1))
+				require.Equal(t, began+retry, slow.clock.Now(), "%v: neither too early nor too late", a)
+
+				exact, retryCoarse := time.Now(), left(coarse)
+				require.NoError(t, coarse.Wait(t.Context(), "k", 1))
+				late := time.Since(exact) - retryCoarse
+				require.LessOrEqual(t, max(late, -late), 2*time.Millisecond, "%v", a)
+			}
+		})
+	}
+}
+
+// TestWait_Errors that the state has no part in.
+func TestWait_Errors(t *testing.T) {
+	forEveryLayout(t, func(t *testing.T, c Config) {
+		l, _ := newFrozen(t, c)
+		burst := int(l.policyOf(0).burst)
+		reservable := l.policyOf(0).bucket() != nil
+		both := func(l *Limiter, cost int, wait, reserve error) {
+			t.Helper()
+			require.Equal(t, wait, l.Wait(t.Context(), "k", cost))
+			require.Equal(t, wait, l.Key("k").Wait(t.Context(), cost))
+			_, err := l.Reserve("k", cost, 0)
+			require.Equal(t, reserve, err)
+		}
+		both(l, -1, ErrNegativeCost, ErrNegativeCost)
+		both(l, math.MinInt, ErrNegativeCost, ErrNegativeCost)
+		both(l, burst+1, ErrCostExceedsBurst, ErrCostExceedsBurst)
+		both(l, math.MaxInt, ErrCostExceedsBurst, ErrCostExceedsBurst)
+		require.Zero(t, l.Len())
+		free := error(nil)
+		if !reservable {
+			free = ErrNotReservable
+		}
+		both(l, 0, nil, free)
+		require.Zero(t, l.Len(), "nothing has been charged")
+
+		require.NoError(t, l.SetLimit(DenyAll))
+		both(l, 1, ErrCostExceedsBurst, ErrCostExceedsBurst)
+		both(l, 0, ErrCostExceedsBurst, ErrCostExceedsBurst)
+		require.NoError(t, l.SetLimit(Unlimited))
+		both(l, 1, nil, nil)
+		both(l, math.MaxInt, nil, nil)
+		both(l, -1, ErrNegativeCost, ErrNegativeCost)
+		require.Zero(t, l.Len())
+
+		for _, o := range []Overflow{DenyNew, AdmitNew} {
+			full := c
+			full.Overflow, full.MaxKeys, full.Shards = o, 1, 1
+			l, _ := newFrozen(t, full)
+			require.True(t, l.Allow("other"))
+			want := map[Overflow]error{DenyNew: ErrNoRoom}[o]
+			both(l, 1, want, map[bool]error{true: want, false: ErrNotReservable}[reservable])
+		}
+	})
+}
+
+// TestWait_Shadow: nobody waits, and what enforcement would have denied is counted.
+func TestWait_Shadow(t *testing.T) {
+	forEveryLayout(t, func(t *testing.T, c Config) {
+		c.Shadow, c.Stats = true, true
+		l, _ := newFrozen(t, c)
+		burst := int(l.policyOf(0).burst)
+		require.NoError(t, l.Wait(t.Context(), "k", burst))
+		ctx, cancel := context.WithTimeout(t.Context(), time.Nanosecond)
+		defer cancel()
+		<-ctx.Done()
+		require.ErrorIs(t, l.Wait(ctx, "k", 1), context.DeadlineExceeded)
+		require.Zero(t, l.Stats().WouldDeny)
+		for _, cost := range []int{burst + 1, -1} {
+			require.NoError(t, l.Wait(t.Context(), "k", cost))
+		}
+		require.Equal(t, uint64(2), l.Stats().WouldDeny)
+		if l.policyOf(0).bucket() == nil {
+			require.NoError(t, l.Wait(t.Context(), "k", 1))
+			require.Equal(t, uint64(3), l.Stats().WouldDeny)
+			return
+		}
+		owed := l.Peek("k", 0).ResetAfter
+		r, err := l.Reserve("k", 1, 0)
+		require.NoError(t, err)
+		require.Zero(t, r.Delay())
+		require.Equal(t, uint64(3), l.Stats().WouldDeny)
+		r.Settle(100)
+		require.Equal(t, owed, l.Peek("k", 0).ResetAfter, "what has no slot is not charged")
+		if c.Algorithm != LeakyBucket {
+			r, err = l.Reserve("k", 1, time.Hour)
+			require.NoError(t, err)
+			require.Zero(t, r.Delay())
+			require.Greater(t, l.Peek("k", 0).ResetAfter, owed, "it has taken its slot")
+			r.Cancel()
+			require.Equal(t, owed, l.Peek("k", 0).ResetAfter)
+		}
+	})
+}
+
+// TestWait_IsCounted once, as admitted or denied, and named among the denied.
+func TestWait_IsCounted(t *testing.T) {
+	forEveryLayout(t, func(t *testing.T, c Config) {
+		synctest.Test(t, func(t *testing.T) {
+			c := c
+			c.Stats, c.TopDenied = true, 3
+			l := mustNew(t, c)
+			require.NoError(t, l.Wait(t.Context(), "k", 1))
+			require.NoError(t, l.Wait(t.Context(), "k", 1))
+			require.NoError(t, l.Wait(t.Context(), "k", 0))
+			require.Error(t, l.Wait(t.Context(), "k", -1))
+			s := l.Stats()
+			require.Equal(t, []uint64{2, 1}, []uint64{s.Admitted, s.Denied})
+		})
+	})
+}
+
+// TestAllocs_NoneForWait that is admitted at once.
+func TestAllocs_NoneForWait(t *testing.T) {
+	skipUnderRace(t)
+	forEveryLayout(t, func(t *testing.T, c Config) {
+		for _, after := range []int{0, 2} {
+			c.Stats = after == 0
+			if c.BlockFor = 0; after > 0 {
+				c.BlockFor, c.BlockAfter = sec, after
+			}
+			l, clock := newFrozen(t, c)
+			k, ctx := l.Key("k"), t.Context()
+			require.NoError(t, k.Wait(ctx, 1))
+			failed := false
+			requireNoAllocs(t, "Wait", func() {
+				clock.Advance(time.Minute)
+				failed = failed || k.Wait(ctx, 0) != nil || l.Wait(ctx, "k", 1) != nil
+			})
+			require.False(t, failed)
+			requireNoAllocs(t, "a Wait that cannot be met", func() { failed = k.Wait(ctx, -1) == nil || k.Wait(ctx, math.MaxInt) == nil })
+			require.False(t, failed)
+		}
+	})
+}
+
+// TestManualClock_SleepersAreIndependent: who is cancelled does not wake the others.
+func TestManualClock_SleepersAreIndependent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		clock := NewManualClock(time.Unix(0, 0))
+		ctx, cancel := context.WithCancel(t.Context())
+		var order []uint64
+		for _, at := range []uint64{30, 10, 20} {
+			go func() {
+				require.NoError(t, clock.sleepUntil(t.Context(), at))
+				order = append(order, at)
+			}()
+			go func() { require.ErrorIs(t, clock.sleepUntil(ctx, at), context.Canceled) }()
+		}
+		synctest.Wait()
+		require.NoError(t, clock.sleepUntil(t.Context(), 0))
+		cancel()
+		synctest.Wait()
+		require.Len(t, clock.sleepers, 3)
+		for range 30 {
+			clock.Advance(1)
+			synctest.Wait()
+		}
+		require.True(t, slices.IsSorted(order))
+		require.Len(t, order, 3)
+	})
+}
