@@ -1,0 +1,78 @@
+// Package httplimit puts sluice limits in front of net/http handlers, and behind net/http
+// clients.
+//
+//	byIP := httplimit.MustKey(httplimit.ByRemoteIP(httplimit.IPConfig{}))
+//	limit, err := httplimit.New(httplimit.Config{Policies: []httplimit.Policy{
+//		{Name: "per-client", Limiter: perClient, Key: byIP},
+//		{Name: "per-user", Limiter: perUser, Key: httplimit.ByBasicAuthUser()},
+//	}})
+//	http.ListenAndServe(addr, limit(mux))
+//
+// The middleware has the usual shape, func(http.Handler) http.Handler, so it fits
+// net/http, chi and gorilla as it is, and echo and gin through their wrappers.
+//
+// # What is promised
+//
+// A request passes if every policy admits it, and is charged to all of them or to
+// none (sluice.TakeAll). What a limiter promises holds for its requests too: N
+// clients at once get exactly the number of responses that the limit says.
+//
+// A denied request costs no more than its judgement: the handler is not called. It is
+// answered with 429 and a problem document (RFC 9457) that names the violated
+// policies, or by Config.OnDenied.
+//
+// A request for which a Key returns an error is answered with 400 before any limiter is
+// asked. Config.OnKeyError can let those without a key past the policy, but none whose
+// key is malformed or too long.
+//
+// With all headers off, an admitted request takes no allocation for up to 8 policies,
+// if Key and Cost take none.
+//
+// # Keys and tiers
+//
+// ByRemoteIP counts a client by its address: that of the socket, or behind proxies, which
+// have to be named, the one that they have seen. There is no switch that trusts everybody.
+// All texts of one address are one key, IPv6 is cut to the network that one host can use
+// all of, and no two IPv4 clients share a key. IPTiers adds wider networks with larger
+// budgets, so that owning many IPv6 networks buys little. ByHeader, ByCookie,
+// ByBasicAuthUser and ByPattern count by what the request says, and Join combines keys.
+// What a stranger sends is read in bounded time; ATTACKS.md in the source of this package
+// lists what was tried against it.
+//
+// # Headers
+//
+// Denials carry Retry-After (RFC 9110, section 10.2.3). Everything else is off until
+// Headers says so: RateLimit-Policy and RateLimit of
+// draft-ietf-httpapi-ratelimit-headers-11, and the older X-RateLimit fields. They tell
+// strangers how much the service takes, and what is left, which may be more than they
+// should know.
+//
+// The values are read right after the decision and not together with it: what others
+// charge to the same key in between shows. In the words of the draft, with R the
+// limit's rate per period P, and B its burst:
+//
+//	                     q  w              r                t
+//	GCRA and buckets     B  B*P/R          available now    the longer of the time to the next unit and r*P/R
+//	  refill: interval   B  B*P/min(R, B)  available now    the longer of the time to the next refill and r*P/min(R, B)
+//	FixedWindow          R  P              left in window   to the window's end
+//	SlidingWindow, -Log  R  P              available now    until the oldest unit that counts leaves; P if none does
+//
+// All times are rounded up to whole seconds, and all numbers are at most
+// 999,999,999,999,999 (15 digits, RFC 9651). Under sluice.DenyAll w and t are left
+// out. A policy whose limiter is in shadow mode, or whose limit is sluice.Unlimited,
+// limits nobody and is in no header. Units of sluice.Config.Soft are not shown. Limits that
+// SetLimit and SetKeyLimit change are told from then on. Of a blocked key, r is 0, and t and
+// Retry-After last until the block ends.
+//
+// # Roll-out
+//
+// Policies whose limiter has sluice.Config.Shadow deny nobody; Decision.WouldDeny
+// names those that would have. They are asked once all others have admitted.
+//
+// # Clients
+//
+// NewTransport returns an http.RoundTripper that keeps a program's own requests within a
+// limit for each host, by waiting or by failing fast; that leaves a host alone for as long
+// as its Retry-After or RateLimit asks; and that sends again what was denied, where that
+// is safe.
+package httplimit

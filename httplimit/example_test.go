@@ -1,0 +1,115 @@
+package httplimit_test
+
+import (
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"time"
+
+	"github.com/sluice-go/sluice"
+	"github.com/sluice-go/sluice/httplimit"
+)
+
+// byUser counts requests under the user of basic authentication.
+var byUser = httplimit.ByBasicAuthUser()
+
+// asUser sends a request of a user and returns the response.
+func asUser(h http.Handler, user, password string) *httptest.ResponseRecorder {
+	r := httptest.NewRequest(http.MethodGet, "/", nil)
+	r.SetBasicAuth(user, password)
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, r)
+	return w
+}
+
+// Two a second and three an hour for each user, and what clients are told about it.
+func ExampleNew() {
+	clock := sluice.NewManualClock(time.Unix(1_700_000_000, 0)) // a server leaves it out
+	limit, err := httplimit.New(httplimit.Config{
+		Policies: []httplimit.Policy{
+			{Name: "second", Limiter: sluice.Must(sluice.New(sluice.Config{Limit: sluice.PerSecond(2), Clock: clock})), Key: byUser},
+			{Name: "hour", Limiter: sluice.Must(sluice.New(sluice.Config{Limit: sluice.PerHour(3), Clock: clock})), Key: byUser},
+		},
+		Headers: httplimit.Headers{RateLimitPolicy: httplimit.Draft11, RateLimit: httplimit.Draft11},
+	})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	handler := limit(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "hello") }))
+	for range 3 {
+		w := asUser(handler, "ann", "secret")
+		fmt.Println(w.Code, w.Header().Get("RateLimit"), w.Body)
+	}
+	// Output:
+	// 200 "second";r=1;t=1, "hour";r=2;t=2400 hello
+	// 200 "second";r=0;t=1, "hour";r=1;t=1200 hello
+	// 429 "second";r=0;t=1, "hour";r=1;t=1200 {"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","title":"Quota Exceeded","status":429,"violated-policies":["second"]}
+}
+
+// Only failed logins count: every login is charged when it begins, so that nobody can
+// try many at the same time, and gets its charge back if it succeeds.
+func ExampleConfig_settle() {
+	limit, err := httplimit.New(httplimit.Config{
+		Policies: []httplimit.Policy{
+			{Name: "logins", Limiter: sluice.Must(sluice.New(sluice.Config{Limit: sluice.PerHour(2)})), Key: byUser},
+		},
+		Settle: func(status int) int {
+			if status == http.StatusUnauthorized {
+				return 1
+			}
+			return 0
+		},
+	})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	login := limit(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if _, password, _ := r.BasicAuth(); password != "secret" {
+			w.WriteHeader(http.StatusUnauthorized)
+		}
+	}))
+	for _, password := range []string{"secret", "secret", "secret", "123456", "qwerty", "letmein"} {
+		fmt.Println(password, asUser(login, "ann", password).Code)
+	}
+	// Output:
+	// secret 200
+	// secret 200
+	// secret 200
+	// 123456 401
+	// qwerty 401
+	// letmein 429
+}
+
+// A page instead of the problem document, and a line in the log.
+func ExampleConfig_onDenied() {
+	limit, err := httplimit.New(httplimit.Config{
+		Policies: []httplimit.Policy{
+			{Name: "users", Limiter: sluice.Must(sluice.New(sluice.Config{Limit: sluice.PerMinute(1)})), Key: byUser},
+		},
+		OnDecision: func(r *http.Request, d httplimit.Decision) {
+			if !d.Allowed {
+				fmt.Println("log:", r.URL.Path, d.Status, d.Violated)
+			}
+		},
+		OnDenied: func(w http.ResponseWriter, r *http.Request, d httplimit.Decision) {
+			if d.Status != http.StatusTooManyRequests { // a request without a user
+				httplimit.WriteProblem(w, r, d)
+				return
+			}
+			w.WriteHeader(d.Status)
+			fmt.Fprintf(w, "Come back in %v.", d.RetryAfter.Round(time.Second))
+		},
+	})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	handler := limit(http.NotFoundHandler())
+	asUser(handler, "ann", "secret")
+	fmt.Println(asUser(handler, "ann", "secret").Body)
+	// Output:
+	// log: / 429 [users]
+	// Come back in 1m0s.
+}

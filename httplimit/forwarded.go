@@ -1,0 +1,206 @@
+package httplimit
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+)
+
+// How much of a list is looked at, from the right: more than proxies in a row write. Not
+// tuned.
+const (
+	maxHops           = 32
+	maxForwardedBytes = 4096
+)
+
+// forwarded returns the client that a trusted peer speaks for, by the lines of the
+// header, which are not blank.
+func (k *ipKeyer) forwarded(lines []string) (node, error) {
+	switch k.header {
+	case headerXFF:
+		return k.walk(&list{lines: lines}, parseNode)
+	case headerForwarded:
+		return k.walk(&list{lines: lines}, parseForwarded)
+	}
+	// The proxies replace what clients send. If there are two, one has not.
+	if len(lines) > 1 {
+		return node{}, k.badHeader("is there more than once", "")
+	}
+	if len(lines[0]) > maxForwardedBytes {
+		return node{}, k.badHeader("is too long", "")
+	}
+	n, ok := parseNode(trimSpace(lines[0]))
+	if !ok {
+		return node{}, k.badHeader("is not an IP address", lines[0])
+	}
+	return n, nil
+}
+
+// walk goes from the right through what each hop says of the one before it, for as
+// long as the hop that says it is trusted.
+func (k *ipKeyer) walk(l *list, parse func(string) (node, bool)) (node, error) {
+	var hop node
+	for range maxHops + 1 {
+		element, more, err := l.next()
+		if err != nil {
+			return node{}, k.badHeader(err.Error(), "")
+		}
+		if !more {
+			return hop, nil
+		}
+		var ok bool
+		if hop, ok = parse(element); !ok {
+			return node{}, k.badHeader("has an element without an IP address", element)
+		}
+		if !k.trusts(hop.addr) {
+			return hop, nil
+		}
+	}
+	return node{}, k.badHeader("lists too many trusted proxies", "")
+}
+
+func (k *ipKeyer) badHeader(what, value string) error {
+	if value == "" {
+		return fmt.Errorf("%w: header %s %s", ErrBadKey, k.header, what)
+	}
+	return fmt.Errorf("%w: header %s %s: %.64q", ErrBadKey, k.header, what, value)
+}
+
+// A list reads the elements of a header from the right: the last line first. Empty
+// elements are elements, though RFC 9110, section 5.6.1.2, would have them ignored: a
+// proxy that did not know its peer may have left one, and what is left of it is the
+// client's.
+type list struct {
+	lines []string // those not begun
+	rest  string   // of the line that has been begun
+	begun bool
+	read  int // bytes looked at, at most maxForwardedBytes
+}
+
+var errTooLong = errors.New("is too long")
+
+// next returns the next element to the left, without white space, or false if there is
+// none.
+func (l *list) next() (element string, more bool, err error) {
+	if !l.begun {
+		if len(l.lines) == 0 {
+			return "", false, nil
+		}
+		last := len(l.lines) - 1
+		l.rest, l.lines, l.begun = l.lines[last], l.lines[:last], true
+	}
+	room := maxForwardedBytes - l.read
+	start := max(0, len(l.rest)-room)
+	comma := lastComma(l.rest[start:])
+	// Where the line begins instead of a comma, a byte is counted for that, too: what a
+	// client puts in front must not be what makes an element too long.
+	if comma < 0 && len(l.rest) >= room {
+		return "", false, errTooLong
+	}
+	element = l.rest[start+comma+1:]
+	if comma < 0 {
+		l.begun = false
+	} else {
+		l.rest = l.rest[:start+comma]
+	}
+	l.read += len(element) + 1
+	return trimSpace(element), true, nil
+}
+
+// lastComma returns the place of the last comma in s that is in no quoted string, or -1.
+//
+// Quoted strings are found from their ends. So what a client has put on the left, an
+// opening quote without an end say, does not change what the proxies have put on the
+// right. X-Forwarded-For has no quoted strings; there, an element with a quote is no
+// address wherever it begins.
+func lastComma(s string) int {
+	for {
+		i := strings.LastIndexAny(s, `,"`)
+		if i < 0 || s[i] == ',' {
+			return i
+		}
+		if i = openingQuote(s[:i]); i < 0 {
+			return -1 // no parser takes what is left
+		}
+		s = s[:i]
+	}
+}
+
+// openingQuote returns the place of the quote that begins the quoted string which goes
+// to the end of s, or -1. It comes after an equals sign; one in the string comes after a
+// backslash.
+func openingQuote(s string) int {
+	for {
+		i := strings.LastIndexByte(s, '"')
+		if i <= 0 || s[i-1] != '\\' {
+			return i
+		}
+		s = s[:i]
+	}
+}
+
+// parseForwarded reads the address in the "for" of a forwarded-element of RFC 7239,
+// section 4. White space around the semicolons is accepted. An element with two "for",
+// one without an address, or one with IPv6 not in brackets, where a port could not be
+// told from the address, is refused.
+func parseForwarded(element string) (n node, ok bool) {
+	found := ""
+	for rest := element; ; {
+		var name, value string
+		if name, value, rest, ok = cutPair(trimSpace(rest)); !ok {
+			return node{}, false
+		}
+		if strings.EqualFold(name, "for") {
+			if found != "" || value == "" {
+				return node{}, false
+			}
+			found = value
+		}
+		if rest == "" {
+			break
+		}
+		rest = rest[1:] // the semicolon
+	}
+	if strings.Count(found, ":") > 1 && found[0] != '[' {
+		return node{}, false
+	}
+	return parseNode(found)
+}
+
+// cutPair cuts a forwarded-pair, which may be missing, off the front of s. The rest is
+// empty or begins with a semicolon.
+func cutPair(s string) (name, value, rest string, ok bool) {
+	if s == "" || s[0] == ';' {
+		return "", "", s, true
+	}
+	name, s, ok = strings.Cut(s, "=")
+	if !ok || !isToken(name) {
+		return "", "", "", false
+	}
+	if strings.HasPrefix(s, `"`) {
+		value, rest, ok = cutQuoted(s[1:])
+	} else {
+		end := strings.IndexAny(s, "; \t")
+		if end < 0 {
+			end = len(s)
+		}
+		value, rest = s[:end], s[end:]
+		ok = isToken(value)
+	}
+	rest = trimSpace(rest)
+	return name, value, rest, ok && (rest == "" || rest[0] == ';')
+}
+
+// cutQuoted cuts the rest of a quoted string off the front of s. It leaves backslashes
+// in the value: an address has none, and is not accepted with one.
+func cutQuoted(s string) (value, rest string, ok bool) {
+	for i := 0; i < len(s); i++ {
+		switch s[i] {
+		case '\\':
+			i++
+		case '"':
+			return s[:i], s[i+1:], true
+		}
+	}
+	return "", "", false
+}

@@ -1,0 +1,362 @@
+package httplimit
+
+import (
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/binary"
+	"math"
+	"math/rand/v2"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/sluice-go/sluice"
+)
+
+// Headers says what responses tell about the limits; the package documentation says
+// what the values mean. The zero value is Retry-After on denials and nothing else.
+//
+// The fields are set before the handler is called. RateLimit and RateLimit-Policy are
+// lists: they add to what is there already, so that middlewares can be stacked. The
+// other fields replace it.
+type Headers struct {
+	// OmitRetryAfter leaves out Retry-After. It is otherwise on every denial that a wait
+	// helps: whole seconds, rounded up, at least 1. On a denial for ever, such as a cost
+	// above the burst, and on one for the lack of a key there is none.
+	//
+	// With RateLimit it is no earlier than the t of any violated policy, as the draft
+	// wants it. For costs above 1 that can be later than needed.
+	OmitRetryAfter bool
+
+	// RetryJitter is added to Retry-After, so that not all clients come back in the same
+	// second: a whole number of seconds drawn evenly from 0 to RetryJitter. It must be 0
+	// or whole seconds, up to an hour.
+	RetryJitter time.Duration
+
+	// RateLimitPolicy sends the field RateLimit-Policy: the limits. Policies with equal
+	// limits for all keys send the same value all the time.
+	RateLimitPolicy HeaderVersion
+
+	// RateLimit sends the field RateLimit: what is left of them. If RateLimitPolicy is
+	// on, too, both must be of the same version.
+	RateLimit HeaderVersion
+
+	// PartitionKey returns the partition key (pk) of a request in the two fields, given
+	// the name of the policy and the key of the request. Clients see it, and with them
+	// everybody who sees their responses: it must not give away what is secret about the
+	// key. HashedPartitionKey makes one that does not. Longer results than 64 bytes are
+	// left out, and so are empty ones. nil leaves out all.
+	PartitionKey func(policy, key string) []byte
+
+	// XLimit, XRemaining and XReset send the older fields X-RateLimit-Limit, -Remaining
+	// and -Reset. They speak of the policy with the least remaining, or the first of
+	// these. Limit is the most at once; Reset is when that is available again, rounded
+	// up to whole seconds, and with FixedWindow the end of the window.
+	XLimit, XRemaining bool
+	XReset             ResetForm
+
+	// XRetryAfter sends X-RateLimit-Retry-After, which is the same as Retry-After.
+	XRetryAfter bool
+}
+
+// HeaderVersion is a version of the fields RateLimit-Policy and RateLimit, which are
+// not a standard yet. Later drafts will be further values.
+type HeaderVersion uint8
+
+const (
+	// HeaderOff sends no field.
+	HeaderOff HeaderVersion = iota
+	// Draft11 is draft-ietf-httpapi-ratelimit-headers-11: lists of structured fields
+	// (RFC 9651).
+	Draft11
+)
+
+// ResetForm is the form of X-RateLimit-Reset.
+type ResetForm uint8
+
+const (
+	// ResetOff sends no field.
+	ResetOff ResetForm = iota
+	// ResetDelta is the number of seconds from now.
+	ResetDelta
+	// ResetUnix is the time in seconds since 1970, on the clock of the limiter.
+	ResetUnix
+)
+
+const (
+	maxJitter       = time.Hour
+	maxPartitionKey = 64
+	minSecret       = 16
+)
+
+func (c *Headers) validate() error {
+	const field = "Config.Headers."
+	switch {
+	case c.RetryJitter < 0 || c.RetryJitter > maxJitter || c.RetryJitter%time.Second != 0:
+		return configErrorf(field+"RetryJitter", "%v cannot be added; want whole seconds, from 0 to %v", c.RetryJitter, maxJitter)
+	case c.RetryJitter > 0 && c.OmitRetryAfter && !c.XRetryAfter:
+		return configErrorf(field+"RetryJitter", "%v with OmitRetryAfter, so that there is nothing to add it to; want 0", c.RetryJitter)
+	case c.RateLimitPolicy > Draft11:
+		return configErrorf(field+"RateLimitPolicy", "%d is not a version; want HeaderOff or Draft11", c.RateLimitPolicy)
+	case c.RateLimit > Draft11:
+		return configErrorf(field+"RateLimit", "%d is not a version; want HeaderOff or Draft11", c.RateLimit)
+	case c.PartitionKey != nil && c.RateLimitPolicy == HeaderOff && c.RateLimit == HeaderOff:
+		return configErrorf(field+"PartitionKey", "is set, but neither RateLimitPolicy nor RateLimit, which would send it; want one of them, or nil")
+	case c.XReset > ResetUnix:
+		return configErrorf(field+"XReset", "%d is not a form; want ResetOff, ResetDelta or ResetUnix", c.XReset)
+	}
+	return nil
+}
+
+// HashedPartitionKey returns a function for Headers.PartitionKey. It returns 16 bytes
+// of the HMAC-SHA256 of policy and key: the same for the same two, and of no use to who
+// does not know the secret. The secret must have at least 16 bytes; with the same one,
+// several servers send the same partition keys.
+func HashedPartitionKey(secret []byte) (func(policy, key string) []byte, error) {
+	if len(secret) < minSecret {
+		return nil, configErrorf("HashedPartitionKey.secret", "%d bytes can be guessed; want at least %d random ones", len(secret), minSecret)
+	}
+	secret = append([]byte(nil), secret...)
+	return func(policy, key string) []byte {
+		mac := hmac.New(sha256.New, secret)
+		var length [8]byte // so that no other two run together to the same bytes
+		binary.BigEndian.PutUint64(length[:], uint64(len(policy)))
+		mac.Write(length[:])
+		mac.Write([]byte(policy))
+		mac.Write([]byte(key))
+		return mac.Sum(nil)[:16]
+	}, nil
+}
+
+// fields sets the headers of responses.
+type fields struct {
+	Headers
+	quotas bool   // whether any field needs them
+	count  int    // of the fields that can be on
+	static string // RateLimit-Policy of all policies with the limits they began with
+	listed int    // the number of policies in static; 0 if it is not to be used
+}
+
+func newFields(c Headers, policies []policy) fields {
+	f := fields{Headers: c}
+	for _, on := range []bool{c.RateLimitPolicy != HeaderOff, c.RateLimit != HeaderOff, c.XLimit, c.XRemaining, c.XReset != ResetOff} {
+		if on {
+			f.count++
+			f.quotas = true
+		}
+	}
+	f.count += 2
+	if c.RateLimitPolicy == HeaderOff || c.PartitionKey != nil {
+		return f
+	}
+	var quotas []quota
+	for i := range policies {
+		p := &policies[i]
+		if !p.conf.Shadow && p.conf.Limit.Rate != math.MaxInt {
+			q := quota{policy: p, limit: p.conf.Limit, capacity: burst(p.conf.Limit)}
+			if q.limit.Rate != 0 {
+				q.window = fullWindow(&p.conf, q.limit)
+			}
+			quotas = append(quotas, q)
+		}
+	}
+	f.static, f.listed = f.policyList(quotas), len(quotas)
+	return f
+}
+
+// set sets the headers for a decision.
+func (f *fields) set(h http.Header, j *judgement, d *Decision) {
+	if !f.quotas && d.Status != http.StatusTooManyRequests || d.Status == http.StatusBadRequest {
+		return
+	}
+	values := make([]string, 0, f.count) // of all fields, in one allocation
+	var few [inline]quota
+	quotas := few[:0]
+	if f.quotas {
+		quotas = j.quotas(quotas)
+	}
+	if len(quotas) > 0 && f.RateLimitPolicy != HeaderOff {
+		values = add(h, "Ratelimit-Policy", values, f.policyField(quotas))
+	}
+	if len(quotas) > 0 && f.RateLimit != HeaderOff {
+		values = add(h, "Ratelimit", values, f.limitList(quotas))
+	}
+	values = f.setX(h, values, quotas)
+	if d.Status == http.StatusTooManyRequests && d.RetryAfter != sluice.Never {
+		f.setRetryAfter(h, values, quotas, d)
+	}
+}
+
+// quotas appends the quotas of all policies that are enforced.
+func (j *judgement) quotas(quotas []quota) []quota {
+	for i := range j.entries[:j.enforced] {
+		if q, ok := newQuota(&j.entries[i], j.charges[i].Key); ok {
+			quotas = append(quotas, q)
+		}
+	}
+	return quotas
+}
+
+// add adds a value to a list field. name is canonical.
+func add(h http.Header, name string, values []string, value string) []string {
+	if old := h[name]; len(old) > 0 {
+		h[name] = append(old, value)
+		return values
+	}
+	return set(h, name, values, value)
+}
+
+// set sets a field. The value goes to the end of values, which has room for it. What
+// the handler appends to the field goes elsewhere.
+func set(h http.Header, name string, values []string, value string) []string {
+	values = append(values, value)
+	n := len(values)
+	h[name] = values[n-1 : n : n]
+	return values
+}
+
+func (f *fields) policyField(quotas []quota) string {
+	if len(quotas) != f.listed {
+		return f.policyList(quotas)
+	}
+	for i := range quotas {
+		if quotas[i].limit != quotas[i].policy.conf.Limit {
+			return f.policyList(quotas)
+		}
+	}
+	return f.static
+}
+
+// policyList returns the value of RateLimit-Policy.
+func (f *fields) policyList(quotas []quota) string {
+	var buf [512]byte
+	b := buf[:0]
+	for i := range quotas {
+		if i > 0 {
+			b = append(b, listSeparator...)
+		}
+		switch f.RateLimitPolicy {
+		case Draft11:
+			b = f.appendPolicy11(b, &quotas[i])
+		}
+	}
+	return string(b)
+}
+
+// limitList returns the value of RateLimit.
+func (f *fields) limitList(quotas []quota) string {
+	var buf [512]byte
+	b := buf[:0]
+	for i := range quotas {
+		if i > 0 {
+			b = append(b, listSeparator...)
+		}
+		switch f.RateLimit {
+		case Draft11:
+			b = f.appendLimit11(b, &quotas[i])
+		}
+	}
+	return string(b)
+}
+
+// appendPolicy11 appends an item of RateLimit-Policy: section 3.1 of the draft.
+func (f *fields) appendPolicy11(b []byte, q *quota) []byte {
+	b = append(b, q.policy.quoted...)
+	b = appendInteger(append(b, ";q="...), uint64(q.capacity))
+	if q.policy.Unit != "" {
+		b = append(append(b, ";qu="...), quote(q.policy.Unit)...)
+	}
+	if q.window > 0 {
+		b = appendInteger(append(b, ";w="...), seconds(q.window))
+	}
+	return f.appendPartition(b, q)
+}
+
+// appendLimit11 appends an item of RateLimit: section 4.1 of the draft.
+func (f *fields) appendLimit11(b []byte, q *quota) []byte {
+	b = append(b, q.policy.quoted...)
+	b = appendInteger(append(b, ";r="...), uint64(q.remaining))
+	if q.effective > 0 {
+		b = appendInteger(append(b, ";t="...), seconds(uint64(q.effective)))
+	}
+	return f.appendPartition(b, q)
+}
+
+func (f *fields) appendPartition(b []byte, q *quota) []byte {
+	if f.PartitionKey == nil {
+		return b
+	}
+	pk := f.PartitionKey(q.policy.Name, q.key)
+	if len(pk) == 0 || len(pk) > maxPartitionKey {
+		return b
+	}
+	b = append(b, ";pk=:"...)
+	return append(base64.StdEncoding.AppendEncode(b, pk), ':')
+}
+
+func (f *fields) setX(h http.Header, values []string, quotas []quota) []string {
+	if len(quotas) == 0 {
+		return values
+	}
+	q := &quotas[0]
+	for i := range quotas {
+		if quotas[i].remaining < q.remaining {
+			q = &quotas[i]
+		}
+	}
+	if f.XLimit {
+		values = set(h, "X-Ratelimit-Limit", values, integer(uint64(q.capacity)))
+	}
+	if f.XRemaining {
+		values = set(h, "X-Ratelimit-Remaining", values, integer(uint64(q.remaining)))
+	}
+	switch {
+	case q.never:
+	case f.XReset == ResetDelta:
+		values = set(h, "X-Ratelimit-Reset", values, integer(seconds(uint64(q.reset))))
+	case f.XReset == ResetUnix:
+		values = set(h, "X-Ratelimit-Reset", values, integer(seconds(uint64(q.now)+uint64(q.reset))))
+	}
+	return values
+}
+
+func (f *fields) setRetryAfter(h http.Header, values []string, quotas []quota, d *Decision) {
+	wait := d.RetryAfter
+	if f.RateLimit != HeaderOff {
+		for i := range quotas {
+			if violates(d, quotas[i].policy.Name) {
+				wait = max(wait, quotas[i].effective)
+			}
+		}
+	}
+	after := max(1, seconds(uint64(wait)))
+	if f.RetryJitter > 0 {
+		after += rand.Uint64N(uint64(f.RetryJitter/time.Second) + 1)
+	}
+	text := strconv.FormatUint(after, 10)
+	if !f.OmitRetryAfter {
+		values = set(h, "Retry-After", values, text)
+	}
+	if f.XRetryAfter {
+		set(h, "X-Ratelimit-Retry-After", values, text)
+	}
+}
+
+func violates(d *Decision, name string) bool {
+	for _, v := range d.Violated {
+		if v == name {
+			return true
+		}
+	}
+	return false
+}
+
+// seconds rounds up.
+func seconds(ns uint64) uint64 {
+	s := ns / uint64(time.Second)
+	if ns%uint64(time.Second) != 0 {
+		s++
+	}
+	return s
+}

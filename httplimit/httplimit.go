@@ -1,0 +1,283 @@
+package httplimit
+
+import (
+	"fmt"
+	"net/http"
+	"slices"
+	"time"
+
+	"github.com/sluice-go/sluice"
+)
+
+// KeyFunc returns the key that a request is counted under. The error says that the
+// request has none; see Config.OnKeyError. An empty key is a key, which all requests that
+// have it share; return an error that matches ErrNoKey instead. It is called from many
+// goroutines at once, before the handler, and must not read the request's body.
+type KeyFunc func(*http.Request) (key string, err error)
+
+// Policy is one of the limits of a middleware.
+type Policy struct {
+	// Name tells the policy from the others of its middleware: in headers, problem
+	// documents and Decision. It has 1 to 64 printable ASCII characters.
+	Name string
+
+	// Limiter counts the requests. Policies may share one; where their keys are equal,
+	// too, their costs add up.
+	Limiter *sluice.Limiter
+
+	// Key says what the requests are counted under.
+	Key KeyFunc
+
+	// Cost returns what a request costs; nil means 1. With 0 the request passes if one
+	// unit would, and is charged nothing. A negative cost, or one above the limiter's
+	// burst, is denied for ever. The demands on KeyFunc hold here, too.
+	Cost func(*http.Request) int
+
+	// Unit is the quota unit (qu) in RateLimit-Policy, such as "content-bytes"; empty
+	// means "requests". It has at most 64 printable ASCII characters.
+	Unit string
+}
+
+// Config describes a middleware. The zero value of every field but Policies is a
+// sensible default. All functions are called on the goroutine of the request, and so
+// from many at once.
+type Config struct {
+	// Policies are judged together: a request that one of them denies is charged to
+	// none. At least one is needed.
+	Policies []Policy
+
+	// Skip returns true for requests that pass without being counted; they get no
+	// headers. nil skips none. Who can make it return true is not limited.
+	Skip func(*http.Request) bool
+
+	// OnDenied answers the requests that are denied. Headers have been set. If it
+	// writes nothing, the status of the decision is sent. nil means WriteProblem.
+	OnDenied func(http.ResponseWriter, *http.Request, Decision)
+
+	// OnDecision is called once for each request that is not skipped, whatever its
+	// number of policies, before the handler or OnDenied. It is for metrics and logs:
+	// the request waits for it.
+	OnDecision func(*http.Request, Decision)
+
+	// OnKeyError says what becomes of a request that has no key.
+	OnKeyError KeyErrorAction
+
+	// Settle returns what a request finally costs, in each of the policies, once its
+	// handler is done: 0 for what should not count, such as a login that succeeded. A
+	// negative cost leaves the charge as it is. nil means that costs are final, and
+	// adds nothing to a request.
+	//
+	// The status is that of the response: 200 if the handler has set none, and not an
+	// informational one; 500 if it has panicked before anything was written; 101 if it
+	// has hijacked the connection before.
+	//
+	// What was charged too much is given back, as far as it has not come back by itself:
+	// of a bucket, what has not been refilled; of a window, nothing once the window of
+	// the request is over. What was charged too little is charged now, or if that is more
+	// than what remains, all that remains. So costs that can turn out high are better
+	// charged first and given back: requests that run at the same time do not see what
+	// the others will cost. Requests of one key that overlap can together get back what
+	// has come back by itself, though never more than they were charged: who keeps n of
+	// them open can use n units of earlier, unused time at once.
+	Settle func(status int) (cost int)
+
+	// Headers says what responses tell about the limits.
+	Headers Headers
+}
+
+// KeyErrorAction is what becomes of a request that has no key: one for which a Key
+// returns an error.
+type KeyErrorAction uint8
+
+const (
+	// KeyErrorDeny denies the request with status 400. No limiter is asked.
+	KeyErrorDeny KeyErrorAction = iota
+	// KeyErrorSkip leaves the policy out for this request if the error matches ErrNoKey,
+	// and the other policies judge. If there is no other, the request passes: who leaves
+	// out the key is not limited. Any other error still denies: a key that is malformed
+	// or too long is there, and must not be a way around the limit.
+	KeyErrorSkip
+)
+
+// Decision is the outcome of one request.
+type Decision struct {
+	// Allowed reports whether the request passes to the handler.
+	Allowed bool
+
+	// Status is the status for a request that is denied: 429, or 400 if a Key has
+	// returned an error. It is 0 if the request passes.
+	Status int
+
+	// Violated names the policies that have denied the request, in the order of
+	// Config.Policies. Where a request is denied for the lack of room at MaxKeys, it
+	// names the first one only.
+	Violated []string
+
+	// WouldDeny names the policies that would have denied the request, had their
+	// limiter not been in shadow mode. They are not asked about requests that the other
+	// policies deny.
+	WouldDeny []string
+
+	// OverSoft reports that the request passes by units of sluice.Config.Soft only.
+	OverSoft bool
+
+	// Remaining is the least that remains of any policy, in its own units; math.MaxInt
+	// if none was asked. Those in shadow mode do not count.
+	Remaining int
+
+	// RetryAfter is the wait after which the request would pass if nothing else
+	// happens, or sluice.Never if no wait helps. It is 0 if it passes, or has no key.
+	RetryAfter time.Duration
+
+	// KeyError is the error of a Key that the request is denied for. If it is not, it is
+	// the first that KeyErrorSkip has made nothing of, or nil.
+	KeyError error
+}
+
+// ConfigError is the error of the constructors of this package.
+type ConfigError struct {
+	Field  string // the offending field, such as "Config.Policies[0].Name"
+	Reason string // its value, what is wrong with it, and what would be accepted
+}
+
+// Error names the field and the reason.
+func (e *ConfigError) Error() string { return "httplimit: " + e.Field + ": " + e.Reason }
+
+func configErrorf(field, format string, args ...any) *ConfigError {
+	return &ConfigError{Field: field, Reason: fmt.Sprintf(format, args...)}
+}
+
+// New returns a middleware: a function that puts the policies in front of a handler.
+// The handlers that it returns share the policies and their budgets, and are safe for
+// concurrent use. The error is a *ConfigError. Later changes to c have no effect.
+func New(c Config) (func(http.Handler) http.Handler, error) {
+	if err := c.validate(); err != nil {
+		return nil, err
+	}
+	m := &middleware{Config: c, policies: newPolicies(c.Policies)}
+	m.fields = newFields(c.Headers, m.policies)
+	return func(next http.Handler) http.Handler {
+		if next == nil {
+			panic("httplimit: the handler behind the middleware is nil; want a handler")
+		}
+		return &handler{m, next}
+	}, nil
+}
+
+func (c *Config) validate() error {
+	if len(c.Policies) == 0 {
+		return configErrorf("Config.Policies", "there is none, so that nothing would be limited; want at least one")
+	}
+	seen := make(map[string]int)
+	for i := range c.Policies {
+		p := &c.Policies[i]
+		field := fmt.Sprintf("Config.Policies[%d]", i)
+		if err := p.validate(field); err != nil {
+			return err
+		}
+		if first, ok := seen[p.Name]; ok {
+			return configErrorf(field+".Name", "%q is the name of policy %d, too; want another", p.Name, first)
+		}
+		seen[p.Name] = i
+	}
+	if c.OnKeyError > KeyErrorSkip {
+		return configErrorf("Config.OnKeyError", "%d is not an action; want KeyErrorDeny or KeyErrorSkip", c.OnKeyError)
+	}
+	if err := c.Headers.validate(); err != nil {
+		return err
+	}
+	return nil
+}
+
+// maxText bounds names and units, and so the length of the headers.
+const maxText = 64
+
+func (p *Policy) validate(field string) error {
+	switch {
+	case p.Name == "":
+		return configErrorf(field+".Name", "is empty; want a name, such as %q", "per-client")
+	case !printable(p.Name):
+		return configErrorf(field+".Name", "%.80q cannot be a string in a header; want 1 to %d printable ASCII characters", p.Name, maxText)
+	case !printable(p.Unit):
+		return configErrorf(field+".Unit", "%.80q cannot be a string in a header; want at most %d printable ASCII characters", p.Unit, maxText)
+	case p.Limiter == nil:
+		return configErrorf(field+".Limiter", "is nil; want a limiter, as from sluice.New")
+	case p.Key == nil:
+		return configErrorf(field+".Key", "is nil; want a function that returns what requests are counted under")
+	}
+	return nil
+}
+
+type middleware struct {
+	Config
+	policies []policy
+	fields   fields
+}
+
+// A policy is a Policy with what never changes about its limiter.
+type policy struct {
+	Policy
+	conf   sluice.Config
+	quoted string // the name as a structured-field string
+}
+
+// newPolicies returns the policies in the order in which they are judged: those whose
+// limiter is in shadow mode last.
+func newPolicies(ps []Policy) []policy {
+	policies := make([]policy, len(ps))
+	for i, p := range ps {
+		policies[i] = policy{Policy: p, conf: p.Limiter.Config(), quoted: quote(p.Name)}
+	}
+	slices.SortStableFunc(policies, func(a, b policy) int {
+		switch {
+		case a.conf.Shadow == b.conf.Shadow:
+			return 0
+		case a.conf.Shadow:
+			return 1
+		}
+		return -1
+	})
+	return policies
+}
+
+type handler struct {
+	*middleware
+	next http.Handler
+}
+
+// ServeHTTP implements http.Handler.
+func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if h.Skip != nil && h.Skip(r) {
+		h.next.ServeHTTP(w, r)
+		return
+	}
+	var entries [inline]entry
+	var charges [inline]sluice.Charge
+	j, keyErr := h.collect(judgement{entries: entries[:0], charges: charges[:0]}, r)
+	d := j.judge(keyErr)
+	h.fields.set(w.Header(), &j, &d)
+	if h.OnDecision != nil {
+		h.OnDecision(r, d)
+	}
+	switch {
+	case !d.Allowed:
+		h.answer(w, r, d)
+	case h.Settle == nil:
+		h.next.ServeHTTP(w, r)
+	default:
+		h.serveAndSettle(w, r, &j)
+	}
+}
+
+// answer has a denial answered. Left without a word, net/http would send 200.
+func (m *middleware) answer(w http.ResponseWriter, r *http.Request, d Decision) {
+	if m.OnDenied == nil {
+		WriteProblem(w, r, d)
+		return
+	}
+	rec := &recorder{ResponseWriter: w}
+	m.OnDenied(rec.writer(), r, d)
+	if rec.status == 0 {
+		w.WriteHeader(d.Status)
+	}
+}

@@ -1,0 +1,347 @@
+package httplimit
+
+import (
+	"fmt"
+	"net"
+	"net/http"
+	"net/netip"
+	"slices"
+	"strings"
+)
+
+// IPConfig says how ByRemoteIP finds a client's address, and how much of it is the key.
+// The zero value takes the socket peer, believes no header, and gives each IPv4 address
+// and each IPv6 /64 a key.
+type IPConfig struct {
+	// TrustedProxies are the addresses of the proxies in front of this server, and of
+	// nothing else: whoever has one of them can name any client it likes. If the socket
+	// peer is not one of them, no header is looked at.
+	//
+	// IPv4 prefixes must be at least /8, IPv6 prefixes /16, but for those within fc00::/7
+	// and fe80::/10, which the internet cannot reach. So "trust everybody" cannot be
+	// written. Where IPv6 addresses stand for IPv4 addresses, it is /24 in 2002::/16, and
+	// /104 in 64:ff9b::/96, 64:ff9b:1::/48 and 2001::/32. Bits set beyond the length are
+	// refused, too.
+	TrustedProxies []netip.Prefix
+
+	// TrustUnix makes peers on Unix sockets, which have no address, trusted proxies. It
+	// is for servers whose socket only the proxy can open.
+	TrustUnix bool
+
+	// Header is the header in which the trusted proxies say whom they speak for. The name
+	// says how it is read:
+	//
+	//   - X-Forwarded-For: a list of addresses. Each proxy appends its own peer.
+	//   - Forwarded: a list by RFC 7239, of which "for" is read.
+	//   - Any other, such as X-Real-IP or CF-Connecting-IP: one address, there once. The
+	//     proxies must replace what clients send.
+	//
+	// It is required with TrustedProxies or TrustUnix, and refused without.
+	Header string
+
+	// RequireHeader makes a request from a trusted peer that has no Header an error
+	// instead of a request of the peer itself; see ByRemoteIP.
+	RequireHeader bool
+
+	// IPv4Bits is how many bits of an IPv4 address are the key, 16 to 32. 0 means 32.
+	IPv4Bits int
+
+	// IPv6Bits is how many bits of an IPv6 address are the key, 32 to 128. 0 means 64:
+	// the smallest network that is handed out, all of whose addresses one host can use.
+	IPv6Bits int
+}
+
+// The headers that are lists.
+const (
+	headerXFF       = "X-Forwarded-For"
+	headerForwarded = "Forwarded"
+)
+
+const (
+	defaultIPv4Bits = 32
+	defaultIPv6Bits = 64
+)
+
+// ByRemoteIP returns a function that makes a key of the client's IP address. All texts
+// of one address are one key: "192.0.2.1", "2001:db8::/64". The error is a *ConfigError.
+//
+// Without trusted proxies the client is the socket peer, http.Request.RemoteAddr, which
+// nothing must have overwritten. If the peer is a trusted proxy, the list in
+// IPConfig.Header is walked from the right, where that proxy has written: the client is
+// the first address that is no trusted proxy. What is left of it comes from the client,
+// and is never looked at. If all addresses are trusted, it is the leftmost. Of several
+// header lines the last is the right end.
+//
+// IPv4-mapped addresses are IPv4 addresses, zones and ports are dropped, and the address
+// is cut to IPv4Bits or IPv6Bits. Ranges of IPv6 in which an IPv4 address says who it is
+// are cut so that each IPv4 address has one key, next to that of the IPv4 address itself
+// (anybody may be a relay for the tunnels, and could use up a foreign address's budget
+// if it were the same):
+//
+//   - 64:ff9b::/96 (NAT64, RFC 6052) at /96 and IPv4Bits,
+//   - 64:ff9b:1::/48 (local NAT64, RFC 8215) and ::/64 (with ::1) not at all,
+//   - 2002::/16 (6to4, RFC 3056) at /16 and IPv4Bits,
+//   - 2001::/32 (Teredo, RFC 4380) to its IPv4 address and IPv4Bits; server, flags and
+//     port do not count.
+//
+// Behind a translator with another prefix, all IPv4 clients share a /64, unless
+// IPv6Bits is 128 (where hosts with IPv6 of their own have as many keys as they like).
+//
+// Errors, all of which come before any limit is asked:
+//
+//   - ErrNoKey: RemoteAddr has no IP address, as on Unix sockets without TrustUnix.
+//   - ErrBadKey: a trusted proxy has written what is no address ("unknown", "_hidden",
+//     an empty element, garbage), or a single-value header is there twice, or the list
+//     goes on for more than 32 trusted proxies or 4096 bytes. With RequireHeader, and on
+//     a Unix socket, also a trusted peer without the header.
+//
+// A header that is in disorder is not put down to the last address that was in order:
+// that is a proxy, and one client could use up its budget for all that it sends on its
+// own. A client behind proxies that append in order cannot cause it. A trusted peer that
+// sends no header, or an empty one, speaks for itself, as health checks and internal
+// callers do; where a client could make a proxy drop the header (CVE-2022-31813), set
+// RequireHeader.
+//
+// An IPv4 peer takes no allocation, an IPv6 peer one.
+func ByRemoteIP(c IPConfig) (KeyFunc, error) {
+	k, err := newIPKeyer(c)
+	if err != nil {
+		return nil, err
+	}
+	return k.key, nil
+}
+
+// ipKeyer is an IPConfig that has been checked.
+type ipKeyer struct {
+	trusted   []netip.Prefix
+	trustUnix bool
+	header    string // canonical
+	required  bool
+	v4, v6    int // lengths of prefixes
+	noHeader  error
+}
+
+func newIPKeyer(c IPConfig) (*ipKeyer, error) {
+	k := &ipKeyer{
+		trusted:   slices.Clone(c.TrustedProxies),
+		trustUnix: c.TrustUnix,
+		header:    http.CanonicalHeaderKey(c.Header),
+		required:  c.RequireHeader,
+		v4:        c.IPv4Bits,
+		v6:        c.IPv6Bits,
+	}
+	if k.v4 == 0 {
+		k.v4 = defaultIPv4Bits
+	}
+	if k.v6 == 0 {
+		k.v6 = defaultIPv6Bits
+	}
+	if err := c.validate(); err != nil {
+		return nil, err
+	}
+	k.noHeader = fmt.Errorf("%w: trusted proxy has sent no header %s", ErrBadKey, k.header)
+	return k, nil
+}
+
+func (c IPConfig) validate() error {
+	proxies := len(c.TrustedProxies) > 0 || c.TrustUnix
+	switch {
+	case c.IPv4Bits != 0 && (c.IPv4Bits < 16 || c.IPv4Bits > 32):
+		return configErrorf("IPConfig.IPv4Bits", "%d is not a length of prefix to limit by; want 16 to 32, or 0 for %d", c.IPv4Bits, defaultIPv4Bits)
+	case c.IPv6Bits != 0 && (c.IPv6Bits < 32 || c.IPv6Bits > 128):
+		return configErrorf("IPConfig.IPv6Bits", "%d is not a length of prefix to limit by; want 32 to 128, or 0 for %d", c.IPv6Bits, defaultIPv6Bits)
+	case proxies && c.Header == "":
+		return configErrorf("IPConfig.Header", "is empty with trusted proxies; want the header that they write, such as "+headerXFF)
+	case !proxies && c.Header != "":
+		return configErrorf("IPConfig.Header", "%.64q without TrustedProxies would believe every client; want the addresses of the proxies that write it", c.Header)
+	case !proxies && c.RequireHeader:
+		return configErrorf("IPConfig.RequireHeader", "is set without TrustedProxies, so no header is read; want the addresses of the proxies")
+	case proxies && !isToken(c.Header):
+		return notAToken("IPConfig.Header", c.Header, headerXFF)
+	}
+	for i, p := range c.TrustedProxies {
+		if reason := refuseTrust(p); reason != "" {
+			return configErrorf(fmt.Sprintf("IPConfig.TrustedProxies[%d]", i), "%s", reason)
+		}
+	}
+	return nil
+}
+
+// refuseTrust says why the addresses in p cannot all be trusted proxies, or nothing.
+//
+// The bounds let every private block pass, 10.0.0.0/8 being the widest of IPv4, and no
+// operator has proxies all over a wider one of the internet.
+func refuseTrust(p netip.Prefix) string {
+	a, bits := p.Addr(), p.Bits()
+	switch {
+	case !p.IsValid():
+		return "is not a prefix; want one made by netip.ParsePrefix, such as 10.0.0.0/8"
+	case a.Is4In6():
+		return fmt.Sprintf("%v is IPv4-mapped, and addresses are compared as IPv4; want the IPv4 prefix", p)
+	case p != p.Masked():
+		return fmt.Sprintf("%v has bits set beyond its length; want %v, or %v/%d for that address alone", p, p.Masked(), a, a.BitLen())
+	case a.Is4() && bits < 8:
+		return fmt.Sprintf("%v trusts too much of the internet; want at least /8, and only addresses of proxies", p)
+	case a.Is4(), uniqueLocal.Contains(a) && bits >= uniqueLocal.Bits(), linkLocal.Contains(a) && bits >= linkLocal.Bits():
+		return ""
+	case bits < 16:
+		return fmt.Sprintf("%v trusts too much of the internet; want at least /16, and only addresses of proxies", p)
+	}
+	for _, r := range embedded {
+		if p.Overlaps(r.prefix) && bits < r.least {
+			return fmt.Sprintf("%v holds IPv4 addresses by way of %v; want at least /%d there, and only addresses of proxies", p, r.prefix, r.least)
+		}
+	}
+	return ""
+}
+
+// key is the KeyFunc.
+func (k *ipKeyer) key(r *http.Request) (string, error) {
+	n, err := k.client(r)
+	if err != nil {
+		return "", err
+	}
+	return k.text(n), nil
+}
+
+// client returns the address that r comes from.
+func (k *ipKeyer) client(r *http.Request) (node, error) {
+	peer, ok := parseNode(r.RemoteAddr)
+	if !ok && !(k.trustUnix && overUnixSocket(r)) {
+		return node{}, fmt.Errorf("%w: RemoteAddr %.64q has no IP address", ErrNoKey, r.RemoteAddr)
+	}
+	if ok && !k.trusts(peer.addr) {
+		return peer, nil
+	}
+	lines := r.Header[k.header]
+	switch {
+	case !blank(lines):
+		return k.forwarded(lines)
+	case ok && !k.required:
+		return peer, nil
+	}
+	return node{}, k.noHeader
+}
+
+// blank reports whether the header is missing, or empty.
+func blank(lines []string) bool {
+	return len(lines) == 0 || len(lines) == 1 && len(lines[0]) <= maxForwardedBytes && trimSpace(lines[0]) == ""
+}
+
+func (k *ipKeyer) trusts(a netip.Addr) bool {
+	for _, p := range k.trusted {
+		if p.Contains(a) {
+			return true
+		}
+	}
+	return false
+}
+
+// overUnixSocket reports whether the server got r from a Unix socket. RemoteAddr does
+// not say: it is "@", or empty, as it is in requests that no server has made.
+func overUnixSocket(r *http.Request) bool {
+	_, ok := r.Context().Value(http.LocalAddrContextKey).(*net.UnixAddr)
+	return ok
+}
+
+// A node is an address, without zone and unmapped, and the text that it was read from.
+type node struct {
+	addr netip.Addr
+	text string
+}
+
+// parseNode reads an address, with or without a port: "192.0.2.1", "192.0.2.1:80",
+// "2001:db8::1", "[2001:db8::1]", "[fe80::1%eth0]:80". What comes after the port's colon
+// must be a port or an obfuscated one by RFC 7239, section 6.3.
+func parseNode(s string) (n node, ok bool) {
+	host, port, brackets := s, "", strings.HasPrefix(s, "[")
+	if brackets {
+		end := strings.IndexByte(s, ']')
+		if end < 0 {
+			return node{}, false
+		}
+		host, port = s[1:end], s[end+1:]
+	} else if i := strings.IndexByte(s, ':'); i >= 0 && strings.LastIndexByte(s, ':') == i {
+		host, port = s[:i], s[i:]
+	}
+	if port != "" && !isPort(port) || brackets && strings.IndexByte(host, ':') < 0 {
+		return node{}, false
+	}
+	// netip would keep a table of zones, which are of a stranger's choice. One with a
+	// quote in it would let lists of them be read in two ways.
+	host, zone, zoned := strings.Cut(host, "%")
+	addr, err := netip.ParseAddr(host)
+	if err != nil || zoned && (!isToken(zone) || addr.Is4()) {
+		return node{}, false
+	}
+	return node{addr.Unmap(), host}, true
+}
+
+// isPort reports whether s is a colon and a port.
+func isPort(s string) bool {
+	if len(s) < 2 || s[0] != ':' {
+		return false
+	}
+	s = s[1:]
+	if s[0] == '_' {
+		return len(s) > 1 && isToken(s)
+	}
+	for i := range len(s) {
+		if !digitByte(s[i]) {
+			return false
+		}
+	}
+	return len(s) <= 5
+}
+
+// Ranges in which a prefix of the usual length does not stand for one owner.
+var (
+	uniqueLocal = netip.MustParsePrefix("fc00::/7")
+	linkLocal   = netip.MustParsePrefix("fe80::/10")
+	reserved    = netip.MustParsePrefix("::/64")
+	nat64       = netip.MustParsePrefix("64:ff9b::/96")
+	localNAT64  = netip.MustParsePrefix("64:ff9b:1::/48")
+	sixToFour   = netip.MustParsePrefix("2002::/16")
+	teredo      = netip.MustParsePrefix("2001::/32")
+)
+
+// embedded are the ranges through which all of IPv4 may come, and the lengths from which
+// a prefix in them holds no more of it than an IPv4 /8.
+var embedded = []struct {
+	prefix netip.Prefix
+	least  int
+}{{nat64, 96 + 8}, {localNAT64, 96 + 8}, {sixToFour, 16 + 8}, {teredo, 96 + 8}}
+
+// cut returns the part of a that its owner does not choose.
+func (k *ipKeyer) cut(a netip.Addr) netip.Prefix {
+	bits := k.v6
+	switch {
+	case a.Is4():
+		bits = k.v4
+	case nat64.Contains(a):
+		bits = nat64.Bits() + k.v4
+	case sixToFour.Contains(a):
+		bits = sixToFour.Bits() + k.v4
+	case reserved.Contains(a), localNAT64.Contains(a):
+		bits = 128
+	case teredo.Contains(a):
+		b := a.As16()
+		clear(b[4:12]) // what is left is the client's address, its bits inverted
+		a, bits = netip.AddrFrom16(b), 96+k.v4
+	}
+	p, _ := a.Prefix(bits) // bits are in range
+	return p
+}
+
+// text returns the key of n.
+func (k *ipKeyer) text(n node) string {
+	p := k.cut(n.addr)
+	var space [64]byte
+	if !p.IsSingleIP() {
+		return string(p.AppendTo(space[:0]))
+	}
+	if b := p.Addr().AppendTo(space[:0]); string(b) != n.text {
+		return string(b)
+	}
+	return n.text // no allocation
+}

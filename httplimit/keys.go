@@ -1,0 +1,234 @@
+package httplimit
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"strconv"
+	"strings"
+)
+
+// The errors of key functions, which wrap one of them and say what was wrong. They are
+// three so that a handler of key errors can let a request without a key through, as
+// anonymous say, and still refuse one that was made up to look as if it had none.
+var (
+	// ErrNoKey says that the request does not have what the key is made of.
+	ErrNoKey = errors.New("httplimit: no key")
+	// ErrBadKey says that it is there, but malformed, or there twice, so that the
+	// limiter and the application might not read the same.
+	ErrBadKey = errors.New("httplimit: bad key")
+	// ErrKeyTooLong says that the key, or the header that it is read from, is longer
+	// than the function accepts.
+	ErrKeyTooLong = errors.New("httplimit: key too long")
+)
+
+// MaxKeyLen is the length in bytes of the longest key that a function of this package
+// returns. A longer one is ErrKeyTooLong: it is neither cut, which would make two
+// clients one, nor hashed, which would let a client choose how much work it is.
+const MaxKeyLen = 4096
+
+// What ByCookie and ByBasicAuthUser are willing to parse, in bytes of header. Browsers
+// and the usual front servers send and accept less.
+const (
+	maxCookieBytes        = 64 << 10
+	maxAuthorizationBytes = 2 * MaxKeyLen
+)
+
+// MustKey returns f, or panics if err is not nil. It wraps a constructor where a key
+// function that cannot be made is a programming error, as in a package variable.
+func MustKey(f KeyFunc, err error) KeyFunc {
+	if err != nil {
+		panic(err)
+	}
+	return f
+}
+
+// ByHeader returns a function that takes the value of a header as the key, as it was
+// sent, without the spaces and tabs around it. It does not allocate. The error is a
+// *ConfigError if name is no header name, or one whose value is no key: Host (which
+// net/http keeps elsewhere), X-Forwarded-For and Forwarded (for ByRemoteIP).
+//
+// A header that is missing or empty is ErrNoKey, one that is there more than once
+// ErrBadKey, a value above MaxKeyLen ErrKeyTooLong.
+//
+// A client chooses its headers, and one that the server has not verified by then can be
+// another for each request: it limits nobody. Put the limit behind the authentication,
+// or add a policy with ByRemoteIP.
+func ByHeader(name string) (KeyFunc, error) {
+	const field = "ByHeader"
+	if !isToken(name) {
+		return nil, notAToken(field, name, "X-Api-Key")
+	}
+	name = http.CanonicalHeaderKey(name)
+	switch name {
+	case "Host":
+		return nil, configErrorf(field, "Host is not among the headers of a http.Request; want a function that returns Request.Host")
+	case headerXFF, headerForwarded:
+		return nil, configErrorf(field, "%s is written by the client as well as by proxies; want ByRemoteIP with TrustedProxies", name)
+	}
+	none := fmt.Errorf("%w: no header %s", ErrNoKey, name)
+	twice := fmt.Errorf("%w: more than one header %s, want one", ErrBadKey, name)
+	long := fmt.Errorf("%w: header %s is above %d bytes", ErrKeyTooLong, name, MaxKeyLen)
+	return func(r *http.Request) (string, error) {
+		values := r.Header[name]
+		if len(values) > 1 {
+			return "", twice
+		}
+		if len(values) == 0 {
+			return "", none
+		}
+		// HTTP/2 does not trim values, and whoever verifies this one may: it must not
+		// become another key by a space.
+		return bounded(trimSpace(values[0]), none, long)
+	}, nil
+}
+
+// ByCookie returns a function that takes the value of a cookie as the key. The error is
+// a *ConfigError if name is no cookie name.
+//
+// A cookie that is missing, empty or malformed is ErrNoKey, one that is there more than
+// once ErrBadKey, since the application might take another one of them. A value above
+// MaxKeyLen, or more than 64 KiB of cookies, is ErrKeyTooLong.
+//
+// A client chooses its cookies: what is said at ByHeader holds here, too.
+func ByCookie(name string) (KeyFunc, error) {
+	if !isToken(name) {
+		return nil, notAToken("ByCookie", name, "session")
+	}
+	none := fmt.Errorf("%w: no cookie %s", ErrNoKey, name)
+	twice := fmt.Errorf("%w: more than one cookie %s, want one", ErrBadKey, name)
+	long := fmt.Errorf("%w: cookie %s is above %d bytes, or all cookies above %d", ErrKeyTooLong, name, MaxKeyLen, maxCookieBytes)
+	return func(r *http.Request) (string, error) {
+		size := 0
+		for _, line := range r.Header["Cookie"] {
+			size += len(line)
+		}
+		if size > maxCookieBytes {
+			return "", long
+		}
+		cookies := r.CookiesNamed(name)
+		if len(cookies) > 1 {
+			return "", twice
+		}
+		if len(cookies) == 0 {
+			return "", none
+		}
+		return bounded(cookies[0].Value, none, long)
+	}, nil
+}
+
+// ByBasicAuthUser returns a function that takes the user name of HTTP Basic
+// authentication (RFC 7617) as the key, whatever the password is.
+//
+// A request without it, or with an empty name, is ErrNoKey, one with two Authorization
+// headers ErrBadKey, and a name above MaxKeyLen or a header above twice that
+// ErrKeyTooLong.
+//
+// Names are compared byte by byte: where the application takes "Bob" and "bob" for one
+// user, each is a key of its own. The name is what the client says, before anybody has
+// looked at the password. To limit guesses, use it in a policy beside one with
+// ByRemoteIP, and mind that strangers can use up the budget of a name.
+func ByBasicAuthUser() KeyFunc {
+	none := fmt.Errorf("%w: no user name of Basic authentication", ErrNoKey)
+	twice := fmt.Errorf("%w: more than one header Authorization, want one", ErrBadKey)
+	long := fmt.Errorf("%w: user name is above %d bytes, or header Authorization above %d", ErrKeyTooLong, MaxKeyLen, maxAuthorizationBytes)
+	return func(r *http.Request) (string, error) {
+		values := r.Header["Authorization"]
+		if len(values) > 1 {
+			return "", twice
+		}
+		if len(values) == 1 && len(values[0]) > maxAuthorizationBytes {
+			return "", long
+		}
+		user, _, _ := r.BasicAuth()
+		return bounded(user, none, long)
+	}
+}
+
+// ByPattern returns a function that takes the pattern of http.ServeMux that matched the
+// request as the key, such as "GET /items/{id}": one budget for all that the pattern
+// serves, however the path is spelled. It does not allocate.
+//
+// The mux sets http.Request.Pattern when it calls the handler. In a middleware around
+// the mux there is none yet, nor under other routers, and every request is ErrNoKey: put
+// the middleware around the handlers, inside the mux.
+func ByPattern() KeyFunc {
+	none := fmt.Errorf("%w: no pattern; it is known to handlers of a http.ServeMux, not to what is around the mux", ErrNoKey)
+	long := fmt.Errorf("%w: pattern is above %d bytes", ErrKeyTooLong, MaxKeyLen)
+	return func(r *http.Request) (string, error) { return bounded(r.Pattern, none, long) }
+}
+
+// Join returns a function that makes one key of those of all funcs: a budget for each
+// user and pattern, say. Two requests have the same key only if they have the same one
+// by each of funcs. The error of the first one that fails is returned as it is; a key
+// above MaxKeyLen is ErrKeyTooLong.
+//
+// The error is a *ConfigError if there are no funcs, or a nil one.
+func Join(funcs ...KeyFunc) (KeyFunc, error) {
+	if len(funcs) == 0 {
+		return nil, configErrorf("Join", "no functions, so all requests would have one key; want at least one")
+	}
+	for i, f := range funcs {
+		if f == nil {
+			return nil, configErrorf("Join", "function %d of %d is nil; want a KeyFunc", i+1, len(funcs))
+		}
+	}
+	funcs = append([]KeyFunc(nil), funcs...)
+	long := fmt.Errorf("%w: joined key is above %d bytes", ErrKeyTooLong, MaxKeyLen)
+	return func(r *http.Request) (string, error) {
+		var space [128]byte
+		joined := space[:0]
+		for _, f := range funcs {
+			key, err := f(r)
+			if err != nil {
+				return "", err
+			}
+			// A separator could be part of a key. A length in front cannot be mistaken.
+			joined = strconv.AppendInt(joined, int64(len(key)), 10)
+			joined = append(joined, ':')
+			if len(joined)+len(key) > MaxKeyLen {
+				return "", long
+			}
+			joined = append(joined, key...)
+		}
+		return string(joined), nil
+	}, nil
+}
+
+// bounded returns key, or an error if it is empty or too long.
+func bounded(key string, none, long error) (string, error) {
+	switch {
+	case key == "":
+		return "", none
+	case len(key) > MaxKeyLen:
+		return "", long
+	}
+	return key, nil
+}
+
+func notAToken(field, name, example string) *ConfigError {
+	return configErrorf(field, "%.64q is no name; want letters, digits and any of %s, as in %s", name, tokenMarks, example)
+}
+
+// tokenMarks are the characters of a token other than letters and digits: RFC 9110,
+// section 5.6.2.
+const tokenMarks = "!#$%&'*+-.^_`|~"
+
+func isToken(s string) bool {
+	for i := range len(s) {
+		if !tokenByte(s[i]) {
+			return false
+		}
+	}
+	return s != ""
+}
+
+func digitByte(c byte) bool  { return c >= '0' && c <= '9' }
+func lowerByte(c byte) bool  { return c >= 'a' && c <= 'z' }
+func letterByte(c byte) bool { return lowerByte(c | 0x20) }
+func tokenByte(c byte) bool {
+	return letterByte(c) || digitByte(c) || strings.IndexByte(tokenMarks, c) >= 0
+}
+
+// trimSpace removes what HTTP calls optional white space, and no more.
+func trimSpace(s string) string { return strings.Trim(s, " \t") }

@@ -1,0 +1,269 @@
+package httplimit
+
+import (
+	"encoding/base64"
+	"errors"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestByHeader(t *testing.T) {
+	f := MustKey(ByHeader("x-api-key"))
+	for value, want := range map[string]string{
+		"abc": "abc", " \tabc\t ": "abc", "a b": "a b", "ABC": "ABC", "\u00a0abc": "\u00a0abc",
+		strings.Repeat("k", MaxKeyLen): strings.Repeat("k", MaxKeyLen),
+	} {
+		require.Equal(t, want, keyOf(t, f, fromPeer("", "X-Api-Key", value)))
+	}
+	requireKeyError(t, f, fromPeer(""), ErrNoKey)
+	requireKeyError(t, f, &http.Request{}, ErrNoKey)
+	requireKeyError(t, f, fromPeer("", "X-Api-Key", ""), ErrNoKey)
+	requireKeyError(t, f, fromPeer("", "X-Api-Key", " \t"), ErrNoKey)
+	requireKeyError(t, f, fromPeer("", "X-Api-Key", strings.Repeat("k", MaxKeyLen+1)), ErrKeyTooLong)
+	requireKeyError(t, f, fromPeer("", "X-Api-Key", strings.Repeat("k", 1<<20)), ErrKeyTooLong)
+	for _, second := range []string{"other", "mine", ""} {
+		requireKeyError(t, f, fromPeer("", "X-Api-Key", "mine", "X-Api-Key", second), ErrBadKey)
+	}
+	require.EqualError(t, keyError(f, fromPeer("")), "httplimit: no key: no header X-Api-Key")
+	require.Zero(t, testing.AllocsPerRun(100, func() { _, _ = f(fromPeerAPIKey) }))
+}
+
+var fromPeerAPIKey = fromPeer("", "X-Api-Key", " abc ")
+
+func keyError(f KeyFunc, r *http.Request) error {
+	_, err := f(r)
+	return err
+}
+
+// A key with spaces around it is the same key, also where the protocol keeps them.
+func TestByHeader_SpacesMakeNoOtherKeyOverAnyProtocol(t *testing.T) {
+	f := MustKey(ByHeader("X-Api-Key"))
+	for _, h2 := range []bool{false, true} {
+		s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			key, err := f(r)
+			if err != nil {
+				key = err.Error()
+			}
+			_, _ = io.WriteString(w, strconv.Itoa(r.ProtoMajor)+key)
+		}))
+		s.EnableHTTP2 = h2
+		s.StartTLS()
+		for _, value := range []string{"abc", " abc", "abc \t", "\t abc"} {
+			r, err := http.NewRequest(http.MethodGet, s.URL, nil)
+			require.NoError(t, err)
+			r.Header.Set("X-Api-Key", value)
+			res, err := s.Client().Do(r)
+			require.NoError(t, err)
+			body, err := io.ReadAll(res.Body)
+			require.NoError(t, err)
+			require.NoError(t, res.Body.Close())
+			want := "1abc"
+			if h2 {
+				want = "2abc"
+			}
+			require.Equal(t, want, string(body), "%q", value)
+		}
+		s.Close()
+	}
+}
+
+func TestKeys_NamesAreValidated(t *testing.T) {
+	byHeader := func(name string) error { _, err := ByHeader(name); return err }
+	byCookie := func(name string) error { _, err := ByCookie(name); return err }
+	const marks = "!#$%&'*+-.^_`|~"
+	for _, name := range []string{"", " ", "a b", "a:b", "a,b", "a;b", "a=b", "a\n", "\u00e9", "a\x00", "(a)", `"a"`, "[a]", "a@b", "a{"} {
+		require.EqualError(t, byHeader(name), "httplimit: ByHeader: "+strconv.Quote(name)+" is no name; want letters, digits and any of "+marks+", as in X-Api-Key")
+		require.EqualError(t, byCookie(name), "httplimit: ByCookie: "+strconv.Quote(name)+" is no name; want letters, digits and any of "+marks+", as in session")
+		require.ErrorAs(t, byHeader(name), new(*ConfigError))
+		require.ErrorAs(t, byCookie(name), new(*ConfigError))
+	}
+	for _, name := range []string{marks, "azAZ09", "__Host-session"} {
+		require.NoError(t, byHeader(name))
+		require.NoError(t, byCookie(name))
+	}
+	require.EqualError(t, byHeader("host"), "httplimit: ByHeader: Host is not among the headers of a http.Request; want a function that returns Request.Host")
+	for _, name := range []string{"X-Forwarded-For", "forwarded"} {
+		require.EqualError(t, byHeader(name), "httplimit: ByHeader: "+http.CanonicalHeaderKey(name)+" is written by the client as well as by proxies; want ByRemoteIP with TrustedProxies")
+	}
+	require.PanicsWithError(t, byHeader("").Error(), func() { MustKey(ByHeader("")) })
+}
+
+func TestByCookie(t *testing.T) {
+	f := MustKey(ByCookie("session"))
+	for cookies, want := range map[string]string{
+		"session=abc":                               "abc",
+		`session="abc"`:                             "abc",
+		"a=b; session=abc; c=d":                     "abc",
+		"Session=x; session=abc":                    "abc",
+		"xsession=x; session=abc":                   "abc",
+		"session =abc":                              "abc",
+		"a=session; session=abc=session":            "abc=session",
+		"session=" + strings.Repeat("k", MaxKeyLen): strings.Repeat("k", MaxKeyLen),
+	} {
+		require.Equal(t, want, keyOf(t, f, fromPeer("", "Cookie", cookies)), cookies)
+	}
+	require.Equal(t, "abc", keyOf(t, f, fromPeer("", "Cookie", "a=b", "Cookie", "session=abc")))
+	for _, cookies := range []string{"", "session", "session=", `session=""`, "Session=abc", "a=session=abc", "session=a\x01b", ";;;"} {
+		requireKeyError(t, f, fromPeer("", "Cookie", cookies), ErrNoKey)
+	}
+	requireKeyError(t, f, fromPeer(""), ErrNoKey)
+	requireKeyError(t, f, &http.Request{}, ErrNoKey)
+	requireKeyError(t, f, fromPeer("", "Cookie", "session=abc; session=other"), ErrBadKey)
+	requireKeyError(t, f, fromPeer("", "Cookie", "session=abc; session=abc"), ErrBadKey)
+	requireKeyError(t, f, fromPeer("", "Cookie", "session=abc", "Cookie", "session=other"), ErrBadKey)
+	requireKeyError(t, f, fromPeer("", "Cookie", "session="+strings.Repeat("k", MaxKeyLen+1)), ErrKeyTooLong)
+	requireKeyError(t, f, fromPeer("", "Cookie", strings.Repeat("a", 1<<20)+"; session=abc"), ErrKeyTooLong)
+	pad := strings.Repeat("a", maxCookieBytes-len("session=abc"))
+	require.Equal(t, "abc", keyOf(t, f, fromPeer("", "Cookie", "session=abc", "Cookie", pad)))
+	requireKeyError(t, f, fromPeer("", "Cookie", "session=abc", "Cookie", pad+"a"), ErrKeyTooLong)
+	require.EqualError(t, keyError(f, fromPeer("")), "httplimit: no key: no cookie session")
+}
+
+func basic(userPassword string) string {
+	return "Basic " + base64.StdEncoding.EncodeToString([]byte(userPassword))
+}
+
+func TestByBasicAuthUser(t *testing.T) {
+	f := ByBasicAuthUser()
+	for header, want := range map[string]string{
+		basic("bob:secret"):         "bob",
+		basic("bob:"):               "bob",
+		basic("bob:a:b"):            "bob",
+		basic("Bob:x"):              "Bob",
+		basic(" bob:x"):             " bob",
+		"bASIC" + basic("bob:")[5:]: "bob",
+		basic(strings.Repeat("b", MaxKeyLen) + ":"): strings.Repeat("b", MaxKeyLen),
+	} {
+		require.Equal(t, want, keyOf(t, f, fromPeer("", "Authorization", header)))
+	}
+	for _, header := range []string{"", basic(":secret"), basic(":"), basic(""), basic("bob"), "Basic", "Basic ", "Basic !", "Bearer abc", "Basic\t" + basic("bob:")[6:]} {
+		requireKeyError(t, f, fromPeer("", "Authorization", header), ErrNoKey)
+	}
+	requireKeyError(t, f, fromPeer(""), ErrNoKey)
+	requireKeyError(t, f, &http.Request{}, ErrNoKey)
+	requireKeyError(t, f, fromPeer("", "Authorization", basic("bob:"), "Authorization", basic("eve:")), ErrBadKey)
+	requireKeyError(t, f, fromPeer("", "Authorization", basic(strings.Repeat("b", MaxKeyLen+1)+":")), ErrKeyTooLong)
+	huge := fromPeer("", "Authorization", basic("bob:"+strings.Repeat("p", 1<<20)))
+	requireKeyError(t, f, huge, ErrKeyTooLong)
+	require.Zero(t, testing.AllocsPerRun(10, func() { _, _ = f(huge) }), "it must not be decoded")
+	require.EqualError(t, keyError(f, fromPeer("")), "httplimit: no key: no user name of Basic authentication")
+}
+
+func TestByPattern(t *testing.T) {
+	f := ByPattern()
+	keys := make(chan string, 2)
+	note := func(next http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			key, err := f(r)
+			if err != nil {
+				require.ErrorIs(t, err, ErrNoKey)
+				key = "none"
+			}
+			keys <- key
+			next.ServeHTTP(w, r)
+		})
+	}
+	mux := http.NewServeMux()
+	mux.Handle("GET /items/{id}", note(http.NotFoundHandler()))
+	around := note(mux)
+	for _, target := range []string{"/items/1", "/items/2?x=y", "/items/%31", "/items/a%2fb"} {
+		around.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, target, nil))
+		require.Equal(t, "none", <-keys, "around the mux")
+		require.Equal(t, "GET /items/{id}", <-keys, target)
+	}
+	requireKeyError(t, f, &http.Request{}, ErrNoKey)
+	requireKeyError(t, f, &http.Request{Pattern: strings.Repeat("/", MaxKeyLen+1)}, ErrKeyTooLong)
+}
+
+// fixed returns a function that always has this key.
+func fixed(key string) KeyFunc {
+	return func(*http.Request) (string, error) { return key, nil }
+}
+
+func join(tb testing.TB, parts ...string) string {
+	tb.Helper()
+	funcs := make([]KeyFunc, len(parts))
+	for i, p := range parts {
+		funcs[i] = fixed(p)
+	}
+	return keyOf(tb, MustKey(Join(funcs...)), fromPeer(""))
+}
+
+func TestJoin_DifferentTuplesAreDifferentKeys(t *testing.T) {
+	seed, err := strconv.ParseUint(os.Getenv("SLUICE_SEED"), 10, 64)
+	if err != nil {
+		seed = rand.Uint64()
+	}
+	t.Logf("SLUICE_SEED=%d", seed)
+	rng := rand.New(rand.NewPCG(seed, 1))
+	pieces := []string{"a", "1", "2", "11", ":", "1:", "2:", "\x00", "|", "1:a", "0:"}
+	seen := map[string]string{}
+	for range 30000 {
+		tuple := make([]string, 1+rng.IntN(3))
+		for i := range tuple {
+			for range rng.IntN(4) {
+				tuple[i] += pieces[rng.IntN(len(pieces))]
+			}
+		}
+		quoted := strconv.Itoa(len(tuple))
+		for _, s := range tuple {
+			quoted += " " + strconv.Quote(s)
+		}
+		key := join(t, tuple...)
+		if other, ok := seen[key]; ok {
+			require.Equal(t, other, quoted)
+		}
+		seen[key] = quoted
+	}
+	require.Greater(t, len(seen), 5000)
+	require.Equal(t, "1:a2:bc", join(t, "a", "bc"))
+	require.NotEqual(t, join(t, "a", "b"), join(t, "b", "a"))
+}
+
+func TestJoin_Errors(t *testing.T) {
+	_, err := Join()
+	require.EqualError(t, err, "httplimit: Join: no functions, so all requests would have one key; want at least one")
+	require.ErrorAs(t, err, new(*ConfigError))
+	_, err = Join(ByPattern(), nil)
+	require.EqualError(t, err, "httplimit: Join: function 2 of 2 is nil; want a KeyFunc")
+
+	wrong := errors.New("wrong")
+	f := MustKey(Join(fixed("a"), func(*http.Request) (string, error) { return "b", wrong }, func(*http.Request) (string, error) { panic("after an error") }))
+	key, err := f(fromPeer(""))
+	require.Empty(t, key)
+	require.Same(t, wrong, err)
+	requireKeyError(t, MustKey(Join(fixed("a"), MustKey(ByHeader("X")))), fromPeer(""), ErrNoKey)
+
+	const prefix = len("4091:")
+	require.Len(t, join(t, strings.Repeat("k", MaxKeyLen-prefix)), MaxKeyLen)
+	requireKeyError(t, MustKey(Join(fixed(strings.Repeat("k", MaxKeyLen-prefix+1)))), fromPeer(""), ErrKeyTooLong)
+	requireKeyError(t, MustKey(Join(fixed(strings.Repeat("k", 3000)), fixed(strings.Repeat("k", 3000)))), fromPeer(""), ErrKeyTooLong)
+	requireKeyError(t, MustKey(Join(fixed(strings.Repeat("k", MaxKeyLen-prefix)), fixed(""))), fromPeer(""), ErrKeyTooLong)
+}
+
+func TestJoin_DoesNotKeepTheCallersSlice(t *testing.T) {
+	funcs := []KeyFunc{fixed("a"), fixed("b")}
+	f := MustKey(Join(funcs...))
+	funcs[1] = nil
+	require.Equal(t, "1:a1:b", keyOf(t, f, fromPeer("")))
+	require.Equal(t, 1.0, testing.AllocsPerRun(100, func() { _, _ = f(nil) }))
+}
+
+// An error for a missing key costs nothing, so that whoever sends none is no load.
+func TestKeys_MissingKeysDoNotAllocate(t *testing.T) {
+	r := fromPeer("10.0.0.1:1")
+	strict := IPConfig{TrustedProxies: prefixes("10.0.0.1/32"), Header: "X-Forwarded-For", RequireHeader: true}
+	for name, f := range map[string]KeyFunc{
+		"header": MustKey(ByHeader("X")), "basic": ByBasicAuthUser(), "pattern": ByPattern(), "cookie": MustKey(ByCookie("x")), "ip": MustKey(ByRemoteIP(strict)),
+	} {
+		require.Zero(t, testing.AllocsPerRun(100, func() { _, _ = f(r) }), name)
+	}
+}

@@ -1,0 +1,198 @@
+package httplimit_test
+
+import (
+	"fmt"
+	"math"
+	"net/http"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-go/sluice"
+	"github.com/sluice-go/sluice/httplimit"
+)
+
+var everyAlgorithm = []sluice.Algorithm{
+	sluice.GCRA, sluice.TokenBucket, sluice.LeakyBucket, sluice.SlidingWindow, sluice.SlidingLog, sluice.FixedWindow,
+}
+
+// Every response tells the limit in force for its key, and says what is true under it.
+func TestHeaders_FollowLimitsThatChange(t *testing.T) {
+	for _, algorithm := range everyAlgorithm {
+		t.Run(fmt.Sprint("algorithm=", algorithm), func(t *testing.T) {
+			clock := newClock()
+			lim := newLimiter(t, sluice.Config{Algorithm: algorithm, Limit: sluice.PerMinute(10), Clock: clock})
+			other := gcra(t, sluice.PerHour(100), clock)
+			handler := wrap(t, httplimit.Config{
+				Policies: []httplimit.Policy{{Name: "p", Limiter: lim, Key: byHeader("User")}, {Name: "other", Limiter: other, Key: oneKey}},
+				Headers:  allHeaders,
+			}, ok200)
+			told := func(user string) (policies, remaining string) {
+				h := get(handler, "User", user).Header()
+				limits, err := parseSFList(h.Get("RateLimit"))
+				require.NoError(t, err)
+				remaining = "-"
+				if limits[0].value == "p" {
+					remaining = fmt.Sprint(limits[0].params["r"])
+				}
+				return h.Get("RateLimit-Policy"), remaining
+			}
+			expect := func(user, policy, remaining string) {
+				t.Helper()
+				const rest = `"other";q=100;w=3600`
+				policies, r := told(user)
+				assert.Equal(t, policy+rest, policies)
+				assert.Equal(t, remaining, r)
+			}
+			expect("ann", `"p";q=10;w=60, `, "9")
+			require.NoError(t, lim.SetLimit(sluice.PerMinute(30)))
+			expect("ann", `"p";q=30;w=60, `, "28")
+			require.NoError(t, lim.SetKeyLimit("bob", sluice.PerMinute(5)))
+			expect("bob", `"p";q=5;w=60, `, "4")
+			expect("ann", `"p";q=30;w=60, `, "27")
+			require.NoError(t, lim.SetKeyLimit("bob", sluice.Unlimited))
+			expect("bob", "", "-")
+			require.NoError(t, lim.SetKeyLimit("bob", sluice.DenyAll))
+			expect("bob", `"p";q=0, `, "0")
+			lim.ClearKeyLimit("bob")
+			expect("bob", `"p";q=30;w=60, `, "28")
+			require.NoError(t, lim.SetLimit(sluice.PerMinute(10)))
+			expect("ann", `"p";q=10;w=60, `, "6")
+		})
+	}
+}
+
+// A policy that limits nobody at first is told of once it does.
+func TestHeaders_FollowALimitThatBeginsUnlimited(t *testing.T) {
+	lim := gcra(t, sluice.Unlimited, newClock())
+	handler := wrap(t, httplimit.Config{
+		Policies: []httplimit.Policy{{Name: "p", Limiter: lim, Key: oneKey}},
+		Headers:  allHeaders,
+	}, ok200)
+	assert.Empty(t, get(handler).Header())
+	require.NoError(t, lim.SetLimit(sluice.PerMinute(2)))
+	assert.Equal(t, `"p";q=2;w=60`, get(handler).Header().Get("RateLimit-Policy"))
+}
+
+// A blocked key is told when its block ends, by every field, from the denial that
+// blocks it on; and whoever waits for that long is admitted.
+func TestHeaders_OfABlockedKey(t *testing.T) {
+	for _, algorithm := range everyAlgorithm {
+		for _, policies := range []int{1, 2} {
+			for _, after := range []int{1, 2} {
+				t.Run(fmt.Sprintf("algorithm=%v/policies=%d/after=%d", algorithm, policies, after), func(t *testing.T) {
+					clock := newClock()
+					c := httplimit.Config{Headers: allHeaders, Policies: []httplimit.Policy{{Name: "p", Key: oneKey, Limiter: newLimiter(t, sluice.Config{
+						Algorithm: algorithm, Limit: sluice.PerMinute(2), BlockFor: 10*time.Minute - time.Second/2, BlockAfter: after, Clock: clock,
+					})}}}
+					if policies == 2 {
+						c.Policies = append(c.Policies, httplimit.Policy{Name: "other", Key: oneKey, Limiter: gcra(t, sluice.PerHour(100), clock)})
+					}
+					handler := wrap(t, c, ok200)
+					for range 1 + after {
+						get(handler)
+					}
+					for _, want := range []string{"600", "599", "1"} {
+						w := get(handler)
+						require.Equal(t, http.StatusTooManyRequests, w.Code)
+						assert.JSONEq(t, `["p"]`, violated(t, w))
+						assert.Equal(t, want, w.Header().Get("Retry-After"))
+						assert.Equal(t, want, w.Header().Get("X-RateLimit-Retry-After"))
+						assert.Equal(t, want, w.Header().Get("X-RateLimit-Reset"))
+						assert.Equal(t, "0", w.Header().Get("X-RateLimit-Remaining"))
+						limits, err := parseSFList(w.Header().Get("RateLimit"))
+						require.NoError(t, err)
+						seconds, err := strconv.ParseInt(want, 10, 64)
+						require.NoError(t, err)
+						assert.Equal(t, sfItem{"p", map[string]any{"r": int64(0), "t": seconds}}, limits[0])
+						clock.Advance(map[string]time.Duration{"600": time.Second, "599": 598 * time.Second, "1": time.Second}[want])
+					}
+					assert.Equal(t, http.StatusOK, get(handler).Code)
+				})
+			}
+		}
+	}
+}
+
+// A block that does not end has no time to be told.
+func TestHeaders_OfAKeyThatIsBlockedForGood(t *testing.T) {
+	for _, algorithm := range everyAlgorithm {
+		lim := newLimiter(t, sluice.Config{Algorithm: algorithm, Limit: sluice.PerMinute(2), Clock: newClock()})
+		handler := wrap(t, httplimit.Config{
+			Policies: []httplimit.Policy{{Name: "p", Limiter: lim, Key: oneKey}},
+			Headers:  allHeaders,
+		}, ok200)
+		require.True(t, lim.Block("k", math.MaxInt64))
+		w := get(handler)
+		assert.Equal(t, http.StatusTooManyRequests, w.Code)
+		assert.Equal(t, `"p";q=2;w=60`, w.Header().Get("RateLimit-Policy"), "%v", algorithm)
+		assert.Equal(t, `"p";r=0`, w.Header().Get("RateLimit"), "%v", algorithm)
+		for _, name := range []string{"Retry-After", "X-RateLimit-Retry-After", "X-RateLimit-Reset"} {
+			assert.Empty(t, w.Header().Values(name), "%v: %s", algorithm, name)
+		}
+	}
+}
+
+// A handler that settles at more than remains has not been denied anything: it must not
+// block the key. Nor does a block make up for what is charged and given back.
+func TestSettle_DoesNotBlock(t *testing.T) {
+	for _, algorithm := range everyAlgorithm {
+		lim := newLimiter(t, sluice.Config{Algorithm: algorithm, Limit: sluice.PerMinute(10), BlockFor: time.Hour, Stats: true, Clock: newClock()})
+		handler := wrap(t, httplimit.Config{
+			Policies: []httplimit.Policy{{Name: "p", Limiter: lim, Key: oneKey}},
+			Settle:   func(status int) int { return status },
+		}, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusTeapot) }))
+		assert.Equal(t, http.StatusTeapot, get(handler).Code)
+		d := lim.Peek("k", 1)
+		assert.Zero(t, d.Remaining)
+		assert.LessOrEqual(t, d.RetryAfter, 2*time.Minute, "%v: the key is blocked", algorithm)
+		assert.Zero(t, lim.Stats().Denied, "%v", algorithm)
+	}
+}
+
+// Limits, blocks and plans change while requests run: nothing is torn, and what is told
+// is always one of the limits.
+func TestMiddleware_LimitsChangeWhileRequestsRun(t *testing.T) {
+	limits := []sluice.Limit{sluice.PerMinute(10), sluice.PerHour(1000), sluice.Unlimited, sluice.DenyAll}
+	want := map[string]bool{`"p";q=10;w=60`: true, `"p";q=1000;w=3600`: true, "": true, `"p";q=0`: true}
+	for _, algorithm := range everyAlgorithm {
+		lim := newLimiter(t, sluice.Config{Algorithm: algorithm, Limit: limits[0]})
+		handler := wrap(t, httplimit.Config{
+			Policies: []httplimit.Policy{{Name: "p", Limiter: lim, Key: byHeader("User")}},
+			Headers:  allHeaders,
+			Settle:   func(int) int { return 0 },
+		}, ok200)
+		done := make(chan struct{})
+		var changes, requests sync.WaitGroup
+		changes.Go(func() {
+			for i := 0; ; i++ {
+				select {
+				case <-done:
+					return
+				default:
+				}
+				assert.NoError(t, lim.SetLimit(limits[i%4]))
+				assert.NoError(t, lim.SetKeyLimit("1", limits[i/4%4]))
+				lim.Block("2", time.Millisecond)
+				lim.ClearKeyLimit("1")
+			}
+		})
+		for g := range 4 {
+			requests.Go(func() {
+				for range 300 {
+					w := get(handler, "User", strconv.Itoa(g%3))
+					assert.Contains(t, want, w.Header().Get("RateLimit-Policy"))
+					_, err := parseSFList(w.Header().Get("RateLimit"))
+					assert.NoError(t, err)
+				}
+			})
+		}
+		requests.Wait()
+		close(done)
+		changes.Wait()
+	}
+}

@@ -1,0 +1,155 @@
+package httplimit
+
+import (
+	"bufio"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+)
+
+// A recorder is a ResponseWriter that notes the status of the response. It is for one
+// request and, like every ResponseWriter, not for use after it.
+type recorder struct {
+	http.ResponseWriter
+	status int // 0 as long as nothing but informational responses has been written
+}
+
+// writer returns the recorder with those of http.Flusher, http.Hijacker and
+// http.Pusher that the ResponseWriter below has: handlers find out by a type assertion
+// what a response can do. (http.CloseNotifier, which is deprecated, is not passed on.)
+func (rec *recorder) writer() http.ResponseWriter {
+	f, h := flushRecorder{rec}, hijackRecorder{rec}
+	p, pushes := rec.ResponseWriter.(http.Pusher)
+	flushes, hijacks := has[http.Flusher](rec.ResponseWriter) || has[errorFlusher](rec.ResponseWriter), has[http.Hijacker](rec.ResponseWriter)
+	switch {
+	case flushes && hijacks && pushes:
+		return struct {
+			*recorder
+			http.Flusher
+			http.Hijacker
+			http.Pusher
+		}{rec, f, h, p}
+	case flushes && hijacks:
+		return struct {
+			*recorder
+			http.Flusher
+			http.Hijacker
+		}{rec, f, h}
+	case flushes && pushes:
+		return struct {
+			*recorder
+			http.Flusher
+			http.Pusher
+		}{rec, f, p}
+	case hijacks && pushes:
+		return struct {
+			*recorder
+			http.Hijacker
+			http.Pusher
+		}{rec, h, p}
+	case flushes:
+		return struct {
+			*recorder
+			http.Flusher
+		}{rec, f}
+	case hijacks:
+		return struct {
+			*recorder
+			http.Hijacker
+		}{rec, h}
+	case pushes:
+		return struct {
+			*recorder
+			http.Pusher
+		}{rec, p}
+	}
+	return rec
+}
+
+// errorFlusher is what http.ResponseController looks for before http.Flusher.
+type errorFlusher interface{ FlushError() error }
+
+// has reports whether w, or a ResponseWriter that it wraps, is a T. That is where
+// http.ResponseController looks.
+func has[T any](w http.ResponseWriter) bool {
+	for w != nil {
+		if _, ok := w.(T); ok {
+			return true
+		}
+		u, ok := w.(interface{ Unwrap() http.ResponseWriter })
+		if !ok {
+			return false
+		}
+		w = u.Unwrap()
+	}
+	return false
+}
+
+// note sets the status of the response. The first one counts.
+func (rec *recorder) note(status int) {
+	if rec.status == 0 {
+		rec.status = status
+	}
+}
+
+// WriteHeader implements http.ResponseWriter. It notes the status last, since it
+// panics if the status is none.
+func (rec *recorder) WriteHeader(status int) {
+	rec.ResponseWriter.WriteHeader(status)
+	if status >= 200 || status == http.StatusSwitchingProtocols {
+		rec.note(status)
+	}
+}
+
+// Write implements http.ResponseWriter.
+func (rec *recorder) Write(b []byte) (int, error) {
+	rec.note(http.StatusOK)
+	return rec.ResponseWriter.Write(b)
+}
+
+// WriteString implements io.StringWriter.
+func (rec *recorder) WriteString(s string) (int, error) {
+	rec.note(http.StatusOK)
+	return io.WriteString(rec.ResponseWriter, s)
+}
+
+// ReadFrom implements io.ReaderFrom, by which net/http sends files without copying
+// them. A source without a byte writes nothing, so that the status can still be set.
+func (rec *recorder) ReadFrom(src io.Reader) (n int64, err error) {
+	n, err = io.Copy(rec.ResponseWriter, src)
+	if n > 0 {
+		rec.note(http.StatusOK)
+	}
+	return n, err
+}
+
+// FlushError is what http.ResponseController calls. It returns an error that matches
+// http.ErrNotSupported if the response cannot be flushed.
+func (rec *recorder) FlushError() error {
+	err := http.NewResponseController(rec.ResponseWriter).Flush()
+	if !errors.Is(err, http.ErrNotSupported) {
+		rec.note(http.StatusOK)
+	}
+	return err
+}
+
+// Unwrap is for http.ResponseController.
+func (rec *recorder) Unwrap() http.ResponseWriter { return rec.ResponseWriter }
+
+type flushRecorder struct{ rec *recorder }
+
+// Flush implements http.Flusher.
+func (f flushRecorder) Flush() { _ = f.rec.FlushError() } // Flush has no way to say so
+
+type hijackRecorder struct{ rec *recorder }
+
+// Hijack implements http.Hijacker. What is written to the connection from then on
+// is not seen; it is taken for a protocol that has been switched to.
+func (h hijackRecorder) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	conn, rw, err := http.NewResponseController(h.rec.ResponseWriter).Hijack()
+	if err == nil {
+		h.rec.note(http.StatusSwitchingProtocols)
+	}
+	return conn, rw, err
+}

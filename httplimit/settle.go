@@ -1,0 +1,136 @@
+package httplimit
+
+import (
+	"math"
+	"math/bits"
+	"net/http"
+	"time"
+
+	"github.com/sluice-go/sluice"
+)
+
+// A charge comes back by itself in time, and must not be given back on top of that:
+// whoever keeps many requests open, and lets them succeed when they have long come
+// back, would get as many units for nothing. So it is noted when it will have come back.
+
+// serveAndSettle calls the handler and settles what the request costs, also if the
+// handler panics. It does not recover, so that the panic goes on as it is.
+func (h *handler) serveAndSettle(w http.ResponseWriter, r *http.Request, j *judgement) {
+	for i := range j.entries {
+		j.entries[i].due = due(&j.entries[i].policy.conf, j.charges[i].Key)
+	}
+	rec := &recorder{ResponseWriter: w}
+	panicked := true
+	defer func() {
+		status := rec.status
+		switch {
+		case status != 0:
+		case panicked:
+			status = http.StatusInternalServerError
+		default:
+			status = http.StatusOK
+		}
+		if final := h.Settle(status); final >= 0 {
+			j.settle(final)
+		}
+	}()
+	h.next.ServeHTTP(rec.writer(), r)
+	panicked = false
+}
+
+// settle makes what each key is charged final. Charges for one key are one: what has not
+// come back of them is to be given back once.
+func (j *judgement) settle(final int) {
+	for i := range j.entries {
+		e, k := &j.entries[i], j.charges[i].Key
+		if !e.charged || j.sameKey(i) < i {
+			continue
+		}
+		cost, actual := j.total(i), 0
+		for _, c := range j.charges {
+			if c.Key == k {
+				actual += min(final, math.MaxInt-actual)
+			}
+		}
+		switch {
+		case actual < cost:
+			if n := min(cost-actual, outstanding(e, k)); n > 0 {
+				k.Refund(n)
+			}
+		case actual > cost:
+			chargeMore(k, actual-cost)
+		}
+	}
+}
+
+// chargeMore charges n units, or what remains if that is less. It looks before it
+// charges, since a denial would count as one of the client's: it can block the key.
+func chargeMore(k sluice.Key, n int) {
+	d := k.Peek(n)
+	if !d.Allowed || d.WouldDeny {
+		n = min(n, d.Remaining)
+	}
+	if n > 0 {
+		k.AllowN(n)
+	}
+}
+
+// due returns when all that key has been charged so far will have come back, on the
+// limiter's clock. For the counters of windows it is the end of the present window:
+// in a later one, units of that one would be given back.
+func due(c *sluice.Config, k sluice.Key) int64 {
+	now := c.Clock.Now()
+	wait := k.Peek(0).ResetAfter
+	switch {
+	case c.Algorithm == sluice.FixedWindow && c.Anchor == sluice.Unix,
+		c.Algorithm == sluice.SlidingWindow,
+		c.Algorithm == sluice.TokenBucket && c.Refill == sluice.Interval:
+		wait = min(wait, windowRest(now, k.Limit().Period, c.Offset))
+	}
+	return now + min(int64(wait), math.MaxInt64-now)
+}
+
+// outstanding returns how many of the units charged to k until the entry was judged
+// have not come back by themselves, rounded up.
+func outstanding(e *entry, k sluice.Key) int {
+	c, l := &e.policy.conf, k.Limit()
+	rest := e.due - c.Clock.Now()
+	switch {
+	case rest <= 0:
+		return 0
+	case l.Rate == 0 || !accrues(c):
+		return math.MaxInt
+	}
+	return int(min(mulDivCeil(uint64(rest), uint64(l.Rate), uint64(l.Period)), math.MaxInt))
+}
+
+// accrues reports whether the units of a limiter come back one by one.
+func accrues(c *sluice.Config) bool {
+	switch c.Algorithm {
+	case sluice.FixedWindow, sluice.SlidingWindow, sluice.SlidingLog:
+		return false
+	}
+	return c.Refill == sluice.Continuous
+}
+
+// windowRest returns the time from now, in Unix nanoseconds, to the end of the window
+// [k*period + offset, (k+1)*period + offset).
+func windowRest(now int64, period, offset time.Duration) time.Duration {
+	elapsed := (now%int64(period) - int64(offset)) % int64(period)
+	if elapsed < 0 {
+		elapsed += int64(period)
+	}
+	return period - time.Duration(elapsed)
+}
+
+// mulDivCeil returns a*b/d, rounded up, or math.MaxUint64 if that is less.
+func mulDivCeil(a, b, d uint64) uint64 {
+	hi, lo := bits.Mul64(a, b)
+	lo, carry := bits.Add64(lo, d-1, 0)
+	hi += carry // no overflow: the product is at most (2^64-1)^2
+	if hi >= d {
+		return math.MaxUint64
+	}
+	quo, _ := bits.Div64(hi, lo, d)
+	return quo
+}

@@ -1,0 +1,474 @@
+package httplimit_test
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"math"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-go/sluice"
+	"github.com/sluice-go/sluice/httplimit"
+)
+
+// settling is a middleware that charges 3 of 10 and settles by a table of statuses,
+// which notes what it was asked.
+func settling(t *testing.T, lim *sluice.Limiter, costs map[int]int, next http.Handler) (http.Handler, *[]int) {
+	t.Helper()
+	var statuses []int
+	return wrap(t, httplimit.Config{
+		Policies: []httplimit.Policy{{Name: "p", Limiter: lim, Key: oneKey, Cost: func(*http.Request) int { return 3 }}},
+		Settle: func(status int) int {
+			statuses = append(statuses, status)
+			return costs[status]
+		},
+	}, next), &statuses
+}
+
+func TestSettle_CostIsFinal(t *testing.T) {
+	for _, tt := range []struct{ settled, remaining int }{
+		{0, 10}, {1, 9}, {2, 8}, {3, 7}, {4, 6}, {10, 0}, {11, 0}, {1 << 30, 0}, {-1, 7}, {-1 << 30, 7},
+	} {
+		t.Run(fmt.Sprintf("settled=%d", tt.settled), func(t *testing.T) {
+			lim := gcra(t, sluice.PerMinute(10), newClock())
+			handler, _ := settling(t, lim, map[int]int{200: tt.settled}, http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+				assert.Equal(t, 7, lim.Peek("k", 0).Remaining, "charged before the handler")
+			}))
+			get(handler)
+			assert.Equal(t, tt.remaining, lim.Peek("k", 0).Remaining)
+		})
+	}
+}
+
+// handlers are everything that a handler can do about its status.
+var handlers = []struct {
+	name    string
+	handler http.HandlerFunc
+	want    int
+	panics  any
+}{
+	{"nothing", func(http.ResponseWriter, *http.Request) {}, 200, nil},
+	{"a status", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(401) }, 401, nil},
+	{"a body", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("x")) }, 200, nil},
+	{"an empty body", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(nil); w.WriteHeader(401) }, 200, nil},
+	{"a string", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "x"); w.WriteHeader(401) }, 200, nil},
+	{"a status after a body", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("x")); w.WriteHeader(401) }, 200, nil},
+	{"two statuses", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(403); w.WriteHeader(200) }, 403, nil},
+	{"early hints", func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(103)
+		w.WriteHeader(100)
+		w.WriteHeader(404)
+	}, 404, nil},
+	{"early hints and nothing", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(103) }, 200, nil},
+	{"a flush", func(w http.ResponseWriter, _ *http.Request) { w.(http.Flusher).Flush(); w.WriteHeader(401) }, 200, nil},
+	{"a controlled flush", func(w http.ResponseWriter, _ *http.Request) {
+		_ = http.NewResponseController(w).Flush()
+		w.WriteHeader(401)
+	}, 200, nil},
+	{"a copy", func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = io.Copy(w, strings.NewReader("x"))
+		w.WriteHeader(401)
+	}, 200, nil},
+	{"a copy of nothing", func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = w.(io.ReaderFrom).ReadFrom(strings.NewReader(""))
+		w.WriteHeader(401)
+	}, 401, nil},
+	{"a panic", func(http.ResponseWriter, *http.Request) { panic("oops") }, 500, "oops"},
+	{"a panic after a status", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(403); panic("oops") }, 403, "oops"},
+	{"a panic after a body", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("x")); panic("oops") }, 200, "oops"},
+	{"a panic after early hints", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(103); panic("oops") }, 500, "oops"},
+	{"a panic after a flush", func(w http.ResponseWriter, _ *http.Request) { w.(http.Flusher).Flush(); panic("oops") }, 200, "oops"},
+	{"an abort", func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, 500, http.ErrAbortHandler},
+	{"an impossible status", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(7) }, 500, "invalid WriteHeader code 7"},
+}
+
+func TestSettle_StatusOfEveryHandler(t *testing.T) {
+	for _, tt := range handlers {
+		t.Run(tt.name, func(t *testing.T) {
+			lim := gcra(t, sluice.PerMinute(10), newClock())
+			handler, statuses := settling(t, lim, map[int]int{tt.want: 1}, tt.handler)
+			func() {
+				defer func() { assert.Equal(t, tt.panics, recover(), "the panic goes on as it was") }()
+				get(handler)
+			}()
+			assert.Equal(t, []int{tt.want}, *statuses)
+			assert.Equal(t, 9, lim.Peek("k", 0).Remaining)
+		})
+	}
+}
+
+// The same through real connections, where the client sees the status that is settled.
+func TestSettle_StatusIsTheClients(t *testing.T) {
+	for _, h2 := range []bool{false, true} {
+		for _, tt := range handlers {
+			if tt.want == 500 {
+				continue // the client of a panic sees a broken connection
+			}
+			t.Run(fmt.Sprintf("http2=%v/%s", h2, tt.name), func(t *testing.T) {
+				settled := make(chan int, 1)
+				handler := wrap(t, httplimit.Config{
+					Policies: []httplimit.Policy{{Name: "p", Limiter: gcra(t, sluice.PerMinute(10), newClock()), Key: oneKey}},
+					Settle:   func(status int) int { settled <- status; return 0 },
+				}, tt.handler)
+				client, url := serve(t, h2, handler)
+				resp, err := client.Get(url)
+				if tt.panics == nil {
+					require.NoError(t, err)
+					assert.Equal(t, resp.StatusCode, tt.want)
+				}
+				if err == nil {
+					_, _ = io.Copy(io.Discard, resp.Body)
+					resp.Body.Close()
+				}
+				assert.Equal(t, tt.want, <-settled)
+			})
+		}
+	}
+}
+
+func TestSettle_Hijacked(t *testing.T) {
+	settled := make(chan int, 1)
+	lim := gcra(t, sluice.PerMinute(10), newClock())
+	handler := wrap(t, httplimit.Config{
+		Policies: []httplimit.Policy{{Name: "p", Limiter: lim, Key: oneKey}},
+		Settle:   func(status int) int { settled <- status; return 0 },
+	}, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		var conn net.Conn
+		var err error
+		if r.URL.Path == "/controlled" {
+			conn, _, err = http.NewResponseController(w).Hijack()
+		} else {
+			conn, _, err = w.(http.Hijacker).Hijack()
+		}
+		if !assert.NoError(t, err) {
+			return
+		}
+		defer conn.Close()
+		_, _ = io.WriteString(conn, "HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\nConnection: Upgrade\r\n\r\nhello")
+		if r.URL.Path == "/panic" {
+			panic(http.ErrAbortHandler)
+		}
+	}))
+	_, url := serve(t, false, handler)
+	for _, path := range []string{"/", "/controlled", "/panic"} {
+		conn, err := net.Dial("tcp", strings.TrimPrefix(url, "http://"))
+		require.NoError(t, err)
+		_, _ = fmt.Fprintf(conn, "GET %s HTTP/1.1\r\nHost: x\r\n\r\n", path)
+		resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+		require.NoError(t, err)
+		assert.Equal(t, 101, resp.StatusCode)
+		conn.Close()
+		assert.Equal(t, 101, <-settled, path)
+	}
+	assert.Equal(t, 10, lim.Peek("k", 0).Remaining)
+}
+
+// What a handler finds in its ResponseWriter is what it would find without Settle.
+func TestSettle_ResponseWriterKeepsItsAbilities(t *testing.T) {
+	type abilities struct{ flush, hijack, push, deadline bool }
+	find := func(w http.ResponseWriter) (a abilities) {
+		_, a.flush = w.(http.Flusher)
+		_, a.hijack = w.(http.Hijacker)
+		_, a.push = w.(http.Pusher)
+		a.deadline = http.NewResponseController(w).SetWriteDeadline(time.Time{}) == nil
+		return a
+	}
+	for _, h2 := range []bool{false, true} {
+		var bare, wrapped abilities
+		mux := http.NewServeMux()
+		mux.HandleFunc("/bare", func(w http.ResponseWriter, _ *http.Request) { bare = find(w) })
+		mux.Handle("/wrapped", wrap(t, httplimit.Config{
+			Policies: []httplimit.Policy{{Name: "p", Limiter: gcra(t, sluice.PerMinute(10), newClock()), Key: oneKey}},
+			Settle:   func(int) int { return 0 },
+		}, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { wrapped = find(w) })))
+		client, url := serve(t, h2, mux)
+		for _, path := range []string{"/bare", "/wrapped"} {
+			resp, err := client.Get(url + path)
+			require.NoError(t, err)
+			resp.Body.Close()
+		}
+		assert.Equal(t, bare, wrapped, "http2=%v", h2)
+		assert.Equal(t, abilities{flush: true, hijack: !h2, push: h2, deadline: true}, wrapped, "http2=%v", h2)
+	}
+}
+
+// A part of a ResponseWriter, to build ones with every set of abilities of.
+type (
+	bareWriter  struct{ http.ResponseWriter }
+	fakeFlush   struct{ flushed *int }
+	fakeHijack  struct{}
+	fakePush    struct{}
+	errorFlush  struct{ err error }
+	fakeUnwraps struct{ inner http.ResponseWriter }
+)
+
+func (f fakeFlush) Flush()                                      { *f.flushed++ }
+func (fakeHijack) Hijack() (net.Conn, *bufio.ReadWriter, error) { return nil, nil, io.EOF }
+func (fakePush) Push(string, *http.PushOptions) error           { return io.EOF }
+func (f errorFlush) FlushError() error                          { return f.err }
+func (f fakeUnwraps) Unwrap() http.ResponseWriter               { return f.inner }
+
+// withAbilities returns a ResponseWriter that can flush if bit 0 of set is set, be hijacked
+// for bit 1, and push for bit 2.
+func withAbilities(set int, flushed *int) http.ResponseWriter {
+	base := bareWriter{httptest.NewRecorder()}
+	f, h, p := fakeFlush{flushed}, fakeHijack{}, fakePush{}
+	return [8]http.ResponseWriter{
+		base,
+		struct {
+			bareWriter
+			fakeFlush
+		}{base, f},
+		struct {
+			bareWriter
+			fakeHijack
+		}{base, h},
+		struct {
+			bareWriter
+			fakeFlush
+			fakeHijack
+		}{base, f, h},
+		struct {
+			bareWriter
+			fakePush
+		}{base, p},
+		struct {
+			bareWriter
+			fakeFlush
+			fakePush
+		}{base, f, p},
+		struct {
+			bareWriter
+			fakeHijack
+			fakePush
+		}{base, h, p},
+		struct {
+			bareWriter
+			fakeFlush
+			fakeHijack
+			fakePush
+		}{base, f, h, p},
+	}[set]
+}
+
+func TestSettle_EverySetOfAbilities(t *testing.T) {
+	for set := range 8 {
+		var flushed int
+		w := withAbilities(set, &flushed)
+		var status int
+		wrap(t, httplimit.Config{
+			Policies: []httplimit.Policy{{Name: "p", Limiter: gcra(t, sluice.PerMinute(10), newClock()), Key: oneKey}},
+			Settle:   func(s int) int { status = s; return 0 },
+		}, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			flusher, flushes := w.(http.Flusher)
+			hijacker, hijacks := w.(http.Hijacker)
+			pusher, pushes := w.(http.Pusher)
+			assert.Equal(t, set&1 != 0, flushes, "set %b", set)
+			assert.Equal(t, set&2 != 0, hijacks, "set %b", set)
+			assert.Equal(t, set&4 != 0, pushes, "set %b", set)
+			if hijacks {
+				_, _, err := hijacker.Hijack()
+				assert.ErrorIs(t, err, io.EOF)
+			}
+			if pushes {
+				assert.ErrorIs(t, pusher.Push("/", nil), io.EOF)
+			}
+			if flushes {
+				flusher.Flush()
+			} else {
+				assert.ErrorIs(t, http.NewResponseController(w).Flush(), http.ErrNotSupported)
+			}
+			w.WriteHeader(401)
+		})).ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/", nil))
+		assert.Equal(t, set&1, flushed)
+		assert.Equal(t, map[bool]int{true: 200, false: 401}[set&1 != 0], status, "a hijacking that fails is none")
+	}
+}
+
+// Abilities that only a wrapped ResponseWriter has are found, as by
+// http.ResponseController, and so is the error of a flush.
+func TestSettle_AbilitiesOfWrappedResponseWriters(t *testing.T) {
+	base := bareWriter{httptest.NewRecorder()}
+	inner := struct {
+		bareWriter
+		errorFlush
+		fakeHijack
+	}{base, errorFlush{io.ErrClosedPipe}, fakeHijack{}}
+	w := struct {
+		bareWriter
+		fakeUnwraps
+	}{base, fakeUnwraps{inner}}
+	var status int
+	wrap(t, httplimit.Config{
+		Policies: []httplimit.Policy{{Name: "p", Limiter: gcra(t, sluice.PerMinute(10), newClock()), Key: oneKey}},
+		Settle:   func(s int) int { status = s; return 0 },
+	}, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_, hijacks := w.(http.Hijacker)
+		assert.True(t, hijacks)
+		_, flushes := w.(http.Flusher)
+		assert.True(t, flushes)
+		assert.ErrorIs(t, http.NewResponseController(w).Flush(), io.ErrClosedPipe)
+		w.WriteHeader(401)
+	})).ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/", nil))
+	assert.Equal(t, 200, status, "the header has been sent, if not received")
+}
+
+// countingWriter counts the calls of ReadFrom, by which net/http sends files.
+type countingWriter struct {
+	http.ResponseWriter
+	sources []io.Reader
+}
+
+func (w *countingWriter) ReadFrom(src io.Reader) (int64, error) {
+	w.sources = append(w.sources, src)
+	return io.Copy(struct{ io.Writer }{w.ResponseWriter}, src)
+}
+
+func TestSettle_FilesGoToReadFrom(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "file.txt")
+	require.NoError(t, os.WriteFile(path, []byte("content"), 0o600))
+	handler := wrap(t, httplimit.Config{
+		Policies: []httplimit.Policy{{Name: "p", Limiter: gcra(t, sluice.PerMinute(10), newClock()), Key: oneKey}},
+		Settle:   func(int) int { return 0 },
+	}, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { http.ServeFile(w, r, path) }))
+	body := httptest.NewRecorder()
+	w := &countingWriter{ResponseWriter: body}
+	handler.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/", nil))
+	require.Len(t, w.sources, 1)
+	limited, ok := w.sources[0].(*io.LimitedReader)
+	require.True(t, ok, "%T", w.sources[0])
+	assert.IsType(t, &os.File{}, limited.R, "what net/http looks for")
+	assert.Equal(t, "content", body.Body.String())
+}
+
+// A policy in shadow mode that has not been charged gets nothing back.
+func TestSettle_Shadow(t *testing.T) {
+	shadow := newLimiter(t, sluice.Config{Limit: sluice.PerMinute(2), Shadow: true, Clock: newClock()})
+	settled := 1
+	handler := wrap(t, httplimit.Config{
+		Policies: []httplimit.Policy{{Name: "p", Limiter: shadow, Key: oneKey}},
+		Settle:   func(int) int { return settled },
+	}, ok200)
+	get(handler)
+	get(handler)
+	settled = 0
+	get(handler) // would have been denied
+	assert.Zero(t, shadow.Peek("k", 0).Remaining)
+	settled = 5
+	get(handler) // nor is it charged more
+	assert.Zero(t, shadow.Peek("k", 0).Remaining)
+	assert.Equal(t, time.Minute, shadow.Peek("k", 0).ResetAfter)
+
+	shadow.Reset("k")
+	get(handler)
+	assert.Zero(t, shadow.Peek("k", 0).Remaining, "of 4 more it is charged the one that remains")
+}
+
+func TestSettle_EachPolicyOfItsOwnCharge(t *testing.T) {
+	clock := newClock()
+	a, b := gcra(t, sluice.PerMinute(10), clock), gcra(t, sluice.PerMinute(10), clock)
+	cost := func(n int) func(*http.Request) int { return func(*http.Request) int { return n } }
+	handler := wrap(t, httplimit.Config{
+		Policies: []httplimit.Policy{
+			{Name: "a", Limiter: a, Key: oneKey, Cost: cost(1)},
+			{Name: "b", Limiter: b, Key: oneKey, Cost: cost(5)},
+			{Name: "none", Limiter: a, Key: byHeader("User")},
+		},
+		OnKeyError: httplimit.KeyErrorSkip,
+		Settle:     func(int) int { return 2 },
+	}, ok200)
+	get(handler)
+	assert.Equal(t, 8, a.Peek("k", 0).Remaining)
+	assert.Equal(t, 8, b.Peek("k", 0).Remaining)
+	assert.Equal(t, 1, a.Len())
+}
+
+// Whoever keeps requests open until their charge has come back by itself, and lets
+// them succeed then, must not get it back again.
+func TestSettle_WhatHasComeBackIsNotGivenBack(t *testing.T) {
+	const s = time.Second
+	window := sluice.PerMinute(10)
+	for _, tt := range []struct {
+		name  string
+		conf  sluice.Config
+		open  time.Duration // the request
+		again int           // units charged to the key before the end of the request
+		want  int           // remaining afterwards
+	}{
+		// A unit takes 6 s, and the request costs 5.
+		{"gcra, at once", sluice.Config{Limit: window}, 0, 2, 8},
+		{"gcra, 1 of 5 back", sluice.Config{Limit: window}, 6 * s, 2, 8},
+		{"gcra, 3.5 of 5 back", sluice.Config{Limit: window}, 21 * s, 8, 2},
+		{"gcra, all back", sluice.Config{Limit: window}, 30 * s, 9, 1},
+		{"gcra, long ago", sluice.Config{Limit: window}, time.Hour, 9, 1},
+		{"token bucket, long ago", sluice.Config{Algorithm: sluice.TokenBucket, Limit: window}, time.Hour, 9, 1},
+		{"leaky bucket, long ago", sluice.Config{Algorithm: sluice.LeakyBucket, Limit: window}, time.Hour, 9, 1},
+		{"refill, before it", sluice.Config{Algorithm: sluice.TokenBucket, Refill: sluice.Interval, Limit: window}, 44 * s, 2, 8},
+		{"refill, after it", sluice.Config{Algorithm: sluice.TokenBucket, Refill: sluice.Interval, Limit: sluice.PerMinute(1).WithBurst(10)}, 45 * s, 5, 1},
+		{"fixed window, in it", sluice.Config{Algorithm: sluice.FixedWindow, Limit: window}, 45*s - 1, 2, 8},
+		{"fixed window, after it", sluice.Config{Algorithm: sluice.FixedWindow, Limit: window}, 45 * s, 9, 1},
+		{"fixed window with an offset, after it", sluice.Config{Algorithm: sluice.FixedWindow, Limit: window, Offset: 20 * s}, 5 * s, 9, 1},
+		{"fixed window from the first charge, in it", sluice.Config{Algorithm: sluice.FixedWindow, Anchor: sluice.FirstCharge, Limit: window}, 60*s - 1, 2, 8},
+		{"fixed window from the first charge, after it", sluice.Config{Algorithm: sluice.FixedWindow, Anchor: sluice.FirstCharge, Limit: window}, 60 * s, 9, 1},
+		{"sliding window, in it", sluice.Config{Algorithm: sluice.SlidingWindow, Limit: window}, 45*s - 1, 2, 8},
+		{"sliding window, in the next", sluice.Config{Algorithm: sluice.SlidingWindow, Limit: window}, 45 * s, 2, 3},
+		{"sliding log, before it leaves", sluice.Config{Algorithm: sluice.SlidingLog, Limit: window}, 60*s - 1, 2, 8},
+		{"sliding log, when it has left", sluice.Config{Algorithm: sluice.SlidingLog, Limit: window}, 60 * s, 9, 1},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			clock := newClock()
+			tt.conf.Clock = clock
+			lim := newLimiter(t, tt.conf)
+			handler := wrap(t, httplimit.Config{
+				Policies: []httplimit.Policy{{Name: "p", Limiter: lim, Key: oneKey, Cost: func(*http.Request) int { return 5 }}},
+				Settle:   func(int) int { return 0 },
+			}, http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+				clock.Advance(tt.open)
+				require.True(t, lim.AllowN("k", tt.again))
+			}))
+			get(handler)
+			assert.Equal(t, tt.want, lim.Peek("k", 0).Remaining)
+		})
+	}
+}
+
+// Charges of two policies for one key come back as one: what has come back of them by
+// itself is not given back by one on behalf of the other.
+func TestSettle_ChargesForOneKeyAreOne(t *testing.T) {
+	clock := newClock()
+	lim := gcra(t, sluice.PerMinute(10), clock)
+	cost := func(n int) func(*http.Request) int { return func(*http.Request) int { return n } }
+	settled := 0
+	handler := wrap(t, httplimit.Config{
+		Policies: []httplimit.Policy{
+			{Name: "a", Limiter: lim, Key: oneKey, Cost: cost(2)},
+			{Name: "b", Limiter: lim, Key: oneKey, Cost: cost(3)},
+		},
+		Settle: func(int) int { return settled },
+	}, http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+		clock.Advance(12 * time.Second) // 2 of the 5 are back
+		lim.AllowN("k", 5)
+	}))
+	get(handler)
+	assert.Equal(t, 10-5+2-5+3, lim.Peek("k", 0).Remaining)
+
+	lim.Reset("k")
+	settled = 1
+	get(handler)
+	assert.Equal(t, 10-5+2-5+3, lim.Peek("k", 0).Remaining, "5 - 1 - 1 of them, of which 3 are not back")
+
+	lim.Reset("k")
+	settled = math.MaxInt
+	get(handler)
+	assert.Zero(t, lim.Peek("k", 0).Remaining)
+}
