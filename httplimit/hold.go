@@ -1,0 +1,195 @@
+package httplimit
+
+import (
+	"fmt"
+	"math"
+	"net"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"strings"
+	"sync"
+	"time"
+)
+
+// A holdTable knows until when each host is held back. It is safe for concurrent use.
+type holdTable struct {
+	mu    sync.Mutex
+	until map[string]time.Time
+	max   int
+
+	// soonest is not after the end of any hold. Before it a full table has nothing to
+	// drop, so that an endless supply of hosts cannot have it searched each time.
+	soonest time.Time
+}
+
+func newHoldTable(maxHosts int) holdTable {
+	return holdTable{until: make(map[string]time.Time), max: maxHosts}
+}
+
+// hold holds host back until the given time, or longer if it already is. In a full
+// table it has no effect on a new host.
+func (h *holdTable) hold(host string, until, now time.Time) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	old, known := h.until[host]
+	if known && !until.After(old) {
+		return
+	}
+	if !known && len(h.until) >= h.max && !h.dropEnded(now) {
+		return
+	}
+	if len(h.until) == 0 || until.Before(h.soonest) {
+		h.soonest = until
+	}
+	// The caller's string may be a small part of a large one.
+	h.until[strings.Clone(host)] = until
+}
+
+// dropEnded drops the holds that have ended and reports whether there were any.
+func (h *holdTable) dropEnded(now time.Time) bool {
+	if now.Before(h.soonest) {
+		return false
+	}
+	before := len(h.until)
+	h.soonest = time.Time{}
+	for host, until := range h.until {
+		switch {
+		case !now.Before(until):
+			delete(h.until, host)
+		case h.soonest.IsZero() || until.Before(h.soonest):
+			h.soonest = until
+		}
+	}
+	return len(h.until) < before
+}
+
+// remaining returns how long host is still held back, 0 if it is not.
+func (h *holdTable) remaining(host string, now time.Time) time.Duration {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	until, ok := h.until[host]
+	switch {
+	case !ok:
+		return 0
+	case !now.Before(until):
+		delete(h.until, host)
+		return 0
+	}
+	return until.Sub(now)
+}
+
+// maxHostBytes is twice the longest name in the DNS (RFC 1035, 2.3.4).
+const maxHostBytes = 512
+
+// canonicalHost returns one text for all spellings of a URL's host and port: lower case,
+// no default port, no final dot, no leading zeros in the port, the shortest form of an
+// address. It refuses what could be another spelling and cannot be told to be.
+func canonicalHost(u *url.URL) (string, error) {
+	if len(u.Host) > maxHostBytes {
+		return "", fmt.Errorf("httplimit: the URL's host is %d bytes long; want at most %d", len(u.Host), maxHostBytes)
+	}
+	plain := true
+	for i := range len(u.Host) {
+		switch c := u.Host[i]; {
+		case c >= 0x80:
+			return "", fmt.Errorf("httplimit: the URL's host %q is not ASCII; want its xn-- form", u.Host)
+		case letterByte(c) && !lowerByte(c), c == ':':
+			plain = false
+		}
+	}
+	if plain && !strings.HasSuffix(u.Host, ".") {
+		return u.Host, nil
+	}
+	host, port := strings.TrimSuffix(strings.ToLower(u.Hostname()), "."), u.Port()
+	if addr, err := netip.ParseAddr(host); err == nil {
+		host = addr.Unmap().String()
+	}
+	for len(port) > 1 && port[0] == '0' {
+		port = port[1:]
+	}
+	switch {
+	case port != "" && !(port == "80" && u.Scheme == "http") && !(port == "443" && u.Scheme == "https"):
+		return net.JoinHostPort(host, port), nil
+	case strings.Contains(host, ":"):
+		return "[" + host + "]", nil
+	}
+	return host, nil
+}
+
+// heed holds the host back for as long as resp asks for, at most MaxRetryAfter, and
+// returns what it asks for.
+func (t *Transport) heed(host string, resp *http.Response) time.Duration {
+	now := time.Now()
+	asked := askedPause(resp, now)
+	if asked > 0 {
+		t.holds.hold(host, now.Add(min(asked, t.config.MaxRetryAfter)), now)
+	}
+	return asked
+}
+
+// askedPause returns for how long resp asks for no requests, 0 if it does not. If there
+// are both fields, Retry-After takes precedence (draft 11, section 7).
+func askedPause(resp *http.Response, now time.Time) time.Duration {
+	if retryAfterHolds(resp.StatusCode) {
+		if sent, err := http.ParseTime(resp.Header.Get("Date")); err == nil {
+			now = sent // what the server's clock said, so that it need not agree with ours
+		}
+		if d, ok := parseRetryAfter(resp.Header.Get("Retry-After"), now); ok {
+			return d
+		}
+	}
+	if age, ok := parseSeconds(resp.Header.Get("Age")); ok && age > 0 {
+		return 0
+	}
+	d, _ := parseRateLimit(resp.Header["Ratelimit"])
+	return d
+}
+
+// retryAfterHolds reports whether a Retry-After with this status asks to leave the
+// server alone. 429 is RFC 6585, section 4, and 503 RFC 9110, 10.2.3; 403 is what
+// GitHub, for one, denies too many requests with.
+func retryAfterHolds(status int) bool {
+	switch status {
+	case http.StatusForbidden, http.StatusTooManyRequests, http.StatusServiceUnavailable:
+		return true
+	}
+	return false
+}
+
+// maxRetryAfterBytes is more than any date, and any number of seconds that makes sense.
+const maxRetryAfterBytes = 64
+
+// parseRetryAfter returns the time to wait for that a Retry-After (RFC 9110, 10.2.3)
+// means at now: 0 for a date that has passed. ok is false if it is malformed.
+func parseRetryAfter(value string, now time.Time) (d time.Duration, ok bool) {
+	if d, ok := parseSeconds(value); ok {
+		return d, true
+	}
+	if len(value) > maxRetryAfterBytes {
+		return 0, false
+	}
+	at, err := http.ParseTime(value)
+	if err != nil {
+		return 0, false
+	}
+	return max(0, at.Sub(now)), true
+}
+
+// parseSeconds reads delay-seconds, 1*DIGIT. A number that is too large for a Duration
+// is the largest one.
+func parseSeconds(value string) (d time.Duration, ok bool) {
+	if value == "" || len(value) > maxRetryAfterBytes {
+		return 0, false
+	}
+	n := int64(0)
+	for i := range len(value) {
+		if !digitByte(value[i]) {
+			return 0, false
+		}
+		if n <= math.MaxInt64/100 {
+			n = n*10 + int64(value[i]-'0')
+		}
+	}
+	return saturatedSeconds(n), true
+}

@@ -1,0 +1,218 @@
+package httplimit
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"time"
+
+	"github.com/sluice-go/sluice"
+)
+
+// A passage is one request on its way through a Transport.
+type passage struct {
+	*Transport
+	req    *http.Request
+	ctx    context.Context
+	host   string
+	key    sluice.Key // of the Limiter, if there is one
+	cost   int
+	waited time.Duration // so far, in all attempts
+
+	// What the attempt to come has been charged: as a reservation or, without one, if
+	// charged is set, by a limiter that has no slots to reserve.
+	receipt *sluice.Reservation
+	charged bool
+}
+
+func (t *Transport) newPassage(req *http.Request) (*passage, error) {
+	if req.URL == nil {
+		return nil, errors.New("httplimit: the request has no URL")
+	}
+	host, err := canonicalHost(req.URL)
+	if err != nil {
+		return nil, err
+	}
+	p := &passage{Transport: t, req: req, ctx: req.Context(), host: host, cost: 1}
+	if t.config.Limiter == nil {
+		return p, nil
+	}
+	key := host
+	if t.config.Key != nil {
+		if key, err = t.config.Key(req); err != nil {
+			return nil, fmt.Errorf("httplimit: the request has no key: %w", err)
+		}
+	}
+	p.key = t.config.Limiter.Key(key)
+	if t.config.Cost != nil {
+		p.cost = t.config.Cost(req)
+	}
+	return p, nil
+}
+
+// admit returns when the next attempt may be sent. It is then for spend or refund to end
+// the charge.
+func (p *passage) admit() error {
+	for {
+		if err := p.awaitHost(); err != nil {
+			return err
+		}
+		if err := p.charge(); err != nil {
+			return err
+		}
+		// While it waited for the limiter, its host may have asked for a pause. Were the
+		// charge kept, all that waited would be sent at once when the pause ends.
+		if p.ctx.Err() == nil && p.holds.remaining(p.host, time.Now()) == 0 {
+			return nil
+		}
+		p.refund()
+	}
+}
+
+// awaitHost returns when the host is not held back. A hold can become longer while it
+// is waited for.
+func (p *passage) awaitHost() error {
+	for {
+		if p.ctx.Err() != nil {
+			return context.Cause(p.ctx)
+		}
+		d := p.holds.remaining(p.host, time.Now())
+		if d == 0 {
+			return nil
+		}
+		if err := p.mayWait(d); err != nil {
+			return err
+		}
+		if err := p.pause(d); err != nil {
+			return err
+		}
+	}
+}
+
+// charge charges the limiter, waiting for it if need be.
+func (p *passage) charge() error {
+	if p.config.Limiter == nil {
+		return nil
+	}
+	if p.config.FailFast || p.shadow { // a limiter in shadow mode is not waited for
+		d := p.key.Take(p.cost)
+		if p.charged = d.Allowed && !d.WouldDeny; !d.Allowed {
+			return &LimitError{Host: p.host, RetryAfter: d.RetryAfter}
+		}
+		return nil
+	}
+	left, why := p.patience()
+	err := p.reserve(left)
+	if errors.Is(err, sluice.ErrNotReservable) || errors.Is(err, sluice.ErrBlocked) {
+		err = p.await(left)
+	}
+	switch {
+	case err == nil:
+		return nil
+	case p.ctx.Err() != nil:
+		return context.Cause(p.ctx)
+	}
+	e := &LimitError{Host: p.host, RetryAfter: p.key.Peek(p.cost).RetryAfter, Err: err}
+	if errors.Is(err, sluice.ErrWouldExceedDeadline) {
+		if p.queue {
+			e.RetryAfter = p.key.Peek(0).ResetAfter // when all before it have drained
+		}
+		e.Err = why
+	}
+	return e
+}
+
+// reserve takes a slot of a bucket, and waits for it.
+func (p *passage) reserve(maxWait time.Duration) error {
+	r, err := p.key.Reserve(p.cost, maxWait)
+	if err != nil {
+		return err
+	}
+	p.receipt = r
+	if r.Delay() > 0 {
+		if err = p.pause(r.Delay()); err != nil {
+			p.refund()
+		}
+	}
+	return err
+}
+
+// await is reserve for what has no slots, for now or at all.
+func (p *passage) await(maxWait time.Duration) error {
+	start := time.Now()
+	err := p.key.Wait(impatient{p.ctx, start.Add(maxWait)}, p.cost)
+	p.waited += time.Since(start)
+	p.charged = err == nil
+	return err
+}
+
+// impatient is a context that does not end sooner, but does not begin a wait that ends
+// after the deadline: Wait fails at once then.
+type impatient struct {
+	context.Context
+	deadline time.Time
+}
+
+// Deadline implements context.Context.
+func (c impatient) Deadline() (time.Time, bool) { return c.deadline, true }
+
+// spend makes the charge final.
+func (p *passage) spend() {
+	if p.receipt != nil {
+		p.receipt.Settle(p.cost) // so that the limiter need not remember it
+	}
+	p.receipt, p.charged = nil, false
+}
+
+// refund gives the charge back.
+func (p *passage) refund() {
+	switch {
+	case p.receipt != nil:
+		p.receipt.Cancel()
+	case p.charged:
+		p.key.Refund(p.cost)
+	}
+	p.receipt, p.charged = nil, false
+}
+
+// patience returns how long the request may still wait, and the error for what takes
+// longer.
+func (p *passage) patience() (left time.Duration, why error) {
+	left, why = sluice.Never-1, errNever
+	if p.config.MaxWait > 0 {
+		left, why = p.config.MaxWait-p.waited, errMaxWait
+	}
+	if deadline, ok := p.ctx.Deadline(); ok {
+		if d := time.Until(deadline) - 1; d < left { // a wait must end before it
+			left, why = d, context.DeadlineExceeded
+		}
+	}
+	return max(left, 0), why
+}
+
+// mayWait returns nil if the request may wait for d > 0 for its host, and else why not.
+func (p *passage) mayWait(d time.Duration) error {
+	if p.config.FailFast {
+		return &LimitError{Host: p.host, Held: true, RetryAfter: d}
+	}
+	if left, why := p.patience(); d > left {
+		return &LimitError{Host: p.host, Held: true, RetryAfter: d, Err: why}
+	}
+	return nil
+}
+
+// pause returns after d, or with the context's cause as soon as it ends.
+func (p *passage) pause(d time.Duration) error {
+	start := time.Now()
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	var err error
+	select {
+	case <-p.ctx.Done():
+		err = context.Cause(p.ctx)
+	case <-timer.C:
+	}
+	p.waited += time.Since(start)
+	return err
+}

@@ -1,0 +1,212 @@
+package httplimit
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-go/sluice"
+)
+
+func limiterOf(t *testing.T, c sluice.Config) *sluice.Limiter {
+	t.Helper()
+	lim, err := sluice.New(c)
+	require.NoError(t, err)
+	return lim
+}
+
+// sendIn sends a request with a name, and a deadline unless it is 0.
+func sendIn(t *testing.T, tr *Transport, name string, deadline time.Duration) error {
+	ctx := t.Context()
+	if deadline > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, deadline)
+		defer cancel()
+	}
+	resp, err := tr.RoundTrip(get(t, "http://a.test/"+name).WithContext(ctx))
+	if err == nil {
+		err = resp.Body.Close()
+	}
+	return err
+}
+
+// Who waits for a bucket is served in order of arrival.
+func TestTransport_BucketsServeInOrder(t *testing.T) {
+	for _, algorithm := range []sluice.Algorithm{sluice.GCRA, sluice.TokenBucket, sluice.LeakyBucket} {
+		synctest.Test(t, func(t *testing.T) {
+			base := newFakeBase(always(http.StatusOK))
+			tr := newTestTransport(t, base, TransportConfig{Limiter: limiterOf(t, sluice.Config{Algorithm: algorithm, Limit: sluice.PerSecond(1).WithBurst(10)})})
+			require.True(t, tr.config.Limiter.AllowN("a.test", 10))
+			var wg sync.WaitGroup
+			for i := range 8 {
+				if algorithm == sluice.LeakyBucket {
+					time.Sleep(time.Second) // room for one in the queue
+				}
+				wg.Go(func() { assert.NoError(t, sendIn(t, tr, fmt.Sprint(i), 0)) })
+				synctest.Wait()
+			}
+			wg.Wait()
+			for i, req := range base.sent {
+				assert.Equal(t, fmt.Sprint("/", i), req.URL.Path, "%v", algorithm)
+			}
+		})
+	}
+}
+
+// A request that gives up leaves its slot to those that come after it, and takes nothing
+// from anybody.
+func TestTransport_CanceledWaitGivesItsSlotBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		base := newFakeBase(always(http.StatusOK))
+		tr := newTestTransport(t, base, TransportConfig{Limiter: newLimiter(t, sluice.Per(1, 10*time.Second))})
+		require.NoError(t, sendIn(t, tr, "first", 0))
+		ctx, cancel := context.WithCancel(t.Context())
+		time.AfterFunc(5*time.Second, cancel)
+		_, err := tr.RoundTrip(get(t, "http://a.test/gives-up").WithContext(ctx))
+		require.ErrorIs(t, err, context.Canceled)
+		require.NoError(t, sendIn(t, tr, "next", 0))
+		assert.Equal(t, []time.Duration{0, 10 * time.Second}, base.at)
+	})
+}
+
+// A LeakyBucket spaces requests evenly, and its queue is bounded.
+func TestTransport_LeakyBucketIsAQueue(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		base := newFakeBase(always(http.StatusOK))
+		tr := newTestTransport(t, base, TransportConfig{
+			Limiter: limiterOf(t, sluice.Config{Algorithm: sluice.LeakyBucket, Limit: sluice.PerSecond(1).WithBurst(3)}),
+		})
+		var wg sync.WaitGroup
+		wg.Go(func() { assert.NoError(t, sendIn(t, tr, "0", 0)) })
+		synctest.Wait()
+		wg.Go(func() { assert.NoError(t, sendIn(t, tr, "1", 0)) })
+		synctest.Wait()
+		e := limitError(t, sendIn(t, tr, "impatient", time.Second))
+		assert.Equal(t, &LimitError{Host: "a.test", RetryAfter: 2 * time.Second, Err: context.DeadlineExceeded}, e)
+		wg.Go(func() { assert.NoError(t, sendIn(t, tr, "2", 0)) })
+		synctest.Wait()
+		e = limitError(t, sendIn(t, tr, "too many", 0))
+		assert.ErrorIs(t, e, sluice.ErrQueueFull)
+		assert.Equal(t, time.Second, e.RetryAfter)
+		wg.Wait()
+		assert.Equal(t, []time.Duration{0, time.Second, 2 * time.Second}, base.at)
+	})
+}
+
+// What has no slots is waited for all the same, within the same bounds, and a charge
+// that is not used is given back.
+func TestTransport_AlgorithmsWithoutSlots(t *testing.T) {
+	for _, c := range []sluice.Config{
+		{Algorithm: sluice.FixedWindow, Limit: sluice.Per(1, 10*time.Second)},
+		{Algorithm: sluice.FixedWindow, Anchor: sluice.FirstCharge, Limit: sluice.Per(1, 10*time.Second)},
+		{Algorithm: sluice.SlidingLog, Limit: sluice.Per(1, 10*time.Second)},
+		{Algorithm: sluice.TokenBucket, Refill: sluice.Interval, Limit: sluice.Per(1, 10*time.Second)},
+	} {
+		t.Run(fmt.Sprint(c.Algorithm, c.Anchor), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				base := newFakeBase(always(http.StatusOK))
+				lim := limiterOf(t, c)
+				tr := newTestTransport(t, base, TransportConfig{Limiter: lim, MaxWait: 20 * time.Second})
+				require.NoError(t, sendIn(t, tr, "", 0))
+				e := limitError(t, sendIn(t, tr, "", 10*time.Second))
+				assert.Equal(t, &LimitError{Host: "a.test", RetryAfter: 10 * time.Second, Err: context.DeadlineExceeded}, e)
+				tr.config.MaxWait = 10*time.Second - 1
+				e = limitError(t, sendIn(t, tr, "", 0))
+				assert.Equal(t, &LimitError{Host: "a.test", RetryAfter: 10 * time.Second, Err: errMaxWait}, e)
+				assert.Zero(t, time.Since(base.start), "it waited in vain")
+
+				tr.config.MaxWait = 15 * time.Second
+				time.AfterFunc(5*time.Second, func() { tr.heed("a.test", respond(http.StatusTooManyRequests, "Retry-After", "6")) })
+				require.NoError(t, sendIn(t, tr, "", 0))
+				assert.Equal(t, []time.Duration{0, 11 * time.Second}, base.at)
+
+				ctx, cancel := context.WithCancel(t.Context())
+				time.AfterFunc(time.Second, cancel)
+				_, err := tr.RoundTrip(get(t, "http://a.test/").WithContext(ctx))
+				assert.Equal(t, context.Canceled, err)
+				assert.Equal(t, 12*time.Second, time.Since(base.start))
+			})
+		})
+	}
+}
+
+// A blocked key is waited for until its block ends, if that fits. A wait that does not
+// fit has not been denied by the limiter, and blocks nothing.
+func TestTransport_BlockedKeys(t *testing.T) {
+	for _, algorithm := range []sluice.Algorithm{sluice.GCRA, sluice.LeakyBucket, sluice.FixedWindow, sluice.SlidingLog} {
+		synctest.Test(t, func(t *testing.T) {
+			base := newFakeBase(always(http.StatusOK))
+			lim := limiterOf(t, sluice.Config{Algorithm: algorithm, Limit: sluice.PerMinute(1), BlockFor: time.Hour})
+			tr := newTestTransport(t, base, TransportConfig{Limiter: lim, MaxWait: time.Second})
+			require.NoError(t, sendIn(t, tr, "", 0))
+			limitError(t, sendIn(t, tr, "", 0))
+			assert.LessOrEqual(t, lim.Peek("a.test", 1).RetryAfter, time.Minute, "%v: blocked by a request that was not sent", algorithm)
+
+			require.True(t, lim.Block("a.test", 10*time.Minute))
+			e := limitError(t, sendIn(t, tr, "", 0))
+			assert.Equal(t, &LimitError{Host: "a.test", RetryAfter: 10 * time.Minute, Err: errMaxWait}, e)
+			tr.config.MaxWait = 0
+			require.NoError(t, sendIn(t, tr, "", 0))
+			assert.Equal(t, []time.Duration{0, 10 * time.Minute}, base.at, "%v", algorithm)
+		})
+	}
+}
+
+// Nobody waits for what does not end, and no deadline is to blame for that.
+func TestTransport_KeysThatAreBlockedForGood(t *testing.T) {
+	for _, algorithm := range []sluice.Algorithm{sluice.GCRA, sluice.FixedWindow} {
+		lim := limiterOf(t, sluice.Config{Algorithm: algorithm, Limit: sluice.PerMinute(1)})
+		tr := newTestTransport(t, newFakeBase(always(http.StatusOK)), TransportConfig{Limiter: lim})
+		require.True(t, lim.Block("a.test", sluice.Never))
+		e := limitError(t, sendIn(t, tr, "", 0))
+		assert.Equal(t, &LimitError{Host: "a.test", RetryAfter: sluice.Never, Err: errNever}, e)
+		assert.False(t, e.Timeout())
+	}
+}
+
+// A limiter that is only tried out delays nothing, and gets back only what it was charged.
+func TestTransport_Shadow(t *testing.T) {
+	for _, algorithm := range []sluice.Algorithm{sluice.GCRA, sluice.FixedWindow} {
+		synctest.Test(t, func(t *testing.T) {
+			base := newFakeBase(always(http.StatusOK))
+			lim := limiterOf(t, sluice.Config{Algorithm: algorithm, Limit: sluice.PerHour(2), Shadow: true, Stats: true})
+			tr := newTestTransport(t, base, TransportConfig{Limiter: lim})
+			for range 5 {
+				require.NoError(t, sendIn(t, tr, "", 0))
+			}
+			assert.Zero(t, base.at[4])
+			assert.EqualValues(t, 3, lim.Stats().WouldDeny)
+			p, err := tr.newPassage(get(t, "http://a.test/"))
+			require.NoError(t, err)
+			require.NoError(t, p.charge()) // would have been denied
+			p.refund()
+			assert.Zero(t, lim.Peek("a.test", 0).Remaining, "%v", algorithm)
+		})
+	}
+}
+
+// A limit that changes holds for what comes after.
+func TestTransport_LimitThatChanges(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		base := newFakeBase(always(http.StatusOK))
+		lim := newLimiter(t, sluice.PerSecond(1))
+		tr := newTestTransport(t, base, TransportConfig{Limiter: lim})
+		require.NoError(t, lim.SetKeyLimit("b.test", sluice.Unlimited))
+		send(t, tr, "http://a.test/")
+		send(t, tr, "http://a.test/")
+		require.NoError(t, lim.SetLimit(sluice.Per(1, 10*time.Second)))
+		for range 3 {
+			send(t, tr, "http://b.test/")
+		}
+		send(t, tr, "http://a.test/")
+		assert.Equal(t, time.Second, base.at[4])
+		assert.Equal(t, 11*time.Second, base.at[5])
+	})
+}
