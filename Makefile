@@ -7,7 +7,7 @@ short: ## the quick ones
 	go test -short work
 
 race:
-	go test -race -short .
+	go test -race -short . ./httplimit
 
 bench: ## compares the algorithms
 	go test -run '^$$' -bench . .
