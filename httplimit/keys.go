@@ -86,8 +86,9 @@ func ByHeader(name string) (KeyFunc, error) {
 // ByCookie returns a function that takes the value of a cookie as the key. The error is
 // a *ConfigError if name is no cookie name.
 //
-// A cookie that is missing, empty or malformed is ErrNoKey, one that is there more than
-// once ErrBadKey, since the application might take another one of them. A value above
+// A cookie that is missing or empty is ErrNoKey. One that is malformed, so that
+// http.Request.Cookie does not find it, is ErrBadKey, and so is one that is there more
+// than once, since the application might take another one of them. A value above
 // MaxKeyLen, or more than 64 KiB of cookies, is ErrKeyTooLong.
 //
 // A client chooses its cookies: what is said at ByHeader holds here, too.
@@ -96,6 +97,7 @@ func ByCookie(name string) (KeyFunc, error) {
 		return nil, notAToken("ByCookie", name, "session")
 	}
 	none := fmt.Errorf("%w: no cookie %s", ErrNoKey, name)
+	malformed := fmt.Errorf("%w: cookie %s is malformed", ErrBadKey, name)
 	twice := fmt.Errorf("%w: more than one cookie %s, want one", ErrBadKey, name)
 	long := fmt.Errorf("%w: cookie %s is above %d bytes, or all cookies above %d", ErrKeyTooLong, name, MaxKeyLen, maxCookieBytes)
 	return func(r *http.Request) (string, error) {
@@ -111,18 +113,33 @@ func ByCookie(name string) (KeyFunc, error) {
 			return "", twice
 		}
 		if len(cookies) == 0 {
+			if namesCookie(r.Header["Cookie"], name) {
+				return "", malformed
+			}
 			return "", none
 		}
 		return bounded(cookies[0].Value, none, long)
 	}, nil
 }
 
+// namesCookie reports whether a cookie of that name is in the lines, whatever its value.
+func namesCookie(lines []string, name string) bool {
+	for _, line := range lines {
+		for part := range strings.SplitSeq(line, ";") {
+			if before, _, ok := strings.Cut(part, "="); ok && trimSpace(before) == name {
+				return true
+			}
+		}
+	}
+	return false
+}
+
 // ByBasicAuthUser returns a function that takes the user name of HTTP Basic
 // authentication (RFC 7617) as the key, whatever the password is.
 //
-// A request without it, or with an empty name, is ErrNoKey, one with two Authorization
-// headers ErrBadKey, and a name above MaxKeyLen or a header above twice that
-// ErrKeyTooLong.
+// A request without it, or with an empty name, is ErrNoKey. One with two Authorization
+// headers, or with credentials that cannot be decoded, is ErrBadKey, and a name above
+// MaxKeyLen or a header above twice that ErrKeyTooLong.
 //
 // Names are compared byte by byte: where the application takes "Bob" and "bob" for one
 // user, each is a key of its own. The name is what the client says, before anybody has
@@ -131,6 +148,7 @@ func ByCookie(name string) (KeyFunc, error) {
 func ByBasicAuthUser() KeyFunc {
 	none := fmt.Errorf("%w: no user name of Basic authentication", ErrNoKey)
 	twice := fmt.Errorf("%w: more than one header Authorization, want one", ErrBadKey)
+	malformed := fmt.Errorf("%w: malformed Basic authentication", ErrBadKey)
 	long := fmt.Errorf("%w: user name is above %d bytes, or header Authorization above %d", ErrKeyTooLong, MaxKeyLen, maxAuthorizationBytes)
 	return func(r *http.Request) (string, error) {
 		values := r.Header["Authorization"]
@@ -140,9 +158,21 @@ func ByBasicAuthUser() KeyFunc {
 		if len(values) == 1 && len(values[0]) > maxAuthorizationBytes {
 			return "", long
 		}
-		user, _, _ := r.BasicAuth()
+		user, _, ok := r.BasicAuth()
+		if !ok && len(values) == 1 && isBasic(values[0]) {
+			return "", malformed
+		}
 		return bounded(user, none, long)
 	}
+}
+
+// isBasic reports whether the scheme of an Authorization is Basic.
+func isBasic(authorization string) bool {
+	scheme := authorization
+	if end := strings.IndexAny(scheme, " \t"); end >= 0 {
+		scheme = scheme[:end]
+	}
+	return strings.EqualFold(scheme, "Basic")
 }
 
 // ByPattern returns a function that takes the pattern of http.ServeMux that matched the

@@ -111,8 +111,11 @@ func TestByCookie(t *testing.T) {
 		require.Equal(t, want, keyOf(t, f, fromPeer("", "Cookie", cookies)), cookies)
 	}
 	require.Equal(t, "abc", keyOf(t, f, fromPeer("", "Cookie", "a=b", "Cookie", "session=abc")))
-	for _, cookies := range []string{"", "session", "session=", `session=""`, "Session=abc", "a=session=abc", "session=a\x01b", ";;;"} {
+	for _, cookies := range []string{"", "session", "session=", `session=""`, "Session=abc", "a=session=abc", "sessions=a\x01b", ";;;"} {
 		requireKeyError(t, f, fromPeer("", "Cookie", cookies), ErrNoKey)
+	}
+	for _, cookies := range []string{"session=a\x01b", "a=b;session=a\x01b", " session =\x7f", `session=a"b`, `session=\`} {
+		requireKeyError(t, f, fromPeer("", "Cookie", cookies), ErrBadKey)
 	}
 	requireKeyError(t, f, fromPeer(""), ErrNoKey)
 	requireKeyError(t, f, &http.Request{}, ErrNoKey)
@@ -144,8 +147,11 @@ func TestByBasicAuthUser(t *testing.T) {
 	} {
 		require.Equal(t, want, keyOf(t, f, fromPeer("", "Authorization", header)))
 	}
-	for _, header := range []string{"", basic(":secret"), basic(":"), basic(""), basic("bob"), "Basic", "Basic ", "Basic !", "Bearer abc", "Basic\t" + basic("bob:")[6:]} {
+	for _, header := range []string{"", basic(":secret"), basic(":"), "Bearer abc", "Basically abc", "Digest " + basic("bob:")[6:]} {
 		requireKeyError(t, f, fromPeer("", "Authorization", header), ErrNoKey)
+	}
+	for _, header := range []string{basic(""), basic("bob"), "Basic", "Basic ", "Basic !", "bASIC Ym9iOg", "Basic\t" + basic("bob:")[6:]} {
+		requireKeyError(t, f, fromPeer("", "Authorization", header), ErrBadKey)
 	}
 	requireKeyError(t, f, fromPeer(""), ErrNoKey)
 	requireKeyError(t, f, &http.Request{}, ErrNoKey)
