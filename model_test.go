@@ -24,15 +24,16 @@ func modelOps() int {
 func newOracle(c Config) *oracle.Model { return oracle.New(oracleConfig(c)) }
 
 func oracleConfig(c Config) oracle.Config {
-	rate := int64(c.Limit.Rate)
-	if c.Limit.Rate == math.MaxInt {
+	limit := c.enforced()
+	rate := int64(limit.Rate)
+	if limit.Rate == math.MaxInt {
 		rate = math.MaxInt64 // Unlimited, on 32-bit machines, too
 	}
 	return oracle.Config{
 		Algorithm: oracle.Algorithm(c.Algorithm),
 		Rate:      rate,
-		Burst:     int64(c.Limit.Burst),
-		Period:    int64(c.Limit.Period),
+		Burst:     int64(limit.Burst),
+		Period:    int64(limit.Period),
 		Offset:    int64(c.Offset),
 		Interval:  c.Refill == Interval,
 		Anchored:  c.Anchor == FirstCharge,

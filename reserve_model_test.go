@@ -63,13 +63,8 @@ func newReceiptTracer(tb testing.TB, rng *rand.Rand, disturbed bool) *receiptTra
 	tr.cfg.Clock = tr.clock
 	tr.l = mustNew(tb, tr.cfg)
 	tr.k = tr.l.Key("k")
-	tr.model = oracle.NewReceipts(tr.oracleConfig())
+	tr.model = oracle.NewReceipts(oracleConfig(tr.cfg))
 	return tr
-}
-
-func (tr *receiptTracer) oracleConfig() oracle.Config {
-	l := tr.cfg.Limit
-	return oracle.Config{Algorithm: oracle.Algorithm(tr.cfg.Algorithm), Rate: int64(l.Rate), Burst: int64(l.Burst), Period: int64(l.Period), Grid: true}
 }
 
 func (tr *receiptTracer) logf(format string, args ...any) {
@@ -241,7 +236,7 @@ func (tr *receiptTracer) changeLimit(now int64) {
 	adopt := func(l Limit) {
 		if l != tr.cfg.Limit {
 			tr.cfg.Limit = l
-			tr.model.SetLimit(now, tr.oracleConfig())
+			tr.model.SetLimit(now, oracleConfig(tr.cfg))
 		}
 	}
 	if own {

@@ -12,12 +12,14 @@
 // negative time counts as 0. A key's state never moves back: a call whose time
 // is older than the newest charge of its key is judged no more kindly than at
 // the time of that charge, and charged there. A model never forgets a key that
-// has become idle, because a later call with an older time could still see it.
+// has become idle, because a later call with an older time could still see it,
+// until the key's limit changes.
 package oracle
 
 import (
 	"fmt"
 	"math"
+	"math/big"
 	"sync"
 )
 
@@ -112,6 +114,9 @@ type state interface {
 	// refund takes back, at t, up to n of the units that have been charged: see
 	// Model.Refund.
 	refund(t, n int64)
+	// adopt makes this state, which is fresh, that of a key which has spent at t what old
+	// says under another limit of the same algorithm.
+	adopt(old state, t int64)
 	// idle reports whether no call at t or later can tell this state from one
 	// that was never charged. It is monotone in t.
 	idle(t int64) bool
@@ -119,37 +124,96 @@ type state interface {
 	clone() state
 }
 
-// Model judges calls for any number of keys under one Config. It is safe for
+// Model judges calls for any number of keys, under one Config at a time. It is safe for
 // concurrent use.
 type Model struct {
+	mu      sync.Mutex // guards all, and the scratch numbers that states share
+	main    *rule
+	own     map[string]*rule // of the keys that have one
+	largest int64            // limit of main so far
+	keys    map[string]*key
+}
+
+// A rule is a Config in force.
+type rule struct {
 	cfg   Config
 	limit int64        // most that can be admitted at once; Burst with its default applied
 	fresh func() state // nil where no decision depends on time or history, see constant
+	base  *rule        // itself; if fresh is nil, the last rule before whose fresh is not; or nil
+}
 
-	mu      sync.Mutex // guards what follows and the scratch numbers that states share
-	keys    map[string]state
-	records map[string]*record
+// A key is what is known of a key that is not fresh.
+type key struct {
+	rule  *rule // that state is of: the base of the one in force
+	state state // fresh if until is not nil
+	row   int64 // denials since the last charge
+
+	// until is the end of the last block, if nothing has been charged since, else nil. It
+	// may lie beyond the end of time, and is never written in place.
+	until *big.Int
 }
 
 // New returns a model in which every key is fresh. It panics if the library's
 // contract does not cover c: a test that gets there is wrong.
 func New(c Config) *Model {
-	m := &Model{cfg: c, keys: map[string]state{}, records: map[string]*record{}}
-	switch c.Rate {
-	case 0:
-		return m
-	case math.MaxInt64:
-		m.limit = math.MaxInt64
-		return m
+	m := &Model{own: map[string]*rule{}, keys: map[string]*key{}}
+	m.setMain(newRule(c, nil))
+	return m
+}
+
+func (m *Model) setMain(r *rule) {
+	m.main = r
+	if r.fresh != nil {
+		m.largest = max(m.largest, r.limit)
 	}
+}
+
+// newRule returns the rule of c, to follow another one or nil.
+func newRule(c Config, before *rule) *rule {
+	r := &rule{cfg: c}
+	if c.Rate == 0 || c.Rate == math.MaxInt64 {
+		r.limit = c.Rate
+		if before != nil {
+			r.base = before.base
+		}
+		return r
+	}
+	r.base, r.limit = r, c.Burst
+	if r.limit == 0 {
+		r.limit = c.Rate
+	}
+	c.check(r.limit)
+	switch c.Algorithm {
+	case GCRA:
+		r.fresh = newGCRA(newTicks(c), r.limit)
+	case TokenBucket:
+		r.fresh = newTokenBucket(newTicks(c), r.limit)
+		if c.Interval {
+			r.fresh = newTokenInterval(c, r.limit)
+		}
+	case LeakyBucket:
+		r.fresh = newLeakyBucket(newTicks(c), r.limit)
+	case SlidingWindow:
+		r.fresh = newSlidingWindow(c.Period, c.Offset, r.limit)
+	case SlidingLog:
+		r.fresh = newSlidingLog(c.Period, r.limit)
+	case FixedWindow:
+		r.fresh = newFixedWindow(c.Period, c.Offset, r.limit)
+		if c.Anchored {
+			r.fresh = newAnchoredWindow(c.Period, r.limit)
+		}
+	default:
+		panic(fmt.Sprintf("oracle: unknown algorithm %d", c.Algorithm))
+	}
+	return r
+}
+
+// check panics if c, with that limit, makes no sense.
+func (c Config) check(limit int64) {
 	if c.Rate < 0 || c.Period < 1 || c.Burst < 0 {
 		panic(fmt.Sprintf("oracle: invalid config %+v", c))
 	}
-	m.limit = c.Burst
-	if m.limit == 0 {
-		m.limit = c.Rate
-	}
-	if c.Algorithm >= SlidingWindow && m.limit != c.Rate {
+	if c.Algorithm >= SlidingWindow && limit != c.Rate {
 		panic(fmt.Sprintf("oracle: a window's burst is its rate: %+v", c))
 	}
 	if c.Offset < 0 || c.Offset >= c.Period || c.Offset > 0 && !c.aligned() {
@@ -161,29 +225,6 @@ func New(c Config) *Model {
 	if c.Interval && c.Algorithm != TokenBucket || c.Anchored && c.Algorithm != FixedWindow {
 		panic(fmt.Sprintf("oracle: invalid options: %+v", c))
 	}
-	switch c.Algorithm {
-	case GCRA:
-		m.fresh = newGCRA(newTicks(c), m.limit)
-	case TokenBucket:
-		m.fresh = newTokenBucket(newTicks(c), m.limit)
-		if c.Interval {
-			m.fresh = newTokenInterval(c, m.limit)
-		}
-	case LeakyBucket:
-		m.fresh = newLeakyBucket(newTicks(c), m.limit)
-	case SlidingWindow:
-		m.fresh = newSlidingWindow(c.Period, c.Offset, m.limit)
-	case SlidingLog:
-		m.fresh = newSlidingLog(c.Period, m.limit)
-	case FixedWindow:
-		m.fresh = newFixedWindow(c.Period, c.Offset, m.limit)
-		if c.Anchored {
-			m.fresh = newAnchoredWindow(c.Period, m.limit)
-		}
-	default:
-		panic(fmt.Sprintf("oracle: unknown algorithm %d", c.Algorithm))
-	}
-	return m
 }
 
 // aligned reports whether c has boundaries in Unix time.
@@ -195,53 +236,55 @@ func (c Config) aligned() bool {
 // or nothing, and a denied call or one of cost 0 leaves no trace but its penalty,
 // which the decision tells of. A negative cost and one above the limit are denied for
 // ever.
-func (m *Model) Take(key string, now, cost int64) Decision {
+func (m *Model) Take(name string, now, cost int64) Decision {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.fresh == nil {
-		return m.constant(cost)
+	r := m.ruleOf(name)
+	if r.fresh == nil {
+		return r.constant(cost)
 	}
-	t := max(now, 0)
-	if r := m.blockedAt(key, t); r != nil {
-		return m.decideBlocked(r, t, cost)
-	}
-	s, known := m.keys[key]
-	if !known {
-		s = m.fresh()
-	}
-	d := m.decide(s, t, cost)
+	t, k := max(now, 0), m.keyOf(name)
+	blocked := k.blocks(t)
+	d := k.decide(t, cost)
 	switch {
 	case d.Allowed && cost > 0:
-		m.keys[key] = s
-		delete(m.records, key)
-	case !d.Allowed && 0 < cost && cost <= m.limit:
-		m.punish(key, s, t, cost)
-		if r := m.blockedAt(key, t); r != nil {
-			return m.decideBlocked(r, t, cost)
-		}
-		return m.decide(s, t, cost) // which denies it all the more
+		k.row, k.until = 0, nil
+		m.keys[name] = k
+	case !d.Allowed && !blocked && 0 < cost && cost <= r.limit:
+		m.punish(k, t, cost)
+		return k.decide(t, cost) // which denies it all the more
 	}
 	return d
 }
 
+// ruleOf returns the rule in force for a key.
+func (m *Model) ruleOf(name string) *rule {
+	if r := m.own[name]; r != nil {
+		return r
+	}
+	return m.main
+}
+
+// keyOf returns the key, or a fresh one that nobody knows yet, under a rule with a base.
+func (m *Model) keyOf(name string) *key {
+	if k := m.keys[name]; k != nil {
+		return k
+	}
+	r := m.ruleOf(name).base
+	return &key{rule: r, state: m.newState(r)}
+}
+
 // Peek returns what Take would return, Remaining and ResetAfter after the
 // charge included, were there no penalties but blocks, and charges nothing.
-func (m *Model) Peek(key string, now, cost int64) Decision {
+func (m *Model) Peek(name string, now, cost int64) Decision {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.fresh == nil {
-		return m.constant(cost)
+	if r := m.ruleOf(name); r.fresh == nil {
+		return r.constant(cost)
 	}
-	if r := m.blockedAt(key, max(now, 0)); r != nil {
-		return m.decideBlocked(r, max(now, 0), cost)
-	}
-	s, known := m.keys[key]
-	if known {
-		s = s.clone()
-	} else {
-		s = m.fresh()
-	}
-	return m.decide(s, max(now, 0), cost)
+	k := *m.keyOf(name)
+	k.state = k.state.clone()
+	return k.decide(max(now, 0), cost)
 }
 
 // Refund gives back cost units that key has been charged, at most the limit; a
@@ -249,47 +292,51 @@ func (m *Model) Peek(key string, now, cost int64) Decision {
 // than nothing. A window counts so many units less: those of the window of now, or
 // of the key's own if that is newer, go first, then, under SlidingWindow, those of
 // the window before. From the log the newest units are struck out.
-func (m *Model) Refund(key string, now, cost int64) {
+func (m *Model) Refund(name string, now, cost int64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if s, known := m.keys[key]; known && cost > 0 {
-		s.refund(max(now, 0), min(cost, m.limit))
+	k, r := m.keys[name], m.ruleOf(name)
+	if k != nil && cost > 0 && r.fresh != nil {
+		k.state.refund(max(now, 0), min(cost, r.limit))
 	}
 }
 
 // Reset makes key fresh.
-func (m *Model) Reset(key string) {
+func (m *Model) Reset(name string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	delete(m.keys, key)
-	delete(m.records, key)
+	delete(m.keys, name)
 }
 
 // Idle reports whether key is indistinguishable from a fresh one for every
 // possible later sequence of calls at now or later.
-func (m *Model) Idle(key string, now int64) bool {
+func (m *Model) Idle(name string, now int64) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	s, known := m.keys[key]
-	return m.blockedAt(key, max(now, 0)) == nil && (!known || s.idle(max(now, 0)))
+	k := m.keys[name]
+	return k == nil || !k.blocks(max(now, 0)) && k.state.idle(max(now, 0))
 }
 
 // constant is the decision where nothing depends on time or history: Rate 0
 // and Rate math.MaxInt64. Both keep no state, so a key is always fresh.
-func (m *Model) constant(cost int64) Decision {
-	d := Decision{Limit: m.limit, Remaining: m.limit}
-	d.Allowed = m.limit > 0 && cost >= 0
+func (r *rule) constant(cost int64) Decision {
+	d := Decision{Limit: r.limit, Remaining: r.limit}
+	d.Allowed = r.limit > 0 && cost >= 0
 	if !d.Allowed {
 		d.RetryAfter = Never
 	}
 	return d
 }
 
-// decide judges one call and charges s if it is admitted. The caller holds mu.
-func (m *Model) decide(s state, t, cost int64) Decision {
-	d := Decision{Limit: m.limit}
+// decide judges one call and charges k if it is admitted. The caller holds mu.
+func (k *key) decide(t, cost int64) Decision {
+	if k.blocks(t) {
+		return k.decideBlocked(t, cost)
+	}
+	s, limit := k.state, k.rule.limit
+	d := Decision{Limit: limit}
 	asked := max(cost, 1) // cost 0 asks for 1 unit and takes none
-	if cost < 0 || cost > m.limit {
+	if cost < 0 || cost > limit {
 		d.RetryAfter = Never
 	} else {
 		d.RetryAfter = leastWait(t, func(u int64) bool { return s.admits(u, asked) })
@@ -298,7 +345,7 @@ func (m *Model) decide(s state, t, cost int64) Decision {
 	if d.Allowed && cost > 0 {
 		s.charge(t, cost)
 	}
-	d.Remaining = most(m.limit, func(n int64) bool { return s.admits(t, n) })
+	d.Remaining = most(limit, func(n int64) bool { return s.admits(t, n) })
 	d.ResetAfter = leastWait(t, s.idle)
 	return d
 }

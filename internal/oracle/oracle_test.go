@@ -219,12 +219,12 @@ func TestDecisionIsExact(t *testing.T) {
 			if !d.Allowed || cost == 0 {
 				require.Equal(t, before, m.Peek("k", now, 0), where)
 			}
-			require.Equal(t, m.limit, d.Limit, where)
+			require.Equal(t, m.main.limit, d.Limit, where)
 			require.Equal(t, d.Allowed, d.RetryAfter == 0, where)
 
 			switch retry := d.RetryAfter; {
 			case d.Allowed:
-			case cost < 0 || cost > m.limit:
+			case cost < 0 || cost > m.main.limit:
 				require.Equal(t, Never, retry, where)
 			case retry == Never:
 				require.False(t, m.Peek("k", math.MaxInt64, cost).Allowed, where)
@@ -235,7 +235,7 @@ func TestDecisionIsExact(t *testing.T) {
 			if d.Remaining > 0 {
 				require.True(t, m.Peek("k", now, d.Remaining).Allowed, where)
 			}
-			require.False(t, d.Remaining < m.limit && m.Peek("k", now, d.Remaining+1).Allowed, where)
+			require.False(t, d.Remaining < m.main.limit && m.Peek("k", now, d.Remaining+1).Allowed, where)
 
 			require.Equal(t, d.ResetAfter == 0, m.Idle("k", now), where)
 			if reset := d.ResetAfter; reset == Never {
@@ -260,7 +260,7 @@ func TestIdleMeansFresh(t *testing.T) {
 			m.Take("k", tr.now, tr.cost())
 			now, _ := tr.next()
 			if !m.Idle("k", now) {
-				require.False(t, m.Peek("k", now, m.limit).Allowed, "%+v now %d", c, now)
+				require.False(t, m.Peek("k", now, m.main.limit).Allowed, "%+v now %d", c, now)
 				d := m.Peek("k", now, 0)
 				if d.ResetAfter == Never {
 					continue
@@ -329,7 +329,7 @@ func TestReset(t *testing.T) {
 func TestCloneIsIndependent(t *testing.T) {
 	for _, k := range kinds {
 		k.Rate, k.Period = 100, 100
-		s := New(k).fresh()
+		s := New(k).main.fresh()
 		for now := int64(201); now < 209; now++ {
 			first, second := s.clone(), s.clone()
 			before := fingerprint(s, now)

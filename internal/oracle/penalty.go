@@ -1,6 +1,9 @@
 package oracle
 
-import "math/big"
+import (
+	"math"
+	"math/big"
+)
 
 // Penalties: what a denied call does to its key, and blocks.
 //
@@ -15,110 +18,95 @@ import "math/big"
 //
 // A block that is over is remembered until the next charge, for calls with older times.
 
-// A record is what a key carries beside its state.
-type record struct {
-	blocked bool
-	until   *big.Int // may lie beyond the end of time
-	row     int64    // denials since the last charge
-}
-
 // A counter is a state that can count a call of n units at t that it denies.
 type counter interface{ countDenied(t, n int64) }
 
-// blockedAt returns the record of the block that denies calls for key at t, or nil.
-func (m *Model) blockedAt(key string, t int64) *record {
-	if r := m.records[key]; r != nil && r.blocked && big.NewInt(t).Cmp(r.until) < 0 {
-		return r
-	}
-	return nil
-}
+// blocks reports whether a block denies calls at t.
+func (k *key) blocks(t int64) bool { return k.until != nil && big.NewInt(t).Cmp(k.until) < 0 }
 
 // Blocked reports whether a block denies calls for key at now.
-func (m *Model) Blocked(key string, now int64) bool {
+func (m *Model) Blocked(name string, now int64) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.blockedAt(key, max(now, 0)) != nil
+	k := m.keys[name]
+	return k != nil && m.ruleOf(name).fresh != nil && k.blocks(max(now, 0))
 }
 
 // decideBlocked is the decision on a call for a key that is blocked.
-func (m *Model) decideBlocked(r *record, t, cost int64) Decision {
+func (k *key) decideBlocked(t, cost int64) Decision {
 	wait := Never
-	if r.until.IsInt64() {
-		wait = r.until.Int64() - t
+	if k.until.IsInt64() {
+		wait = k.until.Int64() - t
 	}
-	d := Decision{Limit: m.limit, RetryAfter: wait, ResetAfter: wait}
-	if cost < 0 || cost > m.limit {
+	d := Decision{Limit: k.rule.limit, RetryAfter: wait, ResetAfter: wait}
+	if cost < 0 || cost > k.rule.limit {
 		d.RetryAfter = Never
 	}
 	return d
 }
 
 // Block blocks key for d ns, or for longer. It reports whether the key is then blocked.
-func (m *Model) Block(key string, now, d int64) bool {
+// Under Rate math.MaxInt64 it cannot be. Under Rate 0 it is in any case, but that is
+// forgotten if key has never been under another.
+func (m *Model) Block(name string, now, d int64) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if d <= 0 || m.fresh == nil {
-		return d > 0 && m.cfg.Rate == 0
+	r := m.ruleOf(name)
+	if d <= 0 || r.cfg.Rate == math.MaxInt64 {
+		return false
 	}
-	m.block(key, max(now, 0), d)
+	if r.base != nil {
+		k := m.keyOf(name)
+		m.keys[name] = k
+		m.block(k, max(now, 0), d)
+	}
 	return true
 }
 
-func (m *Model) block(key string, t, d int64) {
+func (m *Model) block(k *key, t, d int64) {
 	until := new(big.Int).Add(big.NewInt(t), big.NewInt(d))
 	atLeast := func(u *big.Int) {
 		if u.Cmp(until) > 0 {
 			until.Set(u)
 		}
 	}
-	if s, known := m.keys[key]; known {
-		switch wait := leastWait(t, s.idle); wait {
-		case Never:
-			atLeast(endless)
-		default:
-			atLeast(big.NewInt(t + wait))
-		}
+	switch wait := leastWait(t, k.state.idle); wait {
+	case Never:
+		atLeast(endless)
+	default:
+		atLeast(big.NewInt(t + wait))
 	}
-	if r := m.records[key]; r != nil && r.blocked {
-		atLeast(r.until)
+	if k.until != nil {
+		atLeast(k.until)
 	}
-	if m.cfg.BlockEnd > 0 && until.Cmp(big.NewInt(m.cfg.BlockEnd)) >= 0 {
+	if end := k.rule.cfg.BlockEnd; end > 0 && until.Cmp(big.NewInt(end)) >= 0 {
 		atLeast(endless)
 	}
-	delete(m.keys, key)
-	m.records[key] = &record{blocked: true, until: until}
+	k.state, k.row, k.until = m.newState(k.rule), 0, until
 }
 
 // endless is beyond the end of any block by hand. It is never written.
 var endless = new(big.Int).Lsh(one, 64)
 
 // Unblock makes key fresh if it is or has been blocked.
-func (m *Model) Unblock(key string) {
+func (m *Model) Unblock(name string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if r := m.records[key]; r != nil && r.blocked {
-		delete(m.records, key)
+	if k := m.keys[name]; k != nil && k.until != nil {
+		delete(m.keys, name)
 	}
 }
 
-// punish does what the config says to key, which is not blocked and in state s denies
-// cost, 1 to limit, at t.
-func (m *Model) punish(key string, s state, t, cost int64) {
-	blocks := m.cfg.BlockFor > 0
-	if m.cfg.BlockAfter > 1 {
-		r := m.records[key]
-		if r == nil {
-			r = &record{}
-			m.records[key] = r
-		}
-		r.row++
-		blocks = blocks && r.row == m.cfg.BlockAfter
+// punish does what the config says to k, which is not blocked and denies cost, 1 to the
+// limit, at t.
+func (m *Model) punish(k *key, t, cost int64) {
+	c := &k.rule.cfg
+	k.row++
+	if c.CountDenied && (c.BlockFor == 0 || c.BlockAfter > 1) {
+		k.state.(counter).countDenied(t, cost)
 	}
-	if m.cfg.CountDenied && (!blocks || m.cfg.BlockAfter > 1) {
-		s.(counter).countDenied(t, cost)
-	}
-	if blocks {
-		m.block(key, t, m.cfg.BlockFor)
+	if c.BlockFor > 0 && k.row >= c.BlockAfter {
+		m.block(k, t, c.BlockFor)
 	}
 }
 

@@ -19,7 +19,7 @@ type penalised struct {
 func playPenalised(t *testing.T, m *Model, calls []penalised) {
 	t.Helper()
 	for i, w := range calls {
-		want := Decision{w.allowed, m.limit, w.left, w.retryIn, w.resetIn}
+		want := Decision{w.allowed, m.main.limit, w.left, w.retryIn, w.resetIn}
 		assert.Equal(t, want, m.Take("k", w.now, w.cost), "row %d: %+v", i, w)
 		if w.allowed {
 			continue

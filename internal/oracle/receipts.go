@@ -16,7 +16,7 @@ import "math/big"
 // What a reservation gives back is not always determined. It is by the history if that
 // tells more than bounds: see Settle.
 type Receipts struct {
-	model  *Model // for its searches; it keeps no key
+	rule   *rule
 	queue  bool
 	now    *gcra
 	first  *ticks // the time line of the first event
@@ -52,14 +52,13 @@ const (
 
 // NewReceipts returns a fresh key.
 func NewReceipts(c Config) *Receipts {
-	m := New(c)
-	tk := newTicks(c)
-	return &Receipts{model: m, queue: c.Algorithm == LeakyBucket, first: tk, now: newGCRA(tk, m.limit)().(*gcra)}
+	rule, tk := newRule(c, nil), newTicks(c)
+	return &Receipts{rule: rule, queue: c.Algorithm == LeakyBucket, first: tk, now: newGCRA(tk, rule.limit)().(*gcra)}
 }
 
 // Take is Model.Take.
 func (r *Receipts) Take(t, cost int64) Decision {
-	d := r.model.decide(r.now, t, cost)
+	d := (&key{rule: r.rule, state: r.now}).decide(t, cost)
 	if d.Allowed && cost > 0 {
 		r.events = append(r.events, &Event{slot: t, units: cost})
 	}
@@ -68,7 +67,7 @@ func (r *Receipts) Take(t, cost int64) Decision {
 
 // Peek is Model.Peek.
 func (r *Receipts) Peek(t, cost int64) Decision {
-	return r.model.decide(r.now.clone(), t, cost)
+	return (&key{rule: r.rule, state: r.now.clone()}).decide(t, cost)
 }
 
 // Reserve returns the wait for the slot, which is at most most, and the receipt.
@@ -77,7 +76,7 @@ func (r *Receipts) Reserve(t, cost, most int64) (wait int64, e *Event, out Outco
 	switch {
 	case cost < 0:
 		return 0, nil, Negative
-	case asked > r.model.limit:
+	case asked > r.rule.limit:
 		return 0, nil, TooMuch
 	case r.queue && !r.now.admits(t, asked):
 		return 0, nil, QueueFull
@@ -107,7 +106,7 @@ func (e *Event) Used() int64 { return e.units }
 // Refund is Model.Refund.
 func (r *Receipts) Refund(t, cost int64) {
 	if cost > 0 && r.now.tat.Cmp(r.now.at(t)) > 0 {
-		cost = min(cost, r.model.limit)
+		cost = min(cost, r.rule.limit)
 		r.now.refund(t, cost)
 		r.events = append(r.events, &Event{slot: t, units: -cost})
 	}
@@ -129,23 +128,19 @@ func (r *Receipts) forget() {
 
 // SetLimit keeps what is owed, in units, rounded up to a tick.
 func (r *Receipts) SetLimit(t int64, c Config) {
-	m, tk := New(c), newTicks(c)
-	adopt(r.now, t, tk)
-	r.now.limit = new(big.Int).Set(tk.cost(m.limit))
-	r.model = m
+	tk := newTicks(c)
+	r.rule = newRule(c, r.rule)
+	r.now.shift(t, tk)
+	r.now.limit = new(big.Int).Set(tk.cost(r.rule.limit))
 	r.events = append(r.events, &Event{slot: t, adopt: tk})
 }
 
-func adopt(s *gcra, t int64, tk *ticks) {
-	owed := new(big.Int).Sub(&s.tat, s.at(t))
-	old := new(big.Int).Set(&s.unit)
+// shift makes s the state that adopts it on another time line.
+func (s *gcra) shift(t int64, tk *ticks) {
+	next := gcra{ticks: tk}
+	next.adopt(s, t)
 	s.ticks = tk
-	if owed.Sign() <= 0 {
-		s.tat.SetInt64(0)
-		return
-	}
-	owed = ceil(owed.Mul(owed, &tk.unit), old)
-	s.tat.Add(tk.at(t), owed)
+	s.tat.Set(&next.tat)
 }
 
 // replay returns the TAT after a history, with what the i-th event has left it at, and
@@ -162,7 +157,7 @@ func (r *Receipts) replay(t int64, i int) (tat, mid *big.Int, gap bool) {
 	for j, e := range r.events {
 		switch {
 		case e.adopt != nil:
-			adopt(s, e.slot, e.adopt)
+			s.shift(e.slot, e.adopt)
 		case e.units < 0:
 			s.refund(e.slot, -e.units)
 		case e.units > 0:

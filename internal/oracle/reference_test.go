@@ -177,7 +177,7 @@ func (b *bucket) take(t, n int64) bool {
 func TestMatchesReferences(t *testing.T) {
 	eachConfig(t, 150, func(t *testing.T, rng *rand.Rand, c Config) {
 		m := New(c)
-		c.Burst = m.limit
+		c.Burst = m.main.limit
 		take := (&history{c: c}).take
 		older := false
 		switch {
@@ -198,7 +198,7 @@ func TestMatchesReferences(t *testing.T) {
 				now = tr.now
 			}
 			got := m.Take("k", now, cost)
-			if cost < 1 || cost > m.limit {
+			if cost < 1 || cost > m.main.limit {
 				continue
 			}
 			require.Equal(t, take(max(now, 0), cost), got.Allowed, "%+v now %d cost %d", c, now, cost)
@@ -220,7 +220,7 @@ func TestMatchesRing(t *testing.T) {
 		for range 100 {
 			now, cost := tr.next()
 			got := m.Take("k", now, cost)
-			if cost < 1 || cost > m.limit {
+			if cost < 1 || cost > m.main.limit {
 				continue
 			}
 			require.Equal(t, r.take(max(now, 0), cost), got.Allowed, "%+v now %d cost %d", c, now, cost)

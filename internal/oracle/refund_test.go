@@ -132,17 +132,17 @@ func TestRefundUndoes(t *testing.T) {
 				m.Refund("k", tr.now, cost)
 			}
 			before := m.Peek("k", tr.now, 0)
-			charge := 1 + rng.Int64N(m.limit)
+			charge := 1 + rng.Int64N(m.main.limit)
 			charged := m.Peek("k", tr.now, charge)
 			if m.Take("k", tr.now, charge).Allowed {
-				snapshot := m.keys["k"].clone()
+				snapshot := m.keys["k"].state.clone()
 				m.Refund("k", tr.now, charge)
 				if after := m.Peek("k", tr.now, 0); c.Algorithm != SlidingWindow {
 					require.Equal(t, before, after, "%+v", c)
 				} else {
 					require.Equal(t, before.Remaining, after.Remaining, "%+v", c)
 				}
-				m.keys["k"] = snapshot
+				m.keys["k"].state = snapshot
 				again := m.Peek("k", tr.now, 0)
 				require.Equal(t, charged.Remaining, again.Remaining, "the clone has changed")
 				require.Equal(t, charged.ResetAfter, again.ResetAfter, "the clone has changed")

@@ -18,7 +18,8 @@ import (
 // charged after an older t counts there as well, so nothing passes that would
 // not pass at the newest time.
 //
-// Of a key, `limit` units are remembered, no more. A unit that was charged before
+// Of a key, `limit` units are remembered, no more (or as many as the largest limit so
+// far: see adopt). A unit that was charged before
 // them is forgotten for good, and a refund does not bring it back. That makes no
 // difference at any time at which one of these units could be charged, since the
 // forgotten one did not count then. After a refund it can make one to a time older
@@ -27,6 +28,7 @@ import (
 
 type slidingLog struct {
 	period, limit *big.Int // never written
+	room          *big.Int // units that are remembered; never written
 	steps         []step   // ascending in both fields
 	gone          *big.Int // A of what is forgotten, below steps[0].upTo; never written in place
 
@@ -41,7 +43,7 @@ type step struct {
 
 func newSlidingLog(period, limit int64) func() state {
 	p, l := big.NewInt(period), big.NewInt(limit)
-	return func() state { return &slidingLog{period: p, limit: l, gone: new(big.Int)} }
+	return func() state { return &slidingLog{period: p, limit: l, room: l, gone: new(big.Int)} }
 }
 
 // ever returns A(infinity), not to be written.
@@ -78,9 +80,9 @@ func (s *slidingLog) charge(t, n int64) {
 	s.forget()
 }
 
-// forget forgets all but the newest `limit` units.
+// forget forgets all but the newest `room` units.
 func (s *slidingLog) forget() {
-	if least := new(big.Int).Sub(s.ever(), s.limit); least.Cmp(s.gone) > 0 {
+	if least := new(big.Int).Sub(s.ever(), s.room); least.Cmp(s.gone) > 0 {
 		s.gone = least
 	}
 	for len(s.steps) > 0 && s.steps[0].upTo.Cmp(s.gone) <= 0 {
@@ -116,5 +118,5 @@ func (s *slidingLog) idle(t int64) bool {
 // them, or into a copy, and the clone has no room there, so that its first charge copies them.
 func (s *slidingLog) clone() state {
 	steps := s.steps[:len(s.steps):len(s.steps)]
-	return &slidingLog{period: s.period, limit: s.limit, steps: steps, gone: s.gone}
+	return &slidingLog{period: s.period, limit: s.limit, room: s.room, steps: steps, gone: s.gone}
 }

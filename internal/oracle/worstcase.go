@@ -20,24 +20,27 @@ import (
 // pay, every nanosecond, never becomes full: where Period/Rate is whole, and
 // where Burst >= Rate/Period + 1.
 func (m *Model) WorstCase(d int64) *big.Int {
+	m.mu.Lock()
+	c, limit := m.main.cfg, m.main.limit
+	m.mu.Unlock()
 	switch {
-	case d < 0 || m.cfg.Rate == 0:
+	case d < 0 || c.Rate == 0:
 		return new(big.Int)
-	case m.cfg.Rate == math.MaxInt64:
+	case c.Rate == math.MaxInt64:
 		return big.NewInt(math.MaxInt64)
 	}
-	if m.cfg.Interval {
-		return worstInterval(m.cfg, m.limit, d)
+	if c.Interval {
+		return worstInterval(c, limit, d)
 	}
-	switch m.cfg.Algorithm {
+	switch c.Algorithm {
 	case SlidingWindow:
-		return worstSlidingWindow(m.cfg, d)
+		return worstSlidingWindow(c, d)
 	case SlidingLog:
-		return worstSlidingLog(m.cfg, d)
+		return worstSlidingLog(c, d)
 	case FixedWindow:
-		return worstFixedWindow(m.cfg, d)
+		return worstFixedWindow(c, d)
 	default:
-		return worstFamily(m.cfg, m.limit, d)
+		return worstFamily(c, limit, d)
 	}
 }
 

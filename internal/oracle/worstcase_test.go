@@ -84,7 +84,7 @@ func requireBounded(t *testing.T, m *Model, charges []charge) {
 				}
 			}
 			d := to.at - from.at
-			require.LessOrEqual(t, sum.Cmp(m.WorstCase(d)), 0, "%+v d %d: %s admitted, worst case %s", m.cfg, d, sum, m.WorstCase(d))
+			require.LessOrEqual(t, sum.Cmp(m.WorstCase(d)), 0, "%+v d %d: %s admitted, worst case %s", m.main.cfg, d, sum, m.WorstCase(d))
 		}
 	}
 }
@@ -166,8 +166,8 @@ func mostAdmitted(m *Model, longest int64) []int64 {
 	s := &search{memo: map[string]int64{}}
 	// Phases repeat with the period. Two periods of history lead to every state
 	// that a longer one leads to.
-	reach := map[string]state{"": m.fresh()}
-	for from := int64(0); from < 3*m.cfg.Period; from++ {
+	reach := map[string]state{"": m.main.fresh()}
+	for from := int64(0); from < 3*m.main.cfg.Period; from++ {
 		next := map[string]state{}
 		for _, st := range reach {
 			for d := range most {

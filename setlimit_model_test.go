@@ -1,0 +1,305 @@
+package sluice
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/sluice-go/sluice/internal/oracle"
+	"github.com/stretchr/testify/require"
+)
+
+// A changer drives a limiter, the same limiter swept after every call, and their model
+// through changes of the limit, with calls in between.
+type changer struct {
+	tb     testing.TB
+	rng    *rand.Rand
+	clock  *ManualClock
+	cfg    Config
+	lims   [2]*Limiter // as it is, and swept
+	model  *oracle.Model
+	limits []Limit // that it changes between
+	kept   bool    // what is idle is not swept
+	keys   []string
+	log    []string
+
+	changes, allowed, denied int
+
+	own map[string]bool // keys with a limit of their own
+}
+
+// changeLimits draws limits of few units, or for sliding windows also so many that the
+// counts take two words, over periods that often are the same.
+func changeLimits(rng *rand.Rand, c Config) []Limit {
+	periods := []time.Duration{999, time.Millisecond, time.Second, time.Second, 7 * time.Second, time.Minute, time.Hour, day}
+	period := periods[rng.IntN(len(periods))]
+	var all []Limit
+	for range 3 + rng.IntN(2) {
+		others := []time.Duration{period, period, period, 2 * period, period/3 + 1, 7 * period, period/2 + time.Duration(rng.Int64N(int64(2*period)))}
+		l := Per(1+rng.IntN(12), others[rng.IntN(len(others))])
+		switch {
+		case c.Algorithm <= LeakyBucket && rng.IntN(4) > 0:
+			l.Burst = 1 + rng.IntN(20)
+		case c.Algorithm == SlidingWindow && rng.IntN(3) == 0 && l.Period >= time.Second:
+			l.Rate = 1 + rng.IntN(3_000_000)
+		case rng.IntN(6) == 0:
+			l.Rate = 1 + rng.IntN(100)
+		}
+		all = append(all, l)
+	}
+	return all
+}
+
+// withPenalty draws what denied calls do.
+func withPenalty(rng *rand.Rand, c Config) Config {
+	if c.Algorithm.windowed() && rng.IntN(3) == 0 {
+		c.CountDenied = true
+	}
+	if rng.IntN(3) == 0 {
+		c.BlockFor = c.Limit.Period/3 + time.Duration(rng.IntN(5))
+		c.BlockAfter = rng.IntN(5)
+	}
+	return c
+}
+
+// newChanger begins with any of its limits, or with the largest rate of them.
+func newChanger(tb testing.TB, rng *rand.Rand, variant Config, clock *ManualClock, largest bool) *changer {
+	c := variant
+	for {
+		ch := &changer{tb: tb, rng: rng, clock: clock, keys: []string{"a", "b", "c"}, own: map[string]bool{}}
+		ch.limits = changeLimits(rng, c)
+		if largest {
+			slices.SortFunc(ch.limits, func(a, b Limit) int { return b.Rate - a.Rate })
+		}
+		c.Limit, c.Clock, c.TTL, c.Shards = ch.limits[0], clock, 1, 1+rng.IntN(20)
+		if c = withPenalty(rng, c); c.CountDenied && c.Algorithm == SlidingWindow {
+			// Two windows of denied calls are more than any limit. Where they are put into
+			// one, only as much as the largest limit is sure to be kept.
+			for i := range ch.limits {
+				ch.limits[i].Period = c.Limit.Period
+			}
+		}
+		for _, l := range ch.limits {
+			// A log remembers more than what counts, and a longer period makes it count again
+			// in a key that has not been swept meanwhile.
+			ch.kept = ch.kept || c.Algorithm == SlidingLog && l.Period != c.Limit.Period
+		}
+		if variant.Offset != 0 {
+			least := c.Limit.Period
+			for _, l := range ch.limits {
+				least = min(least, l.Period)
+			}
+			c.Offset = time.Duration(rng.Int64N(int64(least)))
+		}
+		if rng.IntN(4) == 0 {
+			c.Soft = 1 + rng.IntN(5)
+		} else {
+			ch.limits = append(ch.limits, Unlimited, DenyAll)
+		}
+		valid := true
+		for _, l := range ch.limits {
+			c.Limit = l
+			_, err := New(c)
+			valid = valid && err == nil
+		}
+		if !valid {
+			c = variant
+			continue
+		}
+		c.Limit = ch.limits[0]
+		if ch.kept {
+			c.TTL = math.MaxInt64
+		}
+		ch.cfg, ch.model = c, oracle.New(oracleConfig(c))
+		ch.lims[0] = mustNew(tb, c)
+		ch.lims[1] = mustNew(tb, c)
+		return ch
+	}
+}
+
+func (ch *changer) now() int64 { return ch.clock.Now() }
+
+func (ch *changer) note(format string, args ...any) {
+	ch.log = append(ch.log, fmt.Sprintf("at %d: ", ch.now())+fmt.Sprintf(format, args...))
+}
+
+func (ch *changer) tail() string {
+	s := fmt.Sprintf("%s %+v\n", variantName(ch.cfg), ch.cfg)
+	for _, line := range ch.log[max(0, len(ch.log)-25):] {
+		s += line + "\n"
+	}
+	return s
+}
+
+// soft makes of a model's decision what Config.Soft does.
+func (ch *changer) soft(o oracle.Decision, cost int) Decision {
+	d := fromOracle(o)
+	if n := ch.cfg.Soft; n > 0 {
+		after := d.Remaining
+		if cost == 0 {
+			after--
+		}
+		d.OverSoft = d.Allowed && after < n
+		d.Limit, d.Remaining = d.Limit-n, max(0, d.Remaining-n)
+	}
+	return d
+}
+
+func (ch *changer) equal(want, got Decision, what string) {
+	if want != got {
+		require.Equal(ch.tb, want, got, "%s\n%s", what, ch.tail())
+	}
+}
+
+// look compares what a Peek for each key sees.
+func (ch *changer) look(what string) {
+	for _, key := range ch.keys {
+		for _, cost := range []int{0, 1 + ch.rng.IntN(20)} {
+			want := ch.soft(ch.model.Peek(key, ch.now(), int64(cost)), cost)
+			ch.equal(want, ch.lims[0].Peek(key, cost), "Peek of "+key+" "+what)
+			ch.equal(want, ch.lims[1].Peek(key, cost), "Peek of "+key+" after a sweep "+what)
+		}
+	}
+	ch.sweep()
+}
+
+func (ch *changer) sweep() {
+	if !ch.kept {
+		ch.lims[1].Sweep()
+	}
+}
+
+// both does something to both limiters.
+func (ch *changer) both(f func(*Limiter)) {
+	f(ch.lims[0])
+	f(ch.lims[1])
+}
+
+func (ch *changer) draw() Limit { return ch.limits[ch.rng.IntN(len(ch.limits))] }
+
+// with is the config under another limit.
+func (ch *changer) with(l Limit) oracle.Config {
+	c := ch.cfg
+	c.Limit = l
+	return oracleConfig(c)
+}
+
+func (ch *changer) setLimit() {
+	l := ch.draw()
+	ch.note("SetLimit %v", l)
+	ch.both(func(lim *Limiter) {
+		require.NoError(ch.tb, lim.SetLimit(l))
+		require.Equal(ch.tb, l, lim.Config().Limit)
+	})
+	ch.model.SetLimit(ch.now(), ch.with(l))
+	ch.changes++
+	ch.look("after SetLimit")
+}
+
+// cost draws one for key, which may have a larger or smaller limit than others.
+func (ch *changer) cost(key string) int {
+	l := ch.lims[0]
+	b := int(l.policyOf(0).burst)
+	if ch.rng.IntN(3) > 0 {
+		b = int(l.owner(l.Key(key).id).policyOf(0).burst)
+	}
+	costs := []int{1, 1, 1, 2, 3, b, b, b / 2, b - 1, b + 1, 0, -1, math.MaxInt, 1 + ch.rng.IntN(20), 1 + ch.rng.IntN(max(1, b))}
+	return costs[ch.rng.IntN(len(costs))]
+}
+
+func (ch *changer) take(key string) {
+	cost := ch.cost(key)
+	if left := ch.lims[0].Peek(key, 0).Remaining; ch.rng.IntN(4) == 0 {
+		cost = left + ch.rng.IntN(2) // the edge
+	}
+	want := ch.soft(ch.model.Take(key, ch.now(), int64(cost)), cost)
+	ch.note("Take %s %d: %+v", key, cost, want)
+	ch.equal(want, ch.lims[0].Take(key, cost), "Take")
+	ch.equal(want, ch.lims[1].Take(key, cost), "Take after a sweep")
+	if want.Allowed {
+		ch.allowed++
+	} else {
+		ch.denied++
+	}
+}
+
+// other does to key what is no decision.
+func (ch *changer) other(key string) {
+	switch ch.rng.IntN(8) {
+	case 0, 1, 2, 3:
+		cost := ch.cost(key)
+		ch.note("Refund %s %d", key, cost)
+		ch.model.Refund(key, ch.now(), int64(cost))
+		ch.both(func(l *Limiter) { l.Refund(key, cost) })
+	case 4:
+		ch.note("Reset %s", key)
+		ch.model.Reset(key)
+		ch.both(func(l *Limiter) { l.Reset(key) })
+	case 5:
+		d := 1 + time.Duration(ch.rng.Int64N(int64(2*ch.cfg.Limit.Period)))
+		want := ch.model.Block(key, ch.now(), int64(d))
+		ch.note("Block %s for %d", key, d)
+		ch.both(func(l *Limiter) { require.Equal(ch.tb, want, l.Block(key, d), ch.tail()) })
+	case 6:
+		ch.note("Unblock %s", key)
+		ch.model.Unblock(key)
+		ch.both(func(l *Limiter) { l.Unblock(key) })
+	}
+}
+
+// advance moves on, often to just before or at a moment at which something changes.
+func (ch *changer) advance() {
+	l := ch.limits[ch.rng.IntN(3)] // none without periods
+	period := int64(l.Period)
+	edge := period - (ch.now()-int64(ch.cfg.Offset))%period
+	key := ch.keys[ch.rng.IntN(len(ch.keys))]
+	d := ch.lims[0].Peek(key, 1+ch.rng.IntN(5))
+	gaps := []int64{
+		0, 0, 0, 1, int64(l.interval()), int64(l.interval()) - 1, edge, edge - 1, period, period - 1,
+		period / 3, ch.rng.Int64N(period), ch.rng.Int64N(2*period + 1), int64(d.RetryAfter), int64(d.RetryAfter) - 1, int64(d.ResetAfter), int64(d.ResetAfter) - 1,
+	}
+	if gap := gaps[ch.rng.IntN(len(gaps))]; gap > 0 && gap < int64(400*day) {
+		ch.clock.Advance(time.Duration(gap))
+	}
+}
+
+func (ch *changer) step() {
+	if ch.now() < start.UnixNano()+int64(20*365*day) {
+		ch.advance()
+	}
+	key := ch.keys[ch.rng.IntN(len(ch.keys))]
+	switch ch.rng.IntN(8) {
+	case 0:
+		ch.setLimit()
+	case 1:
+		ch.other(key)
+	default:
+		ch.take(key)
+	}
+	ch.sweep()
+}
+
+// TestModel_SetLimitIsExact compares every decision before and after changes of the
+// limit with the models, and with a limiter that is swept after every call.
+func TestModel_SetLimitIsExact(t *testing.T) {
+	for _, variant := range variants {
+		t.Run("variant="+variantName(variant), func(t *testing.T) {
+			t.Parallel()
+			rng := newRand(t)
+			changes, allowed, denied := 0, 0, 0
+			for range max(10, modelOps()/8000) {
+				ch := newChanger(t, rng, variant, NewManualClock(start), false)
+				for range 120 {
+					ch.step()
+				}
+				changes, allowed, denied = changes+ch.changes, allowed+ch.allowed, denied+ch.denied
+			}
+			require.Greater(t, allowed, denied/10, "the traces must reach both")
+			require.Greater(t, denied, allowed/10, "the traces must reach both")
+			require.Greater(t, changes, 10)
+		})
+	}
+}
