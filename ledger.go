@@ -131,6 +131,9 @@ func (lg *ledger) adopt(id uint64, from, to *policy, now int64) {
 	}
 	before, _ := old.slots()
 	after, _ := next.slots()
+	if *before == *after {
+		return // ticks are the same, and what is missing before slots need not stay charged
+	}
 	last := uint64(0)
 	for _, r := range lg.lists[id] {
 		r.end = after.adopt(before, r.end, now)
