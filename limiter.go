@@ -377,7 +377,7 @@ func (l *Limiter) deny(id uint64, name string, cost int) bool {
 
 // amend turns the decision on the enforced limit into what Soft and Shadow make of it.
 func (l *Limiter) amend(d *Decision, cost int) {
-	if l.soft > 0 {
+	if l.soft > 0 && 0 < d.Limit && d.Limit < math.MaxInt { // not beyond Unlimited and DenyAll
 		after := d.Remaining
 		if cost == 0 {
 			after-- // the decision is on one unit, which has not been charged

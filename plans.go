@@ -12,7 +12,7 @@ import (
 // which decide and sweep as any limiter does but are never full. The key's limiter is its
 // owner. The tables of no other limiter hold the key, so that decisions on keys without a
 // limit of their own cost nothing more: who does not find the key and wants to insert it
-// learns, under the lock of the shard, that it is elsewhere.
+// learns that it is elsewhere; for certain, under the lock of the shard.
 //
 //	SetKeyLimit:  locks the key's shard; takes the key out of its table
 //	decision:     does not find the key; waits for the lock

@@ -215,7 +215,7 @@ func TestBlock_UnderDenyAllAndUnlimited(t *testing.T) {
 func TestSetKeyLimit_LeavesNoEmptyPlan(t *testing.T) {
 	l, _ := newFrozen(t, Config{Limit: PerSecond(10), Soft: 3})
 	var target *ConfigError
-	for _, bad := range []Limit{{Rate: 1}, {Rate: -1, Period: 1}, Unlimited, PerSecond(2).WithBurst(math.MaxInt)} {
+	for _, bad := range []Limit{{Rate: 1}, {Rate: -1, Period: 1}, Unlimited.WithBurst(1), PerSecond(2).WithBurst(math.MaxInt)} {
 		require.ErrorAs(t, l.SetKeyLimit("k", bad), &target)
 		require.ErrorAs(t, l.Key("k").SetLimit(bad), &target)
 		require.ErrorAs(t, l.SetLimit(bad), &target)

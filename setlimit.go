@@ -1,6 +1,7 @@
 package sluice
 
 import (
+	"math"
 	"slices"
 	"sync/atomic"
 )
@@ -59,6 +60,9 @@ func (l *Limiter) adoptShard(i int, p *policy) {
 
 // policyFor returns the policy of c, which is that of a limiter but for the limit.
 func policyFor(c Config, from *policy) (*policy, error) {
+	if c.Limit.Rate == 0 || c.Limit.Rate == math.MaxInt {
+		c.Soft = 0 // there is nothing beyond it
+	}
 	if _, err := c.withDefaults(); err != nil {
 		return nil, err
 	}

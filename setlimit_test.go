@@ -1,6 +1,7 @@
 package sluice
 
 import (
+	"math"
 	"testing"
 	"time"
 
@@ -80,4 +81,20 @@ func TestSetKeyLimit_KeepsWhatHasBeenSpent(t *testing.T) {
 		l.Reset("vip")
 		require.Equal(t, 5000, l.Peek("vip", 0).Remaining)
 	})
+}
+
+// TestSetKeyLimit_ExemptsAKeyBesideSoft: Unlimited and DenyAll have nothing beyond them.
+func TestSetKeyLimit_ExemptsAKeyBesideSoft(t *testing.T) {
+	l, _ := newFrozen(t, Config{Limit: PerMinute(60), Soft: 10})
+	require.True(t, l.AllowN("k", 65))
+	require.NoError(t, l.SetKeyLimit("k", Unlimited))
+	require.Equal(t, Decision{Allowed: true, Limit: math.MaxInt, Remaining: math.MaxInt}, l.Take("k", 1))
+	require.NoError(t, l.SetKeyLimit("k", DenyAll))
+	require.Equal(t, Decision{RetryAfter: Never}, l.Take("k", 1))
+	require.NoError(t, l.SetLimit(Unlimited))
+	l.ClearKeyLimit("k")
+	require.NoError(t, l.SetLimit(PerMinute(60)))
+	d := l.Take("k", 1)
+	require.True(t, d.OverSoft)
+	require.Equal(t, 60, d.Limit)
 }

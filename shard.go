@@ -170,6 +170,9 @@ func (st *store) charge(p *policy, id uint64, now int64, cost int) (uint64, *pol
 		}
 		e := t.lookup(id)
 		if e == nil {
+			if !st.owns(id) {
+				return 0, p, elsewhere // without waiting for the lock to say so
+			}
 			word, out := st.insert(s, p, id, now, cost, nil)
 			if out != retrying {
 				return word, p, out

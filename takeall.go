@@ -308,6 +308,9 @@ func (c *claim) settle(all bool) {
 		t.count(c.id>>c.lim.shift, c.outcome())
 	}
 	charges := all && c.Allowed && c.cost > 0
+	if !c.edge {
+		c.Limit = int(c.policy.burst)
+	}
 	p, unit := c.policy, max(c.cost, 1)
 	switch {
 	case c.edge:

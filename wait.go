@@ -171,12 +171,16 @@ func (p *policy) attempt(word uint64, tail []atomic.Uint64, now int64, cost int)
 	return word, wait, nil
 }
 
+// maxNap is how long a Wait leaves a clock alone, in the end, that stands still. Not tuned.
+const maxNap = time.Millisecond
+
 // sleepUntil returns when the limiter's clock has reached at.
 func (l *Limiter) sleepUntil(ctx context.Context, at uint64) error {
 	if clock, ok := l.clock.(*ManualClock); ok {
 		return clock.sleepUntil(ctx, at)
 	}
-	timer := time.NewTimer(until(at, max(l.clock.Now(), 0)))
+	last, nap := max(l.clock.Now(), 0), time.Duration(1)
+	timer := time.NewTimer(until(at, last))
 	defer timer.Stop()
 	for {
 		select {
@@ -184,11 +188,14 @@ func (l *Limiter) sleepUntil(ctx context.Context, at uint64) error {
 			return ctx.Err()
 		case <-timer.C:
 		}
-		// A clock of the user's may be slower than real time.
-		left := until(at, max(l.clock.Now(), 0))
+		now := max(l.clock.Now(), 0)
+		left := until(at, now)
 		if left <= 0 || l.timed {
 			return nil
 		}
-		timer.Reset(left)
+		if nap = min(2*nap, maxNap); now != last { // a clock of the user's can be slow
+			last, nap = now, 1
+		}
+		timer.Reset(max(left, nap))
 	}
 }

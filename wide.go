@@ -130,6 +130,9 @@ func (st *store) chargeWide(p *policy, id uint64, now int64, cost int, d *Decisi
 		}
 		i, found := t.find(id)
 		if !found {
+			if !st.owns(id) {
+				return p, elsewhere
+			}
 			if _, out := st.insert(s, p, id, now, cost, d); out != retrying {
 				return p, out
 			}
