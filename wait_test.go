@@ -5,11 +5,13 @@ import (
 	"math"
 	"runtime"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
 
@@ -38,16 +40,21 @@ func TestWait_InOrderOfArrival(t *testing.T) {
 			}
 			l := mustNew(t, Config{Algorithm: a, Limit: PerSecond(10).WithBurst(burst)})
 			begin := time.Now()
+			var mu sync.Mutex
 			var done []int
 			var at []time.Duration
 			for i := range 5 {
 				go func() {
-					require.NoError(t, l.Wait(t.Context(), "k", 1+i%2))
+					assert.NoError(t, l.Wait(t.Context(), "k", 1+i%2))
+					mu.Lock()
+					defer mu.Unlock()
 					done, at = append(done, i), append(at, time.Since(begin)/(sec/10))
 				}()
 				synctest.Wait()
 			}
 			time.Sleep(5 * sec)
+			mu.Lock()
+			defer mu.Unlock()
 			require.Equal(t, []int{0, 1, 2, 3, 4}, done)
 			require.Equal(t, want, at, "%v", a)
 			require.Zero(t, openReservations(l))
@@ -128,17 +135,17 @@ func TestWait_CancelledLeavesNothing(t *testing.T) {
 					before = l.Peek("k", 0)
 				}
 				ctx, cancel := context.WithCancel(t.Context())
-				failed := 0
+				var failed atomic.Int64
 				for range 5 {
 					go func() {
-						require.ErrorIs(t, l.Wait(ctx, "k", 3), context.Canceled)
-						failed++
+						assert.ErrorIs(t, l.Wait(ctx, "k", 3), context.Canceled)
+						failed.Add(1)
 					}()
 				}
 				synctest.Wait()
 				cancel()
 				synctest.Wait()
-				require.Equal(t, 5, failed)
+				require.Equal(t, int64(5), failed.Load())
 				require.Equal(t, before, l.Peek("k", 0))
 				require.Zero(t, openReservations(l))
 				require.Empty(t, clock.sleepers)
@@ -160,10 +167,13 @@ func TestWait_CancelledAmongOthers(t *testing.T) {
 				require.NoError(t, l.SetLimit(PerSecond(1).WithBurst(9)))
 			}
 			require.True(t, l.AllowN("k", spent))
+			var mu sync.Mutex
 			var at []time.Duration
 			call := func(ctx context.Context) {
 				go func() {
 					if l.Wait(ctx, "k", 1) == nil {
+						mu.Lock()
+						defer mu.Unlock()
 						at = append(at, time.Since(begin))
 					}
 				}()
@@ -181,6 +191,8 @@ func TestWait_CancelledAmongOthers(t *testing.T) {
 			}
 			call(t.Context())
 			time.Sleep(10 * sec)
+			mu.Lock()
+			defer mu.Unlock()
 			require.Equal(t, []time.Duration{2 * sec, 3 * sec, last}, at, "%v", a)
 		})
 	}
