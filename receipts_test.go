@@ -300,6 +300,7 @@ func TestSettle_DebtIsBounded(t *testing.T) {
 		r.Cancel()
 		require.Equal(t, 4500*ms, k.Peek(0).ResetAfter, "only the first counts")
 		clock.Advance(10 * sec)
+		require.NoError(t, l.SetLimit(PerDay(10))) // so that 2^31 units, too, are more than time
 		for range 3 {
 			mustReserve(t, k, 1).Settle(math.MaxInt)
 			require.False(t, k.Peek(1).Allowed)
