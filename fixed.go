@@ -62,10 +62,7 @@ func (a *fixedWindow) charge(word uint64, now int64, cost int) (uint64, bool) {
 func (a *fixedWindow) adopt(from *policy, e entry, _ []atomic.Uint64, now int64) uint64 {
 	old := from.alg.(*fixedWindow)
 	number, count := old.roll(e.word, now)
-	if !a.same(&old.window) {
-		number, _ = a.at(old.newest(number, now))
-	}
-	return min(number, a.last)<<a.bits | min(count, 1<<a.bits-1)
+	return a.carry(&old.window, number, now)<<a.bits | min(count, 1<<a.bits-1)
 }
 
 func (a *fixedWindow) countDenied(word uint64, _ []atomic.Uint64, now int64, cost int) uint64 {

@@ -64,7 +64,7 @@ func (p *policy) punish(c Config) {
 	}
 	if c.BlockAfter > 1 {
 		p.strikes = &strikes{
-			inner: policy{alg: p.alg, wide: p.wide, penalty: penalty{counts: p.counts}},
+			inner: policy{alg: p.alg, wide: p.wide, limit: p.limit, burst: p.burst, penalty: penalty{counts: p.counts}},
 			after: uint64(c.BlockAfter),
 			bits:  bits.Len(uint(c.BlockAfter - 1)),
 		}

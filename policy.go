@@ -142,6 +142,15 @@ func (p *policy) judge(word uint64, tail []atomic.Uint64, now int64, cost int, c
 	return allowed, remaining, retry, reset
 }
 
+// commit returns the word after a charge that is admitted. A wide word is locked.
+func (p *policy) commit(word uint64, tail []atomic.Uint64, now int64, cost int) uint64 {
+	if p.wide != nil {
+		return p.wide.commit(word, tail, now, cost)
+	}
+	next, _ := p.alg.charge(word, now, cost)
+	return next
+}
+
 // describe describes the call that left the key with word, of a one-word algorithm.
 func (p *policy) describe(word uint64, now int64, cost int, allowed bool) (remaining int, retry, reset time.Duration) {
 	if word >= reserved {

@@ -161,7 +161,7 @@ func (p *policy) withBucketWord(word uint64, tail []atomic.Uint64, next uint64) 
 		return next
 	}
 	tail[0].Store(next)
-	return p.strikes.nextVersion(word) | word&(1<<p.strikes.bits-1)
+	return p.strikes.nextVersion(word) | p.strikes.row(word)
 }
 
 var errStartOver = errors.New("start over")
@@ -249,7 +249,7 @@ func (r *Reservation) charge(p *policy, word uint64, tail []atomic.Uint64, now i
 	}
 	next := p.withBucketWord(word, tail, b.pack(r.end, t))
 	if p.strikes != nil {
-		next = next >> p.strikes.bits << p.strikes.bits // an admission ends the row
+		next -= p.strikes.row(next) // an admission ends the row
 	}
 	return next, nil
 }

@@ -112,11 +112,10 @@ func (a *slidingWindow) adopt(from *policy, e entry, now int64) counts {
 	}
 	if !a.same(&old.window) {
 		rolled, elapsed := old.roll(c, now)
-		number, _ := a.at(old.newest(rolled.number, now))
-		c = counts{number: number, cur: old.used(rolled, elapsed)}
+		c = counts{number: rolled.number, cur: old.used(rolled, elapsed)}
 	}
 	most := uint64(1)<<a.bits - 1
-	return counts{min(c.number, a.last), min(c.cur, most), min(c.prev, most)}
+	return counts{a.carry(&old.window, c.number, now), min(c.cur, most), min(c.prev, most)}
 }
 
 // refund takes cost from this window first, and then from the one before.

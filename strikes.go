@@ -37,6 +37,10 @@ func (s *strikes) tailLen() int {
 	return 1
 }
 
+// row returns the denials in a row.
+func (s *strikes) row(word uint64) uint64 { return word & (1<<s.bits - 1) }
+
+// nextVersion returns word with the version raised by one and no denials.
 func (s *strikes) nextVersion(word uint64) uint64 {
 	version := word>>s.bits + 1
 	if version == 1<<(wideBits-s.bits)-1 {
@@ -64,12 +68,7 @@ func (s *strikes) commit(word uint64, tail []atomic.Uint64, now int64, cost int)
 	if word != 0 {
 		inner = tail[0].Load()
 	}
-	if s.inner.wide != nil {
-		inner = s.inner.wide.commit(inner, tail[1:], now, cost)
-	} else {
-		inner, _ = s.inner.alg.charge(inner, now, cost)
-	}
-	tail[0].Store(inner)
+	tail[0].Store(s.inner.commit(inner, tail[1:], now, cost))
 	return s.nextVersion(word)
 }
 
@@ -78,7 +77,7 @@ func (s *strikes) strike(word uint64, tail []atomic.Uint64, now int64, cost int)
 	if s.inner.counts != nil {
 		tail[0].Store(s.inner.counts.countDenied(tail[0].Load(), tail[1:], now, cost))
 	}
-	row := word&(1<<s.bits-1) + 1
+	row := s.row(word) + 1
 	if row == s.after {
 		return s.nextVersion(word), true
 	}
@@ -86,13 +85,8 @@ func (s *strikes) strike(word uint64, tail []atomic.Uint64, now int64, cost int)
 }
 
 func (s *strikes) refund(word uint64, tail []atomic.Uint64, now int64, cost int) uint64 {
-	row := word & (1<<s.bits - 1)
-	if s.inner.wide != nil {
-		tail[0].Store(s.inner.wide.refund(tail[0].Load(), tail[1:], now, cost))
-	} else {
-		tail[0].Store(s.inner.alg.refund(tail[0].Load(), now, cost))
-	}
-	return s.nextVersion(word) | row
+	tail[0].Store(s.inner.refund(tail[0].Load(), tail[1:], now, cost))
+	return s.nextVersion(word) | s.row(word)
 }
 
 func (s *strikes) reset(word uint64, tail []atomic.Uint64) uint64 {
@@ -112,15 +106,10 @@ func (s *strikes) rank(word uint64, tail []atomic.Uint64, now int64) uint64 {
 
 func (s *strikes) adopt(from *policy, e entry, tail []atomic.Uint64, now int64) uint64 {
 	old := from.wide.(*strikes)
-	row := min(e.word&(1<<old.bits-1), s.after-1)
+	row := min(old.row(e.word), s.after-1)
 	word, rest := old.state(e.word, e.tail)
 	tail[0].Store(s.inner.adopt(&old.inner, entry{word, rest}, tail[1:], now))
 	return s.nextVersion(0) | row
 }
 
-func (s *strikes) worstCase(d int64) uint64 {
-	if s.inner.wide != nil {
-		return s.inner.wide.worstCase(d)
-	}
-	return s.inner.alg.worstCase(d)
-}
+func (s *strikes) worstCase(d int64) uint64 { return s.inner.worstCase(d) }

@@ -69,10 +69,7 @@ func (a *tokenInterval) roll(word uint64, now int64) (number, spent uint64) {
 func (a *tokenInterval) adopt(from *policy, e entry, _ []atomic.Uint64, now int64) uint64 {
 	old := from.alg.(*tokenInterval)
 	number, spent := old.roll(e.word, now)
-	if !a.same(&old.window) {
-		number, _ = a.at(old.newest(number, now))
-	}
-	return min(number, a.last)<<a.bits | min(spent, 1<<a.bits-1)
+	return a.carry(&old.window, number, now)<<a.bits | min(spent, 1<<a.bits-1)
 }
 
 // after returns the first nanosecond at which at least tokens > 0 have come back since

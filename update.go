@@ -56,15 +56,10 @@ func (t *table) update(i uint64, f func(p *policy, word uint64, tail []atomic.Ui
 // reset makes id fresh. The key stays in its table, where the next sweep finds it
 // idle.
 func (l *Limiter) reset(id uint64) {
-	l.forgetting(id, func() { l.update(id, (*policy).reset) })
-}
-
-// forgetting calls f, which forgets what id has been charged.
-func (l *Limiter) forgetting(id uint64, f func()) {
 	lg := l.ledger(id)
 	lg.mu.Lock()
 	defer lg.mu.Unlock()
-	f()
+	l.update(id, (*policy).reset)
 	lg.forget(id)
 }
 

@@ -111,8 +111,8 @@ func (l *Limiter) attempt(id uint64, now int64, cost int) (wait time.Duration, e
 			wait, err = o.attemptHere(p, id, now, cost)
 		}
 	}
-	if err == nil && wait == 0 && cost > 0 && l.tally != nil {
-		l.tally.count(id>>l.shift, admitted)
+	if err == nil && wait == 0 {
+		l.admit(id, cost)
 	}
 	return wait, err
 }
@@ -160,11 +160,8 @@ func (p *policy) attempt(word uint64, tail []atomic.Uint64, now int64, cost int)
 	switch {
 	case ok && cost == 0:
 		return word, 0, nil
-	case ok && p.wide != nil:
-		return p.wide.commit(word, tail, now, cost), 0, nil
 	case ok:
-		next, _ = p.alg.charge(word, now, cost)
-		return next, 0, nil
+		return p.commit(word, tail, now, cost), 0, nil
 	case b != nil:
 		return word, 0, errHasSlots
 	}

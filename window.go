@@ -66,9 +66,14 @@ func (w *window) at(now int64) (number, elapsed uint64) {
 	return number, t - number*w.period
 }
 
-// newest returns now, or if that is later, the start of the window with the number.
-func (w *window) newest(number uint64, now int64) int64 {
-	return max(now, int64(min(w.start(number), math.MaxInt64)))
+// carry returns the number of the window that goes on at now with a key of the old windows:
+// its own if the windows are the same, else that of now, or of the start of its own if that
+// is later.
+func (w *window) carry(old *window, number uint64, now int64) uint64 {
+	if !w.same(old) {
+		number, _ = w.at(max(now, int64(min(old.start(number), math.MaxInt64))))
+	}
+	return min(number, w.last)
 }
 
 // same reports whether the windows are those of v.
