@@ -1,4 +1,4 @@
-.PHONY: test short race bench peers guard fuzz check
+.PHONY: test short race bench peers guard fuzz tidy check
 
 test: ## all tests of all modules
 	go test work
@@ -20,6 +20,9 @@ guard: ## fails if a fast path has been lost
 
 fuzz: ## one minute of comparing with the models
 	go test -run '^$$' -fuzz '^FuzzDecisions$$' -fuzztime 60s .
+
+tidy: ## go mod tidy for every module: the tree's own versions are not released yet
+	.ci/release tidy
 
 check: ## all that the gate runs
 	.ci/run

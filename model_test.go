@@ -40,6 +40,7 @@ func oracleConfig(c Config) oracle.Config {
 		Grid:      true,
 
 		BlockFor:    int64(c.BlockFor),
+		BlockAfter:  int64(c.BlockAfter),
 		CountDenied: c.CountDenied,
 	}
 }

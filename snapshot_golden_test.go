@@ -21,7 +21,10 @@ var writeSnapshots = flag.Bool("write-snapshots", false, "write testdata/snapsho
 func snapshotConfigs() map[string]Config {
 	configs := map[string]Config{}
 	for name, c := range everyLayout {
-		configs[name] = small(c)
+		c = small(c)
+		configs[name] = c
+		c.BlockFor, c.BlockAfter = time.Hour, 3
+		configs[name+"-block-after"] = c
 	}
 	return configs
 }

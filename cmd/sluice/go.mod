@@ -20,5 +20,3 @@ require (
 	github.com/tidwall/pretty v1.2.0 // indirect
 	gopkg.in/yaml.v3 v3.0.1 // indirect
 )
-
-replace github.com/sluice-go/sluice => ../../

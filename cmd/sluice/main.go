@@ -56,6 +56,8 @@ func newRoot() *cobra.Command {
 		SilenceUsage:       true,
 		DisableSuggestions: true, // they take more than one line
 	}
-	root.AddCommand(newReplay())
+	root.Version = versionLine(buildInfo())
+	root.SetVersionTemplate("{{.Version}}\n")
+	root.AddCommand(newReplay(), newVersion(root.Version))
 	return root
 }

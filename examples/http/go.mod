@@ -15,5 +15,3 @@ require (
 	github.com/puzpuzpuz/xsync/v3 v3.5.1 // indirect
 	gopkg.in/yaml.v3 v3.0.1 // indirect
 )
-
-replace github.com/sluice-go/sluice => ../..

@@ -1,0 +1,51 @@
+package main
+
+import (
+	"bytes"
+	"runtime"
+	"runtime/debug"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+)
+
+func TestVersion_BothSpellings(t *testing.T) {
+	want := versionLine(buildInfo()) + "\n"
+	for _, arg := range []string{"version", "--version"} {
+		code, stdout, stderr := execute(nil, arg)
+		assert.Equal(t, exitOK, code, arg)
+		assert.Equal(t, want, stdout, arg)
+		assert.Empty(t, stderr, arg)
+	}
+}
+
+func TestVersion_Refuses(t *testing.T) {
+	code, stdout, stderr := execute(nil, "version", "7")
+	assert.Equal(t, exitUsage, code)
+	assert.Empty(t, stdout)
+	assert.NotEmpty(t, stderr)
+}
+
+func TestVersion_UnwritableOutput(t *testing.T) {
+	var stderr bytes.Buffer
+	code := run([]string{"version"}, nil, fullDisk{}, &stderr)
+	assert.Equal(t, exitFailed, code)
+	assert.Equal(t, "sluice version: writing the version: no space left on device\n", stderr.String())
+}
+
+func TestVersion_Line(t *testing.T) {
+	built := ", " + runtime.Version() + " " + runtime.GOOS + "/" + runtime.GOARCH
+	commit := debug.BuildSetting{Key: "vcs.revision", Value: "0123456789abcdef0123456789abcdef01234567"}
+	changed := debug.BuildSetting{Key: "vcs.modified", Value: "true"}
+	clean := debug.BuildSetting{Key: "vcs.modified", Value: "false"}
+	for want, info := range map[string]debug.BuildInfo{
+		"sluice (devel)" + built: {},
+		"sluice v1.2.3" + built:  {Main: debug.Module{Version: "v1.2.3"}},
+		"sluice v1.2.3, commit 0123456789ab" + built: {
+			Main: debug.Module{Version: "v1.2.3"}, Settings: []debug.BuildSetting{commit, clean}},
+		"sluice (devel), commit 0123456789ab and changes" + built: {
+			Settings: []debug.BuildSetting{commit, changed}},
+	} {
+		assert.Equal(t, want, versionLine(info))
+	}
+}
