@@ -83,17 +83,16 @@ type Config struct {
 	// take longer to become fresh by itself is blocked for as long as that. 0 does not
 	// block. Calls with a cost that is denied whatever the key's state do not block, nor do
 	// Peek, Wait and Reserve. A charge of a TakeAll blocks its key if it was denied itself.
+	//
+	// To block a key after n failures, give it a limit of n in BlockFor, charge every
+	// attempt, and Reset the key when one succeeds: see the example of Block.
 	BlockFor time.Duration
-
-	// BlockAfter is how many denials in a row, with no admitted call between them, it
-	// takes for BlockFor, at most 1,048,576. 0 and 1 block at the first. More than one
-	// takes 12 bytes a slot for the count, and Allow is then as slow as Take.
-	BlockAfter int
 
 	// CountDenied makes denied calls count under the window algorithms, up to the limit, so
 	// that a client that goes on hammering stays limited. Under SlidingLog that means that
 	// nothing is admitted before the client has kept to the limit for a period; under the
-	// others, that a window it has hammered in is a full one.
+	// others, that a window it has hammered in is a full one. Beside BlockFor it changes
+	// nothing: a denied call blocks its key, which is fresh afterwards.
 	CountDenied bool
 
 	// TopDenied is how many keys Limiter.TopDenied can list, at most 65,536. 0 means
@@ -272,7 +271,6 @@ const (
 	defaultTTL     = 10 * time.Second
 	maxShards      = 1 << 16
 	maxTopDenied   = 1 << 16
-	maxBlockAfter  = 1 << 20
 )
 
 // withDefaults returns c with every zero field but Limit and Shards replaced by
@@ -302,10 +300,6 @@ func (c Config) withDefaults() (Config, *ConfigError) {
 		return c, configErrorf("Shards", "%d is too many; want 0 for a default, or 1 to %d", c.Shards, maxShards)
 	case c.BlockFor < 0:
 		return c, configErrorf("BlockFor", "%v is negative; want 0 for no blocks, or a positive duration", c.BlockFor)
-	case c.BlockAfter < 0 || c.BlockAfter > maxBlockAfter:
-		return c, configErrorf("BlockAfter", "%d is not a number of denials; want 0 to %d", c.BlockAfter, maxBlockAfter)
-	case c.BlockAfter > 0 && c.BlockFor == 0:
-		return c, configErrorf("BlockAfter", "%d with a BlockFor of 0, which does not block; want 0, or a BlockFor", c.BlockAfter)
 	case c.CountDenied && !c.Algorithm.windowed():
 		return c, configErrorf("CountDenied", "true with %v, which counts what is admitted; want false, or %v, %v or %v",
 			c.Algorithm, SlidingWindow, SlidingLog, FixedWindow)

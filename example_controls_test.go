@@ -180,30 +180,44 @@ func ExampleLimiter_SetKeyLimit() {
 	// false <nil>
 }
 
-// Who is denied three times in a row is blocked for a quarter of an hour, whatever would
-// have come back meanwhile. Operators can block and unblock by hand.
+// Ann has three attempts to log in, and the fourth locks her out for a quarter of an hour:
+// every attempt is charged, and one that succeeds starts her over. The limit and the block
+// are of the same time, since a block lasts at least until the key would be fresh by itself.
+// Operators can block and unblock by hand.
 func ExampleLimiter_Block() {
 	clock := sluice.NewManualClock(time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC))
 	logins := sluice.Must(sluice.New(sluice.Config{
-		Limit:      sluice.PerMinute(2),
-		BlockFor:   15 * time.Minute,
-		BlockAfter: 3,
-		Clock:      clock,
+		Limit:    sluice.Per(3, 15*time.Minute),
+		BlockFor: 15 * time.Minute,
+		Clock:    clock,
 	}))
-	for range 6 {
-		d := logins.Take("ann", 1)
-		fmt.Println(d.Allowed, d.RetryAfter)
+	login := func(user, password string) string {
+		if d := logins.Take(user, 1); !d.Allowed {
+			return fmt.Sprint("locked out for ", d.RetryAfter)
+		}
+		if password != "correct" {
+			return "wrong password"
+		}
+		logins.Reset(user)
+		return "welcome"
 	}
+	for _, password := range []string{"a", "b", "correct", "c", "d", "e", "correct"} {
+		fmt.Println(login("ann", password))
+	}
+	clock.Advance(5 * time.Minute)
+	fmt.Println(login("ann", "correct"))
 	logins.Unblock("ann") // she has called
-	fmt.Println(logins.Allow("ann"))
+	fmt.Println(login("ann", "correct"))
 	fmt.Println(logins.Block("mallory", 24*time.Hour), logins.Peek("mallory", 1).RetryAfter)
 	// Output:
-	// true 0s
-	// true 0s
-	// false 30s
-	// false 30s
-	// false 15m0s
-	// false 15m0s
-	// true
+	// wrong password
+	// wrong password
+	// welcome
+	// wrong password
+	// wrong password
+	// wrong password
+	// locked out for 15m0s
+	// locked out for 10m0s
+	// welcome
 	// true 24h0m0s
 }

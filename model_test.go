@@ -40,7 +40,6 @@ func oracleConfig(c Config) oracle.Config {
 		Grid:      true,
 
 		BlockFor:    int64(c.BlockFor),
-		BlockAfter:  int64(c.BlockAfter),
 		CountDenied: c.CountDenied,
 	}
 }

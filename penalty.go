@@ -2,7 +2,6 @@ package sluice
 
 import (
 	"math"
-	"math/bits"
 	"sync/atomic"
 	"time"
 )
@@ -29,8 +28,7 @@ import (
 type penalty struct {
 	denies   bool          // a denied call changes its key
 	blockFor int64         // ns, or 0
-	strikes  *strikes      // the wide algorithm, if it takes several denials for a block
-	counts   denialCounter // if denied calls count
+	counts   denialCounter // nil unless denied calls count
 }
 
 // A denialCounter is an algorithm that can count denied calls: word, which is not
@@ -61,14 +59,6 @@ func (p *policy) punish(c Config) {
 		} else {
 			p.counts, _ = p.alg.(denialCounter)
 		}
-	}
-	if c.BlockAfter > 1 {
-		p.strikes = &strikes{
-			inner: policy{alg: p.alg, wide: p.wide, limit: p.limit, burst: p.burst, penalty: penalty{counts: p.counts}},
-			after: uint64(c.BlockAfter),
-			bits:  bits.Len(uint(c.BlockAfter - 1)),
-		}
-		p.alg, p.wide = nil, p.strikes
 	}
 	p.denies = p.blockFor > 0 || p.counts != nil
 }
@@ -144,13 +134,7 @@ func (p *policy) admissible(word uint64, tail []atomic.Uint64, now int64) (next,
 // deny returns the word after a denied call for a key that is not blocked. A wide word
 // is locked.
 func (p *policy) deny(word uint64, tail []atomic.Uint64, now int64, cost int) uint64 {
-	if p.strikes != nil {
-		var last bool
-		if word, last = p.strikes.strike(word, tail, now, cost); !last {
-			return word
-		}
-	}
-	if p.blockFor > 0 {
+	if p.blockFor > 0 { // which forgets whatever would be counted
 		return p.block(word, tail, after(now, time.Duration(p.blockFor)))
 	}
 	return p.counts.countDenied(word, tail, now, cost)

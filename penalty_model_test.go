@@ -31,18 +31,12 @@ type penaltySights struct{ admitted, denied, byBlock, byDenial, older int }
 var penalties = []Config{
 	{},
 	{BlockFor: 1},
-	{BlockFor: 1, BlockAfter: 1},
-	{BlockFor: 1, BlockAfter: 2},
-	{BlockFor: 1, BlockAfter: 5},
 	{CountDenied: true},
 	{CountDenied: true, BlockFor: 1},
-	{CountDenied: true, BlockFor: 1, BlockAfter: 1},
-	{CountDenied: true, BlockFor: 1, BlockAfter: 2},
-	{CountDenied: true, BlockFor: 1, BlockAfter: 5},
 }
 
 func penaltyName(c Config) string {
-	return fmt.Sprintf("for=%t,after=%d,count=%t", c.BlockFor > 0, c.BlockAfter, c.CountDenied)
+	return fmt.Sprintf("for=%t,count=%t", c.BlockFor > 0, c.CountDenied)
 }
 
 // randomPenalty draws a limit that a few calls exhaust, mostly, and the time of a block.
@@ -53,7 +47,7 @@ func randomPenalty(rng *rand.Rand, variant, penalty Config) Config {
 		c.Limit = smallLimit(rng, c.Algorithm)
 		c.Offset = offset % c.Limit.Period
 	}
-	c.BlockAfter, c.CountDenied = penalty.BlockAfter, penalty.CountDenied
+	c.CountDenied = penalty.CountDenied
 	if penalty.BlockFor > 0 {
 		c.BlockFor = randomBlock(rng, c.Limit)
 	}

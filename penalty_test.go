@@ -11,11 +11,9 @@ import (
 
 func TestBlock_DeniesUntilThenAndIsFresh(t *testing.T) {
 	forEveryLayout(t, func(t *testing.T, c Config) {
-		for _, after := range []int{0, 3} {
+		for _, block := range []time.Duration{0, 10 * time.Minute} {
 			c := c
-			if after > 0 {
-				c.BlockFor, c.BlockAfter = 10*time.Minute, after
-			}
+			c.BlockFor = block
 			l, clock := newFrozen(t, c)
 			burst := int(l.policyOf(0).burst)
 			require.True(t, l.Block("new", time.Hour))
@@ -123,13 +121,10 @@ func TestBlock_EndOfTime(t *testing.T) {
 // at MaxKeys leave a key blocked.
 func TestBlock_OtherKeysChangeNothing(t *testing.T) {
 	forEveryLayout(t, func(t *testing.T, c Config) {
-		for _, after := range []int{0, 3} {
+		for _, block := range []time.Duration{0, 1} {
 			for _, maxKeys := range []int{64, -1} {
 				c := c
-				c.MaxKeys = maxKeys
-				if after > 0 {
-					c.BlockFor, c.BlockAfter = 1, after
-				}
+				c.MaxKeys, c.BlockFor = maxKeys, block
 				l, clock := newFrozen(t, c)
 				burst := int(l.policyOf(0).burst)
 				l.Allow("old")
@@ -200,12 +195,9 @@ func TestEvictSoonest_ContentionSparesBlockedKeys(t *testing.T) {
 // TestBlock_TakesNoLock: calls for a blocked key are decided while its shard is locked.
 func TestBlock_TakesNoLock(t *testing.T) {
 	forEveryLayout(t, func(t *testing.T, c Config) {
-		for _, after := range []int{0, 1, 3} {
+		for _, block := range []time.Duration{0, time.Hour} {
 			c := c
-			c.Shards, c.BlockAfter = 1, after
-			if after > 0 {
-				c.BlockFor = time.Hour
-			}
+			c.Shards, c.BlockFor = 1, block
 			c.CountDenied = c.Algorithm.windowed()
 			l, clock := newFrozen(t, c)
 			k := l.Key("k")
@@ -280,17 +272,15 @@ func TestBlockFor_ClaimsOfATakeAll(t *testing.T) {
 		spent, fresh := l.Key("spent"), l.Key("fresh")
 		require.True(t, spent.AllowN(burst))
 		require.True(t, fresh.Allow())
-		for n := 1; n <= max(1, c.BlockAfter); n++ {
-			d := TakeAll(Charge{fresh, 1}, Charge{spent, 1}, Charge{l.Key("new"), 1})
-			require.Equal(t, AllDecision{Denied: 1, RetryAfter: d.RetryAfter}, d)
-			require.Equal(t, spent.Peek(1).RetryAfter, d.RetryAfter)
-			require.Equal(t, n >= c.BlockAfter && c.BlockFor > 0, d.RetryAfter == c.BlockFor, "denial %d", n)
-		}
+		d := TakeAll(Charge{fresh, 1}, Charge{spent, 1}, Charge{l.Key("new"), 1})
+		require.Equal(t, AllDecision{Denied: 1, RetryAfter: d.RetryAfter}, d)
+		require.Equal(t, spent.Peek(1).RetryAfter, d.RetryAfter)
+		require.Equal(t, c.BlockFor > 0, d.RetryAfter == c.BlockFor)
 		require.Equal(t, burst-1, fresh.Peek(0).Remaining)
 		require.Equal(t, 2, l.Len())
 		TakeAll(Charge{spent, 1})
 		s := l.Stats()
-		require.Equal(t, uint64(max(1, c.BlockAfter)+1), s.Denied)
+		require.Equal(t, uint64(2), s.Denied)
 		require.Equal(t, c.BlockFor > 0, s.Blocked == 1)
 	})
 }

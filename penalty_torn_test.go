@@ -32,18 +32,12 @@ func meanwhile(l *Limiter, before, after func()) {
 	setAlgorithm(l, nil, w)
 }
 
-// forEveryTail runs f for each wide layout, as it is and with denials counted beside it.
+// forEveryTail runs f for each wide layout.
 func forEveryTail(t *testing.T, f func(t *testing.T, c Config)) {
 	t.Helper()
 	forEveryLayout(t, func(t *testing.T, c Config) {
-		for _, after := range []int{0, 3} {
-			c := c
-			if after > 0 {
-				c.BlockFor, c.BlockAfter = 1000*time.Hour, after
-			}
-			if l, _ := newFrozen(t, c); l.policyOf(0).wide != nil {
-				f(t, c)
-			}
+		if l, _ := newFrozen(t, c); l.policyOf(0).wide != nil {
+			f(t, c)
 		}
 	})
 }
@@ -89,9 +83,9 @@ func TestPenalty_ChargesBetweenAreSeen(t *testing.T) {
 // a wide sliding window as it is. A call that was to be denied finds room all the same, and
 // does not block.
 func TestBlockFor_RefundUnderADenial(t *testing.T) {
-	for _, after := range []int{0, 2} {
+	for _, block := range []time.Duration{0, 1000 * time.Hour} {
 		c := everyLayout["sliding-window-wide"]
-		c.BlockFor, c.BlockAfter, c.CountDenied = 1000*time.Hour, after, true
+		c.BlockFor, c.CountDenied = block, true
 		l, clock := newFrozen(t, c)
 		k, burst := l.Key("k"), int(l.policyOf(0).burst)
 		require.True(t, k.AllowN(burst))
@@ -101,40 +95,6 @@ func TestBlockFor_RefundUnderADenial(t *testing.T) {
 		meanwhile(l, nothing, func() { k.Refund(burst) })
 		require.Equal(t, Decision{Allowed: true, Limit: burst, ResetAfter: 1999 * ms}, k.Take(burst))
 	}
-}
-
-// TestStrikes_VersionsGoRound: at the last one the version starts over at 1: version 0 with
-// a row of 0 is a fresh key's, and the bits above are taken.
-func TestStrikes_VersionsGoRound(t *testing.T) {
-	for _, n := range []int{2, 3, 1000, maxBlockAfter} {
-		l, _ := newFrozen(t, Config{Limit: PerMinute(5), BlockFor: time.Hour, BlockAfter: n})
-		s, k := l.policyOf(0).strikes, l.Key("k")
-		require.True(t, k.AllowN(5))
-		e := l.shardOf(k.id).table.Load().lookup(k.id)
-		last := uint64(1)<<(wideBits-s.bits) - 2
-		e.word.Store(last << s.bits)
-		require.Equal(t, 1<<s.bits|uint64(1), s.nextVersion(last<<s.bits)|1)
-		require.False(t, k.Allow())
-		require.Equal(t, 1<<s.bits|uint64(1), e.word.Load(), "a row of one in version 1")
-		e.word.Store(last << s.bits)
-		k.Refund(2)
-		require.Equal(t, uint64(1)<<s.bits, e.word.Load())
-		require.True(t, k.AllowN(2))
-		require.False(t, k.Allow())
-	}
-}
-
-// TestBlockAfter_NeedsNoCountForOne: the state of a block at the first denial is no wider.
-func TestBlockAfter_NeedsNoCountForOne(t *testing.T) {
-	forEveryLayout(t, func(t *testing.T, c Config) {
-		plain, _ := newFrozen(t, c)
-		for after := range 3 {
-			c.BlockFor, c.BlockAfter = time.Hour, after
-			l, _ := newFrozen(t, c)
-			require.Equal(t, after > 1, l.policyOf(0).strikes != nil)
-			require.Equal(t, after > 1 || plain.policyOf(0).wide != nil, l.policyOf(0).wide != nil)
-		}
-	})
 }
 
 // TestBlock_TornReadOfAWideKey: a Block and an Unblock between the two looks of a reader

@@ -146,10 +146,10 @@ func TestReserve_IsCounted(t *testing.T) {
 	})
 }
 
-// TestCancel_DoesNotShortenABlock, wherever the block is kept.
+// TestCancel_DoesNotShortenABlock, whether denials block or not.
 func TestCancel_DoesNotShortenABlock(t *testing.T) {
-	for _, strikes := range []int{0, 2} {
-		l, clock := newFrozen(t, Config{Limit: PerSecond(1).WithBurst(20), BlockFor: 30 * sec, BlockAfter: strikes})
+	for _, block := range []time.Duration{0, 30 * sec} {
+		l, clock := newFrozen(t, Config{Limit: PerSecond(1).WithBurst(20), BlockFor: block})
 		k := l.Key("k")
 		require.True(t, k.AllowN(4))
 		r, debt := mustReserve(t, k, 10), mustReserve(t, k, 1)
@@ -251,41 +251,13 @@ func openReservations(l *Limiter) (n int) {
 	return n
 }
 
-// TestWorstCase_WithStrikes: counting denials in a row is beside the limit.
-func TestWorstCase_WithStrikes(t *testing.T) {
+// TestWorstCase_WithBlocks: what a denied call does to its key is beside the limit.
+func TestWorstCase_WithBlocks(t *testing.T) {
 	forEveryLayout(t, func(t *testing.T, c Config) {
 		plain := mustNew(t, c)
-		c.BlockFor, c.BlockAfter = sec, 3
+		c.BlockFor = sec
 		require.Equal(t, plain.WorstCase(time.Minute), mustNew(t, c).WorstCase(time.Minute))
 	})
-}
-
-// TestReserve_EndsARowOfDenials, as any call that is admitted; so does Wait, and one that
-// fails is no denial.
-func TestReserve_EndsARowOfDenials(t *testing.T) {
-	for name, admit := range map[string]func(k Key){
-		"reserve": func(k Key) { mustReserve(t, k, 1) },
-		"wait":    func(k Key) { require.NoError(t, k.Wait(t.Context(), 1)) },
-	} {
-		l, clock := newFrozen(t, Config{Limit: PerSecond(1).WithBurst(1), BlockFor: time.Hour, BlockAfter: 3})
-		k := l.Key("k")
-		denyTwice := func() {
-			for range 2 {
-				require.False(t, k.Allow())
-			}
-		}
-		require.True(t, k.Allow())
-		denyTwice()
-		for range 5 {
-			_, err := k.Reserve(1, 0)
-			require.ErrorIs(t, err, ErrWouldExceedDeadline)
-		}
-		clock.Advance(sec)
-		admit(k)
-		denyTwice()
-		clock.Advance(sec)
-		require.True(t, k.Allow(), "%s: blocked", name)
-	}
 }
 
 // TestSettle_DebtIsBounded by what a word can tell, and is paid back.

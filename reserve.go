@@ -139,29 +139,8 @@ type bucket interface {
 
 // bucket returns the policy's bucket, or nil.
 func (p *policy) bucket() bucket {
-	alg := p.alg
-	if p.strikes != nil {
-		alg = p.strikes.inner.alg
-	}
-	b, _ := alg.(bucket)
+	b, _ := p.alg.(bucket)
 	return b
-}
-
-// bucketWord returns the bucket's word of a key that is not blocked.
-func (p *policy) bucketWord(word uint64, tail []atomic.Uint64) uint64 {
-	if p.strikes != nil {
-		word, _ = p.strikes.state(word, tail)
-	}
-	return word
-}
-
-// withBucketWord puts the bucket's word back.
-func (p *policy) withBucketWord(word uint64, tail []atomic.Uint64, next uint64) uint64 {
-	if p.strikes == nil {
-		return next
-	}
-	tail[0].Store(next)
-	return p.strikes.nextVersion(word) | p.strikes.row(word)
 }
 
 var errStartOver = errors.New("start over")
@@ -225,7 +204,7 @@ func (r *Reservation) charge(p *policy, word uint64, tail []atomic.Uint64, now i
 	b := p.bucket()
 	s, queue := b.slots()
 	t := s.tick(now)
-	from := max(b.full(p.bucketWord(word, tail)), t)
+	from := max(b.full(word), t)
 	need := uint64(max(r.cost, 1)) * s.unit // <= burst
 	if queue && from-t > s.burst-need {
 		return word, ErrQueueFull
@@ -247,11 +226,7 @@ func (r *Reservation) charge(p *policy, word uint64, tail []atomic.Uint64, now i
 	if r.cost == 0 {
 		return word, nil
 	}
-	next := p.withBucketWord(word, tail, b.pack(r.end, t))
-	if p.strikes != nil {
-		next -= p.strikes.row(next) // an admission ends the row
-	}
-	return next, nil
+	return b.pack(r.end, t), nil
 }
 
 // settle ends the reservation with what was used.
@@ -294,11 +269,11 @@ func (l *Limiter) giveBack(lg *ledger, r *Reservation, used int, now int64) (ok 
 		if ok = p.blockedUntil(word, tail) == 0; !ok {
 			return word
 		}
-		full := b.full(p.bucketWord(word, tail))
+		full := b.full(word)
 		if ok = full >= last; !ok || given == 0 {
 			return word
 		}
-		return p.withBucketWord(word, tail, b.pack(full-given, t))
+		return b.pack(full-given, t)
 	})
 	return ok
 }
@@ -314,9 +289,9 @@ func (l *Limiter) owe(id uint64, now int64, units int) {
 			}
 			s, _ := b.slots()
 			t := s.tick(now)
-			from := max(b.full(p.bucketWord(word, tail)), t)
+			from := max(b.full(word), t)
 			ticks, _ := mulDiv(uint64(units), s.unit, 1)
-			return p.withBucketWord(word, tail, b.pack(from+min(ticks, s.most-from), t))
+			return b.pack(from+min(ticks, s.most-from), t)
 		})
 		o := l.owner(id)
 		p := o.policyOf(id)

@@ -36,29 +36,22 @@ func (y yieldingBucket) idleAt(word uint64) uint64 {
 // are replaced.
 func TestConcurrent_ReceiptsAddUp(t *testing.T) {
 	for _, a := range buckets {
-		for _, strikes := range []int{0, maxBlockAfter} {
-			t.Run(fmt.Sprintf("%v/strikes=%d", a, strikes), func(t *testing.T) {
-				t.Parallel()
-				rng := newRand(t)
-				for round := range 4 {
-					// A queue has slots to come at once, and those that are used leave gaps, so
-					// that there nothing is used. The others have no slots to come in every other
-					// round.
-					c := Config{Algorithm: a, Limit: PerSecond(1).WithBurst(10), Shards: 1}
-					if a == LeakyBucket || round%2 == 0 {
-						c.Limit.Burst = 1_000_000
-					}
-					if strikes > 0 {
-						c.BlockFor, c.BlockAfter = 1, strikes
-					}
-					l, _ := newFrozen(t, c)
-					if strikes == 0 {
-						setAlgorithm(l, yieldingBucket{l.policyOf(0).bucket()}, nil)
-					}
-					addUp(t, l, a != LeakyBucket && round%2 == 0, rng.Uint64())
+		t.Run(a.String(), func(t *testing.T) {
+			t.Parallel()
+			rng := newRand(t)
+			for round := range 4 {
+				// A queue has slots to come at once, and those that are used leave gaps, so
+				// that there nothing is used. The others have no slots to come in every other
+				// round.
+				c := Config{Algorithm: a, Limit: PerSecond(1).WithBurst(10), Shards: 1}
+				if a == LeakyBucket || round%2 == 0 {
+					c.Limit.Burst = 1_000_000
 				}
-			})
-		}
+				l, _ := newFrozen(t, c)
+				setAlgorithm(l, yieldingBucket{l.policyOf(0).bucket()}, nil)
+				addUp(t, l, a != LeakyBucket && round%2 == 0, rng.Uint64())
+			}
+		})
 	}
 }
 
@@ -123,7 +116,7 @@ func TestConcurrent_ReceiptsAmongEverything(t *testing.T) {
 	for _, a := range buckets {
 		rng := newRand(t)
 		seed := rng.Uint64()
-		l, clock := newFrozen(t, Config{Algorithm: a, Limit: PerSecond(100).WithBurst(50), Shards: 2, TTL: 1, MaxKeys: 60, BlockFor: sec / 10, BlockAfter: 3, Stats: true})
+		l, clock := newFrozen(t, Config{Algorithm: a, Limit: PerSecond(100).WithBurst(50), Shards: 2, TTL: 1, MaxKeys: 60, BlockFor: sec / 10, Stats: true})
 		var done atomic.Bool
 		ticking := goDo(1, func(int) {
 			for !done.Load() {

@@ -53,9 +53,6 @@ func newReceiptTracer(tb testing.TB, rng *rand.Rand, disturbed bool) *receiptTra
 		at = time.Unix(0, rng.Int64N(20))
 	}
 	c := Config{Algorithm: buckets[rng.IntN(len(buckets))], Limit: receiptLimits[rng.IntN(len(receiptLimits))], TTL: 1, Shards: 1}
-	if rng.IntN(4) == 0 {
-		c.BlockFor, c.BlockAfter = 1, maxBlockAfter // the word is in a tail; there is no such row of denials
-	}
 	if disturbed {
 		c.TTL = math.MaxInt64 // a sweep may forgive what an older time still sees
 	}
@@ -82,7 +79,7 @@ func (tr *receiptTracer) tail() string {
 // full is the tick from which the key is fresh, as the limiter has it.
 func (tr *receiptTracer) full() (full uint64) {
 	tr.l.update(tr.k.id, func(p *policy, word uint64, tail []atomic.Uint64) uint64 {
-		full = p.bucket().full(p.bucketWord(word, tail))
+		full = p.bucket().full(word)
 		return word
 	})
 	s, _ := tr.l.ownersPolicy(tr.k.id).bucket().slots()

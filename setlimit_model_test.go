@@ -60,7 +60,6 @@ func withPenalty(rng *rand.Rand, c Config) Config {
 	}
 	if rng.IntN(3) == 0 {
 		c.BlockFor = c.Limit.Period/3 + time.Duration(rng.IntN(5))
-		c.BlockAfter = rng.IntN(5)
 	}
 	return c
 }

@@ -38,7 +38,7 @@ const (
 type sectionHeader struct {
 	Algorithm, Refill, Anchor uint8
 	Rate, Period, Burst, Soft int64
-	Offset, Room, BlockAfter  int64
+	Offset, Room, Strikes     int64 // Strikes is no longer in use, and 0
 	TailLen                   uint32
 }
 
@@ -93,7 +93,7 @@ func (l *Limiter) writeSection(out *bufio.Writer, c Config) {
 	h := sectionHeader{
 		Algorithm: uint8(c.Algorithm), Refill: uint8(c.Refill), Anchor: uint8(c.Anchor),
 		Rate: int64(p.base.Rate), Period: int64(p.base.Period), Burst: int64(p.base.Burst), Soft: int64(c.Soft),
-		Offset: int64(c.Offset), Room: int64(p.room), BlockAfter: int64(c.BlockAfter), TailLen: uint32(p.tailLen()),
+		Offset: int64(c.Offset), Room: int64(p.room), TailLen: uint32(p.tailLen()),
 	}
 	out.WriteByte(1)
 	binary.Write(out, binary.LittleEndian, h)
@@ -154,8 +154,7 @@ func (p *policy) tailLen() int {
 // Restore takes over the keys of a Snapshot, under the same limit or another one, as
 // SetLimit would: what they have spent counts, and so does the time that has passed since.
 // Keys with a limit of their own keep it if it has been set before. The algorithm must be
-// the same, with its Refill and Anchor, and so must be whether BlockAfter is above 1; and
-// Hash must be Stable. Restore before the first decision: it fails if there are keys. A
+// the same, with its Refill and Anchor, and Hash must be Stable. Restore before the first decision: it fails if there are keys. A
 // key that is decided on while Restore runs keeps the stricter of both states.
 //
 // It reads to the end of r, and changes nothing before it has read and checked all. Errors
@@ -383,21 +382,18 @@ func (in *snapshotReader) policy(h sectionHeader) (*policy, error) {
 		return nil, bad("it is of algorithm %v; want %v, as this limiter", Algorithm(h.Algorithm), c.Algorithm)
 	case Refill(h.Refill) != c.Refill || Anchor(h.Anchor) != c.Anchor:
 		return nil, bad("it is of refill %v and anchor %v; want %v and %v, as this limiter", Refill(h.Refill), Anchor(h.Anchor), c.Refill, c.Anchor)
-	case (h.BlockAfter > 1) != (c.BlockAfter > 1):
-		return nil, bad("it is of BlockAfter %d and this limiter's is %d; want both above 1, or neither", h.BlockAfter, c.BlockAfter)
+	case h.Strikes < 0 || h.Strikes > 1: // words of earlier builds with a count of denials in a row
+		return nil, bad("it is of BlockAfter %d, which there no longer is; want one without BlockAfter, or a start without a snapshot", h.Strikes)
 	case h.Rate == 0 && h.Period == 0: // never had a limit to keep, and has no keys
 		return &policy{}, nil
 	}
-	for _, n := range []int64{h.Rate, h.Burst, h.Soft, h.Room, h.BlockAfter} {
+	for _, n := range []int64{h.Rate, h.Burst, h.Soft, h.Room} {
 		if n < 0 || n > math.MaxInt {
 			return nil, bad("%d is out of range", n)
 		}
 	}
 	c.Limit = Limit{Rate: int(h.Rate), Period: time.Duration(h.Period), Burst: int(h.Burst)}
 	c.Soft, c.Offset = int(h.Soft), time.Duration(h.Offset)
-	if c.BlockAfter > 1 {
-		c.BlockAfter = int(h.BlockAfter)
-	}
 	c, cerr := c.withDefaults()
 	if cerr == nil {
 		var p *policy
@@ -447,21 +443,8 @@ func (p *policy) sound(e entry) bool {
 		_, ok := blockEnd(e.tail)
 		return ok
 	}
-	return p.soundTail(e.word, e.tail)
-}
-
-// soundTail is sound for a key of a wide algorithm that is not blocked.
-func (p *policy) soundTail(word uint64, tail []atomic.Uint64) bool {
-	if p.strikes != nil {
-		inner := &p.strikes.inner
-		word, tail = tail[0].Load(), tail[1:]
-		if inner.wide == nil {
-			return word < reserved
-		}
-		return word < blockedTail && inner.soundTail(word, tail)
-	}
 	if log, ok := p.wide.(*slidingLog); ok {
-		return log.sound(word, tail)
+		return log.sound(e.word, e.tail)
 	}
-	return tail[0].Load() <= math.MaxInt64
+	return e.tail[0].Load() <= math.MaxInt64
 }

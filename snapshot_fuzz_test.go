@@ -141,10 +141,6 @@ func TestRestore_RefusesWhatNoLimiterWrites(t *testing.T) {
 	log := Config{Algorithm: SlidingLog, Limit: PerMinute(3)}
 	anchored := Config{Algorithm: FixedWindow, Anchor: FirstCharge, Limit: PerMinute(3)}
 	wide := Config{Algorithm: SlidingWindow, Limit: PerSecond(100_000)}
-	strikes := func(c Config) Config {
-		c.BlockFor, c.BlockAfter = time.Hour, 3
-		return c
-	}
 	gcra := Config{Limit: PerMinute(3)}
 	const blockedWide = blockedTail | 1<<20
 	for name, r := range map[string]struct {
@@ -162,12 +158,6 @@ func TestRestore_RefusesWhatNoLimiterWrites(t *testing.T) {
 		"log: hole":               {log, []uint64{3, now, refunded, now}},
 		"log: beyond time":        {log, []uint64{3, now, now, 1 << 63}},
 		"log: too much written":   {log, []uint64{6, now, now, now}},
-		"strikes: blocked inside": {strikes(gcra), []uint64{1 << 20, reserved + now}},
-		"strikes: inner locked":   {strikes(anchored), []uint64{1 << 20, locked, now}},
-		"strikes: inner blocked":  {strikes(anchored), []uint64{1 << 20, blockedTail, now}},
-		"strikes: inner moved":    {strikes(anchored), []uint64{1 << 20, moved, now}},
-		"strikes: inner tail":     {strikes(anchored), []uint64{1 << 20, 1 << 20, math.MaxUint64}},
-		"strikes: log falling":    {strikes(log), []uint64{1 << 20, 3, now, now - 1, now}},
 	} {
 		r.c.Hash, r.c.Clock, r.c.Shards = Stable, NewManualClock(start), 1
 		l := mustNew(t, r.c)
@@ -189,7 +179,6 @@ func TestRestore_RefusesWhatNoLimiterWrites(t *testing.T) {
 		{gcra, []uint64{held - 1}}, {gcra, []uint64{reserved - 1}}, {gcra, []uint64{reserved}},
 		{anchored, []uint64{1 << 20, math.MaxInt64}}, {anchored, []uint64{blockedWide, math.MaxUint64}},
 		{log, []uint64{5, now, now + 1, now - 1}}, {log, []uint64{3, refunded, now, now}}, {log, []uint64{1, now, 9, 1 << 63}},
-		{strikes(gcra), []uint64{1 << 20, reserved - 1}},
 	} {
 		r.c.Hash, r.c.Shards = Stable, 1
 		clock := NewManualClock(start)
@@ -226,7 +215,7 @@ func TestRestore_RefusesHeadersOfNoLimit(t *testing.T) {
 	for _, c := range snapshotConfigs() {
 		c.Clock, c.Shards = NewManualClock(start), 1
 		data := snapshotOf(t, storied(t, c, NewManualClock(start)))
-		for field := range 7 { // Rate, Period, Burst, Soft, Offset, Room, BlockAfter
+		for field := range 7 { // Rate, Period, Burst, Soft, Offset, Room, Strikes
 			at := 8 + 1 + 3 + 8*field
 			for _, n := range numbers {
 				changed := bytes.Clone(data)

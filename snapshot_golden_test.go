@@ -21,10 +21,7 @@ var writeSnapshots = flag.Bool("write-snapshots", false, "write testdata/snapsho
 func snapshotConfigs() map[string]Config {
 	configs := map[string]Config{}
 	for name, c := range everyLayout {
-		c = small(c)
-		configs[name] = c
-		c.BlockFor, c.BlockAfter = time.Hour, 3
-		configs[name+"-block-after"] = c
+		configs[name] = small(c)
 	}
 	return configs
 }

@@ -75,7 +75,7 @@ func restartConfig(rng *rand.Rand, variant Config) Config {
 	case 0:
 		c.BlockFor = c.Limit.Period
 	case 1:
-		c.BlockFor, c.BlockAfter = time.Duration(1+rng.Int64N(int64(c.Limit.Period))), []int{1, 2, 3, 9}[rng.IntN(4)]
+		c.BlockFor = time.Duration(1 + rng.Int64N(int64(c.Limit.Period)))
 	}
 	c.CountDenied = c.Algorithm.windowed() && rng.IntN(3) == 0
 	return c

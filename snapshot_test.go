@@ -57,12 +57,10 @@ func requireUntouched(tb testing.TB, l *Limiter, p *policy, err error) {
 
 func TestSnapshot_RestoresEveryKey(t *testing.T) {
 	forEveryLayout(t, func(t *testing.T, c Config) {
-		for _, after := range []int{0, 3} {
+		for _, block := range []time.Duration{0, time.Hour} {
 			c := c
 			c.Hash = Stable
-			if after > 0 {
-				c.BlockFor, c.BlockAfter = time.Hour, after
-			}
+			c.BlockFor = block
 			l, clock := newFrozen(t, c)
 			c.Clock = clock
 			for i := range 100 {
@@ -120,11 +118,9 @@ func TestSnapshot_LeavesIdleKeysOut(t *testing.T) {
 // TestRestore_NoticesEveryChange: each prefix, each byte changed, bytes appended.
 func TestRestore_NoticesEveryChange(t *testing.T) {
 	forEveryLayout(t, func(t *testing.T, c Config) {
-		for _, after := range []int{0, 3} {
+		for _, block := range []time.Duration{0, time.Hour} {
 			c := small(c)
-			if after > 0 {
-				c.BlockFor, c.BlockAfter = time.Hour, after
-			}
+			c.BlockFor = block
 			l, clock := newFrozen(t, c)
 			l.Take("k", 2)
 			l.Block("blocked", time.Hour)
@@ -172,13 +168,13 @@ func TestRestore_SaysWhatIsWrong(t *testing.T) {
 		c    Config
 		data []byte
 	}{
-		"does not begin as one":                {c, []byte("PK\x03\x04 some other file")},
-		"cut short":                            {c, nil},
-		"its version is 2; want 1":             {c, version},
-		"token-bucket; want gcra":              {with(func(c *Config) { c.Algorithm = GCRA }), data},
-		"refill continuous and anchor unix;":   {with(func(c *Config) { c.Refill = Interval }), data},
-		"BlockAfter 0 and this limiter's is 2": {with(func(c *Config) { c.BlockFor, c.BlockAfter = sec, 2 }), data},
-		"its checksum is wrong":                {c, append(bytes.Clone(data[:len(data)-1]), ^data[len(data)-1])},
+		"does not begin as one":              {c, []byte("PK\x03\x04 some other file")},
+		"cut short":                          {c, nil},
+		"its version is 2; want 1":           {c, version},
+		"token-bucket; want gcra":            {with(func(c *Config) { c.Algorithm = GCRA }), data},
+		"refill continuous and anchor unix;": {with(func(c *Config) { c.Refill = Interval }), data},
+		"of BlockAfter 3, which there no":    {c, withStrikes(data, 3)},
+		"its checksum is wrong":              {c, append(bytes.Clone(data[:len(data)-1]), ^data[len(data)-1])},
 	} {
 		target := mustNew(t, r.c)
 		p := target.current.Load()
@@ -192,9 +188,16 @@ func TestRestore_SaysWhatIsWrong(t *testing.T) {
 	err := mustNew(t, fixed).Restore(bytes.NewReader(snapshotOf(t, mustNew(t, anchored))))
 	require.ErrorIs(t, err, ErrBadSnapshot)
 	require.ErrorContains(t, err, "anchor first-charge")
-	// One and none are both without a row to count.
-	one := with(func(c *Config) { c.BlockFor, c.BlockAfter = sec, 1 })
-	require.Equal(t, 4, restoredFrom(t, one, data).Peek("k", 0).Remaining)
+	// A block at the first denial has words of the same form.
+	require.Equal(t, 4, restoredFrom(t, c, withStrikes(data, 1)).Peek("k", 0).Remaining)
+}
+
+// withStrikes returns the snapshot with the number of denials in a row that earlier builds
+// wrote into the header of a section.
+func withStrikes(data []byte, n uint64) []byte {
+	data = bytes.Clone(data)
+	binary.LittleEndian.PutUint64(data[8+1+3+8*6:], n)
+	return sealed(data)
 }
 
 // A shortWriter takes left bytes and then fewer than it is given, without an error.

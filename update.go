@@ -125,9 +125,9 @@ func (l *Limiter) refund(id uint64, now int64, cost int) {
 		if b == nil || p.blockedUntil(word, tail) > 0 {
 			return p.refund(word, tail, now, cost)
 		}
-		given = b.full(p.bucketWord(word, tail))
+		given = b.full(word)
 		next := p.refund(word, tail, now, cost)
-		given -= b.full(p.bucketWord(next, tail))
+		given -= b.full(next)
 		return next
 	})
 	lg.shift(id, given)

@@ -152,7 +152,7 @@ func (p *policy) attempt(word uint64, tail []atomic.Uint64, now int64, cost int)
 	}
 	b := p.bucket()
 	if b != nil {
-		if s, queue := b.slots(); queue && b.full(p.bucketWord(word, tail)) > s.tick(now) {
+		if s, queue := b.slots(); queue && b.full(word) > s.tick(now) {
 			return word, 0, errHasSlots
 		}
 	}

@@ -435,11 +435,8 @@ func TestWait_IsCounted(t *testing.T) {
 func TestAllocs_NoneForWait(t *testing.T) {
 	skipUnderRace(t)
 	forEveryLayout(t, func(t *testing.T, c Config) {
-		for _, after := range []int{0, 2} {
-			c.Stats = after == 0
-			if c.BlockFor = 0; after > 0 {
-				c.BlockFor, c.BlockAfter = sec, after
-			}
+		for _, block := range []time.Duration{0, sec} {
+			c.Stats, c.BlockFor = block == 0, block
 			l, clock := newFrozen(t, c)
 			k, ctx := l.Key("k"), t.Context()
 			require.NoError(t, k.Wait(ctx, 1))

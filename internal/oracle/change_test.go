@@ -122,14 +122,14 @@ func TestChangeOfSomeKeys(t *testing.T) {
 	assert.Equal(t, [2]int64{7, 8}, [2]int64{m.Peek("a", 12, 0).Remaining, m.Peek("b", 12, 0).Remaining})
 }
 
-// TestPenalties: three denials in a row block for 30 ns, whatever the limit.
+// TestPenalties: denials count, and under a limit with a block they block for 30 ns,
+// whatever the limit.
 func TestPenalties(t *testing.T) {
-	c := Config{Algorithm: FixedWindow, Rate: 2, Period: 10, BlockFor: 30, BlockAfter: 3, CountDenied: true}
+	c := Config{Algorithm: FixedWindow, Rate: 2, Period: 10, CountDenied: true}
 	m := New(c)
 	m.Take("k", 12, 1)
 	assert.Equal(t, Decision{Limit: 2, RetryAfter: 8, ResetAfter: 8}, m.Take("k", 12, 2), "the denial filled the window")
-	m.Take("k", 13, 1)
-	c.Rate = 1
+	c.Rate, c.BlockFor = 1, 30
 	m.SetLimit(14, c)
 	assert.Equal(t, Decision{Limit: 1, RetryAfter: 30, ResetAfter: 30}, m.Take("k", 14, 1))
 	m.Refund("k", 15, 1)

@@ -75,10 +75,10 @@ type Config struct {
 	// windows ignore it.
 	Grid bool
 
-	// BlockFor, BlockAfter and CountDenied are what a denied call does to its key: see
-	// penalty.go. CountDenied must be false but for the windows.
-	BlockFor, BlockAfter int64
-	CountDenied          bool
+	// BlockFor and CountDenied are what a denied call does to its key: see penalty.go.
+	// CountDenied must be false except for the windows.
+	BlockFor    int64
+	CountDenied bool
 
 	// BlockEnd is the time from which on a block that would end there never ends, or 0:
 	// a word has room for so much.
@@ -146,7 +146,6 @@ type rule struct {
 type key struct {
 	rule  *rule // that state is of: the base of the one in force
 	state state // fresh if until is not nil
-	row   int64 // denials since the last charge
 
 	// until is the end of the last block, if nothing has been charged since, else nil. It
 	// may lie beyond the end of time, and is never written in place.
@@ -219,7 +218,7 @@ func (c Config) check(limit int64) {
 	if c.Offset < 0 || c.Offset >= c.Period || c.Offset > 0 && !c.aligned() {
 		panic(fmt.Sprintf("oracle: invalid offset: %+v", c))
 	}
-	if c.CountDenied && c.Algorithm < SlidingWindow || c.BlockFor < 0 || c.BlockAfter < 0 {
+	if c.CountDenied && c.Algorithm < SlidingWindow || c.BlockFor < 0 {
 		panic(fmt.Sprintf("oracle: invalid penalty: %+v", c))
 	}
 	if c.Interval && c.Algorithm != TokenBucket || c.Anchored && c.Algorithm != FixedWindow {
@@ -248,7 +247,7 @@ func (m *Model) Take(name string, now, cost int64) Decision {
 	d := k.decide(t, cost)
 	switch {
 	case d.Allowed && cost > 0:
-		k.row, k.until = 0, nil
+		k.until = nil
 		m.keys[name] = k
 	case !d.Allowed && !blocked && 0 < cost && cost <= r.limit:
 		m.punish(k, t, cost)

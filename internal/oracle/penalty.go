@@ -11,10 +11,8 @@ import (
 //	                fresh. What it was charged before is forgotten.
 //	Block(d) at t:  u = max(t + d, u of the present block, when the key is idle by itself)
 //	BlockFor:       a denied call of 1 to limit units is a Block(BlockFor)
-//	BlockAfter n:   only the n-th such denial in a row is one. A charge ends the row, and
-//	                so does whatever makes the key fresh by name: Reset, Block, Unblock.
 //	CountDenied:    a denied call of n units counts in its window, up to the limit. One
-//	                that blocks at once need not; one that ends a row counts and blocks.
+//	                that blocks need not: the key is fresh afterwards.
 //
 // A block that is over is remembered until the next charge, for calls with older times.
 
@@ -82,7 +80,7 @@ func (m *Model) block(k *key, t, d int64) {
 	if end := k.rule.cfg.BlockEnd; end > 0 && until.Cmp(big.NewInt(end)) >= 0 {
 		atLeast(endless)
 	}
-	k.state, k.row, k.until = m.newState(k.rule), 0, until
+	k.state, k.until = m.newState(k.rule), until
 }
 
 // endless is beyond the end of any block by hand. It is never written.
@@ -101,12 +99,11 @@ func (m *Model) Unblock(name string) {
 // limit, at t.
 func (m *Model) punish(k *key, t, cost int64) {
 	c := &k.rule.cfg
-	k.row++
-	if c.CountDenied && (c.BlockFor == 0 || c.BlockAfter > 1) {
-		k.state.(counter).countDenied(t, cost)
-	}
-	if c.BlockFor > 0 && k.row >= c.BlockAfter {
+	switch {
+	case c.BlockFor > 0:
 		m.block(k, t, c.BlockFor)
+	case c.CountDenied:
+		k.state.(counter).countDenied(t, cost)
 	}
 }
 

@@ -77,32 +77,6 @@ func TestBlockEnd(t *testing.T) {
 	assert.Equal(t, Never, w.Peek("k", 10, 1).RetryAfter)
 }
 
-// TestBlockAfterTrace: the third denial in a row blocks, in windows of 10 ns.
-func TestBlockAfterTrace(t *testing.T) {
-	m := New(Config{Algorithm: FixedWindow, Rate: 2, Period: 10, BlockFor: 30, BlockAfter: 3})
-	playPenalised(t, m, []penalised{
-		{1, 2, true, 0, 0, 9},
-		{2, 1, false, 0, 8, 8},
-		{3, 1, false, 0, 7, 7},
-		{10, 1, true, 1, 0, 10}, // ends the row
-		{11, 2, false, 1, 9, 9},
-		{11, 3, false, 1, Never, 9}, // does not count
-		{12, 2, false, 1, 8, 8},
-	})
-	m.Refund("k", 12, 1)
-	m.Unblock("k")
-	playPenalised(t, m, []penalised{
-		{12, 0, true, 2, 0, 0}, // charges nothing: the row goes on
-		{12, 2, true, 0, 0, 8},
-		{13, 1, false, 0, 7, 7},
-		{14, 1, false, 0, 6, 6},
-		{15, 1, false, 0, 30, 30},
-		{16, 1, false, 0, 29, 29},
-		{45, 2, true, 0, 0, 5},
-		{46, 1, false, 0, 4, 4}, // the first of a row again
-	})
-}
-
 // TestCountDeniedTrace: 4 in 10 ns.
 func TestCountDeniedTrace(t *testing.T) {
 	playPenalised(t, New(Config{Algorithm: FixedWindow, Rate: 4, Period: 10, CountDenied: true}), []penalised{
