@@ -19,11 +19,13 @@ func nonZero(id uint64) uint64 {
 	return id
 }
 
-// hasher turns keys into ids.
+// hasher turns keys into ids. Where it has the key at hand, it tells TopDenied the name of
+// a key that is listed without one.
 type hasher struct {
 	stable bool
 	seed   maphash.Seed
-	mix    [2]uint64 // KeyUint64's secrets; the multiplier is odd
+	mix    [2]uint64  // KeyUint64's secrets; the multiplier is odd
+	top    *topDenied // nil without Config.TopDenied
 }
 
 // The golden ratio and the multipliers of the SplitMix64 finalizer (Steele, Lea,
@@ -34,32 +36,42 @@ const (
 	finishMul = 0x94d049bb133111eb
 )
 
-func newHasher(h Hash) hasher {
+func newHasher(h Hash, top *topDenied) hasher {
 	if h == Stable {
-		return hasher{stable: true, mix: [2]uint64{stableAdd, stableMul}}
+		return hasher{stable: true, mix: [2]uint64{stableAdd, stableMul}, top: top}
 	}
 	seed := maphash.MakeSeed()
-	return hasher{seed: seed, mix: [2]uint64{
+	return hasher{seed: seed, top: top, mix: [2]uint64{
 		maphash.String(seed, "sluice: add"),
 		maphash.String(seed, "sluice: multiply") | 1,
 	}}
 }
 
-func (h *hasher) string(s string) uint64 {
+func (h *hasher) string(s string) (id uint64) {
 	if h.stable {
-		return nonZero(xxhash.Sum64String(s))
+		id = nonZero(xxhash.Sum64String(s))
+	} else {
+		id = h.seeded(s)
 	}
-	return h.seeded(s)
+	if h.top.nameless(id) {
+		h.top.name(id, s)
+	}
+	return id
 }
 
 // seeded is string for the default hash. It is small enough to be inlined.
 func (h *hasher) seeded(s string) uint64 { return nonZero(maphash.String(h.seed, s)) }
 
-func (h *hasher) bytes(b []byte) uint64 {
+func (h *hasher) bytes(b []byte) (id uint64) {
 	if h.stable {
-		return nonZero(xxhash.Sum64(b))
+		id = nonZero(xxhash.Sum64(b))
+	} else {
+		id = nonZero(maphash.Bytes(h.seed, b))
 	}
-	return nonZero(maphash.Bytes(h.seed, b))
+	if h.top.nameless(id) {
+		h.top.name(id, string(b))
+	}
+	return id
 }
 
 // uint64 is a bijection: every step (add, multiply by an odd number, xor with a
@@ -75,13 +87,18 @@ func (h *hasher) uint64(n uint64) uint64 {
 	return nonZero(n ^ n>>32)
 }
 
-func (h *hasher) addr(a netip.Addr) uint64 {
-	if !a.IsValid() {
-		return h.uint64(h.string(""))
+func (h *hasher) addr(a netip.Addr) (id uint64) {
+	if a.IsValid() {
+		// As16 gives an IPv4 address its IPv4-mapped form and leaves the zone out. The
+		// second hash keeps addresses apart from strings of the same 16 bytes, which
+		// somebody outside may be able to choose.
+		b := a.As16()
+		id = h.uint64(h.bytes(b[:]))
+	} else {
+		id = h.uint64(h.string(""))
 	}
-	// As16 gives an IPv4 address its IPv4-mapped form and leaves the zone out. The
-	// second hash keeps addresses apart from strings of the same 16 bytes, which
-	// somebody outside may be able to choose.
-	b := a.As16()
-	return h.uint64(h.bytes(b[:]))
+	if h.top.nameless(id) {
+		h.top.name(id, a.Unmap().WithZone("").String())
+	}
+	return id
 }

@@ -62,10 +62,11 @@ func newLimiter(c Config, homes uint64) (*Limiter, error) {
 	for shards > c.MaxKeys {
 		shards /= 2
 	}
-	l := &Limiter{hash: newHasher(c.Hash), soft: c.Soft, shadow: c.Shadow, serial: serials.Add(1)}
+	l := &Limiter{soft: c.Soft, shadow: c.Shadow, serial: serials.Add(1)}
 	if c.TopDenied > 0 {
 		l.top = newTopDenied(c.TopDenied)
 	}
+	l.hash = newHasher(c.Hash, l.top)
 	l.direct = !l.hash.stable && l.top == nil && !l.shadow
 	l.setUp(c, p, shards, c.MaxKeys, homes)
 	return l, nil

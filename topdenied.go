@@ -2,32 +2,48 @@ package sluice
 
 import (
 	"cmp"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 )
 
 // A DeniedKey is one of the keys that were denied most: see Limiter.TopDenied.
 type DeniedKey struct {
-	// Name is the key as it was given to a method that takes a string, cut to 256
-	// bytes; empty if it was only ever denied through a Key.
+	// Name is the key as it was given to a method that takes a string, or to the one that
+	// made its Key: a string, the bytes, or the text of the address, cut to 256 bytes; or
+	// what Key.Named says. It is empty until the limiter has heard it.
+	//
+	// A method that takes a string names the key that it denies. A denied Key is a number
+	// to the limiter, and is named when a Key for it is made the next time: one that is
+	// made for each request, as in a middleware, soon is. For a Key that is kept, and for
+	// those of KeyUint64 and KeyHash, there is Key.Named.
 	Name string
-	// ID is the 64-bit id by which the key is tracked. With Hash Stable it is the
-	// xxHash64 of Name.
+	// ID is the 64-bit id by which the key is tracked: Limiter.KeyHash(ID) is the key, to
+	// be blocked, say. With Hash Stable it is the xxHash64 of a key that is a string.
 	ID uint64
-	// Denied is how often the key was denied, an estimate that is at most by chance
-	// too low, and too high by at most Excess.
-	Denied, Excess uint64
+	// Denied estimates how often the key was denied, as 64 times its samples. The standard
+	// deviation for n denials is 8*sqrt(n): 25 % of 1,000, 2.5 % of 100,000.
+	Denied uint64
+	// Excess is by how much Denied may be too high: the key was denied Denied-Excess times
+	// or more, with a chance of 999 in 1,000. It covers the luck of the samples, and those
+	// that a key takes over from another in whose place it is listed.
+	Excess uint64
 }
 
 // TopDenied returns the keys that were denied most, most often first, at most
 // Config.TopDenied of them; nil without that.
 //
-// One denial in 64 is looked at, and counted for 64. Of these samples any key that
+// One denial in 64, at random, is a sample. (Where many are denied at once some samples
+// are dropped: a denial does not wait for statistics.) Of these samples any key that
 // makes up more than one in Config.TopDenied is in the list (Metwally, Agrawal,
 // El Abbadi, "Efficient computation of frequent and top-k elements in data streams",
 // 2005: the Space-Saving algorithm). Denials of cost 0 and of Peek are not counted.
+//
+// Names are what clients send. Where keys are secrets, such as session cookies, make them
+// with KeyHash.
 func (l *Limiter) TopDenied() []DeniedKey {
 	if l.top == nil {
 		return nil
@@ -35,11 +51,27 @@ func (l *Limiter) TopDenied() []DeniedKey {
 	return l.top.list()
 }
 
+// Named tells TopDenied what the key is called, if it lists the key and does not know yet,
+// and returns k. Only then is name called, and costs more than looking. It is for a Key that
+// is kept, and for one of a number or of a hash:
+//
+//	k := lim.KeyUint64(user.ID).Named(user.Email)
+//	if !k.Allow() { ... }
+//
+// Call it where a Key is made anew for each call, and else after a denial.
+func (k Key) Named(name func() string) Key {
+	if top := k.lim.top; top.nameless(k.id) {
+		top.name(k.id, name())
+	}
+	return k
+}
+
 // maxName bounds what a key's name takes.
 const maxName = 256
 
 // denialsASample is how many denials one sample stands for. A sample takes a lock and
-// a look into a map, and at worst a copy of the name, some 300 ns; a denial should not take 10 ns more than without.
+// a look into a map, and at worst a copy of the name, some 300 ns; a denial should not
+// take 10 ns more than without.
 const denialsASample = 64
 
 // topDenied counts denials by the Space-Saving algorithm: it has n counters, and a
@@ -47,13 +79,37 @@ const denialsASample = 64
 type topDenied struct {
 	mu    sync.Mutex
 	n     int
-	heap  []DeniedKey    // by Denied, the least first
+	heap  []DeniedKey    // by Denied, the least first. Excess is that of Space-Saving alone.
 	index map[uint64]int // id -> place in heap
+
+	// asked holds the ids that are in the list without a name, each at its low bits: a key
+	// that comes by is named at the price of one look. An id that pushes another one out
+	// of its place costs that a name until its next sample. Written under mu.
+	asked []atomic.Uint64
 }
 
 func newTopDenied(n int) *topDenied {
-	return &topDenied{n: n, index: make(map[uint64]int)}
+	return &topDenied{n: n, index: make(map[uint64]int), asked: make([]atomic.Uint64, pow2(2*n))}
 }
+
+// nameless reports whether the list asks for the name of id.
+func (t *topDenied) nameless(id uint64) bool { return t != nil && t.asks(id).Load() == id }
+
+func (t *topDenied) asks(id uint64) *atomic.Uint64 { return &t.asked[id&uint64(len(t.asked)-1)] }
+
+// name gives id its name, if nobody else is being counted.
+func (t *topDenied) name(id uint64, name string) {
+	if !t.mu.TryLock() {
+		return
+	}
+	defer t.mu.Unlock()
+	if i, found := t.index[id]; found {
+		t.heap[i].setName(name)
+	}
+	t.asks(id).CompareAndSwap(id, 0)
+}
+
+func (d *DeniedKey) setName(name string) { d.Name = strings.Clone(name[:min(len(name), maxName)]) }
 
 // sample counts a denial if it is one that is looked at, and if nobody else is being
 // counted: a denial does not wait for statistics.
@@ -85,8 +141,12 @@ func (t *topDenied) count(id uint64, name string) {
 		t.index[id] = 0
 	}
 	e := &t.heap[i]
-	if e.Name == "" {
-		e.Name = strings.Clone(name[:min(len(name), maxName)])
+	switch {
+	case e.Name != "":
+	case name != "":
+		e.setName(name)
+	default:
+		t.asks(id).Store(id)
 	}
 	e.Denied += denialsASample
 	t.down(i)
@@ -124,8 +184,20 @@ func (t *topDenied) list() []DeniedKey {
 	t.mu.Lock()
 	all := slices.Clone(t.heap)
 	t.mu.Unlock()
+	for i := range all {
+		all[i].Excess = all[i].Denied - atLeast((all[i].Denied-all[i].Excess)/denialsASample)
+	}
 	slices.SortFunc(all, func(a, b DeniedKey) int {
 		return cmp.Or(cmp.Compare(b.Denied, a.Denied), cmp.Compare(a.ID, b.ID))
 	})
 	return all
+}
+
+// atLeast returns how many denials there were at least, if so many of them were samples.
+// Their number is a Poisson variable of mean denials/64, or less wide. The normal quantile
+// of 99.9 % below it is a bound on the safe side of the exact one, as is a count that
+// never exceeds the samples themselves, each of which was a denial.
+func atLeast(samples uint64) uint64 {
+	n := float64(samples)
+	return max(samples, uint64(max(0, denialsASample*(n-3.1*math.Sqrt(n)))))
 }
