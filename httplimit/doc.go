@@ -35,7 +35,7 @@
 // All texts of one address are one key, IPv6 is cut to the network that one host can use
 // all of, and no two IPv4 clients share a key. IPTiers adds wider networks with larger
 // budgets, so that owning many IPv6 networks buys little. ByHeader, ByCookie,
-// ByBasicAuthUser and ByPattern count by what the request says, and Join combines keys.
+// ByBasicAuthUser, ByBearerToken and ByPattern count by what the request says, and Join combines keys.
 // What a stranger sends is read in bounded time; ATTACKS.md in the source of this package
 // lists what was tried against it.
 //

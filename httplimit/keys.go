@@ -27,13 +27,6 @@ var (
 // clients one, nor hashed, which would let a client choose how much work it is.
 const MaxKeyLen = 4096
 
-// What ByCookie and ByBasicAuthUser are willing to parse, in bytes of header. Browsers
-// and the usual front servers send and accept less.
-const (
-	maxCookieBytes        = 64 << 10
-	maxAuthorizationBytes = 2 * MaxKeyLen
-)
-
 // MustKey returns f, or panics if err is not nil. It wraps a constructor where a key
 // function that cannot be made is a programming error, as in a package variable.
 func MustKey(f KeyFunc, err error) KeyFunc {
@@ -46,7 +39,9 @@ func MustKey(f KeyFunc, err error) KeyFunc {
 // ByHeader returns a function that takes the value of a header as the key, as it was
 // sent, without the spaces and tabs around it. It does not allocate. The error is a
 // *ConfigError if name is no header name, or one whose value is no key: Host (which
-// net/http keeps elsewhere), X-Forwarded-For and Forwarded (for ByRemoteIP).
+// net/http keeps elsewhere), X-Forwarded-For and Forwarded (for ByRemoteIP), Authorization
+// (for ByBearerToken and ByBasicAuthUser) and Cookie (for ByCookie), where one credential or
+// cookie can be written in many ways.
 //
 // A header that is missing or empty is ErrNoKey, one that is there more than once
 // ErrBadKey, a value above MaxKeyLen ErrKeyTooLong.
@@ -65,6 +60,10 @@ func ByHeader(name string) (KeyFunc, error) {
 		return nil, configErrorf(field, "Host is not among the headers of a http.Request; want a function that returns Request.Host")
 	case headerXFF, headerForwarded:
 		return nil, configErrorf(field, "%s is written by the client as well as by proxies; want ByRemoteIP with TrustedProxies", name)
+	case "Authorization":
+		return nil, configErrorf(field, "Authorization has many spellings of the same credentials; want ByBearerToken or ByBasicAuthUser")
+	case "Cookie":
+		return nil, configErrorf(field, "Cookie has all cookies, to which a client can add any; want ByCookie")
 	}
 	none := fmt.Errorf("%w: no header %s", ErrNoKey, name)
 	twice := fmt.Errorf("%w: more than one header %s, want one", ErrBadKey, name)
@@ -81,98 +80,6 @@ func ByHeader(name string) (KeyFunc, error) {
 		// become another key by a space.
 		return bounded(trimSpace(values[0]), none, long)
 	}, nil
-}
-
-// ByCookie returns a function that takes the value of a cookie as the key. The error is
-// a *ConfigError if name is no cookie name.
-//
-// A cookie that is missing or empty is ErrNoKey. One that is malformed, so that
-// http.Request.Cookie does not find it, is ErrBadKey, and so is one that is there more
-// than once, since the application might take another one of them. A value above
-// MaxKeyLen, or more than 64 KiB of cookies, is ErrKeyTooLong.
-//
-// A client chooses its cookies: what is said at ByHeader holds here, too.
-func ByCookie(name string) (KeyFunc, error) {
-	if !isToken(name) {
-		return nil, notAToken("ByCookie", name, "session")
-	}
-	none := fmt.Errorf("%w: no cookie %s", ErrNoKey, name)
-	malformed := fmt.Errorf("%w: cookie %s is malformed", ErrBadKey, name)
-	twice := fmt.Errorf("%w: more than one cookie %s, want one", ErrBadKey, name)
-	long := fmt.Errorf("%w: cookie %s is above %d bytes, or all cookies above %d", ErrKeyTooLong, name, MaxKeyLen, maxCookieBytes)
-	return func(r *http.Request) (string, error) {
-		size := 0
-		for _, line := range r.Header["Cookie"] {
-			size += len(line)
-		}
-		if size > maxCookieBytes {
-			return "", long
-		}
-		cookies := r.CookiesNamed(name)
-		if len(cookies) > 1 {
-			return "", twice
-		}
-		if len(cookies) == 0 {
-			if namesCookie(r.Header["Cookie"], name) {
-				return "", malformed
-			}
-			return "", none
-		}
-		return bounded(cookies[0].Value, none, long)
-	}, nil
-}
-
-// namesCookie reports whether a cookie of that name is in the lines, whatever its value.
-func namesCookie(lines []string, name string) bool {
-	for _, line := range lines {
-		for part := range strings.SplitSeq(line, ";") {
-			if before, _, ok := strings.Cut(part, "="); ok && trimSpace(before) == name {
-				return true
-			}
-		}
-	}
-	return false
-}
-
-// ByBasicAuthUser returns a function that takes the user name of HTTP Basic
-// authentication (RFC 7617) as the key, whatever the password is.
-//
-// A request without it, or with an empty name, is ErrNoKey. One with two Authorization
-// headers, or with credentials that cannot be decoded, is ErrBadKey, and a name above
-// MaxKeyLen or a header above twice that ErrKeyTooLong.
-//
-// Names are compared byte by byte: where the application takes "Bob" and "bob" for one
-// user, each is a key of its own. The name is what the client says, before anybody has
-// looked at the password. To limit guesses, use it in a policy beside one with
-// ByRemoteIP, and mind that strangers can use up the budget of a name.
-func ByBasicAuthUser() KeyFunc {
-	none := fmt.Errorf("%w: no user name of Basic authentication", ErrNoKey)
-	twice := fmt.Errorf("%w: more than one header Authorization, want one", ErrBadKey)
-	malformed := fmt.Errorf("%w: malformed Basic authentication", ErrBadKey)
-	long := fmt.Errorf("%w: user name is above %d bytes, or header Authorization above %d", ErrKeyTooLong, MaxKeyLen, maxAuthorizationBytes)
-	return func(r *http.Request) (string, error) {
-		values := r.Header["Authorization"]
-		if len(values) > 1 {
-			return "", twice
-		}
-		if len(values) == 1 && len(values[0]) > maxAuthorizationBytes {
-			return "", long
-		}
-		user, _, ok := r.BasicAuth()
-		if !ok && len(values) == 1 && isBasic(values[0]) {
-			return "", malformed
-		}
-		return bounded(user, none, long)
-	}
-}
-
-// isBasic reports whether the scheme of an Authorization is Basic.
-func isBasic(authorization string) bool {
-	scheme := authorization
-	if end := strings.IndexAny(scheme, " \t"); end >= 0 {
-		scheme = scheme[:end]
-	}
-	return strings.EqualFold(scheme, "Basic")
 }
 
 // ByPattern returns a function that takes the pattern of http.ServeMux that matched the
