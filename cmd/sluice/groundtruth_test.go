@@ -67,7 +67,9 @@ type output struct {
 		Malformed      int64
 		MalformedLines []int64 `json:"malformed_lines"`
 		Reason         string  `json:"malformed_reason"`
+		Incomplete     string
 		Clients        int64
+		PrivateClients bool      `json:"private_clients"`
 		FirstTime      time.Time `json:"first_time"`
 		LastTime       time.Time `json:"last_time"`
 		Late           int64

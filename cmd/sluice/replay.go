@@ -40,14 +40,26 @@ client, and reports what each limit would have denied.
 
 FILE is an access log, plain or gzip; - is standard input. Without FILE a small
 made-up log is replayed. The format is found out from the first readable line:
-Common or Combined (Apache, nginx), Traefik's JSON, or nginx JSON with remote_ip
-and time. For other JSON lines name the fields; dots lead into nested objects.
-Times may be RFC 3339, 02/Jan/2006:15:04:05 -0700, or Unix seconds, milliseconds,
-microseconds or nanoseconds.
+
+  combined        Common or Combined: Apache, nginx, Traefik, IIS in NCSA form
+  vhost-combined  the same behind HOST:PORT
+  s3              server access logs of S3
+  nginx-json      remote_addr and time_iso8601 or time_local, or remote_ip and time
+  caddy           request.client_ip (remote_ip, remote_addr) and ts
+  traefik         ClientHost and StartUTC
+  json            other JSON: name the fields; dots lead into nested objects
+
+Times in JSON may be RFC 3339, 02/Jan/2006:15:04:05 -0700, or Unix seconds,
+milliseconds, microseconds or nanoseconds.
+
+A client is an IPv4 address, an IPv6 network of --ipv6-prefix bits or a name, and
+a port does not count: what httplimit takes for a client.
 
 The clock of the replay is the log's own: it stands at the latest time so far and
 never goes back, so of several logs give the oldest first. Blank lines are skipped.
-Malformed ones are counted and reported, but fatal only if no line is readable.
+Malformed ones are counted and reported, but fatal only if no line is readable. Of a
+log that cannot be read to its end there is a report of what could be read, and the
+exit code is 1.
 
 A rule is an algorithm and a limit. The algorithms are gcra, token-bucket,
 leaky-bucket, sliding-window, sliding-log and fixed-window. A limit is a count per
@@ -58,13 +70,14 @@ const replayExample = `  sluice replay
   sluice replay access.log.gz --limit 60/m
   cat access.log.2.gz access.log.1.gz | sluice replay - --algorithm all --limit 20/m
   sluice replay access.log --rule 'gcra 60/m burst 10' --rule 'fixed-window 60/m'
-  sluice replay caddy.log --client-field request.client_ip --time-field ts --output json`
+  sluice replay gcp.jsonl --client-field httpRequest.remoteIp --time-field timestamp`
 
 // replayFlags are the flags of the command as given.
 type replayFlags struct {
 	algorithms  []string
 	limits      []string
 	rules       []string
+	ipv6Prefix  int
 	top         int
 	output      string
 	format      string
@@ -94,6 +107,7 @@ func newReplay() *cobra.Command {
 	f.StringSliceVar(&flags.algorithms, "algorithm", nil, "algorithm `NAME`, or all; repeatable (default "+defaultAlgorithm+")")
 	f.StringArrayVar(&flags.limits, "limit", nil, "`LIMIT` for every --algorithm; repeatable (default "+defaultLimit+")")
 	f.StringArrayVar(&flags.rules, "rule", nil, "'ALGORITHM LIMIT' as one `RULE`; repeatable")
+	f.IntVar(&flags.ipv6Prefix, "ipv6-prefix", replay.IPv6Prefix, "count IPv6 addresses with the same first `N` bits as one client")
 	f.IntVar(&flags.top, "top", 5, "list the `N` most denied clients of each rule")
 	f.StringVar(&flags.output, "output", "text", "report as `FORM` text or json")
 	f.StringVar(&flags.format, "format", accesslog.Auto, "log `FORMAT` "+strings.Join(accesslog.Formats(), ", "))
@@ -114,6 +128,10 @@ func (f *replayFlags) run(cmd *cobra.Command, args []string) error {
 	if f.top < 0 {
 		return fmt.Errorf("--top %d is negative: want 0 or more", f.top)
 	}
+	if f.ipv6Prefix < replay.MinIPv6Prefix || f.ipv6Prefix > replay.MaxIPv6Prefix {
+		return fmt.Errorf("--ipv6-prefix %d is not a length of prefix to limit by: want %d to %d",
+			f.ipv6Prefix, replay.MinIPv6Prefix, replay.MaxIPv6Prefix)
+	}
 	parsers, err := accesslog.Select(f.format, f.clientField, f.timeField)
 	if err != nil {
 		return err
@@ -122,18 +140,21 @@ func (f *replayFlags) run(cmd *cobra.Command, args []string) error {
 	if err != nil {
 		return err
 	}
-	engine, err := replay.New(rules)
+	engine, err := replay.New(rules, f.ipv6Prefix)
 	if err != nil {
 		return err
 	}
 	source, src, err := openLog(cmd.InOrStdin(), args)
 	if err != nil {
-		return failure{fmt.Errorf("%s: %w", source, withoutPath(err))}
+		return failure{fmt.Errorf("%s: %w", source, err)}
 	}
 	defer src.Close()
-	rep, err := readLog(src, parsers, engine, f.top)
-	if err != nil {
-		return failure{fmt.Errorf("%s: %w", source, withoutPath(err))}
+	rep, readErr := readLog(src, parsers, engine, f.top)
+	if readErr != nil {
+		readErr = failure{fmt.Errorf("%s: %w", source, readErr)}
+	}
+	if rep.Log.Counted == 0 {
+		return readErr
 	}
 	rep.Source = source
 	if len(args) == 0 {
@@ -142,10 +163,11 @@ func (f *replayFlags) run(cmd *cobra.Command, args []string) error {
 	if err := write(cmd.OutOrStdout(), rep); err != nil {
 		return failure{fmt.Errorf("writing the report: %w", err)}
 	}
-	return nil
+	return readErr
 }
 
-// readLog replays a log from start to end.
+// readLog replays a log from start to end. Where an error ends it after some requests,
+// the report covers those.
 func readLog(src io.Reader, parsers []accesslog.Parser, engine *replay.Replay, top int) (report.Report, error) {
 	log, err := accesslog.NewReader(src, parsers...)
 	if err != nil {
@@ -153,16 +175,23 @@ func readLog(src io.Reader, parsers []accesslog.Parser, engine *replay.Replay, t
 	}
 	for {
 		rec, err := log.Next()
-		if errors.Is(err, io.EOF) {
-			return report.Report{Log: log.Facts(), Result: engine.Result(top)}, nil
+		if err == nil {
+			engine.Add(rec.Client, rec.Time)
+			continue
 		}
-		if errors.Is(err, accesslog.ErrNoRecords) && len(parsers) > 1 {
-			return report.Report{}, fmt.Errorf("%w; --client-field and --time-field name the fields of other JSON", err)
+		if errors.Is(err, accesslog.ErrUnknownJSON) {
+			err = fmt.Errorf("%w; name the fields with --client-field and --time-field", err)
 		}
-		if err != nil {
+		facts := log.Facts()
+		if facts.Counted == 0 {
 			return report.Report{}, err
 		}
-		engine.Add(rec.Client, rec.Time)
+		rep := report.Report{Log: facts, Result: engine.Result(top)}
+		if errors.Is(err, io.EOF) {
+			return rep, nil
+		}
+		rep.Incomplete = err.Error()
+		return rep, fmt.Errorf("%w; the report covers what comes before", err)
 	}
 }
 
@@ -171,14 +200,27 @@ func openLog(stdin io.Reader, args []string) (string, io.ReadCloser, error) {
 	case len(args) == 0:
 		return sampleSource, io.NopCloser(sample.Open()), nil
 	case args[0] == "-":
-		return stdinSource, io.NopCloser(stdin), nil
+		return stdinSource, io.NopCloser(pathless{stdin}), nil
 	}
 	file, err := os.Open(args[0])
-	return args[0], file, err
+	if err != nil {
+		return args[0], nil, withoutPath(err)
+	}
+	return args[0], struct {
+		io.Reader
+		io.Closer
+	}{pathless{file}, file}, nil
 }
 
-// withoutPath takes the path off an error of the file system; the message has it
-// already.
+// pathless is a reader whose errors do not name the file; the message has it already.
+type pathless struct{ src io.Reader }
+
+func (p pathless) Read(b []byte) (int, error) {
+	n, err := p.src.Read(b)
+	return n, withoutPath(err)
+}
+
+// withoutPath takes the path off an error of the file system.
 func withoutPath(err error) error {
 	if pathErr := (*fs.PathError)(nil); errors.As(err, &pathErr) {
 		return pathErr.Err

@@ -8,9 +8,11 @@ package accesslog
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 )
 
@@ -55,8 +57,22 @@ type Facts struct {
 // The errors of a log that ended without one record.
 var (
 	ErrEmpty     = errors.New("the log is empty")
+	ErrBlank     = errors.New("the log has nothing but blank lines")
+	ErrNUL       = errors.New("the log has nothing but NUL bytes, as a crash may leave it")
 	ErrNoRecords = errors.New("no readable line")
+
+	// ErrUnknownJSON is wrapped by ErrNoRecords: the first line was JSON without the
+	// fields of any format.
+	ErrUnknownJSON = errors.New("JSON without the fields of a known format")
 )
+
+// decisive is the error of a line whose kind is known: no other format can read it,
+// and nothing better can be said.
+type decisive string
+
+func (d decisive) Error() string { return string(d) }
+
+func isDecisive(err error) bool { return errors.As(err, new(decisive)) }
 
 // A Reader reads the records of a log in file order.
 //
@@ -67,10 +83,12 @@ type Reader struct {
 	lines   *lineReader
 	parsers []Parser
 	facts   Facts
+	reason  error // of the first malformed line
 }
 
 // NewReader returns a Reader of src, which it decompresses if its content is
-// gzip. It needs at least one parser.
+// gzip. It needs at least one parser. Content of another kind than lines is an error
+// that names it.
 func NewReader(src io.Reader, parsers ...Parser) (*Reader, error) {
 	lines, err := newLineReader(src)
 	if err != nil {
@@ -80,12 +98,13 @@ func NewReader(src io.Reader, parsers ...Parser) (*Reader, error) {
 }
 
 // Next returns the next record, or io.EOF at the end of the log. Malformed and
-// blank lines are passed over, but a log without any record ends with ErrEmpty, or
-// with an error that wraps ErrNoRecords and says in one line what was expected.
-// Any other error is that of the source, with the number of the line it came in.
+// blank lines are passed over, but a log without any record ends with ErrEmpty,
+// ErrBlank or ErrNUL, or with an error that wraps ErrNoRecords and says in one line
+// what was expected. Any other error is that of the source, with the number of the
+// line it came in; the records before it are sound.
 func (r *Reader) Next() (Record, error) {
 	for {
-		line, tooLong, err := r.lines.next()
+		line, bad, err := r.lines.next()
 		if errors.Is(err, io.EOF) {
 			return Record{}, r.end()
 		}
@@ -93,17 +112,16 @@ func (r *Reader) Next() (Record, error) {
 			return Record{}, fmt.Errorf("line %d: %w", r.facts.Lines+1, err)
 		}
 		r.facts.Lines++
-		if tooLong {
-			r.malformed(fmt.Errorf("longer than %d bytes", MaxLine))
-			continue
-		}
-		if len(bytes.TrimSpace(line)) == 0 {
+		if bad == nil && len(bytes.TrimSpace(line)) == 0 {
 			r.facts.Blank++
 			continue
 		}
-		rec, err := r.parse(line)
-		if err != nil {
-			r.malformed(err)
+		rec := Record{}
+		if bad == nil {
+			rec, bad = r.parse(line)
+		}
+		if bad != nil {
+			r.malformed(bad)
 			continue
 		}
 		r.facts.Counted++
@@ -114,6 +132,8 @@ func (r *Reader) Next() (Record, error) {
 // Facts returns the account of the lines read so far.
 func (r *Reader) Facts() Facts { return r.facts }
 
+// parse tries the parsers on a line. If none can read it, the reason is that of the
+// parser that knows its kind, if there is one.
 func (r *Reader) parse(line []byte) (Record, error) {
 	var reason error
 	for _, p := range r.parsers {
@@ -123,18 +143,33 @@ func (r *Reader) parse(line []byte) (Record, error) {
 			r.facts.Format = p.Name()
 			return rec, nil
 		}
-		if reason == nil {
+		if reason == nil || isDecisive(err) && !isDecisive(reason) {
 			reason = err
 		}
 	}
-	if len(r.parsers) > 1 {
-		reason = errors.New("not in any of the formats tried")
+	if names := r.formats(); len(names) > 1 && !isDecisive(reason) {
+		if looksJSON(line) && json.Valid(line) {
+			return Record{}, ErrUnknownJSON
+		}
+		reason = errors.New("in none of the known formats: " + strings.Join(names, ", "))
 	}
 	return Record{}, reason
 }
 
+// formats lists the names of the parsers, each once.
+func (r *Reader) formats() []string {
+	var names []string
+	for _, p := range r.parsers {
+		if !slices.Contains(names, p.Name()) {
+			names = append(names, p.Name())
+		}
+	}
+	return names
+}
+
 func (r *Reader) malformed(reason error) {
 	if r.facts.Malformed == 0 {
+		r.reason = reason
 		r.facts.MalformedReason = reason.Error()
 	}
 	r.facts.Malformed++
@@ -145,18 +180,21 @@ func (r *Reader) malformed(reason error) {
 
 // end tells the end of a log from the end of something that was not one.
 func (r *Reader) end() error {
-	if r.facts.Counted > 0 {
+	switch {
+	case r.facts.Counted > 0:
 		return io.EOF
+	case r.facts.Malformed > 0:
+		err := fmt.Errorf("%w among %d (%s: %w)", ErrNoRecords, r.facts.Lines, lineNumbers(r.facts), r.reason)
+		if len(r.formats()) == 1 && !isDecisive(r.reason) {
+			err = fmt.Errorf("%w; expected %s", err, r.parsers[0].Wants())
+		}
+		return err
+	case r.lines.nuls:
+		return ErrNUL
+	case r.facts.Blank > 0:
+		return ErrBlank
 	}
-	if r.facts.Malformed == 0 {
-		return ErrEmpty
-	}
-	wants := make([]string, len(r.parsers))
-	for i, p := range r.parsers {
-		wants[i] = p.Wants()
-	}
-	return fmt.Errorf("%w among %d (%s: %s); expected %s", ErrNoRecords, r.facts.Lines,
-		lineNumbers(r.facts), r.facts.MalformedReason, strings.Join(wants, ", or "))
+	return ErrEmpty
 }
 
 // lineNumbers names the first malformed lines, a few of them.

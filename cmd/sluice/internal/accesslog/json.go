@@ -51,6 +51,9 @@ func (f jsonLines) Parse(line []byte) (Record, error) {
 	if err != nil {
 		return Record{}, fmt.Errorf("field %s: %w", f.time.name, err)
 	}
+	if text(client) == "-" {
+		return Record{}, errDash
+	}
 	return Record{Client: []byte(text(client)), Time: at}, nil
 }
 

@@ -75,6 +75,73 @@ func TestCombined_Parse(t *testing.T) {
 	})
 }
 
+// TestCombined_ClientOrNothing has the lines that combined leaves alone, and why.
+func TestCombined_ClientOrNothing(t *testing.T) {
+	const tail = " - - [" + someTime + `] "GET / HTTP/1.1" 200 2326 "-" "agent"`
+	vhost, noClient, prefix := errVhost.Error(), errNoClient.Error(), errPrefix.Error()
+	runParseCases(t, combined{}, map[string]parseCase{
+		"name":                {line: "host.example.org" + tail, client: "host.example.org", nanos: someNanos},
+		"name, ident":         {line: "host ident user [" + someTime + "]", client: "host", nanos: someNanos},
+		"bracketed":           {line: "[2001:db8::1]" + tail, client: "[2001:db8::1]", nanos: someNanos},
+		"host and port":       {line: "www.example.com:80 192.0.2.1" + tail, err: vhost},
+		"address and port":    {line: "127.0.1.1:80 192.0.2.1" + tail, err: vhost},
+		"host":                {line: "www.example.com 192.0.2.1" + tail, err: vhost},
+		"port, no client":     {line: "www.example.com:80" + tail, err: vhost},
+		"two":                 {line: "192.0.2.2 192.0.2.1" + tail, err: string(errTwo)},
+		"two with ports":      {line: "192.0.2.2:80 192.0.2.1:80" + tail, err: string(errTwo)},
+		"list":                {line: "192.0.2.2, 192.0.2.1" + tail, err: string(errList)},
+		"list without blanks": {line: "192.0.2.2,192.0.2.1" + tail, err: string(errList)},
+		"dash":                {line: "-" + tail, err: string(errDash)},
+		"third":               {line: "nginx |", err: errNoTimestamp.Error()},
+		"third is an address": {line: "nginx | 192.0.2.1 [" + someTime + "]", err: noClient},
+		"fourth":              {line: "web1 nginx | 192.0.2.1" + tail, err: prefix},
+		"one name":            {line: "host [" + someTime + "]", err: noClient},
+		"owner and bucket":    {line: "owner bucket [" + someTime + "] 192.0.2.1", err: noClient},
+	})
+}
+
+func TestVhostCombined_Parse(t *testing.T) {
+	const tail = " - - [" + someTime + `] "GET / HTTP/1.1" 200 2326 "-" "agent"`
+	noVhost := errNoVhost.Error()
+	runParseCases(t, vhostCombined{}, map[string]parseCase{
+		"port":             {line: "www.example.com:80 192.0.2.1" + tail, client: "192.0.2.1", nanos: someNanos},
+		"port, name":       {line: "www.example.com:80 host" + tail, client: "host", nanos: someNanos},
+		"no port":          {line: "www.example.com 192.0.2.1" + tail, client: "192.0.2.1", nanos: someNanos},
+		"address and port": {line: "[2001:db8::5]:80 192.0.2.1" + tail, client: "192.0.2.1", nanos: someNanos},
+		"forged user":      {line: "www.example.com:80 192.0.2.1 - 10.0.0.1 10.0.0.2 [" + someTime + "]", client: "192.0.2.1", nanos: someNanos},
+		"no client":        {line: "www.example.com:80" + tail, err: string(errDash)},
+		"combined":         {line: "192.0.2.1" + tail, err: noVhost},
+		"combined, port":   {line: "192.0.2.1:80" + tail, err: noVhost},
+		"combined, name":   {line: "host" + tail, err: noVhost},
+		"two":              {line: "192.0.2.2 192.0.2.1" + tail, err: noVhost},
+		"two with ports":   {line: "192.0.2.2:80 192.0.2.1:80" + tail, err: noVhost},
+		"list":             {line: "192.0.2.2, 192.0.2.1" + tail, err: noVhost},
+		"dash":             {line: "- 192.0.2.1" + tail, err: noVhost},
+		"host only":        {line: "www.example.com:80 [" + someTime + "]", err: noVhost},
+		"not a port":       {line: "www.example.com:x host" + tail, err: noVhost},
+		"nothing":          {line: "", err: errNoClient.Error()},
+	})
+}
+
+func TestS3_Parse(t *testing.T) {
+	owner := strings.Repeat("79a5", 16)
+	const tail = " [" + someTime + `] 192.0.2.3 requester 3E57 REST.GET.OBJECT key "GET /b/key HTTP/1.1" 200 -`
+	noS3 := errNoS3.Error()
+	runParseCases(t, s3{}, map[string]parseCase{
+		"plain":        {line: owner + " bucket" + tail, client: "192.0.2.3", nanos: someNanos},
+		"ipv6":         {line: owner + " bucket [" + someTime + "] 2001:db8::1 - 3E57", client: "2001:db8::1", nanos: someNanos},
+		"cut":          {line: owner + " bucket [" + someTime + "] 192.0.2.3", client: "192.0.2.3", nanos: someNanos},
+		"no client":    {line: owner + " bucket [" + someTime + `] - - 3E57 S3.EXPIRE.OBJECT key "-"`, err: string(errDash)},
+		"cut earlier":  {line: owner + " bucket [" + someTime + "]", err: string(errDash)},
+		"short owner":  {line: owner[1:] + " bucket" + tail, err: noS3},
+		"no hex":       {line: "g" + owner[1:] + " bucket" + tail, err: noS3},
+		"no bucket":    {line: owner + tail, err: noS3},
+		"three words":  {line: owner + " bucket x" + tail, err: noS3},
+		"forged later": {line: owner + " bucket [" + someTime + "] 192.0.2.3 - 3E57 [" + someTime + "]", err: noS3},
+		"no time":      {line: owner + " bucket 192.0.2.3", err: errNoTimestamp.Error()},
+	})
+}
+
 func TestJSON_Parse(t *testing.T) {
 	const at = `"t":"2015-05-17T10:05:03Z"`
 	notJSON, noClient, noTime := errNotJSON.Error(), "field c is not a client", "field t is not a time"
@@ -130,6 +197,8 @@ var timeCases = []struct {
 }{
 	{text: "2015-05-17T10:05:03Z", nanos: someNanos},
 	{text: "2015-05-17T12:05:03+02:00", nanos: someNanos},
+	{text: "2015-05-17T12:05:03.5+0200", nanos: someNanos + int64(time.Second)/2},
+	{text: "9999-05-17T12:05:03.5+0200", err: errTimeRange},
 	{text: "2015-05-17T10:05:03.123456789Z", nanos: someNanos + 123456789},
 	{text: "2015-05-17T10:05:03.1234567899Z", nanos: someNanos + 123456789},
 	{text: "2015-05-17T10:05:03.5Z", nanos: someNanos + int64(time.Second)/2},

@@ -10,10 +10,13 @@ import (
 // clfTime is the time of the Common Log Format, which JSON logs use as well.
 const clfTime = "02/Jan/2006:15:04:05 -0700"
 
-var (
-	errTimeForm  = errors.New("time is not RFC 3339, 02/Jan/2006:15:04:05 -0700 or a Unix time")
-	errTimeRange = errors.New("time is before 1970 or after April 2262")
+const (
+	errTimeForm  = decisive("time is not RFC 3339, 02/Jan/2006:15:04:05 -0700 or a Unix time")
+	errTimeRange = decisive("time is before 1970 or after April 2262")
 )
+
+// isoTime is RFC 3339 without the colon in the zone, as Caddy writes it.
+const isoTime = "2006-01-02T15:04:05Z0700"
 
 // maxTime is the last instant that fits into nanoseconds since 1970.
 var maxTime = time.Unix(0, math.MaxInt64)
@@ -26,12 +29,16 @@ func nanos(t time.Time) (int64, error) {
 	return t.UnixNano(), nil
 }
 
-// parseTime reads RFC 3339 with any fraction, the CLF form, or a Unix time as a
-// decimal number. What is finer than a nanosecond is cut off.
+// parseTime reads RFC 3339 with any fraction and with or without a colon in the
+// zone, the CLF form, or a Unix time as a decimal number. What is finer than a
+// nanosecond is cut off.
 func parseTime(s string) (int64, error) {
 	switch {
 	case len(s) > 4 && s[4] == '-':
-		return parseLayout(time.RFC3339, s)
+		if n, err := parseLayout(time.RFC3339, s); !errors.Is(err, errTimeForm) {
+			return n, err
+		}
+		return parseLayout(isoTime, s)
 	case len(s) > 2 && s[2] == '/':
 		return parseLayout(clfTime, s)
 	}

@@ -23,7 +23,8 @@ import (
 // by many workers at once, so a request that is a little earlier than the one
 // before it is the rule; a server would have decided it at the time it came up.
 //
-// Nothing is ever evicted and no two clients share a budget, so the decisions
+// A client is what the middleware of httplimit takes for one: an IPv4 address, or an
+// IPv6 network. Nothing is ever evicted and no two clients share a budget, so the decisions
 // are exact. Memory grows with the number of clients and rules only.
 type Replay struct {
 	rules    []*ruleState
@@ -34,8 +35,10 @@ type Replay struct {
 	maxLate  int64
 	requests int64
 	unit     time.Duration // a second, unless a time was not a whole number of them
+	namer    *namer
 	ids      map[string]int
 	clients  []Client
+	public   bool // a client has no private address
 	timeline *timeline
 }
 
@@ -53,11 +56,17 @@ type ruleState struct {
 const hashBatch = 4096
 
 // New returns a Replay through the given rules, or the reason why one of them
-// cannot be enforced. It needs at least one rule.
-func New(rules []Rule) (*Replay, error) {
+// cannot be enforced. It needs at least one rule. All IPv6 addresses with the same
+// first ipv6Prefix bits are one client.
+func New(rules []Rule, ipv6Prefix int) (*Replay, error) {
+	namer, err := newNamer(ipv6Prefix)
+	if err != nil {
+		return nil, err
+	}
 	r := &Replay{
 		clock: sluice.NewManualClock(time.Unix(0, 0)),
 		unit:  time.Second,
+		namer: namer,
 		ids:   make(map[string]int),
 	}
 	for _, rule := range rules {
@@ -90,7 +99,7 @@ func refusal(rule Rule, err error) error {
 func (r *Replay) Add(client []byte, at int64) {
 	r.advance(at)
 	r.requests++
-	id := r.id(client)
+	id := r.id(r.namer.name(client))
 	seen := &r.clients[id]
 	seen.Requests++
 	bin := r.timeline.reach(r.now)
@@ -139,6 +148,7 @@ func (r *Replay) id(client []byte) int {
 		name := string(client)
 		r.ids[name] = id
 		r.clients = append(r.clients, Client{Name: name, Denied: make([]int64, len(r.rules))})
+		r.public = r.public || !isPrivate(name)
 	}
 	return id
 }
@@ -162,6 +172,7 @@ func (r *Replay) Result(top int) Result {
 	res := Result{
 		Requests: r.requests,
 		Clients:  len(r.clients),
+		Private:  !r.public,
 		First:    r.earliest,
 		Last:     r.now,
 		Late:     r.late,

@@ -31,7 +31,7 @@ func replayed(t *testing.T, top int, events []event, rules ...string) Result {
 		require.NoError(t, err)
 		parsed = append(parsed, rule)
 	}
-	r, err := New(parsed)
+	r, err := New(parsed, IPv6Prefix)
 	require.NoError(t, err)
 	for _, e := range events {
 		r.Add([]byte(e.client), e.at*sec)
@@ -112,7 +112,7 @@ func TestReplay_HashCoversBatchesAndTheRest(t *testing.T) {
 func TestReplay_ForgetsNobody(t *testing.T) {
 	const clients, perWindow = 20000, 2
 	rng := rand.New(rand.NewPCG(1, 2))
-	r, err := New([]Rule{{sluice.FixedWindow, sluice.PerMinute(perWindow)}})
+	r, err := New([]Rule{{sluice.FixedWindow, sluice.PerMinute(perWindow)}}, IPv6Prefix)
 	require.NoError(t, err)
 	type window struct{ minute, count int64 }
 	counts := make([]window, clients)
@@ -144,7 +144,7 @@ func TestReplay_ForgetsNobody(t *testing.T) {
 // TestReplay_LimitersForgetByTheClockOfTheLog has clients come back just before
 // and just after they are idle, while newcomers make the limiter drop the idle.
 func TestReplay_LimitersForgetByTheClockOfTheLog(t *testing.T) {
-	r, err := New([]Rule{{sluice.GCRA, sluice.Per(1, 10*time.Minute)}})
+	r, err := New([]Rule{{sluice.GCRA, sluice.Per(1, 10*time.Minute)}}, IPv6Prefix)
 	require.NoError(t, err)
 	var letters strings.Builder
 	visit := func(number int64, now int64, letter byte) {
@@ -165,7 +165,7 @@ func TestReplay_LimitersForgetByTheClockOfTheLog(t *testing.T) {
 }
 
 func TestNew_RefusesWhatTheLibraryRefuses(t *testing.T) {
-	_, err := New([]Rule{{sluice.FixedWindow, sluice.PerMinute(20).WithBurst(5)}})
+	_, err := New([]Rule{{sluice.FixedWindow, sluice.PerMinute(20).WithBurst(5)}}, IPv6Prefix)
 	require.Error(t, err)
 	assert.True(t, strings.HasPrefix(err.Error(), "rule fixed-window 20/m burst 5: burst 5 with fixed-window; "), err)
 }

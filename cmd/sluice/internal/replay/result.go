@@ -6,6 +6,7 @@ import "time"
 type Result struct {
 	Requests int64
 	Clients  int
+	Private  bool  // every client has a private address, or none at all
 	First    int64 // earliest time of a request
 	Last     int64 // latest time of a request
 	// Late counts the requests earlier than one before them, which were decided

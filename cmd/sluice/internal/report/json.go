@@ -27,9 +27,14 @@ type logFacts struct {
 	// MalformedReason is what was wrong with the first.
 	MalformedLines  []int64 `json:"malformed_lines"`
 	MalformedReason string  `json:"malformed_reason,omitempty"`
-	Clients         int     `json:"clients"`
-	FirstTime       string  `json:"first_time"` // earliest time in the log
-	LastTime        string  `json:"last_time"`  // latest time in the log
+	// Incomplete says why the log was not read to its end; there only if so.
+	Incomplete string `json:"incomplete,omitempty"`
+	Clients    int    `json:"clients"`
+	// PrivateClients is true if all clients have private addresses, or none at all: they
+	// may be proxies, and budgets shared by all behind them.
+	PrivateClients bool   `json:"private_clients"`
+	FirstTime      string `json:"first_time"` // earliest time in the log
+	LastTime       string `json:"last_time"`  // latest time in the log
 	// Late is the number of requests earlier than one before them. They were
 	// replayed at the later time. The furthest was LateMaxSeconds behind.
 	Late           int64    `json:"late"`
@@ -96,7 +101,9 @@ func newLogFacts(rep Report) logFacts {
 		Malformed:       f.Malformed,
 		MalformedLines:  append([]int64{}, f.MalformedLines...),
 		MalformedReason: f.MalformedReason,
+		Incomplete:      rep.Incomplete,
 		Clients:         res.Clients,
+		PrivateClients:  res.Private,
 		FirstTime:       timeText(res.First),
 		LastTime:        timeText(res.Last),
 		Late:            res.Late,

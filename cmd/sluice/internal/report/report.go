@@ -14,5 +14,7 @@ type Report struct {
 	Source string // where the log came from
 	Note   string // what else a person should know about that; may be empty
 	Log    accesslog.Facts
-	Result replay.Result
+	// Incomplete says why the log could not be read to its end; empty if it was.
+	Incomplete string
+	Result     replay.Result
 }

@@ -28,7 +28,7 @@ func reportOf(t *testing.T, step time.Duration, clients ...string) Report {
 	t.Helper()
 	engine, err := replay.New([]replay.Rule{
 		{Algorithm: sluice.GCRA, Limit: sluice.PerDay(1)}, {Algorithm: sluice.FixedWindow, Limit: sluice.Unlimited},
-	})
+	}, replay.IPv6Prefix)
 	require.NoError(t, err)
 	for i, c := range clients {
 		engine.Add([]byte(c), start.Add(time.Duration(i)*step).UnixNano())

@@ -17,6 +17,9 @@ import (
 // maxClientWidth fits every IPv6 address.
 const maxClientWidth = 39
 
+// fewProxies is how many clients may still be no more than the proxies in front.
+const fewProxies = 4
+
 const indent = "  "
 
 const day = 24 * time.Hour
@@ -42,6 +45,12 @@ func writeLog(w io.Writer, rep Report) {
 	if res.Late > 0 {
 		fmt.Fprintf(w, "%s%s out of order, at most %v late; the clock never goes back\n", indent,
 			count(res.Late, "request"), res.MaxLate)
+	}
+	if res.Private && res.Clients <= fewProxies {
+		fmt.Fprintf(w, "%seach client has a private address: if that is a proxy, log what it forwards\n", indent)
+	}
+	if rep.Incomplete != "" {
+		fmt.Fprintf(w, "%snot read to the end: %s\n", indent, OneLine(rep.Incomplete))
 	}
 	if f.Malformed > 0 {
 		fmt.Fprintf(w, "%s%s left out: %s\n", indent, count(f.Malformed, "malformed line"), lineNumbers(f))

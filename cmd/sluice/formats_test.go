@@ -1,0 +1,251 @@
+package main
+
+import (
+	"bytes"
+	"compress/gzip"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"strings"
+	"testing"
+	"testing/iotest"
+	"unicode/utf16"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+const (
+	request = ` "GET / HTTP/1.1" 200 1 "-" "curl/8.5.0"`
+	stamp   = "[02/Mar/2026:09:00:00 +0000]"
+	s3Owner = "79a59df900b949e55d96a1e698fbacedfd6e09d98eacf8f8d5218e7cd47ef2be"
+)
+
+// clientOf replays a line three times under a limit of one, and returns the one client
+// that the report names.
+func clientOf(t *testing.T, line string, args ...string) (format, client string) {
+	t.Helper()
+	out := replayJSON(t, strings.NewReader(strings.Repeat(line+"\n", 3)), append(args, "-", "--limit", "1/m")...)
+	require.EqualValues(t, 3, out.Log.Counted)
+	require.Len(t, out.Rules[0].Top, 1)
+	return out.Log.Format, out.Rules[0].Top[0].Client
+}
+
+// TestReplay_FindsTheClient has lines as servers write them, not as formats are defined.
+func TestReplay_FindsTheClient(t *testing.T) {
+	for name, c := range map[string]struct{ line, format, client string }{
+		"common":              {"192.0.2.1 - - " + stamp + ` "GET / HTTP/1.1" 200 1`, "combined", "192.0.2.1"},
+		"host name":           {"host.example.org - ann " + stamp + request, "combined", "host.example.org"},
+		"user with blanks":    {"192.0.2.1 - Ann Lee " + stamp + request, "combined", "192.0.2.1"},
+		"user is an address":  {"192.0.2.1 - 203.0.113.9 " + stamp + request, "combined", "192.0.2.1"},
+		"user ends like one":  {"192.0.2.1 - x 203.0.113.9 - - " + stamp + request, "combined", "192.0.2.1"},
+		"iis ncsa":            {`192.0.2.1 - EXAMPLE\ann ` + stamp + ` "GET / HTTP/1.0" 200 1`, "combined", "192.0.2.1"},
+		"traefik clf":         {"192.0.2.1 - - " + stamp + ` "GET / HTTP/2.0" 200 1 "-" "-" 7 "web@docker" "http://10.0.0.3:80" 2ms`, "combined", "192.0.2.1"},
+		"haproxy clf":         {"192.0.2.1 - - " + stamp + ` "GET / HTTP/1.1" 200 1 "" "" 33317 655 "http-in" "static" "srv1" 10 0`, "combined", "192.0.2.1"},
+		"old ingress":         {"192.0.2.1 - [192.0.2.1] - - " + stamp + request, "combined", "192.0.2.1"},
+		"unix socket":         {"unix: - - " + stamp + request, "combined", "unix:"},
+		"port":                {"192.0.2.1:41342 - - " + stamp + request, "combined", "192.0.2.1"},
+		"ipv6 and port":       {"[2001:db8:0:1::9]:41342 - - " + stamp + request, "combined", "2001:db8:0:1::/64"},
+		"mapped ipv4":         {"::ffff:192.0.2.1 - - " + stamp + request, "combined", "192.0.2.1"},
+		"vhost and port":      {"www.example.com:443 192.0.2.1 - - " + stamp + request, "vhost-combined", "192.0.2.1"},
+		"vhost, ipv6":         {"www.example.com:443 2001:db8::7 - - " + stamp + request, "vhost-combined", "2001:db8::/64"},
+		"vhost, client named": {"www.example.com:443 host.example.org - - " + stamp + request, "vhost-combined", "host.example.org"},
+		"vhost is an address": {"127.0.1.1:80 192.0.2.1 - - " + stamp + request, "vhost-combined", "192.0.2.1"},
+		"vhost only":          {"www.example.com 192.0.2.1 - ann " + stamp + request, "vhost-combined", "192.0.2.1"},
+		"s3": {s3Owner + " amzn-s3-demo-bucket1 " + stamp + " 192.0.2.3 " + s3Owner +
+			` 3E57427F3EXAMPLE REST.GET.VERSIONING - "GET /amzn-s3-demo-bucket1?versioning HTTP/1.1" 200 - 113 - 7 - "-" "S3Console/0.4" -`, "s3", "192.0.2.3"},
+		"caddy": {`{"level":"info","ts":1772442000.25,"logger":"http.log.access.log0","msg":"handled request",` +
+			`"request":{"remote_ip":"10.0.0.2","remote_port":"41342","client_ip":"192.0.2.1","proto":"HTTP/2.0"},"status":200}`, "caddy", "192.0.2.1"},
+		"caddy before 2.7": {`{"level":"info","ts":1772442000.25,"request":{"remote_ip":"192.0.2.1","remote_port":"41342"},"status":200}`, "caddy", "192.0.2.1"},
+		"caddy before 2.5": {`{"level":"info","ts":1772442000.25,"request":{"remote_addr":"192.0.2.1:41342","proto":"HTTP/1.1"},"status":200}`, "caddy", "192.0.2.1"},
+		"caddy, iso8601":   {`{"ts":"2026-03-02T09:00:00.000+0000","request":{"client_ip":"192.0.2.1"}}`, "caddy", "192.0.2.1"},
+		"nginx, iso8601":   {`{"time_iso8601":"2026-03-02T09:00:00+00:00","remote_addr":"192.0.2.1","request":"GET / HTTP/1.1"}`, "nginx-json", "192.0.2.1"},
+		"nginx, local":     {`{"time_local":"02/Mar/2026:09:00:00 +0000","remote_addr":"192.0.2.1","time":"0.003"}`, "nginx-json", "192.0.2.1"},
+		"elastic":          {`{"time":"02/Mar/2026:09:00:00 +0000","remote_ip":"192.0.2.1"}`, "nginx-json", "192.0.2.1"},
+	} {
+		t.Run("line="+name, func(t *testing.T) {
+			format, client := clientOf(t, c.line)
+			assert.Equal(t, c.format, format)
+			assert.Equal(t, c.client, client)
+			format, client = clientOf(t, c.line, "--format", c.format)
+			assert.Equal(t, c.format, format)
+			assert.Equal(t, c.client, client)
+		})
+	}
+}
+
+// TestReplay_RefusesWhereTheClientIsNotCertain: another field in its place would be
+// replayed without anybody noticing.
+func TestReplay_RefusesWhereTheClientIsNotCertain(t *testing.T) {
+	const clf = "192.0.2.1 - - " + stamp + request
+	for name, c := range map[string]struct{ line, reason string }{
+		"syslog":         {"Mar  2 09:00:00 web1 nginx: " + clf, "text before the client"},
+		"syslog, 5424":   {"<165>1 2026-03-02T09:00:00.003Z web1 nginx - - - " + clf, "text before the client"},
+		"haproxy":        {"Mar  2 09:00:00 lb1 haproxy[14389]: 192.0.2.1:33317 [02/Mar/2026:09:00:00.655] http-in static/srv1 10/0/30 200 1 - - ---- 1/1/1/1/0 0/0" + request, ""},
+		"haproxy clf":    {"Mar  2 09:00:00 lb1 haproxy[14389]: " + clf, "text before the client"},
+		"compose":        {"nginx-1  | " + clf, "text before the client"},
+		"cri":            {"2026-03-02T09:00:00.1Z stdout F " + clf, "text before the client"},
+		"two addresses":  {"203.0.113.7 " + clf, "two addresses"},
+		"list":           {"203.0.113.7, 10.0.0.1 " + clf, "a list of addresses"},
+		"no client":      {"- - - " + stamp + request, "the client is -"},
+		"none forwarded": {"- " + clf, "the client is -"},
+		"s3, no client":  {s3Owner + " bucket " + stamp + ` - s3.amazonaws.com 3E57 S3.EXPIRE.OBJECT key "-" - - 7 - - - "-" "-" -`, "the client is -"},
+		"alb": {`https 2026-03-02T09:00:00.186641Z app/lb/50dc 192.0.2.1:2817 10.0.0.1:80 0.08 0.04 0.03 200 200 34 366` + request +
+			` ECDHE TLSv1.2`, ""},
+		"elb":          {`2026-03-02T09:00:00.945958Z lb 192.0.2.1:2817 10.0.0.1:80 0.07 0.00 0.00 200 200 0 29` + request, ""},
+		"cloudfront":   {"2026-03-02\t09:00:00\tFRA2\t2390\t192.0.2.1\tGET\td1.cloudfront.net\t/\t200\t-\tcurl", ""},
+		"iis w3c":      {"2026-03-02 09:00:00 10.0.0.1 GET / - 80 - 192.0.2.1 curl - 200 0 0 5", ""},
+		"squid":        {"1772442000.586 921 192.0.2.1 TCP_MISS/200 507 POST http://example.com - HIER_DIRECT/10.0.0.1 -", ""},
+		"docker json":  {`{"log":"` + strings.ReplaceAll(clf, `"`, `\"`) + `\n","stream":"stdout","time":"2026-03-02T09:00:00.1Z"}`, ""},
+		"json, dash":   {`{"remote_addr":"-","time_iso8601":"2026-03-02T09:00:00Z"}`, "the client is -"},
+		"google cloud": {`{"httpRequest":{"remoteIp":"192.0.2.1"},"timestamp":"2026-03-02T09:00:00.1Z"}`, "--client-field and --time-field"},
+	} {
+		t.Run("line="+name, func(t *testing.T) {
+			code, stdout, stderr := execute(strings.NewReader(c.line+"\n"+c.line+"\n"), "replay", "-")
+			assert.Equal(t, exitFailed, code)
+			assert.Empty(t, stdout)
+			assert.Equal(t, 1, strings.Count(stderr, "\n"), stderr)
+			assert.Contains(t, stderr, c.reason)
+		})
+	}
+}
+
+// TestReplay_RefusesLinesOfOtherKinds: within one log, too, the client stays where it was.
+func TestReplay_RefusesLinesOfOtherKinds(t *testing.T) {
+	vhost := "www.example.com:443 192.0.2.1 - - " + stamp + request + "\n"
+	clf := "192.0.2.1 - - " + stamp + request + "\n"
+	for _, log := range []string{vhost + clf, clf + vhost} {
+		out := replayJSON(t, strings.NewReader(log), "-")
+		assert.EqualValues(t, 1, out.Log.Counted)
+		assert.Equal(t, []int64{2}, out.Log.MalformedLines)
+	}
+}
+
+func TestReplay_CountsIPv6ByNetworkAsTheMiddlewareDoes(t *testing.T) {
+	log := ""
+	for i := range 4 {
+		log += fmt.Sprintf("2001:db8:0:%x::%x - - %s%s\n", i/2, i+1, stamp, request)
+	}
+	for args, clients := range map[string]int64{
+		"": 2, "--ipv6-prefix 64": 2, "--ipv6-prefix 128": 4, "--ipv6-prefix 48": 1, "--ipv6-prefix 63": 1,
+	} {
+		out := replayJSON(t, strings.NewReader(log), append(strings.Fields(args), "-")...)
+		assert.Equal(t, clients, out.Log.Clients, args)
+	}
+	for _, prefix := range []string{"0", "31", "129", "-1"} {
+		code, stdout, stderr := execute(nil, "replay", "--ipv6-prefix", prefix)
+		assert.Equal(t, exitUsage, code)
+		assert.Empty(t, stdout)
+		assert.Equal(t, "sluice replay: --ipv6-prefix "+prefix+" is not a length of prefix to limit by: want 32 to 128\n", stderr)
+	}
+}
+
+// TestReplay_ReportsWhatCouldBeRead covers the logs that end in the middle.
+func TestReplay_ReportsWhatCouldBeRead(t *testing.T) {
+	var zipped bytes.Buffer
+	w := gzip.NewWriter(&zipped)
+	for i := range 5000 {
+		fmt.Fprintf(w, "192.0.2.%d - - %s%s\n", i%251, stamp, request)
+	}
+	require.NoError(t, w.Close())
+	whole := zipped.String()
+	corrupt := []byte(whole)
+	corrupt[len(corrupt)-8] ^= 1 // the checksum
+	for name, c := range map[string]struct{ log, reason string }{
+		"cut":       {whole[:len(whole)/2], "the gzip data is cut off"},
+		"no end":    {whole[:len(whole)-3], "the gzip data is cut off"},
+		"checksum":  {string(corrupt), "gzip: invalid checksum"},
+		"then more": {whole + "more than nothing", "gzip: invalid header"},
+	} {
+		for _, form := range []string{"text", "json"} {
+			t.Run("log="+name+"/"+form, func(t *testing.T) {
+				code, stdout, stderr := execute(strings.NewReader(c.log), "replay", "-", "--output", form)
+				assert.Equal(t, exitFailed, code)
+				assert.Regexp(t, `^sluice replay: standard input: line \d+: `+c.reason+`; the report covers what comes before\n$`, stderr)
+				assert.Contains(t, stdout, c.reason)
+				assert.Contains(t, stdout, "251") // the clients
+			})
+		}
+	}
+}
+
+func TestReplay_ReportsUpToAReadError(t *testing.T) {
+	broken := &fs.PathError{Op: "read", Path: "access.log", Err: errors.New("disk on fire")}
+	code, stdout, stderr := execute(io.MultiReader(strings.NewReader(smallLog), iotest.ErrReader(broken)), "replay", "-")
+	assert.Equal(t, exitFailed, code)
+	assert.Equal(t, "sluice replay: standard input: line 5: disk on fire; the report covers what comes before\n", stderr)
+	assert.Contains(t, stdout, "4 requests of 2 clients")
+	assert.Contains(t, stdout, "\n  not read to the end: line 5: disk on fire\n")
+}
+
+func TestReplay_SaysWhatIsWrongWithAFile(t *testing.T) {
+	line := "192.0.2.1 - - " + stamp + request
+	var wide bytes.Buffer
+	for _, unit := range utf16.Encode([]rune("\ufeff" + line + "\n")) {
+		wide.Write([]byte{byte(unit), byte(unit >> 8)})
+	}
+	for name, c := range map[string]struct{ log, want string }{
+		"empty":           {"", "the log is empty"},
+		"nothing but bom": {"\xef\xbb\xbf", "the log is empty"},
+		"blank":           {"\n \r\n\t\n", "the log has nothing but blank lines"},
+		"nul":             {strings.Repeat("\x00", 3<<20), "the log has nothing but NUL bytes"},
+		"nul and blank":   {"\x00\x00\n\n", "the log has nothing but NUL bytes"},
+		"mac":             {strings.Repeat(line+"\r", 3), "carriage returns where line feeds should be: tr '\\r' '\\n' puts them right"},
+		"long mac":        {strings.Repeat(line+"\r", 20000), "carriage returns where line feeds should be: tr '\\r' '\\n' puts them right"},
+		"year 2290":       {strings.ReplaceAll(line, "2026", "2290"), "time is before 1970 or after April 2262"},
+		"json, 2290":      {`{"remote_ip":"192.0.2.1","time":"2290-03-02T09:00:00Z"}`, "field time: time is before 1970 or after April 2262"},
+		"json, bad time":  {`{"remote_ip":"192.0.2.1","time":"today"}`, "field time: time is not RFC 3339"},
+		"bzip2":           {"BZh91AY&SY\x00\x01", "bzip2 data: want plain text or gzip, as from bzcat FILE | sluice replay -"},
+		"zstd":            {"\x28\xb5\x2f\xfd\x04\x58", "zstd data: want plain text or gzip, as from zstdcat FILE | sluice replay -"},
+		"xz":              {"\xfd7zXZ\x00\x00\x04", "xz data: want plain text or gzip, as from xzcat FILE | sluice replay -"},
+		"lz4":             {"\x04\x22\x4d\x18\x64\x40", "lz4 data: want plain text or gzip, as from lz4cat FILE | sluice replay -"},
+		"zip":             {"PK\x03\x04\x14\x00", "zip data: want plain text or gzip, as from unzip -p FILE | sluice replay -"},
+		"utf-16":          {wide.String(), "UTF-16 text: want UTF-8, as from iconv -f UTF-16 -t UTF-8 FILE | sluice replay -"},
+		"long line":       {strings.Repeat("x", 2<<20), "longer than 1048576 bytes"},
+	} {
+		t.Run("log="+name, func(t *testing.T) {
+			code, stdout, stderr := execute(strings.NewReader(c.log), "replay", "-")
+			assert.Equal(t, exitFailed, code)
+			assert.Empty(t, stdout)
+			assert.Equal(t, 1, strings.Count(stderr, "\n"), stderr)
+			assert.Contains(t, stderr, c.want)
+		})
+	}
+}
+
+func TestReplay_MixedLineEnds(t *testing.T) {
+	line := "192.0.2.1 - - " + stamp + request
+	out := replayJSON(t, strings.NewReader(line+"\r\n"+line+"\n"+line+"\r\r\n"+line+"\r"), "-")
+	assert.EqualValues(t, 4, out.Log.Counted)
+	out = replayJSON(t, strings.NewReader(line+"\n"+line+"\r"+line+"\n"), "-")
+	assert.Equal(t, []int64{2}, out.Log.MalformedLines)
+}
+
+// TestReplay_NotesThatAllClientsMayBeOneProxy: nothing in such a log tells clients apart.
+func TestReplay_NotesThatAllClientsMayBeOneProxy(t *testing.T) {
+	const note = "a private address"
+	for name, c := range map[string]struct {
+		clients        []string
+		private, noted bool
+	}{
+		"one proxy":       {[]string{"10.0.0.7"}, true, true},
+		"two, one ipv6":   {[]string{"172.17.0.1", "fd00::1"}, true, true},
+		"loopback":        {[]string{"127.0.0.1"}, true, true},
+		"unix socket":     {[]string{"unix:"}, true, true},
+		"one from afar":   {[]string{"10.0.0.7", "192.0.2.1"}, false, false},
+		"many in a house": {[]string{"10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.4", "10.0.0.5"}, true, false},
+	} {
+		t.Run("clients="+name, func(t *testing.T) {
+			var log strings.Builder
+			for i := range 100 {
+				io.WriteString(&log, c.clients[i%len(c.clients)]+" - - "+stamp+request+"\n")
+			}
+			code, stdout, stderr := execute(strings.NewReader(log.String()), "replay", "-")
+			require.Equal(t, exitOK, code, stderr)
+			assert.Equal(t, c.noted, strings.Contains(stdout, note), stdout)
+			out := replayJSON(t, strings.NewReader(log.String()), "-")
+			assert.Equal(t, c.private, out.Log.PrivateClients)
+		})
+	}
+}

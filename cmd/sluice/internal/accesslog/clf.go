@@ -1,0 +1,240 @@
+package accesslog
+
+import (
+	"bytes"
+	"errors"
+	"net/netip"
+	"time"
+)
+
+var (
+	errNoClient    = errors.New("no client at the start of the line")
+	errNoTimestamp = errors.New("no [02/Jan/2006:15:04:05 -0700] after the client")
+	errVhost       = errors.New("the client comes second, behind a host: that is format " + VhostCombined)
+	errNoVhost     = errors.New("no host, with its port or followed by an address, at the start of the line")
+	errNoS3        = errors.New("no owner of 64 hexadecimal digits, bucket and time at the start of the line")
+)
+
+// Of these lines it is known why their client is not.
+const (
+	errDash   = decisive("the client is -: the log does not say who asked")
+	errPrefix = decisive("text before the client, as syslog puts it there: cut it off")
+	errTwo    = decisive("two addresses at the start of the line: cut off the one that is not the client")
+	errList   = decisive("a list of addresses at the start of the line: keep the one that is the client")
+)
+
+// combined reads Common and Combined lines:
+//
+//	client ident user [time] "request" status bytes "referer" "user agent"
+//
+// Only the client and the time are looked at, so a line with more or fewer
+// fields, or with a damaged end, still counts.
+type combined struct{}
+
+func (combined) Name() string { return Combined }
+
+func (combined) Wants() string {
+	return "CLIENT ... [02/Jan/2006:15:04:05 -0700]"
+}
+
+// Parse reads an address in front as the client. A name in front is the client only
+// if what follows leaves no other candidate: an ident that is missing, as nearly all
+// are, or exactly two more words, none of them an address.
+func (combined) Parse(line []byte) (Record, error) {
+	h, err := readHead(line)
+	if err != nil {
+		return Record{}, err
+	}
+	first, second := addressForm(h.words[0]), addressForm(h.words[1])
+	switch {
+	case isDash(h.words[0]):
+		return Record{}, errDash
+	case bytes.IndexByte(h.words[0], ',') >= 0:
+		return Record{}, errList
+	case first == noAddress && (second != noAddress || namesPort(h.words[0])), first == withPort && second == bare:
+		return Record{}, errVhost
+	case first != noAddress && second != noAddress:
+		return Record{}, errTwo
+	case first != noAddress, isDash(h.words[1]), h.count == 3 && addressForm(h.words[2]) == noAddress:
+		return Record{h.words[0], h.time}, nil
+	case h.count <= 3:
+		return Record{}, errNoClient
+	}
+	return Record{}, errPrefix
+}
+
+// vhostCombined reads what Apache writes to logs of several hosts:
+//
+//	host:port client ident user [time] "request" ...
+//
+// The port may be missing if the client is an address: then that tells it from the
+// ident of a combined line.
+type vhostCombined struct{}
+
+func (vhostCombined) Name() string { return VhostCombined }
+
+func (vhostCombined) Wants() string {
+	return "HOST:PORT CLIENT ... [02/Jan/2006:15:04:05 -0700]"
+}
+
+func (vhostCombined) Parse(line []byte) (Record, error) {
+	h, err := readHead(line)
+	if err != nil {
+		return Record{}, err
+	}
+	host, second := h.words[0], addressForm(h.words[1])
+	switch first := addressForm(host); {
+	case isDash(host), bytes.IndexByte(host, ',') >= 0, h.count < 2:
+		return Record{}, errNoVhost
+	case first == bare, first == withPort && second != bare:
+		return Record{}, errNoVhost
+	case second == noAddress && !namesPort(host):
+		return Record{}, errNoVhost
+	case isDash(h.words[1]):
+		return Record{}, errDash
+	}
+	return Record{h.words[1], h.time}, nil
+}
+
+// s3 reads the server access logs of S3:
+//
+//	owner bucket [time] client requester request operation key "request" ...
+type s3 struct{}
+
+func (s3) Name() string { return S3 }
+
+func (s3) Wants() string {
+	return "OWNER BUCKET [02/Jan/2006:15:04:05 -0700] CLIENT"
+}
+
+func (s3) Parse(line []byte) (Record, error) {
+	h, err := readHead(line)
+	if err != nil {
+		return Record{}, err
+	}
+	if h.count != 2 || len(h.words[0]) != 64 || len(bytes.Trim(h.words[0], "0123456789abcdef")) > 0 {
+		return Record{}, errNoS3
+	}
+	rest := bytes.TrimLeft(h.rest, " \t")
+	if end := bytes.IndexAny(rest, " \t"); end >= 0 {
+		rest = rest[:end]
+	}
+	if len(rest) == 0 || isDash(rest) {
+		return Record{}, errDash
+	}
+	return Record{rest, h.time}, nil
+}
+
+// head is the part of a line before its request.
+type head struct {
+	words [3][]byte // the first words before the time
+	count int       // how many there are, at most len(words)+1
+	time  int64
+	rest  []byte // what stands between the time and the request
+}
+
+// readHead takes the last timestamp before the request. The user in front of it is
+// whatever a stranger typed as a name, blanks and brackets included, and must
+// not pass for the time; but servers escape the quotes in it, so that it cannot
+// pass for the start of the request. A JSON object may well hold such a line, but
+// its first field is no client.
+func readHead(line []byte) (head, error) {
+	if len(line) == 0 || line[0] == ' ' || line[0] == '\t' || looksJSON(line) {
+		return head{}, errNoClient
+	}
+	if request := bytes.Index(line, []byte(` "`)); request >= 0 {
+		line = line[:request]
+	}
+	stamp, err := lastTimestamp(line)
+	if err != nil {
+		return head{}, err
+	}
+	h := head{time: stamp.nanos, rest: line[stamp.end:]}
+	for before := line[:stamp.start]; h.count <= len(h.words); h.count++ {
+		before = bytes.TrimLeft(before, " \t")
+		if len(before) == 0 {
+			break
+		}
+		end := bytes.IndexAny(before, " \t")
+		if end < 0 {
+			end = len(before)
+		}
+		if h.count < len(h.words) {
+			h.words[h.count] = before[:end]
+		}
+		before = before[end:]
+	}
+	if h.count == 0 {
+		return head{}, errNoTimestamp
+	}
+	return h, nil
+}
+
+// timestamp is a [time] in a line.
+type timestamp struct {
+	start, end int // of the brackets
+	nanos      int64
+}
+
+// maxTimestamp is the longest text taken for a time between brackets: with it a
+// line of a million brackets is read as fast as any other.
+const maxTimestamp = len(clfTime) + len(".000000000")
+
+// lastTimestamp finds the last [timestamp] of a line. Brackets around anything
+// that does not have the form of a time are passed over.
+func lastTimestamp(line []byte) (timestamp, error) {
+	for search := line; ; {
+		open := bytes.LastIndexByte(search, '[')
+		if open < 0 {
+			return timestamp{}, errNoTimestamp
+		}
+		inside := line[open+1 : min(open+2+maxTimestamp, len(line))]
+		inside, _, closed := bytes.Cut(inside, []byte{']'})
+		if t, err := time.Parse(clfTime, string(inside)); closed && err == nil {
+			n, err := nanos(t)
+			return timestamp{open, open + 1 + len(inside) + 1, n}, err
+		}
+		search = search[:open]
+	}
+}
+
+// form says how a word stands for an IP address.
+type form int
+
+const (
+	noAddress form = iota
+	bare           // 192.0.2.1, 2001:db8::1, [2001:db8::1]
+	withPort       // 192.0.2.1:80, [2001:db8::1]:80
+)
+
+func addressForm(word []byte) form {
+	// Most names begin with a letter that no address does.
+	if len(word) == 0 || !hexDigit(word[0]) && word[0] != '[' && word[0] != ':' {
+		return noAddress
+	}
+	text := string(word)
+	if _, err := netip.ParseAddr(text); err == nil {
+		return bare
+	}
+	if _, err := netip.ParseAddrPort(text); err == nil {
+		return withPort
+	}
+	if text[0] == '[' && text[len(text)-1] == ']' {
+		if _, err := netip.ParseAddr(text[1 : len(text)-1]); err == nil {
+			return bare
+		}
+	}
+	return noAddress
+}
+
+// namesPort reports whether a word ends in a colon and digits, as HOST:PORT does.
+func namesPort(word []byte) bool {
+	colon := bytes.LastIndexByte(word, ':')
+	return colon > 0 && colon < len(word)-1 && allDigits(string(word[colon+1:]))
+}
+
+func isDash(word []byte) bool { return string(word) == "-" }
+
+func hexDigit(c byte) bool {
+	return '0' <= c && c <= '9' || 'a' <= c|0x20 && c|0x20 <= 'f'
+}
