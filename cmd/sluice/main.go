@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -50,14 +51,50 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 
 func newRoot() *cobra.Command {
 	root := &cobra.Command{
-		Use:                "sluice",
-		Short:              "Try rate limits out on real traffic",
+		Use:   "sluice",
+		Short: "Try rate limits out on real traffic",
+		Long: `Sluice tries rate limits out on real traffic, before a server has to live with
+them.`,
+		Example: `  sluice replay
+  sluice replay access.log --limit 60/m`,
+		Version:            versionLine(buildInfo()),
+		Args:               wantCommand,
+		RunE:               func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 		SilenceErrors:      true,
 		SilenceUsage:       true,
 		DisableSuggestions: true, // they take more than one line
+		CompletionOptions:  cobra.CompletionOptions{HiddenDefaultCmd: true},
 	}
-	root.Version = versionLine(buildInfo())
 	root.SetVersionTemplate("{{.Version}}\n")
+	root.SetUsageTemplate(usageTemplate(root))
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		return fmt.Errorf("%w; see %s --help", err, cmd.CommandPath())
+	})
 	root.AddCommand(newReplay(), newVersion(root.Version))
 	return root
+}
+
+// wantCommand refuses an argument of a command that has commands: it is the name of one
+// that there is not.
+func wantCommand(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return nil
+	}
+	var names []string
+	for _, c := range cmd.Commands() {
+		if c.IsAvailableCommand() {
+			names = append(names, c.Name())
+		}
+	}
+	last := len(names) - 1
+	return fmt.Errorf("unknown command %q: want %s or %s", args[0], strings.Join(names[:last], ", "), names[last])
+}
+
+// usageTemplate is cobra's for 80 columns, and does not say that a command which has
+// commands can be run without: then it prints help.
+func usageTemplate(cmd *cobra.Command) string {
+	return strings.NewReplacer(
+		".FlagUsages", ".FlagUsagesWrapped 80",
+		"{{if .Runnable}}", "{{if and .Runnable (not .HasAvailableSubCommands)}}",
+	).Replace(cmd.UsageTemplate())
 }

@@ -7,7 +7,6 @@ import (
 	"io/fs"
 	"os"
 	"slices"
-	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -39,38 +38,37 @@ const replayLong = `Replay puts the requests of an access log through rate limit
 client, and reports what each limit would have denied.
 
 FILE is an access log, plain or gzip; - is standard input. Without FILE a small
-made-up log is replayed. The format is found out from the first readable line:
+made-up log is replayed. The first readable line tells the format:
 
   combined        Common or Combined: Apache, nginx, Traefik, IIS in NCSA form
   vhost-combined  the same behind HOST:PORT
   s3              server access logs of S3
-  nginx-json      remote_addr and time_iso8601 or time_local, or remote_ip and time
-  caddy           request.client_ip (remote_ip, remote_addr) and ts
+  nginx-json      remote_addr and time_iso8601 or time_local; remote_ip and time
+  caddy           request.client_ip, remote_ip or remote_addr; ts
   traefik         ClientHost and StartUTC
-  json            other JSON: name the fields; dots lead into nested objects
+  json            any other JSON: name the fields; dots lead into nested objects
 
 Times in JSON may be RFC 3339, 02/Jan/2006:15:04:05 -0700, or Unix seconds,
 milliseconds, microseconds or nanoseconds.
 
-A client is an IPv4 address, an IPv6 network of --ipv6-prefix bits or a name, and
-a port does not count: what httplimit takes for a client.
-
-The clock of the replay is the log's own: it stands at the latest time so far and
-never goes back, so of several logs give the oldest first. Blank lines are skipped.
-Malformed ones are counted and reported, but fatal only if no line is readable. Of a
-log that cannot be read to its end there is a report of what could be read, and the
-exit code is 1.
+A client is an IPv4 address, an IPv6 network or a name, without a port: what
+httplimit takes for a client.
 
 A rule is an algorithm and a limit. The algorithms are gcra, token-bucket,
-leaky-bucket, sliding-window, sliding-log and fixed-window. A limit is a count per
-s, m, h, d or duration, with an optional burst: "100/s", "20/m burst 5", "1000/24h".
-Give several to compare them in one pass over the log.`
+leaky-bucket, sliding-window, sliding-log and fixed-window. A limit is a count
+per s, m, h, d or duration, with an optional burst: "100/s", "20/m burst 5",
+"1000/24h". Give several to compare them in one pass over the log.
+
+The clock of the replay is the log's own: it stands at the latest time so far
+and never goes back, so of several logs give the oldest first. Malformed lines
+are counted and reported, but fatal only if no line is readable. Of a log that
+cannot be read to its end, the report covers what could be; the exit code is 1.`
 
 const replayExample = `  sluice replay
   sluice replay access.log.gz --limit 60/m
-  cat access.log.2.gz access.log.1.gz | sluice replay - --algorithm all --limit 20/m
-  sluice replay access.log --rule 'gcra 60/m burst 10' --rule 'fixed-window 60/m'
-  sluice replay gcp.jsonl --client-field httpRequest.remoteIp --time-field timestamp`
+  sluice replay access.log --rule 'gcra 60/m burst 9' --rule 'fixed-window 60/m'
+  cat access.log.2.gz access.log.1.gz | sluice replay - --algorithm all
+  sluice replay app.jsonl --client-field client.ip --time-field timestamp`
 
 // replayFlags are the flags of the command as given.
 type replayFlags struct {
@@ -105,14 +103,14 @@ func newReplay() *cobra.Command {
 	f := cmd.Flags()
 	f.SortFlags = false
 	f.StringSliceVar(&flags.algorithms, "algorithm", nil, "algorithm `NAME`, or all; repeatable (default "+defaultAlgorithm+")")
-	f.StringArrayVar(&flags.limits, "limit", nil, "`LIMIT` for every --algorithm; repeatable (default "+defaultLimit+")")
-	f.StringArrayVar(&flags.rules, "rule", nil, "'ALGORITHM LIMIT' as one `RULE`; repeatable")
-	f.IntVar(&flags.ipv6Prefix, "ipv6-prefix", replay.IPv6Prefix, "count IPv6 addresses with the same first `N` bits as one client")
+	f.StringArrayVar(&flags.limits, "limit", nil, "`LIMIT` of each --algorithm; repeatable (default "+defaultLimit+")")
+	f.StringArrayVar(&flags.rules, "rule", nil, "`RULE`: an algorithm and its limit; repeatable")
+	f.IntVar(&flags.ipv6Prefix, "ipv6-prefix", replay.IPv6Prefix, "an IPv6 client is its first `N` bits; 128 is an address")
 	f.IntVar(&flags.top, "top", 5, "list the `N` most denied clients of each rule")
-	f.StringVar(&flags.output, "output", "text", "report as `FORM` text or json")
-	f.StringVar(&flags.format, "format", accesslog.Auto, "log `FORMAT` "+strings.Join(accesslog.Formats(), ", "))
-	f.StringVar(&flags.clientField, "client-field", "", "JSON field `NAME` of the client")
-	f.StringVar(&flags.timeField, "time-field", "", "JSON field `NAME` of the time")
+	f.StringVar(&flags.output, "output", "text", "`FORM` of the report: text or json")
+	f.StringVar(&flags.format, "format", accesslog.Auto, "`FORMAT` of the log, one of the above")
+	f.StringVar(&flags.clientField, "client-field", "", "`NAME` of the client's JSON field")
+	f.StringVar(&flags.timeField, "time-field", "", "`NAME` of the time's JSON field")
 	return cmd
 }
 

@@ -1,0 +1,40 @@
+package main
+
+import (
+	"strings"
+	"testing"
+	"unicode/utf8"
+
+	"github.com/stretchr/testify/assert"
+)
+
+func TestHelp_IsNoError(t *testing.T) {
+	for _, args := range [][]string{{}, {"--help"}, {"replay", "--help"}, {"help", "replay"}} {
+		code, stdout, stderr := execute(nil, args...)
+		assert.Equal(t, exitOK, code, args)
+		assert.Contains(t, stdout, "Usage:", args)
+		assert.Empty(t, stderr, args)
+	}
+}
+
+// TestHelp_FitsIntoATerminal covers every command that there is.
+func TestHelp_FitsIntoATerminal(t *testing.T) {
+	commands := []string{""}
+	for _, cmd := range newRoot().Commands() {
+		commands = append(commands, cmd.Name())
+	}
+	assert.Contains(t, commands, "replay")
+	for _, name := range commands {
+		_, stdout, _ := execute(nil, append(strings.Fields(name), "--help")...)
+		for line := range strings.Lines(stdout) {
+			assert.LessOrEqual(t, utf8.RuneCountInString(strings.TrimRight(line, "\n")), 80, line)
+		}
+	}
+}
+
+func TestHelp_OfTheProgramSaysWhatToTry(t *testing.T) {
+	_, stdout, _ := execute(nil)
+	assert.Contains(t, stdout, "\n  sluice replay\n")
+	assert.Contains(t, stdout, "Usage:\n  sluice [command]\n")
+	assert.NotContains(t, stdout, "completion")
+}
