@@ -260,7 +260,7 @@ func (tr *penaltyTracer) takeAll() {
 
 // A judged claim is what is known of a claim before its TakeAll.
 type judged struct {
-	cost             int
+	cost             int64
 	allowed, blocked bool
 }
 
@@ -270,11 +270,11 @@ func (tr *penaltyTracer) before(charges []oracle.Charge) map[string]judged {
 	for _, c := range charges {
 		if c.Model == tr.model {
 			j, more := claims[c.Key]
-			if j.cost = int(c.Cost); more {
-				j.cost = addCosts(int(c.Cost), claims[c.Key].cost)
+			if j.cost = c.Cost; more {
+				j.cost = addCosts(c.Cost, claims[c.Key].cost)
 			}
 			j.blocked = tr.model.Blocked(c.Key, tr.now)
-			j.allowed = tr.model.Peek(c.Key, tr.now, int64(j.cost)).Allowed
+			j.allowed = tr.model.Peek(c.Key, tr.now, j.cost).Allowed
 			claims[c.Key] = j
 		}
 	}
@@ -285,7 +285,7 @@ func (tr *penaltyTracer) before(charges []oracle.Charge) map[string]judged {
 func (tr *penaltyTracer) countAll(claims map[string]judged, all bool) {
 	for _, j := range claims {
 		if all || !j.allowed {
-			tr.count(j.allowed, j.blocked, j.cost)
+			tr.count(j.allowed, j.blocked, int(min(j.cost, math.MaxInt)))
 		}
 	}
 }

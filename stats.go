@@ -10,6 +10,11 @@ type Stats struct {
 
 	// Admitted and Denied count the calls that charge or would have charged;
 	// calls of cost 0 and Peek are not counted. They stay 0 without Config.Stats.
+	//
+	// A TakeAll counts as one call for each of its keys, in the Stats of the key's limiter:
+	// as admitted if all charges were made, and else as denied if the key denied it. A key
+	// that would have admitted its charges, had not another one denied its own, counts
+	// nothing.
 	Admitted, Denied uint64
 
 	// WouldDeny counts the calls, among those admitted, that Config.Shadow admitted

@@ -21,7 +21,7 @@ type AllDecision struct {
 	Allowed bool
 
 	// Denied is the index of the first charge that was denied, or -1. Of charges for
-	// one key, which are judged together, it is the first.
+	// one key, which are judged together, it is the first. TakeAllInto tells of all.
 	Denied int
 
 	// Remaining is the least of the Remaining of all charges, each in units of its
@@ -55,17 +55,34 @@ type AllDecision struct {
 // where there is none for all of the keys at once; EvictSoonest then admits without
 // state, like AdmitNew. New keys are added, as fresh, before all have been judged
 // again, so a call that is denied then can leave some of them tracked.
-func TakeAll(charges ...Charge) AllDecision {
+func TakeAll(charges ...Charge) AllDecision { return TakeAllInto(nil, charges...) }
+
+// TakeAllInto is TakeAll, and says in each[i] what was decided on charge i, seen at the
+// same instant. Allowed there is whether the charge would have been admitted without
+// those of other keys, so it names every charge that stood in the way; if it is true of
+// a charge that was not made, the rest describes the key as it is. Charges for the same
+// key have the same Decision, that on their sum. Of an each that is shorter than the
+// charges only so much is filled in, and what is beyond them is left alone.
+func TakeAllInto(each []Decision, charges ...Charge) AllDecision {
+	each = each[:min(len(each), len(charges))]
 	var few [8]claim
-	claims := collect(few[:0], charges)
+	space := few[:]
+	if len(charges) > len(few) {
+		space = make([]claim, len(charges))
+	}
+	claims := collect(space, charges, each)
 	for round := 0; ; {
 		if moving := holdAll(claims); moving != nil {
 			moving.lim.awaitMove(moving.lim.shardOf(moving.id))
 			moving.lim.awaitOwner()
-			claims = collect(claims[:0], charges)
+			clear(space)
+			claims = collect(space, charges, each)
 			continue
 		}
 		if d, done := settleAll(claims); done {
+			if len(each) > 0 {
+				describeAll(each, claims)
+			}
 			return d
 		}
 		for i := range claims {
@@ -89,10 +106,9 @@ var serials atomic.Uint64
 type claim struct {
 	lim   *Limiter
 	id    uint64
-	cost  int
-	index int // of the key's first charge
+	cost  int64 // the sum of the key's charges; negative if one of them is
+	index int   // of the key's first charge
 	now   int64
-	edge  bool    // decided by the cost alone: see Limiter.edge
 	full  outcome // waved or refused, if there was no room to track the key
 	hold
 	next  uint64 // the word after the charge, of a one-word algorithm
@@ -101,10 +117,12 @@ type claim struct {
 }
 
 // collect makes one claim of the charges of each key, in the order in which they are
-// to be held: by limiter, then by id.
-func collect(claims []claim, charges []Charge) []claim {
-	for i, c := range charges {
-		claims = append(claims, claim{lim: c.Key.lim.owner(c.Key.id), id: c.Key.id, cost: c.Cost, index: i})
+// to be held: by limiter, then by id. It returns them in the front of space, which is zero.
+func collect(space []claim, charges []Charge, each []Decision) []claim {
+	claims := space[:len(charges)]
+	for i := range charges {
+		c, charge := &claims[i], &charges[i]
+		c.lim, c.id, c.cost, c.index = charge.Key.lim.owner(charge.Key.id), charge.Key.id, int64(charge.Cost), i
 	}
 	sortClaims(claims)
 	n := 0
@@ -112,24 +130,41 @@ func collect(claims []claim, charges []Charge) []claim {
 		c := &claims[i]
 		if n > 0 && claims[n-1].lim == c.lim && claims[n-1].id == c.id {
 			claims[n-1].cost = addCosts(claims[n-1].cost, c.cost)
+			sameAs(each, c.index, claims[n-1].index)
 			continue
 		}
-		claims[n] = *c
+		if n < i {
+			claims[n] = *c
+		}
 		n++
 	}
 	readClocks(claims[:n])
 	for i := range claims[:n] {
-		c := &claims[i]
-		c.policy = c.lim.policyOf(c.id)
-		if c.edge = !c.policy.fits(max(c.cost, 1)) || c.cost < 0; c.edge {
-			// Now, because it may wait for the key, which a holder of others must not but
-			// in their order.
-			if !c.lim.judgeEdge(&c.Decision, c.policy, c.id, c.now, c.cost) {
-				return collect(claims[:0], charges)
-			}
-		}
+		claims[i].policy = claims[i].lim.policyOf(claims[i].id)
 	}
 	return claims[:n]
+}
+
+// sameAs notes in each, until describeAll, that charge i is for the key of an earlier one:
+// by a RetryAfter below 0, which no Decision has.
+func sameAs(each []Decision, i, first int) {
+	if i < len(each) {
+		each[i] = Decision{RetryAfter: time.Duration(^first)}
+	}
+}
+
+// describeAll tells of the claims, which are settled, and of the charges added to them.
+func describeAll(each []Decision, claims []claim) {
+	for i := range claims {
+		if at := claims[i].index; at < len(each) {
+			each[at] = claims[i].Decision
+		}
+	}
+	for i := range each {
+		if at := each[i].RetryAfter; at < 0 {
+			each[i] = each[^at]
+		}
+	}
 }
 
 // sortClaims sorts the claims, those of one key in the order of the charges. A few are
@@ -169,25 +204,32 @@ func readClocks(claims []claim) {
 }
 
 // addCosts adds costs of one key. A negative one is not made up for by another, and a
-// sum that is too large stays too large.
-func addCosts(a, b int) int {
+// sum that is too large stays too large: no burst is math.MaxInt64. (On 32 bits some are
+// math.MaxInt.)
+func addCosts(a, b int64) int64 {
 	switch {
 	case a < 0 || b < 0:
 		return -1
-	case a > math.MaxInt-b:
-		return math.MaxInt
+	case a > math.MaxInt64-b:
+		return math.MaxInt64
 	}
 	return a + b
 }
 
+// stateless reports whether all calls of its key are decided alike.
+func (c *claim) stateless() bool { return c.policy.burst == 0 }
+
+// unfit reports whether no state of its key admits the claim. It still describes the key.
+func (c *claim) unfit() bool { return c.cost < 0 || uint64(c.cost) > c.policy.burst }
+
 // holdAll holds the keys of all claims that are tracked, or none if one of them is
-// being moved, perhaps to another policy, which it returns. It waits for keys that others hold while it holds some itself. That
-// cannot go round in circles, since all hold in the same order; and nobody waits for a
-// lock while holding a key.
+// being moved, perhaps to another policy, which it returns. It waits for keys that others
+// hold while it holds some itself. That cannot go round in circles, since all hold in the
+// same order; and nobody waits for a lock while holding a key.
 func holdAll(claims []claim) (moving *claim) {
 	for i := range claims {
 		c := &claims[i]
-		if c.edge {
+		if c.stateless() {
 			continue
 		}
 		was := c.policy
@@ -198,14 +240,16 @@ func holdAll(claims []claim) (moving *claim) {
 		}
 	}
 	// A key that was not tracked is not held, and may have been charged meanwhile. Now
-	// that all others are held there is an instant at which it is fresh.
+	// that all others are held there is an instant at which it is fresh. So there is one
+	// at which a key without state still is one.
 	for i := range claims {
 		c := &claims[i]
-		if c.slot != nil || c.edge {
+		if c.slot != nil {
 			continue
 		}
 		v, t := c.lim.version(), c.lim.shardOf(c.id).table.Load()
-		if t.policy != c.policy || t.lookup(c.id) != nil || !c.lim.owns(c.id) || !c.lim.still(v) {
+		appeared := !c.stateless() && t.lookup(c.id) != nil
+		if t.policy != c.policy || appeared || !c.lim.owns(c.id) || !c.lim.still(v) {
 			releaseAll(claims)
 			return c
 		}
@@ -243,7 +287,7 @@ func settleAll(claims []claim) (d AllDecision, done bool) {
 		c.settle(d.Allowed)
 		d.Remaining = min(d.Remaining, c.Remaining)
 		d.WouldDeny = d.WouldDeny || c.WouldDeny
-		d.OverSoft = d.OverSoft || c.OverSoft && d.Allowed
+		d.OverSoft = d.OverSoft || c.OverSoft
 		if !c.Allowed {
 			d.RetryAfter = max(d.RetryAfter, c.RetryAfter)
 		}
@@ -253,9 +297,11 @@ func settleAll(claims []claim) (d AllDecision, done bool) {
 
 // judge sets Allowed to whether the claim would be admitted.
 func (c *claim) judge() {
-	unit := max(c.cost, 1) // a cost of 0 asks for one
 	switch {
-	case c.edge:
+	case c.stateless():
+		c.Allowed = c.policy.unlimited() && c.cost >= 0
+	case c.unfit():
+		c.Allowed = false
 	case !c.ready() || c.slot != nil || c.cost == 0:
 		from := c.word
 		if c.until = c.policy.blockedUntil(c.word, c.tail); c.until > 0 {
@@ -265,18 +311,21 @@ func (c *claim) judge() {
 		case c.until > uint64(c.now):
 			c.Allowed = false
 		case wide != nil:
-			c.Allowed = wide.admit(from, c.tail, c.now, unit)
+			c.Allowed = wide.admit(from, c.tail, c.now, c.units())
 		default:
-			c.next, c.Allowed = c.policy.alg.charge(from, c.now, unit)
+			c.next, c.Allowed = c.policy.alg.charge(from, c.now, c.units())
 		}
 	default:
 		c.Allowed = c.full == waved
 	}
 }
 
+// units is what a claim that fits asks for: one with a cost of 0 asks for one.
+func (c *claim) units() int { return int(max(c.cost, 1)) }
+
 // ready reports whether there is a word for the charge to go to, or no need of one.
 func (c *claim) ready() bool {
-	return c.edge || c.cost == 0 || c.slot != nil || c.full != denied
+	return c.cost == 0 || c.slot != nil || c.full != denied || c.unfit()
 }
 
 // track makes a claim ready. The last time, it settles what becomes of it if the key
@@ -301,38 +350,52 @@ func (c *claim) track(last bool) {
 // settle describes the claim, charges it if all are admitted, and lets its key go. A
 // claim that is denied itself leaves its key as a denied Take would.
 func (c *claim) settle(all bool) {
+	cost := int(min(c.cost, 1)) // what it means for what follows: below, at or above 0
 	if !c.Allowed {
-		c.lim.deny(c.id, "", c.cost)
+		c.lim.deny(c.id, "", cost)
 	}
-	if t := c.lim.tally; t != nil && c.cost != 0 && (all || !c.Allowed) {
+	if t := c.lim.tally; t != nil && cost != 0 && (all || !c.Allowed) {
 		t.count(c.id>>c.lim.shift, c.outcome())
 	}
-	charges := all && c.Allowed && c.cost > 0
-	if !c.edge {
-		c.Limit = int(c.policy.burst)
-	}
-	p, unit := c.policy, max(c.cost, 1)
+	c.describe(all && c.Allowed && cost > 0)
+	c.release(c.word)
+	c.lim.amend(&c.Decision, cost)
+	c.OverSoft = c.OverSoft && all
+}
+
+// describe fills in the Decision. With charges, it makes the charge.
+func (c *claim) describe(charges bool) {
+	p := c.policy
 	switch {
-	case c.edge:
+	case c.stateless():
+		if p.unlimited() {
+			c.Limit, c.Remaining = math.MaxInt, math.MaxInt
+		}
+		if !c.Allowed {
+			c.RetryAfter = Never
+		}
+		return
 	case c.slot == nil && c.full == waved:
 		c.Remaining = int(p.burst)
 	case c.slot == nil && c.full == refused:
 		c.RetryAfter = p.limit.interval()
+	case c.unfit():
+		_, c.Remaining, _, c.ResetAfter = p.judge(c.word, c.tail, c.now, 1, false)
+		c.RetryAfter = Never
 	case charges && p.wide == nil:
 		c.word = c.next
-		c.Remaining, c.RetryAfter, _ = p.describe(c.word, c.now, unit, true)
+		c.Remaining, c.RetryAfter, c.ResetAfter = p.describe(c.word, c.now, c.units(), true)
 	default:
 		if p.denies && !c.Allowed && c.until == 0 && c.slot != nil && c.cost > 0 {
-			c.word = p.deny(c.word, c.tail, c.now, c.cost)
+			c.word = p.deny(c.word, c.tail, c.now, c.units())
 		}
-		_, c.Remaining, c.RetryAfter, _ = p.judge(c.word, c.tail, c.now, unit, charges)
+		_, c.Remaining, c.RetryAfter, c.ResetAfter = p.judge(c.word, c.tail, c.now, c.units(), charges)
 		if charges {
 			from, _ := p.admissible(c.word, c.tail, c.now)
-			c.word = p.wide.commit(from, c.tail, c.now, c.cost)
+			c.word = p.wide.commit(from, c.tail, c.now, c.units())
 		}
 	}
-	c.release(c.word)
-	c.lim.amend(&c.Decision, c.cost)
+	c.Limit = int(p.burst)
 }
 
 func (c *claim) outcome() outcome {

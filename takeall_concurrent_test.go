@@ -47,6 +47,43 @@ func churnAll(lims []*Limiter) (stop func()) {
 	return func() { done.Store(true); wait() }
 }
 
+// TestConcurrent_TakeAllSeesOneInstant: of two keys one always has most of its burst
+// spent, by a goroutine that spends the other one's before it gives back the first one's.
+// No TakeAll sees both with more than the rest, however it is decided.
+func TestConcurrent_TakeAllSeesOneInstant(t *testing.T) {
+	forEveryLayout(t, func(t *testing.T, c Config) {
+		t.Parallel()
+		c.Shards = 1
+		l, _ := newFrozen(t, c)
+		yieldBeforeSwap(l)
+		burst := int(l.policyOf(0).burst)
+		keys, most := [2]Key{l.Key("a"), l.Key("b")}, burst*3/4
+		require.True(t, keys[0].AllowN(most))
+		var done atomic.Bool
+		swapping := goDo(1, func(int) {
+			for n := 0; !done.Load(); n++ {
+				spent, other := keys[n%2], keys[(n+1)%2]
+				if !other.AllowN(most) {
+					t.Error("denied what is there")
+				}
+				runtime.Gosched()
+				spent.Refund(most)
+				runtime.Gosched()
+			}
+		})
+		var each [2]Decision
+		for n := range 2000 {
+			first, second := keys[n/2%2], keys[1-n/2%2]
+			cost := [...]int{burst + 1, -1, 0}[n%3]
+			d := TakeAllInto(each[:], Charge{first, 0}, Charge{second, cost})
+			require.LessOrEqual(t, d.Remaining, burst-most, "%+v", each)
+			require.Equal(t, d.Remaining, min(each[0].Remaining, each[1].Remaining))
+		}
+		done.Store(true)
+		swapping()
+	})
+}
+
 // isHeld reports whether somebody holds the key's word just now.
 func isHeld(k Key) bool {
 	e := k.lim.shardOf(k.id).table.Load().lookup(k.id)

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"testing"
 	"time"
 
@@ -99,8 +100,17 @@ func (tr *allTracer) take(all, swept []Charge, model []oracle.Charge) AllDecisio
 		line += fmt.Sprintf(" %p/%s:%d", c.Model, c.Key, c.Cost)
 	}
 	tr.log = append(tr.log, line)
-	require.Equal(tr.tb, want, TakeAll(all...), "%s", tr.tail())
+	each := make([]Decision, tr.rng.IntN(len(all)+3))
+	for i := range each {
+		each[i] = Decision{Limit: i, RetryAfter: time.Duration(-i)} // of an earlier call
+	}
+	beyond := slices.Clone(each[min(len(all), len(each)):])
+	require.Equal(tr.tb, want, TakeAllInto(each, all...), "%s", tr.tail())
 	require.Equal(tr.tb, want, TakeAll(swept...), "after a sweep\n%s", tr.tail())
+	for i := range each[:min(len(all), len(each))] {
+		tr.equal(fromOracle(d.Each[i]), each[i], fmt.Sprint("charge ", i))
+	}
+	require.Equal(tr.tb, beyond, each[min(len(all), len(each)):])
 	if !want.Allowed {
 		require.Equal(tr.tb, tracked, tr.tracked(), "a denied call tracks nothing")
 	}

@@ -54,6 +54,66 @@ func TestTakeAll_ChargesOfOneKeyAddUp(t *testing.T) {
 	})
 }
 
+// TestTakeAll_SumsBeyondInt: the largest burst of 32 bits does not admit a sum that is
+// beyond it.
+func TestTakeAll_SumsBeyondInt(t *testing.T) {
+	for _, a := range []Algorithm{GCRA, TokenBucket, LeakyBucket} {
+		l, _ := newFrozen(t, Config{Algorithm: a, Limit: PerSecond(1_000_000_000).WithBurst(math.MaxInt32)})
+		k := l.Key("k")
+		for _, extra := range []int{1, 2, math.MaxInt32} {
+			d := TakeAll(Charge{k, math.MaxInt32}, Charge{k, extra})
+			require.Equal(t, AllDecision{Denied: 0, Remaining: math.MaxInt32, RetryAfter: Never}, d, "%v", a)
+		}
+		require.Equal(t, AllDecision{Allowed: true, Denied: -1}, TakeAll(Charge{k, math.MaxInt32 - 1}, Charge{k, 1}))
+	}
+}
+
+// TestTakeAllInto_NamesEveryDenier, whatever it is that denies.
+func TestTakeAllInto_NamesEveryDenier(t *testing.T) {
+	forEveryLayout(t, func(t *testing.T, c Config) {
+		l, clock := newFrozen(t, c)
+		none := mustNew(t, Config{Limit: DenyAll, Clock: clock}).Key("none")
+		a, b, burst := l.Key("a"), l.Key("b"), int(l.policyOf(0).burst)
+		require.True(t, b.AllowN(burst-1))
+		each := make([]Decision, 6)
+		d := TakeAllInto(each, Charge{a, 2}, Charge{b, 1}, Charge{none, 1}, Charge{b, 1}, Charge{a, 3}, Charge{l.Key("c"), -1})
+		require.Equal(t, 1, d.Denied)
+		deniers := [6]bool{1: true, 2: true, 3: true, 5: true}
+		for i := range each {
+			require.Equal(t, deniers[i], !each[i].Allowed, "charge %d", i)
+		}
+		require.Equal(t, b.Peek(2), each[1])
+		require.Equal(t, each[1], each[3])
+		require.Equal(t, a.Peek(0), each[0], "not made")
+		require.Equal(t, l.Peek("c", -1), each[5])
+		require.Equal(t, Decision{RetryAfter: Never}, each[2])
+
+		each[5] = Decision{Limit: 7}
+		d = TakeAllInto(each[:2], Charge{a, 2}, Charge{b, 1}, Charge{a, 3})
+		require.True(t, d.Allowed)
+		require.Equal(t, []Decision{a.Peek(0), {Allowed: true, Limit: burst, ResetAfter: b.Peek(0).ResetAfter}, {RetryAfter: Never}}, each[:3])
+		require.Equal(t, Decision{Limit: 7}, each[5])
+	})
+}
+
+// TestTakeAllInto_SoftAndShadow: as of Take, and nothing that was not made is beyond the
+// limit.
+func TestTakeAllInto_SoftAndShadow(t *testing.T) {
+	c := Config{Limit: PerMinute(3), Soft: 2}
+	l, clock := newFrozen(t, c)
+	c.Clock, c.Shadow = clock, true
+	shadow := mustNew(t, c)
+	each := make([]Decision, 2)
+	require.True(t, TakeAllInto(each, Charge{l.Key("a"), 4}, Charge{shadow.Key("a"), 4}).OverSoft)
+	require.Equal(t, Decision{Allowed: true, OverSoft: true, Limit: 3, ResetAfter: 80 * sec}, each[0])
+	require.Equal(t, each[0], each[1])
+	require.Equal(t, AllDecision{Allowed: true, Denied: -1, WouldDeny: true, OverSoft: true},
+		TakeAllInto(each, Charge{l.Key("a"), 1}, Charge{shadow.Key("a"), 2}))
+	require.Equal(t, [2]bool{false, true}, [2]bool{each[0].WouldDeny, each[1].WouldDeny})
+	require.False(t, TakeAllInto(each, Charge{shadow.Key("a"), 1}, Charge{l.Key("a"), 1}).OverSoft)
+	require.Equal(t, [2]bool{}, [2]bool{each[0].OverSoft, each[1].OverSoft})
+}
+
 func TestTakeAll_CostZeroAsksForOneUnit(t *testing.T) {
 	forEveryLayout(t, func(t *testing.T, c Config) {
 		l, _ := newFrozen(t, c)

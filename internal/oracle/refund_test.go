@@ -191,16 +191,20 @@ func TestTakeAll(t *testing.T) {
 		}
 		return TakeAll(charges)
 	}
-	assert.Equal(t, AllDecision{Allowed: true, Denied: -1, Remaining: math.MaxInt64}, TakeAll(nil))
-	assert.Equal(t, AllDecision{Allowed: true, Denied: -1, Remaining: 1},
+	made := func(left, resetIn int64) Decision { return Decision{true, m.main.limit, left, 0, resetIn} }
+	counted := func(left, resetIn int64) Decision { return Decision{true, w.main.limit, left, 0, resetIn} }
+	assert.Equal(t, AllDecision{Allowed: true, Denied: -1, Remaining: math.MaxInt64, Each: []Decision{}}, TakeAll(nil))
+	assert.Equal(t, AllDecision{Allowed: true, Denied: -1, Remaining: 1, Each: []Decision{made(1, 10), counted(2, 10), made(1, 10)}},
 		all(100, Charge{Model: m, Key: "a", Cost: 1}, Charge{Model: w, Key: "a", Cost: 2}, Charge{Model: m, Key: "a", Cost: 1}))
-	assert.Equal(t, AllDecision{Denied: 1, Remaining: 1, RetryAfter: 5},
+	assert.Equal(t, AllDecision{Denied: 1, Remaining: 1, RetryAfter: 5, Each: []Decision{counted(2, 10), {false, 3, 1, 5, 10}}},
 		all(100, Charge{Model: w, Key: "a", Cost: 2}, Charge{Model: m, Key: "a", Cost: 2}))
-	assert.Equal(t, AllDecision{Denied: 0, Remaining: 1, RetryAfter: 10},
+	assert.Equal(t, AllDecision{Denied: 0, Remaining: 1, RetryAfter: 10, Each: []Decision{{false, 4, 2, 10, 10}, {false, 3, 1, 5, 10}}},
 		all(100, Charge{Model: w, Key: "a", Cost: 3}, Charge{Model: m, Key: "a", Cost: 2}))
-	assert.Equal(t, AllDecision{Denied: 1, Remaining: 1, RetryAfter: Never},
+	never := Decision{false, 3, 1, Never, 10}
+	assert.Equal(t, AllDecision{Denied: 1, Remaining: 1, RetryAfter: Never, Each: []Decision{counted(2, 10), never, never}},
 		all(100, Charge{Model: w, Key: "a", Cost: 0}, Charge{Model: m, Key: "a", Cost: 1}, Charge{Model: m, Key: "a", Cost: -1}))
-	assert.Equal(t, AllDecision{Denied: 0, Remaining: 2, RetryAfter: Never},
+	never = Decision{false, 4, 2, Never, 10}
+	assert.Equal(t, AllDecision{Denied: 0, Remaining: 2, RetryAfter: Never, Each: []Decision{never, never}},
 		all(100, Charge{Model: w, Key: "a", Cost: math.MaxInt64}, Charge{Model: w, Key: "a", Cost: math.MaxInt64}))
 	assert.Equal(t, int64(1), m.Peek("a", 100, 0).Remaining)
 	assert.Equal(t, int64(2), w.Peek("a", 100, 0).Remaining)

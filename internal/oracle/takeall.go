@@ -25,6 +25,9 @@ type AllDecision struct {
 	Remaining int64
 	// RetryAfter is the longest of the RetryAfter of the keys that deny.
 	RetryAfter int64
+	// Each is the decision on the key of each charge: that of a Take for the sum; or, if
+	// that would pass and was not made, what there is to say of the key.
+	Each []Decision
 }
 
 // TakeAll charges all or nothing. A key is asked once, for the sum of its charges;
@@ -32,7 +35,7 @@ type AllDecision struct {
 // punishes it, and the others are left alone. TakeAll by itself is not safe for
 // concurrent use, since it asks first and charges then.
 func TakeAll(charges []Charge) AllDecision {
-	d := AllDecision{Allowed: true, Denied: -1, Remaining: math.MaxInt64}
+	d := AllDecision{Allowed: true, Denied: -1, Remaining: math.MaxInt64, Each: make([]Decision, len(charges))}
 	asked := make([]Decision, len(charges))
 	for i, c := range charges {
 		asked[i] = c.Model.Peek(c.Key, c.Now, together(charges, i))
@@ -44,18 +47,16 @@ func TakeAll(charges []Charge) AllDecision {
 		}
 	}
 	for i, c := range charges {
-		if !asked[i].Allowed && first(charges, i) {
-			d.RetryAfter = max(d.RetryAfter, c.Model.Take(c.Key, c.Now, together(charges, i)).RetryAfter)
+		switch at := first(charges, i); {
+		case at < i:
+			d.Each[i] = d.Each[at]
+		case d.Allowed || !asked[i].Allowed: // made, or punished
+			d.Each[i] = c.Model.Take(c.Key, c.Now, together(charges, i))
+		default:
+			d.Each[i] = c.Model.Peek(c.Key, c.Now, 0)
 		}
-	}
-	for i, c := range charges {
-		left := asked[i].Remaining // after the charge
-		if !d.Allowed {
-			left = c.Model.Peek(c.Key, c.Now, 0).Remaining
-		} else if first(charges, i) {
-			c.Model.Take(c.Key, c.Now, together(charges, i))
-		}
-		d.Remaining = min(d.Remaining, left)
+		d.RetryAfter = max(d.RetryAfter, d.Each[i].RetryAfter)
+		d.Remaining = min(d.Remaining, d.Each[i].Remaining)
 	}
 	return d
 }
@@ -63,8 +64,8 @@ func TakeAll(charges []Charge) AllDecision {
 // sameKey finds charges for the key of c.
 func (c Charge) sameKey(other Charge) bool { return c.Model == other.Model && c.Key == other.Key }
 
-// first reports whether no charge before the i-th is for the same key.
-func first(charges []Charge, i int) bool { return slices.IndexFunc(charges, charges[i].sameKey) == i }
+// first returns the first charge for the key of the i-th.
+func first(charges []Charge, i int) int { return slices.IndexFunc(charges, charges[i].sameKey) }
 
 // together returns the sum of the charges for the key of the i-th, -1 if one of
 // them is negative, math.MaxInt64 if it is more than that.
