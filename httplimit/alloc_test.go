@@ -40,6 +40,8 @@ func TestMiddleware_AllocationsOfAnAdmittedRequest(t *testing.T) {
 			c.OnDenied = func(http.ResponseWriter, *http.Request, httplimit.Decision) {}
 			c.OnKeyError = httplimit.KeyErrorSkip
 		}, 0},
+		// The charges, the Decision in the context, the context, and the request.
+		{"explained", func(c *httplimit.Config) { c.Explain = true }, 4},
 		// The slice of all values, and RateLimit; RateLimit-Policy is made once.
 		{"both fields", func(c *httplimit.Config) { c.Headers = two }, 2},
 		// The slice, and each but the remainder, which may be below 100.

@@ -107,7 +107,7 @@ func (s *scheme) credentials(r *http.Request) (string, error) {
 	}
 	name, rest := value[:end], value[end:]
 	switch {
-	case end == 0, rest != "" && rest[0] != ' ' && rest[0] != '\t':
+	case rest != "" && rest[0] != ' ' && rest[0] != '\t':
 		return "", s.malformed
 	case !strings.EqualFold(name, s.name):
 		return "", s.none

@@ -9,7 +9,11 @@
 //	http.ListenAndServe(addr, limit(mux))
 //
 // The middleware has the usual shape, func(http.Handler) http.Handler, so it fits
-// net/http, chi and gorilla as it is, and echo and gin through their wrappers.
+// net/http and chi as it is. For echo (v5) there is echolimit and for gin ginlimit, modules
+// of their own: their handlers say how a request ended in ways that a middleware of net/http
+// does not see. Judge is what they are made of, and what to fit other frameworks with.
+// fiber is not built on net/http: through its adaptor the limits hold, but Config.Settle is
+// told 200 for every response, so leave it nil there.
 //
 // # What is promised
 //
@@ -25,8 +29,11 @@
 // asked. Config.OnKeyError can let those without a key past the policy, but none whose
 // key is malformed or too long.
 //
-// With all headers off, an admitted request takes no allocation for up to 8 policies,
-// if Key and Cost take none.
+// With all headers and Config.Explain off, an admitted request takes no allocation for up
+// to 8 policies, if Key and Cost take none.
+//
+// Whoever is denied has a name: in Decision.Charges, for the hooks, and in
+// sluice.Limiter.TopDenied, for limiters with sluice.Config.TopDenied.
 //
 // # Keys and tiers
 //

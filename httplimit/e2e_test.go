@@ -50,7 +50,7 @@ func TestEndToEnd_ExactlyTheLimit(t *testing.T) {
 					Headers: allHeaders,
 				}
 				if settles {
-					c.Settle = func(int) int { return 1 }
+					c.Settle = func(*http.Request, int) int { return 1 }
 				}
 				var served, admitted, denied atomic.Int64
 				client, url := serve(t, h2, wrap(t, c, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -166,7 +166,7 @@ func TestEndToEnd_OnlyFailuresCount(t *testing.T) {
 		clock := newClock()
 		client, url := serve(t, h2, wrap(t, httplimit.Config{
 			Policies: []httplimit.Policy{{Name: "login", Limiter: gcra(t, sluice.PerHour(5), clock), Key: oneKey}},
-			Settle: func(status int) int {
+			Settle: func(_ *http.Request, status int) int {
 				if status == http.StatusUnauthorized {
 					return 1
 				}
@@ -196,7 +196,7 @@ func TestEndToEnd_Streaming(t *testing.T) {
 		client, url := serve(t, h2, wrap(t, httplimit.Config{
 			Policies: []httplimit.Policy{{Name: "p", Limiter: gcra(t, sluice.PerMinute(10), newClock()), Key: oneKey}},
 			Headers:  allHeaders,
-			Settle:   func(status int) int { settled <- status; return 0 },
+			Settle:   func(_ *http.Request, status int) int { settled <- status; return 0 },
 		}, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 			_, _ = io.WriteString(w, "first")
 			w.(http.Flusher).Flush()

@@ -54,7 +54,7 @@ func ExampleConfig_settle() {
 		Policies: []httplimit.Policy{
 			{Name: "logins", Limiter: sluice.Must(sluice.New(sluice.Config{Limit: sluice.PerHour(2)})), Key: byUser},
 		},
-		Settle: func(status int) int {
+		Settle: func(_ *http.Request, status int) int {
 			if status == http.StatusUnauthorized {
 				return 1
 			}

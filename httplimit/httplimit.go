@@ -59,17 +59,32 @@ type Config struct {
 	// the request waits for it.
 	OnDecision func(*http.Request, Decision)
 
+	// Explain makes the decisions on admitted requests say as much as those on denied
+	// ones, with Decision.Charges, and lets the handlers see them: DecisionFromContext.
+	// It takes a request four allocations.
+	Explain bool
+
 	// OnKeyError says what becomes of a request that has no key.
 	OnKeyError KeyErrorAction
 
 	// Settle returns what a request finally costs, in each of the policies, once its
 	// handler is done: 0 for what should not count, such as a login that succeeded. A
 	// negative cost leaves the charge as it is. nil means that costs are final, and
-	// adds nothing to a request.
+	// adds nothing to a request. The request is the one that the middleware was given;
+	// its body has been read.
 	//
 	// The status is that of the response: 200 if the handler has set none, and not an
 	// informational one; 500 if it has panicked before anything was written; 101 if it
-	// has hijacked the connection before.
+	// has hijacked the connection before; StatusClientGone if it has returned without a
+	// response after the context of the request has ended, as handlers do when the client
+	// has gone.
+	//
+	// The status is the one that comes by way of the ResponseWriter. A framework whose
+	// handlers return errors, which it answers later, needs a middleware of its own: see
+	// Judge. In front of a http.TimeoutHandler Settle is told its 503; behind one it is
+	// told what the handler has written too late. http.MaxBytesReader does not find the
+	// server's own ResponseWriter under Settle, and no longer closes the connection, so
+	// that the server reads up to 256 KiB more; put http.MaxBytesHandler in front.
 	//
 	// What was charged too much is given back, as far as it has not come back by itself:
 	// of a bucket, what has not been refilled; of a window, nothing once the window of
@@ -79,7 +94,7 @@ type Config struct {
 	// the others will cost. Requests of one key that overlap can together get back what
 	// has come back by itself, though never more than they were charged: who keeps n of
 	// them open can use n units of earlier, unused time at once.
-	Settle func(status int) (cost int)
+	Settle func(r *http.Request, status int) (cost int)
 
 	// Headers says what responses tell about the limits.
 	Headers Headers
@@ -132,6 +147,19 @@ type Decision struct {
 	// KeyError is the error of a Key that the request is denied for. If it is not, it is
 	// the first that KeyErrorSkip has made nothing of, or nil.
 	KeyError error
+
+	// Charges says what the policies have been asked to charge, those in shadow mode
+	// last. It leaves out policies for which the request has no key. With a KeyError that
+	// the request is denied for, it has the charges that were found before it, and none
+	// of them has been asked for. It is nil for admitted requests without Config.Explain.
+	Charges []PolicyCharge
+}
+
+// PolicyCharge is what a request is to be charged by one policy.
+type PolicyCharge struct {
+	Policy string // its name
+	Key    string // what the request is counted under
+	Cost   int
 }
 
 // ConfigError is the error of the constructors of this package.
@@ -151,17 +179,11 @@ func configErrorf(field, format string, args ...any) *ConfigError {
 // The handlers that it returns share the policies and their budgets, and are safe for
 // concurrent use. The error is a *ConfigError. Later changes to c have no effect.
 func New(c Config) (func(http.Handler) http.Handler, error) {
-	if err := c.validate(); err != nil {
+	j, err := NewJudge(c)
+	if err != nil {
 		return nil, err
 	}
-	m := &middleware{Config: c, policies: newPolicies(c.Policies)}
-	m.fields = newFields(c.Headers, m.policies)
-	return func(next http.Handler) http.Handler {
-		if next == nil {
-			panic("httplimit: the handler behind the middleware is nil; want a handler")
-		}
-		return &handler{m, next}
-	}, nil
+	return j.Handler, nil
 }
 
 func (c *Config) validate() error {
@@ -208,12 +230,6 @@ func (p *Policy) validate(field string) error {
 	return nil
 }
 
-type middleware struct {
-	Config
-	policies []policy
-	fields   fields
-}
-
 // A policy is a Policy with what never changes about its limiter.
 type policy struct {
 	Policy
@@ -238,46 +254,4 @@ func newPolicies(ps []Policy) []policy {
 		return -1
 	})
 	return policies
-}
-
-type handler struct {
-	*middleware
-	next http.Handler
-}
-
-// ServeHTTP implements http.Handler.
-func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	if h.Skip != nil && h.Skip(r) {
-		h.next.ServeHTTP(w, r)
-		return
-	}
-	var entries [inline]entry
-	var charges [inline]sluice.Charge
-	j, keyErr := h.collect(judgement{entries: entries[:0], charges: charges[:0]}, r)
-	d := j.judge(keyErr)
-	h.fields.set(w.Header(), &j, &d)
-	if h.OnDecision != nil {
-		h.OnDecision(r, d)
-	}
-	switch {
-	case !d.Allowed:
-		h.answer(w, r, d)
-	case h.Settle == nil:
-		h.next.ServeHTTP(w, r)
-	default:
-		h.serveAndSettle(w, r, &j)
-	}
-}
-
-// answer has a denial answered. Left without a word, net/http would send 200.
-func (m *middleware) answer(w http.ResponseWriter, r *http.Request, d Decision) {
-	if m.OnDenied == nil {
-		WriteProblem(w, r, d)
-		return
-	}
-	rec := &recorder{ResponseWriter: w}
-	m.OnDenied(rec.writer(), r, d)
-	if rec.status == 0 {
-		w.WriteHeader(d.Status)
-	}
 }

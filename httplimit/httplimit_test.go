@@ -177,7 +177,7 @@ func TestMiddleware_Skip(t *testing.T) {
 		Skip:       func(r *http.Request) bool { return r.Header.Get("Health") != "" },
 		OnDecision: func(*http.Request, httplimit.Decision) { heard++ },
 		Headers:    allHeaders,
-		Settle:     func(int) int { return 1 },
+		Settle:     func(*http.Request, int) int { return 1 },
 	}, ok200)
 	for range 3 {
 		w := get(handler, "Health", "1") // and no user
@@ -368,7 +368,10 @@ func TestMiddleware_DecisionsAreHeard(t *testing.T) {
 		{Allowed: true, Remaining: 1},
 		{Allowed: true, Remaining: 0},
 		{Allowed: true, Remaining: 0, OverSoft: true},
-		{Status: 429, Violated: []string{"a", "b"}, Remaining: 0, RetryAfter: 20 * time.Minute},
+		{
+			Status: 429, Violated: []string{"a", "b"}, Remaining: 0, RetryAfter: 20 * time.Minute,
+			Charges: []httplimit.PolicyCharge{{"a", "k", 1}, {"b", "k", 1}},
+		},
 	}, heard)
 	assert.Equal(t, []string{"heard", "served", "heard", "served", "heard", "served", "heard", "denied 1200"}, order)
 }

@@ -32,13 +32,13 @@ type entry struct {
 // Key that the request is denied for, or else the first. (It takes and returns a value:
 // what is stored through a pointer would be put on the heap. So would all that j refers
 // to if the error, which goes on to the hooks, were a part of it.)
-func (m *middleware) collect(j judgement, r *http.Request) (_ judgement, keyErr error) {
+func (m *Judge) collect(j judgement, r *http.Request) (_ judgement, keyErr error) {
 	for i := range m.policies {
 		p := &m.policies[i]
 		key, err := p.Key(r)
 		switch {
 		case err == nil:
-		case m.OnKeyError == KeyErrorSkip && errors.Is(err, ErrNoKey):
+		case m.config.OnKeyError == KeyErrorSkip && errors.Is(err, ErrNoKey):
 			if keyErr == nil {
 				keyErr = err
 			}
@@ -145,6 +145,16 @@ func (j *judgement) total(i int) int {
 		}
 	}
 	return sum
+}
+
+// explain returns what is to be charged.
+func (j *judgement) explain() []PolicyCharge {
+	list := make([]PolicyCharge, len(j.entries))
+	for i := range j.entries {
+		e := &j.entries[i]
+		list[i] = PolicyCharge{Policy: e.policy.Name, Key: e.key, Cost: j.charges[i].Cost}
+	}
+	return list
 }
 
 // names returns the names, in the order in which the policies are judged. As all are in

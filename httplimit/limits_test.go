@@ -142,7 +142,7 @@ func TestSettle_DoesNotBlock(t *testing.T) {
 		lim := newLimiter(t, sluice.Config{Algorithm: algorithm, Limit: sluice.PerMinute(10), BlockFor: time.Hour, Stats: true, Clock: newClock()})
 		handler := wrap(t, httplimit.Config{
 			Policies: []httplimit.Policy{{Name: "p", Limiter: lim, Key: oneKey}},
-			Settle:   func(status int) int { return status },
+			Settle:   func(_ *http.Request, status int) int { return status },
 		}, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusTeapot) }))
 		assert.Equal(t, http.StatusTeapot, get(handler).Code)
 		d := lim.Peek("k", 1)
@@ -162,7 +162,7 @@ func TestMiddleware_LimitsChangeWhileRequestsRun(t *testing.T) {
 		handler := wrap(t, httplimit.Config{
 			Policies: []httplimit.Policy{{Name: "p", Limiter: lim, Key: byHeader("User")}},
 			Headers:  allHeaders,
-			Settle:   func(int) int { return 0 },
+			Settle:   func(*http.Request, int) int { return 0 },
 		}, ok200)
 		done := make(chan struct{})
 		var changes, requests sync.WaitGroup

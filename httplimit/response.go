@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"os"
 )
 
 // A recorder is a ResponseWriter that notes the status of the response. It is for one
@@ -115,13 +116,33 @@ func (rec *recorder) WriteString(s string) (int, error) {
 }
 
 // ReadFrom implements io.ReaderFrom, by which net/http sends files without copying
-// them. A source without a byte writes nothing, so that the status can still be set.
+// them. A source without a byte writes nothing, so that the status can still be set. Any
+// other source is copied by Write: if it panics, what it has given by then was written.
 func (rec *recorder) ReadFrom(src io.Reader) (n int64, err error) {
+	if !sentUncopied(src) {
+		return io.Copy(struct {
+			io.Writer
+			io.StringWriter
+		}{rec, rec}, src)
+	}
 	n, err = io.Copy(rec.ResponseWriter, src)
 	if n > 0 {
 		rec.note(http.StatusOK)
 	}
 	return n, err
+}
+
+// sentUncopied reports whether net/http may have the system send src, which is what
+// ReadFrom is for. These do not panic.
+func sentUncopied(src io.Reader) bool {
+	if limited, ok := src.(*io.LimitedReader); ok {
+		src = limited.R
+	}
+	switch src.(type) {
+	case *os.File, *net.TCPConn, *net.UnixConn:
+		return true
+	}
+	return false
 }
 
 // FlushError is what http.ResponseController calls. It returns an error that matches

@@ -13,12 +13,15 @@ import (
 // whoever keeps many requests open, and lets them succeed when they have long come
 // back, would get as many units for nothing. So it is noted when it will have come back.
 
+// StatusClientGone is the status that Config.Settle is told of where there is no response:
+// the handler has returned without a word after the context of the request had ended. It
+// is what nginx logs then, and no status of HTTP.
+const StatusClientGone = 499
+
 // serveAndSettle calls the handler and settles what the request costs, also if the
 // handler panics. It does not recover, so that the panic goes on as it is.
 func (h *handler) serveAndSettle(w http.ResponseWriter, r *http.Request, j *judgement) {
-	for i := range j.entries {
-		j.entries[i].due = due(&j.entries[i].policy.conf, j.charges[i].Key)
-	}
+	j.noteDue()
 	rec := &recorder{ResponseWriter: w}
 	panicked := true
 	defer func() {
@@ -27,15 +30,30 @@ func (h *handler) serveAndSettle(w http.ResponseWriter, r *http.Request, j *judg
 		case status != 0:
 		case panicked:
 			status = http.StatusInternalServerError
-		default:
+		case r.Context().Err() == nil:
 			status = http.StatusOK
 		}
-		if final := h.Settle(status); final >= 0 {
-			j.settle(final)
-		}
+		h.settle(j, r, status)
 	}()
 	h.next.ServeHTTP(rec.writer(), r)
 	panicked = false
+}
+
+// noteDue notes when the charges will have come back.
+func (j *judgement) noteDue() {
+	for i := range j.entries {
+		j.entries[i].due = due(&j.entries[i].policy.conf, j.charges[i].Key)
+	}
+}
+
+// settle asks what the request finally costs, and makes it so. A status of 0 is none.
+func (m *Judge) settle(j *judgement, r *http.Request, status int) {
+	if status == 0 {
+		status = StatusClientGone
+	}
+	if final := m.config.Settle(r, status); final >= 0 {
+		j.settle(final)
+	}
 }
 
 // settle makes what each key is charged final. Charges for one key are one: what has not

@@ -28,7 +28,7 @@ func settling(t *testing.T, lim *sluice.Limiter, costs map[int]int, next http.Ha
 	var statuses []int
 	return wrap(t, httplimit.Config{
 		Policies: []httplimit.Policy{{Name: "p", Limiter: lim, Key: oneKey, Cost: func(*http.Request) int { return 3 }}},
-		Settle: func(status int) int {
+		Settle: func(_ *http.Request, status int) int {
 			statuses = append(statuses, status)
 			return costs[status]
 		},
@@ -83,6 +83,18 @@ var handlers = []struct {
 		_, _ = w.(io.ReaderFrom).ReadFrom(strings.NewReader(""))
 		w.WriteHeader(401)
 	}, 401, nil},
+	{"a panic of a source", func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = io.Copy(w, &panicking{after: 1 << 20})
+	}, 200, "oops"},
+	{"a panic of a limited source", func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = io.CopyN(w, &panicking{after: 1 << 20}, 1<<21)
+	}, 200, "oops"},
+	{"a panic of a source that writes itself", func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = w.(io.ReaderFrom).ReadFrom(panickingWriterTo{})
+	}, 200, "oops"},
+	{"a panic of a source without a byte", func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = io.Copy(w, &panicking{})
+	}, 500, "oops"},
 	{"a panic", func(http.ResponseWriter, *http.Request) { panic("oops") }, 500, "oops"},
 	{"a panic after a status", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(403); panic("oops") }, 403, "oops"},
 	{"a panic after a body", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("x")); panic("oops") }, 200, "oops"},
@@ -118,7 +130,7 @@ func TestSettle_StatusIsTheClients(t *testing.T) {
 				settled := make(chan int, 1)
 				handler := wrap(t, httplimit.Config{
 					Policies: []httplimit.Policy{{Name: "p", Limiter: gcra(t, sluice.PerMinute(10), newClock()), Key: oneKey}},
-					Settle:   func(status int) int { settled <- status; return 0 },
+					Settle:   func(_ *http.Request, status int) int { settled <- status; return 0 },
 				}, tt.handler)
 				client, url := serve(t, h2, handler)
 				resp, err := client.Get(url)
@@ -141,7 +153,7 @@ func TestSettle_Hijacked(t *testing.T) {
 	lim := gcra(t, sluice.PerMinute(10), newClock())
 	handler := wrap(t, httplimit.Config{
 		Policies: []httplimit.Policy{{Name: "p", Limiter: lim, Key: oneKey}},
-		Settle:   func(status int) int { settled <- status; return 0 },
+		Settle:   func(_ *http.Request, status int) int { settled <- status; return 0 },
 	}, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		var conn net.Conn
 		var err error
@@ -189,7 +201,7 @@ func TestSettle_ResponseWriterKeepsItsAbilities(t *testing.T) {
 		mux.HandleFunc("/bare", func(w http.ResponseWriter, _ *http.Request) { bare = find(w) })
 		mux.Handle("/wrapped", wrap(t, httplimit.Config{
 			Policies: []httplimit.Policy{{Name: "p", Limiter: gcra(t, sluice.PerMinute(10), newClock()), Key: oneKey}},
-			Settle:   func(int) int { return 0 },
+			Settle:   func(*http.Request, int) int { return 0 },
 		}, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { wrapped = find(w) })))
 		client, url := serve(t, h2, mux)
 		for _, path := range []string{"/bare", "/wrapped"} {
@@ -268,7 +280,7 @@ func TestSettle_EverySetOfAbilities(t *testing.T) {
 		var status int
 		wrap(t, httplimit.Config{
 			Policies: []httplimit.Policy{{Name: "p", Limiter: gcra(t, sluice.PerMinute(10), newClock()), Key: oneKey}},
-			Settle:   func(s int) int { status = s; return 0 },
+			Settle:   func(_ *http.Request, s int) int { status = s; return 0 },
 		}, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 			flusher, flushes := w.(http.Flusher)
 			hijacker, hijacks := w.(http.Hijacker)
@@ -311,7 +323,7 @@ func TestSettle_AbilitiesOfWrappedResponseWriters(t *testing.T) {
 	var status int
 	wrap(t, httplimit.Config{
 		Policies: []httplimit.Policy{{Name: "p", Limiter: gcra(t, sluice.PerMinute(10), newClock()), Key: oneKey}},
-		Settle:   func(s int) int { status = s; return 0 },
+		Settle:   func(_ *http.Request, s int) int { status = s; return 0 },
 	}, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		_, hijacks := w.(http.Hijacker)
 		assert.True(t, hijacks)
@@ -339,7 +351,7 @@ func TestSettle_FilesGoToReadFrom(t *testing.T) {
 	require.NoError(t, os.WriteFile(path, []byte("content"), 0o600))
 	handler := wrap(t, httplimit.Config{
 		Policies: []httplimit.Policy{{Name: "p", Limiter: gcra(t, sluice.PerMinute(10), newClock()), Key: oneKey}},
-		Settle:   func(int) int { return 0 },
+		Settle:   func(*http.Request, int) int { return 0 },
 	}, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { http.ServeFile(w, r, path) }))
 	body := httptest.NewRecorder()
 	w := &countingWriter{ResponseWriter: body}
@@ -357,7 +369,7 @@ func TestSettle_Shadow(t *testing.T) {
 	settled := 1
 	handler := wrap(t, httplimit.Config{
 		Policies: []httplimit.Policy{{Name: "p", Limiter: shadow, Key: oneKey}},
-		Settle:   func(int) int { return settled },
+		Settle:   func(*http.Request, int) int { return settled },
 	}, ok200)
 	get(handler)
 	get(handler)
@@ -385,7 +397,7 @@ func TestSettle_EachPolicyOfItsOwnCharge(t *testing.T) {
 			{Name: "none", Limiter: a, Key: byHeader("User")},
 		},
 		OnKeyError: httplimit.KeyErrorSkip,
-		Settle:     func(int) int { return 2 },
+		Settle:     func(*http.Request, int) int { return 2 },
 	}, ok200)
 	get(handler)
 	assert.Equal(t, 8, a.Peek("k", 0).Remaining)
@@ -431,7 +443,7 @@ func TestSettle_WhatHasComeBackIsNotGivenBack(t *testing.T) {
 			lim := newLimiter(t, tt.conf)
 			handler := wrap(t, httplimit.Config{
 				Policies: []httplimit.Policy{{Name: "p", Limiter: lim, Key: oneKey, Cost: func(*http.Request) int { return 5 }}},
-				Settle:   func(int) int { return 0 },
+				Settle:   func(*http.Request, int) int { return 0 },
 			}, http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
 				clock.Advance(tt.open)
 				require.True(t, lim.AllowN("k", tt.again))
@@ -454,7 +466,7 @@ func TestSettle_ChargesForOneKeyAreOne(t *testing.T) {
 			{Name: "a", Limiter: lim, Key: oneKey, Cost: cost(2)},
 			{Name: "b", Limiter: lim, Key: oneKey, Cost: cost(3)},
 		},
-		Settle: func(int) int { return settled },
+		Settle: func(*http.Request, int) int { return settled },
 	}, http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
 		clock.Advance(12 * time.Second) // 2 of the 5 are back
 		lim.AllowN("k", 5)

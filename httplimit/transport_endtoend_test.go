@@ -128,7 +128,7 @@ func TestEndToEnd_ClientThatObeysIsNeverDeniedTwice(t *testing.T) {
 			},
 		},
 		"RateLimit": {Headers: Headers{OmitRetryAfter: true, RateLimit: Draft11}},
-		"settled":   {Headers: Headers{RateLimit: Draft11, RateLimitPolicy: Draft11, RetryJitter: 2 * time.Second}, Settle: func(int) int { return 1 }},
+		"settled":   {Headers: Headers{RateLimit: Draft11, RateLimitPolicy: Draft11, RetryJitter: 2 * time.Second}, Settle: func(*http.Request, int) int { return 1 }},
 	}
 	for name, c := range configs {
 		for _, http2 := range []bool{false, true} {

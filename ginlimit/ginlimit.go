@@ -1,0 +1,83 @@
+// Package ginlimit puts the limits of httplimit in front of gin's handlers.
+//
+// gin has no wrapper for middlewares of net/http that can keep its handlers from being
+// called, and its handlers do not write to the http.ResponseWriter of such a middleware.
+package ginlimit
+
+import (
+	"net/http"
+
+	"github.com/gin-gonic/gin"
+
+	"github.com/sluice-go/sluice/httplimit"
+)
+
+// New returns a middleware. The error is that of httplimit.New.
+//
+// httplimit.Config.Settle is told the status that the client gets. It is asked when the
+// handlers are done or, where they have only noted an error (gin.Context.Error), when a
+// middleware further out answers that; and not at all where none does, so that the request
+// stays charged. A handler that panics has status 500 if it has written nothing. A
+// connection that was taken over counts as 200.
+func New(c httplimit.Config) (gin.HandlerFunc, error) {
+	judge, err := httplimit.NewJudge(c)
+	if err != nil {
+		return nil, err
+	}
+	return func(c *gin.Context) {
+		v := judge.Decide(c.Writer.Header(), c.Request)
+		if !v.Allowed {
+			v.Answer(c.Writer)
+			c.Abort()
+			return
+		}
+		c.Request = v.Request()
+		serve(c, v)
+	}, nil
+}
+
+// serve calls the handlers and settles what the request costs.
+func serve(c *gin.Context, v *httplimit.Verdict) {
+	panicked := true
+	defer func() {
+		status := c.Writer.Status()
+		switch {
+		case c.Writer.Written():
+		case panicked:
+			status = http.StatusInternalServerError
+		case status != http.StatusOK: // set, and written when all is done
+		case len(c.Errors) > 0:
+			c.Writer = &unanswered{c.Writer, v}
+			return
+		case c.Request.Context().Err() != nil:
+			status = httplimit.StatusClientGone
+		}
+		v.Settle(status)
+	}()
+	c.Next()
+	panicked = false
+}
+
+// unanswered is the writer of a response whose status a middleware further out decides.
+type unanswered struct {
+	gin.ResponseWriter
+	verdict *httplimit.Verdict
+}
+
+// WriteHeader notes the status, which gin writes later.
+func (w *unanswered) WriteHeader(status int) {
+	w.ResponseWriter.WriteHeader(status)
+	w.verdict.Settle(status)
+}
+
+// Write writes the status that has been noted, or 200.
+func (w *unanswered) Write(b []byte) (int, error) {
+	w.verdict.Settle(w.Status())
+	return w.ResponseWriter.Write(b)
+}
+
+// WriteString is Write for a string.
+func (w *unanswered) WriteString(s string) (int, error) {
+	w.verdict.Settle(w.Status())
+	return w.ResponseWriter.WriteString(s)
+}

@@ -1,0 +1,174 @@
+package httplimit
+
+import (
+	"context"
+	"math"
+	"net/http"
+
+	"github.com/sluice-go/sluice"
+)
+
+// A Judge decides on requests by the policies of a Config. Its Handler is the middleware
+// of New. For frameworks whose handlers do not write their status to the ResponseWriter
+// of a middleware, because they return errors, or keep one of their own, its Decide is
+// what to build a middleware of (echolimit and ginlimit are):
+//
+//	v := judge.Decide(w.Header(), r)
+//	if !v.Allowed {
+//		v.Answer(w)
+//		return
+//	}
+//	// call the handler with v.Request(), find out the status
+//	v.Settle(status)
+//
+// It is safe for concurrent use and must be made by NewJudge.
+type Judge struct {
+	config   Config
+	policies []policy
+	fields   fields
+}
+
+// NewJudge returns a judge. The error is a *ConfigError. Later changes to c have no effect.
+func NewJudge(c Config) (*Judge, error) {
+	if err := c.validate(); err != nil {
+		return nil, err
+	}
+	j := &Judge{config: c, policies: newPolicies(c.Policies)}
+	j.fields = newFields(c.Headers, j.policies)
+	return j, nil
+}
+
+// Handler returns a handler that calls next with the requests that are admitted. It panics
+// if next is nil.
+func (m *Judge) Handler(next http.Handler) http.Handler {
+	if next == nil {
+		panic("httplimit: the handler behind the middleware is nil; want a handler")
+	}
+	return &handler{m, next}
+}
+
+type handler struct {
+	*Judge
+	next http.Handler
+}
+
+// ServeHTTP implements http.Handler. It is Decide, Answer and Settle with nothing on the
+// heap.
+func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if h.config.Skip != nil && h.config.Skip(r) {
+		h.next.ServeHTTP(w, r)
+		return
+	}
+	var entries [inline]entry
+	var charges [inline]sluice.Charge
+	j, keyErr := h.collect(judgement{entries: entries[:0], charges: charges[:0]}, r)
+	d := h.decide(&j, keyErr, w.Header(), r)
+	if d.Allowed && h.config.Explain {
+		r = withDecision(r, d)
+	}
+	switch {
+	case !d.Allowed:
+		h.answer(w, r, d)
+	case h.config.Settle == nil:
+		h.next.ServeHTTP(w, r)
+	default:
+		h.serveAndSettle(w, r, &j)
+	}
+}
+
+// decide judges what has been collected, and says so in the headers and to the hook.
+func (m *Judge) decide(j *judgement, keyErr error, header http.Header, r *http.Request) Decision {
+	d := j.judge(keyErr)
+	if m.config.Explain || !d.Allowed {
+		d.Charges = j.explain()
+	}
+	m.fields.set(header, j, &d)
+	if m.config.OnDecision != nil {
+		m.config.OnDecision(r, d)
+	}
+	return d
+}
+
+// answer has a denial answered. Left without a word, net/http would send 200.
+func (m *Judge) answer(w http.ResponseWriter, r *http.Request, d Decision) {
+	if m.config.OnDenied == nil {
+		WriteProblem(w, r, d)
+		return
+	}
+	rec := &recorder{ResponseWriter: w}
+	m.config.OnDenied(rec.writer(), r, d)
+	if rec.status == 0 {
+		w.WriteHeader(d.Status)
+	}
+}
+
+// A Verdict is the decision on one request, and what is left to do about it. It is not
+// safe for concurrent use.
+type Verdict struct {
+	Decision
+
+	judge     *Judge
+	request   *http.Request
+	judgement judgement
+	settled   bool
+	entries   [inline]entry
+	charges   [inline]sluice.Charge
+}
+
+// Decide judges a request as the middleware does: it asks Config.Skip, charges the
+// policies, sets the headers of the response in header, and calls Config.OnDecision. It
+// neither answers the request nor calls a handler: that is for the caller to do, who then
+// calls Settle if it has been admitted, in any case, also if the handler panics. It takes an
+// allocation more than the middleware.
+func (m *Judge) Decide(header http.Header, r *http.Request) *Verdict {
+	v := &Verdict{judge: m, request: r}
+	if m.config.Skip != nil && m.config.Skip(r) {
+		v.Decision = Decision{Allowed: true, Remaining: math.MaxInt}
+		v.settled = true
+		return v
+	}
+	var keyErr error
+	v.judgement, keyErr = m.collect(judgement{entries: v.entries[:0], charges: v.charges[:0]}, r)
+	v.Decision = m.decide(&v.judgement, keyErr, header, r)
+	if v.settled = !v.Allowed || m.config.Settle == nil; !v.settled {
+		v.judgement.noteDue()
+	}
+	if v.Allowed && m.config.Explain {
+		v.request = withDecision(r, v.Decision)
+	}
+	return v
+}
+
+// Request returns the request that the handler should see: the one that was judged, or
+// with Config.Explain a copy of it by which handlers find the Decision.
+func (v *Verdict) Request() *http.Request { return v.request }
+
+// Answer answers a request that was denied, by Config.OnDenied or WriteProblem.
+func (v *Verdict) Answer(w http.ResponseWriter) { v.judge.answer(w, v.request, v.Decision) }
+
+// Settle has Config.Settle say what the request finally costs, given the status of its
+// response, and charges or gives back the difference. A status of 0 says that there is
+// none because the client has gone, and counts as StatusClientGone. Only the first call
+// does anything, and none for requests that were denied or skipped, or without
+// Config.Settle.
+func (v *Verdict) Settle(status int) {
+	if v.settled {
+		return
+	}
+	v.settled = true
+	v.judge.settle(&v.judgement, v.request, status)
+}
+
+type decisionKey struct{}
+
+func withDecision(r *http.Request, d Decision) *http.Request {
+	return r.WithContext(context.WithValue(r.Context(), decisionKey{}, d))
+}
+
+// DecisionFromContext returns the decision on the request of a handler, given the context
+// of the request. ok is false if no middleware with Config.Explain has judged it. Of
+// several, it is that of the innermost.
+func DecisionFromContext(ctx context.Context) (d Decision, ok bool) {
+	d, ok = ctx.Value(decisionKey{}).(Decision)
+	return d, ok
+}
