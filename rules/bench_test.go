@@ -1,0 +1,85 @@
+package rules
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// manyRules is a domain of n rules, a tenth of them patterns.
+func manyRules(n int) string {
+	var b strings.Builder
+	b.WriteString("domain: d\ndescriptors:\n")
+	for i := range n {
+		star := ""
+		if i%10 == 0 {
+			star = "*"
+		}
+		fmt.Fprintf(&b, "- key: key%d\n  value: value%d%s\n  rate_limit:\n    unit: minute\n    requests_per_unit: 1000000000\n", i/10, i, star)
+	}
+	return b.String()
+}
+
+func BenchmarkDecide(b *testing.B) {
+	descriptors := func(n int) []Descriptor {
+		out := make([]Descriptor, n)
+		for i := range out {
+			out[i] = describe(fmt.Sprintf("key%d=value%d", i, i*10+1))
+		}
+		return out
+	}
+	for _, rules := range []int{1000, 100_000} {
+		set := mustLoad(b, manyRules(rules))
+		e, err := New(set, Config{})
+		require.NoError(b, err)
+		for _, n := range []int{1, 4, 10} {
+			b.Run(fmt.Sprintf("rules=%d/descriptors=%d", rules, n), func(b *testing.B) {
+				b.ReportAllocs()
+				req := Request{Domain: "d", Descriptors: descriptors(n)}
+				var resp Response
+				for b.Loop() {
+					if err := e.Decide(&req, &resp); err != nil || resp.Code != OK {
+						b.Fatal(err)
+					}
+				}
+			})
+		}
+	}
+}
+
+func BenchmarkDecideParallel(b *testing.B) {
+	e, err := New(mustLoad(b, manyRules(1000)), Config{})
+	require.NoError(b, err)
+	b.RunParallel(func(pb *testing.PB) {
+		req := Request{Domain: "d", Descriptors: []Descriptor{describe("key1=value11")}}
+		var resp Response
+		for pb.Next() {
+			_ = e.Decide(&req, &resp)
+		}
+	})
+}
+
+func BenchmarkPattern(b *testing.B) {
+	p := newPattern("/api/*/v1")
+	for b.Loop() {
+		p.fits("/api/users/42/v1")
+	}
+}
+
+func BenchmarkLoad(b *testing.B) {
+	text := manyRules(10_000)
+	for b.Loop() {
+		mustLoad(b, text)
+	}
+}
+
+func BenchmarkSwap(b *testing.B) {
+	set := mustLoad(b, manyRules(10_000))
+	e, err := New(set, Config{})
+	require.NoError(b, err)
+	for b.Loop() {
+		require.NoError(b, e.Swap(set))
+	}
+}

@@ -1,0 +1,56 @@
+package rules
+
+import (
+	"math"
+
+	"github.com/sluice-go/sluice"
+)
+
+// A counter is a FixedWindow with a limit that no rule reaches, which counts denied hits, too: the
+// count is what is missing from it. The rule's threshold is compared with the count outside, so
+// that rules, overrides and reloads change thresholds and never counts.
+
+// maxCount is the most that a counter counts in a window. Where a shorter one leaves too few bits
+// for the number of the window, it is less.
+const maxCount = min(1<<33-1, math.MaxInt-1)
+
+// maxRequests is the largest requests_per_unit. Only where int has 32 bits is it less than what
+// the format has room for.
+const maxRequests = min(math.MaxUint32, math.MaxInt-1)
+
+// counter is a limiter that counts, and its limit.
+type counter struct {
+	limiter *sluice.Limiter
+	most    int
+}
+
+// newCounter makes a counter of o's windows that counts at least to its limit.
+func newCounter(o *rateLimit, base sluice.Config) (counter, error) {
+	base.Algorithm, base.CountDenied, base.Hash = sluice.FixedWindow, true, sluice.Stable
+	base.Offset = o.config.Offset
+	for most := maxCount; ; most /= 2 {
+		base.Limit = sluice.Per(most, o.period)
+		lim, err := sluice.New(base)
+		if err == nil {
+			return counter{lim, most}, nil
+		}
+		if most/2 < int(o.requests) || most < 2 {
+			return counter{}, err
+		}
+	}
+}
+
+// counters are the counters of a domain, or of all that have none of their own, by unit.
+type counters [Week + 1]counter
+
+func newCounters(base sluice.Config) (*counters, error) {
+	var cs counters
+	for _, u := range units {
+		c, err := newCounter(&rateLimit{requests: maxRequests, period: u.Period()}, base)
+		if err != nil {
+			return nil, err
+		}
+		cs[u] = c
+	}
+	return &cs, nil
+}

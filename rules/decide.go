@@ -1,0 +1,396 @@
+package rules
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"time"
+
+	"github.com/sluice-go/sluice"
+)
+
+// A Request asks whether a call may pass.
+type Request struct {
+	Domain      string
+	Descriptors []Descriptor
+	// Hits is what the call counts for, for descriptors that do not say. 0 counts as 1.
+	Hits uint32
+}
+
+// A Descriptor is one of the things that a call is limited by.
+type Descriptor struct {
+	Entries []Entry
+	// Hits is what the call counts for here; nil for Request.Hits. 0 looks and counts nothing: a
+	// window passes that is full to the brim, and a limiter that would admit one unit. More than
+	// 2^32 count as that.
+	Hits *uint64
+	// Override is a limit that takes the place of the rule's. It needs a domain that has rules, but
+	// no rule; it counts in the window that a rule of its unit would count in.
+	Override *Override
+}
+
+// An Override is a limit that comes in a request.
+type Override struct {
+	Requests uint32
+	Unit     Unit
+}
+
+// Code is the answer to a call, or to one of its descriptors, by the numbers of Envoy's protocol.
+type Code uint8
+
+// The codes.
+const (
+	OK        Code = 1
+	OverLimit Code = 2
+)
+
+// String returns OK, OVER_LIMIT or Code(n).
+func (c Code) String() string {
+	switch c {
+	case OK:
+		return "OK"
+	case OverLimit:
+		return "OVER_LIMIT"
+	}
+	return fmt.Sprintf("Code(%d)", uint8(c))
+}
+
+// A Response answers a Request. Decide reuses it: keep one for many calls.
+type Response struct {
+	// Code is OverLimit if a status is whose rule is no quota, or if those of all quotas are.
+	Code Code
+	// Statuses are as many as descriptors, in their order.
+	Statuses []Status
+	// Tightest is the status to tell the client of: the last that denies and is no quota, else the
+	// first of those with the least left; -1 if no descriptor is limited.
+	Tightest int
+	// WouldDeny reports that Config.Shadow has admitted the call.
+	WouldDeny bool
+
+	work    []work
+	charges []sluice.Charge
+}
+
+// A Status answers a Descriptor.
+type Status struct {
+	Code Code
+	// Rule is the rule that fits; nil for none, for an override, and if another rule replaces it.
+	Rule *Rule
+	// Limited reports whether there is a limit. Requests, Unit and Period are that limit, and
+	// Remaining, ResetAfter and RetryAfter are about it.
+	Limited  bool
+	Requests uint32
+	Unit     Unit // UnknownUnit if Period is none
+	Period   time.Duration
+	// Remaining is what could be admitted now. It is math.MaxUint32 for an unlimited rule.
+	Remaining uint32
+	// ResetAfter is the time until the window ends, in whole seconds, rounded up; for other
+	// algorithms than fixed windows the time until the key is fresh.
+	ResetAfter time.Duration
+	// RetryAfter is how long to wait after a denial, to the nanosecond, or sluice.Never. It is 0
+	// if the descriptor passed.
+	RetryAfter time.Duration
+	// Over reports whether the limit was exceeded; a rule in shadow_mode says OK all the same.
+	Over bool
+}
+
+// work is what a judgement needs and nobody else.
+type work struct {
+	counter
+	id      uint64
+	hits    uint64
+	limit   uint64
+	near    uint64
+	series  *series
+	offset  int64
+	counts  bool // a counter; else a limiter
+	limited bool
+	shadow  bool
+	over    bool // decided before it is charged
+}
+
+// The errors of Decide for requests that lack something.
+var (
+	ErrNoDomain      = errors.New("rate limit domain must not be empty")
+	ErrNoDescriptors = errors.New("rate limit descriptor list must not be empty")
+)
+
+// InvalidError is the error of Decide for an override that is none.
+type InvalidError struct{ Reason string }
+
+// Error is the reason.
+func (e *InvalidError) Error() string { return e.Reason }
+
+// maxHits is the most that one call counts for.
+const maxHits = 1 << 32
+
+// Decide judges a request, counts it, and answers in resp. After an error nothing has been
+// counted. A request for a domain without rules is OK, and so is a descriptor without a rule.
+func (e *Engine) Decide(req *Request, resp *Response) error {
+	if req.Domain == "" {
+		return ErrNoDomain
+	}
+	if len(req.Descriptors) == 0 {
+		return ErrNoDescriptors
+	}
+	for i := range req.Descriptors {
+		if o := req.Descriptors[i].Override; o != nil {
+			if err := o.check(i); err != nil {
+				return err
+			}
+		}
+	}
+	resp.reset(len(req.Descriptors))
+	g := e.now.Load()
+	d := g.domains[req.Domain]
+	if d == nil {
+		e.unknown.add(req.Domain)
+		return nil
+	}
+	replaces := false
+	for i := range req.Descriptors {
+		r := e.resolve(g, d, req, resp, i)
+		replaces = replaces || r != nil && len(r.replaces) != 0
+	}
+	if replaces {
+		resp.replace()
+	}
+	now := e.clock.Now()
+	if d.atomic || e.config.StopWhenOver {
+		e.decideTogether(d, resp, now)
+	} else {
+		for i := range resp.work {
+			if w := &resp.work[i]; w.limited {
+				w.take(&resp.Statuses[i], now, w.hits)
+			}
+		}
+	}
+	e.conclude(resp)
+	return nil
+}
+
+func (o *Override) check(i int) error {
+	switch {
+	case !o.Unit.Valid():
+		return &InvalidError{fmt.Sprintf("descriptor %d: limit.unit is %v; want SECOND, MINUTE, HOUR, DAY, WEEK, MONTH or YEAR", i, o.Unit)}
+	case uint64(o.Requests) > maxRequests:
+		return &InvalidError{fmt.Sprintf("descriptor %d: limit.requests_per_unit is %d; want at most %d", i, o.Requests, uint64(maxRequests))}
+	}
+	return nil
+}
+
+func (resp *Response) reset(n int) {
+	if cap(resp.Statuses) < n {
+		resp.Statuses = make([]Status, n)
+		resp.work = make([]work, n)
+	}
+	resp.Statuses, resp.work = resp.Statuses[:n], resp.work[:n]
+	for i := range n {
+		resp.Statuses[i] = Status{Code: OK}
+		resp.work[i] = work{}
+	}
+	resp.Code, resp.Tightest, resp.WouldDeny = OK, -1, false
+}
+
+// resolve finds what limits descriptor i, and returns its rule.
+func (e *Engine) resolve(g *generation, d *domainState, req *Request, resp *Response, i int) *Rule {
+	desc, st, w := &req.Descriptors[i], &resp.Statuses[i], &resp.work[i]
+	w.hits = uint64(max(req.Hits, 1))
+	if desc.Hits != nil {
+		w.hits = min(*desc.Hits, maxHits)
+	}
+	if o := desc.Override; o != nil {
+		h := d.hash
+		for i := range desc.Entries {
+			h.entry(desc.Entries[i].Key, desc.Entries[i].Value, 0)
+		}
+		w.id, w.counter, w.counts, w.limited = h.sum(), d.counters[o.Unit], true, true
+		w.limit, w.near, w.series = uint64(o.Requests), near(e.config.NearRatio, o.Requests), d.override
+		st.Limited, st.Requests, st.Unit, st.Period = true, o.Requests, o.Unit, o.Unit.Period()
+		return nil
+	}
+	r := d.match(desc.Entries)
+	if r == nil {
+		return nil
+	}
+	st.Rule = r
+	if r.unlimited {
+		st.Remaining = math.MaxUint32
+		return r
+	}
+	state := &g.rules[r.index]
+	w.id = d.id(r, desc.Entries)
+	w.counter, w.counts, w.limited, w.shadow = state.counter, r.counting, true, r.shadow
+	w.limit, w.near, w.offset = uint64(r.requests), state.near, int64(r.config.Offset)
+	w.series = state.series
+	if r.metricValues {
+		if w.series = d.dynamic.get(r, desc.Entries); w.series == nil {
+			w.series = d.other
+		}
+	}
+	st.Limited, st.Requests, st.Unit, st.Period = true, r.requests, r.unit, r.period
+	return r
+}
+
+// id is the hash by which a rule counts these entries.
+func (d *domainState) id(r *Rule, entries []Entry) uint64 {
+	h := d.hash
+	for i := range entries {
+		if n := r.levels[i]; n.share {
+			h.entry(entries[i].Key, n.value, shared)
+		} else {
+			h.entry(entries[i].Key, entries[i].Value, 0)
+		}
+	}
+	return h.sum()
+}
+
+// replace lifts the limits whose rules others of the request replace. A rule that is replaced
+// itself replaces others all the same; one without a limit cannot be.
+func (resp *Response) replace() {
+	for i := range resp.Statuses {
+		by := resp.Statuses[i].Rule
+		if by == nil {
+			continue
+		}
+		for _, name := range by.replaces {
+			for j := range resp.work {
+				if r := resp.Statuses[j].Rule; resp.work[j].limited && r != nil && r.nameID == name {
+					resp.work[j].limited = false
+				}
+			}
+		}
+	}
+	for i := range resp.work {
+		if st := &resp.Statuses[i]; st.Limited && !resp.work[i].limited {
+			*st = Status{Code: OK}
+		}
+	}
+}
+
+// take counts n hits, and answers.
+func (w *work) take(st *Status, now int64, n uint64) {
+	if w.counts {
+		w.count(st, now, n)
+		return
+	}
+	d := w.key().TakeAt(now, clampInt(n))
+	w.limiterStatus(st, &d, w.over || !d.Allowed)
+}
+
+func (w *work) key() sluice.Key { return w.limiter.KeyHash(w.id) }
+
+func clampInt(n uint64) int { return int(min(n, math.MaxInt)) }
+
+// count adds n to the window's count and compares it with the limit.
+func (w *work) count(st *Status, now int64, n uint64) {
+	cost := int(min(n, uint64(w.most)))
+	d := w.key().TakeAt(now, cost)
+	after := uint64(w.most-d.Remaining) + n - uint64(cost)
+	over := after > w.limit
+	before := after - min(n, after)
+	if n > 0 && !d.Allowed {
+		// The counter is full, above any limit, or has no room for a new key.
+		over, before, after = true, w.limit, max(after, w.limit)
+	}
+	w.windowStatus(st, now, after, over || w.over)
+	h := hitsOf(w.hits, before, after, w.near, w.limit, st.Over)
+	w.finish(st, &h)
+}
+
+// windowStatus answers for a window that has been counted to count.
+func (w *work) windowStatus(st *Status, now int64, count uint64, over bool) {
+	period := int64(st.Period)
+	left := period - floorMod(now-w.offset, period)
+	st.Over = over
+	st.ResetAfter = roundUp(time.Duration(left))
+	if over {
+		st.RetryAfter = time.Duration(left)
+		if w.limit == 0 || w.hits > w.limit {
+			st.RetryAfter = sluice.Never
+		}
+		return
+	}
+	st.Remaining = uint32(w.limit - min(count, w.limit))
+}
+
+func floorMod(a, n int64) int64 {
+	if a %= n; a < 0 {
+		a += n
+	}
+	return a
+}
+
+// roundUp rounds up to whole seconds. A window's reset is between 1 s and its length.
+func roundUp(d time.Duration) time.Duration {
+	if r := d % time.Second; r > 0 {
+		return d - r + time.Second
+	}
+	return d
+}
+
+// limiterStatus answers for a rule with a limiter of its own.
+func (w *work) limiterStatus(st *Status, d *sluice.Decision, over bool) {
+	st.Over = over
+	st.Remaining = uint32(min(uint64(d.Remaining), math.MaxUint32))
+	st.ResetAfter = roundUp(d.ResetAfter)
+	h := hits{total: w.hits}
+	if over {
+		st.Remaining = 0
+		st.RetryAfter = d.RetryAfter
+		h.over = w.hits
+	} else {
+		h.within = w.hits
+		if after := w.limit - min(uint64(d.Remaining), w.limit); after > w.near {
+			h.near = min(w.hits, after-w.near)
+		}
+	}
+	w.finish(st, &h)
+}
+
+// finish sets the code and counts the hits.
+func (w *work) finish(st *Status, h *hits) {
+	if st.Over {
+		if w.shadow {
+			h.shadow = h.over
+		} else {
+			st.Code = OverLimit
+		}
+	}
+	if w.hits != 0 {
+		w.series.add(w.id, h)
+	}
+}
+
+// conclude makes one answer of all.
+func (e *Engine) conclude(resp *Response) {
+	quotas, quotasOver := 0, 0
+	least := uint32(math.MaxUint32)
+	denied := false
+	for i := range resp.Statuses {
+		st := &resp.Statuses[i]
+		quota := e.config.Quota || st.Rule != nil && st.Rule.quota && st.Limited
+		over := st.Code == OverLimit
+		if quota {
+			quotas++
+			if over {
+				quotasOver++
+			}
+		}
+		switch {
+		case over && !quota:
+			denied, resp.Tightest, least = true, i, 0
+		case st.Limited && st.Remaining < least:
+			resp.Tightest, least = i, st.Remaining
+		}
+	}
+	if !denied && (quotas == 0 || quotasOver < quotas) {
+		return
+	}
+	if e.config.Shadow {
+		resp.WouldDeny = true
+		e.globalShadow.Add(1)
+		return
+	}
+	resp.Code = OverLimit
+}

@@ -1,0 +1,266 @@
+package rules
+
+import (
+	"encoding/binary"
+	"slices"
+	"strconv"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/sluice-go/sluice"
+)
+
+// maxDepth bounds how deep descriptors nest. A request with as many entries is refused.
+const maxDepth = 1000
+
+// descriptors reads a list of descriptors into parent.
+func (l *loader) descriptors(f field, d *domain, parent *node, path string, above []*node) {
+	if f.value.Kind == yaml.ScalarNode && scalarKind(f.value) == nullKind {
+		return
+	}
+	if f.value.Kind != yaml.SequenceNode {
+		l.errorAt(f.value, path, "descriptors is %s; want a list of descriptors", show(f.value))
+		return
+	}
+	if len(above) >= maxDepth {
+		l.errorAt(f.value, path, "descriptors nest deeper than %d; want fewer levels", maxDepth)
+		return
+	}
+	for _, item := range f.value.Content {
+		if l.exhausted() {
+			return
+		}
+		n := l.follow(item)
+		if n.Kind != yaml.MappingNode {
+			l.errorAt(n, path, "descriptors holds %s; want descriptors, maps with a key", show(n))
+			continue
+		}
+		l.descriptor(n, d, parent, path, above)
+	}
+}
+
+// descriptor reads one descriptor, and those below it.
+func (l *loader) descriptor(at *yaml.Node, d *domain, parent *node, path string, above []*node) {
+	fields := l.fields(at, path)
+	current := last(fields)
+	byName := make(map[string]field, len(current))
+	for _, f := range current {
+		byName[f.name] = f
+	}
+	n := l.identify(at, byName, path)
+	path += "." + n.composite()
+	flags := l.flags(current, path)
+	n.valueToMetric = flags["value_to_metric"]
+	n.share = flags["share_threshold"]
+	if n.share && n.pattern == nil {
+		l.errorAt(byName["share_threshold"].value, path, "share_threshold is true, but the value %s; want a \"*\" in it, or no share_threshold", valueOf(n))
+	}
+	rules := len(l.set.rules)
+	levels := append(slices.Clip(above), n)
+	l.rule(fields, byName, d, n, flags, path, levels)
+	if f, ok := byName["descriptors"]; ok {
+		l.descriptors(f, d, n, path, levels)
+	}
+	if f, ok := byName["enabled"]; ok && f.value.Kind == yaml.ScalarNode && scalarKind(f.value) != nullKind && !flags["enabled"] {
+		l.set.rules = l.set.rules[:rules]
+		return
+	}
+	l.insert(at, parent, n, path)
+}
+
+func valueOf(n *node) string {
+	if n.value == "" {
+		return "is missing"
+	}
+	return "is " + strconv.Quote(n.value)
+}
+
+// identify reads key and value.
+func (l *loader) identify(at *yaml.Node, byName map[string]field, path string) *node {
+	n := &node{}
+	if f, ok := byName["key"]; ok {
+		n.key, at = l.text(f, path), f.value
+	}
+	if n.key == "" {
+		l.errorAt(at, path, "a descriptor without a key; want key: NAME")
+	}
+	if f, ok := byName["value"]; ok {
+		n.value = l.text(f, path)
+	}
+	n.pattern = newPattern(n.value)
+	if strings.Contains(n.key, "*") {
+		l.warnAt(at, path, "the key %q has a \"*\", which stands for itself: only values are patterns", n.key)
+	}
+	return n
+}
+
+// flags reads the keys of a descriptor that are true or false, and names those that nothing knows.
+func (l *loader) flags(fields []field, path string) map[string]bool {
+	out := map[string]bool{}
+	for _, f := range fields {
+		switch f.name {
+		case "shadow_mode", "quota_mode", "detailed_metric", "value_to_metric", "share_threshold", "enabled":
+			out[f.name] = l.boolean(f, path)
+		case "key", "value", "rate_limit", "descriptors", "metadata":
+		case "description":
+			l.text(f, path)
+		default:
+			l.unknown(f, path, inDescriptor)
+		}
+	}
+	return out
+}
+
+// insert makes n a child of parent.
+func (l *loader) insert(at *yaml.Node, parent, n *node, path string) {
+	if n.key == "" {
+		return
+	}
+	if parent.children == nil {
+		parent.children = map[string]*branch{}
+	}
+	if known, ok := l.composites[parent]; ok && known[n.composite()] != "" {
+		l.errorAt(at, path, "the descriptor is already defined at %s; want one descriptor for %s at this level", known[n.composite()], n.composite())
+		return
+	} else if !ok {
+		l.composites[parent] = map[string]string{}
+	}
+	l.composites[parent][n.composite()] = l.file + ":" + strconv.Itoa(at.Line)
+	b := parent.children[n.key]
+	if b == nil {
+		b = &branch{values: map[string]*node{}}
+		parent.children[n.key] = b
+	}
+	if n.value == "" {
+		b.all = n
+		return
+	}
+	b.values[n.value] = n
+	if n.pattern != nil {
+		b.patterns = append(b.patterns, n)
+	}
+}
+
+// rule reads what a descriptor says of its limit.
+func (l *loader) rule(fields []field, byName map[string]field, d *domain, n *node, flags map[string]bool, path string, levels []*node) {
+	var metadata map[string]any
+	if f, ok := byName["metadata"]; ok {
+		metadata = l.metadata(f, path)
+	}
+	rate, ok := l.rateLimit(fields, d, path)
+	if !ok {
+		for _, name := range []string{"shadow_mode", "quota_mode", "detailed_metric", "metadata"} {
+			if f, given := byName[name]; given && (flags[name] || name == "metadata") && byName["rate_limit"].value == nil {
+				l.warnAt(f.key, path, "%s means nothing without rate_limit; want both at the same descriptor", name)
+			}
+		}
+		return
+	}
+	r := &Rule{
+		index: len(l.set.rules), domain: d, path: path, identity: identity(d.name, levels), levels: levels,
+		rateLimit: rate,
+		shadow:    flags["shadow_mode"], quota: flags["quota_mode"], detailed: flags["detailed_metric"], metadata: metadata,
+	}
+	r.metricValues = r.detailed
+	for _, level := range levels {
+		if level.valueToMetric && (level.value == "" || level.pattern != nil && !level.share) {
+			r.metricValues = true
+		}
+	}
+	n.rule = r
+	l.set.rules = append(l.set.rules, r)
+}
+
+// identity names a rule without ambiguity: no two lists of keys and values give the same.
+func identity(domain string, levels []*node) string {
+	b := appendText(nil, domain)
+	for _, n := range levels {
+		b = appendText(appendText(b, n.key), n.value)
+	}
+	return string(b)
+}
+
+func appendText(b []byte, s string) []byte {
+	return append(binary.AppendUvarint(b, uint64(len(s))), s...)
+}
+
+// metadata reads a map of anything.
+func (l *loader) metadata(f field, path string) map[string]any {
+	if f.value.Kind == yaml.ScalarNode && scalarKind(f.value) == nullKind {
+		return nil
+	}
+	if f.value.Kind != yaml.MappingNode {
+		l.errorAt(f.value, path, "metadata is %s; want a map", show(f.value))
+		return nil
+	}
+	m, _ := l.plain(f.value, path, 0).(map[string]any)
+	return m
+}
+
+// plain turns a value into what JSON can say.
+func (l *loader) plain(n *yaml.Node, path string, depth int) any {
+	if depth > maxDepth || l.exhausted() {
+		l.errorAt(n, path, "metadata nests deeper than %d; want fewer levels", maxDepth)
+		return nil
+	}
+	switch n.Kind {
+	case yaml.MappingNode:
+		m := map[string]any{}
+		for _, f := range l.fields(n, path) {
+			m[f.name] = l.plain(f.value, path, depth+1)
+		}
+		return m
+	case yaml.SequenceNode:
+		list := []any{}
+		for _, c := range n.Content {
+			list = append(list, l.plain(l.follow(c), path, depth+1))
+		}
+		return list
+	}
+	switch scalarKind(n) {
+	case nullKind:
+		return nil
+	case boolKind:
+		return yamlBools[n.Value]
+	case intKind:
+		i, _ := yamlInt(n.Value)
+		return i
+	case otherKind:
+		if v, err := strconv.ParseFloat(strings.ReplaceAll(n.Value, "_", ""), 64); err == nil {
+			return v
+		}
+	}
+	return n.Value
+}
+
+// domainOptions reads "sluice".
+func (l *loader) domainOptions(f field, d *domain, path string) {
+	if f.value.Kind != yaml.MappingNode {
+		l.errorAt(f.value, path, "sluice is %s; want a map with max_keys, overflow, atomic or count_denied", show(f.value))
+		return
+	}
+	for _, f := range last(l.fields(f.value, path)) {
+		switch f.name {
+		case "max_keys":
+			if n, ok := l.number(f, path, 1, maxMaxKeys); ok {
+				d.maxKeys = int(n)
+			}
+		case "overflow":
+			if err := d.overflow.UnmarshalText([]byte(l.text(f, path))); err != nil {
+				l.errorAt(f.value, path, "overflow is %s; want %s, %s or %s", show(f.value), sluice.EvictSoonest, sluice.DenyNew, sluice.AdmitNew)
+			}
+			d.overflowSet = true
+		case "atomic":
+			d.atomic = l.boolean(f, path)
+		case "count_denied":
+			b := l.boolean(f, path)
+			d.countDenied = &b
+		default:
+			l.unknown(f, path, inDomainOptions)
+		}
+	}
+	if d.atomic && d.countDenied != nil && *d.countDenied {
+		l.errorAt(f.value, path, "atomic and count_denied are both true, but an atomic call that is denied counts nothing; want one of them")
+	}
+}

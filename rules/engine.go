@@ -1,0 +1,395 @@
+package rules
+
+import (
+	"cmp"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+
+	"github.com/sluice-go/sluice"
+)
+
+// Config describes an Engine. The zero value of every field is a sensible default.
+type Config struct {
+	// Clock tells the time. nil means sluice.SystemClock.
+	Clock sluice.Clock
+
+	// MaxKeys bounds the keys that are tracked, for each unit by itself, and for each rule with a
+	// limiter of its own; Overflow says what happens to more. They are those of sluice.Config,
+	// and hold for domains that say nothing else.
+	MaxKeys  int
+	Overflow sluice.Overflow
+
+	// NearRatio is the share of a limit above which hits are near it, in statistics. 0 means 0.8.
+	NearRatio float32
+
+	// MaxSeries bounds the series of statistics whose paths requests decide (detailed_metric,
+	// value_to_metric). The hits of the others are counted as the domain's "other". 0 means 2000;
+	// a negative number none.
+	MaxSeries int
+
+	// Shadow counts as ever and answers OK: Response.Code, not the statuses.
+	Shadow bool
+	// Quota makes all descriptors quotas, those without a rule too.
+	Quota bool
+	// StopWhenOver counts only the descriptors that are over their limit, if any is. It is exact
+	// also when calls come at the same time.
+	StopWhenOver bool
+}
+
+// An Engine decides by the rules of a Set, which can be swapped for another one while it does.
+// It is safe for concurrent use, and nothing has to be closed.
+type Engine struct {
+	config Config
+	clock  sluice.Clock
+	key    sipKey
+	now    atomic.Pointer[generation]
+	locks  [256]sync.Mutex // of keys, by hash: for calls that look before they count
+
+	globalShadow atomic.Uint64
+	unknown      unknownDomains
+	seriesLeft   atomic.Int64
+
+	admin    sync.Mutex // guards what is below
+	groups   map[string]*counters
+	kept     map[string]*kept
+	domains  map[string]*domainSeries
+	previous []*series // of the rules of the last set
+	number   uint64
+}
+
+// domainSeries are the series of a domain that no rule has.
+type domainSeries struct {
+	override, other *series
+	dynamic         *dynamic
+}
+
+// kept is what a rule counts with, and under which configuration.
+type kept struct {
+	counter
+	config sluice.Config
+}
+
+// generation is a set in force. It does not change.
+type generation struct {
+	set     *Set
+	number  uint64
+	domains map[string]*domainState
+	rules   []ruleState // by Rule.index
+}
+
+type domainState struct {
+	*domain
+	*domainSeries
+	hash     sip // fed the domain
+	counters *counters
+}
+
+// ruleState is what a rule needs for decisions.
+type ruleState struct {
+	counter
+	near   uint64
+	series *series
+}
+
+// New returns an engine that decides by set.
+func New(set *Set, c Config) (*Engine, error) {
+	var key sipKey
+	rand.Read(key[:])
+	return newEngine(set, c, key)
+}
+
+func newEngine(set *Set, c Config, key sipKey) (*Engine, error) {
+	if c.NearRatio == 0 {
+		c.NearRatio = 0.8
+	}
+	if !(c.NearRatio > 0 && c.NearRatio <= 1) {
+		return nil, fmt.Errorf("rules: Config.NearRatio is %v; want more than 0 and at most 1", c.NearRatio)
+	}
+	if c.MaxSeries == 0 {
+		c.MaxSeries = 2000
+	}
+	if c.Clock == nil {
+		c.Clock = sluice.SystemClock()
+	}
+	e := &Engine{
+		config: c, clock: c.Clock, key: key,
+		groups: map[string]*counters{}, kept: map[string]*kept{}, domains: map[string]*domainSeries{},
+	}
+	e.seriesLeft.Store(int64(c.MaxSeries))
+	shared, err := newCounters(e.base(&domainOptions{}))
+	if err != nil {
+		return nil, err
+	}
+	e.groups[""] = shared
+	return e, e.Swap(set)
+}
+
+// base is what all limiters of a domain have in common.
+func (e *Engine) base(o *domainOptions) sluice.Config {
+	c := sluice.Config{MaxKeys: e.config.MaxKeys, Overflow: e.config.Overflow, Clock: e.clock, Hash: sluice.Stable}
+	if o.maxKeys != 0 {
+		c.MaxKeys = o.maxKeys
+	}
+	if o.overflowSet {
+		c.Overflow = o.overflow
+	}
+	return c
+}
+
+// Swap puts other rules into force. Counts stay: those of windows belong to domains, entries and
+// units, and a rule with a limiter of its own keeps it, found by its path, unless more than its
+// limit has changed. max_keys and overflow of a domain, or of such a rule, change when the process
+// starts again. Calls that start after Swap has returned are decided by the new rules, and each
+// call by one set from its begin to its end. After an error nothing has changed.
+func (e *Engine) Swap(set *Set) error {
+	if set == nil {
+		return errors.New("rules: Swap of no set; want one that Load has returned")
+	}
+	e.admin.Lock()
+	defer e.admin.Unlock()
+	g := &generation{set: set, number: e.number + 1, domains: map[string]*domainState{}, rules: make([]ruleState, len(set.rules))}
+	groups := map[string]*counters{}
+	for name, d := range set.domains {
+		group, err := e.group(d)
+		if err != nil {
+			return fmt.Errorf("rules: domain %s: %w", name, err)
+		}
+		groups[name] = group
+	}
+	limiters := make([]*kept, len(set.rules))
+	for i, r := range set.rules {
+		k, err := e.keep(r)
+		if err != nil {
+			return fmt.Errorf("rules: %s: %w", r.path, err)
+		}
+		limiters[i] = k
+	}
+	e.commit(g, groups, limiters)
+	return nil
+}
+
+// group returns the counters of a domain: those that it has had before, or its own, or all others'.
+func (e *Engine) group(d *domain) (*counters, error) {
+	if known := e.groups["="+d.name]; known != nil {
+		return known, nil
+	}
+	if !d.ownCounters() || e.domains[d.name] != nil {
+		return e.groups[""], nil
+	}
+	return newCounters(e.base(&d.domainOptions))
+}
+
+// keep returns what a rule counts with, nil for the counters of its unit: what it has had before
+// if that can go on, else new.
+func (e *Engine) keep(r *Rule) (*kept, error) {
+	if r.unlimited || r.counting && !r.ownCounter {
+		return nil, nil
+	}
+	if old := e.kept[r.identity]; old != nil && old.fits(r) {
+		return old, nil
+	}
+	base := e.base(&r.domain.domainOptions)
+	if r.counting {
+		c, err := newCounter(&r.rateLimit, base)
+		return &kept{counter: c, config: r.config}, err
+	}
+	c := r.config
+	c.MaxKeys, c.Overflow, c.Clock = base.MaxKeys, base.Overflow, base.Clock
+	lim, err := sluice.New(c)
+	return &kept{counter: counter{limiter: lim}, config: r.config}, err
+}
+
+// fits reports whether r can go on counting with k: a counter for any threshold that it counts to, in
+// the same windows; a limiter if at most its limit has changed.
+func (k *kept) fits(r *Rule) bool {
+	if r.counting {
+		return k.most >= int(max(r.requests, 1)) && k.config.Limit.Period == r.period && k.config.Offset == r.config.Offset
+	}
+	a, b := k.config, r.config
+	a.Limit, b.Limit = sluice.Limit{}, sluice.Limit{}
+	return k.most == 0 && a == b
+}
+
+// commit puts g into force. Limits of limiters that stay are changed first, so that no decision
+// by the new rules meets an old one.
+func (e *Engine) commit(g *generation, groups map[string]*counters, limiters []*kept) {
+	for name, d := range g.set.domains {
+		if e.domains[name] == nil {
+			e.domains[name] = &domainSeries{
+				override: newSeries(name, "override", []string{"override"}),
+				other:    newSeries(name, "other", []string{"other"}),
+				dynamic:  newDynamic(&e.seriesLeft),
+			}
+		}
+		if groups[name] != e.groups[""] {
+			e.groups["="+name] = groups[name]
+		}
+		g.domains[name] = &domainState{domain: d, domainSeries: e.domains[name], hash: e.domainHash(name), counters: groups[name]}
+	}
+	known := make(map[string]*series, len(e.previous))
+	for _, s := range e.previous {
+		known[s.domain+"\x00"+s.path] = s
+	}
+	e.previous = e.previous[:0:0]
+	next := make(map[string]*kept, len(limiters))
+	for i, r := range g.set.rules {
+		state := ruleState{near: near(e.config.NearRatio, r.requests)}
+		state.series = known[r.domain.name+"\x00"+r.path]
+		if state.series == nil {
+			state.series = newSeries(r.domain.name, r.path, r.staticLevels())
+			known[r.domain.name+"\x00"+r.path] = state.series
+		}
+		e.previous = append(e.previous, state.series)
+		if k := limiters[i]; k != nil {
+			if !r.counting && k.config.Limit != r.config.Limit {
+				// New has accepted the same limit at Load, so this cannot fail.
+				if err := k.limiter.SetLimit(r.config.Limit); err != nil {
+					panic(fmt.Sprintf("rules: %s: a limit that was accepted before: %v", r.path, err))
+				}
+			}
+			k.config = r.config
+			next[r.identity] = k
+			state.counter = k.counter
+		} else if !r.unlimited {
+			state.counter = groups[r.domain.name][r.unit]
+		}
+		g.rules[i] = state
+	}
+	e.kept = next
+	e.number = g.number
+	e.now.Store(g)
+}
+
+// near is the count from which on hits are near the limit, rounded as upstream rounds it.
+func near(ratio float32, requests uint32) uint64 { return uint64(float32(requests) * ratio) }
+
+func (e *Engine) domainHash(name string) sip {
+	h := newSip(&e.key)
+	h.word(uint64(len(name)))
+	h.text(name)
+	return h
+}
+
+// Set returns the rules in force, and their number: 1 for the first, one more for each Swap.
+func (e *Engine) Set() (*Set, uint64) {
+	g := e.now.Load()
+	return g.set, g.number
+}
+
+// Series returns the statistics: of each rule in force, of the values that detailed_metric and
+// value_to_metric ask for, and of each domain's overrides and others, sorted by domain and path.
+// What has counted nothing is there with zeros, but for the last two.
+func (e *Engine) Series() []Series {
+	e.admin.Lock()
+	defer e.admin.Unlock()
+	all := slices.Clone(e.previous)
+	for _, d := range e.domains {
+		all = slices.AppendSeq(all, maps.Values(*d.dynamic.all.Load()))
+		for _, s := range []*series{d.override, d.other} {
+			if s.snapshot().Total != 0 {
+				all = append(all, s)
+			}
+		}
+	}
+	return sums(all)
+}
+
+// sums returns what each series has counted, those of the same path added up.
+func sums(all []*series) []Series {
+	seen := make(map[*series]bool, len(all))
+	byPath := make(map[[2]string]int, len(all))
+	var out []Series
+	for _, s := range all {
+		if seen[s] {
+			continue
+		}
+		seen[s] = true
+		sum := s.snapshot()
+		i, ok := byPath[[2]string{s.domain, s.path}]
+		if !ok {
+			byPath[[2]string{s.domain, s.path}] = len(out)
+			out = append(out, sum)
+			continue
+		}
+		o := &out[i]
+		o.Total, o.Within, o.Near = o.Total+sum.Total, o.Within+sum.Within, o.Near+sum.Near
+		o.Over, o.Shadow = o.Over+sum.Over, o.Shadow+sum.Shadow
+	}
+	slices.SortFunc(out, func(a, b Series) int {
+		return cmp.Or(strings.Compare(a.Domain, b.Domain), strings.Compare(a.Path, b.Path))
+	})
+	return out
+}
+
+// Stats is what an engine holds, and has seen beside hits.
+type Stats struct {
+	// Keys is the tracked keys, by the unit of their window; UnknownUnit stands for those of rules
+	// with a limiter, or windows, of their own.
+	Keys [Week + 1]int
+	// Evicted is the live keys that have been dropped for want of room.
+	Evicted uint64
+	// GlobalShadow is the calls that Config.Shadow has admitted, and that would have been denied.
+	GlobalShadow uint64
+	// UnknownDomains is the calls for domains without rules, and which these were: at most 100,
+	// the others as "other".
+	UnknownDomains       uint64
+	UnknownDomainsByName map[string]uint64
+}
+
+// Stats returns the counters.
+func (e *Engine) Stats() Stats {
+	e.admin.Lock()
+	defer e.admin.Unlock()
+	var out Stats
+	add := func(u Unit, l *sluice.Limiter) {
+		s := l.Stats()
+		out.Keys[u] += s.Keys
+		out.Evicted += s.Evicted
+	}
+	for _, g := range e.groups {
+		for _, u := range units {
+			add(u, g[u].limiter)
+		}
+	}
+	for _, k := range e.kept {
+		add(UnknownUnit, k.limiter)
+	}
+	out.GlobalShadow = e.globalShadow.Load()
+	out.UnknownDomains, out.UnknownDomainsByName = e.unknown.counts()
+	return out
+}
+
+// unknownDomains counts calls for domains that no file defines. Clients of the service choose
+// their names, so few are kept.
+type unknownDomains struct {
+	mutex sync.Mutex
+	total uint64
+	names map[string]uint64
+}
+
+const maxUnknownDomains = 100
+
+func (u *unknownDomains) add(name string) {
+	u.mutex.Lock()
+	defer u.mutex.Unlock()
+	u.total++
+	if u.names == nil {
+		u.names = map[string]uint64{}
+	}
+	if _, ok := u.names[name]; !ok && (len(u.names) >= maxUnknownDomains || len(name) > 256) {
+		name = "other"
+	}
+	u.names[strings.Clone(name)]++
+}
+
+func (u *unknownDomains) counts() (uint64, map[string]uint64) {
+	u.mutex.Lock()
+	defer u.mutex.Unlock()
+	return u.total, maps.Clone(u.names)
+}

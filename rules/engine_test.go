@@ -1,0 +1,366 @@
+package rules
+
+import (
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-go/sluice"
+)
+
+func (w *world) swap(text string) {
+	w.tb.Helper()
+	require.NoError(w.tb, w.Swap(mustLoad(w.tb, text)))
+}
+
+func oneRule(limit string) string {
+	return "domain: d\ndescriptors:\n- {key: k, rate_limit: " + limit + "}\n"
+}
+
+// TestSwap_CountsStay: a new threshold meets the old count, and a rule that comes back, too.
+func TestSwap_CountsStay(t *testing.T) {
+	w := newWorld(t, Config{}, oneRule("{unit: minute, requests_per_unit: 5}"))
+	w.ask(withHits("k=a", 4))
+	w.swap(oneRule("{unit: minute, requests_per_unit: 10}"))
+	require.EqualValues(t, 5, w.one("k=a").Remaining)
+	w.swap(oneRule("{unit: minute, requests_per_unit: 3}"))
+	require.Equal(t, OverLimit, w.one("k=a").Code)
+	w.swap("domain: other\n")
+	require.Equal(t, Status{Code: OK}, w.one("k=a"))
+	w.swap(oneRule("{unit: minute, requests_per_unit: 10}"))
+	require.EqualValues(t, 3, w.one("k=a").Remaining)
+	_, n := w.Set()
+	require.EqualValues(t, 5, n)
+}
+
+// TestSwap_OwnLimiters: rules with a limiter, or windows, of their own keep what has been spent
+// if only the limit changes.
+func TestSwap_OwnLimiters(t *testing.T) {
+	for _, kind := range []string{"unit: hour, algorithm: gcra", "unit: hour, algorithm: sliding-log", "period: 7h", "unit: hour, offset: 1m", "unit: hour, count_denied: false", "unit: hour, unit_multiplier: 5"} {
+		t.Run(kind, func(t *testing.T) {
+			limit := func(n int) string { return oneRule(fmt.Sprintf("{%s, requests_per_unit: %d}", kind, n)) }
+			w := newWorld(t, Config{}, limit(5))
+			w.ask(withHits("k=a", 4))
+			w.swap(limit(10))
+			require.EqualValues(t, 5, w.one("k=a").Remaining)
+			require.EqualValues(t, 9, w.one("k=b").Remaining)
+			w.swap(limit(3))
+			require.Equal(t, OverLimit, w.one("k=a").Code)
+			w.swap(limit(0))
+			require.Equal(t, OverLimit, w.one("k=new").Code)
+			w.swap(limit(9))
+			require.Equal(t, OK, w.one("k=newer").Code)
+		})
+	}
+}
+
+func TestSwap_AnotherAlgorithmStartsAfresh(t *testing.T) {
+	w := newWorld(t, Config{}, oneRule("{unit: hour, requests_per_unit: 5, algorithm: gcra}"))
+	w.ask(withHits("k=a", 5))
+	w.swap(oneRule("{unit: hour, requests_per_unit: 5, algorithm: token-bucket}"))
+	require.EqualValues(t, 4, w.one("k=a").Remaining)
+}
+
+func TestSwap_Nil(t *testing.T) {
+	w := newWorld(t, Config{}, minuteRules)
+	require.Error(t, w.Swap(nil))
+	require.EqualValues(t, 9, w.one("ten=a").Remaining)
+	_, err := New(nil, Config{})
+	require.Error(t, err)
+	for _, ratio := range []float32{-1, 1.5} {
+		_, err = New(mustLoad(t, minuteRules), Config{NearRatio: ratio})
+		require.Error(t, err)
+	}
+}
+
+// TestAlgorithms: a rule with an algorithm decides as a limiter of that algorithm does.
+func TestAlgorithms(t *testing.T) {
+	r := newRand(t)
+	for _, a := range []sluice.Algorithm{sluice.GCRA, sluice.TokenBucket, sluice.LeakyBucket, sluice.SlidingWindow, sluice.SlidingLog, sluice.FixedWindow} {
+		t.Run(a.String(), func(t *testing.T) {
+			w := newWorld(t, Config{}, oneRule(fmt.Sprintf("{period: 90s, requests_per_unit: 6, algorithm: %s, count_denied: false}", a)))
+			clock := sluice.NewManualClock(start)
+			lim := sluice.Must(sluice.New(sluice.Config{Algorithm: a, Limit: sluice.Per(6, 90*time.Second), Clock: clock}))
+			denied := 0
+			for range 3000 {
+				step := time.Duration(r.Int64N(int64(30 * time.Second)))
+				w.clock.Advance(step)
+				clock.Advance(step)
+				key, n := fmt.Sprint(r.IntN(3)), r.IntN(8)
+				st := w.ask(withHits("k="+key, uint64(n))).Statuses[0]
+				d := lim.Take(key, n)
+				require.Equal(t, d.Allowed, st.Code == OK)
+				require.Equal(t, d.RetryAfter, st.RetryAfter)
+				require.Equal(t, roundUp(d.ResetAfter), st.ResetAfter)
+				if d.Allowed {
+					require.EqualValues(t, d.Remaining, st.Remaining)
+				} else {
+					denied++
+				}
+			}
+			require.Greater(t, denied, 100)
+		})
+	}
+}
+
+func TestExtensions(t *testing.T) {
+	t.Run("period", func(t *testing.T) {
+		w := newWorld(t, Config{}, oneRule("{period: 30s, requests_per_unit: 2}"))
+		st := w.one("k=a")
+		require.Equal(t, UnknownUnit, st.Unit)
+		require.Equal(t, 30*time.Second, st.Period)
+		require.Equal(t, 7*time.Second, st.ResetAfter)
+		w.one("k=a")
+		require.Equal(t, OverLimit, w.one("k=a").Code)
+		w.clock.Advance(7 * time.Second)
+		require.EqualValues(t, 1, w.one("k=a").Remaining)
+	})
+	t.Run("a period that is a unit", func(t *testing.T) {
+		w := newWorld(t, Config{}, oneRule("{period: 1h, requests_per_unit: 5}"))
+		w.ask(override("k=a", 5, Hour))
+		st := w.one("k=a")
+		require.Equal(t, Hour, st.Unit)
+		require.EqualValues(t, 3, st.Remaining)
+	})
+	t.Run("offset", func(t *testing.T) {
+		w := newWorld(t, Config{}, oneRule("{unit: minute, requests_per_unit: 2, offset: 25s}"))
+		require.Equal(t, 2*time.Second, w.one("k=a").ResetAfter)
+		w.clock.Advance(2 * time.Second)
+		st := w.one("k=a")
+		require.EqualValues(t, 1, st.Remaining)
+		require.Equal(t, time.Minute, st.ResetAfter)
+	})
+	t.Run("burst", func(t *testing.T) {
+		w := newWorld(t, Config{}, oneRule("{unit: second, requests_per_unit: 1, algorithm: gcra, burst: 3}"))
+		for range 3 {
+			require.Equal(t, OK, w.one("k=a").Code)
+		}
+		st := w.one("k=a")
+		require.Equal(t, OverLimit, st.Code)
+		require.Equal(t, time.Second, st.RetryAfter)
+		require.Equal(t, 3*time.Second, st.ResetAfter)
+	})
+	t.Run("soft", func(t *testing.T) {
+		w := newWorld(t, Config{}, oneRule("{unit: minute, requests_per_unit: 2, soft: 1}"))
+		for range 3 {
+			require.Equal(t, OK, w.one("k=a").Code)
+		}
+		require.Equal(t, OverLimit, w.one("k=a").Code)
+	})
+	t.Run("block_for", func(t *testing.T) {
+		w := newWorld(t, Config{}, oneRule("{unit: second, requests_per_unit: 1, block_for: 15m}"))
+		w.one("k=a")
+		w.one("k=a")
+		w.clock.Advance(15*time.Minute - 1)
+		require.Equal(t, OverLimit, w.one("k=a").Code)
+		w.clock.Advance(1)
+		require.Equal(t, OK, w.one("k=a").Code)
+	})
+	t.Run("count_denied", func(t *testing.T) {
+		w := newWorld(t, Config{}, "domain: d\nsluice: {count_denied: false}\ndescriptors:\n- {key: k, rate_limit: {unit: minute, requests_per_unit: 10}}\n- {key: c, rate_limit: {unit: minute, requests_per_unit: 10, count_denied: true}}\n")
+		for key, want := range map[string]Code{"k=a": OK, "c=a": OverLimit} {
+			w.ask(withHits(key, 8))
+			require.Equal(t, OverLimit, w.ask(withHits(key, 3)).Code)
+			require.Equal(t, want, w.ask(withHits(key, 2)).Code, key)
+		}
+	})
+	t.Run("max_keys", func(t *testing.T) {
+		w := newWorld(t, Config{}, "domain: d\nsluice: {max_keys: 10, overflow: deny-new}\ndescriptors:\n- {key: k, rate_limit: {unit: minute, requests_per_unit: 10}}\n")
+		for i := range 20 {
+			want := OK
+			if i >= 10 {
+				want = OverLimit
+			}
+			require.Equal(t, want, w.one(fmt.Sprint("k=", i)).Code)
+		}
+		require.Equal(t, OK, w.one("k=3").Code)
+		require.Equal(t, 10, w.Engine.Stats().Keys[Minute])
+	})
+}
+
+// TestAtomic: a call that is denied counts nothing, of any kind of rule.
+func TestAtomic(t *testing.T) {
+	const text = `
+domain: d
+sluice: {atomic: true}
+descriptors:
+- {key: five, rate_limit: {unit: minute, requests_per_unit: 5}}
+- {key: two, rate_limit: {unit: hour, requests_per_unit: 2}}
+- {key: log, rate_limit: {unit: minute, requests_per_unit: 2, algorithm: sliding-log}}
+- {key: shadow, shadow_mode: true, rate_limit: {unit: minute, requests_per_unit: 1}}
+- {key: shady, shadow_mode: true, rate_limit: {unit: minute, requests_per_unit: 1, algorithm: gcra}}
+`
+	w := newWorld(t, Config{}, text)
+	all := []Descriptor{describe("five=a"), describe("two=a"), describe("log=a"), describe("shadow=a"), describe("shady=a")}
+	for i := range 2 {
+		resp := w.ask(all...)
+		require.Equal(t, OK, resp.Code)
+		require.Equal(t, i == 1, resp.Statuses[3].Over, "a rule in shadow mode denies nothing")
+	}
+	for range 3 {
+		resp := w.ask(all...)
+		require.Equal(t, OverLimit, resp.Code)
+		require.Equal(t, OK, resp.Statuses[0].Code)
+		require.EqualValues(t, 3, resp.Statuses[0].Remaining)
+		require.Equal(t, OverLimit, resp.Statuses[1].Code)
+		require.Equal(t, OverLimit, resp.Statuses[2].Code)
+		require.NotZero(t, resp.Statuses[2].RetryAfter)
+	}
+	require.Equal(t, 3, w.left("five=a"))
+
+	// A limiter in the way keeps counters from counting, and the other way round.
+	require.Equal(t, OverLimit, w.ask(describe("five=a"), describe("log=a")).Code)
+	require.Equal(t, 3, w.left("five=a"))
+	require.Equal(t, OverLimit, w.ask(describe("log=fresh"), describe("two=a")).Code)
+	require.EqualValues(t, 1, w.one("log=fresh").Remaining)
+
+	// Charges of one counter add up.
+	require.Equal(t, OverLimit, w.ask(withHits("five=a", 2), withHits("five=a", 2)).Code)
+	require.Equal(t, 3, w.left("five=a"))
+	require.Equal(t, OK, w.ask(withHits("five=a", 2), withHits("five=a", 1)).Code)
+	require.Equal(t, 0, w.left("five=a"))
+	require.EqualValues(t, 13, w.series("d.five").Total)
+}
+
+// TestStopWhenOver: only what is over its limit is counted, if anything is.
+func TestStopWhenOver(t *testing.T) {
+	w := newWorld(t, Config{StopWhenOver: true}, minuteRules)
+	w.ask(withHits("two=a", 2))
+	resp := w.ask(describe("ten=a"), describe("two=a"))
+	require.Equal(t, OverLimit, resp.Code)
+	require.Equal(t, OK, resp.Statuses[0].Code)
+	require.EqualValues(t, 10, resp.Statuses[0].Remaining)
+	require.Equal(t, OK, w.ask(describe("ten=a"), describe("two=b")).Code)
+	require.Equal(t, 9, w.left("ten=a"))
+	require.EqualValues(t, 4, w.series("d.two").Total)
+	require.EqualValues(t, 1, w.series("d.two").Over)
+}
+
+// TestTogether_Exact: of calls that come at the same time exactly as many pass as fit, and those
+// that do not pass take nothing from the other limit.
+func TestTogether_Exact(t *testing.T) {
+	for name, w := range map[string]*world{
+		"stop":   newWorld(t, Config{StopWhenOver: true}, "domain: d\ndescriptors:\n- {key: big, rate_limit: {unit: day, requests_per_unit: 1000}}\n- {key: small, rate_limit: {unit: day, requests_per_unit: 100}}\n"),
+		"atomic": newWorld(t, Config{}, "domain: d\nsluice: {atomic: true}\ndescriptors:\n- {key: big, rate_limit: {unit: day, requests_per_unit: 1000}}\n- {key: small, rate_limit: {unit: day, requests_per_unit: 100, algorithm: gcra}}\n"),
+	} {
+		t.Run(name, func(t *testing.T) {
+			var wg sync.WaitGroup
+			var mutex sync.Mutex
+			passed := 0
+			for range 8 {
+				wg.Add(1)
+				go func() {
+					defer wg.Done()
+					var resp Response
+					for range 200 {
+						ds := []Descriptor{describe("big=a"), describe("small=a")}
+						if err := w.Decide(&Request{Domain: "d", Descriptors: ds}, &resp); err != nil {
+							t.Error(err)
+						}
+						if resp.Code == OK {
+							mutex.Lock()
+							passed++
+							mutex.Unlock()
+						}
+					}
+				}()
+			}
+			wg.Wait()
+			require.Equal(t, 100, passed)
+			require.Equal(t, 900, w.left("big=a"))
+		})
+	}
+}
+
+// TestSwap_Concurrent: calls while rules change are decided by one set or the other, and nothing
+// is lost of what they count.
+func TestSwap_Concurrent(t *testing.T) {
+	loose, tight := oneRule("{unit: day, requests_per_unit: 1000000}"), oneRule("{unit: day, requests_per_unit: 0}")
+	w := newWorld(t, Config{}, loose)
+	sets := []*Set{mustLoad(t, tight), mustLoad(t, loose)}
+	var wg sync.WaitGroup
+	for range 4 {
+		wg.Add(1)
+		go func() {
+			defer wg.Done()
+			var resp Response
+			for range 2000 {
+				if err := w.Decide(&Request{Domain: "d", Descriptors: []Descriptor{describe("k=a")}}, &resp); err != nil {
+					t.Error(err)
+				}
+				if st := resp.Statuses[0]; (st.Code == OK) != (st.Requests == 1000000) {
+					t.Errorf("%v under %d", st.Code, st.Requests)
+				}
+			}
+		}()
+	}
+	for i := range 200 {
+		require.NoError(t, w.Swap(sets[i%2]))
+	}
+	wg.Wait()
+	w.swap(loose)
+	require.Equal(t, 1000000-8000, w.left("k=a"))
+	require.EqualValues(t, 8000, w.series("d.k").Total)
+}
+
+func TestSeries_Paths(t *testing.T) {
+	w := newWorld(t, Config{}, `
+domain: d
+descriptors:
+- {key: plain, value: "a*", rate_limit: {unit: day, requests_per_unit: 9}}
+- {key: detailed, value: "a*", detailed_metric: true, rate_limit: {unit: day, requests_per_unit: 9}}
+- {key: shared, value: "a*", share_threshold: true, descriptors: [{key: x, detailed_metric: true, rate_limit: {unit: day, requests_per_unit: 9}}]}
+- {key: metric, value_to_metric: true, descriptors: [{key: y, rate_limit: {unit: day, requests_per_unit: 9}}]}
+- {key: wild, value: "a*", value_to_metric: true, rate_limit: {unit: day, requests_per_unit: 9}}
+- {key: both, value: "a*", value_to_metric: true, share_threshold: true, rate_limit: {unit: day, requests_per_unit: 9}}
+`)
+	for list, want := range map[string]string{
+		"plain=abc":       "d.plain_a*",
+		"detailed=abc":    "d.detailed_abc",
+		"shared=abc,x=1":  "d.shared_a*.x_1",
+		"shared=abc,x=":   "d.shared_a*.x",
+		"metric=abc,y=1":  "d.metric_abc.y",
+		"metric=,y=1":     "d.metric.y",
+		"wild=abc":        "d.wild_abc",
+		"both=abc":        "d.both_a*",
+		"detailed=a b.c:": "d.detailed_a b.c:",
+	} {
+		before := 0
+		for _, s := range w.Series() {
+			if s.Path == want {
+				before = int(s.Total)
+			}
+		}
+		w.one(list)
+		require.EqualValues(t, before+1, w.series(want).Total, list)
+	}
+	require.Equal(t, []string{"shared_a*", "x_1"}, w.series("d.shared_a*.x_1").Levels)
+}
+
+// TestSeries_Bounded: values that requests choose take a bounded number of series, and the hits of
+// a domain still add up.
+func TestSeries_Bounded(t *testing.T) {
+	w := newWorld(t, Config{MaxSeries: 50}, "domain: d\ndescriptors:\n- {key: k, detailed_metric: true, rate_limit: {unit: day, requests_per_unit: 9}}\n")
+	for i := range 10_000 {
+		w.one(fmt.Sprint("k=", i))
+	}
+	list := w.Series()
+	require.Len(t, list, 50+2)
+	sum := uint64(0)
+	for _, s := range list {
+		sum += s.Total
+	}
+	require.EqualValues(t, 10_000, sum)
+	require.EqualValues(t, 9950, w.series("other").Total)
+}
+
+func TestSeries_OutliveSwap(t *testing.T) {
+	w := newWorld(t, Config{}, minuteRules)
+	w.one("ten=a")
+	w.swap(minuteRules)
+	w.one("ten=a")
+	require.EqualValues(t, 2, w.series("d.ten").Total)
+}

@@ -1,0 +1,234 @@
+package rules
+
+import (
+	"cmp"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"slices"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// A File is a file of rules: one domain.
+type File struct {
+	Name string // for errors
+	Data []byte
+}
+
+// Options say how files make a Set.
+type Options struct {
+	// MergeDomains lets several files name the same domain: their rules add up. Without
+	// it that is an error.
+	MergeDomains bool
+}
+
+// A Problem is something wrong with a file.
+type Problem struct {
+	File         string
+	Line, Column int    // from 1
+	Path         string // the rule, "domain.key_value.key"; empty outside of rules
+	Message      string // what is wrong, and what would be accepted
+	Warning      bool   // the file loads all the same
+}
+
+// String is one line: FILE:LINE:COLUMN, the rule and the message.
+func (p Problem) String() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s:%d:%d: ", p.File, p.Line, p.Column)
+	if p.Warning {
+		b.WriteString("warning: ")
+	}
+	if p.Path != "" {
+		b.WriteString(oneLine(p.Path) + ": ")
+	}
+	b.WriteString(oneLine(p.Message))
+	return b.String()
+}
+
+// oneLine writes line breaks and other control characters as escapes, since problems are lines.
+func oneLine(s string) string {
+	if !strings.ContainsFunc(s, isControl) {
+		return s
+	}
+	var b strings.Builder
+	for _, r := range s {
+		if isControl(r) {
+			fmt.Fprintf(&b, "\\x%02x", r)
+		} else {
+			b.WriteRune(r)
+		}
+	}
+	return b.String()
+}
+
+func isControl(r rune) bool { return r < ' ' || r == 0x7f || r == 0x85 || r == 0x2028 || r == 0x2029 }
+
+// LoadError is the error of Load: all that is wrong with the files, warnings included, by file
+// and place.
+type LoadError struct{ Problems []Problem }
+
+// Error is the problems, a line each.
+func (e *LoadError) Error() string {
+	lines := make([]string, len(e.Problems))
+	for i, p := range e.Problems {
+		lines[i] = p.String()
+	}
+	return strings.Join(lines, "\n")
+}
+
+// Load reads files of rules, and checks all of them to the end. The error is a *LoadError; there
+// is no Set then. Files without a rule, and no files at all, are fine: what no rule is for is not
+// limited.
+func Load(files []File, o Options) (*Set, error) {
+	l := loader{
+		options: o,
+		set:     &Set{domains: map[string]*domain{}, names: map[string]int{}},
+		domains: map[string]*yaml.Node{},
+		owners:  map[string]string{},
+
+		composites: map[*node]map[string]string{},
+	}
+	for _, f := range files {
+		l.load(f)
+	}
+	slices.SortStableFunc(l.problems, func(a, b Problem) int {
+		return cmp.Or(slices.IndexFunc(files, named(a.File))-slices.IndexFunc(files, named(b.File)),
+			cmp.Compare(a.Line, b.Line), cmp.Compare(a.Column, b.Column))
+	})
+	if l.failed {
+		return nil, &LoadError{l.problems}
+	}
+	l.set.warnings = l.problems
+	l.set.digest = digest(files)
+	return l.set, nil
+}
+
+func named(name string) func(File) bool {
+	return func(f File) bool { return f.Name == name }
+}
+
+// digest names the content of files, whatever their order.
+func digest(files []File) string {
+	sums := make([]string, len(files))
+	for i, f := range files {
+		sum := sha256.Sum256(f.Data)
+		sums[i] = hex.EncodeToString(sum[:])
+	}
+	slices.Sort(sums)
+	sum := sha256.Sum256([]byte(strings.Join(sums, "\n")))
+	return hex.EncodeToString(sum[:8])
+}
+
+// loader reads files into a set.
+type loader struct {
+	options  Options
+	set      *Set
+	problems []Problem
+	failed   bool
+
+	domains map[string]*yaml.Node // where each was first named
+	owners  map[string]string     // and in which file
+
+	composites map[*node]map[string]string // where the descriptors below each are
+
+	file string
+	left int // how many more values of it are looked at
+}
+
+func (l *loader) add(p Problem) { l.problems = append(l.problems, p) }
+
+func (l *loader) errorAt(n *yaml.Node, path, format string, args ...any) {
+	l.failed = true
+	l.add(l.problem(n, path, false, fmt.Sprintf(format, args...)))
+}
+
+func (l *loader) warnAt(n *yaml.Node, path, format string, args ...any) {
+	l.add(l.problem(n, path, true, fmt.Sprintf(format, args...)))
+}
+
+func (l *loader) problem(n *yaml.Node, path string, warning bool, message string) Problem {
+	return Problem{File: l.file, Line: max(n.Line, 1), Column: max(n.Column, 1), Path: path, Message: message, Warning: warning}
+}
+
+func (l *loader) load(f File) {
+	l.file, l.left = f.Name, budget(f.Data)
+	root, ok := l.document(f.Data)
+	if !ok {
+		return
+	}
+	if root == nil {
+		l.errorAt(&yaml.Node{}, "", "the file is empty; want domain and descriptors")
+		return
+	}
+	root = l.follow(root)
+	if root.Kind != yaml.MappingNode {
+		l.errorAt(root, "", "the file is %s; want a map with domain and descriptors", show(root))
+		return
+	}
+	l.root(root)
+}
+
+// root reads a file's top level.
+func (l *loader) root(n *yaml.Node) {
+	fields := l.fields(n, "")
+	name, at := "", n
+	for _, f := range fields {
+		if f.name == "domain" {
+			name, at = l.text(f, ""), f.value
+		}
+	}
+	if name == "" {
+		l.errorAt(at, "", "the file names no domain; want domain: NAME, as Envoy's filter sends it")
+	}
+	d := l.domain(name, at)
+	for _, f := range last(fields) {
+		switch f.name {
+		case "domain", "descriptors":
+		case "sluice": // what rules below depend on
+			l.domainOptions(f, d, name)
+		default:
+			l.unknown(f, name, inFile)
+		}
+	}
+	for _, f := range last(fields) {
+		if f.name == "descriptors" {
+			l.descriptors(f, d, d.root, name, nil)
+		}
+	}
+}
+
+// domain returns the domain that a file adds to: a new one, or with MergeDomains an earlier one.
+func (l *loader) domain(name string, at *yaml.Node) *domain {
+	d := &domain{name: name, root: &node{}}
+	if name == "" {
+		return d
+	}
+	if known := l.set.domains[name]; known != nil {
+		if l.options.MergeDomains {
+			return known
+		}
+		l.errorAt(at, name, "the domain is already defined at %s:%d; want each domain in one file, or domains merged",
+			l.owners[name], l.domains[name].Line)
+		return d
+	}
+	l.domains[name], l.owners[name] = at, l.file
+	l.set.domains[name] = d
+	return d
+}
+
+// last returns the fields that count: of equal keys the last, in the order of the first.
+func last(fields []field) []field {
+	at := make(map[string]int, len(fields))
+	var out []field
+	for _, f := range fields {
+		if i, ok := at[f.name]; ok {
+			out[i] = f
+			continue
+		}
+		at[f.name] = len(out)
+		out = append(out, f)
+	}
+	return out
+}

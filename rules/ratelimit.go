@@ -1,0 +1,305 @@
+package rules
+
+import (
+	"errors"
+	"math"
+	"slices"
+	"strings"
+	"time"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/sluice-go/sluice"
+)
+
+// maxMaxKeys is the most that max_keys can be.
+const maxMaxKeys = math.MaxInt32
+
+// rateLimitReader reads "rate_limit" of one descriptor.
+type rateLimitReader struct {
+	*loader
+	path  string
+	at    *yaml.Node
+	by    map[string]field
+	out   rateLimit
+	given bool // requests_per_unit
+
+	algorithm        sluice.Algorithm
+	burst, soft      int64
+	period           time.Duration
+	multiplier       int64
+	blockFor, offset time.Duration
+	countDenied      *bool
+
+	atomic            bool // the domain's
+	domainCountDenied *bool
+}
+
+// rateLimit reads the limit of a descriptor; false if it has none. If it is given twice, the keys
+// of both count, as upstream has it.
+func (l *loader) rateLimit(fields []field, d *domain, path string) (rateLimit, bool) {
+	r := rateLimitReader{loader: l, path: path, by: map[string]field{}, multiplier: 1, atomic: d.atomic, domainCountDenied: d.countDenied}
+	var all []field
+	for _, f := range fields {
+		if f.name != "rate_limit" {
+			continue
+		}
+		switch {
+		case f.value.Kind == yaml.MappingNode:
+			r.at = f.value
+			all = append(all, l.fields(f.value, path)...)
+		case f.value.Kind == yaml.ScalarNode && scalarKind(f.value) == nullKind:
+			r.at, all = nil, nil
+			l.warnAt(f.key, path, "rate_limit is empty, so nothing is limited; want unit and requests_per_unit, or no rate_limit")
+		default:
+			l.errorAt(f.value, path, "rate_limit is %s; want a map with unit and requests_per_unit", show(f.value))
+		}
+	}
+	if r.at == nil {
+		return rateLimit{}, false
+	}
+	for _, f := range last(all) {
+		r.by[f.name] = f
+		r.read(f)
+	}
+	r.checkUnit()
+	r.checkReplaces()
+	r.shape()
+	return r.out, true
+}
+
+func (r *rateLimitReader) read(f field) {
+	switch f.name {
+	case "unit", "replaces":
+	case "requests_per_unit":
+		var n int64
+		n, r.given = r.number(f, r.path, 0, min(math.MaxUint32, maxRequests))
+		r.out.requests = uint32(n)
+	case "unlimited":
+		r.out.unlimited = r.boolean(f, r.path)
+	case "name":
+		r.out.name = r.text(f, r.path)
+		r.out.nameID = r.nameID(r.out.name)
+	case "unit_multiplier":
+		if n, ok := r.number(f, r.path, 1, math.MaxUint32); ok {
+			r.multiplier = n
+		}
+	case "period":
+		r.period = r.duration(f, 1)
+	case "algorithm":
+		if err := r.algorithm.UnmarshalText([]byte(r.text(f, r.path))); err != nil {
+			r.errorAt(f.value, r.path, "algorithm is %s; want %s", show(f.value), "gcra, token-bucket, leaky-bucket, sliding-window, sliding-log or fixed-window")
+		}
+	case "burst":
+		r.burst, _ = r.number(f, r.path, 1, math.MaxInt32)
+	case "soft":
+		r.soft, _ = r.number(f, r.path, 0, math.MaxInt32)
+	case "block_for":
+		r.blockFor = r.duration(f, 0)
+	case "offset":
+		r.offset = r.duration(f, 0)
+	case "count_denied":
+		b := r.boolean(f, r.path)
+		r.countDenied = &b
+	default:
+		r.unknown(f, r.path, inRateLimit)
+	}
+}
+
+// duration reads a time such as 90s or 1h30m, of at least least.
+func (r *rateLimitReader) duration(f field, least time.Duration) time.Duration {
+	d, err := time.ParseDuration(r.text(f, r.path))
+	if err != nil || d < least {
+		r.errorAt(f.value, r.path, "%s is %s; want a time of at least %v, such as 90s, 15m or 1h30m", f.name, show(f.value), max(least, 0))
+		return max(least, 0)
+	}
+	return d
+}
+
+// nameID numbers the names of rules, so that decisions compare numbers.
+func (l *loader) nameID(name string) int {
+	if name == "" {
+		return 0
+	}
+	id := l.set.names[name]
+	if id == 0 {
+		id = len(l.set.names) + 1
+		l.set.names[name] = id
+	}
+	return id
+}
+
+// checkUnit finds the length of the window.
+func (r *rateLimitReader) checkUnit() {
+	unitField, hasUnit := r.by["unit"]
+	periodField, hasPeriod := r.by["period"]
+	name := ""
+	if hasUnit {
+		name = r.text(unitField, r.path)
+	}
+	unit, valid := parseUnit(name)
+	switch {
+	case r.out.unlimited:
+		r.checkUnlimited(valid)
+	case hasPeriod && hasUnit:
+		r.errorAt(periodField.key, r.path, "unit and period are both given; want one of them")
+	case hasPeriod && r.multiplier != 1:
+		r.errorAt(r.by["unit_multiplier"].key, r.path, "unit_multiplier and period are both given; want unit_multiplier with a unit only")
+	case hasPeriod:
+		r.out.period = r.period
+		r.out.unit = unitOf(r.period)
+	case !valid:
+		at, what := r.at, "is missing"
+		if hasUnit {
+			at, what = unitField.value, "is "+show(unitField.value)
+		}
+		r.errorAt(at, r.path, "unit %s; want second, minute, hour, day, week, month or year, or period: a time", what)
+	case r.multiplier > int64(math.MaxInt64/unit.Period()):
+		r.errorAt(r.by["unit_multiplier"].value, r.path, "unit_multiplier is %d, and %d %ss do not fit in 292 years; want a smaller one",
+			r.multiplier, r.multiplier, strings.ToLower(unit.String()))
+	default:
+		r.out.period = unit.Period() * time.Duration(r.multiplier)
+		r.out.unit = unitOf(r.out.period)
+	}
+	if !r.out.unlimited && !r.given && !r.failedAt("requests_per_unit") {
+		r.warnAt(r.at, r.path, "requests_per_unit is missing, which is 0: everything is denied; want requests_per_unit: 0 to say so, or a number")
+	}
+}
+
+// failedAt reports whether the field is there, so that an error has been given if it has no value.
+func (r *rateLimitReader) failedAt(name string) bool {
+	f, ok := r.by[name]
+	return ok && !(f.value.Kind == yaml.ScalarNode && scalarKind(f.value) == nullKind)
+}
+
+func unitOf(period time.Duration) Unit {
+	for _, u := range units {
+		if u.Period() == period {
+			return u
+		}
+	}
+	return UnknownUnit
+}
+
+func (r *rateLimitReader) checkUnlimited(validUnit bool) {
+	if validUnit {
+		r.errorAt(r.by["unit"].value, r.path, "unit is given, but the rule is unlimited; want one of unit and unlimited")
+	}
+	for _, name := range slices.Concat([]string{"unit", "requests_per_unit"}, known[inRateLimit].own) {
+		if f, ok := r.by[name]; ok && !(name == "unit" && validUnit) {
+			r.warnAt(f.key, r.path, "%s means nothing, since the rule is unlimited; want it deleted", name)
+		}
+	}
+}
+
+// checkReplaces reads the list of names.
+func (r *rateLimitReader) checkReplaces() {
+	f, ok := r.by["replaces"]
+	if !ok || f.value.Kind == yaml.ScalarNode && scalarKind(f.value) == nullKind {
+		return
+	}
+	if f.value.Kind != yaml.SequenceNode {
+		r.errorAt(f.value, r.path, "replaces is %s; want a list of maps, - name: NAME", show(f.value))
+		return
+	}
+	for _, item := range f.value.Content {
+		n := r.follow(item)
+		if n.Kind != yaml.MappingNode {
+			r.errorAt(n, r.path, "replaces holds %s; want maps, - name: NAME", show(n))
+			continue
+		}
+		name := ""
+		for _, f := range last(r.fields(n, r.path)) {
+			if f.name != "name" {
+				r.unknown(f, r.path, inReplaces)
+				continue
+			}
+			name = r.text(f, r.path)
+		}
+		switch name {
+		case "":
+			r.errorAt(n, r.path, "replaces has an entry without a name; want name: the rate_limit.name of another rule")
+		case r.out.name:
+			r.errorAt(n, r.path, "replaces names %q, the rule itself; want the name of another rule", name)
+		default:
+			r.out.replaces = append(r.out.replaces, r.nameID(name))
+		}
+	}
+}
+
+// shape decides how the rule is kept, and tries it out: a limit that cannot be kept is an error.
+func (r *rateLimitReader) shape() {
+	o := &r.out
+	if o.unlimited || o.period == 0 {
+		return
+	}
+	_, hasAlgorithm := r.by["algorithm"]
+	fixed := !hasAlgorithm || r.algorithm == sluice.FixedWindow
+	denied := r.deniedCount(fixed)
+	c := sluice.Config{
+		Algorithm: sluice.FixedWindow, Limit: sluice.Per(int(o.requests), o.period), Offset: r.offset,
+		Soft: int(r.soft), BlockFor: r.blockFor, CountDenied: denied, Hash: sluice.Stable,
+	}
+	if hasAlgorithm {
+		c.Algorithm = r.algorithm
+	}
+	if r.burst != 0 {
+		c.Limit = c.Limit.WithBurst(int(r.burst))
+	}
+	o.counting = fixed && r.soft == 0 && r.blockFor == 0 && r.burst == 0 && (denied || r.atomic)
+	o.ownCounter = o.counting && (o.unit == UnknownUnit || r.offset != 0)
+	o.config = c
+	if o.counting && !o.ownCounter {
+		return
+	}
+	c.MaxKeys, c.Shards = 1, 1
+	_, err := sluice.New(c)
+	if err == nil && o.counting {
+		_, err = newCounter(o, sluice.Config{MaxKeys: 1, Shards: 1})
+	}
+	r.configError(err)
+}
+
+// deniedCount reports whether denied hits count: what the rule says, or the domain; else they do
+// with fixed windows, as upstream has it.
+func (r *rateLimitReader) deniedCount(fixed bool) bool {
+	windowed := fixed || r.algorithm == sluice.SlidingWindow || r.algorithm == sluice.SlidingLog
+	switch {
+	case r.countDenied != nil:
+		if *r.countDenied && r.atomic {
+			r.errorAt(r.by["count_denied"].value, r.path, "count_denied is true, but the domain is atomic, where a call that is denied counts nothing; want it deleted")
+		}
+		return *r.countDenied
+	case r.atomic || !windowed:
+		return false
+	case r.domainCountDenied != nil:
+		return *r.domainCountDenied
+	}
+	return fixed
+}
+
+// configFields says which key a field of sluice.Config comes from.
+var configFields = map[string]string{
+	"Limit": "requests_per_unit", "Limit.Rate": "requests_per_unit", "Limit.Period": "period", "Limit.Burst": "burst",
+	"Offset": "offset", "Soft": "soft", "BlockFor": "block_for", "CountDenied": "count_denied", "Algorithm": "algorithm",
+}
+
+func (r *rateLimitReader) configError(err error) {
+	if err == nil {
+		return
+	}
+	var c *sluice.ConfigError
+	if !errors.As(err, &c) {
+		r.errorAt(r.at, r.path, "%s", err)
+		return
+	}
+	name := configFields[c.Field]
+	at := r.at
+	if f, ok := r.by[name]; ok {
+		at = f.value
+	}
+	if name == "" {
+		name = c.Field
+	}
+	r.errorAt(at, r.path, "%s: %s", name, c.Reason)
+}

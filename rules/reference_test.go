@@ -1,0 +1,133 @@
+package rules
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+var update = flag.Bool("update", false, "write REFERENCE.md")
+
+// reference says what each field means. Mistakes come from the tests of Load.
+var reference = []struct {
+	level  level
+	fields [][2]string
+}{
+	{inFile, [][2]string{
+		{"file", "A file holds one YAML document, a map: one domain and its rules. What is not quoted means what YAML 1.1 makes of it: `on`, `yes` and `y` are true, `010` is 8."},
+		{"domain", "Text, required. The domain that Envoy's rate limit filter sends. A domain is in one file, unless domains are merged."},
+		{"descriptors", "A list of descriptors, in any order but for patterns."},
+		{"sluice", "A map with settings of the domain: below."},
+	}},
+	{inDescriptor, [][2]string{
+		{"key", "Text, required. The key of an entry."},
+		{"value", "Text. The value of the entry; empty or absent: any value that no other descriptor of the key takes, each counted by itself. A `*` stands for any number of characters, also none, and there can be several. A value is looked for first as it is, then among the patterns in the order of the file, then by the key alone; what is found first stays found, whether it has a limit or not."},
+		{"rate_limit", "A map: the limit. Without it nothing is limited that ends at this descriptor."},
+		{"descriptors", "A list of descriptors for the next entry."},
+		{"shadow_mode", "true or false. Counts, and never denies: the status is OK, the statistics show what would have been denied."},
+		{"quota_mode", "true or false. Denies only if all descriptors of the request with quota_mode are over their limits, or another one is."},
+		{"detailed_metric", "true or false. The statistics name the values of requests, for all levels. It counts at the rule's own descriptor. The number of series is bounded, the rest is counted as \"other\"."},
+		{"value_to_metric", "true or false. The statistics name the value of requests, for this level."},
+		{"share_threshold", "true or false, for a value with a `*`. All values that fit the pattern share one counter."},
+		{"metadata", "A map of anything, handed out with the rule (dynamic metadata of Envoy)."},
+		{"enabled", "true or false (ours). false: the descriptor and those below it are checked, and then as if they were not there."},
+		{"description", "Text (ours). For people."},
+	}},
+	{inRateLimit, [][2]string{
+		{"unit", "second, minute, hour, day, week, month (30 days) or year (365 days), in any case. Required without `unlimited` and `period`. Windows begin at multiples of the unit since 1970, weeks on Thursdays."},
+		{"requests_per_unit", "A whole number up to 4294967295. 0 denies everything. Hits that are denied count, too."},
+		{"unlimited", "true or false. Nothing is denied or counted."},
+		{"name", "Text. Goes to Envoy with the limit, and is what `replaces` names."},
+		{"replaces", "A list of maps with a `name`. Where this rule fits a descriptor of a request, rules of these names do not count for the others."},
+		{"unit_multiplier", "A whole number from 1 (ours, as proposed for Envoy). The window is that many units."},
+		{"period", "A time such as 30s (ours), in the place of `unit`. Windows begin at multiples of it since 1970."},
+		{"algorithm", "gcra, token-bucket, leaky-bucket, sliding-window, sliding-log or fixed-window (ours). Absent: the fixed window of Envoy's service. With another algorithm a call that is denied counts nothing, a look (0 hits) passes if one hit would, and the counts are the rule's own."},
+		{"burst", "A whole number from 1 (ours), for gcra, token-bucket and leaky-bucket: how many hits pass at once. Absent: requests_per_unit."},
+		{"soft", "A whole number (ours): hits admitted at once beyond the limit."},
+		{"block_for", "A time such as 15m (ours): a denied call blocks its key for that long."},
+		{"offset", "A time below the period (ours), for windows: they begin that much later. `offset: 96h` makes weeks begin on Mondays."},
+		{"count_denied", "true or false (ours), for windows: whether hits that are denied count. Absent: as the domain says, else true for fixed windows."},
+	}},
+	{inDomainOptions, [][2]string{
+		{"max_keys", "A whole number (ours): how many keys are tracked, for each unit and for each rule with an algorithm of its own. It changes when the process starts again."},
+		{"overflow", "evict-soonest, deny-new or admit-new (ours): what happens to new keys beyond max_keys. It changes when the process starts again."},
+		{"atomic", "true or false (ours). A call that is denied counts nothing: all of its descriptors are counted, or none, exactly so also when calls come at the same time. Rules in shadow_mode do not deny, so they do not keep others from counting."},
+		{"count_denied", "true or false (ours): for rules that do not say."},
+	}},
+}
+
+func referencePage() string {
+	var b strings.Builder
+	b.WriteString("# Rules: every field\n\n<!-- go test -run Reference -update writes this page. -->\n\n" +
+		"Fields are those of Envoy's rate limit service but for those marked \"ours\"; its files load unchanged.\n" +
+		"A mistake stops the file from loading, and all mistakes are reported at once; a warning does not. In\n" +
+		"the examples, `f` is the file, and what is shown of a descriptor is what stands below `key: k` in\n" +
+		"line 4 of a file for domain `d`.\n")
+	for _, section := range reference {
+		fmt.Fprintf(&b, "\n## In %s\n", section.level)
+		for _, f := range section.fields {
+			fmt.Fprintf(&b, "\n### %s\n\n%s\n", f[0], f[1])
+			writeMistakes(&b, "error", f[0], section.level, loadErrors)
+			writeMistakes(&b, "warning", f[0], section.level, loadWarnings)
+		}
+	}
+	return b.String()
+}
+
+// listedAt is where the mistakes with a field that stands at two levels are listed.
+var listedAt = map[string]level{"descriptors": inFile, "count_denied": inRateLimit}
+
+func writeMistakes(b *strings.Builder, kind, field string, at level, list []mistake) {
+	if v, ok := listedAt[field]; ok && v != at {
+		return
+	}
+	first := true
+	for _, m := range list {
+		if m.field != field {
+			continue
+		}
+		if first {
+			fmt.Fprintf(b, "\n| what is written | %s |\n|---|---|\n", kind)
+			first = false
+		}
+		text := strings.ReplaceAll(strings.TrimSuffix(m.text, "\n"), "\n", " ⏎ ")
+		if text == "" {
+			text = " "
+		}
+		escape := strings.NewReplacer("|", `\|`, "\t", "⇥", maxRequestsText, "4294967295")
+		fmt.Fprintf(b, "| `%s` | `f:%s` |\n", escape.Replace(text), escape.Replace(m.want))
+	}
+}
+
+// TestReference: the page has every field that Load knows, and every mistake that tests make.
+func TestReference(t *testing.T) {
+	page := referencePage()
+	if *update {
+		require.NoError(t, os.WriteFile("REFERENCE.md", []byte(page), 0o644))
+	}
+	written, err := os.ReadFile("REFERENCE.md")
+	require.NoError(t, err)
+	require.Equal(t, page, string(written), "go test -run Reference -update writes the page anew")
+
+	documented := map[level][]string{}
+	for _, s := range reference {
+		for _, f := range s.fields {
+			documented[s.level] = append(documented[s.level], f[0])
+		}
+	}
+	mistaken := map[string]bool{}
+	for _, m := range loadErrors {
+		mistaken[m.field] = true
+	}
+	for _, at := range []level{inFile, inDescriptor, inRateLimit, inDomainOptions} {
+		for _, name := range slices.Concat(known[at].upstream, known[at].own) {
+			require.Contains(t, documented[at], name, at)
+			require.True(t, mistaken[name], "no mistake is made with %s", name)
+		}
+	}
+}

@@ -1,0 +1,202 @@
+package rules
+
+import (
+	"maps"
+	"runtime"
+	"sync"
+	"sync/atomic"
+)
+
+// hits is what a judgement adds to a series.
+type hits struct{ total, within, near, over, shadow uint64 }
+
+// series counts the hits of one rule, or of one value of it where detailed_metric or
+// value_to_metric ask for that. It is striped, so that cores do not write to the same line.
+type series struct {
+	domain, path string
+	levels       []string
+	stripes      []stripe
+}
+
+type stripe struct {
+	total, within, near, over, shadow atomic.Uint64
+
+	_ [64 - 5*8]byte
+}
+
+// stripeCount is a power of two.
+var stripeCount = func() int {
+	n := 1
+	for n < runtime.GOMAXPROCS(0) && n < 8 {
+		n *= 2
+	}
+	return n
+}()
+
+func newSeries(domain, path string, levels []string) *series {
+	return &series{domain: domain, path: path, levels: levels, stripes: make([]stripe, stripeCount)}
+}
+
+// add counts h in the stripe that pick chooses.
+func (s *series) add(pick uint64, h *hits) {
+	t := &s.stripes[pick&uint64(len(s.stripes)-1)]
+	t.total.Add(h.total)
+	if h.within != 0 {
+		t.within.Add(h.within)
+	}
+	if h.near != 0 {
+		t.near.Add(h.near)
+	}
+	if h.over != 0 {
+		t.over.Add(h.over)
+	}
+	if h.shadow != 0 {
+		t.shadow.Add(h.shadow)
+	}
+}
+
+// Series is the hits that have been counted for one rule since the engine was made; hits, not
+// calls.
+type Series struct {
+	Domain string
+	// Path is the rule's: "domain.key_value.key". With detailed_metric and value_to_metric it
+	// has the values of requests. It is "override" for limits that come in a request, and
+	// "other" for paths that there is no room for.
+	Path string
+	// Levels is the path's parts below the domain.
+	Levels []string
+	// Total is Within, of descriptors that passed, and the rest, of descriptors that did not.
+	Total, Within uint64
+	// Near is the hits above 80% of the limit (Config.NearRatio) and up to it; Over the hits
+	// above it; Shadow those of Over that a rule in shadow_mode admitted.
+	Near, Over, Shadow uint64
+}
+
+func (s *series) snapshot() Series {
+	out := Series{Domain: s.domain, Path: s.path, Levels: s.levels}
+	for i := range s.stripes {
+		t := &s.stripes[i]
+		out.Total += t.total.Load()
+		out.Within += t.within.Load()
+		out.Near += t.near.Load()
+		out.Over += t.over.Load()
+		out.Shadow += t.shadow.Load()
+	}
+	return out
+}
+
+// hitsOf divides the hits of a judgement, which moved a count from before to after, into those up
+// to the threshold near, those from there to the limit, and those above.
+func hitsOf(n, before, after, near, limit uint64, over bool) hits {
+	h := hits{total: n}
+	switch {
+	case over && (before >= limit || after <= limit): // the latter if it was not counted
+		h.over = n
+	case over:
+		h.over = after - limit
+		h.near = limit - max(near, before)
+	default:
+		h.within = n
+		if after > near && after > before {
+			h.near = min(n, after-near)
+		}
+	}
+	return h
+}
+
+// dynamic is the series of a domain whose paths requests decide.
+type dynamic struct {
+	left  *atomic.Int64 // how many more there can be, in all domains
+	all   atomic.Pointer[map[string]*series]
+	mutex sync.Mutex // held to add one, which copies the map
+}
+
+func newDynamic(left *atomic.Int64) *dynamic {
+	d := &dynamic{left: left}
+	d.all.Store(&map[string]*series{})
+	return d
+}
+
+// get returns the series for these entries, or nil if there is no room for it.
+func (d *dynamic) get(r *Rule, entries []Entry) *series {
+	var few [256]byte
+	path := r.appendMetricPath(few[:0], entries)
+	if s := (*d.all.Load())[string(path)]; s != nil {
+		return s
+	}
+	if d.left.Load() <= 0 {
+		return nil
+	}
+	d.mutex.Lock()
+	defer d.mutex.Unlock()
+	old := *d.all.Load()
+	if s := old[string(path)]; s != nil {
+		return s
+	}
+	if d.left.Add(-1) < 0 {
+		d.left.Add(1)
+		return nil
+	}
+	s := newSeries(r.domain.name, string(path), r.metricLevels(entries))
+	all := maps.Clone(old)
+	all[s.path] = s
+	d.all.Store(&all)
+	return s
+}
+
+// appendLevel adds one level of a rule's path to b, as upstream names it in statistics.
+func (r *Rule) appendLevel(b []byte, i int, e *Entry) []byte {
+	n := r.levels[i]
+	b = append(b, e.Key...)
+	value := n.value
+	switch {
+	case n.share && n.pattern != nil:
+	case r.detailed:
+		value = e.Value
+		if value == "" && !r.shares() {
+			return append(b, '_')
+		}
+	case n.value == "" && n.valueToMetric, n.pattern != nil && n.valueToMetric:
+		value = e.Value
+	}
+	if value == "" {
+		return b
+	}
+	return append(append(b, '_'), value...)
+}
+
+// shares reports whether a level of the rule shares its counter.
+func (r *Rule) shares() bool {
+	for _, n := range r.levels {
+		if n.share && n.pattern != nil {
+			return true
+		}
+	}
+	return false
+}
+
+// appendMetricPath adds the path that the rule's statistics have for these entries.
+func (r *Rule) appendMetricPath(b []byte, entries []Entry) []byte {
+	b = append(b, r.domain.name...)
+	for i := range entries {
+		b = r.appendLevel(append(b, '.'), i, &entries[i])
+	}
+	return b
+}
+
+// metricLevels is appendMetricPath, in its parts.
+func (r *Rule) metricLevels(entries []Entry) []string {
+	out := make([]string, len(entries))
+	for i := range entries {
+		out[i] = string(r.appendLevel(nil, i, &entries[i]))
+	}
+	return out
+}
+
+func (r *Rule) staticLevels() []string {
+	out := make([]string, len(r.levels))
+	for i, n := range r.levels {
+		out[i] = n.composite()
+	}
+	return out
+}

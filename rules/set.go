@@ -1,0 +1,266 @@
+package rules
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/sluice-go/sluice"
+)
+
+// Unit is a unit of time, by the numbers of Envoy's protocol.
+type Unit uint8
+
+// The units. Windows of a week begin on Thursdays, as 1970 did. A month is 30 days and a year 365.
+const (
+	UnknownUnit Unit = iota
+	Second
+	Minute
+	Hour
+	Day
+	Month
+	Year
+	Week
+)
+
+// units lists the units, by length.
+var units = []Unit{Second, Minute, Hour, Day, Week, Month, Year}
+
+var unitNames = [...]string{"UNKNOWN", "SECOND", "MINUTE", "HOUR", "DAY", "MONTH", "YEAR", "WEEK"}
+
+var unitPeriods = [...]time.Duration{
+	Second: time.Second, Minute: time.Minute, Hour: time.Hour, Day: 24 * time.Hour,
+	Week: 7 * 24 * time.Hour, Month: 30 * 24 * time.Hour, Year: 365 * 24 * time.Hour,
+}
+
+// Valid reports whether u is one of the units.
+func (u Unit) Valid() bool { return u >= Second && u <= Week }
+
+// String returns the name in capitals, as in the protocol, or Unit(n).
+func (u Unit) String() string {
+	if int(u) < len(unitNames) {
+		return unitNames[u]
+	}
+	return fmt.Sprintf("Unit(%d)", uint8(u))
+}
+
+// Period is the length of the unit, 0 for UnknownUnit.
+func (u Unit) Period() time.Duration {
+	if int(u) < len(unitPeriods) {
+		return unitPeriods[u]
+	}
+	return 0
+}
+
+func parseUnit(s string) (Unit, bool) {
+	for _, u := range units {
+		if strings.EqualFold(s, unitNames[u]) {
+			return u, true
+		}
+	}
+	return UnknownUnit, false
+}
+
+// A Set is the rules of a number of files. It does not change: it is safe for concurrent use.
+type Set struct {
+	domains  map[string]*domain
+	rules    []*Rule
+	names    map[string]int // of rate_limit.name, from 1
+	warnings []Problem
+	digest   string
+}
+
+// Warnings returns what Load found odd in the files.
+func (s *Set) Warnings() []Problem { return slices.Clone(s.warnings) }
+
+// Digest identifies the content of the files that the set was loaded from.
+func (s *Set) Digest() string { return s.digest }
+
+// Domains returns the names of all domains, sorted.
+func (s *Set) Domains() []string {
+	out := make([]string, 0, len(s.domains))
+	for name := range s.domains {
+		out = append(out, name)
+	}
+	slices.Sort(out)
+	return out
+}
+
+// Rules returns all rules, sorted by path.
+func (s *Set) Rules() []*Rule {
+	out := slices.Clone(s.rules)
+	slices.SortFunc(out, func(a, b *Rule) int { return strings.Compare(a.path, b.path) })
+	return out
+}
+
+type domain struct {
+	name string
+	root *node
+	domainOptions
+}
+
+// domainOptions are the keys of "sluice".
+type domainOptions struct {
+	maxKeys     int // 0 for the engine's
+	overflow    sluice.Overflow
+	overflowSet bool
+	atomic      bool
+	countDenied *bool
+}
+
+// ownCounters reports whether the domain's counters are apart from those of others.
+func (o *domainOptions) ownCounters() bool { return o.maxKeys != 0 || o.overflowSet }
+
+// node is a descriptor of the configuration.
+type node struct {
+	key, value    string
+	pattern       *pattern // of a value with "*"
+	share         bool     // share_threshold
+	valueToMetric bool
+	rule          *Rule // nil for none
+	children      map[string]*branch
+}
+
+// branch holds the descriptors of a level that have the same key.
+type branch struct {
+	values   map[string]*node // by value, also those of patterns
+	patterns []*node          // in the order of the file
+	all      *node            // the one without a value
+}
+
+// composite is a descriptor's name at its level.
+func (n *node) composite() string {
+	if n.value == "" {
+		return n.key
+	}
+	return n.key + "_" + n.value
+}
+
+// child returns the descriptor for an entry: that of exactly its value, else the first pattern
+// that fits, else that of its key; nil if there is none.
+func (n *node) child(e *Entry) *node {
+	b := n.children[e.Key]
+	if b == nil {
+		return nil
+	}
+	if c := b.values[e.Value]; c != nil {
+		return c
+	}
+	for _, c := range b.patterns {
+		if c.pattern.fits(e.Value) {
+			return c
+		}
+	}
+	return b.all
+}
+
+// An Entry is a part of a descriptor.
+type Entry struct{ Key, Value string }
+
+// Match returns the rule that limits a descriptor with these entries, or nil. What is chosen for an
+// entry stays chosen: a more specific descriptor hides a more general one, also where it has no
+// rule at the depth of the last entry.
+func (s *Set) Match(domain string, entries []Entry) *Rule {
+	d := s.domains[domain]
+	if d == nil {
+		return nil
+	}
+	return d.match(entries)
+}
+
+func (d *domain) match(entries []Entry) *Rule {
+	if len(entries) == 0 {
+		return nil
+	}
+	n := d.root
+	for i := range entries {
+		if n = n.child(&entries[i]); n == nil {
+			return nil
+		}
+	}
+	return n.rule
+}
+
+// A Rule is a rate_limit of a file.
+type Rule struct {
+	index     int
+	domain    *domain
+	path      string
+	identity  string  // path, without ambiguity
+	levels    []*node // from the top to the rule's own
+	rateLimit         // what the file says
+
+	shadow, quota bool
+	detailed      bool
+	metricValues  bool // the series depends on the request's values
+	metadata      map[string]any
+}
+
+// rateLimit is the keys of "rate_limit".
+type rateLimit struct {
+	requests   uint32
+	unit       Unit // UnknownUnit if the period is none
+	period     time.Duration
+	unlimited  bool
+	name       string
+	nameID     int // 0 for none
+	replaces   []int
+	counting   bool // in counters of the unit or of its own; else in a limiter
+	ownCounter bool
+	config     sluice.Config // of the limiter, but for MaxKeys, Overflow, Clock
+}
+
+// Path is the rule's place: domain, keys and values, "domain.key_value.key".
+func (r *Rule) Path() string { return r.path }
+
+// Domain is the name of the rule's domain.
+func (r *Rule) Domain() string { return r.domain.name }
+
+// Name is rate_limit.name, which others can replace; empty for none.
+func (r *Rule) Name() string { return r.name }
+
+// Requests is requests_per_unit, and Unit is the unit; UnknownUnit if Period is none.
+func (r *Rule) Requests() uint32 { return r.requests }
+
+// Unit is the unit of the limit; UnknownUnit if Period is the length of none.
+func (r *Rule) Unit() Unit { return r.unit }
+
+// Period is the time over which Requests are counted; 0 if the rule is unlimited.
+func (r *Rule) Period() time.Duration { return r.period }
+
+// Unlimited reports whether the rule admits everything.
+func (r *Rule) Unlimited() bool { return r.unlimited }
+
+// Shadow reports whether the rule counts and never denies.
+func (r *Rule) Shadow() bool { return r.shadow }
+
+// Quota reports whether the rule denies only together with all other quotas of a request.
+func (r *Rule) Quota() bool { return r.quota }
+
+// Algorithm is how the rule counts.
+func (r *Rule) Algorithm() sluice.Algorithm {
+	if r.counting || r.unlimited {
+		return sluice.FixedWindow
+	}
+	return r.config.Algorithm
+}
+
+// Metadata is the descriptor's metadata: text, bool, int64, float64, nil, []any and
+// map[string]any. It must not be changed.
+func (r *Rule) Metadata() map[string]any { return r.metadata }
+
+// String is a line for people, in upstream's form, with what upstream does not have behind it.
+func (r *Rule) String() string {
+	s := fmt.Sprintf("%s: unit=%s requests_per_unit=%d, shadow_mode: %t, quota_mode: %t", r.path, r.unit, r.requests, r.shadow, r.quota)
+	if r.unlimited {
+		return s + ", unlimited: true"
+	}
+	if r.unit == UnknownUnit {
+		s += fmt.Sprintf(", period: %s", r.period)
+	}
+	if !r.counting {
+		s += fmt.Sprintf(", algorithm: %s", r.config.Algorithm)
+	}
+	return s
+}

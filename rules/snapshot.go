@@ -1,0 +1,152 @@
+package rules
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/binary"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+
+	"github.com/sluice-go/sluice"
+)
+
+// A snapshot is, in little endian:
+//
+//	magic with version      16 bytes
+//	the key of the hash     16 bytes
+//	for each limiter
+//	  length of its name    4 bytes, never 0
+//	  name
+//	  length of its state   8 bytes
+//	  state                 as sluice.Limiter.Snapshot writes it
+//	0                       4 bytes
+//	SHA-256 of all before   32 bytes
+//
+// A name says whose the limiter is, and all of its configuration but its limit: state under
+// another one is left out at the restore.
+const snapshotMagic = "sluice rules \x00\x00\x01"
+
+// maxName bounds a section's name, so that damage does not ask for much memory.
+const maxName = 1 << 20
+
+// named lists all limiters by the name of their section.
+func (e *Engine) named() map[string]*sluice.Limiter {
+	out := map[string]*sluice.Limiter{}
+	for domain, g := range e.groups {
+		for _, u := range units {
+			out["unit "+u.String()+" "+domain] = g[u].limiter
+		}
+	}
+	for identity, k := range e.kept {
+		out[k.section()+identity] = k.limiter
+	}
+	return out
+}
+
+// section names a rule's limiter but for the rule.
+func (k *kept) section() string {
+	c := k.config
+	if k.most != 0 {
+		return fmt.Sprintf("counter %v+%v ", c.Limit.Period, c.Offset)
+	}
+	return fmt.Sprintf("%v+%v soft %d block %v denied %v ", c.Algorithm, c.Offset, c.Soft, c.BlockFor, c.CountDenied)
+}
+
+// Snapshot writes all counts, for a Restore in another process. Decisions go on meanwhile; each
+// key is written as it stands at one instant, but not all at the same one. It holds the key of the
+// hash: keep it where strangers cannot read or write.
+func (e *Engine) Snapshot(w io.Writer) error {
+	e.admin.Lock()
+	defer e.admin.Unlock()
+	sum := sha256.New()
+	out := io.MultiWriter(w, sum)
+	head := append([]byte(snapshotMagic), e.key[:]...)
+	if _, err := out.Write(head); err != nil {
+		return err
+	}
+	limiters := e.named()
+	var state bytes.Buffer
+	for _, name := range slices.Sorted(maps.Keys(limiters)) {
+		state.Reset()
+		if err := limiters[name].Snapshot(&state); err != nil {
+			return err
+		}
+		b := binary.LittleEndian.AppendUint32(nil, uint32(len(name)))
+		b = binary.LittleEndian.AppendUint64(append(b, name...), uint64(state.Len()))
+		if _, err := out.Write(append(b, state.Bytes()...)); err != nil {
+			return err
+		}
+	}
+	if _, err := out.Write(make([]byte, 4)); err != nil {
+		return err
+	}
+	_, err := w.Write(sum.Sum(nil))
+	return err
+}
+
+// Restore returns an engine that goes on from a Snapshot: what the rules of set count, and what
+// overrides have counted, is as it was. Rules that count in another way now begin afresh. Errors
+// that speak of the input match sluice.ErrBadSnapshot.
+func Restore(set *Set, c Config, r io.Reader) (*Engine, error) {
+	b, err := io.ReadAll(r)
+	if err != nil {
+		return nil, err
+	}
+	key, sections, err := parseSnapshot(b)
+	if err != nil {
+		return nil, err
+	}
+	e, err := newEngine(set, c, key)
+	if err != nil {
+		return nil, err
+	}
+	for name, lim := range e.named() {
+		if state, ok := sections[name]; ok {
+			if err := lim.Restore(bytes.NewReader(state)); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return e, nil
+}
+
+func badSnapshot(reason string) error {
+	return fmt.Errorf("rules: %s: %w", reason, sluice.ErrBadSnapshot)
+}
+
+// parseSnapshot checks all of a snapshot, and cuts it up.
+func parseSnapshot(b []byte) (key sipKey, sections map[string][]byte, err error) {
+	const head = len(snapshotMagic) + len(key)
+	if len(b) < head+4+sha256.Size || string(b[:len(snapshotMagic)]) != snapshotMagic {
+		return key, nil, badSnapshot("it does not begin as one of this version")
+	}
+	body := b[:len(b)-sha256.Size]
+	if sum := sha256.Sum256(body); !bytes.Equal(sum[:], b[len(body):]) {
+		return key, nil, badSnapshot("the checksum is another one")
+	}
+	copy(key[:], b[len(snapshotMagic):])
+	sections = map[string][]byte{}
+	for rest := body[head:]; ; {
+		n := binary.LittleEndian.Uint32(rest)
+		rest = rest[4:]
+		if n == 0 {
+			if len(rest) != 0 {
+				return key, nil, badSnapshot("there is something behind its end")
+			}
+			return key, sections, nil
+		}
+		if n > maxName || uint64(len(rest)) < uint64(n)+8+4 {
+			return key, nil, badSnapshot("a name is cut short")
+		}
+		name := string(rest[:n])
+		size := binary.LittleEndian.Uint64(rest[n:])
+		rest = rest[n+8:]
+		if size > uint64(len(rest)-4) {
+			return key, nil, badSnapshot("a state is cut short")
+		}
+		sections[name] = rest[:size]
+		rest = rest[size:]
+	}
+}

@@ -1,0 +1,124 @@
+package rules
+
+import (
+	"math/bits"
+	"time"
+
+	"github.com/sluice-go/sluice"
+)
+
+// decideTogether judges all descriptors before it counts any: in an atomic domain a call that is
+// denied counts nothing, and with StopWhenOver only what is over its limit is counted.
+//
+// Counters are locked by key, in order, while they are looked at and charged, so that no other
+// call of the domain comes between. Limiters are charged by TakeAll, which is exact by itself,
+// while the counters are locked; if it fails, the counters have not been charged yet.
+func (e *Engine) decideTogether(d *domainState, resp *Response, now int64) {
+	held := e.lock(resp.work)
+	defer e.unlock(held)
+	stop := lookCounters(d, resp, now)
+	var all sluice.AllDecision
+	all.Denied = -1
+	if !stop {
+		all = resp.takeLimiters(d.atomic)
+		stop = !all.Allowed
+	}
+	limiter := 0
+	for i := range resp.work {
+		w, st := &resp.work[i], &resp.Statuses[i]
+		switch {
+		case !w.limited:
+		case w.counts:
+			n := w.hits
+			if stop && (d.atomic || !w.over) {
+				n = 0
+			}
+			w.take(st, now, n)
+		case d.atomic && w.shadow:
+			n := w.hits
+			if stop {
+				n = 0
+			}
+			w.take(st, now, n)
+		default:
+			w.answerLimiter(st, stop, limiter == all.Denied, all.RetryAfter)
+			limiter++
+		}
+	}
+}
+
+// lock locks the keys of all counters.
+func (e *Engine) lock(works []work) (held [4]uint64) {
+	for i := range works {
+		if w := &works[i]; w.limited && w.counts {
+			n := w.id >> 56
+			held[n/64] |= 1 << (n % 64)
+		}
+	}
+	for i, set := range held {
+		for ; set != 0; set &= set - 1 {
+			e.locks[i*64+bits.TrailingZeros64(set)].Lock()
+		}
+	}
+	return held
+}
+
+func (e *Engine) unlock(held [4]uint64) {
+	for i, set := range held {
+		for ; set != 0; set &= set - 1 {
+			e.locks[i*64+bits.TrailingZeros64(set)].Unlock()
+		}
+	}
+}
+
+// lookCounters marks the counters that would be over their limit, and reports whether that keeps
+// others from being charged. In an atomic domain a rule in shadow mode does not, and charges of the
+// same counter add up.
+func lookCounters(d *domainState, resp *Response, now int64) (stop bool) {
+	for i := range resp.work {
+		w := &resp.work[i]
+		if !w.limited || !w.counts {
+			continue
+		}
+		look := w.key().TakeAt(now, 0)
+		sum := uint64(w.most-look.Remaining) + w.hits
+		if d.atomic {
+			for j := range i {
+				if o := &resp.work[j]; o.limited && o.counts && o.id == w.id && o.limiter == w.limiter {
+					sum += o.hits
+				}
+			}
+		}
+		if sum > w.limit {
+			w.over = true
+			stop = stop || !d.atomic || !w.shadow
+		}
+	}
+	return stop
+}
+
+// takeLimiters charges all limiters, or none.
+func (resp *Response) takeLimiters(atomic bool) sluice.AllDecision {
+	resp.charges = resp.charges[:0]
+	for i := range resp.work {
+		if w := &resp.work[i]; w.limited && !w.counts && !(atomic && w.shadow) {
+			resp.charges = append(resp.charges, sluice.Charge{Key: w.key(), Cost: clampInt(w.hits)})
+		}
+	}
+	return sluice.TakeAll(resp.charges...)
+}
+
+// answerLimiter says how a limiter stands that TakeAll has charged, or, if the call is stopped,
+// has not. denied is whether it was the first that stood in the way.
+func (w *work) answerLimiter(st *Status, stopped, denied bool, retry time.Duration) {
+	if !stopped {
+		d := w.key().Peek(0)
+		w.limiterStatus(st, &d, false)
+		return
+	}
+	d := w.key().Peek(clampInt(w.hits))
+	if denied && d.Allowed {
+		d.RetryAfter = retry // what stood in the way has passed meanwhile
+	}
+	w.limiterStatus(st, &d, denied || !d.Allowed)
+}

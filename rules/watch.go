@@ -1,0 +1,231 @@
+package rules
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+)
+
+// maxFile bounds a file of rules: 100,000 rules take about 10 MB.
+const maxFile = 256 << 20
+
+// Read reads the files of rules at paths: a file whatever its name, and of a directory all files
+// below it that end in .yaml or .yml, sorted. Symbolic links are followed. Names that begin with
+// two dots are not read, since those are how Kubernetes keeps versions of a ConfigMap apart, nor
+// those that begin with ".#", which editors lock files with. other lists further files, which
+// somebody may have meant to be read.
+func Read(paths []string) (files []File, other []string, err error) {
+	list, err := scan(paths)
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, f := range list.files {
+		data, err := readBounded(f)
+		if err != nil {
+			return nil, nil, err
+		}
+		files = append(files, File{Name: f, Data: data})
+	}
+	return files, list.other, nil
+}
+
+func readBounded(name string) ([]byte, error) {
+	if info, err := os.Stat(name); err == nil && info.Size() > maxFile {
+		return nil, fmt.Errorf("%s has %d bytes; want at most %d", name, info.Size(), maxFile)
+	}
+	return os.ReadFile(name)
+}
+
+// listing is the files at some paths, and what they looked like.
+type listing struct {
+	files, other []string
+	looks        map[string]look
+}
+
+// look is what a file looks like without reading it.
+type look struct {
+	size int64
+	time time.Time
+	info fs.FileInfo
+}
+
+// same reports whether the file behind a name is the same, and looks the same.
+func (a look) same(b look) bool {
+	return a.size == b.size && a.time.Equal(b.time) && os.SameFile(a.info, b.info)
+}
+
+func (l *listing) same(o *listing) bool {
+	return o != nil && maps.EqualFunc(l.looks, o.looks, look.same)
+}
+
+// growing reports whether a file is being written in place: it has changed, and is the same file.
+func (l *listing) growing(before *listing) bool {
+	for name, a := range l.looks {
+		if b, ok := before.looks[name]; ok && !a.same(b) && os.SameFile(a.info, b.info) {
+			return true
+		}
+	}
+	return false
+}
+
+func scan(paths []string) (*listing, error) {
+	l := &listing{looks: map[string]look{}}
+	for _, p := range paths {
+		info, err := os.Stat(p)
+		if err != nil {
+			return nil, err
+		}
+		if info.IsDir() {
+			err = l.directory(p, 0)
+		} else {
+			l.add(p, info)
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	return l, nil
+}
+
+func (l *listing) add(name string, info fs.FileInfo) {
+	if _, ok := l.looks[name]; ok {
+		return
+	}
+	l.files = append(l.files, name)
+	l.looks[name] = look{info.Size(), info.ModTime(), info}
+}
+
+// maxDirectories bounds how deep directories nest; links can make them go round.
+const maxDirectories = 20
+
+func (l *listing) directory(dir string, depth int) error {
+	if depth > maxDirectories {
+		return fmt.Errorf("%s: directories nest deeper than %d; want no links that go round", dir, maxDirectories)
+	}
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		if strings.HasPrefix(e.Name(), "..") || strings.HasPrefix(e.Name(), ".#") {
+			continue
+		}
+		name := filepath.Join(dir, e.Name())
+		info, err := os.Stat(name)
+		switch {
+		case errors.Is(err, fs.ErrNotExist) && e.Type()&fs.ModeSymlink == 0:
+			continue // deleted meanwhile
+		case err != nil:
+			return err
+		case info.IsDir():
+			if err := l.directory(name, depth+1); err != nil {
+				return err
+			}
+		case isRules(name):
+			l.add(name, info)
+		default:
+			l.other = append(l.other, name)
+		}
+	}
+	return nil
+}
+
+func isRules(name string) bool {
+	ext := strings.ToLower(filepath.Ext(name))
+	return ext == ".yaml" || ext == ".yml"
+}
+
+// A Watcher tells when files of rules have changed, by looking at them again and again: at names,
+// sizes, times and what links lead to. It must be made by NewWatcher, and be used by one goroutine
+// at a time.
+type Watcher struct {
+	paths   []string
+	loaded  *listing // what the last load was of
+	last    *listing // what the last look saw
+	failure string   // why the last look saw nothing, or the last load failed
+	waited  int
+}
+
+// PollInterval is how often Watch looks.
+const PollInterval = 500 * time.Millisecond
+
+// patience is for how many looks files that keep changing are waited for.
+const patience = 3
+
+// NewWatcher returns a watcher of the paths, which are as for Read. Its first Poll sees a change.
+func NewWatcher(paths []string) *Watcher { return &Watcher{paths: slices.Clone(paths)} }
+
+// Poll looks once. changed is true if the files are other ones than at the last change, and look as
+// they did at the last Poll: a file that is being written is waited for. Where files keep being
+// replaced it waits for three looks. After a change, files are as Read returns them, or err says
+// why they cannot be read; that is reported once.
+func (w *Watcher) Poll() (files []File, other []string, changed bool, err error) {
+	now, err := scan(w.paths)
+	if err != nil {
+		w.last, w.waited = nil, 0
+		return w.fail(err)
+	}
+	last := w.last
+	w.last = now
+	if now.same(w.loaded) && w.failure == "" {
+		w.waited = 0
+		return nil, nil, false, nil
+	}
+	first := w.loaded == nil && w.failure == ""
+	if !first && !now.same(last) {
+		w.waited++
+		if last == nil || w.waited < patience || now.growing(last) {
+			return nil, nil, false, nil
+		}
+	}
+	files, other, err = Read(w.paths)
+	if err != nil {
+		return w.fail(err)
+	}
+	after, err := scan(w.paths)
+	if err != nil {
+		return w.fail(err)
+	}
+	if !after.same(now) && w.waited < patience && !first {
+		w.last = after
+		w.waited++
+		return nil, nil, false, nil // changed while it was read
+	}
+	w.loaded, w.failure, w.waited = now, "", 0
+	return files, other, true, nil
+}
+
+func (w *Watcher) fail(err error) ([]File, []string, bool, error) {
+	if err.Error() == w.failure {
+		return nil, nil, false, nil
+	}
+	w.failure = err.Error()
+	return nil, nil, true, err
+}
+
+// Watch polls until ctx is done, and calls change for each change, with the files or the reason why
+// they cannot be read. A value on force makes it call change at once, whether anything has changed
+// or not.
+func (w *Watcher) Watch(ctx context.Context, force <-chan struct{}, change func(files []File, other []string, err error)) {
+	ticker := time.NewTicker(PollInterval)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-force:
+			*w = *NewWatcher(w.paths)
+		case <-ticker.C:
+		}
+		if files, other, changed, err := w.Poll(); changed {
+			change(files, other, err)
+		}
+	}
+}

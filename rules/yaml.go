@@ -1,0 +1,280 @@
+package rules
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"regexp"
+	"strconv"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// budget is how many values of a file are looked at, counted where they are used: aliases of
+// aliases can make a short file a very long one.
+func budget(data []byte) int { return 100_000 + 10*len(data) }
+
+// field is a key of a mapping, and its value with aliases followed.
+type field struct {
+	key, value *yaml.Node
+	name       string
+}
+
+// document parses the first document of a file; nil if there is none. More documents are not
+// read, which is a warning.
+func (l *loader) document(data []byte) (root *yaml.Node, ok bool) {
+	dec := yaml.NewDecoder(bytes.NewReader(data))
+	var doc, next yaml.Node
+	if err := dec.Decode(&doc); err != nil {
+		if errors.Is(err, io.EOF) {
+			return nil, true
+		}
+		l.syntaxError(err)
+		return nil, false
+	}
+	switch err := dec.Decode(&next); {
+	case err == nil:
+		l.warnAt(&next, "", "a second document, which is not read; want one document a file")
+	case !errors.Is(err, io.EOF):
+		l.syntaxError(err)
+		return nil, false
+	}
+	return doc.Content[0], true
+}
+
+var yamlLine = regexp.MustCompile(`^yaml: (?:line (\d+): )?`)
+
+func (l *loader) syntaxError(err error) {
+	l.failed = true
+	text := err.Error()
+	line := 1
+	if m := yamlLine.FindStringSubmatch(text); m != nil {
+		if n, err := strconv.Atoi(m[1]); err == nil {
+			line = n
+		}
+		text = text[len(m[0]):]
+	}
+	l.add(Problem{File: l.file, Line: line, Column: 1, Message: "not YAML: " + text})
+}
+
+// follow returns what an alias stands for, and counts the visit.
+func (l *loader) follow(n *yaml.Node) *yaml.Node {
+	l.left--
+	if l.left == 0 {
+		l.errorAt(n, "", "aliases stand for too many values; want a file that spells out what it says")
+	}
+	for n.Kind == yaml.AliasNode {
+		n = n.Alias
+	}
+	return n
+}
+
+// exhausted reports whether a file has more values than are looked at.
+func (l *loader) exhausted() bool { return l.left <= 0 }
+
+// fields lists the keys of a mapping in order, with those that "<<" merges in its place: as with
+// YAML 1.1 readers, the last of equal keys counts.
+func (l *loader) fields(n *yaml.Node, path string) []field {
+	return l.mergedFields(nil, n, path, 0)
+}
+
+func (l *loader) mergedFields(out []field, n *yaml.Node, path string, depth int) []field {
+	if depth > maxDepth || l.exhausted() {
+		return out
+	}
+	for i := 0; i+1 < len(n.Content); i += 2 {
+		key, value := l.follow(n.Content[i]), l.follow(n.Content[i+1])
+		if key.Tag == "!!merge" {
+			out = l.merge(out, value, path, depth)
+			continue
+		}
+		name, ok := l.fieldName(key, path)
+		if !ok {
+			continue
+		}
+		if depth == 0 {
+			l.warnTwice(n.Content[:i], name, n.Content[i], path)
+		}
+		out = append(out, field{key: key, value: value, name: name})
+	}
+	return out
+}
+
+func (l *loader) merge(out []field, value *yaml.Node, path string, depth int) []field {
+	switch value.Kind {
+	case yaml.MappingNode:
+		return l.mergedFields(out, value, path, depth+1)
+	case yaml.SequenceNode:
+		// Of several maps the first counts most.
+		for i := len(value.Content) - 1; i >= 0; i-- {
+			if m := l.follow(value.Content[i]); m.Kind == yaml.MappingNode {
+				out = l.mergedFields(out, m, path, depth+1)
+				continue
+			}
+			l.errorAt(value, path, "\"<<\" merges something other than a map; want an alias of a map")
+		}
+		return out
+	}
+	l.errorAt(value, path, "\"<<\" merges something other than a map; want an alias of a map")
+	return out
+}
+
+// fieldName returns a key's text. Only text is a key.
+func (l *loader) fieldName(key *yaml.Node, path string) (string, bool) {
+	if key.Kind != yaml.ScalarNode || scalarKind(key) != textKind {
+		l.errorAt(key, path, "key %s is not text; want one of the known keys", show(key))
+		return "", false
+	}
+	return key.Value, true
+}
+
+func (l *loader) warnTwice(before []*yaml.Node, name string, key *yaml.Node, path string) {
+	for i := 0; i < len(before); i += 2 {
+		if before[i].Kind == yaml.ScalarNode && before[i].Value == name {
+			l.warnAt(key, path, "%s is given twice, first in line %d; the last one counts: delete the other", name, before[i].Line)
+			return
+		}
+	}
+}
+
+// kind is what YAML 1.1, which upstream reads, takes a scalar for.
+type kind int
+
+const (
+	textKind kind = iota
+	nullKind
+	boolKind
+	intKind
+	otherKind // a fraction, a date, a number beyond 64 bits, binary
+)
+
+var (
+	yamlBools = map[string]bool{
+		"y": true, "Y": true, "yes": true, "Yes": true, "YES": true,
+		"true": true, "True": true, "TRUE": true, "on": true, "On": true, "ON": true,
+		"n": false, "N": false, "no": false, "No": false, "NO": false,
+		"false": false, "False": false, "FALSE": false, "off": false, "Off": false, "OFF": false,
+	}
+	yamlFloat = regexp.MustCompile(`^[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?$`)
+	yamlInf   = regexp.MustCompile(`^([-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN))$`)
+	yamlDate  = regexp.MustCompile(`^[0-9]{4}-[0-9]{1,2}-[0-9]{1,2}(([Tt]|[ \t]+)[0-9]{1,2}:[0-9]{2}:[0-9]{2}(\.[0-9]*)?([ \t]*(Z|[-+][0-9]{1,2}(:?[0-9]{2})?))?)?$`)
+)
+
+func scalarKind(n *yaml.Node) kind {
+	if n.Style&(yaml.SingleQuotedStyle|yaml.DoubleQuotedStyle|yaml.LiteralStyle|yaml.FoldedStyle) != 0 {
+		return textKind
+	}
+	if n.Style&yaml.TaggedStyle != 0 {
+		switch n.ShortTag() {
+		case "!!binary", "!!timestamp", "!!float":
+			return otherKind
+		case "!!bool", "!!int", "!!null":
+		default:
+			return textKind
+		}
+	}
+	s := n.Value
+	switch s {
+	case "", "~", "null", "Null", "NULL":
+		return nullKind
+	}
+	if _, ok := yamlBools[s]; ok {
+		return boolKind
+	}
+	if c := s[0]; c != '+' && c != '-' && c != '.' && (c < '0' || c > '9') {
+		return textKind // as nothing below begins
+	}
+	if _, ok := yamlInt(s); ok {
+		return intKind
+	}
+	digits := strings.ReplaceAll(s, "_", "")
+	if _, err := strconv.ParseUint(digits, 0, 64); err == nil || yamlFloat.MatchString(digits) || yamlInf.MatchString(s) || yamlDate.MatchString(s) {
+		return otherKind
+	}
+	return textKind
+}
+
+// yamlInt reads the integers of YAML 1.1: decimal, octal with a leading 0, hexadecimal, binary.
+func yamlInt(s string) (int64, bool) {
+	if s[0] != '+' && s[0] != '-' && (s[0] < '0' || s[0] > '9') {
+		return 0, false
+	}
+	n, err := strconv.ParseInt(strings.ReplaceAll(s, "_", ""), 0, 64)
+	return n, err == nil
+}
+
+// text reads a value as text, "" for none, as upstream does: what is not quoted, and is a number or a
+// boolean for YAML, is taken as it is written.
+func (l *loader) text(f field, path string) string {
+	if f.value.Kind != yaml.ScalarNode {
+		l.errorAt(f.value, path, "%s is %s; want text", f.name, show(f.value))
+		return ""
+	}
+	switch scalarKind(f.value) {
+	case nullKind:
+		return ""
+	case otherKind:
+		l.errorAt(f.value, path, "%s is %s, which is not text for YAML; want it in quotes: %q", f.name, f.value.Value, f.value.Value)
+		return ""
+	}
+	return f.value.Value
+}
+
+func (l *loader) boolean(f field, path string) bool {
+	if f.value.Kind == yaml.ScalarNode {
+		switch scalarKind(f.value) {
+		case boolKind:
+			return yamlBools[f.value.Value]
+		case nullKind:
+			return false
+		}
+	}
+	l.errorAt(f.value, path, "%s is %s; want true or false", f.name, show(f.value))
+	return false
+}
+
+// number reads a whole number from least to most. ok is false if there is none: an error, or null.
+func (l *loader) number(f field, path string, least, most int64) (n int64, ok bool) {
+	if f.value.Kind == yaml.ScalarNode {
+		switch scalarKind(f.value) {
+		case nullKind:
+			return 0, false
+		case intKind:
+			n, _ = yamlInt(f.value.Value)
+			if octal(f.value.Value) {
+				l.warnAt(f.value, path, "%s is %s, which is %d for YAML, as it begins with 0; want %s", f.name, f.value.Value, n, strings.TrimLeft(f.value.Value, "0"))
+			}
+			if n >= least && n <= most {
+				return n, true
+			}
+		}
+	}
+	l.errorAt(f.value, path, "%s is %s; want a whole number from %d to %d", f.name, show(f.value), least, most)
+	return 0, false
+}
+
+func octal(s string) bool {
+	return len(s) > 1 && s[0] == '0' && s[1] >= '0' && s[1] <= '9'
+}
+
+// show names a value in an error.
+func show(n *yaml.Node) string {
+	switch n.Kind {
+	case yaml.MappingNode:
+		return "a map"
+	case yaml.SequenceNode:
+		return "a list"
+	}
+	if scalarKind(n) == nullKind {
+		return "empty"
+	}
+	if len(n.Value) > 64 {
+		return fmt.Sprintf("%.60q...", n.Value)
+	}
+	if scalarKind(n) == textKind {
+		return strconv.Quote(n.Value)
+	}
+	return n.Value
+}
