@@ -222,6 +222,33 @@ func TestBlock_TakesNoLock(t *testing.T) {
 	})
 }
 
+// TestCountDenied_UpToTheLimit: denials count up to the limit in force, although the log
+// has room for a larger one that was in force before, and comes back.
+func TestCountDenied_UpToTheLimit(t *testing.T) {
+	for name, c := range everyLayout {
+		if !c.Algorithm.windowed() {
+			continue
+		}
+		c.CountDenied = true
+		limit := c.Limit.Rate
+		for _, spent := range []int{0, limit/2 - 3, limit / 2, limit} {
+			l, _ := newFrozen(t, c)
+			k := l.Key("k")
+			require.True(t, spent == 0 || k.AllowN(spent))
+			low := c.Limit
+			low.Rate = limit / 2
+			require.NoError(t, l.SetLimit(low))
+			require.True(t, spent > 0 || k.Allow())
+			for range 5 {
+				require.False(t, k.AllowN(limit/2))
+				require.Zero(t, k.Peek(0).Remaining)
+			}
+			require.NoError(t, l.SetLimit(c.Limit))
+			require.Equal(t, limit-max(spent, limit/2), k.Peek(0).Remaining, "%s, %d spent", name, spent)
+		}
+	}
+}
+
 // TestBlockFor_AllocatesNothing where denials write.
 func TestBlockFor_AllocatesNothing(t *testing.T) {
 	skipUnderRace(t)

@@ -149,10 +149,34 @@ func (a *slidingLog) adopt(from *policy, e entry, ring []atomic.Uint64, _ int64)
 	return a.nextVersion(0) | written
 }
 
-// countDenied writes the cost as if it had been admitted: the ring then holds the newest
-// units asked for.
+// counting returns how many units count at now, which are the newest ones.
+func (a *slidingLog) counting(word uint64, ring []atomic.Uint64, now int64) uint64 {
+	return a.room - uint64(sort.Search(int(a.room), func(i int) bool {
+		s, ok := a.nthOldest(word, ring, uint64(i)+1)
+		return ok && s+a.period > uint64(now)
+	}))
+}
+
+// countDenied writes the cost as if it had been admitted: of all units asked for, the
+// newest count, as many as the limit. In a ring with spare places the oldest are given up
+// for that, or a higher limit would count them one day. What counted beyond the limit
+// before, since it has been lowered, goes on to.
 func (a *slidingLog) countDenied(word uint64, ring []atomic.Uint64, now int64, cost int) uint64 {
-	return a.commit(word, ring, now, cost)
+	t := now
+	if s, ok := a.newest(word, ring); ok {
+		t = max(t, int64(s))
+	}
+	before := a.counting(word, ring, t)
+	word = a.commit(word, ring, now, cost)
+	if most := max(before, a.limit); before+uint64(cost) > most {
+		for n := a.room - most; n > 0; n-- {
+			if _, used := a.nthOldest(word, ring, n); !used {
+				break // and so are all older ones
+			}
+			ring[a.place(a.written(word)+n-1)].Store(refunded)
+		}
+	}
+	return word
 }
 
 // refund takes the newest units out. In a ring that has been full, their places

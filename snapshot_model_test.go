@@ -85,9 +85,6 @@ func restartConfig(rng *rand.Rand, variant Config) Config {
 // nothing: a longer period makes units count again that Sweep may have dropped.
 func (tw *twin) otherLimit(samePeriod bool) Limit {
 	l := tw.cfg.Limit
-	if tw.cfg.CountDenied && tw.cfg.Algorithm == SlidingLog {
-		return l // denials count up to the room, which depends on earlier limits
-	}
 	if tw.stateless() || tw.rng.IntN(3) == 0 {
 		l = restartLimit(tw.rng, tw.cfg.Algorithm)
 	} else {
@@ -222,13 +219,9 @@ func (tw *twin) setLimit(limit Limit) {
 	tw.cfg.Limit = tw.lims[0].Config().Limit
 }
 
-// setKeyLimit gives a key a limit of its own. (Not under a log with CountDenied, which
-// counts denials up to its room. That of a plan can be larger in one of both.)
+// setKeyLimit gives a key a limit of its own.
 func (tw *twin) setKeyLimit(key string) {
 	limit := tw.otherLimit(tw.cfg.Algorithm == SlidingLog)
-	if tw.cfg.CountDenied && tw.cfg.Algorithm == SlidingLog {
-		return
-	}
 	if key != "vip" && key != "star" || limit.Rate == 0 || limit.Rate == math.MaxInt {
 		return
 	}

@@ -177,5 +177,5 @@ func (s *anchoredWindow) adopt(old state, t int64) {
 func (s *slidingLog) adopt(old state, _ int64) {
 	o := old.(*slidingLog)
 	s.steps, s.gone = o.steps[:len(o.steps):len(o.steps)], o.gone
-	s.forget()
+	s.forget(s.room)
 }

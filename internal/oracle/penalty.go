@@ -121,8 +121,20 @@ func (s *slidingWindow) countDenied(t, n int64) {
 	countUpTo(&s.cur, n, &s.limit)
 }
 
-// countDenied: of all units asked for, admitted or not, the newest `limit` count.
-func (s *slidingLog) countDenied(t, n int64) { s.charge(t, n) }
+// countDenied: of all units asked for, admitted or not, the newest `limit` count; or more,
+// if more counted before, under a limit that has been lowered.
+func (s *slidingLog) countDenied(t, n int64) {
+	if last := len(s.steps) - 1; last >= 0 && s.steps[last].at.IsInt64() {
+		t = max(t, s.steps[last].at.Int64())
+	}
+	most := new(big.Int).Set(s.counting(t))
+	if s.charge(t, n); most.Cmp(s.limit) < 0 {
+		most.Set(s.limit)
+	}
+	if s.counting(t).Cmp(most) > 0 {
+		s.forget(most)
+	}
+}
 
 // countUpTo makes count max(count, min(count + n, limit)).
 func countUpTo(count *big.Int, n int64, limit *big.Int) {

@@ -77,12 +77,12 @@ func (s *slidingLog) charge(t, n int64) {
 	upTo := big.NewInt(n)
 	upTo.Add(upTo, s.ever())
 	s.steps = append(s.steps, step{at, upTo})
-	s.forget()
+	s.forget(s.room)
 }
 
-// forget forgets all but the newest `room` units.
-func (s *slidingLog) forget() {
-	if least := new(big.Int).Sub(s.ever(), s.room); least.Cmp(s.gone) > 0 {
+// forget forgets all but the newest units.
+func (s *slidingLog) forget(newest *big.Int) {
+	if least := new(big.Int).Sub(s.ever(), newest); least.Cmp(s.gone) > 0 {
 		s.gone = least
 	}
 	for len(s.steps) > 0 && s.steps[0].upTo.Cmp(s.gone) <= 0 {
