@@ -116,6 +116,13 @@ func checkStringForms(t *testing.T, l *Limiter) {
 		requireNoAllocs(t, "Peek/cost="+name, func() { l.Peek("tracked", cost) })
 		requireNoAllocs(t, "Peek/untracked/cost="+name, func() { l.Peek("untracked", cost) })
 	}
+	for name, cost := range allocCosts(l) {
+		requireNoAllocs(t, "TakeUpTo/cost="+name, func() { l.TakeUpTo("tracked", cost) })
+		requireNoAllocs(t, "Reset and TakeUpTo/cost="+name, func() { l.Reset("tracked"); l.TakeUpTo("tracked", cost) })
+		requireNoAllocs(t, "Reset and Charge/cost="+name, func() { l.Reset("tracked"); l.Charge("tracked", cost) })
+	}
+	requireNoAllocs(t, "Charge of a blocked key", func() { l.Block("tracked", time.Hour); l.Charge("tracked", 1) })
+	l.Unblock("tracked")
 	// After a reset the call is admitted again: the path of a charge, every time.
 	requireNoAllocs(t, "Reset and Allow", func() { l.Reset("tracked"); l.Allow("tracked") })
 	requireNoAllocs(t, "Reset and Take", func() { l.Reset("tracked"); l.Take("tracked", 1) })
@@ -152,6 +159,8 @@ func checkKeyForms(t *testing.T, form string, key func() Key) {
 		requireNoAllocs(t, form+".Peek/cost="+name, func() { key().Peek(cost) })
 		requireNoAllocs(t, form+".AllowAt/cost="+name, func() { key().AllowAt(k.lim.clock.Now(), cost) })
 		requireNoAllocs(t, form+".TakeAt/cost="+name, func() { key().TakeAt(k.lim.clock.Now(), cost) })
+		requireNoAllocs(t, form+".TakeUpToAt/cost="+name, func() { key().TakeUpToAt(k.lim.clock.Now(), cost) })
+		requireNoAllocs(t, form+".ChargeAt/cost="+name, func() { key().Reset(); key().ChargeAt(k.lim.clock.Now(), cost) })
 	}
 	requireNoAllocs(t, form+".Reset and Allow", func() { key().Reset(); key().Allow() })
 	requireNoAllocs(t, form+".Allow and Refund", func() { key().Allow(); key().Refund(1) })

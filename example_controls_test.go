@@ -221,3 +221,28 @@ func ExampleLimiter_Block() {
 	// welcome
 	// true 24h0m0s
 }
+
+func ExampleLimiter_Charge() {
+	l := sluice.Must(sluice.New(sluice.Config{
+		Limit: sluice.PerMinute(600).WithBurst(1000),
+		Clock: sluice.NewManualClock(time.Unix(0, 0)), // stands still
+	}))
+	fmt.Println(l.Allow("ann")) // one token: is there anything left at all?
+	d := l.Charge("ann", 1199)  // the answer took 1,199 more
+	fmt.Println(d.Allowed, d.RetryAfter)
+	// Output:
+	// true
+	// false 20.1s
+}
+
+func ExampleLimiter_TakeUpTo() {
+	l := sluice.Must(sluice.New(sluice.Config{Limit: sluice.PerHour(100)}))
+	for range 3 {
+		n, _ := l.TakeUpTo("batch", 60)
+		fmt.Println(n)
+	}
+	// Output:
+	// 60
+	// 40
+	// 0
+}

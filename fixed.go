@@ -10,7 +10,7 @@ import (
 // Offset) of Unix time and admits a call iff the count stays within the limit.
 //
 // The word is the number of the window of the last charge, and its count. The
-// count has just the bits that the limit needs:
+// count has all bits that the number does not need, so that a debt has room:
 //
 //	 63                                      b  b-1                  0
 //	+------------------------------------------+-----------------------+
@@ -30,7 +30,7 @@ type fixedWindow struct {
 // newFixedWindow returns a window whose words can count up to room, which is at least the
 // limit.
 func newFixedWindow(l Limit, offset time.Duration, room int) (algorithm, *ConfigError) {
-	b := bits.Len(uint(room))
+	b := countBits(l.Period, offset, 64, bits.Len(uint(room)), 1)
 	w, ok := newWindow(l.Period, offset, 64, b, minHorizon)
 	if !ok {
 		return nil, configErrorf("Limit.Rate", "%d per %v: the count leaves too few of 64 bits for the number of the window, which would run out before 2043; want at most %d",
@@ -55,6 +55,12 @@ func (a *fixedWindow) charge(word uint64, now int64, cost int) (uint64, bool) {
 		return word, false
 	}
 	return number<<a.bits | count, true
+}
+
+// debit counts as far as the count goes, which is at least to the limit.
+func (a *fixedWindow) debit(word uint64, now int64, cost int) uint64 {
+	number, count := a.roll(word, now)
+	return number<<a.bits | min(count+uint64(cost), 1<<a.bits-1)
 }
 
 // adopt puts what has been spent into the present window. If the windows are the same,

@@ -30,13 +30,13 @@ func TestFixedWindow_BoundariesAreUnixTime(t *testing.T) {
 	}
 }
 
-// TestFixedWindow_WordHoldsNumberAndCount in just the bits that the limit needs.
+// TestFixedWindow_WordHoldsNumberAndCount, which has what the number leaves until 2262.
 func TestFixedWindow_WordHoldsNumberAndCount(t *testing.T) {
 	alg, err := newFixedWindow(PerSecond(1_000_000), 0, 1_000_000)
 	require.Nil(t, err)
 	word, ok := alg.charge(0, 5_000_000_007, 999_999)
 	require.True(t, ok)
-	require.Equal(t, uint64(5)<<20|999_999, word)
+	require.Equal(t, uint64(5)<<30|999_999, word)
 }
 
 // TestFixedWindow_OffsetTrace: windows from second 15 to second 15. The trace begins

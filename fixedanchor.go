@@ -24,8 +24,8 @@ import (
 // The version is raised when the tail is written, by a charge that begins a window and
 // by a reset. So a word comes with one tail only, and a reader who sees the same
 // unlocked word before and after has seen the two together. (The version has at least
-// 32 bits. For a reader to be deceived, a key would have to begin exactly a multiple of
-// 2^32 windows, at some 20 ns each, between two of its loads, and come back to the same
+// 31 bits. For a reader to be deceived, a key would have to begin exactly a multiple of
+// 2^31 windows, at some 20 ns each, between two of its loads, and come back to the same
 // count.) Version 0 is for word 0, a fresh key, and the last one, which with the lock
 // bit could be moved, is not used.
 //
@@ -38,8 +38,12 @@ type anchoredWindow struct {
 	bits   int // b
 }
 
-// maxAnchored is the largest limit of a window with an anchor.
-const maxAnchored = 1<<31 - 1
+const (
+	// maxAnchored is the largest limit of a window with an anchor.
+	maxAnchored = 1<<31 - 1
+	// anchoredBits is how many bits a count has at least, so that a debt has room.
+	anchoredBits = 28
+)
 
 // newAnchoredWindow returns a window whose words can count up to room, which is at least
 // the limit.
@@ -48,7 +52,7 @@ func newAnchoredWindow(l Limit, room int) (wideAlgorithm, *ConfigError) {
 		return nil, configErrorf("Limit.Rate", "%d with a window that begins at the first charge, whose count has 31 bits; want at most %d, or anchor unix",
 			l.Rate, maxAnchored)
 	}
-	return &anchoredWindow{period: uint64(l.Period), limit: uint64(l.Rate), bits: bits.Len(uint(room))}, nil
+	return &anchoredWindow{period: uint64(l.Period), limit: uint64(l.Rate), bits: max(bits.Len(uint(room)), anchoredBits)}, nil
 }
 
 func (a *anchoredWindow) tailLen() int { return 1 }
@@ -79,8 +83,10 @@ func (a *anchoredWindow) commit(word uint64, tail []atomic.Uint64, now int64, co
 		tail[0].Store(start)
 		word = a.nextVersion(word)
 	}
-	return word + uint64(cost)
+	return word + min(uint64(cost), 1<<a.bits-1-a.count(word))
 }
+
+func (a *anchoredWindow) lasts(now int64, _ int) uint64 { return uint64(now) + a.period }
 
 // adopt keeps the window, but begins it anew where what has been spent in it would be
 // forgotten.

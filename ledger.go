@@ -101,12 +101,6 @@ func (r *Reservation) reckon(before uint64, s *schedule, t uint64) {
 	r.end = min(r.end, max(end, t))
 }
 
-// ticks is what units last.
-func (s *schedule) ticks(units int) uint64 {
-	n, _ := mulDiv(uint64(units), s.unit, 1)
-	return n
-}
-
 // forget drops the reservations of id: what has been charged has gone.
 func (lg *ledger) forget(id uint64) {
 	lg.drop(id, func(*Reservation) bool { return true })

@@ -163,8 +163,8 @@ func (l *Limiter) Refund(key string, cost int) { l.refundAt(l.hash.string(key), 
 // longer or would take longer to become fresh by itself. Then the key is fresh. What d
 // does not fit in before 2116 does not end; a d that is not positive does nothing. Block
 // reports whether it has blocked the key: it cannot if there is no room for it at MaxKeys
-// under DenyNew and AdmitNew, nor under Unlimited, which keeps no state. EvictSoonest drops
-// blocked keys last.
+// under DenyNew and AdmitNew. EvictSoonest drops blocked keys last. A block holds under any
+// limit, Unlimited too, and outlasts SetLimit and SetKeyLimit.
 func (l *Limiter) Block(key string, d time.Duration) bool { return l.blockAt(l.hash.string(key), d) }
 
 // Unblock ends the block of key, which is then fresh. It does nothing if key is not
@@ -429,8 +429,11 @@ func (l *Limiter) edge(d *Decision, p *policy, id uint64, now int64, cost int) (
 	}
 	if l.tally != nil && cost != 0 {
 		out := denied
-		if d.Allowed {
+		switch {
+		case d.Allowed:
 			out = admitted
+		case p.unlimited() && cost > 0:
+			out = blocked
 		}
 		l.tally.count(id>>l.shift, out)
 	}
@@ -440,7 +443,16 @@ func (l *Limiter) edge(d *Decision, p *policy, id uint64, now int64, cost int) (
 func (l *Limiter) judgeEdge(d *Decision, p *policy, id uint64, now int64, cost int) (ok bool) {
 	switch {
 	case p.unlimited():
-		d.Allowed, d.Limit, d.Remaining = true, math.MaxInt, math.MaxInt
+		until, ok := l.blockOf(p, id)
+		if !ok {
+			return false
+		}
+		d.Limit = math.MaxInt
+		if until > uint64(now) {
+			d.block(until, now)
+			break
+		}
+		d.Allowed, d.Remaining = true, math.MaxInt
 	case !p.denyAll() && !l.inspect(d, p, id, now, 1, false):
 		return false
 	}

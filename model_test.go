@@ -98,10 +98,12 @@ type tracer struct {
 	now   int64
 	stop  int64 // time goes no further: the model does not know the end of a limiter's
 	log   []string
+
+	resets bool // Reset makes keys as if new, with older times, too
 }
 
 func newTracer(tb testing.TB, rng *rand.Rand, c Config, older bool) *tracer {
-	tr := &tracer{tb: tb, rng: rng, model: newOracle(c), stop: 1<<61 + 1<<59}
+	tr := &tracer{tb: tb, rng: rng, stop: 1<<61 + 1<<59}
 	if c.Algorithm == TokenBucket && c.Refill == Continuous {
 		alg, err := newTokenBucket(c.Limit)
 		require.Nil(tb, err)
@@ -120,6 +122,11 @@ func newTracer(tb testing.TB, rng *rand.Rand, c Config, older bool) *tracer {
 		c.TTL = 1
 	}
 	tr.cfg, tr.lim = c, mustNew(tb, c)
+	tr.model = newCounting(oracleConfig(c), tr.lim.policyOf(0))
+	// A wide sliding window remembers across a reset which window it was in, and
+	// charges an older time there; its model starts from nothing.
+	_, wideWindow := tr.lim.policyOf(0).wide.(*slidingWindowWide)
+	tr.resets = !(older && wideWindow)
 	return tr
 }
 
@@ -231,11 +238,14 @@ func (tr *tracer) run(n int, older bool) {
 		if tr.rng.IntN(6) == 0 {
 			tr.refund(key, tr.cost())
 		}
+		switch tr.rng.IntN(12) {
+		case 0:
+			tr.charge(key, back)
+		case 1:
+			tr.takeUpTo(key, tr.cost(), back)
+		}
 		tr.step(key, tr.cost(), back)
-		// A wide sliding window remembers across a reset which window it was in, and
-		// charges an older time there; its model starts from nothing.
-		_, wideWindow := tr.lim.policyOf(0).wide.(*slidingWindowWide)
-		if tr.rng.IntN(50) == 0 && !(older && wideWindow) {
+		if tr.rng.IntN(50) == 0 && tr.resets {
 			tr.reset(key)
 		}
 	}

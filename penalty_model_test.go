@@ -76,7 +76,7 @@ func newPenaltyTracer(tb testing.TB, rng *rand.Rand, c Config, older bool) *pena
 	if tr.lim.policyOf(0).wide == nil {
 		oc.BlockEnd = 1<<62 - 3 // what 62 bits can tell, less the two words that mean something else
 	}
-	tr.model = oracle.New(oc)
+	tr.model = newCounting(oc, tr.lim.policyOf(0))
 	tr.gate = mustNew(tb, Config{Limit: DenyAll, Clock: tr.clock})
 	tr.closed = newOracle(Config{Limit: DenyAll})
 	return tr
@@ -211,6 +211,14 @@ func (tr *penaltyTracer) each(key string, f func(k Key)) {
 	tr.look(key, tr.now)
 }
 
+// upTo makes a partial take.
+func (tr *penaltyTracer) upTo(key string, cost int, back int64) {
+	at := max(0, tr.now-back)
+	blocked := tr.model.Blocked(key, at)
+	d := tr.takeUpTo(key, cost, back)
+	tr.count(d.Allowed, blocked, min(cost, 1)) // who is denied has been denied one unit
+}
+
 func (tr *penaltyTracer) block(key string) {
 	d := randomBlock(tr.rng, tr.cfg.Limit)
 	if tr.rng.IntN(8) == 0 {
@@ -308,23 +316,16 @@ func (tr *penaltyTracer) step() {
 	if tr.rng.IntN(2) == 0 { // else hammer
 		tr.jump()
 	}
-	// A wide sliding window remembers across a reset which window it was in, and charges
-	// an older time there; its model starts from nothing.
-	forgets := true
-	if tr.older {
-		_, word := tr.lim.policyOf(0).alg.(*slidingWindowWord)
-		forgets = tr.cfg.Algorithm != SlidingWindow || word
-	}
 	switch op := tr.rng.IntN(24); {
 	case op < 3:
 		tr.refund(key, tr.cost())
 	case op == 3:
 		tr.block(key)
-	case op == 4 && forgets:
+	case op == 4 && tr.resets:
 		tr.note("%s at %d unblocked", key, tr.now)
 		tr.model.Unblock(key)
 		tr.each(key, Key.Unblock)
-	case op == 5 && forgets:
+	case op == 5 && tr.resets:
 		tr.note("%s at %d reset", key, tr.now)
 		tr.model.Reset(key)
 		tr.each(key, Key.Reset)
@@ -335,6 +336,12 @@ func (tr *penaltyTracer) step() {
 	back := int64(0)
 	if tr.older && tr.rng.IntN(3) == 0 {
 		back = 1 + tr.gap()
+	}
+	switch tr.rng.IntN(10) {
+	case 0:
+		tr.charge(key, back)
+	case 1:
+		tr.upTo(key, tr.cost(), back)
 	}
 	tr.call(key, tr.cost(), back)
 	if tr.rng.IntN(10) == 0 { // a row of denials

@@ -70,13 +70,15 @@ func TestBlock_WhatItSays(t *testing.T) {
 			c.MaxKeys, c.Limit = 0, Unlimited
 			c.Offset = 0
 			l, _ := newFrozen(t, c)
-			require.False(t, l.Block("k", d))
-			require.True(t, l.Allow("k"))
+			require.Equal(t, d > 0, l.Block("k", d))
+			require.Equal(t, d <= 0, l.Allow("k"))
 			c.Limit = DenyAll
 			l, _ = newFrozen(t, c)
 			require.Equal(t, d > 0, l.Block("k", d))
+			require.Equal(t, d > 0, l.Len() == 1)
 			l.Unblock("k")
 			require.Equal(t, Decision{RetryAfter: Never}, l.Take("k", 1))
+			l.Sweep()
 			require.Zero(t, l.Len())
 		}
 	})

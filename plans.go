@@ -245,7 +245,7 @@ func (ps *plans) move(id uint64, from, to *Limiter) {
 // all keys, only if asked for.
 func (l *Limiter) accommodate(p *policy, e entry, logs bool) {
 	have, c := l.current.Load(), l.Config()
-	if have.wordless() { // and so without keys
+	if have.wordless() { // and so without keys but blocked ones
 		if next, err := newPolicy(c, p); err == nil {
 			l.setPolicy(next)
 		}

@@ -9,7 +9,7 @@ import (
 // A policy is a limit as an algorithm keeps it. The words of a table are those of one
 // policy; the limit changes by moving all words into tables of another.
 type policy struct {
-	alg   algorithm // one of alg and wide is set, unless there has never been a limit to keep
+	alg   algorithm // one of alg and wide is set
 	wide  wideAlgorithm
 	limit Limit
 	base  Limit // the limit that the algorithm is of: limit, or what it was before Unlimited or DenyAll
@@ -26,7 +26,7 @@ type policy struct {
 // lower one.)
 func newPolicy(c Config, from *policy) (*policy, *ConfigError) {
 	if from == nil {
-		from = &policy{}
+		from = &policy{alg: stateless{}}
 	}
 	p := &policy{limit: c.Limit, room: from.room}
 	if p.unlimited() || p.denyAll() {
@@ -87,7 +87,24 @@ func (p *policy) unlimited() bool { return p.limit.Rate == math.MaxInt }
 func (p *policy) denyAll() bool   { return p.limit.Rate == 0 }
 
 // wordless reports whether there has never been a limit to keep.
-func (p *policy) wordless() bool { return p.alg == nil && p.wide == nil }
+func (p *policy) wordless() bool { return p.alg == algorithm(stateless{}) }
+
+// stateless stands in for an algorithm where there has never been a limit to keep. Its
+// words are 0, but for those of blocked keys.
+type stateless struct{}
+
+func (stateless) charge(uint64, int64, int) (uint64, bool) { return 0, false }
+func (stateless) debit(uint64, int64, int) uint64          { return 0 }
+func (stateless) refund(uint64, int64, int) uint64         { return 0 }
+func (stateless) idleAt(uint64) uint64                     { return 0 }
+func (stateless) rank(uint64, int64) uint64                { return 0 }
+func (stateless) worstCase(int64) uint64                   { return 0 }
+
+func (stateless) describe(uint64, int64, int, bool) (remaining int, retry, reset time.Duration) {
+	return 0, 0, 0
+}
+
+func (stateless) adopt(*policy, entry, []atomic.Uint64, int64) uint64 { return 0 }
 
 // fits reports whether the key's state decides on a call of that cost.
 func (p *policy) fits(cost int) bool { return uint64(cost)-1 < p.burst }
@@ -149,6 +166,36 @@ func (p *policy) commit(word uint64, tail []atomic.Uint64, now int64, cost int) 
 	}
 	next, _ := p.alg.charge(word, now, cost)
 	return next
+}
+
+// debit returns the word after a charge of any cost > 0 that nobody asks about. A wide
+// word is locked. A block has no room for what is charged beside it, so it becomes longer.
+func (p *policy) debit(word uint64, tail []atomic.Uint64, now int64, cost int) uint64 {
+	word, until := p.admissible(word, tail, now)
+	switch {
+	case until > 0:
+		return p.block(word, tail, p.lengthen(until, now, cost))
+	case p.wide != nil:
+		return p.wide.commit(word, tail, now, cost)
+	}
+	return p.alg.debit(word, now, cost)
+}
+
+// lengthen returns when a block ends, that would end at until, of a key that is charged
+// cost at now: not before it would be fresh after any number of such charges without the
+// block. In a window units count for as long whatever there are of them. Buckets have to
+// gain each of them, and gain nothing else before the block is over.
+func (p *policy) lengthen(until uint64, now int64, cost int) uint64 {
+	if until > math.MaxInt64 {
+		return until
+	}
+	if p.wide != nil {
+		return p.wide.lasts(now, cost)
+	}
+	if _, window := p.alg.(denialCounter); !window {
+		now = int64(until)
+	}
+	return p.alg.idleAt(p.alg.debit(0, now, cost))
 }
 
 // describe describes the call that left the key with word, of a one-word algorithm.

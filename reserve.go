@@ -164,7 +164,7 @@ func (l *Limiter) reserveHere(r *Reservation, lg *ledger, p *policy, now int64, 
 	case r.cost < 0:
 		return ErrNegativeCost
 	case p.unlimited():
-		return nil
+		return l.reserveUnlimited(p, r.id, now)
 	case !p.fits(max(r.cost, 1)):
 		return ErrCostExceedsBurst
 	case p.bucket() == nil:
@@ -193,6 +193,16 @@ func (l *Limiter) reserveHere(r *Reservation, lg *ledger, p *policy, now int64, 
 		return ErrNoRoom
 	}
 	return errStartOver
+}
+
+func (l *Limiter) reserveUnlimited(p *policy, id uint64, now int64) error {
+	switch until, ok := l.blockOf(p, id); {
+	case !ok:
+		return errStartOver
+	case until > uint64(now):
+		return ErrBlocked
+	}
+	return nil
 }
 
 // charge returns the word after the reservation, and sets where that is.

@@ -119,7 +119,20 @@ func (s *schedule) earliest(tick uint64) uint64 {
 	return t
 }
 
-// refund, describe, idleAt and rank are algorithm's, for a word that is the full tick.
+// debit, refund, describe, idleAt and rank are algorithm's, for a word that is the full tick.
+
+// debit moves the full tick away, to the last one that a word can tell at most: what is
+// owed then is owed to the end of time.
+func (s *schedule) debit(full uint64, now int64, cost int) uint64 {
+	from := max(full, s.tick(now))
+	return from + min(s.ticks(cost), s.most-from)
+}
+
+// ticks is what units last.
+func (s *schedule) ticks(units int) uint64 {
+	n, _ := mulDiv(uint64(units), s.unit, 1)
+	return n
+}
 
 // refund brings the full tick forward, to now at most: what has come back by itself
 // is not given back again.

@@ -246,7 +246,45 @@ func (ch *changer) other(key string) {
 		ch.note("Unblock %s", key)
 		ch.model.Unblock(key)
 		ch.both(func(l *Limiter) { l.Unblock(key) })
+	case 7:
+		ch.charge(key)
 	}
+}
+
+// charge makes a debt, but none that the words of another limit have no room for, nor one on
+// top of another.
+func (ch *changer) charge(key string) {
+	for _, l := range ch.limits {
+		tight := l.Period < time.Millisecond || l.Rate > 1000 && l != Unlimited
+		if tight && (ch.cfg.Algorithm.windowed() || ch.cfg.Refill == Interval) {
+			return
+		}
+	}
+	if ch.lims[0].Peek(key, 0).Remaining == 0 {
+		return
+	}
+	b := int(ch.lims[0].owner(ch.lims[0].Key(key).id).policyOf(0).burst)
+	cost := 1 + ch.rng.IntN(2*max(1, b))
+	want := ch.soft(ch.model.Charge(key, ch.now(), int64(cost)), 0)
+	ch.note("Charge %s %d: %+v", key, cost, want)
+	ch.both(func(l *Limiter) { ch.equal(want, l.Charge(key, cost), "Charge") })
+}
+
+// takeUpTo takes as much as there is of more or less than that.
+func (ch *changer) takeUpTo(key string) {
+	cost := ch.cost(key)
+	n, d := ch.model.TakeUpTo(key, ch.now(), int64(cost))
+	asked := int(n)
+	if cost > 0 {
+		asked = max(asked, 1)
+	}
+	want := ch.soft(d, min(asked, cost))
+	ch.note("TakeUpTo %s %d: %d %+v", key, cost, n, want)
+	ch.both(func(l *Limiter) {
+		taken, got := l.TakeUpTo(key, cost)
+		ch.equal(want, got, "TakeUpTo")
+		require.Equal(ch.tb, int(n), taken, "%s", ch.tail())
+	})
 }
 
 // advance moves on, often to just before or at a moment at which something changes.
@@ -275,6 +313,8 @@ func (ch *changer) step() {
 		ch.setLimit()
 	case 1:
 		ch.other(key)
+	case 2:
+		ch.takeUpTo(key)
 	default:
 		ch.take(key)
 	}

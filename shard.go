@@ -16,6 +16,9 @@ import (
 type algorithm interface {
 	// charge returns the word after an admitted call, or word and false.
 	charge(word uint64, now int64, cost int) (next uint64, admitted bool)
+	// debit returns the word after a charge of any cost > 0 that nobody asks about. What
+	// the word has no room for is lost, but it is then as strict as after a full burst.
+	debit(word uint64, now int64, cost int) (next uint64)
 	// refund returns the word after cost units of what counts at now, 1 <= cost <= the
 	// burst, have been given back, but not more than there are.
 	refund(word uint64, now int64, cost int) uint64
@@ -298,9 +301,9 @@ func (st *store) insert(s *shard, p *policy, id uint64, now int64, cost int, d *
 }
 
 // first returns the word after the first charge, at the time at, of the key in
-// slot i, which a cost within the burst is always admitted for. Under a wide
-// algorithm it also gives the slot its tail, and unless d is nil describes in it
-// the call as seen from now, which is not later than at.
+// slot i, which a cost within the burst is always admitted for; a larger one is a
+// debt. Under a wide algorithm it also gives the slot its tail, and unless d is nil
+// describes in it a call for one more unit as seen from now, which is not later than at.
 func first(t *table, i uint64, now, at int64, cost int, d *Decision) uint64 {
 	if cost == 0 {
 		// Fresh as from at on: to an older call, as if something had been charged.
@@ -308,14 +311,12 @@ func first(t *table, i uint64, now, at int64, cost int, d *Decision) uint64 {
 	}
 	wide := t.policy.wide
 	if wide == nil {
-		word, _ := t.policy.alg.charge(0, at, cost)
-		return word
+		return t.policy.alg.debit(0, at, cost)
 	}
 	tail := t.tails.add(i)
 	word := wide.commit(0, tail, at, cost)
 	if d != nil {
-		_, d.Remaining, _, d.ResetAfter = wide.describe(word, tail, now, 1, false)
-		d.RetryAfter = 0
+		d.Allowed, d.Remaining, d.RetryAfter, d.ResetAfter = wide.describe(word, tail, now, 1, false)
 	}
 	return word
 }

@@ -38,12 +38,15 @@ type counts struct{ number, cur, prev uint64 }
 // The counts go up to room, which is at least the limit.
 func newSlidingWindow(l Limit, offset time.Duration, room int) (algorithm, wideAlgorithm, *ConfigError) {
 	b := bits.Len(uint(room))
-	a := slidingWindow{limit: uint64(l.Rate), bits: b}
+	a := slidingWindow{limit: uint64(l.Rate)}
 	var ok bool
-	if a.window, ok = newWindow(l.Period, offset, 64, 2*b, math.MaxInt64); ok {
+	if _, ok = newWindow(l.Period, offset, 64, 2*b, math.MaxInt64); ok {
+		a.bits = countBits(l.Period, offset, 64, b, 2)
+		a.window, _ = newWindow(l.Period, offset, 64, 2*a.bits, math.MaxInt64)
 		return &slidingWindowWord{a}, nil, nil
 	}
-	if a.window, ok = newWindow(l.Period, offset, wideBits, b, minHorizon); ok {
+	a.bits = countBits(l.Period, offset, wideBits, b, 1)
+	if a.window, ok = newWindow(l.Period, offset, wideBits, a.bits, minHorizon); ok {
 		return nil, &slidingWindowWide{a}, nil
 	}
 	return nil, nil, configErrorf("Limit.Rate", "%d per %v: the count leaves too few of 64 bits for the number of the window, which would run out before 2043; want at most %d",
@@ -118,6 +121,21 @@ func (a *slidingWindow) adopt(from *policy, e entry, now int64) counts {
 	return counts{a.carry(&old.window, c.number, now), min(c.cur, most), min(c.prev, most)}
 }
 
+// debit charges cost to c as it stands in its window. What the count has no room for is
+// charged to the next window, as far as there is room: so c denies everything until that
+// one begins, as it would if it could count all, and no less than that from then on.
+func (a *slidingWindow) debit(c counts, cost uint64) counts {
+	most := uint64(1)<<a.bits - 1
+	sum := c.cur + cost
+	switch {
+	case sum <= most:
+		return counts{c.number, sum, c.prev}
+	case c.number == a.last:
+		return counts{c.number, most, c.prev}
+	}
+	return counts{c.number + 1, min(sum-most, most), most}
+}
+
 // refund takes cost from this window first, and then from the one before.
 func (c counts) refund(cost uint64) counts {
 	cur := min(cost, c.cur)
@@ -186,7 +204,7 @@ func (a *slidingWindow) worstCase(d int64) uint64 {
 //	|  window number k          |  units in k    |  units in k-1   |
 //	+---------------------------+----------------+-----------------+
 //
-// b is the bits of the limit. Limits of up to 32,767 a second, 262,143 a minute,
+// b is all that the number leaves, so that a debt has room. Limits of up to 32,767 a second, 262,143 a minute,
 // 2,097,151 an hour and 8,388,607 a day fit.
 type slidingWindowWord struct{ slidingWindow }
 
@@ -216,6 +234,11 @@ func (a *slidingWindowWord) countDenied(word uint64, _ []atomic.Uint64, now int6
 	c, _ := a.roll(a.unpack(word), now)
 	c.cur = countDenied(c.cur, cost, a.limit)
 	return a.pack(c)
+}
+
+func (a *slidingWindowWord) debit(word uint64, now int64, cost int) uint64 {
+	c, _ := a.roll(a.unpack(word), now)
+	return a.pack(a.slidingWindow.debit(c, uint64(cost)))
 }
 
 func (a *slidingWindowWord) refund(word uint64, now int64, cost int) uint64 {
@@ -271,8 +294,14 @@ func (a *slidingWindowWide) admit(word uint64, tail []atomic.Uint64, now int64, 
 
 func (a *slidingWindowWide) commit(word uint64, tail []atomic.Uint64, now int64, cost int) uint64 {
 	c, _ := a.roll(a.unpack(word, tail), now)
+	c = a.debit(c, uint64(cost))
 	tail[0].Store(c.prev)
-	return c.number<<a.bits | c.cur + uint64(cost)
+	return c.number<<a.bits | c.cur
+}
+
+func (a *slidingWindowWide) lasts(now int64, cost int) uint64 {
+	c, _ := a.roll(counts{}, now)
+	return a.freshAt(a.debit(c, uint64(cost)))
 }
 
 func (a *slidingWindowWide) adopt(from *policy, e entry, tail []atomic.Uint64, now int64) uint64 {

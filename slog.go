@@ -108,7 +108,7 @@ func (a *slidingLog) commit(word uint64, ring []atomic.Uint64, now int64, cost i
 		t = max(t, s)
 	}
 	written := a.written(word)
-	for range cost {
+	for range min(uint64(cost), a.room) {
 		ring[a.place(written)].Store(t)
 		written++
 	}
@@ -117,6 +117,8 @@ func (a *slidingLog) commit(word uint64, ring []atomic.Uint64, now int64, cost i
 	}
 	return a.nextVersion(word) | written
 }
+
+func (a *slidingLog) lasts(now int64, _ int) uint64 { return uint64(now) + a.period }
 
 // sound reports whether the word and the ring are such as charges and refunds leave them.
 func (a *slidingLog) sound(word uint64, ring []atomic.Uint64) bool {

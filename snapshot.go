@@ -31,7 +31,7 @@ import (
 // Words are as in memory. So the version must change with any layout of any algorithm.
 const (
 	snapshotMagic   = "sluice\x00"
-	snapshotVersion = 1
+	snapshotVersion = 2
 )
 
 // sectionHeader says how the words of a section are to be read.
@@ -384,8 +384,8 @@ func (in *snapshotReader) policy(h sectionHeader) (*policy, error) {
 		return nil, bad("it is of refill %v and anchor %v; want %v and %v, as this limiter", Refill(h.Refill), Anchor(h.Anchor), c.Refill, c.Anchor)
 	case h.Strikes < 0 || h.Strikes > 1: // words of earlier builds with a count of denials in a row
 		return nil, bad("it is of BlockAfter %d, which there no longer is; want one without BlockAfter, or a start without a snapshot", h.Strikes)
-	case h.Rate == 0 && h.Period == 0: // never had a limit to keep, and has no keys
-		return &policy{}, nil
+	case h.Rate == 0 && h.Period == 0: // never had a limit to keep
+		return &policy{alg: stateless{}}, nil
 	}
 	for _, n := range []int64{h.Rate, h.Burst, h.Soft, h.Room} {
 		if n < 0 || n > math.MaxInt {

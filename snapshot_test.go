@@ -170,7 +170,7 @@ func TestRestore_SaysWhatIsWrong(t *testing.T) {
 	}{
 		"does not begin as one":              {c, []byte("PK\x03\x04 some other file")},
 		"cut short":                          {c, nil},
-		"its version is 2; want 1":           {c, version},
+		"its version is 3; want 2":           {c, version},
 		"token-bucket; want gcra":            {with(func(c *Config) { c.Algorithm = GCRA }), data},
 		"refill continuous and anchor unix;": {with(func(c *Config) { c.Refill = Interval }), data},
 		"of BlockAfter 3, which there no":    {c, withStrikes(data, 3)},

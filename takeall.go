@@ -216,7 +216,8 @@ func addCosts(a, b int64) int64 {
 	return a + b
 }
 
-// stateless reports whether all calls of its key are decided alike.
+// stateless reports whether all calls of its key are decided alike, or all while it is not
+// blocked.
 func (c *claim) stateless() bool { return c.policy.burst == 0 }
 
 // unfit reports whether no state of its key admits the claim. It still describes the key.
@@ -229,9 +230,6 @@ func (c *claim) unfit() bool { return c.cost < 0 || uint64(c.cost) > c.policy.bu
 func holdAll(claims []claim) (moving *claim) {
 	for i := range claims {
 		c := &claims[i]
-		if c.stateless() {
-			continue
-		}
 		was := c.policy
 		var ok bool
 		if c.hold, ok = c.lim.tryHold(c.id); !ok || c.policy != was {
@@ -240,16 +238,14 @@ func holdAll(claims []claim) (moving *claim) {
 		}
 	}
 	// A key that was not tracked is not held, and may have been charged meanwhile. Now
-	// that all others are held there is an instant at which it is fresh. So there is one
-	// at which a key without state still is one.
+	// that all others are held there is an instant at which it is fresh.
 	for i := range claims {
 		c := &claims[i]
 		if c.slot != nil {
 			continue
 		}
 		v, t := c.lim.version(), c.lim.shardOf(c.id).table.Load()
-		appeared := !c.stateless() && t.lookup(c.id) != nil
-		if t.policy != c.policy || appeared || !c.lim.owns(c.id) || !c.lim.still(v) {
+		if t.policy != c.policy || t.lookup(c.id) != nil || !c.lim.owns(c.id) || !c.lim.still(v) {
 			releaseAll(claims)
 			return c
 		}
@@ -299,7 +295,10 @@ func settleAll(claims []claim) (d AllDecision, done bool) {
 func (c *claim) judge() {
 	switch {
 	case c.stateless():
-		c.Allowed = c.policy.unlimited() && c.cost >= 0
+		if c.policy.unlimited() {
+			c.until = c.policy.blockedUntil(c.word, c.tail)
+			c.Allowed = c.cost >= 0 && c.until <= uint64(c.now)
+		}
 	case c.unfit():
 		c.Allowed = false
 	case !c.ready() || c.slot != nil || c.cost == 0:
@@ -368,10 +367,14 @@ func (c *claim) describe(charges bool) {
 	p := c.policy
 	switch {
 	case c.stateless():
-		if p.unlimited() {
+		switch {
+		case c.until > uint64(c.now):
+			c.Limit = math.MaxInt
+			c.block(c.until, c.now)
+		case p.unlimited():
 			c.Limit, c.Remaining = math.MaxInt, math.MaxInt
 		}
-		if !c.Allowed {
+		if c.cost < 0 || p.denyAll() {
 			c.RetryAfter = Never
 		}
 		return

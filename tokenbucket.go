@@ -77,6 +77,10 @@ func (a *tokenBucket) charge(word uint64, now int64, cost int) (uint64, bool) {
 	return refill>>a.coarse<<(a.coarse+1) | spent, true
 }
 
+func (a *tokenBucket) debit(word uint64, now int64, cost int) uint64 {
+	return a.pack(a.schedule.debit(a.full(word), now, cost), a.tick(now))
+}
+
 // refund takes what is given back from what was spent, and goes back before the last
 // refill if that is not enough.
 func (a *tokenBucket) refund(word uint64, now int64, cost int) uint64 {

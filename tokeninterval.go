@@ -12,8 +12,8 @@ import (
 // fit into the bucket is lost.
 //
 // The word is the number of the period, between two boundaries, of the last charge,
-// and the tokens missing from a full bucket right after it. That has just the bits
-// that B needs:
+// and the tokens missing from a full bucket right after it. That has all bits that the
+// number does not need, so that a debt has room:
 //
 //	 63                                      b  b-1                  0
 //	+------------------------------------------+-----------------------+
@@ -39,7 +39,7 @@ type tokenInterval struct {
 // newTokenInterval returns a bucket whose words can tell up to room missing tokens, which
 // is at least the burst.
 func newTokenInterval(l Limit, offset time.Duration, room int) (algorithm, *ConfigError) {
-	b := bits.Len(uint(room))
+	b := countBits(l.Period, offset, 64, bits.Len(uint(room)), 1)
 	w, ok := newWindow(l.Period, offset, 64, b, minHorizon)
 	if !ok {
 		field := "Limit.Burst"
@@ -85,6 +85,12 @@ func (a *tokenInterval) charge(word uint64, now int64, cost int) (uint64, bool) 
 		return word, false
 	}
 	return number<<a.bits | spent, true
+}
+
+// debit counts as far as the count goes, which is at least to the burst.
+func (a *tokenInterval) debit(word uint64, now int64, cost int) uint64 {
+	number, spent := a.roll(word, now)
+	return number<<a.bits | min(spent+uint64(cost), 1<<a.bits-1)
 }
 
 func (a *tokenInterval) refund(word uint64, now int64, cost int) uint64 {

@@ -75,16 +75,16 @@ func TestTokenInterval_NothingDrifts(t *testing.T) {
 	require.Equal(t, 7000, peekAt(l, l.Key("k").id, first+5000*period, 0).Remaining)
 }
 
-// TestTokenInterval_WordHoldsNumberAndSpent in just the bits that the burst needs.
+// TestTokenInterval_WordHoldsNumberAndSpent, which has what the number leaves until 2262.
 func TestTokenInterval_WordHoldsNumberAndSpent(t *testing.T) {
 	alg, err := newTokenInterval(PerSecond(10).WithBurst(1_000_000), 0, 1_000_000)
 	require.Nil(t, err)
 	word, ok := alg.charge(0, 5_000_000_007, 999_999)
 	require.True(t, ok)
-	require.Equal(t, uint64(5)<<20|999_999, word)
+	require.Equal(t, uint64(5)<<30|999_999, word)
 	word, ok = alg.charge(word, 7_000_000_000, 1)
 	require.True(t, ok)
-	require.Equal(t, uint64(7)<<20|999_980, word)
+	require.Equal(t, uint64(7)<<30|999_980, word)
 	require.Equal(t, uint64(100_005)*1e9, alg.idleAt(word), "99,998 refills later")
 }
 

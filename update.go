@@ -66,24 +66,47 @@ func (l *Limiter) reset(id uint64) {
 // block blocks id until then at least. It fails where the key cannot be tracked.
 func (l *Limiter) block(id uint64, now int64, until uint64) bool {
 	for {
-		admits := false
 		tracked := l.update(id, func(p *policy, word uint64, tail []atomic.Uint64) uint64 {
-			if admits = p.unlimited(); admits {
-				return word
-			}
 			return p.block(word, tail, until)
 		})
 		if tracked {
-			return !admits
+			return true
 		}
 		o := l.owner(id)
 		p := o.policyOf(id)
-		if p.unlimited() || p.wordless() {
-			return p.denyAll()
-		}
 		if _, out := o.insert(o.shardOf(id), p, id, now, 0, nil); out == waved || out == refused {
 			return false
 		}
+	}
+}
+
+// blockOf returns when the block of id ends, 0 if it has none. It fails if p is not the
+// policy of the word, or the key is elsewhere.
+func (st *store) blockOf(p *policy, id uint64) (until uint64, ok bool) {
+	if p.wide == nil {
+		word, ok := st.load(p, id)
+		return p.blockedUntil(word, nil), ok
+	}
+	s := st.shardOf(id)
+	for {
+		v, t := st.version(), s.table.Load()
+		if t.policy != p {
+			return 0, false
+		}
+		i, found := t.find(id)
+		if !found {
+			return 0, st.vacant(id, v)
+		}
+		e := &t.slots[i]
+		if word := e.word.Load(); word < blockedTail {
+			return 0, true
+		}
+		if word, ok := lockWord(e); ok { // or the end of the block could be another's
+			until = p.blockedUntil(word, t.tails.of(i))
+			e.word.Store(word)
+			return until, true
+		}
+		st.awaitMove(s)
 	}
 }
 

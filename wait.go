@@ -104,7 +104,9 @@ func (l *Limiter) attempt(id uint64, now int64, cost int) (wait time.Duration, e
 		case cost < 0:
 			return 0, ErrNegativeCost
 		case p.unlimited():
-			wait, err = 0, nil
+			if at, ok := o.blockOf(p, id); ok {
+				wait, err = until(max(at, uint64(now)), now), nil
+			}
 		case !p.fits(max(cost, 1)):
 			return 0, ErrCostExceedsBurst
 		default:

@@ -19,8 +19,12 @@ type wideAlgorithm interface {
 	// having been charged. Word 0 needs no tail.
 	admit(word uint64, tail []atomic.Uint64, now int64, cost int) bool
 	describe(word uint64, tail []atomic.Uint64, now int64, cost int, charges bool) (allowed bool, remaining int, retry, reset time.Duration)
-	// commit charges a call that admit admits, and returns the new word.
+	// commit charges a call that admit admits, or one of any cost > 0 that nobody asks
+	// about, as algorithm's debit, and returns the new word.
 	commit(word uint64, tail []atomic.Uint64, now int64, cost int) uint64
+	// lasts returns the first nanosecond from which a key is idle again that is fresh at
+	// now and charged cost > 0.
+	lasts(now int64, cost int) uint64
 	// refund is algorithm's; word is not 0.
 	refund(word uint64, tail []atomic.Uint64, now int64, cost int) uint64
 	// reset makes the key fresh and returns its word.
@@ -134,6 +138,9 @@ func (st *store) chargeWide(p *policy, id uint64, now int64, cost int, d *Decisi
 				return p, elsewhere
 			}
 			if _, out := st.insert(s, p, id, now, cost, d); out != retrying {
+				if d != nil {
+					d.RetryAfter = 0
+				}
 				return p, out
 			}
 			continue

@@ -42,6 +42,17 @@ func newWindow(period, offset time.Duration, wordBits, countBits int, horizon ui
 	return w, hi != 0 || end >= horizon+w.shift
 }
 
+// countBits returns how many bits a count can have, of which there are so many in a word
+// of wordBits, if time is to last as long as the clock; least, if it cannot, or if that
+// is more.
+func countBits(period, offset time.Duration, wordBits, least, counts int) int {
+	for b := least; ; b++ {
+		if _, ok := newWindow(period, offset, wordBits, counts*(b+1), math.MaxInt64); !ok {
+			return b
+		}
+	}
+}
+
 // largestRate returns the largest rate whose count leaves enough bits of the word for
 // the number of a window.
 func largestRate(period, offset time.Duration, wordBits int) uint64 {

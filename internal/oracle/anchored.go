@@ -15,14 +15,16 @@ import "math/big"
 
 type anchoredWindow struct {
 	period, limit *big.Int // never written
+	most          *ceiling // likewise
 	start, count  big.Int  // 0 <= count <= limit
 
 	sum, left big.Int // scratch
 }
 
-func newAnchoredWindow(period, limit int64) func() state {
-	p, l := big.NewInt(period), big.NewInt(limit)
-	return func() state { return &anchoredWindow{period: p, limit: l} }
+func newAnchoredWindow(c Config, limit int64) func() state {
+	p, l, most := big.NewInt(c.Period), big.NewInt(limit), &ceiling{}
+	most.SetInt64(c.CountMost)
+	return func() state { return &anchoredWindow{period: p, limit: l, most: most} }
 }
 
 func (s *anchoredWindow) ended(t int64) bool {
@@ -67,7 +69,7 @@ func (s *anchoredWindow) refund(t, n int64) {
 func (s *anchoredWindow) idle(t int64) bool { return s.used(t).Sign() == 0 }
 
 func (s *anchoredWindow) clone() state {
-	c := &anchoredWindow{period: s.period, limit: s.limit}
+	c := &anchoredWindow{period: s.period, limit: s.limit, most: s.most}
 	c.start.Set(&s.start)
 	c.count.Set(&s.count)
 	return c

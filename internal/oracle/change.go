@@ -44,7 +44,7 @@ func (m *Model) ClearKeyLimit(name string, now int64) {
 	}
 	delete(m.own, name)
 	k := m.change(name, m.main, now)
-	if k != nil && m.main.base == nil {
+	if k != nil && k.rule.base != nil && m.main.base == nil {
 		m.main.base = k.rule
 	}
 }

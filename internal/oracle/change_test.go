@@ -142,7 +142,8 @@ func TestPenalties(t *testing.T) {
 	m.Unblock("k")
 	assert.True(t, m.Take("k", 45, 7).Allowed)
 	m.SetLimit(45, *unlimited)
-	assert.False(t, m.Block("k", 45, 1))
+	assert.True(t, m.Block("k", 45, 1))
+	assert.Equal(t, int64(5), m.Peek("k", 45, 1).RetryAfter, "units come back as before")
 }
 
 // TestBlocksThroughChanges: a block stays, one that is over is forgotten.
@@ -151,7 +152,8 @@ func TestBlocksThroughChanges(t *testing.T) {
 	m := New(c)
 	m.Block("k", 100, 10)
 	m.SetLimit(105, *unlimited)
-	assert.False(t, m.Blocked("k", 105))
+	assert.Equal(t, Decision{Limit: math.MaxInt64, RetryAfter: 5, ResetAfter: 5}, m.Take("k", 105, 7))
+	assert.True(t, m.Blocked("k", 105))
 	assert.False(t, m.Idle("k", 105))
 	m.SetLimit(106, c)
 	assert.True(t, m.Blocked("k", 109))
@@ -162,14 +164,16 @@ func TestBlocksThroughChanges(t *testing.T) {
 	assert.False(t, m.Blocked("k", 109))
 }
 
-// TestBlockUnderDenyAll: it lasts if the key has been under another limit.
+// TestBlockUnderDenyAll: it is remembered.
 func TestBlockUnderDenyAll(t *testing.T) {
 	c := Config{Rate: 2, Period: 10}
 	m := New(*denyAll)
 	assert.True(t, m.Block("k", 100, 50))
 	assert.False(t, m.Block("k", 100, 0))
 	m.SetKeyLimit("k", 100, c)
-	assert.False(t, m.Blocked("k", 100))
+	assert.True(t, m.Blocked("k", 149))
+	assert.False(t, m.Blocked("k", 150))
+	m.Unblock("k")
 	m.SetKeyLimit("k", 100, *denyAll)
 	assert.True(t, m.Block("k", 100, 50))
 	m.ClearKeyLimit("k", 101) // to DenyAll again, now with the key's base

@@ -17,14 +17,16 @@ import "math/big"
 // its methods are scratch, valid until the next call.
 type windows struct {
 	period, offset, limit big.Int
+	most                  ceiling
 
 	index, elapsed, left, sum big.Int // scratch
 }
 
-func newWindows(period, offset, limit int64) *windows {
+func newWindows(c Config, limit int64) *windows {
 	w := &windows{}
-	w.period.SetInt64(period)
-	w.offset.SetInt64(offset)
+	w.period.SetInt64(c.Period)
+	w.offset.SetInt64(c.Offset)
+	w.most.SetInt64(c.CountMost)
 	w.limit.SetInt64(limit)
 	return w
 }
@@ -48,8 +50,8 @@ type fixedWindow struct {
 	count big.Int // 0 <= count <= limit
 }
 
-func newFixedWindow(period, offset, limit int64) func() state {
-	w := newWindows(period, offset, limit)
+func newFixedWindow(c Config, limit int64) func() state {
+	w := newWindows(c, limit)
 	first := w.first()
 	return func() state {
 		s := &fixedWindow{windows: w}

@@ -80,6 +80,10 @@ type Config struct {
 	BlockFor    int64
 	CountDenied bool
 
+	// CountMost is the most that Charge can make a window, or the tokens missing at
+	// Interval, count, at least the limit; 0 for no end. A word has room for so much.
+	CountMost int64
+
 	// BlockEnd is the time from which on a block that would end there never ends, or 0:
 	// a word has room for so much.
 	BlockEnd int64
@@ -111,6 +115,8 @@ type state interface {
 	admits(t, n int64) bool
 	// charge records n units at t, which admits has just accepted.
 	charge(t, n int64)
+	// debit records n units at t whether admits accepts them or not: see charge.go.
+	debit(t, n int64)
 	// refund takes back, at t, up to n of the units that have been charged: see
 	// Model.Refund.
 	refund(t, n int64)
@@ -141,6 +147,18 @@ type rule struct {
 	fresh func() state // nil where no decision depends on time or history, see constant
 	base  *rule        // itself; if fresh is nil, the last rule before whose fresh is not; or nil
 }
+
+// nothing is the state of keys under a limit that has never been another than Rate 0 or
+// Rate math.MaxInt64.
+type nothing struct{}
+
+func (nothing) admits(int64, int64) bool { return true }
+func (nothing) charge(int64, int64)      {}
+func (nothing) debit(int64, int64)       {}
+func (nothing) refund(int64, int64)      {}
+func (nothing) adopt(state, int64)       {}
+func (nothing) idle(int64) bool          { return true }
+func (nothing) clone() state             { return nothing{} }
 
 // A key is what is known of a key that is not fresh.
 type key struct {
@@ -193,13 +211,13 @@ func newRule(c Config, before *rule) *rule {
 	case LeakyBucket:
 		r.fresh = newLeakyBucket(newTicks(c), r.limit)
 	case SlidingWindow:
-		r.fresh = newSlidingWindow(c.Period, c.Offset, r.limit)
+		r.fresh = newSlidingWindow(c, r.limit)
 	case SlidingLog:
 		r.fresh = newSlidingLog(c.Period, r.limit)
 	case FixedWindow:
-		r.fresh = newFixedWindow(c.Period, c.Offset, r.limit)
+		r.fresh = newFixedWindow(c, r.limit)
 		if c.Anchored {
-			r.fresh = newAnchoredWindow(c.Period, r.limit)
+			r.fresh = newAnchoredWindow(c, r.limit)
 		}
 	default:
 		panic(fmt.Sprintf("oracle: unknown algorithm %d", c.Algorithm))
@@ -240,7 +258,7 @@ func (m *Model) Take(name string, now, cost int64) Decision {
 	defer m.mu.Unlock()
 	r := m.ruleOf(name)
 	if r.fresh == nil {
-		return r.constant(cost)
+		return m.constant(name, r, max(now, 0), cost)
 	}
 	t, k := max(now, 0), m.keyOf(name)
 	blocked := k.blocks(t)
@@ -264,13 +282,16 @@ func (m *Model) ruleOf(name string) *rule {
 	return m.main
 }
 
-// keyOf returns the key, or a fresh one that nobody knows yet, under a rule with a base.
+// keyOf returns the key, or a fresh one that nobody knows yet.
 func (m *Model) keyOf(name string) *key {
 	if k := m.keys[name]; k != nil {
 		return k
 	}
-	r := m.ruleOf(name).base
-	return &key{rule: r, state: m.newState(r)}
+	r := m.ruleOf(name)
+	if r.base == nil {
+		return &key{rule: r, state: nothing{}}
+	}
+	return &key{rule: r.base, state: m.newState(r.base)}
 }
 
 // Peek returns what Take would return, Remaining and ResetAfter after the
@@ -279,7 +300,7 @@ func (m *Model) Peek(name string, now, cost int64) Decision {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if r := m.ruleOf(name); r.fresh == nil {
-		return r.constant(cost)
+		return m.constant(name, r, max(now, 0), cost)
 	}
 	k := *m.keyOf(name)
 	k.state = k.state.clone()
@@ -316,9 +337,12 @@ func (m *Model) Idle(name string, now int64) bool {
 	return k == nil || !k.blocks(max(now, 0)) && k.state.idle(max(now, 0))
 }
 
-// constant is the decision where nothing depends on time or history: Rate 0
-// and Rate math.MaxInt64. Both keep no state, so a key is always fresh.
-func (r *rule) constant(cost int64) Decision {
+// constant is the decision where nothing depends on time or history but blocks: Rate 0
+// and Rate math.MaxInt64.
+func (m *Model) constant(name string, r *rule, t, cost int64) Decision {
+	if k := m.keys[name]; k != nil && k.blocks(t) && r.limit > 0 {
+		return k.decideBlocked(r.limit, t, cost)
+	}
 	d := Decision{Limit: r.limit, Remaining: r.limit}
 	d.Allowed = r.limit > 0 && cost >= 0
 	if !d.Allowed {
@@ -330,7 +354,7 @@ func (r *rule) constant(cost int64) Decision {
 // decide judges one call and charges k if it is admitted. The caller holds mu.
 func (k *key) decide(t, cost int64) Decision {
 	if k.blocks(t) {
-		return k.decideBlocked(t, cost)
+		return k.decideBlocked(k.rule.limit, t, cost)
 	}
 	s, limit := k.state, k.rule.limit
 	d := Decision{Limit: limit}

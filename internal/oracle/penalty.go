@@ -1,7 +1,6 @@
 package oracle
 
 import (
-	"math"
 	"math/big"
 )
 
@@ -22,42 +21,39 @@ type counter interface{ countDenied(t, n int64) }
 // blocks reports whether a block denies calls at t.
 func (k *key) blocks(t int64) bool { return k.until != nil && big.NewInt(t).Cmp(k.until) < 0 }
 
-// Blocked reports whether a block denies calls for key at now.
+// Blocked reports whether a block denies calls for key at now. Under Rate 0 it is not the
+// block that does.
 func (m *Model) Blocked(name string, now int64) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	k := m.keys[name]
-	return k != nil && m.ruleOf(name).fresh != nil && k.blocks(max(now, 0))
+	return k != nil && m.ruleOf(name).limit > 0 && k.blocks(max(now, 0))
 }
 
 // decideBlocked is the decision on a call for a key that is blocked.
-func (k *key) decideBlocked(t, cost int64) Decision {
+func (k *key) decideBlocked(limit, t, cost int64) Decision {
 	wait := Never
 	if k.until.IsInt64() {
 		wait = k.until.Int64() - t
 	}
-	d := Decision{Limit: k.rule.limit, RetryAfter: wait, ResetAfter: wait}
-	if cost < 0 || cost > k.rule.limit {
+	d := Decision{Limit: limit, RetryAfter: wait, ResetAfter: wait}
+	if cost < 0 || cost > limit {
 		d.RetryAfter = Never
 	}
 	return d
 }
 
-// Block blocks key for d ns, or for longer. It reports whether the key is then blocked.
-// Under Rate math.MaxInt64 it cannot be. Under Rate 0 it is in any case, but that is
-// forgotten if key has never been under another.
+// Block blocks key for d ns, or for longer, under any limit. It reports whether the key is
+// then blocked.
 func (m *Model) Block(name string, now, d int64) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	r := m.ruleOf(name)
-	if d <= 0 || r.cfg.Rate == math.MaxInt64 {
+	if d <= 0 {
 		return false
 	}
-	if r.base != nil {
-		k := m.keyOf(name)
-		m.keys[name] = k
-		m.block(k, max(now, 0), d)
-	}
+	k := m.keyOf(name)
+	m.keys[name] = k
+	m.block(k, max(now, 0), d)
 	return true
 }
 
@@ -80,7 +76,10 @@ func (m *Model) block(k *key, t, d int64) {
 	if end := k.rule.cfg.BlockEnd; end > 0 && until.Cmp(big.NewInt(end)) >= 0 {
 		atLeast(endless)
 	}
-	k.state, k.until = m.newState(k.rule), until
+	k.until = until
+	if k.rule.base != nil {
+		k.state = m.newState(k.rule)
+	}
 }
 
 // endless is beyond the end of any block by hand. It is never written.

@@ -23,8 +23,8 @@ type slidingWindow struct {
 	atPrev, atCur big.Int
 }
 
-func newSlidingWindow(period, offset, limit int64) func() state {
-	w := newWindows(period, offset, limit)
+func newSlidingWindow(c Config, limit int64) func() state {
+	w := newWindows(c, limit)
 	first := w.first()
 	return func() state {
 		s := &slidingWindow{windows: w}

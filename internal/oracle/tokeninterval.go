@@ -25,7 +25,7 @@ type tokenInterval struct {
 }
 
 func newTokenInterval(c Config, burst int64) func() state {
-	w := newWindows(c.Period, c.Offset, burst)
+	w := newWindows(c, burst)
 	first := w.first()
 	return func() state {
 		s := &tokenInterval{windows: w, rate: big.NewInt(c.Rate), full: &w.limit}

@@ -298,7 +298,7 @@ func TestTraceAnchored(t *testing.T) {
 // TestRefundOfWindows: the refunds of the anchored window and of the refill at
 // intervals, which give back what counts and no more.
 func TestRefundOfWindows(t *testing.T) {
-	a := newAnchoredWindow(10, 3)().(*anchoredWindow)
+	a := newAnchoredWindow(Config{Period: 10}, 3)().(*anchoredWindow)
 	a.charge(12, 3)
 	a.refund(15, 1)
 	assert.False(t, a.admits(15, 2))

@@ -1,0 +1,466 @@
+package sluice
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"math"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// runCharges charges units at a time after a minute's edge, and compares what is then
+// said of one more unit.
+func runCharges(t *testing.T, c Config, rows []traceRow) {
+	t.Helper()
+	t0 := time.Unix(1_790_000_100, 0)
+	c.Clock = NewManualClock(t0)
+	l := mustNew(t, c)
+	for i, r := range rows {
+		want := Decision{Allowed: r.ok, Limit: int(l.policyOf(0).burst), Remaining: r.remaining, RetryAfter: r.retry, ResetAfter: r.reset}
+		got := l.Key("k").ChargeAt(t0.Add(r.at).UnixNano(), r.cost)
+		require.Equal(t, want, got, "row %d: %d units at %v", i, r.cost, r.at)
+	}
+}
+
+// TestCharge_BucketTrace: 2 a second, 4 at once. A debt is paid at the rate.
+func TestCharge_BucketTrace(t *testing.T) {
+	for _, a := range []Algorithm{GCRA, TokenBucket, LeakyBucket} {
+		runCharges(t, Config{Algorithm: a, Limit: PerSecond(2).WithBurst(4)}, []traceRow{
+			{at: 0, cost: 3, ok: true, remaining: 1, reset: 1500 * ms},
+			{at: 0, cost: 6, ok: false, remaining: 0, retry: 3 * sec, reset: 4500 * ms},
+			{at: sec, cost: 10, ok: false, remaining: 0, retry: 7 * sec, reset: 8500 * ms},
+			{at: 8*sec - 1, cost: 0, ok: false, remaining: 0, retry: 1, reset: 1500*ms + 1},
+			{at: 8 * sec, cost: 0, ok: true, remaining: 1, reset: 1500 * ms},
+			{at: 8 * sec, cost: -5, ok: true, remaining: 1, reset: 1500 * ms},
+			{at: 5 * sec, cost: 1, ok: false, remaining: 0, retry: 3500 * ms, reset: 5 * sec}, // older
+		})
+	}
+}
+
+// TestCharge_IntervalTrace: 2 at each minute, 4 at once.
+func TestCharge_IntervalTrace(t *testing.T) {
+	runCharges(t, Config{Algorithm: TokenBucket, Refill: Interval, Limit: PerMinute(2).WithBurst(4)}, []traceRow{
+		{at: 10 * sec, cost: 9, ok: false, retry: 170 * sec, reset: 290 * sec}, // 5 too many: 3, 1, then 1 is there
+		{at: 180 * sec, cost: 0, ok: true, remaining: 1, reset: 120 * sec},
+	})
+}
+
+// TestCharge_WindowTraces: 4 a minute. What is beyond counts as long as all other units.
+func TestCharge_WindowTraces(t *testing.T) {
+	runCharges(t, Config{Algorithm: FixedWindow, Limit: PerMinute(4)}, []traceRow{
+		{at: 10 * sec, cost: 100, ok: false, retry: 50 * sec, reset: 50 * sec},
+		{at: 60 * sec, cost: 1, ok: true, remaining: 3, reset: 60 * sec},
+	})
+	runCharges(t, Config{Algorithm: FixedWindow, Anchor: FirstCharge, Limit: PerMinute(4)}, []traceRow{
+		{at: 10 * sec, cost: 100, ok: false, retry: 60 * sec, reset: 60 * sec},
+		{at: 60 * sec, cost: 1, ok: false, retry: 10 * sec, reset: 10 * sec},
+		{at: 70 * sec, cost: 1, ok: true, remaining: 3, reset: 60 * sec},
+	})
+	runCharges(t, Config{Algorithm: SlidingLog, Limit: PerMinute(4)}, []traceRow{
+		{at: 10 * sec, cost: 100, ok: false, retry: 60 * sec, reset: 60 * sec},
+		{at: 20 * sec, cost: 1, ok: false, retry: 50 * sec, reset: 60 * sec},
+		{at: 70 * sec, cost: 0, ok: true, remaining: 3, reset: 10 * sec},
+	})
+	// 12 weigh 12*(60-e)/60 in the next minute: 3 from its second 45 on.
+	for _, many := range []int{1, 1_000_000} {
+		runCharges(t, Config{Algorithm: SlidingWindow, Limit: PerMinute(4 * many)}, []traceRow{
+			{at: 10 * sec, cost: 12 * many, ok: false, retry: retryOfSliding(many), reset: 110 * sec},
+			{at: 120 * sec, cost: 0, ok: true, remaining: 4 * many},
+		})
+	}
+}
+
+// retryOfSliding is when 1 of 4*many is there, after 12*many at second 10.
+func retryOfSliding(many int) time.Duration {
+	// 12m*(60-e)/60 + 1 <= 4m
+	free := time.Duration(4*many-1) * 60 * sec / time.Duration(12*many)
+	return 50*sec + 60*sec - free
+}
+
+// TestCharge_CarriesWhatASlidingWindowCannotCount into the next window: it weighs more
+// there than it would have.
+func TestCharge_CarriesWhatASlidingWindowCannotCount(t *testing.T) {
+	l, clock := newFrozen(t, Config{Algorithm: SlidingWindow, Limit: PerSecond(20_000)})
+	const most = 1<<15 - 1
+	require.Equal(t, int64(most), countMost(l.policyOf(0)))
+	clock.Set(start.Truncate(time.Second).Add(time.Second))
+	require.False(t, l.Charge("k", most+5000).Allowed)
+	require.Equal(t, 2*time.Second, l.Peek("k", 15_000).RetryAfter, "when 5000 are those of the window before")
+	clock.Advance(2*time.Second - 1)
+	require.Equal(t, 14_999, l.Peek("k", 0).Remaining)
+	clock.Advance(time.Second + 1)
+	require.Equal(t, 20_000, l.Peek("k", 0).Remaining)
+	require.False(t, l.Charge("k", math.MaxInt).Allowed)
+	clock.Advance(2*time.Second - 1)
+	require.False(t, l.Allow("k"), "two windows, and what weighs in the third")
+}
+
+// TestCharge_ToTheEndOfTime: a bucket that owes more than there is time for denies for
+// ever.
+func TestCharge_ToTheEndOfTime(t *testing.T) {
+	for _, a := range []Algorithm{GCRA, TokenBucket, LeakyBucket} {
+		for _, limit := range []Limit{PerHour(1), PerMinute(7), PerSecond(1_000_000_000), PerDay(1).WithBurst(50_000)} {
+			l, clock := newFrozen(t, Config{Algorithm: a, Limit: limit, TTL: math.MaxInt64})
+			for range 3 {
+				d := l.Charge("k", math.MaxInt)
+				few := math.MaxInt == math.MaxInt32 && limit.Rate > 1000
+				require.Equal(t, few, d.RetryAfter != Never)
+				require.Equal(t, few, d.ResetAfter != Never)
+			}
+			clock.Advance(100 * 365 * day)
+			require.Equal(t, math.MaxInt == math.MaxInt32 && limit.Rate > 1000, l.Allow("k"), "%v %v", a, limit)
+		}
+	}
+}
+
+// TestCharge_BesideABlock makes it as long as the key would take to become fresh, however
+// the charges are divided.
+func TestCharge_BesideABlock(t *testing.T) {
+	forEveryLayout(t, func(t *testing.T, c Config) {
+		for _, charges := range [][]int{{1}, {400}, {200, 200}, {1000, 1000, 1000}} {
+			l, clock := newFrozen(t, c)
+			free, _ := newFrozen(t, c)
+			require.True(t, l.Block("k", time.Second))
+			for _, n := range charges {
+				d := l.Charge("k", n)
+				require.False(t, d.Allowed)
+				require.Zero(t, d.Remaining)
+				require.Equal(t, d.RetryAfter, d.ResetAfter)
+				free.Charge("k", n)
+			}
+			d := l.Peek("k", 0)
+			require.GreaterOrEqual(t, d.RetryAfter, free.Peek("k", 0).ResetAfter, "%v", charges)
+			clock.Advance(d.RetryAfter)
+			require.Equal(t, int(l.policyOf(0).burst), l.Peek("k", 0).Remaining)
+			l.Block("k", math.MaxInt64)
+			require.Equal(t, Never, l.Charge("k", 1).RetryAfter)
+		}
+	})
+}
+
+// TestCharge_WhereThereIsNothingToCharge: Unlimited keeps no state, a DenyAll that there
+// has always been knows no units; another one does.
+func TestCharge_WhereThereIsNothingToCharge(t *testing.T) {
+	forEveryLayout(t, func(t *testing.T, c Config) {
+		made := c
+		for limit, want := range map[Limit]Decision{
+			Unlimited: {Allowed: true, Limit: math.MaxInt, Remaining: math.MaxInt},
+			DenyAll:   {RetryAfter: Never},
+		} {
+			made.Limit, made.Offset = limit, 0
+			l, _ := newFrozen(t, made)
+			require.Equal(t, want, l.Charge("k", 5))
+			require.Zero(t, l.Len())
+
+			l, _ = newFrozen(t, c)
+			burst := int(l.policyOf(0).burst)
+			l.Charge("old", 1)
+			require.NoError(t, l.SetLimit(limit))
+			require.Equal(t, want, l.Charge("old", 2))
+			require.Equal(t, want, l.Charge("new", 3))
+			require.NoError(t, l.SetLimit(c.Limit))
+			charged := limit == DenyAll
+			require.Equal(t, map[bool]int{true: burst - 3, false: burst - 1}[charged], l.Peek("old", 0).Remaining)
+			require.Equal(t, map[bool]int{true: burst - 3, false: burst}[charged], l.Peek("new", 0).Remaining)
+		}
+	})
+}
+
+// TestCharge_AtMaxKeys: EvictSoonest finds room, the others do not charge a new key.
+func TestCharge_AtMaxKeys(t *testing.T) {
+	forEveryLayout(t, func(t *testing.T, c Config) {
+		for _, o := range []Overflow{EvictSoonest, DenyNew, AdmitNew} {
+			c.MaxKeys, c.Overflow, c.Stats = 2, o, true
+			l, _ := newFrozen(t, c)
+			burst := int(l.policyOf(0).burst)
+			require.Equal(t, 2, fill(l, "key", 2))
+			before := l.Stats()
+			d := l.Charge("k", 3*burst)
+			require.Equal(t, o == AdmitNew, d.Allowed)
+			require.Equal(t, o == EvictSoonest, !l.Peek("k", 1).Allowed, "it owes")
+			require.Equal(t, 2, l.Len())
+			require.False(t, l.Charge("k", 1).Allowed && o == EvictSoonest)
+			if o == DenyNew {
+				require.Equal(t, Decision{Limit: burst, RetryAfter: l.policyOf(0).limit.interval()}, d)
+			}
+			after := l.Stats()
+			require.Equal(t, [2]uint64{before.Admitted, before.Denied}, [2]uint64{after.Admitted, after.Denied}, "a charge is no decision")
+		}
+	})
+}
+
+// TestCharge_SoftAndShadow: the debt begins beyond the soft units; under Shadow it is made.
+func TestCharge_SoftAndShadow(t *testing.T) {
+	for _, a := range algorithms {
+		l, _ := newFrozen(t, Config{Algorithm: a, Limit: PerHour(4), Soft: 2})
+		d := l.Charge("k", 4)
+		require.Equal(t, Decision{Allowed: true, OverSoft: true, Limit: 4, ResetAfter: d.ResetAfter}, d, "%v", a)
+		require.False(t, l.Charge("k", 2).Allowed, "%v", a)
+		require.False(t, l.Charge("k", 2).OverSoft, "%v", a)
+
+		l, _ = newFrozen(t, Config{Algorithm: a, Limit: PerHour(4), Shadow: true})
+		d = l.Charge("k", 9)
+		require.True(t, d.Allowed && d.WouldDeny, "%v", a)
+		require.True(t, l.Take("k", 1).WouldDeny, "%v", a)
+	}
+}
+
+// TestCharge_IsNoDenial: it neither blocks nor counts, whatever it leaves.
+func TestCharge_IsNoDenial(t *testing.T) {
+	for _, a := range algorithms {
+		l, clock := newFrozen(t, Config{Algorithm: a, Limit: PerHour(1), BlockFor: 100 * time.Hour, CountDenied: a.windowed(), Stats: true, TopDenied: 1})
+		require.False(t, l.Charge("k", 1).Allowed)
+		require.False(t, l.Charge("k", 1).Allowed)
+		clock.Advance(2 * time.Hour)
+		require.True(t, l.Allow("k"), "%v", a)
+		require.Equal(t, uint64(0), l.Stats().Denied)
+		require.Empty(t, l.TopDenied())
+	}
+}
+
+// TestConcurrent_ChargesAreNeitherLostNorCountedTwice: with partial takes, takes and
+// refunds of the same key beside them, while keys come and go.
+func TestConcurrent_ChargesAreNeitherLostNorCountedTwice(t *testing.T) {
+	forEveryLayout(t, func(t *testing.T, c Config) {
+		t.Parallel()
+		c.Clock, c.Shards = NewManualClock(start), 1
+		moves, lost := uint64(0), uint64(0)
+		for rounds := 0; rounds < 300 && (rounds < 4 || moves == 0 || lost == 0); rounds++ {
+			l := mustNew(t, c)
+			if rounds%2 == 1 {
+				yieldBeforeSwap(l)
+			}
+			spent := chargeAndTake(t, l)
+			burst := int64(l.policyOf(0).burst)
+			require.Equal(t, int(burst-spent), l.Peek("hot", 0).Remaining)
+			// All that is left at once, and no more.
+			n, d := l.TakeUpTo("hot", math.MaxInt)
+			require.Equal(t, burst-spent, int64(n))
+			require.Zero(t, d.Remaining)
+			moves, lost = moves+l.Stats().Moved, lost+l.Stats().LostRaces
+		}
+		require.Positive(t, moves, "no call met a moved word")
+		require.Positive(t, lost, "no swap failed")
+	})
+}
+
+// chargeAndTake returns what was charged to one key by goroutines that have spent less than
+// the burst.
+func chargeAndTake(t *testing.T, l *Limiter) int64 {
+	const callers, calls = 3, 60
+	var spent atomic.Int64
+	var done atomic.Bool
+	churn := goDo(1, func(int) {
+		for i := 0; !done.Load(); i = (i + 1) % 100 {
+			k := l.Key(fmt.Sprint("filler", i))
+			k.Charge(1 + i)
+			k.Reset()
+			l.Sweep()
+		}
+	})
+	goDo(callers, func(g int) {
+		for i := range calls {
+			switch (g + i) % 4 {
+			case 0:
+				l.Charge("hot", 2)
+				spent.Add(2)
+			case 1:
+				n, d := l.TakeUpTo("hot", 2)
+				if n != 2 || !d.Allowed {
+					t.Errorf("took %d of 2, %+v", n, d)
+				}
+				spent.Add(int64(n))
+			case 2:
+				if l.Allow("hot") {
+					spent.Add(1)
+				}
+			default:
+				l.Charge("hot", 1)
+				l.Refund("hot", 1)
+			}
+		}
+	})()
+	done.Store(true)
+	churn()
+	return spent.Load()
+}
+
+// TestConcurrent_TakeUpToTakesWhatThereIs: whoever gets less than was asked for has left
+// nothing, and together they get the burst.
+func TestConcurrent_TakeUpToTakesWhatThereIs(t *testing.T) {
+	forEveryLayout(t, func(t *testing.T, c Config) {
+		t.Parallel()
+		c.Clock = NewManualClock(start)
+		for range 50 {
+			l := mustNew(t, c)
+			yieldBeforeSwap(l)
+			burst := int(l.policyOf(0).burst)
+			ask := burst/7 + 1
+			var got atomic.Int64
+			var partial atomic.Int64
+			goDo(3, func(int) {
+				for range 5 {
+					n, d := l.TakeUpTo("k", ask)
+					got.Add(int64(n))
+					if 0 < n && n < ask {
+						partial.Add(1)
+					}
+					if n < ask && d.Remaining != 0 || d.Allowed != (n > 0) {
+						t.Errorf("took %d of %d, %+v", n, ask, d)
+					}
+				}
+			})()
+			require.Equal(t, int64(burst), got.Load())
+			require.LessOrEqual(t, partial.Load(), int64(1))
+		}
+	})
+}
+
+// TestTakeUpTo_ByHand: 5 an hour.
+func TestTakeUpTo_ByHand(t *testing.T) {
+	forEveryLayout(t, func(t *testing.T, c Config) {
+		l, _ := newFrozen(t, c)
+		burst := int(l.policyOf(0).burst)
+		for cost, allowed := range map[int]bool{0: true, -1: false, math.MinInt: false} {
+			n, d := l.TakeUpTo("k", cost)
+			require.Zero(t, n)
+			require.Equal(t, l.Take("k", cost), d)
+			require.Equal(t, allowed, d.Allowed)
+		}
+		require.Zero(t, l.Len())
+		n, d := l.TakeUpTo("new", math.MaxInt)
+		require.Equal(t, burst, n)
+		require.True(t, d.Allowed)
+		n, d = l.Key("k").TakeUpTo(burst - 2)
+		require.Equal(t, burst-2, n)
+		require.Equal(t, 2, d.Remaining)
+		n, d = l.TakeUpTo("k", 7)
+		require.Equal(t, 2, n)
+		require.True(t, d.Allowed && d.Remaining == 0 && d.RetryAfter == 0)
+		n, d = l.TakeUpTo("k", 7)
+		require.Zero(t, n)
+		require.Equal(t, l.Take("k", 1), d)
+	})
+}
+
+// TestTakeUpTo_WhereNothingIsCounted, or nobody is denied, or there is no room.
+func TestTakeUpTo_WhereNothingIsCounted(t *testing.T) {
+	l, _ := newFrozen(t, Config{Limit: Unlimited, Stats: true})
+	n, d := l.TakeUpTo("k", 7)
+	require.Equal(t, 7, n)
+	require.Equal(t, Decision{Allowed: true, Limit: math.MaxInt, Remaining: math.MaxInt}, d)
+	l, _ = newFrozen(t, Config{Limit: DenyAll, Stats: true})
+	n, d = l.TakeUpTo("k", 7)
+	require.Zero(t, n)
+	require.Equal(t, Decision{RetryAfter: Never}, d)
+	require.Equal(t, uint64(1), l.Stats().Denied)
+	for _, a := range algorithms {
+		l, _ = newFrozen(t, Config{Algorithm: a, Limit: PerHour(5), Shadow: true})
+		for _, would := range []bool{false, true, true} {
+			n, d = l.TakeUpTo("k", 4)
+			require.Equal(t, 4, n)
+			require.True(t, d.Allowed)
+			require.Equal(t, would, d.WouldDeny)
+		}
+		l, _ = newFrozen(t, Config{Algorithm: a, Limit: PerHour(5), Soft: 2})
+		n, d = l.TakeUpTo("k", 9)
+		require.Equal(t, 7, n)
+		require.True(t, d.OverSoft)
+		for o, want := range map[Overflow]int{EvictSoonest: 5, DenyNew: 0, AdmitNew: 5} {
+			l, _ = newFrozen(t, Config{Algorithm: a, Limit: PerHour(5), MaxKeys: 1, Overflow: o})
+			require.True(t, l.AllowN("other", 5))
+			n, d = l.TakeUpTo("k", 9)
+			require.Equal(t, want, n, "%v", o)
+			require.Equal(t, want > 0, d.Allowed)
+		}
+	}
+}
+
+// TestBlock_UnderUnlimited: every way to ask sees it, made so or become so.
+func TestBlock_UnderUnlimited(t *testing.T) {
+	forEveryLayout(t, func(t *testing.T, c Config) {
+		for _, made := range []bool{true, false} {
+			c := c
+			c.Stats = true
+			if made {
+				c.Limit, c.Offset = Unlimited, 0
+			}
+			l, clock := newFrozen(t, c)
+			require.NoError(t, l.SetLimit(Unlimited))
+			require.True(t, l.Block("k", time.Hour))
+			want := Decision{Limit: math.MaxInt, RetryAfter: time.Hour, ResetAfter: time.Hour}
+			require.Equal(t, want, l.Take("k", 1))
+			require.Equal(t, want, l.Take("k", math.MaxInt))
+			require.Equal(t, want, l.Take("k", 0))
+			require.Equal(t, want, l.Peek("k", 3))
+			require.Equal(t, want, l.Charge("k", 3))
+			require.False(t, l.Allow("k"))
+			require.Equal(t, Never, l.Take("k", -1).RetryAfter)
+			n, d := l.TakeUpTo("k", 3)
+			require.Zero(t, n)
+			require.Equal(t, want, d)
+			all := TakeAll(Charge{l.Key("k"), 1}, Charge{l.Key("other"), 1})
+			require.Equal(t, AllDecision{RetryAfter: time.Hour}, all)
+			_, err := l.Reserve("k", 1, Never)
+			require.ErrorIs(t, err, ErrBlocked)
+			ctx, cancel := context.WithDeadline(t.Context(), time.Unix(1, 0))
+			require.Error(t, l.Wait(ctx, "k", 1))
+			cancel()
+			require.True(t, l.Allow("other"))
+			require.Equal(t, uint64(5), l.Stats().Blocked)
+			clock.Advance(time.Hour)
+			require.True(t, l.Take("k", math.MaxInt).Allowed)
+			require.Equal(t, 1, l.Sweep())
+			require.True(t, l.Block("k", time.Hour))
+			l.Unblock("k")
+			require.True(t, l.Allow("k"))
+		}
+	})
+}
+
+// TestBlock_OutlastsEveryLimit: made under a limit that keeps no state, or none but it.
+func TestBlock_OutlastsEveryLimit(t *testing.T) {
+	forEveryLayout(t, func(t *testing.T, c Config) {
+		for _, constant := range []Limit{Unlimited, DenyAll} {
+			made := c
+			made.Limit, made.Offset, made.Hash = constant, 0, Stable
+			l, clock := newFrozen(t, made)
+			require.True(t, l.Block("k", time.Hour))
+			require.NoError(t, l.SetKeyLimit("k", c.Limit))
+			require.Equal(t, time.Hour, l.Take("k", 1).RetryAfter)
+			l.ClearKeyLimit("k")
+			require.NoError(t, l.SetKeyLimit("k", Unlimited))
+			require.Equal(t, time.Hour, l.Take("k", 1).RetryAfter)
+			l.ClearKeyLimit("k")
+			require.NoError(t, l.SetLimit(c.Limit))
+			require.Equal(t, time.Hour, l.Take("k", 1).RetryAfter)
+			require.NoError(t, l.SetLimit(constant))
+
+			other, _ := newFrozen(t, made)
+			require.True(t, other.Block("k", time.Hour))
+			restored, restoredClock := newFrozen(t, made)
+			require.NoError(t, restored.Restore(bytes.NewReader(snapshotOf(t, other))))
+			require.NoError(t, restored.SetLimit(c.Limit))
+			require.Equal(t, time.Hour, restored.Take("k", 1).RetryAfter)
+			clock.Advance(time.Hour)
+			restoredClock.Advance(time.Hour)
+			require.True(t, restored.Allow("k"))
+		}
+	})
+}
+
+// TestWait_UnderUnlimitedUntilABlockIsOver.
+func TestWait_UnderUnlimitedUntilABlockIsOver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := mustNew(t, Config{Limit: Unlimited})
+		require.True(t, l.Block("k", time.Minute))
+		begin := time.Now()
+		require.NoError(t, l.Wait(t.Context(), "k", 1))
+		require.Equal(t, time.Minute, time.Since(begin))
+	})
+}
