@@ -1,0 +1,123 @@
+package redistier
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// ErrForeignValue is in the errors of calls for a key under whose name Redis holds a value
+// that this package has not written. The value is left as it is.
+var ErrForeignValue = errors.New("redistier: the key holds a value that redistier has not written; delete it, or use another Prefix")
+
+const (
+	opAdmit = iota
+	opRefund
+	opReset
+)
+
+// A request is a call of a script.
+type request struct {
+	plan *plan
+	key  string // in Redis
+	op   byte
+	k, n int64 // calls, and units of each
+}
+
+// A reply is what a script says.
+type reply struct {
+	view
+	admitted int64
+	state    string // that is stored now
+}
+
+const (
+	replyHead = 7 + 4 + 3*7
+	maxState  = 46
+	stamp     = 6 + 7 // a state's generation and time, behind the first byte
+	blockTag  = 66
+	blockSize = 1 + stamp
+	maxPlain  = 128
+)
+
+// name returns the name of key in Redis.
+func name(prefix string, letter byte, key string) string {
+	if len(key) <= maxPlain {
+		return prefix + ":" + string(letter) + ":" + key
+	}
+	sum := sha256.Sum256([]byte(key))
+	return prefix + ":" + string(letter) + "#" + hex.EncodeToString(sum[:])
+}
+
+// arguments returns what the script of r takes. now is in us, or 0 to let Redis say it.
+func (r *request) arguments(now, spare int64, seen string) string {
+	b := make([]byte, 0, 96)
+	b = appendUint32(append(b, r.op), r.k)
+	b = appendUint56(appendUint56(b, r.n), now)
+	b = appendUint56(appendUint32(b, spare), r.plan.block)
+	return string(append(r.plan.shape.arguments(b), seen...))
+}
+
+// A command is one that the client must not send twice: the first may have been charged.
+type command struct{ *redis.Cmd }
+
+// NoRetry tells the client so.
+func (command) NoRetry() bool { return true }
+
+// commands of a request: by hash, and with the text, for a server that does not know it.
+func evalsha(ctx context.Context, r *request, arg string) command {
+	return command{redis.NewCmd(ctx, "evalsha", r.plan.shape.script().sha, 1, r.key, arg)}
+}
+
+func eval(ctx context.Context, r *request, arg string) command {
+	return command{redis.NewCmd(ctx, "eval", r.plan.shape.script().text, 1, r.key, arg)}
+}
+
+func unknownScript(err error) bool { return err != nil && strings.HasPrefix(err.Error(), "NOSCRIPT") }
+
+// parse returns the reply to a command.
+func parse(cmd command) (r reply, err error) {
+	if err := cmd.Err(); err != nil {
+		if text := err.Error(); strings.HasPrefix(text, "SLUICEFOREIGN") || strings.Contains(text, "WRONGTYPE") {
+			return r, ErrForeignValue
+		}
+		return r, fmt.Errorf("redistier: %w", err)
+	}
+	s, ok := cmd.Val().(string)
+	if !ok || len(s) < replyHead || len(s) > replyHead+maxState {
+		return r, fmt.Errorf("redistier: the script answered %.64q of type %T, which it cannot: is there a proxy in between that changes replies?", fmt.Sprint(cmd.Val()), cmd.Val())
+	}
+	r.now, r.admitted = number(s[:7]), number(s[7:11])
+	r.a, r.b, r.c = number(s[11:18]), number(s[18:25]), number(s[25:32])
+	r.state = s[replyHead:]
+	return r, nil
+}
+
+// number returns the big-endian number in s.
+func number(s string) (n int64) {
+	for i := range len(s) {
+		n = n<<8 | int64(s[i])
+	}
+	return n
+}
+
+// endless is longer than a Duration can tell, in us.
+const endless = exact * 1000
+
+// blocked returns for how many us the key is blocked, or 0. What scripts cannot count up to
+// does not end.
+func (r *reply) blocked() int64 {
+	if len(r.state) != blockSize || r.state[0] != blockTag {
+		return 0
+	}
+	until := number(r.state[7:])
+	if until == exact-1 {
+		return endless
+	}
+	return max(0, until-r.now)
+}

@@ -1,0 +1,186 @@
+package redistier
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/sluice-go/sluice"
+	"github.com/stretchr/testify/require"
+)
+
+const slots = 16384
+
+// A cluster is three primaries, each with a third of the slots, and their replicas.
+type cluster struct {
+	tb      testing.TB
+	nodes   []*server // first the primaries
+	clients []*redis.ClusterClient
+}
+
+// startCluster starts one with so many replicas, of the first primaries.
+func startCluster(tb testing.TB, binary string, replicas int) *cluster {
+	c := &cluster{tb: tb}
+	tb.Cleanup(c.stop)
+	for range 3 + replicas {
+		config := filepath.Join(tb.TempDir(), "nodes.conf")
+		c.nodes = append(c.nodes, start(tb, binary, "--cluster-enabled", "yes", "--cluster-config-file", config,
+			"--cluster-node-timeout", "500", "--cluster-replica-validity-factor", "0", "--repl-diskless-sync-delay", "0"))
+	}
+	for i, n := range c.nodes {
+		host, port, _ := net.SplitHostPort(c.nodes[0].addr)
+		require.NoError(tb, n.client.ClusterMeet(ctx, host, port).Err())
+		if i < 3 {
+			require.NoError(tb, n.client.ClusterAddSlotsRange(ctx, i*slots/3, (i+1)*slots/3-1).Err())
+		}
+	}
+	c.await("the primaries agree", func() bool {
+		return c.count("cluster_state:ok") == len(c.nodes) && c.count("cluster_known_nodes:"+fmt.Sprint(len(c.nodes))) == len(c.nodes)
+	})
+	for i, n := range c.nodes[3:] {
+		id := c.nodes[i].client.ClusterMyID(ctx).Val()
+		c.await("the replica knows its primary", func() bool { return n.client.ClusterReplicate(ctx, id).Err() == nil })
+		c.await("it is in step", func() bool { return strings.Contains(n.client.Info(ctx, "replication").Val(), "master_link_status:up") })
+	}
+	return c
+}
+
+// count returns of how many nodes the info on the cluster contains a text.
+func (c *cluster) count(text string) (n int) {
+	for _, node := range c.nodes {
+		if strings.Contains(node.client.ClusterInfo(ctx).Val(), text) {
+			n++
+		}
+	}
+	return n
+}
+
+func (c *cluster) await(what string, holds func() bool) {
+	c.tb.Helper()
+	for range 3000 {
+		if holds() {
+			return
+		}
+		<-time.After(10 * time.Millisecond)
+	}
+	require.Fail(c.tb, "not within half a minute", what)
+}
+
+func (c *cluster) client() *redis.ClusterClient {
+	addrs := make([]string, len(c.nodes))
+	for i, n := range c.nodes {
+		addrs[i] = n.addr
+	}
+	client := redis.NewClusterClient(&redis.ClusterOptions{Addrs: addrs})
+	c.clients = append(c.clients, client)
+	return client
+}
+
+func (c *cluster) stop() {
+	for _, client := range c.clients {
+		client.Close()
+	}
+	for _, n := range c.nodes {
+		n.kill()
+	}
+}
+
+// TestCluster: keys live on all nodes, no call crosses slots, and slots that move are found.
+func TestCluster(t *testing.T) {
+	c := startCluster(t, anyServer(t).binary, 0)
+	client := c.client()
+	for _, v := range variants {
+		cfg := v
+		cfg.Limit, cfg.Offset = sluice.PerHour(10), 0
+		l := newLimiter(t, client, cfg)
+		calls := make([]Call, 60)
+		for i := range calls {
+			calls[i] = Call{fmt.Sprint("k", i%30), 4}
+		}
+		out := make([]Result, len(calls))
+		require.NoError(t, l.TakeMany(ctx, calls, out))
+		for i, r := range out {
+			require.NoError(t, r.Err)
+			require.Equal(t, 10-4*(1+i/30), r.Decision.Remaining, variantName(cfg))
+		}
+	}
+	for _, n := range c.nodes {
+		require.NotZero(t, n.client.DBSize(ctx).Val())
+	}
+}
+
+// TestCluster_Moved moves the slot of a key while calls go on: the client follows MOVED and
+// ASK, and each call is charged once.
+func TestCluster_Moved(t *testing.T) {
+	c := startCluster(t, anyServer(t).binary, 0)
+	l := newLimiter(t, c.client(), Config{Limit: sluice.PerHour(100), Remember: -1})
+	key := l.request(l.plan.Load(), "a").key
+	slot := int(c.nodes[0].client.ClusterKeySlot(ctx, key).Val())
+	from, to := c.nodes[slot*3/slots], c.nodes[(slot*3/slots+1)%3]
+	if slot < (slot*3/slots)*slots/3 {
+		from = c.nodes[slot*3/slots-1]
+	}
+	require.Equal(t, 99, take(t, l, "a", 1).Remaining)
+	fromID, toID := from.client.ClusterMyID(ctx).Val(), to.client.ClusterMyID(ctx).Val()
+	require.NoError(t, to.client.Do(ctx, "cluster", "setslot", slot, "importing", fromID).Err())
+	require.NoError(t, from.client.Do(ctx, "cluster", "setslot", slot, "migrating", toID).Err())
+	require.Equal(t, 98, take(t, l, "a", 1).Remaining, "still there")
+	host, port, _ := net.SplitHostPort(to.addr)
+	require.NoError(t, from.client.Migrate(ctx, host, port, key, 0, 5*time.Second).Err())
+	require.Equal(t, 97, take(t, l, "a", 1).Remaining, "ASK")
+	out := make([]Result, 2)
+	require.NoError(t, l.TakeMany(ctx, []Call{{"a", 1}, {"a", 1}}, out))
+	require.NoError(t, out[1].Err)
+	require.Equal(t, 95, out[1].Decision.Remaining, "ASK, in a pipeline")
+	require.NoError(t, to.client.Do(ctx, "cluster", "setslot", slot, "node", toID).Err())
+	require.NoError(t, from.client.Do(ctx, "cluster", "setslot", slot, "node", toID).Err())
+	require.Equal(t, 94, take(t, l, "a", 1).Remaining, "MOVED")
+}
+
+// TestCluster_Failover loses a primary with writes that its replica has not got: they are
+// put back by whoever has seen them.
+func TestCluster_Failover(t *testing.T) {
+	c := startCluster(t, anyServer(t).binary, 1)
+	primary, replica := c.nodes[0], c.nodes[3]
+	l := newLimiter(t, c.client(), Config{Limit: sluice.PerHour(100)})
+	var keys []string
+	for i := 0; len(keys) < 5; i++ {
+		key := fmt.Sprint("k", i)
+		if slot := c.nodes[0].client.ClusterKeySlot(ctx, l.request(l.plan.Load(), key).key).Val(); slot < slots/3 {
+			keys = append(keys, key)
+			take(t, l, key, 40)
+		}
+	}
+	c.await("the replica has them", func() bool { return replica.client.DBSize(ctx).Val() == 5 })
+	// A replica that is stopped gets no more.
+	require.NoError(t, stop(replica))
+	for _, key := range keys {
+		require.Equal(t, 20, take(t, l, key, 40).Remaining)
+	}
+	primary.kill()
+	require.NoError(t, resume(replica))
+	c.await("the replica is promoted", func() bool { return strings.Contains(replica.client.Info(ctx, "replication").Val(), "role:master") })
+	c.await("the cluster is whole", func() bool {
+		_, err := l.Peek(ctx, keys[0], 1)
+		return err == nil
+	})
+	for _, key := range keys {
+		require.Equal(t, 19, take(t, l, key, 1).Remaining, "the lost charge of %s counts", key)
+	}
+}
+
+func stop(s *server) error   { return signal(s, "STOP") }
+func resume(s *server) error { return signal(s, "CONT") }
+
+func signal(s *server, name string) error {
+	p, err := os.FindProcess(s.cmd.Process.Pid)
+	if err != nil {
+		return err
+	}
+	return p.Signal(signals[name])
+}

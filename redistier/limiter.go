@@ -1,0 +1,280 @@
+package redistier
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"reflect"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/sluice-go/sluice"
+)
+
+// A Limiter shares a limit with all others of the same Config and the same Redis.
+//
+// It is safe for concurrent use, and does not have to be closed; the client belongs to
+// whoever has made it. Calls on one key take effect one at a time.
+type Limiter struct {
+	client redis.UniversalClient
+	plan   atomic.Pointer[plan]
+	memory *memory
+	prefix string
+	clock  func() int64 // us, or 0 to let Redis say it
+	spare  int64        // ms that keys outlive their state by
+
+	admin  sync.Mutex // guards config
+	config Config
+}
+
+// New returns a limiter. It does not talk to Redis, which may be down. The error is a
+// *ConfigError; a limit that cannot be kept exactly is one.
+func New(client redis.UniversalClient, cfg Config) (*Limiter, error) {
+	if v := reflect.ValueOf(client); client == nil || v.Kind() == reflect.Pointer && v.IsNil() {
+		return nil, configErrorf("client", "it is nil; want a client, such as redis.NewClient(&redis.Options{Addr: \"localhost:6379\"})")
+	}
+	if err := cfg.validate(); err != nil {
+		return nil, err
+	}
+	p, err := newPlan(cfg, nil)
+	if err != nil {
+		return nil, err
+	}
+	room := cfg.Remember
+	if room == 0 {
+		room = defaultRemember
+	}
+	l := &Limiter{client: client, memory: newMemory(room), prefix: cfg.Prefix, spare: 1, config: cfg}
+	l.plan.Store(p)
+	l.clock = func() int64 { return 0 }
+	if cfg.Clock == CallerClock {
+		l.clock = func() int64 { return max(1, time.Now().UnixMicro()) }
+	}
+	return l, nil
+}
+
+// Take charges cost units to key and describes the decision, in one round trip; in two, if
+// the server does not know the script. See sluice.Limiter.Take for the costs that are not
+// from 1 to the burst. An error says that nothing is known: the call may have been charged.
+func (l *Limiter) Take(ctx context.Context, key string, cost int) (sluice.Decision, error) {
+	return l.decide(ctx, l.newCall(key, cost, true))
+}
+
+// Peek returns what Take would, but charges nothing.
+func (l *Limiter) Peek(ctx context.Context, key string, cost int) (sluice.Decision, error) {
+	return l.decide(ctx, l.newCall(key, cost, false))
+}
+
+// Refund gives key back cost units that it has been charged, as sluice.Limiter.Refund does.
+// A cost below 1 does nothing.
+func (l *Limiter) Refund(ctx context.Context, key string, cost int) error {
+	p := l.plan.Load()
+	if cost < 1 || p.constant() {
+		return ctx.Err()
+	}
+	r := l.request(p, key)
+	r.op, r.n = opRefund, min(int64(cost), p.burst)
+	_, err := l.run(ctx, r)
+	return err
+}
+
+// Reset makes key fresh.
+func (l *Limiter) Reset(ctx context.Context, key string) error {
+	p := l.plan.Load()
+	r := l.request(p, key)
+	r.op, r.n = opReset, 1
+	if !p.constant() {
+		r.n = p.burst
+	}
+	_, err := l.run(ctx, r)
+	return err
+}
+
+// A Call is a call for TakeMany.
+type Call struct {
+	Key  string
+	Cost int
+}
+
+// A Result is the outcome of a Call. The Decision holds if Err is nil.
+type Result struct {
+	Decision sluice.Decision
+	Err      error
+}
+
+// TakeMany does what Take does for each of calls, in their order, in one round trip to each
+// Redis server concerned. out must be as long as calls; each of them has an error of its
+// own. The error of TakeMany itself says that nothing has been done.
+func (l *Limiter) TakeMany(ctx context.Context, calls []Call, out []Result) error {
+	if len(out) != len(calls) {
+		return fmt.Errorf("redistier: TakeMany of %d calls with room for %d results; want as many", len(calls), len(out))
+	}
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	batch := make([]scheduled, 0, len(calls))
+	made := make([]takeCall, 0, len(calls))
+	for i, c := range calls {
+		t := l.newCall(c.Key, c.Cost, true)
+		if t.plan.constant() {
+			out[i] = Result{Decision: t.plan.decideConstant(c.Cost)}
+			continue
+		}
+		made = append(made, t)
+		batch = append(batch, scheduled{request: t.request, now: l.clock(), at: i})
+	}
+	l.runAll(ctx, batch)
+	for i := range batch {
+		b, t := &batch[i], &made[i]
+		out[b.at] = Result{Err: b.err}
+		if b.err == nil {
+			out[b.at].Decision = t.decision(&b.reply)
+		}
+	}
+	return nil
+}
+
+// SetLimit changes the limit. Calls that are under way are judged by the old one. What a
+// key has spent still counts; see the package documentation. The error is a *ConfigError,
+// and changes nothing.
+func (l *Limiter) SetLimit(limit sluice.Limit) error {
+	l.admin.Lock()
+	defer l.admin.Unlock()
+	c := l.config
+	c.Limit = limit
+	p, err := newPlan(c, l.plan.Load())
+	if err != nil {
+		return err
+	}
+	l.config = c
+	l.plan.Store(p)
+	return nil
+}
+
+// Limit returns the limit in force.
+func (l *Limiter) Limit() sluice.Limit { return l.plan.Load().limit }
+
+// WorstCase returns the most units that any one key can be admitted by all replicas together
+// in any closed span [t, t+d] of the deciding clock, under the present limit; math.MaxInt
+// if that is not below math.MaxInt, 0 for a negative d. It covers neither keys that are
+// Reset, nor states that Redis has lost and nobody puts back, nor steps of the clock.
+func (l *Limiter) WorstCase(d time.Duration) int { return l.plan.Load().worstCase(d) }
+
+// A takeCall is a call of Take or Peek.
+type takeCall struct {
+	request
+	cost    int
+	charges bool // Take
+}
+
+func (l *Limiter) newCall(key string, cost int, charges bool) takeCall {
+	p := l.plan.Load()
+	t := takeCall{request: l.request(p, key), cost: cost, charges: charges}
+	if 0 < cost && int64(cost) <= p.burst {
+		t.n = int64(cost)
+		if charges {
+			t.k = 1
+		}
+	}
+	return t
+}
+
+// decision describes the outcome of t.
+func (t *takeCall) decision(r *reply) sluice.Decision {
+	if t.k > 0 {
+		return t.plan.describe(r.view, r.blocked(), t.cost, r.admitted > 0)
+	}
+	return t.plan.judge(r.view, r.blocked(), t.cost, !t.charges)
+}
+
+func (l *Limiter) decide(ctx context.Context, t takeCall) (sluice.Decision, error) {
+	if t.plan.constant() {
+		return t.plan.decideConstant(t.cost), ctx.Err()
+	}
+	r, err := l.run(ctx, t.request)
+	if err != nil {
+		return sluice.Decision{}, err
+	}
+	return t.decision(&r), nil
+}
+
+// request returns the one that asks about a unit and changes nothing.
+func (l *Limiter) request(p *plan, key string) request {
+	return request{plan: p, key: name(l.prefix, p.shape.letter(), key), op: opAdmit, n: 1}
+}
+
+func (l *Limiter) run(ctx context.Context, r request) (reply, error) {
+	if err := ctx.Err(); err != nil {
+		return reply{}, err
+	}
+	arg := r.arguments(l.clock(), l.spare, l.memory.last(r.key))
+	cmd := evalsha(ctx, &r, arg)
+	_ = l.client.Process(ctx, cmd) // the error is in the command, too
+	if unknownScript(cmd.Err()) {
+		cmd = eval(ctx, &r, arg)
+		_ = l.client.Process(ctx, cmd)
+	}
+	return l.read(&r, cmd)
+}
+
+// A scheduled request is one of several in a pipeline.
+type scheduled struct {
+	request
+	now   int64
+	at    int // whose it is
+	reply reply
+	err   error
+}
+
+// runAll sends requests in one pipeline, and once more those whose scripts are not known.
+// Those of one key run in their order.
+func (l *Limiter) runAll(ctx context.Context, batch []scheduled) {
+	pipe := l.client.Pipeline()
+	cmds, args := make([]command, len(batch)), make([]string, len(batch))
+	for i := range batch {
+		b := &batch[i]
+		args[i] = b.arguments(b.now, l.spare, l.memory.last(b.key))
+		cmds[i] = evalsha(ctx, &b.request, args[i])
+		_ = pipe.Process(ctx, cmds[i])
+	}
+	_, _ = pipe.Exec(ctx) // each command has its own error
+	again := false
+	for i := range batch {
+		if unknownScript(cmds[i].Err()) {
+			again = true
+			cmds[i] = eval(ctx, &batch[i].request, args[i])
+			_ = pipe.Process(ctx, cmds[i])
+		}
+	}
+	if again {
+		_, _ = pipe.Exec(ctx)
+	}
+	for i := range batch {
+		batch[i].reply, batch[i].err = l.read(&batch[i].request, cmds[i])
+	}
+}
+
+// read returns the reply to cmd, and remembers the state that it tells of.
+//
+// A client of a cluster looks for the slots again when it tries a command again. Ours it
+// does not, so that without more it would go on asking a node that has gone.
+func (l *Limiter) read(r *request, cmd command) (reply, error) {
+	answer, err := parse(cmd)
+	if err != nil {
+		if c, ok := l.client.(interface{ ReloadState(context.Context) }); ok && !errors.Is(err, ErrForeignValue) {
+			c.ReloadState(context.Background()) // in the background, and once at a time
+		}
+		return answer, err
+	}
+	if l.memory == nil {
+		return answer, nil
+	}
+	fresh := answer.now + r.plan.shape.reset(answer.view)
+	if blocked := answer.blocked(); blocked > 0 {
+		fresh = answer.now + blocked
+	}
+	l.memory.see(r.key, answer.state, answer.now, fresh)
+	return answer, nil
+}

@@ -1,0 +1,186 @@
+package redistier
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+)
+
+// A server is a private Redis, or Valkey, on loopback.
+type server struct {
+	cmd    *exec.Cmd
+	addr   string
+	binary string
+	client *redis.Client
+}
+
+// binaries lists the servers to test with: redis-server, if there is one, and those that
+// SLUICE_REDIS_SERVERS names, separated by colons.
+var binaries = sync.OnceValue(func() (paths []string) {
+	if path, err := exec.LookPath("redis-server"); err == nil {
+		paths = append(paths, path)
+	}
+	for _, path := range filepath.SplitList(os.Getenv("SLUICE_REDIS_SERVERS")) {
+		if path != "" {
+			paths = append(paths, path)
+		}
+	}
+	return paths
+})
+
+var (
+	shared     = map[string]*server{} // by binary
+	sharedLock sync.Mutex
+)
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	for _, s := range shared {
+		s.kill()
+	}
+	os.Exit(code)
+}
+
+// start returns a server with options of its own. The caller kills it.
+func start(tb testing.TB, binary string, options ...string) *server {
+	tb.Helper()
+	for range 5 { // another process may take the port first
+		s := &server{binary: binary}
+		s.addr = net.JoinHostPort("127.0.0.1", strconv.Itoa(freePort(tb)))
+		if s.launch(tb, options...) {
+			return s
+		}
+	}
+	require.Fail(tb, "no server would start", "%s %v", binary, options)
+	return nil
+}
+
+func freePort(tb testing.TB) int {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(tb, err)
+	defer l.Close()
+	return l.Addr().(*net.TCPAddr).Port
+}
+
+// launch starts the server at its address, and reports whether it answers.
+func (s *server) launch(tb testing.TB, options ...string) bool {
+	dir, err := os.MkdirTemp("", "redistier") // tb.TempDir would be gone before a shared server
+	require.NoError(tb, err)
+	_, port, _ := net.SplitHostPort(s.addr)
+	args := append([]string{"--port", port, "--bind", "127.0.0.1", "--dir", dir, "--save", "", "--appendonly", "no"}, options...)
+	s.cmd = exec.Command(s.binary, args...)
+	s.cmd.SysProcAttr = serverAttr()
+	require.NoError(tb, s.cmd.Start())
+	done := make(chan struct{})
+	go func() {
+		_ = s.cmd.Wait()
+		os.RemoveAll(dir)
+		close(done)
+	}()
+	s.client = redis.NewClient(&redis.Options{Addr: s.addr, MaxRetries: -1})
+	for range 1000 {
+		if s.client.Ping(context.Background()).Err() == nil {
+			return true
+		}
+		select {
+		case <-done:
+			return false
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+	s.kill()
+	return false
+}
+
+func (s *server) kill() {
+	s.client.Close()
+	_ = s.cmd.Process.Kill()
+}
+
+// eachServer runs f against each kind of server there is, and skips if there is none.
+func eachServer(t *testing.T, f func(t *testing.T, s *server)) {
+	if len(binaries()) == 0 {
+		t.Skip("there is no redis-server: apt-get install redis-server")
+	}
+	for _, binary := range binaries() {
+		sharedLock.Lock()
+		s := shared[binary]
+		if s == nil {
+			s = start(t, binary)
+			shared[binary] = s
+		}
+		sharedLock.Unlock()
+		t.Run(s.version(t), func(t *testing.T) { f(t, s) })
+	}
+}
+
+// anyServer returns the first of them.
+func anyServer(t *testing.T) (first *server) {
+	if len(binaries()) == 0 {
+		t.Skip("there is no redis-server: apt-get install redis-server")
+	}
+	sharedLock.Lock()
+	defer sharedLock.Unlock()
+	binary := binaries()[0]
+	if shared[binary] == nil {
+		shared[binary] = start(t, binary)
+	}
+	return shared[binary]
+}
+
+func (s *server) version(tb testing.TB) string {
+	info, err := s.client.Info(context.Background(), "server").Result()
+	require.NoError(tb, err)
+	for _, field := range []string{"valkey_version:", "redis_version:"} {
+		if _, rest, ok := strings.Cut(info, field); ok {
+			version, _, _ := strings.Cut(rest, "\r\n")
+			return strings.TrimSuffix(field, "_version:") + "=" + version
+		}
+	}
+	return "unknown"
+}
+
+// newRand returns a generator whose seed is printed, and can be given back in SLUICE_SEED.
+func newRand(tb testing.TB) *rand.Rand {
+	seed := rand.Uint64()
+	if s := os.Getenv("SLUICE_SEED"); s != "" {
+		var err error
+		seed, err = strconv.ParseUint(s, 10, 64)
+		require.NoError(tb, err)
+	}
+	tb.Logf("SLUICE_SEED=%d repeats this run", seed)
+	return rand.New(rand.NewPCG(seed, seed))
+}
+
+var prefixes int
+
+// newPrefix returns one that no other test uses.
+func newPrefix() string {
+	sharedLock.Lock()
+	defer sharedLock.Unlock()
+	prefixes++
+	return fmt.Sprintf("t%d", prefixes)
+}
+
+// newLimiter returns a limiter of c on s, with a prefix of its own if c has none.
+func newLimiter(tb testing.TB, client redis.UniversalClient, c Config) *Limiter {
+	tb.Helper()
+	if c.Prefix == "" {
+		c.Prefix = newPrefix()
+	}
+	l, err := New(client, c)
+	require.NoError(tb, err)
+	return l
+}

@@ -1,0 +1,194 @@
+package redistier
+
+import (
+	"math"
+)
+
+// anchored is the shape of FixedWindow whose windows begin with a key's first charge. Of a
+// view, a is the units of the window, and b its beginning.
+type anchored struct {
+	burst, period int64 // period in us
+}
+
+func newAnchored(c Config) (shape, error) {
+	period, _, err := wholeMicros(c)
+	if err != nil {
+		return nil, err
+	}
+	return anchored{int64(c.Limit.Rate), period}, countable(c, int64(c.Limit.Rate))
+}
+
+func (anchored) letter() byte    { return 'a' }
+func (anchored) script() *script { return anchoredScript }
+
+func (s anchored) arguments(to []byte) []byte {
+	return appendUint56(appendUint56(to, s.burst), s.period)
+}
+
+func (s anchored) free(v view) int64 { return max(0, s.burst-v.a) }
+
+func (s anchored) charged(v view, units int64) view {
+	v.a += units
+	return v
+}
+
+func (s anchored) wait(v view, _ int64) int64 { return s.reset(v) }
+
+func (s anchored) reset(v view) int64 {
+	if v.a == 0 {
+		return 0
+	}
+	return v.b + s.period - v.now
+}
+
+func (s anchored) worst(d int64) uint64 {
+	return times(uint64(s.burst), 1+uint64(ceilDiv(d, s.period*micro)))
+}
+
+// sliding is the shape of SlidingWindow. Times within a window are in steps, rounded down.
+// Of a view, a is the units of this window, and b those of the one before.
+//
+// Invariant: burst * steps < 2^53.
+type sliding struct {
+	burst          int64
+	period, offset int64 // us
+	step           int64 // us
+	steps          int64 // of a period
+}
+
+func newSliding(c Config) (shape, error) {
+	period, offset, err := wholeMicros(c)
+	if err != nil {
+		return nil, err
+	}
+	burst := int64(c.Limit.Rate)
+	for _, step := range steps {
+		if period%step == 0 && offset%step == 0 && product(burst, period/step) < exact {
+			return sliding{burst, period, offset, step, period / step}, nil
+		}
+	}
+	return nil, configErrorf("Limit", "%v: rate times period is 2^53 steps or more, of 1 us, or of up to 1 ms that period and offset are multiples of; want less", c.Limit)
+}
+
+func (sliding) letter() byte    { return 's' }
+func (sliding) script() *script { return slidingScript }
+
+func (s sliding) arguments(to []byte) []byte {
+	to = appendUint56(appendUint56(appendUint56(to, s.burst), s.period), s.offset)
+	return appendUint32(to, s.step)
+}
+
+// left returns the steps of now's window that are left.
+func (s sliding) left(now int64) int64 {
+	elapsed := now - s.offset - floorDiv(now-s.offset, s.period)*s.period
+	return s.steps - elapsed/s.step
+}
+
+func (s sliding) free(v view) int64 {
+	whole, left := s.burst*s.steps, s.left(v.now)
+	if v.b > whole/left {
+		return 0
+	}
+	return max(0, (whole-v.b*left)/s.steps-v.a)
+}
+
+func (s sliding) charged(v view, units int64) view {
+	v.a += units
+	return v
+}
+
+// boundary returns the time until the i-th boundary after now.
+func (s sliding) boundary(now, i int64) int64 {
+	return (floorDiv(now-s.offset, s.period)+i)*s.period + s.offset - now
+}
+
+// within returns the time in a window of a and b, from its beginning on, from which cost is
+// admitted, or a period if it is not.
+func (s sliding) within(a, b, cost int64) int64 {
+	if a > s.burst-cost {
+		return s.period
+	}
+	if b == 0 {
+		return 0
+	}
+	return s.period - min((s.burst-cost-a)*s.steps/b, s.steps)*s.step
+}
+
+// wait: if not in this window then in the next one, where a is what b was; or at the end
+// of that, from which on neither counts.
+func (s sliding) wait(v view, cost int64) int64 {
+	if at := s.within(v.a, v.b, cost); at < s.period {
+		return at - (s.period - s.boundary(v.now, 1))
+	}
+	return s.boundary(v.now, 1) + s.within(0, v.a, cost)
+}
+
+func (s sliding) reset(v view) int64 {
+	switch {
+	case v.a > 0:
+		return s.boundary(v.now, 2)
+	case v.b > 0:
+		return s.boundary(v.now, 1)
+	}
+	return 0
+}
+
+// worst: burst + floor(burst * (d - 1)/period), in steps. Two times d ns apart are at most
+// ceil(d/step) steps apart.
+func (s sliding) worst(d int64) uint64 {
+	if d == 0 {
+		return uint64(s.burst)
+	}
+	return sum(uint64(s.burst), share(uint64(ceilDiv(d, s.step*micro)-1), uint64(s.burst), uint64(s.steps)))
+}
+
+// maxLog is the most units that a log holds.
+const maxLog = 1 << 16
+
+// slog is the shape of SlidingLog. Of a view, a is the units that count, b the time of the
+// newest, and c the time of the one that has to go for the cost that was asked for.
+type slog struct {
+	burst, period int64 // period in us
+}
+
+func newSlog(c Config) (shape, error) {
+	period, _, err := wholeMicros(c)
+	if err != nil {
+		return nil, err
+	}
+	if c.Limit.Rate > maxLog {
+		return nil, configErrorf("Limit.Rate", "%d with %v, of which Redis keeps a time for each unit; want at most %d", c.Limit.Rate, c.Algorithm, maxLog)
+	}
+	return slog{int64(c.Limit.Rate), period}, nil
+}
+
+func (slog) letter() byte    { return 'l' }
+func (slog) script() *script { return slogScript }
+
+func (s slog) arguments(to []byte) []byte {
+	return appendUint56(appendUint56(to, s.burst), s.period)
+}
+
+func (s slog) free(v view) int64 { return max(0, s.burst-v.a) }
+
+func (s slog) charged(v view, units int64) view {
+	if units > 0 {
+		v.b = v.now
+	}
+	v.a += units
+	return v
+}
+
+func (s slog) wait(v view, _ int64) int64 { return v.c + s.period - v.now }
+
+func (s slog) reset(v view) int64 {
+	if v.a == 0 {
+		return 0
+	}
+	return v.b + s.period - v.now
+}
+
+// worst: two times d apart are at most ceil(d/1us) us apart.
+func (s slog) worst(d int64) uint64 {
+	return times(uint64(s.burst), 1+uint64(min(ceilDiv(d, micro), math.MaxInt64)/s.period))
+}
