@@ -5,6 +5,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode/utf8"
 )
 
 // Structured fields (RFC 9651), as far as RateLimit and RateLimit-Policy need them: the
@@ -62,7 +63,7 @@ func parseRateLimit(lines []string) (d time.Duration, ok bool) {
 		return 0, false
 	}
 	p := fieldParser{strings.Join(lines, ",")}
-	p.skip(" ")
+	p.skip(" \t") // which HTTP drops around every value (RFC 9110, section 5.5)
 	if p.rest == "" {
 		return 0, true
 	}
@@ -101,38 +102,51 @@ func (p *fieldParser) serviceLimit() (pause time.Duration, ok bool) {
 	if kind, _, ok := p.bareItem(); !ok || kind != fieldString && kind != fieldToken {
 		return 0, false
 	}
-	r, t := int64(-1), int64(0)
+	missing := fieldValue{kind: fieldInteger, n: -1}
+	r, t := missing, fieldValue{kind: fieldInteger}
 	for p.take(';') {
 		p.skip(" ")
-		name, kind, n, ok := p.parameter()
-		if !ok || (name == "r" || name == "t") && (kind != fieldInteger || n < 0) {
+		name, value, ok := p.parameter()
+		if !ok {
 			return 0, false
 		}
-		switch name { // of two of one name, the last one counts
+		switch name { // of two of one name the last one counts, whatever the others are
 		case "r":
-			r = n
+			r = value
 		case "t":
-			t = n
+			t = value
 		}
 	}
-	if r == 0 {
-		pause = saturatedSeconds(t)
+	if !r.count() || !t.count() {
+		return 0, false
 	}
-	return pause, r >= 0
+	if r.n == 0 {
+		pause = saturatedSeconds(t.n)
+	}
+	return pause, true
 }
 
-func (p *fieldParser) parameter() (name string, kind fieldKind, n int64, ok bool) {
+// A fieldValue is the value of a parameter: its kind and, of an integer, the number.
+type fieldValue struct {
+	kind fieldKind
+	n    int64
+}
+
+// count reports whether the value is a non-negative integer.
+func (v fieldValue) count() bool { return v.kind == fieldInteger && v.n >= 0 }
+
+func (p *fieldParser) parameter() (name string, value fieldValue, ok bool) {
 	first := p.rest
 	if !p.one(fieldKeyStart) {
-		return "", 0, 0, false
+		return "", value, false
 	}
 	p.run(fieldKeyByte)
 	name = first[:len(first)-len(p.rest)]
 	if !p.take('=') {
-		return name, fieldBoolean, 1, true
+		return name, fieldValue{kind: fieldBoolean}, true
 	}
-	kind, n, ok = p.bareItem()
-	return name, kind, n, ok
+	value.kind, value.n, ok = p.bareItem()
+	return name, value, ok
 }
 
 // fieldKind is a type of bare item.
@@ -149,8 +163,7 @@ const (
 	fieldDisplay
 )
 
-// bareItem reads a bare item and returns its kind, and of an integer the value. What
-// byte sequences and display strings decode to is not looked at.
+// bareItem reads a bare item and returns its kind, and of an integer the value.
 func (p *fieldParser) bareItem() (kind fieldKind, n int64, ok bool) {
 	switch {
 	case p.take('"'):
@@ -159,8 +172,7 @@ func (p *fieldParser) bareItem() (kind fieldKind, n int64, ok bool) {
 		p.run(fieldTokenByte)
 		return fieldToken, 0, true
 	case p.take(':'):
-		p.run(base64Byte)
-		return fieldBytes, 0, p.take(':')
+		return fieldBytes, 0, p.base64()
 	case p.take('?'):
 		return fieldBoolean, 0, p.take('0') || p.take('1')
 	case p.take('@'):
@@ -205,17 +217,58 @@ func (p *fieldParser) quoted() bool {
 	}
 }
 
-// percentEncoded reads a display string behind its opening quote.
+// base64 reads a byte sequence behind its opening colon. Padding may be left out, and
+// there may be too much of it (RFC 9651, section 4.2.7); one digit alone is no byte.
+func (p *fieldParser) base64() bool {
+	digits := p.run(base64Byte)
+	p.run(func(c byte) bool { return c == '=' })
+	return len(digits)%4 != 1 && p.take(':')
+}
+
+// percentEncoded reads a display string behind its opening quote: UTF-8, in which the
+// bytes beyond ASCII are encoded (RFC 9651, section 4.2.10).
 func (p *fieldParser) percentEncoded() bool {
+	var last [utf8.UTFMax]byte // the encoded bytes of a character that is not complete
+	n := 0
 	for {
-		p.run(fieldDisplayByte)
-		if p.take('"') {
-			return true
+		// Nothing but an encoded byte can go on with a character.
+		if n == 0 {
+			p.run(fieldDisplayByte)
+			if p.take('"') {
+				return true
+			}
 		}
-		if !p.take('%') || !p.one(lowerHexByte) || !p.one(lowerHexByte) {
+		b, ok := p.encodedByte()
+		if !ok {
 			return false
 		}
+		last[n] = b
+		n++
+		if utf8.FullRune(last[:n]) {
+			if r, size := utf8.DecodeRune(last[:n]); r == utf8.RuneError && size < 3 || size != n {
+				return false
+			}
+			n = 0
+		}
 	}
+}
+
+// encodedByte reads a byte that is written as a percent sign and two digits.
+func (p *fieldParser) encodedByte() (b byte, ok bool) {
+	if !p.take('%') {
+		return 0, false
+	}
+	for range 2 {
+		digit := p.rest
+		if !p.one(lowerHexByte) {
+			return 0, false
+		}
+		b = b<<4 + digit[0]&0xf
+		if letterByte(digit[0]) {
+			b += 9
+		}
+	}
+	return b, true
 }
 
 // take consumes c, if it is next.
@@ -248,7 +301,7 @@ func (p *fieldParser) skip(space string) { p.rest = strings.TrimLeft(p.rest, spa
 
 func lowerHexByte(c byte) bool { return digitByte(c) || c >= 'a' && c <= 'f' }
 func base64Byte(c byte) bool {
-	return digitByte(c) || letterByte(c) || c == '+' || c == '/' || c == '='
+	return digitByte(c) || letterByte(c) || c == '+' || c == '/'
 }
 
 func fieldKeyStart(c byte) bool { return lowerByte(c) || c == '*' }

@@ -89,32 +89,37 @@ func canonicalHost(u *url.URL) (string, error) {
 	if len(u.Host) > maxHostBytes {
 		return "", fmt.Errorf("httplimit: the URL's host is %d bytes long; want at most %d", len(u.Host), maxHostBytes)
 	}
-	plain := true
+	plain := !strings.HasSuffix(u.Host, ".")
 	for i := range len(u.Host) {
 		switch c := u.Host[i]; {
 		case c >= 0x80:
 			return "", fmt.Errorf("httplimit: the URL's host %q is not ASCII; want its xn-- form", u.Host)
-		case letterByte(c) && !lowerByte(c), c == ':':
+		case letterByte(c) && !lowerByte(c), c == ':', c == '[', c == ']':
 			plain = false
 		}
 	}
-	if plain && !strings.HasSuffix(u.Host, ".") {
+	if plain {
 		return u.Host, nil
 	}
-	host, port := strings.TrimSuffix(strings.ToLower(u.Hostname()), "."), u.Port()
-	if addr, err := netip.ParseAddr(host); err == nil {
-		host = addr.Unmap().String()
+	host, port := strings.ToLower(u.Hostname()), u.Port()
+	name := strings.TrimSuffix(host, ".")
+	addr, err := netip.ParseAddr(name)
+	switch {
+	case strings.HasSuffix(name, "."), name == "" && host != "", err != nil && (strings.ContainsAny(name, ":[]") || u.Host[0] == '['):
+		return "", fmt.Errorf("httplimit: the URL's host %q is neither a name nor an address; want one, and a port behind it at most", u.Host)
+	case err == nil:
+		name = addr.Unmap().String()
 	}
 	for len(port) > 1 && port[0] == '0' {
 		port = port[1:]
 	}
 	switch {
 	case port != "" && !(port == "80" && u.Scheme == "http") && !(port == "443" && u.Scheme == "https"):
-		return net.JoinHostPort(host, port), nil
-	case strings.Contains(host, ":"):
-		return "[" + host + "]", nil
+		return net.JoinHostPort(name, port), nil
+	case strings.Contains(name, ":"):
+		return "[" + name + "]", nil
 	}
-	return host, nil
+	return name, nil
 }
 
 // heed holds the host back for as long as resp asks for, at most MaxRetryAfter, and
@@ -132,14 +137,14 @@ func (t *Transport) heed(host string, resp *http.Response) time.Duration {
 // are both fields, Retry-After takes precedence (draft 11, section 7).
 func askedPause(resp *http.Response, now time.Time) time.Duration {
 	if retryAfterHolds(resp.StatusCode) {
-		if sent, err := http.ParseTime(resp.Header.Get("Date")); err == nil {
+		if sent, err := http.ParseTime(trimSpace(resp.Header.Get("Date"))); err == nil {
 			now = sent // what the server's clock said, so that it need not agree with ours
 		}
-		if d, ok := parseRetryAfter(resp.Header.Get("Retry-After"), now); ok {
+		if d, ok := longestRetryAfter(resp.Header["Retry-After"], now); ok {
 			return d
 		}
 	}
-	if age, ok := parseSeconds(resp.Header.Get("Age")); ok && age > 0 {
+	if age, ok := parseSeconds(trimSpace(resp.Header.Get("Age"))); ok && age > 0 {
 		return 0
 	}
 	d, _ := parseRateLimit(resp.Header["Ratelimit"])
@@ -155,6 +160,17 @@ func retryAfterHolds(status int) bool {
 		return true
 	}
 	return false
+}
+
+// longestRetryAfter returns the longest time that the lines of a Retry-After ask for. There
+// should be one, but a proxy can have added its own.
+func longestRetryAfter(lines []string, now time.Time) (longest time.Duration, ok bool) {
+	for _, line := range lines {
+		if d, valid := parseRetryAfter(trimSpace(line), now); valid {
+			longest, ok = max(longest, d), true
+		}
+	}
+	return longest, ok
 }
 
 // maxRetryAfterBytes is more than any date, and any number of seconds that makes sense.

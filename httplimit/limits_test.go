@@ -194,3 +194,40 @@ func TestMiddleware_LimitsChangeWhileRequestsRun(t *testing.T) {
 		changes.Wait()
 	}
 }
+
+// Beyond the units of Soft, whoever asks for one unit is told to wait for the first that
+// comes back, which is one of Soft, whatever other headers say so.
+func TestHeaders_SoftMakesNoWaitLonger(t *testing.T) {
+	for _, algorithm := range everyAlgorithm {
+		for _, headers := range []httplimit.Headers{{}, allHeaders} {
+			clock := newClock()
+			lim := newLimiter(t, sluice.Config{Algorithm: algorithm, Limit: sluice.PerMinute(6), Soft: 3, Clock: clock})
+			var d httplimit.Decision
+			handler := wrap(t, httplimit.Config{
+				Policies:   []httplimit.Policy{{Name: "p", Limiter: lim, Key: oneKey}},
+				Headers:    headers,
+				OnDecision: func(_ *http.Request, got httplimit.Decision) { d = got },
+			}, ok200)
+			for i := range 9 {
+				clock.Advance(time.Second / 2)
+				require.Equal(t, http.StatusOK, get(handler).Code)
+				if headers.RateLimit == httplimit.Draft11 && i >= 6 {
+					limits, err := parseSFList(get(wrap(t, httplimit.Config{
+						Policies: []httplimit.Policy{{Name: "p", Limiter: lim, Key: oneKey, Cost: func(*http.Request) int { return 0 }}},
+						Headers:  headers,
+					}, ok200)).Header().Get("RateLimit"))
+					require.NoError(t, err)
+					assert.Equal(t, int64(0), limits[0].params["r"], "%v: units of Soft are not shown", algorithm)
+					assert.Positive(t, limits[0].params["t"], "%v", algorithm)
+				}
+			}
+			w := get(handler)
+			require.Equal(t, http.StatusTooManyRequests, w.Code)
+			want := (d.RetryAfter + time.Second - 1) / time.Second
+			assert.Equal(t, strconv.Itoa(int(want)), w.Header().Get("Retry-After"), "%v", algorithm)
+			clock.Advance(want * time.Second)
+			assert.Equal(t, http.StatusOK, get(handler).Code, "%v", algorithm)
+			assert.Equal(t, algorithm != sluice.FixedWindow, d.OverSoft, "%v", algorithm)
+		}
+	}
+}

@@ -203,7 +203,10 @@ func (p *passage) mayWait(d time.Duration) error {
 }
 
 // pause returns after d, or with the context's cause as soon as it ends.
-func (p *passage) pause(d time.Duration) error {
+func (p *passage) pause(d time.Duration) error { return p.waitFor(nil, d) }
+
+// waitFor is pause, but returns as soon as event is closed.
+func (p *passage) waitFor(event <-chan struct{}, d time.Duration) error {
 	start := time.Now()
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -211,6 +214,7 @@ func (p *passage) pause(d time.Duration) error {
 	select {
 	case <-p.ctx.Done():
 		err = context.Cause(p.ctx)
+	case <-event:
 	case <-timer.C:
 	}
 	p.waited += time.Since(start)

@@ -60,8 +60,14 @@ func newQuota(e *entry, k sluice.Key) (q quota, ok bool) {
 }
 
 // untilNext returns the time until one more unit than what remains is available, or 0
-// if no more ever is. The units of Soft, which are not shown, come before it.
+// if no more ever is. The units of Soft, which are not shown, come before it; but where
+// they are used up as well, it is the first of them that a client can use next.
 func untilNext(c *sluice.Config, k sluice.Key, remaining int) time.Duration {
+	if c.Soft > 0 && remaining == 0 {
+		if wait := k.Peek(1).RetryAfter; wait > 0 && wait != sluice.Never {
+			return wait
+		}
+	}
 	if remaining > math.MaxInt-1-c.Soft {
 		return 0
 	}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"io"
 	"net/http"
+	"sync"
 	"time"
 )
 
@@ -51,8 +52,12 @@ func (p *passage) again(resp *http.Response, d time.Duration) (next *http.Reques
 	if p.mayWait(d) != nil {
 		return nil, nil
 	}
-	park(resp)
+	parked := park(resp)
 	err := p.pause(d)
+	if err == nil {
+		left, _ := p.patience()
+		err = p.waitFor(parked, min(left, parkGrace))
+	}
 	if err == nil {
 		err = p.admit()
 	}
@@ -77,24 +82,54 @@ func (p *passage) again(resp *http.Response, d time.Duration) (next *http.Reques
 // of denials are far shorter.
 const maxParked = 8 << 10
 
-// park reads the body of resp, so that its connection is free during the pause, and puts
-// what it has read in its place. A body that is longer stays open behind its beginning.
-func park(resp *http.Response) {
+// parkGrace is what the reading may take beyond the pause. A connection is not worth more
+// of waiting for a server that trickles.
+const parkGrace = time.Second
+
+// park begins to read the body of resp, so that its connection is free during the pause,
+// and returns a channel that is closed once it has. The body is then what has been read,
+// or that and the rest of a longer one; whoever reads it before waits for that.
+func park(resp *http.Response) (done <-chan struct{}) {
+	reading := make(chan struct{})
 	if resp.Body == nil || resp.ContentLength > maxParked {
-		return
+		close(reading)
+		return reading
 	}
-	read, err := io.ReadAll(io.LimitReader(resp.Body, maxParked+1))
-	if err == nil && len(read) <= maxParked {
-		resp.Body.Close()
-		resp.Body = io.NopCloser(bytes.NewReader(read))
-		return
-	}
-	resp.Body = parkedBody{io.MultiReader(bytes.NewReader(read), resp.Body), resp.Body}
+	p := &parkedBody{body: resp.Body, done: reading}
+	resp.Body = p
+	go p.park()
+	return reading
 }
 
+// A parkedBody is a body whose beginning is read ahead.
 type parkedBody struct {
-	io.Reader
-	io.Closer
+	body   io.ReadCloser
+	close  sync.Once
+	done   chan struct{} // closed when there is a reader
+	reader io.Reader
+}
+
+func (p *parkedBody) park() {
+	defer close(p.done)
+	read, err := io.ReadAll(io.LimitReader(p.body, maxParked+1))
+	p.reader = bytes.NewReader(read)
+	if err == nil && len(read) <= maxParked {
+		p.Close()
+		return
+	}
+	p.reader = io.MultiReader(p.reader, p.body)
+}
+
+// Read implements io.Reader.
+func (p *parkedBody) Read(b []byte) (int, error) {
+	<-p.done
+	return p.reader.Read(b)
+}
+
+// Close implements io.Closer. It ends the reading ahead, too.
+func (p *parkedBody) Close() (err error) {
+	p.close.Do(func() { err = p.body.Close() })
+	return err
 }
 
 func closeResponse(resp *http.Response) {

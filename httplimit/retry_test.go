@@ -271,6 +271,69 @@ func TestTransport_ResponsesAreReleased(t *testing.T) {
 	}
 }
 
+// A server that trickles its denial does not hold the request any longer than a pause may.
+func TestTransport_ATricklingDenialDoesNotPassMaxWait(t *testing.T) {
+	for _, tt := range []struct {
+		name     string
+		config   TransportConfig
+		deadline time.Duration
+		limited  bool
+		attempts int
+		after    time.Duration
+	}{
+		{"grace", TransportConfig{MaxWait: time.Minute}, 0, false, 2, 3 * time.Second},
+		{"no bound", TransportConfig{}, 0, false, 2, 3 * time.Second},
+		{"MaxWait", TransportConfig{MaxWait: 2500 * time.Millisecond}, 0, false, 2, 2500 * time.Millisecond},
+		{"deadline", TransportConfig{}, 2500 * time.Millisecond, false, 2, 2500*time.Millisecond - 1},
+		{"no retry after all", TransportConfig{MaxWait: 10 * time.Second}, 0, true, 1, 3 * time.Second},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				reads, writes := io.Pipe()
+				base := newFakeBase(func(n int, _ *http.Request) *http.Response {
+					if n > 0 {
+						return respond(http.StatusOK)
+					}
+					resp := respond(http.StatusTooManyRequests, "Retry-After", "2")
+					resp.Body = reads
+					return resp
+				})
+				go func() {
+					for range 30 {
+						if _, err := writes.Write([]byte("x")); err != nil {
+							return
+						}
+						time.Sleep(time.Second)
+					}
+					writes.Close()
+				}()
+				tt.config.MaxRetries = 1
+				if tt.limited {
+					tt.config.Limiter = newLimiter(t, sluice.PerMinute(1))
+				}
+				ctx := t.Context()
+				if tt.deadline > 0 {
+					var cancel context.CancelFunc
+					ctx, cancel = context.WithTimeout(ctx, tt.deadline)
+					defer cancel()
+				}
+				resp, err := newTestTransport(t, base, tt.config).RoundTrip(get(t, "http://a.test/").WithContext(ctx))
+				require.NoError(t, err)
+				assert.Equal(t, tt.after, time.Since(base.start))
+				assert.Equal(t, tt.attempts, base.count())
+				if tt.attempts == 1 {
+					assert.Equal(t, http.StatusTooManyRequests, resp.StatusCode)
+					body, err := io.ReadAll(resp.Body)
+					require.NoError(t, err)
+					assert.Equal(t, strings.Repeat("x", 30), string(body), "all of it, in its time")
+				}
+				require.NoError(t, resp.Body.Close())
+				time.Sleep(time.Second) // for the server to notice
+			})
+		})
+	}
+}
+
 // A body that breaks off is the caller's to notice.
 func TestTransport_ParkKeepsAReadError(t *testing.T) {
 	errRead := errors.New("connection reset")

@@ -160,8 +160,9 @@ var (
 // is none, or GetBody is set. The pause before it is what the response asks for and a
 // random backoff. If that, or the wait for the Limiter, does not fit, or GetBody fails,
 // the response is returned as it is. Errors of the base transport are not retried.
-// Before the pause up to 8 KiB of the response are read, so that its connection can
-// be used by others; like any reading of a body it ends with the request's context.
+// During the pause up to 8 KiB of the response are read, so that its connection can be
+// used by others. A server that has not sent them by the end of the pause has another
+// second, within MaxWait and the context's deadline, and then loses the connection.
 //
 // A host must be ASCII: net/http takes many Unicode spellings for the same host, and
 // each would have a budget of its own. Write it in its xn-- form (RFC 5890).
