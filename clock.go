@@ -59,6 +59,11 @@ func unixNanos(t time.Time) int64 {
 // by as much: calls are then denied that an exact clock would admit, and the
 // time is caught up with at the next refresh. It never runs ahead.
 //
+// The RetryAfter of a denial counts from the refresh by which the call was judged, and a
+// call that comes that much later is judged by a refresh that may be due: whoever waits in
+// real time adds Resolution, or twice that, since a refresh can be late. (httplimit does,
+// and Wait asks again.)
+//
 // The refresh runs on a timer that is armed only while the clock is being read;
 // a clock that is no longer read stops by itself and needs no Close. The first
 // read after a pause is exact. Its timer belongs to where it was first read: a
@@ -102,6 +107,10 @@ func NewCoarseClock(resolution time.Duration) *CoarseClock {
 	c.now.Store(coarseParked)
 	return c
 }
+
+// Resolution returns how often the clock is refreshed, which is how far Now can be behind
+// the time if no refresh is late.
+func (c *CoarseClock) Resolution() time.Duration { return c.resolution }
 
 // Now implements Clock.
 func (c *CoarseClock) Now() int64 {

@@ -168,6 +168,14 @@ func TestNewCoarseClock_RefusesANegativeResolution(t *testing.T) {
 // parked looks at a CoarseClock without reading it.
 func (c *CoarseClock) parked() bool { return c.now.Load() == coarseParked }
 
+func TestCoarseClock_Resolution(t *testing.T) {
+	for resolution, want := range map[time.Duration]time.Duration{
+		0: time.Millisecond, 1: 10 * time.Microsecond, time.Second: time.Second,
+	} {
+		require.Equal(t, want, NewCoarseClock(resolution).Resolution())
+	}
+}
+
 func TestCoarseClock_IsRefreshedEveryResolution(t *testing.T) {
 	for given, resolution := range map[time.Duration]time.Duration{
 		0: time.Millisecond, 1: minCoarseResolution, 10 * time.Microsecond: 10 * time.Microsecond,

@@ -67,7 +67,9 @@
 // All times are rounded up to whole seconds, and all numbers are at most
 // 999,999,999,999,999 (15 digits, RFC 9651). Under sluice.DenyAll w and t are left
 // out. A policy whose limiter is in shadow mode, or whose limit is sluice.Unlimited,
-// limits nobody and is in no header. Units of sluice.Config.Soft are not shown. Limits that
+// limits nobody and is in no header. Units of sluice.Config.Soft are not shown, but where
+// they are used up t ends with the first of them that comes back. Times until something
+// comes back are in real time, so under a sluice.CoarseClock somewhat longer. Limits that
 // SetLimit and SetKeyLimit change are told from then on. Of a blocked key, r is 0, and t and
 // Retry-After last until the block ends.
 //

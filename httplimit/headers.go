@@ -25,6 +25,10 @@ type Headers struct {
 	// helps: whole seconds, rounded up, at least 1. On a denial for ever, such as a cost
 	// above the burst, and on one for the lack of a key there is none.
 	//
+	// It is in real time, as Decision.RetryAfter is: a client that heeds it is not denied
+	// again for the same requests, also under a sluice.CoarseClock whose refreshes come
+	// no later than its Resolution after their time.
+	//
 	// With RateLimit it is no earlier than the t of any violated policy, as the draft
 	// wants it. For costs above 1 that can be later than needed.
 	OmitRetryAfter bool

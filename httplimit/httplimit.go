@@ -142,6 +142,8 @@ type Decision struct {
 
 	// RetryAfter is the wait after which the request would pass if nothing else
 	// happens, or sluice.Never if no wait helps. It is 0 if it passes, or has no key.
+	// It is in real time: where a limiter's clock has a Resolution, as a
+	// sluice.CoarseClock has, by which it can lag, twice that is in it.
 	RetryAfter time.Duration
 
 	// KeyError is the error of a Key that the request is denied for. If it is not, it is
@@ -234,7 +236,8 @@ func (p *Policy) validate(field string) error {
 type policy struct {
 	Policy
 	conf   sluice.Config
-	quoted string // the name as a structured-field string
+	lag    time.Duration // how far the limiter's clock can be behind
+	quoted string        // the name as a structured-field string
 }
 
 // newPolicies returns the policies in the order in which they are judged: those whose
@@ -242,7 +245,8 @@ type policy struct {
 func newPolicies(ps []Policy) []policy {
 	policies := make([]policy, len(ps))
 	for i, p := range ps {
-		policies[i] = policy{Policy: p, conf: p.Limiter.Config(), quoted: quote(p.Name)}
+		conf := p.Limiter.Config()
+		policies[i] = policy{Policy: p, conf: conf, lag: lag(conf.Clock), quoted: quote(p.Name)}
 	}
 	slices.SortStableFunc(policies, func(a, b policy) int {
 		switch {

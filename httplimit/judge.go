@@ -4,6 +4,7 @@ import (
 	"errors"
 	"math"
 	"net/http"
+	"time"
 
 	"github.com/sluice-go/sluice"
 )
@@ -72,6 +73,9 @@ func (j *judgement) judge(keyErr error) Decision {
 	if !d.Allowed {
 		d.Status = http.StatusTooManyRequests
 		d.Violated = j.violated(all.Denied)
+		if d.RetryAfter != sluice.Never {
+			d.RetryAfter = later(d.RetryAfter, j.lag())
+		}
 		return d
 	}
 	for i := range j.entries[:j.enforced] {
@@ -145,6 +149,14 @@ func (j *judgement) total(i int) int {
 		}
 	}
 	return sum
+}
+
+// lag returns how far the clocks of the policies that are enforced can be behind.
+func (j *judgement) lag() (most time.Duration) {
+	for i := range j.entries[:j.enforced] {
+		most = max(most, j.entries[i].policy.lag)
+	}
+	return most
 }
 
 // explain returns what is to be charged.

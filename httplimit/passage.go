@@ -98,7 +98,7 @@ func (p *passage) charge() error {
 	if p.config.FailFast || p.shadow { // a limiter in shadow mode is not waited for
 		d := p.key.Take(p.cost)
 		if p.charged = d.Allowed && !d.WouldDeny; !d.Allowed {
-			return &LimitError{Host: p.host, RetryAfter: d.RetryAfter}
+			return &LimitError{Host: p.host, RetryAfter: p.inRealTime(d.RetryAfter)}
 		}
 		return nil
 	}
@@ -120,7 +120,16 @@ func (p *passage) charge() error {
 		}
 		e.Err = why
 	}
+	e.RetryAfter = p.inRealTime(e.RetryAfter)
 	return e
+}
+
+// inRealTime returns a wait on the Limiter's clock as one in real time.
+func (p *passage) inRealTime(wait time.Duration) time.Duration {
+	if wait == sluice.Never || wait == 0 {
+		return wait
+	}
+	return later(wait, p.lag)
 }
 
 // reserve takes a slot of a bucket, and waits for it.

@@ -22,9 +22,33 @@ type quota struct {
 	now       int64         // on the limiter's clock, Unix ns
 }
 
-// newQuota looks at the state of an entry's key. ok is false if the limit in force
-// limits nobody.
+// newQuota looks at the state of an entry's key, and says what clients are to be told, in
+// real time. ok is false if the limit in force limits nobody.
 func newQuota(e *entry, k sluice.Key) (q quota, ok bool) {
+	q, ok = limiterQuota(e, k)
+	if q.reset > 0 {
+		q.reset = later(q.reset, e.policy.lag)
+	}
+	if q.remaining == 0 && q.effective > 0 {
+		q.effective = later(q.effective, e.policy.lag)
+	}
+	return q, ok
+}
+
+// lag returns how far a clock can be behind: the time that has passed since its last refresh,
+// and as much for one that is late.
+func lag(c sluice.Clock) time.Duration {
+	if r, ok := c.(interface{ Resolution() time.Duration }); ok {
+		return 2 * min(max(r.Resolution(), 0), math.MaxInt64/2)
+	}
+	return 0
+}
+
+// later returns a wait on the limiter's clock as one in real time.
+func later(wait, lag time.Duration) time.Duration { return wait + min(lag, sluice.Never-1-wait) }
+
+// limiterQuota is newQuota by the limiter's clock.
+func limiterQuota(e *entry, k sluice.Key) (q quota, ok bool) {
 	l, c := k.Limit(), &e.policy.conf
 	if l.Rate == math.MaxInt {
 		return quota{}, false

@@ -90,8 +90,8 @@ type LimitError struct {
 	// that would not admit the request.
 	Held bool
 
-	// RetryAfter is the wait that would have been needed, as far as is known; other
-	// requests can make it longer. sluice.Never if no wait helps.
+	// RetryAfter is the wait that would have been needed, as far as is known, in real
+	// time; other requests can make it longer. sluice.Never if no wait helps.
 	RetryAfter time.Duration
 
 	// Err is why there was no waiting: nil under FailFast, an error that matches
@@ -172,8 +172,9 @@ var (
 type Transport struct {
 	base   http.RoundTripper
 	config TransportConfig
-	shadow bool // the Limiter denies nothing
-	queue  bool // the Limiter is a LeakyBucket
+	shadow bool          // the Limiter denies nothing
+	queue  bool          // the Limiter is a LeakyBucket
+	lag    time.Duration // how far the Limiter's clock can be behind
 	holds  holdTable
 	jitter func(below time.Duration) time.Duration
 }
@@ -191,7 +192,7 @@ func NewTransport(base http.RoundTripper, c TransportConfig) (*Transport, error)
 	t := &Transport{base: base, config: c, holds: newHoldTable(c.MaxHosts), jitter: rand.N[time.Duration]}
 	if c.Limiter != nil {
 		conf := c.Limiter.Config()
-		t.shadow, t.queue = conf.Shadow, conf.Algorithm == sluice.LeakyBucket
+		t.shadow, t.queue, t.lag = conf.Shadow, conf.Algorithm == sluice.LeakyBucket, lag(conf.Clock)
 	}
 	return t, nil
 }
