@@ -80,8 +80,10 @@ type Config struct {
 
 	// BlockFor is how long a denied call blocks its key: all calls for it are then denied,
 	// with a RetryAfter that says until when, and after that it is fresh. A key that would
-	// take longer to become fresh by itself is blocked for as long as that. 0 does not
-	// block. Calls with a cost that is denied whatever the key's state do not block, nor do
+	// take longer to become fresh by itself is blocked for as long as that: under 5 per hour
+	// a key that has spent all 5 is blocked for the hour that it takes to get them back
+	// (under FixedWindow, until the hour ends), also with a BlockFor of 15 minutes. For a
+	// shorter block, give it a limit of a shorter period. 0 does not block. Calls with a cost that is denied whatever the key's state do not block, nor do
 	// Peek, Wait and Reserve. A charge of a TakeAll blocks its key if it was denied itself.
 	//
 	// To block a key after n failures, give it a limit of n in BlockFor, charge every

@@ -333,6 +333,6 @@ func TestConfig_JSONRoundTrip(t *testing.T) {
 	for _, bad := range []string{`{"Algorithm":"leaky"}`, `{"Limit":"20"}`, `{"Overflow":"drop"}`, `{"Hash":"md5"}`, `{"Limit":20}`} {
 		require.Error(t, json.Unmarshal([]byte(bad), &out), bad)
 	}
-	_, err = json.Marshal(settings{Limit: Limit{}})
+	_, err = json.Marshal(settings{Limit: Limit{Rate: 1}})
 	require.ErrorContains(t, err, "sluice: limit has no text form: Limit.Period: 0s is not positive")
 }

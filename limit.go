@@ -3,6 +3,7 @@ package sluice
 import (
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -53,6 +54,33 @@ func (l Limit) WithBurst(n int) Limit {
 	return l
 }
 
+// Share returns the limit for each of n replicas that together keep to l and do not know
+// of each other. Rate and Burst are divided by n and rounded down; where that would leave
+// no unit, it is one: a Rate below n becomes 1 per n*Period/Rate, rounded up. So in the
+// long run all shares together admit at most what l does, and at once at most its burst,
+// or n units if that is more. A period that does not fit into a Duration becomes the
+// longest one. DenyAll and Unlimited stay what they are, and an n below 1 counts as 1.
+//
+// Shares round down by up to n-1 units in all: of 10 a second, three replicas get 3 each.
+func (l Limit) Share(n int) Limit {
+	if n <= 1 || l.Rate <= 0 || l.Rate == math.MaxInt || l.Period <= 0 {
+		return l
+	}
+	if l.Rate >= n {
+		l.Rate /= n
+	} else {
+		period, rest := mulDiv(uint64(l.Period), uint64(n), uint64(l.Rate))
+		if rest > 0 {
+			period++
+		}
+		l.Rate, l.Period = 1, time.Duration(min(period, math.MaxInt64))
+	}
+	if l.Burst > 0 {
+		l.Burst = max(1, l.Burst/n)
+	}
+	return l
+}
+
 func (l Limit) validate() *ConfigError {
 	switch {
 	case l.Period <= 0:
@@ -93,17 +121,26 @@ func (l Limit) String() string {
 	return s
 }
 
-// MarshalText returns the text form. A limit that New would refuse under every
-// algorithm has none.
+// MarshalText returns the text form, which is empty for the zero Limit, so that a
+// configuration with a limit that nobody has set can be written. Any other limit that New
+// would refuse under every algorithm has none.
 func (l Limit) MarshalText() ([]byte, error) {
+	if l == (Limit{}) {
+		return []byte{}, nil
+	}
 	if err := l.validate(); err != nil {
 		return nil, fmt.Errorf("sluice: limit has no text form: %s: %s", err.Field, err.Reason)
 	}
 	return []byte(l.String()), nil
 }
 
-// UnmarshalText reads the form that ParseLimit describes.
+// UnmarshalText reads the form that ParseLimit describes. An empty text is the zero Limit,
+// which New refuses.
 func (l *Limit) UnmarshalText(text []byte) error {
+	if len(text) == 0 {
+		*l = Limit{}
+		return nil
+	}
 	parsed, err := ParseLimit(string(text))
 	if err != nil {
 		return err
@@ -117,15 +154,28 @@ const (
 	limitForms    = `want "N/unit" or "N/duration", optionally " burst B", as in "100/s", "20/m burst 5", "1000/24h"`
 )
 
-var periodUnits = map[string]time.Duration{"s": time.Second, "m": time.Minute, "h": time.Hour, "d": day}
+// periodUnits are the names of units, the first of each the one that String uses.
+var periodUnits = []struct {
+	period time.Duration
+	names  []string
+}{
+	{time.Second, []string{"s", "sec", "second"}},
+	{time.Minute, []string{"m", "min", "minute"}},
+	{time.Hour, []string{"h", "hr", "hour"}},
+	{day, []string{"d", "day"}},
+	{7 * day, []string{"w", "week"}},
+}
 
-// ParseLimit reads a limit: a whole number of units, a slash, and a unit (s, m,
-// h, d) or a duration that time.ParseDuration reads; then optionally the word
-// burst and a whole number. "unlimited" stands for Unlimited, "0/s" is DenyAll.
-// String is its inverse.
+// ParseLimit reads a limit: a whole number of units, a slash, and a unit (s, sec, second;
+// m, min, minute; h, hr, hour; d, day; w, week) or a duration that time.ParseDuration
+// reads; then optionally the word burst and a whole number. "unlimited" stands for
+// Unlimited, "0/s" is DenyAll. String is its inverse.
 func ParseLimit(s string) (Limit, error) {
-	if strings.TrimSpace(s) == unlimitedText {
+	switch trimmed := strings.TrimSpace(s); {
+	case trimmed == unlimitedText:
 		return Unlimited, nil
+	case strings.EqualFold(trimmed, unlimitedText):
+		return Limit{}, fmt.Errorf("sluice: limit %q: want %q, in small letters", s, unlimitedText)
 	}
 	fields := strings.Fields(s)
 	if len(fields) != 1 && (len(fields) != 3 || fields[1] != "burst") {
@@ -166,12 +216,18 @@ func parseCount(s string) (int, error) {
 }
 
 func parsePeriod(s string) (time.Duration, error) {
-	if unit, ok := periodUnits[s]; ok {
-		return unit, nil
+	if period, ok := unitPeriod(s); ok {
+		return period, nil
 	}
 	d, err := time.ParseDuration(s)
 	if err != nil {
-		return 0, fmt.Errorf("%q is neither a unit (s, m, h, d) nor a duration such as 30s or 24h", s)
+		small := strings.ToLower(s)
+		for _, unit := range []string{small, strings.TrimSuffix(small, "s")} {
+			if _, ok := unitPeriod(unit); ok {
+				return 0, fmt.Errorf("%q is no unit; want %q", s, unit)
+			}
+		}
+		return 0, fmt.Errorf("%q is neither a unit (s, m, h, d, w, or second, minute, hour, day, week) nor a duration such as 30s or 24h", s)
 	}
 	if d <= 0 {
 		return 0, fmt.Errorf("%q is not positive", s)
@@ -179,11 +235,20 @@ func parsePeriod(s string) (time.Duration, error) {
 	return d, nil
 }
 
+func unitPeriod(name string) (period time.Duration, ok bool) {
+	for _, unit := range periodUnits {
+		if slices.Contains(unit.names, name) {
+			return unit.period, true
+		}
+	}
+	return 0, false
+}
+
 // periodString returns the shortest form that parsePeriod reads back.
 func periodString(d time.Duration) string {
-	for name, unit := range periodUnits {
-		if d == unit {
-			return name
+	for _, unit := range periodUnits {
+		if d == unit.period {
+			return unit.names[0]
 		}
 	}
 	s := d.String()

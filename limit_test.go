@@ -1,8 +1,10 @@
 package sluice
 
 import (
+	"encoding/json"
 	"fmt"
 	"math"
+	"math/big"
 	"math/rand/v2"
 	"testing"
 	"time"
@@ -37,6 +39,16 @@ func TestParseLimit_Good(t *testing.T) {
 		"100/s":                   PerSecond(100),
 		"20/m":                    PerMinute(20),
 		"7/h":                     PerHour(7),
+		"7/hr":                    PerHour(7),
+		"7/hour burst 3":          PerHour(7).WithBurst(3),
+		"5/sec":                   PerSecond(5),
+		"5/second":                PerSecond(5),
+		"5/min":                   PerMinute(5),
+		"5/minute":                PerMinute(5),
+		"5/day":                   PerDay(5),
+		"5/w":                     Per(5, 7*day),
+		"5/week":                  Per(5, 7*day),
+		"5/168h":                  Per(5, 7*day),
 		"1/d":                     PerDay(1),
 		"20/m burst 5":            PerMinute(20).WithBurst(5),
 		"  20/m   burst\t5\n":     PerMinute(20).WithBurst(5),
@@ -83,7 +95,8 @@ func TestParseLimit_BadSaysWhatIsWrongAndWhatIsWanted(t *testing.T) {
 		"100/s burst=5 x":       forms,
 		"100 / s":               forms,
 		"100":                   "has no period: " + forms,
-		"Unlimited":             "has no period: " + forms,
+		"Unlimited":             `want "unlimited", in small letters`,
+		" UNLIMITED":            `want "unlimited", in small letters`,
 		"/s":                    `rate "" ` + number,
 		"-1/s":                  `rate "-1" ` + number,
 		"+1/s":                  `rate "+1" ` + number,
@@ -92,12 +105,15 @@ func TestParseLimit_BadSaysWhatIsWrongAndWhatIsWanted(t *testing.T) {
 		"1_000/s":               `rate "1_000" ` + number,
 		"0x10/s":                `rate "0x10" ` + number,
 		"9223372036854775808/s": `rate "9223372036854775808" ` + number,
-		"5/":                    `period "" is neither a unit (s, m, h, d) nor a duration such as 30s or 24h`,
-		"5/S":                   `period "S" is neither a unit (s, m, h, d) nor a duration such as 30s or 24h`,
-		"5/2d":                  `period "2d" is neither a unit (s, m, h, d) nor a duration such as 30s or 24h`,
-		"5/10":                  `period "10" is neither a unit (s, m, h, d) nor a duration such as 30s or 24h`,
-		"5/s/s":                 `period "s/s" is neither a unit (s, m, h, d) nor a duration such as 30s or 24h`,
-		"5/3000000h":            `period "3000000h" is neither a unit (s, m, h, d) nor a duration such as 30s or 24h`,
+		"5/":                    `period "" is neither a unit (s, m, h, d, w, or second, minute, hour, day, week) nor a duration such as 30s or 24h`,
+		"5/S":                   `period "S" is no unit; want "s"`,
+		"5/M":                   `period "M" is no unit; want "m"`,
+		"5/Day":                 `period "Day" is no unit; want "day"`,
+		"5/minutes":             `period "minutes" is no unit; want "minute"`,
+		"5/2d":                  `period "2d" is neither a unit (s, m, h, d, w, or second, minute, hour, day, week) nor a duration such as 30s or 24h`,
+		"5/10":                  `period "10" is neither a unit (s, m, h, d, w, or second, minute, hour, day, week) nor a duration such as 30s or 24h`,
+		"5/s/s":                 `period "s/s" is neither a unit (s, m, h, d, w, or second, minute, hour, day, week) nor a duration such as 30s or 24h`,
+		"5/3000000h":            `period "3000000h" is neither a unit (s, m, h, d, w, or second, minute, hour, day, week) nor a duration such as 30s or 24h`,
 		"5/0s":                  `period "0s" is not positive`,
 		"5/-1s":                 `period "-1s" is not positive`,
 		"5/s burst -1":          `burst "-1" ` + number,
@@ -106,7 +122,7 @@ func TestParseLimit_BadSaysWhatIsWrongAndWhatIsWanted(t *testing.T) {
 	} {
 		got, err := ParseLimit(s)
 		sep := ": "
-		if s == "100" || s == "Unlimited" {
+		if s == "100" {
 			sep = " "
 		}
 		require.EqualError(t, err, fmt.Sprintf("sluice: limit %q%s%s", s, sep, want))
@@ -155,7 +171,7 @@ func TestLimit_InvalidLimitHasNoTextForm(t *testing.T) {
 		limit Limit
 		want  string
 	}{
-		{Limit{}, "Limit.Period: 0s is not positive; want a positive duration, as in sluice.PerSecond(100)"},
+		{Limit{Rate: 1}, "Limit.Period: 0s is not positive; want a positive duration, as in sluice.PerSecond(100)"},
 		{PerSecond(-1), "Limit.Rate: -1 is negative; want units per period, or 0 to deny everything"},
 		{PerSecond(1).WithBurst(-1), "Limit.Burst: -1 is negative; want 0 for the rate, or at least 1"},
 	} {
@@ -308,4 +324,72 @@ func TestNew_RandomLimitsNeverPanic(t *testing.T) {
 		}
 	}
 	require.Greater(t, accepted, 1000, "the generator must reach past validation")
+}
+
+// TestLimit_ZeroLimitInADump: a struct with a limit that nobody has set can be written,
+// and read again; and New refuses it still.
+func TestLimit_ZeroLimitInADump(t *testing.T) {
+	type config struct{ Limit Limit }
+	dump, err := json.Marshal(map[string]config{"set": {PerSecond(5)}, "unset": {}})
+	require.NoError(t, err)
+	require.JSONEq(t, `{"set": {"Limit": "5/s"}, "unset": {"Limit": ""}}`, string(dump))
+	back := map[string]config{"unset": {PerSecond(9)}}
+	require.NoError(t, json.Unmarshal(dump, &back))
+	require.Equal(t, map[string]config{"set": {PerSecond(5)}, "unset": {}}, back)
+	_, err = New(Config{Limit: back["unset"].Limit})
+	require.ErrorContains(t, err, "Limit.Period")
+	_, err = ParseLimit("")
+	require.Error(t, err, "a limit by itself is not empty")
+}
+
+// TestLimit_ShareByHand.
+func TestLimit_ShareByHand(t *testing.T) {
+	for _, c := range []struct {
+		limit Limit
+		n     int
+		want  Limit
+	}{
+		{PerSecond(10), 3, PerSecond(3)},
+		{PerSecond(10).WithBurst(5), 3, PerSecond(3).WithBurst(1)},
+		{PerSecond(10).WithBurst(2), 3, PerSecond(3).WithBurst(1)},
+		{PerSecond(10), 10, PerSecond(1)},
+		{PerDay(5), 10, Per(1, 2*day)},
+		{PerDay(5).WithBurst(40), 10, Per(1, 2*day).WithBurst(4)},
+		{Per(3, 10), 7, Per(1, 24)}, // 23.3 ns
+		{PerDay(1), math.MaxInt, Per(1, math.MaxInt64)},
+		{PerSecond(10), 1, PerSecond(10)},
+		{PerSecond(10), 0, PerSecond(10)},
+		{PerSecond(10), -3, PerSecond(10)},
+		{Unlimited, 3, Unlimited},
+		{DenyAll, 3, DenyAll},
+		{Limit{}, 3, Limit{}},
+		{PerSecond(-5), 3, PerSecond(-5)},
+	} {
+		require.Equal(t, c.want, c.limit.Share(c.n), "%v by %d", c.limit, c.n)
+	}
+}
+
+// TestLimit_SharesAddUpToNoMore than the limit, in the long run and at once, but for a unit
+// each.
+func TestLimit_SharesAddUpToNoMore(t *testing.T) {
+	r := newRand(t)
+	for range 20_000 {
+		l := anyLimit(r)
+		n := 1 + int(r.Uint64()>>(r.UintN(63)+1)&math.MaxInt)>>1
+		if l.Rate <= 0 || l.Rate == math.MaxInt {
+			continue
+		}
+		share := l.Share(n)
+		require.Nil(t, share.validate(), "%v by %d", l, n)
+		all := new(big.Int).Mul(big.NewInt(int64(share.burst())), big.NewInt(int64(n)))
+		require.LessOrEqual(t, all.Cmp(big.NewInt(int64(max(l.burst(), n)))), 0, "%v by %d is %v", l, n, share)
+		if share.Period == math.MaxInt64 && l.Period != share.Period {
+			continue // 292 years
+		}
+		// n * share.Rate/share.Period <= l.Rate/l.Period
+		all.Mul(big.NewInt(int64(share.Rate)), big.NewInt(int64(n)))
+		all.Mul(all, big.NewInt(int64(l.Period)))
+		whole := new(big.Int).Mul(big.NewInt(int64(l.Rate)), big.NewInt(int64(share.Period)))
+		require.LessOrEqual(t, all.Cmp(whole), 0, "%v by %d is %v", l, n, share)
+	}
 }

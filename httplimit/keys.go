@@ -97,7 +97,9 @@ func ByPattern() KeyFunc {
 
 // Join returns a function that makes one key of those of all funcs: a budget for each
 // user and pattern, say. Two requests have the same key only if they have the same one
-// by each of funcs. The error of the first one that fails is returned as it is; a key
+// by each of funcs: the key is the parts in order, each with its length in bytes and a
+// colon before it, such as "3:ann6:/login", which is also what TopDenied lists, and what
+// Block and Reset take by name. The error of the first one that fails is returned as it is; a key
 // above MaxKeyLen is ErrKeyTooLong.
 //
 // The error is a *ConfigError if there are no funcs, or a nil one.
