@@ -255,7 +255,7 @@ func TestMemory_BytesAKey(t *testing.T) {
 	configs["gcra/unbounded"] = Config{Limit: layouts["gcra"].Limit, MaxKeys: -1}
 	for name, c := range configs {
 		t.Run("layout="+name, func(t *testing.T) {
-			c.Limit = PerDay(10) // so that no key becomes idle while the test runs
+			c.Limit, c.Clock = PerDay(10), NewManualClock(start) // so that no key becomes idle while the test runs
 			bytesBefore, objectsBefore := heap()
 			l := mustNew(t, c)
 			for i := range uint64(keys) {
