@@ -178,14 +178,17 @@ type sleeper struct {
 
 // sleepUntil returns when the clock has been moved to at.
 func (c *ManualClock) sleepUntil(ctx context.Context, at uint64) error {
-	s := &sleeper{at: at, awake: make(chan struct{})}
 	c.mu.Lock()
+	if at <= uint64(c.Now()) { // it may have been moved before anybody knew of the sleeper
+		c.mu.Unlock()
+		return nil
+	}
+	s := &sleeper{at: at, awake: make(chan struct{})}
 	if c.sleepers == nil {
 		c.sleepers = map[*sleeper]struct{}{}
 	}
 	c.sleepers[s] = struct{}{}
 	c.mu.Unlock()
-	c.wake() // the clock may have been moved before anybody knew of the sleeper
 	select {
 	case <-s.awake:
 		return nil

@@ -97,6 +97,11 @@ type Config struct {
 	// nothing: a denied call blocks its key, which is fresh afterwards.
 	CountDenied bool
 
+	// MaxReservations is how many reservations and waiting calls a key can have that have
+	// not been settled, and have not come back by themselves: some 200 bytes each. Reserve
+	// and Wait have ErrTooManyReservations beyond it. 0 means 65,536.
+	MaxReservations int
+
 	// TopDenied is how many keys Limiter.TopDenied can list, at most 65,536. 0 means
 	// that denials are not attributed to keys.
 	TopDenied int
@@ -111,6 +116,9 @@ type Algorithm uint8
 const (
 	GCRA Algorithm = iota
 	TokenBucket
+	// LeakyBucket: the burst is the length of the queue in units, with what is draining. With a
+	// burst of 1 nobody can wait while a unit drains; so that ten calls of one unit can, want
+	// WithBurst(11).
 	LeakyBucket
 	SlidingWindow
 	SlidingLog
@@ -271,8 +279,11 @@ func configErrorf(field, format string, args ...any) *ConfigError {
 const (
 	defaultMaxKeys = 1 << 20
 	defaultTTL     = 10 * time.Second
-	maxShards      = 1 << 16
-	maxTopDenied   = 1 << 16
+
+	defaultMaxReservations = 1 << 16
+
+	maxShards    = 1 << 16
+	maxTopDenied = 1 << 16
 )
 
 // withDefaults returns c with every zero field but Limit and Shards replaced by
@@ -305,6 +316,8 @@ func (c Config) withDefaults() (Config, *ConfigError) {
 	case c.CountDenied && !c.Algorithm.windowed():
 		return c, configErrorf("CountDenied", "true with %v, which counts what is admitted; want false, or %v, %v or %v",
 			c.Algorithm, SlidingWindow, SlidingLog, FixedWindow)
+	case c.MaxReservations < 0:
+		return c, configErrorf("MaxReservations", "%d is negative; want 0 for %d, or a number of reservations", c.MaxReservations, defaultMaxReservations)
 	case c.TopDenied < 0 || c.TopDenied > maxTopDenied:
 		return c, configErrorf("TopDenied", "%d is not a number of keys that can be kept; want 0 to %d", c.TopDenied, maxTopDenied)
 	}
@@ -325,6 +338,9 @@ func (c Config) withDefaults() (Config, *ConfigError) {
 		c.MaxKeys = defaultMaxKeys
 	case c.MaxKeys < 0:
 		c.MaxKeys = math.MaxInt
+	}
+	if c.MaxReservations == 0 {
+		c.MaxReservations = defaultMaxReservations
 	}
 	if c.TTL == 0 {
 		c.TTL = defaultTTL

@@ -69,7 +69,13 @@ func (st *store) countIdleLocked(s *shard, cutoff int64) (n int) {
 // idle by cutoff, and returns how many that were.
 func (st *store) dropIdleLocked(s *shard, cutoff int64, want int) int {
 	p := s.table.Load().policy
-	n := st.rebuildLocked(s, want, func(_ uint64, e entry) bool { return p.idleBy(e, cutoff) })
+	n := st.rebuildLocked(s, want, func(id uint64, e entry) bool {
+		if !p.idleBy(e, cutoff) {
+			return false
+		}
+		st.ledgers.dropped(id)
+		return true
+	})
 	if n > 0 {
 		s.floor = max(s.floor, cutoff)
 		st.swept.Add(uint64(n))
@@ -139,7 +145,7 @@ func sweepLater(self weak.Pointer[store], wait time.Duration) {
 //	insert:  adds a key, sees the timer armed
 //	sweep:   disarms; without a second look no sweep would ever come
 func (st *store) sweepOnTimer() {
-	st.dropPassed()
+	st.ledgers.dropPassed(max(st.clock.Now(), 0))
 	cutoff := st.clock.Now() - st.ttl
 	for i := range st.shards {
 		s := &st.shards[i]
@@ -250,15 +256,16 @@ func (st *store) surveyLocked(s *shard, now int64, exact bool) (idle int, ranks 
 func (st *store) evictLocked(s *shard, now int64, n int, c cut) {
 	swept, evicted := 0, 0
 	p := s.table.Load().policy
-	st.rebuildLocked(s, max(1, s.len()-n), func(_ uint64, e entry) bool { // not 0: a key is to be added
-		if p.idleBy(e, now) {
+	st.rebuildLocked(s, max(1, s.len()-n), func(id uint64, e entry) bool { // not 0: a key is to be added
+		switch {
+		case p.idleBy(e, now):
 			swept++
-			return true
-		}
-		if !c.takes(p.rank(e, now)) {
+		case c.takes(p.rank(e, now)):
+			evicted++
+		default:
 			return false
 		}
-		evicted++
+		st.ledgers.dropped(id)
 		return true
 	})
 	if swept > 0 {

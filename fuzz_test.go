@@ -53,19 +53,19 @@ func FuzzTakeAll(f *testing.F) {
 // FuzzReceipts does the same for reservations.
 func FuzzReceipts(f *testing.F) {
 	for i := range byte(6) {
-		f.Add([]byte{i % 2, 200, i * 40, i * 20, 255, 0, 9, 9, 0, 90, 9, 30, 200, 100, 0, 250, 100, 40, 110, 130, 255, 80, 9, 150, 7, 60, 230, 99})
+		f.Add([]byte{i % 3, 200, i * 40, i * 20, 255, 0, 9, 9, 0, 90, 9, 30, 200, 100, 0, 250, 100, 40, 110, 130, 255, 80, 9, 150, 7, 60, 230, 99})
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
 		if len(data) < 2 || len(data) > 1024 {
 			return
 		}
 		src := &byteSource{data: data[1:], rest: rand.NewPCG(1, 2)}
-		disturbed := data[0]%2 == 1
-		tr := newReceiptTracer(t, rand.New(src), disturbed)
+		disturbed, evicts := data[0]%3 == 1, data[0]%3 == 2
+		tr := newReceiptTracer(t, rand.New(src), disturbed, evicts)
 		for len(src.data) > 0 {
 			tr.step(disturbed)
 		}
-		if !disturbed {
+		if !disturbed && !evicts {
 			tr.checkSpans()
 		}
 	})

@@ -1,196 +1,353 @@
 package sluice
 
 import (
-	"maps"
+	"cmp"
+	"math"
 	"slices"
 	"sync"
+	"sync/atomic"
+
+	"github.com/puzpuzpuz/xsync/v3"
 )
 
-// A ledger has the reservations of some shards' keys that matter to what can be given
-// back, those of a key in order of arrival. Of each it knows the tick at which the bucket
-// would be full again if the key had been charged nothing after it:
+// The ledgers know the open reservations of a limiter's keys, those with limits of their own
+// included. Each key that has some has a record of its own, with a lock of its own, so that
+// keys with many of them are in nobody else's way.
 //
-//	end = max(end of the one before + ahead, tick of the slot) + units
+// Who changes what a key has spent in another way than by charging it, or the policy that it
+// is kept by, guards the key, or all keys of a shard, for as long as that takes, and tells
+// the record: see forget, refunded and adopt. Who drops a key from a table only says so
+// (dropped), since the shard is locked then.
 //
-// where ahead is what else has been charged in between, or simply has passed; that of the
-// first one counts from tick 0. A reservation without units has no slot to keep. If fewer
-// units count, this end and those of the later ones come forward, and the key's full tick
-// by as much as the last one. No end comes forward to before now.
-//
-// So no history without the units has less, since what is charged while a key is fresh is
-// charged at its own time, at now at the latest. And at all times the full tick is at least
-// what it would be if every call had been charged as it began, which is what makes GCRA's
-// bound hold for slots: had an end been let go below its slot's, others would be given the
-// same slot.
-//
-// Lock order: a ledger, then a shard. A key's policy changes under the lock of its ledger.
+// Lock order: a ledger, then records by limiter and id, then a shard.
+type ledgers struct {
+	shift uint
+	all   []ledger // one for each shard of the limiter
+}
+
 type ledger struct {
-	mu    sync.Mutex
-	lists map[uint64][]*Reservation
-	total int
-	sweep int // when total is that, what has passed is dropped
-	most  int // lists there have been in the map
+	// mu is held to make a record, and by whoever relies on a key's having none.
+	mu      sync.Mutex
+	records atomic.Pointer[records] // nil until there has been one
+}
+
+type records struct {
+	*xsync.MapOf[uint64, *record]
+	tidyAt atomic.Int64 // how many there are when they are tidied next
+}
+
+// A record is what is known of a key with open reservations.
+type record struct {
+	in *ledger
+	id uint64
+
+	// drops is how often the key has been dropped. It is raised under the lock of the key's
+	// shard, before the key can be tracked again. So who has loaded the key's word, then
+	// drops, and then swaps the word, knows which key that was:
+	//
+	//	settle:    loads the word; drops are as they were
+	//	eviction:  takes the word out; raises drops
+	//	charge:    adds the key again
+	//	settle:    its swap fails; it loads the new word; drops have been raised
+	drops atomic.Uint64
+
+	mu   sync.Mutex
+	dead bool // taken out of the ledger; look for another one
+
+	// What follows is of the reservations, if there are any.
+
+	ends
+	policy *policy // whose ticks the ends are in
+	seen   uint64  // drops when they were made
+
+	// back is how many ticks have been refunded since the first of them was made: all ends
+	// are later than what they stand for by that.
+	back uint64
 }
 
 const (
-	// maxLedgers bounds how many ledgers there are, so that an unused limiter stays small.
-	maxLedgers = 16
-	// minLedgerSweep is how many reservations are kept at least before it is looked which
-	// have passed.
-	minLedgerSweep = 64
-	// Neither was tuned.
+	// maxBack bounds back, so that no sum of ticks overflows: full ticks are below 3<<62.
+	// More than 36 years' worth of units refunded beside open reservations end them.
+	maxBack = 1 << 60
+	// minRecordTidy is how many records a ledger has at least when it is tidied. Not tuned.
+	minRecordTidy = 64
+	// passedAtOnce is how many passed reservations are dropped before one is made, so that
+	// they go faster than new ones come.
+	passedAtOnce = 2
 )
 
-// ledger returns the ledger of id, which is that of the limiter itself whatever the owner
-// of id.
-func (st *store) ledger(id uint64) *ledger {
-	return &st.ledgers[id>>st.shift&uint64(len(st.ledgers)-1)]
+func newLedgers(shards int, shift uint) *ledgers {
+	return &ledgers{shift: shift, all: make([]ledger, shards)}
 }
 
-// add enters a reservation.
-func (lg *ledger) add(r *Reservation, now int64) {
-	if lg.total >= max(lg.sweep, minLedgerSweep) {
-		lg.dropPassed(&r.lim.store, now)
-		lg.sweep = 2 * lg.total
+// of returns the ledger of id. With a single shard the shift is 64, which gives 0.
+func (ls *ledgers) of(id uint64) *ledger { return &ls.all[id>>ls.shift] }
+
+// dropped notes that a key has been dropped. The key's shard is locked.
+func (ls *ledgers) dropped(id uint64) {
+	if rec := ls.of(id).find(id); rec != nil {
+		rec.drops.Add(1)
 	}
-	if lg.lists == nil {
-		lg.lists = map[uint64][]*Reservation{}
+}
+
+// find returns the record of id, which may be dead, or nil.
+func (lg *ledger) find(id uint64) *record {
+	if m := lg.records.Load(); m != nil {
+		rec, _ := m.Load(id)
+		return rec
 	}
-	if last := lg.lastEnd(r.id); last <= r.ahead {
-		r.ahead -= last
+	return nil
+}
+
+// record returns the record of id, which may be dead. If there is none it makes one.
+func (lg *ledger) record(id uint64) (rec *record, made bool) {
+	if rec := lg.find(id); rec != nil {
+		return rec, false
+	}
+	lg.mu.Lock()
+	defer lg.mu.Unlock()
+	m := lg.records.Load()
+	if m == nil {
+		m = &records{MapOf: xsync.NewMapOf[uint64, *record]()}
+		lg.records.Store(m)
+	}
+	rec, found := m.LoadOrStore(id, &record{in: lg, id: id})
+	return rec, !found
+}
+
+// hold locks the record of id, and makes one at the time now if there is none.
+func (lg *ledger) hold(id uint64, now int64) *record {
+	for {
+		rec, made := lg.record(id)
+		if made {
+			lg.tidy(now)
+		}
+		if rec.lock() {
+			return rec
+		}
+	}
+}
+
+// lock fails if the record is dead.
+func (rec *record) lock() bool {
+	rec.mu.Lock()
+	if rec.dead {
+		rec.mu.Unlock()
+		return false
+	}
+	return true
+}
+
+// release unlocks the record, which dies if the key has no reservations.
+func (rec *record) release() {
+	if rec.root == nil {
+		rec.dead = true
+		rec.in.records.Load().Delete(rec.id)
+	}
+	rec.mu.Unlock()
+}
+
+// guard keeps reservations of id from being made or changed until unguard. It returns the
+// key's record, or nil if it has none.
+func (lg *ledger) guard(id uint64) *record {
+	for {
+		rec := lg.find(id)
+		if rec == nil {
+			lg.mu.Lock()
+			if rec = lg.find(id); rec == nil {
+				return nil
+			}
+			lg.mu.Unlock()
+		}
+		if rec.lock() {
+			return rec
+		}
+	}
+}
+
+func (lg *ledger) unguard(rec *record) {
+	if rec == nil {
+		lg.mu.Unlock()
 	} else {
-		lg.forget(r.id) // the key has been dropped since, for want of room
+		rec.release()
 	}
-	lg.lists[r.id] = append(lg.lists[r.id], r)
-	lg.most = max(lg.most, len(lg.lists))
-	lg.total++
-	r.listed = true
 }
 
-// lastEnd returns the end of the last reservation of id, or 0.
-func (lg *ledger) lastEnd(id uint64) uint64 {
-	list := lg.lists[id]
-	if len(list) == 0 {
+// guardAll is guard for all keys of the shard. It returns the records there are.
+func (lg *ledger) guardAll() (records []*record) {
+	lg.mu.Lock()
+	m := lg.records.Load()
+	if m == nil {
+		return nil
+	}
+	m.Range(func(_ uint64, rec *record) bool {
+		records = append(records, rec)
+		return true
+	})
+	slices.SortFunc(records, func(a, b *record) int { return cmp.Compare(a.id, b.id) })
+	return slices.DeleteFunc(records, func(rec *record) bool { return !rec.lock() })
+}
+
+// unguardAll lets f tell each record what has been done, with nobody else in its way.
+func (lg *ledger) unguardAll(records []*record, f func(rec *record)) {
+	lg.mu.Unlock()
+	for _, rec := range records {
+		f(rec)
+		rec.release()
+	}
+}
+
+func (rec *record) schedule() *schedule {
+	s, _ := rec.policy.bucket().slots()
+	return s
+}
+
+// enter adds r, which has been charged under p, when drops were as given, after the full
+// tick from.
+func (rec *record) enter(r *Reservation, p *policy, drops, from uint64) {
+	last := rec.final()
+	if rec.n > 0 && (p != rec.policy || drops != rec.seen || last > from+rec.back) {
+		rec.clear() // the key has been dropped since
+	}
+	if rec.n == 0 {
+		rec.policy, rec.seen, rec.back, last = p, drops, 0, 0
+	}
+	s := rec.schedule()
+	r.span = s.ticks(r.units)
+	r.least = s.tick(r.at) + r.span + rec.back
+	r.ahead = from + rec.back - last
+	r.rec = rec
+	rec.append(r)
+}
+
+// hasRoom reports whether the key has fewer than most reservations.
+func (rec *record) hasRoom(now int64, most int) bool {
+	if rec.dropPassed(now, passedAtOnce); rec.n >= most && rec.drops.Load() != rec.seen {
+		rec.clear()
+	}
+	return rec.n < most
+}
+
+// shrink lets only so many units of r count from now on, and returns by how many ticks the
+// bucket is full sooner. r no longer counts before now, when what had come back by itself has.
+func (rec *record) shrink(r *Reservation, units int, now int64) (given uint64) {
+	s := rec.schedule()
+	t := s.tick(now) + rec.back
+	r.units = units
+	end := r.step().from(rec.before(r))
+	if end <= t {
 		return 0
 	}
-	return list[len(list)-1].end
-}
-
-// shrink lets only so many units of r count from tick t on, and returns by how much the
-// end of the last reservation comes forward.
-func (lg *ledger) shrink(r *Reservation, units int, s *schedule, t uint64) (given uint64) {
-	list := lg.lists[r.id]
-	before, last := lg.lastEnd(r.id), uint64(0)
-	r.units = units
-	later := false
-	for _, other := range list {
-		if later = later || other == r; later {
-			other.reckon(last, s, t)
-		}
-		last = other.end
+	last := rec.final()
+	r.span, r.least = min(r.span, s.ticks(units)), t
+	if units > 0 {
+		r.least = max(t, min(end, s.tick(r.at)+s.ticks(units)+rec.back))
 	}
-	return before - last
+	rec.changed(r)
+	return last - rec.final()
 }
 
-// reckon brings the end forward to where it is after that of the one before.
-func (r *Reservation) reckon(before uint64, s *schedule, t uint64) {
-	end := before + r.ahead
-	if r.units > 0 {
-		end = saturatingAdd(max(end, s.tick(r.at)), s.ticks(r.units))
-	}
-	r.end = min(r.end, max(end, t))
-}
-
-// forget drops the reservations of id: what has been charged has gone.
-func (lg *ledger) forget(id uint64) {
-	lg.drop(id, func(*Reservation) bool { return true })
-}
-
-// shift lets the reservations of id end so many ticks sooner.
-func (lg *ledger) shift(id uint64, given uint64) {
-	for i, r := range lg.lists[id] {
-		r.end -= min(given, r.end)
-		if i == 0 {
-			r.ahead -= min(given, r.ahead)
-		}
+// forget lets the reservations end: what they have charged has gone.
+func (rec *record) forget() {
+	if rec != nil {
+		rec.clear()
 	}
 }
 
-// adopt takes over the reservations of id into another policy.
-func (lg *ledger) adopt(id uint64, from, to *policy, now int64) {
-	old, next := from.bucket(), to.bucket()
-	if old == nil || next == nil {
-		lg.forget(id)
+// refunded lets the reservations end sooner by what has been refunded of their key, as if it
+// had been charged before all of them. (It may have been one of theirs.)
+func (rec *record) refunded(ticks uint64) {
+	if rec == nil || rec.n == 0 {
 		return
 	}
-	before, _ := old.slots()
-	after, _ := next.slots()
+	if rec.back += ticks; ticks > maxBack || rec.back > maxBack {
+		rec.clear()
+	}
+}
+
+// adopt takes the reservations over into another policy, as of now.
+func (rec *record) adopt(to *policy, now int64) {
+	if rec == nil || rec.n == 0 {
+		return
+	}
+	if to.bucket() == nil {
+		rec.clear()
+		return
+	}
+	before := rec.schedule()
+	rec.dropPassed(now, rec.n)
+	back := rec.back
+	rec.policy = to
+	after := rec.schedule()
 	if *before == *after {
 		return // ticks are the same, and what is missing before slots need not stay charged
 	}
-	last := uint64(0)
-	for _, r := range lg.lists[id] {
-		r.end = after.adopt(before, r.end, now)
-		from := r.end - min(r.end, after.ticks(r.units))
-		r.ahead = from - min(from, last) // what was missing before the slot stays charged
-		last = r.end
-	}
-}
-
-// dropPassed drops what has come back by itself.
-func (lg *ledger) dropPassed(st *store, now int64) {
-	for id := range lg.lists {
-		b := st.ownersPolicy(id).bucket()
-		if b == nil {
-			lg.forget(id)
-			continue
+	was, is := uint64(0), uint64(0)
+	rec.each(func(r *Reservation) {
+		was = r.step().from(was)
+		end := after.adopt(before, was-back, now)
+		// What is missing before the slot stays charged.
+		r.span = min(after.ticks(r.units), end-is)
+		r.ahead = end - is - r.span
+		r.least = 0
+		if r.units > 0 {
+			r.least = min(end, after.tick(r.at)+after.ticks(r.units))
 		}
-		s, _ := b.slots()
-		t := s.tick(now)
-		lg.drop(id, func(r *Reservation) bool { return r.end <= t || r.settled && r.at <= now })
+		is = end
+	})
+	rec.back = 0
+}
+
+// dropPassed drops up to n reservations, the first ones, that have come back by themselves.
+func (rec *record) dropPassed(now int64, n int) {
+	if rec.n == 0 {
+		return
 	}
-	if lg.most >= minLedgerSweep && len(lg.lists) <= lg.most/4 {
-		few := make(map[uint64][]*Reservation, len(lg.lists)) // a map gives no memory back
-		maps.Copy(few, lg.lists)
-		lg.lists, lg.most = few, len(few)
+	t := rec.schedule().tick(now) + rec.back
+	for r := rec.first(); r != nil && n > 0 && r.step().from(0) <= t; r = rec.first() {
+		rec.remove(r)
+		n--
 	}
 }
 
-// drop drops the reservations of id that are gone. What they have charged stays charged
-// ahead of the next one.
-func (lg *ledger) drop(id uint64, gone func(*Reservation) bool) {
-	list := lg.lists[id]
-	kept := list[:0]
-	ahead, last := uint64(0), uint64(0)
-	for _, r := range list {
-		if r.listed = !gone(r); r.listed {
-			r.ahead += ahead
-			ahead = 0
-			kept = append(kept, r)
-		} else {
-			ahead += r.end - last
+// passed reports whether all reservations have come back by themselves.
+func (rec *record) passed(now int64) bool {
+	return rec.n > 0 && rec.final() <= rec.schedule().tick(now)+rec.back
+}
+
+// dropPassed drops all reservations that have come back by themselves.
+func (ls *ledgers) dropPassed(now int64) {
+	for i := range ls.all {
+		if m := ls.all[i].records.Load(); m != nil {
+			m.Range(func(_ uint64, rec *record) bool {
+				if rec.lock() {
+					rec.dropPassed(now, rec.n)
+					rec.release()
+				}
+				return true
+			})
 		}
-		last = r.end
-	}
-	clear(list[len(kept):])
-	lg.total -= len(list) - len(kept)
-	switch {
-	case len(kept) == 0:
-		delete(lg.lists, id)
-	case len(kept) < cap(kept)/8:
-		lg.lists[id] = slices.Clone(kept)
-	default:
-		lg.lists[id] = kept
 	}
 }
 
-// dropPassed drops from all ledgers what has come back by itself.
-func (st *store) dropPassed() {
-	now := max(st.clock.Now(), 0)
-	for i := range st.ledgers {
-		lg := &st.ledgers[i]
-		lg.mu.Lock()
-		lg.dropPassed(st, now)
-		lg.mu.Unlock()
+// tidy drops the records of which all has come back by itself, once there are many, and waits
+// for nobody. Those that are abandoned would otherwise stay as long as nobody sweeps.
+func (lg *ledger) tidy(now int64) {
+	m := lg.records.Load()
+	at := m.tidyAt.Load()
+	if m.Size() < int(max(at, minRecordTidy)) || !m.tidyAt.CompareAndSwap(at, math.MaxInt32) {
+		return
 	}
+	m.Range(func(_ uint64, rec *record) bool {
+		switch {
+		case !rec.mu.TryLock():
+		case !rec.dead && rec.passed(now):
+			rec.clear()
+			rec.release()
+		default:
+			rec.mu.Unlock()
+		}
+		return true
+	})
+	m.tidyAt.Store(2 * int64(m.Size()))
 }

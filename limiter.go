@@ -94,8 +94,8 @@ func (l *Limiter) setUp(c Config, p *policy, shards, maxKeys int, homes uint64) 
 	if c.Stats {
 		l.tally = make(tally, shards)
 	}
-	l.ledgers = make([]ledger, min(shards, maxLedgers))
 	l.init(p, shards, maxKeys)
+	l.ledgers = newLedgers(shards, l.shift)
 }
 
 // Allow charges one unit to key and reports whether it was admitted.
@@ -151,7 +151,7 @@ func (l *Limiter) Reset(key string) { l.reset(l.hash.string(key)) }
 // Refund gives key back cost units that it has been charged, so that only what
 // turned out to matter counts: a login that succeeded, say. It gives back at most
 // what still counts against the key, which makes the key fresh, and at most the
-// burst. A window algorithm gives back from the units of the present window first;
+// burst and Config.Soft. A window algorithm gives back from the units of the present window first;
 // FixedWindow has nothing to give back of an earlier one. A cost below 1 does
 // nothing.
 //
@@ -179,7 +179,7 @@ func (l *Limiter) Len() int { return l.len() }
 // It changes no decision, and there is no need to call it: with a system clock a
 // timer sweeps, with any other clock insertions do.
 func (l *Limiter) Sweep() int {
-	l.dropPassed()
+	l.ledgers.dropPassed(max(l.clock.Now(), 0))
 	dropped := l.sweep()
 	if ps := l.plans.Load(); ps != nil {
 		ps.each(func(plan *Limiter) { dropped += plan.sweep() })

@@ -189,6 +189,7 @@ func (l *Limiter) newPlan(ps *plans, limit Limit, from *policy) (*Limiter, error
 	plan := &Limiter{soft: l.soft, shadow: l.shadow, top: l.top, serial: serials.Add(1)}
 	plan.setUp(c, p, min(planShards, len(l.shards)), math.MaxInt, l.homes)
 	plan.tally = l.tally // which has as many stripes at least, and outlives the plan
+	plan.ledgers = l.ledgers
 	plan.plans.Store(ps)
 	return plan, nil
 }
@@ -196,9 +197,9 @@ func (l *Limiter) newPlan(ps *plans, limit Limit, from *policy) (*Limiter, error
 // move makes to the owner of id, with main.admin locked. It holds two shards' locks, in
 // any order; nobody else ever does. What is idle is dropped, as in adoptAll.
 func (ps *plans) move(id uint64, from, to *Limiter) {
-	lg := ps.main.ledger(id)
-	lg.mu.Lock()
-	defer lg.mu.Unlock()
+	lg := ps.main.ledgers.of(id)
+	rec := lg.guard(id)
+	defer lg.unguard(rec)
 	ps.moving.Lock()
 	defer ps.moving.Unlock()
 	ps.version.Add(1)
@@ -219,9 +220,9 @@ func (ps *plans) move(id uint64, from, to *Limiter) {
 	to.raiseFloor(id, s.floor)
 	blocked := tracked && policy.blockedUntil(e.word, e.tail) > 0
 	if tracked && to.putIn(id, policy, e, now) && !blocked {
-		lg.adopt(id, policy, to.policyOf(id), now)
+		rec.adopt(to.policyOf(id), now)
 	} else {
-		lg.forget(id)
+		rec.forget()
 	}
 	if to == ps.main {
 		ps.owners.Delete(id)

@@ -243,11 +243,21 @@ func TestLedger_ForgetsAbandonedReservations(t *testing.T) {
 	runtime.KeepAlive(l)
 }
 
+// eachRecord calls f for the record of each key that has one.
+func eachRecord(l *Limiter, f func(rec *record)) {
+	for i := range l.ledgers.all {
+		if m := l.ledgers.all[i].records.Load(); m != nil {
+			m.Range(func(_ uint64, rec *record) bool {
+				f(rec)
+				return true
+			})
+		}
+	}
+}
+
 // openReservations is how many are in the ledgers.
 func openReservations(l *Limiter) (n int) {
-	for i := range l.ledgers {
-		n += l.ledgers[i].total
-	}
+	eachRecord(l, func(rec *record) { n += rec.n })
 	return n
 }
 

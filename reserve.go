@@ -24,6 +24,9 @@ var (
 	ErrBlocked = errors.New("sluice: the key is blocked")
 	// ErrNoRoom: the key is new, and there is no room for it at MaxKeys under DenyNew.
 	ErrNoRoom = errors.New("sluice: there is no room for a new key")
+	// ErrTooManyReservations: the key has as many open reservations and waiting calls as
+	// Config.MaxReservations.
+	ErrTooManyReservations = errors.New("sluice: the key has too many reservations")
 	// ErrNotReservable: the algorithm has no slots to hand out. GCRA, TokenBucket with a
 	// continuous refill and LeakyBucket have.
 	ErrNotReservable = errors.New("sluice: the algorithm has no slots to reserve")
@@ -39,23 +42,28 @@ func (deadlineError) Is(target error) bool {
 // A Reservation is a charge that has been made for a time to come. Its methods can be
 // called concurrently, in any order.
 type Reservation struct {
-	lim   *Limiter
-	id    uint64
-	cost  int
-	delay time.Duration
+	lim       *Limiter
+	id        uint64
+	cost      int
+	delay     time.Duration
+	wouldDeny bool
+	settled   atomic.Bool
+	rec       *record // nil if nothing has been charged
 
-	// The rest is guarded by the ledger, which says what ahead and end are.
+	// The rest is guarded by the record.
 
-	at         int64 // when the slot begins
-	units      int   // what counts of the cost
-	ahead, end uint64
-	listed     bool // the ledger has it
-	settled    bool
+	at    int64 // when the slot begins
+	units int   // what counts of the cost
+	node
 }
 
 // Delay is how long after Reserve the slot begins, by the limiter's clock: wait that long,
 // and go ahead.
 func (r *Reservation) Delay() time.Duration { return r.delay }
+
+// WouldDeny reports whether there would be an error instead of the reservation, had the
+// limiter been made without Config.Shadow. Nothing has been charged then.
+func (r *Reservation) WouldDeny() bool { return r.wouldDeny }
 
 // Cancel gives the whole charge back. It is Settle(0).
 func (r *Reservation) Cancel() { r.Settle(0) }
@@ -75,18 +83,22 @@ func (r *Reservation) Settle(actual int) { r.lim.settle(r, actual) }
 
 // Reserve charges cost units to key for a slot to come, and returns a receipt; or an
 // error, having charged nothing. The slots of a key are handed out in order of arrival.
+// It takes no context, since it does not wait: who does calls Wait, or waits for the Delay
+// and cancels if the context is done first.
 //
 // GCRA and TokenBucket give the first slot at which the call would be admitted, so bursts
-// stay bursts. LeakyBucket is a queue that holds the burst: it spaces calls evenly, each
-// beginning when the ones before have drained, and has ErrQueueFull for what does not fit
-// in. ErrWouldExceedDeadline says that the slot is more than maxWait away. The other
-// algorithms have ErrNotReservable; further errors are ErrCostExceedsBurst,
-// ErrNegativeCost, ErrBlocked and ErrNoRoom. A cost of 0 charges nothing, and asks for the
-// slot of one unit.
+// stay bursts. LeakyBucket is a queue that holds the burst, what is draining included: it
+// spaces calls evenly, each beginning when the ones before have drained, and has ErrQueueFull
+// for what does not fit in. ErrWouldExceedDeadline says that the slot is more than maxWait
+// away, as any slot is for a negative one; ErrTooManyReservations that the key has as many as
+// Config.MaxReservations. The other algorithms have ErrNotReservable; further errors are
+// ErrCostExceedsBurst, ErrNegativeCost, ErrBlocked and ErrNoRoom. A cost of 0 charges nothing,
+// and asks for the slot of one unit.
 //
-// A key with reservations denies calls until its slots have passed. Under Shadow there is
-// no delay, and no error but ErrNotReservable: what has no slot is not charged. A Reserve
-// that fails is counted as denied, but does not block.
+// A key with reservations denies calls until its slots have passed. A Block does not call a
+// reservation back: who has a slot may go ahead although the key has been blocked meanwhile.
+// Under Shadow there is no delay, and no error but ErrNotReservable: see
+// Reservation.WouldDeny. A Reserve that fails is counted as denied, but does not block.
 func (l *Limiter) Reserve(key string, cost int, maxWait time.Duration) (*Reservation, error) {
 	return l.reserve(l.hash.string(key), key, cost, maxWait)
 }
@@ -98,7 +110,7 @@ func (k Key) Reserve(cost int, maxWait time.Duration) (*Reservation, error) {
 
 func (l *Limiter) reserve(id uint64, name string, cost int, maxWait time.Duration) (*Reservation, error) {
 	r := &Reservation{lim: l, id: id, cost: cost}
-	err := l.tryReserve(r, max(l.now(), 0), max(maxWait, 0))
+	err := l.tryReserve(r, max(l.now(), 0), maxWait)
 	switch {
 	case err == nil:
 		if l.admit(id, cost); l.shadow {
@@ -109,7 +121,9 @@ func (l *Limiter) reserve(id uint64, name string, cost int, maxWait time.Duratio
 		return nil, err
 	}
 	if l.refuse(id, name, cost); l.shadow {
-		return &Reservation{lim: l, id: id, settled: true}, nil
+		r = &Reservation{lim: l, id: id, wouldDeny: true}
+		r.settled.Store(true)
+		return r, nil
 	}
 	return nil, err
 }
@@ -143,52 +157,93 @@ func (p *policy) bucket() bucket {
 	return b
 }
 
-var errStartOver = errors.New("start over")
+// What an attempt fails with that is to be made again: at once, or with the key's record.
+var errStartOver, errNoRecord = errors.New("start over"), errors.New("no record")
 
 // tryReserve makes the charge of r, and enters r in the ledger.
 func (l *Limiter) tryReserve(r *Reservation, now int64, maxWait time.Duration) error {
-	lg := l.ledger(r.id)
-	lg.mu.Lock()
-	defer lg.mu.Unlock()
+	lg := l.ledgers.of(r.id)
+	rec := lg.find(r.id)
+	if rec == nil {
+		if err := l.reserveIn(nil, r, now, maxWait); err != errNoRecord {
+			return err
+		}
+	}
+	if rec == nil || !rec.lock() {
+		rec = lg.hold(r.id, now)
+	}
+	defer rec.release()
+	return l.reserveIn(rec, r, now, maxWait)
+}
+
+// reserveIn is tryReserve with the key's record. Without one it makes no charge.
+func (l *Limiter) reserveIn(rec *record, r *Reservation, now int64, maxWait time.Duration) error {
+	if rec != nil && r.cost > 0 && !rec.hasRoom(now, l.config.Load().MaxReservations) {
+		return ErrTooManyReservations
+	}
 	err := errStartOver
 	for err == errStartOver {
 		o := l.owner(r.id)
-		err = o.reserveHere(r, lg, o.policyOf(r.id), now, maxWait)
+		err = o.reserveHere(rec, r, o.policyOf(r.id), now, maxWait)
 	}
 	return err
 }
 
-// reserveHere makes the charge of r under p, if the key is this limiter's.
-func (l *Limiter) reserveHere(r *Reservation, lg *ledger, p *policy, now int64, maxWait time.Duration) error {
+// slotless returns the error of calls of that cost that p has no slot for, whatever the key
+// has spent.
+func (p *policy) slotless(cost int) error {
 	switch {
-	case r.cost < 0:
+	case cost < 0:
 		return ErrNegativeCost
 	case p.unlimited():
-		return l.reserveUnlimited(p, r.id, now)
-	case !p.fits(max(r.cost, 1)):
+		return nil
+	case !p.fits(max(cost, 1)):
 		return ErrCostExceedsBurst
 	case p.bucket() == nil:
 		return ErrNotReservable
 	}
-	err := errStartOver
-	tracked := l.updateHere(r.id, func(q *policy, word uint64, tail []atomic.Uint64) uint64 {
-		if q == p {
-			word, err = r.charge(p, word, tail, now, maxWait)
-		}
-		return word
-	})
-	if tracked {
-		if err == nil && r.cost > 0 {
-			lg.add(r, now)
+	return nil
+}
+
+// reserveHere makes the charge of r under p, if the key is this limiter's.
+func (l *Limiter) reserveHere(rec *record, r *Reservation, p *policy, now int64, maxWait time.Duration) error {
+	err := p.slotless(r.cost)
+	switch {
+	case err != nil:
+		return err
+	case p.unlimited():
+		if err = l.reserveUnlimited(p, r.id, now); err == nil {
+			err = tooLate(0, maxWait)
 		}
 		return err
 	}
-	if r.cost == 0 && l.owns(r.id) {
-		return nil
+	err = errStartOver
+	var from, drops uint64
+	tracked := l.updateHere(r.id, func(q *policy, word uint64, _ []atomic.Uint64) uint64 {
+		if err = errStartOver; q != p {
+			return word
+		}
+		next := word
+		if rec != nil {
+			drops = rec.drops.Load()
+		}
+		if from, next, err = r.charge(p, word, now, maxWait); rec == nil && err == nil && r.cost > 0 {
+			err, next = errNoRecord, word
+		}
+		return next
+	})
+	if tracked {
+		if err == nil && r.cost > 0 {
+			rec.enter(r, p, drops, from)
+		}
+		return err
+	}
+	if (r.cost == 0 || maxWait < 0) && l.owns(r.id) {
+		return tooLate(0, maxWait) // the key is fresh
 	}
 	switch _, out := l.insert(l.shardOf(r.id), p, r.id, now, 0, nil); out {
 	case waved:
-		return nil
+		return tooLate(0, maxWait)
 	case refused:
 		return ErrNoRoom
 	}
@@ -205,85 +260,120 @@ func (l *Limiter) reserveUnlimited(p *policy, id uint64, now int64) error {
 	return nil
 }
 
-// charge returns the word after the reservation, and sets where that is.
-func (r *Reservation) charge(p *policy, word uint64, tail []atomic.Uint64, now int64, maxWait time.Duration) (uint64, error) {
-	word, blockedUntil := p.admissible(word, tail, now)
+// charge returns the word after the reservation, and the full tick that it comes after.
+func (r *Reservation) charge(p *policy, word uint64, now int64, maxWait time.Duration) (from, next uint64, err error) {
+	from, delay, err := p.slot(word, now, r.cost)
+	if err == nil {
+		err = tooLate(delay, maxWait)
+	}
+	if err != nil {
+		return from, word, err
+	}
+	next, err = r.chargeAt(p, word, from, now, delay)
+	return from, next, err
+}
+
+func tooLate(delay, maxWait time.Duration) error {
+	if delay > maxWait {
+		return ErrWouldExceedDeadline
+	}
+	return nil
+}
+
+// slot returns how long after now the first slot of a key with the word begins, and the full
+// tick that it comes after.
+func (p *policy) slot(word uint64, now int64, cost int) (from uint64, delay time.Duration, err error) {
+	word, blockedUntil := p.admissible(word, nil, now)
 	if blockedUntil > 0 {
-		return word, ErrBlocked
+		return 0, 0, ErrBlocked
 	}
 	b := p.bucket()
 	s, queue := b.slots()
 	t := s.tick(now)
-	from := max(b.full(word), t)
-	need := uint64(max(r.cost, 1)) * s.unit // <= burst
+	from = max(b.full(word), t)
+	need := uint64(max(cost, 1)) * s.unit // <= burst
 	if queue && from-t > s.burst-need {
-		return word, ErrQueueFull
+		return from, 0, ErrQueueFull
 	}
 	slot := from
 	if !queue {
 		slot = max(from+need, t+s.burst) - s.burst
 	}
 	at := s.earliest(slot)
-	if at > math.MaxInt64 || time.Duration(int64(at)-now) > maxWait {
+	if at > math.MaxInt64 {
+		return from, 0, ErrWouldExceedDeadline
+	}
+	return from, max(time.Duration(int64(at)-now), 0), nil
+}
+
+// chargeAt returns the word after the reservation of a slot that begins after delay.
+func (r *Reservation) chargeAt(p *policy, word, from uint64, now int64, delay time.Duration) (next uint64, err error) {
+	at := after(now, delay)
+	if at > math.MaxInt64 {
 		return word, ErrWouldExceedDeadline
 	}
-	r.at, r.delay = int64(at), max(time.Duration(int64(at)-now), 0)
-	// A call that begins at the nanosecond begins at its tick, which may be after the slot.
-	r.units, r.ahead, r.end = r.cost, from, max(from, s.tick(r.at))+need
-	if r.end > s.most {
-		return word, ErrWouldExceedDeadline
-	}
+	r.at, r.delay, r.units = int64(at), delay, r.cost
 	if r.cost == 0 {
 		return word, nil
 	}
-	return b.pack(r.end, t), nil
+	b := p.bucket()
+	s, _ := b.slots()
+	// A call that begins at the nanosecond begins at its tick, which may be after the slot.
+	end := saturatingAdd(max(from, s.tick(r.at)), s.ticks(r.cost))
+	if end > s.most {
+		return word, ErrWouldExceedDeadline
+	}
+	return b.pack(end, s.tick(now)), nil
 }
 
 // settle ends the reservation with what was used.
 func (l *Limiter) settle(r *Reservation, actual int) {
-	lg := l.ledger(r.id)
-	lg.mu.Lock()
-	defer lg.mu.Unlock()
-	if r.settled {
+	if r.settled.Swap(true) {
 		return
 	}
-	r.settled = true
 	now := max(l.now(), 0)
 	if actual > r.cost {
 		l.owe(r.id, now, actual-r.cost)
 	}
-	if !r.listed {
+	rec := r.rec
+	if rec == nil {
 		return
 	}
-	if actual >= 0 && actual < r.cost && !l.giveBack(lg, r, actual, now) {
-		lg.forget(r.id)
+	rec.mu.Lock()
+	if !r.listed {
+		rec.mu.Unlock()
+		return
+	}
+	defer rec.release()
+	if actual >= 0 && actual < r.cost && !l.giveBack(rec, r, actual, now) {
+		rec.clear()
 		return
 	}
 	if r.units == 0 || r.at <= now {
-		lg.drop(r.id, func(other *Reservation) bool { return other == r })
+		rec.remove(r)
 	}
 }
 
 // giveBack lets r count for no more than what was used. It fails if the key has no longer
 // what had been charged: it is blocked, or has been dropped.
-func (l *Limiter) giveBack(lg *ledger, r *Reservation, used int, now int64) (ok bool) {
-	b := l.ownersPolicy(r.id).bucket() // stays the policy while the ledger is locked
-	if b == nil {
-		return false
+func (l *Limiter) giveBack(rec *record, r *Reservation, used int, now int64) (ok bool) {
+	last := rec.final() - rec.back
+	given := rec.shrink(r, used, now)
+	if given == 0 {
+		return true
 	}
-	s, _ := b.slots()
-	t := s.tick(now)
-	last := lg.lastEnd(r.id)
-	given := lg.shrink(r, used, s, t)
-	l.update(r.id, func(p *policy, word uint64, tail []atomic.Uint64) uint64 {
-		if ok = p.blockedUntil(word, tail) == 0; !ok {
+	l.update(r.id, func(p *policy, word uint64, _ []atomic.Uint64) uint64 {
+		// In this order: see drops.
+		if ok = rec.drops.Load() == rec.seen && p == rec.policy && p.blockedUntil(word, nil) == 0; !ok {
 			return word
 		}
+		b := p.bucket()
+		s, _ := b.slots()
 		full := b.full(word)
-		if ok = full >= last; !ok || given == 0 {
+		if ok = full >= last; !ok {
 			return word
 		}
-		return b.pack(full-given, t)
+		return b.pack(full-given, s.tick(now))
 	})
 	return ok
 }
@@ -292,16 +382,14 @@ func (l *Limiter) giveBack(lg *ledger, r *Reservation, used int, now int64) (ok 
 func (l *Limiter) owe(id uint64, now int64, units int) {
 	for {
 		tracked := l.update(id, func(p *policy, word uint64, tail []atomic.Uint64) uint64 {
-			word, until := p.admissible(word, tail, now)
+			from, until := p.admissible(word, tail, now)
 			b := p.bucket()
 			if until > 0 || b == nil || p.unlimited() {
-				return word
+				return from
 			}
 			s, _ := b.slots()
-			t := s.tick(now)
-			from := max(b.full(word), t)
-			ticks, _ := mulDiv(uint64(units), s.unit, 1)
-			return b.pack(from+min(ticks, s.most-from), t)
+			full := max(b.full(from), s.tick(now))
+			return b.pack(full+min(s.ticks(units), s.most-full), s.tick(now))
 		})
 		o := l.owner(id)
 		p := o.policyOf(id)

@@ -147,9 +147,7 @@ func TestConcurrent_ReceiptsAmongEverything(t *testing.T) {
 		clock.Advance(1000 * time.Hour)
 		l.Sweep()
 		require.Zero(t, openReservations(l))
-		for i := range l.ledgers {
-			require.Empty(t, l.ledgers[i].lists)
-		}
+		eachRecord(l, func(*record) { t.Error("an empty record is left") })
 		require.Zero(t, l.Len())
 	}
 }

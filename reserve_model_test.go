@@ -37,6 +37,8 @@ type receiptTracer struct {
 	log   []string
 
 	older          bool // calls at older times, instead of changes of the limit
+	evicts         bool // another key takes the room of the one
+	lost           int  // receipts of evicted keys that were settled
 	exact, settled int
 }
 
@@ -47,7 +49,7 @@ var receiptLimits = []Limit{
 	Per(7, 10).WithBurst(4), Per(2, 3).WithBurst(5), Per(3, 2).WithBurst(7), Per(1, 1).WithBurst(6), Per(5, 7).WithBurst(1), Per(1000, 999).WithBurst(3),
 }
 
-func newReceiptTracer(tb testing.TB, rng *rand.Rand, disturbed bool) *receiptTracer {
+func newReceiptTracer(tb testing.TB, rng *rand.Rand, disturbed, evicts bool) *receiptTracer {
 	at := start
 	if rng.IntN(3) == 0 {
 		at = time.Unix(0, rng.Int64N(20))
@@ -56,7 +58,10 @@ func newReceiptTracer(tb testing.TB, rng *rand.Rand, disturbed bool) *receiptTra
 	if disturbed {
 		c.TTL = math.MaxInt64 // a sweep may forgive what an older time still sees
 	}
-	tr := &receiptTracer{tb: tb, rng: rng, cfg: c, older: disturbed && rng.IntN(2) == 0, clock: NewManualClock(at)}
+	if evicts {
+		c.MaxKeys = 1
+	}
+	tr := &receiptTracer{tb: tb, rng: rng, cfg: c, evicts: evicts, older: disturbed && rng.IntN(2) == 0, clock: NewManualClock(at)}
 	tr.cfg.Clock = tr.clock
 	tr.l = mustNew(tb, tr.cfg)
 	tr.k = tr.l.Key("k")
@@ -181,6 +186,9 @@ func (tr *receiptTracer) settle(debts bool) {
 		rc.r.Settle(actual)
 	}
 	tr.settled++
+	if actual == 0 && rc.e.Ended() && rc.r.cost > 0 {
+		tr.lost++
+	}
 	if b.Least.Cmp(b.Most) == 0 {
 		tr.exact++
 	}
@@ -260,7 +268,10 @@ func (tr *receiptTracer) step(disturbed bool) {
 	case 7, 8:
 		tr.take()
 	case 9:
-		tr.l.KeyUint64(tr.rng.Uint64N(40)).Allow()
+		if tr.l.KeyUint64(tr.rng.Uint64N(40)).Allow() && tr.evicts {
+			tr.logf("evict")
+			tr.model.Evict()
+		}
 		if !disturbed {
 			tr.l.Sweep()
 		}
@@ -308,22 +319,26 @@ func (tr *receiptTracer) checkSpans() {
 }
 
 func TestModel_ReceiptsAreExact(t *testing.T) {
-	for _, disturbed := range []bool{false, true} {
-		t.Run(fmt.Sprintf("disturbed=%v", disturbed), func(t *testing.T) {
+	for _, kind := range []string{"plain", "disturbed", "evicted"} {
+		t.Run(kind, func(t *testing.T) {
 			rng := newRand(t)
-			exact, settled := 0, 0
-			for range modelOps() / 1000 {
-				tr := newReceiptTracer(t, rng, disturbed)
+			disturbed, evicts := kind == "disturbed", kind == "evicted"
+			exact, settled, lost := 0, 0, 0
+			for range modelOps() / 100 {
+				tr := newReceiptTracer(t, rng, disturbed, evicts)
 				for range 60 {
 					tr.step(disturbed)
 				}
-				if !disturbed {
+				if kind == "plain" {
 					tr.checkSpans()
 				}
-				exact, settled = exact+tr.exact, settled+tr.settled
+				exact, settled, lost = exact+tr.exact, settled+tr.settled, lost+tr.lost
 			}
-			t.Logf("%d of %d settlements were exact", exact, settled)
+			t.Logf("%d of %d settlements were exact, %d of evicted keys", exact, settled, lost)
 			require.Greater(t, exact, settled/2)
+			if evicts {
+				require.NotZero(t, lost)
+			}
 		})
 	}
 }

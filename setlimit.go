@@ -42,20 +42,18 @@ func (l *Limiter) SetLimit(limit Limit) error {
 
 // adoptShard moves the keys of a shard, and their reservations, to another policy.
 func (l *Limiter) adoptShard(i int, p *policy) {
-	lg := &l.ledgers[i&(len(l.ledgers)-1)]
-	lg.mu.Lock()
-	defer lg.mu.Unlock()
-	from, now := l.adoptAll(&l.shards[i], p)
-	for id := range lg.lists {
-		if l.owner(id) != l || l.shardOf(id) != &l.shards[i] {
-			continue
+	lg := &l.ledgers.all[i]
+	records := lg.guardAll()
+	_, now := l.adoptAll(&l.shards[i], p)
+	lg.unguardAll(records, func(rec *record) {
+		switch {
+		case l.owner(rec.id) != l:
+		case l.isBlocked(rec.id):
+			rec.forget() // a block may end before what it has taken the place of
+		default:
+			rec.adopt(p, now)
 		}
-		if l.isBlocked(id) {
-			lg.forget(id) // a block may end before what it has taken the place of
-		} else {
-			lg.adopt(id, from, p, now)
-		}
-	}
+	})
 }
 
 // policyFor returns the policy of c, which is that of a limiter but for the limit.

@@ -87,7 +87,7 @@ type shardState struct {
 type store struct {
 	current atomic.Pointer[policy] // of all tables, unless they are being moved to it
 	plans   atomic.Pointer[plans]  // nil until a key has had a limit of its own
-	ledgers []ledger               // a power of two
+	ledgers *ledgers               // the limiter's own, also where this is a plan's
 
 	shards []shard
 	shift  uint   // id>>shift is the shard

@@ -224,9 +224,9 @@ func (l *Limiter) requireRoom(sections []section, now int64) error {
 // restore adds an entry to the limiter that the key is tracked by. A key that has been
 // charged since Restore began keeps the stricter state.
 func (l *Limiter) restore(id uint64, from *policy, e entry) {
-	lg := l.ledger(id)
-	lg.mu.Lock()
-	defer lg.mu.Unlock()
+	lg := l.ledgers.of(id)
+	rec := lg.guard(id)
+	defer lg.unguard(rec)
 	o := l.owner(id)
 	s := o.shardOf(id)
 	s.mu.Lock()
@@ -236,7 +236,7 @@ func (l *Limiter) restore(id uint64, from *policy, e entry) {
 	if tracked && !p.stricter(from, e, other, now) {
 		from, e = p, other
 	} else {
-		lg.forget(id) // what it has receipts for has not been charged in e
+		rec.forget() // what it has receipts for has not been charged in e
 	}
 	if !from.idleBy(e, now) {
 		o.putInLocked(s, id, from, e, now)

@@ -56,11 +56,11 @@ func (t *table) update(i uint64, f func(p *policy, word uint64, tail []atomic.Ui
 // reset makes id fresh. The key stays in its table, where the next sweep finds it
 // idle.
 func (l *Limiter) reset(id uint64) {
-	lg := l.ledger(id)
-	lg.mu.Lock()
-	defer lg.mu.Unlock()
+	lg := l.ledgers.of(id)
+	rec := lg.guard(id)
+	defer lg.unguard(rec)
 	l.update(id, (*policy).reset)
-	lg.forget(id)
+	rec.forget()
 }
 
 // block blocks id until then at least. It fails where the key cannot be tracked.
@@ -121,9 +121,9 @@ func (st *store) isBlocked(id uint64) (blocked bool) {
 
 // unblock ends the block of id, if there is one.
 func (l *Limiter) unblock(id uint64) {
-	lg := l.ledger(id)
-	lg.mu.Lock()
-	defer lg.mu.Unlock()
+	lg := l.ledgers.of(id)
+	rec := lg.guard(id)
+	defer lg.unguard(rec)
 	was := false
 	l.update(id, func(p *policy, word uint64, tail []atomic.Uint64) uint64 {
 		if was = p.blockedUntil(word, tail) > 0; was {
@@ -132,15 +132,15 @@ func (l *Limiter) unblock(id uint64) {
 		return word
 	})
 	if was {
-		lg.forget(id)
+		rec.forget()
 	}
 }
 
 // refund gives back cost > 0 units of id.
 func (l *Limiter) refund(id uint64, now int64, cost int) {
-	lg := l.ledger(id)
-	lg.mu.Lock()
-	defer lg.mu.Unlock()
+	lg := l.ledgers.of(id)
+	rec := lg.guard(id)
+	defer lg.unguard(rec)
 	given := uint64(0)
 	l.update(id, func(p *policy, word uint64, tail []atomic.Uint64) uint64 {
 		given = 0
@@ -153,7 +153,7 @@ func (l *Limiter) refund(id uint64, now int64, cost int) {
 		given -= b.full(next)
 		return next
 	})
-	lg.shift(id, given)
+	rec.refunded(given)
 }
 
 // A hold is a key whose word is out of everybody else's reach, for a moment: who wants

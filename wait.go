@@ -16,7 +16,8 @@ import (
 //
 // Where Reserve hands out slots, Wait takes one, in order of arrival. Under the other
 // algorithms, and for a blocked key, it waits for what RetryAfter says and asks again; who
-// comes first then is not determined. A cost of 0 waits until one unit would be admitted.
+// comes first then is not determined. So does a call that finds the key blocked when its slot
+// begins: the block has taken the slot. A cost of 0 waits until one unit would be admitted.
 //
 // Time is the limiter's: with a ManualClock the wait ends when the clock has been moved far
 // enough. With a clock of another kind it is asked again after as much real time as it says
@@ -87,10 +88,23 @@ func (l *Limiter) awaitSlot(ctx context.Context, id uint64, cost int) error {
 			r.Cancel()
 			return err
 		}
+		if l.blockedAt(id, max(l.now(), 0)) {
+			r.Cancel()
+			return ErrBlocked
+		}
 	}
 	l.admit(id, cost)
 	r.Settle(cost)
 	return nil
+}
+
+// blockedAt reports whether all calls for id are denied at now.
+func (l *Limiter) blockedAt(id uint64, now int64) (blocked bool) {
+	l.update(id, func(p *policy, word uint64, tail []atomic.Uint64) uint64 {
+		blocked = p.blockedUntil(word, tail) > uint64(now)
+		return word
+	})
+	return blocked
 }
 
 // attempt charges a call if it is admitted now, and need not queue. Otherwise it returns

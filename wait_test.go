@@ -298,6 +298,37 @@ func TestWait_Blocked(t *testing.T) {
 	})
 }
 
+// TestWait_BlockedBeforeItsSlot: the key is blocked while the call waits for its slot, which
+// is then lost; the call waits for the end of the block, if it can.
+func TestWait_BlockedBeforeItsSlot(t *testing.T) {
+	for _, a := range buckets {
+		synctest.Test(t, func(t *testing.T) {
+			l := mustNew(t, Config{Algorithm: a, Limit: PerSecond(1).WithBurst(3)})
+			k := l.Key("k")
+			require.NoError(t, k.Wait(t.Context(), 1))
+			if a != LeakyBucket {
+				spend(t, l, "k")
+			}
+			begin := time.Now()
+			go func() {
+				time.Sleep(sec / 2)
+				k.Block(5 * sec)
+			}()
+			hurry := goDo(1, func(int) {
+				ctx, cancel := context.WithTimeout(t.Context(), 4*sec)
+				defer cancel()
+				assert.ErrorIs(t, k.Wait(ctx, 1), ErrWouldExceedDeadline)
+				assert.GreaterOrEqual(t, time.Since(begin), sec)
+			})
+			require.NoError(t, k.Wait(t.Context(), 1))
+			require.Equal(t, 11*sec/2, time.Since(begin), "%v", a)
+			hurry()
+			require.Equal(t, 2, k.Peek(0).Remaining, "%v: what the block has made fresh does not come back", a)
+			require.Zero(t, openReservations(l))
+		})
+	}
+}
+
 // A slowClock runs at a fraction of real time.
 func slowClock(base time.Time, part int64) Clock {
 	return clockFunc(func() int64 { return start.UnixNano() + int64(time.Since(base))/part })

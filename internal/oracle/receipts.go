@@ -70,7 +70,8 @@ func (r *Receipts) Peek(t, cost int64) Decision {
 	return (&key{rule: r.rule, state: r.now.clone()}).decide(t, cost)
 }
 
-// Reserve returns the wait for the slot, which is at most most, and the receipt.
+// Reserve returns the wait for the slot, which is at most most, and the receipt. No wait
+// is as short as a negative most.
 func (r *Receipts) Reserve(t, cost, most int64) (wait int64, e *Event, out Outcome) {
 	asked := max(cost, 1)
 	switch {
@@ -85,7 +86,7 @@ func (r *Receipts) Reserve(t, cost, most int64) (wait int64, e *Event, out Outco
 	default:
 		wait = leastWait(t, func(u int64) bool { return r.now.admits(u, asked) })
 	}
-	if wait > max(most, 0) {
+	if wait > most {
 		return 0, nil, TooLate
 	}
 	e = &Event{arrival: t, slot: t + wait, units: cost, cost: cost, reserved: true}
@@ -103,6 +104,9 @@ func (e *Event) Slot() int64 { return e.slot }
 // Used is how many units count.
 func (e *Event) Used() int64 { return e.units }
 
+// Ended reports whether what the reservation had been charged has gone with the key.
+func (e *Event) Ended() bool { return e.ended }
+
 // Refund is Model.Refund.
 func (r *Receipts) Refund(t, cost int64) {
 	if cost > 0 && r.now.tat.Cmp(r.now.at(t)) > 0 {
@@ -117,6 +121,10 @@ func (r *Receipts) Reset() {
 	r.now.tat.SetInt64(0)
 	r.forget()
 }
+
+// Evict drops the key, for want of room: it is fresh, and what it had been charged can no
+// longer be given back.
+func (r *Receipts) Evict() { r.Reset() }
 
 func (r *Receipts) forget() {
 	for _, e := range r.events {

@@ -1,0 +1,211 @@
+package sluice
+
+import (
+	"context"
+	"math"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// TestLedger_KeysAreInNobodyElsesWay: while a key's reservations are being changed, however
+// long that takes, all can be done with the other keys of its shard.
+func TestLedger_KeysAreInNobodyElsesWay(t *testing.T) {
+	l, clock := newFrozen(t, Config{Limit: PerSecond(10), Shards: 1})
+	busy, k := l.Key("busy"), l.Key("k")
+	mustReserve(t, busy, 1)
+	rec := l.ledgers.of(busy.id).find(busy.id)
+	rec.mu.Lock()
+	defer rec.mu.Unlock()
+	for range 200 { // enough records to be tidied
+		mustReserve(t, l.KeyUint64(uint64(clock.Now())), 1)
+		clock.Advance(1)
+	}
+	mustReserve(t, k, 5).Cancel()
+	k.Refund(1)
+	mustReserve(t, k, 5).Settle(1)
+	k.Refund(1)
+	k.Reset()
+	k.Block(sec)
+	k.Unblock()
+	spend(t, l, "k")
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	require.ErrorIs(t, k.Wait(ctx, 1), context.Canceled)
+	require.NoError(t, k.SetLimit(PerSecond(20)))
+	mustReserve(t, k, 5).Settle(8)
+	k.ClearLimit()
+	require.True(t, busy.Allow(), "nor are calls for the key itself")
+}
+
+// TestLedger_RecordsOfAbandonedReservationsGo, although nobody sweeps.
+func TestLedger_RecordsOfAbandonedReservationsGo(t *testing.T) {
+	l, clock := newFrozen(t, Config{Limit: PerSecond(1000), Shards: 1, TTL: math.MaxInt64})
+	most := 0
+	for i := range 10_000 {
+		mustReserve(t, l.KeyUint64(uint64(i)), 1)
+		clock.Advance(sec / 10_000) // ten are open at a time
+		most = max(most, l.ledgers.all[0].records.Load().Size())
+	}
+	require.LessOrEqual(t, most, 2*minRecordTidy)
+}
+
+// TestReserve_TooMany: a key can have so many reservations and waiting calls, until some
+// have been settled, have come back by themselves, or have gone with their key.
+func TestReserve_TooMany(t *testing.T) {
+	for _, a := range buckets {
+		l, clock := newFrozen(t, Config{Algorithm: a, Limit: PerSecond(1).WithBurst(10), MaxReservations: 3, MaxKeys: 1, Shards: 1, Stats: true})
+		k := l.Key("k")
+		full := func() {
+			t.Helper()
+			_, err := k.Reserve(1, time.Hour)
+			require.ErrorIs(t, err, ErrTooManyReservations, "%v", a)
+			_, err = k.Reserve(0, time.Hour)
+			require.NoError(t, err, "which charges nothing")
+		}
+		first := mustReserve(t, k, 1)
+		mustReserve(t, k, 1)
+		mustReserve(t, k, 1)
+		full()
+		first.Cancel()
+		mustReserve(t, k, 1)
+		full()
+		clock.Advance(11 * sec)
+		mustReserve(t, k, 1)
+		mustReserve(t, k, 1)
+		mustReserve(t, k, 1)
+		full()
+		require.True(t, l.Allow("other"))
+		mustReserve(t, k, 1)
+		require.Equal(t, 1, openReservations(l))
+		require.NotZero(t, l.Stats().Denied)
+	}
+	l, _ := newFrozen(t, Config{Limit: PerSecond(1)})
+	require.Equal(t, 1<<16, l.Config().MaxReservations)
+	_, err := New(Config{Limit: PerSecond(1), MaxReservations: -1})
+	var bad *ConfigError
+	require.ErrorAs(t, err, &bad)
+	require.Equal(t, "MaxReservations", bad.Field)
+}
+
+// TestWait_TooMany: calls that wait count, and those that have been woken do not.
+func TestWait_TooMany(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := mustNew(t, Config{Limit: PerSecond(10).WithBurst(1), MaxReservations: 5})
+		require.True(t, l.Allow("k"))
+		errs := make(chan error, 6)
+		for range 6 {
+			go func() { errs <- l.Wait(t.Context(), "k", 1) }()
+		}
+		require.ErrorIs(t, <-errs, ErrTooManyReservations)
+		require.NoError(t, <-errs)
+		require.NoError(t, l.Wait(t.Context(), "k", 1))
+		for range 4 {
+			require.NoError(t, <-errs)
+		}
+		require.Zero(t, openReservations(l))
+	})
+}
+
+// TestReserve_NoWaitIsAsShortAsANegativeOne, whatever the key's state.
+func TestReserve_NoWaitIsAsShortAsANegativeOne(t *testing.T) {
+	for _, a := range buckets {
+		for _, limit := range []Limit{PerSecond(1).WithBurst(5), Unlimited} {
+			for _, c := range []Config{{}, {MaxKeys: 1, Overflow: AdmitNew, Shards: 1}} {
+				c.Algorithm, c.Limit = a, limit
+				l, _ := newFrozen(t, c)
+				for _, key := range []string{"k", "another"} {
+					for _, cost := range []int{0, 1} {
+						for range 2 {
+							_, err := l.Reserve(key, cost, -1)
+							require.ErrorIs(t, err, ErrWouldExceedDeadline, "%v, %v, cost %d", a, limit, cost)
+							require.NotContains(t, key, l.Len(), "a denied call tracks nothing")
+						}
+					}
+					_, err := l.Reserve(key, 1, 0)
+					require.NoError(t, err)
+				}
+			}
+		}
+	}
+}
+
+// TestReserve_ShadowSaysWhatWouldBeDenied.
+func TestReserve_ShadowSaysWhatWouldBeDenied(t *testing.T) {
+	for _, a := range buckets {
+		l, _ := newFrozen(t, Config{Algorithm: a, Limit: PerSecond(1).WithBurst(2), Shadow: true})
+		for i, want := range []bool{false, a == LeakyBucket, true, true} {
+			r, err := l.Reserve("k", 1, 0)
+			require.NoError(t, err)
+			require.Zero(t, r.Delay())
+			require.Equal(t, want, r.WouldDeny(), "%v, %d", a, i)
+			if r.WouldDeny() {
+				r.Settle(7)
+			}
+		}
+		require.LessOrEqual(t, l.Peek("k", 0).ResetAfter, 2*sec)
+		r, err := l.Reserve("k", 3, time.Hour)
+		require.NoError(t, err)
+		require.True(t, r.WouldDeny())
+	}
+}
+
+// backClock is a clock that can go back, as the time of day can.
+type backClock struct{ now int64 }
+
+func (c *backClock) Now() int64 { return c.now }
+
+// TestCancel_OfASweptKeyMintsNothing, though the clock goes back after the sweep.
+func TestCancel_OfASweptKeyMintsNothing(t *testing.T) {
+	for _, a := range buckets {
+		clock := &backClock{now: 100 * int64(sec)}
+		l := mustNew(t, Config{Algorithm: a, Limit: PerSecond(1).WithBurst(10), Clock: clock, Shards: 1, TTL: 1})
+		k := l.Key("k")
+		r := mustReserve(t, k, 6)
+		clock.now += 20 * int64(sec)
+		require.True(t, l.Allow("another"), "%v: which sweeps", a)
+		require.Equal(t, uint64(1), l.Stats().Swept)
+		clock.now -= 18 * int64(sec)
+		require.True(t, k.AllowN(10))
+		owes := k.Peek(0).ResetAfter
+		r.Cancel()
+		require.Equal(t, owes, k.Peek(0).ResetAfter, "%v", a)
+	}
+}
+
+// TestCancel_DoesNotBunchSlotsUnderAnotherLimit: they are still to come after a change of the
+// limit, or of its burst only.
+func TestCancel_DoesNotBunchSlotsUnderAnotherLimit(t *testing.T) {
+	for _, a := range []Algorithm{GCRA, TokenBucket} {
+		l, _ := newFrozen(t, Config{Algorithm: a, Limit: PerSecond(1).WithBurst(1)})
+		k := l.Key("k")
+		require.True(t, k.Allow())
+		first, second := mustReserve(t, k, 1), mustReserve(t, k, 1)
+		require.Equal(t, 2*sec, second.Delay())
+		require.NoError(t, l.SetLimit(PerSecond(1).WithBurst(2)))
+		require.NoError(t, k.SetLimit(PerSecond(1).WithBurst(1)))
+		first.Cancel()
+		require.Equal(t, 3*sec, mustReserve(t, k, 1).Delay(), "%v: two units in one instant", a)
+	}
+}
+
+// TestCancel_WhatHasComeBackStays: it cannot be had again by giving back what was charged
+// before other charges.
+func TestCancel_WhatHasComeBackStays(t *testing.T) {
+	for _, a := range []Algorithm{GCRA, TokenBucket} {
+		l, clock := newFrozen(t, Config{Algorithm: a, Limit: PerSecond(1).WithBurst(20)})
+		k := l.Key("k")
+		first := mustReserve(t, k, 10)
+		clock.Advance(9 * sec)
+		require.True(t, k.AllowN(5))
+		second := mustReserve(t, k, 1)
+		clock.Advance(sec / 2)
+		owes := k.Peek(0).ResetAfter
+		first.Cancel()
+		require.Equal(t, owes-sec/2, k.Peek(0).ResetAfter, "%v", a)
+		second.Cancel()
+		require.Equal(t, owes-3*sec/2, k.Peek(0).ResetAfter, "%v", a)
+	}
+}
