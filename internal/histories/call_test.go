@@ -1,0 +1,339 @@
+package histories
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"time"
+
+	"github.com/sluice-go/sluice"
+	"github.com/sluice-go/sluice/internal/oracle"
+)
+
+// A kind is one of the operations whose order is searched for.
+type kind int
+
+const (
+	take kind = iota
+	takeUpTo
+	debit
+	peek
+	takeAll
+	refund
+	reset
+	block
+	unblock
+	setLimit
+	setKeyLimit
+	clearKeyLimit
+	sweep
+)
+
+var kindNames = [...]string{"Take", "TakeUpTo", "Charge", "Peek", "TakeAll", "Refund", "Reset", "Block", "Unblock", "SetLimit", "SetKeyLimit", "ClearKeyLimit", "Sweep"}
+
+// A call is what a goroutine is to do.
+type call struct {
+	kind    kind
+	key     string
+	cost    int
+	charges []charge      // of TakeAll
+	limit   sluice.Limit  // of SetLimit and SetKeyLimit
+	time    time.Duration // of Block
+}
+
+type charge struct {
+	key  string
+	cost int
+}
+
+// A result is what a call has returned.
+type result struct {
+	decision sluice.Decision
+	taken    int // of TakeUpTo
+	all      sluice.AllDecision
+	each     []sluice.Decision // of TakeAll
+	blocked  bool
+}
+
+// do makes the call.
+func (c *call) do(l *sluice.Limiter) (r result) {
+	switch c.kind {
+	case take:
+		r.decision = l.Take(c.key, c.cost)
+	case takeUpTo:
+		r.taken, r.decision = l.TakeUpTo(c.key, c.cost)
+	case debit:
+		r.decision = l.Charge(c.key, c.cost)
+	case peek:
+		r.decision = l.Peek(c.key, c.cost)
+	case takeAll:
+		charges := make([]sluice.Charge, len(c.charges))
+		for i, w := range c.charges {
+			charges[i] = sluice.Charge{Key: l.Key(w.key), Cost: w.cost}
+		}
+		r.each = make([]sluice.Decision, len(charges))
+		r.all = sluice.TakeAllInto(r.each, charges...)
+	case refund:
+		l.Refund(c.key, c.cost)
+	case reset:
+		l.Reset(c.key)
+	case block:
+		r.blocked = l.Block(c.key, c.time)
+	case unblock:
+		l.Unblock(c.key)
+	case setLimit:
+		must(l.SetLimit(c.limit))
+	case setKeyLimit:
+		must(l.SetKeyLimit(c.key, c.limit))
+	case clearKeyLimit:
+		l.ClearKeyLimit(c.key)
+	case sweep:
+		l.Sweep()
+	}
+	return r
+}
+
+func must(err error) {
+	if err != nil {
+		panic(err)
+	}
+}
+
+// explains makes the call on the model at now, and reports whether it returns r there. If it
+// is not certain that the limiter took the call to be made at now, its clock having moved
+// on meanwhile, then r may be stricter.
+//
+// (A call that has read the time and is then overtaken by one with a newer time is judged
+// as one with an older time, for which a key is not fresh that has become so since. It may
+// be denied, and what is left is what it looks like from there. It may not be admitted.)
+func (c *call) explains(m *oracle.Model, config sluice.Config, now int64, certain bool, r result) bool {
+	switch c.kind {
+	case take:
+		if !certain && !r.decision.Allowed {
+			return stricter(m.Peek(c.key, now, 0), r.decision)
+		}
+		return same(m.Take(c.key, now, int64(c.cost)), r.decision, certain)
+	case takeUpTo:
+		switch {
+		case certain:
+			taken, want := m.TakeUpTo(c.key, now, int64(c.cost))
+			return taken == int64(r.taken) && same(want, r.decision, certain)
+		case r.taken == 0:
+			return stricter(m.Peek(c.key, now, 0), r.decision)
+		}
+		return r.taken <= c.cost && same(m.Take(c.key, now, int64(r.taken)), r.decision, certain)
+	case debit:
+		return same(m.Charge(c.key, now, int64(c.cost)), r.decision, certain)
+	case peek:
+		return same(m.Peek(c.key, now, int64(c.cost)), r.decision, certain)
+	case takeAll:
+		return c.explainsAll(m, now, certain, r)
+	case refund:
+		m.Refund(c.key, now, int64(c.cost))
+	case reset:
+		m.Reset(c.key)
+	case block:
+		return m.Block(c.key, now, int64(c.time)) == r.blocked
+	case unblock:
+		m.Unblock(c.key)
+	case setLimit:
+		m.SetLimit(now, oracleConfig(config, c.limit))
+	case setKeyLimit:
+		m.SetKeyLimit(c.key, now, oracleConfig(config, c.limit))
+	case clearKeyLimit:
+		m.ClearKeyLimit(c.key, now)
+	}
+	return true
+}
+
+func (c *call) explainsAll(m *oracle.Model, now int64, certain bool, r result) bool {
+	if !certain && !r.all.Allowed {
+		for i, w := range c.charges {
+			if !stricter(m.Peek(w.key, now, 0), r.each[i]) {
+				return false
+			}
+		}
+		return true
+	}
+	charges := make([]oracle.Charge, len(c.charges))
+	for i, w := range c.charges {
+		charges[i] = oracle.Charge{Model: m, Key: w.key, Now: now, Cost: int64(w.cost)}
+	}
+	want := oracle.TakeAll(charges)
+	least := math.MaxInt
+	for i, d := range want.Each {
+		if !same(d, r.each[i], certain) {
+			return false
+		}
+		least = min(least, r.each[i].Remaining)
+	}
+	return want.Allowed == r.all.Allowed && want.Denied == r.all.Denied && least == r.all.Remaining &&
+		(!certain || want.RetryAfter == int64(r.all.RetryAfter))
+}
+
+func same(want oracle.Decision, got sluice.Decision, certain bool) bool {
+	if !certain {
+		return (want.Allowed || !got.Allowed) && stricter(want, got)
+	}
+	return want == oracle.Decision{
+		Allowed: got.Allowed, Limit: int64(got.Limit), Remaining: int64(got.Remaining),
+		RetryAfter: int64(got.RetryAfter), ResetAfter: int64(got.ResetAfter),
+	}
+}
+
+// stricter reports whether got leaves no more than want.
+func stricter(want oracle.Decision, got sluice.Decision) bool {
+	return want.Limit == int64(got.Limit) && want.Remaining >= int64(got.Remaining)
+}
+
+func oracleConfig(c sluice.Config, l sluice.Limit) oracle.Config {
+	return oracle.Config{
+		Algorithm: oracle.Algorithm(c.Algorithm), Rate: int64(l.Rate), Burst: int64(l.Burst), Period: int64(l.Period),
+		Interval: c.Refill == sluice.Interval, Anchored: c.Anchor == sluice.FirstCharge, Grid: true,
+		BlockFor: int64(c.BlockFor), CountDenied: c.CountDenied,
+	}
+}
+
+func (c call) String() string {
+	s := kindNames[c.kind]
+	switch c.kind {
+	case take, takeUpTo, debit, peek, refund:
+		return fmt.Sprintf("%s(%s, %d)", s, c.key, c.cost)
+	case takeAll:
+		return fmt.Sprintf("%s%v", s, c.charges)
+	case block:
+		return fmt.Sprintf("%s(%s, %d)", s, c.key, c.time)
+	case setLimit:
+		return fmt.Sprintf("%s(%d per %d)", s, c.limit.Rate, c.limit.Period)
+	case setKeyLimit:
+		return fmt.Sprintf("%s(%s, %d per %d)", s, c.key, c.limit.Rate, c.limit.Period)
+	case sweep:
+		return s
+	}
+	return fmt.Sprintf("%s(%s)", s, c.key)
+}
+
+func (c call) outcome(r result) string {
+	switch c.kind {
+	case take, debit, peek:
+		return fmt.Sprintf("%+v", r.decision)
+	case takeUpTo:
+		return fmt.Sprintf("%d, %+v", r.taken, r.decision)
+	case takeAll:
+		return fmt.Sprintf("%+v %+v", r.all, r.each)
+	case block:
+		return fmt.Sprint(r.blocked)
+	}
+	return ""
+}
+
+// The limits are small, so that calls stand in each other's way.
+const (
+	burst  = 8
+	period = 800 * time.Millisecond // long enough for a SlidingWindow to count what Charge makes of it
+)
+
+var keys = []string{"a", "b"}
+
+// variants are the algorithms, and their options.
+var variants = []sluice.Config{
+	{Algorithm: sluice.GCRA},
+	{Algorithm: sluice.TokenBucket},
+	{Algorithm: sluice.TokenBucket, Refill: sluice.Interval},
+	{Algorithm: sluice.LeakyBucket},
+	{Algorithm: sluice.SlidingWindow},
+	{Algorithm: sluice.SlidingLog},
+	{Algorithm: sluice.FixedWindow},
+	{Algorithm: sluice.FixedWindow, Anchor: sluice.FirstCharge},
+}
+
+// A script is what the goroutines of one history do, and how.
+type script struct {
+	config  sluice.Config
+	yields  bool               // the clock gives the processor away between its reading and the decision
+	before  []call             // one after the other
+	clients [][]call           // at the same time
+	steps   [2][]time.Duration // of the clock: those of before, each ahead of a call, and those of the clients' time
+}
+
+// draw draws a script. One seed makes one script.
+func draw(seed uint64) script {
+	rng := rand.New(rand.NewPCG(seed, seed))
+	s := script{config: variants[rng.IntN(len(variants))], yields: rng.IntN(2) == 0}
+	s.config.Limit = sluice.Per(burst, period)
+	s.config.Shards = 1 // or SetLimit takes effect shard by shard
+	switch rng.IntN(6) {
+	case 0:
+		s.config.BlockFor = period / 2
+	case 1:
+		s.config.CountDenied = s.config.Algorithm >= sluice.SlidingWindow
+	}
+	stepping := rng.IntN(2) == 0
+	kinds := []kind{take, take, take, takeUpTo, debit, peek, takeAll, takeAll, refund, refund, reset, sweep}
+	switch rng.IntN(3) {
+	case 0:
+		kinds = append(kinds, block, unblock)
+	case 1:
+		// A log has units that count no longer, and a change to a longer period brings those
+		// back that no sweep has dropped before: no model says which.
+		log := s.config.Algorithm == sluice.SlidingLog
+		if !stepping || !log {
+			kinds = append(kinds, setLimit, setLimit, sweep)
+		}
+		// A TakeAll reads the clock once for the keys of each limit, and a log of a limit of
+		// its own may remember more than the model.
+		if !stepping && !log {
+			kinds = append(kinds, setKeyLimit, clearKeyLimit)
+		}
+	}
+	for range 1 + rng.IntN(4) {
+		s.before = append(s.before, drawCall(rng, kinds))
+	}
+	for range 2 + rng.IntN(2) {
+		var calls []call
+		for range 2 + rng.IntN(4) {
+			calls = append(calls, drawCall(rng, kinds))
+		}
+		s.clients = append(s.clients, calls)
+	}
+	if rng.IntN(4) == 0 { // units go from key to key, and there is always a key that has spent most
+		most := 1 + burst/2
+		s.before = append(s.before, call{kind: take, key: "a", cost: most})
+		s.clients[0] = []call{{kind: take, key: "b", cost: most}, {kind: refund, key: "a", cost: most}, {kind: take, key: "a", cost: most}, {kind: refund, key: "b", cost: most}}
+	}
+	if stepping {
+		s.steps[0] = drawSteps(rng, len(s.before))
+		if s.config.BlockFor == 0 && !s.config.CountDenied { // what a denial does is told by certain times
+			s.steps[1] = drawSteps(rng, 1+rng.IntN(3))
+		}
+	}
+	return s
+}
+
+func drawSteps(rng *rand.Rand, n int) (steps []time.Duration) {
+	for range n {
+		steps = append(steps, []time.Duration{1, period / burst, period / 2, period, 3 * period}[rng.IntN(5)])
+	}
+	return steps
+}
+
+func drawCall(rng *rand.Rand, kinds []kind) call {
+	c := call{kind: kinds[rng.IntN(len(kinds))], key: keys[rng.IntN(len(keys))], cost: drawCost(rng)}
+	switch c.kind {
+	case debit:
+		c.cost = rng.IntN(2 * burst) // all of which every algorithm can count
+	case takeAll:
+		for range 1 + rng.IntN(3) {
+			c.charges = append(c.charges, charge{keys[rng.IntN(len(keys))], drawCost(rng)})
+		}
+	case setLimit, setKeyLimit:
+		c.limit = sluice.Per([]int{burst / 2, burst, 2 * burst}[rng.IntN(3)], []time.Duration{period / 2, period, 10 * period}[rng.IntN(3)])
+	case block:
+		c.time = []time.Duration{1, period / 2, 3 * period}[rng.IntN(3)]
+	}
+	return c
+}
+
+func drawCost(rng *rand.Rand) int {
+	return []int{0, 1, 1, 2, 3, burst/2 + 1, burst, burst + 1, -1, math.MaxInt}[rng.IntN(10)]
+}

@@ -1,0 +1,250 @@
+package histories
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/anishathalye/porcupine"
+	"github.com/sluice-go/sluice"
+	"github.com/sluice-go/sluice/internal/oracle"
+	"github.com/stretchr/testify/require"
+)
+
+var start = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+
+// A yieldingClock lets others run between a reading of the time and what is made of it.
+type yieldingClock struct{ *sluice.ManualClock }
+
+func (c yieldingClock) Now() int64 {
+	defer runtime.Gosched()
+	return c.ManualClock.Now()
+}
+
+// An input is a call and the times that its clock can have told it.
+type input struct {
+	call
+	times []int64
+}
+
+// record runs the script and returns its history.
+func record(s script) []porcupine.Operation {
+	clock := sluice.NewManualClock(start)
+	s.config.Clock = clock
+	if s.yields {
+		s.config.Clock = yieldingClock{clock}
+	}
+	l := sluice.Must(sluice.New(s.config))
+	told := []int64{clock.Now()} // every time that the clock has told, or will
+	for _, d := range slices.Concat(s.steps[0], s.steps[1]) {
+		told = append(told, told[len(told)-1]+int64(d))
+	}
+	var order atomic.Int64
+	do := func(client int, c call) porcupine.Operation {
+		op := porcupine.Operation{ClientId: client, Call: order.Add(1)}
+		from := clock.Now()
+		op.Output = c.do(l)
+		to := clock.Now()
+		op.Return = order.Add(1)
+		op.Input = input{c, slices.DeleteFunc(slices.Clone(told), func(t int64) bool { return t < from || t > to })}
+		return op
+	}
+
+	var history []porcupine.Operation
+	for i, c := range s.before {
+		if i < len(s.steps[0]) {
+			clock.Advance(s.steps[0][i])
+		}
+		history = append(history, do(0, c))
+	}
+	by := make([][]porcupine.Operation, len(s.clients))
+	var wg sync.WaitGroup
+	var ready atomic.Int64
+	together := func(f func()) {
+		wg.Add(1)
+		go func() {
+			defer wg.Done()
+			for ready.Add(1); ready.Load() <= int64(len(s.clients)); {
+				runtime.Gosched()
+			}
+			f()
+		}()
+	}
+	together(func() {
+		for _, d := range s.steps[1] {
+			clock.Advance(d)
+			runtime.Gosched()
+		}
+	})
+	for i, calls := range s.clients {
+		together(func() {
+			for _, c := range calls {
+				by[i] = append(by[i], do(i, c))
+			}
+		})
+	}
+	wg.Wait()
+	history = append(history, slices.Concat(by...)...)
+	for _, key := range keys {
+		history = append(history, do(0, call{kind: peek, key: key}))
+	}
+	return history
+}
+
+// model says what calls return that come one after the other.
+func model(c sluice.Config) porcupine.Model {
+	m := porcupine.NondeterministicModel{
+		Init: func() []any { return []any{oracle.New(oracleConfig(c, c.Limit))} },
+		Step: func(state, in, out any) (next []any) {
+			call := in.(input)
+			for _, now := range call.times {
+				m := state.(*oracle.Model).Clone()
+				if call.explains(m, c, now, len(call.times) == 1, out.(result)) {
+					next = append(next, m)
+				}
+			}
+			return next
+		},
+		Equal: func(a, b any) bool { return a.(*oracle.Model).Equal(b.(*oracle.Model)) },
+	}
+	return m.ToModel()
+}
+
+func (s script) String() string {
+	c := s.config
+	return fmt.Sprintf("%v, refill %v, anchor %v, %d per %v, block for %v, count denied %v; the clock yields: %v",
+		c.Algorithm, c.Refill, c.Anchor, c.Limit.Rate, c.Limit.Period, c.BlockFor, c.CountDenied, s.yields)
+}
+
+// describe returns the history as text, in the order in which the calls began.
+func describe(history []porcupine.Operation) string {
+	var b strings.Builder
+	slices.SortFunc(history, func(a, b porcupine.Operation) int { return int(a.Call - b.Call) })
+	for _, op := range history {
+		in := op.Input.(input)
+		times := make([]int64, len(in.times))
+		for i, t := range in.times {
+			times[i] = t - start.UnixNano()
+		}
+		fmt.Fprintf(&b, "client %d, %3d to %3d, at %d ns: %v %s\n", op.ClientId, op.Call, op.Return, times, in.call, in.outcome(op.Output.(result)))
+	}
+	return b.String()
+}
+
+// count is how many histories are recorded: SLUICE_HISTORIES, or so many that it takes some
+// seconds.
+func count(t *testing.T) int {
+	if s := os.Getenv("SLUICE_HISTORIES"); s != "" {
+		n, err := strconv.Atoi(s)
+		require.NoError(t, err, "SLUICE_HISTORIES")
+		return n
+	}
+	if testing.Short() {
+		return 2000
+	}
+	return 10_000
+}
+
+// TestHistories_HaveAnOrder: for every history there is an order of its calls, in which one
+// that had returned before another one began comes before it, such that they return what
+// they have returned. The script of a failure is repeated by SLUICE_SEED, again and again,
+// since how the goroutines run differs each time.
+func TestHistories_HaveAnOrder(t *testing.T) {
+	seed, repeats := rand.Uint64(), false
+	if s := os.Getenv("SLUICE_SEED"); s != "" {
+		var err error
+		seed, err = strconv.ParseUint(s, 10, 64)
+		require.NoError(t, err, "SLUICE_SEED")
+		repeats = true
+	}
+	overlapping := 0
+	for i := range count(t) {
+		if i > 0 && !repeats {
+			seed++
+		}
+		s := draw(seed)
+		history := record(s)
+		switch porcupine.CheckOperationsTimeout(model(s.config), history, time.Minute) {
+		case porcupine.Illegal:
+			t.Fatalf("no order explains this history; SLUICE_SEED=%d repeats its calls\n%v\n%s", seed, s, describe(history))
+		case porcupine.Unknown:
+			t.Logf("undecided after a minute: SLUICE_SEED=%d", seed)
+		}
+		if overlaps(history) {
+			overlapping++
+		}
+	}
+	t.Logf("%d histories, %d of them with calls at the same time", count(t), overlapping)
+	require.Positive(t, overlapping, "no calls were made at the same time")
+}
+
+// TestHistories_WithoutAnOrder: what the search is for is found, in histories of calls that
+// have been known to return this, and of one that returns too much. Each is explained as soon
+// as the wrong number is put right.
+func TestHistories_WithoutAnOrder(t *testing.T) {
+	ns := start.UnixNano()
+	at := func(client int, from, to int64, now int64, c call, r result) porcupine.Operation {
+		return porcupine.Operation{ClientId: client, Input: input{c, []int64{ns + now}}, Call: from, Output: r, Return: to}
+	}
+	left := func(n int, back time.Duration) sluice.Decision {
+		return sluice.Decision{Allowed: true, Limit: burst, Remaining: n, ResetAfter: back}
+	}
+	unit := period / burst
+	gcra := variants[0]
+	for name, h := range map[string]struct {
+		config sluice.Config
+		ops    func(n int) []porcupine.Operation
+		right  []int
+		wrong  []int
+	}{
+		// Two calls take the last 5 units at the same time.
+		"admitted twice": {gcra, func(n int) []porcupine.Operation {
+			return []porcupine.Operation{
+				at(0, 1, 4, 0, call{kind: take, key: "a", cost: 4}, result{decision: left(4, 4*unit)}),
+				at(1, 2, 3, 0, call{kind: take, key: "a", cost: 4}, result{decision: left(n, time.Duration(burst-n)*unit)}),
+			}
+		}, []int{0}, []int{4, 8}},
+		// 5 units go from a to b, and both are seen with all of theirs: a from before, b from after.
+		"two instants in one TakeAll": {gcra, func(n int) []porcupine.Operation {
+			all := result{all: sluice.AllDecision{Denied: 1, Remaining: n, RetryAfter: sluice.Never}, each: []sluice.Decision{
+				left(n, time.Duration(burst-n)*unit),
+				{Limit: burst, Remaining: 8, RetryAfter: sluice.Never},
+			}}
+			return []porcupine.Operation{
+				at(0, 1, 2, 0, call{kind: take, key: "a", cost: 5}, result{decision: left(3, 5*unit)}),
+				at(0, 3, 5, 0, call{kind: take, key: "b", cost: 5}, result{decision: left(3, 5*unit)}),
+				at(1, 4, 8, 0, call{kind: takeAll, charges: []charge{{"a", 0}, {"b", 9}}}, all),
+				at(0, 6, 7, 0, call{kind: refund, key: "a", cost: 5}, result{}),
+			}
+		}, []int{3}, []int{8, 0}},
+	} {
+		c := h.config
+		c.Limit = sluice.Per(burst, period)
+		for _, n := range h.right {
+			require.True(t, porcupine.CheckOperations(model(c), h.ops(n)), "%s: %d", name, n)
+		}
+		for _, n := range h.wrong {
+			require.False(t, porcupine.CheckOperations(model(c), h.ops(n)), "%s: %d", name, n)
+		}
+	}
+}
+
+// overlaps reports whether two calls were made at the same time.
+func overlaps(history []porcupine.Operation) bool {
+	for i, a := range history {
+		for _, b := range history[:i] {
+			if a.Call < b.Return && b.Call < a.Return {
+				return true
+			}
+		}
+	}
+	return false
+}
