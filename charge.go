@@ -36,7 +36,7 @@ import "sync/atomic"
 // A new key for which there is no room at MaxKeys is not charged under DenyNew and
 // AdmitNew: see Stats.Untracked. WorstCase does not speak of what is charged.
 func (l *Limiter) Charge(key string, cost int) (d Decision) {
-	id := l.hash.string(key)
+	id := l.made().hash.string(key)
 	l.ahead(id)
 	l.chargeAt(&d, id, l.now(), cost)
 	return d
@@ -44,14 +44,14 @@ func (l *Limiter) Charge(key string, cost int) (d Decision) {
 
 // Charge is Limiter.Charge for this key.
 func (k Key) Charge(cost int) (d Decision) {
-	k.lim.ahead(k.id)
+	k.lim.made().ahead(k.id)
 	k.lim.chargeAt(&d, k.id, k.lim.now(), cost)
 	return d
 }
 
 // ChargeAt is Charge at now; see AllowAt.
 func (k Key) ChargeAt(now int64, cost int) (d Decision) {
-	k.lim.chargeAt(&d, k.id, now, cost)
+	k.lim.made().chargeAt(&d, k.id, now, cost)
 	return d
 }
 

@@ -16,7 +16,9 @@ import (
 // Contention is never an error and never a denial.
 //
 // Nothing has to be closed: a limiter that is no longer referenced is collected.
-// It must be made by New and not be copied.
+// It must be made by New and not be copied. Any other one panics when used, and so does a
+// nil one: with a sentence, but for Allow, AllowN, Take, Peek and the making of Keys, where
+// looking would cost time.
 type Limiter struct {
 	store
 	hash   hasher
@@ -34,6 +36,14 @@ type Limiter struct {
 // value and what would be accepted. A limit that the algorithm cannot keep
 // exactly is an error, never a weaker limit.
 func New(c Config) (*Limiter, error) { return newLimiter(c, math.MaxUint64) }
+
+// made returns l if New has made it, and panics otherwise.
+func (l *Limiter) made() *Limiter {
+	if l == nil || l.shards == nil {
+		panic("sluice: this Limiter has not been made by New, or this Key by no Limiter; want sluice.New(sluice.Config{Limit: sluice.PerSecond(100)}), and Key of that")
+	}
+	return l
+}
 
 // Must returns l, or panics if err is not nil. It wraps New where a limiter that
 // cannot be made is a programming error, as in a package variable.
@@ -146,7 +156,7 @@ func (l *Limiter) Peek(key string, cost int) (d Decision) {
 }
 
 // Reset makes key fresh, as if it had never been charged.
-func (l *Limiter) Reset(key string) { l.reset(l.hash.string(key)) }
+func (l *Limiter) Reset(key string) { l.reset(l.made().hash.string(key)) }
 
 // Refund gives key back cost units that it has been charged, so that only what
 // turned out to matter counts: a login that succeeded, say. It gives back at most
@@ -157,7 +167,9 @@ func (l *Limiter) Reset(key string) { l.reset(l.hash.string(key)) }
 //
 // WorstCase holds for what was admitted and not refunded. Under SlidingLog a call
 // with an older time than the units given back is then charged at its own time.
-func (l *Limiter) Refund(key string, cost int) { l.refundAt(l.hash.string(key), l.now(), cost) }
+func (l *Limiter) Refund(key string, cost int) {
+	l.refundAt(l.made().hash.string(key), l.now(), cost)
+}
 
 // Block denies all calls for key for the time d, or longer if the key is blocked for
 // longer or would take longer to become fresh by itself. Then the key is fresh. What d
@@ -165,21 +177,23 @@ func (l *Limiter) Refund(key string, cost int) { l.refundAt(l.hash.string(key), 
 // reports whether it has blocked the key: it cannot if there is no room for it at MaxKeys
 // under DenyNew and AdmitNew. EvictSoonest drops blocked keys last. A block holds under any
 // limit, Unlimited too, and outlasts SetLimit and SetKeyLimit.
-func (l *Limiter) Block(key string, d time.Duration) bool { return l.blockAt(l.hash.string(key), d) }
+func (l *Limiter) Block(key string, d time.Duration) bool {
+	return l.blockAt(l.made().hash.string(key), d)
+}
 
 // Unblock ends the block of key, which is then fresh. It does nothing if key is not
 // blocked.
-func (l *Limiter) Unblock(key string) { l.unblock(l.hash.string(key)) }
+func (l *Limiter) Unblock(key string) { l.unblock(l.made().hash.string(key)) }
 
 // Len returns the number of tracked keys, idle ones that have not been swept yet
 // included. It is at most MaxKeys at any time.
-func (l *Limiter) Len() int { return l.len() }
+func (l *Limiter) Len() int { return l.made().len() }
 
 // Sweep drops all keys that are idle now, whatever the TTL, and returns how many.
 // It changes no decision, and there is no need to call it: with a system clock a
 // timer sweeps, with any other clock insertions do.
 func (l *Limiter) Sweep() int {
-	l.ledgers.dropPassed(max(l.clock.Now(), 0))
+	l.made().ledgers.dropPassed(max(l.clock.Now(), 0))
 	dropped := l.sweep()
 	if ps := l.plans.Load(); ps != nil {
 		ps.each(func(plan *Limiter) { dropped += plan.sweep() })
@@ -197,7 +211,7 @@ func (l *Limiter) WorstCase(d time.Duration) int {
 	if d < 0 {
 		return 0
 	}
-	return int(min(l.policyOf(0).worstCase(int64(d)), math.MaxInt))
+	return int(min(l.made().policyOf(0).worstCase(int64(d)), math.MaxInt))
 }
 
 // A Key is a key of one limiter, already hashed: a small value that is cheap to
@@ -259,16 +273,16 @@ func (k Key) Peek(cost int) (d Decision) {
 }
 
 // Reset is Limiter.Reset for this key.
-func (k Key) Reset() { k.lim.reset(k.id) }
+func (k Key) Reset() { k.lim.made().reset(k.id) }
 
 // Refund is Limiter.Refund for this key.
-func (k Key) Refund(cost int) { k.lim.refundAt(k.id, k.lim.now(), cost) }
+func (k Key) Refund(cost int) { k.lim.made().refundAt(k.id, k.lim.now(), cost) }
 
 // Block is Limiter.Block for this key.
-func (k Key) Block(d time.Duration) bool { return k.lim.blockAt(k.id, d) }
+func (k Key) Block(d time.Duration) bool { return k.lim.made().blockAt(k.id, d) }
 
 // Unblock is Limiter.Unblock for this key.
-func (k Key) Unblock() { k.lim.unblock(k.id) }
+func (k Key) Unblock() { k.lim.made().unblock(k.id) }
 
 // AllowAt is AllowN at now, the caller's own reading of the limiter's clock in
 // Unix nanoseconds, so that one reading can serve a batch. It must come from that

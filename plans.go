@@ -113,7 +113,7 @@ func (l *Limiter) owner(id uint64) *Limiter {
 // It takes some 100 bytes a key, and a few KiB for each different limit. The first time it
 // is called for a key in use it takes time in proportion to the keys of a shard.
 func (l *Limiter) SetKeyLimit(key string, limit Limit) error {
-	return l.setKeyLimit(l.hash.string(key), limit)
+	return l.setKeyLimit(l.made().hash.string(key), limit)
 }
 
 // ClearKeyLimit gives key the limiter's limit again. It keeps what the key has spent, and
@@ -121,16 +121,16 @@ func (l *Limiter) SetKeyLimit(key string, limit Limit) error {
 // a larger limit than the limiter ever has, it takes time in proportion to all keys, whose
 // state then has room to count as much; but SlidingLog keeps as many units as the limiter's
 // own largest limit.
-func (l *Limiter) ClearKeyLimit(key string) { l.clearKeyLimit(l.hash.string(key)) }
+func (l *Limiter) ClearKeyLimit(key string) { l.clearKeyLimit(l.made().hash.string(key)) }
 
 // SetLimit is Limiter.SetKeyLimit for this key.
-func (k Key) SetLimit(limit Limit) error { return k.lim.setKeyLimit(k.id, limit) }
+func (k Key) SetLimit(limit Limit) error { return k.lim.made().setKeyLimit(k.id, limit) }
 
 // ClearLimit is Limiter.ClearKeyLimit for this key.
-func (k Key) ClearLimit() { k.lim.clearKeyLimit(k.id) }
+func (k Key) ClearLimit() { k.lim.made().clearKeyLimit(k.id) }
 
 // Limit returns the limit that is in force for this key.
-func (k Key) Limit() Limit { return k.lim.ownersPolicy(k.id).limit }
+func (k Key) Limit() Limit { return k.lim.made().ownersPolicy(k.id).limit }
 
 func (l *Limiter) setKeyLimit(id uint64, limit Limit) error {
 	l.admin.Lock()

@@ -100,12 +100,12 @@ func (r *Reservation) Settle(actual int) { r.lim.settle(r, actual) }
 // Under Shadow there is no delay, and no error but ErrNotReservable: see
 // Reservation.WouldDeny. A Reserve that fails is counted as denied, but does not block.
 func (l *Limiter) Reserve(key string, cost int, maxWait time.Duration) (*Reservation, error) {
-	return l.reserve(l.hash.string(key), key, cost, maxWait)
+	return l.reserve(l.made().hash.string(key), key, cost, maxWait)
 }
 
 // Reserve is Limiter.Reserve for this key.
 func (k Key) Reserve(cost int, maxWait time.Duration) (*Reservation, error) {
-	return k.lim.reserve(k.id, "", cost, maxWait)
+	return k.lim.made().reserve(k.id, "", cost, maxWait)
 }
 
 func (l *Limiter) reserve(id uint64, name string, cost int, maxWait time.Duration) (*Reservation, error) {

@@ -24,7 +24,7 @@ import (
 // run meanwhile by either. It does not change limits that SetKeyLimit has set. It moves all
 // keys, a shard at a time, some 0.1 us each.
 func (l *Limiter) SetLimit(limit Limit) error {
-	l.admin.Lock()
+	l.made().admin.Lock()
 	defer l.admin.Unlock()
 	c := l.Config()
 	c.Limit = limit
@@ -73,7 +73,7 @@ func policyFor(c Config, from *policy) (*policy, error) {
 
 // Config returns the configuration in force: with defaults filled in, and with the limit
 // that SetLimit has set. Shards stays 0 if it was.
-func (l *Limiter) Config() Config { return *l.config.Load() }
+func (l *Limiter) Config() Config { return *l.made().config.Load() }
 
 // adoptAll moves all entries of a shard into a table of p.
 //

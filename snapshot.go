@@ -56,7 +56,7 @@ var ErrBadSnapshot = errors.New("not a snapshot that can be read")
 // reserved stays charged. The format has a version and a checksum, which finds accidents,
 // not forgeries: keep it where nobody else can write.
 func (l *Limiter) Snapshot(w io.Writer) error {
-	l.admin.Lock()
+	l.made().admin.Lock()
 	defer l.admin.Unlock()
 	if err := l.requireStable("Snapshot"); err != nil {
 		return err
@@ -161,7 +161,7 @@ func (p *policy) tailLen() int {
 // that speak of the input match ErrBadSnapshot. Where there is no room for all keys,
 // DenyNew and AdmitNew are an error, and EvictSoonest drops as ever.
 func (l *Limiter) Restore(r io.Reader) error {
-	l.admin.Lock()
+	l.made().admin.Lock()
 	defer l.admin.Unlock()
 	if err := l.requireStable("Restore"); err != nil {
 		return err

@@ -67,7 +67,7 @@ func (t tally) count(shard uint64, out outcome) {
 
 // Stats returns the counters.
 func (l *Limiter) Stats() Stats {
-	ps := l.plans.Load()
+	ps := l.made().plans.Load()
 	if ps != nil { // or a plan would be left out, or counted twice, when it goes
 		ps.moving.Lock()
 		defer ps.moving.Unlock()

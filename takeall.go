@@ -122,7 +122,7 @@ func collect(space []claim, charges []Charge, each []Decision) []claim {
 	claims := space[:len(charges)]
 	for i := range charges {
 		c, charge := &claims[i], &charges[i]
-		c.lim, c.id, c.cost, c.index = charge.Key.lim.owner(charge.Key.id), charge.Key.id, int64(charge.Cost), i
+		c.lim, c.id, c.cost, c.index = charge.Key.lim.made().owner(charge.Key.id), charge.Key.id, int64(charge.Cost), i
 	}
 	sortClaims(claims)
 	n := 0

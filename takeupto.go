@@ -14,7 +14,7 @@ import (
 // there was, and WouldDeny says whether that was less. A new key without room at MaxKeys
 // gets up to its burst under AdmitNew.
 func (l *Limiter) TakeUpTo(key string, cost int) (taken int, d Decision) {
-	id := l.hash.string(key)
+	id := l.made().hash.string(key)
 	l.ahead(id)
 	taken = l.takeUpToAt(&d, id, key, l.now(), cost)
 	return taken, d
@@ -22,14 +22,14 @@ func (l *Limiter) TakeUpTo(key string, cost int) (taken int, d Decision) {
 
 // TakeUpTo is Limiter.TakeUpTo for this key.
 func (k Key) TakeUpTo(cost int) (taken int, d Decision) {
-	k.lim.ahead(k.id)
+	k.lim.made().ahead(k.id)
 	taken = k.lim.takeUpToAt(&d, k.id, "", k.lim.now(), cost)
 	return taken, d
 }
 
 // TakeUpToAt is TakeUpTo at now; see AllowAt.
 func (k Key) TakeUpToAt(now int64, cost int) (taken int, d Decision) {
-	taken = k.lim.takeUpToAt(&d, k.id, "", now, cost)
+	taken = k.lim.made().takeUpToAt(&d, k.id, "", now, cost)
 	return taken, d
 }
 

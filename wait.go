@@ -23,11 +23,11 @@ import (
 // enough. With a clock of another kind it is asked again after as much real time as it says
 // is left. What the context has left is real time, always.
 func (l *Limiter) Wait(ctx context.Context, key string, cost int) error {
-	return l.wait(ctx, l.hash.string(key), key, cost)
+	return l.wait(ctx, l.made().hash.string(key), key, cost)
 }
 
 // Wait is Limiter.Wait for this key.
-func (k Key) Wait(ctx context.Context, cost int) error { return k.lim.wait(ctx, k.id, "", cost) }
+func (k Key) Wait(ctx context.Context, cost int) error { return k.lim.made().wait(ctx, k.id, "", cost) }
 
 func (l *Limiter) wait(ctx context.Context, id uint64, name string, cost int) error {
 	if err := ctx.Err(); err != nil {
