@@ -89,13 +89,18 @@ func (r *Receipts) Reserve(t, cost, most int64) (wait int64, e *Event, out Outco
 	if wait > most {
 		return 0, nil, TooLate
 	}
-	e = &Event{arrival: t, slot: t + wait, units: cost, cost: cost, reserved: true}
+	return wait, r.ReserveFor(t, cost, t+wait), Reserved
+}
+
+// ReserveFor is Reserve for a slot that is not before the one it would give.
+func (r *Receipts) ReserveFor(t, cost, slot int64) *Event {
+	e := &Event{arrival: t, slot: slot, units: cost, cost: cost, reserved: true}
 	if cost > 0 {
 		e.before.Set(&r.now.tat)
 		r.now.charge(e.slot, cost)
 		r.events = append(r.events, e)
 	}
-	return wait, e, Reserved
+	return e
 }
 
 // Slot is when the reservation begins, and Used what counts of it.

@@ -1,0 +1,339 @@
+package sluice
+
+import (
+	"cmp"
+	"context"
+	"math"
+	"slices"
+	"time"
+)
+
+// ReserveAll makes all of the charges for one slot to come, or none, and returns a receipt
+// for each, in their order: LLM APIs, say, limit requests and tokens together. The slot is the
+// latest of those that Reserve would give for each key by itself, all at one instant, which
+// nobody else sees a part of. All receipts have its Delay, each by the clock of its own
+// limiter; each is settled or cancelled by itself.
+//
+// Charges for the same key add up, and have one slot. If one of the keys has no slot within
+// maxWait, the error is that of Reserve for the first such charge, and nothing has been
+// charged. A charge that Shadow lets pass has a receipt that says so and does not keep the
+// others waiting. Keys of limiters with other algorithms have ErrNotReservable. A key whose own
+// slot is sooner is not charged for the time between, and others cannot use it.
+//
+// It is safe to call at the same time in any order of the keys. No charges at all have the
+// slot that begins now.
+func ReserveAll(maxWait time.Duration, charges ...Charge) ([]*Reservation, error) {
+	all, errs, err := reserveAll(maxWait, charges)
+	if err == ErrNotReservable {
+		return nil, err
+	}
+	countAll(charges, errs, err)
+	return all, err
+}
+
+// WaitAll makes all of the charges as ReserveAll, and returns when their slot begins; or it
+// returns an error, having charged nothing: one of ReserveAll, at once, if the slot is after
+// the context's deadline, or the context's if that is done first. Then what has been charged is
+// given back, as by Reservation.Cancel. A key that is blocked, or is when the slot begins, is
+// waited for until its block ends, as by Wait.
+func WaitAll(ctx context.Context, charges ...Charge) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	for {
+		all, errs, err := reserveAll(patience(ctx), charges)
+		if err == nil {
+			if err = awaitAll(ctx, all); err == nil {
+				countAll(charges, errs, nil)
+				for _, r := range all {
+					r.Settle(r.cost)
+				}
+				return nil
+			}
+			for _, r := range all {
+				r.Cancel()
+			}
+		}
+		if err == ErrBlocked {
+			err = awaitBlocks(ctx, charges)
+			if err == nil {
+				continue
+			}
+		}
+		if err != ctx.Err() && err != ErrNotReservable {
+			countAll(charges, errs, err)
+		}
+		return err
+	}
+}
+
+// awaitAll returns when the slot of all begins, or an error if a key is blocked then.
+func awaitAll(ctx context.Context, all []*Reservation) error {
+	for _, r := range all {
+		if r.delay > 0 {
+			if err := r.lim.sleepUntil(ctx, uint64(r.at)); err != nil {
+				return err
+			}
+		}
+	}
+	for _, r := range all {
+		if r.delay > 0 && !r.lim.shadow && r.lim.blockedAt(r.id, max(r.lim.now(), 0)) {
+			return ErrBlocked
+		}
+	}
+	return nil
+}
+
+// awaitBlocks returns when the blocks of the keys have ended.
+func awaitBlocks(ctx context.Context, charges []Charge) error {
+	for _, c := range charges {
+		l, now := c.Key.lim, max(c.Key.lim.now(), 0)
+		if l.shadow || !l.blockedAt(c.Key.id, now) {
+			continue
+		}
+		var d Decision
+		l.peekAt(&d, c.Key.id, now, 0)
+		if d.RetryAfter > patience(ctx) {
+			return ErrWouldExceedDeadline
+		}
+		if d.RetryAfter > 0 {
+			if err := l.sleepUntil(ctx, after(now, d.RetryAfter)); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// countAll counts the charges as Reserve would each key: all as admitted, or, if there is
+// an error, those that had one themselves as denied.
+func countAll(charges []Charge, errs []error, err error) {
+	for i, c := range charges {
+		switch l := c.Key.lim; {
+		case errs[i] != nil:
+			l.refuse(c.Key.id, "", c.Cost)
+		case err == nil:
+			l.admit(c.Key.id, c.Cost)
+		}
+	}
+}
+
+// A joint is a ReserveAll while it is being made.
+type joint struct {
+	charges []Charge
+	maxWait time.Duration
+	claims  []claim
+	froms   []uint64        // the full tick that each claim comes after
+	delays  []time.Duration // of each claim by itself
+	errs    []error         // of each charge
+	delay   time.Duration   // of all
+	first   int             // of the charges that keep the others from being made, or -1
+	records []*record       // of the charges' keys; locked, in order
+}
+
+// reserveAll is ReserveAll but for the counting. It also returns what each charge fails with.
+func reserveAll(maxWait time.Duration, charges []Charge) ([]*Reservation, []error, error) {
+	j := &joint{charges: charges, maxWait: maxWait, errs: make([]error, len(charges))}
+	if len(charges) == 0 {
+		return nil, nil, tooLate(0, maxWait)
+	}
+	j.lockRecords()
+	defer func() {
+		for _, rec := range j.records {
+			rec.release()
+		}
+	}()
+	space := make([]claim, len(charges))
+	j.claims = collect(space, charges, nil)
+	for round := 0; ; {
+		if moving := holdAll(j.claims); moving != nil {
+			moving.lim.awaitMove(moving.lim.shardOf(moving.id))
+			moving.lim.awaitOwner()
+			clear(space)
+			j.claims = collect(space, charges, nil)
+			continue
+		}
+		j.judge()
+		if j.first >= 0 {
+			releaseAll(j.claims)
+			return nil, j.errs, j.errs[j.first]
+		}
+		if j.ready() {
+			all := j.charge()
+			releaseAll(j.claims)
+			return all, j.errs, nil
+		}
+		releaseAll(j.claims)
+		for i := range j.claims {
+			j.claims[i].track(round >= trackRounds)
+		}
+		readClocks(j.claims)
+		round++
+	}
+}
+
+// lockRecords locks the records of all keys, in the order of all who lock several. None is
+// made with others locked, since that takes the lock of a ledger.
+func (j *joint) lockRecords() {
+	keys := make([]Key, 0, len(j.charges))
+	for _, c := range j.charges {
+		keys = append(keys, c.Key)
+	}
+	slices.SortFunc(keys, func(a, b Key) int {
+		return cmp.Or(cmp.Compare(a.lim.serial, b.lim.serial), cmp.Compare(a.id, b.id))
+	})
+	keys = slices.Compact(keys)
+	for len(j.records) < len(keys) {
+		records := make([]*record, 0, len(keys))
+		for _, k := range keys {
+			rec, made := k.lim.ledgers.of(k.id).record(k.id)
+			if made {
+				rec.in.tidy(max(k.lim.now(), 0))
+			}
+			records = append(records, rec)
+		}
+		j.records = j.records[:0]
+		for _, rec := range records {
+			if !rec.lock() {
+				for _, locked := range j.records {
+					locked.release()
+				}
+				j.records = j.records[:0]
+				break
+			}
+			j.records = append(j.records, rec)
+		}
+	}
+}
+
+// recordOf returns the record of a charge's key.
+func (j *joint) recordOf(c Charge) *record {
+	lg := c.Key.lim.ledgers.of(c.Key.id)
+	for _, rec := range j.records {
+		if rec.id == c.Key.id && rec.in == lg {
+			return rec
+		}
+	}
+	return nil
+}
+
+// judge finds the slot of all claims, whose keys are held.
+func (j *joint) judge() {
+	j.first, j.delay = -1, 0
+	j.froms, j.delays = make([]uint64, len(j.claims)), make([]time.Duration, len(j.claims))
+	for i := range j.claims {
+		c := &j.claims[i]
+		from, delay, err := j.slot(c)
+		j.froms[i], j.delays[i] = from, delay
+		for k := range j.charges {
+			if j.of(c, k) {
+				j.errs[k] = err
+			}
+		}
+		switch hard := !c.lim.shadow || err == ErrNotReservable; {
+		case err == nil && !c.lim.shadow:
+			j.delay = max(j.delay, delay)
+		case err != nil && hard && (j.first < 0 || c.index < j.first):
+			j.first = c.index
+		}
+	}
+	for i := range j.claims {
+		if c := &j.claims[i]; j.first < 0 && !c.lim.shadow && c.slot != nil && !c.policy.unlimited() {
+			if j.tooLong(c, j.froms[i]) {
+				j.first, j.errs[c.index] = c.index, ErrWouldExceedDeadline
+			}
+		}
+	}
+}
+
+// tooLong reports whether the word of the claim could not tell the charge at the slot of all.
+func (j *joint) tooLong(c *claim, from uint64) bool {
+	at := after(c.now, j.delay)
+	s, _ := c.policy.bucket().slots()
+	return at > math.MaxInt64 || saturatingAdd(max(from, s.tick(int64(at))), s.ticks(int(c.cost))) > s.most
+}
+
+// of reports whether charge k is of the claim.
+func (j *joint) of(c *claim, k int) bool {
+	return j.charges[k].Key.id == c.id && j.charges[k].Key.lim.owner(c.id) == c.lim
+}
+
+// slot returns the slot of a claim by itself.
+func (j *joint) slot(c *claim) (from uint64, delay time.Duration, err error) {
+	n, l := 0, j.charges[c.index].Key.lim
+	for k := range j.charges {
+		if j.of(c, k) && j.charges[k].Cost > 0 {
+			n++
+		}
+	}
+	p := c.policy
+	switch {
+	case c.cost < 0:
+		return 0, 0, ErrNegativeCost
+	case p.unlimited():
+		if p.blockedUntil(c.word, c.tail) > uint64(c.now) {
+			return 0, 0, ErrBlocked
+		}
+		return 0, 0, tooLate(0, j.maxWait)
+	case p.burst == 0 || c.unfit():
+		return 0, 0, ErrCostExceedsBurst
+	case p.bucket() == nil:
+		return 0, 0, ErrNotReservable
+	case c.full == refused:
+		return 0, 0, ErrNoRoom
+	case c.full == waved:
+		return 0, 0, tooLate(0, j.maxWait)
+	case n > 0 && !j.recordOf(j.charges[c.index]).hasRoom(c.now, l.config.Load().MaxReservations-n+1):
+		return 0, 0, ErrTooManyReservations
+	}
+	if from, delay, err = p.slot(c.word, c.now, int(c.cost)); err == nil {
+		err = tooLate(delay, j.maxWait)
+	}
+	return from, delay, err
+}
+
+// ready reports whether all that is to be charged has a word to go to. What Shadow lets pass
+// without a charge needs none.
+func (j *joint) ready() bool {
+	for i := range j.claims {
+		if c := &j.claims[i]; j.errs[c.index] == nil && !c.ready() {
+			return false
+		}
+	}
+	return true
+}
+
+// charge makes the charges, and returns their receipts.
+func (j *joint) charge() []*Reservation {
+	all := make([]*Reservation, len(j.charges))
+	for i := range j.claims {
+		c, from := &j.claims[i], j.froms[i]
+		delay := max(j.delay, j.delays[i]) // a claim of Shadow takes its own slot
+		for k, charge := range j.charges {
+			if !j.of(c, k) {
+				continue
+			}
+			r := &Reservation{lim: charge.Key.lim, id: c.id, cost: charge.Cost, delay: j.delay}
+			all[k] = r
+			r.at = int64(min(after(c.now, delay), math.MaxInt64))
+			if j.errs[k] != nil {
+				r.wouldDeny = true
+				r.settled.Store(true)
+			}
+			if j.errs[k] != nil || charge.Cost == 0 || c.slot == nil || c.policy.unlimited() {
+				continue
+			}
+			next, err := r.chargeAt(c.policy, c.word, from, c.now, delay)
+			if r.delay = j.delay; err != nil {
+				r.wouldDeny = true
+				r.settled.Store(true)
+				continue
+			}
+			rec := j.recordOf(charge)
+			rec.enter(r, c.policy, rec.drops.Load(), from)
+			c.word = next
+			from = c.policy.bucket().full(next)
+		}
+	}
+	return all
+}

@@ -1,0 +1,256 @@
+package sluice
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// reserveBoth reserves of two keys with one call, and compares with their models.
+func reserveBoth(a, b *receiptTracer) {
+	traces, costs := []*receiptTracer{a, b}, []int{a.cost(), b.cost()}
+	most := time.Duration(math.MaxInt64)
+	if a.rng.IntN(4) == 0 {
+		most = time.Duration(a.rng.Int64N(5 * int64(a.cfg.Limit.interval())))
+	}
+	var want error
+	var delay int64
+	for i, tr := range traces {
+		wait, _, out := tr.peekSlot(tr.clock.Now(), costs[i])
+		err := []error{nil, ErrNegativeCost, ErrCostExceedsBurst, ErrQueueFull, ErrWouldExceedDeadline}[out]
+		if err == nil && time.Duration(wait) > most {
+			err = ErrWouldExceedDeadline
+		}
+		if delay = max(delay, wait); want == nil {
+			want = err
+		}
+	}
+	all, err := ReserveAll(most, Charge{a.k, costs[0]}, Charge{b.k, costs[1]})
+	for i, tr := range traces {
+		tr.logf("reserve both, %d of this: %v, %d", costs[i], want, delay)
+		tr.equal(want, err, "error")
+		if err == nil {
+			tr.equal(time.Duration(delay), all[i].Delay(), "Delay")
+			now := tr.clock.Now()
+			e := tr.model.ReserveFor(now, int64(costs[i]), now+delay)
+			tr.open = append(tr.open, receipt{all[i], e})
+			tr.used = append(tr.used, e)
+		}
+		tr.look()
+	}
+}
+
+// TestModel_ReserveAllIsExact: all for the latest of the slots, or none.
+func TestModel_ReserveAllIsExact(t *testing.T) {
+	rng := newRand(t)
+	for range modelOps() / 200 {
+		a, b := newReceiptTracer(t, rng, false, false), newReceiptTracer(t, rng, false, false)
+		for range 40 {
+			for _, tr := range []*receiptTracer{a, b} {
+				if rng.IntN(2) == 0 {
+					tr.step(false)
+				}
+			}
+			reserveBoth(a, b)
+		}
+		a.checkSpans()
+		b.checkSpans()
+	}
+}
+
+// TestReserveAll_ChargesForOneKeyAddUp, and are given back one by one.
+func TestReserveAll_ChargesForOneKeyAddUp(t *testing.T) {
+	for _, a := range buckets {
+		l, _ := newFrozen(t, Config{Algorithm: a, Limit: PerSecond(1).WithBurst(10), MaxReservations: 3})
+		other, _ := newFrozen(t, Config{Limit: PerSecond(1).WithBurst(2)})
+		k, o := l.Key("k"), other.Key("k")
+		require.True(t, o.AllowN(2))
+		_, err := ReserveAll(time.Hour, Charge{k, 5}, Charge{o, 1}, Charge{k, 6})
+		require.ErrorIs(t, err, ErrCostExceedsBurst)
+		all, err := ReserveAll(time.Hour, Charge{k, 4}, Charge{o, 2}, Charge{k, 3}, Charge{k, 0})
+		require.NoError(t, err)
+		for _, r := range all {
+			require.Equal(t, 2*sec, r.Delay(), "%v", a)
+		}
+		require.Equal(t, 9*sec, k.Peek(0).ResetAfter, "from the slot on")
+		require.Equal(t, 4*sec, o.Peek(0).ResetAfter)
+		_, err = ReserveAll(time.Hour, Charge{o, 1}, Charge{k, 1}, Charge{k, 1})
+		require.ErrorIs(t, err, ErrTooManyReservations)
+		require.Equal(t, 4*sec, o.Peek(0).ResetAfter, "none has been charged")
+		all[0].Settle(1)
+		require.Equal(t, 6*sec, k.Peek(0).ResetAfter)
+		all[2].Cancel()
+		all[3].Cancel()
+		require.Equal(t, 3*sec, k.Peek(0).ResetAfter)
+		all[0].Cancel()
+		all[1].Cancel()
+		require.Equal(t, 2*sec, o.Peek(0).ResetAfter)
+	}
+}
+
+// TestReserveAll_Errors charge nothing, track nothing, and count whom they are of.
+func TestReserveAll_Errors(t *testing.T) {
+	plain := Config{Limit: PerSecond(1).WithBurst(2), Stats: true}
+	window := Config{Algorithm: FixedWindow, Limit: PerSecond(1)}
+	full := Config{Limit: PerSecond(1), MaxKeys: 1, Shards: 1, Overflow: DenyNew}
+	deny, unlimited := Config{Limit: DenyAll}, Config{Limit: Unlimited}
+	for _, c := range []struct {
+		other Config
+		cost  int
+		most  time.Duration
+		want  error
+	}{
+		{plain, -1, time.Hour, ErrNegativeCost},
+		{plain, 3, time.Hour, ErrCostExceedsBurst},
+		{plain, math.MaxInt, time.Hour, ErrCostExceedsBurst},
+		{deny, 1, time.Hour, ErrCostExceedsBurst},
+		{window, 1, time.Hour, ErrNotReservable},
+		{full, 1, time.Hour, ErrNoRoom},
+		{plain, 1, -1, ErrWouldExceedDeadline},
+		{unlimited, 1, -1, ErrWouldExceedDeadline},
+	} {
+		l, _ := newFrozen(t, plain)
+		other, _ := newFrozen(t, c.other)
+		if c.want == ErrNoRoom {
+			require.True(t, other.Allow("there already"))
+		}
+		_, err := ReserveAll(c.most, Charge{l.Key("k"), 1}, Charge{other.Key("k"), c.cost})
+		require.ErrorIs(t, err, c.want)
+		if c.want != ErrNoRoom { // which is found when keys are tracked
+			require.Zero(t, l.Len())
+		}
+		require.Equal(t, 2, l.Peek("k", 0).Remaining)
+		require.Zero(t, openReservations(l)+openReservations(other))
+		require.Zero(t, l.Stats().Admitted)
+		require.Error(t, WaitAll(t.Context(), Charge{l.Key("k"), 1}, Charge{other.Key("k"), -1}))
+	}
+	_, err := ReserveAll(0)
+	require.NoError(t, err)
+	require.NoError(t, WaitAll(t.Context()))
+}
+
+// TestReserveAll_Shadow: a limiter that is being tried out keeps nobody waiting.
+func TestReserveAll_Shadow(t *testing.T) {
+	l, _ := newFrozen(t, Config{Limit: PerSecond(1).WithBurst(5)})
+	shadow, _ := newFrozen(t, Config{Limit: PerSecond(1).WithBurst(1), Shadow: true, Stats: true})
+	for i := range 3 {
+		all, err := ReserveAll(0, Charge{l.Key("k"), 1}, Charge{shadow.Key("k"), 1})
+		require.NoError(t, err)
+		require.Zero(t, all[0].Delay())
+		require.False(t, all[0].WouldDeny())
+		require.Equal(t, i > 0, all[1].WouldDeny())
+	}
+	require.Equal(t, sec, shadow.Peek("k", 0).ResetAfter, "what has no slot is not charged")
+	require.Equal(t, uint64(2), shadow.Stats().WouldDeny)
+}
+
+// TestConcurrent_ReserveAllInAnyOrder of the keys: nobody waits for ever, and no part of one
+// is charged without the rest, while limits change and keys are evicted from elsewhere.
+func TestConcurrent_ReserveAllInAnyOrder(t *testing.T) {
+	t.Parallel()
+	for _, a := range buckets {
+		l, _ := newFrozen(t, Config{Algorithm: a, Limit: PerSecond(1).WithBurst(1_000_000), Shards: 2})
+		m, _ := newFrozen(t, Config{Algorithm: GCRA, Limit: PerSecond(1).WithBurst(1_000_000), Shards: 1})
+		keys := []Key{l.Key("a"), l.Key("b"), m.Key("a"), m.Key("b")}
+		stop := churnAll([]*Limiter{l, m})
+		goDo(4, func(g int) {
+			for i := range 150 {
+				var charges []Charge
+				for j := range keys {
+					charges = append(charges, Charge{keys[(i*(g+1)+j*(1+2*(g%2)))%len(keys)], 1 + j})
+				}
+				all, err := ReserveAll(math.MaxInt64, charges...)
+				if !assert.NoError(t, err) {
+					return
+				}
+				switch {
+				case i%10 == 0 && g == 0:
+					assert.NoError(t, l.SetLimit(PerSecond(1).WithBurst(1_000_000+i)))
+				case i%10 == 5 && g == 1:
+					assert.NoError(t, keys[0].SetLimit(PerSecond(1).WithBurst(900_000+i)))
+				}
+				for j := range all {
+					all[(j+g)%len(all)].Cancel()
+				}
+			}
+		})()
+		stop()
+		for _, k := range keys {
+			require.Zero(t, k.Peek(0).ResetAfter)
+		}
+		require.Zero(t, openReservations(l)+openReservations(m))
+	}
+}
+
+// TestWaitAll_PassesAtTheLatestSlot, is cancelled without a trace, and waits for blocks.
+func TestWaitAll_PassesAtTheLatestSlot(t *testing.T) {
+	for _, a := range buckets {
+		synctest.Test(t, func(t *testing.T) {
+			l := mustNew(t, Config{Algorithm: a, Limit: PerSecond(1).WithBurst(10), Stats: true})
+			tokens := mustNew(t, Config{Limit: PerSecond(100).WithBurst(100)})
+			charges := []Charge{{l.Key("k"), 1}, {tokens.Key("k"), 100}}
+			begin := time.Now()
+			for range 3 {
+				require.NoError(t, WaitAll(t.Context(), charges...))
+			}
+			require.Equal(t, 2*sec, time.Since(begin), "%v", a)
+			require.Zero(t, openReservations(l)+openReservations(tokens))
+
+			ctx, cancel := context.WithTimeout(t.Context(), sec-1)
+			defer cancel()
+			require.ErrorIs(t, WaitAll(ctx, charges...), ErrWouldExceedDeadline)
+			ctx, cancel = context.WithCancel(t.Context())
+			go func() {
+				time.Sleep(sec / 2)
+				cancel()
+			}()
+			require.ErrorIs(t, WaitAll(ctx, charges...), context.Canceled)
+			require.ErrorIs(t, WaitAll(ctx, charges...), context.Canceled)
+			require.Equal(t, sec/2, tokens.Peek("k", 0).ResetAfter)
+			require.Equal(t, uint64(3), l.Stats().Admitted)
+
+			go func() {
+				time.Sleep(sec / 4)
+				l.Block("k", 5*sec)
+			}()
+			begin = time.Now()
+			require.NoError(t, WaitAll(t.Context(), charges...))
+			require.Equal(t, 21*sec/4, time.Since(begin), "%v: it was blocked when its slot began", a)
+			l.Block("k", sec)
+			ctx, cancel = context.WithTimeout(t.Context(), sec/2)
+			defer cancel()
+			require.ErrorIs(t, WaitAll(ctx, charges...), ErrWouldExceedDeadline)
+		})
+	}
+}
+
+// An API allows so many requests and so many tokens a minute. A request waits until there is
+// room for both, and gives back the tokens that it turns out not to use.
+func ExampleReserveAll() {
+	clock := NewManualClock(time.Unix(0, 0))
+	requests := Must(New(Config{Limit: PerMinute(60).WithBurst(10), Clock: clock}))
+	tokens := Must(New(Config{Limit: PerMinute(6000).WithBurst(2000), Clock: clock}))
+	model := "gpt"
+	for _, estimate := range []int{1500, 1500, 1500} {
+		receipts, err := ReserveAll(time.Minute, Charge{requests.Key(model), 1}, Charge{tokens.Key(model), estimate})
+		if err != nil {
+			fmt.Println(err)
+			return
+		}
+		fmt.Println("wait", receipts[0].Delay())
+		clock.Advance(receipts[0].Delay())
+		receipts[1].Settle(500) // as the response says
+	}
+	fmt.Println(tokens.Peek(model, 0).Remaining, "tokens left")
+	// Output:
+	// wait 0s
+	// wait 0s
+	// wait 5s
+	// 1000 tokens left
+}
