@@ -39,6 +39,7 @@ func TestMiddleware_AllocationsOfAnAdmittedRequest(t *testing.T) {
 			c.OnDecision = func(_ *http.Request, d httplimit.Decision) { _ = d.Remaining }
 			c.OnDenied = func(http.ResponseWriter, *http.Request, httplimit.Decision) {}
 			c.OnKeyError = httplimit.KeyErrorSkip
+			c.OnCountedTwice = func(*http.Request) {}
 		}, 0},
 		// The charges, the Decision in the context, the context, and the request.
 		{"explained", func(c *httplimit.Config) { c.Explain = true }, 4},

@@ -67,6 +67,13 @@ type Config struct {
 	// OnKeyError says what becomes of a request that has no key.
 	OnKeyError KeyErrorAction
 
+	// OnCountedTwice is called for each request that a handler of the middleware gets
+	// from another one of its own, as when it is on a router and on one of its routes: the
+	// request is charged twice. nil looks for that in the first 1,024 requests only, and
+	// logs the first one found by slog.Default. Middlewares that share a Limiter are
+	// taken to mean it. Judge.Decide does not look.
+	OnCountedTwice func(*http.Request)
+
 	// Settle returns what a request finally costs, in each of the policies, once its
 	// handler is done: 0 for what should not count, such as a login that succeeded. A
 	// negative cost leaves the charge as it is. nil means that costs are final, and

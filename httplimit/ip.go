@@ -43,6 +43,13 @@ type IPConfig struct {
 	// instead of a request of the peer itself; see ByRemoteIP.
 	RequireHeader bool
 
+	// OnUntrustedProxy is called for each request from a peer that is no trusted proxy but
+	// has sent X-Forwarded-For, Forwarded, X-Real-IP or Header, to count them, say: if the
+	// peer is a proxy, all of its clients share its budget. It can be a client's own doing,
+	// and does not change the key. nil looks at one request in 16, at random, and logs the
+	// first one found by slog.Default.
+	OnUntrustedProxy func(r *http.Request, header string)
+
 	// IPv4Bits is how many bits of an IPv4 address are the key, 16 to 32. 0 means 32.
 	IPv4Bits int
 
@@ -117,7 +124,8 @@ type ipKeyer struct {
 	trustUnix bool
 	header    string // canonical
 	required  bool
-	v4, v6    int // lengths of prefixes
+	v4, v6    int           // lengths of prefixes
+	unnamed   *unnamedProxy // nil if nobody is to be told
 	noHeader  error
 }
 
@@ -129,6 +137,7 @@ func newIPKeyer(c IPConfig) (*ipKeyer, error) {
 		required:  c.RequireHeader,
 		v4:        c.IPv4Bits,
 		v6:        c.IPv6Bits,
+		unnamed:   newUnnamedProxy(c),
 	}
 	if k.v4 == 0 {
 		k.v4 = defaultIPv4Bits
@@ -211,6 +220,7 @@ func (k *ipKeyer) client(r *http.Request) (node, error) {
 		return node{}, fmt.Errorf("%w: RemoteAddr %.64q has no IP address", ErrNoKey, r.RemoteAddr)
 	}
 	if ok && !k.trusts(peer.addr) {
+		k.unnamed.look(r)
 		return peer, nil
 	}
 	lines := r.Header[k.header]

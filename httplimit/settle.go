@@ -81,15 +81,16 @@ func (j *judgement) settle(final int) {
 	}
 }
 
-// chargeMore charges n units, or what remains if that is less. It looks before it
-// charges, since a denial would count as one of the client's: it can block the key.
+// chargeMore charges n units, or what remains if that is less. Charge never denies: a denial
+// would count as one of the client's, and can block the key. What others take between the
+// look and the charge is a debt then.
 func chargeMore(k sluice.Key, n int) {
 	d := k.Peek(n)
 	if !d.Allowed || d.WouldDeny {
 		n = min(n, d.Remaining)
 	}
 	if n > 0 {
-		k.AllowN(n)
+		k.Charge(n)
 	}
 }
 

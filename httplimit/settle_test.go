@@ -171,7 +171,11 @@ func TestSettle_Hijacked(t *testing.T) {
 			panic(http.ErrAbortHandler)
 		}
 	}))
-	_, url := serve(t, false, handler)
+	done := make(chan struct{}, 1) // no server waits for a connection that was taken over
+	_, url := serve(t, false, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		defer func() { done <- struct{}{} }()
+		handler.ServeHTTP(w, r)
+	}))
 	for _, path := range []string{"/", "/controlled", "/panic"} {
 		conn, err := net.Dial("tcp", strings.TrimPrefix(url, "http://"))
 		require.NoError(t, err)
@@ -181,6 +185,7 @@ func TestSettle_Hijacked(t *testing.T) {
 		assert.Equal(t, 101, resp.StatusCode)
 		conn.Close()
 		assert.Equal(t, 101, <-settled, path)
+		<-done
 	}
 	assert.Equal(t, 10, lim.Peek("k", 0).Remaining)
 }

@@ -40,9 +40,12 @@ func IPTiers(ip IPConfig, base sluice.Config, growth int) ([]Policy, error) {
 	for i, bits := range tierBits {
 		name := fmt.Sprintf("ip-%d", bits)
 		ip.IPv6Bits = bits
-		key, err := ByRemoteIP(ip)
+		key, err := newIPKeyer(ip)
 		if err != nil {
 			return nil, err
+		}
+		if i > 0 {
+			key.unnamed = nil // the first one tells
 		}
 		c := base
 		if max(c.Limit.Rate, c.Limit.Burst) > math.MaxInt/factor {
@@ -54,7 +57,7 @@ func IPTiers(ip IPConfig, base sluice.Config, growth int) ([]Policy, error) {
 		if err != nil {
 			return nil, fmt.Errorf("httplimit: %s: %w", name, err)
 		}
-		policies[i] = Policy{Name: name, Limiter: limiter, Key: key}
+		policies[i] = Policy{Name: name, Limiter: limiter, Key: key.key}
 		factor *= growth
 	}
 	return policies, nil

@@ -26,6 +26,7 @@ type Judge struct {
 	config   Config
 	policies []policy
 	fields   fields
+	twice    countedTwice
 }
 
 // NewJudge returns a judge. The error is a *ConfigError. Later changes to c have no effect.
@@ -35,6 +36,7 @@ func NewJudge(c Config) (*Judge, error) {
 	}
 	j := &Judge{config: c, policies: newPolicies(c.Policies)}
 	j.fields = newFields(c.Headers, j.policies)
+	j.twice.hook = c.OnCountedTwice
 	return j, nil
 }
 
@@ -52,13 +54,20 @@ type handler struct {
 	next http.Handler
 }
 
-// ServeHTTP implements http.Handler. It is Decide, Answer and Settle with nothing on the
-// heap.
+// ServeHTTP implements http.Handler.
 func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	if h.config.Skip != nil && h.config.Skip(r) {
+	switch {
+	case h.config.Skip != nil && h.config.Skip(r):
 		h.next.ServeHTTP(w, r)
-		return
+	case h.twice.looking():
+		h.serveWatched(w, r)
+	default:
+		h.serve(w, r)
 	}
+}
+
+// serve is Decide, Answer and Settle with nothing on the heap.
+func (h *handler) serve(w http.ResponseWriter, r *http.Request) {
 	var entries [inline]entry
 	var charges [inline]sluice.Charge
 	j, keyErr := h.collect(judgement{entries: entries[:0], charges: charges[:0]}, r)
