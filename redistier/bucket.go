@@ -74,7 +74,7 @@ func (b bucket) reset(v view) int64 {
 
 // worst: two times d apart are at most ceil(d/step) steps apart.
 func (b bucket) worst(d int64) uint64 {
-	return sum(uint64(b.full/b.unit), share(uint64(ceilDiv(d, b.step*micro)), uint64(b.drain), uint64(b.unit)))
+	return sum(uint64(b.full/b.unit), mulDiv(uint64(ceilDiv(d, b.step*micro)), uint64(b.drain), uint64(b.unit)))
 }
 
 // counter is the shape of FixedWindow, and of TokenBucket with refills at intervals: at

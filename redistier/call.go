@@ -27,6 +27,7 @@ type request struct {
 	key  string // in Redis
 	op   byte
 	k, n int64 // calls, and units of each
+	debt int64 // units that were admitted without Redis
 }
 
 // A reply is what a script says.
@@ -56,10 +57,10 @@ func name(prefix string, letter byte, key string) string {
 
 // arguments returns what the script of r takes. now is in us, or 0 to let Redis say it.
 func (r *request) arguments(now, spare int64, seen string) string {
-	b := make([]byte, 0, 96)
+	b := make([]byte, 0, 128)
 	b = appendUint32(append(b, r.op), r.k)
 	b = appendUint56(appendUint56(b, r.n), now)
-	b = appendUint56(appendUint32(b, spare), r.plan.block)
+	b = appendUint56(appendUint56(appendUint32(b, spare), r.plan.block), r.debt)
 	return string(append(r.plan.shape.arguments(b), seen...))
 }
 

@@ -34,6 +34,12 @@
 // stays spent for every key that a living process has seen last; the log alone, whose
 // state is a list, is not put back.
 //
+// # Tier
+//
+// A Tier before a Limiter bounds how long calls take, lets callers of a key share a call of
+// the script, remembers denials, and enforces a share of the limit when Redis does not
+// answer.
+//
 // # Redis
 //
 // Redis 5 and later, and what runs its scripts, alone, with Sentinel, and as a cluster: each

@@ -161,7 +161,7 @@ func TestMemory(t *testing.T) {
 	state := func(gen, at byte) string {
 		return "b" + strings.Repeat("\x00", 5) + string(gen) + strings.Repeat("\x00", 6) + string(at)
 	}
-	m := newMemory(16)
+	m := memory{newTable[string](16)}
 	m.see("a", state(1, 5), 5, 10)
 	m.see("a", state(1, 4), 5, 10)
 	require.Equal(t, state(1, 5), m.last("a"), "an older reply comes late")
@@ -181,9 +181,9 @@ func TestMemory(t *testing.T) {
 		n += len(m.shards[i].entries)
 	}
 	require.LessOrEqual(t, n, 16)
-	require.Equal(t, (*memory)(nil), newMemory(-1))
-	newMemory(-1).see("a", state(1, 1), 1, 2)
-	require.Empty(t, newMemory(-1).last("a"))
+	none := memory{newTable[string](-1)}
+	none.see("a", state(1, 1), 1, 2)
+	require.Empty(t, none.last("a"))
 }
 
 // TestRemember_None: without a memory nothing is put back.

@@ -20,7 +20,7 @@ import (
 type Limiter struct {
 	client redis.UniversalClient
 	plan   atomic.Pointer[plan]
-	memory *memory
+	memory memory
 	prefix string
 	clock  func() int64 // us, or 0 to let Redis say it
 	spare  int64        // ms that keys outlive their state by
@@ -46,7 +46,7 @@ func New(client redis.UniversalClient, cfg Config) (*Limiter, error) {
 	if room == 0 {
 		room = defaultRemember
 	}
-	l := &Limiter{client: client, memory: newMemory(room), prefix: cfg.Prefix, spare: 1, config: cfg}
+	l := &Limiter{client: client, memory: memory{newTable[string](room)}, prefix: cfg.Prefix, spare: 1, config: cfg}
 	l.plan.Store(p)
 	l.clock = func() int64 { return 0 }
 	if cfg.Clock == CallerClock {
@@ -82,14 +82,18 @@ func (l *Limiter) Refund(ctx context.Context, key string, cost int) error {
 
 // Reset makes key fresh.
 func (l *Limiter) Reset(ctx context.Context, key string) error {
+	_, err := l.run(ctx, l.resetOf(key))
+	return err
+}
+
+func (l *Limiter) resetOf(key string) request {
 	p := l.plan.Load()
 	r := l.request(p, key)
 	r.op, r.n = opReset, 1
 	if !p.constant() {
 		r.n = p.burst
 	}
-	_, err := l.run(ctx, r)
-	return err
+	return r
 }
 
 // A Call is a call for TakeMany.
@@ -153,6 +157,15 @@ func (l *Limiter) SetLimit(limit sluice.Limit) error {
 	return nil
 }
 
+// configOf returns the config with the limit of p.
+func (l *Limiter) configOf(p *plan) Config {
+	l.admin.Lock()
+	defer l.admin.Unlock()
+	c := l.config
+	c.Limit = p.limit
+	return c
+}
+
 // Limit returns the limit in force.
 func (l *Limiter) Limit() sluice.Limit { return l.plan.Load().limit }
 
@@ -170,7 +183,10 @@ type takeCall struct {
 }
 
 func (l *Limiter) newCall(key string, cost int, charges bool) takeCall {
-	p := l.plan.Load()
+	return l.newCallOf(l.plan.Load(), key, cost, charges)
+}
+
+func (l *Limiter) newCallOf(p *plan, key string, cost int, charges bool) takeCall {
 	t := takeCall{request: l.request(p, key), cost: cost, charges: charges}
 	if 0 < cost && int64(cost) <= p.burst {
 		t.n = int64(cost)
@@ -268,7 +284,7 @@ func (l *Limiter) read(r *request, cmd command) (reply, error) {
 		}
 		return answer, err
 	}
-	if l.memory == nil {
+	if l.memory.table == nil {
 		return answer, nil
 	}
 	fresh := answer.now + r.plan.shape.reset(answer.view)

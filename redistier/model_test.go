@@ -225,6 +225,9 @@ func (tr *tracer) operation() operation {
 		op.kind = 'p'
 	}
 	op.call = tr.lim.newCall(op.name, tr.cost(), op.kind == 't')
+	if op.kind == 't' && tr.rng.IntN(8) == 0 {
+		op.call.debt = 1 + tr.rng.Int64N(op.call.plan.burst)
+	}
 	if op.call.k > 0 && tr.rng.IntN(3) == 0 {
 		op.k = 1 + tr.rng.Int64N(5)
 		op.call.k = op.k
@@ -263,7 +266,7 @@ func (tr *tracer) lose() {
 
 func (tr *tracer) compare(op *operation, r *reply) {
 	floor := op.now - op.now%tr.step
-	tr.log = append(tr.log, fmt.Sprintf("%c %s at %d cost %d x %d units %d: %+v", op.kind, op.name, op.now, op.call.cost, op.k, op.units, r))
+	tr.log = append(tr.log, fmt.Sprintf("%c %s at %d cost %d x %d units %d debt %d: %+v", op.kind, op.name, op.now, op.call.cost, op.k, op.units, op.call.debt, r))
 	require.True(tr, r.now >= floor && r.now <= max(floor, tr.newest), "judged at %d\n%s", r.now, tr.tail())
 	at := r.now / tr.step
 	switch op.kind {
@@ -276,6 +279,11 @@ func (tr *tracer) compare(op *operation, r *reply) {
 	case 'p':
 		tr.equal(tr.model.Peek(op.name, at, int64(op.call.cost)), op.call.decision(r), "Peek")
 	default:
+		// What was admitted without Redis counts first, as far as it fits.
+		if fits := min(op.call.debt, tr.model.Peek(op.name, at, 0).Remaining); fits > 0 {
+			tr.model.Take(op.name, at, fits)
+			tr.newest = max(tr.newest, r.now)
+		}
 		if op.k == 1 {
 			tr.equal(tr.model.Take(op.name, at, int64(op.call.cost)), op.call.decision(r), "Take")
 		} else {

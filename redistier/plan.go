@@ -192,8 +192,8 @@ func sum(x, y uint64) uint64 {
 	return math.MaxUint64
 }
 
-// share returns floor(x*y/z), at most math.MaxUint64.
-func share(x, y, z uint64) uint64 {
+// mulDiv returns floor(x*y/z), at most math.MaxUint64.
+func mulDiv(x, y, z uint64) uint64 {
 	hi, lo := bits.Mul64(x, y)
 	if hi >= z {
 		return math.MaxUint64
@@ -203,7 +203,7 @@ func share(x, y, z uint64) uint64 {
 }
 
 // times returns x*y, at most math.MaxUint64.
-func times(x, y uint64) uint64 { return share(x, y, 1) }
+func times(x, y uint64) uint64 { return mulDiv(x, y, 1) }
 
 func appendUint56(b []byte, n int64) []byte {
 	return append(b, byte(n>>48), byte(n>>40), byte(n>>32), byte(n>>24), byte(n>>16), byte(n>>8), byte(n))

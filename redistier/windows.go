@@ -139,7 +139,7 @@ func (s sliding) worst(d int64) uint64 {
 	if d == 0 {
 		return uint64(s.burst)
 	}
-	return sum(uint64(s.burst), share(uint64(ceilDiv(d, s.step*micro)-1), uint64(s.burst), uint64(s.steps)))
+	return sum(uint64(s.burst), mulDiv(uint64(ceilDiv(d, s.step*micro)-1), uint64(s.burst), uint64(s.steps)))
 }
 
 // maxLog is the most units that a log holds.

@@ -12,6 +12,7 @@
 --   now    us of Unix time, or 0 to ask Redis
 --   spare  ms to add to every expiry
 --   block  us for which a denied call blocks its key, or 0
+--   debt   units that were admitted without Redis: they count first, as far as they fit
 --
 -- The reply is packed, too: the time of the judgement, the calls admitted, three numbers
 -- of the shape, and the state that is now stored, or nothing.
@@ -20,7 +21,7 @@ local floor, max, min = math.floor, math.max, math.min
 local pack, read, byte = struct.pack, struct.unpack, string.byte
 local call = redis.call
 
-local op, k, n, now, spare, block, at = read('>BI4I7I7I4I7', arg)
+local op, k, n, now, spare, block, debt, at = read('>BI4I7I7I4I7I7', arg)
 if now == 0 then
   local time = call('TIME')
   now = time[1] * 1000000 + time[2]

@@ -67,18 +67,20 @@ elseif op == 1 then
     if active > 0 then newest = timeAt(-1) end
   end
 else
-  if k > 0 then m = min(k, floor(max(0, B - active) / n)) end
-  if m > 0 then
-    put(string.format('%.0f', t), m * n)
+  debt = min(debt, max(0, B - active))
+  if k > 0 then m = min(k, floor(max(0, B - active - debt) / n)) end
+  local units = m * n + debt
+  if units > 0 then
+    put(string.format('%.0f', t), units)
     if old > 0 then call('LTRIM', key, old, -1) end
-    active, newest = active + m * n, t
+    active, newest = active + units, t
   end
   if m < k and block > 0 then
     blocked = min(t + max(block, newest + P - t), LARGEST)
     put('until' .. string.format('%.0f', blocked), 1)
     call('LTRIM', key, -1, -1)
     expire(blocked - t)
-  elseif m > 0 then
+  elseif units > 0 then
     expire(P)
   end
 end

@@ -8,7 +8,7 @@ local function keep(state, us)
   local ms = floor(us / 1000) + 1 + spare
   if gen > 0 then ms = max(ms, call('PTTL', key)) end
   local set = call
-  if op == 0 and m == 0 then set = redis.pcall end
+  if op == 0 and m == 0 and (k > 0 or debt == 0) then set = redis.pcall end
   set('SET', key, state, 'PX', tostring(min(ms, 99999999999999)))
   return state
 end
@@ -48,12 +48,16 @@ elseif op == 1 then
     value = keep(state(), us)
   end
 else
+  if debt > 0 then
+    debt = min(debt, free())
+    charge(debt)
+  end
   if k > 0 then m = min(k, floor(free() / n)) end
   if m > 0 then charge(m * n) end
   if m < k and block > 0 then
     blocked = min(t + max(block, fresh()), LARGEST)
     value = keep(pack('>BI6I7', BLOCKED, gen, blocked), blocked - t)
-  elseif m > 0 or healed and fresh() > 0 then
+  elseif m > 0 or (debt > 0 or healed) and fresh() > 0 then
     value = keep(state(), fresh())
   end
 end

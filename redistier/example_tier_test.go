@@ -1,0 +1,36 @@
+package redistier_test
+
+import (
+	"context"
+	"fmt"
+	"log"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/sluice-go/sluice"
+	"github.com/sluice-go/sluice/redistier"
+)
+
+func ExampleTier() {
+	client := redis.NewClient(&redis.Options{Addr: "localhost:6379"})
+	defer client.Close()
+	limiter, err := redistier.New(client, redistier.Config{Limit: sluice.PerHour(1000).WithBurst(20), Prefix: "rl:api"})
+	if err != nil {
+		log.Fatal(err)
+	}
+	tier, err := redistier.NewTier(limiter, redistier.TierConfig{
+		Replicas: 8,
+		Budget:   5 * time.Millisecond,
+		OnMode:   func(mode redistier.Mode, cause error) { log.Println("rate limits:", mode, cause) },
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	ctx := context.Background()
+	defer tier.Close(ctx)
+	d, source, err := tier.TakeSource(ctx, "user:42", 1)
+	if err != nil {
+		log.Fatal(err) // ctx has ended, or the tier is closed
+	}
+	fmt.Println(d.Allowed, source)
+}

@@ -1,0 +1,456 @@
+package redistier
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/sluice-go/sluice"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// slack is by how much a call may be later than the budget: 2 ms on a machine that has
+// nothing else to do, which SLUICE_REDIS_QUIET=1 says this one is. On a shared one only the
+// client's timeouts, of seconds, are told from the budget.
+func slack() time.Duration {
+	if os.Getenv("SLUICE_REDIS_QUIET") != "" {
+		return 2 * time.Millisecond
+	}
+	return 500 * time.Millisecond
+}
+
+// A fault is a server, a proxy before it, and a tier whose client knows only the proxy.
+type fault struct {
+	*testing.T
+	s     *server
+	proxy *proxy
+	lim   *Limiter
+	tier  *Tier
+	modes chan Mode
+}
+
+func newFault(t *testing.T, cfg TierConfig, limit sluice.Limit) *fault {
+	s := start(t, anyServer(t).binary)
+	p := newProxy(t, s.addr)
+	f := newFaultAt(t, cfg, limit, s, p.addr())
+	f.proxy = p
+	return f
+}
+
+// newFaultAt is newFault with a client that knows an address.
+func newFaultAt(t *testing.T, cfg TierConfig, limit sluice.Limit, s *server, addr string) *fault {
+	f := &fault{T: t, s: s, modes: make(chan Mode, 100)}
+	t.Cleanup(s.kill)
+	client := redis.NewClient(&redis.Options{Addr: addr, DialTimeout: time.Second, ReadTimeout: time.Second})
+	t.Cleanup(func() { client.Close() })
+	f.lim = newLimiter(t, client, Config{Limit: limit})
+	take(t, f.lim, "warm", 1) // a connection, and the script
+	if cfg.Budget == 0 {
+		cfg.Budget = 20 * time.Millisecond
+	}
+	cfg.OnMode = func(m Mode, _ error) { f.modes <- m }
+	f.tier = newTier(t, f.lim, cfg)
+	return f
+}
+
+// hammer makes calls from so many callers, until Redis is no longer asked, and n more, and
+// demands that all return in time. It returns how many of each key were admitted.
+func (f *fault) hammer(callers, n int, keys int) map[string]int {
+	f.Helper()
+	var mu sync.Mutex
+	var wg sync.WaitGroup
+	var slow []time.Duration
+	admitted := map[string]int{}
+	for i := range callers {
+		wg.Go(func() {
+			for j := 0; j < n/callers || f.tier.Mode() == Shared && j < 1000; j++ {
+				key := fmt.Sprint("k", (i+j)%keys)
+				begin := time.Now()
+				d, _, err := f.tier.TakeSource(ctx, key, 1)
+				took := time.Since(begin)
+				mu.Lock()
+				slow = append(slow, took)
+				if err == nil && d.Allowed {
+					admitted[key]++
+				}
+				mu.Unlock()
+				if err != nil && !errors.Is(err, ErrUnavailable) {
+					f.Error(err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	p50, p99 := percentile(slow, 50), percentile(slow, 99)
+	f.Logf("%d calls of %d callers: p50 %v, p99 %v, budget %v", len(slow), callers, p50, p99, f.tier.budget)
+	require.LessOrEqual(f, p99, f.tier.budget+slack())
+	return admitted
+}
+
+// recovers waits until Redis is asked again.
+func (f *fault) recovers() {
+	f.Helper()
+	await(f.T, "Redis is asked again", func() bool {
+		_, s, _ := f.tier.TakeSource(ctx, "probe", 1)
+		return s == FromRedis && f.tier.Mode() == Shared
+	})
+}
+
+// outage demands of a fault that it is survived: calls return in time, the process admits
+// its share, and once the fault is over Redis is told what was admitted.
+func outage(t *testing.T, begin, end func(f *fault)) {
+	for _, callers := range []int{16, 256} {
+		t.Run(fmt.Sprint("callers=", callers), func(t *testing.T) {
+			f := newFault(t, TierConfig{Replicas: 4}, sluice.PerHour(100))
+			for range 5 {
+				takeFrom(t, f.tier, "k0", 1)
+			}
+			begin(f)
+			admitted := f.hammer(callers, 2000, 2)
+			require.Equal(t, 20, admitted["k0"], "a share of 25, of which 5 have been charged before")
+			require.Equal(t, 25, admitted["k1"])
+			require.Equal(t, Degraded, <-f.modes)
+			d, s := takeFrom(t, f.tier, "k0", 30)
+			if s == FromFallback {
+				require.False(t, d.Allowed)
+				require.Equal(t, 100, d.Limit)
+				require.LessOrEqual(t, d.RetryAfter, longestPause, "more than the share: when Redis is asked again")
+			}
+			end(f)
+			f.recovers()
+			require.Equal(t, Shared, <-f.modes)
+			observer := replicaOf(t, f.s.client, f.lim)
+			await(t, "Redis is told", func() bool {
+				a, err := observer.Peek(ctx, "k0", 0)
+				require.NoError(t, err)
+				b, err := observer.Peek(ctx, "k1", 0)
+				require.NoError(t, err)
+				// What was on its way when the fault began may count twice, or if it got lost not
+				// at all: two calls of each caller, before there are 20 failures.
+				return a.Remaining+b.Remaining < 195 || 2*callers >= 45
+			})
+			require.Len(t, f.modes, 0, "one outage")
+		})
+	}
+}
+
+func TestFault_Hole(t *testing.T) {
+	outage(t, func(f *fault) { f.proxy.hole.Store(true) }, func(f *fault) { f.proxy.hole.Store(false); f.proxy.cut(false) })
+}
+
+func TestFault_Stopped(t *testing.T) {
+	outage(t, func(f *fault) { require.NoError(f, stop(f.s)) }, func(f *fault) { require.NoError(f, resume(f.s)) })
+}
+
+func TestFault_Slow(t *testing.T) {
+	outage(t, func(f *fault) { f.proxy.delay.Store(int64(time.Second)) }, func(f *fault) { f.proxy.delay.Store(0) })
+}
+
+// TestFault_Killed kills the server. The one that takes its place is empty, and healed.
+func TestFault_Killed(t *testing.T) {
+	s := start(t, anyServer(t).binary)
+	f := newFaultAt(t, TierConfig{Replicas: 4}, sluice.PerHour(100), s, s.addr)
+	for range 60 {
+		takeFrom(t, f.tier, "k0", 1)
+	}
+	f.s.kill()
+	admitted := f.hammer(16, 2000, 2)
+	require.Zero(t, admitted["k0"], "the share of 25 had been spent")
+	require.Equal(t, 25, admitted["k1"])
+	empty := &server{binary: s.binary, addr: s.addr}
+	await(t, "the address is free", func() bool { return empty.launch(t) })
+	defer empty.kill()
+	f.recovers()
+	d, from := takeFrom(t, f.tier, "k0", 1)
+	require.Equal(t, FromRedis, from)
+	// Calls that were on their way may have been charged by the new server.
+	require.LessOrEqual(t, d.Remaining, 39, "the empty server has got the state back")
+	await(t, "Redis is told of k1", func() bool {
+		d, err := replicaOf(t, empty.client, f.lim).Peek(ctx, "k1", 0)
+		require.NoError(t, err)
+		return d.Remaining <= 75+16 // but for what was on its way
+	})
+}
+
+// TestFault_SlowLink: a link that is slower than usual, but not than the budget, is Redis.
+func TestFault_SlowLink(t *testing.T) {
+	f := newFault(t, TierConfig{Budget: patient}, sluice.PerHour(100))
+	f.proxy.delay.Store(int64(5 * time.Millisecond))
+	for i := range 20 {
+		d, s := takeFrom(t, f.tier, "a", 1)
+		require.Equal(t, FromRedis, s)
+		require.Equal(t, 99-i, d.Remaining)
+	}
+}
+
+// TestFault_Late: a call that is sent and not answered counts in Redis and here, once.
+func TestFault_Late(t *testing.T) {
+	f := newFault(t, TierConfig{Budget: 300 * time.Millisecond}, sluice.PerHour(100))
+	f.proxy.delay.Store(int64(700 * time.Millisecond))
+	d, s := takeFrom(t, f.tier, "a", 7)
+	require.True(t, d.Allowed)
+	require.Equal(t, FromFallback, s)
+	require.Equal(t, uint64(1), f.tier.Stats().Late)
+	f.proxy.delay.Store(0)
+	await(t, "the answer comes", func() bool {
+		return f.lim.memory.last(f.lim.request(f.lim.plan.Load(), "a").key) != ""
+	})
+	got, err := replicaOf(t, f.s.client, f.lim).Peek(ctx, "a", 0)
+	require.NoError(t, err)
+	require.Equal(t, 93, got.Remaining)
+	require.Zero(t, len(f.tier.router.first.owed))
+}
+
+// TestFault_Pool: a pool that the application has exhausted is not an answer from Redis,
+// and is counted as such.
+func TestFault_Pool(t *testing.T) {
+	s := anyServer(t)
+	client := redis.NewClient(&redis.Options{Addr: s.addr, PoolSize: 1, PoolTimeout: 50 * time.Millisecond})
+	defer client.Close()
+	tier := newTier(t, newLimiter(t, client, Config{Limit: sluice.PerHour(100)}), TierConfig{})
+	takeFrom(t, tier, "a", 1)
+	conn := client.Conn()
+	require.NoError(t, conn.Ping(ctx).Err())
+	await(t, "the pool's timeout is counted", func() bool {
+		_, s := takeFrom(t, tier, "a", 1)
+		require.Equal(t, FromFallback, s)
+		return tier.Stats().PoolTimeouts > 0
+	})
+	require.NoError(t, conn.Close())
+	await(t, "Redis is asked again", func() bool { _, s := takeFrom(t, tier, "a", 1); return s == FromRedis })
+}
+
+// TestFault_Refused: a user who may run no scripts gets the share, OnMode tells why once,
+// and Redis is left alone.
+func TestFault_Refused(t *testing.T) {
+	s := start(t, anyServer(t).binary)
+	defer s.kill()
+	require.NoError(t, s.client.Do(ctx, "acl", "setuser", "app", "on", ">x", "~*", "+@all", "-evalsha", "-eval").Err())
+	client := redis.NewClient(&redis.Options{Addr: s.addr, Username: "app", Password: "x"})
+	defer client.Close()
+	var told atomic.Int64
+	var cause atomic.Value
+	tier := newTier(t, newLimiter(t, client, Config{Limit: sluice.PerHour(100)}), TierConfig{Replicas: 2, Budget: patient, OnMode: func(_ Mode, err error) {
+		told.Add(1)
+		cause.Store(err)
+	}})
+	admitted := 0
+	for range 1000 {
+		d, src := takeFrom(t, tier, "a", 1)
+		require.Equal(t, FromFallback, src)
+		if d.Allowed {
+			admitted++
+		}
+	}
+	require.Equal(t, 50, admitted)
+	await(t, "it is told", func() bool { return told.Load() == 1 })
+	require.ErrorContains(t, cause.Load().(error), "NOPERM")
+	require.Less(t, tier.Stats().Scripts, uint64(100))
+}
+
+// TestFault_OOM: without memory Redis still denies; what would be written is answered here.
+func TestFault_OOM(t *testing.T) {
+	f := newFault(t, TierConfig{Budget: patient, MaxStale: 1}, sluice.PerHour(10))
+	for range 10 {
+		takeFrom(t, f.tier, "full", 1)
+	}
+	require.NoError(t, f.s.client.ConfigSet(ctx, "maxmemory-policy", "noeviction").Err())
+	require.NoError(t, f.s.client.ConfigSet(ctx, "maxmemory", "1").Err())
+	for i := range 30 {
+		d, s := takeFrom(t, f.tier, "full", 1)
+		require.False(t, d.Allowed)
+		require.Equal(t, FromRedis, s)
+		d, s = takeFrom(t, f.tier, "fresh", 1)
+		require.Equal(t, i < 10, d.Allowed)
+		require.Equal(t, i < 10, s == FromFallback, "then Redis is told of so many that it denies")
+	}
+	require.Equal(t, Shared, f.tier.Mode())
+	require.Less(t, f.tier.Stats().Scripts, uint64(200), "what is owed is not sent over and over")
+	require.NoError(t, f.s.client.ConfigSet(ctx, "maxmemory", "0").Err())
+	d, s := takeFrom(t, f.tier, "fresh", 1)
+	require.Equal(t, FromRedis, s)
+	require.False(t, d.Allowed, "and what it could not store then, it does now")
+	got, err := replicaOf(t, f.s.client, f.lim).Peek(ctx, "fresh", 1)
+	require.NoError(t, err)
+	require.False(t, got.Allowed)
+}
+
+// TestFault_ReadOnly: a server that has become a replica answers nothing that writes.
+func TestFault_ReadOnly(t *testing.T) {
+	f := newFault(t, TierConfig{Budget: patient, Replicas: 2}, sluice.PerHour(10))
+	other := start(t, f.s.binary)
+	defer other.kill()
+	require.NoError(t, f.s.client.ReplicaOf(ctx, "127.0.0.1", other.addr[len("127.0.0.1:"):]).Err())
+	admitted := 0
+	for range 100 {
+		d, s := takeFrom(t, f.tier, "a", 1)
+		require.Equal(t, FromFallback, s)
+		if d.Allowed {
+			admitted++
+		}
+	}
+	require.Equal(t, 5, admitted)
+	require.Equal(t, Degraded, f.tier.Mode())
+	require.Less(t, f.tier.Stats().Scripts, uint64(60))
+	require.NoError(t, f.s.client.ReplicaOf(ctx, "no", "one").Err())
+	f.recovers()
+}
+
+// TestFault_Foreign: a value of others is answered from the share, and left alone.
+func TestFault_Foreign(t *testing.T) {
+	f := newFault(t, TierConfig{Budget: patient, Replicas: 2}, sluice.PerHour(10))
+	key := f.lim.request(f.lim.plan.Load(), "a").key
+	require.NoError(t, f.s.client.Set(ctx, key, "other", 0).Err())
+	for i := range 40 {
+		d, s := takeFrom(t, f.tier, "a", 1)
+		require.Equal(t, FromFallback, s)
+		require.Equal(t, i < 5, d.Allowed)
+	}
+	require.Equal(t, Shared, f.tier.Mode())
+	require.Equal(t, "other", f.s.client.Get(ctx, key).Val())
+	require.ErrorIs(t, f.tier.Refund(ctx, "a", 1), ErrForeignValue)
+}
+
+// TestFault_Foreign_Warm: the share has been charged with what Redis has admitted.
+func TestFault_Foreign_Warm(t *testing.T) {
+	f := newFault(t, TierConfig{Budget: patient, Replicas: 2}, sluice.PerHour(10))
+	for range 4 {
+		takeFrom(t, f.tier, "a", 1)
+	}
+	require.NoError(t, f.s.client.Set(ctx, f.lim.request(f.lim.plan.Load(), "a").key, "other", 0).Err())
+	for i := range 4 {
+		d, _ := takeFrom(t, f.tier, "a", 1)
+		require.Equal(t, i < 1, d.Allowed)
+	}
+}
+
+// TestFault_OpenAndClosed: the other answers.
+func TestFault_OpenAndClosed(t *testing.T) {
+	for _, policy := range []OnUnavailable{Open, Closed} {
+		f := newFault(t, TierConfig{OnUnavailable: policy}, sluice.PerHour(3))
+		f.proxy.hole.Store(true)
+		for range 50 {
+			d, _, err := f.tier.TakeSource(ctx, "a", 1)
+			if policy == Closed {
+				require.ErrorIs(t, err, ErrUnavailable)
+				continue
+			}
+			require.NoError(t, err)
+			require.True(t, d.Allowed)
+		}
+		require.ErrorIs(t, f.tier.Refund(ctx, "a", 1), ErrUnavailable)
+		require.ErrorIs(t, f.tier.Reset(ctx, "a"), ErrUnavailable)
+		if policy == Open {
+			d, _ := takeFrom(t, f.tier, "a", 4)
+			require.False(t, d.Allowed)
+			require.Equal(t, sluice.Never, d.RetryAfter)
+		}
+		f.proxy.hole.Store(false)
+		f.proxy.cut(false)
+		f.recovers()
+		await(t, "Redis is told, of a burst at most", func() bool {
+			d, s, err := f.tier.TakeSource(ctx, "a", 1)
+			return err == nil && s != FromFallback && d.Allowed == (policy == Closed)
+		})
+	}
+}
+
+// TestFault_Node stops one primary of a cluster: the keys of the others do not notice.
+func TestFault_Node(t *testing.T) {
+	c := startCluster(t, anyServer(t).binary, 0)
+	l := newLimiter(t, c.client(), Config{Limit: sluice.PerHour(1_000_000)})
+	tier := newTier(t, l, TierConfig{Budget: 2 * time.Second})
+	var there, elsewhere string
+	for i := 0; there == "" || elsewhere == ""; i++ {
+		key := fmt.Sprint("k", i)
+		if slotOf(l.request(l.plan.Load(), key).key) < slots/3 {
+			there = key
+		} else {
+			elsewhere = key
+		}
+	}
+	await(t, "the slots are known", func() bool {
+		takeFrom(t, tier, there, 1)
+		takeFrom(t, tier, elsewhere, 1)
+		return len(tier.router.all()) == 4
+	})
+	require.NoError(t, stop(c.nodes[0]))
+	defer func() { require.NoError(t, resume(c.nodes[0])) }()
+	var wg sync.WaitGroup
+	for range 30 {
+		wg.Go(func() {
+			_, s, err := tier.TakeSource(ctx, there, 1)
+			assert.NoError(t, err)
+			assert.Equal(t, FromFallback, s)
+		})
+	}
+	for range 100 {
+		_, s := takeFrom(t, tier, elsewhere, 1)
+		require.Equal(t, FromRedis, s)
+	}
+	wg.Wait()
+	require.Equal(t, Degraded, tier.Mode())
+	_, s := takeFrom(t, tier, elsewhere, 1)
+	require.Equal(t, FromRedis, s)
+}
+
+// TestFault_Failover loses a primary of a cluster: the share answers, then the replica that
+// takes its place, which is told what has been admitted; and nothing stays degraded.
+func TestFault_Failover(t *testing.T) {
+	c := startCluster(t, anyServer(t).binary, 1)
+	l := newLimiter(t, c.client(), Config{Limit: sluice.PerHour(1000)})
+	tier := newTier(t, l, TierConfig{Budget: 200 * time.Millisecond, Replicas: 2})
+	key := ""
+	for i := 0; key == ""; i++ {
+		if k := fmt.Sprint("k", i); slotOf(l.request(l.plan.Load(), k).key) < slots/3 {
+			key = k
+		}
+	}
+	await(t, "the slots are known", func() bool {
+		takeFrom(t, tier, key, 1)
+		return len(tier.router.all()) == 4
+	})
+	c.nodes[0].kill()
+	var wg sync.WaitGroup
+	for range 30 {
+		wg.Go(func() {
+			_, s, err := tier.TakeSource(ctx, key, 1)
+			assert.NoError(t, err)
+			assert.Equal(t, FromFallback, s)
+		})
+	}
+	wg.Wait()
+	require.Equal(t, Degraded, tier.Mode())
+	await(t, "the replica answers", func() bool { _, s := takeFrom(t, tier, key, 1); return s == FromRedis })
+	await(t, "the mode is shared", func() bool { takeFrom(t, tier, key, 1); return tier.Mode() == Shared })
+	for _, lane := range tier.router.all() {
+		lane.mu.Lock()
+		require.Empty(t, lane.owed)
+		lane.mu.Unlock()
+	}
+}
+
+// TestOnce: a client that tries again does not send a charge again.
+func TestOnce(t *testing.T) {
+	s := anyServer(t)
+	p := newProxy(t, s.addr)
+	client := redis.NewClient(&redis.Options{Addr: p.addr(), MaxRetries: 3, MinRetryBackoff: -1})
+	defer client.Close()
+	l := newLimiter(t, client, Config{Limit: sluice.PerHour(100)})
+	take(t, l, "warm", 1)
+	p.loses.Store(true)
+	_, err := l.Take(ctx, "a", 1)
+	require.Error(t, err)
+	require.NoError(t, l.TakeMany(ctx, []Call{{"b", 1}}, make([]Result, 1)))
+	for _, key := range []string{"a", "b"} {
+		d, err := replicaOf(t, s.client, l).Peek(ctx, key, 0)
+		require.NoError(t, err)
+		require.Equal(t, 99, d.Remaining)
+	}
+}

@@ -1,0 +1,437 @@
+package redistier
+
+import (
+	"context"
+	"errors"
+	"net"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// A lane is the way to one primary. Callers never go into the client: they join a group,
+// and wait for it or for its deadline. Groups go out in pipelines, in order of arrival.
+//
+//	caller:  joins the group of its key and cost, or makes one          (lock)
+//	sender:  takes up to 64 groups, counts who still waits, sends       (lock to take)
+//	timer:   ends groups whose deadline has come, sent or not           (lock)
+//	sender:  gets the replies; ends groups that have not ended          (lock)
+//
+// Who ends a group closes its channel. What a sender reads of a reply that comes too late
+// still goes into the memory.
+//
+// Invariant: at most maxSenders senders are not late, and at most maxLate + maxSenders are; a
+// sender is late once the deadline of a group of its batch has come. Without the second number a primary
+// that answers nothing would keep both until the client gives up, seconds later.
+type lane struct {
+	tier *Tier
+
+	mu       sync.Mutex
+	breaker  breaker
+	waiting  []*group              // not sent
+	joining  map[groupKey]*group   // those of them that have room
+	open     []*group              // not ended, in order of their deadlines; ended ones are dropped late
+	owed     map[string]owedCharge // by name: units admitted without Redis
+	owedFrom time.Time             // they are not sent before, unless with a call
+	senders  int
+	late     int
+	timer    *time.Timer
+	closed   bool
+	done     sync.WaitGroup // senders, and the timer's work
+}
+
+const (
+	maxSenders = 2
+	maxLate    = 8
+	maxBatch   = 64
+	owedPause  = time.Second
+)
+
+type groupKey struct {
+	plan    *plan
+	name    string
+	cost    int64
+	charges bool
+}
+
+// A flight is a batch on its way.
+type flight struct{ late bool }
+
+// A group is the callers of one key and cost, who share a call of the script.
+type group struct {
+	request
+	probe    bool
+	deadline time.Time
+	waiters  []*waiter
+	done     chan struct{}
+	sent     time.Time // zero: not yet
+	flight   *flight
+
+	back     bool  // the client has returned
+	undone   bool  // and Redis has done nothing
+	admitted int64 // units that callers were admitted without Redis in the meantime
+
+	// Set before done is closed.
+	ended bool
+	reply reply
+	err   error
+}
+
+// A waiter is a caller. Its rank is the number of those that come before it in its group.
+type waiter struct {
+	rank int64
+	gone bool // its context has ended before the group was sent
+}
+
+var (
+	errLate   = errors.New("redistier: no answer within the budget")
+	errOpen   = errors.New("redistier: the primary is not asked, since it has failed")
+	errClosed = errors.New("redistier: the tier is closed")
+)
+
+// An owedCharge is what Redis has not been told of a key.
+type owedCharge struct {
+	plan  *plan
+	units int64
+}
+
+// join makes the caller part of a group, or says why not.
+func (l *lane) join(r request, now time.Time) (*group, *waiter, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed {
+		return nil, nil, errClosed
+	}
+	key := groupKey{r.plan, r.key, r.n, r.k > 0}
+	w := &waiter{}
+	if g := l.joining[key]; g != nil && r.op == opAdmit && len(g.waiters) < 1<<20 {
+		g.waiters = append(g.waiters, w)
+		return g, w, nil
+	}
+	yes, probe := l.breaker.asks(now)
+	if !yes {
+		return nil, nil, errOpen
+	}
+	g := &group{request: r, probe: probe, deadline: now.Add(l.tier.budget), waiters: []*waiter{w}, done: make(chan struct{})}
+	if r.op == opAdmit && !probe {
+		l.joining[key] = g
+	}
+	l.waiting = append(l.waiting, g)
+	l.open = append(l.open, g)
+	if len(l.open) == 1 {
+		l.arm(now)
+	}
+	l.send()
+	return g, w, nil
+}
+
+// leave makes a caller that no longer waits not count, if its group has not been sent, and
+// reports whether that is so.
+func (l *lane) leave(g *group, w *waiter) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !g.sent.IsZero() {
+		return false
+	}
+	w.gone = true
+	return true
+}
+
+// send starts a sender if there is something to send and one may be started. The caller
+// holds mu.
+func (l *lane) send() {
+	owed := len(l.owed) > 0 && !l.breaker.open && !time.Now().Before(l.owedFrom)
+	if (len(l.waiting) > 0 || owed) && !l.closed && l.senders < maxSenders && l.late < maxLate {
+		l.senders++
+		l.done.Add(1)
+		go l.sender()
+	}
+}
+
+// sender sends batches until there is nothing left to send.
+func (l *lane) sender() {
+	defer l.done.Done()
+	for {
+		l.mu.Lock()
+		batch := l.take()
+		if len(batch) == 0 {
+			l.senders--
+			l.mu.Unlock()
+			return
+		}
+		l.mu.Unlock()
+		if !l.exchange(batch) {
+			return
+		}
+	}
+}
+
+// take takes up to maxBatch groups that somebody waits for, and what is owed. The caller
+// holds mu.
+func (l *lane) take() (batch []*group) {
+	now, f := time.Now(), new(flight)
+	for len(l.waiting) > 0 && len(batch) < maxBatch {
+		g := l.waiting[0]
+		l.waiting = l.waiting[1:]
+		charges := g.k > 0
+		if key := (groupKey{g.plan, g.key, g.n, charges}); l.joining[key] == g {
+			delete(l.joining, key)
+		}
+		if g.ended {
+			continue
+		}
+		g.k = 0
+		for _, w := range g.waiters {
+			if !w.gone {
+				w.rank = g.k
+				g.k++
+			}
+		}
+		nobody := g.k == 0
+		if !charges {
+			g.k = 0
+		}
+		if nobody && g.op == opAdmit {
+			l.end(g, context.Canceled)
+			if g.probe {
+				l.breaker.probing = false
+			}
+			continue
+		}
+		g.debt = l.settle(g.key, g.plan)
+		g.sent, g.flight = now, f
+		batch = append(batch, g)
+	}
+	if l.breaker.open || now.Before(l.owedFrom) {
+		return batch
+	}
+	for name, o := range l.owed {
+		if len(batch) == maxBatch {
+			break
+		}
+		delete(l.owed, name)
+		g := &group{request: request{plan: o.plan, key: name, op: opAdmit, n: 1, debt: o.units}, deadline: now.Add(l.tier.budget), done: make(chan struct{}), sent: now, flight: f}
+		batch = append(batch, g)
+		l.open = append(l.open, g)
+		if len(l.open) == 1 {
+			l.arm(now)
+		}
+	}
+	return batch
+}
+
+// settle returns what is owed of a key, which is then no longer. The caller holds mu.
+func (l *lane) settle(name string, p *plan) int64 {
+	o, ok := l.owed[name]
+	if !ok {
+		return 0
+	}
+	delete(l.owed, name)
+	return min(o.units, p.burst)
+}
+
+// admitted notes that c, of a group that Redis has not answered, or of none, was admitted
+// all the same. If Redis cannot have been charged it is owed that; while the group is on
+// its way, that is not known.
+func (l *lane) admitted(g *group, c *takeCall) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if g != nil && !g.sent.IsZero() && !g.back {
+		g.admitted += c.n
+		return
+	}
+	if g == nil || g.undone || g.sent.IsZero() {
+		l.owe(c.plan, c.key, c.n)
+		l.send()
+	}
+}
+
+// owe notes units that Redis has to be told of, at most a burst of a key. The caller holds
+// mu.
+func (l *lane) owe(p *plan, name string, units int64) {
+	o, known := l.owed[name]
+	if known || len(l.owed) < l.tier.maxKeys {
+		l.owed[name] = owedCharge{p, min(o.units+units, p.burst)}
+	}
+}
+
+// postpone lets what is owed rest for a while. The caller holds mu.
+func (l *lane) postpone(now time.Time) {
+	if now.Before(l.owedFrom) {
+		return // and a timer is set
+	}
+	l.owedFrom = now.Add(owedPause)
+	time.AfterFunc(owedPause, func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.send()
+	})
+}
+
+// exchange sends a batch and hands out the replies. It reports whether the sender is to go
+// on: one that was late has been replaced, unless its place is free again.
+func (l *lane) exchange(batch []*group) (goOn bool) {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second+l.tier.budget)
+	defer cancel()
+	scripts := make([]scheduled, len(batch))
+	for i, g := range batch {
+		scripts[i] = scheduled{request: g.request, now: l.tier.shared.clock()}
+	}
+	l.tier.stats.scripts.Add(uint64(len(batch)))
+	l.tier.shared.runAll(ctx, scripts)
+	now := time.Now()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for i, g := range batch {
+		l.finish(g, &scripts[i], now)
+	}
+	l.trim()
+	if !batch[0].flight.late {
+		return true
+	}
+	l.late--
+	if l.senders == maxSenders {
+		return false
+	}
+	l.senders++
+	return true
+}
+
+// finish ends a group with what came of it. The caller holds mu.
+func (l *lane) finish(g *group, s *scheduled, now time.Time) {
+	if errors.Is(s.err, redis.ErrPoolTimeout) {
+		l.tier.stats.poolTimeouts.Add(1)
+	}
+	g.back, g.undone = true, notDone(s.err)
+	if units := g.debt + g.admitted; units > 0 && g.undone {
+		l.owe(g.plan, g.key, units)
+		l.postpone(now)
+	}
+	if g.ended {
+		return // too late, and counted as such
+	}
+	g.reply = s.reply
+	l.outcome(g, s.err, now)
+	l.end(g, s.err)
+}
+
+// nextProbe returns how long it is until Redis is asked again.
+func (l *lane) nextProbe() time.Duration {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.breaker.left(time.Now())
+}
+
+// retire is for a lane that no key goes by any more: nobody would find out that its primary
+// answers. It returns what is owed.
+func (l *lane) retire() map[string]owedCharge {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.breaker.open {
+		l.breaker = breaker{}
+		l.tier.turn(-1, nil)
+	}
+	owed := l.owed
+	l.owed = map[string]owedCharge{}
+	return owed
+}
+
+// inherit takes over what is owed of a key.
+func (l *lane) inherit(name string, o owedCharge) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.owe(o.plan, name, o.units)
+	l.send()
+}
+
+// close lets nobody join any more. Senders go on until there is nothing left to send.
+func (l *lane) close() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.send()
+	l.closed = true
+}
+
+// outcome tells the breaker how a group has fared. The caller holds mu.
+func (l *lane) outcome(g *group, err error, now time.Time) {
+	ok := err == nil || errors.Is(err, ErrForeignValue) || isOOM(err)
+	switch {
+	case g.probe:
+		if l.breaker.probed(now, ok) {
+			l.tier.turn(-1, nil)
+		}
+	case l.breaker.note(now, max(len(g.waiters), 1), ok):
+		l.tier.turn(+1, err)
+	}
+	if !ok {
+		l.tier.router.stale(now)
+	}
+}
+
+// end hands the group to those who wait for it. The caller holds mu.
+func (l *lane) end(g *group, err error) {
+	g.ended, g.err = true, err
+	close(g.done)
+}
+
+// trim drops groups that have ended, up to the first that has not. The caller holds mu.
+func (l *lane) trim() {
+	for len(l.open) > 0 && l.open[0].ended {
+		l.open[0] = nil
+		l.open = l.open[1:]
+	}
+}
+
+// arm sets the timer for the first group that has not ended. The caller holds mu.
+func (l *lane) arm(now time.Time) {
+	l.trim()
+	if len(l.open) == 0 {
+		return
+	}
+	d := max(l.open[0].deadline.Sub(now), 0)
+	if l.timer == nil {
+		l.timer = time.AfterFunc(d, l.expire)
+	} else {
+		l.timer.Reset(d)
+	}
+}
+
+// expire ends the groups whose deadlines have come.
+func (l *lane) expire() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	now := time.Now()
+	for _, g := range l.open {
+		if g.deadline.After(now) {
+			break
+		}
+		if g.ended {
+			continue
+		}
+		if f := g.flight; f != nil && !f.late {
+			f.late = true
+			l.senders--
+			l.late++
+		}
+		l.outcome(g, errLate, now)
+		l.end(g, errLate)
+	}
+	l.arm(now)
+	l.send()
+}
+
+// notDone reports whether an error says that the script has changed nothing: the server has
+// refused it, or has not been reached.
+func notDone(err error) bool {
+	var refused redis.Error
+	var network *net.OpError
+	return errors.As(err, &refused) || errors.As(err, &network) && network.Op == "dial" || errors.Is(err, redis.ErrPoolTimeout)
+}
+
+// isOOM reports whether the server has no memory for what would be written, which is no
+// reason not to ask it: denials write nothing.
+func isOOM(err error) bool {
+	return err != nil && strings.Contains(err.Error(), "OOM command not allowed")
+}

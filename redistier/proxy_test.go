@@ -1,0 +1,101 @@
+package redistier
+
+import (
+	"bytes"
+	"net"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// A proxy stands between a client and a server, and delays what the server answers, or lets
+// nothing through.
+type proxy struct {
+	listener net.Listener
+	server   string
+	delay    atomic.Int64 // ns, of an answer
+	hole     atomic.Bool  // bytes are read, and go nowhere
+	loses    atomic.Bool  // the answers to scripts: the connection ends instead
+	mu       sync.Mutex
+	conns    map[net.Conn]bool
+	refuses  bool
+}
+
+func newProxy(tb testing.TB, server string) *proxy {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(tb, err)
+	p := &proxy{listener: l, server: server, conns: map[net.Conn]bool{}}
+	tb.Cleanup(func() { p.cut(true) })
+	go p.accept()
+	return p
+}
+
+func (p *proxy) addr() string { return p.listener.Addr().String() }
+
+func (p *proxy) accept() {
+	for {
+		in, err := p.listener.Accept()
+		if err != nil {
+			return
+		}
+		out, err := net.Dial("tcp", p.server)
+		if err != nil || !p.keep(in, out) {
+			in.Close()
+			continue
+		}
+		asked := new(atomic.Bool) // for a script
+		go p.pipe(out, in, asked, false)
+		go p.pipe(in, out, asked, true)
+	}
+}
+
+func (p *proxy) keep(in, out net.Conn) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.refuses {
+		return false
+	}
+	p.conns[in], p.conns[out] = true, true
+	return true
+}
+
+func (p *proxy) pipe(to, from net.Conn, asked *atomic.Bool, answer bool) {
+	defer to.Close()
+	defer from.Close()
+	b := make([]byte, 1<<16)
+	for {
+		n, err := from.Read(b)
+		if d := p.delay.Load(); answer && d > 0 {
+			<-time.After(time.Duration(d))
+		}
+		if !answer && bytes.Contains(b[:n], []byte("evalsha")) {
+			asked.Store(true)
+		}
+		if answer && p.loses.Load() && asked.Load() {
+			return
+		}
+		if n > 0 && !p.hole.Load() {
+			_, _ = to.Write(b[:n])
+		}
+		if err != nil {
+			return
+		}
+	}
+}
+
+// cut ends all connections. With refuse it accepts no more.
+func (p *proxy) cut(refuse bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.refuses = refuse
+	for c := range p.conns {
+		c.Close()
+	}
+	p.conns = map[net.Conn]bool{}
+	if refuse {
+		p.listener.Close()
+	}
+}

@@ -1,0 +1,162 @@
+package redistier
+
+import (
+	"context"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+const clusterSlots = 16384
+
+// A router finds the lane of a key: there is one for each primary, so that one that is slow
+// does not hold up the others' keys. Commands find their primary by themselves: a router
+// that is behind costs isolation, and nothing else. It asks for the slots in the
+// background, one goroutine at a time; until it has them there is one lane.
+type router struct {
+	first   *lane
+	make    func() *lane
+	cluster *redis.ClusterClient // nil for any other client
+	slots   atomic.Pointer[[clusterSlots]*lane]
+	asked   atomic.Int64 // Unix ns of the last time
+	asking  atomic.Bool
+
+	mu    sync.Mutex
+	lanes map[string]*lane // by address
+	done  sync.WaitGroup
+}
+
+// slotsAge is how old the slots may be that a router goes by.
+const slotsAge = 10 * time.Second
+
+func newRouter(client redis.UniversalClient, make func() *lane) *router {
+	r := &router{first: make(), make: make, lanes: map[string]*lane{}}
+	r.cluster, _ = client.(*redis.ClusterClient)
+	return r
+}
+
+// lane returns that of a name in Redis.
+func (r *router) lane(name string, now time.Time) *lane {
+	if r.cluster == nil {
+		return r.first
+	}
+	if now.UnixNano()-r.asked.Load() > int64(slotsAge) && r.asking.CompareAndSwap(false, true) {
+		r.asked.Store(now.UnixNano())
+		r.done.Go(func() {
+			defer r.asking.Store(false)
+			r.ask()
+		})
+	}
+	if slots := r.slots.Load(); slots != nil {
+		if l := slots[slotOf(name)]; l != nil {
+			return l
+		}
+	}
+	return r.first
+}
+
+// stale makes the next call ask for the slots again, but not more than once a second.
+func (r *router) stale(now time.Time) {
+	if asked := r.asked.Load(); now.UnixNano()-asked > int64(time.Second) {
+		r.asked.CompareAndSwap(asked, 0)
+	}
+}
+
+func (r *router) ask() {
+	ctx, cancel := context.WithTimeout(context.Background(), slotsAge)
+	defer cancel()
+	//lint:ignore SA1019 CLUSTER SHARDS needs Redis 7
+	ranges, err := r.cluster.ClusterSlots(ctx).Result()
+	if err != nil {
+		return
+	}
+	slots, unused := r.assign(ranges)
+	r.slots.Store(slots)
+	for _, l := range unused {
+		for name, o := range l.retire() {
+			to := slots[slotOf(name)]
+			if to == nil {
+				to = r.first
+			}
+			to.inherit(name, o)
+		}
+	}
+}
+
+// assign returns the lanes of the slots, and those that have none.
+func (r *router) assign(ranges []redis.ClusterSlot) (slots *[clusterSlots]*lane, unused []*lane) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	slots = new([clusterSlots]*lane)
+	used := map[*lane]bool{}
+	covered := 0
+	for _, s := range ranges {
+		if len(s.Nodes) == 0 {
+			continue
+		}
+		l := r.lanes[s.Nodes[0].Addr]
+		if l == nil {
+			l = r.make()
+			r.lanes[s.Nodes[0].Addr] = l
+		}
+		used[l] = true
+		for i := max(s.Start, 0); i <= min(s.End, clusterSlots-1); i++ {
+			slots[i] = l
+			covered++
+		}
+	}
+	used[r.first] = covered < clusterSlots // it has the others
+	for _, l := range r.lanes {
+		if !used[l] {
+			unused = append(unused, l)
+		}
+	}
+	if !used[r.first] {
+		unused = append(unused, r.first)
+	}
+	return slots, unused
+}
+
+// all returns the lanes there are.
+func (r *router) all() []*lane {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	all := []*lane{r.first}
+	for _, l := range r.lanes {
+		all = append(all, l)
+	}
+	return all
+}
+
+// slotOf returns the slot of a name: the CRC-16 (XMODEM) of what stands between the first {
+// and the next }, if that is anything, or of all.
+func slotOf(name string) int {
+	if _, rest, ok := strings.Cut(name, "{"); ok {
+		if tag, _, ok := strings.Cut(rest, "}"); ok && tag != "" {
+			name = tag
+		}
+	}
+	crc := uint16(0)
+	for i := range len(name) {
+		crc = crc<<8 ^ crc16[byte(crc>>8)^name[i]]
+	}
+	return int(crc % clusterSlots)
+}
+
+var crc16 = func() (t [256]uint16) {
+	for i := range t {
+		crc := uint16(i) << 8
+		for range 8 {
+			carry := crc & 0x8000
+			crc <<= 1
+			if carry != 0 {
+				crc ^= 0x1021
+			}
+		}
+		t[i] = crc
+	}
+	return t
+}()

@@ -1,0 +1,117 @@
+package redistier
+
+import (
+	"hash/maphash"
+	"sync"
+)
+
+// A table keeps values of keys for a while, and at most so many of them. Keys are told
+// apart by 64 bits of a seeded hash: strangers cannot find two that collide, and of n keys
+// two do with a chance of n^2/2^65.
+//
+// It is safe for concurrent use.
+type table[V any] struct {
+	seed   maphash.Seed
+	shards [tableShards]tableShard[V]
+	room   int // entries of a shard
+}
+
+const (
+	tableShards = 16
+	// tableSample is how many entries are looked at for one to drop.
+	tableSample = 8
+)
+
+type tableShard[V any] struct {
+	mu      sync.Mutex
+	entries map[uint64]tableEntry[V]
+	_       [40]byte
+}
+
+type tableEntry[V any] struct {
+	value V
+	until int64 // time from which on it says nothing
+}
+
+// newTable returns one for up to n keys, or nil, which keeps none, if n is not positive.
+func newTable[V any](n int) *table[V] {
+	if n <= 0 {
+		return nil
+	}
+	t := &table[V]{seed: maphash.MakeSeed(), room: (n-1)/tableShards + 1}
+	for i := range t.shards {
+		t.shards[i].entries = map[uint64]tableEntry[V]{}
+	}
+	return t
+}
+
+func (t *table[V]) shard(key string) (*tableShard[V], uint64) {
+	h := maphash.String(t.seed, key)
+	return &t.shards[h%tableShards], h
+}
+
+// get returns the value of key, and until when it holds, if it holds at now.
+func (t *table[V]) get(key string, now int64) (value V, until int64, ok bool) {
+	if t == nil {
+		return value, 0, false
+	}
+	s, h := t.shard(key)
+	s.mu.Lock()
+	e, ok := s.entries[h]
+	s.mu.Unlock()
+	return e.value, e.until, ok && e.until > now
+}
+
+// update puts what f makes of it in the place of the value of key, and of the time until
+// which it holds, which is 0 if there is none that holds at now. What f says not to hold
+// at now is forgotten.
+func (t *table[V]) update(key string, now int64, f func(old V, until int64) (V, int64)) {
+	if t == nil {
+		return
+	}
+	s, h := t.shard(key)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	old, tracked := s.entries[h]
+	if old.until <= now {
+		old = tableEntry[V]{}
+	}
+	value, until := f(old.value, old.until)
+	switch {
+	case until <= now:
+		delete(s.entries, h)
+		return
+	case !tracked && len(s.entries) >= t.room:
+		s.drop(now)
+	}
+	s.entries[h] = tableEntry[V]{value, until}
+}
+
+// forget forgets the value of key.
+func (t *table[V]) forget(key string) {
+	if t == nil {
+		return
+	}
+	s, h := t.shard(key)
+	s.mu.Lock()
+	delete(s.entries, h)
+	s.mu.Unlock()
+}
+
+// drop makes room for one entry: of a few, the one that ends soonest goes, and with it all
+// of them that have ended.
+func (s *tableShard[V]) drop(now int64) {
+	soonest, at, left := uint64(0), int64(0), tableSample
+	for h, e := range s.entries { // which begins anywhere
+		if e.until <= now {
+			delete(s.entries, h)
+		}
+		if left == tableSample || e.until < at {
+			soonest, at = h, e.until
+		}
+		if left--; left == 0 {
+			break
+		}
+	}
+	delete(s.entries, soonest)
+}

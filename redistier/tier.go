@@ -1,0 +1,388 @@
+package redistier
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/sluice-go/sluice"
+)
+
+// A Tier stands before a Limiter: its calls return within a budget, and go on when Redis
+// does not.
+//
+//   - Callers of one key and cost share a call of the script, first come first served, and
+//     keys share pipelines, of which at most two are under way to each primary. That
+//     changes no decision, and makes hot keys cheap.
+//   - A key that is denied a cost is denied it, and any larger one, from memory until Redis
+//     could admit it.
+//   - When a primary does not answer in time, OnUnavailable does. When half of at least 20
+//     calls within a second have failed it is not asked at all but for a probe now and then,
+//     every 100 ms at first and every 5 s at last.
+//   - What was admitted without Redis is charged there once it answers, at most a burst of
+//     a key.
+//
+// A call that was sent and not answered in time counts as charged, and is not sent again.
+// The client's own timeouts and retries make no difference to callers, nor do their
+// contexts to the client.
+//
+// During an outage all replicas together admit at most WorstCase(d) + one burst + Replicas;
+// under the window algorithms, and with refills at intervals, Replicas in each window.
+//
+// A Tier is safe for concurrent use. Close it when it is no longer needed.
+type Tier struct {
+	shared   *Limiter
+	router   *router
+	budget   time.Duration
+	policy   OnUnavailable
+	maxKeys  int
+	maxStale int64 // ns
+	began    time.Time
+	denied   *table[denial]
+	stats    tierStats
+	closed   atomic.Bool
+
+	local    *sluice.Limiter
+	shareOf  atomic.Pointer[plan] // that local has its part of
+	replicas int                  // guarded by sharing
+	sharing  sync.Mutex
+
+	modes  sync.Mutex // guards the rest
+	down   int        // primaries that are not asked
+	events []event    // that OnMode has not been told of
+	onMode func(Mode, error)
+	told   sync.WaitGroup
+}
+
+type event struct {
+	mode  Mode
+	cause error
+}
+
+// A denial is a cost that a key was denied, and the key's state then.
+type denial struct {
+	plan    *plan
+	cost    int64
+	view    view
+	blocked int64 // us
+	at      int64 // ns since the tier began, at the latest
+}
+
+// NewTier returns a tier before shared. It does not talk to Redis, which may be down.
+func NewTier(shared *Limiter, cfg TierConfig) (*Tier, error) {
+	if shared == nil {
+		return nil, configErrorf("shared", "it is nil; want a limiter, made by New")
+	}
+	if err := cfg.validate(); err != nil {
+		return nil, err
+	}
+	p := shared.plan.Load()
+	c := shared.configOf(p)
+	local, err := sluice.New(localConfig(c, share(c, cfg.Replicas), cfg.MaxKeys))
+	if err != nil {
+		return nil, configErrorf("Replicas", "a %d-th of %v cannot be kept: %v", cfg.Replicas, c.Limit, err)
+	}
+	t := &Tier{
+		shared: shared, budget: cfg.Budget, policy: cfg.OnUnavailable, maxKeys: cfg.MaxKeys, maxStale: int64(cfg.MaxStale),
+		began: time.Now(), denied: newTable[denial](cfg.MaxKeys), local: local, replicas: cfg.Replicas, onMode: cfg.OnMode,
+	}
+	t.shareOf.Store(p)
+	t.router = newRouter(shared.client, func() *lane {
+		return &lane{tier: t, joining: map[groupKey]*group{}, owed: map[string]owedCharge{}, closed: t.closed.Load()}
+	})
+	return t, nil
+}
+
+// Take charges cost units to key and describes the decision; see Limiter.Take. It returns
+// within the budget, with ctx's error if that ends first: a call that has not been sent
+// is not charged then. Errors are those of ctx, ErrClosed, and under Closed ErrUnavailable.
+func (t *Tier) Take(ctx context.Context, key string, cost int) (sluice.Decision, error) {
+	d, _, err := t.TakeSource(ctx, key, cost)
+	return d, err
+}
+
+// TakeSource is Take, and says where the decision comes from.
+func (t *Tier) TakeSource(ctx context.Context, key string, cost int) (sluice.Decision, Source, error) {
+	now := time.Now()
+	p := t.shared.plan.Load()
+	if err := t.check(ctx); err != nil {
+		return sluice.Decision{}, 0, err
+	}
+	if p.constant() {
+		t.stats.memory.Add(1)
+		return p.decideConstant(cost), FromMemory, nil
+	}
+	if p != t.shareOf.Load() {
+		t.reshare()
+	}
+	if d, ok := t.remembered(p, key, cost, now); ok {
+		t.stats.memory.Add(1)
+		return d, FromMemory, nil
+	}
+	c := t.shared.newCallOf(p, key, cost, true)
+	l := t.router.lane(c.key, now)
+	g, w, err := l.join(c.request, now)
+	if err != nil {
+		return t.fallback(l, nil, &c, key, err)
+	}
+	if err := t.await(ctx, l, g, w); err != nil {
+		return sluice.Decision{}, 0, err
+	}
+	if g.err != nil {
+		return t.fallback(l, g, &c, key, g.err)
+	}
+	t.stats.redis.Add(1)
+	return t.decision(&c, key, g, w.rank), FromRedis, nil
+}
+
+func (t *Tier) check(ctx context.Context) error {
+	if t.closed.Load() {
+		return ErrClosed
+	}
+	return ctx.Err()
+}
+
+// await waits for the group's end. The error is that of ctx.
+func (t *Tier) await(ctx context.Context, l *lane, g *group, w *waiter) error {
+	select {
+	case <-g.done:
+		return nil
+	case <-ctx.Done():
+		l.leave(g, w)
+		return ctx.Err()
+	}
+}
+
+// decision is that of the caller of a rank, from the reply that its group shares. The
+// state is that after all calls of the group: those behind it are taken off.
+func (t *Tier) decision(c *takeCall, key string, g *group, rank int64) sluice.Decision {
+	r := &g.reply
+	if c.k == 0 {
+		return c.decision(r)
+	}
+	v, admitted := r.view, rank < r.admitted
+	if admitted {
+		v = c.plan.shape.charged(v, -(r.admitted-1-rank)*c.n)
+		t.local.TakeUpTo(key, c.cost)
+	} else {
+		t.remember(c, key, g)
+	}
+	return c.plan.describe(v, r.blocked(), c.cost, admitted)
+}
+
+// remember notes that the key has been denied the cost. Redis judged after the group was
+// sent, so nothing is admitted earlier than the wait that it tells, counted from there.
+func (t *Tier) remember(c *takeCall, key string, g *group) {
+	d := denial{plan: c.plan, cost: c.n, view: g.reply.view, blocked: g.reply.blocked(), at: int64(g.sent.Sub(t.began))}
+	wait := d.blocked
+	if wait > 0 {
+		d.cost = 1
+	} else {
+		wait = c.plan.shape.wait(d.view, c.n)
+	}
+	until := d.at + min(int64(duration(wait)), t.maxStale)
+	t.denied.update(key, d.at, func(denial, int64) (denial, int64) { return d, until })
+}
+
+// remembered returns the decision on a call that is denied from memory.
+func (t *Tier) remembered(p *plan, key string, cost int, now time.Time) (d sluice.Decision, ok bool) {
+	if cost < 1 || int64(cost) > p.burst {
+		return d, false
+	}
+	at := int64(now.Sub(t.began))
+	e, _, ok := t.denied.get(key, at)
+	if !ok || e.plan != p || int64(cost) < e.cost {
+		return d, false
+	}
+	d = p.describe(e.view, e.blocked, cost, false)
+	elapsed := time.Duration(at - e.at)
+	for _, wait := range []*time.Duration{&d.RetryAfter, &d.ResetAfter} {
+		if *wait != sluice.Never {
+			*wait = max(*wait-elapsed, 1)
+		}
+	}
+	return d, true
+}
+
+// fallback answers a call that Redis has not. The group is nil if there was none to join.
+func (t *Tier) fallback(l *lane, g *group, c *takeCall, key string, cause error) (d sluice.Decision, s Source, err error) {
+	switch {
+	case cause == errClosed:
+		return d, 0, ErrClosed
+	case cause == errLate:
+		t.stats.late.Add(1)
+	case cause != errOpen:
+		t.stats.failed.Add(1)
+	}
+	switch t.policy {
+	case Closed:
+		return d, 0, fmt.Errorf("%w: %w", ErrUnavailable, cause)
+	case Open:
+		d = sluice.Decision{Allowed: c.cost >= 0 && int64(c.cost) <= c.plan.burst, Limit: int(c.plan.burst)}
+		if !d.Allowed {
+			d.RetryAfter = sluice.Never
+		}
+	default:
+		d = t.local.Take(key, c.cost)
+		d.Limit = int(c.plan.burst)
+		if d.RetryAfter == sluice.Never && 0 < c.cost && int64(c.cost) <= c.plan.burst {
+			d.RetryAfter = l.nextProbe()
+		}
+	}
+	if d.Allowed && c.k > 0 {
+		l.admitted(g, c)
+	}
+	t.stats.fallback.Add(1)
+	return d, FromFallback, nil
+}
+
+// Refund gives key back cost units; see Limiter.Refund. If Redis does not answer within the
+// budget the error is ErrUnavailable, and units may have been given back.
+func (t *Tier) Refund(ctx context.Context, key string, cost int) error {
+	p := t.shared.plan.Load()
+	if cost < 1 || p.constant() {
+		return t.check(ctx)
+	}
+	r := t.shared.request(p, key)
+	r.op, r.n = opRefund, min(int64(cost), p.burst)
+	err := t.change(ctx, key, r)
+	if err == nil {
+		t.local.Refund(key, cost)
+	}
+	return err
+}
+
+// Reset makes key fresh; see Refund for its error.
+func (t *Tier) Reset(ctx context.Context, key string) error {
+	err := t.change(ctx, key, t.shared.resetOf(key))
+	if err == nil {
+		t.local.Reset(key)
+	}
+	return err
+}
+
+func (t *Tier) change(ctx context.Context, key string, r request) error {
+	if err := t.check(ctx); err != nil {
+		return err
+	}
+	now := time.Now()
+	l := t.router.lane(r.key, now)
+	g, w, err := l.join(r, now)
+	if err == nil {
+		if err := t.await(ctx, l, g, w); err != nil {
+			return err
+		}
+		err = g.err
+	}
+	t.denied.forget(key)
+	switch {
+	case err == errClosed:
+		return ErrClosed
+	case err != nil && !errors.Is(err, ErrForeignValue):
+		return fmt.Errorf("%w: %w", ErrUnavailable, err)
+	}
+	return err
+}
+
+// SetReplicas changes how many processes share the limit. A number below 1 counts as 1.
+func (t *Tier) SetReplicas(n int) {
+	t.sharing.Lock()
+	t.replicas = max(n, 1)
+	t.sharing.Unlock()
+	t.reshare()
+}
+
+// reshare gives the local limiter its part of the limit in force. A part that it cannot
+// keep leaves it with the last one.
+func (t *Tier) reshare() {
+	t.sharing.Lock()
+	defer t.sharing.Unlock()
+	p := t.shared.plan.Load()
+	c := t.shared.configOf(p)
+	_ = t.local.SetLimit(share(c, t.replicas))
+	t.shareOf.Store(p)
+}
+
+// Mode returns the mode.
+func (t *Tier) Mode() Mode {
+	t.modes.Lock()
+	defer t.modes.Unlock()
+	return t.modeLocked()
+}
+
+func (t *Tier) modeLocked() Mode {
+	if t.down > 0 {
+		return Degraded
+	}
+	return Shared
+}
+
+// turn notes that there are more, or fewer, primaries that are not asked.
+func (t *Tier) turn(more int, cause error) {
+	t.modes.Lock()
+	defer t.modes.Unlock()
+	before := t.modeLocked()
+	t.down += more
+	if more > 0 {
+		t.stats.outages.Add(1)
+	}
+	if t.modeLocked() == before || t.onMode == nil {
+		return
+	}
+	t.events = append(t.events, event{t.modeLocked(), cause})
+	if len(t.events) == 1 {
+		t.told.Go(t.tell)
+	}
+}
+
+// tell calls OnMode for all events. The first stays in the list until it has been told, so
+// that there is one goroutine that tells.
+func (t *Tier) tell() {
+	t.modes.Lock()
+	defer t.modes.Unlock()
+	for len(t.events) > 0 {
+		e := t.events[0]
+		t.modes.Unlock()
+		t.onMode(e.mode, e.cause)
+		t.modes.Lock()
+		t.events = t.events[1:]
+	}
+}
+
+// Stats returns what has been counted so far.
+func (t *Tier) Stats() Stats {
+	s := &t.stats
+	return Stats{
+		Redis: s.redis.Load(), Memory: s.memory.Load(), Fallback: s.fallback.Load(), Scripts: s.scripts.Load(),
+		Late: s.late.Load(), Failed: s.failed.Load(), PoolTimeouts: s.poolTimeouts.Load(), Outages: s.outages.Load(),
+	}
+}
+
+// Close makes all later calls fail with ErrClosed, and waits until those that are under way
+// have ended and Redis has been told what it is owed, as far as it answers. It returns
+// ctx's error if that ends first; the rest then ends by itself, when the client gives up.
+func (t *Tier) Close(ctx context.Context) error {
+	t.closed.Store(true)
+	done := make(chan struct{})
+	go func() {
+		for _, l := range t.router.all() {
+			l.close()
+		}
+		t.router.done.Wait()
+		for _, l := range t.router.all() {
+			l.close() // those that the last answer of the cluster has made
+			l.done.Wait()
+		}
+		t.told.Wait()
+		close(done)
+	}()
+	select {
+	case <-done:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}

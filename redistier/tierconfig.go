@@ -1,0 +1,149 @@
+package redistier
+
+import (
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+)
+
+// TierConfig describes a Tier.
+type TierConfig struct {
+	// Replicas is how many processes share the limit, at least 1: each enforces its part of
+	// it when Redis does not answer.
+	Replicas int
+
+	// Budget is how long a call waits for Redis. 0 means 5 ms.
+	Budget time.Duration
+
+	// OnUnavailable says what happens to a call that Redis does not answer within Budget.
+	// The zero value is LocalShare.
+	OnUnavailable OnUnavailable
+
+	// MaxKeys bounds the keys that are tracked for LocalShare, those that are known to be
+	// denied, and those that Redis has to be told of. 0 means 65,536.
+	MaxKeys int
+
+	// MaxStale is how long a denial is answered from memory, even if the key cannot be
+	// admitted anything before, so that refunds and raised limits show. 0 means 1 s.
+	MaxStale time.Duration
+
+	// OnMode is called when the mode changes, in the order of the changes, with the error
+	// that has led to it if there is one. It may take its time, but must not call Close.
+	OnMode func(mode Mode, cause error)
+}
+
+// OnUnavailable is what happens to calls that Redis does not answer in time.
+type OnUnavailable uint8
+
+// The answers without Redis.
+const (
+	// LocalShare enforces limit/Replicas, at least 1 unit, in this process. It has been
+	// charged with what the process has been admitted before, as far as that fits, so that a
+	// failing Redis gives nobody a fresh budget. A cost above the share is denied until
+	// Redis is asked the next time.
+	LocalShare OnUnavailable = iota
+	// Open admits.
+	Open
+	// Closed returns ErrUnavailable.
+	Closed
+)
+
+// Source is where a decision comes from.
+type Source uint8
+
+// The sources.
+const (
+	FromRedis    Source = iota // the shared limiter
+	FromMemory                 // a denial that still holds; or a limit that denies or admits everything
+	FromFallback               // OnUnavailable
+)
+
+// Mode says whether all primaries of Redis are asked.
+type Mode uint8
+
+// The modes.
+const (
+	// Shared asks Redis about every call.
+	Shared Mode = iota
+	// Degraded answers calls for the keys of at least one primary without it, until a probe
+	// succeeds.
+	Degraded
+)
+
+var (
+	onUnavailableNames = []string{"local-share", "open", "closed"}
+	sourceNames        = []string{"redis", "memory", "fallback"}
+	modeNames          = []string{"shared", "degraded"}
+)
+
+func nameOf[T ~uint8](kind string, names []string, v T) string {
+	if int(v) < len(names) {
+		return names[v]
+	}
+	return fmt.Sprintf("%s(%d)", kind, uint8(v))
+}
+
+// String returns local-share, open or closed.
+func (o OnUnavailable) String() string { return nameOf("OnUnavailable", onUnavailableNames, o) }
+
+// String returns redis, memory or fallback.
+func (s Source) String() string { return nameOf("Source", sourceNames, s) }
+
+// String returns shared or degraded.
+func (m Mode) String() string { return nameOf("Mode", modeNames, m) }
+
+// The errors of a Tier.
+var (
+	// ErrUnavailable is in the errors under Closed, and of Refund and Reset, when Redis does
+	// not answer in time.
+	ErrUnavailable = errors.New("redistier: Redis is unavailable")
+	// ErrClosed is the error after Close.
+	ErrClosed = errors.New("redistier: the tier is closed")
+)
+
+// Stats counts what a Tier has done.
+type Stats struct {
+	Redis, Memory, Fallback uint64 // calls by Source; those that failed are in none
+	Scripts                 uint64 // calls of scripts that were sent for them
+	Late                    uint64 // calls that were not answered within the budget
+	Failed                  uint64 // calls to which the client or Redis answered with an error
+	PoolTimeouts            uint64 // calls of scripts for which the client had no connection
+	Outages                 uint64 // times that a primary was no longer asked
+}
+
+type tierStats struct {
+	redis, memory, fallback, scripts, late, failed, poolTimeouts, outages atomic.Uint64
+}
+
+const (
+	defaultBudget      = 5 * time.Millisecond
+	defaultMaxStale    = time.Second
+	defaultTierMaxKeys = 1 << 16
+	maxBudget          = time.Minute
+)
+
+func (c *TierConfig) validate() error {
+	switch {
+	case c.Replicas < 1:
+		return configErrorf("Replicas", "%d is not a number of processes; want at least 1", c.Replicas)
+	case c.Budget < 0 || c.Budget > maxBudget:
+		return configErrorf("Budget", "%v is not a time that callers can wait; want 0 for %v, or up to %v", c.Budget, defaultBudget, maxBudget)
+	case int(c.OnUnavailable) >= len(onUnavailableNames):
+		return configErrorf("OnUnavailable", "%v is not an answer; want one of %v", c.OnUnavailable, onUnavailableNames)
+	case c.MaxKeys < 0:
+		return configErrorf("MaxKeys", "%d is negative; want 0 for %d, or a number of keys", c.MaxKeys, defaultTierMaxKeys)
+	case c.MaxStale < 0:
+		return configErrorf("MaxStale", "%v is negative; want 0 for %v, or a duration", c.MaxStale, defaultMaxStale)
+	}
+	if c.Budget == 0 {
+		c.Budget = defaultBudget
+	}
+	if c.MaxKeys == 0 {
+		c.MaxKeys = defaultTierMaxKeys
+	}
+	if c.MaxStale == 0 {
+		c.MaxStale = defaultMaxStale
+	}
+	return nil
+}
