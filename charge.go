@@ -68,26 +68,31 @@ func (l *Limiter) chargeAt(d *Decision, id uint64, now int64, cost int) {
 // debit charges cost > 0 units of id. It fails where there is no state to charge, and then
 // leaves d as it was.
 func (l *Limiter) debit(d *Decision, id uint64, now int64, cost int) (charged bool) {
+	core := l.core
 	for {
-		tracked := l.update(id, func(p *policy, word uint64, tail []atomic.Uint64) uint64 {
+		p, stale := l.policyFor(id), false
+		tracked := core.update(id, func(q *policy, word uint64, tail []atomic.Uint64) uint64 {
+			if stale = p != q; stale {
+				return word
+			}
 			if charged = !p.unlimited() && !p.wordless(); charged {
 				word = p.debit(word, tail, now, cost)
 				p.look(d, word, tail, now)
 			}
 			return word
 		})
-		if tracked {
+		switch {
+		case tracked && stale:
+			continue
+		case tracked:
 			return charged
-		}
-		o := l.owner(id)
-		p := o.policyOf(id)
-		if p.unlimited() || p.wordless() {
+		case p.unlimited() || p.wordless():
 			return false
 		}
 		var next Decision // of a key with a tail
-		word, out := o.insert(o.shardOf(id), p, id, now, cost, &next)
+		word, out := core.insert(core.shardOf(id), p, id, now, cost, &next)
 		switch {
-		case out == retrying || out == elsewhere:
+		case out == retrying:
 			continue
 		case out == waved && !p.denyAll():
 			*d = Decision{Allowed: true, Limit: int(p.burst), Remaining: int(p.burst)}

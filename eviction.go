@@ -56,9 +56,8 @@ func (p *policy) idleBy(e entry, cutoff int64) bool {
 
 // countIdleLocked counts the entries that are idle by cutoff as they stand now.
 func (st *store) countIdleLocked(s *shard, cutoff int64) (n int) {
-	t := s.table.Load()
-	t.each(func(e entry) {
-		if t.policy.idleBy(e, cutoff) {
+	st.eachLocked(s, func(p *policy, e entry) {
+		if p.idleBy(e, cutoff) {
 			n++
 		}
 	})
@@ -68,14 +67,7 @@ func (st *store) countIdleLocked(s *shard, cutoff int64) (n int) {
 // dropIdleLocked rebuilds the shard for want ids without the entries that are
 // idle by cutoff, and returns how many that were.
 func (st *store) dropIdleLocked(s *shard, cutoff int64, want int) int {
-	p := s.table.Load().policy
-	n := st.rebuildLocked(s, want, func(id uint64, e entry) bool {
-		if !p.idleBy(e, cutoff) {
-			return false
-		}
-		st.ledgers.dropped(id)
-		return true
-	})
+	n := st.rebuildLocked(s, want, func(p *policy, e entry) bool { return p.idleBy(e, cutoff) })
 	if n > 0 {
 		s.floor = max(s.floor, cutoff)
 		st.swept.Add(uint64(n))
@@ -87,15 +79,16 @@ func (st *store) dropIdleLocked(s *shard, cutoff int64, want int) int {
 // least of them.
 func (st *store) sweepLocked(s *shard, cutoff int64, least int) int {
 	s.added = 0
+	emptied := st.emptyCellsLocked(s, cutoff)
 	n := st.countIdleLocked(s, cutoff)
 	if n == 0 || n < least {
-		return 0
+		return emptied
 	}
 	dropped := st.dropIdleLocked(s, cutoff, s.len()-n)
 	if dropped > 0 {
 		st.sweeps.Add(1)
 	}
-	return dropped
+	return emptied + dropped
 }
 
 // sweep drops every entry that is idle now.
@@ -154,7 +147,7 @@ func (st *store) sweepOnTimer() {
 		s.mu.Unlock()
 	}
 	st.armed.Store(false)
-	if st.len() > 0 {
+	if st.len() > 0 || st.keptLive.Load() > 0 {
 		st.arm()
 	}
 }
@@ -210,11 +203,22 @@ func (st *store) evictSoonestLocked(s *shard, now int64, batch int, rested bool)
 	}
 }
 
+// rankOf ranks e, which is under the policy of, among the keys under p. Units of windows
+// are the same everywhere; how late a bucket becomes idle is told in ticks of its own.
+func (p *policy) rankOf(of *policy, e entry, now int64) uint64 {
+	rank := of.rank(e, now)
+	b := p.bucket()
+	if of == p || b == nil || rank >= reserved {
+		return rank
+	}
+	s, _ := b.slots()
+	return s.tick(int64(min(of.idleAt(e), math.MaxInt64)))
+}
+
 // countUnblockedLocked counts the entries that are not blocked as they stand now.
 func (st *store) countUnblockedLocked(s *shard) (n int) {
-	t := s.table.Load()
-	t.each(func(e entry) {
-		if t.policy.rank(e, 0) < reserved {
+	st.eachLocked(s, func(p *policy, e entry) {
+		if p.rank(e, 0) < reserved {
 			n++
 		}
 	})
@@ -236,13 +240,12 @@ func (st *store) surveyLocked(s *shard, now int64, exact bool) (idle int, ranks 
 		if looks < len(t.slots) {
 			i = rand.Uint64() & t.mask
 		}
-		if t.slots[i].id.Load() == 0 {
-			continue
-		}
-		if e := t.entry(i, t.slots[i].word.Load()); t.policy.idleBy(e, now) {
+		switch p, e, ok := st.entryLocked(s, t, i); {
+		case !ok:
+		case p.idleBy(e, now):
 			idle++
-		} else {
-			ranks = append(ranks, t.policy.rank(e, now))
+		default:
+			ranks = append(ranks, t.policy.rankOf(p, e, now))
 		}
 	}
 	if looks < len(t.slots) {
@@ -255,17 +258,16 @@ func (st *store) surveyLocked(s *shard, now int64, exact bool) (idle int, ranks 
 // entry that has been charged since it was ranked ranks higher, and stays.
 func (st *store) evictLocked(s *shard, now int64, n int, c cut) {
 	swept, evicted := 0, 0
-	p := s.table.Load().policy
-	st.rebuildLocked(s, max(1, s.len()-n), func(id uint64, e entry) bool { // not 0: a key is to be added
+	common := s.table.Load().policy
+	st.rebuildLocked(s, max(1, s.len()-n), func(p *policy, e entry) bool { // not 0: a key is to be added
 		switch {
 		case p.idleBy(e, now):
 			swept++
-		case c.takes(p.rank(e, now)):
+		case c.takes(common.rankOf(p, e, now)):
 			evicted++
 		default:
 			return false
 		}
-		st.ledgers.dropped(id)
 		return true
 	})
 	if swept > 0 {

@@ -180,6 +180,24 @@ func ExampleLimiter_SetKeyLimit() {
 	// false <nil>
 }
 
+// Users are on plans, and a plan's limit is changed by one call. A partner's limit comes in
+// its token, and nobody keeps it.
+func ExampleLimiter_SetPlan() {
+	lim := sluice.Must(sluice.New(sluice.Config{Limit: sluice.PerMinute(60)}))
+	err := errors.Join(lim.SetPlan("pro", sluice.PerMinute(300)), lim.SetKeyPlan("ann", "pro"))
+	fmt.Println(lim.Take("ann", 10).Remaining, err)
+
+	err = lim.SetPlan("pro", sluice.PerMinute(500))
+	fmt.Println(lim.Peek("ann", 0).Remaining, err)
+
+	partner, err := lim.Key("partner").WithLimit(sluice.PerMinute(1000))
+	fmt.Println(partner.Take(1).Remaining, err)
+	// Output:
+	// 290 <nil>
+	// 490 <nil>
+	// 999 <nil>
+}
+
 // Ann has three attempts to log in, and the fourth locks her out for a quarter of an hour:
 // every attempt is charged, and one that succeeds starts her over. The limit and the block
 // are of the same time, since a block lasts at least until the key would be fresh by itself.

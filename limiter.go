@@ -21,6 +21,9 @@ import (
 // looking would cost time.
 type Limiter struct {
 	store
+	core   *Limiter // itself, or the limiter that has the state: see Key.WithLimit
+	under  *plan    // what the calls through this view of the limiter bring; or nil
+	plans  atomic.Pointer[plans]
 	hash   hasher
 	direct bool   // keys are seeded, and nobody asks who is denied: see Allow
 	serial uint64 // orders limiters: see TakeAll
@@ -29,7 +32,7 @@ type Limiter struct {
 	top    *topDenied // nil without Config.TopDenied
 	tally  tally      // nil without Config.Stats
 	config atomic.Pointer[Config]
-	admin  sync.Mutex // held to change the limit, or a key's, and to write or read a snapshot
+	admin  sync.Mutex // held to change the limiter's limit, or a plan's
 }
 
 // New returns a limiter. The error is a *ConfigError: it names the field, its
@@ -78,6 +81,7 @@ func newLimiter(c Config, homes uint64) (*Limiter, error) {
 	}
 	l.hash = newHasher(c.Hash, l.top)
 	l.direct = !l.hash.stable && l.top == nil && !l.shadow
+	l.core = l
 	l.setUp(c, p, shards, c.MaxKeys, homes)
 	return l, nil
 }
@@ -194,11 +198,7 @@ func (l *Limiter) Len() int { return l.made().len() }
 // timer sweeps, with any other clock insertions do.
 func (l *Limiter) Sweep() int {
 	l.made().ledgers.dropPassed(max(l.clock.Now(), 0))
-	dropped := l.sweep()
-	if ps := l.plans.Load(); ps != nil {
-		ps.each(func(plan *Limiter) { dropped += plan.sweep() })
-	}
-	return dropped
+	return l.sweep()
 }
 
 // WorstCase returns the most units that any one key can be admitted in any closed
@@ -211,7 +211,7 @@ func (l *Limiter) WorstCase(d time.Duration) int {
 	if d < 0 {
 		return 0
 	}
-	return int(min(l.made().policyOf(0).worstCase(int64(d)), math.MaxInt))
+	return int(min(l.made().current.Load().worstCase(int64(d)), math.MaxInt))
 }
 
 // A Key is a key of one limiter, already hashed: a small value that is cheap to
@@ -308,27 +308,27 @@ func (k Key) TakeAt(now int64, cost int) (d Decision) {
 
 // allowSlow is allowAt for every case.
 func (l *Limiter) allowSlow(id uint64, now int64, cost int) bool {
-	p, out := l.current.Load(), retrying
-	for out == retrying {
+	core, p, out := l.core, l.first(id), retrying
+	for {
 		if p.wide != nil {
-			p, out = l.chargeWide(p, id, now, cost, nil)
+			out = core.chargeWide(p, id, now, cost, nil)
 		} else {
-			_, p, out = l.charge(p, id, now, cost)
+			_, out = core.charge(p, id, now, cost)
 		}
-		if out < unfit || out == retrying {
+		if out < unfit {
+			break
+		}
+		was := p
+		if p = l.policyFor(id); out == retrying || p != was {
 			continue
 		}
-		if o := l.owner(id); o != l || out == elsewhere {
-			return o.allowSlow(id, now, cost)
-		}
 		var d Decision
-		if l.edge(&d, p, id, now, cost) {
+		if core.edge(&d, p, id, now, cost) {
 			return d.Allowed
 		}
-		p, out = l.policyOf(id), retrying
 	}
 	if l.tally != nil {
-		l.tally.count(id>>l.shift, out)
+		l.tally.count(id>>core.shift, out)
 	}
 	return out.allowed()
 }
@@ -337,25 +337,24 @@ func (l *Limiter) allowSlow(id uint64, now int64, cost int) bool {
 // frame, a Decision would be copied through memory in each.)
 func (l *Limiter) takeAt(d *Decision, id uint64, now int64, cost int) {
 	now = max(now, 0)
-	word, p, out := uint64(0), l.current.Load(), retrying
-	for out == retrying {
+	core, word, p, out := l.core, uint64(0), l.first(id), retrying
+	for {
 		if p.wide != nil {
-			p, out = l.chargeWide(p, id, now, cost, d)
+			out = core.chargeWide(p, id, now, cost, d)
 		} else {
-			word, p, out = l.charge(p, id, now, cost)
+			word, out = core.charge(p, id, now, cost)
 		}
-		if out < unfit || out == retrying {
-			continue
+		if out < unfit {
+			break
 		}
 		*d = Decision{} // in which a call that met a change may have left something
-		if o := l.owner(id); o != l || out == elsewhere {
-			o.takeAt(d, id, now, cost)
+		was := p
+		if p = l.policyFor(id); out == retrying || p != was {
+			continue
+		}
+		if core.edge(d, p, id, now, cost) {
 			return
 		}
-		if l.edge(d, p, id, now, cost) {
-			return
-		}
-		p, out = l.policyOf(id), retrying
 	}
 	d.Limit = int(p.burst)
 	d.Allowed = out.allowed()
@@ -368,8 +367,16 @@ func (l *Limiter) takeAt(d *Decision, id uint64, now int64, cost int) {
 		d.Remaining, d.RetryAfter, d.ResetAfter = p.describe(word, now, cost, d.Allowed)
 	}
 	if l.tally != nil {
-		l.tally.count(id>>l.shift, out)
+		l.tally.count(id>>core.shift, out)
 	}
+}
+
+// first returns the policy to try first: the one that nearly all keys are under.
+func (l *Limiter) first(id uint64) *policy {
+	if l.under != nil {
+		return l.policyFor(id)
+	}
+	return l.current.Load()
 }
 
 // finish does with a Decision that takeAt has described what is not of the key's
@@ -417,23 +424,6 @@ func (l *Limiter) refundAt(id uint64, now int64, cost int) {
 	}
 }
 
-// peekAt describes in d, which is zero, what takeAt would.
-func (l *Limiter) peekAt(d *Decision, id uint64, now int64, cost int) {
-	now = max(now, 0)
-	for {
-		o := l.owner(id)
-		p := o.policyOf(id)
-		if !p.fits(cost) {
-			if o.judgeEdge(d, p, id, now, cost) {
-				return
-			}
-		} else if o.inspect(d, p, id, now, cost, true) {
-			return
-		}
-		*d = Decision{}
-	}
-}
-
 // edge decides the calls that charge nothing whatever the key's state: costs
 // below 1 or above the burst, and all calls under Unlimited and DenyAll. It fails if p is
 // no longer the key's policy.
@@ -461,33 +451,51 @@ func (l *Limiter) judgeEdge(d *Decision, p *policy, id uint64, now int64, cost i
 		if !ok {
 			return false
 		}
-		d.Limit = math.MaxInt
-		if until > uint64(now) {
-			d.block(until, now)
-			break
-		}
-		d.Allowed, d.Remaining = true, math.MaxInt
-	case !p.denyAll() && !l.inspect(d, p, id, now, 1, false):
+		d.unlimited(until, now)
+	case !p.denyAll() && !l.inspectAt(d, p, l.locate(l.shardOf(id), id), id, now, 1, false):
 		return false
 	}
-	if cost < 0 || cost > 0 && !p.unlimited() || p.denyAll() {
-		d.Allowed, d.RetryAfter = false, Never
-	}
+	p.settleEdge(d, cost)
 	return true
 }
 
-// inspect describes a call of a cost from 1 to the burst without charging it.
-// With charges, an admitted call is described as if it had been charged. It fails if p
-// is no longer the policy.
-func (l *Limiter) inspect(d *Decision, p *policy, id uint64, now int64, cost int, charges bool) (ok bool) {
+// unlimited describes a call under Unlimited for a key with a block until then, or 0.
+func (d *Decision) unlimited(until uint64, now int64) {
+	if d.Limit = math.MaxInt; until > uint64(now) {
+		d.block(until, now)
+		return
+	}
+	d.Allowed, d.Remaining = true, math.MaxInt
+}
+
+// settleEdge puts into a decision on one unit what a cost makes of it that is not for the
+// key's state to decide.
+func (p *policy) settleEdge(d *Decision, cost int) {
+	if cost < 0 || cost > 0 && !p.unlimited() || p.denyAll() {
+		d.Allowed, d.RetryAfter = false, Never
+	}
+}
+
+// inspectAt describes a call of a cost from 1 to the burst for id, which has been found
+// there, without charging it. With charges, an admitted call is described as if it had been
+// charged. It fails if p is no longer the policy, or the key is no longer there.
+func (l *Limiter) inspectAt(d *Decision, p *policy, at spot, id uint64, now int64, cost int, charges bool) (ok bool) {
 	d.Limit = int(p.burst)
-	if p.wide != nil {
-		return l.peekWide(d, p, id, now, cost, charges)
-	}
-	word, ok := l.load(p, id)
-	if !ok {
+	switch {
+	case at.slot == nil && !at.admits(p) || at.slot != nil && at.policy != p:
 		return false
+	case at.slot == nil:
+		d.Allowed, d.Remaining, d.RetryAfter, d.ResetAfter = p.judge(0, nil, now, cost, charges)
+		return true
+	case p.wide != nil:
+		ok = p.peekTail(d, at.slot, at.tail, now, cost, charges)
+	default:
+		word := at.slot.released()
+		ok = word < elsewhere
+		d.Allowed, d.Remaining, d.RetryAfter, d.ResetAfter = p.judge(word, nil, now, cost, charges)
 	}
-	d.Allowed, d.Remaining, d.RetryAfter, d.ResetAfter = p.judge(word, nil, now, cost, charges)
-	return true
+	if !ok {
+		l.awaitMove(l.shardOf(id))
+	}
+	return ok
 }

@@ -128,6 +128,8 @@ func setAlgorithm(l *Limiter, alg algorithm, wide wideAlgorithm) {
 
 // wordOf returns the word of id under a one-word algorithm.
 func wordOf(l *Limiter, id uint64) uint64 {
-	word, _ := l.load(l.policyOf(id), id)
-	return word
+	if at := l.locate(l.shardOf(id), id); at.slot != nil {
+		return at.slot.released()
+	}
+	return 0
 }

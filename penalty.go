@@ -47,7 +47,7 @@ const (
 )
 
 // endless is the last time that a one-word block can tell, and stands for never.
-const endless = held - 1 - reserved
+const endless = elsewhere - 1 - reserved
 
 func blockedWord(until uint64) uint64 { return reserved + min(until, endless) }
 
@@ -106,7 +106,10 @@ func (p *policy) block(word uint64, tail []atomic.Uint64, until uint64) uint64 {
 	if word&blockedTail == 0 {
 		word = p.wide.reset(word, tail) | blockedTail
 	}
-	tail[0].Store(min(until, math.MaxInt64) | blockMark)
+	if until >= endless { // no later than one word can tell, so that no layout ends it before another
+		until = math.MaxInt64
+	}
+	tail[0].Store(until | blockMark)
 	return word
 }
 

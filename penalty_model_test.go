@@ -72,10 +72,7 @@ func randomBlock(rng *rand.Rand, l Limit) time.Duration {
 func newPenaltyTracer(tb testing.TB, rng *rand.Rand, c Config, older bool) *penaltyTracer {
 	tr := &penaltyTracer{tracer: newTracer(tb, rng, c, older), older: older, keys: []string{"a", "b", "c"}}
 	oc := oracleConfig(c)
-	oc.BlockEnd = math.MaxInt64 // as the first word of a tail, all bits set: for ever
-	if tr.lim.policyOf(0).wide == nil {
-		oc.BlockEnd = 1<<62 - 3 // what 62 bits can tell, less the two words that mean something else
-	}
+	oc.BlockEnd = 1<<62 - 4 // what 62 bits can tell, less the three words that mean something else
 	tr.model = newCounting(oc, tr.lim.policyOf(0))
 	tr.gate = mustNew(tb, Config{Limit: DenyAll, Clock: tr.clock})
 	tr.closed = newOracle(Config{Limit: DenyAll})

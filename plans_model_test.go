@@ -58,7 +58,7 @@ func (ch *changer) setKeyLimit(key string) {
 	}
 	ch.changes++
 	ch.look("after SetKeyLimit")
-	ch.both(func(l *Limiter) { checkOwners(ch.tb, l, ch.keys, ch.own) })
+	ch.both(func(l *Limiter) { checkCells(ch.tb, l, ch.keys, ch.own) })
 	if ch.sweep(); !ch.kept {
 		busy := 0
 		for _, key := range ch.keys {
@@ -71,45 +71,58 @@ func (ch *changer) setKeyLimit(key string) {
 	}
 }
 
-// tablesOf returns all tables of a limiter and of the limits that keys have of their own.
-func tablesOf(l *Limiter) map[*table]*Limiter {
-	all, lims := map[*table]*Limiter{}, []*Limiter{l}
-	if ps := l.plans.Load(); ps != nil {
-		ps.each(func(plan *Limiter) { lims = append(lims, plan) })
-	}
-	for _, lim := range lims {
-		for i := range lim.shards {
-			all[lim.shards[i].table.Load()] = lim
-		}
-	}
-	return all
-}
-
-// checkOwners checks that a key is in the table of its owner or in none, and that there
-// are no owners but those of the keys with limits of their own.
-func checkOwners(tb testing.TB, l *Limiter, keys []string, own map[string]bool) {
+// checkCells checks that the keys kept on a plan are those with a limit of their own, that
+// no key has two live words, and that all is counted.
+func checkCells(tb testing.TB, l *Limiter, keys []string, own map[string]bool) {
 	tb.Helper()
 	for _, key := range keys {
 		id := l.Key(key).id
-		require.Equal(tb, own[key], l.owner(id) != l, key)
-		for t, lim := range tablesOf(l) {
-			if _, found := t.find(id); found {
-				require.Same(tb, l.owner(id), lim, "%s is in a table of %v", key, t.policy.limit)
+		c := l.shardOf(id).cell(id)
+		require.Equal(tb, own[key], c != nil && c.kept != nil, key)
+	}
+	kept, live := 0, 0
+	for i := range l.shards {
+		s := &l.shards[i]
+		s.mu.Lock()
+		t, used, count := s.table.Load(), 0, 0
+		for j := range t.slots {
+			if id := t.slots[j].id.Load(); id != 0 {
+				used++
+				word := t.slots[j].word.Load()
+				require.NotEqual(tb, uint64(moved), word)
+				if word != elsewhere {
+					count++
+					require.Nil(tb, s.cell(id), "a key is in the table and in a cell")
+				}
 			}
 		}
+		cells := 0
+		s.eachCell(func(c *cell) {
+			cells++
+			word := c.word.Load()
+			require.NotEqual(tb, uint64(moved), word)
+			switch _, found := t.find(c.id.Load()); {
+			case c.kept == nil:
+				count++
+				require.True(tb, found, "a key that is counted has no slot")
+				require.NotEqual(tb, uint64(elsewhere), word, "a cell without state does not stay")
+			case word != elsewhere:
+				live++
+				fallthrough
+			default:
+				kept++
+			}
+		})
+		require.Equal(tb, used, s.used)
+		require.Equal(tb, count, s.len())
+		if ct := s.cells.Load(); ct != nil {
+			require.Equal(tb, cells, ct.live)
+		}
+		s.mu.Unlock()
 	}
-	ps := l.plans.Load()
-	if ps == nil {
-		return
-	}
-	require.Equal(tb, len(own), ps.owners.Size())
-	sum := 0
-	for name, p := range ps.byLimit {
-		require.Positive(tb, p.keys, "an empty plan for %v", name)
-		require.Equal(tb, name.limit, p.lim.Config().Limit)
-		sum += p.keys
-	}
-	require.Equal(tb, len(own), sum)
+	require.Equal(tb, int64(live), l.keptLive.Load())
+	require.Equal(tb, len(own), kept)
+	require.Len(tb, limitsOf(l), kept)
 }
 
 // takeAll makes one charge of several keys and compares.

@@ -62,7 +62,7 @@ func TestClearKeyLimit_TogglingAPlanGivesNoBurst(t *testing.T) {
 			require.NoError(t, l.SetKeyLimit("k", Per(5000, c.Limit.Period)))
 			require.True(t, l.AllowN("k", 5000))
 			l.ClearKeyLimit("k")
-			require.Equal(t, c.Limit.Rate, l.policyOf(0).wide.tailLen())
+			require.Equal(t, c.Limit.Rate, l.current.Load().tailLen())
 			require.False(t, l.Allow("k"))
 			return
 		}
@@ -211,55 +211,35 @@ func TestBlock_UnderDenyAllAndUnlimited(t *testing.T) {
 	})
 }
 
-// TestSetKeyLimit_LeavesNoEmptyPlan, and an error changes nothing.
-func TestSetKeyLimit_LeavesNoEmptyPlan(t *testing.T) {
+// TestSetKeyLimit_LeavesNothingBehind, and an error changes nothing.
+func TestSetKeyLimit_LeavesNothingBehind(t *testing.T) {
 	l, _ := newFrozen(t, Config{Limit: PerSecond(10), Soft: 3})
 	var target *ConfigError
 	for _, bad := range []Limit{{Rate: 1}, {Rate: -1, Period: 1}, Unlimited.WithBurst(1), PerSecond(2).WithBurst(math.MaxInt)} {
 		require.ErrorAs(t, l.SetKeyLimit("k", bad), &target)
 		require.ErrorAs(t, l.Key("k").SetLimit(bad), &target)
 		require.ErrorAs(t, l.SetLimit(bad), &target)
-		require.Nil(t, l.plans.Load(), "nobody has a limit of its own")
+		checkCells(t, l, []string{"k"}, map[string]bool{})
 	}
 	require.Equal(t, PerSecond(10), l.Config().Limit)
 	require.NoError(t, l.SetKeyLimit("a", PerSecond(5)))
 	require.NoError(t, l.SetKeyLimit("b", PerSecond(5)))
 	require.Error(t, l.SetKeyLimit("a", Limit{Rate: 1}))
 	require.Equal(t, PerSecond(5), l.Key("a").Limit())
-	require.Len(t, l.plans.Load().byLimit, 1)
 	require.True(t, l.Allow("a"))
-	words := snapshot(l.owner(l.Key("a").id))
+	before := l.shardOf(l.Key("a").id).cell(l.Key("a").id)
 	require.NoError(t, l.SetKeyLimit("a", PerSecond(5)))
-	require.Equal(t, words, snapshot(l.owner(l.Key("a").id)), "the same limit again changes nothing")
+	require.Same(t, before, l.shardOf(before.id.Load()).cell(before.id.Load()), "the same limit again changes nothing")
 	l.ClearKeyLimit("a")
 	l.ClearKeyLimit("a")
 	l.ClearKeyLimit("never")
-	require.Len(t, l.plans.Load().byLimit, 1)
+	checkCells(t, l, []string{"a", "b", "never"}, map[string]bool{"b": true})
 	require.NoError(t, l.SetKeyLimit("b", PerSecond(6)))
-	require.Len(t, l.plans.Load().byLimit, 1)
 	l.ClearKeyLimit("b")
-	require.Empty(t, l.plans.Load().byLimit)
-	require.Zero(t, l.plans.Load().owners.Size())
-}
-
-// TestPlans_WhoComesToTheWrongTable, having asked for the owner before it changed, does not
-// take the key for a fresh one.
-func TestPlans_WhoComesToTheWrongTable(t *testing.T) {
-	forEveryLayout(t, func(t *testing.T, c Config) {
-		l, _ := newFrozen(t, c)
-		k := l.Key("k")
-		require.True(t, k.AllowN(300))
-		require.NoError(t, k.SetLimit(Per(1000, c.Limit.Period)))
-		plan := l.owner(k.id)
-		var d Decision
-		require.False(t, l.inspect(&d, l.policyOf(k.id), k.id, start.UnixNano(), 1, false))
-		require.True(t, plan.inspect(&d, plan.policyOf(k.id), k.id, start.UnixNano(), 1, false))
-		k.ClearLimit()
-		require.False(t, plan.inspect(&d, plan.policyOf(k.id), k.id, start.UnixNano(), 1, false))
-		plan.takeAt(&d, k.id, start.UnixNano(), 1)
-		require.Equal(t, 301, spentOf(l, "k"))
-		require.Equal(t, int(l.policyOf(0).burst), d.Limit)
-	})
+	l.Reset("a")
+	l.Sweep()
+	checkCells(t, l, []string{"a", "b"}, map[string]bool{})
+	require.Zero(t, l.Len())
 }
 
 // TestSetKeyLimit_OptionsHold: Shadow, Soft and TopDenied also speak of such keys.

@@ -14,6 +14,7 @@ type policy struct {
 	limit Limit
 	base  Limit // the limit that the algorithm is of: limit, or what it was before Unlimited or DenyAll
 	room  int   // the most that words can count, or more
+	of    *terms
 	penalty
 	burst uint64 // costs from 1 to burst are decided by the key's state; others by Limiter.edge
 	plain uint64 // the same for Limiter.allowAt, which not everything is plain enough for
@@ -29,7 +30,7 @@ func newPolicy(c Config, from *policy) (*policy, *ConfigError) {
 		from = &policy{alg: stateless{}}
 	}
 	p := &policy{limit: c.Limit, room: from.room}
-	if p.unlimited() || p.denyAll() {
+	if c.Limit.constant() {
 		p.alg, p.wide, p.penalty, p.base = from.alg, from.wide, from.penalty, from.base
 	} else {
 		burst := c.enforced().burst()

@@ -109,7 +109,7 @@ func (k Key) Reserve(cost int, maxWait time.Duration) (*Reservation, error) {
 }
 
 func (l *Limiter) reserve(id uint64, name string, cost int, maxWait time.Duration) (*Reservation, error) {
-	r := &Reservation{lim: l, id: id, cost: cost}
+	r := &Reservation{lim: l.core, id: id, cost: cost}
 	err := l.tryReserve(r, max(l.now(), 0), maxWait)
 	switch {
 	case err == nil:
@@ -121,7 +121,7 @@ func (l *Limiter) reserve(id uint64, name string, cost int, maxWait time.Duratio
 		return nil, err
 	}
 	if l.refuse(id, name, cost); l.shadow {
-		r = &Reservation{lim: l, id: id, wouldDeny: true}
+		r = &Reservation{lim: l.core, id: id, wouldDeny: true}
 		r.settled.Store(true)
 		return r, nil
 	}
@@ -162,10 +162,20 @@ var errStartOver, errNoRecord = errors.New("start over"), errors.New("no record"
 
 // tryReserve makes the charge of r, and enters r in the ledger.
 func (l *Limiter) tryReserve(r *Reservation, now int64, maxWait time.Duration) error {
+	err := errStartOver
+	for err == errStartOver {
+		// With no record locked: it may have to put the key under another policy.
+		err = l.core.reserveUnder(l.policyFor(r.id), r, now, maxWait)
+	}
+	return err
+}
+
+// reserveUnder is tryReserve under p, if that is the key's policy.
+func (l *Limiter) reserveUnder(p *policy, r *Reservation, now int64, maxWait time.Duration) error {
 	lg := l.ledgers.of(r.id)
 	rec := lg.find(r.id)
 	if rec == nil {
-		if err := l.reserveIn(nil, r, now, maxWait); err != errNoRecord {
+		if err := l.reserveIn(nil, p, r, now, maxWait); err != errNoRecord {
 			return err
 		}
 	}
@@ -173,20 +183,15 @@ func (l *Limiter) tryReserve(r *Reservation, now int64, maxWait time.Duration) e
 		rec = lg.hold(r.id, now)
 	}
 	defer rec.release()
-	return l.reserveIn(rec, r, now, maxWait)
+	return l.reserveIn(rec, p, r, now, maxWait)
 }
 
-// reserveIn is tryReserve with the key's record. Without one it makes no charge.
-func (l *Limiter) reserveIn(rec *record, r *Reservation, now int64, maxWait time.Duration) error {
+// reserveIn is reserveUnder with the key's record. Without one it makes no charge.
+func (l *Limiter) reserveIn(rec *record, p *policy, r *Reservation, now int64, maxWait time.Duration) error {
 	if rec != nil && r.cost > 0 && !rec.hasRoom(now, l.config.Load().MaxReservations) {
 		return ErrTooManyReservations
 	}
-	err := errStartOver
-	for err == errStartOver {
-		o := l.owner(r.id)
-		err = o.reserveHere(rec, r, o.policyOf(r.id), now, maxWait)
-	}
-	return err
+	return l.reserveHere(rec, r, p, now, maxWait)
 }
 
 // slotless returns the error of calls of that cost that p has no slot for, whatever the key
@@ -205,7 +210,7 @@ func (p *policy) slotless(cost int) error {
 	return nil
 }
 
-// reserveHere makes the charge of r under p, if the key is this limiter's.
+// reserveHere makes the charge of r under p, if that is the key's policy.
 func (l *Limiter) reserveHere(rec *record, r *Reservation, p *policy, now int64, maxWait time.Duration) error {
 	err := p.slotless(r.cost)
 	switch {
@@ -219,7 +224,7 @@ func (l *Limiter) reserveHere(rec *record, r *Reservation, p *policy, now int64,
 	}
 	err = errStartOver
 	var from, drops uint64
-	tracked := l.updateHere(r.id, func(q *policy, word uint64, _ []atomic.Uint64) uint64 {
+	tracked := l.update(r.id, func(q *policy, word uint64, _ []atomic.Uint64) uint64 {
 		if err = errStartOver; q != p {
 			return word
 		}
@@ -238,7 +243,7 @@ func (l *Limiter) reserveHere(rec *record, r *Reservation, p *policy, now int64,
 		}
 		return err
 	}
-	if (r.cost == 0 || maxWait < 0) && l.owns(r.id) {
+	if (r.cost == 0 || maxWait < 0) && l.fresh(r.id, p) {
 		return tooLate(0, maxWait) // the key is fresh
 	}
 	switch _, out := l.insert(l.shardOf(r.id), p, r.id, now, 0, nil); out {
@@ -391,12 +396,11 @@ func (l *Limiter) owe(id uint64, now int64, units int) {
 			full := max(b.full(from), s.tick(now))
 			return b.pack(full+min(s.ticks(units), s.most-full), s.tick(now))
 		})
-		o := l.owner(id)
-		p := o.policyOf(id)
+		p := l.policyOf(id)
 		if tracked || p.burst == 0 {
 			return
 		}
-		if _, out := o.insert(o.shardOf(id), p, id, now, 0, nil); out == waved || out == refused {
+		if _, out := l.insert(l.shardOf(id), p, id, now, 0, nil); out == waved || out == refused {
 			return
 		}
 	}

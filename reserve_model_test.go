@@ -87,7 +87,7 @@ func (tr *receiptTracer) full() (full uint64) {
 		full = p.bucket().full(word)
 		return word
 	})
-	s, _ := tr.l.ownersPolicy(tr.k.id).bucket().slots()
+	s, _ := tr.l.policyOf(tr.k.id).bucket().slots()
 	return max(full, s.tick(tr.clock.Now()))
 }
 

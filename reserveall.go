@@ -137,6 +137,9 @@ func reserveAll(maxWait time.Duration, charges []Charge) ([]*Reservation, []erro
 	if len(charges) == 0 {
 		return nil, nil, tooLate(0, maxWait)
 	}
+	for _, c := range charges {
+		c.Key.lim.policyFor(c.Key.id) // now, since it may put the key under another policy
+	}
 	j.lockRecords()
 	defer func() {
 		for _, rec := range j.records {
@@ -144,13 +147,12 @@ func reserveAll(maxWait time.Duration, charges []Charge) ([]*Reservation, []erro
 		}
 	}()
 	space := make([]claim, len(charges))
-	j.claims = collect(space, charges, nil)
+	j.claims = collectNow(space, charges, nil, (*Limiter).policyNow)
 	for round := 0; ; {
 		if moving := holdAll(j.claims); moving != nil {
 			moving.lim.awaitMove(moving.lim.shardOf(moving.id))
-			moving.lim.awaitOwner()
 			clear(space)
-			j.claims = collect(space, charges, nil)
+			j.claims = collectNow(space, charges, nil, (*Limiter).policyNow)
 			continue
 		}
 		j.judge()
@@ -177,7 +179,7 @@ func reserveAll(maxWait time.Duration, charges []Charge) ([]*Reservation, []erro
 func (j *joint) lockRecords() {
 	keys := make([]Key, 0, len(j.charges))
 	for _, c := range j.charges {
-		keys = append(keys, c.Key)
+		keys = append(keys, Key{c.Key.lim.core, c.Key.id})
 	}
 	slices.SortFunc(keys, func(a, b Key) int {
 		return cmp.Or(cmp.Compare(a.lim.serial, b.lim.serial), cmp.Compare(a.id, b.id))
@@ -255,7 +257,7 @@ func (j *joint) tooLong(c *claim, from uint64) bool {
 
 // of reports whether charge k is of the claim.
 func (j *joint) of(c *claim, k int) bool {
-	return j.charges[k].Key.id == c.id && j.charges[k].Key.lim.owner(c.id) == c.lim
+	return j.charges[k].Key.id == c.id && j.charges[k].Key.lim.core == c.lim
 }
 
 // slot returns the slot of a claim by itself.
@@ -313,7 +315,7 @@ func (j *joint) charge() []*Reservation {
 			if !j.of(c, k) {
 				continue
 			}
-			r := &Reservation{lim: charge.Key.lim, id: c.id, cost: charge.Cost, delay: j.delay}
+			r := &Reservation{lim: charge.Key.lim.core, id: c.id, cost: charge.Cost, delay: j.delay}
 			all[k] = r
 			r.at = int64(min(after(c.now, delay), math.MaxInt64))
 			if j.errs[k] != nil {

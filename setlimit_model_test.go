@@ -203,7 +203,7 @@ func (ch *changer) cost(key string) int {
 	l := ch.lims[0]
 	b := int(l.policyOf(0).burst)
 	if ch.rng.IntN(3) > 0 {
-		b = int(l.owner(l.Key(key).id).policyOf(0).burst)
+		b = int(l.policyOf(l.Key(key).id).burst)
 	}
 	costs := []int{1, 1, 1, 2, 3, b, b, b / 2, b - 1, b + 1, 0, -1, math.MaxInt, 1 + ch.rng.IntN(20), 1 + ch.rng.IntN(max(1, b))}
 	return costs[ch.rng.IntN(len(costs))]
@@ -263,7 +263,7 @@ func (ch *changer) charge(key string) {
 	if ch.lims[0].Peek(key, 0).Remaining == 0 {
 		return
 	}
-	b := int(ch.lims[0].owner(ch.lims[0].Key(key).id).policyOf(0).burst)
+	b := int(ch.lims[0].policyOf(ch.lims[0].Key(key).id).burst)
 	cost := 1 + ch.rng.IntN(2*max(1, b))
 	want := ch.soft(ch.model.Charge(key, ch.now(), int64(cost)), 0)
 	ch.note("Charge %s %d: %+v", key, cost, want)

@@ -56,11 +56,13 @@ type shard struct {
 
 type shardState struct {
 	table atomic.Pointer[table]
-	count atomic.Int64 // ids in the table; written under mu
+	cells atomic.Pointer[cellTable] // nil until there is one
+	count atomic.Int64              // keys, but those in cells that stay; written under mu
 	mu    sync.Mutex
 
 	// The rest is guarded by mu.
-	share   int   // most ids
+	share   int   // most keys
+	used    int   // ids in the table, those of cells that stay included
 	floor   int64 // newest time at which an idle key has been dropped
 	sweepAt int64 // when an insertion may sweep
 	added   int   // ids added since the last scan for idle keys
@@ -86,8 +88,8 @@ type shardState struct {
 // which is moved right afterwards takes effect at the load.
 type store struct {
 	current atomic.Pointer[policy] // of all tables, unless they are being moved to it
-	plans   atomic.Pointer[plans]  // nil until a key has had a limit of its own
-	ledgers *ledgers               // the limiter's own, also where this is a plan's
+	ledgers *ledgers               // the limiter's own, also where this is a view's
+	common  plan                   // the limiter's own limit
 
 	shards []shard
 	shift  uint   // id>>shift is the shard
@@ -99,7 +101,8 @@ type store struct {
 	overflow Overflow
 	timed    bool // sweeps run on a timer, else on insertions
 	armed    atomic.Bool
-	far      atomic.Bool // slots are fetched ahead
+	far      atomic.Bool  // slots are fetched ahead
+	keptLive atomic.Int64 // cells that stay and have state
 
 	// Decisions read what is before and after the counters, and should not miss when
 	// those are written.
@@ -121,12 +124,11 @@ type outcome uint8
 const (
 	denied outcome = iota
 	admitted
-	waved     // admitted without state: there is no room for the key
-	refused   // denied because there is no room for the key
-	blocked   // denied because the key is blocked
-	unfit     // not for the key's state to decide: see Limiter.edge
-	elsewhere // another limiter's key: see plans
-	retrying  // start over
+	waved    // admitted without state: there is no room for the key
+	refused  // denied because there is no room for the key
+	blocked  // denied because the key is blocked
+	unfit    // not for the key's state to decide: see Limiter.edge
+	retrying // start over, with the policy that the key has now
 )
 
 // allowed reports whether the call passes.
@@ -160,33 +162,33 @@ func (l *Limiter) allowAt(id uint64, now int64, cost int) bool {
 }
 
 // charge decides one call under p, which is of one word. It returns the word that the
-// key was left with; or, with retrying, the policy that the key has instead.
-func (st *store) charge(p *policy, id uint64, now int64, cost int) (uint64, *policy, outcome) {
+// key was left with.
+func (st *store) charge(p *policy, id uint64, now int64, cost int) (uint64, outcome) {
 	if !p.fits(cost) {
-		return 0, p, unfit
+		return 0, unfit
 	}
 	s := st.shardOf(id)
 	for {
 		t := s.table.Load()
-		if t.policy != p {
-			return 0, t.policy, retrying
-		}
 		e := t.lookup(id)
-		if e == nil {
-			if !st.owns(id) {
-				return 0, p, elsewhere // without waiting for the lock to say so
+		if t.policy != p || e == nil || e.word.Load() == elsewhere {
+			at := st.locate(s, id)
+			if at.slot == nil {
+				if word, out := st.insert(s, p, id, now, cost, nil); out != retrying || !at.admits(p) {
+					return word, out
+				}
+				continue
 			}
-			word, out := st.insert(s, p, id, now, cost, nil)
-			if out != retrying {
-				return word, p, out
+			if at.policy != p {
+				return 0, retrying
 			}
-			continue
+			e = at.slot
 		}
 		for {
 			word := e.word.Load()
 			from := word
 			if word >= reserved {
-				if word == moved {
+				if word == moved || word == elsewhere {
 					break
 				}
 				if word == held {
@@ -194,7 +196,7 @@ func (st *store) charge(p *policy, id uint64, now int64, cost int) (uint64, *pol
 					continue
 				}
 				if p.blockedUntil(word, nil) > uint64(now) {
-					return word, p, blocked
+					return word, blocked
 				}
 				from = 0
 			}
@@ -202,12 +204,12 @@ func (st *store) charge(p *policy, id uint64, now int64, cost int) (uint64, *pol
 			out := admitted
 			if !ok {
 				if !p.denies {
-					return word, p, denied
+					return word, denied
 				}
 				next, out = p.deny(word, nil, now, cost), denied
 			}
 			if e.word.CompareAndSwap(word, next) {
-				return next, p, out
+				return next, out
 			}
 			st.lostRaces.Inc()
 		}
@@ -223,30 +225,16 @@ func (st *store) awaitMove(s *shard) {
 	s.mu.Unlock()
 }
 
-// policyOf returns the policy that a call for id would be decided by.
-func (st *store) policyOf(id uint64) *policy { return st.shardOf(id).table.Load().policy }
-
-// load returns the word of id, 0 if it is not tracked, under a one-word algorithm. It
-// fails if p is not the policy of the word, or the key is elsewhere.
-func (st *store) load(p *policy, id uint64) (word uint64, ok bool) {
+// policyOf returns the policy that id is under, or if it is not tracked, would be.
+func (st *store) policyOf(id uint64) *policy {
 	s := st.shardOf(id)
-	for {
-		v, t := st.version(), s.table.Load()
-		if t.policy != p {
-			return 0, false
-		}
-		e := t.lookup(id)
-		if e == nil {
-			return 0, st.vacant(id, v)
-		}
-		if word := e.released(); word != moved {
-			return word, true
-		}
-		st.awaitMove(s)
+	if c := s.cell(id); c != nil {
+		return c.policy
 	}
+	return s.table.Load().policy
 }
 
-// released returns the word once nobody holds it.
+// released returns the word once nobody holds it. It may have gone.
 func (e *slot) released() uint64 {
 	for {
 		if word := e.word.Load(); word != held {
@@ -256,8 +244,8 @@ func (e *slot) released() uint64 {
 	}
 }
 
-// insert charges a key that was not in the table, and adds it. With cost 0 it adds it
-// as fresh. It does not do so under another policy than p.
+// insert charges a key that is not tracked, and adds it. With cost 0 it adds it as fresh.
+// It does not do so under another policy than p.
 //
 // The key is looked for again under the lock, since another call may have added
 // it, or the table may have been replaced. An older now is raised to the newest
@@ -269,66 +257,85 @@ func (e *slot) released() uint64 {
 func (st *store) insert(s *shard, p *policy, id uint64, now int64, cost int, d *Decision) (uint64, outcome) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	t := s.table.Load()
-	switch _, found := t.find(id); {
-	case found || t.policy != p:
+	at := st.locate(s, id)
+	if at.slot != nil || !at.admits(p) {
 		return 0, retrying
-	case !st.owns(id):
-		return 0, elsewhere
+	}
+	if at.cell != nil {
+		word := st.fillLocked(s, at.cell, p, now, cost, d)
+		st.keptLive.Add(1)
+		st.arm()
+		return word, admitted
 	}
 	s.tries++
 	st.sweepOnInsertLocked(s, now)
-	if s.len() >= s.share && !st.makeRoomLocked(s, now) {
-		st.untracked.Add(1)
+	if !st.roomLocked(s, id, now, cost == 0) {
 		if st.overflow == AdmitNew {
 			return 0, waved
 		}
 		return 0, refused
 	}
-	// More keys may stay than expected, so that the new table is full, too.
-	for s.len() >= s.table.Load().limit {
-		st.growLocked(s, now, cost == 0)
+	t := s.table.Load()
+	if i, found := t.find(id); !found && t.policy == p {
+		var tail []atomic.Uint64
+		if p.wide != nil {
+			tail = t.tails.add(i)
+		}
+		word := first(p, tail, now, max(now, s.floor), cost, d)
+		t.slots[i].word.Store(word)
+		t.slots[i].id.Store(id)
+		s.used++
+		s.count.Add(1)
+		s.added++
+		st.arm()
+		return word, admitted
 	}
-	t = s.table.Load()
-	i, _ := t.find(id)
-	word := first(t, i, now, max(now, s.floor), cost, d)
-	t.slots[i].word.Store(word)
-	t.slots[i].id.Store(id)
-	s.count.Add(1)
-	s.added++
-	st.arm()
+	c := &cell{policy: p}
+	c.id.Store(id)
+	word := st.fillLocked(s, c, p, now, cost, d)
+	st.markLocked(s, id)
 	return word, admitted
 }
 
-// first returns the word after the first charge, at the time at, of the key in
-// slot i, which a cost within the burst is always admitted for; a larger one is a
-// debt. Under a wide algorithm it also gives the slot its tail, and unless d is nil
-// describes in it a call for one more unit as seen from now, which is not later than at.
-func first(t *table, i uint64, now, at int64, cost int, d *Decision) uint64 {
-	if cost == 0 {
+// fillLocked puts a cell with the first charge in the place of c, which has no state.
+func (st *store) fillLocked(s *shard, c *cell, p *policy, now int64, cost int, d *Decision) uint64 {
+	next := &cell{policy: p, kept: c.kept}
+	if p.wide != nil {
+		next.tail = make([]atomic.Uint64, p.tailLen())
+	}
+	word := first(p, next.tail, now, max(now, s.floor), cost, d)
+	next.word.Store(word)
+	next.id.Store(c.id.Load())
+	st.putCellLocked(s, next)
+	c.word.Store(moved)
+	return word
+}
+
+// first returns the word after the first charge, at the time at, of a key under p, which a
+// cost within the burst is always admitted for; a larger one is a debt. Under a wide
+// algorithm it also writes the tail, and unless d is nil describes in it a call for one more
+// unit as seen from now, which is not later than at.
+func first(p *policy, tail []atomic.Uint64, now, at int64, cost int, d *Decision) uint64 {
+	switch {
+	case cost == 0:
 		// Fresh as from at on: to an older call, as if something had been charged.
-		return unspent(t, i, at)
+		return p.unspent(tail, at)
+	case p.wide == nil:
+		return p.alg.debit(0, at, cost)
 	}
-	wide := t.policy.wide
-	if wide == nil {
-		return t.policy.alg.debit(0, at, cost)
-	}
-	tail := t.tails.add(i)
-	word := wide.commit(0, tail, at, cost)
+	word := p.wide.commit(0, tail, at, cost)
 	if d != nil {
-		d.Allowed, d.Remaining, d.RetryAfter, d.ResetAfter = wide.describe(word, tail, now, 1, false)
+		d.Allowed, d.Remaining, d.RetryAfter, d.ResetAfter = p.wide.describe(word, tail, now, 1, false)
 	}
 	return word
 }
 
-func unspent(t *table, i uint64, at int64) uint64 {
-	wide := t.policy.wide
-	if wide == nil {
-		word, _ := t.policy.alg.charge(0, at, 1)
-		return t.policy.alg.refund(word, at, 1)
+func (p *policy) unspent(tail []atomic.Uint64, at int64) uint64 {
+	if p.wide == nil {
+		word, _ := p.alg.charge(0, at, 1)
+		return p.alg.refund(word, at, 1)
 	}
-	tail := t.tails.add(i)
-	return wide.refund(wide.commit(0, tail, at, 1), tail, at, 1)
+	return p.wide.refund(p.wide.commit(0, tail, at, 1), tail, at, 1)
 }
 
 // notCached is what the time of a clock that has to be called is read from first.
@@ -389,38 +396,79 @@ func (st *store) growLocked(s *shard, now int64, keep bool) {
 // rebuildLocked replaces the shard's table by one made for about want ids that
 // holds all entries but those that drop names. drop sees each entry after its
 // word has been taken out of reach of decisions, so its verdict stays true.
-func (st *store) rebuildLocked(s *shard, want int, drop func(uint64, entry) bool) (dropped int) {
+//
+// Slots of keys in cells go if the cell stays anyway, or is no longer there. A key whose cell
+// is under the policy of the table comes back into the table.
+func (st *store) rebuildLocked(s *shard, want int, drop func(*policy, entry) bool) (dropped int) {
 	old := s.table.Load()
-	next := st.newTable(old.policy, st.slotsFor(want, s.share))
-	kept := 0
+	r := rebuild{st: st, next: st.newTable(old.policy, st.slotsFor(want, s.share))}
+	var back []*cell
 	for i := range old.slots {
 		id := old.slots[i].id.Load()
 		if id == 0 {
 			continue
 		}
-		e := old.entry(uint64(i), old.freeze(uint64(i)))
-		if drop(id, e) {
-			dropped++
-			continue
-		}
-		// More keys than wanted may stay: idle ones can be charged up to the freeze.
-		if kept == next.limit {
-			larger := st.newTable(old.policy, 2*len(next.slots))
-			for j := range next.slots {
-				if id := next.slots[j].id.Load(); id != 0 {
-					larger.put(id, next.entry(uint64(j), next.slots[j].word.Load()))
-				}
+		p := old.policy
+		var c *cell
+		var e entry
+		if old.slots[i].word.Load() == elsewhere {
+			if c = s.cell(id); c == nil || c.kept != nil {
+				continue
 			}
-			next = larger
+			p = c.policy
+			e, _ = c.freeze() // it has state: only a cell that stays can be without
+		} else {
+			e = old.entry(uint64(i), old.freeze(uint64(i)))
 		}
-		next.put(id, e)
-		kept++
+		switch {
+		case drop(p, e):
+			dropped++
+			st.ledgers.dropped(id)
+			if c != nil {
+				st.removeCellLocked(s, c)
+			}
+		case c == nil:
+			r.room().put(id, e)
+		case p == old.policy:
+			r.room().put(id, e)
+			back = append(back, c)
+		default:
+			r.room().mark(id)
+			c.word.Store(e.word)
+		}
 	}
-	if kept == 0 && want == 0 {
-		next = old.policy.empty
+	if r.kept == 0 && want == 0 {
+		// A table of its own, not the policy's: who has seen that one has seen the past.
+		r.next = &table{slots: make([]slot, 1), policy: old.policy}
 	}
-	st.publishLocked(s, next, kept)
+	st.publishLocked(s, r.next, r.kept)
+	for _, c := range back {
+		st.removeCellLocked(s, c) // which finds only now that the key is in the table
+	}
 	return dropped
+}
+
+// A rebuild is a table that is being filled, before anybody else sees it.
+type rebuild struct {
+	st   *store
+	next *table
+	kept int
+}
+
+// room returns the table with room for another id. More keys than wanted may stay: idle
+// ones can be charged up to the freeze.
+func (r *rebuild) room() *table {
+	if r.kept == r.next.limit {
+		larger := r.st.newTable(r.next.policy, 2*len(r.next.slots))
+		for i := range r.next.slots {
+			if id := r.next.slots[i].id.Load(); id != 0 {
+				larger.put(id, r.next.entry(uint64(i), r.next.slots[i].word.Load()))
+			}
+		}
+		r.next = larger
+	}
+	r.kept++
+	return r.next
 }
 
 // publishLocked puts a table of n ids in the place of the shard's.
@@ -430,31 +478,53 @@ func (st *store) publishLocked(s *shard, next *table, n int) {
 	}
 	s.table.Store(next)
 	s.count.Store(int64(n))
+	s.used = n
 }
 
 // freeze takes the word out of slot i for good.
-func (t *table) freeze(i uint64) uint64 {
-	e := &t.slots[i]
-	if t.policy.wide == nil {
+func (t *table) freeze(i uint64) uint64 { return freezeWord(&t.slots[i], t.policy) }
+
+// freezeWord takes the word out for good. The caller holds the shard's lock, and so is the
+// only one who stores moved or elsewhere.
+func freezeWord(e *slot, p *policy) uint64 {
+	if p.wide == nil {
 		for {
 			if word := e.released(); e.word.CompareAndSwap(word, moved) {
 				return word
 			}
 		}
 	}
-	word, _ := lockWord(e) // only the holder of the shard's lock stores moved
+	word, _ := lockWord(e)
 	e.word.Store(moved)
 	return word
 }
 
-// each calls f for every entry of a shard's present table. The caller holds the
-// shard's lock, so none has been moved.
-func (t *table) each(f func(entry)) {
+// eachLocked calls f for every tracked key of a shard but those in cells that stay, with
+// its policy.
+func (st *store) eachLocked(s *shard, f func(*policy, entry)) {
+	t := s.table.Load()
 	for i := range t.slots {
-		if t.slots[i].id.Load() != 0 {
-			f(t.entry(uint64(i), t.slots[i].word.Load()))
+		if p, e, ok := st.entryLocked(s, t, uint64(i)); ok {
+			f(p, e)
 		}
 	}
+}
+
+// entryLocked returns the entry of slot i of the shard's table, if it has one, as it stands
+// now.
+func (st *store) entryLocked(s *shard, t *table, i uint64) (p *policy, e entry, ok bool) {
+	id := t.slots[i].id.Load()
+	if id == 0 {
+		return nil, e, false
+	}
+	word := t.slots[i].word.Load()
+	if word != elsewhere {
+		return t.policy, t.entry(i, word), true
+	}
+	if c := s.cell(id); c != nil && c.kept == nil {
+		return c.policy, c.entry(c.word.Load()), true
+	}
+	return nil, e, false
 }
 
 // len returns the number of tracked keys.
@@ -470,6 +540,9 @@ func (st *store) len() int {
 // shares add up to maxKeys.
 func (st *store) init(p *policy, shards, maxKeys int) {
 	st.current.Store(p)
+	p.of = &terms{plan: &st.common, limit: p.limit}
+	p.of.common.Store(p)
+	st.common.terms.Store(p.of)
 	st.shards = make([]shard, shards)
 	st.shift = uint(64 - bits.TrailingZeros(uint(shards)))
 	st.lostRaces, st.moves = xsync.NewCounter(), xsync.NewCounter()

@@ -138,15 +138,15 @@ func (a *slidingLog) sound(word uint64, ring []atomic.Uint64) bool {
 	return true
 }
 
-// adopt takes over the newest units that there are places for.
-func (a *slidingLog) adopt(from *policy, e entry, ring []atomic.Uint64, _ int64) uint64 {
+// adopt takes over the newest units that there are places for. Units that count no longer
+// stay behind: under a longer period they would count again, unless a sweep came before.
+func (a *slidingLog) adopt(from *policy, e entry, ring []atomic.Uint64, now int64) uint64 {
 	old := from.wide.(*slidingLog)
 	written := uint64(0)
-	for n := old.room - min(old.room, a.room) + 1; n <= old.room; n++ {
-		if s, ok := old.nthOldest(e.word, e.tail, n); ok {
-			ring[written].Store(s)
-			written++
-		}
+	for n := old.room - min(old.counting(e.word, e.tail, now), a.room) + 1; n <= old.room; n++ {
+		s, _ := old.nthOldest(e.word, e.tail, n)
+		ring[written].Store(s)
+		written++
 	}
 	return a.nextVersion(0) | written
 }

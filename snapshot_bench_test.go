@@ -35,7 +35,7 @@ func BenchmarkSnapshot(b *testing.B) {
 		b.Run("held/"+name, func(b *testing.B) {
 			shard := &l.shards[0]
 			for b.Loop() {
-				l.copyShard(shard)
+				l.copyShard(shard, new(copies))
 			}
 			b.ReportMetric(float64(shard.len()), "keys/shard")
 		})

@@ -110,13 +110,19 @@ func idsOf(l *Limiter) (ids []uint64) {
 func checkWords(t *testing.T, l *Limiter) {
 	t.Helper()
 	for i := range l.shards {
-		table := l.shards[i].table.Load()
-		table.each(func(e entry) {
-			switch p := table.policy; {
-			case e.word >= held, p.wide != nil && e.word >= locked:
+		s := &l.shards[i]
+		check := func(p *policy, e entry) {
+			switch {
+			case e.word >= elsewhere, p.wide != nil && e.word >= locked:
 				t.Fatalf("word %x", e.word)
-			case !p.sound(e):
+			case !p.wordless() && !p.sound(e):
 				t.Fatalf("word %x with tail %v", e.word, e.tail)
+			}
+		}
+		l.eachLocked(s, check)
+		s.eachCell(func(c *cell) {
+			if c.word.Load() != elsewhere {
+				check(c.policy, c.entry(c.word.Load()))
 			}
 		})
 	}
@@ -147,6 +153,7 @@ func TestRestore_RefusesWhatNoLimiterWrites(t *testing.T) {
 		c     Config
 		words []uint64
 	}{
+		"elsewhere":               {gcra, []uint64{elsewhere}},
 		"held":                    {gcra, []uint64{held}},
 		"moved":                   {gcra, []uint64{moved}},
 		"locked":                  {anchored, []uint64{locked | 1<<20, now}},
@@ -176,7 +183,7 @@ func TestRestore_RefusesWhatNoLimiterWrites(t *testing.T) {
 		c     Config
 		words []uint64
 	}{
-		{gcra, []uint64{held - 1}}, {gcra, []uint64{reserved - 1}}, {gcra, []uint64{reserved}},
+		{gcra, []uint64{elsewhere - 1}}, {gcra, []uint64{reserved - 1}}, {gcra, []uint64{reserved}},
 		{anchored, []uint64{1 << 20, math.MaxInt64}}, {anchored, []uint64{blockedWide, math.MaxUint64}},
 		{log, []uint64{5, now, now + 1, now - 1}}, {log, []uint64{3, refunded, now, now}}, {log, []uint64{1, now, 9, 1 << 63}},
 	} {

@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"flag"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"strings"
@@ -43,13 +44,32 @@ func storied(tb testing.TB, c Config, clock *ManualClock) *Limiter {
 	return l
 }
 
+// planned is storied, with keys that have limits of their own.
+func planned(tb testing.TB, c Config, clock *ManualClock) *Limiter {
+	tb.Helper()
+	l := storied(tb, c, clock)
+	plan := Per(6, c.Limit.Period)
+	brought, err := l.KeyHash(8).WithLimit(plan)
+	require.NoError(tb, err)
+	brought.AllowN(3)
+	require.NoError(tb, l.SetPlan("pro", plan))
+	require.NoError(tb, l.SetPlan("nobody's", plan))
+	require.NoError(tb, l.KeyHash(5).SetPlan("pro"))
+	require.NoError(tb, l.KeyHash(6).SetLimit(Per(4, c.Limit.Period)))
+	require.NoError(tb, l.KeyHash(7).SetLimit(DenyAll)) // and has no state
+	for _, k := range []Key{l.KeyHash(5), l.KeyHash(6), l.KeyHash(7)} {
+		k.AllowN(3)
+	}
+	return l
+}
+
 // TestSnapshot_LayoutIsThatOfItsVersion: what earlier builds have written must be read as
 // they meant it.
 func TestSnapshot_LayoutIsThatOfItsVersion(t *testing.T) {
 	for name, c := range snapshotConfigs() {
 		t.Run("layout="+name, func(t *testing.T) {
 			clock := NewManualClock(start)
-			l := storied(t, c, clock)
+			l := planned(t, c, clock)
 			written := snapshotOf(t, l)
 			file := filepath.Join("testdata", fmt.Sprint("snapshot-v", snapshotVersion), name+".hex")
 			if *writeSnapshots {
@@ -65,11 +85,23 @@ func TestSnapshot_LayoutIsThatOfItsVersion(t *testing.T) {
 			c.Clock = clock
 			other := mustNew(t, c)
 			require.NoError(t, other.Restore(bytes.NewReader(golden)))
-			for id := range uint64(5) {
+			for id := range uint64(9) {
 				require.Equal(t, l.KeyHash(id).Peek(1), other.KeyHash(id).Peek(1), "key %d", id)
 			}
+			require.Equal(t, maps.Collect(l.Plans()), maps.Collect(other.Plans()))
+			require.Equal(t, limitsOf(l), limitsOf(other))
+			checkCells(t, other, nil, map[string]bool{"5": true, "6": true, "7": true})
 		})
 	}
+}
+
+// limitsOf returns the limits of keys by id.
+func limitsOf(l *Limiter) map[uint64]KeyLimit {
+	all := map[uint64]KeyLimit{}
+	for k, limit := range l.KeyLimits() {
+		all[k.id] = limit
+	}
+	return all
 }
 
 // hexLines writes b in lines of 32 bytes, which a diff can show.

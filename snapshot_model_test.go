@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"testing"
 	"time"
 
@@ -249,7 +250,7 @@ func (tw *twin) clearKeyLimit(key string) {
 // countsNoMore reports whether main can count what the key's plan can.
 func (tw *twin) countsNoMore(key string) bool {
 	for _, l := range tw.lims {
-		if l.owner(l.Key(key).id).current.Load().room > l.current.Load().room {
+		if l.policyOf(l.Key(key).id).room > l.current.Load().room {
 			return false
 		}
 	}
@@ -278,10 +279,20 @@ func (tw *twin) restart() {
 		require.NoError(tw.tb, l.SetKeyLimit(key, limit))
 	}
 	require.NoError(tw.tb, l.Restore(bytes.NewReader(data)), "%s", tw.tail())
+	for k := range l.KeyLimits() { // as of the snapshot
+		if name := tw.nameOf(l, k); tw.plans[name] == (Limit{}) {
+			l.ClearKeyLimit(name)
+		}
+	}
 	tw.lims = append(tw.lims, l)
 	for _, key := range twinKeys {
 		tw.both("Peek "+key, func(l *Limiter) any { return l.Peek(key, 1) })
 	}
+}
+
+func (tw *twin) nameOf(l *Limiter, k Key) string {
+	i := slices.IndexFunc(twinKeys, func(name string) bool { return l.Key(name) == k })
+	return twinKeys[i]
 }
 
 // TestSnapshot_RestoredDecidesAsTheOriginal, under the same limit and under others, for

@@ -242,7 +242,8 @@ func TestSetKeyLimit_OfALimiterWithoutWords(t *testing.T) {
 	})
 }
 
-// TestSnapshot_KeysGoToTheLimitThatTheyHave in the new limiter, whatever they had.
+// TestSnapshot_KeysGoToTheLimitThatTheyHave in the new limiter, whatever they had, and bring
+// their own where they have none.
 func TestSnapshot_KeysGoToTheLimitThatTheyHave(t *testing.T) {
 	forEveryLayout(t, func(t *testing.T, c Config) {
 		c.Hash = Stable
@@ -250,8 +251,8 @@ func TestSnapshot_KeysGoToTheLimitThatTheyHave(t *testing.T) {
 		l, clock := newFrozen(t, c)
 		require.NoError(t, l.SetKeyLimit("kept", plan(900)))
 		require.NoError(t, l.SetKeyLimit("changed", plan(900)))
-		require.NoError(t, l.SetKeyLimit("gone", plan(400)))
-		for _, key := range []string{"kept", "changed", "gone", "new", "none"} {
+		require.NoError(t, l.SetKeyLimit("brought", plan(400)))
+		for _, key := range []string{"kept", "changed", "brought", "new", "none"} {
 			require.True(t, l.AllowN(key, 300))
 		}
 		c.Clock = clock
@@ -261,10 +262,10 @@ func TestSnapshot_KeysGoToTheLimitThatTheyHave(t *testing.T) {
 		require.NoError(t, other.SetKeyLimit("new", plan(700)))
 		require.NoError(t, other.Restore(bytes.NewReader(snapshotOf(t, l))))
 		burst := int(l.policyOf(0).burst)
-		for key, left := range map[string]int{"kept": 600, "changed": 700, "gone": burst - 300, "new": 400, "none": burst - 300} {
+		for key, left := range map[string]int{"kept": 600, "changed": 700, "brought": 100, "new": 400, "none": burst - 300} {
 			require.Equal(t, left, other.Peek(key, 0).Remaining, key)
 		}
-		require.Equal(t, 2, other.Len())
+		require.Equal(t, 1, other.Len())
 	})
 }
 
@@ -316,6 +317,8 @@ func TestRestore_CountsAsFarAsTheKeysOfEachLimit(t *testing.T) {
 		if c.Algorithm == SlidingLog {
 			require.Equal(t, 10, other.current.Load().room)
 		}
+		require.Equal(t, 300, other.Peek("vip", 0).Remaining)
+		other.ClearKeyLimit("vip")
 		require.False(t, other.Allow("vip"))
 
 		// Room that main has had is there for them, though no other key needs it.
@@ -323,10 +326,9 @@ func TestRestore_CountsAsFarAsTheKeysOfEachLimit(t *testing.T) {
 		require.NoError(t, l.SetLimit(plan(1000)))
 		require.NoError(t, l.SetLimit(plan(10)))
 		other = restoredFrom(t, c, snapshotOf(t, l))
+		other.ClearKeyLimit("vip")
 		require.NoError(t, other.SetLimit(plan(1000)))
-		if c.Algorithm != SlidingLog { // where it would cost memory for each key
-			require.Equal(t, 700, spentOf(other, "vip"))
-		}
+		require.Equal(t, 700, spentOf(other, "vip"))
 	})
 }
 
@@ -344,6 +346,8 @@ func TestRestore_OfAPlanUnderNoLimit(t *testing.T) {
 		require.NoError(t, l.SetKeyLimit("vip", limit))
 		require.True(t, l.AllowN("vip", 300))
 		other := restoredFrom(t, c, snapshotOf(t, l))
+		require.Equal(t, 300, spentOf(other, "vip"))
+		other.ClearKeyLimit("vip")
 		require.False(t, other.Allow("vip"))
 		require.NoError(t, other.SetKeyLimit("vip", limit))
 		require.Equal(t, 300, spentOf(other, "vip"))

@@ -67,11 +67,7 @@ func (t tally) count(shard uint64, out outcome) {
 
 // Stats returns the counters.
 func (l *Limiter) Stats() Stats {
-	ps := l.made().plans.Load()
-	if ps != nil { // or a plan would be left out, or counted twice, when it goes
-		ps.moving.Lock()
-		defer ps.moving.Unlock()
-	}
+	l.made()
 	s := Stats{
 		Keys:      l.Len(),
 		Evicted:   l.evicted.Load(),
@@ -83,28 +79,10 @@ func (l *Limiter) Stats() Stats {
 		Moved:     uint64(l.moves.Value()),
 	}
 	l.addTally(&s)
-	if ps != nil {
-		for _, p := range ps.byLimit {
-			s.Swept += p.lim.swept.Load()
-			s.Sweeps += p.lim.sweeps.Load()
-			s.Growths += p.lim.growths.Load()
-			s.LostRaces += uint64(p.lim.lostRaces.Value())
-			s.Moved += uint64(p.lim.moves.Value())
-		}
-	}
 	if l.shadow {
 		s.Admitted, s.Denied, s.WouldDeny = s.Admitted+s.Denied, 0, s.Denied
 	}
 	return s
-}
-
-// addCounters adds those of a plan that goes.
-func (st *store) addCounters(plan *Limiter) {
-	st.swept.Add(plan.swept.Load())
-	st.sweeps.Add(plan.sweeps.Load())
-	st.growths.Add(plan.growths.Load())
-	st.lostRaces.Add(plan.lostRaces.Value())
-	st.moves.Add(plan.moves.Value())
 }
 
 func (l *Limiter) addTally(s *Stats) {

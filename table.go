@@ -14,6 +14,10 @@ const (
 	// held marks a slot whose word a TakeAll has taken for a moment. (In a wide
 	// slot the lock bit says so.)
 	held = moved - 1
+	// elsewhere marks a slot whose key has its state in a cell, or no longer has any; and a
+	// cell without state. (As a wide word it has all version or number bits set, as no
+	// word has.)
+	elsewhere = held - 1
 )
 
 // A slot holds one key. The id is set once, after the word, and never changes in
@@ -82,7 +86,7 @@ type entry struct {
 }
 
 func (t *table) entry(i uint64, word uint64) entry {
-	if t.tails.length == 0 {
+	if t.tails.length == 0 || word == elsewhere {
 		return entry{word: word}
 	}
 	return entry{word, t.tails.of(i)}
@@ -95,6 +99,24 @@ func (t *table) put(id uint64, e entry) {
 		t.tails.adopt(i, e.tail)
 	}
 	t.slots[i].word.Store(e.word)
+	t.slots[i].id.Store(id)
+}
+
+// adopt adds an entry of another policy.
+func (t *table) adopt(id uint64, from *policy, e entry, now int64) {
+	i, _ := t.find(id)
+	var tail []atomic.Uint64
+	if t.policy.wide != nil {
+		tail = t.tails.add(i)
+	}
+	t.slots[i].word.Store(t.policy.adopt(from, e, tail, now))
+	t.slots[i].id.Store(id)
+}
+
+// mark adds a slot that says that the key is in a cell.
+func (t *table) mark(id uint64) {
+	i, _ := t.find(id)
+	t.slots[i].word.Store(elsewhere)
 	t.slots[i].id.Store(id)
 }
 

@@ -74,7 +74,6 @@ func TakeAllInto(each []Decision, charges ...Charge) AllDecision {
 	for round := 0; ; {
 		if moving := holdAll(claims); moving != nil {
 			moving.lim.awaitMove(moving.lim.shardOf(moving.id))
-			moving.lim.awaitOwner()
 			clear(space)
 			claims = collect(space, charges, each)
 			continue
@@ -105,6 +104,7 @@ var serials atomic.Uint64
 // A claim is what a TakeAll wants of one key.
 type claim struct {
 	lim   *Limiter
+	view  *Limiter // of the first Key, which says what limit the call brings
 	id    uint64
 	cost  int64 // the sum of the key's charges; negative if one of them is
 	index int   // of the key's first charge
@@ -119,10 +119,15 @@ type claim struct {
 // collect makes one claim of the charges of each key, in the order in which they are
 // to be held: by limiter, then by id. It returns them in the front of space, which is zero.
 func collect(space []claim, charges []Charge, each []Decision) []claim {
+	return collectNow(space, charges, each, (*Limiter).policyFor)
+}
+
+// collectNow is collect with a function that says what policy a key's claim goes by.
+func collectNow(space []claim, charges []Charge, each []Decision, policyFor func(*Limiter, uint64) *policy) []claim {
 	claims := space[:len(charges)]
 	for i := range charges {
 		c, charge := &claims[i], &charges[i]
-		c.lim, c.id, c.cost, c.index = charge.Key.lim.made().owner(charge.Key.id), charge.Key.id, int64(charge.Cost), i
+		c.lim, c.view, c.id, c.cost, c.index = charge.Key.lim.made().core, charge.Key.lim, charge.Key.id, int64(charge.Cost), i
 	}
 	sortClaims(claims)
 	n := 0
@@ -140,7 +145,7 @@ func collect(space []claim, charges []Charge, each []Decision) []claim {
 	}
 	readClocks(claims[:n])
 	for i := range claims[:n] {
-		claims[i].policy = claims[i].lim.policyOf(claims[i].id)
+		claims[i].policy = policyFor(claims[i].view, claims[i].id)
 	}
 	return claims[:n]
 }
@@ -232,7 +237,10 @@ func holdAll(claims []claim) (moving *claim) {
 		c := &claims[i]
 		was := c.policy
 		var ok bool
-		if c.hold, ok = c.lim.tryHold(c.id); !ok || c.policy != was {
+		if c.hold, ok = c.lim.tryHold(c.id); ok && c.slot == nil {
+			c.policy = was // which is looked at below
+		}
+		if !ok || c.policy != was {
 			releaseAll(claims[:i+1])
 			return c
 		}
@@ -244,8 +252,7 @@ func holdAll(claims []claim) (moving *claim) {
 		if c.slot != nil {
 			continue
 		}
-		v, t := c.lim.version(), c.lim.shardOf(c.id).table.Load()
-		if t.policy != c.policy || t.lookup(c.id) != nil || !c.lim.owns(c.id) || !c.lim.still(v) {
+		if !c.lim.fresh(c.id, c.policy) {
 			releaseAll(claims)
 			return c
 		}

@@ -55,19 +55,19 @@ func (l *Limiter) takeUpToAt(d *Decision, id uint64, name string, now int64, cos
 
 // takeSome charges id as many of cost > 0 units as there are.
 func (l *Limiter) takeSome(d *Decision, id uint64, now int64, cost int) (taken int) {
+	core := l.core
 	for {
-		o := l.owner(id)
-		p := o.policyOf(id)
+		p := l.policyFor(id)
 		if p.burst == 0 { // all or nothing, whatever there is
-			if o.edge(d, p, id, now, cost) {
+			if core.edge(d, p, id, now, cost) {
 				if d.Allowed {
 					return cost
 				}
 				return 0
 			}
-		} else if n, out := o.takeSomeHere(d, p, id, now, cost); out != retrying {
+		} else if n, out := core.takeSomeUnder(d, p, id, now, cost); out != retrying {
 			if l.tally != nil {
-				l.tally.count(id>>l.shift, out)
+				l.tally.count(id>>core.shift, out)
 			}
 			return n
 		}
@@ -75,33 +75,30 @@ func (l *Limiter) takeSome(d *Decision, id uint64, now int64, cost int) (taken i
 	}
 }
 
-// takeSomeHere is takeSome under p, if the key is this limiter's.
-func (l *Limiter) takeSomeHere(d *Decision, p *policy, id uint64, now int64, cost int) (taken int, out outcome) {
+// takeSomeUnder is takeSome under p, if that is the key's policy.
+func (l *Limiter) takeSomeUnder(d *Decision, p *policy, id uint64, now int64, cost int) (taken int, out outcome) {
 	d.Limit = int(p.burst)
 	s := l.shardOf(id)
 	for {
-		t := s.table.Load()
-		if t.policy != p {
-			return 0, retrying
-		}
-		i, found := t.find(id)
-		if !found {
-			if !l.owns(id) {
-				return 0, retrying
-			}
+		at := l.locate(s, id)
+		switch {
+		case at.slot == nil:
 			taken, out = l.takeNew(d, s, p, id, now, min(cost, d.Limit))
-		} else if e := &t.slots[i]; p.wide != nil {
-			taken, out = l.takeSomeTail(d, p, e, t.tails.of(i), now, cost)
-		} else {
-			taken, out = l.takeSomeWord(d, p, e, now, cost)
+		case at.policy != p:
+			return 0, retrying
+		case p.wide != nil:
+			taken, out = l.takeSomeTail(d, p, at.slot, at.tail, now, cost)
+		default:
+			taken, out = l.takeSomeWord(d, p, at.slot, now, cost)
 		}
 		if out != retrying {
 			d.Allowed = out.allowed()
 			return taken, out
 		}
-		if found {
-			l.awaitMove(s)
+		if at.slot == nil {
+			return 0, retrying // perhaps it has another policy now
 		}
+		l.awaitMove(s)
 	}
 }
 
@@ -109,8 +106,6 @@ func (l *Limiter) takeSomeHere(d *Decision, p *policy, id uint64, now int64, cos
 func (l *Limiter) takeNew(d *Decision, s *shard, p *policy, id uint64, now int64, cost int) (taken int, out outcome) {
 	word, out := l.insert(s, p, id, now, cost, d)
 	switch {
-	case out == elsewhere:
-		return 0, retrying // the table has another policy now, or does not own the key
 	case out == waved:
 		d.Remaining = d.Limit
 	case out == refused:
@@ -127,7 +122,7 @@ func (l *Limiter) takeNew(d *Decision, s *shard, p *policy, id uint64, now int64
 func (st *store) takeSomeWord(d *Decision, p *policy, e *slot, now int64, cost int) (taken int, out outcome) {
 	for {
 		word := e.released()
-		if word == moved {
+		if word == moved || word == elsewhere {
 			return 0, retrying
 		}
 		from, until := p.admissible(word, nil, now)
@@ -159,7 +154,7 @@ func (st *store) takeSomeTail(d *Decision, p *policy, e *slot, tail []atomic.Uin
 		word := e.word.Load()
 		if word >= blockedTail {
 			switch {
-			case word == moved:
+			case word == moved || word == elsewhere:
 				return 0, retrying
 			case word&locked != 0:
 				runtime.Gosched()

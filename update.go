@@ -4,51 +4,40 @@ import (
 	"sync/atomic"
 )
 
-// update is updateHere of the limiter that the key is tracked by.
-func (l *Limiter) update(id uint64, f func(p *policy, word uint64, tail []atomic.Uint64) uint64) (tracked bool) {
-	for {
-		v := l.version()
-		if l.owner(id).updateHere(id, f) {
-			return true
-		}
-		if l.still(v) {
-			return false
-		}
-		l.awaitOwner()
-	}
-}
-
-// updateHere puts what f makes of it in the place of the word of id, if id is tracked, and
+// update puts what f makes of it in the place of the word of id, if id is tracked, and
 // reports whether it is. The tail is nil for one-word algorithms. f may be called several
 // times.
-func (st *store) updateHere(id uint64, f func(p *policy, word uint64, tail []atomic.Uint64) uint64) (tracked bool) {
+func (st *store) update(id uint64, f func(p *policy, word uint64, tail []atomic.Uint64) uint64) (tracked bool) {
 	s := st.shardOf(id)
 	for {
-		t := s.table.Load()
-		i, found := t.find(id)
-		if !found {
+		at := st.locate(s, id)
+		if at.slot == nil {
 			return false
 		}
-		if t.update(i, f) {
+		if at.update(f) {
 			return true
 		}
 		st.awaitMove(s)
 	}
 }
 
-func (t *table) update(i uint64, f func(p *policy, word uint64, tail []atomic.Uint64) uint64) (ok bool) {
-	e := &t.slots[i]
-	if t.policy.wide != nil {
+// update fails if the word has gone.
+func (at *spot) update(f func(p *policy, word uint64, tail []atomic.Uint64) uint64) (ok bool) {
+	e := at.slot
+	if at.policy.wide != nil {
 		word, ok := lockWord(e)
 		if ok {
-			e.word.Store(f(t.policy, word, t.tails.of(i)))
+			e.word.Store(f(at.policy, word, at.tail))
 		}
 		return ok
 	}
 	for {
 		word := e.released()
-		if word == moved || e.word.CompareAndSwap(word, f(t.policy, word, nil)) {
-			return word != moved
+		if word == moved || word == elsewhere {
+			return false
+		}
+		if e.word.CompareAndSwap(word, f(at.policy, word, nil)) {
+			return true
 		}
 	}
 }
@@ -59,52 +48,49 @@ func (l *Limiter) reset(id uint64) {
 	lg := l.ledgers.of(id)
 	rec := lg.guard(id)
 	defer lg.unguard(rec)
-	l.update(id, (*policy).reset)
+	l.core.update(id, (*policy).reset)
 	rec.forget()
 }
 
 // block blocks id until then at least. It fails where the key cannot be tracked.
 func (l *Limiter) block(id uint64, now int64, until uint64) bool {
 	for {
-		tracked := l.update(id, func(p *policy, word uint64, tail []atomic.Uint64) uint64 {
+		tracked := l.core.update(id, func(p *policy, word uint64, tail []atomic.Uint64) uint64 {
 			return p.block(word, tail, until)
 		})
 		if tracked {
 			return true
 		}
-		o := l.owner(id)
-		p := o.policyOf(id)
-		if _, out := o.insert(o.shardOf(id), p, id, now, 0, nil); out == waved || out == refused {
+		p := l.policyFor(id)
+		if _, out := l.core.insert(l.core.shardOf(id), p, id, now, 0, nil); out == waved || out == refused {
 			return false
 		}
 	}
 }
 
 // blockOf returns when the block of id ends, 0 if it has none. It fails if p is not the
-// policy of the word, or the key is elsewhere.
+// policy of the key.
 func (st *store) blockOf(p *policy, id uint64) (until uint64, ok bool) {
-	if p.wide == nil {
-		word, ok := st.load(p, id)
-		return p.blockedUntil(word, nil), ok
-	}
 	s := st.shardOf(id)
 	for {
-		v, t := st.version(), s.table.Load()
-		if t.policy != p {
+		at := st.locate(s, id)
+		switch {
+		case at.slot == nil:
+			return 0, at.admits(p)
+		case at.policy != p:
 			return 0, false
-		}
-		i, found := t.find(id)
-		if !found {
-			return 0, st.vacant(id, v)
-		}
-		e := &t.slots[i]
-		if word := e.word.Load(); word < blockedTail {
+		case p.wide == nil:
+			if word := at.slot.released(); word < elsewhere {
+				return p.blockedUntil(word, nil), true
+			}
+		case at.slot.word.Load() < blockedTail:
 			return 0, true
-		}
-		if word, ok := lockWord(e); ok { // or the end of the block could be another's
-			until = p.blockedUntil(word, t.tails.of(i))
-			e.word.Store(word)
-			return until, true
+		default:
+			if word, ok := lockWord(at.slot); ok { // or the end of the block could be another's
+				until = p.blockedUntil(word, at.tail)
+				at.slot.word.Store(word)
+				return until, true
+			}
 		}
 		st.awaitMove(s)
 	}
@@ -112,7 +98,7 @@ func (st *store) blockOf(p *policy, id uint64) (until uint64, ok bool) {
 
 // isBlocked reports whether id has a block, which may be over.
 func (st *store) isBlocked(id uint64) (blocked bool) {
-	st.updateHere(id, func(p *policy, word uint64, tail []atomic.Uint64) uint64 {
+	st.update(id, func(p *policy, word uint64, tail []atomic.Uint64) uint64 {
 		blocked = p.blockedUntil(word, tail) > 0
 		return word
 	})
@@ -125,7 +111,7 @@ func (l *Limiter) unblock(id uint64) {
 	rec := lg.guard(id)
 	defer lg.unguard(rec)
 	was := false
-	l.update(id, func(p *policy, word uint64, tail []atomic.Uint64) uint64 {
+	l.core.update(id, func(p *policy, word uint64, tail []atomic.Uint64) uint64 {
 		if was = p.blockedUntil(word, tail) > 0; was {
 			return p.unblock(word, tail)
 		}
@@ -142,7 +128,7 @@ func (l *Limiter) refund(id uint64, now int64, cost int) {
 	rec := lg.guard(id)
 	defer lg.unguard(rec)
 	given := uint64(0)
-	l.update(id, func(p *policy, word uint64, tail []atomic.Uint64) uint64 {
+	l.core.update(id, func(p *policy, word uint64, tail []atomic.Uint64) uint64 {
 		given = 0
 		b := p.bucket()
 		if b == nil || p.blockedUntil(word, tail) > 0 {
@@ -169,26 +155,25 @@ type hold struct {
 // tryHold holds the word of id once nobody else does. It fails if the word is being
 // moved; awaitMove then waits for that. An untracked key is not held, and fresh.
 func (st *store) tryHold(id uint64) (h hold, ok bool) {
-	t := st.shardOf(id).table.Load()
-	i, found := t.find(id)
-	if !found {
-		return hold{policy: t.policy}, true
+	at := st.locate(st.shardOf(id), id)
+	e := at.slot
+	if e == nil {
+		return hold{policy: at.policy}, true
 	}
-	e := &t.slots[i]
-	if t.policy.wide != nil {
+	if at.policy.wide != nil {
 		word, ok := lockWord(e)
 		if !ok {
 			return hold{}, false
 		}
-		return hold{t.policy, e, t.tails.of(i), word}, true
+		return hold{at.policy, e, at.tail, word}, true
 	}
 	for {
 		word := e.released()
-		if word == moved {
+		if word == moved || word == elsewhere {
 			return hold{}, false
 		}
 		if e.word.CompareAndSwap(word, held) {
-			return hold{policy: t.policy, slot: e, word: word}, true
+			return hold{policy: at.policy, slot: e, word: word}, true
 		}
 	}
 }

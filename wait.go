@@ -78,7 +78,7 @@ func patience(ctx context.Context) time.Duration {
 
 // awaitSlot takes a slot of a bucket and waits for it.
 func (l *Limiter) awaitSlot(ctx context.Context, id uint64, cost int) error {
-	r := &Reservation{lim: l, id: id, cost: cost}
+	r := &Reservation{lim: l.core, id: id, cost: cost}
 	now := max(l.now(), 0)
 	if err := l.tryReserve(r, now, patience(ctx)); err != nil {
 		return err
@@ -112,19 +112,18 @@ func (l *Limiter) blockedAt(id uint64, now int64) (blocked bool) {
 func (l *Limiter) attempt(id uint64, now int64, cost int) (wait time.Duration, err error) {
 	err = errStartOver
 	for err == errStartOver {
-		o := l.owner(id)
-		p := o.policyOf(id)
+		p := l.policyFor(id)
 		switch {
 		case cost < 0:
 			return 0, ErrNegativeCost
 		case p.unlimited():
-			if at, ok := o.blockOf(p, id); ok {
+			if at, ok := l.core.blockOf(p, id); ok {
 				wait, err = until(max(at, uint64(now)), now), nil
 			}
 		case !p.fits(max(cost, 1)):
 			return 0, ErrCostExceedsBurst
 		default:
-			wait, err = o.attemptHere(p, id, now, cost)
+			wait, err = l.core.attemptHere(p, id, now, cost)
 		}
 	}
 	if err == nil && wait == 0 {
@@ -136,7 +135,7 @@ func (l *Limiter) attempt(id uint64, now int64, cost int) (wait time.Duration, e
 // attemptHere is attempt under p, if the key is this limiter's.
 func (l *Limiter) attemptHere(p *policy, id uint64, now int64, cost int) (wait time.Duration, err error) {
 	err = errStartOver
-	tracked := l.updateHere(id, func(q *policy, word uint64, tail []atomic.Uint64) uint64 {
+	tracked := l.update(id, func(q *policy, word uint64, tail []atomic.Uint64) uint64 {
 		if q != p {
 			err = errStartOver // what has been decided before under p did not come to pass
 			return word
@@ -147,7 +146,7 @@ func (l *Limiter) attemptHere(p *policy, id uint64, now int64, cost int) (wait t
 	switch {
 	case tracked:
 		return wait, err
-	case cost == 0 && l.owns(id):
+	case cost == 0 && l.fresh(id, p):
 		return 0, nil
 	case cost == 0:
 		return 0, errStartOver

@@ -105,12 +105,12 @@ func (ts *tails) adopt(i uint64, tail []atomic.Uint64) {
 }
 
 // lockWord sets the lock bit of a wide word and returns the word without it. It
-// fails if the word has moved.
+// fails if the word has gone.
 func lockWord(e *slot) (word uint64, ok bool) {
 	for {
 		word = e.word.Load()
 		switch {
-		case word == moved:
+		case word == moved || word == elsewhere:
 			return 0, false
 		case word&locked != 0:
 			runtime.Gosched()
@@ -122,31 +122,27 @@ func lockWord(e *slot) (word uint64, ok bool) {
 
 // chargeWide is charge under a wide algorithm. Unless d is nil it writes the numbers of
 // the decision to it.
-func (st *store) chargeWide(p *policy, id uint64, now int64, cost int, d *Decision) (*policy, outcome) {
+func (st *store) chargeWide(p *policy, id uint64, now int64, cost int, d *Decision) outcome {
 	if !p.fits(cost) {
-		return p, unfit
+		return unfit
 	}
 	s := st.shardOf(id)
 	for {
-		t := s.table.Load()
-		if t.policy != p {
-			return t.policy, retrying
-		}
-		i, found := t.find(id)
-		if !found {
-			if !st.owns(id) {
-				return p, elsewhere
-			}
-			if _, out := st.insert(s, p, id, now, cost, d); out != retrying {
+		at := st.locate(s, id)
+		if at.slot == nil {
+			if _, out := st.insert(s, p, id, now, cost, d); out != retrying || !at.admits(p) {
 				if d != nil {
 					d.RetryAfter = 0
 				}
-				return p, out
+				return out
 			}
 			continue
 		}
-		if out := st.chargeTail(p, &t.slots[i], t.tails.of(i), now, cost, d); out != retrying {
-			return p, out
+		if at.policy != p {
+			return retrying
+		}
+		if out := st.chargeTail(p, at.slot, at.tail, now, cost, d); out != retrying {
+			return out
 		}
 		st.awaitMove(s)
 	}
@@ -161,7 +157,7 @@ func (st *store) chargeTail(p *policy, e *slot, tail []atomic.Uint64, now int64,
 		word := e.word.Load()
 		if word >= blockedTail {
 			switch {
-			case word == moved:
+			case word == moved || word == elsewhere:
 				return retrying
 			case word&locked != 0:
 				runtime.Gosched()
@@ -229,47 +225,32 @@ func (st *store) denyTail(p *policy, e *slot, word uint64, tail []atomic.Uint64,
 	return true
 }
 
-// peekWide describes a call in d without charging it. It fails if p is not the policy
-// that would decide it, or the key is elsewhere.
-func (st *store) peekWide(d *Decision, p *policy, id uint64, now int64, cost int, charges bool) (ok bool) {
-	s := st.shardOf(id)
+// peekTail describes a call in d without charging it. It fails if the word has gone.
+func (p *policy) peekTail(d *Decision, e *slot, tail []atomic.Uint64, now int64, cost int, charges bool) bool {
 	for {
-		v, t := st.version(), s.table.Load()
-		if t.policy != p {
+		word := e.word.Load()
+		if word == moved || word == elsewhere {
 			return false
 		}
-		i, found := t.find(id)
-		if !found {
+		if word&locked != 0 {
+			runtime.Gosched()
+			continue
+		}
+		at, ok := uint64(0), true
+		if word&blockedTail != 0 {
+			at, ok = blockEnd(tail)
+		}
+		switch {
+		case at > uint64(now):
+			d.Allowed = false
+			d.block(at, now)
+		case at > 0: // a fresh key
 			d.Allowed, d.Remaining, d.RetryAfter, d.ResetAfter = p.wide.describe(0, nil, now, cost, charges)
-			return st.vacant(id, v)
+		default:
+			d.Allowed, d.Remaining, d.RetryAfter, d.ResetAfter = p.wide.describe(word&^blockedTail, tail, now, cost, charges)
 		}
-		e, tail := &t.slots[i], t.tails.of(i)
-		for {
-			word := e.word.Load()
-			if word == moved {
-				break
-			}
-			if word&locked != 0 {
-				runtime.Gosched()
-				continue
-			}
-			at, ok := uint64(0), true
-			if word&blockedTail != 0 {
-				at, ok = blockEnd(tail)
-			}
-			switch {
-			case at > uint64(now):
-				d.Allowed = false
-				d.block(at, now)
-			case at > 0: // a fresh key
-				d.Allowed, d.Remaining, d.RetryAfter, d.ResetAfter = p.wide.describe(0, nil, now, cost, charges)
-			default:
-				d.Allowed, d.Remaining, d.RetryAfter, d.ResetAfter = p.wide.describe(word&^blockedTail, tail, now, cost, charges)
-			}
-			if ok && e.word.Load() == word {
-				return true
-			}
+		if ok && e.word.Load() == word {
+			return true
 		}
-		st.awaitMove(s)
 	}
 }

@@ -34,8 +34,8 @@ func (m *Model) SetKeyLimit(name string, now int64, c Config) {
 	m.change(name, m.own[name], now)
 }
 
-// ClearKeyLimit gives key the limit of all others again. If that has no base, the key
-// brings its own.
+// ClearKeyLimit gives key the limit of all others again. If that has no base, the key keeps
+// its own.
 func (m *Model) ClearKeyLimit(name string, now int64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -43,20 +43,16 @@ func (m *Model) ClearKeyLimit(name string, now int64) {
 		return
 	}
 	delete(m.own, name)
-	k := m.change(name, m.main, now)
-	if k != nil && k.rule.base != nil && m.main.base == nil {
-		m.main.base = k.rule
-	}
+	m.change(name, m.main, now)
 }
 
-// change puts key under the base of r, and returns it, or nil if it is fresh.
-func (m *Model) change(name string, r *rule, now int64) *key {
+// change puts key under the base of r, if that has one.
+func (m *Model) change(name string, r *rule, now int64) {
 	k, t := m.keys[name], max(now, 0)
 	switch {
 	case k == nil:
 	case !k.blocks(t) && k.state.idle(t): // also if it remembers a block that is over
 		delete(m.keys, name)
-		return nil
 	case r.base != nil && r.base != k.rule:
 		s := m.newState(r.base)
 		if k.until == nil {
@@ -64,7 +60,6 @@ func (m *Model) change(name string, r *rule, now int64) *key {
 		}
 		k.rule, k.state = r.base, s
 	}
-	return k
 }
 
 // newState returns that of a fresh key. A log remembers as many units as the largest limit
@@ -173,9 +168,9 @@ func (s *anchoredWindow) adopt(old state, t int64) {
 	}
 }
 
-// adopt keeps the times.
-func (s *slidingLog) adopt(old state, _ int64) {
+// adopt keeps the times of what counts.
+func (s *slidingLog) adopt(old state, t int64) {
 	o := old.(*slidingLog)
 	s.steps, s.gone = o.steps[:len(o.steps):len(o.steps)], o.gone
-	s.forget(s.room)
+	s.forget(o.counting(t))
 }

@@ -94,7 +94,7 @@ func TestChangeSlidingLog(t *testing.T) {
 		{now: 12, units: 2, left: 1, resetIn: 10},
 		{now: 15, units: 1, left: 0, resetIn: 10},
 		{now: 16, set: &Config{Rate: 2, Period: 4}, left: 1, resetIn: 3},
-		{now: 17, set: &Config{Rate: 5, Period: 10}, left: 2, resetIn: 8},
+		{now: 17, set: &Config{Rate: 5, Period: 10}, left: 4, resetIn: 8}, // of 12 no more
 		{now: 25, set: &Config{Rate: 5, Period: 1000}, left: 5},
 	})
 }
@@ -176,7 +176,7 @@ func TestBlockUnderDenyAll(t *testing.T) {
 	m.Unblock("k")
 	m.SetKeyLimit("k", 100, *denyAll)
 	assert.True(t, m.Block("k", 100, 50))
-	m.ClearKeyLimit("k", 101) // to DenyAll again, now with the key's base
+	m.ClearKeyLimit("k", 101) // to DenyAll again, with the key's base
 	assert.False(t, m.Blocked("k", 101), "by a block")
 	assert.True(t, m.Block("other", 101, 50))
 	m.SetLimit(102, c)

@@ -1,0 +1,439 @@
+package sluice
+
+import (
+	"bufio"
+	"bytes"
+	"cmp"
+	"encoding/binary"
+	"fmt"
+	"hash"
+	"io"
+	"math"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/cespare/xxhash/v2"
+)
+
+// Restore takes over the keys of a Snapshot, under the same limit or another one, as
+// SetLimit would: what they have spent counts, and so does the time that has passed since.
+// It takes over plans, and the limits and plans of keys, that have not been set in this
+// limiter; what has been set stays. The algorithm must be the same, with its Refill and
+// Anchor; and Hash must be Stable.
+//
+// Restore before the first decision, where that is possible. A key that has been decided on
+// before, or is meanwhile, keeps the stricter of both states: so it has had its burst once
+// more than its limit, and no more than once however often a snapshot is restored. Receipts
+// for a state that was replaced give nothing back.
+//
+// It reads to the end of r, holding nothing, and changes nothing before it has read and
+// checked all. Errors that speak of the input match ErrBadSnapshot. Where there is no room
+// for all keys, DenyNew and AdmitNew are an error, and EvictSoonest drops as ever.
+func (l *Limiter) Restore(r io.Reader) error {
+	if err := l.made().requireStable("Restore"); err != nil {
+		return err
+	}
+	in := &snapshotReader{r: bufio.NewReader(r), sum: xxhash.New(), lim: l, config: l.Config()}
+	sections, err := in.read()
+	if err != nil {
+		return fmt.Errorf("sluice: Restore: %w", err)
+	}
+	l.admin.Lock()
+	defer l.admin.Unlock()
+	now := max(l.clock.Now(), 0)
+	if l.overflow != EvictSoonest {
+		if err := l.requireRoom(sections, now); err != nil {
+			return err
+		}
+	}
+	// Keys that are not in the snapshot, or idle by now, are forgotten as by a sweep.
+	l.forgetUntil(now)
+	for _, s := range sections {
+		pl := l.adoptPlan(s.plan)
+		for _, e := range s.entries {
+			l.restore(e.id, s.kept, pl, s.policy, e.entry)
+		}
+	}
+	return nil
+}
+
+// adoptPlan returns the plan that has the name of pl, which is pl if there has been none.
+func (l *Limiter) adoptPlan(pl *plan) *plan {
+	if pl.name != "" {
+		pl, _ = l.plansOf().named.LoadOrStore(pl.name, pl)
+	}
+	return pl
+}
+
+// forgetUntil makes new keys as if they had been dropped when idle at now.
+func (st *store) forgetUntil(now int64) {
+	for i := range st.shards {
+		s := &st.shards[i]
+		s.mu.Lock()
+		s.floor = max(s.floor, now)
+		s.mu.Unlock()
+	}
+}
+
+// requireRoom fails if a shard cannot hold its keys that are not idle by now.
+func (l *Limiter) requireRoom(sections []section, now int64) error {
+	more := make([]int, len(l.shards))
+	for _, s := range sections {
+		for _, e := range s.entries {
+			at := l.locate(l.shardOf(e.id), e.id)
+			if s.kept || at.slot != nil || at.cell != nil || s.policy.idleBy(e.entry, now) {
+				continue
+			}
+			i := e.id >> l.shift
+			if more[i]++; l.shards[i].len()+more[i] > l.shards[i].share {
+				return fmt.Errorf("sluice: Restore: the snapshot has more keys than there is room for under %v: a shard has room for %d; want a larger MaxKeys, or %v",
+					l.overflow, l.shards[i].share, EvictSoonest)
+			}
+		}
+	}
+	return nil
+}
+
+// restore adds an entry, of a key that is kept on the plan, or under it now.
+func (l *Limiter) restore(id uint64, keeps bool, pl *plan, from *policy, e entry) {
+	lg := l.ledgers.of(id)
+	rec := lg.guard(id)
+	defer lg.unguard(rec)
+	s := l.shardOf(id)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	c := s.cell(id)
+	to := placement{terms: pl.terms.Load()}
+	switch {
+	case c != nil && c.kept != nil:
+		to = placement{c.kept, c.kept.terms.Load()}
+	case keeps:
+		to.kept = pl
+	}
+	now := max(l.clock.Now(), 0)
+	if from.idleBy(e, now) {
+		e.word = 0
+	}
+	if _, live := s.table.Load().findLive(id); c == nil && !live && to.kept == nil {
+		if e.word != 0 {
+			l.restoreNewLocked(s, id, to.terms, from, e, now)
+			rec.forget()
+		}
+		return
+	}
+	if at := l.locate(s, id); at.slot != nil && (c == nil && to.kept == nil || c != nil && c.kept == to.kept) {
+		if other, _ := at.read(); e.word == 0 || !at.policy.stricter(from, e, other, now) {
+			return // where it is
+		}
+	}
+	l.placeLocked(s, rec, id, to, func(p *policy, other entry, tracked bool, now int64) (*policy, entry, bool) {
+		if e.word == 0 || tracked && !p.stricter(from, e, other, now) {
+			return p, other, false
+		}
+		return from, e, true
+	})
+}
+
+// restoreNewLocked adds an entry of a key that is not tracked.
+func (l *Limiter) restoreNewLocked(s *shard, id uint64, tm *terms, from *policy, e entry, now int64) {
+	if !l.roomLocked(s, id, now, false) {
+		return
+	}
+	p, t := tm.policyFor(l, from, e, now), s.table.Load()
+	if _, found := t.find(id); !found && p == t.policy {
+		t.adopt(id, from, e, now)
+		s.used++
+		s.count.Add(1)
+		s.added++
+		l.arm()
+		return
+	}
+	c := &cell{policy: p}
+	c.id.Store(id)
+	c.adopt(from, e, now)
+	l.putCellLocked(s, c)
+	l.markLocked(s, id)
+}
+
+// stricter reports whether of two states of a key, e under the policy from and other
+// under p, e is the one with more against it now, or with as much for longer.
+func (p *policy) stricter(from *policy, e, other entry, now int64) bool {
+	tail := make([]atomic.Uint64, p.tailLen())
+	mine := entry{p.adopt(from, e, tail, now), tail}
+	return cmp.Or(cmp.Compare(p.rank(mine, now), p.rank(other, now)), cmp.Compare(p.idleAt(mine), p.idleAt(other))) > 0
+}
+
+// A section holds the keys of one policy that are kept on one plan, or on none.
+type section struct {
+	policy  *policy
+	plan    *plan // whose terms the keys are under
+	kept    bool  // on that plan
+	entries []restored
+}
+
+type restored struct {
+	id uint64
+	entry
+}
+
+// A snapshotReader reads a snapshot of a limiter like lim, which has the config.
+type snapshotReader struct {
+	r      *bufio.Reader
+	sum    hash.Hash64
+	lim    *Limiter
+	config Config
+	named  map[string]*plan
+	buf    [512]byte
+}
+
+func bad(format string, args ...any) error {
+	return fmt.Errorf("%w: %s", ErrBadSnapshot, fmt.Sprintf(format, args...))
+}
+
+// fill reads b whole.
+func (in *snapshotReader) fill(b []byte) error {
+	_, err := io.ReadFull(in.r, b)
+	switch {
+	case err == io.EOF || err == io.ErrUnexpectedEOF:
+		return bad("it has been cut short")
+	case err != nil:
+		return err
+	}
+	in.sum.Write(b)
+	return nil
+}
+
+// fields reads the fields of a struct of numbers.
+func (in *snapshotReader) fields(h any) error {
+	b := in.buf[:binary.Size(h)]
+	if err := in.fill(b); err != nil {
+		return err
+	}
+	return binary.Read(bytes.NewReader(b), binary.LittleEndian, h)
+}
+
+func (in *snapshotReader) read() ([]section, error) {
+	var head [len(snapshotMagic) + 1]byte
+	if err := in.fill(head[:]); err != nil {
+		return nil, err
+	}
+	switch version := head[len(snapshotMagic)]; {
+	case string(head[:len(snapshotMagic)]) != snapshotMagic:
+		return nil, bad("it does not begin as one")
+	case version != snapshotVersion:
+		return nil, bad("its version is %d; want %d", version, snapshotVersion)
+	}
+	in.named = map[string]*plan{}
+	var sections []section
+	for {
+		var more [1]byte
+		if err := in.fill(more[:]); err != nil {
+			return nil, err
+		}
+		if more[0] == 0 {
+			break
+		}
+		s, err := in.section()
+		if err != nil {
+			return nil, err
+		}
+		sections = append(sections, s)
+	}
+	want := in.sum.Sum64()
+	var sum [8]byte
+	if err := in.fill(sum[:]); err != nil {
+		return nil, err
+	}
+	if binary.LittleEndian.Uint64(sum[:]) != want {
+		return nil, bad("its checksum is wrong")
+	}
+	switch _, err := in.r.ReadByte(); {
+	case err == nil:
+		return nil, bad("something follows it")
+	case err != io.EOF:
+		return nil, err
+	}
+	return sections, requireDistinct(sections)
+}
+
+// requireDistinct fails if a key comes twice: it would have two states.
+func requireDistinct(sections []section) error {
+	var ids []uint64
+	for _, s := range sections {
+		for _, e := range s.entries {
+			ids = append(ids, e.id)
+		}
+	}
+	slices.Sort(ids)
+	if n := len(ids); len(slices.Compact(ids)) != n {
+		return bad("it has a key twice")
+	}
+	return nil
+}
+
+func (in *snapshotReader) section() (s section, err error) {
+	var h sectionHeader
+	if err := in.fields(&h); err != nil {
+		return s, err
+	}
+	if s.policy, err = in.policy(h.sectionNumbers); err != nil {
+		return s, err
+	}
+	if s.plan, err = in.plan(h.sectionPlan); err != nil {
+		return s, err
+	}
+	s.kept = h.Kind == ofKey || h.Kind == ofPlan
+	for {
+		var count [4]byte
+		if err := in.fill(count[:]); err != nil {
+			return s, err
+		}
+		n := binary.LittleEndian.Uint32(count[:])
+		if n == 0 {
+			return s, nil
+		}
+		for range n {
+			e, err := in.entry(&s)
+			if err != nil {
+				return s, err
+			}
+			s.entries = append(s.entries, e)
+		}
+	}
+}
+
+// policy returns the policy that wrote a section.
+func (in *snapshotReader) policy(h sectionNumbers) (*policy, error) {
+	c := in.config
+	switch {
+	case Algorithm(h.Algorithm) != c.Algorithm:
+		return nil, bad("it is of algorithm %v; want %v, as this limiter", Algorithm(h.Algorithm), c.Algorithm)
+	case Refill(h.Refill) != c.Refill || Anchor(h.Anchor) != c.Anchor:
+		return nil, bad("it is of refill %v and anchor %v; want %v and %v, as this limiter", Refill(h.Refill), Anchor(h.Anchor), c.Refill, c.Anchor)
+	case h.Strikes < 0 || h.Strikes > 1: // words of earlier builds with a count of denials in a row
+		return nil, bad("it is of BlockAfter %d, which there no longer is; want one without BlockAfter, or a start without a snapshot", h.Strikes)
+	case h.Rate == 0 && h.Period == 0: // never had a limit to keep
+		return &policy{alg: stateless{}}, nil
+	}
+	for _, n := range []int64{h.Rate, h.Burst, h.Soft, h.Room} {
+		if n < 0 || n > math.MaxInt {
+			return nil, bad("%d is out of range", n)
+		}
+	}
+	c.Limit = Limit{Rate: int(h.Rate), Period: time.Duration(h.Period), Burst: int(h.Burst)}
+	c.Soft, c.Offset = int(h.Soft), time.Duration(h.Offset)
+	c, cerr := c.withDefaults()
+	if cerr == nil && !c.Limit.constant() {
+		var p *policy
+		if p, cerr = newPolicy(c, &policy{room: int(h.Room)}); cerr == nil && p.room == int(h.Room) && p.tailLen() == int(h.TailLen) {
+			return p, nil
+		}
+	}
+	return nil, bad("its numbers are of no limit")
+}
+
+// plan returns the plan of a section, whose limit this limiter can keep. One name has one
+// plan.
+func (in *snapshotReader) plan(h sectionPlan) (*plan, error) {
+	if h.Kind == ofLimiter {
+		return &in.lim.common, nil
+	}
+	name, err := in.name(h.NameLen)
+	if err != nil {
+		return nil, err
+	}
+	if h.Kind > ofCall || (name != "") != (h.Kind == ofPlan) {
+		return nil, bad("its kind of limit is %d, with the name %q", h.Kind, name)
+	}
+	for _, n := range []int64{h.LimitRate, h.Limit} {
+		if n < 0 || n > math.MaxInt {
+			return nil, bad("%d is out of range", n)
+		}
+	}
+	limit := Limit{Rate: int(h.LimitRate), Period: time.Duration(h.LimitPeriod), Burst: int(h.Limit)}
+	pl := in.named[name]
+	switch {
+	case name == "":
+		if pl, err = in.lim.brought(limit); err != nil {
+			return nil, bad("a key's limit cannot be kept: %v", err)
+		}
+		return pl, nil
+	case pl != nil:
+		return pl, nil
+	}
+	if pl, err = in.lim.newPlan(name, limit); err != nil {
+		return nil, bad("the limit of the plan %q cannot be kept: %v", name, err)
+	}
+	in.named[name] = pl
+	return pl, nil
+}
+
+// maxPlanName bounds what is read of the name of a plan before anything is known of it.
+const maxPlanName = 1 << 16
+
+func (in *snapshotReader) name(n uint32) (string, error) {
+	if n > maxPlanName {
+		return "", bad("the name of a plan has %d bytes; want at most %d", n, maxPlanName)
+	}
+	name := make([]byte, 0, min(int(n), len(in.buf)))
+	for left := int(n); left > 0; {
+		b := in.buf[:min(left, len(in.buf))]
+		if err := in.fill(b); err != nil {
+			return "", err
+		}
+		name = append(name, b...)
+		left -= len(b)
+	}
+	return string(name), nil
+}
+
+func (in *snapshotReader) entry(s *section) (e restored, err error) {
+	word := in.buf[:8]
+	for _, n := range []*uint64{&e.id, &e.word} {
+		if err := in.fill(word); err != nil {
+			return e, err
+		}
+		*n = binary.LittleEndian.Uint64(word)
+	}
+	p := s.policy
+	if e.id != 0 && e.word == elsewhere && s.kept {
+		e.word = 0 // no state, and so no tail
+		return e, nil
+	}
+	// Not all at once: a header can claim a longer tail than there is.
+	if n := p.tailLen(); n > 0 {
+		e.tail = make([]atomic.Uint64, 0, min(n, len(in.buf)/8))
+	}
+	for left := 8 * p.tailLen(); left > 0; {
+		b := in.buf[:min(left, len(in.buf))]
+		if err := in.fill(b); err != nil {
+			return e, err
+		}
+		for left -= len(b); len(b) > 0; b = b[8:] {
+			e.tail = append(e.tail, atomic.Uint64{})
+			e.tail[len(e.tail)-1].Store(binary.LittleEndian.Uint64(b))
+		}
+	}
+	if e.id == 0 || !p.sound(e.entry) {
+		return e, bad("it has a key that no limiter has written")
+	}
+	return e, nil
+}
+
+// sound reports whether e can be taken over: arithmetic on it does not leave its range.
+func (p *policy) sound(e entry) bool {
+	switch {
+	case p.wide == nil:
+		return e.word < elsewhere
+	case e.word >= locked:
+		return false
+	case e.word&blockedTail != 0:
+		_, ok := blockEnd(e.tail)
+		return ok
+	}
+	if log, ok := p.wide.(*slidingLog); ok {
+		return log.sound(e.word, e.tail)
+	}
+	return e.tail[0].Load() <= math.MaxInt64
+}
