@@ -88,9 +88,15 @@ func (st *store) putCellLocked(s *shard, c *cell) {
 		ct = next
 		_, i = ct.find(id)
 	}
-	if old == nil {
+	switch {
+	case old == nil:
 		ct.used++
 		ct.live++
+	case old.kept != nil:
+		st.kept.Add(-1)
+	}
+	if c.kept != nil {
+		st.kept.Add(1)
 	}
 	ct.places[i].Store(c)
 }
@@ -100,6 +106,9 @@ func (st *store) removeCellLocked(s *shard, c *cell) {
 	_, i := ct.find(c.id.Load())
 	ct.places[i].Store(gone)
 	ct.live--
+	if c.kept != nil {
+		st.kept.Add(-1)
+	}
 }
 
 // eachCell calls f for the cells of a shard. Without the shard's lock some may be old ones.

@@ -44,7 +44,8 @@ type variant struct {
 }
 
 // maxVariants bounds how many policies terms have at hand, and maxBrought how many limits
-// that calls have brought a limiter has. What is beyond is made anew. Neither was tuned.
+// of keys and calls a limiter has, unless more keys are kept on such. What is beyond is made
+// anew. Neither was tuned.
 const (
 	maxVariants = 64
 	maxBrought  = 4096
@@ -178,7 +179,7 @@ func (l *Limiter) brought(limit Limit) (*plan, error) {
 	if err != nil {
 		return nil, err
 	}
-	if ps.brought.Size() >= maxBrought {
+	if ps.brought.Size() >= max(maxBrought, 2*int(l.kept.Load())) { // those of calls are not counted
 		ps.brought.Clear() // keys that are under them stay under them
 	}
 	pl, _ = ps.brought.LoadOrStore(limit, pl)

@@ -121,6 +121,7 @@ func checkCells(tb testing.TB, l *Limiter, keys []string, own map[string]bool) {
 		s.mu.Unlock()
 	}
 	require.Equal(tb, int64(live), l.keptLive.Load())
+	require.Equal(tb, int64(kept), l.kept.Load())
 	require.Equal(tb, len(own), kept)
 	require.Len(tb, limitsOf(l), kept)
 }

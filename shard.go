@@ -102,7 +102,8 @@ type store struct {
 	timed    bool // sweeps run on a timer, else on insertions
 	armed    atomic.Bool
 	far      atomic.Bool  // slots are fetched ahead
-	keptLive atomic.Int64 // cells that stay and have state
+	kept     atomic.Int64 // cells that stay
+	keptLive atomic.Int64 // of these, those with state
 
 	// Decisions read what is before and after the counters, and should not miss when
 	// those are written.
