@@ -166,6 +166,11 @@ func (e *Engine) Decide(req *Request, resp *Response) error {
 		}
 	}
 	e.conclude(resp)
+	if resp.Code == OK {
+		d.ok.Add(1)
+	} else {
+		d.overLimit.Add(1)
+	}
 	return nil
 }
 

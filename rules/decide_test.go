@@ -44,6 +44,7 @@ func TestDecide_Counts(t *testing.T) {
 	require.Equal(t, 37*time.Second-456_789_012, resp.Statuses[0].RetryAfter)
 	require.Equal(t, 0, resp.Tightest)
 	retry := resp.Statuses[0].RetryAfter
+	require.Equal(t, map[string]Calls{"d": {OK: 2, OverLimit: 1}}, w.Engine.Stats().Calls)
 
 	require.Equal(t, OK, w.one("ten=b").Code, "another value")
 	w.clock.Advance(retry - 1)
@@ -163,6 +164,7 @@ func TestDecide_GlobalShadow(t *testing.T) {
 	require.True(t, resp.WouldDeny)
 	require.Equal(t, OverLimit, resp.Statuses[0].Code)
 	require.EqualValues(t, 2, w.Engine.Stats().GlobalShadow)
+	require.Equal(t, map[string]Calls{"d": {OK: 2}}, w.Engine.Stats().Calls)
 	require.False(t, w.ask(describe("two=b")).WouldDeny)
 }
 

@@ -63,10 +63,11 @@ type Engine struct {
 	number   uint64
 }
 
-// domainSeries are the series of a domain that no rule has.
+// domainSeries is what a domain counts beside the series of its rules.
 type domainSeries struct {
 	override, other *series
 	dynamic         *dynamic
+	ok, overLimit   atomic.Uint64 // calls
 }
 
 // kept is what a rule counts with, and under which configuration.
@@ -334,6 +335,8 @@ type Stats struct {
 	Keys [Week + 1]int
 	// Evicted is the live keys that have been dropped for want of room.
 	Evicted uint64
+	// Calls is the answers by domain.
+	Calls map[string]Calls
 	// GlobalShadow is the calls that Config.Shadow has admitted, and that would have been denied.
 	GlobalShadow uint64
 	// UnknownDomains is the calls for domains without rules, and which these were: at most 100,
@@ -341,6 +344,9 @@ type Stats struct {
 	UnknownDomains       uint64
 	UnknownDomainsByName map[string]uint64
 }
+
+// Calls is how often a domain's calls have been answered with each code.
+type Calls struct{ OK, OverLimit uint64 }
 
 // Stats returns the counters.
 func (e *Engine) Stats() Stats {
@@ -359,6 +365,10 @@ func (e *Engine) Stats() Stats {
 	}
 	for _, k := range e.kept {
 		add(UnknownUnit, k.limiter)
+	}
+	out.Calls = make(map[string]Calls, len(e.domains))
+	for name, d := range e.domains {
+		out.Calls[name] = Calls{d.ok.Load(), d.overLimit.Load()}
 	}
 	out.GlobalShadow = e.globalShadow.Load()
 	out.UnknownDomains, out.UnknownDomainsByName = e.unknown.counts()

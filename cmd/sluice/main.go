@@ -70,7 +70,7 @@ them.`,
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return fmt.Errorf("%w; see %s --help", err, cmd.CommandPath())
 	})
-	root.AddCommand(newReplay(), newVersion(root.Version))
+	root.AddCommand(newReplay(), newCheck(), newVersion(root.Version))
 	return root
 }
 
