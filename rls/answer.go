@@ -1,0 +1,120 @@
+package rls
+
+import (
+	"fmt"
+	"strconv"
+	"time"
+
+	core "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	pb "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/structpb"
+
+	"github.com/sluice-go/sluice/rules"
+)
+
+// answer translates a response.
+func (s *Service) answer(req *pb.RateLimitRequest, resp *rules.Response) *pb.RateLimitResponse {
+	n := len(resp.Statuses)
+	statuses := make([]pb.RateLimitResponse_DescriptorStatus, n)
+	out := &pb.RateLimitResponse{
+		OverallCode: pb.RateLimitResponse_Code(resp.Code),
+		Statuses:    make([]*pb.RateLimitResponse_DescriptorStatus, n),
+	}
+	for i := range resp.Statuses {
+		translate(&statuses[i], &resp.Statuses[i])
+		out.Statuses[i] = &statuses[i]
+	}
+	if s.options.Headers && resp.Tightest >= 0 {
+		out.ResponseHeadersToAdd = s.headers(&resp.Statuses[resp.Tightest])
+	}
+	if s.options.DynamicMetadata {
+		out.DynamicMetadata = metadata(req, resp)
+	}
+	return out
+}
+
+func translate(out *pb.RateLimitResponse_DescriptorStatus, st *rules.Status) {
+	out.Code = pb.RateLimitResponse_Code(st.Code)
+	out.LimitRemaining = st.Remaining
+	if !st.Limited {
+		return
+	}
+	out.CurrentLimit = &pb.RateLimitResponse_RateLimit{
+		RequestsPerUnit: st.Requests,
+		Unit:            pb.RateLimitResponse_RateLimit_Unit(st.Unit),
+	}
+	if st.Rule != nil {
+		out.CurrentLimit.Name = st.Rule.Name()
+	}
+	out.DurationUntilReset = &durationpb.Duration{Seconds: int64(st.ResetAfter / time.Second)}
+}
+
+func (s *Service) headers(st *rules.Status) []*core.HeaderValue {
+	o := &s.options
+	return []*core.HeaderValue{
+		{Key: o.LimitHeader, Value: strconv.FormatUint(uint64(st.Requests), 10)},
+		{Key: o.RemainingHeader, Value: strconv.FormatUint(uint64(st.Remaining), 10)},
+		{Key: o.ResetHeader, Value: strconv.FormatInt(int64(st.ResetAfter/time.Second), 10)},
+	}
+}
+
+// metadata says what was asked, and what the rules that passed have as metadata.
+func metadata(req *pb.RateLimitRequest, resp *rules.Response) *structpb.Struct {
+	descriptors := make([]*structpb.Value, len(req.Descriptors))
+	merged := map[string]any{}
+	for i, d := range req.Descriptors {
+		entries := make([]*structpb.Value, len(d.GetEntries()))
+		for j, e := range d.GetEntries() {
+			entries[j] = structpb.NewStringValue(e.GetKey() + "=" + e.GetValue())
+		}
+		fields := map[string]*structpb.Value{"entries": list(entries)}
+		if h := d.GetHitsAddend(); h != nil {
+			fields["hitsAddend"] = structpb.NewNumberValue(float64(h.Value))
+		}
+		if l := d.GetLimit(); l != nil {
+			fields["limit"] = structpb.NewStringValue(fmt.Sprintf("requests_per_unit:%d unit:%s", l.RequestsPerUnit, l.Unit))
+		}
+		descriptors[i] = structpb.NewStructValue(&structpb.Struct{Fields: fields})
+		if st := &resp.Statuses[i]; st.Code == rules.OK && st.Rule != nil {
+			merge(merged, st.Rule.Metadata())
+		}
+	}
+	out := map[string]*structpb.Value{"domain": structpb.NewStringValue(req.Domain), "descriptors": list(descriptors)}
+	if req.HitsAddend != 0 {
+		out["hitsAddend"] = structpb.NewNumberValue(float64(req.HitsAddend))
+	}
+	if len(merged) != 0 {
+		if s, err := structpb.NewStruct(merged); err == nil { // what YAML says, JSON can say
+			out["metadata"] = structpb.NewStructValue(s)
+		}
+	}
+	if resp.WouldDeny {
+		out["sluice"] = structpb.NewStructValue(&structpb.Struct{Fields: map[string]*structpb.Value{"would_deny": structpb.NewBoolValue(true)}})
+	}
+	return &structpb.Struct{Fields: out}
+}
+
+func list(values []*structpb.Value) *structpb.Value {
+	return structpb.NewListValue(&structpb.ListValue{Values: values})
+}
+
+// merge adds from to into: the first value of a key stays, and maps are merged. No map of from
+// becomes part of into, so that nothing is ever written to a rule's.
+func merge(into, from map[string]any) {
+	for k, v := range from {
+		m, isMap := v.(map[string]any)
+		old, exists := into[k]
+		switch oldMap, oldIsMap := old.(map[string]any); {
+		case exists && oldIsMap && isMap:
+			merge(oldMap, m)
+		case exists:
+		case isMap:
+			fresh := map[string]any{}
+			merge(fresh, m)
+			into[k] = fresh
+		default:
+			into[k] = v
+		}
+	}
+}

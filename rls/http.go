@@ -1,0 +1,139 @@
+package rls
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+
+	pb "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"google.golang.org/grpc/health"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/protobuf/encoding/protojson"
+)
+
+// maxBody bounds a request in JSON. What is much larger is refused by Options anyway.
+const maxBody = 1 << 20
+
+// JSON answers requests in the JSON form of the protocol: 200 for OK, 429 for OVER_LIMIT, both with
+// the answer, and 400 for what is refused. The method does not matter.
+func (s *Service) JSON() http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
+		var req pb.RateLimitRequest
+		if err == nil {
+			err = protojson.Unmarshal(body, &req)
+			if err != nil {
+				s.refused.Add(1)
+			}
+		}
+		var resp *pb.RateLimitResponse
+		if err == nil {
+			resp, err = s.ShouldRateLimit(r.Context(), &req)
+		}
+		if err != nil {
+			http.Error(w, http.StatusText(http.StatusBadRequest), http.StatusBadRequest)
+			return
+		}
+		out, err := protojson.Marshal(resp)
+		if err != nil {
+			http.Error(w, http.StatusText(http.StatusInternalServerError), http.StatusInternalServerError)
+			return
+		}
+		w.Header().Set("Content-Type", "application/json")
+		if resp.OverallCode == pb.RateLimitResponse_OVER_LIMIT {
+			w.WriteHeader(http.StatusTooManyRequests)
+		}
+		_, _ = w.Write(out)
+	})
+}
+
+// Load is how the last load of rules went.
+type Load struct {
+	At  time.Time // of the last one that was fine
+	Err error     // why the last one was refused; nil if it was fine
+}
+
+// rulesJSON is the JSON form of Rules.
+type rulesJSON struct {
+	Generation uint64    `json:"generation"`
+	Digest     string    `json:"digest"`
+	Loaded     time.Time `json:"loaded"`
+	LastError  string    `json:"last_error,omitempty"`
+	Rules      []string  `json:"rules"`
+}
+
+// Rules tells the rules in force, a line each, sorted; and in comments below them which set they
+// are, and why the last one was refused, if it was. format=json in the query makes it JSON.
+func (s *Service) Rules(last func() Load) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		set, number := s.engine.Set()
+		load := last()
+		out := rulesJSON{Generation: number, Digest: set.Digest(), Loaded: load.At.UTC(), Rules: []string{}}
+		for _, rule := range set.Rules() {
+			out.Rules = append(out.Rules, rule.String())
+		}
+		if load.Err != nil {
+			out.LastError = load.Err.Error()
+		}
+		if r.URL.Query().Get("format") == "json" {
+			w.Header().Set("Content-Type", "application/json")
+			_ = json.NewEncoder(w).Encode(out)
+			return
+		}
+		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+		for _, rule := range out.Rules {
+			fmt.Fprintln(w, rule)
+		}
+		fmt.Fprintf(w, "# generation %d, digest %s, %d rules, loaded at %s\n", number, out.Digest, len(out.Rules), out.Loaded.Format(time.RFC3339))
+		for line := range strings.Lines(out.LastError) {
+			fmt.Fprintf(w, "# the last load was refused: %s\n", strings.TrimSpace(line))
+		}
+	})
+}
+
+// Health answers health checks, over gRPC for the services "" and "ratelimit", and over HTTP. It
+// starts out not serving.
+type Health struct {
+	server  *health.Server
+	mutex   sync.Mutex
+	serving bool
+}
+
+// NewHealth returns a Health that is not serving yet.
+func NewHealth() *Health {
+	h := &Health{server: health.NewServer()}
+	h.Set(false)
+	return h
+}
+
+// Server is what to register on a gRPC server.
+func (h *Health) Server() healthpb.HealthServer { return h.server }
+
+// Set says whether the process serves.
+func (h *Health) Set(serving bool) {
+	h.mutex.Lock()
+	defer h.mutex.Unlock()
+	h.serving = serving
+	status := healthpb.HealthCheckResponse_NOT_SERVING
+	if serving {
+		status = healthpb.HealthCheckResponse_SERVING
+	}
+	h.server.SetServingStatus("", status)
+	h.server.SetServingStatus("ratelimit", status)
+}
+
+// ServeHTTP answers 200 OK, or 500 with nothing.
+func (h *Health) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
+	h.mutex.Lock()
+	serving := h.serving
+	h.mutex.Unlock()
+	if !serving {
+		w.WriteHeader(http.StatusInternalServerError)
+		return
+	}
+	_, _ = io.WriteString(w, "OK")
+}

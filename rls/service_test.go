@@ -1,0 +1,218 @@
+package rls
+
+import (
+	"math"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	pb "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/codes"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/sluice-go/sluice/rules"
+)
+
+// same compares a message with its JSON form.
+func same(t *testing.T, want string, got proto.Message) {
+	t.Helper()
+	m := got.ProtoReflect().New().Interface()
+	require.NoError(t, protojson.Unmarshal([]byte(want), m))
+	require.True(t, proto.Equal(m, got), "want %v\n got %v", m, got)
+}
+
+func TestShouldRateLimit_OverTheWire(t *testing.T) {
+	w := newWorld(t, rules.Config{}, Options{})
+	client := pb.NewRateLimitServiceClient(dial(t, w.Service, NewHealth()))
+	req := request(one("two", "a"), one("free", "a"), one("none", "a"), one("odd", "a"))
+	for _, want := range []string{
+		`{"overallCode": "OK", "statuses": [
+			{"code": "OK", "currentLimit": {"requestsPerUnit": 2, "unit": "MINUTE", "name": "pair"}, "limitRemaining": 1, "durationUntilReset": "37s"},
+			{"code": "OK", "limitRemaining": 4294967295}, {"code": "OK"},
+			{"code": "OK", "currentLimit": {"requestsPerUnit": 3}, "limitRemaining": 2, "durationUntilReset": "67s"}]}`,
+		`{"overallCode": "OK", "statuses": [
+			{"code": "OK", "currentLimit": {"requestsPerUnit": 2, "unit": "MINUTE", "name": "pair"}, "durationUntilReset": "37s"},
+			{"code": "OK", "limitRemaining": 4294967295}, {"code": "OK"},
+			{"code": "OK", "currentLimit": {"requestsPerUnit": 3}, "limitRemaining": 1, "durationUntilReset": "67s"}]}`,
+		`{"overallCode": "OVER_LIMIT", "statuses": [
+			{"code": "OVER_LIMIT", "currentLimit": {"requestsPerUnit": 2, "unit": "MINUTE", "name": "pair"}, "durationUntilReset": "37s"},
+			{"code": "OK", "limitRemaining": 4294967295}, {"code": "OK"},
+			{"code": "OK", "currentLimit": {"requestsPerUnit": 3}, "durationUntilReset": "67s"}]}`,
+	} {
+		resp, err := client.ShouldRateLimit(t.Context(), req)
+		require.NoError(t, err)
+		same(t, want, resp)
+	}
+	require.Equal(t, Counts{OK: 2, OverLimit: 1}, w.Counts())
+}
+
+func TestShouldRateLimit_Hits(t *testing.T) {
+	w := newWorld(t, rules.Config{}, Options{})
+	req := request(one("ten", "a"), hits(one("ten", "b"), 7), hits(one("ten", "c"), 0))
+	req.HitsAddend = 3
+	resp, err := w.ShouldRateLimit(t.Context(), req)
+	require.NoError(t, err)
+	for i, want := range []uint32{7, 3, 10} {
+		require.Equal(t, want, resp.Statuses[i].LimitRemaining)
+	}
+	require.Equal(t, pb.RateLimitResponse_OVER_LIMIT, w.ask(t, hits(one("ten", "b"), math.MaxUint64)).OverallCode)
+}
+
+func TestShouldRateLimit_Override(t *testing.T) {
+	w := newWorld(t, rules.Config{}, Options{})
+	for unit := range 7 {
+		resp, err := w.ShouldRateLimit(t.Context(), request(one("five", "a"), override(one("any", "a"), 4, 0+typeUnit(unit))))
+		if unit == 0 {
+			require.Equal(t, codes.InvalidArgument, status.Code(err))
+			continue
+		}
+		require.NoError(t, err)
+		require.EqualValues(t, unit, resp.Statuses[1].CurrentLimit.Unit)
+		require.EqualValues(t, 3, resp.Statuses[1].LimitRemaining)
+		require.Empty(t, resp.Statuses[1].CurrentLimit.Name)
+	}
+	for _, unit := range []int{7, 99, -1} {
+		_, err := w.ShouldRateLimit(t.Context(), request(override(one("any", "a"), 4, typeUnit(unit))))
+		require.Equal(t, codes.InvalidArgument, status.Code(err), unit)
+	}
+}
+
+func TestShouldRateLimit_Refused(t *testing.T) {
+	w := newWorld(t, rules.Config{}, Options{})
+	many := request()
+	for range 257 {
+		many.Descriptors = append(many.Descriptors, one("two", "a"))
+	}
+	long := request()
+	for range 16 {
+		long.Descriptors = append(long.Descriptors, one("two", strings.Repeat("x", 8<<10)))
+	}
+	for name, c := range map[string]struct {
+		req  *pb.RateLimitRequest
+		code codes.Code
+		text string
+	}{
+		"nothing":        {&pb.RateLimitRequest{}, codes.Unknown, "rate limit domain must not be empty"},
+		"no descriptors": {request(), codes.Unknown, "rate limit descriptor list must not be empty"},
+		"descriptors":    {many, codes.InvalidArgument, "the request has 257 descriptors; want at most 256"},
+		"entries":        {request(one("two", "a"), one(make([]string, 130)...)), codes.InvalidArgument, "the request has a descriptor, 1, of 65 entries; want at most 64"},
+		"a value":        {request(one("two", strings.Repeat("x", 8193))), codes.InvalidArgument, "the request has a descriptor, 0, with a key or value of 8193 bytes; want at most 8192"},
+		"text":           {long, codes.InvalidArgument, "the request has 131121 bytes of text; want at most 65536"},
+	} {
+		_, err := w.ShouldRateLimit(t.Context(), c.req)
+		require.Equal(t, c.code, status.Code(err), name)
+		require.Equal(t, c.text, status.Convert(err).Message(), name)
+	}
+	require.Equal(t, Counts{Refused: 6}, w.Counts())
+	require.EqualValues(t, 1, w.ask(t, one("two", "a")).Statuses[0].LimitRemaining, "what is refused counts nothing")
+
+	// Descriptors and entries that are missing altogether are taken for empty ones.
+	resp := w.ask(t, nil, one("two", "a"))
+	require.Equal(t, pb.RateLimitResponse_OK, resp.Statuses[0].Code)
+	req := request(one("two", "a"))
+	req.Descriptors[0].Entries = append(req.Descriptors[0].Entries, nil)
+	_, err := w.ShouldRateLimit(t.Context(), req)
+	require.NoError(t, err)
+}
+
+// TestShouldRateLimit_Panic: a panic is the call's own matter.
+func TestShouldRateLimit_Panic(t *testing.T) {
+	told := 0
+	w := newWorld(t, rules.Config{}, Options{Panicked: func(v any, stack []byte) {
+		told++
+		require.NotEmpty(t, stack)
+	}})
+	good := w.Service.engine
+	w.Service.engine = nil
+	for range 3 {
+		_, err := w.ShouldRateLimit(t.Context(), request(one("two", "a")))
+		require.Equal(t, codes.Internal, status.Code(err))
+	}
+	require.Equal(t, 1, told)
+	w.Service.engine = good
+	require.EqualValues(t, 1, w.ask(t, one("two", "a")).Statuses[0].LimitRemaining)
+	require.Equal(t, Counts{OK: 1, Panics: 3}, w.Counts())
+}
+
+func TestHeaders(t *testing.T) {
+	w := newWorld(t, rules.Config{}, Options{Headers: true, ResetHeader: "X-Reset"})
+	same(t, `{"overallCode": "OK", "statuses": [
+		{"code": "OK", "currentLimit": {"requestsPerUnit": 10, "unit": "HOUR"}, "limitRemaining": 9, "durationUntilReset": "2677s"},
+		{"code": "OK", "currentLimit": {"requestsPerUnit": 2, "unit": "MINUTE", "name": "pair"}, "limitRemaining": 1, "durationUntilReset": "37s"}],
+		"responseHeadersToAdd": [{"key": "RateLimit-Limit", "value": "2"}, {"key": "RateLimit-Remaining", "value": "1"}, {"key": "X-Reset", "value": "37"}]}`,
+		w.ask(t, one("ten", "a"), one("two", "a")))
+	require.Empty(t, w.ask(t, one("free", "a"), one("none", "a")).ResponseHeadersToAdd)
+	w.ask(t, hits(one("two", "b"), 3))
+	resp := w.ask(t, one("two", "b"), one("ten", "b"))
+	require.Equal(t, "0", resp.ResponseHeadersToAdd[1].Value)
+}
+
+func TestDynamicMetadata(t *testing.T) {
+	w := newWorld(t, rules.Config{Shadow: true}, Options{DynamicMetadata: true})
+	req := request(hits(one("ten", "a", "x", ""), 2), override(one("any", "a"), 4, 2), one("ten", "b"), one("five", "a"))
+	req.HitsAddend = 1
+	resp, err := w.ShouldRateLimit(t.Context(), req)
+	require.NoError(t, err)
+	same(t, `{"domain": "d", "hitsAddend": 1, "descriptors": [
+		{"entries": ["ten=a", "x="], "hitsAddend": 2}, {"entries": ["any=a"], "limit": "requests_per_unit:4 unit:MINUTE"},
+		{"entries": ["ten=b"]}, {"entries": ["five=a"]}],
+		"metadata": {"tier": {"a": 1, "b": "x", "c": [2]}, "from": "ten"}}`, resp.DynamicMetadata)
+
+	// One rule's metadata never becomes part of another's.
+	same(t, `{"tier": {"a": 1, "b": "x"}, "from": "ten"}`, w.ask(t, one("ten", "c")).DynamicMetadata.Fields["metadata"].GetStructValue())
+
+	w.ask(t, hits(one("two", "a"), 3))
+	resp = w.ask(t, one("two", "a"), one("ten", "b"))
+	require.Equal(t, pb.RateLimitResponse_OK, resp.OverallCode)
+	same(t, `{"would_deny": true}`, resp.DynamicMetadata.Fields["sluice"].GetStructValue())
+	over := w.ask(t, hits(one("five", "x"), 9))
+	require.Nil(t, over.DynamicMetadata.Fields["metadata"], "what is over its limit adds nothing")
+}
+
+// TestShouldRateLimit_Concurrent: calls share nothing but counts.
+func TestShouldRateLimit_Concurrent(t *testing.T) {
+	w := newWorld(t, rules.Config{}, Options{Headers: true, DynamicMetadata: true})
+	var wg sync.WaitGroup
+	for i := range 8 {
+		wg.Add(1)
+		go func() {
+			defer wg.Done()
+			name := string(rune('a' + i))
+			for n := range 50 {
+				resp, err := w.ShouldRateLimit(t.Context(), request(one("none", name), one("ten", name)))
+				if err != nil || resp.Statuses[1].LimitRemaining != uint32(max(0, 9-n)) || resp.DynamicMetadata.Fields["descriptors"].GetListValue().Values[1].GetStructValue().Fields["entries"].GetListValue().Values[0].GetStringValue() != "ten="+name {
+					t.Errorf("%v %v", resp, err)
+				}
+			}
+		}()
+	}
+	wg.Wait()
+}
+
+func TestHealth(t *testing.T) {
+	h := NewHealth()
+	w := newWorld(t, rules.Config{}, Options{})
+	client := healthpb.NewHealthClient(dial(t, w.Service, h))
+	for _, serving := range []bool{false, true, false} {
+		h.Set(serving)
+		for _, service := range []string{"", "ratelimit"} {
+			resp, err := client.Check(t.Context(), &healthpb.HealthCheckRequest{Service: service})
+			require.NoError(t, err)
+			require.Equal(t, serving, resp.Status == healthpb.HealthCheckResponse_SERVING)
+		}
+	}
+	_, err := client.Check(t.Context(), &healthpb.HealthCheckRequest{Service: "other"})
+	require.Equal(t, codes.NotFound, status.Code(err))
+}
+
+func TestWindowsMoveOn(t *testing.T) {
+	w := newWorld(t, rules.Config{}, Options{})
+	w.ask(t, hits(one("two", "a"), 2))
+	w.clock.Advance(37 * time.Second)
+	require.EqualValues(t, 1, w.ask(t, one("two", "a")).Statuses[0].LimitRemaining)
+}
