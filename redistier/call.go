@@ -46,13 +46,14 @@ const (
 	maxPlain  = 128
 )
 
-// name returns the name of key in Redis.
+// name returns the name of key in Redis. No two keys, of one prefix or of two, have the
+// same: a prefix has no ~ in it, so the first one ends it.
 func name(prefix string, letter byte, key string) string {
 	if len(key) <= maxPlain {
-		return prefix + ":" + string(letter) + ":" + key
+		return prefix + "~" + string(letter) + ":" + key
 	}
 	sum := sha256.Sum256([]byte(key))
-	return prefix + ":" + string(letter) + "#" + hex.EncodeToString(sum[:])
+	return prefix + "~" + string(letter) + "#" + hex.EncodeToString(sum[:])
 }
 
 // arguments returns what the script of r takes. now is in us, or 0 to let Redis say it.

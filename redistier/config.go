@@ -2,6 +2,7 @@ package redistier
 
 import (
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/sluice-go/sluice"
@@ -30,8 +31,8 @@ type Config struct {
 	// rounded up to a microsecond.
 	BlockFor time.Duration
 
-	// Prefix begins the names of all keys in Redis. It has 1 to 64 bytes. Limiters with the
-	// same Prefix share their keys.
+	// Prefix begins the names of all keys in Redis. It has 1 to 64 bytes, and no ~, which
+	// ends it there. Limiters with the same Prefix share their keys.
 	Prefix string
 
 	// Clock says whose clock judges. The zero value is RedisClock.
@@ -87,6 +88,8 @@ func (c Config) validate() error {
 	switch {
 	case c.Prefix == "" || len(c.Prefix) > maxPrefix:
 		return configErrorf("Prefix", "%q has %d bytes; want 1 to %d, such as \"rl:login\"", c.Prefix[:min(len(c.Prefix), maxPrefix)], len(c.Prefix), maxPrefix)
+	case strings.Contains(c.Prefix, "~"):
+		return configErrorf("Prefix", "%q has a ~ in it, which ends the prefix in the names of keys; want another character, such as a colon", c.Prefix)
 	case int(c.Clock) >= len(clockNames):
 		return configErrorf("Clock", "%v is not a clock; want one of %v", c.Clock, clockNames)
 	}

@@ -167,7 +167,7 @@ func TestKeys(t *testing.T) {
 			strings.Repeat("y", 1<<20), strings.Repeat("y", 1<<20) + "z", "\r\n", "日本",
 		}
 		long := name("", 'b', strings.Repeat("x", 129))
-		keys = append(keys, long, strings.TrimPrefix(long, ":b#"), strings.TrimPrefix(long, ":b"))
+		keys = append(keys, long, strings.TrimPrefix(long, "~b#"), strings.TrimPrefix(long, "~b"))
 		for i, key := range keys {
 			d := take(t, l, key, 1+i%3)
 			require.Equal(t, 10-(1+i%3), d.Remaining, "%.20q", key)
@@ -180,6 +180,19 @@ func TestKeys(t *testing.T) {
 		}
 		require.NoError(t, s.client.Del(ctx, names...).Err())
 	})
+}
+
+// TestKeys_OfOthers: no key of one limiter is a key of another.
+func TestKeys_OfOthers(t *testing.T) {
+	s := anyServer(t)
+	short := newLimiter(t, s.client, Config{Limit: sluice.PerHour(10), Prefix: "o"})
+	for _, prefix := range []string{"o:", "o:b", "o:b:", "ob", "o#"} {
+		long := newLimiter(t, s.client, Config{Limit: sluice.PerHour(10), Prefix: prefix})
+		take(t, long, "k", 10)
+		for _, key := range []string{"k", "b:k", ":k", "b~b:k", "~b:k", ":b~b:k", "b:b:k", "#~b:k"} {
+			require.Equal(t, 10, take(t, short, key, 0).Remaining, "%q of o, %q", key, prefix)
+		}
+	}
 }
 
 func TestTakeMany(t *testing.T) {
@@ -347,6 +360,7 @@ func TestBadConfig(t *testing.T) {
 	}{
 		{with(func(c *Config) { c.Prefix = "" }), "Prefix"},
 		{with(func(c *Config) { c.Prefix = strings.Repeat("p", 65) }), "Prefix"},
+		{with(func(c *Config) { c.Prefix = "a~b" }), "Prefix"},
 		{with(func(c *Config) { c.Clock = 2 }), "Clock"},
 		{with(func(c *Config) { c.Algorithm = 6 }), "Algorithm"},
 		{with(func(c *Config) { c.Refill = 2 }), "Refill"},
