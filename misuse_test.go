@@ -32,6 +32,8 @@ func TestLimiter_NotMadeByNew(t *testing.T) {
 			"Sweep":         func() { l.Sweep() },
 			"WorstCase":     func() { l.WorstCase(1) },
 			"TakeAll":       func() { TakeAll(Charge{k, 1}) },
+			"ReserveAll":    func() { _, _ = ReserveAll(0, Charge{k, 1}, Charge{k, 1}) },
+			"WaitAll":       func() { _ = WaitAll(t.Context(), Charge{k, 1}) },
 
 			"Key.Reset":      func() { k.Reset() },
 			"Key.Refund":     func() { k.Refund(1) },

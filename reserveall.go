@@ -55,7 +55,7 @@ func WaitAll(ctx context.Context, charges ...Charge) error {
 			}
 		}
 		if err == ErrBlocked {
-			err = awaitBlocks(ctx, charges)
+			err = awaitBlocks(ctx, charges, errs)
 			if err == nil {
 				continue
 			}
@@ -67,10 +67,11 @@ func WaitAll(ctx context.Context, charges ...Charge) error {
 	}
 }
 
-// awaitAll returns when the slot of all begins, or an error if a key is blocked then.
+// awaitAll returns when the slot of all begins, or an error if a key is blocked then. A
+// charge under Shadow has a slot of its own, which nobody waits for.
 func awaitAll(ctx context.Context, all []*Reservation) error {
 	for _, r := range all {
-		if r.delay > 0 {
+		if r.delay > 0 && !r.lim.shadow {
 			if err := r.lim.sleepUntil(ctx, uint64(r.at)); err != nil {
 				return err
 			}
@@ -84,9 +85,10 @@ func awaitAll(ctx context.Context, all []*Reservation) error {
 	return nil
 }
 
-// awaitBlocks returns when the blocks of the keys have ended.
-func awaitBlocks(ctx context.Context, charges []Charge) error {
-	for _, c := range charges {
+// awaitBlocks returns when the blocks of the keys have ended. If one lasts too long it says
+// so in errs.
+func awaitBlocks(ctx context.Context, charges []Charge, errs []error) error {
+	for i, c := range charges {
 		l, now := c.Key.lim, max(c.Key.lim.now(), 0)
 		if l.shadow || !l.blockedAt(c.Key.id, now) {
 			continue
@@ -94,7 +96,8 @@ func awaitBlocks(ctx context.Context, charges []Charge) error {
 		var d Decision
 		l.peekAt(&d, c.Key.id, now, 0)
 		if d.RetryAfter > patience(ctx) {
-			return ErrWouldExceedDeadline
+			errs[i] = ErrWouldExceedDeadline
+			return errs[i]
 		}
 		if d.RetryAfter > 0 {
 			if err := l.sleepUntil(ctx, after(now, d.RetryAfter)); err != nil {
@@ -138,7 +141,7 @@ func reserveAll(maxWait time.Duration, charges []Charge) ([]*Reservation, []erro
 		return nil, nil, tooLate(0, maxWait)
 	}
 	for _, c := range charges {
-		c.Key.lim.policyFor(c.Key.id) // now, since it may put the key under another policy
+		c.Key.lim.made().policyFor(c.Key.id) // now, since it may put the key under another policy
 	}
 	j.lockRecords()
 	defer func() {

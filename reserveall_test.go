@@ -230,6 +230,38 @@ func TestWaitAll_PassesAtTheLatestSlot(t *testing.T) {
 	}
 }
 
+// TestWaitAll_Shadow: nobody waits for the slot of a limiter that is being tried out.
+func TestWaitAll_Shadow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := mustNew(t, Config{Limit: PerSecond(1).WithBurst(1)})
+		shadow := mustNew(t, Config{Limit: PerHour(1).WithBurst(1), Shadow: true})
+		charges := []Charge{{l.Key("k"), 1}, {shadow.Key("k"), 1}}
+		begin := time.Now()
+		for range 3 {
+			require.NoError(t, WaitAll(t.Context(), charges...))
+		}
+		require.Equal(t, 2*sec, time.Since(begin))
+	})
+}
+
+// TestWaitAll_CountsABlockThatTakesItsSlot as Wait does: the call is denied in the end.
+func TestWaitAll_CountsABlockThatTakesItsSlot(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := mustNew(t, Config{Limit: PerSecond(1).WithBurst(1), Stats: true})
+		other := mustNew(t, Config{Limit: PerSecond(1).WithBurst(1), Stats: true})
+		require.True(t, l.Allow("k"))
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		go func() {
+			time.Sleep(sec / 2)
+			l.Block("k", time.Hour)
+		}()
+		require.ErrorIs(t, WaitAll(ctx, Charge{other.Key("k"), 1}, Charge{l.Key("k"), 1}), ErrWouldExceedDeadline)
+		require.Equal(t, uint64(1), l.Stats().Denied)
+		require.Zero(t, other.Stats().Denied+other.Stats().Admitted)
+	})
+}
+
 // An API allows so many requests and so many tokens a minute. A request waits until there is
 // room for both, and gives back the tokens that it turns out not to use.
 func ExampleReserveAll() {
