@@ -36,6 +36,21 @@ func TestSwap_CountsStay(t *testing.T) {
 	require.EqualValues(t, 5, n)
 }
 
+// TestSwap_DomainCounters: a domain keeps the counters that it has begun with, its own or not,
+// whatever becomes of its settings.
+func TestSwap_DomainCounters(t *testing.T) {
+	const rule = "descriptors:\n- {key: k, rate_limit: {unit: day, requests_per_unit: 10}}\n"
+	own, common := "domain: d\nsluice: {max_keys: 100}\n"+rule, "domain: d\n"+rule
+	for _, texts := range [][]string{{own, common, own, own}, {common, own, common, own}} {
+		w := newWorld(t, Config{}, texts[0])
+		w.one("k=a")
+		for i, text := range texts {
+			w.swap(text)
+			require.EqualValues(t, 8-i, w.one("k=a").Remaining, "%d of %q", i, texts)
+		}
+	}
+}
+
 // TestSwap_OwnLimiters: rules with a limiter, or windows, of their own keep what has been spent
 // if only the limit changes.
 func TestSwap_OwnLimiters(t *testing.T) {
