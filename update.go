@@ -155,17 +155,22 @@ type hold struct {
 // tryHold holds the word of id once nobody else does. It fails if the word is being
 // moved; awaitMove then waits for that. An untracked key is not held, and fresh.
 func (st *store) tryHold(id uint64) (h hold, ok bool) {
-	at := st.locate(st.shardOf(id), id)
-	e := at.slot
-	if e == nil {
-		return hold{policy: at.policy}, true
+	s := st.shardOf(id)
+	t := s.table.Load()
+	p, e := t.policy, t.lookup(id) // as of nearly all keys
+	var tail []atomic.Uint64
+	if e == nil || e.word.Load() == elsewhere || p.wide != nil {
+		at := st.locate(s, id)
+		if p, e, tail = at.policy, at.slot, at.tail; e == nil {
+			return hold{policy: p}, true
+		}
 	}
-	if at.policy.wide != nil {
+	if p.wide != nil {
 		word, ok := lockWord(e)
 		if !ok {
 			return hold{}, false
 		}
-		return hold{at.policy, e, at.tail, word}, true
+		return hold{p, e, tail, word}, true
 	}
 	for {
 		word := e.released()
@@ -173,7 +178,7 @@ func (st *store) tryHold(id uint64) (h hold, ok bool) {
 			return hold{}, false
 		}
 		if e.word.CompareAndSwap(word, held) {
-			return hold{policy: at.policy, slot: e, word: word}, true
+			return hold{policy: p, slot: e, word: word}, true
 		}
 	}
 }

@@ -128,6 +128,15 @@ func (st *store) chargeWide(p *policy, id uint64, now int64, cost int, d *Decisi
 	}
 	s := st.shardOf(id)
 	for {
+		if t := s.table.Load(); t.policy == p {
+			if i, found := t.find(id); found && t.slots[i].word.Load() != elsewhere {
+				if out := st.chargeTail(p, &t.slots[i], t.tails.of(i), now, cost, d); out != retrying {
+					return out
+				}
+				st.awaitMove(s)
+				continue
+			}
+		}
 		at := st.locate(s, id)
 		if at.slot == nil {
 			if _, out := st.insert(s, p, id, now, cost, d); out != retrying || !at.admits(p) {
