@@ -16,7 +16,8 @@ import "sync/atomic"
 //   - FixedWindow counts it in the present window, with which it ends.
 //   - SlidingWindow counts it like all other units of the window: in full until its end,
 //     and then less and less.
-//   - SlidingLog counts it for one period.
+//   - SlidingLog counts it for one period, up to its limit: a higher limit later finds no
+//     more than that.
 //
 // A block becomes longer: under the buckets, by the time in which they gain the cost;
 // under the window algorithms, it lasts until the cost no longer counts. Under Unlimited

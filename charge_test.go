@@ -464,3 +464,28 @@ func TestWait_UnderUnlimitedUntilABlockIsOver(t *testing.T) {
 		require.Equal(t, time.Minute, time.Since(begin))
 	})
 }
+
+// TestCharge_ALogCountsToItsLimit, whatever its key has been under before, and whether or not
+// a sweep has forgotten that.
+func TestCharge_ALogCountsToItsLimit(t *testing.T) {
+	for _, swept := range []bool{false, true} {
+		l, clock := newFrozen(t, Config{Algorithm: SlidingLog, Limit: PerSecond(8), TTL: math.MaxInt64})
+		k := l.Key("k")
+		small, err := k.WithLimit(PerSecond(4))
+		require.NoError(t, err)
+		require.True(t, k.AllowN(5))
+		require.False(t, small.Allow())
+		clock.Advance(2 * time.Second)
+		if swept {
+			l.Sweep()
+		}
+		require.False(t, small.Charge(14).Allowed)
+		require.Equal(t, 4, k.Peek(0).Remaining, "swept: %v", swept)
+
+		require.NoError(t, l.SetLimit(PerSecond(4)))
+		l.Charge("other", 3)
+		l.Charge("other", 3)
+		require.NoError(t, l.SetLimit(PerSecond(8)))
+		require.Equal(t, 4, l.Peek("other", 0).Remaining)
+	}
+}

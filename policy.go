@@ -177,9 +177,18 @@ func (p *policy) debit(word uint64, tail []atomic.Uint64, now int64, cost int) u
 	case until > 0:
 		return p.block(word, tail, p.lengthen(until, now, cost))
 	case p.wide != nil:
-		return p.wide.commit(word, tail, now, cost)
+		return p.debitTail(word, tail, now, cost)
 	}
 	return p.alg.debit(word, now, cost)
+}
+
+// debitTail is debit for a key that is not blocked, with a tail. A log counts to its limit,
+// whatever room it has: that depends on where its key has been, and on sweeps.
+func (p *policy) debitTail(word uint64, tail []atomic.Uint64, now int64, cost int) uint64 {
+	if log, ok := p.wide.(*slidingLog); ok {
+		return log.countDenied(word, tail, now, cost)
+	}
+	return p.wide.commit(word, tail, now, cost)
 }
 
 // lengthen returns when a block ends, that would end at until, of a key that is charged

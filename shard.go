@@ -324,7 +324,7 @@ func first(p *policy, tail []atomic.Uint64, now, at int64, cost int, d *Decision
 	case p.wide == nil:
 		return p.alg.debit(0, at, cost)
 	}
-	word := p.wide.commit(0, tail, at, cost)
+	word := p.debitTail(0, tail, at, cost)
 	if d != nil {
 		d.Allowed, d.Remaining, d.RetryAfter, d.ResetAfter = p.wide.describe(word, tail, now, 1, false)
 	}

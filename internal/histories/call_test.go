@@ -26,24 +26,54 @@ const (
 	setLimit
 	setKeyLimit
 	clearKeyLimit
+	setPlan
+	clearPlan
+	setKeyPlan
 	sweep
+	move // of a key by a call, to the limit that it brings: see moves
 )
 
-var kindNames = [...]string{"Take", "TakeUpTo", "Charge", "Peek", "TakeAll", "Refund", "Reset", "Block", "Unblock", "SetLimit", "SetKeyLimit", "ClearKeyLimit", "Sweep"}
+var kindNames = [...]string{"Take", "TakeUpTo", "Charge", "Peek", "TakeAll", "Refund", "Reset", "Block", "Unblock", "SetLimit", "SetKeyLimit", "ClearKeyLimit", "SetPlan", "ClearPlan", "SetKeyPlan", "Sweep", "move"}
 
 // A call is what a goroutine is to do.
 type call struct {
 	kind    kind
 	key     string
 	cost    int
+	brings  brought       // of those that go by a limit
 	charges []charge      // of TakeAll
-	limit   sluice.Limit  // of SetLimit and SetKeyLimit
+	limit   sluice.Limit  // of SetLimit, SetKeyLimit and SetPlan
 	time    time.Duration // of Block
 }
 
 type charge struct {
-	key  string
-	cost int
+	key    string
+	cost   int
+	brings brought
+}
+
+// brought is the limit that a call brings: that of the plan, or one without a name. The zero
+// value is none.
+type brought struct {
+	plan  bool
+	limit sluice.Limit
+}
+
+// planName is the name of the only plan.
+const planName = "pro"
+
+// keyOf returns the key with the limit that a call brings, and false if there is no such plan.
+func (b brought) keyOf(l *sluice.Limiter, key string) (sluice.Key, bool) {
+	k, err := l.Key(key), error(nil)
+	switch {
+	case b.plan:
+		k, err = k.WithPlan(planName)
+		return k, err == nil
+	case b.limit.Rate > 0:
+		k, err = k.WithLimit(b.limit)
+		must(err)
+	}
+	return k, true
 }
 
 // A result is what a call has returned.
@@ -53,26 +83,15 @@ type result struct {
 	all      sluice.AllDecision
 	each     []sluice.Decision // of TakeAll
 	blocked  bool
+	noPlan   bool // there was no plan of that name
 }
 
 // do makes the call.
 func (c *call) do(l *sluice.Limiter) (r result) {
+	if c.goesByLimit() {
+		return c.doByLimit(l)
+	}
 	switch c.kind {
-	case take:
-		r.decision = l.Take(c.key, c.cost)
-	case takeUpTo:
-		r.taken, r.decision = l.TakeUpTo(c.key, c.cost)
-	case debit:
-		r.decision = l.Charge(c.key, c.cost)
-	case peek:
-		r.decision = l.Peek(c.key, c.cost)
-	case takeAll:
-		charges := make([]sluice.Charge, len(c.charges))
-		for i, w := range c.charges {
-			charges[i] = sluice.Charge{Key: l.Key(w.key), Cost: w.cost}
-		}
-		r.each = make([]sluice.Decision, len(charges))
-		r.all = sluice.TakeAllInto(r.each, charges...)
 	case refund:
 		l.Refund(c.key, c.cost)
 	case reset:
@@ -87,9 +106,53 @@ func (c *call) do(l *sluice.Limiter) (r result) {
 		must(l.SetKeyLimit(c.key, c.limit))
 	case clearKeyLimit:
 		l.ClearKeyLimit(c.key)
+	case setPlan:
+		must(l.SetPlan(planName, c.limit))
+	case clearPlan:
+		l.ClearPlan(planName)
+	case setKeyPlan:
+		r.noPlan = l.SetKeyPlan(c.key, planName) != nil
 	case sweep:
 		l.Sweep()
 	}
+	return r
+}
+
+// goesByLimit reports whether the limit of a key says what the call returns.
+func (c *call) goesByLimit() bool { return c.kind <= takeAll }
+
+func (c *call) doByLimit(l *sluice.Limiter) (r result) {
+	if c.kind == takeAll {
+		return c.doAll(l)
+	}
+	k, ok := c.brings.keyOf(l, c.key)
+	if !ok {
+		return result{noPlan: true}
+	}
+	switch c.kind {
+	case take:
+		r.decision = k.Take(c.cost)
+	case takeUpTo:
+		r.taken, r.decision = k.TakeUpTo(c.cost)
+	case debit:
+		r.decision = k.Charge(c.cost)
+	case peek:
+		r.decision = k.Peek(c.cost)
+	}
+	return r
+}
+
+func (c *call) doAll(l *sluice.Limiter) (r result) {
+	charges := make([]sluice.Charge, len(c.charges))
+	for i, w := range c.charges {
+		k, ok := w.brings.keyOf(l, w.key)
+		if !ok {
+			return result{noPlan: true}
+		}
+		charges[i] = sluice.Charge{Key: k, Cost: w.cost}
+	}
+	r.each = make([]sluice.Decision, len(charges))
+	r.all = sluice.TakeAllInto(r.each, charges...)
 	return r
 }
 
@@ -99,14 +162,18 @@ func must(err error) {
 	}
 }
 
-// explains makes the call on the model at now, and reports whether it returns r there. If it
-// is not certain that the limiter took the call to be made at now, its clock having moved
-// on meanwhile, then r may be stricter.
+// explains makes the call on the models of its keys, which go by its limits, at now, and
+// reports whether it returns r there. If it is not certain that the limiter took the call to
+// be made at now, its clock having moved on meanwhile, then r may be stricter.
 //
 // (A call that has read the time and is then overtaken by one with a newer time is judged
 // as one with an older time, for which a key is not fresh that has become so since. It may
 // be denied, and what is left is what it looks like from there. It may not be admitted.)
-func (c *call) explains(m *oracle.Model, config sluice.Config, now int64, certain bool, r result) bool {
+func (c *call) explains(w world, now int64, certain bool, r result) bool {
+	if c.kind == takeAll {
+		return c.explainsAll(w, now, certain, r)
+	}
+	m := w[c.key].model
 	switch c.kind {
 	case take:
 		if !certain && !r.decision.Allowed {
@@ -124,40 +191,22 @@ func (c *call) explains(m *oracle.Model, config sluice.Config, now int64, certai
 		return r.taken <= c.cost && same(m.Take(c.key, now, int64(r.taken)), r.decision, certain)
 	case debit:
 		return same(m.Charge(c.key, now, int64(c.cost)), r.decision, certain)
-	case peek:
-		return same(m.Peek(c.key, now, int64(c.cost)), r.decision, certain)
-	case takeAll:
-		return c.explainsAll(m, now, certain, r)
-	case refund:
-		m.Refund(c.key, now, int64(c.cost))
-	case reset:
-		m.Reset(c.key)
-	case block:
-		return m.Block(c.key, now, int64(c.time)) == r.blocked
-	case unblock:
-		m.Unblock(c.key)
-	case setLimit:
-		m.SetLimit(now, oracleConfig(config, c.limit))
-	case setKeyLimit:
-		m.SetKeyLimit(c.key, now, oracleConfig(config, c.limit))
-	case clearKeyLimit:
-		m.ClearKeyLimit(c.key, now)
 	}
-	return true
+	return same(m.Peek(c.key, now, int64(c.cost)), r.decision, certain)
 }
 
-func (c *call) explainsAll(m *oracle.Model, now int64, certain bool, r result) bool {
+func (c *call) explainsAll(w world, now int64, certain bool, r result) bool {
 	if !certain && !r.all.Allowed {
-		for i, w := range c.charges {
-			if !stricter(m.Peek(w.key, now, 0), r.each[i]) {
+		for i, ch := range c.charges {
+			if !stricter(w[ch.key].model.Peek(ch.key, now, 0), r.each[i]) {
 				return false
 			}
 		}
 		return true
 	}
 	charges := make([]oracle.Charge, len(c.charges))
-	for i, w := range c.charges {
-		charges[i] = oracle.Charge{Model: m, Key: w.key, Now: now, Cost: int64(w.cost)}
+	for i, ch := range c.charges {
+		charges[i] = oracle.Charge{Model: w[ch.key].model, Key: ch.key, Now: now, Cost: int64(ch.cost)}
 	}
 	want := oracle.TakeAll(charges)
 	least := math.MaxInt
@@ -198,13 +247,13 @@ func (c call) String() string {
 	s := kindNames[c.kind]
 	switch c.kind {
 	case take, takeUpTo, debit, peek, refund:
-		return fmt.Sprintf("%s(%s, %d)", s, c.key, c.cost)
+		return fmt.Sprintf("%s(%s, %d)%v", s, c.key, c.cost, c.brings)
 	case takeAll:
 		return fmt.Sprintf("%s%v", s, c.charges)
 	case block:
 		return fmt.Sprintf("%s(%s, %d)", s, c.key, c.time)
-	case setLimit:
-		return fmt.Sprintf("%s(%d per %d)", s, c.limit.Rate, c.limit.Period)
+	case setLimit, setPlan:
+		return fmt.Sprintf("%s(%s: %d per %d)", s, c.key, c.limit.Rate, c.limit.Period)
 	case setKeyLimit:
 		return fmt.Sprintf("%s(%s, %d per %d)", s, c.key, c.limit.Rate, c.limit.Period)
 	case sweep:
@@ -213,7 +262,20 @@ func (c call) String() string {
 	return fmt.Sprintf("%s(%s)", s, c.key)
 }
 
+func (b brought) String() string {
+	switch {
+	case b.plan:
+		return " by the plan"
+	case b.limit.Rate > 0:
+		return fmt.Sprintf(" by %d per %d", b.limit.Rate, b.limit.Period)
+	}
+	return ""
+}
+
 func (c call) outcome(r result) string {
+	if r.noPlan {
+		return "there is no plan"
+	}
 	switch c.kind {
 	case take, debit, peek:
 		return fmt.Sprintf("%+v", r.decision)
@@ -251,6 +313,7 @@ var variants = []sluice.Config{
 type script struct {
 	config  sluice.Config
 	yields  bool               // the clock gives the processor away between its reading and the decision
+	brings  bool               // calls bring limits
 	before  []call             // one after the other
 	clients [][]call           // at the same time
 	steps   [2][]time.Duration // of the clock: those of before, each ahead of a call, and those of the clients' time
@@ -274,25 +337,20 @@ func draw(seed uint64) script {
 	case 0:
 		kinds = append(kinds, block, unblock)
 	case 1:
-		// A log has units that count no longer, and a change to a longer period brings those
-		// back that no sweep has dropped before: no model says which.
-		log := s.config.Algorithm == sluice.SlidingLog
-		if !stepping || !log {
-			kinds = append(kinds, setLimit, setLimit, sweep)
-		}
-		// A TakeAll reads the clock once for the keys of each limit, and a log of a limit of
-		// its own may remember more than the model.
-		if !stepping && !log {
-			kinds = append(kinds, setKeyLimit, clearKeyLimit)
-		}
+		kinds = append(kinds, setLimit, setLimit, setKeyLimit, clearKeyLimit, setPlan, setKeyPlan, clearPlan, sweep)
+		s.brings = true
 	}
 	for range 1 + rng.IntN(4) {
-		s.before = append(s.before, drawCall(rng, kinds))
+		s.before = append(s.before, s.drawCall(rng, kinds))
 	}
-	for range 2 + rng.IntN(2) {
+	clients, most := 2+rng.IntN(2), 5
+	if s.brings { // which makes the search long
+		clients, most = 2, 4
+	}
+	for range clients {
 		var calls []call
-		for range 2 + rng.IntN(4) {
-			calls = append(calls, drawCall(rng, kinds))
+		for range 2 + rng.IntN(most-1) {
+			calls = append(calls, s.drawCall(rng, kinds))
 		}
 		s.clients = append(s.clients, calls)
 	}
@@ -317,21 +375,42 @@ func drawSteps(rng *rand.Rand, n int) (steps []time.Duration) {
 	return steps
 }
 
-func drawCall(rng *rand.Rand, kinds []kind) call {
+func (s *script) drawCall(rng *rand.Rand, kinds []kind) call {
 	c := call{kind: kinds[rng.IntN(len(kinds))], key: keys[rng.IntN(len(keys))], cost: drawCost(rng)}
+	if c.goesByLimit() {
+		c.brings = s.drawBrought(rng)
+	}
 	switch c.kind {
 	case debit:
 		c.cost = rng.IntN(2 * burst) // all of which every algorithm can count
 	case takeAll:
 		for range 1 + rng.IntN(3) {
-			c.charges = append(c.charges, charge{keys[rng.IntN(len(keys))], drawCost(rng)})
+			c.charges = append(c.charges, charge{keys[rng.IntN(len(keys))], drawCost(rng), s.drawBrought(rng)})
 		}
 	case setLimit, setKeyLimit:
-		c.limit = sluice.Per([]int{burst / 2, burst, 2 * burst}[rng.IntN(3)], []time.Duration{period / 2, period, 10 * period}[rng.IntN(3)])
+		c.limit = drawLimit(rng, burst/2, burst, 2*burst)
+	case setPlan:
+		c.limit = drawLimit(rng, 3, 12) // and no other limit is the same
 	case block:
 		c.time = []time.Duration{1, period / 2, 3 * period}[rng.IntN(3)]
 	}
 	return c
+}
+
+func (s *script) drawBrought(rng *rand.Rand) (b brought) {
+	if s.brings {
+		switch rng.IntN(6) {
+		case 0:
+			b.plan = true
+		case 1:
+			b.limit = drawLimit(rng, burst/2, burst, 2*burst)
+		}
+	}
+	return b
+}
+
+func drawLimit(rng *rand.Rand, rates ...int) sluice.Limit {
+	return sluice.Per(rates[rng.IntN(len(rates))], []time.Duration{period / 2, period, 10 * period}[rng.IntN(3)])
 }
 
 func drawCost(rng *rand.Rand) int {

@@ -168,9 +168,13 @@ func (s *anchoredWindow) adopt(old state, t int64) {
 	}
 }
 
-// adopt keeps the times of what counts.
+// adopt keeps the times of what counts, and remembers as much from now on.
 func (s *slidingLog) adopt(old state, t int64) {
 	o := old.(*slidingLog)
 	s.steps, s.gone = o.steps[:len(o.steps):len(o.steps)], o.gone
-	s.forget(o.counting(t))
+	counting := new(big.Int).Set(o.counting(t))
+	if counting.Cmp(s.room) > 0 {
+		s.room = counting
+	}
+	s.forget(counting)
 }

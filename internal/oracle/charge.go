@@ -74,7 +74,9 @@ func (m *Model) TakeUpTo(name string, now, cost int64) (int64, Decision) {
 func (s *gcra) debit(t, n int64)        { s.charge(t, n) }
 func (s *leakyBucket) debit(t, n int64) { s.charge(t, n) }
 func (s *tokenBucket) debit(t, n int64) { s.charge(t, n) }
-func (s *slidingLog) debit(t, n int64)  { s.charge(t, n) }
+
+// debit counts to the limit, as a denied call can.
+func (s *slidingLog) debit(t, n int64) { s.countDenied(t, n) }
 
 func (s *tokenInterval) debit(t, n int64) {
 	s.charge(t, n)

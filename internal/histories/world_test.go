@@ -1,0 +1,293 @@
+package histories
+
+import (
+	"maps"
+	"slices"
+
+	"github.com/anishathalye/porcupine"
+	"github.com/sluice-go/sluice"
+	"github.com/sluice-go/sluice/internal/oracle"
+)
+
+// An input is a call, when it began and returned, and the times that its clock can have told
+// it.
+type input struct {
+	call
+	began, returned int64
+	times           []int64
+}
+
+// perKey returns the operations that a call comes to: a change of the limit of many keys is
+// one for each, since it takes effect key by key.
+func (in input) perKey(op porcupine.Operation) (ops []porcupine.Operation) {
+	op.Input = in
+	if in.kind != setLimit && in.kind != setPlan && in.kind != clearPlan {
+		return []porcupine.Operation{op}
+	}
+	for _, in.key = range keys {
+		op.Input = in
+		ops = append(ops, op)
+	}
+	return ops
+}
+
+// moves returns operations for what calls that bring limits do beside deciding. Such a call puts
+// its keys under the limits first, one by one; another call may come between that and the
+// decision, and see it: a Refund, say, gives back at most the limit that the key is under.
+func moves(history []porcupine.Operation) (ops []porcupine.Operation) {
+	for i, op := range history {
+		in := op.Input.(input)
+		if !in.goesByLimit() || in.kind == peek || !overlaps(op, history[:i]) && !overlaps(op, history[i+1:]) {
+			continue
+		}
+		for _, c := range in.all() {
+			in.call = call{kind: move, key: c.key, brings: c.brings}
+			op.Input = in
+			ops = append(ops, op)
+		}
+	}
+	return ops
+}
+
+// all returns the charges of a call that goes by limits.
+func (c *call) all() []charge {
+	if c.kind == takeAll {
+		return c.charges
+	}
+	return []charge{{c.key, c.cost, c.brings}}
+}
+
+// A world is what is known of each key. It is not written in place.
+type world map[string]*key
+
+// A key has a model of its own. Its own limit there is the one that it has been put under
+// last, by a change or by a call that brings one.
+type key struct {
+	name   string
+	config *sluice.Config
+	model  *oracle.Model
+	under  rank
+
+	main, plan, own sluice.Limit // the latter two may be zero, for none
+	onPlan          bool         // and own is none
+	former          []former
+}
+
+// A rank is where the limit comes from that a key is under.
+type rank int
+
+const (
+	ofMain rank = iota
+	ofPlan
+	ofOther
+)
+
+// A former limit is one that calls which have begun before until may still go by: those that
+// run while a limit changes go by either, in any order.
+type former struct {
+	brings bool // the plan, which the call brings; else it brings nothing
+	limit  sluice.Limit
+	until  int64
+}
+
+func newWorld(c sluice.Config) world {
+	w := world{}
+	for _, name := range keys {
+		w[name] = &key{name: name, config: &c, model: oracle.New(oracleConfig(c, c.Limit)), main: c.Limit}
+	}
+	return w
+}
+
+func (k *key) clone() *key {
+	c := *k
+	c.model, c.former = k.model.Clone(), slices.Clone(k.former)
+	return &c
+}
+
+func (k *key) equal(o *key) bool {
+	return k.under == o.under && k.main == o.main && k.plan == o.plan && k.own == o.own && k.onPlan == o.onPlan &&
+		slices.Equal(k.former, o.former) && k.model.Equal(o.model)
+}
+
+// after returns the worlds that there can be after a call which has returned r.
+func (w world) after(in input, r result) (next []world) {
+	if in.kind == move {
+		next = append(next, w) // it was not needed
+		for _, now := range in.times {
+			next = append(next, w.goBy(in.all(), in.began, now)...)
+		}
+		return next
+	}
+	if !in.goesByLimit() {
+		for _, now := range in.times {
+			k := w[in.key].clone()
+			if k.change(in, now, r) {
+				n := maps.Clone(w)
+				n[in.key] = k
+				next = append(next, n)
+			}
+		}
+		return next
+	}
+	charges := in.all()
+	if r.noPlan {
+		if slices.ContainsFunc(charges, func(c charge) bool { return c.brings.plan && w[c.key].plan.Rate == 0 }) {
+			next = append(next, w)
+		}
+		return next
+	}
+	certain := len(in.times) == 1
+	for _, moved := range in.times {
+		for _, by := range w.goBy(charges, in.began, moved) {
+			for _, now := range in.times {
+				n := by.clone()
+				if !in.explains(n, now, certain, r) {
+					continue
+				}
+				if in.kind == peek || in.kind == debit && in.cost <= 0 {
+					n = w // the key stays where it is
+				}
+				next = append(next, n)
+			}
+		}
+	}
+	return next
+}
+
+func (w world) clone() world {
+	c := world{}
+	for name, k := range w {
+		c[name] = k.clone()
+	}
+	return c
+}
+
+// goBy returns the worlds in which each key goes by a limit that the first of the charges for
+// it, which has begun then, can go by.
+func (w world) goBy(charges []charge, began, now int64) []world {
+	all := []world{w}
+	for i, c := range charges {
+		if slices.ContainsFunc(charges[:i], func(d charge) bool { return d.key == c.key }) {
+			continue
+		}
+		var next []world
+		for _, w := range all {
+			for _, k := range w[c.key].goBy(c.brings, began, now) {
+				n := maps.Clone(w)
+				n[c.key] = k
+				next = append(next, n)
+			}
+		}
+		all = next
+	}
+	return all
+}
+
+func (k *key) goBy(b brought, began, now int64) (all []*key) {
+	by := func(from rank, l sluice.Limit) {
+		c := k.clone()
+		c.put(from, l, now)
+		all = append(all, c)
+	}
+	switch {
+	case b.limit.Rate > 0:
+		by(ofOther, b.limit)
+		return all
+	case !b.plan:
+		by(k.kept())
+	case k.plan.Rate > 0:
+		by(ofPlan, k.plan)
+	}
+	for _, f := range k.former {
+		if f.brings == b.plan && f.until > began {
+			by(ofOther, f.limit)
+		}
+	}
+	return all
+}
+
+// kept returns the limit of the key for calls that bring none.
+func (k *key) kept() (rank, sluice.Limit) {
+	switch {
+	case k.onPlan:
+		return ofPlan, k.plan
+	case k.own.Rate > 0:
+		return ofOther, k.own
+	}
+	return ofMain, k.main
+}
+
+// put puts the key under a limit.
+func (k *key) put(from rank, l sluice.Limit, now int64) {
+	k.under = from
+	if from == ofMain {
+		k.model.ClearKeyLimit(k.name, now)
+		return
+	}
+	k.model.SetKeyLimit(k.name, now, oracleConfig(*k.config, l))
+}
+
+// change makes a call on the key that does not go by its limit, and reports whether it
+// returns r.
+func (k *key) change(in input, now int64, r result) bool {
+	_, was := k.kept()
+	plan := k.plan
+	switch in.kind {
+	case refund:
+		k.model.Refund(k.name, now, int64(in.cost))
+	case reset:
+		k.model.Reset(k.name)
+	case block:
+		return k.model.Block(k.name, now, int64(in.time)) == r.blocked
+	case unblock:
+		k.model.Unblock(k.name)
+	case setLimit:
+		k.main = in.limit
+		k.model.SetLimit(now, oracleConfig(*k.config, in.limit))
+	case setKeyLimit:
+		if k.own != in.limit {
+			k.own, k.onPlan = in.limit, false
+			k.put(ofOther, in.limit, now)
+		}
+	case clearKeyLimit:
+		k.clear(now)
+	case setPlan:
+		if k.plan = in.limit; k.under == ofPlan {
+			k.put(ofPlan, in.limit, now)
+		}
+	case clearPlan:
+		if k.under == ofPlan {
+			k.under = ofOther
+		}
+		if k.plan = (sluice.Limit{}); k.onPlan {
+			k.clear(now)
+		}
+	case setKeyPlan:
+		if r.noPlan || k.plan.Rate == 0 {
+			for _, f := range k.former { // the key may have been on the plan while that ended
+				if f.brings && f.until > in.began {
+					k.former = append(k.former, former{false, f.limit, in.returned})
+				}
+			}
+			return r.noPlan && k.plan.Rate == 0
+		}
+		if !k.onPlan {
+			k.own, k.onPlan = sluice.Limit{}, true
+			k.put(ofPlan, k.plan, now)
+		}
+	}
+	if _, is := k.kept(); is != was {
+		k.former = append(k.former, former{false, was, in.returned})
+	}
+	if k.plan != plan && plan.Rate > 0 {
+		k.former = append(k.former, former{true, plan, in.returned})
+	}
+	return true
+}
+
+func (k *key) clear(now int64) {
+	if k.onPlan || k.own.Rate > 0 {
+		k.own, k.onPlan = sluice.Limit{}, false
+		k.put(ofMain, k.main, now)
+	}
+}
