@@ -346,7 +346,7 @@ func (k Key) Limit() Limit {
 	if c := l.shardOf(k.id).cell(k.id); c != nil && c.kept != nil {
 		return c.kept.terms.Load().limit
 	}
-	return l.policyOf(k.id).limit
+	return l.common.terms.Load().limit // whatever another call has brought
 }
 
 // A KeyLimit is what SetKeyLimit or SetKeyPlan has set for a key.

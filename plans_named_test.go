@@ -130,6 +130,7 @@ func TestWithLimit_IsOfTheCall(t *testing.T) {
 		require.Equal(t, burst-304, k.Take(300).Remaining)
 		require.Equal(t, 0, small.Peek(0).Remaining)
 		require.False(t, small.Allow())
+		require.Equal(t, [2]Limit{c.Limit, per(10)}, [2]Limit{k.Limit(), small.Limit()}, "each goes by its own")
 		large, err := k.WithLimit(per(burst + 500))
 		require.NoError(t, err)
 		require.Equal(t, burst+196, large.Peek(0).Remaining)
