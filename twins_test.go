@@ -1,0 +1,279 @@
+package sluice
+
+import (
+	"bytes"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// twins are two limiters that are told the same in different words: after each of their
+// calls no key of one can be told from that of the other.
+type twins struct {
+	t      *testing.T
+	rng    *rand.Rand
+	cfg    Config
+	a, b   *Limiter
+	clock  *ManualClock
+	limits []Limit
+	own    map[string]Limit
+	log    []string
+	plan   Limit           // of "pro" in a, whose keys have limits of their own in b
+	pro    map[string]bool // the keys on it
+}
+
+func newTwins(t *testing.T, rng *rand.Rand, c Config) *twins {
+	tw := &twins{t: t, rng: rng, clock: NewManualClock(start), own: map[string]Limit{}, pro: map[string]bool{}}
+	c.Hash, c.Clock = Stable, tw.clock
+	tw.limits = []Limit{Per(6, time.Second), Per(12, 7*time.Second), PerMinute(3), Per(40, time.Second), DenyAll, Unlimited}
+	if !c.Algorithm.windowed() {
+		tw.limits = append(tw.limits, Per(7, 3*time.Second).WithBurst(2), PerSecond(3).WithBurst(17))
+	}
+	c.Limit = tw.limits[rng.IntN(3)]
+	if rng.IntN(3) == 0 {
+		c.Soft = 1 + rng.IntN(5)
+	}
+	if rng.IntN(3) == 0 {
+		c.BlockFor = time.Duration(rng.Int64N(int64(10 * time.Second)))
+	}
+	c.CountDenied = c.Algorithm.windowed() && rng.IntN(3) == 0
+	c.Stats = rng.IntN(2) == 0
+	if c.Offset != 0 {
+		c.Offset = time.Duration(1 + rng.Int64N(int64(time.Second)-1))
+	}
+	tw.cfg = c
+	tw.a, tw.b = mustNew(t, c), mustNew(t, c)
+	tw.note("%+v", c)
+	return tw
+}
+
+func (tw *twins) note(format string, args ...any) {
+	tw.log = append(tw.log, fmt.Sprintf(format, args...))
+}
+
+func (tw *twins) cost() int { return tw.rng.IntN(20) }
+
+// step makes one call of each.
+func (tw *twins) step() {
+	key := string(rune('a' + tw.rng.IntN(3)))
+	cost := tw.cost()
+	name := ""
+	switch tw.rng.IntN(24) {
+	case 0, 1:
+		name = "advance"
+		tw.clock.Advance(time.Duration(tw.rng.Int64N(int64(3 * time.Second))))
+	case 2:
+		name = "take all"
+		tw.equal(tw.b.Take(key, cost).Allowed, TakeAll(Charge{tw.a.Key(key), cost}).Allowed)
+	case 3, 4:
+		name = "take up to"
+		tw.takeUpTo(key, cost)
+	case 5:
+		name = "charge"
+		tw.charge(key, cost)
+	case 6:
+		name = "reserve and cancel"
+		if r, err := tw.a.Reserve(key, cost, time.Duration(tw.rng.Int64N(int64(time.Minute)))); err == nil {
+			r.Cancel()
+		}
+	case 7:
+		name = "reserve and settle"
+		tw.reserve(key, cost)
+	case 8:
+		name = "sweep"
+		tw.a.Sweep()
+	case 9:
+		name = "restore"
+		tw.restore()
+	case 10:
+		name = "set the same"
+		require.NoError(tw.t, tw.a.SetLimit(tw.a.Config().Limit))
+		if l, ok := tw.own[key]; ok && !tw.pro[key] {
+			require.NoError(tw.t, tw.a.SetKeyLimit(key, l))
+		}
+	case 11:
+		name = "there and back"
+		tw.thereAndBack(key)
+	case 12:
+		l := tw.limits[tw.rng.IntN(len(tw.limits))]
+		name = fmt.Sprintf("set limit %v", l)
+		ea, eb := tw.a.SetLimit(l), tw.b.SetLimit(l)
+		require.Equal(tw.t, ea, eb)
+	case 13:
+		l := tw.limits[tw.rng.IntN(len(tw.limits))]
+		name = fmt.Sprintf("set key limit %v", l)
+		ea, eb := tw.a.SetKeyLimit(key, l), tw.b.SetKeyLimit(key, l)
+		require.Equal(tw.t, ea, eb)
+		if ea == nil {
+			tw.own[key] = l
+			delete(tw.pro, key)
+		}
+	case 14:
+		name = "clear"
+		tw.a.ClearKeyLimit(key)
+		tw.b.ClearKeyLimit(key)
+		delete(tw.own, key)
+		delete(tw.pro, key)
+	case 15:
+		name = "block"
+		if tw.rng.IntN(2) == 0 {
+			d := time.Duration(tw.rng.Int64N(int64(4 * time.Second)))
+			tw.a.Block(key, d)
+			tw.b.Block(key, d)
+		} else {
+			tw.a.Unblock(key)
+			tw.b.Unblock(key)
+		}
+	case 16:
+		name = "refund"
+		tw.a.Refund(key, cost)
+		tw.b.Refund(key, cost)
+	case 17:
+		name = "bring the same"
+		tw.equal(tw.b.Take(key, cost), tw.bring(tw.a, key, tw.a.Key(key).Limit()).Take(cost))
+		tw.equal(tw.b.Take(key, 1), tw.a.Take(key, 1)) // back under its limit, by which time goes on
+	case 18:
+		l := tw.limits[tw.rng.IntN(len(tw.limits))]
+		name = fmt.Sprintf("bring %v", l)
+		tw.equal(tw.bring(tw.b, key, l).Peek(cost), tw.bring(tw.a, key, l).Peek(cost))
+		taken, d := tw.bring(tw.a, key, l).TakeUpTo(cost)
+		want, e := tw.bring(tw.b, key, l).TakeUpTo(cost)
+		tw.equal(want, taken)
+		tw.equal(e, d)
+		tw.equal(tw.b.Take(key, 1), tw.a.Take(key, 1))
+	case 19:
+		l := tw.limits[tw.rng.IntN(len(tw.limits))]
+		name = fmt.Sprintf("plan %v", l)
+		if tw.rng.IntN(2) == 0 {
+			require.NoError(tw.t, tw.a.SetPlan("pro", l))
+			for k := range tw.pro {
+				require.NoError(tw.t, tw.b.SetKeyLimit(k, l))
+				tw.own[k] = l
+			}
+			tw.plan = l
+		} else if tw.plan != (Limit{}) {
+			require.NoError(tw.t, tw.a.SetKeyPlan(key, "pro"))
+			require.NoError(tw.t, tw.b.SetKeyLimit(key, tw.plan))
+			tw.own[key], tw.pro[key] = tw.plan, true
+		}
+	default:
+		name = "take"
+		tw.equal(tw.b.Take(key, cost), tw.a.Take(key, cost))
+	}
+	tw.note("%s: %s %d", key, name, cost)
+	tw.same()
+}
+
+func (tw *twins) bring(l *Limiter, key string, limit Limit) Key {
+	k, err := l.Key(key).WithLimit(limit)
+	require.NoError(tw.t, err)
+	return k
+}
+
+func (tw *twins) equal(want, got any) {
+	if want != got {
+		tw.t.Fatalf("%v: want %+v, got %+v", tw.log, want, got)
+	}
+}
+
+func (tw *twins) takeUpTo(key string, cost int) {
+	taken, d := tw.a.TakeUpTo(key, cost)
+	n := cost
+	for n > 1 && !tw.b.Peek(key, n).Allowed {
+		n--
+	}
+	want := tw.b.Take(key, n)
+	tw.equal(want, d)
+	if !want.Allowed {
+		n = 0
+	}
+	tw.equal(max(n, 0), taken)
+}
+
+func (tw *twins) charge(key string, cost int) {
+	if tw.cfg.Algorithm == SlidingLog && !tw.b.Peek(key, cost).Allowed {
+		return // what it counts beyond the limit depends on the limits that it has had
+	}
+	tw.a.Charge(key, cost)
+	if cost > 0 && tw.b.Peek(key, cost).Allowed {
+		tw.b.Take(key, cost)
+	} else {
+		tw.b.Charge(key, cost)
+	}
+}
+
+func (tw *twins) reserve(key string, cost int) {
+	used := tw.rng.IntN(cost + 1)
+	r, err := tw.a.Reserve(key, cost, 0)
+	if err != nil {
+		return
+	}
+	r.Settle(used)
+	if used > 0 {
+		tw.equal(true, tw.b.Take(key, used).Allowed)
+	}
+}
+
+func (tw *twins) restore() {
+	c := tw.a.Config()
+	for _, l := range append(slices.Collect(maps.Values(tw.own)), c.Limit) {
+		if l == DenyAll || l == Unlimited {
+			return // under which units come back as under the limit before
+		}
+	}
+	data := snapshotOf(tw.t, tw.a)
+	next := mustNew(tw.t, c)
+	if tw.plan != (Limit{}) {
+		require.NoError(tw.t, next.SetPlan("pro", tw.plan)) // it may have no keys
+	}
+	require.NoError(tw.t, next.Restore(bytes.NewReader(data)), "%v", tw.log)
+	tw.a = next
+}
+
+func (tw *twins) thereAndBack(key string) {
+	other := []Limit{DenyAll, Unlimited}[tw.rng.IntN(2)]
+	if l, ok := tw.own[key]; ok {
+		require.NoError(tw.t, tw.a.SetKeyLimit(key, other))
+		if tw.pro[key] {
+			require.NoError(tw.t, tw.a.SetKeyPlan(key, "pro"))
+		} else {
+			require.NoError(tw.t, tw.a.SetKeyLimit(key, l))
+		}
+		return
+	}
+	l := tw.a.Config().Limit
+	require.NoError(tw.t, tw.a.SetLimit(other))
+	require.NoError(tw.t, tw.a.SetLimit(l))
+}
+
+// same demands that no key can be told from its twin.
+func (tw *twins) same() {
+	for _, key := range []string{"a", "b", "c"} {
+		for _, cost := range []int{0, 1, 2, 6, 12, 17} {
+			want, got := tw.b.Peek(key, cost), tw.a.Peek(key, cost)
+			if want != got {
+				tw.t.Fatalf("%v: %s %d: want %+v, got %+v", tw.log, key, cost, want, got)
+			}
+		}
+	}
+}
+
+// TestModel_TwinsAreAlike: there are several ways to say the same to a limiter.
+func TestModel_TwinsAreAlike(t *testing.T) {
+	rng := newRand(t)
+	for _, variant := range variants {
+		t.Run(variantName(variant), func(t *testing.T) {
+			for range 200 {
+				tw := newTwins(t, rng, variant)
+				for range 30 {
+					tw.step()
+				}
+			}
+		})
+	}
+}
