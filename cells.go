@@ -12,7 +12,7 @@ import (
 // that are under its policy again.
 //
 // All but the word is written before others see the cell, and never again: a change makes
-// another cell in its place. Who finds a word moved waits for the shard's lock, under which
+// another cell in its place. A call that finds a word moved waits for the shard's lock, under which
 // that happens, and starts over:
 //
 //	SetKeyLimit:  locks the shard; swaps moved into the key's word
@@ -20,8 +20,8 @@ import (
 //	SetKeyLimit:  publishes the cell; makes the slot say elsewhere; unlocks
 //	decision:     starts over; finds the cell
 //
-// At no time have two words of a key been live. Who finds the key nowhere believes it only
-// of an instant at which it was so: see locate.
+// At no time have two words of a key been live. A call that finds the key nowhere believes it
+// only of an instant at which it was so: see locate.
 type cell struct {
 	slot   // elsewhere stands for no state
 	policy *policy
@@ -29,7 +29,7 @@ type cell struct {
 	tail   []atomic.Uint64
 }
 
-// cellTable is a hash table of cells with linear probing. What is removed is replaced by
+// cellTable is a hash table of cells with linear probing. A removed cell is replaced by
 // the cell gone, and dropped when the table is rebuilt.
 //
 // Invariant: at least one place is nil, so every probe ends.

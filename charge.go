@@ -30,8 +30,8 @@ import "sync/atomic"
 // second FixedWindow and TokenBucket at Interval count to 2^30, with FirstCharge to 2^28,
 // and SlidingWindow to 2^15, or where the limit takes two words, to 2^28. With each 64
 // times longer period that is 6 bits more, and for a SlidingWindow of one word 3; with
-// FirstCharge it stays. What SlidingWindow cannot count is charged to its next window, and
-// what TokenBucket at Interval cannot is forgiven. For the others it changes no decision.
+// FirstCharge it stays. SlidingWindow charges the rest to its next window, and
+// TokenBucket at Interval forgives it. For the others it changes no decision.
 // Refund gives back of what has been counted, and of a log, of as many units as its limit.
 //
 // A new key for which there is no room at MaxKeys is not charged under DenyNew and

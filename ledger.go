@@ -14,9 +14,9 @@ import (
 // included. Each key that has some has a record of its own, with a lock of its own, so that
 // keys with many of them are in nobody else's way.
 //
-// Who changes what a key has spent in another way than by charging it, or the policy that it
-// is kept by, guards the key, or all keys of a shard, for as long as that takes, and tells
-// the record: see forget, refunded and adopt. Who drops a key from a table only says so
+// A call that changes the state of a key in another way than by charging it, or changes its
+// policy, guards the key, or all keys of a shard, for as long as that takes, and tells the
+// record: see forget, refunded and adopt. A call that drops a key from a table only says so
 // (dropped), since the shard is locked then.
 //
 // Lock order: a ledger, then records by limiter and id, then a shard.
@@ -54,7 +54,7 @@ type record struct {
 	mu   sync.Mutex
 	dead bool // taken out of the ledger; look for another one
 
-	// What follows is of the reservations, if there are any.
+	// The rest is of the reservations, if there are any.
 
 	ends
 	policy *policy // whose ticks the ends are in
@@ -286,7 +286,7 @@ func (rec *record) adopt(to *policy, now int64) {
 	rec.each(func(r *Reservation) {
 		was = r.step().from(was)
 		end := after.adopt(before, was-back, now)
-		// What is missing before the slot stays charged.
+		// The units that are missing before the slot stay charged.
 		r.span = min(after.ticks(r.units), end-is)
 		r.ahead = end - is - r.span
 		r.least = 0

@@ -17,7 +17,7 @@ import (
 //
 // Nothing has to be closed: a limiter that is no longer referenced is collected.
 // It must be made by New and not be copied. Any other one panics when used, and so does a
-// nil one: with a sentence, but for Allow, AllowN, Take, Peek and the making of Keys, where
+// nil one: with a sentence, except in Allow, AllowN, Take, Peek and the making of Keys, where
 // looking would cost time.
 type Limiter struct {
 	store

@@ -44,7 +44,7 @@ type variant struct {
 }
 
 // maxVariants bounds how many policies terms have at hand, and maxBrought how many limits
-// of keys and calls a limiter has, unless more keys are kept on such. What is beyond is made
+// of keys and calls a limiter has, unless more keys are kept on such. Those beyond are made
 // anew. Neither was tuned.
 const (
 	maxVariants = 64

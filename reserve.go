@@ -68,13 +68,13 @@ func (r *Reservation) WouldDeny() bool { return r.wouldDeny }
 // Cancel gives the whole charge back. It is Settle(0).
 func (r *Reservation) Cancel() { r.Settle(0) }
 
-// Settle replaces the cost of the reservation by what was used. What was not used is given
-// back, unless it has come back by itself meanwhile; what was used beyond the cost is
+// Settle replaces the cost of the reservation by what was used. Units that were not used are given
+// back, unless they have come back by themselves meanwhile; units beyond the cost are
 // charged, as a debt if the bucket does not hold it. Only the first Settle or Cancel does
 // anything. An actual below 0 counts as the cost.
 //
-// What is given back is at most what would be left without the reservation, whatever other
-// calls have been made, but for Refund of what the reservation has charged. Where the key
+// Settle gives back at most the units that would be left without the reservation, whatever
+// other calls have been made, except Refund of the same units. Where the key
 // would have been fresh for a while without the reservation, it is less by that while.
 // Slots that others have reserved stay where they are: what is missing between the slots of
 // others is not handed out again beside them, where it would exceed the limit, as long as
@@ -83,8 +83,8 @@ func (r *Reservation) Settle(actual int) { r.lim.settle(r, actual) }
 
 // Reserve charges cost units to key for a slot to come, and returns a receipt; or an
 // error, having charged nothing. The slots of a key are handed out in order of arrival.
-// It takes no context, since it does not wait: who does calls Wait, or waits for the Delay
-// and cancels if the context is done first.
+// It takes no context, since it does not wait: to wait, call Wait, or wait for the Delay
+// and cancel if the context is done first.
 //
 // GCRA and TokenBucket give the first slot at which the call would be admitted, so bursts
 // stay bursts. LeakyBucket is a queue that holds the burst, what is draining included: it
@@ -96,7 +96,7 @@ func (r *Reservation) Settle(actual int) { r.lim.settle(r, actual) }
 // and asks for the slot of one unit.
 //
 // A key with reservations denies calls until its slots have passed. A Block does not call a
-// reservation back: who has a slot may go ahead although the key has been blocked meanwhile.
+// reservation back: the caller may go ahead although the key has been blocked meanwhile.
 // Under Shadow there is no delay, and no error but ErrNotReservable: see
 // Reservation.WouldDeny. A Reserve that fails is counted as denied, but does not block.
 func (l *Limiter) Reserve(key string, cost int, maxWait time.Duration) (*Reservation, error) {
@@ -157,7 +157,7 @@ func (p *policy) bucket() bucket {
 	return b
 }
 
-// What an attempt fails with that is to be made again: at once, or with the key's record.
+// The errors of an attempt that is to be made again: at once, or with the key's record.
 var errStartOver, errNoRecord = errors.New("start over"), errors.New("no record")
 
 // tryReserve makes the charge of r, and enters r in the ledger.

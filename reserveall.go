@@ -134,7 +134,7 @@ type joint struct {
 	records []*record       // of the charges' keys; locked, in order
 }
 
-// reserveAll is ReserveAll but for the counting. It also returns what each charge fails with.
+// reserveAll is ReserveAll without the counting. It also returns what each charge fails with.
 func reserveAll(maxWait time.Duration, charges []Charge) ([]*Reservation, []error, error) {
 	j := &joint{charges: charges, maxWait: maxWait, errs: make([]error, len(charges))}
 	if len(charges) == 0 {
@@ -297,8 +297,8 @@ func (j *joint) slot(c *claim) (from uint64, delay time.Duration, err error) {
 	return from, delay, err
 }
 
-// ready reports whether all that is to be charged has a word to go to. What Shadow lets pass
-// without a charge needs none.
+// ready reports whether all that is to be charged has a word to go to. A charge that Shadow
+// lets pass unmade needs none.
 func (j *joint) ready() bool {
 	for i := range j.claims {
 		if c := &j.claims[i]; j.errs[c.index] == nil && !c.ready() {

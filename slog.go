@@ -161,8 +161,8 @@ func (a *slidingLog) counting(word uint64, ring []atomic.Uint64, now int64) uint
 
 // countDenied writes the cost as if it had been admitted, and so does a debit: of all units asked for, the
 // newest count, as many as the limit. In a ring with spare places the oldest are given up
-// for that, or a higher limit would count them one day. What counted beyond the limit
-// before, since it has been lowered, goes on to.
+// for that, or a higher limit would count them one day. Units that counted beyond the limit
+// before, since it has been lowered, go on counting.
 func (a *slidingLog) countDenied(word uint64, ring []atomic.Uint64, now int64, cost int) uint64 {
 	t := now
 	if s, ok := a.newest(word, ring); ok {

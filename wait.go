@@ -46,7 +46,7 @@ func (l *Limiter) wait(ctx context.Context, id uint64, name string, cost int) er
 // errHasSlots says that a call is not admitted now, but could be given a slot.
 var errHasSlots = errors.New("has slots")
 
-// await is Wait, but for what a failure leaves to do.
+// await is Wait without the work that a failure leaves.
 func (l *Limiter) await(ctx context.Context, id uint64, cost int) error {
 	for {
 		now := max(l.now(), 0)
