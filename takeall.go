@@ -51,6 +51,9 @@ type AllDecision struct {
 // the keys wait for the time of the judgement, some 100 ns a key. Up to 8 charges
 // take no allocation.
 //
+// Of charges for one key whose Keys bring different limits, or some of which bring none, all
+// go by the limit of the first: see Key.WithLimit.
+//
 // A key for which there is no room at MaxKeys is decided as Take decides it, also
 // where there is none for all of the keys at once; EvictSoonest then admits without
 // state, like AdmitNew. New keys are added, as fresh, before all have been judged
