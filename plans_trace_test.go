@@ -1,0 +1,372 @@
+package sluice
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/sluice-go/sluice/internal/oracle"
+	"github.com/stretchr/testify/require"
+)
+
+// A planTracer drives one limiter and its model through plans with names, keys on them, keys
+// with limits of their own, and calls that bring limits. It knows which terms a key is under,
+// since a change to others, also of the same limit, drops what is idle.
+type planTracer struct {
+	*changer
+	l     *Limiter
+	older bool  // calls have older times
+	evict bool  // there are more keys than MaxKeys
+	floor int64 // no call is older: what was idle then may have been dropped
+
+	plans                  map[string]*tracedPlan
+	tokens                 []tracedKey    // of plans, some of which have ended
+	on                     map[string]any // what a key is kept on: a *tracedPlan or a Limit
+	at                     map[string]any // what it is under, likewise; nil is the limiter's own
+	evicts, moves, follows int
+}
+
+type tracedPlan struct{ limit Limit }
+
+// A tracedKey is what a call brings, a *tracedPlan or a Limit, and for a key with it.
+type tracedKey struct {
+	brings any
+	key    string
+	with   Key
+}
+
+func limitOf(terms any) Limit {
+	if pl, ok := terms.(*tracedPlan); ok {
+		return pl.limit
+	}
+	return terms.(Limit)
+}
+
+func newPlanTracer(t *testing.T, rng *rand.Rand, variant Config) *planTracer {
+	p := &planTracer{
+		changer: newPlanChanger(t, rng, variant, NewManualClock(start)),
+		plans:   map[string]*tracedPlan{}, on: map[string]any{}, at: map[string]any{},
+	}
+	c := p.cfg
+	switch rng.IntN(3) {
+	case 0:
+		p.older, c.TTL = true, math.MaxInt64
+	case 1:
+		p.evict, c.MaxKeys = true, 1+rng.IntN(2)
+		p.keys = append(p.keys, "d", "e")
+	}
+	p.l = mustNew(t, c)
+	p.lims = [2]*Limiter{p.l, p.l}
+	p.floor = p.now()
+	return p
+}
+
+// under puts a key of m under the terms of a call that brings some, or nil. A key that is kept
+// on nothing and idle is forgotten first, and with it how its units came back.
+func (p *planTracer) under(m *oracle.Model, key string, brings any) (terms any) {
+	if terms = brings; terms == nil {
+		terms = p.on[key]
+	}
+	if terms == p.at[key] {
+		return terms
+	}
+	if p.on[key] == nil && m.Idle(key, p.now()) {
+		m.ClearKeyLimit(key, p.now())
+	}
+	if terms == nil {
+		m.ClearKeyLimit(key, p.now())
+	} else {
+		m.SetKeyLimit(key, p.now(), p.with(limitOf(terms)))
+	}
+	return terms
+}
+
+// goBy is under of a call that is being made.
+func (p *planTracer) goBy(key string, brings any) {
+	if terms := p.under(p.model, key, brings); terms != p.at[key] {
+		p.at[key] = terms
+		p.floor = p.now()
+		p.moves++
+	}
+}
+
+// settle looks what has been dropped: only what is idle, or at MaxKeys a key that is kept on
+// nothing, which is fresh again.
+func (p *planTracer) settle() {
+	own := map[string]bool{}
+	for _, key := range p.keys {
+		id := p.l.Key(key).id
+		at := p.l.locate(p.l.shardOf(id), id)
+		if p.on[key] != nil {
+			own[key] = true
+		}
+		if at.slot != nil {
+			continue
+		}
+		if !p.model.Idle(key, p.now()) {
+			require.True(p.tb, p.evict && p.on[key] == nil, "%s has been forgotten\n%s", key, p.tail())
+			p.note("%s is evicted", key)
+			p.model.Reset(key)
+			p.evicts++
+		}
+		if p.on[key] == nil {
+			p.model.ClearKeyLimit(key, p.now())
+			delete(p.at, key)
+		}
+	}
+	require.LessOrEqual(p.tb, p.l.Len(), p.l.Config().MaxKeys)
+	checkCells(p.tb, p.l, p.keys, own)
+}
+
+// look compares what calls see that bring nothing, and what others see that bring a limit.
+func (p *planTracer) look() {
+	for _, key := range p.keys {
+		for _, tok := range []tracedKey{{nil, key, p.l.Key(key)}, p.draws(key)} {
+			cost := p.rng.IntN(20)
+			m := p.model.Clone()
+			p.under(m, key, tok.brings)
+			want := p.soft(m.Peek(key, p.now(), int64(cost)), cost)
+			p.equal(want, tok.with.Peek(cost), fmt.Sprintf("Peek of %s by %v", key, tok.brings))
+		}
+	}
+}
+
+// draws returns key with a limit that its calls bring, or with none.
+func (p *planTracer) draws(key string) tracedKey {
+	k := p.l.Key(key)
+	switch p.rng.IntN(5) {
+	case 0, 1:
+		limit := p.draw()
+		with, err := k.WithLimit(limit)
+		require.NoError(p.tb, err)
+		return tracedKey{limit, key, with}
+	case 2:
+		for name, pl := range p.plans {
+			with, err := k.WithPlan(name)
+			require.NoError(p.tb, err)
+			p.tokens = append(p.tokens, tracedKey{pl, key, with})
+		}
+		for _, tok := range p.tokens {
+			if tok.key == key && p.rng.IntN(4) == 0 {
+				require.Equal(p.tb, limitOf(tok.brings), tok.with.Limit())
+				return tok
+			}
+		}
+		p.tokens = p.tokens[max(0, len(p.tokens)-20):]
+	}
+	return tracedKey{nil, key, k}
+}
+
+func (p *planTracer) setPlan(name string) {
+	pl, limit := p.plans[name], p.draw()
+	if pl != nil && p.rng.IntN(4) == 0 {
+		p.note("ClearPlan %s", name)
+		p.l.ClearPlan(name)
+		delete(p.plans, name)
+		for key, on := range p.on {
+			if on == pl {
+				p.clear(key)
+			}
+		}
+		return
+	}
+	p.note("SetPlan %s %v", name, limit)
+	require.NoError(p.tb, p.l.SetPlan(name, limit))
+	if pl == nil {
+		p.plans[name] = &tracedPlan{limit}
+		return
+	}
+	if pl.limit == limit {
+		return
+	}
+	pl.limit = limit
+	for _, key := range p.keys {
+		if p.at[key] == pl {
+			p.model.SetKeyLimit(key, p.now(), p.with(limit))
+			p.follows++
+		}
+	}
+}
+
+// clear follows ClearKeyLimit.
+func (p *planTracer) clear(key string) {
+	delete(p.on, key)
+	delete(p.at, key)
+	p.model.ClearKeyLimit(key, p.now())
+}
+
+// setKey gives key a limit of its own, a plan, or none.
+func (p *planTracer) setKey(key string) {
+	var terms any = p.draw()
+	name := []string{"pro", "free"}[p.rng.IntN(2)]
+	switch pl := p.plans[name]; {
+	case p.rng.IntN(3) == 0:
+		p.note("ClearKeyLimit %s", key)
+		if p.l.ClearKeyLimit(key); p.on[key] != nil {
+			p.clear(key)
+		}
+		return
+	case p.rng.IntN(2) == 0:
+		p.note("SetKeyLimit %s %v", key, terms)
+		require.NoError(p.tb, p.l.SetKeyLimit(key, terms.(Limit)))
+	case pl == nil:
+		require.Error(p.tb, p.l.SetKeyPlan(key, name))
+		return
+	default:
+		p.note("SetKeyPlan %s %s", key, name)
+		require.NoError(p.tb, p.l.SetKeyPlan(key, name))
+		terms = pl
+	}
+	require.Equal(p.tb, limitOf(terms), p.l.Key(key).Limit())
+	if p.on[key] != terms {
+		p.on[key], p.at[key] = terms, terms
+		p.model.SetKeyLimit(key, p.now(), p.with(limitOf(terms)))
+	}
+}
+
+// takeBy makes a call, perhaps one of an older time, and returns what it was admitted.
+func (p *planTracer) takeBy(tok tracedKey) (admitted int) {
+	key, cost := tok.key, p.cost(tok.key)
+	p.goBy(key, tok.brings)
+	if left := tok.with.Peek(0).Remaining; p.rng.IntN(3) == 0 {
+		cost = left + p.rng.IntN(2) // the edge
+	}
+	now := p.now()
+	if p.older && p.rng.IntN(2) == 0 {
+		now -= p.rng.Int64N(now - p.floor + 1)
+	}
+	want := p.soft(p.model.Take(key, now, int64(cost)), cost)
+	p.note("%d ago: Take %s %d by %v: %+v", p.now()-now, key, cost, tok.brings, want)
+	if p.rng.IntN(3) == 0 {
+		require.Equal(p.tb, want.Allowed, tok.with.AllowAt(now, cost), "Allow\n%s", p.tail())
+	} else {
+		p.equal(want, tok.with.TakeAt(now, cost), "Take")
+	}
+	if !want.Allowed {
+		p.denied++
+		return 0
+	}
+	p.allowed++
+	return max(cost, 0)
+}
+
+// alternate lets a client's token alternate at one instant. Whatever the order of its limits
+// is, it is admitted no more than the largest.
+func (p *planTracer) alternate(key string) {
+	p.note("Reset %s", key)
+	p.l.Reset(key)
+	p.model.Reset(key)
+	p.floor = p.now()
+	sum, most := 0, 0
+	for range 12 {
+		tok := p.draws(key)
+		limit := tok.with.Limit()
+		if limit == Unlimited {
+			continue
+		}
+		most = max(most, limit.Rate, limit.Burst)
+		sum += p.takeBy(tok)
+		p.settle()
+	}
+	require.LessOrEqual(p.tb, sum, most+p.cfg.Soft, "a gift\n%s", p.tail())
+}
+
+// takeAll charges some keys, or at MaxKeys one, with different limits for the same key.
+func (p *planTracer) takeAll() {
+	if p.cfg.Soft > 0 {
+		return // the models know nothing of it
+	}
+	var charges []Charge
+	var model []oracle.Charge
+	first := map[string]bool{}
+	key := p.keys[p.rng.IntN(len(p.keys))]
+	for range 1 + p.rng.IntN(4) {
+		if !p.evict {
+			key = p.keys[p.rng.IntN(len(p.keys))]
+		}
+		tok, cost := p.draws(key), 1+p.rng.IntN(4)
+		if !first[key] {
+			first[key] = true
+			p.goBy(key, tok.brings)
+		}
+		p.note("in a TakeAll: %s %d by %v", key, cost, tok.brings)
+		charges = append(charges, Charge{tok.with, cost})
+		model = append(model, oracle.Charge{Model: p.model, Key: key, Now: p.now(), Cost: int64(cost)})
+	}
+	d := oracle.TakeAll(model)
+	want := AllDecision{Allowed: d.Allowed, Denied: d.Denied, Remaining: int(min(d.Remaining, math.MaxInt)), RetryAfter: time.Duration(d.RetryAfter)}
+	if got := TakeAll(charges...); want != got {
+		require.Equal(p.tb, want, got, "TakeAll\n%s", p.tail())
+	}
+}
+
+func (p *planTracer) step() {
+	if p.now() < start.UnixNano()+int64(20*365*day) {
+		p.advance()
+	}
+	key := p.keys[p.rng.IntN(len(p.keys))]
+	switch p.rng.IntN(16) {
+	case 0:
+		p.setPlan([]string{"pro", "free"}[p.rng.IntN(2)])
+		p.floor = p.now()
+	case 1, 2:
+		p.setKey(key)
+		p.floor = p.now()
+	case 3:
+		limit := p.draw()
+		p.note("SetLimit %v", limit)
+		require.NoError(p.tb, p.l.SetLimit(limit))
+		p.model.SetLimit(p.now(), p.with(limit))
+		p.floor = p.now()
+	case 4:
+		if !p.kept {
+			p.note("Sweep")
+			p.l.Sweep()
+			p.floor = p.now()
+		}
+	case 5:
+		cost := p.cost(key)
+		p.note("Refund %s %d", key, cost)
+		p.model.Refund(key, p.now(), int64(cost))
+		p.l.Refund(key, cost)
+	case 6:
+		p.takeAll()
+	case 7:
+		if !p.evict {
+			p.alternate(key)
+		}
+	default:
+		p.takeBy(p.draws(key))
+	}
+	p.settle()
+	if p.rng.IntN(3) == 0 {
+		p.look()
+		p.settle()
+	}
+}
+
+// TestModel_PlansAreExact compares every decision with the models while plans change, keys go
+// on and off them, and calls bring limits of their own: with older times, with sweeps, and
+// with keys that are evicted at MaxKeys.
+func TestModel_PlansAreExact(t *testing.T) {
+	for _, variant := range variants {
+		t.Run(fmt.Sprint("variant=", variantName(variant)), func(t *testing.T) {
+			t.Parallel()
+			rng := newRand(t)
+			allowed, denied, evicts, moves, follows := 0, 0, 0, 0, 0
+			for range max(20, modelOps()/10_000) {
+				p := newPlanTracer(t, rng, variant)
+				for range 150 {
+					p.step()
+				}
+				allowed, denied, evicts = allowed+p.allowed, denied+p.denied, evicts+p.evicts
+				moves, follows = moves+p.moves, follows+p.follows
+			}
+			require.Greater(t, allowed, denied/10, "the traces must reach both")
+			require.Greater(t, denied, allowed/10, "the traces must reach both")
+			require.Greater(t, min(evicts, moves, follows), 0, "the traces must reach all: %d %d %d", evicts, moves, follows)
+		})
+	}
+}
