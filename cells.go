@@ -197,12 +197,8 @@ type placement struct {
 // place puts id where f says, which is told what it is kept on. It does nothing if f returns
 // nothing. What the key has spent goes along.
 func (l *Limiter) place(id uint64, f func(kept *plan) (p placement, ok bool)) {
-	lg := l.ledgers.of(id)
-	rec := lg.guard(id)
-	defer lg.unguard(rec)
-	s := l.shardOf(id)
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	s, rec := l.lockKey(id)
+	defer l.unlockKey(s, rec, id)
 	var kept *plan
 	if c := s.cell(id); c != nil {
 		kept = c.kept
@@ -210,6 +206,19 @@ func (l *Limiter) place(id uint64, f func(kept *plan) (p placement, ok bool)) {
 	if to, ok := f(kept); ok {
 		l.placeLocked(s, rec, id, to, nil)
 	}
+}
+
+// lockKey guards what is reserved of id and then, always in this order, locks its shard.
+func (l *Limiter) lockKey(id uint64) (*shard, *record) {
+	rec := l.ledgers.of(id).guard(id)
+	s := l.shardOf(id)
+	s.mu.Lock()
+	return s, rec
+}
+
+func (l *Limiter) unlockKey(s *shard, rec *record, id uint64) {
+	s.mu.Unlock()
+	l.ledgers.of(id).unguard(rec)
 }
 
 // An amendment puts another state in the place of the one that a key has, and reports whether

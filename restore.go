@@ -97,12 +97,8 @@ func (l *Limiter) requireRoom(sections []section, now int64) error {
 
 // restore adds an entry, of a key that is kept on the plan, or under it now.
 func (l *Limiter) restore(id uint64, keeps bool, pl *plan, from *policy, e entry) {
-	lg := l.ledgers.of(id)
-	rec := lg.guard(id)
-	defer lg.unguard(rec)
-	s := l.shardOf(id)
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	s, rec := l.lockKey(id)
+	defer l.unlockKey(s, rec, id)
 	c := s.cell(id)
 	to := placement{terms: pl.terms.Load()}
 	switch {
