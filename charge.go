@@ -60,18 +60,18 @@ func (k Key) ChargeAt(now int64, cost int) (d Decision) {
 // charge.
 func (l *Limiter) chargeAt(d *Decision, id uint64, now int64, cost int) {
 	now = max(now, 0)
-	if cost <= 0 || !l.debit(d, id, now, cost) {
+	if cost <= 0 || !l.debit(d, id, now, cost, (*Limiter).policyFor) {
 		l.peekAt(d, id, now, 0)
 	}
 	l.amend(d, 0)
 }
 
-// debit charges cost > 0 units of id. It fails where there is no state to charge, and then
-// leaves d as it was.
-func (l *Limiter) debit(d *Decision, id uint64, now int64, cost int) (charged bool) {
+// debit charges cost > 0 units of id, under the policy that policyFor finds. It fails where
+// there is no state to charge, and then leaves d as it was.
+func (l *Limiter) debit(d *Decision, id uint64, now int64, cost int, policyFor func(*Limiter, uint64) *policy) (charged bool) {
 	core := l.core
 	for {
-		p, stale := l.policyFor(id), false
+		p, stale := policyFor(l, id), false
 		tracked := core.update(id, func(q *policy, word uint64, tail []atomic.Uint64) uint64 {
 			if stale = p != q; stale {
 				return word

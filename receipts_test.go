@@ -89,6 +89,49 @@ func TestSettle_UnlimitedKeepsNoState(t *testing.T) {
 	require.Equal(t, 9, k.Peek(0).Remaining)
 }
 
+// TestSettle_BeyondTheCostIsACharge, whatever has become of the key.
+func TestSettle_BeyondTheCostIsACharge(t *testing.T) {
+	for name, happens := range map[string]func(l *Limiter){
+		"nothing":  func(*Limiter) {},
+		"blocked":  func(l *Limiter) { l.Block("k", 1) },
+		"for ever": func(l *Limiter) { l.Block("k", Never) },
+		"reset":    func(l *Limiter) { l.Reset("k") },
+		"denied":   func(l *Limiter) { require.NoError(t, l.SetLimit(DenyAll)) },
+		"slower": func(l *Limiter) {
+			limit := l.Config().Limit
+			limit.Period *= 2
+			require.NoError(t, l.SetKeyLimit("k", limit))
+		},
+	} {
+		forEveryLayout(t, func(t *testing.T, c Config) {
+			owes := func(end func(k Key, r *Reservation)) (all []Decision) {
+				l, clock := newFrozen(t, c)
+				limit := l.Config().Limit
+				require.NoError(t, l.SetLimit(Unlimited)) // under which all algorithms can be reserved
+				k := l.Key("k")
+				if l.policyOf(0).bucket() != nil {
+					require.NoError(t, l.SetLimit(limit))
+				}
+				r := mustReserve(t, k, 1)
+				require.NoError(t, l.SetLimit(limit))
+				happens(l)
+				end(k, r)
+				require.NoError(t, l.SetLimit(limit))
+				for range 8 {
+					all = append(all, k.Peek(1))
+					clock.Advance(limit.Period / 4)
+				}
+				return all
+			}
+			charged := owes(func(k Key, r *Reservation) { r.Settle(1); k.Charge(3) })
+			require.Equal(t, charged, owes(func(_ Key, r *Reservation) { r.Settle(4) }), name)
+			if name != "for ever" {
+				require.NotEqual(t, charged, owes(func(_ Key, r *Reservation) { r.Settle(1) }), name)
+			}
+		})
+	}
+}
+
 // TestReserve_OfNothingTracksNothing, as Take of nothing.
 func TestReserve_OfNothingTracksNothing(t *testing.T) {
 	l, _ := newFrozen(t, Config{Limit: PerSecond(10), MaxKeys: 1, Overflow: DenyNew, Shards: 1})
@@ -154,12 +197,13 @@ func TestCancel_DoesNotShortenABlock(t *testing.T) {
 		require.True(t, k.AllowN(4))
 		r, debt := mustReserve(t, k, 10), mustReserve(t, k, 1)
 		require.True(t, k.Block(sec))
+		r.Cancel()
+		require.Equal(t, 15*sec, k.Peek(1).RetryAfter)
 		for range 2 {
-			r.Cancel()
 			debt.Settle(9)
-			require.Equal(t, 15*sec, k.Peek(1).RetryAfter)
+			require.Equal(t, 23*sec, k.Peek(1).RetryAfter)
 		}
-		clock.Advance(15 * sec)
+		clock.Advance(23 * sec)
 		require.Equal(t, 20, k.Peek(0).Remaining)
 	}
 }

@@ -70,7 +70,7 @@ func (r *Reservation) Cancel() { r.Settle(0) }
 
 // Settle replaces the cost of the reservation by what was used. Units that were not used are given
 // back, unless they have come back by themselves meanwhile; units beyond the cost are
-// charged, as a debt if the bucket does not hold it. Only the first Settle or Cancel does
+// charged as by Charge, under the limit that the key has now. Only the first Settle or Cancel does
 // anything. An actual below 0 counts as the cost.
 //
 // Settle gives back at most the units that would be left without the reservation, whatever
@@ -338,7 +338,8 @@ func (l *Limiter) settle(r *Reservation, actual int) {
 	}
 	now := max(l.now(), 0)
 	if actual > r.cost {
-		l.owe(r.id, now, actual-r.cost)
+		var d Decision
+		l.debit(&d, r.id, now, actual-r.cost, (*Limiter).policyNow)
 	}
 	rec := r.rec
 	if rec == nil {
@@ -381,27 +382,4 @@ func (l *Limiter) giveBack(rec *record, r *Reservation, used int, now int64) (ok
 		return b.pack(full-given, s.tick(now))
 	})
 	return ok
-}
-
-// owe charges units of id whatever there is, up to what a word can tell.
-func (l *Limiter) owe(id uint64, now int64, units int) {
-	for {
-		tracked := l.update(id, func(p *policy, word uint64, tail []atomic.Uint64) uint64 {
-			from, until := p.admissible(word, tail, now)
-			b := p.bucket()
-			if until > 0 || b == nil || p.unlimited() {
-				return from
-			}
-			s, _ := b.slots()
-			full := max(b.full(from), s.tick(now))
-			return b.pack(full+min(s.ticks(units), s.most-full), s.tick(now))
-		})
-		p := l.policyOf(id)
-		if tracked || p.burst == 0 {
-			return
-		}
-		if _, out := l.insert(l.shardOf(id), p, id, now, 0, nil); out == waved || out == refused {
-			return
-		}
-	}
 }
