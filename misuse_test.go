@@ -31,6 +31,12 @@ func TestLimiter_NotMadeByNew(t *testing.T) {
 			"Len":           func() { l.Len() },
 			"Sweep":         func() { l.Sweep() },
 			"WorstCase":     func() { l.WorstCase(1) },
+			"TopDenied":     func() { l.TopDenied() },
+			"Plans":         func() { l.Plans() },
+			"KeyLimits":     func() { l.KeyLimits() },
+			"SetPlan":       func() { _ = l.SetPlan("p", PerSecond(1)) },
+			"ClearPlan":     func() { l.ClearPlan("p") },
+			"SetKeyPlan":    func() { _ = l.SetKeyPlan("k", "p") },
 			"TakeAll":       func() { TakeAll(Charge{k, 1}) },
 			"ReserveAll":    func() { _, _ = ReserveAll(0, Charge{k, 1}, Charge{k, 1}) },
 			"WaitAll":       func() { _ = WaitAll(t.Context(), Charge{k, 1}) },
@@ -48,6 +54,10 @@ func TestLimiter_NotMadeByNew(t *testing.T) {
 			"Key.SetLimit":   func() { _ = k.SetLimit(PerSecond(1)) },
 			"Key.ClearLimit": func() { k.ClearLimit() },
 			"Key.Limit":      func() { k.Limit() },
+			"Key.Named":      func() { k.Named(func() string { return "k" }) },
+			"Key.SetPlan":    func() { _ = k.SetPlan("p") },
+			"Key.WithLimit":  func() { _, _ = k.WithLimit(PerSecond(1)) },
+			"Key.WithPlan":   func() { _, _ = k.WithPlan("p") },
 		} {
 			t.Run(name+"/"+call, func(t *testing.T) {
 				require.PanicsWithValue(t, "sluice: this Limiter has not been made by New, or this Key by no Limiter; want sluice.New(sluice.Config{Limit: sluice.PerSecond(100)}), and Key of that", f)

@@ -253,6 +253,7 @@ func (l *Limiter) ClearPlan(name string) {
 
 // Plans returns the plans that have names, and their limits, sorted by name.
 func (l *Limiter) Plans() iter.Seq2[string, Limit] {
+	l.made()
 	return func(yield func(string, Limit) bool) {
 		for _, pl := range l.namedPlans() {
 			if !yield(pl.name, pl.terms.Load().limit) {
@@ -359,6 +360,7 @@ type KeyLimit struct {
 // name; it is the same as that of Limiter.Key for the name. Those set or cleared
 // meanwhile may be left out.
 func (l *Limiter) KeyLimits() iter.Seq2[Key, KeyLimit] {
+	l.made()
 	return func(yield func(Key, KeyLimit) bool) {
 		for i := range l.shards {
 			var some []*cell

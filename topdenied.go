@@ -45,7 +45,7 @@ type DeniedKey struct {
 // Names are what clients send. Where keys are secrets, such as session cookies, make them
 // with KeyHash.
 func (l *Limiter) TopDenied() []DeniedKey {
-	if l.top == nil {
+	if l.made().top == nil {
 		return nil
 	}
 	return l.top.list()
@@ -60,7 +60,7 @@ func (l *Limiter) TopDenied() []DeniedKey {
 //
 // Call it where a Key is made anew for each call, and else after a denial.
 func (k Key) Named(name func() string) Key {
-	if top := k.lim.top; top.nameless(k.id) {
+	if top := k.lim.made().top; top.nameless(k.id) {
 		top.name(k.id, name())
 	}
 	return k
