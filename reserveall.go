@@ -3,6 +3,7 @@ package sluice
 import (
 	"cmp"
 	"context"
+	"errors"
 	"math"
 	"slices"
 	"time"
@@ -23,45 +24,52 @@ import (
 // It is safe to call at the same time in any order of the keys. No charges at all have the
 // slot that begins now.
 func ReserveAll(maxWait time.Duration, charges ...Charge) ([]*Reservation, error) {
-	all, errs, err := reserveAll(maxWait, charges)
+	j := newJoint(charges, maxWait)
+	all, err := j.reserve()
 	if err == ErrNotReservable {
 		return nil, err
 	}
-	countAll(charges, errs, err)
+	j.count(err)
 	return all, err
 }
 
 // WaitAll makes all of the charges as ReserveAll, and returns when their slot begins; or it
 // returns an error, having charged nothing: one of ReserveAll, at once, if the slot is after
 // the context's deadline, or the context's if that is done first. Then what has been charged is
-// given back, as by Reservation.Cancel. A key that is blocked, or is when the slot begins, is
-// waited for until its block ends, as by Wait.
+// given back, as by Reservation.Cancel.
+//
+// If one of the keys is blocked, or its algorithm has no slots to reserve, WaitAll waits until
+// all keys could be charged at once, if nothing else happens to them, and asks again, as Wait
+// does: who comes first then is not determined. So it does if a key is blocked when the slot
+// begins. A denial while it waits blocks nobody, and is not counted.
 func WaitAll(ctx context.Context, charges ...Charge) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
 	for {
-		all, errs, err := reserveAll(patience(ctx), charges)
-		if err == nil {
-			if err = awaitAll(ctx, all); err == nil {
-				countAll(charges, errs, nil)
-				for _, r := range all {
+		j := newJoint(charges, patience(ctx))
+		j.waits = true
+		all, err := j.reserve()
+		switch err {
+		case nil:
+			err = awaitAll(ctx, all)
+			for _, r := range all {
+				if err != nil {
+					r.Cancel()
+				} else {
 					r.Settle(r.cost)
 				}
-				return nil
 			}
-			for _, r := range all {
-				r.Cancel()
+			if err == ErrBlocked {
+				continue
 			}
-		}
-		if err == ErrBlocked {
-			err = awaitBlocks(ctx, charges, errs)
-			if err == nil {
+		case errNotYet:
+			if err = j.slowest.lim.sleepUntil(ctx, after(j.slowest.now, j.delay)); err == nil {
 				continue
 			}
 		}
-		if err != ctx.Err() && err != ErrNotReservable {
-			countAll(charges, errs, err)
+		if err == nil || err != ctx.Err() {
+			j.count(err)
 		}
 		return err
 	}
@@ -85,35 +93,12 @@ func awaitAll(ctx context.Context, all []*Reservation) error {
 	return nil
 }
 
-// awaitBlocks returns when the blocks of the keys have ended. If one lasts too long it says
-// so in errs.
-func awaitBlocks(ctx context.Context, charges []Charge, errs []error) error {
-	for i, c := range charges {
-		l, now := c.Key.lim, max(c.Key.lim.now(), 0)
-		if l.shadow || !l.blockedAt(c.Key.id, now) {
-			continue
-		}
-		var d Decision
-		l.peekAt(&d, c.Key.id, now, 0)
-		if d.RetryAfter > patience(ctx) {
-			errs[i] = ErrWouldExceedDeadline
-			return errs[i]
-		}
-		if d.RetryAfter > 0 {
-			if err := l.sleepUntil(ctx, after(now, d.RetryAfter)); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
-}
-
-// countAll counts the charges as Reserve would each key: all as admitted, or, if there is
+// count counts the charges as Reserve would each key: all as admitted, or, if there is
 // an error, those that had one themselves as denied.
-func countAll(charges []Charge, errs []error, err error) {
-	for i, c := range charges {
+func (j *joint) count(err error) {
+	for i, c := range j.charges {
 		switch l := c.Key.lim; {
-		case errs[i] != nil:
+		case j.errs[i] != nil:
 			l.refuse(c.Key.id, "", c.Cost)
 		case err == nil:
 			l.admit(c.Key.id, c.Cost)
@@ -121,7 +106,10 @@ func countAll(charges []Charge, errs []error, err error) {
 	}
 }
 
-// A joint is a ReserveAll while it is being made.
+// errNotYet says that charges are to be asked for again, later.
+var errNotYet = errors.New("not yet")
+
+// A joint is a ReserveAll, or an attempt of a WaitAll, while it is being made.
 type joint struct {
 	charges []Charge
 	maxWait time.Duration
@@ -130,15 +118,23 @@ type joint struct {
 	delays  []time.Duration // of each claim by itself
 	errs    []error         // of each charge
 	delay   time.Duration   // of all
+	slowest *claim          // the one that has it
+	waits   bool            // for what has no slots: its delay is when to ask again
+	asks    bool            // there is such a claim
 	first   int             // of the charges that keep the others from being made, or -1
 	records []*record       // of the charges' keys; locked, in order
 }
 
-// reserveAll is ReserveAll without the counting. It also returns what each charge fails with.
-func reserveAll(maxWait time.Duration, charges []Charge) ([]*Reservation, []error, error) {
-	j := &joint{charges: charges, maxWait: maxWait, errs: make([]error, len(charges))}
+func newJoint(charges []Charge, maxWait time.Duration) *joint {
+	return &joint{charges: charges, maxWait: maxWait, errs: make([]error, len(charges))}
+}
+
+// reserve is ReserveAll without the counting. If it has to be asked again after the delay, it
+// returns errNotYet.
+func (j *joint) reserve() ([]*Reservation, error) {
+	charges := j.charges
 	if len(charges) == 0 {
-		return nil, nil, tooLate(0, maxWait)
+		return nil, tooLate(0, j.maxWait)
 	}
 	for _, c := range charges {
 		c.Key.lim.made().policyFor(c.Key.id) // now, since it may put the key under another policy
@@ -159,14 +155,17 @@ func reserveAll(maxWait time.Duration, charges []Charge) ([]*Reservation, []erro
 			continue
 		}
 		j.judge()
-		if j.first >= 0 {
+		switch {
+		case j.first >= 0:
 			releaseAll(j.claims)
-			return nil, j.errs, j.errs[j.first]
-		}
-		if j.ready() {
+			return nil, j.errs[j.first]
+		case j.asks && j.delay > 0:
+			releaseAll(j.claims)
+			return nil, errNotYet
+		case j.ready():
 			all := j.charge()
 			releaseAll(j.claims)
-			return all, j.errs, nil
+			return all, nil
 		}
 		releaseAll(j.claims)
 		for i := range j.claims {
@@ -224,11 +223,18 @@ func (j *joint) recordOf(c Charge) *record {
 
 // judge finds the slot of all claims, whose keys are held.
 func (j *joint) judge() {
-	j.first, j.delay = -1, 0
+	j.first, j.delay, j.slowest, j.asks = -1, 0, nil, false
 	j.froms, j.delays = make([]uint64, len(j.claims)), make([]time.Duration, len(j.claims))
 	for i := range j.claims {
 		c := &j.claims[i]
 		from, delay, err := j.slot(c)
+		if j.waits && !c.lim.shadow && (err == ErrBlocked || c.slotless()) {
+			j.asks = true
+			if err == ErrBlocked {
+				delay = until(c.policy.blockedUntil(c.word, c.tail), c.now)
+				err = tooLate(delay, j.maxWait)
+			}
+		}
 		j.froms[i], j.delays[i] = from, delay
 		for k := range j.charges {
 			if j.of(c, k) {
@@ -236,20 +242,23 @@ func (j *joint) judge() {
 			}
 		}
 		switch hard := !c.lim.shadow || err == ErrNotReservable; {
-		case err == nil && !c.lim.shadow:
-			j.delay = max(j.delay, delay)
+		case err == nil && !c.lim.shadow && delay > j.delay:
+			j.delay, j.slowest = delay, c
 		case err != nil && hard && (j.first < 0 || c.index < j.first):
 			j.first = c.index
 		}
 	}
 	for i := range j.claims {
-		if c := &j.claims[i]; j.first < 0 && !c.lim.shadow && c.slot != nil && !c.policy.unlimited() {
+		if c := &j.claims[i]; j.first < 0 && !c.lim.shadow && c.slot != nil && c.policy.bucket() != nil && !c.policy.unlimited() {
 			if j.tooLong(c, j.froms[i]) {
 				j.first, j.errs[c.index] = c.index, ErrWouldExceedDeadline
 			}
 		}
 	}
 }
+
+// slotless reports whether the algorithm of the claim has no slots, though it has states.
+func (c *claim) slotless() bool { return !c.policy.unlimited() && c.policy.bucket() == nil }
 
 // tooLong reports whether the word of the claim could not tell the charge at the slot of all.
 func (j *joint) tooLong(c *claim, from uint64) bool {
@@ -282,12 +291,15 @@ func (j *joint) slot(c *claim) (from uint64, delay time.Duration, err error) {
 		return 0, 0, tooLate(0, j.maxWait)
 	case p.burst == 0 || c.unfit():
 		return 0, 0, ErrCostExceedsBurst
-	case p.bucket() == nil:
+	case c.slotless() && !j.waits:
 		return 0, 0, ErrNotReservable
 	case c.full == refused:
 		return 0, 0, ErrNoRoom
 	case c.full == waved:
 		return 0, 0, tooLate(0, j.maxWait)
+	case c.slotless():
+		delay, err = j.turn(c)
+		return 0, delay, err
 	case n > 0 && !j.recordOf(j.charges[c.index]).hasRoom(c.now, l.config.Load().MaxReservations-n+1):
 		return 0, 0, ErrTooManyReservations
 	}
@@ -295,6 +307,25 @@ func (j *joint) slot(c *claim) (from uint64, delay time.Duration, err error) {
 		err = tooLate(delay, j.maxWait)
 	}
 	return from, delay, err
+}
+
+// turn returns when the claim is to ask again, whose algorithm has no slots, or 0 if it would
+// be admitted now. Shadow keeps nobody waiting, and so has no other time than now.
+func (j *joint) turn(c *claim) (time.Duration, error) {
+	switch {
+	case c.policy.blockedUntil(c.word, c.tail) > uint64(c.now):
+		return 0, ErrBlocked
+	case c.slot == nil:
+		return 0, nil // the key is fresh
+	}
+	ok, _, wait, _ := c.policy.judge(c.word, c.tail, c.now, c.units(), false)
+	switch {
+	case ok:
+		return 0, nil
+	case c.lim.shadow:
+		return 0, ErrWouldExceedDeadline
+	}
+	return wait, tooLate(wait, j.maxWait)
 }
 
 // ready reports whether all that is to be charged has a word to go to. A charge that Shadow
@@ -326,6 +357,11 @@ func (j *joint) charge() []*Reservation {
 				r.settled.Store(true)
 			}
 			if j.errs[k] != nil || charge.Cost == 0 || c.slot == nil || c.policy.unlimited() {
+				continue
+			}
+			if c.slotless() {
+				word, _ := c.policy.admissible(c.word, c.tail, c.now)
+				c.word = c.policy.commit(word, c.tail, c.now, charge.Cost)
 				continue
 			}
 			next, err := r.chargeAt(c.policy, c.word, from, c.now, delay)

@@ -262,6 +262,185 @@ func TestWaitAll_CountsABlockThatTakesItsSlot(t *testing.T) {
 	})
 }
 
+// slotless are the layouts that have no slots to reserve, at a rate of 2 in 10 seconds.
+func slotless(f func(c Config)) {
+	for _, c := range []Config{
+		{Algorithm: FixedWindow},
+		{Algorithm: FixedWindow, Anchor: FirstCharge},
+		{Algorithm: SlidingLog},
+		{Algorithm: TokenBucket, Refill: Interval},
+	} {
+		c.Limit, c.Stats = Per(2, 10*sec), true
+		f(c)
+	}
+}
+
+// TestWaitAll_AsksAgain where there are no slots, as Wait does: all are charged, or none.
+func TestWaitAll_AsksAgain(t *testing.T) {
+	slotless(func(c Config) {
+		for _, a := range buckets {
+			synctest.Test(t, func(t *testing.T) {
+				requests, tokens := mustNew(t, c), mustNew(t, Config{Algorithm: a, Limit: PerSecond(10).WithBurst(100), Stats: true})
+				charges := []Charge{{tokens.Key("k"), 30}, {requests.Key("k"), 1}, {tokens.Key("k"), 10}}
+				begin := time.Now()
+				left := func(request, token int) {
+					t.Helper()
+					require.Equal(t, request, requests.Peek("k", 0).Remaining)
+					require.Equal(t, token, tokens.Peek("k", 0).Remaining)
+					require.Zero(t, openReservations(requests)+openReservations(tokens))
+				}
+				require.NoError(t, WaitAll(t.Context(), charges...))
+				left(1, 60)
+				if a == LeakyBucket { // whose calls are spaced
+					require.NoError(t, WaitAll(t.Context(), charges...))
+					require.Equal(t, 4*sec, time.Since(begin))
+					left(0, 60)
+				} else {
+					require.NoError(t, WaitAll(t.Context(), charges...))
+					require.Zero(t, time.Since(begin))
+					left(0, 20)
+				}
+
+				ctx, cancel := context.WithDeadline(t.Context(), begin.Add(10*sec-1))
+				defer cancel()
+				require.ErrorIs(t, WaitAll(ctx, charges...), ErrWouldExceedDeadline, "known beforehand")
+				require.Less(t, time.Since(begin), 5*sec)
+				require.Equal(t, uint64(1), requests.Stats().Denied)
+				require.Zero(t, tokens.Stats().Denied, "it is not the one that is late")
+
+				ctx, cancel = context.WithCancel(t.Context())
+				time.AfterFunc(sec, cancel)
+				require.ErrorIs(t, WaitAll(ctx, charges...), context.Canceled)
+				require.Equal(t, uint64(1), requests.Stats().Denied)
+				require.Equal(t, uint64(2), requests.Stats().Admitted)
+
+				require.NoError(t, WaitAll(t.Context(), charges...))
+				require.Equal(t, 10*sec, time.Since(begin))
+				if a == LeakyBucket && c.Algorithm == SlidingLog {
+					left(0, 60) // the second one counts until 14 s
+				} else {
+					left(1, 60)
+				}
+				require.Equal(t, uint64(1), requests.Stats().Denied, "asking is not counted")
+				require.Equal(t, uint64(6), tokens.Stats().Admitted)
+
+				// The tokens are the ones to wait for, and then the requests again.
+				if a != LeakyBucket { // which has 40 to drain already
+					require.True(t, tokens.AllowN("k", 60))
+				}
+				require.NoError(t, WaitAll(t.Context(), charges...))
+				require.Equal(t, 14*sec, time.Since(begin))
+				require.NoError(t, WaitAll(t.Context(), charges...))
+				require.Equal(t, 20*sec, time.Since(begin))
+			})
+		}
+	})
+}
+
+// TestWaitAll_AsksWithoutBlocking: a call that waits is no offence, and blocks are waited for.
+func TestWaitAll_AsksWithoutBlocking(t *testing.T) {
+	slotless(func(c Config) {
+		synctest.Test(t, func(t *testing.T) {
+			c.BlockFor = time.Hour
+			requests, tokens := mustNew(t, c), mustNew(t, Config{Limit: PerSecond(10).WithBurst(100), BlockFor: time.Hour})
+			charges := []Charge{{requests.Key("k"), 1}, {tokens.Key("k"), 90}}
+			begin := time.Now()
+			require.True(t, requests.AllowN("k", 2))
+			require.NoError(t, WaitAll(t.Context(), charges...))
+			require.Equal(t, 10*sec, time.Since(begin), "%v", c.Algorithm)
+
+			for _, l := range []*Limiter{requests, tokens} {
+				now := time.Now()
+				l.Block("k", 25*sec)
+				ctx, cancel := context.WithTimeout(t.Context(), 25*sec-1)
+				defer cancel()
+				require.ErrorIs(t, WaitAll(ctx, charges...), ErrWouldExceedDeadline)
+				require.Equal(t, now, time.Now(), "known beforehand")
+				require.NoError(t, WaitAll(t.Context(), charges...))
+				require.Equal(t, now.Add(25*sec), time.Now())
+			}
+			requests.Block("k", sec)
+			tokens.Block("k", Never)
+			now := time.Now()
+			require.ErrorIs(t, WaitAll(t.Context(), charges...), ErrWouldExceedDeadline)
+			require.Equal(t, now, time.Now(), "no block is waited for in vain")
+		})
+	})
+}
+
+// TestWaitAll_FailsAtOnce where no time helps, though a key is blocked or late.
+func TestWaitAll_FailsAtOnce(t *testing.T) {
+	slotless(func(c Config) {
+		synctest.Test(t, func(t *testing.T) {
+			requests, tokens := mustNew(t, c), mustNew(t, Config{Limit: PerSecond(10).WithBurst(100)})
+			full := mustNew(t, Config{Limit: PerSecond(1), MaxKeys: 1, Shards: 1, Overflow: DenyNew})
+			c.MaxKeys, c.Shards, c.Overflow = 1, 1, DenyNew
+			window := mustNew(t, c)
+			require.True(t, full.Allow("there already") && window.Allow("there already"))
+			begin := time.Now()
+			for range 2 {
+				for _, f := range []struct {
+					charge Charge
+					want   error
+				}{
+					{Charge{tokens.Key("k"), 101}, ErrCostExceedsBurst},
+					{Charge{tokens.Key("k"), -1}, ErrNegativeCost},
+					{Charge{requests.Key("k"), 2}, ErrCostExceedsBurst}, // and one
+					{Charge{requests.Key("other"), -1}, ErrNegativeCost},
+				} {
+					require.ErrorIs(t, WaitAll(t.Context(), Charge{requests.Key("k"), 1}, f.charge), f.want)
+				}
+				require.Equal(t, begin, time.Now())
+				requests.Block("k", sec)
+			}
+			for _, k := range []Key{full.Key("k"), window.Key("k")} {
+				require.ErrorIs(t, WaitAll(t.Context(), Charge{requests.Key("free"), 1}, Charge{k, 1}), ErrNoRoom)
+				require.Equal(t, 2, requests.Peek("free", 0).Remaining)
+			}
+			_, err := ReserveAll(time.Hour, Charge{requests.Key("free"), 1})
+			require.ErrorIs(t, err, ErrNotReservable, "WaitAll alone asks again")
+		})
+	})
+}
+
+// TestWaitAll_ShadowIsNotAskedAgain: it keeps nobody waiting, and is charged if it admits.
+func TestWaitAll_ShadowIsNotAskedAgain(t *testing.T) {
+	slotless(func(c Config) {
+		synctest.Test(t, func(t *testing.T) {
+			c.Shadow = true
+			shadow, tokens := mustNew(t, c), mustNew(t, Config{Limit: PerSecond(1).WithBurst(10)})
+			begin := time.Now()
+			for range 4 {
+				require.NoError(t, WaitAll(t.Context(), Charge{shadow.Key("k"), 1}, Charge{tokens.Key("k"), 1}))
+			}
+			require.Equal(t, begin, time.Now())
+			require.Zero(t, shadow.Peek("k", 0).Remaining)
+			require.Equal(t, uint64(2), shadow.Stats().WouldDeny)
+			require.Equal(t, 6, tokens.Peek("k", 0).Remaining)
+		})
+	})
+}
+
+// TestConcurrent_WaitAllAsksAgain: many that ask at once all pass, as many a window as fit.
+func TestConcurrent_WaitAllAsksAgain(t *testing.T) {
+	slotless(func(c Config) {
+		synctest.Test(t, func(t *testing.T) {
+			requests, tokens := mustNew(t, c), mustNew(t, Config{Limit: PerSecond(10).WithBurst(100)})
+			begin := time.Now()
+			goDo(9, func(g int) {
+				charges := []Charge{{requests.Key("k"), 1}, {tokens.Key("k"), 20}}
+				if g%2 == 0 {
+					charges[0], charges[1] = charges[1], charges[0]
+				}
+				assert.NoError(t, WaitAll(t.Context(), charges...))
+			})()
+			require.Equal(t, 40*sec, time.Since(begin), "two each 10 s: %v", c.Algorithm)
+			require.Equal(t, uint64(9), requests.Stats().Admitted)
+			require.Zero(t, requests.Stats().Denied)
+		})
+	})
+}
+
 // An API allows so many requests and so many tokens a minute. A request waits until there is
 // room for both, and gives back the tokens that it turns out not to use.
 func ExampleReserveAll() {
