@@ -279,8 +279,8 @@ func (rec *record) adopt(to *policy, now int64) {
 	back := rec.back
 	rec.policy = to
 	after := rec.schedule()
-	if *before == *after {
-		return // ticks are the same, and what is missing before slots need not stay charged
+	if before.sameTicks(after) {
+		return // and what is missing before slots need not stay charged
 	}
 	was, is := uint64(0), uint64(0)
 	rec.each(func(r *Reservation) {

@@ -209,3 +209,25 @@ func TestCancel_WhatHasComeBackStays(t *testing.T) {
 		require.Equal(t, owes-3*sec/2, k.Peek(0).ResetAfter, "%v", a)
 	}
 }
+
+// TestLedger_AnotherBurstKeepsWhatIsMissingBeforeSlots: of two slots of a queue the first one
+// is cancelled, the burst changes, and the other one is cancelled. Nothing stays charged.
+func TestLedger_AnotherBurstKeepsWhatIsMissingBeforeSlots(t *testing.T) {
+	for _, a := range buckets {
+		for name, change := range map[string]func(l *Limiter, limit Limit) error{
+			"limiter": (*Limiter).SetLimit,
+			"key":     func(l *Limiter, limit Limit) error { return l.SetKeyLimit("k", limit) },
+		} {
+			l, _ := newFrozen(t, Config{Algorithm: a, Limit: PerSecond(1).WithBurst(10)})
+			require.True(t, l.AllowN("k", 2))
+			first, err := l.Reserve("k", 5, math.MaxInt64)
+			require.NoError(t, err)
+			second, err := l.Reserve("k", 3, math.MaxInt64)
+			require.NoError(t, err)
+			first.Cancel()
+			require.NoError(t, change(l, PerSecond(1).WithBurst(12)))
+			second.Cancel()
+			require.Equal(t, 2*sec, l.Peek("k", 0).ResetAfter, "%v %s", a, name)
+		}
+	}
+}

@@ -103,6 +103,12 @@ func (s *schedule) tick(now int64) uint64 {
 	return t*s.whole + q
 }
 
+// sameTicks reports whether a unit lasts as many ticks, and a tick as long, as under v. The
+// bursts may differ: that changes no full tick.
+func (s *schedule) sameTicks(v *schedule) bool {
+	return s.unit == v.unit && s.num == v.num && s.den == v.den && s.end == v.end
+}
+
 // earliest returns the first nanosecond whose tick is at least tick, or
 // math.MaxUint64 if time ends before.
 func (s *schedule) earliest(tick uint64) uint64 {
