@@ -73,9 +73,10 @@ func TestCoarseClock_ObedientClientsAreAdmitted(t *testing.T) {
 						for name, wait := range waits {
 							user := fmt.Sprint(name, phase)
 							time.Sleep(time.Duration(phase) * time.Millisecond / 2)
-							for get(handler, "User", user).Code == http.StatusOK {
-							}
 							w := get(handler, "User", user)
+							for w.Code == http.StatusOK {
+								w = get(handler, "User", user)
+							}
 							time.Sleep(wait(w.Header()))
 							require.Equal(t, http.StatusOK, get(handler, "User", user).Code, "%s after %v", name, wait(w.Header()))
 							w = get(bare, "User", user+"b")
