@@ -100,6 +100,41 @@ func TestCharge_CarriesWhatASlidingWindowCannotCount(t *testing.T) {
 	require.False(t, l.Allow("k"), "two windows, and what weighs in the third")
 }
 
+// TestCharge_CarriesOnWhereTheKeyGoes: a key that owes all that two windows can count
+// charges the rest to the next window wherever it is moved, and not to a larger count.
+func TestCharge_CarriesOnWhereTheKeyGoes(t *testing.T) {
+	for _, limit := range []Limit{PerSecond(5), PerSecond(40_000), {Rate: 5, Period: 7 * day}} { // one word, two, one
+		raised := limit
+		raised.Rate++
+		moves := map[string]func(l *Limiter, c Config) *Limiter{
+			"Restore": func(l *Limiter, c Config) *Limiter { return restoredFrom(t, c, snapshotOf(t, l)) },
+			"Restore under another limit": func(l *Limiter, c Config) *Limiter {
+				c.Limit = raised
+				return restoredFrom(t, c, snapshotOf(t, l))
+			},
+			"SetLimit": func(l *Limiter, _ Config) *Limiter {
+				require.NoError(t, l.SetLimit(raised))
+				return l
+			},
+			"SetKeyLimit": func(l *Limiter, _ Config) *Limiter {
+				require.NoError(t, l.SetKeyLimit("k", raised))
+				return l
+			},
+		}
+		for name, move := range moves {
+			c := Config{Algorithm: SlidingWindow, Limit: limit, Hash: Stable}
+			l, clock := newFrozen(t, c)
+			c.Clock = clock
+			most := int(countMost(l.policyOf(0)))
+			l.Charge("k", 2*most)
+			l = move(l, c)
+			reset := l.Charge("k", 1).ResetAfter
+			free := (start.UnixNano()/int64(limit.Period) + 4) * int64(limit.Period)
+			require.Equal(t, free, start.UnixNano()+int64(reset), "%s under %v: two windows are full, and the third one counts 1", name, limit)
+		}
+	}
+}
+
 // TestCharge_ToTheEndOfTime: a bucket that owes more than there is time for denies for
 // ever.
 func TestCharge_ToTheEndOfTime(t *testing.T) {

@@ -71,7 +71,7 @@ func (tm *terms) policyFor(l *Limiter, from *policy, e entry, now int64) *policy
 		}
 	}
 	need := from.needs(e, now)
-	if common.base == base && need <= common.room {
+	if common.base == base && (need <= common.room || common.countsLike(from)) {
 		return common
 	}
 	v := variant{base, 1<<bits.Len(uint(need)) - 1}

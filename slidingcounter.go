@@ -121,6 +121,25 @@ func (a *slidingWindow) adopt(from *policy, e entry, now int64) counts {
 	return counts{a.carry(&old.window, c.number, now), min(c.cur, most), min(c.prev, most)}
 }
 
+// countsLike reports whether p keeps each count of a sliding window under from as it is,
+// whatever both add up to. In words that count further, a charge would end with its window
+// where from charges the rest to the next one.
+func (p *policy) countsLike(from *policy) bool {
+	a, old := p.sliding(), from.sliding()
+	return a != nil && old != nil && a.same(&old.window) && a.bits >= old.bits
+}
+
+// sliding returns the sliding window of p, or nil if it is of another algorithm.
+func (p *policy) sliding() *slidingWindow {
+	if a, ok := p.alg.(*slidingWindowWord); ok {
+		return &a.slidingWindow
+	}
+	if a, ok := p.wide.(*slidingWindowWide); ok {
+		return &a.slidingWindow
+	}
+	return nil
+}
+
 // debit charges cost to c as it stands in its window. What the count has no room for is
 // charged to the next window, as far as there is room: so c denies everything until that
 // one begins, as it would if it could count all, and no less than that from then on.
