@@ -10,24 +10,27 @@ import (
 func (st *store) update(id uint64, f func(p *policy, word uint64, tail []atomic.Uint64) uint64) (tracked bool) {
 	s := st.shardOf(id)
 	for {
-		at := st.locate(s, id)
-		if at.slot == nil {
-			return false
+		t := s.table.Load()
+		p, e, tail := t.policy, t.lookup(id), []atomic.Uint64(nil) // as of nearly all keys
+		if e == nil || e.word.Load() == elsewhere || p.wide != nil {
+			at := st.locate(s, id)
+			if p, e, tail = at.policy, at.slot, at.tail; e == nil {
+				return false
+			}
 		}
-		if at.update(f) {
+		if e.update(p, tail, f) {
 			return true
 		}
 		st.awaitMove(s)
 	}
 }
 
-// update fails if the word has gone.
-func (at *spot) update(f func(p *policy, word uint64, tail []atomic.Uint64) uint64) (ok bool) {
-	e := at.slot
-	if at.policy.wide != nil {
+// update fails if the word, which is of p, has gone.
+func (e *slot) update(p *policy, tail []atomic.Uint64, f func(p *policy, word uint64, tail []atomic.Uint64) uint64) (ok bool) {
+	if p.wide != nil {
 		word, ok := lockWord(e)
 		if ok {
-			e.word.Store(f(at.policy, word, at.tail))
+			e.word.Store(f(p, word, tail))
 		}
 		return ok
 	}
@@ -36,7 +39,7 @@ func (at *spot) update(f func(p *policy, word uint64, tail []atomic.Uint64) uint
 		if word == moved || word == elsewhere {
 			return false
 		}
-		if e.word.CompareAndSwap(word, f(at.policy, word, nil)) {
+		if e.word.CompareAndSwap(word, f(p, word, nil)) {
 			return true
 		}
 	}
