@@ -71,8 +71,11 @@ func (tm *terms) policyFor(l *Limiter, from *policy, e entry, now int64) *policy
 		}
 	}
 	need := from.needs(e, now)
-	if common.base == base && (need <= common.room || common.countsLike(from)) {
-		return common
+	if common.base == base {
+		if need <= common.room {
+			return common
+		}
+		need = min(need, common.widest(from))
 	}
 	v := variant{base, 1<<bits.Len(uint(need)) - 1}
 	switch {

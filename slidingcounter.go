@@ -121,12 +121,16 @@ func (a *slidingWindow) adopt(from *policy, e entry, now int64) counts {
 	return counts{a.carry(&old.window, c.number, now), min(c.cur, most), min(c.prev, most)}
 }
 
-// countsLike reports whether p keeps each count of a sliding window under from as it is,
-// whatever both add up to. In words that count further, a charge would end with its window
-// where from charges the rest to the next one.
-func (p *policy) countsLike(from *policy) bool {
+// widest returns the largest count that words of p have bits for, if p keeps each count of a
+// sliding window under from as it is, whatever both add up to; else there is no such bound.
+// In words that count further, a charge would end with its window where from charges the
+// rest to the next one.
+func (p *policy) widest(from *policy) int {
 	a, old := p.sliding(), from.sliding()
-	return a != nil && old != nil && a.same(&old.window) && a.bits >= old.bits
+	if a == nil || old == nil || !a.same(&old.window) || a.bits < old.bits {
+		return math.MaxInt
+	}
+	return int(min(1<<a.bits-1, uint64(math.MaxInt)))
 }
 
 // sliding returns the sliding window of p, or nil if it is of another algorithm.
