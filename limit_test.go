@@ -369,7 +369,7 @@ func TestLimit_ShareByHand(t *testing.T) {
 	}
 }
 
-// TestLimit_SharesAddUpToNoMore than the limit, in the long run and at once, but for a unit
+// TestLimit_SharesAddUpToNoMore than the limit, in the long run and at once, except a unit
 // each.
 func TestLimit_SharesAddUpToNoMore(t *testing.T) {
 	r := newRand(t)

@@ -91,7 +91,7 @@ func (p *policy) denyAll() bool   { return p.limit.Rate == 0 }
 func (p *policy) wordless() bool { return p.alg == algorithm(stateless{}) }
 
 // stateless stands in for an algorithm where there has never been a limit to keep. Its
-// words are 0, but for those of blocked keys.
+// words are 0, except those of blocked keys.
 type stateless struct{}
 
 func (stateless) charge(uint64, int64, int) (uint64, bool) { return 0, false }

@@ -174,7 +174,7 @@ func TestFault_Killed(t *testing.T) {
 	await(t, "Redis is told of k1", func() bool {
 		d, err := replicaOf(t, empty.client, f.lim).Peek(ctx, "k1", 0)
 		require.NoError(t, err)
-		return d.Remaining <= 75+16 // but for what was on its way
+		return d.Remaining <= 75+16 // except what was on its way
 	})
 }
 

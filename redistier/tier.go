@@ -20,7 +20,7 @@ import (
 //   - A key that is denied a cost is denied it, and any larger one, from memory until Redis
 //     could admit it.
 //   - When a primary does not answer in time, OnUnavailable does. When half of at least 20
-//     calls within a second have failed it is not asked at all but for a probe now and then,
+//     calls within a second have failed it is not asked at all except for a probe now and then,
 //     every 100 ms at first and every 5 s at last.
 //   - What was admitted without Redis is charged there once it answers, at most a burst of
 //     a key.
