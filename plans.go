@@ -247,6 +247,9 @@ func (l *Limiter) ClearPlan(name string) {
 	}
 	pl.ended.Store(true)
 	l.plans.Load().named.Delete(name)
+	for i := range l.shards { // a call that has not seen the end puts its key on the plan before this
+		l.shards[i].awaitHolder()
+	}
 	l.eachCell(func(c *cell) {
 		if c.kept == pl {
 			l.keep(c.id.Load(), nil, func(kept *plan) bool { return kept == pl })
@@ -405,16 +408,15 @@ func (l *Limiter) setKeyPlan(id uint64, name string) error {
 		if err != nil {
 			return err
 		}
-		if l.keep(id, pl, func(kept *plan) bool { return kept != pl }); !pl.ended.Load() {
+		ended := false // and then nothing has changed
+		l.keep(id, pl, func(kept *plan) bool {
+			ended = pl.ended.Load()
+			return kept != pl && !ended
+		})
+		if !ended {
 			return nil
 		}
-		l.clearEnded(id, pl)
 	}
-}
-
-// clearEnded clears a plan that has ended while id was put on it.
-func (l *Limiter) clearEnded(id uint64, pl *plan) {
-	l.keep(id, nil, func(kept *plan) bool { return kept == pl })
 }
 
 func (l *Limiter) clearKeyLimit(id uint64) {

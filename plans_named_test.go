@@ -333,3 +333,28 @@ func TestSetKeyLimit_TouchesNoOtherKey(t *testing.T) {
 		checkCells(t, l, nil, map[string]bool{})
 	})
 }
+
+// TestConcurrent_PlanThatEnds: a key gets a plan before the plan ends, and loses it then, or
+// it does not get it and keeps the limit it has.
+func TestConcurrent_PlanThatEnds(t *testing.T) {
+	l := Must(New(Config{Limit: PerSecond(1)}))
+	own := PerSecond(5)
+	accepted, refused := 0, 0
+	for range 5000 {
+		require.NoError(t, l.SetPlan("pro", PerSecond(3)))
+		require.NoError(t, l.SetKeyLimit("k", own))
+		put := make(chan error)
+		go func() { put <- l.SetKeyPlan("k", "pro") }()
+		runtime.Gosched()
+		l.ClearPlan("pro")
+		require.NotEqual(t, PerSecond(3), l.Key("k").Limit())
+		if <-put == nil {
+			accepted++
+			require.Equal(t, PerSecond(1), l.Key("k").Limit())
+			continue
+		}
+		refused++
+		require.Equal(t, own, l.Key("k").Limit())
+	}
+	t.Logf("%d times the plan came first, %d times its end", accepted, refused)
+}

@@ -221,8 +221,13 @@ func (st *store) charge(p *policy, id uint64, now int64, cost int) (uint64, outc
 // awaitMove returns once the shard's table that was being replaced has been.
 func (st *store) awaitMove(s *shard) {
 	st.moves.Inc()
+	s.awaitHolder()
+}
+
+// awaitHolder returns once whoever holds the shard's lock has let it go.
+func (s *shard) awaitHolder() {
 	s.mu.Lock()
-	//lint:ignore SA2001 to wait for the holder is the point
+	//lint:ignore SA2001 to wait is the point
 	s.mu.Unlock()
 }
 
