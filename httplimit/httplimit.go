@@ -95,10 +95,12 @@ type Config struct {
 	//
 	// What was charged too much is given back, as far as it has not come back by itself:
 	// of a bucket, what has not been refilled; of a window, nothing once the window of
-	// the request is over. What was charged too little is charged now, or if that is more
-	// than what remains, all that remains. So costs that can turn out high are better
-	// charged first and given back: requests that run at the same time do not see what
-	// the others will cost. Requests of one key that overlap can together get back what
+	// the request is over. What was charged too little is charged now, whatever remains:
+	// what is beyond that is a debt, and the key is denied until it has been paid back, which
+	// sluice.Limiter.Charge says more about. Bound the cost if a single request must not
+	// shut out its client for long. Requests that run at the same time do not see what
+	// the others will cost, so costs that can turn out high are better charged first and
+	// given back. Requests of one key that overlap can together get back what
 	// has come back by itself, though never more than they were charged: who keeps n of
 	// them open can use n units of earlier, unused time at once.
 	Settle func(r *http.Request, status int) (cost int)
@@ -131,8 +133,7 @@ type Decision struct {
 	Status int
 
 	// Violated names the policies that have denied the request, in the order of
-	// Config.Policies. Where a request is denied for the lack of room at MaxKeys, it
-	// names the first one only.
+	// Config.Policies: all that stood in its way at the instant of the decision.
 	Violated []string
 
 	// WouldDeny names the policies that would have denied the request, had their

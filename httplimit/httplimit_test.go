@@ -427,8 +427,6 @@ func TestWriteProblem(t *testing.T) {
 	assert.JSONEq(t, `{"type":"about:blank","title":"Service Unavailable","status":503}`, other.Body.String())
 }
 
-// At MaxKeys a new key is denied although it would be admitted a moment later; the
-// policy is named all the same.
 // A length that a middleware has announced before is not that of the denial.
 func TestWriteProblem_LengthIsItsOwn(t *testing.T) {
 	handler := wrap(t, httplimit.Config{
@@ -446,6 +444,51 @@ func TestWriteProblem_LengthIsItsOwn(t *testing.T) {
 	assert.EqualValues(t, 429, doc["status"])
 }
 
+// steppingClock goes on by a second with each reading.
+type steppingClock struct{ *sluice.ManualClock }
+
+func (c steppingClock) Now() int64 {
+	c.Advance(time.Second)
+	return c.ManualClock.Now()
+}
+
+// Whoever has denied is named, even if it would admit right after: all that is told of a
+// decision is true at one instant.
+func TestMiddleware_ViolatedIsOfTheInstantOfTheDecision(t *testing.T) {
+	still := newClock()
+	a := gcra(t, sluice.PerHour(1), still)
+	b := newLimiter(t, sluice.Config{Limit: sluice.Per(1, 1500*time.Millisecond), Clock: steppingClock{newClock()}})
+	var heard httplimit.Decision
+	handler := wrap(t, httplimit.Config{
+		Policies:   []httplimit.Policy{{Name: "a", Limiter: a, Key: oneKey}, {Name: "b", Limiter: b, Key: oneKey}},
+		OnDecision: func(_ *http.Request, d httplimit.Decision) { heard = d },
+	}, ok200)
+	require.Equal(t, 200, get(handler).Code)
+	require.Equal(t, 429, get(handler).Code) // b is 1 s from its charge, and would be 2 s by a further reading
+	assert.Equal(t, []string{"a", "b"}, heard.Violated)
+}
+
+// Costs of one key add up beyond what an int holds on 32 bits, and are denied as that sum.
+func TestMiddleware_CostsAreSummedInFull(t *testing.T) {
+	for _, shadow := range []bool{false, true} {
+		lim := newLimiter(t, sluice.Config{Limit: sluice.PerSecond(1e9).WithBurst(math.MaxInt32), Shadow: shadow, Clock: newClock()})
+		var heard httplimit.Decision
+		c := httplimit.Config{OnDecision: func(_ *http.Request, d httplimit.Decision) { heard = d }}
+		for i, cost := range []int{1, math.MaxInt32} {
+			c.Policies = append(c.Policies, httplimit.Policy{Name: fmt.Sprint(i), Limiter: lim, Key: oneKey, Cost: func(*http.Request) int { return cost }})
+		}
+		get(wrap(t, c, ok200))
+		if shadow {
+			assert.Equal(t, []string{"0", "1"}, heard.WouldDeny)
+		} else {
+			assert.Equal(t, []string{"0", "1"}, heard.Violated)
+		}
+		assert.Equal(t, math.MaxInt32, lim.Peek("k", 0).Remaining, "shadow=%v", shadow)
+	}
+}
+
+// At MaxKeys a new key is denied although it would be admitted a moment later; every policy
+// without room is named all the same.
 func TestMiddleware_DenyNewIsNamed(t *testing.T) {
 	clock := newClock()
 	full := newLimiter(t, sluice.Config{Limit: sluice.PerMinute(6), MaxKeys: 1, Overflow: sluice.DenyNew, Clock: clock})
@@ -453,10 +496,11 @@ func TestMiddleware_DenyNewIsNamed(t *testing.T) {
 	handler := wrap(t, httplimit.Config{Policies: []httplimit.Policy{
 		{Name: "roomy", Limiter: gcra(t, sluice.PerMinute(6), clock), Key: oneKey},
 		{Name: "full", Limiter: full, Key: oneKey},
+		{Name: "full for another", Limiter: full, Key: func(*http.Request) (string, error) { return "another", nil }},
 	}}, ok200)
 	w := get(handler)
 	assert.Equal(t, 429, w.Code)
-	assert.JSONEq(t, `["full"]`, violated(t, w))
+	assert.JSONEq(t, `["full","full for another"]`, violated(t, w))
 	assert.Equal(t, "10", w.Header().Get("Retry-After"))
 }
 

@@ -64,33 +64,20 @@ func (j *judgement) settle(final int) {
 		if !e.charged || j.sameKey(i) < i {
 			continue
 		}
-		cost, actual := j.total(i), 0
+		cost, actual := j.total(i), int64(0)
 		for _, c := range j.charges {
 			if c.Key == k {
-				actual += min(final, math.MaxInt-actual)
+				actual = addUp(actual, final)
 			}
 		}
-		switch {
-		case actual < cost:
+		if actual < cost {
 			if n := min(cost-actual, outstanding(e, k)); n > 0 {
-				k.Refund(n)
+				k.Refund(int(min(n, math.MaxInt)))
 			}
-		case actual > cost:
-			chargeMore(k, actual-cost)
 		}
-	}
-}
-
-// chargeMore charges n units, or what remains if that is less. Charge never denies: a denial
-// would count as one of the client's, and can block the key. What others take between the
-// look and the charge is a debt then.
-func chargeMore(k sluice.Key, n int) {
-	d := k.Peek(n)
-	if !d.Allowed || d.WouldDeny {
-		n = min(n, d.Remaining)
-	}
-	if n > 0 {
-		k.Charge(n)
+		for n := actual - cost; n > 0; n -= math.MaxInt { // once, but for 32 bits
+			k.Charge(int(min(n, math.MaxInt)))
+		}
 	}
 }
 
@@ -111,16 +98,16 @@ func due(c *sluice.Config, k sluice.Key) int64 {
 
 // outstanding returns how many of the units charged to k until the entry was judged
 // have not come back by themselves, rounded up.
-func outstanding(e *entry, k sluice.Key) int {
+func outstanding(e *entry, k sluice.Key) int64 {
 	c, l := &e.policy.conf, k.Limit()
 	rest := e.due - c.Clock.Now()
 	switch {
 	case rest <= 0:
 		return 0
 	case l.Rate == 0 || !accrues(c):
-		return math.MaxInt
+		return math.MaxInt64
 	}
-	return int(min(mulDivCeil(uint64(rest), uint64(l.Rate), uint64(l.Period)), math.MaxInt))
+	return int64(min(mulDivCeil(uint64(rest), uint64(l.Rate), uint64(l.Period)), math.MaxInt64))
 }
 
 // accrues reports whether the units of a limiter come back one by one.

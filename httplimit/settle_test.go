@@ -36,8 +36,14 @@ func settling(t *testing.T, lim *sluice.Limiter, costs map[int]int, next http.Ha
 }
 
 func TestSettle_CostIsFinal(t *testing.T) {
-	for _, tt := range []struct{ settled, remaining int }{
-		{0, 10}, {1, 9}, {2, 8}, {3, 7}, {4, 6}, {10, 0}, {11, 0}, {1 << 30, 0}, {-1, 7}, {-1 << 30, 7},
+	const unit = 6 * time.Second
+	for _, tt := range []struct {
+		settled, remaining int
+		reset              time.Duration
+	}{
+		{0, 10, 0}, {1, 9, unit}, {2, 8, 2 * unit}, {3, 7, 3 * unit}, {4, 6, 4 * unit}, {10, 0, 10 * unit},
+		{11, 0, 11 * unit}, {1 << 20, 0, unit << 20}, {-1, 7, 3 * unit}, {-1 << 30, 7, 3 * unit},
+		{1 << 30, 0, unit << 30}, {math.MaxInt32, 0, sluice.Never}, // the last is beyond the range of the clock
 	} {
 		t.Run(fmt.Sprintf("settled=%d", tt.settled), func(t *testing.T) {
 			lim := gcra(t, sluice.PerMinute(10), newClock())
@@ -46,8 +52,46 @@ func TestSettle_CostIsFinal(t *testing.T) {
 			}))
 			get(handler)
 			assert.Equal(t, tt.remaining, lim.Peek("k", 0).Remaining)
+			assert.Equal(t, tt.reset, lim.Peek("k", 0).ResetAfter)
 		})
 	}
+}
+
+// A request that turns out dearer than what remains is a debt: the same client is let in again
+// when it has been paid back, as if all had been charged at first.
+func TestSettle_WhatIsDearerThanWhatRemainsIsADebt(t *testing.T) {
+	for _, algorithm := range everyAlgorithm {
+		for _, policies := range []int{1, 2} { // of one key
+			t.Run(fmt.Sprintf("algorithm=%v/policies=%d", algorithm, policies), func(t *testing.T) {
+				clock := newClock()
+				lim := newLimiter(t, sluice.Config{Algorithm: algorithm, Limit: sluice.PerMinute(10), Clock: clock})
+				want := newLimiter(t, sluice.Config{Algorithm: algorithm, Limit: sluice.PerMinute(10), Clock: clock})
+				c := httplimit.Config{Settle: func(*http.Request, int) int { return 25 }}
+				for i := range policies {
+					c.Policies = append(c.Policies, httplimit.Policy{Name: fmt.Sprint(i), Limiter: lim, Key: oneKey})
+				}
+				get(wrap(t, c, ok200))
+				want.Charge("k", 25*policies)
+				for range 400 {
+					require.Equal(t, want.Peek("k", 1), lim.Peek("k", 1))
+					clock.Advance(time.Second)
+				}
+				require.Equal(t, 10, lim.Peek("k", 0).Remaining)
+			})
+		}
+	}
+}
+
+// Costs of a key add up beyond what an int holds on 32 bits.
+func TestSettle_SumsInFull(t *testing.T) {
+	lim := newLimiter(t, sluice.Config{Limit: sluice.PerSecond(1e9).WithBurst(math.MaxInt32), Clock: newClock()})
+	get(wrap(t, httplimit.Config{
+		Policies: []httplimit.Policy{
+			{Name: "a", Limiter: lim, Key: oneKey}, {Name: "b", Limiter: lim, Key: oneKey}, {Name: "c", Limiter: lim, Key: oneKey},
+		},
+		Settle: func(*http.Request, int) int { return math.MaxInt32 },
+	}, ok200))
+	assert.Equal(t, 3*math.MaxInt32*time.Nanosecond, lim.Peek("k", 0).ResetAfter)
 }
 
 // handlers are everything that a handler can do about its status.
@@ -388,7 +432,7 @@ func TestSettle_Shadow(t *testing.T) {
 
 	shadow.Reset("k")
 	get(handler)
-	assert.Zero(t, shadow.Peek("k", 0).Remaining, "of 4 more it is charged the one that remains")
+	assert.Equal(t, 5*time.Minute/2, shadow.Peek("k", 0).ResetAfter, "all 5, of which 3 are a debt")
 }
 
 func TestSettle_EachPolicyOfItsOwnCharge(t *testing.T) {
