@@ -438,7 +438,7 @@ func BenchmarkTopDenied(b *testing.B) {
 // is admitted or denied; each says true.
 func BenchmarkFloor(b *testing.B) {
 	system, coarse := SystemClock(), NewCoarseClock(0)
-	seeded, stable := newHasher(Seeded, nil), newHasher(Stable, nil)
+	seeded, stable := newHasher(HashSeeded, nil), newHasher(HashStable, nil)
 	key, keyBytes := "user:42", []byte("user:42")
 	addr := netip.MustParseAddr("192.0.2.1")
 	var word atomic.Uint64

@@ -44,7 +44,7 @@ func TestCharge_BucketTrace(t *testing.T) {
 
 // TestCharge_IntervalTrace: 2 at each minute, 4 at once.
 func TestCharge_IntervalTrace(t *testing.T) {
-	runCharges(t, Config{Algorithm: TokenBucket, Refill: Interval, Limit: PerMinute(2).WithBurst(4)}, []traceRow{
+	runCharges(t, Config{Algorithm: TokenBucket, Refill: RefillInterval, Limit: PerMinute(2).WithBurst(4)}, []traceRow{
 		{at: 10 * sec, cost: 9, ok: false, retry: 170 * sec, reset: 290 * sec}, // 5 too many: 3, 1, then 1 is there
 		{at: 180 * sec, cost: 0, ok: true, remaining: 1, reset: 120 * sec},
 	})
@@ -56,7 +56,7 @@ func TestCharge_WindowTraces(t *testing.T) {
 		{at: 10 * sec, cost: 100, ok: false, retry: 50 * sec, reset: 50 * sec},
 		{at: 60 * sec, cost: 1, ok: true, remaining: 3, reset: 60 * sec},
 	})
-	runCharges(t, Config{Algorithm: FixedWindow, Anchor: FirstCharge, Limit: PerMinute(4)}, []traceRow{
+	runCharges(t, Config{Algorithm: FixedWindow, Anchor: AnchorFirstCharge, Limit: PerMinute(4)}, []traceRow{
 		{at: 10 * sec, cost: 100, ok: false, retry: 60 * sec, reset: 60 * sec},
 		{at: 60 * sec, cost: 1, ok: false, retry: 10 * sec, reset: 10 * sec},
 		{at: 70 * sec, cost: 1, ok: true, remaining: 3, reset: 60 * sec},
@@ -122,7 +122,7 @@ func TestCharge_CarriesOnWhereTheKeyGoes(t *testing.T) {
 			},
 		}
 		for name, move := range moves {
-			c := Config{Algorithm: SlidingWindow, Limit: limit, Hash: Stable}
+			c := Config{Algorithm: SlidingWindow, Limit: limit, Hash: HashStable}
 			l, clock := newFrozen(t, c)
 			c.Clock = clock
 			most := int(countMost(l.policyOf(0)))
@@ -206,21 +206,21 @@ func TestCharge_WhereThereIsNothingToCharge(t *testing.T) {
 	})
 }
 
-// TestCharge_AtMaxKeys: EvictSoonest finds room, the others do not charge a new key.
+// TestCharge_AtMaxKeys: OverflowEvictSoonest finds room, the others do not charge a new key.
 func TestCharge_AtMaxKeys(t *testing.T) {
 	forEveryLayout(t, func(t *testing.T, c Config) {
-		for _, o := range []Overflow{EvictSoonest, DenyNew, AdmitNew} {
+		for _, o := range []Overflow{OverflowEvictSoonest, OverflowDenyNew, OverflowAdmitNew} {
 			c.MaxKeys, c.Overflow, c.Stats = 2, o, true
 			l, _ := newFrozen(t, c)
 			burst := int(l.policyOf(0).burst)
 			require.Equal(t, 2, fill(l, "key", 2))
 			before := l.Stats()
 			d := l.Charge("k", 3*burst)
-			require.Equal(t, o == AdmitNew, d.Allowed)
-			require.Equal(t, o == EvictSoonest, !l.Peek("k", 1).Allowed, "it owes")
+			require.Equal(t, o == OverflowAdmitNew, d.Allowed)
+			require.Equal(t, o == OverflowEvictSoonest, !l.Peek("k", 1).Allowed, "it owes")
 			require.Equal(t, 2, l.Len())
-			require.False(t, l.Charge("k", 1).Allowed && o == EvictSoonest)
-			if o == DenyNew {
+			require.False(t, l.Charge("k", 1).Allowed && o == OverflowEvictSoonest)
+			if o == OverflowDenyNew {
 				require.Equal(t, Decision{Limit: burst, RetryAfter: l.policyOf(0).limit.interval()}, d)
 			}
 			after := l.Stats()
@@ -277,7 +277,7 @@ func TestConcurrent_ChargesAreNeitherLostNorCountedTwice(t *testing.T) {
 			n, d := l.TakeUpTo("hot", math.MaxInt)
 			require.Equal(t, burst-spent, int64(n))
 			require.Zero(t, d.Remaining)
-			moves, lost = moves+l.Stats().Moved, lost+l.Stats().LostRaces
+			moves, lost = moves+uint64(l.moves.Value()), lost+uint64(l.lostRaces.Value())
 		}
 		require.Positive(t, moves, "no call met a moved word")
 		require.Positive(t, lost, "no swap failed")
@@ -406,7 +406,7 @@ func TestTakeUpTo_WhereNothingIsCounted(t *testing.T) {
 		n, d = l.TakeUpTo("k", 9)
 		require.Equal(t, 7, n)
 		require.True(t, d.OverSoft)
-		for o, want := range map[Overflow]int{EvictSoonest: 5, DenyNew: 0, AdmitNew: 5} {
+		for o, want := range map[Overflow]int{OverflowEvictSoonest: 5, OverflowDenyNew: 0, OverflowAdmitNew: 5} {
 			l, _ = newFrozen(t, Config{Algorithm: a, Limit: PerHour(5), MaxKeys: 1, Overflow: o})
 			require.True(t, l.AllowN("other", 5))
 			n, d = l.TakeUpTo("k", 9)
@@ -463,7 +463,7 @@ func TestBlock_OutlastsEveryLimit(t *testing.T) {
 	forEveryLayout(t, func(t *testing.T, c Config) {
 		for _, constant := range []Limit{Unlimited, DenyAll} {
 			made := c
-			made.Limit, made.Offset, made.Hash = constant, 0, Stable
+			made.Limit, made.Offset, made.Hash = constant, 0, HashStable
 			l, clock := newFrozen(t, made)
 			require.True(t, l.Block("k", time.Hour))
 			require.NoError(t, l.SetKeyLimit("k", c.Limit))

@@ -18,13 +18,13 @@ var everyLayout = map[string]Config{
 	"gcra":                {Algorithm: GCRA, Limit: PerMinute(60).WithBurst(500)},
 	"gcra-uneven":         {Algorithm: GCRA, Limit: PerMinute(7).WithBurst(500)},
 	"token-bucket":        {Algorithm: TokenBucket, Limit: PerMinute(60).WithBurst(500)},
-	"token-interval":      {Algorithm: TokenBucket, Limit: PerMinute(60).WithBurst(500), Refill: Interval, Offset: time.Second},
+	"token-interval":      {Algorithm: TokenBucket, Limit: PerMinute(60).WithBurst(500), Refill: RefillInterval, Offset: time.Second},
 	"leaky-bucket":        {Algorithm: LeakyBucket, Limit: PerMinute(60).WithBurst(500)},
 	"sliding-window":      {Algorithm: SlidingWindow, Limit: PerMinute(500)},
 	"sliding-window-wide": {Algorithm: SlidingWindow, Limit: PerSecond(100_000)},
 	"sliding-log":         {Algorithm: SlidingLog, Limit: PerMinute(500)},
 	"fixed-window":        {Algorithm: FixedWindow, Limit: PerMinute(500)},
-	"fixed-first-charge":  {Algorithm: FixedWindow, Limit: PerMinute(500), Anchor: FirstCharge},
+	"fixed-first-charge":  {Algorithm: FixedWindow, Limit: PerMinute(500), Anchor: AnchorFirstCharge},
 	"fixed-window-offset": {Algorithm: FixedWindow, Limit: PerMinute(500), Offset: 7 * time.Second},
 	"sliding-offset":      {Algorithm: SlidingWindow, Limit: PerMinute(500), Offset: 59 * time.Second},
 }
@@ -66,8 +66,8 @@ func TestConcurrent_ExactlyTheBurstIsAdmitted(t *testing.T) {
 				yieldBeforeSwap(l)
 			}
 			hammer(t, l)
-			lostRaces += l.Stats().LostRaces
-			moves += l.Stats().Moved
+			lostRaces += uint64(l.lostRaces.Value())
+			moves += uint64(l.moves.Value())
 		}
 		t.Logf("%d rounds, %d failed swaps, %d moved words", rounds, lostRaces, moves)
 		require.Positive(t, lostRaces, "no swap failed: the race was not run")
@@ -212,7 +212,7 @@ func TestConcurrent_ContentionIsNeverADenial(t *testing.T) {
 			})()
 			done.Store(true)
 			churn()
-			moves += l.Stats().Moved
+			moves += uint64(l.moves.Value())
 			require.Equal(t, int(l.policyOf(0).burst)-callers*calls, l.Peek("hot", 0).Remaining)
 		}
 		require.GreaterOrEqual(t, moves, uint64(20), "few decisions met a moved word: the race was not run")
@@ -243,7 +243,7 @@ func TestConcurrent_TornReadsOfALogDoNotCount(t *testing.T) {
 				last = left
 			}
 		})()
-		retried += l.Stats().LostRaces
+		retried += uint64(l.lostRaces.Value())
 	}
 	require.GreaterOrEqual(t, retried, uint64(50), "few swaps failed: the race was not run")
 }
@@ -378,7 +378,7 @@ func TestConcurrent_MovingClockStaysWithinWorstCase(t *testing.T) {
 // still, since keys that become idle meanwhile are dropped, and Len says how fast the
 // machine is.
 func TestConcurrent_LenNeverExceedsMaxKeys(t *testing.T) {
-	for _, o := range []Overflow{EvictSoonest, DenyNew, AdmitNew} {
+	for _, o := range []Overflow{OverflowEvictSoonest, OverflowDenyNew, OverflowAdmitNew} {
 		t.Run("overflow="+o.String(), func(t *testing.T) {
 			t.Parallel()
 			l, _ := newFrozen(t, Config{Limit: PerSecond(10), MaxKeys: 100, Overflow: o, Shards: 4})
@@ -401,7 +401,7 @@ func TestConcurrent_LenNeverExceedsMaxKeys(t *testing.T) {
 			watcher()
 			require.LessOrEqual(t, l.Len(), 100)
 			require.GreaterOrEqual(t, l.Len(), 50)
-			if o == EvictSoonest {
+			if o == OverflowEvictSoonest {
 				require.Zero(t, l.Stats().Untracked, "contention is no denial")
 			}
 		})

@@ -15,16 +15,16 @@ type Config struct {
 	// Limit is the policy that holds for each key by itself.
 	Limit Limit
 
-	// Refill says how a TokenBucket gains tokens. The zero value is Continuous, and the
+	// Refill says how a TokenBucket gains tokens. The zero value is RefillContinuous, and the
 	// only one that the other algorithms accept.
 	Refill Refill
 
-	// Anchor says where the windows of FixedWindow begin. The zero value is Unix, and the
+	// Anchor says where the windows of FixedWindow begin. The zero value is AnchorUnix, and the
 	// only one that the other algorithms accept.
 	Anchor Anchor
 
 	// Offset moves the windows of FixedWindow and SlidingWindow, and the refills at
-	// Interval: boundaries are at k*Period + Offset of Unix time. It must be at least 0
+	// RefillInterval: boundaries are at k*Period + Offset of Unix time. It must be at least 0
 	// and below Limit.Period, and 0 for the other algorithms and for other anchors.
 	//
 	// Unix time began on a Thursday at 00:00 UTC, and so do windows without an offset.
@@ -59,7 +59,7 @@ type Config struct {
 	// Clock tells the time. nil means SystemClock.
 	Clock Clock
 
-	// Hash turns keys into ids. The zero value is Seeded, which withstands keys
+	// Hash turns keys into ids. The zero value is HashSeeded, which withstands keys
 	// chosen by strangers.
 	Hash Hash
 
@@ -134,13 +134,13 @@ type Refill uint8
 
 // The ways to refill. Their text forms are continuous and interval.
 const (
-	// Continuous refills with time: a token comes back after each Period/Rate.
-	Continuous Refill = iota
-	// Interval adds Rate tokens at once at each boundary k*Period + Config.Offset of Unix
+	// RefillContinuous refills with time: a token comes back after each Period/Rate.
+	RefillContinuous Refill = iota
+	// RefillInterval adds Rate tokens at once at each boundary k*Period + Config.Offset of Unix
 	// time, and what exceeds Burst is lost. In any span d at most Burst + Rate for each
 	// boundary in it are admitted. A call with an older time than its key has seen is
 	// judged and charged after the last boundary that the key has seen.
-	Interval
+	RefillInterval
 )
 
 // Anchor is where the windows of FixedWindow begin.
@@ -148,16 +148,16 @@ type Anchor uint8
 
 // The anchors. Their text forms are unix and first-charge.
 const (
-	// Unix makes windows of all keys begin together, at k*Period + Config.Offset of Unix
+	// AnchorUnix makes windows of all keys begin together, at k*Period + Config.Offset of Unix
 	// time.
-	Unix Anchor = iota
-	// FirstCharge makes a key's window begin, to the nanosecond, at its first charge
+	AnchorUnix Anchor = iota
+	// AnchorFirstCharge makes a key's window begin, to the nanosecond, at its first charge
 	// after its last window has ended: s to s+Period. Rates are at most 2147483647, and
-	// a key takes 12 bytes a slot more than with Unix: 51 instead of 34 bytes at a million
+	// a key takes 12 bytes a slot more than with AnchorUnix: 51 instead of 34 bytes at a million
 	// keys. A key that is Reset, or Refunded all that it has been charged in its window,
 	// begins a new one with its next charge. Up to twice the rate can pass around the
 	// end of a window here, too.
-	FirstCharge
+	AnchorFirstCharge
 )
 
 // Overflow is what happens to a new key at MaxKeys, once the idle keys of its
@@ -168,21 +168,21 @@ type Overflow uint8
 // admit-new.
 //
 // Looking for idle keys takes time in proportion to the shard, so a full shard is
-// looked at once for every eighth of its share in new keys, or after a pause of
-// 1 us for each key of MaxKeys (1 s at the default). In between, EvictSoonest
+// looked at once for every quarter of its share in new keys, or after a pause of
+// 1 us for each key of MaxKeys (1 s at the default). In between, OverflowEvictSoonest
 // does not spare live keys, and the others turn new keys away.
 const (
-	// EvictSoonest drops live keys, an eighth of the shard at a time: the ones that
+	// OverflowEvictSoonest drops live keys, a quarter of the shard at a time: the ones that
 	// would become idle soonest, and under the window algorithms, where keys become
 	// idle together, the ones with the fewest units against them. A flood of keys
 	// that are charged once pushes out itself, not the key that has spent the most.
 	// Stats.Evicted counts the dropped keys, since each of them starts afresh.
-	EvictSoonest Overflow = iota
-	// DenyNew denies the new key. No tracked key loses its state.
-	DenyNew
-	// AdmitNew admits the new key without tracking it. No tracked key loses its
+	OverflowEvictSoonest Overflow = iota
+	// OverflowDenyNew denies the new key. No tracked key loses its state.
+	OverflowDenyNew
+	// OverflowAdmitNew admits the new key without tracking it. No tracked key loses its
 	// state, and keys without room are not limited.
-	AdmitNew
+	OverflowAdmitNew
 )
 
 // Hash is how a key becomes the 64-bit id by which it is tracked.
@@ -190,12 +190,12 @@ type Hash uint8
 
 // The hashes. Their text forms are seeded and stable.
 const (
-	// Seeded hashes with a random seed of this limiter, so that nobody outside can
+	// HashSeeded hashes with a random seed of this limiter, so that nobody outside can
 	// find keys that collide, crowd one shard, or share another key's budget.
-	Seeded Hash = iota
-	// Stable is xxHash64: the same id in every process and run. It is for keys
+	HashSeeded Hash = iota
+	// HashStable is xxHash64: the same id in every process and run. It is for keys
 	// that strangers cannot choose.
-	Stable
+	HashStable
 )
 
 var (
@@ -295,12 +295,12 @@ func (c Config) withDefaults() (Config, *ConfigError) {
 		return c, configErrorf("Algorithm", "%v is not an algorithm; want one of %v", c.Algorithm, algorithmNames)
 	case int(c.Refill) >= len(refillNames):
 		return c, configErrorf("Refill", "%v is not a way to refill; want one of %v", c.Refill, refillNames)
-	case c.Refill != Continuous && c.Algorithm != TokenBucket:
-		return c, configErrorf("Refill", "%v with %v; want %v, or %v", c.Refill, c.Algorithm, Continuous, TokenBucket)
+	case c.Refill != RefillContinuous && c.Algorithm != TokenBucket:
+		return c, configErrorf("Refill", "%v with %v; want %v, or %v", c.Refill, c.Algorithm, RefillContinuous, TokenBucket)
 	case int(c.Anchor) >= len(anchorNames):
 		return c, configErrorf("Anchor", "%v is not an anchor; want one of %v", c.Anchor, anchorNames)
-	case c.Anchor != Unix && c.Algorithm != FixedWindow:
-		return c, configErrorf("Anchor", "%v with %v; want %v, or %v", c.Anchor, c.Algorithm, Unix, FixedWindow)
+	case c.Anchor != AnchorUnix && c.Algorithm != FixedWindow:
+		return c, configErrorf("Anchor", "%v with %v; want %v, or %v", c.Anchor, c.Algorithm, AnchorUnix, FixedWindow)
 	case int(c.Overflow) >= len(overflowNames):
 		return c, configErrorf("Overflow", "%v is not an overflow policy; want one of %v", c.Overflow, overflowNames)
 	case int(c.Hash) >= len(hashNames):
@@ -394,12 +394,12 @@ func (c Config) validateOffset() *ConfigError {
 	}
 	switch {
 	case c.Offset == 0:
-	case c.Algorithm != FixedWindow && c.Algorithm != SlidingWindow && c.Refill != Interval:
+	case c.Algorithm != FixedWindow && c.Algorithm != SlidingWindow && c.Refill != RefillInterval:
 		return configErrorf("Offset", "%v with %v, which has no boundaries to move; want 0, or %v, %v, or %v with refill %v",
-			c.Offset, c.Algorithm, FixedWindow, SlidingWindow, TokenBucket, Interval)
-	case c.Anchor == FirstCharge:
+			c.Offset, c.Algorithm, FixedWindow, SlidingWindow, TokenBucket, RefillInterval)
+	case c.Anchor == AnchorFirstCharge:
 		return configErrorf("Offset", "%v with anchor %v, whose windows have no boundaries to move; want 0, or anchor %v",
-			c.Offset, c.Anchor, Unix)
+			c.Offset, c.Anchor, AnchorUnix)
 	case c.Offset < 0:
 		return configErrorf("Offset", "%v is negative; want %v, which is the same for a period of %v", c.Offset, rest, c.Limit.Period)
 	case c.Offset >= c.Limit.Period && c.Limit.Rate != 0 && c.Limit.Rate != math.MaxInt:

@@ -94,19 +94,19 @@ func TestNew_BoundaryErrors(t *testing.T) {
 			"1h0m0s with gcra" + noBoundaries},
 		{"offset=token-bucket", Config{Algorithm: TokenBucket, Limit: PerDay(1), Offset: time.Hour}, "Offset",
 			"1h0m0s with token-bucket" + noBoundaries},
-		{"offset=interval", Config{Algorithm: TokenBucket, Refill: Interval, Limit: PerDay(1), Offset: day}, "Offset",
+		{"offset=interval", Config{Algorithm: TokenBucket, Refill: RefillInterval, Limit: PerDay(1), Offset: day}, "Offset",
 			"24h0m0s is not below the period of 24h0m0s; want 0s, which is the same"},
 		{"refill=unknown", Config{Algorithm: TokenBucket, Limit: ok, Refill: 2}, "Refill",
 			"Refill(2) is not a way to refill; want one of [continuous interval]"},
-		{"refill=gcra", Config{Limit: ok, Refill: Interval}, "Refill",
+		{"refill=gcra", Config{Limit: ok, Refill: RefillInterval}, "Refill",
 			"interval with gcra; want continuous, or token-bucket"},
-		{"refill=fixed-window", Config{Algorithm: FixedWindow, Limit: Unlimited, Refill: Interval}, "Refill",
+		{"refill=fixed-window", Config{Algorithm: FixedWindow, Limit: Unlimited, Refill: RefillInterval}, "Refill",
 			"interval with fixed-window; want continuous, or token-bucket"},
 		{"anchor=unknown", Config{Algorithm: FixedWindow, Limit: ok, Anchor: 2}, "Anchor",
 			"Anchor(2) is not an anchor; want one of [unix first-charge]"},
-		{"anchor=sliding-window", Config{Algorithm: SlidingWindow, Limit: ok, Anchor: FirstCharge}, "Anchor",
+		{"anchor=sliding-window", Config{Algorithm: SlidingWindow, Limit: ok, Anchor: AnchorFirstCharge}, "Anchor",
 			"first-charge with sliding-window; want unix, or fixed-window"},
-		{"offset=first-charge", Config{Algorithm: FixedWindow, Limit: ok, Anchor: FirstCharge, Offset: ms}, "Offset",
+		{"offset=first-charge", Config{Algorithm: FixedWindow, Limit: ok, Anchor: AnchorFirstCharge, Offset: ms}, "Offset",
 			"1ms with anchor first-charge, whose windows have no boundaries to move; want 0, or anchor unix"},
 		{"offset=sliding-log", Config{Algorithm: SlidingLog, Limit: PerDay(1), Offset: time.Hour}, "Offset",
 			"1h0m0s with sliding-log" + noBoundaries},
@@ -152,7 +152,7 @@ func TestNew_ZeroFieldsTakeTheirDefaults(t *testing.T) {
 	assert.IsType(t, &gcra{}, l.policyOf(0).alg)
 	assert.Equal(t, uint64(10), l.policyOf(0).burst, "burst")
 	assert.Equal(t, 1<<20, sumOfShares(l), "MaxKeys")
-	assert.Equal(t, EvictSoonest, l.overflow)
+	assert.Equal(t, OverflowEvictSoonest, l.overflow)
 	assert.Equal(t, int64(10*time.Second), l.ttl)
 	assert.IsType(t, &systemClock{}, l.clock)
 	assert.True(t, l.timed, "sweeps on a timer")
@@ -164,14 +164,14 @@ func TestNew_ZeroFieldsTakeTheirDefaults(t *testing.T) {
 func TestNew_GivenFieldsAreKept(t *testing.T) {
 	clock := NewManualClock(start)
 	l, err := New(Config{
-		Algorithm: LeakyBucket, Limit: PerSecond(10).WithBurst(3), MaxKeys: 100_001, Overflow: AdmitNew,
-		TTL: time.Minute, Shards: 8, Clock: clock, Hash: Stable, Stats: true,
+		Algorithm: LeakyBucket, Limit: PerSecond(10).WithBurst(3), MaxKeys: 100_001, Overflow: OverflowAdmitNew,
+		TTL: time.Minute, Shards: 8, Clock: clock, Hash: HashStable, Stats: true,
 	})
 	require.NoError(t, err)
 	assert.IsType(t, &leakyBucket{}, l.policyOf(0).alg)
 	assert.Equal(t, uint64(3), l.policyOf(0).burst)
 	assert.Equal(t, 100_001, sumOfShares(l))
-	assert.Equal(t, AdmitNew, l.overflow)
+	assert.Equal(t, OverflowAdmitNew, l.overflow)
 	assert.Equal(t, int64(time.Minute), l.ttl)
 	assert.Same(t, clock, l.clock)
 	assert.False(t, l.timed)
@@ -263,16 +263,16 @@ func TestEnum_TextFormsRoundTrip(t *testing.T) {
 		[]string{"gcra", "token-bucket", "leaky-bucket", "sliding-window", "sliding-log", "fixed-window"},
 		func(s string) (Algorithm, error) { var v Algorithm; err := v.UnmarshalText([]byte(s)); return v, err },
 		"algorithm", "Algorithm")
-	checkEnum(t, []Refill{Continuous, Interval}, []string{"continuous", "interval"},
+	checkEnum(t, []Refill{RefillContinuous, RefillInterval}, []string{"continuous", "interval"},
 		func(s string) (Refill, error) { var v Refill; err := v.UnmarshalText([]byte(s)); return v, err },
 		"refill", "Refill")
-	checkEnum(t, []Anchor{Unix, FirstCharge}, []string{"unix", "first-charge"},
+	checkEnum(t, []Anchor{AnchorUnix, AnchorFirstCharge}, []string{"unix", "first-charge"},
 		func(s string) (Anchor, error) { var v Anchor; err := v.UnmarshalText([]byte(s)); return v, err },
 		"anchor", "Anchor")
-	checkEnum(t, []Overflow{EvictSoonest, DenyNew, AdmitNew}, []string{"evict-soonest", "deny-new", "admit-new"},
+	checkEnum(t, []Overflow{OverflowEvictSoonest, OverflowDenyNew, OverflowAdmitNew}, []string{"evict-soonest", "deny-new", "admit-new"},
 		func(s string) (Overflow, error) { var v Overflow; err := v.UnmarshalText([]byte(s)); return v, err },
 		"overflow", "Overflow")
-	checkEnum(t, []Hash{Seeded, Stable}, []string{"seeded", "stable"},
+	checkEnum(t, []Hash{HashSeeded, HashStable}, []string{"seeded", "stable"},
 		func(s string) (Hash, error) { var v Hash; err := v.UnmarshalText([]byte(s)); return v, err },
 		"hash", "Hash")
 }
@@ -304,13 +304,13 @@ func checkEnum[T interface {
 }
 
 func TestEnum_FailedUnmarshalLeavesTheValue(t *testing.T) {
-	a, o, h, r, n := FixedWindow, AdmitNew, Stable, Interval, FirstCharge
+	a, o, h, r, n := FixedWindow, OverflowAdmitNew, HashStable, RefillInterval, AnchorFirstCharge
 	require.Error(t, a.UnmarshalText([]byte("x")))
 	require.Error(t, o.UnmarshalText([]byte("x")))
 	require.Error(t, h.UnmarshalText([]byte("x")))
 	require.Error(t, r.UnmarshalText([]byte("x")))
 	require.Error(t, n.UnmarshalText([]byte("x")))
-	require.Equal(t, []any{FixedWindow, AdmitNew, Stable, Interval, FirstCharge}, []any{a, o, h, r, n})
+	require.Equal(t, []any{FixedWindow, OverflowAdmitNew, HashStable, RefillInterval, AnchorFirstCharge}, []any{a, o, h, r, n})
 }
 
 func TestConfig_JSONRoundTrip(t *testing.T) {
@@ -321,7 +321,7 @@ func TestConfig_JSONRoundTrip(t *testing.T) {
 		Hash      Hash
 		ByName    map[Algorithm]Limit // text forms serve as map keys, too
 	}
-	in := settings{SlidingLog, PerMinute(20), DenyNew, Stable, map[Algorithm]Limit{FixedWindow: PerSecond(100).WithBurst(100)}}
+	in := settings{SlidingLog, PerMinute(20), OverflowDenyNew, HashStable, map[Algorithm]Limit{FixedWindow: PerSecond(100).WithBurst(100)}}
 	text, err := json.Marshal(in)
 	require.NoError(t, err)
 	require.JSONEq(t, `{"Algorithm":"sliding-log","Limit":"20/m","Overflow":"deny-new","Hash":"stable",

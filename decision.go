@@ -14,7 +14,7 @@ const Never time.Duration = math.MaxInt64
 type Decision struct {
 	// Allowed reports whether the call was admitted. Its cost has then been
 	// charged, but for Peek, for a cost of 0 (where Allowed speaks of one unit, and
-	// so does RetryAfter), under Unlimited, and under AdmitNew for want of room.
+	// so does RetryAfter), under Unlimited, and under OverflowAdmitNew for want of room.
 	Allowed bool
 
 	// WouldDeny reports, under Config.Shadow, that the call would have been denied.

@@ -13,8 +13,8 @@
 //
 //   - GCRA, the default: a sustained rate with a burst, paced smoothly. Take this
 //     one unless there is a reason not to.
-//   - TokenBucket decides like GCRA. Take it to speak of tokens, or with Refill
-//     Interval to hand out a period's tokens at once.
+//   - TokenBucket decides like GCRA. Take it to speak of tokens, or with
+//     RefillInterval to hand out a period's tokens at once.
 //   - LeakyBucket, as a meter, decides like GCRA. Take it for Wait and Reserve, which
 //     make it a queue that lets calls pass at even distances.
 //   - SlidingWindow: at most about N in any window, for the price of a counter. It
@@ -36,6 +36,29 @@
 // a key for a while. SetLimit, SetKeyLimit and SetPlan change limits while decisions run, and
 // Key.WithLimit takes one that comes with the request. Config.Shadow tries a limit out.
 // Snapshot and Restore outlive the process.
+//
+// # How the controls combine
+//
+// Denials, and the settings that say what comes of them:
+//
+//	            a denied call            the key then               beside the others
+//	            (neither)                is as it was
+//	CountDenied is charged, as far as    has spent more, at most    without effect beside
+//	            the limit goes           its limit                  BlockFor
+//	BlockFor    blocks its key           denies every call to the   counts from the first
+//	                                     end of the block, and is   denial: a denied call for
+//	                                     fresh then                 a blocked key adds nothing
+//	Soft        comes after the soft     as the other settings say  the soft units are part of
+//	            units are spent, too                                what must be spent before
+//	                                                                a call is denied
+//	Shadow      passes, with WouldDeny   as the other settings say  counted, blocked and listed
+//	                                                                as if it had been denied
+//
+// Refund gives back what counts, admitted or counted by CountDenied, and nothing of a blocked
+// key. Charge makes a block longer. Reset and Unblock end it. Calls that are denied whatever
+// the key's state (a cost below 0 or above the burst), Peek, a cost of 0, and Wait and Reserve
+// that fail neither charge nor block. A TakeAll does to the key of each charge that is denied
+// itself what a denied Take would do, and nothing to the others.
 //
 // # What is promised
 //
@@ -63,8 +86,8 @@
 // taken, and not shared between processes.
 //
 // At MaxKeys the overflow policy gives something up: the state of the keys that
-// would soonest be idle (EvictSoonest), the new keys (DenyNew), or their limit
-// (AdmitNew). Stats tells how often.
+// would soonest be idle (OverflowEvictSoonest), the new keys (OverflowDenyNew), or their limit
+// (OverflowAdmitNew). Stats tells how often.
 //
 // A call judged at an older time than its key has seen (Key.AllowAt) is judged
 // strictly. WorstCase then speaks of the newer time: in the windows, and with a

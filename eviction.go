@@ -17,7 +17,7 @@ import (
 //	charge:  at 60.1 s, in the next window, admits k
 //	sweep:   takes k's word: it says idle from 120 s; keeps k
 //
-// A live key is dropped only for want of room at MaxKeys, by EvictSoonest, and
+// A live key is dropped only for want of room at MaxKeys, by OverflowEvictSoonest, and
 // counted in Stats.Evicted.
 
 const (
@@ -31,12 +31,12 @@ const (
 	sweepFraction = 4
 	scanFraction  = 8
 
-	// roomFraction is the part of a full shard's share that EvictSoonest frees at
+	// roomFraction is the part of a full shard's share that OverflowEvictSoonest frees at
 	// once: a rebuild looks at every slot, and this spreads it over many insertions.
 	// With 8 a new key at MaxKeys takes 1.4 times as long.
 	roomFraction = 4
 
-	// sampleSlots is how many slots of a larger shard EvictSoonest looks at to
+	// sampleSlots is how many slots of a larger shard OverflowEvictSoonest looks at to
 	// find out which ranks are the lowest quarter. It is then a quarter give or take
 	// a twentieth of it (one sigma). Looking at all of them, and ordering all ranks, a
 	// new key takes 1.2 times as long.
@@ -84,11 +84,7 @@ func (st *store) sweepLocked(s *shard, cutoff int64, least int) int {
 	if n == 0 || n < least {
 		return emptied
 	}
-	dropped := st.dropIdleLocked(s, cutoff, s.len()-n)
-	if dropped > 0 {
-		st.sweeps.Add(1)
-	}
-	return emptied + dropped
+	return emptied + st.dropIdleLocked(s, cutoff, s.len()-n)
 }
 
 // sweep drops every entry that is idle now.
@@ -159,18 +155,18 @@ func (st *store) sweepOnTimer() {
 // and may free a single slot. It must be paid for, or an outsider who makes one
 // key idle at a time (say by logging in, which resets it) and then shows a new one
 // has a lever. So it is done for a batch of new keys together, or after a pause.
-// In between, EvictSoonest frees a whole batch, live keys included, and the other
+// In between, OverflowEvictSoonest frees a whole batch, live keys included, and the other
 // policies turn new keys away.
 func (st *store) makeRoomLocked(s *shard, now int64) bool {
 	now = st.settled(now)
 	batch := max(1, s.share/roomFraction)
 	pause := int64(s.share) * int64(len(st.shards)) * int64(scanPause)
 	rested := now-s.triedAt >= pause
-	if st.overflow != EvictSoonest && s.tries < batch && !rested {
+	if st.overflow != OverflowEvictSoonest && s.tries < batch && !rested {
 		return false
 	}
 	s.tries, s.triedAt = 0, max(s.triedAt, now)
-	if st.overflow == EvictSoonest {
+	if st.overflow == OverflowEvictSoonest {
 		st.evictSoonestLocked(s, now, batch, rested)
 		return true
 	}

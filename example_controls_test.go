@@ -80,7 +80,7 @@ func ExampleLimiter_Snapshot() {
 	}
 
 	clock := sluice.NewManualClock(time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC))
-	config := sluice.Config{Limit: sluice.PerHour(100), Hash: sluice.Stable, Clock: clock}
+	config := sluice.Config{Limit: sluice.PerHour(100), Hash: sluice.HashStable, Clock: clock}
 	before := sluice.Must(sluice.New(config))
 	fmt.Println(before.AllowN("user:42", 90), save(before))
 

@@ -17,7 +17,7 @@ func TestGroundTruth_RealLogs(t *testing.T) {
 		var a Algorithm
 		require.NoError(t, a.UnmarshalText([]byte(name)))
 		clock := NewManualClock(time.Unix(0, 0))
-		c := Config{Algorithm: a, Limit: PerMinute(rule.Limit), Hash: Stable, Clock: clock}
+		c := Config{Algorithm: a, Limit: PerMinute(rule.Limit), Hash: HashStable, Clock: clock}
 		byClock := mustNew(t, c)
 		// The clock of this one is years ahead of the log, and must not matter to
 		// growth and overflow.

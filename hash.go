@@ -37,7 +37,7 @@ const (
 )
 
 func newHasher(h Hash, top *topDenied) hasher {
-	if h == Stable {
+	if h == HashStable {
 		return hasher{stable: true, mix: [2]uint64{stableAdd, stableMul}, top: top}
 	}
 	seed := maphash.MakeSeed()

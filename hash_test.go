@@ -13,7 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-var hashes = []Hash{Seeded, Stable}
+var hashes = []Hash{HashSeeded, HashStable}
 
 func TestHash_KeyFormsAgree(t *testing.T) {
 	for _, h := range hashes {
@@ -45,7 +45,7 @@ func TestKeyBytes_DoesNotRetain(t *testing.T) {
 }
 
 func TestHash_StableIsXXH64(t *testing.T) {
-	a, b := mustNew(t, Config{Limit: PerHour(1), Hash: Stable}), mustNew(t, Config{Limit: PerHour(1), Hash: Stable})
+	a, b := mustNew(t, Config{Limit: PerHour(1), Hash: HashStable}), mustNew(t, Config{Limit: PerHour(1), Hash: HashStable})
 	// From the reference implementation, with seed 0.
 	for s, want := range map[string]uint64{
 		"": 0xef46db3751d8e999, "a": 0xd24ec4f1a98c6e5b, "abc": 0x44bc2cf5ad770999,
@@ -199,7 +199,7 @@ var numberings = map[string]func(i uint64) uint64{
 }
 
 func TestKeyUint64_NumbersSpreadOverShardsAndSlots(t *testing.T) {
-	h := newHasher(Stable, nil)
+	h := newHasher(HashStable, nil)
 	for name, number := range numberings {
 		shards, slots := make([]int, 64), make([]int, 64)
 		for i := range uint64(1 << 17) {
@@ -239,7 +239,7 @@ func TestKeyUint64_NoSeedMakesLongProbes(t *testing.T) {
 }
 
 func TestHash_StringsSpreadOverShardsAndSlots(t *testing.T) {
-	h := newHasher(Stable, nil)
+	h := newHasher(HashStable, nil)
 	shards, slots := make([]int, 64), make([]int, 64)
 	for i := range 1 << 15 {
 		id := h.string(fmt.Sprintf("user:%d", i))
@@ -255,7 +255,7 @@ func TestHash_StringsSpreadOverShardsAndSlots(t *testing.T) {
 // perfectly, and 1 in 4 is harmless; a bit that did not reach an end would make it
 // 4 in 4.
 func TestKeyUint64_EveryBitReachesBothEnds(t *testing.T) {
-	h := newHasher(Stable, nil)
+	h := newHasher(HashStable, nil)
 	const samples = 4096
 	for bit := range 64 {
 		sameShard, sameSlot := 0, 0

@@ -113,7 +113,7 @@ func TestWait_TooMany(t *testing.T) {
 func TestReserve_NoWaitIsAsShortAsANegativeOne(t *testing.T) {
 	for _, a := range buckets {
 		for _, limit := range []Limit{PerSecond(1).WithBurst(5), Unlimited} {
-			for _, c := range []Config{{}, {MaxKeys: 1, Overflow: AdmitNew, Shards: 1}} {
+			for _, c := range []Config{{}, {MaxKeys: 1, Overflow: OverflowAdmitNew, Shards: 1}} {
 				c.Algorithm, c.Limit = a, limit
 				l, _ := newFrozen(t, c)
 				for _, key := range []string{"k", "another"} {

@@ -186,7 +186,7 @@ func TestLimit_InvalidLimitHasNoTextForm(t *testing.T) {
 func TestLimit_UnlimitedOnEveryAlgorithm(t *testing.T) {
 	for _, a := range algorithms {
 		for _, limit := range []Limit{Unlimited, PerDay(math.MaxInt)} {
-			l := mustNew(t, Config{Algorithm: a, Limit: limit, Stats: true, MaxKeys: 1, Overflow: DenyNew})
+			l := mustNew(t, Config{Algorithm: a, Limit: limit, Stats: true, MaxKeys: 1, Overflow: OverflowDenyNew})
 			for _, cost := range []int{1, 0, 7, math.MaxInt} {
 				want := Decision{Allowed: true, Limit: math.MaxInt, Remaining: math.MaxInt}
 				require.Equal(t, want, l.Take("k", cost), "%v cost %d", a, cost)

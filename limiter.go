@@ -179,7 +179,7 @@ func (l *Limiter) Refund(key string, cost int) {
 // longer or would take longer to become fresh by itself. Then the key is fresh. What d
 // does not fit in before 2116 does not end; a d that is not positive does nothing. Block
 // reports whether it has blocked the key: it cannot if there is no room for it at MaxKeys
-// under DenyNew and AdmitNew. EvictSoonest drops blocked keys last. A block holds under any
+// under OverflowDenyNew and OverflowAdmitNew. OverflowEvictSoonest drops blocked keys last. A block holds under any
 // limit, Unlimited too, and outlasts SetLimit and SetKeyLimit.
 func (l *Limiter) Block(key string, d time.Duration) bool {
 	return l.blockAt(l.made().hash.string(key), d)
@@ -204,7 +204,7 @@ func (l *Limiter) Sweep() int {
 // WorstCase returns the most units that any one key can be admitted in any closed
 // span [t, t+d], whatever the pattern of calls; math.MaxInt if that is not below
 // math.MaxInt, 0 for a negative d. It does not cover keys that were evicted at
-// MaxKeys, admitted under AdmitNew, or Reset, nor what Shadow admits. For
+// MaxKeys, admitted under OverflowAdmitNew, or Reset, nor what Shadow admits. For
 // SlidingWindow and d beyond the period it is an upper bound that need not be
 // reached.
 func (l *Limiter) WorstCase(d time.Duration) int {
@@ -217,6 +217,10 @@ func (l *Limiter) WorstCase(d time.Duration) int {
 // A Key is a key of one limiter, already hashed: a small value that is cheap to
 // make and to copy. Its methods are those of the limiter without the key. It must
 // be made by a limiter; the zero Key panics when used.
+//
+// Keys can be compared, and be keys of a map. Two that the same limiter has made are equal
+// if they are handles of the same key. Keys of WithLimit and WithPlan are equal to no others,
+// and need not be equal to each other.
 type Key struct {
 	lim *Limiter
 	id  uint64
@@ -239,7 +243,7 @@ func (l *Limiter) KeyAddr(a netip.Addr) Key { return Key{l, l.hash.addr(a)} }
 
 // KeyHash returns the handle of an id that the caller has hashed. Its high bits
 // pick the shard and its low bits the place in the shard, so all 64 must be well
-// mixed; 0 is replaced by another id. With Hash Stable, KeyHash of the xxHash64 of
+// mixed; 0 is replaced by another id. With HashStable, KeyHash of the xxHash64 of
 // s is Key(s).
 func (l *Limiter) KeyHash(h uint64) Key { return Key{l, nonZero(h)} }
 

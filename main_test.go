@@ -49,17 +49,17 @@ var variants = []Config{
 	{Algorithm: GCRA}, {Algorithm: TokenBucket}, {Algorithm: LeakyBucket},
 	{Algorithm: SlidingWindow}, {Algorithm: SlidingLog}, {Algorithm: FixedWindow},
 	{Algorithm: SlidingWindow, Offset: 1}, {Algorithm: FixedWindow, Offset: 1},
-	{Algorithm: FixedWindow, Anchor: FirstCharge},
-	{Algorithm: TokenBucket, Refill: Interval}, {Algorithm: TokenBucket, Refill: Interval, Offset: 1},
+	{Algorithm: FixedWindow, Anchor: AnchorFirstCharge},
+	{Algorithm: TokenBucket, Refill: RefillInterval}, {Algorithm: TokenBucket, Refill: RefillInterval, Offset: 1},
 }
 
 // variantName names what sets a config's decisions apart but for its limit.
 func variantName(c Config) string {
 	name := c.Algorithm.String()
-	if c.Anchor != Unix {
+	if c.Anchor != AnchorUnix {
 		name += "+" + c.Anchor.String()
 	}
-	if c.Refill != Continuous {
+	if c.Refill != RefillContinuous {
 		name += "+" + c.Refill.String()
 	}
 	if c.Offset != 0 {
@@ -124,6 +124,14 @@ func peekAt(l *Limiter, id uint64, now int64, cost int) (d Decision) {
 func setAlgorithm(l *Limiter, alg algorithm, wide wideAlgorithm) {
 	p := l.policyOf(0)
 	p.alg, p.wide = alg, wide
+}
+
+// slotsOf returns how many slots all tables of l have.
+func slotsOf(l *Limiter) (n int) {
+	for i := range l.shards {
+		n += len(l.shards[i].table.Load().slots)
+	}
+	return n
 }
 
 // wordOf returns the word of id under a one-word algorithm.

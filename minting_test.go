@@ -32,7 +32,7 @@ func TestModel_NothingIsMinted(t *testing.T) {
 func mintOnce(t *testing.T, rng *rand.Rand, c Config) {
 	clock := NewManualClock(start)
 	limits := []Limit{PerSecond(1).WithBurst(10), PerSecond(1).WithBurst(10), PerSecond(2).WithBurst(10), Per(1, 7*time.Second).WithBurst(10), Unlimited, DenyAll}
-	c.Limit, c.Clock, c.MaxKeys, c.Shards, c.Hash = limits[0], clock, 3, 1, Stable
+	c.Limit, c.Clock, c.MaxKeys, c.Shards, c.Hash = limits[0], clock, 3, 1, HashStable
 	if rng.IntN(3) == 0 {
 		c.BlockFor = time.Minute
 	}

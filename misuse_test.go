@@ -24,6 +24,7 @@ func TestLimiter_NotMadeByNew(t *testing.T) {
 			"SetLimit":      func() { _ = l.SetLimit(PerSecond(1)) },
 			"SetKeyLimit":   func() { _ = l.SetKeyLimit("k", PerSecond(1)) },
 			"ClearKeyLimit": func() { l.ClearKeyLimit("k") },
+			"KeyLimit":      func() { l.KeyLimit("k") },
 			"Snapshot":      func() { _ = l.Snapshot(new(bytes.Buffer)) },
 			"Restore":       func() { _ = l.Restore(new(bytes.Buffer)) },
 			"Config":        func() { l.Config() },

@@ -35,8 +35,8 @@ func oracleConfig(c Config) oracle.Config {
 		Burst:     int64(limit.Burst),
 		Period:    int64(limit.Period),
 		Offset:    int64(c.Offset),
-		Interval:  c.Refill == Interval,
-		Anchored:  c.Anchor == FirstCharge,
+		Interval:  c.Refill == RefillInterval,
+		Anchored:  c.Anchor == AnchorFirstCharge,
 		Grid:      true,
 
 		BlockFor:    int64(c.BlockFor),
@@ -104,7 +104,7 @@ type tracer struct {
 
 func newTracer(tb testing.TB, rng *rand.Rand, c Config, older bool) *tracer {
 	tr := &tracer{tb: tb, rng: rng, stop: 1<<61 + 1<<59}
-	if c.Algorithm == TokenBucket && c.Refill == Continuous {
+	if c.Algorithm == TokenBucket && c.Refill == RefillContinuous {
 		alg, err := newTokenBucket(c.Limit)
 		require.Nil(tb, err)
 		tr.stop = min(tr.stop, lastFull(alg.(*tokenBucket))-1<<60)
@@ -320,7 +320,7 @@ func TestModel_IdleJumpToTheEndOfTime(t *testing.T) {
 // after 1970 and in the last of the clock, if its numbers last that long.
 func TestModel_BothEndsOfTime(t *testing.T) {
 	for _, variant := range variants {
-		if variant.Algorithm != FixedWindow && variant.Algorithm != SlidingWindow && variant.Refill != Interval {
+		if variant.Algorithm != FixedWindow && variant.Algorithm != SlidingWindow && variant.Refill != RefillInterval {
 			continue
 		}
 		t.Run("variant="+variantName(variant), func(t *testing.T) {

@@ -12,7 +12,7 @@ import (
 )
 
 func TestMaxKeys_LenStaysWithin(t *testing.T) {
-	for _, o := range []Overflow{EvictSoonest, DenyNew, AdmitNew} {
+	for _, o := range []Overflow{OverflowEvictSoonest, OverflowDenyNew, OverflowAdmitNew} {
 		for _, maxKeys := range []int{1, 2, 7, 100, 3000} {
 			t.Run(fmt.Sprintf("overflow=%v/max=%d", o, maxKeys), func(t *testing.T) {
 				l := mustNew(t, Config{Limit: PerSecond(1), Clock: NewManualClock(start), Overflow: o, MaxKeys: maxKeys})
@@ -29,7 +29,7 @@ func TestMaxKeys_LenStaysWithin(t *testing.T) {
 // TestMaxKeys_EveryKeyFitsBeforeOverflow: with one shard MaxKeys is exact.
 func TestMaxKeys_EveryKeyFitsBeforeOverflow(t *testing.T) {
 	for _, maxKeys := range []int{1, 5, 6, 7, 48, 49, 1000} {
-		l := mustNew(t, Config{Limit: PerSecond(1), Clock: NewManualClock(start), MaxKeys: maxKeys, Overflow: DenyNew})
+		l := mustNew(t, Config{Limit: PerSecond(1), Clock: NewManualClock(start), MaxKeys: maxKeys, Overflow: OverflowDenyNew})
 		require.Equal(t, maxKeys, fill(l, "key", 2*maxKeys))
 		require.Equal(t, maxKeys, l.Len())
 		require.Equal(t, uint64(maxKeys), l.Stats().Untracked)
@@ -234,7 +234,7 @@ func TestEvictSoonest_ARestedShardKeepsItsLiveKeys(t *testing.T) {
 	clock.Advance(share * scanPause)
 	l.KeyUint64(7).Reset()
 	l.KeyUint64(share).Allow()
-	require.Equal(t, Stats{Keys: share, Swept: 1, Growths: l.Stats().Growths}, l.Stats())
+	require.Equal(t, Stats{Keys: share, Swept: 1}, l.Stats())
 }
 
 // TestEvictSoonest_TiesGoByCount: in windows all keys become idle together.
@@ -253,14 +253,14 @@ func TestEvictSoonest_TiesGoByCount(t *testing.T) {
 
 func TestDenyNew_KeepsEveryTrackedKey(t *testing.T) {
 	clock := NewManualClock(start)
-	l := mustNew(t, Config{Limit: PerMinute(60), Clock: clock, MaxKeys: 10, Overflow: DenyNew, Stats: true})
+	l := mustNew(t, Config{Limit: PerMinute(60), Clock: clock, MaxKeys: 10, Overflow: OverflowDenyNew, Stats: true})
 	for i := range 10 {
 		require.True(t, l.AllowN(fmt.Sprint("old", i), 60))
 	}
 	require.True(t, l.Peek("new", 60).Allowed, "Peek does not consider MaxKeys")
 	require.False(t, l.Allow("new"))
 	require.Equal(t, Decision{Limit: 60, RetryAfter: time.Second}, l.Take("new", 60), "the hint is one interval")
-	require.Equal(t, Stats{Keys: 10, Admitted: 10, Denied: 2, Untracked: 2, Growths: l.Stats().Growths}, l.Stats())
+	require.Equal(t, Stats{Keys: 10, Admitted: 10, Denied: 2, Untracked: 2}, l.Stats())
 	clock.Advance(time.Minute)
 	require.True(t, l.Allow("new"), "the old keys are idle")
 	require.Zero(t, l.Stats().Evicted)
@@ -270,7 +270,7 @@ func TestDenyNew_KeepsEveryTrackedKey(t *testing.T) {
 // keys.
 func TestDenyNew_ResetMakesRoom(t *testing.T) {
 	forEveryLayout(t, func(t *testing.T, c Config) {
-		c.Clock, c.MaxKeys, c.Overflow = NewManualClock(start), 10, DenyNew
+		c.Clock, c.MaxKeys, c.Overflow = NewManualClock(start), 10, OverflowDenyNew
 		l := mustNew(t, c)
 		require.Equal(t, 10, fill(l, "old", 20))
 		l.Reset("old3")
@@ -287,7 +287,7 @@ func TestMaxKeys_PausesAreSharedByAllShards(t *testing.T) {
 		return // one shard then
 	}
 	const shards, share = 32, 500
-	l, clock := newFrozen(t, Config{Limit: PerHour(1000), MaxKeys: shards * share, Shards: shards, Overflow: DenyNew})
+	l, clock := newFrozen(t, Config{Limit: PerHour(1000), MaxKeys: shards * share, Shards: shards, Overflow: OverflowDenyNew})
 	for i := range uint64(2 * shards * share) {
 		l.KeyUint64(i).Allow()
 	}
@@ -319,7 +319,7 @@ func (c rankCounter) idleAt(word uint64) uint64 {
 // then shows a new one must not have the whole shard looked at each time.
 func TestMaxKeys_LookingForRoomIsPaidFor(t *testing.T) {
 	const share, calls = 4000, 4000
-	for _, o := range []Overflow{EvictSoonest, DenyNew, AdmitNew} {
+	for _, o := range []Overflow{OverflowEvictSoonest, OverflowDenyNew, OverflowAdmitNew} {
 		l := mustNew(t, Config{Limit: PerHour(1000), Clock: NewManualClock(start), MaxKeys: share, Shards: 1, Overflow: o})
 		fill(l, "old", share)
 		looks := 0
@@ -328,7 +328,7 @@ func TestMaxKeys_LookingForRoomIsPaidFor(t *testing.T) {
 			l.Reset(fmt.Sprint("old", i))
 			l.Allow(fmt.Sprint("new", i))
 		}
-		// A look and a rebuild for every batch of share/8, and for EvictSoonest one
+		// A look and a rebuild for every batch of share/8, and for OverflowEvictSoonest one
 		// more for the idle keys alone: at most 2*2*8 looks a call.
 		require.LessOrEqual(t, looks, 40*calls, "%v", o)
 		require.LessOrEqual(t, l.Len(), share)
@@ -340,7 +340,7 @@ func TestMaxKeys_LookingForRoomIsPaidFor(t *testing.T) {
 func TestDenyNew_IdleKeysAreFoundAgain(t *testing.T) {
 	newFull := func() (*Limiter, *ManualClock) {
 		clock := NewManualClock(start)
-		l := mustNew(t, Config{Limit: PerHour(3600).WithBurst(3600), Clock: clock, MaxKeys: 64, Overflow: DenyNew})
+		l := mustNew(t, Config{Limit: PerHour(3600).WithBurst(3600), Clock: clock, MaxKeys: 64, Overflow: OverflowDenyNew})
 		for i := range 57 {
 			l.AllowN(fmt.Sprint("long", i), 3600)
 		}
@@ -376,7 +376,7 @@ func TestAllowAt_AFutureTimeHurtsNobodyElse(t *testing.T) {
 
 func TestAdmitNew_AdmitsWithoutState(t *testing.T) {
 	forEveryLayout(t, func(t *testing.T, c Config) {
-		c.Clock, c.MaxKeys, c.Overflow = NewManualClock(start), 10, AdmitNew
+		c.Clock, c.MaxKeys, c.Overflow = NewManualClock(start), 10, OverflowAdmitNew
 		l := mustNew(t, c)
 		burst := int(l.policyOf(0).burst)
 		for i := range 10 {

@@ -14,8 +14,8 @@ import (
 type races struct{ lost, moved uint64 }
 
 func (r *races) add(l *Limiter) {
-	r.lost += l.Stats().LostRaces
-	r.moved += l.Stats().Moved
+	r.lost += uint64(l.lostRaces.Value())
+	r.moved += uint64(l.moves.Value())
 }
 
 // enough reports whether the rounds have met what they are for. On one processor a lock bit

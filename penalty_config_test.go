@@ -24,7 +24,7 @@ func TestNew_PenaltyErrors(t *testing.T) {
 			"-2562047h47m16.854775808s is negative; want 0 for no blocks, or a positive duration"},
 		{"count-denied=gcra", Config{Limit: ok, CountDenied: true}, "CountDenied", "true with gcra" + counts},
 		{"count-denied=token-bucket", Config{Algorithm: TokenBucket, Limit: ok, CountDenied: true}, "CountDenied", "true with token-bucket" + counts},
-		{"count-denied=interval", Config{Algorithm: TokenBucket, Refill: Interval, Limit: ok, CountDenied: true}, "CountDenied", "true with token-bucket" + counts},
+		{"count-denied=interval", Config{Algorithm: TokenBucket, Refill: RefillInterval, Limit: ok, CountDenied: true}, "CountDenied", "true with token-bucket" + counts},
 		{"count-denied=leaky-bucket", Config{Algorithm: LeakyBucket, Limit: Unlimited, CountDenied: true}, "CountDenied", "true with leaky-bucket" + counts},
 	} {
 		t.Run(c.name, func(t *testing.T) {

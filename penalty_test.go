@@ -58,7 +58,7 @@ func TestBlock_WhatItSays(t *testing.T) {
 		require.Zero(t, l.Len())
 		l.Unblock("k")
 		require.Zero(t, l.Len(), "an untracked key stays untracked")
-		for o, want := range map[Overflow]bool{EvictSoonest: true, DenyNew: false, AdmitNew: false} {
+		for o, want := range map[Overflow]bool{OverflowEvictSoonest: true, OverflowDenyNew: false, OverflowAdmitNew: false} {
 			c.MaxKeys, c.Overflow = 2, o
 			l, _ := newFrozen(t, c)
 			require.Equal(t, 2, fill(l, "key", 2))

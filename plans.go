@@ -344,6 +344,9 @@ func (k Key) WithPlan(plan string) (Key, error) {
 	return Key{pl.view.Load(), k.id}, nil
 }
 
+// KeyLimit returns the limit that calls for key go by: its own, or the limiter's.
+func (l *Limiter) KeyLimit(key string) Limit { return l.made().Key(key).Limit() }
+
 // Limit returns the limit that calls through k go by.
 func (k Key) Limit() Limit {
 	l := k.lim.made()

@@ -80,10 +80,10 @@ func TestSetPlan_EveryKeyFollows(t *testing.T) {
 		require.NoError(t, l.SetPlan("pro", per(900)))
 		require.Equal(t, map[string]Limit{"pro": per(900)}, maps.Collect(l.Plans()))
 		for i := range 50 {
-			require.Equal(t, per(900), l.Key(fmt.Sprint("pro", i)).Limit())
+			require.Equal(t, per(900), l.KeyLimit(fmt.Sprint("pro", i)))
 			require.Equal(t, 900-10*i, l.Peek(fmt.Sprint("pro", i), 0).Remaining)
 		}
-		require.Equal(t, per(700), l.Key("own").Limit())
+		require.Equal(t, per(700), l.KeyLimit("own"))
 		require.Equal(t, 800, with.Peek(0).Remaining)
 		limits := slices.Collect(maps.Values(maps.Collect(l.KeyLimits())))
 		require.Len(t, limits, 51)
@@ -171,14 +171,14 @@ func TestWithLimit_IsOfTheCall(t *testing.T) {
 // MaxKeys, are evicted and swept like others, and leave nothing behind; nor do the limits.
 func TestWithLimit_TakesNoMoreThanTheTrackedKeys(t *testing.T) {
 	forEveryLayout(t, func(t *testing.T, c Config) {
-		for _, c.Overflow = range []Overflow{EvictSoonest, DenyNew, AdmitNew} {
+		for _, c.Overflow = range []Overflow{OverflowEvictSoonest, OverflowDenyNew, OverflowAdmitNew} {
 			c.MaxKeys, c.TTL = 20, 1
 			l, clock := newFrozen(t, c)
 			for i := range 3 * maxBrought {
 				k, err := l.KeyUint64(uint64(i)).WithLimit(Per(10+i, c.Limit.Period))
 				require.NoError(t, err)
 				d := k.Take(1 + i%10)
-				require.Equal(t, c.Overflow != DenyNew || i < 20, d.Allowed)
+				require.Equal(t, c.Overflow != OverflowDenyNew || i < 20, d.Allowed)
 				if i%100 == 0 {
 					l.KeyUint64(uint64(i)).Take(1)
 				}

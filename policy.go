@@ -61,7 +61,7 @@ func newAlgorithm(c Config, room int) (algorithm, wideAlgorithm, *ConfigError) {
 	var err *ConfigError
 	switch c.Algorithm {
 	case TokenBucket:
-		if c.Refill == Interval {
+		if c.Refill == RefillInterval {
 			alg, err = newTokenInterval(l, c.Offset, room)
 		} else {
 			alg, err = newTokenBucket(l)
@@ -73,7 +73,7 @@ func newAlgorithm(c Config, room int) (algorithm, wideAlgorithm, *ConfigError) {
 	case SlidingLog:
 		wide, err = newSlidingLog(l, room)
 	case FixedWindow:
-		if c.Anchor == FirstCharge {
+		if c.Anchor == AnchorFirstCharge {
 			wide, err = newAnchoredWindow(l, room)
 		} else {
 			alg, err = newFixedWindow(l, c.Offset, room)

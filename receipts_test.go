@@ -134,7 +134,7 @@ func TestSettle_BeyondTheCostIsACharge(t *testing.T) {
 
 // TestReserve_OfNothingTracksNothing, as Take of nothing.
 func TestReserve_OfNothingTracksNothing(t *testing.T) {
-	l, _ := newFrozen(t, Config{Limit: PerSecond(10), MaxKeys: 1, Overflow: DenyNew, Shards: 1})
+	l, _ := newFrozen(t, Config{Limit: PerSecond(10), MaxKeys: 1, Overflow: OverflowDenyNew, Shards: 1})
 	mustReserve(t, l.Key("a"), 0)
 	require.Zero(t, l.Len())
 	mustReserve(t, l.Key("a"), 1)

@@ -22,7 +22,7 @@ var (
 	ErrQueueFull = errors.New("sluice: the queue is full")
 	// ErrBlocked: the key is blocked, and what comes after its block cannot be reserved.
 	ErrBlocked = errors.New("sluice: the key is blocked")
-	// ErrNoRoom: the key is new, and there is no room for it at MaxKeys under DenyNew.
+	// ErrNoRoom: the key is new, and there is no room for it at MaxKeys under OverflowDenyNew.
 	ErrNoRoom = errors.New("sluice: there is no room for a new key")
 	// ErrTooManyReservations: the key has as many open reservations and waiting calls as
 	// Config.MaxReservations.
@@ -45,7 +45,7 @@ type Reservation struct {
 	lim       *Limiter
 	id        uint64
 	cost      int
-	delay     time.Duration
+	begins    int64 // when the caller can go ahead: at, or under Shadow at once
 	wouldDeny bool
 	settled   atomic.Bool
 	rec       *record // nil if nothing has been charged
@@ -57,9 +57,15 @@ type Reservation struct {
 	node
 }
 
-// Delay is how long after Reserve the slot begins, by the limiter's clock: wait that long,
-// and go ahead.
-func (r *Reservation) Delay() time.Duration { return r.delay }
+// Delay returns how long from now the slot begins, by the limiter's clock: wait that long,
+// and go ahead. Once the slot has begun it is 0.
+func (r *Reservation) Delay() time.Duration {
+	return time.Duration(max(r.begins-max(r.lim.now(), 0), 0))
+}
+
+// At returns when the slot begins, in Unix nanoseconds of the limiter's clock: the time of
+// the call that has reserved it, or later.
+func (r *Reservation) At() int64 { return r.begins }
 
 // WouldDeny reports whether there would be an error instead of the reservation, had the
 // limiter been made without Config.Shadow. Nothing has been charged then.
@@ -110,18 +116,20 @@ func (k Key) Reserve(cost int, maxWait time.Duration) (*Reservation, error) {
 
 func (l *Limiter) reserve(id uint64, name string, cost int, maxWait time.Duration) (*Reservation, error) {
 	r := &Reservation{lim: l.core, id: id, cost: cost}
-	err := l.tryReserve(r, max(l.now(), 0), maxWait)
+	now := max(l.now(), 0)
+	err := l.tryReserve(r, now, maxWait)
 	switch {
 	case err == nil:
-		if l.admit(id, cost); l.shadow {
-			r.delay = 0
+		l.admit(id, cost)
+		if r.begins = now; !l.shadow {
+			r.begins = max(now, r.at)
 		}
 		return r, nil
 	case err == ErrNotReservable:
 		return nil, err
 	}
 	if l.refuse(id, name, cost); l.shadow {
-		r = &Reservation{lim: l.core, id: id, wouldDeny: true}
+		r = &Reservation{lim: l.core, id: id, begins: now, wouldDeny: true}
 		r.settled.Store(true)
 		return r, nil
 	}
@@ -212,6 +220,7 @@ func (p *policy) slotless(cost int) error {
 
 // reserveHere makes the charge of r under p, if that is the key's policy.
 func (l *Limiter) reserveHere(rec *record, r *Reservation, p *policy, now int64, maxWait time.Duration) error {
+	r.at = 0 // whatever an attempt before has found
 	err := p.slotless(r.cost)
 	switch {
 	case err != nil:
@@ -317,7 +326,7 @@ func (r *Reservation) chargeAt(p *policy, word, from uint64, now int64, delay ti
 	if at > math.MaxInt64 {
 		return word, ErrWouldExceedDeadline
 	}
-	r.at, r.delay, r.units = int64(at), delay, r.cost
+	r.at, r.units = int64(at), r.cost
 	if r.cost == 0 {
 		return word, nil
 	}

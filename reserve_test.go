@@ -70,3 +70,35 @@ func TestWait_ShapesAndCancels(t *testing.T) {
 		require.ErrorIs(t, l.Wait(ctx, "k", 1), ErrQueueFull)
 	})
 }
+
+// TestReservation_DelayCountsFromNow to the slot, which does not move.
+func TestReservation_DelayCountsFromNow(t *testing.T) {
+	for a, spent := range map[Algorithm]int{GCRA: 3, TokenBucket: 3, LeakyBucket: 1} {
+		l, clock := newFrozen(t, Config{Algorithm: a, Limit: PerSecond(1).WithBurst(3)})
+		key := l.Key("k")
+		require.True(t, key.AllowN(spent))
+		slots, err := ReserveAll(time.Minute, Charge{key, 1})
+		require.NoError(t, err)
+		r, err := key.Reserve(1, time.Minute)
+		require.NoError(t, err)
+		slots = append(slots, r)
+		now := clock.Now()
+		for i, r := range slots {
+			require.Equal(t, now+int64(i+1)*int64(sec), r.At(), "%v", a)
+		}
+		clock.Advance(sec / 4)
+		require.Equal(t, 3*sec/4, slots[0].Delay(), "%v", a)
+		require.Equal(t, 7*sec/4, slots[1].Delay(), "%v", a)
+		clock.Advance(time.Minute)
+		require.Zero(t, r.Delay(), "%v: it began long ago", a)
+		require.Equal(t, now+int64(2*sec), r.At(), "%v", a)
+	}
+	l, clock := newFrozen(t, Config{Limit: PerHour(1), Shadow: true})
+	for _, wouldDeny := range []bool{false, true} {
+		r, err := l.Reserve("k", 1, 0)
+		require.NoError(t, err)
+		require.Equal(t, wouldDeny, r.WouldDeny())
+		require.Equal(t, clock.Now(), r.At())
+		require.Zero(t, r.Delay())
+	}
+}

@@ -12,7 +12,7 @@ import (
 // ReserveAll makes all of the charges for one slot to come, or none, and returns a receipt
 // for each, in their order: LLM APIs, say, limit requests and tokens together. The slot is the
 // latest of those that Reserve would give for each key by itself, all at one instant, which
-// nobody else sees a part of. All receipts have its Delay, each by the clock of its own
+// nobody else sees a part of. All receipts begin with it, each by the clock of its own
 // limiter; each is settled or cancelled by itself.
 //
 // Charges for the same key add up, and have one slot. If one of the keys has no slot within
@@ -52,7 +52,7 @@ func WaitAll(ctx context.Context, charges ...Charge) error {
 		all, err := j.reserve()
 		switch err {
 		case nil:
-			err = awaitAll(ctx, all)
+			err = j.awaitAll(ctx, all)
 			for _, r := range all {
 				if err != nil {
 					r.Cancel()
@@ -77,16 +77,19 @@ func WaitAll(ctx context.Context, charges ...Charge) error {
 
 // awaitAll returns when the slot of all begins, or an error if a key is blocked then. A
 // charge under Shadow has a slot of its own, which nobody waits for.
-func awaitAll(ctx context.Context, all []*Reservation) error {
+func (j *joint) awaitAll(ctx context.Context, all []*Reservation) error {
+	if j.delay == 0 {
+		return nil
+	}
 	for _, r := range all {
-		if r.delay > 0 && !r.lim.shadow {
+		if !r.lim.shadow {
 			if err := r.lim.sleepUntil(ctx, uint64(r.at)); err != nil {
 				return err
 			}
 		}
 	}
 	for _, r := range all {
-		if r.delay > 0 && !r.lim.shadow && r.lim.blockedAt(r.id, max(r.lim.now(), 0)) {
+		if !r.lim.shadow && r.lim.blockedAt(r.id, max(r.lim.now(), 0)) {
 			return ErrBlocked
 		}
 	}
@@ -349,9 +352,10 @@ func (j *joint) charge() []*Reservation {
 			if !j.of(c, k) {
 				continue
 			}
-			r := &Reservation{lim: charge.Key.lim.core, id: c.id, cost: charge.Cost, delay: j.delay}
+			r := &Reservation{lim: charge.Key.lim.core, id: c.id, cost: charge.Cost}
 			all[k] = r
 			r.at = int64(min(after(c.now, delay), math.MaxInt64))
+			r.begins = int64(min(after(c.now, j.delay), math.MaxInt64))
 			if j.errs[k] != nil {
 				r.wouldDeny = true
 				r.settled.Store(true)
@@ -365,7 +369,7 @@ func (j *joint) charge() []*Reservation {
 				continue
 			}
 			next, err := r.chargeAt(c.policy, c.word, from, c.now, delay)
-			if r.delay = j.delay; err != nil {
+			if err != nil {
 				r.wouldDeny = true
 				r.settled.Store(true)
 				continue

@@ -98,7 +98,7 @@ func TestReserveAll_ChargesForOneKeyAddUp(t *testing.T) {
 func TestReserveAll_Errors(t *testing.T) {
 	plain := Config{Limit: PerSecond(1).WithBurst(2), Stats: true}
 	window := Config{Algorithm: FixedWindow, Limit: PerSecond(1)}
-	full := Config{Limit: PerSecond(1), MaxKeys: 1, Shards: 1, Overflow: DenyNew}
+	full := Config{Limit: PerSecond(1), MaxKeys: 1, Shards: 1, Overflow: OverflowDenyNew}
 	deny, unlimited := Config{Limit: DenyAll}, Config{Limit: Unlimited}
 	for _, c := range []struct {
 		other Config
@@ -266,9 +266,9 @@ func TestWaitAll_CountsABlockThatTakesItsSlot(t *testing.T) {
 func slotless(f func(c Config)) {
 	for _, c := range []Config{
 		{Algorithm: FixedWindow},
-		{Algorithm: FixedWindow, Anchor: FirstCharge},
+		{Algorithm: FixedWindow, Anchor: AnchorFirstCharge},
 		{Algorithm: SlidingLog},
-		{Algorithm: TokenBucket, Refill: Interval},
+		{Algorithm: TokenBucket, Refill: RefillInterval},
 	} {
 		c.Limit, c.Stats = Per(2, 10*sec), true
 		f(c)
@@ -373,8 +373,8 @@ func TestWaitAll_FailsAtOnce(t *testing.T) {
 	slotless(func(c Config) {
 		synctest.Test(t, func(t *testing.T) {
 			requests, tokens := mustNew(t, c), mustNew(t, Config{Limit: PerSecond(10).WithBurst(100)})
-			full := mustNew(t, Config{Limit: PerSecond(1), MaxKeys: 1, Shards: 1, Overflow: DenyNew})
-			c.MaxKeys, c.Shards, c.Overflow = 1, 1, DenyNew
+			full := mustNew(t, Config{Limit: PerSecond(1), MaxKeys: 1, Shards: 1, Overflow: OverflowDenyNew})
+			c.MaxKeys, c.Shards, c.Overflow = 1, 1, OverflowDenyNew
 			window := mustNew(t, c)
 			require.True(t, full.Allow("there already") && window.Allow("there already"))
 			begin := time.Now()

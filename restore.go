@@ -20,7 +20,7 @@ import (
 // SetLimit would: what they have spent counts, and so does the time that has passed since.
 // It takes over plans, and the limits and plans of keys, that have not been set in this
 // limiter; what has been set stays. The algorithm must be the same, with its Refill and
-// Anchor; and Hash must be Stable.
+// Anchor; and Hash must be HashStable.
 //
 // Restore before the first decision, where that is possible. A key that has been decided on
 // before, or is meanwhile, keeps the stricter of both states: so it has had its burst once
@@ -29,7 +29,7 @@ import (
 //
 // It reads to the end of r, holding nothing, and changes nothing before it has read and
 // checked all. Errors that speak of the input match ErrBadSnapshot. Where there is no room
-// for all keys, DenyNew and AdmitNew are an error, and EvictSoonest drops as ever.
+// for all keys, OverflowDenyNew and OverflowAdmitNew are an error, and OverflowEvictSoonest drops as ever.
 func (l *Limiter) Restore(r io.Reader) error {
 	if err := l.made().requireStable("Restore"); err != nil {
 		return err
@@ -42,7 +42,7 @@ func (l *Limiter) Restore(r io.Reader) error {
 	l.admin.Lock()
 	defer l.admin.Unlock()
 	now := max(l.clock.Now(), 0)
-	if l.overflow != EvictSoonest {
+	if l.overflow != OverflowEvictSoonest {
 		if err := l.requireRoom(sections, now); err != nil {
 			return err
 		}
@@ -88,7 +88,7 @@ func (l *Limiter) requireRoom(sections []section, now int64) error {
 			i := e.id >> l.shift
 			if more[i]++; l.shards[i].len()+more[i] > l.shards[i].share {
 				return fmt.Errorf("sluice: Restore: the snapshot has more keys than there is room for under %v: a shard has room for %d; want a larger MaxKeys, or %v",
-					l.overflow, l.shards[i].share, EvictSoonest)
+					l.overflow, l.shards[i].share, OverflowEvictSoonest)
 			}
 		}
 	}

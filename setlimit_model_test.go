@@ -256,7 +256,7 @@ func (ch *changer) other(key string) {
 func (ch *changer) charge(key string) {
 	for _, l := range ch.limits {
 		tight := l.Period < time.Millisecond || l.Rate > 1000 && l != Unlimited
-		if tight && (ch.cfg.Algorithm.windowed() || ch.cfg.Refill == Interval) {
+		if tight && (ch.cfg.Algorithm.windowed() || ch.cfg.Refill == RefillInterval) {
 			return
 		}
 	}

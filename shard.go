@@ -112,12 +112,12 @@ type store struct {
 	_ [64]byte
 }
 
-// counters are the store's statistics. The retry counters are striped because
-// they are written where processors already contend; the others are rare.
+// counters are the store's statistics, and what tests ask whether a race has happened. The
+// counters of retries are striped because they are written where processors already
+// contend; the others are rare.
 type counters struct {
-	evicted, untracked, swept, sweeps, growths atomic.Uint64
-	lostRaces                                  *xsync.Counter // failed CAS
-	moves                                      *xsync.Counter // decisions that met a moved word
+	evicted, untracked, swept atomic.Uint64
+	lostRaces, moves          *xsync.Counter // failed CAS, and decisions that met a moved word
 }
 
 type outcome uint8
@@ -276,7 +276,7 @@ func (st *store) insert(s *shard, p *policy, id uint64, now int64, cost int, d *
 	s.tries++
 	st.sweepOnInsertLocked(s, now)
 	if !st.roomLocked(s, id, now, cost == 0) {
-		if st.overflow == AdmitNew {
+		if st.overflow == OverflowAdmitNew {
 			return 0, waved
 		}
 		return 0, refused
@@ -392,11 +392,7 @@ func (st *store) growLocked(s *shard, now int64, keep bool) {
 		cutoff = -1
 	}
 	idle := st.countIdleLocked(s, cutoff)
-	before := len(s.table.Load().slots)
 	st.dropIdleLocked(s, cutoff, s.len()-idle+1)
-	if len(s.table.Load().slots) > before {
-		st.growths.Add(1)
-	}
 }
 
 // rebuildLocked replaces the shard's table by one made for about want ids that

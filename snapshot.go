@@ -63,8 +63,8 @@ const (
 var ErrBadSnapshot = errors.New("not a snapshot that can be read")
 
 // Snapshot writes the state of all keys that are not idle, for a Restore in another process,
-// and the plans and limits that SetPlan, SetKeyPlan and SetKeyLimit have set. It needs Hash
-// Stable: seeded ids mean nothing elsewhere. It can run while decisions and changes of
+// and the plans and limits that SetPlan, SetKeyPlan and SetKeyLimit have set. It needs
+// HashStable: seeded ids mean nothing elsewhere. It can run while decisions and changes of
 // limits do; each key is written as it stands at one instant, but not all at the same one.
 // A shard is held only while it is copied, nothing while w writes.
 //
@@ -107,8 +107,8 @@ func (l *Limiter) Snapshot(w io.Writer) error {
 }
 
 func (l *Limiter) requireStable(what string) error {
-	if h := l.Config().Hash; h != Stable {
-		return fmt.Errorf("sluice: %s with hash %v, whose ids mean nothing in another process; want Config.Hash %v", what, h, Stable)
+	if h := l.Config().Hash; h != HashStable {
+		return fmt.Errorf("sluice: %s with hash %v, whose ids mean nothing in another process; want Config.Hash %v", what, h, HashStable)
 	}
 	return nil
 }

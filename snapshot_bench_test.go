@@ -16,7 +16,7 @@ func BenchmarkSnapshot(b *testing.B) {
 		"sliding-window-wide": {Algorithm: SlidingWindow, Limit: Per(1<<30, 1<<40)},
 		"sliding-log-100":     {Algorithm: SlidingLog, Limit: Per(100, time.Hour)},
 	} {
-		c.Hash, c.Clock = Stable, NewManualClock(start)
+		c.Hash, c.Clock = HashStable, NewManualClock(start)
 		l := mustNew(b, c)
 		for i := range keys {
 			l.KeyUint64(uint64(i)).Allow()

@@ -67,7 +67,7 @@ func changeAll(t *testing.T, l *Limiter) {
 // spentLimiter has many keys that have spent 7 units, in and beside its tables, so that a
 // snapshot takes several writes.
 func spentLimiter(t *testing.T, c Config) (*Limiter, Config, []Key) {
-	c.Hash, c.Shards = Stable, 2
+	c.Hash, c.Shards = HashStable, 2
 	l, clock := newFrozen(t, c)
 	c.Clock = clock
 	require.NoError(t, l.SetPlan("pro", Per(3000, c.Limit.Period)))

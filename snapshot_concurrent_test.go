@@ -19,7 +19,7 @@ func TestSnapshot_WhileDecisionsRun(t *testing.T) {
 		t.Parallel()
 		const hot, callers = 4, 2
 		keys := []string{"hot0", "hot1", "hot2", "hot3"}
-		c.Hash, c.Clock, c.Shards = Stable, NewManualClock(start), 2
+		c.Hash, c.Clock, c.Shards = HashStable, NewManualClock(start), 2
 		l := mustNew(t, c)
 		var done atomic.Bool
 		var begun, charged [hot]atomic.Int64
@@ -111,7 +111,7 @@ func TestRestore_WhileDecisionsRun(t *testing.T) {
 	forEveryLayout(t, func(t *testing.T, c Config) {
 		t.Parallel()
 		const keys, spent = 300, 20
-		c.Hash, c.Clock, c.Shards = Stable, NewManualClock(start), 2
+		c.Hash, c.Clock, c.Shards = HashStable, NewManualClock(start), 2
 		l := mustNew(t, c)
 		for i := range keys {
 			l.KeyUint64(uint64(i)).AllowN(spent)
@@ -150,7 +150,7 @@ func TestRestore_WhileDecisionsRun(t *testing.T) {
 // written. What stands in its place meanwhile is no state.
 func TestSnapshot_WaitsForWordsThatAreHeld(t *testing.T) {
 	forEveryLayout(t, func(t *testing.T, c Config) {
-		c.Hash = Stable
+		c.Hash = HashStable
 		l, clock := newFrozen(t, c)
 		c.Clock = clock
 		k := l.Key("k")

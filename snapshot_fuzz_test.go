@@ -145,7 +145,7 @@ func hostile(tb testing.TB, c Config, words ...uint64) []byte {
 func TestRestore_RefusesWhatNoLimiterWrites(t *testing.T) {
 	now := uint64(start.UnixNano())
 	log := Config{Algorithm: SlidingLog, Limit: PerMinute(3)}
-	anchored := Config{Algorithm: FixedWindow, Anchor: FirstCharge, Limit: PerMinute(3)}
+	anchored := Config{Algorithm: FixedWindow, Anchor: AnchorFirstCharge, Limit: PerMinute(3)}
 	wide := Config{Algorithm: SlidingWindow, Limit: PerSecond(100_000)}
 	gcra := Config{Limit: PerMinute(3)}
 	const blockedWide = blockedTail | 1<<20
@@ -166,7 +166,7 @@ func TestRestore_RefusesWhatNoLimiterWrites(t *testing.T) {
 		"log: beyond time":        {log, []uint64{3, now, now, 1 << 63}},
 		"log: too much written":   {log, []uint64{6, now, now, now}},
 	} {
-		r.c.Hash, r.c.Clock, r.c.Shards = Stable, NewManualClock(start), 1
+		r.c.Hash, r.c.Clock, r.c.Shards = HashStable, NewManualClock(start), 1
 		l := mustNew(t, r.c)
 		p := l.current.Load()
 		err := l.Restore(bytes.NewReader(hostile(t, r.c, r.words...)))
@@ -174,7 +174,7 @@ func TestRestore_RefusesWhatNoLimiterWrites(t *testing.T) {
 		require.ErrorIs(t, err, ErrBadSnapshot, name)
 		require.ErrorContains(t, err, "no limiter has written", name)
 	}
-	gcra.Hash, gcra.Clock, gcra.Shards = Stable, NewManualClock(start), 1
+	gcra.Hash, gcra.Clock, gcra.Shards = HashStable, NewManualClock(start), 1
 	data := hostile(t, gcra, now<<1)
 	clear(data[len(data)-8-1-4-16:][:8]) // id 0 is no key: it would be found in every empty slot
 	require.ErrorContains(t, mustNew(t, gcra).Restore(bytes.NewReader(sealed(data))), "no limiter has written")
@@ -187,7 +187,7 @@ func TestRestore_RefusesWhatNoLimiterWrites(t *testing.T) {
 		{anchored, []uint64{1 << 20, math.MaxInt64}}, {anchored, []uint64{blockedWide, math.MaxUint64}},
 		{log, []uint64{5, now, now + 1, now - 1}}, {log, []uint64{3, refunded, now, now}}, {log, []uint64{1, now, 9, 1 << 63}},
 	} {
-		r.c.Hash, r.c.Shards = Stable, 1
+		r.c.Hash, r.c.Shards = HashStable, 1
 		clock := NewManualClock(start)
 		r.c.Clock = clock
 		require.Equal(t, 1, restoredFrom(t, r.c, hostile(t, r.c, r.words...)).Len(), "%x", r.words)
@@ -198,7 +198,7 @@ func TestRestore_RefusesWhatNoLimiterWrites(t *testing.T) {
 // TestRestore_RefusesAKeyTwice: each time its shard would be rebuilt, half a minute for
 // 20,000 keys.
 func TestRestore_RefusesAKeyTwice(t *testing.T) {
-	c := Config{Limit: PerMinute(3), Hash: Stable, Clock: NewManualClock(start), Shards: 1}
+	c := Config{Limit: PerMinute(3), Hash: HashStable, Clock: NewManualClock(start), Shards: 1}
 	one := hostile(t, c, uint64(start.UnixNano())<<1)
 	entry := one[len(one)-8-1-4-16 : len(one)-8-1-4]
 	two := append(bytes.Clone(one[:len(one)-8-1-4]), 1, 0, 0, 0)

@@ -20,7 +20,7 @@ func TestModel_RestoredGoesOn(t *testing.T) {
 		t.Run("variant="+variantName(variant), func(t *testing.T) {
 			t.Parallel()
 			rng := newRand(t)
-			variant.Hash = Stable
+			variant.Hash = HashStable
 			for range modelOps() / 20_000 {
 				c := randomConfig(rng, variant)
 				if _, err := New(c); err != nil {
@@ -68,7 +68,7 @@ func restartConfig(rng *rand.Rand, variant Config) Config {
 	if c.Limit = restartLimit(rng, c.Algorithm); c.Offset != 0 {
 		c.Offset = time.Duration(rng.Int64N(int64(time.Millisecond)))
 	}
-	c.Hash, c.Shards, c.MaxKeys = Stable, 1<<rng.IntN(7), -1
+	c.Hash, c.Shards, c.MaxKeys = HashStable, 1<<rng.IntN(7), -1
 	if rng.IntN(3) == 0 {
 		c.Soft = 1 + rng.IntN(20)
 	}

@@ -10,8 +10,8 @@ import (
 )
 
 func TestRestore_NeedsRoom(t *testing.T) {
-	for _, o := range []Overflow{DenyNew, AdmitNew} {
-		c := Config{Limit: PerMinute(60), Hash: Stable, Shards: 1, MaxKeys: 10, Overflow: o}
+	for _, o := range []Overflow{OverflowDenyNew, OverflowAdmitNew} {
+		c := Config{Limit: PerMinute(60), Hash: HashStable, Shards: 1, MaxKeys: 10, Overflow: o}
 		l, clock := newFrozen(t, c)
 		c.Clock = clock
 		for i := range 10 {
@@ -43,7 +43,7 @@ func TestRestore_NeedsRoom(t *testing.T) {
 // TestRestore_EvictsTheLowest: as ever, who owes most stays.
 func TestRestore_EvictsTheLowest(t *testing.T) {
 	forEveryLayout(t, func(t *testing.T, c Config) {
-		c.Hash, c.Shards = Stable, 1
+		c.Hash, c.Shards = HashStable, 1
 		l, clock := newFrozen(t, c)
 		for i := range 400 {
 			l.KeyUint64(uint64(i)).AllowN(1 + i)
@@ -65,7 +65,7 @@ func TestRestore_KeepsTheStricterState(t *testing.T) {
 		for _, before := range []int{5, 50} {
 			for _, now := range []int{4, 40} {
 				c := c
-				c.Hash = Stable
+				c.Hash = HashStable
 				l, clock := newFrozen(t, c)
 				c.Clock = clock
 				l.AllowN("k", before)
@@ -88,7 +88,7 @@ func TestRestore_KeepsTheStricterState(t *testing.T) {
 // not part of the state that takes its place, and must not be given back from that.
 func TestRestore_ForgetsReceipts(t *testing.T) {
 	for _, before := range []int{30, 3} {
-		c := Config{Limit: PerMinute(60), Hash: Stable}
+		c := Config{Limit: PerMinute(60), Hash: HashStable}
 		l, clock := newFrozen(t, c)
 		c.Clock = clock
 		l.AllowN("k", before)
@@ -110,7 +110,7 @@ func TestRestore_ForgetsReceipts(t *testing.T) {
 // TestRestore_OlderCallOnAForgottenKey: Restore leaves out what is idle, so it forgets as
 // a sweep does, and an older call must not find the key fresh at its own time.
 func TestRestore_OlderCallOnAForgottenKey(t *testing.T) {
-	c := Config{Limit: PerMinute(60), Hash: Stable, Shards: 1}
+	c := Config{Limit: PerMinute(60), Hash: HashStable, Shards: 1}
 	l, clock := newFrozen(t, c)
 	c.Clock = clock
 	before := clock.Now()
@@ -133,7 +133,7 @@ func TestRestore_OlderCallOnAForgottenKey(t *testing.T) {
 // TestRestore_BlockedForEver: the last word that a block can be.
 func TestRestore_BlockedForEver(t *testing.T) {
 	forEveryLayout(t, func(t *testing.T, c Config) {
-		c.Hash = Stable
+		c.Hash = HashStable
 		l, clock := newFrozen(t, c)
 		c.Clock = clock
 		require.True(t, l.Block("k", math.MaxInt64))
@@ -145,7 +145,7 @@ func TestRestore_BlockedForEver(t *testing.T) {
 // is restored under it owes, and words of that limit alone could not tell it.
 func TestRestore_ForgivesNothingBeyondALowerLimit(t *testing.T) {
 	forEveryLayout(t, func(t *testing.T, c Config) {
-		c.Hash = Stable
+		c.Hash = HashStable
 		high, low := c.Limit, Per(30, c.Limit.Period)
 		for _, lowered := range []bool{true, false} { // before the snapshot, or by the restart
 			l, clock := newFrozen(t, c)
@@ -176,7 +176,7 @@ func TestRestore_ForgivesNothingBeyondALowerLimit(t *testing.T) {
 // its own, and keeps those of the snapshot.
 func TestRestore_UnderNoLimit(t *testing.T) {
 	forEveryLayout(t, func(t *testing.T, c Config) {
-		c.Hash = Stable
+		c.Hash = HashStable
 		for _, limit := range []Limit{DenyAll, Unlimited} {
 			l, clock := newFrozen(t, c)
 			require.True(t, l.AllowN("k", 300))
@@ -246,7 +246,7 @@ func TestSetKeyLimit_OfALimiterWithoutWords(t *testing.T) {
 // their own where they have none.
 func TestSnapshot_KeysGoToTheLimitThatTheyHave(t *testing.T) {
 	forEveryLayout(t, func(t *testing.T, c Config) {
-		c.Hash = Stable
+		c.Hash = HashStable
 		plan := func(n int) Limit { return Per(n, c.Limit.Period) }
 		l, clock := newFrozen(t, c)
 		require.NoError(t, l.SetKeyLimit("kept", plan(900)))
@@ -272,7 +272,7 @@ func TestSnapshot_KeysGoToTheLimitThatTheyHave(t *testing.T) {
 // TestRestore_KeepsTheLaterOfTwoStatesAlike: as much against the key, for longer.
 func TestRestore_KeepsTheLaterOfTwoStatesAlike(t *testing.T) {
 	forEveryLayout(t, func(t *testing.T, c Config) {
-		c.Hash = Stable
+		c.Hash = HashStable
 		for _, first := range []bool{true, false} {
 			l, clock := newFrozen(t, c)
 			c.Clock = clock
@@ -296,7 +296,7 @@ func TestRestore_KeepsTheLaterOfTwoStatesAlike(t *testing.T) {
 // log of main's gets the room of the largest customer that has left.
 func TestRestore_CountsAsFarAsTheKeysOfEachLimit(t *testing.T) {
 	forEveryLayout(t, func(t *testing.T, c Config) {
-		c.Hash = Stable
+		c.Hash = HashStable
 		plan := func(n int) Limit { return Per(n, c.Limit.Period) }
 		c.Limit = plan(10)
 		l, clock := newFrozen(t, c)
@@ -337,7 +337,7 @@ func TestRestore_CountsAsFarAsTheKeysOfEachLimit(t *testing.T) {
 func TestRestore_OfAPlanUnderNoLimit(t *testing.T) {
 	forEveryLayout(t, func(t *testing.T, c Config) {
 		limit := c.Limit
-		c.Hash, c.Limit = Stable, DenyAll
+		c.Hash, c.Limit = HashStable, DenyAll
 		if c.Offset >= time.Second {
 			c.Offset = 0
 		}

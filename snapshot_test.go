@@ -33,7 +33,7 @@ func restoredFrom(tb testing.TB, c Config, data []byte) *Limiter {
 
 // small returns c with a limit whose snapshots are small, and Hash Stable.
 func small(c Config) Config {
-	c.Hash = Stable
+	c.Hash = HashStable
 	if c.Algorithm == SlidingLog {
 		c.Limit = PerMinute(5)
 	}
@@ -59,7 +59,7 @@ func TestSnapshot_RestoresEveryKey(t *testing.T) {
 	forEveryLayout(t, func(t *testing.T, c Config) {
 		for _, block := range []time.Duration{0, time.Hour} {
 			c := c
-			c.Hash = Stable
+			c.Hash = HashStable
 			c.BlockFor = block
 			l, clock := newFrozen(t, c)
 			c.Clock = clock
@@ -152,7 +152,7 @@ func TestRestore_NoticesEveryChange(t *testing.T) {
 
 // TestRestore_SaysWhatIsWrong, and that it is the input.
 func TestRestore_SaysWhatIsWrong(t *testing.T) {
-	c := Config{Algorithm: TokenBucket, Limit: PerMinute(5), Hash: Stable, Clock: NewManualClock(start), Shards: 1}
+	c := Config{Algorithm: TokenBucket, Limit: PerMinute(5), Hash: HashStable, Clock: NewManualClock(start), Shards: 1}
 	l := mustNew(t, c)
 	l.Allow("k")
 	data := snapshotOf(t, l)
@@ -171,7 +171,7 @@ func TestRestore_SaysWhatIsWrong(t *testing.T) {
 		"cut short":                          {c, nil},
 		"its version is 4; want 3":           {c, version},
 		"token-bucket; want gcra":            {with(func(c *Config) { c.Algorithm = GCRA }), data},
-		"refill continuous and anchor unix;": {with(func(c *Config) { c.Refill = Interval }), data},
+		"refill continuous and anchor unix;": {with(func(c *Config) { c.Refill = RefillInterval }), data},
 		"of BlockAfter 3, which there no":    {c, withStrikes(data, 3)},
 		"its checksum is wrong":              {c, append(bytes.Clone(data[:len(data)-1]), ^data[len(data)-1])},
 	} {
@@ -183,7 +183,7 @@ func TestRestore_SaysWhatIsWrong(t *testing.T) {
 		require.ErrorContains(t, err, want)
 	}
 	fixed := with(func(c *Config) { c.Algorithm = FixedWindow })
-	anchored := with(func(c *Config) { c.Algorithm, c.Anchor = FixedWindow, FirstCharge })
+	anchored := with(func(c *Config) { c.Algorithm, c.Anchor = FixedWindow, AnchorFirstCharge })
 	err := mustNew(t, fixed).Restore(bytes.NewReader(snapshotOf(t, mustNew(t, anchored))))
 	require.ErrorIs(t, err, ErrBadSnapshot)
 	require.ErrorContains(t, err, "anchor first-charge")
@@ -222,7 +222,7 @@ func (w *failingWriter) Write(b []byte) (int, error) {
 }
 
 func TestSnapshot_PassesErrorsOn(t *testing.T) {
-	c := Config{Limit: PerMinute(5), Hash: Stable, Clock: NewManualClock(start), Shards: 1}
+	c := Config{Limit: PerMinute(5), Hash: HashStable, Clock: NewManualClock(start), Shards: 1}
 	l := mustNew(t, c)
 	for i := range 400 {
 		l.KeyUint64(uint64(i)).Allow() // more than a buffer of bufio
@@ -255,7 +255,7 @@ func TestSnapshot_PassesErrorsOn(t *testing.T) {
 // TestRestore_AllocatesWhatItHasRead: what a header claims costs nothing.
 func TestRestore_AllocatesWhatItHasRead(t *testing.T) {
 	skipUnderRace(t)
-	c := Config{Algorithm: SlidingLog, Limit: PerMinute(maxLog), Hash: Stable, Clock: NewManualClock(start), Shards: 1}
+	c := Config{Algorithm: SlidingLog, Limit: PerMinute(maxLog), Hash: HashStable, Clock: NewManualClock(start), Shards: 1}
 	empty := snapshotOf(t, mustNew(t, c))
 	head := empty[:len(empty)-4-1-8]
 	many := append(bytes.Clone(head), 0xff, 0xff, 0xff, 0xff) // keys

@@ -27,19 +27,13 @@ type Stats struct {
 
 	// Evicted counts live keys dropped at MaxKeys: each of them may have been
 	// admitted more than its limit since. Untracked counts calls for new keys that were
-	// decided without state, denied under DenyNew or admitted under AdmitNew; also
+	// decided without state, denied under OverflowDenyNew or admitted under OverflowAdmitNew; also
 	// keys of a TakeAll for which there was no room beside its other ones, and Blocks of
 	// keys for which there was none.
 	Evicted, Untracked uint64
 
-	// Swept counts idle keys dropped, Sweeps the tables that a sweep rebuilt without
-	// them, Growths the tables rebuilt larger.
-	Swept, Sweeps, Growths uint64
-
-	// LostRaces counts charges that were decided again because another call had
-	// charged the same key in between; Moved the calls that met their key while its
-	// table was being replaced, and waited.
-	LostRaces, Moved uint64
+	// Swept counts idle keys dropped.
+	Swept uint64
 }
 
 // A tally counts the outcomes of decisions, in as many stripes as there are shards,
@@ -73,10 +67,6 @@ func (l *Limiter) Stats() Stats {
 		Evicted:   l.evicted.Load(),
 		Untracked: l.untracked.Load(),
 		Swept:     l.swept.Load(),
-		Sweeps:    l.sweeps.Load(),
-		Growths:   l.growths.Load(),
-		LostRaces: uint64(l.lostRaces.Value()),
-		Moved:     uint64(l.moves.Value()),
 	}
 	l.addTally(&s)
 	if l.shadow {

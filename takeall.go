@@ -55,8 +55,8 @@ type AllDecision struct {
 // go by the limit of the first: see Key.WithLimit.
 //
 // A key for which there is no room at MaxKeys is decided as Take decides it, also
-// where there is none for all of the keys at once; EvictSoonest then admits without
-// state, like AdmitNew. New keys are added, as fresh, before all have been judged
+// where there is none for all of the keys at once; OverflowEvictSoonest then admits without
+// state, like OverflowAdmitNew. New keys are added, as fresh, before all have been judged
 // again, so a call that is denied then can leave some of them tracked.
 func TakeAll(charges ...Charge) AllDecision { return TakeAllInto(nil, charges...) }
 
@@ -338,7 +338,7 @@ func (c *claim) ready() bool {
 }
 
 // track makes a claim ready. The last time, it settles what becomes of it if the key
-// is dropped again. As ever at MaxKeys, EvictSoonest gives up state for that, and
+// is dropped again. As ever at MaxKeys, OverflowEvictSoonest gives up state for that, and
 // denies nothing.
 func (c *claim) track(last bool) {
 	if c.ready() {
@@ -350,7 +350,7 @@ func (c *claim) track(last bool) {
 		c.full = out
 	case last:
 		c.lim.untracked.Add(1)
-		if c.full = waved; c.lim.overflow == DenyNew {
+		if c.full = waved; c.lim.overflow == OverflowDenyNew {
 			c.full = refused
 		}
 	}

@@ -206,7 +206,7 @@ func TestTakeAll_ReadsEachClockOnce(t *testing.T) {
 
 // TestTakeAll_AtMaxKeys: a call that is denied charges nothing, whatever the policy.
 func TestTakeAll_AtMaxKeys(t *testing.T) {
-	for _, o := range []Overflow{EvictSoonest, DenyNew, AdmitNew} {
+	for _, o := range []Overflow{OverflowEvictSoonest, OverflowDenyNew, OverflowAdmitNew} {
 		forEveryLayout(t, func(t *testing.T, c Config) {
 			c.MaxKeys, c.Overflow = 8, o
 			l, clock := newFrozen(t, c)
@@ -221,18 +221,18 @@ func TestTakeAll_AtMaxKeys(t *testing.T) {
 
 			d = TakeAll(Charge{x, 1}, Charge{newKey, 1})
 			switch o {
-			case DenyNew:
+			case OverflowDenyNew:
 				require.Equal(t, AllDecision{Denied: 1, RetryAfter: l.policyOf(0).limit.interval()}, d)
 				require.Equal(t, 3, x.Peek(0).Remaining)
-			case AdmitNew:
+			case OverflowAdmitNew:
 				require.Equal(t, AllDecision{Allowed: true, Denied: -1, Remaining: 2}, d)
 				require.Equal(t, burst, newKey.Peek(0).Remaining, "admitted without state")
-			case EvictSoonest:
+			case OverflowEvictSoonest:
 				require.Equal(t, AllDecision{Allowed: true, Denied: -1, Remaining: 2}, d)
 				require.Equal(t, burst-1, newKey.Peek(0).Remaining)
 			}
-			require.Equal(t, o != EvictSoonest, l.Stats().Untracked == 1)
-			require.Equal(t, o == EvictSoonest, l.Stats().Evicted > 0)
+			require.Equal(t, o != OverflowEvictSoonest, l.Stats().Untracked == 1)
+			require.Equal(t, o == OverflowEvictSoonest, l.Stats().Evicted > 0)
 			require.LessOrEqual(t, l.Len(), 8)
 		})
 	}
@@ -241,7 +241,7 @@ func TestTakeAll_AtMaxKeys(t *testing.T) {
 // TestTakeAll_MoreNewKeysThanRoom: it ends, though each key that is tracked pushes
 // another one out.
 func TestTakeAll_MoreNewKeysThanRoom(t *testing.T) {
-	for _, o := range []Overflow{EvictSoonest, DenyNew, AdmitNew} {
+	for _, o := range []Overflow{OverflowEvictSoonest, OverflowDenyNew, OverflowAdmitNew} {
 		for _, maxKeys := range []int{1, 2, 3, 7, 10, 16} {
 			forEveryLayout(t, func(t *testing.T, c Config) {
 				c.MaxKeys, c.Overflow, c.Shards = maxKeys, o, 1+maxKeys/4
@@ -253,7 +253,7 @@ func TestTakeAll_MoreNewKeysThanRoom(t *testing.T) {
 				}
 				d := TakeAll(charges...)
 				require.LessOrEqual(t, l.Len(), maxKeys)
-				require.Equal(t, o != DenyNew, d.Allowed, "MaxKeys %d", maxKeys)
+				require.Equal(t, o != OverflowDenyNew, d.Allowed, "MaxKeys %d", maxKeys)
 				if d.Allowed {
 					return
 				}

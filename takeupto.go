@@ -12,7 +12,7 @@ import (
 //
 // Under Unlimited that is all of cost. So it is under Shadow: what is charged is what
 // there was, and WouldDeny says whether that was less. A new key without room at MaxKeys
-// gets up to its burst under AdmitNew.
+// gets up to its burst under OverflowAdmitNew.
 func (l *Limiter) TakeUpTo(key string, cost int) (taken int, d Decision) {
 	id := l.made().hash.string(key)
 	l.ahead(id)

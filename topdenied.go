@@ -22,7 +22,7 @@ type DeniedKey struct {
 	// those of KeyUint64 and KeyHash, there is Key.Named.
 	Name string
 	// ID is the 64-bit id by which the key is tracked: Limiter.KeyHash(ID) is the key, to
-	// be blocked, say. With Hash Stable it is the xxHash64 of a key that is a string.
+	// be blocked, say. With HashStable it is the xxHash64 of a key that is a string.
 	ID uint64
 	// Denied estimates how often the key was denied, as 64 times its samples. The standard
 	// deviation for n denials is 8*sqrt(n): 25 % of 1,000, 2.5 % of 100,000.

@@ -75,7 +75,7 @@ func TestTopDenied_EveryWayToBeDenied(t *testing.T) {
 		"TakeAll":     func(l *Limiter) { TakeAll(Charge{l.Key("good"), 1}, Charge{l.Key("bad"), 1}) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			for _, h := range []Hash{Seeded, Stable} {
+			for _, h := range []Hash{HashSeeded, HashStable} {
 				l, _ := newFrozen(t, Config{Limit: PerHour(3), TopDenied: 4, Hash: h})
 				require.True(t, l.AllowN("bad", 3))
 				for range calls {
@@ -118,7 +118,7 @@ func TestTopDenied_NamesKeys(t *testing.T) {
 			"Take":    func(k Key) bool { return k.Take(1).Allowed },
 			"TakeAll": func(k Key) bool { return TakeAll(Charge{k, 1}).Allowed },
 		} {
-			for _, h := range []Hash{Seeded, Stable} {
+			for _, h := range []Hash{HashSeeded, HashStable} {
 				l, _ := newFrozen(t, Config{Limit: DenyAll, TopDenied: 4, Hash: h})
 				for range 10_000 {
 					require.False(t, deny(key(l)))

@@ -29,7 +29,7 @@ type twins struct {
 
 func newTwins(t *testing.T, rng *rand.Rand, c Config) *twins {
 	tw := &twins{t: t, rng: rng, clock: NewManualClock(start), own: map[string]Limit{}, pro: map[string]bool{}}
-	c.Hash, c.Clock = Stable, tw.clock
+	c.Hash, c.Clock = HashStable, tw.clock
 	tw.limits = []Limit{Per(6, time.Second), Per(12, 7*time.Second), PerMinute(3), Per(40, time.Second), DenyAll, Unlimited}
 	if !c.Algorithm.windowed() {
 		tw.limits = append(tw.limits, Per(7, 3*time.Second).WithBurst(2), PerSecond(3).WithBurst(17))

@@ -83,8 +83,8 @@ func (l *Limiter) awaitSlot(ctx context.Context, id uint64, cost int) error {
 	if err := l.tryReserve(r, now, patience(ctx)); err != nil {
 		return err
 	}
-	if r.delay > 0 && !l.shadow {
-		if err := l.sleepUntil(ctx, after(now, r.delay)); err != nil {
+	if r.at > now && !l.shadow {
+		if err := l.sleepUntil(ctx, uint64(r.at)); err != nil {
 			r.Cancel()
 			return err
 		}

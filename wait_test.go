@@ -395,12 +395,12 @@ func TestWait_Errors(t *testing.T) {
 		both(l, -1, ErrNegativeCost, ErrNegativeCost)
 		require.Zero(t, l.Len())
 
-		for _, o := range []Overflow{DenyNew, AdmitNew} {
+		for _, o := range []Overflow{OverflowDenyNew, OverflowAdmitNew} {
 			full := c
 			full.Overflow, full.MaxKeys, full.Shards = o, 1, 1
 			l, _ := newFrozen(t, full)
 			require.True(t, l.Allow("other"))
-			want := map[Overflow]error{DenyNew: ErrNoRoom}[o]
+			want := map[Overflow]error{OverflowDenyNew: ErrNoRoom}[o]
 			both(l, 1, want, map[bool]error{true: want, false: ErrNotReservable}[reservable])
 		}
 	})

@@ -491,7 +491,7 @@ func TestMiddleware_CostsAreSummedInFull(t *testing.T) {
 // without room is named all the same.
 func TestMiddleware_DenyNewIsNamed(t *testing.T) {
 	clock := newClock()
-	full := newLimiter(t, sluice.Config{Limit: sluice.PerMinute(6), MaxKeys: 1, Overflow: sluice.DenyNew, Clock: clock})
+	full := newLimiter(t, sluice.Config{Limit: sluice.PerMinute(6), MaxKeys: 1, Overflow: sluice.OverflowDenyNew, Clock: clock})
 	require.True(t, full.Allow("somebody else"))
 	handler := wrap(t, httplimit.Config{Policies: []httplimit.Policy{
 		{Name: "roomy", Limiter: gcra(t, sluice.PerMinute(6), clock), Key: oneKey},

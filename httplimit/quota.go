@@ -104,7 +104,7 @@ func untilNext(c *sluice.Config, k sluice.Key, remaining int) time.Duration {
 
 // perPeriod returns how many units can come back in a period.
 func perPeriod(c *sluice.Config, l sluice.Limit) int {
-	if c.Refill == sluice.Interval {
+	if c.Refill == sluice.RefillInterval {
 		return min(l.Rate, burst(l))
 	}
 	return l.Rate
@@ -118,7 +118,7 @@ func fullWindow(c *sluice.Config, l sluice.Limit) uint64 {
 // freshWindow returns the time to the end of the fixed window of a key that nothing
 // counts against.
 func freshWindow(c *sluice.Config, l sluice.Limit, now int64) time.Duration {
-	if c.Anchor == sluice.FirstCharge {
+	if c.Anchor == sluice.AnchorFirstCharge {
 		return l.Period
 	}
 	return windowRest(now, l.Period, c.Offset)

@@ -88,9 +88,9 @@ func due(c *sluice.Config, k sluice.Key) int64 {
 	now := c.Clock.Now()
 	wait := k.Peek(0).ResetAfter
 	switch {
-	case c.Algorithm == sluice.FixedWindow && c.Anchor == sluice.Unix,
+	case c.Algorithm == sluice.FixedWindow && c.Anchor == sluice.AnchorUnix,
 		c.Algorithm == sluice.SlidingWindow,
-		c.Algorithm == sluice.TokenBucket && c.Refill == sluice.Interval:
+		c.Algorithm == sluice.TokenBucket && c.Refill == sluice.RefillInterval:
 		wait = min(wait, windowRest(now, k.Limit().Period, c.Offset))
 	}
 	return now + min(int64(wait), math.MaxInt64-now)
@@ -116,7 +116,7 @@ func accrues(c *sluice.Config) bool {
 	case sluice.FixedWindow, sluice.SlidingWindow, sluice.SlidingLog:
 		return false
 	}
-	return c.Refill == sluice.Continuous
+	return c.Refill == sluice.RefillContinuous
 }
 
 // windowRest returns the time from now, in Unix nanoseconds, to the end of the window

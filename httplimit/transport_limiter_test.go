@@ -105,9 +105,9 @@ func TestTransport_LeakyBucketIsAQueue(t *testing.T) {
 func TestTransport_AlgorithmsWithoutSlots(t *testing.T) {
 	for _, c := range []sluice.Config{
 		{Algorithm: sluice.FixedWindow, Limit: sluice.Per(1, 10*time.Second)},
-		{Algorithm: sluice.FixedWindow, Anchor: sluice.FirstCharge, Limit: sluice.Per(1, 10*time.Second)},
+		{Algorithm: sluice.FixedWindow, Anchor: sluice.AnchorFirstCharge, Limit: sluice.Per(1, 10*time.Second)},
 		{Algorithm: sluice.SlidingLog, Limit: sluice.Per(1, 10*time.Second)},
-		{Algorithm: sluice.TokenBucket, Refill: sluice.Interval, Limit: sluice.Per(1, 10*time.Second)},
+		{Algorithm: sluice.TokenBucket, Refill: sluice.RefillInterval, Limit: sluice.Per(1, 10*time.Second)},
 	} {
 		t.Run(fmt.Sprint(c.Algorithm, c.Anchor), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

@@ -87,7 +87,7 @@ func newPlan(c Config, before *plan) (*plan, error) {
 
 func newShape(c Config) (shape, error) {
 	switch {
-	case c.Refill == sluice.Interval, c.Algorithm == sluice.FixedWindow && c.Anchor == sluice.Unix:
+	case c.Refill == sluice.RefillInterval, c.Algorithm == sluice.FixedWindow && c.Anchor == sluice.AnchorUnix:
 		return newCounter(c)
 	case c.Algorithm == sluice.FixedWindow:
 		return newAnchored(c)

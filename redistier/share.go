@@ -15,7 +15,7 @@ func share(c Config, n int) sluice.Limit {
 		return l
 	}
 	part := func(units int) int { return int(ceilDiv(int64(units), int64(n))) }
-	if c.Algorithm >= sluice.SlidingWindow || c.Refill == sluice.Interval {
+	if c.Algorithm >= sluice.SlidingWindow || c.Refill == sluice.RefillInterval {
 		out := sluice.Per(part(l.Rate), l.Period)
 		out.Burst = part(l.Burst)
 		return out

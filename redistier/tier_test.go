@@ -266,7 +266,7 @@ func TestShare(t *testing.T) {
 		{Config{Limit: sluice.PerSecond(100).WithBurst(3)}, 8, sluice.Per(100, 8*time.Second).WithBurst(1)},
 		{Config{Algorithm: sluice.FixedWindow, Limit: sluice.PerSecond(100)}, 8, sluice.PerSecond(13)},
 		{Config{Algorithm: sluice.SlidingLog, Limit: sluice.Limit{Rate: 4, Period: time.Second, Burst: 4}}, 8, sluice.Limit{Rate: 1, Period: time.Second, Burst: 1}},
-		{Config{Algorithm: sluice.TokenBucket, Refill: sluice.Interval, Limit: sluice.PerHour(10).WithBurst(50)}, 4, sluice.PerHour(3).WithBurst(13)},
+		{Config{Algorithm: sluice.TokenBucket, Refill: sluice.RefillInterval, Limit: sluice.PerHour(10).WithBurst(50)}, 4, sluice.PerHour(3).WithBurst(13)},
 		{Config{Limit: sluice.Per(10, 100*365*24*time.Hour)}, 50, sluice.Per(1, 100*365*24*time.Hour).WithBurst(1)},
 		{Config{Limit: sluice.Unlimited}, 8, sluice.Unlimited},
 		{Config{Limit: sluice.DenyAll}, 8, sluice.DenyAll},

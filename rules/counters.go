@@ -26,7 +26,7 @@ type counter struct {
 
 // newCounter makes a counter of o's windows that counts at least to its limit.
 func newCounter(o *rateLimit, base sluice.Config) (counter, error) {
-	base.Algorithm, base.CountDenied, base.Hash = sluice.FixedWindow, true, sluice.Stable
+	base.Algorithm, base.CountDenied, base.Hash = sluice.FixedWindow, true, sluice.HashStable
 	base.Offset = o.config.Offset
 	for most := maxCount; ; most /= 2 {
 		base.Limit = sluice.Per(most, o.period)

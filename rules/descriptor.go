@@ -248,7 +248,7 @@ func (l *loader) domainOptions(f field, d *domain, path string) {
 			}
 		case "overflow":
 			if err := d.overflow.UnmarshalText([]byte(l.text(f, path))); err != nil {
-				l.errorAt(f.value, path, "overflow is %s; want %s, %s or %s", show(f.value), sluice.EvictSoonest, sluice.DenyNew, sluice.AdmitNew)
+				l.errorAt(f.value, path, "overflow is %s; want %s, %s or %s", show(f.value), sluice.OverflowEvictSoonest, sluice.OverflowDenyNew, sluice.OverflowAdmitNew)
 			}
 			d.overflowSet = true
 		case "atomic":

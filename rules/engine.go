@@ -133,7 +133,7 @@ func newEngine(set *Set, c Config, key sipKey) (*Engine, error) {
 
 // base is what all limiters of a domain have in common.
 func (e *Engine) base(o *domainOptions) sluice.Config {
-	c := sluice.Config{MaxKeys: e.config.MaxKeys, Overflow: e.config.Overflow, Clock: e.clock, Hash: sluice.Stable}
+	c := sluice.Config{MaxKeys: e.config.MaxKeys, Overflow: e.config.Overflow, Clock: e.clock, Hash: sluice.HashStable}
 	if o.maxKeys != 0 {
 		c.MaxKeys = o.maxKeys
 	}

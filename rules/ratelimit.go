@@ -238,7 +238,7 @@ func (r *rateLimitReader) shape() {
 	denied := r.deniedCount(fixed)
 	c := sluice.Config{
 		Algorithm: sluice.FixedWindow, Limit: sluice.Per(int(o.requests), o.period), Offset: r.offset,
-		Soft: int(r.soft), BlockFor: r.blockFor, CountDenied: denied, Hash: sluice.Stable,
+		Soft: int(r.soft), BlockFor: r.blockFor, CountDenied: denied, Hash: sluice.HashStable,
 	}
 	if hasAlgorithm {
 		c.Algorithm = r.algorithm

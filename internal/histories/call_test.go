@@ -238,7 +238,7 @@ func stricter(want oracle.Decision, got sluice.Decision) bool {
 func oracleConfig(c sluice.Config, l sluice.Limit) oracle.Config {
 	return oracle.Config{
 		Algorithm: oracle.Algorithm(c.Algorithm), Rate: int64(l.Rate), Burst: int64(l.Burst), Period: int64(l.Period),
-		Interval: c.Refill == sluice.Interval, Anchored: c.Anchor == sluice.FirstCharge, Grid: true,
+		Interval: c.Refill == sluice.RefillInterval, Anchored: c.Anchor == sluice.AnchorFirstCharge, Grid: true,
 		BlockFor: int64(c.BlockFor), CountDenied: c.CountDenied,
 	}
 }
@@ -301,12 +301,12 @@ var keys = []string{"a", "b"}
 var variants = []sluice.Config{
 	{Algorithm: sluice.GCRA},
 	{Algorithm: sluice.TokenBucket},
-	{Algorithm: sluice.TokenBucket, Refill: sluice.Interval},
+	{Algorithm: sluice.TokenBucket, Refill: sluice.RefillInterval},
 	{Algorithm: sluice.LeakyBucket},
 	{Algorithm: sluice.SlidingWindow},
 	{Algorithm: sluice.SlidingLog},
 	{Algorithm: sluice.FixedWindow},
-	{Algorithm: sluice.FixedWindow, Anchor: sluice.FirstCharge},
+	{Algorithm: sluice.FixedWindow, Anchor: sluice.AnchorFirstCharge},
 }
 
 // A script is what the goroutines of one history do, and how.

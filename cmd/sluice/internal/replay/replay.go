@@ -75,7 +75,7 @@ func New(rules []Rule, ipv6Prefix int) (*Replay, error) {
 			Limit:     rule.Limit,
 			MaxKeys:   -1,
 			Clock:     r.clock,
-			Hash:      sluice.Stable,
+			Hash:      sluice.HashStable,
 		})
 		if err != nil {
 			return nil, refusal(rule, err)

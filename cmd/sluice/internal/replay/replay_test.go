@@ -135,9 +135,7 @@ func TestReplay_ForgetsNobody(t *testing.T) {
 		r.Add([]byte{byte(id), byte(id >> 8)}, now*sec)
 	}
 	require.Contains(t, letters.String(), "D")
-	stats := r.rules[0].limiter.Stats()
-	require.NotZero(t, stats.Swept)
-	require.NotZero(t, stats.Growths)
+	require.NotZero(t, r.rules[0].limiter.Stats().Swept)
 	assert.Equal(t, decided(letters.String()), r.Result(0).Rules[0].DecisionsSHA256)
 }
 
