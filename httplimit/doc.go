@@ -9,11 +9,12 @@
 //	http.ListenAndServe(addr, limit(mux))
 //
 // The middleware has the usual shape, func(http.Handler) http.Handler, so it fits
-// net/http and chi as it is. For echo (v5) there is echolimit and for gin ginlimit, modules
-// of their own: their handlers say how a request ended in ways that a middleware of net/http
-// does not see. Judge is what they are made of, and what to fit other frameworks with.
-// fiber is not built on net/http: through its adaptor the limits hold, but Config.Settle is
-// told 200 for every response, so leave it nil there.
+// net/http and chi as it is. For echo there are echolimit (v5) and echov4limit, for gin
+// ginlimit, and for fiber (v3) fiberlimit, modules of their own: their handlers say how a
+// request ended in ways that a middleware of net/http does not see. Judge is what they are made
+// of, and what to fit other frameworks with. Do not put it behind fiber's adaptor, which
+// shows a middleware the last of several fields of one name and a handler the first, so that
+// clients choose what they are counted under; and Config.Settle 200 for every response.
 //
 // # What is promised
 //

@@ -11,7 +11,7 @@ import (
 // A Judge decides on requests by the policies of a Config. Its Handler is the middleware
 // of New. For frameworks whose handlers do not write their status to the ResponseWriter
 // of a middleware, because they return errors, or keep one of their own, its Decide is
-// what to build a middleware of (echolimit and ginlimit are):
+// what to build a middleware of (echolimit, ginlimit and fiberlimit are):
 //
 //	v := judge.Decide(w.Header(), r)
 //	if !v.Allowed {

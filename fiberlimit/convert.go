@@ -1,0 +1,94 @@
+package fiberlimit
+
+import (
+	"fmt"
+	"net/http"
+	"net/url"
+	"slices"
+
+	"github.com/gofiber/fiber/v3"
+)
+
+// newRequest returns what net/http would have made of the request, without a body. All of it
+// is copied: fiber uses its memory again, and names of denied keys are kept.
+func newRequest(c fiber.Ctx) (*http.Request, error) {
+	h := &c.Request().Header
+	target := string(h.RequestURI())
+	u, err := url.ParseRequestURI(target)
+	if err != nil {
+		return nil, err
+	}
+	r := &http.Request{
+		Method: string(h.Method()), URL: u, RequestURI: target, Proto: string(h.Protocol()),
+		Header: http.Header{}, Body: http.NoBody, ContentLength: max(int64(h.ContentLength()), -1),
+		Host: string(h.Host()), RemoteAddr: c.RequestCtx().RemoteAddr().String(), TLS: c.RequestCtx().TLSConnectionState(),
+	}
+	if u.Host != "" { // which comes before the field
+		r.Host = u.Host
+	}
+	var ok bool
+	if r.ProtoMajor, r.ProtoMinor, ok = http.ParseHTTPVersion(r.Proto); !ok {
+		return nil, fmt.Errorf("fiberlimit: %q is no version of HTTP", r.Proto)
+	}
+	for name, value := range h.All() {
+		r.Header.Add(string(name), string(value))
+	}
+	r.Header.Del("Host")
+	return r.WithContext(c.Context()), nil
+}
+
+// A response is fiber's as a http.ResponseWriter.
+type response struct {
+	ctx     fiber.Ctx
+	header  http.Header
+	before  http.Header // what fiber's has
+	written bool
+}
+
+func newResponse(c fiber.Ctx) *response {
+	w := &response{ctx: c, header: http.Header{}}
+	for name, value := range c.Response().Header.All() {
+		w.header.Add(string(name), string(value))
+	}
+	w.before = w.header.Clone()
+	return w
+}
+
+// Header implements http.ResponseWriter.
+func (w *response) Header() http.Header { return w.header }
+
+// writeHeader makes fiber's header that of w.
+func (w *response) writeHeader() {
+	h := &w.ctx.Response().Header
+	for name := range w.before {
+		if _, ok := w.header[name]; !ok {
+			h.Del(name)
+		}
+	}
+	for name, values := range w.header {
+		if slices.Equal(values, w.before[name]) {
+			continue
+		}
+		h.Del(name)
+		for _, value := range values {
+			h.Add(name, value)
+		}
+	}
+}
+
+// WriteHeader implements http.ResponseWriter. Informational responses are not sent.
+func (w *response) WriteHeader(status int) {
+	if w.written || status < 200 {
+		return
+	}
+	w.written = true
+	w.writeHeader()
+	w.ctx.Status(status)
+	w.ctx.Response().ResetBody() // of an answer that somebody had in mind
+}
+
+// Write implements http.ResponseWriter.
+func (w *response) Write(b []byte) (int, error) {
+	w.WriteHeader(http.StatusOK)
+	return w.ctx.Write(b)
+}

@@ -1,0 +1,73 @@
+// Package fiberlimit puts the limits of httplimit in front of fiber's handlers (fiber v3).
+//
+// fiber's adaptor for middlewares of net/http limits as well, but is no safe way to count by
+// what a request says. It keeps the last of several fields of one name, where fiber's own
+// Get returns the first: with two API keys in each request, a client is counted under one
+// and served by the other. And httplimit.Config.Settle is told 200 for every response.
+package fiberlimit
+
+import (
+	"net/http"
+
+	"github.com/gofiber/fiber/v3"
+
+	"github.com/sluice-go/sluice/httplimit"
+)
+
+// New returns a middleware. The error is that of httplimit.New.
+//
+// Functions of the Config are given a request with all that came in its header, and what
+// the context of the fiber.Ctx has, but an empty body. It may be kept: nothing of it is used
+// again by fiber. A request whose target is no URI gets status 400.
+//
+// httplimit.Config.Settle is told the status that the client gets. For an error that a
+// handler returns, the middleware calls the error handler of the app, as fiber's logger
+// does; so a middleware that makes other errors of errors belongs behind this one. A
+// handler that panics has status 500, a connection that was taken over the status that has
+// been set, which is 200 if there is none. fasthttp does not say when a client has gone.
+// Config.Skip sees the path, but no path values.
+//
+// With httplimit.Config.Explain, httplimit.DecisionFromContext finds the decision in the
+// context of the fiber.Ctx.
+func New(c httplimit.Config) (fiber.Handler, error) {
+	judge, err := httplimit.NewJudge(c)
+	if err != nil {
+		return nil, err
+	}
+	return func(c fiber.Ctx) error {
+		r, err := newRequest(c)
+		if err != nil {
+			return fiber.ErrBadRequest
+		}
+		w := newResponse(c)
+		v := judge.Decide(w.header, r)
+		if !v.Allowed {
+			v.Answer(w)
+			return nil
+		}
+		w.writeHeader()
+		if v.Request() != r {
+			c.SetContext(v.Request().Context())
+		}
+		return serve(c, v)
+	}, nil
+}
+
+// serve calls the handlers and settles what the request costs.
+func serve(c fiber.Ctx, v *httplimit.Verdict) error {
+	panicked := true
+	defer func() {
+		status := c.Response().StatusCode()
+		if panicked {
+			status = http.StatusInternalServerError
+		}
+		v.Settle(status)
+	}()
+	if err := c.Next(); err != nil {
+		if err = c.App().ErrorHandler(c, err); err != nil {
+			_ = c.SendStatus(http.StatusInternalServerError) // which is what fiber does, and never fails
+		}
+	}
+	panicked = false
+	return nil
+}

@@ -1,0 +1,315 @@
+package fiberlimit_test
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/gofiber/fiber/v3"
+	"github.com/gofiber/fiber/v3/middleware/adaptor"
+	"github.com/gofiber/fiber/v3/middleware/recover"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-go/sluice"
+	"github.com/sluice-go/sluice/fiberlimit"
+	"github.com/sluice-go/sluice/httplimit"
+)
+
+var (
+	errWrongPassword = errors.New("wrong password")
+	errForeign       = errors.New("an error of some other package")
+)
+
+// failures are the ways in which a login can fail under fiber, and what the client sees.
+var failures = map[string]struct {
+	fail   fiber.Handler
+	status int
+}{
+	"a response":          {func(c fiber.Ctx) error { return c.Status(401).SendString("no") }, 401},
+	"a status":            {func(c fiber.Ctx) error { return c.SendStatus(401) }, 401},
+	"an error of fiber's": {func(fiber.Ctx) error { return fiber.ErrUnauthorized }, 401},
+	"any error":           {func(fiber.Ctx) error { return io.EOF }, 500},
+	"the application's":   {func(fiber.Ctx) error { return errWrongPassword }, 401},
+	"a broken answer":     {func(fiber.Ctx) error { return errForeign }, 500},
+	"a panic":             {func(fiber.Ctx) error { panic("oops") }, 500},
+}
+
+// failedLogins limits logins that fail to 3 an hour, and notes what Settle is told.
+func failedLogins(t *testing.T) (c httplimit.Config, told *[]int) {
+	logins, err := sluice.New(sluice.Config{Limit: sluice.PerHour(3), Clock: sluice.NewManualClock(time.Now())})
+	require.NoError(t, err)
+	told = new([]int)
+	return httplimit.Config{
+		Policies: []httplimit.Policy{{Name: "logins", Limiter: logins, Key: httplimit.ByBasicAuthUser()}},
+		Explain:  true,
+		Settle: func(_ *http.Request, status int) int {
+			if *told = append(*told, status); status == http.StatusOK {
+				return 0
+			}
+			return -1
+		},
+	}, told
+}
+
+// newApp returns an app that knows its own error.
+func newApp() *fiber.App {
+	return fiber.New(fiber.Config{ErrorHandler: func(c fiber.Ctx, err error) error {
+		switch {
+		case errors.Is(err, errForeign):
+			return err
+		case errors.Is(err, errWrongPassword):
+			err = fiber.ErrUnauthorized
+		}
+		return fiber.DefaultErrorHandler(c, err)
+	}})
+}
+
+// serve starts a server, and returns its address.
+func serve(t *testing.T, app *fiber.App) string {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	ended := make(chan error, 1)
+	go func() { ended <- app.Listener(listener, fiber.ListenConfig{DisableStartupMessage: true}) }()
+	t.Cleanup(func() {
+		assert.NoError(t, app.Shutdown())
+		assert.NoError(t, <-ended)
+	})
+	return listener.Addr().String()
+}
+
+// newServer starts a server with a login, behind the middlewares.
+func newServer(t *testing.T, fail fiber.Handler, middlewares ...any) string {
+	app := newApp()
+	app.Get("/login", func(c fiber.Ctx) error {
+		if d, ok := httplimit.DecisionFromContext(c.Context()); !ok || d.Charges[0].Key != "bob" {
+			return c.SendStatus(http.StatusTeapot)
+		}
+		if c.Get("Authorization") != "Basic Ym9iOnNlY3JldA==" {
+			return fail(c)
+		}
+		return c.SendString("welcome")
+	})
+	outer := newApp()
+	for _, m := range middlewares {
+		outer.Use(m)
+	}
+	outer.Use(app)
+	return "http://" + serve(t, outer) + "/login"
+}
+
+var client = &http.Client{Transport: &http.Transport{DisableKeepAlives: true}} // so that Shutdown waits for nobody
+
+func login(t *testing.T, url, password string) *http.Response {
+	req, err := http.NewRequest(http.MethodGet, url, nil)
+	require.NoError(t, err)
+	req.SetBasicAuth("bob", password)
+	resp, err := client.Do(req)
+	require.NoError(t, err)
+	_, err = io.Copy(io.Discard, resp.Body)
+	require.NoError(t, err)
+	require.NoError(t, resp.Body.Close())
+	return resp
+}
+
+// Through a real server: logins that succeed are free, and three may fail, however they do.
+func TestFiber_FailedLoginsAreCounted(t *testing.T) {
+	for name, tt := range failures {
+		for _, recovers := range []string{"outside", "inside"} {
+			t.Run(name+"/recover="+recovers, func(t *testing.T) {
+				c, told := failedLogins(t)
+				limit, err := fiberlimit.New(c)
+				require.NoError(t, err)
+				middlewares := []any{recover.New(), limit}
+				if recovers == "inside" {
+					middlewares = []any{limit, recover.New()}
+				}
+				url := newServer(t, tt.fail, middlewares...)
+				var want []int
+				for range 3 {
+					for range 5 {
+						require.Equal(t, http.StatusOK, login(t, url, "secret").StatusCode)
+					}
+					require.Equal(t, tt.status, login(t, url, "guess").StatusCode)
+					want = append(want, 200, 200, 200, 200, 200, tt.status)
+				}
+				resp := login(t, url, "secret")
+				assert.Equal(t, http.StatusTooManyRequests, resp.StatusCode)
+				assert.Equal(t, "1200", resp.Header.Get("Retry-After"))
+				assert.Equal(t, "application/problem+json", resp.Header.Get("Content-Type"))
+				assert.Equal(t, want, *told)
+			})
+		}
+	}
+}
+
+// raw sends the lines of a request, and returns the response.
+func raw(t *testing.T, address string, lines ...string) *http.Response {
+	conn, err := net.Dial("tcp", address)
+	require.NoError(t, err)
+	defer conn.Close()
+	_, err = io.WriteString(conn, strings.Join(lines, "\r\n")+"\r\nConnection: close\r\n\r\n")
+	require.NoError(t, err)
+	resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	require.NoError(t, err)
+	body, err := io.ReadAll(resp.Body)
+	require.NoError(t, err)
+	resp.Body = io.NopCloser(strings.NewReader(string(body)))
+	return resp
+}
+
+// A client that sends two keys is not counted under one and served by the other.
+func TestFiber_FieldsThatAreThereTwice(t *testing.T) {
+	for _, adapted := range []bool{false, true} {
+		t.Run(fmt.Sprint("adaptor=", adapted), func(t *testing.T) {
+			c := httplimit.Config{Policies: []httplimit.Policy{{
+				Name: "key", Limiter: sluice.Must(sluice.New(sluice.Config{Limit: sluice.PerHour(2)})),
+				Key: httplimit.MustKey(httplimit.ByHeader("API-Key")),
+			}}}
+			var limit fiber.Handler
+			if adapted {
+				middleware, err := httplimit.New(c)
+				require.NoError(t, err)
+				limit = adaptor.HTTPMiddleware(middleware)
+			} else {
+				var err error
+				limit, err = fiberlimit.New(c)
+				require.NoError(t, err)
+			}
+			app := newApp()
+			app.Get("/", limit, func(c fiber.Ctx) error { return c.SendString(c.Get("API-Key")) })
+			address := serve(t, app)
+			served := 0
+			for i := range 5 {
+				resp := raw(t, address, "GET / HTTP/1.1", "Host: x", "API-Key: mine", fmt.Sprint("API-Key: ", i))
+				if resp.StatusCode == http.StatusOK {
+					served++
+				}
+			}
+			if adapted {
+				assert.Equal(t, 5, served, "why there is this package: the adaptor no longer lets them through")
+			} else {
+				assert.Zero(t, served)
+			}
+		})
+	}
+}
+
+// Functions of the Config see what a server of net/http would have shown them.
+func TestFiber_TheRequestIsThatOfNetHTTP(t *testing.T) {
+	type key struct{}
+	var got *http.Request
+	limit, err := fiberlimit.New(httplimit.Config{
+		Policies: []httplimit.Policy{{
+			Name: "all", Limiter: sluice.Must(sluice.New(sluice.Config{Limit: sluice.PerHour(100)})),
+			Key: func(r *http.Request) (string, error) { got = r; return "k", nil },
+		}},
+	})
+	require.NoError(t, err)
+	app := newApp()
+	app.Use(func(c fiber.Ctx) error { c.SetContext(context.WithValue(c.Context(), key{}, "v")); return c.Next() })
+	app.Use(limit, func(c fiber.Ctx) error { return c.Send(c.Body()) })
+	address := serve(t, app)
+	for _, lines := range [][]string{
+		{"GET /a%2Fb/c?d=e&d HTTP/1.1", "Host: example.com:80", "X-Forwarded-For: 1.1.1.1", "x-forwarded-for: 2.2.2.2, 3.3.3.3", "Cookie: a=b; c=d"},
+		{"POST /a HTTP/1.1", "Host: x", "Content-Type: text/plain", "Content-Length: 0", "User-Agent: me"},
+		{"GET http://real.example/a HTTP/1.1", "Host: ignored.example"},
+	} {
+		resp := raw(t, address, lines...)
+		require.Equal(t, http.StatusOK, resp.StatusCode, "%q", lines)
+		want, err := http.ReadRequest(bufio.NewReader(strings.NewReader(strings.Join(lines, "\r\n") + "\r\nConnection: close\r\n\r\n")))
+		require.NoError(t, err)
+		assert.Equal(t, want.Method, got.Method)
+		assert.Equal(t, want.URL, got.URL)
+		assert.Equal(t, want.Host, got.Host)
+		assert.Equal(t, want.RequestURI, got.RequestURI)
+		assert.Equal(t, want.Proto, got.Proto)
+		assert.Equal(t, []int{1, 1}, []int{got.ProtoMajor, got.ProtoMinor})
+		want.Header.Set("Connection", "close") // which net/http takes out
+		assert.Equal(t, want.Header, got.Header, "%q", lines)
+		host, _, err := net.SplitHostPort(got.RemoteAddr)
+		require.NoError(t, err)
+		assert.Equal(t, "127.0.0.1", host)
+		assert.Equal(t, "v", got.Context().Value(key{}))
+	}
+	resp := raw(t, address, "GET /%zz HTTP/1.1", "Host: x")
+	assert.Equal(t, http.StatusBadRequest, resp.StatusCode)
+}
+
+// Fields of others stay, lists are added to, and a denial has a body of its own.
+func TestFiber_Headers(t *testing.T) {
+	headers := httplimit.Headers{RateLimitPolicy: httplimit.Draft11, RateLimit: httplimit.Draft11, XLimit: true}
+	limit, err := fiberlimit.New(httplimit.Config{
+		Policies: []httplimit.Policy{{
+			Name: "p", Limiter: sluice.Must(sluice.New(sluice.Config{Limit: sluice.PerHour(1)})),
+			Key: func(*http.Request) (string, error) { return "k", nil },
+		}},
+		Headers: headers,
+		OnDenied: func(w http.ResponseWriter, r *http.Request, d httplimit.Decision) {
+			w.Header().Del("Server-Timing")
+			w.Header().Add("Vary", "API-Key")
+			w.WriteHeader(http.StatusEarlyHints)
+			httplimit.WriteProblem(w, r, d)
+			w.WriteHeader(http.StatusOK) // too late
+		},
+	})
+	require.NoError(t, err)
+	app := newApp()
+	app.Use(func(c fiber.Ctx) error {
+		c.Set("Vary", "Origin")
+		c.Set("Server-Timing", "x")
+		c.Set("X-RateLimit-Limit", "theirs")
+		c.Set("RateLimit-Policy", `"theirs";q=1`)
+		c.Cookie(&fiber.Cookie{Name: "session", Value: "s"})
+		if err := c.SendString("in mind"); err != nil {
+			return err
+		}
+		return c.Next()
+	})
+	app.Get("/", limit, func(c fiber.Ctx) error { return c.SendString("hello") })
+	address := serve(t, app)
+
+	resp := raw(t, address, "GET / HTTP/1.1", "Host: x")
+	require.Equal(t, http.StatusOK, resp.StatusCode)
+	assert.Equal(t, []string{`"theirs";q=1`, `"p";q=1;w=3600`}, resp.Header.Values("RateLimit-Policy"))
+	assert.Equal(t, []string{"1"}, resp.Header.Values("X-RateLimit-Limit"))
+	assert.Equal(t, []string{"Origin"}, resp.Header.Values("Vary"))
+	assert.Equal(t, []string{"x"}, resp.Header.Values("Server-Timing"))
+	assert.Len(t, resp.Cookies(), 1)
+
+	resp = raw(t, address, "GET / HTTP/1.1", "Host: x")
+	require.Equal(t, http.StatusTooManyRequests, resp.StatusCode)
+	assert.Equal(t, []string{"Origin", "API-Key"}, resp.Header.Values("Vary"))
+	assert.Empty(t, resp.Header.Values("Server-Timing"))
+	assert.Equal(t, []string{"application/problem+json"}, resp.Header.Values("Content-Type"))
+	assert.Len(t, resp.Cookies(), 1)
+	body, err := io.ReadAll(resp.Body)
+	require.NoError(t, err)
+	assert.JSONEq(t, `{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","title":"Quota Exceeded",
+		"status":429,"violated-policies":["p"]}`, string(body))
+}
+
+// A route that there is not is a failure, and a handler that says nothing has succeeded.
+func TestFiber_Silence(t *testing.T) {
+	c, told := failedLogins(t)
+	limit, err := fiberlimit.New(c)
+	require.NoError(t, err)
+	url := newServer(t, func(fiber.Ctx) error { return nil }, limit)
+	assert.Equal(t, http.StatusOK, login(t, url, "guess").StatusCode)
+	assert.Equal(t, http.StatusNotFound, login(t, url+"/no", "guess").StatusCode)
+	assert.Equal(t, []int{200, 404}, *told)
+}
+
+func TestNew_RefusesWhatHttplimitRefuses(t *testing.T) {
+	_, err := fiberlimit.New(httplimit.Config{})
+	var e *httplimit.ConfigError
+	require.ErrorAs(t, err, &e)
+	assert.Equal(t, "Config.Policies", e.Field)
+}
