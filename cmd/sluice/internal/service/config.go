@@ -1,0 +1,213 @@
+// Package service runs the rate limit service: its ports, its files of rules, its state.
+package service
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/pflag"
+)
+
+// Config is what the command line and the environment say. Flags gives it its defaults.
+type Config struct {
+	Rules  []string
+	Merge  bool
+	Strict bool
+
+	GRPC, HTTP, Debug, Metrics, UDS string
+	TLSCert, TLSKey                 string
+	ClientCA, ClientSAN             string
+	MaxConnectionAge, ConnectionEnd time.Duration
+	Reflection                      bool
+
+	Shadow, Quota, StopWhenOver bool
+	NearRatio                   float32
+	MaxKeys, MaxSeries          int
+
+	Headers                                   bool
+	LimitHeader, RemainingHeader, ResetHeader string
+	DynamicMetadata                           bool
+
+	MaxMessage, MaxDescriptors, MaxEntries, MaxValue int
+
+	State      string
+	StateEvery time.Duration
+	Drain      time.Duration
+
+	MetricsPath, MetricsNames string
+	Log, LogLevel             string
+
+	StartWithoutRules, HealthyWithRules bool
+	ManualClock                         bool
+}
+
+// Names of metrics.
+const (
+	ownNames      = "sluice"
+	upstreamNames = "upstream"
+)
+
+// Flags defines the flags of c, with their defaults.
+func (c *Config) Flags(f *pflag.FlagSet) {
+	f.StringSliceVar(&c.Rules, "rules", nil, "files of rules, or directories of them")
+	f.BoolVar(&c.Merge, "merge", false, "let several files name the same domain")
+	f.BoolVar(&c.Strict, "strict", false, "refuse rules with warnings")
+	f.BoolVar(&c.StartWithoutRules, "start-without-rules", false, "start although the rules are bad, or not there")
+	f.BoolVar(&c.HealthyWithRules, "healthy-with-rules", false, "be unhealthy until there is a domain")
+	c.portFlags(f)
+	f.BoolVar(&c.Shadow, "shadow", false, "count as ever, and answer OK")
+	f.BoolVar(&c.Quota, "quota", false, "deny only if all descriptors are over their limits")
+	f.BoolVar(&c.StopWhenOver, "stop-when-over", false, "if a descriptor is over its limit, count no other one")
+	f.IntVar(&c.MaxKeys, "max-keys", 1<<20, "tracked keys, for each unit")
+	f.BoolVar(&c.Headers, "headers", false, "answer with headers for the client")
+	f.StringVar(&c.LimitHeader, "limit-header", "RateLimit-Limit", "name of the header with the limit")
+	f.StringVar(&c.RemainingHeader, "remaining-header", "RateLimit-Remaining", "name of the header with what remains")
+	f.StringVar(&c.ResetHeader, "reset-header", "RateLimit-Reset", "name of the header with the seconds to the end of\nthe window")
+	f.BoolVar(&c.DynamicMetadata, "dynamic-metadata", false, "answer with dynamic metadata")
+	f.IntVar(&c.MaxMessage, "max-message", 64<<10, "bytes of text in a request")
+	f.IntVar(&c.MaxDescriptors, "max-descriptors", 256, "descriptors in a request")
+	f.IntVar(&c.MaxEntries, "max-entries", 64, "entries in a descriptor")
+	f.IntVar(&c.MaxValue, "max-value", 8<<10, "bytes of a key or a value")
+	f.StringVar(&c.State, "state", "", "file that keeps the counts over a restart")
+	f.DurationVar(&c.StateEvery, "state-every", 0, "how often to write it; 0 for the end only")
+	f.DurationVar(&c.Drain, "drain", 5*time.Second, "how long to answer calls, unhealthy, before the end")
+	f.StringVar(&c.MetricsPath, "metrics-path", "/metrics", "path of the metrics")
+	f.StringVar(&c.MetricsNames, "metrics-names", ownNames, "sluice, or upstream for those of envoyproxy/ratelimit")
+	f.IntVar(&c.MaxSeries, "metrics-max-series", 2000, "series with values of requests; 0 for none")
+	f.Float32Var(&c.NearRatio, "near-ratio", 0.8, "share of a limit from which on hits are near it")
+	f.StringVar(&c.Log, "log", "text", "form of the log, text or json")
+	f.StringVar(&c.LogLevel, "log-level", "warn", "debug, info, warn or error")
+	f.BoolVar(&c.ManualClock, "manual-clock", false, "move the clock by POST /clock only")
+	_ = f.MarkHidden("manual-clock")
+}
+
+// portFlags defines the flags about ports and connections.
+func (c *Config) portFlags(f *pflag.FlagSet) {
+	f.StringVar(&c.GRPC, "grpc", ":8081", "address of the gRPC service")
+	f.StringVar(&c.UDS, "uds", "", "path of a unix socket for gRPC, in place of --grpc")
+	f.StringVar(&c.HTTP, "http", ":8080", "address of /json and /healthcheck; empty for none")
+	f.StringVar(&c.Debug, "debug", "127.0.0.1:6070", "address of /rlconfig, /stats and /debug/pprof; empty\nfor none")
+	f.StringVar(&c.Metrics, "metrics", ":9090", "address of the metrics; empty for none")
+	f.StringVar(&c.TLSCert, "tls-cert", "", "certificate of the gRPC service; read again when it\nchanges")
+	f.StringVar(&c.TLSKey, "tls-key", "", "key of the certificate")
+	f.StringVar(&c.ClientCA, "client-ca", "", "certificates that must have signed those of clients")
+	f.StringVar(&c.ClientSAN, "client-san", "", "name that a client's certificate must have")
+	f.DurationVar(&c.MaxConnectionAge, "max-connection-age", 24*time.Hour, "how long a gRPC connection may live")
+	f.DurationVar(&c.ConnectionEnd, "max-connection-age-grace", time.Hour, "and how long its last calls may take")
+	f.BoolVar(&c.Reflection, "reflection", false, "serve gRPC reflection")
+}
+
+// Check refuses what cannot be.
+func (c *Config) Check() error {
+	return errors.Join(c.checkChoices(), c.checkNumbers(), c.checkTLS(), c.checkPorts())
+}
+
+func (c *Config) checkChoices() error {
+	switch {
+	case len(c.Rules) == 0 && !c.StartWithoutRules:
+		return errors.New("no rules: want --rules with files or directories, or RUNTIME_ROOT and RUNTIME_SUBDIRECTORY")
+	case slices.Contains(c.Rules, ""):
+		return errors.New(`--rules "": want a file or a directory`)
+	case c.MetricsNames != ownNames && c.MetricsNames != upstreamNames:
+		return fmt.Errorf("--metrics-names %q: want %s or %s", c.MetricsNames, ownNames, upstreamNames)
+	case c.Log != "text" && c.Log != "json":
+		return fmt.Errorf("--log %q: want text or json", c.Log)
+	case !slices.Contains([]string{"debug", "info", "warn", "error"}, c.LogLevel):
+		return fmt.Errorf("--log-level %q: want debug, info, warn or error", c.LogLevel)
+	case !strings.HasPrefix(c.MetricsPath, "/") || strings.ContainsAny(c.MetricsPath, "{} \t\n"):
+		return fmt.Errorf("--metrics-path %q: want a path that begins with /, without braces and spaces", c.MetricsPath)
+	}
+	for _, h := range [][2]string{{"limit-header", c.LimitHeader}, {"remaining-header", c.RemainingHeader}, {"reset-header", c.ResetHeader}} {
+		if h[1] == "" || strings.ContainsFunc(h[1], func(r rune) bool { return !isToken(r) }) {
+			return fmt.Errorf("--%s %q: want the name of a header", h[0], h[1])
+		}
+	}
+	return nil
+}
+
+// isToken reports whether r can be in the name of a header (RFC 9110, section 5.6.2).
+func isToken(r rune) bool {
+	return r > ' ' && r < 0x7f && !strings.ContainsRune(`"(),/:;<=>?@[\]{}`, r)
+}
+
+func (c *Config) checkNumbers() error {
+	for _, n := range []struct {
+		flag  string
+		value int
+	}{
+		{"max-keys", c.MaxKeys}, {"max-message", c.MaxMessage}, {"max-descriptors", c.MaxDescriptors},
+		{"max-entries", c.MaxEntries}, {"max-value", c.MaxValue},
+	} {
+		if n.value < 1 {
+			return fmt.Errorf("--%s %d: want at least 1", n.flag, n.value)
+		}
+	}
+	for _, d := range []struct {
+		flag  string
+		value time.Duration
+	}{
+		{"drain", c.Drain}, {"state-every", c.StateEvery},
+		{"max-connection-age", c.MaxConnectionAge}, {"max-connection-age-grace", c.ConnectionEnd},
+	} {
+		if d.value < 0 {
+			return fmt.Errorf("--%s %v: want at least 0", d.flag, d.value)
+		}
+	}
+	switch {
+	case !(c.NearRatio > 0 && c.NearRatio <= 1): // also if it is no number
+		return fmt.Errorf("--near-ratio %v: want more than 0 and at most 1", c.NearRatio)
+	case c.MaxSeries < 0:
+		return fmt.Errorf("--metrics-max-series %d: want at least 0", c.MaxSeries)
+	case c.StateEvery > 0 && c.State == "":
+		return errors.New("--state-every without --state: want a file to write to")
+	}
+	return nil
+}
+
+func (c *Config) checkTLS() error {
+	switch {
+	case (c.TLSCert == "") != (c.TLSKey == ""):
+		return errors.New("one of --tls-cert and --tls-key is missing: want both or none")
+	case c.TLSCert == "" && (c.ClientCA != "" || c.ClientSAN != ""):
+		return errors.New("--client-ca or --client-san without --tls-cert: want a certificate of the service, too")
+	case c.ClientSAN != "" && c.ClientCA == "":
+		return errors.New("--client-san without --client-ca: want the certificates that names are believed from")
+	}
+	return nil
+}
+
+func (c *Config) checkPorts() error {
+	if c.GRPC == "" && c.UDS == "" {
+		return errors.New(`--grpc "": want an address, or --uds`)
+	}
+	for _, p := range c.ports() {
+		if p.address == "" || p.network == "unix" {
+			continue
+		}
+		_, port, err := net.SplitHostPort(p.address)
+		if err == nil {
+			_, err = strconv.ParseUint(port, 10, 16)
+		}
+		if err != nil {
+			return fmt.Errorf("--%s %q: want HOST:PORT or :PORT", p.name, p.address)
+		}
+	}
+	return nil
+}
+
+// port is one of the things that are listened to.
+type port struct{ name, network, address string }
+
+// ports are named by their flags, but for the unix socket: it takes the place of grpc.
+func (c *Config) ports() []port {
+	grpc := port{"grpc", "tcp", c.GRPC}
+	if c.UDS != "" {
+		grpc = port{"grpc", "unix", c.UDS}
+	}
+	return []port{grpc, {"http", "tcp", c.HTTP}, {"debug", "tcp", c.Debug}, {"metrics", "tcp", c.Metrics}}
+}

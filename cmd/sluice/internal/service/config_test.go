@@ -1,0 +1,147 @@
+package service
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/spf13/pflag"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// parse reads a command line and an environment.
+func parse(args, environment []string) (c *Config, ignored []string, err error) {
+	c = new(Config)
+	f := pflag.NewFlagSet("serve", pflag.ContinueOnError)
+	c.Flags(f)
+	if err := f.Parse(args); err != nil {
+		return nil, nil, err
+	}
+	ignored, err = c.Environment(f, environment)
+	return c, ignored, err
+}
+
+func TestConfig_Defaults(t *testing.T) {
+	c, ignored, err := parse([]string{"--rules", "r"}, []string{"PATH=/bin", "HOME=", "SHADOW_MODE="})
+	require.NoError(t, err)
+	require.NoError(t, c.Check())
+	assert.Empty(t, ignored)
+	assert.Equal(t, []port{{"grpc", "tcp", ":8081"}, {"http", "tcp", ":8080"}, {"debug", "tcp", "127.0.0.1:6070"}, {"metrics", "tcp", ":9090"}}, c.ports())
+	assert.Equal(t, "warn", c.LogLevel)
+	assert.False(t, c.Shadow)
+}
+
+func TestConfig_Environment(t *testing.T) {
+	for variables, want := range map[[2]string]func(*Config) any{
+		{"GRPC_UDS=/run/s", "/run/s"}:                   func(c *Config) any { return c.UDS },
+		{"GRPC_PORT=1", ":1"}:                           func(c *Config) any { return c.GRPC },
+		{"GRPC_HOST=::1", "[::1]:8081"}:                 func(c *Config) any { return c.GRPC },
+		{"HOST=h PORT=2", "h:2"}:                        func(c *Config) any { return c.HTTP },
+		{"DEBUG_PORT=3", "127.0.0.1:3"}:                 func(c *Config) any { return c.Debug },
+		{"DEBUG_HOST=0.0.0.0", "0.0.0.0:6070"}:          func(c *Config) any { return c.Debug },
+		{"PROMETHEUS_ADDR=:4", ":4"}:                    func(c *Config) any { return c.Metrics },
+		{"USE_PROMETHEUS=false PROMETHEUS_ADDR=:4", ""}: func(c *Config) any { return c.Metrics },
+		{"PROMETHEUS_PATH=/m", "/m"}:                    func(c *Config) any { return c.MetricsPath },
+		{"GRPC_SERVER_USE_TLS=1 GRPC_SERVER_TLS_CERT=c GRPC_SERVER_TLS_KEY=k", "c k"}:   func(c *Config) any { return c.TLSCert + " " + c.TLSKey },
+		{"GRPC_SERVER_USE_TLS=false GRPC_SERVER_TLS_CERT=c GRPC_SERVER_TLS_KEY=k", " "}: func(c *Config) any { return c.TLSCert + " " + c.TLSKey },
+		{"GRPC_CLIENT_TLS_CACERT=a GRPC_CLIENT_TLS_SAN=s", "a s"}:                       func(c *Config) any { return c.ClientCA + " " + c.ClientSAN },
+		{"GRPC_MAX_CONNECTION_AGE=2h GRPC_MAX_CONNECTION_AGE_GRACE=3m", "2h0m0s 3m0s"}: func(c *Config) any {
+			return c.MaxConnectionAge.String() + " " + c.ConnectionEnd.String()
+		},
+		{"LOG_LEVEL=WARNING", "warn"}:                            func(c *Config) any { return c.LogLevel },
+		{"LOG_LEVEL=Trace", "debug"}:                             func(c *Config) any { return c.LogLevel },
+		{"LOG_LEVEL=fatal", "error"}:                             func(c *Config) any { return c.LogLevel },
+		{"LOG_LEVEL=INFO", "info"}:                               func(c *Config) any { return c.LogLevel },
+		{"LOG_FORMAT=json", "json"}:                              func(c *Config) any { return c.Log },
+		{"SHADOW_MODE=true", "true"}:                             func(c *Config) any { return c.Shadow },
+		{"QUOTA_MODE=true", "true"}:                              func(c *Config) any { return c.Quota },
+		{"NEAR_LIMIT_RATIO=0.5", "0.5"}:                          func(c *Config) any { return c.NearRatio },
+		{"STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT=true", "true"}: func(c *Config) any { return c.StopWhenOver },
+		{"LIMIT_RESPONSE_HEADERS_ENABLED=true", "true"}:          func(c *Config) any { return c.Headers },
+		{"LIMIT_LIMIT_HEADER=L LIMIT_REMAINING_HEADER=R LIMIT_RESET_HEADER=S", "LRS"}: func(c *Config) any {
+			return c.LimitHeader + c.RemainingHeader + c.ResetHeader
+		},
+		{"RESPONSE_DYNAMIC_METADATA=true", "true"}:                                           func(c *Config) any { return c.DynamicMetadata },
+		{"MERGE_DOMAIN_CONFIG=true", "true"}:                                                 func(c *Config) any { return c.Merge },
+		{"FORCE_START_WITHOUT_INITIAL_CONFIG=true", "true"}:                                  func(c *Config) any { return c.StartWithoutRules },
+		{"HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED=true", "true"}:                             func(c *Config) any { return c.HealthyWithRules },
+		{"CONFIG_TYPE=FILE RUNTIME_ROOT=/r RUNTIME_SUBDIRECTORY=s", "[/r/s/config]"}:         func(c *Config) any { return c.Rules },
+		{"RUNTIME_SUBDIRECTORY=s RUNTIME_APPDIRECTORY=a", "[/srv/runtime_data/current/s/a]"}: func(c *Config) any { return c.Rules },
+	} {
+		c, ignored, err := parse(nil, strings.Fields(variables[0]))
+		require.NoError(t, err, variables)
+		assert.Empty(t, ignored, variables)
+		assert.Equal(t, variables[1], fmt.Sprint(want(c)), variables[0])
+	}
+}
+
+func TestConfig_FlagsWin(t *testing.T) {
+	c, _, err := parse(
+		[]string{"--rules", "r", "--shadow=false", "--grpc", ":1", "--metrics", ":5", "--log-level", "info", "--near-ratio", "0.8"},
+		[]string{"RUNTIME_ROOT=/x", "SHADOW_MODE=true", "GRPC_PORT=9", "USE_PROMETHEUS=false", "LOG_LEVEL=ERROR", "NEAR_LIMIT_RATIO=x"})
+	require.NoError(t, err)
+	assert.Equal(t, []string{"r"}, c.Rules)
+	assert.False(t, c.Shadow)
+	assert.Equal(t, ":1 :5 info", c.GRPC+" "+c.Metrics+" "+c.LogLevel)
+}
+
+func TestConfig_MeaninglessVariables(t *testing.T) {
+	_, ignored, err := parse([]string{"--rules", "r"}, []string{
+		"REDIS_URL=redis:6379", "REDIS_SOCKET_TYPE=tcp", "MEMCACHE_HOST_PORT=x", "BACKEND_TYPE=redis", "LOCAL_CACHE_SIZE_IN_BYTES=5",
+		"EXPIRATION_JITTER_MAX_SECONDS=300", "USE_STATSD=false", "STATSD_HOST=x", "CACHE_KEY_PREFIX=p", "REDISX=1", "RUNTIME_IGNOREDOTFILES=true", "TRACING_ENABLED=",
+	})
+	require.NoError(t, err)
+	assert.Equal(t, []string{
+		"BACKEND_TYPE", "CACHE_KEY_PREFIX", "EXPIRATION_JITTER_MAX_SECONDS", "LOCAL_CACHE_SIZE_IN_BYTES", "MEMCACHE_HOST_PORT",
+		"REDIS_SOCKET_TYPE", "REDIS_URL", "RUNTIME_IGNOREDOTFILES", "STATSD_HOST", "USE_STATSD",
+	}, ignored)
+}
+
+func TestConfig_BadEnvironment(t *testing.T) {
+	for variables, want := range map[string]string{
+		"SHADOW_MODE=perhaps":        `SHADOW_MODE "perhaps": `,
+		"GRPC_MAX_CONNECTION_AGE=24": `GRPC_MAX_CONNECTION_AGE "24": `,
+		"NEAR_LIMIT_RATIO=much":      `NEAR_LIMIT_RATIO "much": `,
+		"GRPC_SERVER_USE_TLS=x":      `GRPC_SERVER_USE_TLS "x": want true or false`,
+		"USE_PROMETHEUS=x":           `USE_PROMETHEUS "x": want true or false`,
+		"CONFIG_TYPE=GRPC_XDS_SOTW":  `CONFIG_TYPE "GRPC_XDS_SOTW": rules come from files only; want FILE`,
+	} {
+		_, _, err := parse([]string{"--rules", "r"}, strings.Fields(variables))
+		require.ErrorContains(t, err, want)
+	}
+}
+
+func TestConfig_Check(t *testing.T) {
+	for args, want := range map[string]string{
+		"":                                                  "no rules: want --rules",
+		"--rules=":                                          "no rules: want --rules",
+		"--rules r, --rules=,":                              `--rules "": want a file or a directory`,
+		"--rules r --metrics-names other":                   `--metrics-names "other": want sluice or upstream`,
+		"--rules r --metrics-path m":                        `--metrics-path "m": want a path`,
+		"--rules r --metrics-path /{x":                      `--metrics-path "/{x": want a path`,
+		"--rules r --log xml":                               `--log "xml": want text or json`,
+		"--rules r --log-level loud":                        `--log-level "loud": want debug, info, warn or error`,
+		"--rules r --near-ratio 0":                          "--near-ratio 0: want more than 0 and at most 1",
+		"--rules r --near-ratio NaN":                        "--near-ratio NaN: want more than 0 and at most 1",
+		"--rules r --near-ratio 1.1":                        "--near-ratio 1.1: want more than 0 and at most 1",
+		"--rules r --max-keys 0":                            "--max-keys 0: want at least 1",
+		"--rules r --max-value -1":                          "--max-value -1: want at least 1",
+		"--rules r --metrics-max-series -1":                 "--metrics-max-series -1: want at least 0",
+		"--rules r --drain -1s":                             "--drain -1s: want at least 0",
+		"--rules r --state-every 1s":                        "--state-every without --state",
+		"--rules r --tls-cert c":                            "one of --tls-cert and --tls-key is missing",
+		"--rules r --client-ca c":                           "--client-ca or --client-san without --tls-cert",
+		"--rules r --tls-cert c --tls-key k --client-san s": "--client-san without --client-ca",
+		"--rules r --grpc=":                                 `--grpc "": want an address, or --uds`,
+		"--rules r --grpc 8081":                             `--grpc "8081": want HOST:PORT or :PORT`,
+		"--rules r --http :http":                            `--http ":http": want HOST:PORT or :PORT`,
+		"--rules r --debug :70000":                          `--debug ":70000": want HOST:PORT or :PORT`,
+		"--rules r --limit-header x:y":                      `--limit-header "x:y": want the name of a header`,
+		"--rules r --reset-header=":                         `--reset-header "": want the name of a header`,
+	} {
+		c, _, err := parse(strings.Fields(args), nil)
+		require.NoError(t, err, args)
+		assert.ErrorContains(t, c.Check(), want, args)
+	}
+}

@@ -1,0 +1,70 @@
+package service
+
+import (
+	"fmt"
+	"io"
+	"math"
+	"net/http"
+	"net/http/pprof"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// public is what the HTTP port serves.
+func (s *server) public() http.Handler {
+	mux := http.NewServeMux()
+	mux.Handle("/json", s.timed(s.service.JSON()))
+	mux.Handle("/healthcheck", s.health.Health)
+	return mux
+}
+
+// timed tells the metrics how long a handler took.
+func (s *server) timed(h http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		begin := time.Now()
+		h.ServeHTTP(w, r)
+		s.metrics.http.Observe(time.Since(begin).Seconds())
+	})
+}
+
+const debugIndex = `/rlconfig: the rules in force, and why others are not; ?format=json
+/stats: the statistics, by upstream's names
+/debug/pprof/: profiles of this process
+`
+
+// debug is what the debug port serves.
+func (s *server) debug() http.Handler {
+	mux := http.NewServeMux()
+	mux.Handle("/rlconfig", s.service.Rules(s.loads.report))
+	mux.HandleFunc("/stats", s.stats)
+	mux.HandleFunc("/debug/pprof/", pprof.Index)
+	mux.HandleFunc("/debug/pprof/cmdline", pprof.Cmdline)
+	mux.HandleFunc("/debug/pprof/profile", pprof.Profile)
+	mux.HandleFunc("/debug/pprof/symbol", pprof.Symbol)
+	mux.HandleFunc("/debug/pprof/trace", pprof.Trace)
+	mux.HandleFunc("/{$}", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, debugIndex) })
+	if s.manual != nil {
+		mux.HandleFunc("POST /clock", s.setClock)
+	}
+	return mux
+}
+
+// setClock moves the clock of decisions: the body is Unix milliseconds, never earlier than before.
+func (s *server) setClock(w http.ResponseWriter, r *http.Request) {
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, 64))
+	ms, parseErr := strconv.ParseInt(strings.TrimSpace(string(body)), 10, 64)
+	if err != nil || parseErr != nil || ms < 0 || ms > math.MaxInt64/int64(time.Millisecond) {
+		http.Error(w, "want Unix milliseconds, a whole number from 0", http.StatusBadRequest)
+		return
+	}
+	s.clockMutex.Lock()
+	defer s.clockMutex.Unlock()
+	t := time.UnixMilli(ms)
+	if t.UnixNano() < s.manual.Now() {
+		http.Error(w, fmt.Sprintf("the clock is at %d already, and never goes back", s.manual.Now()/int64(time.Millisecond)), http.StatusConflict)
+		return
+	}
+	s.manual.Set(t)
+	w.WriteHeader(http.StatusNoContent)
+}

@@ -1,0 +1,127 @@
+package service
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"time"
+
+	pb "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/reflection"
+)
+
+// Bounds of what a gRPC connection can make the process hold.
+const (
+	maxStreams = 10_000
+	maxHeaders = 64 << 10
+	maxBytes   = 1 << 20 // of a message on the wire; rls bounds the text in it
+)
+
+// listen opens all ports, and only then serves on them.
+func (s *server) listen() (map[string]net.Addr, error) {
+	if err := s.newGRPC(); err != nil {
+		return nil, err
+	}
+	listeners := map[string]net.Listener{}
+	for _, p := range s.config.ports() {
+		if p.address == "" {
+			continue
+		}
+		l, err := p.listen()
+		if err != nil {
+			for _, l := range listeners {
+				_ = l.Close()
+			}
+			return nil, fmt.Errorf("--%s: %w", p.name, err)
+		}
+		listeners[p.name] = l
+	}
+	handlers := map[string]http.Handler{"http": s.public(), "debug": s.debug(), "metrics": s.metrics.handler()}
+	addresses := map[string]net.Addr{}
+	for name, l := range listeners {
+		addresses[name] = l.Addr()
+		if name == "grpc" {
+			go func() { s.ended(name, s.grpc.Serve(l)) }()
+			continue
+		}
+		h := &http.Server{
+			Handler: handlers[name], ErrorLog: slog.NewLogLogger(s.log.Handler(), slog.LevelWarn),
+			ReadHeaderTimeout: 10 * time.Second, ReadTimeout: time.Minute, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: maxHeaders,
+		}
+		s.http = append(s.http, h)
+		go func() { s.ended(name, h.Serve(l)) }()
+	}
+	return addresses, nil
+}
+
+// ended is told why nothing is served on a port any more.
+func (s *server) ended(name string, err error) {
+	if err != nil && !errors.Is(err, http.ErrServerClosed) {
+		s.failed <- fmt.Errorf("serving --%s: %w", name, err)
+	}
+}
+
+func (s *server) newGRPC() error {
+	options := []grpc.ServerOption{
+		grpc.KeepaliveParams(keepalive.ServerParameters{MaxConnectionAge: s.config.MaxConnectionAge, MaxConnectionAgeGrace: s.config.ConnectionEnd}),
+		// Proxies that look after idle connections more often than gRPC's default allows are no attackers.
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: time.Second, PermitWithoutStream: true}),
+		grpc.MaxConcurrentStreams(maxStreams), grpc.MaxHeaderListSize(maxHeaders), grpc.MaxRecvMsgSize(maxBytes),
+		grpc.UnaryInterceptor(s.measure),
+	}
+	if s.config.TLSCert != "" {
+		certs, err := newCertificates(s.config, func(err error) { s.log.Error("the certificates cannot be used, and the old ones stay", "error", err) })
+		if err != nil {
+			return err
+		}
+		options = append(options, grpc.Creds(credentials.NewTLS(certs.server())))
+	}
+	s.grpc = grpc.NewServer(options...)
+	s.service.Register(s.grpc)
+	healthpb.RegisterHealthServer(s.grpc, s.health.Server())
+	if s.config.Reflection {
+		reflection.Register(s.grpc)
+	}
+	return nil
+}
+
+// measure tells the metrics how long a call took, without the network.
+func (s *server) measure(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+	if info.FullMethod != pb.RateLimitService_ShouldRateLimit_FullMethodName {
+		return handler(ctx, req)
+	}
+	begin := time.Now()
+	resp, err := handler(ctx, req)
+	s.metrics.grpc.Observe(time.Since(begin).Seconds())
+	return resp, err
+}
+
+func (p port) listen() (net.Listener, error) {
+	if p.network == "unix" {
+		if err := removeSocket(p.address); err != nil {
+			return nil, err
+		}
+	}
+	return net.Listen(p.network, p.address)
+}
+
+// removeSocket removes a socket that a process has left behind: one that nobody listens on.
+func removeSocket(path string) error {
+	info, err := os.Lstat(path)
+	if err != nil || info.Mode()&os.ModeSocket == 0 {
+		return nil // not there, or something that net.Listen complains about
+	}
+	if conn, err := net.Dial("unix", path); err == nil {
+		_ = conn.Close()
+		return fmt.Errorf("%s: another process listens on it", path)
+	}
+	return os.Remove(path)
+}

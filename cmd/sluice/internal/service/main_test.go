@@ -1,0 +1,228 @@
+package service
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	common "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
+	pb "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"github.com/spf13/pflag"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+)
+
+// patience is how long a test waits for something that happens soon. It is never waited for in a
+// test that passes.
+const patience = 2 * time.Minute
+
+const someRules = `
+domain: d
+descriptors:
+- {key: two, rate_limit: {unit: minute, requests_per_unit: 2}}
+- {key: day, rate_limit: {unit: day, requests_per_unit: 1000000}}
+- {key: own, rate_limit: {unit: minute, requests_per_unit: 3, algorithm: gcra, burst: 3}}
+`
+
+// running is a service that runs, and its log.
+type running struct {
+	*testing.T
+	addresses    map[string]net.Addr
+	stop, reload chan os.Signal
+	done         chan error
+	log          *buffer
+}
+
+// buffer is a log that can be read while it is written.
+type buffer struct {
+	mutex sync.Mutex
+	b     bytes.Buffer
+}
+
+func (b *buffer) Write(p []byte) (int, error) {
+	b.mutex.Lock()
+	defer b.mutex.Unlock()
+	return b.b.Write(p)
+}
+
+func (b *buffer) String() string {
+	b.mutex.Lock()
+	defer b.mutex.Unlock()
+	return b.b.String()
+}
+
+// configure reads a command line on top of one that opens ports of this machine only, whichever
+// are free.
+func configure(t *testing.T, args ...string) *Config {
+	t.Helper()
+	c := new(Config)
+	f := pflag.NewFlagSet("serve", pflag.ContinueOnError)
+	c.Flags(f)
+	const free = "127.0.0.1:0"
+	args = append([]string{"--grpc", free, "--http", free, "--debug", free, "--metrics", free, "--drain", "0"}, args...)
+	require.NoError(t, f.Parse(args))
+	return c
+}
+
+// start runs the service until the test ends, and waits until it is healthy.
+func start(t *testing.T, args ...string) *running {
+	t.Helper()
+	c := configure(t, args...)
+	require.NoError(t, c.Check())
+	r := &running{T: t, stop: make(chan os.Signal), reload: make(chan os.Signal), done: make(chan error, 1), log: new(buffer)}
+	ready := make(chan map[string]net.Addr, 1)
+	log := slog.New(slog.NewTextHandler(r.log, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	go func() {
+		r.done <- Run(c, log, Hooks{Stop: r.stop, Reload: r.reload, Ready: func(a map[string]net.Addr) { ready <- a }})
+	}()
+	select {
+	case r.addresses = <-ready:
+	case err := <-r.done:
+		t.Fatalf("the service did not start: %v", err)
+	}
+	t.Cleanup(func() {
+		close(r.stop)
+		r.ended()
+	})
+	return r
+}
+
+// ended waits until the service has ended, and returns why. It can be called again.
+func (r *running) ended() error {
+	r.Helper()
+	select {
+	case err := <-r.done:
+		r.done <- err
+		return err
+	case <-time.After(patience):
+		r.Fatal("the service does not end")
+		return nil
+	}
+}
+
+// end stops the service without a fault.
+func (r *running) end() {
+	r.Helper()
+	r.signal(r.stop)
+	require.NoError(r, r.ended())
+}
+
+func (r *running) signal(c chan<- os.Signal) {
+	r.Helper()
+	select {
+	case c <- os.Interrupt:
+	case <-time.After(patience):
+		r.Fatal("nobody takes the signal")
+	}
+}
+
+// dial connects to the gRPC service.
+func (r *running) dial(options ...grpc.DialOption) *grpc.ClientConn {
+	r.Helper()
+	a := r.addresses["grpc"]
+	target := "passthrough:///" + a.String()
+	if a.Network() == "unix" {
+		target = "unix:" + a.String()
+	}
+	if len(options) == 0 {
+		options = append(options, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	}
+	conn, err := grpc.NewClient(target, options...)
+	require.NoError(r, err)
+	r.Cleanup(func() { _ = conn.Close() })
+	return conn
+}
+
+// client keeps no connection: a port may be another service's in the next test.
+var client = &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+
+// get asks a port over HTTP.
+func (r *running) get(port, path string) (code int, body string) {
+	r.Helper()
+	return r.send(http.MethodGet, port, path, "")
+}
+
+func (r *running) send(method, port, path, body string) (code int, answer string) {
+	r.Helper()
+	ctx, cancel := context.WithTimeout(r.Context(), patience)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, method, "http://"+r.addresses[port].String()+path, strings.NewReader(body))
+	require.NoError(r, err)
+	resp, err := client.Do(req)
+	require.NoError(r, err)
+	defer resp.Body.Close()
+	out, err := io.ReadAll(resp.Body)
+	require.NoError(r, err)
+	return resp.StatusCode, string(out)
+}
+
+// eventually waits until something holds.
+func eventually(t *testing.T, what string, holds func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(patience); !holds(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("it never holds: %s", what)
+		}
+	}
+}
+
+// one is a request with one descriptor of one entry.
+func one(key, value string) *pb.RateLimitRequest {
+	return &pb.RateLimitRequest{Domain: "d", Descriptors: []*common.RateLimitDescriptor{descriptor(key, value)}}
+}
+
+func descriptor(pairs ...string) *common.RateLimitDescriptor {
+	d := new(common.RateLimitDescriptor)
+	for i := 0; i+1 < len(pairs); i += 2 {
+		d.Entries = append(d.Entries, &common.RateLimitDescriptor_Entry{Key: pairs[i], Value: pairs[i+1]})
+	}
+	return d
+}
+
+// ask calls the service, which must answer.
+func ask(t *testing.T, conn *grpc.ClientConn, req *pb.RateLimitRequest) *pb.RateLimitResponse {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	resp, err := pb.NewRateLimitServiceClient(conn).ShouldRateLimit(ctx, req)
+	require.NoError(t, err)
+	return resp
+}
+
+// remaining asks, and returns what is left.
+func remaining(t *testing.T, conn *grpc.ClientConn, key, value string) int {
+	t.Helper()
+	return int(ask(t, conn, one(key, value)).Statuses[0].LimitRemaining)
+}
+
+// write makes a file by renaming, as editors and tools do.
+func write(t *testing.T, name, content string) string {
+	t.Helper()
+	require.NoError(t, os.MkdirAll(filepath.Dir(name), 0o755))
+	require.NoError(t, os.WriteFile(name+"~", []byte(content), 0o644))
+	require.NoError(t, os.Rename(name+"~", name))
+	return name
+}
+
+// rulesFile is a file with rules in a directory of the test's.
+func rulesFile(t *testing.T, content string) string {
+	return write(t, filepath.Join(t.TempDir(), "rules", "a.yaml"), content)
+}
+
+// socketName is a name for a unix socket. Those of t.TempDir can be too long.
+func socketName(t *testing.T) string {
+	dir, err := os.MkdirTemp("", "sluice")
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	return filepath.Join(dir, "s")
+}

@@ -1,0 +1,224 @@
+package service
+
+import (
+	"fmt"
+	"os/exec"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+
+	pb "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-go/sluice/rules"
+)
+
+const metricRules = `
+domain: d
+descriptors:
+- {key: ten, rate_limit: {unit: minute, requests_per_unit: 10}}
+- {key: seen, shadow_mode: true, rate_limit: {unit: minute, requests_per_unit: 1}}
+- {key: each, detailed_metric: true, rate_limit: {unit: hour, requests_per_unit: 1}}
+- key: outer
+  value: v
+  descriptors:
+  - key: middle
+    descriptors:
+    - {key: inner, rate_limit: {unit: day, requests_per_unit: 5}}
+`
+
+// scrape returns the metrics by name and labels.
+func (r *running) scrape() map[string]float64 {
+	r.Helper()
+	code, body := r.get("metrics", "/metrics")
+	require.Equal(r, 200, code, body)
+	out := map[string]float64{}
+	for line := range strings.Lines(body) {
+		if strings.HasPrefix(line, "#") {
+			continue
+		}
+		i := strings.LastIndexByte(line, ' ')
+		v, err := strconv.ParseFloat(strings.TrimSpace(line[i+1:]), 64)
+		require.NoError(r, err, line)
+		out[line[:i]] = v
+	}
+	return out
+}
+
+func (r *running) lint() string {
+	r.Helper()
+	promtool, err := exec.LookPath("promtool")
+	if err != nil {
+		r.Skip("promtool is not installed: Debian's package prometheus has it")
+	}
+	_, body := r.get("metrics", "/metrics")
+	cmd := exec.Command(promtool, "check", "metrics")
+	cmd.Stdin = strings.NewReader(body)
+	out, _ := cmd.CombinedOutput() // what it says decides
+	return string(out)
+}
+
+// exercise makes the service count something of everything.
+func exercise(r *running) {
+	conn := r.dial()
+	for range 12 {
+		ask(r.T, conn, one("ten", "x"))
+	}
+	ask(r.T, conn, &pb.RateLimitRequest{Domain: "d", HitsAddend: 3, Descriptors: one("seen", "x").Descriptors})
+	ask(r.T, conn, one("each", "10.0.0.1"))
+	req := one("", "")
+	req.Descriptors[0] = descriptor("outer", "v", "middle", "a", "inner", "b")
+	ask(r.T, conn, req)
+	ask(r.T, conn, &pb.RateLimitRequest{Domain: "nobody:s", Descriptors: req.Descriptors})
+	r.send("POST", "http", "/json", "nonsense")
+}
+
+func TestMetrics(t *testing.T) {
+	r := start(t, "--rules", rulesFile(t, metricRules), "--manual-clock")
+	exercise(r)
+	got := r.scrape()
+	for name, want := range map[string]float64{
+		`sluice_hits_total{domain="d",outcome="within",rule="d.ten"}`:                  8,
+		`sluice_hits_total{domain="d",outcome="near",rule="d.ten"}`:                    2,
+		`sluice_hits_total{domain="d",outcome="over",rule="d.ten"}`:                    2,
+		`sluice_hits_total{domain="d",outcome="shadow",rule="d.seen"}`:                 2,
+		`sluice_hits_total{domain="d",outcome="over",rule="d.seen"}`:                   0,
+		`sluice_hits_total{domain="d",outcome="near",rule="d.each_10.0.0.1"}`:          1,
+		`sluice_hits_total{domain="d",outcome="within",rule="d.outer_v.middle.inner"}`: 1,
+		`sluice_requests_total{code="ok",domain="d"}`:                                  13,
+		`sluice_requests_total{code="over_limit",domain="d"}`:                          2,
+		`sluice_requests_total{code="refused",domain=""}`:                              1,
+		`sluice_requests_total{code="internal",domain=""}`:                             0,
+		`sluice_config_reloads_total{result="success"}`:                                1,
+		`sluice_config_reloads_total{result="error"}`:                                  0,
+		`sluice_config_generation`:                                                     1,
+		`sluice_keys{unit="minute"}`:                                                   2,
+		`sluice_keys{unit="hour"}`:                                                     1,
+		`sluice_evicted_total`:                                                         0,
+		`sluice_unknown_domain_total`:                                                  1,
+		`sluice_shadowed_total`:                                                        0,
+		`sluice_request_duration_seconds_count{transport="grpc"}`:                      16,
+		`sluice_request_duration_seconds_count{transport="http"}`:                      1,
+	} {
+		assert.Contains(t, got, name)
+		assert.Equal(t, want, got[name], name)
+	}
+	assert.Contains(t, got, "go_goroutines")
+	assert.Empty(t, r.lint())
+}
+
+func TestMetrics_UpstreamNames(t *testing.T) {
+	r := start(t, "--rules", rulesFile(t, metricRules), "--manual-clock", "--metrics-names", "upstream", "--metrics-path", "/metrics")
+	exercise(r)
+	got := r.scrape()
+	for name, want := range map[string]float64{
+		`ratelimit_service_rate_limit_total_hits{domain="d",key1="ten",key2=""}`:           12,
+		`ratelimit_service_rate_limit_within_limit{domain="d",key1="ten",key2=""}`:         10,
+		`ratelimit_service_rate_limit_near_limit{domain="d",key1="ten",key2=""}`:           2,
+		`ratelimit_service_rate_limit_over_limit{domain="d",key1="ten",key2=""}`:           2,
+		`ratelimit_service_rate_limit_shadow_mode{domain="d",key1="seen",key2=""}`:         2,
+		`ratelimit_service_rate_limit_total_hits{domain="d",key1="each_10_0_0_1",key2=""}`: 1,
+		`ratelimit_service_rate_limit_total_hits{domain="d",key1="outer_v",key2="middle"}`: 1,
+		`ratelimit_service_rate_limit_domain_not_found{domain="nobody_s"}`:                 1,
+		`ratelimit_service_config_load_success`:                                            1,
+		`ratelimit_service_config_load_error`:                                              0,
+		`ratelimit_service_global_shadow_mode`:                                             0,
+		`ratelimit_service_should_rate_limit_error{err_type="service_error"}`:              1,
+		`ratelimit_service_should_rate_limit_error{err_type="redis_error"}`:                0,
+		`ratelimit_service_total_requests{grpc_method="ShouldRateLimit"}`:                  17,
+		`ratelimit_service_response_time_seconds_count{grpc_method="ShouldRateLimit"}`:     17,
+	} {
+		assert.Contains(t, got, name)
+		assert.Equal(t, want, got[name], name)
+	}
+	// Upstream's counters do not end in _total; nothing else is odd about them.
+	for line := range strings.Lines(r.lint()) {
+		assert.Contains(t, line, `counter metrics should have "_total" suffix`)
+	}
+}
+
+// TestMetrics_Bounded: strangers choose values, and there are not more series for that.
+func TestMetrics_Bounded(t *testing.T) {
+	for _, c := range []struct {
+		flag  string
+		extra int
+	}{{"5", 5}, {"0", 0}} {
+		r := start(t, "--rules", rulesFile(t, metricRules), "--metrics-max-series", c.flag, "--manual-clock")
+		conn := r.dial()
+		for i := range 100 {
+			ask(t, conn, one("each", fmt.Sprint(i)))
+		}
+		series, hits := 0, 0.0
+		for name, v := range r.scrape() {
+			if strings.Contains(name, `outcome="near",rule="d.each_`) {
+				series++
+			}
+			if strings.HasPrefix(name, "sluice_hits_total{") {
+				hits += v
+			}
+		}
+		assert.Equal(t, c.extra, series)
+		assert.Equal(t, 100.0, hits, "the others are counted, too")
+		assert.EqualValues(t, 100-c.extra, r.scrape()[`sluice_hits_total{domain="d",outcome="near",rule="other"}`])
+	}
+}
+
+// TestMetrics_NeverGoDown reads the statistics as they may look in the middle of a count.
+func TestMetrics_NeverGoDown(t *testing.T) {
+	c := new(collector)
+	within := hitsLabels{"d", "d.k", "within"}
+	series := func(total, near, over, shadow uint64) []rules.Series {
+		return []rules.Series{{Domain: "d", Path: "d.k", Total: total, Near: near, Over: over, Shadow: shadow}}
+	}
+	assert.EqualValues(t, 10, c.hits(series(10, 0, 0, 0))[within])
+	assert.EqualValues(t, 10, c.hits(series(10, 0, 3, 0))[within], "not 7: that would be a new beginning")
+	assert.EqualValues(t, 12, c.hits(series(15, 0, 3, 0))[within])
+	assert.EqualValues(t, 12, c.hits(series(2, 1, 3, 4))[within], "not 2^64 less something")
+	assert.EqualValues(t, 3, c.hits(series(2, 1, 3, 4))[hitsLabels{"d", "d.k", "over"}])
+	assert.Empty(t, c.hits(nil))
+	assert.EqualValues(t, 1, c.hits(series(1, 0, 0, 0))[within], "a rule that was gone begins anew")
+}
+
+func TestMetrics_LabelsAreText(t *testing.T) {
+	c := new(collector)
+	got := c.hits([]rules.Series{{Domain: "d", Path: "d.\xff", Total: 1}, {Domain: "d", Path: "d.\xfe", Total: 2}})
+	assert.EqualValues(t, 3, got[hitsLabels{"d", "d.\uFFFD", "within"}])
+	assert.Equal(t, "a_b_10_0_0_1_x", sanitize("a:b|10.0.0.1_x"))
+}
+
+// TestMetrics_WhileCounting scrapes and reloads under load: nothing fails, and no counter goes down.
+func TestMetrics_WhileCounting(t *testing.T) {
+	r := start(t, "--rules", rulesFile(t, metricRules))
+	var load sync.WaitGroup
+	defer load.Wait()
+	stop := make(chan struct{})
+	defer close(stop)
+	for range 2 {
+		conn := r.dial()
+		load.Go(func() {
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+					ask(t, conn, one("ten", "x"))
+				}
+			}
+		})
+	}
+	last := map[string]float64{}
+	for i := range 50 {
+		if i%10 == 0 {
+			r.signal(r.reload)
+		}
+		now := r.scrape()
+		for name, v := range last {
+			if strings.HasPrefix(name, "sluice_") && strings.Contains(name, "_total") {
+				require.GreaterOrEqual(t, now[name], v, name)
+			}
+		}
+		last = now
+	}
+}

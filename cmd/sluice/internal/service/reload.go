@@ -1,0 +1,124 @@
+package service
+
+import (
+	"context"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/sluice-go/sluice/rls"
+	"github.com/sluice-go/sluice/rules"
+)
+
+// loads is how loading rules went.
+type loads struct {
+	mutex               sync.Mutex
+	successes, failures uint64
+	last                error     // of the last load, nil if it was fine
+	at                  time.Time // of the last one that was fine
+}
+
+// firstRules loads the rules to begin with.
+func (s *server) firstRules() (*rules.Set, error) {
+	s.watcher = rules.NewWatcher(s.config.Rules)
+	files, other, _, err := s.watcher.Poll()
+	var set *rules.Set
+	if err == nil {
+		set, err = s.load(files, other)
+	}
+	s.loads.add(err)
+	if err != nil && s.config.StartWithoutRules {
+		s.log.Error("starting without rules: nothing is limited", "error", err)
+		return rules.Load(nil, rules.Options{})
+	}
+	return set, err
+}
+
+// watch loads the rules whenever their files change, and when it is told to.
+func (s *server) watch(ctx context.Context, again <-chan os.Signal) {
+	force := make(chan struct{}, 1)
+	go func() {
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case _, ok := <-again:
+				if !ok {
+					return
+				}
+			}
+			select {
+			case force <- struct{}{}:
+			default: // one is waiting already
+			}
+		}
+	}()
+	s.watcher.Watch(ctx, force, s.reload)
+}
+
+// load makes a set of files, and logs what is odd about them.
+func (s *server) load(files []rules.File, other []string) (*rules.Set, error) {
+	for _, name := range other {
+		s.log.Warn("not read, since its name does not end in .yaml or .yml", "file", name)
+	}
+	set, err := rules.Load(files, rules.Options{MergeDomains: s.config.Merge})
+	if err != nil {
+		return nil, err
+	}
+	warnings := set.Warnings()
+	if s.config.Strict && len(warnings) > 0 {
+		return nil, &rules.LoadError{Problems: warnings}
+	}
+	for _, w := range warnings {
+		s.log.Warn(w.String())
+	}
+	if len(set.Domains()) == 0 {
+		s.log.Warn("there are no rules: nothing is limited", "paths", s.config.Rules)
+	}
+	return set, nil
+}
+
+// reload puts other rules into force, or says why the old ones stay.
+func (s *server) reload(files []rules.File, other []string, err error) {
+	var set *rules.Set
+	if err == nil {
+		set, err = s.load(files, other)
+	}
+	if err == nil {
+		err = s.engine.Swap(set)
+	}
+	s.loads.add(err)
+	if err != nil {
+		s.log.Error("the rules are refused, and the old ones stay", "error", err)
+		return
+	}
+	s.updateHealth()
+	_, number := s.engine.Set()
+	s.log.Info("rules loaded", "generation", number, "rules", len(set.Rules()), "domains", len(set.Domains()), "digest", set.Digest())
+}
+
+// add counts a load. It is called when the new rules answer already.
+func (l *loads) add(err error) {
+	l.mutex.Lock()
+	defer l.mutex.Unlock()
+	l.last = err
+	if err != nil {
+		l.failures++
+		return
+	}
+	l.successes++
+	l.at = time.Now()
+}
+
+func (l *loads) counts() (successes, failures uint64) {
+	l.mutex.Lock()
+	defer l.mutex.Unlock()
+	return l.successes, l.failures
+}
+
+// report is the last load, in the words of package rls.
+func (l *loads) report() rls.Load {
+	l.mutex.Lock()
+	defer l.mutex.Unlock()
+	return rls.Load{At: l.at, Err: l.last}
+}

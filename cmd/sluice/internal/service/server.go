@@ -1,0 +1,201 @@
+package service
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+
+	"github.com/sluice-go/sluice"
+	"github.com/sluice-go/sluice/rls"
+	"github.com/sluice-go/sluice/rules"
+)
+
+// stopLimit is how long calls may take that are under way when the drain ends.
+const stopLimit = 10 * time.Second
+
+// server is one run of the service.
+type server struct {
+	config *Config
+	log    *slog.Logger
+
+	clock   sluice.Clock
+	manual  *sluice.ManualClock // nil with the system's clock
+	watcher *rules.Watcher
+	engine  *rules.Engine
+	service *rls.Service
+	grpc    *grpc.Server
+	http    []*http.Server
+	metrics *metrics
+	failed  chan error // what ends the service: a port that cannot be served on
+
+	clockMutex sync.Mutex
+	loads      loads
+	health     health
+}
+
+// health is unhealthy from the drain on, whatever is loaded meanwhile.
+type health struct {
+	*rls.Health
+	mutex    sync.Mutex
+	draining bool
+}
+
+// Hooks connect a run with its process. None of them has to be there.
+type Hooks struct {
+	// Stop begins the drain by its first value, and ends it by another one, or when it is closed.
+	Stop <-chan os.Signal
+	// Reload makes the rules be read again.
+	Reload <-chan os.Signal
+	// Ready is told the addresses, by the names of their flags, once the service is healthy.
+	Ready func(map[string]net.Addr)
+}
+
+// Run serves until it is told to stop, and then drains and stops. c must have passed Check.
+func Run(c *Config, log *slog.Logger, h Hooks) error {
+	s, err := newServer(c, log)
+	if err != nil {
+		return err
+	}
+	addresses, err := s.listen()
+	if err != nil {
+		s.close()
+		return err
+	}
+	s.updateHealth()
+	set, _ := s.engine.Set()
+	log.Info("serving", "addresses", addresses, "rules", len(set.Rules()), "domains", len(set.Domains()))
+	if h.Ready != nil {
+		h.Ready(addresses)
+	}
+	work, stopWork := context.WithCancel(context.Background())
+	var background sync.WaitGroup
+	background.Go(func() { s.watch(work, h.Reload) })
+	background.Go(func() { s.saveRegularly(work) })
+	select {
+	case <-h.Stop:
+		err = s.drain(h.Stop)
+	case err = <-s.failed:
+	}
+	stopWork()
+	background.Wait()
+	s.stop()
+	if c.State != "" {
+		err = errors.Join(err, s.save())
+	}
+	return err
+}
+
+// newServer loads the rules and the state, and opens no port yet.
+func newServer(c *Config, log *slog.Logger) (*server, error) {
+	s := &server{config: c, log: log, clock: sluice.SystemClock(), failed: make(chan error, 8)}
+	s.health.Health = rls.NewHealth()
+	if c.ManualClock {
+		s.manual = sluice.NewManualClock(time.Unix(0, 0))
+		s.clock = s.manual
+	}
+	set, err := s.firstRules()
+	if err != nil {
+		return nil, err
+	}
+	maxSeries := c.MaxSeries
+	if maxSeries == 0 {
+		maxSeries = -1 // none, in the words of rules.Config
+	}
+	s.engine, err = s.restore(set, rules.Config{
+		Clock: s.clock, MaxKeys: c.MaxKeys, NearRatio: c.NearRatio, MaxSeries: maxSeries,
+		Shadow: c.Shadow, Quota: c.Quota, StopWhenOver: c.StopWhenOver,
+	})
+	if err != nil {
+		return nil, err
+	}
+	s.service = rls.New(s.engine, rls.Options{
+		Headers: c.Headers, LimitHeader: c.LimitHeader, RemainingHeader: c.RemainingHeader, ResetHeader: c.ResetHeader,
+		DynamicMetadata: c.DynamicMetadata,
+		MaxDescriptors:  c.MaxDescriptors, MaxEntries: c.MaxEntries, MaxValue: c.MaxValue, MaxText: c.MaxMessage,
+		Panicked: func(v any, stack []byte) { log.Error("a call panicked", "value", v, "stack", string(stack)) },
+	})
+	s.metrics = newMetrics(s)
+	return s, nil
+}
+
+// updateHealth makes the health follow the rules, until the drain.
+func (s *server) updateHealth() {
+	s.health.mutex.Lock()
+	defer s.health.mutex.Unlock()
+	set, _ := s.engine.Set()
+	s.health.Set(!s.health.draining && (!s.config.HealthyWithRules || len(set.Domains()) > 0))
+}
+
+// drain says that the end is near, and goes on answering for as long as load balancers may take to
+// see it.
+func (s *server) drain(hurry <-chan os.Signal) error {
+	s.log.Info("draining", "time", s.config.Drain)
+	s.health.mutex.Lock()
+	s.health.draining = true
+	s.health.mutex.Unlock()
+	s.updateHealth()
+	timer := time.NewTimer(s.config.Drain)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-hurry:
+	case err := <-s.failed:
+		return err
+	}
+	return nil
+}
+
+// stop lets calls that are under way end, for a while.
+func (s *server) stop() {
+	limit, cancel := context.WithTimeout(context.Background(), stopLimit)
+	defer cancel()
+	var all sync.WaitGroup
+	for _, h := range s.http {
+		all.Go(func() {
+			if h.Shutdown(limit) != nil {
+				_ = h.Close()
+			}
+		})
+	}
+	notInTime := context.AfterFunc(limit, s.grpc.Stop)
+	s.grpc.GracefulStop()
+	notInTime()
+	all.Wait()
+	s.log.Info("stopped")
+}
+
+// close gives up what a start that failed has opened.
+func (s *server) close() {
+	if s.grpc != nil {
+		s.grpc.Stop()
+	}
+	for _, h := range s.http {
+		_ = h.Close()
+	}
+}
+
+// saveRegularly writes the state from time to time.
+func (s *server) saveRegularly(ctx context.Context) {
+	if s.config.StateEvery == 0 {
+		return
+	}
+	ticker := time.NewTicker(s.config.StateEvery)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+			if err := s.save(); err != nil {
+				s.log.Error("counts since the last time are lost if the process dies", "error", err)
+			}
+		}
+	}
+}

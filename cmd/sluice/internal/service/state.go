@@ -1,0 +1,95 @@
+package service
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/sluice-go/sluice"
+	"github.com/sluice-go/sluice/rules"
+)
+
+// restore makes the engine, from the state file if there is one. A damaged one, or one of another
+// program, is put aside.
+func (s *server) restore(set *rules.Set, c rules.Config) (*rules.Engine, error) {
+	name := s.config.State
+	if name == "" {
+		return rules.New(set, c)
+	}
+	if err := writable(name); err != nil {
+		return nil, fmt.Errorf("--state: %w", err)
+	}
+	f, err := os.Open(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return rules.New(set, c)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("--state: %w", err)
+	}
+	defer f.Close()
+	engine, err := rules.Restore(set, c, bufio.NewReader(f))
+	switch {
+	case err == nil:
+		s.log.Info("counts restored", "file", name)
+		return engine, nil
+	case !errors.Is(err, sluice.ErrBadSnapshot):
+		return nil, fmt.Errorf("--state %s: %w", name, err)
+	}
+	bad := name + ".bad"
+	if e := os.Rename(name, bad); e != nil {
+		return nil, fmt.Errorf("--state %s: %w, and it cannot be put aside: %w", name, err, e)
+	}
+	s.log.Error("the state cannot be read: it is put aside, and counts begin at 0", "file", bad, "error", err)
+	return rules.New(set, c)
+}
+
+// create makes the file that a state is written to first. It holds the key of the hash: nobody
+// else may read it.
+func create(name string) (*os.File, error) {
+	temporary := name + ".tmp"
+	if err := os.Remove(temporary); err != nil && !errors.Is(err, fs.ErrNotExist) { // of a process that was killed
+		return nil, err
+	}
+	return os.OpenFile(temporary, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+}
+
+// writable says before anything is counted if the state could not be written at the end.
+func writable(name string) error {
+	if info, err := os.Stat(name); err == nil && !info.Mode().IsRegular() {
+		return fmt.Errorf("%s: not a regular file", name)
+	}
+	f, err := create(name)
+	if err != nil {
+		return err
+	}
+	return errors.Join(f.Close(), os.Remove(f.Name()))
+}
+
+// save writes the state: to a file of its own first, so that there is always a whole one.
+func (s *server) save() error {
+	name := s.config.State
+	f, err := create(name)
+	if err != nil {
+		return fmt.Errorf("writing the state: %w", err)
+	}
+	w := bufio.NewWriter(f)
+	if err := errors.Join(s.engine.Snapshot(w), w.Flush(), f.Sync(), f.Close()); err != nil {
+		_ = os.Remove(f.Name())
+		return fmt.Errorf("writing the state: %w", err)
+	}
+	if err := os.Rename(f.Name(), name); err != nil {
+		return fmt.Errorf("writing the state: %w", err)
+	}
+	dir, err := os.Open(filepath.Dir(name))
+	if err != nil {
+		return fmt.Errorf("writing the state: %w", err)
+	}
+	defer dir.Close()
+	if err := dir.Sync(); err != nil {
+		return fmt.Errorf("writing the state: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,84 @@
+package service
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+func TestState_SurvivesARestart(t *testing.T) {
+	state := filepath.Join(t.TempDir(), "state")
+	args := []string{"--rules", rulesFile(t, someRules), "--state", state, "--manual-clock"}
+	r := start(t, args...)
+	assert.Equal(t, 1, remaining(t, r.dial(), "two", "x"))
+	assert.Equal(t, 2, remaining(t, r.dial(), "own", "x"))
+	r.end()
+	info, err := os.Stat(state)
+	require.NoError(t, err)
+	assert.Equal(t, os.FileMode(0o600), info.Mode(), "it holds the key of the hash")
+
+	r = start(t, args...)
+	assert.Equal(t, 0, remaining(t, r.dial(), "two", "x"))
+	assert.Equal(t, 1, remaining(t, r.dial(), "own", "x"))
+	r.end()
+	entries, err := os.ReadDir(filepath.Dir(state))
+	require.NoError(t, err)
+	assert.Len(t, entries, 1, "no temporary file is left")
+}
+
+func TestState_Regularly(t *testing.T) {
+	state := filepath.Join(t.TempDir(), "state")
+	rules := rulesFile(t, someRules)
+	r := start(t, "--rules", rules, "--state", state, "--state-every", "1ms", "--manual-clock")
+	assert.Equal(t, 1, remaining(t, r.dial(), "two", "x"))
+	copied := filepath.Join(t.TempDir(), "copy") // what a process leaves behind that is killed
+	eventually(t, "a state with the count", func() bool {
+		data, err := os.ReadFile(state)
+		if err != nil {
+			return false
+		}
+		require.NoError(t, os.WriteFile(copied, data, 0o600))
+		again := start(t, "--rules", rules, "--state", copied, "--manual-clock")
+		left := remaining(t, again.dial(), "two", "x")
+		again.end()
+		return left == 0
+	})
+}
+
+// TestState_Damaged: what cannot be read is put aside, and the service starts.
+func TestState_Damaged(t *testing.T) {
+	dir := t.TempDir()
+	state, rules := filepath.Join(dir, "state"), rulesFile(t, someRules)
+	args := []string{"--rules", rules, "--state", state, "--manual-clock"}
+	r := start(t, args...)
+	remaining(t, r.dial(), "two", "x")
+	r.end()
+	good, err := os.ReadFile(state)
+	require.NoError(t, err)
+	flipped := append([]byte(nil), good...)
+	flipped[len(flipped)/2] ^= 4
+	for name, data := range map[string][]byte{
+		"empty": {}, "truncated": good[:len(good)-1], "half": good[:len(good)/2], "flipped": flipped, "foreign": []byte("some other file"),
+	} {
+		require.NoError(t, os.WriteFile(state, data, 0o600))
+		r := start(t, args...)
+		assert.Equal(t, 1, remaining(t, r.dial(), "two", "x"), name)
+		assert.Contains(t, r.log.String(), "the state cannot be read: it is put aside", name)
+		aside, err := os.ReadFile(state + ".bad")
+		require.NoError(t, err)
+		assert.Equal(t, data, aside, name)
+		r.end()
+	}
+}
+
+func TestState_CannotBeWrittenAtTheEnd(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "gone")
+	require.NoError(t, os.Mkdir(dir, 0o755))
+	r := start(t, "--rules", rulesFile(t, someRules), "--state", filepath.Join(dir, "state"))
+	require.NoError(t, os.RemoveAll(dir))
+	r.signal(r.stop)
+	require.ErrorContains(t, r.ended(), "writing the state: ")
+}

@@ -1,0 +1,128 @@
+package service
+
+import (
+	"bytes"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"sync"
+	"time"
+)
+
+// certificates makes the TLS configuration from files, and makes it anew when they change.
+type certificates struct {
+	config *Config
+	failed func(error) // told of each reason once
+
+	mutex   sync.Mutex
+	current *tls.Config
+	files   [3][]byte // that current is made of
+	checked time.Time
+	failure string
+}
+
+// recheck is how often the files are looked at, at most: at a handshake.
+const recheck = time.Second
+
+func newCertificates(c *Config, failed func(error)) (*certificates, error) {
+	t := &certificates{config: c, failed: failed, checked: time.Now()}
+	var err error
+	if t.files, err = t.read(); err == nil {
+		t.current, err = t.load(t.files)
+	}
+	return t, err
+}
+
+// server is the configuration of the listener. Files that cannot be used leave the last ones in
+// force.
+func (t *certificates) server() *tls.Config {
+	return &tls.Config{
+		MinVersion: tls.VersionTLS12,
+		NextProtos: []string{"h2"},
+		GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) {
+			t.mutex.Lock()
+			defer t.mutex.Unlock()
+			if now := time.Now(); now.Sub(t.checked) >= recheck {
+				t.checked = now
+				t.refresh()
+			}
+			return t.current, nil
+		},
+	}
+}
+
+// refresh is called with t.mutex held. A failure is tried again: the files may be in the middle of a
+// change.
+func (t *certificates) refresh() {
+	files, err := t.read()
+	if err == nil && slices.EqualFunc(files[:], t.files[:], bytes.Equal) {
+		t.failure = ""
+		return
+	}
+	var next *tls.Config
+	if err == nil {
+		next, err = t.load(files)
+	}
+	if err != nil {
+		if err.Error() != t.failure {
+			t.failure = err.Error()
+			t.failed(err)
+		}
+		return
+	}
+	t.current, t.files, t.failure = next, files, ""
+}
+
+func (t *certificates) read() (files [3][]byte, err error) {
+	for i, name := range []string{t.config.TLSCert, t.config.TLSKey, t.config.ClientCA} {
+		if name == "" {
+			continue
+		}
+		if files[i], err = os.ReadFile(name); err != nil {
+			return files, err
+		}
+	}
+	return files, nil
+}
+
+func (t *certificates) load(files [3][]byte) (*tls.Config, error) {
+	pair, err := tls.X509KeyPair(files[0], files[1])
+	if err != nil {
+		return nil, fmt.Errorf("%s and %s: %w", t.config.TLSCert, t.config.TLSKey, err)
+	}
+	c := &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: []string{"h2"}, Certificates: []tls.Certificate{pair}}
+	if t.config.ClientCA == "" {
+		return c, nil
+	}
+	c.ClientCAs = x509.NewCertPool()
+	if !c.ClientCAs.AppendCertsFromPEM(files[2]) {
+		return nil, fmt.Errorf("%s: no certificate in it; want one in PEM form", t.config.ClientCA)
+	}
+	c.ClientAuth = tls.RequireAndVerifyClientCert
+	if san := t.config.ClientSAN; san != "" {
+		c.VerifyConnection = func(s tls.ConnectionState) error { return checkName(s, san) }
+	}
+	return c, nil
+}
+
+// checkName looks for a name among those of the client's certificate.
+func checkName(s tls.ConnectionState, san string) error {
+	if len(s.PeerCertificates) == 0 {
+		return errors.New("the client has no certificate")
+	}
+	leaf := s.PeerCertificates[0]
+	names := slices.Concat(leaf.DNSNames, leaf.EmailAddresses)
+	for _, u := range leaf.URIs {
+		names = append(names, u.String())
+	}
+	for _, ip := range leaf.IPAddresses {
+		names = append(names, ip.String())
+	}
+	if !slices.Contains(names, san) {
+		return fmt.Errorf("the client's certificate is for %q, not for %q", names, san)
+	}
+	return nil
+}
