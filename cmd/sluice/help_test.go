@@ -35,6 +35,7 @@ func TestHelp_FitsIntoATerminal(t *testing.T) {
 func TestHelp_OfTheProgramSaysWhatToTry(t *testing.T) {
 	_, stdout, _ := execute(nil)
 	assert.Contains(t, stdout, "\n  sluice replay\n")
+	assert.Contains(t, stdout, "\n  sluice serve --rules rules/\n")
 	assert.Contains(t, stdout, "Usage:\n  sluice [command]\n")
 	assert.NotContains(t, stdout, "completion")
 }

@@ -1,4 +1,4 @@
-// Command sluice tries rate limits out before a server has to live with them.
+// Command sluice serves rate limits, and tries them out before a server has to live with them.
 package main
 
 import (
@@ -16,7 +16,7 @@ import (
 // Exit codes.
 const (
 	exitOK     = 0
-	exitFailed = 1 // the log cannot be read, or the report cannot be written
+	exitFailed = 1 // a file cannot be read, a port cannot be opened, the answer is no, and the like
 	exitUsage  = 2 // the command line asks for something there is not
 )
 
@@ -25,6 +25,9 @@ const (
 type failure struct{ error }
 
 func (f failure) Unwrap() error { return f.error }
+
+// errDenied is the failure of a command whose output says all.
+var errDenied = errors.New("denied")
 
 func main() {
 	os.Exit(run(os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
@@ -42,6 +45,9 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	if err == nil {
 		return exitOK
 	}
+	if errors.Is(err, errDenied) {
+		return exitFailed
+	}
 	fmt.Fprintf(stderr, "%s: %s\n", cmd.CommandPath(), report.OneLine(err.Error()))
 	if errors.As(err, new(failure)) {
 		return exitFailed
@@ -52,11 +58,12 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 func newRoot() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "sluice",
-		Short: "Try rate limits out on real traffic",
-		Long: `Sluice tries rate limits out on real traffic, before a server has to live with
-them.`,
+		Short: "Serve rate limits, and try them out on real traffic",
+		Long: `Sluice serves rate limits to Envoy and other proxies, and tries them out on real
+traffic before a server has to live with them.`,
 		Example: `  sluice replay
-  sluice replay access.log --limit 60/m`,
+  sluice replay access.log --limit 60/m
+  sluice serve --rules rules/`,
 		Version:            versionLine(buildInfo()),
 		Args:               wantCommand,
 		RunE:               func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
@@ -70,7 +77,7 @@ them.`,
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return fmt.Errorf("%w; see %s --help", err, cmd.CommandPath())
 	})
-	root.AddCommand(newReplay(), newCheck(), newVersion(root.Version))
+	root.AddCommand(newReplay(), newCheck(), newServe(), newAsk(), newVersion(root.Version))
 	return root
 }
 

@@ -1,0 +1,61 @@
+package main
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/encoding/protojson"
+
+	pb "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+)
+
+func TestAsk_Refusals(t *testing.T) {
+	dir := files(t, map[string]string{"x": "x"})
+	for _, c := range []struct {
+		code int
+		args []string
+		want string
+	}{
+		{exitUsage, []string{"-d", "d"}, "no descriptor: want KEY=VALUE"},
+		{exitUsage, []string{"k=v"}, "no domain: want --domain NAME"},
+		{exitUsage, []string{"-d", "d", "k"}, `descriptor "k": "k" is no entry: want KEY=VALUE`},
+		{exitUsage, []string{"-d", "d", "k=v,"}, `descriptor "k=v,": "" is no entry: want KEY=VALUE`},
+		{exitUsage, []string{"-d", "d", "=v"}, `"=v" is no entry`},
+		{exitUsage, []string{"-d", "d", "k=v", "--hits", "-1"}, "--hits"},
+		{exitUsage, []string{"-d", "d", "k=v", "--timeout", "0"}, "--timeout 0s: want more than 0"},
+		{exitUsage, []string{"-d", "d", "k=v", "--tls-cert", "x"}, "one of --tls-cert and --tls-key is missing"},
+		{exitUsage, []string{"-d", "d", "k=v", "--tls-cert", "x", "--tls-key", "x"}, "--tls-cert without --tls-ca"},
+		{exitFailed, []string{"-d", "d", "k=v", "--tls-ca", dir + "/none"}, "--tls-ca: "},
+		{exitFailed, []string{"-d", "d", "k=v", "--tls-ca", dir + "/x"}, "no certificate in it; want one in PEM form"},
+		{exitFailed, []string{"-d", "d", "k=v", "--address", "unix:" + dir + "/none"}, "/none: Unavailable: "},
+	} {
+		code, stdout, stderr := execute(nil, append([]string{"ask"}, c.args...)...)
+		assert.Equal(t, c.code, code, c.args)
+		assert.Empty(t, stdout, c.args)
+		assert.Contains(t, stderr, c.want, c.args)
+	}
+}
+
+func TestAsk(t *testing.T) {
+	dir := files(t, map[string]string{"a.yaml": `
+domain: d
+descriptors:
+- {key: k, value: 'a,b\c', rate_limit: {unit: minute, requests_per_unit: 5}}
+- {key: own, rate_limit: {period: 90s, requests_per_unit: 3}}
+`})
+	p := startServe(t, nil, "--rules", dir, "--manual-clock")
+	code, stdout, stderr := p.askFor("-d", "d", `k=a\,b\\c`, "--hits", "0")
+	require.Equal(t, exitOK, code, stderr)
+	assert.Equal(t, "OK\n"+`  k=a\,b\\c: OK, 5 of 5 per minute left, reset in 1m0s`+"\n", stdout, "a look")
+	code, stdout, _ = p.askFor("-d", "d", `k=a\,b\\c`, "--hits", "4", "--json")
+	require.Equal(t, exitOK, code)
+	var resp pb.RateLimitResponse
+	require.NoError(t, protojson.Unmarshal([]byte(stdout), &resp))
+	assert.EqualValues(t, 1, resp.Statuses[0].LimitRemaining)
+	_, stdout, _ = p.askFor("-d", "d", "own=x")
+	assert.Equal(t, "OK\n  own=x: OK, 2 of 3 left, reset in 1m30s\n", stdout)
+	code, _, stderr = p.askFor("-d", "d", "k=\xff")
+	assert.Equal(t, exitFailed, code)
+	assert.Contains(t, stderr, "UTF-8")
+}

@@ -1,0 +1,115 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"io"
+	"os"
+	"os/exec"
+	"regexp"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// asProgram makes the test binary be the command itself, so that tests can start it as users do.
+const asProgram = "SLUICE_TEST_AS_PROGRAM"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(asProgram) != "" {
+		main()
+	}
+	os.Exit(m.Run())
+}
+
+// patience is how long a test waits for something that happens soon.
+const patience = 2 * time.Minute
+
+// program is the command, running.
+type program struct {
+	*testing.T
+	cmd       *exec.Cmd
+	addresses map[string]string
+	done      chan struct{}
+
+	mutex  sync.Mutex
+	stderr bytes.Buffer
+}
+
+func (p *program) Write(b []byte) (int, error) {
+	p.mutex.Lock()
+	defer p.mutex.Unlock()
+	return p.stderr.Write(b)
+}
+
+func (p *program) log() string {
+	p.mutex.Lock()
+	defer p.mutex.Unlock()
+	return p.stderr.String()
+}
+
+// anyPort are flags for ports of this machine only, whichever are free.
+var anyPort = []string{"--grpc", "127.0.0.1:0", "--http", "127.0.0.1:0", "--debug", "127.0.0.1:0", "--metrics", "127.0.0.1:0"}
+
+var addressPattern = regexp.MustCompile(`(\w+) on ([^,\s]+)`)
+
+// startServe starts `sluice serve` on any port, and waits until it says where it serves.
+func startServe(t *testing.T, environment []string, args ...string) *program {
+	t.Helper()
+	p := &program{T: t, done: make(chan struct{}), addresses: map[string]string{}}
+	p.cmd = exec.Command(os.Args[0], append(append([]string{"serve"}, anyPort...), args...)...)
+	p.cmd.Env = append(append(os.Environ(), asProgram+"=1"), environment...)
+	p.cmd.Stderr = p
+	out, err := p.cmd.StdoutPipe()
+	require.NoError(t, err)
+	require.NoError(t, p.cmd.Start())
+	line, err := bufio.NewReader(out).ReadString('\n')
+	go func() {
+		_, _ = io.Copy(io.Discard, out)
+		_ = p.cmd.Wait()
+		close(p.done)
+	}()
+	t.Cleanup(func() {
+		_ = p.cmd.Process.Kill()
+		<-p.done
+	})
+	require.NoError(t, err, p.log())
+	for _, m := range addressPattern.FindAllStringSubmatch(line, -1) {
+		p.addresses[m[1]] = m[2]
+	}
+	require.Len(t, p.addresses, 4, line)
+	return p
+}
+
+// end stops the program by a signal, and returns its exit code.
+func (p *program) end(signal syscall.Signal) int {
+	p.Helper()
+	require.NoError(p, p.cmd.Process.Signal(signal))
+	select {
+	case <-p.done:
+	case <-time.After(patience):
+		p.Fatal("it does not end")
+	}
+	return p.cmd.ProcessState.ExitCode()
+}
+
+// eventually waits until something holds.
+func eventually(t *testing.T, what string, holds func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(patience); !holds(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("it never holds: %s", what)
+		}
+	}
+}
+
+// askFor is `sluice ask` at the program.
+func (p *program) askFor(args ...string) (code int, stdout, stderr string) {
+	return execute(nil, append([]string{"ask", "--address", p.addresses["grpc"]}, args...)...)
+}
+
+func lines(s string) []string { return strings.Split(strings.TrimSuffix(s, "\n"), "\n") }

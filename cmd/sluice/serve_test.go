@@ -1,0 +1,94 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// TestServe_Newcomer is the way of the README: the rules of the examples, and a question.
+func TestServe_Newcomer(t *testing.T) {
+	p := startServe(t, nil, "--rules", "../../examples/rules", "--manual-clock")
+	code, stdout, stderr := p.askFor("-d", "api", "client=ann")
+	require.Equal(t, exitOK, code, stderr)
+	assert.Equal(t, "OK\n  client=ann: OK, 59 of 60 per minute left, reset in 1m0s\n", stdout)
+	code, stdout, stderr = p.askFor("-d", "api", "client=ann", "client=internal-a", "unknown=x", "--hits", "60")
+	require.Equal(t, exitFailed, code)
+	assert.Empty(t, stderr)
+	assert.Equal(t, `OVER_LIMIT
+  client=ann: OVER_LIMIT, 0 of 60 per minute left, reset in 1m0s
+  client=internal-a: OK, no limit
+  unknown=x: OK, no limit
+`, stdout)
+}
+
+func TestServe_Signals(t *testing.T) {
+	dir := files(t, map[string]string{"rules/a.yaml": goodRules})
+	state := filepath.Join(dir, "state")
+	args := []string{"--rules", dir + "/rules", "--state", state, "--manual-clock", "--log-level", "info"}
+	p := startServe(t, nil, append(args, "--drain", "1h")...)
+	code, _, stderr := p.askFor("-d", "d", "k=x")
+	require.Equal(t, exitOK, code, stderr)
+	require.NoError(t, p.cmd.Process.Signal(syscall.SIGHUP))
+	eventually(t, "rules loaded again", func() bool { return strings.Contains(p.log(), "generation=2") })
+	require.NoError(t, p.cmd.Process.Signal(syscall.SIGTERM))
+	eventually(t, "the drain", func() bool { return strings.Contains(p.log(), "draining") })
+	code, _, stderr = p.askFor("-d", "d", "k=x")
+	require.Equal(t, exitOK, code, stderr)
+	require.Equal(t, 0, p.end(syscall.SIGINT), p.log())
+
+	p = startServe(t, nil, append(args, "--drain", "0")...)
+	_, stdout, _ := p.askFor("-d", "d", "k=x")
+	assert.Contains(t, stdout, "2 of 5 per minute left")
+	require.Equal(t, 0, p.end(syscall.SIGTERM))
+}
+
+// TestServe_Upstream starts with nothing that envoyproxy/ratelimit does not know, beside ports.
+func TestServe_Upstream(t *testing.T) {
+	dir := files(t, map[string]string{"runtime/ratelimit/config/a.yaml": goodRules})
+	p := startServe(t, []string{
+		"RUNTIME_ROOT=" + dir + "/runtime", "RUNTIME_SUBDIRECTORY=ratelimit", "RUNTIME_WATCH_ROOT=false",
+		"REDIS_SOCKET_TYPE=tcp", "REDIS_URL=redis:6379", "USE_STATSD=false", "LOG_LEVEL=WARN", "SHADOW_MODE=true",
+	})
+	code, stdout, stderr := p.askFor("-d", "d", "k=x", "--hits", "9")
+	require.Equal(t, exitOK, code, stderr)
+	assert.Equal(t, "OK", lines(stdout)[0], "in shadow mode")
+	assert.Len(t, lines(p.log()), 1)
+	assert.Contains(t, p.log(), `these variables mean nothing here" names="REDIS_SOCKET_TYPE REDIS_URL RUNTIME_WATCH_ROOT USE_STATSD"`)
+}
+
+func TestServe_Refusals(t *testing.T) {
+	dir := files(t, map[string]string{"bad/a.yaml": "domain: d\ndescriptors:\n- {value: v}\n- {key: k, unit: x}\n", "good/a.yaml": goodRules})
+	require.NoError(t, os.Mkdir(dir+"/socket", 0o755))
+	for _, c := range []struct {
+		code int
+		args []string
+		want string
+	}{
+		{exitUsage, nil, "sluice serve: no rules: want --rules with files or directories, or RUNTIME_ROOT and RUNTIME_SUBDIRECTORY\n"},
+		{exitUsage, []string{"rules"}, `sluice serve: "rules" is no flag: want --rules rules` + "\n"},
+		{exitUsage, []string{"--rules", "x", "--log", "xml"}, `sluice serve: --log "xml": want text or json` + "\n"},
+		{exitFailed, []string{"--rules", dir + "/none"}, "no such file or directory\n"},
+		{exitFailed, []string{"--rules", dir + "/bad"}, "/bad/a.yaml:3:3: d: a descriptor without a key; want key: NAME\n" + dir + "/bad/a.yaml:4:"},
+		{exitFailed, []string{"--rules", dir + "/bad"}, "\nsluice serve: the rules are refused\n"},
+		{exitFailed, []string{"--rules", dir + "/good", "--state", dir + "/none/state"}, "sluice serve: --state: "},
+		{exitFailed, []string{"--rules", dir + "/good", "--uds", dir + "/socket"}, "sluice serve: --grpc: "},
+	} {
+		code, stdout, stderr := execute(nil, append(append([]string{"serve"}, anyPort...), c.args...)...)
+		assert.Equal(t, c.code, code, c.args)
+		assert.Empty(t, stdout)
+		assert.Contains(t, stderr, c.want, c.args)
+	}
+}
+
+func TestServe_LogOfJSONIsJSONOnly(t *testing.T) {
+	dir := files(t, map[string]string{"a.yaml": "domain: d\n---\n"})
+	_, stdout, stderr := execute(nil, append(append([]string{"serve"}, anyPort...), "--rules", dir, "--log", "json", "--uds", dir)...)
+	assert.Empty(t, stdout)
+	assert.True(t, strings.HasPrefix(stderr, `{"time":`), stderr)
+}
