@@ -277,7 +277,7 @@ func (j *joint) of(c *claim, k int) bool {
 
 // slot returns the slot of a claim by itself.
 func (j *joint) slot(c *claim) (from uint64, delay time.Duration, err error) {
-	n, l := 0, j.charges[c.index].Key.lim
+	n := 0
 	for k := range j.charges {
 		if j.of(c, k) && j.charges[k].Cost > 0 {
 			n++
@@ -303,7 +303,7 @@ func (j *joint) slot(c *claim) (from uint64, delay time.Duration, err error) {
 	case c.slotless():
 		delay, err = j.turn(c)
 		return 0, delay, err
-	case n > 0 && !j.recordOf(j.charges[c.index]).hasRoom(c.now, l.config.Load().MaxReservations-n+1):
+	case n > 0 && !j.recordOf(j.charges[c.index]).hasRoom(c.now, c.lim.config.Load().MaxReservations-n+1):
 		return 0, 0, ErrTooManyReservations
 	}
 	if from, delay, err = p.slot(c.word, c.now, int(c.cost)); err == nil {

@@ -100,7 +100,7 @@ func (l *Limiter) awaitSlot(ctx context.Context, id uint64, cost int) error {
 
 // blockedAt reports whether all calls for id are denied at now.
 func (l *Limiter) blockedAt(id uint64, now int64) (blocked bool) {
-	l.update(id, func(p *policy, word uint64, tail []atomic.Uint64) uint64 {
+	l.core.update(id, func(p *policy, word uint64, tail []atomic.Uint64) uint64 {
 		blocked = p.blockedUntil(word, tail) > uint64(now)
 		return word
 	})
