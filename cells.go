@@ -1,7 +1,7 @@
 package sluice
 
 import (
-	"math"
+	"runtime"
 	"sync/atomic"
 )
 
@@ -133,7 +133,7 @@ func (c *cell) freeze() (e entry, tracked bool) {
 		c.word.Store(moved)
 		return entry{}, false
 	}
-	return c.entry(freezeWord(&c.slot, c.policy)), true
+	return c.entry(c.slot.freeze(c.policy.wide != nil)), true
 }
 
 // A spot is where a key has its state, and under which policy.
@@ -187,139 +187,6 @@ func (at *spot) admits(p *policy) bool {
 	return at.policy == p || at.cell == nil && p.called()
 }
 
-// A placement is what becomes of a key: the plan it is kept on, if any, and the terms that
-// it is under from now on.
-type placement struct {
-	kept  *plan
-	terms *terms
-}
-
-// place puts id where f says, which is told what it is kept on. It does nothing if f returns
-// nothing. What the key has spent goes along.
-func (l *Limiter) place(id uint64, f func(kept *plan) (p placement, ok bool)) {
-	s, rec := l.lockKey(id)
-	defer l.unlockKey(s, rec, id)
-	var kept *plan
-	if c := s.cell(id); c != nil {
-		kept = c.kept
-	}
-	if to, ok := f(kept); ok {
-		l.placeLocked(s, rec, id, to, nil)
-	}
-}
-
-// lockKey guards what is reserved of id and then, always in this order, locks its shard.
-func (l *Limiter) lockKey(id uint64) (*shard, *record) {
-	rec := l.ledgers.of(id).guard(id)
-	s := l.shardOf(id)
-	s.mu.Lock()
-	return s, rec
-}
-
-func (l *Limiter) unlockKey(s *shard, rec *record, id uint64) {
-	s.mu.Unlock()
-	l.ledgers.of(id).unguard(rec)
-}
-
-// An amendment puts another state in the place of the one that a key has, and reports whether
-// it has done so.
-type amendment func(p *policy, e entry, tracked bool, now int64) (from *policy, next entry, amended bool)
-
-// placeLocked is place with the key guarded and the shard locked. A key that is to be kept on
-// nothing and has no state is forgotten. So is one for which there is no room among the keys
-// that are kept on nothing.
-func (l *Limiter) placeLocked(s *shard, rec *record, id uint64, to placement, amend amendment) {
-	c := s.cell(id)
-	i, live := s.table.Load().findLive(id)
-	counted := live || c != nil && c.kept == nil
-	room := true
-	if to.kept == nil && !counted { // and so in a cell that stays
-		room = c.word.Load() != elsewhere && l.roomLocked(s, id, max(l.clock.Now(), 0), false)
-	}
-	var from *policy
-	var e entry
-	tracked := true
-	switch t := s.table.Load(); {
-	case c != nil:
-		from = c.policy
-		e, tracked = c.freeze()
-	case live:
-		from = t.policy
-		e = t.entry(i, t.freeze(i))
-	default:
-		from, tracked = t.policy, false
-	}
-	now := max(l.clock.Now(), 0) // when nobody can charge it any more
-	if c != nil && c.kept != nil && tracked {
-		l.keptLive.Add(-1)
-	}
-	if tracked && from.idleBy(e, now) {
-		s.floor = max(s.floor, now)
-		l.swept.Add(1)
-		tracked = false
-	}
-	amended := false
-	if amend != nil {
-		if from, e, amended = amend(from, e, tracked, now); amended {
-			tracked = true
-		}
-	}
-	if to.kept == nil && !(tracked && room) {
-		l.forgetLocked(s, rec, c, id, live, counted)
-		return
-	}
-	p := to.terms.policyFor(l, from, e, now)
-	next := &cell{policy: p, kept: to.kept}
-	next.id.Store(id)
-	next.word.Store(elsewhere)
-	if tracked {
-		next.adopt(from, e, now)
-		if to.kept != nil {
-			l.keptLive.Add(1)
-			l.arm()
-		}
-	}
-	l.putCellLocked(s, next)
-	if live {
-		s.table.Load().slots[i].word.Store(elsewhere)
-	}
-	switch counts := to.kept == nil; {
-	case counts && !counted:
-		l.markLocked(s, id)
-	case counted && !counts:
-		s.count.Add(-1)
-	}
-	if tracked && !amended && from.blockedUntil(e.word, e.tail) == 0 {
-		rec.adopt(p, now)
-	} else {
-		rec.forget()
-	}
-}
-
-// adopt gives a cell that nobody sees yet what a key has spent under another policy.
-func (c *cell) adopt(from *policy, e entry, now int64) {
-	if c.policy.wide != nil {
-		c.tail = make([]atomic.Uint64, c.policy.tailLen())
-	}
-	c.word.Store(c.policy.adopt(from, e, c.tail, now))
-}
-
-// forgetLocked drops a key whose word has been frozen.
-func (l *Limiter) forgetLocked(s *shard, rec *record, c *cell, id uint64, live, counted bool) {
-	if c != nil {
-		l.removeCellLocked(s, c)
-	}
-	if live {
-		t := s.table.Load()
-		i, _ := t.find(id)
-		t.slots[i].word.Store(elsewhere)
-	}
-	if counted {
-		s.count.Add(-1)
-	}
-	rec.forget()
-}
-
 // roomLocked makes room for a key that is not counted, and for its mark.
 func (st *store) roomLocked(s *shard, id uint64, now int64, keep bool) bool {
 	if s.len() >= s.share && !st.makeRoomLocked(s, now) {
@@ -368,7 +235,7 @@ func (st *store) emptyCellsLocked(s *shard, cutoff int64) (dropped int) {
 		next := &cell{policy: c.policy, kept: c.kept}
 		next.id.Store(c.id.Load())
 		next.word.Store(elsewhere)
-		st.ledgers.dropped(c.id.Load())
+		st.books.dropped(c.id.Load())
 		st.putCellLocked(s, next)
 		dropped++
 	})
@@ -380,14 +247,31 @@ func (st *store) emptyCellsLocked(s *shard, cutoff int64) (dropped int) {
 	return dropped
 }
 
-// needs returns the least room that the words of a policy must have to keep what e counts
-// under p. Buckets owe what they owe in any word.
-func (p *policy) needs(e entry, now int64) int {
-	if e.word == 0 || p.bucket() != nil || p.blockedUntil(e.word, e.tail) > 0 {
-		return 0
+// read returns a copy of the key's state as it stands at one instant. It fails if the word
+// has gone.
+func (at *spot) read() (e entry, ok bool) {
+	switch {
+	case at.slot == nil:
+		return entry{}, true
+	case at.policy.wide == nil:
+		e.word = at.slot.released()
+		return e, e.word < elsewhere
 	}
-	if log, ok := p.wide.(*slidingLog); ok {
-		return int(log.counting(e.word, e.tail, now))
+	e.tail = make([]atomic.Uint64, len(at.tail))
+	for {
+		e.word = at.slot.word.Load()
+		switch {
+		case e.word == moved || e.word == elsewhere:
+			return e, false
+		case e.word&locked != 0:
+			runtime.Gosched()
+			continue
+		}
+		for i := range e.tail {
+			e.tail[i].Store(at.tail[i].Load())
+		}
+		if at.slot.word.Load() == e.word {
+			return e, true
+		}
 	}
-	return int(min(p.rank(e, 0), math.MaxInt)) // at 0 all of it counts
 }

@@ -263,19 +263,6 @@ func (h *Hash) UnmarshalText(text []byte) error {
 	return enumUnmarshal("hash", hashNames, h, text)
 }
 
-// ConfigError is the error of New.
-type ConfigError struct {
-	Field  string // the offending field of Config, such as "Limit.Period"
-	Reason string // its value, what is wrong with it, and what would be accepted
-}
-
-// Error names the field and the reason.
-func (e *ConfigError) Error() string { return "sluice: Config." + e.Field + ": " + e.Reason }
-
-func configErrorf(field, format string, args ...any) *ConfigError {
-	return &ConfigError{Field: field, Reason: fmt.Sprintf(format, args...)}
-}
-
 const (
 	defaultMaxKeys = 1 << 20
 	defaultTTL     = 10 * time.Second

@@ -43,3 +43,43 @@ type Decision struct {
 	// ResetAfter is the time until the key is as if it had never been charged.
 	ResetAfter time.Duration
 }
+
+// block describes a call at now for a key that is blocked until then.
+func (d *Decision) block(at uint64, now int64) {
+	d.Remaining, d.RetryAfter, d.ResetAfter = 0, until(at, now), until(at, now)
+}
+
+type outcome uint8
+
+const (
+	denied outcome = iota
+	admitted
+	waved    // admitted without state: there is no room for the key
+	refused  // denied because there is no room for the key
+	blocked  // denied because the key is blocked
+	unfit    // not for the key's state to decide: see Limiter.edge
+	retrying // start over, with the policy that the key has now
+)
+
+// decided reports whether the call has been decided.
+func (o outcome) decided() bool { return o != unfit && o != retrying }
+
+// allowed reports whether the call passes.
+func (o outcome) allowed() bool { return o == admitted || o == waved }
+
+// until is the wait from now to the nanosecond at, which must not be earlier;
+// math.MaxUint64 stands for never.
+func until(at uint64, now int64) time.Duration {
+	if at > math.MaxInt64 {
+		return Never
+	}
+	return time.Duration(int64(at) - now)
+}
+
+// after returns the time d > 0 after now, math.MaxUint64 if the clock does not get there.
+func after(now int64, d time.Duration) uint64 {
+	if at := uint64(now) + uint64(d); at <= math.MaxInt64 {
+		return at
+	}
+	return math.MaxUint64
+}

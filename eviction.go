@@ -134,7 +134,7 @@ func sweepLater(self weak.Pointer[store], wait time.Duration) {
 //	insert:  adds a key, sees the timer armed
 //	sweep:   disarms; without a second look no sweep would ever come
 func (st *store) sweepOnTimer() {
-	st.ledgers.dropPassed(max(st.clock.Now(), 0))
+	st.books.dropPassed(max(st.clock.Now(), 0))
 	cutoff := st.clock.Now() - st.ttl
 	for i := range st.shards {
 		s := &st.shards[i]

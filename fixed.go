@@ -65,8 +65,8 @@ func (a *fixedWindow) debit(word uint64, now int64, cost int) uint64 {
 
 // adopt puts what has been spent into the present window. If the windows are the same,
 // that is where it is.
-func (a *fixedWindow) adopt(from *policy, e entry, _ []atomic.Uint64, now int64) uint64 {
-	old := from.alg.(*fixedWindow)
+func (a *fixedWindow) adopt(from adopter, e entry, _ []atomic.Uint64, now int64) uint64 {
+	old := from.(*fixedWindow)
 	number, count := old.roll(e.word, now)
 	return a.carry(&old.window, number, now)<<a.bits | min(count, 1<<a.bits-1)
 }

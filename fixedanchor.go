@@ -90,8 +90,8 @@ func (a *anchoredWindow) lasts(now int64, _ int) uint64 { return uint64(now) + a
 
 // adopt keeps the window, but begins it anew where what has been spent in it would be
 // forgotten.
-func (a *anchoredWindow) adopt(from *policy, e entry, tail []atomic.Uint64, now int64) uint64 {
-	start, count := from.wide.(*anchoredWindow).roll(e.word, e.tail, now)
+func (a *anchoredWindow) adopt(from adopter, e entry, tail []atomic.Uint64, now int64) uint64 {
+	start, count := from.(*anchoredWindow).roll(e.word, e.tail, now)
 	if count > 0 && uint64(now) >= start+a.period {
 		start = uint64(now)
 	}

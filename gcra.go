@@ -30,8 +30,8 @@ func newGCRA(l Limit) (algorithm, *ConfigError) {
 	return &gcra{s}, err
 }
 
-func (a *gcra) adopt(from *policy, e entry, _ []atomic.Uint64, now int64) uint64 {
-	return a.schedule.adopt(&from.alg.(*gcra).schedule, e.word, now)
+func (a *gcra) adopt(from adopter, e entry, _ []atomic.Uint64, now int64) uint64 {
+	return a.schedule.adopt(&from.(*gcra).schedule, e.word, now)
 }
 
 func (a *gcra) full(word uint64) uint64    { return word }

@@ -251,12 +251,12 @@ func decisionParams(f *ast.FuncDecl) []*ast.Ident {
 // This shows it of all paths, and that a caller's key need not be on the heap.
 func TestHotPath_KeysAndDecisionsStayOnTheStack(t *testing.T) {
 	src := parse(t)
-	makers := []string{"New", "newLimiter", "newAlgorithm", "(*store).init", "(*store).newTable"}
+	makers := []string{"New", "newLimiter", "newAlgorithm", "(*store).init", "newTable"}
 	for _, arch := range hotArchs(t) {
 		all := compile(t, arch, "-m=2")
 		params := 0
 		for name, f := range src.funcs {
-			if file := src.fset.Position(f.Pos()).Filename; !slices.Contains([]string{"limiter.go", "shard.go", "table.go", "hash.go", "wide.go"}, file) {
+			if file := src.fset.Position(f.Pos()).Filename; !slices.Contains([]string{"limiter.go", "decide.go", "peek.go", "shard.go", "table.go", "hash.go"}, file) {
 				continue
 			}
 			said := src.in(all, f)

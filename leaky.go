@@ -25,8 +25,8 @@ func newLeakyBucket(l Limit) (algorithm, *ConfigError) {
 	return &leakyBucket{s}, err
 }
 
-func (a *leakyBucket) adopt(from *policy, e entry, _ []atomic.Uint64, now int64) uint64 {
-	return a.schedule.adopt(&from.alg.(*leakyBucket).schedule, e.word, now)
+func (a *leakyBucket) adopt(from adopter, e entry, _ []atomic.Uint64, now int64) uint64 {
+	return a.schedule.adopt(&from.(*leakyBucket).schedule, e.word, now)
 }
 
 func (a *leakyBucket) full(word uint64) uint64    { return word }

@@ -260,3 +260,6 @@ func periodString(d time.Duration) string {
 	}
 	return s
 }
+
+// constant reports whether no state decides under the limit.
+func (l Limit) constant() bool { return l.Rate == 0 || l.Rate == math.MaxInt }

@@ -21,18 +21,19 @@ import (
 // looking would cost time.
 type Limiter struct {
 	store
-	core   *Limiter // itself, or the limiter that has the state: see Key.WithLimit
-	under  *plan    // what the calls through this view of the limiter bring; or nil
-	plans  atomic.Pointer[plans]
-	hash   hasher
-	direct bool   // keys are seeded, and nobody asks who is denied: see Allow
-	serial uint64 // orders limiters: see TakeAll
-	soft   int
-	shadow bool
-	top    *topDenied // nil without Config.TopDenied
-	tally  tally      // nil without Config.Stats
-	config atomic.Pointer[Config]
-	admin  sync.Mutex // held to change the limiter's limit, or a plan's
+	core    *Limiter // itself, or the limiter that has the state: see Key.WithLimit
+	under   *plan    // what the calls through this view of the limiter bring; or nil
+	plans   atomic.Pointer[plans]
+	ledgers *ledgers
+	hash    hasher
+	direct  bool   // keys are seeded, and nobody asks who is denied: see Allow
+	serial  uint64 // orders limiters: see TakeAll
+	soft    int
+	shadow  bool
+	top     *topDenied // nil without Config.TopDenied
+	tally   tally      // nil without Config.Stats
+	config  atomic.Pointer[Config]
+	admin   sync.Mutex // held to change the limiter's limit, or a plan's
 }
 
 // New returns a limiter. The error is a *ConfigError: it names the field, its
@@ -110,6 +111,7 @@ func (l *Limiter) setUp(c Config, p *policy, shards, maxKeys int, homes uint64) 
 	}
 	l.init(p, shards, maxKeys)
 	l.ledgers = newLedgers(shards, l.shift)
+	l.books = l.ledgers
 }
 
 // Allow charges one unit to key and reports whether it was admitted.
@@ -310,113 +312,6 @@ func (k Key) TakeAt(now int64, cost int) (d Decision) {
 	return d
 }
 
-// allowSlow is allowAt for every case.
-func (l *Limiter) allowSlow(id uint64, now int64, cost int) bool {
-	core, p, out := l.core, l.first(id), retrying
-	for {
-		if p.wide != nil {
-			out = core.chargeWide(p, id, now, cost, nil)
-		} else {
-			_, out = core.charge(p, id, now, cost)
-		}
-		if out < unfit {
-			break
-		}
-		was := p
-		if p = l.policyFor(id); out == retrying || p != was {
-			continue
-		}
-		var d Decision
-		if core.edge(&d, p, id, now, cost) {
-			return d.Allowed
-		}
-	}
-	if l.tally != nil {
-		l.tally.count(id>>core.shift, out)
-	}
-	return out.allowed()
-}
-
-// takeAt describes the decision in d, which is zero. (Passed back from frame to
-// frame, a Decision would be copied through memory in each.)
-func (l *Limiter) takeAt(d *Decision, id uint64, now int64, cost int) {
-	now = max(now, 0)
-	core, word, p, out := l.core, uint64(0), l.first(id), retrying
-	for {
-		if p.wide != nil {
-			out = core.chargeWide(p, id, now, cost, d)
-		} else {
-			word, out = core.charge(p, id, now, cost)
-		}
-		if out < unfit {
-			break
-		}
-		*d = Decision{} // in which a call that met a change may have left something
-		was := p
-		if p = l.policyFor(id); out == retrying || p != was {
-			continue
-		}
-		if core.edge(d, p, id, now, cost) {
-			return
-		}
-	}
-	d.Limit = int(p.burst)
-	d.Allowed = out.allowed()
-	switch {
-	case out == waved: // the key stays fresh
-		d.Remaining, d.RetryAfter, d.ResetAfter = d.Limit, 0, 0
-	case out == refused:
-		d.Remaining, d.RetryAfter, d.ResetAfter = 0, p.limit.interval(), 0
-	case p.wide == nil:
-		d.Remaining, d.RetryAfter, d.ResetAfter = p.describe(word, now, cost, d.Allowed)
-	}
-	if l.tally != nil {
-		l.tally.count(id>>core.shift, out)
-	}
-}
-
-// first returns the policy to try first: the one that nearly all keys are under.
-func (l *Limiter) first(id uint64) *policy {
-	if l.under != nil {
-		return l.policyFor(id)
-	}
-	return l.current.Load()
-}
-
-// finish does with a Decision that takeAt has described what is not of the key's
-// state.
-func (l *Limiter) finish(d *Decision, id uint64, name string, cost int) {
-	if !d.Allowed {
-		l.deny(id, name, cost)
-	}
-	l.amend(d, cost)
-}
-
-// deny ends a decision that the state denies: it notes whom, and returns whether the
-// call passes all the same.
-func (l *Limiter) deny(id uint64, name string, cost int) bool {
-	if l.top != nil && cost != 0 {
-		l.top.sample(id, name)
-	}
-	return l.shadow
-}
-
-// amend turns the decision on the enforced limit into what Soft and Shadow make of it.
-func (l *Limiter) amend(d *Decision, cost int) {
-	if l.soft > 0 && 0 < d.Limit && d.Limit < math.MaxInt { // not beyond Unlimited and DenyAll
-		after := d.Remaining
-		if cost == 0 {
-			after-- // the decision is on one unit, which has not been charged
-		}
-		d.OverSoft = d.Allowed && after < l.soft
-		d.Limit -= l.soft
-		d.Remaining = max(0, d.Remaining-l.soft)
-	}
-	if l.shadow && !d.Allowed {
-		d.Allowed, d.WouldDeny = true, true
-	}
-}
-
 func (l *Limiter) blockAt(id uint64, d time.Duration) bool {
 	now := max(l.now(), 0)
 	return d > 0 && l.block(id, now, after(now, d))
@@ -428,78 +323,25 @@ func (l *Limiter) refundAt(id uint64, now int64, cost int) {
 	}
 }
 
-// edge decides the calls that charge nothing whatever the key's state: costs
-// below 1 or above the burst, and all calls under Unlimited and DenyAll. It fails if p is
-// no longer the key's policy.
-func (l *Limiter) edge(d *Decision, p *policy, id uint64, now int64, cost int) (ok bool) {
-	if !l.judgeEdge(d, p, id, now, cost) {
-		return false
-	}
-	if l.tally != nil && cost != 0 {
-		out := denied
-		switch {
-		case d.Allowed:
-			out = admitted
-		case p.unlimited() && cost > 0:
-			out = blocked
-		}
-		l.tally.count(id>>l.shift, out)
-	}
-	return true
-}
+// Config returns the configuration in force: with defaults filled in, and with the limit
+// that SetLimit has set. Shards stays 0 if it was.
+func (l *Limiter) Config() Config { return *l.made().config.Load() }
 
-func (l *Limiter) judgeEdge(d *Decision, p *policy, id uint64, now int64, cost int) (ok bool) {
-	switch {
-	case p.unlimited():
-		until, ok := l.blockOf(p, id)
-		if !ok {
-			return false
-		}
-		d.unlimited(until, now)
-	case !p.denyAll() && !l.inspectAt(d, p, l.locate(l.shardOf(id), id), id, now, 1, false):
-		return false
-	}
-	p.settleEdge(d, cost)
-	return true
-}
+// serials numbers limiters, for an order in which all TakeAll hold their keys.
+var serials atomic.Uint64
 
-// unlimited describes a call under Unlimited for a key with a block until then, or 0.
-func (d *Decision) unlimited(until uint64, now int64) {
-	if d.Limit = math.MaxInt; until > uint64(now) {
-		d.block(until, now)
-		return
+// Stats returns the counters.
+func (l *Limiter) Stats() Stats {
+	l.made()
+	s := Stats{
+		Keys:      l.Len(),
+		Evicted:   l.evicted.Load(),
+		Untracked: l.untracked.Load(),
+		Swept:     l.swept.Load(),
 	}
-	d.Allowed, d.Remaining = true, math.MaxInt
-}
-
-// settleEdge puts into a decision on one unit what a cost makes of it that is not for the
-// key's state to decide.
-func (p *policy) settleEdge(d *Decision, cost int) {
-	if cost < 0 || cost > 0 && !p.unlimited() || p.denyAll() {
-		d.Allowed, d.RetryAfter = false, Never
+	l.addTally(&s)
+	if l.shadow {
+		s.Admitted, s.Denied, s.WouldDeny = s.Admitted+s.Denied, 0, s.Denied
 	}
-}
-
-// inspectAt describes a call of a cost from 1 to the burst for id, which has been found
-// there, without charging it. With charges, an admitted call is described as if it had been
-// charged. It fails if p is no longer the policy, or the key is no longer there.
-func (l *Limiter) inspectAt(d *Decision, p *policy, at spot, id uint64, now int64, cost int, charges bool) (ok bool) {
-	d.Limit = int(p.burst)
-	switch {
-	case at.slot == nil && !at.admits(p) || at.slot != nil && at.policy != p:
-		return false
-	case at.slot == nil:
-		d.Allowed, d.Remaining, d.RetryAfter, d.ResetAfter = p.judge(0, nil, now, cost, charges)
-		return true
-	case p.wide != nil:
-		ok = p.peekTail(d, at.slot, at.tail, now, cost, charges)
-	default:
-		word := at.slot.released()
-		ok = word < elsewhere
-		d.Allowed, d.Remaining, d.RetryAfter, d.ResetAfter = p.judge(word, nil, now, cost, charges)
-	}
-	if !ok {
-		l.awaitMove(l.shardOf(id))
-	}
-	return ok
+	return s
 }

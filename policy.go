@@ -18,7 +18,6 @@ type policy struct {
 	penalty
 	burst uint64 // costs from 1 to burst are decided by the key's state; others by Limiter.edge
 	plain uint64 // the same for Limiter.allowAt, which not everything is plain enough for
-	empty *table // of a shard without keys. It takes no ids.
 }
 
 // newPolicy returns the policy of c, whose defaults are filled in. It is to take over
@@ -48,7 +47,6 @@ func newPolicy(c Config, from *policy) (*policy, *ConfigError) {
 	if p.alg != nil && !c.Stats && !p.denies {
 		p.plain = p.burst
 	}
-	p.empty = &table{slots: make([]slot, 1), policy: p}
 	return p, nil
 }
 
@@ -89,23 +87,6 @@ func (p *policy) denyAll() bool   { return p.limit.Rate == 0 }
 
 // wordless reports whether there has never been a limit to keep.
 func (p *policy) wordless() bool { return p.alg == algorithm(stateless{}) }
-
-// stateless stands in for an algorithm where there has never been a limit to keep. Its
-// words are 0, except those of blocked keys.
-type stateless struct{}
-
-func (stateless) charge(uint64, int64, int) (uint64, bool) { return 0, false }
-func (stateless) debit(uint64, int64, int) uint64          { return 0 }
-func (stateless) refund(uint64, int64, int) uint64         { return 0 }
-func (stateless) idleAt(uint64) uint64                     { return 0 }
-func (stateless) rank(uint64, int64) uint64                { return 0 }
-func (stateless) worstCase(int64) uint64                   { return 0 }
-
-func (stateless) describe(uint64, int64, int, bool) (remaining int, retry, reset time.Duration) {
-	return 0, 0, 0
-}
-
-func (stateless) adopt(*policy, entry, []atomic.Uint64, int64) uint64 { return 0 }
 
 // fits reports whether the key's state decides on a call of that cost.
 func (p *policy) fits(cost int) bool { return uint64(cost)-1 < p.burst }
@@ -250,9 +231,17 @@ func (p *policy) adopt(from *policy, e entry, tail []atomic.Uint64, now int64) u
 		return p.block(0, tail, until)
 	}
 	if p.wide != nil {
-		return p.wide.adopt(from, e, tail, now)
+		return p.wide.adopt(from.adopter(), e, tail, now)
 	}
-	return p.alg.adopt(from, e, nil, now)
+	return p.alg.adopt(from.adopter(), e, nil, now)
+}
+
+// adopter returns the algorithm, whichever it is.
+func (p *policy) adopter() adopter {
+	if p.wide != nil {
+		return p.wide
+	}
+	return p.alg
 }
 
 // worstCase is the most that a key can be admitted in a closed span of d >= 0 ns.
@@ -266,4 +255,132 @@ func (p *policy) worstCase(d int64) uint64 {
 		return p.wide.worstCase(d)
 	}
 	return p.alg.worstCase(d)
+}
+
+// A penalty is what a denied call does to its key.
+//
+// A blocked key has no state but the time until which it is blocked, and is fresh then. A
+// one-word block cannot tell times from 2116 on: they stand for ever. A key is never blocked
+// for less time than it would take to become fresh, or a block would give units back.
+type penalty struct {
+	denies   bool          // a denied call changes its key
+	blockFor int64         // ns, or 0
+	counts   denialCounter // nil unless denied calls count
+}
+
+// punish sets the penalty of a policy that has an algorithm.
+func (p *policy) punish(c Config) {
+	if c.CountDenied {
+		if p.wide != nil {
+			p.counts, _ = p.wide.(denialCounter) // all window algorithms are
+		} else {
+			p.counts, _ = p.alg.(denialCounter)
+		}
+	}
+	p.denies = p.blockFor > 0 || p.counts != nil
+}
+
+// blockedUntil returns when the block of the key ends, or 0 if it has none. A wide word is
+// locked, or at rest.
+func (p *policy) blockedUntil(word uint64, tail []atomic.Uint64) (until uint64) {
+	switch {
+	case p.wide != nil:
+		if word&blockedTail != 0 {
+			until, _ = blockEnd(tail)
+		}
+		return until
+	case word >= reserved:
+		if until := word - reserved; until < endless {
+			return until
+		}
+		return math.MaxUint64
+	}
+	return 0
+}
+
+// block returns the word of the key that is blocked until then, or longer if it would
+// not be fresh by then. A wide word is locked.
+func (p *policy) block(word uint64, tail []atomic.Uint64, until uint64) uint64 {
+	until = max(until, p.idleAt(entry{word, tail}))
+	if p.wide == nil {
+		return blockedWord(until)
+	}
+	if word&blockedTail == 0 {
+		word = p.wide.reset(word, tail) | blockedTail
+	}
+	if until >= endless { // no later than one word can tell, so that no layout ends it before another
+		until = math.MaxInt64
+	}
+	tail[0].Store(until | blockMark)
+	return word
+}
+
+// unblock returns the word of a blocked key that is fresh.
+func (p *policy) unblock(word uint64, tail []atomic.Uint64) uint64 {
+	if p.wide == nil {
+		return 0
+	}
+	tail[0].Store(0)
+	return word &^ blockedTail
+}
+
+// admissible returns the word that a charge at now starts from, or the time until which
+// the key is blocked. A wide word is locked.
+func (p *policy) admissible(word uint64, tail []atomic.Uint64, now int64) (next, until uint64) {
+	switch until = p.blockedUntil(word, tail); {
+	case until > uint64(now):
+		return word, until
+	case until > 0:
+		return p.unblock(word, tail), 0
+	}
+	return word, 0
+}
+
+// deny returns the word after a denied call for a key that is not blocked. A wide word
+// is locked.
+func (p *policy) deny(word uint64, tail []atomic.Uint64, now int64, cost int) uint64 {
+	if p.blockFor > 0 { // which forgets whatever would be counted
+		return p.block(word, tail, after(now, time.Duration(p.blockFor)))
+	}
+	return p.counts.countDenied(word, tail, now, cost)
+}
+
+// bucket returns the policy's bucket, or nil.
+func (p *policy) bucket() bucket {
+	b, _ := p.alg.(bucket)
+	return b
+}
+
+// first returns the word after the first charge, at the time at, of a key under p, which a
+// cost within the burst is always admitted for; a larger one is a debt. Under a wide
+// algorithm it also writes the tail, and unless d is nil describes in it a call for one more
+// unit as seen from now, which is not later than at.
+func first(p *policy, tail []atomic.Uint64, now, at int64, cost int, d *Decision) uint64 {
+	switch {
+	case cost == 0:
+		// Fresh as from at on: to an older call, as if something had been charged.
+		return p.unspent(tail, at)
+	case p.wide == nil:
+		return p.alg.debit(0, at, cost)
+	}
+	word := p.debitTail(0, tail, at, cost)
+	if d != nil {
+		d.Allowed, d.Remaining, d.RetryAfter, d.ResetAfter = p.wide.describe(word, tail, now, 1, false)
+	}
+	return word
+}
+
+func (p *policy) unspent(tail []atomic.Uint64, at int64) uint64 {
+	if p.wide == nil {
+		word, _ := p.alg.charge(0, at, 1)
+		return p.alg.refund(word, at, 1)
+	}
+	return p.wide.refund(p.wide.commit(0, tail, at, 1), tail, at, 1)
+}
+
+func (p *policy) tailLen() int {
+	if p.wide == nil {
+		return 0
+	}
+	return p.wide.tailLen()
 }

@@ -1,43 +1,11 @@
 package sluice
 
 import (
-	"context"
 	"errors"
 	"math"
 	"sync/atomic"
 	"time"
 )
-
-// The errors of Wait and Reserve.
-var (
-	// ErrCostExceedsBurst: no wait helps, since the cost is above the burst, or the limit is
-	// DenyAll.
-	ErrCostExceedsBurst = errors.New("sluice: the cost exceeds the burst")
-	// ErrNegativeCost: a cost must be at least 0.
-	ErrNegativeCost = errors.New("sluice: the cost is negative")
-	// ErrWouldExceedDeadline: the wait would take longer than the caller can wait. It matches
-	// context.DeadlineExceeded, too.
-	ErrWouldExceedDeadline error = deadlineError{}
-	// ErrQueueFull: a LeakyBucket has no room for the cost in its queue.
-	ErrQueueFull = errors.New("sluice: the queue is full")
-	// ErrBlocked: the key is blocked, and what comes after its block cannot be reserved.
-	ErrBlocked = errors.New("sluice: the key is blocked")
-	// ErrNoRoom: the key is new, and there is no room for it at MaxKeys under OverflowDenyNew.
-	ErrNoRoom = errors.New("sluice: there is no room for a new key")
-	// ErrTooManyReservations: the key has as many open reservations and waiting calls as
-	// Config.MaxReservations.
-	ErrTooManyReservations = errors.New("sluice: the key has too many reservations")
-	// ErrNotReservable: the algorithm has no slots to hand out. GCRA, TokenBucket with a
-	// continuous refill and LeakyBucket have.
-	ErrNotReservable = errors.New("sluice: the algorithm has no slots to reserve")
-)
-
-type deadlineError struct{}
-
-func (deadlineError) Error() string { return "sluice: the wait would exceed the deadline" }
-func (deadlineError) Is(target error) bool {
-	return target == context.DeadlineExceeded
-}
 
 // A Reservation is a charge that has been made for a time to come. Its methods can be
 // called concurrently, in any order.
@@ -149,20 +117,6 @@ func (l *Limiter) refuse(id uint64, name string, cost int) {
 	if l.tally != nil && cost != 0 {
 		l.tally.count(id>>l.shift, denied)
 	}
-}
-
-// A bucket is an algorithm whose word is a full tick, in some form.
-type bucket interface {
-	algorithm
-	full(word uint64) uint64
-	pack(full, now uint64) uint64
-	slots() (s *schedule, queue bool)
-}
-
-// bucket returns the policy's bucket, or nil.
-func (p *policy) bucket() bucket {
-	b, _ := p.alg.(bucket)
-	return b
 }
 
 // The errors of an attempt that is to be made again: at once, or with the key's record.

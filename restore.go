@@ -3,7 +3,6 @@ package sluice
 import (
 	"bufio"
 	"bytes"
-	"cmp"
 	"encoding/binary"
 	"fmt"
 	"hash"
@@ -93,71 +92,6 @@ func (l *Limiter) requireRoom(sections []section, now int64) error {
 		}
 	}
 	return nil
-}
-
-// restore adds an entry, of a key that is kept on the plan, or under it now.
-func (l *Limiter) restore(id uint64, keeps bool, pl *plan, from *policy, e entry) {
-	s, rec := l.lockKey(id)
-	defer l.unlockKey(s, rec, id)
-	c := s.cell(id)
-	to := placement{terms: pl.terms.Load()}
-	switch {
-	case c != nil && c.kept != nil:
-		to = placement{c.kept, c.kept.terms.Load()}
-	case keeps:
-		to.kept = pl
-	}
-	now := max(l.clock.Now(), 0)
-	if from.idleBy(e, now) {
-		e.word = 0
-	}
-	if _, live := s.table.Load().findLive(id); c == nil && !live && to.kept == nil {
-		if e.word != 0 {
-			l.restoreNewLocked(s, id, to.terms, from, e, now)
-			rec.forget()
-		}
-		return
-	}
-	if at := l.locate(s, id); at.slot != nil && (c == nil && to.kept == nil || c != nil && c.kept == to.kept) {
-		if other, _ := at.read(); e.word == 0 || !at.policy.stricter(from, e, other, now) {
-			return // where it is
-		}
-	}
-	l.placeLocked(s, rec, id, to, func(p *policy, other entry, tracked bool, now int64) (*policy, entry, bool) {
-		if e.word == 0 || tracked && !p.stricter(from, e, other, now) {
-			return p, other, false
-		}
-		return from, e, true
-	})
-}
-
-// restoreNewLocked adds an entry of a key that is not tracked.
-func (l *Limiter) restoreNewLocked(s *shard, id uint64, tm *terms, from *policy, e entry, now int64) {
-	if !l.roomLocked(s, id, now, false) {
-		return
-	}
-	p, t := tm.policyFor(l, from, e, now), s.table.Load()
-	if _, found := t.find(id); !found && p == t.policy {
-		t.adopt(id, from, e, now)
-		s.used++
-		s.count.Add(1)
-		s.added++
-		l.arm()
-		return
-	}
-	c := &cell{policy: p}
-	c.id.Store(id)
-	c.adopt(from, e, now)
-	l.putCellLocked(s, c)
-	l.markLocked(s, id)
-}
-
-// stricter reports whether of two states of a key, e under the policy from and other
-// under p, e is the one with more against it now, or with as much for longer.
-func (p *policy) stricter(from *policy, e, other entry, now int64) bool {
-	tail := make([]atomic.Uint64, p.tailLen())
-	mine := entry{p.adopt(from, e, tail, now), tail}
-	return cmp.Or(cmp.Compare(p.rank(mine, now), p.rank(other, now)), cmp.Compare(p.idleAt(mine), p.idleAt(other))) > 0
 }
 
 // A section holds the keys of one policy that are kept on one plan, or on none.

@@ -193,15 +193,6 @@ func (s *schedule) worstCase(d int64) uint64 {
 	return saturatingAdd(uint64(s.capacity), ticks/s.unit)
 }
 
-// until is the wait from now to the nanosecond at, which must not be earlier;
-// math.MaxUint64 stands for never.
-func until(at uint64, now int64) time.Duration {
-	if at > math.MaxInt64 {
-		return Never
-	}
-	return time.Duration(int64(at) - now)
-}
-
 // mulDiv returns the quotient and remainder of a*b/d, saturating at
 // math.MaxUint64 with remainder 0.
 func mulDiv(a, b, d uint64) (quo, rem uint64) {

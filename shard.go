@@ -5,45 +5,10 @@ import (
 	"runtime"
 	"sync"
 	"sync/atomic"
-	"time"
 	"unsafe"
 
 	"github.com/puzpuzpuz/xsync/v3"
 )
-
-// An algorithm is pure arithmetic over a key's word. Word 0 is a fresh key, the
-// word moved does not occur, now is not negative, and 1 <= cost <= the burst.
-type algorithm interface {
-	// charge returns the word after an admitted call, or word and false.
-	charge(word uint64, now int64, cost int) (next uint64, admitted bool)
-	// debit returns the word after a charge of any cost > 0 that nobody asks about. What
-	// the word has no room for is lost, but it is then as strict as after a full burst.
-	debit(word uint64, now int64, cost int) (next uint64)
-	// refund returns the word after cost units of what counts at now, 1 <= cost <= the
-	// burst, have been given back, but not more than there are.
-	refund(word uint64, now int64, cost int) uint64
-	// describe returns the numbers of the Decision on a call that left the key with
-	// word. (Not a Decision: it has too many fields for registers, and copying it
-	// from frame to frame took half the time of a Take.)
-	describe(word uint64, now int64, cost int, allowed bool) (remaining int, retry, reset time.Duration)
-	// idleAt returns the first nanosecond from which the key is idle, or
-	// math.MaxUint64.
-	idleAt(word uint64) uint64
-	// rank orders keys by what counts against them at now, in the algorithm's own
-	// measure. For the buckets that is also how late they become idle.
-	rank(word uint64, now int64) uint64
-	// worstCase returns the most that a key can be admitted in a closed span of d
-	// >= 0 nanoseconds, saturating.
-	worstCase(d int64) uint64
-	adopter
-}
-
-// An adopter takes over what a key has spent at now under another limit of the same
-// algorithm: it returns the word, and writes the tail, of a key of its own. The word of e
-// is not 0, and not blocked; its tail is at rest.
-type adopter interface {
-	adopt(from *policy, e entry, tail []atomic.Uint64, now int64) uint64
-}
 
 // A shard is a table and the lock that serialises its changes of shape. Deciding
 // takes the lock only for a key that is not in the table or that is being moved.
@@ -70,6 +35,12 @@ type shardState struct {
 	triedAt int64 // when that was
 }
 
+// books are told what becomes of keys, of which there may be reservations.
+type books interface {
+	dropped(id uint64)    // from its shard, which is locked
+	dropPassed(now int64) // a sweep begins
+}
+
 // A store is the engine: all keys of a limiter and their state.
 //
 // A decision takes no lock: it loads the table, probes for the id, loads the word
@@ -88,8 +59,8 @@ type shardState struct {
 // which is moved right afterwards takes effect at the load.
 type store struct {
 	current atomic.Pointer[policy] // of all tables, unless they are being moved to it
-	ledgers *ledgers               // the limiter's own, also where this is a view's
-	common  plan                   // the limiter's own limit
+	books   books
+	common  plan // the limiter's own limit
 
 	shards []shard
 	shift  uint   // id>>shift is the shard
@@ -120,103 +91,9 @@ type counters struct {
 	lostRaces, moves          *xsync.Counter // failed CAS, and decisions that met a moved word
 }
 
-type outcome uint8
-
-const (
-	denied outcome = iota
-	admitted
-	waved    // admitted without state: there is no room for the key
-	refused  // denied because there is no room for the key
-	blocked  // denied because the key is blocked
-	unfit    // not for the key's state to decide: see Limiter.edge
-	retrying // start over, with the policy that the key has now
-)
-
-// allowed reports whether the call passes.
-func (o outcome) allowed() bool { return o == admitted || o == waved }
-
 // shardOf returns the shard of id. With a single shard the shift is 64, which
 // gives 0.
 func (st *store) shardOf(id uint64) *shard { return &st.shards[id>>st.shift] }
-
-// allowAt decides in this one frame what nearly every call is: one for a tracked key,
-// under a one-word algorithm, with nobody in the way. It leaves the rest to allowSlow,
-// having changed nothing.
-func (l *Limiter) allowAt(id uint64, now int64, cost int) bool {
-	now = max(now, 0)
-	// From the table, the policy would be known three loads later.
-	if p := l.current.Load(); uint64(cost)-1 < p.plain {
-		t := l.shardOf(id).table.Load()
-		if e := t.lookup(id); e != nil && t.policy == p {
-			if word := e.word.Load(); word < reserved {
-				next, ok := p.alg.charge(word, now, cost)
-				if !ok {
-					return false
-				}
-				if e.word.CompareAndSwap(word, next) {
-					return true
-				}
-			}
-		}
-	}
-	return l.allowSlow(id, now, cost)
-}
-
-// charge decides one call under p, which is of one word. It returns the word that the
-// key was left with.
-func (st *store) charge(p *policy, id uint64, now int64, cost int) (uint64, outcome) {
-	if !p.fits(cost) {
-		return 0, unfit
-	}
-	s := st.shardOf(id)
-	for {
-		t := s.table.Load()
-		e := t.lookup(id)
-		if t.policy != p || e == nil || e.word.Load() == elsewhere {
-			at := st.locate(s, id)
-			if at.slot == nil {
-				if word, out := st.insert(s, p, id, now, cost, nil); out != retrying || !at.admits(p) {
-					return word, out
-				}
-				continue
-			}
-			if at.policy != p {
-				return 0, retrying
-			}
-			e = at.slot
-		}
-		for {
-			word := e.word.Load()
-			from := word
-			if word >= reserved {
-				if word == moved || word == elsewhere {
-					break
-				}
-				if word == held {
-					runtime.Gosched()
-					continue
-				}
-				if p.blockedUntil(word, nil) > uint64(now) {
-					return word, blocked
-				}
-				from = 0
-			}
-			next, ok := p.alg.charge(from, now, cost)
-			out := admitted
-			if !ok {
-				if !p.denies {
-					return word, denied
-				}
-				next, out = p.deny(word, nil, now, cost), denied
-			}
-			if e.word.CompareAndSwap(word, next) {
-				return next, out
-			}
-			st.lostRaces.Inc()
-		}
-		st.awaitMove(s)
-	}
-}
 
 // awaitMove returns once the shard's table that was being replaced has been.
 func (st *store) awaitMove(s *shard) {
@@ -238,16 +115,6 @@ func (st *store) policyOf(id uint64) *policy {
 		return c.policy
 	}
 	return s.table.Load().policy
-}
-
-// released returns the word once nobody holds it. It may have gone.
-func (e *slot) released() uint64 {
-	for {
-		if word := e.word.Load(); word != held {
-			return word
-		}
-		runtime.Gosched()
-	}
 }
 
 // insert charges a key that is not tracked, and adds it. With cost 0 it adds it as fresh.
@@ -317,33 +184,6 @@ func (st *store) fillLocked(s *shard, c *cell, p *policy, now int64, cost int, d
 	return word
 }
 
-// first returns the word after the first charge, at the time at, of a key under p, which a
-// cost within the burst is always admitted for; a larger one is a debt. Under a wide
-// algorithm it also writes the tail, and unless d is nil describes in it a call for one more
-// unit as seen from now, which is not later than at.
-func first(p *policy, tail []atomic.Uint64, now, at int64, cost int, d *Decision) uint64 {
-	switch {
-	case cost == 0:
-		// Fresh as from at on: to an older call, as if something had been charged.
-		return p.unspent(tail, at)
-	case p.wide == nil:
-		return p.alg.debit(0, at, cost)
-	}
-	word := p.debitTail(0, tail, at, cost)
-	if d != nil {
-		d.Allowed, d.Remaining, d.RetryAfter, d.ResetAfter = p.wide.describe(word, tail, now, 1, false)
-	}
-	return word
-}
-
-func (p *policy) unspent(tail []atomic.Uint64, at int64) uint64 {
-	if p.wide == nil {
-		word, _ := p.alg.charge(0, at, 1)
-		return p.alg.refund(word, at, 1)
-	}
-	return p.wide.refund(p.wide.commit(0, tail, at, 1), tail, at, 1)
-}
-
 // notCached is what the time of a clock that has to be called is read from first.
 var notCached atomic.Int64
 
@@ -403,7 +243,7 @@ func (st *store) growLocked(s *shard, now int64, keep bool) {
 // is under the policy of the table comes back into the table.
 func (st *store) rebuildLocked(s *shard, want int, drop func(*policy, entry) bool) (dropped int) {
 	old := s.table.Load()
-	r := rebuild{st: st, next: st.newTable(old.policy, st.slotsFor(want, s.share))}
+	r := rebuild{homes: st.homes, next: newTable(old.policy, slotsFor(want, s.share), st.homes)}
 	var back []*cell
 	for i := range old.slots {
 		id := old.slots[i].id.Load()
@@ -420,12 +260,12 @@ func (st *store) rebuildLocked(s *shard, want int, drop func(*policy, entry) boo
 			p = c.policy
 			e, _ = c.freeze() // it has state: only a cell that stays can be without
 		} else {
-			e = old.entry(uint64(i), old.freeze(uint64(i)))
+			e = old.freeze(uint64(i))
 		}
 		switch {
 		case drop(p, e):
 			dropped++
-			st.ledgers.dropped(id)
+			st.books.dropped(id)
 			if c != nil {
 				st.removeCellLocked(s, c)
 			}
@@ -440,8 +280,7 @@ func (st *store) rebuildLocked(s *shard, want int, drop func(*policy, entry) boo
 		}
 	}
 	if r.kept == 0 && want == 0 {
-		// A table of its own, not the policy's: who has seen that one has seen the past.
-		r.next = &table{slots: make([]slot, 1), policy: old.policy}
+		r.next = emptyTable(old.policy) // a new one: a call that finds it twice has missed no other table
 	}
 	st.publishLocked(s, r.next, r.kept)
 	for _, c := range back {
@@ -452,16 +291,16 @@ func (st *store) rebuildLocked(s *shard, want int, drop func(*policy, entry) boo
 
 // A rebuild is a table that is being filled, before anybody else sees it.
 type rebuild struct {
-	st   *store
-	next *table
-	kept int
+	homes uint64
+	next  *table
+	kept  int
 }
 
 // room returns the table with room for another id. More keys than wanted may stay: idle
 // ones can be charged up to the freeze.
 func (r *rebuild) room() *table {
 	if r.kept == r.next.limit {
-		larger := r.st.newTable(r.next.policy, 2*len(r.next.slots))
+		larger := newTable(r.next.policy, 2*len(r.next.slots), r.homes)
 		for i := range r.next.slots {
 			if id := r.next.slots[i].id.Load(); id != 0 {
 				larger.put(id, r.next.entry(uint64(i), r.next.slots[i].word.Load()))
@@ -481,24 +320,6 @@ func (st *store) publishLocked(s *shard, next *table, n int) {
 	s.table.Store(next)
 	s.count.Store(int64(n))
 	s.used = n
-}
-
-// freeze takes the word out of slot i for good.
-func (t *table) freeze(i uint64) uint64 { return freezeWord(&t.slots[i], t.policy) }
-
-// freezeWord takes the word out for good. The caller holds the shard's lock, and so is the
-// only one who stores moved or elsewhere.
-func freezeWord(e *slot, p *policy) uint64 {
-	if p.wide == nil {
-		for {
-			if word := e.released(); e.word.CompareAndSwap(word, moved) {
-				return word
-			}
-		}
-	}
-	word, _ := lockWord(e)
-	e.word.Store(moved)
-	return word
 }
 
 // eachLocked calls f for every tracked key of a shard but those in cells that stay, with
@@ -546,11 +367,12 @@ func (st *store) init(p *policy, shards, maxKeys int) {
 	p.of.common.Store(p)
 	st.common.terms.Store(p.of)
 	st.shards = make([]shard, shards)
+	empty := emptyTable(p)
 	st.shift = uint(64 - bits.TrailingZeros(uint(shards)))
 	st.lostRaces, st.moves = xsync.NewCounter(), xsync.NewCounter()
 	for i := range st.shards {
 		s := &st.shards[i]
-		s.table.Store(p.empty)
+		s.table.Store(empty)
 		s.share = maxKeys / shards
 		if i < maxKeys%shards {
 			s.share++

@@ -89,13 +89,12 @@ func TestShard_TablesHoldTheirInvariants(t *testing.T) {
 }
 
 func TestShard_TableSizes(t *testing.T) {
-	st := &store{}
 	for _, c := range []struct{ n, share, want int }{
 		{0, 100, 8}, {1, 100, 8}, {4, 100, 8}, {5, 100, 16}, {7, 100, 16},
 		{100, 100, 256}, {97, 96, 128}, {96, 96, 128}, // 96 is 3/4 of 128: a bound needs no more
 		{1, 1, 8}, {31_250, 32_768, 65_536}, {1000, math.MaxInt, 2048},
 	} {
-		require.Equal(t, c.want, st.slotsFor(c.n, c.share), "%d ids of %d", c.n, c.share)
+		require.Equal(t, c.want, slotsFor(c.n, c.share), "%d ids of %d", c.n, c.share)
 	}
 }
 

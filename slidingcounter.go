@@ -104,13 +104,13 @@ func (a *slidingWindow) admitFrom(c counts, cost uint64) uint64 {
 
 // adopt returns the counts of a key of another limit. If its windows are others, what
 // counts at now is put into the present one.
-func (a *slidingWindow) adopt(from *policy, e entry, now int64) counts {
+func (a *slidingWindow) adopt(from adopter, e entry, now int64) counts {
 	var old *slidingWindow
 	var c counts
-	if word, ok := from.alg.(*slidingWindowWord); ok {
+	if word, ok := from.(*slidingWindowWord); ok {
 		old, c = &word.slidingWindow, word.unpack(e.word)
 	} else {
-		wide := from.wide.(*slidingWindowWide)
+		wide := from.(*slidingWindowWide)
 		old, c = &wide.slidingWindow, wide.unpack(e.word, e.tail)
 	}
 	if !a.same(&old.window) {
@@ -119,29 +119,6 @@ func (a *slidingWindow) adopt(from *policy, e entry, now int64) counts {
 	}
 	most := uint64(1)<<a.bits - 1
 	return counts{a.carry(&old.window, c.number, now), min(c.cur, most), min(c.prev, most)}
-}
-
-// widest returns the largest count that words of p have bits for, if p keeps each count of a
-// sliding window under from as it is, whatever both add up to; else there is no such bound.
-// In words that count further, a charge would end with its window where from charges the
-// rest to the next one.
-func (p *policy) widest(from *policy) int {
-	a, old := p.sliding(), from.sliding()
-	if a == nil || old == nil || !a.same(&old.window) || a.bits < old.bits {
-		return math.MaxInt
-	}
-	return int(min(1<<a.bits-1, uint64(math.MaxInt)))
-}
-
-// sliding returns the sliding window of p, or nil if it is of another algorithm.
-func (p *policy) sliding() *slidingWindow {
-	if a, ok := p.alg.(*slidingWindowWord); ok {
-		return &a.slidingWindow
-	}
-	if a, ok := p.wide.(*slidingWindowWide); ok {
-		return &a.slidingWindow
-	}
-	return nil
 }
 
 // debit charges cost to c as it stands in its window. What the count has no room for is
@@ -249,7 +226,7 @@ func (a *slidingWindowWord) pack(c counts) uint64 {
 	return c.number<<(2*a.bits) | c.cur<<a.bits | c.prev
 }
 
-func (a *slidingWindowWord) adopt(from *policy, e entry, _ []atomic.Uint64, now int64) uint64 {
+func (a *slidingWindowWord) adopt(from adopter, e entry, _ []atomic.Uint64, now int64) uint64 {
 	return a.pack(a.slidingWindow.adopt(from, e, now))
 }
 
@@ -327,7 +304,7 @@ func (a *slidingWindowWide) lasts(now int64, cost int) uint64 {
 	return a.freshAt(a.debit(c, uint64(cost)))
 }
 
-func (a *slidingWindowWide) adopt(from *policy, e entry, tail []atomic.Uint64, now int64) uint64 {
+func (a *slidingWindowWide) adopt(from adopter, e entry, tail []atomic.Uint64, now int64) uint64 {
 	c := a.slidingWindow.adopt(from, e, now)
 	tail[0].Store(c.prev)
 	return c.number<<a.bits | c.cur
@@ -372,4 +349,27 @@ func (a *slidingWindowWide) idleAt(word uint64, tail []atomic.Uint64) uint64 {
 
 func (a *slidingWindowWide) rank(word uint64, tail []atomic.Uint64, now int64) uint64 {
 	return a.used(a.roll(a.unpack(word, tail), now))
+}
+
+// widest returns the largest count that words of p have bits for, if p keeps each count of a
+// sliding window under from as it is, whatever both add up to; else there is no such bound.
+// In words that count further, a charge would end with its window where from charges the
+// rest to the next one.
+func (p *policy) widest(from *policy) int {
+	a, old := p.sliding(), from.sliding()
+	if a == nil || old == nil || !a.same(&old.window) || a.bits < old.bits {
+		return math.MaxInt
+	}
+	return int(min(1<<a.bits-1, uint64(math.MaxInt)))
+}
+
+// sliding returns the sliding window of p, or nil if it is of another algorithm.
+func (p *policy) sliding() *slidingWindow {
+	if a, ok := p.alg.(*slidingWindowWord); ok {
+		return &a.slidingWindow
+	}
+	if a, ok := p.wide.(*slidingWindowWide); ok {
+		return &a.slidingWindow
+	}
+	return nil
 }

@@ -140,8 +140,8 @@ func (a *slidingLog) sound(word uint64, ring []atomic.Uint64) bool {
 
 // adopt takes over the newest units that there are places for. Units that count no longer
 // stay behind: under a longer period they would count again, unless a sweep came before.
-func (a *slidingLog) adopt(from *policy, e entry, ring []atomic.Uint64, now int64) uint64 {
-	old := from.wide.(*slidingLog)
+func (a *slidingLog) adopt(from adopter, e entry, ring []atomic.Uint64, now int64) uint64 {
+	old := from.(*slidingLog)
 	written := uint64(0)
 	for n := old.room - min(old.counting(e.word, e.tail, now), a.room) + 1; n <= old.room; n++ {
 		s, _ := old.nthOldest(e.word, e.tail, n)

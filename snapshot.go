@@ -3,7 +3,6 @@ package sluice
 import (
 	"bufio"
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"io"
 
@@ -56,11 +55,6 @@ const (
 	ofPlan                // SetKeyPlan
 	ofCall                // Key.WithLimit or Key.WithPlan
 )
-
-// ErrBadSnapshot is matched by the errors of Restore for input that is not a snapshot, is
-// of a version that is not known or of another kind of limiter, or has been cut short or
-// changed.
-var ErrBadSnapshot = errors.New("not a snapshot that can be read")
 
 // Snapshot writes the state of all keys that are not idle, for a Restore in another process,
 // and the plans and limits that SetPlan, SetKeyPlan and SetKeyLimit have set. It needs
@@ -241,18 +235,11 @@ func (c *copied) copy(e *slot, id uint64, of func(word uint64) entry, now int64)
 	if c.policy.wide == nil {
 		word = e.released()
 	} else {
-		word, _ = lockWord(e)
+		word, _ = e.lock()
 		defer func() { e.word.Store(word) }()
 	}
 	if live = !c.policy.idleBy(of(word), now); live {
 		c.add(id, word, of(word))
 	}
 	return live
-}
-
-func (p *policy) tailLen() int {
-	if p.wide == nil {
-		return 0
-	}
-	return p.wide.tailLen()
 }

@@ -59,22 +59,6 @@ func (t tally) count(shard uint64, out outcome) {
 	}
 }
 
-// Stats returns the counters.
-func (l *Limiter) Stats() Stats {
-	l.made()
-	s := Stats{
-		Keys:      l.Len(),
-		Evicted:   l.evicted.Load(),
-		Untracked: l.untracked.Load(),
-		Swept:     l.swept.Load(),
-	}
-	l.addTally(&s)
-	if l.shadow {
-		s.Admitted, s.Denied, s.WouldDeny = s.Admitted+s.Denied, 0, s.Denied
-	}
-	return s
-}
-
 func (l *Limiter) addTally(s *Stats) {
 	for i := range l.tally {
 		s.Admitted += l.tally[i].admitted.Load()

@@ -6,24 +6,6 @@ import (
 	"sync/atomic"
 )
 
-// Words from reserved on are no algorithm's.
-const (
-	reserved = 3 << 62
-	// moved marks a slot whose word has gone to a newer table, for good.
-	moved = math.MaxUint64
-	// held marks a slot whose word a TakeAll has taken for a moment. (In a wide
-	// slot the lock bit says so.)
-	held = moved - 1
-	// elsewhere marks a slot whose key has its state in a cell, or no longer has any; and a
-	// cell without state. (As a wide word it has all version or number bits set, as no
-	// word has.)
-	elsewhere = held - 1
-)
-
-// A slot holds one key. The id is set once, after the word, and never changes in
-// its table.
-type slot struct{ id, word atomic.Uint64 }
-
 // A table is an open-addressed hash table of slots with linear probing. Slots hold
 // no pointers, so the garbage collector does not scan them. All of its words are of
 // one policy.
@@ -79,12 +61,6 @@ func (t *table) find(id uint64) (i uint64, found bool) {
 	}
 }
 
-// An entry is a slot's state as one algorithm call sees it.
-type entry struct {
-	word uint64
-	tail []atomic.Uint64 // nil for one-word algorithms
-}
-
 func (t *table) entry(i uint64, word uint64) entry {
 	if t.tails.length == 0 || word == elsewhere {
 		return entry{word: word}
@@ -92,24 +68,21 @@ func (t *table) entry(i uint64, word uint64) entry {
 	return entry{word, t.tails.of(i)}
 }
 
+// emptyTable returns a table without keys, which takes no ids.
+func emptyTable(p *policy) *table { return &table{slots: make([]slot, 1), policy: p} }
+
+// freeze takes the state of slot i out for good: see slot.freeze.
+func (t *table) freeze(i uint64) entry {
+	return t.entry(i, t.slots[i].freeze(t.policy.wide != nil))
+}
+
 // put adds an entry to a table that nobody else sees yet.
 func (t *table) put(id uint64, e entry) {
 	i, _ := t.find(id)
 	if e.tail != nil {
-		t.tails.adopt(i, e.tail)
+		t.tails.attach(i, e.tail)
 	}
 	t.slots[i].word.Store(e.word)
-	t.slots[i].id.Store(id)
-}
-
-// adopt adds an entry of another policy.
-func (t *table) adopt(id uint64, from *policy, e entry, now int64) {
-	i, _ := t.find(id)
-	var tail []atomic.Uint64
-	if t.policy.wide != nil {
-		tail = t.tails.add(i)
-	}
-	t.slots[i].word.Store(t.policy.adopt(from, e, tail, now))
 	t.slots[i].id.Store(id)
 }
 
@@ -120,10 +93,11 @@ func (t *table) mark(id uint64) {
 	t.slots[i].id.Store(id)
 }
 
-func (st *store) newTable(p *policy, slots int) *table {
+// newTable returns a table whose probes begin at the places that homes leaves.
+func newTable(p *policy, slots int, homes uint64) *table {
 	t := &table{
 		slots:  make([]slot, slots),
-		home:   uint64(slots-1) & st.homes,
+		home:   uint64(slots-1) & homes,
 		policy: p,
 		mask:   uint64(slots - 1),
 		limit:  slots / maxLoadDen * maxLoadNum,
@@ -136,7 +110,7 @@ func (st *store) newTable(p *policy, slots int) *table {
 
 // slotsFor returns the size of a table for n ids: at most half full, but no
 // larger than a shard with a bound needs.
-func (st *store) slotsFor(n, share int) int {
+func slotsFor(n, share int) int {
 	size := max(minSlots, pow2(2*n))
 	if share < math.MaxInt/maxLoadDen {
 		size = min(size, max(minSlots, pow2((share*maxLoadDen+maxLoadNum-1)/maxLoadNum)))
@@ -146,3 +120,69 @@ func (st *store) slotsFor(n, share int) int {
 
 // pow2 returns the least power of two that is at least n.
 func pow2(n int) int { return 1 << bits.Len(uint(n-1)) }
+
+// tails is a table's storage for tails: chunks that are allocated as keys are
+// added. Slots are never emptied in a table, so tails are handed out in order
+// and nothing is ever freed but by building the next table.
+//
+// A chunk holds many short tails, so that they cost no heap object each, or one
+// long tail, so that it can be handed on to the next table without copying.
+type tails struct {
+	length int               // words a tail
+	per    int               // tails a chunk
+	used   int               // tails handed out
+	number []uint32          // slot -> tail
+	chunks [][]atomic.Uint64 // tail/per -> chunk; nil until needed
+}
+
+const (
+	shortTail  = 32   // words; copying 256 bytes costs about what the heap object would
+	chunkWords = 2048 // the size of a chunk of short tails
+	// Neither was tuned.
+)
+
+func newTails(slots, limit, length int) tails {
+	per := 1
+	if length <= shortTail {
+		per = min(chunkWords/length, limit)
+	}
+	return tails{
+		length: length,
+		per:    per,
+		number: make([]uint32, slots),
+		chunks: make([][]atomic.Uint64, (limit+per-1)/per),
+	}
+}
+
+// of returns the tail of slot i. The slot's id has been seen, and so has all that
+// was written before the id.
+func (ts *tails) of(i uint64) []atomic.Uint64 {
+	n := int(ts.number[i])
+	chunk, at := ts.chunks[n/ts.per], n%ts.per*ts.length
+	return chunk[at : at+ts.length]
+}
+
+// add gives slot i a new tail of zeros. The caller holds the shard's lock, or is
+// the only one to know the table.
+func (ts *tails) add(i uint64) []atomic.Uint64 {
+	chunk := &ts.chunks[ts.used/ts.per]
+	if *chunk == nil {
+		*chunk = make([]atomic.Uint64, ts.per*ts.length)
+	}
+	ts.number[i] = uint32(ts.used)
+	ts.used++
+	return ts.of(i)
+}
+
+// attach gives slot i the contents of a tail of an older table that nobody writes
+// to any more. Readers of that table may still read it; they find their word
+// moved and discard what they read.
+func (ts *tails) attach(i uint64, tail []atomic.Uint64) {
+	if ts.per == 1 {
+		ts.number[i] = uint32(ts.used)
+		ts.chunks[ts.used] = tail
+		ts.used++
+		return
+	}
+	copy(ts.add(i), tail)
+}

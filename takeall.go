@@ -101,9 +101,6 @@ func TakeAllInto(each []Decision, charges ...Charge) AllDecision {
 // so often.) Not tuned.
 const trackRounds = 64
 
-// serials numbers limiters, for an order in which all TakeAll hold their keys.
-var serials atomic.Uint64
-
 // A claim is what a TakeAll wants of one key.
 type claim struct {
 	lim   *Limiter
@@ -419,4 +416,53 @@ func (c *claim) outcome() outcome {
 		return blocked
 	}
 	return denied
+}
+
+// A hold is a key whose word is out of everybody else's reach, for a moment: who wants
+// the word waits without sleeping. A holder must not wait for a shard's lock, since a
+// rebuild holds that while it waits for words.
+type hold struct {
+	policy *policy
+	slot   *slot // nil if the key is not tracked
+	tail   []atomic.Uint64
+	word   uint64 // as it was, without the lock bit
+}
+
+// tryHold holds the word of id once nobody else does. It fails if the word is being
+// moved; awaitMove then waits for that. An untracked key is not held, and fresh.
+func (st *store) tryHold(id uint64) (h hold, ok bool) {
+	s := st.shardOf(id)
+	t := s.table.Load()
+	p, e := t.policy, t.lookup(id) // as of nearly all keys
+	var tail []atomic.Uint64
+	if e == nil || e.word.Load() == elsewhere || p.wide != nil {
+		at := st.locate(s, id)
+		if p, e, tail = at.policy, at.slot, at.tail; e == nil {
+			return hold{policy: p}, true
+		}
+	}
+	if p.wide != nil {
+		word, ok := e.lock()
+		if !ok {
+			return hold{}, false
+		}
+		return hold{p, e, tail, word}, true
+	}
+	for {
+		word := e.released()
+		if word == moved || word == elsewhere {
+			return hold{}, false
+		}
+		if e.word.CompareAndSwap(word, held) {
+			return hold{policy: p, slot: e, word: word}, true
+		}
+	}
+}
+
+// release ends the hold, leaving the key with word.
+func (h *hold) release(word uint64) {
+	if h.slot != nil {
+		h.slot.word.Store(word)
+		h.slot = nil
+	}
 }

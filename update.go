@@ -1,8 +1,6 @@
 package sluice
 
-import (
-	"sync/atomic"
-)
+import "sync/atomic"
 
 // update puts what f makes of it in the place of the word of id, if id is tracked, and
 // reports whether it is. The tail is nil for one-word algorithms. f may be called several
@@ -28,7 +26,7 @@ func (st *store) update(id uint64, f func(p *policy, word uint64, tail []atomic.
 // update fails if the word, which is of p, has gone.
 func (e *slot) update(p *policy, tail []atomic.Uint64, f func(p *policy, word uint64, tail []atomic.Uint64) uint64) (ok bool) {
 	if p.wide != nil {
-		word, ok := lockWord(e)
+		word, ok := e.lock()
 		if ok {
 			e.word.Store(f(p, word, tail))
 		}
@@ -89,7 +87,7 @@ func (st *store) blockOf(p *policy, id uint64) (until uint64, ok bool) {
 		case at.slot.word.Load() < blockedTail:
 			return 0, true
 		default:
-			if word, ok := lockWord(at.slot); ok { // or the end of the block could be another's
+			if word, ok := at.slot.lock(); ok { // or the end of the block could be another's
 				until = p.blockedUntil(word, at.tail)
 				at.slot.word.Store(word)
 				return until, true
@@ -143,53 +141,4 @@ func (l *Limiter) refund(id uint64, now int64, cost int) {
 		return next
 	})
 	rec.refunded(given)
-}
-
-// A hold is a key whose word is out of everybody else's reach, for a moment: who wants
-// the word waits without sleeping. A holder must not wait for a shard's lock, since a
-// rebuild holds that while it waits for words.
-type hold struct {
-	policy *policy
-	slot   *slot // nil if the key is not tracked
-	tail   []atomic.Uint64
-	word   uint64 // as it was, without the lock bit
-}
-
-// tryHold holds the word of id once nobody else does. It fails if the word is being
-// moved; awaitMove then waits for that. An untracked key is not held, and fresh.
-func (st *store) tryHold(id uint64) (h hold, ok bool) {
-	s := st.shardOf(id)
-	t := s.table.Load()
-	p, e := t.policy, t.lookup(id) // as of nearly all keys
-	var tail []atomic.Uint64
-	if e == nil || e.word.Load() == elsewhere || p.wide != nil {
-		at := st.locate(s, id)
-		if p, e, tail = at.policy, at.slot, at.tail; e == nil {
-			return hold{policy: p}, true
-		}
-	}
-	if p.wide != nil {
-		word, ok := lockWord(e)
-		if !ok {
-			return hold{}, false
-		}
-		return hold{p, e, tail, word}, true
-	}
-	for {
-		word := e.released()
-		if word == moved || word == elsewhere {
-			return hold{}, false
-		}
-		if e.word.CompareAndSwap(word, held) {
-			return hold{policy: p, slot: e, word: word}, true
-		}
-	}
-}
-
-// release ends the hold, leaving the key with word.
-func (h *hold) release(word uint64) {
-	if h.slot != nil {
-		h.slot.word.Store(word)
-		h.slot = nil
-	}
 }

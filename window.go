@@ -19,9 +19,6 @@ type window struct {
 	last   uint64 // the last number; time stands still at its start
 }
 
-// wideBits is how much of a wide word is its algorithm's.
-const wideBits = 62
-
 // newWindow returns windows of a period, shifted by 0 <= offset < period, and numbered
 // in what countBits leave of a word. In a word of 64 bits the numbers that begin with
 // two ones are not used, so that it stays below reserved. ok is false if time would end

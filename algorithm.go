@@ -1,0 +1,105 @@
+package sluice
+
+import (
+	"sync/atomic"
+	"time"
+)
+
+// An algorithm is pure arithmetic over a key's word. Word 0 is a fresh key, the
+// word moved does not occur, now is not negative, and 1 <= cost <= the burst.
+type algorithm interface {
+	// charge returns the word after an admitted call, or word and false.
+	charge(word uint64, now int64, cost int) (next uint64, admitted bool)
+	// debit returns the word after a charge of any cost > 0 that nobody asks about. What
+	// the word has no room for is lost, but it is then as strict as after a full burst.
+	debit(word uint64, now int64, cost int) (next uint64)
+	// refund returns the word after cost units of what counts at now, 1 <= cost <= the
+	// burst, have been given back, but not more than there are.
+	refund(word uint64, now int64, cost int) uint64
+	// describe returns the numbers of the Decision on a call that left the key with
+	// word. (Not a Decision: it has too many fields for registers, and copying it
+	// from frame to frame took half the time of a Take.)
+	describe(word uint64, now int64, cost int, allowed bool) (remaining int, retry, reset time.Duration)
+	// idleAt returns the first nanosecond from which the key is idle, or
+	// math.MaxUint64.
+	idleAt(word uint64) uint64
+	// rank orders keys by what counts against them at now, in the algorithm's own
+	// measure. For the buckets that is also how late they become idle.
+	rank(word uint64, now int64) uint64
+	// worstCase returns the most that a key can be admitted in a closed span of d
+	// >= 0 nanoseconds, saturating.
+	worstCase(d int64) uint64
+	adopter
+}
+
+// A wideAlgorithm keeps a key's state in the word and a tail of further words.
+// The tail is written only while the word's lock bit is set, for the time of one
+// charge (a few nanoseconds, and under the sliding log a few more a unit); the
+// word that is stored after a charge differs from the one before. Words are passed
+// without the lock bit. Otherwise the conditions of algorithm hold.
+type wideAlgorithm interface {
+	// tailLen returns the number of words in a tail.
+	tailLen() int
+	// admit and describe only read; what they return for a tail that is being
+	// written is not used. With charges, describe describes an admitted call as
+	// having been charged. Word 0 needs no tail.
+	admit(word uint64, tail []atomic.Uint64, now int64, cost int) bool
+	describe(word uint64, tail []atomic.Uint64, now int64, cost int, charges bool) (allowed bool, remaining int, retry, reset time.Duration)
+	// commit charges a call that admit admits, or one of any cost > 0 that nobody asks
+	// about, as algorithm's debit, and returns the new word.
+	commit(word uint64, tail []atomic.Uint64, now int64, cost int) uint64
+	// lasts returns the first nanosecond from which a key is idle again that is fresh at
+	// now and charged cost > 0.
+	lasts(now int64, cost int) uint64
+	// refund is algorithm's; word is not 0.
+	refund(word uint64, tail []atomic.Uint64, now int64, cost int) uint64
+	// reset makes the key fresh and returns its word.
+	reset(word uint64, tail []atomic.Uint64) uint64
+	idleAt(word uint64, tail []atomic.Uint64) uint64
+	rank(word uint64, tail []atomic.Uint64, now int64) uint64
+	worstCase(d int64) uint64
+	adopter
+}
+
+// An adopter takes over what a key has spent at now under from, another limit of the same
+// algorithm: it returns the word, and writes the tail, of a key of its own. The word of e
+// is not 0, and not blocked; its tail is at rest.
+type adopter interface {
+	adopt(from adopter, e entry, tail []atomic.Uint64, now int64) uint64
+}
+
+// A denialCounter is an algorithm that can count denied calls: word, which is not
+// blocked, denies the cost at now. What is counted is at most the limit.
+type denialCounter interface {
+	countDenied(word uint64, tail []atomic.Uint64, now int64, cost int) uint64
+}
+
+// A bucket is an algorithm whose word is a full tick, in some form.
+type bucket interface {
+	algorithm
+	full(word uint64) uint64
+	pack(full, now uint64) uint64
+	slots() (s *schedule, queue bool)
+}
+
+// stateless stands in for an algorithm where there has never been a limit to keep. Its
+// words are 0, except those of blocked keys.
+type stateless struct{}
+
+func (stateless) charge(uint64, int64, int) (uint64, bool) { return 0, false }
+
+func (stateless) debit(uint64, int64, int) uint64 { return 0 }
+
+func (stateless) refund(uint64, int64, int) uint64 { return 0 }
+
+func (stateless) idleAt(uint64) uint64 { return 0 }
+
+func (stateless) rank(uint64, int64) uint64 { return 0 }
+
+func (stateless) worstCase(int64) uint64 { return 0 }
+
+func (stateless) describe(uint64, int64, int, bool) (remaining int, retry, reset time.Duration) {
+	return 0, 0, 0
+}
+
+func (stateless) adopt(adopter, entry, []atomic.Uint64, int64) uint64 { return 0 }

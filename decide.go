@@ -1,0 +1,359 @@
+package sluice
+
+import (
+	"math"
+	"runtime"
+	"sync/atomic"
+)
+
+// allowAt decides in this one frame what nearly every call is: one for a tracked key,
+// under a one-word algorithm, with nobody in the way. It leaves the rest to allowSlow,
+// having changed nothing.
+func (l *Limiter) allowAt(id uint64, now int64, cost int) bool {
+	now = max(now, 0)
+	// From the table, the policy would be known three loads later.
+	if p := l.current.Load(); uint64(cost)-1 < p.plain {
+		t := l.shardOf(id).table.Load()
+		if e := t.lookup(id); e != nil && t.policy == p {
+			if word := e.word.Load(); word < reserved {
+				next, ok := p.alg.charge(word, now, cost)
+				if !ok {
+					return false
+				}
+				if e.word.CompareAndSwap(word, next) {
+					return true
+				}
+			}
+		}
+	}
+	return l.allowSlow(id, now, cost)
+}
+
+// allowSlow is allowAt for every case.
+func (l *Limiter) allowSlow(id uint64, now int64, cost int) bool {
+	core, p, out := l.core, l.first(id), retrying
+	for {
+		if p.wide != nil {
+			out = core.chargeWide(p, id, now, cost, nil)
+		} else {
+			_, out = core.charge(p, id, now, cost)
+		}
+		if out.decided() {
+			break
+		}
+		was := p
+		if p = l.policyFor(id); out == retrying || p != was {
+			continue
+		}
+		var d Decision
+		if core.edge(&d, p, id, now, cost) {
+			return d.Allowed
+		}
+	}
+	if l.tally != nil {
+		l.tally.count(id>>core.shift, out)
+	}
+	return out.allowed()
+}
+
+// takeAt describes the decision in d, which is zero. (Passed back from frame to
+// frame, a Decision would be copied through memory in each.)
+func (l *Limiter) takeAt(d *Decision, id uint64, now int64, cost int) {
+	now = max(now, 0)
+	core, word, p, out := l.core, uint64(0), l.first(id), retrying
+	for {
+		if p.wide != nil {
+			out = core.chargeWide(p, id, now, cost, d)
+		} else {
+			word, out = core.charge(p, id, now, cost)
+		}
+		if out.decided() {
+			break
+		}
+		*d = Decision{} // in which a call that met a change may have left something
+		was := p
+		if p = l.policyFor(id); out == retrying || p != was {
+			continue
+		}
+		if core.edge(d, p, id, now, cost) {
+			return
+		}
+	}
+	d.Limit = int(p.burst)
+	d.Allowed = out.allowed()
+	switch {
+	case out == waved: // the key stays fresh
+		d.Remaining, d.RetryAfter, d.ResetAfter = d.Limit, 0, 0
+	case out == refused:
+		d.Remaining, d.RetryAfter, d.ResetAfter = 0, p.limit.interval(), 0
+	case p.wide == nil:
+		d.Remaining, d.RetryAfter, d.ResetAfter = p.describe(word, now, cost, d.Allowed)
+	}
+	if l.tally != nil {
+		l.tally.count(id>>core.shift, out)
+	}
+}
+
+// first returns the policy to try first: the one that nearly all keys are under.
+func (l *Limiter) first(id uint64) *policy {
+	if l.under != nil {
+		return l.policyFor(id)
+	}
+	return l.current.Load()
+}
+
+// charge decides one call under p, which is of one word. It returns the word that the
+// key was left with.
+func (st *store) charge(p *policy, id uint64, now int64, cost int) (uint64, outcome) {
+	if !p.fits(cost) {
+		return 0, unfit
+	}
+	s := st.shardOf(id)
+	for {
+		t := s.table.Load()
+		e := t.lookup(id)
+		if t.policy != p || e == nil || e.word.Load() == elsewhere {
+			at := st.locate(s, id)
+			if at.slot == nil {
+				if word, out := st.insert(s, p, id, now, cost, nil); out != retrying || !at.admits(p) {
+					return word, out
+				}
+				continue
+			}
+			if at.policy != p {
+				return 0, retrying
+			}
+			e = at.slot
+		}
+		for {
+			word := e.word.Load()
+			from := word
+			if word >= reserved {
+				if word == moved || word == elsewhere {
+					break
+				}
+				if word == held {
+					runtime.Gosched()
+					continue
+				}
+				if p.blockedUntil(word, nil) > uint64(now) {
+					return word, blocked
+				}
+				from = 0
+			}
+			next, ok := p.alg.charge(from, now, cost)
+			out := admitted
+			if !ok {
+				if !p.denies {
+					return word, denied
+				}
+				next, out = p.deny(word, nil, now, cost), denied
+			}
+			if e.word.CompareAndSwap(word, next) {
+				return next, out
+			}
+			st.lostRaces.Inc()
+		}
+		st.awaitMove(s)
+	}
+}
+
+// chargeWide is charge under a wide algorithm. Unless d is nil it writes the numbers of
+// the decision to it.
+func (st *store) chargeWide(p *policy, id uint64, now int64, cost int, d *Decision) outcome {
+	if !p.fits(cost) {
+		return unfit
+	}
+	s := st.shardOf(id)
+	for {
+		if t := s.table.Load(); t.policy == p {
+			if i, found := t.find(id); found && t.slots[i].word.Load() != elsewhere {
+				if out := st.chargeTail(p, &t.slots[i], t.tails.of(i), now, cost, d); out != retrying {
+					return out
+				}
+				st.awaitMove(s)
+				continue
+			}
+		}
+		at := st.locate(s, id)
+		if at.slot == nil {
+			if _, out := st.insert(s, p, id, now, cost, d); out != retrying || !at.admits(p) {
+				if d != nil {
+					d.RetryAfter = 0
+				}
+				return out
+			}
+			continue
+		}
+		if at.policy != p {
+			return retrying
+		}
+		if out := st.chargeTail(p, at.slot, at.tail, now, cost, d); out != retrying {
+			return out
+		}
+		st.awaitMove(s)
+	}
+}
+
+// chargeTail decides on what it has read of the tail. A denial counts if the word
+// is still the same afterwards. So does whatever is written, by the swap that locks the
+// word.
+func (st *store) chargeTail(p *policy, e *slot, tail []atomic.Uint64, now int64, cost int, d *Decision) outcome {
+	wide := p.wide
+	for {
+		word := e.word.Load()
+		if word >= blockedTail {
+			switch {
+			case word == moved || word == elsewhere:
+				return retrying
+			case word&locked != 0:
+				runtime.Gosched()
+			case p.stillBlocked(e, word, tail, now, d):
+				return blocked
+			}
+			continue
+		}
+		var ok bool
+		if d != nil {
+			ok, d.Remaining, d.RetryAfter, d.ResetAfter = wide.describe(word, tail, now, cost, true)
+		} else {
+			ok = wide.admit(word, tail, now, cost)
+		}
+		if !ok {
+			if p.denies && st.denyTail(p, e, word, tail, now, cost, d) || !p.denies && e.word.Load() == word {
+				return denied
+			}
+			continue
+		}
+		if e.word.CompareAndSwap(word, word|locked) {
+			e.word.Store(wide.commit(word, tail, now, cost))
+			return admitted
+		}
+		st.lostRaces.Inc()
+	}
+}
+
+// stillBlocked reports, and describes, that a key with a blocked word is blocked at now.
+// If its block is over it makes the key fresh.
+func (p *policy) stillBlocked(e *slot, word uint64, tail []atomic.Uint64, now int64, d *Decision) bool {
+	at, ok := blockEnd(tail)
+	if !ok {
+		return false
+	}
+	if at > uint64(now) {
+		if d != nil {
+			d.block(at, now)
+		}
+		return e.word.Load() == word
+	}
+	if e.word.CompareAndSwap(word, word|locked) {
+		word, _ = p.admissible(word, tail, now) // the block can have become longer
+		e.word.Store(word)
+	}
+	return false
+}
+
+// denyTail does to the key what a denied call does, unless it is admitted after all: a
+// refund can have made room, and left the word as it was.
+func (st *store) denyTail(p *policy, e *slot, word uint64, tail []atomic.Uint64, now int64, cost int, d *Decision) bool {
+	if !e.word.CompareAndSwap(word, word|locked) {
+		st.lostRaces.Inc()
+		return false
+	}
+	if p.wide.admit(word, tail, now, cost) {
+		e.word.Store(word)
+		return false
+	}
+	word = p.deny(word, tail, now, cost)
+	if d != nil {
+		_, d.Remaining, d.RetryAfter, d.ResetAfter = p.judge(word, tail, now, cost, false)
+	}
+	e.word.Store(word)
+	return true
+}
+
+// finish does with a Decision that takeAt has described what is not of the key's
+// state.
+func (l *Limiter) finish(d *Decision, id uint64, name string, cost int) {
+	if !d.Allowed {
+		l.deny(id, name, cost)
+	}
+	l.amend(d, cost)
+}
+
+// deny ends a decision that the state denies: it notes whom, and returns whether the
+// call passes all the same.
+func (l *Limiter) deny(id uint64, name string, cost int) bool {
+	if l.top != nil && cost != 0 {
+		l.top.sample(id, name)
+	}
+	return l.shadow
+}
+
+// amend turns the decision on the enforced limit into what Soft and Shadow make of it.
+func (l *Limiter) amend(d *Decision, cost int) {
+	if l.soft > 0 && 0 < d.Limit && d.Limit < math.MaxInt { // not beyond Unlimited and DenyAll
+		after := d.Remaining
+		if cost == 0 {
+			after-- // the decision is on one unit, which has not been charged
+		}
+		d.OverSoft = d.Allowed && after < l.soft
+		d.Limit -= l.soft
+		d.Remaining = max(0, d.Remaining-l.soft)
+	}
+	if l.shadow && !d.Allowed {
+		d.Allowed, d.WouldDeny = true, true
+	}
+}
+
+// edge decides the calls that charge nothing whatever the key's state: costs
+// below 1 or above the burst, and all calls under Unlimited and DenyAll. It fails if p is
+// no longer the key's policy.
+func (l *Limiter) edge(d *Decision, p *policy, id uint64, now int64, cost int) (ok bool) {
+	if !l.judgeEdge(d, p, id, now, cost) {
+		return false
+	}
+	if l.tally != nil && cost != 0 {
+		out := denied
+		switch {
+		case d.Allowed:
+			out = admitted
+		case p.unlimited() && cost > 0:
+			out = blocked
+		}
+		l.tally.count(id>>l.shift, out)
+	}
+	return true
+}
+
+func (l *Limiter) judgeEdge(d *Decision, p *policy, id uint64, now int64, cost int) (ok bool) {
+	switch {
+	case p.unlimited():
+		until, ok := l.blockOf(p, id)
+		if !ok {
+			return false
+		}
+		d.unlimited(until, now)
+	case !p.denyAll() && !l.inspectAt(d, p, l.locate(l.shardOf(id), id), id, now, 1, false):
+		return false
+	}
+	p.settleEdge(d, cost)
+	return true
+}
+
+// unlimited describes a call under Unlimited for a key with a block until then, or 0.
+func (d *Decision) unlimited(until uint64, now int64) {
+	if d.Limit = math.MaxInt; until > uint64(now) {
+		d.block(until, now)
+		return
+	}
+	d.Allowed, d.Remaining = true, math.MaxInt
+}
+
+// settleEdge puts into a decision on one unit what a cost makes of it that is not for the
+// key's state to decide.
+func (p *policy) settleEdge(d *Decision, cost int) {
+	if cost < 0 || cost > 0 && !p.unlimited() || p.denyAll() {
+		d.Allowed, d.RetryAfter = false, Never
+	}
+}

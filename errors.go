@@ -1,0 +1,57 @@
+package sluice
+
+import (
+	"context"
+	"errors"
+	"fmt"
+)
+
+// ConfigError is the error of New.
+type ConfigError struct {
+	Field  string // the offending field of Config, such as "Limit.Period"
+	Reason string // its value, what is wrong with it, and what would be accepted
+}
+
+// Error names the field and the reason.
+func (e *ConfigError) Error() string { return "sluice: Config." + e.Field + ": " + e.Reason }
+
+func configErrorf(field, format string, args ...any) *ConfigError {
+	return &ConfigError{Field: field, Reason: fmt.Sprintf(format, args...)}
+}
+
+// The errors of Wait and Reserve.
+var (
+	// ErrCostExceedsBurst: no wait helps, since the cost is above the burst, or the limit is
+	// DenyAll.
+	ErrCostExceedsBurst = errors.New("sluice: the cost exceeds the burst")
+	// ErrNegativeCost: a cost must be at least 0.
+	ErrNegativeCost = errors.New("sluice: the cost is negative")
+	// ErrWouldExceedDeadline: the wait would take longer than the caller can wait. It matches
+	// context.DeadlineExceeded, too.
+	ErrWouldExceedDeadline error = deadlineError{}
+	// ErrQueueFull: a LeakyBucket has no room for the cost in its queue.
+	ErrQueueFull = errors.New("sluice: the queue is full")
+	// ErrBlocked: the key is blocked, and what comes after its block cannot be reserved.
+	ErrBlocked = errors.New("sluice: the key is blocked")
+	// ErrNoRoom: the key is new, and there is no room for it at MaxKeys under OverflowDenyNew.
+	ErrNoRoom = errors.New("sluice: there is no room for a new key")
+	// ErrTooManyReservations: the key has as many open reservations and waiting calls as
+	// Config.MaxReservations.
+	ErrTooManyReservations = errors.New("sluice: the key has too many reservations")
+	// ErrNotReservable: the algorithm has no slots to hand out. GCRA, TokenBucket with a
+	// continuous refill and LeakyBucket have.
+	ErrNotReservable = errors.New("sluice: the algorithm has no slots to reserve")
+)
+
+type deadlineError struct{}
+
+func (deadlineError) Error() string { return "sluice: the wait would exceed the deadline" }
+
+func (deadlineError) Is(target error) bool {
+	return target == context.DeadlineExceeded
+}
+
+// ErrBadSnapshot is matched by the errors of Restore for input that is not a snapshot, is
+// of a version that is not known or of another kind of limiter, or has been cut short or
+// changed.
+var ErrBadSnapshot = errors.New("not a snapshot that can be read")

@@ -1,0 +1,378 @@
+package sluice
+
+import (
+	"cmp"
+	"slices"
+	"sync/atomic"
+)
+
+// SetLimit changes the limit while decisions run. Every key keeps what it has spent, in
+// units of cost: nobody is given a burst, and nobody is charged twice. What a key has spent
+// beyond the new burst it owes, and is denied until it has paid that back; Refund and
+// Reset forgive. The error is a *ConfigError, as of New, and then nothing has changed.
+//
+// Spent units come back as the new limit says. The buckets keep what they owe, exactly but
+// for less than a tick. So do windows of the same length; if the length changes, what
+// counts at that moment is put into the present window, since it is not known when in its
+// old window it was spent. SlidingLog keeps the times of what counts at that moment, and
+// room for the largest limit it has had. Blocks stay. Under Unlimited and DenyAll units go on coming back as they did
+// before. What no word has room for is forgotten: more than some 160 years' worth of units,
+// or in windows that are much shorter than before, more than can be counted beside their
+// numbers.
+//
+// Calls that start after SetLimit has returned are decided by the new limit. Those that
+// run meanwhile go by either, also two of one goroutine, in any order. It does not change
+// limits that SetKeyLimit and SetPlan have set. It moves all keys, a shard at a time, some
+// 0.1 us each.
+func (l *Limiter) SetLimit(limit Limit) error {
+	l.made().admin.Lock()
+	defer l.admin.Unlock()
+	c := l.configFor(limit)
+	p, err := policyFor(c, l.current.Load())
+	if err != nil {
+		return err
+	}
+	p.of = &terms{plan: &l.common, limit: limit}
+	p.of.common.Store(p)
+	l.common.terms.Store(p.of)
+	empty := emptyTable(p)
+	for i := range l.shards {
+		l.adoptShard(i, empty)
+	}
+	l.current.Store(p)
+	l.config.Store(&c)
+	return nil
+}
+
+// adoptShard moves the keys of a shard, and their reservations, to the policy of empty, a
+// table for shards without keys.
+func (l *Limiter) adoptShard(i int, empty *table) {
+	s := &l.shards[i]
+	lg := &l.ledgers.all[i]
+	records := lg.guardAll()
+	now := l.adoptKeys(s, empty)
+	lg.unguardAll(records, func(rec *record) {
+		switch {
+		case l.policyOf(rec.id).of != empty.policy.of:
+		case l.isBlocked(rec.id):
+			rec.forget() // a block may end before what it has taken the place of
+		default:
+			rec.adopt(l.policyOf(rec.id), now)
+		}
+	})
+}
+
+// adoptKeys moves the keys of a shard, those in cells included, to another policy.
+func (l *Limiter) adoptKeys(s *shard, empty *table) (now int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now = l.adoptAllLocked(s, empty)
+	s.eachCell(func(c *cell) {
+		if c.policy.of.plan == &l.common {
+			l.placeLocked(s, nil, c.id.Load(), placement{c.kept, empty.policy.of}, nil)
+		}
+	})
+	return now
+}
+
+// adoptAllLocked moves all entries of a shard into a table of p.
+//
+// All words are taken out of the reach of decisions before the clock is read, so that
+// none has been charged at a later time than that at which it is judged. What is idle then
+// is dropped, as by a sweep: under the new limit it might seem to count again.
+func (st *store) adoptAllLocked(s *shard, empty *table) (now int64) {
+	old := s.table.Load()
+	type frozen struct {
+		id uint64
+		entry
+	}
+	entries := make([]frozen, 0, s.len())
+	var marks []uint64
+	for i := range old.slots {
+		id := old.slots[i].id.Load()
+		if id == 0 {
+			continue
+		}
+		if old.slots[i].word.Load() == elsewhere {
+			if c := s.cell(id); c != nil && c.kept == nil {
+				marks = append(marks, id)
+			}
+			continue
+		}
+		entries = append(entries, frozen{id, old.freeze(uint64(i))})
+	}
+	now = max(st.clock.Now(), 0)
+	all := len(entries)
+	entries = slices.DeleteFunc(entries, func(e frozen) bool { return old.policy.idleBy(e.entry, now) })
+	if dropped := all - len(entries); dropped > 0 {
+		s.floor = max(s.floor, now)
+		st.swept.Add(uint64(dropped))
+	}
+	next, n := empty, len(entries)+len(marks)
+	if n > 0 {
+		next = newTable(empty.policy, slotsFor(n, s.share), st.homes)
+	}
+	for _, e := range entries {
+		next.adopt(e.id, old.policy, e.entry, now)
+	}
+	for _, id := range marks {
+		next.mark(id)
+	}
+	st.publishLocked(s, next, n)
+	return now
+}
+
+// adopt adds an entry of another policy.
+func (t *table) adopt(id uint64, from *policy, e entry, now int64) {
+	i, _ := t.find(id)
+	var tail []atomic.Uint64
+	if t.policy.wide != nil {
+		tail = t.tails.add(i)
+	}
+	t.slots[i].word.Store(t.policy.adopt(from, e, tail, now))
+	t.slots[i].id.Store(id)
+}
+
+// A placement is what becomes of a key: the plan it is kept on, if any, and the terms that
+// it is under from now on.
+type placement struct {
+	kept  *plan
+	terms *terms
+}
+
+// place puts id where f says, which is told what it is kept on. It does nothing if f returns
+// nothing. What the key has spent goes along.
+func (l *Limiter) place(id uint64, f func(kept *plan) (p placement, ok bool)) {
+	s, rec := l.lockKey(id)
+	defer l.unlockKey(s, rec, id)
+	var kept *plan
+	if c := s.cell(id); c != nil {
+		kept = c.kept
+	}
+	if to, ok := f(kept); ok {
+		l.placeLocked(s, rec, id, to, nil)
+	}
+}
+
+// lockKey guards what is reserved of id and then, always in this order, locks its shard.
+func (l *Limiter) lockKey(id uint64) (*shard, *record) {
+	rec := l.ledgers.of(id).guard(id)
+	s := l.shardOf(id)
+	s.mu.Lock()
+	return s, rec
+}
+
+func (l *Limiter) unlockKey(s *shard, rec *record, id uint64) {
+	s.mu.Unlock()
+	l.ledgers.of(id).unguard(rec)
+}
+
+// An amendment puts another state in the place of the one that a key has, and reports whether
+// it has done so.
+type amendment func(p *policy, e entry, tracked bool, now int64) (from *policy, next entry, amended bool)
+
+// placeLocked is place with the key guarded and the shard locked. A key that is to be kept on
+// nothing and has no state is forgotten. So is one for which there is no room among the keys
+// that are kept on nothing.
+func (l *Limiter) placeLocked(s *shard, rec *record, id uint64, to placement, amend amendment) {
+	c := s.cell(id)
+	i, live := s.table.Load().findLive(id)
+	counted := live || c != nil && c.kept == nil
+	room := true
+	if to.kept == nil && !counted { // and so in a cell that stays
+		room = c.word.Load() != elsewhere && l.roomLocked(s, id, max(l.clock.Now(), 0), false)
+	}
+	var from *policy
+	var e entry
+	tracked := true
+	switch t := s.table.Load(); {
+	case c != nil:
+		from = c.policy
+		e, tracked = c.freeze()
+	case live:
+		from = t.policy
+		e = t.freeze(i)
+	default:
+		from, tracked = t.policy, false
+	}
+	now := max(l.clock.Now(), 0) // when nobody can charge it any more
+	if c != nil && c.kept != nil && tracked {
+		l.keptLive.Add(-1)
+	}
+	if tracked && from.idleBy(e, now) {
+		s.floor = max(s.floor, now)
+		l.swept.Add(1)
+		tracked = false
+	}
+	amended := false
+	if amend != nil {
+		if from, e, amended = amend(from, e, tracked, now); amended {
+			tracked = true
+		}
+	}
+	if to.kept == nil && !(tracked && room) {
+		l.forgetLocked(s, rec, c, id, live, counted)
+		return
+	}
+	p := to.terms.policyFor(l, from, e, now)
+	next := &cell{policy: p, kept: to.kept}
+	next.id.Store(id)
+	next.word.Store(elsewhere)
+	if tracked {
+		next.adopt(from, e, now)
+		if to.kept != nil {
+			l.keptLive.Add(1)
+			l.arm()
+		}
+	}
+	l.putCellLocked(s, next)
+	if live {
+		s.table.Load().slots[i].word.Store(elsewhere)
+	}
+	switch counts := to.kept == nil; {
+	case counts && !counted:
+		l.markLocked(s, id)
+	case counted && !counts:
+		s.count.Add(-1)
+	}
+	if tracked && !amended && from.blockedUntil(e.word, e.tail) == 0 {
+		rec.adopt(p, now)
+	} else {
+		rec.forget()
+	}
+}
+
+// adopt gives a cell that nobody sees yet what a key has spent under another policy.
+func (c *cell) adopt(from *policy, e entry, now int64) {
+	if c.policy.wide != nil {
+		c.tail = make([]atomic.Uint64, c.policy.tailLen())
+	}
+	c.word.Store(c.policy.adopt(from, e, c.tail, now))
+}
+
+// forgetLocked drops a key whose word has been frozen.
+func (l *Limiter) forgetLocked(s *shard, rec *record, c *cell, id uint64, live, counted bool) {
+	if c != nil {
+		l.removeCellLocked(s, c)
+	}
+	if live {
+		t := s.table.Load()
+		i, _ := t.find(id)
+		t.slots[i].word.Store(elsewhere)
+	}
+	if counted {
+		s.count.Add(-1)
+	}
+	rec.forget()
+}
+
+// restore adds an entry, of a key that is kept on the plan, or under it now.
+func (l *Limiter) restore(id uint64, keeps bool, pl *plan, from *policy, e entry) {
+	s, rec := l.lockKey(id)
+	defer l.unlockKey(s, rec, id)
+	c := s.cell(id)
+	to := placement{terms: pl.terms.Load()}
+	switch {
+	case c != nil && c.kept != nil:
+		to = placement{c.kept, c.kept.terms.Load()}
+	case keeps:
+		to.kept = pl
+	}
+	now := max(l.clock.Now(), 0)
+	if from.idleBy(e, now) {
+		e.word = 0
+	}
+	if _, live := s.table.Load().findLive(id); c == nil && !live && to.kept == nil {
+		if e.word != 0 {
+			l.restoreNewLocked(s, id, to.terms, from, e, now)
+			rec.forget()
+		}
+		return
+	}
+	if at := l.locate(s, id); at.slot != nil && (c == nil && to.kept == nil || c != nil && c.kept == to.kept) {
+		if other, _ := at.read(); e.word == 0 || !at.policy.stricter(from, e, other, now) {
+			return // where it is
+		}
+	}
+	l.placeLocked(s, rec, id, to, func(p *policy, other entry, tracked bool, now int64) (*policy, entry, bool) {
+		if e.word == 0 || tracked && !p.stricter(from, e, other, now) {
+			return p, other, false
+		}
+		return from, e, true
+	})
+}
+
+// restoreNewLocked adds an entry of a key that is not tracked.
+func (l *Limiter) restoreNewLocked(s *shard, id uint64, tm *terms, from *policy, e entry, now int64) {
+	if !l.roomLocked(s, id, now, false) {
+		return
+	}
+	p, t := tm.policyFor(l, from, e, now), s.table.Load()
+	if _, found := t.find(id); !found && p == t.policy {
+		t.adopt(id, from, e, now)
+		s.used++
+		s.count.Add(1)
+		s.added++
+		l.arm()
+		return
+	}
+	c := &cell{policy: p}
+	c.id.Store(id)
+	c.adopt(from, e, now)
+	l.putCellLocked(s, c)
+	l.markLocked(s, id)
+}
+
+// stricter reports whether of two states of a key, e under the policy from and other
+// under p, e is the one with more against it now, or with as much for longer.
+func (p *policy) stricter(from *policy, e, other entry, now int64) bool {
+	tail := make([]atomic.Uint64, p.tailLen())
+	mine := entry{p.adopt(from, e, tail, now), tail}
+	return cmp.Or(cmp.Compare(p.rank(mine, now), p.rank(other, now)), cmp.Compare(p.idleAt(mine), p.idleAt(other))) > 0
+}
+
+// lookUp finds id, and the terms that a call for it through l goes by. A call that brings
+// none goes by those that a table is of.
+func (l *Limiter) lookUp(id uint64) (at spot, tm *terms) {
+	at = l.core.locate(l.core.shardOf(id), id)
+	switch {
+	case l.under != nil:
+		return at, l.under.terms.Load()
+	case at.cell == nil:
+		return at, at.policy.of
+	case at.cell.kept != nil:
+		return at, at.cell.kept.terms.Load()
+	}
+	return at, l.core.common.terms.Load()
+}
+
+// policyFor returns the policy that a call for id through l goes by, and puts the key under
+// it if it is tracked under another one.
+func (l *Limiter) policyFor(id uint64) *policy {
+	if s := l.shardOf(id); l.under == nil && s.cell(id) == nil {
+		return s.table.Load().policy // as for nearly all keys, in half the time
+	}
+	for {
+		at, tm := l.lookUp(id)
+		switch {
+		case at.policy.of == tm:
+			return at.policy
+		case at.slot == nil && at.cell == nil:
+			return tm.policyFor(l.core, at.policy, entry{}, 0)
+		}
+		l.core.place(id, func(kept *plan) (placement, bool) {
+			at := l.core.locate(l.core.shardOf(id), id)
+			return placement{kept, tm}, at.policy.of != tm && (at.slot != nil || at.cell != nil)
+		})
+	}
+}
+
+// policyNow returns the policy that id is under, or would be if a call through l tracked it
+// now.
+func (l *Limiter) policyNow(id uint64) *policy {
+	at, tm := l.lookUp(id)
+	if at.policy.of == tm || at.slot != nil || at.cell != nil {
+		return at.policy
+	}
+	return tm.policyFor(l.core, at.policy, entry{}, 0)
+}

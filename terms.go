@@ -1,0 +1,227 @@
+package sluice
+
+import (
+	"math"
+	"math/bits"
+	"sync"
+	"sync/atomic"
+
+	"github.com/puzpuzpuz/xsync/v3"
+)
+
+// A plan is a limit that keys have in common: the limiter's own, one that has a name, or
+// one that a key, or a call, has brought. The keys of all plans but the limiter's own are in
+// cells. The plan that a call goes by is, in this order: the one that its Key brings, the
+// one that its key is kept on, the limiter's own. A key that is under other terms is put
+// under those first.
+type plan struct {
+	name  string
+	terms atomic.Pointer[terms]
+	view  atomic.Pointer[Limiter] // see Key.WithLimit
+	ended atomic.Bool             // no key can be put on it any more
+}
+
+// The terms of a plan are its limit. A plan whose limit changes gets new ones, and what is
+// under the old ones is put under these by the next call, if not before.
+type terms struct {
+	plan   *plan
+	limit  Limit
+	common atomic.Pointer[policy] // for keys that have spent no more than the limit
+
+	mu       sync.Mutex
+	policies map[variant]*policy
+}
+
+// A variant of a policy. Unlimited and DenyAll have the algorithm of the limit before, and
+// what has been spent under a larger limit takes words with more room.
+type variant struct {
+	base Limit
+	room int
+}
+
+// maxVariants bounds how many policies terms have at hand, and maxBrought how many limits
+// of keys and calls a limiter has, unless more keys are kept on such. Those beyond are made
+// anew. Neither was tuned.
+const (
+	maxVariants = 64
+	maxBrought  = 4096
+)
+
+// called reports whether p is of a plan other than the limiter's own, that still has the
+// limit of p.
+func (p *policy) called() bool {
+	return p.of != nil && p.of.plan.view.Load() != nil && p.of.plan.terms.Load() == p.of
+}
+
+// policyFor returns the policy of the terms for a key that has spent what e says under
+// from. Under a constant limit that is of the base of from, and under the limiter's own of
+// the limiter's last other limit.
+func (tm *terms) policyFor(l *Limiter, from *policy, e entry, now int64) *policy {
+	common, base := tm.common.Load(), tm.limit
+	if base.constant() {
+		if base = from.base; tm.plan == &l.common && !common.wordless() {
+			base = common.base
+		}
+	}
+	need := from.needs(e, now)
+	if common.base == base {
+		if need <= common.room {
+			return common
+		}
+		need = min(need, common.widest(from))
+	}
+	v := variant{base, 1<<bits.Len(uint(need)) - 1}
+	switch {
+	case base == from.base && tm.limit.constant():
+		v.room = from.room
+	case l.Config().Algorithm == SlidingLog:
+		v.room = min(v.room, maxLog)
+	}
+	tm.mu.Lock()
+	defer tm.mu.Unlock()
+	if p := tm.policies[v]; p != nil {
+		return p
+	}
+	p, err := tm.newVariant(l, v, from)
+	if err != nil {
+		return common // no word has such room: what is beyond is forgotten
+	}
+	if tm.policies == nil || len(tm.policies) >= maxVariants {
+		tm.policies = map[variant]*policy{}
+	}
+	tm.policies[v] = p
+	return p
+}
+
+func (tm *terms) newVariant(l *Limiter, v variant, from *policy) (p *policy, err error) {
+	if !tm.limit.constant() || v.base != from.base {
+		if from, err = policyFor(l.configFor(v.base), &policy{room: v.room}); err != nil {
+			return nil, err
+		}
+	}
+	if p = from; tm.limit.constant() {
+		if p, err = policyFor(l.configFor(tm.limit), from); err != nil {
+			return nil, err
+		}
+	}
+	p.of = tm
+	return p, nil
+}
+
+// configFor is the configuration with another limit.
+func (l *Limiter) configFor(limit Limit) Config {
+	c := l.Config()
+	c.Limit = limit
+	return c
+}
+
+// newTerms returns terms with that limit. The error is a *ConfigError.
+func (l *Limiter) newTerms(pl *plan, limit Limit) (*terms, error) {
+	tm := &terms{plan: pl, limit: limit}
+	var from *policy // without one, no more room than the limit's own
+	if limit.constant() {
+		from = l.current.Load()
+	}
+	p, err := policyFor(l.configFor(limit), from)
+	if err != nil {
+		return nil, err
+	}
+	p.of = tm
+	tm.common.Store(p)
+	return tm, nil
+}
+
+// policyFor returns the policy of c, which is that of a limiter but for the limit.
+func policyFor(c Config, from *policy) (*policy, error) {
+	if c.Limit.constant() {
+		c.Soft = 0 // there is nothing beyond it
+	}
+	if _, err := c.withDefaults(); err != nil {
+		return nil, err
+	}
+	p, err := newPolicy(c, from)
+	if err != nil {
+		return nil, err
+	}
+	return p, nil
+}
+
+// plans are those of a limiter beside its own.
+type plans struct {
+	named   *xsync.MapOf[string, *plan]
+	brought *xsync.MapOf[Limit, *plan] // by calls and keys
+}
+
+// plansOf returns the plans, which are made when the first one is asked for.
+func (l *Limiter) plansOf() *plans {
+	if ps := l.plans.Load(); ps != nil {
+		return ps
+	}
+	l.plans.CompareAndSwap(nil, &plans{xsync.NewMapOf[string, *plan](), xsync.NewMapOf[Limit, *plan]()})
+	return l.plans.Load()
+}
+
+// newPlan returns a plan with its terms and its view.
+func (l *Limiter) newPlan(name string, limit Limit) (*plan, error) {
+	pl := &plan{name: name}
+	tm, err := l.newTerms(pl, limit)
+	if err != nil {
+		return nil, err
+	}
+	pl.terms.Store(tm)
+	view := &Limiter{core: l, under: pl, soft: l.soft, shadow: l.shadow, top: l.top, tally: l.tally}
+	view.clock, view.cached, view.timed = l.clock, l.cached, l.timed
+	view.shards, view.shift, view.ledgers = l.shards, l.shift, l.ledgers
+	view.current.Store(notPlain)
+	pl.view.Store(view)
+	return pl, nil
+}
+
+// notPlain is the policy that keeps allowAt from deciding by itself.
+var notPlain = &policy{}
+
+// brought returns the plan of a limit without a name.
+func (l *Limiter) brought(limit Limit) (*plan, error) {
+	ps := l.plansOf()
+	if pl, ok := ps.brought.Load(limit); ok {
+		return pl, nil
+	}
+	pl, err := l.newPlan("", limit)
+	if err != nil {
+		return nil, err
+	}
+	if ps.brought.Size() >= max(maxBrought, 2*int(l.kept.Load())) { // those of calls are not counted
+		ps.brought.Clear() // keys that are under them stay under them
+	}
+	pl, _ = ps.brought.LoadOrStore(limit, pl)
+	return pl, nil
+}
+
+// planNamed returns the plan of a name.
+func (l *Limiter) planNamed(name string) (*plan, error) {
+	if ps := l.plans.Load(); ps != nil {
+		if pl, ok := ps.named.Load(name); ok {
+			return pl, nil
+		}
+	}
+	return nil, configErrorf("plan", "%q: there is no plan of that name; want one that SetPlan has set", name)
+}
+
+// eachCell calls f for all cells. Some may have been replaced meanwhile.
+func (l *Limiter) eachCell(f func(*cell)) {
+	for i := range l.shards {
+		l.shards[i].eachCell(f)
+	}
+}
+
+// needs returns the least room that the words of a policy must have to keep what e counts
+// under p. Buckets owe what they owe in any word.
+func (p *policy) needs(e entry, now int64) int {
+	if e.word == 0 || p.bucket() != nil || p.blockedUntil(e.word, e.tail) > 0 {
+		return 0
+	}
+	if log, ok := p.wide.(*slidingLog); ok {
+		return int(log.counting(e.word, e.tail, now))
+	}
+	return int(min(p.rank(e, 0), math.MaxInt)) // at 0 all of it counts
+}
