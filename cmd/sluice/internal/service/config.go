@@ -35,6 +35,11 @@ type Config struct {
 
 	MaxMessage, MaxDescriptors, MaxEntries, MaxValue int
 
+	TrustedProxies []string
+	ClientHeader   string
+	HeadersDraft11 bool
+	FailOpen       bool
+
 	State      string
 	StateEvery time.Duration
 	Drain      time.Duration
@@ -69,6 +74,10 @@ func (c *Config) Flags(f *pflag.FlagSet) {
 	f.StringVar(&c.RemainingHeader, "remaining-header", "RateLimit-Remaining", "name of the header with what remains")
 	f.StringVar(&c.ResetHeader, "reset-header", "RateLimit-Reset", "name of the header with the seconds to the end of\nthe window")
 	f.BoolVar(&c.DynamicMetadata, "dynamic-metadata", false, "answer with dynamic metadata")
+	f.BoolVar(&c.HeadersDraft11, "headers-draft11", false, "answer /check with RateLimit and RateLimit-Policy, as\nthe IETF has them in draft 11")
+	f.StringSliceVar(&c.TrustedProxies, "trusted-proxies", []string{"127.0.0.0/8", "::1/128"}, "addresses of proxies that /check believes what they say\nof a request")
+	f.StringVar(&c.ClientHeader, "client-header", "X-Forwarded-For", "header in which they say who the client is")
+	f.BoolVar(&c.FailOpen, "fail-open", false, "let /check admit what it cannot decide")
 	f.IntVar(&c.MaxMessage, "max-message", 64<<10, "bytes of text in a request")
 	f.IntVar(&c.MaxDescriptors, "max-descriptors", 256, "descriptors in a request")
 	f.IntVar(&c.MaxEntries, "max-entries", 64, "entries in a descriptor")
@@ -90,7 +99,7 @@ func (c *Config) Flags(f *pflag.FlagSet) {
 func (c *Config) portFlags(f *pflag.FlagSet) {
 	f.StringVar(&c.GRPC, "grpc", ":8081", "address of the gRPC service")
 	f.StringVar(&c.UDS, "uds", "", "path of a unix socket for gRPC, in place of --grpc")
-	f.StringVar(&c.HTTP, "http", ":8080", "address of /json and /healthcheck; empty for none")
+	f.StringVar(&c.HTTP, "http", ":8080", "address of /check, /json and /healthcheck; empty for\nnone")
 	f.StringVar(&c.Debug, "debug", "127.0.0.1:6070", "address of /rlconfig, /stats and /debug/pprof; empty\nfor none")
 	f.StringVar(&c.Metrics, "metrics", ":9090", "address of the metrics; empty for none")
 	f.StringVar(&c.TLSCert, "tls-cert", "", "certificate of the gRPC service; read again when it\nchanges")
@@ -104,7 +113,7 @@ func (c *Config) portFlags(f *pflag.FlagSet) {
 
 // Check refuses what cannot be.
 func (c *Config) Check() error {
-	return errors.Join(c.checkChoices(), c.checkNumbers(), c.checkTLS(), c.checkPorts())
+	return errors.Join(c.checkChoices(), c.checkNumbers(), c.checkTLS(), c.checkPorts(), c.checkProxies())
 }
 
 func (c *Config) checkChoices() error {
@@ -179,6 +188,11 @@ func (c *Config) checkTLS() error {
 		return errors.New("--client-san without --client-ca: want the certificates that names are believed from")
 	}
 	return nil
+}
+
+func (c *Config) checkProxies() error {
+	_, err := newProxies(c, nil)
+	return err
 }
 
 func (c *Config) checkPorts() error {

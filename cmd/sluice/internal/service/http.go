@@ -9,22 +9,27 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
 )
 
 // public is what the HTTP port serves.
 func (s *server) public() http.Handler {
 	mux := http.NewServeMux()
-	mux.Handle("/json", s.timed(s.service.JSON()))
+	mux.Handle("/json", timed(s.metrics.http, s.service.JSON()))
+	check := timed(s.metrics.check, s.checker)
+	mux.Handle("/check", check)
+	mux.Handle("/check/{domain...}", check)
 	mux.Handle("/healthcheck", s.health.Health)
 	return mux
 }
 
 // timed tells the metrics how long a handler took.
-func (s *server) timed(h http.Handler) http.Handler {
+func timed(times prometheus.Observer, h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		begin := time.Now()
 		h.ServeHTTP(w, r)
-		s.metrics.http.Observe(time.Since(begin).Seconds())
+		times.Observe(time.Since(begin).Seconds())
 	})
 }
 

@@ -19,9 +19,10 @@ var buckets = []float64{10e-6, 25e-6, 50e-6, 100e-6, 250e-6, 500e-6, 1e-3, 2.5e-
 
 // metrics serves the statistics to Prometheus.
 type metrics struct {
-	path       string
-	registry   *prometheus.Registry
-	grpc, http prometheus.Observer // how long calls took
+	path     string
+	registry *prometheus.Registry
+
+	grpc, http, check prometheus.Observer // how long calls took
 }
 
 func newMetrics(s *server) *metrics {
@@ -32,14 +33,14 @@ func newMetrics(s *server) *metrics {
 			Name: "ratelimit_service_response_time_seconds", Help: "How long calls took.", Buckets: buckets,
 		}, []string{"grpc_method"})
 		m.grpc = h.WithLabelValues("ShouldRateLimit")
-		m.http = m.grpc
+		m.http, m.check = m.grpc, m.grpc
 		m.registry.MustRegister(h, &upstreamCollector{s})
 		return m
 	}
 	h := prometheus.NewHistogramVec(prometheus.HistogramOpts{
 		Name: "sluice_request_duration_seconds", Help: "How long calls took, without the network.", Buckets: buckets,
 	}, []string{"transport"})
-	m.grpc, m.http = h.WithLabelValues("grpc"), h.WithLabelValues("http")
+	m.grpc, m.http, m.check = h.WithLabelValues("grpc"), h.WithLabelValues("json"), h.WithLabelValues("check")
 	m.registry.MustRegister(h, &collector{server: s})
 	return m
 }
@@ -99,7 +100,7 @@ func (c *collector) Collect(out chan<- prometheus.Metric) {
 		counter(requestsDesc, n.OK, name, "ok")
 		counter(requestsDesc, n.OverLimit, name, "over_limit")
 	}
-	counter(requestsDesc, calls.Refused, "", "refused")
+	counter(requestsDesc, calls.Refused+c.checker.failed.Load(), "", "refused")
 	counter(requestsDesc, calls.Panics, "", "internal")
 	successes, failures := c.loads.counts()
 	counter(reloadsDesc, failures, "error")

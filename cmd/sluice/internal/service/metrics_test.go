@@ -100,7 +100,7 @@ func TestMetrics(t *testing.T) {
 		`sluice_unknown_domain_total`:                                                  1,
 		`sluice_shadowed_total`:                                                        0,
 		`sluice_request_duration_seconds_count{transport="grpc"}`:                      16,
-		`sluice_request_duration_seconds_count{transport="http"}`:                      1,
+		`sluice_request_duration_seconds_count{transport="json"}`:                      1,
 	} {
 		assert.Contains(t, got, name)
 		assert.Equal(t, want, got[name], name)

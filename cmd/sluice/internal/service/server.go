@@ -30,6 +30,7 @@ type server struct {
 	watcher *rules.Watcher
 	engine  *rules.Engine
 	service *rls.Service
+	checker *checker
 	grpc    *grpc.Server
 	http    []*http.Server
 	metrics *metrics
@@ -122,7 +123,8 @@ func newServer(c *Config, log *slog.Logger) (*server, error) {
 		Panicked: func(v any, stack []byte) { log.Error("a call panicked", "value", v, "stack", string(stack)) },
 	})
 	s.metrics = newMetrics(s)
-	return s, nil
+	s.checker, err = newChecker(s)
+	return s, err
 }
 
 // updateHealth makes the health follow the rules, until the drain.

@@ -75,7 +75,7 @@ func (c *upstreamCollector) Collect(out chan<- prometheus.Metric) {
 	counter(upstreamSuccessDesc, successes)
 	counter(upstreamErrorDesc, failures)
 	counter(upstreamShadowDesc, stats.GlobalShadow)
-	counter(upstreamRefusedDesc, calls.Refused+calls.Panics, "service_error")
+	counter(upstreamRefusedDesc, calls.Refused+calls.Panics+c.checker.failed.Load(), "service_error")
 	counter(upstreamRefusedDesc, 0, "redis_error")
 	counter(upstreamRequestsDesc, calls.OK+calls.OverLimit+calls.Refused+calls.Panics, "ShouldRateLimit")
 }

@@ -1,0 +1,301 @@
+package service
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"path"
+	"runtime/debug"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/sluice-go/sluice"
+	"github.com/sluice-go/sluice/httplimit"
+	"github.com/sluice-go/sluice/rules"
+)
+
+// checker answers proxies that ask over HTTP whether a request may pass: /check/DOMAIN.
+type checker struct {
+	*server
+	proxies proxies
+	calls   sync.Pool // of *checkCall
+	failed  atomic.Uint64
+	told    atomic.Int64 // when a failure was last logged, Unix nanoseconds
+}
+
+// proxies are those that are believed what they say of a request.
+type proxies struct {
+	ranges []netip.Prefix
+	client httplimit.KeyFunc // the client's address, as far as they are believed
+}
+
+// attributes are what rules can be about, in the order in which their keys nest.
+type attributes [4]rules.Entry
+
+const combinations = 1<<len(attributes{}) - 1
+
+// checkCall is what a call needs while it is decided.
+type checkCall struct {
+	attributes attributes
+	entries    [combinations]attributes
+	req        rules.Request
+	resp       rules.Response
+}
+
+// newProxies reads --trusted-proxies and --client-header. untrusted is told of headers that are not
+// believed.
+func newProxies(c *Config, untrusted func(r *http.Request, header string)) (p proxies, err error) {
+	ip := httplimit.IPConfig{OnUntrustedProxy: untrusted}
+	for _, text := range c.TrustedProxies {
+		r, err := parsePrefix(text)
+		if err != nil {
+			return p, err
+		}
+		p.ranges = append(p.ranges, r)
+		ip.TrustedProxies, ip.Header = p.ranges, c.ClientHeader
+	}
+	if p.client, err = httplimit.ByRemoteIP(ip); err != nil {
+		return p, fmt.Errorf("--trusted-proxies or --client-header: %w", err)
+	}
+	return p, nil
+}
+
+// parsePrefix reads an address or a range of them.
+func parsePrefix(text string) (netip.Prefix, error) {
+	if a, err := netip.ParseAddr(text); err == nil && a.Zone() == "" {
+		return netip.PrefixFrom(a, a.BitLen()), nil
+	}
+	p, err := netip.ParsePrefix(text)
+	if err != nil {
+		return p, fmt.Errorf("--trusted-proxies %q: want an address, or a range such as 10.0.0.0/8", text)
+	}
+	return p, nil
+}
+
+func (p *proxies) include(r *http.Request) bool {
+	peer, err := netip.ParseAddrPort(r.RemoteAddr)
+	if err != nil {
+		return false
+	}
+	a := peer.Addr().Unmap().WithZone("")
+	return slices.ContainsFunc(p.ranges, func(q netip.Prefix) bool { return q.Contains(a) })
+}
+
+func newChecker(s *server) (c *checker, err error) {
+	c = &checker{server: s, calls: sync.Pool{New: func() any { return new(checkCall) }}}
+	var once sync.Once
+	c.proxies, err = newProxies(s.config, func(r *http.Request, header string) {
+		once.Do(func() {
+			s.log.Warn("a peer of /check is no trusted proxy, and its headers are not believed: if it is a proxy, all of its clients are one; see --trusted-proxies",
+				"peer", r.RemoteAddr, "header", header)
+		})
+	})
+	return c, err
+}
+
+// ServeHTTP answers 204, or 429 (403 for deny=403 in the query) with Retry-After. The body is
+// empty.
+func (c *checker) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	denial := http.StatusTooManyRequests
+	switch deny := r.URL.Query().Get("deny"); deny {
+	case "", "429":
+	case "403":
+		denial = http.StatusForbidden
+	default:
+		http.Error(w, fmt.Sprintf("deny is %q; want 403 or 429", deny), http.StatusBadRequest)
+		return
+	}
+	set, _ := c.engine.Set()
+	domain := r.PathValue("domain")
+	if domain == "" {
+		all := set.Domains()
+		if len(all) != 1 {
+			http.Error(w, fmt.Sprintf("there are %d domains; want /check/DOMAIN", len(all)), http.StatusNotFound)
+			return
+		}
+		domain = all[0]
+	}
+	call := c.calls.Get().(*checkCall)
+	if err := c.decide(call, set, domain, r); err != nil {
+		c.fail(w, err)
+		return // and leave call to the garbage collector: it may be in any state
+	}
+	header := w.Header()
+	c.describe(header, &call.resp)
+	if call.resp.Code == rules.OK {
+		w.WriteHeader(http.StatusNoContent)
+	} else {
+		if wait := retryAfter(&call.resp); wait != sluice.Never {
+			header.Set("Retry-After", strconv.FormatInt(seconds(wait), 10))
+		}
+		header.Set("Content-Length", "0")
+		w.WriteHeader(denial)
+	}
+	call.forget()
+	c.calls.Put(call)
+}
+
+// forget drops what is of the request, so that a call that waits for another one does not keep it.
+func (call *checkCall) forget() {
+	clear(call.attributes[:])
+	clear(call.entries[:])
+	clear(call.req.Descriptors)
+	clear(call.resp.Statuses)
+	call.req.Domain = ""
+}
+
+// decide asks about every combination of attributes that there is a rule for.
+func (c *checker) decide(call *checkCall, set *rules.Set, domain string, r *http.Request) (err error) {
+	defer func() {
+		if v := recover(); v != nil {
+			err = fmt.Errorf("panic: %v\n%s", v, debug.Stack())
+		}
+	}()
+	if call.attributes, err = c.attributes(r); err != nil {
+		return err
+	}
+	call.req.Domain, call.req.Descriptors = domain, call.req.Descriptors[:0]
+	for i := range call.entries {
+		entries := call.entries[i][:0]
+		complete := true
+		for j, a := range call.attributes {
+			if (i+1)>>j&1 != 0 {
+				complete = complete && a.Value != ""
+				entries = append(entries, a)
+			}
+		}
+		if complete && set.Match(domain, entries) != nil {
+			call.req.Descriptors = append(call.req.Descriptors, rules.Descriptor{Entries: entries})
+		}
+	}
+	if len(call.req.Descriptors) == 0 { // it is a call all the same, for the statistics
+		call.req.Descriptors = append(call.req.Descriptors, rules.Descriptor{Entries: call.attributes[3:]})
+	}
+	return c.engine.Decide(&call.req, &call.resp)
+}
+
+// attributes are of the request that the proxy has. Those that it does not tell, or is not believed,
+// are empty.
+func (c *checker) attributes(r *http.Request) (attributes, error) {
+	client, err := c.proxies.client(r)
+	if err != nil {
+		return attributes{}, err
+	}
+	out := attributes{{Key: "host"}, {Key: "method"}, {Key: "path"}, {Key: "remote_address", Value: client}}
+	if c.proxies.include(r) {
+		out[0].Value = c.cut(hostOf(last(r.Header["X-Forwarded-Host"])))
+		out[1].Value = c.cut(last(r.Header["X-Forwarded-Method"]))
+		out[2].Value = c.cut(pathOf(last(r.Header["X-Forwarded-Uri"])))
+	}
+	return out, nil
+}
+
+// last is the line of a header that the proxy has added, if the client has sent some, too.
+func last(values []string) string {
+	if len(values) == 0 {
+		return ""
+	}
+	return values[len(values)-1]
+}
+
+// cut bounds a value. What is cut off was longer than any rule's.
+func (c *checker) cut(s string) string { return text(s[:min(len(s), c.config.MaxValue)]) }
+
+// hostOf is a host in small letters, without a port.
+func hostOf(s string) string {
+	u := url.URL{Host: s}
+	return strings.ToLower(strings.TrimSuffix(u.Hostname(), "."))
+}
+
+// pathOf is the path of a request in one spelling: unescaped, without a query, double slashes and
+// dots. A client that spells it in another way is still limited by the same rule.
+func pathOf(uri string) string {
+	if uri == "" {
+		return ""
+	}
+	if i := strings.Index(uri, "://"); i >= 0 && !strings.HasPrefix(uri, "/") { // the absolute form
+		uri = uri[i+len("://"):]
+		uri = uri[min(len(uri), strings.IndexByte(uri+"/", '/')):]
+	}
+	uri, _, _ = strings.Cut(uri, "?")
+	uri, _, _ = strings.Cut(uri, "#")
+	if plain, err := url.PathUnescape(uri); err == nil {
+		uri = plain
+	}
+	return path.Clean("/" + uri)
+}
+
+// describe tells the client of its limit, if the configuration wants that.
+func (c *checker) describe(h http.Header, resp *rules.Response) {
+	if resp.Tightest < 0 {
+		return
+	}
+	st := &resp.Statuses[resp.Tightest]
+	if c.config.Headers {
+		h.Set(c.config.LimitHeader, strconv.FormatUint(uint64(st.Requests), 10))
+		h.Set(c.config.RemainingHeader, strconv.FormatUint(uint64(st.Remaining), 10))
+		h.Set(c.config.ResetHeader, strconv.FormatInt(seconds(st.ResetAfter), 10))
+	}
+	if c.config.HeadersDraft11 && st.Rule != nil && st.Period > 0 {
+		name := policyName(st.Rule)
+		h.Set("RateLimit-Policy", fmt.Sprintf(`%s;q=%d;w=%d`, name, st.Requests, seconds(st.Period)))
+		h.Set("RateLimit", fmt.Sprintf(`%s;r=%d;t=%d`, name, st.Remaining, seconds(st.ResetAfter)))
+	}
+}
+
+// policyName is a rule's name, or path, as a string of RFC 9651.
+func policyName(r *rules.Rule) string {
+	name := r.Name()
+	if name == "" {
+		name = r.Path()
+	}
+	return `"` + strings.Map(func(c rune) rune {
+		if c < ' ' || c > '~' || c == '"' || c == '\\' {
+			return '_'
+		}
+		return c
+	}, name) + `"`
+}
+
+// retryAfter is how long to wait until nothing denies any more.
+func retryAfter(resp *rules.Response) (wait time.Duration) {
+	for i := range resp.Statuses {
+		if st := &resp.Statuses[i]; st.Code == rules.OverLimit {
+			wait = max(wait, st.RetryAfter)
+		}
+	}
+	return wait
+}
+
+// seconds rounds up.
+func seconds(d time.Duration) int64 {
+	n := int64(d / time.Second)
+	if d%time.Second != 0 {
+		n++
+	}
+	return n
+}
+
+// fail answers a call that could not be decided, and logs why, once a minute.
+func (c *checker) fail(w http.ResponseWriter, err error) {
+	c.failed.Add(1)
+	now, told := time.Now().UnixNano(), c.told.Load()
+	if now-told > int64(time.Minute) && c.told.CompareAndSwap(told, now) {
+		c.log.Error("a call of /check failed", "error", err, "admitted", c.config.FailOpen)
+	}
+	if c.config.FailOpen {
+		w.WriteHeader(http.StatusNoContent)
+		return
+	}
+	reason := "the check failed"
+	if errors.Is(err, httplimit.ErrBadKey) || errors.Is(err, httplimit.ErrNoKey) {
+		reason = err.Error()
+	}
+	http.Error(w, reason, http.StatusInternalServerError)
+}

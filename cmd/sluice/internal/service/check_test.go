@@ -1,0 +1,200 @@
+package service
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+const checkRules = `
+domain: web
+descriptors:
+- {key: remote_address, rate_limit: {unit: minute, requests_per_unit: 3, name: each}}
+- {key: remote_address, value: 192.0.2.9, rate_limit: {unlimited: true}}
+- {key: remote_address, value: 192.0.2.66, rate_limit: {unit: minute, requests_per_unit: 0}}
+- key: path
+  value: /login
+  descriptors:
+  - {key: remote_address, rate_limit: {unit: hour, requests_per_unit: 1}}
+- {key: method, value: DELETE, descriptors: [{key: path, value: /all, rate_limit: {unit: day, requests_per_unit: 0}}]}
+- {key: host, value: old.example, rate_limit: {unit: day, requests_per_unit: 2}}
+`
+
+// check asks /check with headers, each NAME: VALUE.
+func (r *running) check(path string, headers ...string) *http.Response {
+	r.Helper()
+	ctx, cancel := context.WithTimeout(r.Context(), patience)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, "GET", "http://"+r.addresses["http"].String()+path, nil)
+	require.NoError(r, err)
+	for _, h := range headers {
+		name, value, _ := strings.Cut(h, ": ")
+		req.Header.Add(name, value)
+	}
+	resp, err := client.Do(req)
+	require.NoError(r, err)
+	_ = resp.Body.Close()
+	return resp
+}
+
+func TestCheck_Answers(t *testing.T) {
+	r := start(t, "--rules", rulesFile(t, checkRules), "--manual-clock", "--headers", "--headers-draft11")
+	for i := range 3 {
+		resp := r.check("/check/web", "X-Forwarded-For: 192.0.2.1")
+		assert.Equal(t, 204, resp.StatusCode)
+		assert.Equal(t, fmt.Sprint(2-i), resp.Header.Get("RateLimit-Remaining"))
+		assert.Equal(t, fmt.Sprintf(`"each";r=%d;t=60`, 2-i), resp.Header.Get("RateLimit"))
+		assert.Equal(t, `"each";q=3;w=60`, resp.Header.Get("RateLimit-Policy"))
+		assert.Empty(t, resp.Header.Get("Retry-After"))
+	}
+	resp := r.check("/check/web", "X-Forwarded-For: 192.0.2.1")
+	assert.Equal(t, 429, resp.StatusCode)
+	assert.Equal(t, "60", resp.Header.Get("Retry-After"))
+	assert.EqualValues(t, 0, resp.ContentLength)
+	resp = r.check("/check/web?deny=403", "X-Forwarded-For: 192.0.2.1")
+	assert.Equal(t, 403, resp.StatusCode)
+	assert.Equal(t, "60", resp.Header.Get("Retry-After"))
+	assert.Equal(t, 204, r.check("/check", "X-Forwarded-For: 192.0.2.2").StatusCode, "the only domain")
+	resp = r.check("/check/web", "X-Forwarded-For: 192.0.2.66")
+	assert.Equal(t, 429, resp.StatusCode)
+	assert.Empty(t, resp.Header.Get("Retry-After"), "no wait helps")
+	for range 5 {
+		assert.Equal(t, 204, r.check("/check/web", "X-Forwarded-For: 192.0.2.9").StatusCode)
+	}
+	assert.Equal(t, 204, r.check("/check/unknown", "X-Forwarded-For: 192.0.2.1").StatusCode)
+	assert.Equal(t, 400, r.check("/check/web?deny=200").StatusCode)
+	got := r.scrape()
+	assert.EqualValues(t, 3, got[`sluice_requests_total{code="over_limit",domain="web"}`])
+	assert.EqualValues(t, 9, got[`sluice_requests_total{code="ok",domain="web"}`])
+	assert.EqualValues(t, 1, got[`sluice_unknown_domain_total`])
+	assert.EqualValues(t, 14, got[`sluice_request_duration_seconds_count{transport="check"}`])
+}
+
+func TestCheck_WithoutADomain(t *testing.T) {
+	r := start(t, "--rules", rulesFile(t, checkRules)+","+write(t, t.TempDir()+"/b.yaml", "domain: e\n"))
+	assert.Equal(t, 404, r.check("/check").StatusCode)
+	assert.Equal(t, 404, r.check("/check/").StatusCode)
+	assert.Equal(t, 204, r.check("/check/web").StatusCode)
+}
+
+// TestCheck_Combinations: a rule may combine what a proxy says, in one order.
+func TestCheck_Combinations(t *testing.T) {
+	r := start(t, "--rules", rulesFile(t, checkRules), "--manual-clock")
+	code := func(headers ...string) int { return r.check("/check/web", headers...).StatusCode }
+	for i, uri := range []string{"/login", "/login/", "//login", "/%6cogin?user=x", "/a/../login", "http://old.example/login#x"} {
+		from := "X-Forwarded-For: 198.51.100.1"
+		want := 429
+		if i == 0 {
+			want = 204
+		}
+		assert.Equal(t, want, code(from, "X-Forwarded-Uri: "+uri), uri)
+	}
+	assert.Equal(t, 204, code("X-Forwarded-For: 198.51.100.2", "X-Forwarded-Uri: /login"), "another client")
+	assert.Equal(t, 204, code("X-Forwarded-For: 198.51.100.3", "X-Forwarded-Uri: /all", "X-Forwarded-Method: GET"))
+	assert.Equal(t, 429, code("X-Forwarded-For: 198.51.100.4", "X-Forwarded-Uri: /all", "X-Forwarded-Method: DELETE"))
+	for i, host := range []string{"old.example", "OLD.example:8080", "old.example."} {
+		want := 204
+		if i == 2 {
+			want = 429
+		}
+		assert.Equal(t, want, code(fmt.Sprintf("X-Forwarded-For: 203.0.113.%d", i), "X-Forwarded-Host: "+host), host)
+	}
+}
+
+// TestCheck_Forged: what a client writes in front of what its proxy writes changes nothing, and what a
+// peer writes that is no proxy changes nothing at all.
+func TestCheck_Forged(t *testing.T) {
+	r := start(t, "--rules", rulesFile(t, checkRules), "--manual-clock")
+	for i := range 5 {
+		want := 204
+		if i >= 3 {
+			want = 429
+		}
+		forged := fmt.Sprintf("X-Forwarded-For: 10.1.1.%d, 192.0.2.1", i)
+		if i%2 == 1 {
+			forged = fmt.Sprintf("X-Forwarded-For: 10.1.1.%d", i) // a line of its own
+		}
+		assert.Equal(t, want, r.check("/check/web", forged, "X-Forwarded-For: 192.0.2.1", fmt.Sprintf("Forwarded: for=10.2.2.%d", i)).StatusCode)
+	}
+	two := []string{"X-Forwarded-For: 198.51.100.1", "X-Forwarded-Uri: /harmless", "X-Forwarded-Uri: /login"}
+	assert.Equal(t, 204, r.check("/check/web", two...).StatusCode)
+	assert.Equal(t, 429, r.check("/check/web", two...).StatusCode, "the proxy's line counts")
+
+	for _, proxies := range []string{"--trusted-proxies=", "--trusted-proxies=192.0.2.7,10.0.0.0/8"} {
+		r := start(t, "--rules", rulesFile(t, checkRules), "--manual-clock", proxies)
+		for i := range 5 {
+			want := 204
+			if i >= 3 {
+				want = 429
+			}
+			assert.Equal(t, want, r.check("/check/web", fmt.Sprintf("X-Forwarded-For: 192.0.2.%d", i), "X-Forwarded-Uri: /login").StatusCode)
+		}
+		assert.Equal(t, 1, strings.Count(r.log.String(), "no trusted proxy"))
+	}
+}
+
+func TestCheck_ClientHeader(t *testing.T) {
+	r := start(t, "--rules", rulesFile(t, checkRules), "--manual-clock", "--client-header", "X-Real-IP")
+	for i := range 4 {
+		want := 204
+		if i == 3 {
+			want = 429
+		}
+		assert.Equal(t, want, r.check("/check/web", "X-Real-IP: 192.0.2.1", fmt.Sprintf("X-Forwarded-For: 192.0.2.10%d", i)).StatusCode)
+	}
+}
+
+// TestCheck_Failures: what cannot be decided is denied, or admitted under --fail-open. Nothing that a
+// client can send is such a thing.
+func TestCheck_Failures(t *testing.T) {
+	for _, open := range []bool{false, true} {
+		r := start(t, "--rules", rulesFile(t, checkRules), "--manual-clock", fmt.Sprintf("--fail-open=%t", open))
+		want := 500
+		if open {
+			want = 204
+		}
+		assert.Equal(t, want, r.check("/check/web", "X-Forwarded-For: unknown").StatusCode)
+		assert.Equal(t, want, r.check("/check/web", "X-Forwarded-For: unknown").StatusCode)
+		assert.Equal(t, 1, strings.Count(r.log.String(), "a call of /check failed"))
+		assert.EqualValues(t, 2, r.scrape()[`sluice_requests_total{code="refused",domain=""}`])
+		for i := range 4 {
+			want := 204
+			if i == 3 {
+				want = 429
+			}
+			assert.Equal(t, want, r.check("/check/web", "X-Forwarded-For: 192.0.2.1", "X-Forwarded-Uri: /"+strings.Repeat("x", 20_000),
+				"X-Forwarded-Method: "+strings.Repeat("M", 10_000), "X-Forwarded-Host: \x80[", "X-Forwarded-Uri: %zz\xff").StatusCode)
+		}
+	}
+}
+
+func TestCheck_Paths(t *testing.T) {
+	for uri, want := range map[string]string{
+		"": "", "/": "/", "*": "/*", "?x": "/", "/a?b=/c": "/a", "a": "/a", "http://h": "/", "http://h/a/": "/a", "/..//./a/../../b": "/b",
+		"/a%2Fb": "/a/b", "/%zz": "/%zz", "/http://x/y": "/http:/x/y", "/a%3Fb": "/a?b",
+	} {
+		assert.Equal(t, want, pathOf(uri), uri)
+	}
+	for host, want := range map[string]string{"": "", "A.b:80": "a.b", "[::1]:80": "::1", "h.": "h", "[": "["} {
+		assert.Equal(t, want, hostOf(host), host)
+	}
+}
+
+func TestCheck_ConfigErrors(t *testing.T) {
+	for args, want := range map[string]string{
+		"--trusted-proxies x":                    `--trusted-proxies "x": want an address, or a range such as 10.0.0.0/8`,
+		"--trusted-proxies 0.0.0.0/0":            "--trusted-proxies or --client-header: ",
+		"--trusted-proxies 10.0.0.1/8":           "--trusted-proxies or --client-header: ",
+		"--client-header x:y":                    "--trusted-proxies or --client-header: ",
+		"--client-header= --trusted-proxies ::1": "--trusted-proxies or --client-header: ",
+	} {
+		c, _, err := parse(append(strings.Fields(args), "--rules", "r"), nil)
+		require.NoError(t, err)
+		assert.ErrorContains(t, c.Check(), want, args)
+	}
+}
