@@ -299,10 +299,9 @@ func (l *Limiter) settle(r *Reservation, actual int) {
 	if r.settled.Swap(true) {
 		return
 	}
-	now := max(l.now(), 0)
 	if actual > r.cost {
 		var d Decision
-		l.debit(&d, r.id, now, actual-r.cost, (*Limiter).policyNow)
+		l.debit(&d, r.id, max(l.now(), 0), actual-r.cost, (*Limiter).policyNow)
 	}
 	rec := r.rec
 	if rec == nil {
@@ -314,35 +313,45 @@ func (l *Limiter) settle(r *Reservation, actual int) {
 		return
 	}
 	defer rec.release()
-	if actual >= 0 && actual < r.cost && !l.giveBack(rec, r, actual, now) {
+	if actual >= 0 && actual < r.cost && !l.giveBack(rec, r, actual) {
 		rec.clear()
 		return
 	}
-	if r.units == 0 || r.at <= now {
+	if r.units == 0 || r.at <= l.now() {
 		rec.remove(r)
 	}
 }
 
 // giveBack lets r count for no more than what was used. It fails if the key has no longer
 // what had been charged: it is blocked, or has been dropped.
-func (l *Limiter) giveBack(rec *record, r *Reservation, used int, now int64) (ok bool) {
+//
+// It reads the clock with the word at hand, and so not before anybody whose charge is in it.
+// An older time would give back what has come back by itself:
+//
+//	settle:  reads the clock, 0 s; is delayed
+//	charge:  at 1 s takes the unit that was reserved at 0 s, and has come back
+//	settle:  gives that unit back
+func (l *Limiter) giveBack(rec *record, r *Reservation, used int) (ok bool) {
 	last := rec.final() - rec.back
-	given := rec.shrink(r, used, now)
-	if given == 0 {
-		return true
-	}
+	span, least := r.span, r.least
 	l.update(r.id, func(p *policy, word uint64, _ []atomic.Uint64) uint64 {
 		// In this order: see drops.
 		if ok = rec.drops.Load() == rec.seen && p == rec.policy && p.blockedUntil(word, nil) == 0; !ok {
 			return word
 		}
 		b := p.bucket()
-		s, _ := b.slots()
 		full := b.full(word)
 		if ok = full >= last; !ok {
 			return word
 		}
-		return b.pack(full-given, s.tick(now))
+		r.span, r.least = span, least // whatever an attempt before has made of them
+		rec.changed(r)
+		now := max(l.now(), 0)
+		s, _ := b.slots()
+		if given := rec.shrink(r, used, now); given > 0 {
+			return b.pack(full-given, s.tick(now))
+		}
+		return word
 	})
 	return ok
 }

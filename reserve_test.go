@@ -102,3 +102,28 @@ func TestReservation_DelayCountsFromNow(t *testing.T) {
 		require.Zero(t, r.Delay())
 	}
 }
+
+// Settle reads the clock; before it gives anything back, the unit comes back by itself and is
+// taken by another call.
+func TestSettle_GivesNothingBackThatHasBeenTakenMeanwhile(t *testing.T) {
+	for _, a := range []Algorithm{GCRA, TokenBucket, LeakyBucket} {
+		now, hook := start.UnixNano(), func() {}
+		l := mustNew(t, Config{Algorithm: a, Limit: PerSecond(2), Clock: clockFunc(func() int64 {
+			read, h := now, hook
+			hook = func() {}
+			h()
+			return read
+		})})
+		for used := range 2 {
+			r, err := l.Reserve("k", 2, 0)
+			require.NoError(t, err)
+			hook = func() {
+				now += int64(time.Second)
+				require.True(t, l.AllowN("k", 2))
+			}
+			r.Settle(used)
+			require.False(t, l.Allow("k"), "%v, %d used", a, used)
+			now += int64(time.Second)
+		}
+	}
+}
