@@ -144,7 +144,7 @@ func (e *Engine) Decide(req *Request, resp *Response) error {
 	g := e.now.Load()
 	d := g.domains[req.Domain]
 	if d == nil {
-		e.unknown.add(req.Domain)
+		e.unknown.add(req.Domain, uint64(len(req.Descriptors)))
 		return nil
 	}
 	replaces := false
@@ -293,7 +293,10 @@ func (w *work) count(st *Status, now int64, n uint64) {
 	d := w.key().TakeAt(now, cost)
 	after := uint64(w.most-d.Remaining) + n - uint64(cost)
 	over := after > w.limit
-	before := after - min(n, after)
+	before := w.limit
+	if w.hits <= after {
+		before = after - w.hits // as if they were the last that were counted, if they were not
+	}
 	if n > 0 && !d.Allowed {
 		// The counter is full, above any limit, or has no room for a new key.
 		over, before, after = true, w.limit, max(after, w.limit)

@@ -236,13 +236,13 @@ func TestDecide_Refused(t *testing.T) {
 func TestDecide_UnknownDomains(t *testing.T) {
 	w := newWorld(t, Config{}, minuteRules)
 	for i := range 300 {
-		require.NoError(t, w.Decide(&Request{Domain: fmt.Sprint("unknown ", i), Descriptors: []Descriptor{describe("ten=a")}}, &w.resp))
+		require.NoError(t, w.Decide(&Request{Domain: fmt.Sprint("unknown ", i), Descriptors: []Descriptor{describe("ten=a"), describe("two=a")}}, &w.resp))
 		require.Equal(t, OK, w.resp.Code)
 	}
 	s := w.Engine.Stats()
-	require.EqualValues(t, 300, s.UnknownDomains)
+	require.EqualValues(t, 600, s.UnknownDomains)
 	require.Len(t, s.UnknownDomainsByName, maxUnknownDomains+1)
-	require.EqualValues(t, 200, s.UnknownDomainsByName["other"])
+	require.EqualValues(t, 400, s.UnknownDomainsByName["other"])
 }
 
 // TestDecide_JoinedKeys: what looks the same when joined does not share a counter, as it does upstream.

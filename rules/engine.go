@@ -339,8 +339,8 @@ type Stats struct {
 	Calls map[string]Calls
 	// GlobalShadow is the calls that Config.Shadow has admitted, and that would have been denied.
 	GlobalShadow uint64
-	// UnknownDomains is the calls for domains without rules, and which these were: at most 100,
-	// the others as "other".
+	// UnknownDomains is the descriptors of calls for domains without rules, and which these were: at
+	// most 100, the others as "other".
 	UnknownDomains       uint64
 	UnknownDomainsByName map[string]uint64
 }
@@ -375,7 +375,7 @@ func (e *Engine) Stats() Stats {
 	return out
 }
 
-// unknownDomains counts calls for domains that no file defines. Clients of the service choose
+// unknownDomains counts descriptors of calls for domains that no file defines. Clients of the service choose
 // their names, so few are kept.
 type unknownDomains struct {
 	mutex sync.Mutex
@@ -385,17 +385,17 @@ type unknownDomains struct {
 
 const maxUnknownDomains = 100
 
-func (u *unknownDomains) add(name string) {
+func (u *unknownDomains) add(name string, n uint64) {
 	u.mutex.Lock()
 	defer u.mutex.Unlock()
-	u.total++
+	u.total += n
 	if u.names == nil {
 		u.names = map[string]uint64{}
 	}
 	if _, ok := u.names[name]; !ok && (len(u.names) >= maxUnknownDomains || len(name) > 256) {
 		name = "other"
 	}
-	u.names[strings.Clone(name)]++
+	u.names[strings.Clone(name)] += n
 }
 
 func (u *unknownDomains) counts() (uint64, map[string]uint64) {

@@ -252,6 +252,11 @@ func TestStopWhenOver(t *testing.T) {
 	require.Equal(t, 9, w.left("ten=a"))
 	require.EqualValues(t, 4, w.series("d.two").Total)
 	require.EqualValues(t, 1, w.series("d.two").Over)
+
+	// Hits that are not counted are near the limit if the last ones that are counted are.
+	w.ask(withHits("ten=c", 9))
+	w.ask(withHits("two=c", 3), withHits("ten=c", 1))
+	require.EqualValues(t, 2, w.series("d.ten").Near)
 }
 
 // TestTogether_Exact: of calls that come at the same time exactly as many pass as fit, and those
@@ -337,6 +342,7 @@ descriptors:
 		"detailed=abc":    "d.detailed_abc",
 		"shared=abc,x=1":  "d.shared_a*.x_1",
 		"shared=abc,x=":   "d.shared_a*.x",
+		"shared=a*,x=":    "d.shared_a*.x_", // as upstream has it for the value that is the pattern
 		"metric=abc,y=1":  "d.metric_abc.y",
 		"metric=,y=1":     "d.metric.y",
 		"wild=abc":        "d.wild_abc",

@@ -158,6 +158,8 @@ func TestLoad_YAML11(t *testing.T) {
 		"- {key: yes, value: 010, shadow_mode: on, rate_limit: {unit: MiNuTe, requests_per_unit: 1_000}}\n"+
 		"- {key: n, value: ~, quota_mode: Yes, rate_limit: {unit: day, requests_per_unit: 0x10}}\n"+
 		"- {key: ip, value: 1.2.3.4, rate_limit: {unit: week, requests_per_unit: 0b11}}\n"+
+		"- {key: tagged, value: !!str 1.5, shadow_mode: !!bool 'on', rate_limit: {unit: hour, requests_per_unit: !!int '7'}}\n"+
+		"- {key: day, value: 2026-01-02, rate_limit: {unit: hour, requests_per_unit: 1}}\n"+
 		"- {key: quoted, value: '2026-01-01', rate_limit: {unit: year, requests_per_unit: "+maxRequestsText+"}}\n")
 	r := set.Match("on", entries("yes=010"))
 	require.NotNil(t, r)
@@ -165,6 +167,8 @@ func TestLoad_YAML11(t *testing.T) {
 	assert.Equal(t, "on.n: unit=DAY requests_per_unit=16, shadow_mode: false, quota_mode: true", set.Match("on", entries("n=x")).String())
 	assert.EqualValues(t, 3, set.Match("on", entries("ip=1.2.3.4")).Requests())
 	assert.NotNil(t, set.Match("on", entries("quoted=2026-01-01")))
+	assert.NotNil(t, set.Match("on", entries("day=2026-01-02")), "a date is text")
+	assert.Equal(t, "on.tagged_1.5: unit=HOUR requests_per_unit=7, shadow_mode: true, quota_mode: false", set.Match("on", entries("tagged=1.5")).String())
 }
 
 func TestLoad_AnchorsAndMerges(t *testing.T) {

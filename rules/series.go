@@ -144,8 +144,9 @@ func (d *dynamic) get(r *Rule, entries []Entry) *series {
 	return s
 }
 
-// appendLevel adds one level of a rule's path to b, as upstream names it in statistics.
-func (r *Rule) appendLevel(b []byte, i int, e *Entry) []byte {
+// appendLevel adds one level of a rule's path to b, as upstream names it in statistics: sharing is
+// whether any level shares its counter for these entries.
+func (r *Rule) appendLevel(b []byte, i int, e *Entry, sharing bool) []byte {
 	n := r.levels[i]
 	b = append(b, e.Key...)
 	value := n.value
@@ -153,7 +154,7 @@ func (r *Rule) appendLevel(b []byte, i int, e *Entry) []byte {
 	case n.share && n.pattern != nil:
 	case r.detailed:
 		value = e.Value
-		if value == "" && !r.shares() {
+		if value == "" && !sharing {
 			return append(b, '_')
 		}
 	case n.value == "" && n.valueToMetric, n.pattern != nil && n.valueToMetric:
@@ -165,10 +166,11 @@ func (r *Rule) appendLevel(b []byte, i int, e *Entry) []byte {
 	return append(append(b, '_'), value...)
 }
 
-// shares reports whether a level of the rule shares its counter.
-func (r *Rule) shares() bool {
-	for _, n := range r.levels {
-		if n.share && n.pattern != nil {
+// sharing reports whether a level of the rule shares its counter for these entries. A value that is
+// spelled like the pattern is not one of those that share for upstream's statistics.
+func (r *Rule) sharing(entries []Entry) bool {
+	for i, n := range r.levels {
+		if n.share && n.pattern != nil && entries[i].Value != n.value {
 			return true
 		}
 	}
@@ -178,8 +180,9 @@ func (r *Rule) shares() bool {
 // appendMetricPath adds the path that the rule's statistics have for these entries.
 func (r *Rule) appendMetricPath(b []byte, entries []Entry) []byte {
 	b = append(b, r.domain.name...)
+	sharing := r.detailed && r.sharing(entries)
 	for i := range entries {
-		b = r.appendLevel(append(b, '.'), i, &entries[i])
+		b = r.appendLevel(append(b, '.'), i, &entries[i], sharing)
 	}
 	return b
 }
@@ -187,8 +190,9 @@ func (r *Rule) appendMetricPath(b []byte, entries []Entry) []byte {
 // metricLevels is appendMetricPath, in its parts.
 func (r *Rule) metricLevels(entries []Entry) []string {
 	out := make([]string, len(entries))
+	sharing := r.detailed && r.sharing(entries)
 	for i := range entries {
-		out[i] = string(r.appendLevel(nil, i, &entries[i]))
+		out[i] = string(r.appendLevel(nil, i, &entries[i], sharing))
 	}
 	return out
 }

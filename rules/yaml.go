@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -38,10 +39,20 @@ func (l *loader) document(data []byte) (root *yaml.Node, ok bool) {
 	case err == nil:
 		l.warnAt(&next, "", "a second document, which is not read; want one document a file")
 	case !errors.Is(err, io.EOF):
-		l.syntaxError(err)
+		l.errorAt(&yaml.Node{Line: lastLine(&doc) + 1}, "", "what follows is neither part of the document above, by its indentation, nor another one (%s); want all of a file in one document",
+			yamlLine.ReplaceAllString(err.Error(), ""))
 		return nil, false
 	}
 	return doc.Content[0], true
+}
+
+// lastLine is the line in which the last value begins.
+func lastLine(n *yaml.Node) int {
+	line := n.Line
+	for _, c := range n.Content {
+		line = max(line, lastLine(c))
+	}
+	return line
 }
 
 var yamlLine = regexp.MustCompile(`^yaml: (?:line (\d+): )?`)
@@ -147,7 +158,7 @@ const (
 	nullKind
 	boolKind
 	intKind
-	otherKind // a fraction, a date, a number beyond 64 bits, binary
+	otherKind // a fraction, a number beyond 64 bits, binary
 )
 
 var (
@@ -159,23 +170,27 @@ var (
 	}
 	yamlFloat = regexp.MustCompile(`^[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?$`)
 	yamlInf   = regexp.MustCompile(`^([-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN))$`)
-	yamlDate  = regexp.MustCompile(`^[0-9]{4}-[0-9]{1,2}-[0-9]{1,2}(([Tt]|[ \t]+)[0-9]{1,2}:[0-9]{2}:[0-9]{2}(\.[0-9]*)?([ \t]*(Z|[-+][0-9]{1,2}(:?[0-9]{2})?))?)?$`)
 )
 
 func scalarKind(n *yaml.Node) kind {
-	if n.Style&(yaml.SingleQuotedStyle|yaml.DoubleQuotedStyle|yaml.LiteralStyle|yaml.FoldedStyle) != 0 {
-		return textKind
-	}
-	if n.Style&yaml.TaggedStyle != 0 {
-		switch n.ShortTag() {
-		case "!!binary", "!!timestamp", "!!float":
-			return otherKind
-		case "!!bool", "!!int", "!!null":
-		default:
+	if n.Style&yaml.TaggedStyle == 0 {
+		if n.Style&(yaml.SingleQuotedStyle|yaml.DoubleQuotedStyle|yaml.LiteralStyle|yaml.FoldedStyle) != 0 {
 			return textKind
 		}
+		return plainKind(n.Value)
 	}
-	s := n.Value
+	want, ok := map[string]kind{"!!bool": boolKind, "!!int": intKind, "!!null": nullKind}[n.ShortTag()]
+	switch {
+	case ok && plainKind(n.Value) == want:
+		return want
+	case ok, slices.Contains([]string{"!!binary", "!!timestamp", "!!float"}, n.ShortTag()):
+		return otherKind
+	}
+	return textKind
+}
+
+// plainKind is the kind of what is neither quoted nor tagged.
+func plainKind(s string) kind {
 	switch s {
 	case "", "~", "null", "Null", "NULL":
 		return nullKind
@@ -190,7 +205,7 @@ func scalarKind(n *yaml.Node) kind {
 		return intKind
 	}
 	digits := strings.ReplaceAll(s, "_", "")
-	if _, err := strconv.ParseUint(digits, 0, 64); err == nil || yamlFloat.MatchString(digits) || yamlInf.MatchString(s) || yamlDate.MatchString(s) {
+	if _, err := strconv.ParseUint(digits, 0, 64); err == nil || yamlFloat.MatchString(digits) || yamlInf.MatchString(s) {
 		return otherKind
 	}
 	return textKind
