@@ -6,6 +6,7 @@ import (
 	"time"
 
 	core "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	ratelimit "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 	pb "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/structpb"
@@ -73,7 +74,7 @@ func metadata(req *pb.RateLimitRequest, resp *rules.Response) *structpb.Struct {
 			fields["hitsAddend"] = structpb.NewNumberValue(float64(h.Value))
 		}
 		if l := d.GetLimit(); l != nil {
-			fields["limit"] = structpb.NewStringValue(fmt.Sprintf("requests_per_unit:%d unit:%s", l.RequestsPerUnit, l.Unit))
+			fields["limit"] = structpb.NewStringValue(limitText(l))
 		}
 		descriptors[i] = structpb.NewStructValue(&structpb.Struct{Fields: fields})
 		if st := &resp.Statuses[i]; st.Code == rules.OK && st.Rule != nil {
@@ -93,6 +94,15 @@ func metadata(req *pb.RateLimitRequest, resp *rules.Response) *structpb.Struct {
 		out["sluice"] = structpb.NewStructValue(&structpb.Struct{Fields: map[string]*structpb.Value{"would_deny": structpb.NewBoolValue(true)}})
 	}
 	return &structpb.Struct{Fields: out}
+}
+
+// limitText writes a limit in protobuf's text format, which leaves out a field that is 0.
+func limitText(l *ratelimit.RateLimitDescriptor_RateLimitOverride) string {
+	unit := "unit:" + l.Unit.String()
+	if l.RequestsPerUnit == 0 {
+		return unit
+	}
+	return fmt.Sprintf("requests_per_unit:%d %s", l.RequestsPerUnit, unit)
 }
 
 func list(values []*structpb.Value) *structpb.Value {

@@ -154,14 +154,17 @@ func TestHeaders(t *testing.T) {
 
 func TestDynamicMetadata(t *testing.T) {
 	w := newWorld(t, rules.Config{Shadow: true}, Options{DynamicMetadata: true})
-	req := request(hits(one("ten", "a", "x", ""), 2), override(one("any", "a"), 4, 2), one("ten", "b"), one("five", "a"))
+	req := request(hits(one("ten", "a", "x", ""), 2), override(one("any", "a"), 4, 2), one("ten", "b"), one("five", "a"), override(one("any", "b"), 1, 3))
 	req.HitsAddend = 1
 	resp, err := w.ShouldRateLimit(t.Context(), req)
 	require.NoError(t, err)
 	same(t, `{"domain": "d", "hitsAddend": 1, "descriptors": [
 		{"entries": ["ten=a", "x="], "hitsAddend": 2}, {"entries": ["any=a"], "limit": "requests_per_unit:4 unit:MINUTE"},
-		{"entries": ["ten=b"]}, {"entries": ["five=a"]}],
+		{"entries": ["ten=b"]}, {"entries": ["five=a"]}, {"entries": ["any=b"], "limit": "requests_per_unit:1 unit:HOUR"}],
 		"metadata": {"tier": {"a": 1, "b": "x", "c": [2]}, "from": "ten"}}`, resp.DynamicMetadata)
+
+	resp = w.ask(t, override(one("any", "c"), 0, 3))
+	require.Equal(t, "unit:HOUR", resp.DynamicMetadata.Fields["descriptors"].GetListValue().Values[0].GetStructValue().Fields["limit"].GetStringValue(), "protobuf writes no zeros")
 
 	// One rule's metadata never becomes part of another's.
 	same(t, `{"tier": {"a": 1, "b": "x"}, "from": "ten"}`, w.ask(t, one("ten", "c")).DynamicMetadata.Fields["metadata"].GetStructValue())
