@@ -1,0 +1,192 @@
+//go:build !386
+
+package differential
+
+import (
+	"errors"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-go/sluice/rules"
+)
+
+// data holds upstream's own examples and test files.
+const data = "../../../shared/data/envoy-ratelimit"
+
+// verdicts loads files in both.
+func verdicts(files []rules.File, merge bool) (upstream, ours error) {
+	_, upstream = parse(files, newRecorder(), merge)
+	_, ours = rules.Load(files, rules.Options{MergeDomains: merge})
+	return upstream, ours
+}
+
+// TestLoad_Data: upstream's files load or not as there, alone and merged.
+func TestLoad_Data(t *testing.T) {
+	if _, err := os.Stat(data); err != nil {
+		t.Skipf("upstream's own files are not here: %v", err)
+	}
+	names, err := filepath.Glob(filepath.Join(data, "*", "*.yaml"))
+	require.NoError(t, err)
+	require.Greater(t, len(names), 15)
+	accepted := 0
+	var all []rules.File
+	for _, name := range names {
+		b, err := os.ReadFile(name)
+		require.NoError(t, err)
+		f := rules.File{Name: filepath.Base(name), Data: b}
+		all = append(all, f)
+		upstream, ours := verdicts([]rules.File{f}, false)
+		if upstream == nil {
+			accepted++
+		}
+		assert.Equal(t, upstream == nil, ours == nil, "%s: upstream %v, ours %v", name, upstream, ours)
+	}
+	assert.Greater(t, accepted, 5)
+	for _, merge := range []bool{false, true} {
+		for i := range all {
+			for j := range i {
+				pair := []rules.File{all[i], all[j]}
+				upstream, ours := verdicts(pair, merge)
+				assert.Equal(t, upstream == nil, ours == nil, "%s and %s: upstream %v, ours %v", pair[0].Name, pair[1].Name, upstream, ours)
+			}
+		}
+	}
+}
+
+// scalars are values to put in the place of others.
+var scalars = []string{
+	"", "~", "null", "x", "y", "'x'", `"x*"`, "'*'", "x*y", "5", "'5'", "0", "-1", "010", "0x10", "0b11", "0o17", "1_000", "5.0", "1e3", ".5",
+	"4294967295", "4294967296", "18446744073709551615", "99999999999999999999", "true", "yes", "on", "y", "off", "NO", "'true'",
+	"2026-01-01", "1:30", ".inf", "minute", "MONTH", "fortnight", "unknown", "[]", "{}", "[x]", "[{}]", "{key: x}", "{unit: day}", "&a x", "*a",
+	"!!str 5", "!!int '5'", "!!bool 'on'", "!!float 5", "a_b", "|\n          x", "# nothing", "'", "x: y", "@", "%x", "- x",
+}
+
+var keys = []string{
+	"domain", "descriptors", "key", "value", "rate_limit", "unit", "requests_per_unit", "unlimited", "name", "replaces", "shadow_mode",
+	"quota_mode", "detailed_metric", "value_to_metric", "share_threshold", "colour", "5", "on", "'key'", "? key", "<<", "~", "",
+}
+
+// mutate changes a line or a few of a file.
+func mutate(r *rand.Rand, text string) string {
+	lines := strings.Split(strings.TrimSuffix(text, "\n"), "\n")
+	for range 1 + r.IntN(2) {
+		i := r.IntN(len(lines))
+		line := lines[i]
+		start := len(line) - len(strings.TrimLeft(line, " -"))
+		colon := strings.Index(line, ":")
+		switch {
+		case r.IntN(8) == 0:
+			lines = slices.Delete(lines, i, i+1)
+			if len(lines) == 0 {
+				return ""
+			}
+		case r.IntN(8) == 0:
+			lines = slices.Insert(lines, r.IntN(len(lines)+1), line)
+		case r.IntN(10) == 0:
+			lines[i] = " " + line
+		case r.IntN(10) == 0:
+			lines[i] = strings.TrimPrefix(line, "  ")
+		case colon > start && r.IntN(3) == 0:
+			lines[i] = line[:start] + keys[r.IntN(len(keys))] + line[colon:]
+		case colon > 0:
+			lines[i] = line[:colon+1] + " " + scalars[r.IntN(len(scalars))]
+		}
+	}
+	return strings.Join(lines, "\n") + "\n"
+}
+
+// TestLoad_Mutated: files with random mistakes load or not as they do upstream, but for the
+// differences that explained knows.
+func TestLoad_Mutated(t *testing.T) {
+	r := newRand(t)
+	loaded, refused := 0, 0
+	known := map[string]int{}
+	for range 15_000 {
+		w := newWorld(r)
+		w.merge = false
+		text := mutate(r, "domain: d\ndescriptors:\n"+w.descriptors("", 1, "a", "b"))
+		files := []rules.File{{Name: "f", Data: []byte(text)}}
+		theirs, upstream := parse(files, newRecorder(), false)
+		set, ours := rules.Load(files, rules.Options{})
+		if upstream == nil {
+			loaded++
+		} else {
+			refused++
+		}
+		if (upstream == nil) != (ours == nil) {
+			name := explained(text, upstream, set, ours)
+			known[name]++
+			if name == "" {
+				t.Fatalf("upstream: %v\nours:     %v\n%s", upstream, ours, text)
+			}
+			continue
+		}
+		if ours == nil {
+			require.Equal(t, sorted(theirs.Dump()), dump(set), "%s", text)
+		}
+	}
+	t.Logf("%d loaded, %d refused, differences %v", loaded, refused, known)
+	require.Greater(t, min(loaded, refused), 3000)
+}
+
+// sorted is the lines of upstream's dump, which come in random order.
+func sorted(dump string) []string {
+	lines := strings.Split(strings.TrimSuffix(dump, "\n"), "\n")
+	slices.Sort(lines)
+	return lines
+}
+
+// dump is the same of ours, which says more of a rule that is unlimited.
+func dump(set *rules.Set) []string {
+	var out strings.Builder
+	for _, r := range set.Rules() {
+		line, _, _ := strings.Cut(r.String(), ", unlimited: true")
+		out.WriteString(line + "\n")
+	}
+	return sorted(out.String())
+}
+
+// twice reports whether a problem is a key that is given twice: which of the two is looked at, and
+// how closely, differs.
+func twice(p rules.Problem) bool { return strings.Contains(p.Message, "is given twice") }
+
+// explained names the difference that makes one of the two refuse a file that the other loads; empty
+// if there is none.
+func explained(text string, upstream error, set *rules.Set, ours error) string {
+	if ours == nil {
+		switch err := upstream.Error(); {
+		case strings.Contains(err, "share_threshold can only be used with wildcard values"):
+			return "middle"
+		case strings.Contains(text, "<<:") && strings.Contains(err, "cannot unmarshal"), slices.ContainsFunc(set.Warnings(), twice):
+			return "twice"
+		}
+		return ""
+	}
+	var problems *rules.LoadError
+	if !errors.As(ours, &problems) {
+		return ""
+	}
+	if slices.ContainsFunc(problems.Problems, twice) {
+		return "twice"
+	}
+	name := ""
+	for _, p := range problems.Problems {
+		switch {
+		case p.Warning:
+		case strings.Contains(p.Message, "neither part of the document above"):
+			name = "tail"
+		case strings.Contains(p.Message, "share_threshold is true, but the value") && strings.Contains(p.Path, "*"):
+			name = "pattern-key"
+		default:
+			return ""
+		}
+	}
+	return name
+}
