@@ -215,12 +215,6 @@ func (st *store) markLocked(s *shard, id uint64) {
 	st.arm()
 }
 
-// findLive is find for a slot that has the key's state.
-func (t *table) findLive(id uint64) (i uint64, live bool) {
-	i, found := t.find(id)
-	return i, found && t.slots[i].word.Load() != elsewhere
-}
-
 // emptyCellsLocked takes the state out of cells that stay and have been idle by cutoff.
 func (st *store) emptyCellsLocked(s *shard, cutoff int64) (dropped int) {
 	s.eachCell(func(c *cell) {

@@ -69,44 +69,36 @@ func (l *Limiter) chargeAt(d *Decision, id uint64, now int64, cost int) {
 // debit charges cost > 0 units of id, under the policy that policyFor finds. It fails where
 // there is no state to charge, and then leaves d as it was.
 func (l *Limiter) debit(d *Decision, id uint64, now int64, cost int, policyFor func(*Limiter, uint64) *policy) (charged bool) {
-	core := l.core
-	for {
-		p, stale := policyFor(l, id), false
-		tracked := core.update(id, func(q *policy, word uint64, tail []atomic.Uint64) uint64 {
-			if stale = p != q; stale {
-				return word
-			}
-			if charged = !p.unlimited() && !p.wordless(); charged {
-				word = p.debit(word, tail, now, cost)
-				p.look(d, word, tail, now)
-			}
-			return word
-		})
-		switch {
-		case tracked && stale:
-			continue
-		case tracked:
-			return charged
-		case p.unlimited() || p.wordless():
-			return false
+	l.act(id, policyFor, func(p *policy, word uint64, tail []atomic.Uint64) uint64 {
+		if charged = p.keeps(); charged {
+			word = p.debit(word, tail, now, cost)
+			p.look(d, word, tail, now)
 		}
-		var next Decision // of a key with a tail
-		word, out := core.insert(core.shardOf(id), p, id, now, cost, &next)
-		switch {
-		case out == retrying:
-			continue
-		case out == waved && !p.denyAll():
-			*d = Decision{Allowed: true, Limit: int(p.burst), Remaining: int(p.burst)}
-		case out == refused && !p.denyAll():
-			*d = Decision{Limit: int(p.burst), RetryAfter: p.limit.interval()}
-		case p.wide == nil || p.denyAll():
-			p.look(d, word, nil, now)
-		default:
-			*d = next
-			d.Limit = int(p.burst)
-		}
-		return true
+		return word
+	}, func(p *policy) bool {
+		charged = p.keeps()
+		return !charged || l.core.debitNew(d, p, id, now, cost)
+	})
+	return charged
+}
+
+// debitNew is debit for a key that is not tracked. It is not done if that is to be tried again.
+func (st *store) debitNew(d *Decision, p *policy, id uint64, now int64, cost int) (done bool) {
+	var next Decision // of a key with a tail
+	switch word, out := st.insert(st.shardOf(id), p, id, now, cost, &next); {
+	case out == retrying:
+		return false
+	case out == waved && !p.denyAll():
+		*d = Decision{Allowed: true, Limit: int(p.burst), Remaining: int(p.burst)}
+	case out == refused && !p.denyAll():
+		*d = Decision{Limit: int(p.burst), RetryAfter: p.limit.interval()}
+	case p.wide == nil || p.denyAll():
+		p.look(d, word, nil, now)
+	default:
+		*d = next
+		d.Limit = int(p.burst)
 	}
+	return true
 }
 
 // look describes in d a call for one unit that charges nothing.

@@ -33,12 +33,7 @@ func (l *Limiter) allowAt(id uint64, now int64, cost int) bool {
 func (l *Limiter) allowSlow(id uint64, now int64, cost int) bool {
 	core, p, out := l.core, l.first(id), retrying
 	for {
-		if p.wide != nil {
-			out = core.chargeWide(p, id, now, cost, nil)
-		} else {
-			_, out = core.charge(p, id, now, cost)
-		}
-		if out.decided() {
+		if _, out = core.charge(p, id, now, cost, nil); out.decided() {
 			break
 		}
 		was := p
@@ -62,12 +57,7 @@ func (l *Limiter) takeAt(d *Decision, id uint64, now int64, cost int) {
 	now = max(now, 0)
 	core, word, p, out := l.core, uint64(0), l.first(id), retrying
 	for {
-		if p.wide != nil {
-			out = core.chargeWide(p, id, now, cost, d)
-		} else {
-			word, out = core.charge(p, id, now, cost)
-		}
-		if out.decided() {
+		if word, out = core.charge(p, id, now, cost, d); out.decided() {
 			break
 		}
 		*d = Decision{} // in which a call that met a change may have left something
@@ -102,20 +92,31 @@ func (l *Limiter) first(id uint64) *policy {
 	return l.current.Load()
 }
 
-// charge decides one call under p, which is of one word. It returns the word that the
-// key was left with.
-func (st *store) charge(p *policy, id uint64, now int64, cost int) (uint64, outcome) {
+// charge decides one call under p. It returns the word that a one-word algorithm has left the
+// key with. Under a wide one it writes the numbers of the decision to d, unless that is nil.
+func (st *store) charge(p *policy, id uint64, now int64, cost int, d *Decision) (uint64, outcome) {
 	if !p.fits(cost) {
 		return 0, unfit
 	}
 	s := st.shardOf(id)
 	for {
 		t := s.table.Load()
-		e := t.lookup(id)
-		if t.policy != p || e == nil || e.word.Load() == elsewhere {
+		var e *slot
+		var tail []atomic.Uint64
+		switch {
+		case t.policy != p:
+		case p.wide == nil:
+			e = t.lookup(id)
+		default:
+			e, tail = t.lookupTail(id)
+		}
+		if e == nil || e.word.Load() == elsewhere {
 			at := st.locate(s, id)
 			if at.slot == nil {
-				if word, out := st.insert(s, p, id, now, cost, nil); out != retrying || !at.admits(p) {
+				if word, out := st.insert(s, p, id, now, cost, d); out != retrying || !at.admits(p) {
+					if d != nil {
+						d.RetryAfter = 0 // of the unit after this one
+					}
 					return word, out
 				}
 				continue
@@ -123,7 +124,14 @@ func (st *store) charge(p *policy, id uint64, now int64, cost int) (uint64, outc
 			if at.policy != p {
 				return 0, retrying
 			}
-			e = at.slot
+			e, tail = at.slot, at.tail
+		}
+		if p.wide != nil {
+			if out := st.chargeTail(p, e, tail, now, cost, d); out != retrying {
+				return 0, out
+			}
+			st.awaitMove(s)
+			continue
 		}
 		for {
 			word := e.word.Load()
@@ -153,43 +161,6 @@ func (st *store) charge(p *policy, id uint64, now int64, cost int) (uint64, outc
 				return next, out
 			}
 			st.lostRaces.Inc()
-		}
-		st.awaitMove(s)
-	}
-}
-
-// chargeWide is charge under a wide algorithm. Unless d is nil it writes the numbers of
-// the decision to it.
-func (st *store) chargeWide(p *policy, id uint64, now int64, cost int, d *Decision) outcome {
-	if !p.fits(cost) {
-		return unfit
-	}
-	s := st.shardOf(id)
-	for {
-		if t := s.table.Load(); t.policy == p {
-			if i, found := t.find(id); found && t.slots[i].word.Load() != elsewhere {
-				if out := st.chargeTail(p, &t.slots[i], t.tails.of(i), now, cost, d); out != retrying {
-					return out
-				}
-				st.awaitMove(s)
-				continue
-			}
-		}
-		at := st.locate(s, id)
-		if at.slot == nil {
-			if _, out := st.insert(s, p, id, now, cost, d); out != retrying || !at.admits(p) {
-				if d != nil {
-					d.RetryAfter = 0
-				}
-				return out
-			}
-			continue
-		}
-		if at.policy != p {
-			return retrying
-		}
-		if out := st.chargeTail(p, at.slot, at.tail, now, cost, d); out != retrying {
-			return out
 		}
 		st.awaitMove(s)
 	}

@@ -140,5 +140,5 @@ func mintOnce(t *testing.T, rng *rand.Rand, c Config) {
 }
 
 func (l *Limiter) isBlockedKey(k string) bool {
-	return l.isBlocked(l.Key(k).id)
+	return l.blockNow(l.Key(k).id) > 0
 }

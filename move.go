@@ -54,7 +54,7 @@ func (l *Limiter) adoptShard(i int, empty *table) {
 	lg.unguardAll(records, func(rec *record) {
 		switch {
 		case l.policyOf(rec.id).of != empty.policy.of:
-		case l.isBlocked(rec.id):
+		case l.blockNow(rec.id) > 0:
 			rec.forget() // a block may end before what it has taken the place of
 		default:
 			rec.adopt(l.policyOf(rec.id), now)

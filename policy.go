@@ -88,6 +88,9 @@ func (p *policy) denyAll() bool   { return p.limit.Rate == 0 }
 // wordless reports whether there has never been a limit to keep.
 func (p *policy) wordless() bool { return p.alg == algorithm(stateless{}) }
 
+// keeps reports whether charges are kept. Unlimited keeps none.
+func (p *policy) keeps() bool { return !p.unlimited() && !p.wordless() }
+
 // fits reports whether the key's state decides on a call of that cost.
 func (p *policy) fits(cost int) bool { return uint64(cost)-1 < p.burst }
 

@@ -119,39 +119,34 @@ func (l *Limiter) refuse(id uint64, name string, cost int) {
 	}
 }
 
-// The errors of an attempt that is to be made again: at once, or with the key's record.
-var errStartOver, errNoRecord = errors.New("start over"), errors.New("no record")
+// errNoRecord says that a charge is to be made with the key's record.
+var errNoRecord = errors.New("no record")
 
 // tryReserve makes the charge of r, and enters r in the ledger.
-func (l *Limiter) tryReserve(r *Reservation, now int64, maxWait time.Duration) error {
-	err := errStartOver
-	for err == errStartOver {
+func (l *Limiter) tryReserve(r *Reservation, now int64, maxWait time.Duration) (err error) {
+	for done := false; !done; {
 		// With no record locked: it may have to put the key under another policy.
-		err = l.core.reserveUnder(l.policyFor(r.id), r, now, maxWait)
+		done, err = l.core.reserveUnder(l.policyFor(r.id), r, now, maxWait)
 	}
 	return err
 }
 
-// reserveUnder is tryReserve under p, if that is the key's policy.
-func (l *Limiter) reserveUnder(p *policy, r *Reservation, now int64, maxWait time.Duration) error {
+// reserveUnder is tryReserve under p. It is not done if that is not the key's policy, or the
+// key has been tracked in between.
+func (l *Limiter) reserveUnder(p *policy, r *Reservation, now int64, maxWait time.Duration) (done bool, err error) {
 	lg := l.ledgers.of(r.id)
 	rec := lg.find(r.id)
 	if rec == nil {
-		if err := l.reserveIn(nil, p, r, now, maxWait); err != errNoRecord {
-			return err
+		if done, err = l.reserveHere(nil, r, p, now, maxWait); err != errNoRecord {
+			return done, err
 		}
 	}
 	if rec == nil || !rec.lock() {
 		rec = lg.hold(r.id, now)
 	}
 	defer rec.release()
-	return l.reserveIn(rec, p, r, now, maxWait)
-}
-
-// reserveIn is reserveUnder with the key's record. Without one it makes no charge.
-func (l *Limiter) reserveIn(rec *record, p *policy, r *Reservation, now int64, maxWait time.Duration) error {
-	if rec != nil && r.cost > 0 && !rec.hasRoom(now, l.config.Load().MaxReservations) {
-		return ErrTooManyReservations
+	if r.cost > 0 && !rec.hasRoom(now, l.config.Load().MaxReservations) {
+		return true, ErrTooManyReservations
 	}
 	return l.reserveHere(rec, r, p, now, maxWait)
 }
@@ -159,36 +154,24 @@ func (l *Limiter) reserveIn(rec *record, p *policy, r *Reservation, now int64, m
 // slotless returns the error of calls of that cost that p has no slot for, whatever the key
 // has spent.
 func (p *policy) slotless(cost int) error {
-	switch {
-	case cost < 0:
-		return ErrNegativeCost
-	case p.unlimited():
-		return nil
-	case !p.fits(max(cost, 1)):
-		return ErrCostExceedsBurst
-	case p.bucket() == nil:
-		return ErrNotReservable
+	if err := p.never(cost); err != nil || p.unlimited() || p.bucket() != nil {
+		return err
 	}
-	return nil
+	return ErrNotReservable
 }
 
-// reserveHere makes the charge of r under p, if that is the key's policy.
-func (l *Limiter) reserveHere(rec *record, r *Reservation, p *policy, now int64, maxWait time.Duration) error {
+// reserveHere is reserveUnder with the key's record. Without one it makes no charge.
+func (l *Limiter) reserveHere(rec *record, r *Reservation, p *policy, now int64, maxWait time.Duration) (done bool, err error) {
 	r.at = 0 // whatever an attempt before has found
-	err := p.slotless(r.cost)
-	switch {
-	case err != nil:
-		return err
-	case p.unlimited():
-		if err = l.reserveUnlimited(p, r.id, now); err == nil {
-			err = tooLate(0, maxWait)
-		}
-		return err
+	if err = p.slotless(r.cost); err != nil {
+		return true, err
 	}
-	err = errStartOver
+	if p.unlimited() {
+		return l.reserveUnlimited(p, r.id, now, maxWait)
+	}
 	var from, drops uint64
 	tracked := l.update(r.id, func(q *policy, word uint64, _ []atomic.Uint64) uint64 {
-		if err = errStartOver; q != p {
+		if done = q == p; !done {
 			return word
 		}
 		next := word
@@ -201,31 +184,31 @@ func (l *Limiter) reserveHere(rec *record, r *Reservation, p *policy, now int64,
 		return next
 	})
 	if tracked {
-		if err == nil && r.cost > 0 {
+		if done && err == nil && r.cost > 0 {
 			rec.enter(r, p, drops, from)
 		}
-		return err
+		return done, err
 	}
 	if (r.cost == 0 || maxWait < 0) && l.fresh(r.id, p) {
-		return tooLate(0, maxWait) // the key is fresh
+		return true, tooLate(0, maxWait)
 	}
 	switch _, out := l.insert(l.shardOf(r.id), p, r.id, now, 0, nil); out {
 	case waved:
-		return tooLate(0, maxWait)
+		return true, tooLate(0, maxWait)
 	case refused:
-		return ErrNoRoom
+		return true, ErrNoRoom
 	}
-	return errStartOver
+	return false, nil
 }
 
-func (l *Limiter) reserveUnlimited(p *policy, id uint64, now int64) error {
+func (l *Limiter) reserveUnlimited(p *policy, id uint64, now int64, maxWait time.Duration) (done bool, err error) {
 	switch until, ok := l.blockOf(p, id); {
 	case !ok:
-		return errStartOver
+		return false, nil
 	case until > uint64(now):
-		return ErrBlocked
+		return true, ErrBlocked
 	}
-	return nil
+	return true, tooLate(0, maxWait)
 }
 
 // charge returns the word after the reservation, and the full tick that it comes after.

@@ -49,6 +49,15 @@ func (t *table) lookup(id uint64) *slot {
 	}
 }
 
+// lookupTail is lookup in a table of a wide algorithm, for a slot with a tail.
+func (t *table) lookupTail(id uint64) (*slot, []atomic.Uint64) {
+	i, live := t.findLive(id)
+	if !live {
+		return nil, nil
+	}
+	return &t.slots[i], t.tails.of(i)
+}
+
 // find returns the slot of id, or the empty slot where the probe for it ended.
 func (t *table) find(id uint64) (i uint64, found bool) {
 	for i = id & t.home; ; i = (i + 1) & t.mask {
@@ -185,4 +194,10 @@ func (ts *tails) attach(i uint64, tail []atomic.Uint64) {
 		return
 	}
 	copy(ts.add(i), tail)
+}
+
+// findLive is find for a slot that has the key's state.
+func (t *table) findLive(id uint64) (i uint64, live bool) {
+	i, found := t.find(id)
+	return i, found && t.slots[i].word.Load() != elsewhere
 }

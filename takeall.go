@@ -431,22 +431,17 @@ type hold struct {
 // tryHold holds the word of id once nobody else does. It fails if the word is being
 // moved; awaitMove then waits for that. An untracked key is not held, and fresh.
 func (st *store) tryHold(id uint64) (h hold, ok bool) {
-	s := st.shardOf(id)
-	t := s.table.Load()
-	p, e := t.policy, t.lookup(id) // as of nearly all keys
-	var tail []atomic.Uint64
-	if e == nil || e.word.Load() == elsewhere || p.wide != nil {
-		at := st.locate(s, id)
-		if p, e, tail = at.policy, at.slot, at.tail; e == nil {
-			return hold{policy: p}, true
-		}
+	at := st.locate(st.shardOf(id), id)
+	e := at.slot
+	if e == nil {
+		return hold{policy: at.policy}, true
 	}
-	if p.wide != nil {
+	if at.policy.wide != nil {
 		word, ok := e.lock()
 		if !ok {
 			return hold{}, false
 		}
-		return hold{p, e, tail, word}, true
+		return hold{at.policy, e, at.tail, word}, true
 	}
 	for {
 		word := e.released()
@@ -454,7 +449,7 @@ func (st *store) tryHold(id uint64) (h hold, ok bool) {
 			return hold{}, false
 		}
 		if e.word.CompareAndSwap(word, held) {
-			return hold{policy: p, slot: e, word: word}, true
+			return hold{policy: at.policy, slot: e, word: word}, true
 		}
 	}
 }

@@ -8,18 +8,34 @@ import "sync/atomic"
 func (st *store) update(id uint64, f func(p *policy, word uint64, tail []atomic.Uint64) uint64) (tracked bool) {
 	s := st.shardOf(id)
 	for {
-		t := s.table.Load()
-		p, e, tail := t.policy, t.lookup(id), []atomic.Uint64(nil) // as of nearly all keys
-		if e == nil || e.word.Load() == elsewhere || p.wide != nil {
-			at := st.locate(s, id)
-			if p, e, tail = at.policy, at.slot, at.tail; e == nil {
-				return false
-			}
-		}
-		if e.update(p, tail, f) {
+		at := st.locate(s, id)
+		switch {
+		case at.slot == nil:
+			return false
+		case at.slot.update(at.policy, at.tail, f):
 			return true
 		}
 		st.awaitMove(s)
+	}
+}
+
+// act puts what f makes of it in the place of the state of id, under the policy that policyFor
+// finds, which a call through l goes by. f may be called several times, and where another
+// call changes the policy in between, under several: the last one counts. If id is not
+// tracked, absent is called in its place, and says whether that is all, or act is to start
+// over, since the key is tracked by now.
+func (l *Limiter) act(id uint64, policyFor func(*Limiter, uint64) *policy, f func(p *policy, word uint64, tail []atomic.Uint64) uint64, absent func(p *policy) (done bool)) {
+	for {
+		p, same := policyFor(l, id), true
+		tracked := l.core.update(id, func(q *policy, word uint64, tail []atomic.Uint64) uint64 {
+			if same = q == p; !same {
+				return word
+			}
+			return f(p, word, tail)
+		})
+		if same && (tracked || absent(p)) {
+			return
+		}
 	}
 }
 
@@ -97,13 +113,13 @@ func (st *store) blockOf(p *policy, id uint64) (until uint64, ok bool) {
 	}
 }
 
-// isBlocked reports whether id has a block, which may be over.
-func (st *store) isBlocked(id uint64) (blocked bool) {
-	st.update(id, func(p *policy, word uint64, tail []atomic.Uint64) uint64 {
-		blocked = p.blockedUntil(word, tail) > 0
+// blockNow returns when the block of id ends, or has ended; 0 if it has none.
+func (l *Limiter) blockNow(id uint64) (until uint64) {
+	l.core.update(id, func(p *policy, word uint64, tail []atomic.Uint64) uint64 {
+		until = p.blockedUntil(word, tail)
 		return word
 	})
-	return blocked
+	return until
 }
 
 // unblock ends the block of id, if there is one.

@@ -88,7 +88,7 @@ func (l *Limiter) awaitSlot(ctx context.Context, id uint64, cost int) error {
 			r.Cancel()
 			return err
 		}
-		if l.blockedAt(id, max(l.now(), 0)) {
+		if l.blockNow(id) > uint64(max(l.now(), 0)) {
 			r.Cancel()
 			return ErrBlocked
 		}
@@ -98,69 +98,50 @@ func (l *Limiter) awaitSlot(ctx context.Context, id uint64, cost int) error {
 	return nil
 }
 
-// blockedAt reports whether all calls for id are denied at now.
-func (l *Limiter) blockedAt(id uint64, now int64) (blocked bool) {
-	l.core.update(id, func(p *policy, word uint64, tail []atomic.Uint64) uint64 {
-		blocked = p.blockedUntil(word, tail) > uint64(now)
-		return word
-	})
-	return blocked
-}
-
 // attempt charges a call if it is admitted now, and need not queue. Otherwise it returns
 // how long to wait before the next attempt, or that there are slots to wait for.
 func (l *Limiter) attempt(id uint64, now int64, cost int) (wait time.Duration, err error) {
-	err = errStartOver
-	for err == errStartOver {
-		p := l.policyFor(id)
-		switch {
-		case cost < 0:
-			return 0, ErrNegativeCost
-		case p.unlimited():
-			if at, ok := l.core.blockOf(p, id); ok {
-				wait, err = until(max(at, uint64(now)), now), nil
-			}
-		case !p.fits(max(cost, 1)):
-			return 0, ErrCostExceedsBurst
-		default:
-			wait, err = l.core.attemptHere(p, id, now, cost)
+	l.act(id, (*Limiter).policyFor, func(p *policy, word uint64, tail []atomic.Uint64) uint64 {
+		word, wait, err = p.attempt(word, tail, now, cost)
+		return word
+	}, func(p *policy) (done bool) {
+		wait = 0
+		if err = p.never(cost); err != nil || p.unlimited() {
+			return true
 		}
-	}
+		if cost == 0 {
+			return l.core.fresh(id, p)
+		}
+		_, out := l.core.insert(l.core.shardOf(id), p, id, now, cost, nil)
+		if out == refused {
+			err = ErrNoRoom
+		}
+		return out != retrying
+	})
 	if err == nil && wait == 0 {
 		l.admit(id, cost)
 	}
 	return wait, err
 }
 
-// attemptHere is attempt under p, if the key is this limiter's.
-func (l *Limiter) attemptHere(p *policy, id uint64, now int64, cost int) (wait time.Duration, err error) {
-	err = errStartOver
-	tracked := l.update(id, func(q *policy, word uint64, tail []atomic.Uint64) uint64 {
-		if q != p {
-			err = errStartOver // what has been decided before under p did not come to pass
-			return word
-		}
-		word, wait, err = p.attempt(word, tail, now, cost)
-		return word
-	})
+// never returns the error of calls of that cost that no wait helps.
+func (p *policy) never(cost int) error {
 	switch {
-	case tracked:
-		return wait, err
-	case cost == 0 && l.fresh(id, p):
-		return 0, nil
-	case cost == 0:
-		return 0, errStartOver
+	case cost < 0:
+		return ErrNegativeCost
+	case !p.unlimited() && !p.fits(max(cost, 1)):
+		return ErrCostExceedsBurst
 	}
-	switch _, out := l.insert(l.shardOf(id), p, id, now, cost, nil); out {
-	case admitted, waved:
-		return 0, nil
-	case refused:
-		return 0, ErrNoRoom
-	}
-	return 0, errStartOver
+	return nil
 }
 
 func (p *policy) attempt(word uint64, tail []atomic.Uint64, now int64, cost int) (next uint64, wait time.Duration, err error) {
+	if err = p.never(cost); err != nil {
+		return word, 0, err
+	}
+	if p.unlimited() {
+		return word, until(max(p.blockedUntil(word, tail), uint64(now)), now), nil
+	}
 	word, at := p.admissible(word, tail, now)
 	if at > 0 {
 		return word, until(at, now), nil
