@@ -67,20 +67,38 @@
 //	  refill: interval   B  B*P/min(R, B)  available now    the longer of the time to the next refill and r*P/min(R, B)
 //	FixedWindow          R  P              left in window   to the window's end
 //	SlidingWindow, -Log  R  P              available now    until the oldest unit that counts leaves; P if none does
+//	a Remote             B  left out       what it has said its RetryAfter if it has denied; else left out
 //
 // All times are rounded up to whole seconds, and all numbers are at most
 // 999,999,999,999,999 (15 digits, RFC 9651). Under sluice.DenyAll w and t are left
-// out. A policy whose limiter is in shadow mode, or whose limit is sluice.Unlimited,
-// limits nobody and is in no header. Units of sluice.Config.Soft are not shown, but where
+// out. A policy that is in shadow mode, or whose limit is sluice.Unlimited, limits nobody and
+// is in no header; nor is a Remote that has not been asked, in the answer to a denial. Units of sluice.Config.Soft are not shown, but where
 // they are used up t ends with the first of them that comes back. Times until something
 // comes back are in real time, so under a sluice.CoarseClock somewhat longer. Limits that
 // SetLimit and SetKeyLimit change are told from then on. Of a blocked key, r is 0, and t and
 // Retry-After last until the block ends.
 //
+// # Limits that processes share
+//
+// A Policy with a Remote in place of a Limiter counts elsewhere, as with redistier in Redis.
+// Limiters judge first, all at one instant; then the Remotes are asked, one after
+// another, each with the context of the request. Put a Limiter in front of a Remote: what it
+// denies is no load there. If a Remote denies, all that was charged before is given back, as
+// far as it has not come back by itself; while the others are asked, other requests see it
+// charged, and can be denied for it.
+//
+// A Remote can fail. Its error is neither a denial nor an admission: the request is answered
+// with 503, Retry-After: 1 and, without Config.OnDenied, a problem document; Decision.RemoteError
+// is the error. redistier.Tier decides itself what to do without Redis, and returns none.
+// Calls after the decision, to give back or by Config.Settle, are bounded by a second
+// in all, whether the client is still there or not. If they fail, what was charged stays
+// charged.
+//
 // # Roll-out
 //
-// Policies whose limiter has sluice.Config.Shadow deny nobody; Decision.WouldDeny
-// names those that would have. They are asked once all others have admitted.
+// Policies whose limiter has sluice.Config.Shadow, or that have Policy.Shadow with a Remote,
+// deny nobody; Decision.WouldDeny names those that would have. They are asked once all
+// others have admitted.
 //
 // # Clients
 //

@@ -157,6 +157,9 @@ func newFields(c Headers, policies []policy) fields {
 	var quotas []quota
 	for i := range policies {
 		p := &policies[i]
+		if p.Remote != nil {
+			return f // which may have another limit with each request
+		}
 		if !p.conf.Shadow && p.conf.Limit.Rate != math.MaxInt {
 			q := quota{policy: p, limit: p.conf.Limit, capacity: burst(p.conf.Limit)}
 			if q.limit.Rate != 0 {
@@ -171,7 +174,11 @@ func newFields(c Headers, policies []policy) fields {
 
 // set sets the headers for a decision.
 func (f *fields) set(h http.Header, j *judgement, d *Decision) {
-	if !f.quotas && d.Status != http.StatusTooManyRequests || d.Status == http.StatusBadRequest {
+	switch {
+	case d.Status == http.StatusBadRequest, d.Allowed && !f.quotas:
+		return
+	case d.Status == statusFailed: // so that nothing is known
+		f.setRetryAfter(h, make([]string, 0, 2), nil, d)
 		return
 	}
 	values := make([]string, 0, f.count) // of all fields, in one allocation
@@ -187,15 +194,22 @@ func (f *fields) set(h http.Header, j *judgement, d *Decision) {
 		values = add(h, "Ratelimit", values, f.limitList(quotas))
 	}
 	values = f.setX(h, values, quotas)
-	if d.Status == http.StatusTooManyRequests && d.RetryAfter != sluice.Never {
+	if !d.Allowed && d.RetryAfter != sluice.Never {
 		f.setRetryAfter(h, values, quotas, d)
 	}
 }
 
 // quotas appends the quotas of all policies that are enforced.
 func (j *judgement) quotas(quotas []quota) []quota {
-	for i := range j.entries[:j.enforced] {
-		if q, ok := newQuota(&j.entries[i], j.charges[i].Key); ok {
+	entries, charges := j.of(local)
+	for i := range entries {
+		if q, ok := newQuota(&entries[i], charges[i].Key); ok {
+			quotas = append(quotas, q)
+		}
+	}
+	entries, _ = j.of(remote)
+	for i := range entries {
+		if q, ok := remoteQuota(&entries[i]); ok {
 			quotas = append(quotas, q)
 		}
 	}

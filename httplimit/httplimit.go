@@ -1,8 +1,10 @@
 package httplimit
 
 import (
+	"cmp"
 	"fmt"
 	"net/http"
+	"reflect"
 	"slices"
 	"time"
 
@@ -24,6 +26,17 @@ type Policy struct {
 	// Limiter counts the requests. Policies may share one; where their keys are equal,
 	// too, their costs add up.
 	Limiter *sluice.Limiter
+
+	// Remote counts them in place of a Limiter, such as a redistier.Tier does for several
+	// processes. Each policy has one of the two. Remotes are asked one after another when all
+	// Limiters have admitted the request, with its context. If one of them denies, all that
+	// has been charged before is given back; until then other requests see it charged. If one
+	// returns an error, the request is answered with 503.
+	Remote Remote
+
+	// Shadow asks the Remote, but denies nothing, as sluice.Config.Shadow does for a
+	// Limiter: what it denies is in Decision.WouldDeny, and an error lets the request pass.
+	Shadow bool
 
 	// Key says what the requests are counted under.
 	Key KeyFunc
@@ -103,6 +116,11 @@ type Config struct {
 	// given back. Requests of one key that overlap can together get back what
 	// has come back by itself, though never more than they were charged: who keeps n of
 	// them open can use n units of earlier, unused time at once.
+	//
+	// Of what a Remote has charged too much, that which has not come back is estimated: as if
+	// its units came back evenly until the ResetAfter that it told. That is exact for
+	// buckets, and less for windows while they last; of a sliding window that is over it can be
+	// more. Too little is charged now, at most what remains.
 	Settle func(r *http.Request, status int) (cost int)
 
 	// Headers says what responses tell about the limits.
@@ -128,12 +146,13 @@ type Decision struct {
 	// Allowed reports whether the request passes to the handler.
 	Allowed bool
 
-	// Status is the status for a request that is denied: 429, or 400 if a Key has
-	// returned an error. It is 0 if the request passes.
+	// Status is the status for a request that is denied: 429, 400 if a Key has returned an
+	// error, or 503 if a Remote has. It is 0 if the request passes.
 	Status int
 
 	// Violated names the policies that have denied the request, in the order of
-	// Config.Policies: all that stood in its way at the instant of the decision.
+	// Config.Policies: all that stood in its way at the instant of the decision, or the first
+	// one with a Remote that did.
 	Violated []string
 
 	// WouldDeny names the policies that would have denied the request, had their
@@ -154,12 +173,16 @@ type Decision struct {
 	// sluice.CoarseClock has, by which it can lag, twice that is in it.
 	RetryAfter time.Duration
 
+	// RemoteError is the error of a Remote that the request is denied for. If it passes, it
+	// is the first of those in shadow mode, or nil.
+	RemoteError error
+
 	// KeyError is the error of a Key that the request is denied for. If it is not, it is
 	// the first that KeyErrorSkip has made nothing of, or nil.
 	KeyError error
 
-	// Charges says what the policies have been asked to charge, those in shadow mode
-	// last. It leaves out policies for which the request has no key. With a KeyError that
+	// Charges says what the policies have been asked to charge, those with a Remote behind the
+	// others, and those in shadow mode last. It leaves out policies for which the request has no key. With a KeyError that
 	// the request is denied for, it has the charges that were found before it, and none
 	// of them has been asked for. It is nil for admitted requests without Config.Explain.
 	Charges []PolicyCharge
@@ -232,8 +255,14 @@ func (p *Policy) validate(field string) error {
 		return configErrorf(field+".Name", "%.80q cannot be a string in a header; want 1 to %d printable ASCII characters", p.Name, maxText)
 	case !printable(p.Unit):
 		return configErrorf(field+".Unit", "%.80q cannot be a string in a header; want at most %d printable ASCII characters", p.Unit, maxText)
-	case p.Limiter == nil:
-		return configErrorf(field+".Limiter", "is nil; want a limiter, as from sluice.New")
+	case p.Limiter == nil && p.Remote == nil:
+		return configErrorf(field+".Limiter", "is nil, and so is Remote; want a limiter, as from sluice.New, or a Remote")
+	case p.Limiter != nil && p.Remote != nil:
+		return configErrorf(field+".Remote", "is set, and so is Limiter; want one of them, and another policy for the other")
+	case p.Remote != nil && reflect.ValueOf(p.Remote).Kind() == reflect.Pointer && reflect.ValueOf(p.Remote).IsNil():
+		return configErrorf(field+".Remote", "is a nil %T; want one that has been made", p.Remote)
+	case p.Shadow && p.Remote == nil:
+		return configErrorf(field+".Shadow", "is set for a Limiter, which has a switch of its own; want sluice.Config.Shadow")
 	case p.Key == nil:
 		return configErrorf(field+".Key", "is nil; want a function that returns what requests are counted under")
 	}
@@ -243,27 +272,31 @@ func (p *Policy) validate(field string) error {
 // A policy is a Policy with what never changes about its limiter.
 type policy struct {
 	Policy
-	conf   sluice.Config
+	kind   kind
+	conf   sluice.Config // of a Limiter
 	lag    time.Duration // how far the limiter's clock can be behind
 	quoted string        // the name as a structured-field string
 }
 
-// newPolicies returns the policies in the order in which they are judged: those whose
-// limiter is in shadow mode last.
+// newPolicies returns the policies in the order in which they are judged.
 func newPolicies(ps []Policy) []policy {
 	policies := make([]policy, len(ps))
 	for i, p := range ps {
-		conf := p.Limiter.Config()
-		policies[i] = policy{Policy: p, conf: conf, lag: lag(conf.Clock), quoted: quote(p.Name)}
-	}
-	slices.SortStableFunc(policies, func(a, b policy) int {
+		q := policy{Policy: p, quoted: quote(p.Name)}
 		switch {
-		case a.conf.Shadow == b.conf.Shadow:
-			return 0
-		case a.conf.Shadow:
-			return 1
+		case p.Remote != nil && p.Shadow:
+			q.kind = remoteShadow
+		case p.Remote != nil:
+			q.kind = remote
+		default:
+			q.conf = p.Limiter.Config()
+			q.lag = lag(q.conf.Clock)
+			if q.conf.Shadow {
+				q.kind = localShadow
+			}
 		}
-		return -1
-	})
+		policies[i] = q
+	}
+	slices.SortStableFunc(policies, func(a, b policy) int { return cmp.Compare(a.kind, b.kind) })
 	return policies
 }

@@ -1,6 +1,7 @@
 package httplimit
 
 import (
+	"context"
 	"errors"
 	"math"
 	"net/http"
@@ -17,17 +18,45 @@ const inline = 8
 // A judgement is a request in the eyes of the policies that it is judged by. charges
 // has what the entry of the same index asks for.
 type judgement struct {
-	entries  []entry
-	charges  []sluice.Charge
-	enforced int  // the first so many are not in shadow mode
-	keyless  bool // the request is denied for the error of a Key
+	entries []entry
+	charges []sluice.Charge // the Key is zero where there is a Remote
+	ends    [kinds]int32    // where the entries of each kind end; small, as all of it is copied
+	keyless bool            // the request is denied for the error of a Key
 }
 
 type entry struct {
 	policy  *policy
 	key     string
 	charged bool
-	due     int64 // when the charge has come back by itself: see settle.go
+	due     int64  // when the charge has come back by itself: see settle.go
+	asked   *asked // by a Remote: see remote.go
+}
+
+// A kind of policies, in the order in which they are judged: first what is decided at once and
+// may spare a question, and nothing in shadow mode for requests that are denied.
+type kind int
+
+const (
+	local kind = iota
+	remote
+	localShadow
+	remoteShadow
+	kinds
+)
+
+const (
+	statusDenied = http.StatusTooManyRequests
+	statusFailed = http.StatusServiceUnavailable
+	noLimit      = math.MaxInt // the Limit of a Decision under sluice.Unlimited
+)
+
+// of returns the entries of a kind, and their charges.
+func (j *judgement) of(k kind) ([]entry, []sluice.Charge) {
+	from, to := int32(0), j.ends[k]
+	if k > 0 {
+		from = j.ends[k-1]
+	}
+	return j.entries[from:to], j.charges[from:to]
 }
 
 // collect appends to j what the request asks of each policy. keyErr is the error of a
@@ -54,33 +83,57 @@ func (m *Judge) collect(j judgement, r *http.Request) (_ judgement, keyErr error
 			cost = p.Cost(r)
 		}
 		j.entries = append(j.entries, entry{policy: p, key: key})
-		j.charges = append(j.charges, sluice.Charge{Key: p.Limiter.Key(key), Cost: cost})
-		if !p.conf.Shadow {
-			j.enforced = len(j.charges)
+		c := sluice.Charge{Cost: cost}
+		if p.Remote == nil {
+			c.Key = p.Limiter.Key(key)
 		}
+		j.charges = append(j.charges, c)
+		j.ends[p.kind] = int32(len(j.charges))
+	}
+	for k := remote; k < kinds; k++ { // some may have no entries
+		j.ends[k] = max(j.ends[k], j.ends[k-1])
 	}
 	return j, keyErr
 }
 
 // judge charges the request to all policies, or denies it.
-func (j *judgement) judge(keyErr error) Decision {
+func (j *judgement) judge(ctx context.Context, keyErr error) Decision {
 	d := Decision{Remaining: math.MaxInt, KeyError: keyErr}
 	if j.keyless {
 		d.Status = http.StatusBadRequest
 		return d
 	}
-	all, against := charge(j.entries[:j.enforced], j.charges[:j.enforced])
+	all, against := charge(j.of(local))
 	d.Allowed, d.OverSoft, d.Remaining, d.RetryAfter = all.Allowed, all.OverSoft, all.Remaining, all.RetryAfter
 	if !d.Allowed {
-		d.Status = http.StatusTooManyRequests
+		d.Status = statusDenied
 		d.Violated = against
 		if d.RetryAfter != sluice.Never {
 			d.RetryAfter = later(d.RetryAfter, j.lag())
 		}
 		return d
 	}
-	if j.enforced < len(j.charges) { // those in shadow mode do not keep each other from being charged
-		_, d.WouldDeny = charge(j.entries[j.enforced:], j.charges[j.enforced:])
+	if j.ends[remoteShadow] == j.ends[local] {
+		return d
+	}
+	return j.judgeFurther(ctx, d)
+}
+
+// judgeFurther is the part of judge for what is not decided at once, or denies nothing. (It
+// takes the Decision by value, so that judge need not keep it in memory.)
+func (j *judgement) judgeFurther(ctx context.Context, d Decision) Decision {
+	if j.ends[remote] > j.ends[local] {
+		j.noteDue()
+		if j.askRemotes(ctx, &d); !d.Allowed {
+			return d
+		}
+	}
+	if j.ends[localShadow] > j.ends[remote] { // they do not keep each other from being charged
+		_, against := charge(j.of(localShadow))
+		d.WouldDeny = append(d.WouldDeny, against...)
+	}
+	if j.ends[remoteShadow] > j.ends[localShadow] {
+		j.askShadows(ctx, &d)
 	}
 	return d
 }
@@ -140,10 +193,11 @@ func (j *judgement) total(i int) (sum int64) {
 // too large stays too large.
 func addUp(sum int64, cost int) int64 { return sum + min(int64(cost), math.MaxInt64-sum) }
 
-// lag returns how far the clocks of the policies that are enforced can be behind.
+// lag returns how far the clocks of the limiters that are enforced can be behind.
 func (j *judgement) lag() (most time.Duration) {
-	for i := range j.entries[:j.enforced] {
-		most = max(most, j.entries[i].policy.lag)
+	entries, _ := j.of(local)
+	for i := range entries {
+		most = max(most, entries[i].policy.lag)
 	}
 	return most
 }

@@ -39,10 +39,13 @@ func (h *handler) serveAndSettle(w http.ResponseWriter, r *http.Request, j *judg
 	panicked = false
 }
 
-// noteDue notes when the charges will have come back.
+// noteDue notes when the charges will have come back, unless that has been done: what others
+// charge in the meantime does not count.
 func (j *judgement) noteDue() {
 	for i := range j.entries {
-		j.entries[i].due = due(&j.entries[i].policy.conf, j.charges[i].Key)
+		if e := &j.entries[i]; e.charged && e.policy.Remote == nil && e.due == 0 {
+			e.due = due(&e.policy.conf, j.charges[i].Key)
+		}
 	}
 }
 
@@ -51,17 +54,22 @@ func (m *Judge) settle(j *judgement, r *http.Request, status int) {
 	if status == 0 {
 		status = StatusClientGone
 	}
-	if final := m.config.Settle(r, status); final >= 0 {
-		j.settle(final)
+	final := m.config.Settle(r, status)
+	if final < 0 {
+		return
+	}
+	j.settle(final)
+	if m.remotes {
+		j.settleRemotes(r.Context(), final)
 	}
 }
 
-// settle makes what each key is charged final. Charges for one key are one: what has not
-// come back of them is to be given back once.
+// settle makes what each key of a Limiter is charged final. Charges for one key are one: what
+// has not come back of them is to be given back once.
 func (j *judgement) settle(final int) {
 	for i := range j.entries {
 		e, k := &j.entries[i], j.charges[i].Key
-		if !e.charged || j.sameKey(i) < i {
+		if !e.charged || e.policy.Remote != nil || j.sameKey(i) < i {
 			continue
 		}
 		cost, actual := j.total(i), int64(0)

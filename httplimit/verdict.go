@@ -4,6 +4,7 @@ import (
 	"context"
 	"math"
 	"net/http"
+	"slices"
 
 	"github.com/sluice-go/sluice"
 )
@@ -25,6 +26,7 @@ import (
 type Judge struct {
 	config   Config
 	policies []policy
+	remotes  bool // there are Remotes among them
 	fields   fields
 	twice    countedTwice
 }
@@ -35,6 +37,7 @@ func NewJudge(c Config) (*Judge, error) {
 		return nil, err
 	}
 	j := &Judge{config: c, policies: newPolicies(c.Policies)}
+	j.remotes = slices.ContainsFunc(j.policies, func(p policy) bool { return p.Remote != nil })
 	j.fields = newFields(c.Headers, j.policies)
 	j.twice.hook = c.OnCountedTwice
 	return j, nil
@@ -87,7 +90,7 @@ func (h *handler) serve(w http.ResponseWriter, r *http.Request) {
 
 // decide judges what has been collected, and says so in the headers and to the hook.
 func (m *Judge) decide(j *judgement, keyErr error, header http.Header, r *http.Request) Decision {
-	d := j.judge(keyErr)
+	d := j.judge(r.Context(), keyErr)
 	if m.config.Explain || !d.Allowed {
 		d.Charges = j.explain()
 	}

@@ -40,6 +40,8 @@
 // the script, remembers denials, and enforces a share of the limit when Redis does not
 // answer.
 //
+// A Limiter or a Tier is a httplimit.Remote, by which a policy of httplimit counts.
+//
 // # Redis
 //
 // Redis 5 and later, and what runs its scripts, alone, with Sentinel, and as a cluster: each

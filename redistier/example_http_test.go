@@ -1,0 +1,53 @@
+package redistier_test
+
+import (
+	"context"
+	"log"
+	"net/http"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/sluice-go/sluice"
+	"github.com/sluice-go/sluice/httplimit"
+	"github.com/sluice-go/sluice/redistier"
+)
+
+// Both are what the policies of httplimit can count by.
+var (
+	_ httplimit.Remote = (*redistier.Limiter)(nil)
+	_ httplimit.Remote = (*redistier.Tier)(nil)
+)
+
+// Every client gets 50 requests a second from each replica, and 1,000 an hour from all of them
+// together. The first limit is decided in the process, so that a flood does not reach Redis.
+func Example_http() {
+	client := redis.NewClient(&redis.Options{Addr: "localhost:6379"})
+	defer client.Close()
+	shared, err := redistier.New(client, redistier.Config{Limit: sluice.PerHour(1000), Prefix: "rl:api"})
+	if err != nil {
+		log.Fatal(err)
+	}
+	hourly, err := redistier.NewTier(shared, redistier.TierConfig{Replicas: 8})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer hourly.Close(context.Background())
+	perSecond := sluice.Must(sluice.New(sluice.Config{Limit: sluice.PerSecond(50)}))
+	byIP := httplimit.MustKey(httplimit.ByRemoteIP(httplimit.IPConfig{}))
+	limit, err := httplimit.New(httplimit.Config{
+		Policies: []httplimit.Policy{
+			{Name: "per-second", Limiter: perSecond, Key: byIP},
+			{Name: "per-hour", Remote: hourly, Key: byIP},
+		},
+		OnDecision: func(r *http.Request, d httplimit.Decision) {
+			if d.RemoteError != nil { // never of a Tier with LocalShare, unless the client has gone
+				log.Print(d.RemoteError)
+			}
+		},
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	hello := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("hello")) })
+	log.Print(http.ListenAndServe("localhost:8080", limit(hello)))
+}
