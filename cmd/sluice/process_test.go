@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"sync"
@@ -113,3 +114,11 @@ func (p *program) askFor(args ...string) (code int, stdout, stderr string) {
 }
 
 func lines(s string) []string { return strings.Split(strings.TrimSuffix(s, "\n"), "\n") }
+
+// socketName is a name for a unix socket. Those of t.TempDir can be too long.
+func socketName(t *testing.T) string {
+	dir, err := os.MkdirTemp("", "sluice")
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	return filepath.Join(dir, "s")
+}

@@ -56,6 +56,7 @@ var (
 	hitsDesc       = desc("sluice_hits_total", "Hits by rule: within its limit; near it; over it, and denied; over it, and admitted in shadow mode.", "domain", "rule", "outcome")
 	requestsDesc   = desc("sluice_requests_total", "Calls by answer. Those that were refused, or failed, belong to no domain.", "domain", "code")
 	reloadsDesc    = desc("sluice_config_reloads_total", "Loads of the rules, the first one included.", "result")
+	lastReloadDesc = desc("sluice_config_last_reload_successful", "1 if the files of rules were accepted when they were last read, 0 if the rules before them are in force.")
 	generationDesc = desc("sluice_config_generation", "The number of the rules in force: one more after each load that was fine.")
 	keysDesc       = desc("sluice_keys", "Tracked keys by the unit of their window; other for rules with a period or an algorithm of their own.", "unit")
 	evictedDesc    = desc("sluice_evicted_total", "Keys that were dropped for want of room while they still counted.")
@@ -79,7 +80,7 @@ type hitsLabels struct{ domain, rule, outcome string }
 
 func (c *collector) Describe(out chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
-		hitsDesc, requestsDesc, reloadsDesc, generationDesc, keysDesc, evictedDesc, unknownDesc, shadowedDesc, buildDesc,
+		hitsDesc, requestsDesc, reloadsDesc, lastReloadDesc, generationDesc, keysDesc, evictedDesc, unknownDesc, shadowedDesc, buildDesc,
 	} {
 		out <- d
 	}
@@ -105,6 +106,11 @@ func (c *collector) Collect(out chan<- prometheus.Metric) {
 	successes, failures := c.loads.counts()
 	counter(reloadsDesc, failures, "error")
 	counter(reloadsDesc, successes, "success")
+	accepted := 0.0
+	if c.loads.report().Err == nil {
+		accepted = 1
+	}
+	gauge(lastReloadDesc, accepted)
 	_, number := c.engine.Set()
 	gauge(generationDesc, float64(number))
 	for u := rules.UnknownUnit; u <= rules.Week; u++ {

@@ -93,6 +93,7 @@ func TestMetrics(t *testing.T) {
 		`sluice_requests_total{code="internal",domain=""}`:                             0,
 		`sluice_config_reloads_total{result="success"}`:                                1,
 		`sluice_config_reloads_total{result="error"}`:                                  0,
+		`sluice_config_last_reload_successful`:                                         1,
 		`sluice_config_generation`:                                                     1,
 		`sluice_keys{unit="minute"}`:                                                   2,
 		`sluice_keys{unit="hour"}`:                                                     1,

@@ -50,7 +50,8 @@ func TestReload_AllOrNone(t *testing.T) {
 	write(t, file, strings.NewReplacer("requests_per_unit: 2", "requests_per_unit: 9").Replace(someRules))
 	eventually(t, "a second refusal", func() bool {
 		_, body := r.get("metrics", "/metrics")
-		return strings.Contains(body, "\nsluice_config_reloads_total{result=\"error\"} 2\n")
+		return strings.Contains(body, "\nsluice_config_reloads_total{result=\"error\"} 2\n") &&
+			strings.Contains(body, "\nsluice_config_last_reload_successful 0\n")
 	})
 	config := r.config()
 	assert.Contains(t, config, other+":3:31: ")
@@ -64,6 +65,8 @@ func TestReload_AllOrNone(t *testing.T) {
 	write(t, other, "domain: e\n")
 	r.waitFor("generation 2, ")
 	assert.NotContains(t, r.config(), "refused")
+	_, body := r.get("metrics", "/metrics")
+	assert.Contains(t, body, "\nsluice_config_last_reload_successful 1\n")
 	assert.Equal(t, 7, remaining(t, conn, "two", "x"))
 }
 

@@ -1,0 +1,210 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/spf13/pflag"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"go.yaml.in/yaml/v3"
+
+	"github.com/sluice-go/sluice/cmd/sluice/internal/service"
+)
+
+const deployDir = "../../deploy"
+
+// documents reads the documents of a YAML file.
+func documents(t *testing.T, name string) (out []map[string]any) {
+	t.Helper()
+	f, err := os.Open(filepath.Join(deployDir, name))
+	require.NoError(t, err)
+	defer f.Close()
+	for d := yaml.NewDecoder(f); ; {
+		var doc map[string]any
+		err := d.Decode(&doc)
+		if err == io.EOF {
+			return out
+		}
+		require.NoError(t, err)
+		out = append(out, doc)
+	}
+}
+
+// at goes down in what YAML has made: by key, or into the first of a list.
+func at(t *testing.T, v any, path ...string) any {
+	t.Helper()
+	for _, key := range path {
+		if list, ok := v.([]any); ok {
+			v = list[0]
+		}
+		m, ok := v.(map[string]any)
+		require.True(t, ok, key)
+		require.Contains(t, m, key)
+		v = m[key]
+	}
+	return v
+}
+
+// parseServe reads the arguments of a `sluice serve`.
+func parseServe(t *testing.T, args []string) *service.Config {
+	t.Helper()
+	require.Equal(t, "serve", args[0])
+	c := new(service.Config)
+	f := pflag.NewFlagSet("serve", pflag.ContinueOnError)
+	c.Flags(f)
+	require.NoError(t, f.Parse(args[1:]))
+	require.Empty(t, f.Args())
+	require.NoError(t, c.Check())
+	return c
+}
+
+// TestDeploy_Kubernetes starts what the manifest says, with its rules.
+func TestDeploy_Kubernetes(t *testing.T) {
+	docs := documents(t, "kubernetes/sluice.yaml")
+	require.Len(t, docs, 3)
+	rules := map[string]string{}
+	for name, text := range at(t, docs[0], "data").(map[string]any) {
+		rules[name] = text.(string)
+	}
+	dir := files(t, rules)
+
+	container := at(t, docs[1], "spec", "template", "spec", "containers").([]any)[0]
+	var args []string
+	for _, a := range at(t, container, "args").([]any) {
+		args = append(args, a.(string))
+	}
+	c := parseServe(t, args)
+	assert.Equal(t, at(t, container, "volumeMounts", "mountPath"), c.Rules[0])
+	grace := at(t, docs[1], "spec", "template", "spec", "terminationGracePeriodSeconds").(int)
+	assert.Greater(t, grace, int(c.Drain.Seconds())+10, "or the kubelet kills what drains")
+	ports := map[string]any{}
+	for _, p := range at(t, container, "ports").([]any) {
+		ports[at(t, p, "name").(string)] = at(t, p, "containerPort")
+	}
+	assert.Equal(t, map[string]any{"grpc": 8081, "http": 8080, "metrics": 9090}, ports)
+	assert.Equal(t, ":8081 :8080 :9090", c.GRPC+" "+c.HTTP+" "+c.Metrics)
+
+	p := startServe(t, nil, "--rules", dir, "--manual-clock")
+	resp, err := plainGet("http://" + p.addresses["http"] + at(t, container, "readinessProbe", "httpGet", "path").(string))
+	require.NoError(t, err)
+	assert.Equal(t, "OK", resp)
+	code, _, _ := p.askFor("-d", "web", "path=/login,remote_address=192.0.2.1", "--hits", "6")
+	assert.Equal(t, exitFailed, code)
+}
+
+func TestDeploy_Systemd(t *testing.T) {
+	data, err := os.ReadFile(filepath.Join(deployDir, "systemd/sluice.service"))
+	require.NoError(t, err)
+	start := regexp.MustCompile(`(?m)^ExecStart=\S+/sluice (.*)$`).FindStringSubmatch(string(data))
+	require.NotNil(t, start)
+	c := parseServe(t, strings.Fields(start[1]))
+	assert.Equal(t, "/var/lib/sluice/counts", c.State, "StateDirectory=sluice")
+
+	analyze := installed(t, "systemd-analyze", "apt-get install systemd")
+	binary, err := os.Executable()
+	require.NoError(t, err)
+	dir := files(t, map[string]string{"sluice.service": strings.ReplaceAll(string(data), "/usr/local/bin/sluice", binary)})
+	out, err := exec.Command(analyze, "verify", "--man=no", filepath.Join(dir, "sluice.service")).CombinedOutput()
+	assert.NoError(t, err)
+	for line := range strings.Lines(string(out)) { // units of the machine can be odd, too
+		assert.NotContains(t, line, "sluice.service", line)
+	}
+}
+
+func plainGet(url string) (string, error) {
+	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	resp, err := client.Get(url)
+	if err != nil {
+		return "", err
+	}
+	defer resp.Body.Close()
+	b, err := io.ReadAll(resp.Body)
+	return string(b), err
+}
+
+// TestDeploy_MetricsExist: what the dashboard and the alerts ask for is what the service tells.
+func TestDeploy_MetricsExist(t *testing.T) {
+	p := startServe(t, nil, "--rules", "../../examples/rules", "--manual-clock")
+	p.askFor("-d", "api", "client=ann")
+	exposition, err := plainGet("http://" + p.addresses["metrics"] + "/metrics")
+	require.NoError(t, err)
+	name := regexp.MustCompile(`\b(sluice|process|go)_[a-z_]+[a-z]`)
+	label := regexp.MustCompile(`\b(sluice_[a-z_]+)\{([^}]*)\}`)
+	for _, file := range []string{"grafana/sluice.json", "prometheus/alerts.yaml", "prometheus/alerts_test.yaml"} {
+		data, err := os.ReadFile(filepath.Join(deployDir, file))
+		require.NoError(t, err)
+		found := name.FindAllString(string(data), -1)
+		require.NotEmpty(t, found, file)
+		for _, metric := range found {
+			assert.Regexp(t, `(?m)^`+metric+`[{ ]`, exposition, file)
+		}
+		for _, m := range label.FindAllStringSubmatch(strings.ReplaceAll(string(data), `\"`, `"`), -1) {
+			for _, l := range regexp.MustCompile(`([a-z_]+)=`).FindAllStringSubmatch(m[2], -1) {
+				if l[1] == "instance" || l[1] == "job" { // Prometheus' own
+					continue
+				}
+				assert.Regexp(t, `(?m)^`+m[1]+`\{.*\b`+l[1]+`=`, exposition, file)
+			}
+		}
+	}
+	for _, outcome := range []string{"within", "near", "over", "shadow"} {
+		assert.Contains(t, exposition, `outcome="`+outcome+`"`)
+	}
+}
+
+// TestDeploy_Dashboard: Grafana takes what is JSON, and has an expression in every panel.
+func TestDeploy_Dashboard(t *testing.T) {
+	data, err := os.ReadFile(filepath.Join(deployDir, "grafana/sluice.json"))
+	require.NoError(t, err)
+	var dashboard struct {
+		Title  string
+		Panels []struct {
+			ID      int
+			Type    string
+			Title   string
+			Targets []struct{ Expr string }
+		}
+	}
+	require.NoError(t, json.NewDecoder(bytes.NewReader(data)).Decode(&dashboard))
+	ids := map[int]bool{}
+	promtool, noPromtool := exec.LookPath("promtool")
+	var rules strings.Builder
+	rules.WriteString("groups:\n- name: dashboard\n  rules:\n")
+	for _, p := range dashboard.Panels {
+		assert.False(t, ids[p.ID], "two panels have the id %d", p.ID)
+		ids[p.ID] = true
+		assert.Equal(t, p.Type != "row", len(p.Targets) > 0, p.Title)
+		for _, target := range p.Targets {
+			expr := strings.NewReplacer("$__rate_interval", "5m").Replace(target.Expr)
+			text, err := json.Marshal(expr)
+			require.NoError(t, err)
+			rules.WriteString("  - {record: x" + ":y" + ", expr: " + string(text) + "}\n")
+		}
+	}
+	require.Greater(t, len(ids), 10)
+	if noPromtool != nil {
+		t.Skip("promtool is not installed: Debian's package prometheus has it")
+	}
+	file := filepath.Join(files(t, map[string]string{"rules.yaml": rules.String()}), "rules.yaml")
+	out, err := exec.Command(promtool, "check", "rules", "--lint=none", file).CombinedOutput()
+	assert.NoError(t, err, string(out))
+}
+
+func TestDeploy_Alerts(t *testing.T) {
+	promtool := installed(t, "promtool", "apt-get install prometheus")
+	for _, args := range [][]string{{"check", "rules", "alerts.yaml"}, {"test", "rules", "alerts_test.yaml"}} {
+		cmd := exec.Command(promtool, args...)
+		cmd.Dir = filepath.Join(deployDir, "prometheus")
+		out, err := cmd.CombinedOutput()
+		assert.NoError(t, err, string(out))
+	}
+}

