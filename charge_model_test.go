@@ -1,7 +1,6 @@
 package sluice
 
 import (
-	"fmt"
 	"math"
 	"sync/atomic"
 
@@ -60,7 +59,7 @@ func (tr *tracer) charge(key string, back int64) {
 	at := max(0, tr.now-back)
 	cost := tr.debt(key, at)
 	want := fromOracle(tr.model.Charge(key, at, int64(cost)))
-	tr.log = append(tr.log, fmt.Sprintf("%s at %d charge %d: %+v", key, at, cost, want))
+	tr.note("%s at %d charge %d: %+v", key, at, cost, want)
 	tr.equal(want, tr.lim.Key(key).ChargeAt(at, cost), "Charge")
 	tr.resets = tr.resets && !tr.lim.isAhead(key, at)
 	tr.equal(want, peekAt(tr.lim, tr.lim.Key(key).id, at, 0), "Peek after a charge")
@@ -75,14 +74,14 @@ func (tr *tracer) takeUpTo(key string, cost int, back int64) Decision {
 	at := max(0, tr.now-back)
 	n, d := tr.model.TakeUpTo(key, at, int64(cost))
 	want := fromOracle(d)
-	tr.log = append(tr.log, fmt.Sprintf("%s at %d up to %d: %d %+v", key, at, cost, n, want))
+	tr.note("%s at %d up to %d: %d %+v", key, at, cost, n, want)
 	taken, got := tr.lim.Key(key).TakeUpToAt(at, cost)
 	tr.equal(want, got, "TakeUpTo")
-	require.Equal(tr.tb, n, int64(taken), "%s", tr.tail())
+	require.Equal(tr.tb, n, int64(taken), "%s", tr)
 	if back == 0 && tr.swept != nil {
 		taken, got := tr.swept.TakeUpTo(key, cost)
 		tr.equal(want, got, "TakeUpTo after a sweep")
-		require.Equal(tr.tb, n, int64(taken), "after a sweep\n%s", tr.tail())
+		require.Equal(tr.tb, n, int64(taken), "after a sweep\n%s", tr)
 		tr.swept.Sweep()
 	}
 	return want

@@ -88,22 +88,18 @@ func randomConfig(rng *rand.Rand, variant Config) Config {
 // A tracer drives a limiter and its model through one random trace, and demands
 // the same decision from both at every step.
 type tracer struct {
-	tb    testing.TB
-	rng   *rand.Rand
-	cfg   Config
+	*trace
 	lim   *Limiter
 	swept *Limiter // the same, swept after every call; nil in traces with older times
 	model *oracle.Model
-	clock *ManualClock
 	now   int64
 	stop  int64 // time goes no further: the model does not know the end of a limiter's
-	log   []string
 
 	resets bool // Reset makes keys as if new, with older times, too
 }
 
 func newTracer(tb testing.TB, rng *rand.Rand, c Config, older bool) *tracer {
-	tr := &tracer{tb: tb, rng: rng, stop: 1<<61 + 1<<59}
+	tr := &tracer{trace: &trace{tb: tb, rng: rng}, stop: 1<<61 + 1<<59}
 	if c.Algorithm == TokenBucket && c.Refill == RefillContinuous {
 		alg, err := newTokenBucket(c.Limit)
 		require.Nil(tb, err)
@@ -159,7 +155,7 @@ func (tr *tracer) cost() int {
 func (tr *tracer) step(key string, cost int, back int64) {
 	at := max(0, tr.now-back)
 	want := fromOracle(tr.model.Take(key, at, int64(cost)))
-	tr.log = append(tr.log, fmt.Sprintf("%s at %d cost %d: %+v", key, at, cost, want))
+	tr.note("%s at %d cost %d: %+v", key, at, cost, want)
 	k := tr.lim.Key(key)
 	tr.equal(want, peekAt(tr.lim, k.id, at, cost), "Peek")
 	got := k.TakeAt(at, cost)
@@ -170,23 +166,9 @@ func (tr *tracer) step(key string, cost int, back int64) {
 	}
 	if !got.Allowed && got.RetryAfter < math.MaxInt64-time.Duration(at) {
 		retry := at + int64(got.RetryAfter)
-		require.True(tr.tb, peekAt(tr.lim, k.id, retry, cost).Allowed, "at RetryAfter\n%s", tr.tail())
-		require.False(tr.tb, peekAt(tr.lim, k.id, retry-1, cost).Allowed, "1 ns before RetryAfter\n%s", tr.tail())
+		require.True(tr.tb, peekAt(tr.lim, k.id, retry, cost).Allowed, "at RetryAfter\n%s", tr)
+		require.False(tr.tb, peekAt(tr.lim, k.id, retry-1, cost).Allowed, "1 ns before RetryAfter\n%s", tr)
 	}
-}
-
-func (tr *tracer) equal(want, got Decision, what string) {
-	if want != got {
-		require.Equal(tr.tb, want, got, "%s under %s %v\n%s", what, variantName(tr.cfg), tr.cfg.Limit, tr.tail())
-	}
-}
-
-func (tr *tracer) tail() string {
-	s := fmt.Sprintf("%s %#v offset %d\n", variantName(tr.cfg), tr.cfg.Limit, tr.cfg.Offset)
-	for _, line := range tr.log[max(0, len(tr.log)-12):] {
-		s += line + "\n"
-	}
-	return s
 }
 
 // advance moves time on, but stays where the end of time is out of sight.
@@ -200,12 +182,12 @@ func (tr *tracer) advance(d int64) {
 // refund gives back units of key, at the clock's time, and compares what is left.
 func (tr *tracer) refund(key string, cost int) {
 	tr.model.Refund(key, tr.now, int64(cost))
-	tr.log = append(tr.log, fmt.Sprintf("%s at %d refund %d", key, tr.now, cost))
+	tr.note("%s refund %d", key, cost)
 	want := fromOracle(tr.model.Peek(key, tr.now, 0))
 	tracked := tr.lim.Len()
 	tr.lim.Refund(key, cost)
 	tr.equal(want, tr.lim.Peek(key, 0), "Peek after a refund")
-	require.Equal(tr.tb, tracked, tr.lim.Len(), "a refund tracks nothing\n%s", tr.tail())
+	require.Equal(tr.tb, tracked, tr.lim.Len(), "a refund tracks nothing\n%s", tr)
 	if tr.swept != nil {
 		tr.swept.Key(key).Refund(cost)
 		tr.equal(want, tr.swept.Peek(key, 0), "Peek after a refund, swept")

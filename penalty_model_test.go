@@ -79,10 +79,6 @@ func newPenaltyTracer(tb testing.TB, rng *rand.Rand, c Config, older bool) *pena
 	return tr
 }
 
-func (tr *penaltyTracer) note(format string, args ...any) {
-	tr.log = append(tr.log, fmt.Sprintf(format, args...))
-}
-
 // count adds a decision to the statistics.
 func (tr *penaltyTracer) count(allowed, blocked bool, cost int) {
 	switch {
@@ -127,7 +123,7 @@ func (tr *penaltyTracer) call(key string, cost int, back int64) {
 	}
 	switch way := tr.rng.IntN(4); {
 	case way == 0:
-		require.Equal(tr.tb, want.Allowed, k.AllowAt(at, cost), "AllowAt\n%s", tr.tail())
+		require.Equal(tr.tb, want.Allowed, k.AllowAt(at, cost), "AllowAt\n%s", tr)
 	case way == 1 && !tr.older: // see step
 		tr.equalAll(want, TakeAll(Charge{k, cost}), "TakeAll")
 	default:
@@ -143,7 +139,7 @@ func (tr *penaltyTracer) call(key string, cost int, back int64) {
 func (tr *penaltyTracer) callSwept(key string, cost int, want Decision) {
 	switch tr.rng.IntN(3) {
 	case 0:
-		require.Equal(tr.tb, want.Allowed, tr.swept.AllowN(key, cost), "AllowN after a sweep\n%s", tr.tail())
+		require.Equal(tr.tb, want.Allowed, tr.swept.AllowN(key, cost), "AllowN after a sweep\n%s", tr)
 	case 1:
 		tr.equalAll(want, TakeAll(Charge{tr.swept.Key(key), cost}), "TakeAll after a sweep")
 	default:
@@ -158,7 +154,7 @@ func (tr *penaltyTracer) equalAll(want Decision, got AllDecision, what string) {
 	if want.Allowed {
 		all.Denied = -1
 	}
-	require.Equal(tr.tb, all, got, "%s under %v\n%s", what, tr.cfg.Limit, tr.tail())
+	require.Equal(tr.tb, all, got, "%s under %v\n%s", what, tr.cfg.Limit, tr)
 }
 
 // checkRetry peeks at the end of the wait and 1 ns before, on both limiters.
@@ -180,8 +176,8 @@ func (tr *penaltyTracer) checkRetry(k Key, at int64, cost int, d Decision) {
 				}
 			}
 		}
-		require.True(tr.tb, peekAt(l, id, retry, cost).Allowed, "at RetryAfter\n%s", tr.tail())
-		require.False(tr.tb, peekAt(l, id, retry-1, cost).Allowed, "1 ns before RetryAfter\n%s", tr.tail())
+		require.True(tr.tb, peekAt(l, id, retry, cost).Allowed, "at RetryAfter\n%s", tr)
+		require.False(tr.tb, peekAt(l, id, retry-1, cost).Allowed, "1 ns before RetryAfter\n%s", tr)
 	}
 }
 
@@ -223,7 +219,7 @@ func (tr *penaltyTracer) block(key string) {
 	}
 	want := tr.model.Block(key, tr.now, int64(d))
 	tr.note("%s at %d blocked for %d: %v", key, tr.now, d, want)
-	tr.each(key, func(k Key) { require.Equal(tr.tb, want, k.Block(d), "%s", tr.tail()) })
+	tr.each(key, func(k Key) { require.Equal(tr.tb, want, k.Block(d), "%s", tr) })
 }
 
 // takeAll makes one TakeAll for several keys, now and then with one that is always denied,
@@ -253,9 +249,9 @@ func (tr *penaltyTracer) takeAll() {
 		line += fmt.Sprintf(" %s:%d", c.Key, c.Cost)
 	}
 	tr.note("%s", line)
-	require.Equal(tr.tb, want, TakeAll(lims...), "%s", tr.tail())
+	require.Equal(tr.tb, want, TakeAll(lims...), "%s", tr)
 	if tr.swept != nil {
-		require.Equal(tr.tb, want, TakeAll(swept...), "after a sweep\n%s", tr.tail())
+		require.Equal(tr.tb, want, TakeAll(swept...), "after a sweep\n%s", tr)
 		tr.swept.Sweep()
 	}
 	for _, key := range tr.keys {
@@ -356,7 +352,7 @@ func (tr *penaltyTracer) finish() {
 	for _, l := range []*Limiter{tr.lim, tr.swept} {
 		if l != nil {
 			s := l.Stats()
-			require.Equal(tr.tb, tr.tally, Stats{Admitted: s.Admitted, Denied: s.Denied, Blocked: s.Blocked}, "%s", tr.tail())
+			require.Equal(tr.tb, tr.tally, Stats{Admitted: s.Admitted, Denied: s.Denied, Blocked: s.Blocked}, "%s", tr)
 		}
 	}
 }

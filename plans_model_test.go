@@ -66,7 +66,7 @@ func (ch *changer) setKeyLimit(key string) {
 				busy++
 			}
 		}
-		require.Equal(ch.tb, busy, ch.lims[1].Len(), "Len\n%s", ch.tail())
+		require.Equal(ch.tb, busy, ch.lims[1].Len(), "Len\n%s", ch)
 		require.Equal(ch.tb, busy, ch.lims[1].Stats().Keys)
 	}
 }
@@ -158,7 +158,7 @@ func (p *planner) takeAll() {
 		if got := TakeAll(charges[i]...); want != got {
 			s := ""
 			for _, ch := range p.all {
-				s += ch.tail() + "\n"
+				s += ch.String() + "\n"
 			}
 			require.Equal(p.all[0].tb, want, got, "TakeAll of %+v, swept %v\n%s", model, i == 1, s)
 		}

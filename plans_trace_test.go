@@ -106,7 +106,7 @@ func (p *planTracer) settle() {
 			continue
 		}
 		if !p.model.Idle(key, p.now()) {
-			require.True(p.tb, p.evict && p.on[key] == nil, "%s has been forgotten\n%s", key, p.tail())
+			require.True(p.tb, p.evict && p.on[key] == nil, "%s has been forgotten\n%s", key, p)
 			p.note("%s is evicted", key)
 			p.model.Reset(key)
 			p.evicts++
@@ -240,7 +240,7 @@ func (p *planTracer) takeBy(tok tracedKey) (admitted int) {
 	want := p.soft(p.model.Take(key, now, int64(cost)), cost)
 	p.note("%d ago: Take %s %d by %v: %+v", p.now()-now, key, cost, tok.brings, want)
 	if p.rng.IntN(3) == 0 {
-		require.Equal(p.tb, want.Allowed, tok.with.AllowAt(now, cost), "Allow\n%s", p.tail())
+		require.Equal(p.tb, want.Allowed, tok.with.AllowAt(now, cost), "Allow\n%s", p)
 	} else {
 		p.equal(want, tok.with.TakeAt(now, cost), "Take")
 	}
@@ -270,7 +270,7 @@ func (p *planTracer) alternate(key string) {
 		sum += p.takeBy(tok)
 		p.settle()
 	}
-	require.LessOrEqual(p.tb, sum, most+p.cfg.Soft, "a gift\n%s", p.tail())
+	require.LessOrEqual(p.tb, sum, most+p.cfg.Soft, "a gift\n%s", p)
 }
 
 // takeAll charges some keys, or at MaxKeys one, with different limits for the same key.
@@ -298,7 +298,7 @@ func (p *planTracer) takeAll() {
 	d := oracle.TakeAll(model)
 	want := AllDecision{Allowed: d.Allowed, Denied: d.Denied, Remaining: int(min(d.Remaining, math.MaxInt)), RetryAfter: time.Duration(d.RetryAfter)}
 	if got := TakeAll(charges...); want != got {
-		require.Equal(p.tb, want, got, "TakeAll\n%s", p.tail())
+		require.Equal(p.tb, want, got, "TakeAll\n%s", p)
 	}
 }
 

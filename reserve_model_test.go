@@ -1,7 +1,6 @@
 package sluice
 
 import (
-	"fmt"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -24,17 +23,13 @@ type receipt struct {
 
 // A receiptTracer drives one key and its model through a random trace.
 type receiptTracer struct {
-	tb    testing.TB
-	rng   *rand.Rand
-	cfg   Config
+	*trace
 	l     *Limiter
 	k     Key
-	clock *ManualClock
 	model *oracle.Receipts
 	open  []receipt
 	used  []*oracle.Event // all reservations
 	takes []keptCharge
-	log   []string
 
 	older          bool // calls at older times, instead of changes of the limit
 	evicts         bool // another key takes the room of the one
@@ -61,24 +56,12 @@ func newReceiptTracer(tb testing.TB, rng *rand.Rand, disturbed, evicts bool) *re
 	if evicts {
 		c.MaxKeys = 1
 	}
-	tr := &receiptTracer{tb: tb, rng: rng, cfg: c, evicts: evicts, older: disturbed && rng.IntN(2) == 0, clock: NewManualClock(at)}
+	tr := &receiptTracer{trace: &trace{tb: tb, rng: rng, cfg: c, clock: NewManualClock(at)}, evicts: evicts, older: disturbed && rng.IntN(2) == 0}
 	tr.cfg.Clock = tr.clock
 	tr.l = mustNew(tb, tr.cfg)
 	tr.k = tr.l.Key("k")
 	tr.model = oracle.NewReceipts(oracleConfig(tr.cfg))
 	return tr
-}
-
-func (tr *receiptTracer) logf(format string, args ...any) {
-	tr.log = append(tr.log, fmt.Sprintf("%d: ", tr.clock.Now())+fmt.Sprintf(format, args...))
-}
-
-func (tr *receiptTracer) tail() string {
-	s := fmt.Sprintf("%v %v\n", tr.cfg.Algorithm, tr.cfg.Limit)
-	for _, line := range tr.log[max(0, len(tr.log)-40):] {
-		s += line + "\n"
-	}
-	return s
 }
 
 // full is the tick from which the key is fresh, as the limiter has it.
@@ -89,12 +72,6 @@ func (tr *receiptTracer) full() (full uint64) {
 	})
 	s, _ := tr.l.policyOf(tr.k.id).bucket().slots()
 	return max(full, s.tick(tr.clock.Now()))
-}
-
-func (tr *receiptTracer) equal(want, got any, what string) {
-	if want != got {
-		require.Equal(tr.tb, want, got, "%s\n%s", what, tr.tail())
-	}
 }
 
 // look compares what the key owes.
@@ -132,7 +109,7 @@ func (tr *receiptTracer) reserve() {
 		most = wait - tr.rng.Int64N(2) // just enough, or 1 ns short of it
 	}
 	wait, e, out := tr.model.Reserve(now, int64(cost), most)
-	tr.logf("reserve %d within %d: %d, %d", cost, most, wait, out)
+	tr.note("reserve %d within %d: %d, %d", cost, most, wait, out)
 	r, err := tr.k.Reserve(cost, time.Duration(most))
 	want := []error{nil, ErrNegativeCost, ErrCostExceedsBurst, ErrQueueFull, ErrWouldExceedDeadline}[out]
 	tr.equal(want, err, "error")
@@ -179,7 +156,7 @@ func (tr *receiptTracer) settle(debts bool) {
 		}
 	}
 	b := tr.model.Settle(rc.e, now, int64(actual))
-	tr.logf("settle %d at slot %d of %d: [%v, %v]", actual, rc.e.Slot(), rc.r.cost, b.Least, b.Most)
+	tr.note("settle %d at slot %d of %d: [%v, %v]", actual, rc.e.Slot(), rc.r.cost, b.Least, b.Most)
 	if actual == 0 && tr.rng.IntN(2) == 0 {
 		rc.r.Cancel()
 	} else {
@@ -194,7 +171,7 @@ func (tr *receiptTracer) settle(debts bool) {
 	}
 	// If the key is fresh, it does not matter since when.
 	if full := tr.full(); !tr.model.Observe(full, b) && (tr.k.Peek(0).ResetAfter > 0 || b.Least.Uint64() > full) {
-		require.Fail(tr.tb, "not within bounds", "owes %d\n%s", full, tr.tail())
+		require.Fail(tr.tb, "not within bounds", "owes %d\n%s", full, tr)
 	}
 	tr.look()
 }
@@ -205,7 +182,7 @@ func (tr *receiptTracer) take() {
 		now = max(0, now-tr.rng.Int64N(4*int64(tr.cfg.Limit.interval())))
 	}
 	want := tr.model.Take(now, int64(cost))
-	tr.logf("take %d at %d: %v", cost, now, want.Allowed)
+	tr.note("take %d at %d: %v", cost, now, want.Allowed)
 	tr.equal(fromOracle(want), tr.k.TakeAt(now, cost), "Take")
 	if want.Allowed {
 		tr.takes = append(tr.takes, keptCharge{time.Duration(now), max(cost, 0)})
@@ -219,11 +196,11 @@ func (tr *receiptTracer) disturb() {
 	switch tr.rng.IntN(6) {
 	case 0, 1, 2:
 		n := tr.rng.IntN(4)
-		tr.logf("refund %d", n)
+		tr.note("refund %d", n)
 		tr.k.Refund(n)
 		tr.model.Refund(now, int64(n))
 	case 3:
-		tr.logf("reset")
+		tr.note("reset")
 		tr.k.Reset()
 		tr.model.Reset()
 	default:
@@ -237,7 +214,7 @@ func (tr *receiptTracer) disturb() {
 // changeLimit changes the key's own limit, or clears it and perhaps changes all keys'.
 func (tr *receiptTracer) changeLimit(now int64) {
 	limit, own := receiptLimits[tr.rng.IntN(len(receiptLimits))], tr.rng.IntN(2) == 0
-	tr.logf("limit %v own %v", limit, own)
+	tr.note("limit %v own %v", limit, own)
 	adopt := func(l Limit) {
 		if l != tr.cfg.Limit {
 			tr.cfg.Limit = l
@@ -269,7 +246,7 @@ func (tr *receiptTracer) step(disturbed bool) {
 		tr.take()
 	case 9:
 		if tr.l.KeyUint64(tr.rng.Uint64N(40)).Allow() && tr.evicts {
-			tr.logf("evict")
+			tr.note("evict")
 			tr.model.Evict()
 		}
 		if !disturbed {
@@ -301,7 +278,7 @@ func (tr *receiptTracer) checkSpans() {
 		for _, to := range all[i:] {
 			sum += to.n
 			if d := to.at - from.at; sum > tr.l.WorstCase(d) {
-				require.LessOrEqual(tr.tb, sum, tr.l.WorstCase(d), "in %v from %d\n%s", d, from.at, tr.tail())
+				require.LessOrEqual(tr.tb, sum, tr.l.WorstCase(d), "in %v from %d\n%s", d, from.at, tr)
 			}
 		}
 	}
@@ -313,7 +290,7 @@ func (tr *receiptTracer) checkSpans() {
 	for i := range slots[:max(0, len(slots)-1)] {
 		drained := s.tick(int64(slots[i].at)) + s.ticks(slots[i].n)
 		if slots[i].n > 0 && slots[i+1].n > 0 {
-			require.LessOrEqual(tr.tb, drained, s.tick(int64(slots[i+1].at)), "slots too close\n%s", tr.tail())
+			require.LessOrEqual(tr.tb, drained, s.tick(int64(slots[i+1].at)), "slots too close\n%s", tr)
 		}
 	}
 }

@@ -33,7 +33,7 @@ func reserveBoth(a, b *receiptTracer) {
 	}
 	all, err := ReserveAll(most, Charge{a.k, costs[0]}, Charge{b.k, costs[1]})
 	for i, tr := range traces {
-		tr.logf("reserve both, %d of this: %v, %d", costs[i], want, delay)
+		tr.note("reserve both, %d of this: %v, %d", costs[i], want, delay)
 		tr.equal(want, err, "error")
 		if err == nil {
 			tr.equal(time.Duration(delay), all[i].Delay(), "Delay")

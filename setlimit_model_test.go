@@ -1,7 +1,6 @@
 package sluice
 
 import (
-	"fmt"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -15,16 +14,12 @@ import (
 // A changer drives a limiter, the same limiter swept after every call, and their model
 // through changes of the limit, with calls in between.
 type changer struct {
-	tb     testing.TB
-	rng    *rand.Rand
-	clock  *ManualClock
-	cfg    Config
+	*trace
 	lims   [2]*Limiter // as it is, and swept
 	model  *oracle.Model
 	limits []Limit // that it changes between
 	kept   bool    // what is idle is not swept
 	keys   []string
-	log    []string
 
 	changes, allowed, denied int
 
@@ -68,7 +63,7 @@ func withPenalty(rng *rand.Rand, c Config) Config {
 func newChanger(tb testing.TB, rng *rand.Rand, variant Config, clock *ManualClock, largest bool) *changer {
 	c := variant
 	for {
-		ch := &changer{tb: tb, rng: rng, clock: clock, keys: []string{"a", "b", "c"}, own: map[string]bool{}}
+		ch := &changer{trace: &trace{tb: tb, rng: rng, clock: clock}, keys: []string{"a", "b", "c"}, own: map[string]bool{}}
 		ch.limits = changeLimits(rng, c)
 		if largest {
 			slices.SortFunc(ch.limits, func(a, b Limit) int { return b.Rate - a.Rate })
@@ -121,18 +116,6 @@ func newChanger(tb testing.TB, rng *rand.Rand, variant Config, clock *ManualCloc
 
 func (ch *changer) now() int64 { return ch.clock.Now() }
 
-func (ch *changer) note(format string, args ...any) {
-	ch.log = append(ch.log, fmt.Sprintf("at %d: ", ch.now())+fmt.Sprintf(format, args...))
-}
-
-func (ch *changer) tail() string {
-	s := fmt.Sprintf("%s %+v\n", variantName(ch.cfg), ch.cfg)
-	for _, line := range ch.log[max(0, len(ch.log)-25):] {
-		s += line + "\n"
-	}
-	return s
-}
-
 // soft makes of a model's decision what Config.Soft does.
 func (ch *changer) soft(o oracle.Decision, cost int) Decision {
 	d := fromOracle(o)
@@ -145,12 +128,6 @@ func (ch *changer) soft(o oracle.Decision, cost int) Decision {
 		d.Limit, d.Remaining = d.Limit-n, max(0, d.Remaining-n)
 	}
 	return d
-}
-
-func (ch *changer) equal(want, got Decision, what string) {
-	if want != got {
-		require.Equal(ch.tb, want, got, "%s\n%s", what, ch.tail())
-	}
 }
 
 // look compares what a Peek for each key sees.
@@ -241,7 +218,7 @@ func (ch *changer) other(key string) {
 		d := 1 + time.Duration(ch.rng.Int64N(int64(2*ch.cfg.Limit.Period)))
 		want := ch.model.Block(key, ch.now(), int64(d))
 		ch.note("Block %s for %d", key, d)
-		ch.both(func(l *Limiter) { require.Equal(ch.tb, want, l.Block(key, d), ch.tail()) })
+		ch.both(func(l *Limiter) { require.Equal(ch.tb, want, l.Block(key, d), "%s", ch) })
 	case 6:
 		ch.note("Unblock %s", key)
 		ch.model.Unblock(key)
@@ -283,7 +260,7 @@ func (ch *changer) takeUpTo(key string) {
 	ch.both(func(l *Limiter) {
 		taken, got := l.TakeUpTo(key, cost)
 		ch.equal(want, got, "TakeUpTo")
-		require.Equal(ch.tb, int(n), taken, "%s", ch.tail())
+		require.Equal(ch.tb, int(n), taken, "%s", ch)
 	})
 }
 

@@ -41,13 +41,9 @@ func TestModel_RestoredGoesOn(t *testing.T) {
 // it, and demands the same of both at every step. The first one is the model: that it is
 // right is for others to show.
 type twin struct {
-	tb    testing.TB
-	rng   *rand.Rand
-	cfg   Config
-	clock *ManualClock
+	*trace
 	lims  []*Limiter // the one that goes on, and the restored one
 	plans map[string]Limit
-	log   []string
 }
 
 var twinKeys = []string{"a", "b", "c", "d", "vip", "star"}
@@ -114,18 +110,6 @@ func (tw *twin) stateless() bool {
 	return tw.cfg.Limit.Rate == 0 || tw.cfg.Limit.Rate == math.MaxInt
 }
 
-func (tw *twin) logf(format string, args ...any) {
-	tw.log = append(tw.log, fmt.Sprintf(format, args...))
-}
-
-func (tw *twin) tail() string {
-	s := fmt.Sprintf("%#v\n", tw.cfg)
-	for _, line := range tw.log[max(0, len(tw.log)-25):] {
-		s += line + "\n"
-	}
-	return s
-}
-
 // both calls f with both limiters and demands the same answer.
 func (tw *twin) both(what string, f func(l *Limiter) any) {
 	tw.tb.Helper()
@@ -133,10 +117,10 @@ func (tw *twin) both(what string, f func(l *Limiter) any) {
 	for i, l := range tw.lims {
 		got := f(l)
 		if i == 0 {
-			tw.logf("at %d: %s: %+v", tw.clock.Now(), what, got)
+			tw.note("%s: %+v", what, got)
 			want = got
 		} else if want != got {
-			require.Equal(tw.tb, want, got, "%s\n%s", what, tw.tail())
+			require.Equal(tw.tb, want, got, "%s\n%s", what, tw)
 		}
 	}
 }
@@ -263,7 +247,7 @@ func (tw *twin) countsNoMore(key string) bool {
 func (tw *twin) restart() {
 	orig := tw.lims[tw.rng.IntN(len(tw.lims))] // also one that has been restored before
 	data := snapshotOf(tw.tb, orig)
-	tw.logf("at %d: %d bytes written", tw.clock.Now(), len(data))
+	tw.note("at %d: %d bytes written", tw.clock.Now(), len(data))
 	tw.advance()
 	tw.lims = []*Limiter{orig}
 	orig.Sweep()
@@ -278,7 +262,7 @@ func (tw *twin) restart() {
 	for key, limit := range tw.plans {
 		require.NoError(tw.tb, l.SetKeyLimit(key, limit))
 	}
-	require.NoError(tw.tb, l.Restore(bytes.NewReader(data)), "%s", tw.tail())
+	require.NoError(tw.tb, l.Restore(bytes.NewReader(data)), "%s", tw)
 	for k := range l.KeyLimits() { // as of the snapshot
 		if name := tw.nameOf(l, k); tw.plans[name] == (Limit{}) {
 			l.ClearKeyLimit(name)
@@ -309,7 +293,7 @@ func TestSnapshot_RestoredDecidesAsTheOriginal(t *testing.T) {
 				if err != nil {
 					continue
 				}
-				tw := &twin{tb: t, rng: rng, cfg: c, clock: c.Clock.(*ManualClock), lims: []*Limiter{l}, plans: map[string]Limit{}}
+				tw := &twin{trace: &trace{tb: t, rng: rng, cfg: c, clock: c.Clock.(*ManualClock)}, lims: []*Limiter{l}, plans: map[string]Limit{}}
 				for range 3 {
 					for range 25 {
 						tw.step()

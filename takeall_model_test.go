@@ -42,7 +42,7 @@ func endsEarly(l *Limiter) bool {
 }
 
 func newAllTracer(tb testing.TB, rng *rand.Rand) *allTracer {
-	tr := &allTracer{tracer: &tracer{tb: tb, rng: rng, now: start.UnixNano(), clock: NewManualClock(start), stop: math.MaxInt64}}
+	tr := &allTracer{tracer: &tracer{trace: &trace{tb: tb, rng: rng, clock: NewManualClock(start)}, now: start.UnixNano(), stop: math.MaxInt64}}
 	for range 1 + rng.IntN(4) {
 		c := Config{Algorithm: algorithms[rng.IntN(len(algorithms))], Clock: tr.clock, TTL: 1}
 		switch rng.IntN(8) {
@@ -95,18 +95,14 @@ func (tr *allTracer) take(all, swept []Charge, model []oracle.Charge) AllDecisio
 	}
 	d := oracle.TakeAll(model)
 	want := AllDecision{Allowed: d.Allowed, Denied: d.Denied, Remaining: int(min(d.Remaining, math.MaxInt)), RetryAfter: time.Duration(d.RetryAfter)}
-	line := fmt.Sprintf("at %d: %+v of", tr.now, want)
-	for _, c := range model {
-		line += fmt.Sprintf(" %p/%s:%d", c.Model, c.Key, c.Cost)
-	}
-	tr.log = append(tr.log, line)
+	tr.note("%+v of %+v", want, slices.Clone(model))
 	each := make([]Decision, tr.rng.IntN(len(all)+3))
 	for i := range each {
 		each[i] = Decision{Limit: i, RetryAfter: time.Duration(-i)} // of an earlier call
 	}
 	beyond := slices.Clone(each[min(len(all), len(each)):])
-	require.Equal(tr.tb, want, TakeAllInto(each, all...), "%s", tr.tail())
-	require.Equal(tr.tb, want, TakeAll(swept...), "after a sweep\n%s", tr.tail())
+	require.Equal(tr.tb, want, TakeAllInto(each, all...), "%s", tr)
+	require.Equal(tr.tb, want, TakeAll(swept...), "after a sweep\n%s", tr)
 	for i := range each[:min(len(all), len(each))] {
 		tr.equal(fromOracle(d.Each[i]), each[i], fmt.Sprint("charge ", i))
 	}
@@ -145,11 +141,11 @@ func (tr *allTracer) retry(wait time.Duration, all, swept []Charge, model []orac
 			return // out of sight
 		}
 		d := tr.take(all, swept, model)
-		require.False(tr.tb, d.Allowed, "1 ns before RetryAfter\n%s", tr.tail())
-		require.Equal(tr.tb, time.Duration(1), d.RetryAfter, "%s", tr.tail())
+		require.False(tr.tb, d.Allowed, "1 ns before RetryAfter\n%s", tr)
+		require.Equal(tr.tb, time.Duration(1), d.RetryAfter, "%s", tr)
 	}
 	tr.advance(1)
-	require.True(tr.tb, tr.take(all, swept, model).Allowed, "at RetryAfter\n%s", tr.tail())
+	require.True(tr.tb, tr.take(all, swept, model).Allowed, "at RetryAfter\n%s", tr)
 }
 
 // advance stays where no clock ends, whatever its limit: see minHorizon.

@@ -15,20 +15,16 @@ import (
 // twins are two limiters that are told the same in different words: after each of their
 // calls no key of one can be told from that of the other.
 type twins struct {
-	t      *testing.T
-	rng    *rand.Rand
-	cfg    Config
+	*trace
 	a, b   *Limiter
-	clock  *ManualClock
 	limits []Limit
 	own    map[string]Limit
-	log    []string
 	plan   Limit           // of "pro" in a, whose keys have limits of their own in b
 	pro    map[string]bool // the keys on it
 }
 
 func newTwins(t *testing.T, rng *rand.Rand, c Config) *twins {
-	tw := &twins{t: t, rng: rng, clock: NewManualClock(start), own: map[string]Limit{}, pro: map[string]bool{}}
+	tw := &twins{trace: &trace{tb: t, rng: rng, clock: NewManualClock(start)}, own: map[string]Limit{}, pro: map[string]bool{}}
 	c.Hash, c.Clock = HashStable, tw.clock
 	tw.limits = []Limit{Per(6, time.Second), Per(12, 7*time.Second), PerMinute(3), Per(40, time.Second), DenyAll, Unlimited}
 	if !c.Algorithm.windowed() {
@@ -48,12 +44,7 @@ func newTwins(t *testing.T, rng *rand.Rand, c Config) *twins {
 	}
 	tw.cfg = c
 	tw.a, tw.b = mustNew(t, c), mustNew(t, c)
-	tw.note("%+v", c)
 	return tw
-}
-
-func (tw *twins) note(format string, args ...any) {
-	tw.log = append(tw.log, fmt.Sprintf(format, args...))
 }
 
 func (tw *twins) cost() int { return tw.rng.IntN(20) }
@@ -69,7 +60,7 @@ func (tw *twins) step() {
 		tw.clock.Advance(time.Duration(tw.rng.Int64N(int64(3 * time.Second))))
 	case 2:
 		name = "take all"
-		tw.equal(tw.b.Take(key, cost).Allowed, TakeAll(Charge{tw.a.Key(key), cost}).Allowed)
+		tw.alike(tw.b.Take(key, cost).Allowed, TakeAll(Charge{tw.a.Key(key), cost}).Allowed)
 	case 3, 4:
 		name = "take up to"
 		tw.takeUpTo(key, cost)
@@ -92,9 +83,9 @@ func (tw *twins) step() {
 		tw.restore()
 	case 10:
 		name = "set the same"
-		require.NoError(tw.t, tw.a.SetLimit(tw.a.Config().Limit))
+		require.NoError(tw.tb, tw.a.SetLimit(tw.a.Config().Limit))
 		if l, ok := tw.own[key]; ok && !tw.pro[key] {
-			require.NoError(tw.t, tw.a.SetKeyLimit(key, l))
+			require.NoError(tw.tb, tw.a.SetKeyLimit(key, l))
 		}
 	case 11:
 		name = "there and back"
@@ -103,12 +94,12 @@ func (tw *twins) step() {
 		l := tw.limits[tw.rng.IntN(len(tw.limits))]
 		name = fmt.Sprintf("set limit %v", l)
 		ea, eb := tw.a.SetLimit(l), tw.b.SetLimit(l)
-		require.Equal(tw.t, ea, eb)
+		require.Equal(tw.tb, ea, eb)
 	case 13:
 		l := tw.limits[tw.rng.IntN(len(tw.limits))]
 		name = fmt.Sprintf("set key limit %v", l)
 		ea, eb := tw.a.SetKeyLimit(key, l), tw.b.SetKeyLimit(key, l)
-		require.Equal(tw.t, ea, eb)
+		require.Equal(tw.tb, ea, eb)
 		if ea == nil {
 			tw.own[key] = l
 			delete(tw.pro, key)
@@ -135,35 +126,35 @@ func (tw *twins) step() {
 		tw.b.Refund(key, cost)
 	case 17:
 		name = "bring the same"
-		tw.equal(tw.b.Take(key, cost), tw.bring(tw.a, key, tw.a.Key(key).Limit()).Take(cost))
-		tw.equal(tw.b.Take(key, 1), tw.a.Take(key, 1)) // back under its limit, by which time goes on
+		tw.alike(tw.b.Take(key, cost), tw.bring(tw.a, key, tw.a.Key(key).Limit()).Take(cost))
+		tw.alike(tw.b.Take(key, 1), tw.a.Take(key, 1)) // back under its limit, by which time goes on
 	case 18:
 		l := tw.limits[tw.rng.IntN(len(tw.limits))]
 		name = fmt.Sprintf("bring %v", l)
-		tw.equal(tw.bring(tw.b, key, l).Peek(cost), tw.bring(tw.a, key, l).Peek(cost))
+		tw.alike(tw.bring(tw.b, key, l).Peek(cost), tw.bring(tw.a, key, l).Peek(cost))
 		taken, d := tw.bring(tw.a, key, l).TakeUpTo(cost)
 		want, e := tw.bring(tw.b, key, l).TakeUpTo(cost)
-		tw.equal(want, taken)
-		tw.equal(e, d)
-		tw.equal(tw.b.Take(key, 1), tw.a.Take(key, 1))
+		tw.alike(want, taken)
+		tw.alike(e, d)
+		tw.alike(tw.b.Take(key, 1), tw.a.Take(key, 1))
 	case 19:
 		l := tw.limits[tw.rng.IntN(len(tw.limits))]
 		name = fmt.Sprintf("plan %v", l)
 		if tw.rng.IntN(2) == 0 {
-			require.NoError(tw.t, tw.a.SetPlan("pro", l))
+			require.NoError(tw.tb, tw.a.SetPlan("pro", l))
 			for k := range tw.pro {
-				require.NoError(tw.t, tw.b.SetKeyLimit(k, l))
+				require.NoError(tw.tb, tw.b.SetKeyLimit(k, l))
 				tw.own[k] = l
 			}
 			tw.plan = l
 		} else if tw.plan != (Limit{}) {
-			require.NoError(tw.t, tw.a.SetKeyPlan(key, "pro"))
-			require.NoError(tw.t, tw.b.SetKeyLimit(key, tw.plan))
+			require.NoError(tw.tb, tw.a.SetKeyPlan(key, "pro"))
+			require.NoError(tw.tb, tw.b.SetKeyLimit(key, tw.plan))
 			tw.own[key], tw.pro[key] = tw.plan, true
 		}
 	default:
 		name = "take"
-		tw.equal(tw.b.Take(key, cost), tw.a.Take(key, cost))
+		tw.alike(tw.b.Take(key, cost), tw.a.Take(key, cost))
 	}
 	tw.note("%s: %s %d", key, name, cost)
 	tw.same()
@@ -171,14 +162,8 @@ func (tw *twins) step() {
 
 func (tw *twins) bring(l *Limiter, key string, limit Limit) Key {
 	k, err := l.Key(key).WithLimit(limit)
-	require.NoError(tw.t, err)
+	require.NoError(tw.tb, err)
 	return k
-}
-
-func (tw *twins) equal(want, got any) {
-	if want != got {
-		tw.t.Fatalf("%v: want %+v, got %+v", tw.log, want, got)
-	}
 }
 
 func (tw *twins) takeUpTo(key string, cost int) {
@@ -188,11 +173,11 @@ func (tw *twins) takeUpTo(key string, cost int) {
 		n--
 	}
 	want := tw.b.Take(key, n)
-	tw.equal(want, d)
+	tw.alike(want, d)
 	if !want.Allowed {
 		n = 0
 	}
-	tw.equal(max(n, 0), taken)
+	tw.alike(max(n, 0), taken)
 }
 
 func (tw *twins) charge(key string, cost int) {
@@ -215,7 +200,7 @@ func (tw *twins) reserve(key string, cost int) {
 	}
 	r.Settle(used)
 	if used > 0 {
-		tw.equal(true, tw.b.Take(key, used).Allowed)
+		tw.alike(true, tw.b.Take(key, used).Allowed)
 	}
 }
 
@@ -226,30 +211,33 @@ func (tw *twins) restore() {
 			return // under which units come back as under the limit before
 		}
 	}
-	data := snapshotOf(tw.t, tw.a)
-	next := mustNew(tw.t, c)
+	data := snapshotOf(tw.tb, tw.a)
+	next := mustNew(tw.tb, c)
 	if tw.plan != (Limit{}) {
-		require.NoError(tw.t, next.SetPlan("pro", tw.plan)) // it may have no keys
+		require.NoError(tw.tb, next.SetPlan("pro", tw.plan)) // it may have no keys
 	}
-	require.NoError(tw.t, next.Restore(bytes.NewReader(data)), "%v", tw.log)
+	require.NoError(tw.tb, next.Restore(bytes.NewReader(data)), "%s", tw)
 	tw.a = next
 }
 
 func (tw *twins) thereAndBack(key string) {
 	other := []Limit{DenyAll, Unlimited}[tw.rng.IntN(2)]
 	if l, ok := tw.own[key]; ok {
-		require.NoError(tw.t, tw.a.SetKeyLimit(key, other))
+		require.NoError(tw.tb, tw.a.SetKeyLimit(key, other))
 		if tw.pro[key] {
-			require.NoError(tw.t, tw.a.SetKeyPlan(key, "pro"))
+			require.NoError(tw.tb, tw.a.SetKeyPlan(key, "pro"))
 		} else {
-			require.NoError(tw.t, tw.a.SetKeyLimit(key, l))
+			require.NoError(tw.tb, tw.a.SetKeyLimit(key, l))
 		}
 		return
 	}
 	l := tw.a.Config().Limit
-	require.NoError(tw.t, tw.a.SetLimit(other))
-	require.NoError(tw.t, tw.a.SetLimit(l))
+	require.NoError(tw.tb, tw.a.SetLimit(other))
+	require.NoError(tw.tb, tw.a.SetLimit(l))
 }
+
+// alike demands that both have answered the same.
+func (tw *twins) alike(want, got any) { tw.equal(want, got, "of twins") }
 
 // same demands that no key can be told from its twin.
 func (tw *twins) same() {
@@ -257,7 +245,7 @@ func (tw *twins) same() {
 		for _, cost := range []int{0, 1, 2, 6, 12, 17} {
 			want, got := tw.b.Peek(key, cost), tw.a.Peek(key, cost)
 			if want != got {
-				tw.t.Fatalf("%v: %s %d: want %+v, got %+v", tw.log, key, cost, want, got)
+				require.Equal(tw.tb, want, got, "Peek of %s %d\n%s", key, cost, tw)
 			}
 		}
 	}
