@@ -7,17 +7,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sluice-go/sluice/internal/depth"
 	"github.com/sluice-go/sluice/internal/oracle"
 	"github.com/stretchr/testify/require"
 )
 
 // modelOps is how many random operations each algorithm is compared over.
-func modelOps() int {
-	if testing.Short() {
-		return 20_000
-	}
-	return 1_000_000
-}
+func modelOps() int { return depth.Of(20_000, 50_000, 1_000_000) }
 
 // newOracle returns the exact model of a limiter. It follows the one liberty that
 // the library takes, the grid for intervals that are no whole number of ns.
@@ -250,7 +246,7 @@ func TestModel_EveryDecisionIsExact(t *testing.T) {
 				t.Parallel()
 				rng := newRand(t)
 				tried, refused := 0, 0
-				for done := 0; done < modelOps()/2; done += steps {
+				for range modelOps() / 2 / steps {
 					c := randomConfig(rng, variant)
 					for tried++; ; tried++ {
 						if _, err := New(c); err == nil {

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sluice-go/sluice/internal/depth"
 	"github.com/sluice-go/sluice/internal/oracle"
 	"github.com/stretchr/testify/require"
 )
@@ -358,12 +359,7 @@ func (tr *penaltyTracer) finish() {
 }
 
 // penaltyOps is how many random steps each variant makes under each penalty.
-func penaltyOps() int {
-	if testing.Short() {
-		return 100
-	}
-	return 600
-}
+func penaltyOps() int { return depth.Of(100, 600, 600) }
 
 // TestModel_PenaltiesAreExact compares all variants under all penalties with the models:
 // each call in each of the three ways to make it, what a Peek says before and after, and a

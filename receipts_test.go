@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sluice-go/sluice/internal/depth"
 	"github.com/stretchr/testify/require"
 )
 
@@ -258,10 +259,7 @@ func TestWait_CancelledIsNotAdmitted(t *testing.T) {
 // TestLedger_ForgetsAbandonedReservations, and gives their memory back.
 func TestLedger_ForgetsAbandonedReservations(t *testing.T) {
 	skipUnderRace(t)
-	n := 1_000_000
-	if testing.Short() {
-		n = 100_000
-	}
+	n := depth.Of(100_000, 100_000, 1_000_000)
 	l, clock := newFrozen(t, Config{Limit: PerSecond(1_000_000).WithBurst(100)})
 	heap := func() int {
 		var m runtime.MemStats

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/assert"
+	"github.com/sluice-go/sluice/internal/depth"
 	"github.com/stretchr/testify/require"
 )
 
@@ -209,10 +210,7 @@ func oneASecond(a Algorithm) Limit {
 // TestWait_ManualClockRacesRegistration: the clock is moved once, just far enough, while
 // the call is about to go to sleep. Were it not woken the bubble would be stuck.
 func TestWait_ManualClockRacesRegistration(t *testing.T) {
-	rounds := 2000
-	if testing.Short() {
-		rounds = 300
-	}
+	rounds := depth.Of(300, 300, 2000)
 	for _, a := range algorithms {
 		synctest.Test(t, func(t *testing.T) {
 			for i := range rounds {

@@ -16,6 +16,7 @@ import (
 
 	"github.com/anishathalye/porcupine"
 	"github.com/sluice-go/sluice"
+	"github.com/sluice-go/sluice/internal/depth"
 	"github.com/stretchr/testify/require"
 )
 
@@ -132,19 +133,8 @@ func describe(history []porcupine.Operation) string {
 	return b.String()
 }
 
-// count is how many histories are recorded: SLUICE_HISTORIES, or so many that it takes some
-// seconds.
-func count(t *testing.T) int {
-	if s := os.Getenv("SLUICE_HISTORIES"); s != "" {
-		n, err := strconv.Atoi(s)
-		require.NoError(t, err, "SLUICE_HISTORIES")
-		return n
-	}
-	if testing.Short() {
-		return 2000
-	}
-	return 10_000
-}
+// count is how many histories are recorded.
+func count() int { return depth.Of(2000, 4000, 200_000) }
 
 // TestHistories_HaveAnOrder: for every history there is an order of its calls, in which one
 // that had returned before another one began comes before it, such that they return what
@@ -159,7 +149,7 @@ func TestHistories_HaveAnOrder(t *testing.T) {
 		repeats = true
 	}
 	overlapping := 0
-	for i := range count(t) {
+	for i := range count() {
 		if i > 0 && !repeats {
 			seed++
 		}
@@ -175,7 +165,7 @@ func TestHistories_HaveAnOrder(t *testing.T) {
 			overlapping++
 		}
 	}
-	t.Logf("%d histories, %d of them with calls at the same time", count(t), overlapping)
+	t.Logf("%d histories, %d of them with calls at the same time", count(), overlapping)
 	require.Positive(t, overlapping, "no calls were made at the same time")
 }
 
