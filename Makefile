@@ -1,7 +1,10 @@
-.PHONY: test short race bench peers guard fuzz tidy check
+.PHONY: test full short race bench peers guard fuzz tidy check
 
 test: ## all tests of all modules
 	go test work
+
+full: ## the same, as far as the gate goes
+	SLUICE_DEPTH=full go test -timeout 30m work
 
 short: ## the quick ones
 	go test -short work

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sluice-go/sluice/internal/depth"
 	"github.com/stretchr/testify/require"
 )
 
@@ -174,7 +175,7 @@ func TestWithLimit_TakesNoMoreThanTheTrackedKeys(t *testing.T) {
 		for _, c.Overflow = range []Overflow{OverflowEvictSoonest, OverflowDenyNew, OverflowAdmitNew} {
 			c.MaxKeys, c.TTL = 20, 1
 			l, clock := newFrozen(t, c)
-			for i := range 3 * maxBrought {
+			for i := range depth.Of(maxBrought+100, maxBrought+100, 3*maxBrought) {
 				k, err := l.KeyUint64(uint64(i)).WithLimit(Per(10+i, c.Limit.Period))
 				require.NoError(t, err)
 				d := k.Take(1 + i%10)

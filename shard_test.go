@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sluice-go/sluice/internal/depth"
 	"github.com/stretchr/testify/require"
 )
 
@@ -13,14 +14,14 @@ import (
 // model while tables grow and are swept under them.
 func TestShard_ManyKeysThroughGrowthAndSweeps(t *testing.T) {
 	forEveryLayout(t, func(t *testing.T, c Config) {
-		keys := 3000
+		keys := depth.Of(1000, 3000, 3000)
 		if crowded() {
 			keys = 300
 		}
 		rng := newRand(t)
 		model := newOracle(c)
 		clock := NewManualClock(start)
-		c.Clock, c.TTL, c.MaxKeys = clock, time.Second, -1
+		c.Clock, c.TTL, c.MaxKeys, c.Shards = clock, time.Second, -1, 1
 		l := mustNew(t, c)
 		largest := 0
 		for i := range 10 * keys {
