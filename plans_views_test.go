@@ -56,3 +56,21 @@ func TestWait_KeyThatBringsItsLimitIsBeingMoved(t *testing.T) {
 	s.mu.Unlock()
 	require.False(t, <-blocked)
 }
+
+// Of Keys for one key that bring different limits, the first says what all go by, whether the
+// key is tracked or not.
+func TestReserveAll_GoesByTheFirstLimitOfAKey(t *testing.T) {
+	for _, tracked := range []bool{false, true} {
+		lim := Must(New(Config{Limit: PerSecond(100), Clock: NewManualClock(start)}))
+		k := lim.Key("a")
+		require.Equal(t, tracked, tracked && k.Allow())
+		ten, err := k.WithLimit(PerSecond(10))
+		require.NoError(t, err)
+		two, err := k.WithLimit(PerSecond(2))
+		require.NoError(t, err)
+		_, err = ReserveAll(0, Charge{ten, 3}, Charge{two, 3})
+		require.NoError(t, err, tracked)
+		_, err = ReserveAll(time.Minute, Charge{two, 1}, Charge{ten, 2})
+		require.ErrorIs(t, err, ErrCostExceedsBurst, tracked)
+	}
+}

@@ -15,7 +15,8 @@ import (
 // nobody else sees a part of. All receipts begin with it, each by the clock of its own
 // limiter; each is settled or cancelled by itself.
 //
-// Charges for the same key add up, and have one slot. If one of the keys has no slot within
+// Charges for the same key add up, and have one slot; if their Keys bring different limits,
+// all go by that of the first. If one of the keys has no slot within
 // maxWait, the error is that of Reserve for the first such charge, and nothing has been
 // charged. A charge that Shadow lets pass has a receipt that says so and does not keep the
 // others waiting. Keys of limiters with other algorithms have ErrNotReservable. A key whose own
@@ -139,16 +140,15 @@ func (j *joint) reserve() ([]*Reservation, error) {
 	if len(charges) == 0 {
 		return nil, tooLate(0, j.maxWait)
 	}
-	for _, c := range charges {
-		c.Key.lim.made().policyFor(c.Key.id) // now, since it may put the key under another policy
-	}
+	space := make([]claim, len(charges))
+	collect(space, charges, nil) // now, since it may put keys under other policies
+	clear(space)
 	j.lockRecords()
 	defer func() {
 		for _, rec := range j.records {
 			rec.release()
 		}
 	}()
-	space := make([]claim, len(charges))
 	j.claims = collectNow(space, charges, nil, (*Limiter).policyNow)
 	for round := 0; ; {
 		if moving := holdAll(j.claims); moving != nil {
