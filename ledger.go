@@ -173,7 +173,7 @@ func (lg *ledger) unguard(rec *record) {
 	}
 }
 
-// guardAll is guard for all keys of the shard. It returns the records there are.
+// guardAll is guard for all keys of the shard. It returns the records there are, by id.
 func (lg *ledger) guardAll() (records []*record) {
 	lg.mu.Lock()
 	m := lg.records.Load()
@@ -186,6 +186,15 @@ func (lg *ledger) guardAll() (records []*record) {
 	})
 	slices.SortFunc(records, func(a, b *record) int { return cmp.Compare(a.id, b.id) })
 	return slices.DeleteFunc(records, func(rec *record) bool { return !rec.lock() })
+}
+
+// recordOf returns the one of id, or nil.
+func recordOf(records []*record, id uint64) *record {
+	i, found := slices.BinarySearchFunc(records, id, func(rec *record, id uint64) int { return cmp.Compare(rec.id, id) })
+	if !found {
+		return nil
+	}
+	return records[i]
 }
 
 // unguardAll lets f tell each record what has been done, with nobody else in its way.

@@ -50,7 +50,7 @@ func (l *Limiter) adoptShard(i int, empty *table) {
 	s := &l.shards[i]
 	lg := &l.ledgers.all[i]
 	records := lg.guardAll()
-	now := l.adoptKeys(s, empty)
+	now := l.adoptKeys(s, empty, records)
 	lg.unguardAll(records, func(rec *record) {
 		switch {
 		case l.policyOf(rec.id).of != empty.policy.of:
@@ -62,14 +62,16 @@ func (l *Limiter) adoptShard(i int, empty *table) {
 	})
 }
 
-// adoptKeys moves the keys of a shard, those in cells included, to another policy.
-func (l *Limiter) adoptKeys(s *shard, empty *table) (now int64) {
+// adoptKeys moves the keys of a shard, those in cells included, to another policy. Each cell
+// is moved at a time of its own, and so is what is reserved of its key.
+func (l *Limiter) adoptKeys(s *shard, empty *table, records []*record) (now int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now = l.adoptAllLocked(s, empty)
 	s.eachCell(func(c *cell) {
 		if c.policy.of.plan == &l.common {
-			l.placeLocked(s, nil, c.id.Load(), placement{c.kept, empty.policy.of}, nil)
+			id := c.id.Load()
+			l.placeLocked(s, recordOf(records, id), id, placement{c.kept, empty.policy.of}, nil)
 		}
 	})
 	return now
