@@ -10,8 +10,12 @@ import (
 // all keys that SetKeyPlan has put on the plan. They keep what they have spent, as with
 // SetLimit. It takes time in proportion to the keys that have limits of their own, some 0.3
 // us each; decisions, and changes of single keys, do not wait for it. The error is a
-// *ConfigError, as of New, and then nothing has changed.
+// *ConfigError, as of New, and then nothing has changed; or of a name that is empty or longer
+// than 65,536 bytes.
 func (l *Limiter) SetPlan(name string, limit Limit) error {
+	if n := len(name); n == 0 || n > maxPlanName { // "" is a limit without a plan, and Restore reads no more
+		return configErrorf("plan", "a name of %d bytes; want 1 to %d", n, maxPlanName)
+	}
 	l.made().admin.Lock()
 	defer l.admin.Unlock()
 	ps := l.plansOf()

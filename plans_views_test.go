@@ -1,8 +1,10 @@
 package sluice
 
 import (
+	"bytes"
 	"context"
 	"runtime"
+	"strings"
 	"testing"
 	"time"
 
@@ -93,4 +95,23 @@ func TestSetLimit_ReceiptsOfKeysInCellsGiveBack(t *testing.T) {
 	require.Zero(t, k.Peek(0).Remaining)
 	r.Cancel()
 	require.Equal(t, 3, k.Peek(0).Remaining)
+}
+
+// No plan has the name of limits without one, nor a name that a snapshot cannot hold.
+func TestSetPlan_Names(t *testing.T) {
+	lim := Must(New(Config{Limit: PerSecond(100), Hash: HashStable}))
+	longest := strings.Repeat("n", maxPlanName)
+	for _, name := range []string{"", longest + "n"} {
+		var target *ConfigError
+		require.ErrorAs(t, lim.SetPlan(name, PerSecond(1)), &target)
+		require.Error(t, lim.SetKeyPlan("a", name))
+	}
+	require.NoError(t, lim.SetPlan(longest, PerSecond(1)))
+	require.NoError(t, lim.SetKeyPlan("a", longest))
+
+	var snapshot bytes.Buffer
+	require.NoError(t, lim.Snapshot(&snapshot))
+	next := Must(New(lim.Config()))
+	require.NoError(t, next.Restore(&snapshot))
+	require.Equal(t, PerSecond(1), next.KeyLimit("a"))
 }

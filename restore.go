@@ -299,7 +299,8 @@ func (in *snapshotReader) plan(h sectionPlan) (*plan, error) {
 	return pl, nil
 }
 
-// maxPlanName bounds what is read of the name of a plan before anything is known of it.
+// maxPlanName bounds the name of a plan, and so what Restore reads before anything is known
+// of it.
 const maxPlanName = 1 << 16
 
 func (in *snapshotReader) name(n uint32) (string, error) {
