@@ -2,6 +2,7 @@ package service
 
 import (
 	"fmt"
+	"os"
 	"strings"
 	"testing"
 
@@ -73,6 +74,23 @@ func TestConfig_Environment(t *testing.T) {
 		require.NoError(t, err, variables)
 		assert.Empty(t, ignored, variables)
 		assert.Equal(t, variables[1], fmt.Sprint(want(c)), variables[0])
+	}
+}
+
+// TestConfig_VariablesAreDocumented: the page's table has each variable that a flag stands for.
+func TestConfig_VariablesAreDocumented(t *testing.T) {
+	page, err := os.ReadFile("../../SERVE.md")
+	require.NoError(t, err)
+	names := []string{
+		"LOG_LEVEL", "GRPC_HOST", "GRPC_PORT", "HOST", "PORT", "DEBUG_HOST", "DEBUG_PORT",
+		"GRPC_SERVER_USE_TLS", "GRPC_SERVER_TLS_CERT", "GRPC_SERVER_TLS_KEY", "USE_PROMETHEUS",
+		"RUNTIME_ROOT", "RUNTIME_SUBDIRECTORY", "RUNTIME_APPDIRECTORY", "CONFIG_TYPE",
+	}
+	for _, v := range variables {
+		names = append(names, v[0])
+	}
+	for _, name := range names {
+		assert.Contains(t, string(page), "`"+name+"`")
 	}
 }
 
