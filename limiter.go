@@ -324,7 +324,8 @@ func (l *Limiter) refundAt(id uint64, now int64, cost int) {
 }
 
 // Config returns the configuration in force: with defaults filled in, and with the limit
-// that SetLimit has set. Shards stays 0 if it was.
+// that SetLimit has set. Shards stays 0 if it was. New takes it, except while SetLimit has
+// set Unlimited or DenyAll beside a Soft, which counts again under the next other limit.
 func (l *Limiter) Config() Config { return *l.made().config.Load() }
 
 // serials numbers limiters, for an order in which all TakeAll hold their keys.
