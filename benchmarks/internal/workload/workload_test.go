@@ -122,7 +122,7 @@ func TestOptionsFor_NoSubjectIsShortOfUnits(t *testing.T) {
 					t.Fatalf("call %d denied", i)
 				}
 			}
-			if d := time.Since(start); d > 2*time.Second { // at one unit of the limit in 2.4 s it would be days
+			if d := time.Since(start); d > time.Minute { // at one unit of the limit in 2.4 s it would be days
 				t.Errorf("200,000 calls took %v", d)
 			}
 		})
