@@ -1,0 +1,159 @@
+// Package remote measures limiters that keep their state in Redis: beside each other, on a
+// private server on loopback.
+package remote
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// A Server is a redis-server of its own, without persistence.
+type Server struct {
+	Addr    string
+	Version string
+
+	cmd    *exec.Cmd
+	folder string
+	client *redis.Client
+}
+
+// Start starts the redis-server in the PATH.
+func Start(ctx context.Context) (*Server, error) {
+	binary, err := exec.LookPath("redis-server")
+	if err != nil {
+		return nil, fmt.Errorf("%w (apt-get install redis-server)", err)
+	}
+	for range 5 { // another process may take the port first
+		s, err := launch(ctx, binary)
+		if err != nil || s != nil {
+			return s, err
+		}
+	}
+	return nil, fmt.Errorf("%s does not answer", binary)
+}
+
+// launch returns nil if the server ends, or does not answer.
+func launch(ctx context.Context, binary string) (*Server, error) {
+	port, err := freePort()
+	if err != nil {
+		return nil, err
+	}
+	folder, err := os.MkdirTemp("", "sluice-benchmarks-redis-")
+	if err != nil {
+		return nil, err
+	}
+	addr := net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
+	s := &Server{Addr: addr, folder: folder, client: redis.NewClient(&redis.Options{Addr: addr, MaxRetries: -1})}
+	s.cmd = exec.Command(binary, "--port", strconv.Itoa(port), "--bind", "127.0.0.1", "--dir", folder, "--save", "", "--appendonly", "no")
+	if err := s.cmd.Start(); err != nil {
+		os.RemoveAll(folder)
+		return nil, err
+	}
+	ended := make(chan struct{})
+	go func() {
+		_ = s.cmd.Wait()
+		close(ended)
+	}()
+	for range 500 {
+		info, err := s.info(ctx, "server")
+		if err == nil {
+			s.Version = info["redis_version"]
+			return s, nil
+		}
+		select {
+		case <-ctx.Done():
+			s.Close()
+			return nil, ctx.Err()
+		case <-ended:
+			s.Close()
+			return nil, nil
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+	s.Close()
+	return nil, nil
+}
+
+func freePort() (int, error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return 0, err
+	}
+	defer l.Close()
+	return l.Addr().(*net.TCPAddr).Port, nil
+}
+
+// Close ends the server.
+func (s *Server) Close() {
+	s.client.Close()
+	_ = s.cmd.Process.Kill()
+	os.RemoveAll(s.folder)
+}
+
+// info returns the fields of a section of INFO.
+func (s *Server) info(ctx context.Context, section string) (map[string]string, error) {
+	text, err := s.client.Info(ctx, section).Result()
+	if err != nil {
+		return nil, err
+	}
+	fields := make(map[string]string)
+	for line := range strings.Lines(text) {
+		if name, value, ok := strings.Cut(strings.TrimSpace(line), ":"); ok {
+			fields[name] = value
+		}
+	}
+	return fields, nil
+}
+
+// A usage is what a server has done since it began.
+type usage struct {
+	cpu      time.Duration // of all of its threads
+	commands int64
+	scripts  int64 // of those, calls of EVALSHA and EVAL
+	script   time.Duration
+}
+
+func (u usage) since(before usage) usage {
+	return usage{u.cpu - before.cpu, u.commands - before.commands, u.scripts - before.scripts, u.script - before.script}
+}
+
+func (s *Server) usage(ctx context.Context) (u usage, err error) {
+	cpu, err := s.info(ctx, "cpu")
+	if err != nil {
+		return u, err
+	}
+	for _, name := range []string{"used_cpu_sys", "used_cpu_user"} {
+		seconds, err := strconv.ParseFloat(cpu[name], 64)
+		if err != nil {
+			return u, fmt.Errorf("INFO cpu: %s: %w", name, err)
+		}
+		u.cpu += time.Duration(seconds * float64(time.Second))
+	}
+	stats, err := s.info(ctx, "commandstats")
+	if err != nil {
+		return u, err
+	}
+	for name, text := range stats {
+		var calls, usec int64
+		if _, err := fmt.Sscanf(text, "calls=%d,usec=%d", &calls, &usec); err != nil {
+			return u, fmt.Errorf("INFO commandstats: %s: %q: %w", name, text, err)
+		}
+		switch name {
+		case "cmdstat_info":
+			continue
+		case "cmdstat_evalsha", "cmdstat_eval":
+			u.scripts += calls
+			u.script += time.Duration(usec) * time.Microsecond
+		}
+		u.commands += calls
+	}
+	return u, nil
+}

@@ -1,0 +1,140 @@
+package remote
+
+import (
+	"context"
+	"errors"
+	"strconv"
+	"time"
+
+	"github.com/go-redis/redis_rate/v10"
+	"github.com/redis/go-redis/v9"
+	"github.com/redis/rueidis"
+	"github.com/throttled/throttled/v2"
+	"github.com/throttled/throttled/v2/store/goredisstore.v9"
+
+	"github.com/sluice-go/sluice"
+	"github.com/sluice-go/sluice/redistier"
+)
+
+// A Limit is the same GCRA for all subjects: so many units a period, and as many at once.
+type Limit struct {
+	Units  int
+	Period time.Duration
+}
+
+// A Take charges a unit to a key, or denies.
+type Take func(ctx context.Context, key string) (allowed bool, err error)
+
+// A Subject is a limiter, set up the way its documentation does.
+type Subject struct {
+	Name string
+	New  func(addr string, limit Limit) (take Take, end func(), err error)
+}
+
+// Base is the subject that the others are compared with.
+const Base = "redis_rate"
+
+// Subjects returns all of them.
+func Subjects() []Subject {
+	return []Subject{
+		{"redistier.Limiter", newLimiter},
+		{"redistier.Tier", newTier},
+		{Base, newRedisRate},
+		{"throttled", newThrottled},
+		{"rueidis", newRueidis},
+	}
+}
+
+func connect(addr string) *redis.Client { return redis.NewClient(&redis.Options{Addr: addr}) }
+
+// newShared returns a limiter with keys of its own.
+func newShared(addr, prefix string, limit Limit) (*redis.Client, *redistier.Limiter, error) {
+	client := connect(addr)
+	l, err := redistier.New(client, redistier.Config{Limit: sluice.Per(limit.Units, limit.Period), Prefix: prefix})
+	return client, l, err
+}
+
+func newLimiter(addr string, limit Limit) (Take, func(), error) {
+	client, l, err := newShared(addr, "limiter", limit)
+	return func(ctx context.Context, key string) (bool, error) {
+		d, err := l.Take(ctx, key, 1)
+		return d.Allowed, err
+	}, func() { client.Close() }, err
+}
+
+// newTier has a budget that no call misses: its answers are those of Redis, or of memory.
+func newTier(addr string, limit Limit) (Take, func(), error) {
+	client, l, err := newShared(addr, "tier", limit)
+	if err != nil {
+		return nil, nil, err
+	}
+	tier, err := redistier.NewTier(l, redistier.TierConfig{Replicas: 1, Budget: 10 * time.Second, OnUnavailable: redistier.Closed})
+	if err != nil {
+		return nil, nil, err
+	}
+	return func(ctx context.Context, key string) (bool, error) {
+			d, err := tier.Take(ctx, key, 1)
+			return d.Allowed, err
+		}, func() {
+			_ = tier.Close(context.Background()) // of a server that is about to end
+			client.Close()
+		}, nil
+}
+
+func newRedisRate(addr string, limit Limit) (Take, func(), error) {
+	client := connect(addr)
+	l := redis_rate.NewLimiter(client)
+	quota := redis_rate.Limit{Rate: limit.Units, Burst: limit.Units, Period: limit.Period}
+	return func(ctx context.Context, key string) (bool, error) {
+		r, err := l.Allow(ctx, key, quota)
+		return err == nil && r.Allowed > 0, err
+	}, func() { client.Close() }, nil
+}
+
+// newThrottled lets it try to swap as often as it takes: it gives up after 10 times otherwise,
+// with an error, which is most calls of 128 callers on one key.
+func newThrottled(addr string, limit Limit) (Take, func(), error) {
+	client := connect(addr)
+	store, err := goredisstore.NewCtx(client, "throttled:")
+	if err != nil {
+		return nil, nil, err
+	}
+	quota := throttled.RateQuota{MaxRate: throttled.PerDuration(limit.Units, limit.Period), MaxBurst: limit.Units - 1}
+	l, err := throttled.NewGCRARateLimiterCtx(store, quota)
+	if err != nil {
+		return nil, nil, err
+	}
+	l.SetMaxCASAttemptsLimit(1 << 20)
+	return func(ctx context.Context, key string) (bool, error) {
+		limited, _, err := l.RateLimitCtx(ctx, key, 1)
+		return !limited, err
+	}, func() { client.Close() }, nil
+}
+
+// gcra is as little as a script can do for the decision and the times that go with it: for a
+// client that has no limiter of this kind.
+const gcra = `local t = redis.call('TIME')
+local now = t[1] * 1000000 + t[2]
+local tat = math.max(tonumber(redis.call('GET', KEYS[1]) or 0), now)
+local new = tat + ARGV[1]
+local wait = new - now - ARGV[2]
+if wait > 0 then return {0, wait, tat - now} end
+redis.call('SET', KEYS[1], string.format('%.0f', new), 'PX', math.ceil((new - now) / 1000))
+return {1, 0, new - now}`
+
+func newRueidis(addr string, limit Limit) (Take, func(), error) {
+	client, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{addr}, DisableCache: true})
+	if err != nil {
+		return nil, nil, err
+	}
+	script := rueidis.NewLuaScript(gcra)
+	period := limit.Period.Microseconds()
+	args := []string{strconv.FormatFloat(float64(period)/float64(limit.Units), 'g', -1, 64), strconv.FormatInt(period, 10)}
+	return func(ctx context.Context, key string) (bool, error) {
+		reply, err := script.Exec(ctx, client, []string{"rueidis:" + key}, args).AsIntSlice()
+		if err == nil && len(reply) != 3 {
+			err = errors.New("the script has not answered with three numbers")
+		}
+		return err == nil && reply[0] == 1, err
+	}, client.Close, nil
+}

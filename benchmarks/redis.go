@@ -1,0 +1,93 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/sluice-go/sluice/benchmarks/internal/machine"
+	"github.com/sluice-go/sluice/benchmarks/internal/remote"
+	"github.com/sluice-go/sluice/benchmarks/internal/results"
+)
+
+// The results with Redis that are committed, and the README that has their section.
+var (
+	redisFile = filepath.Join(published, "redis.json")
+	redisPage = filepath.Join("..", "redistier", "README.md")
+)
+
+const redisSection = "redis"
+
+// redisResults are what redisFile holds.
+type redisResults struct {
+	Machine results.Machine
+	Redis   string // the version of the server
+	Samples []remote.Sample
+}
+
+func newRedis() *cobra.Command {
+	c := remote.Config{}
+	publish := false
+	cmd := &cobra.Command{
+		Use:   "redis",
+		Short: "Measure limiters that keep their state in Redis",
+		Long: `Measures redistier beside other limiters on a private redis-server, and prints a table.
+With --publish it replaces results/redis.json and the section of redistier's README.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if c.Rounds < 1 || c.Sample <= 0 {
+				return fmt.Errorf("--rounds %d --sample %v: want 1 or more, for some time", c.Rounds, c.Sample)
+			}
+			start := time.Now()
+			c.Log = func(format string, args ...any) {
+				fmt.Fprintf(cmd.ErrOrStderr(), "%7.1fs  %s\n", time.Since(start).Seconds(), fmt.Sprintf(format, args...))
+			}
+			if err := runRedis(cmd, c, publish); err != nil {
+				return failure{err}
+			}
+			return nil
+		},
+	}
+	f := cmd.Flags()
+	f.IntVar(&c.Rounds, "rounds", 7, "samples of every row")
+	f.DurationVar(&c.Sample, "sample", time.Second, "how long a sample takes")
+	f.BoolVar(&publish, "publish", false, "replace the published results")
+	return cmd
+}
+
+func runRedis(cmd *cobra.Command, c remote.Config, publish bool) error {
+	server, err := remote.Start(cmd.Context())
+	if err != nil {
+		return err
+	}
+	defer server.Close()
+	samples, err := remote.Run(cmd.Context(), c, server)
+	if err != nil {
+		return err
+	}
+	modules := []string{
+		"github.com/redis/go-redis/v9", "github.com/go-redis/redis_rate/v10", "github.com/throttled/throttled/v2", "github.com/redis/rueidis",
+	}
+	r := redisResults{machine.Describe(time.Now(), c.Rounds, modules), server.Version, samples}
+	fmt.Fprint(cmd.OutOrStdout(), r.section())
+	if !publish {
+		return nil
+	}
+	text, err := json.MarshalIndent(r, "", "\t")
+	if err != nil {
+		return err
+	}
+	return errors.Join(os.WriteFile(redisFile, append(text, '\n'), 0o644), rewrite(redisPage, redisSection, r.section()))
+}
+
+// section is that of redistier's README.
+func (r redisResults) section() string {
+	m := r.Machine
+	return fmt.Sprintf("%s\n%s, %d cores for clients and server, %s/%s, %s, Redis %s, %s, commit %s, medians of %d rounds.\n",
+		remote.Table(r.Samples), m.CPU, m.Cores, m.OS, m.Arch, m.Go, r.Redis, m.Date, m.Commit, m.Rounds)
+}
