@@ -99,6 +99,12 @@ type outputRule struct {
 	}
 	DeniedOverTime  []int64 `json:"denied_over_time"`
 	DecisionsSHA256 string  `json:"decisions_sha256"`
+	Limits          []limitData
+}
+
+type limitData struct {
+	Rule             string
+	Hits, Near, Over int64
 }
 
 func loadTruth(t *testing.T) truth {

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -15,6 +16,7 @@ import (
 	"github.com/sluice-go/sluice/cmd/sluice/internal/replay"
 	"github.com/sluice-go/sluice/cmd/sluice/internal/report"
 	"github.com/sluice-go/sluice/cmd/sluice/internal/sample"
+	"github.com/sluice-go/sluice/rules"
 )
 
 // Names of logs that are no files.
@@ -59,6 +61,12 @@ leaky-bucket, sliding-window, sliding-log and fixed-window. A limit is a count
 per s, m, h, d or duration, with an optional burst: "100/s", "20/m burst 5",
 "1000/24h". Give several to compare them in one pass over the log.
 
+--rules decides by files of rules as "sluice serve" does; what each limit did
+stands below. A request is described by remote_address={client}, unless
+--descriptor says otherwise: entries KEY=VALUE with commas between, and {client}
+for the client. It is repeatable: a request can have several. A client in IPv6
+is a network; --ipv6-prefix 128 makes it the address that Envoy sends.
+
 The clock of the replay is the log's own: it stands at the latest time so far
 and never goes back, so of several logs give the oldest first. Malformed lines
 are counted and reported, but fatal only if no line is readable. Of a log that
@@ -68,6 +76,7 @@ const replayExample = `  sluice replay
   sluice replay access.log.gz --limit 60/m
   sluice replay access.log --rule 'gcra 60/m burst 9' --rule 'fixed-window 60/m'
   cat access.log.2.gz access.log.1.gz | sluice replay - --algorithm all
+  sluice replay access.log --rules rules/ --descriptor 'client={client}'
   sluice replay app.jsonl --client-field client.ip --time-field timestamp`
 
 // replayFlags are the flags of the command as given.
@@ -75,6 +84,9 @@ type replayFlags struct {
 	algorithms  []string
 	limits      []string
 	rules       []string
+	files       []string
+	domain      string
+	descriptors []string
 	ipv6Prefix  int
 	top         int
 	output      string
@@ -105,6 +117,9 @@ func newReplay() *cobra.Command {
 	f.StringSliceVar(&flags.algorithms, "algorithm", nil, "algorithm `NAME`, or all; repeatable (default "+defaultAlgorithm+")")
 	f.StringArrayVar(&flags.limits, "limit", nil, "`LIMIT` of each --algorithm; repeatable (default "+defaultLimit+")")
 	f.StringArrayVar(&flags.rules, "rule", nil, "`RULE`: an algorithm and its limit; repeatable")
+	f.StringArrayVar(&flags.files, "rules", nil, "`PATH` of rules in YAML, a file or a directory; repeatable")
+	f.StringVar(&flags.domain, "domain", "", "`DOMAIN` whose rules count (default the only one)")
+	f.StringArrayVar(&flags.descriptors, "descriptor", nil, "`ENTRIES` that describe a request to the rules; repeatable")
 	f.IntVar(&flags.ipv6Prefix, "ipv6-prefix", replay.IPv6Prefix, "an IPv6 client is its first `N` bits; 128 is an address")
 	f.IntVar(&flags.top, "top", 5, "list the `N` most denied clients of each rule")
 	f.StringVar(&flags.output, "output", "text", "`FORM` of the report: text or json")
@@ -134,11 +149,7 @@ func (f *replayFlags) run(cmd *cobra.Command, args []string) error {
 	if err != nil {
 		return err
 	}
-	rules, err := f.selectRules()
-	if err != nil {
-		return err
-	}
-	engine, err := replay.New(rules, f.ipv6Prefix)
+	engine, err := f.newEngine(cmd.ErrOrStderr())
 	if err != nil {
 		return err
 	}
@@ -162,6 +173,65 @@ func (f *replayFlags) run(cmd *cobra.Command, args []string) error {
 		return failure{fmt.Errorf("writing the report: %w", err)}
 	}
 	return readErr
+}
+
+// newEngine makes a replay through all rules of the command line.
+func (f *replayFlags) newEngine(errs io.Writer) (*replay.Replay, error) {
+	list, err := f.selectRules()
+	if err != nil {
+		return nil, err
+	}
+	engine, err := replay.New(list, f.ipv6Prefix)
+	if err != nil {
+		return nil, err
+	}
+	file, err := f.readRules(errs)
+	if err != nil || file == nil {
+		return engine, err
+	}
+	return engine, engine.AddFile(*file)
+}
+
+// readRules reads what --rules, --domain and --descriptor say; nil without --rules. What is wrong
+// with the rules goes to errs, a line each.
+func (f *replayFlags) readRules(errs io.Writer) (*replay.File, error) {
+	if len(f.files) == 0 {
+		if f.domain != "" || len(f.descriptors) > 0 {
+			return nil, errors.New("--domain and --descriptor say how to use --rules: want --rules PATH")
+		}
+		return nil, nil
+	}
+	out := &replay.File{Domain: f.domain}
+	for _, text := range f.descriptors {
+		d, err := replay.ParseDescriptor(text)
+		if err != nil {
+			return nil, err
+		}
+		out.Descriptors = append(out.Descriptors, d)
+	}
+	if len(out.Descriptors) == 0 {
+		out.Descriptors = []replay.Descriptor{replay.DefaultDescriptor}
+	}
+	files, _, err := rules.Read(f.files)
+	if err != nil {
+		return nil, failure{err}
+	}
+	if out.Set, err = rules.Load(files, rules.Options{}); err != nil {
+		fmt.Fprintln(errs, err)
+		return nil, failure{errors.New("the rules do not load; sluice check says the same")}
+	}
+	domains := out.Set.Domains()
+	switch {
+	case len(domains) == 0:
+		return nil, failure{fmt.Errorf("no file of rules in %q: want names that end in .yaml or .yml", f.files)}
+	case out.Domain == "" && len(domains) == 1:
+		out.Domain = domains[0]
+	case out.Domain == "":
+		return nil, fmt.Errorf("the rules are for the domains %s: want --domain with one of them", strings.Join(domains, ", "))
+	case !slices.Contains(domains, out.Domain):
+		return nil, fmt.Errorf("--domain %q has no rules: want %s", out.Domain, strings.Join(domains, ", or "))
+	}
+	return out, nil
 }
 
 // readLog replays a log from start to end. Where an error ends it after some requests,
@@ -227,11 +297,11 @@ func withoutPath(err error) error {
 }
 
 // selectRules returns the rules of the command line, each once: those of --rule,
-// then every --algorithm with every --limit. Without any it returns three that
-// show how algorithms differ under one limit.
+// then every --algorithm with every --limit. Without any, and without --rules, it
+// returns three that show how algorithms differ under one limit.
 func (f *replayFlags) selectRules() ([]replay.Rule, error) {
-	algorithms, limits, rules := f.algorithms, f.limits, f.rules
-	if len(algorithms)+len(limits)+len(rules) == 0 {
+	algorithms, limits, texts := f.algorithms, f.limits, f.rules
+	if len(algorithms)+len(limits)+len(texts)+len(f.files) == 0 {
 		algorithms = []string{sluice.GCRA.String(), sluice.SlidingWindow.String(), sluice.FixedWindow.String()}
 	}
 	if len(algorithms)+len(limits) > 0 {
@@ -239,7 +309,7 @@ func (f *replayFlags) selectRules() ([]replay.Rule, error) {
 		limits = orDefault(limits, defaultLimit)
 	}
 	var selected []replay.Rule
-	for _, text := range rules {
+	for _, text := range texts {
 		rule, err := replay.ParseRule(text)
 		if err != nil {
 			return nil, err

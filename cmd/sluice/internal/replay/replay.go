@@ -25,7 +25,7 @@ import (
 //
 // A client is what the middleware of httplimit takes for one: an IPv4 address, or an
 // IPv6 network. Nothing is ever evicted and no two clients share a budget, so the decisions
-// are exact. Memory grows with the number of clients and rules only.
+// are exact; of a File, as exact as the rate limit service is. Memory grows with the number of clients and rules only.
 type Replay struct {
 	rules    []*ruleState
 	clock    *sluice.ManualClock
@@ -45,7 +45,8 @@ type Replay struct {
 // ruleState is one rule in the course of a replay.
 type ruleState struct {
 	rule      Rule
-	limiter   *sluice.Limiter
+	limiter   *sluice.Limiter // nil of a File
+	file      *fileState      // nil of a limit
 	denied    int64
 	first     FirstDenial
 	decisions hash.Hash
@@ -56,9 +57,9 @@ type ruleState struct {
 const hashBatch = 4096
 
 // New returns a Replay through the given rules, or the reason why one of them
-// cannot be enforced. It needs at least one rule. All IPv6 addresses with the same
+// cannot be enforced. It needs at least one rule, here or by AddFile. All IPv6 addresses with the same
 // first ipv6Prefix bits are one client.
-func New(rules []Rule, ipv6Prefix int) (*Replay, error) {
+func New(list []Rule, ipv6Prefix int) (*Replay, error) {
 	namer, err := newNamer(ipv6Prefix)
 	if err != nil {
 		return nil, err
@@ -69,7 +70,7 @@ func New(rules []Rule, ipv6Prefix int) (*Replay, error) {
 		namer: namer,
 		ids:   make(map[string]int),
 	}
-	for _, rule := range rules {
+	for _, rule := range list {
 		limiter, err := sluice.New(sluice.Config{
 			Algorithm: rule.Algorithm,
 			Limit:     rule.Limit,
@@ -105,9 +106,7 @@ func (r *Replay) Add(client []byte, at int64) {
 	bin := r.timeline.reach(r.now)
 	r.timeline.rows[0][bin]++
 	for i, s := range r.rules {
-		// Numbering the clients rather than hashing their names makes a shared
-		// budget impossible instead of improbable.
-		if s.limiter.KeyUint64(uint64(id)).AllowAt(r.now, 1) {
+		if s.allow(r.now, id, seen.Name) {
 			s.record('A')
 			continue
 		}
@@ -153,6 +152,15 @@ func (r *Replay) id(client []byte) int {
 	return id
 }
 
+func (s *ruleState) allow(now int64, id int, client string) bool {
+	if s.file != nil {
+		return s.file.allow(client)
+	}
+	// Numbering the clients rather than hashing their names makes a shared
+	// budget impossible instead of improbable.
+	return s.limiter.KeyUint64(uint64(id)).AllowAt(now, 1)
+}
+
 func (s *ruleState) record(decision byte) {
 	s.pending = append(s.pending, decision)
 	if len(s.pending) == hashBatch {
@@ -192,6 +200,7 @@ func (r *Replay) Result(top int) Result {
 			Top:             limited[:min(top, len(limited))],
 			DecisionsSHA256: hex.EncodeToString(s.decisions.Sum(nil)),
 			OverTime:        r.timeline.rows[i+1],
+			Limits:          s.file.limits(),
 		}
 		if s.denied > 0 {
 			rr.FirstDenied = &s.first

@@ -112,7 +112,7 @@ func TestReplay_HashCoversBatchesAndTheRest(t *testing.T) {
 func TestReplay_ForgetsNobody(t *testing.T) {
 	const clients, perWindow = 20000, 2
 	rng := rand.New(rand.NewPCG(1, 2))
-	r, err := New([]Rule{{sluice.FixedWindow, sluice.PerMinute(perWindow)}}, IPv6Prefix)
+	r, err := New([]Rule{{Algorithm: sluice.FixedWindow, Limit: sluice.PerMinute(perWindow)}}, IPv6Prefix)
 	require.NoError(t, err)
 	type window struct{ minute, count int64 }
 	counts := make([]window, clients)
@@ -142,7 +142,7 @@ func TestReplay_ForgetsNobody(t *testing.T) {
 // TestReplay_LimitersForgetByTheClockOfTheLog has clients come back just before
 // and just after they are idle, while newcomers make the limiter drop the idle.
 func TestReplay_LimitersForgetByTheClockOfTheLog(t *testing.T) {
-	r, err := New([]Rule{{sluice.GCRA, sluice.Per(1, 10*time.Minute)}}, IPv6Prefix)
+	r, err := New([]Rule{{Algorithm: sluice.GCRA, Limit: sluice.Per(1, 10*time.Minute)}}, IPv6Prefix)
 	require.NoError(t, err)
 	var letters strings.Builder
 	visit := func(number int64, now int64, letter byte) {
@@ -163,7 +163,7 @@ func TestReplay_LimitersForgetByTheClockOfTheLog(t *testing.T) {
 }
 
 func TestNew_RefusesWhatTheLibraryRefuses(t *testing.T) {
-	_, err := New([]Rule{{sluice.FixedWindow, sluice.PerMinute(20).WithBurst(5)}}, IPv6Prefix)
+	_, err := New([]Rule{{Algorithm: sluice.FixedWindow, Limit: sluice.PerMinute(20).WithBurst(5)}}, IPv6Prefix)
 	require.Error(t, err)
 	assert.True(t, strings.HasPrefix(err.Error(), "rule fixed-window 20/m burst 5: burst 5 with fixed-window; "), err)
 }
@@ -171,7 +171,7 @@ func TestNew_RefusesWhatTheLibraryRefuses(t *testing.T) {
 func TestParseRule_IsTheInverseOfString(t *testing.T) {
 	for _, a := range Algorithms() {
 		for _, limit := range []sluice.Limit{sluice.PerDay(7), sluice.PerSecond(5).WithBurst(2), sluice.Unlimited, sluice.DenyAll} {
-			want := Rule{a, limit}
+			want := Rule{Algorithm: a, Limit: limit}
 			got, err := ParseRule(want.String())
 			require.NoError(t, err)
 			assert.Equal(t, want, got)

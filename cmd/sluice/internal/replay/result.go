@@ -28,11 +28,12 @@ type RuleResult struct {
 	Rule            Rule
 	Allowed         int64
 	Denied          int64
-	LimitedClients  int          // clients with at least one denial
-	FirstDenied     *FirstDenial // nil if nothing was denied
-	Top             []Client     // by denials, then by name
-	DecisionsSHA256 string       // of one letter a request, A or D, in hexadecimal
-	OverTime        []int64      // denials
+	LimitedClients  int           // clients with at least one denial
+	FirstDenied     *FirstDenial  // nil if nothing was denied
+	Top             []Client      // by denials, then by name
+	DecisionsSHA256 string        // of one letter a request, A or D, in hexadecimal
+	OverTime        []int64       // denials
+	Limits          []LimitResult // of a File: those that a request has met, by path
 }
 
 // FirstDenial is the first request that a rule denied.

@@ -9,14 +9,33 @@ import (
 )
 
 // A Rule is what a log is replayed through: a limit for each client and the
-// algorithm that enforces it.
+// algorithm that enforces it; or the rules of a File for a domain.
 type Rule struct {
 	Algorithm sluice.Algorithm
 	Limit     sluice.Limit
+
+	Domain string // of a File; empty for a limit
 }
 
-// String returns the form that ParseRule reads, as in "gcra 20/m burst 5".
-func (r Rule) String() string { return r.Algorithm.String() + " " + r.Limit.String() }
+// String returns the form that ParseRule reads, as in "gcra 20/m burst 5"; or, of a File, "rules" and
+// the domain.
+func (r Rule) String() string { return r.Kind() + " " + r.What() }
+
+// Kind is the name of the algorithm; "rules" of a File.
+func (r Rule) Kind() string {
+	if r.Domain != "" {
+		return "rules"
+	}
+	return r.Algorithm.String()
+}
+
+// What is the limit; the domain of a File.
+func (r Rule) What() string {
+	if r.Domain != "" {
+		return r.Domain
+	}
+	return r.Limit.String()
+}
 
 // Algorithms returns all algorithms, in the order of the library.
 func Algorithms() []sluice.Algorithm {

@@ -51,7 +51,9 @@ type timeline struct {
 }
 
 type ruleData struct {
-	Rule           string  `json:"rule"` // algorithm and limit
+	// Rule is algorithm and limit. Of rules in YAML the algorithm is "rules", and the limit is their
+	// domain.
+	Rule           string  `json:"rule"`
 	Algorithm      string  `json:"algorithm"`
 	Limit          string  `json:"limit"`
 	Allowed        int64   `json:"allowed"`
@@ -67,6 +69,16 @@ type ruleData struct {
 	// DecisionsSHA256 is the SHA-256 of a string with one letter for each counted
 	// line, A if it was allowed and D if it was denied.
 	DecisionsSHA256 string `json:"decisions_sha256"`
+	// Limits are those of rules in YAML that a request has met, by path; there only for such rules.
+	Limits []limitData `json:"limits,omitempty"`
+}
+
+// limitData counts hits: each descriptor of a request is one for the limit that fits it.
+type limitData struct {
+	Rule string `json:"rule"` // its path: domain, keys and values
+	Hits int64  `json:"hits"`
+	Near int64  `json:"near"` // above 80% of the limit, and up to it
+	Over int64  `json:"over"` // above it
 }
 
 type topClient struct {
@@ -115,8 +127,8 @@ func newLogFacts(rep Report) logFacts {
 func newRuleData(i int, r replay.RuleResult, requests int64) ruleData {
 	data := ruleData{
 		Rule:            r.Rule.String(),
-		Algorithm:       r.Rule.Algorithm.String(),
-		Limit:           r.Rule.Limit.String(),
+		Algorithm:       r.Rule.Kind(),
+		Limit:           r.Rule.What(),
 		Allowed:         r.Allowed,
 		Denied:          r.Denied,
 		DeniedShare:     float64(r.Denied) / float64(requests),
@@ -131,6 +143,9 @@ func newRuleData(i int, r replay.RuleResult, requests int64) ruleData {
 	}
 	for _, c := range r.Top {
 		data.Top = append(data.Top, topClient{c.Name, c.Requests, c.Denied[i]})
+	}
+	for _, l := range r.Limits {
+		data.Limits = append(data.Limits, limitData{l.Path, l.Hits, l.Near, l.Over})
 	}
 	return data
 }

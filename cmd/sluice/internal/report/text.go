@@ -30,6 +30,11 @@ func Text(w io.Writer, rep Report) error {
 	var b bytes.Buffer
 	writeLog(&b, rep)
 	writeRules(&b, rep.Result)
+	for i, r := range rep.Result.Rules {
+		if r.Rule.Domain != "" {
+			writeLimits(&b, i, r)
+		}
+	}
 	writeTop(&b, rep.Result)
 	writeOverTime(&b, rep.Result)
 	_, err := w.Write(b.Bytes())
@@ -76,8 +81,24 @@ func writeRules(w io.Writer, res replay.Result) {
 		if r.FirstDenied != nil {
 			first = clock.text(r.FirstDenied.Time)
 		}
-		t.add(strconv.Itoa(i+1), r.Rule.String(), strconv.FormatInt(r.Allowed, 10), strconv.FormatInt(r.Denied, 10),
+		t.add(strconv.Itoa(i+1), shorten(plain(r.Rule.String()), maxClientWidth), strconv.FormatInt(r.Allowed, 10), strconv.FormatInt(r.Denied, 10),
 			share(r.Denied, res.Requests), strconv.Itoa(r.LimitedClients), first)
+	}
+	t.write(w)
+}
+
+// writeLimits writes the limits of a file of rules.
+func writeLimits(w io.Writer, i int, r replay.RuleResult) {
+	if len(r.Limits) == 0 {
+		fmt.Fprintf(w, "\nno limit of #%d fits: name the entries of requests with --descriptor\n", i+1)
+		return
+	}
+	fmt.Fprintf(w, "\nlimits of #%d, in hits\n\n", i+1)
+	t := table{indent: indent, left: []bool{true, false, false, false, false}}
+	t.add("limit", "hits", "near", "over", "share")
+	for _, l := range r.Limits {
+		t.add(shorten(plain(l.Path), maxClientWidth), strconv.FormatInt(l.Hits, 10), strconv.FormatInt(l.Near, 10),
+			strconv.FormatInt(l.Over, 10), share(l.Over, l.Hits))
 	}
 	t.write(w)
 }
@@ -138,7 +159,7 @@ func writeOverTime(w io.Writer, res replay.Result) {
 	}
 	for i, r := range res.Rules {
 		if r.FirstDenied != nil {
-			title := fmt.Sprintf("denied by #%d %s, from request %d on", i+1, r.Rule, r.FirstDenied.Request)
+			title := fmt.Sprintf("denied by #%d %s, from request %d on", i+1, shorten(plain(r.Rule.String()), maxClientWidth), r.FirstDenied.Request)
 			writeBars(w, title, r.OverTime, most)
 		}
 	}
