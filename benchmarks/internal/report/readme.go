@@ -2,6 +2,7 @@ package report
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/sluice-go/sluice/benchmarks/internal/results"
@@ -19,14 +20,21 @@ func Readme(r results.Results) string {
 	v := newView(r)
 	var b strings.Builder
 	b.WriteString("`Allow`, ns a call, medians, lower is better; with 2 cores, the time in which either of them finishes a call:\n\n")
-	b.WriteString(v.speedTable(columns, results.Subject.Stands).markdown())
+	b.WriteString(v.speedTable(columns, inReadme).markdown())
 	b.WriteString("\n![ns a call, by workload](benchmarks/results/speed.svg)\n\n")
-	b.WriteString("![memory at a million keys](benchmarks/results/memory.svg)\n\n")
 	m := v.Machine
 	fmt.Fprintf(&b, "%s, %d cores, %s/%s, %s, %s, commit %s, medians of %d rounds: `cd benchmarks && GOWORK=off go run .`\n",
 		m.CPU, m.Cores, m.OS, m.Arch, m.Go, m.Date, m.Commit, m.Rounds)
-	b.WriteString("All six algorithms, memory, stalls and budgets: [results.txt](benchmarks/results/results.txt); how it is measured: [benchmarks](benchmarks/README.md).\n")
+	b.WriteString("All subjects and algorithms, memory, stalls and budgets: [results.txt](benchmarks/results/results.txt); how it is measured: [benchmarks](benchmarks/README.md).\n")
 	return b.String()
+}
+
+// readmePeers are the fastest of the other libraries and the two that are used most.
+var readmePeers = []string{"failsafe-go in xsync", "sethvargo/go-limiter", "x/time/rate in a mutex map"}
+
+// inReadme picks five rows: sluice with both clocks, and readmePeers.
+func inReadme(s results.Subject) bool {
+	return isOurs(s) && s.Stands() || slices.Contains(readmePeers, s.Name)
 }
 
 // BudgetSection is the section of the benchmarks' own README.
