@@ -1,0 +1,73 @@
+// Package docs checks that DESIGN.md speaks of what there is.
+package docs
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// section returns the text of DESIGN.md under a heading.
+func section(t *testing.T, heading string) string {
+	t.Helper()
+	data, err := os.ReadFile("../../DESIGN.md")
+	require.NoError(t, err)
+	_, text, ok := strings.Cut(string(data), "\n## "+heading+"\n")
+	require.True(t, ok, "DESIGN.md has no section %q", heading)
+	text, _, _ = strings.Cut(text, "\n## ")
+	return text
+}
+
+// functions returns the names of the functions and methods that a file declares.
+func functions(t *testing.T, path string) map[string]bool {
+	t.Helper()
+	file, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.SkipObjectResolution)
+	require.NoError(t, err)
+	names := map[string]bool{}
+	for _, d := range file.Decls {
+		if f, ok := d.(*ast.FuncDecl); ok {
+			names[f.Name.Name] = true
+		}
+	}
+	return names
+}
+
+// TestDesign_JourneysAreWhatHappens: every file:function of a journey is there.
+func TestDesign_JourneysAreWhatHappens(t *testing.T) {
+	steps := regexp.MustCompile("`([a-z]+\\.go):([A-Za-z]+)`").FindAllStringSubmatch(section(t, "Journeys"), -1)
+	require.Greater(t, len(steps), 30)
+	for _, step := range steps {
+		path := filepath.Join("../..", step[1])
+		if _, err := os.Stat(path); err != nil {
+			path = filepath.Join("../../httplimit", step[1])
+		}
+		assert.True(t, functions(t, path)[step[2]], "there is no %s", step[0])
+	}
+}
+
+// TestDesign_LayersHaveAllFiles: each source file of the root has one layer.
+func TestDesign_LayersHaveAllFiles(t *testing.T) {
+	text := section(t, "Layers")
+	picture, _, ok := strings.Cut(text, "\nA file uses")
+	require.True(t, ok)
+	paths, err := filepath.Glob("../../*.go")
+	require.NoError(t, err)
+	for _, path := range paths {
+		name := filepath.Base(path)
+		if strings.HasSuffix(name, "_test.go") || strings.HasPrefix(name, "prefetch") || name == "doc.go" {
+			continue
+		}
+		assert.Len(t, regexp.MustCompile(`\b`+regexp.QuoteMeta(name)).FindAllString(picture, -1), 1, name)
+	}
+	for _, name := range regexp.MustCompile(`[a-z]+\.go`).FindAllString(picture, -1) {
+		assert.FileExists(t, filepath.Join("../..", name))
+	}
+}
