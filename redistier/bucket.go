@@ -68,6 +68,13 @@ func (b bucket) wait(v view, cost int64) int64 {
 	return product(ceilDiv(max(over, 0), b.drain), b.step)
 }
 
+func (b bucket) soonest(v view, cost int64) int64 {
+	v.b = 0
+	return b.wait(v, cost)
+}
+
+func (bucket) open(view) int64 { return math.MaxInt64 }
+
 func (b bucket) reset(v view) int64 {
 	return product(ceilDiv(v.a+min(v.b, b.full/b.unit)*b.unit, b.drain), b.step)
 }
@@ -149,6 +156,9 @@ func (s counter) boundary(now, i int64) int64 {
 func (s counter) wait(v view, cost int64) int64 {
 	return s.boundary(v.now, ceilDiv(v.a+cost-s.burst, s.back))
 }
+
+func (counter) soonest(view, int64) int64 { return 0 }
+func (s counter) open(v view) int64       { return s.boundary(v.now, 1) }
 
 func (s counter) reset(v view) int64 {
 	if v.a == 0 {

@@ -19,6 +19,7 @@ const (
 	opAdmit = iota
 	opRefund
 	opReset
+	opLeases = 8 // added: the call says something of leases
 )
 
 // A request is a call of a script.
@@ -28,6 +29,13 @@ type request struct {
 	op   byte
 	k, n int64 // calls, and units of each
 	debt int64 // units that were admitted without Redis
+	leasing
+}
+
+// leasing is what a call says of leases; it may be nothing. See head.lua.
+type leasing struct {
+	lend, share, epoch   int64
+	since, spent, unused int64
 }
 
 // A reply is what a script says.
@@ -58,10 +66,18 @@ func name(prefix string, letter byte, key string) string {
 
 // arguments returns what the script of r takes. now is in us, or 0 to let Redis say it.
 func (r *request) arguments(now, spare int64, seen string) string {
-	b := make([]byte, 0, 128)
-	b = appendUint32(append(b, r.op), r.k)
+	b := make([]byte, 0, 160)
+	op := r.op
+	if r.leasing != (leasing{}) {
+		op += opLeases
+	}
+	b = appendUint32(append(b, op), r.k)
 	b = appendUint56(appendUint56(b, r.n), now)
 	b = appendUint56(appendUint56(appendUint32(b, spare), r.plan.block), r.debt)
+	if op != r.op {
+		b = appendUint32(appendUint32(appendUint56(b, r.lend), r.share), r.epoch)
+		b = appendUint56(appendUint56(appendUint56(b, r.since), r.spent), r.unused)
+	}
 	return string(append(r.plan.shape.arguments(b), seen...))
 }
 

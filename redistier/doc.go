@@ -38,7 +38,8 @@
 //
 // A Tier before a Limiter bounds how long calls take, lets callers of a key share a call of
 // the script, remembers denials, and enforces a share of the limit when Redis does not
-// answer.
+// answer. With leases it admits most calls for busy keys without asking Redis, and nothing
+// beyond the limit.
 //
 // A Limiter or a Tier is a httplimit.Remote, by which a policy of httplimit counts.
 //

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/sluice-go/sluice"
 )
 
 // A lane is the way to one primary. Callers never go into the client: they join a group,
@@ -35,6 +36,7 @@ type lane struct {
 	open     []*group              // not ended, in order of their deadlines; ended ones are dropped late
 	owed     map[string]owedCharge // by name: units admitted without Redis
 	owedFrom time.Time             // they are not sent before, unless with a call
+	settling []settlement          // of leases, that no call has taken along
 	senders  int
 	late     int
 	timer    *time.Timer
@@ -62,6 +64,7 @@ type flight struct{ late bool }
 // A group is the callers of one key and cost, who share a call of the script.
 type group struct {
 	request
+	hold     *hold // of the key's leases, or nil
 	probe    bool
 	deadline time.Time
 	waiters  []*waiter
@@ -76,13 +79,27 @@ type group struct {
 	// Set before done is closed.
 	ended bool
 	reply reply
+	slack int64 // ns after a denial that ends, until Redis is asked again
 	err   error
 }
 
-// A waiter is a caller. Its rank is the number of those that come before it in its group.
+// A waiter is a caller. Its rank is the number of those that come before it in its group,
+// and wait for Redis.
 type waiter struct {
-	rank int64
-	gone bool // its context has ended before the group was sent
+	rank     int64
+	gone     bool // its context has ended before the group was sent
+	leased   bool // it has been admitted from a lease, whatever becomes of the group:
+	decision sluice.Decision
+}
+
+// waits returns how many of the group's callers wait for Redis.
+func (g *group) waits() (n int) {
+	for _, w := range g.waiters {
+		if !w.gone && !w.leased {
+			n++
+		}
+	}
+	return n
 }
 
 var (
@@ -91,14 +108,21 @@ var (
 	errClosed = errors.New("redistier: the tier is closed")
 )
 
+// A settlement is of a lease that has ended.
+type settlement struct {
+	name string
+	plan *plan
+	leasing
+}
+
 // An owedCharge is what Redis has not been told of a key.
 type owedCharge struct {
 	plan  *plan
 	units int64
 }
 
-// join makes the caller part of a group, or says why not.
-func (l *lane) join(r request, now time.Time) (*group, *waiter, error) {
+// join makes the caller part of a group, or says why not. h may be nil.
+func (l *lane) join(r request, h *hold, now time.Time) (*group, *waiter, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.closed {
@@ -114,7 +138,7 @@ func (l *lane) join(r request, now time.Time) (*group, *waiter, error) {
 	if !yes {
 		return nil, nil, errOpen
 	}
-	g := &group{request: r, probe: probe, deadline: now.Add(l.tier.budget), waiters: []*waiter{w}, done: make(chan struct{})}
+	g := &group{request: r, hold: h, probe: probe, deadline: now.Add(l.tier.budget), waiters: []*waiter{w}, done: make(chan struct{})}
 	if r.op == opAdmit && !probe {
 		l.joining[key] = g
 	}
@@ -132,7 +156,7 @@ func (l *lane) join(r request, now time.Time) (*group, *waiter, error) {
 func (l *lane) leave(g *group, w *waiter) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if !g.sent.IsZero() {
+	if !g.sent.IsZero() || w.leased {
 		return false
 	}
 	w.gone = true
@@ -142,8 +166,8 @@ func (l *lane) leave(g *group, w *waiter) bool {
 // send starts a sender if there is something to send and one may be started. The caller
 // holds mu.
 func (l *lane) send() {
-	owed := len(l.owed) > 0 && !l.breaker.open && !time.Now().Before(l.owedFrom)
-	if (len(l.waiting) > 0 || owed) && !l.closed && l.senders < maxSenders && l.late < maxLate {
+	owed := len(l.owed) > 0 && !time.Now().Before(l.owedFrom) || len(l.settling) > 0
+	if (len(l.waiting) > 0 || owed && !l.breaker.open) && !l.closed && l.senders < maxSenders && l.late < maxLate {
 		l.senders++
 		l.done.Add(1)
 		go l.sender()
@@ -182,9 +206,12 @@ func (l *lane) take() (batch []*group) {
 		if g.ended {
 			continue
 		}
+		if g.hold != nil {
+			l.tier.leases.prepare(g, int64(now.Sub(l.tier.began)))
+		}
 		g.k = 0
 		for _, w := range g.waiters {
-			if !w.gone {
+			if !w.gone && !w.leased {
 				w.rank = g.k
 				g.k++
 			}
@@ -200,11 +227,20 @@ func (l *lane) take() (batch []*group) {
 			}
 			continue
 		}
-		g.debt = l.settle(g.key, g.plan)
+		g.debt = l.takeOwed(g.key, g.plan)
 		g.sent, g.flight = now, f
 		batch = append(batch, g)
 	}
-	if l.breaker.open || now.Before(l.owedFrom) {
+	if l.breaker.open {
+		l.settling = nil // Redis takes it for spent
+		return batch
+	}
+	for len(l.settling) > 0 && len(batch) < maxBatch {
+		s := l.settling[0]
+		l.settling = l.settling[1:]
+		batch = append(batch, l.unasked(request{plan: s.plan, key: s.name, op: opAdmit, n: 1, leasing: s.leasing}, now, f))
+	}
+	if now.Before(l.owedFrom) {
 		return batch
 	}
 	for name, o := range l.owed {
@@ -212,18 +248,31 @@ func (l *lane) take() (batch []*group) {
 			break
 		}
 		delete(l.owed, name)
-		g := &group{request: request{plan: o.plan, key: name, op: opAdmit, n: 1, debt: o.units}, deadline: now.Add(l.tier.budget), done: make(chan struct{}), sent: now, flight: f}
-		batch = append(batch, g)
-		l.open = append(l.open, g)
-		if len(l.open) == 1 {
-			l.arm(now)
-		}
+		batch = append(batch, l.unasked(request{plan: o.plan, key: name, op: opAdmit, n: 1, debt: o.units}, now, f))
 	}
 	return batch
 }
 
-// settle returns what is owed of a key, which is then no longer. The caller holds mu.
-func (l *lane) settle(name string, p *plan) int64 {
+// unasked returns a group that no caller waits for. The caller holds mu.
+func (l *lane) unasked(r request, now time.Time, f *flight) *group {
+	g := &group{request: r, deadline: now.Add(l.tier.budget), done: make(chan struct{}), sent: now, flight: f}
+	l.open = append(l.open, g)
+	if len(l.open) == 1 {
+		l.arm(now)
+	}
+	return g
+}
+
+// settle sends the settlement of a lease.
+func (l *lane) settle(name string, p *plan, s leasing) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.settling = append(l.settling, settlement{name, p, s})
+	l.send()
+}
+
+// takeOwed returns what is owed of a key, which is then no longer. The caller holds mu.
+func (l *lane) takeOwed(name string, p *plan) int64 {
 	o, ok := l.owed[name]
 	if !ok {
 		return 0
@@ -309,12 +358,29 @@ func (l *lane) finish(g *group, s *scheduled, now time.Time) {
 		l.owe(g.plan, g.key, units)
 		l.postpone(now)
 	}
+	if g.hold != nil {
+		l.leased(g, s, now)
+	}
 	if g.ended {
 		return // too late, and counted as such
 	}
 	g.reply = s.reply
 	l.outcome(g, s.err, now)
 	l.end(g, s.err)
+}
+
+// leased opens the lease that has come with a reply. The caller holds mu.
+func (l *lane) leased(g *group, s *scheduled, now time.Time) {
+	key := groupKey{g.plan, g.key, g.n, true}
+	next := l.joining[key]
+	late := l.tier.leases.answered(g, s, next, int64(now.Sub(l.tier.began)))
+	if late.unused > 0 {
+		l.settling = append(l.settling, settlement{g.key, g.plan, late})
+	}
+	if next != nil && next.waits() == 0 {
+		delete(l.joining, key)
+		l.end(next, nil)
+	}
 }
 
 // nextProbe returns how long it is until Redis is asked again.

@@ -37,13 +37,18 @@ type shape interface {
 	// wait returns after how many us cost units are admitted which are not yet, with cost at
 	// most the burst.
 	wait(v view, cost int64) int64
+	// soonest is wait if all that others have on lease came back now.
+	soonest(v view, cost int64) int64
+	// open returns for how many us units that are lent now may come back.
+	open(v view) int64
 	// reset returns after how many us the key is as if fresh.
 	reset(v view) int64
 	// worst returns the most units that are admitted in a closed span of d >= 0 ns.
 	worst(d int64) uint64
 }
 
-// A view is a key's state at a time, in us.
+// A view is a key's state at a time, in us. Of all shapes but the log, c is the units that
+// the call has been lent.
 type view struct{ now, a, b, c int64 }
 
 // A plan is a limit in force.

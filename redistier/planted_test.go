@@ -22,7 +22,9 @@ func TestPlanted_Go(t *testing.T) {
 		{"client tries again", "call.go", "NoRetry() bool { return true }", "NoRetry() bool { return false }", "TestOnce"},
 		{"share not charged before", "tier.go", "t.local.TakeUpTo(key, c.cost)", "", "TestFault_Foreign_Warm"},
 		{"rank ignored", "tier.go", "rank < r.admitted", "r.admitted > 0", "TestTier_Coalesces"},
-		{"who has left is charged", "lane.go", "if !w.gone {", "{", "TestTier_Context"},
+		{"who has left is charged", "lane.go", "if !w.gone && !w.leased {\n\t\t\t\tw.rank", "if !w.leased {\n\t\t\t\tw.rank", "TestTier_Context"},
+		{"late reply dropped", "lane.go", "if g.hold != nil {\n\t\tl.leased", "if g.hold != nil && !g.ended {\n\t\tl.leased", "TestLease_Late"},
+		{"lease spent after its end", "lease.go", " || now >= h.ends", "", "TestLease_WindowEnds"},
 	} {
 		t.Run(f.name, func(t *testing.T) {
 			source, err := os.ReadFile(f.file)

@@ -37,10 +37,14 @@ var (
 	slidingLua string
 	//go:embed lua/slog.lua
 	slogLua string
+	//go:embed lua/counted.lua
+	countedLua string
+	//go:embed lua/windows.lua
+	windowsLua string
 
 	bucketScript   = newScript(headLua, bucketLua, tailLua)
-	counterScript  = newScript(headLua, counterLua, tailLua)
-	anchoredScript = newScript(headLua, anchoredLua, tailLua)
-	slidingScript  = newScript(headLua, slidingLua, tailLua)
+	counterScript  = newScript(headLua, counterLua, countedLua, windowsLua, tailLua)
+	anchoredScript = newScript(headLua, anchoredLua, countedLua, windowsLua, tailLua)
+	slidingScript  = newScript(headLua, slidingLua, windowsLua, tailLua)
 	slogScript     = newScript(headLua, slogLua)
 )

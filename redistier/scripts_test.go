@@ -159,6 +159,7 @@ func TestPlanted(t *testing.T) {
 		{"expiry forgotten", &bucketScript, "'PX', tostring(min(ms, 99999999999999))", "'KEEPTTL'", func() error { return keysExpire(t, s.client, Config{}) }},
 		{"expiry of a log forgotten", &slogScript, "expire(P)", "", func() error { return keysExpire(t, s.client, Config{Algorithm: sluice.SlidingLog}) }},
 		{"TIME read twice", &bucketScript, "local time = call('TIME')", "local time = call('TIME') time = call('TIME')", func() error { return timeOnce(t, s, Config{}) }},
+		{"refund in the place of a settlement", &bucketScript, "O1 = O1 + units", "D = D + units * U", func() error { return lentCounts(t, s.client) }},
 		{"generation not raised", &bucketScript, "gen = max(gen + 1, floor(t / 1000))", "", func() error { return refundHolds(t, s.client, Config{Limit: sluice.PerHour(10)}) }},
 	} {
 		t.Run(f.name, func(t *testing.T) {
@@ -172,6 +173,21 @@ func TestPlanted(t *testing.T) {
 			t.Log(err)
 		})
 	}
+}
+
+// lentCounts demands of units on lease that they do not drain.
+func lentCounts(tb testing.TB, client redis.UniversalClient) error {
+	l, _, now := pair(tb, client, Config{Limit: sluice.PerSecond(100)})
+	r := l.request(l.plan.Load(), "a")
+	r.k, r.lend, r.share, r.epoch = 1, 50, 1, 10_000
+	if answer, err := l.run(ctx, r); err != nil || answer.c != 50 {
+		return fmt.Errorf("%+v, %w", answer, err)
+	}
+	now.Add(900_000)
+	if got := take(tb, l, "a", 0).Remaining; got != 50 {
+		return fmt.Errorf("of 100 units, 50 were lent 0.9 s before: %d remain", got)
+	}
+	return nil
 }
 
 // TestLent: the state has room for units that are on lease, and the script lets them count:

@@ -46,6 +46,13 @@ var (
 )
 
 func TestMain(m *testing.M) {
+	if what := os.Getenv(replicaEnv); what != "" {
+		if err := beReplica(what); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
+	}
 	code := m.Run()
 	for _, s := range shared {
 		s.kill()

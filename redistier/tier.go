@@ -19,6 +19,8 @@ import (
 //     changes no decision, and makes hot keys cheap.
 //   - A key that is denied a cost is denied it, and any larger one, from memory until Redis
 //     could admit it.
+//   - With leases, Redis lends units, from which calls are admitted without asking it; see
+//     Lease.
 //   - When a primary does not answer in time, OnUnavailable does. When half of at least 20
 //     calls within a second have failed it is not asked at all except for a probe now and then,
 //     every 100 ms at first and every 5 s at last.
@@ -29,8 +31,9 @@ import (
 // The client's own timeouts and retries make no difference to callers, nor do their
 // contexts to the client.
 //
-// During an outage all replicas together admit at most WorstCase(d) + one burst + Replicas;
-// under the window algorithms, and with refills at intervals, Replicas in each window.
+// All replicas together admit at most WorstCase(d) in a span d, with leases or without; as
+// seen by callers, plus what drains while an answer is on its way, at most Budget. An outage
+// within the span adds one burst, or Replicas units if that is more.
 //
 // A Tier is safe for concurrent use. Close it when it is no longer needed.
 type Tier struct {
@@ -42,13 +45,14 @@ type Tier struct {
 	maxStale int64 // ns
 	began    time.Time
 	denied   *table[denial]
+	leases   *leases // or nil
 	stats    tierStats
 	closed   atomic.Bool
 
 	local    *sluice.Limiter
 	shareOf  atomic.Pointer[plan] // that local has its part of
-	replicas int                  // guarded by sharing
-	sharing  sync.Mutex
+	replicas atomic.Int64
+	sharing  sync.Mutex // held while local's limit changes
 
 	modes  sync.Mutex // guards the rest
 	down   int        // primaries that are not asked
@@ -81,15 +85,25 @@ func NewTier(shared *Limiter, cfg TierConfig) (*Tier, error) {
 	}
 	p := shared.plan.Load()
 	c := shared.configOf(p)
-	local, err := sluice.New(localConfig(c, share(c, cfg.Replicas), cfg.MaxKeys))
+	if err := cfg.validateLease(c); err != nil {
+		return nil, err
+	}
+	// It does not block: it is charged, too, by calls that it is not asked about.
+	local, err := sluice.New(sluice.Config{
+		Algorithm: c.Algorithm, Limit: c.Limit.Share(cfg.Replicas), Refill: c.Refill, Anchor: c.Anchor, Offset: c.Offset, MaxKeys: cfg.MaxKeys,
+	})
 	if err != nil {
 		return nil, configErrorf("Replicas", "a %d-th of %v cannot be kept: %v", cfg.Replicas, c.Limit, err)
 	}
 	t := &Tier{
 		shared: shared, budget: cfg.Budget, policy: cfg.OnUnavailable, maxKeys: cfg.MaxKeys, maxStale: int64(cfg.MaxStale),
-		began: time.Now(), denied: newTable[denial](cfg.MaxKeys), local: local, replicas: cfg.Replicas, onMode: cfg.OnMode,
+		began: time.Now(), denied: newTable[denial](cfg.MaxKeys), local: local, onMode: cfg.OnMode,
 	}
 	t.shareOf.Store(p)
+	t.replicas.Store(int64(cfg.Replicas))
+	if cfg.Lease.Max > 0 {
+		t.leases = newLeases(t, &cfg)
+	}
 	t.router = newRouter(shared.client, func() *lane {
 		return &lane{tier: t, joining: map[groupKey]*group{}, owed: map[string]owedCharge{}, closed: t.closed.Load()}
 	})
@@ -106,6 +120,17 @@ func (t *Tier) Take(ctx context.Context, key string, cost int) (sluice.Decision,
 
 // TakeSource is Take, and says where the decision comes from.
 func (t *Tier) TakeSource(ctx context.Context, key string, cost int) (sluice.Decision, Source, error) {
+	return t.decide(ctx, key, cost, true)
+}
+
+// Peek returns what Take would, but charges nothing.
+func (t *Tier) Peek(ctx context.Context, key string, cost int) (sluice.Decision, error) {
+	d, _, err := t.decide(ctx, key, cost, false)
+	return d, err
+}
+
+// decide is TakeSource, and unless it charges, Peek.
+func (t *Tier) decide(ctx context.Context, key string, cost int, charges bool) (sluice.Decision, Source, error) {
 	now := time.Now()
 	p := t.shared.plan.Load()
 	if err := t.check(ctx); err != nil {
@@ -118,18 +143,29 @@ func (t *Tier) TakeSource(ctx context.Context, key string, cost int) (sluice.Dec
 	if p != t.shareOf.Load() {
 		t.reshare()
 	}
-	if d, ok := t.remembered(p, key, cost, now); ok {
+	at := int64(now.Sub(t.began))
+	if t.leases != nil {
+		if d, ok := t.leases.spend(p, key, cost, charges, at); ok {
+			t.stats.lease.Add(1)
+			return d, FromLease, nil
+		}
+	}
+	if d, ok := t.remembered(p, key, cost, at); ok {
 		t.stats.memory.Add(1)
 		return d, FromMemory, nil
 	}
-	c := t.shared.newCallOf(p, key, cost, true)
+	c := t.shared.newCallOf(p, key, cost, charges)
 	l := t.router.lane(c.key, now)
-	g, w, err := l.join(c.request, now)
+	g, w, err := l.join(c.request, t.leases.hold(&c.request, key, now), now)
 	if err != nil {
 		return t.fallback(l, nil, &c, key, err)
 	}
 	if err := t.await(ctx, l, g, w); err != nil {
 		return sluice.Decision{}, 0, err
+	}
+	if w.leased {
+		t.stats.lease.Add(1)
+		return w.decision, FromLease, nil
 	}
 	if g.err != nil {
 		return t.fallback(l, g, &c, key, g.err)
@@ -163,19 +199,26 @@ func (t *Tier) decision(c *takeCall, key string, g *group, rank int64) sluice.De
 	if c.k == 0 {
 		return c.decision(r)
 	}
-	v, admitted := r.view, rank < r.admitted
-	if admitted {
-		v = c.plan.shape.charged(v, -(r.admitted-1-rank)*c.n)
+	if rank < r.admitted {
 		t.local.TakeUpTo(key, c.cost)
-	} else {
-		t.remember(c, key, g)
+		d := c.plan.describe(c.plan.shape.charged(r.view, -(r.admitted-1-rank)*c.n), 0, c.cost, true)
+		if g.lend > 0 {
+			d.Remaining += int(r.c) // is lent to us
+		}
+		return d
 	}
-	return c.plan.describe(v, r.blocked(), c.cost, admitted)
+	d := c.plan.describe(r.view, r.blocked(), c.cost, false)
+	d.RetryAfter = max(d.RetryAfter, t.remember(c, key, g))
+	return d
 }
 
-// remember notes that the key has been denied the cost. Redis judged after the group was
-// sent, so nothing is admitted earlier than the wait that it tells, counted from there.
-func (t *Tier) remember(c *takeCall, key string, g *group) {
+// remember notes that the key has been denied the cost, and returns for how long. Redis
+// judged after the group was sent, so nothing is admitted earlier than the wait that it
+// tells, counted from there.
+//
+// With leases, it is if those come back that others have. So that replicas that wait for the same unit do not
+// all ask for it together, and with every unit again, each adds some slack.
+func (t *Tier) remember(c *takeCall, key string, g *group) time.Duration {
 	d := denial{plan: c.plan, cost: c.n, view: g.reply.view, blocked: g.reply.blocked(), at: int64(g.sent.Sub(t.began))}
 	wait := d.blocked
 	if wait > 0 {
@@ -183,17 +226,21 @@ func (t *Tier) remember(c *takeCall, key string, g *group) {
 	} else {
 		wait = c.plan.shape.wait(d.view, c.n)
 	}
-	until := d.at + min(int64(duration(wait)), t.maxStale)
-	t.denied.update(key, d.at, func(denial, int64) (denial, int64) { return d, until })
+	ask := min(int64(duration(wait)), t.maxStale)
+	if g.hold != nil && d.blocked == 0 {
+		soonest := min(int64(duration(c.plan.shape.soonest(d.view, c.n))), ask)
+		ask = min(soonest+min(ask-soonest+g.slack, t.leases.life/2), t.maxStale)
+	}
+	t.denied.update(key, d.at, func(denial, int64) (denial, int64) { return d, d.at + ask })
+	return time.Duration(ask)
 }
 
 // remembered returns the decision on a call that is denied from memory.
-func (t *Tier) remembered(p *plan, key string, cost int, now time.Time) (d sluice.Decision, ok bool) {
+func (t *Tier) remembered(p *plan, key string, cost int, at int64) (d sluice.Decision, ok bool) {
 	if cost < 1 || int64(cost) > p.burst {
 		return d, false
 	}
-	at := int64(now.Sub(t.began))
-	e, _, ok := t.denied.get(key, at)
+	e, until, ok := t.denied.get(key, at)
 	if !ok || e.plan != p || int64(cost) < e.cost {
 		return d, false
 	}
@@ -204,6 +251,7 @@ func (t *Tier) remembered(p *plan, key string, cost int, now time.Time) (d sluic
 			*wait = max(*wait-elapsed, 1)
 		}
 	}
+	d.RetryAfter = max(d.RetryAfter, time.Duration(until-at))
 	return d, true
 }
 
@@ -226,7 +274,12 @@ func (t *Tier) fallback(l *lane, g *group, c *takeCall, key string, cause error)
 			d.RetryAfter = sluice.Never
 		}
 	default:
-		d = t.local.Take(key, c.cost)
+		t.leases.warmKey(key)
+		ask := t.local.Take
+		if !c.charges {
+			ask = t.local.Peek
+		}
+		d = ask(key, c.cost)
 		d.Limit = int(c.plan.burst)
 		if d.RetryAfter == sluice.Never && 0 < c.cost && int64(c.cost) <= c.plan.burst {
 			d.RetryAfter = l.nextProbe()
@@ -240,7 +293,8 @@ func (t *Tier) fallback(l *lane, g *group, c *takeCall, key string, cause error)
 }
 
 // Refund gives key back cost units; see Limiter.Refund. If Redis does not answer within the
-// budget the error is ErrUnavailable, and units may have been given back.
+// budget the error is ErrUnavailable, and units may have been given back. Of units that
+// another process has admitted from a lease, those cannot be that have not been settled.
 func (t *Tier) Refund(ctx context.Context, key string, cost int) error {
 	p := t.shared.plan.Load()
 	if cost < 1 || p.constant() {
@@ -255,7 +309,8 @@ func (t *Tier) Refund(ctx context.Context, key string, cost int) error {
 	return err
 }
 
-// Reset makes key fresh; see Refund for its error.
+// Reset makes key fresh; see Refund for its error. Leases that other processes have of it
+// go on.
 func (t *Tier) Reset(ctx context.Context, key string) error {
 	err := t.change(ctx, key, t.shared.resetOf(key))
 	if err == nil {
@@ -270,7 +325,7 @@ func (t *Tier) change(ctx context.Context, key string, r request) error {
 	}
 	now := time.Now()
 	l := t.router.lane(r.key, now)
-	g, w, err := l.join(r, now)
+	g, w, err := l.join(r, t.leases.hold(&r, key, now), now)
 	if err == nil {
 		if err := t.await(ctx, l, g, w); err != nil {
 			return err
@@ -289,9 +344,7 @@ func (t *Tier) change(ctx context.Context, key string, r request) error {
 
 // SetReplicas changes how many processes share the limit. A number below 1 counts as 1.
 func (t *Tier) SetReplicas(n int) {
-	t.sharing.Lock()
-	t.replicas = max(n, 1)
-	t.sharing.Unlock()
+	t.replicas.Store(max(int64(n), 1))
 	t.reshare()
 }
 
@@ -302,7 +355,7 @@ func (t *Tier) reshare() {
 	defer t.sharing.Unlock()
 	p := t.shared.plan.Load()
 	c := t.shared.configOf(p)
-	_ = t.local.SetLimit(share(c, t.replicas))
+	_ = t.local.SetLimit(c.Limit.Share(int(t.replicas.Load())))
 	t.shareOf.Store(p)
 }
 
@@ -356,18 +409,20 @@ func (t *Tier) tell() {
 func (t *Tier) Stats() Stats {
 	s := &t.stats
 	return Stats{
-		Redis: s.redis.Load(), Memory: s.memory.Load(), Fallback: s.fallback.Load(), Scripts: s.scripts.Load(),
+		Redis: s.redis.Load(), Memory: s.memory.Load(), Lease: s.lease.Load(), Fallback: s.fallback.Load(), Scripts: s.scripts.Load(),
 		Late: s.late.Load(), Failed: s.failed.Load(), PoolTimeouts: s.poolTimeouts.Load(), Outages: s.outages.Load(),
+		Lent: s.lent.Load(), Returned: s.returned.Load(),
 	}
 }
 
 // Close makes all later calls fail with ErrClosed, and waits until those that are under way
-// have ended and Redis has been told what it is owed, as far as it answers. It returns
+// have ended, leases have been given back, and Redis has been told what it is owed, as far as it answers. It returns
 // ctx's error if that ends first; the rest then ends by itself, when the client gives up.
 func (t *Tier) Close(ctx context.Context) error {
 	t.closed.Store(true)
 	done := make(chan struct{})
 	go func() {
+		t.leases.end()
 		for _, l := range t.router.all() {
 			l.close()
 		}

@@ -112,7 +112,7 @@ func TestTier_FirstComeFirstServed(t *testing.T) {
 	var waiters []*waiter
 	var g *group
 	for range 5 {
-		group, w, err := l.join(c.request, time.Now())
+		group, w, err := l.join(c.request, nil, time.Now())
 		require.NoError(t, err)
 		require.True(t, g == nil || g == group)
 		g, waiters = group, append(waiters, w)
@@ -252,30 +252,6 @@ func TestTier_Constant(t *testing.T) {
 	require.True(t, d.Allowed)
 	require.Equal(t, FromMemory, s)
 	require.NoError(t, tier.Refund(ctx, "a", 1))
-}
-
-// TestShare: an n-th, exactly for buckets, and at least a unit.
-func TestShare(t *testing.T) {
-	for _, c := range []struct {
-		cfg  Config
-		n    int
-		want sluice.Limit
-	}{
-		{Config{Limit: sluice.PerSecond(100)}, 1, sluice.PerSecond(100)},
-		{Config{Limit: sluice.PerSecond(100)}, 8, sluice.Per(100, 8*time.Second).WithBurst(13)},
-		{Config{Limit: sluice.PerSecond(100).WithBurst(3)}, 8, sluice.Per(100, 8*time.Second).WithBurst(1)},
-		{Config{Algorithm: sluice.FixedWindow, Limit: sluice.PerSecond(100)}, 8, sluice.PerSecond(13)},
-		{Config{Algorithm: sluice.SlidingLog, Limit: sluice.Limit{Rate: 4, Period: time.Second, Burst: 4}}, 8, sluice.Limit{Rate: 1, Period: time.Second, Burst: 1}},
-		{Config{Algorithm: sluice.TokenBucket, Refill: sluice.RefillInterval, Limit: sluice.PerHour(10).WithBurst(50)}, 4, sluice.PerHour(3).WithBurst(13)},
-		{Config{Limit: sluice.Per(10, 100*365*24*time.Hour)}, 50, sluice.Per(1, 100*365*24*time.Hour).WithBurst(1)},
-		{Config{Limit: sluice.Unlimited}, 8, sluice.Unlimited},
-		{Config{Limit: sluice.DenyAll}, 8, sluice.DenyAll},
-	} {
-		got := share(c.cfg, c.n)
-		assert.Equal(t, c.want, got, "%v of %d", c.cfg.Limit, c.n)
-		_, err := sluice.New(localConfig(c.cfg, got, 1))
-		assert.NoError(t, err)
-	}
 }
 
 // TestBreaker opens by ratio, pauses longer each time, and lets one probe out.

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"sync/atomic"
 	"time"
+
+	"github.com/sluice-go/sluice"
 )
 
 // TierConfig describes a Tier.
@@ -21,16 +23,43 @@ type TierConfig struct {
 	OnUnavailable OnUnavailable
 
 	// MaxKeys bounds the keys that are tracked for LocalShare, those that are known to be
-	// denied, and those that Redis has to be told of. 0 means 65,536.
+	// denied, those that have leases, and those that Redis has to be told of. 0 means 65,536.
 	MaxKeys int
 
 	// MaxStale is how long a denial is answered from memory, even if the key cannot be
 	// admitted anything before, so that refunds and raised limits show. 0 means 1 s.
 	MaxStale time.Duration
 
+	// Lease lets Redis lend units, from which calls are admitted without asking it. The zero
+	// value lends none.
+	Lease Lease
+
 	// OnMode is called when the mode changes, in the order of the changes, with the error
 	// that has led to it if there is one. It may take its time, but must not call Close.
 	OnMode func(mode Mode, cause error)
+}
+
+// A Lease is a number of units that Redis lends a process for a while. They count as if they had
+// been admitted, until they are given back; so whatever the number of replicas, and whatever
+// becomes of them, nothing beyond Limiter.WorstCase is admitted. The price is that a caller
+// can be denied a unit that another process holds: each lease has at most the 2*Replicas-th part
+// of what is left of the key's budget.
+//
+// A key gets leases if its calls come fast enough to use them: of one unit at first, and of twice as
+// many each time that one is spent within half of Life. What is unused at the end is
+// given back. A process that dies loses its leases: Redis takes them for spent within twice
+// Life + 2*Budget.
+//
+// SlidingLog and BlockFor have no leases.
+type Lease struct {
+	// Max is the most units that are lent at once. 0 means that none are. No lease has more
+	// than the limit admits within Life in the long run, so a limit that admits less than a unit has none.
+	Max int
+
+	// Life is how long a lease can be spent, from Budget to half of the limit's period, and at most an
+	// hour. 0 means 100 ms, or half of the period if that is less. Windows, and intervals
+	// of refills, end it. A SetLimit to a shorter period ends leases until another one.
+	Life time.Duration
 }
 
 // OnUnavailable is what happens to calls that Redis does not answer in time.
@@ -38,7 +67,7 @@ type OnUnavailable uint8
 
 // The answers without Redis.
 const (
-	// LocalShare enforces limit/Replicas, at least 1 unit, in this process. It has been
+	// LocalShare enforces Limit.Share(Replicas) in this process. It has been
 	// charged with what the process has been admitted before, as far as that fits, so that a
 	// failing Redis gives nobody a fresh budget. A cost above the share is denied until
 	// Redis is asked the next time.
@@ -56,6 +85,7 @@ type Source uint8
 const (
 	FromRedis    Source = iota // the shared limiter
 	FromMemory                 // a denial that still holds; or a limit that denies or admits everything
+	FromLease                  // units that Redis has lent
 	FromFallback               // OnUnavailable
 )
 
@@ -73,7 +103,7 @@ const (
 
 var (
 	onUnavailableNames = []string{"local-share", "open", "closed"}
-	sourceNames        = []string{"redis", "memory", "fallback"}
+	sourceNames        = []string{"redis", "memory", "lease", "fallback"}
 	modeNames          = []string{"shared", "degraded"}
 )
 
@@ -87,7 +117,7 @@ func nameOf[T ~uint8](kind string, names []string, v T) string {
 // String returns local-share, open or closed.
 func (o OnUnavailable) String() string { return nameOf("OnUnavailable", onUnavailableNames, o) }
 
-// String returns redis, memory or fallback.
+// String returns redis, memory, lease or fallback.
 func (s Source) String() string { return nameOf("Source", sourceNames, s) }
 
 // String returns shared or degraded.
@@ -104,16 +134,19 @@ var (
 
 // Stats counts what a Tier has done.
 type Stats struct {
-	Redis, Memory, Fallback uint64 // calls by Source; those that failed are in none
-	Scripts                 uint64 // calls of scripts that were sent for them
-	Late                    uint64 // calls that were not answered within the budget
-	Failed                  uint64 // calls to which the client or Redis answered with an error
-	PoolTimeouts            uint64 // calls of scripts for which the client had no connection
-	Outages                 uint64 // times that a primary was no longer asked
+	Redis, Memory, Lease, Fallback uint64 // calls by Source; those that failed are in none
+
+	Scripts      uint64 // calls of scripts that were sent for them
+	Late         uint64 // calls that were not answered within the budget
+	Failed       uint64 // calls to which the client or Redis answered with an error
+	PoolTimeouts uint64 // calls of scripts for which the client had no connection
+	Outages      uint64 // times that a primary was no longer asked
+	Lent         uint64 // units that Redis has lent
+	Returned     uint64 // of these, units that were given back unused
 }
 
 type tierStats struct {
-	redis, memory, fallback, scripts, late, failed, poolTimeouts, outages atomic.Uint64
+	redis, memory, lease, fallback, scripts, late, failed, poolTimeouts, outages, lent, returned atomic.Uint64
 }
 
 const (
@@ -121,6 +154,8 @@ const (
 	defaultMaxStale    = time.Second
 	defaultTierMaxKeys = 1 << 16
 	maxBudget          = time.Minute
+	defaultLife        = 100 * time.Millisecond
+	maxLife            = time.Hour
 )
 
 func (c *TierConfig) validate() error {
@@ -144,6 +179,29 @@ func (c *TierConfig) validate() error {
 	}
 	if c.MaxStale == 0 {
 		c.MaxStale = defaultMaxStale
+	}
+	return nil
+}
+
+// validateLease is validate for leases of a shared limiter.
+func (c *TierConfig) validateLease(shared Config) error {
+	l := &c.Lease
+	half := shared.Limit.Period / 2
+	switch {
+	case l.Max == 0 && l.Life == 0:
+		return nil
+	case l.Max < 1:
+		return configErrorf("Lease.Max", "%d with a Life of %v; want at least 1 unit, or neither", l.Max, l.Life)
+	case shared.Algorithm == sluice.SlidingLog:
+		return configErrorf("Lease", "%v keeps the time of each unit, and cannot lend any; want no Lease, or %v", shared.Algorithm, sluice.SlidingWindow)
+	case shared.BlockFor > 0:
+		return configErrorf("Lease", "BlockFor is %v, which would not hold for units that are lent; want no Lease, or no BlockFor", shared.BlockFor)
+	}
+	if l.Life == 0 {
+		l.Life = min(defaultLife, half)
+	}
+	if l.Life < c.Budget || l.Life > min(half, maxLife) {
+		return configErrorf("Lease.Life", "%v is not from %v, the Budget, to %v, half of the limit's period or %v; want a Life in between, or no Lease", l.Life, c.Budget, min(half, maxLife), maxLife)
 	}
 	return nil
 }

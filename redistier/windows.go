@@ -34,6 +34,9 @@ func (s anchored) charged(v view, units int64) view {
 
 func (s anchored) wait(v view, _ int64) int64 { return s.reset(v) }
 
+func (anchored) soonest(view, int64) int64 { return 0 }
+func (s anchored) open(v view) int64       { return s.reset(v) }
+
 func (s anchored) reset(v view) int64 {
 	if v.a == 0 {
 		return 0
@@ -123,6 +126,9 @@ func (s sliding) wait(v view, cost int64) int64 {
 	return s.boundary(v.now, 1) + s.within(0, v.a, cost)
 }
 
+func (sliding) soonest(view, int64) int64 { return 0 }
+func (s sliding) open(v view) int64       { return s.boundary(v.now, 1) }
+
 func (s sliding) reset(v view) int64 {
 	switch {
 	case v.a > 0:
@@ -180,6 +186,9 @@ func (s slog) charged(v view, units int64) view {
 }
 
 func (s slog) wait(v view, _ int64) int64 { return v.c + s.period - v.now }
+
+func (s slog) soonest(v view, cost int64) int64 { return s.wait(v, cost) }
+func (slog) open(view) int64                    { return 0 }
 
 func (s slog) reset(v view) int64 {
 	if v.a == 0 {

@@ -26,22 +26,17 @@ local function learn(state)
   return true
 end
 
-local function settle()
+local function advance()
   t = max(now, T)
   if S + P <= t then C = 0 end
   if C == 0 then S = t end
   T = t
 end
 
-local function view() return C, S, 0 end
-local function free() return max(0, B - C) end
-local function charge(units) C = C + units end
+local function view() return C, S, lent end
 
-local function giveBack(units)
-  local had = C
-  C = units and max(0, C - units) or 0
-  return had > 0
-end
+-- same reports whether a lease of a time is of the window of t.
+local function same(us) return C > 0 and us >= S end
 
 local function fresh() return C > 0 and S + P - t or 0 end
 local function state() return pack('>BI6I7I7I7', 97, gen, T, S, C) end

@@ -3,8 +3,8 @@
 --
 -- State: time T, debt D in sub-units, their number U in a unit. If units are on lease, the
 -- length E of an epoch in ms, and the units lent in this epoch, O1, and in the one before,
--- O2: they count, and do not drain. Who has not said by the end of the next epoch what has
--- become of them, has spent them.
+-- O2: they count, and do not drain. A lease that is not settled by the end of the next
+-- epoch has been spent: its units are debt from then on.
 local U, R, B, G
 U, R, B, G, at = read('>I7I7I7I4', arg, at)
 local T, D, E, O1, O2 = 0, 0, 0, 0, 0
@@ -16,8 +16,8 @@ local function drained(debt, us)
   return debt - steps * R
 end
 
--- learn takes a state in. It fails if it is none of ours.
-local function learn(state, lent)
+-- learn takes a state in, which is stored, or has been. It fails if it is none of ours.
+local function learn(state, stored)
   local size = #state
   if byte(state) ~= 98 or size ~= 28 and size ~= 46 then return false end
   local _, g, T2, D2, Q, p = read('>BI6I7I7I7', state)
@@ -48,17 +48,17 @@ local function learn(state, lent)
   end
   if D2 > D then D, healed = D2, true end
   gen = g
-  if lent and size == 46 then E, O1, O2 = read('>I4I7I7', state, p) end
+  if stored and size == 46 then E, O1, O2 = read('>I4I7I7', state, p) end
   return true
 end
 
-local function settle()
+local function advance()
   t = max(now - now % G, T)
   if O1 + O2 > 0 then
     local us = E * 1000
-    local epoch = floor(T / us)
-    for i = 1, min(floor(t / us) - epoch, 2) do -- at the end of an epoch
-      local edge = (epoch + i) * us
+    local first = floor(T / us)
+    for i = 1, min(floor(t / us) - first, 2) do -- at the end of an epoch
+      local edge = (first + i) * us
       edge = edge + -edge % G
       D, T = min(drained(D, edge - T) + min(O2, floor(B / U)) * U, LARGEST - R), edge
       O1, O2 = 0, O1
@@ -68,9 +68,34 @@ local function settle()
   D, T = drained(D, t - T), t
 end
 
-local function view() return D, O1 + O2, 0 end
+local function view() return D, O1 + O2, lent end
 local function free() return max(0, floor((B - D) / U) - O1 - O2) end
 local function charge(units) D = D + units * U end
+
+-- hold sets units apart. The longest epoch of all callers holds: with a longer one, what is
+-- out stays out for longer.
+local function hold(units)
+  if O1 + O2 == 0 then
+    E = epoch
+  elseif epoch > E then
+    E, O1, O2 = epoch, O1 + O2, 0
+  end
+  O1 = O1 + units
+end
+
+-- settle makes debt of what a lease has spent, and frees the rest. Within its own epoch
+-- after it was lent, a lease is still out, unless Redis has lost it; and of the units of
+-- others none is taken.
+local function settle()
+  if O1 + O2 == 0 or t - since >= epoch * 1000 then return false end
+  local age = floor(t / (E * 1000)) - floor(since / (E * 1000))
+  local out = age == 0 and O1 or age == 1 and O2 or 0
+  local used = min(spent, out)
+  local settled = used + min(unused, out - used)
+  D = min(D + min(used, floor(B / U)) * U, LARGEST - R)
+  if age == 0 then O1 = O1 - settled elseif age == 1 then O2 = O2 - settled end
+  return settled > 0
+end
 
 -- giveBack gives back units, or all, and reports whether there were any.
 local function giveBack(units)

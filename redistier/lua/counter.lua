@@ -27,20 +27,15 @@ local function learn(state)
   return true
 end
 
-local function settle()
+local function advance()
   t = max(now, T)
   C, T = after(C, T, t), t
 end
 
-local function view() return C, 0, 0 end
-local function free() return max(0, B - C) end
-local function charge(units) C = C + units end
+local function view() return C, 0, lent end
 
-local function giveBack(units)
-  local had = C
-  C = units and max(0, C - units) or 0
-  return had > 0
-end
+-- same reports whether a lease of a time is of the window, or of the refill, of t.
+local function same(us) return floor((us - offset) / P) == floor((t - offset) / P) end
 
 local function fresh() return (floor((t - offset) / P) + floor((C - 1) / R) + 1) * P + offset - t end
 local function state() return pack('>BI6I7I7', 99, gen, T, C) end

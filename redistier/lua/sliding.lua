@@ -44,13 +44,16 @@ local function learn(state)
   return true
 end
 
-local function settle()
+local function advance()
   t = max(now, T)
   cur, prev = rolled(cur, prev, T, t)
   T = t
 end
 
-local function view() return cur, prev, 0 end
+local function view() return cur, prev, lent end
+
+-- same reports whether a lease of a time is of the window of t.
+local function same(us) return window(us) == window(t) end
 
 -- free: prev may be of a larger limit, so that its product is formed only if it fits.
 local function free()

@@ -29,9 +29,14 @@ for i = 1, 2 do
   end
 end
 
-settle()
+advance()
+local us, settled = 0, false -- a key that a lease gives units back to stays for as long as without, too
+if spent + unused > 0 and blocked <= t then
+  us = fresh()
+  settled = settle()
+end
 if op == 2 then
-  local us = max(fresh(), blocked - t)
+  us = max(us, fresh(), blocked - t)
   giveBack()
   charge(n)
   us = max(us, fresh()) -- others may have seen more than this
@@ -42,11 +47,12 @@ elseif blocked > t then
   value = pack('>BI6I7', BLOCKED, gen, blocked)
   if blocked > was then keep(value, blocked - t) end
 elseif op == 1 then
-  local us = fresh()
+  us = max(us, fresh())
   if giveBack(n) then
     gen = max(gen + 1, floor(t / 1000))
-    value = keep(state(), us)
+    settled = true
   end
+  if settled then value = keep(state(), us) end
 else
   if debt > 0 then
     debt = min(debt, free())
@@ -54,11 +60,15 @@ else
   end
   if k > 0 then m = min(k, floor(free() / n)) end
   if m > 0 then charge(m * n) end
+  if lend > 0 and m == k then
+    lent = min(lend, floor(free() / share))
+    if lent > 0 then hold(lent) end
+  end
   if m < k and block > 0 then
     blocked = min(t + max(block, fresh()), LARGEST)
     value = keep(pack('>BI6I7', BLOCKED, gen, blocked), blocked - t)
-  elseif m > 0 or (debt > 0 or healed) and fresh() > 0 then
-    value = keep(state(), fresh())
+  elseif m > 0 or settled or (debt > 0 or healed) and fresh() > 0 then
+    value = keep(state(), max(us, fresh()))
   end
 end
 return pack('>I7I4I7I7I7', t, m, view()) .. value

@@ -1,0 +1,416 @@
+package redistier
+
+import (
+	"cmp"
+	"hash/maphash"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/sluice-go/sluice"
+)
+
+// leases are the units that Redis has lent this process, which admits calls from them
+// without asking.
+//
+//	caller:  spends from the lease of its key                             (shard's lock)
+//	sender:  before it sends a call for the key: serves callers that wait, closes the lease,
+//	         and lets the call settle it and ask for another   (lane's, then shard's lock)
+//	sender:  with the reply, opens the lease, and serves callers that wait (the same)
+//	timer:   closes a lease that ends; what is unused, a call of its own gives back
+//
+// Redis counts a lease from its reply until it is settled, and for an epoch at least: life
+// and two budgets, by its clock. A lease is spent until life after its call was sent, by the clock of this
+// process, which is earlier. So everything that is admitted counts at that time, and the
+// bound of the limit is that of all replicas together, however many there are.
+//
+// A call that is not answered lends nothing here, and has settled nothing: what Redis may
+// have lent, or does not know of, it takes for spent.
+type leases struct {
+	local    *sluice.Limiter // is told what has been spent
+	replicas *atomic.Int64
+	max      int64
+	life     int64 // ns
+	epoch    int64 // ms
+	pause    time.Duration
+	began    time.Time
+	stats    *tierStats
+	settle   func(name string, p *plan, s leasing) // sends a settlement
+
+	seed   maphash.Seed
+	shards [tableShards]leaseShard
+	room   int // holds of a shard
+	closed atomic.Bool
+
+	ending sync.Mutex // held while leases are closed that have ended; before any other lock
+	mu     sync.Mutex // guards the rest; after any other lock
+	ends   []leaseEnd // in their order
+	timer  *time.Timer
+}
+
+type leaseShard struct {
+	mu    sync.Mutex
+	holds map[uint64]*hold // by hash: of two keys that have the same, one has no leases
+	_     [48]byte
+}
+
+// A hold is what is known of a key for which leases are asked for. Times are in ns since
+// the tier began.
+type hold struct {
+	shard     *leaseShard // its lock guards what follows the names
+	key, name string
+
+	plan    *plan // of the lease
+	serial  int64 // of the lease
+	granted int64 // units; 0: there is no lease
+	left    int64 // that may be spent before ends
+	spent   int64 // that Redis has not been told of
+	told    int64 // of these, what the local limiter has been told of
+	since   int64 // us: the time of the reply
+	sent    int64
+	ends    int64
+
+	others int64         // units that were free, beside the lease
+	reset  time.Duration // until the key would have been as if fresh, from sent
+
+	asking  bool  // a call that asks for a lease is under way
+	size    int64 // units to ask for
+	asked   int64 // when a call was last sent
+	denials int64 // steers how long to wait after a denial
+}
+
+type leaseEnd struct {
+	hold   *hold
+	serial int64
+	at     int64
+}
+
+func newLeases(t *Tier, cfg *TierConfig) *leases {
+	life := cfg.Lease.Life
+	ls := &leases{
+		local: t.local, replicas: &t.replicas, max: int64(cfg.Lease.Max), life: int64(life),
+		epoch: ceilDiv(int64(life+2*cfg.Budget), int64(time.Millisecond)), pause: cfg.Budget / 8,
+		began: t.began, stats: &t.stats, seed: maphash.MakeSeed(), room: (cfg.MaxKeys-1)/tableShards + 1,
+	}
+	for i := range ls.shards {
+		ls.shards[i].holds = map[uint64]*hold{}
+	}
+	ls.settle = func(name string, p *plan, s leasing) { t.router.lane(name, time.Now()).settle(name, p, s) }
+	return ls
+}
+
+func (ls *leases) shard(key string) (*leaseShard, uint64) {
+	h := maphash.String(ls.seed, key)
+	return &ls.shards[h%tableShards], h
+}
+
+// largest returns the most units to ask for.
+func (ls *leases) largest(p *plan) int64 {
+	if int64(p.limit.Period)/2 < ls.life { // which New refuses, and SetLimit can bring about
+		return 0
+	}
+	return min(ls.max, p.burst, int64(min(mulDiv(uint64(p.limit.Rate), uint64(ls.life), uint64(p.limit.Period)), exact)))
+}
+
+// spend admits a call from the lease of the key, if there is one that it fits into; and if
+// charges is false, says what it would.
+func (ls *leases) spend(p *plan, key string, cost int, charges bool, now int64) (d sluice.Decision, ok bool) {
+	s, hash := ls.shard(key)
+	s.mu.Lock()
+	if h := s.holds[hash]; h != nil && h.key == key {
+		d, ok = h.spend(p, int64(cost), charges, now)
+	}
+	s.mu.Unlock()
+	return d, ok
+}
+
+func (h *hold) spend(p *plan, cost int64, charges bool, now int64) (d sluice.Decision, ok bool) {
+	if cost < 0 || max(cost, 1) > h.left || now >= h.ends || h.plan != p {
+		return d, false
+	}
+	d = sluice.Decision{Allowed: true, Limit: int(p.burst), Remaining: int(h.others + h.left - cost), ResetAfter: h.reset}
+	if d.ResetAfter != sluice.Never {
+		d.ResetAfter = max(d.ResetAfter-time.Duration(now-h.sent), 1)
+	}
+	if charges {
+		h.left -= cost
+		h.spent += cost
+	}
+	return d, true
+}
+
+// hold returns that of a call's key. If there is none it makes one for a call that charges,
+// unless no leases can be asked for under the plan, or there is no room and no other hold
+// can go.
+func (ls *leases) hold(r *request, key string, now time.Time) *hold {
+	if ls == nil {
+		return nil
+	}
+	s, hash := ls.shard(key)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	h := s.holds[hash]
+	switch {
+	case h != nil && h.key == key:
+		return h
+	case h != nil || r.k == 0 || ls.largest(r.plan) == 0:
+		return nil
+	}
+	at := int64(now.Sub(ls.began)) - ls.life
+	if len(s.holds) >= ls.room && !s.drop(at) {
+		return nil
+	}
+	h = &hold{shard: s, key: key, name: r.key, asked: at}
+	s.holds[hash] = h
+	return h
+}
+
+// drop makes room for one hold: of a few, those go that have no lease, and no call that asks
+// for one, and have not been asked for since a time.
+func (s *leaseShard) drop(before int64) (dropped bool) {
+	left := tableSample
+	for hash, h := range s.holds { // which begins anywhere
+		if h.granted == 0 && !h.asking && h.asked <= before {
+			delete(s.holds, hash)
+			dropped = true
+		}
+		if left--; left == 0 {
+			break
+		}
+	}
+	return dropped
+}
+
+// prepare is for a group that is about to be sent. It serves what callers it can, and says
+// what the group's call says of leases. The caller holds the lane's lock.
+func (ls *leases) prepare(g *group, now int64) {
+	h := g.hold
+	h.shard.mu.Lock()
+	defer h.shard.mu.Unlock()
+	switch {
+	case g.op == opReset:
+		g.leasing = ls.close(h)
+	case g.op == opRefund:
+		g.leasing = ls.report(h)
+	case g.k == 0: // a group of Peek
+		if h.left < g.n {
+			g.leasing = ls.close(h)
+		}
+	default:
+		h.serve(g, now)
+		if g.waits() > 0 {
+			g.leasing = ls.next(h, g.plan, now)
+		}
+	}
+}
+
+// next closes the lease and says what to ask for: twice as many units as before while they
+// are spent within half of life, and half as many where more than half lapsed.
+//
+// One call at a time asks. Others for the key may be under way with it, and bring none.
+func (ls *leases) next(h *hold, p *plan, now int64) leasing {
+	if h.asking {
+		return leasing{}
+	}
+	if h.granted >= h.size && 2*h.left <= h.granted && now-h.asked <= ls.life/2 {
+		h.size = max(1, 2*h.size)
+	}
+	s := ls.close(h)
+	h.size = min(h.size, ls.largest(p))
+	h.asked, h.asking = now, h.size > 0
+	if h.asking {
+		s.lend, s.share, s.epoch = h.size, min(product(2, ls.replicas.Load()), 1<<32-1), ls.epoch
+	}
+	return s
+}
+
+// close ends the lease, and returns its settlement, if there is anything to settle. The
+// caller holds the shard's lock.
+func (ls *leases) close(h *hold) leasing {
+	if 2*h.left > h.granted {
+		h.size /= 2
+	}
+	s := ls.report(h)
+	if h.left > 0 {
+		s.since, s.epoch, s.unused = h.since, ls.epoch, h.left
+		ls.stats.returned.Add(uint64(h.left))
+	}
+	h.granted, h.left = 0, 0
+	return s
+}
+
+// report returns the settlement of what has been spent of the lease, which goes on. The
+// caller holds the shard's lock.
+func (ls *leases) report(h *hold) (s leasing) {
+	ls.warm(h)
+	if h.spent > 0 {
+		s.since, s.epoch, s.spent = h.since, ls.epoch, h.spent
+	}
+	h.spent, h.told = 0, 0
+	return s
+}
+
+// warm charges the local limiter with what has been spent. The caller holds the shard's lock.
+func (ls *leases) warm(h *hold) {
+	if n := h.spent - h.told; n > 0 {
+		ls.local.TakeUpTo(h.key, int(n))
+		h.told = h.spent
+	}
+}
+
+// warmKey charges the local limiter with what has been spent of a key.
+func (ls *leases) warmKey(key string) {
+	if ls == nil {
+		return
+	}
+	s, hash := ls.shard(key)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if h := s.holds[hash]; h != nil && h.key == key {
+		ls.warm(h)
+	}
+}
+
+// answered is for a group that the client has returned with. It opens the lease that has
+// come, and serves the callers that wait in next, which may be nil. It returns the
+// settlement of a lease for which it is too late. The caller holds the lane's lock.
+func (ls *leases) answered(g *group, s *scheduled, next *group, now int64) (p leasing) {
+	h := g.hold
+	h.shard.mu.Lock()
+	defer h.shard.mu.Unlock()
+	if g.lend > 0 {
+		h.asking = false
+	}
+	if s.err != nil {
+		return p
+	}
+	switch r := &s.reply; {
+	case r.admitted < g.k:
+		h.denials = min(max(1, 2*h.denials), ls.replicas.Load())
+		units := product(2, h.denials)
+		g.slack = rand.N(min(product(units, int64(g.plan.limit.Period)/int64(g.plan.limit.Rate)), ls.life/2) + 1)
+	case g.k > 0:
+		h.denials /= 2
+	}
+	if g.lend == 0 || s.reply.c == 0 {
+		return p
+	}
+	ls.open(h, g.plan, &s.reply, int64(g.sent.Sub(ls.began)))
+	if next != nil {
+		h.serve(next, now)
+	}
+	if ls.closed.Load() {
+		return ls.close(h)
+	}
+	return p
+}
+
+// open makes a lease of what a reply has lent. One that comes too late ends at once.
+func (ls *leases) open(h *hold, p *plan, r *reply, sent int64) {
+	ls.stats.lent.Add(uint64(r.c))
+	h.plan, h.granted, h.left, h.spent, h.told = p, r.c, r.c, 0, 0
+	h.since, h.sent = r.now, sent
+	h.ends = sent + min(ls.life-ls.life/100, int64(duration(p.shape.open(r.view))))
+	h.others, h.reset = p.shape.free(r.view), duration(p.shape.reset(r.view))
+	h.serial++
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	i, _ := slices.BinarySearchFunc(ls.ends, h.ends, func(e leaseEnd, at int64) int { return cmp.Compare(e.at, at) })
+	ls.ends = slices.Insert(ls.ends, i, leaseEnd{h, h.serial, h.ends})
+	if i == 0 {
+		ls.arm()
+	}
+}
+
+// serve admits callers from the lease, in their order, while they fit.
+func (h *hold) serve(g *group, now int64) {
+	for _, w := range g.waiters {
+		if w.gone || w.leased {
+			continue
+		}
+		if w.decision, w.leased = h.spend(g.plan, g.n, true, now); !w.leased {
+			return
+		}
+	}
+}
+
+// arm sets the timer for the first end. The pause lets it find others as well. The caller
+// holds mu.
+func (ls *leases) arm() {
+	if len(ls.ends) == 0 || ls.closed.Load() {
+		return
+	}
+	d := max(time.Duration(ls.ends[0].at)-time.Since(ls.began), 0) + ls.pause
+	if ls.timer == nil {
+		ls.timer = time.AfterFunc(d, ls.expire)
+	} else {
+		ls.timer.Reset(d)
+	}
+}
+
+// expire closes the leases that have ended.
+func (ls *leases) expire() {
+	ls.ending.Lock()
+	defer ls.ending.Unlock()
+	for _, e := range ls.ended(int64(time.Since(ls.began))) {
+		h := e.hold
+		h.shard.mu.Lock()
+		var s leasing
+		p := h.plan
+		if h.serial == e.serial && h.granted > 0 {
+			s = ls.close(h)
+		}
+		h.shard.mu.Unlock()
+		if s.unused > 0 {
+			ls.settle(h.name, p, s)
+		}
+	}
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	ls.arm()
+}
+
+// ended takes those off the list that have ended.
+func (ls *leases) ended(now int64) (due []leaseEnd) {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	for len(ls.ends) > 0 && ls.ends[0].at <= now {
+		due = append(due, ls.ends[0])
+		ls.ends = ls.ends[1:]
+	}
+	return due
+}
+
+// end closes all leases, and those that are still to come at once.
+func (ls *leases) end() {
+	if ls == nil {
+		return
+	}
+	ls.ending.Lock()
+	defer ls.ending.Unlock()
+	ls.closed.Store(true)
+	ls.mu.Lock()
+	if ls.timer != nil {
+		ls.timer.Stop()
+	}
+	ls.mu.Unlock()
+	for i := range ls.shards {
+		s := &ls.shards[i]
+		s.mu.Lock()
+		var settled []leasing
+		var of []*hold
+		for _, h := range s.holds {
+			if h.granted > 0 {
+				of, settled = append(of, h), append(settled, ls.close(h))
+			}
+		}
+		s.mu.Unlock()
+		for j, h := range of {
+			if settled[j].spent+settled[j].unused > 0 {
+				ls.settle(h.name, h.plan, settled[j])
+			}
+		}
+	}
+}
