@@ -69,6 +69,8 @@ var quotaTests = []struct {
 		[]step{{0, 4}}, "q=25;w=150", "r=21;t=126", "45"},
 	{"refill at intervals, spent", sluice.Config{Algorithm: sluice.TokenBucket, Refill: sluice.RefillInterval, Limit: sluice.PerMinute(10).WithBurst(25)},
 		[]step{{0, 25}}, "q=25;w=150", "r=0;t=45", "165"},
+	{"refill at intervals, nearly spent", sluice.Config{Algorithm: sluice.TokenBucket, Refill: sluice.RefillInterval, Limit: sluice.PerMinute(10).WithBurst(25)},
+		[]step{{0, 24}}, "q=25;w=150", "r=1;t=45", "165"},
 	{"refill at intervals, of more than fit", sluice.Config{Algorithm: sluice.TokenBucket, Refill: sluice.RefillInterval, Limit: sluice.PerMinute(10).WithBurst(5)},
 		[]step{{0, 1}}, "q=5;w=60", "r=4;t=48", "45"},
 	{"fixed window", sluice.Config{Algorithm: sluice.FixedWindow, Limit: sluice.PerMinute(10)},

@@ -71,14 +71,16 @@ func limiterQuota(e *entry, k sluice.Key) (q quota, ok bool) {
 		q.effective = q.reset
 		return q, true
 	}
-	next := untilNext(c, k, q.remaining)
-	switch c.Algorithm {
-	case sluice.SlidingWindow, sluice.SlidingLog:
-		if q.effective = next; next == 0 {
+	all := saturate(mulDivCeil(uint64(q.remaining), uint64(l.Period), uint64(perPeriod(c, l))))
+	switch {
+	case c.Algorithm == sluice.SlidingWindow || c.Algorithm == sluice.SlidingLog:
+		if q.effective = untilNext(c, k, q.remaining); q.effective == 0 {
 			q.effective = l.Period
 		}
+	case accrues(c) && q.remaining > 0:
+		q.effective = all // the next unit takes no longer than any of these
 	default:
-		q.effective = max(next, saturate(mulDivCeil(uint64(q.remaining), uint64(l.Period), uint64(perPeriod(c, l)))))
+		q.effective = max(untilNext(c, k, q.remaining), all)
 	}
 	return q, true
 }
