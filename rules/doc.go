@@ -1,5 +1,6 @@
 // Package rules limits requests by rules that are written in YAML: those of Envoy's rate limit
-// service, field by field, and a few more. It knows nothing of gRPC and HTTP.
+// service, field by field, and a few more. It knows nothing of gRPC and HTTP: package httprules, below
+// this one, puts rules in front of a net/http handler, and module rls makes them that service.
 //
 //	set, err := rules.Load([]rules.File{{Name: "api.yaml", Data: data}}, rules.Options{})
 //	engine, err := rules.New(set, rules.Config{})

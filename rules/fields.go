@@ -17,21 +17,25 @@ const (
 	inRateLimit
 	inReplaces
 	inDomainOptions
+	inHTTP
+	inActions
 )
 
 func (v level) String() string {
-	return [...]string{"a file's top level", "a descriptor", "rate_limit", "replaces", "sluice"}[v]
+	return [...]string{"a file's top level", "a descriptor", "rate_limit", "replaces", "sluice", "http", "actions"}[v]
 }
 
 // known lists the keys of each level, first upstream's, then those that only sluice reads.
 var known = map[level]struct{ upstream, own []string }{
-	inFile: {[]string{"domain", "descriptors"}, []string{"sluice"}},
+	inFile: {[]string{"domain", "descriptors"}, []string{"sluice", "http"}},
 	inDescriptor: {[]string{"key", "value", "rate_limit", "descriptors", "shadow_mode", "quota_mode", "detailed_metric",
 		"value_to_metric", "share_threshold", "metadata"}, []string{"enabled", "description"}},
 	inRateLimit: {[]string{"unit", "requests_per_unit", "unlimited", "name", "replaces"},
 		[]string{"unit_multiplier", "period", "algorithm", "burst", "soft", "block_for", "offset", "count_denied"}},
 	inReplaces:      {[]string{"name"}, nil},
 	inDomainOptions: {nil, []string{"max_keys", "overflow", "atomic", "count_denied"}},
+	inHTTP:          {nil, []string{"actions"}},
+	inActions:       {nil, actionNames[:]},
 }
 
 // upstreamKey reports whether upstream knows the key, at whatever level: it ignores such keys
@@ -64,7 +68,7 @@ func (l *loader) unknown(f field, path string, here level) {
 // homes lists the levels that a key belongs to.
 func homes(name string) string {
 	var out []string
-	for v := inFile; v <= inDomainOptions; v++ {
+	for v := inFile; v <= inActions; v++ {
 		if slices.Contains(known[v].upstream, name) || slices.Contains(known[v].own, name) {
 			out = append(out, v.String())
 		}

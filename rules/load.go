@@ -188,6 +188,8 @@ func (l *loader) root(n *yaml.Node) {
 		case "domain", "descriptors":
 		case "sluice": // what rules below depend on
 			l.domainOptions(f, d, name)
+		case "http":
+			l.httpLists(f, d, name)
 		default:
 			l.unknown(f, name, inFile)
 		}

@@ -22,7 +22,8 @@ var reference = []struct {
 		{"file", "A file holds one YAML document, a map: one domain and its rules. What is not quoted means what YAML 1.1 makes of it: `on`, `yes` and `y` are true, `010` is 8."},
 		{"domain", "Text, required. The domain that Envoy's rate limit filter sends. A domain is in one file, unless domains are merged."},
 		{"descriptors", "A list of descriptors, in any order but for patterns."},
-		{"sluice", "A map with settings of the domain: below."},
+		{"sluice", "A map with settings of the domain (ours): below."},
+		{"http", "A list of maps with `actions` (ours), for requests over HTTP: each makes one descriptor of a request."},
 	}},
 	{inDescriptor, [][2]string{
 		{"key", "Text, required. The key of an entry."},
@@ -58,6 +59,16 @@ var reference = []struct {
 		{"overflow", "evict-soonest, deny-new or admit-new (ours): what happens to new keys beyond max_keys. It changes when the process starts again."},
 		{"atomic", "true or false (ours). A call that is denied counts nothing: all of its descriptors are counted, or none, exactly so also when calls come at the same time. Rules in shadow_mode do not deny, so they do not keep others from counting."},
 		{"count_denied", "true or false (ours): for rules that do not say."},
+	}},
+	{inHTTP, [][2]string{
+		{"actions", "A list of maps with one action each, in the words of Envoy's routes. Each makes an entry of the descriptor, in order. A request that has no value for one of them has no descriptor by this list."},
+	}},
+	{inActions, [][2]string{
+		{"remote_address", "An empty map. The entry is remote_address and the client's address."},
+		{"request_headers", "A map with `header_name`, `descriptor_key` and perhaps `skip_if_absent`. The value is that of the header, or of `:method`, `:authority` and `:path`. Where it is absent `skip_if_absent: true` leaves out only the entry."},
+		{"query_parameters", "A map with `query_parameter_name`, `descriptor_key` and perhaps `skip_if_absent`. The value is that of the parameter."},
+		{"generic_key", "A map with `descriptor_value`, and `descriptor_key` if the key is another one than generic_key. The entry is always the same."},
+		{"path", "A map, empty or with `descriptor_key` (ours; else the key is path). The value is the path in one spelling: unescaped, without the query, double slashes and dots. `:path` is as the client spells it."},
 	}},
 }
 
@@ -124,7 +135,7 @@ func TestReference(t *testing.T) {
 	for _, m := range loadErrors {
 		mistaken[m.field] = true
 	}
-	for _, at := range []level{inFile, inDescriptor, inRateLimit, inDomainOptions} {
+	for _, at := range []level{inFile, inDescriptor, inRateLimit, inDomainOptions, inHTTP, inActions} {
 		for _, name := range slices.Concat(known[at].upstream, known[at].own) {
 			require.Contains(t, documented[at], name, at)
 			require.True(t, mistaken[name], "no mistake is made with %s", name)

@@ -97,6 +97,8 @@ func (s *Set) Rules() []*Rule {
 type domain struct {
 	name string
 	root *node
+
+	actions [][]Action // "http"
 	domainOptions
 }
 

@@ -1,0 +1,157 @@
+package rules
+
+import (
+	"slices"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// ActionKind is the way in which an Action makes an entry.
+type ActionKind uint8
+
+// The kinds of actions, by their names in files.
+const (
+	RemoteAddress  ActionKind = iota // remote_address
+	RequestHeaders                   // request_headers
+	QueryParameter                   // query_parameters
+	GenericKey                       // generic_key
+	Path                             // path
+)
+
+// actionNames are the names in files, by kind.
+var actionNames = [...]string{"remote_address", "request_headers", "query_parameters", "generic_key", "path"}
+
+// String returns the name of the kind in files.
+func (k ActionKind) String() string { return actionNames[k] }
+
+// An Action makes an entry of a descriptor from a request over HTTP, in Envoy's words.
+type Action struct {
+	Kind ActionKind
+	// Key is the entry's key.
+	Key string
+	// Name is the header, one of :method, :authority and :path among them, or the query parameter.
+	Name string
+	// Value is the entry's value for GenericKey.
+	Value string
+	// SkipIfAbsent leaves the entry out where the request has no value for it. Otherwise such a request
+	// has no descriptor by this list of actions.
+	SkipIfAbsent bool
+}
+
+// Actions returns the lists of "http" in a domain's files: each makes one descriptor of a request. It
+// is nil for a domain without them. It must not be changed.
+func (s *Set) Actions(domain string) [][]Action {
+	if d := s.domains[domain]; d != nil {
+		return d.actions
+	}
+	return nil
+}
+
+// httpLists reads "http".
+func (l *loader) httpLists(f field, d *domain, path string) {
+	if f.value.Kind != yaml.SequenceNode {
+		l.errorAt(f.value, path, "http is %s; want a list of maps, - actions: [...]", show(f.value))
+		return
+	}
+	for _, item := range f.value.Content {
+		n := l.follow(item)
+		if n.Kind != yaml.MappingNode {
+			l.errorAt(n, path, "http holds %s; want maps, - actions: [...]", show(n))
+			continue
+		}
+		list, given := []Action(nil), false
+		for _, f := range last(l.fields(n, path)) {
+			if f.name != "actions" {
+				l.unknown(f, path, inHTTP)
+				continue
+			}
+			list, given = l.actions(f, path), true
+		}
+		if !given {
+			l.errorAt(n, path, "http holds a map without actions; want actions: [...]")
+			continue
+		}
+		d.actions = append(d.actions, list)
+	}
+}
+
+// actions reads one list of actions.
+func (l *loader) actions(f field, path string) (out []Action) {
+	if f.value.Kind != yaml.SequenceNode || len(f.value.Content) == 0 {
+		l.errorAt(f.value, path, "actions is %s; want a list of at least one action, such as - remote_address: {}", show(f.value))
+		return nil
+	}
+	for _, item := range f.value.Content {
+		n := l.follow(item)
+		fields := []field(nil)
+		if n.Kind == yaml.MappingNode {
+			fields = last(l.fields(n, path))
+		}
+		if len(fields) != 1 {
+			l.errorAt(n, path, "an action is %s with %d keys; want a map with one of them, such as remote_address: {}", show(n), len(fields))
+			continue
+		}
+		kind := slices.Index(actionNames[:], fields[0].name)
+		if kind < 0 {
+			l.unknown(fields[0], path, inActions)
+			continue
+		}
+		out = append(out, l.action(ActionKind(kind), fields[0], path))
+	}
+	return out
+}
+
+// action reads the fields of one action.
+func (l *loader) action(kind ActionKind, f field, path string) Action {
+	a := Action{Kind: kind, Key: map[ActionKind]string{RemoteAddress: "remote_address", GenericKey: "generic_key", Path: "path"}[kind]}
+	if f.value.Kind != yaml.MappingNode {
+		l.errorAt(f.value, path, "%s is %s; want a map, %s: {}", f.name, show(f.value), f.name)
+		return a
+	}
+	named := map[ActionKind]string{RequestHeaders: "header_name", QueryParameter: "query_parameter_name"}[kind]
+	for _, g := range last(l.fields(f.value, path)) {
+		switch {
+		case g.name == "descriptor_key" && kind != RemoteAddress:
+			a.Key = l.text(g, path)
+		case g.name == "descriptor_value" && kind == GenericKey:
+			a.Value = l.text(g, path)
+		case g.name == "skip_if_absent" && named != "":
+			a.SkipIfAbsent = l.boolean(g, path)
+		case g.name == named:
+			a.Name = l.text(g, path)
+		default:
+			l.errorAt(g.key, path, "%s has no key %q; want %s", f.name, g.name, actionFields[kind])
+		}
+	}
+	switch {
+	case kind == RequestHeaders && a.Name != "" && !isHeader(a.Name):
+		l.errorAt(f.value, path, "header_name is %q; want the name of a header, or :method, :authority or :path", a.Name)
+	case named != "" && a.Name == "":
+		l.errorAt(f.value, path, "%s has no %s; want %s: NAME", f.name, named, named)
+	case a.Key == "":
+		l.errorAt(f.value, path, "%s has no descriptor_key; want descriptor_key: KEY, the key of the entry", f.name)
+	case kind == GenericKey && a.Value == "":
+		l.errorAt(f.value, path, "generic_key has no descriptor_value; want descriptor_value: VALUE, the value of the entry")
+	}
+	return a
+}
+
+// isHeader reports whether a request can have a header of this name.
+func isHeader(name string) bool {
+	if strings.HasPrefix(name, ":") {
+		return slices.Contains([]string{":method", ":authority", ":path"}, name)
+	}
+	return !strings.ContainsFunc(name, func(r rune) bool {
+		return r <= ' ' || r > '~' || strings.ContainsRune(`"(),/:;<=>?@[\]{}`, r)
+	})
+}
+
+// actionFields says what each kind of action has.
+var actionFields = [...]string{
+	RemoteAddress:  "none, remote_address: {}",
+	RequestHeaders: "header_name, descriptor_key or skip_if_absent",
+	QueryParameter: "query_parameter_name, descriptor_key or skip_if_absent",
+	GenericKey:     "descriptor_key or descriptor_value",
+	Path:           "descriptor_key",
+}

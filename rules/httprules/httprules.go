@@ -1,0 +1,176 @@
+// Package httprules limits requests over HTTP by rules in YAML: the same files that Envoy's rate limit
+// service reads, and the same counts, in front of a net/http handler.
+//
+//	limit, err := httprules.New(httprules.Config{Engine: engine, Domain: "api"})
+//	http.ListenAndServe(":8080", limit(mux))
+//
+// Descriptors are made of a request by the domain's lists of actions, "http" in its files, in the words
+// of Envoy's routes. A domain without them is asked about one descriptor, the client's
+// remote_address.
+package httprules
+
+import (
+	"errors"
+	"net/http"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/sluice-go/sluice"
+	"github.com/sluice-go/sluice/httplimit"
+	"github.com/sluice-go/sluice/rules"
+)
+
+// Config describes a middleware. Functions are called on the goroutine of the request, and so from
+// many at once.
+type Config struct {
+	// Engine decides, by its rules for Domain. Both are required. Rules that are swapped, and their
+	// actions, count for requests that begin afterwards.
+	Engine *rules.Engine
+	Domain string
+
+	// Client names the client of a request for remote_address. nil means the socket peer:
+	// httplimit.ByRemoteIP(httplimit.IPConfig{}), by which an IPv6 client is its /64. Behind a
+	// proxy it must be told which peers to believe.
+	Client httplimit.KeyFunc
+
+	// OnDenied answers the requests that are denied: with status 429, or with 400 if an action finds a
+	// value that it cannot use, such as a header that is there twice. Violated has the paths of the
+	// rules that are over. Retry-After has been set. nil means httplimit.WriteProblem.
+	OnDenied func(http.ResponseWriter, *http.Request, httplimit.Decision)
+
+	// OnDecision is called for each request that the engine has decided on, before the handler or
+	// OnDenied: for metrics, and for headers of its own. The Response must not be kept.
+	OnDecision func(http.ResponseWriter, *http.Request, *rules.Response)
+}
+
+// middleware is a Config that has been checked.
+type middleware struct {
+	Config
+	now   atomic.Pointer[lists]
+	calls sync.Pool // of *call
+}
+
+// lists is the actions of a set.
+type lists struct {
+	set  *rules.Set
+	each [][]action
+}
+
+// call is what a request needs while it is decided.
+type call struct {
+	entries []rules.Entry
+	req     rules.Request
+	resp    rules.Response
+}
+
+// New returns a middleware: a function that puts the rules in front of a handler. Handlers that it
+// returns are safe for concurrent use. The error says which field of c is wrong.
+func New(c Config) (func(http.Handler) http.Handler, error) {
+	switch {
+	case c.Engine == nil:
+		return nil, errors.New("httprules: Config.Engine is nil; want one of rules.New")
+	case c.Domain == "":
+		return nil, errors.New("httprules: Config.Domain is empty; want the domain of the rules")
+	}
+	if c.Client == nil {
+		c.Client = httplimit.MustKey(httplimit.ByRemoteIP(httplimit.IPConfig{}))
+	}
+	if c.OnDenied == nil {
+		c.OnDenied = httplimit.WriteProblem
+	}
+	m := &middleware{Config: c, calls: sync.Pool{New: func() any { return new(call) }}}
+	return func(next http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if m.admit(w, r) {
+				next.ServeHTTP(w, r)
+			}
+		})
+	}, nil
+}
+
+// admit decides on a request, and answers it if it is denied.
+func (m *middleware) admit(w http.ResponseWriter, r *http.Request) bool {
+	c := m.calls.Get().(*call)
+	d := httplimit.Decision{Allowed: true}
+	if err := m.describe(c, r); err != nil {
+		d = httplimit.Decision{Status: http.StatusBadRequest, KeyError: err}
+	} else if len(c.req.Descriptors) > 0 {
+		// It has a domain and descriptors, and no overrides: nothing to refuse.
+		if err := m.Engine.Decide(&c.req, &c.resp); err != nil {
+			panic(err)
+		}
+		if m.OnDecision != nil {
+			m.OnDecision(w, r, &c.resp)
+		}
+		if c.resp.Code != rules.OK {
+			d = denial(&c.resp)
+		}
+	}
+	c.forget()
+	m.calls.Put(c)
+	if d.Allowed {
+		return true
+	}
+	if d.RetryAfter > 0 && d.RetryAfter != sluice.Never {
+		w.Header().Set("Retry-After", strconv.FormatInt(int64((d.RetryAfter+time.Second-1)/time.Second), 10))
+	}
+	m.OnDenied(w, r, d)
+	return false
+}
+
+// denial says what stands in a request's way.
+func denial(resp *rules.Response) httplimit.Decision {
+	d := httplimit.Decision{Status: http.StatusTooManyRequests}
+	for i := range resp.Statuses {
+		if st := &resp.Statuses[i]; st.Code == rules.OverLimit {
+			d.Violated = append(d.Violated, st.Rule.Path())
+			d.RetryAfter = max(d.RetryAfter, st.RetryAfter)
+		}
+	}
+	return d
+}
+
+// forget drops what is of the request, so that a call that waits for another one does not keep it.
+func (c *call) forget() {
+	clear(c.entries)
+	clear(c.req.Descriptors)
+	clear(c.resp.Statuses)
+}
+
+// describe makes the descriptors of a request.
+func (m *middleware) describe(c *call, r *http.Request) error {
+	all := m.lists()
+	c.req.Domain, c.req.Descriptors, c.entries = m.Domain, c.req.Descriptors[:0], c.entries[:0]
+	for _, list := range all.each {
+		first := len(c.entries)
+		whole := true
+		for _, a := range list {
+			value, err := a.value(r)
+			switch {
+			case err == nil:
+				c.entries = append(c.entries, rules.Entry{Key: a.key, Value: value})
+			case !errors.Is(err, httplimit.ErrNoKey):
+				return err
+			case !a.skip:
+				whole = false
+			}
+		}
+		if whole && len(c.entries) > first {
+			c.req.Descriptors = append(c.req.Descriptors, rules.Descriptor{Entries: c.entries[first:len(c.entries):len(c.entries)]})
+		}
+	}
+	return nil
+}
+
+// lists returns the actions of the rules in force.
+func (m *middleware) lists() *lists {
+	set, _ := m.Engine.Set()
+	l := m.now.Load()
+	if l == nil || l.set != set {
+		l = &lists{set: set, each: m.compile(set.Actions(m.Domain))}
+		m.now.Store(l)
+	}
+	return l
+}
