@@ -29,8 +29,8 @@ type Config struct {
 	NearRatio float32
 
 	// MaxSeries bounds the series of statistics whose paths requests decide (detailed_metric,
-	// value_to_metric). The hits of the others are counted as the domain's "other". 0 means 2000;
-	// a negative number none.
+	// value_to_metric). The hits of the others, and of paths above 1024 bytes, are counted as the
+	// domain's "other". 0 means 2000; a negative number none.
 	MaxSeries int
 
 	// Shadow counts as ever and answers OK: Response.Code, not the statuses.

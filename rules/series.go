@@ -117,6 +117,9 @@ func newDynamic(left *atomic.Int64) *dynamic {
 	return d
 }
 
+// maxSeriesPath is the longest path that gets a series, in bytes.
+const maxSeriesPath = 1024
+
 // get returns the series for these entries, or nil if there is no room for it.
 func (d *dynamic) get(r *Rule, entries []Entry) *series {
 	var few [256]byte
@@ -124,7 +127,7 @@ func (d *dynamic) get(r *Rule, entries []Entry) *series {
 	if s := (*d.all.Load())[string(path)]; s != nil {
 		return s
 	}
-	if d.left.Load() <= 0 {
+	if d.left.Load() <= 0 || len(path) > maxSeriesPath {
 		return nil
 	}
 	d.mutex.Lock()
