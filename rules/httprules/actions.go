@@ -1,6 +1,7 @@
 package httprules
 
 import (
+	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -21,24 +22,51 @@ type action struct {
 // defaultActions are those of a domain without any.
 var defaultActions = [][]rules.Action{{{Kind: rules.RemoteAddress, Key: "remote_address"}}}
 
-// compile makes functions of lists of actions.
-func (m *middleware) compile(all [][]rules.Action) [][]action {
-	if all == nil {
-		all = defaultActions
-	}
-	out := make([][]action, len(all))
-	for i, list := range all {
+// A Describer makes descriptors of requests by lists of actions. It is safe for concurrent use.
+type Describer struct{ lists [][]action }
+
+// NewDescriber returns a Describer for lists of actions, as rules.Set.Actions returns them. client
+// names the client of a request for remote_address.
+func NewDescriber(lists [][]rules.Action, client httplimit.KeyFunc) *Describer {
+	d := &Describer{lists: make([][]action, len(lists))}
+	for i, list := range lists {
 		for _, a := range list {
-			out[i] = append(out[i], action{a.Key, m.value(a), a.SkipIfAbsent})
+			d.lists[i] = append(d.lists[i], action{a.Key, value(a, client), a.SkipIfAbsent})
 		}
 	}
-	return out
+	return d
 }
 
-func (m *middleware) value(a rules.Action) httplimit.KeyFunc {
+// Describe sets req.Descriptors to those of r, and returns the entries that they are made of, appended
+// to entries. A list whose actions find no value makes none. The error says that an action has found
+// a value that it cannot use: it matches httplimit.ErrBadKey or httplimit.ErrKeyTooLong.
+func (d *Describer) Describe(r *http.Request, req *rules.Request, entries []rules.Entry) ([]rules.Entry, error) {
+	req.Descriptors = req.Descriptors[:0]
+	for _, list := range d.lists {
+		first := len(entries)
+		whole := true
+		for _, a := range list {
+			value, err := a.value(r)
+			switch {
+			case err == nil:
+				entries = append(entries, rules.Entry{Key: a.key, Value: value})
+			case !errors.Is(err, httplimit.ErrNoKey):
+				return entries, err
+			case !a.skip:
+				whole = false
+			}
+		}
+		if whole && len(entries) > first {
+			req.Descriptors = append(req.Descriptors, rules.Descriptor{Entries: entries[first:len(entries):len(entries)]})
+		}
+	}
+	return entries, nil
+}
+
+func value(a rules.Action, client httplimit.KeyFunc) httplimit.KeyFunc {
 	switch a.Kind {
 	case rules.RemoteAddress:
-		return m.Client
+		return client
 	case rules.GenericKey:
 		return func(*http.Request) (string, error) { return a.Value, nil }
 	case rules.RequestHeaders:
@@ -74,7 +102,12 @@ func header(name string) httplimit.KeyFunc {
 	case ":method":
 		return bounded(name, func(r *http.Request) string { return r.Method })
 	case ":path":
-		return bounded(name, func(r *http.Request) string { return r.URL.RequestURI() })
+		return bounded(name, func(r *http.Request) string {
+			if r.URL.Path == "" && r.URL.RawQuery == "" {
+				return "" // RequestURI would make it /
+			}
+			return r.URL.RequestURI()
+		})
 	case ":authority", "host":
 		return bounded(name, func(r *http.Request) string { return r.Host })
 	}
@@ -103,4 +136,9 @@ func query(name string) httplimit.KeyFunc {
 }
 
 // plainPath is the path in one spelling.
-func plainPath(r *http.Request) string { return path.Clean("/" + r.URL.Path) }
+func plainPath(r *http.Request) string {
+	if r.URL.Path == "" {
+		return ""
+	}
+	return path.Clean("/" + r.URL.Path)
+}

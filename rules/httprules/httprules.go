@@ -48,14 +48,14 @@ type Config struct {
 // middleware is a Config that has been checked.
 type middleware struct {
 	Config
-	now   atomic.Pointer[lists]
+	now   atomic.Pointer[compiled]
 	calls sync.Pool // of *call
 }
 
-// lists is the actions of a set.
-type lists struct {
-	set  *rules.Set
-	each [][]action
+// compiled is the actions of a set.
+type compiled struct {
+	set *rules.Set
+	*Describer
 }
 
 // call is what a request needs while it is decided.
@@ -94,7 +94,9 @@ func New(c Config) (func(http.Handler) http.Handler, error) {
 func (m *middleware) admit(w http.ResponseWriter, r *http.Request) bool {
 	c := m.calls.Get().(*call)
 	d := httplimit.Decision{Allowed: true}
-	if err := m.describe(c, r); err != nil {
+	c.req.Domain = m.Domain
+	var err error
+	if c.entries, err = m.describer().Describe(r, &c.req, c.entries[:0]); err != nil {
 		d = httplimit.Decision{Status: http.StatusBadRequest, KeyError: err}
 	} else if len(c.req.Descriptors) > 0 {
 		// It has a domain and descriptors, and no overrides: nothing to refuse.
@@ -139,38 +141,17 @@ func (c *call) forget() {
 	clear(c.resp.Statuses)
 }
 
-// describe makes the descriptors of a request.
-func (m *middleware) describe(c *call, r *http.Request) error {
-	all := m.lists()
-	c.req.Domain, c.req.Descriptors, c.entries = m.Domain, c.req.Descriptors[:0], c.entries[:0]
-	for _, list := range all.each {
-		first := len(c.entries)
-		whole := true
-		for _, a := range list {
-			value, err := a.value(r)
-			switch {
-			case err == nil:
-				c.entries = append(c.entries, rules.Entry{Key: a.key, Value: value})
-			case !errors.Is(err, httplimit.ErrNoKey):
-				return err
-			case !a.skip:
-				whole = false
-			}
-		}
-		if whole && len(c.entries) > first {
-			c.req.Descriptors = append(c.req.Descriptors, rules.Descriptor{Entries: c.entries[first:len(c.entries):len(c.entries)]})
-		}
-	}
-	return nil
-}
-
-// lists returns the actions of the rules in force.
-func (m *middleware) lists() *lists {
+// describer is for the actions of the rules in force.
+func (m *middleware) describer() *Describer {
 	set, _ := m.Engine.Set()
-	l := m.now.Load()
-	if l == nil || l.set != set {
-		l = &lists{set: set, each: m.compile(set.Actions(m.Domain))}
-		m.now.Store(l)
+	c := m.now.Load()
+	if c == nil || c.set != set {
+		actions := set.Actions(m.Domain)
+		if actions == nil {
+			actions = defaultActions
+		}
+		c = &compiled{set, NewDescriber(actions, m.Client)}
+		m.now.Store(c)
 	}
-	return l
+	return c.Describer
 }
