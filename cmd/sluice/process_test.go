@@ -63,7 +63,8 @@ func startServe(t *testing.T, environment []string, args ...string) *program {
 	t.Helper()
 	p := &program{T: t, done: make(chan struct{}), addresses: map[string]string{}}
 	p.cmd = exec.Command(os.Args[0], append(append([]string{"serve"}, anyPort...), args...)...)
-	p.cmd.Env = append(append(os.Environ(), asProgram+"=1"), environment...)
+	// Nothing of the environment of the tests, where HOST or LOG_LEVEL could be set.
+	p.cmd.Env = append([]string{asProgram + "=1", "PATH=" + os.Getenv("PATH"), "TMPDIR=" + os.TempDir()}, environment...)
 	p.cmd.Stderr = p
 	out, err := p.cmd.StdoutPipe()
 	require.NoError(t, err)

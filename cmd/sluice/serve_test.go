@@ -73,7 +73,7 @@ func TestServe_Refusals(t *testing.T) {
 		{exitUsage, nil, "sluice serve: no rules: want --rules with files or directories, or RUNTIME_ROOT and RUNTIME_SUBDIRECTORY\n"},
 		{exitUsage, []string{"rules"}, `sluice serve: "rules" is no flag: want --rules rules` + "\n"},
 		{exitUsage, []string{"--rules", "x", "--log", "xml"}, `sluice serve: --log "xml": want text or json` + "\n"},
-		{exitFailed, []string{"--rules", dir + "/none"}, "no such file or directory\n"},
+		{exitFailed, []string{"--rules", dir + "/none"}, "sluice serve: --rules: stat " + dir + "/none: no such file or directory\n"},
 		{exitFailed, []string{"--rules", dir + "/bad"}, "/bad/a.yaml:3:3: d: a descriptor without a key; want key: NAME\n" + dir + "/bad/a.yaml:4:"},
 		{exitFailed, []string{"--rules", dir + "/bad"}, "\nsluice serve: the rules are refused\n"},
 		{exitFailed, []string{"--rules", dir + "/good", "--state", dir + "/none/state"}, "sluice serve: --state: "},

@@ -3,7 +3,10 @@ package service
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"net/http"
+	"net/http/httptest"
+	"path"
 	"strings"
 	"testing"
 
@@ -197,4 +200,47 @@ func TestCheck_ConfigErrors(t *testing.T) {
 		require.NoError(t, err)
 		assert.ErrorContains(t, c.Check(), want, args)
 	}
+}
+
+// TestCheck_Unsaid: there are no limits for what a proxy does not say.
+func TestCheck_Unsaid(t *testing.T) {
+	r := start(t, "--rules", rulesFile(t, "domain: web\ndescriptors:\n- {key: host, rate_limit: {unit: day, requests_per_unit: 0}}\n"))
+	assert.Equal(t, 204, r.check("/check/web").StatusCode)
+	assert.Equal(t, 429, r.check("/check/web", "X-Forwarded-Host: h").StatusCode)
+}
+
+// FuzzCheck: whatever a client sends, before what its proxy writes, it is judged, and a client that is
+// banned stays so.
+func FuzzCheck(f *testing.F) {
+	c := configure(f, "--rules", rulesFile(f, `
+domain: web
+descriptors:
+- {key: remote_address, value: 192.0.2.66, rate_limit: {unit: minute, requests_per_unit: 0}}
+- {key: host, rate_limit: {unlimited: true}, descriptors: [{key: method, descriptors: [{key: path, value: /*, rate_limit: {unlimited: true}}]}]}
+`), "--manual-clock")
+	s, err := newServer(c, slog.New(slog.DiscardHandler))
+	require.NoError(f, err)
+	handler := s.public()
+	f.Add("198.51.100.1", "GET", "/login", "old.example:80")
+	f.Add("unknown, \"", "", "//a/../%2e%2e/%zz?#", "[::1")
+	f.Fuzz(func(t *testing.T, forged, method, uri, host string) {
+		for client, want := range map[string]int{"192.0.2.66": 429, "192.0.2.9": 204} {
+			r := httptest.NewRequest("GET", "/check/web", nil)
+			r.RemoteAddr = "127.0.0.1:1"
+			r.Header["X-Forwarded-For"] = []string{forged, forged + "," + client}
+			r.Header["X-Forwarded-Method"] = []string{"GET", method}
+			r.Header["X-Forwarded-Uri"] = []string{"/", uri}
+			r.Header["X-Forwarded-Host"] = []string{"h", host}
+			w := httptest.NewRecorder()
+			handler.ServeHTTP(w, r)
+			if w.Code != want {
+				t.Fatalf("%s: %d %s, want %d", client, w.Code, w.Body, want)
+			}
+		}
+		p := pathOf(uri)
+		if p != "" && (!strings.HasPrefix(p, "/") || path.Clean(p) != p) {
+			t.Fatalf("%q: %q", uri, p)
+		}
+		hostOf(host)
+	})
 }

@@ -111,9 +111,14 @@ func (c *Config) portFlags(f *pflag.FlagSet) {
 	f.BoolVar(&c.Reflection, "reflection", false, "serve gRPC reflection")
 }
 
-// Check refuses what cannot be.
+// Check refuses what cannot be, by the first thing that is wrong.
 func (c *Config) Check() error {
-	return errors.Join(c.checkChoices(), c.checkNumbers(), c.checkTLS(), c.checkPorts(), c.checkProxies())
+	for _, check := range []func() error{c.checkChoices, c.checkNumbers, c.checkTLS, c.checkPorts, c.checkProxies} {
+		if err := check(); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (c *Config) checkChoices() error {

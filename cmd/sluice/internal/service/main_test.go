@@ -63,7 +63,7 @@ func (b *buffer) String() string {
 
 // configure reads a command line on top of one that opens ports of this machine only, whichever
 // are free.
-func configure(t *testing.T, args ...string) *Config {
+func configure(t testing.TB, args ...string) *Config {
 	t.Helper()
 	c := new(Config)
 	f := pflag.NewFlagSet("serve", pflag.ContinueOnError)
@@ -206,7 +206,7 @@ func remaining(t *testing.T, conn *grpc.ClientConn, key, value string) int {
 }
 
 // write makes a file by renaming, as editors and tools do.
-func write(t *testing.T, name, content string) string {
+func write(t testing.TB, name, content string) string {
 	t.Helper()
 	require.NoError(t, os.MkdirAll(filepath.Dir(name), 0o755))
 	require.NoError(t, os.WriteFile(name+"~", []byte(content), 0o644))
@@ -215,7 +215,7 @@ func write(t *testing.T, name, content string) string {
 }
 
 // rulesFile is a file with rules in a directory of the test's.
-func rulesFile(t *testing.T, content string) string {
+func rulesFile(t testing.TB, content string) string {
 	return write(t, filepath.Join(t.TempDir(), "rules", "a.yaml"), content)
 }
 

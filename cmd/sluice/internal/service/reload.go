@@ -2,6 +2,7 @@ package service
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"sync"
 	"time"
@@ -23,7 +24,9 @@ func (s *server) firstRules() (*rules.Set, error) {
 	s.watcher = rules.NewWatcher(s.config.Rules)
 	files, other, _, err := s.watcher.Poll()
 	var set *rules.Set
-	if err == nil {
+	if err != nil {
+		err = fmt.Errorf("--rules: %w", err)
+	} else {
 		set, err = s.load(files, other)
 	}
 	s.loads.add(err)

@@ -140,3 +140,28 @@ func TestTLS_Reload(t *testing.T) {
 	})
 	assert.Contains(t, r.log.String(), filepath.Base(certFile))
 }
+
+// TestTLS_ComplainsOnce: a failure is logged once, however often it is met.
+func TestTLS_ComplainsOnce(t *testing.T) {
+	dir := t.TempDir()
+	cert, key := newAuthority(t).issue(t, "service")
+	c := &Config{TLSCert: write(t, dir+"/cert", string(cert)), TLSKey: write(t, dir+"/key", string(key))}
+	var complaints []error
+	certs, err := newCertificates(c, func(err error) { complaints = append(complaints, err) })
+	require.NoError(t, err)
+	refresh := func() {
+		certs.mutex.Lock()
+		defer certs.mutex.Unlock()
+		certs.refresh()
+	}
+	write(t, c.TLSKey, "x")
+	refresh()
+	refresh()
+	assert.Len(t, complaints, 1)
+	write(t, c.TLSKey, string(key))
+	refresh()
+	assert.Len(t, complaints, 1)
+	write(t, c.TLSKey, "x")
+	refresh()
+	assert.Len(t, complaints, 2, "it is a new failure")
+}
