@@ -135,8 +135,9 @@ func (k Key) ClearLimit() { k.lim.made().core.clearKeyLimit(k.id) }
 // the next one with the same limit does not.
 //
 // The key is tracked and forgotten like others: it counts towards MaxKeys, and goes when it
-// is idle. The limiter remembers up to 4096 such limits, some 1 KiB each; more than that are
-// made anew at each call, which takes some us. The error is a *ConfigError, as of New: deny a
+// is idle. The limiter remembers up to 4096 such limits, some 1 KiB each. More than that are
+// made anew at each call, which takes some us, and stay as long as a key is under them: with
+// as many limits as keys, that is 1 KiB a key. The error is a *ConfigError, as of New: deny a
 // request whose limit is none.
 func (k Key) WithLimit(limit Limit) (Key, error) {
 	pl, err := k.lim.made().core.brought(limit)
