@@ -42,10 +42,12 @@ func (f *far) Take(ctx context.Context, key string, cost int) (sluice.Decision, 
 
 func (f *far) Refund(ctx context.Context, key string, cost int) error {
 	f.note("refund %s %d", key, cost)
+	f.mu.Lock()
 	f.refund = ctx
 	if deadline, ok := ctx.Deadline(); ok {
 		f.left = time.Until(deadline)
 	}
+	f.mu.Unlock()
 	if ctx.Err() == nil {
 		f.Limiter.Refund(key, cost)
 	}
