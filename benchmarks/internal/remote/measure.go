@@ -33,7 +33,7 @@ func (w Workload) limit() Limit {
 	if w.Denied {
 		return Limit{1, time.Hour}
 	}
-	return Limit{1_000_000, time.Second}
+	return Limit{60_000_000, time.Minute}
 }
 
 // A Sample is a subject under a workload for a while.

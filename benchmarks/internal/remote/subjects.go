@@ -38,7 +38,8 @@ const Base = "redis_rate"
 func Subjects() []Subject {
 	return []Subject{
 		{"redistier.Limiter", newLimiter},
-		{"redistier.Tier", newTier},
+		{"redistier.Tier", tierOf("tier", redistier.TierConfig{Budget: 10 * time.Second})},
+		{"redistier.Tier, leases", tierOf("leases", redistier.TierConfig{Budget: time.Second, Lease: redistier.Lease{Max: 1000, Life: time.Second}})},
 		{Base, newRedisRate},
 		{"throttled", newThrottled},
 		{"rueidis", newRueidis},
@@ -62,23 +63,27 @@ func newLimiter(addr string, limit Limit) (Take, func(), error) {
 	}, func() { client.Close() }, err
 }
 
-// newTier has a budget that no call misses: its answers are those of Redis, or of memory.
-func newTier(addr string, limit Limit) (Take, func(), error) {
-	client, l, err := newShared(addr, "tier", limit)
-	if err != nil {
-		return nil, nil, err
+// tierOf returns a function that makes a tier of c. Its budget is one that no call misses, so that
+// the answers are those of Redis, of memory and of leases; a call that misses it is an error.
+func tierOf(prefix string, c redistier.TierConfig) func(string, Limit) (Take, func(), error) {
+	c.Replicas, c.OnUnavailable = 1, redistier.Closed
+	return func(addr string, limit Limit) (Take, func(), error) {
+		client, l, err := newShared(addr, prefix, limit)
+		if err != nil {
+			return nil, nil, err
+		}
+		tier, err := redistier.NewTier(l, c)
+		if err != nil {
+			return nil, nil, err
+		}
+		return func(ctx context.Context, key string) (bool, error) {
+				d, err := tier.Take(ctx, key, 1)
+				return d.Allowed, err
+			}, func() {
+				_ = tier.Close(context.Background()) // of a server that is about to end
+				client.Close()
+			}, nil
 	}
-	tier, err := redistier.NewTier(l, redistier.TierConfig{Replicas: 1, Budget: 10 * time.Second, OnUnavailable: redistier.Closed})
-	if err != nil {
-		return nil, nil, err
-	}
-	return func(ctx context.Context, key string) (bool, error) {
-			d, err := tier.Take(ctx, key, 1)
-			return d.Allowed, err
-		}, func() {
-			_ = tier.Close(context.Background()) // of a server that is about to end
-			client.Close()
-		}, nil
 }
 
 func newRedisRate(addr string, limit Limit) (Take, func(), error) {
