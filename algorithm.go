@@ -43,20 +43,20 @@ type wideAlgorithm interface {
 	// admit and describe only read; what they return for a tail that is being
 	// written is not used. With charges, describe describes an admitted call as
 	// having been charged. Word 0 needs no tail.
-	admit(word uint64, tail []atomic.Uint64, now int64, cost int) bool
-	describe(word uint64, tail []atomic.Uint64, now int64, cost int, charges bool) (allowed bool, remaining int, retry, reset time.Duration)
+	admit(key state, now int64, cost int) bool
+	describe(key state, now int64, cost int, charges bool) (allowed bool, remaining int, retry, reset time.Duration)
 	// commit charges a call that admit admits, or one of any cost > 0 that nobody asks
 	// about, as algorithm's debit, and returns the new word.
-	commit(word uint64, tail []atomic.Uint64, now int64, cost int) uint64
+	commit(key state, now int64, cost int) uint64
 	// lasts returns the first nanosecond from which a key is idle again that is fresh at
 	// now and charged cost > 0.
 	lasts(now int64, cost int) uint64
 	// refund is algorithm's; word is not 0.
-	refund(word uint64, tail []atomic.Uint64, now int64, cost int) uint64
+	refund(key state, now int64, cost int) uint64
 	// reset makes the key fresh and returns its word.
-	reset(word uint64, tail []atomic.Uint64) uint64
-	idleAt(word uint64, tail []atomic.Uint64) uint64
-	rank(word uint64, tail []atomic.Uint64, now int64) uint64
+	reset(key state) uint64
+	idleAt(key state) uint64
+	rank(key state, now int64) uint64
 	worstCase(d int64) uint64
 	adopter
 }
@@ -65,13 +65,13 @@ type wideAlgorithm interface {
 // algorithm: it returns the word, and writes the tail, of a key of its own. The word of e
 // is not 0, and not blocked; its tail is at rest.
 type adopter interface {
-	adopt(from adopter, e entry, tail []atomic.Uint64, now int64) uint64
+	adopt(from adopter, e state, tail []atomic.Uint64, now int64) uint64
 }
 
 // A denialCounter is an algorithm that can count denied calls: word, which is not
 // blocked, denies the cost at now. What is counted is at most the limit.
 type denialCounter interface {
-	countDenied(word uint64, tail []atomic.Uint64, now int64, cost int) uint64
+	countDenied(key state, now int64, cost int) uint64
 }
 
 // A bucket is an algorithm whose word is a full tick, in some form.
@@ -102,4 +102,4 @@ func (stateless) describe(uint64, int64, int, bool) (remaining int, retry, reset
 	return 0, 0, 0
 }
 
-func (stateless) adopt(adopter, entry, []atomic.Uint64, int64) uint64 { return 0 }
+func (stateless) adopt(adopter, state, []atomic.Uint64, int64) uint64 { return 0 }

@@ -124,16 +124,16 @@ func (s *shard) eachCell(f func(*cell)) {
 	}
 }
 
-func (c *cell) entry(word uint64) entry { return entry{word, c.tail} }
+func (c *cell) state(word uint64) state { return state{word, c.tail} }
 
 // freeze takes the word out for good, unless there is no state. The caller holds the
 // shard's lock.
-func (c *cell) freeze() (e entry, tracked bool) {
+func (c *cell) freeze() (e state, tracked bool) {
 	if c.word.Load() == elsewhere { // and nobody else puts a state there
 		c.word.Store(moved)
-		return entry{}, false
+		return state{}, false
 	}
-	return c.entry(c.slot.freeze(c.policy.wide != nil)), true
+	return c.state(c.slot.freeze(c.policy.wide != nil)), true
 }
 
 // A spot is where a key has its state, and under which policy.
@@ -151,7 +151,7 @@ type spot struct {
 //
 //	no cell is found, the slot had the mark before      the mark was old
 //	no cell is found, and no slot after it              there was neither
-func (st *store) locate(s *shard, id uint64) spot {
+func (s *shard) locate(id uint64) spot {
 	for {
 		t := s.table.Load()
 		i, found := t.find(id)
@@ -175,10 +175,21 @@ func (st *store) locate(s *shard, id uint64) spot {
 	}
 }
 
+// slotOf is locate in half the time for nearly all keys: those in their table under a one-word
+// algorithm. (A spot is too large for registers.)
+func (s *shard) slotOf(id uint64) (p *policy, e *slot, tail []atomic.Uint64) {
+	t := s.table.Load()
+	if e := t.lookup(id); e != nil && t.policy.wide == nil && e.word.Load() != elsewhere {
+		return t.policy, e, nil
+	}
+	at := s.locate(id)
+	return at.policy, at.slot, at.tail
+}
+
 // fresh reports whether, at an instant since the call began, id was not tracked and would
 // have been under p.
 func (st *store) fresh(id uint64, p *policy) bool {
-	at := st.locate(st.shardOf(id), id)
+	at := st.shardOf(id).locate(id)
 	return at.slot == nil && at.admits(p)
 }
 
@@ -218,7 +229,7 @@ func (st *store) markLocked(s *shard, id uint64) {
 // emptyCellsLocked takes the state out of cells that stay and have been idle by cutoff.
 func (st *store) emptyCellsLocked(s *shard, cutoff int64) (dropped int) {
 	s.eachCell(func(c *cell) {
-		if c.kept == nil || c.word.Load() == elsewhere || !c.policy.idleBy(c.entry(c.word.Load()), cutoff) {
+		if c.kept == nil || c.word.Load() == elsewhere || !c.policy.idleBy(c.state(c.word.Load()), cutoff) {
 			return
 		}
 		e, _ := c.freeze()
@@ -243,10 +254,10 @@ func (st *store) emptyCellsLocked(s *shard, cutoff int64) (dropped int) {
 
 // read returns a copy of the key's state as it stands at one instant. It fails if the word
 // has gone.
-func (at *spot) read() (e entry, ok bool) {
+func (at *spot) read() (e state, ok bool) {
 	switch {
 	case at.slot == nil:
-		return entry{}, true
+		return state{}, true
 	case at.policy.wide == nil:
 		e.word = at.slot.released()
 		return e, e.word < elsewhere

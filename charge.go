@@ -1,7 +1,5 @@
 package sluice
 
-import "sync/atomic"
-
 // Charge charges cost units to key whether they are there or not, and returns what Peek
 // with a cost of 0 would say right after it: whether one more unit would be admitted, and
 // if not, when. It is for costs that are known too late to be denied, and for mirroring
@@ -69,12 +67,12 @@ func (l *Limiter) chargeAt(d *Decision, id uint64, now int64, cost int) {
 // debit charges cost > 0 units of id, under the policy that policyFor finds. It fails where
 // there is no state to charge, and then leaves d as it was.
 func (l *Limiter) debit(d *Decision, id uint64, now int64, cost int, policyFor func(*Limiter, uint64) *policy) (charged bool) {
-	l.act(id, policyFor, func(p *policy, word uint64, tail []atomic.Uint64) uint64 {
+	l.act(id, policyFor, func(p *policy, key state) uint64 {
 		if charged = p.keeps(); charged {
-			word = p.debit(word, tail, now, cost)
-			p.look(d, word, tail, now)
+			key.word = p.debit(key, now, cost)
+			p.look(d, key, now)
 		}
-		return word
+		return key.word
 	}, func(p *policy) bool {
 		charged = p.keeps()
 		return !charged || l.core.debitNew(d, p, id, now, cost)
@@ -93,7 +91,7 @@ func (st *store) debitNew(d *Decision, p *policy, id uint64, now int64, cost int
 	case out == refused && !p.denyAll():
 		*d = Decision{Limit: int(p.burst), RetryAfter: p.limit.interval()}
 	case p.wide == nil || p.denyAll():
-		p.look(d, word, nil, now)
+		p.look(d, state{word: word}, now)
 	default:
 		*d = next
 		d.Limit = int(p.burst)
@@ -102,9 +100,9 @@ func (st *store) debitNew(d *Decision, p *policy, id uint64, now int64, cost int
 }
 
 // look describes in d a call for one unit that charges nothing.
-func (p *policy) look(d *Decision, word uint64, tail []atomic.Uint64, now int64) {
+func (p *policy) look(d *Decision, key state, now int64) {
 	*d = Decision{Limit: int(p.burst), RetryAfter: Never}
 	if !p.denyAll() {
-		d.Allowed, d.Remaining, d.RetryAfter, d.ResetAfter = p.judge(word, tail, now, 1, false)
+		d.Allowed, d.Remaining, d.RetryAfter, d.ResetAfter = p.judge(key, now, 1, false)
 	}
 }

@@ -2,7 +2,6 @@ package sluice
 
 import (
 	"math"
-	"sync/atomic"
 
 	"github.com/sluice-go/sluice/internal/oracle"
 	"github.com/stretchr/testify/require"
@@ -90,12 +89,12 @@ func (tr *tracer) takeUpTo(key string, cost int, back int64) Decision {
 // isAhead reports whether key has a window with a tail that begins after now. Its words are
 // then those of that window, also after a Reset, and its model starts from nothing.
 func (l *Limiter) isAhead(key string, now int64) (ahead bool) {
-	l.update(l.Key(key).id, func(p *policy, word uint64, tail []atomic.Uint64) uint64 {
+	l.update(l.Key(key).id, func(p *policy, key state) uint64 {
 		if a, ok := p.wide.(*slidingWindowWide); ok {
 			number, _ := a.at(now)
-			ahead = a.unpack(word&^blockedTail, tail).number > number
+			ahead = a.unpack(state{key.word &^ blockedTail, key.tail}).number > number
 		}
-		return word
+		return key.word
 	})
 	return ahead
 }

@@ -100,29 +100,29 @@ func (y yielding) idleAt(word uint64) uint64 {
 
 type yieldingWide struct{ wideAlgorithm }
 
-func (y yieldingWide) idleAt(word uint64, tail []atomic.Uint64) uint64 {
+func (y yieldingWide) idleAt(key state) uint64 {
 	defer yieldSometimes()
-	return y.wideAlgorithm.idleAt(word, tail)
+	return y.wideAlgorithm.idleAt(key)
 }
 
 // admit and describe yield on both sides: the word has been read, the tail has not;
 // the tail has been read, the word has not been looked at again.
-func (y yieldingWide) admit(word uint64, tail []atomic.Uint64, now int64, cost int) bool {
+func (y yieldingWide) admit(key state, now int64, cost int) bool {
 	yieldSometimes()
 	defer yieldSometimes()
-	return y.wideAlgorithm.admit(word, tail, now, cost)
+	return y.wideAlgorithm.admit(key, now, cost)
 }
 
-func (y yieldingWide) describe(word uint64, tail []atomic.Uint64, now int64, cost int, charges bool) (bool, int, time.Duration, time.Duration) {
+func (y yieldingWide) describe(key state, now int64, cost int, charges bool) (bool, int, time.Duration, time.Duration) {
 	yieldSometimes()
 	defer yieldSometimes()
-	return y.wideAlgorithm.describe(word, tail, now, cost, charges)
+	return y.wideAlgorithm.describe(key, now, cost, charges)
 }
 
 // commit yields with the word locked.
-func (y yieldingWide) commit(word uint64, tail []atomic.Uint64, now int64, cost int) uint64 {
+func (y yieldingWide) commit(key state, now int64, cost int) uint64 {
 	defer yieldSometimes()
-	return y.wideAlgorithm.commit(word, tail, now, cost)
+	return y.wideAlgorithm.commit(key, now, cost)
 }
 
 func yieldSometimes() {

@@ -50,13 +50,13 @@ const (
 )
 
 // idleBy reports whether e has been idle at cutoff and ever since.
-func (p *policy) idleBy(e entry, cutoff int64) bool {
+func (p *policy) idleBy(e state, cutoff int64) bool {
 	return cutoff >= 0 && p.idleAt(e) <= uint64(cutoff)
 }
 
 // countIdleLocked counts the entries that are idle by cutoff as they stand now.
 func (st *store) countIdleLocked(s *shard, cutoff int64) (n int) {
-	st.eachLocked(s, func(p *policy, e entry) {
+	st.eachLocked(s, func(p *policy, e state) {
 		if p.idleBy(e, cutoff) {
 			n++
 		}
@@ -67,7 +67,7 @@ func (st *store) countIdleLocked(s *shard, cutoff int64) (n int) {
 // dropIdleLocked rebuilds the shard for want ids without the entries that are
 // idle by cutoff, and returns how many that were.
 func (st *store) dropIdleLocked(s *shard, cutoff int64, want int) int {
-	n := st.rebuildLocked(s, want, func(p *policy, e entry) bool { return p.idleBy(e, cutoff) })
+	n := st.rebuildLocked(s, want, func(p *policy, e state) bool { return p.idleBy(e, cutoff) })
 	if n > 0 {
 		s.floor = max(s.floor, cutoff)
 		st.swept.Add(uint64(n))
@@ -201,7 +201,7 @@ func (st *store) evictSoonestLocked(s *shard, now int64, batch int, rested bool)
 
 // rankOf ranks e, which is under the policy of, among the keys under p. Units of windows
 // are the same everywhere; how late a bucket becomes idle is told in ticks of its own.
-func (p *policy) rankOf(of *policy, e entry, now int64) uint64 {
+func (p *policy) rankOf(of *policy, e state, now int64) uint64 {
 	rank := of.rank(e, now)
 	b := p.bucket()
 	if of == p || b == nil || rank >= reserved {
@@ -213,7 +213,7 @@ func (p *policy) rankOf(of *policy, e entry, now int64) uint64 {
 
 // countUnblockedLocked counts the entries that are not blocked as they stand now.
 func (st *store) countUnblockedLocked(s *shard) (n int) {
-	st.eachLocked(s, func(p *policy, e entry) {
+	st.eachLocked(s, func(p *policy, e state) {
 		if p.rank(e, 0) < reserved {
 			n++
 		}
@@ -236,7 +236,7 @@ func (st *store) surveyLocked(s *shard, now int64, exact bool) (idle int, ranks 
 		if looks < len(t.slots) {
 			i = rand.Uint64() & t.mask
 		}
-		switch p, e, ok := st.entryLocked(s, t, i); {
+		switch p, e, ok := st.stateLocked(s, t, i); {
 		case !ok:
 		case p.idleBy(e, now):
 			idle++
@@ -255,7 +255,7 @@ func (st *store) surveyLocked(s *shard, now int64, exact bool) (idle int, ranks 
 func (st *store) evictLocked(s *shard, now int64, n int, c cut) {
 	swept, evicted := 0, 0
 	common := s.table.Load().policy
-	st.rebuildLocked(s, max(1, s.len()-n), func(p *policy, e entry) bool { // not 0: a key is to be added
+	st.rebuildLocked(s, max(1, s.len()-n), func(p *policy, e state) bool { // not 0: a key is to be added
 		switch {
 		case p.idleBy(e, now):
 			swept++

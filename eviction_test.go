@@ -214,7 +214,7 @@ func TestGrowth_MoreKeysStayThanExpected(t *testing.T) {
 		fill(l, "key", 300)
 		s := &l.shards[0]
 		s.mu.Lock()
-		dropped := l.rebuildLocked(s, 1, func(*policy, entry) bool { return false })
+		dropped := l.rebuildLocked(s, 1, func(*policy, state) bool { return false })
 		s.mu.Unlock()
 		require.Zero(t, dropped)
 		require.Equal(t, 300, l.Len())

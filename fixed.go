@@ -65,14 +65,14 @@ func (a *fixedWindow) debit(word uint64, now int64, cost int) uint64 {
 
 // adopt puts what has been spent into the present window. If the windows are the same,
 // that is where it is.
-func (a *fixedWindow) adopt(from adopter, e entry, _ []atomic.Uint64, now int64) uint64 {
+func (a *fixedWindow) adopt(from adopter, e state, _ []atomic.Uint64, now int64) uint64 {
 	old := from.(*fixedWindow)
 	number, count := old.roll(e.word, now)
 	return a.carry(&old.window, number, now)<<a.bits | min(count, 1<<a.bits-1)
 }
 
-func (a *fixedWindow) countDenied(word uint64, _ []atomic.Uint64, now int64, cost int) uint64 {
-	number, count := a.roll(word, now)
+func (a *fixedWindow) countDenied(key state, now int64, cost int) uint64 {
+	number, count := a.roll(key.word, now)
 	return number<<a.bits | countDenied(count, cost, a.limit)
 }
 

@@ -61,37 +61,37 @@ func (a *anchoredWindow) count(word uint64) uint64 { return word & (1<<a.bits - 
 
 // roll returns when the window began, or would begin, in which a call at now is
 // judged, and the count there. The sum does not wrap: both are below 2^63.
-func (a *anchoredWindow) roll(word uint64, tail []atomic.Uint64, now int64) (start, count uint64) {
-	if word == 0 {
+func (a *anchoredWindow) roll(key state, now int64) (start, count uint64) {
+	if key.word == 0 {
 		return uint64(now), 0
 	}
-	start, count = tail[0].Load(), a.count(word)
+	start, count = key.tail[0].Load(), a.count(key.word)
 	if count == 0 || uint64(now) >= start+a.period {
 		return max(start, uint64(now)), 0
 	}
 	return start, count
 }
 
-func (a *anchoredWindow) admit(word uint64, tail []atomic.Uint64, now int64, cost int) bool {
-	_, count := a.roll(word, tail, now)
+func (a *anchoredWindow) admit(key state, now int64, cost int) bool {
+	_, count := a.roll(key, now)
 	return count+uint64(cost) <= a.limit
 }
 
-func (a *anchoredWindow) commit(word uint64, tail []atomic.Uint64, now int64, cost int) uint64 {
-	start, count := a.roll(word, tail, now)
+func (a *anchoredWindow) commit(key state, now int64, cost int) uint64 {
+	start, count := a.roll(key, now)
 	if count == 0 {
-		tail[0].Store(start)
-		word = a.nextVersion(word)
+		key.tail[0].Store(start)
+		key.word = a.nextVersion(key.word)
 	}
-	return word + min(uint64(cost), 1<<a.bits-1-a.count(word))
+	return key.word + min(uint64(cost), 1<<a.bits-1-a.count(key.word))
 }
 
 func (a *anchoredWindow) lasts(now int64, _ int) uint64 { return uint64(now) + a.period }
 
 // adopt keeps the window, but begins it anew where what has been spent in it would be
 // forgotten.
-func (a *anchoredWindow) adopt(from adopter, e entry, tail []atomic.Uint64, now int64) uint64 {
-	start, count := from.(*anchoredWindow).roll(e.word, e.tail, now)
+func (a *anchoredWindow) adopt(from adopter, e state, tail []atomic.Uint64, now int64) uint64 {
+	start, count := from.(*anchoredWindow).roll(e, now)
 	if count > 0 && uint64(now) >= start+a.period {
 		start = uint64(now)
 	}
@@ -99,14 +99,14 @@ func (a *anchoredWindow) adopt(from adopter, e entry, tail []atomic.Uint64, now 
 	return a.nextVersion(0) | min(count, 1<<a.bits-1)
 }
 
-func (a *anchoredWindow) countDenied(word uint64, tail []atomic.Uint64, now int64, cost int) uint64 {
-	_, count := a.roll(word, tail, now)
-	return word + countDenied(count, cost, a.limit) - count
+func (a *anchoredWindow) countDenied(key state, now int64, cost int) uint64 {
+	_, count := a.roll(key, now)
+	return key.word + countDenied(count, cost, a.limit) - count
 }
 
-func (a *anchoredWindow) refund(word uint64, tail []atomic.Uint64, now int64, cost int) uint64 {
-	_, count := a.roll(word, tail, now)
-	return word - min(uint64(cost), count)
+func (a *anchoredWindow) refund(key state, now int64, cost int) uint64 {
+	_, count := a.roll(key, now)
+	return key.word - min(uint64(cost), count)
 }
 
 // nextVersion returns word with the version raised by one and no units.
@@ -118,13 +118,13 @@ func (a *anchoredWindow) nextVersion(word uint64) uint64 {
 	return version << a.bits
 }
 
-func (a *anchoredWindow) reset(word uint64, tail []atomic.Uint64) uint64 {
-	tail[0].Store(0)
-	return a.nextVersion(word)
+func (a *anchoredWindow) reset(key state) uint64 {
+	key.tail[0].Store(0)
+	return a.nextVersion(key.word)
 }
 
-func (a *anchoredWindow) describe(word uint64, tail []atomic.Uint64, now int64, cost int, charges bool) (allowed bool, remaining int, retry, reset time.Duration) {
-	start, count := a.roll(word, tail, now)
+func (a *anchoredWindow) describe(key state, now int64, cost int, charges bool) (allowed bool, remaining int, retry, reset time.Duration) {
+	start, count := a.roll(key, now)
 	allowed = count+uint64(cost) <= a.limit
 	if allowed && charges {
 		count += uint64(cost)
@@ -139,18 +139,18 @@ func (a *anchoredWindow) describe(word uint64, tail []atomic.Uint64, now int64, 
 }
 
 // idleAt is the end of the window, or if it has no units, its beginning.
-func (a *anchoredWindow) idleAt(word uint64, tail []atomic.Uint64) uint64 {
+func (a *anchoredWindow) idleAt(key state) uint64 {
 	switch {
-	case word == 0:
+	case key.word == 0:
 		return 0
-	case a.count(word) == 0:
-		return tail[0].Load()
+	case a.count(key.word) == 0:
+		return key.tail[0].Load()
 	}
-	return tail[0].Load() + a.period
+	return key.tail[0].Load() + a.period
 }
 
-func (a *anchoredWindow) rank(word uint64, tail []atomic.Uint64, now int64) uint64 {
-	_, count := a.roll(word, tail, now)
+func (a *anchoredWindow) rank(key state, now int64) uint64 {
+	_, count := a.roll(key, now)
 	return count
 }
 

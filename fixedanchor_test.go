@@ -114,12 +114,12 @@ func TestFixedWindowFirstCharge_AWordComesWithOneTail(t *testing.T) {
 			before := word
 			switch op, cost := rng.IntN(8), 1+rng.IntN(int(a.limit)); {
 			case op == 0 && word != 0:
-				word = a.reset(word, tail)
+				word = a.reset(state{word, tail})
 				require.NotEqual(t, before, word)
 			case op <= 2 && word != 0:
-				word = a.refund(word, tail, at, cost)
-			case a.admit(word, tail, at, cost):
-				word = a.commit(word, tail, at, cost)
+				word = a.refund(state{word, tail}, at, cost)
+			case a.admit(state{word, tail}, at, cost):
+				word = a.commit(state{word, tail}, at, cost)
 				require.NotEqual(t, before, word, "a charge that no reader would notice")
 			}
 			require.Zero(t, word&locked)
@@ -142,11 +142,11 @@ func TestFixedWindowFirstCharge_VersionGoesRound(t *testing.T) {
 		tail := make([]atomic.Uint64, 1)
 		var versions []uint64
 		for i := range int64(3) {
-			word = a.commit(word, tail, 100+20*i, rate)
+			word = a.commit(state{word, tail}, 100+20*i, rate)
 			require.Less(t, word, uint64(locked))
 			require.NotEqual(t, uint64(moved), word|locked)
 			versions = append(versions, word>>a.bits)
-			word = a.refund(word, tail, 100+20*i, rate)
+			word = a.refund(state{word, tail}, 100+20*i, rate)
 			require.NotZero(t, word)
 		}
 		require.Equal(t, []uint64{1<<(62-a.bits) - 2, 1, 2}, versions)

@@ -276,7 +276,7 @@ func TestHotPath_KeysAndDecisionsStayOnTheStack(t *testing.T) {
 			"(*Limiter).Allow", "(*Limiter).AllowN", "(*Limiter).Take", "(*Limiter).Peek", "Key.AllowN", "Key.Take", "Key.Peek",
 			"Key.AllowAt", "Key.TakeAt", "(*Limiter).allowAt", "(*Limiter).allowSlow", "(*Limiter).takeAt", "(*Limiter).peekAt",
 			"(*Limiter).inspectAt", "(*Limiter).edge", "(*store).charge", "(*store).locate", "(*table).lookup", "(*table).find",
-			"(*store).insert", "(*store).chargeTail", "(*policy).peekTail", "(*gcra).charge", "(*store).now",
+			"(*store).insert", "(*store).chargeWide", "(*policy).peekTail", "(*gcra).charge", "(*store).now",
 		} {
 			for _, d := range src.in(all, src.fn(t, name)) {
 				assert.NotContains(t, d.text, "escapes to heap", "%s: %s, %s:%d", arch, name, d.file, d.line)

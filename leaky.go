@@ -25,7 +25,7 @@ func newLeakyBucket(l Limit) (algorithm, *ConfigError) {
 	return &leakyBucket{s}, err
 }
 
-func (a *leakyBucket) adopt(from adopter, e entry, _ []atomic.Uint64, now int64) uint64 {
+func (a *leakyBucket) adopt(from adopter, e state, _ []atomic.Uint64, now int64) uint64 {
 	return a.schedule.adopt(&from.(*leakyBucket).schedule, e.word, now)
 }
 

@@ -137,7 +137,7 @@ func slotsOf(l *Limiter) (n int) {
 
 // wordOf returns the word of id under a one-word algorithm.
 func wordOf(l *Limiter, id uint64) uint64 {
-	if at := l.locate(l.shardOf(id), id); at.slot != nil {
+	if at := l.shardOf(id).locate(id); at.slot != nil {
 		return at.slot.released()
 	}
 	return 0

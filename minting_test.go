@@ -3,7 +3,6 @@ package sluice
 import (
 	"fmt"
 	"math/rand/v2"
-	"sync/atomic"
 	"testing"
 	"time"
 )
@@ -45,7 +44,7 @@ func mintOnce(t *testing.T, rng *rand.Rand, c Config) {
 	receipts := map[string][]mintReceipt{}
 	var log []string
 	tracked := func(k string) bool {
-		return l.update(l.Key(k).id, func(_ *policy, w uint64, _ []atomic.Uint64) uint64 { return w })
+		return l.update(l.Key(k).id, func(_ *policy, key state) uint64 { return key.word })
 	}
 	fresh := func(k string) { spent[k] = 0; gen[k]++ }
 	for range 40 {

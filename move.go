@@ -86,7 +86,7 @@ func (st *store) adoptAllLocked(s *shard, empty *table) (now int64) {
 	old := s.table.Load()
 	type frozen struct {
 		id uint64
-		entry
+		state
 	}
 	entries := make([]frozen, 0, s.len())
 	var marks []uint64
@@ -105,7 +105,7 @@ func (st *store) adoptAllLocked(s *shard, empty *table) (now int64) {
 	}
 	now = max(st.clock.Now(), 0)
 	all := len(entries)
-	entries = slices.DeleteFunc(entries, func(e frozen) bool { return old.policy.idleBy(e.entry, now) })
+	entries = slices.DeleteFunc(entries, func(e frozen) bool { return old.policy.idleBy(e.state, now) })
 	if dropped := all - len(entries); dropped > 0 {
 		s.floor = max(s.floor, now)
 		st.swept.Add(uint64(dropped))
@@ -115,7 +115,7 @@ func (st *store) adoptAllLocked(s *shard, empty *table) (now int64) {
 		next = newTable(empty.policy, slotsFor(n, s.share), st.homes)
 	}
 	for _, e := range entries {
-		next.adopt(e.id, old.policy, e.entry, now)
+		next.adopt(e.id, old.policy, e.state, now)
 	}
 	for _, id := range marks {
 		next.mark(id)
@@ -125,7 +125,7 @@ func (st *store) adoptAllLocked(s *shard, empty *table) (now int64) {
 }
 
 // adopt adds an entry of another policy.
-func (t *table) adopt(id uint64, from *policy, e entry, now int64) {
+func (t *table) adopt(id uint64, from *policy, e state, now int64) {
 	i, _ := t.find(id)
 	var tail []atomic.Uint64
 	if t.policy.wide != nil {
@@ -171,7 +171,7 @@ func (l *Limiter) unlockKey(s *shard, rec *record, id uint64) {
 
 // An amendment puts another state in the place of the one that a key has, and reports whether
 // it has done so.
-type amendment func(p *policy, e entry, tracked bool, now int64) (from *policy, next entry, amended bool)
+type amendment func(p *policy, e state, tracked bool, now int64) (from *policy, next state, amended bool)
 
 // placeLocked is place with the key guarded and the shard locked. A key that is to be kept on
 // nothing and has no state is forgotten. So is one for which there is no room among the keys
@@ -185,7 +185,7 @@ func (l *Limiter) placeLocked(s *shard, rec *record, id uint64, to placement, am
 		room = c.word.Load() != elsewhere && l.roomLocked(s, id, max(l.clock.Now(), 0), false)
 	}
 	var from *policy
-	var e entry
+	var e state
 	tracked := true
 	switch t := s.table.Load(); {
 	case c != nil:
@@ -237,7 +237,7 @@ func (l *Limiter) placeLocked(s *shard, rec *record, id uint64, to placement, am
 	case counted && !counts:
 		s.count.Add(-1)
 	}
-	if tracked && !amended && from.blockedUntil(e.word, e.tail) == 0 {
+	if tracked && !amended && from.blockedUntil(e) == 0 {
 		rec.adopt(p, now)
 	} else {
 		rec.forget()
@@ -245,7 +245,7 @@ func (l *Limiter) placeLocked(s *shard, rec *record, id uint64, to placement, am
 }
 
 // adopt gives a cell that nobody sees yet what a key has spent under another policy.
-func (c *cell) adopt(from *policy, e entry, now int64) {
+func (c *cell) adopt(from *policy, e state, now int64) {
 	if c.policy.wide != nil {
 		c.tail = make([]atomic.Uint64, c.policy.tailLen())
 	}
@@ -269,7 +269,7 @@ func (l *Limiter) forgetLocked(s *shard, rec *record, c *cell, id uint64, live, 
 }
 
 // restore adds an entry, of a key that is kept on the plan, or under it now.
-func (l *Limiter) restore(id uint64, keeps bool, pl *plan, from *policy, e entry) {
+func (l *Limiter) restore(id uint64, keeps bool, pl *plan, from *policy, e state) {
 	s, rec := l.lockKey(id)
 	defer l.unlockKey(s, rec, id)
 	c := s.cell(id)
@@ -291,12 +291,12 @@ func (l *Limiter) restore(id uint64, keeps bool, pl *plan, from *policy, e entry
 		}
 		return
 	}
-	if at := l.locate(s, id); at.slot != nil && (c == nil && to.kept == nil || c != nil && c.kept == to.kept) {
+	if at := s.locate(id); at.slot != nil && (c == nil && to.kept == nil || c != nil && c.kept == to.kept) {
 		if other, _ := at.read(); e.word == 0 || !at.policy.stricter(from, e, other, now) {
 			return // where it is
 		}
 	}
-	l.placeLocked(s, rec, id, to, func(p *policy, other entry, tracked bool, now int64) (*policy, entry, bool) {
+	l.placeLocked(s, rec, id, to, func(p *policy, other state, tracked bool, now int64) (*policy, state, bool) {
 		if e.word == 0 || tracked && !p.stricter(from, e, other, now) {
 			return p, other, false
 		}
@@ -305,7 +305,7 @@ func (l *Limiter) restore(id uint64, keeps bool, pl *plan, from *policy, e entry
 }
 
 // restoreNewLocked adds an entry of a key that is not tracked.
-func (l *Limiter) restoreNewLocked(s *shard, id uint64, tm *terms, from *policy, e entry, now int64) {
+func (l *Limiter) restoreNewLocked(s *shard, id uint64, tm *terms, from *policy, e state, now int64) {
 	if !l.roomLocked(s, id, now, false) {
 		return
 	}
@@ -327,16 +327,16 @@ func (l *Limiter) restoreNewLocked(s *shard, id uint64, tm *terms, from *policy,
 
 // stricter reports whether of two states of a key, e under the policy from and other
 // under p, e is the one with more against it now, or with as much for longer.
-func (p *policy) stricter(from *policy, e, other entry, now int64) bool {
+func (p *policy) stricter(from *policy, e, other state, now int64) bool {
 	tail := make([]atomic.Uint64, p.tailLen())
-	mine := entry{p.adopt(from, e, tail, now), tail}
+	mine := state{p.adopt(from, e, tail, now), tail}
 	return cmp.Or(cmp.Compare(p.rank(mine, now), p.rank(other, now)), cmp.Compare(p.idleAt(mine), p.idleAt(other))) > 0
 }
 
 // lookUp finds id, and the terms that a call for it through l goes by. A call that brings
 // none goes by those that a table is of.
 func (l *Limiter) lookUp(id uint64) (at spot, tm *terms) {
-	at = l.core.locate(l.core.shardOf(id), id)
+	at = l.core.shardOf(id).locate(id)
 	switch {
 	case l.under != nil:
 		return at, l.under.terms.Load()
@@ -360,10 +360,10 @@ func (l *Limiter) policyFor(id uint64) *policy {
 		case at.policy.of == tm:
 			return at.policy
 		case at.slot == nil && at.cell == nil:
-			return tm.policyFor(l.core, at.policy, entry{}, 0)
+			return tm.policyFor(l.core, at.policy, state{}, 0)
 		}
 		l.core.place(id, func(kept *plan) (placement, bool) {
-			at := l.core.locate(l.core.shardOf(id), id)
+			at := l.core.shardOf(id).locate(id)
 			return placement{kept, tm}, at.policy.of != tm && (at.slot != nil || at.cell != nil)
 		})
 	}
@@ -376,5 +376,5 @@ func (l *Limiter) policyNow(id uint64) *policy {
 	if at.policy.of == tm || at.slot != nil || at.cell != nil {
 		return at.policy
 	}
-	return tm.policyFor(l.core, at.policy, entry{}, 0)
+	return tm.policyFor(l.core, at.policy, state{}, 0)
 }

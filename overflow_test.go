@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"math"
 	"slices"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -129,8 +128,8 @@ type chargingIdle struct {
 	also func()
 }
 
-func (c chargingIdle) idleAt(word uint64, tail []atomic.Uint64) uint64 {
-	at := c.wideAlgorithm.idleAt(word, tail)
+func (c chargingIdle) idleAt(key state) uint64 {
+	at := c.wideAlgorithm.idleAt(key)
 	c.also()
 	return at
 }

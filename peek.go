@@ -52,7 +52,7 @@ func (l *Limiter) peekTable(d *Decision, id uint64, now int64, cost int) (ok boo
 		ok = p.peekTail(d, e, t.tails.of(i), now, cost, true)
 	default:
 		ok = true
-		d.Allowed, d.Remaining, d.RetryAfter, d.ResetAfter = p.judge(word, nil, now, cost, true)
+		d.Allowed, d.Remaining, d.RetryAfter, d.ResetAfter = p.judge(state{word: word}, now, cost, true)
 	}
 	d.Limit = int(p.burst)
 	return ok
@@ -75,14 +75,14 @@ func (l *Limiter) peekUnder(d *Decision, at spot, tm *terms, now int64, cost int
 	d.Limit = int(p.burst)
 	switch {
 	case p.unlimited():
-		d.unlimited(p.blockedUntil(word, tail), now)
+		d.unlimited(p.blockedUntil(state{word, tail}), now)
 		p.settleEdge(d, cost)
 	case p.denyAll():
 		p.settleEdge(d, cost)
 	case p.fits(cost):
-		d.Allowed, d.Remaining, d.RetryAfter, d.ResetAfter = p.judge(word, tail, now, cost, true)
+		d.Allowed, d.Remaining, d.RetryAfter, d.ResetAfter = p.judge(state{word, tail}, now, cost, true)
 	default:
-		d.Allowed, d.Remaining, d.RetryAfter, d.ResetAfter = p.judge(word, tail, now, 1, false)
+		d.Allowed, d.Remaining, d.RetryAfter, d.ResetAfter = p.judge(state{word, tail}, now, 1, false)
 		p.settleEdge(d, cost)
 	}
 	return true
@@ -97,14 +97,14 @@ func (l *Limiter) inspectAt(d *Decision, p *policy, at spot, id uint64, now int6
 	case at.slot == nil && !at.admits(p) || at.slot != nil && at.policy != p:
 		return false
 	case at.slot == nil:
-		d.Allowed, d.Remaining, d.RetryAfter, d.ResetAfter = p.judge(0, nil, now, cost, charges)
+		d.Allowed, d.Remaining, d.RetryAfter, d.ResetAfter = p.judge(state{}, now, cost, charges)
 		return true
 	case p.wide != nil:
 		ok = p.peekTail(d, at.slot, at.tail, now, cost, charges)
 	default:
 		word := at.slot.released()
 		ok = word < elsewhere
-		d.Allowed, d.Remaining, d.RetryAfter, d.ResetAfter = p.judge(word, nil, now, cost, charges)
+		d.Allowed, d.Remaining, d.RetryAfter, d.ResetAfter = p.judge(state{word: word}, now, cost, charges)
 	}
 	if !ok {
 		l.awaitMove(l.shardOf(id))
@@ -132,9 +132,9 @@ func (p *policy) peekTail(d *Decision, e *slot, tail []atomic.Uint64, now int64,
 			d.Allowed = false
 			d.block(at, now)
 		case at > 0: // a fresh key
-			d.Allowed, d.Remaining, d.RetryAfter, d.ResetAfter = p.wide.describe(0, nil, now, cost, charges)
+			d.Allowed, d.Remaining, d.RetryAfter, d.ResetAfter = p.wide.describe(state{}, now, cost, charges)
 		default:
-			d.Allowed, d.Remaining, d.RetryAfter, d.ResetAfter = p.wide.describe(word&^blockedTail, tail, now, cost, charges)
+			d.Allowed, d.Remaining, d.RetryAfter, d.ResetAfter = p.wide.describe(state{word &^ blockedTail, tail}, now, cost, charges)
 		}
 		if ok && e.word.Load() == word {
 			return true

@@ -1,7 +1,6 @@
 package sluice
 
 import (
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -17,13 +16,13 @@ type meanwhileWide struct {
 	before, after func()
 }
 
-func (m *meanwhileWide) describe(word uint64, tail []atomic.Uint64, now int64, cost int, charges bool) (bool, int, time.Duration, time.Duration) {
+func (m *meanwhileWide) describe(key state, now int64, cost int, charges bool) (bool, int, time.Duration, time.Duration) {
 	before, after := m.before, m.after
 	if m.before, m.after = nil, nil; before != nil {
 		before()
 		defer after()
 	}
-	return m.wideAlgorithm.describe(word, tail, now, cost, charges)
+	return m.wideAlgorithm.describe(key, now, cost, charges)
 }
 
 // meanwhile makes the next description of a wide key do something before and after it.

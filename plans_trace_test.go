@@ -98,7 +98,7 @@ func (p *planTracer) settle() {
 	own := map[string]bool{}
 	for _, key := range p.keys {
 		id := p.l.Key(key).id
-		at := p.l.locate(p.l.shardOf(id), id)
+		at := p.l.shardOf(id).locate(id)
 		if p.on[key] != nil {
 			own[key] = true
 		}

@@ -94,85 +94,83 @@ func (p *policy) keeps() bool { return !p.unlimited() && !p.wordless() }
 // fits reports whether the key's state decides on a call of that cost.
 func (p *policy) fits(cost int) bool { return uint64(cost)-1 < p.burst }
 
-func (p *policy) idleAt(e entry) uint64 {
-	word := e.word
+func (p *policy) idleAt(key state) uint64 {
 	if p.wide != nil {
-		word &^= locked
+		key.word &^= locked
 	}
-	switch until := p.blockedUntil(word, e.tail); {
+	switch until := p.blockedUntil(key); {
 	case until > 0:
 		return until
 	case p.wide != nil:
-		return p.wide.idleAt(word, e.tail)
+		return p.wide.idleAt(key)
 	}
-	return p.alg.idleAt(word)
+	return p.alg.idleAt(key.word)
 }
 
 // rank orders keys as their algorithm does, and blocked ones after all others.
-func (p *policy) rank(e entry, now int64) uint64 {
-	word := e.word
+func (p *policy) rank(key state, now int64) uint64 {
 	if p.wide != nil {
-		word &^= locked
+		key.word &^= locked
 	}
-	switch until := p.blockedUntil(word, e.tail); {
+	switch until := p.blockedUntil(key); {
 	case until > 0:
 		return blockedWord(until)
 	case p.wide != nil:
-		return p.wide.rank(word, e.tail, now)
+		return p.wide.rank(key, now)
 	}
-	return p.alg.rank(word, now)
+	return p.alg.rank(key.word, now)
 }
 
 // judge describes a call for a key with the word. With charges, an admitted call is
 // described as having been charged.
-func (p *policy) judge(word uint64, tail []atomic.Uint64, now int64, cost int, charges bool) (allowed bool, remaining int, retry, reset time.Duration) {
-	switch at := p.blockedUntil(word, tail); {
+func (p *policy) judge(key state, now int64, cost int, charges bool) (allowed bool, remaining int, retry, reset time.Duration) {
+	switch at := p.blockedUntil(key); {
 	case at > uint64(now):
 		wait := until(at, now)
 		return false, 0, wait, wait
 	case at > 0:
-		word = 0
+		key.word = 0
 	}
 	if p.wide != nil {
-		return p.wide.describe(word, tail, now, cost, charges)
+		return p.wide.describe(key, now, cost, charges)
 	}
-	next, allowed := p.alg.charge(word, now, cost)
+	next, allowed := p.alg.charge(key.word, now, cost)
 	if allowed && charges {
-		word = next
+		key.word = next
 	}
-	remaining, retry, reset = p.alg.describe(word, now, cost, allowed)
+	remaining, retry, reset = p.alg.describe(key.word, now, cost, allowed)
 	return allowed, remaining, retry, reset
 }
 
 // commit returns the word after a charge that is admitted. A wide word is locked.
-func (p *policy) commit(word uint64, tail []atomic.Uint64, now int64, cost int) uint64 {
+func (p *policy) commit(key state, now int64, cost int) uint64 {
 	if p.wide != nil {
-		return p.wide.commit(word, tail, now, cost)
+		return p.wide.commit(key, now, cost)
 	}
-	next, _ := p.alg.charge(word, now, cost)
+	next, _ := p.alg.charge(key.word, now, cost)
 	return next
 }
 
 // debit returns the word after a charge of any cost > 0 that nobody asks about. A wide
 // word is locked. A block has no room for what is charged beside it, so it becomes longer.
-func (p *policy) debit(word uint64, tail []atomic.Uint64, now int64, cost int) uint64 {
-	word, until := p.admissible(word, tail, now)
+func (p *policy) debit(key state, now int64, cost int) uint64 {
+	key, until := p.admissible(key, now)
 	switch {
 	case until > 0:
-		return p.block(word, tail, p.lengthen(until, now, cost))
+		return p.block(key, p.lengthen(until, now, cost))
 	case p.wide != nil:
-		return p.debitTail(word, tail, now, cost)
+		return p.debitTail(key, now, cost)
 	}
-	return p.alg.debit(word, now, cost)
+	return p.alg.debit(key.word, now, cost)
 }
 
 // debitTail is debit for a key that is not blocked, with a tail. A log counts to its limit,
 // whatever room it has: that depends on where its key has been, and on sweeps.
-func (p *policy) debitTail(word uint64, tail []atomic.Uint64, now int64, cost int) uint64 {
+func (p *policy) debitTail(key state, now int64, cost int) uint64 {
 	if log, ok := p.wide.(*slidingLog); ok {
-		return log.countDenied(word, tail, now, cost)
+		return log.countDenied(key, now, cost)
 	}
-	return p.wide.commit(word, tail, now, cost)
+	return p.wide.commit(key, now, cost)
 }
 
 // lengthen returns when a block ends, that would end at until, of a key that is charged
@@ -195,43 +193,43 @@ func (p *policy) lengthen(until uint64, now int64, cost int) uint64 {
 // describe describes the call that left the key with word, of a one-word algorithm.
 func (p *policy) describe(word uint64, now int64, cost int, allowed bool) (remaining int, retry, reset time.Duration) {
 	if word >= reserved {
-		wait := until(p.blockedUntil(word, nil), now)
+		wait := until(p.blockedUntil(state{word: word}), now)
 		return 0, wait, wait
 	}
 	return p.alg.describe(word, now, cost, allowed)
 }
 
 // refund returns the word after a refund, which does nothing for a blocked key.
-func (p *policy) refund(word uint64, tail []atomic.Uint64, now int64, cost int) uint64 {
+func (p *policy) refund(key state, now int64, cost int) uint64 {
 	cost = int(min(uint64(cost), p.burst))
 	switch {
-	case word == 0 || cost == 0 || p.blockedUntil(word, tail) > 0:
-		return word
+	case key.word == 0 || cost == 0 || p.blockedUntil(key) > 0:
+		return key.word
 	case p.wide == nil:
-		return p.alg.refund(word, now, cost)
+		return p.alg.refund(key.word, now, cost)
 	}
-	return p.wide.refund(word, tail, now, cost)
+	return p.wide.refund(key, now, cost)
 }
 
 // reset returns the word of a key that is fresh.
-func (p *policy) reset(word uint64, tail []atomic.Uint64) uint64 {
+func (p *policy) reset(key state) uint64 {
 	switch {
 	case p.wide == nil:
 		return 0
-	case p.blockedUntil(word, tail) > 0:
-		return p.unblock(word, tail)
+	case p.blockedUntil(key) > 0:
+		return p.unblock(key)
 	}
-	return p.wide.reset(word, tail)
+	return p.wide.reset(key)
 }
 
 // adopt returns the word of a key, and writes its tail, that has spent what e says under
 // the policy from.
-func (p *policy) adopt(from *policy, e entry, tail []atomic.Uint64, now int64) uint64 {
+func (p *policy) adopt(from *policy, e state, tail []atomic.Uint64, now int64) uint64 {
 	if e.word == 0 {
 		return 0
 	}
-	if until := from.blockedUntil(e.word, e.tail); until > 0 {
-		return p.block(0, tail, until)
+	if until := from.blockedUntil(e); until > 0 {
+		return p.block(state{0, tail}, until)
 	}
 	if p.wide != nil {
 		return p.wide.adopt(from.adopter(), e, tail, now)
@@ -285,15 +283,15 @@ func (p *policy) punish(c Config) {
 
 // blockedUntil returns when the block of the key ends, or 0 if it has none. A wide word is
 // locked, or at rest.
-func (p *policy) blockedUntil(word uint64, tail []atomic.Uint64) (until uint64) {
+func (p *policy) blockedUntil(key state) (until uint64) {
 	switch {
 	case p.wide != nil:
-		if word&blockedTail != 0 {
-			until, _ = blockEnd(tail)
+		if key.word&blockedTail != 0 {
+			until, _ = blockEnd(key.tail)
 		}
 		return until
-	case word >= reserved:
-		if until := word - reserved; until < endless {
+	case key.word >= reserved:
+		if until := key.word - reserved; until < endless {
 			return until
 		}
 		return math.MaxUint64
@@ -303,49 +301,49 @@ func (p *policy) blockedUntil(word uint64, tail []atomic.Uint64) (until uint64) 
 
 // block returns the word of the key that is blocked until then, or longer if it would
 // not be fresh by then. A wide word is locked.
-func (p *policy) block(word uint64, tail []atomic.Uint64, until uint64) uint64 {
-	until = max(until, p.idleAt(entry{word, tail}))
+func (p *policy) block(key state, until uint64) uint64 {
+	until = max(until, p.idleAt(key))
 	if p.wide == nil {
 		return blockedWord(until)
 	}
-	if word&blockedTail == 0 {
-		word = p.wide.reset(word, tail) | blockedTail
+	if key.word&blockedTail == 0 {
+		key.word = p.wide.reset(key) | blockedTail
 	}
 	if until >= endless { // no later than one word can tell, so that no layout ends it before another
 		until = math.MaxInt64
 	}
-	tail[0].Store(until | blockMark)
-	return word
+	key.tail[0].Store(until | blockMark)
+	return key.word
 }
 
 // unblock returns the word of a blocked key that is fresh.
-func (p *policy) unblock(word uint64, tail []atomic.Uint64) uint64 {
+func (p *policy) unblock(key state) uint64 {
 	if p.wide == nil {
 		return 0
 	}
-	tail[0].Store(0)
-	return word &^ blockedTail
+	key.tail[0].Store(0)
+	return key.word &^ blockedTail
 }
 
-// admissible returns the word that a charge at now starts from, or the time until which
-// the key is blocked. A wide word is locked.
-func (p *policy) admissible(word uint64, tail []atomic.Uint64, now int64) (next, until uint64) {
-	switch until = p.blockedUntil(word, tail); {
+// admissible returns what a charge at now starts from, or the time until which the key is
+// blocked. A wide word is locked.
+func (p *policy) admissible(key state, now int64) (from state, until uint64) {
+	switch until = p.blockedUntil(key); {
 	case until > uint64(now):
-		return word, until
+		return key, until
 	case until > 0:
-		return p.unblock(word, tail), 0
+		key.word = p.unblock(key)
 	}
-	return word, 0
+	return key, 0
 }
 
 // deny returns the word after a denied call for a key that is not blocked. A wide word
 // is locked.
-func (p *policy) deny(word uint64, tail []atomic.Uint64, now int64, cost int) uint64 {
+func (p *policy) deny(key state, now int64, cost int) uint64 {
 	if p.blockFor > 0 { // which forgets whatever would be counted
-		return p.block(word, tail, after(now, time.Duration(p.blockFor)))
+		return p.block(key, after(now, time.Duration(p.blockFor)))
 	}
-	return p.counts.countDenied(word, tail, now, cost)
+	return p.counts.countDenied(key, now, cost)
 }
 
 // bucket returns the policy's bucket, or nil.
@@ -366,9 +364,9 @@ func first(p *policy, tail []atomic.Uint64, now, at int64, cost int, d *Decision
 	case p.wide == nil:
 		return p.alg.debit(0, at, cost)
 	}
-	word := p.debitTail(0, tail, at, cost)
+	word := p.debitTail(state{0, tail}, at, cost)
 	if d != nil {
-		d.Allowed, d.Remaining, d.RetryAfter, d.ResetAfter = p.wide.describe(word, tail, now, 1, false)
+		d.Allowed, d.Remaining, d.RetryAfter, d.ResetAfter = p.wide.describe(state{word, tail}, now, 1, false)
 	}
 	return word
 }
@@ -378,7 +376,7 @@ func (p *policy) unspent(tail []atomic.Uint64, at int64) uint64 {
 		word, _ := p.alg.charge(0, at, 1)
 		return p.alg.refund(word, at, 1)
 	}
-	return p.wide.refund(p.wide.commit(0, tail, at, 1), tail, at, 1)
+	return p.wide.refund(state{p.wide.commit(state{0, tail}, at, 1), tail}, at, 1)
 }
 
 func (p *policy) tailLen() int {

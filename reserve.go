@@ -170,16 +170,16 @@ func (l *Limiter) reserveHere(rec *record, r *Reservation, p *policy, now int64,
 		return l.reserveUnlimited(p, r.id, now, maxWait)
 	}
 	var from, drops uint64
-	tracked := l.update(r.id, func(q *policy, word uint64, _ []atomic.Uint64) uint64 {
+	tracked := l.update(r.id, func(q *policy, key state) uint64 {
 		if done = q == p; !done {
-			return word
+			return key.word
 		}
-		next := word
+		next := key.word
 		if rec != nil {
 			drops = rec.drops.Load()
 		}
-		if from, next, err = r.charge(p, word, now, maxWait); rec == nil && err == nil && r.cost > 0 {
-			err, next = errNoRecord, word
+		if from, next, err = r.charge(p, key.word, now, maxWait); rec == nil && err == nil && r.cost > 0 {
+			err, next = errNoRecord, key.word
 		}
 		return next
 	})
@@ -234,14 +234,14 @@ func tooLate(delay, maxWait time.Duration) error {
 // slot returns how long after now the first slot of a key with the word begins, and the full
 // tick that it comes after.
 func (p *policy) slot(word uint64, now int64, cost int) (from uint64, delay time.Duration, err error) {
-	word, blockedUntil := p.admissible(word, nil, now)
+	key, blockedUntil := p.admissible(state{word: word}, now)
 	if blockedUntil > 0 {
 		return 0, 0, ErrBlocked
 	}
 	b := p.bucket()
 	s, queue := b.slots()
 	t := s.tick(now)
-	from = max(b.full(word), t)
+	from = max(b.full(key.word), t)
 	need := uint64(max(cost, 1)) * s.unit // <= burst
 	if queue && from-t > s.burst-need {
 		return from, 0, ErrQueueFull
@@ -317,15 +317,15 @@ func (l *Limiter) settle(r *Reservation, actual int) {
 func (l *Limiter) giveBack(rec *record, r *Reservation, used int) (ok bool) {
 	last := rec.final() - rec.back
 	span, least := r.span, r.least
-	l.update(r.id, func(p *policy, word uint64, _ []atomic.Uint64) uint64 {
+	l.update(r.id, func(p *policy, key state) uint64 {
 		// In this order: see drops.
-		if ok = rec.drops.Load() == rec.seen && p == rec.policy && p.blockedUntil(word, nil) == 0; !ok {
-			return word
+		if ok = rec.drops.Load() == rec.seen && p == rec.policy && p.blockedUntil(state{word: key.word}) == 0; !ok {
+			return key.word
 		}
 		b := p.bucket()
-		full := b.full(word)
+		full := b.full(key.word)
 		if ok = full >= last; !ok {
-			return word
+			return key.word
 		}
 		r.span, r.least = span, least // whatever an attempt before has made of them
 		rec.changed(r)
@@ -334,7 +334,7 @@ func (l *Limiter) giveBack(rec *record, r *Reservation, used int) (ok bool) {
 		if given := rec.shrink(r, used, now); given > 0 {
 			return b.pack(full-given, s.tick(now))
 		}
-		return word
+		return key.word
 	})
 	return ok
 }

@@ -4,7 +4,6 @@ import (
 	"math"
 	"math/rand/v2"
 	"slices"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -66,9 +65,9 @@ func newReceiptTracer(tb testing.TB, rng *rand.Rand, disturbed, evicts bool) *re
 
 // full is the tick from which the key is fresh, as the limiter has it.
 func (tr *receiptTracer) full() (full uint64) {
-	tr.l.update(tr.k.id, func(p *policy, word uint64, tail []atomic.Uint64) uint64 {
-		full = p.bucket().full(word)
-		return word
+	tr.l.update(tr.k.id, func(p *policy, key state) uint64 {
+		full = p.bucket().full(key.word)
+		return key.word
 	})
 	s, _ := tr.l.policyOf(tr.k.id).bucket().slots()
 	return max(full, s.tick(tr.clock.Now()))

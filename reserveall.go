@@ -234,7 +234,7 @@ func (j *joint) judge() {
 		if j.waits && !c.lim.shadow && (err == ErrBlocked || c.slotless()) {
 			j.asks = true
 			if err == ErrBlocked {
-				delay = until(c.policy.blockedUntil(c.word, c.tail), c.now)
+				delay = until(c.policy.blockedUntil(c.state), c.now)
 				err = tooLate(delay, j.maxWait)
 			}
 		}
@@ -288,7 +288,7 @@ func (j *joint) slot(c *claim) (from uint64, delay time.Duration, err error) {
 	case c.cost < 0:
 		return 0, 0, ErrNegativeCost
 	case p.unlimited():
-		if p.blockedUntil(c.word, c.tail) > uint64(c.now) {
+		if p.blockedUntil(c.state) > uint64(c.now) {
 			return 0, 0, ErrBlocked
 		}
 		return 0, 0, tooLate(0, j.maxWait)
@@ -316,12 +316,12 @@ func (j *joint) slot(c *claim) (from uint64, delay time.Duration, err error) {
 // be admitted now. Shadow keeps nobody waiting, and so has no other time than now.
 func (j *joint) turn(c *claim) (time.Duration, error) {
 	switch {
-	case c.policy.blockedUntil(c.word, c.tail) > uint64(c.now):
+	case c.policy.blockedUntil(c.state) > uint64(c.now):
 		return 0, ErrBlocked
 	case c.slot == nil:
 		return 0, nil // the key is fresh
 	}
-	ok, _, wait, _ := c.policy.judge(c.word, c.tail, c.now, c.units(), false)
+	ok, _, wait, _ := c.policy.judge(c.state, c.now, c.units(), false)
 	switch {
 	case ok:
 		return 0, nil
@@ -364,8 +364,8 @@ func (j *joint) charge() []*Reservation {
 				continue
 			}
 			if c.slotless() {
-				word, _ := c.policy.admissible(c.word, c.tail, c.now)
-				c.word = c.policy.commit(word, c.tail, c.now, charge.Cost)
+				from, _ := c.policy.admissible(c.state, c.now)
+				c.word = c.policy.commit(from, c.now, charge.Cost)
 				continue
 			}
 			next, err := r.chargeAt(c.policy, c.word, from, c.now, delay)

@@ -51,7 +51,7 @@ func (l *Limiter) Restore(r io.Reader) error {
 	for _, s := range sections {
 		pl := l.adoptPlan(s.plan)
 		for _, e := range s.entries {
-			l.restore(e.id, s.kept, pl, s.policy, e.entry)
+			l.restore(e.id, s.kept, pl, s.policy, e.state)
 		}
 	}
 	return nil
@@ -80,8 +80,8 @@ func (l *Limiter) requireRoom(sections []section, now int64) error {
 	more := make([]int, len(l.shards))
 	for _, s := range sections {
 		for _, e := range s.entries {
-			at := l.locate(l.shardOf(e.id), e.id)
-			if s.kept || at.slot != nil || at.cell != nil || s.policy.idleBy(e.entry, now) {
+			at := l.shardOf(e.id).locate(e.id)
+			if s.kept || at.slot != nil || at.cell != nil || s.policy.idleBy(e.state, now) {
 				continue
 			}
 			i := e.id >> l.shift
@@ -104,7 +104,7 @@ type section struct {
 
 type restored struct {
 	id uint64
-	entry
+	state
 }
 
 // A snapshotReader reads a snapshot of a limiter like lim, which has the config.
@@ -224,7 +224,7 @@ func (in *snapshotReader) section() (s section, err error) {
 			return s, nil
 		}
 		for range n {
-			e, err := in.entry(&s)
+			e, err := in.state(&s)
 			if err != nil {
 				return s, err
 			}
@@ -319,7 +319,7 @@ func (in *snapshotReader) name(n uint32) (string, error) {
 	return string(name), nil
 }
 
-func (in *snapshotReader) entry(s *section) (e restored, err error) {
+func (in *snapshotReader) state(s *section) (e restored, err error) {
 	word := in.buf[:8]
 	for _, n := range []*uint64{&e.id, &e.word} {
 		if err := in.fill(word); err != nil {
@@ -346,14 +346,14 @@ func (in *snapshotReader) entry(s *section) (e restored, err error) {
 			e.tail[len(e.tail)-1].Store(binary.LittleEndian.Uint64(b))
 		}
 	}
-	if e.id == 0 || !p.sound(e.entry) {
+	if e.id == 0 || !p.sound(e.state) {
 		return e, bad("it has a key that no limiter has written")
 	}
 	return e, nil
 }
 
 // sound reports whether e can be taken over: arithmetic on it does not leave its range.
-func (p *policy) sound(e entry) bool {
+func (p *policy) sound(e state) bool {
 	switch {
 	case p.wide == nil:
 		return e.word < elsewhere
@@ -364,7 +364,7 @@ func (p *policy) sound(e entry) bool {
 		return ok
 	}
 	if log, ok := p.wide.(*slidingLog); ok {
-		return log.sound(e.word, e.tail)
+		return log.sound(e)
 	}
 	return e.tail[0].Load() <= math.MaxInt64
 }

@@ -20,7 +20,7 @@ func snapshot(l *Limiter) []uint64 {
 		t := l.shards[i].table.Load()
 		for j := range t.slots {
 			if id := t.slots[j].id.Load(); id != 0 {
-				e := t.entry(uint64(j), t.slots[j].word.Load())
+				e := t.state(uint64(j), t.slots[j].word.Load())
 				all = append(all, id, e.word)
 				for k := range e.tail {
 					all = append(all, e.tail[k].Load())

@@ -130,7 +130,7 @@ func (st *store) policyOf(id uint64) *policy {
 func (st *store) insert(s *shard, p *policy, id uint64, now int64, cost int, d *Decision) (uint64, outcome) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	at := st.locate(s, id)
+	at := s.locate(id)
 	if at.slot != nil || !at.admits(p) {
 		return 0, retrying
 	}
@@ -241,7 +241,7 @@ func (st *store) growLocked(s *shard, now int64, keep bool) {
 //
 // Slots of keys in cells go if the cell stays anyway, or is no longer there. A key whose cell
 // is under the policy of the table comes back into the table.
-func (st *store) rebuildLocked(s *shard, want int, drop func(*policy, entry) bool) (dropped int) {
+func (st *store) rebuildLocked(s *shard, want int, drop func(*policy, state) bool) (dropped int) {
 	old := s.table.Load()
 	r := rebuild{homes: st.homes, next: newTable(old.policy, slotsFor(want, s.share), st.homes)}
 	var back []*cell
@@ -252,7 +252,7 @@ func (st *store) rebuildLocked(s *shard, want int, drop func(*policy, entry) boo
 		}
 		p := old.policy
 		var c *cell
-		var e entry
+		var e state
 		if old.slots[i].word.Load() == elsewhere {
 			if c = s.cell(id); c == nil || c.kept != nil {
 				continue
@@ -303,7 +303,7 @@ func (r *rebuild) room() *table {
 		larger := newTable(r.next.policy, 2*len(r.next.slots), r.homes)
 		for i := range r.next.slots {
 			if id := r.next.slots[i].id.Load(); id != 0 {
-				larger.put(id, r.next.entry(uint64(i), r.next.slots[i].word.Load()))
+				larger.put(id, r.next.state(uint64(i), r.next.slots[i].word.Load()))
 			}
 		}
 		r.next = larger
@@ -324,28 +324,28 @@ func (st *store) publishLocked(s *shard, next *table, n int) {
 
 // eachLocked calls f for every tracked key of a shard but those in cells that stay, with
 // its policy.
-func (st *store) eachLocked(s *shard, f func(*policy, entry)) {
+func (st *store) eachLocked(s *shard, f func(*policy, state)) {
 	t := s.table.Load()
 	for i := range t.slots {
-		if p, e, ok := st.entryLocked(s, t, uint64(i)); ok {
+		if p, e, ok := st.stateLocked(s, t, uint64(i)); ok {
 			f(p, e)
 		}
 	}
 }
 
-// entryLocked returns the entry of slot i of the shard's table, if it has one, as it stands
+// stateLocked returns the state of slot i of the shard's table, if it has one, as it stands
 // now.
-func (st *store) entryLocked(s *shard, t *table, i uint64) (p *policy, e entry, ok bool) {
+func (st *store) stateLocked(s *shard, t *table, i uint64) (p *policy, e state, ok bool) {
 	id := t.slots[i].id.Load()
 	if id == 0 {
 		return nil, e, false
 	}
 	word := t.slots[i].word.Load()
 	if word != elsewhere {
-		return t.policy, t.entry(i, word), true
+		return t.policy, t.state(i, word), true
 	}
 	if c := s.cell(id); c != nil && c.kept == nil {
-		return c.policy, c.entry(c.word.Load()), true
+		return c.policy, c.state(c.word.Load()), true
 	}
 	return nil, e, false
 }

@@ -104,14 +104,14 @@ func (a *slidingWindow) admitFrom(c counts, cost uint64) uint64 {
 
 // adopt returns the counts of a key of another limit. If its windows are others, what
 // counts at now is put into the present one.
-func (a *slidingWindow) adopt(from adopter, e entry, now int64) counts {
+func (a *slidingWindow) adopt(from adopter, e state, now int64) counts {
 	var old *slidingWindow
 	var c counts
 	if word, ok := from.(*slidingWindowWord); ok {
 		old, c = &word.slidingWindow, word.unpack(e.word)
 	} else {
 		wide := from.(*slidingWindowWide)
-		old, c = &wide.slidingWindow, wide.unpack(e.word, e.tail)
+		old, c = &wide.slidingWindow, wide.unpack(e)
 	}
 	if !a.same(&old.window) {
 		rolled, elapsed := old.roll(c, now)
@@ -226,12 +226,12 @@ func (a *slidingWindowWord) pack(c counts) uint64 {
 	return c.number<<(2*a.bits) | c.cur<<a.bits | c.prev
 }
 
-func (a *slidingWindowWord) adopt(from adopter, e entry, _ []atomic.Uint64, now int64) uint64 {
+func (a *slidingWindowWord) adopt(from adopter, e state, _ []atomic.Uint64, now int64) uint64 {
 	return a.pack(a.slidingWindow.adopt(from, e, now))
 }
 
-func (a *slidingWindowWord) countDenied(word uint64, _ []atomic.Uint64, now int64, cost int) uint64 {
-	c, _ := a.roll(a.unpack(word), now)
+func (a *slidingWindowWord) countDenied(key state, now int64, cost int) uint64 {
+	c, _ := a.roll(a.unpack(key.word), now)
 	c.cur = countDenied(c.cur, cost, a.limit)
 	return a.pack(c)
 }
@@ -276,26 +276,26 @@ type slidingWindowWide struct{ slidingWindow }
 
 func (a *slidingWindowWide) tailLen() int { return 1 }
 
-func (a *slidingWindowWide) unpack(word uint64, tail []atomic.Uint64) counts {
-	if word == 0 {
+func (a *slidingWindowWide) unpack(key state) counts {
+	if key.word == 0 {
 		return counts{}
 	}
-	prev := tail[0].Load()
+	prev := key.tail[0].Load()
 	if prev&blockMark != 0 {
 		prev = 0 // the key has been blocked since, and if the word is the same, is fresh again
 	}
-	return counts{number: word >> a.bits, cur: word & (1<<a.bits - 1), prev: prev}
+	return counts{number: key.word >> a.bits, cur: key.word & (1<<a.bits - 1), prev: prev}
 }
 
-func (a *slidingWindowWide) admit(word uint64, tail []atomic.Uint64, now int64, cost int) bool {
-	c, elapsed := a.roll(a.unpack(word, tail), now)
+func (a *slidingWindowWide) admit(key state, now int64, cost int) bool {
+	c, elapsed := a.roll(a.unpack(key), now)
 	return a.admits(c, elapsed, uint64(cost))
 }
 
-func (a *slidingWindowWide) commit(word uint64, tail []atomic.Uint64, now int64, cost int) uint64 {
-	c, _ := a.roll(a.unpack(word, tail), now)
+func (a *slidingWindowWide) commit(key state, now int64, cost int) uint64 {
+	c, _ := a.roll(a.unpack(key), now)
 	c = a.debit(c, uint64(cost))
-	tail[0].Store(c.prev)
+	key.tail[0].Store(c.prev)
 	return c.number<<a.bits | c.cur
 }
 
@@ -304,37 +304,37 @@ func (a *slidingWindowWide) lasts(now int64, cost int) uint64 {
 	return a.freshAt(a.debit(c, uint64(cost)))
 }
 
-func (a *slidingWindowWide) adopt(from adopter, e entry, tail []atomic.Uint64, now int64) uint64 {
+func (a *slidingWindowWide) adopt(from adopter, e state, tail []atomic.Uint64, now int64) uint64 {
 	c := a.slidingWindow.adopt(from, e, now)
 	tail[0].Store(c.prev)
 	return c.number<<a.bits | c.cur
 }
 
-func (a *slidingWindowWide) countDenied(word uint64, tail []atomic.Uint64, now int64, cost int) uint64 {
-	c, _ := a.roll(a.unpack(word, tail), now)
-	tail[0].Store(c.prev)
+func (a *slidingWindowWide) countDenied(key state, now int64, cost int) uint64 {
+	c, _ := a.roll(a.unpack(key), now)
+	key.tail[0].Store(c.prev)
 	return c.number<<a.bits | countDenied(c.cur, cost, a.limit)
 }
 
-func (a *slidingWindowWide) refund(word uint64, tail []atomic.Uint64, now int64, cost int) uint64 {
-	c, _ := a.roll(a.unpack(word, tail), now)
+func (a *slidingWindowWide) refund(key state, now int64, cost int) uint64 {
+	c, _ := a.roll(a.unpack(key), now)
 	if c.cur == 0 && c.prev == 0 {
-		return word // in the window that it is in
+		return key.word // in the window that it is in
 	}
 	c = c.refund(uint64(cost))
-	tail[0].Store(c.prev)
+	key.tail[0].Store(c.prev)
 	return c.number<<a.bits | c.cur
 }
 
 // reset keeps the number, so that a word comes back only with a tail that it has
 // had before or 0.
-func (a *slidingWindowWide) reset(word uint64, tail []atomic.Uint64) uint64 {
-	tail[0].Store(0)
-	return word >> a.bits << a.bits
+func (a *slidingWindowWide) reset(key state) uint64 {
+	key.tail[0].Store(0)
+	return key.word >> a.bits << a.bits
 }
 
-func (a *slidingWindowWide) describe(word uint64, tail []atomic.Uint64, now int64, cost int, charges bool) (allowed bool, remaining int, retry, reset time.Duration) {
-	c, elapsed := a.roll(a.unpack(word, tail), now)
+func (a *slidingWindowWide) describe(key state, now int64, cost int, charges bool) (allowed bool, remaining int, retry, reset time.Duration) {
+	c, elapsed := a.roll(a.unpack(key), now)
 	allowed = a.admits(c, elapsed, uint64(cost))
 	if allowed && charges {
 		c.cur += uint64(cost)
@@ -343,12 +343,12 @@ func (a *slidingWindowWide) describe(word uint64, tail []atomic.Uint64, now int6
 	return allowed, remaining, retry, reset
 }
 
-func (a *slidingWindowWide) idleAt(word uint64, tail []atomic.Uint64) uint64 {
-	return a.emptyAt(a.unpack(word, tail))
+func (a *slidingWindowWide) idleAt(key state) uint64 {
+	return a.emptyAt(a.unpack(key))
 }
 
-func (a *slidingWindowWide) rank(word uint64, tail []atomic.Uint64, now int64) uint64 {
-	return a.used(a.roll(a.unpack(word, tail), now))
+func (a *slidingWindowWide) rank(key state, now int64) uint64 {
+	return a.used(a.roll(a.unpack(key), now))
 }
 
 // widest returns the largest count that words of p have bits for, if p keeps each count of a

@@ -76,58 +76,58 @@ const refunded = math.MaxUint64
 
 // nthOldest returns the time of the n-th oldest place, 1 <= n <= room. ok is false if
 // the place is unused; unused places are older than all others.
-func (a *slidingLog) nthOldest(word uint64, ring []atomic.Uint64, n uint64) (s uint64, ok bool) {
-	i := a.written(word) + n - 1
+func (a *slidingLog) nthOldest(key state, n uint64) (s uint64, ok bool) {
+	i := a.written(key.word) + n - 1
 	if i < a.room {
 		return 0, false
 	}
-	s = ring[a.place(i)].Load()
+	s = key.tail[a.place(i)].Load()
 	return s, s != refunded
 }
 
-func (a *slidingLog) newest(word uint64, ring []atomic.Uint64) (s uint64, ok bool) {
-	return a.nthOldest(word, ring, a.room)
+func (a *slidingLog) newest(key state) (s uint64, ok bool) {
+	return a.nthOldest(key, a.room)
 }
 
 // admitFrom returns the first nanosecond at which cost is admitted.
-func (a *slidingLog) admitFrom(word uint64, ring []atomic.Uint64, cost uint64) uint64 {
-	s, ok := a.nthOldest(word, ring, a.spare+cost)
+func (a *slidingLog) admitFrom(key state, cost uint64) uint64 {
+	s, ok := a.nthOldest(key, a.spare+cost)
 	if !ok {
 		return 0
 	}
 	return s + a.period // both below 2^63
 }
 
-func (a *slidingLog) admit(word uint64, ring []atomic.Uint64, now int64, cost int) bool {
-	return a.admitFrom(word, ring, uint64(cost)) <= uint64(now)
+func (a *slidingLog) admit(key state, now int64, cost int) bool {
+	return a.admitFrom(key, uint64(cost)) <= uint64(now)
 }
 
-func (a *slidingLog) commit(word uint64, ring []atomic.Uint64, now int64, cost int) uint64 {
+func (a *slidingLog) commit(key state, now int64, cost int) uint64 {
 	t := uint64(now)
-	if s, ok := a.newest(word, ring); ok {
+	if s, ok := a.newest(key); ok {
 		t = max(t, s)
 	}
-	written := a.written(word)
+	written := a.written(key.word)
 	for range min(uint64(cost), a.room) {
-		ring[a.place(written)].Store(t)
+		key.tail[a.place(written)].Store(t)
 		written++
 	}
 	if written >= 2*a.room {
 		written -= a.room
 	}
-	return a.nextVersion(word) | written
+	return a.nextVersion(key.word) | written
 }
 
 func (a *slidingLog) lasts(now int64, _ int) uint64 { return uint64(now) + a.period }
 
 // sound reports whether the word and the ring are such as charges and refunds leave them.
-func (a *slidingLog) sound(word uint64, ring []atomic.Uint64) bool {
-	if a.written(word) >= 2*a.room {
+func (a *slidingLog) sound(key state) bool {
+	if a.written(key.word) >= 2*a.room {
 		return false
 	}
 	last, used := uint64(0), false
 	for n := uint64(1); n <= a.room; n++ {
-		s, ok := a.nthOldest(word, ring, n)
+		s, ok := a.nthOldest(key, n)
 		if used && !ok || ok && (s < last || s > math.MaxInt64) {
 			return false
 		}
@@ -140,11 +140,11 @@ func (a *slidingLog) sound(word uint64, ring []atomic.Uint64) bool {
 
 // adopt takes over the newest units that there are places for. Units that count no longer
 // stay behind: under a longer period they would count again, unless a sweep came before.
-func (a *slidingLog) adopt(from adopter, e entry, ring []atomic.Uint64, now int64) uint64 {
+func (a *slidingLog) adopt(from adopter, e state, ring []atomic.Uint64, now int64) uint64 {
 	old := from.(*slidingLog)
 	written := uint64(0)
-	for n := old.room - min(old.counting(e.word, e.tail, now), a.room) + 1; n <= old.room; n++ {
-		s, _ := old.nthOldest(e.word, e.tail, n)
+	for n := old.room - min(old.counting(e, now), a.room) + 1; n <= old.room; n++ {
+		s, _ := old.nthOldest(e, n)
 		ring[written].Store(s)
 		written++
 	}
@@ -152,9 +152,9 @@ func (a *slidingLog) adopt(from adopter, e entry, ring []atomic.Uint64, now int6
 }
 
 // counting returns how many units count at now, which are the newest ones.
-func (a *slidingLog) counting(word uint64, ring []atomic.Uint64, now int64) uint64 {
+func (a *slidingLog) counting(key state, now int64) uint64 {
 	return a.room - uint64(sort.Search(int(a.room), func(i int) bool {
-		s, ok := a.nthOldest(word, ring, uint64(i)+1)
+		s, ok := a.nthOldest(key, uint64(i)+1)
 		return ok && s+a.period > uint64(now)
 	}))
 }
@@ -163,38 +163,38 @@ func (a *slidingLog) counting(word uint64, ring []atomic.Uint64, now int64) uint
 // newest count, as many as the limit. In a ring with spare places the oldest are given up
 // for that, or a higher limit would count them one day. Units that counted beyond the limit
 // before, since it has been lowered, go on counting.
-func (a *slidingLog) countDenied(word uint64, ring []atomic.Uint64, now int64, cost int) uint64 {
+func (a *slidingLog) countDenied(key state, now int64, cost int) uint64 {
 	t := now
-	if s, ok := a.newest(word, ring); ok {
+	if s, ok := a.newest(key); ok {
 		t = max(t, int64(s))
 	}
-	before := a.counting(word, ring, t)
-	word = a.commit(word, ring, now, cost)
+	before := a.counting(key, t)
+	key.word = a.commit(key, now, cost)
 	if most := max(before, a.limit); before+uint64(cost) > most {
 		for n := a.room - most; n > 0; n-- {
-			if _, used := a.nthOldest(word, ring, n); !used {
+			if _, used := a.nthOldest(key, n); !used {
 				break // and so are all older ones
 			}
-			ring[a.place(a.written(word)+n-1)].Store(refunded)
+			key.tail[a.place(a.written(key.word)+n-1)].Store(refunded)
 		}
 	}
-	return word
+	return key.word
 }
 
 // refund takes the newest units out. In a ring that has been full, their places
 // become the oldest ones. What they had overwritten is not brought back; it did not
 // count any more.
-func (a *slidingLog) refund(word uint64, ring []atomic.Uint64, _ int64, cost int) uint64 {
-	written := a.written(word)
+func (a *slidingLog) refund(key state, _ int64, cost int) uint64 {
+	written := a.written(key.word)
 	full := written >= a.room
 	for range min(uint64(cost), written, a.room) {
 		if full && written == a.room {
 			written += a.room
 		}
 		written--
-		ring[a.place(written)].Store(refunded)
+		key.tail[a.place(written)].Store(refunded)
 	}
-	return a.nextVersion(word) | written
+	return a.nextVersion(key.word) | written
 }
 
 // nextVersion returns word with the version raised by one and nothing written.
@@ -208,15 +208,15 @@ func (a *slidingLog) nextVersion(word uint64) uint64 {
 	return version << a.bits
 }
 
-func (a *slidingLog) reset(word uint64, _ []atomic.Uint64) uint64 { return a.nextVersion(word) }
+func (a *slidingLog) reset(key state) uint64 { return a.nextVersion(key.word) }
 
-func (a *slidingLog) describe(word uint64, ring []atomic.Uint64, now int64, cost int, charges bool) (allowed bool, remaining int, retry, reset time.Duration) {
-	remaining = a.remaining(word, ring, now)
-	fresh := max(a.idleAt(word, ring), uint64(now))
+func (a *slidingLog) describe(key state, now int64, cost int, charges bool) (allowed bool, remaining int, retry, reset time.Duration) {
+	remaining = a.remaining(key, now)
+	fresh := max(a.idleAt(key), uint64(now))
 	allowed = cost <= remaining
 	switch {
 	case !allowed:
-		retry = until(a.admitFrom(word, ring, uint64(cost)), now)
+		retry = until(a.admitFrom(key, uint64(cost)), now)
 	case charges:
 		remaining -= cost
 		fresh = max(fresh, uint64(now)+a.period)
@@ -226,18 +226,18 @@ func (a *slidingLog) describe(word uint64, ring []atomic.Uint64, now int64, cost
 
 // remaining counts the places that are old enough. They get younger with n, so
 // those are a prefix.
-func (a *slidingLog) remaining(word uint64, ring []atomic.Uint64, now int64) int {
+func (a *slidingLog) remaining(key state, now int64) int {
 	return sort.Search(int(a.limit), func(i int) bool {
-		return a.admitFrom(word, ring, uint64(i+1)) > uint64(now)
+		return a.admitFrom(key, uint64(i+1)) > uint64(now)
 	})
 }
 
-func (a *slidingLog) idleAt(word uint64, ring []atomic.Uint64) uint64 {
-	return a.admitFrom(word, ring, a.limit)
+func (a *slidingLog) idleAt(key state) uint64 {
+	return a.admitFrom(key, a.limit)
 }
 
-func (a *slidingLog) rank(word uint64, ring []atomic.Uint64, now int64) uint64 {
-	return a.limit - uint64(a.remaining(word, ring, now))
+func (a *slidingLog) rank(key state, now int64) uint64 {
+	return a.limit - uint64(a.remaining(key, now))
 }
 
 // worstCase is a full limit at each of the instants 0, P, 2P, ... of the span.

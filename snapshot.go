@@ -169,7 +169,7 @@ type copied struct {
 }
 
 // add adds an entry of a key that is at rest.
-func (c *copied) add(id, word uint64, e entry) {
+func (c *copied) add(id, word uint64, e state) {
 	c.bytes = binary.LittleEndian.AppendUint64(c.bytes, id)
 	c.bytes = binary.LittleEndian.AppendUint64(c.bytes, word)
 	for i := range e.tail {
@@ -217,12 +217,12 @@ func (st *store) copyShard(s *shard, all *copies) copied {
 		if id == 0 || e.word.Load() == elsewhere {
 			continue
 		}
-		c.copy(e, id, func(word uint64) entry { return t.entry(uint64(i), word) }, now)
+		c.copy(e, id, func(word uint64) state { return t.state(uint64(i), word) }, now)
 	}
 	s.eachCell(func(cell *cell) {
 		to := all.get(cell.kept, cell.policy)
-		if id := cell.id.Load(); cell.word.Load() == elsewhere || !to.copy(&cell.slot, id, cell.entry, now) && cell.kept != nil {
-			to.add(id, elsewhere, entry{})
+		if id := cell.id.Load(); cell.word.Load() == elsewhere || !to.copy(&cell.slot, id, cell.state, now) && cell.kept != nil {
+			to.add(id, elsewhere, state{})
 		}
 	})
 	return c
@@ -230,7 +230,7 @@ func (st *store) copyShard(s *shard, all *copies) copied {
 
 // copy adds the key of a slot, which is not moved since the shard is locked, unless it is
 // idle.
-func (c *copied) copy(e *slot, id uint64, of func(word uint64) entry, now int64) (live bool) {
+func (c *copied) copy(e *slot, id uint64, of func(word uint64) state, now int64) (live bool) {
 	word := uint64(0)
 	if c.policy.wide == nil {
 		word = e.released()

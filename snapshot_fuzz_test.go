@@ -111,7 +111,7 @@ func checkWords(t *testing.T, l *Limiter) {
 	t.Helper()
 	for i := range l.shards {
 		s := &l.shards[i]
-		check := func(p *policy, e entry) {
+		check := func(p *policy, e state) {
 			switch {
 			case e.word >= elsewhere, p.wide != nil && e.word >= locked:
 				t.Fatalf("word %x", e.word)
@@ -122,7 +122,7 @@ func checkWords(t *testing.T, l *Limiter) {
 		l.eachLocked(s, check)
 		s.eachCell(func(c *cell) {
 			if c.word.Load() != elsewhere {
-				check(c.policy, c.entry(c.word.Load()))
+				check(c.policy, c.state(c.word.Load()))
 			}
 		})
 	}
@@ -200,9 +200,9 @@ func TestRestore_RefusesWhatNoLimiterWrites(t *testing.T) {
 func TestRestore_RefusesAKeyTwice(t *testing.T) {
 	c := Config{Limit: PerMinute(3), Hash: HashStable, Clock: NewManualClock(start), Shards: 1}
 	one := hostile(t, c, uint64(start.UnixNano())<<1)
-	entry := one[len(one)-8-1-4-16 : len(one)-8-1-4]
+	state := one[len(one)-8-1-4-16 : len(one)-8-1-4]
 	two := append(bytes.Clone(one[:len(one)-8-1-4]), 1, 0, 0, 0)
-	two = sealed(append(append(two, entry...), make([]byte, 4+1+8)...))
+	two = sealed(append(append(two, state...), make([]byte, 4+1+8)...))
 	l := mustNew(t, c)
 	require.ErrorContains(t, l.Restore(bytes.NewReader(two)), "a key twice")
 	section := one[8 : len(one)-8-1] // or in two sections

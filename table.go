@@ -49,15 +49,6 @@ func (t *table) lookup(id uint64) *slot {
 	}
 }
 
-// lookupTail is lookup in a table of a wide algorithm, for a slot with a tail.
-func (t *table) lookupTail(id uint64) (*slot, []atomic.Uint64) {
-	i, live := t.findLive(id)
-	if !live {
-		return nil, nil
-	}
-	return &t.slots[i], t.tails.of(i)
-}
-
 // find returns the slot of id, or the empty slot where the probe for it ended.
 func (t *table) find(id uint64) (i uint64, found bool) {
 	for i = id & t.home; ; i = (i + 1) & t.mask {
@@ -70,23 +61,23 @@ func (t *table) find(id uint64) (i uint64, found bool) {
 	}
 }
 
-func (t *table) entry(i uint64, word uint64) entry {
+func (t *table) state(i uint64, word uint64) state {
 	if t.tails.length == 0 || word == elsewhere {
-		return entry{word: word}
+		return state{word: word}
 	}
-	return entry{word, t.tails.of(i)}
+	return state{word, t.tails.of(i)}
 }
 
 // emptyTable returns a table without keys, which takes no ids.
 func emptyTable(p *policy) *table { return &table{slots: make([]slot, 1), policy: p} }
 
 // freeze takes the state of slot i out for good: see slot.freeze.
-func (t *table) freeze(i uint64) entry {
-	return t.entry(i, t.slots[i].freeze(t.policy.wide != nil))
+func (t *table) freeze(i uint64) state {
+	return t.state(i, t.slots[i].freeze(t.policy.wide != nil))
 }
 
 // put adds an entry to a table that nobody else sees yet.
-func (t *table) put(id uint64, e entry) {
+func (t *table) put(id uint64, e state) {
 	i, _ := t.find(id)
 	if e.tail != nil {
 		t.tails.attach(i, e.tail)

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"math"
 	"slices"
-	"sync/atomic"
 	"time"
 )
 
@@ -303,21 +302,21 @@ func (c *claim) judge() {
 	switch {
 	case c.stateless():
 		if c.policy.unlimited() {
-			c.until = c.policy.blockedUntil(c.word, c.tail)
+			c.until = c.policy.blockedUntil(c.state)
 			c.Allowed = c.cost >= 0 && c.until <= uint64(c.now)
 		}
 	case c.unfit():
 		c.Allowed = false
 	case !c.ready() || c.slot != nil || c.cost == 0:
 		from := c.word
-		if c.until = c.policy.blockedUntil(c.word, c.tail); c.until > 0 {
+		if c.until = c.policy.blockedUntil(c.state); c.until > 0 {
 			from = 0
 		}
 		switch wide := c.policy.wide; {
 		case c.until > uint64(c.now):
 			c.Allowed = false
 		case wide != nil:
-			c.Allowed = wide.admit(from, c.tail, c.now, c.units())
+			c.Allowed = wide.admit(state{from, c.tail}, c.now, c.units())
 		default:
 			c.next, c.Allowed = c.policy.alg.charge(from, c.now, c.units())
 		}
@@ -390,19 +389,19 @@ func (c *claim) describe(charges bool) {
 	case c.slot == nil && c.full == refused:
 		c.RetryAfter = p.limit.interval()
 	case c.unfit():
-		_, c.Remaining, _, c.ResetAfter = p.judge(c.word, c.tail, c.now, 1, false)
+		_, c.Remaining, _, c.ResetAfter = p.judge(c.state, c.now, 1, false)
 		c.RetryAfter = Never
 	case charges && p.wide == nil:
 		c.word = c.next
 		c.Remaining, c.RetryAfter, c.ResetAfter = p.describe(c.word, c.now, c.units(), true)
 	default:
 		if p.denies && !c.Allowed && c.until == 0 && c.slot != nil && c.cost > 0 {
-			c.word = p.deny(c.word, c.tail, c.now, c.units())
+			c.word = p.deny(c.state, c.now, c.units())
 		}
-		_, c.Remaining, c.RetryAfter, c.ResetAfter = p.judge(c.word, c.tail, c.now, c.units(), charges)
+		_, c.Remaining, c.RetryAfter, c.ResetAfter = p.judge(c.state, c.now, c.units(), charges)
 		if charges {
-			from, _ := p.admissible(c.word, c.tail, c.now)
-			c.word = p.wide.commit(from, c.tail, c.now, c.units())
+			from, _ := p.admissible(c.state, c.now)
+			c.word = p.wide.commit(from, c.now, c.units())
 		}
 	}
 	c.Limit = int(p.burst)
@@ -424,24 +423,22 @@ func (c *claim) outcome() outcome {
 type hold struct {
 	policy *policy
 	slot   *slot // nil if the key is not tracked
-	tail   []atomic.Uint64
-	word   uint64 // as it was, without the lock bit
+	state        // as it was, without the lock bit
 }
 
 // tryHold holds the word of id once nobody else does. It fails if the word is being
 // moved; awaitMove then waits for that. An untracked key is not held, and fresh.
 func (st *store) tryHold(id uint64) (h hold, ok bool) {
-	at := st.locate(st.shardOf(id), id)
-	e := at.slot
+	p, e, tail := st.shardOf(id).slotOf(id)
 	if e == nil {
-		return hold{policy: at.policy}, true
+		return hold{policy: p}, true
 	}
-	if at.policy.wide != nil {
+	if p.wide != nil {
 		word, ok := e.lock()
 		if !ok {
 			return hold{}, false
 		}
-		return hold{at.policy, e, at.tail, word}, true
+		return hold{p, e, state{word, tail}}, true
 	}
 	for {
 		word := e.released()
@@ -449,7 +446,7 @@ func (st *store) tryHold(id uint64) (h hold, ok bool) {
 			return hold{}, false
 		}
 		if e.word.CompareAndSwap(word, held) {
-			return hold{policy: at.policy, slot: e, word: word}, true
+			return hold{p, e, state{word: word}}, true
 		}
 	}
 }

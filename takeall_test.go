@@ -294,7 +294,7 @@ func TestTakeAll_UntrackedKeyIsJudgedWithTheOthers(t *testing.T) {
 			require.True(t, a.AllowN(int(l.policyOf(0).burst)))
 			fresh := uint64(0)
 			if l.policyOf(0).wide != nil {
-				fresh = l.policyOf(0).wide.reset(h.word, h.tail)
+				fresh = l.policyOf(0).wide.reset(state{h.word, h.tail})
 			}
 			h.release(fresh)
 			wait()

@@ -80,7 +80,7 @@ func (l *Limiter) takeSomeUnder(d *Decision, p *policy, id uint64, now int64, co
 	d.Limit = int(p.burst)
 	s := l.shardOf(id)
 	for {
-		at := l.locate(s, id)
+		at := s.locate(id)
 		switch {
 		case at.slot == nil:
 			taken, out = l.takeNew(d, s, p, id, now, min(cost, d.Limit))
@@ -125,20 +125,20 @@ func (st *store) takeSomeWord(d *Decision, p *policy, e *slot, now int64, cost i
 		if word == moved || word == elsewhere {
 			return 0, retrying
 		}
-		from, until := p.admissible(word, nil, now)
+		from, until := p.admissible(state{word: word}, now)
 		if until > 0 {
 			d.block(until, now)
 			return 0, blocked
 		}
-		there, _, _ := p.alg.describe(from, now, 1, true)
+		there, _, _ := p.alg.describe(from.word, now, 1, true)
 		taken, out = min(cost, there), admitted
-		next, _ := p.alg.charge(from, now, max(taken, 1))
+		next, _ := p.alg.charge(from.word, now, max(taken, 1))
 		if taken == 0 {
 			if out = denied; !p.denies {
-				d.Remaining, d.RetryAfter, d.ResetAfter = p.describe(from, now, 1, false)
+				d.Remaining, d.RetryAfter, d.ResetAfter = p.describe(from.word, now, 1, false)
 				return 0, out
 			}
-			next = p.deny(from, nil, now, 1)
+			next = p.deny(from, now, 1)
 		}
 		if e.word.CompareAndSwap(word, next) {
 			d.Remaining, d.RetryAfter, d.ResetAfter = p.describe(next, now, max(taken, 1), taken > 0)
@@ -158,24 +158,24 @@ func (st *store) takeSomeTail(d *Decision, p *policy, e *slot, tail []atomic.Uin
 				return 0, retrying
 			case word&locked != 0:
 				runtime.Gosched()
-			case p.stillBlocked(e, word, tail, now, d):
+			case p.stillBlocked(e, state{word, tail}, now, d):
 				return 0, blocked
 			}
 			continue
 		}
 		var ok bool
-		ok, d.Remaining, d.RetryAfter, d.ResetAfter = p.wide.describe(word, tail, now, 1, false)
+		ok, d.Remaining, d.RetryAfter, d.ResetAfter = p.wide.describe(state{word, tail}, now, 1, false)
 		switch {
 		case ok && e.word.CompareAndSwap(word, word|locked):
 			// A refund may have left the word as it was: there is as much or more now.
-			_, there, _, _ := p.wide.describe(word, tail, now, 1, false)
+			_, there, _, _ := p.wide.describe(state{word, tail}, now, 1, false)
 			taken = min(cost, there)
-			_, d.Remaining, d.RetryAfter, d.ResetAfter = p.wide.describe(word, tail, now, taken, true)
-			e.word.Store(p.wide.commit(word, tail, now, taken))
+			_, d.Remaining, d.RetryAfter, d.ResetAfter = p.wide.describe(state{word, tail}, now, taken, true)
+			e.word.Store(p.wide.commit(state{word, tail}, now, taken))
 			return taken, admitted
 		case ok:
 			st.lostRaces.Inc()
-		case p.denies && st.denyTail(p, e, word, tail, now, 1, d) || !p.denies && e.word.Load() == word:
+		case p.denies && st.denyTail(p, e, state{word, tail}, now, 1, d) || !p.denies && e.word.Load() == word:
 			return 0, denied
 		}
 	}

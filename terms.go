@@ -56,7 +56,7 @@ func (p *policy) called() bool {
 // policyFor returns the policy of the terms for a key that has spent what e says under
 // from. Under a constant limit that is of the base of from, and under the limiter's own of
 // the limiter's last other limit.
-func (tm *terms) policyFor(l *Limiter, from *policy, e entry, now int64) *policy {
+func (tm *terms) policyFor(l *Limiter, from *policy, e state, now int64) *policy {
 	common, base := tm.common.Load(), tm.limit
 	if base.constant() {
 		if base = from.base; tm.plan == &l.common && !common.wordless() {
@@ -216,12 +216,12 @@ func (l *Limiter) eachCell(f func(*cell)) {
 
 // needs returns the least room that the words of a policy must have to keep what e counts
 // under p. Buckets owe what they owe in any word.
-func (p *policy) needs(e entry, now int64) int {
-	if e.word == 0 || p.bucket() != nil || p.blockedUntil(e.word, e.tail) > 0 {
+func (p *policy) needs(e state, now int64) int {
+	if e.word == 0 || p.bucket() != nil || p.blockedUntil(e) > 0 {
 		return 0
 	}
 	if log, ok := p.wide.(*slidingLog); ok {
-		return int(log.counting(e.word, e.tail, now))
+		return int(log.counting(e, now))
 	}
 	return int(min(p.rank(e, 0), math.MaxInt)) // at 0 all of it counts
 }

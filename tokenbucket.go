@@ -101,7 +101,7 @@ func (a *tokenBucket) pack(full, t uint64) uint64 {
 	return refill>>a.coarse<<(a.coarse+1) | (full - refill)
 }
 
-func (a *tokenBucket) adopt(from adopter, e entry, _ []atomic.Uint64, now int64) uint64 {
+func (a *tokenBucket) adopt(from adopter, e state, _ []atomic.Uint64, now int64) uint64 {
 	old := from.(*tokenBucket)
 	full := a.schedule.adopt(&old.schedule, old.full(e.word), now)
 	return a.pack(full, a.tick(now))

@@ -66,7 +66,7 @@ func (a *tokenInterval) roll(word uint64, now int64) (number, spent uint64) {
 }
 
 // adopt keeps what is missing.
-func (a *tokenInterval) adopt(from adopter, e entry, _ []atomic.Uint64, now int64) uint64 {
+func (a *tokenInterval) adopt(from adopter, e state, _ []atomic.Uint64, now int64) uint64 {
 	old := from.(*tokenInterval)
 	number, spent := old.roll(e.word, now)
 	return a.carry(&old.window, number, now)<<a.bits | min(spent, 1<<a.bits-1)

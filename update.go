@@ -5,14 +5,14 @@ import "sync/atomic"
 // update puts what f makes of it in the place of the word of id, if id is tracked, and
 // reports whether it is. The tail is nil for one-word algorithms. f may be called several
 // times.
-func (st *store) update(id uint64, f func(p *policy, word uint64, tail []atomic.Uint64) uint64) (tracked bool) {
+func (st *store) update(id uint64, f func(p *policy, key state) uint64) (tracked bool) {
 	s := st.shardOf(id)
 	for {
-		at := st.locate(s, id)
+		p, e, tail := s.slotOf(id)
 		switch {
-		case at.slot == nil:
+		case e == nil:
 			return false
-		case at.slot.update(at.policy, at.tail, f):
+		case e.update(p, tail, f):
 			return true
 		}
 		st.awaitMove(s)
@@ -24,14 +24,14 @@ func (st *store) update(id uint64, f func(p *policy, word uint64, tail []atomic.
 // call changes the policy in between, under several: the last one counts. If id is not
 // tracked, absent is called in its place, and says whether that is all, or act is to start
 // over, since the key is tracked by now.
-func (l *Limiter) act(id uint64, policyFor func(*Limiter, uint64) *policy, f func(p *policy, word uint64, tail []atomic.Uint64) uint64, absent func(p *policy) (done bool)) {
+func (l *Limiter) act(id uint64, policyFor func(*Limiter, uint64) *policy, f func(p *policy, key state) uint64, absent func(p *policy) (done bool)) {
 	for {
 		p, same := policyFor(l, id), true
-		tracked := l.core.update(id, func(q *policy, word uint64, tail []atomic.Uint64) uint64 {
+		tracked := l.core.update(id, func(q *policy, key state) uint64 {
 			if same = q == p; !same {
-				return word
+				return key.word
 			}
-			return f(p, word, tail)
+			return f(p, key)
 		})
 		if same && (tracked || absent(p)) {
 			return
@@ -40,11 +40,11 @@ func (l *Limiter) act(id uint64, policyFor func(*Limiter, uint64) *policy, f fun
 }
 
 // update fails if the word, which is of p, has gone.
-func (e *slot) update(p *policy, tail []atomic.Uint64, f func(p *policy, word uint64, tail []atomic.Uint64) uint64) (ok bool) {
+func (e *slot) update(p *policy, tail []atomic.Uint64, f func(p *policy, key state) uint64) (ok bool) {
 	if p.wide != nil {
 		word, ok := e.lock()
 		if ok {
-			e.word.Store(f(p, word, tail))
+			e.word.Store(f(p, state{word, tail}))
 		}
 		return ok
 	}
@@ -53,7 +53,7 @@ func (e *slot) update(p *policy, tail []atomic.Uint64, f func(p *policy, word ui
 		if word == moved || word == elsewhere {
 			return false
 		}
-		if e.word.CompareAndSwap(word, f(p, word, nil)) {
+		if e.word.CompareAndSwap(word, f(p, state{word: word})) {
 			return true
 		}
 	}
@@ -72,8 +72,8 @@ func (l *Limiter) reset(id uint64) {
 // block blocks id until then at least. It fails where the key cannot be tracked.
 func (l *Limiter) block(id uint64, now int64, until uint64) bool {
 	for {
-		tracked := l.core.update(id, func(p *policy, word uint64, tail []atomic.Uint64) uint64 {
-			return p.block(word, tail, until)
+		tracked := l.core.update(id, func(p *policy, key state) uint64 {
+			return p.block(key, until)
 		})
 		if tracked {
 			return true
@@ -90,7 +90,7 @@ func (l *Limiter) block(id uint64, now int64, until uint64) bool {
 func (st *store) blockOf(p *policy, id uint64) (until uint64, ok bool) {
 	s := st.shardOf(id)
 	for {
-		at := st.locate(s, id)
+		at := s.locate(id)
 		switch {
 		case at.slot == nil:
 			return 0, at.admits(p)
@@ -98,13 +98,13 @@ func (st *store) blockOf(p *policy, id uint64) (until uint64, ok bool) {
 			return 0, false
 		case p.wide == nil:
 			if word := at.slot.released(); word < elsewhere {
-				return p.blockedUntil(word, nil), true
+				return p.blockedUntil(state{word: word}), true
 			}
 		case at.slot.word.Load() < blockedTail:
 			return 0, true
 		default:
 			if word, ok := at.slot.lock(); ok { // or the end of the block could be another's
-				until = p.blockedUntil(word, at.tail)
+				until = p.blockedUntil(state{word, at.tail})
 				at.slot.word.Store(word)
 				return until, true
 			}
@@ -115,9 +115,9 @@ func (st *store) blockOf(p *policy, id uint64) (until uint64, ok bool) {
 
 // blockNow returns when the block of id ends, or has ended; 0 if it has none.
 func (l *Limiter) blockNow(id uint64) (until uint64) {
-	l.core.update(id, func(p *policy, word uint64, tail []atomic.Uint64) uint64 {
-		until = p.blockedUntil(word, tail)
-		return word
+	l.core.update(id, func(p *policy, key state) uint64 {
+		until = p.blockedUntil(key)
+		return key.word
 	})
 	return until
 }
@@ -128,11 +128,11 @@ func (l *Limiter) unblock(id uint64) {
 	rec := lg.guard(id)
 	defer lg.unguard(rec)
 	was := false
-	l.core.update(id, func(p *policy, word uint64, tail []atomic.Uint64) uint64 {
-		if was = p.blockedUntil(word, tail) > 0; was {
-			return p.unblock(word, tail)
+	l.core.update(id, func(p *policy, key state) uint64 {
+		if was = p.blockedUntil(key) > 0; was {
+			return p.unblock(key)
 		}
-		return word
+		return key.word
 	})
 	if was {
 		rec.forget()
@@ -145,14 +145,14 @@ func (l *Limiter) refund(id uint64, now int64, cost int) {
 	rec := lg.guard(id)
 	defer lg.unguard(rec)
 	given := uint64(0)
-	l.core.update(id, func(p *policy, word uint64, tail []atomic.Uint64) uint64 {
+	l.core.update(id, func(p *policy, key state) uint64 {
 		given = 0
 		b := p.bucket()
-		if b == nil || p.blockedUntil(word, tail) > 0 {
-			return p.refund(word, tail, now, cost)
+		if b == nil || p.blockedUntil(key) > 0 {
+			return p.refund(key, now, cost)
 		}
-		given = b.full(word)
-		next := p.refund(word, tail, now, cost)
+		given = b.full(key.word)
+		next := p.refund(key, now, cost)
 		given -= b.full(next)
 		return next
 	})

@@ -3,7 +3,6 @@ package sluice
 import (
 	"context"
 	"errors"
-	"sync/atomic"
 	"time"
 )
 
@@ -101,9 +100,9 @@ func (l *Limiter) awaitSlot(ctx context.Context, id uint64, cost int) error {
 // attempt charges a call if it is admitted now, and need not queue. Otherwise it returns
 // how long to wait before the next attempt, or that there are slots to wait for.
 func (l *Limiter) attempt(id uint64, now int64, cost int) (wait time.Duration, err error) {
-	l.act(id, (*Limiter).policyFor, func(p *policy, word uint64, tail []atomic.Uint64) uint64 {
-		word, wait, err = p.attempt(word, tail, now, cost)
-		return word
+	l.act(id, (*Limiter).policyFor, func(p *policy, key state) uint64 {
+		key.word, wait, err = p.attempt(key, now, cost)
+		return key.word
 	}, func(p *policy) (done bool) {
 		wait = 0
 		if err = p.never(cost); err != nil || p.unlimited() {
@@ -135,33 +134,33 @@ func (p *policy) never(cost int) error {
 	return nil
 }
 
-func (p *policy) attempt(word uint64, tail []atomic.Uint64, now int64, cost int) (next uint64, wait time.Duration, err error) {
+func (p *policy) attempt(key state, now int64, cost int) (next uint64, wait time.Duration, err error) {
 	if err = p.never(cost); err != nil {
-		return word, 0, err
+		return key.word, 0, err
 	}
 	if p.unlimited() {
-		return word, until(max(p.blockedUntil(word, tail), uint64(now)), now), nil
+		return key.word, until(max(p.blockedUntil(key), uint64(now)), now), nil
 	}
-	word, at := p.admissible(word, tail, now)
+	key, at := p.admissible(key, now)
 	if at > 0 {
-		return word, until(at, now), nil
+		return key.word, until(at, now), nil
 	}
 	b := p.bucket()
 	if b != nil {
-		if s, queue := b.slots(); queue && b.full(word) > s.tick(now) {
-			return word, 0, errHasSlots
+		if s, queue := b.slots(); queue && b.full(key.word) > s.tick(now) {
+			return key.word, 0, errHasSlots
 		}
 	}
-	ok, _, wait, _ := p.judge(word, tail, now, max(cost, 1), false)
+	ok, _, wait, _ := p.judge(key, now, max(cost, 1), false)
 	switch {
 	case ok && cost == 0:
-		return word, 0, nil
+		return key.word, 0, nil
 	case ok:
-		return p.commit(word, tail, now, cost), 0, nil
+		return p.commit(key, now, cost), 0, nil
 	case b != nil:
-		return word, 0, errHasSlots
+		return key.word, 0, errHasSlots
 	}
-	return word, wait, nil
+	return key.word, wait, nil
 }
 
 // maxNap is how long a Wait leaves a clock alone, in the end, that stands still. Not tuned.

@@ -84,8 +84,8 @@ const (
 // its table.
 type slot struct{ id, word atomic.Uint64 }
 
-// An entry is a key's word and tail, as one call of an algorithm sees them.
-type entry struct {
+// A state is a key's word and tail, as one call of an algorithm sees them.
+type state struct {
 	word uint64
 	tail []atomic.Uint64 // nil for one-word algorithms
 }
