@@ -69,7 +69,7 @@ type adopter interface {
 }
 
 // A denialCounter is an algorithm that can count denied calls: word, which is not
-// blocked, denies the cost at now. What is counted is at most the limit.
+// blocked, denies the cost at now. It counts up to the limit at most.
 type denialCounter interface {
 	countDenied(key state, now int64, cost int) uint64
 }

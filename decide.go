@@ -6,6 +6,81 @@ import (
 	"sync/atomic"
 )
 
+// Allow charges one unit to key and reports whether it was admitted.
+func (l *Limiter) Allow(key string) bool {
+	if !l.direct {
+		return l.AllowN(key, 1)
+	}
+	id := l.hash.seeded(key) // one frame less than AllowN
+	l.ahead(id)
+	return l.allowAt(id, l.now(), 1)
+}
+
+// AllowN charges cost units to key and reports whether they were admitted, all or
+// none. See Take for the costs that are not from 1 to the burst.
+func (l *Limiter) AllowN(key string, cost int) bool {
+	id := l.hash.string(key)
+	l.ahead(id)
+	return l.allowAt(id, l.now(), cost) || l.deny(id, key, cost)
+}
+
+// Take charges cost units to key and describes the decision.
+//
+// The charge is all or nothing: a denied call leaves the key as it was, and a key
+// that is not tracked stays untracked. A cost of 0 charges nothing; the decision
+// is then the one on one unit, without regard to MaxKeys. A negative cost, or one
+// above the burst, is denied with RetryAfter Never. Take does not retain key.
+func (l *Limiter) Take(key string, cost int) (d Decision) {
+	id := l.hash.string(key)
+	l.ahead(id)
+	l.takeAt(&d, id, l.now(), cost)
+	if !d.Allowed || l.soft > 0 {
+		l.finish(&d, id, key, cost)
+	}
+	return d
+}
+
+// Allow is Limiter.Allow for this key.
+func (k Key) Allow() bool { return k.AllowN(1) }
+
+// AllowN is Limiter.AllowN for this key.
+func (k Key) AllowN(cost int) bool {
+	k.lim.ahead(k.id)
+	return k.lim.allowAt(k.id, k.lim.now(), cost) || k.lim.deny(k.id, "", cost)
+}
+
+// Take is Limiter.Take for this key.
+func (k Key) Take(cost int) (d Decision) {
+	k.lim.ahead(k.id)
+	k.lim.takeAt(&d, k.id, k.lim.now(), cost)
+	if !d.Allowed || k.lim.soft > 0 {
+		k.lim.finish(&d, k.id, "", cost)
+	}
+	return d
+}
+
+// AllowAt is AllowN at now, the caller's own reading of the limiter's clock in
+// Unix nanoseconds, so that one reading can serve a batch. It must come from that
+// clock, which says what is idle: with recorded times, give the limiter a
+// ManualClock and move it along. A now far ahead of the clock spends the key's
+// units in that future.
+//
+// An older now than the key has seen is safe: nothing is admitted that would be
+// denied at the newest one, and what is admitted is charged in full as at the
+// newest one. A negative now counts as 0.
+func (k Key) AllowAt(now int64, cost int) bool {
+	return k.lim.allowAt(k.id, now, cost) || k.lim.deny(k.id, "", cost)
+}
+
+// TakeAt is Take at now; see AllowAt.
+func (k Key) TakeAt(now int64, cost int) (d Decision) {
+	k.lim.takeAt(&d, k.id, now, cost)
+	if !d.Allowed || k.lim.soft > 0 {
+		k.lim.finish(&d, k.id, "", cost)
+	}
+	return d
+}
+
 // allowAt decides in this one frame what nearly every call is: one for a tracked key,
 // under a one-word algorithm, with nobody in the way. It leaves the rest to allowSlow,
 // having changed nothing.
@@ -324,36 +399,4 @@ func (l *Limiter) edge(d *Decision, p *policy, id uint64, now int64, cost int) (
 		l.tally.count(id>>l.shift, out)
 	}
 	return true
-}
-
-func (l *Limiter) judgeEdge(d *Decision, p *policy, id uint64, now int64, cost int) (ok bool) {
-	switch {
-	case p.unlimited():
-		until, ok := l.blockOf(p, id)
-		if !ok {
-			return false
-		}
-		d.unlimited(until, now)
-	case !p.denyAll() && !l.inspectAt(d, p, l.shardOf(id).locate(id), id, now, 1, false):
-		return false
-	}
-	p.settleEdge(d, cost)
-	return true
-}
-
-// unlimited describes a call under Unlimited for a key with a block until then, or 0.
-func (d *Decision) unlimited(until uint64, now int64) {
-	if d.Limit = math.MaxInt; until > uint64(now) {
-		d.block(until, now)
-		return
-	}
-	d.Allowed, d.Remaining = true, math.MaxInt
-}
-
-// settleEdge puts into a decision on one unit what a cost makes of it that is not for the
-// key's state to decide.
-func (p *policy) settleEdge(d *Decision, cost int) {
-	if cost < 0 || cost > 0 && !p.unlimited() || p.denyAll() {
-		d.Allowed, d.RetryAfter = false, Never
-	}
 }

@@ -13,7 +13,7 @@ const Never time.Duration = math.MaxInt64
 // client. All times are relative to the instant at which the call was judged.
 type Decision struct {
 	// Allowed reports whether the call was admitted. Its cost has then been
-	// charged, but for Peek, for a cost of 0 (where Allowed speaks of one unit, and
+	// charged, except for Peek, a cost of 0 (where Allowed speaks of one unit, and
 	// so does RetryAfter), under Unlimited, and under OverflowAdmitNew for want of room.
 	Allowed bool
 

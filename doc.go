@@ -74,7 +74,7 @@
 // has to look into. (SlidingLog takes its logs on top, and a log of more than 32
 // units is an object of its own.)
 //
-// Decision paths do not allocate, but for a new key now and then, when its table
+// Decision paths do not allocate, except for a new key now and then, when its table
 // grows, and under SlidingLog, when it gets its log.
 //
 // # What is not

@@ -194,7 +194,7 @@ func (e *ends) join(a, b *Reservation) *Reservation {
 	return b
 }
 
-// unlist lets go of the nodes around r, so that who keeps r does not keep them.
+// unlist lets go of the nodes around r, so that a caller that keeps r does not keep them.
 func (r *Reservation) unlist() { r.node = node{} }
 
 // clear takes all out.

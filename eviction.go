@@ -5,6 +5,8 @@ import (
 	"math/rand/v2"
 	"time"
 	"weak"
+
+	"github.com/sluice-go/sluice/internal/rank"
 )
 
 // Dropping a key forgets what it has spent. Two rules keep that from mattering.
@@ -185,16 +187,16 @@ func (st *store) evictSoonestLocked(s *shard, now int64, batch int, rested bool)
 	} else {
 		n, live := batch-idle, s.len()-idle
 		part := float64(min(n, live)) / float64(live)
-		st.evictLocked(s, now, n, newCut(ranks, max(1, int(part*float64(len(ranks))+0.5))))
+		st.evictLocked(s, now, n, rank.Lowest(ranks, max(1, int(part*float64(len(ranks))+0.5))))
 	}
 	if s.len() >= s.share {
 		// What was to go has been charged meanwhile. That must not turn a key away. Blocked
 		// keys still go last.
 		if free := st.countUnblockedLocked(s); free > 0 {
-			st.evictLocked(s, now, batch, cut{all: true, spares: true, ties: free, want: min(batch, free)})
+			st.evictLocked(s, now, batch, rank.Some(free, min(batch, free), reserved))
 		}
 		if s.len() >= s.share {
-			st.evictLocked(s, now, batch, cut{all: true, ties: s.len(), want: batch})
+			st.evictLocked(s, now, batch, rank.Some(s.len(), batch, math.MaxUint64))
 		}
 	}
 }
@@ -252,14 +254,14 @@ func (st *store) surveyLocked(s *shard, now int64, exact bool) (idle int, ranks 
 
 // evictLocked drops the idle entries and the live ones that c takes, about n. An
 // entry that has been charged since it was ranked ranks higher, and stays.
-func (st *store) evictLocked(s *shard, now int64, n int, c cut) {
+func (st *store) evictLocked(s *shard, now int64, n int, c rank.Cut) {
 	swept, evicted := 0, 0
 	common := s.table.Load().policy
 	st.rebuildLocked(s, max(1, s.len()-n), func(p *policy, e state) bool { // not 0: a key is to be added
 		switch {
 		case p.idleBy(e, now):
 			swept++
-		case c.takes(common.rankOf(p, e, now)):
+		case c.Takes(common.rankOf(p, e, now)):
 			evicted++
 		default:
 			return false
@@ -271,76 +273,4 @@ func (st *store) evictLocked(s *shard, now int64, n int, c cut) {
 	}
 	st.swept.Add(uint64(swept))
 	st.evicted.Add(uint64(evicted))
-}
-
-// A cut takes all ranks below last, and want of the ties at last. It takes them
-// evenly from all that it is shown. Taken in the order of slots they would always
-// come from the front of a table, whose back would then fill up until probes
-// become hundreds of slots long.
-type cut struct {
-	all        bool // every rank is a tie
-	spares     bool // but those of blocked keys
-	last       uint64
-	ties, want int
-	due        int
-}
-
-// newCut returns the cut that takes the n lowest of the ranks, and reorders them.
-func newCut(ranks []uint64, n int) cut {
-	c := cut{last: selectNth(ranks, n-1), want: n}
-	for _, rank := range ranks {
-		switch {
-		case rank < c.last:
-			c.want--
-		case rank == c.last:
-			c.ties++
-		}
-	}
-	return c
-}
-
-func (c *cut) takes(rank uint64) bool {
-	if c.spares && rank >= reserved {
-		return false
-	}
-	if rank != c.last && !c.all {
-		return rank < c.last
-	}
-	c.due += c.want
-	if c.due < c.ties {
-		return false
-	}
-	c.due -= c.ties
-	return true
-}
-
-// selectNth returns the n-th lowest of the ranks, from 0, and reorders them
-// (Hoare's quickselect). The pivot is random, so no order of keys makes it slow.
-func selectNth(ranks []uint64, n int) uint64 {
-	for len(ranks) > 1 {
-		pivot := ranks[rand.IntN(len(ranks))]
-		below, equal := 0, 0
-		for i, rank := range ranks {
-			switch {
-			case rank < pivot:
-				ranks[i] = ranks[below+equal]
-				ranks[below+equal] = ranks[below]
-				ranks[below] = rank
-				below++
-			case rank == pivot:
-				ranks[i] = ranks[below+equal]
-				ranks[below+equal] = rank
-				equal++
-			}
-		}
-		switch {
-		case n < below:
-			ranks = ranks[:below]
-		case n < below+equal:
-			return pivot
-		default:
-			ranks, n = ranks[below+equal:], n-below-equal
-		}
-	}
-	return ranks[0]
 }

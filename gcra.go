@@ -21,7 +21,7 @@ import "sync/atomic"
 // single cell, tau = (B-1)*unit; with burst = B*unit the formula is the same for
 // one unit, and covers n.
 //
-// Invariant: TAT only grows, but for refunds. A call with an older t sees a larger TAT-t and is
+// Invariant: TAT only grows, except by refunds. A call with an older t sees a larger TAT-t and is
 // judged more strictly than at the newest t.
 type gcra struct{ schedule }
 

@@ -17,7 +17,7 @@ import "sync/atomic"
 // passed. A call of n units is admitted iff level + n*unit <= burst, and raises
 // the level by n*unit. I.371 proves that this decides like GCRA.
 //
-// Invariant: emptyAt only grows, but for refunds. An older t sees a higher level.
+// Invariant: emptyAt only grows, except by refunds. An older t sees a higher level.
 type leakyBucket struct{ schedule }
 
 func newLeakyBucket(l Limit) (algorithm, *ConfigError) {

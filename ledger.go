@@ -26,7 +26,7 @@ type ledgers struct {
 }
 
 type ledger struct {
-	// mu is held to make a record, and by whoever relies on a key's having none.
+	// mu is held to make a record, and by a caller that relies on a key's having none.
 	mu      sync.Mutex
 	records atomic.Pointer[records] // nil until there has been one
 }
@@ -42,7 +42,7 @@ type record struct {
 	id uint64
 
 	// drops is how often the key has been dropped. It is raised under the lock of the key's
-	// shard, before the key can be tracked again. So who has loaded the key's word, then
+	// shard, before the key can be tracked again. So a call that has loaded the key's word, then
 	// drops, and then swaps the word, knows which key that was:
 	//
 	//	settle:    loads the word; drops are as they were

@@ -114,83 +114,6 @@ func (l *Limiter) setUp(c Config, p *policy, shards, maxKeys int, homes uint64) 
 	l.books = l.ledgers
 }
 
-// Allow charges one unit to key and reports whether it was admitted.
-func (l *Limiter) Allow(key string) bool {
-	if !l.direct {
-		return l.AllowN(key, 1)
-	}
-	id := l.hash.seeded(key) // one frame less than AllowN
-	l.ahead(id)
-	return l.allowAt(id, l.now(), 1)
-}
-
-// AllowN charges cost units to key and reports whether they were admitted, all or
-// none. See Take for the costs that are not from 1 to the burst.
-func (l *Limiter) AllowN(key string, cost int) bool {
-	id := l.hash.string(key)
-	l.ahead(id)
-	return l.allowAt(id, l.now(), cost) || l.deny(id, key, cost)
-}
-
-// Take charges cost units to key and describes the decision.
-//
-// The charge is all or nothing: a denied call leaves the key as it was, and a key
-// that is not tracked stays untracked. A cost of 0 charges nothing; the decision
-// is then the one on one unit, without regard to MaxKeys. A negative cost, or one
-// above the burst, is denied with RetryAfter Never. Take does not retain key.
-func (l *Limiter) Take(key string, cost int) (d Decision) {
-	id := l.hash.string(key)
-	l.ahead(id)
-	l.takeAt(&d, id, l.now(), cost)
-	if !d.Allowed || l.soft > 0 {
-		l.finish(&d, id, key, cost)
-	}
-	return d
-}
-
-// Peek returns what Take would return, but charges nothing and tracks nothing. For
-// a key that is not tracked it does not consider MaxKeys; nor, for a call that would be
-// denied, what the denial would do to the key (BlockFor, CountDenied).
-func (l *Limiter) Peek(key string, cost int) (d Decision) {
-	id := l.hash.string(key)
-	l.ahead(id)
-	l.peekAt(&d, id, l.now(), cost)
-	if !d.Allowed || l.soft > 0 {
-		l.amend(&d, cost)
-	}
-	return d
-}
-
-// Reset makes key fresh, as if it had never been charged.
-func (l *Limiter) Reset(key string) { l.reset(l.made().hash.string(key)) }
-
-// Refund gives key back cost units that it has been charged, so that only what
-// turned out to matter counts: a login that succeeded, say. It gives back at most
-// what still counts against the key, which makes the key fresh, and at most the
-// burst and Config.Soft. A window algorithm gives back from the units of the present window first;
-// FixedWindow has nothing to give back of an earlier one. A cost below 1 does
-// nothing.
-//
-// WorstCase holds for what was admitted and not refunded. Under SlidingLog a call
-// with an older time than the units given back is then charged at its own time.
-func (l *Limiter) Refund(key string, cost int) {
-	l.refundAt(l.made().hash.string(key), l.now(), cost)
-}
-
-// Block denies all calls for key for the time d, or longer if the key is blocked for
-// longer or would take longer to become fresh by itself. Then the key is fresh. What d
-// does not fit in before 2116 does not end; a d that is not positive does nothing. Block
-// reports whether it has blocked the key: it cannot if there is no room for it at MaxKeys
-// under OverflowDenyNew and OverflowAdmitNew. OverflowEvictSoonest drops blocked keys last. A block holds under any
-// limit, Unlimited too, and outlasts SetLimit and SetKeyLimit.
-func (l *Limiter) Block(key string, d time.Duration) bool {
-	return l.blockAt(l.made().hash.string(key), d)
-}
-
-// Unblock ends the block of key, which is then fresh. It does nothing if key is not
-// blocked.
-func (l *Limiter) Unblock(key string) { l.unblock(l.made().hash.string(key)) }
-
 // Len returns the number of tracked keys, idle ones that have not been swept yet
 // included. It is at most MaxKeys at any time.
 func (l *Limiter) Len() int { return l.made().len() }
@@ -249,80 +172,6 @@ func (l *Limiter) KeyAddr(a netip.Addr) Key { return Key{l, l.hash.addr(a)} }
 // s is Key(s).
 func (l *Limiter) KeyHash(h uint64) Key { return Key{l, nonZero(h)} }
 
-// Allow is Limiter.Allow for this key.
-func (k Key) Allow() bool { return k.AllowN(1) }
-
-// AllowN is Limiter.AllowN for this key.
-func (k Key) AllowN(cost int) bool {
-	k.lim.ahead(k.id)
-	return k.lim.allowAt(k.id, k.lim.now(), cost) || k.lim.deny(k.id, "", cost)
-}
-
-// Take is Limiter.Take for this key.
-func (k Key) Take(cost int) (d Decision) {
-	k.lim.ahead(k.id)
-	k.lim.takeAt(&d, k.id, k.lim.now(), cost)
-	if !d.Allowed || k.lim.soft > 0 {
-		k.lim.finish(&d, k.id, "", cost)
-	}
-	return d
-}
-
-// Peek is Limiter.Peek for this key.
-func (k Key) Peek(cost int) (d Decision) {
-	k.lim.ahead(k.id)
-	k.lim.peekAt(&d, k.id, k.lim.now(), cost)
-	if !d.Allowed || k.lim.soft > 0 {
-		k.lim.amend(&d, cost)
-	}
-	return d
-}
-
-// Reset is Limiter.Reset for this key.
-func (k Key) Reset() { k.lim.made().reset(k.id) }
-
-// Refund is Limiter.Refund for this key.
-func (k Key) Refund(cost int) { k.lim.made().refundAt(k.id, k.lim.now(), cost) }
-
-// Block is Limiter.Block for this key.
-func (k Key) Block(d time.Duration) bool { return k.lim.made().blockAt(k.id, d) }
-
-// Unblock is Limiter.Unblock for this key.
-func (k Key) Unblock() { k.lim.made().unblock(k.id) }
-
-// AllowAt is AllowN at now, the caller's own reading of the limiter's clock in
-// Unix nanoseconds, so that one reading can serve a batch. It must come from that
-// clock, which says what is idle: with recorded times, give the limiter a
-// ManualClock and move it along. A now far ahead of the clock spends the key's
-// units in that future.
-//
-// An older now than the key has seen is safe: nothing is admitted that would be
-// denied at the newest one, and what is admitted is charged in full as at the
-// newest one. A negative now counts as 0.
-func (k Key) AllowAt(now int64, cost int) bool {
-	return k.lim.allowAt(k.id, now, cost) || k.lim.deny(k.id, "", cost)
-}
-
-// TakeAt is Take at now; see AllowAt.
-func (k Key) TakeAt(now int64, cost int) (d Decision) {
-	k.lim.takeAt(&d, k.id, now, cost)
-	if !d.Allowed || k.lim.soft > 0 {
-		k.lim.finish(&d, k.id, "", cost)
-	}
-	return d
-}
-
-func (l *Limiter) blockAt(id uint64, d time.Duration) bool {
-	now := max(l.now(), 0)
-	return d > 0 && l.block(id, now, after(now, d))
-}
-
-func (l *Limiter) refundAt(id uint64, now int64, cost int) {
-	if cost > 0 {
-		l.refund(id, max(now, 0), cost)
-	}
-}
-
 // Config returns the configuration in force: with defaults filled in, and with the limit
 // that SetLimit has set. Shards stays 0 if it was. New takes it, except while SetLimit has
 // set Unlimited or DenyAll beside a Soft, which counts again under the next other limit.
@@ -345,4 +194,46 @@ func (l *Limiter) Stats() Stats {
 		s.Admitted, s.Denied, s.WouldDeny = s.Admitted+s.Denied, 0, s.Denied
 	}
 	return s
+}
+
+// TopDenied returns the keys that were denied most, most often first, at most
+// Config.TopDenied of them; nil without that.
+//
+// One denial in 64, at random, is a sample. (Where many are denied at once some samples
+// are dropped: a denial does not wait for statistics.) Of these samples any key that
+// makes up more than one in Config.TopDenied is in the list (Metwally, Agrawal,
+// El Abbadi, "Efficient computation of frequent and top-k elements in data streams",
+// 2005: the Space-Saving algorithm). Denials of cost 0 and of Peek are not counted.
+//
+// Names are what clients send. Where keys are secrets, such as session cookies, make them
+// with KeyHash.
+func (l *Limiter) TopDenied() []DeniedKey {
+	if l.made().top == nil {
+		return nil
+	}
+	return l.top.list()
+}
+
+// Named tells TopDenied what the key is called, if it lists the key and does not know yet,
+// and returns k. Only then is name called, and costs more than looking. It is for a Key that
+// is kept, and for one of a number or of a hash:
+//
+//	k := lim.KeyUint64(user.ID).Named(user.Email)
+//	if !k.Allow() { ... }
+//
+// Call it where a Key is made anew for each call, and else after a denial.
+func (k Key) Named(name func() string) Key {
+	if top := k.lim.made().top; top.nameless(k.id) {
+		top.name(k.id, name())
+	}
+	return k
+}
+
+func (l *Limiter) addTally(s *Stats) {
+	for i := range l.tally {
+		s.Admitted += l.tally[i].admitted.Load()
+		blocked := l.tally[i].blocked.Load()
+		s.Blocked += blocked
+		s.Denied += l.tally[i].denied.Load() + blocked
+	}
 }

@@ -7,8 +7,8 @@ import (
 )
 
 // SetLimit changes the limit while decisions run. Every key keeps what it has spent, in
-// units of cost: nobody is given a burst, and nobody is charged twice. What a key has spent
-// beyond the new burst it owes, and is denied until it has paid that back; Refund and
+// units of cost: nobody is given a burst, and nobody is charged twice. A key that has spent
+// more than the new burst owes the rest, and is denied until it has paid that back; Refund and
 // Reset forgive. The error is a *ConfigError, as of New, and then nothing has changed.
 //
 // Spent units come back as the new limit says. The buckets keep what they owe, exactly but
@@ -16,7 +16,7 @@ import (
 // counts at that moment is put into the present window, since it is not known when in its
 // old window it was spent. SlidingLog keeps the times of what counts at that moment, and
 // room for the largest limit it has had. Blocks stay. Under Unlimited and DenyAll units go on coming back as they did
-// before. What no word has room for is forgotten: more than some 160 years' worth of units,
+// before. Units that no word has room for are forgotten: more than some 160 years' worth of units,
 // or in windows that are much shorter than before, more than can be counted beside their
 // numbers.
 //
@@ -80,8 +80,8 @@ func (l *Limiter) adoptKeys(s *shard, empty *table, records []*record) (now int6
 // adoptAllLocked moves all entries of a shard into a table of p.
 //
 // All words are taken out of the reach of decisions before the clock is read, so that
-// none has been charged at a later time than that at which it is judged. What is idle then
-// is dropped, as by a sweep: under the new limit it might seem to count again.
+// none has been charged at a later time than that at which it is judged. Keys that are idle then
+// are dropped, as by a sweep: under the new limit they might seem to count again.
 func (st *store) adoptAllLocked(s *shard, empty *table) (now int64) {
 	old := s.table.Load()
 	type frozen struct {
@@ -143,7 +143,7 @@ type placement struct {
 }
 
 // place puts id where f says, which is told what it is kept on. It does nothing if f returns
-// nothing. What the key has spent goes along.
+// nothing. The key keeps what it has spent.
 func (l *Limiter) place(id uint64, f func(kept *plan) (p placement, ok bool)) {
 	s, rec := l.lockKey(id)
 	defer l.unlockKey(s, rec, id)

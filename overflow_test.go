@@ -3,7 +3,6 @@ package sluice
 import (
 	"fmt"
 	"math"
-	"slices"
 	"testing"
 	"time"
 
@@ -390,26 +389,4 @@ func TestAdmitNew_AdmitsWithoutState(t *testing.T) {
 		require.Equal(t, uint64(6), l.Stats().Untracked)
 		require.Equal(t, 10, l.Len())
 	})
-}
-
-func TestCut_TakesTheLowest(t *testing.T) {
-	rng := newRand(t)
-	for range 2000 {
-		ranks := make([]uint64, 1+rng.IntN(50))
-		for i := range ranks {
-			ranks[i] = rng.Uint64N(20)
-		}
-		sorted := slices.Sorted(slices.Values(ranks))
-		n := 1 + rng.IntN(len(ranks))
-		require.Equal(t, sorted[n-1], selectNth(slices.Clone(ranks), n-1))
-		c := newCut(slices.Clone(ranks), n)
-		var taken []uint64
-		for _, rank := range ranks {
-			if c.takes(rank) {
-				taken = append(taken, rank)
-			}
-		}
-		slices.Sort(taken)
-		require.Equal(t, sorted[:n], taken)
-	}
 }

@@ -1,9 +1,33 @@
 package sluice
 
 import (
+	"math"
 	"runtime"
 	"sync/atomic"
 )
+
+// Peek returns what Take would return, but charges nothing and tracks nothing. For
+// a key that is not tracked it does not consider MaxKeys; nor, for a call that would be
+// denied, what the denial would do to the key (BlockFor, CountDenied).
+func (l *Limiter) Peek(key string, cost int) (d Decision) {
+	id := l.hash.string(key)
+	l.ahead(id)
+	l.peekAt(&d, id, l.now(), cost)
+	if !d.Allowed || l.soft > 0 {
+		l.amend(&d, cost)
+	}
+	return d
+}
+
+// Peek is Limiter.Peek for this key.
+func (k Key) Peek(cost int) (d Decision) {
+	k.lim.ahead(k.id)
+	k.lim.peekAt(&d, k.id, k.lim.now(), cost)
+	if !d.Allowed || k.lim.soft > 0 {
+		k.lim.amend(&d, cost)
+	}
+	return d
+}
 
 // peekAt describes in d, which is zero, what takeAt would.
 func (l *Limiter) peekAt(d *Decision, id uint64, now int64, cost int) {
@@ -139,5 +163,37 @@ func (p *policy) peekTail(d *Decision, e *slot, tail []atomic.Uint64, now int64,
 		if ok && e.word.Load() == word {
 			return true
 		}
+	}
+}
+
+func (l *Limiter) judgeEdge(d *Decision, p *policy, id uint64, now int64, cost int) (ok bool) {
+	switch {
+	case p.unlimited():
+		until, ok := l.blockOf(p, id)
+		if !ok {
+			return false
+		}
+		d.unlimited(until, now)
+	case !p.denyAll() && !l.inspectAt(d, p, l.shardOf(id).locate(id), id, now, 1, false):
+		return false
+	}
+	p.settleEdge(d, cost)
+	return true
+}
+
+// unlimited describes a call under Unlimited for a key with a block until then, or 0.
+func (d *Decision) unlimited(until uint64, now int64) {
+	if d.Limit = math.MaxInt; until > uint64(now) {
+		d.block(until, now)
+		return
+	}
+	d.Allowed, d.Remaining = true, math.MaxInt
+}
+
+// settleEdge puts into a decision on one unit what a cost makes of it that is not for the
+// key's state to decide.
+func (p *policy) settleEdge(d *Decision, cost int) {
+	if cost < 0 || cost > 0 && !p.unlimited() || p.denyAll() {
+		d.Allowed, d.RetryAfter = false, Never
 	}
 }

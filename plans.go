@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"iter"
 	"slices"
+
+	"github.com/puzpuzpuz/xsync/v3"
 )
 
 // SetPlan sets the limit of the plan of that name, which begins with it, and changes it for
@@ -114,7 +116,7 @@ func (l *Limiter) SetKeyPlan(key, plan string) error {
 // ClearKeyLimit gives key the limiter's limit again. It keeps what the key has spent, and
 // does nothing for a key without a limit of its own. The key counts towards MaxKeys again;
 // if there is no room for it, what it has spent is forgotten, as for any key that has no
-// room. What SetKeyLimit says of time and of other calls holds.
+// room. The time that it takes, and what it means for other calls, are as SetKeyLimit says.
 func (l *Limiter) ClearKeyLimit(key string) { l.clearKeyLimit(l.made().hash.string(key)) }
 
 // SetLimit is Limiter.SetKeyLimit for this key.
@@ -243,4 +245,76 @@ func (l *Limiter) keep(id uint64, pl *plan, replaces func(kept *plan) bool) {
 	l.place(id, func(kept *plan) (placement, bool) {
 		return placement{pl, by.terms.Load()}, replaces(kept)
 	})
+}
+
+// maxPlanName bounds the name of a plan, and so what Restore reads before anything is known
+// of it.
+const maxPlanName = 1 << 16
+
+// plans are those of a limiter beside its own.
+type plans struct {
+	named   *xsync.MapOf[string, *plan]
+	brought *xsync.MapOf[Limit, *plan] // by calls and keys
+}
+
+// plansOf returns the plans, which are made when the first one is asked for.
+func (l *Limiter) plansOf() *plans {
+	if ps := l.plans.Load(); ps != nil {
+		return ps
+	}
+	l.plans.CompareAndSwap(nil, &plans{xsync.NewMapOf[string, *plan](), xsync.NewMapOf[Limit, *plan]()})
+	return l.plans.Load()
+}
+
+// newPlan returns a plan with its terms and its view.
+func (l *Limiter) newPlan(name string, limit Limit) (*plan, error) {
+	pl := &plan{name: name}
+	tm, err := l.newTerms(pl, limit)
+	if err != nil {
+		return nil, err
+	}
+	pl.terms.Store(tm)
+	view := &Limiter{core: l, under: pl, soft: l.soft, shadow: l.shadow, top: l.top, tally: l.tally}
+	view.clock, view.cached, view.timed = l.clock, l.cached, l.timed
+	view.shards, view.shift, view.ledgers = l.shards, l.shift, l.ledgers
+	view.current.Store(notPlain)
+	pl.view.Store(view)
+	return pl, nil
+}
+
+// notPlain is the policy that keeps allowAt from deciding by itself.
+var notPlain = &policy{}
+
+// brought returns the plan of a limit without a name.
+func (l *Limiter) brought(limit Limit) (*plan, error) {
+	ps := l.plansOf()
+	if pl, ok := ps.brought.Load(limit); ok {
+		return pl, nil
+	}
+	pl, err := l.newPlan("", limit)
+	if err != nil {
+		return nil, err
+	}
+	if ps.brought.Size() >= max(maxBrought, 2*int(l.kept.Load())) { // those of calls are not counted
+		ps.brought.Clear() // keys that are under them stay under them
+	}
+	pl, _ = ps.brought.LoadOrStore(limit, pl)
+	return pl, nil
+}
+
+// planNamed returns the plan of a name.
+func (l *Limiter) planNamed(name string) (*plan, error) {
+	if ps := l.plans.Load(); ps != nil {
+		if pl, ok := ps.named.Load(name); ok {
+			return pl, nil
+		}
+	}
+	return nil, configErrorf("plan", "%q: there is no plan of that name; want one that SetPlan has set", name)
+}
+
+// eachCell calls f for all cells. Some may have been replaced meanwhile.
+func (l *Limiter) eachCell(f func(*cell)) {
+	for i := range l.shards {
+		l.shards[i].eachCell(f)
+	}
 }

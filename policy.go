@@ -385,3 +385,14 @@ func (p *policy) tailLen() int {
 	}
 	return p.wide.tailLen()
 }
+
+// never returns the error of calls of that cost that no wait helps.
+func (p *policy) never(cost int) error {
+	switch {
+	case cost < 0:
+		return ErrNegativeCost
+	case !p.unlimited() && !p.fits(max(cost, 1)):
+		return ErrCostExceedsBurst
+	}
+	return nil
+}

@@ -41,7 +41,7 @@ func ReserveAll(maxWait time.Duration, charges ...Charge) ([]*Reservation, error
 //
 // If one of the keys is blocked, or its algorithm has no slots to reserve, WaitAll waits until
 // all keys could be charged at once, if nothing else happens to them, and asks again, as Wait
-// does: who comes first then is not determined. So it does if a key is blocked when the slot
+// does: the order of those that wait is then not determined. So it does if a key is blocked when the slot
 // begins. A denial while it waits blocks nobody, and is not counted.
 func WaitAll(ctx context.Context, charges ...Charge) error {
 	if err := ctx.Err(); err != nil {
@@ -179,7 +179,7 @@ func (j *joint) reserve() ([]*Reservation, error) {
 	}
 }
 
-// lockRecords locks the records of all keys, in the order of all who lock several. None is
+// lockRecords locks the records of all keys, in the order of all callers that lock several. None is
 // made with others locked, since that takes the lock of a ledger.
 func (j *joint) lockRecords() {
 	keys := make([]Key, 0, len(j.charges))

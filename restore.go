@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"hash"
 	"io"
@@ -35,7 +36,10 @@ func (l *Limiter) Restore(r io.Reader) error {
 	}
 	in := &snapshotReader{r: bufio.NewReader(r), sum: xxhash.New(), lim: l, config: l.Config()}
 	sections, err := in.read()
-	if err != nil {
+	switch {
+	case errors.Is(err, ErrBadSnapshot):
+		return err
+	case err != nil:
 		return fmt.Errorf("sluice: Restore: %w", err)
 	}
 	l.admin.Lock()
@@ -298,10 +302,6 @@ func (in *snapshotReader) plan(h sectionPlan) (*plan, error) {
 	in.named[name] = pl
 	return pl, nil
 }
-
-// maxPlanName bounds the name of a plan, and so what Restore reads before anything is known
-// of it.
-const maxPlanName = 1 << 16
 
 func (in *snapshotReader) name(n uint32) (string, error) {
 	if n > maxPlanName {

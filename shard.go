@@ -8,6 +8,8 @@ import (
 	"unsafe"
 
 	"github.com/puzpuzpuz/xsync/v3"
+
+	"github.com/sluice-go/sluice/internal/prefetch"
 )
 
 // A shard is a table and the lock that serialises its changes of shape. Deciding
@@ -101,7 +103,7 @@ func (st *store) awaitMove(s *shard) {
 	s.awaitHolder()
 }
 
-// awaitHolder returns once whoever holds the shard's lock has let it go.
+// awaitHolder returns once the holder of the shard's lock has let it go.
 func (s *shard) awaitHolder() {
 	s.mu.Lock()
 	//lint:ignore SA2001 to wait is the point
@@ -209,7 +211,7 @@ func (st *store) ahead(id uint64) {
 
 func (st *store) prefetch(id uint64) {
 	t := st.shardOf(id).table.Load()
-	prefetch(&t.slots[id&t.home])
+	prefetch.Line(unsafe.Pointer(&t.slots[id&t.home]))
 }
 
 // settled is the time that idleness is judged by when a call at now needs room: the

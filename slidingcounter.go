@@ -121,7 +121,7 @@ func (a *slidingWindow) adopt(from adopter, e state, now int64) counts {
 	return counts{a.carry(&old.window, c.number, now), min(c.cur, most), min(c.prev, most)}
 }
 
-// debit charges cost to c as it stands in its window. What the count has no room for is
+// debit charges cost to c as it stands in its window. Units that the count has no room for are
 // charged to the next window, as far as there is room: so c denies everything until that
 // one begins, as it would if it could count all, and no less than that from then on.
 func (a *slidingWindow) debit(c counts, cost uint64) counts {
@@ -349,27 +349,4 @@ func (a *slidingWindowWide) idleAt(key state) uint64 {
 
 func (a *slidingWindowWide) rank(key state, now int64) uint64 {
 	return a.used(a.roll(a.unpack(key), now))
-}
-
-// widest returns the largest count that words of p have bits for, if p keeps each count of a
-// sliding window under from as it is, whatever both add up to; else there is no such bound.
-// In words that count further, a charge would end with its window where from charges the
-// rest to the next one.
-func (p *policy) widest(from *policy) int {
-	a, old := p.sliding(), from.sliding()
-	if a == nil || old == nil || !a.same(&old.window) || a.bits < old.bits {
-		return math.MaxInt
-	}
-	return int(min(1<<a.bits-1, uint64(math.MaxInt)))
-}
-
-// sliding returns the sliding window of p, or nil if it is of another algorithm.
-func (p *policy) sliding() *slidingWindow {
-	if a, ok := p.alg.(*slidingWindowWord); ok {
-		return &a.slidingWindow
-	}
-	if a, ok := p.wide.(*slidingWindowWide); ok {
-		return &a.slidingWindow
-	}
-	return nil
 }

@@ -182,7 +182,7 @@ func (a *slidingLog) countDenied(key state, now int64, cost int) uint64 {
 }
 
 // refund takes the newest units out. In a ring that has been full, their places
-// become the oldest ones. What they had overwritten is not brought back; it did not
+// become the oldest ones. The units that they had overwritten are not brought back; they did not
 // count any more.
 func (a *slidingLog) refund(key state, _ int64, cost int) uint64 {
 	written := a.written(key.word)

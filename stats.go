@@ -58,12 +58,3 @@ func (t tally) count(shard uint64, out outcome) {
 		t[shard].denied.Add(1)
 	}
 }
-
-func (l *Limiter) addTally(s *Stats) {
-	for i := range l.tally {
-		s.Admitted += l.tally[i].admitted.Load()
-		blocked := l.tally[i].blocked.Load()
-		s.Blocked += blocked
-		s.Denied += l.tally[i].denied.Load() + blocked
-	}
-}

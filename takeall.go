@@ -417,8 +417,8 @@ func (c *claim) outcome() outcome {
 	return denied
 }
 
-// A hold is a key whose word is out of everybody else's reach, for a moment: who wants
-// the word waits without sleeping. A holder must not wait for a shard's lock, since a
+// A hold is a key whose word is out of everybody else's reach, for a moment: a call that
+// wants the word waits without sleeping. A holder must not wait for a shard's lock, since a
 // rebuild holds that while it waits for words.
 type hold struct {
 	policy *policy

@@ -5,8 +5,6 @@ import (
 	"math/bits"
 	"sync"
 	"sync/atomic"
-
-	"github.com/puzpuzpuz/xsync/v3"
 )
 
 // A plan is a limit that keys have in common: the limiter's own, one that has a name, or
@@ -131,7 +129,7 @@ func (l *Limiter) newTerms(pl *plan, limit Limit) (*terms, error) {
 	return tm, nil
 }
 
-// policyFor returns the policy of c, which is that of a limiter but for the limit.
+// policyFor returns the policy of c, which is that of a limiter, except for the limit.
 func policyFor(c Config, from *policy) (*policy, error) {
 	if c.Limit.constant() {
 		c.Soft = 0 // there is nothing beyond it
@@ -146,74 +144,6 @@ func policyFor(c Config, from *policy) (*policy, error) {
 	return p, nil
 }
 
-// plans are those of a limiter beside its own.
-type plans struct {
-	named   *xsync.MapOf[string, *plan]
-	brought *xsync.MapOf[Limit, *plan] // by calls and keys
-}
-
-// plansOf returns the plans, which are made when the first one is asked for.
-func (l *Limiter) plansOf() *plans {
-	if ps := l.plans.Load(); ps != nil {
-		return ps
-	}
-	l.plans.CompareAndSwap(nil, &plans{xsync.NewMapOf[string, *plan](), xsync.NewMapOf[Limit, *plan]()})
-	return l.plans.Load()
-}
-
-// newPlan returns a plan with its terms and its view.
-func (l *Limiter) newPlan(name string, limit Limit) (*plan, error) {
-	pl := &plan{name: name}
-	tm, err := l.newTerms(pl, limit)
-	if err != nil {
-		return nil, err
-	}
-	pl.terms.Store(tm)
-	view := &Limiter{core: l, under: pl, soft: l.soft, shadow: l.shadow, top: l.top, tally: l.tally}
-	view.clock, view.cached, view.timed = l.clock, l.cached, l.timed
-	view.shards, view.shift, view.ledgers = l.shards, l.shift, l.ledgers
-	view.current.Store(notPlain)
-	pl.view.Store(view)
-	return pl, nil
-}
-
-// notPlain is the policy that keeps allowAt from deciding by itself.
-var notPlain = &policy{}
-
-// brought returns the plan of a limit without a name.
-func (l *Limiter) brought(limit Limit) (*plan, error) {
-	ps := l.plansOf()
-	if pl, ok := ps.brought.Load(limit); ok {
-		return pl, nil
-	}
-	pl, err := l.newPlan("", limit)
-	if err != nil {
-		return nil, err
-	}
-	if ps.brought.Size() >= max(maxBrought, 2*int(l.kept.Load())) { // those of calls are not counted
-		ps.brought.Clear() // keys that are under them stay under them
-	}
-	pl, _ = ps.brought.LoadOrStore(limit, pl)
-	return pl, nil
-}
-
-// planNamed returns the plan of a name.
-func (l *Limiter) planNamed(name string) (*plan, error) {
-	if ps := l.plans.Load(); ps != nil {
-		if pl, ok := ps.named.Load(name); ok {
-			return pl, nil
-		}
-	}
-	return nil, configErrorf("plan", "%q: there is no plan of that name; want one that SetPlan has set", name)
-}
-
-// eachCell calls f for all cells. Some may have been replaced meanwhile.
-func (l *Limiter) eachCell(f func(*cell)) {
-	for i := range l.shards {
-		l.shards[i].eachCell(f)
-	}
-}
-
 // needs returns the least room that the words of a policy must have to keep what e counts
 // under p. Buckets owe what they owe in any word.
 func (p *policy) needs(e state, now int64) int {
@@ -224,4 +154,27 @@ func (p *policy) needs(e state, now int64) int {
 		return int(log.counting(e, now))
 	}
 	return int(min(p.rank(e, 0), math.MaxInt)) // at 0 all of it counts
+}
+
+// widest returns the largest count that words of p have bits for, if p keeps each count of a
+// sliding window under from as it is, whatever both add up to; else there is no such bound.
+// In words that count further, a charge would end with its window where from charges the
+// rest to the next one.
+func (p *policy) widest(from *policy) int {
+	a, old := p.sliding(), from.sliding()
+	if a == nil || old == nil || !a.same(&old.window) || a.bits < old.bits {
+		return math.MaxInt
+	}
+	return int(min(1<<a.bits-1, uint64(math.MaxInt)))
+}
+
+// sliding returns the sliding window of p, or nil if it is of another algorithm.
+func (p *policy) sliding() *slidingWindow {
+	if a, ok := p.alg.(*slidingWindowWord); ok {
+		return &a.slidingWindow
+	}
+	if a, ok := p.wide.(*slidingWindowWide); ok {
+		return &a.slidingWindow
+	}
+	return nil
 }

@@ -32,7 +32,7 @@ import (
 // is 62, a single bit is left for the refill time, and the full tick must stay below
 // 2^63.)
 //
-// Invariant: refill + spent only grows, but for refunds; it is the tick at which the bucket is
+// Invariant: refill + spent only grows, except by refunds; it is the tick at which the bucket is
 // full again. That makes the bucket agree with GCRA on every decision, since its
 // TAT is the same tick.
 type tokenBucket struct {

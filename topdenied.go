@@ -33,39 +33,6 @@ type DeniedKey struct {
 	Excess uint64
 }
 
-// TopDenied returns the keys that were denied most, most often first, at most
-// Config.TopDenied of them; nil without that.
-//
-// One denial in 64, at random, is a sample. (Where many are denied at once some samples
-// are dropped: a denial does not wait for statistics.) Of these samples any key that
-// makes up more than one in Config.TopDenied is in the list (Metwally, Agrawal,
-// El Abbadi, "Efficient computation of frequent and top-k elements in data streams",
-// 2005: the Space-Saving algorithm). Denials of cost 0 and of Peek are not counted.
-//
-// Names are what clients send. Where keys are secrets, such as session cookies, make them
-// with KeyHash.
-func (l *Limiter) TopDenied() []DeniedKey {
-	if l.made().top == nil {
-		return nil
-	}
-	return l.top.list()
-}
-
-// Named tells TopDenied what the key is called, if it lists the key and does not know yet,
-// and returns k. Only then is name called, and costs more than looking. It is for a Key that
-// is kept, and for one of a number or of a hash:
-//
-//	k := lim.KeyUint64(user.ID).Named(user.Email)
-//	if !k.Allow() { ... }
-//
-// Call it where a Key is made anew for each call, and else after a denial.
-func (k Key) Named(name func() string) Key {
-	if top := k.lim.made().top; top.nameless(k.id) {
-		top.name(k.id, name())
-	}
-	return k
-}
-
 // maxName bounds what a key's name takes.
 const maxName = 256
 

@@ -1,10 +1,65 @@
 package sluice
 
-import "sync/atomic"
+import (
+	"sync/atomic"
+	"time"
+)
 
-// update puts what f makes of it in the place of the word of id, if id is tracked, and
-// reports whether it is. The tail is nil for one-word algorithms. f may be called several
-// times.
+// Reset makes key fresh, as if it had never been charged.
+func (l *Limiter) Reset(key string) { l.reset(l.made().hash.string(key)) }
+
+// Refund gives key back cost units that it has been charged, so that only what
+// turned out to matter counts: a login that succeeded, say. It gives back at most
+// what still counts against the key, which makes the key fresh, and at most the
+// burst and Config.Soft. A window algorithm gives back from the units of the present window first;
+// FixedWindow has nothing to give back of an earlier one. A cost below 1 does
+// nothing.
+//
+// WorstCase holds for what was admitted and not refunded. Under SlidingLog a call
+// with an older time than the units given back is then charged at its own time.
+func (l *Limiter) Refund(key string, cost int) {
+	l.refundAt(l.made().hash.string(key), l.now(), cost)
+}
+
+// Block denies all calls for key for the time d, or longer if the key is blocked for
+// longer or would take longer to become fresh by itself. Then the key is fresh. A block
+// that would end after 2116 never ends; a d that is not positive does nothing. Block
+// reports whether it has blocked the key: it cannot if there is no room for it at MaxKeys
+// under OverflowDenyNew and OverflowAdmitNew. OverflowEvictSoonest drops blocked keys last. A block holds under any
+// limit, Unlimited too, and outlasts SetLimit and SetKeyLimit.
+func (l *Limiter) Block(key string, d time.Duration) bool {
+	return l.blockAt(l.made().hash.string(key), d)
+}
+
+// Unblock ends the block of key, which is then fresh. It does nothing if key is not
+// blocked.
+func (l *Limiter) Unblock(key string) { l.unblock(l.made().hash.string(key)) }
+
+// Reset is Limiter.Reset for this key.
+func (k Key) Reset() { k.lim.made().reset(k.id) }
+
+// Refund is Limiter.Refund for this key.
+func (k Key) Refund(cost int) { k.lim.made().refundAt(k.id, k.lim.now(), cost) }
+
+// Block is Limiter.Block for this key.
+func (k Key) Block(d time.Duration) bool { return k.lim.made().blockAt(k.id, d) }
+
+// Unblock is Limiter.Unblock for this key.
+func (k Key) Unblock() { k.lim.made().unblock(k.id) }
+
+func (l *Limiter) blockAt(id uint64, d time.Duration) bool {
+	now := max(l.now(), 0)
+	return d > 0 && l.block(id, now, after(now, d))
+}
+
+func (l *Limiter) refundAt(id uint64, now int64, cost int) {
+	if cost > 0 {
+		l.refund(id, max(now, 0), cost)
+	}
+}
+
+// update replaces the word of id by f's, and reports false if id is not tracked. f may be
+// called several times.
 func (st *store) update(id uint64, f func(p *policy, key state) uint64) (tracked bool) {
 	s := st.shardOf(id)
 	for {
@@ -19,11 +74,10 @@ func (st *store) update(id uint64, f func(p *policy, key state) uint64) (tracked
 	}
 }
 
-// act puts what f makes of it in the place of the state of id, under the policy that policyFor
-// finds, which a call through l goes by. f may be called several times, and where another
-// call changes the policy in between, under several: the last one counts. If id is not
-// tracked, absent is called in its place, and says whether that is all, or act is to start
-// over, since the key is tracked by now.
+// act replaces the word of id by f's, under the policy that policyFor finds for a call
+// through l. It starts over if the key has another policy by then, so f may be called
+// several times, under several policies: the last call counts. If id is not tracked, absent
+// is called in place of f, and act starts over unless that is done.
 func (l *Limiter) act(id uint64, policyFor func(*Limiter, uint64) *policy, f func(p *policy, key state) uint64, absent func(p *policy) (done bool)) {
 	for {
 		p, same := policyFor(l, id), true

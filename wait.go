@@ -14,13 +14,13 @@ import (
 // goroutine.
 //
 // Where Reserve hands out slots, Wait takes one, in order of arrival. Under the other
-// algorithms, and for a blocked key, it waits for what RetryAfter says and asks again; who
-// comes first then is not determined. So does a call that finds the key blocked when its slot
+// algorithms, and for a blocked key, it waits for what RetryAfter says and asks again; the
+// order of those that wait is then not determined. So does a call that finds the key blocked when its slot
 // begins: the block has taken the slot. A cost of 0 waits until one unit would be admitted.
 //
 // Time is the limiter's: with a ManualClock the wait ends when the clock has been moved far
 // enough. With a clock of another kind it is asked again after as much real time as it says
-// is left. What the context has left is real time, always.
+// is left. The context's deadline is always one of real time.
 func (l *Limiter) Wait(ctx context.Context, key string, cost int) error {
 	return l.wait(ctx, l.made().hash.string(key), key, cost)
 }
@@ -121,17 +121,6 @@ func (l *Limiter) attempt(id uint64, now int64, cost int) (wait time.Duration, e
 		l.admit(id, cost)
 	}
 	return wait, err
-}
-
-// never returns the error of calls of that cost that no wait helps.
-func (p *policy) never(cost int) error {
-	switch {
-	case cost < 0:
-		return ErrNegativeCost
-	case !p.unlimited() && !p.fits(max(cost, 1)):
-		return ErrCostExceedsBurst
-	}
-	return nil
 }
 
 func (p *policy) attempt(key state, now int64, cost int) (next uint64, wait time.Duration, err error) {

@@ -129,8 +129,8 @@ func (e *slot) lock() (word uint64, ok bool) {
 	}
 }
 
-// freeze takes the word out for good. The caller holds the shard's lock, and so is the
-// only one who stores moved or elsewhere.
+// freeze takes the word out for good. The caller holds the shard's lock, and so nobody
+// else stores moved or elsewhere.
 func (e *slot) freeze(wide bool) uint64 {
 	if wide {
 		word, _ := e.lock()

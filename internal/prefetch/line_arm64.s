@@ -2,8 +2,8 @@
 
 #include "textflag.h"
 
-// func prefetch(p *slot)
-TEXT ·prefetch(SB), NOSPLIT, $0-8
+// func Line(p unsafe.Pointer)
+TEXT ·Line(SB), NOSPLIT, $0-8
 	MOVD p+0(FP), R0
 	PRFM (R0), PLDL1KEEP
 	RET

@@ -2,8 +2,8 @@
 
 #include "textflag.h"
 
-// func prefetch(p *slot)
-TEXT ·prefetch(SB), NOSPLIT, $0-8
+// func Line(p unsafe.Pointer)
+TEXT ·Line(SB), NOSPLIT, $0-8
 	MOVQ p+0(FP), AX
 	PREFETCHT0 (AX)
 	RET
