@@ -171,7 +171,7 @@ func TestFiber_FieldsThatAreThereTwice(t *testing.T) {
 		t.Run(fmt.Sprint("adaptor=", adapted), func(t *testing.T) {
 			c := httplimit.Config{Policies: []httplimit.Policy{{
 				Name: "key", Limiter: sluice.Must(sluice.New(sluice.Config{Limit: sluice.PerHour(2)})),
-				Key: httplimit.MustKey(httplimit.ByHeader("API-Key")),
+				Key: httplimit.Must(httplimit.ByHeader("API-Key")),
 			}}}
 			var limit fiber.Handler
 			if adapted {

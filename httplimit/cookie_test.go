@@ -9,7 +9,7 @@ import (
 )
 
 func TestByCookie(t *testing.T) {
-	f := MustKey(ByCookie("session"))
+	f := Must(ByCookie("session"))
 	for cookies, want := range map[string]string{
 		"session=abc":                               "abc",
 		`session="abc"`:                             "abc",
@@ -51,7 +51,7 @@ func TestByCookie(t *testing.T) {
 // Whatever else some application could take for the cookie, in whatever order, it is not
 // counted under a second one that the client makes up.
 func TestByCookie_WhatAnApplicationCouldReadOtherwiseIsRefused(t *testing.T) {
-	f := MustKey(ByCookie("session"))
+	f := Must(ByCookie("session"))
 	for _, real := range []string{
 		"session=abc", "session=", "session= real", `session= "real"`, `session=real\`, `session="re"al"`, "session=re\x80al", "session=\u00e9", "session=real\x7f",
 		"Session=real", "SESSION=real", "session =real", "session\t=real", "\u00a0session=real", "\xa0session=real", "\x85session\x85=real", `"session"=real`,

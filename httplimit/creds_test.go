@@ -84,10 +84,10 @@ func TestKeys_SpacesMakeNoOtherKeyOverAnyProtocol(t *testing.T) {
 		header, want string
 		values       []string
 	}{
-		{MustKey(ByHeader("X-Api-Key")), "X-Api-Key", "abc", []string{"abc", " abc", "abc \t", "\t abc"}},
+		{Must(ByHeader("X-Api-Key")), "X-Api-Key", "abc", []string{"abc", " abc", "abc \t", "\t abc"}},
 		{ByBasicAuthUser(), "Authorization", "bob", []string{basic("bob:x"), " " + basic("bob:x"), "\t" + basic("bob:x") + " ", "Basic \t" + basic("bob:x")[6:]}},
 		{ByBearerToken(), "Authorization", "abc", []string{"Bearer abc", " Bearer abc", "\tbearer\tabc\t"}},
-		{MustKey(ByCookie("s")), "Cookie", "abc", []string{"s=abc", " s=abc ", "\ts\t=\tabc\t", `s= "abc";`}},
+		{Must(ByCookie("s")), "Cookie", "abc", []string{"s=abc", " s=abc ", "\ts\t=\tabc\t", `s= "abc";`}},
 	} {
 		for _, h2 := range []bool{false, true} {
 			s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -219,7 +219,7 @@ func checkKeyOrError(tb testing.TB, f KeyFunc, r *http.Request) string {
 	if key == "64:ff9b::/64" {
 		return key // what is in it beside NAT64, which its first address is
 	}
-	again, err := MustKey(ByRemoteIP(IPConfig{}))(fromPeer(a.String()))
+	again, err := Must(ByRemoteIP(IPConfig{}))(fromPeer(a.String()))
 	require.NoError(tb, err)
 	require.Equal(tb, key, again, "the key of the address in the key")
 	return key
@@ -232,8 +232,8 @@ func checkUntrustedPeer(tb testing.TB, f KeyFunc, header string, lines []string)
 }
 
 var (
-	fuzzXFF       = MustKey(ByRemoteIP(behindProxies(headerXFF)))
-	fuzzForwarded = MustKey(ByRemoteIP(behindProxies(headerForwarded)))
+	fuzzXFF       = Must(ByRemoteIP(behindProxies(headerXFF)))
+	fuzzForwarded = Must(ByRemoteIP(behindProxies(headerForwarded)))
 )
 
 // checkXForwardedFor checks the key for lines, separated by line feeds, and that the
@@ -294,7 +294,7 @@ func checkForwarded(tb testing.TB, left, right string) {
 }
 
 func checkRemoteAddr(tb testing.TB, remoteAddr string) {
-	f := MustKey(ByRemoteIP(IPConfig{}))
+	f := Must(ByRemoteIP(IPConfig{}))
 	key := checkKeyOrError(tb, f, fromPeer(remoteAddr))
 	want := ""
 	if n, ok := refNode(remoteAddr); ok {

@@ -25,7 +25,7 @@ const proxy = "10.0.0.1:80"
 
 func TestForwarded_HeadersOfAnUntrustedPeerDoNotMatter(t *testing.T) {
 	for _, header := range []string{"X-Forwarded-For", "Forwarded", "X-Real-IP", "CF-Connecting-IP"} {
-		f := MustKey(ByRemoteIP(behindProxies(header)))
+		f := Must(ByRemoteIP(behindProxies(header)))
 		for _, value := range []string{"", "203.0.113.77", "10.0.0.2", "for=203.0.113.77", "unknown", `"`, ",", strings.Repeat("x", 1<<20), strings.Repeat(",", 1<<20)} {
 			r := fromPeer("192.0.2.1:4711", header, value, header, value, "X-Forwarded-For", value)
 			require.Equal(t, "192.0.2.1", keyOf(t, f, r))
@@ -34,14 +34,14 @@ func TestForwarded_HeadersOfAnUntrustedPeerDoNotMatter(t *testing.T) {
 }
 
 func TestForwarded_OnlyTheConfiguredHeaderIsRead(t *testing.T) {
-	f := MustKey(ByRemoteIP(behindProxies("x-real-ip")))
+	f := Must(ByRemoteIP(behindProxies("x-real-ip")))
 	r := fromPeer(proxy, "X-Forwarded-For", "6.6.6.6", "Forwarded", "for=6.6.6.6", "CF-Connecting-IP", "6.6.6.6", "X-Real-Ip", "203.0.113.77")
 	require.Equal(t, "203.0.113.77", keyOf(t, f, r))
 }
 
 // Each case is the lines of a header and the key, or "" for a header that is refused.
 func TestForwarded_XForwardedFor(t *testing.T) {
-	f := MustKey(ByRemoteIP(behindProxies("X-Forwarded-For")))
+	f := Must(ByRemoteIP(behindProxies("X-Forwarded-For")))
 	for _, c := range []struct {
 		name  string
 		lines []string
@@ -101,7 +101,7 @@ func checkKey(t *testing.T, f KeyFunc, r *http.Request, want, name string) {
 }
 
 func TestForwarded_RFC7239(t *testing.T) {
-	f := MustKey(ByRemoteIP(behindProxies("Forwarded")))
+	f := Must(ByRemoteIP(behindProxies("Forwarded")))
 	for _, c := range []struct {
 		name  string
 		lines []string
@@ -144,7 +144,7 @@ func TestForwarded_RFC7239(t *testing.T) {
 }
 
 func TestForwarded_RFC7239Refuses(t *testing.T) {
-	f := MustKey(ByRemoteIP(behindProxies("Forwarded")))
+	f := Must(ByRemoteIP(behindProxies("Forwarded")))
 	for _, c := range []struct{ name, value string }{
 		{"no for", "for=6.6.6.6, proto=https"},
 		{"empty for", "for=6.6.6.6, for="},
@@ -175,7 +175,7 @@ func TestForwarded_RFC7239Refuses(t *testing.T) {
 }
 
 func TestForwarded_SingleValue(t *testing.T) {
-	f := MustKey(ByRemoteIP(behindProxies("X-Real-IP")))
+	f := Must(ByRemoteIP(behindProxies("X-Real-IP")))
 	for _, c := range []struct {
 		name  string
 		lines []string
@@ -202,9 +202,9 @@ func TestForwarded_SingleValue(t *testing.T) {
 func TestForwarded_MissingHeader(t *testing.T) {
 	for _, header := range []string{"X-Forwarded-For", "Forwarded", "X-Real-IP"} {
 		c := behindProxies(header)
-		f := MustKey(ByRemoteIP(c))
+		f := Must(ByRemoteIP(c))
 		c.RequireHeader = true
-		strict := MustKey(ByRemoteIP(c))
+		strict := Must(ByRemoteIP(c))
 		for _, value := range []string{"", " ", "\t \t"} {
 			r := fromPeer(proxy, header, value)
 			require.Equal(t, "10.0.0.1", keyOf(t, f, r), "the proxy speaks for itself")
@@ -218,7 +218,7 @@ func TestForwarded_MissingHeader(t *testing.T) {
 
 func TestForwarded_BoundOnHops(t *testing.T) {
 	for header, prefix := range map[string]string{"X-Forwarded-For": "", "Forwarded": "for="} {
-		f := MustKey(ByRemoteIP(behindProxies(header)))
+		f := Must(ByRemoteIP(behindProxies(header)))
 		chain := func(proxies int) string { return strings.Repeat(", "+prefix+"10.0.0.2", proxies) }
 		require.Equal(t, "203.0.113.77", keyOf(t, f, fromPeer(proxy, header, prefix+"203.0.113.77"+chain(maxHops))))
 		require.Equal(t, "10.0.0.2", keyOf(t, f, fromPeer(proxy, header, chain(maxHops)[2:])))
@@ -238,7 +238,7 @@ func TestForwarded_BoundOnHops(t *testing.T) {
 func TestForwarded_BoundOnBytes(t *testing.T) {
 	const megabyte = 1 << 20
 	for header, prefix := range map[string]string{"X-Forwarded-For": "", "Forwarded": "for="} {
-		f := MustKey(ByRemoteIP(behindProxies(header)))
+		f := Must(ByRemoteIP(behindProxies(header)))
 		hop := prefix + "203.0.113.77"
 		for _, unit := range []string{"x", ",", " ", `"`, `\`, `\"`, `",`, "for=\"", "10.0.0.2, "} {
 			long := strings.Repeat(unit, megabyte/len(unit))
@@ -311,7 +311,7 @@ func serve(t *testing.T, h http.Handler, addr string) *url.URL {
 // Clients of a chain of two real proxies are told apart, and what they send does not
 // change who they are.
 func TestForwarded_ThroughRealProxies(t *testing.T) {
-	f := MustKey(ByRemoteIP(IPConfig{TrustedProxies: prefixes("127.0.0.0/8", "::1/128"), Header: "X-Forwarded-For"}))
+	f := Must(ByRemoteIP(IPConfig{TrustedProxies: prefixes("127.0.0.0/8", "::1/128"), Header: "X-Forwarded-For"}))
 	backend := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		key, err := f(r)
 		if err != nil {

@@ -219,6 +219,16 @@ func New(c Config) (func(http.Handler) http.Handler, error) {
 	return j.Handler, nil
 }
 
+// Must returns v, or panics if err is not nil. It wraps a constructor of this package, of a
+// middleware, a Transport or a key function, where one that cannot be made is a programming
+// error, as in a package variable.
+func Must[T any](v T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return v
+}
+
 func (c *Config) validate() error {
 	if len(c.Policies) == 0 {
 		return configErrorf("Config.Policies", "there is none, so that nothing would be limited; want at least one")

@@ -27,15 +27,6 @@ var (
 // clients one, nor hashed, which would let a client choose how much work it is.
 const MaxKeyLen = 4096
 
-// MustKey returns f, or panics if err is not nil. It wraps a constructor where a key
-// function that cannot be made is a programming error, as in a package variable.
-func MustKey(f KeyFunc, err error) KeyFunc {
-	if err != nil {
-		panic(err)
-	}
-	return f
-}
-
 // ByHeader returns a function that takes the value of a header as the key, as it was
 // sent, without the spaces and tabs around it. It does not allocate. The error is a
 // *ConfigError if name is no header name, or one whose value is no key: Host (which

@@ -14,7 +14,7 @@ import (
 )
 
 func TestByHeader(t *testing.T) {
-	f := MustKey(ByHeader("x-api-key"))
+	f := Must(ByHeader("x-api-key"))
 	for value, want := range map[string]string{
 		"abc": "abc", " \tabc\t ": "abc", "a b": "a b", "ABC": "ABC", "\u00a0abc": "\u00a0abc",
 		strings.Repeat("k", MaxKeyLen): strings.Repeat("k", MaxKeyLen),
@@ -61,7 +61,7 @@ func TestKeys_NamesAreValidated(t *testing.T) {
 	}
 	require.EqualError(t, byHeader("authorization"), "httplimit: ByHeader: Authorization has many spellings of the same credentials; want ByBearerToken or ByBasicAuthUser")
 	require.EqualError(t, byHeader("cookie"), "httplimit: ByHeader: Cookie has all cookies, to which a client can add any; want ByCookie")
-	require.PanicsWithError(t, byHeader("").Error(), func() { MustKey(ByHeader("")) })
+	require.PanicsWithError(t, byHeader("").Error(), func() { Must(ByHeader("")) })
 }
 
 func TestByPattern(t *testing.T) {
@@ -101,7 +101,7 @@ func join(tb testing.TB, parts ...string) string {
 	for i, p := range parts {
 		funcs[i] = fixed(p)
 	}
-	return keyOf(tb, MustKey(Join(funcs...)), fromPeer(""))
+	return keyOf(tb, Must(Join(funcs...)), fromPeer(""))
 }
 
 func TestJoin_DifferentTuplesAreDifferentKeys(t *testing.T) {
@@ -143,22 +143,22 @@ func TestJoin_Errors(t *testing.T) {
 	require.EqualError(t, err, "httplimit: Join: function 2 of 2 is nil; want a KeyFunc")
 
 	wrong := errors.New("wrong")
-	f := MustKey(Join(fixed("a"), func(*http.Request) (string, error) { return "b", wrong }, func(*http.Request) (string, error) { panic("after an error") }))
+	f := Must(Join(fixed("a"), func(*http.Request) (string, error) { return "b", wrong }, func(*http.Request) (string, error) { panic("after an error") }))
 	key, err := f(fromPeer(""))
 	require.Empty(t, key)
 	require.Same(t, wrong, err)
-	requireKeyError(t, MustKey(Join(fixed("a"), MustKey(ByHeader("X")))), fromPeer(""), ErrNoKey)
+	requireKeyError(t, Must(Join(fixed("a"), Must(ByHeader("X")))), fromPeer(""), ErrNoKey)
 
 	const prefix = len("4091:")
 	require.Len(t, join(t, strings.Repeat("k", MaxKeyLen-prefix)), MaxKeyLen)
-	requireKeyError(t, MustKey(Join(fixed(strings.Repeat("k", MaxKeyLen-prefix+1)))), fromPeer(""), ErrKeyTooLong)
-	requireKeyError(t, MustKey(Join(fixed(strings.Repeat("k", 3000)), fixed(strings.Repeat("k", 3000)))), fromPeer(""), ErrKeyTooLong)
-	requireKeyError(t, MustKey(Join(fixed(strings.Repeat("k", MaxKeyLen-prefix)), fixed(""))), fromPeer(""), ErrKeyTooLong)
+	requireKeyError(t, Must(Join(fixed(strings.Repeat("k", MaxKeyLen-prefix+1)))), fromPeer(""), ErrKeyTooLong)
+	requireKeyError(t, Must(Join(fixed(strings.Repeat("k", 3000)), fixed(strings.Repeat("k", 3000)))), fromPeer(""), ErrKeyTooLong)
+	requireKeyError(t, Must(Join(fixed(strings.Repeat("k", MaxKeyLen-prefix)), fixed(""))), fromPeer(""), ErrKeyTooLong)
 }
 
 func TestJoin_DoesNotKeepTheCallersSlice(t *testing.T) {
 	funcs := []KeyFunc{fixed("a"), fixed("b")}
-	f := MustKey(Join(funcs...))
+	f := Must(Join(funcs...))
 	funcs[1] = nil
 	require.Equal(t, "1:a1:b", keyOf(t, f, fromPeer("")))
 	require.Equal(t, 1.0, testing.AllocsPerRun(100, func() { _, _ = f(nil) }))
@@ -169,7 +169,7 @@ func TestKeys_MissingKeysDoNotAllocate(t *testing.T) {
 	r := fromPeer("10.0.0.1:1")
 	strict := IPConfig{TrustedProxies: prefixes("10.0.0.1/32"), Header: "X-Forwarded-For", RequireHeader: true}
 	for name, f := range map[string]KeyFunc{
-		"header": MustKey(ByHeader("X")), "basic": ByBasicAuthUser(), "bearer": ByBearerToken(), "pattern": ByPattern(), "cookie": MustKey(ByCookie("x")), "ip": MustKey(ByRemoteIP(strict)),
+		"header": Must(ByHeader("X")), "basic": ByBasicAuthUser(), "bearer": ByBearerToken(), "pattern": ByPattern(), "cookie": Must(ByCookie("x")), "ip": Must(ByRemoteIP(strict)),
 	} {
 		require.Zero(t, testing.AllocsPerRun(100, func() { _, _ = f(r) }), name)
 	}

@@ -118,7 +118,9 @@ func (p *passage) charge() error {
 		if p.queue {
 			e.RetryAfter = p.key.Peek(0).ResetAfter // when all before it have drained
 		}
-		e.Err = why
+		if e.Err = why; e.RetryAfter == sluice.Never && why == errMaxWait {
+			e.Err = errNever
+		}
 	}
 	e.RetryAfter = p.inRealTime(e.RetryAfter)
 	return e
@@ -188,11 +190,16 @@ func (p *passage) refund() {
 // patience returns how long the request may still wait, and the error for what takes
 // longer.
 func (p *passage) patience() (left time.Duration, why error) {
+	deadline, ok := p.ctx.Deadline()
 	left, why = sluice.Never-1, errNever
-	if p.config.MaxWait > 0 {
-		left, why = p.config.MaxWait-p.waited, errMaxWait
+	switch most := p.config.MaxWait; {
+	case most == sluice.Never:
+	case most > 0:
+		left, why = most-p.waited, errMaxWait
+	case !ok:
+		left, why = defaultMaxWait-p.waited, errMaxWait
 	}
-	if deadline, ok := p.ctx.Deadline(); ok {
+	if ok {
 		if d := time.Until(deadline) - 1; d < left { // a wait must end before it
 			left, why = d, context.DeadlineExceeded
 		}

@@ -23,7 +23,7 @@ func Example_server() {
 	mux := http.NewServeMux()
 
 	perClient := sluice.Must(sluice.New(sluice.Config{Limit: sluice.PerSecond(10).WithBurst(50)}))
-	byIP := httplimit.MustKey(httplimit.ByRemoteIP(httplimit.IPConfig{})) // behind a proxy: name it here
+	byIP := httplimit.Must(httplimit.ByRemoteIP(httplimit.IPConfig{})) // behind a proxy: name it here
 	limit, err := httplimit.New(httplimit.Config{
 		Policies: []httplimit.Policy{{Name: "per-client", Limiter: perClient, Key: byIP}},
 		Headers:  httplimit.Headers{RateLimitPolicy: httplimit.Draft11, RateLimit: httplimit.Draft11},

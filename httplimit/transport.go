@@ -42,7 +42,8 @@ type TransportConfig struct {
 	// MaxWait is the most that one request waits in all: for the Limiter, for its
 	// host, and between attempts. A wait that does not fit is not begun: the request
 	// fails with a *LimitError or, once there is a response, ends with that. 0 means
-	// that only the request's context bounds the waits.
+	// that the deadline of the request's context bounds the waits, and a minute those of a
+	// request without one. For no bound, give it sluice.Never.
 	MaxWait time.Duration
 
 	// MaxRetries is how many times a request may be sent again after its first
@@ -72,6 +73,7 @@ const (
 	defaultBackoffCap    = 10 * time.Second
 	defaultMaxRetryAfter = 5 * time.Minute
 	defaultMaxHosts      = 4096
+	defaultMaxWait       = time.Minute // of requests without a deadline
 	maxMaxHosts          = 1 << 20
 	maxMaxRetries        = 100
 	maxLongWait          = 365 * 24 * time.Hour // waits add up without overflow
@@ -208,7 +210,7 @@ func (c TransportConfig) validate() error {
 	case c.Limiter == nil && c.Cost != nil:
 		return fail("Cost", "set without a Limiter to charge it; want a Limiter, or no Cost")
 	case c.MaxWait < 0:
-		return fail("MaxWait", "%v is negative; want 0 for no bound, or a positive duration", c.MaxWait)
+		return fail("MaxWait", "%v is negative; want 0 for the deadline of the request, or %v without one, or a positive duration", c.MaxWait, defaultMaxWait)
 	case c.MaxWait > 0 && c.FailFast:
 		return fail("MaxWait", "%v with FailFast, which never waits; want 0, or no FailFast", c.MaxWait)
 	case c.MaxRetries < 0 || c.MaxRetries > maxMaxRetries:

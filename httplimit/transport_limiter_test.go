@@ -152,9 +152,26 @@ func TestTransport_BlockedKeys(t *testing.T) {
 			require.True(t, lim.Block("a.test", 10*time.Minute))
 			e := limitError(t, sendIn(t, tr, "", 0))
 			assert.Equal(t, &LimitError{Host: "a.test", RetryAfter: 10 * time.Minute, Err: errMaxWait}, e)
-			tr.config.MaxWait = 0
+			tr.config.MaxWait = sluice.Never
 			require.NoError(t, sendIn(t, tr, "", 0))
 			assert.Equal(t, []time.Duration{0, 10 * time.Minute}, base.at, "%v", algorithm)
+		})
+	}
+}
+
+// A request without a deadline, through a Transport without MaxWait, does not wait for ever.
+func TestTransport_WaitsAMinuteWithoutADeadline(t *testing.T) {
+	for _, algorithm := range []sluice.Algorithm{sluice.GCRA, sluice.LeakyBucket, sluice.FixedWindow} {
+		synctest.Test(t, func(t *testing.T) {
+			base := newFakeBase(always(http.StatusOK))
+			lim := limiterOf(t, sluice.Config{Algorithm: algorithm, Limit: sluice.PerMinute(1)})
+			tr := newTestTransport(t, base, TransportConfig{Limiter: lim})
+			require.True(t, lim.Block("a.test", time.Minute))
+			require.NoError(t, sendIn(t, tr, "", 0))
+			require.True(t, lim.Block("a.test", time.Minute+1))
+			e := limitError(t, sendIn(t, tr, "", 0))
+			assert.ErrorIs(t, e, errMaxWait, "%v", algorithm)
+			require.NoError(t, sendIn(t, tr, "", time.Hour), "%v: the deadline says how long", algorithm)
 		})
 	}
 }

@@ -75,7 +75,7 @@ func New(c Config) (func(http.Handler) http.Handler, error) {
 		return nil, errors.New("httprules: Config.Domain is empty; want the domain of the rules")
 	}
 	if c.Client == nil {
-		c.Client = httplimit.MustKey(httplimit.ByRemoteIP(httplimit.IPConfig{}))
+		c.Client = httplimit.Must(httplimit.ByRemoteIP(httplimit.IPConfig{}))
 	}
 	if c.OnDenied == nil {
 		c.OnDenied = httplimit.WriteProblem
