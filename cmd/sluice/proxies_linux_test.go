@@ -168,6 +168,10 @@ func (p *proxy) get(path string, headers ...string) (*http.Response, string) {
 
 const webRules = `
 domain: web
+http:
+- actions: [{remote_address: {}}]
+- actions: [{path: {}}, {remote_address: {}}]
+- actions: [{path: {}}]
 descriptors:
 - {key: remote_address, rate_limit: {unit: day, requests_per_unit: 5}}
 - key: path

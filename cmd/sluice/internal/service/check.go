@@ -18,15 +18,17 @@ import (
 	"github.com/sluice-go/sluice"
 	"github.com/sluice-go/sluice/httplimit"
 	"github.com/sluice-go/sluice/rules"
+	"github.com/sluice-go/sluice/rules/httprules"
 )
 
 // checker answers proxies that ask over HTTP whether a request may pass: /check/DOMAIN.
 type checker struct {
 	*server
-	proxies proxies
-	calls   sync.Pool // of *checkCall
-	failed  atomic.Uint64
-	told    atomic.Int64 // when a failure was last logged, Unix nanoseconds
+	proxies  proxies
+	compiled atomic.Pointer[compiledActions]
+	calls    sync.Pool // of *checkCall
+	failed   atomic.Uint64
+	told     atomic.Int64 // when a failure was last logged, Unix nanoseconds
 }
 
 // proxies are those that are believed what they say of a request.
@@ -35,18 +37,22 @@ type proxies struct {
 	client httplimit.KeyFunc // the client's address, as far as they are believed
 }
 
-// attributes are what rules can be about, in the order in which their keys nest.
-type attributes [4]rules.Entry
-
-const combinations = 1<<len(attributes{}) - 1
+// compiledActions make descriptors of requests by the actions of a set.
+type compiledActions struct {
+	set      *rules.Set
+	byDomain map[string]*httprules.Describer
+	none     *httprules.Describer // of a domain without actions
+}
 
 // checkCall is what a call needs while it is decided.
 type checkCall struct {
-	attributes attributes
-	entries    [combinations]attributes
-	req        rules.Request
-	resp       rules.Response
+	entries []rules.Entry
+	req     rules.Request
+	resp    rules.Response
 }
+
+// errRequest is about what the client has sent: it is denied, and never admitted by --fail-open.
+type errRequest struct{ error }
 
 // newProxies reads --trusted-proxies and --client-header. untrusted is told of headers that are not
 // believed.
@@ -122,9 +128,17 @@ func (c *checker) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		domain = all[0]
 	}
 	call := c.calls.Get().(*checkCall)
-	if err := c.decide(call, set, domain, r); err != nil {
-		c.fail(w, err)
+	var request errRequest
+	switch err := c.decide(call, set, domain, r); {
+	case errors.As(err, &request):
+		if denial == http.StatusTooManyRequests {
+			denial = http.StatusBadRequest
+		}
+		http.Error(w, err.Error(), denial)
 		return // and leave call to the garbage collector: it may be in any state
+	case err != nil:
+		c.fail(w, err)
+		return
 	}
 	header := w.Header()
 	c.describe(header, &call.resp)
@@ -143,57 +157,66 @@ func (c *checker) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 // forget drops what is of the request, so that a call that waits for another one does not keep it.
 func (call *checkCall) forget() {
-	clear(call.attributes[:])
-	clear(call.entries[:])
+	clear(call.entries)
 	clear(call.req.Descriptors)
 	clear(call.resp.Statuses)
 	call.req.Domain = ""
 }
 
-// decide asks about every combination of attributes that there is a rule for.
+// decide asks about the descriptors that the domain's actions make of the request. A request without
+// any is limited by nothing.
 func (c *checker) decide(call *checkCall, set *rules.Set, domain string, r *http.Request) (err error) {
 	defer func() {
 		if v := recover(); v != nil {
 			err = fmt.Errorf("panic: %v\n%s", v, debug.Stack())
 		}
 	}()
-	if call.attributes, err = c.attributes(r); err != nil {
-		return err
+	if _, err := c.proxies.client(r); err != nil {
+		return err // of the proxy's making, and so not found by Describe below
 	}
-	call.req.Domain, call.req.Descriptors = domain, call.req.Descriptors[:0]
-	for i := range call.entries {
-		entries := call.entries[i][:0]
-		complete := true
-		for j, a := range call.attributes {
-			if (i+1)>>j&1 != 0 {
-				complete = complete && a.Value != ""
-				entries = append(entries, a)
-			}
-		}
-		if complete && set.Match(domain, entries) != nil {
-			call.req.Descriptors = append(call.req.Descriptors, rules.Descriptor{Entries: entries})
-		}
+	call.req.Domain = domain
+	call.entries, err = c.describer(set, domain).Describe(c.original(r), &call.req, call.entries[:0])
+	if err != nil {
+		return errRequest{err}
 	}
-	if len(call.req.Descriptors) == 0 { // it is a call all the same, for the statistics
-		call.req.Descriptors = append(call.req.Descriptors, rules.Descriptor{Entries: call.attributes[3:]})
+	if len(call.req.Descriptors) == 0 {
+		call.resp.Code, call.resp.Statuses, call.resp.Tightest = rules.OK, call.resp.Statuses[:0], -1
+		return nil
 	}
 	return c.engine.Decide(&call.req, &call.resp)
 }
 
-// attributes are of the request that the proxy has. Those that it does not tell, or is not believed,
-// are empty.
-func (c *checker) attributes(r *http.Request) (attributes, error) {
-	client, err := c.proxies.client(r)
-	if err != nil {
-		return attributes{}, err
+func (c *checker) describer(set *rules.Set, domain string) *httprules.Describer {
+	now := c.compiled.Load()
+	if now == nil || now.set != set {
+		now = &compiledActions{set: set, byDomain: map[string]*httprules.Describer{}}
+		now.none = httprules.NewDescriber([][]rules.Action{{{Kind: rules.RemoteAddress, Key: "remote_address"}}}, c.proxies.client)
+		for _, name := range set.Domains() {
+			if actions := set.Actions(name); actions != nil {
+				now.byDomain[name] = httprules.NewDescriber(actions, c.proxies.client)
+			}
+		}
+		c.compiled.Store(now)
 	}
-	out := attributes{{Key: "host"}, {Key: "method"}, {Key: "path"}, {Key: "remote_address", Value: client}}
+	if d := now.byDomain[domain]; d != nil {
+		return d
+	}
+	return now.none
+}
+
+// original is the request that the proxy has, as far as it tells and is believed: without a method, a
+// path and a host otherwise. The headers are the client's, with what the proxy has added.
+func (c *checker) original(r *http.Request) *http.Request {
+	out := &http.Request{Header: r.Header, RemoteAddr: r.RemoteAddr, URL: new(url.URL)}
 	if c.proxies.include(r) {
-		out[0].Value = c.cut(hostOf(last(r.Header["X-Forwarded-Host"])))
-		out[1].Value = c.cut(last(r.Header["X-Forwarded-Method"]))
-		out[2].Value = c.cut(pathOf(last(r.Header["X-Forwarded-Uri"])))
+		uri := last(r.Header["X-Forwarded-Uri"])
+		out.Host = hostOf(last(r.Header["X-Forwarded-Host"]))
+		out.Method = last(r.Header["X-Forwarded-Method"])
+		out.URL.Path = pathOf(uri)
+		_, query, _ := strings.Cut(uri, "?")
+		out.URL.RawQuery, _, _ = strings.Cut(query, "#")
 	}
-	return out, nil
+	return out
 }
 
 // last is the line of a header that the proxy has added, if the client has sent some, too.
@@ -203,9 +226,6 @@ func last(values []string) string {
 	}
 	return values[len(values)-1]
 }
-
-// cut bounds a value. What is cut off was longer than any rule's.
-func (c *checker) cut(s string) string { return text(s[:min(len(s), c.config.MaxValue)]) }
 
 // hostOf is a host in small letters, without a port.
 func hostOf(s string) string {
