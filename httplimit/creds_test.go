@@ -77,7 +77,7 @@ func TestByBearerToken(t *testing.T) {
 	require.Zero(t, testing.AllocsPerRun(100, func() { _, _ = f(r) }))
 }
 
-// What the protocols do with white space makes neither another key, nor none.
+// The protocols trim white space differently, which makes neither another key nor none.
 func TestKeys_SpacesMakeNoOtherKeyOverAnyProtocol(t *testing.T) {
 	for _, tt := range []struct {
 		f            KeyFunc

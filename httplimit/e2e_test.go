@@ -220,7 +220,7 @@ func TestEndToEnd_Streaming(t *testing.T) {
 	}
 }
 
-// What a HEAD is told is what a GET is told, without the body.
+// A HEAD is answered as a GET is, without the body.
 func TestEndToEnd_HeadIsDeniedWithoutABody(t *testing.T) {
 	client, url := serve(t, false, wrap(t, httplimit.Config{
 		Policies: []httplimit.Policy{{Name: "p", Limiter: gcra(t, sluice.DenyAll, newClock()), Key: oneKey}},

@@ -129,7 +129,7 @@ func TestForwarded_RFC7239(t *testing.T) {
 		{"backslashes before the end", []string{`for=6.6.6.6, for=192.0.2.60;host=",\\"`}, "192.0.2.60"},
 		{"backslashes at the beginning", []string{`for=6.6.6.6, for=192.0.2.60;host="\\\",x"`}, "192.0.2.60"},
 
-		// What a client sends to swallow, or to push aside, what its proxy appends.
+		// A client tries to swallow, or to push aside, the hops that its proxy appends.
 		{"opening quote on the left", []string{`for="6.6.6.6, for=192.0.2.60`}, "192.0.2.60"},
 		{"opening quote on the left, quotes on the right", []string{`for="6.6.6.6, for="[2001:db8:cafe::17]:4711"`}, "2001:db8:cafe::/64"},
 		{"opening quote after a parameter", []string{`for=6.6.6.6;by=", for=192.0.2.60`}, "192.0.2.60"},

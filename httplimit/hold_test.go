@@ -51,7 +51,7 @@ func TestCanonicalHost_TakesAnyURL(t *testing.T) {
 		assert.NoError(t, err, host)
 		assert.Equal(t, want, got)
 	}
-	// What is neither a name nor an address has no form to compare.
+	// A host that is neither a name nor an address has no form to compare.
 	for _, host := range []string{
 		"::", "::1", "[", "]", "[]", "[::1", "::1]", "a:b:c", "a:80:80", "[%", ".", "..", "a..", ".:80", "..:80", "a:-1", "[a]:80", "[a.test]", "[a.test]:443",
 		":..:", "[:.]", "[:]", "[fe80::1%a..]", "[fe80::1%]", "a]",

@@ -159,7 +159,7 @@ func TestByRemoteIP_IPv4ClientsNeverShareAKey(t *testing.T) {
 	}
 }
 
-// What a host can choose in its address by itself is no part of the key.
+// The part of its address that a host can choose by itself is no part of the key.
 func TestByRemoteIP_HoppingAddressesIsNoUse(t *testing.T) {
 	f := Must(ByRemoteIP(IPConfig{}))
 	for _, c := range []struct {

@@ -135,7 +135,7 @@ func TestRemote_AllOrNone(t *testing.T) {
 	assert.Empty(t, first.heardCalls(), "whoever is denied here is no load there")
 }
 
-// What a Remote has denied is given back to the key as far as it has not come back by itself
+// The units of a request that a Remote has denied are given back to the key as far as they have not come back by themselves
 // while the Remote was asked, whatever others have charged meanwhile.
 func TestRemote_GivesBackWhatHasNotComeBack(t *testing.T) {
 	for _, algorithm := range everyAlgorithm {
@@ -205,7 +205,7 @@ func TestRemote_Errors(t *testing.T) {
 
 type ctxKey struct{}
 
-// Take has the context of the request. What it has charged is given back in any case, also
+// Take has the context of the request. Its charge is given back in any case, also
 // for a client that has gone, within a second.
 func TestRemote_ContextOfAClientThatHasGone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -293,7 +293,7 @@ func TestRemote_Shadow(t *testing.T) {
 	assert.NoError(t, heard.RemoteError)
 	assert.Empty(t, shadow.heardCalls(), "nobody is asked in vain")
 
-	// What it has not charged it does not get back.
+	// A request gets back no units that it has not charged.
 	enforced.Reset("k")
 	settled = 0
 	assert.Equal(t, 200, get(handler).Code)
@@ -424,7 +424,7 @@ func TestRemote_Settle(t *testing.T) {
 	}
 }
 
-// What others charge while a Remote is asked is not the request's to get back.
+// A request does not get back units that others charge while a Remote is asked.
 func TestRemote_SettleOfALimiterIsOfTheDecision(t *testing.T) {
 	clock := newClock()
 	lim, remote := gcra(t, sluice.PerMinute(10), clock), newFar(t, sluice.Config{Limit: sluice.PerMinute(10)})

@@ -234,7 +234,7 @@ func TestSettle_Hijacked(t *testing.T) {
 	assert.Equal(t, 10, lim.Peek("k", 0).Remaining)
 }
 
-// What a handler finds in its ResponseWriter is what it would find without Settle.
+// A handler finds the same abilities in its ResponseWriter with Settle and without.
 func TestSettle_ResponseWriterKeepsItsAbilities(t *testing.T) {
 	type abilities struct{ flush, hijack, push, deadline bool }
 	find := func(w http.ResponseWriter) (a abilities) {

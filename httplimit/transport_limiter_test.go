@@ -37,7 +37,7 @@ func sendIn(t *testing.T, tr *Transport, name string, deadline time.Duration) er
 	return err
 }
 
-// Who waits for a bucket is served in order of arrival.
+// Requests that wait for a bucket are served in order of arrival.
 func TestTransport_BucketsServeInOrder(t *testing.T) {
 	for _, algorithm := range []sluice.Algorithm{sluice.GCRA, sluice.TokenBucket, sluice.LeakyBucket} {
 		synctest.Test(t, func(t *testing.T) {
@@ -100,7 +100,7 @@ func TestTransport_LeakyBucketIsAQueue(t *testing.T) {
 	})
 }
 
-// What has no slots is waited for all the same, within the same bounds, and a charge
+// Algorithms without slots are waited for all the same, within the same bounds, and a charge
 // that is not used is given back.
 func TestTransport_AlgorithmsWithoutSlots(t *testing.T) {
 	for _, c := range []sluice.Config{

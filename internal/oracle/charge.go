@@ -8,8 +8,8 @@ import "math/big"
 //	                  before it would without all that is charged beside it: see debit.
 //	TakeUpTo n at t:  Take of the greatest cost up to n that is admitted; of 1 if none is
 //
-// What CountMost leaves no room for is lost, but under SlidingWindow, where it goes to the
-// next window, as far as there is room.
+// Units that CountMost leaves no room for are lost, except under SlidingWindow, where they go to
+// the next window, as far as there is room.
 
 // Charge charges cost to key at now and reports what a Peek of cost 0 then says. A cost
 // below 1 charges nothing, and nothing is charged under Rate math.MaxInt64, nor under a

@@ -13,8 +13,8 @@ import "math/big"
 //
 //	TAT = max(TAT, slot) + n*T
 //
-// What a reservation gives back is not always determined. It is by the history if that
-// tells more than bounds: see Settle.
+// The units that a reservation gives back are not always determined. They are by the history if
+// that tells more than bounds: see Settle.
 type Receipts struct {
 	rule   *rule
 	queue  bool

@@ -10,8 +10,8 @@ import (
 )
 
 // The references below are the definitions once more, in the most naive form
-// there is. They know no keys, no waits and, but for GCRA, no older times: what
-// they check is admission, and with it the state.
+// there is. They know no keys, no waits and, except GCRA, no older times:
+// they check admission, and with it the state.
 
 // rational is GCRA in big.Rat, in ns.
 type rational struct {

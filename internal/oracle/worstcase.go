@@ -15,7 +15,7 @@ import (
 // SlidingLog the bound holds for the times of the calls as well.
 //
 // FixedWindow, SlidingLog and an Interval attain it for every d, windows that are
-// Anchored where Period divides d and but for 1 elsewhere, SlidingWindow for d <=
+// Anchored where Period divides d and to within 1 unit elsewhere, SlidingWindow for d <=
 // Period, and the GCRA family wherever a key that is charged whatever it can
 // pay, every nanosecond, never becomes full: where Period/Rate is whole, and
 // where Burst >= Rate/Period + 1.
