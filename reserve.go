@@ -170,10 +170,7 @@ func (l *Limiter) reserveHere(rec *record, r *Reservation, p *policy, now int64,
 		return l.reserveUnlimited(p, r.id, now, maxWait)
 	}
 	var from, drops uint64
-	tracked := l.update(r.id, func(q *policy, key state) uint64 {
-		if done = q == p; !done {
-			return key.word
-		}
+	tracked, same := l.updateUnder(p, r.id, func(_ *policy, key state) uint64 {
 		next := key.word
 		if rec != nil {
 			drops = rec.drops.Load()
@@ -184,10 +181,10 @@ func (l *Limiter) reserveHere(rec *record, r *Reservation, p *policy, now int64,
 		return next
 	})
 	if tracked {
-		if done && err == nil && r.cost > 0 {
+		if same && err == nil && r.cost > 0 {
 			rec.enter(r, p, drops, from)
 		}
-		return done, err
+		return same, err
 	}
 	if (r.cost == 0 || maxWait < 0) && l.fresh(r.id, p) {
 		return true, tooLate(0, maxWait)

@@ -61,14 +61,23 @@ func (l *Limiter) refundAt(id uint64, now int64, cost int) {
 // update replaces the word of id by f's, and reports false if id is not tracked. f may be
 // called several times.
 func (st *store) update(id uint64, f func(p *policy, key state) uint64) (tracked bool) {
+	tracked, _ = st.updateUnder(nil, id, f)
+	return tracked
+}
+
+// updateUnder is update for a key that is under the policy want, if that is not nil. Under
+// another one it does nothing.
+func (st *store) updateUnder(want *policy, id uint64, f func(p *policy, key state) uint64) (tracked, same bool) {
 	s := st.shardOf(id)
 	for {
 		p, e, tail := s.slotOf(id)
 		switch {
 		case e == nil:
-			return false
+			return false, true
+		case want != nil && p != want:
+			return true, false
 		case e.update(p, tail, f):
-			return true
+			return true, true
 		}
 		st.awaitMove(s)
 	}
@@ -80,14 +89,8 @@ func (st *store) update(id uint64, f func(p *policy, key state) uint64) (tracked
 // is called in place of f, and act starts over unless that is done.
 func (l *Limiter) act(id uint64, policyFor func(*Limiter, uint64) *policy, f func(p *policy, key state) uint64, absent func(p *policy) (done bool)) {
 	for {
-		p, same := policyFor(l, id), true
-		tracked := l.core.update(id, func(q *policy, key state) uint64 {
-			if same = q == p; !same {
-				return key.word
-			}
-			return f(p, key)
-		})
-		if same && (tracked || absent(p)) {
+		p := policyFor(l, id)
+		if tracked, same := l.core.updateUnder(p, id, f); same && (tracked || absent(p)) {
 			return
 		}
 	}
