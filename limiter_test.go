@@ -416,3 +416,16 @@ func TestStats_CountsOverflow(t *testing.T) {
 func TestKey_ZeroKeyPanics(t *testing.T) {
 	require.Panics(t, func() { Key{}.Allow() })
 }
+
+// TestKey_CanBeCompared, and be a key of a map.
+func TestKey_CanBeCompared(t *testing.T) {
+	c := Config{Limit: PerHour(1), Hash: HashStable}
+	l, other := mustNew(t, c), mustNew(t, c)
+	seen := map[Key]bool{l.Key("a"): true}
+	require.True(t, seen[l.KeyBytes([]byte("a"))])
+	require.False(t, seen[l.Key("b")])
+	require.False(t, seen[other.Key("a")], "the id is the same, the limiter is not")
+	brings, err := l.Key("a").WithLimit(PerHour(2))
+	require.NoError(t, err)
+	require.False(t, seen[brings])
+}

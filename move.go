@@ -6,6 +6,11 @@ import (
 	"sync/atomic"
 )
 
+// A word changes its policy in one of three ways: SetLimit moves all words of a shard into a
+// table of the new policy; place moves one key, into a cell or out of one; and Restore adds a
+// word of another process. In each, the word is taken out of everybody's reach first, so that
+// nobody charges it any more, and then the new policy adopts it as of a time read after that.
+
 // SetLimit changes the limit while decisions run. Every key keeps what it has spent, in
 // units of cost: nobody is given a burst, and nobody is charged twice. A key that has spent
 // more than the new burst owes the rest, and is denied until it has paid that back; Refund and
