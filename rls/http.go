@@ -15,7 +15,7 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 )
 
-// maxBody bounds a request in JSON. What is much larger is refused by Options anyway.
+// maxBody bounds a request in JSON. A request that is much larger is beyond the bounds of Options anyway.
 const maxBody = 1 << 20
 
 // JSON answers requests in the JSON form of the protocol: 200 for OK, 429 for OVER_LIMIT, both with

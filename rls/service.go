@@ -202,8 +202,8 @@ func (w *scratch) reserve(entries, descriptors int) {
 	}
 }
 
-// override translates a limit that comes with a request. What is no unit of the request's
-// enumeration is left for Decide to refuse.
+// override translates a limit that comes with a request. A number that is no unit of the request's
+// enumeration becomes UnknownUnit, which Decide refuses.
 func (w *scratch) override(l *ratelimit.RateLimitDescriptor_RateLimitOverride) *rules.Override {
 	o := rules.Override{Requests: l.RequestsPerUnit}
 	if u := l.Unit; u >= 0 && u <= 6 {

@@ -19,6 +19,6 @@
 // rules have a limiter of package sluice each, which a reload keeps, with what its keys have
 // spent, as long as only the limit changes.
 //
-// Counts are kept under a keyed 64-bit hash of domain and entries, each with its length: no
-// value that a client picks can reach another client's counter, other than by guessing.
+// Counts are kept under a keyed 64-bit hash of domain and entries, each with its length: a
+// client that picks its values cannot find one that reaches another client's counter.
 package rules

@@ -285,7 +285,7 @@ func (e *Engine) Set() (*Set, uint64) {
 
 // Series returns the statistics: of each rule in force, of the values that detailed_metric and
 // value_to_metric ask for, and of each domain's overrides and others, sorted by domain and path.
-// What has counted nothing is there with zeros, but for the last two.
+// Rules that have counted nothing are there with zeros; overrides and others are not.
 func (e *Engine) Series() []Series {
 	e.admin.Lock()
 	defer e.admin.Unlock()

@@ -24,7 +24,7 @@ var maxRequestsText = strconv.FormatUint(uint64(maxRequests), 10)
 
 const limit1 = "rate_limit: {unit: day, requests_per_unit: 1}"
 
-// loadErrors are refused by upstream, too, but for those of keys that only sluice knows.
+// loadErrors are refused by upstream, too. It refuses all keys that only sluice knows.
 var loadErrors = []mistake{
 	{"file", "", "1:1: the file is empty; want domain and descriptors"},
 	{"file", "# nothing\n", "1:1: the file is empty; want domain and descriptors"},

@@ -19,46 +19,46 @@ var reference = []struct {
 	fields [][2]string
 }{
 	{inFile, [][2]string{
-		{"file", "A file holds one YAML document, a map: one domain and its rules. What is not quoted means what YAML 1.1 makes of it: `on`, `yes` and `y` are true, `010` is 8."},
+		{"file", "A file holds one YAML document, a map: one domain and its rules. A word without quotes means what YAML 1.1 makes of it: `on`, `yes` and `y` are true, `010` is 8."},
 		{"domain", "Text, required. The domain that Envoy's rate limit filter sends. A domain is in one file, unless domains are merged."},
-		{"descriptors", "A list of descriptors, in any order but for patterns."},
+		{"descriptors", "A list of descriptors. Only patterns have an order: the first one that fits counts."},
 		{"sluice", "A map with settings of the domain (ours): below."},
 		{"http", "A list of maps with `actions` (ours), for requests over HTTP: each makes one descriptor of a request."},
 	}},
 	{inDescriptor, [][2]string{
 		{"key", "Text, required. The key of an entry."},
-		{"value", "Text. The value of the entry; empty or absent: any value that no other descriptor of the key takes, each counted by itself. A `*` stands for any number of characters, also none, and there can be several. A value is looked for first as it is, then among the patterns in the order of the file, then by the key alone; what is found first stays found, whether it has a limit or not."},
-		{"rate_limit", "A map: the limit. Without it nothing is limited that ends at this descriptor."},
+		{"value", "Text. The value of the entry. Without it the descriptor is for every value of the key that no other descriptor takes, and each value is counted by itself. A `*` stands for any number of characters, also none, and there can be several. A request's value is looked for first as it is, then among the patterns in the order of the file, then by the key alone. The first descriptor that is found is the one that counts, even if it has no limit."},
+		{"rate_limit", "A map: the limit. Without it, a request whose entries end at this descriptor is not limited."},
 		{"descriptors", "A list of descriptors for the next entry."},
-		{"shadow_mode", "true or false. Counts, and never denies: the status is OK, the statistics show what would have been denied."},
-		{"quota_mode", "true or false. Denies only if all descriptors of the request with quota_mode are over their limits, or another one is."},
-		{"detailed_metric", "true or false. The statistics name the values of requests, for all levels. It counts at the rule's own descriptor. The number of series is bounded, the rest is counted as \"other\"."},
-		{"value_to_metric", "true or false. The statistics name the value of requests, for this level."},
+		{"shadow_mode", "true or false. The rule counts, and never denies: the status is OK, and the statistics show the hits that would have been denied."},
+		{"quota_mode", "true or false. The rule denies only if all descriptors of the request with quota_mode are over their limits. A descriptor without it denies as ever."},
+		{"detailed_metric", "true or false, at the descriptor that has the limit. The statistics name the values of requests, at all levels. The number of such lines is bounded, and the rest is counted as \"other\"."},
+		{"value_to_metric", "true or false. The statistics name the value of requests at this level."},
 		{"share_threshold", "true or false, for a value with a `*`. All values that fit the pattern share one counter."},
 		{"metadata", "A map of anything, handed out with the rule (dynamic metadata of Envoy)."},
-		{"enabled", "true or false (ours). false: the descriptor and those below it are checked, and then as if they were not there."},
+		{"enabled", "true or false (ours). With false the descriptor and those below it are checked, and then ignored."},
 		{"description", "Text (ours). For people."},
 	}},
 	{inRateLimit, [][2]string{
 		{"unit", "second, minute, hour, day, week, month (30 days) or year (365 days), in any case. Required without `unlimited` and `period`. Windows begin at multiples of the unit since 1970, weeks on Thursdays."},
 		{"requests_per_unit", "A whole number up to 4294967295. 0 denies everything. Hits that are denied count, too."},
 		{"unlimited", "true or false. Nothing is denied or counted."},
-		{"name", "Text. Goes to Envoy with the limit, and is what `replaces` names."},
-		{"replaces", "A list of maps with a `name`. Where this rule fits a descriptor of a request, rules of these names do not count for the others."},
+		{"name", "Text. Envoy gets it with the limit, and `replaces` of other rules can name it."},
+		{"replaces", "A list of maps with a `name`. If this rule fits a descriptor of a request, rules with these names neither limit nor count its other descriptors."},
 		{"unit_multiplier", "A whole number from 1 (ours, as proposed for Envoy). The window is that many units."},
 		{"period", "A time such as 30s (ours), in the place of `unit`. Windows begin at multiples of it since 1970."},
-		{"algorithm", "gcra, token-bucket, leaky-bucket, sliding-window, sliding-log or fixed-window (ours). Absent: the fixed window of Envoy's service. With another algorithm a call that is denied counts nothing, a look (0 hits) passes if one hit would, and the counts are the rule's own."},
-		{"burst", "A whole number from 1 (ours), for gcra, token-bucket and leaky-bucket: how many hits pass at once. Absent: requests_per_unit."},
-		{"soft", "A whole number (ours): hits admitted at once beyond the limit."},
-		{"block_for", "A time such as 15m (ours): a denied call blocks its key for that long."},
+		{"algorithm", "gcra, token-bucket, leaky-bucket, sliding-window, sliding-log or fixed-window (ours). Without it the rule is a fixed window, as Envoy's service has it. With another algorithm a call that is denied counts nothing, a look (0 hits) passes if one hit would, and the rule has counts of its own."},
+		{"burst", "A whole number from 1 (ours), for gcra, token-bucket and leaky-bucket: how many hits pass at once. Without it that is requests_per_unit."},
+		{"soft", "A whole number (ours): so many hits are admitted beyond the limit."},
+		{"block_for", "A time such as 15m (ours). A call that is denied blocks its key for that long."},
 		{"offset", "A time below the period (ours), for windows: they begin that much later. `offset: 96h` makes weeks begin on Mondays."},
-		{"count_denied", "true or false (ours), for windows: whether hits that are denied count. Absent: as the domain says, else true for fixed windows."},
+		{"count_denied", "true or false (ours), for windows: whether hits that are denied count. Without it the domain's setting counts; without that it is true for fixed windows and false for the others."},
 	}},
 	{inDomainOptions, [][2]string{
-		{"max_keys", "A whole number (ours): how many keys are tracked, for each unit and for each rule with an algorithm of its own. It changes when the process starts again."},
-		{"overflow", "evict-soonest, deny-new or admit-new (ours): what happens to new keys beyond max_keys. It changes when the process starts again."},
-		{"atomic", "true or false (ours). A call that is denied counts nothing: all of its descriptors are counted, or none, exactly so also when calls come at the same time. Rules in shadow_mode do not deny, so they do not keep others from counting."},
-		{"count_denied", "true or false (ours): for rules that do not say."},
+		{"max_keys", "A whole number (ours): how many keys are tracked, for each unit and for each rule with an algorithm of its own. A change counts when the process starts again."},
+		{"overflow", "evict-soonest, deny-new or admit-new (ours): what happens to new keys beyond max_keys. A change counts when the process starts again."},
+		{"atomic", "true or false (ours). All descriptors of a call are counted, or, if it is denied, none. That is exact also when calls come at the same time. Rules in shadow_mode do not deny, so they do not keep others from counting."},
+		{"count_denied", "true or false (ours): the setting of rules that have none of their own."},
 	}},
 	{inHTTP, [][2]string{
 		{"actions", "A list of maps with one action each, in the words of Envoy's routes. Each makes an entry of the descriptor, in order. A request that has no value for one of them has no descriptor by this list."},
@@ -75,9 +75,9 @@ var reference = []struct {
 func referencePage() string {
 	var b strings.Builder
 	b.WriteString("# Rules: every field\n\n<!-- go test -run Reference -update writes this page. -->\n\n" +
-		"Fields are those of Envoy's rate limit service but for those marked \"ours\"; its files load unchanged.\n" +
-		"A mistake stops the file from loading, and all mistakes are reported at once; a warning does not. In\n" +
-		"the examples, `f` is the file, and what is shown of a descriptor is what stands below `key: k` in\n" +
+		"Fields are those of Envoy's rate limit service, and its files load unchanged; \"ours\" marks the others.\n" +
+		"A file with a mistake does not load, and all mistakes are reported at once. One with a warning loads. In\n" +
+		"the examples `f` is the file, and the lines of a descriptor are those below `key: k` in\n" +
 		"line 4 of a file for domain `d`.\n")
 	for _, section := range reference {
 		fmt.Fprintf(&b, "\n## In %s\n", section.level)

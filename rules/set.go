@@ -160,8 +160,8 @@ func (n *node) child(e *Entry) *node {
 // An Entry is a part of a descriptor.
 type Entry struct{ Key, Value string }
 
-// Match returns the rule that limits a descriptor with these entries, or nil. What is chosen for an
-// entry stays chosen: a more specific descriptor hides a more general one, also where it has no
+// Match returns the rule that limits a descriptor with these entries, or nil. The choice for an
+// entry stands: a more specific descriptor hides a more general one, also where it has no
 // rule at the depth of the last entry.
 func (s *Set) Match(domain string, entries []Entry) *Rule {
 	d := s.domains[domain]
@@ -210,7 +210,7 @@ type rateLimit struct {
 	replaces   []int
 	counting   bool // in counters of the unit or of its own; else in a limiter
 	ownCounter bool
-	config     sluice.Config // of the limiter, but for MaxKeys, Overflow, Clock
+	config     sluice.Config // of the limiter, without MaxKeys, Overflow, Clock
 }
 
 // Path is the rule's place: domain, keys and values, "domain.key_value.key".

@@ -6,8 +6,8 @@ import (
 )
 
 // sip is SipHash-2-4 (Aumasson, Bernstein, "SipHash: a fast short-input PRF", 2012), fed piece by
-// piece. Whoever does not know the key can neither find inputs of the same hash nor tell what an
-// input hashes to.
+// piece. Without the key nobody can find inputs of the same hash, or tell the hash of an
+// input.
 //
 // A sip is a value: a copy goes on from what the original has been fed.
 type sip struct {

@@ -45,7 +45,7 @@ func (e *Engine) named() map[string]*sluice.Limiter {
 	return out
 }
 
-// section names a rule's limiter but for the rule.
+// section is the part of a limiter's name before its rule.
 func (k *kept) section() string {
 	c := k.config
 	if k.most != 0 {

@@ -56,7 +56,7 @@ func TestSnapshot_AllKinds(t *testing.T) {
 	require.Equal(t, 10, again.left("minute=b"))
 }
 
-// TestSnapshot_OtherRules: other limits meet the old counts; what counts in another way begins afresh.
+// TestSnapshot_OtherRules: other limits meet the old counts; a rule that counts in another way begins afresh.
 func TestSnapshot_OtherRules(t *testing.T) {
 	w := newWorld(t, Config{}, kinds)
 	for _, k := range kindKeys {

@@ -113,8 +113,8 @@ func mutate(r *rand.Rand, text string) string {
 	return strings.Join(lines, "\n") + "\n"
 }
 
-// TestLoad_Mutated: files with random mistakes load or not as they do upstream, but for the
-// differences that explained knows.
+// TestLoad_Mutated: files with random mistakes load or not as they do upstream. explained
+// names the exceptions.
 func TestLoad_Mutated(t *testing.T) {
 	r := newRand(t)
 	loaded, refused := 0, 0

@@ -200,7 +200,7 @@ func (w *world) together(now int64) bool {
 }
 
 // TestRandom: random calls under random rules get the same answers and leave the same statistics,
-// but for the differences that DIFFERENCES.md lists and older undoes.
+// once older has undone what DIFFERENCES.md lists.
 func TestRandom(t *testing.T) {
 	r := newRand(t)
 	const worlds, sets, calls = 120, 3, 300 // 108,000 calls

@@ -26,7 +26,7 @@ import (
 	"github.com/sluice-go/sluice/rules"
 )
 
-// upstream is the other service, whole but for its sockets and its Redis, on the clock of a test.
+// upstream is the other service without its sockets and its Redis, on the clock of a test.
 type upstream struct {
 	clock   *sluice.ManualClock
 	service service.RateLimitServiceServer
