@@ -1,0 +1,34 @@
+package main
+
+import (
+	"encoding/json"
+	"os"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-go/sluice/benchmarks/internal/report"
+)
+
+// What redistier's README shows is what was measured.
+func TestRedis_ThePageShowsTheResults(t *testing.T) {
+	text, err := os.ReadFile(redisFile)
+	require.NoError(t, err)
+	var r redisResults
+	require.NoError(t, json.Unmarshal(text, &r))
+	page, err := os.ReadFile(redisPage)
+	require.NoError(t, err)
+	section, err := report.Section(string(page), redisSection)
+	require.NoError(t, err)
+	assert.Equal(t, r.section(), section)
+}
+
+func TestRedis_AskingForWhatThereIsNot(t *testing.T) {
+	for _, args := range [][]string{{"redis", "--rounds", "0"}, {"redis", "--sample", "0s"}, {"redis", "now"}} {
+		code, stdout, stderr := command(t, args...)
+		assert.Equal(t, exitUsage, code, args)
+		assert.NotEmpty(t, stderr)
+		assert.Empty(t, stdout)
+	}
+}
