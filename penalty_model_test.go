@@ -81,7 +81,7 @@ func newPenaltyTracer(tb testing.TB, rng *rand.Rand, c Config, older bool) *pena
 }
 
 // count adds a decision to the statistics.
-func (tr *penaltyTracer) count(allowed, blocked bool, cost int) {
+func (tr *penaltyTracer) count(allowed, blocked bool, cost int64) {
 	switch {
 	case allowed:
 		tr.seen.admitted++
@@ -97,7 +97,7 @@ func (tr *penaltyTracer) count(allowed, blocked bool, cost int) {
 		tr.tally.Admitted++
 	} else {
 		tr.tally.Denied++
-		if blocked && 0 < cost && cost <= int(tr.lim.policyOf(0).burst) {
+		if blocked && 0 < cost && cost <= int64(tr.lim.policyOf(0).burst) {
 			tr.tally.Blocked++
 		}
 	}
@@ -115,7 +115,7 @@ func (tr *penaltyTracer) call(key string, cost int, back int64) {
 	if blocked || look.Allowed {
 		require.Equal(tr.tb, look, want, "the model itself: a Peek is the next Take")
 	}
-	tr.count(want.Allowed, blocked, cost)
+	tr.count(want.Allowed, blocked, int64(cost))
 	if !blocked && tr.model.Blocked(key, at) {
 		tr.seen.byDenial++
 	}
@@ -210,7 +210,7 @@ func (tr *penaltyTracer) upTo(key string, cost int, back int64) {
 	at := max(0, tr.now-back)
 	blocked := tr.model.Blocked(key, at)
 	d := tr.takeUpTo(key, cost, back)
-	tr.count(d.Allowed, blocked, min(cost, 1)) // who is denied has been denied one unit
+	tr.count(d.Allowed, blocked, int64(min(cost, 1))) // who is denied has been denied one unit
 }
 
 func (tr *penaltyTracer) block(key string) {
@@ -287,7 +287,7 @@ func (tr *penaltyTracer) before(charges []oracle.Charge) map[string]judged {
 func (tr *penaltyTracer) countAll(claims map[string]judged, all bool) {
 	for _, j := range claims {
 		if all || !j.allowed {
-			tr.count(j.allowed, j.blocked, int(min(j.cost, math.MaxInt)))
+			tr.count(j.allowed, j.blocked, j.cost)
 		}
 	}
 }
