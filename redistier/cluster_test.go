@@ -103,6 +103,11 @@ func (c *cluster) stop() {
 // TestCluster: keys live on all nodes, no call crosses slots, and slots that move are found.
 func TestCluster(t *testing.T) {
 	c := startCluster(t, anyServer(t).binary, 0)
+	t.Run("everywhere", func(t *testing.T) { clusterWide(t, c) })
+	t.Run("moved", func(t *testing.T) { clusterMoved(t, c) })
+}
+
+func clusterWide(t *testing.T, c *cluster) {
 	client := c.client()
 	for _, v := range variants {
 		cfg := v
@@ -124,32 +129,47 @@ func TestCluster(t *testing.T) {
 	}
 }
 
-// TestCluster_Moved moves the slot of a key while calls go on: the client follows MOVED and
-// ASK, and each call is charged once.
-func TestCluster_Moved(t *testing.T) {
-	c := startCluster(t, anyServer(t).binary, 0)
-	l := newLimiter(t, c.client(), Config{Limit: sluice.PerHour(100), Remember: -1})
+// clusterMoved moves the slot of two keys while calls go on, of a limiter and of a tier: the
+// client follows MOVED and ASK, and each call is charged once.
+func clusterMoved(t *testing.T, c *cluster) {
+	l := newLimiter(t, c.client(), Config{Limit: sluice.PerHour(100), Prefix: "{moved}", Remember: -1})
+	tier := newTier(t, newLimiter(t, c.client(), l.config), TierConfig{Budget: patient})
+	left := 99
+	step := func(what string) {
+		t.Helper()
+		require.Equal(t, left, take(t, l, "a", 1).Remaining, what)
+		d, from := takeFrom(t, tier, "b", 1)
+		require.Equal(t, FromRedis, from, "the tier, %s", what)
+		require.Equal(t, left, d.Remaining, "the tier, %s", what)
+		left--
+	}
 	key := l.request(l.plan.Load(), "a").key
 	slot := int(c.nodes[0].client.ClusterKeySlot(ctx, key).Val())
 	from, to := c.nodes[slot*3/slots], c.nodes[(slot*3/slots+1)%3]
 	if slot < (slot*3/slots)*slots/3 {
 		from = c.nodes[slot*3/slots-1]
 	}
-	require.Equal(t, 99, take(t, l, "a", 1).Remaining)
+	step("at first")
 	fromID, toID := from.client.ClusterMyID(ctx).Val(), to.client.ClusterMyID(ctx).Val()
 	require.NoError(t, to.client.Do(ctx, "cluster", "setslot", slot, "importing", fromID).Err())
 	require.NoError(t, from.client.Do(ctx, "cluster", "setslot", slot, "migrating", toID).Err())
-	require.Equal(t, 98, take(t, l, "a", 1).Remaining, "still there")
+	step("still there")
 	host, port, _ := net.SplitHostPort(to.addr)
-	require.NoError(t, from.client.Migrate(ctx, host, port, key, 0, 5*time.Second).Err())
-	require.Equal(t, 97, take(t, l, "a", 1).Remaining, "ASK")
+	for _, key := range []string{key, l.request(l.plan.Load(), "b").key} {
+		require.NoError(t, from.client.Migrate(ctx, host, port, key, 0, 5*time.Second).Err())
+	}
+	step("ASK")
 	out := make([]Result, 2)
 	require.NoError(t, l.TakeMany(ctx, []Call{{"a", 1}, {"a", 1}}, out))
 	require.NoError(t, out[1].Err)
 	require.Equal(t, 95, out[1].Decision.Remaining, "ASK, in a pipeline")
+	require.NoError(t, tier.Refund(ctx, "b", 1))
+	takeFrom(t, tier, "b", 3)
+	left -= 2
 	require.NoError(t, to.client.Do(ctx, "cluster", "setslot", slot, "node", toID).Err())
 	require.NoError(t, from.client.Do(ctx, "cluster", "setslot", slot, "node", toID).Err())
-	require.Equal(t, 94, take(t, l, "a", 1).Remaining, "MOVED")
+	step("MOVED")
+	require.Zero(t, tier.Stats().Failed)
 }
 
 // TestCluster_Failover loses a primary with writes that its replica has not got: they are

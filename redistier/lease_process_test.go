@@ -156,7 +156,7 @@ func TestLease_Processes(t *testing.T) {
 	require.Positive(t, leased)
 	most := excess(units, crowdLimit)
 	t.Logf("the most that any span admits beyond its bound: %.0f", most)
-	require.LessOrEqual(t, most, 1.)
+	require.LessOrEqual(t, most, 20., "10 ms of the limit, for clocks; schemes that are wrong exceed it by what is on lease")
 
 	l := newLimiter(t, s.client, Config{Limit: crowdLimit, Prefix: prefix})
 	await(t, "nothing is on lease", func() bool {

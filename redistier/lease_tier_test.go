@@ -520,3 +520,47 @@ func TestLease_BadConfig(t *testing.T) {
 	}
 	require.Equal(t, "lease", FromLease.String())
 }
+
+// TestLease_CloseInFlight: a lease that comes while the tier closes goes back at once.
+func TestLease_CloseInFlight(t *testing.T) {
+	bubble(t, TierConfig{Budget: 50 * time.Millisecond, Lease: Lease{Max: 100}}, sluice.PerSecond(100), func(t *testing.T, tier *Tier, fake *fakeRedis) {
+		takeFrom(t, tier, "a", 1)
+		fake.slow(10 * time.Millisecond)
+		go tier.Take(context.Background(), "a", 1)
+		time.Sleep(time.Millisecond)
+		require.NoError(t, tier.Close(context.Background()))
+		require.Equal(t, uint64(1), tier.Stats().Lent)
+		require.Equal(t, uint64(1), tier.Stats().Returned)
+		out, _ := fake.onLease(time.Now().UnixMicro(), tier.shared.plan.Load().shape.(bucket))
+		require.Zero(t, out)
+	})
+}
+
+// TestLease_DeniedByLeases: who is denied what others hold asks again after half of life, in
+// case it has come back.
+func TestLease_DeniedByLeases(t *testing.T) {
+	bubble(t, TierConfig{Lease: Lease{Max: 100}}, sluice.PerSecond(100), func(t *testing.T, tier *Tier, fake *fakeRedis) {
+		other := newLimiter(t, fake.client(), tier.shared.config)
+		defer other.client.(*redis.Client).Close()
+		take(t, other, "a", 40)
+		r := other.request(other.plan.Load(), "a")
+		r.k, r.lend, r.share, r.epoch = 1, 50, 1, 10_000
+		answer, err := other.run(context.Background(), r)
+		require.NoError(t, err)
+		require.Equal(t, int64(50), answer.c)
+		d, from := takeFrom(t, tier, "a", 20)
+		require.False(t, d.Allowed)
+		require.Equal(t, FromRedis, from)
+		require.Equal(t, 110*time.Millisecond, d.RetryAfter, "if they do not come back")
+		time.Sleep(49 * time.Millisecond)
+		_, from = takeFrom(t, tier, "a", 20)
+		require.Equal(t, FromMemory, from)
+		r.k, r.lend, r.since, r.unused = 0, 0, answer.now, 50
+		_, err = other.run(context.Background(), r)
+		require.NoError(t, err)
+		time.Sleep(2 * time.Millisecond)
+		d, from = takeFrom(t, tier, "a", 20)
+		require.True(t, d.Allowed)
+		require.Equal(t, FromRedis, from)
+	})
+}

@@ -11,37 +11,67 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestPlanted_Go builds the package with faults, and demands that its tests find them.
+// faults are texts of the package, what takes their place, with planted(name) in it, and the
+// tests that find the fault.
+var faults = []struct{ name, file, old, new, test string }{
+	{"memory of denials without cost", "tier.go", "int64(cost) < e.cost", "int64(cost) < e.cost && !planted(NAME)", "TestTier_Memory"},
+	{"client tries again", "call.go", "NoRetry() bool { return true }", "NoRetry() bool { return !planted(NAME) }", "TestOnce"},
+	{"share not charged before", "tier.go", "t.local.TakeUpTo(key, c.cost)", "if !planted(NAME) { t.local.TakeUpTo(key, c.cost) }", "TestFault_Foreign_Warm"},
+	{"rank ignored", "tier.go", "rank < r.admitted", "rank < r.admitted || planted(NAME) && r.admitted > 0", "TestTier_Coalesces"},
+	{"who has left is charged", "lane.go", "if !w.gone && !w.leased {\n\t\t\t\tw.rank", "if (!w.gone || planted(NAME)) && !w.leased {\n\t\t\t\tw.rank", "TestTier_Context"},
+	{"late reply dropped", "lane.go", "if g.hold != nil {\n\t\tl.leased", "if g.hold != nil && !(planted(NAME) && g.ended) {\n\t\tl.leased", "TestLease_Late"},
+	{"lease spent after its end", "lease.go", "now >= h.ends", "now >= h.ends && !planted(NAME)", "TestLease_WindowEnds"},
+	{"lease settled twice", "lease.go", "h.spent, h.told = 0, 0\n\treturn s", "if h.told = 0; !planted(NAME) { h.spent = 0 }\n\treturn s", "TestLease_Adversaries"},
+	{"settlement ignored", "lease.go", "s.since, s.epoch, s.unused = h.since, ls.epoch, h.left", "if !planted(NAME) { s.since, s.epoch, s.unused = h.since, ls.epoch, h.left }", "TestLease_Close"},
+}
+
+// TestPlanted_Go builds the package with faults, of which the environment chooses one, and
+// demands that its tests find them, and pass without.
 func TestPlanted_Go(t *testing.T) {
 	if testing.Short() {
-		t.Skip("builds the package several times: run it without -short")
+		t.Skip("builds the package: run it without -short")
 	}
 	anyServer(t)
-	for _, f := range []struct{ name, file, old, new, test string }{
-		{"memory of denials without cost", "tier.go", " || int64(cost) < e.cost", "", "TestTier_Memory"},
-		{"client tries again", "call.go", "NoRetry() bool { return true }", "NoRetry() bool { return false }", "TestOnce"},
-		{"share not charged before", "tier.go", "t.local.TakeUpTo(key, c.cost)", "", "TestFault_Foreign_Warm"},
-		{"rank ignored", "tier.go", "rank < r.admitted", "r.admitted > 0", "TestTier_Coalesces"},
-		{"who has left is charged", "lane.go", "if !w.gone && !w.leased {\n\t\t\t\tw.rank", "if !w.leased {\n\t\t\t\tw.rank", "TestTier_Context"},
-		{"late reply dropped", "lane.go", "if g.hold != nil {\n\t\tl.leased", "if g.hold != nil && !g.ended {\n\t\tl.leased", "TestLease_Late"},
-		{"lease spent after its end", "lease.go", " || now >= h.ends", "", "TestLease_WindowEnds"},
-	} {
-		t.Run(f.name, func(t *testing.T) {
+	dir := t.TempDir()
+	sources := map[string]string{"planted.go": "package redistier\n\nimport \"os\"\n\n" +
+		"func planted(name string) bool { return os.Getenv(\"SLUICE_PLANTED\") == name }\n"}
+	for _, f := range faults {
+		if sources[f.file] == "" {
 			source, err := os.ReadFile(f.file)
 			require.NoError(t, err)
-			require.Contains(t, string(source), f.old)
-			dir := t.TempDir()
-			faulty := filepath.Join(dir, f.file)
-			require.NoError(t, os.WriteFile(faulty, []byte(strings.Replace(string(source), f.old, f.new, 1)), 0o600))
-			real, err := filepath.Abs(f.file)
-			require.NoError(t, err)
-			overlay, err := json.Marshal(map[string]map[string]string{"Replace": {real: faulty}})
-			require.NoError(t, err)
-			list := filepath.Join(dir, "overlay.json")
-			require.NoError(t, os.WriteFile(list, overlay, 0o600))
-			out, err := exec.Command("go", "test", "-short", "-count=1", "-overlay", list, "-run", "^"+f.test+"$", ".").CombinedOutput()
+			sources[f.file] = string(source)
+		}
+		require.Equal(t, 1, strings.Count(sources[f.file], f.old), "%s: %s", f.name, f.old)
+		sources[f.file] = strings.Replace(sources[f.file], f.old, strings.ReplaceAll(f.new, "NAME", `"`+f.name+`"`), 1)
+	}
+	replace := map[string]string{}
+	for name, text := range sources {
+		real, err := filepath.Abs(name)
+		require.NoError(t, err)
+		replace[real] = filepath.Join(dir, name)
+		require.NoError(t, os.WriteFile(replace[real], []byte(text), 0o600))
+	}
+	overlay, err := json.Marshal(map[string]map[string]string{"Replace": replace})
+	require.NoError(t, err)
+	list, binary := filepath.Join(dir, "overlay.json"), filepath.Join(dir, "planted.test")
+	require.NoError(t, os.WriteFile(list, overlay, 0o600))
+	out, err := exec.Command("go", "test", "-c", "-vet=off", "-o", binary, "-overlay", list, ".").CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	run := func(fault, tests string) (string, error) {
+		cmd := exec.Command(binary, "-test.short", "-test.run", "^("+tests+")$")
+		cmd.Env = append(os.Environ(), "SLUICE_PLANTED="+fault)
+		out, err := cmd.CombinedOutput()
+		return string(out), err
+	}
+	var tests []string
+	for _, f := range faults {
+		tests = append(tests, f.test)
+		t.Run(f.name, func(t *testing.T) {
+			out, err := run(f.name, f.test)
 			require.Error(t, err, "the fault is not found")
-			require.Contains(t, string(out), "--- FAIL: "+f.test, "%s", out)
+			require.Contains(t, out, "--- FAIL: "+f.test)
 		})
 	}
+	good, err := run("", strings.Join(tests, "|"))
+	require.NoError(t, err, "without a fault: %s", good)
 }

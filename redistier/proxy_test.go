@@ -19,6 +19,7 @@ type proxy struct {
 	delay    atomic.Int64 // ns, of an answer
 	hole     atomic.Bool  // bytes are read, and go nowhere
 	loses    atomic.Bool  // the answers to scripts: the connection ends instead
+	loading  atomic.Bool  // scripts are answered as by a server that loads its data
 	mu       sync.Mutex
 	conns    map[net.Conn]bool
 	refuses  bool
@@ -71,8 +72,12 @@ func (p *proxy) pipe(to, from net.Conn, asked *atomic.Bool, answer bool) {
 		if d := p.delay.Load(); answer && d > 0 {
 			<-time.After(time.Duration(d))
 		}
-		if !answer && bytes.Contains(b[:n], []byte("evalsha")) {
+		if scripts := bytes.Count(b[:n], []byte("evalsha")); !answer && scripts > 0 {
 			asked.Store(true)
+			if p.loading.Load() {
+				_, _ = from.Write(bytes.Repeat([]byte("-LOADING Redis is loading the dataset in memory\r\n"), scripts))
+				continue
+			}
 		}
 		if answer && p.loses.Load() && asked.Load() {
 			return

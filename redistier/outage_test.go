@@ -1,0 +1,242 @@
+package redistier
+
+import (
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/sluice-go/sluice"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// TestFault_Loading: a server that loads its data is not asked over and over.
+func TestFault_Loading(t *testing.T) {
+	f := newFault(t, TierConfig{Budget: patient, Replicas: 2}, sluice.PerHour(10))
+	takeFrom(t, f.tier, "a", 1)
+	f.proxy.loading.Store(true)
+	scripts, admitted := f.tier.Stats().Scripts, 0
+	for range 100 {
+		d, s := takeFrom(t, f.tier, "a", 1)
+		require.Equal(t, FromFallback, s)
+		if d.Allowed {
+			admitted++
+		}
+	}
+	require.Equal(t, 4, admitted, "a share of 5, of which 1 has been charged before")
+	require.Equal(t, Degraded, f.tier.Mode())
+	require.Less(t, f.tier.Stats().Scripts-scripts, uint64(60))
+	f.proxy.loading.Store(false)
+	f.recovers()
+	await(t, "Redis is told", func() bool {
+		d, err := replicaOf(t, f.s.client, f.lim).Peek(ctx, "a", 0)
+		require.NoError(t, err)
+		return d.Remaining == 5
+	})
+}
+
+// TestFault_Time: a server that refuses TIME to scripts is told of once, and is one for the
+// caller's clock.
+func TestFault_Time(t *testing.T) {
+	s := start(t, anyServer(t).binary)
+	defer s.kill()
+	require.NoError(t, s.client.Do(ctx, "acl", "setuser", "app", "on", ">x", "~*", "+@all", "-time").Err())
+	client := redis.NewClient(&redis.Options{Addr: s.addr, Username: "app", Password: "x"})
+	defer client.Close()
+	l := newLimiter(t, client, Config{Limit: sluice.PerHour(100)})
+	_, err := l.Take(ctx, "a", 1)
+	if err == nil {
+		t.Skip("this server does not ask for whom a script runs") // before 7.0
+	}
+	var told atomic.Int64
+	tier := newTier(t, l, TierConfig{Replicas: 2, Budget: patient, OnMode: func(_ Mode, err error) {
+		assert.Error(t, err)
+		told.Add(1)
+	}})
+	admitted := 0
+	for range 500 {
+		d, src := takeFrom(t, tier, "a", 1)
+		require.Equal(t, FromFallback, src)
+		if d.Allowed {
+			admitted++
+		}
+	}
+	require.Equal(t, 50, admitted)
+	await(t, "it is told", func() bool { return told.Load() == 1 })
+	require.Less(t, tier.Stats().Scripts, uint64(100))
+
+	tier = newTier(t, newLimiter(t, client, Config{Limit: sluice.PerHour(100), Clock: CallerClock}), TierConfig{Budget: patient})
+	d, src := takeFrom(t, tier, "a", 1)
+	require.Equal(t, FromRedis, src)
+	require.Equal(t, 99, d.Remaining)
+}
+
+// TestFault_Clock: a clock of Redis that steps ahead gives back what would have come back
+// by then, once; one that steps back gives nothing and locks nobody out.
+func TestFault_Clock(t *testing.T) {
+	eachServer(t, func(t *testing.T, s *server) {
+		for _, v := range variants {
+			c := v
+			c.Limit, c.Offset = sluice.PerMinute(60), 0
+			var now atomic.Int64
+			const minute = 60_000_000
+			now.Store(startMicros - startMicros%minute)
+			l := frozen(newLimiter(t, s.client, c), &now)
+			tier := newTier(t, l, TierConfig{Budget: patient, MaxStale: 1})
+			spend := func() (n int) {
+				for {
+					if d, from := takeFrom(t, tier, "a", 1); !d.Allowed {
+						return n
+					} else if n++; from != FromRedis {
+						require.Equal(t, FromRedis, from)
+					}
+				}
+			}
+			require.Equal(t, 60, spend(), variantName(c))
+			now.Add(-10 * minute)
+			require.Zero(t, spend(), "%s: back", variantName(c))
+			now.Add(10 * minute)
+			require.Zero(t, spend(), "%s: and ahead again", variantName(c))
+			now.Add(minute / 2)
+			back := spend()
+			require.LessOrEqual(t, back, 30, "%s: half of the burst at most", variantName(c))
+			now.Add(100 * minute)
+			require.Equal(t, 60, spend(), "%s: the burst, once", variantName(c))
+			now.Add(-100 * minute)
+			require.Zero(t, spend(), "%s: back again", variantName(c))
+			now.Add(102 * minute)
+			require.Equal(t, 60, spend(), "%s: who has waited is admitted", variantName(c))
+		}
+	})
+}
+
+// A fleet is replicas, each with a client of its own, before one server and one proxy each.
+type fleet struct {
+	*testing.T
+	s       *server
+	proxies []*proxy
+	tiers   []*Tier
+}
+
+func newFleet(t *testing.T, n int, cfg TierConfig, c Config) *fleet {
+	f := &fleet{T: t, s: start(t, anyServer(t).binary)}
+	t.Cleanup(f.s.kill)
+	c.Prefix = newPrefix()
+	cfg.Replicas = n
+	for range n {
+		p := newProxy(t, f.s.addr)
+		client := redis.NewClient(&redis.Options{Addr: p.addr(), DialTimeout: 5 * time.Second, ReadTimeout: 5 * time.Second})
+		t.Cleanup(func() { client.Close() })
+		f.proxies = append(f.proxies, p)
+		f.tiers = append(f.tiers, newTier(t, newLimiter(t, client, c), cfg))
+	}
+	return f
+}
+
+// cut makes the replicas from one on lose Redis, and find out; or find it again.
+func (f *fleet) cut(from int, off bool) {
+	for _, p := range f.proxies[from:] {
+		p.hole.Store(off)
+		if !off {
+			p.cut(false)
+		}
+	}
+	want := map[bool]Mode{true: Degraded, false: Shared}[off]
+	for _, t := range f.tiers[from:] {
+		await(f.T, fmt.Sprint("the mode is ", want), func() bool {
+			var wg sync.WaitGroup
+			for i := range 20 {
+				wg.Go(func() { _, _, _ = t.TakeSource(ctx, fmt.Sprint("other", i), 1) })
+			}
+			wg.Wait()
+			return t.Mode() == want
+		})
+	}
+}
+
+// spend makes calls by all replicas until each is denied, and returns how many are admitted.
+func (f *fleet) spend(key string) (admitted int) {
+	for _, t := range f.tiers {
+		for {
+			d, err := t.Take(ctx, key, 1)
+			require.NoError(f, err)
+			if !d.Allowed {
+				break
+			}
+			admitted++
+		}
+	}
+	return admitted
+}
+
+func (f *fleet) nothingOwed() {
+	await(f.T, "Redis has been told", func() bool {
+		for _, t := range f.tiers {
+			for _, l := range t.router.all() {
+				l.mu.Lock()
+				owed := len(l.owed) + l.senders + l.late
+				l.mu.Unlock()
+				if owed > 0 {
+					return false
+				}
+			}
+		}
+		return true
+	})
+}
+
+// lost is how many units, at most, a replica is admitted without Redis finding out: those
+// whose calls went out as probes, and got lost. In half a minute there are not more.
+const lost = 10
+
+// TestOutage: in an outage all replicas together are admitted one burst at most, beyond the
+// limit, and when it is over Redis is told of it: nobody gets a burst again.
+func TestOutage(t *testing.T) {
+	for _, v := range variants {
+		t.Run(variantName(v), func(t *testing.T) {
+			c := v
+			c.Limit, c.Offset = sluice.Per(100, 100*24*time.Hour), 0
+			f := newFleet(t, 4, TierConfig{Budget: 50 * time.Millisecond, MaxStale: time.Millisecond}, c)
+			before := 0
+			for i := range 40 { // 10 by each
+				if d, err := f.tiers[i%4].Take(ctx, "a", 1); err == nil && d.Allowed {
+					before++
+				}
+			}
+			require.Equal(t, 40, before)
+			f.cut(0, true)
+			during := f.spend("a")
+			require.Equal(t, 4*(25-10), during, "the shares, of which 10 each have been charged before")
+			during += f.spend("fresh")
+			f.cut(0, false)
+			f.nothingOwed()
+			after := f.spend("a")
+			require.LessOrEqual(t, before+during-100+after, 200, "WorstCase, and a burst")
+			require.LessOrEqual(t, after, 100-before-(during-100)+4*lost, "Redis has been told")
+			require.LessOrEqual(t, f.spend("fresh"), 4*lost, "the fresh key as well")
+		})
+	}
+}
+
+// TestOutage_Rejoin: one replica loses Redis while the others do not. It has its share, and
+// when it is back, Redis counts that too.
+func TestOutage_Rejoin(t *testing.T) {
+	f := newFleet(t, 4, TierConfig{Budget: 50 * time.Millisecond, MaxStale: time.Millisecond}, Config{Limit: sluice.Per(100, 100*24*time.Hour)})
+	f.cut(3, true)
+	alone := &fleet{T: t, tiers: f.tiers[3:]}
+	require.Equal(t, 25, alone.spend("a"))
+	for range 60 {
+		_, err := f.tiers[0].Take(ctx, "a", 1)
+		require.NoError(t, err)
+	}
+	f.cut(3, false)
+	f.nothingOwed()
+	d, err := replicaOf(t, f.s.client, f.tiers[0].shared).Peek(ctx, "a", 0)
+	require.NoError(t, err)
+	require.InDelta(t, 100-25-60, d.Remaining, lost)
+	require.LessOrEqual(t, f.spend("a"), 15+lost)
+	require.Zero(t, f.spend("a"))
+}
