@@ -168,7 +168,7 @@ func hammer(t *testing.T, l *Limiter) {
 	done.Store(true)
 	churn()
 	for hot := range admitted {
-		// What is left is less than a call's cost.
+		// Less is left than a call's cost.
 		for l.Allow(fmt.Sprint("hot", hot)) {
 			admitted[hot].Add(1)
 		}

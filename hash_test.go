@@ -213,7 +213,7 @@ func TestKeyUint64_NumbersSpreadOverShardsAndSlots(t *testing.T) {
 }
 
 // Under Seeded some multipliers spread some numberings less evenly than chance.
-// What matters is that neither probes nor shards get much longer for it: with
+// It matters only that neither probes nor shards get much longer for it: with
 // random ids a table that is 3/4 full takes 2.5 slots a probe on average.
 func TestKeyUint64_NoSeedMakesLongProbes(t *testing.T) {
 	const size = 1 << 14

@@ -294,7 +294,7 @@ func TestHotPath_KeysAndDecisionsStayOnTheStack(t *testing.T) {
 // for some that have twice that.
 const cacheLine = 64
 
-// What a decision reads lies apart from what is written meanwhile. The Limiter's
+// The fields that a decision reads lie apart from those that are written meanwhile. The Limiter's
 // address is a multiple of no more than its size class gives, so that only the
 // distance counts.
 func TestHotPath_ReadMostlyFieldsAreFarFromCounters(t *testing.T) {

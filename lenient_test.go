@@ -38,7 +38,7 @@ func ask(rng *rand.Rand, strict, lenient *Limiter, check func(cost int, strict, 
 }
 
 // TestShadow_LeavesWhatEnforcementWouldHave: beside a limiter that enforces, on the
-// same random calls, it says the same but for the verdict, and its tables are equal.
+// same random calls, it says the same except for the verdict, and its tables are equal.
 func TestShadow_LeavesWhatEnforcementWouldHave(t *testing.T) {
 	forEveryLayout(t, func(t *testing.T, c Config) {
 		rng := newRand(t)

@@ -54,7 +54,7 @@ var variants = []Config{
 	{Algorithm: TokenBucket, Refill: RefillInterval}, {Algorithm: TokenBucket, Refill: RefillInterval, Offset: 1},
 }
 
-// variantName names what sets a config's decisions apart but for its limit.
+// variantName names the options of a config that decide, except its limit.
 func variantName(c Config) string {
 	name := c.Algorithm.String()
 	if c.Anchor != AnchorUnix {

@@ -298,7 +298,7 @@ func checkWorstCase(t *testing.T, rng *rand.Rand, c Config) {
 			kept = append(kept, keptCharge{now, n})
 		}
 		if rng.IntN(2) == 0 {
-			// What counts may be a fraction of a unit: that one is refunded as a whole.
+			// A fraction of a unit may count: that one is refunded as a whole.
 			n := 1 + rng.IntN(burst)
 			rest := min(n, burst-k.Peek(0).Remaining)
 			k.Refund(n)

@@ -105,7 +105,7 @@ func upset(t *testing.T, l *Limiter, done *atomic.Bool) {
 }
 
 // TestRestore_WhileDecisionsRun: a server that is already deciding takes over a snapshot.
-// What has been spent of a key is then at least what the snapshot says, and at most that
+// The units spent of a key are then at least what the snapshot says, and at most that
 // and what has been charged since; and nobody waits for ever.
 func TestRestore_WhileDecisionsRun(t *testing.T) {
 	forEveryLayout(t, func(t *testing.T, c Config) {

@@ -178,7 +178,7 @@ func TestRestore_RefusesWhatNoLimiterWrites(t *testing.T) {
 	data := hostile(t, gcra, now<<1)
 	clear(data[len(data)-8-1-4-16:][:8]) // id 0 is no key: it would be found in every empty slot
 	require.ErrorContains(t, mustNew(t, gcra).Restore(bytes.NewReader(sealed(data))), "no limiter has written")
-	// What they write at the ends of their ranges is fine.
+	// Words that limiters write at the ends of their ranges are fine.
 	for _, r := range []struct {
 		c     Config
 		words []uint64

@@ -29,7 +29,7 @@ func TestTakeAll_AllOrNone(t *testing.T) {
 		require.Equal(t, before, snapshot(l), "a denial wrote")
 		require.Equal(t, otherBefore, snapshot(other), "a denial wrote")
 
-		// What is charged is what is there to the unit.
+		// Exactly the units that are there are charged.
 		require.Equal(t, AllDecision{Allowed: true, Denied: -1}, TakeAll(Charge{a, 1}, Charge{b, burst - 1}, Charge{x, 1}))
 		for _, k := range []Key{a, b, x} {
 			require.Zero(t, k.Peek(0).Remaining)

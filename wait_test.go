@@ -114,7 +114,7 @@ func TestWait_FailsAtOnce(t *testing.T) {
 		gone, cancel := context.WithCancel(t.Context())
 		cancel()
 		require.ErrorIs(t, l.Wait(gone, "other", 1), context.Canceled)
-		require.Equal(t, 1, l.Len(), "who is gone is charged nothing")
+		require.Equal(t, 1, l.Len(), "a caller that has gone is charged nothing")
 	})
 }
 
@@ -481,7 +481,7 @@ func TestAllocs_NoneForWait(t *testing.T) {
 	})
 }
 
-// TestManualClock_SleepersAreIndependent: who is cancelled does not wake the others.
+// TestManualClock_SleepersAreIndependent: a caller that is cancelled does not wake the others.
 func TestManualClock_SleepersAreIndependent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		clock := NewManualClock(time.Unix(0, 0))
