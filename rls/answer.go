@@ -17,14 +17,14 @@ import (
 // answer translates a response.
 func (s *Service) answer(req *pb.RateLimitRequest, resp *rules.Response) *pb.RateLimitResponse {
 	n := len(resp.Statuses)
-	statuses := make([]pb.RateLimitResponse_DescriptorStatus, n)
+	statuses := make([]answered, n)
 	out := &pb.RateLimitResponse{
 		OverallCode: pb.RateLimitResponse_Code(resp.Code),
 		Statuses:    make([]*pb.RateLimitResponse_DescriptorStatus, n),
 	}
 	for i := range resp.Statuses {
-		translate(&statuses[i], &resp.Statuses[i])
-		out.Statuses[i] = &statuses[i]
+		statuses[i].translate(&resp.Statuses[i])
+		out.Statuses[i] = &statuses[i].status
 	}
 	if s.options.Headers && resp.Tightest >= 0 {
 		out.ResponseHeadersToAdd = s.headers(&resp.Statuses[resp.Tightest])
@@ -35,20 +35,27 @@ func (s *Service) answer(req *pb.RateLimitRequest, resp *rules.Response) *pb.Rat
 	return out
 }
 
-func translate(out *pb.RateLimitResponse_DescriptorStatus, st *rules.Status) {
+// answered is the messages of one status, in one place: an answer is then a few allocations.
+type answered struct {
+	status pb.RateLimitResponse_DescriptorStatus
+	limit  pb.RateLimitResponse_RateLimit
+	reset  durationpb.Duration
+}
+
+func (a *answered) translate(st *rules.Status) {
+	out := &a.status
 	out.Code = pb.RateLimitResponse_Code(st.Code)
 	out.LimitRemaining = st.Remaining
 	if !st.Limited {
 		return
 	}
-	out.CurrentLimit = &pb.RateLimitResponse_RateLimit{
-		RequestsPerUnit: st.Requests,
-		Unit:            pb.RateLimitResponse_RateLimit_Unit(st.Unit),
-	}
+	out.CurrentLimit = &a.limit
+	a.limit.RequestsPerUnit, a.limit.Unit = st.Requests, pb.RateLimitResponse_RateLimit_Unit(st.Unit)
 	if st.Rule != nil {
-		out.CurrentLimit.Name = st.Rule.Name()
+		a.limit.Name = st.Rule.Name()
 	}
-	out.DurationUntilReset = &durationpb.Duration{Seconds: int64(st.ResetAfter / time.Second)}
+	out.DurationUntilReset = &a.reset
+	a.reset.Seconds = int64(st.ResetAfter / time.Second)
 }
 
 func (s *Service) headers(st *rules.Status) []*core.HeaderValue {
