@@ -1,16 +1,17 @@
 /* A key moves between its shard's table and cells of its own (cells.go), while calls decide
  * about it. One key, one shard, a one-word algorithm.
  *
- *   locate, place, placeLocked, fill   cells.go
- *   charge, insert, rebuild            shard.go
- *   update, peek                       update.go, plans.go
- *   SetLimit                           setlimit.go
+ *   locate, put              cells.go
+ *   place, SetLimit          move.go
+ *   charge                   decide.go
+ *   insert, fill, rebuild    shard.go
+ *   update, Peek             update.go, peek.go
  *
  * A step is at most one access to an atomic that others can see. The word of a key is the set
  * of those who have charged it. The ghost adm is that set as it should be, so every charge
  * that was lost, and every one that was made twice, fails an assertion.
  *
- * Faults, each of which a run must find (see check.sh):
+ * Faults, each of which a run must find (see check):
  * F1 the slot says elsewhere before the cell is there   F2 locate believes a table of the past
  * F3 insert does not look again under the lock          F4 a rebuild drops the cell first
  * F5 a key is placed without its word being taken out
@@ -84,7 +85,7 @@ inline locate() {
 inline put(w_, pol_, kept_) {
   atomic { assert(cells < NC - 1); cell[cells + 1].word = w_; cell[cells + 1].pol = pol_; cell[cells + 1].kept = kept_ }
   if
-  :: place[ct] == 0 -> atomic { assert(cts < NP - 1); cts++; ct = cts } /* cells.go: a larger table */
+  :: place[ct] == 0 -> atomic { assert(cts < NP - 1); cts++; ct = cts } /* a larger table */
   :: skip
   fi;
   atomic { cells++; place[ct] = cells } }
