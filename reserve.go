@@ -170,8 +170,7 @@ func (l *Limiter) reserveHere(rec *record, r *Reservation, p *policy, now int64,
 		return l.reserveUnlimited(p, r.id, now, maxWait)
 	}
 	var from, drops uint64
-	tracked, same := l.updateUnder(p, r.id, func(_ *policy, key state) uint64 {
-		next := key.word
+	tracked, same := l.updateUnder(p, r.id, func(_ *policy, key state) (next uint64) {
 		if rec != nil {
 			drops = rec.drops.Load()
 		}

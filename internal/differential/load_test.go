@@ -21,7 +21,7 @@ const data = "../../../shared/data/envoy-ratelimit"
 
 // sameFiles loads files in both, and compares what becomes of them; difference is the name of the one that
 // makes only one of them load.
-func sameFiles(t *testing.T, files []rules.File, merge bool) (upstream error, difference string) {
+func sameFiles(t *testing.T, files []rules.File, merge bool) (difference string, upstream error) {
 	t.Helper()
 	theirs, upstream := parse(files, newRecorder(), merge)
 	set, ours := rules.Load(files, rules.Options{MergeDomains: merge})
@@ -33,7 +33,7 @@ func sameFiles(t *testing.T, files []rules.File, merge bool) (upstream error, di
 	case ours == nil:
 		require.Equal(t, sorted(theirs.Dump()), dump(set), "%s", describe(files, nil))
 	}
-	return upstream, difference
+	return difference, upstream
 }
 
 // TestLoad_Data: upstream's files load or not as there, alone and merged.
@@ -45,7 +45,7 @@ func TestLoad_Data(t *testing.T) {
 	require.NoError(t, err)
 	require.Greater(t, len(names), 15)
 	accepted, known := 0, map[string]int{}
-	count := func(upstream error, difference string) {
+	count := func(difference string, upstream error) {
 		known[difference]++
 		if upstream == nil {
 			accepted++
@@ -124,7 +124,7 @@ func TestLoad_Mutated(t *testing.T) {
 		w.merge = false
 		text := mutate(r, "domain: d\ndescriptors:\n"+w.descriptors("", 1, "a", "b"))
 		files := []rules.File{{Name: "f", Data: []byte(text)}}
-		upstream, difference := sameFiles(t, files, false)
+		difference, upstream := sameFiles(t, files, false)
 		if upstream == nil {
 			loaded++
 		} else {
