@@ -368,7 +368,7 @@ func (l *Limiter) policyFor(id uint64) *policy {
 			return tm.policyFor(l.core, at.policy, state{}, 0)
 		}
 		l.core.place(id, func(kept *plan) (placement, bool) {
-			at := l.core.shardOf(id).locate(id)
+			at, tm := l.lookUp(id) // again: the terms before may have been of a limit that is over
 			return placement{kept, tm}, at.policy.of != tm && (at.slot != nil || at.cell != nil)
 		})
 	}

@@ -38,6 +38,7 @@ func (l *Limiter) SetPlan(name string, limit Limit) error {
 		return err
 	}
 	pl.terms.Store(tm)
+	l.awaitHolders()
 	l.eachCell(func(c *cell) {
 		if c.policy.of != old {
 			return
@@ -60,9 +61,7 @@ func (l *Limiter) ClearPlan(name string) {
 	}
 	pl.ended.Store(true)
 	l.plans.Load().named.Delete(name)
-	for i := range l.shards { // a call that has not seen the end puts its key on the plan before this
-		l.shards[i].awaitHolder()
-	}
+	l.awaitHolders()
 	l.eachCell(func(c *cell) {
 		if c.kept == pl {
 			l.keep(c.id.Load(), nil, func(kept *plan) bool { return kept == pl })

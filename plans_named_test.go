@@ -359,3 +359,18 @@ func TestConcurrent_PlanThatEnds(t *testing.T) {
 	}
 	t.Logf("%d times the plan came first, %d times its end", accepted, refused)
 }
+
+// TestSetPlan_KeysThatAreBeingPutOnThePlan have its new limit when SetPlan returns. Had they
+// it from their next call on, units would come back at the old rate until then.
+func TestSetPlan_KeysThatAreBeingPutOnThePlan(t *testing.T) {
+	c := &hookedClock{ManualClock: NewManualClock(start)}
+	l := Must(New(Config{Limit: Per(8, 800*time.Millisecond), Clock: c}))
+	require.NoError(t, l.SetPlan("pro", Per(8, 400*time.Millisecond)))
+	require.True(t, l.Allow("k"))
+	var put, set error
+	whileMoved(c, func() { put = l.SetKeyPlan("k", "pro") }, func() { set = l.SetPlan("pro", Per(8, 8*time.Second)) })
+	require.NoError(t, put)
+	require.NoError(t, set)
+	c.Advance(100 * time.Millisecond)
+	require.Equal(t, Decision{Allowed: true, Limit: 8, Remaining: 7, ResetAfter: 900 * time.Millisecond}, l.Peek("k", 0))
+}

@@ -110,6 +110,14 @@ func (s *shard) awaitHolder() {
 	s.mu.Unlock()
 }
 
+// awaitHolders is awaitHolder for all shards. A placement of before, which may have gone by
+// what is over, is then to be seen; one of after goes by what is now.
+func (st *store) awaitHolders() {
+	for i := range st.shards {
+		st.shards[i].awaitHolder()
+	}
+}
+
 // policyOf returns the policy that id is under, or if it is not tracked, would be.
 func (st *store) policyOf(id uint64) *policy {
 	s := st.shardOf(id)
