@@ -134,7 +134,7 @@ func describe(history []porcupine.Operation) string {
 }
 
 // count is how many histories are recorded.
-func count() int { return depth.Of(2000, 4000, 200_000) }
+func count() int { return depth.Of(2000, 4000, 50_000) }
 
 // TestHistories_HaveAnOrder: for every history there is an order of its calls, in which one
 // that had returned before another one began comes before it, such that they return what
