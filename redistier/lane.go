@@ -20,8 +20,8 @@ import (
 //	timer:   ends groups whose deadline has come, sent or not           (lock)
 //	sender:  gets the replies; ends groups that have not ended          (lock)
 //
-// Who ends a group closes its channel. What a sender reads of a reply that comes too late
-// still goes into the memory.
+// Whatever ends a group closes its channel. A reply that comes too late still goes into the
+// memory.
 //
 // Invariant: at most maxSenders senders are not late, and at most maxLate + maxSenders are; a
 // sender is late once the deadline of a group of its batch has come. Without the second number a primary
@@ -457,11 +457,16 @@ func (l *lane) arm(now time.Time) {
 		return
 	}
 	d := max(l.open[0].deadline.Sub(now), 0)
-	if l.timer == nil {
-		l.timer = time.AfterFunc(d, l.expire)
-	} else {
-		l.timer.Reset(d)
+	l.timer = rearm(l.timer, d, l.expire)
+}
+
+// rearm returns a timer that calls f after d: t, unless that is nil.
+func rearm(t *time.Timer, d time.Duration, f func()) *time.Timer {
+	if t == nil {
+		return time.AfterFunc(d, f)
 	}
+	t.Reset(d)
+	return t
 }
 
 // expire ends the groups whose deadlines have come.

@@ -343,11 +343,7 @@ func (ls *leases) arm() {
 		return
 	}
 	d := max(time.Duration(ls.ends[0].at)-time.Since(ls.began), 0) + ls.pause
-	if ls.timer == nil {
-		ls.timer = time.AfterFunc(d, ls.expire)
-	} else {
-		ls.timer.Reset(d)
-	}
+	ls.timer = rearm(ls.timer, d, ls.expire)
 }
 
 // expire closes the leases that have ended.
