@@ -11,7 +11,7 @@ import (
 	"github.com/sluice-go/sluice/benchmarks/internal/report"
 )
 
-// What redistier's README shows is what was measured.
+// redistier's README shows the results that were measured.
 func TestRedis_ThePageShowsTheResults(t *testing.T) {
 	text, err := os.ReadFile(redisFile)
 	require.NoError(t, err)

@@ -17,7 +17,7 @@ type IPConfig struct {
 	// nothing else: whoever has one of them can name any client it likes. If the socket
 	// peer is not one of them, no header is looked at.
 	//
-	// IPv4 prefixes must be at least /8, IPv6 prefixes /16, but for those within fc00::/7
+	// IPv4 prefixes must be at least /8, IPv6 prefixes /16, except those within fc00::/7
 	// and fe80::/10, which the internet cannot reach. So "trust everybody" cannot be
 	// written. Where IPv6 addresses stand for IPv4 addresses, it is /24 in 2002::/16, and
 	// /104 in 64:ff9b::/96, 64:ff9b:1::/48 and 2001::/32. Bits set beyond the length are

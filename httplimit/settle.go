@@ -83,7 +83,7 @@ func (j *judgement) settle(final int) {
 				k.Refund(int(min(n, math.MaxInt)))
 			}
 		}
-		for n := actual - cost; n > 0; n -= math.MaxInt { // once, but for 32 bits
+		for n := actual - cost; n > 0; n -= math.MaxInt { // once, except on 32 bits
 			k.Charge(int(min(n, math.MaxInt)))
 		}
 	}

@@ -47,7 +47,7 @@ func sluiceSubjects() []Subject {
 	return append(system, coarse...)
 }
 
-// newSluice returns a limiter with the defaults, but for two: it has no bound on
+// newSluice returns a limiter with the defaults, except two: it has no bound on
 // its keys unless the options have one, and it keeps idle keys for a day, since a
 // sweep would change the number of keys that a workload declares.
 func newSluice(a sluice.Algorithm, o Options, clock sluice.Clock) (Limiter, error) {

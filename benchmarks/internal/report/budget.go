@@ -162,7 +162,7 @@ func (v *view) algorithmBudget(clock string, c column) budget {
 	return b
 }
 
-// memoryBudgets judge the own subjects of one word: the worst of them, but for the
+// memoryBudgets judge the own subjects of one word: the worst of them, except the
 // collections. A collection takes a fraction of a millisecond, or, where the
 // operating system interrupts it, 4 ms, and the median of one subject can be either.
 // All of these limiters look the same to the collector, so the median of their

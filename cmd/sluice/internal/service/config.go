@@ -222,7 +222,7 @@ func (c *Config) checkPorts() error {
 // port is one of the things that are listened to.
 type port struct{ name, network, address string }
 
-// ports are named by their flags, but for the unix socket: it takes the place of grpc.
+// ports are named by their flags. The unix socket takes the place and the name of grpc.
 func (c *Config) ports() []port {
 	grpc := port{"grpc", "tcp", c.GRPC}
 	if c.UDS != "" {

@@ -51,7 +51,7 @@ func (m *metrics) handler() http.Handler {
 	return mux
 }
 
-// The metrics, but for durations.
+// All metrics except durations.
 var (
 	hitsDesc       = desc("sluice_hits_total", "Hits by rule: within its limit; near it; over it, and denied; over it, and admitted in shadow mode.", "domain", "rule", "outcome")
 	requestsDesc   = desc("sluice_requests_total", "Calls by answer. Those that were refused, or failed, belong to no domain.", "domain", "code")
