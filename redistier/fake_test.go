@@ -74,6 +74,7 @@ func (f *fakeRedis) call(name, arg string, now int64) string {
 	next(4) // spare
 	next(7) // block
 	debt := next(7)
+	b := bucket{unit: next(7), drain: next(7), full: next(7), step: next(4)}
 	var l leasing
 	if op >= opLeases {
 		op -= opLeases
@@ -82,7 +83,6 @@ func (f *fakeRedis) call(name, arg string, now int64) string {
 	if at > 0 {
 		now = at
 	}
-	b := bucket{unit: next(7), drain: next(7), full: next(7), step: next(4)}
 	s := f.keys[name]
 	if s == nil {
 		s = &lentState{}

@@ -4,6 +4,7 @@ import (
 	"crypto/sha1"
 	_ "embed"
 	"encoding/hex"
+	"strings"
 )
 
 // A script decides on one key, in one step. One fits all limits of a shape of state: what
@@ -13,20 +14,45 @@ type script struct {
 	sha  string
 }
 
-func newScript(parts ...string) *script {
-	text := ""
-	for _, part := range parts {
-		text += part
-	}
+func newScript(text string) *script {
 	sum := sha1.Sum([]byte(text))
 	return &script{text, hex.EncodeToString(sum[:])}
+}
+
+// assemble puts the sections of files in the place of their names in a flow. A section
+// begins with a line such as "-- @name"; other comments are left out.
+func assemble(flow string, files ...string) *script {
+	var sections []string // "@name", text, ...
+	for _, file := range files {
+		for i, part := range strings.Split(file, "-- @") {
+			if name, text, ok := strings.Cut(part, "\n"); ok && i > 0 {
+				sections = append(sections, "@"+name, strings.TrimSpace(code(text)))
+			}
+		}
+	}
+	text, replacer := code(flow), strings.NewReplacer(sections...)
+	for range 2 { // a section may have another in it
+		text = replacer.Replace(text)
+	}
+	return newScript(text)
+}
+
+// code returns the lines of text that are more than a comment.
+func code(text string) string {
+	var b strings.Builder
+	for line := range strings.Lines(text) {
+		if line = strings.TrimSpace(line); line != "" && !strings.HasPrefix(line, "--") {
+			b.WriteString(line + "\n")
+		}
+	}
+	return b.String()
 }
 
 var (
 	//go:embed lua/head.lua
 	headLua string
-	//go:embed lua/tail.lua
-	tailLua string
+	//go:embed lua/flow.lua
+	flowLua string
 	//go:embed lua/bucket.lua
 	bucketLua string
 	//go:embed lua/counter.lua
@@ -42,9 +68,9 @@ var (
 	//go:embed lua/windows.lua
 	windowsLua string
 
-	bucketScript   = newScript(headLua, bucketLua, tailLua)
-	counterScript  = newScript(headLua, counterLua, countedLua, windowsLua, tailLua)
-	anchoredScript = newScript(headLua, anchoredLua, countedLua, windowsLua, tailLua)
-	slidingScript  = newScript(headLua, slidingLua, windowsLua, tailLua)
-	slogScript     = newScript(headLua, slogLua)
+	bucketScript   = assemble(headLua+flowLua, bucketLua)
+	counterScript  = assemble(headLua+flowLua, counterLua, countedLua, windowsLua)
+	anchoredScript = assemble(headLua+flowLua, anchoredLua, countedLua, windowsLua)
+	slidingScript  = assemble(headLua+flowLua, slidingLua, windowsLua)
+	slogScript     = assemble(headLua+"@flow", slogLua)
 )

@@ -159,7 +159,7 @@ func TestPlanted(t *testing.T) {
 		{"expiry forgotten", &bucketScript, "'PX', tostring(min(ms, 99999999999999))", "'KEEPTTL'", func() error { return keysExpire(t, s.client, Config{}) }},
 		{"expiry of a log forgotten", &slogScript, "expire(P)", "", func() error { return keysExpire(t, s.client, Config{Algorithm: sluice.SlidingLog}) }},
 		{"TIME read twice", &bucketScript, "local time = call('TIME')", "local time = call('TIME') time = call('TIME')", func() error { return timeOnce(t, s, Config{}) }},
-		{"refund in the place of a settlement", &bucketScript, "O1 = O1 + units", "D = D + units * U", func() error { return lentCounts(t, s.client) }},
+		{"refund in the place of a settlement", &bucketScript, "O1 = O1 + lent", "D = D + lent * U", func() error { return lentCounts(t, s.client) }},
 		{"generation not raised", &bucketScript, "gen = max(gen + 1, floor(t / 1000))", "", func() error { return refundHolds(t, s.client, Config{Limit: sluice.PerHour(10)}) }},
 	} {
 		t.Run(f.name, func(t *testing.T) {

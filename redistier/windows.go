@@ -4,28 +4,37 @@ import (
 	"math"
 )
 
-// anchored is the shape of FixedWindow whose windows begin with a key's first charge. Of a
-// view, a is the units of the window, and b its beginning.
-type anchored struct {
+// most is a number of units that count for a time, at most so many at once. Of a view, a is
+// the units that count.
+type most struct {
 	burst, period int64 // period in us
 }
 
-func newAnchored(c Config) (shape, error) {
+func newMost(c Config) (most, error) {
 	period, _, err := wholeMicros(c)
+	return most{int64(c.Limit.Rate), period}, err
+}
+
+func (m most) arguments(to []byte) []byte {
+	return appendUint56(appendUint56(to, m.burst), m.period)
+}
+
+func (m most) free(v view) int64 { return max(0, m.burst-v.a) }
+
+// anchored is the shape of FixedWindow whose windows begin with a key's first charge. Of a
+// view, b is the window's beginning.
+type anchored struct{ most }
+
+func newAnchored(c Config) (shape, error) {
+	m, err := newMost(c)
 	if err != nil {
 		return nil, err
 	}
-	return anchored{int64(c.Limit.Rate), period}, countable(c, int64(c.Limit.Rate))
+	return anchored{m}, countable(c, m.burst)
 }
 
 func (anchored) letter() byte    { return 'a' }
 func (anchored) script() *script { return anchoredScript }
-
-func (s anchored) arguments(to []byte) []byte {
-	return appendUint56(appendUint56(to, s.burst), s.period)
-}
-
-func (s anchored) free(v view) int64 { return max(0, s.burst-v.a) }
 
 func (s anchored) charged(v view, units int64) view {
 	v.a += units
@@ -151,31 +160,23 @@ func (s sliding) worst(d int64) uint64 {
 // maxLog is the most units that a log holds.
 const maxLog = 1 << 16
 
-// slog is the shape of SlidingLog. Of a view, a is the units that count, b the time of the
-// newest, and c the time of the one that has to go for the cost that was asked for.
-type slog struct {
-	burst, period int64 // period in us
-}
+// slog is the shape of SlidingLog. Of a view, b is the time of the newest unit, and c the
+// time of the one that has to go for the cost that was asked for.
+type slog struct{ most }
 
 func newSlog(c Config) (shape, error) {
-	period, _, err := wholeMicros(c)
+	m, err := newMost(c)
 	if err != nil {
 		return nil, err
 	}
 	if c.Limit.Rate > maxLog {
 		return nil, configErrorf("Limit.Rate", "%d with %v, of which Redis keeps a time for each unit; want at most %d", c.Limit.Rate, c.Algorithm, maxLog)
 	}
-	return slog{int64(c.Limit.Rate), period}, nil
+	return slog{m}, nil
 }
 
 func (slog) letter() byte    { return 'l' }
 func (slog) script() *script { return slogScript }
-
-func (s slog) arguments(to []byte) []byte {
-	return appendUint56(appendUint56(to, s.burst), s.period)
-}
-
-func (s slog) free(v view) int64 { return max(0, s.burst-v.a) }
 
 func (s slog) charged(v view, units int64) view {
 	if units > 0 {

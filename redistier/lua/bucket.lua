@@ -5,27 +5,24 @@
 -- length E of an epoch in ms, and the units lent in this epoch, O1, and in the one before,
 -- O2: they count, and do not drain. A lease that is not settled by the end of the next
 -- epoch has been spent: its units are debt from then on.
-local U, R, B, G
-U, R, B, G, at = read('>I7I7I7I4', arg, at)
+-- @limit
+U, R, B, G
+-- @format
+I7I7I7I4
+-- @variables
 local T, D, E, O1, O2 = 0, 0, 0, 0, 0
+-- @view
+D, O1 + O2, lent
 
--- drained is what is left of a debt after a time, which is a multiple of G.
-local function drained(debt, us)
-  local steps = us / G
-  if steps > floor((debt - 1) / R) then return 0 end
-  return debt - steps * R
-end
-
--- learn takes a state in, which is stored, or has been. It fails if it is none of ours.
-local function learn(state, stored)
-  local size = #state
-  if byte(state) ~= 98 or size ~= 28 and size ~= 46 then return false end
-  local _, g, T2, D2, Q, p = read('>BI6I7I7I7', state)
-  if g < gen then return true end
+-- @learn
+local size = #state
+if byte(state) ~= 98 or size ~= 28 and size ~= 46 then return redis.error_reply(FOREIGN) end
+local g, T2, D2, Q, p = read('>I6I7I7I7', state, 2)
+if g >= gen then
   if Q ~= U then
     -- D2 = ceil(D2 * U / Q), so never a gift. The product need not fit, so that the part
     -- below a unit takes a long multiplication: sum + carry/Q is that of the bits so far.
-    local units, rest, sum, carry, bits, u = floor(D2 / Q), D2 % Q, 0, 0, {}, U
+    local whole, rest, sum, carry, bits, u = floor(D2 / Q), D2 % Q, 0, 0, {}, U
     while u > 0 do
       bits[#bits + 1] = u % 2
       u = floor(u / 2)
@@ -38,81 +35,71 @@ local function learn(state, stored)
       end
     end
     if carry > 0 then sum = sum + 1 end
-    if units > floor((LARGEST - R - sum) / U) then D2 = LARGEST - R else D2 = units * U + sum end
+    if whole > floor((LARGEST - R - sum) / U) then D2 = LARGEST - R else D2 = whole * U + sum end
   end
   T2 = T2 + -T2 % G -- the step at or after it: another limit's steps may be finer
   if T2 > T then
-    D, T = drained(D, T2 - T), T2
+    D, T = max(0, D - (T2 - T) / G * R), T2
   elseif T2 < T then
-    D2 = drained(D2, T - T2)
+    D2 = max(0, D2 - (T - T2) / G * R)
   end
-  if D2 > D then D, healed = D2, true end
+  if D2 > D then D, healed = D2, lost end
   gen = g
-  if stored and size == 46 then E, O1, O2 = read('>I4I7I7', state, p) end
-  return true
+  if size == 46 and not lost then E, O1, O2 = read('>I4I7I7', state, p) end
 end
 
-local function advance()
-  t = max(now - now % G, T)
-  if O1 + O2 > 0 then
-    local us = E * 1000
-    local first = floor(T / us)
-    for i = 1, min(floor(t / us) - first, 2) do -- at the end of an epoch
-      local edge = (first + i) * us
-      edge = edge + -edge % G
-      D, T = min(drained(D, edge - T) + min(O2, floor(B / U)) * U, LARGEST - R), edge
-      O1, O2 = 0, O1
-    end
-    t = max(t, T)
+-- @advance
+t = max(now - now % G, T)
+if O1 + O2 > 0 then
+  local epochs = E * 1000
+  local first = floor(T / epochs)
+  for i = 1, min(floor(t / epochs) - first, 2) do -- at the end of an epoch
+    local edge = (first + i) * epochs
+    edge = edge + -edge % G
+    D, T = min(max(0, D - (edge - T) / G * R) + min(O2, floor(B / U)) * U, LARGEST - R), edge
+    O1, O2 = 0, O1
   end
-  D, T = drained(D, t - T), t
+  t = max(t, T)
 end
+D, T = max(0, D - (t - T) / G * R), t
 
-local function view() return D, O1 + O2, lent end
-local function free() return max(0, floor((B - D) / U) - O1 - O2) end
-local function charge(units) D = D + units * U end
+-- @room
+room = max(0, floor((B - D) / U) - O1 - O2)
+-- @charge
+D = D + units * U
+-- @giveback
+had = D
+D = max(0, D - units * U)
 
--- hold sets units apart. The longest epoch of all callers holds: with a longer one, what is
--- out stays out for longer.
-local function hold(units)
-  if O1 + O2 == 0 then
-    E = epoch
-  elseif epoch > E then
-    E, O1, O2 = epoch, O1 + O2, 0
-  end
-  O1 = O1 + units
+-- @hold
+-- The longest epoch of all callers holds: with a longer one, what is out stays out for
+-- longer.
+if O1 + O2 == 0 then
+  E = epoch
+elseif epoch > E then
+  E, O1, O2 = epoch, O1 + O2, 0
 end
+O1 = O1 + lent
 
--- settle makes debt of what a lease has spent, and frees the rest. Within its own epoch
--- after it was lent, a lease is still out, unless Redis has lost it; and of the units of
--- others none is taken.
-local function settle()
-  if O1 + O2 == 0 or t - since >= epoch * 1000 then return false end
+-- @settle
+-- What a lease has spent becomes debt, and the rest is free. Within its own epoch after it
+-- was lent, a lease is still out, unless Redis has lost it; and of the units of others none
+-- is taken.
+if O1 + O2 > 0 and t - since < epoch * 1000 then
   local age = floor(t / (E * 1000)) - floor(since / (E * 1000))
   local out = age == 0 and O1 or age == 1 and O2 or 0
   local used = min(spent, out)
-  local settled = used + min(unused, out - used)
+  local gone = used + min(unused, out - used)
   D = min(D + min(used, floor(B / U)) * U, LARGEST - R)
-  if age == 0 then O1 = O1 - settled elseif age == 1 then O2 = O2 - settled end
-  return settled > 0
+  if age == 0 then O1 = O1 - gone elseif age == 1 then O2 = O2 - gone end
+  settled = gone > 0
 end
 
--- giveBack gives back units, or all, and reports whether there were any.
-local function giveBack(units)
-  local had = D
-  D = units and max(0, D - units * U) or 0
-  return had > 0
-end
+-- @fresh
+-- If nothing that is lent comes back.
+life = (floor((D - 1) / R) + 1) * G
+if O1 + O2 > 0 then life = life + 2000 * E + (floor((O1 + O2) * U / R) + 1) * G end
 
--- fresh is the time until the key is as if fresh, if nothing that is lent comes back.
-local function fresh()
-  local us = (floor((D - 1) / R) + 1) * G
-  if O1 + O2 > 0 then us = us + 2000 * E + (floor((O1 + O2) * U / R) + 1) * G end
-  return us
-end
-
-local function state()
-  local s = pack('>BI6I7I7I7', 98, gen, T, D, U)
-  if O1 + O2 > 0 then s = s .. pack('>I4I7I7', E, O1, O2) end
-  return s
-end
+-- @state
+value = pack('>BI6I7I7I7', 98, gen, T, D, U)
+if O1 + O2 > 0 then value = value .. pack('>I4I7I7', E, O1, O2) end

@@ -1,12 +1,15 @@
--- Every script is head.lua, the file of its shape, what that shares with others, and
--- tail.lua: see scripts.go.
+-- Every script is head.lua and flow.lua, in which each @name stands for the section of that
+-- name in the files of its shape; the log has its own flow: see scripts.go. There are no
+-- functions, since each call of a script would make them anew, which took longer than all
+-- the rest.
 --
 -- KEYS[1] is the key, ARGV[1] is packed: a head that all shapes share, what the shape
--- needs of the limit, and the last state that the caller has seen of the key, or nothing.
--- Functions are few, since each call of a script makes them anew.
+-- needs of the limit, leases, and the last state that the caller has seen of the key, or
+-- nothing.
 --
 -- All numbers are whole and below 2^53, so that doubles hold them exactly; so are all
--- sums and products here.
+-- sums, and products. Where a product can be larger it is taken off one that is not: what
+-- is then below 0 counts as 0, and is, however the product was rounded.
 --
 --   op     0 admit up to k calls of n units, 1 give back n units, 2 make the key fresh;
 --          n is then the burst
@@ -27,12 +30,15 @@
 -- The reply is packed, too: the time of the judgement, the calls admitted, three numbers
 -- of the shape, of which the third is the units lent, and the state that is now stored, or
 -- nothing.
-local key, arg = KEYS[1], ARGV[1]
+local key, arg, call = KEYS[1], ARGV[1], redis.call
 local floor, max, min = math.floor, math.max, math.min
-local pack, read, byte = struct.pack, struct.unpack, string.byte
-local call = redis.call
+local pack, read, byte, sub = struct.pack, struct.unpack, string.byte, string.sub
 
-local op, k, n, now, spare, block, debt, at = read('>BI4I7I7I4I7I7', arg)
+local LARGEST = 9007199254740991 -- 2^53 - 1
+local BLOCKED = 66               -- first byte of the state of a blocked key
+local FOREIGN = 'SLUICEFOREIGN the key holds a value that redistier has not written'
+
+local op, k, n, now, spare, block, debt, @limit, at = read('>BI4I7I7I4I7I7@format', arg)
 local lend, share, epoch, since, spent, unused = 0, 1, 0, 0, 0, 0
 if op > 7 then
   op = op - 8
@@ -43,10 +49,7 @@ if now == 0 then
   now = time[1] * 1000000 + time[2]
 end
 
-local LARGEST = 9007199254740991 -- 2^53 - 1
-local BLOCKED = 66               -- first byte of the state of a blocked key
-local FOREIGN = 'SLUICEFOREIGN the key holds a value that redistier has not written'
-
--- What is known of the key. A higher generation says that units have been given back.
-local gen, blocked, healed = 0, 0, false
-local t, m, lent = now, 0, 0 -- time of the judgement, never before what the key has seen; calls admitted; units lent
+-- t is the time of the judgement, never before what the key has seen. A higher generation
+-- of a state says that units have been given back.
+local t, gen, blocked = now, 0, 0
+local m, lent = 0, 0 -- calls admitted, units lent

@@ -5,26 +5,22 @@
 --
 -- with P and elapsed, rounded down, in steps of G us. Invariant: B * (P/G) < 2^53.
 --
--- State: time T of the last charge, the counts of its window and of the one before, and
--- the windows that these are of: period, offset and step.
-local B, P, offset, G
-B, P, offset, G, at = read('>I7I7I7I4', arg, at)
+-- State: time T of the last charge, the counts of its window, whose number is w, and of the
+-- one before, and the windows that these are of: period, offset and step.
+-- @limit
+B, P, offset, G
+-- @format
+I7I7I7I4
+-- @variables
 local T, cur, prev = 0, 0, 0
+local w = floor((T - offset) / P)
+-- @view
+cur, prev, lent
 
-local function window(us) return floor((us - offset) / P) end
-
--- rolled is what the counts of a time are at a later one.
-local function rolled(cur, prev, from, us)
-  local passed = window(us) - window(from)
-  if passed == 0 then return cur, prev end
-  if passed == 1 then return 0, cur end
-  return 0, 0
-end
-
-local function learn(state)
-  if byte(state) ~= 115 or #state ~= 44 then return false end
-  local _, g, T2, cur2, prev2, P2, offset2, G2 = read('>BI6I7I7I7I7I7I2', state)
-  if g < gen then return true end
+-- @learn
+if byte(state) ~= 115 or #state ~= 44 then return redis.error_reply(FOREIGN) end
+local g, T2, cur2, prev2, P2, offset2, G2 = read('>I6I7I7I7I7I7I2', state, 2)
+if g >= gen then
   if P2 ~= P or offset2 ~= offset then
     -- Of the previous one of other windows, ceil(prev * part/steps) units counted. The
     -- product fits unless prev is of a limit before that limit.
@@ -33,48 +29,39 @@ local function learn(state)
     if prev2 <= floor((LARGEST - steps) / part) then prev2 = floor((prev2 * part + steps - 1) / steps) end
     cur2, prev2 = cur2 + prev2, 0
   end
-  if T2 > T then
-    cur, prev = rolled(cur, prev, T, T2)
-    T = T2
-  elseif T2 < T then
-    cur2, prev2 = rolled(cur2, prev2, T2, T)
+  local w2 = floor((T2 - offset) / P)
+  if w2 > w then
+    cur, prev = 0, w2 == w + 1 and cur or 0
+  elseif w2 < w then
+    cur2, prev2 = 0, w == w2 + 1 and cur2 or 0
   end
-  if cur2 > cur or prev2 > prev then healed = true end
+  if T2 > T then T, w = T2, w2 end
+  if cur2 > cur or prev2 > prev then healed = lost end
   cur, prev, gen = max(cur, cur2), max(prev, prev2), g
-  return true
 end
 
-local function advance()
-  t = max(now, T)
-  cur, prev = rolled(cur, prev, T, t)
-  T = t
-end
+-- @advance
+t = max(now, T)
+local window = floor((t - offset) / P)
+if window > w then cur, prev = 0, window == w + 1 and cur or 0 end
+T = t
 
-local function view() return cur, prev, lent end
+-- @same
+floor((since - offset) / P) == window
 
--- same reports whether a lease of a time is of the window of t.
-local function same(us) return window(us) == window(t) end
+-- @room
+-- prev may be of a larger limit, so that its product is formed only if it fits.
+local steps = P / G
+local left = steps - floor(((t - offset) % P) / G)
+local whole = B * steps
+room = prev <= floor(whole / left) and max(0, floor((whole - prev * left) / steps) - cur) or 0
+-- @charge
+cur = cur + units
+-- @giveback
+had = cur + prev
+cur, prev = max(0, cur - units), max(0, prev - max(0, units - cur))
 
--- free: prev may be of a larger limit, so that its product is formed only if it fits.
-local function free()
-  local steps = P / G
-  local left = steps - floor(((t - offset) % P) / G)
-  local whole = B * steps
-  if prev > floor(whole / left) then return 0 end
-  return max(0, floor((whole - prev * left) / steps) - cur)
-end
-local function charge(units) cur = cur + units end
-
-local function giveBack(units)
-  if cur == 0 and prev == 0 then return false end
-  units = units or LARGEST
-  cur, prev = max(0, cur - units), max(0, prev - max(0, units - cur))
-  return true
-end
-
-local function fresh()
-  if cur == 0 and prev == 0 then return 0 end
-  return (window(t) + (cur > 0 and 2 or 1)) * P + offset - t
-end
-
-local function state() return pack('>BI6I7I7I7I7I7I2', 115, gen, T, cur, prev, P, offset, G) end
+-- @fresh
+life = cur + prev > 0 and (window + (cur > 0 and 2 or 1)) * P + offset - t or 0
+-- @state
+value = pack('>BI6I7I7I7I7I7I2', 115, gen, T, cur, prev, P, offset, G)

@@ -3,16 +3,19 @@
 -- State: a list of the times of the units that count, oldest first, a time for each unit;
 -- or, of a blocked key, 'until' and a time as the only element. A list has no expiry of its
 -- own: RPUSH comes first, since it alone can fail for want of memory.
-local B, P
-B, P, at = read('>I7I7', arg, at)
+-- @limit
+B, P
+-- @format
+I7I7
+-- @flow
 
 -- Of length elements, the old ones no longer count.
 local length, old, newest = call('LLEN', key), 0, 0
 if length > 0 then
   local last = call('LINDEX', key, -1)
   newest = tonumber(last)
-  if string.sub(last, 1, 5) == 'until' then
-    newest, old, blocked = 0, 1, tonumber(string.sub(last, 6))
+  if sub(last, 1, 5) == 'until' then
+    newest, old, blocked = 0, 1, tonumber(sub(last, 6))
   end
   if not newest or not blocked then return redis.error_reply(FOREIGN) end
 end

@@ -1,0 +1,102 @@
+-- The flow that all shapes but the log share. A denied call stores nothing, unless it
+-- blocks the key, or Redis has lost what the caller has seen.
+--
+-- Of a shape, @learn takes in a state, @advance goes on to t, @room says how many units
+-- would be admitted, and @fresh the life in us that the key has until it is as if fresh;
+-- @charge charges units, @giveback gives back units and says how many it had, @hold lends
+-- and @settle settles; @state packs the state, and @view is what the reply tells of it.
+@variables
+local stored, seen = call('GET', key) or '', sub(arg, at)
+local state, value, lost, was, healed = stored, stored, false, 0, false
+while true do
+  if state == '' then
+    -- it tells nothing
+  elseif byte(state) == BLOCKED and #state == 14 then
+    local g, till = read('>I6I7', state, 2)
+    if g >= gen then blocked, gen = max(blocked, till), g end
+  else
+    @learn
+  end
+  if lost then break end
+  was = blocked
+  if seen == '' or seen == stored then break end
+  state, lost = seen, true
+end
+
+@advance
+local us, store, settled, units, had, life, room = 0, false, false, 0, 0, 0, 0
+if spent + unused > 0 and blocked <= t then
+  @fresh
+  us = life -- a key that a lease gives units back to stays for as long as without, too
+  @settle
+end
+if op == 2 then
+  @fresh
+  us = max(us, life, blocked - t)
+  units = LARGEST
+  @giveback
+  units = n
+  @charge
+  @fresh
+  us = max(us, life) -- others may have seen more than this
+  units = LARGEST
+  @giveback
+  gen, blocked, store = max(gen + 1, floor(t / 1000)), 0, true
+elseif blocked > t then
+  value = pack('>BI6I7', BLOCKED, gen, blocked)
+  store = blocked > was
+elseif op == 1 then
+  @fresh
+  us = max(us, life)
+  units = n
+  @giveback
+  if had > 0 then gen = max(gen + 1, floor(t / 1000)) end
+  store = settled or had > 0
+else
+  if debt > 0 then
+    @room
+    debt = min(debt, room)
+    units = debt
+    @charge
+  end
+  if k > 0 then
+    @room
+    m = floor(room / n)
+    if m > k then m = k end
+    units = m * n
+    @charge
+  end
+  if lend > 0 and m == k then
+    @room
+    lent = min(lend, floor(room / share))
+    if lent > 0 then
+      @hold
+    end
+  end
+  local blocks = m < k and block > 0
+  if m > 0 or settled or debt > 0 or healed or blocks then
+    @fresh
+    if blocks then
+      blocked = min(t + max(block, life), LARGEST)
+      value = pack('>BI6I7', BLOCKED, gen, blocked)
+    end
+    us = max(us, life)
+    store = blocks or m > 0 or settled or life > 0
+  end
+end
+
+-- A key that has been given back units stays for as long as it would have without: a
+-- caller that has seen it before must find out. A denial stands whether it can be stored
+-- or not.
+if store then
+  if blocked > t then
+    us = blocked - t
+  else
+    @state
+  end
+  local ms = floor(us / 1000) + 1 + spare
+  if gen > 0 then ms = max(ms, call('PTTL', key)) end
+  if op == 0 and m == 0 and (k > 0 or debt == 0) then call = redis.pcall end
+  call('SET', key, value, 'PX', tostring(min(ms, 99999999999999)))
+end
+return pack('>I7I4I7I7I7', t, m, @view) .. value
