@@ -82,7 +82,9 @@ type Status struct {
 	Requests uint32
 	Unit     Unit // UnknownUnit if Period is none
 	Period   time.Duration
-	// Remaining is what could be admitted now. It is math.MaxUint32 for an unlimited rule.
+	// Remaining is what could be admitted now: of a window, whose denied hits count, nothing after a
+	// denial; of other algorithms it may be some, if less than the call asked for. It is
+	// math.MaxUint32 for an unlimited rule.
 	Remaining uint32
 	// ResetAfter is the time until the window ends, in whole seconds, rounded up; for other
 	// algorithms than fixed windows the time until the key is fresh.
@@ -344,7 +346,6 @@ func (w *work) limiterStatus(st *Status, d *sluice.Decision, over bool) {
 	st.ResetAfter = roundUp(d.ResetAfter)
 	h := hits{total: w.hits}
 	if over {
-		st.Remaining = 0
 		st.RetryAfter = d.RetryAfter
 		h.over = w.hits
 	} else {

@@ -2,7 +2,9 @@ package rules
 
 import (
 	"fmt"
+	"runtime"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -110,9 +112,8 @@ func TestAlgorithms(t *testing.T) {
 				require.Equal(t, d.Allowed, st.Code == OK)
 				require.Equal(t, d.RetryAfter, st.RetryAfter)
 				require.Equal(t, roundUp(d.ResetAfter), st.ResetAfter)
-				if d.Allowed {
-					require.EqualValues(t, d.Remaining, st.Remaining)
-				} else {
+				require.EqualValues(t, d.Remaining, st.Remaining)
+				if !d.Allowed {
 					denied++
 				}
 			}
@@ -295,35 +296,60 @@ func TestTogether_Exact(t *testing.T) {
 	}
 }
 
-// TestSwap_Concurrent: calls while rules change are decided by one set or the other, and nothing
-// is lost of what they count.
+// TestSwap_Concurrent: calls while rules change a thousand times are decided by one set or the other,
+// and nothing is lost of what they count, in windows and in a rule's own limiter.
 func TestSwap_Concurrent(t *testing.T) {
-	loose, tight := oneRule("{unit: day, requests_per_unit: 1000000}"), oneRule("{unit: day, requests_per_unit: 0}")
+	both := func(n int) string {
+		return fmt.Sprintf("domain: d\ndescriptors:\n- {key: k, rate_limit: {unit: day, requests_per_unit: %d}}\n"+
+			"- {key: log, rate_limit: {unit: day, requests_per_unit: %d, algorithm: gcra}}\n", n, max(n, 1))
+	}
+	const swaps, much = 1000, 100_000_000
+	loose, tight := both(much), both(0)
 	w := newWorld(t, Config{}, loose)
 	sets := []*Set{mustLoad(t, tight), mustLoad(t, loose)}
 	var wg sync.WaitGroup
+	var calls, admitted atomic.Int64
+	stop := make(chan struct{})
 	for range 4 {
-		wg.Add(1)
-		go func() {
-			defer wg.Done()
+		wg.Go(func() {
 			var resp Response
-			for range 2000 {
-				if err := w.Decide(&Request{Domain: "d", Descriptors: []Descriptor{describe("k=a")}}, &resp); err != nil {
+			req := &Request{Domain: "d", Descriptors: []Descriptor{describe("k=a"), describe("log=a")}}
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				if err := w.Decide(req, &resp); err != nil {
 					t.Error(err)
 				}
-				if st := resp.Statuses[0]; (st.Code == OK) != (st.Requests == 1000000) {
-					t.Errorf("%v under %d", st.Code, st.Requests)
+				first, second := &resp.Statuses[0], &resp.Statuses[1]
+				if (first.Code == OK) != (first.Requests == much) || (second.Requests == much) != (first.Requests == much) {
+					t.Errorf("%v under %d, beside %d", first.Code, first.Requests, second.Requests)
 				}
+				if second.Code == OK {
+					admitted.Add(1)
+				}
+				calls.Add(1)
+				runtime.Gosched()
 			}
-		}()
+		})
 	}
-	for i := range 200 {
+	for i := range swaps {
+		for before := calls.Load(); calls.Load() < before+2; {
+			runtime.Gosched() // calls come between
+		}
 		require.NoError(t, w.Swap(sets[i%2]))
 	}
+	close(stop)
 	wg.Wait()
-	w.swap(loose)
-	require.Equal(t, 1000000-8000, w.left("k=a"))
-	require.EqualValues(t, 8000, w.series("d.k").Total)
+	require.Equal(t, int(much-calls.Load()), w.left("k=a"))
+	require.EqualValues(t, calls.Load(), w.series("d.k").Total)
+	log := w.series("d.log")
+	require.EqualValues(t, calls.Load(), log.Total)
+	require.EqualValues(t, admitted.Load(), log.Within)
+	_, n := w.Set()
+	require.EqualValues(t, 1+swaps, n)
 }
 
 func TestSeries_Paths(t *testing.T) {

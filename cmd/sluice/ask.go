@@ -191,14 +191,15 @@ func (q *question) print(req *pb.RateLimitRequest, resp *pb.RateLimitResponse) e
 	var b strings.Builder
 	fmt.Fprintln(&b, resp.OverallCode)
 	for i, st := range resp.Statuses {
-		fmt.Fprintf(&b, "  %s: %s%s\n", q.descriptors[i], st.Code, describe(st))
+		fmt.Fprintf(&b, "  %s: %s%s\n", q.descriptors[i], st.Code, q.describe(st))
 	}
 	_, err := io.WriteString(q.stdout, b.String())
 	return err
 }
 
-// describe is the limit of a status, if there is one.
-func describe(st *pb.RateLimitResponse_DescriptorStatus) string {
+// describe is the limit of a status, if there is one. A key that is denied while there is nothing to
+// reset has been asked for more than it will ever have.
+func (q *question) describe(st *pb.RateLimitResponse_DescriptorStatus) string {
 	l := st.CurrentLimit
 	if l == nil {
 		return ", no limit"
@@ -207,5 +208,10 @@ func describe(st *pb.RateLimitResponse_DescriptorStatus) string {
 	if l.Unit != pb.RateLimitResponse_RateLimit_UNKNOWN {
 		limit += " per " + strings.ToLower(l.Unit.String())
 	}
-	return fmt.Sprintf(", %d of %s left, reset in %v", st.LimitRemaining, limit, st.DurationUntilReset.AsDuration())
+	left := fmt.Sprintf(", %d of %s left, ", st.LimitRemaining, limit)
+	reset := st.DurationUntilReset.AsDuration()
+	if st.Code == pb.RateLimitResponse_OVER_LIMIT && reset == 0 {
+		return fmt.Sprintf("%snever enough for %d", left, max(q.hits, 1))
+	}
+	return fmt.Sprintf("%sreset in %v", left, reset)
 }

@@ -43,6 +43,7 @@ domain: d
 descriptors:
 - {key: k, value: 'a,b\c', rate_limit: {unit: minute, requests_per_unit: 5}}
 - {key: own, rate_limit: {period: 90s, requests_per_unit: 3}}
+- {key: login, rate_limit: {period: 30s, requests_per_unit: 5, algorithm: sliding-log, block_for: 15m}}
 `})
 	p := startServe(t, nil, "--rules", dir, "--manual-clock")
 	code, stdout, stderr := p.askFor("-d", "d", `k=a\,b\\c`, "--hits", "0")
@@ -55,6 +56,13 @@ descriptors:
 	assert.EqualValues(t, 1, resp.Statuses[0].LimitRemaining)
 	_, stdout, _ = p.askFor("-d", "d", "own=x")
 	assert.Equal(t, "OK\n  own=x: OK, 2 of 3 left, reset in 1m30s\n", stdout)
+	code, stdout, _ = p.askFor("-d", "d", "login=x", "--hits", "6")
+	assert.Equal(t, exitFailed, code)
+	assert.Equal(t, "OVER_LIMIT\n  login=x: OVER_LIMIT, 5 of 5 left, never enough for 6\n", stdout, "which blocks nobody")
+	_, stdout, _ = p.askFor("-d", "d", "login=x", "--hits", "4")
+	assert.Equal(t, "OK\n  login=x: OK, 1 of 5 left, reset in 30s\n", stdout)
+	_, stdout, _ = p.askFor("-d", "d", "login=x", "--hits", "2")
+	assert.Equal(t, "OVER_LIMIT\n  login=x: OVER_LIMIT, 0 of 5 left, reset in 15m0s\n", stdout, "it is blocked for so long")
 	code, _, stderr = p.askFor("-d", "d", "k=\xff")
 	assert.Equal(t, exitFailed, code)
 	assert.Contains(t, stderr, "UTF-8")
