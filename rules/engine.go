@@ -333,8 +333,11 @@ type Stats struct {
 	// Keys is the tracked keys, by the unit of their window; UnknownUnit stands for those of rules
 	// with a limiter, or windows, of their own.
 	Keys [Week + 1]int
-	// Evicted is the live keys that have been dropped for want of room.
-	Evicted uint64
+	// Evicted is the live keys that have been dropped for want of room. Untracked is the calls for new keys
+	// that were decided without a count, since Overflow keeps the old ones.
+	Evicted, Untracked uint64
+	// Series is the series of statistics whose paths requests have made, at most Config.MaxSeries.
+	Series int
 	// Calls is the answers by domain.
 	Calls map[string]Calls
 	// GlobalShadow is the calls that Config.Shadow has admitted, and that would have been denied.
@@ -357,6 +360,7 @@ func (e *Engine) Stats() Stats {
 		s := l.Stats()
 		out.Keys[u] += s.Keys
 		out.Evicted += s.Evicted
+		out.Untracked += s.Untracked
 	}
 	for _, g := range e.groups {
 		for _, u := range units {
@@ -369,6 +373,7 @@ func (e *Engine) Stats() Stats {
 	out.Calls = make(map[string]Calls, len(e.domains))
 	for name, d := range e.domains {
 		out.Calls[name] = Calls{d.ok.Load(), d.overLimit.Load()}
+		out.Series += len(*d.dynamic.all.Load())
 	}
 	out.GlobalShadow = e.globalShadow.Load()
 	out.UnknownDomains, out.UnknownDomainsByName = e.unknown.counts()

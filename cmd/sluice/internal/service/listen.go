@@ -44,6 +44,11 @@ func (s *server) listen() (map[string]net.Addr, error) {
 		}
 		listeners[p.name] = l
 	}
+	return s.serve(listeners), nil
+}
+
+// serve serves on listeners, which are named as their flags, and returns their addresses.
+func (s *server) serve(listeners map[string]net.Listener) map[string]net.Addr {
 	handlers := map[string]http.Handler{"http": s.public(), "debug": s.debug(), "metrics": s.metrics.handler()}
 	addresses := map[string]net.Addr{}
 	for name, l := range listeners {
@@ -59,7 +64,7 @@ func (s *server) listen() (map[string]net.Addr, error) {
 		s.http = append(s.http, h)
 		go func() { s.ended(name, h.Serve(l)) }()
 	}
-	return addresses, nil
+	return addresses
 }
 
 // ended is told why nothing is served on a port any more.

@@ -60,6 +60,7 @@ var (
 	generationDesc = desc("sluice_config_generation", "The number of the rules in force: one more after each load that was fine.")
 	keysDesc       = desc("sluice_keys", "Tracked keys by the unit of their window; other for rules with a period or an algorithm of their own.", "unit")
 	evictedDesc    = desc("sluice_evicted_total", "Keys that were dropped for want of room while they still counted.")
+	untrackedDesc  = desc("sluice_untracked_total", "Calls for new keys that were decided without a count, since there was no room for them.")
 	unknownDesc    = desc("sluice_unknown_domain_total", "Calls for domains without rules.")
 	shadowedDesc   = desc("sluice_shadowed_total", "Calls that were over their limits and admitted, since the service is in shadow mode.")
 	buildDesc      = desc("sluice_build_info", "The version of this program.", "version", "goversion")
@@ -80,7 +81,7 @@ type hitsLabels struct{ domain, rule, outcome string }
 
 func (c *collector) Describe(out chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
-		hitsDesc, requestsDesc, reloadsDesc, lastReloadDesc, generationDesc, keysDesc, evictedDesc, unknownDesc, shadowedDesc, buildDesc,
+		hitsDesc, requestsDesc, reloadsDesc, lastReloadDesc, generationDesc, keysDesc, evictedDesc, untrackedDesc, unknownDesc, shadowedDesc, buildDesc,
 	} {
 		out <- d
 	}
@@ -121,6 +122,7 @@ func (c *collector) Collect(out chan<- prometheus.Metric) {
 		gauge(keysDesc, float64(stats.Keys[u]), name)
 	}
 	counter(evictedDesc, stats.Evicted)
+	counter(untrackedDesc, stats.Untracked)
 	counter(unknownDesc, stats.UnknownDomains)
 	counter(shadowedDesc, stats.GlobalShadow)
 	gauge(buildDesc, 1, version(), runtime.Version())

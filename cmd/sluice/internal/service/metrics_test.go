@@ -98,6 +98,7 @@ func TestMetrics(t *testing.T) {
 		`sluice_keys{unit="minute"}`:                                                   2,
 		`sluice_keys{unit="hour"}`:                                                     1,
 		`sluice_evicted_total`:                                                         0,
+		`sluice_untracked_total`:                                                       0,
 		`sluice_unknown_domain_total`:                                                  1,
 		`sluice_shadowed_total`:                                                        0,
 		`sluice_request_duration_seconds_count{transport="grpc"}`:                      16,

@@ -37,6 +37,7 @@ type server struct {
 	failed  chan error // what ends the service: a port that cannot be served on
 
 	clockMutex sync.Mutex
+	notices    notices // for noticeRegularly only
 	loads      loads
 	health     health
 }
@@ -79,6 +80,7 @@ func Run(c *Config, log *slog.Logger, h Hooks) error {
 	var background sync.WaitGroup
 	background.Go(func() { s.watch(work, h.Reload) })
 	background.Go(func() { s.saveRegularly(work) })
+	background.Go(func() { s.noticeRegularly(work) })
 	select {
 	case <-h.Stop:
 		err = s.drain(h.Stop)

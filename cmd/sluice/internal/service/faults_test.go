@@ -1,0 +1,181 @@
+package service
+
+import (
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	common "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
+	pb "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-go/sluice/rules"
+)
+
+// problems is the lines of a log that are warnings or errors.
+func (b *buffer) problems() (out []string) {
+	for line := range strings.Lines(b.String()) {
+		if strings.Contains(line, "level=WARN") || strings.Contains(line, "level=ERROR") {
+			out = append(out, line)
+		}
+	}
+	return out
+}
+
+// oneProblem waits for the one line of log about a fault.
+func (r *running) oneProblem(texts ...string) {
+	r.Helper()
+	eventually(r.T, "a line of log", func() bool { return len(r.log.problems()) > 0 })
+	lines := r.log.problems()
+	require.Len(r, lines, 1)
+	for _, text := range texts {
+		assert.Contains(r, lines[0], text)
+	}
+}
+
+// TestFault_HalfWrittenRules: a file that ends in the middle is refused with one line, and the old rules
+// stay until it is whole.
+func TestFault_HalfWrittenRules(t *testing.T) {
+	file := rulesFile(t, someRules)
+	r := start(t, "--rules", filepath.Dir(file), "--manual-clock")
+	conn := r.dial()
+	assert.Equal(t, 1, remaining(t, conn, "two", "x"))
+	whole := strings.ReplaceAll(someRules, "requests_per_unit: 2}", "requests_per_unit: 9}")
+	half := whole[:strings.Index(whole, "requests_per_unit: 9}")+len("requests_per_unit: ")]
+	write(t, file, half)
+	r.oneProblem("the rules are refused, and the old ones stay", file+":4:")
+	assert.Equal(t, 0, remaining(t, conn, "two", "x"))
+	assert.Equal(t, pb.RateLimitResponse_OVER_LIMIT, ask(t, conn, one("two", "x")).OverallCode)
+	f, err := os.OpenFile(file, os.O_WRONLY|os.O_APPEND, 0)
+	require.NoError(t, err)
+	_, err = f.WriteString(whole[len(half):])
+	require.NoError(t, err)
+	require.NoError(t, f.Close())
+	r.waitFor("generation 2, ")
+	assert.Equal(t, 5, remaining(t, conn, "two", "x"), "and the counts, too")
+	assert.Len(t, r.log.problems(), 1)
+}
+
+// TestFault_DirectoryVanishes: without a directory the rules that came from it stay.
+func TestFault_DirectoryVanishes(t *testing.T) {
+	dir := filepath.Dir(rulesFile(t, someRules))
+	r := start(t, "--rules", dir, "--manual-clock")
+	conn := r.dial()
+	assert.Equal(t, 1, remaining(t, conn, "two", "x"))
+	require.NoError(t, os.Rename(dir, dir+".away"))
+	r.oneProblem("the rules are refused, and the old ones stay", dir+": no such file or directory")
+	r.signal(r.reload) // asks again, and gets the same answer
+	eventually(t, "a second refusal", func() bool { return len(r.log.problems()) == 2 })
+	assert.Equal(t, 0, remaining(t, conn, "two", "x"))
+	code, _ := r.get("http", "/healthcheck")
+	assert.Equal(t, 200, code)
+	require.NoError(t, os.Rename(dir+".away", dir))
+	r.waitFor("generation 2, ")
+	assert.Equal(t, pb.RateLimitResponse_OVER_LIMIT, ask(t, conn, one("two", "x")).OverallCode)
+	assert.Len(t, r.log.problems(), 2)
+}
+
+// still is a service without ports, and its log.
+func still(t *testing.T, content string, args ...string) (*server, *buffer) {
+	t.Helper()
+	c, log := configure(t, append(args, "--rules", rulesFile(t, content), "--manual-clock")...), new(buffer)
+	require.NoError(t, c.Check())
+	s, err := newServer(c, slog.New(slog.NewTextHandler(log, nil)))
+	require.NoError(t, err)
+	return s, log
+}
+
+// flood asks for n values of a key, from one on, all of which must pass.
+func flood(t *testing.T, s *server, key string, from, n int) {
+	t.Helper()
+	const batch = 250
+	req := &pb.RateLimitRequest{Domain: "d"}
+	for i := range batch {
+		req.Descriptors = append(req.Descriptors, descriptor(key, fmt.Sprint(i)))
+	}
+	for i := from; i < from+n; i += batch {
+		for j, d := range req.Descriptors {
+			d.Entries[0] = &common.RateLimitDescriptor_Entry{Key: key, Value: fmt.Sprint("value-", i+j)}
+		}
+		resp, err := s.service.ShouldRateLimit(t.Context(), req)
+		require.NoError(t, err)
+		require.Equal(t, pb.RateLimitResponse_OK, resp.OverallCode)
+	}
+}
+
+// heap is what is in use, and not garbage.
+func heap() int64 {
+	var m runtime.MemStats
+	runtime.GC()
+	runtime.GC() // what was in a pool goes in the second one
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc)
+}
+
+// TestFault_Flood: values without end take no more memory than --max-keys of them, whatever becomes
+// of further keys, and one line says that limits are weaker. With SLUICE_DEPTH=full it is 3 million.
+func TestFault_Flood(t *testing.T) {
+	const keys = 20_000
+	values := 100_000
+	if os.Getenv("SLUICE_DEPTH") == "full" {
+		values = 3_000_000
+	}
+	for overflow, column := range map[string]string{"evict-soonest": "dropped", "admit-new": "not_tracked"} {
+		t.Run(overflow, func(t *testing.T) {
+			s, log := still(t, strings.Replace(someRules, "domain: d", "domain: d\nsluice: {overflow: "+overflow+"}", 1), "--max-keys", fmt.Sprint(keys))
+			s.notice(time.Unix(0, 0))
+			require.Empty(t, log.String())
+			flood(t, s, "day", 0, 2*keys)
+			before := heap()
+			flood(t, s, "day", 2*keys, values)
+			grown := heap() - before
+			t.Logf("%d values: %d bytes more than after %d", values, grown, 2*keys)
+			assert.Less(t, grown, int64(values), "a byte a value")
+			stats := s.engine.Stats()
+			tracked := stats.Keys[rules.Day]
+			assert.LessOrEqual(t, tracked, keys)
+			assert.GreaterOrEqual(t, tracked, keys/2)
+			assert.Equal(t, 2*keys+values, int(stats.Evicted+stats.Untracked)+tracked)
+
+			s.notice(time.Unix(10, 0))
+			flood(t, s, "day", 2*keys+values, 1000)
+			s.notice(time.Unix(20, 0))
+			require.Len(t, log.problems(), 1, "once an hour")
+			assert.Contains(t, log.problems()[0], "there are more keys than --max-keys")
+			assert.NotContains(t, log.problems()[0], " "+column+"=0")
+			flood(t, s, "day", 3*keys+values, 1000)
+			s.notice(time.Unix(3610, 0))
+			require.Len(t, log.problems(), 2)
+			s.notice(time.Unix(9000, 0))
+			require.Len(t, log.problems(), 2, "it is over")
+			runtime.KeepAlive(s)
+		})
+	}
+}
+
+// TestFault_DetailedValues: 10,000 values under detailed_metric make 2,000 series, and all hits are
+// counted.
+func TestFault_DetailedValues(t *testing.T) {
+	s, log := still(t, "domain: d\ndescriptors:\n- {key: each, detailed_metric: true, rate_limit: {unit: day, requests_per_unit: 5}}\n")
+	flood(t, s, "each", 0, 1000)
+	s.notice(time.Unix(0, 0))
+	require.Empty(t, log.problems())
+	flood(t, s, "each", 1000, 9000)
+	flood(t, s, "each", 0, 1000)
+	total, series := 0, s.engine.Series()
+	for _, x := range series {
+		total += int(x.Total)
+	}
+	assert.Equal(t, 11_000, total)
+	assert.Len(t, series, 2000+2, "the rule's own, and other")
+	s.notice(time.Unix(10, 0))
+	s.notice(time.Unix(20, 0))
+	require.Len(t, log.problems(), 1)
+	assert.Contains(t, log.problems()[0], "there are --metrics-max-series series with values of requests")
+}

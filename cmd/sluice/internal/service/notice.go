@@ -1,0 +1,50 @@
+package service
+
+import (
+	"context"
+	"time"
+
+	"github.com/sluice-go/sluice/rules"
+)
+
+// noticeEvery is how often the service looks whether it has run into a bound.
+const noticeEvery = 10 * time.Second
+
+// noticeAgain is how long it says nothing about a bound that it has told of.
+const noticeAgain = time.Hour
+
+// notices tell of bounds that were reached, while limits or statistics are less than they should be.
+type notices struct {
+	last         rules.Stats
+	room, series time.Time // when they were told of
+}
+
+// noticeRegularly looks from time to time.
+func (s *server) noticeRegularly(ctx context.Context) {
+	ticker := time.NewTicker(noticeEvery)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case now := <-ticker.C:
+			s.notice(now)
+		}
+	}
+}
+
+// notice looks once.
+func (s *server) notice(now time.Time) {
+	n, stats := &s.notices, s.engine.Stats()
+	evicted, untracked := stats.Evicted-n.last.Evicted, stats.Untracked-n.last.Untracked
+	if evicted+untracked > 0 && now.Sub(n.room) >= noticeAgain {
+		n.room = now
+		s.log.Warn("there are more keys than --max-keys, or max_keys of a domain: limits are weaker for keys that are dropped, or not tracked",
+			"dropped", evicted, "not_tracked", untracked)
+	}
+	if s.config.MaxSeries > 0 && stats.Series >= s.config.MaxSeries && now.Sub(n.series) >= noticeAgain {
+		n.series = now
+		s.log.Warn("there are --metrics-max-series series with values of requests: further ones are counted as other", "series", stats.Series)
+	}
+	n.last = stats
+}
