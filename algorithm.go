@@ -74,6 +74,13 @@ type denialCounter interface {
 	countDenied(key state, now int64, cost int) uint64
 }
 
+// A windowEnder is an algorithm that counts, or gives back, by windows.
+type windowEnder interface {
+	// windowEnd returns the end of the window in which a charge at now would be counted;
+	// math.MaxUint64 if time does not get there.
+	windowEnd(key state, now int64) uint64
+}
+
 // A bucket is an algorithm whose word is a full tick, in some form.
 type bucket interface {
 	algorithm

@@ -307,3 +307,15 @@ func TestLayout_SlotsAndShards(t *testing.T) {
 	require.Zero(t, uintptr(unsafe.Pointer(&s[0].id))%8, "atomic words are aligned")
 	require.Zero(t, uintptr(unsafe.Pointer(&s[1].word))%8)
 }
+
+// TestStatus_TakesNoAllocation, under whatever layout.
+func TestStatus_TakesNoAllocation(t *testing.T) {
+	skipUnderRace(t)
+	forEveryLayout(t, func(t *testing.T, c Config) {
+		l := mustNew(t, c)
+		k := l.Key("k")
+		k.Allow()
+		assert.Zero(t, testing.AllocsPerRun(100, func() { k.Status() }))
+		assert.Zero(t, testing.AllocsPerRun(100, func() { l.Status("new") }))
+	})
+}

@@ -95,6 +95,11 @@ func (a *fixedWindow) describe(word uint64, now int64, _ int, allowed bool) (rem
 	return int(a.limit - min(count, a.limit)), retry, reset
 }
 
+func (a *fixedWindow) windowEnd(key state, now int64) uint64 {
+	number, _ := a.roll(key.word, now)
+	return a.start(number + 1)
+}
+
 // idleAt is the end of the window of the last charge. Where all has been refunded it
 // is the window's start: an older call would still be charged in that window.
 func (a *fixedWindow) idleAt(word uint64) uint64 {

@@ -138,6 +138,11 @@ func (a *anchoredWindow) describe(key state, now int64, cost int, charges bool) 
 	return allowed, int(a.limit - min(count, a.limit)), retry, reset
 }
 
+func (a *anchoredWindow) windowEnd(key state, now int64) uint64 {
+	start, _ := a.roll(key, now)
+	return start + a.period
+}
+
 // idleAt is the end of the window, or if it has no units, its beginning.
 func (a *anchoredWindow) idleAt(key state) uint64 {
 	switch {

@@ -393,3 +393,65 @@ func TestLimit_SharesAddUpToNoMore(t *testing.T) {
 		require.LessOrEqual(t, all.Cmp(whole), 0, "%v by %d is %v", l, n, share)
 	}
 }
+
+func TestLimit_Capacity(t *testing.T) {
+	assert.Equal(t, 10, PerSecond(10).Capacity())
+	assert.Equal(t, 3, PerSecond(10).WithBurst(3).Capacity())
+	assert.Equal(t, 30, PerSecond(10).WithBurst(30).Capacity())
+	assert.Equal(t, math.MaxInt, Unlimited.Capacity())
+	assert.Equal(t, 0, DenyAll.Capacity())
+	assert.Equal(t, 0, DenyAll.WithBurst(5).Capacity(), "denies everything, whatever the burst")
+	rng := newRand(t)
+	for range 1000 {
+		c := randomConfig(rng, variants[rng.IntN(len(variants))])
+		if l, err := New(c); err == nil {
+			require.Equal(t, l.Peek("k", 0).Limit, c.Limit.Capacity(), "%+v", c.Limit)
+		}
+	}
+}
+
+func TestConfig_RefillTime(t *testing.T) {
+	interval := Config{Algorithm: TokenBucket, Refill: RefillInterval, Limit: PerSecond(4).WithBurst(2)}
+	for _, c := range []struct {
+		conf  Config
+		units int
+		want  time.Duration
+	}{
+		{Config{Limit: PerSecond(4)}, 1, 250 * ms},
+		{Config{Limit: PerSecond(4).WithBurst(8)}, 8, 2 * sec},
+		{Config{Limit: PerSecond(3)}, 1, 333_333_334},
+		{Config{Limit: PerSecond(3)}, 3, sec},
+		{Config{Limit: PerSecond(4)}, 0, 0},
+		{Config{Limit: PerSecond(4)}, -1, 0},
+		{Config{Limit: Unlimited}, 5, 0},
+		{Config{Limit: DenyAll}, 5, Never},
+		{Config{Limit: DenyAll}, 0, 0},
+		{Config{Limit: Limit{}}, 1, Never},
+		{Config{Limit: Per(1, math.MaxInt64)}, 2, Never},
+		{Config{Limit: Per(1, math.MaxInt64)}, 1, math.MaxInt64},
+		{interval, 2, sec},
+		{interval, 1, 500 * ms},
+		{Config{Algorithm: TokenBucket, Refill: RefillInterval, Limit: PerSecond(4).WithBurst(8)}, 8, 2 * sec},
+		{Config{Algorithm: FixedWindow, Limit: PerMinute(7)}, 1, time.Minute},
+		{Config{Algorithm: SlidingWindow, Limit: PerMinute(7)}, 7, time.Minute},
+		{Config{Algorithm: SlidingLog, Limit: PerMinute(7)}, 7, time.Minute},
+	} {
+		assert.Equal(t, c.want, c.conf.RefillTime(c.units), "%v %v %d", c.conf.Algorithm, c.conf.Limit, c.units)
+	}
+}
+
+// TestRefillTime_OfABucketIsItsReset: what is spent at once comes back in that time, to the
+// nanosecond, since it is rounded up.
+func TestRefillTime_OfABucketIsItsReset(t *testing.T) {
+	rng := newRand(t)
+	for range 2000 {
+		c := Config{Algorithm: []Algorithm{GCRA, TokenBucket, LeakyBucket}[rng.IntN(3)], Clock: NewManualClock(time.Unix(0, 0))}
+		c.Limit = randomLimit(rng, c.Algorithm)
+		l, err := New(c)
+		if err != nil {
+			continue
+		}
+		n := 1 + rng.IntN(c.Limit.burst())
+		require.Equal(t, l.Take("k", n).ResetAfter, c.RefillTime(n), "%v of %v", n, c.Limit)
+	}
+}

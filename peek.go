@@ -29,6 +29,15 @@ func (k Key) Peek(cost int) (d Decision) {
 	return d
 }
 
+// PeekAt is Peek at now; see AllowAt.
+func (k Key) PeekAt(now int64, cost int) (d Decision) {
+	k.lim.made().peekAt(&d, k.id, now, cost)
+	if !d.Allowed || k.lim.soft > 0 {
+		k.lim.amend(&d, cost)
+	}
+	return d
+}
+
 // peekAt describes in d, which is zero, what takeAt would.
 func (l *Limiter) peekAt(d *Decision, id uint64, now int64, cost int) {
 	now = max(now, 0)
@@ -85,31 +94,40 @@ func (l *Limiter) peekTable(d *Decision, id uint64, now int64, cost int) (ok boo
 // peekUnder describes in d a call under other terms than the key's, which it is left under.
 // It fails if the word has gone.
 func (l *Limiter) peekUnder(d *Decision, at spot, tm *terms, now int64, cost int) (ok bool) {
-	e, ok := at.read()
+	p, key, ok := l.readUnder(at, tm)
 	if !ok {
 		return false
+	}
+	d.Limit = int(p.burst)
+	switch {
+	case p.unlimited():
+		d.unlimited(p.blockedUntil(key), now)
+		p.settleEdge(d, cost)
+	case p.denyAll():
+		p.settleEdge(d, cost)
+	case p.fits(cost):
+		d.Allowed, d.Remaining, d.RetryAfter, d.ResetAfter = p.judge(key, now, cost, true)
+	default:
+		d.Allowed, d.Remaining, d.RetryAfter, d.ResetAfter = p.judge(key, now, 1, false)
+		p.settleEdge(d, cost)
+	}
+	return true
+}
+
+// readUnder returns a copy of the state of a key as it would be under other terms than its
+// own, and their policy. It fails if the word has gone.
+func (l *Limiter) readUnder(at spot, tm *terms) (p *policy, key state, ok bool) {
+	e, ok := at.read()
+	if !ok {
+		return nil, state{}, false
 	}
 	clock := max(l.clock.Now(), 0)
 	if at.policy.idleBy(e, clock) {
 		e.word = 0
 	}
-	p := tm.policyFor(l, at.policy, e, clock)
+	p = tm.policyFor(l, at.policy, e, clock)
 	tail := make([]atomic.Uint64, p.tailLen())
-	word := p.adopt(at.policy, e, tail, clock)
-	d.Limit = int(p.burst)
-	switch {
-	case p.unlimited():
-		d.unlimited(p.blockedUntil(state{word, tail}), now)
-		p.settleEdge(d, cost)
-	case p.denyAll():
-		p.settleEdge(d, cost)
-	case p.fits(cost):
-		d.Allowed, d.Remaining, d.RetryAfter, d.ResetAfter = p.judge(state{word, tail}, now, cost, true)
-	default:
-		d.Allowed, d.Remaining, d.RetryAfter, d.ResetAfter = p.judge(state{word, tail}, now, 1, false)
-		p.settleEdge(d, cost)
-	}
-	return true
+	return p, state{p.adopt(at.policy, e, tail, clock), tail}, true
 }
 
 // inspectAt describes a call of a cost from 1 to the burst for id, which has been found

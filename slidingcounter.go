@@ -253,6 +253,11 @@ func (a *slidingWindowWord) describe(word uint64, now int64, cost int, allowed b
 	return a.slidingWindow.describe(a.unpack(word), now, cost, allowed)
 }
 
+func (a *slidingWindowWord) windowEnd(key state, now int64) uint64 {
+	c, _ := a.roll(a.unpack(key.word), now)
+	return a.start(c.number + 1)
+}
+
 func (a *slidingWindowWord) idleAt(word uint64) uint64 { return a.emptyAt(a.unpack(word)) }
 
 func (a *slidingWindowWord) rank(word uint64, now int64) uint64 {
@@ -341,6 +346,11 @@ func (a *slidingWindowWide) describe(key state, now int64, cost int, charges boo
 	}
 	remaining, retry, reset = a.slidingWindow.describe(c, now, cost, allowed)
 	return allowed, remaining, retry, reset
+}
+
+func (a *slidingWindowWide) windowEnd(key state, now int64) uint64 {
+	c, _ := a.roll(a.unpack(key), now)
+	return a.start(c.number + 1)
 }
 
 func (a *slidingWindowWide) idleAt(key state) uint64 {

@@ -112,6 +112,11 @@ func (a *tokenInterval) describe(word uint64, now int64, cost int, allowed bool)
 	return int(a.burst - min(spent, a.burst)), retry, reset
 }
 
+func (a *tokenInterval) windowEnd(key state, now int64) uint64 {
+	number, _ := a.roll(key.word, now)
+	return a.start(number + 1)
+}
+
 // idleAt is the boundary at which the bucket is full again.
 func (a *tokenInterval) idleAt(word uint64) uint64 {
 	number, spent := word>>a.bits, word&(1<<a.bits-1)

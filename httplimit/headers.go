@@ -161,9 +161,9 @@ func newFields(c Headers, policies []policy) fields {
 			return f // which may have another limit with each request
 		}
 		if !p.conf.Shadow && p.conf.Limit.Rate != math.MaxInt {
-			q := quota{policy: p, limit: p.conf.Limit, capacity: burst(p.conf.Limit)}
+			q := quota{policy: p, limit: p.conf.Limit, capacity: p.conf.Limit.Capacity()}
 			if q.limit.Rate != 0 {
-				q.window = fullWindow(&p.conf, q.limit)
+				q.window = p.conf.RefillTime(q.capacity)
 			}
 			quotas = append(quotas, q)
 		}
@@ -286,7 +286,7 @@ func (f *fields) appendPolicy11(b []byte, q *quota) []byte {
 		b = append(append(b, ";qu="...), quote(q.policy.Unit)...)
 	}
 	if q.window > 0 {
-		b = appendInteger(append(b, ";w="...), seconds(q.window))
+		b = appendInteger(append(b, ";w="...), seconds(uint64(q.window)))
 	}
 	return f.appendPartition(b, q)
 }
