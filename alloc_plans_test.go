@@ -9,7 +9,7 @@ import (
 // TestAllocs_NoneWithLimitsOfKeys: neither for the keys that have one nor for others.
 func TestAllocs_NoneWithLimitsOfKeys(t *testing.T) {
 	skipUnderRace(t)
-	for name, c := range layouts {
+	for name, c := range everyFew {
 		t.Run("layout="+name, func(t *testing.T) {
 			l := mustNew(t, c)
 			own, other, denied, free := l.Key("own"), l.Key("other"), l.Key("denied"), l.Key("free")

@@ -42,7 +42,7 @@ func leastAllocs(runs int, f func()) float64 {
 // or all, and the options that take paths of their own.
 func allocConfigs() map[string]Config {
 	configs := map[string]Config{}
-	for name, c := range layouts {
+	for name, c := range everyFew {
 		configs[name] = c
 		c.Stats = true
 		configs[name+"/stats"] = c
@@ -171,7 +171,7 @@ func checkKeyForms(t *testing.T, form string, key func() Key) {
 // there is no room for at MaxKeys neither. Only a growth allocates.
 func TestAllocs_NoneForANewKeyWithoutGrowth(t *testing.T) {
 	skipUnderRace(t)
-	for name, c := range layouts {
+	for name, c := range everyFew {
 		t.Run("layout="+name, func(t *testing.T) {
 			c.Shards, c.Clock = 1, NewManualClock(start)
 			l := mustNew(t, c)
@@ -203,8 +203,8 @@ func TestAllocs_NoneForANewKeyWithoutGrowth(t *testing.T) {
 
 func TestAllocs_NoneForANewKeyWithoutRoom(t *testing.T) {
 	skipUnderRace(t)
-	for name, c := range layouts {
-		for _, overflow := range []Overflow{OverflowDenyNew, OverflowAdmitNew} {
+	for name, c := range everyFew {
+		for _, overflow := range untracking {
 			c.Overflow, c.MaxKeys, c.Clock = overflow, 8, NewManualClock(start)
 			l := mustNew(t, c)
 			n := uint64(0)
@@ -228,17 +228,6 @@ func heap() (bytes, objects uint64) {
 	return m.HeapAlloc, m.HeapObjects
 }
 
-// oneWordConfigs are the layouts whose whole state is a word.
-func oneWordConfigs() map[string]Config {
-	configs := map[string]Config{}
-	for name, c := range layouts {
-		if name != "sliding-log" && name != "sliding-window-wide" && name != "fixed-first-charge" {
-			configs[name] = c
-		}
-	}
-	return configs
-}
-
 // TestMemory_BytesAKey: 34 for one-word algorithms, and 51 with a second word.
 func TestMemory_BytesAKey(t *testing.T) {
 	skipUnderRace(t)
@@ -246,13 +235,15 @@ func TestMemory_BytesAKey(t *testing.T) {
 		t.Skip("with home slots cut, a probe looks at every key, and this needs a million of them")
 	}
 	const keys = 1_000_000
-	configs := oneWordConfigs()
-	if testing.Short() { // all of them share the table; one of each kind of word
-		configs = map[string]Config{"gcra": layouts["gcra"], "fixed-window": layouts["fixed-window"]}
-	}
 	const twoWords = "fixed-first-charge"
-	configs[twoWords] = layouts[twoWords]
-	configs["gcra/unbounded"] = Config{Limit: layouts["gcra"].Limit, MaxKeys: -1}
+	names := []string{"gcra", "token-bucket", "sliding-window", "fixed-window", twoWords}
+	if testing.Short() { // all of them share the table; one of each kind of word
+		names = []string{"gcra", "fixed-window", twoWords}
+	}
+	configs := map[string]Config{"gcra/unbounded": {MaxKeys: -1}}
+	for _, name := range names {
+		configs[name] = layoutNamed(name).options
+	}
 	for name, c := range configs {
 		t.Run("layout="+name, func(t *testing.T) {
 			c.Limit, c.Clock = PerDay(10), NewManualClock(start) // so that no key becomes idle while the test runs
@@ -281,7 +272,7 @@ func TestMemory_BytesAKey(t *testing.T) {
 func TestMemory_EmptyLimiterTakesAFewKiB(t *testing.T) {
 	// Shards and counters are chosen from GOMAXPROCS; the budget is for two.
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(2))
-	for name, c := range layouts {
+	for name, c := range everyFew {
 		const limiters = 50
 		made := make([]*Limiter, limiters)
 		var before, after runtime.MemStats

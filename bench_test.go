@@ -171,15 +171,6 @@ func checkKeys(b *testing.B, w workload, l *Limiter) {
 	}
 }
 
-// clocks are the clocks that a benchmark runs under.
-var clocks = []struct {
-	name string
-	new  func() Clock
-}{
-	{"system", SystemClock},
-	{"coarse", func() Clock { return NewCoarseClock(0) }},
-}
-
 // eachCase runs f as a sub-benchmark for both clocks, serially and in parallel,
 // and every algorithm, under one workload.
 func eachCase(b *testing.B, w workload, clocksUsed int, f func(b *testing.B, a Algorithm, c Clock, parallel bool)) {

@@ -29,7 +29,7 @@ func runCharges(t *testing.T, c Config, rows []traceRow) {
 
 // TestCharge_BucketTrace: 2 a second, 4 at once. A debt is paid at the rate.
 func TestCharge_BucketTrace(t *testing.T) {
-	for _, a := range []Algorithm{GCRA, TokenBucket, LeakyBucket} {
+	for _, a := range bucketAlgorithms {
 		runCharges(t, Config{Algorithm: a, Limit: PerSecond(2).WithBurst(4)}, []traceRow{
 			{at: 0, cost: 3, ok: true, remaining: 1, reset: 1500 * ms},
 			{at: 0, cost: 6, ok: false, remaining: 0, retry: 3 * sec, reset: 4500 * ms},
@@ -138,7 +138,7 @@ func TestCharge_CarriesOnWhereTheKeyGoes(t *testing.T) {
 // TestCharge_ToTheEndOfTime: a bucket that owes more than there is time for denies for
 // ever.
 func TestCharge_ToTheEndOfTime(t *testing.T) {
-	for _, a := range []Algorithm{GCRA, TokenBucket, LeakyBucket} {
+	for _, a := range bucketAlgorithms {
 		for _, limit := range []Limit{PerHour(1), PerMinute(7), PerSecond(1_000_000_000), PerDay(1).WithBurst(50_000)} {
 			l, clock := newFrozen(t, Config{Algorithm: a, Limit: limit, TTL: math.MaxInt64})
 			for range 3 {
@@ -209,7 +209,7 @@ func TestCharge_WhereThereIsNothingToCharge(t *testing.T) {
 // TestCharge_AtMaxKeys: OverflowEvictSoonest finds room, the others do not charge a new key.
 func TestCharge_AtMaxKeys(t *testing.T) {
 	forEveryLayout(t, func(t *testing.T, c Config) {
-		for _, o := range []Overflow{OverflowEvictSoonest, OverflowDenyNew, OverflowAdmitNew} {
+		for _, o := range overflows {
 			c.MaxKeys, c.Overflow, c.Stats = 2, o, true
 			l, _ := newFrozen(t, c)
 			burst := int(l.policyOf(0).burst)

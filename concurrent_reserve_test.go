@@ -35,7 +35,7 @@ func (y yieldingBucket) idleAt(word uint64) uint64 {
 // used, whatever was reserved, settled, cancelled and taken meanwhile, while the tables
 // are replaced.
 func TestConcurrent_ReceiptsAddUp(t *testing.T) {
-	for _, a := range buckets {
+	for _, a := range bucketAlgorithms {
 		t.Run(a.String(), func(t *testing.T) {
 			t.Parallel()
 			rng := newRand(t)
@@ -113,7 +113,7 @@ func addUp(t *testing.T, l *Limiter, uses bool, seed uint64) {
 // way of anything else, and in the end all is forgotten.
 func TestConcurrent_ReceiptsAmongEverything(t *testing.T) {
 	t.Parallel()
-	for _, a := range buckets {
+	for _, a := range bucketAlgorithms {
 		rng := newRand(t)
 		seed := rng.Uint64()
 		l, clock := newFrozen(t, Config{Algorithm: a, Limit: PerSecond(100).WithBurst(50), Shards: 2, TTL: 1, MaxKeys: 60, BlockFor: sec / 10, Stats: true})

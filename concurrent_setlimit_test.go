@@ -239,7 +239,7 @@ func checkWhole(t *testing.T, d Decision, cost int) {
 func TestConcurrent_MovingKeysDoNotDeadlock(t *testing.T) {
 	clock := NewManualClock(start)
 	var lims []*Limiter
-	for _, c := range everyLayout {
+	for _, c := range everyMany {
 		c.Clock, c.Shards = clock, 1
 		lims = append(lims, mustNew(t, c))
 	}
@@ -321,7 +321,7 @@ func disturb(k Key, n int) {
 // key has spent; nor does such a key take the room of another.
 func TestSetKeyLimit_OutlivesSweepsAndFloods(t *testing.T) {
 	forEveryLayout(t, func(t *testing.T, c Config) {
-		for _, c.Overflow = range []Overflow{OverflowEvictSoonest, OverflowDenyNew, OverflowAdmitNew} {
+		for _, c.Overflow = range overflows {
 			c.MaxKeys, c.TTL = 8, 1
 			l, clock := newFrozen(t, c)
 			plan := Per(77, c.Limit.Period)

@@ -15,7 +15,7 @@ import (
 func allLayouts(t *testing.T) (lims []*Limiter) {
 	t.Helper()
 	clock := NewManualClock(start)
-	for _, c := range everyLayout {
+	for _, c := range everyMany {
 		c.Clock, c.Shards = clock, 1
 		l := mustNew(t, c)
 		yieldBeforeSwap(l)

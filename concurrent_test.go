@@ -13,30 +13,6 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// everyLayout is one configuration for each algorithm and layout of its state.
-var everyLayout = map[string]Config{
-	"gcra":                {Algorithm: GCRA, Limit: PerMinute(60).WithBurst(500)},
-	"gcra-uneven":         {Algorithm: GCRA, Limit: PerMinute(7).WithBurst(500)},
-	"token-bucket":        {Algorithm: TokenBucket, Limit: PerMinute(60).WithBurst(500)},
-	"token-interval":      {Algorithm: TokenBucket, Limit: PerMinute(60).WithBurst(500), Refill: RefillInterval, Offset: time.Second},
-	"leaky-bucket":        {Algorithm: LeakyBucket, Limit: PerMinute(60).WithBurst(500)},
-	"sliding-window":      {Algorithm: SlidingWindow, Limit: PerMinute(500)},
-	"sliding-window-wide": {Algorithm: SlidingWindow, Limit: PerSecond(100_000)},
-	"sliding-log":         {Algorithm: SlidingLog, Limit: PerMinute(500)},
-	"fixed-window":        {Algorithm: FixedWindow, Limit: PerMinute(500)},
-	"fixed-first-charge":  {Algorithm: FixedWindow, Limit: PerMinute(500), Anchor: AnchorFirstCharge},
-	"fixed-window-offset": {Algorithm: FixedWindow, Limit: PerMinute(500), Offset: 7 * time.Second},
-	"sliding-offset":      {Algorithm: SlidingWindow, Limit: PerMinute(500), Offset: 59 * time.Second},
-}
-
-// forEveryLayout runs f as a sub-test for each layout.
-func forEveryLayout(t *testing.T, f func(t *testing.T, c Config)) {
-	t.Helper()
-	for name, c := range everyLayout {
-		t.Run("layout="+name, func(t *testing.T) { f(t, c) })
-	}
-}
-
 // goDo starts n goroutines and returns a function that waits for them.
 func goDo(n int, f func(g int)) (wait func()) {
 	var wg sync.WaitGroup
@@ -378,7 +354,7 @@ func TestConcurrent_MovingClockStaysWithinWorstCase(t *testing.T) {
 // still, since keys that become idle meanwhile are dropped, and Len says how fast the
 // machine is.
 func TestConcurrent_LenNeverExceedsMaxKeys(t *testing.T) {
-	for _, o := range []Overflow{OverflowEvictSoonest, OverflowDenyNew, OverflowAdmitNew} {
+	for _, o := range overflows {
 		t.Run("overflow="+o.String(), func(t *testing.T) {
 			t.Parallel()
 			l, _ := newFrozen(t, Config{Limit: PerSecond(10), MaxKeys: 100, Overflow: o, Shards: 4})

@@ -35,7 +35,7 @@ func TestNew_PenaltyErrors(t *testing.T) {
 
 // TestNew_PenaltiesAreAccepted up to their ends, and where there is no state to punish.
 func TestNew_PenaltiesAreAccepted(t *testing.T) {
-	for name, c := range everyLayout {
+	for name, c := range everyMany {
 		for _, limit := range []Limit{c.Limit, Unlimited, DenyAll} {
 			for _, block := range []time.Duration{1, time.Hour, math.MaxInt64} {
 				c := c

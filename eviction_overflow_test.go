@@ -10,7 +10,7 @@ import (
 )
 
 func TestMaxKeys_LenStaysWithin(t *testing.T) {
-	for _, o := range []Overflow{OverflowEvictSoonest, OverflowDenyNew, OverflowAdmitNew} {
+	for _, o := range overflows {
 		for _, maxKeys := range []int{1, 2, 7, 100, 3000} {
 			t.Run(fmt.Sprintf("overflow=%v/max=%d", o, maxKeys), func(t *testing.T) {
 				l := mustNew(t, Config{Limit: PerSecond(1), Clock: NewManualClock(start), Overflow: o, MaxKeys: maxKeys})
@@ -317,7 +317,7 @@ func (c rankCounter) idleAt(word uint64) uint64 {
 // then shows a new one must not have the whole shard looked at each time.
 func TestMaxKeys_LookingForRoomIsPaidFor(t *testing.T) {
 	const share, calls = 4000, 4000
-	for _, o := range []Overflow{OverflowEvictSoonest, OverflowDenyNew, OverflowAdmitNew} {
+	for _, o := range overflows {
 		l := mustNew(t, Config{Limit: PerHour(1000), Clock: NewManualClock(start), MaxKeys: share, Shards: 1, Overflow: o})
 		fill(l, "old", share)
 		looks := 0

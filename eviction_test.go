@@ -105,9 +105,9 @@ func TestSweep_OlderCallOnAForgottenKeyIsDescribedFromItsOwnTime(t *testing.T) {
 // TestSweep_TimerRunsWhileThereAreKeys: keys go between one and two TTLs after
 // they have become idle, the timer stops with the last one and starts again.
 func TestSweep_TimerRunsWhileThereAreKeys(t *testing.T) {
-	for _, newClock := range []func() Clock{SystemClock, func() Clock { return NewCoarseClock(0) }} {
+	for _, clock := range clocks {
 		synctest.Test(t, func(t *testing.T) {
-			l := mustNew(t, Config{Limit: PerSecond(1), TTL: 5 * time.Second, Clock: newClock()})
+			l := mustNew(t, Config{Limit: PerSecond(1), TTL: 5 * time.Second, Clock: clock.new()})
 			require.False(t, l.armed.Load())
 			for range 3 {
 				fill(l, "key", 100)

@@ -16,7 +16,7 @@ func TestCancel_AfterAnEvictionMintsNothing(t *testing.T) {
 		"Wait":    func(k Key, cost int) bool { return k.Wait(t.Context(), cost) == nil },
 		"Reserve": func(k Key, cost int) bool { r, err := k.Reserve(cost, 0); return err == nil && r.Delay() == 0 },
 	}
-	for _, a := range buckets {
+	for _, a := range bucketAlgorithms {
 		for name, recharge := range recharges {
 			l, _ := newFrozen(t, Config{Algorithm: a, Limit: PerSecond(1).WithBurst(10), MaxKeys: 1, Shards: 1})
 			k := l.Key("k")
@@ -32,7 +32,7 @@ func TestCancel_AfterAnEvictionMintsNothing(t *testing.T) {
 
 // TestCancel_AfterAnEvictionOfAnother: the receipts of the key that has come back are good.
 func TestCancel_AfterAnEvictionOfAnother(t *testing.T) {
-	for _, a := range buckets {
+	for _, a := range bucketAlgorithms {
 		l, _ := newFrozen(t, Config{Algorithm: a, Limit: PerSecond(1).WithBurst(10), MaxKeys: 1, Shards: 1})
 		k := l.Key("k")
 		old := mustReserve(t, k, 2)

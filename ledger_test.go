@@ -55,7 +55,7 @@ func TestLedger_RecordsOfAbandonedReservationsGo(t *testing.T) {
 // TestReserve_TooMany: a key can have so many reservations and waiting calls, until some
 // have been settled, have come back by themselves, or have gone with their key.
 func TestReserve_TooMany(t *testing.T) {
-	for _, a := range buckets {
+	for _, a := range bucketAlgorithms {
 		l, clock := newFrozen(t, Config{Algorithm: a, Limit: PerSecond(1).WithBurst(10), MaxReservations: 3, MaxKeys: 1, Shards: 1, Stats: true})
 		k := l.Key("k")
 		full := func() {
@@ -111,7 +111,7 @@ func TestWait_TooMany(t *testing.T) {
 
 // TestReserve_NoWaitIsAsShortAsANegativeOne, whatever the key's state.
 func TestReserve_NoWaitIsAsShortAsANegativeOne(t *testing.T) {
-	for _, a := range buckets {
+	for _, a := range bucketAlgorithms {
 		for _, limit := range []Limit{PerSecond(1).WithBurst(5), Unlimited} {
 			for _, c := range []Config{{}, {MaxKeys: 1, Overflow: OverflowAdmitNew, Shards: 1}} {
 				c.Algorithm, c.Limit = a, limit
@@ -134,7 +134,7 @@ func TestReserve_NoWaitIsAsShortAsANegativeOne(t *testing.T) {
 
 // TestReserve_ShadowSaysWhatWouldBeDenied.
 func TestReserve_ShadowSaysWhatWouldBeDenied(t *testing.T) {
-	for _, a := range buckets {
+	for _, a := range bucketAlgorithms {
 		l, _ := newFrozen(t, Config{Algorithm: a, Limit: PerSecond(1).WithBurst(2), Shadow: true})
 		for i, want := range []bool{false, a == LeakyBucket, true, true} {
 			r, err := l.Reserve("k", 1, 0)
@@ -159,7 +159,7 @@ func (c *backClock) Now() int64 { return c.now }
 
 // TestCancel_OfASweptKeyMintsNothing, though the clock goes back after the sweep.
 func TestCancel_OfASweptKeyMintsNothing(t *testing.T) {
-	for _, a := range buckets {
+	for _, a := range bucketAlgorithms {
 		clock := &backClock{now: 100 * int64(sec)}
 		l := mustNew(t, Config{Algorithm: a, Limit: PerSecond(1).WithBurst(10), Clock: clock, Shards: 1, TTL: 1})
 		k := l.Key("k")
@@ -213,7 +213,7 @@ func TestCancel_WhatHasComeBackStays(t *testing.T) {
 // TestLedger_AnotherBurstKeepsWhatIsMissingBeforeSlots: of two slots of a queue the first one
 // is cancelled, the burst changes, and the other one is cancelled. Nothing stays charged.
 func TestLedger_AnotherBurstKeepsWhatIsMissingBeforeSlots(t *testing.T) {
-	for _, a := range buckets {
+	for _, a := range bucketAlgorithms {
 		for name, change := range map[string]func(l *Limiter, limit Limit) error{
 			"limiter": (*Limiter).SetLimit,
 			"key":     func(l *Limiter, limit Limit) error { return l.SetKeyLimit("k", limit) },

@@ -224,11 +224,6 @@ func TestLimit_DenyAllOnEveryAlgorithm(t *testing.T) {
 	}
 }
 
-// bucketAlgorithms share a schedule, and take a burst other than the rate.
-var bucketAlgorithms = []Algorithm{GCRA, TokenBucket, LeakyBucket}
-
-var windowAlgorithms = []Algorithm{SlidingWindow, SlidingLog, FixedWindow}
-
 func TestNew_AcceptsEveryPracticalLimit(t *testing.T) {
 	accepted := map[Limit][]Algorithm{
 		PerSecond(1_000_000):              algorithms,

@@ -10,36 +10,6 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// layouts are all algorithms with a limit of 10, the sliding window also with one that
-// takes two words, and the options that change what is counted.
-var layouts = map[string]Config{
-	"gcra":                {Algorithm: GCRA, Limit: PerSecond(10)},
-	"token-bucket":        {Algorithm: TokenBucket, Limit: PerSecond(10)},
-	"token-interval":      {Algorithm: TokenBucket, Limit: PerSecond(10), Refill: RefillInterval},
-	"leaky-bucket":        {Algorithm: LeakyBucket, Limit: PerSecond(10)},
-	"sliding-window":      {Algorithm: SlidingWindow, Limit: PerSecond(10)},
-	"sliding-window-wide": {Algorithm: SlidingWindow, Limit: PerDay(100_000_000)},
-	"sliding-log":         {Algorithm: SlidingLog, Limit: PerSecond(10)},
-	"fixed-window":        {Algorithm: FixedWindow, Limit: PerSecond(10)},
-	"fixed-first-charge":  {Algorithm: FixedWindow, Limit: PerSecond(10), Anchor: AnchorFirstCharge},
-	"fixed-window-offset": {Algorithm: FixedWindow, Limit: PerSecond(10), Offset: 400 * time.Millisecond},
-	"sliding-offset":      {Algorithm: SlidingWindow, Limit: PerSecond(10), Offset: 400 * time.Millisecond},
-}
-
-// onEveryLayout runs f on a fresh limiter of each layout with a clock of its own.
-func onEveryLayout(t *testing.T, f func(t *testing.T, l *Limiter, clock *ManualClock)) {
-	t.Helper()
-	for name, c := range layouts {
-		t.Run("layout="+name, func(t *testing.T) {
-			clock := NewManualClock(start)
-			c.Clock = clock
-			l := mustNew(t, c)
-			require.Equal(t, name == "sliding-window-wide" || name == "sliding-log" || name == "fixed-first-charge", l.policyOf(0).wide != nil)
-			f(t, l, clock)
-		})
-	}
-}
-
 // caller is one way to call a limiter.
 type caller struct {
 	name   string
@@ -76,7 +46,7 @@ func callers(t *testing.T, c Config) []caller {
 }
 
 func TestLimiter_StringAndKeyFormsBehaveIdentically(t *testing.T) {
-	for name, c := range layouts {
+	for name, c := range everyFew {
 		t.Run("layout="+name, func(t *testing.T) {
 			rng := newRand(t)
 			clock := NewManualClock(start)
@@ -112,7 +82,7 @@ func TestLimiter_StringAndKeyFormsBehaveIdentically(t *testing.T) {
 }
 
 func TestLimiter_AllowIsTheAllowedOfTake(t *testing.T) {
-	for name, c := range layouts {
+	for name, c := range everyFew {
 		rng := newRand(t)
 		clock := NewManualClock(start)
 		c.Clock = clock
@@ -228,7 +198,7 @@ func TestLen_CountsTrackedKeys(t *testing.T) {
 }
 
 func TestLimiter_NegativeNowCountsAsZero(t *testing.T) {
-	for name, c := range layouts {
+	for name, c := range everyFew {
 		t.Run("layout="+name, func(t *testing.T) {
 			c.Clock = badClock(-1 << 40)
 			bad := mustNew(t, c)
@@ -352,7 +322,7 @@ func TestWorstCase_SaturatesAtMaxInt(t *testing.T) {
 }
 
 func TestStats_CountsCallsThatChargeOrWouldHave(t *testing.T) {
-	for name, c := range layouts {
+	for name, c := range everyFew {
 		t.Run("layout="+name, func(t *testing.T) {
 			c.Clock, c.Stats = NewManualClock(start), true
 			l := mustNew(t, c)
@@ -397,7 +367,7 @@ func TestStats_WithoutConfigStatsOnlyEventsAreCounted(t *testing.T) {
 }
 
 func TestStats_CountsOverflow(t *testing.T) {
-	for name, c := range layouts {
+	for name, c := range everyFew {
 		for overflow, want := range map[Overflow]Stats{
 			OverflowEvictSoonest: {Keys: 4, Admitted: 20, Evicted: 16},
 			OverflowDenyNew:      {Keys: 4, Admitted: 4, Denied: 16, Untracked: 16},

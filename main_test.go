@@ -41,34 +41,6 @@ func mustNew(tb testing.TB, c Config) *Limiter {
 	return l
 }
 
-// algorithms lists all of them, for tests that hold for each.
-var algorithms = []Algorithm{GCRA, TokenBucket, LeakyBucket, SlidingWindow, SlidingLog, FixedWindow}
-
-// variants lists all algorithms, and those with options of their own with these, for
-// tests that draw a limit. An Offset stands for a random one.
-var variants = []Config{
-	{Algorithm: GCRA}, {Algorithm: TokenBucket}, {Algorithm: LeakyBucket},
-	{Algorithm: SlidingWindow}, {Algorithm: SlidingLog}, {Algorithm: FixedWindow},
-	{Algorithm: SlidingWindow, Offset: 1}, {Algorithm: FixedWindow, Offset: 1},
-	{Algorithm: FixedWindow, Anchor: AnchorFirstCharge},
-	{Algorithm: TokenBucket, Refill: RefillInterval}, {Algorithm: TokenBucket, Refill: RefillInterval, Offset: 1},
-}
-
-// variantName names the options of a config that decide, except its limit.
-func variantName(c Config) string {
-	name := c.Algorithm.String()
-	if c.Anchor != AnchorUnix {
-		name += "+" + c.Anchor.String()
-	}
-	if c.Refill != RefillContinuous {
-		name += "+" + c.Refill.String()
-	}
-	if c.Offset != 0 {
-		name += "+offset"
-	}
-	return name
-}
-
 // start is an arbitrary time in 2026, not aligned to anything.
 var start = time.Unix(1_790_000_123, 456_789_012)
 

@@ -28,14 +28,6 @@ type penaltyTracer struct {
 // penaltySights says what the traces of a test have met.
 type penaltySights struct{ admitted, denied, byBlock, byDenial, older int }
 
-// penalties are the settings that are compared, each with blocks by hand.
-var penalties = []Config{
-	{},
-	{BlockFor: 1},
-	{CountDenied: true},
-	{CountDenied: true, BlockFor: 1},
-}
-
 func penaltyName(c Config) string {
 	return fmt.Sprintf("for=%t,count=%t", c.BlockFor > 0, c.CountDenied)
 }

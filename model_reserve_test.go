@@ -11,9 +11,6 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// buckets are the algorithms that hand out slots.
-var buckets = []Algorithm{GCRA, TokenBucket, LeakyBucket}
-
 // A receipt is a reservation and its model.
 type receipt struct {
 	r *Reservation
@@ -48,7 +45,7 @@ func newReceiptTracer(tb testing.TB, rng *rand.Rand, disturbed, evicts bool) *re
 	if rng.IntN(3) == 0 {
 		at = time.Unix(0, rng.Int64N(20))
 	}
-	c := Config{Algorithm: buckets[rng.IntN(len(buckets))], Limit: receiptLimits[rng.IntN(len(receiptLimits))], TTL: 1, Shards: 1}
+	c := Config{Algorithm: bucketAlgorithms[rng.IntN(len(bucketAlgorithms))], Limit: receiptLimits[rng.IntN(len(receiptLimits))], TTL: 1, Shards: 1}
 	if disturbed {
 		c.TTL = math.MaxInt64 // a sweep may forgive what an older time still sees
 	}

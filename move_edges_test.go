@@ -80,7 +80,7 @@ func TestSetLimit_BeyondTheEndOfTime(t *testing.T) {
 
 // TestSetLimit_MoreIsOwedThanAWordCanTell: the key stays denied, and the word is no other's.
 func TestSetLimit_MoreIsOwedThanAWordCanTell(t *testing.T) {
-	for _, a := range []Algorithm{GCRA, TokenBucket, LeakyBucket} {
+	for _, a := range bucketAlgorithms {
 		l, clock := newFrozen(t, Config{Algorithm: a, Limit: PerSecond(1 << 30)})
 		require.True(t, l.AllowN("k", 1<<30))
 		for _, limit := range []Limit{PerDay(1), PerHour(1), PerDay(1).WithBurst(1 << 10), Per(1, 1<<62)} {
@@ -120,7 +120,7 @@ func TestSetLimit_BucketsAgree(t *testing.T) {
 		limits := changeLimits(rng, Config{})
 		limits = append(limits, Unlimited, DenyAll)
 		var lims []*Limiter
-		for _, a := range []Algorithm{GCRA, TokenBucket, LeakyBucket} {
+		for _, a := range bucketAlgorithms {
 			lims = append(lims, mustNew(t, Config{Algorithm: a, Limit: limits[0], Clock: clock, TTL: 1}))
 		}
 		for range 60 {

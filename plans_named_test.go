@@ -172,7 +172,7 @@ func TestWithLimit_IsOfTheCall(t *testing.T) {
 // MaxKeys, are evicted and swept like others, and leave nothing behind; nor do the limits.
 func TestWithLimit_TakesNoMoreThanTheTrackedKeys(t *testing.T) {
 	forEveryLayout(t, func(t *testing.T, c Config) {
-		for _, c.Overflow = range []Overflow{OverflowEvictSoonest, OverflowDenyNew, OverflowAdmitNew} {
+		for _, c.Overflow = range overflows {
 			c.MaxKeys, c.TTL = 20, 1
 			l, clock := newFrozen(t, c)
 			for i := range depth.Of(maxBrought+100, maxBrought+100, 3*maxBrought) {

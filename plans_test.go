@@ -88,7 +88,7 @@ func TestClearKeyLimit_TogglingAPlanGivesNoBurst(t *testing.T) {
 // TestSetKeyLimit_UnlimitedKeepsTheRateOfTheKey: units go on coming back as they did
 // before, whatever the limiter's rate was when such a limit was first used.
 func TestSetKeyLimit_UnlimitedKeepsTheRateOfTheKey(t *testing.T) {
-	for _, a := range []Algorithm{GCRA, TokenBucket, LeakyBucket} {
+	for _, a := range bucketAlgorithms {
 		for _, constant := range []Limit{Unlimited, DenyAll} {
 			l, clock := newFrozen(t, Config{Algorithm: a, Limit: PerSecond(1).WithBurst(1000)})
 			require.NoError(t, l.SetKeyLimit("other", constant))

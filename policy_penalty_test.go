@@ -223,7 +223,7 @@ func TestBlock_TakesNoLock(t *testing.T) {
 // TestCountDenied_UpToTheLimit: denials count up to the limit in force, although the log
 // has room for a larger one that was in force before, and comes back.
 func TestCountDenied_UpToTheLimit(t *testing.T) {
-	for name, c := range everyLayout {
+	for name, c := range everyMany {
 		if !c.Algorithm.windowed() {
 			continue
 		}

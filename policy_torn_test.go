@@ -83,7 +83,7 @@ func TestPenalty_ChargesBetweenAreSeen(t *testing.T) {
 // does not block.
 func TestBlockFor_RefundUnderADenial(t *testing.T) {
 	for _, block := range []time.Duration{0, 1000 * time.Hour} {
-		c := everyLayout["sliding-window-wide"]
+		c := layoutNamed("sliding-window-wide").withMany()
 		c.BlockFor, c.CountDenied = block, true
 		l, clock := newFrozen(t, c)
 		k, burst := l.Key("k"), int(l.policyOf(0).burst)

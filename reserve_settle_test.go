@@ -22,7 +22,7 @@ func mustReserve(t testing.TB, k Key, cost int) *Reservation {
 // TestCancel_DoesNotBunchLaterSlots: what comes back of a slot before another one that
 // has been promised must not be handed out again beside that.
 func TestCancel_DoesNotBunchLaterSlots(t *testing.T) {
-	for _, a := range []Algorithm{GCRA, TokenBucket, LeakyBucket} {
+	for _, a := range bucketAlgorithms {
 		l, clock := newFrozen(t, Config{Algorithm: a, Limit: PerSecond(1).WithBurst(1)})
 		if a == LeakyBucket {
 			require.NoError(t, l.SetLimit(PerSecond(1).WithBurst(9)))
@@ -314,7 +314,7 @@ func TestWorstCase_WithBlocks(t *testing.T) {
 
 // TestSettle_DebtIsBounded by what a word can tell, and is paid back.
 func TestSettle_DebtIsBounded(t *testing.T) {
-	for _, a := range buckets {
+	for _, a := range bucketAlgorithms {
 		l, clock := newFrozen(t, Config{Algorithm: a, Limit: PerSecond(10)})
 		k := l.Key("k")
 		r := mustReserve(t, k, 3)
@@ -339,7 +339,7 @@ func TestSettle_DebtIsBounded(t *testing.T) {
 // TestReservation_ForgottenIsNotGivenBack: what Refund, Reset and Unblock have made
 // undone does not come back a second time.
 func TestReservation_ForgottenIsNotGivenBack(t *testing.T) {
-	for _, a := range buckets {
+	for _, a := range bucketAlgorithms {
 		for name, forget := range map[string]func(k Key){
 			"refund":  func(k Key) { k.Refund(10) },
 			"reset":   Key.Reset,
@@ -358,7 +358,7 @@ func TestReservation_ForgottenIsNotGivenBack(t *testing.T) {
 
 // TestReservation_SurvivesChanges of the limit, sweeps and growth.
 func TestReservation_SurvivesChanges(t *testing.T) {
-	for _, a := range buckets {
+	for _, a := range bucketAlgorithms {
 		l, clock := newFrozen(t, Config{Algorithm: a, Limit: PerSecond(1).WithBurst(20), TTL: 1})
 		k := l.Key("k")
 		require.True(t, k.AllowN(4))

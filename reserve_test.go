@@ -106,7 +106,7 @@ func TestReservation_DelayCountsFromNow(t *testing.T) {
 // Settle reads the clock; before it gives anything back, the unit comes back by itself and is
 // taken by another call.
 func TestSettle_GivesNothingBackThatHasBeenTakenMeanwhile(t *testing.T) {
-	for _, a := range []Algorithm{GCRA, TokenBucket, LeakyBucket} {
+	for _, a := range bucketAlgorithms {
 		now, hook := start.UnixNano(), func() {}
 		l := mustNew(t, Config{Algorithm: a, Limit: PerSecond(2), Clock: clockFunc(func() int64 {
 			read, h := now, hook

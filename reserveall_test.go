@@ -66,7 +66,7 @@ func TestModel_ReserveAllIsExact(t *testing.T) {
 
 // TestReserveAll_ChargesForOneKeyAddUp, and are given back one by one.
 func TestReserveAll_ChargesForOneKeyAddUp(t *testing.T) {
-	for _, a := range buckets {
+	for _, a := range bucketAlgorithms {
 		l, _ := newFrozen(t, Config{Algorithm: a, Limit: PerSecond(1).WithBurst(10), MaxReservations: 3})
 		other, _ := newFrozen(t, Config{Limit: PerSecond(1).WithBurst(2)})
 		k, o := l.Key("k"), other.Key("k")
@@ -154,7 +154,7 @@ func TestReserveAll_Shadow(t *testing.T) {
 // is charged without the rest, while limits change and keys are evicted from elsewhere.
 func TestConcurrent_ReserveAllInAnyOrder(t *testing.T) {
 	t.Parallel()
-	for _, a := range buckets {
+	for _, a := range bucketAlgorithms {
 		l, _ := newFrozen(t, Config{Algorithm: a, Limit: PerSecond(1).WithBurst(1_000_000), Shards: 2})
 		m, _ := newFrozen(t, Config{Algorithm: GCRA, Limit: PerSecond(1).WithBurst(1_000_000), Shards: 1})
 		keys := []Key{l.Key("a"), l.Key("b"), m.Key("a"), m.Key("b")}
@@ -190,7 +190,7 @@ func TestConcurrent_ReserveAllInAnyOrder(t *testing.T) {
 
 // TestWaitAll_PassesAtTheLatestSlot, is cancelled without a trace, and waits for blocks.
 func TestWaitAll_PassesAtTheLatestSlot(t *testing.T) {
-	for _, a := range buckets {
+	for _, a := range bucketAlgorithms {
 		synctest.Test(t, func(t *testing.T) {
 			l := mustNew(t, Config{Algorithm: a, Limit: PerSecond(1).WithBurst(10), Stats: true})
 			tokens := mustNew(t, Config{Limit: PerSecond(100).WithBurst(100)})
@@ -278,7 +278,7 @@ func slotless(f func(c Config)) {
 // TestWaitAll_AsksAgain where there are no slots, as Wait does: all are charged, or none.
 func TestWaitAll_AsksAgain(t *testing.T) {
 	slotless(func(c Config) {
-		for _, a := range buckets {
+		for _, a := range bucketAlgorithms {
 			synctest.Test(t, func(t *testing.T) {
 				requests, tokens := mustNew(t, c), mustNew(t, Config{Algorithm: a, Limit: PerSecond(10).WithBurst(100), Stats: true})
 				charges := []Charge{{tokens.Key("k"), 30}, {requests.Key("k"), 1}, {tokens.Key("k"), 10}}

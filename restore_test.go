@@ -10,7 +10,7 @@ import (
 )
 
 func TestRestore_NeedsRoom(t *testing.T) {
-	for _, o := range []Overflow{OverflowDenyNew, OverflowAdmitNew} {
+	for _, o := range untracking {
 		c := Config{Limit: PerMinute(60), Hash: HashStable, Shards: 1, MaxKeys: 10, Overflow: o}
 		l, clock := newFrozen(t, c)
 		c.Clock = clock

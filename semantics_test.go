@@ -148,7 +148,7 @@ func TestSemantics_NothingDrifts(t *testing.T) {
 		PerSecond(1_999_999_973), Per(3, 2), Per(7, 2), Per(4, 1), Per(11, 7),
 	}
 	for _, limit := range limits {
-		for _, a := range []Algorithm{GCRA, TokenBucket, LeakyBucket} {
+		for _, a := range bucketAlgorithms {
 			if a == TokenBucket && limit.Rate > 3*int(limit.Period) {
 				continue // it takes 3 a nanosecond
 			}

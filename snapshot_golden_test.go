@@ -21,7 +21,7 @@ var writeSnapshots = flag.Bool("write-snapshots", false, "write testdata/snapsho
 // out, with limits under which a snapshot is small.
 func snapshotConfigs() map[string]Config {
 	configs := map[string]Config{}
-	for name, c := range everyLayout {
+	for name, c := range everyMany {
 		configs[name] = small(c)
 	}
 	return configs

@@ -57,7 +57,7 @@ func TestTakeAll_ChargesOfOneKeyAddUp(t *testing.T) {
 // TestTakeAll_SumsBeyondInt: the largest burst of 32 bits does not admit a sum that is
 // beyond it.
 func TestTakeAll_SumsBeyondInt(t *testing.T) {
-	for _, a := range []Algorithm{GCRA, TokenBucket, LeakyBucket} {
+	for _, a := range bucketAlgorithms {
 		l, _ := newFrozen(t, Config{Algorithm: a, Limit: PerSecond(1_000_000_000).WithBurst(math.MaxInt32)})
 		k := l.Key("k")
 		for _, extra := range []int{1, 2, math.MaxInt32} {
@@ -206,7 +206,7 @@ func TestTakeAll_ReadsEachClockOnce(t *testing.T) {
 
 // TestTakeAll_AtMaxKeys: a call that is denied charges nothing, whatever the policy.
 func TestTakeAll_AtMaxKeys(t *testing.T) {
-	for _, o := range []Overflow{OverflowEvictSoonest, OverflowDenyNew, OverflowAdmitNew} {
+	for _, o := range overflows {
 		forEveryLayout(t, func(t *testing.T, c Config) {
 			c.MaxKeys, c.Overflow = 8, o
 			l, clock := newFrozen(t, c)
@@ -241,7 +241,7 @@ func TestTakeAll_AtMaxKeys(t *testing.T) {
 // TestTakeAll_MoreNewKeysThanRoom: it ends, though each key that is tracked pushes
 // another one out.
 func TestTakeAll_MoreNewKeysThanRoom(t *testing.T) {
-	for _, o := range []Overflow{OverflowEvictSoonest, OverflowDenyNew, OverflowAdmitNew} {
+	for _, o := range overflows {
 		for _, maxKeys := range []int{1, 2, 3, 7, 10, 16} {
 			forEveryLayout(t, func(t *testing.T, c Config) {
 				c.MaxKeys, c.Overflow, c.Shards = maxKeys, o, 1+maxKeys/4

@@ -43,7 +43,7 @@ func runRefunds(t *testing.T, c Config, rows []refundRow) {
 
 // TestRefund_BucketTrace: 2 a second, 4 at once.
 func TestRefund_BucketTrace(t *testing.T) {
-	for _, a := range []Algorithm{GCRA, TokenBucket, LeakyBucket} {
+	for _, a := range bucketAlgorithms {
 		runRefunds(t, Config{Algorithm: a, Limit: PerSecond(2).WithBurst(4)}, []refundRow{
 			{at: 0, units: -1, remaining: 4},
 			{at: 0, units: 3, remaining: 1, reset: 1500 * ms},

@@ -33,7 +33,7 @@ func inBubble(t *testing.T, f func(t *testing.T, l *Limiter)) {
 // TestWait_InOrderOfArrival: bursts stay bursts under GCRA and the token bucket, and the
 // leaky bucket spaces calls evenly.
 func TestWait_InOrderOfArrival(t *testing.T) {
-	for _, a := range buckets {
+	for _, a := range bucketAlgorithms {
 		synctest.Test(t, func(t *testing.T) {
 			burst, want := 5, []time.Duration{0, 0, 0, 1, 2}
 			if a == LeakyBucket {
@@ -158,7 +158,7 @@ func TestWait_CancelledLeavesNothing(t *testing.T) {
 // TestWait_CancelledAmongOthers: the others keep their slots, and a new call comes after
 // them.
 func TestWait_CancelledAmongOthers(t *testing.T) {
-	for _, a := range buckets {
+	for _, a := range bucketAlgorithms {
 		synctest.Test(t, func(t *testing.T) {
 			l := mustNew(t, Config{Algorithm: a, Limit: PerSecond(1).WithBurst(4)})
 			begin := time.Now()
@@ -235,7 +235,7 @@ func TestWait_ManualClockRacesRegistration(t *testing.T) {
 
 // TestWait_ManualClockWakesAtTheNanosecond, and only who is due.
 func TestWait_ManualClockWakesAtTheNanosecond(t *testing.T) {
-	for _, a := range buckets {
+	for _, a := range bucketAlgorithms {
 		synctest.Test(t, func(t *testing.T) {
 			clock := NewManualClock(start)
 			l := mustNew(t, Config{Algorithm: a, Limit: PerSecond(1).WithBurst(9), Clock: clock})
@@ -299,7 +299,7 @@ func TestWait_Blocked(t *testing.T) {
 // TestWait_BlockedBeforeItsSlot: the key is blocked while the call waits for its slot, which
 // is then lost; the call waits for the end of the block, if it can.
 func TestWait_BlockedBeforeItsSlot(t *testing.T) {
-	for _, a := range buckets {
+	for _, a := range bucketAlgorithms {
 		synctest.Test(t, func(t *testing.T) {
 			l := mustNew(t, Config{Algorithm: a, Limit: PerSecond(1).WithBurst(3)})
 			k := l.Key("k")
@@ -393,7 +393,7 @@ func TestWait_Errors(t *testing.T) {
 		both(l, -1, ErrNegativeCost, ErrNegativeCost)
 		require.Zero(t, l.Len())
 
-		for _, o := range []Overflow{OverflowDenyNew, OverflowAdmitNew} {
+		for _, o := range untracking {
 			full := c
 			full.Overflow, full.MaxKeys, full.Shards = o, 1, 1
 			l, _ := newFrozen(t, full)
