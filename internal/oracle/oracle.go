@@ -20,6 +20,7 @@ import (
 	"fmt"
 	"math"
 	"math/big"
+	"sort"
 	"sync"
 )
 
@@ -379,12 +380,20 @@ func leastWait(t int64, holds func(u int64) bool) int64 {
 	if holds(t) {
 		return 0
 	}
-	if !holds(math.MaxInt64) {
-		return Never
-	}
+	// Waits are of all magnitudes: the least power of two that is long enough comes first.
+	long := func(bits int) bool { return t > math.MaxInt64-1<<bits }
+	bits := sort.Search(63, func(bits int) bool { return long(bits) || holds(t+1<<bits) })
 	// Invariant: holds(no) is false, holds(yes) is true. 0 <= no < yes, so the
 	// difference cannot overflow.
 	no, yes := t, int64(math.MaxInt64)
+	if bits > 0 {
+		no = t + 1<<(bits-1)
+	}
+	if bits < 63 && !long(bits) {
+		yes = t + 1<<bits
+	} else if !holds(yes) {
+		return Never
+	}
 	for yes-no > 1 {
 		if mid := no + (yes-no)/2; holds(mid) {
 			yes = mid

@@ -441,3 +441,25 @@ func BenchmarkTake(b *testing.B) {
 		}
 	}
 }
+
+// TestLeastWait_FindsTheFirstMoment, wherever it is, up to the last one and beyond.
+func TestLeastWait_FindsTheFirstMoment(t *testing.T) {
+	from := []int64{0, 1, 2, 3, 1<<62 - 1, 1 << 62, 1<<62 + 1, math.MaxInt64 - 2, math.MaxInt64 - 1, math.MaxInt64}
+	rng := newRand(t)
+	for range 200 {
+		from = append(from, rng.Int64()>>rng.IntN(63))
+	}
+	for _, now := range from {
+		since := func(first int64) func(int64) bool { return func(u int64) bool { return u >= first } }
+		require.Equal(t, Never, leastWait(now, func(int64) bool { return false }))
+		require.Zero(t, leastWait(now, since(max(0, now-1))))
+		for bits := range 63 {
+			for _, wait := range []int64{1<<bits - 1, 1 << bits, 1<<bits + 1, rng.Int64() >> bits} {
+				if wait <= math.MaxInt64-now {
+					require.Equal(t, wait, leastWait(now, since(now+wait)), "from %d", now)
+				}
+			}
+		}
+		require.Equal(t, math.MaxInt64-now, leastWait(now, since(math.MaxInt64)))
+	}
+}
