@@ -39,9 +39,23 @@ type lane struct {
 	settling []settlement          // of leases, that no call has taken along
 	senders  int
 	late     int
-	timer    *time.Timer
+	idle     int           // senders that wait for work: they are neither of those
+	work     chan struct{} // wakes one of them
+	timer    *time.Timer   // pending, if armed, until the first open group's deadline or before
+	armed    bool
 	closed   bool
-	done     sync.WaitGroup // senders, and the timer's work
+	done     sync.WaitGroup // senders
+
+	ctx    context.Context    // of calls of the client
+	cancel context.CancelFunc // of ctx, or nil
+	renew  time.Time          // when ctx is too old for more of them
+}
+
+func newLane(t *Tier) *lane {
+	return &lane{
+		tier: t, joining: map[groupKey]*group{}, owed: map[string]owedCharge{},
+		work: make(chan struct{}, maxSenders), closed: t.closed.Load(),
+	}
 }
 
 const (
@@ -68,6 +82,8 @@ type group struct {
 	probe    bool
 	deadline time.Time
 	waiters  []*waiter
+	first    waiter
+	some     [1]*waiter // room for it
 	done     chan struct{}
 	sent     time.Time // zero: not yet
 	flight   *flight
@@ -129,8 +145,8 @@ func (l *lane) join(r request, h *hold, now time.Time) (*group, *waiter, error) 
 		return nil, nil, errClosed
 	}
 	key := groupKey{r.plan, r.key, r.n, r.k > 0}
-	w := &waiter{}
 	if g := l.joining[key]; g != nil && r.op == opAdmit && len(g.waiters) < 1<<20 {
+		w := &waiter{}
 		g.waiters = append(g.waiters, w)
 		return g, w, nil
 	}
@@ -138,15 +154,15 @@ func (l *lane) join(r request, h *hold, now time.Time) (*group, *waiter, error) 
 	if !yes {
 		return nil, nil, errOpen
 	}
-	g := &group{request: r, hold: h, probe: probe, deadline: now.Add(l.tier.budget), waiters: []*waiter{w}, done: make(chan struct{})}
+	g := &group{request: r, hold: h, probe: probe, deadline: now.Add(l.tier.budget), done: make(chan struct{})}
+	w := &g.first
+	g.waiters = append(g.some[:0], w)
 	if r.op == opAdmit && !probe {
 		l.joining[key] = g
 	}
 	l.waiting = append(l.waiting, g)
 	l.open = append(l.open, g)
-	if len(l.open) == 1 {
-		l.arm(now)
-	}
+	l.arm(now)
 	l.send()
 	return g, w, nil
 }
@@ -163,38 +179,65 @@ func (l *lane) leave(g *group, w *waiter) bool {
 	return true
 }
 
-// send starts a sender if there is something to send and one may be started. The caller
-// holds mu.
+// send lets a sender begin if there is something to send and one more may. The caller holds
+// mu.
 func (l *lane) send() {
 	owed := len(l.owed) > 0 && !time.Now().Before(l.owedFrom) || len(l.settling) > 0
 	if (len(l.waiting) > 0 || owed && !l.breaker.open) && !l.closed && l.senders < maxSenders && l.late < maxLate {
 		l.senders++
-		l.done.Add(1)
-		go l.sender()
+		if l.idle > 0 {
+			l.idle--
+			l.work <- struct{}{}
+			return
+		}
+		l.done.Go(l.sender)
 	}
 }
 
-// sender sends batches until there is nothing left to send.
+// sender sends batches until there is nothing left to send, and then waits for more: a new
+// one would have to grow its stack each time.
 func (l *lane) sender() {
-	defer l.done.Done()
 	for {
 		l.mu.Lock()
 		batch := l.take()
-		if len(batch) == 0 {
-			l.senders--
+		if len(batch) > 0 {
+			ctx := l.context()
+			l.mu.Unlock()
+			if !l.exchange(ctx, batch) {
+				return
+			}
+			continue
+		}
+		l.senders--
+		if l.closed || l.idle == maxSenders {
 			l.mu.Unlock()
 			return
 		}
+		l.idle++
 		l.mu.Unlock()
-		if !l.exchange(batch) {
+		if _, open := <-l.work; !open {
 			return
 		}
 	}
+}
+
+// context returns one that ends a second after the budget at the earliest, and half of that
+// later at the latest. The caller holds mu.
+func (l *lane) context() context.Context {
+	now, life := time.Now(), time.Second+l.tier.budget
+	if !now.Before(l.renew) {
+		l.ctx, l.cancel = context.WithTimeout(context.Background(), life+life/2) // those before end by themselves
+		l.renew = now.Add(life / 2)
+	}
+	return l.ctx
 }
 
 // take takes up to maxBatch groups that somebody waits for, and what is owed. The caller
 // holds mu.
 func (l *lane) take() (batch []*group) {
+	if len(l.waiting)+len(l.settling)+len(l.owed) == 0 {
+		return nil
+	}
 	now, f := time.Now(), new(flight)
 	for len(l.waiting) > 0 && len(batch) < maxBatch {
 		g := l.waiting[0]
@@ -257,9 +300,7 @@ func (l *lane) take() (batch []*group) {
 func (l *lane) unasked(r request, now time.Time, f *flight) *group {
 	g := &group{request: r, deadline: now.Add(l.tier.budget), done: make(chan struct{}), sent: now, flight: f}
 	l.open = append(l.open, g)
-	if len(l.open) == 1 {
-		l.arm(now)
-	}
+	l.arm(now)
 	return g
 }
 
@@ -321,9 +362,7 @@ func (l *lane) postpone(now time.Time) {
 
 // exchange sends a batch and hands out the replies. It reports whether the sender is to go
 // on: one that was late has been replaced, unless its place is free again.
-func (l *lane) exchange(batch []*group) (goOn bool) {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Second+l.tier.budget)
-	defer cancel()
+func (l *lane) exchange(ctx context.Context, batch []*group) (goOn bool) {
 	scripts := make([]scheduled, len(batch))
 	for i, g := range batch {
 		scripts[i] = scheduled{request: g.request, now: l.tier.shared.clock()}
@@ -417,7 +456,18 @@ func (l *lane) close() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.send()
-	l.closed = true
+	if !l.closed {
+		l.closed = true
+		close(l.work)
+	}
+}
+
+// wait waits until the senders of a closed lane have ended.
+func (l *lane) wait() {
+	l.done.Wait()
+	if l.cancel != nil {
+		l.cancel()
+	}
 }
 
 // outcome tells the breaker how a group has fared. The caller holds mu.
@@ -450,12 +500,17 @@ func (l *lane) trim() {
 	}
 }
 
-// arm sets the timer for the first group that has not ended. The caller holds mu.
+// arm sets the timer for the first group that has not ended, unless it is set: then it is for
+// that, or for one before. The caller holds mu.
 func (l *lane) arm(now time.Time) {
+	if l.armed {
+		return
+	}
 	l.trim()
 	if len(l.open) == 0 {
 		return
 	}
+	l.armed = true
 	d := max(l.open[0].deadline.Sub(now), 0)
 	l.timer = rearm(l.timer, d, l.expire)
 }
@@ -473,6 +528,7 @@ func rearm(t *time.Timer, d time.Duration, f func()) *time.Timer {
 func (l *lane) expire() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	l.armed = false
 	now := time.Now()
 	for _, g := range l.open {
 		if g.deadline.After(now) {

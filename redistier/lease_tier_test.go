@@ -208,7 +208,7 @@ func TestLease_Waiting(t *testing.T) {
 		}
 		left := next.waiters[1]
 		require.True(t, lane.leave(next, left))
-		require.True(t, lane.exchange(batch))
+		require.True(t, lane.exchange(context.Background(), batch))
 		require.NoError(t, g.err)
 		require.Equal(t, int64(4), g.lend)
 		lane.mu.Lock()

@@ -225,14 +225,18 @@ func (l *Limiter) run(ctx context.Context, r request) (reply, error) {
 	if err := ctx.Err(); err != nil {
 		return reply{}, err
 	}
-	arg := r.arguments(l.clock(), l.spare, l.memory.last(r.key))
-	cmd := evalsha(ctx, &r, arg)
+	return l.runAt(ctx, &r, l.clock())
+}
+
+func (l *Limiter) runAt(ctx context.Context, r *request, now int64) (reply, error) {
+	arg := r.arguments(now, l.spare, l.memory.last(r.key))
+	cmd := evalsha(ctx, r, arg)
 	_ = l.client.Process(ctx, cmd) // the error is in the command, too
 	if unknownScript(cmd.Err()) {
-		cmd = eval(ctx, &r, arg)
+		cmd = eval(ctx, r, arg)
 		_ = l.client.Process(ctx, cmd)
 	}
-	return l.read(&r, cmd)
+	return l.read(r, cmd)
 }
 
 // A scheduled request is one of several in a pipeline.
@@ -247,6 +251,11 @@ type scheduled struct {
 // runAll sends requests in one pipeline, and once more those whose scripts are not known.
 // Those of one key run in their order.
 func (l *Limiter) runAll(ctx context.Context, batch []scheduled) {
+	if len(batch) == 1 {
+		b := &batch[0]
+		b.reply, b.err = l.runAt(ctx, &b.request, b.now)
+		return
+	}
 	pipe := l.client.Pipeline()
 	cmds, args := make([]command, len(batch)), make([]string, len(batch))
 	for i := range batch {

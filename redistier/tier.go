@@ -104,9 +104,7 @@ func NewTier(shared *Limiter, cfg TierConfig) (*Tier, error) {
 	if cfg.Lease.Max > 0 {
 		t.leases = newLeases(t, &cfg)
 	}
-	t.router = newRouter(shared.client, func() *lane {
-		return &lane{tier: t, joining: map[groupKey]*group{}, owed: map[string]owedCharge{}, closed: t.closed.Load()}
-	})
+	t.router = newRouter(shared.client, func() *lane { return newLane(t) })
 	return t, nil
 }
 
@@ -429,7 +427,7 @@ func (t *Tier) Close(ctx context.Context) error {
 		t.router.done.Wait()
 		for _, l := range t.router.all() {
 			l.close() // those that the last answer of the cluster has made
-			l.done.Wait()
+			l.wait()
 		}
 		t.told.Wait()
 		close(done)
