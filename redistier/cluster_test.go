@@ -102,6 +102,7 @@ func (c *cluster) stop() {
 
 // TestCluster: keys live on all nodes, no call crosses slots, and slots that move are found.
 func TestCluster(t *testing.T) {
+	t.Parallel() // it mostly waits
 	c := startCluster(t, anyServer(t).binary, 0)
 	t.Run("everywhere", func(t *testing.T) { clusterWide(t, c) })
 	t.Run("moved", func(t *testing.T) { clusterMoved(t, c) })
@@ -175,6 +176,7 @@ func clusterMoved(t *testing.T, c *cluster) {
 // TestCluster_Failover loses a primary with writes that its replica has not got: they are
 // put back by whoever has seen them.
 func TestCluster_Failover(t *testing.T) {
+	t.Parallel() // it mostly waits
 	c := startCluster(t, anyServer(t).binary, 1)
 	primary, replica := c.nodes[0], c.nodes[3]
 	l := newLimiter(t, c.client(), Config{Limit: sluice.PerHour(100)})

@@ -191,6 +191,7 @@ func TestFault_SlowLink(t *testing.T) {
 
 // TestFault_Late: a call that is sent and not answered counts in Redis and here, once.
 func TestFault_Late(t *testing.T) {
+	t.Parallel() // it mostly waits
 	f := newFault(t, TierConfig{Budget: 300 * time.Millisecond}, sluice.PerHour(100))
 	f.proxy.delay.Store(int64(700 * time.Millisecond))
 	d, s := takeFrom(t, f.tier, "a", 7)
@@ -332,6 +333,7 @@ func TestFault_Foreign_Warm(t *testing.T) {
 
 // TestFault_OpenAndClosed: the other answers.
 func TestFault_OpenAndClosed(t *testing.T) {
+	t.Parallel() // it mostly waits
 	for _, policy := range []OnUnavailable{Open, Closed} {
 		f := newFault(t, TierConfig{OnUnavailable: policy}, sluice.PerHour(3))
 		f.proxy.hole.Store(true)
@@ -363,6 +365,7 @@ func TestFault_OpenAndClosed(t *testing.T) {
 
 // TestFault_Node stops one primary of a cluster: the keys of the others do not notice.
 func TestFault_Node(t *testing.T) {
+	t.Parallel() // it mostly waits
 	c := startCluster(t, anyServer(t).binary, 0)
 	l := newLimiter(t, c.client(), Config{Limit: sluice.PerHour(1_000_000)})
 	tier := newTier(t, l, TierConfig{Budget: 2 * time.Second})
@@ -403,6 +406,7 @@ func TestFault_Node(t *testing.T) {
 // TestFault_Failover loses a primary of a cluster: the share answers, then the replica that
 // takes its place, which is told what has been admitted; and nothing stays degraded.
 func TestFault_Failover(t *testing.T) {
+	t.Parallel() // it mostly waits
 	c := startCluster(t, anyServer(t).binary, 1)
 	l := newLimiter(t, c.client(), Config{Limit: sluice.PerHour(1000)})
 	tier := newTier(t, l, TierConfig{Budget: 200 * time.Millisecond, Replicas: 2})

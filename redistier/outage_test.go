@@ -15,6 +15,7 @@ import (
 
 // TestFault_Loading: a server that loads its data is not asked over and over.
 func TestFault_Loading(t *testing.T) {
+	t.Parallel() // it mostly waits
 	f := newFault(t, TierConfig{Budget: patient, Replicas: 2}, sluice.PerHour(10))
 	takeFrom(t, f.tier, "a", 1)
 	f.proxy.loading.Store(true)
@@ -195,8 +196,10 @@ const lost = 10
 // TestOutage: in an outage all replicas together are admitted one burst at most, beyond the
 // limit, and when it is over Redis is told of it: nobody gets a burst again.
 func TestOutage(t *testing.T) {
+	t.Parallel() // it mostly waits
 	for _, v := range variants {
 		t.Run(variantName(v), func(t *testing.T) {
+			t.Parallel()
 			c := v
 			c.Limit, c.Offset = sluice.Per(100, 100*24*time.Hour), 0
 			f := newFleet(t, 4, TierConfig{Budget: 50 * time.Millisecond, MaxStale: time.Millisecond}, c)
@@ -224,6 +227,7 @@ func TestOutage(t *testing.T) {
 // TestOutage_Rejoin: one replica loses Redis while the others do not. It has its share, and
 // when it is back, Redis counts that too.
 func TestOutage_Rejoin(t *testing.T) {
+	t.Parallel() // it mostly waits
 	f := newFleet(t, 4, TierConfig{Budget: 50 * time.Millisecond, MaxStale: time.Millisecond}, Config{Limit: sluice.Per(100, 100*24*time.Hour)})
 	f.cut(3, true)
 	alone := &fleet{T: t, tiers: f.tiers[3:]}

@@ -63,7 +63,7 @@ func TestMain(m *testing.M) {
 // start returns a server with options of its own. The caller kills it.
 func start(tb testing.TB, binary string, options ...string) *server {
 	tb.Helper()
-	for range 5 { // another process may take the port first
+	for range 50 { // another process may take the port first, or the one 10,000 above, of a cluster
 		s := &server{binary: binary}
 		s.addr = net.JoinHostPort("127.0.0.1", strconv.Itoa(freePort(tb)))
 		if s.launch(tb, options...) {
