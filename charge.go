@@ -61,7 +61,7 @@ func (l *Limiter) chargeAt(d *Decision, id uint64, now int64, cost int) {
 	if cost <= 0 || !l.debit(d, id, now, cost, (*Limiter).policyFor) {
 		l.peekAt(d, id, now, 0)
 	}
-	l.amend(d, 0)
+	d.amend(l.soft, l.shadow, 0)
 }
 
 // debit charges cost > 0 units of id, under the policy that policyFor finds. It fails where

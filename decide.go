@@ -1,7 +1,6 @@
 package sluice
 
 import (
-	"math"
 	"runtime"
 	"sync/atomic"
 )
@@ -353,32 +352,16 @@ func (l *Limiter) finish(d *Decision, id uint64, name string, cost int) {
 	if !d.Allowed {
 		l.deny(id, name, cost)
 	}
-	l.amend(d, cost)
+	d.amend(l.soft, l.shadow, cost)
 }
 
 // deny ends a decision that the state denies: it notes whom, and returns whether the
 // call passes all the same.
 func (l *Limiter) deny(id uint64, name string, cost int) bool {
 	if l.top != nil && cost != 0 {
-		l.top.sample(id, name)
+		l.sampleDenial(id, name)
 	}
 	return l.shadow
-}
-
-// amend turns the decision on the enforced limit into what Soft and Shadow make of it.
-func (l *Limiter) amend(d *Decision, cost int) {
-	if l.soft > 0 && 0 < d.Limit && d.Limit < math.MaxInt { // not beyond Unlimited and DenyAll
-		after := d.Remaining
-		if cost == 0 {
-			after-- // the decision is on one unit, which has not been charged
-		}
-		d.OverSoft = d.Allowed && after < l.soft
-		d.Limit -= l.soft
-		d.Remaining = max(0, d.Remaining-l.soft)
-	}
-	if l.shadow && !d.Allowed {
-		d.Allowed, d.WouldDeny = true, true
-	}
 }
 
 // edge decides the calls that charge nothing whatever the key's state: costs

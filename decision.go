@@ -49,6 +49,23 @@ func (d *Decision) block(at uint64, now int64) {
 	d.Remaining, d.RetryAfter, d.ResetAfter = 0, until(at, now), until(at, now)
 }
 
+// amend turns the decision on the enforced limit into what Config.Soft and Config.Shadow make
+// of it.
+func (d *Decision) amend(soft int, shadow bool, cost int) {
+	if soft > 0 && 0 < d.Limit && d.Limit < math.MaxInt { // not beyond Unlimited and DenyAll
+		after := d.Remaining
+		if cost == 0 {
+			after-- // the decision is on one unit, which has not been charged
+		}
+		d.OverSoft = d.Allowed && after < soft
+		d.Limit -= soft
+		d.Remaining = max(0, d.Remaining-soft)
+	}
+	if shadow && !d.Allowed {
+		d.Allowed, d.WouldDeny = true, true
+	}
+}
+
 type outcome uint8
 
 const (

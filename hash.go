@@ -5,6 +5,8 @@ import (
 	"net/netip"
 
 	"github.com/cespare/xxhash/v2"
+
+	"github.com/sluice-go/sluice/internal/spacesaving"
 )
 
 // An id is the 64 bits by which a key is tracked; the key itself is not kept.
@@ -24,8 +26,8 @@ func nonZero(id uint64) uint64 {
 type hasher struct {
 	stable bool
 	seed   maphash.Seed
-	mix    [2]uint64  // KeyUint64's secrets; the multiplier is odd
-	top    *topDenied // nil without Config.TopDenied
+	mix    [2]uint64        // KeyUint64's secrets; the multiplier is odd
+	top    *spacesaving.Top // nil without Config.TopDenied
 }
 
 // The golden ratio and the multipliers of the SplitMix64 finalizer (Steele, Lea,
@@ -36,7 +38,7 @@ const (
 	finishMul = 0x94d049bb133111eb
 )
 
-func newHasher(h Hash, top *topDenied) hasher {
+func newHasher(h Hash, top *spacesaving.Top) hasher {
 	if h == HashStable {
 		return hasher{stable: true, mix: [2]uint64{stableAdd, stableMul}, top: top}
 	}
@@ -53,8 +55,8 @@ func (h *hasher) string(s string) (id uint64) {
 	} else {
 		id = h.seeded(s)
 	}
-	if h.top.nameless(id) {
-		h.top.name(id, s)
+	if h.top.Nameless(id) {
+		h.top.Name(id, s)
 	}
 	return id
 }
@@ -68,8 +70,8 @@ func (h *hasher) bytes(b []byte) (id uint64) {
 	} else {
 		id = nonZero(maphash.Bytes(h.seed, b))
 	}
-	if h.top.nameless(id) {
-		h.top.name(id, string(b))
+	if h.top.Nameless(id) {
+		h.top.Name(id, string(b))
 	}
 	return id
 }
@@ -97,8 +99,8 @@ func (h *hasher) addr(a netip.Addr) (id uint64) {
 	} else {
 		id = h.uint64(h.string(""))
 	}
-	if h.top.nameless(id) {
-		h.top.name(id, a.Unmap().WithZone("").String())
+	if h.top.Nameless(id) {
+		h.top.Name(id, a.Unmap().WithZone("").String())
 	}
 	return id
 }

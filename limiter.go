@@ -6,6 +6,10 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/puzpuzpuz/xsync/v3"
+
+	"github.com/sluice-go/sluice/internal/spacesaving"
 )
 
 // A Limiter decides, for each key by itself, whether a call may pass now.
@@ -30,10 +34,16 @@ type Limiter struct {
 	serial  uint64 // orders limiters: see TakeAll
 	soft    int
 	shadow  bool
-	top     *topDenied // nil without Config.TopDenied
-	tally   tally      // nil without Config.Stats
+	top     *spacesaving.Top // nil without Config.TopDenied
+	tally   tally            // nil without Config.Stats
 	config  atomic.Pointer[Config]
 	admin   sync.Mutex // held to change the limiter's limit, or a plan's
+}
+
+// plans are the views of a limiter for the plans beside its own.
+type plans struct {
+	named   *xsync.MapOf[string, *Limiter]
+	brought *xsync.MapOf[Limit, *Limiter] // by calls and keys
 }
 
 // New returns a limiter. The error is a *ConfigError: it names the field, its
@@ -65,9 +75,13 @@ func newLimiter(c Config, homes uint64) (*Limiter, error) {
 	if err != nil {
 		return nil, err
 	}
-	p, err := newPolicy(c, nil)
-	if err != nil {
-		return nil, err
+	l := &Limiter{soft: c.Soft, shadow: c.Shadow, serial: serials.Add(1)}
+	l.core, l.common.own = l, true
+	config := new(Config)
+	*config = c
+	tm, terr := newTerms(&l.common, config, c.Limit, nil)
+	if terr != nil {
+		return nil, terr
 	}
 	shards := defaultShards(c.MaxKeys)
 	if c.Shards != 0 {
@@ -76,26 +90,22 @@ func newLimiter(c Config, homes uint64) (*Limiter, error) {
 	for shards > c.MaxKeys {
 		shards /= 2
 	}
-	l := &Limiter{soft: c.Soft, shadow: c.Shadow, serial: serials.Add(1)}
 	if c.TopDenied > 0 {
-		l.top = newTopDenied(c.TopDenied)
+		l.top = spacesaving.New(c.TopDenied)
 	}
 	l.hash = newHasher(c.Hash, l.top)
 	l.direct = !l.hash.stable && l.top == nil && !l.shadow
-	l.core = l
-	l.setUp(c, p, shards, c.MaxKeys, homes)
+	l.setUp(config, tm, shards, homes)
 	return l, nil
 }
 
 // setUp makes the limiter ready to decide, with a number of shards, or one if homes are
 // crowded.
-func (l *Limiter) setUp(c Config, p *policy, shards, maxKeys int, homes uint64) {
+func (l *Limiter) setUp(c *Config, tm *terms, shards int, homes uint64) {
 	if homes != math.MaxUint64 {
 		shards = 1
 	}
-	config := new(Config)
-	*config = c
-	l.config.Store(config)
+	l.config.Store(c)
 	l.clock, l.ttl, l.overflow, l.homes = c.Clock, int64(c.TTL), c.Overflow, homes
 	l.cached = &notCached
 	switch clock := c.Clock.(type) {
@@ -109,7 +119,7 @@ func (l *Limiter) setUp(c Config, p *policy, shards, maxKeys int, homes uint64) 
 	if c.Stats {
 		l.tally = make(tally, shards)
 	}
-	l.init(p, shards, maxKeys)
+	l.init(tm, shards, c.MaxKeys)
 	l.ledgers = newLedgers(shards, l.shift)
 	l.books = l.ledgers
 }
@@ -194,39 +204,6 @@ func (l *Limiter) Stats() Stats {
 		s.Admitted, s.Denied, s.WouldDeny = s.Admitted+s.Denied, 0, s.Denied
 	}
 	return s
-}
-
-// TopDenied returns the keys that were denied most, most often first, at most
-// Config.TopDenied of them; nil without that.
-//
-// One denial in 64, at random, is a sample. (Where many are denied at once some samples
-// are dropped: a denial does not wait for statistics.) Of these samples any key that
-// makes up more than one in Config.TopDenied is in the list (Metwally, Agrawal,
-// El Abbadi, "Efficient computation of frequent and top-k elements in data streams",
-// 2005: the Space-Saving algorithm). Denials of cost 0 and of Peek are not counted.
-//
-// Names are what clients send. Where keys are secrets, such as session cookies, make them
-// with KeyHash.
-func (l *Limiter) TopDenied() []DeniedKey {
-	if l.made().top == nil {
-		return nil
-	}
-	return l.top.list()
-}
-
-// Named tells TopDenied what the key is called, if it lists the key and does not know yet,
-// and returns k. Only then is name called, and costs more than looking. It is for a Key that
-// is kept, and for one of a number or of a hash:
-//
-//	k := lim.KeyUint64(user.ID).Named(user.Email)
-//	if !k.Allow() { ... }
-//
-// Call it where a Key is made anew for each call, and else after a denial.
-func (k Key) Named(name func() string) Key {
-	if top := k.lim.made().top; top.nameless(k.id) {
-		top.name(k.id, name())
-	}
-	return k
 }
 
 func (l *Limiter) addTally(s *Stats) {

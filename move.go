@@ -32,19 +32,18 @@ import (
 func (l *Limiter) SetLimit(limit Limit) error {
 	l.made().admin.Lock()
 	defer l.admin.Unlock()
-	c := l.configFor(limit)
-	p, err := policyFor(c, l.current.Load())
+	c := l.Config()
+	c.Limit = limit
+	tm, err := newTerms(&l.common, &c, limit, l.current.Load())
 	if err != nil {
 		return err
 	}
-	p.of = &terms{plan: &l.common, limit: limit}
-	p.of.common.Store(p)
-	l.common.terms.Store(p.of)
-	empty := emptyTable(p)
+	l.common.terms.Store(tm)
+	empty := emptyTable(tm.common)
 	for i := range l.shards {
 		l.adoptShard(i, empty)
 	}
-	l.current.Store(p)
+	l.current.Store(tm.common)
 	l.config.Store(&c)
 	return nil
 }
@@ -74,7 +73,7 @@ func (l *Limiter) adoptKeys(s *shard, empty *table, records []*record) (now int6
 	defer s.mu.Unlock()
 	now = l.adoptAllLocked(s, empty)
 	s.eachCell(func(c *cell) {
-		if c.policy.of.plan == &l.common {
+		if c.policy.of.plan.own {
 			id := c.id.Load()
 			l.placeLocked(s, recordOf(records, id), id, placement{c.kept, empty.policy.of}, nil)
 		}
@@ -221,7 +220,7 @@ func (l *Limiter) placeLocked(s *shard, rec *record, id uint64, to placement, am
 		l.forgetLocked(s, rec, c, id, live, counted)
 		return
 	}
-	p := to.terms.policyFor(l, from, e, now)
+	p := to.terms.policyFor(from, e, now)
 	next := &cell{policy: p, kept: to.kept}
 	next.id.Store(id)
 	next.word.Store(elsewhere)
@@ -314,7 +313,7 @@ func (l *Limiter) restoreNewLocked(s *shard, id uint64, tm *terms, from *policy,
 	if !l.roomLocked(s, id, now, false) {
 		return
 	}
-	p, t := tm.policyFor(l, from, e, now), s.table.Load()
+	p, t := tm.policyFor(from, e, now), s.table.Load()
 	if _, found := t.find(id); !found && p == t.policy {
 		t.adopt(id, from, e, now)
 		s.used++
@@ -365,7 +364,7 @@ func (l *Limiter) policyFor(id uint64) *policy {
 		case at.policy.of == tm:
 			return at.policy
 		case at.slot == nil && at.cell == nil:
-			return tm.policyFor(l.core, at.policy, state{}, 0)
+			return tm.policyFor(at.policy, state{}, 0)
 		}
 		l.core.place(id, func(kept *plan) (placement, bool) {
 			at, tm := l.lookUp(id) // again: the terms before may have been of a limit that is over
@@ -381,5 +380,5 @@ func (l *Limiter) policyNow(id uint64) *policy {
 	if at.policy.of == tm || at.slot != nil || at.cell != nil {
 		return at.policy
 	}
-	return tm.policyFor(l.core, at.policy, state{}, 0)
+	return tm.policyFor(at.policy, state{}, 0)
 }

@@ -14,7 +14,7 @@ func (l *Limiter) Peek(key string, cost int) (d Decision) {
 	l.ahead(id)
 	l.peekAt(&d, id, l.now(), cost)
 	if !d.Allowed || l.soft > 0 {
-		l.amend(&d, cost)
+		d.amend(l.soft, l.shadow, cost)
 	}
 	return d
 }
@@ -24,7 +24,7 @@ func (k Key) Peek(cost int) (d Decision) {
 	k.lim.ahead(k.id)
 	k.lim.peekAt(&d, k.id, k.lim.now(), cost)
 	if !d.Allowed || k.lim.soft > 0 {
-		k.lim.amend(&d, cost)
+		d.amend(k.lim.soft, k.lim.shadow, cost)
 	}
 	return d
 }
@@ -125,7 +125,7 @@ func (l *Limiter) readUnder(at spot, tm *terms) (p *policy, key state, ok bool) 
 	if at.policy.idleBy(e, clock) {
 		e.word = 0
 	}
-	p = tm.policyFor(l, at.policy, e, clock)
+	p = tm.policyFor(at.policy, e, clock)
 	tail := make([]atomic.Uint64, p.tailLen())
 	return p, state{p.adopt(at.policy, e, tail, clock), tail}, true
 }

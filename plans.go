@@ -21,14 +21,15 @@ func (l *Limiter) SetPlan(name string, limit Limit) error {
 	l.made().admin.Lock()
 	defer l.admin.Unlock()
 	ps := l.plansOf()
-	pl, ok := ps.named.Load(name)
+	view, ok := ps.named.Load(name)
 	if !ok {
-		pl, err := l.newPlan(name, limit)
+		view, err := l.newView(name, limit)
 		if err == nil {
-			ps.named.Store(name, pl)
+			ps.named.Store(name, view)
 		}
 		return err
 	}
+	pl := view.under
 	old := pl.terms.Load()
 	if old.limit == limit {
 		return nil
@@ -55,10 +56,11 @@ func (l *Limiter) SetPlan(name string, limit Limit) error {
 func (l *Limiter) ClearPlan(name string) {
 	l.made().admin.Lock()
 	defer l.admin.Unlock()
-	pl, err := l.planNamed(name)
+	view, err := l.viewNamed(name)
 	if err != nil {
 		return
 	}
+	pl := view.under
 	pl.ended.Store(true)
 	l.plans.Load().named.Delete(name)
 	l.awaitHolders()
@@ -84,7 +86,7 @@ func (l *Limiter) Plans() iter.Seq2[string, Limit] {
 // namedPlans returns the plans that have names, sorted by these.
 func (l *Limiter) namedPlans() (all []*plan) {
 	if ps := l.plans.Load(); ps != nil {
-		ps.named.Range(func(_ string, pl *plan) bool { all = append(all, pl); return true })
+		ps.named.Range(func(_ string, view *Limiter) bool { all = append(all, view.under); return true })
 	}
 	slices.SortFunc(all, func(a, b *plan) int { return cmp.Compare(a.name, b.name) })
 	return all
@@ -141,20 +143,20 @@ func (k Key) ClearLimit() { k.lim.made().core.clearKeyLimit(k.id) }
 // as many limits as keys, that is 1 KiB a key. The error is a *ConfigError, as of New: deny a
 // request whose limit is none.
 func (k Key) WithLimit(limit Limit) (Key, error) {
-	pl, err := k.lim.made().core.brought(limit)
+	view, err := k.lim.made().core.brought(limit)
 	if err != nil {
 		return Key{}, err
 	}
-	return Key{pl.view.Load(), k.id}, nil
+	return Key{view, k.id}, nil
 }
 
 // WithPlan is WithLimit with a plan that SetPlan has set. It follows the plan's limit.
 func (k Key) WithPlan(plan string) (Key, error) {
-	pl, err := k.lim.made().core.planNamed(plan)
+	view, err := k.lim.made().core.viewNamed(plan)
 	if err != nil {
 		return Key{}, err
 	}
-	return Key{pl.view.Load(), k.id}, nil
+	return Key{view, k.id}, nil
 }
 
 // KeyLimit returns the limit that calls for key go by: its own, or the limiter's.
@@ -201,11 +203,11 @@ func (l *Limiter) KeyLimits() iter.Seq2[Key, KeyLimit] {
 }
 
 func (l *Limiter) setKeyLimit(id uint64, limit Limit) error {
-	pl, err := l.brought(limit)
+	view, err := l.brought(limit)
 	if err != nil {
 		return err
 	}
-	l.keep(id, pl, func(kept *plan) bool {
+	l.keep(id, view.under, func(kept *plan) bool {
 		return kept == nil || kept.name != "" || kept.terms.Load().limit != limit
 	})
 	return nil
@@ -213,10 +215,11 @@ func (l *Limiter) setKeyLimit(id uint64, limit Limit) error {
 
 func (l *Limiter) setKeyPlan(id uint64, name string) error {
 	for {
-		pl, err := l.planNamed(name)
+		view, err := l.viewNamed(name)
 		if err != nil {
 			return err
 		}
+		pl := view.under
 		ended := false // and then nothing has changed
 		l.keep(id, pl, func(kept *plan) bool {
 			ended = pl.ended.Load()
@@ -250,23 +253,26 @@ func (l *Limiter) keep(id uint64, pl *plan, replaces func(kept *plan) bool) {
 // of it.
 const maxPlanName = 1 << 16
 
-// plans are those of a limiter beside its own.
-type plans struct {
-	named   *xsync.MapOf[string, *plan]
-	brought *xsync.MapOf[Limit, *plan] // by calls and keys
-}
-
 // plansOf returns the plans, which are made when the first one is asked for.
 func (l *Limiter) plansOf() *plans {
 	if ps := l.plans.Load(); ps != nil {
 		return ps
 	}
-	l.plans.CompareAndSwap(nil, &plans{xsync.NewMapOf[string, *plan](), xsync.NewMapOf[Limit, *plan]()})
+	l.plans.CompareAndSwap(nil, &plans{xsync.NewMapOf[string, *Limiter](), xsync.NewMapOf[Limit, *Limiter]()})
 	return l.plans.Load()
 }
 
-// newPlan returns a plan with its terms and its view.
-func (l *Limiter) newPlan(name string, limit Limit) (*plan, error) {
+// newTerms returns terms of a plan other than the limiter's own.
+func (l *Limiter) newTerms(pl *plan, limit Limit) (*terms, error) {
+	var from *policy // without one, no more room than the limit's own
+	if limit.constant() {
+		from = l.current.Load()
+	}
+	return newTerms(pl, l.config.Load(), limit, from)
+}
+
+// newView returns the view of a new plan.
+func (l *Limiter) newView(name string, limit Limit) (*Limiter, error) {
 	pl := &plan{name: name}
 	tm, err := l.newTerms(pl, limit)
 	if err != nil {
@@ -277,35 +283,34 @@ func (l *Limiter) newPlan(name string, limit Limit) (*plan, error) {
 	view.clock, view.cached, view.timed = l.clock, l.cached, l.timed
 	view.shards, view.shift, view.ledgers = l.shards, l.shift, l.ledgers
 	view.current.Store(notPlain)
-	pl.view.Store(view)
-	return pl, nil
+	return view, nil
 }
 
 // notPlain is the policy that keeps allowAt from deciding by itself.
 var notPlain = &policy{}
 
-// brought returns the plan of a limit without a name.
-func (l *Limiter) brought(limit Limit) (*plan, error) {
+// brought returns the view of the plan of a limit without a name.
+func (l *Limiter) brought(limit Limit) (*Limiter, error) {
 	ps := l.plansOf()
-	if pl, ok := ps.brought.Load(limit); ok {
-		return pl, nil
+	if view, ok := ps.brought.Load(limit); ok {
+		return view, nil
 	}
-	pl, err := l.newPlan("", limit)
+	view, err := l.newView("", limit)
 	if err != nil {
 		return nil, err
 	}
 	if ps.brought.Size() >= max(maxBrought, 2*int(l.kept.Load())) { // those of calls are not counted
 		ps.brought.Clear() // keys that are under them stay under them
 	}
-	pl, _ = ps.brought.LoadOrStore(limit, pl)
-	return pl, nil
+	view, _ = ps.brought.LoadOrStore(limit, view)
+	return view, nil
 }
 
-// planNamed returns the plan of a name.
-func (l *Limiter) planNamed(name string) (*plan, error) {
+// viewNamed returns the view of the plan of a name.
+func (l *Limiter) viewNamed(name string) (*Limiter, error) {
 	if ps := l.plans.Load(); ps != nil {
-		if pl, ok := ps.named.Load(name); ok {
-			return pl, nil
+		if view, ok := ps.named.Load(name); ok {
+			return view, nil
 		}
 	}
 	return nil, configErrorf("plan", "%q: there is no plan of that name; want one that SetPlan has set", name)

@@ -53,7 +53,7 @@ func (l *Limiter) Restore(r io.Reader) error {
 	// Keys that are not in the snapshot, or idle by now, are forgotten as by a sweep.
 	l.forgetUntil(now)
 	for _, s := range sections {
-		pl := l.adoptPlan(s.plan)
+		pl := l.adoptPlan(s.view)
 		for _, e := range s.entries {
 			l.restore(e.id, s.kept, pl, s.policy, e.state)
 		}
@@ -61,12 +61,15 @@ func (l *Limiter) Restore(r io.Reader) error {
 	return nil
 }
 
-// adoptPlan returns the plan that has the name of pl, which is pl if there has been none.
-func (l *Limiter) adoptPlan(pl *plan) *plan {
-	if pl.name != "" {
-		pl, _ = l.plansOf().named.LoadOrStore(pl.name, pl)
+// adoptPlan returns the plan of a view, or the one that has its name already.
+func (l *Limiter) adoptPlan(view *Limiter) *plan {
+	if view == l {
+		return &l.common
 	}
-	return pl
+	if name := view.under.name; name != "" {
+		view, _ = l.plansOf().named.LoadOrStore(name, view)
+	}
+	return view.under
 }
 
 // forgetUntil makes new keys as if they had been dropped when idle at now.
@@ -101,8 +104,8 @@ func (l *Limiter) requireRoom(sections []section, now int64) error {
 // A section holds the keys of one policy that are kept on one plan, or on none.
 type section struct {
 	policy  *policy
-	plan    *plan // whose terms the keys are under
-	kept    bool  // on that plan
+	view    *Limiter // of the plan whose terms the keys are under
+	kept    bool     // on that plan
 	entries []restored
 }
 
@@ -117,7 +120,7 @@ type snapshotReader struct {
 	sum    hash.Hash64
 	lim    *Limiter
 	config Config
-	named  map[string]*plan
+	named  map[string]*Limiter
 	buf    [512]byte
 }
 
@@ -158,7 +161,7 @@ func (in *snapshotReader) read() ([]section, error) {
 	case version != snapshotVersion:
 		return nil, bad("its version is %d; want %d", version, snapshotVersion)
 	}
-	in.named = map[string]*plan{}
+	in.named = map[string]*Limiter{}
 	var sections []section
 	for {
 		var more [1]byte
@@ -214,7 +217,7 @@ func (in *snapshotReader) section() (s section, err error) {
 	if s.policy, err = in.policy(h.sectionNumbers); err != nil {
 		return s, err
 	}
-	if s.plan, err = in.plan(h.sectionPlan); err != nil {
+	if s.view, err = in.view(h.sectionPlan); err != nil {
 		return s, err
 	}
 	s.kept = h.Kind == ofKey || h.Kind == ofPlan
@@ -267,11 +270,11 @@ func (in *snapshotReader) policy(h sectionNumbers) (*policy, error) {
 	return nil, bad("its numbers are of no limit")
 }
 
-// plan returns the plan of a section, whose limit this limiter can keep. One name has one
-// plan.
-func (in *snapshotReader) plan(h sectionPlan) (*plan, error) {
+// view returns the view of the plan of a section, whose limit this limiter can keep. One
+// name has one plan.
+func (in *snapshotReader) view(h sectionPlan) (*Limiter, error) {
 	if h.Kind == ofLimiter {
-		return &in.lim.common, nil
+		return in.lim, nil
 	}
 	name, err := in.name(h.NameLen)
 	if err != nil {
@@ -286,21 +289,21 @@ func (in *snapshotReader) plan(h sectionPlan) (*plan, error) {
 		}
 	}
 	limit := Limit{Rate: int(h.LimitRate), Period: time.Duration(h.LimitPeriod), Burst: int(h.Limit)}
-	pl := in.named[name]
+	view := in.named[name]
 	switch {
 	case name == "":
-		if pl, err = in.lim.brought(limit); err != nil {
+		if view, err = in.lim.brought(limit); err != nil {
 			return nil, bad("a key's limit cannot be kept: %v", err)
 		}
-		return pl, nil
-	case pl != nil:
-		return pl, nil
+		return view, nil
+	case view != nil:
+		return view, nil
 	}
-	if pl, err = in.lim.newPlan(name, limit); err != nil {
+	if view, err = in.lim.newView(name, limit); err != nil {
 		return nil, bad("the limit of the plan %q cannot be kept: %v", name, err)
 	}
-	in.named[name] = pl
-	return pl, nil
+	in.named[name] = view
+	return view, nil
 }
 
 func (in *snapshotReader) name(n uint32) (string, error) {

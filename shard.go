@@ -371,13 +371,11 @@ func (st *store) len() int {
 
 // init makes an empty store of the given number of shards, a power of two, whose
 // shares add up to maxKeys.
-func (st *store) init(p *policy, shards, maxKeys int) {
-	st.current.Store(p)
-	p.of = &terms{plan: &st.common, limit: p.limit}
-	p.of.common.Store(p)
-	st.common.terms.Store(p.of)
+func (st *store) init(tm *terms, shards, maxKeys int) {
+	st.current.Store(tm.common)
+	st.common.terms.Store(tm)
 	st.shards = make([]shard, shards)
-	empty := emptyTable(p)
+	empty := emptyTable(tm.common)
 	st.shift = uint(64 - bits.TrailingZeros(uint(shards)))
 	st.lostRaces, st.moves = xsync.NewCounter(), xsync.NewCounter()
 	for i := range st.shards {

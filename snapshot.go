@@ -81,7 +81,7 @@ func (l *Limiter) Snapshot(w io.Writer) error {
 	}
 	out.end()
 	for _, plan := range l.namedPlans() {
-		out.begin(plan, plan.terms.Load().common.Load())
+		out.begin(plan, plan.terms.Load().common)
 		out.end()
 	}
 	for _, of := range all.order {
@@ -135,7 +135,7 @@ func (out *snapshotWriter) begin(kept *plan, p *policy) {
 		h.Kind, name, limit = ofPlan, kept.name, kept.terms.Load().limit
 	case kept != nil:
 		h.Kind, limit = ofKey, kept.terms.Load().limit
-	case p.of.plan.view.Load() != nil:
+	case !p.of.plan.own:
 		h.Kind = ofCall
 	default:
 		limit = Limit{}

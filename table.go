@@ -2,7 +2,6 @@ package sluice
 
 import (
 	"math"
-	"math/bits"
 	"sync/atomic"
 )
 
@@ -117,9 +116,6 @@ func slotsFor(n, share int) int {
 	}
 	return size
 }
-
-// pow2 returns the least power of two that is at least n.
-func pow2(n int) int { return 1 << bits.Len(uint(n-1)) }
 
 // tails is a table's storage for tails: chunks that are allocated as keys are
 // added. Slots are never emptied in a table, so tails are handed out in order

@@ -364,7 +364,7 @@ func (c *claim) settle(all bool) {
 	}
 	c.describe(all && c.Allowed && cost > 0)
 	c.release(c.word)
-	c.lim.amend(&c.Decision, cost)
+	c.amend(c.lim.soft, c.lim.shadow, cost)
 	c.OverSoft = c.OverSoft && all
 }
 

@@ -14,17 +14,18 @@ import (
 // under those first.
 type plan struct {
 	name  string
+	own   bool // it is the limiter's own
 	terms atomic.Pointer[terms]
-	view  atomic.Pointer[Limiter] // see Key.WithLimit
-	ended atomic.Bool             // no key can be put on it any more
+	ended atomic.Bool // no key can be put on it any more
 }
 
 // The terms of a plan are its limit. A plan whose limit changes gets new ones, and what is
 // under the old ones is put under these by the next call, if not before.
 type terms struct {
 	plan   *plan
+	config *Config // of the limiter, with some other limit
 	limit  Limit
-	common atomic.Pointer[policy] // for keys that have spent no more than the limit
+	common *policy // for keys that have spent no more than the limit
 
 	mu       sync.Mutex
 	policies map[variant]*policy
@@ -48,16 +49,16 @@ const (
 // called reports whether p is of a plan other than the limiter's own, that still has the
 // limit of p.
 func (p *policy) called() bool {
-	return p.of != nil && p.of.plan.view.Load() != nil && p.of.plan.terms.Load() == p.of
+	return p.of != nil && !p.of.plan.own && p.of.plan.terms.Load() == p.of
 }
 
 // policyFor returns the policy of the terms for a key that has spent what e says under
 // from. Under a constant limit that is of the base of from, and under the limiter's own of
 // the limiter's last other limit.
-func (tm *terms) policyFor(l *Limiter, from *policy, e state, now int64) *policy {
-	common, base := tm.common.Load(), tm.limit
+func (tm *terms) policyFor(from *policy, e state, now int64) *policy {
+	common, base := tm.common, tm.limit
 	if base.constant() {
-		if base = from.base; tm.plan == &l.common && !common.wordless() {
+		if base = from.base; tm.plan.own && !common.wordless() {
 			base = common.base
 		}
 	}
@@ -72,7 +73,7 @@ func (tm *terms) policyFor(l *Limiter, from *policy, e state, now int64) *policy
 	switch {
 	case base == from.base && tm.limit.constant():
 		v.room = from.room
-	case l.Config().Algorithm == SlidingLog:
+	case tm.config.Algorithm == SlidingLog:
 		v.room = min(v.room, maxLog)
 	}
 	tm.mu.Lock()
@@ -80,7 +81,7 @@ func (tm *terms) policyFor(l *Limiter, from *policy, e state, now int64) *policy
 	if p := tm.policies[v]; p != nil {
 		return p
 	}
-	p, err := tm.newVariant(l, v, from)
+	p, err := tm.newVariant(v, from)
 	if err != nil {
 		return common // no word has such room: what is beyond is forgotten
 	}
@@ -91,14 +92,14 @@ func (tm *terms) policyFor(l *Limiter, from *policy, e state, now int64) *policy
 	return p
 }
 
-func (tm *terms) newVariant(l *Limiter, v variant, from *policy) (p *policy, err error) {
+func (tm *terms) newVariant(v variant, from *policy) (p *policy, err error) {
 	if !tm.limit.constant() || v.base != from.base {
-		if from, err = policyFor(l.configFor(v.base), &policy{room: v.room}); err != nil {
+		if from, err = policyOf(tm.config, v.base, &policy{room: v.room}); err != nil {
 			return nil, err
 		}
 	}
 	if p = from; tm.limit.constant() {
-		if p, err = policyFor(l.configFor(tm.limit), from); err != nil {
+		if p, err = policyOf(tm.config, tm.limit, from); err != nil {
 			return nil, err
 		}
 	}
@@ -106,32 +107,21 @@ func (tm *terms) newVariant(l *Limiter, v variant, from *policy) (p *policy, err
 	return p, nil
 }
 
-// configFor is the configuration with another limit.
-func (l *Limiter) configFor(limit Limit) Config {
-	c := l.Config()
-	c.Limit = limit
-	return c
-}
-
-// newTerms returns terms with that limit. The error is a *ConfigError.
-func (l *Limiter) newTerms(pl *plan, limit Limit) (*terms, error) {
-	tm := &terms{plan: pl, limit: limit}
-	var from *policy // without one, no more room than the limit's own
-	if limit.constant() {
-		from = l.current.Load()
-	}
-	p, err := policyFor(l.configFor(limit), from)
+// newTerms returns terms of a plan: that limit in a limiter of that config, which takes over
+// from a policy, if that is not nil. The error is a *ConfigError.
+func newTerms(pl *plan, config *Config, limit Limit, from *policy) (*terms, error) {
+	p, err := policyOf(config, limit, from)
 	if err != nil {
 		return nil, err
 	}
-	p.of = tm
-	tm.common.Store(p)
-	return tm, nil
+	p.of = &terms{plan: pl, config: config, limit: limit, common: p}
+	return p.of, nil
 }
 
-// policyFor returns the policy of c, which is that of a limiter, except for the limit.
-func policyFor(c Config, from *policy) (*policy, error) {
-	if c.Limit.constant() {
+// policyOf returns the policy of a limit in a limiter of that config: see newPolicy.
+func policyOf(config *Config, limit Limit, from *policy) (*policy, error) {
+	c := *config
+	if c.Limit = limit; limit.constant() {
 		c.Soft = 0 // there is nothing beyond it
 	}
 	if _, err := c.withDefaults(); err != nil {

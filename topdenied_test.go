@@ -3,59 +3,12 @@ package sluice
 import (
 	"encoding/binary"
 	"fmt"
-	"math"
 	"net/netip"
-	"slices"
-	"strings"
 	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 )
-
-// TestTopDenied_SpaceSaving compares the counters with exact counts: whatever the
-// stream, a count is too high by at most its Excess and never too low, all counts add
-// up to the samples, and any key above a share of 1/n is there.
-func TestTopDenied_SpaceSaving(t *testing.T) {
-	rng := newRand(t)
-	for range 300 {
-		n := 1 + rng.IntN(20)
-		top := newTopDenied(n)
-		exact := map[uint64]uint64{}
-		samples := rng.IntN(3000)
-		keys := 1 + rng.IntN(200)
-		var before, copied []DeniedKey
-		for i := range samples {
-			if i == samples/2 {
-				before = top.list() // which is nobody else's from then on
-				copied = slices.Clone(before)
-			}
-			// A few keys make up most of it, as with real denials.
-			id := 1 + uint64(float64(keys)*math.Pow(rng.Float64(), 3))
-			exact[id]++
-			top.count(id, fmt.Sprint("key", id))
-		}
-		require.Equal(t, copied, before)
-		list := top.list()
-		require.LessOrEqual(t, len(list), n)
-		require.Equal(t, min(n, len(exact)), len(list))
-		sum, listed := uint64(0), map[uint64]bool{}
-		for i, e := range list {
-			truth := exact[e.ID] * denialsASample
-			require.Equal(t, fmt.Sprint("key", e.ID), e.Name)
-			require.LessOrEqual(t, e.Denied-e.Excess, truth)
-			require.GreaterOrEqual(t, e.Denied, truth)
-			require.True(t, i == 0 || list[i-1].Denied >= e.Denied, "sorted")
-			require.False(t, listed[e.ID], "listed twice")
-			listed[e.ID] = true
-			sum += e.Denied
-		}
-		require.Equal(t, uint64(samples*denialsASample), sum)
-		for id, count := range exact {
-			require.True(t, count*uint64(n) <= uint64(samples) || listed[id], "%d of %d samples, %d counters", count, samples, n)
-		}
-	}
-}
 
 // TestTopDenied_EveryWayToBeDenied: the sample is of 1 in 64, so that 40,000 denials
 // are 625 samples, give or take 125 (5 sigma).
@@ -162,47 +115,25 @@ func TestTopDenied_AsksForNamesOnlyOnce(t *testing.T) {
 	}
 }
 
-// TestTopDenied_NamesComeThoughOthersPushIn: two keys whose place among the names that are
-// asked for is the same are both named in the end, and one that is no longer listed asks no
-// more.
-func TestTopDenied_NamesComeThoughOthersPushIn(t *testing.T) {
-	top := newTopDenied(2)
-	places := uint64(len(top.asked))
-	a, b, c := uint64(1), 1+places, 1+2*places
-	top.count(a, "")
-	top.count(b, "")
-	require.False(t, top.nameless(a), "b asks in its place")
-	top.name(b, "b")
-	top.count(a, "")
-	top.name(a, "a")
-	require.Equal(t, []DeniedKey{{"a", a, 128, 126}, {"b", b, 64, 63}}, top.list())
-	top.count(c, "") // in the place of b
-	top.name(b, "b")
-	require.True(t, top.nameless(c))
-	top.name(c, "c")
-	require.False(t, top.nameless(c))
-	require.Equal(t, []DeniedKey{{"a", a, 128, 126}, {"c", c, 128, 127}}, top.list())
-}
-
 // TestTopDenied_ExcessIsABound: of keys that have been denied a known number of times, no
 // more than one in 1,000 is listed with a Denied-Excess above that.
 func TestTopDenied_ExcessIsABound(t *testing.T) {
 	rng := newRand(t)
 	const keys = 4000
 	for _, counters := range []int{keys, keys / 8} {
-		top := newTopDenied(counters)
+		l, _ := newFrozen(t, Config{Limit: DenyAll, TopDenied: counters})
 		truth := map[uint64]uint64{}
 		for id := uint64(1); id <= keys; id++ {
 			n := uint64(1 + rng.IntN(1+rng.IntN(20_000)))
 			truth[id] = n
 			for range n {
 				if rng.IntN(denialsASample) == 0 {
-					top.count(id, "")
+					l.top.Count(id, "")
 				}
 			}
 		}
 		wrong, tight := 0, 0
-		for _, e := range top.list() {
+		for _, e := range l.TopDenied() {
 			if e.Denied-e.Excess > truth[e.ID] {
 				wrong++
 			}
@@ -238,13 +169,6 @@ func TestTopDenied_OnlySamplesAllocate(t *testing.T) {
 		deny(1 << 31)
 	}
 	requireNoAllocs(t, "denials of keys that have a name", func() { deny(1 << 31) })
-}
-
-// TestTopDenied_NamesAreBounded: a name is a copy of at most 256 bytes.
-func TestTopDenied_NamesAreBounded(t *testing.T) {
-	top := newTopDenied(1)
-	top.count(1, strings.Repeat("x", 1<<20))
-	require.Equal(t, strings.Repeat("x", maxName), top.list()[0].Name)
 }
 
 func TestTopDenied_Concurrent(t *testing.T) {
