@@ -8,6 +8,8 @@ import (
 	"sync/atomic"
 
 	"github.com/puzpuzpuz/xsync/v3"
+
+	"github.com/sluice-go/sluice/internal/ends"
 )
 
 // The ledgers know the open reservations of a limiter's keys, those with limits of their own
@@ -56,7 +58,7 @@ type record struct {
 
 	// The rest is of the reservations, if there are any.
 
-	ends
+	ends.Ends
 	policy *policy // whose ticks the ends are in
 	seen   uint64  // drops when they were made
 
@@ -140,7 +142,7 @@ func (rec *record) lock() bool {
 
 // release unlocks the record, which dies if the key has no reservations.
 func (rec *record) release() {
-	if rec.root == nil {
+	if rec.Len() == 0 {
 		rec.dead = true
 		rec.in.records.Load().Delete(rec.id)
 	}
@@ -213,78 +215,77 @@ func (rec *record) schedule() *schedule {
 
 // enter adds r, which has been charged under p, when drops were as given, after the full
 // tick from.
-func (rec *record) enter(r *Reservation, p *policy, drops, from uint64) {
-	last := rec.final()
-	if rec.n > 0 && (p != rec.policy || drops != rec.seen || last > from+rec.back) {
-		rec.clear() // the key has been dropped since
+func (rec *record) enter(r *ends.Node, p *policy, drops, from uint64) {
+	last := rec.Final()
+	if rec.Len() > 0 && (p != rec.policy || drops != rec.seen || last > from+rec.back) {
+		rec.Clear() // the key has been dropped since
 	}
-	if rec.n == 0 {
+	if rec.Len() == 0 {
 		rec.policy, rec.seen, rec.back, last = p, drops, 0, 0
 	}
 	s := rec.schedule()
-	r.span = s.ticks(r.units)
-	r.least = s.tick(r.at) + r.span + rec.back
-	r.ahead = from + rec.back - last
-	r.rec = rec
-	rec.append(r)
+	r.Span = s.ticks(r.Units)
+	r.Least = s.tick(r.At) + r.Span + rec.back
+	r.Ahead = from + rec.back - last
+	rec.Append(r)
 }
 
 // hasRoom reports whether the key has fewer than most reservations.
 func (rec *record) hasRoom(now int64, most int) bool {
-	if rec.dropPassed(now, passedAtOnce); rec.n >= most && rec.drops.Load() != rec.seen {
-		rec.clear()
+	if rec.dropPassed(now, passedAtOnce); rec.Len() >= most && rec.drops.Load() != rec.seen {
+		rec.Clear()
 	}
-	return rec.n < most
+	return rec.Len() < most
 }
 
 // shrink lets only so many units of r count from now on, and returns by how many ticks the
 // bucket is full sooner. r no longer counts before now, when what had come back by itself has.
-func (rec *record) shrink(r *Reservation, units int, now int64) (given uint64) {
+func (rec *record) shrink(r *ends.Node, units int, now int64) (given uint64) {
 	s := rec.schedule()
 	t := s.tick(now) + rec.back
-	r.units = units
-	end := r.step().from(rec.before(r))
+	r.Units = units
+	end := r.End(rec.Before(r))
 	if end <= t {
 		return 0
 	}
-	last := rec.final()
-	r.span, r.least = min(r.span, s.ticks(units)), t
+	last := rec.Final()
+	r.Span, r.Least = min(r.Span, s.ticks(units)), t
 	if units > 0 {
-		r.least = max(t, min(end, s.tick(r.at)+s.ticks(units)+rec.back))
+		r.Least = max(t, min(end, s.tick(r.At)+s.ticks(units)+rec.back))
 	}
-	rec.changed(r)
-	return last - rec.final()
+	rec.Changed(r)
+	return last - rec.Final()
 }
 
 // forget lets the reservations end: what they have charged has gone.
 func (rec *record) forget() {
 	if rec != nil {
-		rec.clear()
+		rec.Clear()
 	}
 }
 
 // refunded lets the reservations end sooner by what has been refunded of their key, as if it
 // had been charged before all of them. (It may have been one of theirs.)
 func (rec *record) refunded(ticks uint64) {
-	if rec == nil || rec.n == 0 {
+	if rec == nil || rec.Len() == 0 {
 		return
 	}
 	if rec.back += ticks; ticks > maxBack || rec.back > maxBack {
-		rec.clear()
+		rec.Clear()
 	}
 }
 
 // adopt takes the reservations over into another policy, as of now.
 func (rec *record) adopt(to *policy, now int64) {
-	if rec == nil || rec.n == 0 {
+	if rec == nil || rec.Len() == 0 {
 		return
 	}
 	if to.bucket() == nil {
-		rec.clear()
+		rec.Clear()
 		return
 	}
 	before := rec.schedule()
-	rec.dropPassed(now, rec.n)
+	rec.dropPassed(now, rec.Len())
 	back := rec.back
 	rec.policy = to
 	after := rec.schedule()
@@ -292,15 +293,15 @@ func (rec *record) adopt(to *policy, now int64) {
 		return // and what is missing before slots need not stay charged
 	}
 	was, is := uint64(0), uint64(0)
-	rec.each(func(r *Reservation) {
-		was = r.step().from(was)
+	rec.Each(func(r *ends.Node) {
+		was = r.End(was)
 		end := after.adopt(before, was-back, now)
 		// The units that are missing before the slot stay charged.
-		r.span = min(after.ticks(r.units), end-is)
-		r.ahead = end - is - r.span
-		r.least = 0
-		if r.units > 0 {
-			r.least = min(end, after.tick(r.at)+after.ticks(r.units))
+		r.Span = min(after.ticks(r.Units), end-is)
+		r.Ahead = end - is - r.Span
+		r.Least = 0
+		if r.Units > 0 {
+			r.Least = min(end, after.tick(r.At)+after.ticks(r.Units))
 		}
 		is = end
 	})
@@ -309,19 +310,19 @@ func (rec *record) adopt(to *policy, now int64) {
 
 // dropPassed drops up to n reservations, the first ones, that have come back by themselves.
 func (rec *record) dropPassed(now int64, n int) {
-	if rec.n == 0 {
+	if rec.Len() == 0 {
 		return
 	}
 	t := rec.schedule().tick(now) + rec.back
-	for r := rec.first(); r != nil && n > 0 && r.step().from(0) <= t; r = rec.first() {
-		rec.remove(r)
+	for r := rec.First(); r != nil && n > 0 && r.End(0) <= t; r = rec.First() {
+		rec.Remove(r)
 		n--
 	}
 }
 
 // passed reports whether all reservations have come back by themselves.
 func (rec *record) passed(now int64) bool {
-	return rec.n > 0 && rec.final() <= rec.schedule().tick(now)+rec.back
+	return rec.Len() > 0 && rec.Final() <= rec.schedule().tick(now)+rec.back
 }
 
 // dropPassed drops all reservations that have come back by themselves.
@@ -330,7 +331,7 @@ func (ls *ledgers) dropPassed(now int64) {
 		if m := ls.all[i].records.Load(); m != nil {
 			m.Range(func(_ uint64, rec *record) bool {
 				if rec.lock() {
-					rec.dropPassed(now, rec.n)
+					rec.dropPassed(now, rec.Len())
 					rec.release()
 				}
 				return true
@@ -351,7 +352,7 @@ func (lg *ledger) tidy(now int64) {
 		switch {
 		case !rec.mu.TryLock():
 		case !rec.dead && rec.passed(now):
-			rec.clear()
+			rec.Clear()
 			rec.release()
 		default:
 			rec.mu.Unlock()

@@ -3,6 +3,7 @@ package sluice
 import (
 	"context"
 	"math"
+	"math/bits"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -228,6 +229,56 @@ func TestLedger_AnotherBurstKeepsWhatIsMissingBeforeSlots(t *testing.T) {
 			require.NoError(t, change(l, PerSecond(1).WithBurst(12)))
 			second.Cancel()
 			require.Equal(t, 2*sec, l.Peek("k", 0).ResetAfter, "%v %s", a, name)
+		}
+	}
+}
+
+// TestEnds_StepsAreLogarithmic in the number of reservations, each of them, in every order
+// of settling.
+func TestEnds_StepsAreLogarithmic(t *testing.T) {
+	rng := newRand(t)
+	orders := map[string]func(i, n int) int{
+		"first": func(int, int) int { return 0 },
+		"last":  func(_, n int) int { return n - 1 },
+		"any":   func(_, n int) int { return rng.IntN(n) },
+	}
+	for name, pick := range orders {
+		for _, n := range []int{1, 100, 40_000} {
+			l, _ := newFrozen(t, Config{Limit: PerSecond(1).WithBurst(10)})
+			k := l.Key("k")
+			all := make([]*Reservation, n)
+			steps := func(what string, f func()) int {
+				rec := l.ledgers.of(k.id).find(k.id)
+				if rec == nil {
+					f()
+					return 0
+				}
+				before := rec.Visited
+				f()
+				spent := rec.Visited - before
+				require.LessOrEqual(t, spent, 40*(bits.Len(uint(n))+1), "%s of %d, %s first", what, n, name)
+				return spent
+			}
+			sum := 0
+			for i := range all {
+				sum += steps("Reserve", func() { all[i] = mustReserve(t, k, 1) })
+			}
+			for i := range n {
+				j := pick(i, n-i)
+				r := all[j]
+				if j == 0 {
+					all = all[1:]
+				} else {
+					all[j] = all[n-i-1]
+					all = all[:n-i-1]
+				}
+				if i%10 == 0 {
+					sum += steps("Refund", func() { k.Refund(1) })
+				}
+				sum += steps("Settle", r.Cancel)
+			}
+			require.Less(t, sum, 12*n*(bits.Len(uint(n))+2), "of %d, %s first", n, name)
+			require.Zero(t, openReservations(l))
 		}
 	}
 }

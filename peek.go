@@ -33,7 +33,7 @@ func (k Key) Peek(cost int) (d Decision) {
 func (k Key) PeekAt(now int64, cost int) (d Decision) {
 	k.lim.made().peekAt(&d, k.id, now, cost)
 	if !d.Allowed || k.lim.soft > 0 {
-		k.lim.amend(&d, cost)
+		d.amend(k.lim.soft, k.lim.shadow, cost)
 	}
 	return d
 }

@@ -5,6 +5,8 @@ import (
 	"math"
 	"sync/atomic"
 	"time"
+
+	"github.com/sluice-go/sluice/internal/ends"
 )
 
 // A Reservation is a charge that has been made for a time to come. Its methods can be
@@ -18,11 +20,7 @@ type Reservation struct {
 	settled   atomic.Bool
 	rec       *record // nil if nothing has been charged
 
-	// The rest is guarded by the record.
-
-	at    int64 // when the slot begins
-	units int   // what counts of the cost
-	node
+	node ends.Node // guarded by the record
 }
 
 // Delay returns how long from now the slot begins, by the limiter's clock: wait that long,
@@ -90,7 +88,7 @@ func (l *Limiter) reserve(id uint64, name string, cost int, maxWait time.Duratio
 	case err == nil:
 		l.admit(id, cost)
 		if r.begins = now; !l.shadow {
-			r.begins = max(now, r.at)
+			r.begins = max(now, r.node.At)
 		}
 		return r, nil
 	case err == ErrNotReservable:
@@ -162,7 +160,7 @@ func (p *policy) slotless(cost int) error {
 
 // reserveHere is reserveUnder with the key's record. Without one it makes no charge.
 func (l *Limiter) reserveHere(rec *record, r *Reservation, p *policy, now int64, maxWait time.Duration) (done bool, err error) {
-	r.at = 0 // whatever an attempt before has found
+	r.node.At = 0 // whatever an attempt before has found
 	if err = p.slotless(r.cost); err != nil {
 		return true, err
 	}
@@ -181,7 +179,7 @@ func (l *Limiter) reserveHere(rec *record, r *Reservation, p *policy, now int64,
 	})
 	if tracked {
 		if same && err == nil && r.cost > 0 {
-			rec.enter(r, p, drops, from)
+			r.enter(rec, p, drops, from)
 		}
 		return same, err
 	}
@@ -205,6 +203,12 @@ func (l *Limiter) reserveUnlimited(p *policy, id uint64, now int64, maxWait time
 		return true, ErrBlocked
 	}
 	return true, tooLate(0, maxWait)
+}
+
+// enter adds r to the record of its key.
+func (r *Reservation) enter(rec *record, p *policy, drops, from uint64) {
+	r.rec = rec
+	rec.enter(&r.node, p, drops, from)
 }
 
 // charge returns the word after the reservation, and the full tick that it comes after.
@@ -259,14 +263,14 @@ func (r *Reservation) chargeAt(p *policy, word, from uint64, now int64, delay ti
 	if at > math.MaxInt64 {
 		return word, ErrWouldExceedDeadline
 	}
-	r.at, r.units = int64(at), r.cost
+	r.node.At, r.node.Units = int64(at), r.cost
 	if r.cost == 0 {
 		return word, nil
 	}
 	b := p.bucket()
 	s, _ := b.slots()
 	// A call that begins at the nanosecond begins at its tick, which may be after the slot.
-	end := saturatingAdd(max(from, s.tick(r.at)), s.ticks(r.cost))
+	end := saturatingAdd(max(from, s.tick(r.node.At)), s.ticks(r.cost))
 	if end > s.most {
 		return word, ErrWouldExceedDeadline
 	}
@@ -287,17 +291,17 @@ func (l *Limiter) settle(r *Reservation, actual int) {
 		return
 	}
 	rec.mu.Lock()
-	if !r.listed {
+	if !r.node.Listed() {
 		rec.mu.Unlock()
 		return
 	}
 	defer rec.release()
 	if actual >= 0 && actual < r.cost && !l.giveBack(rec, r, actual) {
-		rec.clear()
+		rec.Clear()
 		return
 	}
-	if r.units == 0 || r.at <= l.now() {
-		rec.remove(r)
+	if r.node.Units == 0 || r.node.At <= l.now() {
+		rec.Remove(&r.node)
 	}
 }
 
@@ -311,8 +315,8 @@ func (l *Limiter) settle(r *Reservation, actual int) {
 //	charge:  at 1 s takes the unit that was reserved at 0 s, and has come back
 //	settle:  gives that unit back
 func (l *Limiter) giveBack(rec *record, r *Reservation, used int) (ok bool) {
-	last := rec.final() - rec.back
-	span, least := r.span, r.least
+	last := rec.Final() - rec.back
+	span, least := r.node.Span, r.node.Least
 	l.update(r.id, func(p *policy, key state) uint64 {
 		// In this order: see drops.
 		if ok = rec.drops.Load() == rec.seen && p == rec.policy && p.blockedUntil(state{word: key.word}) == 0; !ok {
@@ -323,11 +327,11 @@ func (l *Limiter) giveBack(rec *record, r *Reservation, used int) (ok bool) {
 		if ok = full >= last; !ok {
 			return key.word
 		}
-		r.span, r.least = span, least // whatever an attempt before has made of them
-		rec.changed(r)
+		r.node.Span, r.node.Least = span, least // whatever an attempt before has made of them
+		rec.Changed(&r.node)
 		now := max(l.now(), 0)
 		s, _ := b.slots()
-		if given := rec.shrink(r, used, now); given > 0 {
+		if given := rec.shrink(&r.node, used, now); given > 0 {
 			return b.pack(full-given, s.tick(now))
 		}
 		return key.word

@@ -299,7 +299,7 @@ func eachRecord(l *Limiter, f func(rec *record)) {
 
 // openReservations is how many are in the ledgers.
 func openReservations(l *Limiter) (n int) {
-	eachRecord(l, func(rec *record) { n += rec.n })
+	eachRecord(l, func(rec *record) { n += rec.Len() })
 	return n
 }
 

@@ -84,7 +84,7 @@ func (j *joint) awaitAll(ctx context.Context, all []*Reservation) error {
 	}
 	for _, r := range all {
 		if !r.lim.shadow {
-			if err := r.lim.sleepUntil(ctx, uint64(r.at)); err != nil {
+			if err := r.lim.sleepUntil(ctx, uint64(r.node.At)); err != nil {
 				return err
 			}
 		}
@@ -354,7 +354,7 @@ func (j *joint) charge() []*Reservation {
 			}
 			r := &Reservation{lim: charge.Key.lim.core, id: c.id, cost: charge.Cost}
 			all[k] = r
-			r.at = int64(min(after(c.now, delay), math.MaxInt64))
+			r.node.At = int64(min(after(c.now, delay), math.MaxInt64))
 			r.begins = int64(min(after(c.now, j.delay), math.MaxInt64))
 			if j.errs[k] != nil {
 				r.wouldDeny = true
@@ -375,7 +375,7 @@ func (j *joint) charge() []*Reservation {
 				continue
 			}
 			rec := j.recordOf(charge)
-			rec.enter(r, c.policy, rec.drops.Load(), from)
+			r.enter(rec, c.policy, rec.drops.Load(), from)
 			c.word = next
 			from = c.policy.bucket().full(next)
 		}

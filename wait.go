@@ -82,8 +82,8 @@ func (l *Limiter) awaitSlot(ctx context.Context, id uint64, cost int) error {
 	if err := l.tryReserve(r, now, patience(ctx)); err != nil {
 		return err
 	}
-	if r.at > now && !l.shadow {
-		if err := l.sleepUntil(ctx, uint64(r.at)); err != nil {
+	if r.node.At > now && !l.shadow {
+		if err := l.sleepUntil(ctx, uint64(r.node.At)); err != nil {
 			r.Cancel()
 			return err
 		}

@@ -1,8 +1,4 @@
-package sluice
-
-import "math/rand/v2"
-
-// ends are the open reservations of a key, in order of arrival. Of each they know the tick
+// Package ends keeps the open reservations of a key, in order of arrival. Of each it knows the tick
 // at which the bucket would be full again if the key had been charged nothing after it, its
 // end. It follows from the end of the one before:
 //
@@ -27,14 +23,19 @@ import "math/rand/v2"
 //
 // So an end is found, and a reservation changed, by composing such steps. They are kept in
 // a treap by position, each node with the composition of its subtree, which makes either
-// O(log n). Reservations are its nodes.
+// O(log n).
+package ends
+
+import "math/rand/v2"
+
+// Ends are those of one key.
 //
 // Invariants: ends never fall from one to the next; without a change, nor does what has
 // been found for one of them change when another is added or removed.
-type ends struct {
-	root, last *Reservation
+type Ends struct {
+	root, last *Node
 	n          int
-	visited    int // nodes, by all operations so far: what they cost
+	Visited    int // nodes, by all operations so far: what they cost
 }
 
 // A step is one from end to end: x becomes max(x + add, least). No sum exceeds the last end.
@@ -47,81 +48,96 @@ func (s step) then(next step) step {
 	return step{s.add + next.add, max(s.least+next.add, next.least)}
 }
 
-// A node is what a reservation is to the ends.
-type node struct {
-	ahead, span, least uint64
+// A Node is one reservation.
+type Node struct {
+	At    int64 // when its slot begins; not written here
+	Units int   // what counts of its cost; not written here
 
-	up, left, right *Reservation
+	Ahead, Span, Least uint64
+	links
+}
+
+type links struct {
+	up, left, right *Node
 	priority        uint64 // random, and not above that of up
 	all             step   // of the subtree
 	listed          bool
 }
 
-func (n *node) step() step { return step{n.ahead + n.span, n.least} }
+func (r *Node) step() step { return step{r.Ahead + r.Span, r.Least} }
+
+// End returns the end of r if that of the one before it is as given.
+func (r *Node) End(before uint64) uint64 { return r.step().from(before) }
+
+// Listed reports whether r has been appended, and not been removed.
+func (r *Node) Listed() bool { return r.listed }
+
+// Len returns how many there are.
+func (e *Ends) Len() int { return e.n }
 
 // through is the step of the subtree of r, which can be nil.
-func (r *Reservation) through() step {
+func (r *Node) through() step {
 	if r == nil {
 		return step{}
 	}
 	return r.all
 }
 
-// final is the end of the last one, 0 if there is none.
-func (e *ends) final() uint64 { return e.root.through().from(0) }
+// Final is the end of the last one, 0 if there is none.
+func (e *Ends) Final() uint64 { return e.root.through().from(0) }
 
-// first is the first one, or nil.
-func (e *ends) first() *Reservation {
+// First is the first one, or nil.
+func (e *Ends) First() *Node {
 	r := e.root
 	for r != nil && r.left != nil {
 		r = r.left
-		e.visited++
+		e.Visited++
 	}
 	return r
 }
 
-// before returns the end of the one before r, or 0.
-func (e *ends) before(r *Reservation) uint64 {
+// Before returns the end of the one before r, or 0.
+func (e *Ends) Before(r *Node) uint64 {
 	before := r.left.through()
 	for ; r.up != nil; r = r.up {
 		if up := r.up; r == up.right {
 			before = up.left.through().then(up.step()).then(before)
 		}
-		e.visited++
+		e.Visited++
 	}
 	return before.from(0)
 }
 
 // after returns the one after r, or nil.
-func (e *ends) after(r *Reservation) *Reservation {
+func (e *Ends) after(r *Node) *Node {
 	if r.right == nil {
 		for r.up != nil && r == r.up.right {
 			r = r.up
-			e.visited++
+			e.Visited++
 		}
 		return r.up
 	}
 	for r = r.right; r.left != nil; r = r.left {
-		e.visited++
+		e.Visited++
 	}
 	return r
 }
 
-// changed brings up to date what the steps of r, which can be nil, are a part of.
-func (e *ends) changed(r *Reservation) {
+// Changed brings up to date what the steps of r, which can be nil, are a part of.
+func (e *Ends) Changed(r *Node) {
 	for ; r != nil; r = r.up {
 		r.all = r.left.through().then(r.step()).then(r.right.through())
-		e.visited++
+		e.Visited++
 	}
 }
 
-// append adds r as the last one.
-func (e *ends) append(r *Reservation) {
+// Append adds r as the last one.
+func (e *Ends) Append(r *Node) {
 	r.priority, r.listed = rand.Uint64(), true
 	r.up = e.last
 	for r.up != nil && r.up.priority < r.priority {
 		r.left, r.up = r.up, r.up.up
-		e.visited++
+		e.Visited++
 	}
 	if r.left != nil {
 		r.left.up = r
@@ -133,15 +149,15 @@ func (e *ends) append(r *Reservation) {
 	}
 	e.last = r
 	e.n++
-	e.changed(r)
+	e.Changed(r)
 }
 
-// remove takes r out, and what it has charged stays charged ahead of the next one.
-func (e *ends) remove(r *Reservation) {
+// Remove takes r out, and what it has charged stays charged ahead of the next one.
+func (e *Ends) Remove(r *Node) {
 	if next := e.after(r); next != nil {
-		before := e.before(r)
-		next.ahead += r.step().from(before) - before
-		e.changed(next)
+		before := e.Before(r)
+		next.Ahead += r.step().from(before) - before
+		e.Changed(next)
 	}
 	up := r.up
 	below := e.join(r.left, r.right)
@@ -156,7 +172,7 @@ func (e *ends) remove(r *Reservation) {
 	default:
 		up.right = below
 	}
-	e.changed(up)
+	e.Changed(up)
 	if e.last == r {
 		e.last = e.rightmost()
 	}
@@ -164,24 +180,24 @@ func (e *ends) remove(r *Reservation) {
 	e.n--
 }
 
-func (e *ends) rightmost() *Reservation {
+func (e *Ends) rightmost() *Node {
 	r := e.root
 	for r != nil && r.right != nil {
 		r = r.right
-		e.visited++
+		e.Visited++
 	}
 	return r
 }
 
 // join makes one subtree of two, a before b.
-func (e *ends) join(a, b *Reservation) *Reservation {
+func (e *Ends) join(a, b *Node) *Node {
 	switch {
 	case a == nil:
 		return b
 	case b == nil:
 		return a
 	}
-	e.visited++
+	e.Visited++
 	if a.priority > b.priority {
 		a.right = e.join(a.right, b)
 		a.right.up = a
@@ -195,15 +211,15 @@ func (e *ends) join(a, b *Reservation) *Reservation {
 }
 
 // unlist lets go of the nodes around r, so that a caller that keeps r does not keep them.
-func (r *Reservation) unlist() { r.node = node{} }
+func (r *Node) unlist() { r.Ahead, r.Span, r.Least, r.links = 0, 0, 0, links{} }
 
-// clear takes all out.
-func (e *ends) clear() {
+// Clear takes all out.
+func (e *Ends) Clear() {
 	e.root.unlistAll()
 	e.root, e.last, e.n = nil, nil, 0
 }
 
-func (r *Reservation) unlistAll() {
+func (r *Node) unlistAll() {
 	if r == nil {
 		return
 	}
@@ -212,10 +228,10 @@ func (r *Reservation) unlistAll() {
 	r.unlist()
 }
 
-// each calls f, which can change what r's step is, for all in order.
-func (e *ends) each(f func(r *Reservation)) { e.root.each(f) }
+// Each calls f, which can change what r's step is, for all in order.
+func (e *Ends) Each(f func(r *Node)) { e.root.each(f) }
 
-func (r *Reservation) each(f func(r *Reservation)) {
+func (r *Node) each(f func(r *Node)) {
 	if r == nil {
 		return
 	}
