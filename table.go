@@ -2,6 +2,7 @@ package sluice
 
 import (
 	"math"
+	"math/bits"
 	"sync/atomic"
 )
 
@@ -125,10 +126,10 @@ func slotsFor(n, share int) int {
 // long tail, so that it can be handed on to the next table without copying.
 type tails struct {
 	length int               // words a tail
-	per    int               // tails a chunk
+	shift  uint8             // a chunk has 1<<shift tails, so that nobody divides to find one
 	used   int               // tails handed out
 	number []uint32          // slot -> tail
-	chunks [][]atomic.Uint64 // tail/per -> chunk; nil until needed
+	chunks [][]atomic.Uint64 // tail>>shift -> chunk; nil until needed
 }
 
 const (
@@ -142,28 +143,29 @@ func newTails(slots, limit, length int) tails {
 	if length <= shortTail {
 		per = min(chunkWords/length, limit)
 	}
+	shift := bits.Len(uint(per)) - 1
 	return tails{
 		length: length,
-		per:    per,
+		shift:  uint8(shift),
 		number: make([]uint32, slots),
-		chunks: make([][]atomic.Uint64, (limit+per-1)/per),
+		chunks: make([][]atomic.Uint64, (limit-1)>>shift+1),
 	}
 }
 
 // of returns the tail of slot i. The slot's id has been seen, and so has all that
 // was written before the id.
 func (ts *tails) of(i uint64) []atomic.Uint64 {
-	n := int(ts.number[i])
-	chunk, at := ts.chunks[n/ts.per], n%ts.per*ts.length
+	n, shift := ts.number[i], ts.shift%32
+	chunk, at := ts.chunks[n>>shift], int(n&(1<<shift-1))*ts.length
 	return chunk[at : at+ts.length]
 }
 
 // add gives slot i a new tail of zeros. The caller holds the shard's lock, or is
 // the only one to know the table.
 func (ts *tails) add(i uint64) []atomic.Uint64 {
-	chunk := &ts.chunks[ts.used/ts.per]
+	chunk := &ts.chunks[ts.used>>ts.shift]
 	if *chunk == nil {
-		*chunk = make([]atomic.Uint64, ts.per*ts.length)
+		*chunk = make([]atomic.Uint64, ts.length<<ts.shift)
 	}
 	ts.number[i] = uint32(ts.used)
 	ts.used++
@@ -174,7 +176,7 @@ func (ts *tails) add(i uint64) []atomic.Uint64 {
 // to any more. Readers of that table may still read it; they find their word
 // moved and discard what they read.
 func (ts *tails) attach(i uint64, tail []atomic.Uint64) {
-	if ts.per == 1 {
+	if ts.shift == 0 {
 		ts.number[i] = uint32(ts.used)
 		ts.chunks[ts.used] = tail
 		ts.used++
