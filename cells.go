@@ -147,10 +147,10 @@ type spot struct {
 // locate finds id. If it is not tracked, there has been an instant since the call began
 // at which it was not. Within a table slots are added, and get the mark elsewhere, but
 // nothing is taken back, and a cell comes before its mark. So, if the table is still the
-// shard's:
+// shard's and no cell is found:
 //
-//	no cell is found, the slot had the mark before      the mark was old
-//	no cell is found, and no slot after it              there was neither
+//	the slot had the mark before      the mark was old
+//	there was no slot before          nor a cell, or one that has been dropped since
 func (s *shard) locate(id uint64) spot {
 	for {
 		t := s.table.Load()
@@ -169,18 +169,21 @@ func (s *shard) locate(id uint64) spot {
 			}
 			return at
 		}
-		if (found || t.lookup(id) == nil) && s.table.Load() == t {
+		if s.table.Load() == t {
 			return spot{policy: t.policy}
 		}
 	}
 }
 
-// slotOf is locate in half the time for nearly all keys: those in their table under a one-word
-// algorithm. (A spot is too large for registers.)
+// slotOf is locate in half the time for nearly all keys: those in their table. (A spot is too
+// large for registers.)
 func (s *shard) slotOf(id uint64) (p *policy, e *slot, tail []atomic.Uint64) {
 	t := s.table.Load()
-	if e := t.lookup(id); e != nil && t.policy.wide == nil && e.word.Load() != elsewhere {
-		return t.policy, e, nil
+	if i, found := t.find(id); found && t.slots[i].word.Load() != elsewhere {
+		if t.policy.wide != nil {
+			tail = t.tails.of(i)
+		}
+		return t.policy, &t.slots[i], tail
 	}
 	at := s.locate(id)
 	return at.policy, at.slot, at.tail
