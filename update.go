@@ -200,7 +200,6 @@ func (l *Limiter) unblock(id uint64) {
 func (l *Limiter) refund(id uint64, now int64, cost int) {
 	lg := l.ledgers.of(id)
 	rec := lg.guard(id)
-	defer lg.unguard(rec)
 	given := uint64(0)
 	l.core.update(id, func(p *policy, key state) uint64 {
 		given = 0
@@ -214,4 +213,5 @@ func (l *Limiter) refund(id uint64, now int64, cost int) {
 		return next
 	})
 	rec.refunded(given)
+	lg.unguard(rec)
 }
