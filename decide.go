@@ -7,7 +7,7 @@ import (
 
 // Allow charges one unit to key and reports whether it was admitted.
 func (l *Limiter) Allow(key string) bool {
-	if !l.direct {
+	if l == nil || !l.direct {
 		return l.AllowN(key, 1)
 	}
 	id := l.hash.seeded(key) // one frame less than AllowN
@@ -18,7 +18,7 @@ func (l *Limiter) Allow(key string) bool {
 // AllowN charges cost units to key and reports whether they were admitted, all or
 // none. See Take for the costs that are not from 1 to the burst.
 func (l *Limiter) AllowN(key string, cost int) bool {
-	id := l.hash.string(key)
+	id := l.made().hash.string(key)
 	l.ahead(id)
 	return l.allowAt(id, l.now(), cost) || l.deny(id, key, cost)
 }
@@ -30,7 +30,7 @@ func (l *Limiter) AllowN(key string, cost int) bool {
 // is then the one on one unit, without regard to MaxKeys. A negative cost, or one
 // above the burst, is denied with RetryAfter Never. Take does not retain key.
 func (l *Limiter) Take(key string, cost int) (d Decision) {
-	id := l.hash.string(key)
+	id := l.made().hash.string(key)
 	l.ahead(id)
 	l.takeAt(&d, id, l.now(), cost)
 	if !d.Allowed || l.soft > 0 {
@@ -44,13 +44,13 @@ func (k Key) Allow() bool { return k.AllowN(1) }
 
 // AllowN is Limiter.AllowN for this key.
 func (k Key) AllowN(cost int) bool {
-	k.lim.ahead(k.id)
+	k.lim.made().ahead(k.id)
 	return k.lim.allowAt(k.id, k.lim.now(), cost) || k.lim.deny(k.id, "", cost)
 }
 
 // Take is Limiter.Take for this key.
 func (k Key) Take(cost int) (d Decision) {
-	k.lim.ahead(k.id)
+	k.lim.made().ahead(k.id)
 	k.lim.takeAt(&d, k.id, k.lim.now(), cost)
 	if !d.Allowed || k.lim.soft > 0 {
 		k.lim.finish(&d, k.id, "", cost)
@@ -68,12 +68,12 @@ func (k Key) Take(cost int) (d Decision) {
 // denied at the newest one, and what is admitted is charged in full as at the
 // newest one. A negative now counts as 0.
 func (k Key) AllowAt(now int64, cost int) bool {
-	return k.lim.allowAt(k.id, now, cost) || k.lim.deny(k.id, "", cost)
+	return k.lim.made().allowAt(k.id, now, cost) || k.lim.deny(k.id, "", cost)
 }
 
 // TakeAt is Take at now; see AllowAt.
 func (k Key) TakeAt(now int64, cost int) (d Decision) {
-	k.lim.takeAt(&d, k.id, now, cost)
+	k.lim.made().takeAt(&d, k.id, now, cost)
 	if !d.Allowed || k.lim.soft > 0 {
 		k.lim.finish(&d, k.id, "", cost)
 	}

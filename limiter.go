@@ -51,10 +51,14 @@ type plans struct {
 // exactly is an error, never a weaker limit.
 func New(c Config) (*Limiter, error) { return newLimiter(c, math.MaxUint64) }
 
+// notMade is a variable since a constant would be boxed in each of made's callers, which
+// includes the hot ones.
+var notMade any = "sluice: this Limiter has not been made by New, or this Key by no Limiter; want sluice.New(sluice.Config{Limit: sluice.PerSecond(100)}), and Key of that"
+
 // made returns l if New has made it, and panics otherwise.
 func (l *Limiter) made() *Limiter {
 	if l == nil || l.shards == nil {
-		panic("sluice: this Limiter has not been made by New, or this Key by no Limiter; want sluice.New(sluice.Config{Limit: sluice.PerSecond(100)}), and Key of that")
+		panic(notMade)
 	}
 	return l
 }
@@ -151,7 +155,7 @@ func (l *Limiter) WorstCase(d time.Duration) int {
 
 // A Key is a key of one limiter, already hashed: a small value that is cheap to
 // make and to copy. Its methods are those of the limiter without the key. It must
-// be made by a limiter; the zero Key panics when used.
+// be made by a limiter that New has made: the methods of the zero Key panic.
 //
 // Keys can be compared, and be keys of a map. Two that the same limiter has made are equal
 // if they are handles of the same key. Keys of WithLimit and WithPlan are equal to no others,
@@ -162,25 +166,25 @@ type Key struct {
 }
 
 // Key returns the handle of s: hash once, decide often.
-func (l *Limiter) Key(s string) Key { return Key{l, l.hash.string(s)} }
+func (l *Limiter) Key(s string) Key { return Key{l.made(), l.hash.string(s)} }
 
 // KeyBytes returns the handle of string(b). It does not retain b.
-func (l *Limiter) KeyBytes(b []byte) Key { return Key{l, l.hash.bytes(b)} }
+func (l *Limiter) KeyBytes(b []byte) Key { return Key{l.made(), l.hash.bytes(b)} }
 
 // KeyUint64 returns the handle of a number. Different numbers do not share an id.
 // It is not the handle of the number's decimal form.
-func (l *Limiter) KeyUint64(n uint64) Key { return Key{l, l.hash.uint64(n)} }
+func (l *Limiter) KeyUint64(n uint64) Key { return Key{l.made(), l.hash.uint64(n)} }
 
 // KeyAddr returns the handle of an address. An IPv4 address and its IPv4-mapped
 // IPv6 form are the same key, and a zone makes no difference. It is not the handle
 // of the address's text.
-func (l *Limiter) KeyAddr(a netip.Addr) Key { return Key{l, l.hash.addr(a)} }
+func (l *Limiter) KeyAddr(a netip.Addr) Key { return Key{l.made(), l.hash.addr(a)} }
 
 // KeyHash returns the handle of an id that the caller has hashed. Its high bits
 // pick the shard and its low bits the place in the shard, so all 64 must be well
 // mixed; 0 is replaced by another id. With HashStable, KeyHash of the xxHash64 of
 // s is Key(s).
-func (l *Limiter) KeyHash(h uint64) Key { return Key{l, nonZero(h)} }
+func (l *Limiter) KeyHash(h uint64) Key { return Key{l.made(), nonZero(h)} }
 
 // Config returns the configuration in force: with defaults filled in, and with the limit
 // that SetLimit has set. Shards stays 0 if it was. New takes it, except while SetLimit has

@@ -2,6 +2,8 @@ package sluice
 
 import (
 	"bytes"
+	"net/netip"
+	"reflect"
 	"testing"
 	"time"
 
@@ -12,7 +14,17 @@ import (
 func TestLimiter_NotMadeByNew(t *testing.T) {
 	for name, l := range map[string]*Limiter{"nil": nil, "zero": new(Limiter)} {
 		k := Key{lim: l}
-		for call, f := range map[string]func(){
+		calls := map[string]func(){
+			"Allow":         func() { l.Allow("k") },
+			"AllowN":        func() { l.AllowN("k", 1) },
+			"Take":          func() { l.Take("k", 1) },
+			"Peek":          func() { l.Peek("k", 1) },
+			"Status":        func() { l.Status("k") },
+			"Key":           func() { l.Key("k") },
+			"KeyBytes":      func() { l.KeyBytes([]byte("k")) },
+			"KeyUint64":     func() { l.KeyUint64(1) },
+			"KeyAddr":       func() { l.KeyAddr(netip.IPv6Loopback()) },
+			"KeyHash":       func() { l.KeyHash(1) },
 			"Reset":         func() { l.Reset("k") },
 			"Refund":        func() { l.Refund("k", 1) },
 			"Block":         func() { l.Block("k", time.Second) },
@@ -42,6 +54,15 @@ func TestLimiter_NotMadeByNew(t *testing.T) {
 			"ReserveAll":    func() { _, _ = ReserveAll(0, Charge{k, 1}, Charge{k, 1}) },
 			"WaitAll":       func() { _ = WaitAll(t.Context(), Charge{k, 1}) },
 
+			"Key.Allow":      func() { k.Allow() },
+			"Key.AllowN":     func() { k.AllowN(1) },
+			"Key.AllowAt":    func() { k.AllowAt(0, 1) },
+			"Key.Take":       func() { k.Take(1) },
+			"Key.TakeAt":     func() { k.TakeAt(0, 1) },
+			"Key.Peek":       func() { k.Peek(1) },
+			"Key.PeekAt":     func() { k.PeekAt(0, 1) },
+			"Key.Status":     func() { k.Status() },
+			"Key.StatusAt":   func() { k.StatusAt(0) },
 			"Key.Reset":      func() { k.Reset() },
 			"Key.Refund":     func() { k.Refund(1) },
 			"Key.Block":      func() { k.Block(time.Second) },
@@ -59,16 +80,16 @@ func TestLimiter_NotMadeByNew(t *testing.T) {
 			"Key.SetPlan":    func() { _ = k.SetPlan("p") },
 			"Key.WithLimit":  func() { _, _ = k.WithLimit(PerSecond(1)) },
 			"Key.WithPlan":   func() { _, _ = k.WithPlan("p") },
-		} {
-			t.Run(name+"/"+call, func(t *testing.T) {
-				require.PanicsWithValue(t, "sluice: this Limiter has not been made by New, or this Key by no Limiter; want sluice.New(sluice.Config{Limit: sluice.PerSecond(100)}), and Key of that", f)
-			})
 		}
-		for call, f := range map[string]func(){
-			"Allow": func() { l.Allow("k") },
-			"Take":  func() { k.Take(1) },
-		} {
-			require.Panics(t, f, "%s %s, without a sentence", name, call)
+		for of, prefix := range map[reflect.Type]string{reflect.TypeFor[*Limiter](): "", reflect.TypeFor[Key](): "Key."} {
+			for i := range of.NumMethod() {
+				require.Contains(t, calls, prefix+of.Method(i).Name)
+			}
+		}
+		for call, f := range calls {
+			t.Run(name+"/"+call, func(t *testing.T) {
+				require.PanicsWithValue(t, notMade, f)
+			})
 		}
 	}
 }

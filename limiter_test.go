@@ -383,10 +383,6 @@ func TestStats_CountsOverflow(t *testing.T) {
 	}
 }
 
-func TestKey_ZeroKeyPanics(t *testing.T) {
-	require.Panics(t, func() { Key{}.Allow() })
-}
-
 // TestKey_CanBeCompared, and be a key of a map.
 func TestKey_CanBeCompared(t *testing.T) {
 	c := Config{Limit: PerHour(1), Hash: HashStable}

@@ -10,7 +10,7 @@ import (
 // a key that is not tracked it does not consider MaxKeys; nor, for a call that would be
 // denied, what the denial would do to the key (BlockFor, CountDenied).
 func (l *Limiter) Peek(key string, cost int) (d Decision) {
-	id := l.hash.string(key)
+	id := l.made().hash.string(key)
 	l.ahead(id)
 	l.peekAt(&d, id, l.now(), cost)
 	if !d.Allowed || l.soft > 0 {
@@ -21,7 +21,7 @@ func (l *Limiter) Peek(key string, cost int) (d Decision) {
 
 // Peek is Limiter.Peek for this key.
 func (k Key) Peek(cost int) (d Decision) {
-	k.lim.ahead(k.id)
+	k.lim.made().ahead(k.id)
 	k.lim.peekAt(&d, k.id, k.lim.now(), cost)
 	if !d.Allowed || k.lim.soft > 0 {
 		d.amend(k.lim.soft, k.lim.shadow, cost)
