@@ -248,9 +248,11 @@ func TestConcurrent_MovingKeysDoNotDeadlock(t *testing.T) {
 	stop := churnAll(lims)
 	var done atomic.Bool
 	owned := make([]map[string]bool, len(lims))
-	movers := goDo(2, func(g int) {
+	const hands = 2
+	movers := goDo(hands, func(g int) {
+		own := (len(lims) + hands - 1 - g) / hands // each of some limiters: who owns what is known then
 		for n := 0; !done.Load(); n++ {
-			i := (2*n + g) % len(lims) // each of some limiters: who owns what is known then
+			i := n%own*hands + g
 			if owned[i] == nil {
 				owned[i] = map[string]bool{}
 			}
