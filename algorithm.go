@@ -81,12 +81,30 @@ type windowEnder interface {
 	windowEnd(key state, now int64) uint64
 }
 
-// A bucket is an algorithm whose word is a full tick, in some form.
-type bucket interface {
+// A line is an algorithm whose units come back in order, on a line of ticks: a key is as if
+// fresh from its full tick on.
+type line interface {
 	algorithm
+	tick(now int64) uint64
+	ticks(units int) uint64
 	full(word uint64) uint64
+}
+
+// A bucket is a line whose word is the full tick, in some form.
+type bucket interface {
+	line
 	pack(full, now uint64) uint64
 	slots() (s *schedule, queue bool)
+}
+
+// A stamper is an algorithm that can tell its units apart by when they were charged.
+type stamper interface {
+	// stamp returns what tells the units of a charge that has left the key like this, and when
+	// they no longer count.
+	stamp(key state) (stamp, end uint64)
+	// takeOut returns the word without n of the units with the stamp, or as many as still
+	// count. A wide word is locked.
+	takeOut(key state, stamp, n uint64) uint64
 }
 
 // stateless stands in for an algorithm where there has never been a limit to keep. Its

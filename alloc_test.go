@@ -310,3 +310,15 @@ func TestStatus_TakesNoAllocation(t *testing.T) {
 		assert.Zero(t, testing.AllocsPerRun(100, func() { l.Status("new") }))
 	})
 }
+
+// TestTakeAllReceipts_Allocations: a denial takes none.
+func TestTakeAllReceipts_Allocations(t *testing.T) {
+	skipUnderRace(t)
+	forEveryLayout(t, func(t *testing.T, c Config) {
+		l := mustNew(t, c)
+		k := l.Key("k")
+		charges := []Charge{{k, 1}, {l.Key("other"), -1}}
+		all := make([]*Reservation, 2)
+		assert.Zero(t, testing.AllocsPerRun(100, func() { TakeAllReceipts(all, nil, charges...) }))
+	})
+}

@@ -95,6 +95,19 @@ func (a *fixedWindow) describe(word uint64, now int64, _ int, allowed bool) (rem
 	return int(a.limit - min(count, a.limit)), retry, reset
 }
 
+// stamp is the number of the window.
+func (a *fixedWindow) stamp(key state) (stamp, end uint64) {
+	number := key.word >> a.bits
+	return number, a.start(number + 1)
+}
+
+func (a *fixedWindow) takeOut(key state, stamp, n uint64) uint64 {
+	if key.word>>a.bits != stamp {
+		return key.word
+	}
+	return key.word - min(n, key.word&(1<<a.bits-1))
+}
+
 func (a *fixedWindow) windowEnd(key state, now int64) uint64 {
 	number, _ := a.roll(key.word, now)
 	return a.start(number + 1)

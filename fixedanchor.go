@@ -138,6 +138,19 @@ func (a *anchoredWindow) describe(key state, now int64, cost int, charges bool) 
 	return allowed, int(a.limit - min(count, a.limit)), retry, reset
 }
 
+// stamp is when the window began.
+func (a *anchoredWindow) stamp(key state) (stamp, end uint64) {
+	start := key.tail[0].Load()
+	return start, start + a.period
+}
+
+func (a *anchoredWindow) takeOut(key state, stamp, n uint64) uint64 {
+	if key.word == 0 || key.tail[0].Load() != stamp {
+		return key.word
+	}
+	return key.word - min(n, a.count(key.word))
+}
+
 func (a *anchoredWindow) windowEnd(key state, now int64) uint64 {
 	start, _ := a.roll(key, now)
 	return start + a.period

@@ -208,26 +208,46 @@ func (lg *ledger) unguardAll(records []*record, f func(rec *record)) {
 	}
 }
 
-func (rec *record) schedule() *schedule {
-	s, _ := rec.policy.bucket().slots()
-	return s
+// tick is the time by which the ends go: ticks, or under a window algorithm nanoseconds.
+func (rec *record) tick(now int64) uint64 {
+	if a := rec.policy.line(); a != nil {
+		return a.tick(now)
+	}
+	return uint64(max(now, 0))
 }
 
 // enter adds r, which has been charged under p, when drops were as given, after the full
 // tick from.
 func (rec *record) enter(r *ends.Node, p *policy, drops, from uint64) {
 	last := rec.Final()
-	if rec.Len() > 0 && (p != rec.policy || drops != rec.seen || last > from+rec.back) {
+	if rec.Len() > 0 && last > from+rec.back {
 		rec.Clear() // the key has been dropped since
 	}
-	if rec.Len() == 0 {
-		rec.policy, rec.seen, rec.back, last = p, drops, 0, 0
+	if rec.begin(p, drops); rec.Len() == 0 {
+		last = 0
 	}
-	s := rec.schedule()
-	r.Span = s.ticks(r.Units)
-	r.Least = s.tick(r.At) + r.Span + rec.back
+	r.Span = p.line().ticks(r.Units)
+	r.Least = rec.tick(r.At) + r.Span + rec.back
 	r.Ahead = from + rec.back - last
 	rec.Append(r)
+}
+
+// enterStamped is enter under a window algorithm. The end of r is when its units no longer
+// count.
+func (rec *record) enterStamped(r *ends.Node, p *policy, drops, end uint64) {
+	rec.begin(p, drops)
+	r.Least = min(end, math.MaxInt64)
+	rec.Append(r)
+}
+
+// begin lets go of reservations that are not of the key as it is.
+func (rec *record) begin(p *policy, drops uint64) {
+	if rec.Len() > 0 && (p != rec.policy || drops != rec.seen) {
+		rec.Clear()
+	}
+	if rec.Len() == 0 {
+		rec.policy, rec.seen, rec.back = p, drops, 0
+	}
 }
 
 // hasRoom reports whether the key has fewer than most reservations.
@@ -241,17 +261,17 @@ func (rec *record) hasRoom(now int64, most int) bool {
 // shrink lets only so many units of r count from now on, and returns by how many ticks the
 // bucket is full sooner. r no longer counts before now, when what had come back by itself has.
 func (rec *record) shrink(r *ends.Node, units int, now int64) (given uint64) {
-	s := rec.schedule()
-	t := s.tick(now) + rec.back
+	a := rec.policy.line()
+	t := a.tick(now) + rec.back
 	r.Units = units
 	end := r.End(rec.Before(r))
 	if end <= t {
 		return 0
 	}
 	last := rec.Final()
-	r.Span, r.Least = min(r.Span, s.ticks(units)), t
+	r.Span, r.Least = min(r.Span, a.ticks(units)), t
 	if units > 0 {
-		r.Least = max(t, min(end, s.tick(r.At)+s.ticks(units)+rec.back))
+		r.Least = max(t, min(end, a.tick(r.At)+a.ticks(units)+rec.back))
 	}
 	rec.Changed(r)
 	return last - rec.Final()
@@ -280,15 +300,18 @@ func (rec *record) adopt(to *policy, now int64) {
 	if rec == nil || rec.Len() == 0 {
 		return
 	}
-	if to.bucket() == nil {
-		rec.Clear()
+	if to.bucket() == nil || rec.policy.bucket() == nil {
+		if !to.keepsReceipts(rec.policy) {
+			rec.Clear()
+		}
+		rec.policy = to
 		return
 	}
-	before := rec.schedule()
+	before, _ := rec.policy.bucket().slots()
 	rec.dropPassed(now, rec.Len())
 	back := rec.back
 	rec.policy = to
-	after := rec.schedule()
+	after, _ := to.bucket().slots()
 	if before.sameTicks(after) {
 		return // and what is missing before slots need not stay charged
 	}
@@ -313,7 +336,7 @@ func (rec *record) dropPassed(now int64, n int) {
 	if rec.Len() == 0 {
 		return
 	}
-	t := rec.schedule().tick(now) + rec.back
+	t := rec.tick(now) + rec.back
 	for r := rec.First(); r != nil && n > 0 && r.End(0) <= t; r = rec.First() {
 		rec.Remove(r)
 		n--
@@ -322,7 +345,7 @@ func (rec *record) dropPassed(now int64, n int) {
 
 // passed reports whether all reservations have come back by themselves.
 func (rec *record) passed(now int64) bool {
-	return rec.Len() > 0 && rec.Final() <= rec.schedule().tick(now)+rec.back
+	return rec.Len() > 0 && rec.Final() <= rec.tick(now)+rec.back
 }
 
 // dropPassed drops all reservations that have come back by themselves.

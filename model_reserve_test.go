@@ -25,6 +25,7 @@ type receiptTracer struct {
 	model *oracle.Receipts
 	open  []receipt
 	used  []*oracle.Event // all reservations
+	taken []*oracle.Event // with receipts, of TakeAll
 	takes []keptCharge
 
 	older          bool // calls at older times, instead of changes of the limit
@@ -186,6 +187,33 @@ func (tr *receiptTracer) take() {
 	tr.look()
 }
 
+// takeReceipts takes two charges of the key at once, one of them perhaps of 0, for receipts.
+func (tr *receiptTracer) takeReceipts() {
+	now, cost := tr.clock.Now(), tr.cost()
+	charges := []Charge{{tr.k, cost}}
+	if cost >= 0 && tr.rng.IntN(2) == 0 {
+		first := tr.rng.IntN(cost + 1)
+		charges = []Charge{{tr.k, first}, {tr.k, cost - first}}
+	}
+	want := tr.model.Peek(now, int64(cost))
+	tr.note("take %d of %v with receipts: %v", cost, len(charges), want.Allowed)
+	each, all := make([]Decision, len(charges)), make([]*Reservation, len(charges))
+	got := TakeAllReceipts(all, each, charges...)
+	tr.equal(want.Allowed, got.Allowed, "Allowed")
+	for i, r := range all {
+		tr.equal(fromOracle(want), each[i], "Take")
+		tr.equal(want.Allowed, r != nil, "has a receipt")
+		if r == nil {
+			continue
+		}
+		tr.equal(now, r.At(), "At")
+		e := tr.model.ReserveFor(now, int64(charges[i].Cost), now)
+		tr.open = append(tr.open, receipt{r, e})
+		tr.taken = append(tr.taken, e)
+	}
+	tr.look()
+}
+
 // disturb does what a history without refunds, resets and changes does not have.
 func (tr *receiptTracer) disturb() {
 	now := tr.clock.Now()
@@ -234,12 +262,16 @@ func (tr *receiptTracer) changeLimit(now int64) {
 // the limit, for which WorstCase does not speak.
 func (tr *receiptTracer) step(disturbed bool) {
 	switch tr.rng.IntN(12) {
-	case 0, 1, 2, 3:
+	case 0, 1, 2:
 		tr.reserve()
+	case 3:
+		tr.takeReceipts()
 	case 4, 5, 6:
 		tr.settle(disturbed)
-	case 7, 8:
+	case 7:
 		tr.take()
+	case 8:
+		tr.takeReceipts()
 	case 9:
 		if tr.l.KeyUint64(tr.rng.Uint64N(40)).Allow() && tr.evicts {
 			tr.note("evict")
@@ -262,6 +294,9 @@ func (tr *receiptTracer) step(disturbed bool) {
 // reservation begins before the one ahead of it has drained.
 func (tr *receiptTracer) checkSpans() {
 	all := slices.Clone(tr.takes)
+	for _, e := range tr.taken {
+		all = append(all, keptCharge{time.Duration(e.Slot()), int(e.Used())})
+	}
 	var slots []keptCharge
 	for _, e := range tr.used {
 		slots = append(slots, keptCharge{time.Duration(e.Slot()), int(e.Used())})

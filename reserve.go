@@ -9,8 +9,8 @@ import (
 	"github.com/sluice-go/sluice/internal/ends"
 )
 
-// A Reservation is a charge that has been made for a time to come. Its methods can be
-// called concurrently, in any order.
+// A Reservation is the receipt for a charge, of Reserve for a time to come or of
+// TakeAllReceipts. Its methods can be called concurrently, in any order.
 type Reservation struct {
 	lim       *Limiter
 	id        uint64
@@ -20,7 +20,8 @@ type Reservation struct {
 	settled   atomic.Bool
 	rec       *record // nil if nothing has been charged
 
-	node ends.Node // guarded by the record
+	node  ends.Node // guarded by the record
+	stamp uint64    // what a window algorithm tells the units by: see stamper
 }
 
 // Delay returns how long from now the slot begins, by the limiter's clock: wait that long,
@@ -316,23 +317,25 @@ func (l *Limiter) settle(r *Reservation, actual int) {
 //	settle:  gives that unit back
 func (l *Limiter) giveBack(rec *record, r *Reservation, used int) (ok bool) {
 	last := rec.Final() - rec.back
-	span, least := r.node.Span, r.node.Least
+	span, least, units := r.node.Span, r.node.Least, r.node.Units
 	l.update(r.id, func(p *policy, key state) uint64 {
 		// In this order: see drops.
-		if ok = rec.drops.Load() == rec.seen && p == rec.policy && p.blockedUntil(state{word: key.word}) == 0; !ok {
+		if ok = rec.drops.Load() == rec.seen && p == rec.policy && p.blockedUntil(key) == 0; !ok {
 			return key.word
 		}
-		b := p.bucket()
-		full := b.full(key.word)
-		if ok = full >= last; !ok {
+		a := p.line()
+		if a == nil {
+			r.node.Units = used
+			return p.stamper().takeOut(key, r.stamp, uint64(units-used))
+		}
+		if ok = a.full(key.word) >= last; !ok {
 			return key.word
 		}
 		r.node.Span, r.node.Least = span, least // whatever an attempt before has made of them
 		rec.Changed(&r.node)
 		now := max(l.now(), 0)
-		s, _ := b.slots()
 		if given := rec.shrink(&r.node, used, now); given > 0 {
-			return b.pack(full-given, s.tick(now))
+			return p.forward(key.word, now, given)
 		}
 		return key.word
 	})

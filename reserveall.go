@@ -1,11 +1,9 @@
 package sluice
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"math"
-	"slices"
 	"time"
 )
 
@@ -143,12 +141,8 @@ func (j *joint) reserve() ([]*Reservation, error) {
 	space := make([]claim, len(charges))
 	collect(space, charges, nil) // now, since it may put keys under other policies
 	clear(space)
-	j.lockRecords()
-	defer func() {
-		for _, rec := range j.records {
-			rec.release()
-		}
-	}()
+	j.records = lockRecords(nil, charges)
+	defer releaseRecords(j.records)
 	j.claims = collectNow(space, charges, nil, (*Limiter).policyNow)
 	for round := 0; ; {
 		if moving := holdAll(j.claims); moving != nil {
@@ -177,51 +171,6 @@ func (j *joint) reserve() ([]*Reservation, error) {
 		readClocks(j.claims)
 		round++
 	}
-}
-
-// lockRecords locks the records of all keys, in the order of all callers that lock several. None is
-// made with others locked, since that takes the lock of a ledger.
-func (j *joint) lockRecords() {
-	keys := make([]Key, 0, len(j.charges))
-	for _, c := range j.charges {
-		keys = append(keys, Key{c.Key.lim.core, c.Key.id})
-	}
-	slices.SortFunc(keys, func(a, b Key) int {
-		return cmp.Or(cmp.Compare(a.lim.serial, b.lim.serial), cmp.Compare(a.id, b.id))
-	})
-	keys = slices.Compact(keys)
-	for len(j.records) < len(keys) {
-		records := make([]*record, 0, len(keys))
-		for _, k := range keys {
-			rec, made := k.lim.ledgers.of(k.id).record(k.id)
-			if made {
-				rec.in.tidy(max(k.lim.now(), 0))
-			}
-			records = append(records, rec)
-		}
-		j.records = j.records[:0]
-		for _, rec := range records {
-			if !rec.lock() {
-				for _, locked := range j.records {
-					locked.release()
-				}
-				j.records = j.records[:0]
-				break
-			}
-			j.records = append(j.records, rec)
-		}
-	}
-}
-
-// recordOf returns the record of a charge's key.
-func (j *joint) recordOf(c Charge) *record {
-	lg := c.Key.lim.ledgers.of(c.Key.id)
-	for _, rec := range j.records {
-		if rec.id == c.Key.id && rec.in == lg {
-			return rec
-		}
-	}
-	return nil
 }
 
 // judge finds the slot of all claims, whose keys are held.
@@ -303,7 +252,7 @@ func (j *joint) slot(c *claim) (from uint64, delay time.Duration, err error) {
 	case c.slotless():
 		delay, err = j.turn(c)
 		return 0, delay, err
-	case n > 0 && !j.recordOf(j.charges[c.index]).hasRoom(c.now, c.lim.config.Load().MaxReservations-n+1):
+	case n > 0 && !recordFor(j.records, c).hasRoom(c.now, c.lim.config.Load().MaxReservations-n+1):
 		return 0, 0, ErrTooManyReservations
 	}
 	if from, delay, err = p.slot(c.word, c.now, int(c.cost)); err == nil {
@@ -374,7 +323,7 @@ func (j *joint) charge() []*Reservation {
 				r.settled.Store(true)
 				continue
 			}
-			rec := j.recordOf(charge)
+			rec := recordFor(j.records, c)
 			r.enter(rec, c.policy, rec.drops.Load(), from)
 			c.word = next
 			from = c.policy.bucket().full(next)

@@ -142,6 +142,23 @@ func (c counts) refund(cost uint64) counts {
 	return counts{c.number, c.cur - cur, c.prev - min(cost-cur, c.prev)}
 }
 
+// stampOf is the number of the window.
+func (a *slidingWindow) stampOf(c counts) (stamp, end uint64) {
+	return c.number, a.start(c.number + 2)
+}
+
+// takeOut takes cost from the window stamp. What it counts for is in proportion, so that c
+// need not have come to the present window.
+func (c counts) takeOut(stamp, cost uint64) counts {
+	switch c.number {
+	case stamp:
+		c.cur -= min(cost, c.cur)
+	case stamp + 1:
+		c.prev -= min(cost, c.prev)
+	}
+	return c
+}
+
 // describe describes the outcome of a call at now that left the key with c.
 func (a *slidingWindow) describe(c counts, now int64, cost int, allowed bool) (remaining int, retry, reset time.Duration) {
 	c, elapsed := a.roll(c, now)
@@ -253,6 +270,14 @@ func (a *slidingWindowWord) describe(word uint64, now int64, cost int, allowed b
 	return a.slidingWindow.describe(a.unpack(word), now, cost, allowed)
 }
 
+func (a *slidingWindowWord) stamp(key state) (stamp, end uint64) {
+	return a.stampOf(a.unpack(key.word))
+}
+
+func (a *slidingWindowWord) takeOut(key state, stamp, n uint64) uint64 {
+	return a.pack(a.unpack(key.word).takeOut(stamp, n))
+}
+
 func (a *slidingWindowWord) windowEnd(key state, now int64) uint64 {
 	c, _ := a.roll(a.unpack(key.word), now)
 	return a.start(c.number + 1)
@@ -346,6 +371,19 @@ func (a *slidingWindowWide) describe(key state, now int64, cost int, charges boo
 	}
 	remaining, retry, reset = a.slidingWindow.describe(c, now, cost, allowed)
 	return allowed, remaining, retry, reset
+}
+
+func (a *slidingWindowWide) stamp(key state) (stamp, end uint64) {
+	return a.stampOf(a.unpack(key))
+}
+
+func (a *slidingWindowWide) takeOut(key state, stamp, n uint64) uint64 {
+	c := a.unpack(key)
+	without := c.takeOut(stamp, n)
+	if without.prev != c.prev {
+		key.tail[0].Store(without.prev)
+	}
+	return without.number<<a.bits | without.cur
 }
 
 func (a *slidingWindowWide) windowEnd(key state, now int64) uint64 {

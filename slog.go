@@ -197,6 +197,36 @@ func (a *slidingLog) refund(key state, _ int64, cost int) uint64 {
 	return a.nextVersion(key.word) | written
 }
 
+// stamp is the time of the newest units.
+func (a *slidingLog) stamp(key state) (stamp, end uint64) {
+	s, _ := a.newest(key)
+	return s, s + a.period
+}
+
+// takeOut moves the units that are newer into the places of those that it takes out.
+func (a *slidingLog) takeOut(key state, stamp, n uint64) uint64 {
+	newer := uint64(sort.Search(int(a.room), func(i int) bool {
+		s, ok := a.nthOldest(key, uint64(i)+1)
+		return ok && s > stamp
+	}))
+	out := uint64(0)
+	for out < min(n, newer) {
+		if s, ok := a.nthOldest(key, newer-out); !ok || s != stamp {
+			break
+		}
+		out++
+	}
+	if out == 0 {
+		return key.word
+	}
+	first := a.written(key.word) // the oldest place
+	for i := newer; i < a.room; i++ {
+		s, _ := a.nthOldest(key, i+1)
+		key.tail[a.place(first+i-out)].Store(s)
+	}
+	return a.refund(key, 0, int(out))
+}
+
 // nextVersion returns word with the version raised by one and nothing written.
 // The version starts over one short of all ones, which with the lock bit would be
 // moved.

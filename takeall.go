@@ -66,25 +66,34 @@ func TakeAll(charges ...Charge) AllDecision { return TakeAllInto(nil, charges...
 // key have the same Decision, that on their sum. Of an each that is shorter than the
 // charges only so much is filled in, and what is beyond them is left alone.
 func TakeAllInto(each []Decision, charges ...Charge) AllDecision {
-	each = each[:min(len(each), len(charges))]
 	var few [8]claim
 	space := few[:]
 	if len(charges) > len(few) {
 		space = make([]claim, len(charges))
 	}
-	claims := collect(space, charges, each)
+	d, _ := takeAll(space, each[:min(len(each), len(charges))], charges, (*Limiter).policyFor, nil)
+	return d
+}
+
+// takeAll is TakeAllInto in a space for the claims, under the policies that policyFor finds.
+// With receipts it is done only if it could write them, or if the charges are denied.
+func takeAll(space []claim, each []Decision, charges []Charge, policyFor func(*Limiter, uint64) *policy, rs *receipts) (d AllDecision, done bool) {
+	claims := collectNow(space, charges, each, policyFor)
 	for round := 0; ; {
 		if moving := holdAll(claims); moving != nil {
 			moving.lim.awaitMove(moving.lim.shardOf(moving.id))
 			clear(space)
-			claims = collect(space, charges, each)
+			claims = collectNow(space, charges, each, policyFor)
 			continue
 		}
-		if d, done := settleAll(claims); done {
+		if d, done = settleAll(claims, rs); done {
 			if len(each) > 0 {
 				describeAll(each, claims)
 			}
-			return d
+			return d, true
+		}
+		if rs != nil && !rs.locked {
+			return d, false
 		}
 		for i := range claims {
 			claims[i].track(round >= trackRounds)
@@ -266,10 +275,11 @@ func releaseAll(claims []claim) {
 }
 
 // settleAll judges the claims, whose keys are held, makes the charges if all are
-// admitted, and lets the keys go. It is not done if a key has to be tracked first.
-func settleAll(claims []claim) (d AllDecision, done bool) {
+// admitted, and lets the keys go. It is not done if a key has to be tracked first, or
+// its record to be locked.
+func settleAll(claims []claim, rs *receipts) (d AllDecision, done bool) {
 	d = AllDecision{Allowed: true, Denied: -1, Remaining: math.MaxInt}
-	ready := true
+	ready := rs == nil || rs.locked
 	for i := range claims {
 		c := &claims[i]
 		if c.judge(); !c.Allowed && !c.lim.shadow {
@@ -286,7 +296,7 @@ func settleAll(claims []claim) (d AllDecision, done bool) {
 	}
 	for i := range claims {
 		c := &claims[i]
-		c.settle(d.Allowed)
+		c.settle(d.Allowed, rs)
 		d.Remaining = min(d.Remaining, c.Remaining)
 		d.WouldDeny = d.WouldDeny || c.WouldDeny
 		d.OverSoft = d.OverSoft || c.OverSoft
@@ -354,7 +364,7 @@ func (c *claim) track(last bool) {
 
 // settle describes the claim, charges it if all are admitted, and lets its key go. A
 // claim that is denied itself leaves its key as a denied Take would.
-func (c *claim) settle(all bool) {
+func (c *claim) settle(all bool, rs *receipts) {
 	cost := int(min(c.cost, 1)) // what it means for what follows: below, at or above 0
 	if !c.Allowed {
 		c.lim.deny(c.id, "", cost)
@@ -362,7 +372,11 @@ func (c *claim) settle(all bool) {
 	if t := c.lim.tally; t != nil && cost != 0 && (all || !c.Allowed) {
 		t.count(c.id>>c.lim.shift, c.outcome())
 	}
+	before := c.word
 	c.describe(all && c.Allowed && cost > 0)
+	if rs != nil && all && c.Allowed {
+		rs.write(c, before)
+	}
 	c.release(c.word)
 	c.amend(c.lim.soft, c.lim.shadow, cost)
 	c.OverSoft = c.OverSoft && all

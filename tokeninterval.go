@@ -112,6 +112,22 @@ func (a *tokenInterval) describe(word uint64, now int64, cost int, allowed bool)
 	return int(a.burst - min(spent, a.burst)), retry, reset
 }
 
+// tick, ticks and full are line's. A period is as many ticks as tokens come back in it. No
+// product overflows: the number and the count share a word.
+func (a *tokenInterval) tick(now int64) uint64 {
+	number, _ := a.at(now)
+	return number * a.gain()
+}
+
+func (a *tokenInterval) ticks(units int) uint64 { return uint64(units) }
+
+func (a *tokenInterval) full(word uint64) uint64 {
+	return word>>a.bits*a.gain() + word&(1<<a.bits-1)
+}
+
+// gain is the most tokens that can come back at a boundary.
+func (a *tokenInterval) gain() uint64 { return min(a.rate, 1<<a.bits) }
+
 func (a *tokenInterval) windowEnd(key state, now int64) uint64 {
 	number, _ := a.roll(key.word, now)
 	return a.start(number + 1)

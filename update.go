@@ -203,13 +203,13 @@ func (l *Limiter) refund(id uint64, now int64, cost int) {
 	given := uint64(0)
 	l.core.update(id, func(p *policy, key state) uint64 {
 		given = 0
-		b := p.bucket()
-		if b == nil || p.blockedUntil(key) > 0 {
+		a := p.line()
+		if a == nil || p.blockedUntil(key) > 0 {
 			return p.refund(key, now, cost)
 		}
-		given = b.full(key.word)
+		given = a.full(key.word)
 		next := p.refund(key, now, cost)
-		given -= b.full(next)
+		given -= a.full(next)
 		return next
 	})
 	rec.refunded(given)
