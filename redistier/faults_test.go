@@ -33,6 +33,7 @@ type fault struct {
 	lim   *Limiter
 	tier  *Tier
 	modes chan Mode
+	cause atomic.Pointer[error] // of the last outage
 }
 
 func newFault(t *testing.T, cfg TierConfig, limit sluice.Limit) *fault {
@@ -54,7 +55,12 @@ func newFaultAt(t *testing.T, cfg TierConfig, limit sluice.Limit, s *server, add
 	if cfg.Budget == 0 {
 		cfg.Budget = 20 * time.Millisecond
 	}
-	cfg.OnMode = func(m Mode, _ error) { f.modes <- m }
+	cfg.OnMode = func(m Mode, err error) {
+		if err != nil {
+			f.cause.Store(&err)
+		}
+		f.modes <- m
+	}
 	f.tier = newTier(t, f.lim, cfg)
 	return f
 }

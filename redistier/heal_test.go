@@ -128,8 +128,9 @@ func replicaOf(tb testing.TB, client redis.UniversalClient, l *Limiter) *Limiter
 }
 
 // TestHeal_Time: what is put back has drained in between.
-func TestHeal_Time(t *testing.T) {
-	s := anyServer(t)
+func TestHeal_Time(t *testing.T) { eachServer(t, healTime) }
+
+func healTime(t *testing.T, s *server) {
 	a, _, now := pair(t, s.client, Config{Limit: sluice.PerHour(10)})
 	take(t, a, "x", 10)
 	forget(t, s.client, a, "x")

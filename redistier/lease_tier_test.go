@@ -93,8 +93,9 @@ func TestLease_Over(t *testing.T) {
 }
 
 // TestLease_WindowEnds: a lease ends with its window.
-func TestLease_WindowEnds(t *testing.T) {
-	s := anyServer(t)
+func TestLease_WindowEnds(t *testing.T) { eachServer(t, leaseWindowEnds) }
+
+func leaseWindowEnds(t *testing.T, s *server) {
 	for _, c := range variantsThatLend() {
 		l, _, now := pair(t, s.client, c)
 		tier := newTier(t, l, TierConfig{Replicas: 3, Budget: patient, Lease: lending})
@@ -171,8 +172,9 @@ func TestLease_Refund(t *testing.T) {
 
 // TestLease_Waiting: callers that wait for Redis are admitted first, in their order, from a
 // lease that comes.
-func TestLease_Waiting(t *testing.T) {
-	s := anyServer(t)
+func TestLease_Waiting(t *testing.T) { eachServer(t, leaseWaiting) }
+
+func leaseWaiting(t *testing.T, s *server) {
 	for _, waiting := range []int{2, 4, 6} {
 		l, _, _ := pair(t, s.client, Config{Limit: sluice.PerHour(10_000)})
 		tier := newTier(t, l, TierConfig{Replicas: 1, Budget: patient, Lease: lending})

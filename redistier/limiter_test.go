@@ -38,8 +38,9 @@ const startMicros = 1_763_764_000_123_457
 // TestLocal compares with the library itself, which reads its clock in nanoseconds: where
 // an interval has whole microseconds the decisions are the same, with the waits of
 // the sliding window rounded up to a microsecond.
-func TestLocal(t *testing.T) {
-	s := anyServer(t)
+func TestLocal(t *testing.T) { eachServer(t, local) }
+
+func local(t *testing.T, s *server) {
 	limits := []sluice.Limit{sluice.PerSecond(10), sluice.PerMinute(6), sluice.Per(5, 3*time.Second).WithBurst(7), sluice.PerDay(86_400).WithBurst(3)}
 	for _, v := range variants {
 		t.Run(variantName(v), func(t *testing.T) {

@@ -2,6 +2,7 @@ package redistier
 
 import (
 	"fmt"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -13,28 +14,73 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestFault_Loading: a server that loads its data is not asked over and over.
+// TestFault_Loading: a server that loads its data is not asked over and over. The proxy says
+// what such a server does.
 func TestFault_Loading(t *testing.T) {
 	t.Parallel() // it mostly waits
 	f := newFault(t, TierConfig{Budget: patient, Replicas: 2}, sluice.PerHour(10))
 	takeFrom(t, f.tier, "a", 1)
 	f.proxy.loading.Store(true)
+	f.loads(4, func() { f.proxy.loading.Store(false) })
+}
+
+// TestFault_LoadingServer restarts a server with 2,000 keys, of which each takes it 10 ms.
+func TestFault_LoadingServer(t *testing.T) {
+	t.Parallel() // it mostly waits
+	dir := t.TempDir()
+	s := start(t, anyServer(t).binary, "--dir", dir, "--rdbcompression", "no")
+	if known, err := s.client.ConfigGet(ctx, "loading-process-events-interval-bytes").Result(); err != nil || len(known) == 0 {
+		s.kill()
+		t.Skip("this server answers nothing for as long as it loads so little") // before 7.0
+	}
+	fill := s.client.Pipeline()
+	for i := range 2000 {
+		fill.Set(ctx, fmt.Sprint("other", i), strings.Repeat("x", 1000), 0)
+	}
+	_, err := fill.Exec(ctx)
+	require.NoError(t, err)
+	f := newFaultAt(t, TierConfig{Budget: patient, Replicas: 2}, sluice.PerHour(10), s, s.addr)
+	takeFrom(t, f.tier, "a", 1)
+	require.NoError(t, s.client.Save(ctx).Err())
+	s.kill()
+	f.s = &server{binary: s.binary, addr: s.addr}
+	await(t, "it loads", func() bool {
+		done := f.s.begin(t, "--dir", dir, "--key-load-delay", "10000", "--loading-process-events-interval-bytes", "1024")
+		for {
+			select {
+			case <-done: // the address is not free yet
+				return false
+			case <-time.After(10 * time.Millisecond):
+			}
+			if err := f.s.client.Ping(ctx).Err(); err != nil && strings.HasPrefix(err.Error(), "LOADING") {
+				return true
+			}
+		}
+	})
+	defer f.s.kill()
+	f.loads(4, func() { require.NoError(t, f.s.client.ConfigSet(ctx, "key-load-delay", "0").Err()) })
+}
+
+// loads demands of a server that loads its data that the share answers, of which so much is
+// left, and that it is told once it has done.
+func (f *fault) loads(left int, end func()) {
 	scripts, admitted := f.tier.Stats().Scripts, 0
 	for range 100 {
-		d, s := takeFrom(t, f.tier, "a", 1)
-		require.Equal(t, FromFallback, s)
+		d, s := takeFrom(f.T, f.tier, "a", 1)
+		require.Equal(f, FromFallback, s)
 		if d.Allowed {
 			admitted++
 		}
 	}
-	require.Equal(t, 4, admitted, "a share of 5, of which 1 has been charged before")
-	require.Equal(t, Degraded, f.tier.Mode())
-	require.Less(t, f.tier.Stats().Scripts-scripts, uint64(60))
-	f.proxy.loading.Store(false)
+	require.Equal(f, left, admitted, "a share of 5, of which 1 has been charged before")
+	require.Equal(f, Degraded, <-f.modes)
+	require.Less(f, f.tier.Stats().Scripts-scripts, uint64(60))
+	require.ErrorContains(f, *f.cause.Load(), "LOADING")
+	end()
 	f.recovers()
-	await(t, "Redis is told", func() bool {
-		d, err := replicaOf(t, f.s.client, f.lim).Peek(ctx, "a", 0)
-		require.NoError(t, err)
+	await(f.T, "Redis is told", func() bool {
+		d, err := replicaOf(f.T, f.s.client, f.lim).Peek(ctx, "a", 0)
+		require.NoError(f, err)
 		return d.Remaining == 5
 	})
 }

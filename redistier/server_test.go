@@ -83,20 +83,7 @@ func freePort(tb testing.TB) int {
 
 // launch starts the server at its address, and reports whether it answers.
 func (s *server) launch(tb testing.TB, options ...string) bool {
-	dir, err := os.MkdirTemp("", "redistier") // tb.TempDir would be gone before a shared server
-	require.NoError(tb, err)
-	_, port, _ := net.SplitHostPort(s.addr)
-	args := append([]string{"--port", port, "--bind", "127.0.0.1", "--dir", dir, "--save", "", "--appendonly", "no"}, options...)
-	s.cmd = exec.Command(s.binary, args...)
-	s.cmd.SysProcAttr = serverAttr()
-	require.NoError(tb, s.cmd.Start())
-	done := make(chan struct{})
-	go func() {
-		_ = s.cmd.Wait()
-		os.RemoveAll(dir)
-		close(done)
-	}()
-	s.client = redis.NewClient(&redis.Options{Addr: s.addr, MaxRetries: -1})
+	done := s.begin(tb, options...)
 	for range 1000 {
 		if s.client.Ping(context.Background()).Err() == nil {
 			return true
@@ -109,6 +96,25 @@ func (s *server) launch(tb testing.TB, options ...string) bool {
 	}
 	s.kill()
 	return false
+}
+
+// begin is launch without waiting. The channel is closed when the server has ended.
+func (s *server) begin(tb testing.TB, options ...string) (done chan struct{}) {
+	dir, err := os.MkdirTemp("", "redistier") // tb.TempDir would be gone before a shared server
+	require.NoError(tb, err)
+	_, port, _ := net.SplitHostPort(s.addr)
+	args := append([]string{"--port", port, "--bind", "127.0.0.1", "--dir", dir, "--save", "", "--appendonly", "no"}, options...)
+	cmd := exec.Command(s.binary, args...)
+	cmd.SysProcAttr = serverAttr()
+	require.NoError(tb, cmd.Start())
+	s.cmd, done = cmd, make(chan struct{})
+	go func() {
+		_ = cmd.Wait()
+		os.RemoveAll(dir)
+		close(done)
+	}()
+	s.client = redis.NewClient(&redis.Options{Addr: s.addr, MaxRetries: -1})
+	return done
 }
 
 func (s *server) kill() {

@@ -101,8 +101,9 @@ var lock sync.Mutex
 
 // TestTier_FirstComeFirstServed: within a group ranks are those of arrival, without those
 // that have left.
-func TestTier_FirstComeFirstServed(t *testing.T) {
-	s := anyServer(t)
+func TestTier_FirstComeFirstServed(t *testing.T) { eachServer(t, tierFirstComeFirstServed) }
+
+func tierFirstComeFirstServed(t *testing.T, s *server) {
 	tier := newTier(t, newLimiter(t, s.client, Config{Limit: sluice.PerHour(10)}), TierConfig{Budget: patient})
 	l := tier.router.first
 	l.mu.Lock()
@@ -135,8 +136,9 @@ func TestTier_FirstComeFirstServed(t *testing.T) {
 }
 
 // TestTier_Context: who leaves before the call is sent is not charged.
-func TestTier_Context(t *testing.T) {
-	s := anyServer(t)
+func TestTier_Context(t *testing.T) { eachServer(t, tierContext) }
+
+func tierContext(t *testing.T, s *server) {
 	tier := newTier(t, newLimiter(t, s.client, Config{Limit: sluice.PerHour(10)}), TierConfig{Budget: patient})
 	l := tier.router.first
 	l.mu.Lock()
@@ -338,8 +340,9 @@ func TestTier_BadConfig(t *testing.T) {
 }
 
 // TestTier_Close: later calls fail, and nothing is left running.
-func TestTier_Close(t *testing.T) {
-	s := anyServer(t)
+func TestTier_Close(t *testing.T) { eachServer(t, tierClose) }
+
+func tierClose(t *testing.T, s *server) {
 	l := newLimiter(t, s.client, Config{Limit: sluice.PerHour(10)})
 	take(t, l, "a", 1)
 	before := runtime.NumGoroutine()

@@ -11,29 +11,46 @@ import (
 
 // A Workload is who asks for what.
 type Workload struct {
-	Name    string
-	Callers int
-	Keys    int
-	Denied  bool // the limit has been spent
+	Name     string
+	Callers  int
+	Keys     int
+	Replicas int     // limiters that share the limit, each with a client of its own; the callers are spread over them
+	Denied   bool    // the limit has been spent
+	Load     float64 // the part of the limit that is asked for; 0: as fast as the callers can
 }
 
 // Workloads returns all of them.
 func Workloads() []Workload {
 	return []Workload{
-		{"1 caller, 1 key", 1, 1, false},
-		{"1 caller, 10,000 keys", 1, 10_000, false},
-		{"128 callers, 1 key", 128, 1, false},
-		{"128 callers, 10,000 keys", 128, 10_000, false},
-		{"128 callers, 1 key, denied", 128, 1, true},
+		{Name: "1 caller, 1 key", Callers: 1, Keys: 1, Replicas: 1},
+		{Name: "1 caller, 10,000 keys", Callers: 1, Keys: 10_000, Replicas: 1},
+		{Name: "128 callers, 1 key", Callers: 128, Keys: 1, Replicas: 1},
+		{Name: "128 callers, 10,000 keys", Callers: 128, Keys: 10_000, Replicas: 1},
+		{Name: "128 callers, 1 key, denied", Callers: 128, Keys: 1, Replicas: 1, Denied: true},
+		{Name: "8 replicas of 16 callers, 1 key", Callers: 128, Keys: 1, Replicas: 8},
+		{Name: "8 replicas of 16 callers, 1 key, 0.95 of 20,000 per 2 s", Callers: 128, Keys: 1, Replicas: 8, Load: 0.95},
 	}
 }
 
-// limit is one that is never spent, or one that a single call spends.
+// limit is one that is never spent, one that a single call spends, or one that is nearly
+// asked for.
 func (w Workload) limit() Limit {
-	if w.Denied {
+	switch {
+	case w.Denied:
 		return Limit{1, time.Hour}
+	case w.Load > 0:
+		return Limit{20_000, 2 * time.Second}
 	}
 	return Limit{60_000_000, time.Minute}
+}
+
+// pause is the time between two calls of a caller.
+func (w Workload) pause() time.Duration {
+	if w.Load == 0 {
+		return 0
+	}
+	l := w.limit()
+	return time.Duration(float64(l.Period) * float64(w.Callers) / (float64(l.Units) * w.Load))
 }
 
 // A Sample is a subject under a workload for a while.
@@ -44,7 +61,9 @@ type Sample struct {
 	P50, P99  time.Duration // of a call
 	CPU       time.Duration // of Redis, a decision
 	Script    time.Duration // that Redis spends in a call of the script
-	Commands  float64       // that Redis is sent, a decision
+	Scripts   float64       // calls of the script, a decision
+	Commands  float64       // that Redis runs, those of scripts too, a decision
+	Admitted  float64       // of the decisions
 }
 
 // Config is how much is measured.
@@ -77,16 +96,20 @@ func (c Config) under(ctx context.Context, w Workload, s *Server) ([]Sample, err
 	if err := s.client.FlushAll(ctx).Err(); err != nil {
 		return nil, err
 	}
-	subjects := Subjects()
+	subjects := Subjects(w)
 	calls := make([]calls, len(subjects))
 	for i, subject := range subjects {
-		take, end, err := subject.New(s.Addr, w.limit())
-		if err != nil {
-			return nil, fmt.Errorf("%s: %w", subject.Name, err)
+		takes := make([]Take, w.Replicas)
+		for j := range takes {
+			take, end, err := subject.New(s.Addr, w.limit(), w.Replicas)
+			if err != nil {
+				return nil, fmt.Errorf("%s: %w", subject.Name, err)
+			}
+			defer end()
+			takes[j] = take
 		}
-		defer end()
-		calls[i] = take.of(w, keys)
-		if _, _, err := calls[i](ctx, c.Sample/10); err != nil { // connections, scripts, the one unit
+		calls[i] = w.of(takes, keys)
+		if _, err := calls[i](ctx, c.Sample/10); err != nil { // connections, scripts, the one unit
 			return nil, fmt.Errorf("%s: %w", subject.Name, err)
 		}
 	}
@@ -104,62 +127,78 @@ func (c Config) under(ctx context.Context, w Workload, s *Server) ([]Sample, err
 	return samples, nil
 }
 
-// calls calls a limiter for a while, and returns how long that was and how long each call
-// took. An error is one of a call, or a decision that there cannot have been.
-type calls func(ctx context.Context, d time.Duration) (*hdrhistogram.Histogram, time.Duration, error)
+// calls calls limiters for a while. An error is one of a call, or a decision that there cannot
+// have been.
+type calls func(ctx context.Context, d time.Duration) (*outcome, error)
 
-func newHistogram() *hdrhistogram.Histogram {
-	return hdrhistogram.New(1, int64(time.Minute), 3)
+// An outcome is what calls have come to.
+type outcome struct {
+	took     *hdrhistogram.Histogram // each of them
+	admitted int
+	all      time.Duration
 }
 
+func newOutcome() *outcome { return &outcome{took: hdrhistogram.New(1, int64(time.Minute), 3)} }
+
 // of returns the calls of a workload. Each caller goes through the keys, from one of its own on.
-func (take Take) of(w Workload, keys []string) calls {
+func (w Workload) of(takes []Take, keys []string) calls {
 	spent := !w.Denied
-	return func(ctx context.Context, d time.Duration) (*hdrhistogram.Histogram, time.Duration, error) {
+	return func(ctx context.Context, d time.Duration) (*outcome, error) {
 		if !spent {
-			if _, err := take(ctx, keys[0]); err != nil {
-				return nil, 0, err
+			if _, err := takes[0](ctx, keys[0]); err != nil {
+				return nil, err
 			}
 			spent = true
 		}
 		var group sync.WaitGroup
 		var mu sync.Mutex
-		all, failure := newHistogram(), error(nil)
+		all, failure := newOutcome(), error(nil)
 		start := time.Now()
 		for caller := range w.Callers {
 			group.Go(func() {
-				h, err := take.until(ctx, start.Add(d), keys, caller*len(keys)/w.Callers, !w.Denied)
+				o, err := w.until(ctx, start.Add(d), takes[caller%len(takes)], keys, caller)
 				mu.Lock()
 				defer mu.Unlock()
-				all.Merge(h)
+				all.took.Merge(o.took)
+				all.admitted += o.admitted
 				if err != nil {
 					failure = err
 				}
 			})
 		}
 		group.Wait()
-		return all, time.Since(start), failure
+		all.all = time.Since(start)
+		return all, failure
 	}
 }
 
 // until is one caller. It makes one call at least, or a sample on a busy machine could be
 // of none.
-func (take Take) until(ctx context.Context, end time.Time, keys []string, i int, want bool) (*hdrhistogram.Histogram, error) {
-	h := newHistogram()
-	for before := time.Now(); ; i++ {
+func (w Workload) until(ctx context.Context, end time.Time, take Take, keys []string, caller int) (*outcome, error) {
+	o, pause := newOutcome(), w.pause()
+	next := time.Now().Add(pause * time.Duration(caller) / time.Duration(w.Callers))
+	for i := caller * len(keys) / w.Callers; ; i++ {
+		if pause > 0 {
+			time.Sleep(time.Until(next))
+			next = next.Add(pause)
+		}
+		before := time.Now()
 		allowed, err := take(ctx, keys[i%len(keys)])
 		if err != nil {
-			return h, err
+			return o, err
 		}
-		if allowed != want {
-			return h, fmt.Errorf("allowed=%v, where %v was to be", allowed, want)
+		if allowed == w.Denied && w.Load == 0 {
+			return o, fmt.Errorf("allowed=%v, where %v was to be", allowed, !w.Denied)
 		}
 		after := time.Now()
-		if err := h.RecordValue(max(1, int64(after.Sub(before)))); err != nil {
-			return h, err
+		if err := o.took.RecordValue(max(1, int64(after.Sub(before)))); err != nil {
+			return o, err
 		}
-		if before = after; !before.Before(end) {
-			return h, ctx.Err()
+		if allowed {
+			o.admitted++
+		}
+		if !after.Before(end) {
+			return o, ctx.Err()
 		}
 	}
 }
@@ -169,7 +208,7 @@ func measure(ctx context.Context, s *Server, call calls, d time.Duration) (sampl
 	if err != nil {
 		return sample, err
 	}
-	h, took, err := call(ctx, d)
+	o, err := call(ctx, d)
 	if err != nil {
 		return sample, err
 	}
@@ -177,13 +216,15 @@ func measure(ctx context.Context, s *Server, call calls, d time.Duration) (sampl
 	if err != nil {
 		return sample, err
 	}
-	n, used := h.TotalCount(), after.since(before)
+	n, used := o.took.TotalCount(), after.since(before)
 	return Sample{
-		PerSecond: float64(n) / took.Seconds(),
-		P50:       time.Duration(h.ValueAtQuantile(50)),
-		P99:       time.Duration(h.ValueAtQuantile(99)),
+		PerSecond: float64(n) / o.all.Seconds(),
+		P50:       time.Duration(o.took.ValueAtQuantile(50)),
+		P99:       time.Duration(o.took.ValueAtQuantile(99)),
 		CPU:       used.cpu / time.Duration(n),
 		Script:    used.script / time.Duration(max(used.scripts, 1)),
+		Scripts:   float64(used.scripts) / float64(n),
 		Commands:  float64(used.commands) / float64(n),
+		Admitted:  float64(o.admitted) / float64(n),
 	}, nil
 }

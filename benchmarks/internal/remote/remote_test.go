@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os/exec"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -26,9 +27,9 @@ func startServer(t *testing.T) *Server {
 // their figures comparable.
 func TestRedis_SubjectsLimitAlike(t *testing.T) {
 	s := startServer(t)
-	for _, subject := range Subjects() {
+	for _, subject := range Subjects(Workloads()[0]) {
 		t.Run(subject.Name, func(t *testing.T) {
-			take, end, err := subject.New(s.Addr, Limit{3, 1000 * time.Hour})
+			take, end, err := subject.New(s.Addr, Limit{3, 1000 * time.Hour}, 1)
 			require.NoError(t, err)
 			defer end()
 			for _, key := range []string{"a", "b"} {
@@ -47,14 +48,22 @@ func TestRedis_Run(t *testing.T) {
 	s := startServer(t)
 	samples, err := Run(t.Context(), Config{Rounds: 2, Sample: 5 * time.Millisecond, Log: t.Logf}, s)
 	require.NoError(t, err)
-	require.Len(t, samples, 2*len(Workloads())*len(Subjects()))
-	for i, sample := range samples {
-		assert.Equal(t, Subjects()[i%len(Subjects())].Name, sample.Subject)
-		assert.Equal(t, Workloads()[i/(2*len(Subjects()))].Name, sample.Workload)
-		assert.Positive(t, sample.PerSecond, "%+v", sample)
-		assert.Positive(t, sample.P50)
-		assert.GreaterOrEqual(t, sample.P99, sample.P50)
+	for _, w := range Workloads() {
+		for range 2 {
+			for _, subject := range Subjects(w) {
+				require.NotEmpty(t, samples)
+				sample := samples[0]
+				samples = samples[1:]
+				assert.Equal(t, subject.Name, sample.Subject)
+				assert.Equal(t, w.Name, sample.Workload)
+				assert.Positive(t, sample.PerSecond, "%+v", sample)
+				assert.Positive(t, sample.P50)
+				assert.GreaterOrEqual(t, sample.P99, sample.P50)
+				assert.Equal(t, w.Denied, sample.Admitted == 0, "%+v", sample)
+			}
+		}
 	}
+	assert.Empty(t, samples)
 }
 
 func TestRedis_RunEndsWithItsContext(t *testing.T) {
@@ -65,10 +74,27 @@ func TestRedis_RunEndsWithItsContext(t *testing.T) {
 	assert.ErrorIs(t, err, context.Canceled)
 }
 
+// Callers that ask for a part of the limit pause, and replicas share it: no decision is demanded.
+func TestWorkload_Load(t *testing.T) {
+	w := Workload{Callers: 4, Keys: 1, Replicas: 2, Load: 0.5}
+	assert.Equal(t, 800*time.Microsecond, w.pause())
+	var calls [2]atomic.Int64
+	takes := make([]Take, 2)
+	for i := range takes {
+		takes[i] = func(context.Context, string) (bool, error) { return calls[i].Add(1)%2 == 0, nil }
+	}
+	o, err := w.of(takes, []string{"k"})(t.Context(), 20*time.Millisecond)
+	require.NoError(t, err)
+	assert.Equal(t, calls[0].Load()+calls[1].Load(), o.took.TotalCount())
+	assert.Equal(t, int(calls[0].Load()/2+calls[1].Load()/2), o.admitted)
+	assert.GreaterOrEqual(t, o.all, 20*time.Millisecond)
+	assert.LessOrEqual(t, o.took.TotalCount(), int64(4*(2+o.all/w.pause())))
+}
+
 // A limiter that decides otherwise than it should has no figures.
 func TestUntil_WrongDecisionsAreErrors(t *testing.T) {
 	take := Take(func(context.Context, string) (bool, error) { return true, nil })
-	_, _, err := take.of(Workload{Callers: 2, Denied: true}, []string{"k"})(t.Context(), time.Hour)
+	_, err := Workload{Callers: 2, Denied: true}.of([]Take{take}, []string{"k"})(t.Context(), time.Hour)
 	assert.EqualError(t, err, "allowed=true, where false was to be")
 }
 
@@ -79,15 +105,15 @@ func TestTable(t *testing.T) {
 			samples = append(samples, Sample{
 				Workload: "1 caller, 1 key", Subject: name,
 				PerSecond: float64((round + 1) * 1000 * (2 - i)), P50: time.Duration(round+1) * 1500, P99: 2 * time.Millisecond,
-				CPU: 20 * time.Microsecond * time.Duration(i+1), Script: time.Duration(i) * time.Microsecond, Commands: 3.98765,
+				CPU: 20 * time.Microsecond * time.Duration(i+1), Script: time.Duration(i) * time.Microsecond, Scripts: 0.125, Commands: 3.98765, Admitted: 1,
 			})
 		}
 	}
 	table := Table(samples)
 	for _, want := range []string{
-		"| **1 caller, 1 key** | | | | | | | | |\n" +
-			"| redistier.Limiter | 4,000 | 2.00 | 3.00 us | 2,000 us | 20.0 us | 0.50 | - | 3.99 |\n" +
-			"| redis_rate | 2,000 | 1.00 | 3.00 us | 2,000 us | 40.0 us | 1.00 | 1.00 us | 3.99 |\n",
+		"| **1 caller, 1 key** | | | | | | | | | | | |\n" +
+			"| redistier.Limiter | 4,000 | 2.00 | 3.00 us | 2,000 us | 20.0 us | 0.50 | - | - | 0.12 | 3.99 | 1.000 |\n" +
+			"| redis_rate | 2,000 | 1.00 | 3.00 us | 2,000 us | 40.0 us | 1.00 | 1.00 us | 1.00 | 0.12 | 3.99 | 1.000 |\n",
 	} {
 		assert.Contains(t, table, want)
 	}

@@ -28,15 +28,15 @@ type Take func(ctx context.Context, key string) (allowed bool, err error)
 // A Subject is a limiter, set up the way its documentation does.
 type Subject struct {
 	Name string
-	New  func(addr string, limit Limit) (take Take, end func(), err error)
+	New  func(addr string, limit Limit, replicas int) (take Take, end func(), err error)
 }
 
 // Base is the subject that the others are compared with.
 const Base = "redis_rate"
 
-// Subjects returns all of them.
-func Subjects() []Subject {
-	return []Subject{
+// Subjects returns those of a workload.
+func Subjects(w Workload) []Subject {
+	subjects := []Subject{
 		{"redistier.Limiter", newLimiter},
 		{"redistier.Tier", tierOf("tier", redistier.TierConfig{Budget: 10 * time.Second})},
 		{"redistier.Tier, leases", tierOf("leases", redistier.TierConfig{Budget: time.Second, Lease: redistier.Lease{Max: 1000, Life: time.Second}})},
@@ -44,6 +44,13 @@ func Subjects() []Subject {
 		{"throttled", newThrottled},
 		{"rueidis", newRueidis},
 	}
+	if w.Callers == 1 && w.Keys == 1 {
+		// Every other call settles a lease and asks for another: what that takes Redis. With many
+		// keys, leases that nobody spends would be given back while others are measured.
+		single := redistier.TierConfig{Budget: time.Second, Lease: redistier.Lease{Max: 1, Life: time.Second}}
+		subjects = append(subjects, Subject{"redistier.Tier, leases of 1", tierOf("single", single)})
+	}
+	return subjects
 }
 
 func connect(addr string) *redis.Client { return redis.NewClient(&redis.Options{Addr: addr}) }
@@ -55,7 +62,7 @@ func newShared(addr, prefix string, limit Limit) (*redis.Client, *redistier.Limi
 	return client, l, err
 }
 
-func newLimiter(addr string, limit Limit) (Take, func(), error) {
+func newLimiter(addr string, limit Limit, _ int) (Take, func(), error) {
 	client, l, err := newShared(addr, "limiter", limit)
 	return func(ctx context.Context, key string) (bool, error) {
 		d, err := l.Take(ctx, key, 1)
@@ -65,9 +72,11 @@ func newLimiter(addr string, limit Limit) (Take, func(), error) {
 
 // tierOf returns a function that makes a tier of c. Its budget is one that no call misses, so that
 // the answers are those of Redis, of memory and of leases; a call that misses it is an error.
-func tierOf(prefix string, c redistier.TierConfig) func(string, Limit) (Take, func(), error) {
-	c.Replicas, c.OnUnavailable = 1, redistier.Closed
-	return func(addr string, limit Limit) (Take, func(), error) {
+func tierOf(prefix string, c redistier.TierConfig) func(string, Limit, int) (Take, func(), error) {
+	c.OnUnavailable = redistier.Closed
+	return func(addr string, limit Limit, replicas int) (Take, func(), error) {
+		c := c
+		c.Replicas = replicas
 		client, l, err := newShared(addr, prefix, limit)
 		if err != nil {
 			return nil, nil, err
@@ -86,7 +95,7 @@ func tierOf(prefix string, c redistier.TierConfig) func(string, Limit) (Take, fu
 	}
 }
 
-func newRedisRate(addr string, limit Limit) (Take, func(), error) {
+func newRedisRate(addr string, limit Limit, _ int) (Take, func(), error) {
 	client := connect(addr)
 	l := redis_rate.NewLimiter(client)
 	quota := redis_rate.Limit{Rate: limit.Units, Burst: limit.Units, Period: limit.Period}
@@ -98,7 +107,7 @@ func newRedisRate(addr string, limit Limit) (Take, func(), error) {
 
 // newThrottled lets it try to swap as often as it takes: it gives up after 10 times otherwise,
 // with an error, which is most calls of 128 callers on one key.
-func newThrottled(addr string, limit Limit) (Take, func(), error) {
+func newThrottled(addr string, limit Limit, _ int) (Take, func(), error) {
 	client := connect(addr)
 	store, err := goredisstore.NewCtx(client, "throttled:")
 	if err != nil {
@@ -127,7 +136,7 @@ if wait > 0 then return {0, wait, tat - now} end
 redis.call('SET', KEYS[1], string.format('%.0f', new), 'PX', math.ceil((new - now) / 1000))
 return {1, 0, new - now}`
 
-func newRueidis(addr string, limit Limit) (Take, func(), error) {
+func newRueidis(addr string, limit Limit, _ int) (Take, func(), error) {
 	client, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{addr}, DisableCache: true})
 	if err != nil {
 		return nil, nil, err

@@ -11,12 +11,12 @@ import (
 // the ratios to Base in each round.
 func Table(samples []Sample) string {
 	var b strings.Builder
-	b.WriteString("| | decisions/s | x " + Base + " | p50 | p99 | Redis, CPU a decision | x " + Base + " | a call of the script | commands a decision |\n")
-	b.WriteString("|---|---|---|---|---|---|---|---|---|\n")
+	b.WriteString("| | decisions/s | x " + Base + " | p50 | p99 | Redis, CPU a decision | x " + Base + " | a call of the script | x " + Base + " | calls of the script a decision | commands a decision | admitted |\n")
+	b.WriteString("|---|---|---|---|---|---|---|---|---|---|---|---|\n")
 	for _, w := range Workloads() {
-		fmt.Fprintf(&b, "| **%s** | | | | | | | | |\n", w.Name)
+		fmt.Fprintf(&b, "| **%s** | | | | | | | | | | | |\n", w.Name)
 		base := of(samples, w.Name, Base)
-		for _, s := range Subjects() {
+		for _, s := range Subjects(w) {
 			if rows := of(samples, w.Name, s.Name); len(rows) > 0 {
 				b.WriteString(line(s.Name, rows, base))
 			}
@@ -37,16 +37,18 @@ func of(samples []Sample, workload, subject string) (rows []Sample) {
 func line(name string, rows, base []Sample) string {
 	perSecond := func(s Sample) float64 { return s.PerSecond }
 	cpu := func(s Sample) float64 { return float64(s.CPU) }
-	script := "-"
-	if d := median(rows, func(s Sample) float64 { return float64(s.Script) }); d > 0 {
-		script = micros(d)
+	inScript := func(s Sample) float64 { return float64(s.Script) }
+	script, ofScript := "-", "-"
+	if d := median(rows, inScript); d > 0 {
+		script, ofScript = micros(d), fmt.Sprintf("%.2f", ratio(rows, base, inScript))
 	}
-	return fmt.Sprintf("| %s | %s | %.2f | %s | %s | %s | %.2f | %s | %.3g |\n", name,
+	return fmt.Sprintf("| %s | %s | %.2f | %s | %s | %s | %.2f | %s | %s | %.2g | %.3g | %.3f |\n", name,
 		thousands(median(rows, perSecond)), ratio(rows, base, perSecond),
 		micros(median(rows, func(s Sample) float64 { return float64(s.P50) })),
 		micros(median(rows, func(s Sample) float64 { return float64(s.P99) })),
-		micros(median(rows, cpu)), ratio(rows, base, cpu), script,
-		median(rows, func(s Sample) float64 { return s.Commands }))
+		micros(median(rows, cpu)), ratio(rows, base, cpu), script, ofScript,
+		median(rows, func(s Sample) float64 { return s.Scripts }), median(rows, func(s Sample) float64 { return s.Commands }),
+		median(rows, func(s Sample) float64 { return s.Admitted }))
 }
 
 func median(rows []Sample, value func(Sample) float64) float64 {
