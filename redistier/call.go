@@ -19,6 +19,7 @@ const (
 	opAdmit = iota
 	opRefund
 	opReset
+	opCharge
 	opLeases = 8 // added: the call says something of leases
 )
 

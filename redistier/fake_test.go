@@ -103,16 +103,15 @@ func (s *lentState) run(b bucket, op, k, n, debt int64, l leasing, now int64, re
 	s.advance(b, now)
 	s.settle(b, l, refunds)
 	free := func() int64 { return b.free(view{a: s.debt, b: s.o1 + s.o2}) }
-	switch op {
-	case opReset:
+	if op == opReset {
 		s.debt = 0
 		return 0, 0
-	case opRefund:
+	}
+	s.debt += min(debt, free()) * b.unit
+	if op == opRefund {
 		s.debt = max(0, s.debt-n*b.unit)
 		return 0, 0
 	}
-	debt = min(debt, free())
-	s.debt += debt * b.unit
 	if k > 0 {
 		admitted = min(k, free()/n)
 		s.debt += admitted * n * b.unit

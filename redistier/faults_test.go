@@ -75,7 +75,7 @@ func (f *fault) hammer(callers, n int, keys int) map[string]int {
 	admitted := map[string]int{}
 	for i := range callers {
 		wg.Go(func() {
-			for j := 0; j < n/callers || f.tier.Mode() == Shared && j < 1000; j++ {
+			for j := 0; j < n/callers || f.tier.Mode() == ModeShared && j < 1000; j++ {
 				key := fmt.Sprint("k", (i+j)%keys)
 				begin := time.Now()
 				d, _, err := f.tier.TakeSource(ctx, key, 1)
@@ -104,7 +104,7 @@ func (f *fault) recovers() {
 	f.Helper()
 	await(f.T, "Redis is asked again", func() bool {
 		_, s, _ := f.tier.TakeSource(ctx, "probe", 1)
-		return s == FromRedis && f.tier.Mode() == Shared
+		return s == FromRedis && f.tier.Mode() == ModeShared
 	})
 }
 
@@ -121,7 +121,7 @@ func outage(t *testing.T, begin, end func(f *fault)) {
 			admitted := f.hammer(callers, 2000, 2)
 			require.Equal(t, 20, admitted["k0"], "a share of 25, of which 5 have been charged before")
 			require.Equal(t, 25, admitted["k1"])
-			require.Equal(t, Degraded, <-f.modes)
+			require.Equal(t, ModeDegraded, <-f.modes)
 			d, s := takeFrom(t, f.tier, "k0", 30)
 			if s == FromFallback {
 				require.False(t, d.Allowed)
@@ -130,7 +130,7 @@ func outage(t *testing.T, begin, end func(f *fault)) {
 			}
 			end(f)
 			f.recovers()
-			require.Equal(t, Shared, <-f.modes)
+			require.Equal(t, ModeShared, <-f.modes)
 			observer := replicaOf(t, f.s.client, f.lim)
 			await(t, "Redis is told", func() bool {
 				a, err := observer.Peek(ctx, "k0", 0)
@@ -277,7 +277,7 @@ func TestFault_OOM(t *testing.T) {
 		require.Equal(t, i < 10, d.Allowed)
 		require.Equal(t, i < 10, s == FromFallback, "then Redis is told of so many that it denies")
 	}
-	require.Equal(t, Shared, f.tier.Mode())
+	require.Equal(t, ModeShared, f.tier.Mode())
 	require.Less(t, f.tier.Stats().Scripts, uint64(200), "what is owed is not sent over and over")
 	require.NoError(t, f.s.client.ConfigSet(ctx, "maxmemory", "0").Err())
 	d, s := takeFrom(t, f.tier, "fresh", 1)
@@ -303,7 +303,7 @@ func TestFault_ReadOnly(t *testing.T) {
 		}
 	}
 	require.Equal(t, 5, admitted)
-	require.Equal(t, Degraded, f.tier.Mode())
+	require.Equal(t, ModeDegraded, f.tier.Mode())
 	require.Less(t, f.tier.Stats().Scripts, uint64(60))
 	require.NoError(t, f.s.client.ReplicaOf(ctx, "no", "one").Err())
 	f.recovers()
@@ -319,7 +319,7 @@ func TestFault_Foreign(t *testing.T) {
 		require.Equal(t, FromFallback, s)
 		require.Equal(t, i < 5, d.Allowed)
 	}
-	require.Equal(t, Shared, f.tier.Mode())
+	require.Equal(t, ModeShared, f.tier.Mode())
 	require.Equal(t, "other", f.s.client.Get(ctx, key).Val())
 	require.ErrorIs(t, f.tier.Refund(ctx, "a", 1), ErrForeignValue)
 }
@@ -404,7 +404,7 @@ func TestFault_Node(t *testing.T) {
 		require.Equal(t, FromRedis, s)
 	}
 	wg.Wait()
-	require.Equal(t, Degraded, tier.Mode())
+	require.Equal(t, ModeDegraded, tier.Mode())
 	_, s := takeFrom(t, tier, elsewhere, 1)
 	require.Equal(t, FromRedis, s)
 }
@@ -436,9 +436,9 @@ func TestFault_Failover(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	require.Equal(t, Degraded, tier.Mode())
+	require.Equal(t, ModeDegraded, tier.Mode())
 	await(t, "the replica answers", func() bool { _, s := takeFrom(t, tier, key, 1); return s == FromRedis })
-	await(t, "the mode is shared", func() bool { takeFrom(t, tier, key, 1); return tier.Mode() == Shared })
+	await(t, "the mode is shared", func() bool { takeFrom(t, tier, key, 1); return tier.Mode() == ModeShared })
 	await(t, "nothing is owed", func() bool {
 		owed := 0
 		for _, lane := range tier.router.all() {

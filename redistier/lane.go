@@ -263,7 +263,7 @@ func (l *lane) take() (batch []*group) {
 		if !charges {
 			g.k = 0
 		}
-		if nobody && g.op == opAdmit {
+		if nobody && (g.op == opAdmit || g.op == opCharge) {
 			l.end(g, context.Canceled)
 			if g.probe {
 				l.breaker.probing = false

@@ -33,7 +33,7 @@ func answersHere(tb testing.TB) *Tier {
 // TestAllocs: answers from a lease, and denials from memory, allocate nothing.
 func TestAllocs(t *testing.T) {
 	tier := answersHere(t)
-	for key, want := range map[string]Source{"lease": FromLease, "denied": FromMemory} {
+	for key, want := range map[string]Source{"lease": FromLease, "denied": FromCache} {
 		require.Zero(t, testing.AllocsPerRun(1000, func() {
 			_, from, err := tier.TakeSource(context.Background(), key, 1)
 			if from != want || err != nil {

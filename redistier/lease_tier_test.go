@@ -556,7 +556,7 @@ func TestLease_DeniedByLeases(t *testing.T) {
 		require.Equal(t, 110*time.Millisecond, d.RetryAfter, "if they do not come back")
 		time.Sleep(49 * time.Millisecond)
 		_, from = takeFrom(t, tier, "a", 20)
-		require.Equal(t, FromMemory, from)
+		require.Equal(t, FromCache, from)
 		r.k, r.lend, r.since, r.unused = 0, 0, answer.now, 50
 		_, err = other.run(context.Background(), r)
 		require.NoError(t, err)

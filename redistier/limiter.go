@@ -67,6 +67,14 @@ func (l *Limiter) Peek(ctx context.Context, key string, cost int) (sluice.Decisi
 	return l.decide(ctx, l.newCall(key, cost, false))
 }
 
+// Charge charges cost units to key whether they are there or not, and returns what Peek with
+// a cost of 0 would say right after it; see sluice.Limiter.Charge. A cost below 1 charges
+// nothing. What is charged beyond the burst is a debt; the largest is of half of 2^53 units,
+// or of 2^53 parts of a bucket. A block lasts at least for as long as the units would count.
+func (l *Limiter) Charge(ctx context.Context, key string, cost int) (sluice.Decision, error) {
+	return l.decide(ctx, l.newCharge(l.plan.Load(), key, cost))
+}
+
 // Refund gives key back cost units that it has been charged, as sluice.Limiter.Refund does.
 // A cost below 1 does nothing.
 func (l *Limiter) Refund(ctx context.Context, key string, cost int) error {
@@ -193,6 +201,15 @@ func (l *Limiter) newCallOf(p *plan, key string, cost int, charges bool) takeCal
 		if charges {
 			t.k = 1
 		}
+	}
+	return t
+}
+
+// newCharge returns a call of Charge, which says what Peek does afterwards.
+func (l *Limiter) newCharge(p *plan, key string, cost int) takeCall {
+	t := l.newCallOf(p, key, 0, false)
+	if cost > 0 {
+		t.op, t.n = opCharge, min(int64(cost), exact/2-1)
 	}
 	return t
 }

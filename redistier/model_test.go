@@ -150,6 +150,7 @@ type tracer struct {
 	step   int64 // us
 	now    int64 // us
 	newest int64 // time of a charge, us
+	room   int64 // units that may still be charged beyond the burst
 	older  bool  // with a clock that goes back
 	log    []string
 }
@@ -166,6 +167,10 @@ func newTracer(t *testing.T, s *server, rng *rand.Rand, variant Config) *tracer 
 	tr.lim = newLimiter(t, s.client, tr.cfg)
 	tr.lim.spare = 3_600_000 // Redis goes by another time than the trace
 	tr.model = oracle.New(oracleConfig(tr.cfg, tr.lim.plan.Load()))
+	tr.room = exact / 4
+	if b, ok := tr.lim.plan.Load().shape.(bucket); ok {
+		tr.room = (exact - 1 - b.drain - b.full) / b.unit
+	}
 	return tr
 }
 
@@ -208,6 +213,14 @@ func (tr *tracer) operation() operation {
 		op.now = max(tr.step, tr.now-tr.gap())
 	}
 	switch tr.rng.IntN(20) {
+	case 4:
+		units := min(1+tr.rng.Int64N(2*tr.lim.plan.Load().burst), tr.room)
+		if tr.cfg.BlockFor == 0 && units > 0 { // a block lasts otherwise than with the local limiter
+			tr.room -= units
+			op.kind, op.units = 'c', int(units)
+			op.call = tr.lim.newCharge(tr.lim.plan.Load(), op.name, op.units)
+			return op
+		}
 	case 0:
 		op.kind, op.units = 'r', tr.cost()
 		if op.units < 1 || tr.older && tr.cfg.Algorithm == sluice.SlidingLog { // which then knows an older time
@@ -215,6 +228,9 @@ func (tr *tracer) operation() operation {
 		}
 		op.call = tr.lim.newCall(op.name, 0, false)
 		op.call.op, op.call.n = opRefund, min(int64(op.units), op.call.plan.burst)
+		if op.units > 0 && tr.rng.IntN(4) == 0 {
+			op.call.debt = 1 + tr.rng.Int64N(op.call.plan.burst)
+		}
 		return op
 	case 1:
 		op.kind = 'x'
@@ -269,7 +285,15 @@ func (tr *tracer) compare(op *operation, r *reply) {
 	tr.log = append(tr.log, fmt.Sprintf("%c %s at %d cost %d x %d units %d debt %d: %+v", op.kind, op.name, op.now, op.call.cost, op.k, op.units, op.call.debt, r))
 	require.True(tr, r.now >= floor && r.now <= max(floor, tr.newest), "judged at %d\n%s", r.now, tr.tail())
 	at := r.now / tr.step
+	// What was admitted without Redis counts first, as far as it fits.
+	if fits := min(op.call.debt, tr.model.Peek(op.name, at, 0).Remaining); fits > 0 {
+		tr.model.Take(op.name, at, fits)
+		tr.newest = max(tr.newest, r.now)
+	}
 	switch op.kind {
+	case 'c':
+		tr.newest = max(tr.newest, r.now)
+		tr.equal(tr.model.Charge(op.name, at, int64(op.units)), op.call.decision(r), "Charge")
 	case 'r':
 		tr.model.Refund(op.name, at, int64(op.units))
 		tr.newest = max(tr.newest, r.now)
@@ -279,11 +303,6 @@ func (tr *tracer) compare(op *operation, r *reply) {
 	case 'p':
 		tr.equal(tr.model.Peek(op.name, at, int64(op.call.cost)), op.call.decision(r), "Peek")
 	default:
-		// What was admitted without Redis counts first, as far as it fits.
-		if fits := min(op.call.debt, tr.model.Peek(op.name, at, 0).Remaining); fits > 0 {
-			tr.model.Take(op.name, at, fits)
-			tr.newest = max(tr.newest, r.now)
-		}
 		if op.k == 1 {
 			tr.equal(tr.model.Take(op.name, at, int64(op.call.cost)), op.call.decision(r), "Take")
 		} else {

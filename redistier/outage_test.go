@@ -73,7 +73,7 @@ func (f *fault) loads(left int, end func()) {
 		}
 	}
 	require.Equal(f, left, admitted, "a share of 5, of which 1 has been charged before")
-	require.Equal(f, Degraded, <-f.modes)
+	require.Equal(f, ModeDegraded, <-f.modes)
 	require.Less(f, f.tier.Stats().Scripts-scripts, uint64(60))
 	require.ErrorContains(f, *f.cause.Load(), "LOADING")
 	end()
@@ -191,7 +191,7 @@ func (f *fleet) cut(from int, off bool) {
 			p.cut(false)
 		}
 	}
-	want := map[bool]Mode{true: Degraded, false: Shared}[off]
+	want := map[bool]Mode{true: ModeDegraded, false: ModeShared}[off]
 	for _, t := range f.tiers[from:] {
 		await(f.T, fmt.Sprint("the mode is ", want), func() bool {
 			var wg sync.WaitGroup

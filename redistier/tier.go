@@ -135,8 +135,8 @@ func (t *Tier) decide(ctx context.Context, key string, cost int, charges bool) (
 		return sluice.Decision{}, 0, err
 	}
 	if p.constant() {
-		t.stats.memory.Add(1)
-		return p.decideConstant(cost), FromMemory, nil
+		t.stats.cache.Add(1)
+		return p.decideConstant(cost), FromCache, nil
 	}
 	if p != t.shareOf.Load() {
 		t.reshare()
@@ -149,8 +149,8 @@ func (t *Tier) decide(ctx context.Context, key string, cost int, charges bool) (
 		}
 	}
 	if d, ok := t.remembered(p, key, cost, at); ok {
-		t.stats.memory.Add(1)
-		return d, FromMemory, nil
+		t.stats.cache.Add(1)
+		return d, FromCache, nil
 	}
 	c := t.shared.newCallOf(p, key, cost, charges)
 	l := t.router.lane(c.key, now)
@@ -273,21 +273,58 @@ func (t *Tier) fallback(l *lane, g *group, c *takeCall, key string, cause error)
 		}
 	default:
 		t.leases.warmKey(key)
-		ask := t.local.Take
-		if !c.charges {
-			ask = t.local.Peek
+		switch {
+		case c.op == opCharge:
+			d = t.local.Charge(key, int(c.n))
+		case c.charges:
+			d = t.local.Take(key, c.cost)
+		default:
+			d = t.local.Peek(key, c.cost)
 		}
-		d = ask(key, c.cost)
 		d.Limit = int(c.plan.burst)
 		if d.RetryAfter == sluice.Never && 0 < c.cost && int64(c.cost) <= c.plan.burst {
 			d.RetryAfter = l.nextProbe()
 		}
 	}
-	if d.Allowed && c.k > 0 {
+	if d.Allowed && c.k > 0 || c.op == opCharge {
 		l.admitted(g, c)
 	}
 	t.stats.fallback.Add(1)
 	return d, FromFallback, nil
+}
+
+// Charge charges cost units to key whether they are there or not, and returns what Peek with
+// a cost of 0 would say right after it; see Limiter.Charge. If Redis does not answer within
+// the budget it is told later, of a burst at most; until then the share of LocalShare has
+// been charged. Under Closed the error is ErrUnavailable, and Redis may have been charged.
+func (t *Tier) Charge(ctx context.Context, key string, cost int) (sluice.Decision, error) {
+	p := t.shared.plan.Load()
+	if cost < 1 || p.constant() {
+		return t.Peek(ctx, key, 0)
+	}
+	if err := t.check(ctx); err != nil {
+		return sluice.Decision{}, err
+	}
+	if p != t.shareOf.Load() {
+		t.reshare()
+	}
+	now := time.Now()
+	c := t.shared.newCharge(p, key, cost)
+	l := t.router.lane(c.key, now)
+	g, w, err := l.join(c.request, t.leases.hold(&c.request, key, now), now)
+	if err == nil {
+		if err := t.await(ctx, l, g, w); err != nil {
+			return sluice.Decision{}, err
+		}
+		err = g.err
+	}
+	if err != nil {
+		d, _, err := t.fallback(l, g, &c, key, err)
+		return d, err
+	}
+	t.local.Charge(key, int(c.n))
+	t.stats.redis.Add(1)
+	return c.decision(&g.reply), nil
 }
 
 // Refund gives key back cost units; see Limiter.Refund. If Redis does not answer within the
@@ -366,9 +403,9 @@ func (t *Tier) Mode() Mode {
 
 func (t *Tier) modeLocked() Mode {
 	if t.down > 0 {
-		return Degraded
+		return ModeDegraded
 	}
-	return Shared
+	return ModeShared
 }
 
 // turn notes that there are more, or fewer, primaries that are not asked.
@@ -407,7 +444,7 @@ func (t *Tier) tell() {
 func (t *Tier) Stats() Stats {
 	s := &t.stats
 	return Stats{
-		Redis: s.redis.Load(), Memory: s.memory.Load(), Lease: s.lease.Load(), Fallback: s.fallback.Load(), Scripts: s.scripts.Load(),
+		Redis: s.redis.Load(), Cache: s.cache.Load(), Lease: s.lease.Load(), Fallback: s.fallback.Load(), Scripts: s.scripts.Load(),
 		Late: s.late.Load(), Failed: s.failed.Load(), PoolTimeouts: s.poolTimeouts.Load(), Outages: s.outages.Load(),
 		Lent: s.lent.Load(), Returned: s.returned.Load(),
 	}

@@ -88,7 +88,7 @@ func TestTier_Coalesces(t *testing.T) {
 			scripts, calls := uint64(0), uint64(0)
 			for _, tier := range tiers {
 				st := tier.Stats()
-				scripts, calls = scripts+st.Scripts, calls+st.Redis+st.Memory
+				scripts, calls = scripts+st.Scripts, calls+st.Redis+st.Cache
 				require.Zero(t, st.Fallback)
 			}
 			require.Equal(t, uint64(64*20), calls)
@@ -159,6 +159,10 @@ func tierContext(t *testing.T, s *server) {
 	require.ErrorIs(t, <-done, context.Canceled)
 	_, err := tier.Take(leaving, "a", 4)
 	require.ErrorIs(t, err, context.Canceled)
+	c := tier.shared.newCharge(tier.shared.plan.Load(), "a", 4)
+	g, w, err := l.join(c.request, nil, time.Now())
+	require.NoError(t, err)
+	require.True(t, l.leave(g, w), "a charge as well")
 	l.mu.Lock()
 	l.senders = 0
 	l.mu.Unlock()
@@ -183,8 +187,8 @@ func memoryHolds(tb testing.TB, client redis.UniversalClient) error {
 		source    Source
 		remaining int
 	}{
-		{7, true, FromRedis, 3}, {5, false, FromRedis, 3}, {5, false, FromMemory, 3}, {6, false, FromMemory, 3}, {4, false, FromRedis, 3},
-		{4, false, FromMemory, 3}, {3, true, FromRedis, 0}, {11, false, FromRedis, 0}, {0, false, FromRedis, 0}, {1, false, FromRedis, 0}, {9, false, FromMemory, 0},
+		{7, true, FromRedis, 3}, {5, false, FromRedis, 3}, {5, false, FromCache, 3}, {6, false, FromCache, 3}, {4, false, FromRedis, 3},
+		{4, false, FromCache, 3}, {3, true, FromRedis, 0}, {11, false, FromRedis, 0}, {0, false, FromRedis, 0}, {1, false, FromRedis, 0}, {9, false, FromCache, 0},
 	}
 	last := time.Duration(math.MaxInt64)
 	for i, step := range steps {
@@ -216,7 +220,7 @@ func TestTier_MemoryEnds(t *testing.T) {
 			}
 			d, s := takeFrom(t, tier, "a", 1)
 			require.False(t, d.Allowed)
-			require.Equal(t, FromMemory, s)
+			require.Equal(t, FromCache, s)
 		}
 		deny(tier)
 		require.NoError(t, tier.Refund(ctx, "a", 2))
@@ -252,7 +256,7 @@ func TestTier_Constant(t *testing.T) {
 	tier := newTier(t, newLimiter(t, client, Config{Limit: sluice.Unlimited}), TierConfig{Replicas: 3})
 	d, s := takeFrom(t, tier, "a", math.MaxInt)
 	require.True(t, d.Allowed)
-	require.Equal(t, FromMemory, s)
+	require.Equal(t, FromCache, s)
 	require.NoError(t, tier.Refund(ctx, "a", 1))
 }
 

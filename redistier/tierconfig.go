@@ -62,7 +62,8 @@ type Lease struct {
 	Life time.Duration
 }
 
-// OnUnavailable is what happens to calls that Redis does not answer in time.
+// OnUnavailable is what happens to calls that Redis does not answer in time. Its values stand
+// behind the name of their field, and so do without it in their own.
 type OnUnavailable uint8
 
 // The answers without Redis.
@@ -84,7 +85,7 @@ type Source uint8
 // The sources.
 const (
 	FromRedis    Source = iota // the shared limiter
-	FromMemory                 // a denial that still holds; or a limit that denies or admits everything
+	FromCache                  // a denial that still holds; or a limit that denies or admits everything
 	FromLease                  // units that Redis has lent
 	FromFallback               // OnUnavailable
 )
@@ -94,16 +95,16 @@ type Mode uint8
 
 // The modes.
 const (
-	// Shared asks Redis about every call.
-	Shared Mode = iota
-	// Degraded answers calls for the keys of at least one primary without it, until a probe
-	// succeeds.
-	Degraded
+	// ModeShared asks Redis about every call.
+	ModeShared Mode = iota
+	// ModeDegraded answers calls for the keys of at least one primary without it, until a
+	// probe succeeds.
+	ModeDegraded
 )
 
 var (
 	onUnavailableNames = []string{"local-share", "open", "closed"}
-	sourceNames        = []string{"redis", "memory", "lease", "fallback"}
+	sourceNames        = []string{"redis", "cache", "lease", "fallback"}
 	modeNames          = []string{"shared", "degraded"}
 )
 
@@ -117,7 +118,7 @@ func nameOf[T ~uint8](kind string, names []string, v T) string {
 // String returns local-share, open or closed.
 func (o OnUnavailable) String() string { return nameOf("OnUnavailable", onUnavailableNames, o) }
 
-// String returns redis, memory, lease or fallback.
+// String returns redis, cache, lease or fallback.
 func (s Source) String() string { return nameOf("Source", sourceNames, s) }
 
 // String returns shared or degraded.
@@ -134,7 +135,7 @@ var (
 
 // Stats counts what a Tier has done.
 type Stats struct {
-	Redis, Memory, Lease, Fallback uint64 // calls by Source; those that failed are in none
+	Redis, Cache, Lease, Fallback uint64 // calls by Source; those that failed are in none
 
 	Scripts      uint64 // calls of scripts that were sent for them
 	Late         uint64 // calls that were not answered within the budget
@@ -146,7 +147,7 @@ type Stats struct {
 }
 
 type tierStats struct {
-	redis, memory, lease, fallback, scripts, late, failed, poolTimeouts, outages, lent, returned atomic.Uint64
+	redis, cache, lease, fallback, scripts, late, failed, poolTimeouts, outages, lent, returned atomic.Uint64
 }
 
 const (

@@ -67,6 +67,8 @@ D, T = max(0, D - (t - T) / G * R), t
 room = max(0, floor((B - D) / U) - O1 - O2)
 -- @charge
 D = D + units * U
+-- @cap
+D = min(D, LARGEST - R)
 -- @giveback
 had = D
 D = max(0, D - units * U)

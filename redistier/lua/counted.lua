@@ -3,6 +3,8 @@
 room = max(0, B - C)
 -- @charge
 C = C + units
+-- @cap
+C = min(C, HALF)
 -- @giveback
 had = C
 C = max(0, C - units)

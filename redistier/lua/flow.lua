@@ -3,7 +3,8 @@
 --
 -- Of a shape, @learn takes in a state, @advance goes on to t, @room says how many units
 -- would be admitted, and @fresh the life in us that the key has until it is as if fresh;
--- @charge charges units, @giveback gives back units and says how many it had, @hold lends
+-- @charge charges units, and @cap takes off what is more than numbers can be; @giveback
+-- gives back units and says how many it had, @hold lends
 -- and @settle settles; @state packs the state, and @view is what the reply tells of it.
 @variables
 local stored, seen = call('GET', key) or '', sub(arg, at)
@@ -30,6 +31,12 @@ if spent + unused > 0 and blocked <= t then
   us = life -- a key that a lease gives units back to stays for as long as without, too
   @settle
 end
+if debt > 0 and op ~= 2 and blocked <= t then
+  @room
+  debt = min(debt, room)
+  units = debt
+  @charge
+end
 if op == 2 then
   @fresh
   us = max(us, life, blocked - t)
@@ -42,6 +49,16 @@ if op == 2 then
   units = LARGEST
   @giveback
   gen, blocked, store = max(gen + 1, floor(t / 1000)), 0, true
+elseif op == 3 then
+  units = n
+  @charge
+  @cap
+  @fresh
+  us, store = max(us, life), true
+  if blocked > t then -- at least for as long as the units would count
+    blocked = min(max(blocked, t + life), LARGEST)
+    value = pack('>BI6I7', BLOCKED, gen, blocked)
+  end
 elseif blocked > t then
   value = pack('>BI6I7', BLOCKED, gen, blocked)
   store = blocked > was
@@ -53,12 +70,6 @@ elseif op == 1 then
   if had > 0 then gen = max(gen + 1, floor(t / 1000)) end
   store = settled or had > 0
 else
-  if debt > 0 then
-    @room
-    debt = min(debt, room)
-    units = debt
-    @charge
-  end
   if k > 0 then
     @room
     m = floor(room / n)

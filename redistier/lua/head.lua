@@ -12,11 +12,12 @@
 -- is then below 0 counts as 0, and is, however the product was rounded.
 --
 --   op     0 admit up to k calls of n units, 1 give back n units, 2 make the key fresh;
---          n is then the burst
+--          n is then the burst; 3 charge n units whether they are there or not
 --   now    us of Unix time, or 0 to ask Redis
 --   spare  ms to add to every expiry
 --   block  us for which a denied call blocks its key, or 0
---   debt   units that were admitted without Redis: they count first, as far as they fit
+--   debt   units that were admitted without Redis: they count first, as far as they fit,
+--          unless the key is made fresh, or is blocked
 --
 -- If the caller takes leases, 8 is added to op, and more follows:
 --
@@ -35,6 +36,7 @@ local floor, max, min = math.floor, math.max, math.min
 local pack, read, byte, sub = struct.pack, struct.unpack, string.byte, string.sub
 
 local LARGEST = 9007199254740991 -- 2^53 - 1
+local HALF = 4503599627370495    -- half of it: the most units that a count can be charged
 local BLOCKED = 66               -- first byte of the state of a blocked key
 local FOREIGN = 'SLUICEFOREIGN the key holds a value that redistier has not written'
 

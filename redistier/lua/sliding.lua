@@ -57,6 +57,8 @@ local whole = B * steps
 room = prev <= floor(whole / left) and max(0, floor((whole - prev * left) / steps) - cur) or 0
 -- @charge
 cur = cur + units
+-- @cap
+cur = min(cur, HALF)
 -- @giveback
 had = cur + prev
 cur, prev = max(0, cur - units), max(0, prev - max(0, units - cur))

@@ -56,6 +56,13 @@ local function expire(us)
   call('PEXPIRE', key, tostring(min(floor(us / 1000) + 1 + spare, 99999999999999)))
 end
 
+local function block_until(us)
+  blocked = us
+  put('until' .. string.format('%.0f', us), 1)
+  call('LTRIM', key, -1, -1)
+  expire(us - t)
+end
+
 old = expired()
 local active = length - old
 if op == 2 then
@@ -63,30 +70,33 @@ if op == 2 then
   active, blocked = 0, 0
 elseif blocked > t then
   active = 0
-elseif op == 1 then
-  if active > 0 then
+  if op == 3 then block_until(min(max(blocked, t + P), LARGEST)) end
+else
+  local units = min(debt, max(0, B - active))
+  if op == 3 then
+    units = units + min(n, B) -- of more, the newest count
+  elseif op == 0 and k > 0 then
+    m = min(k, floor(max(0, B - active - units) / n))
+    units = units + m * n
+  end
+  if units > 0 then
+    put(string.format('%.0f', t), units)
+    local first = max(old, length + units - max(B, active))
+    if first > 0 then call('LTRIM', key, first, -1) end
+    active, newest = length + units - first, t
+  end
+  if op == 1 and active > 0 then
     call('LTRIM', key, 0, -(n + 1))
     active = max(0, active - n)
     if active > 0 then newest = timeAt(-1) end
   end
-else
-  debt = min(debt, max(0, B - active))
-  if k > 0 then m = min(k, floor(max(0, B - active - debt) / n)) end
-  local units = m * n + debt
-  if units > 0 then
-    put(string.format('%.0f', t), units)
-    if old > 0 then call('LTRIM', key, old, -1) end
-    active, newest = active + units, t
-  end
-  if m < k and block > 0 then
-    blocked = min(t + max(block, newest + P - t), LARGEST)
-    put('until' .. string.format('%.0f', blocked), 1)
-    call('LTRIM', key, -1, -1)
-    expire(blocked - t)
+  if m < k and block > 0 and op == 0 then
+    block_until(min(t + max(block, newest + P - t), LARGEST))
   elseif units > 0 then
     expire(P)
   end
 end
+if op == 3 then n = 1 end -- what the reply tells of
 
 local going, value = 0, ''
 if blocked > t then

@@ -1,0 +1,131 @@
+package redistier
+
+import (
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/sluice-go/sluice"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// TestCharge: a charge counts whether the units are there or not, for all who share the key.
+func TestCharge(t *testing.T) {
+	eachServer(t, func(t *testing.T, s *server) {
+		for _, v := range variants {
+			c := v
+			c.Limit, c.Offset = sluice.Per(10, 1000*24*time.Hour), 0
+			l := newLimiter(t, s.client, c)
+			tier := newTier(t, replicaOf(t, s.client, l), TierConfig{Budget: patient})
+			take(t, l, "a", 7)
+			d, err := tier.Charge(ctx, "a", 5)
+			require.NoError(t, err)
+			require.False(t, d.Allowed, variantName(c))
+			require.Zero(t, d.Remaining)
+			require.Positive(t, d.RetryAfter)
+			require.False(t, take(t, l, "a", 1).Allowed)
+			d, err = l.Charge(ctx, "b", 3)
+			require.NoError(t, err)
+			require.True(t, d.Allowed)
+			require.Equal(t, 7, d.Remaining)
+			for _, cost := range []int{0, -1} {
+				d, err = tier.Charge(ctx, "b", cost)
+				require.NoError(t, err)
+				require.Equal(t, 7, d.Remaining)
+			}
+			require.NoError(t, l.Refund(ctx, "b", 3))
+			require.Equal(t, 9, take(t, l, "b", 1).Remaining)
+			_, err = l.Charge(ctx, "c", 1<<62) // beyond what numbers can be
+			require.NoError(t, err)
+			require.False(t, take(t, l, "c", 1).Allowed)
+		}
+	})
+}
+
+// TestCharge_Blocked: a block lasts for as long as the cost would count.
+func TestCharge_Blocked(t *testing.T) {
+	eachServer(t, func(t *testing.T, s *server) {
+		for _, v := range variants {
+			c := v
+			c.Limit, c.Offset, c.BlockFor = sluice.PerMinute(10), 0, time.Second
+			var now atomic.Int64
+			now.Store(startMicros)
+			l := frozen(newLimiter(t, s.client, c), &now)
+			take(t, l, "a", 10)
+			before := take(t, l, "a", 1).RetryAfter
+			now.Add(int64(before/2) / micro)
+			d, err := l.Charge(ctx, "a", 1000)
+			require.NoError(t, err)
+			require.False(t, d.Allowed)
+			require.GreaterOrEqual(t, d.RetryAfter, before/2-time.Microsecond, variantName(c))
+			switch {
+			case c.Algorithm < sluice.SlidingWindow:
+				require.Greater(t, d.RetryAfter, 90*time.Minute, variantName(c))
+			case c.Algorithm == sluice.SlidingLog, c.Anchor == sluice.AnchorFirstCharge:
+				require.Equal(t, time.Minute, d.RetryAfter, variantName(c))
+			}
+			require.NoError(t, keyExpires(t, s.client, l, d.RetryAfter+time.Duration(l.spare)*time.Millisecond))
+			require.False(t, take(t, l, "a", 1).Allowed)
+		}
+	})
+}
+
+// TestCharge_Outage: without Redis the share is charged, and Redis is told later; or Closed
+// says that nobody has been.
+func TestCharge_Outage(t *testing.T) {
+	t.Parallel() // it mostly waits
+	for _, policy := range []OnUnavailable{LocalShare, Closed} {
+		f := newFault(t, TierConfig{OnUnavailable: policy, Replicas: 2, Budget: 300 * time.Millisecond}, sluice.PerHour(10))
+		_, err := f.tier.Charge(ctx, "a", 1)
+		require.NoError(t, err)
+		f.proxy.hole.Store(true)
+		d, err := f.tier.Charge(ctx, "a", 2)
+		if policy == Closed {
+			require.ErrorIs(t, err, ErrUnavailable)
+			continue
+		}
+		require.NoError(t, err)
+		require.True(t, d.Allowed)
+		require.Equal(t, 2, d.Remaining, "of a share of 5, with what was charged before")
+		var wg sync.WaitGroup
+		for range 50 { // until Redis is not asked any more
+			wg.Go(func() {
+				_, err := f.tier.Charge(ctx, "b", 1)
+				assert.NoError(t, err)
+			})
+		}
+		wg.Wait()
+		_, err = f.tier.Charge(ctx, "b", 10)
+		require.NoError(t, err)
+		d, from := takeFrom(t, f.tier, "b", 1)
+		require.Equal(t, FromFallback, from)
+		require.False(t, d.Allowed)
+		f.proxy.hole.Store(false)
+		f.proxy.cut(false)
+		f.recovers()
+		await(t, "Redis is told, of a burst", func() bool {
+			d, err := replicaOf(t, f.s.client, f.lim).Peek(ctx, "b", 1)
+			require.NoError(t, err)
+			return !d.Allowed
+		})
+	}
+}
+
+// TestCharge_Owed: what is owed counts when a key is given back units, too.
+func TestCharge_Owed(t *testing.T) {
+	eachServer(t, func(t *testing.T, s *server) {
+		l := newLimiter(t, s.client, Config{Limit: sluice.PerHour(10)})
+		tier := newTier(t, l, TierConfig{Budget: patient})
+		lane := tier.router.first
+		lane.mu.Lock()
+		lane.owedFrom = time.Now().Add(time.Hour) // unless with a call
+		lane.owe(l.plan.Load(), l.request(l.plan.Load(), "a").key, 8)
+		lane.mu.Unlock()
+		require.NoError(t, tier.Refund(ctx, "a", 3))
+		d, err := replicaOf(t, s.client, l).Peek(ctx, "a", 0)
+		require.NoError(t, err)
+		require.Equal(t, 5, d.Remaining)
+	})
+}
