@@ -48,6 +48,8 @@ func allocConfigs() map[string]Config {
 		configs[name+"/stats"] = c
 		c.Clock = NewCoarseClock(0)
 		configs[name+"/stats/coarse-clock"] = c
+		c.Clock = NewFastClock()
+		configs[name+"/stats/fast-clock"] = c
 		c.Hash = HashStable
 		c.Clock = NewManualClock(start)
 		configs[name+"/stats/stable/manual-clock"] = c

@@ -171,7 +171,7 @@ func checkKeys(b *testing.B, w workload, l *Limiter) {
 	}
 }
 
-// eachCase runs f as a sub-benchmark for both clocks, serially and in parallel,
+// eachCase runs f as a sub-benchmark for the first clocks, serially and in parallel,
 // and every algorithm, under one workload.
 func eachCase(b *testing.B, w workload, clocksUsed int, f func(b *testing.B, a Algorithm, c Clock, parallel bool)) {
 	for _, mode := range []string{"serial", "parallel"} {
@@ -193,8 +193,8 @@ func BenchmarkAllow(b *testing.B) {
 	benchOneKey(b, hot)
 	benchThousand(b)
 	benchOneKey(b, denying)
-	benchMillion(b, zipf, 2, zipfIndexes())
-	benchMillion(b, uniform, 1, uniformIndexes())
+	benchMillion(b, zipf, len(clocks), zipfIndexes())
+	benchMillion(b, uniform, 2, uniformIndexes())
 	benchNewKeys(b)
 }
 
@@ -428,7 +428,7 @@ func BenchmarkTopDenied(b *testing.B) {
 // BenchmarkFloor measures the parts that a decision cannot do without. None of them
 // is admitted or denied; each says true.
 func BenchmarkFloor(b *testing.B) {
-	system, coarse := SystemClock(), NewCoarseClock(0)
+	system, fast, coarse := SystemClock(), NewFastClock(), NewCoarseClock(0)
 	seeded, stable := newHasher(HashSeeded, nil), newHasher(HashStable, nil)
 	key, keyBytes := "user:42", []byte("user:42")
 	addr := netip.MustParseAddr("192.0.2.1")
@@ -439,6 +439,7 @@ func BenchmarkFloor(b *testing.B) {
 	}{
 		{"driver", func(uint64) bool { return true }},
 		{"clock/clock=system", func(uint64) bool { return system.Now() > 0 }},
+		{"clock/clock=fast", func(uint64) bool { return fast.Now() > 0 }},
 		{"clock/clock=coarse", func(uint64) bool { return coarse.Now() > 0 }},
 		{"hash/form=string/hash=seeded", func(uint64) bool { return seeded.string(key) > 0 }},
 		{"hash/form=string/hash=stable", func(uint64) bool { return stable.string(key) > 0 }},

@@ -12,9 +12,10 @@ import (
 // Clock tells the time to a limiter.
 //
 // Now returns nanoseconds since the Unix epoch. It never returns a negative
-// number and never less than it has returned before. It is called from many
-// goroutines at once, also with locks of the limiter held, so it must not call
-// the limiter.
+// number, nor less than it has returned before by more than a microsecond or so: by
+// as much as it goes back, calls are judged as if they had come earlier. It is called
+// from many goroutines at once, also with locks of the limiter held, so it must not
+// call the limiter.
 type Clock interface{ Now() int64 }
 
 // SystemClock returns a clock that tells the wall time of its creation plus the

@@ -131,6 +131,7 @@ var clocks = []struct {
 	new  func() Clock
 }{
 	{"system", SystemClock},
+	{"fast", func() Clock { return NewFastClock() }},
 	{"coarse", func() Clock { return NewCoarseClock(0) }},
 }
 

@@ -155,7 +155,7 @@ func TestHotPath_SmallFunctionsAreInlined(t *testing.T) {
 		}
 		for _, name := range []string{
 			"(*table).lookup", "(*store).shardOf", "(*store).now", "(*store).ahead", "(*hasher).seeded",
-			"(*schedule).tick", "(*CoarseClock).Now", "(*systemClock).Now",
+			"(*schedule).tick", "(*CoarseClock).Now", "(*systemClock).Now", "(*FastClock).read",
 		} {
 			assert.True(t, says(src.fn(t, name), "can inline "+name), "%s: %s can no longer be inlined", arch, name)
 		}
@@ -168,6 +168,7 @@ func TestHotPath_SmallFunctionsAreInlined(t *testing.T) {
 			{"(*hasher).seeded", "(*Limiter).Allow"},
 			{"(*store).now", "(*Limiter).Take"},
 			{"(*store).now", "Key.AllowN"},
+			{"(*FastClock).read", "(*FastClock).Now"},
 		} {
 			assert.True(t, says(src.fn(t, c.caller), "inlining call to "+c.callee), "%s: %s is no longer inlined into %s", arch, c.callee, c.caller)
 		}
@@ -182,6 +183,7 @@ func TestHotPath_TakesNoLock(t *testing.T) {
 		"(*Limiter).Allow", "(*Limiter).AllowN", "(*Limiter).allowAt", "(*Limiter).Take", "(*Limiter).takeAt", "Key.AllowN", "Key.Take",
 		"(*table).lookup", "(*store).shardOf", "(*store).now", "(*store).ahead", "(*store).prefetch", "(*store).charge",
 		"(*hasher).seeded", "(*hasher).string", "(*schedule).tick", "(*gcra).charge", "(*systemClock).Now", "(*CoarseClock).Now",
+		"(*FastClock).Now", "(*FastClock).read",
 	} {
 		ast.Inspect(src.fn(t, name), func(n ast.Node) bool {
 			if f, ok := n.(*ast.SelectorExpr); ok {

@@ -113,7 +113,7 @@ func (l *Limiter) setUp(c *Config, tm *terms, shards int, homes uint64) {
 	l.clock, l.ttl, l.overflow, l.homes = c.Clock, int64(c.TTL), c.Overflow, homes
 	l.cached = &notCached
 	switch clock := c.Clock.(type) {
-	case *systemClock:
+	case *systemClock, *FastClock:
 		l.timed = true
 	case *CoarseClock:
 		l.timed, l.cached = true, &clock.now

@@ -1,0 +1,527 @@
+package sluice
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/sluice-go/sluice/internal/counter"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// A fastWorld is what a FastClock reads in tests: a counter and a system clock at rates of
+// the test's choosing. Time goes on with each reading, and rarely for long, as if the
+// processor had been lost.
+type fastWorld struct {
+	rng   *rand.Rand
+	hz    float64 // of the counter
+	ppm   float64 // by which the system clock is faster than true time
+	apart float64 // ns by which the counters of processors are apart
+	skew  float64 // of the processor that is reading, up to apart
+	cost  float64 // of a reading of the counter, ns
+
+	ticks        uint64
+	part         float64 // of a tick
+	system, wall float64 // ns since the world began
+	calm         bool    // the processor is never lost
+
+	due    time.Duration // on the system clock, when the timer fires; 0 if it is not armed
+	fire   func()
+	losses int
+}
+
+func newFastWorld(rng *rand.Rand, hz float64) *fastWorld {
+	return &fastWorld{rng: rng, hz: hz, cost: 15, ticks: 1 << 50}
+}
+
+// pass lets time go on, without calling the timer.
+func (w *fastWorld) pass(ns float64) {
+	w.count(ns)
+	w.system += ns * (1 + w.ppm/1e6)
+	w.wall += ns * (1 + w.ppm/1e6)
+}
+
+// count lets the counter alone go on.
+func (w *fastWorld) count(ns float64) {
+	whole, part := math.Modf(w.part + ns*w.hz/1e9)
+	w.ticks, w.part = w.ticks+uint64(whole), part
+}
+
+// sleep lets time go on, and the timer fire in between.
+func (w *fastWorld) sleep(d time.Duration) {
+	for end := w.system + float64(d); w.system < end; {
+		next := end
+		if w.due > 0 {
+			next = min(end, float64(w.due))
+		}
+		w.pass(max(next-w.system, 1))
+		if w.due > 0 && w.system >= float64(w.due) {
+			w.due = 0
+			w.fire()
+		}
+	}
+}
+
+func (w *fastWorld) read(ns float64) {
+	w.pass(ns * (0.5 + w.rng.Float64()))
+	if !w.calm && w.rng.IntN(500) == 0 {
+		w.losses++
+		w.pass(w.rng.ExpFloat64() * 1e6)
+	}
+}
+
+func (w *fastWorld) counter() uint64 {
+	w.read(w.cost)
+	if w.apart > 0 && w.rng.IntN(3) == 0 {
+		w.skew = w.apart * float64(w.rng.IntN(2))
+	}
+	ticks := w.ticks + uint64(w.skew*w.hz/1e9)
+	w.read(w.cost)
+	return ticks
+}
+
+func (w *fastWorld) now() int64 { return start.UnixNano() + int64(w.system) }
+
+func (w *fastWorld) Reset(d time.Duration) bool {
+	w.due = time.Duration(w.system) + d
+	return false
+}
+
+func (w *fastWorld) inputs() fastInputs {
+	return fastInputs{
+		counter: w.counter,
+		system: func() int64 {
+			w.read(15)
+			now := w.now()
+			w.read(15)
+			return now
+		},
+		wall: func() int64 { return start.UnixNano() + int64(w.wall) },
+		after: func(d time.Duration, f func()) timer {
+			w.fire = f
+			w.Reset(d)
+			return w
+		},
+	}
+}
+
+// newClock makes a clock of this world's.
+func (w *fastWorld) newClock(t *testing.T) *worldClock {
+	t.Helper()
+	c := &worldClock{FastClock: newFastClock("", w.inputs()), t: t, w: w}
+	require.Equal(t, counter.Name, c.Source())
+	return c
+}
+
+// A worldClock reads a FastClock as its Now does, with the world's counter, and compares.
+type worldClock struct {
+	*FastClock
+	t    *testing.T
+	w    *fastWorld
+	last int64
+
+	most, back int64 // that a reading has been off, and gone back by
+}
+
+func (c *worldClock) now() int64 {
+	before := c.w.now()
+	now, ok := c.read(c.w.counter())
+	if !ok {
+		now = c.readSlow()
+	}
+	c.most = max(c.most, before-now, now-c.w.now())
+	c.back = max(c.back, c.last-now)
+	c.last = now
+	return now
+}
+
+// within demands that no reading was off by more than a bound.
+func (c *worldClock) within(bound time.Duration) {
+	c.t.Helper()
+	require.LessOrEqual(c.t, time.Duration(c.most), bound)
+}
+
+// pause draws the time between two readings.
+func (w *fastWorld) pause() time.Duration {
+	switch w.rng.IntN(2000) {
+	case 0:
+		return time.Duration(w.rng.Int64N(int64(10 * time.Second)))
+	case 1, 2, 3, 4, 5:
+		return time.Duration(w.rng.Int64N(int64(20 * time.Millisecond)))
+	}
+	return time.Duration(w.rng.Int64N(int64(100 * time.Microsecond)))
+}
+
+var fastRates = []float64{24e6, 121.875e6, 1e9, 2.1e9, 5.7e9}
+
+// The rates of the clocks wander, by 50 ppm in 5 ms, and are off by up to 300 ppm.
+func TestFastClock_IsWithin1usOfTheSystemClock(t *testing.T) {
+	for _, hz := range fastRates {
+		t.Run(fmt.Sprintf("hz=%g", hz), func(t *testing.T) {
+			rng := newRand(t)
+			w := newFastWorld(rng, hz)
+			w.ppm = 300 - 600*rng.Float64()
+			c := w.newClock(t)
+			since := w.system
+			for range 100_000 {
+				c.now()
+				w.sleep(w.pause())
+				if w.system-since > 5e6 {
+					w.ppm = min(max(w.ppm+50-100*rng.Float64(), -300), 300)
+					since = w.system
+				}
+			}
+			c.within(time.Microsecond)
+			require.Zero(t, c.back, "one processor never sees time go back")
+			require.Equal(t, counter.Name, c.Source())
+			require.Greater(t, c.turn.Load(), uint64(500), "calibrations")
+			require.Positive(t, w.losses, "the processor has been lost")
+			t.Logf("off by at most %d ns", c.most)
+		})
+	}
+}
+
+// A clock that is being set right changes its rate at once by 500 ppm.
+func TestFastClock_FollowsASystemClockThatIsSetRight(t *testing.T) {
+	for _, ppm := range []float64{500, -500} {
+		w := newFastWorld(newRand(t), 2.1e9)
+		c := w.newClock(t)
+		for i := range 20_000 {
+			if i%2000 == 1000 {
+				w.ppm = ppm - w.ppm
+			}
+			c.now()
+			w.sleep(w.pause())
+		}
+		c.within(12 * time.Microsecond)
+		require.Zero(t, c.back)
+		require.Equal(t, counter.Name, c.Source())
+	}
+}
+
+func TestFastClock_ProcessorsWhoseCountersAreApart(t *testing.T) {
+	for _, hz := range fastRates {
+		w := newFastWorld(newRand(t), hz)
+		w.ppm, w.apart = 30, 200
+		c := w.newClock(t)
+		for range 50_000 {
+			c.now()
+			c.now()
+			w.sleep(w.pause())
+		}
+		c.within(time.Microsecond)
+		require.LessOrEqual(t, c.back, int64(time.Microsecond))
+		require.Positive(t, c.back, "or they were not apart")
+		require.Equal(t, counter.Name, c.Source())
+	}
+}
+
+// requireFallen demands that the clock is the system clock for good, has not gone back, and
+// once the system clock has caught up tells its time to the nanosecond.
+func (c *worldClock) requireFallen(why string) {
+	c.t.Helper()
+	require.Equal(c.t, "system clock: "+why, c.Source())
+	c.w.sleep(20 * time.Millisecond)
+	c.most = 0
+	for range 1000 {
+		c.now()
+		c.w.sleep(c.w.pause())
+	}
+	require.Zero(c.t, c.most)
+	require.Zero(c.t, c.back)
+	require.Equal(c.t, "system clock: "+why, c.Source())
+}
+
+// use reads the clock for a while.
+func (c *worldClock) use(readings int) {
+	for range readings {
+		c.now()
+		c.w.sleep(time.Duration(c.w.rng.Int64N(int64(20 * time.Microsecond))))
+	}
+}
+
+func TestFastClock_AJumpNobodyCanExplain(t *testing.T) {
+	for _, jump := range []time.Duration{2 * time.Millisecond, 100 * time.Millisecond, time.Hour, 50 * year} {
+		w := newFastWorld(newRand(t), 2.1e9)
+		w.calm = true
+		c := w.newClock(t)
+		c.use(2000)
+		c.within(time.Microsecond)
+		w.count(float64(jump))
+		c.use(1000)
+		c.within(10*time.Millisecond + time.Microsecond)
+		require.True(t, strings.HasPrefix(c.Source(), "system clock: in "), c.Source())
+		c.requireFallen(strings.TrimPrefix(c.Source(), "system clock: "))
+	}
+}
+
+// Where the counter begins anew, the system clock says how late it is.
+func TestFastClock_ACounterThatBeginsAnew(t *testing.T) {
+	w := newFastWorld(newRand(t), 2.1e9)
+	c := w.newClock(t)
+	for range 20 {
+		c.use(2000)
+		w.sleep(time.Duration(w.rng.Int64N(int64(time.Second))))
+		w.ticks = 0
+		c.use(1)
+	}
+	c.within(time.Microsecond)
+	require.Zero(t, c.back)
+	require.Equal(t, counter.Name, c.Source())
+
+	// On another machine it has another rate, too: by 10% in 200 us, 20 us.
+	c.use(2000)
+	w.calm = true
+	w.hz *= 1.1
+	w.ticks = 0
+	c.use(1000)
+	c.within(50 * time.Microsecond)
+	c.requireFallen(strings.TrimPrefix(c.Source(), "system clock: "))
+}
+
+// The counter runs through a suspend, or not; the system clock does not, as on Linux.
+func TestFastClock_ASuspendIsNoTime(t *testing.T) {
+	for _, runs := range []bool{false, true} {
+		for _, asleep := range []time.Duration{2 * time.Second, time.Hour, 365 * day} {
+			w := newFastWorld(newRand(t), 2.1e9)
+			c := w.newClock(t)
+			for range 5 {
+				c.use(2000)
+				w.sleep(w.pause())
+				w.wall += float64(asleep) + 0.1e9*w.rng.Float64() // to a part of a second
+				if runs {
+					w.count(float64(asleep))
+				}
+			}
+			c.use(2000)
+			c.within(time.Microsecond)
+			require.LessOrEqual(t, c.back, int64(time.Microsecond))
+			require.Equal(t, counter.Name, c.Source())
+		}
+	}
+}
+
+func TestFastClock_ACounterThatStops(t *testing.T) {
+	w := newFastWorld(newRand(t), 2.1e9)
+	w.calm = true
+	c := w.newClock(t)
+	c.use(2000)
+	w.hz = 0
+	for range 1000 {
+		c.now()
+		w.sleep(time.Millisecond)
+	}
+	c.within(2*fastGuard + time.Millisecond)
+	c.requireFallen("the counter has stopped")
+}
+
+// One that has stopped while nobody read the clock is found by the first who does.
+func TestFastClock_ACounterThatStopsWhileParked(t *testing.T) {
+	w := newFastWorld(newRand(t), 2.1e9)
+	w.calm = true
+	c := w.newClock(t)
+	c.use(2000)
+	w.sleep(time.Second)
+	require.Zero(t, w.due, "it has parked")
+	w.hz = 0
+	w.sleep(time.Second)
+	c.now()
+	c.within(time.Microsecond)
+	c.requireFallen(strings.TrimPrefix(c.Source(), "system clock: "))
+}
+
+func TestFastClock_ACounterThatChangesItsFrequency(t *testing.T) {
+	for _, factor := range []float64{0.001, 0.1, 0.5, 0.99, 0.998, 1.002, 1.01, 2, 10, 1000} {
+		w := newFastWorld(newRand(t), 2.1e9)
+		w.calm = true
+		c := w.newClock(t)
+		c.use(2000)
+		w.hz *= factor
+		for range 20_000 {
+			c.now()
+			w.sleep(time.Duration(w.rng.Int64N(int64(20 * time.Microsecond))))
+		}
+		if factor > 1 {
+			c.within(10 * time.Millisecond)
+		}
+		require.Equal(t, c.back, int64(0), factor)
+		c.requireFallen(strings.TrimPrefix(c.Source(), "system clock: "))
+	}
+}
+
+// A counter that the hypervisor or the kernel reads for the program is of no use.
+func TestFastClock_ACounterThatIsSlowToRead(t *testing.T) {
+	w := newFastWorld(newRand(t), 2.1e9)
+	w.calm, w.cost = true, 1500
+	require.Equal(t, "system clock: the counter cannot be compared with the system clock to 1 us", newFastClock("", w.inputs()).Source())
+
+	w.cost = 15
+	c := w.newClock(t)
+	for range 10 {
+		c.use(2000)
+		w.cost = 1500 // for a while, on a busy machine
+		c.use(fastMisses / 2)
+		w.cost = 15
+	}
+	c.use(2000)
+	require.Equal(t, counter.Name, c.Source())
+	c.within(2 * time.Microsecond) // of which a reading takes a part here
+
+	w.cost = 1500
+	c.use(2000)
+	c.requireFallen("reading the counter takes too long")
+}
+
+func TestFastClock_ACounterThatIsUnfitFromTheBeginning(t *testing.T) {
+	for name, hz := range map[string]float64{"stopped": 0, "coarse": 32_768, "too fast": 1e13} {
+		w := newFastWorld(newRand(t), hz)
+		require.Equal(t, "system clock: the counter cannot be compared with the system clock to 1 us",
+			newFastClock("", w.inputs()).Source(), name)
+	}
+	w := newFastWorld(newRand(t), 1e9)
+	c := newFastClock("somebody says so", w.inputs())
+	require.Equal(t, "system clock: somebody says so", c.Source())
+	(&worldClock{FastClock: c, t: t, w: w}).requireFallen("somebody says so")
+	require.Zero(t, w.due, "it needs no timer")
+}
+
+// On a system whose clock goes on by half a millisecond at a time.
+func TestFastClock_ACoarseSystemClock(t *testing.T) {
+	w := newFastWorld(newRand(t), 1e9)
+	in := w.inputs()
+	exact := in.system
+	in.system = func() int64 { return exact() / 500_000 * 500_000 }
+	require.Equal(t, "system clock: time stands still while the counter runs, or goes by large steps", newFastClock("", in).Source())
+}
+
+func TestFastClock_ParksWhenUnread(t *testing.T) {
+	w := newFastWorld(newRand(t), 2.1e9)
+	c := w.newClock(t)
+	for range 3 {
+		require.Positive(t, w.due, "it watches the counter")
+		for range 10 {
+			w.sleep(fastGuard)
+			c.now()
+			require.Positive(t, w.due, "while it is being read")
+		}
+		turn := c.turn.Load()
+		w.sleep(3 * fastGuard)
+		require.Zero(t, w.due, "no timer runs while nobody reads it")
+		w.sleep(time.Hour)
+		require.Equal(t, turn, c.turn.Load())
+		c.now()
+		c.within(time.Microsecond)
+	}
+	require.Equal(t, counter.Name, c.Source())
+}
+
+// Lines follow each other as fast as they can, and all say the same of one tick. A reading
+// of which a part is from another line says something else.
+func TestFastClock_ConcurrentReadersSeeOneLine(t *testing.T) {
+	const tick, now = 1 << 40, 1 << 60
+	w := newFastWorld(newRand(t), 1e9)
+	c := w.newClock(t).FastClock
+	line := func(n uint64) {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		past := n%1000 + 1
+		c.pace = (n%17 + 1) << paceBits
+		ns := now - int64(past*(n%17+1))
+		c.publish(fastSample{tick: tick - past, system: ns}, ns, math.MaxInt64)
+	}
+	line(0)
+	var stop atomic.Bool
+	var retries atomic.Int64
+	var wg sync.WaitGroup
+	for range 3 {
+		wg.Go(func() {
+			for !stop.Load() {
+				got, ok := c.read(tick)
+				if !ok {
+					retries.Add(1)
+				} else if got != now {
+					t.Errorf("read %d, which no line says", got)
+					return
+				}
+			}
+		})
+	}
+	n := uint64(1)
+	for ; retries.Load() < 100 && n < 1<<28 && !t.Failed(); n++ {
+		line(n)
+	}
+	stop.Store(true)
+	wg.Wait()
+	require.GreaterOrEqual(t, retries.Load(), int64(100), "readers must have met a new line in %d", n)
+}
+
+// While one calibrates, the others read on, and wait for nobody.
+func TestFastClock_NobodyWaitsForACalibration(t *testing.T) {
+	w := newFastWorld(newRand(t), 2.1e9)
+	w.calm = true
+	c := w.newClock(t)
+	c.use(2000)
+	c.mu.Lock() // whoever calibrates has lost the processor
+	turn := c.turn.Load()
+	for range 1000 {
+		c.now()
+		w.pass(float64(20 * time.Microsecond))
+	}
+	require.Equal(t, turn, c.turn.Load())
+	c.within(time.Microsecond)
+	c.mu.Unlock()
+	c.use(2000)
+	c.within(time.Microsecond)
+	require.LessOrEqual(t, c.back, int64(time.Microsecond))
+	require.Greater(t, c.turn.Load(), turn)
+}
+
+// The machine's own counter, as far as no machine can fail it.
+func TestFastClock_TellsTheTimeOfTheSystemClock(t *testing.T) {
+	c := NewFastClock()
+	if why := counter.Unfit(); why != "" {
+		require.Equal(t, "system clock: "+why, c.Source())
+	}
+	for range 100_000 {
+		before := c.in.system()
+		now := c.Now()
+		after := c.in.system()
+		require.GreaterOrEqual(t, now, before-int64(time.Millisecond), c.Source())
+		require.LessOrEqual(t, now, after+int64(10*time.Millisecond), c.Source())
+	}
+	t.Log(c.Source())
+}
+
+func TestFastClock_ConcurrentReadingsHardlyGoBack(t *testing.T) {
+	clock := NewFastClock()
+	readConcurrently(clock, func(earlier, later int64) {
+		assert.GreaterOrEqual(t, later, earlier-int64(time.Millisecond), clock.Source())
+	}, 20_000)
+}
+
+// Inside a bubble time stands still while the counter runs.
+func TestFastClock_FollowsABubble(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		clock := NewFastClock()
+		require.True(t, strings.HasPrefix(clock.Source(), "system clock: "), clock.Source())
+		l := mustNew(t, Config{Limit: PerMinute(7), Clock: clock})
+		require.True(t, l.timed, "it tells the system's time, so a timer may sweep")
+		for range 50 {
+			require.Equal(t, time.Now().UnixNano(), clock.Now())
+			d := l.Take("k", 1)
+			for ; d.Allowed; d = l.Take("k", 1) {
+			}
+			time.Sleep(d.RetryAfter - 1)
+			require.False(t, l.Allow("k"), "1 ns before RetryAfter")
+			time.Sleep(time.Nanosecond)
+			require.True(t, l.Allow("k"), "at RetryAfter")
+		}
+	})
+}
