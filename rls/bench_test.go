@@ -67,7 +67,7 @@ func serveForever(kind string) {
 		fatal(err)
 		engine, err := rules.New(set, rules.Config{})
 		fatal(err)
-		New(engine, Options{}).Register(server)
+		server = New(engine, Options{}).NewServer()
 	}
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	fatal(err)

@@ -2,7 +2,7 @@
 // of package rules. Nothing runs beside it: counts are in memory.
 //
 //	service := rls.New(engine, rls.Options{})
-//	service.Register(grpcServer)
+//	server := service.NewServer()
 //
 // It answers as envoyproxy/ratelimit does: statuses, headers, dynamic metadata, JSON over HTTP,
 // health. Where that one would end, as on a limit without a unit, it refuses the call.

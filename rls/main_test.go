@@ -51,13 +51,18 @@ func newWorld(tb testing.TB, c rules.Config, o Options) *world {
 	return &world{clock, New(engine, o)}
 }
 
-// dial serves on a pipe, and returns a connection to it.
+// dial serves, and returns a connection.
 func dial(tb testing.TB, s *Service, h *Health) *grpc.ClientConn {
 	tb.Helper()
-	listener := bufconn.Listen(1 << 20)
-	server := grpc.NewServer()
-	s.Register(server)
+	server := s.NewServer()
 	healthpb.RegisterHealthServer(server, h.Server())
+	return connect(tb, server)
+}
+
+// connect lets a server serve on a pipe, and returns a connection to it.
+func connect(tb testing.TB, server *grpc.Server) *grpc.ClientConn {
+	tb.Helper()
+	listener := bufconn.Listen(1 << 20)
 	go func() { _ = server.Serve(listener) }()
 	tb.Cleanup(server.Stop)
 	conn, err := grpc.NewClient("passthrough:///pipe", grpc.WithTransportCredentials(insecure.NewCredentials()),

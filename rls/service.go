@@ -9,7 +9,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	ratelimit "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 	pb "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -36,6 +35,10 @@ type Options struct {
 	// and 64 KiB.
 	MaxDescriptors, MaxEntries, MaxValue, MaxText int
 
+	// Took is told how long a call of a server by NewServer has taken, without the network. nil means that
+	// nobody is told.
+	Took func(time.Duration)
+
 	// Panicked is told of a panic in a call, at most once a minute. The call gets INTERNAL. nil
 	// means that nobody is told.
 	Panicked func(value any, stack []byte)
@@ -58,7 +61,17 @@ type scratch struct {
 	req       rules.Request
 	resp      rules.Response
 	entries   []rules.Entry
-	overrides []rules.Override
+	described []described
+	count     int    // of descriptors, also those beyond the bound
+	out       []byte // the answer on the wire
+}
+
+// described is a descriptor while a request is read.
+type described struct {
+	first, end, count int // of its entries; count also has those beyond the bound
+	hits              uint64
+	override          rules.Override
+	counted, limited  bool // hits and override are there
 }
 
 // New returns a service that decides by engine.
@@ -100,28 +113,36 @@ func (s *Service) Counts() Counts {
 func (s *Service) ShouldRateLimit(_ context.Context, req *pb.RateLimitRequest) (resp *pb.RateLimitResponse, err error) {
 	defer func() {
 		if v := recover(); v != nil {
-			s.panicked(v)
-			resp, err = nil, status.Error(codes.Internal, "sluice: the call failed, and nothing else did")
+			resp, err = nil, s.panicked(v)
 		}
 	}()
 	w := s.scratch.Get().(*scratch)
-	if err := s.read(w, req); err != nil {
-		s.refused.Add(1)
+	if err := s.decide(w, s.read(w, req)); err != nil {
 		return nil, err
+	}
+	resp = s.answer(req, &w.resp)
+	w.forget()
+	s.scratch.Put(w)
+	return resp, nil
+}
+
+// decide judges a request that has been read, unless that has failed, and counts the call. After
+// an error the scratch is left to the garbage collector.
+func (s *Service) decide(w *scratch, failed error) error {
+	if failed != nil {
+		s.refused.Add(1)
+		return failed
 	}
 	if err := s.engine.Decide(&w.req, &w.resp); err != nil {
 		s.refused.Add(1)
-		return nil, refusal(err)
+		return refusal(err)
 	}
-	resp = s.answer(req, &w.resp)
 	if w.resp.Code == rules.OK {
 		s.ok.Add(1)
 	} else {
 		s.overLimit.Add(1)
 	}
-	w.forget()
-	s.scratch.Put(w)
-	return resp, nil
+	return nil
 }
 
 // refusal is the status of an error of Decide.
@@ -133,13 +154,15 @@ func refusal(err error) error {
 	return status.Error(codes.Unknown, err.Error())
 }
 
-// panicked counts, and tells of, a panic. The scratch of the call is left to the garbage collector.
-func (s *Service) panicked(v any) {
+// panicked counts, and tells of, a panic, and returns the error of the call. Its scratch is left to the
+// garbage collector.
+func (s *Service) panicked(v any) error {
 	s.panics.Add(1)
 	now, told := time.Now().UnixNano(), s.told.Load()
 	if s.options.Panicked != nil && now-told > int64(time.Minute) && s.told.CompareAndSwap(told, now) {
 		s.options.Panicked(v, debug.Stack())
 	}
+	return status.Error(codes.Internal, "sluice: the call failed, and nothing else did")
 }
 
 // forget drops what is of the request, so that a scratch that waits does not keep it.
@@ -153,36 +176,71 @@ func (w *scratch) forget() {
 // read translates a request, and checks its sizes.
 func (s *Service) read(w *scratch, req *pb.RateLimitRequest) error {
 	o := &s.options
-	if len(req.Descriptors) > o.MaxDescriptors {
-		return tooLarge("%d descriptors; want at most %d", len(req.Descriptors), o.MaxDescriptors)
-	}
+	w.begin()
 	w.req.Domain, w.req.Hits = req.Domain, req.HitsAddend
-	w.req.Descriptors, w.entries, w.overrides = w.req.Descriptors[:0], w.entries[:0], w.overrides[:0]
-	text := len(req.Domain)
-	total := 0
-	for i, d := range req.Descriptors {
-		if len(d.GetEntries()) > o.MaxEntries {
-			return tooLarge("a descriptor, %d, of %d entries; want at most %d", i, len(d.Entries), o.MaxEntries)
+	for _, in := range req.Descriptors {
+		d := w.descriptor(o)
+		for _, e := range in.GetEntries() {
+			w.entry(o, d, rules.Entry{Key: e.GetKey(), Value: e.GetValue()})
 		}
-		total += len(d.GetEntries())
+		if h := in.GetHitsAddend(); h != nil {
+			d.counted, d.hits = true, h.Value
+		}
+		if l := in.GetLimit(); l != nil {
+			d.limited, d.override = true, rules.Override{Requests: l.RequestsPerUnit, Unit: unit(int32(l.Unit))}
+		}
 	}
-	w.reserve(total, len(req.Descriptors))
-	for i, d := range req.Descriptors {
-		first := len(w.entries)
-		for _, e := range d.GetEntries() {
-			key, value := e.GetKey(), e.GetValue()
-			if len(key) > o.MaxValue || len(value) > o.MaxValue {
-				return tooLarge("a descriptor, %d, with a key or value of %d bytes; want at most %d", i, max(len(key), len(value)), o.MaxValue)
+	return w.link(o)
+}
+
+// begin makes room for another request.
+func (w *scratch) begin() {
+	w.req.Domain, w.req.Hits, w.count = "", 0, 0
+	w.req.Descriptors, w.entries, w.described = w.req.Descriptors[:0], w.entries[:0], w.described[:0]
+}
+
+// descriptor begins another descriptor, which is valid until the next one begins. Those beyond the bound share one.
+func (w *scratch) descriptor(o *Options) *described {
+	if w.count++; w.count <= o.MaxDescriptors+1 {
+		w.described = append(w.described, described{first: len(w.entries), end: len(w.entries)})
+	}
+	return &w.described[len(w.described)-1]
+}
+
+// entry adds an entry to the last descriptor.
+func (w *scratch) entry(o *Options, d *described, e rules.Entry) {
+	if d.count++; d.count <= o.MaxEntries && w.count <= o.MaxDescriptors {
+		w.entries = append(w.entries, e)
+		d.end++
+	}
+}
+
+// link checks the sizes of what has been read, and makes the request of it.
+func (w *scratch) link(o *Options) error {
+	if w.count > o.MaxDescriptors {
+		return tooLarge("%d descriptors; want at most %d", w.count, o.MaxDescriptors)
+	}
+	for i := range w.described {
+		if n := w.described[i].count; n > o.MaxEntries {
+			return tooLarge("a descriptor, %d, of %d entries; want at most %d", i, n, o.MaxEntries)
+		}
+	}
+	text := len(w.req.Domain)
+	for i := range w.described {
+		d := &w.described[i]
+		out := rules.Descriptor{Entries: w.entries[d.first:d.end:d.end]}
+		for j := range out.Entries {
+			key, value := len(out.Entries[j].Key), len(out.Entries[j].Value)
+			if max(key, value) > o.MaxValue {
+				return tooLarge("a descriptor, %d, with a key or value of %d bytes; want at most %d", i, max(key, value), o.MaxValue)
 			}
-			text += len(key) + len(value)
-			w.entries = append(w.entries, rules.Entry{Key: key, Value: value})
+			text += key + value
 		}
-		out := rules.Descriptor{Entries: w.entries[first:len(w.entries):len(w.entries)]}
-		if h := d.GetHitsAddend(); h != nil {
-			out.Hits = &h.Value
+		if d.counted {
+			out.Hits = &d.hits
 		}
-		if l := d.GetLimit(); l != nil {
-			out.Override = w.override(l)
+		if d.limited {
+			out.Override = &d.override
 		}
 		w.req.Descriptors = append(w.req.Descriptors, out)
 	}
@@ -192,25 +250,13 @@ func (s *Service) read(w *scratch, req *pb.RateLimitRequest) error {
 	return nil
 }
 
-// reserve makes room, since pointers into the slices are kept while they grow.
-func (w *scratch) reserve(entries, descriptors int) {
-	if cap(w.entries) < entries {
-		w.entries = make([]rules.Entry, 0, entries)
-	}
-	if cap(w.overrides) < descriptors {
-		w.overrides = make([]rules.Override, 0, descriptors)
-	}
-}
-
-// override translates a limit that comes with a request. A number that is no unit of the request's
+// unit translates the unit of a limit that comes with a request. A number that is no unit of the request's
 // enumeration becomes UnknownUnit, which Decide refuses.
-func (w *scratch) override(l *ratelimit.RateLimitDescriptor_RateLimitOverride) *rules.Override {
-	o := rules.Override{Requests: l.RequestsPerUnit}
-	if u := l.Unit; u >= 0 && u <= 6 {
-		o.Unit = rules.Unit(u)
+func unit(n int32) rules.Unit {
+	if n >= 0 && n <= 6 {
+		return rules.Unit(n)
 	}
-	w.overrides = append(w.overrides, o)
-	return &w.overrides[len(w.overrides)-1]
+	return rules.UnknownUnit
 }
 
 func tooLarge(format string, args ...any) error {

@@ -1,16 +1,15 @@
 package service
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"net"
 	"net/http"
 	"os"
+	"runtime"
 	"time"
 
-	pb "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
@@ -80,7 +79,8 @@ func (s *server) newGRPC() error {
 		// Proxies that look after idle connections more often than gRPC's default allows are no attackers.
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: time.Second, PermitWithoutStream: true}),
 		grpc.MaxConcurrentStreams(maxStreams), grpc.MaxHeaderListSize(maxHeaders), grpc.MaxRecvMsgSize(maxBytes),
-		grpc.UnaryInterceptor(s.measure),
+		// Goroutines that stay grow their stacks once, and not at each call. If all are busy, others help.
+		grpc.NumStreamWorkers(uint32(8 * runtime.GOMAXPROCS(0))),
 	}
 	if s.config.TLSCert != "" {
 		certs, err := newCertificates(s.config, func(err error) { s.log.Error("the certificates cannot be used, and the old ones stay", "error", err) })
@@ -89,24 +89,12 @@ func (s *server) newGRPC() error {
 		}
 		options = append(options, grpc.Creds(credentials.NewTLS(certs.server())))
 	}
-	s.grpc = grpc.NewServer(options...)
-	s.service.Register(s.grpc)
+	s.grpc = s.service.NewServer(options...)
 	healthpb.RegisterHealthServer(s.grpc, s.health.Server())
 	if s.config.Reflection {
 		reflection.Register(s.grpc)
 	}
 	return nil
-}
-
-// measure tells the metrics how long a call took, without the network.
-func (s *server) measure(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
-	if info.FullMethod != pb.RateLimitService_ShouldRateLimit_FullMethodName {
-		return handler(ctx, req)
-	}
-	begin := time.Now()
-	resp, err := handler(ctx, req)
-	s.metrics.grpc.Observe(time.Since(begin).Seconds())
-	return resp, err
 }
 
 func (p port) listen() (net.Listener, error) {

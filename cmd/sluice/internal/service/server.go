@@ -122,6 +122,7 @@ func newServer(c *Config, log *slog.Logger) (*server, error) {
 		Headers: c.Headers, LimitHeader: c.LimitHeader, RemainingHeader: c.RemainingHeader, ResetHeader: c.ResetHeader,
 		DynamicMetadata: c.DynamicMetadata,
 		MaxDescriptors:  c.MaxDescriptors, MaxEntries: c.MaxEntries, MaxValue: c.MaxValue, MaxText: c.MaxMessage,
+		Took:     func(d time.Duration) { s.metrics.grpc.Observe(d.Seconds()) },
 		Panicked: func(v any, stack []byte) { log.Error("a call panicked", "value", v, "stack", string(stack)) },
 	})
 	s.metrics = newMetrics(s)

@@ -1,0 +1,280 @@
+package rls
+
+import (
+	"errors"
+	"strconv"
+	"time"
+	"unicode/utf8"
+
+	"google.golang.org/protobuf/encoding/protowire"
+
+	"github.com/sluice-go/sluice/rules"
+)
+
+// The messages of ShouldRateLimit on the wire, read into and written from those of package rules
+// without those of the protocol in between. Tests compare both ways with package proto.
+
+var (
+	errWire = errors.New("the message is no RateLimitRequest")
+	errUTF8 = errors.New("a text of the RateLimitRequest is not UTF-8")
+)
+
+// wire is what has not been read yet of a message.
+type wire struct {
+	rest string
+	err  error // ends the message
+}
+
+// field reads the tag of the next field; 0 at the end.
+func (r *wire) field() (number protowire.Number, kind protowire.Type) {
+	if r.rest == "" {
+		return 0, 0
+	}
+	tag := r.varint()
+	n := tag >> 3
+	if r.err == nil && (n < uint64(protowire.MinValidNumber) || n > uint64(protowire.MaxValidNumber)) {
+		r.fail(errWire)
+	}
+	if r.err != nil {
+		return 0, 0
+	}
+	return protowire.Number(n), protowire.Type(tag & 7)
+}
+
+func (r *wire) fail(err error) {
+	if r.err == nil {
+		r.err = err
+	}
+	r.rest = ""
+}
+
+// varint reads a number, of 10 bytes at most, the last of which has one bit.
+func (r *wire) varint() (v uint64) {
+	for i := range min(len(r.rest), 10) {
+		b := r.rest[i]
+		if i == 9 && b > 1 {
+			break
+		}
+		v |= uint64(b&0x7f) << (7 * i)
+		if b < 0x80 {
+			r.rest = r.rest[i+1:]
+			return v
+		}
+	}
+	r.fail(errWire)
+	return 0
+}
+
+// bytes reads what has its length before it.
+func (r *wire) bytes() string {
+	n := r.varint()
+	if n > uint64(len(r.rest)) {
+		r.fail(errWire)
+		return ""
+	}
+	out := r.rest[:n]
+	r.rest = r.rest[n:]
+	return out
+}
+
+// text reads a string, which is UTF-8.
+func (r *wire) text() string {
+	s := r.bytes()
+	if !utf8.ValidString(s) {
+		r.fail(errUTF8)
+	}
+	return s
+}
+
+// skip passes over a field that means nothing here.
+func (r *wire) skip(number protowire.Number, kind protowire.Type) {
+	n := protowire.ConsumeFieldValue(number, kind, []byte(r.rest))
+	if n < 0 {
+		r.fail(errWire)
+		return
+	}
+	r.rest = r.rest[n:]
+}
+
+// readWire translates a request, and checks its sizes. What is no request is errWire or errUTF8.
+func (s *Service) readWire(w *scratch, text string) error {
+	w.begin()
+	r := wire{rest: text}
+	for number, kind := r.field(); number != 0; number, kind = r.field() {
+		switch {
+		case number == 1 && kind == protowire.BytesType:
+			w.req.Domain = r.text()
+		case number == 2 && kind == protowire.BytesType:
+			d := wire{rest: r.bytes()}
+			s.readDescriptor(w, &d)
+			if d.err != nil {
+				r.fail(d.err)
+			}
+		case number == 3 && kind == protowire.VarintType:
+			w.req.Hits = uint32(r.varint())
+		default:
+			r.skip(number, kind)
+		}
+	}
+	if r.err != nil {
+		return r.err
+	}
+	return w.link(&s.options)
+}
+
+func (s *Service) readDescriptor(w *scratch, r *wire) {
+	d := w.descriptor(&s.options)
+	for number, kind := r.field(); number != 0; number, kind = r.field() {
+		switch {
+		case number == 1 && kind == protowire.BytesType:
+			e := wire{rest: r.bytes()}
+			w.entry(&s.options, d, e.readEntry())
+			if e.err != nil {
+				r.fail(e.err)
+			}
+		case number == 2 && kind == protowire.BytesType:
+			l := wire{rest: r.bytes()}
+			d.limited = true
+			l.readOverride(d)
+			if l.err != nil {
+				r.fail(l.err)
+			}
+		case number == 3 && kind == protowire.BytesType:
+			h := wire{rest: r.bytes()}
+			d.counted = true
+			h.readHits(d)
+			if h.err != nil {
+				r.fail(h.err)
+			}
+		default:
+			r.skip(number, kind)
+		}
+	}
+}
+
+func (r *wire) readEntry() (e rules.Entry) {
+	for number, kind := r.field(); number != 0; number, kind = r.field() {
+		switch {
+		case number == 1 && kind == protowire.BytesType:
+			e.Key = r.text()
+		case number == 2 && kind == protowire.BytesType:
+			e.Value = r.text()
+		default:
+			r.skip(number, kind)
+		}
+	}
+	return e
+}
+
+func (r *wire) readOverride(d *described) {
+	for number, kind := r.field(); number != 0; number, kind = r.field() {
+		switch {
+		case number == 1 && kind == protowire.VarintType:
+			d.override.Requests = uint32(r.varint())
+		case number == 2 && kind == protowire.VarintType:
+			d.override.Unit = unit(int32(r.varint()))
+		default:
+			r.skip(number, kind)
+		}
+	}
+}
+
+func (r *wire) readHits(d *described) {
+	for number, kind := r.field(); number != 0; number, kind = r.field() {
+		if number == 1 && kind == protowire.VarintType {
+			d.hits = r.varint()
+		} else {
+			r.skip(number, kind)
+		}
+	}
+}
+
+// appendWire appends the answer to b, which has no dynamic metadata.
+func (s *Service) appendWire(b []byte, resp *rules.Response) []byte {
+	b = appendNumber(b, 1, uint64(resp.Code))
+	for i := range resp.Statuses {
+		st := &resp.Statuses[i]
+		b = protowire.AppendTag(b, 2, protowire.BytesType)
+		b = protowire.AppendVarint(b, uint64(sizeStatus(st)))
+		b = appendNumber(b, 1, uint64(st.Code))
+		if st.Limited {
+			b = protowire.AppendTag(b, 2, protowire.BytesType)
+			b = protowire.AppendVarint(b, uint64(sizeLimit(st)))
+			b = appendNumber(b, 1, uint64(st.Requests))
+			b = appendNumber(b, 2, uint64(st.Unit))
+			b = appendText(b, 3, nameOf(st))
+		}
+		b = appendNumber(b, 3, uint64(st.Remaining))
+		if st.Limited {
+			seconds := uint64(st.ResetAfter / time.Second)
+			b = protowire.AppendTag(b, 4, protowire.BytesType)
+			b = protowire.AppendVarint(b, uint64(sizeNumber(seconds)))
+			b = appendNumber(b, 1, seconds)
+		}
+	}
+	if s.options.Headers && resp.Tightest >= 0 {
+		st := &resp.Statuses[resp.Tightest]
+		b = appendHeader(b, s.options.LimitHeader, uint64(st.Requests))
+		b = appendHeader(b, s.options.RemainingHeader, uint64(st.Remaining))
+		b = appendHeader(b, s.options.ResetHeader, uint64(st.ResetAfter/time.Second))
+	}
+	return b
+}
+
+func nameOf(st *rules.Status) string {
+	if st.Rule == nil {
+		return ""
+	}
+	return st.Rule.Name()
+}
+
+// The fields of the messages have numbers below 16: a tag is one byte. A field that is 0 or empty is
+// not there.
+
+func sizeNumber(v uint64) int {
+	if v == 0 {
+		return 0
+	}
+	return 1 + protowire.SizeVarint(v)
+}
+
+func appendNumber(b []byte, number protowire.Number, v uint64) []byte {
+	if v == 0 {
+		return b
+	}
+	return protowire.AppendVarint(protowire.AppendTag(b, number, protowire.VarintType), v)
+}
+
+func sizeText(s string) int {
+	if s == "" {
+		return 0
+	}
+	return 1 + protowire.SizeBytes(len(s))
+}
+
+func appendText(b []byte, number protowire.Number, s string) []byte {
+	if s == "" {
+		return b
+	}
+	return protowire.AppendString(protowire.AppendTag(b, number, protowire.BytesType), s)
+}
+
+func sizeLimit(st *rules.Status) int {
+	return sizeNumber(uint64(st.Requests)) + sizeNumber(uint64(st.Unit)) + sizeText(nameOf(st))
+}
+
+func sizeStatus(st *rules.Status) int {
+	n := sizeNumber(uint64(st.Code)) + sizeNumber(uint64(st.Remaining))
+	if st.Limited {
+		n += 1 + protowire.SizeBytes(sizeLimit(st)) + 1 + protowire.SizeBytes(sizeNumber(uint64(st.ResetAfter/time.Second)))
+	}
+	return n
+}
+
+func appendHeader(b []byte, name string, v uint64) []byte {
+	var few [20]byte
+	value := string(strconv.AppendUint(few[:0], v, 10))
+	b = protowire.AppendTag(b, 3, protowire.BytesType)
+	b = protowire.AppendVarint(b, uint64(sizeText(name)+sizeText(value)))
+	return appendText(appendText(b, 1, name), 2, value)
+}
