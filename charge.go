@@ -86,10 +86,9 @@ func (st *store) debitNew(d *Decision, p *policy, id uint64, now int64, cost int
 	switch word, out := st.insert(st.shardOf(id), p, id, now, cost, &next); {
 	case out == retrying:
 		return false
-	case out == waved && !p.denyAll():
-		*d = Decision{Allowed: true, Limit: int(p.burst), Remaining: int(p.burst)}
-	case out == refused && !p.denyAll():
-		*d = Decision{Limit: int(p.burst), RetryAfter: p.limit.interval()}
+	case (out == waved || out == refused) && !p.denyAll():
+		*d = Decision{}
+		p.tell(d, word, out, now, 1)
 	case p.wide == nil || p.denyAll():
 		p.look(d, state{word: word}, now)
 	default:

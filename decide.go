@@ -32,7 +32,7 @@ func (l *Limiter) AllowN(key string, cost int) bool {
 func (l *Limiter) Take(key string, cost int) (d Decision) {
 	id := l.made().hash.string(key)
 	l.ahead(id)
-	l.takeAt(&d, id, l.now(), cost)
+	l.decide(&d, id, l.now(), cost)
 	if !d.Allowed || l.soft > 0 {
 		l.finish(&d, id, key, cost)
 	}
@@ -51,7 +51,7 @@ func (k Key) AllowN(cost int) bool {
 // Take is Limiter.Take for this key.
 func (k Key) Take(cost int) (d Decision) {
 	k.lim.made().ahead(k.id)
-	k.lim.takeAt(&d, k.id, k.lim.now(), cost)
+	k.lim.decide(&d, k.id, k.lim.now(), cost)
 	if !d.Allowed || k.lim.soft > 0 {
 		k.lim.finish(&d, k.id, "", cost)
 	}
@@ -73,7 +73,7 @@ func (k Key) AllowAt(now int64, cost int) bool {
 
 // TakeAt is Take at now; see AllowAt.
 func (k Key) TakeAt(now int64, cost int) (d Decision) {
-	k.lim.made().takeAt(&d, k.id, now, cost)
+	k.lim.made().decide(&d, k.id, now, cost)
 	if !d.Allowed || k.lim.soft > 0 {
 		k.lim.finish(&d, k.id, "", cost)
 	}
@@ -81,7 +81,7 @@ func (k Key) TakeAt(now int64, cost int) (d Decision) {
 }
 
 // allowAt decides in this one frame what nearly every call is: one for a tracked key,
-// under a one-word algorithm, with nobody in the way. It leaves the rest to allowSlow,
+// under a one-word algorithm, with nobody in the way. It leaves the rest to decide,
 // having changed nothing.
 func (l *Limiter) allowAt(id uint64, now int64, cost int) bool {
 	now = max(now, 0)
@@ -100,39 +100,13 @@ func (l *Limiter) allowAt(id uint64, now int64, cost int) bool {
 			}
 		}
 	}
-	return l.allowSlow(id, now, cost)
+	return l.decide(nil, id, now, cost)
 }
 
-// allowSlow is allowAt for every case.
-func (l *Limiter) allowSlow(id uint64, now int64, cost int) bool {
-	core, p, out := l.core, l.first(id), retrying
-	for {
-		if p.wide != nil {
-			out = core.chargeWide(p, id, now, cost, nil)
-		} else {
-			_, out = core.charge(p, id, now, cost)
-		}
-		if out.decided() {
-			break
-		}
-		was := p
-		if p = l.policyFor(id); out == retrying || p != was {
-			continue
-		}
-		var d Decision
-		if core.edge(&d, p, id, now, cost) {
-			return d.Allowed
-		}
-	}
-	if l.tally != nil {
-		l.tally.count(id>>core.shift, out)
-	}
-	return out.allowed()
-}
-
-// takeAt describes the decision in d, which is zero. (Passed back from frame to
+// decide charges a call, in every case, and reports whether the state of the key, or the edge,
+// admits it. Unless d is nil it describes that in d, which is zero. (Passed back from frame to
 // frame, a Decision would be copied through memory in each.)
-func (l *Limiter) takeAt(d *Decision, id uint64, now int64, cost int) {
+func (l *Limiter) decide(d *Decision, id uint64, now int64, cost int) (allowed bool) {
 	now = max(now, 0)
 	core, word, p, out := l.core, uint64(0), l.first(id), retrying
 	for {
@@ -144,15 +118,33 @@ func (l *Limiter) takeAt(d *Decision, id uint64, now int64, cost int) {
 		if out.decided() {
 			break
 		}
-		*d = Decision{} // in which a call that met a change may have left something
+		if d != nil {
+			*d = Decision{} // in which a call that met a change may have left something
+		}
 		was := p
 		if p = l.policyFor(id); out == retrying || p != was {
 			continue
 		}
-		if core.edge(d, p, id, now, cost) {
-			return
+		var e Decision
+		if core.edge(&e, p, id, now, cost) {
+			if d != nil {
+				*d = e
+			}
+			return e.Allowed
 		}
 	}
+	if d != nil {
+		p.tell(d, word, out, now, cost)
+	}
+	if l.tally != nil {
+		l.tally.count(id>>core.shift, out)
+	}
+	return out.allowed()
+}
+
+// tell describes a call that left its key with word, of a one-word algorithm, or that is
+// described in d already, of a wide one.
+func (p *policy) tell(d *Decision, word uint64, out outcome, now int64, cost int) {
 	d.Limit = int(p.burst)
 	d.Allowed = out.allowed()
 	switch {
@@ -162,9 +154,6 @@ func (l *Limiter) takeAt(d *Decision, id uint64, now int64, cost int) {
 		d.Remaining, d.RetryAfter, d.ResetAfter = 0, p.limit.interval(), 0
 	case p.wide == nil:
 		d.Remaining, d.RetryAfter, d.ResetAfter = p.describe(word, now, cost, d.Allowed)
-	}
-	if l.tally != nil {
-		l.tally.count(id>>core.shift, out)
 	}
 }
 
@@ -346,7 +335,7 @@ func (st *store) denyTail(p *policy, e *slot, key state, now int64, cost int, d 
 	return true
 }
 
-// finish does with a Decision that takeAt has described what is not of the key's
+// finish does with a Decision that decide has described what is not of the key's
 // state.
 func (l *Limiter) finish(d *Decision, id uint64, name string, cost int) {
 	if !d.Allowed {

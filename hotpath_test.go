@@ -180,7 +180,7 @@ func TestHotPath_SmallFunctionsAreInlined(t *testing.T) {
 func TestHotPath_TakesNoLock(t *testing.T) {
 	src := parse(t)
 	for _, name := range []string{
-		"(*Limiter).Allow", "(*Limiter).AllowN", "(*Limiter).allowAt", "(*Limiter).Take", "(*Limiter).takeAt", "Key.AllowN", "Key.Take",
+		"(*Limiter).Allow", "(*Limiter).AllowN", "(*Limiter).allowAt", "(*Limiter).Take", "(*Limiter).decide", "Key.AllowN", "Key.Take",
 		"(*table).lookup", "(*store).shardOf", "(*store).now", "(*store).ahead", "(*store).prefetch", "(*store).charge",
 		"(*hasher).seeded", "(*hasher).string", "(*schedule).tick", "(*gcra).charge", "(*systemClock).Now", "(*CoarseClock).Now",
 		"(*FastClock).Now", "(*FastClock).read",
@@ -276,7 +276,7 @@ func TestHotPath_KeysAndDecisionsStayOnTheStack(t *testing.T) {
 		assert.Greater(t, params, 15, "or the parameters have other types now")
 		for _, name := range []string{
 			"(*Limiter).Allow", "(*Limiter).AllowN", "(*Limiter).Take", "(*Limiter).Peek", "Key.AllowN", "Key.Take", "Key.Peek",
-			"Key.AllowAt", "Key.TakeAt", "(*Limiter).allowAt", "(*Limiter).allowSlow", "(*Limiter).takeAt", "(*Limiter).peekAt",
+			"Key.AllowAt", "Key.TakeAt", "(*Limiter).allowAt", "(*Limiter).decide", "(*Limiter).peekAt",
 			"(*Limiter).inspectAt", "(*Limiter).edge", "(*store).charge", "(*shard).locate", "(*table).lookup", "(*table).find",
 			"(*store).insert", "(*store).chargeWide", "(*policy).peekTail", "(*gcra).charge", "(*store).now",
 		} {

@@ -38,7 +38,7 @@ func (k Key) PeekAt(now int64, cost int) (d Decision) {
 	return d
 }
 
-// peekAt describes in d, which is zero, what takeAt would.
+// peekAt describes in d, which is zero, what decide would.
 func (l *Limiter) peekAt(d *Decision, id uint64, now int64, cost int) {
 	now = max(now, 0)
 	if l.under == nil && l.peekTable(d, id, now, cost) {

@@ -96,7 +96,8 @@ func (l *Limiter) act(id uint64, policyFor func(*Limiter, uint64) *policy, f fun
 	}
 }
 
-// update fails if the word, which is of p, has gone.
+// update fails if the word, which is of p, has gone. If f leaves a word without a tail as it
+// is, nothing is written.
 func (e *slot) update(p *policy, tail []atomic.Uint64, f func(p *policy, key state) uint64) (ok bool) {
 	if p.wide != nil {
 		word, ok := e.lock()
@@ -110,7 +111,7 @@ func (e *slot) update(p *policy, tail []atomic.Uint64, f func(p *policy, key sta
 		if word == moved || word == elsewhere {
 			return false
 		}
-		if e.word.CompareAndSwap(word, f(p, state{word: word})) {
+		if next := f(p, state{word: word}); next == word || e.word.CompareAndSwap(word, next) {
 			return true
 		}
 	}
@@ -127,19 +128,16 @@ func (l *Limiter) reset(id uint64) {
 }
 
 // block blocks id until then at least. It fails where the key cannot be tracked.
-func (l *Limiter) block(id uint64, now int64, until uint64) bool {
-	for {
-		tracked := l.core.update(id, func(p *policy, key state) uint64 {
-			return p.block(key, until)
-		})
-		if tracked {
-			return true
-		}
-		p := l.policyFor(id)
-		if _, out := l.core.insert(l.core.shardOf(id), p, id, now, 0, nil); out == waved || out == refused {
-			return false
-		}
-	}
+func (l *Limiter) block(id uint64, now int64, until uint64) (blocked bool) {
+	l.act(id, (*Limiter).policyNow, func(p *policy, key state) uint64 {
+		blocked = true
+		return p.block(key, until)
+	}, func(p *policy) (done bool) {
+		blocked = false
+		_, out := l.core.insert(l.core.shardOf(id), p, id, now, 0, nil)
+		return out == waved || out == refused // else it is tracked now, and fresh
+	})
+	return blocked
 }
 
 // blockOf returns when the block of id ends, 0 if it has none. It fails if p is not the
