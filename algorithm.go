@@ -94,7 +94,7 @@ type line interface {
 type bucket interface {
 	line
 	pack(full, now uint64) uint64
-	slots() (s *schedule, queue bool)
+	turns() (s *schedule, queue bool)
 }
 
 // A stamper is an algorithm that can tell its units apart by when they were charged.

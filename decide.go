@@ -108,7 +108,7 @@ func (l *Limiter) allowAt(id uint64, now int64, cost int) bool {
 // frame, a Decision would be copied through memory in each.)
 func (l *Limiter) decide(d *Decision, id uint64, now int64, cost int) (allowed bool) {
 	now = max(now, 0)
-	core, word, p, out := l.core, uint64(0), l.first(id), retrying
+	core, word, p, out := l.core, uint64(0), l.likely(id), retrying
 	for {
 		if p.wide != nil {
 			out = core.chargeWide(p, id, now, cost, d)
@@ -157,8 +157,8 @@ func (p *policy) tell(d *Decision, word uint64, out outcome, now int64, cost int
 	}
 }
 
-// first returns the policy to try first: the one that nearly all keys are under.
-func (l *Limiter) first(id uint64) *policy {
+// likely returns the policy to try first: the one that nearly all keys are under.
+func (l *Limiter) likely(id uint64) *policy {
 	if l.under != nil {
 		return l.policyFor(id)
 	}

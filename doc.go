@@ -31,7 +31,7 @@
 //
 // Take describes it, for the client. TakeAll charges several keys or none, TakeUpTo as many
 // units as there are, and Charge any number, as a debt if they are not there. Wait waits for
-// it, and Reserve gives a slot to come and a receipt; WaitAll and ReserveAll do so for several
+// it, and Reserve gives a turn to come and a receipt; WaitAll and ReserveAll do so for several
 // keys. Refund gives back what turned out not to count. Block, and Config.BlockFor, shut out
 // a key for a while. SetLimit, SetKeyLimit and SetPlan change limits while decisions run, and
 // Key.WithLimit takes one that comes with the request. Config.Shadow tries a limit out.

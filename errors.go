@@ -38,9 +38,9 @@ var (
 	// ErrTooManyReservations: the key has as many open reservations and waiting calls as
 	// Config.MaxReservations.
 	ErrTooManyReservations = errors.New("sluice: the key has too many reservations")
-	// ErrNotReservable: the algorithm has no slots to hand out. GCRA, TokenBucket with a
+	// ErrNotReservable: the algorithm has no turns to hand out. GCRA, TokenBucket with a
 	// continuous refill and LeakyBucket have.
-	ErrNotReservable = errors.New("sluice: the algorithm has no slots to reserve")
+	ErrNotReservable = errors.New("sluice: the algorithm has no turns to reserve")
 )
 
 type deadlineError struct{}

@@ -209,7 +209,7 @@ func (p *policy) rankOf(of *policy, e state, now int64) uint64 {
 	if of == p || b == nil || rank >= reserved {
 		return rank
 	}
-	s, _ := b.slots()
+	s, _ := b.turns()
 	return s.tick(int64(min(of.idleAt(e), math.MaxInt64)))
 }
 

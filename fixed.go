@@ -27,10 +27,10 @@ type fixedWindow struct {
 	bits  int // b
 }
 
-// newFixedWindow returns a window whose words can count up to room, which is at least the
+// newFixedWindow returns a window whose words can count up to reach, which is at least the
 // limit.
-func newFixedWindow(l Limit, offset time.Duration, room int) (algorithm, *ConfigError) {
-	b := countBits(l.Period, offset, 64, bits.Len(uint(room)), 1)
+func newFixedWindow(l Limit, offset time.Duration, reach int) (algorithm, *ConfigError) {
+	b := countBits(l.Period, offset, 64, bits.Len(uint(reach)), 1)
 	w, ok := newWindow(l.Period, offset, 64, b, minHorizon)
 	if !ok {
 		return nil, configErrorf("Limit.Rate", "%d per %v: the count leaves too few of 64 bits for the number of the window, which would run out before 2043; want at most %d",

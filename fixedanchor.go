@@ -45,14 +45,14 @@ const (
 	anchoredBits = 28
 )
 
-// newAnchoredWindow returns a window whose words can count up to room, which is at least
+// newAnchoredWindow returns a window whose words can count up to reach, which is at least
 // the limit.
-func newAnchoredWindow(l Limit, room int) (wideAlgorithm, *ConfigError) {
-	if l.Rate > maxAnchored || room > maxAnchored { // a hostile snapshot can claim such room
+func newAnchoredWindow(l Limit, reach int) (wideAlgorithm, *ConfigError) {
+	if l.Rate > maxAnchored || reach > maxAnchored { // a hostile snapshot can claim such reach
 		return nil, configErrorf("Limit.Rate", "%d with a window that begins at the first charge, whose count has 31 bits; want at most %d, or anchor unix",
 			l.Rate, maxAnchored)
 	}
-	return &anchoredWindow{period: uint64(l.Period), limit: uint64(l.Rate), bits: max(bits.Len(uint(room)), anchoredBits)}, nil
+	return &anchoredWindow{period: uint64(l.Period), limit: uint64(l.Rate), bits: max(bits.Len(uint(reach)), anchoredBits)}, nil
 }
 
 func (a *anchoredWindow) tailLen() int { return 1 }

@@ -36,7 +36,7 @@ func (a *gcra) adopt(from adopter, e state, _ []atomic.Uint64, now int64) uint64
 
 func (a *gcra) full(word uint64) uint64    { return word }
 func (a *gcra) pack(full, _ uint64) uint64 { return full }
-func (a *gcra) slots() (*schedule, bool)   { return &a.schedule, false }
+func (a *gcra) turns() (*schedule, bool)   { return &a.schedule, false }
 
 func (a *gcra) charge(word uint64, now int64, cost int) (uint64, bool) {
 	t := a.tick(now)

@@ -31,7 +31,7 @@ func (a *leakyBucket) adopt(from adopter, e state, _ []atomic.Uint64, now int64)
 
 func (a *leakyBucket) full(word uint64) uint64    { return word }
 func (a *leakyBucket) pack(full, _ uint64) uint64 { return full }
-func (a *leakyBucket) slots() (*schedule, bool)   { return &a.schedule, true }
+func (a *leakyBucket) turns() (*schedule, bool)   { return &a.schedule, true }
 
 func (a *leakyBucket) charge(word uint64, now int64, cost int) (uint64, bool) {
 	t := a.tick(now)

@@ -117,8 +117,8 @@ func (lg *ledger) record(id uint64) (rec *record, made bool) {
 	return rec, !found
 }
 
-// hold locks the record of id, and makes one at the time now if there is none.
-func (lg *ledger) hold(id uint64, now int64) *record {
+// lockRecord locks the record of id, and makes one at the time now if there is none.
+func (lg *ledger) lockRecord(id uint64, now int64) *record {
 	for {
 		rec, made := lg.record(id)
 		if made {
@@ -307,19 +307,19 @@ func (rec *record) adopt(to *policy, now int64) {
 		rec.policy = to
 		return
 	}
-	before, _ := rec.policy.bucket().slots()
+	before, _ := rec.policy.bucket().turns()
 	rec.dropPassed(now, rec.Len())
 	back := rec.back
 	rec.policy = to
-	after, _ := to.bucket().slots()
+	after, _ := to.bucket().turns()
 	if before.sameTicks(after) {
-		return // and what is missing before slots need not stay charged
+		return // and what is missing before turns need not stay charged
 	}
 	was, is := uint64(0), uint64(0)
 	rec.Each(func(r *ends.Node) {
 		was = r.End(was)
 		end := after.adopt(before, was-back, now)
-		// The units that are missing before the slot stay charged.
+		// The units that are missing before the turn stay charged.
 		r.Span = min(after.ticks(r.Units), end-is)
 		r.Ahead = end - is - r.Span
 		r.Least = 0

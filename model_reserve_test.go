@@ -67,7 +67,7 @@ func (tr *receiptTracer) full() (full uint64) {
 		full = p.bucket().full(key.word)
 		return key.word
 	})
-	s, _ := tr.l.policyOf(tr.k.id).bucket().slots()
+	s, _ := tr.l.policyOf(tr.k.id).bucket().turns()
 	return max(full, s.tick(tr.clock.Now()))
 }
 
@@ -316,7 +316,7 @@ func (tr *receiptTracer) checkSpans() {
 	if tr.cfg.Algorithm != LeakyBucket {
 		return
 	}
-	s, _ := tr.l.policyOf(0).bucket().slots()
+	s, _ := tr.l.policyOf(0).bucket().turns()
 	slices.SortStableFunc(slots, byTime)
 	for i := range slots[:max(0, len(slots)-1)] {
 		drained := s.tick(int64(slots[i].at)) + s.ticks(slots[i].n)

@@ -234,7 +234,7 @@ func (tw *twin) clearKeyLimit(key string) {
 // countsNoMore reports whether main can count what the key's plan can.
 func (tw *twin) countsNoMore(key string) bool {
 	for _, l := range tw.lims {
-		if l.policyOf(l.Key(key).id).room > l.current.Load().room {
+		if l.policyOf(l.Key(key).id).reach > l.current.Load().reach {
 			return false
 		}
 	}

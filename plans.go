@@ -264,7 +264,7 @@ func (l *Limiter) plansOf() *plans {
 
 // newTerms returns terms of a plan other than the limiter's own.
 func (l *Limiter) newTerms(pl *plan, limit Limit) (*terms, error) {
-	var from *policy // without one, no more room than the limit's own
+	var from *policy // without one, no more reach than the limit's own
 	if limit.constant() {
 		from = l.current.Load()
 	}

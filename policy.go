@@ -13,7 +13,7 @@ type policy struct {
 	wide  wideAlgorithm
 	limit Limit
 	base  Limit // the limit that the algorithm is of: limit, or what it was before Unlimited or DenyAll
-	room  int   // the most that words can count, or more
+	reach int   // the most that words can count, or more
 	of    *terms
 	penalty
 	burst uint64 // costs from 1 to burst are decided by the key's state; others by Limiter.edge
@@ -28,17 +28,17 @@ func newPolicy(c Config, from *policy) (*policy, *ConfigError) {
 	if from == nil {
 		from = &policy{alg: stateless{}}
 	}
-	p := &policy{limit: c.Limit, room: from.room}
+	p := &policy{limit: c.Limit, reach: from.reach}
 	if c.Limit.constant() {
 		p.alg, p.wide, p.penalty, p.base = from.alg, from.wide, from.penalty, from.base
 	} else {
 		burst := c.enforced().burst()
 		p.base = c.Limit
-		p.burst, p.room, p.blockFor = uint64(burst), max(burst, from.room), int64(c.BlockFor)
+		p.burst, p.reach, p.blockFor = uint64(burst), max(burst, from.reach), int64(c.BlockFor)
 		var err *ConfigError
-		if p.alg, p.wide, err = newAlgorithm(c, p.room); err != nil {
-			p.room = burst // so much, in windows of that length, takes more than a word
-			if p.alg, p.wide, err = newAlgorithm(c, p.room); err != nil {
+		if p.alg, p.wide, err = newAlgorithm(c, p.reach); err != nil {
+			p.reach = burst // so much, in windows of that length, takes more than a word
+			if p.alg, p.wide, err = newAlgorithm(c, p.reach); err != nil {
 				return nil, err
 			}
 		}
@@ -50,9 +50,9 @@ func newPolicy(c Config, from *policy) (*policy, *ConfigError) {
 	return p, nil
 }
 
-// newAlgorithm returns the algorithm of c. Its words can count up to room, which is at
+// newAlgorithm returns the algorithm of c. Its words can count up to reach, which is at
 // least the burst.
-func newAlgorithm(c Config, room int) (algorithm, wideAlgorithm, *ConfigError) {
+func newAlgorithm(c Config, reach int) (algorithm, wideAlgorithm, *ConfigError) {
 	l := c.enforced()
 	var alg algorithm
 	var wide wideAlgorithm
@@ -60,21 +60,21 @@ func newAlgorithm(c Config, room int) (algorithm, wideAlgorithm, *ConfigError) {
 	switch c.Algorithm {
 	case TokenBucket:
 		if c.Refill == RefillInterval {
-			alg, err = newTokenInterval(l, c.Offset, room)
+			alg, err = newTokenInterval(l, c.Offset, reach)
 		} else {
 			alg, err = newTokenBucket(l)
 		}
 	case LeakyBucket:
 		alg, err = newLeakyBucket(l)
 	case SlidingWindow:
-		alg, wide, err = newSlidingWindow(l, c.Offset, room)
+		alg, wide, err = newSlidingWindow(l, c.Offset, reach)
 	case SlidingLog:
-		wide, err = newSlidingLog(l, room)
+		wide, err = newSlidingLog(l, reach)
 	case FixedWindow:
 		if c.Anchor == AnchorFirstCharge {
-			wide, err = newAnchoredWindow(l, room)
+			wide, err = newAnchoredWindow(l, reach)
 		} else {
-			alg, err = newFixedWindow(l, c.Offset, room)
+			alg, err = newFixedWindow(l, c.Offset, reach)
 		}
 	default:
 		alg, err = newGCRA(l)
@@ -165,7 +165,7 @@ func (p *policy) debit(key state, now int64, cost int) uint64 {
 }
 
 // debitTail is debit for a key that is not blocked, with a tail. A log counts to its limit,
-// whatever room it has: that depends on where its key has been, and on sweeps.
+// whatever reach it has: that depends on where its key has been, and on sweeps.
 func (p *policy) debitTail(key state, now int64, cost int) uint64 {
 	if log, ok := p.wide.(*slidingLog); ok {
 		return log.countDenied(key, now, cost)
@@ -352,11 +352,11 @@ func (p *policy) bucket() bucket {
 	return b
 }
 
-// first returns the word after the first charge, at the time at, of a key under p, which a
+// firstCharge returns the word after the first charge, at the time at, of a key under p, which a
 // cost within the burst is always admitted for; a larger one is a debt. Under a wide
 // algorithm it also writes the tail, and unless d is nil describes in it a call for one more
 // unit as seen from now, which is not later than at.
-func first(p *policy, tail []atomic.Uint64, now, at int64, cost int, d *Decision) uint64 {
+func (p *policy) firstCharge(tail []atomic.Uint64, now, at int64, cost int, d *Decision) uint64 {
 	switch {
 	case cost == 0:
 		// Fresh as from at on: to an older call, as if something had been charged.

@@ -161,7 +161,7 @@ func (p *policy) line() line {
 // count at now.
 func (p *policy) forward(word uint64, now int64, ticks uint64) uint64 {
 	if b := p.bucket(); b != nil {
-		s, _ := b.slots()
+		s, _ := b.turns()
 		return b.pack(b.full(word)-ticks, s.tick(now))
 	}
 	return p.alg.refund(word, now, int(ticks)) // whose ticks are units
@@ -173,7 +173,7 @@ func (p *policy) stamper() stamper {
 }
 
 // keepsReceipts reports whether the ends and stamps of receipts under from, which has no
-// slots, mean the same under p.
+// turns, mean the same under p.
 func (p *policy) keepsReceipts(from *policy) bool {
 	switch a := p.adopter().(type) {
 	case *fixedWindow:

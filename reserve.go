@@ -24,13 +24,13 @@ type Reservation struct {
 	stamp uint64    // what a window algorithm tells the units by: see stamper
 }
 
-// Delay returns how long from now the slot begins, by the limiter's clock: wait that long,
-// and go ahead. Once the slot has begun it is 0.
+// Delay returns how long from now the turn begins, by the limiter's clock: wait that long,
+// and go ahead. Once the turn has begun it is 0.
 func (r *Reservation) Delay() time.Duration {
 	return time.Duration(max(r.begins-max(r.lim.now(), 0), 0))
 }
 
-// At returns when the slot begins, in Unix nanoseconds of the limiter's clock: the time of
+// At returns when the turn begins, in Unix nanoseconds of the limiter's clock: the time of
 // the call that has reserved it, or later.
 func (r *Reservation) At() int64 { return r.begins }
 
@@ -49,26 +49,26 @@ func (r *Reservation) Cancel() { r.Settle(0) }
 // Settle gives back at most the units that would be left without the reservation, whatever
 // other calls have been made, except Refund of the same units. Where the key
 // would have been fresh for a while without the reservation, it is less by that while.
-// Slots that others have reserved stay where they are: what is missing between the slots of
+// Turns that others have reserved stay where they are: what is missing between the turns of
 // others is not handed out again beside them, where it would exceed the limit, as long as
 // they are to come; it is given back if they are cancelled, too.
 func (r *Reservation) Settle(actual int) { r.lim.settle(r, actual) }
 
-// Reserve charges cost units to key for a slot to come, and returns a receipt; or an
-// error, having charged nothing. The slots of a key are handed out in order of arrival.
+// Reserve charges cost units to key for a turn to come, and returns a receipt; or an
+// error, having charged nothing. The turns of a key are handed out in order of arrival.
 // It takes no context, since it does not wait: to wait, call Wait, or wait for the Delay
 // and cancel if the context is done first.
 //
-// GCRA and TokenBucket give the first slot at which the call would be admitted, so bursts
+// GCRA and TokenBucket give the first turn at which the call would be admitted, so bursts
 // stay bursts. LeakyBucket is a queue that holds the burst, what is draining included: it
 // spaces calls evenly, each beginning when the ones before have drained, and has ErrQueueFull
-// for what does not fit in. ErrWouldExceedDeadline says that the slot is more than maxWait
-// away, as any slot is for a negative one; ErrTooManyReservations that the key has as many as
+// for what does not fit in. ErrWouldExceedDeadline says that the turn is more than maxWait
+// away, as any turn is for a negative one; ErrTooManyReservations that the key has as many as
 // Config.MaxReservations. The other algorithms have ErrNotReservable; further errors are
 // ErrCostExceedsBurst, ErrNegativeCost, ErrBlocked and ErrNoRoom. A cost of 0 charges nothing,
-// and asks for the slot of one unit.
+// and asks for the turn of one unit.
 //
-// A key with reservations denies calls until its slots have passed. A Block does not call a
+// A key with reservations denies calls until its turns have passed. A Block does not call a
 // reservation back: the caller may go ahead although the key has been blocked meanwhile.
 // Under Shadow there is no delay, and no error but ErrNotReservable: see
 // Reservation.WouldDeny. A Reserve that fails is counted as denied, but does not block.
@@ -141,7 +141,7 @@ func (l *Limiter) reserveUnder(p *policy, r *Reservation, now int64, maxWait tim
 		}
 	}
 	if rec == nil || !rec.lock() {
-		rec = lg.hold(r.id, now)
+		rec = lg.lockRecord(r.id, now)
 	}
 	defer rec.release()
 	if r.cost > 0 && !rec.hasRoom(now, l.config.Load().MaxReservations) {
@@ -150,9 +150,9 @@ func (l *Limiter) reserveUnder(p *policy, r *Reservation, now int64, maxWait tim
 	return l.reserveHere(rec, r, p, now, maxWait)
 }
 
-// slotless returns the error of calls of that cost that p has no slot for, whatever the key
+// turnless returns the error of calls of that cost that p has no turn for, whatever the key
 // has spent.
-func (p *policy) slotless(cost int) error {
+func (p *policy) turnless(cost int) error {
 	if err := p.never(cost); err != nil || p.unlimited() || p.bucket() != nil {
 		return err
 	}
@@ -162,7 +162,7 @@ func (p *policy) slotless(cost int) error {
 // reserveHere is reserveUnder with the key's record. Without one it makes no charge.
 func (l *Limiter) reserveHere(rec *record, r *Reservation, p *policy, now int64, maxWait time.Duration) (done bool, err error) {
 	r.node.At = 0 // whatever an attempt before has found
-	if err = p.slotless(r.cost); err != nil {
+	if err = p.turnless(r.cost); err != nil {
 		return true, err
 	}
 	if p.unlimited() {
@@ -214,7 +214,7 @@ func (r *Reservation) enter(rec *record, p *policy, drops, from uint64) {
 
 // charge returns the word after the reservation, and the full tick that it comes after.
 func (r *Reservation) charge(p *policy, word uint64, now int64, maxWait time.Duration) (from, next uint64, err error) {
-	from, delay, err := p.slot(word, now, r.cost)
+	from, delay, err := p.turn(word, now, r.cost)
 	if err == nil {
 		err = tooLate(delay, maxWait)
 	}
@@ -232,33 +232,33 @@ func tooLate(delay, maxWait time.Duration) error {
 	return nil
 }
 
-// slot returns how long after now the first slot of a key with the word begins, and the full
+// turn returns how long after now the first turn of a key with the word begins, and the full
 // tick that it comes after.
-func (p *policy) slot(word uint64, now int64, cost int) (from uint64, delay time.Duration, err error) {
+func (p *policy) turn(word uint64, now int64, cost int) (from uint64, delay time.Duration, err error) {
 	key, blockedUntil := p.admissible(state{word: word}, now)
 	if blockedUntil > 0 {
 		return 0, 0, ErrBlocked
 	}
 	b := p.bucket()
-	s, queue := b.slots()
+	s, queue := b.turns()
 	t := s.tick(now)
 	from = max(b.full(key.word), t)
 	need := uint64(max(cost, 1)) * s.unit // <= burst
 	if queue && from-t > s.burst-need {
 		return from, 0, ErrQueueFull
 	}
-	slot := from
+	turn := from
 	if !queue {
-		slot = max(from+need, t+s.burst) - s.burst
+		turn = max(from+need, t+s.burst) - s.burst
 	}
-	at := s.earliest(slot)
+	at := s.earliest(turn)
 	if at > math.MaxInt64 {
 		return from, 0, ErrWouldExceedDeadline
 	}
 	return from, max(time.Duration(int64(at)-now), 0), nil
 }
 
-// chargeAt returns the word after the reservation of a slot that begins after delay.
+// chargeAt returns the word after the reservation of a turn that begins after delay.
 func (r *Reservation) chargeAt(p *policy, word, from uint64, now int64, delay time.Duration) (next uint64, err error) {
 	at := after(now, delay)
 	if at > math.MaxInt64 {
@@ -269,8 +269,8 @@ func (r *Reservation) chargeAt(p *policy, word, from uint64, now int64, delay ti
 		return word, nil
 	}
 	b := p.bucket()
-	s, _ := b.slots()
-	// A call that begins at the nanosecond begins at its tick, which may be after the slot.
+	s, _ := b.turns()
+	// A call that begins at the nanosecond begins at its tick, which may be after the turn.
 	end := saturatingAdd(max(from, s.tick(r.node.At)), s.ticks(r.cost))
 	if end > s.most {
 		return word, ErrWouldExceedDeadline

@@ -7,21 +7,21 @@ import (
 	"time"
 )
 
-// ReserveAll makes all of the charges for one slot to come, or none, and returns a receipt
-// for each, in their order: LLM APIs, say, limit requests and tokens together. The slot is the
+// ReserveAll makes all of the charges for one turn to come, or none, and returns a receipt
+// for each, in their order: LLM APIs, say, limit requests and tokens together. The turn is the
 // latest of those that Reserve would give for each key by itself, all at one instant, which
 // nobody else sees a part of. All receipts begin with it, each by the clock of its own
 // limiter; each is settled or cancelled by itself.
 //
-// Charges for the same key add up, and have one slot; if their Keys bring different limits,
-// all go by that of the first. If one of the keys has no slot within
+// Charges for the same key add up, and have one turn; if their Keys bring different limits,
+// all go by that of the first. If one of the keys has no turn within
 // maxWait, the error is that of Reserve for the first such charge, and nothing has been
 // charged. A charge that Shadow lets pass has a receipt that says so and does not keep the
 // others waiting. Keys of limiters with other algorithms have ErrNotReservable. A key whose own
-// slot is sooner is not charged for the time between, and others cannot use it.
+// turn is sooner is not charged for the time between, and others cannot use it.
 //
 // It is safe to call at the same time in any order of the keys. No charges at all have the
-// slot that begins now.
+// turn that begins now.
 func ReserveAll(maxWait time.Duration, charges ...Charge) ([]*Reservation, error) {
 	j := newJoint(charges, maxWait)
 	all, err := j.reserve()
@@ -32,14 +32,14 @@ func ReserveAll(maxWait time.Duration, charges ...Charge) ([]*Reservation, error
 	return all, err
 }
 
-// WaitAll makes all of the charges as ReserveAll, and returns when their slot begins; or it
-// returns an error, having charged nothing: one of ReserveAll, at once, if the slot is after
+// WaitAll makes all of the charges as ReserveAll, and returns when their turn begins; or it
+// returns an error, having charged nothing: one of ReserveAll, at once, if the turn is after
 // the context's deadline, or the context's if that is done first. Then what has been charged is
 // given back, as by Reservation.Cancel.
 //
-// If one of the keys is blocked, or its algorithm has no slots to reserve, WaitAll waits until
+// If one of the keys is blocked, or its algorithm has no turns to reserve, WaitAll waits until
 // all keys could be charged at once, if nothing else happens to them, and asks again, as Wait
-// does: the order of those that wait is then not determined. So it does if a key is blocked when the slot
+// does: the order of those that wait is then not determined. So it does if a key is blocked when the turn
 // begins. A denial while it waits blocks nobody, and is not counted.
 func WaitAll(ctx context.Context, charges ...Charge) error {
 	if err := ctx.Err(); err != nil {
@@ -74,8 +74,8 @@ func WaitAll(ctx context.Context, charges ...Charge) error {
 	}
 }
 
-// awaitAll returns when the slot of all begins, or an error if a key is blocked then. A
-// charge under Shadow has a slot of its own, which nobody waits for.
+// awaitAll returns when the turn of all begins, or an error if a key is blocked then. A
+// charge under Shadow has a turn of its own, which nobody waits for.
 func (j *joint) awaitAll(ctx context.Context, all []*Reservation) error {
 	if j.delay == 0 {
 		return nil
@@ -121,7 +121,7 @@ type joint struct {
 	errs    []error         // of each charge
 	delay   time.Duration   // of all
 	slowest *claim          // the one that has it
-	waits   bool            // for what has no slots: its delay is when to ask again
+	waits   bool            // for what has no turns: its delay is when to ask again
 	asks    bool            // there is such a claim
 	first   int             // of the charges that keep the others from being made, or -1
 	records []*record       // of the charges' keys; locked, in order
@@ -173,14 +173,14 @@ func (j *joint) reserve() ([]*Reservation, error) {
 	}
 }
 
-// judge finds the slot of all claims, whose keys are held.
+// judge finds the turn of all claims, whose keys are held.
 func (j *joint) judge() {
 	j.first, j.delay, j.slowest, j.asks = -1, 0, nil, false
 	j.froms, j.delays = make([]uint64, len(j.claims)), make([]time.Duration, len(j.claims))
 	for i := range j.claims {
 		c := &j.claims[i]
-		from, delay, err := j.slot(c)
-		if j.waits && !c.lim.shadow && (err == ErrBlocked || c.slotless()) {
+		from, delay, err := j.turn(c)
+		if j.waits && !c.lim.shadow && (err == ErrBlocked || c.turnless()) {
 			j.asks = true
 			if err == ErrBlocked {
 				delay = until(c.policy.blockedUntil(c.state), c.now)
@@ -209,13 +209,13 @@ func (j *joint) judge() {
 	}
 }
 
-// slotless reports whether the algorithm of the claim has no slots, though it has states.
-func (c *claim) slotless() bool { return !c.policy.unlimited() && c.policy.bucket() == nil }
+// turnless reports whether the algorithm of the claim has no turns, though it has states.
+func (c *claim) turnless() bool { return !c.policy.unlimited() && c.policy.bucket() == nil }
 
-// tooLong reports whether the word of the claim could not tell the charge at the slot of all.
+// tooLong reports whether the word of the claim could not tell the charge at the turn of all.
 func (j *joint) tooLong(c *claim, from uint64) bool {
 	at := after(c.now, j.delay)
-	s, _ := c.policy.bucket().slots()
+	s, _ := c.policy.bucket().turns()
 	return at > math.MaxInt64 || saturatingAdd(max(from, s.tick(int64(at))), s.ticks(int(c.cost))) > s.most
 }
 
@@ -224,8 +224,8 @@ func (j *joint) of(c *claim, k int) bool {
 	return j.charges[k].Key.id == c.id && j.charges[k].Key.lim.core == c.lim
 }
 
-// slot returns the slot of a claim by itself.
-func (j *joint) slot(c *claim) (from uint64, delay time.Duration, err error) {
+// turn returns the turn of a claim by itself.
+func (j *joint) turn(c *claim) (from uint64, delay time.Duration, err error) {
 	n := 0
 	for k := range j.charges {
 		if j.of(c, k) && j.charges[k].Cost > 0 {
@@ -243,27 +243,27 @@ func (j *joint) slot(c *claim) (from uint64, delay time.Duration, err error) {
 		return 0, 0, tooLate(0, j.maxWait)
 	case p.burst == 0 || c.unfit():
 		return 0, 0, ErrCostExceedsBurst
-	case c.slotless() && !j.waits:
+	case c.turnless() && !j.waits:
 		return 0, 0, ErrNotReservable
-	case c.full == refused:
+	case c.noRoom == refused:
 		return 0, 0, ErrNoRoom
-	case c.full == waved:
+	case c.noRoom == waved:
 		return 0, 0, tooLate(0, j.maxWait)
-	case c.slotless():
-		delay, err = j.turn(c)
+	case c.turnless():
+		delay, err = j.retry(c)
 		return 0, delay, err
 	case n > 0 && !recordFor(j.records, c).hasRoom(c.now, c.lim.config.Load().MaxReservations-n+1):
 		return 0, 0, ErrTooManyReservations
 	}
-	if from, delay, err = p.slot(c.word, c.now, int(c.cost)); err == nil {
+	if from, delay, err = p.turn(c.word, c.now, int(c.cost)); err == nil {
 		err = tooLate(delay, j.maxWait)
 	}
 	return from, delay, err
 }
 
-// turn returns when the claim is to ask again, whose algorithm has no slots, or 0 if it would
+// retry returns when the claim is to ask again, whose algorithm has no turns, or 0 if it would
 // be admitted now. Shadow keeps nobody waiting, and so has no other time than now.
-func (j *joint) turn(c *claim) (time.Duration, error) {
+func (j *joint) retry(c *claim) (time.Duration, error) {
 	switch {
 	case c.policy.blockedUntil(c.state) > uint64(c.now):
 		return 0, ErrBlocked
@@ -296,7 +296,7 @@ func (j *joint) charge() []*Reservation {
 	all := make([]*Reservation, len(j.charges))
 	for i := range j.claims {
 		c, from := &j.claims[i], j.froms[i]
-		delay := max(j.delay, j.delays[i]) // a claim of Shadow takes its own slot
+		delay := max(j.delay, j.delays[i]) // a claim of Shadow takes its own turn
 		for k, charge := range j.charges {
 			if !j.of(c, k) {
 				continue
@@ -312,7 +312,7 @@ func (j *joint) charge() []*Reservation {
 			if j.errs[k] != nil || charge.Cost == 0 || c.slot == nil || c.policy.unlimited() {
 				continue
 			}
-			if c.slotless() {
+			if c.turnless() {
 				from, _ := c.policy.admissible(c.state, c.now)
 				c.word = c.policy.commit(from, c.now, charge.Cost)
 				continue

@@ -262,8 +262,8 @@ func TestWaitAll_CountsABlockThatTakesItsSlot(t *testing.T) {
 	})
 }
 
-// slotless are the layouts that have no slots to reserve, at a rate of 2 in 10 seconds.
-func slotless(f func(c Config)) {
+// turnless are the layouts that have no turns to reserve, at a rate of 2 in 10 seconds.
+func turnless(f func(c Config)) {
 	for _, c := range []Config{
 		{Algorithm: FixedWindow},
 		{Algorithm: FixedWindow, Anchor: AnchorFirstCharge},
@@ -277,7 +277,7 @@ func slotless(f func(c Config)) {
 
 // TestWaitAll_AsksAgain where there are no slots, as Wait does: all are charged, or none.
 func TestWaitAll_AsksAgain(t *testing.T) {
-	slotless(func(c Config) {
+	turnless(func(c Config) {
 		for _, a := range bucketAlgorithms {
 			synctest.Test(t, func(t *testing.T) {
 				requests, tokens := mustNew(t, c), mustNew(t, Config{Algorithm: a, Limit: PerSecond(10).WithBurst(100), Stats: true})
@@ -339,7 +339,7 @@ func TestWaitAll_AsksAgain(t *testing.T) {
 
 // TestWaitAll_AsksWithoutBlocking: a call that waits is no offence, and blocks are waited for.
 func TestWaitAll_AsksWithoutBlocking(t *testing.T) {
-	slotless(func(c Config) {
+	turnless(func(c Config) {
 		synctest.Test(t, func(t *testing.T) {
 			c.BlockFor = time.Hour
 			requests, tokens := mustNew(t, c), mustNew(t, Config{Limit: PerSecond(10).WithBurst(100), BlockFor: time.Hour})
@@ -370,7 +370,7 @@ func TestWaitAll_AsksWithoutBlocking(t *testing.T) {
 
 // TestWaitAll_FailsAtOnce where no time helps, though a key is blocked or late.
 func TestWaitAll_FailsAtOnce(t *testing.T) {
-	slotless(func(c Config) {
+	turnless(func(c Config) {
 		synctest.Test(t, func(t *testing.T) {
 			requests, tokens := mustNew(t, c), mustNew(t, Config{Limit: PerSecond(10).WithBurst(100)})
 			full := mustNew(t, Config{Limit: PerSecond(1), MaxKeys: 1, Shards: 1, Overflow: OverflowDenyNew})
@@ -405,7 +405,7 @@ func TestWaitAll_FailsAtOnce(t *testing.T) {
 
 // TestWaitAll_ShadowIsNotAskedAgain: it keeps nobody waiting, and is charged if it admits.
 func TestWaitAll_ShadowIsNotAskedAgain(t *testing.T) {
-	slotless(func(c Config) {
+	turnless(func(c Config) {
 		synctest.Test(t, func(t *testing.T) {
 			c.Shadow = true
 			shadow, tokens := mustNew(t, c), mustNew(t, Config{Limit: PerSecond(1).WithBurst(10)})
@@ -423,7 +423,7 @@ func TestWaitAll_ShadowIsNotAskedAgain(t *testing.T) {
 
 // TestConcurrent_WaitAllAsksAgain: many that ask at once all pass, as many a window as fit.
 func TestConcurrent_WaitAllAsksAgain(t *testing.T) {
-	slotless(func(c Config) {
+	turnless(func(c Config) {
 		synctest.Test(t, func(t *testing.T) {
 			requests, tokens := mustNew(t, c), mustNew(t, Config{Limit: PerSecond(10).WithBurst(100)})
 			begin := time.Now()

@@ -263,7 +263,7 @@ func (in *snapshotReader) policy(h sectionNumbers) (*policy, error) {
 	c, cerr := c.withDefaults()
 	if cerr == nil && !c.Limit.constant() {
 		var p *policy
-		if p, cerr = newPolicy(c, &policy{room: int(h.Room)}); cerr == nil && p.room == int(h.Room) && p.tailLen() == int(h.TailLen) {
+		if p, cerr = newPolicy(c, &policy{reach: int(h.Room)}); cerr == nil && p.reach == int(h.Room) && p.tailLen() == int(h.TailLen) {
 			return p, nil
 		}
 	}

@@ -311,11 +311,11 @@ func TestRestore_CountsAsFarAsTheKeysOfEachLimit(t *testing.T) {
 		require.NoError(t, other.Restore(bytes.NewReader(data)))
 		require.NoError(t, other.SetKeyLimit("vip", plan(1000)))
 		require.Equal(t, 700, spentOf(other, "vip"))
-		require.Equal(t, 10, other.current.Load().room)
+		require.Equal(t, 10, other.current.Load().reach)
 
 		other = restoredFrom(t, c, data)
 		if c.Algorithm == SlidingLog {
-			require.Equal(t, 10, other.current.Load().room)
+			require.Equal(t, 10, other.current.Load().reach)
 		}
 		require.Equal(t, 300, other.Peek("vip", 0).Remaining)
 		other.ClearKeyLimit("vip")

@@ -164,7 +164,7 @@ func (st *store) insert(s *shard, p *policy, id uint64, now int64, cost int, d *
 		if p.wide != nil {
 			tail = t.tails.add(i)
 		}
-		word := first(p, tail, now, max(now, s.floor), cost, d)
+		word := p.firstCharge(tail, now, max(now, s.floor), cost, d)
 		t.slots[i].word.Store(word)
 		t.slots[i].id.Store(id)
 		s.used++
@@ -186,7 +186,7 @@ func (st *store) fillLocked(s *shard, c *cell, p *policy, now int64, cost int, d
 	if p.wide != nil {
 		next.tail = make([]atomic.Uint64, p.tailLen())
 	}
-	word := first(p, next.tail, now, max(now, s.floor), cost, d)
+	word := p.firstCharge(next.tail, now, max(now, s.floor), cost, d)
 	next.word.Store(word)
 	next.id.Store(c.id.Load())
 	st.putCellLocked(s, next)

@@ -35,9 +35,9 @@ type counts struct{ number, cur, prev uint64 }
 // newSlidingWindow returns the one-word packing if it lasts as long as the clock,
 // and else the wide one.
 //
-// The counts go up to room, which is at least the limit.
-func newSlidingWindow(l Limit, offset time.Duration, room int) (algorithm, wideAlgorithm, *ConfigError) {
-	b := bits.Len(uint(room))
+// The counts go up to reach, which is at least the limit.
+func newSlidingWindow(l Limit, offset time.Duration, reach int) (algorithm, wideAlgorithm, *ConfigError) {
+	b := bits.Len(uint(reach))
 	a := slidingWindow{limit: uint64(l.Rate)}
 	var ok bool
 	if _, ok = newWindow(l.Period, offset, 64, 2*b, math.MaxInt64); ok {

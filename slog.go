@@ -35,8 +35,8 @@ import (
 // with a now before the newest time is charged at the newest time.
 type slidingLog struct {
 	limit  uint64
-	room   uint64 // places in the ring, at least the limit
-	spare  uint64 // room - limit
+	places uint64 // places in the ring, at least the limit
+	spare  uint64 // places - limit
 	period uint64
 	bits   int // b
 }
@@ -44,29 +44,29 @@ type slidingLog struct {
 // maxLog is the largest limit of a sliding log, 8 MiB a key.
 const maxLog = 1 << 20
 
-func newSlidingLog(l Limit, room int) (wideAlgorithm, *ConfigError) {
-	if l.Rate > maxLog || room > maxLog { // a hostile snapshot can claim such room
+func newSlidingLog(l Limit, reach int) (wideAlgorithm, *ConfigError) {
+	if l.Rate > maxLog || reach > maxLog { // a hostile snapshot can claim such reach
 		return nil, configErrorf("Limit.Rate", "%d with sliding-log, which keeps 8 bytes a unit for every key; want at most %d, or sliding-window or gcra, which keep 8 bytes a key",
 			l.Rate, maxLog)
 	}
 	limit := uint64(l.Rate)
 	return &slidingLog{
 		limit:  limit,
-		room:   uint64(room),
-		spare:  uint64(room) - limit,
+		places: uint64(reach),
+		spare:  uint64(reach) - limit,
 		period: uint64(l.Period),
-		bits:   bits.Len64(2*uint64(room) - 1),
+		bits:   bits.Len64(2*uint64(reach) - 1),
 	}, nil
 }
 
-func (a *slidingLog) tailLen() int { return int(a.room) }
+func (a *slidingLog) tailLen() int { return int(a.places) }
 
 func (a *slidingLog) written(word uint64) uint64 { return word & (1<<a.bits - 1) }
 
-// place returns the index in the ring of the i-th unit written, i < 3*room.
+// place returns the index in the ring of the i-th unit written, i < 3*places.
 func (a *slidingLog) place(i uint64) uint64 {
-	for i >= a.room {
-		i -= a.room
+	for i >= a.places {
+		i -= a.places
 	}
 	return i
 }
@@ -74,11 +74,11 @@ func (a *slidingLog) place(i uint64) uint64 {
 // refunded is the time in a place whose unit has been given back: it is unused again.
 const refunded = math.MaxUint64
 
-// nthOldest returns the time of the n-th oldest place, 1 <= n <= room. ok is false if
+// nthOldest returns the time of the n-th oldest place, 1 <= n <= places. ok is false if
 // the place is unused; unused places are older than all others.
 func (a *slidingLog) nthOldest(key state, n uint64) (s uint64, ok bool) {
 	i := a.written(key.word) + n - 1
-	if i < a.room {
+	if i < a.places {
 		return 0, false
 	}
 	s = key.tail[a.place(i)].Load()
@@ -86,7 +86,7 @@ func (a *slidingLog) nthOldest(key state, n uint64) (s uint64, ok bool) {
 }
 
 func (a *slidingLog) newest(key state) (s uint64, ok bool) {
-	return a.nthOldest(key, a.room)
+	return a.nthOldest(key, a.places)
 }
 
 // admitFrom returns the first nanosecond at which cost is admitted.
@@ -108,12 +108,12 @@ func (a *slidingLog) commit(key state, now int64, cost int) uint64 {
 		t = max(t, s)
 	}
 	written := a.written(key.word)
-	for range min(uint64(cost), a.room) {
+	for range min(uint64(cost), a.places) {
 		key.tail[a.place(written)].Store(t)
 		written++
 	}
-	if written >= 2*a.room {
-		written -= a.room
+	if written >= 2*a.places {
+		written -= a.places
 	}
 	return a.nextVersion(key.word) | written
 }
@@ -122,11 +122,11 @@ func (a *slidingLog) lasts(now int64, _ int) uint64 { return uint64(now) + a.per
 
 // sound reports whether the word and the ring are such as charges and refunds leave them.
 func (a *slidingLog) sound(key state) bool {
-	if a.written(key.word) >= 2*a.room {
+	if a.written(key.word) >= 2*a.places {
 		return false
 	}
 	last, used := uint64(0), false
-	for n := uint64(1); n <= a.room; n++ {
+	for n := uint64(1); n <= a.places; n++ {
 		s, ok := a.nthOldest(key, n)
 		if used && !ok || ok && (s < last || s > math.MaxInt64) {
 			return false
@@ -143,7 +143,7 @@ func (a *slidingLog) sound(key state) bool {
 func (a *slidingLog) adopt(from adopter, e state, ring []atomic.Uint64, now int64) uint64 {
 	old := from.(*slidingLog)
 	written := uint64(0)
-	for n := old.room - min(old.counting(e, now), a.room) + 1; n <= old.room; n++ {
+	for n := old.places - min(old.counting(e, now), a.places) + 1; n <= old.places; n++ {
 		s, _ := old.nthOldest(e, n)
 		ring[written].Store(s)
 		written++
@@ -153,7 +153,7 @@ func (a *slidingLog) adopt(from adopter, e state, ring []atomic.Uint64, now int6
 
 // counting returns how many units count at now, which are the newest ones.
 func (a *slidingLog) counting(key state, now int64) uint64 {
-	return a.room - uint64(sort.Search(int(a.room), func(i int) bool {
+	return a.places - uint64(sort.Search(int(a.places), func(i int) bool {
 		s, ok := a.nthOldest(key, uint64(i)+1)
 		return ok && s+a.period > uint64(now)
 	}))
@@ -171,7 +171,7 @@ func (a *slidingLog) countDenied(key state, now int64, cost int) uint64 {
 	before := a.counting(key, t)
 	key.word = a.commit(key, now, cost)
 	if most := max(before, a.limit); before+uint64(cost) > most {
-		for n := a.room - most; n > 0; n-- {
+		for n := a.places - most; n > 0; n-- {
 			if _, used := a.nthOldest(key, n); !used {
 				break // and so are all older ones
 			}
@@ -186,10 +186,10 @@ func (a *slidingLog) countDenied(key state, now int64, cost int) uint64 {
 // count any more.
 func (a *slidingLog) refund(key state, _ int64, cost int) uint64 {
 	written := a.written(key.word)
-	full := written >= a.room
-	for range min(uint64(cost), written, a.room) {
-		if full && written == a.room {
-			written += a.room
+	full := written >= a.places
+	for range min(uint64(cost), written, a.places) {
+		if full && written == a.places {
+			written += a.places
 		}
 		written--
 		key.tail[a.place(written)].Store(refunded)
@@ -205,7 +205,7 @@ func (a *slidingLog) stamp(key state) (stamp, end uint64) {
 
 // takeOut moves the units that are newer into the places of those that it takes out.
 func (a *slidingLog) takeOut(key state, stamp, n uint64) uint64 {
-	newer := uint64(sort.Search(int(a.room), func(i int) bool {
+	newer := uint64(sort.Search(int(a.places), func(i int) bool {
 		s, ok := a.nthOldest(key, uint64(i)+1)
 		return ok && s > stamp
 	}))
@@ -220,7 +220,7 @@ func (a *slidingLog) takeOut(key state, stamp, n uint64) uint64 {
 		return key.word
 	}
 	first := a.written(key.word) // the oldest place
-	for i := newer; i < a.room; i++ {
+	for i := newer; i < a.places; i++ {
 		s, _ := a.nthOldest(key, i+1)
 		key.tail[a.place(first+i-out)].Store(s)
 	}

@@ -126,7 +126,7 @@ func (out *snapshotWriter) begin(kept *plan, p *policy) {
 	h := sectionHeader{sectionNumbers: sectionNumbers{
 		Algorithm: uint8(c.Algorithm), Refill: uint8(c.Refill), Anchor: uint8(c.Anchor),
 		Rate: int64(p.base.Rate), Period: int64(p.base.Period), Burst: int64(p.base.Burst), Soft: int64(c.Soft),
-		Offset: int64(c.Offset), Room: int64(p.room), TailLen: uint32(p.tailLen()),
+		Offset: int64(c.Offset), Room: int64(p.reach), TailLen: uint32(p.tailLen()),
 	}}
 	name := ""
 	limit := p.limit

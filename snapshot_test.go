@@ -273,5 +273,5 @@ func TestRestore_AllocatesWhatItHasRead(t *testing.T) {
 	}
 	// Room that no key has used is not made for those to come.
 	c.Limit = PerMinute(5)
-	require.Equal(t, 5, restoredFrom(t, c, empty).current.Load().room)
+	require.Equal(t, 5, restoredFrom(t, c, empty).current.Load().reach)
 }

@@ -111,13 +111,13 @@ const trackRounds = 64
 
 // A claim is what a TakeAll wants of one key.
 type claim struct {
-	lim   *Limiter
-	view  *Limiter // of the first Key, which says what limit the call brings
-	id    uint64
-	cost  int64 // the sum of the key's charges; negative if one of them is
-	index int   // of the key's first charge
-	now   int64
-	full  outcome // waved or refused, if there was no room to track the key
+	lim    *Limiter
+	view   *Limiter // of the first Key, which says what limit the call brings
+	id     uint64
+	cost   int64 // the sum of the key's charges; negative if one of them is
+	index  int   // of the key's first charge
+	now    int64
+	noRoom outcome // waved or refused, if there was no room to track the key
 	hold
 	next  uint64 // the word after the charge, of a one-word algorithm
 	until uint64 // when the key's block ends, or has ended; 0 if it has none
@@ -331,7 +331,7 @@ func (c *claim) judge() {
 			c.next, c.Allowed = c.policy.alg.charge(from, c.now, c.units())
 		}
 	default:
-		c.Allowed = c.full == waved
+		c.Allowed = c.noRoom == waved
 	}
 }
 
@@ -340,7 +340,7 @@ func (c *claim) units() int { return int(max(c.cost, 1)) }
 
 // ready reports whether there is a word for the charge to go to, or no need of one.
 func (c *claim) ready() bool {
-	return c.cost == 0 || c.slot != nil || c.full != denied || c.unfit()
+	return c.cost == 0 || c.slot != nil || c.noRoom != denied || c.unfit()
 }
 
 // track makes a claim ready. The last time, it settles what becomes of it if the key
@@ -353,11 +353,11 @@ func (c *claim) track(last bool) {
 	_, out := c.lim.insert(c.lim.shardOf(c.id), c.policy, c.id, c.now, 0, nil)
 	switch {
 	case out == waved || out == refused:
-		c.full = out
+		c.noRoom = out
 	case last:
 		c.lim.untracked.Add(1)
-		if c.full = waved; c.lim.overflow == OverflowDenyNew {
-			c.full = refused
+		if c.noRoom = waved; c.lim.overflow == OverflowDenyNew {
+			c.noRoom = refused
 		}
 	}
 }
@@ -398,9 +398,9 @@ func (c *claim) describe(charges bool) {
 			c.RetryAfter = Never
 		}
 		return
-	case c.slot == nil && c.full == waved:
+	case c.slot == nil && c.noRoom == waved:
 		c.Remaining = int(p.burst)
-	case c.slot == nil && c.full == refused:
+	case c.slot == nil && c.noRoom == refused:
 		c.RetryAfter = p.limit.interval()
 	case c.unfit():
 		_, c.Remaining, _, c.ResetAfter = p.judge(c.state, c.now, 1, false)

@@ -32,10 +32,10 @@ type terms struct {
 }
 
 // A variant of a policy. Unlimited and DenyAll have the algorithm of the limit before, and
-// what has been spent under a larger limit takes words with more room.
+// what has been spent under a larger limit takes words with more reach.
 type variant struct {
-	base Limit
-	room int
+	base  Limit
+	reach int
 }
 
 // maxVariants bounds how many policies terms have at hand, and maxBrought how many limits
@@ -64,7 +64,7 @@ func (tm *terms) policyFor(from *policy, e state, now int64) *policy {
 	}
 	need := from.needs(e, now)
 	if common.base == base {
-		if need <= common.room {
+		if need <= common.reach {
 			return common
 		}
 		need = min(need, common.widest(from))
@@ -72,9 +72,9 @@ func (tm *terms) policyFor(from *policy, e state, now int64) *policy {
 	v := variant{base, 1<<bits.Len(uint(need)) - 1}
 	switch {
 	case base == from.base && tm.limit.constant():
-		v.room = from.room
+		v.reach = from.reach
 	case tm.config.Algorithm == SlidingLog:
-		v.room = min(v.room, maxLog)
+		v.reach = min(v.reach, maxLog)
 	}
 	tm.mu.Lock()
 	defer tm.mu.Unlock()
@@ -83,7 +83,7 @@ func (tm *terms) policyFor(from *policy, e state, now int64) *policy {
 	}
 	p, err := tm.newVariant(v, from)
 	if err != nil {
-		return common // no word has such room: what is beyond is forgotten
+		return common // no word has such reach: what is beyond is forgotten
 	}
 	if tm.policies == nil || len(tm.policies) >= maxVariants {
 		tm.policies = map[variant]*policy{}
@@ -94,7 +94,7 @@ func (tm *terms) policyFor(from *policy, e state, now int64) *policy {
 
 func (tm *terms) newVariant(v variant, from *policy) (p *policy, err error) {
 	if !tm.limit.constant() || v.base != from.base {
-		if from, err = policyOf(tm.config, v.base, &policy{room: v.room}); err != nil {
+		if from, err = policyOf(tm.config, v.base, &policy{reach: v.reach}); err != nil {
 			return nil, err
 		}
 	}
@@ -134,7 +134,7 @@ func policyOf(config *Config, limit Limit, from *policy) (*policy, error) {
 	return p, nil
 }
 
-// needs returns the least room that the words of a policy must have to keep what e counts
+// needs returns the least reach that the words of a policy must have to keep what e counts
 // under p. Buckets owe what they owe in any word.
 func (p *policy) needs(e state, now int64) int {
 	if e.word == 0 || p.bucket() != nil || p.blockedUntil(e) > 0 {

@@ -107,7 +107,7 @@ func (a *tokenBucket) adopt(from adopter, e state, _ []atomic.Uint64, now int64)
 	return a.pack(full, a.tick(now))
 }
 
-func (a *tokenBucket) slots() (*schedule, bool) { return &a.schedule, false }
+func (a *tokenBucket) turns() (*schedule, bool) { return &a.schedule, false }
 
 // full is the tick at which the bucket is full again.
 func (a *tokenBucket) full(word uint64) uint64 {

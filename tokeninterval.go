@@ -36,10 +36,10 @@ type tokenInterval struct {
 	bits  int // b
 }
 
-// newTokenInterval returns a bucket whose words can tell up to room missing tokens, which
+// newTokenInterval returns a bucket whose words can tell up to reach missing tokens, which
 // is at least the burst.
-func newTokenInterval(l Limit, offset time.Duration, room int) (algorithm, *ConfigError) {
-	b := countBits(l.Period, offset, 64, bits.Len(uint(room)), 1)
+func newTokenInterval(l Limit, offset time.Duration, reach int) (algorithm, *ConfigError) {
+	b := countBits(l.Period, offset, 64, bits.Len(uint(reach)), 1)
 	w, ok := newWindow(l.Period, offset, 64, b, minHorizon)
 	if !ok {
 		field := "Limit.Burst"

@@ -9,14 +9,14 @@ import (
 // Wait charges cost units to key, and returns when they are admitted; or it returns an
 // error, having charged nothing. It fails at once, with an error of Reserve, if the cost
 // can never be admitted or not before the context's deadline, and with the context's error
-// when that is done first: a charge made for a slot to come is then given back, as by
+// when that is done first: a charge made for a turn to come is then given back, as by
 // Reservation.Cancel, and the call counts as neither admitted nor denied. There is no
 // goroutine.
 //
-// Where Reserve hands out slots, Wait takes one, in order of arrival. Under the other
+// Where Reserve hands out turns, Wait takes one, in order of arrival. Under the other
 // algorithms, and for a blocked key, it waits for what RetryAfter says and asks again; the
-// order of those that wait is then not determined. So does a call that finds the key blocked when its slot
-// begins: the block has taken the slot. A cost of 0 waits until one unit would be admitted.
+// order of those that wait is then not determined. So does a call that finds the key blocked when its turn
+// begins: the block has taken the turn. A cost of 0 waits until one unit would be admitted.
 //
 // Time is the limiter's: with a ManualClock the wait ends when the clock has been moved far
 // enough. With a clock of another kind it is asked again after as much real time as it says
@@ -42,16 +42,16 @@ func (l *Limiter) wait(ctx context.Context, id uint64, name string, cost int) er
 	return err
 }
 
-// errHasSlots says that a call is not admitted now, but could be given a slot.
-var errHasSlots = errors.New("has slots")
+// errHasTurns says that a call is not admitted now, but could be given a turn.
+var errHasTurns = errors.New("has turns")
 
 // await is Wait without the work that a failure leaves.
 func (l *Limiter) await(ctx context.Context, id uint64, cost int) error {
 	for {
 		now := max(l.now(), 0)
 		wait, err := l.attempt(id, now, cost)
-		if err == errHasSlots {
-			if err = l.awaitSlot(ctx, id, cost); err == ErrBlocked {
+		if err == errHasTurns {
+			if err = l.awaitTurn(ctx, id, cost); err == ErrBlocked {
 				continue
 			}
 		}
@@ -75,8 +75,8 @@ func patience(ctx context.Context) time.Duration {
 	return Never - 1
 }
 
-// awaitSlot takes a slot of a bucket and waits for it.
-func (l *Limiter) awaitSlot(ctx context.Context, id uint64, cost int) error {
+// awaitTurn takes a turn of a bucket and waits for it.
+func (l *Limiter) awaitTurn(ctx context.Context, id uint64, cost int) error {
 	r := &Reservation{lim: l.core, id: id, cost: cost}
 	now := max(l.now(), 0)
 	if err := l.tryReserve(r, now, patience(ctx)); err != nil {
@@ -98,7 +98,7 @@ func (l *Limiter) awaitSlot(ctx context.Context, id uint64, cost int) error {
 }
 
 // attempt charges a call if it is admitted now, and need not queue. Otherwise it returns
-// how long to wait before the next attempt, or that there are slots to wait for.
+// how long to wait before the next attempt, or that there are turns to wait for.
 func (l *Limiter) attempt(id uint64, now int64, cost int) (wait time.Duration, err error) {
 	l.act(id, (*Limiter).policyFor, func(p *policy, key state) uint64 {
 		key.word, wait, err = p.attempt(key, now, cost)
@@ -136,8 +136,8 @@ func (p *policy) attempt(key state, now int64, cost int) (next uint64, wait time
 	}
 	b := p.bucket()
 	if b != nil {
-		if s, queue := b.slots(); queue && b.full(key.word) > s.tick(now) {
-			return key.word, 0, errHasSlots
+		if s, queue := b.turns(); queue && b.full(key.word) > s.tick(now) {
+			return key.word, 0, errHasTurns
 		}
 	}
 	ok, _, wait, _ := p.judge(key, now, max(cost, 1), false)
@@ -147,7 +147,7 @@ func (p *policy) attempt(key state, now int64, cost int) (next uint64, wait time
 	case ok:
 		return p.commit(key, now, cost), 0, nil
 	case b != nil:
-		return key.word, 0, errHasSlots
+		return key.word, 0, errHasTurns
 	}
 	return key.word, wait, nil
 }

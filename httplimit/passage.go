@@ -21,7 +21,7 @@ type passage struct {
 	waited time.Duration // so far, in all attempts
 
 	// What the attempt to come has been charged: as a reservation or, without one, if
-	// charged is set, by a limiter that has no slots to reserve.
+	// charged is set, by a limiter that has no turns to reserve.
 	receipt *sluice.Reservation
 	charged bool
 }
@@ -134,7 +134,7 @@ func (p *passage) inRealTime(wait time.Duration) time.Duration {
 	return later(wait, p.lag)
 }
 
-// reserve takes a slot of a bucket, and waits for it.
+// reserve takes a turn of a bucket, and waits for it.
 func (p *passage) reserve(maxWait time.Duration) error {
 	r, err := p.key.Reserve(p.cost, maxWait)
 	if err != nil {
@@ -149,7 +149,7 @@ func (p *passage) reserve(maxWait time.Duration) error {
 	return err
 }
 
-// await is reserve for what has no slots, for now or at all.
+// await is reserve for what has no turns, for now or at all.
 func (p *passage) await(maxWait time.Duration) error {
 	start := time.Now()
 	err := p.key.Wait(impatient{p.ctx, start.Add(maxWait)}, p.cost)

@@ -6,17 +6,17 @@
 //
 // where ahead is what else has been charged in between, or has simply passed; that of the
 // first one counts from tick 0. span is what the reservation has charged, and least the end
-// of its slot, before which others must not be given units of the same time. One unit a
+// of its turn, before which others must not be given units of the same time. One unit a
 // second, three at once, all of them spent at 0; then three reservations of one unit, of
-// which the first two take the slots at 1 and 2, and the third is for the slot at 5 that
+// which the first two take the turns at 1 and 2, and the third is for the turn at 5 that
 // another limit has asked for:
 //
 //	                ahead  span  least  end
-//	A, slot at 1        3     1      2    4
-//	B, slot at 2        0     1      3    5
-//	C, slot at 5        0     1      6    6
+//	A, turn at 1        3     1      2    4
+//	B, turn at 2        0     1      3    5
+//	C, turn at 5        0     1      6    6
 //
-// A is cancelled: its span is 0 and it has no slot to keep, so its end is 3, and that of B
+// A is cancelled: its span is 0 and it has no turn to keep, so its end is 3, and that of B
 // 4; that of C stays, and so nothing comes back: were the bucket full again at 5, three units
 // more could be had at 5 beside C's. Then C is cancelled: its end is that of B, 4, and two
 // units come back.
@@ -50,7 +50,7 @@ func (s step) then(next step) step {
 
 // A Node is one reservation.
 type Node struct {
-	At    int64 // when its slot begins; not written here
+	At    int64 // when its turn begins; not written here
 	Units int   // what counts of its cost; not written here
 
 	Ahead, Span, Least uint64
