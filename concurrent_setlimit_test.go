@@ -290,7 +290,7 @@ func TestConcurrent_MovingKeysDoNotDeadlock(t *testing.T) {
 	for i, l := range lims {
 		checkCells(t, l, names, owned[i])
 		for j := range l.shards {
-			l.shards[j].eachCell(func(c *cell) { requireLetGo(t, c.policy, c.word.Load()) })
+			l.shards[j].cells.Load().each(func(c *cell) { requireLetGo(t, c.policy, c.word.Load()) })
 			l.eachLocked(&l.shards[j], func(p *policy, e state) { requireLetGo(t, p, e.word) })
 		}
 	}

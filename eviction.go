@@ -77,6 +77,32 @@ func (st *store) dropIdleLocked(s *shard, cutoff int64, want int) int {
 	return n
 }
 
+// emptyCellsLocked takes the state out of cells that stay and have been idle by cutoff.
+func (st *store) emptyCellsLocked(s *shard, cutoff int64) (dropped int) {
+	s.cells.Load().each(func(c *cell) {
+		if c.kept == nil || c.word.Load() == elsewhere || !c.policy.idleBy(c.state(c.word.Load()), cutoff) {
+			return
+		}
+		e, _ := c.freeze()
+		if !c.policy.idleBy(e, cutoff) {
+			c.word.Store(e.word)
+			return
+		}
+		next := &cell{policy: c.policy, kept: c.kept}
+		next.id.Store(c.id.Load())
+		next.word.Store(elsewhere)
+		st.ledgers.dropped(c.id.Load())
+		st.putCellLocked(s, next)
+		dropped++
+	})
+	if dropped > 0 {
+		s.floor = max(s.floor, cutoff)
+		st.swept.Add(uint64(dropped))
+		st.keptLive.Add(-int64(dropped))
+	}
+	return dropped
+}
+
 // sweepLocked drops the entries that are idle by cutoff if there are at least
 // least of them.
 func (st *store) sweepLocked(s *shard, cutoff int64, least int) int {
@@ -136,7 +162,7 @@ func sweepLater(self weak.Pointer[store], wait time.Duration) {
 //	insert:  adds a key, sees the timer armed
 //	sweep:   disarms; without a second look no sweep would ever come
 func (st *store) sweepOnTimer() {
-	st.books.dropPassed(max(st.clock.Now(), 0))
+	st.ledgers.dropPassed(max(st.clock.Now(), 0))
 	cutoff := st.clock.Now() - st.ttl
 	for i := range st.shards {
 		s := &st.shards[i]

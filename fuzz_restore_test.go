@@ -120,7 +120,7 @@ func checkWords(t *testing.T, l *Limiter) {
 			}
 		}
 		l.eachLocked(s, check)
-		s.eachCell(func(c *cell) {
+		s.cells.Load().each(func(c *cell) {
 			if c.word.Load() != elsewhere {
 				check(c.policy, c.state(c.word.Load()))
 			}

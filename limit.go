@@ -273,31 +273,3 @@ func (l Limit) Capacity() int {
 	}
 	return l.burst()
 }
-
-// RefillTime returns how long so many spent units take to come back under c.Limit, rounded up
-// to the nanosecond: Period/Rate each. At RefillInterval it is as many periods as they take at
-// the most that comes at once, in proportion; under the window algorithms, where units do
-// not come back one by one, the Period. It is 0 for less than one unit and under Unlimited,
-// and Never under DenyAll, and for a time that does not fit into a Duration. Of the other
-// fields only Algorithm and Refill matter. For a key with a limit of its own, set Limit to
-// that.
-//
-// What comes back in fact may come earlier: see Status.
-func (c Config) RefillTime(units int) time.Duration {
-	rate := c.Limit.Rate
-	switch {
-	case units <= 0 || rate == math.MaxInt:
-		return 0
-	case rate <= 0:
-		return Never
-	case c.Algorithm.windowed():
-		return c.Limit.Period
-	case c.Refill == RefillInterval:
-		rate = min(rate, c.Limit.burst())
-	}
-	t, rest := mulDiv(uint64(units), uint64(max(c.Limit.Period, 0)), uint64(rate))
-	if rest != 0 {
-		t++
-	}
-	return time.Duration(min(t, math.MaxInt64))
-}

@@ -25,19 +25,18 @@ import (
 // looking would cost time.
 type Limiter struct {
 	store
-	core    *Limiter // itself, or the limiter that has the state: see Key.WithLimit
-	under   *plan    // what the calls through this view of the limiter bring; or nil
-	plans   atomic.Pointer[plans]
-	ledgers *ledgers
-	hash    hasher
-	direct  bool   // keys are seeded, and nobody asks who is denied: see Allow
-	serial  uint64 // orders limiters: see TakeAll
-	soft    int
-	shadow  bool
-	top     *spacesaving.Top // nil without Config.TopDenied
-	tally   tally            // nil without Config.Stats
-	config  atomic.Pointer[Config]
-	admin   sync.Mutex // held to change the limiter's limit, or a plan's
+	core   *Limiter // itself, or the limiter that has the state: see Key.WithLimit
+	under  *plan    // what the calls through this view of the limiter bring; or nil
+	plans  atomic.Pointer[plans]
+	hash   hasher
+	direct bool   // keys are seeded, and nobody asks who is denied: see Allow
+	serial uint64 // orders limiters: see TakeAll
+	soft   int
+	shadow bool
+	top    *spacesaving.Top // nil without Config.TopDenied
+	tally  tally            // nil without Config.Stats
+	config atomic.Pointer[Config]
+	admin  sync.Mutex // held to change the limiter's limit, or a plan's
 }
 
 // plans are the views of a limiter for the plans beside its own.
@@ -124,8 +123,6 @@ func (l *Limiter) setUp(c *Config, tm *terms, shards int, homes uint64) {
 		l.tally = make(tally, shards)
 	}
 	l.init(tm, shards, c.MaxKeys)
-	l.ledgers = newLedgers(shards, l.shift)
-	l.books = l.ledgers
 }
 
 // Len returns the number of tracked keys, idle ones that have not been swept yet

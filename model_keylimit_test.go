@@ -97,7 +97,7 @@ func checkCells(tb testing.TB, l *Limiter, keys []string, own map[string]bool) {
 			}
 		}
 		cells := 0
-		s.eachCell(func(c *cell) {
+		s.cells.Load().each(func(c *cell) {
 			cells++
 			word := c.word.Load()
 			require.NotEqual(tb, uint64(moved), word)

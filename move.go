@@ -58,7 +58,7 @@ func (l *Limiter) adoptShard(i int, empty *table) {
 	lg.unguardAll(records, func(rec *record) {
 		switch {
 		case l.policyOf(rec.id).of != empty.policy.of:
-		case l.blockNow(rec.id) > 0:
+		case l.core.blockNow(rec.id) > 0:
 			rec.forget() // a block may end before what it has taken the place of
 		default:
 			rec.adopt(l.policyOf(rec.id), now)
@@ -72,7 +72,7 @@ func (l *Limiter) adoptKeys(s *shard, empty *table, records []*record) (now int6
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now = l.adoptAllLocked(s, empty)
-	s.eachCell(func(c *cell) {
+	s.cells.Load().each(func(c *cell) {
 		if c.policy.of.plan.own {
 			id := c.id.Load()
 			l.placeLocked(s, recordOf(records, id), id, placement{c.kept, empty.policy.of}, nil)

@@ -50,7 +50,7 @@ func TestWait_KeyThatBringsItsLimitIsBeingMoved(t *testing.T) {
 	c := s.cell(k.id)
 	word := c.word.Swap(moved)
 	blocked := make(chan bool)
-	go func() { blocked <- k.lim.blockNow(k.id) > uint64(lim.now()) }()
+	go func() { blocked <- k.lim.blocked(k.id) }()
 	for lim.moves.Value() == 0 {
 		runtime.Gosched()
 	}

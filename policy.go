@@ -352,6 +352,26 @@ func (p *policy) bucket() bucket {
 	return b
 }
 
+func (p *policy) line() line {
+	a, _ := p.alg.(line)
+	return a
+}
+
+func (p *policy) stamper() stamper {
+	s, _ := p.adopter().(stamper)
+	return s
+}
+
+// forward returns the word of a line whose full tick is sooner by so many ticks, which
+// count at now.
+func (p *policy) forward(word uint64, now int64, ticks uint64) uint64 {
+	if b := p.bucket(); b != nil {
+		s, _ := b.turns()
+		return b.pack(b.full(word)-ticks, s.tick(now))
+	}
+	return p.alg.refund(word, now, int(ticks)) // whose ticks are units
+}
+
 // firstCharge returns the word after the first charge, at the time at, of a key under p, which a
 // cost within the burst is always admitted for; a larger one is a debt. Under a wide
 // algorithm it also writes the tail, and unless d is nil describes in it a call for one more

@@ -88,7 +88,7 @@ func (j *joint) awaitAll(ctx context.Context, all []*Reservation) error {
 		}
 	}
 	for _, r := range all {
-		if !r.lim.shadow && r.lim.blockNow(r.id) > uint64(max(r.lim.now(), 0)) {
+		if !r.lim.shadow && r.lim.blocked(r.id) {
 			return ErrBlocked
 		}
 	}

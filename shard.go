@@ -37,12 +37,6 @@ type shardState struct {
 	triedAt int64 // when that was
 }
 
-// books are told what becomes of keys, of which there may be reservations.
-type books interface {
-	dropped(id uint64)    // from its shard, which is locked
-	dropPassed(now int64) // a sweep begins
-}
-
 // A store is the engine: all keys of a limiter and their state.
 //
 // A decision takes no lock: it loads the table, probes for the id, loads the word
@@ -61,7 +55,7 @@ type books interface {
 // which is moved right afterwards takes effect at the load.
 type store struct {
 	current atomic.Pointer[policy] // of all tables, unless they are being moved to it
-	books   books
+	ledgers *ledgers
 	common  plan // the limiter's own limit
 
 	shards []shard
@@ -118,82 +112,6 @@ func (st *store) awaitHolders() {
 	}
 }
 
-// policyOf returns the policy that id is under, or if it is not tracked, would be.
-func (st *store) policyOf(id uint64) *policy {
-	s := st.shardOf(id)
-	if c := s.cell(id); c != nil {
-		return c.policy
-	}
-	return s.table.Load().policy
-}
-
-// insert charges a key that is not tracked, and adds it. With cost 0 it adds it as fresh.
-// It does not do so under another policy than p.
-//
-// The key is looked for again under the lock, since another call may have added
-// it, or the table may have been replaced. An older now is raised to the newest
-// time at which this shard forgot an idle key, which this key may be:
-//
-//	call A:  charges at 90, idle from 100
-//	sweep:   at 200, drops the key
-//	call B:  arrives with now 50; charged at 50 it would be idle at 60
-func (st *store) insert(s *shard, p *policy, id uint64, now int64, cost int, d *Decision) (uint64, outcome) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	at := s.locate(id)
-	if at.slot != nil || !at.admits(p) {
-		return 0, retrying
-	}
-	if at.cell != nil {
-		word := st.fillLocked(s, at.cell, p, now, cost, d)
-		st.keptLive.Add(1)
-		st.arm()
-		return word, admitted
-	}
-	s.tries++
-	st.sweepOnInsertLocked(s, now)
-	if !st.roomLocked(s, id, now, cost == 0) {
-		if st.overflow == OverflowAdmitNew {
-			return 0, waved
-		}
-		return 0, refused
-	}
-	t := s.table.Load()
-	if i, found := t.find(id); !found && t.policy == p {
-		var tail []atomic.Uint64
-		if p.wide != nil {
-			tail = t.tails.add(i)
-		}
-		word := p.firstCharge(tail, now, max(now, s.floor), cost, d)
-		t.slots[i].word.Store(word)
-		t.slots[i].id.Store(id)
-		s.used++
-		s.count.Add(1)
-		s.added++
-		st.arm()
-		return word, admitted
-	}
-	c := &cell{policy: p}
-	c.id.Store(id)
-	word := st.fillLocked(s, c, p, now, cost, d)
-	st.markLocked(s, id)
-	return word, admitted
-}
-
-// fillLocked puts a cell with the first charge in the place of c, which has no state.
-func (st *store) fillLocked(s *shard, c *cell, p *policy, now int64, cost int, d *Decision) uint64 {
-	next := &cell{policy: p, kept: c.kept}
-	if p.wide != nil {
-		next.tail = make([]atomic.Uint64, p.tailLen())
-	}
-	word := p.firstCharge(next.tail, now, max(now, s.floor), cost, d)
-	next.word.Store(word)
-	next.id.Store(c.id.Load())
-	st.putCellLocked(s, next)
-	c.word.Store(moved)
-	return word
-}
-
 // notCached is what the time of a clock that has to be called is read from first.
 var notCached atomic.Int64
 
@@ -230,21 +148,6 @@ func (st *store) settled(now int64) int64 { return max(0, min(now, st.clock.Now(
 
 func (s *shard) len() int { return int(s.count.Load()) }
 
-// growLocked makes a table that has room for another key. Keys that have been
-// idle for the TTL are left behind; had it not waited for the TTL, keys of a
-// high rate that are in constant use but idle between any two calls would be
-// dropped and added over and over (twice as slow on 1,000 busy keys). With keep, no
-// key is left behind: a TakeAll that adds several would lose the first ones, which
-// are idle until it charges them, to the growth for the last, each time it tries.
-func (st *store) growLocked(s *shard, now int64, keep bool) {
-	cutoff := st.settled(now) - st.ttl
-	if keep {
-		cutoff = -1
-	}
-	idle := st.countIdleLocked(s, cutoff)
-	st.dropIdleLocked(s, cutoff, s.len()-idle+1)
-}
-
 // rebuildLocked replaces the shard's table by one made for about want ids that
 // holds all entries but those that drop names. drop sees each entry after its
 // word has been taken out of reach of decisions, so its verdict stays true.
@@ -275,7 +178,7 @@ func (st *store) rebuildLocked(s *shard, want int, drop func(*policy, state) boo
 		switch {
 		case drop(p, e):
 			dropped++
-			st.books.dropped(id)
+			st.ledgers.dropped(id)
 			if c != nil {
 				st.removeCellLocked(s, c)
 			}
@@ -332,6 +235,33 @@ func (st *store) publishLocked(s *shard, next *table, n int) {
 	s.used = n
 }
 
+// cell returns the cell of id, or nil.
+func (s *shard) cell(id uint64) *cell { return s.cells.Load().cell(id) }
+
+// putCellLocked puts c in the place of the cell of its id, if there is one.
+func (st *store) putCellLocked(s *shard, c *cell) {
+	ct := s.cells.Load()
+	if ct.cell(c.id.Load()) == nil {
+		if next := ct.room(st.homes); next != ct {
+			s.cells.Store(next)
+			ct = next
+		}
+	}
+	if old := ct.put(c); old != nil && old.kept != nil {
+		st.kept.Add(-1)
+	}
+	if c.kept != nil {
+		st.kept.Add(1)
+	}
+}
+
+func (st *store) removeCellLocked(s *shard, c *cell) {
+	s.cells.Load().remove(c)
+	if c.kept != nil {
+		st.kept.Add(-1)
+	}
+}
+
 // eachLocked calls f for every tracked key of a shard but those in cells that stay, with
 // its policy.
 func (st *store) eachLocked(s *shard, f func(*policy, state)) {
@@ -378,6 +308,7 @@ func (st *store) init(tm *terms, shards, maxKeys int) {
 	empty := emptyTable(tm.common)
 	st.shift = uint(64 - bits.TrailingZeros(uint(shards)))
 	st.lostRaces, st.moves = xsync.NewCounter(), xsync.NewCounter()
+	st.ledgers = newLedgers(shards, st.shift)
 	for i := range st.shards {
 		s := &st.shards[i]
 		s.table.Store(empty)

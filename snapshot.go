@@ -219,7 +219,7 @@ func (st *store) copyShard(s *shard, all *copies) copied {
 		}
 		c.copy(e, id, func(word uint64) state { return t.state(uint64(i), word) }, now)
 	}
-	s.eachCell(func(cell *cell) {
+	s.cells.Load().each(func(cell *cell) {
 		to := all.get(cell.kept, cell.policy)
 		if id := cell.id.Load(); cell.word.Load() == elsewhere || !to.copy(&cell.slot, id, cell.state, now) && cell.kept != nil {
 			to.add(id, elsewhere, state{})

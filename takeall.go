@@ -1,17 +1,9 @@
 package sluice
 
 import (
-	"cmp"
 	"math"
-	"slices"
 	"time"
 )
-
-// A Charge is one of the charges of TakeAll.
-type Charge struct {
-	Key  Key
-	Cost int
-}
 
 // AllDecision is the outcome of TakeAll.
 type AllDecision struct {
@@ -75,6 +67,53 @@ func TakeAllInto(each []Decision, charges ...Charge) AllDecision {
 	return d
 }
 
+// TakeAllReceipts is TakeAllInto, and puts into all[i] the receipt for charge i, by
+// which it is settled, or taken back, once it is known what was used. It is nil for a charge
+// that has not been made: if any is denied, and for one that would be under Config.Shadow. Of
+// an all that is shorter than the charges only so much is filled in.
+//
+// However many receipts of a key are open at once, and in whatever order they are settled,
+// Settle and Cancel give back what the key would have left without the units that were not
+// used, and never more:
+//
+//   - Of the buckets, those that have not come back by themselves. Reservation.Settle says
+//     what is missing where the key would have been fresh for a while without them.
+//   - Of FixedWindow, all while the window lasts, and then none. With AnchorFirstCharge the
+//     window began with its first charge even if that is given back.
+//   - Of SlidingWindow, what they count for: in the next window, less and less.
+//   - Of SlidingLog, all for a period.
+//
+// None come back after a Reset, a Block or an eviction of the key, nor, except with the buckets
+// that refill continuously and SlidingLog, after a change of its limit's Period; at
+// RefillInterval of its Rate, too. Debts that are not counted, as Limiter.Charge says, do not
+// make it less.
+//
+// A receipt takes some 200 bytes until it is settled, or until its units have come back and the
+// key is used again. Open receipts of a key are no more than its burst, so that
+// Config.MaxReservations does not bound them, though Reserve counts them. A call that is
+// admitted allocates; of up to 8 charges, one that is denied does not.
+func TakeAllReceipts(all []*Reservation, each []Decision, charges ...Charge) AllDecision {
+	all, each = all[:min(len(all), len(charges))], each[:min(len(each), len(charges))]
+	clear(all)
+	var few [8]claim
+	var fewRecords [8]*record
+	space := few[:]
+	if len(charges) > len(few) {
+		space = make([]claim, len(charges))
+	}
+	// Records are locked before words are held. As a denial needs none, the charges are judged
+	// without them first, which also puts the keys under the policies that they go by.
+	rs := receipts{all: all, charges: charges}
+	d, done := takeAll(space, each, charges, (*Limiter).policyFor, &rs)
+	if !done {
+		rs.records, rs.locked = lockRecords(fewRecords[:0], charges), true
+		clear(space)
+		d, _ = takeAll(space, each, charges, (*Limiter).policyNow, &rs)
+		releaseRecords(rs.records)
+	}
+	return d
+}
+
 // takeAll is TakeAllInto in a space for the claims, under the policies that policyFor finds.
 // With receipts it is done only if it could write them, or if the charges are denied.
 func takeAll(space []claim, each []Decision, charges []Charge, policyFor func(*Limiter, uint64) *policy, rs *receipts) (d AllDecision, done bool) {
@@ -100,177 +139,6 @@ func takeAll(space []claim, each []Decision, charges []Charge, policyFor func(*L
 		}
 		readClocks(claims) // the keys may have been forgotten since the last reading
 		round++
-	}
-}
-
-// trackRounds is how often a TakeAll tracks its new keys anew because one of them has
-// been dropped before all were held. Where a shard cannot hold them all at once, each
-// pushes another one out, for ever. (A sweep may come in between as well, but hardly
-// so often.) Not tuned.
-const trackRounds = 64
-
-// A claim is what a TakeAll wants of one key.
-type claim struct {
-	lim    *Limiter
-	view   *Limiter // of the first Key, which says what limit the call brings
-	id     uint64
-	cost   int64 // the sum of the key's charges; negative if one of them is
-	index  int   // of the key's first charge
-	now    int64
-	noRoom outcome // waved or refused, if there was no room to track the key
-	hold
-	next  uint64 // the word after the charge, of a one-word algorithm
-	until uint64 // when the key's block ends, or has ended; 0 if it has none
-	Decision
-}
-
-// collect makes one claim of the charges of each key, in the order in which they are
-// to be held: by limiter, then by id. It returns them in the front of space, which is zero.
-func collect(space []claim, charges []Charge, each []Decision) []claim {
-	return collectNow(space, charges, each, (*Limiter).policyFor)
-}
-
-// collectNow is collect with a function that says what policy a key's claim goes by.
-func collectNow(space []claim, charges []Charge, each []Decision, policyFor func(*Limiter, uint64) *policy) []claim {
-	claims := space[:len(charges)]
-	for i := range charges {
-		c, charge := &claims[i], &charges[i]
-		c.lim, c.view, c.id, c.cost, c.index = charge.Key.lim.made().core, charge.Key.lim, charge.Key.id, int64(charge.Cost), i
-	}
-	sortClaims(claims)
-	n := 0
-	for i := range claims {
-		c := &claims[i]
-		if n > 0 && claims[n-1].lim == c.lim && claims[n-1].id == c.id {
-			claims[n-1].cost = addCosts(claims[n-1].cost, c.cost)
-			sameAs(each, c.index, claims[n-1].index)
-			continue
-		}
-		if n < i {
-			claims[n] = *c
-		}
-		n++
-	}
-	readClocks(claims[:n])
-	for i := range claims[:n] {
-		claims[i].policy = policyFor(claims[i].view, claims[i].id)
-	}
-	return claims[:n]
-}
-
-// sameAs notes in each, until describeAll, that charge i is for the key of an earlier one:
-// by a RetryAfter below 0, which no Decision has.
-func sameAs(each []Decision, i, first int) {
-	if i < len(each) {
-		each[i] = Decision{RetryAfter: time.Duration(^first)}
-	}
-}
-
-// describeAll tells of the claims, which are settled, and of the charges added to them.
-func describeAll(each []Decision, claims []claim) {
-	for i := range claims {
-		if at := claims[i].index; at < len(each) {
-			each[at] = claims[i].Decision
-		}
-	}
-	for i := range each {
-		if at := each[i].RetryAfter; at < 0 {
-			each[i] = each[^at]
-		}
-	}
-}
-
-// sortClaims sorts the claims, those of one key in the order of the charges. A few are
-// sorted by insertion: they are often in order already, and large to be handed to a
-// function by value.
-func sortClaims(claims []claim) {
-	if len(claims) > 16 {
-		slices.SortStableFunc(claims, func(a, b claim) int {
-			return cmp.Or(cmp.Compare(a.lim.serial, b.lim.serial), cmp.Compare(a.id, b.id))
-		})
-		return
-	}
-	for i := 1; i < len(claims); i++ {
-		for j := i; j > 0 && claims[j].before(&claims[j-1]); j-- {
-			claims[j], claims[j-1] = claims[j-1], claims[j]
-		}
-	}
-}
-
-func (c *claim) before(d *claim) bool {
-	if c.lim != d.lim {
-		return c.lim.serial < d.lim.serial
-	}
-	return c.id < d.id
-}
-
-// readClocks reads the clock of each limiter, once for all of its keys.
-func readClocks(claims []claim) {
-	for i := range claims {
-		c := &claims[i]
-		if i > 0 && claims[i-1].lim == c.lim {
-			c.now = claims[i-1].now
-		} else {
-			c.now = max(c.lim.now(), 0)
-		}
-	}
-}
-
-// addCosts adds costs of one key. A negative one is not made up for by another, and a
-// sum that is too large stays too large: no burst is math.MaxInt64. (On 32 bits some are
-// math.MaxInt.)
-func addCosts(a, b int64) int64 {
-	switch {
-	case a < 0 || b < 0:
-		return -1
-	case a > math.MaxInt64-b:
-		return math.MaxInt64
-	}
-	return a + b
-}
-
-// stateless reports whether all calls of its key are decided alike, or all while it is not
-// blocked.
-func (c *claim) stateless() bool { return c.policy.burst == 0 }
-
-// unfit reports whether no state of its key admits the claim. It still describes the key.
-func (c *claim) unfit() bool { return c.cost < 0 || uint64(c.cost) > c.policy.burst }
-
-// holdAll holds the keys of all claims that are tracked, or none if one of them is
-// being moved, perhaps to another policy, which it returns. It waits for keys that others
-// hold while it holds some itself. That cannot go round in circles, since all hold in the
-// same order; and nobody waits for a lock while holding a key.
-func holdAll(claims []claim) (moving *claim) {
-	for i := range claims {
-		c := &claims[i]
-		was := c.policy
-		var ok bool
-		if c.hold, ok = c.lim.tryHold(c.id); ok && c.slot == nil {
-			c.policy = was // which is looked at below
-		}
-		if !ok || c.policy != was {
-			releaseAll(claims[:i+1])
-			return c
-		}
-	}
-	// A key that was not tracked is not held, and may have been charged meanwhile. Now
-	// that all others are held there is an instant at which it is fresh.
-	for i := range claims {
-		c := &claims[i]
-		if c.slot != nil {
-			continue
-		}
-		if !c.lim.fresh(c.id, c.policy) {
-			releaseAll(claims)
-			return c
-		}
-	}
-	return nil
-}
-
-func releaseAll(claims []claim) {
-	for i := range claims {
-		claims[i].release(claims[i].word)
 	}
 }
 
@@ -332,33 +200,6 @@ func (c *claim) judge() {
 		}
 	default:
 		c.Allowed = c.noRoom == waved
-	}
-}
-
-// units is what a claim that fits asks for: one with a cost of 0 asks for one.
-func (c *claim) units() int { return int(max(c.cost, 1)) }
-
-// ready reports whether there is a word for the charge to go to, or no need of one.
-func (c *claim) ready() bool {
-	return c.cost == 0 || c.slot != nil || c.noRoom != denied || c.unfit()
-}
-
-// track makes a claim ready. The last time, it settles what becomes of it if the key
-// is dropped again. As ever at MaxKeys, OverflowEvictSoonest gives up state for that, and
-// denies nothing.
-func (c *claim) track(last bool) {
-	if c.ready() {
-		return
-	}
-	_, out := c.lim.insert(c.lim.shardOf(c.id), c.policy, c.id, c.now, 0, nil)
-	switch {
-	case out == waved || out == refused:
-		c.noRoom = out
-	case last:
-		c.lim.untracked.Add(1)
-		if c.noRoom = waved; c.lim.overflow == OverflowDenyNew {
-			c.noRoom = refused
-		}
 	}
 }
 
@@ -429,46 +270,4 @@ func (c *claim) outcome() outcome {
 		return blocked
 	}
 	return denied
-}
-
-// A hold is a key whose word is out of everybody else's reach, for a moment: a call that
-// wants the word waits without sleeping. A holder must not wait for a shard's lock, since a
-// rebuild holds that while it waits for words.
-type hold struct {
-	policy *policy
-	slot   *slot // nil if the key is not tracked
-	state        // as it was, without the lock bit
-}
-
-// tryHold holds the word of id once nobody else does. It fails if the word is being
-// moved; awaitMove then waits for that. An untracked key is not held, and fresh.
-func (st *store) tryHold(id uint64) (h hold, ok bool) {
-	p, e, tail := st.shardOf(id).slotOf(id)
-	if e == nil {
-		return hold{policy: p}, true
-	}
-	if p.wide != nil {
-		word, ok := e.lock()
-		if !ok {
-			return hold{}, false
-		}
-		return hold{p, e, state{word, tail}}, true
-	}
-	for {
-		word := e.released()
-		if word == moved || word == elsewhere {
-			return hold{}, false
-		}
-		if e.word.CompareAndSwap(word, held) {
-			return hold{p, e, state{word: word}}, true
-		}
-	}
-}
-
-// release ends the hold, leaving the key with word.
-func (h *hold) release(word uint64) {
-	if h.slot != nil {
-		h.slot.word.Store(word)
-		h.slot = nil
-	}
 }

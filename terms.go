@@ -168,3 +168,23 @@ func (p *policy) sliding() *slidingWindow {
 	}
 	return nil
 }
+
+// keepsReceipts reports whether the ends and stamps of receipts under from, which has no
+// turns, mean the same under p.
+func (p *policy) keepsReceipts(from *policy) bool {
+	switch a := p.adopter().(type) {
+	case *fixedWindow:
+		old, ok := from.alg.(*fixedWindow)
+		return ok && a.same(&old.window)
+	case *tokenInterval:
+		old, ok := from.alg.(*tokenInterval)
+		return ok && a.same(&old.window) && a.gain() == old.gain()
+	case *anchoredWindow:
+		old, ok := from.wide.(*anchoredWindow)
+		return ok && a.period == old.period
+	case *slidingLog:
+		return true
+	}
+	a, old := p.sliding(), from.sliding()
+	return a != nil && old != nil && a.same(&old.window)
+}

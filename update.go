@@ -1,9 +1,6 @@
 package sluice
 
-import (
-	"sync/atomic"
-	"time"
-)
+import "time"
 
 // Reset makes key fresh, as if it had never been charged.
 func (l *Limiter) Reset(key string) { l.reset(l.made().hash.string(key)) }
@@ -58,31 +55,6 @@ func (l *Limiter) refundAt(id uint64, now int64, cost int) {
 	}
 }
 
-// update replaces the word of id by f's, and reports false if id is not tracked. f may be
-// called several times.
-func (st *store) update(id uint64, f func(p *policy, key state) uint64) (tracked bool) {
-	tracked, _ = st.updateUnder(nil, id, f)
-	return tracked
-}
-
-// updateUnder is update for a key that is under the policy want, if that is not nil. Under
-// another one it does nothing.
-func (st *store) updateUnder(want *policy, id uint64, f func(p *policy, key state) uint64) (tracked, same bool) {
-	s := st.shardOf(id)
-	for {
-		p, e, tail := s.slotOf(id)
-		switch {
-		case e == nil:
-			return false, true
-		case want != nil && p != want:
-			return true, false
-		case e.update(p, tail, f):
-			return true, true
-		}
-		st.awaitMove(s)
-	}
-}
-
 // act replaces the word of id by f's, under the policy that policyFor finds for a call
 // through l. It starts over if the key has another policy by then, so f may be called
 // several times, under several policies: the last call counts. If id is not tracked, absent
@@ -92,27 +64,6 @@ func (l *Limiter) act(id uint64, policyFor func(*Limiter, uint64) *policy, f fun
 		p := policyFor(l, id)
 		if tracked, same := l.core.updateUnder(p, id, f); same && (tracked || absent(p)) {
 			return
-		}
-	}
-}
-
-// update fails if the word, which is of p, has gone. If f leaves a word without a tail as it
-// is, nothing is written.
-func (e *slot) update(p *policy, tail []atomic.Uint64, f func(p *policy, key state) uint64) (ok bool) {
-	if p.wide != nil {
-		word, ok := e.lock()
-		if ok {
-			e.word.Store(f(p, state{word, tail}))
-		}
-		return ok
-	}
-	for {
-		word := e.released()
-		if word == moved || word == elsewhere {
-			return false
-		}
-		if next := f(p, state{word: word}); next == word || e.word.CompareAndSwap(word, next) {
-			return true
 		}
 	}
 }
@@ -138,43 +89,6 @@ func (l *Limiter) block(id uint64, now int64, until uint64) (blocked bool) {
 		return out == waved || out == refused // else it is tracked now, and fresh
 	})
 	return blocked
-}
-
-// blockOf returns when the block of id ends, 0 if it has none. It fails if p is not the
-// policy of the key.
-func (st *store) blockOf(p *policy, id uint64) (until uint64, ok bool) {
-	s := st.shardOf(id)
-	for {
-		at := s.locate(id)
-		switch {
-		case at.slot == nil:
-			return 0, at.admits(p)
-		case at.policy != p:
-			return 0, false
-		case p.wide == nil:
-			if word := at.slot.released(); word < elsewhere {
-				return p.blockedUntil(state{word: word}), true
-			}
-		case at.slot.word.Load() < blockedTail:
-			return 0, true
-		default:
-			if word, ok := at.slot.lock(); ok { // or the end of the block could be another's
-				until = p.blockedUntil(state{word, at.tail})
-				at.slot.word.Store(word)
-				return until, true
-			}
-		}
-		st.awaitMove(s)
-	}
-}
-
-// blockNow returns when the block of id ends, or has ended; 0 if it has none.
-func (l *Limiter) blockNow(id uint64) (until uint64) {
-	l.core.update(id, func(p *policy, key state) uint64 {
-		until = p.blockedUntil(key)
-		return key.word
-	})
-	return until
 }
 
 // unblock ends the block of id, if there is one.

@@ -87,7 +87,7 @@ func (l *Limiter) awaitTurn(ctx context.Context, id uint64, cost int) error {
 			r.Cancel()
 			return err
 		}
-		if l.blockNow(id) > uint64(max(l.now(), 0)) {
+		if l.blocked(id) {
 			r.Cancel()
 			return ErrBlocked
 		}
@@ -96,6 +96,9 @@ func (l *Limiter) awaitTurn(ctx context.Context, id uint64, cost int) error {
 	r.Settle(cost)
 	return nil
 }
+
+// blocked reports whether id is blocked now.
+func (l *Limiter) blocked(id uint64) bool { return l.core.blockNow(id) > uint64(max(l.now(), 0)) }
 
 // attempt charges a call if it is admitted now, and need not queue. Otherwise it returns
 // how long to wait before the next attempt, or that there are turns to wait for.

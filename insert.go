@@ -1,0 +1,113 @@
+package sluice
+
+import "sync/atomic"
+
+// insert charges a key that is not tracked, and adds it. With cost 0 it adds it as fresh.
+// It does not do so under another policy than p.
+//
+// The key is looked for again under the lock, since another call may have added
+// it, or the table may have been replaced. An older now is raised to the newest
+// time at which this shard forgot an idle key, which this key may be:
+//
+//	call A:  charges at 90, idle from 100
+//	sweep:   at 200, drops the key
+//	call B:  arrives with now 50; charged at 50 it would be idle at 60
+func (st *store) insert(s *shard, p *policy, id uint64, now int64, cost int, d *Decision) (uint64, outcome) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	at := s.locate(id)
+	if at.slot != nil || !at.admits(p) {
+		return 0, retrying
+	}
+	if at.cell != nil {
+		word := st.fillLocked(s, at.cell, p, now, cost, d)
+		st.keptLive.Add(1)
+		st.arm()
+		return word, admitted
+	}
+	s.tries++
+	st.sweepOnInsertLocked(s, now)
+	if !st.roomLocked(s, id, now, cost == 0) {
+		if st.overflow == OverflowAdmitNew {
+			return 0, waved
+		}
+		return 0, refused
+	}
+	t := s.table.Load()
+	if i, found := t.find(id); !found && t.policy == p {
+		var tail []atomic.Uint64
+		if p.wide != nil {
+			tail = t.tails.add(i)
+		}
+		word := p.firstCharge(tail, now, max(now, s.floor), cost, d)
+		t.slots[i].word.Store(word)
+		t.slots[i].id.Store(id)
+		s.used++
+		s.count.Add(1)
+		s.added++
+		st.arm()
+		return word, admitted
+	}
+	c := &cell{policy: p}
+	c.id.Store(id)
+	word := st.fillLocked(s, c, p, now, cost, d)
+	st.markLocked(s, id)
+	return word, admitted
+}
+
+// fillLocked puts a cell with the first charge in the place of c, which has no state.
+func (st *store) fillLocked(s *shard, c *cell, p *policy, now int64, cost int, d *Decision) uint64 {
+	next := &cell{policy: p, kept: c.kept}
+	if p.wide != nil {
+		next.tail = make([]atomic.Uint64, p.tailLen())
+	}
+	word := p.firstCharge(next.tail, now, max(now, s.floor), cost, d)
+	next.word.Store(word)
+	next.id.Store(c.id.Load())
+	st.putCellLocked(s, next)
+	c.word.Store(moved)
+	return word
+}
+
+// roomLocked makes room for a key that is not counted, and for its mark.
+func (st *store) roomLocked(s *shard, id uint64, now int64, keep bool) bool {
+	if s.len() >= s.share && !st.makeRoomLocked(s, now) {
+		st.untracked.Add(1)
+		return false
+	}
+	// More keys may stay than expected, so that the new table is full, too.
+	for {
+		t := s.table.Load()
+		if _, found := t.find(id); found || s.used < t.limit {
+			return true
+		}
+		st.growLocked(s, now, keep)
+	}
+}
+
+// markLocked counts a key that is in a cell. There is room for it.
+func (st *store) markLocked(s *shard, id uint64) {
+	t := s.table.Load()
+	if _, found := t.find(id); !found {
+		t.mark(id)
+		s.used++
+	}
+	s.count.Add(1)
+	s.added++
+	st.arm()
+}
+
+// growLocked makes a table that has room for another key. Keys that have been
+// idle for the TTL are left behind; had it not waited for the TTL, keys of a
+// high rate that are in constant use but idle between any two calls would be
+// dropped and added over and over (twice as slow on 1,000 busy keys). With keep, no
+// key is left behind: a TakeAll that adds several would lose the first ones, which
+// are idle until it charges them, to the growth for the last, each time it tries.
+func (st *store) growLocked(s *shard, now int64, keep bool) {
+	cutoff := st.settled(now) - st.ttl
+	if keep {
+		cutoff = -1
+	}
+	idle := st.countIdleLocked(s, cutoff)
+	st.dropIdleLocked(s, cutoff, s.len()-idle+1)
+}

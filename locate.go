@@ -1,0 +1,192 @@
+package sluice
+
+import (
+	"runtime"
+	"sync/atomic"
+)
+
+// A spot is where a key has its state, and under which policy.
+type spot struct {
+	policy *policy // of a key that is not tracked, what it would be under
+	slot   *slot   // nil if the key is not tracked
+	tail   []atomic.Uint64
+	cell   *cell // nil if the slot is a table's, or there is none
+}
+
+// locate finds id. If it is not tracked, there has been an instant since the call began
+// at which it was not. Within a table slots are added, and get the mark elsewhere, but
+// nothing is taken back, and a cell comes before its mark. So, if the table is still the
+// shard's and no cell is found:
+//
+//	the slot had the mark before      the mark was old
+//	there was no slot before          nor a cell, or one that has been dropped since
+func (s *shard) locate(id uint64) spot {
+	for {
+		t := s.table.Load()
+		i, found := t.find(id)
+		if found && t.slots[i].word.Load() != elsewhere {
+			var tail []atomic.Uint64
+			if t.policy.wide != nil {
+				tail = t.tails.of(i)
+			}
+			return spot{policy: t.policy, slot: &t.slots[i], tail: tail}
+		}
+		if c := s.cell(id); c != nil {
+			at := spot{policy: c.policy, tail: c.tail, cell: c}
+			if c.word.Load() != elsewhere {
+				at.slot = &c.slot
+			}
+			return at
+		}
+		if s.table.Load() == t {
+			return spot{policy: t.policy}
+		}
+	}
+}
+
+// slotOf is locate in half the time for nearly all keys: those in their table. (A spot is too
+// large for registers.)
+func (s *shard) slotOf(id uint64) (p *policy, e *slot, tail []atomic.Uint64) {
+	t := s.table.Load()
+	if i, found := t.find(id); found && t.slots[i].word.Load() != elsewhere {
+		if t.policy.wide != nil {
+			tail = t.tails.of(i)
+		}
+		return t.policy, &t.slots[i], tail
+	}
+	at := s.locate(id)
+	return at.policy, at.slot, at.tail
+}
+
+// policyOf returns the policy that id is under, or if it is not tracked, would be.
+func (st *store) policyOf(id uint64) *policy {
+	s := st.shardOf(id)
+	if c := s.cell(id); c != nil {
+		return c.policy
+	}
+	return s.table.Load().policy
+}
+
+// fresh reports whether, at an instant since the call began, id was not tracked and would
+// have been under p.
+func (st *store) fresh(id uint64, p *policy) bool {
+	at := st.shardOf(id).locate(id)
+	return at.slot == nil && at.admits(p)
+}
+
+// admits reports whether a key that is not tracked can be tracked at p.
+func (at *spot) admits(p *policy) bool {
+	return at.policy == p || at.cell == nil && p.called()
+}
+
+// read returns a copy of the key's state as it stands at one instant. It fails if the word
+// has gone.
+func (at *spot) read() (e state, ok bool) {
+	switch {
+	case at.slot == nil:
+		return state{}, true
+	case at.policy.wide == nil:
+		e.word = at.slot.released()
+		return e, e.word < elsewhere
+	}
+	e.tail = make([]atomic.Uint64, len(at.tail))
+	for {
+		e.word = at.slot.word.Load()
+		switch {
+		case e.word == moved || e.word == elsewhere:
+			return e, false
+		case e.word&locked != 0:
+			runtime.Gosched()
+			continue
+		}
+		for i := range e.tail {
+			e.tail[i].Store(at.tail[i].Load())
+		}
+		if at.slot.word.Load() == e.word {
+			return e, true
+		}
+	}
+}
+
+// update replaces the word of id by f's, and reports false if id is not tracked. f may be
+// called several times.
+func (st *store) update(id uint64, f func(p *policy, key state) uint64) (tracked bool) {
+	tracked, _ = st.updateUnder(nil, id, f)
+	return tracked
+}
+
+// updateUnder is update for a key that is under the policy want, if that is not nil. Under
+// another one it does nothing.
+func (st *store) updateUnder(want *policy, id uint64, f func(p *policy, key state) uint64) (tracked, same bool) {
+	s := st.shardOf(id)
+	for {
+		p, e, tail := s.slotOf(id)
+		switch {
+		case e == nil:
+			return false, true
+		case want != nil && p != want:
+			return true, false
+		case e.update(p, tail, f):
+			return true, true
+		}
+		st.awaitMove(s)
+	}
+}
+
+// update fails if the word, which is of p, has gone. If f leaves a word without a tail as it
+// is, nothing is written.
+func (e *slot) update(p *policy, tail []atomic.Uint64, f func(p *policy, key state) uint64) (ok bool) {
+	if p.wide != nil {
+		word, ok := e.lock()
+		if ok {
+			e.word.Store(f(p, state{word, tail}))
+		}
+		return ok
+	}
+	for {
+		word := e.released()
+		if word == moved || word == elsewhere {
+			return false
+		}
+		if next := f(p, state{word: word}); next == word || e.word.CompareAndSwap(word, next) {
+			return true
+		}
+	}
+}
+
+// blockOf returns when the block of id ends, 0 if it has none. It fails if p is not the
+// policy of the key.
+func (st *store) blockOf(p *policy, id uint64) (until uint64, ok bool) {
+	s := st.shardOf(id)
+	for {
+		at := s.locate(id)
+		switch {
+		case at.slot == nil:
+			return 0, at.admits(p)
+		case at.policy != p:
+			return 0, false
+		case p.wide == nil:
+			if word := at.slot.released(); word < elsewhere {
+				return p.blockedUntil(state{word: word}), true
+			}
+		case at.slot.word.Load() < blockedTail:
+			return 0, true
+		default:
+			if word, ok := at.slot.lock(); ok { // or the end of the block could be another's
+				until = p.blockedUntil(state{word, at.tail})
+				at.slot.word.Store(word)
+				return until, true
+			}
+		}
+		st.awaitMove(s)
+	}
+}
+
+// blockNow returns when the block of id ends, or has ended; 0 if it has none.
+func (st *store) blockNow(id uint64) (until uint64) {
+	st.update(id, func(p *policy, key state) uint64 {
+		until = p.blockedUntil(key)
+		return key.word
+	})
+	return until
+}
