@@ -53,11 +53,38 @@ func TestDesign_JourneysAreWhatHappens(t *testing.T) {
 	}
 }
 
+// TestDesign_JourneysDoNotReturn: a walk does not come back to a file that it has left, except
+// for what it asks in brackets. A sentence is a walk.
+func TestDesign_JourneysDoNotReturn(t *testing.T) {
+	brackets, end, step := regexp.MustCompile(`\([^)]*\)`), regexp.MustCompile(`\.\s`), regexp.MustCompile("`([a-z]+\\.go):[A-Za-z]+`")
+	walks := 0
+	for _, walk := range end.Split(brackets.ReplaceAllString(section(t, "Journeys"), ""), -1) {
+		var left []string
+		for _, s := range step.FindAllStringSubmatch(walk, -1) {
+			if n := len(left); n > 0 && left[n-1] == s[1] {
+				continue
+			}
+			assert.NotContains(t, left, s[1], "a walk returns: %s", walk)
+			left = append(left, s[1])
+		}
+		if len(left) > 0 {
+			walks++
+		}
+	}
+	assert.Greater(t, walks, 7)
+}
+
+// layersPicture returns the part of the section that has the files.
+func layersPicture(t *testing.T) string {
+	t.Helper()
+	picture, _, ok := strings.Cut(section(t, "Layers"), "\nA file uses")
+	require.True(t, ok)
+	return picture
+}
+
 // TestDesign_LayersHaveAllFiles: each source file of the root has one layer.
 func TestDesign_LayersHaveAllFiles(t *testing.T) {
-	text := section(t, "Layers")
-	picture, _, ok := strings.Cut(text, "\nA file uses")
-	require.True(t, ok)
+	picture := layersPicture(t)
 	paths, err := filepath.Glob("../../*.go")
 	require.NoError(t, err)
 	for _, path := range paths {
