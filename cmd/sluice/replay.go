@@ -65,7 +65,9 @@ per s, m, h, d or duration, with an optional burst: "100/s", "20/m burst 5",
 stands below. A request is described by remote_address={client}, unless
 --descriptor says otherwise: entries KEY=VALUE with commas between, and {client}
 for the client. It is repeatable: a request can have several. A client in IPv6
-is a network; --ipv6-prefix 128 makes it the address that Envoy sends.
+is a network; --ipv6-prefix 128 makes it the address that Envoy sends. Nothing
+but its client and its time is read of a request: neither "http" of a domain
+nor a rule for a path or a method can tell one from another.
 
 The clock of the replay is the log's own: it stands at the latest time so far
 and never goes back, so of several logs give the oldest first. Malformed lines
@@ -230,6 +232,9 @@ func (f *replayFlags) readRules(errs io.Writer) (*replay.File, error) {
 		return nil, fmt.Errorf("the rules are for the domains %s: want --domain with one of them", strings.Join(domains, ", "))
 	case !slices.Contains(domains, out.Domain):
 		return nil, fmt.Errorf("--domain %q has no rules: want %s", out.Domain, strings.Join(domains, ", or "))
+	}
+	if len(out.Set.Actions(out.Domain)) > 0 && len(f.descriptors) == 0 {
+		fmt.Fprintf(errs, "sluice replay: \"http\" of %s is not used: each request is described by remote_address={client} only; see --descriptor\n", out.Domain)
 	}
 	return out, nil
 }

@@ -76,6 +76,22 @@ func TestReplay_Descriptors(t *testing.T) {
 }
 
 // TestReplay_RulesFileHostile: names in rules do not reach a terminal as they are.
+// TestReplay_RulesFileHTTP: "http" describes what a log does not have, which is said.
+func TestReplay_RulesFileHTTP(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "api.yaml")
+	require.NoError(t, os.WriteFile(path, []byte(`
+domain: api
+http: [{actions: [{path: {}}]}]
+descriptors: [{key: remote_address, rate_limit: {unit: hour, requests_per_unit: 1}}]
+`), 0o600))
+	const note = `sluice replay: "http" of api is not used: each request is described by remote_address={client} only; see --descriptor` + "\n"
+	code, _, stderr := execute(nil, "replay", "--rules", path)
+	assert.Equal(t, exitOK, code)
+	assert.Equal(t, note, stderr)
+	_, _, stderr = execute(nil, "replay", "--rules", path, "--descriptor", "remote_address={client}")
+	assert.Empty(t, stderr)
+}
+
 func TestReplay_RulesFileHostile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "a.yaml")
 	require.NoError(t, os.WriteFile(path, []byte("domain: \"a\\e[31m\\n\"\ndescriptors:\n- {key: remote_address, detailed_metric: true, rate_limit: {unit: hour, requests_per_unit: 0}}\n"), 0o600))
