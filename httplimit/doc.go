@@ -58,8 +58,8 @@
 // strangers how much the service takes, and what is left, which may be more than they
 // should know.
 //
-// The values are read right after the decision and not together with it: what others
-// charge to the same key in between shows. In the words of the draft, with R the
+// The values are those of the decision, before Config.Settle. Where it does not say them all
+// they are read right after it, and what others charge to the same key in between shows. In the words of the draft, with R the
 // limit's rate per period P, and B its burst:
 //
 //	                     q  w              r                t

@@ -5,10 +5,11 @@ import (
 	"crypto/sha256"
 	"encoding/base64"
 	"encoding/binary"
-	"math"
 	"math/rand/v2"
 	"net/http"
+	"slices"
 	"strconv"
+	"sync/atomic"
 	"time"
 
 	"github.com/sluice-go/sluice"
@@ -136,10 +137,15 @@ func HashedPartitionKey(secret []byte) (func(policy, key string) []byte, error) 
 // fields sets the headers of responses.
 type fields struct {
 	Headers
-	quotas bool   // whether any field needs them
-	count  int    // of the fields that can be on
-	static string // RateLimit-Policy of all policies with the limits they began with
-	listed int    // the number of policies in static; 0 if it is not to be used
+	quotas bool                        // whether any field needs them
+	count  int                         // of the fields that can be on
+	list   *atomic.Pointer[policyList] // nil if requests have values of their own
+}
+
+// A policyList is the value of RateLimit-Policy for policies under some terms.
+type policyList struct {
+	terms []*terms
+	text  string
 }
 
 func newFields(c Headers, policies []policy) fields {
@@ -154,21 +160,13 @@ func newFields(c Headers, policies []policy) fields {
 	if c.RateLimitPolicy == HeaderOff || c.PartitionKey != nil {
 		return f
 	}
-	var quotas []quota
 	for i := range policies {
-		p := &policies[i]
-		if p.Remote != nil {
+		if policies[i].Remote != nil {
 			return f // which may have another limit with each request
 		}
-		if !p.conf.Shadow && p.conf.Limit.Rate != math.MaxInt {
-			q := quota{policy: p, limit: p.conf.Limit, capacity: p.conf.Limit.Capacity()}
-			if q.limit.Rate != 0 {
-				q.window = p.conf.RefillTime(q.capacity)
-			}
-			quotas = append(quotas, q)
-		}
 	}
-	f.static, f.listed = f.policyList(quotas), len(quotas)
+	f.list = new(atomic.Pointer[policyList])
+	f.list.Store(&policyList{})
 	return f
 }
 
@@ -181,9 +179,25 @@ func (f *fields) set(h http.Header, j *judgement, d *Decision) {
 		f.setRetryAfter(h, make([]string, 0, 2), nil, d)
 		return
 	}
-	values := make([]string, 0, f.count) // of all fields, in one allocation
+	switch {
+	case !f.quotas:
+		f.setIn(nil, h, j, d)
+	case len(j.entries) > usual:
+		f.setMany(h, j, d)
+	default:
+		var few [usual]quota
+		f.setIn(few[:0], h, j, d)
+	}
+}
+
+func (f *fields) setMany(h http.Header, j *judgement, d *Decision) {
 	var few [inline]quota
-	quotas := few[:0]
+	f.setIn(few[:0], h, j, d)
+}
+
+// setIn is set with space for the quotas.
+func (f *fields) setIn(quotas []quota, h http.Header, j *judgement, d *Decision) {
+	values := make([]string, 0, f.count) // of all fields, in one allocation
 	if f.quotas {
 		quotas = j.quotas(quotas)
 	}
@@ -203,7 +217,11 @@ func (f *fields) set(h http.Header, j *judgement, d *Decision) {
 func (j *judgement) quotas(quotas []quota) []quota {
 	entries, charges := j.of(local)
 	for i := range entries {
-		if q, ok := newQuota(&entries[i], charges[i].Key); ok {
+		var d *sluice.Decision
+		if j.states != nil {
+			d = &j.states[i]
+		}
+		if q, ok := newQuota(&entries[i], charges[i].Key, d); ok {
 			quotas = append(quotas, q)
 		}
 	}
@@ -234,16 +252,25 @@ func set(h http.Header, name string, values []string, value string) []string {
 	return values
 }
 
+// policyField returns the value of RateLimit-Policy, which is kept while the terms are those
+// of the limiters, and the same.
 func (f *fields) policyField(quotas []quota) string {
-	if len(quotas) != f.listed {
+	if f.list == nil {
 		return f.policyList(quotas)
 	}
-	for i := range quotas {
-		if quotas[i].limit != quotas[i].policy.conf.Limit {
-			return f.policyList(quotas)
-		}
+	kept := f.list.Load()
+	if slices.EqualFunc(quotas, kept.terms, func(q quota, t *terms) bool { return q.terms == t }) {
+		return kept.text
 	}
-	return f.static
+	next := &policyList{text: f.policyList(quotas)}
+	for i := range quotas {
+		if quotas[i].terms != quotas[i].policy.terms.Load() {
+			return next.text // of a key with a limit of its own
+		}
+		next.terms = append(next.terms, quotas[i].terms)
+	}
+	f.list.Store(next)
+	return next.text
 }
 
 // policyList returns the value of RateLimit-Policy.
@@ -264,8 +291,15 @@ func (f *fields) policyList(quotas []quota) string {
 
 // limitList returns the value of RateLimit.
 func (f *fields) limitList(quotas []quota) string {
-	var buf [512]byte
-	b := buf[:0]
+	if len(quotas) > usual {
+		var space [512]byte
+		return f.limitListIn(space[:0], quotas)
+	}
+	var space [128]byte
+	return f.limitListIn(space[:0], quotas)
+}
+
+func (f *fields) limitListIn(b []byte, quotas []quota) string {
 	for i := range quotas {
 		if i > 0 {
 			b = append(b, listSeparator...)
@@ -285,8 +319,8 @@ func (f *fields) appendPolicy11(b []byte, q *quota) []byte {
 	if q.policy.Unit != "" {
 		b = append(append(b, ";qu="...), quote(q.policy.Unit)...)
 	}
-	if q.window > 0 {
-		b = appendInteger(append(b, ";w="...), seconds(uint64(q.window)))
+	if q.terms != nil && q.terms.window > 0 {
+		b = appendInteger(append(b, ";w="...), seconds(uint64(q.terms.window)))
 	}
 	return f.appendPartition(b, q)
 }
@@ -334,9 +368,17 @@ func (f *fields) setX(h http.Header, values []string, quotas []quota) []string {
 	case f.XReset == ResetDelta:
 		values = set(h, "X-Ratelimit-Reset", values, integer(seconds(uint64(q.reset))))
 	case f.XReset == ResetUnix:
-		values = set(h, "X-Ratelimit-Reset", values, integer(seconds(uint64(q.now)+uint64(q.reset))))
+		values = set(h, "X-Ratelimit-Reset", values, integer(seconds(uint64(q.policy.now())+uint64(q.reset))))
 	}
 	return values
+}
+
+// now is the time on the clock that the policy goes by.
+func (p *policy) now() int64 {
+	if p.Remote != nil {
+		return time.Now().UnixNano()
+	}
+	return max(p.conf.Clock.Now(), 0)
 }
 
 func (f *fields) setRetryAfter(h http.Header, values []string, quotas []quota, d *Decision) {

@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"reflect"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/sluice-go/sluice"
@@ -90,7 +91,7 @@ type Config struct {
 	// Settle returns what a request finally costs, in each of the policies, once its
 	// handler is done: 0 for what should not count, such as a login that succeeded. A
 	// negative cost leaves the charge as it is. nil means that costs are final, and
-	// adds nothing to a request. The request is the one that the middleware was given;
+	// adds nothing to a request; else each charge takes a receipt of some 200 bytes. The request is the one that the middleware was given;
 	// its body has been read.
 	//
 	// The status is that of the response: 200 if the handler has set none, and not an
@@ -106,16 +107,14 @@ type Config struct {
 	// server's own ResponseWriter under Settle, and no longer closes the connection, so
 	// that the server reads up to 256 KiB more; put http.MaxBytesHandler in front.
 	//
-	// What was charged too much is given back, as far as it has not come back by itself:
-	// of a bucket, what has not been refilled; of a window, nothing once the window of
-	// the request is over. What was charged too little is charged now, whatever remains:
+	// What was charged too much is given back, as sluice.TakeAllReceipts says: as far as it has
+	// not come back by itself, and no more than that also where requests of one key overlap.
+	// What was charged too little is charged now, whatever remains:
 	// what is beyond that is a debt, and the key is denied until it has been paid back, which
 	// sluice.Limiter.Charge says more about. Bound the cost if a single request must not
 	// shut out its client for long. Requests that run at the same time do not see what
 	// the others will cost, so costs that can turn out high are better charged first and
-	// given back. Requests of one key that overlap can together get back what
-	// has come back by itself, though never more than they were charged: who keeps n of
-	// them open can use n units of earlier, unused time at once.
+	// given back.
 	//
 	// Of what a Remote has charged too much, that which has not come back is estimated: as if
 	// its units came back evenly until the ResetAfter that it told. That is exact for
@@ -286,6 +285,7 @@ type policy struct {
 	conf   sluice.Config // of a Limiter
 	lag    time.Duration // how far the limiter's clock can be behind
 	quoted string        // the name as a structured-field string
+	terms  *atomic.Pointer[terms]
 }
 
 // newPolicies returns the policies in the order in which they are judged.
@@ -301,6 +301,8 @@ func newPolicies(ps []Policy) []policy {
 		default:
 			q.conf = p.Limiter.Config()
 			q.lag = lag(q.conf.Clock)
+			q.terms = new(atomic.Pointer[terms])
+			q.terms.Store(newTerms(q.conf))
 			if q.conf.Shadow {
 				q.kind = localShadow
 			}

@@ -7,25 +7,60 @@ import (
 	"github.com/sluice-go/sluice"
 )
 
+// terms are what is the same for all keys under one limit.
+type terms struct {
+	conf     sluice.Config // with the limit
+	capacity int           // the most at once
+	window   time.Duration // in which the capacity comes back; 0 if it does not
+}
+
+func newTerms(c sluice.Config) *terms {
+	t := &terms{conf: c, capacity: c.Limit.Capacity()}
+	if c.Limit.Rate > 0 {
+		t.window = c.RefillTime(t.capacity)
+	}
+	return t
+}
+
+// termsOf returns the terms of a limit: those at hand if it is that of the limiter, which
+// can change.
+func (p *policy) termsOf(l sluice.Limit) *terms {
+	t := p.terms.Load()
+	if t.conf.Limit == l {
+		return t
+	}
+	c := p.Limiter.Config()
+	common := c.Limit == l
+	c.Limit = l
+	if t = newTerms(c); common {
+		p.terms.Store(t)
+	}
+	return t
+}
+
 // A quota is what headers tell about a policy for one request: the limit in force for
-// its key, and the state of the key at an instant after the decision.
+// its key, and the state of the key.
 type quota struct {
 	policy    *policy
 	key       string
-	limit     sluice.Limit // in force for the key
-	capacity  int          // the most at once
+	terms     *terms // nil of a Remote, which knows no rate
+	capacity  int    // the most at once
 	remaining int
-	window    time.Duration // in which the capacity comes back; 0 if it does not
 	effective time.Duration // the time for which no more than remaining is to be used; 0 if there is none
 	reset     time.Duration // until the capacity is available again; 0 if it is
 	never     bool          // it never will be, as under DenyAll or for a key that is blocked for good
-	now       int64         // on the limiter's clock, Unix ns
 }
 
-// newQuota looks at the state of an entry's key, and says what clients are to be told, in
-// real time. ok is false if the limit in force limits nobody.
-func newQuota(e *entry, k sluice.Key) (q quota, ok bool) {
-	q, ok = limiterQuota(e, k)
+// newQuota says what clients are to be told, in real time, of the key of an entry, which
+// stands as d says, or if that is nil, as it says itself. ok is false if the limit in force
+// limits nobody.
+func newQuota(e *entry, k sluice.Key, d *sluice.Decision) (q quota, ok bool) {
+	if d != nil {
+		q, ok = quotaOf(e, k.Limit(), d)
+	}
+	if !ok {
+		q, ok = quotaNow(e, k.Status())
+	}
 	if q.reset > 0 {
 		q.reset = later(q.reset, e.policy.lag)
 	}
@@ -47,17 +82,35 @@ func lag(c sluice.Clock) time.Duration {
 // later returns a wait on the limiter's clock as one in real time.
 func later(wait, lag time.Duration) time.Duration { return wait + min(lag, sluice.Never-1-wait) }
 
-// limiterQuota is newQuota by the limiter's clock.
-func limiterQuota(e *entry, k sluice.Key) (q quota, ok bool) {
-	s, c := k.Status(), e.policy.conf
-	if s.Limit.Rate == math.MaxInt {
+// quotaOf is newQuota by the limiter's clock, for keys of which the Decision says enough. It
+// says nothing of when the next unit comes.
+func quotaOf(e *entry, l sluice.Limit, d *sluice.Decision) (q quota, ok bool) {
+	if l.Rate == 0 || l.Rate == noLimit || d.ResetAfter == sluice.Never {
+		return q, false
+	}
+	t := e.policy.termsOf(l)
+	if d.Limit != t.capacity {
+		return q, false // the limit has changed since
+	}
+	q = quota{policy: e.policy, key: e.key, terms: t, capacity: t.capacity, remaining: d.Remaining, reset: d.ResetAfter}
+	switch {
+	case t.conf.Algorithm == sluice.FixedWindow:
+		q.effective = q.reset
+		return q, q.reset > 0 // or it cannot say when the window ends
+	case t.conf.Algorithm == sluice.SlidingWindow, t.conf.Algorithm == sluice.SlidingLog, t.conf.Refill == sluice.RefillInterval:
+		return q, false
+	}
+	q.effective = t.conf.RefillTime(q.remaining) // the next unit takes no longer than any of these
+	return q, q.remaining > 0
+}
+
+// quotaNow is quotaOf for all keys.
+func quotaNow(e *entry, s sluice.Status) (q quota, ok bool) {
+	if s.Limit.Rate == noLimit {
 		return quota{}, false
 	}
-	c.Limit = s.Limit
-	q = quota{policy: e.policy, key: e.key, limit: s.Limit, capacity: s.Limit.Capacity(), remaining: s.Remaining, now: max(c.Clock.Now(), 0)}
-	if s.Limit.Rate > 0 {
-		q.window = c.RefillTime(q.capacity)
-	}
+	t := e.policy.termsOf(s.Limit)
+	q = quota{policy: e.policy, key: e.key, terms: t, capacity: t.capacity, remaining: s.Remaining}
 	if q.never = s.Limit.Rate == 0 || s.ResetAfter == sluice.Never; q.never {
 		return q, true
 	}
@@ -65,9 +118,9 @@ func limiterQuota(e *entry, k sluice.Key) (q quota, ok bool) {
 	if next == sluice.Never {
 		next = 0
 	}
-	switch q.reset = s.ResetAfter; c.Algorithm {
+	switch q.reset = s.ResetAfter; t.conf.Algorithm {
 	case sluice.FixedWindow:
-		if q.reset == 0 { // nothing counts, so that the key cannot say when the window ends
+		if q.reset == 0 { // nothing counts
 			q.reset = s.WindowAfter
 		}
 		q.effective = q.reset
@@ -76,7 +129,7 @@ func limiterQuota(e *entry, k sluice.Key) (q quota, ok bool) {
 			q.effective = s.Limit.Period
 		}
 	default:
-		q.effective = max(next, c.RefillTime(q.remaining))
+		q.effective = max(next, t.conf.RefillTime(q.remaining))
 	}
 	return q, true
 }

@@ -3,6 +3,8 @@ package httplimit
 import (
 	"context"
 	"fmt"
+	"math"
+	"math/bits"
 	"time"
 
 	"github.com/sluice-go/sluice"
@@ -23,6 +25,8 @@ type Remote interface {
 }
 
 const (
+	noLimit = math.MaxInt // the Limit of a Decision under sluice.Unlimited
+
 	// remoteRetry is the Retry-After of a request that a Remote has failed: it can be there
 	// again at any time.
 	remoteRetry = time.Second
@@ -113,6 +117,7 @@ func (j *judgement) takeBack(ctx context.Context) {
 	for i := range j.entries {
 		j.entries[i].charged = false
 	}
+	j.states = nil
 }
 
 // remaining returns the least that remains of any policy that has been asked.
@@ -169,7 +174,12 @@ func (a *asked) outstanding() int {
 	if rest <= 0 || a.Limit <= a.Remaining {
 		return 0
 	}
-	return int(mulDivCeil(uint64(a.Limit-a.Remaining), uint64(rest), uint64(a.ResetAfter)))
+	hi, lo := bits.Mul64(uint64(a.Limit-a.Remaining), uint64(rest))
+	n, part := bits.Div64(hi, lo, uint64(a.ResetAfter)) // rest is no more than ResetAfter, so that it fits
+	if part != 0 {
+		n++
+	}
+	return int(n)
 }
 
 // remoteQuota is newQuota from what a Remote has said, which knows no rate.
@@ -178,7 +188,7 @@ func remoteQuota(e *entry) (q quota, ok bool) {
 	if a == nil || a.WouldDeny || a.Limit == noLimit {
 		return q, false
 	}
-	q = quota{policy: e.policy, key: e.key, capacity: a.Limit, remaining: min(a.Remaining, a.Limit), reset: a.ResetAfter, now: time.Now().UnixNano()}
+	q = quota{policy: e.policy, key: e.key, capacity: a.Limit, remaining: min(a.Remaining, a.Limit), reset: a.ResetAfter}
 	q.never = a.Limit == 0 || a.ResetAfter == sluice.Never
 	if !a.Allowed && a.RetryAfter != sluice.Never {
 		q.effective = a.RetryAfter
