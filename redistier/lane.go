@@ -3,7 +3,6 @@ package redistier
 import (
 	"context"
 	"errors"
-	"net"
 	"strings"
 	"sync"
 	"time"
@@ -62,7 +61,6 @@ const (
 	maxSenders = 2
 	maxLate    = 8
 	maxBatch   = 64
-	owedPause  = time.Second
 )
 
 type groupKey struct {
@@ -129,12 +127,6 @@ type settlement struct {
 	name string
 	plan *plan
 	leasing
-}
-
-// An owedCharge is what Redis has not been told of a key.
-type owedCharge struct {
-	plan  *plan
-	units int64
 }
 
 // join makes the caller part of a group, or says why not. h may be nil.
@@ -312,54 +304,6 @@ func (l *lane) settle(name string, p *plan, s leasing) {
 	l.send()
 }
 
-// takeOwed returns what is owed of a key, which is then no longer. The caller holds mu.
-func (l *lane) takeOwed(name string, p *plan) int64 {
-	o, ok := l.owed[name]
-	if !ok {
-		return 0
-	}
-	delete(l.owed, name)
-	return min(o.units, p.burst)
-}
-
-// admitted notes that c, of a group that Redis has not answered, or of none, was admitted
-// all the same. If Redis cannot have been charged it is owed that; while the group is on
-// its way, that is not known.
-func (l *lane) admitted(g *group, c *takeCall) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if g != nil && !g.sent.IsZero() && !g.back {
-		g.admitted += c.n
-		return
-	}
-	if g == nil || g.undone || g.sent.IsZero() {
-		l.owe(c.plan, c.key, c.n)
-		l.send()
-	}
-}
-
-// owe notes units that Redis has to be told of, at most a burst of a key. The caller holds
-// mu.
-func (l *lane) owe(p *plan, name string, units int64) {
-	o, known := l.owed[name]
-	if known || len(l.owed) < l.tier.maxKeys {
-		l.owed[name] = owedCharge{p, min(o.units+units, p.burst)}
-	}
-}
-
-// postpone lets what is owed rest for a while. The caller holds mu.
-func (l *lane) postpone(now time.Time) {
-	if now.Before(l.owedFrom) {
-		return // and a timer is set
-	}
-	l.owedFrom = now.Add(owedPause)
-	time.AfterFunc(owedPause, func() {
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		l.send()
-	})
-}
-
 // exchange sends a batch and hands out the replies. It reports whether the sender is to go
 // on: one that was late has been replaced, unless its place is free again.
 func (l *lane) exchange(ctx context.Context, batch []*group) (goOn bool) {
@@ -427,28 +371,6 @@ func (l *lane) nextProbe() time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.breaker.left(time.Now())
-}
-
-// retire is for a lane that no key goes by any more: nobody would find out that its primary
-// answers. It returns what is owed.
-func (l *lane) retire() map[string]owedCharge {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.breaker.open {
-		l.breaker = breaker{}
-		l.tier.turn(-1, nil)
-	}
-	owed := l.owed
-	l.owed = map[string]owedCharge{}
-	return owed
-}
-
-// inherit takes over what is owed of a key.
-func (l *lane) inherit(name string, o owedCharge) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.owe(o.plan, name, o.units)
-	l.send()
 }
 
 // close lets nobody join any more. Senders go on until there is nothing left to send.
@@ -547,14 +469,6 @@ func (l *lane) expire() {
 	}
 	l.arm(now)
 	l.send()
-}
-
-// notDone reports whether an error says that the script has changed nothing: the server has
-// refused it, or has not been reached.
-func notDone(err error) bool {
-	var refused redis.Error
-	var network *net.OpError
-	return errors.As(err, &refused) || errors.As(err, &network) && network.Op == "dial" || errors.Is(err, redis.ErrPoolTimeout)
 }
 
 // isOOM reports whether the server has no memory for what would be written, which is no

@@ -1,0 +1,124 @@
+package redistier
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/sluice-go/sluice"
+	"github.com/stretchr/testify/require"
+)
+
+// TestLease_Bounded: there are no more holds than keys that may be tracked, and those that
+// are not used make room.
+func TestLease_Bounded(t *testing.T) {
+	bubble(t, TierConfig{MaxKeys: 64, Lease: Lease{Max: 100}}, sluice.PerSecond(1000), func(t *testing.T, tier *Tier, _ *fakeRedis) {
+		count := func() (n int) {
+			for i := range tier.leases.shards {
+				s := &tier.leases.shards[i]
+				s.mu.Lock()
+				n += len(s.holds)
+				s.mu.Unlock()
+			}
+			return n
+		}
+		for i := range 1000 {
+			takeFrom(t, tier, fmt.Sprint(i), 1)
+		}
+		require.LessOrEqual(t, count(), 64)
+		time.Sleep(time.Second)
+		for range 3 {
+			takeFrom(t, tier, "new", 1)
+		}
+		require.Equal(t, uint64(1), tier.Stats().Lease, "old ones have made room")
+		require.LessOrEqual(t, count(), 64)
+	})
+}
+
+// TestLease_BadConfig: each has an error that names the field.
+func TestLease_BadConfig(t *testing.T) {
+	client := redis.NewClient(&redis.Options{})
+	defer client.Close()
+	second := Config{Limit: sluice.PerSecond(100)}
+	for _, c := range []struct {
+		cfg   Config
+		lease Lease
+		field string
+	}{
+		{second, Lease{Max: -1}, "Lease.Max"},
+		{second, Lease{Life: time.Millisecond}, "Lease.Max"},
+		{second, Lease{Max: 1, Life: -1}, "Lease.Life"},
+		{second, Lease{Max: 1, Life: 5*time.Millisecond - 1}, "Lease.Life"},
+		{second, Lease{Max: 1, Life: time.Second/2 + 1}, "Lease.Life"},
+		{Config{Limit: sluice.PerDay(100)}, Lease{Max: 1, Life: time.Hour + 1}, "Lease.Life"},
+		{Config{Limit: sluice.Per(100, 9*time.Millisecond)}, Lease{Max: 1}, "Lease.Life"},
+		{Config{Algorithm: sluice.SlidingLog, Limit: sluice.PerSecond(100)}, Lease{Max: 1}, "Lease"},
+		{Config{Limit: sluice.PerSecond(100), BlockFor: time.Second}, Lease{Max: 1}, "Lease"},
+	} {
+		_, err := NewTier(newLimiter(t, client, c.cfg), TierConfig{Replicas: 1, Lease: c.lease})
+		var bad *ConfigError
+		require.ErrorAs(t, err, &bad, "%+v", c.lease)
+		require.Equal(t, c.field, bad.Field)
+	}
+	for _, c := range []struct {
+		cfg   Config
+		lease Lease
+		life  time.Duration
+	}{
+		{second, Lease{Max: 1}, defaultLife},
+		{second, Lease{Max: math.MaxInt, Life: 5 * time.Millisecond}, 5 * time.Millisecond},
+		{second, Lease{Max: 1, Life: time.Second / 2}, time.Second / 2},
+		{Config{Limit: sluice.Per(100, 60*time.Millisecond)}, Lease{Max: 1}, 30 * time.Millisecond},
+	} {
+		tier := newTier(t, newLimiter(t, client, c.cfg), TierConfig{Replicas: 1, Lease: c.lease})
+		require.Equal(t, int64(c.life), tier.leases.life)
+	}
+	require.Equal(t, "lease", FromLease.String())
+}
+
+// TestLease_CloseInFlight: a lease that comes while the tier closes goes back at once.
+func TestLease_CloseInFlight(t *testing.T) {
+	bubble(t, TierConfig{Budget: 50 * time.Millisecond, Lease: Lease{Max: 100}}, sluice.PerSecond(100), func(t *testing.T, tier *Tier, fake *fakeRedis) {
+		takeFrom(t, tier, "a", 1)
+		fake.slow(10 * time.Millisecond)
+		go tier.Take(context.Background(), "a", 1)
+		time.Sleep(time.Millisecond)
+		require.NoError(t, tier.Close(context.Background()))
+		require.Equal(t, uint64(1), tier.Stats().Lent)
+		require.Equal(t, uint64(1), tier.Stats().Returned)
+		out, _ := fake.onLease(time.Now().UnixMicro(), tier.shared.plan.Load().shape.(bucket))
+		require.Zero(t, out)
+	})
+}
+
+// TestLease_DeniedByLeases: who is denied what others hold asks again after half of life, in
+// case it has come back.
+func TestLease_DeniedByLeases(t *testing.T) {
+	bubble(t, TierConfig{Lease: Lease{Max: 100}}, sluice.PerSecond(100), func(t *testing.T, tier *Tier, fake *fakeRedis) {
+		other := newLimiter(t, fake.client(), tier.shared.config)
+		defer other.client.(*redis.Client).Close()
+		take(t, other, "a", 40)
+		r := other.request(other.plan.Load(), "a")
+		r.k, r.lend, r.share, r.epoch = 1, 50, 1, 10_000
+		answer, err := other.run(context.Background(), r)
+		require.NoError(t, err)
+		require.Equal(t, int64(50), answer.c)
+		d, from := takeFrom(t, tier, "a", 20)
+		require.False(t, d.Allowed)
+		require.Equal(t, FromRedis, from)
+		require.Equal(t, 110*time.Millisecond, d.RetryAfter, "if they do not come back")
+		time.Sleep(49 * time.Millisecond)
+		_, from = takeFrom(t, tier, "a", 20)
+		require.Equal(t, FromCache, from)
+		r.k, r.lend, r.since, r.unused = 0, 0, answer.now, 50
+		_, err = other.run(context.Background(), r)
+		require.NoError(t, err)
+		time.Sleep(2 * time.Millisecond)
+		d, from = takeFrom(t, tier, "a", 20)
+		require.True(t, d.Allowed)
+		require.Equal(t, FromRedis, from)
+	})
+}
