@@ -40,14 +40,17 @@ func (f *fakeRedis) DialHook(redis.DialHook) redis.DialHook {
 }
 
 func (f *fakeRedis) ProcessHook(redis.ProcessHook) redis.ProcessHook {
-	return func(_ context.Context, cmd redis.Cmder) error { return f.answer([]redis.Cmder{cmd}) }
+	return func(ctx context.Context, cmd redis.Cmder) error { return f.answer(ctx, []redis.Cmder{cmd}) }
 }
 
 func (f *fakeRedis) ProcessPipelineHook(redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return func(_ context.Context, cmds []redis.Cmder) error { return f.answer(cmds) }
+	return func(ctx context.Context, cmds []redis.Cmder) error { return f.answer(ctx, cmds) }
 }
 
-func (f *fakeRedis) answer(cmds []redis.Cmder) error {
+func (f *fakeRedis) answer(ctx context.Context, cmds []redis.Cmder) error {
+	if end, ok := ctx.Deadline(); ok && time.Until(end) < time.Second {
+		panic("a tier gives its calls a second at least")
+	}
 	f.mu.Lock()
 	there, back := f.trip(), f.trip()
 	f.mu.Unlock()
