@@ -10,12 +10,7 @@ import (
 // Offset) of Unix time and admits a call iff the count stays within the limit.
 //
 // The word is the number of the window of the last charge, and its count. The
-// count has all bits that the number does not need, so that a debt has room:
-//
-//	 63                                      b  b-1                  0
-//	+------------------------------------------+-----------------------+
-//	|  window number k                         |  units admitted in k  |
-//	+------------------------------------------+-----------------------+
+// count has all bits that the number does not need, so that a debt has room.
 //
 // Invariant: the number never falls, and within a window the count falls by refunds
 // only.

@@ -11,12 +11,7 @@ import (
 // window is admitted iff the cost admitted there stays within the limit.
 //
 // That takes a time to the nanosecond and a count, which are too much for one word.
-// The time is in the tail, a second word that is written under the lock bit:
-//
-//	 63     62                        b  b-1             0      tail[0]
-//	+------+----------------------------+-----------------+    +------------------+
-//	| lock |  version                   |  units admitted |    |  s, when it began |
-//	+------+----------------------------+-----------------+    +------------------+
+// The time is in the tail, a second word that is written under the lock bit.
 //
 // A window without units has not begun; if it has been refunded, the next one begins
 // at s at the earliest, so that an older time finds no other window than the newest.

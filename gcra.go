@@ -8,11 +8,6 @@ import "sync/atomic"
 // The word is the theoretical arrival time, TAT: the tick at which the next unit
 // would arrive if units came exactly at the rate.
 //
-//	 63                                                             0
-//	+----------------------------------------------------------------+
-//	|                           TAT in ticks                         |
-//	+----------------------------------------------------------------+
-//
 // A call of n units at tick t is admitted iff
 //
 //	max(TAT, t) + n*unit - t <= burst

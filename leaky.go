@@ -6,12 +6,7 @@ import "sync/atomic"
 // Take use it as a meter: a call is admitted iff the queue has room for its cost
 // (the continuous-state leaky bucket of ITU-T I.371, annex A).
 //
-// The word is the tick at which the queue will have drained empty:
-//
-//	 63                                                             0
-//	+----------------------------------------------------------------+
-//	|                      empty at, in ticks                        |
-//	+----------------------------------------------------------------+
+// The word is emptyAt, the tick at which the queue will have drained empty.
 //
 // The level at tick t, in ticks of draining, is emptyAt - t, or 0 if that has
 // passed. A call of n units is admitted iff level + n*unit <= burst, and raises

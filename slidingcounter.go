@@ -214,14 +214,8 @@ func (a *slidingWindow) worstCase(d int64) uint64 {
 	return saturatingAdd(a.limit, more)
 }
 
-// slidingWindowWord packs the counts into the word:
-//
-//	 63                      2b  2b-1          b  b-1             0
-//	+---------------------------+----------------+-----------------+
-//	|  window number k          |  units in k    |  units in k-1   |
-//	+---------------------------+----------------+-----------------+
-//
-// b is all that the number leaves, so that a debt has room. Limits of up to 32,767 a second, 262,143 a minute,
+// slidingWindowWord packs the counts into the word. Each has all bits that the number leaves,
+// so that a debt has room. Limits of up to 32,767 a second, 262,143 a minute,
 // 2,097,151 an hour and 8,388,607 a day fit.
 type slidingWindowWord struct{ slidingWindow }
 
@@ -291,12 +285,7 @@ func (a *slidingWindowWord) rank(word uint64, now int64) uint64 {
 
 // slidingWindowWide is for limits whose counts do not fit into one word. The
 // previous window's count lives in the tail, a second word that is written under
-// the lock bit:
-//
-//	 63     62                        b  b-1             0      tail[0]
-//	+------+----------------------------+-----------------+    +----------------+
-//	| lock |  window number k           |  units in k     |    |  units in k-1  |
-//	+------+----------------------------+-----------------+    +----------------+
+// the lock bit.
 //
 // A reader that sees the same unlocked word before and after it has read the
 // tail has read a previous count of that span. Between two sightings of one word lie

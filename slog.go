@@ -16,14 +16,7 @@ import (
 // admitted iff the n-th oldest place is unused, or its time s is old enough,
 // s + P <= t. That is one read, whatever L is; a charge writes n times.
 //
-// The word says how far the ring has been written:
-//
-//	 63     62                        b  b-1                      0
-//	+------+----------------------------+--------------------------+
-//	| lock |  version                   |  written, in [0, 2L)     |
-//	+------+----------------------------+--------------------------+
-//
-// written counts the units charged since the key was fresh until it reaches 2L,
+// The word says how far the ring has been written, and has a version. Written counts the units charged since the key was fresh until it reaches 2L,
 // and then stays within [L, 2L); written mod L is the place of the oldest unit
 // once the ring has been full. (After a change to a lower limit the ring has more than
 // L places, and what is said here of 2L is true of twice these.) The version counts charges and resets, so that a

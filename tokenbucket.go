@@ -12,12 +12,7 @@ import (
 //
 // The word is two numbers, the time of the last refill in coarse units and what
 // has been spent since then in ticks. A coarse unit is 2^u ticks, the least
-// power of two that is no shorter than the time to fill the bucket:
-//
-//	 63                              u+1  u                          0
-//	+-----------------------------------+-----------------------------+
-//	|  last refill, in units of 2^u     |  spent since, in ticks      |
-//	+-----------------------------------+-----------------------------+
+// power of two that is no shorter than the time to fill the bucket.
 //
 // Counting spent tokens in ticks (a token is c ticks, the time in which it comes
 // back) makes the refill exact: in the time of x ticks exactly x ticks' worth

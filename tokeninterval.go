@@ -11,14 +11,9 @@ import (
 // call iff its cost in tokens is there. B may be less or more than R; what does not
 // fit into the bucket is lost.
 //
-// The word is the number of the period, between two boundaries, of the last charge,
-// and the tokens missing from a full bucket right after it. That has all bits that the
-// number does not need, so that a debt has room:
-//
-//	 63                                      b  b-1                  0
-//	+------------------------------------------+-----------------------+
-//	|  number of the period k                  |  spent, in tokens     |
-//	+------------------------------------------+-----------------------+
+// The word is the number k of the period, between two boundaries, of the last charge,
+// and spent, the tokens missing from a full bucket right after it. That has all bits that the
+// number does not need, so that a debt has room.
 //
 // A call of n tokens at a time of period j >= k is admitted iff
 //

@@ -48,7 +48,7 @@ import (
 //	SlidingLog      63     62 61                  b  b-1                  0    tail[0..L)
 //	               | lock | 0 | version            | written, in [0, 2L)  |   | a ring of times |
 //
-// The file of each algorithm says more.
+// The file of each algorithm says what its fields mean, and why they fit.
 
 // The words from reserved on.
 const (
