@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// A Charge is one of the charges of TakeAll.
+// A Charge is one of the charges of TakeAll or AllowEach.
 type Charge struct {
 	Key  Key
 	Cost int
