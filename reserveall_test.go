@@ -262,6 +262,21 @@ func TestWaitAll_CountsABlockThatTakesItsSlot(t *testing.T) {
 	})
 }
 
+// TestReserveAll_ABlockEndsAtItsNanosecond, with a limit and without one.
+func TestReserveAll_ABlockEndsAtItsNanosecond(t *testing.T) {
+	for _, limit := range []Limit{PerSecond(10), Unlimited} {
+		l, clock := newFrozen(t, Config{Limit: limit})
+		other := mustNew(t, Config{Limit: PerSecond(10), Clock: clock})
+		require.True(t, l.Block("k", time.Hour))
+		clock.Advance(time.Hour - 1)
+		_, err := ReserveAll(0, Charge{l.Key("k"), 1}, Charge{other.Key("k"), 1})
+		require.ErrorIs(t, err, ErrBlocked, "%v", limit)
+		clock.Advance(1)
+		_, err = ReserveAll(0, Charge{l.Key("k"), 1}, Charge{other.Key("k"), 1})
+		require.NoError(t, err, "%v", limit)
+	}
+}
+
 // turnless are the layouts that have no turns to reserve, at a rate of 2 in 10 seconds.
 func turnless(f func(c Config)) {
 	for _, c := range []Config{
