@@ -1,4 +1,4 @@
-// Package docs checks that DESIGN.md speaks of what there is.
+// Package docs checks that DESIGN.md and CONTRIBUTING.md speak of what there is.
 package docs
 
 import (
@@ -96,5 +96,33 @@ func TestDesign_LayersHaveAllFiles(t *testing.T) {
 	}
 	for _, name := range regexp.MustCompile(`[a-z]+\.go`).FindAllString(picture, -1) {
 		assert.FileExists(t, filepath.Join("../..", name))
+	}
+}
+
+// TestContributing_TestsAreWhereItSays: a test file of the root begins with the name of a source
+// file or with one of the kinds that CONTRIBUTING.md lists, and each kind has one.
+func TestContributing_TestsAreWhereItSays(t *testing.T) {
+	data, err := os.ReadFile("../../CONTRIBUTING.md")
+	require.NoError(t, err)
+	_, text, ok := strings.Cut(string(data), "\n## Where tests are\n")
+	require.True(t, ok)
+	text, _, _ = strings.Cut(text, "\n## ")
+	kinds := map[string]bool{}
+	for _, kind := range regexp.MustCompile("`([a-z]+)`: ").FindAllStringSubmatch(text, -1) {
+		kinds[kind[1]] = false
+	}
+	require.Greater(t, len(kinds), 8)
+	paths, err := filepath.Glob("../../*_test.go")
+	require.NoError(t, err)
+	for _, path := range paths {
+		subject, _, _ := strings.Cut(filepath.Base(path), "_")
+		if _, ok := kinds[subject]; ok {
+			kinds[subject] = true
+		} else {
+			assert.FileExists(t, filepath.Join("../..", subject+".go"), "%s tests neither a source file nor all of one kind", path)
+		}
+	}
+	for kind, used := range kinds {
+		assert.True(t, used, "no test is of kind %s", kind)
 	}
 }
