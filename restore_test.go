@@ -2,6 +2,7 @@ package sluice
 
 import (
 	"bytes"
+	"encoding/binary"
 	"math"
 	"testing"
 	"time"
@@ -352,4 +353,35 @@ func TestRestore_OfAPlanUnderNoLimit(t *testing.T) {
 		require.NoError(t, other.SetKeyLimit("vip", limit))
 		require.Equal(t, 300, spentOf(other, "vip"))
 	})
+}
+
+// TestRestore_RefusesPlansThatCannotBe, in a snapshot whose checksum is right.
+func TestRestore_RefusesPlansThatCannotBe(t *testing.T) {
+	section := func(p sectionPlan, name string) []byte {
+		b, err := binary.Append(append([]byte(snapshotMagic), snapshotVersion, 1), binary.LittleEndian, sectionHeader{sectionPlan: p})
+		require.NoError(t, err)
+		return sealed(append(append(b, name...), make([]byte, 4+1+8)...)) // no entries, no more sections, checksum
+	}
+	restore := func(p sectionPlan, name string) error {
+		return mustNew(t, Config{Limit: PerSecond(1), Hash: HashStable}).Restore(bytes.NewReader(section(p, name)))
+	}
+	require.NoError(t, restore(sectionPlan{ofPlan, 5, int64(sec), 5, 3}, "pro"))
+	for want, c := range map[string]struct {
+		plan sectionPlan
+		name string
+	}{
+		"its kind of limit is 4":                  {sectionPlan{4, 5, int64(sec), 5, 0}, ""},
+		`is 2, with the name ""`:                  {sectionPlan{ofPlan, 5, int64(sec), 5, 0}, ""},
+		`is 1, with the name "pro"`:               {sectionPlan{ofKey, 5, int64(sec), 5, 3}, "pro"},
+		"-1 is out of range":                      {sectionPlan{ofKey, -1, int64(sec), 5, 0}, ""},
+		"-9223372036854775808 is out of range":    {sectionPlan{ofKey, 5, int64(sec), math.MinInt64, 0}, ""},
+		"a key's limit cannot be kept":            {sectionPlan{ofCall, 5, 0, 5, 0}, ""},
+		`the limit of the plan "pro" cannot be`:   {sectionPlan{ofPlan, 5, -1, 5, 3}, "pro"},
+		"the name of a plan has 4294967295 bytes": {sectionPlan{ofPlan, 5, int64(sec), 5, math.MaxUint32}, "pro"},
+		"": {sectionPlan{ofPlan, 5, int64(sec), 5, 200}, "pro"}, // and no more bytes
+	} {
+		err := restore(c.plan, c.name)
+		require.ErrorIs(t, err, ErrBadSnapshot, want)
+		require.ErrorContains(t, err, want)
+	}
 }
