@@ -385,3 +385,22 @@ func TestRestore_RefusesPlansThatCannotBe(t *testing.T) {
 		require.ErrorContains(t, err, want)
 	}
 }
+
+// TestRestore_KeyLimitOfATrackedKey: a key that has been charged here gets the limit that the
+// snapshot has for it, and owes the more of both.
+func TestRestore_KeyLimitOfATrackedKey(t *testing.T) {
+	forEveryLayout(t, func(t *testing.T, c Config) {
+		c.Hash = HashStable
+		orig, _ := newFrozen(t, c)
+		own := c.Limit
+		own.Rate, own.Burst = 2*own.Rate, 2*own.Burst
+		require.NoError(t, orig.SetKeyLimit("k", own))
+		burst := orig.Peek("k", 0).Limit
+		require.True(t, orig.AllowN("k", burst-1))
+		l, _ := newFrozen(t, c)
+		require.True(t, l.Allow("k"))
+		require.NoError(t, l.Restore(bytes.NewReader(snapshotOf(t, orig))))
+		require.Equal(t, own, l.Key("k").Limit())
+		require.Equal(t, 1, l.Peek("k", 0).Remaining)
+	})
+}
