@@ -1,6 +1,7 @@
 package redistier
 
 import (
+	"math"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -37,7 +38,7 @@ func TestCharge(t *testing.T) {
 			}
 			require.NoError(t, l.Refund(ctx, "b", 3))
 			require.Equal(t, 9, take(t, l, "b", 1).Remaining)
-			_, err = l.Charge(ctx, "c", 1<<62) // beyond what numbers can be
+			_, err = l.Charge(ctx, "c", math.MaxInt) // beyond what numbers can be
 			require.NoError(t, err)
 			require.False(t, take(t, l, "c", 1).Allowed)
 		}

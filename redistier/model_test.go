@@ -214,7 +214,7 @@ func (tr *tracer) operation() operation {
 	}
 	switch tr.rng.IntN(20) {
 	case 4:
-		units := min(1+tr.rng.Int64N(2*tr.lim.plan.Load().burst), tr.room)
+		units := min(1+tr.rng.Int64N(2*tr.lim.plan.Load().burst), tr.room, math.MaxInt32)
 		if tr.cfg.BlockFor == 0 && units > 0 { // a block lasts otherwise than with the local limiter
 			tr.room -= units
 			op.kind, op.units = 'c', int(units)
