@@ -1,12 +1,16 @@
 package httplimit
 
 import (
+	"encoding/binary"
 	"fmt"
+	"math/bits"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"net/netip"
 	"slices"
 	"strings"
+	"sync/atomic"
 )
 
 // IPConfig says how ByRemoteIP finds a client's address, and how much of it is the key.
@@ -109,7 +113,9 @@ const (
 // callers do; where a client could make a proxy drop the header (CVE-2022-31813), set
 // RequireHeader.
 //
-// An IPv4 peer takes no allocation, an IPv6 peer one.
+// A client takes no allocation if its key is as the socket or a proxy has written it, as that
+// of an IPv4 address is, or if it came lately: up to 1024 keys are kept. Any other takes one, and
+// one in four of these two.
 func ByRemoteIP(c IPConfig) (KeyFunc, error) {
 	k, err := newIPKeyer(c)
 	if err != nil {
@@ -127,6 +133,7 @@ type ipKeyer struct {
 	v4, v6    int           // lengths of prefixes
 	unnamed   *unnamedProxy // nil if nobody is to be told
 	noHeader  error
+	texts     texts
 }
 
 func newIPKeyer(c IPConfig) (*ipKeyer, error) {
@@ -346,12 +353,46 @@ func (k *ipKeyer) cut(a netip.Addr) netip.Prefix {
 // text returns the key of n.
 func (k *ipKeyer) text(n node) string {
 	p := k.cut(n.addr)
-	var space [64]byte
 	if !p.IsSingleIP() {
-		return string(p.AppendTo(space[:0]))
+		return k.texts.of(p)
 	}
+	var space [64]byte
 	if b := p.Addr().AppendTo(space[:0]); string(b) != n.text {
-		return string(b)
+		return k.texts.of(p)
 	}
 	return n.text // no allocation
+}
+
+// texts keeps the texts of prefixes that were seen lately, so that those of clients that come
+// again need not be made again.
+type texts [1024]atomic.Pointer[prefixText]
+
+type prefixText struct {
+	prefix netip.Prefix
+	text   string
+}
+
+// keptOneIn is of how many new texts one is kept: a client that comes again soon has its own,
+// and a flood of strangers costs little more than the texts.
+const keptOneIn = 4
+
+// of returns the text of a prefix, or of the address that it is.
+func (t *texts) of(p netip.Prefix) string {
+	b := p.Addr().As16()
+	mixed := (binary.BigEndian.Uint64(b[:8]) ^ bits.ReverseBytes64(binary.BigEndian.Uint64(b[8:]))) * 0x9e3779b97f4a7c15 // the golden ratio
+	place := &t[mixed>>54]
+	if kept := place.Load(); kept != nil && kept.prefix == p {
+		return kept.text
+	}
+	var space [64]byte
+	text := ""
+	if p.IsSingleIP() {
+		text = string(p.Addr().AppendTo(space[:0]))
+	} else {
+		text = string(p.AppendTo(space[:0]))
+	}
+	if rand.Uint32()%keptOneIn == 0 {
+		place.Store(&prefixText{p, text})
+	}
+	return text
 }
