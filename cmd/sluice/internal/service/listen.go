@@ -3,7 +3,6 @@ package service
 import (
 	"errors"
 	"fmt"
-	"log/slog"
 	"net"
 	"net/http"
 	"os"
@@ -12,6 +11,7 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/reflection"
@@ -57,11 +57,13 @@ func (s *server) serve(listeners map[string]net.Listener) map[string]net.Addr {
 			continue
 		}
 		h := &http.Server{
-			Handler: handlers[name], ErrorLog: slog.NewLogLogger(s.log.Handler(), slog.LevelWarn),
+			Handler: handlers[name], ErrorLog: s.strangers(name).errorLog(),
 			ReadHeaderTimeout: 10 * time.Second, ReadTimeout: time.Minute, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: maxHeaders,
 		}
+		// Bytes of strangers do not keep a panic of a handler out of the log: each has its own limit.
+		watchRequests(h, s.strangers(name))
 		s.http = append(s.http, h)
-		go func() { s.ended(name, h.Serve(l)) }()
+		go func() { s.ended(name, h.Serve(httpListener{l})) }()
 	}
 	return addresses
 }
@@ -82,13 +84,15 @@ func (s *server) newGRPC() error {
 		// Goroutines that stay grow their stacks once, and not at each call. If all are busy, others help.
 		grpc.NumStreamWorkers(uint32(8 * runtime.GOMAXPROCS(0))),
 	}
+	transport := insecure.NewCredentials()
 	if s.config.TLSCert != "" {
 		certs, err := newCertificates(s.config, func(err error) { s.log.Error("the certificates cannot be used, and the old ones stay", "error", err) })
 		if err != nil {
 			return err
 		}
-		options = append(options, grpc.Creds(credentials.NewTLS(certs.server())))
+		transport = credentials.NewTLS(certs.server())
 	}
+	options = append(options, grpc.Creds(&greeted{transport, s.strangers("grpc")}))
 	s.grpc = s.service.NewServer(options...)
 	healthpb.RegisterHealthServer(s.grpc, s.health.Server())
 	if s.config.Reflection {
@@ -110,7 +114,7 @@ func (p port) listen() (net.Listener, error) {
 func removeSocket(path string) error {
 	info, err := os.Lstat(path)
 	if err != nil || info.Mode()&os.ModeSocket == 0 {
-		return nil // not there, or something that net.Listen complains about
+		return nil // not there, or something that net.Listen comtransports about
 	}
 	if conn, err := net.Dial("unix", path); err == nil {
 		_ = conn.Close()
