@@ -7,7 +7,7 @@ import (
 )
 
 // eachAhead is how many keys ahead of the decision their slots are asked for. With 8, and with
-// 32, a batch of a million keys takes as long, give or take 5% (BenchmarkAllowEach).
+// 32, a batch of a million keys takes as long, give or take 7% (BenchmarkAllowEach).
 const eachAhead = 16
 
 // AllowEach decides on each of the charges by itself, in their order, as Key.AllowN does, and
