@@ -72,6 +72,7 @@ type described struct {
 	hits              uint64
 	override          rules.Override
 	counted, limited  bool // hits and override are there
+	refund            bool // is_negative_hits
 }
 
 // New returns a service that decides by engine.
@@ -186,6 +187,7 @@ func (s *Service) read(w *scratch, req *pb.RateLimitRequest) error {
 		if h := in.GetHitsAddend(); h != nil {
 			d.counted, d.hits = true, h.Value
 		}
+		d.refund = in.GetIsNegativeHits()
 		if l := in.GetLimit(); l != nil {
 			d.limited, d.override = true, rules.Override{Requests: l.RequestsPerUnit, Unit: unit(int32(l.Unit))}
 		}
@@ -228,7 +230,7 @@ func (w *scratch) link(o *Options) error {
 	text := len(w.req.Domain)
 	for i := range w.described {
 		d := &w.described[i]
-		out := rules.Descriptor{Entries: w.entries[d.first:d.end:d.end]}
+		out := rules.Descriptor{Entries: w.entries[d.first:d.end:d.end], Refund: d.refund}
 		for j := range out.Entries {
 			key, value := len(out.Entries[j].Key), len(out.Entries[j].Value)
 			if max(key, value) > o.MaxValue {

@@ -1,7 +1,11 @@
 package rls
 
 import (
+	"bytes"
 	"math"
+	"net/http"
+	"net/http/httptest"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -61,6 +65,25 @@ func TestShouldRateLimit_Hits(t *testing.T) {
 		require.Equal(t, want, resp.Statuses[i].LimitRemaining)
 	}
 	require.Equal(t, pb.RateLimitResponse_OVER_LIMIT, w.ask(t, hits(one("ten", "b"), math.MaxUint64)).OverallCode)
+}
+
+// TestShouldRateLimit_NegativeHits by each way to the engine.
+func TestShouldRateLimit_NegativeHits(t *testing.T) {
+	w := newWorld(t, rules.Config{}, Options{})
+	client := pb.NewRateLimitServiceClient(dial(t, w.Service, NewHealth()))
+	refund := hits(one("ten", "a"), 2)
+	refund.IsNegativeHits = true
+	w.ask(t, hits(one("ten", "a"), 9))
+	require.EqualValues(t, 3, w.ask(t, refund).Statuses[0].LimitRemaining)
+	resp, err := client.ShouldRateLimit(t.Context(), request(refund))
+	require.NoError(t, err)
+	same(t, `{"overallCode": "OK", "statuses": [{"code": "OK", "currentLimit": {"requestsPerUnit": 10, "unit": "HOUR"},
+		"limitRemaining": 5, "durationUntilReset": "`+strconv.Itoa(int(resp.Statuses[0].DurationUntilReset.Seconds))+`s"}]}`, resp)
+	body, err := protojson.Marshal(request(refund))
+	require.NoError(t, err)
+	answer := httptest.NewRecorder()
+	w.JSON().ServeHTTP(answer, httptest.NewRequest(http.MethodPost, "/json", bytes.NewReader(body)))
+	require.Contains(t, strings.ReplaceAll(answer.Body.String(), " ", ""), `"limitRemaining":7`)
 }
 
 func TestShouldRateLimit_Override(t *testing.T) {

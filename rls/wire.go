@@ -146,6 +146,8 @@ func (s *Service) readDescriptor(w *scratch, r *wire) {
 			if h.err != nil {
 				r.fail(h.err)
 			}
+		case number == 4 && kind == protowire.VarintType:
+			d.refund = r.varint() != 0
 		default:
 			r.skip(number, kind)
 		}

@@ -42,6 +42,9 @@ func textOf(req *rules.Request) string {
 		if d.Override != nil {
 			fmt.Fprintf(&b, " limit=%+v", *d.Override)
 		}
+		if d.Refund {
+			b.WriteString(" refund")
+		}
 		b.WriteString("]")
 	}
 	return b.String()

@@ -24,6 +24,9 @@ type Descriptor struct {
 	// window passes that is full to the brim, and a limiter that would admit one unit. More than
 	// 2^32 count as that.
 	Hits *uint64
+	// Refund gives the hits back that the call would count: at most those that a window holds still, or a
+	// key of a limiter owes. Such a descriptor passes, and Series.Refunded counts its hits, nothing else does.
+	Refund bool
 	// Override is a limit that takes the place of the rule's. It needs a domain that has rules, but
 	// no rule; it counts in the window that a rule of its unit would count in.
 	Override *Override
@@ -106,6 +109,7 @@ type work struct {
 	series  *series
 	offset  int64
 	counts  bool // a counter; else a limiter
+	refund  bool
 	limited bool
 	shadow  bool
 	over    bool // decided before it is charged
@@ -202,6 +206,7 @@ func (resp *Response) reset(n int) {
 // resolve finds what limits descriptor i, and returns its rule.
 func (e *Engine) resolve(g *generation, d *domainState, req *Request, resp *Response, i int) *Rule {
 	desc, st, w := &req.Descriptors[i], &resp.Statuses[i], &resp.work[i]
+	w.refund = desc.Refund
 	w.hits = uint64(max(req.Hits, 1))
 	if desc.Hits != nil {
 		w.hits = min(*desc.Hits, maxHits)
@@ -277,12 +282,32 @@ func (resp *Response) replace() {
 
 // take counts n hits, and answers.
 func (w *work) take(st *Status, now int64, n uint64) {
+	if w.refund {
+		w.giveBack(st, now, n)
+		return
+	}
 	if w.counts {
 		w.count(st, now, n)
 		return
 	}
 	d := w.key().TakeAt(now, clampInt(n))
 	w.limiterStatus(st, &d, w.over || !d.Allowed)
+}
+
+// giveBack gives n hits back, and answers how the key stands then.
+func (w *work) giveBack(st *Status, now int64, n uint64) {
+	w.key().Refund(clampInt(n))
+	if w.counts {
+		look := w.key().TakeAt(now, 0)
+		w.windowStatus(st, now, uint64(w.most-look.Remaining), false)
+	} else {
+		look := w.key().PeekAt(now, 0)
+		st.Remaining = uint32(min(uint64(look.Remaining), math.MaxUint32))
+		st.ResetAfter = roundUp(look.ResetAfter)
+	}
+	if n != 0 {
+		w.series.add(w.id, &hits{refunded: n})
+	}
 }
 
 func (w *work) key() sluice.Key { return w.limiter.KeyHash(w.id) }

@@ -3,6 +3,7 @@ package rules
 import (
 	"fmt"
 	"math"
+	"strings"
 	"testing"
 	"time"
 
@@ -73,6 +74,65 @@ func TestDecide_Looks(t *testing.T) {
 	w.ask(withHits("ten=a", 1))
 	require.Equal(t, OverLimit, w.ask(withHits("ten=a", 0)).Code)
 	require.EqualValues(t, 11, w.series("d.ten").Total)
+}
+
+func TestDecide_Refund(t *testing.T) {
+	w := newWorld(t, Config{}, minuteRules+"- {key: own, rate_limit: {unit: minute, requests_per_unit: 10, algorithm: sliding-log}}\n")
+	refund := func(s string, n uint64) Descriptor { return Descriptor{Entries: entries(s), Hits: &n, Refund: true} }
+	for _, path := range []string{"ten", "own"} {
+		key := path + "=a"
+		w.ask(withHits(key, 9))
+		st := w.ask(refund(key, 4)).Statuses[0]
+		require.Equal(t, OK, st.Code)
+		require.EqualValues(t, 5, st.Remaining, path)
+		require.Positive(t, st.ResetAfter)
+		require.EqualValues(t, 10, w.ask(refund(key, 1<<40)).Statuses[0].Remaining, "nothing beyond the limit: %s", path)
+		w.ask(withHits(key, 10))
+		require.Equal(t, OverLimit, w.one(key).Code, "nothing was saved up: %s", path)
+		s := w.series("d." + path)
+		require.Equal(t, uint64(4+1<<32), s.Refunded)
+		require.EqualValues(t, 20, s.Total, path)
+		require.EqualValues(t, 19, s.Within, path)
+	}
+	// A count above the limit stays above it, and what gives back passes all the same.
+	w.ask(withHits("two=a", 9))
+	resp := w.ask(refund("two=a", 3))
+	require.Equal(t, OK, resp.Code)
+	require.Zero(t, resp.Statuses[0].Remaining)
+	require.False(t, resp.Statuses[0].Over)
+	require.Equal(t, OverLimit, w.one("two=a").Code)
+
+	// One hit where none is given; no rule, and no limit, give nothing back.
+	w.ask(Descriptor{Entries: entries("ten=a"), Refund: true}, Descriptor{Entries: entries("open=a"), Refund: true}, Descriptor{Entries: entries("free=a"), Refund: true})
+	require.Equal(t, uint64(5+1<<32), w.series("d.ten").Refunded)
+
+	// An override, and a window that has ended: there is nothing to give back of that.
+	o := override("ten=b", 5, Minute)
+	w.ask(o)
+	o.Refund = true
+	require.EqualValues(t, 5, w.ask(o).Statuses[0].Remaining)
+	require.EqualValues(t, 1, w.series("override").Refunded)
+	w.ask(withHits("ten=c", 3))
+	w.clock.Advance(time.Minute)
+	require.EqualValues(t, 10, w.ask(refund("ten=c", 3)).Statuses[0].Remaining)
+}
+
+// TestDecide_RefundTogether: a call that is stopped gives nothing back, neither to a window nor to a limiter.
+func TestDecide_RefundTogether(t *testing.T) {
+	text := minuteRules + "- {key: own, rate_limit: {unit: minute, requests_per_unit: 10, algorithm: sliding-log}}\n"
+	for _, text := range []string{text, strings.Replace(text, "domain: d", "domain: d\nsluice: {atomic: true}", 1)} {
+		for _, path := range []string{"ten", "own"} {
+			w := newWorld(t, Config{StopWhenOver: true}, text)
+			key, n := path+"=a", uint64(2)
+			w.ask(withHits(key, 9))
+			refund := Descriptor{Entries: entries(key), Hits: &n, Refund: true}
+			require.Equal(t, OverLimit, w.ask(refund, describe("ban=a")).Code)
+			require.Equal(t, 1, w.left(key), path)
+			require.Equal(t, OK, w.ask(refund, describe("two=a")).Code)
+			require.Equal(t, 3, w.left(key), path)
+			require.EqualValues(t, 2, w.series("d."+path).Refunded)
+		}
+	}
 }
 
 func TestDecide_RequestHits(t *testing.T) {

@@ -293,7 +293,7 @@ func (e *Engine) Series() []Series {
 	for _, d := range e.domains {
 		all = slices.AppendSeq(all, maps.Values(*d.dynamic.all.Load()))
 		for _, s := range []*series{d.override, d.other} {
-			if s.snapshot().Total != 0 {
+			if sum := s.snapshot(); sum.Total|sum.Refunded != 0 {
 				all = append(all, s)
 			}
 		}
@@ -320,7 +320,7 @@ func sums(all []*series) []Series {
 		}
 		o := &out[i]
 		o.Total, o.Within, o.Near = o.Total+sum.Total, o.Within+sum.Within, o.Near+sum.Near
-		o.Over, o.Shadow = o.Over+sum.Over, o.Shadow+sum.Shadow
+		o.Over, o.Shadow, o.Refunded = o.Over+sum.Over, o.Shadow+sum.Shadow, o.Refunded+sum.Refunded
 	}
 	slices.SortFunc(out, func(a, b Series) int {
 		return cmp.Or(strings.Compare(a.Domain, b.Domain), strings.Compare(a.Path, b.Path))

@@ -201,7 +201,7 @@ func (m *model) decide(req *Request, now time.Time) (code Code, out []modelStatu
 	anyOver := false
 	over := make([]bool, len(out))
 	for i, st := range out {
-		over[i] = st.limited && m.counts[st.counter]+st.hits > st.limit
+		over[i] = st.limited && !req.Descriptors[i].Refund && m.counts[st.counter]+st.hits > st.limit
 		anyOver = anyOver || over[i]
 	}
 	quotas, quotasOver, denied := 0, 0, false
@@ -210,10 +210,15 @@ func (m *model) decide(req *Request, now time.Time) (code Code, out []modelStatu
 		if !st.limited {
 			continue
 		}
-		if !m.stop || !anyOver || over[i] {
+		refund := req.Descriptors[i].Refund
+		switch {
+		case m.stop && anyOver && !over[i]:
+		case refund:
+			m.counts[st.counter] = max(0, m.counts[st.counter]-st.hits)
+		default:
 			m.counts[st.counter] += st.hits
 		}
-		st.over = m.counts[st.counter] > st.limit
+		st.over = !refund && m.counts[st.counter] > st.limit
 		st.remaining = int64(max(0, st.limit-m.counts[st.counter]))
 		if st.quota {
 			quotas++
@@ -243,6 +248,7 @@ func randomRequest(r *rand.Rand) *Request {
 			n := uint64(r.IntN(4))
 			d.Hits = &n
 		}
+		d.Refund = r.IntN(8) == 0
 		if r.IntN(6) == 0 {
 			d.Override = &Override{uint32(r.IntN(8)), modelUnits[r.IntN(len(modelUnits))]}
 		}

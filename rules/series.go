@@ -8,7 +8,7 @@ import (
 )
 
 // hits is what a judgement adds to a series.
-type hits struct{ total, within, near, over, shadow uint64 }
+type hits struct{ total, within, near, over, shadow, refunded uint64 }
 
 // series counts the hits of one rule, or of one value of it where detailed_metric or
 // value_to_metric ask for that. It is striped, so that cores do not write to the same line.
@@ -19,9 +19,9 @@ type series struct {
 }
 
 type stripe struct {
-	total, within, near, over, shadow atomic.Uint64
+	total, within, near, over, shadow, refunded atomic.Uint64
 
-	_ [64 - 5*8]byte
+	_ [64 - 6*8]byte
 }
 
 // stripeCount is a power of two.
@@ -53,6 +53,9 @@ func (s *series) add(pick uint64, h *hits) {
 	if h.shadow != 0 {
 		t.shadow.Add(h.shadow)
 	}
+	if h.refunded != 0 {
+		t.refunded.Add(h.refunded)
+	}
 }
 
 // Series is the hits that have been counted for one rule since the engine was made; hits, not
@@ -70,6 +73,8 @@ type Series struct {
 	// Near is the hits above 80% of the limit (Config.NearRatio) and up to it; Over the hits
 	// above it; Shadow those of Over that a rule in shadow_mode admitted.
 	Near, Over, Shadow uint64
+	// Refunded is the hits that descriptors with Refund have asked to give back. No other number has them.
+	Refunded uint64
 }
 
 func (s *series) snapshot() Series {
@@ -81,6 +86,7 @@ func (s *series) snapshot() Series {
 		out.Near += t.near.Load()
 		out.Over += t.over.Load()
 		out.Shadow += t.shadow.Load()
+		out.Refunded += t.refunded.Load()
 	}
 	return out
 }

@@ -12,7 +12,8 @@ import (
 //
 // Counters are locked by key, in order, while they are looked at and charged, so that no other
 // call of the domain comes between. Limiters are charged by TakeAll, which is exact by itself,
-// while the counters are locked; if it fails, the counters have not been charged yet.
+// while the counters are locked; if it fails, the counters have not been charged yet. A call that is
+// stopped gives nothing back either.
 func (e *Engine) decideTogether(d *domainState, resp *Response, now int64) {
 	held := e.lock(resp.work)
 	defer e.unlock(held)
@@ -28,7 +29,7 @@ func (e *Engine) decideTogether(d *domainState, resp *Response, now int64) {
 		w, st := &resp.work[i], &resp.Statuses[i]
 		switch {
 		case !w.limited:
-		case w.counts:
+		case w.counts || w.refund:
 			n := w.hits
 			if stop && (d.atomic || !w.over) {
 				n = 0
@@ -77,14 +78,14 @@ func (e *Engine) unlock(held [4]uint64) {
 func lookCounters(d *domainState, resp *Response, now int64) (stop bool) {
 	for i := range resp.work {
 		w := &resp.work[i]
-		if !w.limited || !w.counts {
+		if !w.limited || !w.counts || w.refund {
 			continue
 		}
 		look := w.key().TakeAt(now, 0)
 		sum := uint64(w.most-look.Remaining) + w.hits
 		if d.atomic {
 			for j := range i {
-				if o := &resp.work[j]; o.limited && o.counts && o.id == w.id && o.limiter == w.limiter {
+				if o := &resp.work[j]; o.limited && o.counts && !o.refund && o.id == w.id && o.limiter == w.limiter {
 					sum += o.hits
 				}
 			}
@@ -101,7 +102,7 @@ func lookCounters(d *domainState, resp *Response, now int64) (stop bool) {
 func (resp *Response) takeLimiters(atomic bool) sluice.AllDecision {
 	resp.charges = resp.charges[:0]
 	for i := range resp.work {
-		if w := &resp.work[i]; w.limited && !w.counts && !(atomic && w.shadow) {
+		if w := &resp.work[i]; w.limited && !w.counts && !w.refund && !(atomic && w.shadow) {
 			resp.charges = append(resp.charges, sluice.Charge{Key: w.key(), Cost: clampInt(w.hits)})
 		}
 	}

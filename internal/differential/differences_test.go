@@ -53,6 +53,11 @@ var differences = []difference{
 	{name: "metadata",
 		descriptors: "[{key: a, metadata: {b: c}, " + limit2 + "}]",
 		upstream:    []string{"refused"}},
+	{name: "negative-hits", lines: true,
+		descriptors: "[{key: a, " + limit2 + "}]",
+		calls:       []string{"a=x#2", "a=x#-1", "a=x#-9"},
+		upstream:    []string{"OK [OK 0/2]", "OVER_LIMIT [OVER_LIMIT 0/2]", "OVER_LIMIT [OVER_LIMIT 0/2]", "d.a: total 12, within 2, near 1, over 10, shadow 0"},
+		ours:        []string{"OK [OK 0/2]", "OK [OK 1/2]", "OK [OK 2/2]", "d.a: total 2, within 2, near 1, over 0, shadow 0"}},
 	{name: "own-fields",
 		descriptors: "[{key: a, rate_limit: {period: 30s, requests_per_unit: 2, algorithm: gcra}}]",
 		upstream:    []string{"refused"}},
@@ -129,7 +134,7 @@ var differences = []difference{
 		ours:        []string{"refused"}},
 }
 
-// request reads descriptors like "a=x,b=y#3@5/HOUR": entries, hits and an override.
+// request reads descriptors like "a=x,b=y#3@5/HOUR": entries, hits, given back below 0, and an override.
 func request(t *testing.T, text string) *pb.RateLimitRequest {
 	req := &pb.RateLimitRequest{Domain: "d"}
 	for _, part := range strings.Fields(text) {
@@ -141,6 +146,7 @@ func request(t *testing.T, text string) *pb.RateLimitRequest {
 			d.Entries = append(d.Entries, &ratelimit.RateLimitDescriptor_Entry{Key: key, Value: value})
 		}
 		if hits != "" {
+			hits, d.IsNegativeHits = strings.CutPrefix(hits, "-")
 			n, err := strconv.ParseUint(hits, 10, 64)
 			require.NoError(t, err)
 			d.HitsAddend = wrapperspb.UInt64(n)

@@ -54,6 +54,7 @@ func (m *metrics) handler() http.Handler {
 // All metrics except durations.
 var (
 	hitsDesc       = desc("sluice_hits_total", "Hits by rule: within its limit; near it; over it, and denied; over it, and admitted in shadow mode.", "domain", "rule", "outcome")
+	refundedDesc   = desc("sluice_refunded_hits_total", "Hits that calls have given back (is_negative_hits), by rule. No other metric has them.", "domain", "rule")
 	requestsDesc   = desc("sluice_requests_total", "Calls by answer. Those that were refused, or failed, belong to no domain.", "domain", "code")
 	reloadsDesc    = desc("sluice_config_reloads_total", "Loads of the rules, the first one included.", "result")
 	lastReloadDesc = desc("sluice_config_last_reload_successful", "1 if the files of rules were accepted when they were last read, 0 if the rules before them are in force.")
@@ -81,7 +82,7 @@ type hitsLabels struct{ domain, rule, outcome string }
 
 func (c *collector) Describe(out chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
-		hitsDesc, requestsDesc, reloadsDesc, lastReloadDesc, generationDesc, keysDesc, evictedDesc, untrackedDesc, unknownDesc, shadowedDesc, buildDesc,
+		hitsDesc, refundedDesc, requestsDesc, reloadsDesc, lastReloadDesc, generationDesc, keysDesc, evictedDesc, untrackedDesc, unknownDesc, shadowedDesc, buildDesc,
 	} {
 		out <- d
 	}
@@ -94,8 +95,12 @@ func (c *collector) Collect(out chan<- prometheus.Metric) {
 	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
 		out <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
 	}
-	for l, n := range c.hits(c.engine.Series()) {
+	series := c.engine.Series()
+	for l, n := range c.hits(series) {
 		counter(hitsDesc, n, l.domain, l.rule, l.outcome)
+	}
+	for l, n := range refunded(series) {
+		counter(refundedDesc, n, l.domain, l.rule)
 	}
 	stats, calls := c.engine.Stats(), c.service.Counts()
 	for name, n := range stats.Calls {
@@ -126,6 +131,18 @@ func (c *collector) Collect(out chan<- prometheus.Metric) {
 	counter(unknownDesc, stats.UnknownDomains)
 	counter(shadowedDesc, stats.GlobalShadow)
 	gauge(buildDesc, 1, version(), runtime.Version())
+}
+
+// refunded adds up what has the same labels, without an outcome. Rules that nothing was given back to have
+// no line.
+func refunded(all []rules.Series) map[hitsLabels]uint64 {
+	sums := map[hitsLabels]uint64{}
+	for _, x := range all {
+		if x.Refunded != 0 {
+			sums[hitsLabels{domain: text(x.Domain), rule: text(x.Path)}] += x.Refunded
+		}
+	}
+	return sums
 }
 
 // hits divides the hits of rules by outcome. Statistics are read while they are counted, so that a

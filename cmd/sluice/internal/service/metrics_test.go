@@ -75,6 +75,13 @@ func exercise(r *running) {
 	r.send("POST", "http", "/json", "nonsense")
 }
 
+// giveBack makes a call that gives back 5 hits of d.ten.
+func giveBack(r *running) {
+	req := one("ten", "x")
+	req.HitsAddend, req.Descriptors[0].IsNegativeHits = 5, true
+	ask(r.T, r.dial(), req)
+}
+
 func TestMetrics(t *testing.T) {
 	r := start(t, "--rules", rulesFile(t, metricRules), "--manual-clock")
 	exercise(r)
@@ -108,6 +115,9 @@ func TestMetrics(t *testing.T) {
 		assert.Equal(t, want, got[name], name)
 	}
 	assert.Contains(t, got, "go_goroutines")
+	assert.NotContains(t, got, `sluice_refunded_hits_total{domain="d",rule="d.ten"}`)
+	giveBack(r)
+	assert.EqualValues(t, 5, r.scrape()[`sluice_refunded_hits_total{domain="d",rule="d.ten"}`])
 	assert.Empty(t, r.lint())
 }
 
@@ -135,6 +145,12 @@ func TestMetrics_UpstreamNames(t *testing.T) {
 		assert.Contains(t, got, name)
 		assert.Equal(t, want, got[name], name)
 	}
+	giveBack(r)
+	got = r.scrape()
+	assert.EqualValues(t, 5, got[`ratelimit_service_rate_limit_total_negative_hits{domain="d",key1="ten",key2=""}`])
+	assert.EqualValues(t, 12, got[`ratelimit_service_rate_limit_total_hits{domain="d",key1="ten",key2=""}`])
+	_, stats := r.get("debug", "/stats")
+	assert.Contains(t, stats, "\nratelimit.service.rate_limit.d.ten.total_negative_hits: 5\n")
 	// Upstream's counters do not end in _total; nothing else is odd about them.
 	for line := range strings.Lines(r.lint()) {
 		assert.Contains(t, line, `counter metrics should have "_total" suffix`)

@@ -24,6 +24,7 @@ var upstreamHits = []struct {
 	{byRule("within_limit", "Hits of descriptors within their limits."), func(x rules.Series) uint64 { return x.Within }},
 	{byRule("near_limit", "Hits near the limit."), func(x rules.Series) uint64 { return x.Near }},
 	{byRule("over_limit", "Hits over the limit."), func(x rules.Series) uint64 { return x.Over }},
+	{byRule("total_negative_hits", "Hits that were given back."), func(x rules.Series) uint64 { return x.Refunded }},
 	{byRule("shadow_mode", "Hits over the limit that were admitted."), func(x rules.Series) uint64 { return x.Shadow }},
 }
 
@@ -93,7 +94,7 @@ func foldSeries(all []rules.Series) map[upstreamLabels]rules.Series {
 		}
 		sum := sums[k]
 		sum.Total, sum.Within, sum.Near = sum.Total+x.Total, sum.Within+x.Within, sum.Near+x.Near
-		sum.Over, sum.Shadow = sum.Over+x.Over, sum.Shadow+x.Shadow
+		sum.Over, sum.Shadow, sum.Refunded = sum.Over+x.Over, sum.Shadow+x.Shadow, sum.Refunded+x.Refunded
 		sums[k] = sum
 	}
 	return sums
@@ -112,7 +113,7 @@ func (s *server) stats(w http.ResponseWriter, _ *http.Request) {
 		for _, v := range []struct {
 			name string
 			n    uint64
-		}{{"near_limit", x.Near}, {"over_limit", x.Over}, {"over_limit_with_local_cache", 0}, {"shadow_mode", x.Shadow}, {"total_hits", x.Total}, {"within_limit", x.Within}} {
+		}{{"near_limit", x.Near}, {"over_limit", x.Over}, {"over_limit_with_local_cache", 0}, {"shadow_mode", x.Shadow}, {"total_hits", x.Total}, {"total_negative_hits", x.Refunded}, {"within_limit", x.Within}} {
 			fmt.Fprintf(w, "%s.%s: %d\n", name, v.name, v.n)
 		}
 	}
