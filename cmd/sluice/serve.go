@@ -27,6 +27,8 @@ func newServe() *cobra.Command {
 rules in the format of envoyproxy/ratelimit, answers over gRPC and as JSON, and
 counts in memory. It reads the rules again when their files change.
 
+With --xds the rules come from a management server, such as Envoy Gateway's.
+
 Where a flag is not given, the variable of envoyproxy/ratelimit counts that
 means the same, such as RUNTIME_ROOT, GRPC_PORT or SHADOW_MODE.
 

@@ -70,7 +70,7 @@ func TestServe_Refusals(t *testing.T) {
 		args []string
 		want string
 	}{
-		{exitUsage, nil, "sluice serve: no rules: want --rules with files or directories, or RUNTIME_ROOT and RUNTIME_SUBDIRECTORY\n"},
+		{exitUsage, nil, "sluice serve: no rules: want --rules with files or directories, or RUNTIME_ROOT and RUNTIME_SUBDIRECTORY, or --xds\n"},
 		{exitUsage, []string{"rules"}, `sluice serve: "rules" is no flag: want --rules rules` + "\n"},
 		{exitUsage, []string{"--rules", "x", "--log", "xml"}, `sluice serve: --log "xml": want text or json` + "\n"},
 		{exitFailed, []string{"--rules", dir + "/none"}, "sluice serve: --rules: stat " + dir + "/none: no such file or directory\n"},

@@ -257,7 +257,7 @@ descriptors:
 - {key: remote_address, value: 192.0.2.66, rate_limit: {unit: minute, requests_per_unit: 0}}
 - {key: host, descriptors: [{key: path, value: /*, descriptors: [{key: remote_address, rate_limit: {unlimited: true}}]}]}
 `), "--manual-clock")
-	s, err := newServer(c, slog.New(slog.DiscardHandler))
+	s, err := newServer(c, slog.New(slog.DiscardHandler), nil)
 	require.NoError(f, err)
 	handler := s.public()
 	f.Add("198.51.100.1", "GET", "/login", "old.example:80")

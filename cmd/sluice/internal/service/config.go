@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/spf13/pflag"
+
+	"github.com/sluice-go/sluice/cmd/sluice/internal/xds"
 )
 
 // Config is what the command line and the environment say. Flags gives it its defaults.
@@ -18,6 +20,10 @@ type Config struct {
 	Rules  []string
 	Merge  bool
 	Strict bool
+
+	XDS, XDSNode          string
+	XDSTLS                xds.TLS
+	XDSRetry, XDSRetryMax time.Duration
 
 	GRPC, HTTP, Debug, Metrics, UDS string
 	TLSCert, TLSKey                 string
@@ -64,6 +70,7 @@ func (c *Config) Flags(f *pflag.FlagSet) {
 	f.BoolVar(&c.Strict, "strict", false, "refuse rules with warnings")
 	f.BoolVar(&c.StartWithoutRules, "start-without-rules", false, "start although the rules are bad, or not there")
 	f.BoolVar(&c.HealthyWithRules, "healthy-with-rules", false, "be unhealthy until there is a domain")
+	c.xdsFlags(f)
 	c.portFlags(f)
 	f.BoolVar(&c.Shadow, "shadow", false, "count as ever, and answer OK")
 	f.BoolVar(&c.Quota, "quota", false, "deny only if all descriptors are over their limits")
@@ -95,6 +102,19 @@ func (c *Config) Flags(f *pflag.FlagSet) {
 	_ = f.MarkHidden("manual-clock")
 }
 
+// xdsFlags defines the flags about the management server.
+func (c *Config) xdsFlags(f *pflag.FlagSet) {
+	f.StringVar(&c.XDS, "xds", "", "address of a management server that sends rules over\nxDS, in place of --rules")
+	f.StringVar(&c.XDSNode, "xds-node", "default", "node id by which it knows this service")
+	f.BoolVar(&c.XDSTLS.On, "xds-tls", false, "speak TLS with it")
+	f.StringVar(&c.XDSTLS.CA, "xds-ca", "", "certificates that must have signed its own; empty for\nthose of the system")
+	f.StringVar(&c.XDSTLS.Name, "xds-san", "", "name that its certificate must have; empty for that of\nthe address")
+	f.StringVar(&c.XDSTLS.Cert, "xds-cert", "", "certificate of this service, as its client")
+	f.StringVar(&c.XDSTLS.Key, "xds-key", "", "key of the certificate")
+	f.DurationVar(&c.XDSRetry, "xds-retry", time.Second, "how long to wait for the next connection, give or take\na half; twice as long each time")
+	f.DurationVar(&c.XDSRetryMax, "xds-retry-max", time.Minute, "and at most")
+}
+
 // portFlags defines the flags about ports and connections.
 func (c *Config) portFlags(f *pflag.FlagSet) {
 	f.StringVar(&c.GRPC, "grpc", ":8081", "address of the gRPC service")
@@ -113,7 +133,7 @@ func (c *Config) portFlags(f *pflag.FlagSet) {
 
 // Check refuses what cannot be, by the first thing that is wrong.
 func (c *Config) Check() error {
-	for _, check := range []func() error{c.checkChoices, c.checkNumbers, c.checkTLS, c.checkPorts, c.checkProxies} {
+	for _, check := range []func() error{c.checkChoices, c.checkNumbers, c.checkTLS, c.checkXDS, c.checkPorts, c.checkProxies} {
 		if err := check(); err != nil {
 			return err
 		}
@@ -123,8 +143,8 @@ func (c *Config) Check() error {
 
 func (c *Config) checkChoices() error {
 	switch {
-	case len(c.Rules) == 0 && !c.StartWithoutRules:
-		return errors.New("no rules: want --rules with files or directories, or RUNTIME_ROOT and RUNTIME_SUBDIRECTORY")
+	case len(c.Rules) == 0 && c.XDS == "" && !c.StartWithoutRules:
+		return errors.New("no rules: want --rules with files or directories, or RUNTIME_ROOT and RUNTIME_SUBDIRECTORY, or --xds")
 	case slices.Contains(c.Rules, ""):
 		return errors.New(`--rules "": want a file or a directory`)
 	case c.MetricsNames != ownNames && c.MetricsNames != upstreamNames:
@@ -191,6 +211,37 @@ func (c *Config) checkTLS() error {
 		return errors.New("--client-ca or --client-san without --tls-cert: want a certificate of the service, too")
 	case c.ClientSAN != "" && c.ClientCA == "":
 		return errors.New("--client-san without --client-ca: want the certificates that names are believed from")
+	}
+	return nil
+}
+
+func (c *Config) checkXDS() error {
+	t := &c.XDSTLS
+	if c.XDS == "" {
+		if t.On || t.CA+t.Name+t.Cert+t.Key != "" {
+			return errors.New("a flag about TLS with the management server without --xds: want its address")
+		}
+		return nil
+	}
+	if _, _, err := net.SplitHostPort(c.XDS); err != nil {
+		return fmt.Errorf("--xds %q: want HOST:PORT", c.XDS)
+	}
+	switch {
+	case len(c.Rules) > 0:
+		return errors.New("--xds and --rules: want one of them")
+	case c.XDSNode == "":
+		return errors.New(`--xds-node "": want the node id that the management server has rules for`)
+	case c.XDSRetry <= 0 || c.XDSRetryMax < c.XDSRetry:
+		return fmt.Errorf("--xds-retry %v and --xds-retry-max %v: want more than 0, and at least as much", c.XDSRetry, c.XDSRetryMax)
+	case !t.On && t.CA+t.Name+t.Cert+t.Key != "":
+		return errors.New("--xds-ca, --xds-san, --xds-cert or --xds-key without --xds-tls: want that, too")
+	case (t.Cert == "") != (t.Key == ""):
+		return errors.New("one of --xds-cert and --xds-key is missing: want both or none")
+	}
+	if t.On {
+		if _, err := t.Config(); err != nil {
+			return fmt.Errorf("--xds-tls: %w", err)
+		}
 	}
 	return nil
 }

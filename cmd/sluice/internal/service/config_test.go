@@ -3,6 +3,7 @@ package service
 import (
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 
@@ -32,6 +33,8 @@ func TestConfig_Defaults(t *testing.T) {
 	assert.Equal(t, "warn", c.LogLevel)
 	assert.False(t, c.Shadow)
 }
+
+func xdsOf(c *Config) any { return fmt.Sprint(c.XDS, " ", c.XDSNode, " ", c.Rules, " ", c.XDSTLS) }
 
 func TestConfig_Environment(t *testing.T) {
 	for variables, want := range map[[2]string]func(*Config) any{
@@ -63,11 +66,18 @@ func TestConfig_Environment(t *testing.T) {
 		{"LIMIT_LIMIT_HEADER=L LIMIT_REMAINING_HEADER=R LIMIT_RESET_HEADER=S", "LRS"}: func(c *Config) any {
 			return c.LimitHeader + c.RemainingHeader + c.ResetHeader
 		},
-		{"RESPONSE_DYNAMIC_METADATA=true", "true"}:                                           func(c *Config) any { return c.DynamicMetadata },
-		{"MERGE_DOMAIN_CONFIG=true", "true"}:                                                 func(c *Config) any { return c.Merge },
-		{"FORCE_START_WITHOUT_INITIAL_CONFIG=true", "true"}:                                  func(c *Config) any { return c.StartWithoutRules },
-		{"HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED=true", "true"}:                             func(c *Config) any { return c.HealthyWithRules },
-		{"CONFIG_TYPE=FILE RUNTIME_ROOT=/r RUNTIME_SUBDIRECTORY=s", "[/r/s/config]"}:         func(c *Config) any { return c.Rules },
+		{"RESPONSE_DYNAMIC_METADATA=true", "true"}:                                              func(c *Config) any { return c.DynamicMetadata },
+		{"MERGE_DOMAIN_CONFIG=true", "true"}:                                                    func(c *Config) any { return c.Merge },
+		{"FORCE_START_WITHOUT_INITIAL_CONFIG=true", "true"}:                                     func(c *Config) any { return c.StartWithoutRules },
+		{"HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED=true", "true"}:                                func(c *Config) any { return c.HealthyWithRules },
+		{"CONFIG_TYPE=FILE RUNTIME_ROOT=/r RUNTIME_SUBDIRECTORY=s", "[/r/s/config]"}:            func(c *Config) any { return c.Rules },
+		{"CONFIG_TYPE=GRPC_XDS_SOTW RUNTIME_ROOT=/r", "localhost:18000 default [] {false    }"}: xdsOf,
+		{"CONFIG_TYPE=GRPC_XDS_SOTW CONFIG_GRPC_XDS_SERVER_URL=h:1 CONFIG_GRPC_XDS_NODE_ID=n CONFIG_GRPC_XDS_SERVER_TLS_CACERT=a", "h:1 n [] {false    }"}: xdsOf,
+		{"CONFIG_TYPE=GRPC_XDS_SOTW CONFIG_GRPC_XDS_SERVER_USE_TLS=true CONFIG_GRPC_XDS_SERVER_TLS_CACERT=a CONFIG_GRPC_XDS_SERVER_TLS_SAN=s " +
+			"CONFIG_GRPC_XDS_CLIENT_TLS_CERT=c CONFIG_GRPC_XDS_CLIENT_TLS_KEY=k", "localhost:18000 default [] {true a c k s}"}: xdsOf,
+		{"XDS_CLIENT_BACKOFF_INITIAL_INTERVAL=10s XDS_CLIENT_BACKOFF_MAX_INTERVAL=2m", "10s 2m0s"}: func(c *Config) any {
+			return c.XDSRetry.String() + " " + c.XDSRetryMax.String()
+		},
 		{"RUNTIME_SUBDIRECTORY=s RUNTIME_APPDIRECTORY=a", "[/srv/runtime_data/current/s/a]"}: func(c *Config) any { return c.Rules },
 	} {
 		c, ignored, err := parse(nil, strings.Fields(variables[0]))
@@ -84,9 +94,9 @@ func TestConfig_VariablesAreDocumented(t *testing.T) {
 	names := []string{
 		"LOG_LEVEL", "GRPC_HOST", "GRPC_PORT", "HOST", "PORT", "DEBUG_HOST", "DEBUG_PORT",
 		"GRPC_SERVER_USE_TLS", "GRPC_SERVER_TLS_CERT", "GRPC_SERVER_TLS_KEY", "USE_PROMETHEUS",
-		"RUNTIME_ROOT", "RUNTIME_SUBDIRECTORY", "RUNTIME_APPDIRECTORY", "CONFIG_TYPE",
+		"RUNTIME_ROOT", "RUNTIME_SUBDIRECTORY", "RUNTIME_APPDIRECTORY", "CONFIG_TYPE", "CONFIG_GRPC_XDS_SERVER_URL", "CONFIG_GRPC_XDS_SERVER_USE_TLS",
 	}
-	for _, v := range variables {
+	for _, v := range slices.Concat(variables, xdsTLS) {
 		names = append(names, v[0])
 	}
 	for _, name := range names {
@@ -123,7 +133,8 @@ func TestConfig_BadEnvironment(t *testing.T) {
 		"NEAR_LIMIT_RATIO=much":      `NEAR_LIMIT_RATIO "much": `,
 		"GRPC_SERVER_USE_TLS=x":      `GRPC_SERVER_USE_TLS "x": want true or false`,
 		"USE_PROMETHEUS=x":           `USE_PROMETHEUS "x": want true or false`,
-		"CONFIG_TYPE=GRPC_XDS_SOTW":  `CONFIG_TYPE "GRPC_XDS_SOTW": rules come from files only; want FILE`,
+		"CONFIG_TYPE=CONSUL":         `CONFIG_TYPE "CONSUL": want FILE or GRPC_XDS_SOTW`,
+		"CONFIG_TYPE=GRPC_XDS_SOTW CONFIG_GRPC_XDS_SERVER_USE_TLS=x XDS_CLIENT_BACKOFF_MAX_INTERVAL=1": `XDS_CLIENT_BACKOFF_MAX_INTERVAL "1": `,
 	} {
 		_, _, err := parse([]string{"--rules", "r"}, strings.Fields(variables))
 		require.ErrorContains(t, err, want)
@@ -155,6 +166,15 @@ func TestConfig_Check(t *testing.T) {
 		"--rules r --grpc 8081":                             `--grpc "8081": want HOST:PORT or :PORT`,
 		"--rules r --http :http":                            `--http ":http": want HOST:PORT or :PORT`,
 		"--rules r --debug :70000":                          `--debug ":70000": want HOST:PORT or :PORT`,
+		"--rules r --xds h:1":                               "--xds and --rules: want one of them",
+		"--xds h":                                           `--xds "h": want HOST:PORT`,
+		"--xds h:1 --xds-node=":                             `--xds-node "": want the node id`,
+		"--xds h:1 --xds-retry 0":                           "--xds-retry 0s and --xds-retry-max 1m0s: want",
+		"--xds h:1 --xds-retry 2m":                          "--xds-retry 2m0s and --xds-retry-max 1m0s: want",
+		"--xds h:1 --xds-ca x":                              "--xds-key without --xds-tls",
+		"--xds h:1 --xds-tls --xds-cert x":                  "one of --xds-cert and --xds-key is missing",
+		"--xds h:1 --xds-tls --xds-ca /nowhere":             "--xds-tls: open /nowhere",
+		"--rules r --xds-tls":                               "without --xds",
 		"--rules r --limit-header x:y":                      `--limit-header "x:y": want the name of a header`,
 		"--rules r --reset-header=":                         `--reset-header "": want the name of a header`,
 	} {

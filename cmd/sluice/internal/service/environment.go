@@ -22,6 +22,13 @@ var variables = [][2]string{
 	{"RESPONSE_DYNAMIC_METADATA", "dynamic-metadata"}, {"MERGE_DOMAIN_CONFIG", "merge"},
 	{"PROMETHEUS_PATH", "metrics-path"}, {"PROMETHEUS_ADDR", "metrics"}, {"LOG_FORMAT", "log"},
 	{"FORCE_START_WITHOUT_INITIAL_CONFIG", "start-without-rules"}, {"HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED", "healthy-with-rules"},
+	{"CONFIG_GRPC_XDS_NODE_ID", "xds-node"}, {"XDS_CLIENT_BACKOFF_INITIAL_INTERVAL", "xds-retry"}, {"XDS_CLIENT_BACKOFF_MAX_INTERVAL", "xds-retry-max"},
+}
+
+// xdsTLS are those about TLS with the management server, which mean nothing without it.
+var xdsTLS = [][2]string{
+	{"CONFIG_GRPC_XDS_SERVER_TLS_CACERT", "xds-ca"}, {"CONFIG_GRPC_XDS_SERVER_TLS_SAN", "xds-san"},
+	{"CONFIG_GRPC_XDS_CLIENT_TLS_CERT", "xds-cert"}, {"CONFIG_GRPC_XDS_CLIENT_TLS_KEY", "xds-key"},
 }
 
 // meaningless are further variables of envoyproxy/ratelimit; a name that ends in _ stands for all
@@ -29,7 +36,8 @@ var variables = [][2]string{
 var meaningless = []string{
 	"REDIS_", "MEMCACHE_", "BACKEND_TYPE", "LOCAL_CACHE_", "CACHE_KEY_PREFIX", "EXPIRATION_JITTER_",
 	"USE_STATSD", "STATSD_", "USE_DOG_STATSD", "STATS_FLUSH_INTERVAL", "DISABLE_STATS", "EXTRA_TAGS", "TRACING_", "PROMETHEUS_MAPPER_YAML",
-	"CONFIG_GRPC_XDS_", "XDS_CLIENT_", "RUNTIME_IGNOREDOTFILES", "RUNTIME_WATCH_ROOT",
+	"CONFIG_GRPC_XDS_NODE_METADATA", "CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL", "CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS",
+	"XDS_CLIENT_BACKOFF_RANDOM_FACTOR", "XDS_CLIENT_BACKOFF_JITTER", "XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES", "RUNTIME_IGNOREDOTFILES", "RUNTIME_WATCH_ROOT",
 }
 
 // environment sets flags that the command line leaves alone.
@@ -62,14 +70,37 @@ func (c *Config) Environment(f *pflag.FlagSet, variablesOfProcess []string) (ign
 	if !e.is("USE_PROMETHEUS", true) && !f.Changed("metrics") {
 		c.Metrics = ""
 	}
+	e.source(c)
+	return e.meaningless(), e.err
+}
+
+// source says where rules come from, unless the command line does.
+func (e *environment) source(c *Config) {
+	switch t := cmp.Or(e.values["CONFIG_TYPE"], "FILE"); {
+	case t != "FILE" && t != "GRPC_XDS_SOTW":
+		if e.err == nil {
+			e.err = fmt.Errorf("CONFIG_TYPE %q: want FILE or GRPC_XDS_SOTW", t)
+		}
+	case len(c.Rules) > 0 || c.XDS != "":
+	case t == "FILE":
+		e.files(c)
+	default:
+		c.XDS = cmp.Or(e.values["CONFIG_GRPC_XDS_SERVER_URL"], "localhost:18000")
+	}
+	if c.XDS != "" && e.is("CONFIG_GRPC_XDS_SERVER_USE_TLS", false) {
+		e.set("xds-tls", "CONFIG_GRPC_XDS_SERVER_USE_TLS", "true")
+		for _, v := range xdsTLS {
+			e.set(v[1], v[0], e.values[v[0]])
+		}
+	}
+}
+
+// files takes the paths of rules from upstream's variables.
+func (e *environment) files(c *Config) {
 	root, sub, app := e.values["RUNTIME_ROOT"], e.values["RUNTIME_SUBDIRECTORY"], e.values["RUNTIME_APPDIRECTORY"]
-	if len(c.Rules) == 0 && root+sub+app != "" {
+	if root+sub+app != "" {
 		c.Rules = []string{filepath.Join(cmp.Or(root, "/srv/runtime_data/current"), sub, cmp.Or(app, "config"))}
 	}
-	if t := cmp.Or(e.values["CONFIG_TYPE"], "FILE"); t != "FILE" && e.err == nil {
-		e.err = fmt.Errorf("CONFIG_TYPE %q: rules come from files only; want FILE", t)
-	}
-	return e.meaningless(), e.err
 }
 
 // set gives a flag the value of a variable, if there is one and the command line has none.

@@ -86,7 +86,7 @@ func still(t *testing.T, content string, args ...string) (*server, *buffer) {
 	t.Helper()
 	c, log := configure(t, append(args, "--rules", rulesFile(t, content), "--manual-clock")...), new(buffer)
 	require.NoError(t, c.Check())
-	s, err := newServer(c, slog.New(slog.NewTextHandler(log, nil)))
+	s, err := newServer(c, slog.New(slog.NewTextHandler(log, nil)), nil)
 	require.NoError(t, err)
 	return s, log
 }

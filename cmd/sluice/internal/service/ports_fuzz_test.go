@@ -22,7 +22,7 @@ import (
 // does not run out of ports.
 func openPorts(f *testing.F) (s *server, log *buffer, sockets map[string]string) {
 	log, sockets = new(buffer), map[string]string{}
-	s, err := newServer(configure(f, "--rules", rulesFile(f, someRules), "--manual-clock", "--reflection"), slog.New(slog.NewTextHandler(log, nil)))
+	s, err := newServer(configure(f, "--rules", rulesFile(f, someRules), "--manual-clock", "--reflection"), slog.New(slog.NewTextHandler(log, nil)), nil)
 	require.NoError(f, err)
 	require.NoError(f, s.newGRPC())
 	dir, err := os.MkdirTemp("", "sluice")

@@ -20,7 +20,10 @@ type loads struct {
 }
 
 // firstRules loads the rules to begin with.
-func (s *server) firstRules() (*rules.Set, error) {
+func (s *server) firstRules(stop <-chan os.Signal) (*rules.Set, error) {
+	if s.config.XDS != "" {
+		return s.managedRules(stop)
+	}
 	s.watcher = rules.NewWatcher(s.config.Rules)
 	files, other, _, err := s.watcher.Poll()
 	var set *rules.Set
@@ -81,8 +84,13 @@ func (s *server) load(files []rules.File, other []string) (*rules.Set, error) {
 	return set, nil
 }
 
-// reload puts other rules into force, or says why the old ones stay.
+// reload is replace, for a watcher.
 func (s *server) reload(files []rules.File, other []string, err error) {
+	_ = s.replace(files, other, err)
+}
+
+// replace puts other rules into force, or says why the old ones stay: err, if it is not nil.
+func (s *server) replace(files []rules.File, other []string, err error) error {
 	var set *rules.Set
 	if err == nil {
 		set, err = s.load(files, other)
@@ -93,11 +101,12 @@ func (s *server) reload(files []rules.File, other []string, err error) {
 	s.loads.add(err)
 	if err != nil {
 		s.log.Error("the rules are refused, and the old ones stay", "error", err)
-		return
+		return err
 	}
 	s.updateHealth()
 	_, number := s.engine.Set()
 	s.log.Info("rules loaded", "generation", number, "rules", len(set.Rules()), "domains", len(set.Domains()), "digest", set.Digest())
+	return nil
 }
 
 // add counts a load. It is called when the new rules answer already.

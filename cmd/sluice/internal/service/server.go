@@ -39,7 +39,10 @@ type server struct {
 	clockMutex sync.Mutex
 	notices    notices // for noticeRegularly only
 	loads      loads
-	health     health
+
+	made        chan struct{} // closed when there is an engine
+	stopManaged func()        // ends the client of --xds
+	health      health
 }
 
 // health is unhealthy from the drain on, whatever is loaded meanwhile.
@@ -61,10 +64,15 @@ type Hooks struct {
 
 // Run serves until it is told to stop, and then drains and stops. c must have passed Check.
 func Run(c *Config, log *slog.Logger, h Hooks) error {
-	s, err := newServer(c, log)
+	s, err := newServer(c, log, h.Stop)
+	if errors.Is(err, errStopped) {
+		log.Info("stopped")
+		return nil
+	}
 	if err != nil {
 		return err
 	}
+	defer s.stopManaged()
 	addresses, err := s.listen()
 	if err != nil {
 		s.close()
@@ -78,7 +86,9 @@ func Run(c *Config, log *slog.Logger, h Hooks) error {
 	}
 	work, stopWork := context.WithCancel(context.Background())
 	var background sync.WaitGroup
-	background.Go(func() { s.watch(work, h.Reload) })
+	if s.watcher != nil {
+		background.Go(func() { s.watch(work, h.Reload) })
+	}
 	background.Go(func() { s.saveRegularly(work) })
 	background.Go(func() { s.noticeRegularly(work) })
 	select {
@@ -88,6 +98,7 @@ func Run(c *Config, log *slog.Logger, h Hooks) error {
 	}
 	stopWork()
 	background.Wait()
+	s.stopManaged()
 	s.stop()
 	if c.State != "" {
 		err = errors.Join(err, s.save())
@@ -95,17 +106,23 @@ func Run(c *Config, log *slog.Logger, h Hooks) error {
 	return err
 }
 
-// newServer loads the rules and the state, and opens no port yet.
-func newServer(c *Config, log *slog.Logger) (*server, error) {
-	s := &server{config: c, log: log, clock: sluice.SystemClock(), failed: make(chan error, 8)}
+// newServer loads the rules and the state, and opens no port yet. stop ends the time for which it may have to
+// wait for rules, with errStopped.
+func newServer(c *Config, log *slog.Logger, stop <-chan os.Signal) (s *server, err error) {
+	s = &server{config: c, log: log, clock: sluice.SystemClock(), failed: make(chan error, 8), made: make(chan struct{}), stopManaged: func() {}}
+	defer func() {
+		if err != nil {
+			s.stopManaged()
+		}
+	}()
 	s.health.Health = rls.NewHealth()
 	if c.ManualClock {
 		s.manual = sluice.NewManualClock(time.Unix(0, 0))
 		s.clock = s.manual
 	}
-	set, err := s.firstRules()
+	set, err := s.firstRules(stop)
 	if err != nil {
-		return nil, err
+		return s, err
 	}
 	maxSeries := c.MaxSeries
 	if maxSeries == 0 {
@@ -116,7 +133,7 @@ func newServer(c *Config, log *slog.Logger) (*server, error) {
 		Shadow: c.Shadow, Quota: c.Quota, StopWhenOver: c.StopWhenOver,
 	})
 	if err != nil {
-		return nil, err
+		return s, err
 	}
 	s.service = rls.New(s.engine, rls.Options{
 		Headers: c.Headers, LimitHeader: c.LimitHeader, RemainingHeader: c.RemainingHeader, ResetHeader: c.ResetHeader,
@@ -126,8 +143,11 @@ func newServer(c *Config, log *slog.Logger) (*server, error) {
 		Panicked: func(v any, stack []byte) { log.Error("a call panicked", "value", v, "stack", string(stack)) },
 	})
 	s.metrics = newMetrics(s)
-	s.checker, err = newChecker(s)
-	return s, err
+	if s.checker, err = newChecker(s); err != nil {
+		return s, err
+	}
+	close(s.made)
+	return s, nil
 }
 
 // updateHealth makes the health follow the rules, until the drain.

@@ -1,0 +1,98 @@
+package service
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/sluice-go/sluice/cmd/sluice/internal/xds"
+	"github.com/sluice-go/sluice/rules"
+)
+
+// errStopped ends a start that waits for rules.
+var errStopped = errors.New("stopped before there were rules")
+
+// managed is the rules of a management server.
+type managed struct {
+	*server
+	first chan *rules.Set // the first ones, which the engine is made of; nil if it has been made without
+
+	accepted []rules.File // that are in force, sorted by name
+}
+
+// managedRules asks the management server until s.stopManaged is called. It waits for the first rules, unless
+// the service starts without any: the ports open when there is something to decide by.
+func (s *server) managedRules(stop <-chan os.Signal) (*rules.Set, error) {
+	c := s.config
+	m := &managed{server: s}
+	ctx, cancel := context.WithCancel(context.Background())
+	if !c.StartWithoutRules {
+		m.first = make(chan *rules.Set, 1)
+	}
+	first, ended := m.first, make(chan struct{})
+	client := xds.Client{
+		Server: c.XDS, Node: c.XDSNode, TLS: c.XDSTLS, Retry: c.XDSRetry, RetryMax: c.XDSRetryMax, Log: s.log,
+		Apply: func(files []rules.File, err error) error { return m.apply(ctx, files, err) },
+	}
+	go func() {
+		defer close(ended)
+		client.Run(ctx)
+	}()
+	s.stopManaged = func() {
+		cancel()
+		<-ended
+	}
+	if first == nil {
+		return rules.Load(nil, rules.Options{})
+	}
+	s.log.Warn("waiting for rules: no port is open until they come", "server", c.XDS)
+	select {
+	case set := <-first:
+		return set, nil
+	case <-stop:
+		return nil, errStopped
+	}
+}
+
+// apply is called by one goroutine.
+func (m *managed) apply(ctx context.Context, files []rules.File, err error) error {
+	files = slices.SortedStableFunc(slices.Values(files), func(a, b rules.File) int { return strings.Compare(a.Name, b.Name) })
+	if m.first != nil {
+		set, err := m.loadFirst(files, err)
+		if err == nil {
+			m.first <- set
+			m.first, m.accepted = nil, files
+		}
+		return err
+	}
+	select {
+	case <-m.made:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	if err == nil && m.accepted != nil && m.loads.report().Err == nil && slices.EqualFunc(files, m.accepted, sameFile) {
+		return nil // a new connection, and nothing else is new
+	}
+	if err = m.replace(files, nil, err); err == nil {
+		m.accepted = files
+	}
+	return err
+}
+
+// loadFirst loads rules while there is no engine.
+func (m *managed) loadFirst(files []rules.File, err error) (*rules.Set, error) {
+	var set *rules.Set
+	if err == nil {
+		set, err = m.load(files, nil)
+	}
+	m.loads.add(err)
+	if err != nil {
+		m.log.Error("the rules are refused, and there are no others yet", "error", err)
+	}
+	return set, err
+}
+
+func sameFile(a, b rules.File) bool { return a.Name == b.Name && bytes.Equal(a.Data, b.Data) }

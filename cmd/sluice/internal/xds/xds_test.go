@@ -1,0 +1,144 @@
+package xds
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"math/rand/v2"
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+	"unicode/utf8"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/types/known/anypb"
+
+	"github.com/sluice-go/sluice/rules"
+)
+
+func field(number protowire.Number, content string) string {
+	return string(protowire.AppendString(protowire.AppendTag(nil, number, protowire.BytesType), content))
+}
+
+func number(field protowire.Number, n uint64) string {
+	return string(protowire.AppendVarint(protowire.AppendTag(nil, field, protowire.VarintType), n))
+}
+
+func read(message string) (rules.File, error) {
+	return file(&anypb.Any{TypeUrl: TypeURL, Value: []byte(message)})
+}
+
+// nested is a config whose last descriptor is so deep.
+func nested(depth int) string {
+	d := field(1, "k") + field(3, number(1, 2)+number(2, 5))
+	for range depth - 1 {
+		d = field(1, "k") + field(4, d)
+	}
+	return field(1, "n") + field(2, "d") + field(3, d)
+}
+
+func TestFile_Refuses(t *testing.T) {
+	for name, message := range map[string]string{
+		"number for text":    number(2, 5),
+		"text for number":    field(2, "d") + field(3, field(1, "k")+field(3, field(2, "x"))),
+		"number for message": field(2, "d") + number(3, 1),
+		"no message":         field(2, "d") + field(3, "\x0a"),
+		"no policy":          field(2, "d") + field(3, field(1, "k")+field(3, "\xff")),
+		"no replace":         field(2, "d") + field(3, field(1, "k")+field(3, field(5, "\x0a"))),
+		"no struct":          field(2, "d") + field(3, field(1, "k")+field(8, "\x0a\x05")),
+		"not UTF-8":          field(2, "d") + field(3, field(1, "\xff")),
+		"too deep":           nested(maxDepth + 1),
+		"field 0":            "\x00\x00",
+	} {
+		_, err := read(field(1, "n") + message)
+		require.ErrorContains(t, err, `resource "n"`, name)
+	}
+	_, err := read(nested(maxDepth))
+	require.NoError(t, err)
+}
+
+// TestFile_UnknownUnits are errors of the rules: no limit is left out for them.
+func TestFile_UnknownUnits(t *testing.T) {
+	for unit := range uint64(12) {
+		f, err := read(field(1, "n") + field(2, "d") + field(3, field(1, "k")+field(3, number(1, unit)+number(2, 5))))
+		require.NoError(t, err)
+		set, err := rules.Load([]rules.File{f}, rules.Options{})
+		if unit == 0 || unit > uint64(rules.Week) {
+			require.ErrorContains(t, err, "d.k: unit is \"UNKNOWN\"; want second,", "%d", unit)
+			continue
+		}
+		require.NoError(t, err)
+		require.Equal(t, rules.Unit(unit), set.Rules()[0].Unit())
+		require.Empty(t, set.Warnings())
+	}
+}
+
+// TestFile_Anything neither panics, nor lets a file through that is no YAML.
+func TestFile_Anything(t *testing.T) {
+	seed := rand.Uint64()
+	if s := os.Getenv("SLUICE_SEED"); s != "" {
+		var err error
+		seed, err = strconv.ParseUint(s, 10, 64)
+		require.NoError(t, err)
+	}
+	t.Logf("SLUICE_SEED=%d", seed)
+	r := rand.New(rand.NewPCG(seed, seed))
+	whole := []byte(nested(3) + field(3, field(1, "a")+field(2, "b")+field(3, number(3, 1)+field(4, "x")+field(5, field(1, "y")))+number(5, 1)+number(6, 1)+number(7, 1)))
+	loaded, refused := 0, 0
+	for range 20_000 {
+		b := append([]byte(nil), whole...)
+		for range 1 + r.IntN(3) {
+			b[r.IntN(len(b))] = byte(r.IntN(256))
+		}
+		f, err := read(string(b[:1+r.IntN(len(b))]))
+		if err != nil {
+			refused++
+			continue
+		}
+		loaded++
+		if _, err := rules.Load([]rules.File{f}, rules.Options{}); err != nil {
+			require.NotContains(t, err.Error(), "not YAML", "%q", f.Data)
+		}
+	}
+	require.Greater(t, loaded, 100)
+	require.Greater(t, refused, 100)
+}
+
+func TestReason(t *testing.T) {
+	require.Equal(t, "a\uFFFDb", reason(errors.New("a\xffb")))
+	long := reason(errors.New(strings.Repeat("ä", 1<<20)))
+	require.Less(t, len(long), 17<<10)
+	require.True(t, utf8.ValidString(long))
+}
+
+// TestRun_Waits longer and longer, up to a bound, and never at the same times as others.
+func TestRun_Waits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log strings.Builder
+		c := Client{Server: "h:1", TLS: TLS{On: true, CA: "/nowhere"}, Retry: time.Second, RetryMax: 8 * time.Second,
+			Log: slog.New(slog.NewTextHandler(&log, nil))}
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
+		defer cancel()
+		c.Run(ctx)
+		var pauses []time.Duration
+		for line := range strings.Lines(log.String()) {
+			_, text, _ := strings.Cut(strings.TrimSpace(line), "next_try_in=")
+			d, err := time.ParseDuration(text)
+			require.NoError(t, err, line)
+			pauses = append(pauses, d)
+		}
+		require.Greater(t, len(pauses), 40)
+		different := map[time.Duration]bool{}
+		for i, d := range pauses {
+			base := min(time.Second<<min(i, 10), 8*time.Second)
+			require.GreaterOrEqual(t, d, base/2)
+			require.LessOrEqual(t, d, base+base/2+1)
+			different[d] = true
+		}
+		require.Greater(t, len(different), len(pauses)/2)
+	})
+}
