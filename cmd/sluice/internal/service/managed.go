@@ -6,7 +6,6 @@ import (
 	"errors"
 	"os"
 	"slices"
-	"strings"
 
 	"github.com/sluice-go/sluice/cmd/sluice/internal/xds"
 	"github.com/sluice-go/sluice/rules"
@@ -20,7 +19,7 @@ type managed struct {
 	*server
 	first chan *rules.Set // the first ones, which the engine is made of; nil if it has been made without
 
-	accepted []rules.File // that are in force, sorted by name
+	accepted []rules.File // that are in force
 }
 
 // managedRules asks the management server until s.stopManaged is called. It waits for the first rules, unless
@@ -59,7 +58,6 @@ func (s *server) managedRules(stop <-chan os.Signal) (*rules.Set, error) {
 
 // apply is called by one goroutine.
 func (m *managed) apply(ctx context.Context, files []rules.File, err error) error {
-	files = slices.SortedStableFunc(slices.Values(files), func(a, b rules.File) int { return strings.Compare(a.Name, b.Name) })
 	if m.first != nil {
 		set, err := m.loadFirst(files, err)
 		if err == nil {

@@ -258,7 +258,8 @@ func TestManaged(t *testing.T) {
 	assert.Equal(t, 7, remaining(t, conn, "two", "x"), "counts stay")
 	assert.EqualValues(t, 4, askDomain(t, conn, "e").LimitRemaining)
 
-	req := m.send("3", "c", resource(t, managedE), resource(t, managedBad))
+	m.send("3", "c", resource(t, managedE), resource(t, managedBad))
+	req := m.send("3", "c2", resource(t, managedE), resource(t, managedBad)) // again: refused, and neither counted nor logged
 	assert.Equal(t, "2", req.VersionInfo, "which stays in force")
 	assert.EqualValues(t, 3, req.ErrorDetail.GetCode())
 	assert.Contains(t, req.ErrorDetail.GetMessage(), "bad:")

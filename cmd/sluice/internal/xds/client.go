@@ -3,6 +3,7 @@
 package xds
 
 import (
+	"bytes"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -12,6 +13,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -47,10 +49,12 @@ type Client struct {
 	// twice as long after each further one that brought nothing, up to RetryMax.
 	Retry, RetryMax time.Duration
 
-	// Apply puts the rules of an answer into force, all of them or none. If err is not nil, the answer could
+	// Apply puts the rules of an answer, sorted by name, into force, all of them or none. If err is not nil, the answer could
 	// not be read, and Apply returns that. The server is told the error.
 	Apply func(files []rules.File, err error) error
 	Log   *slog.Logger
+
+	last state
 }
 
 // TLS is how the connection is encrypted. The files are read for each connection.
@@ -124,18 +128,33 @@ func (c *Client) converse(stream discovery.AggregatedDiscoveryService_StreamAggr
 		if err := stream.Send(request); err != nil && !errors.Is(err, io.EOF) { // Recv says why there is an end
 			return heard, err
 		}
-		state, err := stream.Recv()
+		answer, err := stream.Recv()
 		if err != nil {
 			return heard, err
 		}
 		heard = true
-		request = &discovery.DiscoveryRequest{TypeUrl: TypeURL, ResponseNonce: state.Nonce}
-		if err := c.apply(state); err != nil {
+		c.last.take(answer, c.Apply)
+		if c.last.err != nil && request.ErrorDetail != nil {
+			c.hold(stream.Context())
+		}
+		request = &discovery.DiscoveryRequest{TypeUrl: TypeURL, ResponseNonce: answer.Nonce}
+		if err := c.last.err; err != nil {
 			request.ErrorDetail = &status.Status{Code: int32(codes.InvalidArgument), Message: reason(err)}
 		} else {
-			accepted = state.VersionInfo
+			accepted = answer.VersionInfo
 		}
 		request.VersionInfo = accepted
+	}
+}
+
+// hold waits before one refusal follows another. Servers that keep no record of refusals send a state again as soon
+// as they are told of one: without a pause the two would do nothing else.
+func (c *Client) hold(ctx context.Context) {
+	timer := time.NewTimer(jitter(c.Retry))
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+	case <-timer.C:
 	}
 }
 
@@ -149,20 +168,40 @@ func reason(err error) string {
 	return strings.ToValidUTF8(text, "\uFFFD")
 }
 
-// apply puts a state of the world into force.
-func (c *Client) apply(state *discovery.DiscoveryResponse) error {
-	if state.TypeUrl != TypeURL {
-		return c.Apply(nil, fmt.Errorf("an answer of type %q; want %s", state.TypeUrl, TypeURL))
+// state is an answer of the server.
+type state struct {
+	version string
+	files   []rules.File // sorted by name
+	bad     error        // why it cannot be read
+	err     error        // why it is not in force, nil if it is
+}
+
+// take applies an answer, unless it is the same that has been refused last: that is counted, and logged, once.
+func (s *state) take(answer *discovery.DiscoveryResponse, apply func([]rules.File, error) error) {
+	files, bad := read(answer)
+	if s.err != nil && s.version == answer.VersionInfo && fmt.Sprint(s.bad) == fmt.Sprint(bad) && slices.EqualFunc(files, s.files, sameFile) {
+		return
 	}
-	files := make([]rules.File, 0, len(state.Resources))
-	for _, r := range state.Resources {
+	*s = state{version: answer.VersionInfo, files: files, bad: bad, err: apply(files, bad)}
+}
+
+func sameFile(a, b rules.File) bool { return a.Name == b.Name && bytes.Equal(a.Data, b.Data) }
+
+// read makes files of an answer.
+func read(answer *discovery.DiscoveryResponse) ([]rules.File, error) {
+	if answer.TypeUrl != TypeURL {
+		return nil, fmt.Errorf("an answer of type %q; want %s", answer.TypeUrl, TypeURL)
+	}
+	files := make([]rules.File, 0, len(answer.Resources))
+	for _, r := range answer.Resources {
 		f, err := file(r)
 		if err != nil {
-			return c.Apply(nil, err)
+			return nil, err
 		}
 		files = append(files, f)
 	}
-	return c.Apply(files, nil)
+	slices.SortStableFunc(files, func(a, b rules.File) int { return strings.Compare(a.Name, b.Name) })
+	return files, nil
 }
 
 // Config reads the files.

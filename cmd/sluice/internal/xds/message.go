@@ -3,6 +3,7 @@ package xds
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 
 	"go.yaml.in/yaml/v3"
@@ -100,6 +101,7 @@ func descriptor(b []byte, depth int) (*yaml.Node, error) {
 	if len(below.Content) > 0 {
 		add(out, "descriptors", below)
 	}
+	sortFields(out)
 	return out, err
 }
 
@@ -141,6 +143,7 @@ func policy(b []byte) (*yaml.Node, error) {
 	if len(replaces.Content) > 0 {
 		add(out, "replaces", replaces)
 	}
+	sortFields(out)
 	return out, err
 }
 
@@ -233,6 +236,17 @@ func mapping(first ...any) *yaml.Node {
 
 func add(m *yaml.Node, key string, v *yaml.Node) {
 	m.Content = append(m.Content, scalar("!!str", key), v)
+}
+
+// order is how fields follow one another in a file. Messages may have theirs in any order, and say the same.
+var order = []string{"key", "value", "rate_limit", "unit", "requests_per_unit", "unlimited", "name", "replaces",
+	"shadow_mode", "quota_mode", "detailed_metric", "metadata", "descriptors"}
+
+func sortFields(m *yaml.Node) {
+	pairs := slices.SortedStableFunc(slices.Chunk(m.Content, 2), func(a, b []*yaml.Node) int {
+		return slices.Index(order, a[0].Value) - slices.Index(order, b[0].Value)
+	})
+	m.Content = slices.Concat(pairs...)
 }
 
 // set puts a field that may come again, of which the last counts.

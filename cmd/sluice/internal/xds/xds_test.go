@@ -3,9 +3,11 @@ package xds
 import (
 	"context"
 	"errors"
+	"io"
 	"log/slog"
 	"math/rand/v2"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -13,6 +15,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	discovery "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/types/known/anypb"
@@ -28,7 +31,7 @@ func number(field protowire.Number, n uint64) string {
 	return string(protowire.AppendVarint(protowire.AppendTag(nil, field, protowire.VarintType), n))
 }
 
-func read(message string) (rules.File, error) {
+func readOne(message string) (rules.File, error) {
 	return file(&anypb.Any{TypeUrl: TypeURL, Value: []byte(message)})
 }
 
@@ -54,17 +57,29 @@ func TestFile_Refuses(t *testing.T) {
 		"too deep":           nested(maxDepth + 1),
 		"field 0":            "\x00\x00",
 	} {
-		_, err := read(field(1, "n") + message)
+		_, err := readOne(field(1, "n") + message)
 		require.ErrorContains(t, err, `resource "n"`, name)
 	}
-	_, err := read(nested(maxDepth))
+	_, err := readOne(nested(maxDepth))
 	require.NoError(t, err)
+}
+
+// TestFile_AnyOrder of fields is the same file.
+func TestFile_AnyOrder(t *testing.T) {
+	parts := []string{field(1, "k"), field(2, "v"), field(3, number(2, 5)+number(1, 2)+field(4, "x")), number(7, 1), number(5, 1), field(4, field(1, "z"))}
+	want, err := readOne(field(2, "d") + field(1, "n") + field(3, strings.Join(parts, "")))
+	require.NoError(t, err)
+	slices.Reverse(parts)
+	parts[3] = field(3, field(4, "x")+number(1, 2)+number(2, 5))
+	got, err := readOne(field(3, strings.Join(parts, "")) + field(1, "n") + field(2, "d"))
+	require.NoError(t, err)
+	require.Equal(t, string(want.Data), string(got.Data))
 }
 
 // TestFile_UnknownUnits are errors of the rules: no limit is left out for them.
 func TestFile_UnknownUnits(t *testing.T) {
 	for unit := range uint64(12) {
-		f, err := read(field(1, "n") + field(2, "d") + field(3, field(1, "k")+field(3, number(1, unit)+number(2, 5))))
+		f, err := readOne(field(1, "n") + field(2, "d") + field(3, field(1, "k")+field(3, number(1, unit)+number(2, 5))))
 		require.NoError(t, err)
 		set, err := rules.Load([]rules.File{f}, rules.Options{})
 		if unit == 0 || unit > uint64(rules.Week) {
@@ -94,7 +109,7 @@ func TestFile_Anything(t *testing.T) {
 		for range 1 + r.IntN(3) {
 			b[r.IntN(len(b))] = byte(r.IntN(256))
 		}
-		f, err := read(string(b[:1+r.IntN(len(b))]))
+		f, err := readOne(string(b[:1+r.IntN(len(b))]))
 		if err != nil {
 			refused++
 			continue
@@ -113,6 +128,76 @@ func TestReason(t *testing.T) {
 	long := reason(errors.New(strings.Repeat("ä", 1<<20)))
 	require.Less(t, len(long), 17<<10)
 	require.True(t, utf8.ValidString(long))
+}
+
+// insisting is the stream of a server that sends a state again whenever it is refused, until it has a better one.
+type insisting struct {
+	discovery.AggregatedDiscoveryService_StreamAggregatedResourcesClient
+	ctx      context.Context
+	requests []*discovery.DiscoveryRequest
+	better   int // the request from which on the state is fine
+	end      int // the request that ends the stream; 0 for none
+}
+
+func (s *insisting) Context() context.Context { return s.ctx }
+
+func (s *insisting) Send(r *discovery.DiscoveryRequest) error {
+	s.requests = append(s.requests, r)
+	return nil
+}
+
+func (s *insisting) Recv() (*discovery.DiscoveryResponse, error) {
+	if s.ctx.Err() != nil {
+		return nil, s.ctx.Err()
+	}
+	if len(s.requests) == s.end {
+		return nil, io.EOF
+	}
+	state := &discovery.DiscoveryResponse{TypeUrl: TypeURL, VersionInfo: "bad", Nonce: strconv.Itoa(len(s.requests)), Resources: []*anypb.Any{{TypeUrl: TypeURL, Value: []byte(field(1, "n"))}}}
+	if len(s.requests) >= s.better {
+		state.VersionInfo, state.Resources = "good", nil
+	}
+	return state, nil
+}
+
+// TestConverse_InsistingServer: a state that comes again after its refusal is refused once in a while, and applied
+// once.
+func TestConverse_InsistingServer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		applied, accepted := 0, 0
+		c := Client{Node: "n", Retry: time.Second, Apply: func(files []rules.File, _ error) error {
+			if len(files) > 0 {
+				applied++
+				return errors.New("no")
+			}
+			accepted++
+			return nil
+		}}
+		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Second)
+		defer cancel()
+		s := &insisting{ctx: ctx, better: 1 << 20, end: 1000}
+		_, err := c.converse(s)
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		require.Equal(t, 1, applied)
+		require.Greater(t, len(s.requests), 60)
+		require.Less(t, len(s.requests), 210)
+		last := s.requests[len(s.requests)-1]
+		require.Equal(t, "no", last.ErrorDetail.GetMessage())
+		require.Empty(t, last.VersionInfo)
+
+		ctx, cancel = context.WithTimeout(t.Context(), 100*time.Second)
+		defer cancel()
+		s = &insisting{ctx: ctx, better: 5}
+		begin := time.Now()
+		s.end = 6
+		_, _ = c.converse(s)
+		require.Less(t, time.Since(begin), 10*time.Second)
+		require.Equal(t, 1, applied, "the same state, over another connection")
+		require.Equal(t, 1, accepted)
+		last = s.requests[5]
+		require.Nil(t, last.ErrorDetail)
+		require.Equal(t, "good", last.VersionInfo)
+	})
 }
 
 // TestRun_Waits longer and longer, up to a bound, and never at the same times as others.
