@@ -119,7 +119,7 @@ type Config struct {
 	// Of what a Remote has charged too much, that which has not come back is estimated: as if
 	// its units came back evenly until the ResetAfter that it told. That is exact for
 	// buckets, and less for windows while they last; of a sliding window that is over it can be
-	// more. Too little is charged now, at most what remains.
+	// more. Too little is charged now: of a RemoteCharger whatever remains, of others at most that.
 	Settle func(r *http.Request, status int) (cost int)
 
 	// Headers says what responses tell about the limits.

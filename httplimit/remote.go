@@ -24,6 +24,17 @@ type Remote interface {
 	Refund(ctx context.Context, key string, cost int) error
 }
 
+// A RemoteCharger is a Remote that can charge a key more than remains, which leaves it in
+// debt: redistier.Limiter and redistier.Tier are. Config.Settle charges it whatever a request
+// has cost beyond what was charged before; of any other Remote it charges what remains at most.
+type RemoteCharger interface {
+	Remote
+
+	// Charge charges cost units to key whether they are there or not, as sluice.Limiter.Charge
+	// does. The context is as that of Refund.
+	Charge(ctx context.Context, key string, cost int) (sluice.Decision, error)
+}
+
 const (
 	noLimit = math.MaxInt // the Limit of a Decision under sluice.Unlimited
 
@@ -154,15 +165,19 @@ func (j *judgement) settleRemotes(ctx context.Context, final int) {
 	}
 }
 
-// chargeMore charges n units, or what remains if that is less. It looks first: a denial would
-// count as one of the client's, and can block the key.
+// chargeMore charges n units; of a Remote that can only Take, what remains if that is less. It
+// looks first then: a denial would count as one of the client's, and can block the key.
 func (e *entry) chargeMore(ctx context.Context, n int) {
+	if c, ok := e.policy.Remote.(RemoteCharger); ok {
+		_, _ = c.Charge(ctx, e.key, n) // the response has been sent
+		return
+	}
 	d, err := e.policy.Remote.Take(ctx, e.key, 0)
 	if err != nil {
 		return
 	}
 	if n = min(n, d.Remaining); n > 0 {
-		_, _ = e.policy.Remote.Take(ctx, e.key, n) // the response has been sent
+		_, _ = e.policy.Remote.Take(ctx, e.key, n)
 	}
 }
 

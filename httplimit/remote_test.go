@@ -424,6 +424,26 @@ func TestRemote_Settle(t *testing.T) {
 	}
 }
 
+// owing is a far that can be charged more than remains.
+type owing struct{ *far }
+
+func (o owing) Charge(_ context.Context, key string, cost int) (sluice.Decision, error) {
+	o.note("charge %s %d", key, cost)
+	return o.Limiter.Charge(key, cost), nil
+}
+
+// A Remote that can make debts is charged all that a request has cost.
+func TestRemote_SettleInDebt(t *testing.T) {
+	remote := owing{newFar(t, sluice.Config{Limit: sluice.PerMinute(10), Clock: newClock()})}
+	handler := wrap(t, httplimit.Config{
+		Policies: []httplimit.Policy{{Name: "far", Remote: remote, Key: oneKey, Cost: func(*http.Request) int { return 3 }}},
+		Settle:   func(*http.Request, int) int { return 50 },
+	}, http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	assert.Equal(t, 200, get(handler).Code)
+	assert.Equal(t, []string{"take k 3", "charge k 47"}, remote.heardCalls())
+	assert.Equal(t, 246*time.Second, remote.Peek("k", 1).RetryAfter, "40 units are owed, and one is to come")
+}
+
 // A request does not get back units that others charge while a Remote is asked.
 func TestRemote_SettleOfALimiterIsOfTheDecision(t *testing.T) {
 	clock := newClock()

@@ -85,6 +85,30 @@ func TestHTTP(t *testing.T) {
 	})
 }
 
+// Settle charges all that a request has cost, so that the next ones pay for it.
+func TestHTTP_SettleInDebt(t *testing.T) {
+	eachServer(t, func(t *testing.T, s *server) {
+		shared := newLimiter(t, s.client, Config{Limit: sluice.PerHour(10)})
+		tier, err := NewTier(shared, TierConfig{Replicas: 2, Budget: time.Minute})
+		require.NoError(t, err)
+		t.Cleanup(func() { assert.NoError(t, tier.Close(context.Background())) })
+		for path, remote := range map[string]httplimit.RemoteCharger{"/limiter": shared, "/tier": tier} {
+			limit, err := httplimit.New(httplimit.Config{
+				Policies: []httplimit.Policy{{Name: "p", Remote: remote, Key: byPath}},
+				Settle:   func(*http.Request, int) int { return 25 },
+			})
+			require.NoError(t, err)
+			w := httptest.NewRecorder()
+			limit(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})).ServeHTTP(w, httptest.NewRequest(http.MethodGet, path, nil))
+			require.Equal(t, http.StatusOK, w.Code)
+			d, err := shared.Peek(context.Background(), path, 1)
+			require.NoError(t, err)
+			assert.False(t, d.Allowed)
+			assert.Greater(t, d.RetryAfter, 90*time.Minute, "15 units are owed, and one is to come: 96 minutes")
+		}
+	})
+}
+
 func byPath(r *http.Request) (string, error) { return r.URL.Path, nil }
 
 // Without Redis a Limiter has requests answered with 503, and a Tier with its share.
