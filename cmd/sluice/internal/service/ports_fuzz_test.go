@@ -63,7 +63,8 @@ func exchange(t *testing.T, socket string, data []byte) []byte {
 // goesOn fails if the service has panicked, or does not decide any more.
 func goesOn(t *testing.T, s *server, log *buffer) {
 	t.Helper()
-	if strings.Contains(log.String(), "panic") || s.service.Counts().Panics != 0 {
+	// Not just "panic": the log quotes what connections begin with.
+	if said := log.String(); strings.Contains(said, "a call panicked") || strings.Contains(said, "http: panic serving") || s.service.Counts().Panics != 0 {
 		t.Fatal(log.String())
 	}
 	w := httptest.NewRecorder()
