@@ -227,12 +227,16 @@ func (m *management) accepted(version, nonce string, resources ...*anypb.Any) {
 // startManaged runs the service, whose first rules are those of resources.
 func startManaged(t *testing.T, m *management, resources []*anypb.Any, args ...string) *running {
 	t.Helper()
+	told := make(chan struct{})
 	go func() {
+		defer close(told)
 		if req := m.asked(); assert.Equal(t, "node-1", req.Node.GetId()) && assert.Empty(t, req.VersionInfo+req.ResponseNonce) {
 			m.accepted("1", "a", resources...)
 		}
 	}()
-	return start(t, append([]string{"--xds", m.address, "--xds-node", "node-1", "--xds-retry", "1ms", "--xds-retry-max", "20ms", "--manual-clock"}, args...)...)
+	r := start(t, append([]string{"--xds", m.address, "--xds-node", "node-1", "--xds-retry", "1ms", "--xds-retry-max", "20ms", "--manual-clock"}, args...)...)
+	<-told // or the test could take the answer to the first rules, which begin to count before it is sent
+	return r
 }
 
 const (
@@ -319,7 +323,9 @@ func TestManaged_ComesBack(t *testing.T) {
 // TestManaged_FirstRules: bad ones are refused, and no port opens until there are good ones.
 func TestManaged_FirstRules(t *testing.T) {
 	m := manage(t, newFront(t))
+	told := make(chan struct{})
 	go func() {
+		defer close(told)
 		m.asked()
 		req := m.send("1", "a", resource(t, managedBad))
 		assert.NotNil(t, req.ErrorDetail)
@@ -327,6 +333,7 @@ func TestManaged_FirstRules(t *testing.T) {
 		m.accepted("2", "b", resource(t, managedTwo))
 	}()
 	r := start(t, "--xds", m.address, "--manual-clock")
+	<-told
 	assert.Equal(t, 1, remaining(t, r.dial(), "two", "x"))
 	assert.Equal(t, 1, r.lines("level=ERROR", "the rules are refused"), r.log)
 	assert.Equal(t, 1, r.lines("level=WARN", "waiting for rules"), r.log)
