@@ -144,12 +144,12 @@ func TestFault_Flood(t *testing.T) {
 			assert.Equal(t, 2*keys+values, int(stats.Evicted+stats.Untracked)+tracked)
 
 			s.notice(time.Unix(10, 0))
-			flood(t, s, "day", 2*keys+values, 1000)
+			flood(t, s, "day", 2*keys+values, keys) // more than there can be room for
 			s.notice(time.Unix(20, 0))
 			require.Len(t, log.problems(), 1, "once an hour")
 			assert.Contains(t, log.problems()[0], "there are more keys than --max-keys")
 			assert.NotContains(t, log.problems()[0], " "+column+"=0")
-			flood(t, s, "day", 3*keys+values, 1000)
+			flood(t, s, "day", 3*keys+values, keys)
 			s.notice(time.Unix(3610, 0))
 			require.Len(t, log.problems(), 2)
 			s.notice(time.Unix(9000, 0))
