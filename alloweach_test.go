@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-go/sluice/internal/seeded"
 )
 
 // A countedClock counts its readings.
@@ -59,7 +61,7 @@ func eachKey(rng *rand.Rand, a, b *Limiter) (Key, Key) {
 }
 
 func TestAllowEach_DecidesAsOneByOne(t *testing.T) {
-	rng := newRand(t)
+	rng := seeded.Rand(t)
 	admitted, denied := 0, 0
 	for range 20 {
 		batched, single, clock := eachTwins(t, rng)
@@ -149,7 +151,7 @@ func TestAllowEach_ConcurrentBatchesAdmitTheBurst(t *testing.T) {
 		l := mustNew(t, Config{Algorithm: a, Limit: Per(burst, day), Clock: NewManualClock(start)})
 		var admitted [keys]atomic.Int32
 		var wg sync.WaitGroup
-		rng := newRand(t)
+		rng := seeded.Rand(t)
 		for range goroutines {
 			order := rng.Perm(keys)
 			wg.Go(func() {

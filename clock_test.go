@@ -12,6 +12,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-go/sluice/internal/seeded"
 )
 
 func TestSystemClock_IsUnixTime(t *testing.T) {
@@ -306,7 +308,7 @@ func TestCoarseClock_NeverDecreasesNorRunsAhead(t *testing.T) {
 // Readers that pause for longer and shorter than it takes to park meet every
 // state of the clock.
 func TestCoarseClock_NeverDecreasesAcrossParking(t *testing.T) {
-	rng := newRand(t)
+	rng := seeded.Rand(t)
 	synctest.Test(t, func(t *testing.T) {
 		clock := NewCoarseClock(time.Millisecond)
 		var latest atomic.Int64

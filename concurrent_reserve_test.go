@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-go/sluice/internal/seeded"
 )
 
 // yieldingBucket loses the processor between a decision and its swap.
@@ -38,7 +40,7 @@ func TestConcurrent_ReceiptsAddUp(t *testing.T) {
 	for _, a := range bucketAlgorithms {
 		t.Run(a.String(), func(t *testing.T) {
 			t.Parallel()
-			rng := newRand(t)
+			rng := seeded.Rand(t)
 			for round := range 4 {
 				// A queue has slots to come at once, and those that are used leave gaps, so
 				// that there nothing is used. The others have no slots to come in every other
@@ -114,7 +116,7 @@ func addUp(t *testing.T, l *Limiter, uses bool, seed uint64) {
 func TestConcurrent_ReceiptsAmongEverything(t *testing.T) {
 	t.Parallel()
 	for _, a := range bucketAlgorithms {
-		rng := newRand(t)
+		rng := seeded.Rand(t)
 		seed := rng.Uint64()
 		l, clock := newFrozen(t, Config{Algorithm: a, Limit: PerSecond(100).WithBurst(50), Shards: 2, TTL: 1, MaxKeys: 60, BlockFor: sec / 10, Stats: true})
 		var done atomic.Bool

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-go/sluice/internal/seeded"
 )
 
 // someLimits are limits over the period of a layout.
@@ -88,7 +90,7 @@ func (s *spender) spend(rng *rand.Rand, n int, refunds bool) {
 func TestConcurrent_ChangesLoseNothing(t *testing.T) {
 	forEveryLayout(t, func(t *testing.T, c Config) {
 		t.Parallel()
-		rng := newRand(t)
+		rng := seeded.Rand(t)
 		for round := range 4 {
 			limits := someLimits(c)
 			c.Limit = limits[len(limits)-1]

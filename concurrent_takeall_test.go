@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-go/sluice/internal/seeded"
 )
 
 // allLayouts returns one limiter for each layout on one frozen clock, in one shard
@@ -212,7 +214,7 @@ func TestConcurrent_TakeAllIsOneInstant(t *testing.T) {
 	forEveryLayout(t, func(t *testing.T, c Config) {
 		t.Parallel()
 		c.Shards = 1
-		rng := newRand(t)
+		rng := seeded.Rand(t)
 		var denied, allowed atomic.Int64
 		for round := range 10 {
 			l, clock := newFrozen(t, c)

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-go/sluice/internal/seeded"
 )
 
 // goDo starts n goroutines and returns a function that waits for them.
@@ -321,7 +323,7 @@ func TestConcurrent_MovingClockStaysWithinWorstCase(t *testing.T) {
 		clock := NewManualClock(start)
 		c.Clock, c.TTL, c.MaxKeys = clock, 1, -1
 		l := mustNew(t, c)
-		rng := newRand(t)
+		rng := seeded.Rand(t)
 		seeds := []uint64{rng.Uint64(), rng.Uint64(), rng.Uint64()}
 		var admitted [4]atomic.Int64
 		goDo(len(seeds), func(g int) {

@@ -5,8 +5,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-go/sluice/internal/depth"
 	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-go/sluice/internal/depth"
+	"github.com/sluice-go/sluice/internal/seeded"
 )
 
 // A staggeringClock is up to 1 us behind, by another time at each reading, as processors'
@@ -28,7 +30,7 @@ func (c *staggeringClock) Now() int64 {
 func TestFastClock_ModelAdmitsWhatIsAdmittedBehindTime(t *testing.T) {
 	for _, variant := range variants {
 		t.Run(variantName(variant), func(t *testing.T) {
-			rng := newRand(t)
+			rng := seeded.Rand(t)
 			for range depth.Of(20, 60, 300) {
 				staggering(t, rng, variant)
 			}

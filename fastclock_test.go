@@ -11,9 +11,11 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/sluice-go/sluice/internal/counter"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-go/sluice/internal/counter"
+	"github.com/sluice-go/sluice/internal/seeded"
 )
 
 // A fastWorld is what a FastClock reads in tests: a counter and a system clock at rates of
@@ -165,7 +167,7 @@ var fastRates = []float64{24e6, 121.875e6, 1e9, 2.1e9, 5.7e9}
 func TestFastClock_IsWithin1usOfTheSystemClock(t *testing.T) {
 	for _, hz := range fastRates {
 		t.Run(fmt.Sprintf("hz=%g", hz), func(t *testing.T) {
-			rng := newRand(t)
+			rng := seeded.Rand(t)
 			w := newFastWorld(rng, hz)
 			w.ppm = 300 - 600*rng.Float64()
 			c := w.newClock(t)
@@ -191,7 +193,7 @@ func TestFastClock_IsWithin1usOfTheSystemClock(t *testing.T) {
 // A clock that is being set right changes its rate at once by 500 ppm.
 func TestFastClock_FollowsASystemClockThatIsSetRight(t *testing.T) {
 	for _, ppm := range []float64{500, -500} {
-		w := newFastWorld(newRand(t), 2.1e9)
+		w := newFastWorld(seeded.Rand(t), 2.1e9)
 		c := w.newClock(t)
 		for i := range 20_000 {
 			if i%2000 == 1000 {
@@ -208,7 +210,7 @@ func TestFastClock_FollowsASystemClockThatIsSetRight(t *testing.T) {
 
 func TestFastClock_ProcessorsWhoseCountersAreApart(t *testing.T) {
 	for _, hz := range fastRates {
-		w := newFastWorld(newRand(t), hz)
+		w := newFastWorld(seeded.Rand(t), hz)
 		w.ppm, w.apart = 30, 200
 		c := w.newClock(t)
 		for range 50_000 {
@@ -249,7 +251,7 @@ func (c *worldClock) use(readings int) {
 
 func TestFastClock_AJumpNobodyCanExplain(t *testing.T) {
 	for _, jump := range []time.Duration{2 * time.Millisecond, 100 * time.Millisecond, time.Hour, 50 * year} {
-		w := newFastWorld(newRand(t), 2.1e9)
+		w := newFastWorld(seeded.Rand(t), 2.1e9)
 		w.calm = true
 		c := w.newClock(t)
 		c.use(2000)
@@ -264,7 +266,7 @@ func TestFastClock_AJumpNobodyCanExplain(t *testing.T) {
 
 // Where the counter begins anew, the system clock says how late it is.
 func TestFastClock_ACounterThatBeginsAnew(t *testing.T) {
-	w := newFastWorld(newRand(t), 2.1e9)
+	w := newFastWorld(seeded.Rand(t), 2.1e9)
 	c := w.newClock(t)
 	for range 20 {
 		c.use(2000)
@@ -290,7 +292,7 @@ func TestFastClock_ACounterThatBeginsAnew(t *testing.T) {
 func TestFastClock_ASuspendIsNoTime(t *testing.T) {
 	for _, runs := range []bool{false, true} {
 		for _, asleep := range []time.Duration{2 * time.Second, time.Hour, 365 * day} {
-			w := newFastWorld(newRand(t), 2.1e9)
+			w := newFastWorld(seeded.Rand(t), 2.1e9)
 			c := w.newClock(t)
 			for range 5 {
 				c.use(2000)
@@ -309,7 +311,7 @@ func TestFastClock_ASuspendIsNoTime(t *testing.T) {
 }
 
 func TestFastClock_ACounterThatStops(t *testing.T) {
-	w := newFastWorld(newRand(t), 2.1e9)
+	w := newFastWorld(seeded.Rand(t), 2.1e9)
 	w.calm = true
 	c := w.newClock(t)
 	c.use(2000)
@@ -324,7 +326,7 @@ func TestFastClock_ACounterThatStops(t *testing.T) {
 
 // One that has stopped while nobody read the clock is found by the first who does.
 func TestFastClock_ACounterThatStopsWhileParked(t *testing.T) {
-	w := newFastWorld(newRand(t), 2.1e9)
+	w := newFastWorld(seeded.Rand(t), 2.1e9)
 	w.calm = true
 	c := w.newClock(t)
 	c.use(2000)
@@ -339,7 +341,7 @@ func TestFastClock_ACounterThatStopsWhileParked(t *testing.T) {
 
 func TestFastClock_ACounterThatChangesItsFrequency(t *testing.T) {
 	for _, factor := range []float64{0.001, 0.1, 0.5, 0.99, 0.998, 1.002, 1.01, 2, 10, 1000} {
-		w := newFastWorld(newRand(t), 2.1e9)
+		w := newFastWorld(seeded.Rand(t), 2.1e9)
 		w.calm = true
 		c := w.newClock(t)
 		c.use(2000)
@@ -358,7 +360,7 @@ func TestFastClock_ACounterThatChangesItsFrequency(t *testing.T) {
 
 // A counter that the hypervisor or the kernel reads for the program is of no use.
 func TestFastClock_ACounterThatIsSlowToRead(t *testing.T) {
-	w := newFastWorld(newRand(t), 2.1e9)
+	w := newFastWorld(seeded.Rand(t), 2.1e9)
 	w.calm, w.cost = true, 1500
 	require.Equal(t, "system clock: the counter cannot be compared with the system clock to 1 us", newFastClock("", w.inputs()).Source())
 
@@ -381,11 +383,11 @@ func TestFastClock_ACounterThatIsSlowToRead(t *testing.T) {
 
 func TestFastClock_ACounterThatIsUnfitFromTheBeginning(t *testing.T) {
 	for name, hz := range map[string]float64{"stopped": 0, "coarse": 32_768, "too fast": 1e13} {
-		w := newFastWorld(newRand(t), hz)
+		w := newFastWorld(seeded.Rand(t), hz)
 		require.Equal(t, "system clock: the counter cannot be compared with the system clock to 1 us",
 			newFastClock("", w.inputs()).Source(), name)
 	}
-	w := newFastWorld(newRand(t), 1e9)
+	w := newFastWorld(seeded.Rand(t), 1e9)
 	c := newFastClock("somebody says so", w.inputs())
 	require.Equal(t, "system clock: somebody says so", c.Source())
 	(&worldClock{FastClock: c, t: t, w: w}).requireFallen("somebody says so")
@@ -394,7 +396,7 @@ func TestFastClock_ACounterThatIsUnfitFromTheBeginning(t *testing.T) {
 
 // On a system whose clock goes on by half a millisecond at a time.
 func TestFastClock_ACoarseSystemClock(t *testing.T) {
-	w := newFastWorld(newRand(t), 1e9)
+	w := newFastWorld(seeded.Rand(t), 1e9)
 	in := w.inputs()
 	exact := in.system
 	in.system = func() int64 { return exact() / 500_000 * 500_000 }
@@ -402,7 +404,7 @@ func TestFastClock_ACoarseSystemClock(t *testing.T) {
 }
 
 func TestFastClock_ParksWhenUnread(t *testing.T) {
-	w := newFastWorld(newRand(t), 2.1e9)
+	w := newFastWorld(seeded.Rand(t), 2.1e9)
 	c := w.newClock(t)
 	for range 3 {
 		require.Positive(t, w.due, "it watches the counter")
@@ -426,7 +428,7 @@ func TestFastClock_ParksWhenUnread(t *testing.T) {
 // of which a part is from another line says something else.
 func TestFastClock_ConcurrentReadersSeeOneLine(t *testing.T) {
 	const tick, now = 1 << 40, 1 << 60
-	w := newFastWorld(newRand(t), 1e9)
+	w := newFastWorld(seeded.Rand(t), 1e9)
 	c := w.newClock(t).FastClock
 	line := func(n uint64) {
 		c.mu.Lock()
@@ -464,7 +466,7 @@ func TestFastClock_ConcurrentReadersSeeOneLine(t *testing.T) {
 
 // While one calibrates, the others read on, and wait for nobody.
 func TestFastClock_NobodyWaitsForACalibration(t *testing.T) {
-	w := newFastWorld(newRand(t), 2.1e9)
+	w := newFastWorld(seeded.Rand(t), 2.1e9)
 	w.calm = true
 	c := w.newClock(t)
 	c.use(2000)

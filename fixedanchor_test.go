@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-go/sluice/internal/seeded"
 )
 
 func TestFixedWindowFirstCharge_Trace(t *testing.T) {
@@ -101,7 +103,7 @@ func TestFixedWindowFirstCharge_EndOfTime(t *testing.T) {
 // states with the same word are the same state. That is what a reader relies on who
 // finds the word as it was.
 func TestFixedWindowFirstCharge_AWordComesWithOneTail(t *testing.T) {
-	rng := newRand(t)
+	rng := seeded.Rand(t)
 	for range 200 {
 		wide, err := newAnchoredWindow(Per(1+rng.IntN(5), time.Duration(1+rng.IntN(20))), 5)
 		require.Nil(t, err)

@@ -11,6 +11,8 @@ import (
 	"github.com/cespare/xxhash/v2"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-go/sluice/internal/seeded"
 )
 
 var hashes = []Hash{HashSeeded, HashStable}
@@ -140,7 +142,7 @@ func unhash(h *hasher, id uint64) uint64 {
 }
 
 func TestKeyUint64_IsABijection(t *testing.T) {
-	rng := newRand(t)
+	rng := seeded.Rand(t)
 	for _, kind := range hashes {
 		for range 20 {
 			h := newHasher(kind, nil)

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-go/sluice/internal/seeded"
 )
 
 // TestLedger_KeysAreInNobodyElsesWay: while a key's reservations are being changed, however
@@ -236,7 +238,7 @@ func TestLedger_AnotherBurstKeepsWhatIsMissingBeforeSlots(t *testing.T) {
 // TestEnds_StepsAreLogarithmic in the number of reservations, each of them, in every order
 // of settling.
 func TestEnds_StepsAreLogarithmic(t *testing.T) {
-	rng := newRand(t)
+	rng := seeded.Rand(t)
 	orders := map[string]func(i, n int) int{
 		"first": func(int, int) int { return 0 },
 		"last":  func(_, n int) int { return n - 1 },

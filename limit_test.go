@@ -11,6 +11,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-go/sluice/internal/seeded"
 )
 
 func TestLimit_Constructors(t *testing.T) {
@@ -149,7 +151,7 @@ func anyLimit(r *rand.Rand) Limit {
 }
 
 func TestLimit_StringIsTheInverseOfParseLimit(t *testing.T) {
-	r := newRand(t)
+	r := seeded.Rand(t)
 	for range 20_000 {
 		l := anyLimit(r)
 		s := l.String()
@@ -308,7 +310,7 @@ func TestNew_RefusesWhatItCannotKeepExactly(t *testing.T) {
 
 // A limit is kept or refused, but never panics or divides by zero in New.
 func TestNew_RandomLimitsNeverPanic(t *testing.T) {
-	r := newRand(t)
+	r := seeded.Rand(t)
 	accepted := 0
 	for range 20_000 {
 		limit, a := anyLimit(r), algorithms[r.IntN(len(algorithms))]
@@ -367,7 +369,7 @@ func TestLimit_ShareByHand(t *testing.T) {
 // TestLimit_SharesAddUpToNoMore than the limit, in the long run and at once, except a unit
 // each.
 func TestLimit_SharesAddUpToNoMore(t *testing.T) {
-	r := newRand(t)
+	r := seeded.Rand(t)
 	for range 20_000 {
 		l := anyLimit(r)
 		n := 1 + int(r.Uint64()>>(r.UintN(63)+1)&math.MaxInt)>>1
@@ -396,7 +398,7 @@ func TestLimit_Capacity(t *testing.T) {
 	assert.Equal(t, math.MaxInt, Unlimited.Capacity())
 	assert.Equal(t, 0, DenyAll.Capacity())
 	assert.Equal(t, 0, DenyAll.WithBurst(5).Capacity(), "denies everything, whatever the burst")
-	rng := newRand(t)
+	rng := seeded.Rand(t)
 	for range 1000 {
 		c := randomConfig(rng, variants[rng.IntN(len(variants))])
 		if l, err := New(c); err == nil {
@@ -438,7 +440,7 @@ func TestConfig_RefillTime(t *testing.T) {
 // TestRefillTime_OfABucketIsItsReset: what is spent at once comes back in that time, to the
 // nanosecond, since it is rounded up.
 func TestRefillTime_OfABucketIsItsReset(t *testing.T) {
-	rng := newRand(t)
+	rng := seeded.Rand(t)
 	for range 2000 {
 		c := Config{Algorithm: []Algorithm{GCRA, TokenBucket, LeakyBucket}[rng.IntN(3)], Clock: NewManualClock(time.Unix(0, 0))}
 		c.Limit = randomLimit(rng, c.Algorithm)

@@ -8,6 +8,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-go/sluice/internal/seeded"
 )
 
 // caller is one way to call a limiter.
@@ -48,7 +50,7 @@ func callers(t *testing.T, c Config) []caller {
 func TestLimiter_StringAndKeyFormsBehaveIdentically(t *testing.T) {
 	for name, c := range everyFew {
 		t.Run("layout="+name, func(t *testing.T) {
-			rng := newRand(t)
+			rng := seeded.Rand(t)
 			clock := NewManualClock(start)
 			c.Clock, c.Stats = clock, true
 			burst := c.Limit.burst()
@@ -83,7 +85,7 @@ func TestLimiter_StringAndKeyFormsBehaveIdentically(t *testing.T) {
 
 func TestLimiter_AllowIsTheAllowedOfTake(t *testing.T) {
 	for name, c := range everyFew {
-		rng := newRand(t)
+		rng := seeded.Rand(t)
 		clock := NewManualClock(start)
 		c.Clock = clock
 		a, b := mustNew(t, c), mustNew(t, c)
@@ -117,7 +119,7 @@ func TestPeek_ChargesAndInsertsNothing(t *testing.T) {
 
 func TestPeek_DescribesTheNextTake(t *testing.T) {
 	onEveryLayout(t, func(t *testing.T, l *Limiter, clock *ManualClock) {
-		rng := newRand(t)
+		rng := seeded.Rand(t)
 		burst := int(l.policyOf(0).burst)
 		for range 2000 {
 			cost := rng.IntN(burst+3) - 1

@@ -5,16 +5,15 @@ import (
 	"flag"
 	"fmt"
 	"math"
-	"math/rand/v2"
 	"os"
 	"os/exec"
-	"strconv"
 	"syscall"
 	"testing"
 	"time"
 
-	"github.com/sluice-go/sluice/internal/depth"
 	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-go/sluice/internal/depth"
 )
 
 // homeBits cuts the bits of an id that choose where in a table its probe starts,
@@ -43,20 +42,6 @@ func mustNew(tb testing.TB, c Config) *Limiter {
 
 // start is an arbitrary time in 2026, not aligned to anything.
 var start = time.Unix(1_790_000_123, 456_789_012)
-
-// newRand returns a generator whose seed is printed, and can be given back in
-// SLUICE_SEED to repeat a failure.
-func newRand(tb testing.TB) *rand.Rand {
-	tb.Helper()
-	seed := rand.Uint64()
-	if s := os.Getenv("SLUICE_SEED"); s != "" {
-		var err error
-		seed, err = strconv.ParseUint(s, 10, 64)
-		require.NoError(tb, err, "SLUICE_SEED")
-	}
-	tb.Logf("SLUICE_SEED=%d repeats this run", seed)
-	return rand.New(rand.NewPCG(seed, seed))
-}
 
 // TestSuite_CrowdedHomes runs the whole suite again with home slots cut to 16 and
 // to one, so that every table is one long probe.

@@ -7,8 +7,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-go/sluice/internal/oracle"
 	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-go/sluice/internal/oracle"
+	"github.com/sluice-go/sluice/internal/seeded"
 )
 
 // A planner drives one or two changers on one clock, whose keys now and then have limits
@@ -178,7 +180,7 @@ func TestModel_SetKeyLimitIsExact(t *testing.T) {
 	for _, variant := range variants {
 		t.Run(fmt.Sprint("variant=", variantName(variant)), func(t *testing.T) {
 			t.Parallel()
-			rng := newRand(t)
+			rng := seeded.Rand(t)
 			changes, allowed, denied, mixed := 0, 0, 0, 0
 			for range max(10, modelOps()/15_000) {
 				p := newPlanner(t, rng, variant)

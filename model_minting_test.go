@@ -5,6 +5,8 @@ import (
 	"math/rand/v2"
 	"testing"
 	"time"
+
+	"github.com/sluice-go/sluice/internal/seeded"
 )
 
 // A mintReceipt is one for a key that has been made fresh gen times.
@@ -17,7 +19,7 @@ type mintReceipt struct {
 // TestModel_NothingIsMinted: at one instant a key never has more than what has not been
 // charged since it was fresh, whatever becomes of it and of its receipts.
 func TestModel_NothingIsMinted(t *testing.T) {
-	rng := newRand(t)
+	rng := seeded.Rand(t)
 	for _, variant := range []Config{{Algorithm: GCRA}, {Algorithm: TokenBucket}, {Algorithm: LeakyBucket}} {
 		t.Run(variantName(variant), func(t *testing.T) {
 			for range 300 {

@@ -7,9 +7,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/sluice-go/sluice/internal/depth"
 	"github.com/sluice-go/sluice/internal/oracle"
-	"github.com/stretchr/testify/require"
+	"github.com/sluice-go/sluice/internal/seeded"
 )
 
 // A penaltyTracer is a tracer of limiters with penalties: blocks by hand and by denials,
@@ -361,7 +363,7 @@ func TestModel_PenaltiesAreExact(t *testing.T) {
 		for _, older := range []bool{false, true} {
 			t.Run(fmt.Sprintf("variant=%s/older=%v", variantName(variant), older), func(t *testing.T) {
 				t.Parallel()
-				rng := newRand(t)
+				rng := seeded.Rand(t)
 				for _, penalty := range penalties {
 					if !penalty.CountDenied || variant.Algorithm.windowed() {
 						tracePenalty(t, rng, variant, penalty, older)

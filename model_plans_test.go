@@ -7,8 +7,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-go/sluice/internal/oracle"
 	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-go/sluice/internal/oracle"
+	"github.com/sluice-go/sluice/internal/seeded"
 )
 
 // A planTracer drives one limiter and its model through plans with names, keys on them, keys
@@ -354,7 +356,7 @@ func TestModel_PlansAreExact(t *testing.T) {
 	for _, variant := range variants {
 		t.Run(fmt.Sprint("variant=", variantName(variant)), func(t *testing.T) {
 			t.Parallel()
-			rng := newRand(t)
+			rng := seeded.Rand(t)
 			allowed, denied, evicts, moves, follows := 0, 0, 0, 0, 0
 			least := max(20, modelOps()/10_000)
 			// More traces, if these have not reached all: some have hardly any keys to evict.

@@ -7,8 +7,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-go/sluice/internal/oracle"
 	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-go/sluice/internal/oracle"
+	"github.com/sluice-go/sluice/internal/seeded"
 )
 
 // A receipt is a reservation and its model.
@@ -329,7 +331,7 @@ func (tr *receiptTracer) checkSpans() {
 func TestModel_ReceiptsAreExact(t *testing.T) {
 	for _, kind := range []string{"plain", "disturbed", "evicted"} {
 		t.Run(kind, func(t *testing.T) {
-			rng := newRand(t)
+			rng := seeded.Rand(t)
 			disturbed, evicts := kind == "disturbed", kind == "evicted"
 			exact, settled, lost := 0, 0, 0
 			for range modelOps() / 100 {

@@ -7,8 +7,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-go/sluice/internal/oracle"
 	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-go/sluice/internal/oracle"
+	"github.com/sluice-go/sluice/internal/seeded"
 )
 
 // A changer drives a limiter, the same limiter swept after every call, and their model
@@ -304,7 +306,7 @@ func TestModel_SetLimitIsExact(t *testing.T) {
 	for _, variant := range variants {
 		t.Run("variant="+variantName(variant), func(t *testing.T) {
 			t.Parallel()
-			rng := newRand(t)
+			rng := seeded.Rand(t)
 			changes, allowed, denied := 0, 0, 0
 			for range max(10, modelOps()/8000) {
 				ch := newChanger(t, rng, variant, NewManualClock(start), false)

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-go/sluice/internal/seeded"
 )
 
 // TestModel_RestoredGoesOn: a limiter that is written and restored again and again is, to
@@ -19,7 +21,7 @@ func TestModel_RestoredGoesOn(t *testing.T) {
 	for _, variant := range variants {
 		t.Run("variant="+variantName(variant), func(t *testing.T) {
 			t.Parallel()
-			rng := newRand(t)
+			rng := seeded.Rand(t)
 			variant.Hash = HashStable
 			for range modelOps() / 20_000 {
 				c := randomConfig(rng, variant)
@@ -285,7 +287,7 @@ func TestSnapshot_RestoredDecidesAsTheOriginal(t *testing.T) {
 	for _, variant := range variants {
 		t.Run("variant="+variantName(variant), func(t *testing.T) {
 			t.Parallel()
-			rng := newRand(t)
+			rng := seeded.Rand(t)
 			for range modelOps() / 10_000 {
 				c := restartConfig(rng, variant)
 				c.Clock = NewManualClock(time.Unix(0, []int64{0, start.UnixNano()}[rng.IntN(2)]))

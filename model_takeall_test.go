@@ -8,8 +8,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-go/sluice/internal/oracle"
 	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-go/sluice/internal/oracle"
+	"github.com/sluice-go/sluice/internal/seeded"
 )
 
 // An allTracer drives several limiters on one clock and their models through one
@@ -192,7 +194,7 @@ func (tr *allTracer) step() {
 // TestModel_TakeAllIsExact compares every TakeAll with the models, on limiters of
 // all algorithms, and that of limiters which are swept after every call.
 func TestModel_TakeAllIsExact(t *testing.T) {
-	rng := newRand(t)
+	rng := seeded.Rand(t)
 	allowed, denied := 0, 0
 	for range modelOps() / 250 {
 		tr := newAllTracer(t, rng)

@@ -7,9 +7,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/sluice-go/sluice/internal/depth"
 	"github.com/sluice-go/sluice/internal/oracle"
-	"github.com/stretchr/testify/require"
+	"github.com/sluice-go/sluice/internal/seeded"
 )
 
 // modelOps is how many random operations each algorithm is compared over.
@@ -255,7 +257,7 @@ func TestModel_EveryDecisionIsExact(t *testing.T) {
 		for _, older := range []bool{false, true} {
 			t.Run(fmt.Sprintf("variant=%s/older=%v", variantName(variant), older), func(t *testing.T) {
 				t.Parallel()
-				rng := newRand(t)
+				rng := seeded.Rand(t)
 				tried, refused := 0, 0
 				for range max(1, modelOps()/2/steps/sharing(variant)) {
 					c := randomConfig(rng, variant)
@@ -279,7 +281,7 @@ func TestModel_EveryDecisionIsExact(t *testing.T) {
 func TestModel_IdleJumpToTheEndOfTime(t *testing.T) {
 	for _, variant := range variants {
 		t.Run("variant="+variantName(variant), func(t *testing.T) {
-			rng := newRand(t)
+			rng := seeded.Rand(t)
 			for range 500 {
 				c := randomConfig(rng, variant)
 				c.TTL = math.MaxInt64
@@ -313,7 +315,7 @@ func TestModel_BothEndsOfTime(t *testing.T) {
 			continue
 		}
 		t.Run("variant="+variantName(variant), func(t *testing.T) {
-			rng := newRand(t)
+			rng := seeded.Rand(t)
 			compared := 0
 			for range modelOps() / 200 {
 				c := randomConfig(rng, variant)
@@ -368,7 +370,7 @@ func lasts(l *Limiter) bool {
 // TestModel_BucketsAgreeWithGCRA: GCRA, token bucket and leaky bucket decide
 // alike, also at the far ends of the time range that the models do not cover.
 func TestModel_BucketsAgreeWithGCRA(t *testing.T) {
-	rng := newRand(t)
+	rng := seeded.Rand(t)
 	for range modelOps() / 1000 {
 		limit := randomLimit(rng, GCRA)
 		var lims []*Limiter

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-go/sluice/internal/seeded"
 )
 
 // twins are two limiters that are told the same in different words: after each of their
@@ -253,7 +255,7 @@ func (tw *twins) same() {
 
 // TestModel_TwinsAreAlike: there are several ways to say the same to a limiter.
 func TestModel_TwinsAreAlike(t *testing.T) {
-	rng := newRand(t)
+	rng := seeded.Rand(t)
 	for _, variant := range variants {
 		t.Run(variantName(variant), func(t *testing.T) {
 			for range 200 {

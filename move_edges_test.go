@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-go/sluice/internal/seeded"
 )
 
 // TestSetLimit_IdleIsFresh: what no longer counts does not begin to count again when the
@@ -114,7 +116,7 @@ func TestSetLimit_MoreIsSpentThanAWordCanCount(t *testing.T) {
 
 // TestSetLimit_BucketsAgree: GCRA, token bucket and leaky bucket decide alike over changes.
 func TestSetLimit_BucketsAgree(t *testing.T) {
-	rng := newRand(t)
+	rng := seeded.Rand(t)
 	for range modelOps() / 5000 {
 		clock := NewManualClock(start)
 		limits := changeLimits(rng, Config{})

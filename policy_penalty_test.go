@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-go/sluice/internal/seeded"
 )
 
 func TestBlock_DeniesUntilThenAndIsFresh(t *testing.T) {
@@ -313,7 +315,7 @@ func TestBlockFor_ClaimsOfATakeAll(t *testing.T) {
 // TestBlockFor_Shadow: what is admitted all the same is blocked as if it had not been.
 func TestBlockFor_Shadow(t *testing.T) {
 	forEveryPenalty(t, func(t *testing.T, c Config) {
-		rng := newRand(t)
+		rng := seeded.Rand(t)
 		enforced, clock := newFrozen(t, c)
 		c.Clock, c.Shadow = clock, true
 		shadow := mustNew(t, c)

@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-go/sluice/internal/seeded"
 )
 
 // ask makes a random call on two limiters that differ in their leniency alone, and
@@ -41,7 +43,7 @@ func ask(rng *rand.Rand, strict, lenient *Limiter, check func(cost int, strict, 
 // same random calls, it says the same except for the verdict, and its tables are equal.
 func TestShadow_LeavesWhatEnforcementWouldHave(t *testing.T) {
 	forEveryLayout(t, func(t *testing.T, c Config) {
-		rng := newRand(t)
+		rng := seeded.Rand(t)
 		clock := NewManualClock(start)
 		c.Clock, c.Hash, c.Stats, c.MaxKeys, c.Overflow = clock, HashStable, rng.IntN(2) == 0, 2, Overflow(rng.IntN(3))
 		strict := mustNew(t, c)
@@ -71,7 +73,7 @@ func TestShadow_LeavesWhatEnforcementWouldHave(t *testing.T) {
 // units, on the same random calls, it decides the same, and flags what is beyond.
 func TestSoft_IsALimitThatSaysSo(t *testing.T) {
 	forEveryLayout(t, func(t *testing.T, c Config) {
-		rng := newRand(t)
+		rng := seeded.Rand(t)
 		clock := NewManualClock(start)
 		c.Clock, c.Hash = clock, HashStable
 		c.Soft = 1 + rng.IntN(2*c.Limit.burst())

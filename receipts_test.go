@@ -5,9 +5,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-go/sluice/internal/oracle"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-go/sluice/internal/oracle"
+	"github.com/sluice-go/sluice/internal/seeded"
 )
 
 // mustTake is a TakeAllReceipts of one charge that is to be admitted.
@@ -204,7 +206,7 @@ func TestModel_ReceiptsOfWindowsAreExact(t *testing.T) {
 			continue
 		}
 		t.Run("variant="+variantName(variant), func(t *testing.T) {
-			rng := newRand(t)
+			rng := seeded.Rand(t)
 			settled, partly := 0, 0
 			for range modelOps() / 100 {
 				evicts := rng.IntN(3) == 0

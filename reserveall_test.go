@@ -10,6 +10,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-go/sluice/internal/seeded"
 )
 
 // reserveBoth reserves of two keys with one call, and compares with their models.
@@ -48,7 +50,7 @@ func reserveBoth(a, b *receiptTracer) {
 
 // TestModel_ReserveAllIsExact: all for the latest of the slots, or none.
 func TestModel_ReserveAllIsExact(t *testing.T) {
-	rng := newRand(t)
+	rng := seeded.Rand(t)
 	for range modelOps() / 200 {
 		a, b := newReceiptTracer(t, rng, false, false), newReceiptTracer(t, rng, false, false)
 		for range 40 {

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-go/sluice/internal/seeded"
 )
 
 // edgy draws a number from 1 to 2^63-1, of any magnitude, often next to a power
@@ -20,7 +22,7 @@ func edgy(rng *rand.Rand) int64 {
 }
 
 func TestSchedule_TicksAreExact(t *testing.T) {
-	rng := newRand(t)
+	rng := seeded.Rand(t)
 	checked := 0
 	for range modelOps() {
 		rate, period := int64(edgy(rng)), edgy(rng)
@@ -40,7 +42,7 @@ func TestSchedule_TicksAreExact(t *testing.T) {
 // TestSchedule_ArrivalsMoveByLessThanOneNanosecond: a tick is at most 1 ns, and an
 // arrival is judged at the tick before it.
 func TestSchedule_ArrivalsMoveByLessThanOneNanosecond(t *testing.T) {
-	rng := newRand(t)
+	rng := seeded.Rand(t)
 	for range modelOps() / 10 {
 		s, err := newSchedule(Limit{Rate: 1 + rng.IntN(math.MaxInt32-1), Period: time.Duration(edgy(rng)), Burst: 1})
 		if err != nil {

@@ -8,6 +8,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-go/sluice/internal/seeded"
 )
 
 // These tests are the table of cases that hold for every algorithm, one test a
@@ -186,7 +188,7 @@ func TestSemantics_NothingDriftsInSmallSteps(t *testing.T) {
 // deny, and what it admits is charged as at the newest.
 func TestSemantics_OlderTime(t *testing.T) {
 	forEveryLayout(t, func(t *testing.T, c Config) {
-		rng := newRand(t)
+		rng := seeded.Rand(t)
 		for range 300 {
 			l, clock := newFrozen(t, c)
 			k, now := l.Key("k"), clock.Now()
@@ -233,7 +235,7 @@ func TestSemantics_IdleForever(t *testing.T) {
 // it is denied; the wait never grows while time passes.
 func TestSemantics_RetryAfterIsExact(t *testing.T) {
 	forEveryLayout(t, func(t *testing.T, c Config) {
-		rng := newRand(t)
+		rng := seeded.Rand(t)
 		for range 300 {
 			l, clock := newFrozen(t, c)
 			k := l.Key("k")
@@ -258,7 +260,7 @@ func TestSemantics_RetryAfterIsExact(t *testing.T) {
 // TestSemantics_PeekIsTheNextTake, field by field, and changes nothing.
 func TestSemantics_PeekIsTheNextTake(t *testing.T) {
 	forEveryLayout(t, func(t *testing.T, c Config) {
-		rng := newRand(t)
+		rng := seeded.Rand(t)
 		l, clock := newFrozen(t, c)
 		for range 2000 {
 			key, cost := fmt.Sprint("key", rng.IntN(3)), rng.IntN(int(l.policyOf(0).burst)+3)-1
@@ -275,7 +277,7 @@ func TestSemantics_PeekIsTheNextTake(t *testing.T) {
 // fresh word, and none leaves the mark of a held or moved one, at the ends of time
 // and with the largest bursts either.
 func TestSemantics_WordsStayClear(t *testing.T) {
-	rng := newRand(t)
+	rng := seeded.Rand(t)
 	for range modelOps() / 200 {
 		c := randomConfig(rng, variants[rng.IntN(len(variants))])
 		a, limit := c.Algorithm, c.Limit

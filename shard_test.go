@@ -6,8 +6,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-go/sluice/internal/depth"
 	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-go/sluice/internal/depth"
+	"github.com/sluice-go/sluice/internal/seeded"
 )
 
 // TestShard_ManyKeysThroughGrowthAndSweeps compares thousands of keys with their
@@ -18,7 +20,7 @@ func TestShard_ManyKeysThroughGrowthAndSweeps(t *testing.T) {
 		if crowded() {
 			keys = 300
 		}
-		rng := newRand(t)
+		rng := seeded.Rand(t)
 		model := newOracle(c)
 		clock := NewManualClock(start)
 		c.Clock, c.TTL, c.MaxKeys, c.Shards = clock, time.Second, -1, 1
@@ -71,7 +73,7 @@ func checkTables(t *testing.T, l *Limiter) {
 
 func TestShard_TablesHoldTheirInvariants(t *testing.T) {
 	forEveryLayout(t, func(t *testing.T, c Config) {
-		rng := newRand(t)
+		rng := seeded.Rand(t)
 		clock := NewManualClock(start)
 		c.Clock, c.MaxKeys, c.Shards = clock, 500, 4
 		l := mustNew(t, c)

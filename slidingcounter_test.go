@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-go/sluice/internal/seeded"
 )
 
 // slidingTrace is worked out for 50 a minute. 15 s into the second minute the
@@ -52,7 +54,7 @@ func TestSlidingWindow_LayoutFollowsTheLimit(t *testing.T) {
 
 // TestSlidingWindow_LayoutsAgree: both packings of one limit decide alike.
 func TestSlidingWindow_LayoutsAgree(t *testing.T) {
-	rng := newRand(t)
+	rng := seeded.Rand(t)
 	for range 300 {
 		limit := Per(1+rng.IntN(1000), time.Duration(1+rng.Int64N(int64(time.Hour))))
 		offset := time.Duration(rng.Int64N(int64(limit.Period)))

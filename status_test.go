@@ -5,10 +5,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-go/sluice/internal/depth"
-	"github.com/sluice-go/sluice/internal/oracle"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-go/sluice/internal/depth"
+	"github.com/sluice-go/sluice/internal/oracle"
+	"github.com/sluice-go/sluice/internal/seeded"
 )
 
 // windowAfter is when the window of a charge at now ends, of a key that is not ahead of now.
@@ -47,7 +49,7 @@ func statusOf(c Config, model *oracle.Model, name string, now int64) Status {
 func TestStatus_IsTheModels(t *testing.T) {
 	for _, variant := range variants {
 		t.Run("variant="+variantName(variant), func(t *testing.T) {
-			rng := newRand(t)
+			rng := seeded.Rand(t)
 			missing, soft := 0, 0
 			for range depth.Of(200, 400, 5_000) {
 				c := randomConfig(rng, variant)

@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-go/sluice/internal/seeded"
 )
 
 func TestTokenBucket_Trace(t *testing.T) {
@@ -15,7 +17,7 @@ func TestTokenBucket_Trace(t *testing.T) {
 // TestTokenBucket_WordHoldsTwoNumbers: the last refill in units no finer than the
 // time to fill the bucket, and what was spent since, as the drawing says.
 func TestTokenBucket_WordHoldsTwoNumbers(t *testing.T) {
-	rng := newRand(t)
+	rng := seeded.Rand(t)
 	for range 2000 {
 		l := randomLimit(rng, TokenBucket)
 		alg, err := newTokenBucket(l)

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-go/sluice/internal/seeded"
 )
 
 // TestTokenInterval_Trace: 2 more each minute, at second 15, up to 5. The trace begins
@@ -40,7 +42,7 @@ func TestTokenInterval_BurstBelowTheRate(t *testing.T) {
 
 // TestTokenInterval_BurstIsTheRate: it then decides like a fixed window.
 func TestTokenInterval_BurstIsTheRate(t *testing.T) {
-	rng := newRand(t)
+	rng := seeded.Rand(t)
 	for range 300 {
 		c := randomConfig(rng, Config{Algorithm: FixedWindow, Offset: 1})
 		window, err := newLimiter(c, homes())

@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-go/sluice/internal/seeded"
 )
 
 // TestTopDenied_EveryWayToBeDenied: the sample is of 1 in 64, so that 40,000 denials
@@ -118,7 +120,7 @@ func TestTopDenied_AsksForNamesOnlyOnce(t *testing.T) {
 // TestTopDenied_ExcessIsABound: of keys that have been denied a known number of times, no
 // more than one in 1,000 is listed with a Denied-Excess above that.
 func TestTopDenied_ExcessIsABound(t *testing.T) {
-	rng := newRand(t)
+	rng := seeded.Rand(t)
 	const keys = 4000
 	for _, counters := range []int{keys, keys / 8} {
 		l, _ := newFrozen(t, Config{Limit: DenyAll, TopDenied: counters})

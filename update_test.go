@@ -9,6 +9,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-go/sluice/internal/seeded"
 )
 
 // A refundRow is a step in a scenario worked out by hand: units charged, which are
@@ -200,7 +202,7 @@ func TestRefund_RefundedKeyIsSwept(t *testing.T) {
 func TestRefund_OlderTimeIsNoKinder(t *testing.T) {
 	forEveryLayout(t, func(t *testing.T, c Config) {
 		c.TTL = math.MaxInt64
-		rng := newRand(t)
+		rng := seeded.Rand(t)
 		for range 300 {
 			l, clock := newFrozen(t, c)
 			k, burst, period := l.Key("k"), int(l.policyOf(0).burst), int64(c.Limit.Period)
@@ -232,7 +234,7 @@ func TestRefund_OlderTimeIsNoKinder(t *testing.T) {
 // TestRefund_WordsStayClear: at the ends of time and with the largest bursts, no
 // sequence of charges and refunds makes a word with a meaning of its own.
 func TestRefund_WordsStayClear(t *testing.T) {
-	rng := newRand(t)
+	rng := seeded.Rand(t)
 	for range modelOps() / 200 {
 		a := algorithms[rng.IntN(len(algorithms))]
 		limit := randomLimit(rng, a)
@@ -267,7 +269,7 @@ func TestRefund_WordsStayClear(t *testing.T) {
 // to be those that are, no closed span holds more than WorstCase.
 func TestRefund_WorstCase(t *testing.T) {
 	forEveryLayout(t, func(t *testing.T, c Config) {
-		rng := newRand(t)
+		rng := seeded.Rand(t)
 		for range 40 {
 			if c.Limit.Rate < 1000 {
 				c.Limit.Rate = 1 + rng.IntN(20)

@@ -7,10 +7,12 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-go/sluice/internal/seeded"
 )
 
 func TestWindow_NumbersAreExact(t *testing.T) {
-	rng := newRand(t)
+	rng := seeded.Rand(t)
 	for range modelOps() {
 		period := edgy(rng)
 		for _, offset := range []int64{0, edgy(rng) % period, period - 1} {

@@ -3,16 +3,16 @@ package httplimit
 import (
 	"errors"
 	"math/big"
-	"math/rand/v2"
 	"net/http"
 	"net/netip"
-	"os"
 	"regexp"
 	"strconv"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-go/sluice/internal/seeded"
 )
 
 // A second implementation, from the definitions: slow, without bounds, of regular
@@ -328,12 +328,7 @@ func FuzzRemoteAddr(f *testing.F) {
 
 // Random lists of nearly right pieces, which a fuzzer takes long to find.
 func TestForwarded_AgreesWithTheReference(t *testing.T) {
-	seed, err := strconv.ParseUint(os.Getenv("SLUICE_SEED"), 10, 64)
-	if err != nil {
-		seed = rand.Uint64()
-	}
-	t.Logf("SLUICE_SEED=%d", seed)
-	rng := rand.New(rand.NewPCG(seed, 0))
+	rng := seeded.Rand(t)
 	draw := func(n int, pieces ...string) string {
 		s := ""
 		for range n {

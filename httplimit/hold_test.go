@@ -3,10 +3,8 @@ package httplimit
 import (
 	"fmt"
 	"math"
-	"math/rand/v2"
 	"net/http"
 	"net/url"
-	"os"
 	"strconv"
 	"strings"
 	"testing"
@@ -15,6 +13,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-go/sluice/internal/seeded"
 )
 
 func TestCanonicalHost_OneTextForAllSpellings(t *testing.T) {
@@ -315,14 +315,7 @@ func TestHoldTable_FullTableIsNotSearchedInVain(t *testing.T) {
 
 // The table is compared with a plain list under random calls.
 func TestHoldTable_AgreesWithAModel(t *testing.T) {
-	seed := uint64(time.Now().UnixNano())
-	if s := os.Getenv("SLUICE_SEED"); s != "" {
-		var err error
-		seed, err = strconv.ParseUint(s, 10, 64)
-		require.NoError(t, err)
-	}
-	t.Logf("SLUICE_SEED=%d", seed)
-	r := rand.New(rand.NewPCG(seed, 0))
+	r := seeded.Rand(t)
 	const size = 4
 	h, model, now := newHoldTable(size), map[string]time.Time{}, sentAt
 	full := 0

@@ -2,15 +2,15 @@ package httplimit
 
 import (
 	"errors"
-	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
-	"os"
 	"strconv"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-go/sluice/internal/seeded"
 )
 
 func TestByHeader(t *testing.T) {
@@ -105,12 +105,7 @@ func join(tb testing.TB, parts ...string) string {
 }
 
 func TestJoin_DifferentTuplesAreDifferentKeys(t *testing.T) {
-	seed, err := strconv.ParseUint(os.Getenv("SLUICE_SEED"), 10, 64)
-	if err != nil {
-		seed = rand.Uint64()
-	}
-	t.Logf("SLUICE_SEED=%d", seed)
-	rng := rand.New(rand.NewPCG(seed, 1))
+	rng := seeded.Rand(t)
 	pieces := []string{"a", "1", "2", "11", ":", "1:", "2:", "\x00", "|", "1:a", "0:"}
 	seen := map[string]string{}
 	for range 30000 {

@@ -2,11 +2,8 @@ package httplimit_test
 
 import (
 	"fmt"
-	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
-	"os"
-	"strconv"
 	"testing"
 	"time"
 
@@ -15,6 +12,7 @@ import (
 
 	"github.com/sluice-go/sluice"
 	"github.com/sluice-go/sluice/httplimit"
+	"github.com/sluice-go/sluice/internal/seeded"
 )
 
 // Of two requests that overlap, the second one's unit has come back by itself as soon as that of
@@ -48,7 +46,7 @@ func TestSettle_OfManyThatOverlap(t *testing.T) {
 		{Algorithm: sluice.FixedWindow, Limit: limit}, {Algorithm: sluice.SlidingWindow, Limit: limit}, {Algorithm: sluice.SlidingLog, Limit: limit},
 	} {
 		t.Run(fmt.Sprintf("%v/%v", c.Algorithm, c.Refill), func(t *testing.T) {
-			rng := newRand(t)
+			rng := seeded.Rand(t)
 			for range 100 {
 				clock := newClock()
 				c.Clock = clock
@@ -100,17 +98,4 @@ func freeJudge(t *testing.T, lim *sluice.Limiter, cost func() int) *httplimit.Ju
 
 func decide(judge *httplimit.Judge) *httplimit.Verdict {
 	return judge.Decide(http.Header{}, httptest.NewRequest(http.MethodGet, "/", nil))
-}
-
-// newRand returns a generator whose seed is printed, and can be given back in SLUICE_SEED.
-func newRand(tb testing.TB) *rand.Rand {
-	tb.Helper()
-	seed := rand.Uint64()
-	if s := os.Getenv("SLUICE_SEED"); s != "" {
-		var err error
-		seed, err = strconv.ParseUint(s, 10, 64)
-		require.NoError(tb, err, "SLUICE_SEED")
-	}
-	tb.Logf("SLUICE_SEED=%d repeats this run", seed)
-	return rand.New(rand.NewPCG(seed, seed))
 }

@@ -5,11 +5,8 @@ import (
 	"fmt"
 	"io"
 	"math"
-	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
-	"os"
-	"strconv"
 	"testing"
 	"time"
 
@@ -18,6 +15,7 @@ import (
 
 	"github.com/sluice-go/sluice"
 	"github.com/sluice-go/sluice/httplimit"
+	"github.com/sluice-go/sluice/internal/seeded"
 )
 
 // Every hook learns under which keys a denied request was counted.
@@ -113,12 +111,7 @@ func byHand(j *httplimit.Judge, next http.HandlerFunc) http.Handler {
 
 // Decide and Settle do what the middleware does, for every algorithm.
 func TestDecide_AgreesWithTheMiddleware(t *testing.T) {
-	seed, err := strconv.ParseUint(os.Getenv("SLUICE_SEED"), 10, 64)
-	if err != nil {
-		seed = rand.Uint64()
-	}
-	t.Logf("SLUICE_SEED=%d", seed)
-	rng := rand.New(rand.NewPCG(seed, 1))
+	rng := seeded.Rand(t)
 	for _, algorithm := range everyAlgorithm {
 		clock := newClock()
 		config := func() (httplimit.Config, [2]*sluice.Limiter) {

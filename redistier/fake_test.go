@@ -9,6 +9,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-go/sluice/internal/seeded"
 )
 
 // A fakeRedis answers calls of the bucket's script in the place of a client's connection,
@@ -187,7 +189,7 @@ func (s *lentState) settle(b bucket, l leasing, refunds bool) {
 // time, late, or of nothing, and epochs of several lengths.
 func TestFake(t *testing.T) {
 	eachServer(t, func(t *testing.T, s *server) {
-		rng := newRand(t)
+		rng := seeded.Rand(t)
 		for range modelCalls(t) / 300 {
 			cfg, p := randomConfig(t, rng, Config{})
 			l := newLimiter(t, s.client, cfg)

@@ -16,8 +16,10 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
-	"github.com/sluice-go/sluice"
 	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-go/sluice"
+	"github.com/sluice-go/sluice/internal/seeded"
 )
 
 // replicaEnv tells the test binary to be a replica, in a process of its own, instead: the
@@ -243,7 +245,7 @@ func (t *maxTree) addIn(node, low, high, from, to int, x float64) {
 
 // TestExcess compares with counting.
 func TestExcess(t *testing.T) {
-	rng := newRand(t)
+	rng := seeded.Rand(t)
 	for range 50 {
 		limit := sluice.PerSecond(1 + rng.IntN(1000)).WithBurst(1 + rng.IntN(20))
 		units := make([]admission, 1+rng.IntN(60))

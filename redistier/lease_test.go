@@ -12,8 +12,10 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
-	"github.com/sluice-go/sluice"
 	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-go/sluice"
+	"github.com/sluice-go/sluice/internal/seeded"
 )
 
 // A simulation is replicas with leases before one Redis, in a bubble: its time is not that
@@ -208,7 +210,7 @@ func adversarial(t *testing.T, seed uint64, refunds bool) (excess, admitted int)
 // TestLease_Adversaries: whatever replicas do, together they are admitted no more than the
 // limit. With leases that are charged when they are lent and given back when they end, they are.
 func TestLease_Adversaries(t *testing.T) {
-	rng := newRand(t)
+	rng := seeded.Rand(t)
 	for range simulations(t, 30) {
 		seed := rng.Uint64()
 		excess, admitted := adversarial(t, seed, false)
@@ -256,7 +258,7 @@ func TestLease_Loads(t *testing.T) {
 	for _, burst := range []int{1000, 100} {
 		for _, load := range loads {
 			t.Run(fmt.Sprint(load.name, " burst ", burst), func(t *testing.T) {
-				rng := newRand(t)
+				rng := seeded.Rand(t)
 				synctest.Test(t, func(t *testing.T) { runLoad(t, rng, load, burst) })
 			})
 		}

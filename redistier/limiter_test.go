@@ -12,10 +12,12 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
-	"github.com/sluice-go/sluice"
-	"github.com/sluice-go/sluice/internal/oracle"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-go/sluice"
+	"github.com/sluice-go/sluice/internal/oracle"
+	"github.com/sluice-go/sluice/internal/seeded"
 )
 
 var ctx = context.Background()
@@ -44,7 +46,7 @@ func local(t *testing.T, s *server) {
 	limits := []sluice.Limit{sluice.PerSecond(10), sluice.PerMinute(6), sluice.Per(5, 3*time.Second).WithBurst(7), sluice.PerDay(86_400).WithBurst(3)}
 	for _, v := range variants {
 		t.Run(variantName(v), func(t *testing.T) {
-			rng := newRand(t)
+			rng := seeded.Rand(t)
 			for _, limit := range limits {
 				c := v
 				c.Limit = limit
@@ -100,7 +102,7 @@ func TestNumbers(t *testing.T) {
 func TestWorstCase(t *testing.T) {
 	for _, v := range variants {
 		t.Run(variantName(v), func(t *testing.T) {
-			rng := newRand(t)
+			rng := seeded.Rand(t)
 			for range 300 {
 				c, p := randomConfig(t, rng, v)
 				model, step := oracle.New(oracleConfig(c, p)), stepOf(p.shape)

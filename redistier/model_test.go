@@ -10,9 +10,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/sluice-go/sluice"
 	"github.com/sluice-go/sluice/internal/oracle"
-	"github.com/stretchr/testify/require"
+	"github.com/sluice-go/sluice/internal/seeded"
 )
 
 var variants = []Config{
@@ -348,7 +350,7 @@ func TestModel(t *testing.T) {
 	eachServer(t, func(t *testing.T, s *server) {
 		for _, v := range variants {
 			t.Run(variantName(v), func(t *testing.T) {
-				rng := newRand(t)
+				rng := seeded.Rand(t)
 				const length = 300
 				for range modelCalls(t) / length {
 					newTracer(t, s, rng, v).run(length)
@@ -364,7 +366,7 @@ func TestModel_Limits(t *testing.T) {
 	eachServer(t, func(t *testing.T, s *server) {
 		for _, v := range variants {
 			t.Run(variantName(v), func(t *testing.T) {
-				rng := newRand(t)
+				rng := seeded.Rand(t)
 				const length = 100
 				for range modelCalls(t) / length / 4 {
 					tr := newTracer(t, s, rng, v)

@@ -3,7 +3,6 @@ package redistier
 import (
 	"context"
 	"fmt"
-	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
@@ -163,18 +162,6 @@ func (s *server) version(tb testing.TB) string {
 		}
 	}
 	return "unknown"
-}
-
-// newRand returns a generator whose seed is printed, and can be given back in SLUICE_SEED.
-func newRand(tb testing.TB) *rand.Rand {
-	seed := rand.Uint64()
-	if s := os.Getenv("SLUICE_SEED"); s != "" {
-		var err error
-		seed, err = strconv.ParseUint(s, 10, 64)
-		require.NoError(tb, err)
-	}
-	tb.Logf("SLUICE_SEED=%d repeats this run", seed)
-	return rand.New(rand.NewPCG(seed, seed))
 }
 
 var prefixes int

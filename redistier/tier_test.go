@@ -12,9 +12,11 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
-	"github.com/sluice-go/sluice"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-go/sluice"
+	"github.com/sluice-go/sluice/internal/seeded"
 )
 
 // patient is a budget that no answer of a healthy server misses, on a machine that is busy
@@ -300,7 +302,7 @@ func TestBreaker(t *testing.T) {
 func TestSlots(t *testing.T) {
 	c := start(t, anyServer(t).binary, "--cluster-enabled", "yes", "--cluster-config-file", t.TempDir()+"/nodes.conf")
 	defer c.kill()
-	rng := newRand(t)
+	rng := seeded.Rand(t)
 	keys := []string{"", "{}", "{}x", "{a}", "x{a}y{b}", "{", "}{", "{{a}}", "a{}{b}"}
 	for range 300 {
 		b := make([]byte, rng.IntN(40))

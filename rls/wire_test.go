@@ -4,9 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
-	"os"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -22,6 +19,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
+	"github.com/sluice-go/sluice/internal/seeded"
 	"github.com/sluice-go/sluice/rules"
 )
 
@@ -151,14 +149,7 @@ func FuzzWire(f *testing.F) {
 
 // TestWire_Writes: answers are the bytes that package proto makes of them.
 func TestWire_Writes(t *testing.T) {
-	seed := rand.Uint64()
-	if text := os.Getenv("SLUICE_SEED"); text != "" {
-		var err error
-		seed, err = strconv.ParseUint(text, 10, 64)
-		require.NoError(t, err)
-	}
-	t.Logf("SLUICE_SEED=%d repeats this run", seed)
-	r := rand.New(rand.NewPCG(seed, seed))
+	r := seeded.Rand(t)
 	set, err := rules.Load([]rules.File{{Name: "f", Data: []byte(`
 domain: d
 descriptors:

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-go/sluice"
+	"github.com/sluice-go/sluice/internal/seeded"
 )
 
 func (w *world) swap(text string) {
@@ -95,7 +96,7 @@ func TestSwap_Nil(t *testing.T) {
 
 // TestAlgorithms: a rule with an algorithm decides as a limiter of that algorithm does.
 func TestAlgorithms(t *testing.T) {
-	r := newRand(t)
+	r := seeded.Rand(t)
 	for _, a := range []sluice.Algorithm{sluice.GCRA, sluice.TokenBucket, sluice.LeakyBucket, sluice.SlidingWindow, sluice.SlidingLog, sluice.FixedWindow} {
 		t.Run(a.String(), func(t *testing.T) {
 			w := newWorld(t, Config{}, oneRule(fmt.Sprintf("{period: 90s, requests_per_unit: 6, algorithm: %s, count_denied: false}", a)))

@@ -1,9 +1,6 @@
 package rules
 
 import (
-	"math/rand/v2"
-	"os"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -15,20 +12,6 @@ import (
 
 // start is an arbitrary time in 2026, not aligned to anything.
 var start = time.Unix(1_790_000_123, 456_789_012)
-
-// newRand returns a generator whose seed is printed, and can be given back in
-// SLUICE_SEED to repeat a failure.
-func newRand(tb testing.TB) *rand.Rand {
-	tb.Helper()
-	seed := rand.Uint64()
-	if s := os.Getenv("SLUICE_SEED"); s != "" {
-		var err error
-		seed, err = strconv.ParseUint(s, 10, 64)
-		require.NoError(tb, err, "SLUICE_SEED")
-	}
-	tb.Logf("SLUICE_SEED=%d repeats this run", seed)
-	return rand.New(rand.NewPCG(seed, seed))
-}
 
 func mustLoad(tb testing.TB, text string) *Set {
 	tb.Helper()

@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-go/sluice/internal/seeded"
 )
 
 const tree = `
@@ -68,7 +70,7 @@ func TestMatch(t *testing.T) {
 
 // TestPattern_Regexp compares patterns with the regular expressions that say the same.
 func TestPattern_Regexp(t *testing.T) {
-	r := newRand(t)
+	r := seeded.Rand(t)
 	text := func(alphabet string, n int) string {
 		var b strings.Builder
 		for range r.IntN(n) {

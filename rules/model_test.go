@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-go/sluice"
+	"github.com/sluice-go/sluice/internal/seeded"
 )
 
 // The model is written from upstream's documentation and behaviour, without looking at the engine: a
@@ -259,7 +260,7 @@ func randomRequest(r *rand.Rand) *Request {
 
 // TestModel: on random rules, which change now and then, random calls are decided as the model says.
 func TestModel(t *testing.T) {
-	r := newRand(t)
+	r := seeded.Rand(t)
 	rounds := 60
 	if testing.Short() {
 		rounds = 15

@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-go/sluice/internal/seeded"
 )
 
 // TestSip_Paper: the example of the paper's appendix A: the key 00 01 ... 0f, the input 00 01 ... 0e.
@@ -24,7 +26,7 @@ func TestSip_Paper(t *testing.T) {
 
 // TestSip_Pieces: how the input is cut into pieces makes no difference.
 func TestSip_Pieces(t *testing.T) {
-	r := newRand(t)
+	r := seeded.Rand(t)
 	key := sipKey{1, 2, 3}
 	for range 2000 {
 		b := make([]byte, r.IntN(80))

@@ -13,6 +13,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sluice-go/sluice/internal/seeded"
 	"github.com/sluice-go/sluice/rules"
 )
 
@@ -116,7 +117,7 @@ func mutate(r *rand.Rand, text string) string {
 // TestLoad_Mutated: files with random mistakes load or not as they do upstream. explained
 // names the exceptions.
 func TestLoad_Mutated(t *testing.T) {
-	r := newRand(t)
+	r := seeded.Rand(t)
 	loaded, refused := 0, 0
 	known := map[string]int{}
 	for range 12_000 {

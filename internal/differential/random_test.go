@@ -17,6 +17,7 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/sluice-go/sluice"
+	"github.com/sluice-go/sluice/internal/seeded"
 	"github.com/sluice-go/sluice/rules"
 )
 
@@ -202,7 +203,7 @@ func (w *world) together(now int64) bool {
 // TestRandom: random calls under random rules get the same answers and leave the same statistics,
 // once older has undone what DIFFERENCES.md lists.
 func TestRandom(t *testing.T) {
-	r := newRand(t)
+	r := seeded.Rand(t)
 	const worlds, sets, calls = 120, 3, 300 // 108,000 calls
 	var seen tally
 	for range worlds {

@@ -1,25 +1,12 @@
 package ends
 
 import (
-	"math/rand/v2"
-	"os"
-	"strconv"
 	"testing"
 
 	"github.com/stretchr/testify/require"
-)
 
-func newRand(t *testing.T) *rand.Rand {
-	t.Helper()
-	seed := rand.Uint64()
-	if s := os.Getenv("SLUICE_SEED"); s != "" {
-		var err error
-		seed, err = strconv.ParseUint(s, 10, 64)
-		require.NoError(t, err, "SLUICE_SEED")
-	}
-	t.Logf("SLUICE_SEED=%d repeats this run", seed)
-	return rand.New(rand.NewPCG(seed, seed))
-}
+	"github.com/sluice-go/sluice/internal/seeded"
+)
 
 // endsByHand returns the ends of the definition, one after the other.
 func endsByHand(all []*Node) []uint64 {
@@ -65,7 +52,7 @@ func checkEnds(t *testing.T, e *Ends, all []*Node) {
 
 // TestEnds_AreThoseOfTheDefinition, whatever is added, removed and changed.
 func TestEnds_AreThoseOfTheDefinition(t *testing.T) {
-	rng := newRand(t)
+	rng := seeded.Rand(t)
 	for range 200 {
 		e := &Ends{}
 		var all []*Node

@@ -4,15 +4,15 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
-	"os"
-	"strconv"
 	"sync"
 	"testing"
 	"time"
 
-	"github.com/sluice-go/sluice/internal/depth"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-go/sluice/internal/depth"
+	"github.com/sluice-go/sluice/internal/seeded"
 )
 
 // all is every algorithm; family is those that must agree with one another.
@@ -40,26 +40,12 @@ func kindName(k Config) string {
 	return name
 }
 
-// newRand returns a generator whose seed is logged, and taken from SLUICE_SEED
-// if that is set.
-func newRand(t testing.TB) *rand.Rand {
-	t.Helper()
-	seed := uint64(time.Now().UnixNano())
-	if s := os.Getenv("SLUICE_SEED"); s != "" {
-		var err error
-		seed, err = strconv.ParseUint(s, 10, 64)
-		require.NoError(t, err, "SLUICE_SEED")
-	}
-	t.Logf("SLUICE_SEED=%d", seed)
-	return rand.New(rand.NewPCG(seed, 0))
-}
-
 // eachConfig runs f for n random configs of every kind at full depth, and for fewer otherwise.
 func eachConfig(t *testing.T, n int, f func(t *testing.T, rng *rand.Rand, c Config)) {
 	n = depth.Of(n/10, n/5, n)
 	for _, k := range kinds {
 		t.Run(kindName(k), func(t *testing.T) {
-			rng := newRand(t)
+			rng := seeded.Rand(t)
 			for range n {
 				c := randomConfig(rng)
 				c.Algorithm, c.Interval, c.Anchored = k.Algorithm, k.Interval, k.Anchored
@@ -174,7 +160,7 @@ func (tr *trace) cost() int64 {
 // TestFamilyAgrees: the bucket models are written as what they are, and decide
 // as GCRA does, down to every field.
 func TestFamilyAgrees(t *testing.T) {
-	rng := newRand(t)
+	rng := seeded.Rand(t)
 	var admitted, denied int
 	for range 400 {
 		c := randomConfig(rng)
@@ -445,7 +431,7 @@ func BenchmarkTake(b *testing.B) {
 // TestLeastWait_FindsTheFirstMoment, wherever it is, up to the last one and beyond.
 func TestLeastWait_FindsTheFirstMoment(t *testing.T) {
 	from := []int64{0, 1, 2, 3, 1<<62 - 1, 1 << 62, 1<<62 + 1, math.MaxInt64 - 2, math.MaxInt64 - 1, math.MaxInt64}
-	rng := newRand(t)
+	rng := seeded.Rand(t)
 	for range 200 {
 		from = append(from, rng.Int64()>>rng.IntN(63))
 	}

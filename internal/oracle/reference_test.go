@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-go/sluice/internal/seeded"
 )
 
 // The references below are the definitions once more, in the most naive form
@@ -209,7 +211,7 @@ func TestMatchesReferences(t *testing.T) {
 // TestMatchesRing: the log agrees with the ring that the design describes, at
 // older times too.
 func TestMatchesRing(t *testing.T) {
-	rng := newRand(t)
+	rng := seeded.Rand(t)
 	for range 300 {
 		c := randomConfig(rng)
 		c.Algorithm, c.Burst = SlidingLog, 0
@@ -232,7 +234,7 @@ func TestMatchesRing(t *testing.T) {
 // the key does not become fresh in between: here it is charged whatever it can
 // pay at random instants, from a burst of two periods' worth.
 func TestNoDrift(t *testing.T) {
-	rng := newRand(t)
+	rng := seeded.Rand(t)
 	for range 60 {
 		rate, period := 1+rng.Int64N(2000), 1+rng.Int64N(2000)
 		for _, a := range family {

@@ -7,6 +7,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-go/sluice/internal/seeded"
 )
 
 // move is one row of a trace with refunds: units charged, which must be admitted,
@@ -153,7 +155,7 @@ func TestRefundUndoes(t *testing.T) {
 
 // TestRefundFamilyAgrees: the three buckets are one, with refunds too.
 func TestRefundFamilyAgrees(t *testing.T) {
-	rng := newRand(t)
+	rng := seeded.Rand(t)
 	for range 300 {
 		c := randomConfig(rng)
 		tr := newTrace(rng, c)

@@ -1,29 +1,16 @@
 package rank
 
 import (
-	"math/rand/v2"
-	"os"
 	"slices"
-	"strconv"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-go/sluice/internal/seeded"
 )
 
-func newRand(t *testing.T) *rand.Rand {
-	t.Helper()
-	seed := rand.Uint64()
-	if s := os.Getenv("SLUICE_SEED"); s != "" {
-		var err error
-		seed, err = strconv.ParseUint(s, 10, 64)
-		require.NoError(t, err, "SLUICE_SEED")
-	}
-	t.Logf("SLUICE_SEED=%d repeats this run", seed)
-	return rand.New(rand.NewPCG(seed, seed))
-}
-
 func TestCut_TakesTheLowest(t *testing.T) {
-	rng := newRand(t)
+	rng := seeded.Rand(t)
 	for range 2000 {
 		ranks := make([]uint64, 1+rng.IntN(50))
 		for i := range ranks {
@@ -38,7 +25,7 @@ func TestCut_TakesTheLowest(t *testing.T) {
 
 // TestCut_SomeSparesTheHighest, and takes the others evenly.
 func TestCut_SomeSparesTheHighest(t *testing.T) {
-	rng := newRand(t)
+	rng := seeded.Rand(t)
 	for range 2000 {
 		ranks := make([]uint64, 1+rng.IntN(50))
 		free := 0

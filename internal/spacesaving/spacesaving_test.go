@@ -3,33 +3,20 @@ package spacesaving
 import (
 	"fmt"
 	"math"
-	"math/rand/v2"
-	"os"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
-)
 
-func newRand(t *testing.T) *rand.Rand {
-	t.Helper()
-	seed := rand.Uint64()
-	if s := os.Getenv("SLUICE_SEED"); s != "" {
-		var err error
-		seed, err = strconv.ParseUint(s, 10, 64)
-		require.NoError(t, err, "SLUICE_SEED")
-	}
-	t.Logf("SLUICE_SEED=%d repeats this run", seed)
-	return rand.New(rand.NewPCG(seed, seed))
-}
+	"github.com/sluice-go/sluice/internal/seeded"
+)
 
 // TestTop_CountsAreBounds compares the counters with exact counts: whatever the stream, a
 // count is too high by at most its Excess and never too low, all counts add up to the
 // length of the stream, and any id above a share of 1/n is there.
 func TestTop_CountsAreBounds(t *testing.T) {
-	rng := newRand(t)
+	rng := seeded.Rand(t)
 	for range 300 {
 		n := 1 + rng.IntN(20)
 		top := New(n)

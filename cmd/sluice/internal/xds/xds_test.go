@@ -5,8 +5,6 @@ import (
 	"errors"
 	"io"
 	"log/slog"
-	"math/rand/v2"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -20,6 +18,7 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/types/known/anypb"
 
+	"github.com/sluice-go/sluice/internal/seeded"
 	"github.com/sluice-go/sluice/rules"
 )
 
@@ -94,14 +93,7 @@ func TestFile_UnknownUnits(t *testing.T) {
 
 // TestFile_Anything neither panics, nor lets a file through that is no YAML.
 func TestFile_Anything(t *testing.T) {
-	seed := rand.Uint64()
-	if s := os.Getenv("SLUICE_SEED"); s != "" {
-		var err error
-		seed, err = strconv.ParseUint(s, 10, 64)
-		require.NoError(t, err)
-	}
-	t.Logf("SLUICE_SEED=%d", seed)
-	r := rand.New(rand.NewPCG(seed, seed))
+	r := seeded.Rand(t)
 	whole := []byte(nested(3) + field(3, field(1, "a")+field(2, "b")+field(3, number(3, 1)+field(4, "x")+field(5, field(1, "y")))+number(5, 1)+number(6, 1)+number(7, 1)))
 	loaded, refused := 0, 0
 	for range 20_000 {
