@@ -65,7 +65,7 @@ func (p *plan) constant() bool { return p.burst == 0 || p.burst == math.MaxInt }
 // newPlan returns the plan of c. before, which may be nil, is the one that it follows: a
 // limit that decides on nothing keeps its shape, so that keys can still be reset.
 func newPlan(c Config, before *plan) (*plan, error) {
-	local, err := sluice.New(sluice.Config{
+	_, err := sluice.New(sluice.Config{
 		Algorithm: c.Algorithm, Limit: c.Limit, Refill: c.Refill, Anchor: c.Anchor,
 		Offset: c.Offset, BlockFor: c.BlockFor, MaxKeys: 1,
 	})
@@ -76,7 +76,7 @@ func newPlan(c Config, before *plan) (*plan, error) {
 		}
 		return nil, err
 	}
-	p := &plan{limit: c.Limit, burst: int64(local.Peek("", 0).Limit), block: min(ceilDiv(int64(c.BlockFor), micro), maxPeriod)}
+	p := &plan{limit: c.Limit, burst: int64(c.Limit.Capacity()), block: min(ceilDiv(int64(c.BlockFor), micro), maxPeriod)}
 	switch {
 	case !p.constant():
 		p.shape, err = newShape(c)
