@@ -22,9 +22,7 @@ const eachAhead = 16
 // large batch over in parts. For charges that are made together or not at all, see TakeAll.
 func AllowEach(dst []bool, charges ...Charge) []bool {
 	if len(charges) == 1 { // as fast as AllowN
-		c := &charges[0]
-		c.Key.lim.made()
-		return append(dst, c.Key.AllowN(c.Cost))
+		return append(dst, charges[0].Key.AllowN(charges[0].Cost))
 	}
 	for i := range charges[:min(eachAhead, len(charges))] {
 		charges[i].Key.lookAhead()

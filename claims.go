@@ -34,14 +34,10 @@ type claim struct {
 	Decision
 }
 
-// collect makes one claim of the charges of each key, in the order in which they are
-// to be held: by limiter, then by id. It returns them in the front of space, which is zero.
-func collect(space []claim, charges []Charge, each []Decision) []claim {
-	return collectNow(space, charges, each, (*Limiter).policyFor)
-}
-
-// collectNow is collect with a function that says what policy a key's claim goes by.
-func collectNow(space []claim, charges []Charge, each []Decision, policyFor func(*Limiter, uint64) *policy) []claim {
+// collect makes one claim of the charges of each key, in the order in which they are to be
+// held: by limiter, then by id. It returns them in the front of space, which is zero. They go
+// by the policies that policyFor finds.
+func collect(space []claim, charges []Charge, each []Decision, policyFor func(*Limiter, uint64) *policy) []claim {
 	claims := space[:len(charges)]
 	for i := range charges {
 		c, charge := &claims[i], &charges[i]

@@ -139,16 +139,16 @@ func (j *joint) reserve() ([]*Reservation, error) {
 		return nil, tooLate(0, j.maxWait)
 	}
 	space := make([]claim, len(charges))
-	collect(space, charges, nil) // now, since it may put keys under other policies
+	collect(space, charges, nil, (*Limiter).policyFor) // now, since it may put keys under other policies
 	clear(space)
 	j.records = lockRecords(nil, charges)
 	defer releaseRecords(j.records)
-	j.claims = collectNow(space, charges, nil, (*Limiter).policyNow)
+	j.claims = collect(space, charges, nil, (*Limiter).policyNow)
 	for round := 0; ; {
 		if moving := holdAll(j.claims); moving != nil {
 			moving.lim.awaitMove(moving.lim.shardOf(moving.id))
 			clear(space)
-			j.claims = collectNow(space, charges, nil, (*Limiter).policyNow)
+			j.claims = collect(space, charges, nil, (*Limiter).policyNow)
 			continue
 		}
 		j.judge()

@@ -117,12 +117,12 @@ func TakeAllReceipts(all []*Reservation, each []Decision, charges ...Charge) All
 // takeAll is TakeAllInto in a space for the claims, under the policies that policyFor finds.
 // With receipts it is done only if it could write them, or if the charges are denied.
 func takeAll(space []claim, each []Decision, charges []Charge, policyFor func(*Limiter, uint64) *policy, rs *receipts) (d AllDecision, done bool) {
-	claims := collectNow(space, charges, each, policyFor)
+	claims := collect(space, charges, each, policyFor)
 	for round := 0; ; {
 		if moving := holdAll(claims); moving != nil {
 			moving.lim.awaitMove(moving.lim.shardOf(moving.id))
 			clear(space)
-			claims = collectNow(space, charges, each, policyFor)
+			claims = collect(space, charges, each, policyFor)
 			continue
 		}
 		if d, done = settleAll(claims, rs); done {
