@@ -230,7 +230,7 @@ func (st *store) chargeWide(p *policy, id uint64, now int64, cost int, d *Decisi
 	s := st.shardOf(id)
 	for {
 		if t := s.table.Load(); t.policy == p {
-			if i, found := t.find(id); found && t.slots[i].word.Load() != elsewhere {
+			if i, live := t.findLive(id); live {
 				if out := st.chargeTail(p, &t.slots[i], t.tails.of(i), now, cost, d); out != retrying {
 					return out
 				}

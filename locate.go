@@ -1,9 +1,6 @@
 package sluice
 
-import (
-	"runtime"
-	"sync/atomic"
-)
+import "sync/atomic"
 
 // A spot is where a key has its state, and under which policy.
 type spot struct {
@@ -23,8 +20,7 @@ type spot struct {
 func (s *shard) locate(id uint64) spot {
 	for {
 		t := s.table.Load()
-		i, found := t.find(id)
-		if found && t.slots[i].word.Load() != elsewhere {
+		if i, live := t.findLive(id); live {
 			var tail []atomic.Uint64
 			if t.policy.wide != nil {
 				tail = t.tails.of(i)
@@ -48,7 +44,7 @@ func (s *shard) locate(id uint64) spot {
 // large for registers.)
 func (s *shard) slotOf(id uint64) (p *policy, e *slot, tail []atomic.Uint64) {
 	t := s.table.Load()
-	if i, found := t.find(id); found && t.slots[i].word.Load() != elsewhere {
+	if i, live := t.findLive(id); live {
 		if t.policy.wide != nil {
 			tail = t.tails.of(i)
 		}
@@ -91,13 +87,8 @@ func (at *spot) read() (e state, ok bool) {
 	}
 	e.tail = make([]atomic.Uint64, len(at.tail))
 	for {
-		e.word = at.slot.word.Load()
-		switch {
-		case e.word == moved || e.word == elsewhere:
+		if e.word, ok = at.slot.unlocked(); !ok {
 			return e, false
-		case e.word&locked != 0:
-			runtime.Gosched()
-			continue
 		}
 		for i := range e.tail {
 			e.tail[i].Store(at.tail[i].Load())

@@ -2,7 +2,6 @@ package sluice
 
 import (
 	"math"
-	"runtime"
 	"sync/atomic"
 )
 
@@ -157,17 +156,13 @@ func (l *Limiter) inspectAt(d *Decision, p *policy, at spot, id uint64, now int6
 // peekTail describes a call in d without charging it. It fails if the word has gone.
 func (p *policy) peekTail(d *Decision, e *slot, tail []atomic.Uint64, now int64, cost int, charges bool) bool {
 	for {
-		word := e.word.Load()
-		if word == moved || word == elsewhere {
+		word, ok := e.unlocked()
+		if !ok {
 			return false
 		}
-		if word&locked != 0 {
-			runtime.Gosched()
-			continue
-		}
-		at, ok := uint64(0), true
+		at, whole := uint64(0), true
 		if word&blockedTail != 0 {
-			at, ok = blockEnd(tail)
+			at, whole = blockEnd(tail)
 		}
 		switch {
 		case at > uint64(now):
@@ -178,7 +173,7 @@ func (p *policy) peekTail(d *Decision, e *slot, tail []atomic.Uint64, now int64,
 		default:
 			d.Allowed, d.Remaining, d.RetryAfter, d.ResetAfter = p.wide.describe(state{word &^ blockedTail, tail}, now, cost, charges)
 		}
-		if ok && e.word.Load() == word {
+		if whole && e.word.Load() == word {
 			return true
 		}
 	}

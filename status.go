@@ -2,7 +2,6 @@ package sluice
 
 import (
 	"math"
-	"runtime"
 	"sync/atomic"
 	"time"
 )
@@ -81,13 +80,9 @@ func (l *Limiter) statusAt(id uint64, now int64) Status {
 // statusTail is status for a key whose tail others write. It fails if the word has gone.
 func (p *policy) statusTail(e *slot, tail []atomic.Uint64, now int64, soft int) (s Status, ok bool) {
 	for {
-		word := e.word.Load()
-		switch {
-		case word == moved || word == elsewhere:
+		word, ok := e.unlocked()
+		if !ok {
 			return Status{}, false
-		case word&locked != 0:
-			runtime.Gosched()
-			continue
 		}
 		blocked, whole := uint64(0), true
 		if word&blockedTail != 0 {

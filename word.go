@@ -113,6 +113,22 @@ func (e *slot) released() uint64 {
 	}
 }
 
+// unlocked returns a wide word once nobody has locked it, for those who only read: what they
+// have read of the tail stands together if the word is still the same afterwards. It fails if
+// the word has gone.
+func (e *slot) unlocked() (word uint64, ok bool) {
+	for {
+		word = e.word.Load()
+		switch {
+		case word == moved || word == elsewhere:
+			return 0, false
+		case word&locked == 0:
+			return word, true
+		}
+		runtime.Gosched()
+	}
+}
+
 // lock sets the lock bit of a wide word and returns the word without it. It
 // fails if the word has gone.
 func (e *slot) lock() (word uint64, ok bool) {
