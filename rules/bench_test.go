@@ -88,8 +88,9 @@ func BenchmarkSwap(b *testing.B) {
 }
 
 // BenchmarkReload loads 10,000 rules again and again while calls are decided, and tells how long the
-// slowest of them took; beside a goroutine that keeps a processor as busy with something else, since
-// that of a machine with other work on it is the machine's.
+// slowest of them took: that waits for the garbage collector, which takes a processor for up to half
+// the time for which it has been running. Beside it is a goroutine that keeps a processor busy
+// without garbage, since the slowest call beside that is the machine's.
 func BenchmarkReload(b *testing.B) {
 	text := manyRules(10_000)
 	e, err := New(mustLoad(b, text), Config{})

@@ -46,7 +46,7 @@ type counters [Week + 1]counter
 func newCounters(base sluice.Config) (*counters, error) {
 	var cs counters
 	for _, u := range units {
-		c, err := newCounter(&rateLimit{requests: maxRequests, period: u.Period()}, base)
+		c, err := newCounter(&rateLimit{requests: maxRequests, period: u.Period(), config: &sluice.Config{}}, base)
 		if err != nil {
 			return nil, err
 		}

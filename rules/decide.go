@@ -233,7 +233,7 @@ func (e *Engine) resolve(g *generation, d *domainState, req *Request, resp *Resp
 	state := &g.rules[r.index]
 	w.id = d.id(r, desc.Entries)
 	w.counter, w.counts, w.limited, w.shadow = state.counter, r.counting, true, r.shadow
-	w.limit, w.near, w.offset = uint64(r.requests), state.near, int64(r.config.Offset)
+	w.limit, w.near, w.offset = uint64(r.requests), state.near, state.offset
 	w.series = state.series
 	if r.metricValues {
 		if w.series = d.dynamic.get(r, desc.Entries); w.series == nil {

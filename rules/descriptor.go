@@ -2,7 +2,6 @@ package rules
 
 import (
 	"encoding/binary"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -27,7 +26,12 @@ func (l *loader) descriptors(f field, d *domain, parent *node, path string, abov
 		l.errorAt(f.value, path, "descriptors nest deeper than %d; want fewer levels", maxDepth)
 		return
 	}
-	for _, item := range f.value.Content {
+	l.items(f.value.Content, d, parent, path, above)
+}
+
+// items reads the descriptors of a list.
+func (l *loader) items(list []*yaml.Node, d *domain, parent *node, path string, above []*node) {
+	for _, item := range list {
 		if l.exhausted() {
 			return
 		}
@@ -44,25 +48,19 @@ func (l *loader) descriptors(f field, d *domain, parent *node, path string, abov
 func (l *loader) descriptor(at *yaml.Node, d *domain, parent *node, path string, above []*node) {
 	fields := l.fields(at, path)
 	current := last(fields)
-	byName := make(map[string]field, len(current))
-	for _, f := range current {
-		byName[f.name] = f
-	}
-	n := l.identify(at, byName, path)
-	path += "." + n.composite()
+	n, path := l.identify(at, current, path)
 	flags := l.flags(current, path)
-	n.valueToMetric = flags["value_to_metric"]
-	n.share = flags["share_threshold"]
+	n.valueToMetric, n.share = flags.valueToMetric, flags.shareThreshold
 	if n.share && n.pattern == nil {
-		l.errorAt(byName["share_threshold"].value, path, "share_threshold is true, but the value %s; want a \"*\" in it, or no share_threshold", valueOf(n))
+		l.errorAt(current.at("share_threshold").value, path, "share_threshold is true, but the value %s; want a \"*\" in it, or no share_threshold", valueOf(n))
 	}
 	rules := len(l.set.rules)
-	levels := append(slices.Clip(above), n)
-	l.rule(fields, byName, d, n, flags, path, levels)
-	if f, ok := byName["descriptors"]; ok {
+	levels := l.keep.below(above, n)
+	l.rule(fields, current, d, n, flags, path, levels)
+	if f, ok := current.get("descriptors"); ok {
 		l.descriptors(f, d, n, path, levels)
 	}
-	if f, ok := byName["enabled"]; ok && f.value.Kind == yaml.ScalarNode && scalarKind(f.value) != nullKind && !flags["enabled"] {
+	if f, ok := current.get("enabled"); ok && f.value.Kind == yaml.ScalarNode && scalarKind(f.value) != nullKind && !flags.enabled {
 		l.set.rules = l.set.rules[:rules]
 		return
 	}
@@ -76,32 +74,43 @@ func valueOf(n *node) string {
 	return "is " + strconv.Quote(n.value)
 }
 
-// identify reads key and value.
-func (l *loader) identify(at *yaml.Node, byName map[string]field, path string) *node {
-	n := &node{}
-	if f, ok := byName["key"]; ok {
-		n.key, at = l.text(f, path), f.value
+// identify reads key and value, and returns the descriptor's path.
+func (l *loader) identify(at *yaml.Node, fields fieldList, path string) (*node, string) {
+	key, value := "", ""
+	if f, ok := fields.get("key"); ok {
+		key, at = l.text(f, path), f.value
 	}
-	if n.key == "" {
+	if key == "" {
 		l.errorAt(at, path, "a descriptor without a key; want key: NAME")
 	}
-	if f, ok := byName["value"]; ok {
-		n.value = l.text(f, path)
+	if f, ok := fields.get("value"); ok {
+		value = l.text(f, path)
 	}
-	n.pattern = newPattern(n.value)
-	if strings.Contains(n.key, "*") {
-		l.warnAt(at, path, "the key %q has a \"*\", which stands for itself: only values are patterns", n.key)
+	if strings.Contains(key, "*") {
+		l.warnAt(at, path, "the key %q has a \"*\", which stands for itself: only values are patterns", key)
 	}
-	return n
+	return l.keep.node(path, key, value)
 }
 
-// flags reads the keys of a descriptor that are true or false, and names those that nothing knows.
-func (l *loader) flags(fields []field, path string) map[string]bool {
-	out := map[string]bool{}
+// flags are the keys of a descriptor that are true or false.
+type flags struct{ shadow, quota, detailed, valueToMetric, shareThreshold, enabled bool }
+
+// flags reads them, and names the keys that nothing knows.
+func (l *loader) flags(fields fieldList, path string) (out flags) {
 	for _, f := range fields {
 		switch f.name {
-		case "shadow_mode", "quota_mode", "detailed_metric", "value_to_metric", "share_threshold", "enabled":
-			out[f.name] = l.boolean(f, path)
+		case "shadow_mode":
+			out.shadow = l.boolean(f, path)
+		case "quota_mode":
+			out.quota = l.boolean(f, path)
+		case "detailed_metric":
+			out.detailed = l.boolean(f, path)
+		case "value_to_metric":
+			out.valueToMetric = l.boolean(f, path)
+		case "share_threshold":
+			out.shareThreshold = l.boolean(f, path)
+		case "enabled":
+			out.enabled = l.boolean(f, path)
 		case "key", "value", "rate_limit", "descriptors", "metadata":
 		case "description":
 			l.text(f, path)
@@ -120,13 +129,11 @@ func (l *loader) insert(at *yaml.Node, parent, n *node, path string) {
 	if parent.children == nil {
 		parent.children = map[string]*branch{}
 	}
-	if known, ok := l.composites[parent]; ok && known[n.composite()] != "" {
-		l.errorAt(at, path, "the descriptor is already defined at %s; want one descriptor for %s at this level", known[n.composite()], n.composite())
+	if first := parent.named(n.name); first != nil {
+		l.errorAt(at, path, "the descriptor is already defined at %s:%d; want one descriptor for %s at this level", first.file, first.line, n.name)
 		return
-	} else if !ok {
-		l.composites[parent] = map[string]string{}
 	}
-	l.composites[parent][n.composite()] = l.file + ":" + strconv.Itoa(at.Line)
+	n.place = place{l.file, at.Line}
 	b := parent.children[n.key]
 	if b == nil {
 		b = &branch{values: map[string]*node{}}
@@ -143,24 +150,21 @@ func (l *loader) insert(at *yaml.Node, parent, n *node, path string) {
 }
 
 // rule reads what a descriptor says of its limit.
-func (l *loader) rule(fields []field, byName map[string]field, d *domain, n *node, flags map[string]bool, path string, levels []*node) {
+func (l *loader) rule(fields, current fieldList, d *domain, n *node, flags flags, path string, levels []*node) {
 	var metadata map[string]any
-	if f, ok := byName["metadata"]; ok {
+	if f, ok := current.get("metadata"); ok {
 		metadata = l.metadata(f, path)
 	}
 	rate, ok := l.rateLimit(fields, d, path)
 	if !ok {
-		for _, name := range []string{"shadow_mode", "quota_mode", "detailed_metric", "metadata"} {
-			if f, given := byName[name]; given && (flags[name] || name == "metadata") && byName["rate_limit"].value == nil {
-				l.warnAt(f.key, path, "%s means nothing without rate_limit; want both at the same descriptor", name)
-			}
-		}
+		l.warnIdle(current, flags, path)
 		return
 	}
-	r := &Rule{
-		index: len(l.set.rules), domain: d, path: path, identity: identity(d.name, levels), levels: levels,
+	r := one(&l.keep.rules)
+	*r = Rule{
+		index: len(l.set.rules), domain: d, path: path, levels: levels,
 		rateLimit: rate,
-		shadow:    flags["shadow_mode"], quota: flags["quota_mode"], detailed: flags["detailed_metric"], metadata: metadata,
+		shadow:    flags.shadow, quota: flags.quota, detailed: flags.detailed, metadata: metadata,
 	}
 	r.metricValues = r.detailed
 	for _, level := range levels {
@@ -172,10 +176,33 @@ func (l *loader) rule(fields []field, byName map[string]field, d *domain, n *nod
 	l.set.rules = append(l.set.rules, r)
 }
 
-// identity names a rule without ambiguity: no two lists of keys and values give the same.
-func identity(domain string, levels []*node) string {
-	b := appendText(nil, domain)
-	for _, n := range levels {
+// warnIdle names what a descriptor without a limit says of its limit.
+func (l *loader) warnIdle(fields fieldList, flags flags, path string) {
+	if _, ok := fields.get("rate_limit"); ok {
+		return
+	}
+	for _, f := range fields {
+		idle := false
+		switch f.name {
+		case "shadow_mode":
+			idle = flags.shadow
+		case "quota_mode":
+			idle = flags.quota
+		case "detailed_metric":
+			idle = flags.detailed
+		case "metadata":
+			idle = true
+		}
+		if idle {
+			l.warnAt(f.key, path, "%s means nothing without rate_limit; want both at the same descriptor", f.name)
+		}
+	}
+}
+
+// identity names the rule without ambiguity: no two lists of keys and values give the same.
+func (r *Rule) identity() string {
+	b := appendText(nil, r.domain.name)
+	for _, n := range r.levels {
 		b = appendText(appendText(b, n.key), n.value)
 	}
 	return string(b)

@@ -59,7 +59,7 @@ type Engine struct {
 	groups   map[string]*counters
 	kept     map[string]*kept
 	domains  map[string]*domainSeries
-	previous []*series // of the rules of the last set
+	previous []*series // of the rules in force, by Rule.index
 	number   uint64
 }
 
@@ -95,6 +95,7 @@ type domainState struct {
 type ruleState struct {
 	counter
 	near   uint64
+	offset int64 // of its windows
 	series *series
 }
 
@@ -192,18 +193,18 @@ func (e *Engine) keep(r *Rule) (*kept, error) {
 	if r.unlimited || r.counting && !r.ownCounter {
 		return nil, nil
 	}
-	if old := e.kept[r.identity]; old != nil && old.fits(r) {
+	if old := e.kept[r.identity()]; old != nil && old.fits(r) {
 		return old, nil
 	}
 	base := e.base(&r.domain.domainOptions)
 	if r.counting {
 		c, err := newCounter(&r.rateLimit, base)
-		return &kept{counter: c, config: r.config}, err
+		return &kept{counter: c, config: *r.config}, err
 	}
-	c := r.config
+	c := *r.config
 	c.MaxKeys, c.Overflow, c.Clock = base.MaxKeys, base.Overflow, base.Clock
 	lim, err := sluice.New(c)
-	return &kept{counter: counter{limiter: lim}, config: r.config}, err
+	return &kept{counter: counter{limiter: lim}, config: *r.config}, err
 }
 
 // fits reports whether r can go on counting with k: a counter for any threshold that it counts to, in
@@ -212,7 +213,7 @@ func (k *kept) fits(r *Rule) bool {
 	if r.counting {
 		return k.most >= int(max(r.requests, 1)) && k.config.Limit.Period == r.period && k.config.Offset == r.config.Offset
 	}
-	a, b := k.config, r.config
+	a, b := k.config, *r.config
 	a.Limit, b.Limit = sluice.Limit{}, sluice.Limit{}
 	return k.most == 0 && a == b
 }
@@ -233,20 +234,10 @@ func (e *Engine) commit(g *generation, groups map[string]*counters, limiters []*
 		}
 		g.domains[name] = &domainState{domain: d, domainSeries: e.domains[name], hash: e.domainHash(name), counters: groups[name]}
 	}
-	known := make(map[string]*series, len(e.previous))
-	for _, s := range e.previous {
-		known[s.domain+"\x00"+s.path] = s
-	}
-	e.previous = e.previous[:0:0]
-	next := make(map[string]*kept, len(limiters))
+	all := e.seriesOf(g.set.rules)
+	next := map[string]*kept{}
 	for i, r := range g.set.rules {
-		state := ruleState{near: near(e.config.NearRatio, r.requests)}
-		state.series = known[r.domain.name+"\x00"+r.path]
-		if state.series == nil {
-			state.series = newSeries(r.domain.name, r.path, r.staticLevels())
-			known[r.domain.name+"\x00"+r.path] = state.series
-		}
-		e.previous = append(e.previous, state.series)
+		state := ruleState{near: near(e.config.NearRatio, r.requests), series: all[i]}
 		if k := limiters[i]; k != nil {
 			if !r.counting && k.config.Limit != r.config.Limit {
 				// New has accepted the same limit at Load, so this cannot fail.
@@ -254,17 +245,39 @@ func (e *Engine) commit(g *generation, groups map[string]*counters, limiters []*
 					panic(fmt.Sprintf("rules: %s: a limit that was accepted before: %v", r.path, err))
 				}
 			}
-			k.config = r.config
-			next[r.identity] = k
+			k.config, state.offset = *r.config, int64(r.config.Offset)
+			next[r.identity()] = k
 			state.counter = k.counter
 		} else if !r.unlimited {
 			state.counter = groups[r.domain.name][r.unit]
 		}
 		g.rules[i] = state
 	}
-	e.kept = next
+	e.kept, e.previous = next, all
 	e.number = g.number
 	e.now.Store(g)
+}
+
+// seriesOf returns the series of each rule: that of its path in the last set, or a new one.
+func (e *Engine) seriesOf(rules []*Rule) []*series {
+	type name struct{ domain, path string }
+	known := make(map[name]*series, len(e.previous))
+	for _, s := range e.previous {
+		known[name{s.domain, s.path}] = s
+	}
+	all := make([]*series, len(rules))
+	for i, r := range rules {
+		n := name{r.domain.name, r.path}
+		s := known[n]
+		if s == nil {
+			s = newSeries(n.domain, n.path, nil)
+			known[n] = s
+		}
+		// By the words of the new set, lest the old one stay in memory.
+		s.domain, s.path, s.rule = n.domain, n.path, r
+		all[i] = s
+	}
+	return all
 }
 
 // near is the count from which on hits are near the limit, rounded as upstream rounds it.

@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 
@@ -82,16 +83,21 @@ func (e *LoadError) Error() string {
 // is no Set then. Files without a rule, and no files at all, are fine: what no rule is for is not
 // limited.
 func Load(files []File, o Options) (*Set, error) {
+	return load(files, o, pieceSize)
+}
+
+// load is Load with lists of descriptors cut into pieces of a size.
+func load(files []File, o Options, size int) (*Set, error) {
 	l := loader{
 		options: o,
 		set:     &Set{domains: map[string]*domain{}, names: map[string]int{}},
-		domains: map[string]*yaml.Node{},
-		owners:  map[string]string{},
-
-		composites: map[*node]map[string]string{},
+		domains: map[string]place{},
+		size:    size,
 	}
 	for _, f := range files {
-		l.load(f)
+		if !l.load(f) {
+			return load(files, o, math.MaxInt)
+		}
 	}
 	slices.SortStableFunc(l.problems, func(a, b Problem) int {
 		return cmp.Or(slices.IndexFunc(files, named(a.File))-slices.IndexFunc(files, named(b.File)),
@@ -128,13 +134,18 @@ type loader struct {
 	problems []Problem
 	failed   bool
 
-	domains map[string]*yaml.Node // where each was first named
-	owners  map[string]string     // and in which file
-
-	composites map[*node]map[string]string // where the descriptors below each are
+	domains map[string]place // where each was first named
+	keep    keeper
+	size    int // of pieces
 
 	file string
 	left int // how many more values of it are looked at
+}
+
+// place is where something is defined.
+type place struct {
+	file string
+	line int
 }
 
 func (l *loader) add(p Problem) { l.problems = append(l.problems, p) }
@@ -152,27 +163,32 @@ func (l *loader) problem(n *yaml.Node, path string, warning bool, message string
 	return Problem{File: l.file, Line: max(n.Line, 1), Column: max(n.Column, 1), Path: path, Message: message, Warning: warning}
 }
 
-func (l *loader) load(f File) {
+// load reads a file. It is false if the file has to be read in one piece.
+func (l *loader) load(f File) bool {
 	l.file, l.left = f.Name, budget(f.Data)
-	root, ok := l.document(f.Data)
+	c := cut(f.Data, l.size)
+	root, ok := l.document(c.rest)
 	if !ok {
-		return
+		return c.pieces == nil
 	}
 	if root == nil {
 		l.errorAt(&yaml.Node{}, "", "the file is empty; want domain and descriptors")
-		return
+		return true
 	}
 	root = l.follow(root)
 	if root.Kind != yaml.MappingNode {
 		l.errorAt(root, "", "the file is %s; want a map with domain and descriptors", show(root))
-		return
+		return c.pieces == nil
 	}
-	l.root(root)
+	return l.root(root, c)
 }
 
-// root reads a file's top level.
-func (l *loader) root(n *yaml.Node) {
+// root reads a file's top level. It is false if the file has to be read in one piece.
+func (l *loader) root(n *yaml.Node, c cuts) bool {
 	fields := l.fields(n, "")
+	if !c.fits(fields) {
+		return false
+	}
 	name, at := "", n
 	for _, f := range fields {
 		if f.name == "domain" {
@@ -199,6 +215,14 @@ func (l *loader) root(n *yaml.Node) {
 			l.descriptors(f, d, d.root, name, nil)
 		}
 	}
+	for _, p := range c.pieces {
+		items, ok := p.parse()
+		if !ok {
+			return false
+		}
+		l.items(items, d, d.root, name, nil)
+	}
+	return true
 }
 
 // domain returns the domain that a file adds to: a new one, or with MergeDomains an earlier one.
@@ -212,25 +236,51 @@ func (l *loader) domain(name string, at *yaml.Node) *domain {
 			return known
 		}
 		l.errorAt(at, name, "the domain is already defined at %s:%d; want each domain in one file, or domains merged",
-			l.owners[name], l.domains[name].Line)
+			l.domains[name].file, l.domains[name].line)
 		return d
 	}
-	l.domains[name], l.owners[name] = at, l.file
+	l.domains[name] = place{l.file, at.Line}
 	l.set.domains[name] = d
 	return d
 }
 
+// fieldList is fields in the order of a file.
+type fieldList []field
+
+// get returns the first field of a name.
+func (fs fieldList) get(name string) (field, bool) {
+	for _, f := range fs {
+		if f.name == name {
+			return f, true
+		}
+	}
+	return field{}, false
+}
+
+// at is get where the field is there, or what is wanted is none.
+func (fs fieldList) at(name string) field {
+	f, _ := fs.get(name)
+	return f
+}
+
 // last returns the fields that count: of equal keys the last, in the order of the first.
-func last(fields []field) []field {
-	at := make(map[string]int, len(fields))
-	var out []field
-	for _, f := range fields {
-		if i, ok := at[f.name]; ok {
-			out[i] = f
+func last(fields fieldList) fieldList {
+	var out fieldList // nil as long as no key comes again
+	for i, f := range fields {
+		if j := slices.IndexFunc(fields[:i], func(g field) bool { return g.name == f.name }); j < 0 {
+			if out != nil {
+				out = append(out, f)
+			}
 			continue
 		}
-		at[f.name] = len(out)
-		out = append(out, f)
+		if out == nil {
+			out = slices.Clone(fields[:i])
+		}
+		j := slices.IndexFunc(out, func(g field) bool { return g.name == f.name })
+		out[j] = f
+	}
+	if out == nil {
+		return fields
 	}
 	return out
 }

@@ -20,7 +20,7 @@ type rateLimitReader struct {
 	*loader
 	path  string
 	at    *yaml.Node
-	by    map[string]field
+	by    fieldList
 	out   rateLimit
 	given bool // requests_per_unit
 
@@ -37,9 +37,9 @@ type rateLimitReader struct {
 
 // rateLimit reads the limit of a descriptor; false if it has none. If it is given twice, the keys
 // of both count, as upstream has it.
-func (l *loader) rateLimit(fields []field, d *domain, path string) (rateLimit, bool) {
-	r := rateLimitReader{loader: l, path: path, by: map[string]field{}, multiplier: 1, atomic: d.atomic, domainCountDenied: d.countDenied}
-	var all []field
+func (l *loader) rateLimit(fields fieldList, d *domain, path string) (rateLimit, bool) {
+	r := rateLimitReader{loader: l, path: path, multiplier: 1, atomic: d.atomic, domainCountDenied: d.countDenied}
+	var all fieldList
 	for _, f := range fields {
 		if f.name != "rate_limit" {
 			continue
@@ -58,8 +58,8 @@ func (l *loader) rateLimit(fields []field, d *domain, path string) (rateLimit, b
 	if r.at == nil {
 		return rateLimit{}, false
 	}
-	for _, f := range last(all) {
-		r.by[f.name] = f
+	r.by = last(all)
+	for _, f := range r.by {
 		r.read(f)
 	}
 	r.checkUnit()
@@ -131,8 +131,8 @@ func (l *loader) nameID(name string) int {
 
 // checkUnit finds the length of the window.
 func (r *rateLimitReader) checkUnit() {
-	unitField, hasUnit := r.by["unit"]
-	periodField, hasPeriod := r.by["period"]
+	unitField, hasUnit := r.by.get("unit")
+	periodField, hasPeriod := r.by.get("period")
 	name := ""
 	if hasUnit {
 		name = r.text(unitField, r.path)
@@ -144,7 +144,7 @@ func (r *rateLimitReader) checkUnit() {
 	case hasPeriod && hasUnit:
 		r.errorAt(periodField.key, r.path, "unit and period are both given; want one of them")
 	case hasPeriod && r.multiplier != 1:
-		r.errorAt(r.by["unit_multiplier"].key, r.path, "unit_multiplier and period are both given; want unit_multiplier with a unit only")
+		r.errorAt(r.by.at("unit_multiplier").key, r.path, "unit_multiplier and period are both given; want unit_multiplier with a unit only")
 	case hasPeriod:
 		r.out.period = r.period
 		r.out.unit = unitOf(r.period)
@@ -155,7 +155,7 @@ func (r *rateLimitReader) checkUnit() {
 		}
 		r.errorAt(at, r.path, "unit %s; want second, minute, hour, day, week, month or year, or period: a time", what)
 	case r.multiplier > int64(math.MaxInt64/unit.Period()):
-		r.errorAt(r.by["unit_multiplier"].value, r.path, "unit_multiplier is %d, and %d %ss do not fit in 292 years; want a smaller one",
+		r.errorAt(r.by.at("unit_multiplier").value, r.path, "unit_multiplier is %d, and %d %ss do not fit in 292 years; want a smaller one",
 			r.multiplier, r.multiplier, strings.ToLower(unit.String()))
 	default:
 		r.out.period = unit.Period() * time.Duration(r.multiplier)
@@ -168,7 +168,7 @@ func (r *rateLimitReader) checkUnit() {
 
 // failedAt reports whether the field is there, so that an error has been given if it has no value.
 func (r *rateLimitReader) failedAt(name string) bool {
-	f, ok := r.by[name]
+	f, ok := r.by.get(name)
 	return ok && !(f.value.Kind == yaml.ScalarNode && scalarKind(f.value) == nullKind)
 }
 
@@ -183,10 +183,10 @@ func unitOf(period time.Duration) Unit {
 
 func (r *rateLimitReader) checkUnlimited(validUnit bool) {
 	if validUnit {
-		r.errorAt(r.by["unit"].value, r.path, "unit is given, but the rule is unlimited; want one of unit and unlimited")
+		r.errorAt(r.by.at("unit").value, r.path, "unit is given, but the rule is unlimited; want one of unit and unlimited")
 	}
 	for _, name := range slices.Concat([]string{"unit", "requests_per_unit"}, known[inRateLimit].own) {
-		if f, ok := r.by[name]; ok && !(name == "unit" && validUnit) {
+		if f, ok := r.by.get(name); ok && !(name == "unit" && validUnit) {
 			r.warnAt(f.key, r.path, "%s means nothing, since the rule is unlimited; want it deleted", name)
 		}
 	}
@@ -194,7 +194,7 @@ func (r *rateLimitReader) checkUnlimited(validUnit bool) {
 
 // checkReplaces reads the list of names.
 func (r *rateLimitReader) checkReplaces() {
-	f, ok := r.by["replaces"]
+	f, ok := r.by.get("replaces")
 	if !ok || f.value.Kind == yaml.ScalarNode && scalarKind(f.value) == nullKind {
 		return
 	}
@@ -233,7 +233,7 @@ func (r *rateLimitReader) shape() {
 	if o.unlimited || o.period == 0 {
 		return
 	}
-	_, hasAlgorithm := r.by["algorithm"]
+	_, hasAlgorithm := r.by.get("algorithm")
 	fixed := !hasAlgorithm || r.algorithm == sluice.FixedWindow
 	denied := r.deniedCount(fixed)
 	c := sluice.Config{
@@ -248,7 +248,7 @@ func (r *rateLimitReader) shape() {
 	}
 	o.counting = fixed && r.soft == 0 && r.blockFor == 0 && r.burst == 0 && (denied || r.atomic)
 	o.ownCounter = o.counting && (o.unit == UnknownUnit || r.offset != 0)
-	o.config = c
+	o.config = r.keep.config(c)
 	if o.counting && !o.ownCounter {
 		return
 	}
@@ -267,7 +267,7 @@ func (r *rateLimitReader) deniedCount(fixed bool) bool {
 	switch {
 	case r.countDenied != nil:
 		if *r.countDenied && r.atomic {
-			r.errorAt(r.by["count_denied"].value, r.path, "count_denied is true, but the domain is atomic, where a call that is denied counts nothing; want it deleted")
+			r.errorAt(r.by.at("count_denied").value, r.path, "count_denied is true, but the domain is atomic, where a call that is denied counts nothing; want it deleted")
 		}
 		return *r.countDenied
 	case r.atomic || !windowed:
@@ -295,7 +295,7 @@ func (r *rateLimitReader) configError(err error) {
 	}
 	name := configFields[c.Field]
 	at := r.at
-	if f, ok := r.by[name]; ok {
+	if f, ok := r.by.get(name); ok {
 		at = f.value
 	}
 	if name == "" {

@@ -14,7 +14,8 @@ type hits struct{ total, within, near, over, shadow, refunded uint64 }
 // value_to_metric ask for that. It is striped, so that cores do not write to the same line.
 type series struct {
 	domain, path string
-	levels       []string
+	levels       []string // nil for those of rule
+	rule         *Rule
 	stripes      []stripe
 }
 
@@ -79,6 +80,9 @@ type Series struct {
 
 func (s *series) snapshot() Series {
 	out := Series{Domain: s.domain, Path: s.path, Levels: s.levels}
+	if s.rule != nil {
+		out.Levels = s.rule.staticLevels()
+	}
 	for i := range s.stripes {
 		t := &s.stripes[i]
 		out.Total += t.total.Load()
@@ -209,7 +213,7 @@ func (r *Rule) metricLevels(entries []Entry) []string {
 func (r *Rule) staticLevels() []string {
 	out := make([]string, len(r.levels))
 	for i, n := range r.levels {
-		out[i] = n.composite()
+		out[i] = n.name
 	}
 	return out
 }

@@ -116,12 +116,14 @@ func (o *domainOptions) ownCounters() bool { return o.maxKeys != 0 || o.overflow
 
 // node is a descriptor of the configuration.
 type node struct {
+	name          string // key_value, or key: its parts are the next two
 	key, value    string
 	pattern       *pattern // of a value with "*"
 	share         bool     // share_threshold
 	valueToMetric bool
 	rule          *Rule // nil for none
 	children      map[string]*branch
+	place         // where it is defined
 }
 
 // branch holds the descriptors of a level that have the same key.
@@ -131,12 +133,23 @@ type branch struct {
 	all      *node            // the one without a value
 }
 
-// composite is a descriptor's name at its level.
-func (n *node) composite() string {
-	if n.value == "" {
-		return n.key
+// named returns the descriptor of a name, or nil. Where there are several "_" in the name, each
+// could be what stands between its key and its value.
+func (n *node) named(name string) *node {
+	for i := range len(name) + 1 {
+		if i < len(name) && name[i] != '_' {
+			continue
+		}
+		b := n.children[name[:i]]
+		switch {
+		case b == nil:
+		case i == len(name):
+			return b.all
+		case b.values[name[i+1:]] != nil:
+			return b.values[name[i+1:]]
+		}
 	}
-	return n.key + "_" + n.value
+	return nil
 }
 
 // child returns the descriptor for an entry: that of exactly its value, else the first pattern
@@ -189,7 +202,6 @@ type Rule struct {
 	index     int
 	domain    *domain
 	path      string
-	identity  string  // path, without ambiguity
 	levels    []*node // from the top to the rule's own
 	rateLimit         // what the file says
 
@@ -210,7 +222,7 @@ type rateLimit struct {
 	replaces   []int
 	counting   bool // in counters of the unit or of its own; else in a limiter
 	ownCounter bool
-	config     sluice.Config // of the limiter, without MaxKeys, Overflow, Clock
+	config     *sluice.Config // of the limiter, without MaxKeys, Overflow, Clock; nil if unlimited
 }
 
 // Path is the rule's place: domain, keys and values, "domain.key_value.key".

@@ -87,11 +87,11 @@ func (l *loader) exhausted() bool { return l.left <= 0 }
 
 // fields lists the keys of a mapping in order, with those that "<<" merges in its place: as with
 // YAML 1.1 readers, the last of equal keys counts.
-func (l *loader) fields(n *yaml.Node, path string) []field {
-	return l.mergedFields(nil, n, path, 0)
+func (l *loader) fields(n *yaml.Node, path string) fieldList {
+	return l.mergedFields(make(fieldList, 0, len(n.Content)/2), n, path, 0)
 }
 
-func (l *loader) mergedFields(out []field, n *yaml.Node, path string, depth int) []field {
+func (l *loader) mergedFields(out fieldList, n *yaml.Node, path string, depth int) fieldList {
 	if depth > maxDepth || l.exhausted() {
 		return out
 	}
@@ -113,7 +113,7 @@ func (l *loader) mergedFields(out []field, n *yaml.Node, path string, depth int)
 	return out
 }
 
-func (l *loader) merge(out []field, value *yaml.Node, path string, depth int) []field {
+func (l *loader) merge(out fieldList, value *yaml.Node, path string, depth int) fieldList {
 	switch value.Kind {
 	case yaml.MappingNode:
 		return l.mergedFields(out, value, path, depth+1)

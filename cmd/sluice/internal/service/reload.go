@@ -92,12 +92,14 @@ func (s *server) reload(files []rules.File, other []string, err error) {
 // replace puts other rules into force, or says why the old ones stay: err, if it is not nil.
 func (s *server) replace(files []rules.File, other []string, err error) error {
 	var set *rules.Set
-	if err == nil {
-		set, err = s.load(files, other)
-	}
-	if err == nil {
-		err = s.engine.Swap(set)
-	}
+	putOffCollecting(loadRoom, func() {
+		if err == nil {
+			set, err = s.load(files, other)
+		}
+		if err == nil {
+			err = s.engine.Swap(set)
+		}
+	})
 	s.loads.add(err)
 	if err != nil {
 		s.log.Error("the rules are refused, and the old ones stay", "error", err)

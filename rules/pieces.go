@@ -1,0 +1,128 @@
+package rules
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"slices"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// A tree of YAML takes twenty times the memory of its text, in small objects, and the garbage
+// collector takes the processors from calls for as long as it looks at them. A long list of
+// descriptors is therefore parsed in pieces: cut takes lines out of a file that look like items of
+// the list, and each piece is parsed by itself.
+//
+// Pieces mean what the whole means. A text in quotes, or a list in brackets, that a cut goes through
+// is left open at the end of the first piece, which is an error. Text without quotes and blocks of
+// text end where a line begins with an item of a list around them, whether something is cut there or
+// not. An alias of what another piece defines is an error. After an error the file is read as a whole.
+
+// pieceSize is the size of a piece in bytes, at least, without the last one.
+const pieceSize = 16 << 10
+
+// cuts is a file that has been cut up.
+type cuts struct {
+	rest   []byte  // the file, with nothing but line breaks in the place of the list
+	line   int     // of the list's key
+	pieces []piece // of the list; nil if nothing has been cut
+}
+
+// piece is some of the items of a list, as a list.
+type piece struct {
+	text   []byte
+	before int // lines
+}
+
+// cut cuts up a file whose descriptors are longer than a piece.
+func cut(data []byte, size int) cuts {
+	begin, line := listStart(data)
+	if len(data)-begin < size {
+		return cuts{rest: data}
+	}
+	c := cuts{line: line}
+	end, indent := begin, -1
+	from, before := begin, line // of the piece that is open
+lines:
+	for text := range bytes.Lines(data[begin:]) {
+		depth := len(text) - len(bytes.TrimLeft(text, " "))
+		content := bytes.TrimSpace(text)
+		item := isItem(text[depth:])
+		if indent < 0 && item {
+			indent = depth
+		}
+		switch {
+		case len(content) == 0 || content[0] == '#' || indent >= 0 && depth > indent:
+		case !item || depth != indent:
+			break lines
+		case end-from >= size:
+			c.pieces = append(c.pieces, piece{data[from:end], before})
+			from, before = end, line
+		}
+		end += len(text)
+		line++
+	}
+	if indent < 0 {
+		return cuts{rest: data}
+	}
+	c.pieces = append(c.pieces, piece{data[from:end], before})
+	c.rest = slices.Concat(data[:begin], bytes.Repeat([]byte("\n"), line-c.line), data[end:])
+	return c
+}
+
+// listStart returns where the line behind "descriptors:" begins, and how many lines there are before
+// it; the end of the file if there is none.
+func listStart(data []byte) (at, line int) {
+	for text := range bytes.Lines(data) {
+		at += len(text)
+		line++
+		if string(bytes.TrimRight(text, " \t\r\n")) == "descriptors:" {
+			return at, line
+		}
+	}
+	return len(data), line
+}
+
+// isItem reports whether a line begins as an item of a list.
+func isItem(text []byte) bool {
+	return len(text) > 1 && text[0] == '-' && bytes.IndexByte([]byte(" \r\n"), text[1]) >= 0
+}
+
+// fits reports whether the list that was cut out is what the file's only field of its name had, and
+// nothing else.
+func (c *cuts) fits(fields fieldList) bool {
+	if c.pieces == nil {
+		return true
+	}
+	found := false
+	for _, f := range fields {
+		if f.name != "descriptors" {
+			continue
+		}
+		if f.key.Line != c.line || f.value.Kind != yaml.ScalarNode || f.value.Value != "" || scalarKind(f.value) != nullKind {
+			return false
+		}
+		found = true
+	}
+	return found
+}
+
+// parse returns the items of a piece; false if it is not a list by itself.
+func (p *piece) parse() ([]*yaml.Node, bool) {
+	dec := yaml.NewDecoder(bytes.NewReader(p.text))
+	var doc, next yaml.Node
+	if dec.Decode(&doc) != nil || !errors.Is(dec.Decode(&next), io.EOF) || doc.Content[0].Kind != yaml.SequenceNode {
+		return nil, false
+	}
+	shift(&doc, p.before)
+	return doc.Content[0].Content, true
+}
+
+// shift moves what was parsed down by some lines.
+func shift(n *yaml.Node, lines int) {
+	n.Line += lines
+	for _, c := range n.Content {
+		shift(c, lines)
+	}
+}
