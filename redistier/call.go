@@ -66,7 +66,7 @@ func name(prefix string, letter byte, key string) string {
 }
 
 // arguments returns what the script of r takes. now is in us, or 0 to let Redis say it.
-func (r *request) arguments(now, spare int64, seen string) string {
+func (r *request) arguments(now, spare int64, seen string) []byte {
 	b := make([]byte, 0, 160)
 	op := r.op
 	if r.leasing != (leasing{}) {
@@ -80,7 +80,7 @@ func (r *request) arguments(now, spare int64, seen string) string {
 		b = appendUint32(appendUint32(appendUint56(b, r.lend), r.share), r.epoch)
 		b = appendUint56(appendUint56(appendUint56(b, r.since), r.spent), r.unused)
 	}
-	return string(append(b, seen...))
+	return append(b, seen...)
 }
 
 // A command is one that the client must not send twice: the first may have been charged.
@@ -90,11 +90,11 @@ type command struct{ *redis.Cmd }
 func (command) NoRetry() bool { return true }
 
 // commands of a request: by hash, and with the text, for a server that does not know it.
-func evalsha(ctx context.Context, r *request, arg string) command {
+func evalsha(ctx context.Context, r *request, arg []byte) command {
 	return command{redis.NewCmd(ctx, "evalsha", r.plan.shape.script().sha, 1, r.key, arg)}
 }
 
-func eval(ctx context.Context, r *request, arg string) command {
+func eval(ctx context.Context, r *request, arg []byte) command {
 	return command{redis.NewCmd(ctx, "eval", r.plan.shape.script().text, 1, r.key, arg)}
 }
 

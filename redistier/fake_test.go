@@ -61,7 +61,7 @@ func (f *fakeRedis) answer(ctx context.Context, cmds []redis.Cmder) error {
 	for _, cmd := range cmds {
 		args := cmd.Args()
 		f.n++
-		cmd.(command).SetVal(f.call(args[3].(string), args[4].(string), time.Now().UnixMicro()))
+		cmd.(command).SetVal(f.call(args[3].(string), args[4].([]byte), time.Now().UnixMicro()))
 	}
 	f.mu.Unlock()
 	time.Sleep(back)
@@ -69,9 +69,9 @@ func (f *fakeRedis) answer(ctx context.Context, cmds []redis.Cmder) error {
 }
 
 // call is the script.
-func (f *fakeRedis) call(name, arg string, now int64) string {
+func (f *fakeRedis) call(name string, arg []byte, now int64) string {
 	next := func(bytes int) int64 {
-		n := number(arg[:bytes])
+		n := number(string(arg[:bytes]))
 		arg = arg[bytes:]
 		return n
 	}

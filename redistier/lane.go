@@ -3,11 +3,11 @@ package redistier
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"sync"
 	"time"
 
-	"github.com/redis/go-redis/v9"
 	"github.com/sluice-go/sluice"
 )
 
@@ -70,8 +70,8 @@ type groupKey struct {
 	charges bool
 }
 
-// A flight is a batch on its way.
-type flight struct{ late bool }
+// joinKey must be asked for before a group is made ready: that counts its callers.
+func joinKey(r *request) groupKey { return groupKey{r.plan, r.key, r.n, r.k > 0} }
 
 // A group is the callers of one key and cost, who share a call of the script.
 type group struct {
@@ -83,8 +83,7 @@ type group struct {
 	first    waiter
 	some     [1]*waiter // room for it
 	done     chan struct{}
-	sent     time.Time // zero: not yet
-	flight   *flight
+	batch    *batch // nil: it has not been sent
 
 	back     bool  // the client has returned
 	undone   bool  // and Redis has done nothing
@@ -136,7 +135,7 @@ func (l *lane) join(r request, h *hold, now time.Time) (*group, *waiter, error) 
 	if l.closed {
 		return nil, nil, errClosed
 	}
-	key := groupKey{r.plan, r.key, r.n, r.k > 0}
+	key := joinKey(&r)
 	if g := l.joining[key]; g != nil && r.op == opAdmit && len(g.waiters) < 1<<20 {
 		w := &waiter{}
 		g.waiters = append(g.waiters, w)
@@ -146,7 +145,7 @@ func (l *lane) join(r request, h *hold, now time.Time) (*group, *waiter, error) 
 	if !yes {
 		return nil, nil, errOpen
 	}
-	g := &group{request: r, hold: h, probe: probe, deadline: now.Add(l.tier.budget), done: make(chan struct{})}
+	g := &group{request: r, hold: h, probe: probe, deadline: now.Add(l.tier.wait), done: make(chan struct{})}
 	w := &g.first
 	g.waiters = append(g.some[:0], w)
 	if r.op == opAdmit && !probe {
@@ -164,7 +163,7 @@ func (l *lane) join(r request, h *hold, now time.Time) (*group, *waiter, error) 
 func (l *lane) leave(g *group, w *waiter) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if !g.sent.IsZero() || w.leased {
+	if g.batch != nil || w.leased {
 		return false
 	}
 	w.gone = true
@@ -191,11 +190,10 @@ func (l *lane) send() {
 func (l *lane) sender() {
 	for {
 		l.mu.Lock()
-		batch := l.take()
-		if len(batch) > 0 {
-			ctx := l.context()
+		if b := l.take(); b != nil {
+			ctx := l.context(b.sent)
 			l.mu.Unlock()
-			if !l.exchange(ctx, batch) {
+			if !l.exchange(ctx, b) {
 				return
 			}
 			continue
@@ -213,157 +211,12 @@ func (l *lane) sender() {
 	}
 }
 
-// context returns one that ends a second after the budget at the earliest, and half of that
-// later at the latest. The caller holds mu.
-func (l *lane) context() context.Context {
-	now, life := time.Now(), time.Second+l.tier.budget
-	if !now.Before(l.renew) {
-		l.ctx, l.cancel = context.WithTimeout(context.Background(), life+life/2) // those before end by themselves
-		l.renew = now.Add(life / 2)
-	}
-	return l.ctx
-}
-
-// take takes up to maxBatch groups that somebody waits for, and what is owed. The caller
-// holds mu.
-func (l *lane) take() (batch []*group) {
-	if len(l.waiting)+len(l.settling)+len(l.owed) == 0 {
-		return nil
-	}
-	now, f := time.Now(), new(flight)
-	for len(l.waiting) > 0 && len(batch) < maxBatch {
-		g := l.waiting[0]
-		l.waiting = l.waiting[1:]
-		charges := g.k > 0
-		if key := (groupKey{g.plan, g.key, g.n, charges}); l.joining[key] == g {
-			delete(l.joining, key)
-		}
-		if g.ended {
-			continue
-		}
-		if g.hold != nil {
-			l.tier.leases.prepare(g, int64(now.Sub(l.tier.began)))
-		}
-		g.k = 0
-		for _, w := range g.waiters {
-			if !w.gone && !w.leased {
-				w.rank = g.k
-				g.k++
-			}
-		}
-		nobody := g.k == 0
-		if !charges {
-			g.k = 0
-		}
-		if nobody && (g.op == opAdmit || g.op == opCharge) {
-			l.end(g, context.Canceled)
-			if g.probe {
-				l.breaker.probing = false
-			}
-			continue
-		}
-		g.debt = l.takeOwed(g.key, g.plan)
-		g.sent, g.flight = now, f
-		batch = append(batch, g)
-	}
-	if l.breaker.open {
-		l.settling = nil // Redis takes it for spent
-		return batch
-	}
-	for len(l.settling) > 0 && len(batch) < maxBatch {
-		s := l.settling[0]
-		l.settling = l.settling[1:]
-		batch = append(batch, l.unasked(request{plan: s.plan, key: s.name, op: opAdmit, n: 1, leasing: s.leasing}, now, f))
-	}
-	if now.Before(l.owedFrom) {
-		return batch
-	}
-	for name, o := range l.owed {
-		if len(batch) == maxBatch {
-			break
-		}
-		delete(l.owed, name)
-		batch = append(batch, l.unasked(request{plan: o.plan, key: name, op: opAdmit, n: 1, debt: o.units}, now, f))
-	}
-	return batch
-}
-
-// unasked returns a group that no caller waits for. The caller holds mu.
-func (l *lane) unasked(r request, now time.Time, f *flight) *group {
-	g := &group{request: r, deadline: now.Add(l.tier.budget), done: make(chan struct{}), sent: now, flight: f}
-	l.open = append(l.open, g)
-	l.arm(now)
-	return g
-}
-
 // settle sends the settlement of a lease.
 func (l *lane) settle(name string, p *plan, s leasing) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.settling = append(l.settling, settlement{name, p, s})
 	l.send()
-}
-
-// exchange sends a batch and hands out the replies. It reports whether the sender is to go
-// on: one that was late has been replaced, unless its place is free again.
-func (l *lane) exchange(ctx context.Context, batch []*group) (goOn bool) {
-	scripts := make([]scheduled, len(batch))
-	for i, g := range batch {
-		scripts[i] = scheduled{request: g.request, now: l.tier.shared.clock()}
-	}
-	l.tier.stats.scripts.Add(uint64(len(batch)))
-	l.tier.shared.runAll(ctx, scripts)
-	now := time.Now()
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for i, g := range batch {
-		l.finish(g, &scripts[i], now)
-	}
-	l.trim()
-	if !batch[0].flight.late {
-		return true
-	}
-	l.late--
-	if l.senders == maxSenders {
-		return false
-	}
-	l.senders++
-	return true
-}
-
-// finish ends a group with what came of it. The caller holds mu.
-func (l *lane) finish(g *group, s *scheduled, now time.Time) {
-	if errors.Is(s.err, redis.ErrPoolTimeout) {
-		l.tier.stats.poolTimeouts.Add(1)
-	}
-	g.back, g.undone = true, notDone(s.err)
-	if units := g.debt + g.admitted; units > 0 && g.undone {
-		l.owe(g.plan, g.key, units)
-		l.postpone(now)
-	}
-	if g.hold != nil {
-		l.leased(g, s, now)
-	}
-	if g.ended {
-		return // too late, and counted as such
-	}
-	g.reply = s.reply
-	l.outcome(g, s.err, now)
-	l.end(g, s.err)
-}
-
-// leased opens the lease that has come with a reply. The caller holds mu.
-func (l *lane) leased(g *group, s *scheduled, now time.Time) {
-	key := groupKey{g.plan, g.key, g.n, true}
-	next := l.joining[key]
-	late := l.tier.leases.answered(g, s, next, int64(now.Sub(l.tier.began)))
-	if late.unused > 0 {
-		l.settling = append(l.settling, settlement{g.key, g.plan, late})
-	}
-	if next != nil && next.waits() == 0 {
-		delete(l.joining, key)
-		l.end(next, nil)
-	}
 }
 
 // nextProbe returns how long it is until Redis is asked again.
@@ -416,10 +269,11 @@ func (l *lane) end(g *group, err error) {
 
 // trim drops groups that have ended, up to the first that has not. The caller holds mu.
 func (l *lane) trim() {
-	for len(l.open) > 0 && l.open[0].ended {
-		l.open[0] = nil
-		l.open = l.open[1:]
+	n := 0
+	for n < len(l.open) && l.open[n].ended {
+		n++
 	}
+	l.open = slices.Delete(l.open, 0, n)
 }
 
 // arm sets the timer for the first group that has not ended, unless it is set: then it is for
@@ -459,8 +313,8 @@ func (l *lane) expire() {
 		if g.ended {
 			continue
 		}
-		if f := g.flight; f != nil && !f.late {
-			f.late = true
+		if b := g.batch; b != nil && !b.late {
+			b.late = true
 			l.senders--
 			l.late++
 		}

@@ -297,7 +297,7 @@ func (ls *leases) answered(g *group, s *scheduled, next *group, now int64) (p le
 	if g.lend == 0 || s.reply.c == 0 {
 		return p
 	}
-	ls.open(h, g.plan, &s.reply, int64(g.sent.Sub(ls.began)))
+	ls.open(h, g.plan, &s.reply, int64(g.batch.sent.Sub(ls.began)))
 	if next != nil {
 		h.serve(next, now)
 	}

@@ -26,7 +26,7 @@ func answersHere(tb testing.TB) *Tier {
 	t.leases.open(h, p, &reply{view: view{c: 1 << 40}}, int64(now.Sub(t.began)))
 	h.shard.mu.Unlock()
 	c = l.newCallOf(p, "denied", 1, true)
-	t.remember(&c, "denied", &group{request: c.request, sent: now, reply: reply{view: view{a: exact / 2}}})
+	t.remember(&c, "denied", &group{request: c.request, batch: &batch{sent: now}, reply: reply{view: view{a: exact / 2}}})
 	return t
 }
 

@@ -198,7 +198,7 @@ func leaseWaiting(t *testing.T, s *server) {
 		lane.mu.Lock()
 		batch := lane.take()
 		lane.mu.Unlock()
-		require.Len(t, batch, 1)
+		require.Len(t, batch.groups, 1)
 		var waiters []*waiter
 		var next *group
 		for range waiting {

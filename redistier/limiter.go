@@ -274,7 +274,7 @@ func (l *Limiter) runAll(ctx context.Context, batch []scheduled) {
 		return
 	}
 	pipe := l.client.Pipeline()
-	cmds, args := make([]command, len(batch)), make([]string, len(batch))
+	cmds, args := make([]command, len(batch)), make([][]byte, len(batch))
 	for i := range batch {
 		b := &batch[i]
 		args[i] = b.arguments(b.now, l.spare, l.memory.last(b.key))

@@ -33,11 +33,11 @@ func (l *lane) takeOwed(name string, p *plan) int64 {
 func (l *lane) admitted(g *group, c *takeCall) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if g != nil && !g.sent.IsZero() && !g.back {
+	if g != nil && g.batch != nil && !g.back {
 		g.admitted += c.n
 		return
 	}
-	if g == nil || g.undone || g.sent.IsZero() {
+	if g == nil || g.undone || g.batch == nil {
 		l.owe(c.plan, c.key, c.n)
 		l.send()
 	}
@@ -90,6 +90,9 @@ func (l *lane) inherit(name string, o owedCharge) {
 // notDone reports whether an error says that the script has changed nothing: the server has
 // refused it, or has not been reached.
 func notDone(err error) bool {
+	if err == nil {
+		return false
+	}
 	var refused redis.Error
 	var network *net.OpError
 	return errors.As(err, &refused) || errors.As(err, &network) && network.Op == "dial" || errors.Is(err, redis.ErrPoolTimeout)

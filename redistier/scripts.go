@@ -11,7 +11,7 @@ import (
 // it needs of the limit is an argument.
 type script struct {
 	text string
-	sha  string
+	sha  any // a string: as an argument of a command, it is put into an interface once
 }
 
 func newScript(text string) *script {

@@ -40,6 +40,7 @@ type Tier struct {
 	shared   *Limiter
 	router   *router
 	budget   time.Duration
+	wait     time.Duration // for Redis
 	policy   OnUnavailable
 	maxKeys  int
 	maxStale int64 // ns
@@ -96,7 +97,7 @@ func NewTier(shared *Limiter, cfg TierConfig) (*Tier, error) {
 		return nil, configErrorf("Replicas", "a %d-th of %v cannot be kept: %v", cfg.Replicas, c.Limit, err)
 	}
 	t := &Tier{
-		shared: shared, budget: cfg.Budget, policy: cfg.OnUnavailable, maxKeys: cfg.MaxKeys, maxStale: int64(cfg.MaxStale),
+		shared: shared, budget: cfg.Budget, wait: cfg.wait(), policy: cfg.OnUnavailable, maxKeys: cfg.MaxKeys, maxStale: int64(cfg.MaxStale),
 		began: time.Now(), denied: newTable[denial](cfg.MaxKeys), local: local, onMode: cfg.OnMode,
 	}
 	t.shareOf.Store(p)
@@ -217,7 +218,7 @@ func (t *Tier) decision(c *takeCall, key string, g *group, rank int64) sluice.De
 // With leases, it is if those come back that others have. So that replicas that wait for the same unit do not
 // all ask for it together, and with every unit again, each adds some slack.
 func (t *Tier) remember(c *takeCall, key string, g *group) time.Duration {
-	d := denial{plan: c.plan, cost: c.n, view: g.reply.view, blocked: g.reply.blocked(), at: int64(g.sent.Sub(t.began))}
+	d := denial{plan: c.plan, cost: c.n, view: g.reply.view, blocked: g.reply.blocked(), at: int64(g.batch.sent.Sub(t.began))}
 	wait := d.blocked
 	if wait > 0 {
 		d.cost = 1

@@ -15,7 +15,9 @@ type TierConfig struct {
 	// it when Redis does not answer.
 	Replicas int
 
-	// Budget is how long a call waits for Redis. 0 means 5 ms.
+	// Budget is how long a call may take. It waits for Redis for seven eighths of that, or for all
+	// but 2 ms if that is longer: timers are late, and those who have waited still have to be
+	// answered. 0 means 5 ms.
 	Budget time.Duration
 
 	// OnUnavailable says what happens to a call that Redis does not answer within Budget.
@@ -155,6 +157,7 @@ const (
 	defaultMaxStale    = time.Second
 	defaultTierMaxKeys = 1 << 16
 	maxBudget          = time.Minute
+	maxReserve         = 2 * time.Millisecond // of the budget, for the answer after the wait
 	defaultLife        = 100 * time.Millisecond
 	maxLife            = time.Hour
 )
@@ -183,6 +186,9 @@ func (c *TierConfig) validate() error {
 	}
 	return nil
 }
+
+// wait returns for how long callers wait for Redis.
+func (c *TierConfig) wait() time.Duration { return c.Budget - min(c.Budget/8, maxReserve) }
 
 // validateLease is validate for leases of a shared limiter.
 func (c *TierConfig) validateLease(shared Config) error {

@@ -1,0 +1,193 @@
+package redistier
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// A batch is groups that go out together.
+type batch struct {
+	groups  []*group
+	scripts []scheduled // of the groups, in their order
+	sent    time.Time
+	late    bool // the deadline of one of them has come
+
+	oneGroup  [1]*group // room for one
+	oneScript [1]scheduled
+}
+
+// newBatch returns one with room for n groups.
+func newBatch(n int) *batch {
+	b := &batch{sent: time.Now()}
+	b.groups, b.scripts = b.oneGroup[:0], b.oneScript[:0]
+	if n > 1 {
+		b.groups, b.scripts = make([]*group, 0, n), make([]scheduled, 0, n)
+	}
+	return b
+}
+
+// add makes a group part of the batch.
+func (b *batch) add(g *group) {
+	g.batch = b
+	b.groups = append(b.groups, g)
+}
+
+// context returns one that ends a second after the budget at the earliest, and half of that
+// later at the latest. The caller holds mu.
+func (l *lane) context(now time.Time) context.Context {
+	life := time.Second + l.tier.budget
+	if !now.Before(l.renew) {
+		l.ctx, l.cancel = context.WithTimeout(context.Background(), life+life/2) // those before end by themselves
+		l.renew = now.Add(life / 2)
+	}
+	return l.ctx
+}
+
+// take takes up to maxBatch groups that somebody waits for, and what is owed; or returns nil
+// if there is nothing. The caller holds mu.
+func (l *lane) take() *batch {
+	if len(l.waiting)+len(l.settling)+len(l.owed) == 0 {
+		return nil
+	}
+	b := newBatch(min(len(l.waiting), maxBatch))
+	taken := 0
+	for taken < len(l.waiting) && len(b.groups) < maxBatch {
+		g := l.waiting[taken]
+		taken++
+		if key := joinKey(&g.request); l.joining[key] == g {
+			delete(l.joining, key)
+		}
+		if !g.ended && l.ready(g, b.sent) {
+			b.add(g)
+		}
+	}
+	l.waiting = slices.Delete(l.waiting, 0, taken)
+	if l.breaker.open {
+		l.settling = nil // Redis takes it for spent
+	} else {
+		l.takeUnasked(b)
+	}
+	if len(b.groups) == 0 {
+		return nil
+	}
+	return b
+}
+
+// ready makes up the call of a group that is about to be sent, unless nobody waits for it
+// any more. The caller holds mu.
+func (l *lane) ready(g *group, now time.Time) bool {
+	if g.hold != nil {
+		l.tier.leases.prepare(g, int64(now.Sub(l.tier.began)))
+	}
+	charges := g.k > 0
+	g.k = 0
+	for _, w := range g.waiters {
+		if !w.gone && !w.leased {
+			w.rank = g.k
+			g.k++
+		}
+	}
+	nobody := g.k == 0
+	if !charges {
+		g.k = 0
+	}
+	if nobody && (g.op == opAdmit || g.op == opCharge) {
+		l.end(g, context.Canceled)
+		if g.probe {
+			l.breaker.probing = false
+		}
+		return false
+	}
+	g.debt = l.takeOwed(g.key, g.plan)
+	return true
+}
+
+// takeUnasked adds to a batch what no caller waits for. The caller holds mu.
+func (l *lane) takeUnasked(b *batch) {
+	add := func(r request) {
+		g := &group{request: r, deadline: b.sent.Add(l.tier.wait), done: make(chan struct{})}
+		l.open = append(l.open, g)
+		l.arm(b.sent)
+		b.add(g)
+	}
+	for len(l.settling) > 0 && len(b.groups) < maxBatch {
+		s := l.settling[0]
+		l.settling = l.settling[1:]
+		add(request{plan: s.plan, key: s.name, op: opAdmit, n: 1, leasing: s.leasing})
+	}
+	if b.sent.Before(l.owedFrom) {
+		return
+	}
+	for name, o := range l.owed {
+		if len(b.groups) == maxBatch {
+			return
+		}
+		delete(l.owed, name)
+		add(request{plan: o.plan, key: name, op: opAdmit, n: 1, debt: o.units})
+	}
+}
+
+// exchange sends a batch and hands out the replies. It reports whether the sender is to go
+// on: one that was late has been replaced, unless its place is free again.
+func (l *lane) exchange(ctx context.Context, b *batch) (goOn bool) {
+	for _, g := range b.groups {
+		b.scripts = append(b.scripts, scheduled{request: g.request, now: l.tier.shared.clock()})
+	}
+	l.tier.stats.scripts.Add(uint64(len(b.groups)))
+	l.tier.shared.runAll(ctx, b.scripts)
+	now := time.Now()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for i, g := range b.groups {
+		l.finish(g, &b.scripts[i], now)
+	}
+	l.trim()
+	if !b.late {
+		return true
+	}
+	l.late--
+	if l.senders == maxSenders {
+		return false
+	}
+	l.senders++
+	return true
+}
+
+// finish ends a group with what came of it. The caller holds mu.
+func (l *lane) finish(g *group, s *scheduled, now time.Time) {
+	if errors.Is(s.err, redis.ErrPoolTimeout) {
+		l.tier.stats.poolTimeouts.Add(1)
+	}
+	g.back, g.undone = true, notDone(s.err)
+	if units := g.debt + g.admitted; units > 0 && g.undone {
+		l.owe(g.plan, g.key, units)
+		l.postpone(now)
+	}
+	if g.hold != nil {
+		l.leased(g, s, now)
+	}
+	if g.ended {
+		return // too late, and counted as such
+	}
+	g.reply = s.reply
+	l.outcome(g, s.err, now)
+	l.end(g, s.err)
+}
+
+// leased opens the lease that has come with a reply. The caller holds mu.
+func (l *lane) leased(g *group, s *scheduled, now time.Time) {
+	key := groupKey{g.plan, g.key, g.n, true}
+	next := l.joining[key]
+	late := l.tier.leases.answered(g, s, next, int64(now.Sub(l.tier.began)))
+	if late.unused > 0 {
+		l.settling = append(l.settling, settlement{g.key, g.plan, late})
+	}
+	if next != nil && next.waits() == 0 {
+		delete(l.joining, key)
+		l.end(next, nil)
+	}
+}
