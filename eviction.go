@@ -231,8 +231,11 @@ func (st *store) evictSoonestLocked(s *shard, now int64, batch int, rested bool)
 // are the same everywhere; how late a bucket becomes idle is told in ticks of its own.
 func (p *policy) rankOf(of *policy, e state, now int64) uint64 {
 	rank := of.rank(e, now)
+	if of == p || rank >= reserved {
+		return rank
+	}
 	b := p.bucket()
-	if of == p || b == nil || rank >= reserved {
+	if b == nil {
 		return rank
 	}
 	s, _ := b.turns()

@@ -94,18 +94,14 @@ func (st *store) adoptAllLocked(s *shard, empty *table) (now int64) {
 	}
 	entries := make([]frozen, 0, s.len())
 	var marks []uint64
-	for i := range old.slots {
-		id := old.slots[i].id.Load()
-		if id == 0 {
-			continue
-		}
+	for i, id := range old.occupied {
 		if old.slots[i].word.Load() == elsewhere {
-			if c := s.cell(id); c != nil && c.kept == nil {
+			if s.counted(id) != nil {
 				marks = append(marks, id)
 			}
 			continue
 		}
-		entries = append(entries, frozen{id, old.freeze(uint64(i))})
+		entries = append(entries, frozen{id, old.freeze(i)})
 	}
 	now = max(st.clock.Now(), 0)
 	all := len(entries)
@@ -130,13 +126,13 @@ func (st *store) adoptAllLocked(s *shard, empty *table) (now int64) {
 
 // adopt adds an entry of another policy.
 func (t *table) adopt(id uint64, from *policy, e state, now int64) {
-	i, _ := t.find(id)
+	i := t.vacant(id)
 	var tail []atomic.Uint64
 	if t.policy.wide != nil {
 		tail = t.tails.add(i)
 	}
-	t.slots[i].word.Store(t.policy.adopt(from, e, tail, now))
-	t.slots[i].id.Store(id)
+	preset(&t.slots[i].word, t.policy.adopt(from, e, tail, now))
+	preset(&t.slots[i].id, id)
 }
 
 // A placement is what becomes of a key: the plan it is kept on, if any, and the terms that

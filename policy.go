@@ -97,6 +97,8 @@ func (p *policy) fits(cost int) bool { return uint64(cost)-1 < p.burst }
 func (p *policy) idleAt(key state) uint64 {
 	if p.wide != nil {
 		key.word &^= locked
+	} else if key.word < reserved {
+		return p.alg.idleAt(key.word)
 	}
 	switch until := p.blockedUntil(key); {
 	case until > 0:
@@ -111,6 +113,8 @@ func (p *policy) idleAt(key state) uint64 {
 func (p *policy) rank(key state, now int64) uint64 {
 	if p.wide != nil {
 		key.word &^= locked
+	} else if key.word < reserved {
+		return p.alg.rank(key.word, now)
 	}
 	switch until := p.blockedUntil(key); {
 	case until > 0:

@@ -158,33 +158,26 @@ func (st *store) rebuildLocked(s *shard, want int, drop func(*policy, state) boo
 	old := s.table.Load()
 	r := rebuild{homes: st.homes, next: newTable(old.policy, slotsFor(want, s.share), st.homes)}
 	var back []*cell
-	for i := range old.slots {
-		id := old.slots[i].id.Load()
-		if id == 0 {
+	for i, id := range old.occupied {
+		if old.slots[i].word.Load() != elsewhere {
+			if e := old.freeze(i); drop(old.policy, e) {
+				dropped++
+				st.ledgers.dropped(id)
+			} else {
+				r.room().put(id, e)
+			}
 			continue
 		}
-		p := old.policy
-		var c *cell
-		var e state
-		if old.slots[i].word.Load() == elsewhere {
-			if c = s.cell(id); c == nil || c.kept != nil {
-				continue
-			}
-			p = c.policy
-			e, _ = c.freeze() // it has state: only a cell that stays can be without
-		} else {
-			e = old.freeze(uint64(i))
+		c := s.counted(id)
+		if c == nil {
+			continue
 		}
-		switch {
-		case drop(p, e):
+		switch e, _ := c.freeze(); {
+		case drop(c.policy, e):
 			dropped++
 			st.ledgers.dropped(id)
-			if c != nil {
-				st.removeCellLocked(s, c)
-			}
-		case c == nil:
-			r.room().put(id, e)
-		case p == old.policy:
+			st.removeCellLocked(s, c)
+		case c.policy == old.policy:
 			r.room().put(id, e)
 			back = append(back, c)
 		default:
@@ -213,16 +206,18 @@ type rebuild struct {
 // ones can be charged up to the freeze.
 func (r *rebuild) room() *table {
 	if r.kept == r.next.limit {
-		larger := newTable(r.next.policy, 2*len(r.next.slots), r.homes)
-		for i := range r.next.slots {
-			if id := r.next.slots[i].id.Load(); id != 0 {
-				larger.put(id, r.next.state(uint64(i), r.next.slots[i].word.Load()))
-			}
-		}
-		r.next = larger
+		r.enlarge()
 	}
 	r.kept++
 	return r.next
+}
+
+func (r *rebuild) enlarge() {
+	larger := newTable(r.next.policy, 2*len(r.next.slots), r.homes)
+	for i, id := range r.next.occupied {
+		larger.put(id, r.next.state(i, r.next.slots[i].word.Load()))
+	}
+	r.next = larger
 }
 
 // publishLocked puts a table of n ids in the place of the shard's.
@@ -237,6 +232,15 @@ func (st *store) publishLocked(s *shard, next *table, n int) {
 
 // cell returns the cell of id, or nil.
 func (s *shard) cell(id uint64) *cell { return s.cells.Load().cell(id) }
+
+// counted returns the cell of id if its key is counted, and so has state: only a cell that
+// stays can be without.
+func (s *shard) counted(id uint64) *cell {
+	if c := s.cell(id); c != nil && c.kept == nil {
+		return c
+	}
+	return nil
+}
 
 // putCellLocked puts c in the place of the cell of its id, if there is one.
 func (st *store) putCellLocked(s *shard, c *cell) {
@@ -266,9 +270,11 @@ func (st *store) removeCellLocked(s *shard, c *cell) {
 // its policy.
 func (st *store) eachLocked(s *shard, f func(*policy, state)) {
 	t := s.table.Load()
-	for i := range t.slots {
-		if p, e, ok := st.stateLocked(s, t, uint64(i)); ok {
-			f(p, e)
+	for i, id := range t.occupied {
+		if word := t.slots[i].word.Load(); word != elsewhere {
+			f(t.policy, t.state(i, word))
+		} else if c := s.counted(id); c != nil {
+			f(c.policy, c.state(c.word.Load()))
 		}
 	}
 }
@@ -284,7 +290,7 @@ func (st *store) stateLocked(s *shard, t *table, i uint64) (p *policy, e state, 
 	if word != elsewhere {
 		return t.policy, t.state(i, word), true
 	}
-	if c := s.cell(id); c != nil && c.kept == nil {
+	if c := s.counted(id); c != nil {
 		return c.policy, c.state(c.word.Load()), true
 	}
 	return nil, e, false

@@ -211,13 +211,10 @@ func (st *store) copyShard(s *shard, all *copies) copied {
 	t, now := s.table.Load(), max(st.clock.Now(), 0)
 	p := t.policy
 	c := copied{policy: p, bytes: make([]byte, 0, s.used*(16+8*p.tailLen()))}
-	for i := range t.slots {
-		e := &t.slots[i]
-		id := e.id.Load()
-		if id == 0 || e.word.Load() == elsewhere {
-			continue
+	for i, id := range t.occupied {
+		if e := &t.slots[i]; e.word.Load() != elsewhere {
+			c.copy(e, id, func(word uint64) state { return t.state(i, word) }, now)
 		}
-		c.copy(e, id, func(word uint64) state { return t.state(uint64(i), word) }, now)
 	}
 	s.cells.Load().each(func(cell *cell) {
 		to := all.get(cell.kept, cell.policy)

@@ -61,6 +61,33 @@ func (t *table) find(id uint64) (i uint64, found bool) {
 	}
 }
 
+// vacant returns the slot for an id that the table does not hold.
+func (t *table) vacant(id uint64) (i uint64) {
+	for i = id & t.home; t.slots[i].id.Load() != 0; i = (i + 1) & t.mask {
+	}
+	return i
+}
+
+// occupied yields the slots that have an id, in order, with their ids. About half of them
+// do, in no order that a processor could guess, so it looks at the ids of 64 slots without
+// a branch.
+func (t *table) occupied(yield func(i, id uint64) bool) {
+	for from := 0; from < len(t.slots); from += 64 {
+		some := t.slots[from:min(from+64, len(t.slots))]
+		mask := uint64(0)
+		for i := range some {
+			id := some[i].id.Load()
+			mask |= (id | -id) >> 63 << i
+		}
+		for ; mask != 0; mask &= mask - 1 {
+			i := bits.TrailingZeros64(mask)
+			if !yield(uint64(from+i), some[i].id.Load()) {
+				return
+			}
+		}
+	}
+}
+
 func (t *table) state(i uint64, word uint64) state {
 	if t.tails.length == 0 || word == elsewhere {
 		return state{word: word}
@@ -78,18 +105,18 @@ func (t *table) freeze(i uint64) state {
 
 // put adds an entry to a table that nobody else sees yet.
 func (t *table) put(id uint64, e state) {
-	i, _ := t.find(id)
+	i := t.vacant(id)
 	if e.tail != nil {
 		t.tails.attach(i, e.tail)
 	}
-	t.slots[i].word.Store(e.word)
-	t.slots[i].id.Store(id)
+	preset(&t.slots[i].word, e.word)
+	preset(&t.slots[i].id, id)
 }
 
 // mark adds a slot that says that the key is in a cell.
 func (t *table) mark(id uint64) {
-	i, _ := t.find(id)
-	t.slots[i].word.Store(elsewhere)
+	i := t.vacant(id)
+	preset(&t.slots[i].word, elsewhere)
 	t.slots[i].id.Store(id)
 }
 

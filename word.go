@@ -4,6 +4,7 @@ import (
 	"math"
 	"runtime"
 	"sync/atomic"
+	"unsafe"
 )
 
 // A key's whole state is one word, or where that is too small, a word and a tail of further
@@ -84,6 +85,11 @@ const (
 // its table.
 type slot struct{ id, word atomic.Uint64 }
 
+// preset stores what nobody else reads before a later atomic store shows it: the word of a
+// slot, before its id; an id in a new table, before the table's address. An atomic store would wait
+// for all stores before it, some of which miss the cache.
+func preset(v *atomic.Uint64, to uint64) { *(*uint64)(unsafe.Pointer(v)) = to }
+
 // A state is a key's word and tail, as one call of an algorithm sees them.
 type state struct {
 	word uint64
@@ -148,13 +154,12 @@ func (e *slot) lock() (word uint64, ok bool) {
 // freeze takes the word out for good. The caller holds the shard's lock, and so nobody
 // else stores moved or elsewhere.
 func (e *slot) freeze(wide bool) uint64 {
-	if wide {
-		word, _ := e.lock()
-		e.word.Store(moved)
-		return word
-	}
 	for {
-		if word := e.released(); e.word.CompareAndSwap(word, moved) {
+		word := e.word.Load()
+		switch {
+		case word == held || wide && word&locked != 0:
+			runtime.Gosched()
+		case e.word.CompareAndSwap(word, moved):
 			return word
 		}
 	}
