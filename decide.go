@@ -175,6 +175,12 @@ func (st *store) charge(p *policy, id uint64, now int64, cost int) (uint64, outc
 	for {
 		t := s.table.Load()
 		e := t.lookup(id)
+		if e == nil && t.policy == p && s.cell(id) == nil { // of no one instant; insert looks again
+			if word, out := st.insert(s, p, id, now, cost, nil); out != retrying {
+				return word, out
+			}
+			continue
+		}
 		if t.policy != p || e == nil || e.word.Load() == elsewhere {
 			at := s.locate(id)
 			if at.slot == nil {

@@ -15,15 +15,21 @@ import "sync/atomic"
 func (st *store) insert(s *shard, p *policy, id uint64, now int64, cost int, d *Decision) (uint64, outcome) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	at := s.locate(id)
-	if at.slot != nil || !at.admits(p) {
+	t := s.table.Load()
+	if _, live := t.findLive(id); live {
 		return 0, retrying
 	}
-	if at.cell != nil {
-		word := st.fillLocked(s, at.cell, p, now, cost, d)
+	if c := s.cell(id); c != nil {
+		if c.policy != p || c.word.Load() != elsewhere {
+			return 0, retrying
+		}
+		word := st.fillLocked(s, c, p, now, cost, d)
 		st.keptLive.Add(1)
 		st.arm()
 		return word, admitted
+	}
+	if t.policy != p && !p.called() {
+		return 0, retrying
 	}
 	s.tries++
 	st.sweepOnInsertLocked(s, now)
@@ -33,14 +39,14 @@ func (st *store) insert(s *shard, p *policy, id uint64, now int64, cost int, d *
 		}
 		return 0, refused
 	}
-	t := s.table.Load()
+	t = s.table.Load()
 	if i, found := t.find(id); !found && t.policy == p {
 		var tail []atomic.Uint64
 		if p.wide != nil {
 			tail = t.tails.add(i)
 		}
 		word := p.firstCharge(tail, now, max(now, s.floor), cost, d)
-		t.slots[i].word.Store(word)
+		preset(&t.slots[i].word, word)
 		t.slots[i].id.Store(id)
 		s.used++
 		s.count.Add(1)
@@ -78,7 +84,10 @@ func (st *store) roomLocked(s *shard, id uint64, now int64, keep bool) bool {
 	// More keys may stay than expected, so that the new table is full, too.
 	for {
 		t := s.table.Load()
-		if _, found := t.find(id); found || s.used < t.limit {
+		if s.used < t.limit {
+			return true
+		}
+		if _, found := t.find(id); found {
 			return true
 		}
 		st.growLocked(s, now, keep)
