@@ -157,6 +157,25 @@ func TestHeal_Restart(t *testing.T) {
 	})
 }
 
+// TestHeal_Evicted fills a server until it evicts.
+func TestHeal_Evicted(t *testing.T) {
+	eachServer(t, func(t *testing.T, shared *server) {
+		s := start(t, shared.binary)
+		defer s.kill()
+		l := newLimiter(t, s.client, Config{Limit: sluice.PerHour(10)})
+		take(t, l, "x", 8)
+		key := l.request(l.plan.Load(), "x").key
+		require.NoError(t, s.client.ConfigSet(ctx, "maxmemory-policy", "volatile-random").Err()) // only keys that expire go
+		require.NoError(t, s.client.ConfigSet(ctx, "maxmemory", "4mb").Err())
+		for i := 0; s.client.Exists(ctx, key).Val() > 0; i++ {
+			require.Less(t, i, 1000, "it evicts")
+			_ = s.client.Set(ctx, fmt.Sprint("other", i), make([]byte, 100_000), 0) // fails once nothing is left that can go
+		}
+		require.NoError(t, s.client.ConfigSet(ctx, "maxmemory", "0").Err())
+		require.Equal(t, 1, take(t, l, "x", 1).Remaining)
+	})
+}
+
 // TestMemory: of two replies the newer counts, room is bounded, and who is fresh goes.
 func TestMemory(t *testing.T) {
 	state := func(gen, at byte) string {

@@ -22,9 +22,10 @@ import (
 // Whatever ends a group closes its channel. A reply that comes too late still goes into the
 // memory.
 //
-// Invariant: at most maxSenders senders are not late, and at most maxLate + maxSenders are; a
-// sender is late once the deadline of a group of its batch has come. Without the second number a primary
-// that answers nothing would keep both until the client gives up, seconds later.
+// Invariant: at most maxSenders senders are not late, and none begins while maxLate are, so
+// that there are at most maxLate + 1; a sender is late once the deadline of a group of its
+// batch has come. If late ones were not replaced, a primary that answers nothing would keep
+// both until the client gives up, seconds later.
 type lane struct {
 	tier *Tier
 
