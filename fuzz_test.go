@@ -165,7 +165,6 @@ func checkSchedule(tb testing.TB, s *schedule, rate, period, now int64) {
 // checkWindow compares at and start with their definition: number is that of the
 // window of 0, counted up, and starts are exact.
 func checkWindow(tb testing.TB, period, offset, now int64) {
-	tb.Helper()
 	w, ok := newWindow(time.Duration(period), time.Duration(offset), 64, 1, 1)
 	if !ok {
 		return // all of time is one window

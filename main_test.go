@@ -40,6 +40,14 @@ func mustNew(tb testing.TB, c Config) *Limiter {
 	return l
 }
 
+// mustEqual is require.Equal for what is compared a million times.
+func mustEqual[T comparable](tb testing.TB, want, got T, msg ...any) {
+	if want != got {
+		tb.Helper()
+		require.Equal(tb, want, got, msg...)
+	}
+}
+
 // start is an arbitrary time in 2026, not aligned to anything.
 var start = time.Unix(1_790_000_123, 456_789_012)
 

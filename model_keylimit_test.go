@@ -76,11 +76,10 @@ func (ch *changer) setKeyLimit(key string) {
 // checkCells checks that the keys kept on a plan are those with a limit of their own, that
 // no key has two live words, and that all is counted.
 func checkCells(tb testing.TB, l *Limiter, keys []string, own map[string]bool) {
-	tb.Helper()
 	for _, key := range keys {
 		id := l.Key(key).id
 		c := l.shardOf(id).cell(id)
-		require.Equal(tb, own[key], c != nil && c.kept != nil, key)
+		mustEqual(tb, own[key], c != nil && c.kept != nil, key)
 	}
 	kept, live := 0, 0
 	for i := range l.shards {
@@ -91,10 +90,10 @@ func checkCells(tb testing.TB, l *Limiter, keys []string, own map[string]bool) {
 			if id := t.slots[j].id.Load(); id != 0 {
 				used++
 				word := t.slots[j].word.Load()
-				require.NotEqual(tb, uint64(moved), word)
+				mustEqual(tb, false, word == moved, "a mark of a move has stayed")
 				if word != elsewhere {
 					count++
-					require.Nil(tb, s.cell(id), "a key is in the table and in a cell")
+					mustEqual(tb, nil, s.cell(id), "a key is in the table and in a cell")
 				}
 			}
 		}
@@ -102,12 +101,12 @@ func checkCells(tb testing.TB, l *Limiter, keys []string, own map[string]bool) {
 		s.cells.Load().each(func(c *cell) {
 			cells++
 			word := c.word.Load()
-			require.NotEqual(tb, uint64(moved), word)
+			mustEqual(tb, false, word == moved, "a mark of a move has stayed")
 			switch _, found := t.find(c.id.Load()); {
 			case c.kept == nil:
 				count++
-				require.True(tb, found, "a key that is counted has no slot")
-				require.NotEqual(tb, uint64(elsewhere), word, "a cell without state does not stay")
+				mustEqual(tb, true, found, "a key that is counted has no slot")
+				mustEqual(tb, false, word == elsewhere, "a cell without state does not stay")
 			case word != elsewhere:
 				live++
 				fallthrough
@@ -115,16 +114,16 @@ func checkCells(tb testing.TB, l *Limiter, keys []string, own map[string]bool) {
 				kept++
 			}
 		})
-		require.Equal(tb, used, s.used)
-		require.Equal(tb, count, s.len())
+		mustEqual(tb, used, s.used)
+		mustEqual(tb, count, s.len())
 		if ct := s.cells.Load(); ct != nil {
-			require.Equal(tb, cells, ct.live)
+			mustEqual(tb, cells, ct.live)
 		}
 		s.mu.Unlock()
 	}
-	require.Equal(tb, int64(live), l.keptLive.Load())
-	require.Equal(tb, int64(kept), l.kept.Load())
-	require.Equal(tb, len(own), kept)
+	mustEqual(tb, int64(live), l.keptLive.Load())
+	mustEqual(tb, int64(kept), l.kept.Load())
+	mustEqual(tb, len(own), kept)
 	require.Len(tb, limitsOf(l), kept)
 }
 

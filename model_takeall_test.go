@@ -94,6 +94,7 @@ func (tr *allTracer) take(all, swept []Charge, model []oracle.Charge) AllDecisio
 	tracked := tr.tracked()
 	for i := range model {
 		model[i].Now = tr.now
+		model[i].Guess = guess(all[i].Key.Peek(all[i].Cost))
 	}
 	d := oracle.TakeAll(model)
 	want := AllDecision{Allowed: d.Allowed, Denied: d.Denied, Remaining: int(min(d.Remaining, math.MaxInt)), RetryAfter: time.Duration(d.RetryAfter)}
@@ -103,14 +104,14 @@ func (tr *allTracer) take(all, swept []Charge, model []oracle.Charge) AllDecisio
 		each[i] = Decision{Limit: i, RetryAfter: time.Duration(-i)} // of an earlier call
 	}
 	beyond := slices.Clone(each[min(len(all), len(each)):])
-	require.Equal(tr.tb, want, TakeAllInto(each, all...), "%s", tr)
-	require.Equal(tr.tb, want, TakeAll(swept...), "after a sweep\n%s", tr)
+	tr.equal(want, TakeAllInto(each, all...), "TakeAllInto")
+	tr.equal(want, TakeAll(swept...), "TakeAll after a sweep")
 	for i := range each[:min(len(all), len(each))] {
 		tr.equal(fromOracle(d.Each[i]), each[i], fmt.Sprint("charge ", i))
 	}
 	require.Equal(tr.tb, beyond, each[min(len(all), len(each)):])
 	if !want.Allowed {
-		require.Equal(tr.tb, tracked, tr.tracked(), "a denied call tracks nothing")
+		tr.equal(tracked, tr.tracked(), "a denied call tracks nothing")
 	}
 	for i := range tr.lims {
 		tr.swept[i].Sweep()
@@ -130,8 +131,9 @@ func (tr *allTracer) tracked() (n int) {
 
 // look compares what a Peek sees.
 func (tr *allTracer) look(i int, key string) {
-	want := fromOracle(tr.models[i].Peek(key, tr.now, 0))
-	tr.equal(want, tr.lims[i].Peek(key, 0), "Peek")
+	got := tr.lims[i].Peek(key, 0)
+	want := fromOracle(tr.models[i].Guess(guess(got)).Peek(key, tr.now, 0))
+	tr.equal(want, got, "Peek")
 	tr.equal(want, tr.swept[i].Peek(key, 0), "Peek after a sweep")
 }
 

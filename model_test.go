@@ -64,6 +64,11 @@ func fromOracle(d oracle.Decision) Decision {
 	}
 }
 
+// guess is what a limiter has decided, to be searched for first by a model: see Model.Guess.
+func guess(d Decision) oracle.Decision {
+	return oracle.Decision{Remaining: int64(d.Remaining), RetryAfter: int64(d.RetryAfter), ResetAfter: int64(d.ResetAfter)}
+}
+
 // randomLimit draws from one a century to several a nanosecond. Windows need
 // Burst 0, the log a rate whose ring the model can keep up with.
 func randomLimit(rng *rand.Rand, a Algorithm) Limit {
@@ -118,7 +123,7 @@ func newTracer(tb testing.TB, rng *rand.Rand, c Config, older bool) *tracer {
 		tr.now = start.UnixNano()
 	}
 	tr.clock = NewManualClock(time.Unix(0, tr.now))
-	c.Clock = tr.clock
+	c.Clock, c.Shards = tr.clock, 1<<rng.IntN(3) // few, since a sweep locks them all
 	if older {
 		// A sweep may forgive what an older time still sees: keep everything.
 		c.TTL = math.MaxInt64
@@ -163,10 +168,11 @@ func (tr *tracer) cost() int {
 // made.
 func (tr *tracer) step(key string, cost int, back int64) {
 	at := max(0, tr.now-back)
-	want := fromOracle(tr.model.Take(key, at, int64(cost)))
-	tr.note("%s at %d cost %d: %+v", key, at, cost, want)
 	k := tr.lim.Key(key)
-	tr.equal(want, peekAt(tr.lim, k.id, at, cost), "Peek")
+	seen := peekAt(tr.lim, k.id, at, cost)
+	want := fromOracle(tr.model.Guess(guess(seen)).Take(key, at, int64(cost)))
+	tr.note("%s at %d cost %d: %+v", key, at, cost, want)
+	tr.equal(want, seen, "Peek")
 	got := k.TakeAt(at, cost)
 	tr.equal(want, got, "Take")
 	if back == 0 && tr.swept != nil {
@@ -175,8 +181,8 @@ func (tr *tracer) step(key string, cost int, back int64) {
 	}
 	if !got.Allowed && got.RetryAfter < math.MaxInt64-time.Duration(at) {
 		retry := at + int64(got.RetryAfter)
-		require.True(tr.tb, peekAt(tr.lim, k.id, retry, cost).Allowed, "at RetryAfter\n%s", tr)
-		require.False(tr.tb, peekAt(tr.lim, k.id, retry-1, cost).Allowed, "1 ns before RetryAfter\n%s", tr)
+		tr.equal(true, peekAt(tr.lim, k.id, retry, cost).Allowed, "at RetryAfter")
+		tr.equal(false, peekAt(tr.lim, k.id, retry-1, cost).Allowed, "1 ns before RetryAfter")
 	}
 }
 
@@ -192,11 +198,12 @@ func (tr *tracer) advance(d int64) {
 func (tr *tracer) refund(key string, cost int) {
 	tr.model.Refund(key, tr.now, int64(cost))
 	tr.note("%s refund %d", key, cost)
-	want := fromOracle(tr.model.Peek(key, tr.now, 0))
 	tracked := tr.lim.Len()
 	tr.lim.Refund(key, cost)
-	tr.equal(want, tr.lim.Peek(key, 0), "Peek after a refund")
-	require.Equal(tr.tb, tracked, tr.lim.Len(), "a refund tracks nothing\n%s", tr)
+	got := tr.lim.Peek(key, 0)
+	want := fromOracle(tr.model.Guess(guess(got)).Peek(key, tr.now, 0))
+	tr.equal(want, got, "Peek after a refund")
+	tr.equal(tracked, tr.lim.Len(), "a refund tracks nothing")
 	if tr.swept != nil {
 		tr.swept.Key(key).Refund(cost)
 		tr.equal(want, tr.swept.Peek(key, 0), "Peek after a refund, swept")
@@ -334,8 +341,9 @@ func TestModel_BothEndsOfTime(t *testing.T) {
 					if rng.IntN(2) == 0 {
 						cost = 1 + rng.IntN(min(4, int(l.policyOf(0).burst)))
 					}
-					want := fromOracle(model.Take("k", now, int64(cost)))
-					require.Equal(t, want, l.Key("k").TakeAt(now, cost), "%+v at %d cost %d", c, now, cost)
+					got := l.Key("k").TakeAt(now, cost)
+					want := fromOracle(model.Guess(guess(got)).Take("k", now, int64(cost)))
+					mustEqual(t, want, got, "%+v at %d cost %d", c, now, cost)
 					from = max(from, now-span/8)
 					span = min(span, math.MaxInt64-from)
 					compared++
@@ -397,7 +405,7 @@ func TestModel_BucketsAgreeWithGCRA(t *testing.T) {
 			cost := 1 + rng.IntN(int(lims[0].policyOf(0).burst))
 			want := lims[0].Key("k").TakeAt(now, cost)
 			for _, l := range lims[1:] {
-				require.Equal(t, want, l.Key("k").TakeAt(now, cost), "%T, %v, at %d", l.policyOf(0).alg, limit, now)
+				mustEqual(t, want, l.Key("k").TakeAt(now, cost), "%T, %v, at %d", l.policyOf(0).alg, limit, now)
 			}
 		}
 	}

@@ -15,14 +15,19 @@ import "math/big"
 // below 1 charges nothing, and nothing is charged under Rate math.MaxInt64, nor under a
 // Rate 0 that has no limit before it.
 func (m *Model) Charge(name string, now, cost int64) Decision {
+	m.Debit(name, now, cost)
+	return m.Peek(name, now, 0)
+}
+
+// Debit is Charge without the decision, which takes long to find.
+func (m *Model) Debit(name string, now, cost int64) {
 	m.mu.Lock()
+	defer m.mu.Unlock()
 	if r := m.ruleOf(name); cost > 0 && r.base != nil && (r.fresh != nil || r.limit == 0) {
 		k := m.keyOf(name)
 		m.keys[name] = k
 		m.debit(k, max(now, 0), cost)
 	}
-	m.mu.Unlock()
-	return m.Peek(name, now, 0)
 }
 
 // debit charges k. In a window, units count for as long whatever there are of them. The
@@ -48,7 +53,7 @@ func (m *Model) debit(k *key, t, n int64) {
 // lengthen lets the block of k last until s, which has been charged at t, is idle.
 func (m *Model) lengthen(k *key, t int64, s state) {
 	until := endless
-	if wait := leastWait(t, s.idle); wait != Never {
+	if wait := leastWait(t, s.idle, 0); wait != Never {
 		until = big.NewInt(t + wait)
 	}
 	if end := k.rule.cfg.BlockEnd; end > 0 && until.Cmp(big.NewInt(end)) >= 0 {
@@ -64,7 +69,7 @@ func (m *Model) TakeUpTo(name string, now, cost int64) (int64, Decision) {
 	if cost <= 0 {
 		return 0, m.Take(name, now, cost)
 	}
-	n := min(cost, m.Peek(name, now, 0).Remaining)
+	n := most(cost, func(n int64) bool { return m.passes(name, now, n) }, 0)
 	if n == 0 {
 		return 0, m.Take(name, now, 1)
 	}

@@ -428,7 +428,8 @@ func BenchmarkTake(b *testing.B) {
 	}
 }
 
-// TestLeastWait_FindsTheFirstMoment, wherever it is, up to the last one and beyond.
+// TestLeastWait_FindsTheFirstMoment, wherever it is, up to the last one and beyond, and whatever
+// is guessed.
 func TestLeastWait_FindsTheFirstMoment(t *testing.T) {
 	from := []int64{0, 1, 2, 3, 1<<62 - 1, 1 << 62, 1<<62 + 1, math.MaxInt64 - 2, math.MaxInt64 - 1, math.MaxInt64}
 	rng := seeded.Rand(t)
@@ -437,15 +438,74 @@ func TestLeastWait_FindsTheFirstMoment(t *testing.T) {
 	}
 	for _, now := range from {
 		since := func(first int64) func(int64) bool { return func(u int64) bool { return u >= first } }
-		require.Equal(t, Never, leastWait(now, func(int64) bool { return false }))
-		require.Zero(t, leastWait(now, since(max(0, now-1))))
+		never := func(int64) bool { return false }
+		for _, guess := range []int64{0, 1, -1, rng.Int64() >> rng.IntN(63), math.MaxInt64 - now, Never} {
+			require.Equal(t, Never, leastWait(now, never, guess))
+			require.Zero(t, leastWait(now, since(max(0, now-1)), guess))
+			require.Equal(t, math.MaxInt64-now, leastWait(now, since(math.MaxInt64), guess))
+		}
 		for bits := range 63 {
 			for _, wait := range []int64{1<<bits - 1, 1 << bits, 1<<bits + 1, rng.Int64() >> bits} {
 				if wait <= math.MaxInt64-now {
-					require.Equal(t, wait, leastWait(now, since(now+wait)), "from %d", now)
+					for _, guess := range []int64{0, wait - 1 + rng.Int64N(3), rng.Int64() >> bits, Never} {
+						require.Equal(t, wait, leastWait(now, since(now+wait), guess), "from %d, guess %d", now, guess)
+					}
 				}
 			}
 		}
-		require.Equal(t, math.MaxInt64-now, leastWait(now, since(math.MaxInt64)))
 	}
+}
+
+// TestMost_FindsTheLast number that holds, whatever is guessed.
+func TestMost_FindsTheLast(t *testing.T) {
+	rng := seeded.Rand(t)
+	for range 300 {
+		limit := 1 + rng.Int64()>>rng.IntN(63)&(math.MaxInt64-1)
+		for _, want := range []int64{0, 1, limit / 2, limit - 1, limit, rng.Int64N(limit + 1)} {
+			for _, guess := range []int64{0, want - 1, want, want + 1, limit - 1, limit, rng.Int64(), -1, math.MaxInt64} {
+				out := false
+				got := most(limit, func(n int64) bool {
+					out = out || n < 1 || n > limit
+					return n <= want
+				}, guess)
+				require.Equal(t, want, got, "limit %d, guess %d", limit, guess)
+				require.False(t, out, "asked for no cost of this limit, %d, guess %d", limit, guess)
+			}
+		}
+	}
+}
+
+// TestGuess_ChangesNothing: a model that is told what to expect, rightly or wrongly, decides like
+// one that searches for everything.
+func TestGuess_ChangesNothing(t *testing.T) {
+	eachConfig(t, 200, func(t *testing.T, rng *rand.Rand, c Config) {
+		if c.Algorithm >= SlidingWindow && rng.IntN(2) == 0 {
+			c.CountDenied = true
+		} else if rng.IntN(2) == 0 {
+			c.BlockFor = 1 + rng.Int64N(c.Period)
+		}
+		plain, guessing := New(c), New(c)
+		tr := newTrace(rng, c)
+		for range 100 {
+			now, cost := tr.next()
+			guess := plain.Peek("k", now, cost)
+			for _, n := range []*int64{&guess.Remaining, &guess.RetryAfter, &guess.ResetAfter} {
+				switch rng.IntN(4) {
+				case 0:
+					*n += rng.Int64N(3) - 1
+				case 1:
+					*n = rng.Int64() >> rng.IntN(63)
+				case 2:
+					*n = Never
+				}
+			}
+			guessing.Guess(guess)
+			if rng.IntN(8) == 0 {
+				require.Equal(t, plain.Charge("k", now, cost), guessing.Charge("k", now, cost), "%+v at %d charge %d", c, now, cost)
+				continue
+			}
+			require.Equal(t, plain.Peek("k", now, cost), guessing.Peek("k", now, cost), "%+v at %d cost %d", c, now, cost)
+			require.Equal(t, plain.Take("k", now, cost), guessing.Take("k", now, cost), "%+v at %d cost %d", c, now, cost)
+		}
+	})
 }

@@ -64,7 +64,7 @@ func (m *Model) block(k *key, t, d int64) {
 			until.Set(u)
 		}
 	}
-	switch wait := leastWait(t, k.state.idle); wait {
+	switch wait := leastWait(t, k.state.idle, 0); wait {
 	case Never:
 		atLeast(endless)
 	default:

@@ -58,7 +58,7 @@ func NewReceipts(c Config) *Receipts {
 
 // Take is Model.Take.
 func (r *Receipts) Take(t, cost int64) Decision {
-	d := (&key{rule: r.rule, state: r.now}).decide(t, cost)
+	d := (&key{rule: r.rule, state: r.now}).decide(t, cost, Decision{})
 	if d.Allowed && cost > 0 {
 		r.events = append(r.events, &Event{slot: t, units: cost})
 	}
@@ -67,7 +67,7 @@ func (r *Receipts) Take(t, cost int64) Decision {
 
 // Peek is Model.Peek.
 func (r *Receipts) Peek(t, cost int64) Decision {
-	return (&key{rule: r.rule, state: r.now.clone()}).decide(t, cost)
+	return (&key{rule: r.rule, state: r.now.clone()}).decide(t, cost, Decision{})
 }
 
 // Reserve returns the wait for the slot, which is at most most, and the receipt. No wait
@@ -82,9 +82,9 @@ func (r *Receipts) Reserve(t, cost, most int64) (wait int64, e *Event, out Outco
 	case r.queue && !r.now.admits(t, asked):
 		return 0, nil, QueueFull
 	case r.queue:
-		wait = leastWait(t, r.now.idle)
+		wait = leastWait(t, r.now.idle, 0)
 	default:
-		wait = leastWait(t, func(u int64) bool { return r.now.admits(u, asked) })
+		wait = leastWait(t, func(u int64) bool { return r.now.admits(u, asked) }, 0)
 	}
 	if wait > most {
 		return 0, nil, TooLate

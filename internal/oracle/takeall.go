@@ -13,6 +13,7 @@ type Charge struct {
 	Key   string
 	Now   int64
 	Cost  int64
+	Guess Decision // of Each: see Model.Guess
 }
 
 // AllDecision is the outcome of TakeAll.
@@ -36,10 +37,10 @@ type AllDecision struct {
 // concurrent use, since it asks first and charges then.
 func TakeAll(charges []Charge) AllDecision {
 	d := AllDecision{Allowed: true, Denied: -1, Remaining: math.MaxInt64, Each: make([]Decision, len(charges))}
-	asked := make([]Decision, len(charges))
+	passes := make([]bool, len(charges))
 	for i, c := range charges {
-		asked[i] = c.Model.Peek(c.Key, c.Now, together(charges, i))
-		if !asked[i].Allowed {
+		passes[i] = c.Model.passes(c.Key, c.Now, together(charges, i))
+		if !passes[i] {
 			d.Allowed = false
 			if d.Denied < 0 {
 				d.Denied = i
@@ -47,10 +48,11 @@ func TakeAll(charges []Charge) AllDecision {
 		}
 	}
 	for i, c := range charges {
+		c.Model.Guess(c.Guess)
 		switch at := first(charges, i); {
 		case at < i:
 			d.Each[i] = d.Each[at]
-		case d.Allowed || !asked[i].Allowed: // made, or punished
+		case d.Allowed || !passes[i]: // made, or punished
 			d.Each[i] = c.Model.Take(c.Key, c.Now, together(charges, i))
 		default:
 			d.Each[i] = c.Model.Peek(c.Key, c.Now, 0)
