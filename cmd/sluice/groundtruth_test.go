@@ -100,6 +100,8 @@ type outputRule struct {
 	DeniedOverTime  []int64 `json:"denied_over_time"`
 	DecisionsSHA256 string  `json:"decisions_sha256"`
 	Limits          []limitData
+	Undescribed     int64
+	Refused         int64
 }
 
 type limitData struct {

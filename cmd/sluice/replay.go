@@ -62,12 +62,19 @@ per s, m, h, d or duration, with an optional burst: "100/s", "20/m burst 5",
 "1000/24h". Give several to compare them in one pass over the log.
 
 --rules decides by files of rules as "sluice serve" does; what each limit did
-stands below. A request is described by remote_address={client}, unless
---descriptor says otherwise: entries KEY=VALUE with commas between, and {client}
-for the client. It is repeatable: a request can have several. A client in IPv6
-is a network; --ipv6-prefix 128 makes it the address that Envoy sends. Nothing
-but its client and its time is read of a request: neither "http" of a domain
-nor a rule for a path or a method can tell one from another.
+stands below. A request is described by the domain's "http", as for /check of
+sluice serve, or else by remote_address={client}. The log has to say what an
+action asks for: combined logs have method, path, user, Referer and User-Agent,
+vhost-combined and s3 the host as well; those in JSON whatever they name as
+Caddy, nginx (http_x_api_key for X-Api-Key), Traefik or ECS do.
+
+--descriptor describes a request in another way: entries KEY=VALUE with commas
+between. In a value {client}, {method}, {path}, {host}, {user}, {agent} and
+{status} stand for what the request has. A path is without its query, and in
+one spelling; {status} is of the answer, which a service does not know yet. A
+request that lacks one of them is not asked about by that descriptor. The flag
+is repeatable: a request can have several. A client in IPv6 is a network;
+--ipv6-prefix 128 makes it the address that Envoy sends.
 
 The clock of the replay is the log's own: it stands at the latest time so far
 and never goes back, so of several logs give the oldest first. Malformed lines
@@ -78,7 +85,8 @@ const replayExample = `  sluice replay
   sluice replay access.log.gz --limit 60/m
   sluice replay access.log --rule 'gcra 60/m burst 9' --rule 'fixed-window 60/m'
   cat access.log.2.gz access.log.1.gz | sluice replay - --algorithm all
-  sluice replay access.log --rules rules/ --descriptor 'client={client}'
+  sluice replay access.log --rules rules/
+  sluice replay access.log --rules rules/ --descriptor 'path={path},user={user}'
   sluice replay app.jsonl --client-field client.ip --time-field timestamp`
 
 // replayFlags are the flags of the command as given.
@@ -211,9 +219,6 @@ func (f *replayFlags) readRules(errs io.Writer) (*replay.File, error) {
 		}
 		out.Descriptors = append(out.Descriptors, d)
 	}
-	if len(out.Descriptors) == 0 {
-		out.Descriptors = []replay.Descriptor{replay.DefaultDescriptor}
-	}
 	files, _, err := rules.Read(f.files)
 	if err != nil {
 		return nil, failure{err}
@@ -233,9 +238,6 @@ func (f *replayFlags) readRules(errs io.Writer) (*replay.File, error) {
 	case !slices.Contains(domains, out.Domain):
 		return nil, fmt.Errorf("--domain %q has no rules: want %s", out.Domain, strings.Join(domains, ", or "))
 	}
-	if len(out.Set.Actions(out.Domain)) > 0 && len(f.descriptors) == 0 {
-		fmt.Fprintf(errs, "sluice replay: \"http\" of %s is not used: each request is described by remote_address={client} only; see --descriptor\n", out.Domain)
-	}
 	return out, nil
 }
 
@@ -249,7 +251,7 @@ func readLog(src io.Reader, parsers []accesslog.Parser, engine *replay.Replay, t
 	for {
 		rec, err := log.Next()
 		if err == nil {
-			engine.Add(rec.Client, rec.Time)
+			engine.Add(rec.Client, rec.Time, log.Request)
 			continue
 		}
 		if errors.Is(err, accesslog.ErrUnknownJSON) {

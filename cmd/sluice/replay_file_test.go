@@ -1,6 +1,7 @@
 package main
 
 import (
+	"crypto/sha256"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -75,23 +76,56 @@ func TestReplay_Descriptors(t *testing.T) {
 	assert.Contains(t, stdout, "\nno limit of #1 fits: name the entries of requests with --descriptor\n")
 }
 
-// TestReplay_RulesFileHostile: names in rules do not reach a terminal as they are.
-// TestReplay_RulesFileHTTP: "http" describes what a log does not have, which is said.
+// TestReplay_RulesFileHTTP: "http" of the domain describes requests, --descriptor does in its place, and
+// what no descriptor could be made of is told.
 func TestReplay_RulesFileHTTP(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "api.yaml")
 	require.NoError(t, os.WriteFile(path, []byte(`
 domain: api
-http: [{actions: [{path: {}}]}]
-descriptors: [{key: remote_address, rate_limit: {unit: hour, requests_per_unit: 1}}]
+http:
+- actions: [{path: {}}, {request_headers: {header_name: ":method", descriptor_key: method}}]
+- actions: [{query_parameters: {query_parameter_name: token, descriptor_key: token}}]
+descriptors:
+- {key: path, value: /login, descriptors: [{key: method, value: POST, rate_limit: {unit: hour, requests_per_unit: 1}}]}
+- {key: token, rate_limit: {unit: hour, requests_per_unit: 1}}
+- {key: user, rate_limit: {unit: hour, requests_per_unit: 1}}
+- {key: site, value: www.example.org, rate_limit: {unit: hour, requests_per_unit: 0}}
+- {key: failed, value: 'POST 401 curl/8 192.0.2.1', rate_limit: {unit: hour, requests_per_unit: 0}}
 `), 0o600))
-	const note = `sluice replay: "http" of api is not used: each request is described by remote_address={client} only; see --descriptor` + "\n"
-	code, _, stderr := execute(nil, "replay", "--rules", path)
-	assert.Equal(t, exitOK, code)
-	assert.Equal(t, note, stderr)
-	_, _, stderr = execute(nil, "replay", "--rules", path, "--descriptor", "remote_address={client}")
-	assert.Empty(t, stderr)
+	line := func(user, request string, rest ...string) string {
+		return fmt.Sprintf("www.example.org:80 192.0.2.1 - %s [17/May/2015:10:05:03 +0000] \"%s\" %s\n", user, request, strings.Join(rest, " "))
+	}
+	log := line("-", "POST /login HTTP/1.1", "200", "1") +
+		line("ann", "POST //x/../login?token=a HTTP/1.1", "401", "1", `"-"`, `"curl/8"`) +
+		line("ann", "GET /login?token=b HTTP/1.1") +
+		line("-", "GET /?token=b HTTP/1.1") +
+		line("-", "GET /?token=c&token=d HTTP/1.1") +
+		line("bob", `\x16\x03`)
+	for descriptor, want := range map[string]struct {
+		decisions            string
+		undescribed, refused int64
+	}{
+		"":            {"ADADDA", 1, 1},
+		"user={user}": {"AADAAA", 3, 0},
+		"site={host}": {"DDDDDD", 0, 0},
+		"failed={method} {status} {agent} {client}": {"ADAAAA", 5, 0},
+		"token={path}":      {"ADDADA", 1, 0},
+		"site={host}{host}": {"AAAAAA", 0, 0},
+	} {
+		args := []string{"-", "--rules", path}
+		if descriptor != "" {
+			args = append(args, "--descriptor", descriptor)
+		}
+		got := replayJSON(t, strings.NewReader(log), args...).Rules[0]
+		assert.Equal(t, fmt.Sprintf("%x", sha256.Sum256([]byte(want.decisions))), got.DecisionsSHA256, "%q: %d denied", descriptor, got.Denied)
+		assert.Equal(t, []int64{want.undescribed, want.refused}, []int64{got.Undescribed, got.Refused}, descriptor)
+	}
+	_, stdout, _ := execute(strings.NewReader(log), "replay", "-", "--rules", path)
+	assert.Contains(t, stdout, "\n1 requests of #1 passed without a descriptor: the log lacks what \"http\" or --descriptor asks for\n")
+	assert.Contains(t, stdout, "\n1 requests of #1 were denied for what \"http\" cannot use: a header or a parameter that is there twice, or too long\n")
 }
 
+// TestReplay_RulesFileHostile: names in rules do not reach a terminal as they are.
 func TestReplay_RulesFileHostile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "a.yaml")
 	require.NoError(t, os.WriteFile(path, []byte("domain: \"a\\e[31m\\n\"\ndescriptors:\n- {key: remote_address, detailed_metric: true, rate_limit: {unit: hour, requests_per_unit: 0}}\n"), 0o600))
@@ -115,7 +149,8 @@ func TestReplay_RulesFileErrors(t *testing.T) {
 		"no rules":     {[]string{"--domain", "api"}, exitUsage, "--domain and --descriptor say how to use --rules: want --rules PATH"},
 		"two domains":  {[]string{"--rules", good, "--rules", other}, exitUsage, "the rules are for the domains api, web: want --domain with one of them"},
 		"other domain": {[]string{"--rules", good, "--rules", other, "--domain", "x"}, exitUsage, `--domain "x" has no rules: want api, or web`},
-		"no key":       {[]string{"--rules", good, "--descriptor", "a=b,=c"}, exitUsage, `descriptor "a=b,=c": want entries KEY=VALUE with commas between, {client} for the client`},
+		"no key":       {[]string{"--rules", good, "--descriptor", "a=b,=c"}, exitUsage, `descriptor "a=b,=c": want entries KEY=VALUE with commas between; {client}, {method}, {path}, {host}, {user}, {agent}, {status} stand for what a request has`},
+		"no such part": {[]string{"--rules", good, "--descriptor", "a=b{uri}"}, exitUsage, `descriptor "a=b{uri}": {uri} stands for nothing; want one of {client}, {method}, {path}, {host}, {user}, {agent}, {status}`},
 		"bad rules": {[]string{"--rules", bad}, exitFailed, bad + ":3:31: api.a: unit is \"moon\"; want second, minute, hour, day, week, month or year, or period: a time\n" +
 			bad + ":4:3: api.a: the descriptor is already defined at " + bad + ":3; want one descriptor for a at this level\nsluice replay: the rules do not load; sluice check says the same\n"},
 		"empty folder":  {[]string{"--rules", empty}, exitFailed, fmt.Sprintf("no file of rules in [%q]: want names that end in .yaml or .yml", empty)},

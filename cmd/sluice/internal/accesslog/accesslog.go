@@ -1,5 +1,5 @@
 // Package accesslog reads the access logs of web servers as a stream of records:
-// who asked, and when.
+// who asked, when, and for what.
 //
 // A format is a Parser for single lines. A Reader finds the lines in a stream,
 // compressed or not, gives each to its parser and keeps account of those that
@@ -34,6 +34,8 @@ type Parser interface {
 	// Parse reads a line without its end. The record may alias it. The error says
 	// what is missing and never quotes the line.
 	Parse(line []byte) (Record, error)
+	// Request reads the rest of a line that Parse has read.
+	Request(line []byte) Request
 }
 
 // MaxMalformedLines is how many numbers of malformed lines are remembered.
@@ -83,7 +85,8 @@ type Reader struct {
 	lines   *lineReader
 	parsers []Parser
 	facts   Facts
-	reason  error // of the first malformed line
+	reason  error  // of the first malformed line
+	line    []byte // of the last record
 }
 
 // NewReader returns a Reader of src, which it decompresses if its content is
@@ -125,9 +128,13 @@ func (r *Reader) Next() (Record, error) {
 			continue
 		}
 		r.facts.Counted++
+		r.line = line
 		return rec, nil
 	}
 }
+
+// Request returns what the log says of the last record's request.
+func (r *Reader) Request() Request { return r.parsers[0].Request(r.line) }
 
 // Facts returns the account of the lines read so far.
 func (r *Reader) Facts() Facts { return r.facts }

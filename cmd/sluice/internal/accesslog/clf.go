@@ -27,7 +27,7 @@ const (
 //
 //	client ident user [time] "request" status bytes "referer" "user agent"
 //
-// Only the client and the time are looked at, so a line with more or fewer
+// Only the client and the time are needed, so a line with more or fewer
 // fields, or with a damaged end, still counts.
 type combined struct{}
 
@@ -130,7 +130,10 @@ type head struct {
 	words [3][]byte // the first words before the time
 	count int       // how many there are, at most len(words)+1
 	time  int64
-	rest  []byte // what stands between the time and the request
+
+	before []byte // what stands before the time
+	rest   []byte // what stands between the time and the request
+	end    int    // where that ends
 }
 
 // readHead takes the last timestamp before the request. The user in front of it is
@@ -149,7 +152,7 @@ func readHead(line []byte) (head, error) {
 	if err != nil {
 		return head{}, err
 	}
-	h := head{time: stamp.nanos, rest: line[stamp.end:]}
+	h := head{time: stamp.nanos, before: line[:stamp.start], rest: line[stamp.end:], end: len(line)}
 	for before := line[:stamp.start]; h.count <= len(h.words); h.count++ {
 		before = bytes.TrimLeft(before, " \t")
 		if len(before) == 0 {

@@ -3,39 +3,104 @@ package replay
 import (
 	"crypto/sha256"
 	"fmt"
+	"net/http"
+	"slices"
 	"strings"
 
+	"github.com/sluice-go/sluice/cmd/sluice/internal/accesslog"
+	"github.com/sluice-go/sluice/cmd/sluice/internal/original"
 	"github.com/sluice-go/sluice/rules"
+	"github.com/sluice-go/sluice/rules/httprules"
 )
 
 // A File is rules in YAML, and what they are asked about each request.
 type File struct {
-	Set         *rules.Set
-	Domain      string // of the rules that count
+	Set    *rules.Set
+	Domain string // of the rules that count
+	// Descriptors describe a request. Without them the domain's actions do, "http" in its files, and where
+	// it has none, the client as remote_address.
 	Descriptors []Descriptor
 }
 
-// A Descriptor is the entries that a request is described by. In a value, Placeholder stands for
-// the client.
-type Descriptor []rules.Entry
+// A Descriptor is the entries that a request is described by.
+type Descriptor []entry
 
-// Placeholder stands for the name of the client.
-const Placeholder = "{client}"
+// entry is a key, and a value that is put together for each request.
+type entry struct {
+	key   string
+	parts []part
+}
 
-// DefaultDescriptor is what Envoy's action remote_address makes of a request.
-var DefaultDescriptor = Descriptor{{Key: "remote_address", Value: Placeholder}}
+// part is text, or what a request has in the place of a placeholder.
+type part struct {
+	text  string
+	value func(*asked) string
+}
+
+// asked is a request as rules see it.
+type asked struct {
+	*http.Request
+	client string
+	log    *accesslog.Request
+}
+
+type placeholder struct {
+	name  string
+	value func(*asked) string
+}
+
+// placeholders stand for what a request has, in values of a Descriptor.
+var placeholders = []placeholder{
+	{"client", func(a *asked) string { return a.client }},
+	{"method", func(a *asked) string { return a.Method }},
+	{"path", func(a *asked) string { return a.URL.Path }},
+	{"host", func(a *asked) string { return a.Host }},
+	{"user", func(a *asked) string { return a.log.User }},
+	{"agent", func(a *asked) string { return a.UserAgent() }},
+	{"status", func(a *asked) string { return a.log.Status }},
+}
+
+// Placeholders names what can stand in values of a Descriptor.
+func Placeholders() string {
+	names := make([]string, len(placeholders))
+	for i, p := range placeholders {
+		names[i] = "{" + p.name + "}"
+	}
+	return strings.Join(names, ", ")
+}
 
 // ParseDescriptor reads entries such as "path=/login,remote_address={client}".
 func ParseDescriptor(s string) (Descriptor, error) {
 	var d Descriptor
-	for part := range strings.SplitSeq(s, ",") {
-		key, value, _ := strings.Cut(part, "=")
+	for text := range strings.SplitSeq(s, ",") {
+		key, value, _ := strings.Cut(text, "=")
 		if key == "" {
-			return nil, fmt.Errorf("descriptor %q: want entries KEY=VALUE with commas between, %s for the client", s, Placeholder)
+			return nil, fmt.Errorf("descriptor %q: want entries KEY=VALUE with commas between; %s stand for what a request has", s, Placeholders())
 		}
-		d = append(d, rules.Entry{Key: key, Value: value})
+		parts, err := parseValue(value)
+		if err != nil {
+			return nil, fmt.Errorf("descriptor %q: %w", s, err)
+		}
+		d = append(d, entry{key, parts})
 	}
 	return d, nil
+}
+
+// parseValue cuts a value up at its placeholders.
+func parseValue(value string) (parts []part, err error) {
+	for {
+		before, rest, _ := strings.Cut(value, "{")
+		name, after, closed := strings.Cut(rest, "}")
+		if !closed {
+			return append(parts, part{text: value}), nil
+		}
+		i := slices.IndexFunc(placeholders, func(p placeholder) bool { return p.name == name })
+		if i < 0 {
+			return nil, fmt.Errorf("{%s} stands for nothing; want one of %s", name, Placeholders())
+		}
+		parts = append(parts, part{text: before}, part{value: placeholders[i].value})
+		value = after
+	}
 }
 
 // LimitResult is what one limit of a File did. Numbers are hits: each descriptor of a request is
@@ -54,10 +119,13 @@ func (r *Replay) AddFile(f File) error {
 	if err != nil {
 		return err
 	}
-	state := &fileState{File: f, engine: engine}
-	state.req = rules.Request{Domain: f.Domain, Descriptors: make([]rules.Descriptor, len(f.Descriptors))}
-	for i, d := range f.Descriptors {
-		state.req.Descriptors[i].Entries = make([]rules.Entry, len(d))
+	state := &fileState{File: f, engine: engine, req: rules.Request{Domain: f.Domain}}
+	if len(f.Descriptors) == 0 {
+		actions := f.Set.Actions(f.Domain)
+		if actions == nil {
+			actions = [][]rules.Action{{{Kind: rules.RemoteAddress, Key: "remote_address"}}}
+		}
+		state.describer = httprules.NewDescriber(actions, func(*http.Request) (string, error) { return state.asked.client, nil })
 	}
 	r.rules = append(r.rules, &ruleState{rule: Rule{Domain: f.Domain}, file: state, decisions: sha256.New()})
 	return nil
@@ -66,24 +134,70 @@ func (r *Replay) AddFile(f File) error {
 // fileState is a File in the course of a replay.
 type fileState struct {
 	File
-	engine *rules.Engine
-	req    rules.Request
-	resp   rules.Response
+	engine    *rules.Engine
+	describer *httprules.Describer // nil with Descriptors
+	asked     asked
+	entries   []rules.Entry
+	req       rules.Request
+	resp      rules.Response
+	bare      int64 // requests without a descriptor
+	refused   int64 // requests that have what no action can use
 }
 
 // allow decides a request at the time at which the replay's clock stands.
-func (s *fileState) allow(client string) bool {
-	for i, d := range s.Descriptors {
-		for j, e := range d {
-			e.Value = strings.ReplaceAll(e.Value, Placeholder, client)
-			s.req.Descriptors[i].Entries[j] = e
-		}
+func (s *fileState) allow(client string, log *accesslog.Request) bool {
+	s.asked = asked{original.Request(log.Method, log.Host, log.Target, log.Header), client, log}
+	if err := s.describe(); err != nil {
+		s.refused++
+		return false
+	}
+	if len(s.req.Descriptors) == 0 {
+		s.bare++
+		return true
 	}
 	// It has a domain and descriptors, and no overrides: nothing to refuse.
 	if err := s.engine.Decide(&s.req, &s.resp); err != nil {
 		panic(err)
 	}
 	return s.resp.Code == rules.OK
+}
+
+// describe makes the descriptors of a request. One that lacks what an entry asks for is left out.
+func (s *fileState) describe() (err error) {
+	if s.describer != nil {
+		s.entries, err = s.describer.Describe(s.asked.Request, &s.req, s.entries[:0])
+		return err
+	}
+	s.entries, s.req.Descriptors = s.entries[:0], s.req.Descriptors[:0]
+	for _, d := range s.Descriptors {
+		first, whole := len(s.entries), true
+		for _, e := range d {
+			value, ok := e.value(&s.asked)
+			whole = whole && ok
+			s.entries = append(s.entries, rules.Entry{Key: e.key, Value: value})
+		}
+		if whole {
+			s.req.Descriptors = append(s.req.Descriptors, rules.Descriptor{Entries: s.entries[first:len(s.entries):len(s.entries)]})
+		}
+	}
+	return nil
+}
+
+// value puts a value together; false if the request lacks a part of it.
+func (e *entry) value(a *asked) (string, bool) {
+	var b strings.Builder
+	for _, p := range e.parts {
+		if p.value == nil {
+			b.WriteString(p.text)
+			continue
+		}
+		v := p.value(a)
+		if v == "" {
+			return "", false
+		}
+		b.WriteString(v)
+	}
+	return b.String(), true
 }
 
 // limits is what the limits did that have counted anything.

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/sluice-go/sluice"
+	"github.com/sluice-go/sluice/cmd/sluice/internal/accesslog"
 )
 
 // A Replay takes requests in log order and decides each under every rule.
@@ -96,8 +97,9 @@ func refusal(rule Rule, err error) error {
 }
 
 // Add decides one request of client at a time in nanoseconds since 1970, which
-// must not be negative. It does not retain client.
-func (r *Replay) Add(client []byte, at int64) {
+// must not be negative. It does not retain client. If there is a File it calls request for
+// what else the log says.
+func (r *Replay) Add(client []byte, at int64, request func() accesslog.Request) {
 	r.advance(at)
 	r.requests++
 	id := r.id(r.namer.name(client))
@@ -106,7 +108,7 @@ func (r *Replay) Add(client []byte, at int64) {
 	bin := r.timeline.reach(r.now)
 	r.timeline.rows[0][bin]++
 	for i, s := range r.rules {
-		if s.allow(r.now, id, seen.Name) {
+		if s.allow(r.now, id, seen.Name, request) {
 			s.record('A')
 			continue
 		}
@@ -152,9 +154,10 @@ func (r *Replay) id(client []byte) int {
 	return id
 }
 
-func (s *ruleState) allow(now int64, id int, client string) bool {
+func (s *ruleState) allow(now int64, id int, client string, request func() accesslog.Request) bool {
 	if s.file != nil {
-		return s.file.allow(client)
+		log := request()
+		return s.file.allow(client, &log)
 	}
 	// Numbering the clients rather than hashing their names makes a shared
 	// budget impossible instead of improbable.
@@ -201,6 +204,9 @@ func (r *Replay) Result(top int) Result {
 			DecisionsSHA256: hex.EncodeToString(s.decisions.Sum(nil)),
 			OverTime:        r.timeline.rows[i+1],
 			Limits:          s.file.limits(),
+		}
+		if s.file != nil {
+			rr.Undescribed, rr.Refused = s.file.bare, s.file.refused
 		}
 		if s.denied > 0 {
 			rr.FirstDenied = &s.first

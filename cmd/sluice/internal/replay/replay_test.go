@@ -34,7 +34,7 @@ func replayed(t *testing.T, top int, events []event, rules ...string) Result {
 	r, err := New(parsed, IPv6Prefix)
 	require.NoError(t, err)
 	for _, e := range events {
-		r.Add([]byte(e.client), e.at*sec)
+		r.Add([]byte(e.client), e.at*sec, nil)
 	}
 	return r.Result(top)
 }
@@ -132,7 +132,7 @@ func TestReplay_ForgetsNobody(t *testing.T) {
 		} else {
 			letters.WriteByte('D')
 		}
-		r.Add([]byte{byte(id), byte(id >> 8)}, now*sec)
+		r.Add([]byte{byte(id), byte(id >> 8)}, now*sec, nil)
 	}
 	require.Contains(t, letters.String(), "D")
 	require.NotZero(t, r.rules[0].limiter.Stats().Swept)
@@ -146,7 +146,7 @@ func TestReplay_LimitersForgetByTheClockOfTheLog(t *testing.T) {
 	require.NoError(t, err)
 	var letters strings.Builder
 	visit := func(number int64, now int64, letter byte) {
-		r.Add([]byte{byte(number), byte(number >> 8)}, now*sec)
+		r.Add([]byte{byte(number), byte(number >> 8)}, now*sec, nil)
 		letters.WriteByte(letter)
 	}
 	for now := range int64(20000) {

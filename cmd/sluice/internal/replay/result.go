@@ -34,6 +34,8 @@ type RuleResult struct {
 	DecisionsSHA256 string        // of one letter a request, A or D, in hexadecimal
 	OverTime        []int64       // denials
 	Limits          []LimitResult // of a File: those that a request has met, by path
+	Undescribed     int64         // requests that no descriptor of a File could be made of: allowed
+	Refused         int64         // requests with what an action of a File cannot use: denied
 }
 
 // FirstDenial is the first request that a rule denied.

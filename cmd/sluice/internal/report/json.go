@@ -71,6 +71,11 @@ type ruleData struct {
 	DecisionsSHA256 string `json:"decisions_sha256"`
 	// Limits are those of rules in YAML that a request has met, by path; there only for such rules.
 	Limits []limitData `json:"limits,omitempty"`
+	// Undescribed counts the requests that no descriptor could be made of, which were allowed, and
+	// Refused those with a value that no descriptor can have, such as a header that is there twice,
+	// which were denied; there only for rules in YAML.
+	Undescribed int64 `json:"undescribed,omitempty"`
+	Refused     int64 `json:"refused,omitempty"`
 }
 
 // limitData counts hits: each descriptor of a request is one for the limit that fits it.
@@ -144,6 +149,7 @@ func newRuleData(i int, r replay.RuleResult, requests int64) ruleData {
 	for _, c := range r.Top {
 		data.Top = append(data.Top, topClient{c.Name, c.Requests, c.Denied[i]})
 	}
+	data.Undescribed, data.Refused = r.Undescribed, r.Refused
 	for _, l := range r.Limits {
 		data.Limits = append(data.Limits, limitData{l.Path, l.Hits, l.Near, l.Over})
 	}

@@ -31,7 +31,7 @@ func reportOf(t *testing.T, step time.Duration, clients ...string) Report {
 	}, replay.IPv6Prefix)
 	require.NoError(t, err)
 	for i, c := range clients {
-		engine.Add([]byte(c), start.Add(time.Duration(i)*step).UnixNano())
+		engine.Add([]byte(c), start.Add(time.Duration(i)*step).UnixNano(), nil)
 	}
 	n := int64(len(clients))
 	return Report{

@@ -89,6 +89,12 @@ func writeRules(w io.Writer, res replay.Result) {
 
 // writeLimits writes the limits of a file of rules.
 func writeLimits(w io.Writer, i int, r replay.RuleResult) {
+	if r.Undescribed > 0 {
+		fmt.Fprintf(w, "\n%d requests of #%d passed without a descriptor: the log lacks what \"http\" or --descriptor asks for\n", r.Undescribed, i+1)
+	}
+	if r.Refused > 0 {
+		fmt.Fprintf(w, "\n%d requests of #%d were denied for what \"http\" cannot use: a header or a parameter that is there twice, or too long\n", r.Refused, i+1)
+	}
 	if len(r.Limits) == 0 {
 		fmt.Fprintf(w, "\nno limit of #%d fits: name the entries of requests with --descriptor\n", i+1)
 		return

@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"net/http"
 	"net/netip"
-	"net/url"
-	"path"
 	"runtime/debug"
 	"slices"
 	"strconv"
@@ -16,6 +14,7 @@ import (
 	"time"
 
 	"github.com/sluice-go/sluice"
+	"github.com/sluice-go/sluice/cmd/sluice/internal/original"
 	"github.com/sluice-go/sluice/httplimit"
 	"github.com/sluice-go/sluice/rules"
 	"github.com/sluice-go/sluice/rules/httprules"
@@ -207,15 +206,12 @@ func (c *checker) describer(set *rules.Set, domain string) *httprules.Describer 
 // original is the request that the proxy has, as far as it tells and is believed: without a method, a
 // path and a host otherwise. The headers are the client's, with what the proxy has added.
 func (c *checker) original(r *http.Request) *http.Request {
-	out := &http.Request{Header: r.Header, RemoteAddr: r.RemoteAddr, URL: new(url.URL)}
+	method, host, uri := "", "", ""
 	if c.proxies.include(r) {
-		uri := last(r.Header["X-Forwarded-Uri"])
-		out.Host = hostOf(last(r.Header["X-Forwarded-Host"]))
-		out.Method = last(r.Header["X-Forwarded-Method"])
-		out.URL.Path = pathOf(uri)
-		_, query, _ := strings.Cut(uri, "?")
-		out.URL.RawQuery, _, _ = strings.Cut(query, "#")
+		method, host, uri = last(r.Header["X-Forwarded-Method"]), last(r.Header["X-Forwarded-Host"]), last(r.Header["X-Forwarded-Uri"])
 	}
+	out := original.Request(method, host, uri, r.Header)
+	out.RemoteAddr = r.RemoteAddr
 	return out
 }
 
@@ -225,30 +221,6 @@ func last(values []string) string {
 		return ""
 	}
 	return values[len(values)-1]
-}
-
-// hostOf is a host in small letters, without a port.
-func hostOf(s string) string {
-	u := url.URL{Host: s}
-	return strings.ToLower(strings.TrimSuffix(u.Hostname(), "."))
-}
-
-// pathOf is the path of a request in one spelling: unescaped, without a query, double slashes and
-// dots. A client that spells it in another way is still limited by the same rule.
-func pathOf(uri string) string {
-	if uri == "" {
-		return ""
-	}
-	if i := strings.Index(uri, "://"); i >= 0 && !strings.HasPrefix(uri, "/") { // the absolute form
-		uri = uri[i+len("://"):]
-		uri = uri[min(len(uri), strings.IndexByte(uri+"/", '/')):]
-	}
-	uri, _, _ = strings.Cut(uri, "?")
-	uri, _, _ = strings.Cut(uri, "#")
-	if plain, err := url.PathUnescape(uri); err == nil {
-		uri = plain
-	}
-	return path.Clean("/" + uri)
 }
 
 // describe tells the client of its limit, if the configuration wants that.

@@ -1,7 +1,10 @@
 package service
 
 import (
+	"bytes"
 	"context"
+	"crypto/sha256"
+	"encoding/json"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -13,7 +16,12 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/sluice-go/sluice/cmd/sluice/internal/accesslog"
+	"github.com/sluice-go/sluice/cmd/sluice/internal/original"
+	"github.com/sluice-go/sluice/cmd/sluice/internal/replay"
 	"github.com/sluice-go/sluice/httplimit"
+	"github.com/sluice-go/sluice/internal/seeded"
+	"github.com/sluice-go/sluice/rules"
 )
 
 const checkRules = `
@@ -219,16 +227,62 @@ func TestCheck_Failures(t *testing.T) {
 	}
 }
 
-func TestCheck_Paths(t *testing.T) {
-	for uri, want := range map[string]string{
-		"": "", "/": "/", "*": "/*", "?x": "/", "/a?b=/c": "/a", "a": "/a", "http://h": "/", "http://h/a/": "/a", "/..//./a/../../b": "/b",
-		"/a%2Fb": "/a/b", "/%zz": "/%zz", "/http://x/y": "/http:/x/y", "/a%3Fb": "/a?b",
-	} {
-		assert.Equal(t, want, pathOf(uri), uri)
+// TestCheck_ReplayAgrees: sluice replay decides each line of a log as /check decided the request that the
+// line is of, whatever its client has sent.
+func TestCheck_ReplayAgrees(t *testing.T) {
+	rng := seeded.Rand(t)
+	r := start(t, "--rules", rulesFile(t, checkRules), "--manual-clock")
+	set, _ := rules.Load([]rules.File{{Name: "r", Data: []byte(checkRules)}}, rules.Options{})
+	log, err := replay.New(nil, replay.IPv6Prefix)
+	require.NoError(t, err)
+	require.NoError(t, log.AddFile(replay.File{Set: set, Domain: "web"}))
+	parsers, err := accesslog.Select(accesslog.Auto, "", "")
+	require.NoError(t, err)
+	pick := func(from ...string) string { return from[rng.IntN(len(from))] }
+	var decisions strings.Builder
+	now := int64(1_790_000_000_000) // milliseconds
+	for range 600 {
+		now += rng.Int64N(20_000)
+		code, _ := r.send("POST", "debug", "/clock", fmt.Sprint(now))
+		require.Equal(t, 204, code)
+		client := fmt.Sprintf(pick("192.0.2.%d", "198.51.100.%d", "2001:db8:0:%d::1"), rng.IntN(12))
+		method, host := pick("GET", "DELETE", "purge"), pick("old.example", "OLD.example:80", "other", "other", "other", "")
+		uri := pick("/login", "//login/", "/%6cogin?user=a", "/all", "/?user=a&user=b", "/x?user=%zz", fmt.Sprintf("/x?user=%d", rng.IntN(200)), "/", "/x", "http://old.example/all", "*")
+		if strings.HasPrefix(uri, "http:") {
+			host = "old.example" // as every server takes it from there
+		}
+		headers := map[string][]string{}
+		ask := []string{"X-Forwarded-For: " + client, "X-Forwarded-Method: " + method, "X-Forwarded-Uri: " + uri}
+		if host != "" {
+			ask = append(ask, "X-Forwarded-Host: "+host)
+		}
+		for range max(0, rng.IntN(6)-3) {
+			key := fmt.Sprint(rng.IntN(200))
+			headers["X-Api-Key"] = append(headers["X-Api-Key"], key)
+			ask = append(ask, "X-Api-Key: "+key)
+		}
+		if code := r.check("/check/web", ask...).StatusCode; code == 204 {
+			decisions.WriteByte('A')
+		} else {
+			require.Contains(t, []int{400, 429}, code)
+			decisions.WriteByte('D')
+		}
+		line, err := json.Marshal(map[string]any{
+			"request": map[string]any{"client_ip": client, "method": method, "host": host, "uri": uri, "headers": headers},
+			"ts":      float64(now) / 1000,
+		})
+		require.NoError(t, err)
+		reader, err := accesslog.NewReader(bytes.NewReader(line), parsers...)
+		require.NoError(t, err)
+		rec, err := reader.Next()
+		require.NoError(t, err)
+		log.Add(rec.Client, rec.Time, reader.Request)
 	}
-	for host, want := range map[string]string{"": "", "A.b:80": "a.b", "[::1]:80": "::1", "h.": "h", "[": "["} {
-		assert.Equal(t, want, hostOf(host), host)
-	}
+	result := log.Result(0).Rules[0]
+	require.Equal(t, fmt.Sprintf("%x", sha256.Sum256([]byte(decisions.String()))), result.DecisionsSHA256)
+	require.Greater(t, result.Denied, int64(50))
+	require.Greater(t, result.Allowed, int64(50))
+	require.Positive(t, result.Refused)
 }
 
 func TestCheck_ConfigErrors(t *testing.T) {
@@ -277,10 +331,10 @@ descriptors:
 				t.Fatalf("%s: %d %s, want %d", client, w.Code, w.Body, want)
 			}
 		}
-		p := pathOf(uri)
+		p := original.Path(uri)
 		if p != "" && (!strings.HasPrefix(p, "/") || path.Clean(p) != p) {
 			t.Fatalf("%q: %q", uri, p)
 		}
-		hostOf(host)
+		original.Host(host)
 	})
 }

@@ -1,0 +1,43 @@
+// Package original makes a request of what somebody else tells of it, a proxy or a log, in the one
+// spelling that rules compare.
+package original
+
+import (
+	"net/http"
+	"net/url"
+	"path"
+	"strings"
+)
+
+// Request is a request with a method, a host and a target; each can be empty, for one that nobody has
+// told.
+func Request(method, host, target string, header http.Header) *http.Request {
+	r := &http.Request{Method: method, Host: Host(host), URL: &url.URL{Path: Path(target)}, Header: header}
+	_, query, _ := strings.Cut(target, "?")
+	r.URL.RawQuery, _, _ = strings.Cut(query, "#")
+	return r
+}
+
+// Host is a host in small letters, without a port.
+func Host(s string) string {
+	u := url.URL{Host: s}
+	return strings.ToLower(strings.TrimSuffix(u.Hostname(), "."))
+}
+
+// Path is the path of a target in one spelling: unescaped, without a query, double slashes and dots. A
+// client that spells it in another way is still limited by the same rule.
+func Path(target string) string {
+	if target == "" {
+		return ""
+	}
+	if i := strings.Index(target, "://"); i >= 0 && !strings.HasPrefix(target, "/") { // the absolute form
+		target = target[i+len("://"):]
+		target = target[min(len(target), strings.IndexByte(target+"/", '/')):]
+	}
+	target, _, _ = strings.Cut(target, "?")
+	target, _, _ = strings.Cut(target, "#")
+	if plain, err := url.PathUnescape(target); err == nil {
+		target = plain
+	}
+	return path.Clean("/" + target)
+}
