@@ -175,14 +175,11 @@ func (st *store) charge(p *policy, id uint64, now int64, cost int) (uint64, outc
 	for {
 		t := s.table.Load()
 		e := t.lookup(id)
-		if e == nil && t.policy == p && s.cell(id) == nil { // of no one instant; insert looks again
-			if word, out := st.insert(s, p, id, now, cost, nil); out != retrying {
-				return word, out
-			}
-			continue
-		}
 		if t.policy != p || e == nil || e.word.Load() == elsewhere {
-			at := s.locate(id)
+			at := spot{policy: p} // of no one instant; insert looks again
+			if t.policy != p || e != nil || s.cell(id) != nil {
+				at = s.locate(id)
+			}
 			if at.slot == nil {
 				if word, out := st.insert(s, p, id, now, cost, nil); out != retrying || !at.admits(p) {
 					return word, out
@@ -235,7 +232,8 @@ func (st *store) chargeWide(p *policy, id uint64, now int64, cost int, d *Decisi
 	}
 	s := st.shardOf(id)
 	for {
-		if t := s.table.Load(); t.policy == p {
+		t := s.table.Load()
+		if t.policy == p {
 			if i, live := t.findLive(id); live {
 				if out := st.chargeTail(p, &t.slots[i], t.tails.of(i), now, cost, d); out != retrying {
 					return out
@@ -244,7 +242,10 @@ func (st *store) chargeWide(p *policy, id uint64, now int64, cost int, d *Decisi
 				continue
 			}
 		}
-		at := s.locate(id)
+		at := spot{policy: p} // of no one instant; insert looks again
+		if t.policy != p || s.cell(id) != nil {
+			at = s.locate(id)
+		}
 		switch {
 		case at.slot == nil:
 			if _, out := st.insert(s, p, id, now, cost, d); out != retrying || !at.admits(p) {
