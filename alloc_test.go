@@ -179,10 +179,13 @@ func TestAllocs_NoneForANewKeyWithoutGrowth(t *testing.T) {
 			l := mustNew(t, c)
 			n := uint64(0)
 			add := func() { n++; l.KeyUint64(n).Allow() }
-			for range 1537 { // one more than 3/4 of 2048: the table has just grown to 4096
+			for range 3000 {
 				add()
 			}
 			slots := slotsOf(l)
+			for was := slots; slots == was; slots = slotsOf(l) {
+				add() // until the table has just grown
+			}
 			const keys = 100 // at a time; ten times that fits before the next growth
 			chunks := 0
 			switch {

@@ -48,6 +48,6 @@ func AllowEach(dst []bool, charges ...Charge) []bool {
 func (k Key) lookAhead() {
 	l := k.lim.made()
 	if t := l.shardOf(k.id).table.Load(); len(t.slots) >= farSlots/len(l.shards) {
-		prefetch.Line(unsafe.Pointer(&t.slots[k.id&t.home]))
+		prefetch.Line(unsafe.Pointer(&t.slots[t.home(k.id)]))
 	}
 }

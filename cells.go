@@ -40,7 +40,7 @@ type cellTable struct {
 var gone = new(cell)
 
 func newCellTable(places int, homes uint64) *cellTable {
-	return &cellTable{places: make([]atomic.Pointer[cell], places), home: uint64(places-1) & homes}
+	return &cellTable{places: make([]atomic.Pointer[cell], places), home: min(uint64(places), homes) - 1}
 }
 
 // find returns the cell of id and its place, or nil and the place where the probe ended.
@@ -67,7 +67,7 @@ func (ct *cellTable) room(homes uint64) *cellTable {
 	switch {
 	case ct == nil:
 		return newCellTable(minSlots, homes)
-	case ct.used < len(ct.places)/maxLoadDen*maxLoadNum:
+	case ct.used < len(ct.places)*maxLoadNum/maxLoadDen:
 		return ct
 	}
 	next := newCellTable(max(minSlots, pow2(2*(ct.live+1))), homes)

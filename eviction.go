@@ -265,7 +265,7 @@ func (st *store) surveyLocked(s *shard, now int64, exact bool) (idle int, ranks 
 	ranks = make([]uint64, 0, min(looks, s.len()))
 	for i := range uint64(looks) {
 		if looks < len(t.slots) {
-			i = rand.Uint64() & t.mask
+			i = rand.Uint64N(uint64(len(t.slots)))
 		}
 		switch p, e, ok := st.stateLocked(s, t, i); {
 		case !ok:

@@ -71,8 +71,8 @@ func Must(l *Limiter, err error) *Limiter {
 	return l
 }
 
-// newLimiter is New with a mask on where in a table a key's probe starts. Tests
-// clear bits of it to crowd all keys into a few places.
+// newLimiter is New with a bound on how many slots of a table are homes. Tests crowd all
+// keys into a few.
 func newLimiter(c Config, homes uint64) (*Limiter, error) {
 	c, err := c.withDefaults()
 	if err != nil {

@@ -24,12 +24,12 @@ var homeBits = flag.Int("homes", 64, "bits of an id that choose its home slot")
 // probe long: tests with very many keys use fewer.
 func crowded() bool { return *homeBits < 64 }
 
-// homes is the mask that newLimiter takes.
+// homes is the bound that newLimiter takes, a power of two.
 func homes() uint64 {
 	if !crowded() {
 		return math.MaxUint64
 	}
-	return 1<<*homeBits - 1
+	return 1 << *homeBits
 }
 
 // mustNew is New for tests; all of them make their limiters with it.

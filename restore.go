@@ -9,6 +9,7 @@ import (
 	"hash"
 	"io"
 	"math"
+	"math/rand/v2"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -54,6 +55,9 @@ func (l *Limiter) Restore(r io.Reader) error {
 	l.forgetUntil(now)
 	for _, s := range sections {
 		pl := l.adoptPlan(s.view)
+		// They are in the order of a table. In that order they would crowd the front of one
+		// that grows with them.
+		rand.Shuffle(len(s.entries), func(i, j int) { s.entries[i], s.entries[j] = s.entries[j], s.entries[i] })
 		for _, e := range s.entries {
 			l.restore(e.id, s.kept, pl, s.policy, e.state)
 		}

@@ -41,6 +41,32 @@ func TestRestore_NeedsRoom(t *testing.T) {
 	}
 }
 
+// TestRestore_CrowdsNoTable: a snapshot has its keys in the order of their homes. Restored in
+// that order, each would be put at the end of a probe as long as the table.
+func TestRestore_CrowdsNoTable(t *testing.T) {
+	if crowded() {
+		return // all probes are long
+	}
+	c := Config{Limit: PerMinute(60), Hash: HashStable, Shards: 1, Clock: NewManualClock(start)}
+	l := mustNew(t, c)
+	for i := range uint64(10_000) {
+		l.KeyUint64(i).Allow()
+	}
+	var restored *Limiter
+	longest := 0.0
+	c.Clock = clockFunc(func() int64 {
+		if restored != nil && restored.Len()%1000 == 999 {
+			longest = max(longest, probeOf(restored.shards[0].table.Load()))
+		}
+		return start.UnixNano()
+	})
+	restored = mustNew(t, c)
+	require.NoError(t, restored.Restore(bytes.NewReader(snapshotOf(t, l))))
+	require.Equal(t, 10_000, restored.Len())
+	require.Positive(t, longest)
+	require.Less(t, longest, 8.0, "slots a probe")
+}
+
 // TestRestore_EvictsTheLowest: as ever, who owes most stays.
 func TestRestore_EvictsTheLowest(t *testing.T) {
 	forEveryLayout(t, func(t *testing.T, c Config) {

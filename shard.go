@@ -60,7 +60,7 @@ type store struct {
 
 	shards []shard
 	shift  uint   // id>>shift is the shard
-	homes  uint64 // masks the home slots; all ones but in tests
+	homes  uint64 // most homes of a table; no bound but in tests
 
 	clock    Clock
 	cached   *atomic.Int64 // the clock's time, if that is not negative
@@ -137,7 +137,7 @@ func (st *store) ahead(id uint64) {
 
 func (st *store) prefetch(id uint64) {
 	t := st.shardOf(id).table.Load()
-	prefetch.Line(unsafe.Pointer(&t.slots[id&t.home]))
+	prefetch.Line(unsafe.Pointer(&t.slots[t.home(id)]))
 }
 
 // settled is the time that idleness is judged by when a call at now needs room: the

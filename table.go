@@ -1,7 +1,6 @@
 package sluice
 
 import (
-	"math"
 	"math/bits"
 	"sync/atomic"
 )
@@ -10,21 +9,31 @@ import (
 // no pointers, so the garbage collector does not scan them. All of its words are of
 // one policy.
 //
+// It has any number of slots. The low half of an id, as a part of 2^32, says how far into the
+// table its home is: so ids lie in a table in the order of their low halves, and a larger
+// table is filled from front to back.
+//
 // Invariant: at least one slot is empty, so every probe ends.
 type table struct {
 	slots  []slot
-	home   uint64 // id&home is where the probe for id starts
+	homes  uint64 // of the slots, how many are homes: all but in tests
 	policy *policy
-	mask   uint64 // len(slots)-1
-	limit  int    // how many ids it may hold
-	tails  tails  // only for wide algorithms
+	limit  int   // how many ids it may hold
+	tails  tails // only for wide algorithms
 }
 
 const (
 	minSlots = 8
-	// A table is at most 3/4 full. It is made at most 1/2 full, unless it can then
-	// hold its shard's share. Not tuned.
-	maxLoadNum, maxLoadDen = 3, 4
+
+	// A table is at most 7/8 full, and made for half as many ids again as there are, or for
+	// its shard's share. That is 18 bytes a key at most full, 27 when it has just grown, and 23
+	// on average; a key has been moved twice.
+	maxLoadNum, maxLoadDen = 7, 8
+	growNum, growDen       = 3, 2
+
+	// A table of fewer slots takes little memory, and is at most half full: in one of 7/8,
+	// probes are of lengths that the processor does not foresee.
+	sparseSlots = 128
 
 	// farSlots is from how many slots, in all shards together, they are fetched
 	// ahead: 1 MiB, the size of a second level cache.
@@ -32,26 +41,33 @@ const (
 )
 
 // lookup returns the slot of id, or nil. It is find without the index, and inlined
-// where find is not; the compiler can tell that the masked index is in range.
+// where find is not; the compiler can tell that the index is in range.
 func (t *table) lookup(id uint64) *slot {
 	slots := t.slots
-	if len(slots) == 0 {
-		return nil
-	}
-	for i := id & t.home; ; i++ {
-		e := &slots[i&uint64(len(slots)-1)]
+	for i := t.home(id); i < uint64(len(slots)); {
+		e := &slots[i]
 		switch e.id.Load() {
 		case id:
 			return e
 		case 0:
 			return nil
 		}
+		if i++; i == uint64(len(slots)) {
+			i = 0
+		}
 	}
+	return nil // not reached: homes are slots
 }
+
+// home returns the slot where the probe for id starts.
+func (t *table) home(id uint64) uint64 { return uint64(uint32(id)) * t.homes >> 32 }
 
 // find returns the slot of id, or the empty slot where the probe for it ended.
 func (t *table) find(id uint64) (i uint64, found bool) {
-	for i = id & t.home; ; i = (i + 1) & t.mask {
+	for i = t.home(id); ; i++ {
+		if i == uint64(len(t.slots)) {
+			i = 0
+		}
 		switch t.slots[i].id.Load() {
 		case id:
 			return i, true
@@ -120,14 +136,16 @@ func (t *table) mark(id uint64) {
 	t.slots[i].id.Store(id)
 }
 
-// newTable returns a table whose probes begin at the places that homes leaves.
+// newTable returns a table of which at most so many slots are homes.
 func newTable(p *policy, slots int, homes uint64) *table {
 	t := &table{
 		slots:  make([]slot, slots),
-		home:   uint64(slots-1) & homes,
+		homes:  min(uint64(slots), homes),
 		policy: p,
-		mask:   uint64(slots - 1),
-		limit:  slots / maxLoadDen * maxLoadNum,
+		limit:  slots * maxLoadNum / maxLoadDen,
+	}
+	if slots < sparseSlots {
+		t.limit = slots / 2
 	}
 	if p.wide != nil {
 		t.tails = newTails(slots, t.limit, p.wide.tailLen())
@@ -135,14 +153,15 @@ func newTable(p *policy, slots int, homes uint64) *table {
 	return t
 }
 
-// slotsFor returns the size of a table for n ids: at most half full, but no
-// larger than a shard with a bound needs.
+// slotsFor returns the size of a table for n ids and half as many again, but not for more
+// than a shard's share, if n is not more.
 func slotsFor(n, share int) int {
-	size := max(minSlots, pow2(2*n))
-	if share < math.MaxInt/maxLoadDen {
-		size = min(size, max(minSlots, pow2((share*maxLoadDen+maxLoadNum-1)/maxLoadNum)))
+	room := max(n, min(n/growDen*growNum+1, share))
+	slots := (room*maxLoadDen + maxLoadNum - 1) / maxLoadNum
+	if slots < sparseSlots {
+		slots = 2 * room
 	}
-	return size
+	return max(minSlots, slots)
 }
 
 // tails is a table's storage for tails: chunks that are allocated as keys are
