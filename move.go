@@ -112,7 +112,7 @@ func (st *store) adoptAllLocked(s *shard, empty *table) (now int64) {
 	}
 	next, n := empty, len(entries)+len(marks)
 	if n > 0 {
-		next = newTable(empty.policy, slotsFor(n, s.share), st.homes)
+		next = st.tableFor(empty.policy, n, s.share)
 	}
 	for _, e := range entries {
 		next.adopt(e.id, old.policy, e.state, now)

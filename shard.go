@@ -156,7 +156,7 @@ func (s *shard) len() int { return int(s.count.Load()) }
 // is under the policy of the table comes back into the table.
 func (st *store) rebuildLocked(s *shard, want int, drop func(*policy, state) bool) (dropped int) {
 	old := s.table.Load()
-	r := rebuild{homes: st.homes, next: newTable(old.policy, slotsFor(want, s.share), st.homes)}
+	r := rebuild{homes: st.homes, next: st.tableFor(old.policy, want, s.share)}
 	var back []*cell
 	for i, id := range old.occupied {
 		if old.slots[i].word.Load() != elsewhere {
@@ -213,7 +213,7 @@ func (r *rebuild) room() *table {
 }
 
 func (r *rebuild) enlarge() {
-	larger := newTable(r.next.policy, 2*len(r.next.slots), r.homes)
+	larger := newTable(r.next.policy, 2*len(r.next.slots), 2*r.next.limit, r.homes)
 	for i, id := range r.next.occupied {
 		larger.put(id, r.next.state(i, r.next.slots[i].word.Load()))
 	}

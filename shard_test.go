@@ -67,7 +67,7 @@ func checkTables(t *testing.T, l *Limiter) {
 		require.Equal(t, used, s.len())
 		require.LessOrEqual(t, used, tab.limit)
 		require.LessOrEqual(t, used, s.share)
-		require.LessOrEqual(t, used*8, len(tab.slots)*7, "more than 7/8 full")
+		require.LessOrEqual(t, tab.limit*8, max(1, len(tab.slots))*7, "more than 7/8 full")
 	}
 }
 
@@ -92,12 +92,17 @@ func TestShard_TablesHoldTheirInvariants(t *testing.T) {
 }
 
 func TestShard_TableSizes(t *testing.T) {
-	for _, c := range []struct{ n, share, want int }{
-		{0, 100, 8}, {1, 100, 8}, {4, 100, 14}, {5, 100, 14}, {6, 100, 20}, {1, 1, 8},
-		{96, 96, 192}, {80, 96, 192}, {120, 120, 138}, {100, 120, 138}, {121, 120, 139}, // 120 is 7/8 of 138: a bound needs no more
-		{31_250, 32_768, 37_450}, {1000, math.MaxInt, 1716},
+	for _, c := range []struct{ shards, n, share, limit, slots int }{
+		{64, 0, 1000, 2, 8}, {64, 1, 1000, 2, 8}, {64, 2, 1000, 4, 16}, {64, 40, 1000, 61, 244}, // a quarter full
+		{64, 50, 1000, 76, 256}, {64, 140, 1000, 211, 256}, {64, 160, 1000, 241, 276}, // up to 7/8 full
+		{1, 140, 1000, 211, 844}, {1, 4000, 10_000, 6001, 16_384}, {1024, 20, 1000, 31, 36},
+		{64, 1, 1, 2, 8}, {64, 350, 400, 400, 458}, {64, 400, 400, 400, 458}, {64, 401, 400, 401, 459}, // the share
+		{64, 1000, math.MaxInt, 1501, 1716}, {1 << 16, 1, math.MaxInt, 2, 8},
 	} {
-		require.Equal(t, c.want, slotsFor(c.n, c.share), "%d ids of %d", c.n, c.share)
+		st := &store{shards: make([]shard, c.shards), homes: math.MaxUint64}
+		made := st.tableFor(&policy{}, c.n, c.share)
+		require.Equal(t, c.limit, made.limit, "%d ids of %d", c.n, c.share)
+		require.Len(t, made.slots, c.slots, "%d ids of %d", c.n, c.share)
 	}
 }
 
