@@ -3,6 +3,7 @@ package sluice
 import (
 	"fmt"
 	"testing"
+	"time"
 )
 
 // BenchmarkTakeAll is the hot workload for several keys at once: two of one limiter,
@@ -35,6 +36,26 @@ func benchTakeAll(b *testing.B, c Config, here, there int, parallel bool) {
 	}
 	drive(b, w, l, parallel, func(uint64) bool { return TakeAll(charges...).Allowed })
 	checkKeys(b, w, l)
+}
+
+// BenchmarkTakeAll_Million is a TakeAll of keys out of a million, on a coarse clock.
+func BenchmarkTakeAll_Million(b *testing.B) {
+	sequence := uniformIndexes()
+	l := mustNew(b, uniform.config(GCRA, NewCoarseClock(time.Millisecond)))
+	for i := range uint64(million) {
+		l.KeyUint64(i).Allow()
+	}
+	for _, keys := range []int{1, 2, 4, 8} {
+		charges := make([]Charge, keys)
+		b.Run(fmt.Sprintf("keys=%d", keys), func(b *testing.B) {
+			drive(b, uniform, l, false, func(i uint64) bool {
+				for j := range charges {
+					charges[j] = Charge{l.KeyUint64(uint64(sequence[(i*uint64(keys)+uint64(j))%sequenceLen])), 1}
+				}
+				return TakeAll(charges...).Allowed
+			})
+		})
+	}
 }
 
 // BenchmarkRefund is the hot key of BenchmarkAllow, charged and refunded: take off

@@ -42,6 +42,7 @@ func collect(space []claim, charges []Charge, each []Decision, policyFor func(*L
 	for i := range charges {
 		c, charge := &claims[i], &charges[i]
 		c.lim, c.view, c.id, c.cost, c.index = charge.Key.lim.made().core, charge.Key.lim, charge.Key.id, int64(charge.Cost), i
+		charge.Key.lookAhead()
 	}
 	sortClaims(claims)
 	n := 0
