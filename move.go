@@ -132,7 +132,7 @@ func (t *table) adopt(id uint64, from *policy, e state, now int64) {
 		tail = t.tails.add(i)
 	}
 	preset(&t.slots[i].word, t.policy.adopt(from, e, tail, now))
-	preset(&t.slots[i].id, id)
+	t.slots[i].id.Store(id) // others may see the table
 }
 
 // A placement is what becomes of a key: the plan it is kept on, if any, and the terms that
