@@ -1,11 +1,5 @@
 package sluice
 
-import (
-	"unsafe"
-
-	"github.com/sluice-go/sluice/internal/prefetch"
-)
-
 // eachAhead is how many keys ahead of the decision their slots are asked for. With 8, and with
 // 32, a batch of a million keys takes as long, give or take 7% (BenchmarkAllowEach).
 const eachAhead = 16
@@ -25,13 +19,13 @@ func AllowEach(dst []bool, charges ...Charge) []bool {
 		return append(dst, charges[0].Key.AllowN(charges[0].Cost))
 	}
 	for i := range charges[:min(eachAhead, len(charges))] {
-		charges[i].Key.lookAhead()
+		charges[i].Key.lim.made().lookAhead(charges[i].Key.id)
 	}
 	var core *Limiter
 	var now int64
 	for i := range charges {
 		if next := i + eachAhead; next < len(charges) {
-			charges[next].Key.lookAhead()
+			charges[next].Key.lim.made().lookAhead(charges[next].Key.id)
 		}
 		k := charges[i].Key
 		if k.lim.core != core {
@@ -41,13 +35,4 @@ func AllowEach(dst []bool, charges ...Charge) []bool {
 		dst = append(dst, k.AllowAt(now, charges[i].Cost))
 	}
 	return dst
-}
-
-// lookAhead lets the processor fetch the key's slot, where it is not likely to be in the
-// cache. It is ahead for any clock.
-func (k Key) lookAhead() {
-	l := k.lim.made()
-	if t := l.shardOf(k.id).table.Load(); len(t.slots) >= farSlots/len(l.shards) {
-		prefetch.Line(unsafe.Pointer(&t.slots[t.home(k.id)]))
-	}
 }

@@ -42,7 +42,7 @@ func collect(space []claim, charges []Charge, each []Decision, policyFor func(*L
 	for i := range charges {
 		c, charge := &claims[i], &charges[i]
 		c.lim, c.view, c.id, c.cost, c.index = charge.Key.lim.made().core, charge.Key.lim, charge.Key.id, int64(charge.Cost), i
-		charge.Key.lookAhead()
+		c.lim.lookAhead(c.id)
 	}
 	sortClaims(claims)
 	n := 0

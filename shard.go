@@ -140,6 +140,13 @@ func (st *store) prefetch(id uint64) {
 	prefetch.Line(unsafe.Pointer(&t.slots[t.home(id)]))
 }
 
+// lookAhead is ahead for any clock, where the slot is not likely to be in the cache.
+func (st *store) lookAhead(id uint64) {
+	if t := st.shardOf(id).table.Load(); len(t.slots) >= farSlots/len(st.shards) {
+		prefetch.Line(unsafe.Pointer(&t.slots[t.home(id)]))
+	}
+}
+
 // settled is the time that idleness is judged by when a call at now needs room: the
 // older of now and the limiter's own clock. Ahead of the clock a caller of AllowAt
 // may have made now up. Behind it, judging by the clock would raise the floor over
@@ -193,6 +200,17 @@ func (st *store) rebuildLocked(s *shard, want int, drop func(*policy, state) boo
 		st.removeCellLocked(s, c) // which finds only now that the key is in the table
 	}
 	return dropped
+}
+
+// tableFor returns a table for n ids and half as many again, but not for more than a shard's
+// share, if n is not more.
+func (st *store) tableFor(p *policy, n, share int) *table {
+	limit := max(minLimit, n, min(n/growDen*growNum+1, share))
+	slots := (limit*maxLoadDen + maxLoadNum - 1) / maxLoadNum
+	if sparse := sparseSlots / len(st.shards); slots < sparse {
+		slots = min(limit*sparseDen, sparse)
+	}
+	return newTable(p, max(minSlots, slots), limit, st.homes)
 }
 
 // A rebuild is a table that is being filled, before anybody else sees it.

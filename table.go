@@ -155,17 +155,6 @@ func newTable(p *policy, slots, limit int, homes uint64) *table {
 	return t
 }
 
-// tableFor returns a table for n ids and half as many again, but not for more than a shard's
-// share, if n is not more.
-func (st *store) tableFor(p *policy, n, share int) *table {
-	limit := max(minLimit, n, min(n/growDen*growNum+1, share))
-	slots := (limit*maxLoadDen + maxLoadNum - 1) / maxLoadNum
-	if sparse := sparseSlots / len(st.shards); slots < sparse {
-		slots = min(limit*sparseDen, sparse)
-	}
-	return newTable(p, max(minSlots, slots), limit, st.homes)
-}
-
 // tails is a table's storage for tails: chunks that are allocated as keys are
 // added. Slots are never emptied in a table, so tails are handed out in order
 // and nothing is ever freed but by building the next table.
