@@ -114,7 +114,7 @@ func (p port) listen() (net.Listener, error) {
 func removeSocket(path string) error {
 	info, err := os.Lstat(path)
 	if err != nil || info.Mode()&os.ModeSocket == 0 {
-		return nil // not there, or something that net.Listen comtransports about
+		return nil // not there, or something that net.Listen complains about
 	}
 	if conn, err := net.Dial("unix", path); err == nil {
 		_ = conn.Close()

@@ -3,6 +3,7 @@ package service
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"log"
 	"log/slog"
@@ -10,6 +11,7 @@ import (
 	"net/http"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -83,19 +85,66 @@ func (g *greeted) Clone() credentials.TransportCredentials {
 }
 
 // greetedConn is a connection of gRPC. One that ends before its first byte is a health check.
+//
+// gRPC closes a connection without a word if it cannot read a frame. That is so if Close comes and
+// nothing has said before that the connection ends: no error of Read or Write, and no GOAWAY, with which
+// gRPC begins every end of its own.
 type greetedConn struct {
 	net.Conn
 	strangers *strangers
-	known     int // bytes of the greeting that have been read, all of them also once there is a line of log
+	known     int    // bytes of the greeting that have been read, all of them also once there is a line of log
+	in        frames // behind the greeting
+	out       frames
+	over      atomic.Bool // it ends, for a reason of its own or with a line of log
+	told      atomic.Bool
 }
 
 // Read is called by one goroutine at a time.
 func (c *greetedConn) Read(b []byte) (int, error) {
 	n, err := c.Conn.Read(b)
+	next := b[:n]
 	if c.known < len(greeting) {
-		c.check(string(b[:min(n, len(greeting)-c.known)]), err)
+		m := min(n, len(greeting)-c.known)
+		c.check(string(next[:m]), err)
+		next = next[m:]
+	}
+	c.in.follow(next)
+	switch {
+	case err == io.EOF && c.in.within():
+		c.fault("it ends within a frame of HTTP/2")
+	case err != nil:
+		c.over.Store(true)
 	}
 	return n, err
+}
+
+// Write is called by one goroutine at a time.
+func (c *greetedConn) Write(b []byte) (int, error) {
+	n, err := c.Conn.Write(b)
+	c.out.follow(b[:n])
+	switch {
+	case c.out.goingAway && c.out.code != 0:
+		c.fault(fmt.Sprintf("it breaks the rules of HTTP/2, error code %d", c.out.code))
+	case c.out.goingAway, err != nil:
+		c.over.Store(true)
+	}
+	return n, err
+}
+
+// Close may be called by several goroutines, and at any time.
+func (c *greetedConn) Close() error {
+	if !c.over.Load() {
+		c.fault("what it sends is not HTTP/2, or it answers no pings")
+	}
+	return c.Conn.Close()
+}
+
+// fault tells why a connection ends, once.
+func (c *greetedConn) fault(why string, more ...any) {
+	c.over.Store(true)
+	if !c.told.Swap(true) {
+		c.strangers.tell(time.Now(), "a connection is closed: "+why, append([]any{"from", c.RemoteAddr().String()}, more...)...)
+	}
 }
 
 // check looks at what has been read next.
@@ -105,8 +154,7 @@ func (c *greetedConn) check(next string, err error) {
 	stranger := next != greeting[begin:c.known]
 	if stranger || err != nil && c.known > 0 && c.known < len(greeting) {
 		c.known = len(greeting)
-		c.strangers.tell(time.Now(), "a connection is closed: it does not begin as HTTP/2 does, which gRPC needs",
-			"from", c.RemoteAddr().String(), "bytes", greeting[:begin]+next)
+		c.fault("it does not begin as HTTP/2 does, which gRPC needs", "bytes", greeting[:begin]+next)
 	}
 }
 
@@ -125,7 +173,17 @@ func (l httpListener) Accept() (net.Conn, error) {
 // httpConn is a connection of HTTP/1.
 type httpConn struct {
 	net.Conn
-	pending bool // bytes have come, and no request yet; of the goroutine that serves the connection
+
+	// Of the goroutine that serves the connection:
+	pending   bool // bytes have come, and no request yet
+	answering bool // a request has come, and its answer is not done
+	refused   bool // what has come is answered by package net/http itself, as no request
+}
+
+// Write implements net.Conn.
+func (c *httpConn) Write(b []byte) (int, error) {
+	c.refused = c.refused || !c.answering
+	return c.Conn.Write(b)
 }
 
 type httpConnKey struct{}
@@ -135,10 +193,11 @@ func watchRequests(h *http.Server, s *strangers) {
 	inner := h.Handler
 	h.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if c, ok := r.Context().Value(httpConnKey{}).(*httpConn); ok {
-			c.pending = false
+			c.pending, c.answering = false, true
 		}
 		inner.ServeHTTP(w, r)
 	})
+	h.DisableGeneralOptionsHandler = true // which would answer in the place of Handler
 	h.ConnContext = func(ctx context.Context, c net.Conn) context.Context { return context.WithValue(ctx, httpConnKey{}, c) }
 	h.ConnState = func(conn net.Conn, state http.ConnState) {
 		c, ok := conn.(*httpConn)
@@ -146,7 +205,9 @@ func watchRequests(h *http.Server, s *strangers) {
 		case !ok:
 		case state == http.StateActive:
 			c.pending = true // until the handler is called, which is next
-		case state == http.StateClosed && c.pending:
+		case state == http.StateIdle:
+			c.answering = false
+		case state == http.StateClosed && (c.pending || c.refused):
 			s.tell(time.Now(), "a connection is closed: it has sent no whole request of HTTP/1, or one too large", "from", c.RemoteAddr().String())
 		}
 	}
