@@ -3,6 +3,7 @@ package remote
 import (
 	"context"
 	"fmt"
+	"runtime"
 	"sync"
 	"time"
 
@@ -17,6 +18,7 @@ type Workload struct {
 	Replicas int     // limiters that share the limit, each with a client of its own; the callers are spread over them
 	Denied   bool    // the limit has been spent
 	Load     float64 // the part of the limit that is asked for; 0: as fast as the callers can
+	Procs    int     // GOMAXPROCS of the callers; 0: as it is
 }
 
 // Workloads returns all of them.
@@ -24,6 +26,8 @@ func Workloads() []Workload {
 	return []Workload{
 		{Name: "1 caller, 1 key", Callers: 1, Keys: 1, Replicas: 1},
 		{Name: "1 caller, 10,000 keys", Callers: 1, Keys: 10_000, Replicas: 1},
+		{Name: "1 caller, 1 key, GOMAXPROCS=1", Callers: 1, Keys: 1, Replicas: 1, Procs: 1},
+		{Name: "1 caller, 10,000 keys, GOMAXPROCS=1", Callers: 1, Keys: 10_000, Replicas: 1, Procs: 1},
 		{Name: "128 callers, 1 key", Callers: 128, Keys: 1, Replicas: 1},
 		{Name: "128 callers, 10,000 keys", Callers: 128, Keys: 10_000, Replicas: 1},
 		{Name: "128 callers, 1 key, denied", Callers: 128, Keys: 1, Replicas: 1, Denied: true},
@@ -149,6 +153,9 @@ func (w Workload) of(takes []Take, keys []string) calls {
 				return nil, err
 			}
 			spent = true
+		}
+		if w.Procs > 0 {
+			defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(w.Procs))
 		}
 		var group sync.WaitGroup
 		var mu sync.Mutex
