@@ -26,15 +26,15 @@ func command(t *testing.T, args ...string) (code int, stdout, stderr string) {
 
 func TestRun_AskingForWhatThereIsNot(t *testing.T) {
 	for want, args := range map[string][]string{
-		`--only "nobody" matches no subject`:                        {"--only", "nobody"},
-		`--only: error parsing regexp`:                              {"--only", "("},
-		`--workloads: there is no "warm", only hot, thousand, zipf`: {"--quick", "--workloads", "hot,warm"},
-		`--parts: there is no "sped", only memory, allocs, stall`:   {"--quick", "--parts", "sped"},
-		`--rounds 0: want 1 or more`:                                {"--quick", "--rounds", "0"},
-		`a part of a run does not replace the published results`:    {"--quick", "--out", "./results"},
-		`results: a part of a run does not replace the published`:   {"--quick", "--out", "../benchmarks/results"},
-		`unknown flag: --fast`:                                      {"--fast"},
-		`unknown command "all"`:                                     {"all"},
+		`--only "nobody" matches no subject`:                                    {"--only", "nobody"},
+		`--only: error parsing regexp`:                                          {"--only", "("},
+		`--workloads: there is no "warm", only hot, thousand, zipf`:             {"--quick", "--workloads", "hot,warm"},
+		`--parts: there is no "sped", only memory, curve, allocs, stall, tails`: {"--quick", "--parts", "sped"},
+		`--rounds 0: want 1 or more`:                                            {"--quick", "--rounds", "0"},
+		`a part of a run does not replace the published results`:                {"--quick", "--out", "./results"},
+		`results: a part of a run does not replace the published`:               {"--quick", "--out", "../benchmarks/results"},
+		`unknown flag: --fast`:                                                  {"--fast"},
+		`unknown command "all"`:                                                 {"all"},
 	} {
 		code, stdout, stderr := command(t, args...)
 		assert.Equal(t, exitUsage, code, args)
@@ -63,18 +63,22 @@ func TestRun_Interrupted(t *testing.T) {
 
 func TestRun_QuickWritesEverythingButTheReadmes(t *testing.T) {
 	out := filepath.Join(t.TempDir(), "new", "folder")
-	code, stdout, stderr := command(t, "--quick", "--rounds", "1", "--only", `^(sluice GCRA|throttled)$`, "--out", out)
+	code, stdout, stderr := command(t, "--quick", "--rounds", "1", "--only", `^(sluice GCRA|sluice GCRA, fast clock|throttled)$`, "--out", out)
 	require.Equal(t, exitOK, code, stderr)
 	assert.Contains(t, stdout, "budgets: ")
 	r, err := results.Load(filepath.Join(out, results.File))
 	require.NoError(t, err)
-	require.Len(t, r.Subjects, 2)
+	require.Len(t, r.Subjects, 3)
 	assert.Equal(t, 1, r.Machine.Rounds)
 	assert.NotEmpty(t, r.Speed)
 	assert.NotEmpty(t, r.Scaling)
-	assert.Len(t, r.Memory, 2)
+	assert.Len(t, r.Memory, 3)
 	assert.NotEmpty(t, r.Allocs)
 	assert.NotEmpty(t, r.Stall)
+	assert.NotEmpty(t, r.Curve)
+	assert.NotEmpty(t, r.Full)
+	assert.NotEmpty(t, r.Tails)
+	assert.NotEmpty(t, r.Machine.FastClock)
 	require.NotEmpty(t, r.Floor)
 	assert.Len(t, r.Floor[0].Samples, 2*floorRounds, "before the calls and after")
 	assert.NotEmpty(t, r.Omitted)
@@ -83,7 +87,7 @@ func TestRun_QuickWritesEverythingButTheReadmes(t *testing.T) {
 	for _, module := range peers.Absent {
 		assert.Contains(t, string(text), module, "what is missing is said")
 	}
-	for _, file := range []string{"results.txt", "speed.svg", "keys.svg", "cores.svg", "memory.svg", "stall.svg"} {
+	for _, file := range []string{"results.txt", "speed.svg", "keys.svg", "cores.svg", "memory.svg", "curve.svg", "stall.svg", "tails.svg"} {
 		assert.FileExists(t, filepath.Join(out, file))
 	}
 	for _, part := range partNames() {

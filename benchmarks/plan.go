@@ -63,8 +63,10 @@ type part struct {
 // The parts in the order in which they are made: the long ones last.
 var parts = []part{
 	{"memory", (*measurement).memory},
+	{"curve", (*measurement).curve},
 	{"allocs", (*measurement).allocs},
 	{"stall", (*measurement).stall},
+	{"tails", (*measurement).tails},
 	{"floor", (*measurement).floor},
 	{"speed", (*measurement).speed},
 	{"scaling", (*measurement).scaling},
@@ -84,19 +86,24 @@ type sizes struct {
 	sample      time.Duration
 	scalingKeys int
 	memoryKeys  int
+	curve       memory.CurveConfig
 	allocCalls  int
 	stall       stall.Config
+	tails       stall.TailConfig
 }
 
 var (
 	full = sizes{
-		workload: workload.Full(), scalingKeys: 1e7, memoryKeys: 1_000_000, allocCalls: 1_000_000, stall: stall.Full,
+		workload: workload.Full(), scalingKeys: 1e7, memoryKeys: 1_000_000, allocCalls: 1_000_000,
+		curve: memory.FullCurve, stall: stall.Full, tails: stall.FullTails,
 	}
 	// Windows are not idle after so short a wait, so that they are left out.
 	small = sizes{
 		workload: workload.Sizes{Million: 10_000, New: 1 << 13}, sample: 2 * time.Millisecond,
 		scalingKeys: 10_000, memoryKeys: 10_000, allocCalls: 10_000,
+		curve: memory.CurveConfig{From: 1000, To: 20_000, PeersTo: 5000, MaxKeys: []int{10_000}},
 		stall: stall.Config{Keys: 1 << 13, Repeats: 1, Idle: 50 * time.Millisecond},
+		tails: stall.TailConfig{Keys: 10_000, LogKeys: 100, LogUnits: 1000, Repeats: 1, Idle: 50 * time.Millisecond},
 	}
 )
 
@@ -185,13 +192,21 @@ func (m *measurement) run(ctx context.Context) (results.Results, error) {
 	}
 	if r.Floor != nil && r.Speed != nil {
 		m.log("floor, again") // the calls lie between the two
-		return r, m.floor(ctx, &r)
+		if err := m.floor(ctx, &r); err != nil {
+			return r, err
+		}
 	}
+	r.Machine.FastClock = peers.FastSources()
 	return r, nil
 }
 
 func (m *measurement) memory(_ context.Context, r *results.Results) (err error) {
 	r.Memory, err = memory.Run(m.subjects, m.memoryKeys, m.log)
+	return err
+}
+
+func (m *measurement) curve(_ context.Context, r *results.Results) (err error) {
+	r.Curve, r.Full, err = memory.Curve(m.subjects, m.sizes.curve, m.log)
 	return err
 }
 
@@ -211,6 +226,20 @@ func (m *measurement) stall(_ context.Context, r *results.Results) error {
 	}
 	rows, left, err := stall.Run(subjects, m.sizes.stall, m.log)
 	r.Stall, r.Omitted = rows, append(r.Omitted, left...)
+	return err
+}
+
+// tails leaves a machine alone that has too little memory for so many keys.
+func (m *measurement) tails(_ context.Context, r *results.Results) error {
+	if needs, has := m.sizes.tails.Needs(), machine.Available(); has < needs {
+		m.log("tails: left out: they take %d MB of memory, and there are %d", needs>>20, has>>20)
+		r.Omitted = append(r.Omitted, results.Omission{
+			Subject: "sluice", Measurement: "tails", Reason: fmt.Sprintf("they take %d MB of memory, and there were %d", needs>>20, has>>20),
+		})
+		return nil
+	}
+	rows, left, err := stall.RunTails(m.subjects, m.sizes.tails, m.log)
+	r.Tails, r.Omitted = rows, append(r.Omitted, left...)
 	return err
 }
 

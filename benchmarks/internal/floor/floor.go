@@ -24,6 +24,7 @@ const (
 	TimeSince   = "time.Since"
 	TimeNow     = "time.Now"
 	SystemClock = "sluice.SystemClock"
+	FastClock   = "sluice.FastClock"
 	CoarseClock = "sluice.CoarseClock"
 	Maphash     = "maphash.String of a key"
 	XXHash      = "xxhash of a key"
@@ -97,7 +98,7 @@ func all(small, large int) []part {
 }
 
 func clocks() []part {
-	system, coarse, base := sluice.SystemClock(), sluice.NewCoarseClock(0), time.Now()
+	system, fast, coarse, base := sluice.SystemClock(), sluice.NewFastClock(), sluice.NewCoarseClock(0), time.Now()
 	return []part{
 		{Driver, func(n int) {
 			l, yes := Empty(), false
@@ -109,6 +110,7 @@ func clocks() []part {
 		{TimeSince, loop(func() int64 { return int64(time.Since(base)) })},
 		{TimeNow, loop(func() int64 { return int64(time.Now().Nanosecond()) })},
 		{SystemClock, loop(system.Now)},
+		{FastClock, loop(fast.Now)},
 		{CoarseClock, loop(coarse.Now)},
 	}
 }

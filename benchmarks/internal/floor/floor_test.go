@@ -19,7 +19,7 @@ func TestRun_OneSampleARoundOfEveryPart(t *testing.T) {
 		}
 	}
 	for _, name := range []string{
-		Driver, TimeSince, TimeNow, SystemClock, CoarseClock, Maphash, XXHash,
+		Driver, TimeSince, TimeNow, SystemClock, FastClock, CoarseClock, Maphash, XXHash,
 		Load, Add, CAS, Contended, Miss16, Miss160, MapLoad,
 	} {
 		assert.True(t, seen[name], name)

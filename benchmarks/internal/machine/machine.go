@@ -4,7 +4,9 @@ package machine
 import (
 	"bufio"
 	"cmp"
+	"fmt"
 	"io"
+	"math"
 	"os"
 	"os/exec"
 	"runtime"
@@ -48,6 +50,28 @@ func cpu() string {
 	}
 	defer f.Close()
 	return modelName(f)
+}
+
+// Available is how many bytes of memory programs can have without swapping; where the
+// system does not say, as many as there are.
+func Available() int64 {
+	f, err := os.Open("/proc/meminfo")
+	if err != nil {
+		return math.MaxInt64
+	}
+	defer f.Close()
+	return available(f)
+}
+
+// available is from what /proc/meminfo says.
+func available(r io.Reader) int64 {
+	for lines := bufio.NewScanner(r); lines.Scan(); {
+		var kib int64
+		if n, _ := fmt.Sscanf(lines.Text(), "MemAvailable: %d kB", &kib); n == 1 {
+			return kib << 10
+		}
+	}
+	return math.MaxInt64
 }
 
 // modelName is the first processor's, from what /proc/cpuinfo says.

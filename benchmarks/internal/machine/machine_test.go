@@ -1,6 +1,7 @@
 package machine
 
 import (
+	"math"
 	"strings"
 	"testing"
 	"time"
@@ -27,4 +28,10 @@ func TestCommit_OutsideOfAClone(t *testing.T) {
 	t.Chdir(t.TempDir())
 	t.Setenv("GIT_CEILING_DIRECTORIES", "/")
 	assert.Equal(t, "unknown", commit())
+}
+
+func TestAvailable_IsWhatTheSystemSays(t *testing.T) {
+	assert.EqualValues(t, 23050<<10, available(strings.NewReader("MemTotal:  24152 kB\nMemFree: 1 kB\nMemAvailable:   23050 kB\n")))
+	assert.EqualValues(t, math.MaxInt64, available(strings.NewReader("MemTotal: 24152 kB\n")), "it does not say")
+	assert.Positive(t, Available())
 }

@@ -52,7 +52,7 @@ func measure(s peers.Subject, known workload.Sequence, keys int) (results.Memory
 	if err != nil {
 		return results.Memory{}, err
 	}
-	fill(l, known, keys)
+	fill(l, known, 0, keys)
 	after := settled()
 	if n := l.Keys(); n >= 0 && n != keys && !s.Lossy {
 		l.Close()
@@ -71,11 +71,11 @@ func measure(s peers.Subject, known workload.Sequence, keys int) (results.Memory
 	return row, nil
 }
 
-// fill charges every key once. Each is a string of its own that nobody else holds,
+// fill charges the keys from one to another once. Each is a string of its own that nobody else holds,
 // as a server cuts them from its requests: a limiter that keeps it pays for it, and
 // one that does not lets it go.
-func fill(l peers.Limiter, known workload.Sequence, keys int) {
-	for i := range keys {
+func fill(l peers.Limiter, known workload.Sequence, from, to int) {
+	for i := from; i < to; i++ {
 		l.Allow(strings.Clone(known.Key(i)))
 	}
 }

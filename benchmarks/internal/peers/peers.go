@@ -3,7 +3,10 @@
 // its users to do, and nothing that a user would not.
 package peers
 
-import "time"
+import (
+	"strings"
+	"time"
+)
 
 // A Kind says what a subject is beside the others.
 type Kind string
@@ -23,6 +26,7 @@ type Options struct {
 	Burst   int           // most units at once; subjects without a burst of their own use Rate
 	MaxKeys int           // 0: no bound. Only subjects with Bounded take another value.
 	Expect  int           // how many keys will come, for the sketch, which cannot grow; 0: 1<<20
+	DenyNew bool          // at MaxKeys new keys are denied, and no other is dropped. Only subjects with DeniesNew take it.
 }
 
 // A Limiter is one limiter under test.
@@ -37,18 +41,31 @@ type Limiter interface {
 	Close()
 }
 
+// A Batcher is a Limiter that decides on many keys in one call.
+type Batcher interface {
+	// Batch returns a function that does what Allow does for each of up to n keys, in one
+	// call, and says how many have passed. It is for one goroutine, as what it writes the
+	// decisions to is.
+	Batch(n int) func(keys []string) (admitted int)
+}
+
+// A Changer is a Limiter whose limit can be changed while it is in use.
+type Changer interface{ SetLimit(Options) error }
+
 // A Subject is a limiter that can be made.
 type Subject struct {
 	Name   string // as in the tables: "throttled", "x/time/rate in sync.Map", "sluice GCRA"
 	Module string // its module path, to look up the version; empty for baselines
 	Kind   Kind
-	Clock  string // "system" or "coarse" for Ours and the sketch; else empty
+	Clock  string // System, Fast or Coarse for Ours and the sketch; else empty
 
-	Bounded bool // honours Options.MaxKeys: Keys() <= MaxKeys at any time
-	Blocks  bool // does not deny but makes the caller wait, so it has no denied row
-	Sweeps  bool // drops idle keys: by Sweep, or by itself
-	Lossy   bool // keys may share state, so it cannot tell a million of them apart
-	PerUnit bool // keeps every unit that it admits: memory is burst x keys
+	Bounded   bool // honours Options.MaxKeys: Keys() <= MaxKeys at any time
+	DeniesNew bool // honours Options.DenyNew
+	Blocks    bool // does not deny but makes the caller wait, so it has no denied row
+	Sweeps    bool // drops idle keys: by Sweep, or by itself
+	Batches   bool // its limiters are Batchers
+	Lossy     bool // keys may share state, so it cannot tell a million of them apart
+	PerUnit   bool // keeps every unit that it admits: memory is burst x keys
 
 	// Note says in one sentence what a reader must know to read the subject's row
 	// rightly ("ids only", "one mutex", ...). May be empty.
@@ -56,3 +73,14 @@ type Subject struct {
 
 	New func(Options) (Limiter, error)
 }
+
+// The clocks of Subject.Clock.
+const (
+	System = "system"
+	Fast   = "fast"
+	Coarse = "coarse"
+)
+
+// Stands reports whether the subject is measured and shown where there is no room for
+// all of sluice's algorithms: all others are, and GCRA, the default, for the six.
+func (s Subject) Stands() bool { return s.Kind != Ours || strings.Contains(s.Name, "GCRA") }

@@ -167,6 +167,91 @@ func together(goroutines int, f func() int64) int64 {
 	return sum.Load()
 }
 
+// A batch decides as Allow does, one key after the other.
+func TestSubjects_BatchesDecideAsAllow(t *testing.T) {
+	const keys, limit = 10, 3
+	for _, s := range All() {
+		t.Run(s.Name, func(t *testing.T) {
+			if s.Blocks {
+				t.Skip("denies nobody, so there is nothing to count")
+			}
+			l := newLimiter(t, s, Options{Rate: limit, Period: century, Burst: limit, Expect: keys})
+			b, ok := l.(Batcher)
+			if ok != s.Batches {
+				t.Fatalf("it is a Batcher: %v, want %v", ok, s.Batches)
+			}
+			if !ok {
+				return
+			}
+			var batch []string
+			for range limit + 2 {
+				for k := range keys {
+					batch = append(batch, fmt.Sprintf("user:%07d", k))
+				}
+			}
+			allow := b.Batch(len(batch))
+			if got := allow(batch); got != keys*limit {
+				t.Errorf("%d admitted, want %d", got, keys*limit)
+			}
+			if l.Allow(batch[0]) {
+				t.Error("a spent key is admitted")
+			}
+			if n := testing.AllocsPerRun(100, func() { allow(batch) }); n != 0 {
+				t.Errorf("%v allocations a call", n)
+			}
+		})
+	}
+}
+
+func TestSubjects_ThoseThatDenyNewKeepTheKeysTheyHave(t *testing.T) {
+	const maxKeys = 5000
+	for _, s := range All() {
+		if !s.DeniesNew {
+			continue
+		}
+		t.Run(s.Name, func(t *testing.T) {
+			l := newLimiter(t, s, Options{Rate: 2, Period: century, Burst: 2, MaxKeys: maxKeys, DenyNew: true})
+			var admitted []string
+			for k := range 3 * maxKeys {
+				if key := fmt.Sprintf("user:%07d", k); l.Allow(key) {
+					admitted = append(admitted, key)
+				}
+			}
+			if len(admitted) > maxKeys || len(admitted) != l.Keys() {
+				t.Errorf("%d keys admitted and %d tracked, want as many, at most %d", len(admitted), l.Keys(), maxKeys)
+			}
+			for _, key := range admitted {
+				if !l.Allow(key) || l.Allow(key) {
+					t.Fatalf("%s does not have one unit left", key)
+				}
+			}
+		})
+	}
+}
+
+func TestFastSources_AreOfClosedLimitersOnAFastClock(t *testing.T) {
+	total := func() (n int) {
+		for source, limiters := range FastSources() {
+			if source == "" {
+				t.Error("a source without a name")
+			}
+			n += limiters
+		}
+		return n
+	}
+	for _, s := range All() {
+		l, err := s.New(Options{Rate: 1, Period: century, Burst: 1, Expect: 1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		before := total()
+		l.Close()
+		if got := total() > before; got != (s.Clock == Fast) {
+			t.Errorf("%s: counted: %v", s.Name, got)
+		}
+	}
+}
+
 func TestSubjects_BoundedOnesKeepTheBound(t *testing.T) {
 	const maxKeys = 5000
 	for _, s := range All() {

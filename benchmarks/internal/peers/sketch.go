@@ -11,13 +11,14 @@ import (
 
 func sketches() []Subject {
 	note := "Sluice's idea and nothing else: one flat table of fixed size, no growth, no eviction. What sluice takes longer is the price of its features; where it is faster, among a million keys, it has fetched slots ahead."
-	return []Subject{{
-		Name: "sketch", Kind: Baseline, Clock: "system", Note: note,
-		New: func(o Options) (Limiter, error) { return &sketchSystem{newSketch(o), time.Now()}, nil },
-	}, {
-		Name: "sketch, coarse clock", Kind: Baseline, Clock: "coarse", Note: note,
-		New: func(o Options) (Limiter, error) { return &sketchCoarse{newSketch(o), sluice.NewCoarseClock(0)}, nil },
-	}}
+	sketch := func(name, clock string, newLimiter func(Options) (Limiter, error)) Subject {
+		return Subject{Name: name, Kind: Baseline, Clock: clock, Note: note, New: newLimiter}
+	}
+	return []Subject{
+		sketch("sketch", System, func(o Options) (Limiter, error) { return &sketchSystem{newSketch(o), time.Now()}, nil }),
+		sketch("sketch, fast clock", Fast, func(o Options) (Limiter, error) { return &sketchFast{newSketch(o), sluice.NewFastClock()}, nil }),
+		sketch("sketch, coarse clock", Coarse, func(o Options) (Limiter, error) { return &sketchCoarse{newSketch(o), sluice.NewCoarseClock(0)}, nil }),
+	}
 }
 
 // sketch is a table of {id, TAT} with linear probing.
@@ -106,3 +107,12 @@ type sketchCoarse struct {
 }
 
 func (s *sketchCoarse) Allow(key string) bool { return s.charge(s.find(key), s.clock.Now()) }
+
+type sketchFast struct {
+	sketch
+	clock *sluice.FastClock
+}
+
+func (s *sketchFast) Allow(key string) bool { return s.charge(s.find(key), s.clock.Now()) }
+
+func (s *sketchFast) Close() { noteSource(s.clock) }

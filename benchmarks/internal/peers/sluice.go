@@ -1,6 +1,7 @@
 package peers
 
 import (
+	"slices"
 	"time"
 
 	"github.com/sluice-go/sluice"
@@ -12,12 +13,13 @@ const sluiceModule = "github.com/sluice-go/sluice"
 // maxLog is the largest limit that a sliding log takes.
 const maxLog = 1 << 20
 
-// sluiceSubjects returns the six algorithms under the system clock, then those of
-// one word under the coarse clock. The sliding log is not among the latter: while a
-// coarse clock stands still it would have to keep more units than it can.
+// sluiceSubjects returns the six algorithms under the system clock, GCRA under the fast
+// one, and the algorithms of one word under the coarse one. The sliding log is not among
+// the latter: while a coarse clock stands still it would have to keep more units than it
+// can.
 func sluiceSubjects() []Subject {
 	const log = "It holds at most 2^20 units. Where others have units that are never spent, it has 10^9 a second: 2^20 in 1.05 ms."
-	var system, coarse []Subject
+	var system, fast, coarse []Subject
 	for _, s := range []struct {
 		name, note string
 		algorithm  sluice.Algorithm
@@ -30,21 +32,28 @@ func sluiceSubjects() []Subject {
 		{"sluice sliding log", log, sluice.SlidingLog},
 	} {
 		sub := Subject{
-			Name: s.name, Module: sluiceModule, Kind: Ours, Clock: "system", Bounded: true, Sweeps: true,
-			PerUnit: s.algorithm == sluice.SlidingLog, Note: s.note,
+			Name: s.name, Module: sluiceModule, Kind: Ours, Clock: System, Note: s.note,
+			Bounded: true, DeniesNew: true, Sweeps: true, Batches: true, PerUnit: s.algorithm == sluice.SlidingLog,
 			New: func(o Options) (Limiter, error) { return newSluice(s.algorithm, o, nil) },
 		}
 		system = append(system, sub)
 		if sub.PerUnit {
 			continue
 		}
-		sub.Name, sub.Clock = s.name+", coarse clock", "coarse"
+		sub.Name, sub.Clock = s.name+", coarse clock", Coarse
 		sub.New = func(o Options) (Limiter, error) {
 			return newSluice(s.algorithm, o, sluice.NewCoarseClock(0))
 		}
 		coarse = append(coarse, sub)
+		if sub.Stands() {
+			sub.Name, sub.Clock = s.name+", fast clock", Fast
+			sub.New = func(o Options) (Limiter, error) {
+				return newSluice(s.algorithm, o, sluice.NewFastClock())
+			}
+			fast = append(fast, sub)
+		}
 	}
-	return append(system, coarse...)
+	return slices.Concat(system, fast, coarse)
 }
 
 // newSluice returns a limiter with the defaults, except two: it has no bound on
@@ -52,24 +61,31 @@ func sluiceSubjects() []Subject {
 // sweep would change the number of keys that a workload declares.
 func newSluice(a sluice.Algorithm, o Options, clock sluice.Clock) (Limiter, error) {
 	c := sluice.Config{
-		Algorithm: a, Limit: sluice.Per(o.Rate, o.Period).WithBurst(o.Burst),
-		MaxKeys: o.MaxKeys, TTL: 24 * time.Hour, Clock: clock,
+		Algorithm: a, Limit: limitOf(a, o), MaxKeys: o.MaxKeys, TTL: 24 * time.Hour, Clock: clock,
 	}
 	if o.MaxKeys == 0 {
 		c.MaxKeys = -1
 	}
-	switch a {
-	case sluice.SlidingWindow, sluice.FixedWindow, sluice.SlidingLog:
-		c.Limit.Burst = 0 // theirs is the rate
-	}
-	if a == sluice.SlidingLog && o.Rate > maxLog {
-		c.Limit = sluice.Per(maxLog, time.Duration(float64(o.Period)/float64(o.Rate)*maxLog))
+	if o.DenyNew {
+		c.Overflow = sluice.OverflowDenyNew
 	}
 	lim, err := sluice.New(c)
 	if err != nil {
 		return nil, err
 	}
 	return sluiceLimiter{lim}, nil
+}
+
+func limitOf(a sluice.Algorithm, o Options) sluice.Limit {
+	limit := sluice.Per(o.Rate, o.Period).WithBurst(o.Burst)
+	switch a {
+	case sluice.SlidingWindow, sluice.FixedWindow, sluice.SlidingLog:
+		limit.Burst = 0 // theirs is the rate
+	}
+	if a == sluice.SlidingLog && o.Rate > maxLog {
+		limit = sluice.Per(maxLog, time.Duration(float64(o.Period)/float64(o.Rate)*maxLog))
+	}
+	return limit
 }
 
 type sluiceLimiter struct{ lim *sluice.Limiter }
@@ -80,4 +96,28 @@ func (l sluiceLimiter) Keys() int { return l.lim.Len() }
 
 func (l sluiceLimiter) Sweep() { l.lim.Sweep() }
 
-func (l sluiceLimiter) Close() {}
+func (l sluiceLimiter) SetLimit(o Options) error {
+	return l.lim.SetLimit(limitOf(l.lim.Config().Algorithm, o))
+}
+
+func (l sluiceLimiter) Close() {
+	if c, ok := l.lim.Config().Clock.(*sluice.FastClock); ok {
+		noteSource(c)
+	}
+}
+
+func (l sluiceLimiter) Batch(n int) func(keys []string) int {
+	admitted, charges := make([]bool, 0, n), make([]sluice.Charge, n)
+	return func(keys []string) (passed int) {
+		for i, key := range keys {
+			charges[i] = sluice.Charge{Key: l.lim.Key(key), Cost: 1}
+		}
+		admitted = sluice.AllowEach(admitted[:0], charges[:len(keys)]...)
+		for _, ok := range admitted {
+			if ok {
+				passed++
+			}
+		}
+		return passed
+	}
+}

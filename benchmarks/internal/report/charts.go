@@ -26,7 +26,9 @@ func Charts(r results.Results) ([]Chart, error) {
 		{"keys.svg", v.keysChart},
 		{"cores.svg", v.coresChart},
 		{"memory.svg", v.memoryChart},
+		{"curve.svg", v.curveChart},
 		{"stall.svg", v.stallChart},
+		{"tails.svg", v.tailsChart},
 	} {
 		svg, err := c.draw()
 		if err != nil {

@@ -32,17 +32,20 @@ var (
 	other     = color.RGBA{0xb4, 0xbb, 0xc3, 0xff}
 	otherDark = color.RGBA{0x7d, 0x86, 0x90, 0xff}
 	own       = color.RGBA{0x0b, 0x7a, 0x75, 0xff}
+	ownMiddle = color.RGBA{0x2f, 0x98, 0x92, 0xff}
 	ownLight  = color.RGBA{0x57, 0xb8, 0xb1, 0xff}
 	alarm     = color.RGBA{0xc9, 0x3c, 0x37, 0xff}
 )
 
-// colorOf is one colour for sluice, its lighter form for the coarse clock, and grey
-// for everybody else.
+// colorOf is one colour for sluice, the lighter the cheaper the clock, and grey for
+// everybody else.
 func (v *view) colorOf(subject string) color.Color {
 	s := v.subjects[subject]
 	switch {
 	case !isOurs(s):
 		return other
+	case s.Clock == fast:
+		return ownMiddle
 	case s.Clock == coarse:
 		return ownLight
 	}

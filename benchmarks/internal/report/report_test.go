@@ -54,7 +54,7 @@ func budgetsOf(r results.Results) map[string]budget {
 
 func TestBudgets_OfTheFixtureAreMet(t *testing.T) {
 	list := newView(fixture()).budgets()
-	assert.Len(t, list, 8+5+2+1+4+3+1+6+1)
+	assert.Len(t, list, (8+6+5)+2+3+1+4+2+(3+3)+2+9+5+1)
 	for _, b := range list {
 		want := "met"
 		// The fixture has no other algorithm under a coarse clock.
@@ -63,7 +63,7 @@ func TestBudgets_OfTheFixtureAreMet(t *testing.T) {
 		}
 		assert.Equal(t, want, b.verdict(), "%s: %v", b.what, b)
 	}
-	assert.Equal(t, "budgets: 29 met, 0 missed, 2 not measured", Summary(fixture()))
+	assert.Equal(t, "budgets: 52 met, 0 missed, 2 not measured", Summary(fixture()))
 }
 
 func TestBudgets_Figures(t *testing.T) {
@@ -78,20 +78,40 @@ func TestBudgets_Figures(t *testing.T) {
 	slowest := found["system clock, slowest one-word algorithm against GCRA: hot"]
 	assert.Equal(t, 1.2, slowest.measured, "the log does not count")
 	assert.Contains(t, slowest.basis, window)
-	assert.Equal(t, 33.56, found["memory at 1M keys"].measured)
-	assert.InDelta(t, 2.0/3, found["flood of new keys at MaxKeys against filling: throughput"].measured, 1e-9)
+	assert.Equal(t, 23.56, found["memory at 1M keys"].measured)
+	assert.InDelta(t, 200.0/240, found["flood of new keys at MaxKeys against filling: throughput"].measured, 1e-9)
 	stalled := found["coarse clock, p99.99 of Allow during a sweep"]
 	assert.Equal(t, 0.08, stalled.measured)
 	assert.Contains(t, stalled.basis, "of an empty call 20.0 us")
+
+	sketch := found["coarse clock against the sketch: worst workload of up to 1,000 keys"]
+	assert.InDelta(t, 26.0/20, sketch.measured, 1e-9, "60 to 20 ns of Zipf are of more keys")
+	assert.Equal(t, "1,000 keys: 26 to 20 ns", sketch.basis)
+	assert.InDelta(t, 55.0/48, found["system clock against the sketch: worst workload"].measured, 1e-9)
+	assert.InDelta(t, 0.38, found["fast clock against the best library: hot"].measured, 1e-9)
+	assert.NotContains(t, found, "fast clock against the best library: new keys")
+	assert.InDelta(t, 100.0/110, found["new keys denied at MaxKeys against the denial of known ones"].measured, 1e-9)
+	assert.Equal(t, 29.0, found["coarse clock, AllowEach of 16 keys of 1M uniform"].measured)
+	assert.Equal(t, 1.0, found["coarse clock, AllowEach of one key against Allow"].measured)
+	worst := found["memory at any size above 10,000 keys, one word"]
+	assert.Equal(t, 29.0, worst.measured, "1,000 keys are few, throttled is not ours, and the log not of one word")
+	assert.Equal(t, gcraSystem+" with 20,000 keys", worst.basis)
+	mean := found["memory on average over these sizes"]
+	assert.InDelta(t, 23, mean.measured, 1e-9)
+	assert.Equal(t, gcraSystem+", 3 sizes up to 40,000 keys", mean.basis)
+	assert.Equal(t, 23.0, found["memory at MaxKeys, full, one word"].measured)
+	tail := found["longest Allow during growing to 10M keys"]
+	assert.Equal(t, 0.15, tail.measured)
+	assert.Contains(t, tail.basis, "4.15 ms, of empty ones in as much time 4.00 ms")
 }
 
 // Beside a ratio stands what the sketch reaches, and beside a missed one also what the
 // parts alone would.
 func TestBudgets_WhatIsAttainable(t *testing.T) {
-	const hot, coarseHot = "system clock against the best library: hot", "coarse clock against the best library: hot"
+	const hot, fastHot = "system clock against the best library: hot", "fast clock against the best library: hot"
 	found := budgetsOf(fixture())
 	assert.Equal(t, "0.450 x", found[hot].sketch)
-	assert.Equal(t, "-", found[coarseHot].sketch, "there is no sketch with that clock here")
+	assert.Equal(t, "-", found[fastHot].sketch, "there is no sketch with that clock here")
 	assert.Empty(t, found["memory at 1M keys"].sketch)
 	assert.NotContains(t, found[hot].basis, "alone")
 
@@ -130,15 +150,29 @@ func TestBudgets_Missed(t *testing.T) {
 		}
 	}
 	for what, change := range map[string]func(*results.Results){
-		"system clock against the best library: hot":                         speed(gcraSystem, "hot", serial, 65.1),
-		"system clock against the best library: 1M Zipf":                     speed(gcraSystem, "zipf", serial, 109),
-		"system clock against the best library: 2 cores, hot":                speed(gcraSystem, "hot", twoCPU, 85),
-		"coarse clock against the best library: denied":                      speed(gcraCoarse, "denied", serial, 26),
-		"system clock, hot key against clock + 1.6 x (hash + 3 loads + CAS)": speed(gcraSystem, "hot", serial, 58),
-		"denied calls: throughput of two cores against one":                  speed(gcraSystem, "denied", twoCPU, 30),
-		"system clock, slowest one-word algorithm against GCRA: 1,000 keys":  speed(window, "thousand", serial, 78),
-		"flood of new keys at MaxKeys against filling: throughput":           speed(gcraSystem, "flood", serial, 401),
-		"memory at 1M keys":                             func(r *results.Results) { r.Memory[1].BytesPerKey = 34.1 },
+		"system clock against the best library: hot":                          speed(gcraSystem, "hot", serial, 65.1),
+		"system clock against the best library: 1M Zipf":                      speed(gcraSystem, "zipf", serial, 109),
+		"system clock against the best library: 2 cores, hot":                 speed(gcraSystem, "hot", twoCPU, 85),
+		"coarse clock against the best library: denied":                       speed(gcraCoarse, "denied", serial, 26),
+		"fast clock against the best library: 1M uniform":                     speed(gcraFast, "uniform", serial, 176),
+		"fast clock against the best library: 2 cores, hot":                   speed(gcraFast, "hot", twoCPU, 79),
+		"coarse clock against the sketch: worst workload of up to 1,000 keys": speed(gcraCoarse, "thousand", serial, 28),
+		"system clock against the sketch: worst workload":                     speed(gcraSystem, "uniform", serial, 208),
+		"fast clock, hot key against clock + 1.6 x (hash + 3 loads + CAS)":    speed(gcraFast, "hot", serial, 39),
+		"new keys denied at MaxKeys against the denial of known ones":         speed(gcraSystem, "refused", serial, 112),
+		"coarse clock, AllowEach of 16 keys of 1M uniform":                    speed(gcraCoarse, "each-16", serial, 41),
+		"coarse clock, AllowEach of one key against Allow":                    speed(gcraCoarse, "each-1", serial, 152),
+		"memory at any size above 10,000 keys, one word":                      func(r *results.Results) { r.Curve[2].Bytes[2] = 30.1 },
+		"memory on average over these sizes":                                  func(r *results.Results) { r.Curve[1].Bytes[3] = 21.2 },
+		"memory at MaxKeys, full, one word":                                   func(r *results.Results) { r.Full[0].BytesPerKey = 24.1 },
+		"longest Allow during SetLimit of 10M keys":                           func(r *results.Results) { r.Tails[3].Max += 51_000 },
+		"longest Allow during growth of a log of 1,000 units a key":           func(r *results.Results) { r.Tails[4].BaselineMax = 0 },
+		"fast clock, p99.99 of Allow during a sweep":                          stalled,
+		"system clock, hot key against clock + 1.6 x (hash + 3 loads + CAS)":  speed(gcraSystem, "hot", serial, 58),
+		"denied calls: throughput of two cores against one":                   speed(gcraSystem, "denied", twoCPU, 30),
+		"system clock, slowest one-word algorithm against GCRA: 1,000 keys":   speed(window, "thousand", serial, 78),
+		"flood of new keys at MaxKeys against filling: throughput":            speed(gcraSystem, "flood", serial, 401),
+		"memory at 1M keys":                             func(r *results.Results) { r.Memory[1].BytesPerKey = 30.1 },
 		"heap objects at 1M keys: none but the tables":  func(r *results.Results) { r.Memory[1].ObjectsPerKey = 0.01 },
 		"a limiter of 1M keys adds to runtime.GC()":     func(r *results.Results) { r.Memory[1].GC[0] = 2 * time.Millisecond },
 		"system clock, p99.99 of Allow during a growth": stalled,
@@ -167,12 +201,44 @@ func TestText_HasEverySubjectAndTable(t *testing.T) {
 	}
 	for _, want := range []string{
 		"BUDGETS", "SPEED, ONE GOROUTINE", "TWO GOROUTINES", "EVERY ROW", "MULTIPLE OF ITS FLOOR", "NUMBER OF KEYS", "MEMORY",
-		"LATENCY", "PARTS ALONE", "ALLOCATIONS", "LEFT OUT", "SUBJECTS", "MODULES",
+		"LATENCY", "MOST TO MOVE", "MEMORY OVER", "MEMORY AT MAXKEYS", "fast clocks: TSC (12 limiters)", "PARTS ALONE", "ALLOCATIONS", "LEFT OUT", "SUBJECTS", "MODULES",
 		"Example CPU, 2 cores, linux/amd64, go1.26", "2026-01-02, commit abc1234, 3 rounds", "it has no keys", "v2.15.0", "One mutex.",
 	} {
 		assert.Contains(t, text, want)
 	}
 	assert.NotContains(t, text, "NaN")
+}
+
+// A fast clock that is the system clock must not pass for one.
+func TestClockName_SaysWhereAFastClockIsTheSystemClock(t *testing.T) {
+	const hot = " against the best library: hot"
+	for want, sources := range map[string]map[string]int{
+		"fast clock":                                       {"CNTVCT_EL0": 3},
+		"fast clock (here the system clock)":               {"system clock: no counter": 2, "system clock: late": 1},
+		"fast clock (the system clock in 1 of 4 limiters)": {"TSC": 3, "system clock: late": 1},
+		"fast clock (the system clock in 2 of 4 limiters)": {"TSC": 2, "system clock: a": 1, "system clock: b": 1},
+	} {
+		r := fixture()
+		r.Machine.FastClock = sources
+		assert.Contains(t, budgetsOf(r), want+hot)
+		assert.Contains(t, budgetsOf(r), "system clock"+hot)
+		for source := range sources {
+			assert.Contains(t, Text(r), source)
+		}
+	}
+	r := fixture()
+	r.Machine.FastClock = nil // results of before there were any
+	assert.Contains(t, budgetsOf(r), "fast clock"+hot)
+	assert.NotContains(t, Text(r), "fast clocks:")
+}
+
+func TestCurveTable_ARowASize(t *testing.T) {
+	tab := newView(fixture()).curveTable()
+	assert.Equal(t, []string{"keys", throttled, gcraSystem, window, logName}, tab.head)
+	require.Len(t, tab.rows, 4)
+	assert.Equal(t, []string{"20,000", "81.0", "29.0", "22.0", "140.0"}, tab.rows[1])
+	assert.Equal(t, []string{"40,000", "-", "18.0", "17.0", "120.0"}, tab.rows[3])
+	assert.Contains(t, Text(fixture()), "Others only up to 20,000 keys")
 }
 
 func TestMultiples_OfTheFloorOfEachWorkload(t *testing.T) {
@@ -194,9 +260,9 @@ func TestSpeedTable_FastestFirstAndEveryColumn(t *testing.T) {
 	for _, row := range tab.rows {
 		names = append(names, row[0])
 	}
-	assert.Equal(t, []string{gcraCoarse, bare, sketched, gcraSystem, diy, juju, throttled}, names)
-	assert.Equal(t, []string{bare, "40", "-", "-", "-", "40", "-", "60", "-"}, tab.rows[1])
-	assert.Equal(t, []string{throttled, "120", "140", "300", "700", "110", "900", "150", "260"}, tab.rows[6])
+	assert.Equal(t, []string{sketchFew, gcraCoarse, gcraFast, bare, sketched, gcraSystem, diy, juju, throttled}, names)
+	assert.Equal(t, []string{bare, "40", "-", "-", "-", "40", "-", "60", "-"}, tab.rows[3])
+	assert.Equal(t, []string{throttled, "120", "140", "300", "700", "110", "900", "150", "260"}, tab.rows[8])
 }
 
 func TestTable_TextAndMarkdown(t *testing.T) {
@@ -299,7 +365,13 @@ func TestPages_AreGeneratedFromTheResults(t *testing.T) {
 		}
 		assert.Equal(t, page.want, got, "%s is not what go run . report makes of the results", page.path)
 	}
-	assert.Equal(t, 2+5, strings.Count(Readme(r), "\n|"), "five rows and the head")
+	rows := 2 + len(readmePeers) // the head, and the line below it
+	for _, s := range r.Subjects {
+		if isOurs(s) && s.Stands() {
+			rows++
+		}
+	}
+	assert.Equal(t, rows, strings.Count(Readme(r), "\n|"))
 	text, err := os.ReadFile(filepath.Join(root, "results", "results.txt"))
 	require.NoError(t, err)
 	assert.Equal(t, Text(r), string(text))
@@ -320,7 +392,7 @@ func TestCharts_AreWellFormedAndNameTheSubjects(t *testing.T) {
 		assert.NotContains(t, string(c.SVG), "NaN", c.File)
 		assert.Contains(t, string(c.SVG), "Arial", c.File)
 	}
-	assert.Equal(t, []string{"speed.svg", "keys.svg", "cores.svg", "memory.svg", "stall.svg"}, files)
+	assert.Equal(t, []string{"speed.svg", "keys.svg", "cores.svg", "memory.svg", "curve.svg", "stall.svg", "tails.svg"}, files)
 
 	again, err := Charts(fixture())
 	require.NoError(t, err)

@@ -32,7 +32,11 @@ func Text(r results.Results) string {
 		"Floor: driver, clock, hash, 3 loads and a CAS (none where denied), each at its least. Cache misses are not in it.", v.multiples())
 	section("SPEED OVER THE NUMBER OF KEYS", nsACall, v.scalingTable())
 	section("MEMORY AND GARBAGE COLLECTION", "Heap only. GC: median of runtime.GC() with the limiter, and with it gone; a tick of 4 ms is the operating system's.", v.memoryTable())
+	section("MEMORY OVER THE NUMBER OF KEYS", "Heap, bytes a key. Each limiter is filled on and on; its tables grow at certain sizes."+v.curveNote(), v.curveTable())
+	section("MEMORY AT MAXKEYS", "Heap, for each key that is tracked once MaxKeys keys have come.", v.fullTable())
 	section("LATENCY OF SINGLE CALLS", "The run with the median p99.99. Empty: the same loop around an empty call, which is what the machine adds.", v.stallTable())
+	section("LATENCY OF SINGLE CALLS, WITH THE MOST TO MOVE",
+		"Of several runs the one with the median of max less empty max. Empty: the same loop around an empty call, for as long.", v.tailsTable())
 	section("PARTS ALONE", "ns each.", v.floorTable())
 	section("ALLOCATIONS", "A call, over a million calls on keys that are known.", v.allocTable())
 	section("LEFT OUT", "And why.", v.omittedTable())
@@ -47,8 +51,20 @@ const nsACall = "ns a call, median, lower is better."
 
 func (v *view) heading() string {
 	m := v.Machine
-	return fmt.Sprintf("sluice beside other limiters\n\n%s, %d cores, %s/%s, %s\n%s, commit %s, %d rounds, all subjects by turns in each\n",
-		m.CPU, m.Cores, m.OS, m.Arch, m.Go, m.Date, m.Commit, m.Rounds)
+	return fmt.Sprintf("sluice beside other limiters\n\n%s, %d cores, %s/%s, %s\n%s, commit %s, %d rounds, all subjects by turns in each\n%s",
+		m.CPU, m.Cores, m.OS, m.Arch, m.Go, m.Date, m.Commit, m.Rounds, v.fastSources())
+}
+
+// fastSources is a line on what fast clocks have read; "" if there were none.
+func (v *view) fastSources() string {
+	var parts []string
+	for _, source := range slices.Sorted(maps.Keys(v.Machine.FastClock)) {
+		parts = append(parts, fmt.Sprintf("%s (%d limiters)", source, v.Machine.FastClock[source]))
+	}
+	if len(parts) == 0 {
+		return ""
+	}
+	return "fast clocks: " + strings.Join(parts, "; ") + "\n"
 }
 
 // speedTable has a row for every subject that keep holds for and that has a figure.
@@ -209,6 +225,18 @@ func (v *view) stallTable() *table {
 	for _, s := range v.Stall {
 		t.add(s.Situation, s.Subject, grouped(s.Calls), nanos(s.P50), nanos(s.P99), nanos(s.P999), nanos(s.P9999), nanos(s.Max),
 			nanos(s.BaselineP9999), nanos(s.BaselineMax))
+	}
+	return t
+}
+
+func (v *view) tailsTable() *table {
+	t := &table{
+		head:  []string{"during", "limiter", "keys", "calls", "p50", "p99.99", "max", "empty max", "own"},
+		align: "llrrrrrrr",
+	}
+	for _, s := range v.Tails {
+		t.add(s.Situation, s.Subject, grouped(int64(s.Keys)), grouped(s.Calls), nanos(s.P50), nanos(s.P9999), nanos(s.Max),
+			nanos(s.BaselineMax), nanos(s.Own()))
 	}
 	return t
 }

@@ -2,8 +2,10 @@ package report
 
 import (
 	"cmp"
+	"fmt"
 	"math"
 	"slices"
+	"strings"
 
 	"github.com/sluice-go/sluice/benchmarks/internal/peers"
 	"github.com/sluice-go/sluice/benchmarks/internal/results"
@@ -75,9 +77,30 @@ func (v *view) samples(subject string, c column) []float64 {
 
 // A clock is what an own subject reads the time from.
 const (
-	system = "system"
-	coarse = "coarse"
+	system = peers.System
+	fast   = peers.Fast
+	coarse = peers.Coarse
 )
+
+// clockName is what tables call a clock. A fast clock that was the system clock, in all
+// limiters or in some, says so.
+func (v *view) clockName(clock string) string {
+	counters, all := 0, 0
+	for source, limiters := range v.Machine.FastClock {
+		all += limiters
+		if !strings.HasPrefix(source, "system clock") {
+			counters += limiters
+		}
+	}
+	switch name := clock + " clock"; {
+	case clock != fast || counters == all:
+		return name
+	case counters == 0:
+		return name + " (here the system clock)"
+	default:
+		return fmt.Sprintf("%s (the system clock in %d of %d limiters)", name, all-counters, all)
+	}
+}
 
 func isOurs(s results.Subject) bool { return s.Kind == string(peers.Ours) }
 

@@ -3,7 +3,6 @@
 package results
 
 import (
-	"strings"
 	"time"
 
 	"github.com/sluice-go/sluice/benchmarks/internal/peers"
@@ -16,7 +15,10 @@ type Results struct {
 	Speed    []Speed
 	Scaling  []Speed // own and a few other subjects over the number of keys
 	Memory   []Memory
+	Curve    []Curve  `json:",omitempty"` // memory over the number of keys
+	Full     []Memory `json:",omitempty"` // limiters that are full at MaxKeys, without times of collections
 	Stall    []Stall
+	Tails    []Stall `json:",omitempty"` // the situations with the most to move
 	Floor    []Floor
 	Allocs   []Allocs
 	Omitted  []Omission // what a reader would look for and not find
@@ -29,10 +31,9 @@ type Subject struct {
 	PerUnit                         bool
 }
 
-// Stands reports whether the subject is shown where there is no room for all of
-// sluice's algorithms: all others are, and GCRA, the default, for the six.
+// Stands is that of peers.Subject.
 func (s Subject) Stands() bool {
-	return s.Kind != string(peers.Ours) || strings.Contains(s.Name, "GCRA")
+	return peers.Subject{Name: s.Name, Kind: peers.Kind(s.Kind)}.Stands()
 }
 
 // Describe is what the tables say of a subject.
@@ -49,7 +50,10 @@ type Machine struct {
 	CPU      string
 	Cores    int
 	Rounds   int
-	Versions map[string]string // module path -> version
+	// FastClock is what the fast clocks of this run have read, and in how many limiters, as
+	// peers.FastSources says it.
+	FastClock map[string]int    `json:",omitempty"`
+	Versions  map[string]string // module path -> version
 }
 
 // Speed is one subject under one workload.
@@ -69,22 +73,35 @@ type Speed struct {
 type Memory struct {
 	Subject       string
 	Keys          int
+	MaxKeys       int `json:",omitempty"`
 	BytesPerKey   float64
 	ObjectsPerKey float64
 	GC            []time.Duration // each runtime.GC with it resident
 	GCWithout     []time.Duration // the same with it gone, right after
 }
 
+// Curve is what a subject weighs that is filled on and on: Bytes[i] is the heap for each of
+// Keys[i] keys.
+type Curve struct {
+	Subject string
+	Keys    []int
+	Bytes   []float64
+}
+
 // Stall is the latency of single calls in one situation, in ns.
 type Stall struct {
 	Subject                    string
-	Situation                  string // growth, sweep, flood
+	Situation                  string // growth, sweep, flood; of Tails also set-limit, log
+	Keys                       int    `json:",omitempty"` // of Tails
 	Calls                      int64
 	P50, P99, P999, P9999, Max int64
-	// Baseline is the p99.99 of the same loop around an empty call: what the machine
-	// adds by itself.
+	// Baseline is the same loop around an empty call: what the machine adds by itself.
+	// It is made as often, of Tails for as long.
 	BaselineP9999, BaselineMax int64
 }
+
+// Own is the longest call without what the machine adds.
+func (s Stall) Own() int64 { return max(s.Max-s.BaselineMax, 0) }
 
 // Floor is what one part of a decision costs alone, in ns.
 type Floor struct {

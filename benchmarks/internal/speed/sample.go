@@ -54,7 +54,7 @@ func (m Mode) excludes(w workload.Workload) string {
 		// A sample of new keys needs a limiter of its own, which takes seconds, and
 		// what waits there is the same as in the other workloads.
 		return "waiting is measured with the other workloads"
-	case w.Options.MaxKeys > 0 && m.Goroutines > 1:
+	case w.Unique && w.Options.MaxKeys > 0 && m.Goroutines > 1:
 		return "each sample needs a full limiter of its own, and the time that takes"
 	}
 	return ""
@@ -71,7 +71,7 @@ func Prepare(s peers.Subject, w workload.Workload) (peers.Limiter, error) {
 		return nil, fmt.Errorf("%s, %s: %w", s.Name, w.Name, err)
 	}
 	for i := range w.PopulationLen {
-		if !l.Allow(w.Population.Key(i)) {
+		if !l.Allow(w.Population.Key(i)) && !w.Options.DenyNew {
 			l.Close()
 			return nil, fmt.Errorf("%s, %s: call %d of the population is denied, want admitted", s.Name, w.Name, i)
 		}
@@ -96,27 +96,27 @@ func Sample(l peers.Limiter, s peers.Subject, w workload.Workload, m Mode, from,
 // sample is Sample without a look at the keys. Some limiters count them by going
 // through all of them, which brings them into the cache or drives others out.
 func sample(l peers.Limiter, s peers.Subject, w workload.Workload, m Mode, from, calls int) (time.Duration, error) {
-	d, admitted := drive(l, w.Calls, m, from, calls)
+	d, admitted := drive(l, w, m, from, calls)
 	if want := w.Admits(calls); admitted != want {
 		return 0, fmt.Errorf("%s, %s, %s: %d of %d calls admitted, want %d", s.Name, w.Name, m.Name, admitted, calls, want)
 	}
 	return d, nil
 }
 
-func drive(l peers.Limiter, s workload.Sequence, m Mode, from, calls int) (time.Duration, int) {
+func drive(l peers.Limiter, w workload.Workload, m Mode, from, calls int) (time.Duration, int) {
 	if m.Procs > 0 {
 		defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(m.Procs))
 	}
 	if m.Goroutines == 1 {
 		start := time.Now()
-		admitted := run(l, s, from, from+calls)
+		admitted := run(l, w, from, from+calls)
 		return time.Since(start), admitted
 	}
-	return driveParallel(l, s, m.Goroutines, from, calls)
+	return driveParallel(l, w, m.Goroutines, from, calls)
 }
 
 // driveParallel hands out the calls in chunks, each to one goroutine.
-func driveParallel(l peers.Limiter, s workload.Sequence, goroutines, from, calls int) (time.Duration, int) {
+func driveParallel(l peers.Limiter, w workload.Workload, goroutines, from, calls int) (time.Duration, int) {
 	var admitted, claimed atomic.Int64
 	var wg sync.WaitGroup
 	begin := make(chan struct{})
@@ -129,7 +129,7 @@ func driveParallel(l peers.Limiter, s workload.Sequence, goroutines, from, calls
 				if lo >= calls {
 					break
 				}
-				sum += run(l, s, from+lo, from+min(lo+chunk, calls))
+				sum += run(l, w, from+lo, from+min(lo+chunk, calls))
 			}
 			admitted.Add(int64(sum))
 		})
@@ -140,14 +140,36 @@ func driveParallel(l peers.Limiter, s workload.Sequence, goroutines, from, calls
 	return time.Since(start), int(admitted.Load())
 }
 
-// run is the loop around every measured call.
+func run(l peers.Limiter, w workload.Workload, from, to int) (admitted int) {
+	if w.Batch > 0 {
+		return runEach(l.(peers.Batcher).Batch(w.Batch), w, from, to)
+	}
+	return runOne(l, w.Calls, from, to)
+}
+
+// runOne is the loop around every measured call of Allow.
 //
 //go:noinline
-func run(l peers.Limiter, s workload.Sequence, from, to int) (admitted int) {
+func runOne(l peers.Limiter, s workload.Sequence, from, to int) (admitted int) {
 	for i := from; i < to; i++ {
 		if l.Allow(s.Key(i)) {
 			admitted++
 		}
+	}
+	return admitted
+}
+
+// runEach is the loop around every measured call on a batch of keys.
+//
+//go:noinline
+func runEach(allow func([]string) int, w workload.Workload, from, to int) (admitted int) {
+	keys := make([]string, 0, w.Batch)
+	for i := from; i < to; {
+		keys = keys[:0]
+		for ; i < to && len(keys) < w.Batch; i++ {
+			keys = append(keys, w.Calls.Key(i))
+		}
+		admitted += allow(keys)
 	}
 	return admitted
 }

@@ -49,13 +49,13 @@ func Scaling(maxKeys int) Config {
 }
 
 // ScalingSubjects picks those of the subjects that Scaling is meant for: sluice
-// under both clocks, what one would write oneself, what most people use, and the
+// under each clock, what one would write oneself, what most people use, and the
 // fastest libraries that remember every key.
 func ScalingSubjects(all []peers.Subject) []peers.Subject {
 	var picked []peers.Subject
 	for _, s := range all {
 		switch s.Name {
-		case "sluice GCRA", "sluice GCRA, coarse clock", "30 lines on xsync",
+		case "sluice GCRA", "sluice GCRA, fast clock", "sluice GCRA, coarse clock", "30 lines on xsync",
 			"x/time/rate in sync.Map", "failsafe-go in xsync", "throttled":
 			picked = append(picked, s)
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"runtime"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -15,6 +16,12 @@ import (
 )
 
 var small = workload.Sizes{Million: 2000, New: 1 << 12}
+
+// named is the workload with a name, in small.
+func named(name string) workload.Workload {
+	all := workload.All(small)
+	return all[slices.IndexFunc(all, func(w workload.Workload) bool { return w.Name == name })]
+}
 
 // fake does what a test tells it to, and admits without looking at the key.
 type fake struct {
@@ -55,7 +62,6 @@ func quick(w ...workload.Workload) Config {
 }
 
 func TestRun_RowsAndSamplesAreComplete(t *testing.T) {
-	all := workload.All(small)
 	var c fakes
 	honest := func(name string) peers.Subject {
 		return c.subject(name, func() *fake { return &fake{keys: -1} })
@@ -63,7 +69,7 @@ func TestRun_RowsAndSamplesAreComplete(t *testing.T) {
 	bare := honest("bare")
 	bare.Kind = peers.Bare
 	subjects := []peers.Subject{honest("a"), bare, honest("b")}
-	config := quick(all[0], all[1], all[2], all[3], all[5])
+	config := quick(named("hot"), named("thousand"), named("zipf"), named("uniform"), named("new"))
 	config.Modes = Modes()
 	got, err := Run(context.Background(), config, subjects, t.Logf)
 	if err != nil {
@@ -102,8 +108,7 @@ func TestRun_RowsAndSamplesAreComplete(t *testing.T) {
 }
 
 func TestRun_ReportsWhatIsNotAsDeclared(t *testing.T) {
-	all := workload.All(small)
-	hot, thousand, denied, fresh := all[0], all[1], all[4], all[5]
+	hot, thousand, denied, fresh := named("hot"), named("thousand"), named("denied"), named("new")
 	for _, c := range []struct {
 		name            string
 		w               workload.Workload
@@ -142,7 +147,7 @@ func TestRun_ReportsWhatIsNotAsDeclared(t *testing.T) {
 // more calls than the limit has units.
 func TestRun_UnitsDoNotRunOut(t *testing.T) {
 	var c fakes
-	w := workload.All(small)[0]
+	w := named("hot")
 	w.Options.Burst = 10 // however slow the machine is
 	_, err := Run(context.Background(), quick(w), []peers.Subject{c.subject("subject", func() *fake { return &fake{keys: 1} })}, nil)
 	if err == nil || !strings.Contains(err.Error(), "more than the 10 units of the limit") {
@@ -150,7 +155,7 @@ func TestRun_UnitsDoNotRunOut(t *testing.T) {
 	}
 	// What a published sample can take: three modes, a warm-up, and 5 ns a call.
 	sample := Config{}.withDefaults().Sample
-	if calls := 3 * (sample + sample/2) / (5 * time.Nanosecond); int(calls) > workload.All(small)[0].Options.Burst/2 {
+	if calls := 3 * (sample + sample/2) / (5 * time.Nanosecond); int(calls) > named("hot").Options.Burst/2 {
 		t.Errorf("%d calls take most of the units", calls)
 	}
 }
@@ -159,7 +164,7 @@ func TestRun_UnitsDoNotRunOut(t *testing.T) {
 func TestRun_KeysAreNotCountedBetweenWarmUpAndSample(t *testing.T) {
 	var c fakes
 	l := &fake{keys: 1}
-	config := quick(workload.All(small)[0])
+	config := quick(named("hot"))
 	if _, err := Run(context.Background(), config, []peers.Subject{c.subject("subject", func() *fake { return l })}, nil); err != nil {
 		t.Fatal(err)
 	}
@@ -171,7 +176,7 @@ func TestRun_KeysAreNotCountedBetweenWarmUpAndSample(t *testing.T) {
 func TestRun_ReturnsTheErrorOfNew(t *testing.T) {
 	broken := errors.New("broken")
 	s := peers.Subject{Name: "s", New: func(peers.Options) (peers.Limiter, error) { return nil, broken }}
-	_, err := Run(context.Background(), quick(workload.All(small)[0]), []peers.Subject{s}, nil)
+	_, err := Run(context.Background(), quick(named("hot")), []peers.Subject{s}, nil)
 	if !errors.Is(err, broken) {
 		t.Errorf("Run() = %v, want %v", err, broken)
 	}
@@ -180,7 +185,7 @@ func TestRun_ReturnsTheErrorOfNew(t *testing.T) {
 func TestRun_EndsWithItsContext(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
-	if _, err := Run(ctx, quick(workload.All(small)[0]), peers.All()[:1], nil); !errors.Is(err, context.Canceled) {
+	if _, err := Run(ctx, quick(named("hot")), peers.All()[:1], nil); !errors.Is(err, context.Canceled) {
 		t.Errorf("Run() = %v, want %v", err, context.Canceled)
 	}
 }
@@ -188,7 +193,6 @@ func TestRun_EndsWithItsContext(t *testing.T) {
 // Zipf and uniform share a population, so a round makes one limiter for both. The
 // order of the subjects changes.
 func TestRun_SharesLimitersAndChangesTheOrder(t *testing.T) {
-	all := workload.All(small)
 	var c fakes
 	var order []string
 	subject := func(name string) peers.Subject {
@@ -197,7 +201,7 @@ func TestRun_SharesLimitersAndChangesTheOrder(t *testing.T) {
 			return &fake{keys: -1}
 		})
 	}
-	if _, err := Run(context.Background(), quick(all[2], all[3]), []peers.Subject{subject("a"), subject("b")}, nil); err != nil {
+	if _, err := Run(context.Background(), quick(named("zipf"), named("uniform")), []peers.Subject{subject("a"), subject("b")}, nil); err != nil {
 		t.Fatal(err)
 	}
 	// Three rounds of two limiters each, and not the same one first in all of them.
@@ -214,18 +218,83 @@ func TestDrive_ParallelMakesEachCallOnce(t *testing.T) {
 			once = s
 		}
 	}
-	w := workload.All(small)[5]
+	w := named("new")
 	l, err := once.New(peers.Options{Rate: 1, Period: 1000 * time.Hour, Burst: 1})
 	if err != nil {
 		t.Fatal(err)
 	}
 	before := runtime.GOMAXPROCS(0)
 	calls := 5*chunk + 17
-	if _, n := drive(l, w.Calls, Mode{"test", 2, 3}, 0, calls); n != calls || l.Keys() != calls {
+	if _, n := drive(l, w, Mode{"test", 2, 3}, 0, calls); n != calls || l.Keys() != calls {
 		t.Errorf("%d calls admitted on %d keys, want %d on as many", n, l.Keys(), calls)
 	}
 	if now := runtime.GOMAXPROCS(0); now != before {
 		t.Errorf("GOMAXPROCS is %d afterwards, want %d", now, before)
+	}
+}
+
+// batcher records what it is asked for.
+type batcher struct {
+	fake
+	batches [][]string
+}
+
+func (b *batcher) Batch(n int) func([]string) int {
+	return func(keys []string) int {
+		b.batches = append(b.batches, slices.Clone(keys))
+		return len(keys)
+	}
+}
+
+func TestDrive_BatchesAreOfTheDeclaredSizeAndInOrder(t *testing.T) {
+	w := named("each-16")
+	l := &batcher{}
+	const from, calls = 5, 3*16 + 7
+	if _, n := drive(l, w, serial()[0], from, calls); n != calls {
+		t.Errorf("%d calls admitted, want %d", n, calls)
+	}
+	at := from
+	for i, keys := range l.batches {
+		if want := min(16, calls-16*i); len(keys) != want {
+			t.Errorf("batch %d has %d keys, want %d", i, len(keys), want)
+		}
+		for _, key := range keys {
+			if key != w.Calls.Key(at) {
+				t.Fatalf("call %d is for %s, want %s", at, key, w.Calls.Key(at))
+			}
+			at++
+		}
+	}
+	if at != from+calls {
+		t.Errorf("%d calls made, want %d", at-from, calls)
+	}
+}
+
+// What the workload full denies must be keys that the limiter has, and what refused
+// denies keys that it has no room for: with a second unit for each, the former are
+// admitted.
+func TestPrepare_FullAndRefusedAreDeniedForDifferentReasons(t *testing.T) {
+	for _, s := range peers.All() {
+		for name, want := range map[string]bool{"full": true, "refused": false} {
+			w := named(name)
+			if w.Excludes(s) != "" {
+				continue
+			}
+			w.Options.Rate, w.Options.Burst = 2, 2
+			l, err := Prepare(s, w)
+			if err != nil {
+				t.Fatal(err)
+			}
+			seen := map[string]bool{}
+			for i := range w.Calls.Len() {
+				key := w.Calls.Key(i)
+				if got := l.Allow(key); got != (want && !seen[key]) {
+					t.Fatalf("%s, %s: call %d, of %s: admitted %v", s.Name, name, i, key, got)
+				}
+				seen[key] = true
+			}
+			l.Close()
+		}
 	}
 }
 
@@ -244,8 +313,8 @@ func TestScaling(t *testing.T) {
 		t.Fatalf("Scaling(10,000) has the workloads %v", names(c.Workloads))
 	}
 	subjects := ScalingSubjects(peers.All())
-	if len(subjects) != 6 {
-		t.Errorf("%d subjects, want 6", len(subjects))
+	if len(subjects) != 7 {
+		t.Errorf("%d subjects, want 7", len(subjects))
 	}
 	c.Rounds, c.Sample = 1, time.Millisecond
 	if _, err := Run(context.Background(), c, subjects, nil); err != nil {

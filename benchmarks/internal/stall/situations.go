@@ -20,11 +20,11 @@ func growth(s peers.Subject, c setup) (run, baseline *hdrhistogram.Histogram, er
 		return nil, nil, err
 	}
 	defer l.Close()
-	run = allow(l, c.fresh)
+	run, baseline = c.times(l, c.fresh, c.Keys)
 	if want := c.fresh.CheckKeys(l.Keys(), c.Keys); want != "" && !s.Lossy {
 		return nil, nil, fmt.Errorf("it holds %d keys, want %s", l.Keys(), want)
 	}
-	return run, allow(floor.Empty(), c.fresh), nil
+	return run, baseline, nil
 }
 
 // flood times new keys at a limiter that is full of others.
@@ -37,17 +37,34 @@ func flood(s peers.Subject, c setup) (run, baseline *hdrhistogram.Histogram, err
 	for i := range c.flood.PopulationLen {
 		l.Allow(c.flood.Population.Key(i))
 	}
-	run = allow(l, c.flood)
+	run, baseline = c.times(l, c.flood, c.Turnover)
 	if want := c.flood.CheckKeys(l.Keys(), c.Keys); want != "" {
 		return nil, nil, fmt.Errorf("it holds %d keys, want %s", l.Keys(), want)
 	}
-	return run, allow(floor.Empty(), c.flood), nil
+	return run, baseline, nil
 }
 
-// allow times one pass over the calls of a workload.
-func allow(l peers.Limiter, w workload.Workload) *hdrhistogram.Histogram {
+// times times so many calls of a workload, and the same loop around an empty call.
+func (c setup) times(l peers.Limiter, w workload.Workload, calls int) (run, baseline *hdrhistogram.Histogram) {
+	start := time.Now()
+	run = allow(l, w, upTo(calls))
+	return run, allow(floor.Empty(), w, c.asMuch(calls, time.Since(start)))
+}
+
+// asMuch says for how long the empty call is made: as often as the other, or, for the
+// sake of the longest call, for as long.
+func (c setup) asMuch(calls int, took time.Duration) func(i int) bool {
+	if !c.AsLong {
+		return upTo(calls)
+	}
+	end := time.Now().Add(took)
+	return func(i int) bool { return i == 0 || time.Now().Before(end) }
+}
+
+// allow times calls of a workload, from the first on.
+func allow(l peers.Limiter, w workload.Workload, more func(i int) bool) *hdrhistogram.Histogram {
 	runtime.GC() // so that every run begins at the same place of the collector's cycle
-	return record(upTo(w.Calls.Len()), func(i int) { l.Allow(w.Calls.Key(i)) })
+	return record(more, func(i int) { l.Allow(w.Calls.Key(i)) })
 }
 
 const (
@@ -80,7 +97,7 @@ func sweep(s peers.Subject, c setup) (run, baseline *hdrhistogram.Histogram, err
 		l.Allow(live(i))
 	}
 	before := l.Keys()
-	run = beside(l.Sweep, func(i int) { l.Allow(live(i)) })
+	run, baseline = c.timesBeside(l.Sweep, l, live)
 	after := l.Keys()
 	switch {
 	case before < c.Keys && !s.Lossy:
@@ -88,19 +105,24 @@ func sweep(s peers.Subject, c setup) (run, baseline *hdrhistogram.Histogram, err
 	case after > c.Keys/2:
 		return nil, nil, omitted(fmt.Sprintf("it cannot be asked to sweep: of %d keys, %d idle ones, %d were left", before, c.Keys, after))
 	}
-	e, calls := floor.Empty(), int(run.TotalCount())
-	// In place of the sweep something that needs the other processor as much.
+	return run, baseline, nil
+}
+
+// timesBeside times calls while another goroutine works, and then the same loop around
+// an empty call, while another goroutine needs the other processor as much.
+func (c setup) timesBeside(work func(), l peers.Limiter, key func(i int) string) (run, baseline *hdrhistogram.Histogram) {
+	start := time.Now()
+	run = beside(work, func(i int) { l.Allow(key(i)) })
+	more, e := c.asMuch(int(run.TotalCount()), time.Since(start)), floor.Empty()
 	var done atomic.Bool
-	baseline = besideUntil(upTo(calls), func() {
+	baseline = besideUntil(func(i int) bool {
+		done.Store(!more(i))
+		return !done.Load()
+	}, func() {
 		for !done.Load() {
 		}
-	}, func(i int) {
-		e.Allow(live(i))
-		if i == calls-1 {
-			done.Store(true)
-		}
-	})
-	return run, baseline, nil
+	}, func(i int) { e.Allow(key(i)) })
+	return run, baseline
 }
 
 // beside times calls from the moment work is about to begin in another goroutine

@@ -16,9 +16,12 @@ import (
 
 // Config is how much is measured.
 type Config struct {
-	Keys    int           // that a limiter grows to, sweeps, and is bounded to; a power of two
+	Keys    int           // that a limiter grows to, sweeps, and is bounded to
 	Repeats int           // of each situation and subject
 	Idle    time.Duration // how long to wait until keys that were charged once are idle
+
+	Turnover int  // how many new keys come in a flood; 0: Keys
+	AsLong   bool // the empty call is made for as long as the others, instead of as often
 }
 
 // Full is what the published tables are made with. In the sweep's limit a key is
@@ -41,17 +44,10 @@ type setup struct {
 }
 
 func newSetup(c Config) setup {
-	s := setup{Config: c}
-	// The workloads on a million known keys are not used here, and so are small.
-	for _, w := range workload.All(workload.Sizes{Million: 1 << 10, New: c.Keys}) {
-		switch w.Name {
-		case "new":
-			s.fresh = w
-		case "flood":
-			s.flood = w
-		}
+	if c.Turnover == 0 {
+		c.Turnover = c.Keys
 	}
-	return s
+	return setup{Config: c, fresh: workload.Fill(c.Keys), flood: workload.Flood(c.Keys)}
 }
 
 var situations = []situation{
@@ -124,9 +120,13 @@ func repeat(sit situation, s peers.Subject, c setup) (results.Stall, error) {
 		runs, baselines = append(runs, run), append(baselines, baseline)
 	}
 	run, baseline := medianRun(runs), medianRun(baselines)
+	return row(sit.name, s, run, baseline), nil
+}
+
+func row(situation string, s peers.Subject, run, baseline *hdrhistogram.Histogram) results.Stall {
 	return results.Stall{
 		Subject:       s.Name,
-		Situation:     sit.name,
+		Situation:     situation,
 		Calls:         run.TotalCount(),
 		P50:           run.ValueAtQuantile(50),
 		P99:           run.ValueAtQuantile(99),
@@ -135,7 +135,7 @@ func repeat(sit situation, s peers.Subject, c setup) (results.Stall, error) {
 		Max:           run.Max(),
 		BaselineP9999: p9999(baseline),
 		BaselineMax:   baseline.Max(),
-	}, nil
+	}
 }
 
 func p9999(h *hdrhistogram.Histogram) int64 { return h.ValueAtQuantile(99.99) }

@@ -28,7 +28,10 @@ func (s Sequence) Key(i int) string {
 	return s.arena[at : at+keyLen]
 }
 
-// Distinct counts the distinct keys, from their bytes.
+// Distinct returns a sequence of at least so many calls, each for a key of its own.
+func Distinct(calls int) Sequence { return newSequence(calls, func(i int) int { return i }) }
+
+// Distinct counts the distinct keys below 10^7, from their bytes.
 func (s Sequence) Distinct() int {
 	seen := make([]uint64, 1e7/64+1)
 	n := 0
@@ -46,7 +49,7 @@ func (s Sequence) Distinct() int {
 }
 
 // newSequence returns a sequence of calls, raised to a power of two, whose ids id
-// draws, each below 10^7.
+// draws, each below 10^8: one of eight digits takes the place of the colon.
 func newSequence(calls int, id func(i int) int) Sequence {
 	calls = 1 << bits.Len(uint(calls-1))
 	arena := make([]byte, 0, calls*keyLen)

@@ -27,6 +27,8 @@ type Workload struct {
 	// Unique workloads never call for a key twice: a sample is one pass over Calls,
 	// and ends the use of the limiter.
 	Unique bool
+	// Batch is how many keys a call is about; 0: one, by Allow.
+	Batch int
 }
 
 // lifetime is 2^62 ns, 146 years: longer than any run, and short enough for peers that
@@ -46,6 +48,9 @@ var (
 	// Once is for keys that are charged once, and that are not idle before the run ends.
 	Once = peers.Options{Rate: 8, Period: lifetime, Burst: 8}
 )
+
+// batch is how many keys a call of the workload "each-16" is about.
+const batch = 16
 
 // unhurried takes the place of generous for subjects that cannot hold two thousand
 // million units at once: it returns a unit faster than anybody can ask for it. They
@@ -80,9 +85,13 @@ func Full() Sizes { return Sizes{Million: 1_000_000, New: 1 << 20} }
 //	thousand  1,000 keys, uniform                      all admitted
 //	zipf      1,000,000 keys, Zipf 1.1                 all admitted
 //	uniform   1,000,000 keys, uniform                  all admitted
+//	each-1    the same, one key a call of AllowEach    all admitted
+//	each-16   the same, 16 keys a call                 all admitted
 //	denied    one key, its limit spent                 all denied
 //	new       new keys only, into an empty limiter     all admitted
 //	flood     new keys only, into one full at MaxKeys  all admitted
+//	full      keys of one that is full, all spent      all denied
+//	refused   new keys only, which that one refuses    all denied
 func All(z Sizes) []Workload {
 	r := newRand()
 	ids := r.Perm(z.Million)
@@ -96,14 +105,23 @@ func All(z Sizes) []Workload {
 	thousand.Name = "thousand"
 	denied := Workload{Name: "denied", Keys: 1, Options: spent, Population: hot.Population, PopulationLen: 1, Calls: hot.Calls}
 	denied.Options.Expect = 1
+	uniform := tracked("uniform", z.Million, million, newSequence(2*z.Million, func(int) int { return r.IntN(z.Million) }))
+	one, many := uniform, uniform
+	one.Name, one.Batch = "each-1", 1
+	many.Name, many.Batch = fmt.Sprintf("each-%d", batch), batch
+	full, refused := denyNew(z, r)
 	return []Workload{
 		hot,
 		thousand,
 		tracked("zipf", z.Million, million, zipf),
-		tracked("uniform", z.Million, million, newSequence(2*z.Million, func(int) int { return r.IntN(z.Million) })),
+		uniform,
+		one,
+		many,
 		denied,
-		fill(z),
-		flood(z),
+		Fill(z.New),
+		Flood(z.New),
+		full,
+		refused,
 	}
 }
 
@@ -138,26 +156,51 @@ func population(keys int, ids []int) Sequence {
 	return newSequence(keys, func(i int) int { return ids[i%keys] })
 }
 
-func fill(z Sizes) Workload {
+// Fill returns the workload "new" with so many keys.
+func Fill(keys int) Workload {
 	o := Once
-	o.Expect = z.New
+	o.Expect = keys
 	return Workload{
-		Name: "new", Keys: z.New, Options: o, AdmitRatio: 1, Unique: true,
-		Calls: newSequence(z.New, func(i int) int { return i }),
+		Name: "new", Keys: keys, Options: o, AdmitRatio: 1, Unique: true,
+		Calls: Distinct(keys),
 	}
 }
 
-// flood first shows a quarter more keys than there is room for. How many of those
-// are tracked is then up to the subject, and never more than MaxKeys.
-func flood(z Sizes) Workload {
+// Flood returns the workload "flood" with room for so many keys. It first shows a quarter
+// more. How many of those are tracked is then up to the subject, and never more than
+// MaxKeys.
+func Flood(room int) Workload {
 	o := Once
-	o.MaxKeys = z.New
-	known := z.New + z.New/4
+	o.MaxKeys = room
+	known := room + room/4
 	return Workload{
-		Name: "flood", Keys: z.New, Options: o, AdmitRatio: 1, Unique: true,
-		Population: newSequence(known, func(i int) int { return i }), PopulationLen: known,
-		Calls: newSequence(z.New, func(i int) int { return 2*z.New + i }),
+		Name: "flood", Keys: room, Options: o, AdmitRatio: 1, Unique: true,
+		Population: Distinct(known), PopulationLen: known,
+		Calls: strangers(room),
 	}
+}
+
+// strangers are as many keys as there is room for, and none of those that a limiter with
+// that room was shown before.
+func strangers(room int) Sequence {
+	return newSequence(room, func(i int) int { return 2*room + i })
+}
+
+// denyNew returns two workloads on a limiter that is full and whose keys are all spent:
+// what it denies because they are, and what it denies because there is no room. The keys
+// of the former are from the first half of what it was shown, for which every shard had
+// room. Both are spread over the whole table alike.
+func denyNew(z Sizes, r *rand.Rand) (full, refused Workload) {
+	o := spent
+	o.MaxKeys, o.DenyNew = z.New, true
+	known := z.New + z.New/4
+	full = Workload{
+		Name: "full", Keys: z.New, Options: o, Population: Distinct(known), PopulationLen: known,
+		Calls: newSequence(z.New, func(int) int { return r.IntN(z.New / 2) }),
+	}
+	refused = full
+	refused.Name, refused.Calls = "refused", strangers(z.New)
+	return full, refused
 }
 
 // Excludes returns why the workload has no row for the subject, or "" if it has.
@@ -167,6 +210,12 @@ func (w Workload) Excludes(s peers.Subject) string {
 		return "it denies nobody: the call would wait"
 	case w.Options.MaxKeys > 0 && !s.Bounded:
 		return "it has no bound on its keys"
+	case w.Options.DenyNew && !s.DeniesNew:
+		return "it cannot keep the keys it has and deny new ones"
+	case w.Batch > 0 && !s.Batches:
+		return "it has no call that decides on many keys"
+	case (w.Options.DenyNew || w.Batch > 0) && !s.Stands():
+		return "GCRA stands for the other algorithms"
 	case w.Keys > 1 && (s.Kind == peers.Bare || s.Lossy):
 		return "it does not tell keys apart"
 	case w.Keys > 1 && s.PerUnit && w.Options.Burst > 1<<10:

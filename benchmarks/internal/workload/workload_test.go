@@ -2,6 +2,7 @@ package workload
 
 import (
 	"math"
+	"slices"
 	"testing"
 	"time"
 
@@ -9,6 +10,11 @@ import (
 )
 
 var small = Sizes{Million: 10_000, New: 1 << 12}
+
+func named(name string) Workload {
+	all := All(small)
+	return all[slices.IndexFunc(all, func(w Workload) bool { return w.Name == name })]
+}
 
 func distinct(s Sequence, n int) int {
 	seen := map[string]bool{}
@@ -53,8 +59,11 @@ func TestAll_KeysAreAsDeclared(t *testing.T) {
 			all[w.Calls.Key(i)] = true
 		}
 		want := w.Keys
-		if w.Name == "flood" {
+		switch w.Name {
+		case "flood", "refused":
 			want = w.PopulationLen + w.Calls.Len()
+		case "full":
+			want = w.PopulationLen
 		}
 		if len(all) != want {
 			t.Errorf("%s: %d distinct keys, want %d", w.Name, len(all), want)
@@ -84,7 +93,7 @@ func TestAll_IsTheSameEveryTime(t *testing.T) {
 
 // With Zipf 1.1 over n keys the busiest has 1 / sum(k^-1.1) of the calls.
 func TestAll_ZipfIsSkewedAsDeclared(t *testing.T) {
-	w := All(small)[2]
+	w := named("zipf")
 	counts := map[string]int{}
 	most := 0
 	for i := range w.Calls.Len() {
@@ -104,7 +113,7 @@ func TestAll_ZipfIsSkewedAsDeclared(t *testing.T) {
 // Every subject can represent the limit that it is given, and is not slowed down by
 // it: nobody denies, and nobody waits.
 func TestOptionsFor_NoSubjectIsShortOfUnits(t *testing.T) {
-	hot := All(small)[0]
+	hot := named("hot")
 	for _, s := range peers.All() {
 		t.Run(s.Name, func(t *testing.T) {
 			o := hot.OptionsFor(s)
@@ -141,8 +150,11 @@ func TestOptionsFor_OnlyUnitsThatAreNeverSpent(t *testing.T) {
 }
 
 func TestExcludes(t *testing.T) {
-	all := All(small)
-	hot, thousand, denied, flood := all[0], all[1], all[4], all[6]
+	hot, thousand, denied, flood := named("hot"), named("thousand"), named("denied"), named("flood")
+	each, refused := named("each-16"), named("refused")
+	all := peers.Subject{Name: "sluice GCRA", Kind: peers.Ours, Bounded: true, DeniesNew: true, Batches: true}
+	window := all
+	window.Name = "sluice sliding window"
 	for _, c := range []struct {
 		name     string
 		w        Workload
@@ -160,6 +172,12 @@ func TestExcludes(t *testing.T) {
 		{"denied", denied, peers.Subject{}, false},
 		{"unbounded flood", flood, peers.Subject{}, true},
 		{"bounded flood", flood, peers.Subject{Bounded: true}, false},
+		{"bounded refused", refused, peers.Subject{Bounded: true}, true},
+		{"GCRA refused", refused, all, false},
+		{"window refused", refused, window, true},
+		{"no batches", each, peers.Subject{}, true},
+		{"GCRA in batches", each, all, false},
+		{"window in batches", each, window, true},
 	} {
 		if got := c.w.Excludes(c.s); (got != "") != c.excluded {
 			t.Errorf("%s: excluded for %q, want excluded: %v", c.name, got, c.excluded)
@@ -168,8 +186,7 @@ func TestExcludes(t *testing.T) {
 }
 
 func TestCheckKeys(t *testing.T) {
-	all := All(small)
-	thousand, fresh, flood := all[1], all[5], all[6]
+	thousand, fresh, flood := named("thousand"), named("new"), named("flood")
 	for _, c := range []struct {
 		w           Workload
 		keys, calls int

@@ -1,0 +1,123 @@
+package stall
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/HdrHistogram/hdrhistogram-go"
+
+	"github.com/sluice-go/sluice/benchmarks/internal/peers"
+	"github.com/sluice-go/sluice/benchmarks/internal/results"
+	"github.com/sluice-go/sluice/benchmarks/internal/workload"
+)
+
+// TailConfig is how much is measured of the situations in which a limiter has as much to
+// move as it can get to.
+type TailConfig struct {
+	Keys     int // of the default algorithm
+	LogKeys  int // of the sliding log
+	LogUnits int // that the log keeps for each of its keys
+	Repeats  int
+	Idle     time.Duration // see Config
+}
+
+// FullTails is what the published tables are made with: ten million keys, and a log that
+// comes to 512 MB.
+var FullTails = TailConfig{Keys: 1e7, LogKeys: 1 << 16, LogUnits: 1000, Repeats: 3, Idle: Full.Idle}
+
+// Needs is about how much memory the measurement takes, in bytes: the keys of its calls, and
+// tables of which two are there while one is moved.
+func (c TailConfig) Needs() int64 {
+	return max(160*int64(c.Keys), 20*int64(c.LogUnits)*int64(c.LogKeys))
+}
+
+// A tail is a situation, and who is in it.
+type tail struct {
+	name string
+	log  bool // the sliding log; else the default algorithm
+	once func(peers.Subject, setup) (run, baseline *hdrhistogram.Histogram, err error)
+}
+
+var tails = []tail{
+	{"growth", false, growth},
+	{"sweep", false, sweep},
+	{"flood", false, flood},
+	{"set-limit", false, setLimit},
+	{"log", true, growth},
+}
+
+// RunTails returns a row for each situation: of the repeats, the run in which the longest
+// call, less the longest empty one, is the median. It measures sluice under the system
+// clock: the others make objects, and ten million of them take gigabytes.
+func RunTails(subjects []peers.Subject, c TailConfig, log func(format string, args ...any)) ([]results.Stall, []results.Omission, error) {
+	large := newSetup(Config{Keys: c.Keys, Idle: c.Idle, Turnover: max(c.Keys/2, 1), AsLong: true})
+	logs := newSetup(Config{Keys: c.LogKeys, AsLong: true})
+	logs.fresh.Options.Rate, logs.fresh.Options.Burst = c.LogUnits, c.LogUnits
+	var rows []results.Stall
+	var left []results.Omission
+	for _, t := range tails {
+		for _, s := range subjects {
+			if s.Kind != peers.Ours || s.Clock != peers.System || s.PerUnit != t.log || !t.log && !s.Stands() {
+				continue
+			}
+			with := large
+			if t.log {
+				with = logs
+			}
+			r, err := t.median(s, with, c.Repeats)
+			if why, ok := err.(omitted); ok {
+				log("tails: %s, %s: left out: %s", t.name, s.Name, why)
+				left = append(left, results.Omission{Subject: s.Name, Measurement: "tails, " + t.name, Reason: string(why)})
+				continue
+			}
+			if err != nil {
+				return nil, nil, fmt.Errorf("tails of %s, %s: %w", s.Name, t.name, err)
+			}
+			log("tails: %s, %s: longest %v, of which the machine %v", t.name, s.Name, time.Duration(r.Max), time.Duration(r.BaselineMax))
+			rows = append(rows, r)
+		}
+	}
+	return rows, left, nil
+}
+
+func (t tail) median(s peers.Subject, c setup, repeats int) (results.Stall, error) {
+	rows := make([]results.Stall, repeats)
+	for i := range rows {
+		run, baseline, err := t.once(s, c)
+		if err != nil {
+			return results.Stall{}, err
+		}
+		rows[i] = row(t.name, s, run, baseline)
+		rows[i].Keys = c.Keys
+	}
+	slices.SortFunc(rows, func(a, b results.Stall) int { return cmp.Compare(a.Own(), b.Own()) })
+	return rows[repeats/2], nil
+}
+
+// setLimit times calls on keys in use while all keys move to another limit.
+func setLimit(s peers.Subject, c setup) (run, baseline *hdrhistogram.Histogram, err error) {
+	// Keys that are not idle before the limit changes, and are not spent before it has.
+	o := workload.Once
+	o.Rate, o.Burst = 1<<20, 1<<20
+	l, err := s.New(o)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer l.Close()
+	changes, ok := l.(peers.Changer)
+	if !ok {
+		return nil, nil, omitted("its limit cannot be changed")
+	}
+	key := c.fresh.Calls.Key
+	for i := range c.Keys {
+		l.Allow(key(i))
+	}
+	o.Rate, o.Burst = o.Rate/2, o.Burst/2
+	run, baseline = c.timesBeside(func() { err = changes.SetLimit(o) }, l, func(i int) string { return key(i % liveKeys) })
+	if want := c.fresh.CheckKeys(l.Keys(), c.Keys); err == nil && want != "" {
+		err = fmt.Errorf("it holds %d keys, want %s", l.Keys(), want)
+	}
+	return run, baseline, err
+}
