@@ -27,6 +27,7 @@ type question struct {
 	address, domain   string
 	hits              uint32
 	look              bool // hits are 0, and that was said
+	refund            bool
 	json              bool
 	timeout           time.Duration
 	caFile            string
@@ -47,7 +48,8 @@ backslash, within a value has a backslash before it.
 It exits with 0 for OK, 1 for OVER_LIMIT and if there is no answer, and 2 if the
 command line is wrong.`,
 		Example: `  sluice ask -d api client=ann
-  sluice ask -d api client=ann path=/login,client=ann --hits 3`,
+  sluice ask -d api client=ann path=/login,client=ann --hits 3
+  sluice ask -d api client=ann --hits 3 --refund`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) == 0 {
 				return errors.New("no descriptor: want KEY=VALUE, or several with commas between them")
@@ -64,6 +66,7 @@ command line is wrong.`,
 	f.StringVarP(&q.domain, "domain", "d", "", "domain of the rules")
 	f.StringVar(&q.address, "address", "127.0.0.1:8081", "address of the service, or unix:PATH")
 	f.Uint32Var(&q.hits, "hits", 1, "what the call counts for; 0 looks and counts nothing")
+	f.BoolVar(&q.refund, "refund", false, "give the hits back that an earlier call has counted (is_negative_hits)")
 	f.BoolVar(&q.json, "json", false, "print the answer as JSON")
 	f.DurationVar(&q.timeout, "timeout", 5*time.Second, "how long to wait for the answer")
 	f.StringVar(&q.caFile, "tls-ca", "", "use TLS, and trust certificates signed by those in this file")
@@ -139,7 +142,7 @@ func (q *question) credentials() (credentials.TransportCredentials, error) {
 func (q *question) request() (*pb.RateLimitRequest, error) {
 	req := &pb.RateLimitRequest{Domain: q.domain, HitsAddend: q.hits}
 	for _, arg := range q.descriptors {
-		d := &common.RateLimitDescriptor{}
+		d := &common.RateLimitDescriptor{IsNegativeHits: q.refund}
 		if q.look { // which only descriptors can say
 			d.HitsAddend = wrapperspb.UInt64(0)
 		}

@@ -54,6 +54,10 @@ descriptors:
 	var resp pb.RateLimitResponse
 	require.NoError(t, protojson.Unmarshal([]byte(stdout), &resp))
 	assert.EqualValues(t, 1, resp.Statuses[0].LimitRemaining)
+	_, stdout, _ = p.askFor("-d", "d", `k=a\,b\\c`, "--hits", "3", "--refund")
+	assert.Equal(t, "OK\n"+`  k=a\,b\\c: OK, 4 of 5 per minute left, reset in 1m0s`+"\n", stdout)
+	_, stdout, _ = p.askFor("-d", "d", `k=a\,b\\c`, "--hits", "9", "--refund")
+	assert.Equal(t, "OK\n"+`  k=a\,b\\c: OK, 5 of 5 per minute left, reset in 1m0s`+"\n", stdout, "no more than was counted")
 	_, stdout, _ = p.askFor("-d", "d", "own=x")
 	assert.Equal(t, "OK\n  own=x: OK, 2 of 3 left, reset in 1m30s\n", stdout)
 	code, stdout, _ = p.askFor("-d", "d", "login=x", "--hits", "6")
