@@ -1,6 +1,7 @@
 package service
 
 import (
+	"os"
 	"runtime/debug"
 	runtimemetrics "runtime/metrics"
 	"sync"
@@ -17,14 +18,15 @@ var collecting sync.Mutex
 // rules makes forty times their size in garbage within a tenth of a second. The collector would run
 // several times meanwhile, for a quarter of all processors, and calls wait for its turns: of two
 // processors it takes one for up to half the time that it has been running for. Behind f it runs
-// once, and most is free then. A limit of memory, GOMEMLIMIT, holds meanwhile, too.
+// once, and most is free then. A limit of memory, GOMEMLIMIT, holds meanwhile, too; where GOGC is set, that
+// decides alone.
 func putOffCollecting(room uint64, f func()) {
 	collecting.Lock()
 	defer collecting.Unlock()
 	now := []runtimemetrics.Sample{{Name: "/gc/gogc:percent"}, {Name: "/gc/heap/live:bytes"}}
 	runtimemetrics.Read(now)
 	percent, live := now[0].Value.Uint64(), max(now[1].Value.Uint64(), 1<<20)
-	if percent <= maxPercent {
+	if percent <= maxPercent && os.Getenv("GOGC") == "" {
 		defer debug.SetGCPercent(debug.SetGCPercent(int(percent + room*100/live)))
 	}
 	f()

@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -14,6 +16,7 @@ import (
 	pb "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/sluice-go/sluice/rules"
 )
@@ -79,6 +82,66 @@ func TestFault_DirectoryVanishes(t *testing.T) {
 	r.waitFor("generation 2, ")
 	assert.Equal(t, pb.RateLimitResponse_OVER_LIMIT, ask(t, conn, one("two", "x")).OverallCode)
 	assert.Len(t, r.log.problems(), 2)
+}
+
+// TestFault_ReloadStorm: rules are replaced again and again under load, every tenth time by broken ones.
+// Each call is answered by rules that were whole, all of them are counted, and each load has one line of
+// log. Changes that come while rules load are one: the last ones are in force without another signal.
+func TestFault_ReloadStorm(t *testing.T) {
+	const versions = 300
+	rulesOf := func(limit int) string {
+		return fmt.Sprintf("domain: d\ndescriptors:\n- {key: day, rate_limit: {unit: day, requests_per_unit: %d}}\n", 1_000_000+limit)
+	}
+	file := rulesFile(t, rulesOf(0))
+	r := start(t, "--rules", filepath.Dir(file), "--manual-clock")
+	conn := r.dial()
+	next := filepath.Join(t.TempDir(), "next.yaml")
+	var calls atomic.Int64
+	done := make(chan struct{})
+	var load sync.WaitGroup
+	for range 2 {
+		load.Go(func() {
+			for last := uint32(0); ; {
+				select {
+				case <-done:
+					return
+				default:
+				}
+				resp, err := pb.NewRateLimitServiceClient(conn).ShouldRateLimit(t.Context(), one("day", "x"))
+				if !assert.NoError(t, err) || !assert.NotNil(t, resp.Statuses[0].CurrentLimit) {
+					return
+				}
+				calls.Add(1)
+				limit := resp.Statuses[0].CurrentLimit.RequestsPerUnit
+				assert.GreaterOrEqual(t, limit, last, "older rules after newer ones")
+				assert.NotEqual(t, uint32(7), limit%10, "rules that are refused")
+				last = limit
+			}
+		})
+	}
+	for i := 1; i <= versions; i++ {
+		text := rulesOf(i)
+		if i%10 == 7 {
+			text += "- {key: day}\n"
+		}
+		require.NoError(t, os.Rename(write(t, next, text), file))
+		r.signal(r.reload)
+	}
+	r.waitFor(fmt.Sprintf("requests_per_unit=%d", 1_000_000+versions))
+	close(done)
+	load.Wait()
+	require.False(t, t.Failed())
+	require.Positive(t, calls.Load())
+	look := one("day", "x")
+	look.Descriptors[0].HitsAddend = wrapperspb.UInt64(0)
+	assert.EqualValues(t, 1_000_000+versions-calls.Load(), ask(t, conn, look).Statuses[0].LimitRemaining)
+	got := r.scrape()
+	loaded, refused := int(got[`sluice_config_reloads_total{result="success"}`]), int(got[`sluice_config_reloads_total{result="error"}`])
+	t.Logf("%d versions, %d loads, %d refused, %d calls", versions, loaded, refused, calls.Load())
+	assert.LessOrEqual(t, loaded+refused, 1+2*versions, "one for each signal and each change at most")
+	assert.Equal(t, loaded-1, r.lines("rules loaded"), "the first load is that of the start")
+	assert.Equal(t, refused, r.lines("the rules are refused, and the old ones stay"))
+	assert.Len(t, r.log.problems(), refused)
 }
 
 // still is a service without ports, and its log.
