@@ -138,14 +138,6 @@ func requireConfigError(t *testing.T, c Config, field, reason string) {
 	require.Equal(t, ConfigError{Field: field, Reason: reason}, *configErr)
 }
 
-func TestNew_NoErrorIsNilInterface(t *testing.T) {
-	// A nil *ConfigError in an error would not equal nil.
-	for _, a := range algorithms {
-		_, err := New(Config{Algorithm: a, Limit: PerSecond(10)})
-		require.True(t, err == nil, "%v", a)
-	}
-}
-
 func TestNew_ZeroFieldsTakeTheirDefaults(t *testing.T) {
 	l, err := New(Config{Limit: PerSecond(10)})
 	require.NoError(t, err)
@@ -281,6 +273,7 @@ func checkEnum[T interface {
 	~uint8
 	textForm
 }](t *testing.T, values []T, names []string, parse func(string) (T, error), kind, typeName string) {
+
 	t.Helper()
 	for i, v := range values {
 		require.Equal(t, T(i), v, "the zero value is the default, and the order is part of the API")

@@ -125,41 +125,6 @@ func TestEvictSoonest_ContentionIsNoDenial(t *testing.T) {
 	}
 }
 
-// chargingIdle charges keys once while they are counted as idle.
-type chargingIdle struct {
-	wideAlgorithm
-	also func()
-}
-
-func (c chargingIdle) idleAt(key state) uint64 {
-	at := c.wideAlgorithm.idleAt(key)
-	c.also()
-	return at
-}
-
-// TestGrowth_IdleKeysComeBackWhileTheyAreCounted: all four keys of a full table look
-// idle, and are charged before they are frozen. The new table must still have room
-// for the fifth.
-func TestGrowth_IdleKeysComeBackWhileTheyAreCounted(t *testing.T) {
-	clock := NewManualClock(start)
-	l := mustNew(t, Config{Algorithm: SlidingLog, Limit: PerSecond(2), Clock: clock, TTL: 1, Shards: 1})
-	fill(l, "old", 4)
-	clock.Advance(10 * time.Second)
-	plain, calls := l.policyOf(0).wide, 0
-	setAlgorithm(l, nil, chargingIdle{plain, func() {
-		if calls++; calls == 4 {
-			fill(l, "old", 4)
-		}
-	}})
-	l.shards[0].sweepAt = math.MaxInt64 // growth is to find them, not a sweep
-	require.True(t, l.Allow("fifth"))
-	setAlgorithm(l, nil, plain)
-	require.Equal(t, 5, l.Len())
-	for i := range 4 {
-		require.Equal(t, 1, l.Peek(fmt.Sprint("old", i), 0).Remaining)
-	}
-}
-
 func TestEvictSoonest_IdleKeysGoFirst(t *testing.T) {
 	clock := NewManualClock(start)
 	l := mustNew(t, Config{Limit: PerSecond(1).WithBurst(100), Clock: clock, MaxKeys: 100})

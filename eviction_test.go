@@ -172,59 +172,6 @@ func TestSweep_ManualClockSweepsOnInsertion(t *testing.T) {
 	require.Positive(t, l.Stats().Swept)
 }
 
-// TestGrowth_BusyKeysThatAreIdleInBetweenStay: at a high rate a key is idle again
-// within nanoseconds. Only the TTL keeps it in the table.
-func TestGrowth_BusyKeysThatAreIdleInBetweenStay(t *testing.T) {
-	clock := NewManualClock(start)
-	l := mustNew(t, Config{Limit: PerSecond(1_000_000_000), Clock: clock})
-	for range 50 {
-		for i := range 200 {
-			require.True(t, l.Allow(fmt.Sprint("key", i)))
-			clock.Advance(time.Microsecond) // all keys are idle whenever a table grows
-		}
-	}
-	require.Equal(t, 200, l.Len())
-	require.Zero(t, l.Stats().Swept)
-}
-
-// TestGrowth_ClockAheadOfTheCallers: calls with recorded times, on a limiter whose
-// clock is years ahead, keep their state through growth.
-func TestGrowth_ClockAheadOfTheCallers(t *testing.T) {
-	forEveryLayout(t, func(t *testing.T, c Config) {
-		l, clock := newFrozen(t, c)
-		recorded := clock.Now() - int64(10*365*day)
-		for i := range uint64(300) {
-			require.True(t, l.KeyUint64(i).AllowAt(recorded, int(l.policyOf(0).burst)))
-		}
-		for i := range uint64(300) {
-			require.False(t, l.KeyUint64(i).AllowAt(recorded, 1))
-		}
-		// Growth has forgotten nothing, so a still older time counts as it is.
-		fresh := l.Key("fresh").TakeAt(recorded-int64(time.Hour), 1).ResetAfter
-		require.LessOrEqual(t, fresh, 2*c.Limit.Period)
-	})
-}
-
-// TestGrowth_MoreKeysStayThanExpected: idle keys that are charged between the
-// count and the rebuild must still fit.
-func TestGrowth_MoreKeysStayThanExpected(t *testing.T) {
-	forEveryLayout(t, func(t *testing.T, c Config) {
-		c.Clock, c.Shards = NewManualClock(start), 1
-		l := mustNew(t, c)
-		fill(l, "key", 300)
-		s := &l.shards[0]
-		s.mu.Lock()
-		dropped := l.rebuildLocked(s, 1, func(*policy, state) bool { return false })
-		s.mu.Unlock()
-		require.Zero(t, dropped)
-		require.Equal(t, 300, l.Len())
-		for i := range 300 {
-			require.Equal(t, int(l.policyOf(0).burst)-1, l.Peek(fmt.Sprint("key", i), 0).Remaining)
-		}
-		require.Equal(t, 300, fill(l, "more", 300))
-	})
-}
-
 // TestArm_InsertionBetweenLastLookAndDisarming cannot be scheduled from outside,
 // so this replays its end state: keys, and a timer that has just disarmed.
 func TestArm_InsertionBetweenLastLookAndDisarming(t *testing.T) {

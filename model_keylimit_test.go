@@ -73,60 +73,6 @@ func (ch *changer) setKeyLimit(key string) {
 	}
 }
 
-// checkCells checks that the keys kept on a plan are those with a limit of their own, that
-// no key has two live words, and that all is counted.
-func checkCells(tb testing.TB, l *Limiter, keys []string, own map[string]bool) {
-	for _, key := range keys {
-		id := l.Key(key).id
-		c := l.shardOf(id).cell(id)
-		mustEqual(tb, own[key], c != nil && c.kept != nil, key)
-	}
-	kept, live := 0, 0
-	for i := range l.shards {
-		s := &l.shards[i]
-		s.mu.Lock()
-		t, used, count := s.table.Load(), 0, 0
-		for j := range t.slots {
-			if id := t.slots[j].id.Load(); id != 0 {
-				used++
-				word := t.slots[j].word.Load()
-				mustEqual(tb, false, word == moved, "a mark of a move has stayed")
-				if word != elsewhere {
-					count++
-					mustEqual(tb, nil, s.cell(id), "a key is in the table and in a cell")
-				}
-			}
-		}
-		cells := 0
-		s.cells.Load().each(func(c *cell) {
-			cells++
-			word := c.word.Load()
-			mustEqual(tb, false, word == moved, "a mark of a move has stayed")
-			switch _, found := t.find(c.id.Load()); {
-			case c.kept == nil:
-				count++
-				mustEqual(tb, true, found, "a key that is counted has no slot")
-				mustEqual(tb, false, word == elsewhere, "a cell without state does not stay")
-			case word != elsewhere:
-				live++
-				fallthrough
-			default:
-				kept++
-			}
-		})
-		mustEqual(tb, used, s.used)
-		mustEqual(tb, count, s.len())
-		if ct := s.cells.Load(); ct != nil {
-			mustEqual(tb, cells, ct.live)
-		}
-		s.mu.Unlock()
-	}
-	mustEqual(tb, int64(live), l.keptLive.Load())
-	mustEqual(tb, int64(kept), l.kept.Load())
-	mustEqual(tb, len(own), kept)
-	require.Len(tb, limitsOf(l), kept)
-}
-
 // takeAll makes one charge of several keys and compares.
 func (p *planner) takeAll() {
 	var charges [2][]Charge

@@ -11,8 +11,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-go/sluice/internal/depth"
 	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-go/sluice/internal/depth"
 )
 
 // TestClearKeyLimit_NobodyIsGiftedABurst: whatever moves a key between limits, at one
@@ -299,40 +300,6 @@ func TestSweep_ChangesNothingUnderALongerPeriod(t *testing.T) {
 		require.NoError(t, l.SetLimit(Per(7, 10*time.Second)))
 		require.Equal(t, 6, l.Peek("k", 0).Remaining)
 	}
-}
-
-// TestSetKeyLimit_TouchesNoOtherKey: the table stays, and calls for keys that are not
-// tracked do not wait for the move, though they are of the same shard.
-func TestSetKeyLimit_TouchesNoOtherKey(t *testing.T) {
-	forEveryLayout(t, func(t *testing.T, c Config) {
-		clock := &hookedClock{ManualClock: NewManualClock(start)}
-		c.Clock, c.Shards = clock, 1
-		l := mustNew(t, c)
-		for i := range 200 {
-			require.True(t, l.KeyUint64(uint64(i)).AllowN(300))
-		}
-		table := l.shards[0].table.Load()
-		looked := 0
-		hook := func() { // with the ledger and the shard locked, and the key in no place
-			looked++
-			require.Equal(t, l.current.Load().burst, uint64(l.Key("new").Peek(0).Remaining))
-			require.True(t, TakeAll(Charge{l.Key("new"), 0}, Charge{l.KeyUint64(1), 1}).Allowed)
-			require.True(t, l.KeyUint64(2).Allow())
-		}
-		for i, change := range []func(k Key){
-			func(k Key) { require.NoError(t, k.SetLimit(Per(5000, c.Limit.Period))) },
-			func(k Key) { require.NoError(t, k.SetLimit(DenyAll)) },
-			Key.ClearLimit,
-		} {
-			clock.hook.Store(&hook)
-			change(l.KeyUint64(100))
-			require.Equal(t, i+1, looked)
-			require.Same(t, table, l.shards[0].table.Load())
-		}
-		require.Equal(t, int(l.current.Load().burst)-300, l.KeyUint64(100).Peek(0).Remaining)
-		l.Sweep()
-		checkCells(t, l, nil, map[string]bool{})
-	})
 }
 
 // TestConcurrent_PlanThatEnds: a key gets a plan before the plan ends, and loses it then, or

@@ -77,26 +77,6 @@ func TestReserveAll_GoesByTheFirstLimitOfAKey(t *testing.T) {
 	}
 }
 
-// The clock moves on while SetLimit moves a key in a cell, which has brought a limit before.
-func TestSetLimit_ReceiptsOfKeysInCellsGiveBack(t *testing.T) {
-	now, step := start.UnixNano(), int64(0)
-	lim := Must(New(Config{Limit: PerSecond(10), Clock: clockFunc(func() int64 { now += step; return now })}))
-	k := lim.Key("a")
-	brought, err := k.WithLimit(PerSecond(20))
-	require.NoError(t, err)
-	require.True(t, brought.Allow())
-	require.True(t, k.Allow())
-	r, err := k.Reserve(5, 0)
-	require.NoError(t, err)
-
-	step = 1000
-	require.NoError(t, lim.SetLimit(PerSecond(5)))
-	step = 0
-	require.Zero(t, k.Peek(0).Remaining)
-	r.Cancel()
-	require.Equal(t, 3, k.Peek(0).Remaining)
-}
-
 // No plan has the name of limits without one, nor a name that a snapshot cannot hold.
 func TestSetPlan_Names(t *testing.T) {
 	lim := Must(New(Config{Limit: PerSecond(100), Hash: HashStable}))

@@ -144,3 +144,21 @@ func TestStatus_BlockOfATail(t *testing.T) {
 		assert.Equal(t, l.Status("other"), l.Status("k"))
 	})
 }
+
+// TestStatus_WhileAKeyMoves is that of the key before, or after.
+func TestStatus_WhileAKeyMoves(t *testing.T) {
+	forEveryLayout(t, func(t *testing.T, c Config) {
+		clock := &hookedClock{ManualClock: NewManualClock(start)}
+		c.Clock = clock
+		l := mustNew(t, c)
+		k := l.Key("k")
+		require.True(t, k.AllowN(300))
+		for _, move := range []func(){func() { assert.NoError(t, k.SetLimit(Per(1000, c.Limit.Period))) }, k.ClearLimit, func() { assert.NoError(t, l.SetLimit(Per(2000, c.Limit.Period))) }} {
+			before := k.StatusAt(start.UnixNano())
+			var s Status
+			whileMoved(clock, move, func() { s = k.StatusAt(start.UnixNano()) })
+			require.Contains(t, []Status{before, k.StatusAt(start.UnixNano())}, s)
+			require.Equal(t, 300, k.Limit().Capacity()-k.Peek(0).Remaining)
+		}
+	})
+}

@@ -1,6 +1,8 @@
 package sluice
 
 import (
+	"bytes"
+	"context"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -338,4 +340,95 @@ func TestRefund_LogWordChanges(t *testing.T) {
 		require.NotEqual(t, before, k.lim.shardOf(k.id).table.Load().lookup(k.id).word.Load())
 		k.Refund(5)
 	}
+}
+
+func TestReset_MakesTheKeyFresh(t *testing.T) {
+	onEveryLayout(t, func(t *testing.T, l *Limiter, _ *ManualClock) {
+		fresh := l.Peek("k", 1)
+		for range 3 {
+			require.True(t, l.AllowN("k", int(l.policyOf(0).burst)))
+			require.True(t, l.Allow("other"))
+			require.False(t, l.Allow("k"))
+			l.Reset("k")
+			require.Equal(t, fresh, l.Peek("k", 1))
+		}
+		require.Equal(t, int(l.policyOf(0).burst)-3, l.Peek("other", 0).Remaining, "no other key is touched")
+		l.Reset("never seen")
+		require.Equal(t, 2, l.Len())
+		require.Equal(t, 1, l.Sweep(), "a reset key is idle")
+		require.Equal(t, 1, l.Len())
+	})
+}
+
+// TestBlock_UnderUnlimited: every way to ask sees it, made so or become so.
+func TestBlock_UnderUnlimited(t *testing.T) {
+	forEveryLayout(t, func(t *testing.T, c Config) {
+		for _, made := range []bool{true, false} {
+			c := c
+			c.Stats = true
+			if made {
+				c.Limit, c.Offset = Unlimited, 0
+			}
+			l, clock := newFrozen(t, c)
+			require.NoError(t, l.SetLimit(Unlimited))
+			require.True(t, l.Block("k", time.Hour))
+			want := Decision{Limit: math.MaxInt, RetryAfter: time.Hour, ResetAfter: time.Hour}
+			require.Equal(t, want, l.Take("k", 1))
+			require.Equal(t, want, l.Take("k", math.MaxInt))
+			require.Equal(t, want, l.Take("k", 0))
+			require.Equal(t, want, l.Peek("k", 3))
+			require.Equal(t, want, l.Charge("k", 3))
+			require.False(t, l.Allow("k"))
+			require.Equal(t, Never, l.Take("k", -1).RetryAfter)
+			n, d := l.TakeUpTo("k", 3)
+			require.Zero(t, n)
+			require.Equal(t, want, d)
+			all := TakeAll(Charge{l.Key("k"), 1}, Charge{l.Key("other"), 1})
+			require.Equal(t, AllDecision{RetryAfter: time.Hour}, all)
+			_, err := l.Reserve("k", 1, Never)
+			require.ErrorIs(t, err, ErrBlocked)
+			ctx, cancel := context.WithDeadline(t.Context(), time.Unix(1, 0))
+			require.Error(t, l.Wait(ctx, "k", 1))
+			cancel()
+			require.True(t, l.Allow("other"))
+			require.Equal(t, uint64(5), l.Stats().Blocked)
+			clock.Advance(time.Hour)
+			require.True(t, l.Take("k", math.MaxInt).Allowed)
+			require.Equal(t, 1, l.Sweep())
+			require.True(t, l.Block("k", time.Hour))
+			l.Unblock("k")
+			require.True(t, l.Allow("k"))
+		}
+	})
+}
+
+// TestBlock_OutlastsEveryLimit: made under a limit that keeps no state, or none but it.
+func TestBlock_OutlastsEveryLimit(t *testing.T) {
+	forEveryLayout(t, func(t *testing.T, c Config) {
+		for _, constant := range []Limit{Unlimited, DenyAll} {
+			made := c
+			made.Limit, made.Offset, made.Hash = constant, 0, HashStable
+			l, clock := newFrozen(t, made)
+			require.True(t, l.Block("k", time.Hour))
+			require.NoError(t, l.SetKeyLimit("k", c.Limit))
+			require.Equal(t, time.Hour, l.Take("k", 1).RetryAfter)
+			l.ClearKeyLimit("k")
+			require.NoError(t, l.SetKeyLimit("k", Unlimited))
+			require.Equal(t, time.Hour, l.Take("k", 1).RetryAfter)
+			l.ClearKeyLimit("k")
+			require.NoError(t, l.SetLimit(c.Limit))
+			require.Equal(t, time.Hour, l.Take("k", 1).RetryAfter)
+			require.NoError(t, l.SetLimit(constant))
+
+			other, _ := newFrozen(t, made)
+			require.True(t, other.Block("k", time.Hour))
+			restored, restoredClock := newFrozen(t, made)
+			require.NoError(t, restored.Restore(bytes.NewReader(snapshotOf(t, other))))
+			require.NoError(t, restored.SetLimit(c.Limit))
+			require.Equal(t, time.Hour, restored.Take("k", 1).RetryAfter)
+			clock.Advance(time.Hour)
+			restoredClock.Advance(time.Hour)
+			require.True(t, restored.Allow("k"))
+		}
+	})
 }

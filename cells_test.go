@@ -1,0 +1,181 @@
+package sluice
+
+import (
+	"fmt"
+	"math"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-go/sluice/internal/seeded"
+)
+
+// The clock moves on while SetLimit moves a key in a cell, which has brought a limit before.
+func TestSetLimit_ReceiptsOfKeysInCellsGiveBack(t *testing.T) {
+	now, step := start.UnixNano(), int64(0)
+	lim := Must(New(Config{Limit: PerSecond(10), Clock: clockFunc(func() int64 { now += step; return now })}))
+	k := lim.Key("a")
+	brought, err := k.WithLimit(PerSecond(20))
+	require.NoError(t, err)
+	require.True(t, brought.Allow())
+	require.True(t, k.Allow())
+	r, err := k.Reserve(5, 0)
+	require.NoError(t, err)
+
+	step = 1000
+	require.NoError(t, lim.SetLimit(PerSecond(5)))
+	step = 0
+	require.Zero(t, k.Peek(0).Remaining)
+	r.Cancel()
+	require.Equal(t, 3, k.Peek(0).Remaining)
+}
+
+// checkCells checks that the keys kept on a plan are those with a limit of their own, that
+// no key has two live words, and that all is counted.
+func checkCells(tb testing.TB, l *Limiter, keys []string, own map[string]bool) {
+	for _, key := range keys {
+		id := l.Key(key).id
+		c := l.shardOf(id).cell(id)
+		mustEqual(tb, own[key], c != nil && c.kept != nil, key)
+	}
+	kept, live := 0, 0
+	for i := range l.shards {
+		s := &l.shards[i]
+		s.mu.Lock()
+		t, used, count := s.table.Load(), 0, 0
+		for j := range t.slots {
+			if id := t.slots[j].id.Load(); id != 0 {
+				used++
+				word := t.slots[j].word.Load()
+				mustEqual(tb, false, word == moved, "a mark of a move has stayed")
+				if word != elsewhere {
+					count++
+					mustEqual(tb, nil, s.cell(id), "a key is in the table and in a cell")
+				}
+			}
+		}
+		cells := 0
+		s.cells.Load().each(func(c *cell) {
+			cells++
+			word := c.word.Load()
+			mustEqual(tb, false, word == moved, "a mark of a move has stayed")
+			switch _, found := t.find(c.id.Load()); {
+			case c.kept == nil:
+				count++
+				mustEqual(tb, true, found, "a key that is counted has no slot")
+				mustEqual(tb, false, word == elsewhere, "a cell without state does not stay")
+			case word != elsewhere:
+				live++
+				fallthrough
+			default:
+				kept++
+			}
+		})
+		mustEqual(tb, used, s.used)
+		mustEqual(tb, count, s.len())
+		if ct := s.cells.Load(); ct != nil {
+			mustEqual(tb, cells, ct.live)
+		}
+		s.mu.Unlock()
+	}
+	mustEqual(tb, int64(live), l.keptLive.Load())
+	mustEqual(tb, int64(kept), l.kept.Load())
+	mustEqual(tb, len(own), kept)
+	require.Len(tb, limitsOf(l), kept)
+}
+
+// TestSetKeyLimit_TouchesNoOtherKey: the table stays, and calls for keys that are not
+// tracked do not wait for the move, though they are of the same shard.
+func TestSetKeyLimit_TouchesNoOtherKey(t *testing.T) {
+	forEveryLayout(t, func(t *testing.T, c Config) {
+		clock := &hookedClock{ManualClock: NewManualClock(start)}
+		c.Clock, c.Shards = clock, 1
+		l := mustNew(t, c)
+		for i := range 200 {
+			require.True(t, l.KeyUint64(uint64(i)).AllowN(300))
+		}
+		table := l.shards[0].table.Load()
+		looked := 0
+		hook := func() { // with the ledger and the shard locked, and the key in no place
+			looked++
+			require.Equal(t, l.current.Load().burst, uint64(l.Key("new").Peek(0).Remaining))
+			require.True(t, TakeAll(Charge{l.Key("new"), 0}, Charge{l.KeyUint64(1), 1}).Allowed)
+			require.True(t, l.KeyUint64(2).Allow())
+		}
+		for i, change := range []func(k Key){
+			func(k Key) { require.NoError(t, k.SetLimit(Per(5000, c.Limit.Period))) },
+			func(k Key) { require.NoError(t, k.SetLimit(DenyAll)) },
+			Key.ClearLimit,
+		} {
+			clock.hook.Store(&hook)
+			change(l.KeyUint64(100))
+			require.Equal(t, i+1, looked)
+			require.Same(t, table, l.shards[0].table.Load())
+		}
+		require.Equal(t, int(l.current.Load().burst)-300, l.KeyUint64(100).Peek(0).Remaining)
+		l.Sweep()
+		checkCells(t, l, nil, map[string]bool{})
+	})
+}
+
+// TestCells_AreAMap: a table of cells beside a map, through puts, replacements, removals and growth,
+// however crowded.
+func TestCells_AreAMap(t *testing.T) {
+	for _, homes := range []uint64{1, 4, math.MaxUint64} {
+		t.Run(fmt.Sprintf("homes=%d", homes), func(t *testing.T) {
+			rng := seeded.Rand(t)
+			var ct *cellTable
+			want := map[uint64]*cell{}
+			require.Nil(t, ct.cell(1), "there is no table yet")
+			ct.each(func(*cell) { t.Error("a cell of no table") })
+			for range 2000 {
+				id := 1 + rng.Uint64N(60)
+				switch c := ct.cell(id); {
+				case c != nil && rng.IntN(2) == 0:
+					ct.remove(c)
+					delete(want, id)
+				default:
+					next := new(cell)
+					next.id.Store(id)
+					if c == nil {
+						ct = ct.room(homes)
+					}
+					require.Same(t, want[id], ct.put(next))
+					want[id] = next
+				}
+				require.Equal(t, len(want), ct.live)
+				require.Less(t, ct.used, len(ct.places), "no probe would end")
+				seen := 0
+				ct.each(func(c *cell) { seen++; mustEqual(t, want[c.id.Load()], c) })
+				require.Equal(t, len(want), seen)
+			}
+			for id := range uint64(62) {
+				require.Same(t, want[id], ct.cell(id))
+			}
+		})
+	}
+}
+
+// TestCells_AreChargedWhileTheyAreSwept: a cell that stays, and is charged between the look at it
+// and its emptying, keeps the charge.
+func TestCells_AreChargedWhileTheyAreSwept(t *testing.T) {
+	l, clock := newFrozen(t, Config{Algorithm: SlidingLog, Limit: PerSecond(2), TTL: 1})
+	k := l.Key("k")
+	require.NoError(t, k.SetLimit(PerSecond(3)))
+	require.True(t, k.Allow())
+	clock.Advance(10 * sec)
+	p := l.shardOf(k.id).cell(k.id).policy
+	plain, calls := p.wide, 0
+	p.wide = chargingIdle{plain, func() {
+		if calls++; calls == 1 {
+			require.True(t, k.Allow())
+		}
+	}}
+	require.Zero(t, l.Sweep())
+	p.wide = plain
+	require.NotZero(t, calls)
+	require.Equal(t, 2, k.Peek(0).Remaining)
+	clock.Advance(10 * sec)
+	require.Equal(t, 1, l.Sweep())
+	require.Equal(t, uint64(elsewhere), l.shardOf(k.id).cell(k.id).word.Load())
+}

@@ -1,0 +1,98 @@
+package sluice
+
+import (
+	"fmt"
+	"math"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// TestGrowth_BusyKeysThatAreIdleInBetweenStay: at a high rate a key is idle again
+// within nanoseconds. Only the TTL keeps it in the table.
+func TestGrowth_BusyKeysThatAreIdleInBetweenStay(t *testing.T) {
+	clock := NewManualClock(start)
+	l := mustNew(t, Config{Limit: PerSecond(1_000_000_000), Clock: clock})
+	for range 50 {
+		for i := range 200 {
+			require.True(t, l.Allow(fmt.Sprint("key", i)))
+			clock.Advance(time.Microsecond) // all keys are idle whenever a table grows
+		}
+	}
+	require.Equal(t, 200, l.Len())
+	require.Zero(t, l.Stats().Swept)
+}
+
+// TestGrowth_ClockAheadOfTheCallers: calls with recorded times, on a limiter whose
+// clock is years ahead, keep their state through growth.
+func TestGrowth_ClockAheadOfTheCallers(t *testing.T) {
+	forEveryLayout(t, func(t *testing.T, c Config) {
+		l, clock := newFrozen(t, c)
+		recorded := clock.Now() - int64(10*365*day)
+		for i := range uint64(300) {
+			require.True(t, l.KeyUint64(i).AllowAt(recorded, int(l.policyOf(0).burst)))
+		}
+		for i := range uint64(300) {
+			require.False(t, l.KeyUint64(i).AllowAt(recorded, 1))
+		}
+		// Growth has forgotten nothing, so a still older time counts as it is.
+		fresh := l.Key("fresh").TakeAt(recorded-int64(time.Hour), 1).ResetAfter
+		require.LessOrEqual(t, fresh, 2*c.Limit.Period)
+	})
+}
+
+// TestGrowth_MoreKeysStayThanExpected: idle keys that are charged between the
+// count and the rebuild must still fit.
+func TestGrowth_MoreKeysStayThanExpected(t *testing.T) {
+	forEveryLayout(t, func(t *testing.T, c Config) {
+		c.Clock, c.Shards = NewManualClock(start), 1
+		l := mustNew(t, c)
+		fill(l, "key", 300)
+		s := &l.shards[0]
+		s.mu.Lock()
+		dropped := l.rebuildLocked(s, 1, func(*policy, state) bool { return false })
+		s.mu.Unlock()
+		require.Zero(t, dropped)
+		require.Equal(t, 300, l.Len())
+		for i := range 300 {
+			require.Equal(t, int(l.policyOf(0).burst)-1, l.Peek(fmt.Sprint("key", i), 0).Remaining)
+		}
+		require.Equal(t, 300, fill(l, "more", 300))
+	})
+}
+
+// chargingIdle charges keys once while they are counted as idle.
+type chargingIdle struct {
+	wideAlgorithm
+	also func()
+}
+
+func (c chargingIdle) idleAt(key state) uint64 {
+	at := c.wideAlgorithm.idleAt(key)
+	c.also()
+	return at
+}
+
+// TestGrowth_IdleKeysComeBackWhileTheyAreCounted: all four keys of a full table look
+// idle, and are charged before they are frozen. The new table must still have room
+// for the fifth.
+func TestGrowth_IdleKeysComeBackWhileTheyAreCounted(t *testing.T) {
+	clock := NewManualClock(start)
+	l := mustNew(t, Config{Algorithm: SlidingLog, Limit: PerSecond(2), Clock: clock, TTL: 1, Shards: 1})
+	fill(l, "old", 4)
+	clock.Advance(10 * time.Second)
+	plain, calls := l.policyOf(0).wide, 0
+	setAlgorithm(l, nil, chargingIdle{plain, func() {
+		if calls++; calls == 4 {
+			fill(l, "old", 4)
+		}
+	}})
+	l.shards[0].sweepAt = math.MaxInt64 // growth is to find them, not a sweep
+	require.True(t, l.Allow("fifth"))
+	setAlgorithm(l, nil, plain)
+	require.Equal(t, 5, l.Len())
+	for i := range 4 {
+		require.Equal(t, 1, l.Peek(fmt.Sprint("old", i), 0).Remaining)
+	}
+}

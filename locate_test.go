@@ -1,0 +1,73 @@
+package sluice
+
+import (
+	"runtime"
+	"sync/atomic"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// hookedClock calls hook, once, at its next reading.
+type hookedClock struct {
+	*ManualClock
+	hook atomic.Pointer[func()]
+}
+
+func (c *hookedClock) Now() int64 {
+	if f := c.hook.Swap(nil); f != nil {
+		(*f)()
+	}
+	return c.ManualClock.Now()
+}
+
+// whileMoved runs move, which moves a key between limiters, and f at a moment at which
+// no table holds the key. f may wait for the end of the move.
+func whileMoved(c *hookedClock, move, f func()) {
+	var done atomic.Bool
+	hook := func() {
+		go func() { f(); done.Store(true) }()
+		for i := 0; i < 5000 && !done.Load(); i++ {
+			runtime.Gosched()
+		}
+	}
+	c.hook.Store(&hook)
+	move()
+	for !done.Load() {
+		runtime.Gosched()
+	}
+}
+
+// TestSetKeyLimit_NothingIsMissedWhileAKeyMoves: who comes when neither table holds the
+// key waits for it.
+func TestSetKeyLimit_NothingIsMissedWhileAKeyMoves(t *testing.T) {
+	forEveryLayout(t, func(t *testing.T, c Config) {
+		clock := &hookedClock{ManualClock: NewManualClock(start)}
+		c.Clock = clock
+		l := mustNew(t, c)
+		k := l.Key("k")
+		require.True(t, k.AllowN(300))
+		plan := Per(1000, c.Limit.Period)
+		for i, move := range []func(){func() { require.NoError(t, k.SetLimit(plan)) }, k.ClearLimit} {
+			left := k.lim.policyOf(0).burst - 300
+			if i == 0 {
+				left = 1000 - 300
+			}
+			var d Decision
+			whileMoved(clock, move, func() { d = k.Peek(0) })
+			require.Contains(t, []int{1000 - 300, int(l.policyOf(0).burst) - 300}, d.Remaining, "Peek")
+			var all AllDecision
+			back := []func(){k.ClearLimit, func() { require.NoError(t, k.SetLimit(plan)) }}[i]
+			whileMoved(clock, back, func() { all = TakeAll(Charge{k, 0}) })
+			require.Contains(t, []int{1000 - 300, int(l.policyOf(0).burst) - 300}, all.Remaining, "TakeAll")
+
+			whileMoved(clock, move, func() { k.Refund(100) })
+			require.Equal(t, int(left)+100, k.Peek(0).Remaining, "Refund")
+			require.True(t, k.AllowN(100))
+			whileMoved(clock, back, func() { k.Reset() })
+			require.Zero(t, spentOf(l, "k"), "Reset")
+			require.True(t, k.AllowN(300))
+			move()
+		}
+	})
+}
