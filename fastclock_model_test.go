@@ -1,6 +1,7 @@
 package sluice
 
 import (
+	"math"
 	"math/rand/v2"
 	"testing"
 	"time"
@@ -78,5 +79,15 @@ func staggering(t *testing.T, rng *rand.Rand, variant Config) {
 			require.True(t, want.Allowed, "%s cost %d: admitted at %d, and the model denies at %d: %+v\n%v",
 				key, cost, now, newest[key], want, c)
 		}
+	}
+}
+
+// TestFastClock_TimeOfTicksSaturates: no pace and no number of ticks overflows.
+func TestFastClock_TimeOfTicksSaturates(t *testing.T) {
+	require.Equal(t, int64(math.MaxInt64/2), nanosOf(math.MaxUint64, math.MaxUint64))
+	require.Equal(t, int64(1000), nanosOf(1000, 1<<paceBits))
+	for ticks, bits := uint64(1), 0; bits < 64; ticks, bits = ticks<<1, bits+1 {
+		got := nanosOf(ticks, 1<<paceBits)
+		require.Equal(t, int64(min(ticks, math.MaxInt64/2)), got, "%d ticks of 1 ns", ticks)
 	}
 }

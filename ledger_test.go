@@ -284,3 +284,20 @@ func TestEnds_StepsAreLogarithmic(t *testing.T) {
 		}
 	}
 }
+
+// TestLedger_MoreIsRefundedThanARecordCanTell: the reservations end then, and give nothing back
+// that has come back already.
+func TestLedger_MoreIsRefundedThanARecordCanTell(t *testing.T) {
+	for _, a := range bucketAlgorithms {
+		l, _ := newFrozen(t, Config{Algorithm: a, Limit: Per(1, 20*365*day).WithBurst(4)})
+		k := l.Key("k")
+		first, second := mustTake(t, k, 1), mustTake(t, k, 3)
+		require.NotNil(t, l.ledgers.of(k.id).find(k.id))
+		k.Refund(2)
+		require.Equal(t, 2, k.Peek(0).Remaining)
+		first.Cancel()
+		second.Settle(1)
+		require.Equal(t, 2, k.Peek(0).Remaining, "%v: no more than was refunded", a)
+		require.Nil(t, l.ledgers.of(k.id).find(k.id))
+	}
+}

@@ -1,6 +1,7 @@
 package sluice
 
 import (
+	"fmt"
 	"math"
 	"testing"
 	"time"
@@ -112,4 +113,36 @@ func TestSetKeyLimit_OptionsHold(t *testing.T) {
 		require.Len(t, l.TopDenied(), 1)
 		require.Greater(t, l.TopDenied()[0].Denied, uint64(30_000), "of 40,001, by Take and by TakeAll")
 	})
+}
+
+// TestPlans_AListingCanStop at any time, of plans and of the limits of keys.
+func TestPlans_AListingCanStop(t *testing.T) {
+	l, _ := newFrozen(t, Config{Limit: PerSecond(1)})
+	want := map[Key]bool{}
+	for i := range 20 {
+		require.NoError(t, l.SetPlan(fmt.Sprintf("plan%02d", i), PerSecond(2+i)))
+		k := l.KeyUint64(uint64(i))
+		require.NoError(t, k.SetPlan(fmt.Sprintf("plan%02d", i)))
+		want[k] = true
+	}
+	for most := 1; most <= 21; most++ {
+		var names []string
+		for name, limit := range l.Plans() {
+			require.Equal(t, PerSecond(2+len(names)), limit)
+			require.Equal(t, fmt.Sprintf("plan%02d", len(names)), name)
+			if names = append(names, name); len(names) == most {
+				break
+			}
+		}
+		require.Len(t, names, min(most, 20))
+		seen := map[Key]bool{}
+		for k, is := range l.KeyLimits() {
+			require.True(t, want[k] && !seen[k])
+			require.Contains(t, is.Plan, "plan")
+			if seen[k] = true; len(seen) == most {
+				break
+			}
+		}
+		require.Len(t, seen, min(most, 20))
+	}
 }

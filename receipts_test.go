@@ -400,3 +400,63 @@ func TestConcurrent_ReceiptsGiveBackWhatTheyTook(t *testing.T) {
 		}
 	})
 }
+
+// TestTakeAllReceipts_ManyCharges: more than fit into its own space, each with its receipt.
+func TestTakeAllReceipts_ManyCharges(t *testing.T) {
+	forEveryLayout(t, func(t *testing.T, c Config) {
+		l, _ := newFrozen(t, c)
+		var charges []Charge
+		for i := range 30 {
+			charges = append(charges, Charge{l.KeyUint64(uint64(i % 20)), 1})
+		}
+		all := make([]*Reservation, len(charges))
+		require.True(t, TakeAllReceipts(all, nil, charges...).Allowed)
+		for i, r := range all {
+			require.NotNil(t, r, "charge %d", i)
+			r.Cancel()
+		}
+		for _, charge := range charges {
+			require.Equal(t, c.Limit.Capacity(), charge.Key.Peek(0).Remaining)
+		}
+	})
+}
+
+// TestTakeAllReceipts_AfterABlock that is over, and that nobody has swept: its end is not taken
+// for what the key owes.
+func TestTakeAllReceipts_AfterABlock(t *testing.T) {
+	forEveryLayout(t, func(t *testing.T, c Config) {
+		l, clock := newFrozen(t, c)
+		k := l.Key("k")
+		k.Allow()
+		require.True(t, k.Block(sec))
+		clock.Advance(k.Peek(0).ResetAfter + sec)
+		most := c.Limit.Capacity()
+		first, second := mustTake(t, k, 2), mustTake(t, k, 3)
+		first.Cancel()
+		require.Equal(t, most-3, k.Peek(0).Remaining)
+		second.Cancel()
+		require.Equal(t, most, k.Peek(0).Remaining)
+	})
+}
+
+// TestTakeAllReceipts_OfUnitsThatWereRefunded: what a log has struck out is not given back a second
+// time, and units of other times are left alone.
+func TestTakeAllReceipts_OfUnitsThatWereRefunded(t *testing.T) {
+	l, clock := newFrozen(t, Config{Algorithm: SlidingLog, Limit: PerMinute(10)})
+	k := l.Key("k")
+	require.True(t, k.AllowN(3))
+	clock.Advance(sec)
+	r := mustTake(t, k, 4)
+	k.Refund(3)
+	require.Equal(t, 6, k.Peek(0).Remaining)
+	other := mustTake(t, k, 0)
+	r.Cancel()
+	require.Equal(t, 7, k.Peek(0).Remaining, "one unit of its own was left")
+	other.Cancel()
+	r = mustTake(t, k, 2)
+	k.Refund(2)
+	clock.Advance(sec)
+	require.True(t, k.Allow())
+	r.Cancel()
+	require.Equal(t, 6, k.Peek(0).Remaining, "none was left")
+}

@@ -89,3 +89,17 @@ func TestSchedule_RefusesWhatDoesNotFit(t *testing.T) {
 		require.Nil(t, err, "%v", l)
 	}
 }
+
+// TestSchedule_AdoptsNothingOfAKeyThatIsFresh, and of another one what it owes, rounded up.
+func TestSchedule_AdoptsNothingOfAKeyThatIsFresh(t *testing.T) {
+	old, err := newSchedule(PerSecond(3).WithBurst(5))
+	require.Nil(t, err)
+	next, err := newSchedule(PerMinute(7).WithBurst(5))
+	require.Nil(t, err)
+	now := start.UnixNano()
+	for _, full := range []uint64{0, old.tick(now) - 1, old.tick(now)} {
+		require.Zero(t, next.adopt(&old, full, now))
+	}
+	require.Equal(t, next.tick(now)+next.unit, next.adopt(&old, old.tick(now)+old.unit, now), "one unit is one unit")
+	require.Equal(t, next.tick(now)+(next.unit-1)/old.unit+1, next.adopt(&old, old.tick(now)+1, now), "and a tick not less")
+}

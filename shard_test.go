@@ -76,3 +76,38 @@ func TestShard_KeysSpreadOverShards(t *testing.T) {
 		}
 	}
 }
+
+// TestShard_FarTables: slots that are not in the cache are fetched ahead, on a clock that has to be
+// called, and no decision depends on it.
+func TestShard_FarTables(t *testing.T) {
+	if crowded() {
+		t.Skip("so many keys in one probe take long")
+	}
+	clock := NewManualClock(start)
+	l := mustNew(t, Config{Limit: Per(2, time.Hour), Clock: clockFunc(clock.Now)})
+	require.False(t, l.far.Load())
+	var charges []Charge
+	const keys = 70_000
+	for i := range uint64(keys) {
+		require.True(t, l.KeyUint64(i).Allow())
+		if i%1000 == 0 {
+			charges = append(charges, Charge{l.KeyUint64(i), 1})
+		}
+	}
+	require.Equal(t, keys, l.Len())
+	require.GreaterOrEqual(t, slotsOf(l), farSlots)
+	require.True(t, l.far.Load())
+	require.True(t, l.KeyUint64(5).Allow())
+	require.False(t, l.KeyUint64(5).Allow())
+	require.True(t, l.KeyUint64(keys).Allow())
+	for i, ok := range AllowEach(nil, charges...) {
+		require.True(t, ok, "charge %d", i)
+	}
+	for i, ok := range AllowEach(nil, charges...) {
+		require.False(t, ok, "charge %d", i)
+	}
+	clock.Advance(2 * time.Hour)
+	l.Sweep()
+	require.Zero(t, l.Len())
+	require.False(t, l.far.Load())
+}
