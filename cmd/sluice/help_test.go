@@ -32,6 +32,17 @@ func TestHelp_FitsIntoATerminal(t *testing.T) {
 	}
 }
 
+// TestHelp_TheInterface: what scripts go by is in the help, and what is for tests only is not.
+func TestHelp_TheInterface(t *testing.T) {
+	_, serve, _ := execute(nil, "serve", "--help")
+	_, check, _ := execute(nil, "check", "--help")
+	for _, flag := range []string{"--rules", "--grpc", "--http", "--debug", "--metrics", "--metrics-names", "--uds", "--state", "--drain", "--max-keys"} {
+		assert.Contains(t, serve, flag+" ")
+	}
+	assert.Contains(t, check, "--merge ")
+	assert.NotContains(t, serve, "manual-clock")
+}
+
 func TestHelp_OfTheProgramSaysWhatToTry(t *testing.T) {
 	_, stdout, _ := execute(nil)
 	assert.Contains(t, stdout, "\n  sluice replay\n")

@@ -48,16 +48,18 @@ func TestServe_Signals(t *testing.T) {
 	require.Equal(t, 0, p.end(syscall.SIGTERM))
 }
 
-// TestServe_Upstream starts with nothing that envoyproxy/ratelimit does not know, beside ports.
+// TestServe_Upstream starts with nothing that envoyproxy/ratelimit does not know, beside ports and the
+// clock of tests.
 func TestServe_Upstream(t *testing.T) {
 	dir := files(t, map[string]string{"runtime/ratelimit/config/a.yaml": goodRules})
 	p := startServe(t, []string{
 		"RUNTIME_ROOT=" + dir + "/runtime", "RUNTIME_SUBDIRECTORY=ratelimit", "RUNTIME_WATCH_ROOT=false",
 		"REDIS_SOCKET_TYPE=tcp", "REDIS_URL=redis:6379", "USE_STATSD=false", "LOG_LEVEL=WARN", "SHADOW_MODE=true",
-	})
+	}, "--manual-clock")
 	code, stdout, stderr := p.askFor("-d", "d", "k=x", "--hits", "9")
 	require.Equal(t, exitOK, code, stderr)
 	assert.Equal(t, "OK", lines(stdout)[0], "in shadow mode")
+	assert.Contains(t, stdout, "0 of 5 per minute left, reset in 1m0s", "it is 1970")
 	assert.Len(t, lines(p.log()), 1)
 	assert.Contains(t, p.log(), `these variables mean nothing here" names="REDIS_SOCKET_TYPE REDIS_URL RUNTIME_WATCH_ROOT USE_STATSD"`)
 }

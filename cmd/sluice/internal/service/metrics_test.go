@@ -8,7 +8,9 @@ import (
 	"sync"
 	"testing"
 
+	common "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 	pb "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -155,6 +157,33 @@ func TestMetrics_UpstreamNames(t *testing.T) {
 	for line := range strings.Lines(r.lint()) {
 		assert.Contains(t, line, `counter metrics should have "_total" suffix`)
 	}
+}
+
+// TestMetrics_UpstreamSums: hits of overrides, of values that there is no series for, and of deep levels
+// are in the sum of their domain.
+func TestMetrics_UpstreamSums(t *testing.T) {
+	r := start(t, "--rules", rulesFile(t, metricRules), "--manual-clock", "--metrics-names", "upstream", "--metrics-max-series", "2")
+	conn := r.dial()
+	hits := 0
+	for i := range 20 {
+		req := one("each", fmt.Sprint(i))
+		req.Descriptors = append(req.Descriptors, descriptor("outer", "v", "middle", "m", "inner", fmt.Sprint(i)), descriptor("nothing", "x"))
+		req.Descriptors[2].Limit = &common.RateLimitDescriptor_RateLimitOverride{RequestsPerUnit: 5, Unit: typev3.RateLimitUnit_HOUR}
+		req.HitsAddend = uint32(i + 1)
+		for _, st := range ask(t, conn, req).Statuses {
+			if st.CurrentLimit != nil {
+				hits += i + 1
+			}
+		}
+	}
+	require.Equal(t, 3*210, hits)
+	sum := 0.0
+	for name, v := range r.scrape() {
+		if strings.HasPrefix(name, `ratelimit_service_rate_limit_total_hits{domain="d",`) {
+			sum += v
+		}
+	}
+	assert.EqualValues(t, hits, sum)
 }
 
 // TestMetrics_Bounded: strangers choose values, and there are not more series for that.
