@@ -41,11 +41,11 @@ func (r *wire) field() (number protowire.Number, kind protowire.Type) {
 	return protowire.Number(n), protowire.Type(tag & 7)
 }
 
+// fail ends the message, unless err is nil. The first error stays.
 func (r *wire) fail(err error) {
-	if r.err == nil {
-		r.err = err
+	if err != nil && r.err == nil {
+		r.err, r.rest = err, ""
 	}
-	r.rest = ""
 }
 
 // varint reads a number, of 10 bytes at most, the last of which has one bit.
@@ -107,9 +107,7 @@ func (s *Service) readWire(w *scratch, text string) error {
 		case number == 2 && kind == protowire.BytesType:
 			d := wire{rest: r.bytes()}
 			s.readDescriptor(w, &d)
-			if d.err != nil {
-				r.fail(d.err)
-			}
+			r.fail(d.err)
 		case number == 3 && kind == protowire.VarintType:
 			w.req.Hits = uint32(r.varint())
 		default:
@@ -129,23 +127,17 @@ func (s *Service) readDescriptor(w *scratch, r *wire) {
 		case number == 1 && kind == protowire.BytesType:
 			e := wire{rest: r.bytes()}
 			w.entry(&s.options, d, e.readEntry())
-			if e.err != nil {
-				r.fail(e.err)
-			}
+			r.fail(e.err)
 		case number == 2 && kind == protowire.BytesType:
 			l := wire{rest: r.bytes()}
 			d.limited = true
 			l.readOverride(d)
-			if l.err != nil {
-				r.fail(l.err)
-			}
+			r.fail(l.err)
 		case number == 3 && kind == protowire.BytesType:
 			h := wire{rest: r.bytes()}
 			d.counted = true
 			h.readHits(d)
-			if h.err != nil {
-				r.fail(h.err)
-			}
+			r.fail(h.err)
 		case number == 4 && kind == protowire.VarintType:
 			d.refund = r.varint() != 0
 		default:
