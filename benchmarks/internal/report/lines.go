@@ -2,6 +2,7 @@ package report
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 
 	"gonum.org/v1/plot"
@@ -53,23 +54,30 @@ func (v *view) drawLines(chart lineChart) ([]byte, error) {
 	p.Draw(c)
 	data := p.DataCanvas(c)
 	toX, toY := p.Transforms(&data)
-	ends := make([]vg.Length, len(chart.names))
+	together := map[float64][]int{} // lines by where they end
 	for i, line := range chart.lines {
-		ends[i] = linesHeight - toY(line[len(line)-1].Y)
+		x := line[len(line)-1].X
+		together[x] = append(together[x], i)
 	}
-	for i, y := range spreadOut(ends, textSize+2) {
-		style := label
-		if isOurs(v.subjects[chart.names[i]]) {
-			style = bold(style)
-			style.Color = v.colorOf(chart.names[i])
+	for _, end := range slices.Sorted(maps.Keys(together)) {
+		lines, x := together[end], toX(end)
+		ends := make([]vg.Length, len(lines))
+		for k, i := range lines {
+			line := chart.lines[i]
+			ends[k] = linesHeight - toY(line[len(line)-1].Y)
 		}
-		end := chart.lines[i][len(chart.lines[i])-1].X
-		if end < p.X.Max { // other lines go on below the name
-			y -= textSize
+		for k, y := range spreadOut(ends, textSize+2) {
+			name, style := chart.names[lines[k]], label
+			if isOurs(v.subjects[name]) {
+				style = bold(style)
+				style.Color = v.colorOf(name)
+			}
+			if end < p.X.Max { // other lines go on below the name
+				y -= textSize
+			}
+			page.line(other, 0.5, x+3, ends[k], x+9, y)
+			page.text(style, x+11, y, name)
 		}
-		x := toX(end)
-		page.line(other, 0.5, x+3, ends[i], x+9, y)
-		page.text(style, x+11, y, chart.names[i])
 	}
 	return page.bytes()
 }
