@@ -42,11 +42,14 @@ type Limiter interface {
 }
 
 // A Batcher is a Limiter that decides on many keys in one call.
-type Batcher interface {
-	// Batch returns a function that does what Allow does for each of up to n keys, in one
-	// call, and says how many have passed. It is for one goroutine, as what it writes the
-	// decisions to is.
-	Batch(n int) func(keys []string) (admitted int)
+type Batcher interface{ Batch(n int) Batch }
+
+// A Batch is up to n keys, which one goroutine puts together.
+type Batch interface {
+	Add(key string)
+	// Allow does what Limiter.Allow does for each of the keys, in one call, and returns how
+	// many have passed. The batch is empty then.
+	Allow() (admitted int)
 }
 
 // A Changer is a Limiter whose limit can be changed while it is in use.

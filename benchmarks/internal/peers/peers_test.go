@@ -183,20 +183,30 @@ func TestSubjects_BatchesDecideAsAllow(t *testing.T) {
 			if !ok {
 				return
 			}
-			var batch []string
-			for range limit + 2 {
+			batch := b.Batch(keys)
+			allow := func() int {
 				for k := range keys {
-					batch = append(batch, fmt.Sprintf("user:%07d", k))
+					batch.Add(fmt.Sprintf("user:%07d", k))
+				}
+				return batch.Allow()
+			}
+			for call := range limit + 2 {
+				want := keys
+				if call >= limit {
+					want = 0
+				}
+				if got := allow(); got != want {
+					t.Errorf("call %d: %d admitted, want %d", call, got, want)
 				}
 			}
-			allow := b.Batch(len(batch))
-			if got := allow(batch); got != keys*limit {
-				t.Errorf("%d admitted, want %d", got, keys*limit)
+			if got := batch.Allow(); got != 0 {
+				t.Errorf("an empty batch: %d admitted", got)
 			}
-			if l.Allow(batch[0]) {
+			if l.Allow("user:0000000") {
 				t.Error("a spent key is admitted")
 			}
-			if n := testing.AllocsPerRun(100, func() { allow(batch) }); n != 0 {
+			again := func() { batch.Add("user:0000000"); batch.Add("user:0000001"); batch.Allow() }
+			if n := testing.AllocsPerRun(100, again); n != 0 {
 				t.Errorf("%v allocations a call", n)
 			}
 		})

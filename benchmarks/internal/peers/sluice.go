@@ -106,18 +106,27 @@ func (l sluiceLimiter) Close() {
 	}
 }
 
-func (l sluiceLimiter) Batch(n int) func(keys []string) int {
-	admitted, charges := make([]bool, 0, n), make([]sluice.Charge, n)
-	return func(keys []string) (passed int) {
-		for i, key := range keys {
-			charges[i] = sluice.Charge{Key: l.lim.Key(key), Cost: 1}
+func (l sluiceLimiter) Batch(n int) Batch {
+	return &sluiceBatch{l.lim, make([]sluice.Charge, 0, n), make([]bool, 0, n)}
+}
+
+type sluiceBatch struct {
+	lim      *sluice.Limiter
+	charges  []sluice.Charge
+	admitted []bool
+}
+
+func (b *sluiceBatch) Add(key string) {
+	b.charges = append(b.charges, sluice.Charge{Key: b.lim.Key(key), Cost: 1})
+}
+
+func (b *sluiceBatch) Allow() (passed int) {
+	b.admitted = sluice.AllowEach(b.admitted[:0], b.charges...)
+	b.charges = b.charges[:0]
+	for _, ok := range b.admitted {
+		if ok {
+			passed++
 		}
-		admitted = sluice.AllowEach(admitted[:0], charges[:len(keys)]...)
-		for _, ok := range admitted {
-			if ok {
-				passed++
-			}
-		}
-		return passed
 	}
+	return passed
 }

@@ -162,14 +162,12 @@ func runOne(l peers.Limiter, s workload.Sequence, from, to int) (admitted int) {
 // runEach is the loop around every measured call on a batch of keys.
 //
 //go:noinline
-func runEach(allow func([]string) int, w workload.Workload, from, to int) (admitted int) {
-	keys := make([]string, 0, w.Batch)
+func runEach(b peers.Batch, w workload.Workload, from, to int) (admitted int) {
 	for i := from; i < to; {
-		keys = keys[:0]
-		for ; i < to && len(keys) < w.Batch; i++ {
-			keys = append(keys, w.Calls.Key(i))
+		for end := min(i+w.Batch, to); i < end; i++ {
+			b.Add(w.Calls.Key(i))
 		}
-		admitted += allow(keys)
+		admitted += b.Allow()
 	}
 	return admitted
 }

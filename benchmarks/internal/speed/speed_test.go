@@ -239,11 +239,19 @@ type batcher struct {
 	batches [][]string
 }
 
-func (b *batcher) Batch(n int) func([]string) int {
-	return func(keys []string) int {
-		b.batches = append(b.batches, slices.Clone(keys))
-		return len(keys)
-	}
+func (b *batcher) Batch(int) peers.Batch { return &recorded{limiter: b} }
+
+type recorded struct {
+	limiter *batcher
+	keys    []string
+}
+
+func (r *recorded) Add(key string) { r.keys = append(r.keys, key) }
+
+func (r *recorded) Allow() int {
+	n := len(r.keys)
+	r.limiter.batches, r.keys = append(r.limiter.batches, r.keys), nil
+	return n
 }
 
 func TestDrive_BatchesAreOfTheDeclaredSizeAndInOrder(t *testing.T) {
