@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -93,6 +94,24 @@ func TestRun_QuickWritesEverythingButTheReadmes(t *testing.T) {
 	for _, part := range partNames() {
 		assert.Contains(t, stderr, "s  "+part+"\n", "progress")
 	}
+}
+
+func TestTails_AreLeftOutWhereThereIsTooLittleMemory(t *testing.T) {
+	p := plan{rounds: 1, quick: true, parts: []string{"tails"}, only: "^sluice GCRA$"}
+	var lines []string
+	m, err := p.resolve(func(format string, args ...any) { lines = append(lines, fmt.Sprintf(format, args...)) })
+	require.NoError(t, err)
+	m.available = func() int64 { return m.sizes.tails.Needs() - 1 }
+	r, err := m.run(t.Context())
+	require.NoError(t, err)
+	assert.Empty(t, r.Tails)
+	assert.Contains(t, strings.Join(lines, "\n"), "tails: left out: they take 1 MB of memory")
+	assert.Contains(t, r.Omitted[len(r.Omitted)-1].Reason, "MB of memory")
+
+	m.available = m.sizes.tails.Needs
+	r, err = m.run(t.Context())
+	require.NoError(t, err)
+	assert.Len(t, r.Tails, 4, "the log is not asked for")
 }
 
 func TestRun_PartsAndWorkloads(t *testing.T) {

@@ -114,12 +114,13 @@ type measurement struct {
 	subjects  []peers.Subject
 	workloads []workload.Workload
 	parts     []part
+	available func() int64 // bytes of memory
 	log       func(format string, args ...any)
 }
 
 // resolve finds what the plan names. What there is not is an error.
 func (p plan) resolve(log func(format string, args ...any)) (*measurement, error) {
-	m := &measurement{sizes: full, rounds: p.rounds, log: log}
+	m := &measurement{sizes: full, rounds: p.rounds, available: machine.Available, log: log}
 	if p.quick {
 		m.sizes = small
 	}
@@ -231,7 +232,7 @@ func (m *measurement) stall(_ context.Context, r *results.Results) error {
 
 // tails leaves a machine alone that has too little memory for so many keys.
 func (m *measurement) tails(_ context.Context, r *results.Results) error {
-	if needs, has := m.sizes.tails.Needs(), machine.Available(); has < needs {
+	if needs, has := m.sizes.tails.Needs(), m.available(); has < needs {
 		m.log("tails: left out: they take %d MB of memory, and there are %d", needs>>20, has>>20)
 		r.Omitted = append(r.Omitted, results.Omission{
 			Subject: "sluice", Measurement: "tails", Reason: fmt.Sprintf("they take %d MB of memory, and there were %d", needs>>20, has>>20),

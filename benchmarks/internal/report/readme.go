@@ -25,6 +25,9 @@ func Readme(r results.Results) string {
 	m := v.Machine
 	fmt.Fprintf(&b, "%s, %d cores, %s/%s, %s, %s, commit %s, medians of %d rounds: `cd benchmarks && GOWORK=off go run .`\n",
 		m.CPU, m.Cores, m.OS, m.Arch, m.Go, m.Date, m.Commit, m.Rounds)
+	if fallen, all := v.fastFallen(); fallen > 0 {
+		fmt.Fprintf(&b, "The fast clock was the system clock in %d of %d limiters.\n", fallen, all)
+	}
 	b.WriteString("All subjects and algorithms, memory, stalls and budgets: [results.txt](benchmarks/results/results.txt); how it is measured: [benchmarks](benchmarks/README.md).\n")
 	return b.String()
 }

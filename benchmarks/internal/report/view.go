@@ -82,24 +82,25 @@ const (
 	coarse = peers.Coarse
 )
 
+// fastFallen is in how many limiters a fast clock was the system clock.
+func (v *view) fastFallen() (fallen, all int) {
+	for source, limiters := range v.Machine.FastClock {
+		all += limiters
+		if strings.HasPrefix(source, "system clock") {
+			fallen += limiters
+		}
+	}
+	return fallen, all
+}
+
 // clockName is what tables call a clock. A fast clock that was the system clock, in all
 // limiters or in some, says so.
 func (v *view) clockName(clock string) string {
-	counters, all := 0, 0
-	for source, limiters := range v.Machine.FastClock {
-		all += limiters
-		if !strings.HasPrefix(source, "system clock") {
-			counters += limiters
-		}
+	name := clock + " clock"
+	if fallen, all := v.fastFallen(); clock == fast && fallen > 0 {
+		return fmt.Sprintf("%s (the system clock in %d of %d limiters)", name, fallen, all)
 	}
-	switch name := clock + " clock"; {
-	case clock != fast || counters == all:
-		return name
-	case counters == 0:
-		return name + " (here the system clock)"
-	default:
-		return fmt.Sprintf("%s (the system clock in %d of %d limiters)", name, all-counters, all)
-	}
+	return name
 }
 
 func isOurs(s results.Subject) bool { return s.Kind == string(peers.Ours) }
