@@ -125,6 +125,36 @@ func TestEvictSoonest_ContentionIsNoDenial(t *testing.T) {
 	}
 }
 
+// TestEvictSoonest_BlockedMeanwhile: all keys are blocked after they have been listed. That does not
+// turn a new key away either.
+func TestEvictSoonest_BlockedMeanwhile(t *testing.T) {
+	for _, maxKeys := range []int{1, 20} {
+		l := mustNew(t, Config{Limit: PerSecond(1).WithBurst(1_000_000), Clock: NewManualClock(start), MaxKeys: maxKeys, Shards: 1})
+		fill(l, "old", maxKeys)
+		plain := l.policyOf(0).alg
+		listed := 0
+		setAlgorithm(l, chargingRank{plain, func() {
+			if listed++; listed == maxKeys {
+				for i := range maxKeys {
+					require.True(t, l.Block(fmt.Sprint("old", i), Never))
+				}
+			}
+		}}, nil)
+		require.True(t, l.Take("new", 1).Allowed)
+		setAlgorithm(l, plain, nil)
+		require.Zero(t, l.Stats().Untracked)
+		require.Equal(t, 999_999, l.Peek("new", 0).Remaining)
+		require.LessOrEqual(t, l.Len(), maxKeys)
+		blocked := 0
+		for i := range maxKeys {
+			if !l.Peek(fmt.Sprint("old", i), 1).Allowed {
+				blocked++
+			}
+		}
+		require.Equal(t, l.Len()-1, blocked, "those that have stayed are blocked")
+	}
+}
+
 func TestEvictSoonest_IdleKeysGoFirst(t *testing.T) {
 	clock := NewManualClock(start)
 	l := mustNew(t, Config{Limit: PerSecond(1).WithBurst(100), Clock: clock, MaxKeys: 100})
