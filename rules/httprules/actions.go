@@ -25,9 +25,12 @@ var defaultActions = [][]rules.Action{{{Kind: rules.RemoteAddress, Key: "remote_
 // A Describer makes descriptors of requests by lists of actions. It is safe for concurrent use.
 type Describer struct{ lists [][]action }
 
-// NewDescriber returns a Describer for lists of actions, as rules.Set.Actions returns them. client
-// names the client of a request for remote_address.
+// NewDescriber returns a Describer for lists of actions, as rules.Set.Actions returns them: nil, of a
+// domain without any, makes the descriptor remote_address. client names the client of a request for that.
 func NewDescriber(lists [][]rules.Action, client httplimit.KeyFunc) *Describer {
+	if lists == nil {
+		lists = defaultActions
+	}
 	d := &Describer{lists: make([][]action, len(lists))}
 	for i, list := range lists {
 		for _, a := range list {

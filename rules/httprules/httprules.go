@@ -146,11 +146,7 @@ func (m *middleware) describer() *Describer {
 	set, _ := m.Engine.Set()
 	c := m.now.Load()
 	if c == nil || c.set != set {
-		actions := set.Actions(m.Domain)
-		if actions == nil {
-			actions = defaultActions
-		}
-		c = &compiled{set, NewDescriber(actions, m.Client)}
+		c = &compiled{set, NewDescriber(set.Actions(m.Domain), m.Client)}
 		m.now.Store(c)
 	}
 	return c.Describer

@@ -121,11 +121,7 @@ func (r *Replay) AddFile(f File) error {
 	}
 	state := &fileState{File: f, engine: engine, req: rules.Request{Domain: f.Domain}}
 	if len(f.Descriptors) == 0 {
-		actions := f.Set.Actions(f.Domain)
-		if actions == nil {
-			actions = [][]rules.Action{{{Kind: rules.RemoteAddress, Key: "remote_address"}}}
-		}
-		state.describer = httprules.NewDescriber(actions, func(*http.Request) (string, error) { return state.asked.client, nil })
+		state.describer = httprules.NewDescriber(f.Set.Actions(f.Domain), func(*http.Request) (string, error) { return state.asked.client, nil })
 	}
 	r.rules = append(r.rules, &ruleState{rule: Rule{Domain: f.Domain}, file: state, decisions: sha256.New()})
 	return nil

@@ -189,7 +189,7 @@ func (c *checker) describer(set *rules.Set, domain string) *httprules.Describer 
 	now := c.compiled.Load()
 	if now == nil || now.set != set {
 		now = &compiledActions{set: set, byDomain: map[string]*httprules.Describer{}}
-		now.none = httprules.NewDescriber([][]rules.Action{{{Kind: rules.RemoteAddress, Key: "remote_address"}}}, c.proxies.client)
+		now.none = httprules.NewDescriber(nil, c.proxies.client)
 		for _, name := range set.Domains() {
 			if actions := set.Actions(name); actions != nil {
 				now.byDomain[name] = httprules.NewDescriber(actions, c.proxies.client)
