@@ -429,7 +429,7 @@ func BenchmarkTopDenied(b *testing.B) {
 // is admitted or denied; each says true.
 func BenchmarkFloor(b *testing.B) {
 	system, fast, coarse := SystemClock(), NewFastClock(), NewCoarseClock(0)
-	seeded, stable := newHasher(HashSeeded, nil), newHasher(HashStable, nil)
+	seeded, stable := newHasher(HashSeeded), newHasher(HashStable)
 	key, keyBytes := "user:42", []byte("user:42")
 	addr := netip.MustParseAddr("192.0.2.1")
 	var word atomic.Uint64

@@ -5,8 +5,6 @@ import (
 	"net/netip"
 
 	"github.com/cespare/xxhash/v2"
-
-	"github.com/sluice-go/sluice/internal/spacesaving"
 )
 
 // An id is the 64 bits by which a key is tracked; the key itself is not kept.
@@ -21,13 +19,11 @@ func nonZero(id uint64) uint64 {
 	return id
 }
 
-// hasher turns keys into ids. Where it has the key at hand, it tells TopDenied the name of
-// a key that is listed without one.
+// hasher turns keys into ids.
 type hasher struct {
 	stable bool
 	seed   maphash.Seed
-	mix    [2]uint64        // KeyUint64's secrets; the multiplier is odd
-	top    *spacesaving.Top // nil without Config.TopDenied
+	mix    [2]uint64 // KeyUint64's secrets; the multiplier is odd
 }
 
 // The golden ratio and the multipliers of the SplitMix64 finalizer (Steele, Lea,
@@ -38,42 +34,32 @@ const (
 	finishMul = 0x94d049bb133111eb
 )
 
-func newHasher(h Hash, top *spacesaving.Top) hasher {
+func newHasher(h Hash) hasher {
 	if h == HashStable {
-		return hasher{stable: true, mix: [2]uint64{stableAdd, stableMul}, top: top}
+		return hasher{stable: true, mix: [2]uint64{stableAdd, stableMul}}
 	}
 	seed := maphash.MakeSeed()
-	return hasher{seed: seed, top: top, mix: [2]uint64{
+	return hasher{seed: seed, mix: [2]uint64{
 		maphash.String(seed, "sluice: add"),
 		maphash.String(seed, "sluice: multiply") | 1,
 	}}
 }
 
-func (h *hasher) string(s string) (id uint64) {
+func (h *hasher) string(s string) uint64 {
 	if h.stable {
-		id = nonZero(xxhash.Sum64String(s))
-	} else {
-		id = h.seeded(s)
+		return nonZero(xxhash.Sum64String(s))
 	}
-	if h.top.Nameless(id) {
-		h.top.Name(id, s)
-	}
-	return id
+	return h.seeded(s)
 }
 
 // seeded is string for the default hash. It is small enough to be inlined.
 func (h *hasher) seeded(s string) uint64 { return nonZero(maphash.String(h.seed, s)) }
 
-func (h *hasher) bytes(b []byte) (id uint64) {
+func (h *hasher) bytes(b []byte) uint64 {
 	if h.stable {
-		id = nonZero(xxhash.Sum64(b))
-	} else {
-		id = nonZero(maphash.Bytes(h.seed, b))
+		return nonZero(xxhash.Sum64(b))
 	}
-	if h.top.Nameless(id) {
-		h.top.Name(id, string(b))
-	}
-	return id
+	return nonZero(maphash.Bytes(h.seed, b))
 }
 
 // uint64 is a bijection: every step (add, multiply by an odd number, xor with a
@@ -89,18 +75,13 @@ func (h *hasher) uint64(n uint64) uint64 {
 	return nonZero(n ^ n>>32)
 }
 
-func (h *hasher) addr(a netip.Addr) (id uint64) {
-	if a.IsValid() {
-		// As16 gives an IPv4 address its IPv4-mapped form and leaves the zone out. The
-		// second hash keeps addresses apart from strings of the same 16 bytes, which
-		// somebody outside may be able to choose.
-		b := a.As16()
-		id = h.uint64(h.bytes(b[:]))
-	} else {
-		id = h.uint64(h.string(""))
+func (h *hasher) addr(a netip.Addr) uint64 {
+	if !a.IsValid() {
+		return h.uint64(h.string(""))
 	}
-	if h.top.Nameless(id) {
-		h.top.Name(id, a.Unmap().WithZone("").String())
-	}
-	return id
+	// As16 gives an IPv4 address its IPv4-mapped form and leaves the zone out. The
+	// second hash keeps addresses apart from strings of the same 16 bytes, which
+	// somebody outside may be able to choose.
+	b := a.As16()
+	return h.uint64(h.bytes(b[:]))
 }

@@ -145,7 +145,7 @@ func TestKeyUint64_IsABijection(t *testing.T) {
 	rng := seeded.Rand(t)
 	for _, kind := range hashes {
 		for range 20 {
-			h := newHasher(kind, nil)
+			h := newHasher(kind)
 			require.Equal(t, uint64(1), h.mix[1]&1, "only odd multipliers can be undone")
 			check := func(n uint64) {
 				id := h.uint64(n)
@@ -201,7 +201,7 @@ var numberings = map[string]func(i uint64) uint64{
 }
 
 func TestKeyUint64_NumbersSpreadOverShardsAndSlots(t *testing.T) {
-	h := newHasher(HashStable, nil)
+	h := newHasher(HashStable)
 	for name, number := range numberings {
 		shards, slots := make([]int, 64), make([]int, 64)
 		for i := range uint64(1 << 17) {
@@ -241,7 +241,7 @@ func TestKeyUint64_NoSeedMakesLongProbes(t *testing.T) {
 }
 
 func TestHash_StringsSpreadOverShardsAndSlots(t *testing.T) {
-	h := newHasher(HashStable, nil)
+	h := newHasher(HashStable)
 	shards, slots := make([]int, 64), make([]int, 64)
 	for i := range 1 << 15 {
 		id := h.string(fmt.Sprintf("user:%d", i))
@@ -257,7 +257,7 @@ func TestHash_StringsSpreadOverShardsAndSlots(t *testing.T) {
 // perfectly, and 1 in 4 is harmless; a bit that did not reach an end would make it
 // 4 in 4.
 func TestKeyUint64_EveryBitReachesBothEnds(t *testing.T) {
-	h := newHasher(HashStable, nil)
+	h := newHasher(HashStable)
 	const samples = 4096
 	for bit := range 64 {
 		sameShard, sameSlot := 0, 0

@@ -96,7 +96,7 @@ func newLimiter(c Config, homes uint64) (*Limiter, error) {
 	if c.TopDenied > 0 {
 		l.top = spacesaving.New(c.TopDenied)
 	}
-	l.hash = newHasher(c.Hash, l.top)
+	l.hash = newHasher(c.Hash)
 	l.direct = !l.hash.stable && l.top == nil && !l.shadow
 	l.setUp(config, tm, shards, homes)
 	return l, nil
@@ -163,10 +163,22 @@ type Key struct {
 }
 
 // Key returns the handle of s: hash once, decide often.
-func (l *Limiter) Key(s string) Key { return Key{l.made(), l.hash.string(s)} }
+func (l *Limiter) Key(s string) Key {
+	k := Key{l.made(), l.hash.string(s)}
+	if l.top.Nameless(k.id) {
+		l.top.Name(k.id, s)
+	}
+	return k
+}
 
 // KeyBytes returns the handle of string(b). It does not retain b.
-func (l *Limiter) KeyBytes(b []byte) Key { return Key{l.made(), l.hash.bytes(b)} }
+func (l *Limiter) KeyBytes(b []byte) Key {
+	k := Key{l.made(), l.hash.bytes(b)}
+	if l.top.Nameless(k.id) {
+		l.top.Name(k.id, string(b))
+	}
+	return k
+}
 
 // KeyUint64 returns the handle of a number. Different numbers do not share an id.
 // It is not the handle of the number's decimal form.
@@ -175,7 +187,13 @@ func (l *Limiter) KeyUint64(n uint64) Key { return Key{l.made(), l.hash.uint64(n
 // KeyAddr returns the handle of an address. An IPv4 address and its IPv4-mapped
 // IPv6 form are the same key, and a zone makes no difference. It is not the handle
 // of the address's text.
-func (l *Limiter) KeyAddr(a netip.Addr) Key { return Key{l.made(), l.hash.addr(a)} }
+func (l *Limiter) KeyAddr(a netip.Addr) Key {
+	k := Key{l.made(), l.hash.addr(a)}
+	if l.top.Nameless(k.id) {
+		l.top.Name(k.id, a.Unmap().WithZone("").String())
+	}
+	return k
+}
 
 // KeyHash returns the handle of an id that the caller has hashed. Its high bits
 // pick the shard and its low bits the place in the shard, so all 64 must be well
