@@ -254,7 +254,8 @@ var tails = []struct{ situation, title string }{
 	{"log", "growth of a log of 1,000 units a key"},
 }
 
-// tailBudget is about the longest call, less the longest empty one.
+// tailBudget is about the longest call, less the longest empty one. Where the machine holds
+// up an empty call for longer than the budget, a call that is held up no longer tells nothing.
 func (v *view) tailBudget(situation, title string) budget {
 	b := budget{what: "longest Allow during " + title, bound: 0.2, relation: atMost, unit: "ms", decimals: 2, measured: math.NaN()}
 	for _, s := range v.Tails {
@@ -262,6 +263,10 @@ func (v *view) tailBudget(situation, title string) budget {
 			b.measured = float64(s.Own()) / 1e6
 			b.basis = fmt.Sprintf("%s, %s keys: worst of %s calls %s, of empty ones in as much time %s",
 				s.Subject, grouped(int64(s.Keys)), grouped(s.Calls), nanos(s.Max), nanos(s.BaselineMax))
+			if b.verdict() == met && float64(s.BaselineMax)/1e6 > b.bound {
+				b.what += ": hidden by the machine, which held up an empty call for " + nanos(s.BaselineMax)
+				b.measured = math.NaN()
+			}
 		}
 	}
 	return b

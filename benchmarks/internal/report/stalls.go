@@ -64,7 +64,7 @@ func (v *view) stallChart() ([]byte, error) {
 func (v *view) tailsChart() ([]byte, error) {
 	c := stallChart{
 		title:      "Latency of single calls with ten million keys",
-		subtitle:   "Of several runs the one with the median of the longest call, less the longest empty one. The axis is logarithmic.",
+		subtitle:   "Of several runs the one with the shortest longest call: the least disturbed. Lower is better; the axis is logarithmic.",
 		rows:       v.Tails,
 		titles:     map[string]string{},
 		empty:      func(s results.Stall) int64 { return s.BaselineMax },

@@ -36,7 +36,7 @@ func Text(r results.Results) string {
 	section("MEMORY AT MAXKEYS", "Heap, for each key that is tracked once MaxKeys keys have come.", v.fullTable())
 	section("LATENCY OF SINGLE CALLS", "The run with the median p99.99. Empty: the same loop around an empty call, which is what the machine adds.", v.stallTable())
 	section("LATENCY OF SINGLE CALLS, WITH THE MOST TO MOVE",
-		"Of several runs the one with the median of max less empty max. Empty: the same loop around an empty call, for as long.", v.tailsTable())
+		"Of several runs the one with the least max, which is the least disturbed. Empty: the same loop around an empty call, for as long, likewise.", v.tailsTable())
 	section("PARTS ALONE", "ns each.", v.floorTable())
 	section("ALLOCATIONS", "A call, over a million calls on keys that are known.", v.allocTable())
 	section("LEFT OUT", "And why.", v.omittedTable())

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/HdrHistogram/hdrhistogram-go"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -99,8 +100,21 @@ func TestRunTails_FailuresAreNamedAndWhatCannotBeIsLeftOut(t *testing.T) {
 	assert.Equal(t, results.Omission{Subject: "sluice GCRA", Measurement: "tails, set-limit", Reason: "its limit cannot be changed"}, left[1])
 }
 
-// A machine that holds up the empty call as long must not count against the limiter.
-func TestTail_TheMedianIsOfWhatIsNotTheMachines(t *testing.T) {
+// What the machine adds to some of the runs does not count.
+func TestTail_TheCalmestRunAndTheCalmestBaselineCount(t *testing.T) {
+	of := func(value int64) *hdrhistogram.Histogram {
+		h := hdrhistogram.New(1, int64(longest), 3)
+		require.NoError(t, h.RecordValue(value))
+		return h
+	}
+	maxima := [][2]int64{{900, 20}, {500, 700}, {600, 10}}
+	at := -1
+	r, err := tail{name: "x", once: func(peers.Subject, setup) (run, baseline *hdrhistogram.Histogram, err error) {
+		at++
+		return of(maxima[at][0]), of(maxima[at][1]), nil
+	}}.calmest(peers.Subject{Name: "s"}, setup{Config: Config{Keys: 7}}, len(maxima))
+	require.NoError(t, err)
+	assert.Equal(t, []int64{500, 10, 490, 7}, []int64{r.Max, r.BaselineMax, r.Own(), int64(r.Keys)})
 	for want, s := range map[int64]results.Stall{
 		40: {Max: 100, BaselineMax: 60},
 		0:  {Max: 100, BaselineMax: 160},
