@@ -289,15 +289,21 @@ func TestEnds_StepsAreLogarithmic(t *testing.T) {
 // that has come back already.
 func TestLedger_MoreIsRefundedThanARecordCanTell(t *testing.T) {
 	for _, a := range bucketAlgorithms {
-		l, _ := newFrozen(t, Config{Algorithm: a, Limit: Per(1, 20*365*day).WithBurst(4)})
-		k := l.Key("k")
-		first, second := mustTake(t, k, 1), mustTake(t, k, 3)
-		require.NotNil(t, l.ledgers.of(k.id).find(k.id))
-		k.Refund(2)
-		require.Equal(t, 2, k.Peek(0).Remaining)
-		first.Cancel()
-		second.Settle(1)
-		require.Equal(t, 2, k.Peek(0).Remaining, "%v: no more than was refunded", a)
-		require.Nil(t, l.ledgers.of(k.id).find(k.id))
+		for _, refunds := range [][]int{{2}, {1, 1}} {
+			l, _ := newFrozen(t, Config{Algorithm: a, Limit: Per(1, 20*365*day).WithBurst(4)})
+			k := l.Key("k")
+			first, second := mustTake(t, k, 1), mustTake(t, k, 3)
+			rec := l.ledgers.of(k.id).find(k.id)
+			require.Equal(t, 2, rec.Len())
+			for _, n := range refunds {
+				k.Refund(n)
+			}
+			require.Zero(t, rec.Len(), "%v: refunds of %v", a, refunds)
+			require.Equal(t, 2, k.Peek(0).Remaining)
+			first.Cancel()
+			second.Settle(1)
+			require.Equal(t, 2, k.Peek(0).Remaining, "%v: no more than was refunded", a)
+			require.Nil(t, l.ledgers.of(k.id).find(k.id))
+		}
 	}
 }
