@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"io"
+	"sync/atomic"
 
 	"github.com/cespare/xxhash/v2"
 )
@@ -169,12 +170,13 @@ type copied struct {
 }
 
 // add adds an entry of a key that is at rest.
-func (c *copied) add(id, word uint64, e state) {
-	c.bytes = binary.LittleEndian.AppendUint64(c.bytes, id)
-	c.bytes = binary.LittleEndian.AppendUint64(c.bytes, word)
+func (c *copied) add(id uint64, e state) {
+	to := binary.LittleEndian.AppendUint64(c.bytes, id)
+	to = binary.LittleEndian.AppendUint64(to, e.word)
 	for i := range e.tail {
-		c.bytes = binary.LittleEndian.AppendUint64(c.bytes, e.tail[i].Load())
+		to = binary.LittleEndian.AppendUint64(to, e.tail[i].Load())
 	}
+	c.bytes = to
 	c.n++
 }
 
@@ -212,14 +214,20 @@ func (st *store) copyShard(s *shard, all *copies) copied {
 	p := t.policy
 	c := copied{policy: p, bytes: make([]byte, 0, s.used*(16+8*p.tailLen()))}
 	for i, id := range t.occupied {
-		if e := &t.slots[i]; e.word.Load() != elsewhere {
-			c.copy(e, id, func(word uint64) state { return t.state(i, word) }, now)
+		e := &t.slots[i]
+		if e.word.Load() == elsewhere {
+			continue
 		}
+		var tail []atomic.Uint64
+		if p.wide != nil {
+			tail = t.tails.of(i)
+		}
+		c.copy(e, id, tail, now)
 	}
 	s.cells.Load().each(func(cell *cell) {
 		to := all.get(cell.kept, cell.policy)
-		if id := cell.id.Load(); cell.word.Load() == elsewhere || !to.copy(&cell.slot, id, cell.state, now) && cell.kept != nil {
-			to.add(id, elsewhere, state{})
+		if id := cell.id.Load(); cell.word.Load() == elsewhere || !to.copy(&cell.slot, id, cell.tail, now) && cell.kept != nil {
+			to.add(id, state{word: elsewhere})
 		}
 	})
 	return c
@@ -227,16 +235,19 @@ func (st *store) copyShard(s *shard, all *copies) copied {
 
 // copy adds the key of a slot, which is not moved since the shard is locked, unless it is
 // idle.
-func (c *copied) copy(e *slot, id uint64, of func(word uint64) state, now int64) (live bool) {
-	word := uint64(0)
+func (c *copied) copy(e *slot, id uint64, tail []atomic.Uint64, now int64) (live bool) {
 	if c.policy.wide == nil {
-		word = e.released()
-	} else {
-		word, _ = e.lock()
-		defer func() { e.word.Store(word) }()
+		key := state{word: e.released()}
+		if live = !c.policy.idleBy(key, now); live {
+			c.add(id, key)
+		}
+		return live
 	}
-	if live = !c.policy.idleBy(of(word), now); live {
-		c.add(id, word, of(word))
+	word, _ := e.lock()
+	key := state{word, tail}
+	if live = !c.policy.idleBy(key, now); live {
+		c.add(id, key)
 	}
+	e.word.Store(word)
 	return live
 }
