@@ -207,6 +207,9 @@ func (st *store) rebuildLocked(s *shard, want int, drop func(*policy, state) boo
 func (st *store) tableFor(p *policy, n, share int) *table {
 	limit := max(minLimit, n, min(n/growDen*growNum+1, share))
 	slots := (limit*maxLoadDen + maxLoadNum - 1) / maxLoadNum
+	if limit == share {
+		slots = (limit*shareLoadDen + shareLoadNum - 1) / shareLoadNum
+	}
 	if sparse := sparseSlots / len(st.shards); slots < sparse {
 		slots = min(limit*sparseDen, sparse)
 	}

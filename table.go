@@ -26,10 +26,14 @@ const (
 	minSlots, minLimit = 8, 2
 
 	// A table is at most 7/8 full, and made for half as many ids again as there are, or for
-	// its shard's share. That is 18 bytes a key at most full, 27 when it has just grown, and 23
+	// the shard's share. That is 18 bytes a key at most full, 27 when it has just grown, and 23
 	// on average; a key has been moved twice.
 	maxLoadNum, maxLoadDen = 7, 8
 	growNum, growDen       = 3, 2
+
+	// A table for all of the share is at most 4/5 full, 20 bytes a key: it stays that full, and each
+	// new key is looked for among 13 slots on average, not 33.
+	shareLoadNum, shareLoadDen = 4, 5
 
 	// Tables of fewer slots, in all shards together, take little memory, and are at most a
 	// quarter full. In fuller ones a processor does not foresee how long probes are: on a
