@@ -16,7 +16,8 @@ func (st *store) insert(s *shard, p *policy, id uint64, now int64, cost int, d *
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	t := s.table.Load()
-	if _, live := t.findLive(id); live {
+	i, found := t.find(id)
+	if found && t.slots[i].word.Load() != elsewhere {
 		return 0, retrying
 	}
 	if c := s.cell(id); c != nil {
@@ -39,8 +40,11 @@ func (st *store) insert(s *shard, p *policy, id uint64, now int64, cost int, d *
 		}
 		return 0, refused
 	}
-	t = s.table.Load()
-	if i, found := t.find(id); !found && t.policy == p {
+	if next := s.table.Load(); next != t {
+		t = next
+		i, found = t.find(id)
+	}
+	if !found && t.policy == p {
 		var tail []atomic.Uint64
 		if p.wide != nil {
 			tail = t.tails.add(i)
