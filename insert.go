@@ -121,6 +121,9 @@ func (st *store) growLocked(s *shard, now int64, keep bool) {
 	if keep {
 		cutoff = -1
 	}
-	idle := st.countIdleLocked(s, cutoff)
-	st.dropIdleLocked(s, cutoff, s.len()-idle+1)
+	if idle := st.countIdleLocked(s, cutoff); idle > 0 {
+		st.dropIdleLocked(s, cutoff, s.len()-idle+1)
+	} else {
+		st.rebuildLocked(s, s.len()+1, nil)
+	}
 }

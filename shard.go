@@ -156,7 +156,7 @@ func (st *store) settled(now int64) int64 { return max(0, min(now, st.clock.Now(
 func (s *shard) len() int { return int(s.count.Load()) }
 
 // rebuildLocked replaces the shard's table by one made for about want ids that
-// holds all entries but those that drop names. drop sees each entry after its
+// holds all entries but those that drop names, if it is not nil. drop sees each entry after its
 // word has been taken out of reach of decisions, so its verdict stays true.
 //
 // Slots of keys in cells go if the cell stays anyway, or is no longer there. A key whose cell
@@ -167,7 +167,7 @@ func (st *store) rebuildLocked(s *shard, want int, drop func(*policy, state) boo
 	var back []*cell
 	for i, id := range old.occupied {
 		if old.slots[i].word.Load() != elsewhere {
-			if e := old.freeze(i); drop(old.policy, e) {
+			if e := old.freeze(i); drop != nil && drop(old.policy, e) {
 				dropped++
 				st.ledgers.dropped(id)
 			} else {
@@ -180,7 +180,7 @@ func (st *store) rebuildLocked(s *shard, want int, drop func(*policy, state) boo
 			continue
 		}
 		switch e, _ := c.freeze(); {
-		case drop(c.policy, e):
+		case drop != nil && drop(c.policy, e):
 			dropped++
 			st.ledgers.dropped(id)
 			st.removeCellLocked(s, c)
