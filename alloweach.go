@@ -11,9 +11,10 @@ const eachAhead = 16
 //	admitted = sluice.AllowEach(admitted[:0], charges...)
 //
 // The memory of the next keys is fetched meanwhile, so a decision on one of a million keys takes
-// less than half the time in a batch of 16. The clock is read once for all charges in a row
-// whose keys are of one limiter, which are judged as if they had all come at that time: hand a
-// large batch over in parts. For charges that are made together or not at all, see TakeAll.
+// about half the time in a batch of 16, and three quarters of it on a CoarseClock. The clock is
+// read once for all charges in a row whose keys are of one limiter, which are judged as if they
+// had all come at that time: hand a large batch over in parts. For charges that are made together
+// or not at all, see TakeAll.
 func AllowEach(dst []bool, charges ...Charge) []bool {
 	if len(charges) == 1 { // as fast as AllowN
 		return append(dst, charges[0].Key.AllowN(charges[0].Cost))

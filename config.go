@@ -153,7 +153,7 @@ const (
 	AnchorUnix Anchor = iota
 	// AnchorFirstCharge makes a key's window begin, to the nanosecond, at its first charge
 	// after its last window has ended: s to s+Period. Rates are at most 2147483647, and
-	// a key takes 31 to 51 bytes, 40 on average, instead of 18 to 29. A key that is Reset,
+	// a key takes 31 to 51 bytes, 40 on average, instead of 18 to 30. A key that is Reset,
 	// or Refunded all that it has been charged in its window, begins a new one with its
 	// next charge. Up to twice the rate can pass around the end of a window here, too.
 	AnchorFirstCharge

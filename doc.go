@@ -70,7 +70,7 @@
 //
 // A key that has been idle, that is, can no longer be told from a fresh one, is
 // forgotten by a sweep; that never changes a decision. Memory is bounded by
-// MaxKeys: from 10,000 keys on 18 to 29 bytes a key, none of which the garbage collector
+// MaxKeys: from 10,000 keys on 18 to 30 bytes a key, none of which the garbage collector
 // has to look into. (SlidingLog takes its logs on top, and a log of more than 32
 // units is an object of its own.)
 //
