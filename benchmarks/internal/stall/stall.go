@@ -111,16 +111,23 @@ func repeat(sit situation, s peers.Subject, c setup) (results.Stall, error) {
 	if why := sit.skip(s); why != "" {
 		return results.Stall{}, omitted(why)
 	}
-	var runs, baselines []*hdrhistogram.Histogram
-	for range c.Repeats {
-		run, baseline, err := sit.once(s, c)
+	runs, baselines, err := again(c.Repeats, sit.once, s, c)
+	if err != nil {
+		return results.Stall{}, err
+	}
+	return row(sit.name, s, medianRun(runs), medianRun(baselines)), nil
+}
+
+// again runs a situation several times.
+func again(repeats int, once func(peers.Subject, setup) (run, baseline *hdrhistogram.Histogram, err error), s peers.Subject, c setup) (runs, baselines []*hdrhistogram.Histogram, err error) {
+	for range repeats {
+		run, baseline, err := once(s, c)
 		if err != nil {
-			return results.Stall{}, err
+			return nil, nil, err
 		}
 		runs, baselines = append(runs, run), append(baselines, baseline)
 	}
-	run, baseline := medianRun(runs), medianRun(baselines)
-	return row(sit.name, s, run, baseline), nil
+	return runs, baselines, nil
 }
 
 func row(situation string, s peers.Subject, run, baseline *hdrhistogram.Histogram) results.Stall {

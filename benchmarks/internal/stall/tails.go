@@ -84,13 +84,9 @@ func RunTails(subjects []peers.Subject, c TailConfig, log func(format string, ar
 }
 
 func (t tail) calmest(s peers.Subject, c setup, repeats int) (results.Stall, error) {
-	var runs, baselines []*hdrhistogram.Histogram
-	for range repeats {
-		run, baseline, err := t.once(s, c)
-		if err != nil {
-			return results.Stall{}, err
-		}
-		runs, baselines = append(runs, run), append(baselines, baseline)
+	runs, baselines, err := again(repeats, t.once, s, c)
+	if err != nil {
+		return results.Stall{}, err
 	}
 	shortest := func(a, b *hdrhistogram.Histogram) int { return cmp.Compare(a.Max(), b.Max()) }
 	r := row(t.name, s, slices.MinFunc(runs, shortest), slices.MinFunc(baselines, shortest))
