@@ -10,7 +10,7 @@ import (
 )
 
 // A Request is what a log says of a request beside its client and its time. It is whatever the
-// client has sent, but for what servers escape, and empty where the log says nothing.
+// client has sent, except that servers escape some of it, and empty where the log says nothing.
 type Request struct {
 	Method string
 	Target string // as in the first line of the request
@@ -196,8 +196,8 @@ var (
 	hostFields    = newFields("request.host", "http_host", "RequestHost", "url.domain", "host", "server_name")
 	userFields    = newFields("user_id", "remote_user", "ClientUsername", "user.name")
 	statusFields  = newFields("status", "DownstreamStatus", "response", "http.response.status_code")
-	agentFields   = newFields("http_user_agent", "user_agent.original", "user_agent", "agent")
-	refererFields = newFields("http_referer", "http.request.referrer", "referrer", "referer")
+	agentFields   = newFields("user_agent.original", "user_agent", "agent")
+	refererFields = newFields("http.request.referrer", "referrer", "referer")
 )
 
 func newFields(names ...string) []field {
