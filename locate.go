@@ -21,11 +21,7 @@ func (s *shard) locate(id uint64) spot {
 	for {
 		t := s.table.Load()
 		if i, live := t.findLive(id); live {
-			var tail []atomic.Uint64
-			if t.policy.wide != nil {
-				tail = t.tails.of(i)
-			}
-			return spot{policy: t.policy, slot: &t.slots[i], tail: tail}
+			return spot{policy: t.policy, slot: &t.slots[i], tail: t.tail(i)}
 		}
 		if c := s.cell(id); c != nil {
 			at := spot{policy: c.policy, tail: c.tail, cell: c}
@@ -45,10 +41,7 @@ func (s *shard) locate(id uint64) spot {
 func (s *shard) slotOf(id uint64) (p *policy, e *slot, tail []atomic.Uint64) {
 	t := s.table.Load()
 	if i, live := t.findLive(id); live {
-		if t.policy.wide != nil {
-			tail = t.tails.of(i)
-		}
-		return t.policy, &t.slots[i], tail
+		return t.policy, &t.slots[i], t.tail(i)
 	}
 	at := s.locate(id)
 	return at.policy, at.slot, at.tail

@@ -8,8 +8,6 @@ import (
 	"unsafe"
 
 	"github.com/puzpuzpuz/xsync/v3"
-
-	"github.com/sluice-go/sluice/internal/prefetch"
 )
 
 // A shard is a table and the lock that serialises its changes of shape. Deciding
@@ -136,16 +134,18 @@ func (st *store) ahead(id uint64) {
 }
 
 func (st *store) prefetch(id uint64) {
-	t := st.shardOf(id).table.Load()
-	prefetch.Line(unsafe.Pointer(&t.slots[t.home(id)]))
+	st.shardOf(id).table.Load().prefetch(id)
 }
 
 // lookAhead is ahead for any clock, where the slot is not likely to be in the cache.
 func (st *store) lookAhead(id uint64) {
-	if t := st.shardOf(id).table.Load(); len(t.slots) >= farSlots/len(st.shards) {
-		prefetch.Line(unsafe.Pointer(&t.slots[t.home(id)]))
+	if t := st.shardOf(id).table.Load(); st.isFar(t) {
+		t.prefetch(id)
 	}
 }
+
+// isFar reports whether a slot of t is not likely to be in the cache.
+func (st *store) isFar(t *table) bool { return uint64(len(t.slots))*uint64(len(st.shards)) >= farSlots }
 
 // settled is the time that idleness is judged by when a call at now needs room: the
 // older of now and the limiter's own clock. Ahead of the clock a caller of AllowAt
@@ -243,7 +243,7 @@ func (r *rebuild) enlarge() {
 
 // publishLocked puts a table of n ids in the place of the shard's.
 func (st *store) publishLocked(s *shard, next *table, n int) {
-	if far := st.cached == &notCached && len(next.slots) >= farSlots/len(st.shards); far != st.far.Load() {
+	if far := st.cached == &notCached && st.isFar(next); far != st.far.Load() {
 		st.far.Store(far)
 	}
 	s.table.Store(next)

@@ -218,11 +218,7 @@ func (st *store) copyShard(s *shard, all *copies) copied {
 		if e.word.Load() == elsewhere {
 			continue
 		}
-		var tail []atomic.Uint64
-		if p.wide != nil {
-			tail = t.tails.of(i)
-		}
-		c.copy(e, id, tail, now)
+		c.copy(e, id, t.tail(i), now)
 	}
 	s.cells.Load().each(func(cell *cell) {
 		to := all.get(cell.kept, cell.policy)

@@ -3,6 +3,9 @@ package sluice
 import (
 	"math/bits"
 	"sync/atomic"
+	"unsafe"
+
+	"github.com/sluice-go/sluice/internal/prefetch"
 )
 
 // A table is an open-addressed hash table of slots with linear probing. Slots hold
@@ -68,6 +71,9 @@ func (t *table) lookup(id uint64) *slot {
 // home returns the slot where the probe for id starts.
 func (t *table) home(id uint64) uint64 { return uint64(uint32(id)) * t.homes >> 32 }
 
+// prefetch lets the processor fetch the slot where the probe for id starts.
+func (t *table) prefetch(id uint64) { prefetch.Line(unsafe.Pointer(&t.slots[t.home(id)])) }
+
 // find returns the slot of id, or the empty slot where the probe for it ended.
 func (t *table) find(id uint64) (i uint64, found bool) {
 	for i = t.home(id); ; i++ {
@@ -114,10 +120,18 @@ func (t *table) occupied(yield func(i, id uint64) bool) {
 }
 
 func (t *table) state(i uint64, word uint64) state {
-	if t.tails.length == 0 || word == elsewhere {
+	if word == elsewhere {
 		return state{word: word}
 	}
-	return state{word, t.tails.of(i)}
+	return state{word, t.tail(i)}
+}
+
+// tail returns the tail of slot i, nil for one-word algorithms.
+func (t *table) tail(i uint64) []atomic.Uint64 {
+	if t.tails.length == 0 {
+		return nil
+	}
+	return t.tails.of(i)
 }
 
 // emptyTable returns a table without keys, which takes no ids.
