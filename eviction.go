@@ -38,7 +38,7 @@ const (
 	// With 8 a new key at MaxKeys takes 1.4 times as long.
 	roomFraction = 4
 
-	// sampleSlots is how many slots of a larger shard OverflowEvictSoonest looks at to
+	// sampleSlots is how many slots of a shard with more keys OverflowEvictSoonest looks at to
 	// find out which ranks are the lowest quarter. It is then a quarter give or take
 	// a twentieth of it (one sigma). Looking at all of them, and ordering all ranks, a
 	// new key takes 1.2 times as long.
@@ -259,7 +259,7 @@ func (st *store) countUnblockedLocked(s *shard) (n int) {
 func (st *store) surveyLocked(s *shard, now int64, exact bool) (idle int, ranks []uint64) {
 	t := s.table.Load()
 	looks := len(t.slots)
-	if !exact {
+	if !exact && s.len() > sampleSlots {
 		looks = min(looks, sampleSlots)
 	}
 	ranks = make([]uint64, 0, min(looks, s.len()))

@@ -217,6 +217,26 @@ func TestEvictSoonest_ASampleServesALargeShard(t *testing.T) {
 	})
 }
 
+// TestEvictSoonest_FewKeysAreAllLookedAt: a quarter goes, whatever the number of slots,
+// which is four for a key in a small table.
+func TestEvictSoonest_FewKeysAreAllLookedAt(t *testing.T) {
+	for _, maxKeys := range []int{400, 1000, sampleSlots} {
+		l := mustNew(t, Config{Limit: PerDay(1000), MaxKeys: maxKeys, Shards: 1, Clock: NewManualClock(start)})
+		for i := range uint64(maxKeys) {
+			require.True(t, l.KeyUint64(i).AllowN(1+int(i%7)))
+		}
+		next := uint64(maxKeys)
+		for range 10 {
+			require.Equal(t, maxKeys, l.Len())
+			require.True(t, l.KeyUint64(next).Allow())
+			require.Equal(t, maxKeys-maxKeys/roomFraction+1, l.Len(), "max=%d", maxKeys)
+			for next++; l.Len() < maxKeys; next++ {
+				require.True(t, l.KeyUint64(next).Allow())
+			}
+		}
+	}
+}
+
 // TestEvictSoonest_ARestedShardKeepsItsLiveKeys: after a pause all entries are
 // looked at, so that a single idle key among many is found, and is enough.
 func TestEvictSoonest_ARestedShardKeepsItsLiveKeys(t *testing.T) {
