@@ -1,0 +1,209 @@
+package sluice
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-go/sluice/internal/counter"
+	"github.com/sluice-go/sluice/internal/seeded"
+)
+
+// The tests in this file are about counters and system clocks that a FastClock cannot trust.
+
+func TestFastClock_ProcessorsWhoseCountersAreApart(t *testing.T) {
+	for _, hz := range fastRates {
+		w := newFastWorld(seeded.Rand(t), hz)
+		w.ppm, w.apart = 30, 200
+		c := w.newClock(t)
+		for range 50_000 {
+			c.now()
+			c.now()
+			w.sleep(w.pause())
+		}
+		c.within(time.Microsecond)
+		require.LessOrEqual(t, c.back, int64(time.Microsecond))
+		require.Positive(t, c.back, "or they were not apart")
+		require.Equal(t, counter.Name, c.Source())
+	}
+}
+
+// requireFallen demands that the clock is the system clock for good, has not gone back, and
+// once the system clock has caught up tells its time to the nanosecond.
+func (c *worldClock) requireFallen(why string) {
+	c.t.Helper()
+	require.Equal(c.t, "system clock: "+why, c.Source())
+	c.w.sleep(20 * time.Millisecond)
+	c.most = 0
+	for range 1000 {
+		c.now()
+		c.w.sleep(c.w.pause())
+	}
+	require.Zero(c.t, c.most)
+	require.Zero(c.t, c.back)
+	require.Equal(c.t, "system clock: "+why, c.Source())
+}
+
+// use reads the clock for a while.
+func (c *worldClock) use(readings int) {
+	for range readings {
+		c.now()
+		c.w.sleep(time.Duration(c.w.rng.Int64N(int64(20 * time.Microsecond))))
+	}
+}
+
+func TestFastClock_AJumpNobodyCanExplain(t *testing.T) {
+	for _, jump := range []time.Duration{2 * time.Millisecond, 100 * time.Millisecond, time.Hour, 50 * year} {
+		w := newFastWorld(seeded.Rand(t), 2.1e9)
+		w.calm = true
+		c := w.newClock(t)
+		c.use(2000)
+		c.within(time.Microsecond)
+		w.count(float64(jump))
+		c.use(1000)
+		c.within(10*time.Millisecond + time.Microsecond)
+		require.True(t, strings.HasPrefix(c.Source(), "system clock: in "), c.Source())
+		c.requireFallen(strings.TrimPrefix(c.Source(), "system clock: "))
+	}
+}
+
+// Where the counter begins anew, the system clock says how late it is.
+func TestFastClock_ACounterThatBeginsAnew(t *testing.T) {
+	w := newFastWorld(seeded.Rand(t), 2.1e9)
+	c := w.newClock(t)
+	for range 20 {
+		c.use(2000)
+		w.sleep(time.Duration(w.rng.Int64N(int64(time.Second))))
+		w.ticks = 0
+		c.use(1)
+	}
+	c.within(time.Microsecond)
+	require.Zero(t, c.back)
+	require.Equal(t, counter.Name, c.Source())
+
+	// On another machine it has another rate, too: by 10% in 200 us, 20 us.
+	c.use(2000)
+	w.calm = true
+	w.hz *= 1.1
+	w.ticks = 0
+	c.use(1000)
+	c.within(50 * time.Microsecond)
+	c.requireFallen(strings.TrimPrefix(c.Source(), "system clock: "))
+}
+
+// The counter runs through a suspend, or not; the system clock does not, as on Linux.
+func TestFastClock_ASuspendIsNoTime(t *testing.T) {
+	for _, runs := range []bool{false, true} {
+		for _, asleep := range []time.Duration{2 * time.Second, time.Hour, 365 * day} {
+			w := newFastWorld(seeded.Rand(t), 2.1e9)
+			c := w.newClock(t)
+			for range 5 {
+				c.use(2000)
+				w.sleep(w.pause())
+				w.wall += float64(asleep) + 0.1e9*w.rng.Float64() // to a part of a second
+				if runs {
+					w.count(float64(asleep))
+				}
+			}
+			c.use(2000)
+			c.within(time.Microsecond)
+			require.LessOrEqual(t, c.back, int64(time.Microsecond))
+			require.Equal(t, counter.Name, c.Source())
+		}
+	}
+}
+
+func TestFastClock_ACounterThatStops(t *testing.T) {
+	w := newFastWorld(seeded.Rand(t), 2.1e9)
+	w.calm = true
+	c := w.newClock(t)
+	c.use(2000)
+	w.hz = 0
+	for range 1000 {
+		c.now()
+		w.sleep(time.Millisecond)
+	}
+	c.within(2*fastGuard + time.Millisecond)
+	c.requireFallen("the counter has stopped")
+}
+
+// One that has stopped while nobody read the clock is found by the first who does.
+func TestFastClock_ACounterThatStopsWhileParked(t *testing.T) {
+	w := newFastWorld(seeded.Rand(t), 2.1e9)
+	w.calm = true
+	c := w.newClock(t)
+	c.use(2000)
+	w.sleep(time.Second)
+	require.Zero(t, w.due, "it has parked")
+	w.hz = 0
+	w.sleep(time.Second)
+	c.now()
+	c.within(time.Microsecond)
+	c.requireFallen(strings.TrimPrefix(c.Source(), "system clock: "))
+}
+
+func TestFastClock_ACounterThatChangesItsFrequency(t *testing.T) {
+	for _, factor := range []float64{0.001, 0.1, 0.5, 0.99, 0.998, 1.002, 1.01, 2, 10, 1000} {
+		w := newFastWorld(seeded.Rand(t), 2.1e9)
+		w.calm = true
+		c := w.newClock(t)
+		c.use(2000)
+		w.hz *= factor
+		for range 20_000 {
+			c.now()
+			w.sleep(time.Duration(w.rng.Int64N(int64(20 * time.Microsecond))))
+		}
+		if factor > 1 {
+			c.within(10 * time.Millisecond)
+		}
+		require.Equal(t, c.back, int64(0), factor)
+		c.requireFallen(strings.TrimPrefix(c.Source(), "system clock: "))
+	}
+}
+
+// A counter that the hypervisor or the kernel reads for the program is of no use.
+func TestFastClock_ACounterThatIsSlowToRead(t *testing.T) {
+	w := newFastWorld(seeded.Rand(t), 2.1e9)
+	w.calm, w.cost = true, 1500
+	require.Equal(t, "system clock: the counter cannot be compared with the system clock to 1 us", newFastClock("", w.inputs()).Source())
+
+	w.cost = 15
+	c := w.newClock(t)
+	for range 10 {
+		c.use(2000)
+		w.cost = 1500 // for a while, on a busy machine
+		c.use(fastMisses / 2)
+		w.cost = 15
+	}
+	c.use(2000)
+	require.Equal(t, counter.Name, c.Source())
+	c.within(2 * time.Microsecond) // of which a reading takes a part here
+
+	w.cost = 1500
+	c.use(2000)
+	c.requireFallen("reading the counter takes too long")
+}
+
+func TestFastClock_ACounterThatIsUnfitFromTheBeginning(t *testing.T) {
+	for name, hz := range map[string]float64{"stopped": 0, "coarse": 32_768, "too fast": 1e13} {
+		w := newFastWorld(seeded.Rand(t), hz)
+		require.Equal(t, "system clock: the counter cannot be compared with the system clock to 1 us",
+			newFastClock("", w.inputs()).Source(), name)
+	}
+	w := newFastWorld(seeded.Rand(t), 1e9)
+	c := newFastClock("somebody says so", w.inputs())
+	require.Equal(t, "system clock: somebody says so", c.Source())
+	(&worldClock{FastClock: c, t: t, w: w}).requireFallen("somebody says so")
+	require.Zero(t, w.due, "it needs no timer")
+}
+
+// On a system whose clock goes on by half a millisecond at a time.
+func TestFastClock_ACoarseSystemClock(t *testing.T) {
+	w := newFastWorld(seeded.Rand(t), 1e9)
+	in := w.inputs()
+	exact := in.system
+	in.system = func() int64 { return exact() / 500_000 * 500_000 }
+	require.Equal(t, "system clock: time stands still while the counter runs, or goes by large steps", newFastClock("", in).Source())
+}
