@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-go/sluice"
+	"github.com/sluice-go/sluice/internal/depth"
 	"github.com/sluice-go/sluice/internal/seeded"
 )
 
@@ -211,7 +212,7 @@ func adversarial(t *testing.T, seed uint64, refunds bool) (excess, admitted int)
 // limit. With leases that are charged when they are lent and given back when they end, they are.
 func TestLease_Adversaries(t *testing.T) {
 	rng := seeded.Rand(t)
-	for range simulations(t, 30) {
+	for range simulations(t, depth.Of(15, 15, 30)) {
 		seed := rng.Uint64()
 		excess, admitted := adversarial(t, seed, false)
 		require.Zero(t, excess, "seed %d: of %d", seed, admitted)

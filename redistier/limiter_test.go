@@ -410,6 +410,7 @@ func TestReply(t *testing.T) {
 
 // TestUnreachable: no Redis is an error.
 func TestUnreachable(t *testing.T) {
+	t.Parallel() // it mostly waits
 	client := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", MaxRetries: -1})
 	defer client.Close()
 	l := newLimiter(t, client, Config{Limit: sluice.PerHour(10)})

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-go/sluice"
+	"github.com/sluice-go/sluice/internal/depth"
 	"github.com/sluice-go/sluice/internal/oracle"
 	"github.com/sluice-go/sluice/internal/seeded"
 )
@@ -47,10 +48,7 @@ func modelCalls(tb testing.TB) int {
 		require.NoError(tb, err)
 		return n
 	}
-	if testing.Short() {
-		return 2_000
-	}
-	return 6_000
+	return depth.Of(2_000, 3_000, 6_000)
 }
 
 // stepOf is the grid of a shape, in us.

@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-go/sluice/internal/depth"
 )
 
 // faults are texts of the package, what takes their place, with planted(name) in it, and the
@@ -29,8 +31,8 @@ var faults = []struct{ name, file, old, new, test string }{
 // TestPlanted_Go builds the package with faults, of which the environment chooses one, and
 // demands that its tests find them, and pass without.
 func TestPlanted_Go(t *testing.T) {
-	if testing.Short() {
-		t.Skip("builds the package: run it without -short")
+	if !depth.Full() {
+		t.Skip("SLUICE_DEPTH=full builds the package with faults in it")
 	}
 	anyServer(t)
 	dir := t.TempDir()

@@ -15,6 +15,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-go/sluice/internal/depth"
 )
 
 // A server is a private Redis, or Valkey, on loopback.
@@ -52,6 +54,7 @@ func TestMain(m *testing.M) {
 		}
 		return
 	}
+	depth.Waiting()
 	code := m.Run()
 	for _, s := range shared {
 		s.kill()
