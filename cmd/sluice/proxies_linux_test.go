@@ -244,16 +244,20 @@ func TestDeploy_Caddy(t *testing.T) {
 }
 
 func TestDeploy_HAProxy(t *testing.T) {
+	t.Parallel() // it waits for HAProxy, which asks three times before it gives up
 	haproxy := installed(t, "haproxy", "apt-get install haproxy")
 	for _, without := range []int{200, 503} {
-		s, app, port := serveWeb(t), startApplication(t), reserve(t)
-		replace := []string{"127.0.0.1:8080", s.addresses["http"], "127.0.0.1:3000", app.address, "bind :8000", "bind 127.0.0.1:" + port}
-		if without == 503 {
-			replace = append(replace, "#http-request", "http-request")
-		}
-		dir := files(t, map[string]string{"haproxy.cfg": deployed(t, "haproxy/haproxy.cfg", replace...), "sluice.lua": deployed(t, "haproxy/sluice.lua")})
-		cmd := exec.Command(haproxy, "-W", "-f", "haproxy.cfg")
-		cmd.Dir = dir
-		testCheck(t, s, startProxy(t, port, cmd), app, without)
+		t.Run(fmt.Sprint("without=", without), func(t *testing.T) {
+			t.Parallel()
+			s, app, port := serveWeb(t), startApplication(t), reserve(t)
+			replace := []string{"127.0.0.1:8080", s.addresses["http"], "127.0.0.1:3000", app.address, "bind :8000", "bind 127.0.0.1:" + port}
+			if without == 503 {
+				replace = append(replace, "#http-request", "http-request")
+			}
+			dir := files(t, map[string]string{"haproxy.cfg": deployed(t, "haproxy/haproxy.cfg", replace...), "sluice.lua": deployed(t, "haproxy/sluice.lua")})
+			cmd := exec.Command(haproxy, "-W", "-f", "haproxy.cfg")
+			cmd.Dir = dir
+			testCheck(t, s, startProxy(t, port, cmd), app, without)
+		})
 	}
 }

@@ -151,6 +151,7 @@ func TestCheck_HeadersAndQueries(t *testing.T) {
 }
 
 func TestCheck_Reload(t *testing.T) {
+	t.Parallel() // it mostly waits
 	file := rulesFile(t, "domain: web\ndescriptors:\n- {key: host, rate_limit: {unit: day, requests_per_unit: 0}}\n")
 	r := start(t, "--rules", file)
 	assert.Equal(t, 204, r.check("/check/web", "X-Forwarded-Host: h").StatusCode, "without actions there is remote_address alone")

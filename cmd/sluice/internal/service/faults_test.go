@@ -45,6 +45,7 @@ func (r *running) oneProblem(texts ...string) {
 // TestFault_HalfWrittenRules: a file that ends in the middle is refused with one line, and the old rules
 // stay until it is whole.
 func TestFault_HalfWrittenRules(t *testing.T) {
+	t.Parallel() // it mostly waits
 	file := rulesFile(t, someRules)
 	r := start(t, "--rules", filepath.Dir(file), "--manual-clock")
 	conn := r.dial()
@@ -67,6 +68,7 @@ func TestFault_HalfWrittenRules(t *testing.T) {
 
 // TestFault_DirectoryVanishes: without a directory the rules that came from it stay.
 func TestFault_DirectoryVanishes(t *testing.T) {
+	t.Parallel() // it mostly waits
 	dir := filepath.Dir(rulesFile(t, someRules))
 	r := start(t, "--rules", dir, "--manual-clock")
 	conn := r.dial()

@@ -20,11 +20,18 @@ import (
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
+
+	"github.com/sluice-go/sluice/internal/depth"
 )
 
 // patience is how long a test waits for something that happens soon. It is never waited for in a
 // test that passes.
 const patience = 2 * time.Minute
+
+func TestMain(m *testing.M) {
+	depth.Waiting()
+	os.Exit(m.Run())
+}
 
 const someRules = `
 domain: d

@@ -24,6 +24,7 @@ func (r *running) waitFor(text string) {
 }
 
 func TestReload_CountsStay(t *testing.T) {
+	t.Parallel() // it mostly waits
 	file := rulesFile(t, someRules)
 	r := start(t, "--rules", filepath.Dir(file), "--manual-clock")
 	conn := r.dial()
@@ -41,6 +42,7 @@ func TestReload_CountsStay(t *testing.T) {
 }
 
 func TestReload_AllOrNone(t *testing.T) {
+	t.Parallel() // it mostly waits
 	file := rulesFile(t, someRules)
 	other := write(t, filepath.Join(filepath.Dir(file), "b.yaml"), "domain: e\n")
 	r := start(t, "--rules", filepath.Dir(file), "--manual-clock")
@@ -72,6 +74,7 @@ func TestReload_AllOrNone(t *testing.T) {
 
 // TestReload_ConfigMap does what a kubelet does: two files change at once, by one link.
 func TestReload_ConfigMap(t *testing.T) {
+	t.Parallel() // it mostly waits
 	dir := t.TempDir()
 	version := func(name, limit string) {
 		write(t, filepath.Join(dir, name, "a.yaml"), "domain: d\ndescriptors:\n- {key: two, rate_limit: {unit: minute, requests_per_unit: "+limit+"}}\n")
@@ -101,6 +104,7 @@ func TestReload_Signal(t *testing.T) {
 }
 
 func TestReload_WarningsAreNoRefusal(t *testing.T) {
+	t.Parallel() // it mostly waits
 	file := rulesFile(t, someRules)
 	write(t, filepath.Join(filepath.Dir(file), "notes.txt"), "x")
 	r := start(t, "--rules", filepath.Dir(file))

@@ -100,6 +100,7 @@ func TestRun_ManualClock(t *testing.T) {
 
 // TestRun_Drain goes through an end step by step.
 func TestRun_Drain(t *testing.T) {
+	t.Parallel() // it mostly waits
 	file := rulesFile(t, someRules)
 	r := start(t, "--rules", file, "--drain", "1h")
 	conn := r.dial()
@@ -121,6 +122,7 @@ func TestRun_Drain(t *testing.T) {
 }
 
 func TestRun_DrainLastsItsTime(t *testing.T) {
+	t.Parallel() // it mostly waits
 	const drain = 300 * time.Millisecond
 	r := start(t, "--rules", rulesFile(t, someRules), "--drain", drain.String())
 	begin := time.Now()
@@ -197,6 +199,7 @@ func TestRun_BadStarts(t *testing.T) {
 }
 
 func TestRun_WithoutRules(t *testing.T) {
+	t.Parallel() // it mostly waits
 	file := rulesFile(t, "domain: [\n")
 	r := start(t, "--rules", file, "--start-without-rules", "--healthy-with-rules")
 	assert.Contains(t, r.log.String(), "starting without rules")

@@ -98,6 +98,7 @@ const settings = "\x00\x00\x00\x04\x00\x00\x00\x00\x00"
 // TestStrangers_BehindTheGreeting: bytes that are no HTTP/2 have a line of log also behind its greeting,
 // and behind frames.
 func TestStrangers_BehindTheGreeting(t *testing.T) {
+	t.Parallel()                                        // it mostly waits
 	const data = "\x00\x00\x05\x00\x00\x00\x00\x00\x02" // a frame of 5 bytes of a stream that no client can open
 	for name, c := range map[string]struct{ data, line string }{
 		"at once":      {greeting + "\x16\x03\x01 no protocol of ours", "what it sends is not HTTP/2"},
@@ -112,6 +113,7 @@ func TestStrangers_BehindTheGreeting(t *testing.T) {
 		"only that":    {greeting, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			r := start(t, "--rules", rulesFile(t, someRules))
 			// The service does not wait for the end where what has come is wrong already.
 			end := c.line == "" || strings.HasPrefix(c.line, "it ends")

@@ -117,6 +117,7 @@ func TestTLS_Clients(t *testing.T) {
 }
 
 func TestTLS_Reload(t *testing.T) {
+	t.Parallel() // it mostly waits
 	dir := t.TempDir()
 	old, fresh := newAuthority(t), newAuthority(t)
 	cert, key := old.issue(t, "service")
