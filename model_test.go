@@ -15,7 +15,7 @@ import (
 )
 
 // modelOps is how many random operations each algorithm is compared over.
-func modelOps() int { return depth.Of(20_000, 50_000, 1_000_000) }
+func modelOps() int { return depth.Of(20_000, 30_000, 1_000_000) }
 
 // sharing is how many variants have the model of this one, which differ in nothing but where
 // their windows begin: they share the operations of their model.

@@ -312,27 +312,6 @@ func TestReset(t *testing.T) {
 	}
 }
 
-// TestCloneIsIndependent: charging one clone changes neither the other nor the
-// state they were made from.
-func TestCloneIsIndependent(t *testing.T) {
-	for _, k := range kinds {
-		k.Rate, k.Period = 100, 100
-		s := New(k).main.fresh()
-		for now := int64(201); now < 209; now++ {
-			first, second := s.clone(), s.clone()
-			before := fingerprint(s, now)
-			second.charge(now, 2)
-			want := fingerprint(second, now)
-			first.charge(now, 1)
-			assert.Equal(t, before, fingerprint(s, now), kindName(k))
-			s.charge(now, 3)
-			assert.Equal(t, want, fingerprint(second, now), kindName(k))
-			assert.NotEqual(t, want, fingerprint(s, now), kindName(k))
-			assert.NotEqual(t, want, fingerprint(first, now), kindName(k))
-		}
-	}
-}
-
 // TestConstantLimits: Rate 0 and Rate math.MaxInt64 under every algorithm.
 func TestConstantLimits(t *testing.T) {
 	for _, a := range all {

@@ -9,6 +9,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-go/sluice/internal/depth"
 )
 
 // TestWorstCaseValues is computed by hand.
@@ -94,7 +96,7 @@ func requireBounded(t *testing.T, m *Model, charges []charge) {
 // phase of the windows and of the grid, and with every way to spend. It is
 // never more than WorstCase, and exactly that where WorstCase says so.
 func TestWorstCaseTight(t *testing.T) {
-	const longest = 9
+	longest := int64(depth.Of(7, 7, 9))
 	for _, k := range kinds {
 		t.Run(kindName(k), func(t *testing.T) {
 			checked, tight := 0, 0
