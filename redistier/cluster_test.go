@@ -26,9 +26,10 @@ type cluster struct {
 // startCluster starts one with so many replicas, of the first primaries.
 func startCluster(tb testing.TB, binary string, replicas int) *cluster {
 	c := &cluster{tb: tb}
+	dir := tb.TempDir() // which goes once the nodes have ended
 	tb.Cleanup(c.stop)
-	for range 3 + replicas {
-		config := filepath.Join(tb.TempDir(), "nodes.conf")
+	for i := range 3 + replicas {
+		config := filepath.Join(dir, fmt.Sprint("nodes", i, ".conf"))
 		c.nodes = append(c.nodes, start(tb, binary, "--cluster-enabled", "yes", "--cluster-config-file", config,
 			"--cluster-node-timeout", "500", "--cluster-replica-validity-factor", "0", "--cluster-require-full-coverage", "no", "--repl-diskless-sync-delay", "0"))
 	}

@@ -25,6 +25,7 @@ type server struct {
 	addr   string
 	binary string
 	client *redis.Client
+	done   chan struct{} // closed when it has ended
 }
 
 // binaries lists the servers to test with: redis-server, if there is one, and those that
@@ -109,7 +110,8 @@ func (s *server) begin(tb testing.TB, options ...string) (done chan struct{}) {
 	cmd := exec.Command(s.binary, args...)
 	cmd.SysProcAttr = serverAttr()
 	require.NoError(tb, cmd.Start())
-	s.cmd, done = cmd, make(chan struct{})
+	done = make(chan struct{})
+	s.cmd, s.done = cmd, done
 	go func() {
 		_ = cmd.Wait()
 		os.RemoveAll(dir)
@@ -122,6 +124,7 @@ func (s *server) begin(tb testing.TB, options ...string) (done chan struct{}) {
 func (s *server) kill() {
 	s.client.Close()
 	_ = s.cmd.Process.Kill()
+	<-s.done // it writes to its directory until then
 }
 
 // eachServer runs f against each kind of server there is, and skips if there is none.
