@@ -89,6 +89,10 @@ func (l *loader) identify(at *yaml.Node, fields fieldList, path string) (*node, 
 	if strings.Contains(key, "*") {
 		l.warnAt(at, path, "the key %q has a \"*\", which stands for itself: only values are patterns", key)
 	}
+	if l.paths -= len(path) + len(key) + len(value) + 2; l.paths < 0 && !l.exhausted() {
+		l.left = 0
+		l.errorAt(at, "", "too much text: each descriptor has the keys and values above it in its path; want shorter ones, or fewer descriptors below long ones")
+	}
 	return l.keep.node(path, key, value)
 }
 
@@ -129,10 +133,11 @@ func (l *loader) insert(at *yaml.Node, parent, n *node, path string) {
 	if parent.children == nil {
 		parent.children = map[string]*branch{}
 	}
-	if first := parent.named(n.name); first != nil {
+	if first := l.nodes[nodeName{parent, n.name}]; first != nil {
 		l.errorAt(at, path, "the descriptor is already defined at %s:%d; want one descriptor for %s at this level", first.file, first.line, n.name)
 		return
 	}
+	l.nodes[nodeName{parent, n.name}] = n
 	n.place = place{l.file, at.Line}
 	b := parent.children[n.key]
 	if b == nil {

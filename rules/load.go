@@ -70,11 +70,18 @@ func isControl(r rune) bool { return r < ' ' || r == 0x7f || r == 0x85 || r == 0
 // and place.
 type LoadError struct{ Problems []Problem }
 
-// Error is the problems, a line each.
+// maxLines is how many problems are told of in a text.
+const maxLines = 1000
+
+// Error is the problems, a line each: the first 1,000, and how many there are beyond them.
 func (e *LoadError) Error() string {
-	lines := make([]string, len(e.Problems))
-	for i, p := range e.Problems {
+	told := e.Problems[:min(len(e.Problems), maxLines)]
+	lines := make([]string, len(told), len(told)+1)
+	for i, p := range told {
 		lines[i] = p.String()
+	}
+	if more := len(e.Problems) - len(told); more > 0 {
+		lines = append(lines, fmt.Sprintf("and %d more", more))
 	}
 	return strings.Join(lines, "\n")
 }
@@ -88,31 +95,22 @@ func Load(files []File, o Options) (*Set, error) {
 
 // load is Load with lists of descriptors cut into pieces of a size.
 func load(files []File, o Options, size int) (*Set, error) {
-	l := loader{
-		options: o,
-		set:     &Set{domains: map[string]*domain{}, names: map[string]int{}},
-		domains: map[string]place{},
-		size:    size,
-	}
+	l := newLoader(o, size)
 	for _, f := range files {
+		before := len(l.problems)
 		if !l.load(f) {
 			return load(files, o, math.MaxInt)
 		}
+		slices.SortStableFunc(l.problems[before:], func(a, b Problem) int {
+			return cmp.Or(cmp.Compare(a.Line, b.Line), cmp.Compare(a.Column, b.Column))
+		})
 	}
-	slices.SortStableFunc(l.problems, func(a, b Problem) int {
-		return cmp.Or(slices.IndexFunc(files, named(a.File))-slices.IndexFunc(files, named(b.File)),
-			cmp.Compare(a.Line, b.Line), cmp.Compare(a.Column, b.Column))
-	})
 	if l.failed {
 		return nil, &LoadError{l.problems}
 	}
 	l.set.warnings = l.problems
 	l.set.digest = digest(files)
 	return l.set, nil
-}
-
-func named(name string) func(File) bool {
-	return func(f File) bool { return f.Name == name }
 }
 
 // digest names the content of files, whatever their order.
@@ -134,12 +132,31 @@ type loader struct {
 	problems []Problem
 	failed   bool
 
-	domains map[string]place // where each was first named
+	domains map[string]place   // where each was first named
+	nodes   map[nodeName]*node // all of them
 	keep    keeper
 	size    int // of pieces
 
-	file string
-	left int // how many more values of it are looked at
+	file  string
+	left  int // how many more values of it are looked at
+	paths int // how many more bytes the paths of its descriptors may have
+}
+
+// nodeName is what no two descriptors may have in common: "a_b" is both the key a_b, and the key a with
+// the value b.
+type nodeName struct {
+	parent *node
+	name   string
+}
+
+func newLoader(o Options, size int) *loader {
+	return &loader{
+		options: o,
+		set:     &Set{domains: map[string]*domain{}, names: map[string]int{}},
+		domains: map[string]place{},
+		nodes:   map[nodeName]*node{},
+		size:    size,
+	}
 }
 
 // place is where something is defined.
@@ -165,7 +182,7 @@ func (l *loader) problem(n *yaml.Node, path string, warning bool, message string
 
 // load reads a file. It is false if the file has to be read in one piece.
 func (l *loader) load(f File) bool {
-	l.file, l.left = f.Name, budget(f.Data)
+	l.file, l.left, l.paths = f.Name, budget(f.Data), pathBudget(f.Data)
 	c := cut(f.Data, l.size)
 	root, ok := l.document(c.rest)
 	if !ok {
@@ -266,18 +283,21 @@ func (fs fieldList) at(name string) field {
 // last returns the fields that count: of equal keys the last, in the order of the first.
 func last(fields fieldList) fieldList {
 	var out fieldList // nil as long as no key comes again
+	var keys firsts
+	n := 0 // different ones
 	for i, f := range fields {
-		if j := slices.IndexFunc(fields[:i], func(g field) bool { return g.name == f.name }); j < 0 {
-			if out != nil {
-				out = append(out, f)
+		j := keys.of(f.name, n)
+		switch {
+		case j < n:
+			if out == nil {
+				out = slices.Clone(fields[:i])
 			}
+			out[j] = f
 			continue
+		case out != nil:
+			out = append(out, f)
 		}
-		if out == nil {
-			out = slices.Clone(fields[:i])
-		}
-		j := slices.IndexFunc(out, func(g field) bool { return g.name == f.name })
-		out[j] = f
+		n++
 	}
 	if out == nil {
 		return fields

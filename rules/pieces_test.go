@@ -103,7 +103,7 @@ func TestPieces_AreUsed(t *testing.T) {
 		items += len(list)
 	}
 	require.Equal(t, 2000, items)
-	l := loader{set: &Set{domains: map[string]*domain{}, names: map[string]int{}}, domains: map[string]place{}, size: pieceSize}
+	l := newLoader(Options{}, pieceSize)
 	require.True(t, l.load(File{"f", data}))
 	require.Len(t, l.set.rules, 2000)
 }

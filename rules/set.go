@@ -87,6 +87,9 @@ func (s *Set) Domains() []string {
 	return out
 }
 
+// Len returns how many rules there are.
+func (s *Set) Len() int { return len(s.rules) }
+
 // Rules returns all rules, sorted by path.
 func (s *Set) Rules() []*Rule {
 	out := slices.Clone(s.rules)
@@ -131,25 +134,6 @@ type branch struct {
 	values   map[string]*node // by value, also those of patterns
 	patterns []*node          // in the order of the file
 	all      *node            // the one without a value
-}
-
-// named returns the descriptor of a name, or nil. Where there are several "_" in the name, each
-// could be what stands between its key and its value.
-func (n *node) named(name string) *node {
-	for i := range len(name) + 1 {
-		if i < len(name) && name[i] != '_' {
-			continue
-		}
-		b := n.children[name[:i]]
-		switch {
-		case b == nil:
-		case i == len(name):
-			return b.all
-		case b.values[name[i+1:]] != nil:
-			return b.values[name[i+1:]]
-		}
-	}
-	return nil
 }
 
 // child returns the descriptor for an entry: that of exactly its value, else the first pattern

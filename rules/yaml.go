@@ -17,6 +17,10 @@ import (
 // aliases can make a short file a very long one.
 func budget(data []byte) int { return 100_000 + 10*len(data) }
 
+// pathBudget is how many bytes the paths of a file's descriptors have together: each has the names of
+// those above it, which can make a short file a very long one, too.
+func pathBudget(data []byte) int { return 64<<20 + 10*len(data) }
+
 // field is a key of a mapping, and its value with aliases followed.
 type field struct {
 	key, value *yaml.Node
@@ -95,6 +99,7 @@ func (l *loader) mergedFields(out fieldList, n *yaml.Node, path string, depth in
 	if depth > maxDepth || l.exhausted() {
 		return out
 	}
+	var keys firsts
 	for i := 0; i+1 < len(n.Content); i += 2 {
 		key, value := l.follow(n.Content[i]), l.follow(n.Content[i+1])
 		if key.Tag == "!!merge" {
@@ -106,7 +111,9 @@ func (l *loader) mergedFields(out fieldList, n *yaml.Node, path string, depth in
 			continue
 		}
 		if depth == 0 {
-			l.warnTwice(n.Content[:i], name, n.Content[i], path)
+			if first := keys.of(name, i); first < i {
+				l.warnAt(n.Content[i], path, "%s is given twice, first in line %d; the last one counts: delete the other", name, n.Content[first].Line)
+			}
 		}
 		out = append(out, field{key: key, value: value, name: name})
 	}
@@ -141,13 +148,35 @@ func (l *loader) fieldName(key *yaml.Node, path string) (string, bool) {
 	return key.Value, true
 }
 
-func (l *loader) warnTwice(before []*yaml.Node, name string, key *yaml.Node, path string) {
-	for i := 0; i < len(before); i += 2 {
-		if before[i].Kind == yaml.ScalarNode && before[i].Value == name {
-			l.warnAt(key, path, "%s is given twice, first in line %d; the last one counts: delete the other", name, before[i].Line)
-			return
+// firsts finds where each name of a list came first. Few names are compared one by one; of more there is a
+// table, since a file decides how many there are.
+type firsts struct {
+	few  [16]string
+	at   [16]int
+	n    int // of few
+	many map[string]int
+}
+
+// of returns where a name came first, which is i if it has not come yet.
+func (f *firsts) of(name string, i int) int {
+	for j := range f.few[:f.n] {
+		if f.few[j] == name {
+			return f.at[j]
 		}
 	}
+	if f.n < len(f.few) {
+		f.few[f.n], f.at[f.n] = name, i
+		f.n++
+		return i
+	}
+	if first, ok := f.many[name]; ok {
+		return first
+	}
+	if f.many == nil {
+		f.many = map[string]int{}
+	}
+	f.many[name] = i
+	return i
 }
 
 // kind is what YAML 1.1, which upstream reads, takes a scalar for.

@@ -70,7 +70,7 @@ func check(out io.Writer, paths []string, o rules.Options) error {
 	if len(problems) > 0 {
 		return failure{fmt.Errorf("%s and %s in %s", count(faults, "error"), count(len(problems)-faults, "warning"), count(len(files), "file"))}
 	}
-	if _, err := fmt.Fprintf(out, "%s in %s of %s\n", count(len(set.Rules()), "rule"), count(len(set.Domains()), "domain"), count(len(files), "file")); err != nil {
+	if _, err := fmt.Fprintf(out, "%s in %s of %s\n", count(set.Len(), "rule"), count(len(set.Domains()), "domain"), count(len(files), "file")); err != nil {
 		return failure{err}
 	}
 	return nil

@@ -107,7 +107,7 @@ func (s *server) replace(files []rules.File, other []string, err error) error {
 	}
 	s.updateHealth()
 	_, number := s.engine.Set()
-	s.log.Info("rules loaded", "generation", number, "rules", len(set.Rules()), "domains", len(set.Domains()), "digest", set.Digest())
+	s.log.Info("rules loaded", "generation", number, "rules", set.Len(), "domains", len(set.Domains()), "digest", set.Digest())
 	return nil
 }
 

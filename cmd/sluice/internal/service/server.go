@@ -80,7 +80,7 @@ func Run(c *Config, log *slog.Logger, h Hooks) error {
 	}
 	s.updateHealth()
 	set, _ := s.engine.Set()
-	log.Info("serving", "addresses", addresses, "rules", len(set.Rules()), "domains", len(set.Domains()))
+	log.Info("serving", "addresses", addresses, "rules", set.Len(), "domains", len(set.Domains()))
 	if h.Ready != nil {
 		h.Ready(addresses)
 	}
