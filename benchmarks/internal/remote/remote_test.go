@@ -74,6 +74,39 @@ func TestRedis_RunEndsWithItsContext(t *testing.T) {
 	assert.ErrorIs(t, err, context.Canceled)
 }
 
+// A limiter that is asked rarely asks Redis once in so many calls, from the first on, and says what
+// it is told then.
+func TestRarely(t *testing.T) {
+	asked, ended := 0, false
+	take, end, err := rarely(func(addr string, limit Limit, replicas int) (Take, func(), error) {
+		assert.Equal(t, "addr", addr)
+		assert.Equal(t, Limit{3, time.Hour}, limit)
+		assert.Equal(t, 8, replicas)
+		return func(_ context.Context, key string) (bool, error) {
+			assert.Equal(t, "k", key)
+			asked++
+			return false, nil
+		}, func() { ended = true }, nil
+	})("addr", Limit{3, time.Hour}, 8)
+	require.NoError(t, err)
+	for i := range 3 * seldom {
+		allowed, err := take(t.Context(), "k")
+		require.NoError(t, err)
+		require.Equal(t, i%seldom != 0, allowed, "call %d", i)
+		require.Equal(t, i/seldom+1, asked)
+	}
+	end()
+	assert.True(t, ended)
+}
+
+// Only under a load there is a peer that is asked as rarely as leases let Redis be.
+func TestSubjects_Rarely(t *testing.T) {
+	for _, w := range Workloads() {
+		last := Subjects(w)[len(Subjects(w))-1]
+		assert.Equal(t, w.Load > 0, last.Name == "redis_rate, 1 call in 150", w.Name)
+	}
+}
+
 // Callers that ask for a part of the limit pause, and replicas share it: no decision is demanded.
 func TestWorkload_Load(t *testing.T) {
 	w := Workload{Callers: 4, Keys: 1, Replicas: 2, Load: 0.5}

@@ -3,7 +3,9 @@ package remote
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strconv"
+	"sync/atomic"
 	"time"
 
 	"github.com/go-redis/redis_rate/v10"
@@ -50,7 +52,30 @@ func Subjects(w Workload) []Subject {
 		single := redistier.TierConfig{Budget: time.Second, Lease: redistier.Lease{Max: 1, Life: time.Second}}
 		subjects = append(subjects, Subject{"redistier.Tier, leases of 1", tierOf("single", single)})
 	}
+	if w.Load > 0 {
+		// Leases leave Redis a few dozen calls a second, and each of them finds caches that others
+		// have filled. This is what the script of the others takes then.
+		subjects = append(subjects, Subject{fmt.Sprintf("%s, 1 call in %d", Base, seldom), rarely(newRedisRate)})
+	}
 	return subjects
+}
+
+// seldom is how many decisions there are to one call of the script with leases, under a load.
+const seldom = 150
+
+// rarely returns a function that makes limiters of which one call in so many asks Redis, and
+// the others are admitted.
+func rarely(limiter func(string, Limit, int) (Take, func(), error)) func(string, Limit, int) (Take, func(), error) {
+	return func(addr string, limit Limit, replicas int) (Take, func(), error) {
+		take, end, err := limiter(addr, limit, replicas)
+		var calls atomic.Int64
+		return func(ctx context.Context, key string) (bool, error) {
+			if calls.Add(1)%seldom != 1 {
+				return true, ctx.Err()
+			}
+			return take(ctx, key)
+		}, end, err
+	}
 }
 
 func connect(addr string) *redis.Client { return redis.NewClient(&redis.Options{Addr: addr}) }
