@@ -249,7 +249,7 @@ func (d *domainState) id(r *Rule, entries []Entry) uint64 {
 	h := d.hash
 	for i := range entries {
 		if n := r.levels[i]; n.share {
-			h.entry(entries[i].Key, n.value, shared)
+			h.entry(entries[i].Key, n.value(), shared)
 		} else {
 			h.entry(entries[i].Key, entries[i].Value, 0)
 		}

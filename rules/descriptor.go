@@ -68,10 +68,10 @@ func (l *loader) descriptor(at *yaml.Node, d *domain, parent *node, path string,
 }
 
 func valueOf(n *node) string {
-	if n.value == "" {
+	if n.value() == "" {
 		return "is missing"
 	}
-	return "is " + strconv.Quote(n.value)
+	return "is " + strconv.Quote(n.value())
 }
 
 // identify reads key and value, and returns the descriptor's path.
@@ -127,28 +127,28 @@ func (l *loader) flags(fields fieldList, path string) (out flags) {
 
 // insert makes n a child of parent.
 func (l *loader) insert(at *yaml.Node, parent, n *node, path string) {
-	if n.key == "" {
+	key, value := n.key(), n.value()
+	if key == "" {
 		return
 	}
 	if parent.children == nil {
 		parent.children = map[string]*branch{}
 	}
-	if first := l.nodes[nodeName{parent, n.name}]; first != nil {
+	if first, ok := l.nodes[nodeName{parent, n.name}]; ok {
 		l.errorAt(at, path, "the descriptor is already defined at %s:%d; want one descriptor for %s at this level", first.file, first.line, n.name)
 		return
 	}
-	l.nodes[nodeName{parent, n.name}] = n
-	n.place = place{l.file, at.Line}
-	b := parent.children[n.key]
+	l.nodes[nodeName{parent, n.name}] = place{l.file, at.Line}
+	b := parent.children[key]
 	if b == nil {
 		b = &branch{values: map[string]*node{}}
-		parent.children[n.key] = b
+		parent.children[key] = b
 	}
-	if n.value == "" {
+	if value == "" {
 		b.all = n
 		return
 	}
-	b.values[n.value] = n
+	b.values[value] = n
 	if n.pattern != nil {
 		b.patterns = append(b.patterns, n)
 	}
@@ -173,7 +173,7 @@ func (l *loader) rule(fields, current fieldList, d *domain, n *node, flags flags
 	}
 	r.metricValues = r.detailed
 	for _, level := range levels {
-		if level.valueToMetric && (level.value == "" || level.pattern != nil && !level.share) {
+		if level.valueToMetric && (level.value() == "" || level.pattern != nil && !level.share) {
 			r.metricValues = true
 		}
 	}
@@ -208,7 +208,7 @@ func (l *loader) warnIdle(fields fieldList, flags flags, path string) {
 func (r *Rule) identity() string {
 	b := appendText(nil, r.domain.name)
 	for _, n := range r.levels {
-		b = appendText(appendText(b, n.key), n.value)
+		b = appendText(appendText(b, n.key()), n.value())
 	}
 	return string(b)
 }

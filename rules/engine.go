@@ -264,18 +264,25 @@ func (e *Engine) seriesOf(rules []*Rule) []*series {
 	known := make(map[name]*series, len(e.previous))
 	for _, s := range e.previous {
 		known[name{s.domain, s.path}] = s
+		s.rule = nil
 	}
+	var fresh seriesSlab
 	all := make([]*series, len(rules))
 	for i, r := range rules {
 		n := name{r.domain.name, r.path}
 		s := known[n]
 		if s == nil {
-			s = newSeries(n.domain, n.path, nil)
+			s = fresh.one()
 			known[n] = s
 		}
 		// By the words of the new set, lest the old one stay in memory.
 		s.domain, s.path, s.rule = n.domain, n.path, r
 		all[i] = s
+	}
+	for _, s := range e.previous {
+		if s.rule == nil { // its neighbours may stay in memory
+			s.domain, s.path = "", ""
+		}
 	}
 	return all
 }

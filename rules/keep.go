@@ -45,9 +45,8 @@ func (k *keeper) node(parent, key, value string) (*node, string) {
 	}
 	path := k.text.String()[from:]
 	n := one(&k.nodes)
-	n.name = path[len(parent)+1:]
-	n.key, n.value = n.name[:len(key)], n.name[len(n.name)-len(value):]
-	n.pattern = newPattern(n.value)
+	n.name, n.keyLen = path[len(parent)+1:], len(key)
+	n.pattern = newPattern(n.value())
 	return n, path
 }
 

@@ -133,7 +133,7 @@ type loader struct {
 	failed   bool
 
 	domains map[string]place   // where each was first named
-	nodes   map[nodeName]*node // all of them
+	nodes   map[nodeName]place // where each descriptor is defined
 	keep    keeper
 	size    int // of pieces
 
@@ -154,7 +154,7 @@ func newLoader(o Options, size int) *loader {
 		options: o,
 		set:     &Set{domains: map[string]*domain{}, names: map[string]int{}},
 		domains: map[string]place{},
-		nodes:   map[nodeName]*node{},
+		nodes:   map[nodeName]place{},
 		size:    size,
 	}
 }

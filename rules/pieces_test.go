@@ -138,3 +138,20 @@ func TestSwap_FreesTheOldSet(t *testing.T) {
 	require.Nil(t, path.Value())
 	require.Len(t, e.Series(), 3)
 }
+
+// TestSwap_FreesRulesThatGo: what a rule has counted with lies beside what others go on to count with, and
+// does not hold the rules of before.
+func TestSwap_FreesRulesThatGo(t *testing.T) {
+	old := mustLoad(t, manyRules(20))
+	e, err := New(old, Config{})
+	require.NoError(t, err)
+	rule, path := weak.Make(old.rules[19]), weak.Make(unsafe.StringData(old.rules[19].path))
+	old = nil
+	require.NoError(t, e.Swap(mustLoad(t, manyRules(10))))
+	runtime.GC()
+	require.Nil(t, rule.Value())
+	require.Nil(t, path.Value())
+	require.Len(t, e.Series(), 10)
+	require.NoError(t, e.Swap(mustLoad(t, manyRules(70))))
+	require.Len(t, e.Series(), 70)
+}

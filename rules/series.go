@@ -38,6 +38,25 @@ func newSeries(domain, path string, levels []string) *series {
 	return &series{domain: domain, path: path, levels: levels, stripes: make([]stripe, stripeCount)}
 }
 
+// seriesSlab makes series side by side, in few objects for the garbage collector to look at. Series of an object
+// stay in memory until none of them is used, so it has one at first, then twice as many each time, to 32.
+type seriesSlab struct {
+	size    int // of the last one
+	series  []series
+	stripes []stripe
+}
+
+func (b *seriesSlab) one() *series {
+	if len(b.series) == 0 {
+		b.size = max(1, min(2*b.size, 32))
+		b.series, b.stripes = make([]series, b.size), make([]stripe, b.size*stripeCount)
+	}
+	s := &b.series[0]
+	s.stripes = b.stripes[:stripeCount:stripeCount]
+	b.series, b.stripes = b.series[1:], b.stripes[stripeCount:]
+	return s
+}
+
 // add counts h in the stripe that pick chooses.
 func (s *series) add(pick uint64, h *hits) {
 	t := &s.stripes[pick&uint64(len(s.stripes)-1)]
@@ -162,7 +181,7 @@ func (d *dynamic) get(r *Rule, entries []Entry) *series {
 func (r *Rule) appendLevel(b []byte, i int, e *Entry, sharing bool) []byte {
 	n := r.levels[i]
 	b = append(b, e.Key...)
-	value := n.value
+	value := n.value()
 	switch {
 	case n.share && n.pattern != nil:
 	case r.detailed:
@@ -170,7 +189,7 @@ func (r *Rule) appendLevel(b []byte, i int, e *Entry, sharing bool) []byte {
 		if value == "" && !sharing {
 			return append(b, '_')
 		}
-	case n.value == "" && n.valueToMetric, n.pattern != nil && n.valueToMetric:
+	case value == "" && n.valueToMetric, n.pattern != nil && n.valueToMetric:
 		value = e.Value
 	}
 	if value == "" {
@@ -183,7 +202,7 @@ func (r *Rule) appendLevel(b []byte, i int, e *Entry, sharing bool) []byte {
 // spelled like the pattern is not one of those that share for upstream's statistics.
 func (r *Rule) sharing(entries []Entry) bool {
 	for i, n := range r.levels {
-		if n.share && n.pattern != nil && entries[i].Value != n.value {
+		if n.share && n.pattern != nil && entries[i].Value != n.value() {
 			return true
 		}
 	}

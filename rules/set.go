@@ -119,14 +119,23 @@ func (o *domainOptions) ownCounters() bool { return o.maxKeys != 0 || o.overflow
 
 // node is a descriptor of the configuration.
 type node struct {
-	name          string // key_value, or key: its parts are the next two
-	key, value    string
+	name          string   // key_value, or key
+	keyLen        int      // of the key, in name
 	pattern       *pattern // of a value with "*"
 	share         bool     // share_threshold
 	valueToMetric bool
 	rule          *Rule // nil for none
 	children      map[string]*branch
-	place         // where it is defined
+}
+
+func (n *node) key() string { return n.name[:n.keyLen] }
+
+// value is empty if there is none.
+func (n *node) value() string {
+	if len(n.name) == n.keyLen {
+		return ""
+	}
+	return n.name[n.keyLen+1:]
 }
 
 // branch holds the descriptors of a level that have the same key.
