@@ -244,7 +244,7 @@ func TestDeploy_Caddy(t *testing.T) {
 }
 
 func TestDeploy_HAProxy(t *testing.T) {
-	t.Parallel() // it waits for HAProxy, which asks three times before it gives up
+	t.Parallel() // it waits for HAProxy, which tries for three seconds before it gives up
 	haproxy := installed(t, "haproxy", "apt-get install haproxy")
 	for _, without := range []int{200, 503} {
 		t.Run(fmt.Sprint("without=", without), func(t *testing.T) {

@@ -2,7 +2,8 @@
 
 // Command cost measures what a call costs `sluice serve`, beside an empty handler of gRPC and
 // beside envoyproxy/ratelimit with a Redis: the processor time of the servers, by the same client, in
-// rounds in which all take turns. Run it in the folder above.
+// rounds in which all take turns; and how long a reload of its rules takes, and calls meanwhile. Run it in
+// the folder above.
 package main
 
 import (
@@ -49,14 +50,19 @@ const (
 	few, many  = "sluice serve, 1,000 rules", "sluice serve, 100,000 rules"
 )
 
+// asked is the limit of the rule that is asked for.
+const asked = 4_000_000_000
+
 // rulesText is n rules, the last of which is the one that is asked for.
-func rulesText(n int) string {
+func rulesText(n int) string { return rulesWith(n, asked) }
+
+func rulesWith(n, limit int) string {
 	var b strings.Builder
 	b.WriteString("domain: d\ndescriptors:\n")
 	for i := range n - 1 {
 		fmt.Fprintf(&b, "- {key: key%d, value: value%d, rate_limit: {unit: minute, requests_per_unit: 1000}}\n", i/10, i)
 	}
-	b.WriteString("- {key: client, rate_limit: {unit: day, requests_per_unit: 4000000000}}\n")
+	fmt.Fprintf(&b, "- {key: client, rate_limit: {unit: day, requests_per_unit: %d}}\n", limit)
 	return b.String()
 }
 
@@ -74,7 +80,7 @@ func build(dir string) (string, error) {
 
 // subjects starts all servers.
 func (b *bench) subjects(ctx context.Context, others []string) (list []*subject, err error) {
-	program, err := build(b.dir)
+	b.program, err = build(b.dir)
 	if err != nil {
 		return nil, err
 	}
@@ -88,9 +94,9 @@ func (b *bench) subjects(ctx context.Context, others []string) (list []*subject,
 		}
 	}
 	add(b.self(emptyKind))
-	add(b.sluice(sluiceName, program, rulesText(1)))
-	add(b.sluice(few, program, rulesText(1000)))
-	add(b.sluice(many, program, rulesText(100_000)))
+	add(b.sluice(sluiceName, b.program, rulesText(1)))
+	add(b.sluice(few, b.program, rulesText(1000)))
+	add(b.sluice(many, b.program, rulesText(100_000)))
 	add(b.upstream(rulesText(1)))
 	for _, o := range others {
 		name, path, ok := strings.Cut(o, "=")
@@ -140,8 +146,12 @@ func run(ctx context.Context, rounds, calls int, others []string) (bool, error) 
 		kept = t.budgets() && kept
 	}
 	byName := named(list)
-	many, err := turns(ctx, byName[few], byName[many], 10*rounds*calls/turn)
-	return kept && many, err
+	same, err := turns(ctx, byName[few], byName[many], 10*rounds*calls/turn)
+	if err != nil {
+		return false, err
+	}
+	reloads, err := b.reloads(ctx, 10*rounds)
+	return kept && same && reloads, err
 }
 
 // turn is how many calls a server answers before it is another one's turn.
@@ -168,7 +178,7 @@ func turns(ctx context.Context, few, many *subject, n int) (bool, error) {
 	got := sums[1] / sums[0]
 	fmt.Printf("\n%d turns of %d calls: %s %.1f µs a call, %s %.1f µs; median of their ratios %.2f\n",
 		n, turn, few.name, sums[0]/float64(n), many.name, sums[1]/float64(n), median(ratios))
-	return verdict(got <= manyMost, many.name, few.name, fmt.Sprintf("processor time of all turns, at most %.2f", manyMost), got), nil
+	return verdict(got <= manyMost, fmt.Sprintf("%s beside %s: processor time of all turns, at most %.2f", many.name, few.name, manyMost), got), nil
 }
 
 // manyMost is what a call may cost with 100,000 rules, of what it costs with 1,000.
@@ -245,18 +255,18 @@ func (t *table) budgets() bool {
 		if b.least != 0 {
 			want, kept = fmt.Sprintf("calls a second, at least %.2f", b.least), got >= b.least
 		}
-		all = verdict(kept, b.what, b.of, want, got) && all
+		all = verdict(kept, b.what+" beside "+b.of+": "+want, got) && all
 	}
 	return all
 }
 
 // verdict says whether a budget is kept, and returns it.
-func verdict(kept bool, what, of, want string, got float64) bool {
+func verdict(kept bool, budget string, got float64) bool {
 	word := "kept"
 	if !kept {
 		word = "MISSED"
 	}
-	fmt.Printf("%s: %s beside %s: %s: %.2f\n", word, what, of, want, got)
+	fmt.Printf("%s: %s: %.2f\n", word, budget, got)
 	return kept
 }
 

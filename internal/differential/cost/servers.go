@@ -98,8 +98,9 @@ func (s *subject) cpu() (sum time.Duration, err error) {
 
 // A bench is everything that is running, and where it keeps its files.
 type bench struct {
-	dir  string
-	ends []func()
+	dir     string
+	program string // sluice of this tree
+	ends    []func()
 }
 
 func (b *bench) close() {
@@ -199,9 +200,14 @@ func (b *bench) upstream(rules string) (*subject, error) {
 	return s, err
 }
 
+// folder has the rules of a server.
+func (b *bench) folder(name string) string {
+	return filepath.Join(b.dir, strings.NewReplacer("/", "_", ",", "_", " ", "_").Replace(name))
+}
+
 // sluice starts `sluice serve`.
 func (b *bench) sluice(name, program, rules string) (*subject, error) {
-	dir := filepath.Join(b.dir, strings.NewReplacer("/", "_", ",", "_", " ", "_").Replace(name))
+	dir := b.folder(name)
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, err
 	}

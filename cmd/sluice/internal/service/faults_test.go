@@ -18,6 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
+	"github.com/sluice-go/sluice/internal/depth"
 	"github.com/sluice-go/sluice/rules"
 )
 
@@ -90,7 +91,7 @@ func TestFault_DirectoryVanishes(t *testing.T) {
 // Each call is answered by rules that were whole, all of them are counted, and each load has one line of
 // log. Changes that come while rules load are one: the last ones are in force without another signal.
 func TestFault_ReloadStorm(t *testing.T) {
-	const versions = 300
+	versions := depth.Of(300, 300, 1000) // 100 a second for 10 s, as fast as they are taken
 	rulesOf := func(limit int) string {
 		return fmt.Sprintf("domain: d\ndescriptors:\n- {key: day, rate_limit: {unit: day, requests_per_unit: %d}}\n", 1_000_000+limit)
 	}
@@ -136,7 +137,7 @@ func TestFault_ReloadStorm(t *testing.T) {
 	require.Positive(t, calls.Load())
 	look := one("day", "x")
 	look.Descriptors[0].HitsAddend = wrapperspb.UInt64(0)
-	assert.EqualValues(t, 1_000_000+versions-calls.Load(), ask(t, conn, look).Statuses[0].LimitRemaining)
+	assert.EqualValues(t, 1_000_000+versions-int(calls.Load()), ask(t, conn, look).Statuses[0].LimitRemaining)
 	got := r.scrape()
 	loaded, refused := int(got[`sluice_config_reloads_total{result="success"}`]), int(got[`sluice_config_reloads_total{result="error"}`])
 	t.Logf("%d versions, %d loads, %d refused, %d calls", versions, loaded, refused, calls.Load())
@@ -187,10 +188,7 @@ func heap() int64 {
 // of further keys, and one line says that limits are weaker. With SLUICE_DEPTH=full it is 3 million.
 func TestFault_Flood(t *testing.T) {
 	const keys = 20_000
-	values := 100_000
-	if os.Getenv("SLUICE_DEPTH") == "full" {
-		values = 3_000_000
-	}
+	values := depth.Of(100_000, 100_000, 3_000_000)
 	for overflow, column := range map[string]string{"evict-soonest": "dropped", "admit-new": "not_tracked"} {
 		t.Run(overflow, func(t *testing.T) {
 			s, log := still(t, strings.Replace(someRules, "domain: d", "domain: d\nsluice: {overflow: "+overflow+"}", 1), "--max-keys", fmt.Sprint(keys))
