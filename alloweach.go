@@ -20,13 +20,13 @@ func AllowEach(dst []bool, charges ...Charge) []bool {
 		return append(dst, charges[0].Key.AllowN(charges[0].Cost))
 	}
 	for i := range charges[:min(eachAhead, len(charges))] {
-		charges[i].Key.lim.made().lookAhead(charges[i].Key.id)
+		charges[i].Key.lim.made().core.lookAhead(charges[i].Key.id)
 	}
 	var core *Limiter
 	var now int64
 	for i := range charges {
 		if next := i + eachAhead; next < len(charges) {
-			charges[next].Key.lim.made().lookAhead(charges[next].Key.id)
+			charges[next].Key.lim.made().core.lookAhead(charges[next].Key.id)
 		}
 		k := charges[i].Key
 		if k.lim.core != core {

@@ -42,9 +42,10 @@ func checkCells(tb testing.TB, l *Limiter, keys []string, own map[string]bool) {
 	for i := range l.shards {
 		s := &l.shards[i]
 		s.mu.Lock()
-		t, used, count := s.table.Load(), 0, 0
-		for j := range t.slots {
-			if id := t.slots[j].id.Load(); id != 0 {
+		count := 0
+		for _, t := range l.tablesLocked(s) {
+			used := 0
+			for j, id := range t.occupied {
 				used++
 				word := t.slots[j].word.Load()
 				mustEqual(tb, false, word == moved, "a mark of a move has stayed")
@@ -53,13 +54,14 @@ func checkCells(tb testing.TB, l *Limiter, keys []string, own map[string]bool) {
 					mustEqual(tb, nil, s.cell(id), "a key is in the table and in a cell")
 				}
 			}
+			mustEqual(tb, used, t.used)
 		}
 		cells := 0
 		s.cells.Load().each(func(c *cell) {
 			cells++
 			word := c.word.Load()
 			mustEqual(tb, false, word == moved, "a mark of a move has stayed")
-			switch _, found := t.find(c.id.Load()); {
+			switch _, found := l.tableOf(c.id.Load()).find(c.id.Load()); {
 			case c.kept == nil:
 				count++
 				mustEqual(tb, true, found, "a key that is counted has no slot")
@@ -71,7 +73,6 @@ func checkCells(tb testing.TB, l *Limiter, keys []string, own map[string]bool) {
 				kept++
 			}
 		})
-		mustEqual(tb, used, s.used)
 		mustEqual(tb, count, s.len())
 		if ct := s.cells.Load(); ct != nil {
 			mustEqual(tb, cells, ct.live)
@@ -94,7 +95,7 @@ func TestSetKeyLimit_TouchesNoOtherKey(t *testing.T) {
 		for i := range 200 {
 			require.True(t, l.KeyUint64(uint64(i)).AllowN(300))
 		}
-		table := l.shards[0].table.Load()
+		table := l.tableOf(0)
 		looked := 0
 		hook := func() { // with the ledger and the shard locked, and the key in no place
 			looked++
@@ -110,7 +111,7 @@ func TestSetKeyLimit_TouchesNoOtherKey(t *testing.T) {
 			clock.hook.Store(&hook)
 			change(l.KeyUint64(100))
 			require.Equal(t, i+1, looked)
-			require.Same(t, table, l.shards[0].table.Load())
+			require.Same(t, table, l.tableOf(0))
 		}
 		require.Equal(t, int(l.current.Load().burst)-300, l.KeyUint64(100).Peek(0).Remaining)
 		l.Sweep()

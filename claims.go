@@ -158,7 +158,7 @@ func (c *claim) track(last bool) {
 	if c.ready() {
 		return
 	}
-	_, out := c.lim.insert(c.lim.shardOf(c.id), c.policy, c.id, c.now, 0, nil)
+	_, out := c.lim.insert(c.policy, c.id, c.now, 0, nil)
 	switch {
 	case out == waved || out == refused:
 		c.noRoom = out
@@ -220,7 +220,7 @@ type hold struct {
 // tryHold holds the word of id once nobody else does. It fails if the word is being
 // moved; awaitMove then waits for that. An untracked key is not held, and fresh.
 func (st *store) tryHold(id uint64) (h hold, ok bool) {
-	p, e, tail := st.shardOf(id).slotOf(id)
+	p, e, tail := st.slotOf(id)
 	if e == nil {
 		return hold{policy: p}, true
 	}

@@ -212,12 +212,12 @@ func TestConcurrent_NothingPassesABlock(t *testing.T) {
 		t.Parallel()
 		var met races
 		evicted := uint64(0)
-		for round := 0; round < 100 && (round < 2 || !met.enough() || evicted == 0); round++ {
+		for round := 0; round < 100 && (round < 2 || !met.enough() || evicted == 0 && !splits()); round++ {
 			c.Shards = 1
 			if c.BlockFor > 0 {
 				c.BlockFor = time.Nanosecond
 			}
-			if c.MaxKeys = 0; round%2 == 1 {
+			if c.MaxKeys = 0; round%2 == 1 && !splits() {
 				c.MaxKeys = 40
 			}
 			l, _ := newFrozen(t, c)
@@ -228,7 +228,7 @@ func TestConcurrent_NothingPassesABlock(t *testing.T) {
 			evicted += l.Stats().Evicted
 		}
 		met.require(t)
-		require.Positive(t, evicted, "nothing was evicted: the race was not run")
+		require.True(t, splits() || evicted > 0, "nothing was evicted: the race was not run")
 	})
 }
 

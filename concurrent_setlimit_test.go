@@ -293,7 +293,9 @@ func TestConcurrent_MovingKeysDoNotDeadlock(t *testing.T) {
 		checkCells(t, l, names, owned[i])
 		for j := range l.shards {
 			l.shards[j].cells.Load().each(func(c *cell) { requireLetGo(t, c.policy, c.word.Load()) })
-			l.eachLocked(&l.shards[j], func(p *policy, e state) { requireLetGo(t, p, e.word) })
+			for _, tab := range l.tablesLocked(&l.shards[j]) {
+				l.eachLocked(&l.shards[j], tab, func(p *policy, e state) { requireLetGo(t, p, e.word) })
+			}
 		}
 	}
 }

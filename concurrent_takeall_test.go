@@ -88,7 +88,7 @@ func TestConcurrent_TakeAllSeesOneInstant(t *testing.T) {
 
 // isHeld reports whether somebody holds the key's word just now.
 func isHeld(k Key) bool {
-	e := k.lim.shardOf(k.id).table.Load().lookup(k.id)
+	e := k.lim.tableOf(k.id).lookup(k.id)
 	if e == nil {
 		return false
 	}
@@ -316,11 +316,11 @@ func TestConcurrent_TakeAllDoesNotDeadlock(t *testing.T) {
 		})()
 		stop()
 		for _, l := range lims {
-			for i := range l.shards[0].table.Load().slots {
+			for i := range l.tableOf(0).slots {
 				if l.policyOf(0).wide == nil {
-					require.NotEqual(t, uint64(reserved), l.shards[0].table.Load().slots[i].word.Load(), "a key was not let go")
+					require.NotEqual(t, uint64(reserved), l.tableOf(0).slots[i].word.Load(), "a key was not let go")
 				} else {
-					require.Zero(t, l.shards[0].table.Load().slots[i].word.Load()&locked, "a key was not let go")
+					require.Zero(t, l.tableOf(0).slots[i].word.Load()&locked, "a key was not let go")
 				}
 			}
 		}

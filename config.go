@@ -166,12 +166,12 @@ type Overflow uint8
 // The overflow policies. Their text forms are evict-soonest, deny-new and
 // admit-new.
 //
-// Looking for idle keys takes time in proportion to the shard, so a full shard is
+// Looking for idle keys takes time in proportion to their number, so a full shard is
 // looked at once for every quarter of its share in new keys, or after a pause of
 // 1 us for each key of MaxKeys (1 s at the default). In between, OverflowEvictSoonest
 // does not spare live keys, and the others turn new keys away.
 const (
-	// OverflowEvictSoonest drops live keys, a quarter of the shard at a time: the ones that
+	// OverflowEvictSoonest drops live keys, a quarter of up to 2,000 at a time: the ones that
 	// would become idle soonest, and under the window algorithms, where keys become
 	// idle together, the ones with the fewest units against them. A flood of keys
 	// that are charged once pushes out itself, not the key that has spent the most.

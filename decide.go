@@ -87,7 +87,7 @@ func (l *Limiter) allowAt(id uint64, now int64, cost int) bool {
 	now = max(now, 0)
 	// From the table, the policy would be known three loads later.
 	if p := l.current.Load(); uint64(cost)-1 < p.plain {
-		t := l.shardOf(id).table.Load()
+		t := l.tableOf(id)
 		if e := t.lookup(id); e != nil && t.policy == p {
 			if word := e.word.Load(); word < reserved {
 				next, ok := p.alg.charge(word, now, cost)
@@ -171,17 +171,16 @@ func (st *store) charge(p *policy, id uint64, now int64, cost int) (uint64, outc
 	if !p.fits(cost) {
 		return 0, unfit
 	}
-	s := st.shardOf(id)
 	for {
-		t := s.table.Load()
+		t := st.tableOf(id)
 		e := t.lookup(id)
 		if t.policy != p || e == nil || e.word.Load() == elsewhere {
 			at := spot{policy: p} // of no one instant; insert looks again
-			if t.policy != p || e != nil || s.cell(id) != nil {
-				at = s.locate(id)
+			if t.policy != p || e != nil || st.shardOf(id).cell(id) != nil {
+				at = st.locate(id)
 			}
 			if at.slot == nil {
-				if word, out := st.insert(s, p, id, now, cost, nil); out != retrying || !at.admits(p) {
+				if word, out := st.insert(p, id, now, cost, nil); out != retrying || !at.admits(p) {
 					return word, out
 				}
 				continue
@@ -220,7 +219,7 @@ func (st *store) charge(p *policy, id uint64, now int64, cost int) (uint64, outc
 			}
 			st.lostRaces.Inc()
 		}
-		st.awaitMove(s)
+		st.awaitMove(id)
 	}
 }
 
@@ -230,25 +229,24 @@ func (st *store) chargeWide(p *policy, id uint64, now int64, cost int, d *Decisi
 	if !p.fits(cost) {
 		return unfit
 	}
-	s := st.shardOf(id)
 	for {
-		t := s.table.Load()
+		t := st.tableOf(id)
 		if t.policy == p {
 			if i, live := t.findLive(id); live {
 				if out := st.chargeTail(p, &t.slots[i], t.tails.of(i), now, cost, d); out != retrying {
 					return out
 				}
-				st.awaitMove(s)
+				st.awaitMove(id)
 				continue
 			}
 		}
 		at := spot{policy: p} // of no one instant; insert looks again
-		if t.policy != p || s.cell(id) != nil {
-			at = s.locate(id)
+		if t.policy != p || st.shardOf(id).cell(id) != nil {
+			at = st.locate(id)
 		}
 		switch {
 		case at.slot == nil:
-			if _, out := st.insert(s, p, id, now, cost, d); out != retrying || !at.admits(p) {
+			if _, out := st.insert(p, id, now, cost, d); out != retrying || !at.admits(p) {
 				if d != nil {
 					d.RetryAfter = 0 // of the unit after this one
 				}
@@ -261,7 +259,7 @@ func (st *store) chargeWide(p *policy, id uint64, now int64, cost int, d *Decisi
 		if out := st.chargeTail(p, at.slot, at.tail, now, cost, d); out != retrying {
 			return out
 		}
-		st.awaitMove(s)
+		st.awaitMove(id)
 	}
 }
 

@@ -26,23 +26,25 @@ const (
 	// minSweepEvery bounds how often the timer sweeps when the TTL is shorter.
 	minSweepEvery = 100 * time.Millisecond
 
-	// The timer rebuilds a shard only if a quarter of its keys can go, and an
+	// The timer rebuilds a table only if a quarter of its keys can go, and an
 	// insertion looks for idle keys only after an eighth as many insertions as
 	// there are keys, so that either costs a key no more than a few slots' worth of
 	// work. Not tuned.
 	sweepFraction = 4
 	scanFraction  = 8
 
-	// roomFraction is the part of a full shard's share that OverflowEvictSoonest frees at
+	// roomFraction is the part of a table in a full shard that OverflowEvictSoonest frees at
 	// once: a rebuild looks at every slot, and this spreads it over many insertions.
 	// With 8 a new key at MaxKeys takes 1.4 times as long.
 	roomFraction = 4
 
-	// sampleSlots is how many slots of a shard with more keys OverflowEvictSoonest looks at to
-	// find out which ranks are the lowest quarter. It is then a quarter give or take
-	// a twentieth of it (one sigma). Looking at all of them, and ordering all ranks, a
-	// new key takes 1.2 times as long.
+	// sampleSlots is how many slots of a table with more keys OverflowEvictSoonest looks at to
+	// find out which ranks are the lowest quarter: only strangers who choose the places of their
+	// keys can make one. It is then a quarter give or take a twentieth of it (one sigma).
 	sampleSlots = 2048
+
+	// maxLooks is how many tables are looked at for one new key: so many take some 100 us.
+	maxLooks = 16
 
 	// scanPause is how long a full shard is left alone, for each key of MaxKeys.
 	// Looking at a key and moving it takes some 0.1 us, so all shards together spend
@@ -56,20 +58,22 @@ func (p *policy) idleBy(e state, cutoff int64) bool {
 	return cutoff >= 0 && p.idleAt(e) <= uint64(cutoff)
 }
 
-// countIdleLocked counts the entries that are idle by cutoff as they stand now.
-func (st *store) countIdleLocked(s *shard, cutoff int64) (n int) {
-	st.eachLocked(s, func(p *policy, e state) {
+// countIdleLocked counts the entries of a table, and those that are idle by cutoff as they
+// stand now.
+func (st *store) countIdleLocked(s *shard, t *table, cutoff int64) (idle, all int) {
+	st.eachLocked(s, t, func(p *policy, e state) {
+		all++
 		if p.idleBy(e, cutoff) {
-			n++
+			idle++
 		}
 	})
-	return n
+	return idle, all
 }
 
-// dropIdleLocked rebuilds the shard for want ids without the entries that are
+// dropIdleLocked rebuilds the table of id for want ids without the entries that are
 // idle by cutoff, and returns how many that were.
-func (st *store) dropIdleLocked(s *shard, cutoff int64, want int) int {
-	n := st.rebuildLocked(s, want, func(p *policy, e state) bool { return p.idleBy(e, cutoff) })
+func (st *store) dropIdleLocked(s *shard, id uint64, cutoff int64, want int) int {
+	n := st.rebuildLocked(s, id, want, func(p *policy, e state) bool { return p.idleBy(e, cutoff) })
 	if n > 0 {
 		s.floor = max(s.floor, cutoff)
 		st.swept.Add(uint64(n))
@@ -103,40 +107,51 @@ func (st *store) emptyCellsLocked(s *shard, cutoff int64) (dropped int) {
 	return dropped
 }
 
-// sweepLocked drops the entries that are idle by cutoff if there are at least
-// least of them.
-func (st *store) sweepLocked(s *shard, cutoff int64, least int) int {
-	s.added = 0
-	emptied := st.emptyCellsLocked(s, cutoff)
-	n := st.countIdleLocked(s, cutoff)
-	if n == 0 || n < least {
-		return emptied
+// sweepTableLocked drops the entries of the table of id that are idle by cutoff if at least
+// one in fraction is.
+func (st *store) sweepTableLocked(s *shard, id uint64, cutoff int64, fraction int) int {
+	t := st.tableOf(id)
+	if t.used == 0 {
+		return 0
 	}
-	return emptied + st.dropIdleLocked(s, cutoff, s.len()-n)
+	t.added = 0
+	idle, all := st.countIdleLocked(s, t, cutoff)
+	if idle == 0 || idle < all/fraction {
+		return 0
+	}
+	return st.dropIdleLocked(s, id, cutoff, all-idle)
 }
 
-// sweep drops every entry that is idle now.
-func (st *store) sweep() (dropped int) {
-	now := max(0, st.clock.Now())
+// sweepShards drops the entries that are idle by cutoff, of a table if at least one in fraction is.
+func (st *store) sweepShards(cutoff int64, fraction int) (dropped int) {
 	for i := range st.shards {
 		s := &st.shards[i]
 		s.mu.Lock()
-		dropped += st.sweepLocked(s, now, 1)
+		dropped += st.emptyCellsLocked(s, cutoff)
 		s.mu.Unlock()
+		st.eachTable(i, func(id uint64) { dropped += st.sweepTableLocked(s, id, cutoff, fraction) })
 	}
 	return dropped
 }
 
+// sweep drops every entry that is idle now.
+func (st *store) sweep() (dropped int) { return st.sweepShards(max(0, st.clock.Now()), math.MaxInt) }
+
 // sweepOnInsertLocked stands in for the timer where the clock is not the system's:
-// an insertion sweeps its shard if that has not been done for a TTL.
-func (st *store) sweepOnInsertLocked(s *shard, now int64) {
-	if st.timed || now < s.sweepAt || s.added*scanFraction < s.len() {
+// an insertion sweeps the table of its id if that has not been done for a TTL.
+func (st *store) sweepOnInsertLocked(s *shard, id uint64, now int64) {
+	t := st.tableOf(id)
+	if st.timed || t.used == 0 || now < t.sweepAt || t.added*scanFraction < t.used {
 		return
 	}
 	now = st.settled(now)
-	s.sweepAt = now + min(st.ttl, math.MaxInt64-now)
-	st.sweepLocked(s, now-st.ttl, s.len()/sweepFraction)
+	t.sweepAt = st.sweepAfter(now)
+	st.emptyCellsLocked(s, now-st.ttl)
+	st.sweepTableLocked(s, id, now-st.ttl, sweepFraction)
 }
+
+// sweepAfter returns when an insertion may sweep again, after one at now.
+func (st *store) sweepAfter(now int64) int64 { return now + min(st.ttl, math.MaxInt64-now) }
 
 // arm starts the sweep timer if it is not running. The timer runs while the store
 // has keys. It knows the store by a weak pointer, so that it does not keep an
@@ -163,13 +178,7 @@ func sweepLater(self weak.Pointer[store], wait time.Duration) {
 //	sweep:   disarms; without a second look no sweep would ever come
 func (st *store) sweepOnTimer() {
 	st.ledgers.dropPassed(max(st.clock.Now(), 0))
-	cutoff := st.clock.Now() - st.ttl
-	for i := range st.shards {
-		s := &st.shards[i]
-		s.mu.Lock()
-		st.sweepLocked(s, cutoff, s.len()/sweepFraction)
-		s.mu.Unlock()
-	}
+	st.sweepShards(st.clock.Now()-st.ttl, sweepFraction)
 	st.armed.Store(false)
 	if st.len() > 0 || st.keptLive.Load() > 0 {
 		st.arm()
@@ -179,52 +188,81 @@ func (st *store) sweepOnTimer() {
 // makeRoomLocked makes room for a key in a full shard and reports whether it
 // could. Idle keys go first, whatever the TTL.
 //
-// Looking for idle keys and dropping them takes time in proportion to the shard,
-// and may free a single slot. It must be paid for, or an outsider who makes one
+// Looking for idle keys and dropping them takes time in proportion to the table, and
+// may free a single slot. It must be paid for, or an outsider who makes one
 // key idle at a time (say by logging in, which resets it) and then shows a new one
-// has a lever. So it is done for a batch of new keys together, or after a pause.
-// In between, OverflowEvictSoonest frees a whole batch, live keys included, and the other
-// policies turn new keys away.
+// has a lever. So each look at a table is paid for by a batch of new keys, or all tables are looked
+// at after a pause. In between, OverflowEvictSoonest frees a whole batch, live keys included, and
+// the other policies turn new keys away.
 func (st *store) makeRoomLocked(s *shard, now int64) bool {
 	now = st.settled(now)
-	batch := max(1, s.share/roomFraction)
 	pause := int64(s.share) * int64(len(st.shards)) * int64(scanPause)
 	rested := now-s.triedAt >= pause
-	if st.overflow != OverflowEvictSoonest && s.tries < batch && !rested {
+	round := max(1, s.share/roomFraction) // pays for a look at each table
+	s.tries = min(s.tries, round)
+	if rested {
+		s.tries = round
+	}
+	evicts := st.overflow == OverflowEvictSoonest
+	if (rested || !evicts) && st.dropSomeIdleLocked(s, now) {
+		return true
+	}
+	if !evicts {
 		return false
 	}
 	s.tries, s.triedAt = 0, max(s.triedAt, now)
-	if st.overflow == OverflowEvictSoonest {
-		st.evictSoonestLocked(s, now, batch, rested)
-		return true
+	for s.len() >= s.share {
+		st.evictSoonestLocked(s, now)
 	}
-	if idle := st.countIdleLocked(s, now); idle > 0 {
-		st.dropIdleLocked(s, now, s.len()-idle)
-	}
-	return s.len() < s.share
+	return true
 }
 
-// evictSoonestLocked frees about a batch of a full shard, and at least one slot. A
-// rested shard gives up no live key while it has idle ones.
-func (st *store) evictSoonestLocked(s *shard, now int64, batch int, rested bool) {
-	idle, ranks := st.surveyLocked(s, now, rested)
-	if idle >= batch || idle > 0 && rested || len(ranks) == 0 {
-		st.dropIdleLocked(s, now, s.len()-idle)
+// dropSomeIdleLocked drops the idle keys of the next table that has some, as far as that is
+// paid for.
+func (st *store) dropSomeIdleLocked(s *shard, now int64) bool {
+	for range maxLooks {
+		id, t := st.turnLocked(s)
+		batch := max(1, t.used/roomFraction)
+		if s.tries < batch {
+			return false
+		}
+		s.tries, s.triedAt = s.tries-batch, max(s.triedAt, now)
+		st.passTurnLocked(s)
+		if idle, all := st.countIdleLocked(s, t, now); idle > 0 {
+			st.dropIdleLocked(s, id, now, all-idle)
+		}
+		if s.len() < s.share {
+			return true
+		}
+	}
+	return false
+}
+
+// evictSoonestLocked frees a batch of the table whose turn it is, and at least one slot.
+func (st *store) evictSoonestLocked(s *shard, now int64) {
+	id, t := st.fullTurnLocked(s)
+	st.passTurnLocked(s)
+	batch := max(1, t.used/roomFraction)
+	idle, ranks := st.surveyLocked(s, t, now)
+	if idle >= batch || len(ranks) == 0 {
+		if st.dropIdleLocked(s, id, now, t.used-idle) > 0 {
+			return
+		}
 	} else {
-		n, live := batch-idle, s.len()-idle
+		n, live := batch-idle, t.used-idle
 		part := float64(min(n, live)) / float64(live)
-		st.evictLocked(s, now, n, rank.Lowest(ranks, max(1, int(part*float64(len(ranks))+0.5))))
-	}
-	if s.len() >= s.share {
-		// What was to go has been charged meanwhile. That must not turn a key away. Blocked
-		// keys still go last.
-		if free := st.countUnblockedLocked(s); free > 0 {
-			st.evictLocked(s, now, batch, rank.Some(free, min(batch, free), reserved))
-		}
-		if s.len() >= s.share {
-			st.evictLocked(s, now, batch, rank.Some(s.len(), batch, math.MaxUint64))
+		if st.evictLocked(s, id, now, n, rank.Lowest(ranks, max(1, int(part*float64(len(ranks))+0.5)))) > 0 {
+			return
 		}
 	}
+	// What was to go has been charged meanwhile. That must not turn a key away. Blocked
+	// keys still go last.
+	if free := st.countUnblockedLocked(s, st.tableOf(id)); free > 0 {
+		if st.evictLocked(s, id, now, batch, rank.Some(free, min(batch, free), reserved)) > 0 {
+			return
+		}
+	}
+	st.evictLocked(s, id, now, batch, rank.Some(st.tableOf(id).used, batch, math.MaxUint64))
 }
 
 // rankOf ranks e, which is under the policy of, among the keys under p. Units of windows
@@ -242,9 +280,9 @@ func (p *policy) rankOf(of *policy, e state, now int64) uint64 {
 	return s.tick(int64(min(of.idleAt(e), math.MaxInt64)))
 }
 
-// countUnblockedLocked counts the entries that are not blocked as they stand now.
-func (st *store) countUnblockedLocked(s *shard) (n int) {
-	st.eachLocked(s, func(p *policy, e state) {
+// countUnblockedLocked counts the entries of a table that are not blocked as they stand now.
+func (st *store) countUnblockedLocked(s *shard, t *table) (n int) {
+	st.eachLocked(s, t, func(p *policy, e state) {
 		if p.rank(e, 0) < reserved {
 			n++
 		}
@@ -252,17 +290,16 @@ func (st *store) countUnblockedLocked(s *shard) (n int) {
 	return n
 }
 
-// surveyLocked returns how many entries are idle at now and the ranks of live ones.
-// Asked to be exact, or if there are few, it looks at all of them, else at a
+// surveyLocked returns how many entries of a table are idle at now and the ranks of live ones. If
+// there are few, it looks at all of them, else at a
 // sample. (A random one, since under the stable hash strangers can choose the
 // places of their keys.)
-func (st *store) surveyLocked(s *shard, now int64, exact bool) (idle int, ranks []uint64) {
-	t := s.table.Load()
+func (st *store) surveyLocked(s *shard, t *table, now int64) (idle int, ranks []uint64) {
 	looks := len(t.slots)
-	if !exact && s.len() > sampleSlots {
+	if t.used > sampleSlots {
 		looks = min(looks, sampleSlots)
 	}
-	ranks = make([]uint64, 0, min(looks, s.len()))
+	ranks = make([]uint64, 0, min(looks, t.used))
 	for i := range uint64(looks) {
 		if looks < len(t.slots) {
 			i = rand.Uint64N(uint64(len(t.slots)))
@@ -276,21 +313,22 @@ func (st *store) surveyLocked(s *shard, now int64, exact bool) (idle int, ranks 
 		}
 	}
 	if looks < len(t.slots) {
-		idle = int(float64(idle) / float64(max(1, idle+len(ranks))) * float64(s.len()))
+		idle = int(float64(idle) / float64(max(1, idle+len(ranks))) * float64(t.used))
 	}
 	return idle, ranks
 }
 
-// evictLocked drops the idle entries and the live ones that c takes, about n. An
-// entry that has been charged since it was ranked ranks higher, and stays.
-func (st *store) evictLocked(s *shard, now int64, n int, c rank.Cut) {
+// evictLocked drops the idle entries of the table of id and the live ones that c takes, about n, and
+// returns how many those were. An entry that has been charged since it was ranked ranks higher,
+// and stays.
+func (st *store) evictLocked(s *shard, id uint64, now int64, n int, c rank.Cut) int {
 	swept, evicted := 0, 0
-	common := s.table.Load().policy
-	st.rebuildLocked(s, max(1, s.len()-n), func(p *policy, e state) bool { // not 0: a key is to be added
+	t := st.tableOf(id)
+	st.rebuildLocked(s, id, max(1, t.used-n), func(p *policy, e state) bool { // not 0: a key is to be added
 		switch {
 		case p.idleBy(e, now):
 			swept++
-		case c.Takes(common.rankOf(p, e, now)):
+		case c.Takes(t.policy.rankOf(p, e, now)):
 			evicted++
 		default:
 			return false
@@ -302,4 +340,37 @@ func (st *store) evictLocked(s *shard, now int64, n int, c rank.Cut) {
 	}
 	st.swept.Add(uint64(swept))
 	st.evicted.Add(uint64(evicted))
+	return swept + evicted
+}
+
+// turnLocked returns the next table that has keys, and its first id.
+func (st *store) turnLocked(s *shard) (first uint64, t *table) {
+	for {
+		if t = st.tableOf(s.turn); t.used > 0 {
+			first, _ = covers(s.turn, t.depth)
+			return first, t
+		}
+		st.passTurnLocked(s)
+	}
+}
+
+// fullTurnLocked returns the next table that has half of its part of a full shard, or more. One
+// with few keys would have to give up those that owe the most, to make room for strangers
+// who have chosen their places in another one. Not all tables of a full shard have less.
+func (st *store) fullTurnLocked(s *shard) (first uint64, t *table) {
+	for {
+		if first, t = st.turnLocked(s); 2*t.used >= s.share>>(t.depth-st.depth()) {
+			return first, t
+		}
+		st.passTurnLocked(s)
+	}
+}
+
+// passTurnLocked makes it the turn of the next table.
+func (st *store) passTurnLocked(s *shard) {
+	_, last := covers(s.turn, st.tableOf(s.turn).depth)
+	first, end := covers(s.turn, st.depth())
+	if s.turn = last + 1; last == end {
+		s.turn = first
+	}
 }

@@ -44,7 +44,7 @@ func staggering(t *testing.T, rng *rand.Rand, variant Config) {
 	clock.exact.now.Store(start.UnixNano())
 	c := randomConfig(rng, variant)
 	c.Clock, c.TTL, c.MaxKeys = clock, time.Duration(1+rng.IntN(5000)), 1000
-	l, err := newLimiter(c, homes())
+	l, err := newForTests(c)
 	if err != nil {
 		return // a limit that no limiter takes
 	}
@@ -64,7 +64,7 @@ func staggering(t *testing.T, rng *rand.Rand, variant Config) {
 			l.Peek(key, 1)
 		default:
 			cost, id := tr.cost(), l.Key(key).id
-			tracked := l.shardOf(id).locate(id).slot != nil
+			tracked := l.locate(id).slot != nil
 			clock.said = nil
 			d := l.Take(key, cost)
 			if !d.Allowed || cost <= 0 {

@@ -94,8 +94,7 @@ func checkRestore(t *testing.T, c Config, clock *ManualClock, data []byte) {
 
 // idsOf returns the tracked ids.
 func idsOf(l *Limiter) (ids []uint64) {
-	for i := range l.shards {
-		t := l.shards[i].table.Load()
+	for _, t := range tablesOf(l) {
 		for j := range t.slots {
 			if id := t.slots[j].id.Load(); id != 0 {
 				ids = append(ids, id)
@@ -119,7 +118,9 @@ func checkWords(t *testing.T, l *Limiter) {
 				t.Fatalf("word %x with tail %v", e.word, e.tail)
 			}
 		}
-		l.eachLocked(s, check)
+		for _, tab := range l.tablesLocked(s) {
+			l.eachLocked(s, tab, check)
+		}
 		s.cells.Load().each(func(c *cell) {
 			if c.word.Load() != elsewhere {
 				check(c.policy, c.state(c.word.Load()))

@@ -154,14 +154,14 @@ func TestHotPath_SmallFunctionsAreInlined(t *testing.T) {
 			})
 		}
 		for _, name := range []string{
-			"(*table).lookup", "(*store).shardOf", "(*store).now", "(*store).ahead", "(*hasher).seeded",
+			"(*table).lookup", "(*store).tableOf", "(*directory).tableOf", "(*store).now", "(*store).ahead", "(*hasher).seeded",
 			"(*schedule).tick", "(*CoarseClock).Now", "(*systemClock).Now", "(*FastClock).read",
 		} {
 			assert.True(t, says(src.fn(t, name), "can inline "+name), "%s: %s can no longer be inlined", arch, name)
 		}
 		for _, c := range []struct{ callee, caller string }{
 			{"(*table).lookup", "(*Limiter).allowAt"},
-			{"(*store).shardOf", "(*Limiter).allowAt"},
+			{"(*store).tableOf", "(*Limiter).allowAt"},
 			{"(*schedule).tick", "(*gcra).charge"},
 			{"(*store).now", "(*Limiter).Allow"},
 			{"(*store).ahead", "(*Limiter).Allow"},
@@ -181,7 +181,7 @@ func TestHotPath_TakesNoLock(t *testing.T) {
 	src := parse(t)
 	for _, name := range []string{
 		"(*Limiter).Allow", "(*Limiter).AllowN", "(*Limiter).allowAt", "(*Limiter).Take", "(*Limiter).decide", "Key.AllowN", "Key.Take",
-		"(*table).lookup", "(*store).shardOf", "(*store).now", "(*store).ahead", "(*store).prefetch", "(*store).charge",
+		"(*table).lookup", "(*store).tableOf", "(*directory).tableOf", "(*store).now", "(*store).ahead", "(*store).prefetch", "(*store).charge",
 		"(*hasher).seeded", "(*hasher).string", "(*schedule).tick", "(*gcra).charge", "(*systemClock).Now", "(*CoarseClock).Now",
 		"(*FastClock).Now", "(*FastClock).read",
 	} {
@@ -194,7 +194,7 @@ func TestHotPath_TakesNoLock(t *testing.T) {
 	}
 }
 
-// A probe compares ids and nothing else. Of the shards, of which there may be any
+// A probe compares ids and nothing else. Of the places of a directory, of which there may be any
 // power of two, the compiler cannot know that the index is in range.
 func TestHotPath_ProbesCheckNoBounds(t *testing.T) {
 	src := parse(t)
@@ -206,22 +206,22 @@ func TestHotPath_ProbesCheckNoBounds(t *testing.T) {
 			})
 		}
 		assert.Empty(t, checks(src.fn(t, "(*table).lookup")), arch)
-		require.NotEmpty(t, checks(src.fn(t, "(*store).shardOf")), "%s: or the compiler says it in other words now", arch)
+		require.NotEmpty(t, checks(src.fn(t, "(*directory).tableOf")), "%s: or the compiler says it in other words now", arch)
 
 		decide := src.fn(t, "(*Limiter).allowAt")
-		var shards []ast.Node
+		var tables []ast.Node
 		ast.Inspect(decide, func(n ast.Node) bool {
 			if call, ok := n.(*ast.CallExpr); ok {
-				if f, ok := call.Fun.(*ast.SelectorExpr); ok && f.Sel.Name == "shardOf" {
-					shards = append(shards, call)
+				if f, ok := call.Fun.(*ast.SelectorExpr); ok && f.Sel.Name == "tableOf" {
+					tables = append(tables, call)
 				}
 			}
 			return true
 		})
-		require.NotEmpty(t, shards)
+		require.NotEmpty(t, tables)
 		for _, d := range checks(decide) {
-			ofShard := slices.ContainsFunc(shards, func(n ast.Node) bool { return src.at(d, n) })
-			assert.True(t, ofShard, "%s: %s:%d:%d: %s, which is not the shard's index", arch, d.file, d.line, d.col, d.text)
+			ofTable := slices.ContainsFunc(tables, func(n ast.Node) bool { return src.at(d, n) })
+			assert.True(t, ofTable, "%s: %s:%d:%d: %s, which is not the table's index", arch, d.file, d.line, d.col, d.text)
 		}
 	}
 }
@@ -258,7 +258,7 @@ func TestHotPath_KeysAndDecisionsStayOnTheStack(t *testing.T) {
 		all := compile(t, arch, "-m=2")
 		params := 0
 		for name, f := range src.funcs {
-			if file := src.fset.Position(f.Pos()).Filename; !slices.Contains([]string{"limiter.go", "decide.go", "peek.go", "shard.go", "table.go", "hash.go"}, file) {
+			if file := src.fset.Position(f.Pos()).Filename; !slices.Contains([]string{"limiter.go", "decide.go", "peek.go", "shard.go", "directory.go", "table.go", "hash.go"}, file) {
 				continue
 			}
 			said := src.in(all, f)
@@ -277,7 +277,7 @@ func TestHotPath_KeysAndDecisionsStayOnTheStack(t *testing.T) {
 		for _, name := range []string{
 			"(*Limiter).Allow", "(*Limiter).AllowN", "(*Limiter).Take", "(*Limiter).Peek", "Key.AllowN", "Key.Take", "Key.Peek",
 			"Key.AllowAt", "Key.TakeAt", "(*Limiter).allowAt", "(*Limiter).decide", "(*Limiter).peekAt",
-			"(*Limiter).inspectAt", "(*Limiter).edge", "(*store).charge", "(*shard).locate", "(*table).lookup", "(*table).find",
+			"(*Limiter).inspectAt", "(*Limiter).edge", "(*store).charge", "(*store).locate", "(*table).lookup", "(*table).find",
 			"(*store).insert", "(*store).chargeWide", "(*policy).peekTail", "(*gcra).charge", "(*store).now",
 		} {
 			for _, d := range src.in(all, src.fn(t, name)) {
@@ -303,11 +303,12 @@ func TestHotPath_ReadMostlyFieldsAreFarFromCounters(t *testing.T) {
 	var st store
 	counters := unsafe.Offsetof(st.counters)
 	for name, end := range map[string]uintptr{
-		"shards": unsafe.Offsetof(st.shards) + unsafe.Sizeof(st.shards),
-		"shift":  unsafe.Offsetof(st.shift) + unsafe.Sizeof(st.shift),
-		"clock":  unsafe.Offsetof(st.clock) + unsafe.Sizeof(st.clock),
-		"cached": unsafe.Offsetof(st.cached) + unsafe.Sizeof(st.cached),
-		"far":    unsafe.Offsetof(st.far) + unsafe.Sizeof(st.far),
+		"directory": unsafe.Offsetof(st.directory) + unsafe.Sizeof(st.directory),
+		"shards":    unsafe.Offsetof(st.shards) + unsafe.Sizeof(st.shards),
+		"shift":     unsafe.Offsetof(st.shift) + unsafe.Sizeof(st.shift),
+		"clock":     unsafe.Offsetof(st.clock) + unsafe.Sizeof(st.clock),
+		"cached":    unsafe.Offsetof(st.cached) + unsafe.Sizeof(st.cached),
+		"far":       unsafe.Offsetof(st.far) + unsafe.Sizeof(st.far),
 	} {
 		assert.LessOrEqual(t, end+cacheLine, counters, "store.%s can share a cache line with the counters", name)
 	}

@@ -12,10 +12,11 @@ import "sync/atomic"
 //	call A:  charges at 90, idle from 100
 //	sweep:   at 200, drops the key
 //	call B:  arrives with now 50; charged at 50 it would be idle at 60
-func (st *store) insert(s *shard, p *policy, id uint64, now int64, cost int, d *Decision) (uint64, outcome) {
+func (st *store) insert(p *policy, id uint64, now int64, cost int, d *Decision) (uint64, outcome) {
+	s := st.shardOf(id)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	t := s.table.Load()
+	t := st.tableOf(id)
 	i, found := t.find(id)
 	if found && t.slots[i].word.Load() != elsewhere {
 		return 0, retrying
@@ -33,14 +34,14 @@ func (st *store) insert(s *shard, p *policy, id uint64, now int64, cost int, d *
 		return 0, retrying
 	}
 	s.tries++
-	st.sweepOnInsertLocked(s, now)
+	st.sweepOnInsertLocked(s, id, now)
 	if !st.roomLocked(s, id, now, cost == 0) {
 		if st.overflow == OverflowAdmitNew {
 			return 0, waved
 		}
 		return 0, refused
 	}
-	if next := s.table.Load(); next != t {
+	if next := st.tableOf(id); next != t {
 		t = next
 		i, found = t.find(id)
 	}
@@ -52,9 +53,9 @@ func (st *store) insert(s *shard, p *policy, id uint64, now int64, cost int, d *
 		word := p.firstCharge(tail, now, max(now, s.floor), cost, d)
 		preset(&t.slots[i].word, word)
 		t.slots[i].id.Store(id)
-		s.used++
+		t.used++
+		t.added++
 		s.count.Add(1)
-		s.added++
 		st.arm()
 		return word, admitted
 	}
@@ -87,43 +88,46 @@ func (st *store) roomLocked(s *shard, id uint64, now int64, keep bool) bool {
 	}
 	// More keys may stay than expected, so that the new table is full, too.
 	for {
-		t := s.table.Load()
-		if s.used < t.limit {
+		t := st.tableOf(id)
+		if t.used < t.limit {
 			return true
 		}
 		if _, found := t.find(id); found {
 			return true
 		}
-		st.growLocked(s, now, keep)
+		st.growLocked(s, id, now, keep)
 	}
 }
 
 // markLocked counts a key that is in a cell. There is room for it.
 func (st *store) markLocked(s *shard, id uint64) {
-	t := s.table.Load()
+	t := st.tableOf(id)
 	if _, found := t.find(id); !found {
 		t.mark(id)
-		s.used++
 	}
+	t.added++
 	s.count.Add(1)
-	s.added++
 	st.arm()
 }
 
-// growLocked makes a table that has room for another key. Keys that have been
+// growLocked replaces the table of id by one that has room for another key. Keys that have been
 // idle for the TTL are left behind; had it not waited for the TTL, keys of a
 // high rate that are in constant use but idle between any two calls would be
 // dropped and added over and over (twice as slow on 1,000 busy keys). With keep, no
 // key is left behind: a TakeAll that adds several would lose the first ones, which
 // are idle until it charges them, to the growth for the last, each time it tries.
-func (st *store) growLocked(s *shard, now int64, keep bool) {
+func (st *store) growLocked(s *shard, id uint64, now int64, keep bool) {
 	cutoff := st.settled(now) - st.ttl
 	if keep {
 		cutoff = -1
 	}
-	if idle := st.countIdleLocked(s, cutoff); idle > 0 {
-		st.dropIdleLocked(s, cutoff, s.len()-idle+1)
+	t := st.tableOf(id)
+	if idle, all := st.countIdleLocked(s, t, cutoff); idle > 0 {
+		st.dropIdleLocked(s, id, cutoff, all-idle+1)
 	} else {
-		st.rebuildLocked(s, s.len()+1, nil)
+		st.rebuildLocked(s, id, all+1, nil)
+	}
+	if t.used == 0 { // and the next one is of this id alone
+		st.tableOf(id).sweepAt = st.sweepAfter(st.settled(now))
 	}
 }

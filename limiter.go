@@ -48,7 +48,7 @@ type plans struct {
 // New returns a limiter. The error is a *ConfigError: it names the field, its
 // value and what would be accepted. A limit that the algorithm cannot keep
 // exactly is an error, never a weaker limit.
-func New(c Config) (*Limiter, error) { return newLimiter(c, math.MaxUint64) }
+func New(c Config) (*Limiter, error) { return newLimiter(c, math.MaxUint64, math.MaxInt) }
 
 // notMade is a variable since a constant would be boxed in each of made's callers, which
 // includes the hot ones.
@@ -71,9 +71,10 @@ func Must(l *Limiter, err error) *Limiter {
 	return l
 }
 
-// newLimiter is New with a bound on how many slots of a table are homes. Tests crowd all
+// newLimiter is New with bounds on how many slots of a table are homes, and how many ids it has
+// before it is split. Tests crowd all
 // keys into a few.
-func newLimiter(c Config, homes uint64) (*Limiter, error) {
+func newLimiter(c Config, homes uint64, most int) (*Limiter, error) {
 	c, err := c.withDefaults()
 	if err != nil {
 		return nil, err
@@ -98,13 +99,13 @@ func newLimiter(c Config, homes uint64) (*Limiter, error) {
 	}
 	l.hash = newHasher(c.Hash)
 	l.direct = !l.hash.stable && l.top == nil && !l.shadow
-	l.setUp(config, tm, shards, homes)
+	l.setUp(config, tm, shards, homes, most)
 	return l, nil
 }
 
 // setUp makes the limiter ready to decide, with a number of shards, or one if homes are
 // crowded.
-func (l *Limiter) setUp(c *Config, tm *terms, shards int, homes uint64) {
+func (l *Limiter) setUp(c *Config, tm *terms, shards int, homes uint64, most int) {
 	if homes != math.MaxUint64 {
 		shards = 1
 	}
@@ -122,7 +123,7 @@ func (l *Limiter) setUp(c *Config, tm *terms, shards int, homes uint64) {
 	if c.Stats {
 		l.tally = make(tally, shards)
 	}
-	l.init(tm, shards, c.MaxKeys)
+	l.init(tm, shards, c.MaxKeys, most)
 }
 
 // Len returns the number of tracked keys, idle ones that have not been swept yet

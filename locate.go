@@ -12,25 +12,25 @@ type spot struct {
 
 // locate finds id. If it is not tracked, there has been an instant since the call began
 // at which it was not. Within a table slots are added, and get the mark elsewhere, but
-// nothing is taken back, and a cell comes before its mark. So, if the table is still the
-// shard's and no cell is found:
+// nothing is taken back, and a cell comes before its mark. So, if the table is still that of
+// the id and no cell is found:
 //
 //	the slot had the mark before      the mark was old
 //	there was no slot before          nor a cell, or one that has been dropped since
-func (s *shard) locate(id uint64) spot {
+func (st *store) locate(id uint64) spot {
 	for {
-		t := s.table.Load()
+		t := st.tableOf(id)
 		if i, live := t.findLive(id); live {
 			return spot{policy: t.policy, slot: &t.slots[i], tail: t.tail(i)}
 		}
-		if c := s.cell(id); c != nil {
+		if c := st.shardOf(id).cell(id); c != nil {
 			at := spot{policy: c.policy, tail: c.tail, cell: c}
 			if c.word.Load() != elsewhere {
 				at.slot = &c.slot
 			}
 			return at
 		}
-		if s.table.Load() == t {
+		if st.tableOf(id) == t {
 			return spot{policy: t.policy}
 		}
 	}
@@ -38,28 +38,27 @@ func (s *shard) locate(id uint64) spot {
 
 // slotOf is locate in half the time for nearly all keys: those in their table. (A spot is too
 // large for registers.)
-func (s *shard) slotOf(id uint64) (p *policy, e *slot, tail []atomic.Uint64) {
-	t := s.table.Load()
+func (st *store) slotOf(id uint64) (p *policy, e *slot, tail []atomic.Uint64) {
+	t := st.tableOf(id)
 	if i, live := t.findLive(id); live {
 		return t.policy, &t.slots[i], t.tail(i)
 	}
-	at := s.locate(id)
+	at := st.locate(id)
 	return at.policy, at.slot, at.tail
 }
 
 // policyOf returns the policy that id is under, or if it is not tracked, would be.
 func (st *store) policyOf(id uint64) *policy {
-	s := st.shardOf(id)
-	if c := s.cell(id); c != nil {
+	if c := st.shardOf(id).cell(id); c != nil {
 		return c.policy
 	}
-	return s.table.Load().policy
+	return st.tableOf(id).policy
 }
 
 // fresh reports whether, at an instant since the call began, id was not tracked and would
 // have been under p.
 func (st *store) fresh(id uint64, p *policy) bool {
-	at := st.shardOf(id).locate(id)
+	at := st.locate(id)
 	return at.slot == nil && at.admits(p)
 }
 
@@ -102,9 +101,8 @@ func (st *store) update(id uint64, f func(p *policy, key state) uint64) (tracked
 // updateUnder is update for a key that is under the policy want, if that is not nil. Under
 // another one it does nothing.
 func (st *store) updateUnder(want *policy, id uint64, f func(p *policy, key state) uint64) (tracked, same bool) {
-	s := st.shardOf(id)
 	for {
-		p, e, tail := s.slotOf(id)
+		p, e, tail := st.slotOf(id)
 		switch {
 		case e == nil:
 			return false, true
@@ -113,7 +111,7 @@ func (st *store) updateUnder(want *policy, id uint64, f func(p *policy, key stat
 		case e.update(p, tail, f):
 			return true, true
 		}
-		st.awaitMove(s)
+		st.awaitMove(id)
 	}
 }
 
@@ -141,9 +139,8 @@ func (e *slot) update(p *policy, tail []atomic.Uint64, f func(p *policy, key sta
 // blockOf returns when the block of id ends, 0 if it has none. It fails if p is not the
 // policy of the key.
 func (st *store) blockOf(p *policy, id uint64) (until uint64, ok bool) {
-	s := st.shardOf(id)
 	for {
-		at := s.locate(id)
+		at := st.locate(id)
 		switch {
 		case at.slot == nil:
 			return 0, at.admits(p)
@@ -162,7 +159,7 @@ func (st *store) blockOf(p *policy, id uint64) (until uint64, ok bool) {
 				return until, true
 			}
 		}
-		st.awaitMove(s)
+		st.awaitMove(id)
 	}
 }
 

@@ -100,7 +100,7 @@ func (p *planTracer) settle() {
 	own := map[string]bool{}
 	for _, key := range p.keys {
 		id := p.l.Key(key).id
-		at := p.l.shardOf(id).locate(id)
+		at := p.l.locate(id)
 		if p.on[key] != nil {
 			own[key] = true
 		}

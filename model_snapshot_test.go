@@ -295,7 +295,7 @@ func TestSnapshot_RestoredDecidesAsTheOriginal(t *testing.T) {
 			for range modelOps() / 10_000 {
 				c := restartConfig(rng, variant)
 				c.Clock = NewManualClock(time.Unix(0, []int64{0, start.UnixNano()}[rng.IntN(2)]))
-				l, err := newLimiter(c, homes())
+				l, err := newForTests(c)
 				if err != nil {
 					continue
 				}

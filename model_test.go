@@ -292,7 +292,7 @@ func TestModel_IdleJumpToTheEndOfTime(t *testing.T) {
 			for range 500 {
 				c := randomConfig(rng, variant)
 				c.TTL = math.MaxInt64
-				l, err := newLimiter(c, homes())
+				l, err := newForTests(c)
 				if err != nil {
 					continue
 				}
@@ -326,7 +326,7 @@ func TestModel_BothEndsOfTime(t *testing.T) {
 			compared := 0
 			for range modelOps() / 200 {
 				c := randomConfig(rng, variant)
-				l, err := newLimiter(c, homes())
+				l, err := newForTests(c)
 				if err != nil {
 					continue
 				}
@@ -383,7 +383,7 @@ func TestModel_BucketsAgreeWithGCRA(t *testing.T) {
 		limit := randomLimit(rng, GCRA)
 		var lims []*Limiter
 		for _, a := range bucketAlgorithms {
-			if l, err := newLimiter(Config{Algorithm: a, Limit: limit, TTL: math.MaxInt64}, homes()); err == nil {
+			if l, err := newForTests(Config{Algorithm: a, Limit: limit, TTL: math.MaxInt64}); err == nil {
 				lims = append(lims, l)
 			}
 		}

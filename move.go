@@ -39,7 +39,7 @@ func (l *Limiter) SetLimit(limit Limit) error {
 		return err
 	}
 	l.common.terms.Store(tm)
-	empty := emptyTable(tm.common)
+	empty := emptyTable(tm.common, l.depth())
 	for i := range l.shards {
 		l.adoptShard(i, empty)
 	}
@@ -51,48 +51,62 @@ func (l *Limiter) SetLimit(limit Limit) error {
 // adoptShard moves the keys of a shard, and their reservations, to the policy of empty, a
 // table for shards without keys.
 func (l *Limiter) adoptShard(i int, empty *table) {
-	s := &l.shards[i]
 	lg := &l.ledgers.all[i]
 	records := lg.guardAll()
-	now := l.adoptKeys(s, empty, records)
+	times := l.adoptKeys(i, empty, records)
 	lg.unguardAll(records, func(rec *record) {
 		switch {
 		case l.policyOf(rec.id).of != empty.policy.of:
 		case l.core.blockNow(rec.id) > 0:
 			rec.forget() // a block may end before what it has taken the place of
 		default:
-			rec.adopt(l.policyOf(rec.id), now)
+			rec.adopt(l.policyOf(rec.id), adoptedAt(times, rec.id))
 		}
 	})
 }
 
-// adoptKeys moves the keys of a shard, those in cells included, to another policy. Each cell
-// is moved at a time of its own, and so is what is reserved of its key.
-func (l *Limiter) adoptKeys(s *shard, empty *table, records []*record) (now int64) {
+// An adoption is when the table of the ids up to last was moved.
+type adoption struct {
+	last uint64
+	at   int64
+}
+
+func adoptedAt(times []adoption, id uint64) int64 {
+	i, _ := slices.BinarySearchFunc(times, id, func(a adoption, id uint64) int { return cmp.Compare(a.last, id) })
+	return times[i].at
+}
+
+// adoptKeys moves the keys of a shard, those in cells included, to another policy. Each table and
+// each cell is moved at a time of its own, and so is what is reserved of its keys.
+func (l *Limiter) adoptKeys(i int, empty *table, records []*record) (times []adoption) {
+	s := &l.shards[i]
+	l.eachTable(i, func(id uint64) {
+		_, last := covers(id, l.tableOf(id).depth)
+		times = append(times, adoption{last, l.adoptAllLocked(s, id, empty)})
+	})
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	now = l.adoptAllLocked(s, empty)
 	s.cells.Load().each(func(c *cell) {
 		if c.policy.of.plan.own {
 			id := c.id.Load()
 			l.placeLocked(s, recordOf(records, id), id, placement{c.kept, empty.policy.of}, nil)
 		}
 	})
-	return now
+	return times
 }
 
-// adoptAllLocked moves all entries of a shard into a table of p.
+// adoptAllLocked moves all entries of the table of id into one of another policy.
 //
 // All words are taken out of the reach of decisions before the clock is read, so that
 // none has been charged at a later time than that at which it is judged. Keys that are idle then
 // are dropped, as by a sweep: under the new limit they might seem to count again.
-func (st *store) adoptAllLocked(s *shard, empty *table) (now int64) {
-	old := s.table.Load()
+func (st *store) adoptAllLocked(s *shard, id uint64, empty *table) (now int64) {
+	old := st.tableOf(id)
 	type frozen struct {
 		id uint64
 		state
 	}
-	entries := make([]frozen, 0, s.len())
+	entries := make([]frozen, 0, old.used)
 	var marks []uint64
 	for i, id := range old.occupied {
 		if old.slots[i].word.Load() == elsewhere {
@@ -108,11 +122,14 @@ func (st *store) adoptAllLocked(s *shard, empty *table) (now int64) {
 	entries = slices.DeleteFunc(entries, func(e frozen) bool { return old.policy.idleBy(e.state, now) })
 	if dropped := all - len(entries); dropped > 0 {
 		s.floor = max(s.floor, now)
+		s.count.Add(-int64(dropped))
 		st.swept.Add(uint64(dropped))
 	}
-	next, n := empty, len(entries)+len(marks)
-	if n > 0 {
-		next = st.tableFor(empty.policy, n, s.share)
+	next := empty
+	if n := len(entries) + len(marks); n > 0 {
+		next = st.tableFor(empty.policy, old.depth, n, s.share)
+	} else if old.depth > empty.depth {
+		next = emptyTable(empty.policy, old.depth)
 	}
 	for _, e := range entries {
 		next.adopt(e.id, old.policy, e.state, now)
@@ -120,7 +137,7 @@ func (st *store) adoptAllLocked(s *shard, empty *table) (now int64) {
 	for _, id := range marks {
 		next.mark(id)
 	}
-	st.publishLocked(s, next, n)
+	st.publishLocked(id, old, next)
 	return now
 }
 
@@ -133,6 +150,7 @@ func (t *table) adopt(id uint64, from *policy, e state, now int64) {
 	}
 	preset(&t.slots[i].word, t.policy.adopt(from, e, tail, now))
 	t.slots[i].id.Store(id) // others may see the table
+	t.used++
 }
 
 // A placement is what becomes of a key: the plan it is kept on, if any, and the terms that
@@ -178,7 +196,7 @@ type amendment func(p *policy, e state, tracked bool, now int64) (from *policy, 
 // that are kept on nothing.
 func (l *Limiter) placeLocked(s *shard, rec *record, id uint64, to placement, amend amendment) {
 	c := s.cell(id)
-	i, live := s.table.Load().findLive(id)
+	i, live := l.tableOf(id).findLive(id)
 	counted := live || c != nil && c.kept == nil
 	room := true
 	if to.kept == nil && !counted { // and so in a cell that stays
@@ -187,7 +205,7 @@ func (l *Limiter) placeLocked(s *shard, rec *record, id uint64, to placement, am
 	var from *policy
 	var e state
 	tracked := true
-	switch t := s.table.Load(); {
+	switch t := l.tableOf(id); {
 	case c != nil:
 		from = c.policy
 		e, tracked = c.freeze()
@@ -229,7 +247,7 @@ func (l *Limiter) placeLocked(s *shard, rec *record, id uint64, to placement, am
 	}
 	l.putCellLocked(s, next)
 	if live {
-		s.table.Load().slots[i].word.Store(elsewhere)
+		l.tableOf(id).slots[i].word.Store(elsewhere)
 	}
 	switch counts := to.kept == nil; {
 	case counts && !counted:
@@ -258,7 +276,7 @@ func (l *Limiter) forgetLocked(s *shard, rec *record, c *cell, id uint64, live, 
 		l.removeCellLocked(s, c)
 	}
 	if live {
-		t := s.table.Load()
+		t := l.tableOf(id)
 		i, _ := t.find(id)
 		t.slots[i].word.Store(elsewhere)
 	}
@@ -284,14 +302,14 @@ func (l *Limiter) restore(id uint64, keeps bool, pl *plan, from *policy, e state
 	if from.idleBy(e, now) {
 		e.word = 0
 	}
-	if _, live := s.table.Load().findLive(id); c == nil && !live && to.kept == nil {
+	if _, live := l.tableOf(id).findLive(id); c == nil && !live && to.kept == nil {
 		if e.word != 0 {
 			l.restoreNewLocked(s, id, to.terms, from, e, now)
 			rec.forget()
 		}
 		return
 	}
-	if at := s.locate(id); at.slot != nil && (c == nil && to.kept == nil || c != nil && c.kept == to.kept) {
+	if at := l.locate(id); at.slot != nil && (c == nil && to.kept == nil || c != nil && c.kept == to.kept) {
 		if other, _ := at.read(); e.word == 0 || !at.policy.stricter(from, e, other, now) {
 			return // where it is
 		}
@@ -309,12 +327,11 @@ func (l *Limiter) restoreNewLocked(s *shard, id uint64, tm *terms, from *policy,
 	if !l.roomLocked(s, id, now, false) {
 		return
 	}
-	p, t := tm.policyFor(from, e, now), s.table.Load()
+	p, t := tm.policyFor(from, e, now), l.tableOf(id)
 	if _, found := t.find(id); !found && p == t.policy {
 		t.adopt(id, from, e, now)
-		s.used++
+		t.added++
 		s.count.Add(1)
-		s.added++
 		l.arm()
 		return
 	}
@@ -336,7 +353,7 @@ func (p *policy) stricter(from *policy, e, other state, now int64) bool {
 // lookUp finds id, and the terms that a call for it through l goes by. A call that brings
 // none goes by those that a table is of.
 func (l *Limiter) lookUp(id uint64) (at spot, tm *terms) {
-	at = l.core.shardOf(id).locate(id)
+	at = l.core.locate(id)
 	switch {
 	case l.under != nil:
 		return at, l.under.terms.Load()
@@ -351,8 +368,8 @@ func (l *Limiter) lookUp(id uint64) (at spot, tm *terms) {
 // policyFor returns the policy that a call for id through l goes by, and puts the key under
 // it if it is tracked under another one.
 func (l *Limiter) policyFor(id uint64) *policy {
-	if s := l.shardOf(id); l.under == nil && s.cell(id) == nil {
-		return s.table.Load().policy // as for nearly all keys, in half the time
+	if l.under == nil && l.shardOf(id).cell(id) == nil {
+		return l.tableOf(id).policy // as for nearly all keys, in half the time
 	}
 	for {
 		at, tm := l.lookUp(id)

@@ -51,7 +51,7 @@ func (l *Limiter) peekAt(d *Decision, id uint64, now int64, cost int) {
 			if l.core.peekUnder(d, at, tm, now, cost) {
 				return
 			}
-			l.core.awaitMove(l.core.shardOf(id))
+			l.core.awaitMove(id)
 		case !p.fits(cost):
 			if l.core.judgeEdge(d, p, id, now, cost) {
 				return
@@ -66,7 +66,7 @@ func (l *Limiter) peekAt(d *Decision, id uint64, now int64, cost int) {
 // peekTable is peekAt for nearly all calls: of a cost that the state decides, for a key that
 // is in the table and not being moved.
 func (l *Limiter) peekTable(d *Decision, id uint64, now int64, cost int) (ok bool) {
-	t := l.shardOf(id).table.Load()
+	t := l.tableOf(id)
 	p := t.policy
 	if !p.fits(cost) {
 		return false
@@ -148,7 +148,7 @@ func (l *Limiter) inspectAt(d *Decision, p *policy, at spot, id uint64, now int6
 		d.Allowed, d.Remaining, d.RetryAfter, d.ResetAfter = p.judge(state{word: word}, now, cost, charges)
 	}
 	if !ok {
-		l.awaitMove(l.shardOf(id))
+		l.awaitMove(id)
 	}
 	return ok
 }
@@ -187,7 +187,7 @@ func (l *Limiter) judgeEdge(d *Decision, p *policy, id uint64, now int64, cost i
 			return false
 		}
 		d.unlimited(until, now)
-	case !p.denyAll() && !l.inspectAt(d, p, l.shardOf(id).locate(id), id, now, 1, false):
+	case !p.denyAll() && !l.inspectAt(d, p, l.locate(id), id, now, 1, false):
 		return false
 	}
 	p.settleEdge(d, cost)

@@ -146,7 +146,7 @@ func (j *joint) reserve() ([]*Reservation, error) {
 	j.claims = collect(space, charges, nil, (*Limiter).policyNow)
 	for round := 0; ; {
 		if moving := holdAll(j.claims); moving != nil {
-			moving.lim.awaitMove(moving.lim.shardOf(moving.id))
+			moving.lim.awaitMove(moving.id)
 			clear(space)
 			j.claims = collect(space, charges, nil, (*Limiter).policyNow)
 			continue

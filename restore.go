@@ -91,7 +91,7 @@ func (l *Limiter) requireRoom(sections []section, now int64) error {
 	more := make([]int, len(l.shards))
 	for _, s := range sections {
 		for _, e := range s.entries {
-			at := l.shardOf(e.id).locate(e.id)
+			at := l.locate(e.id)
 			if s.kept || at.slot != nil || at.cell != nil || s.policy.idleBy(e.state, now) {
 				continue
 			}

@@ -56,7 +56,7 @@ func TestRestore_CrowdsNoTable(t *testing.T) {
 	longest := 0.0
 	c.Clock = clockFunc(func() int64 {
 		if restored != nil && restored.Len()%1000 == 999 {
-			longest = max(longest, probeOf(restored.shards[0].table.Load()))
+			longest = max(longest, probeOf(restored.tableOf(0)))
 		}
 		return start.UnixNano()
 	})
@@ -69,6 +69,9 @@ func TestRestore_CrowdsNoTable(t *testing.T) {
 
 // TestRestore_EvictsTheLowest: as ever, who owes most stays.
 func TestRestore_EvictsTheLowest(t *testing.T) {
+	if splits() {
+		return // it is about one table
+	}
 	forEveryLayout(t, func(t *testing.T, c Config) {
 		c.Hash, c.Shards = HashStable, 1
 		l, clock := newFrozen(t, c)

@@ -18,8 +18,7 @@ import (
 // snapshot lists all that the limiter's tables hold: ids, words and tails.
 func snapshot(l *Limiter) []uint64 {
 	var all []uint64
-	for i := range l.shards {
-		t := l.shards[i].table.Load()
+	for _, t := range tablesOf(l) {
 		for j := range t.slots {
 			if id := t.slots[j].id.Load(); id != 0 {
 				e := t.state(uint64(j), t.slots[j].word.Load())
@@ -288,7 +287,7 @@ func TestSemantics_WordsStayClear(t *testing.T) {
 			limit.Burst = int(min(math.MaxInt, max(1, math.MaxInt64/int64(limit.interval()))))
 		}
 		c.Limit = limit
-		l, err := newLimiter(c, homes())
+		l, err := newForTests(c)
 		if err != nil || l.policyOf(0).alg == nil {
 			continue
 		}

@@ -1,38 +1,29 @@
 package sluice
 
 import (
+	"iter"
 	"math/bits"
 	"runtime"
 	"sync"
 	"sync/atomic"
-	"unsafe"
 
 	"github.com/puzpuzpuz/xsync/v3"
 )
 
-// A shard is a table and the lock that serialises its changes of shape. Deciding
-// takes the lock only for a key that is not in the table or that is being moved.
-// The padding keeps two shards out of one pair of cache lines, since adjacent
-// lines are fetched together.
+// A shard is some tables and the lock that serialises their changes of shape. Deciding
+// takes the lock only for a key that is not in its table or that is being moved.
+// It is as large as a cache line, so that no two are in one.
 type shard struct {
-	shardState
-	_ [128 - unsafe.Sizeof(shardState{})%128]byte
-}
-
-type shardState struct {
-	table atomic.Pointer[table]
+	share int                       // most keys
 	cells atomic.Pointer[cellTable] // nil until there is one
 	count atomic.Int64              // keys, but those in cells that stay; written under mu
 	mu    sync.Mutex
 
 	// The rest is guarded by mu.
-	share   int   // most keys
-	used    int   // ids in the table, those of cells that stay included
-	floor   int64 // newest time at which an idle key has been dropped
-	sweepAt int64 // when an insertion may sweep
-	added   int   // ids added since the last scan for idle keys
-	tries   int   // new keys since the shard was last looked at for room
-	triedAt int64 // when that was
+	floor   int64  // newest time at which an idle key has been dropped
+	turn    uint64 // an id of the table that is the next to give up keys
+	tries   int    // new keys since the shard was last looked at for room
+	triedAt int64  // when that was
 }
 
 // A store is the engine: all keys of a limiter and their state.
@@ -56,9 +47,11 @@ type store struct {
 	ledgers *ledgers
 	common  plan // the limiter's own limit
 
-	shards []shard
-	shift  uint   // id>>shift is the shard
-	homes  uint64 // most homes of a table; no bound but in tests
+	directory atomic.Pointer[directory]
+	shards    []shard
+	shift     uint   // id>>shift is the shard
+	homes     uint64 // most homes of a table; no bound but in tests
+	most      int    // see mostOf
 
 	clock    Clock
 	cached   *atomic.Int64 // the clock's time, if that is not negative
@@ -74,7 +67,8 @@ type store struct {
 	// those are written.
 	_ [64]byte
 	counters
-	_ [64]byte
+	directoryMu sync.Mutex // taken last, to write the directory
+	_           [64]byte
 }
 
 // counters are the store's statistics, and what tests ask whether a race has happened. The
@@ -85,14 +79,17 @@ type counters struct {
 	lostRaces, moves          *xsync.Counter // failed CAS, and decisions that met a moved word
 }
 
+// tableOf returns the table that id is in, if it is in one.
+func (st *store) tableOf(id uint64) *table { return st.directory.Load().tableOf(id) }
+
 // shardOf returns the shard of id. With a single shard the shift is 64, which
 // gives 0.
 func (st *store) shardOf(id uint64) *shard { return &st.shards[id>>st.shift] }
 
-// awaitMove returns once the shard's table that was being replaced has been.
-func (st *store) awaitMove(s *shard) {
+// awaitMove returns once the table of id that was being replaced has been.
+func (st *store) awaitMove(id uint64) {
 	st.moves.Inc()
-	s.awaitHolder()
+	st.shardOf(id).awaitHolder()
 }
 
 // awaitHolder returns once the holder of the shard's lock has let it go.
@@ -134,18 +131,15 @@ func (st *store) ahead(id uint64) {
 }
 
 func (st *store) prefetch(id uint64) {
-	st.shardOf(id).table.Load().prefetch(id)
+	st.tableOf(id).prefetch(id)
 }
 
 // lookAhead is ahead for any clock, where the slot is not likely to be in the cache.
 func (st *store) lookAhead(id uint64) {
-	if t := st.shardOf(id).table.Load(); st.isFar(t) {
+	if t := st.tableOf(id); t.isFar() {
 		t.prefetch(id)
 	}
 }
-
-// isFar reports whether a slot of t is not likely to be in the cache.
-func (st *store) isFar(t *table) bool { return uint64(len(t.slots))*uint64(len(st.shards)) >= farSlots }
 
 // settled is the time that idleness is judged by when a call at now needs room: the
 // older of now and the limiter's own clock. Ahead of the clock a caller of AllowAt
@@ -154,102 +148,6 @@ func (st *store) isFar(t *table) bool { return uint64(len(t.slots))*uint64(len(s
 func (st *store) settled(now int64) int64 { return max(0, min(now, st.clock.Now())) }
 
 func (s *shard) len() int { return int(s.count.Load()) }
-
-// rebuildLocked replaces the shard's table by one made for about want ids that
-// holds all entries but those that drop names, if it is not nil. drop sees each entry after its
-// word has been taken out of reach of decisions, so its verdict stays true.
-//
-// Slots of keys in cells go if the cell stays anyway, or is no longer there. A key whose cell
-// is under the policy of the table comes back into the table.
-func (st *store) rebuildLocked(s *shard, want int, drop func(*policy, state) bool) (dropped int) {
-	old := s.table.Load()
-	r := rebuild{homes: st.homes, next: st.tableFor(old.policy, want, s.share)}
-	var back []*cell
-	for i, id := range old.occupied {
-		if old.slots[i].word.Load() != elsewhere {
-			if e := old.freeze(i); drop != nil && drop(old.policy, e) {
-				dropped++
-				st.ledgers.dropped(id)
-			} else {
-				r.room().put(id, e)
-			}
-			continue
-		}
-		c := s.counted(id)
-		if c == nil {
-			continue
-		}
-		switch e, _ := c.freeze(); {
-		case drop != nil && drop(c.policy, e):
-			dropped++
-			st.ledgers.dropped(id)
-			st.removeCellLocked(s, c)
-		case c.policy == old.policy:
-			r.room().put(id, e)
-			back = append(back, c)
-		default:
-			r.room().mark(id)
-			c.word.Store(e.word)
-		}
-	}
-	if r.kept == 0 && want == 0 {
-		r.next = emptyTable(old.policy) // a new one: a call that finds it twice has missed no other table
-	}
-	st.publishLocked(s, r.next, r.kept)
-	for _, c := range back {
-		st.removeCellLocked(s, c) // which finds only now that the key is in the table
-	}
-	return dropped
-}
-
-// tableFor returns a table for n ids and half as many again, but not for more than a shard's
-// share, if n is not more.
-func (st *store) tableFor(p *policy, n, share int) *table {
-	limit := max(minLimit, n, min(n/growDen*growNum+1, share))
-	slots := (limit*maxLoadDen + maxLoadNum - 1) / maxLoadNum
-	if limit == share {
-		slots = (limit*shareLoadDen + shareLoadNum - 1) / shareLoadNum
-	}
-	if sparse := sparseSlots / len(st.shards); slots < sparse {
-		slots = min(limit*sparseDen, sparse)
-	}
-	return newTable(p, max(minSlots, slots), limit, st.homes)
-}
-
-// A rebuild is a table that is being filled, before anybody else sees it.
-type rebuild struct {
-	homes uint64
-	next  *table
-	kept  int
-}
-
-// room returns the table with room for another id. More keys than wanted may stay: idle
-// ones can be charged up to the freeze.
-func (r *rebuild) room() *table {
-	if r.kept == r.next.limit {
-		r.enlarge()
-	}
-	r.kept++
-	return r.next
-}
-
-func (r *rebuild) enlarge() {
-	larger := newTable(r.next.policy, 2*len(r.next.slots), 2*r.next.limit, r.homes)
-	for i, id := range r.next.occupied {
-		larger.put(id, r.next.state(i, r.next.slots[i].word.Load()))
-	}
-	r.next = larger
-}
-
-// publishLocked puts a table of n ids in the place of the shard's.
-func (st *store) publishLocked(s *shard, next *table, n int) {
-	if far := st.cached == &notCached && st.isFar(next); far != st.far.Load() {
-		st.far.Store(far)
-	}
-	s.table.Store(next)
-	s.count.Store(int64(n))
-	s.used = n
-}
 
 // cell returns the cell of id, or nil.
 func (s *shard) cell(id uint64) *cell { return s.cells.Load().cell(id) }
@@ -287,10 +185,9 @@ func (st *store) removeCellLocked(s *shard, c *cell) {
 	}
 }
 
-// eachLocked calls f for every tracked key of a shard but those in cells that stay, with
+// eachLocked calls f for every tracked key of a table but those in cells that stay, with
 // its policy.
-func (st *store) eachLocked(s *shard, f func(*policy, state)) {
-	t := s.table.Load()
+func (st *store) eachLocked(s *shard, t *table, f func(*policy, state)) {
 	for i, id := range t.occupied {
 		if word := t.slots[i].word.Load(); word != elsewhere {
 			f(t.policy, t.state(i, word))
@@ -317,6 +214,46 @@ func (st *store) stateLocked(s *shard, t *table, i uint64) (p *policy, e state, 
 	return nil, e, false
 }
 
+// depth is the depth of a table that has a whole shard.
+func (st *store) depth() uint { return 64 - st.shift }
+
+// tablesLocked yields the tables of a shard, each with its first id.
+func (st *store) tablesLocked(s *shard) iter.Seq2[uint64, *table] {
+	return func(yield func(uint64, *table) bool) {
+		id, end := covers(s.turn, st.depth())
+		for ; ; id++ {
+			t := st.tableOf(id)
+			if !yield(id, t) {
+				return
+			}
+			if _, id = covers(id, t.depth); id == end {
+				return
+			}
+		}
+	}
+}
+
+// eachTable calls f with the first id of each table of a shard, and with the shard locked, one
+// table at a time. Tables that split or merge meanwhile may be met again, but none is missed.
+func (st *store) eachTable(i int, f func(id uint64)) {
+	id, end := covers(uint64(i)<<st.shift, st.depth())
+	for ; ; id++ {
+		if id = st.underLock(id, f); id == end {
+			return
+		}
+	}
+}
+
+// underLock calls f for the table of id, and returns the last id of that.
+func (st *store) underLock(id uint64, f func(id uint64)) (last uint64) {
+	s := st.shardOf(id)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	_, last = covers(id, st.tableOf(id).depth)
+	f(id)
+	return last
+}
+
 // len returns the number of tracked keys.
 func (st *store) len() int {
 	n := 0
@@ -328,23 +265,27 @@ func (st *store) len() int {
 
 // init makes an empty store of the given number of shards, a power of two, whose
 // shares add up to maxKeys.
-func (st *store) init(tm *terms, shards, maxKeys int) {
+func (st *store) init(tm *terms, shards, maxKeys, most int) {
 	st.current.Store(tm.common)
 	st.common.terms.Store(tm)
 	st.shards = make([]shard, shards)
-	empty := emptyTable(tm.common)
 	st.shift = uint(64 - bits.TrailingZeros(uint(shards)))
+	st.most = min(mostIDs(maxKeys/shards), most)
+	all := &directory{make([]atomic.Pointer[table], shards), st.shift}
+	empty := emptyTable(tm.common, st.depth())
 	st.lostRaces, st.moves = xsync.NewCounter(), xsync.NewCounter()
 	st.ledgers = newLedgers(shards, st.shift)
 	for i := range st.shards {
 		s := &st.shards[i]
-		s.table.Store(empty)
+		all.places[i].Store(empty)
+		s.turn = uint64(i) << st.shift
 		s.share = maxKeys / shards
 		if i < maxKeys%shards {
 			s.share++
 		}
 		s.tries = s.share // nobody has looked for room yet
 	}
+	st.directory.Store(all)
 }
 
 // defaultShards is the number of shards for maxKeys keys: 32 per processor, and at

@@ -48,7 +48,7 @@ func TestSlidingLog_VersionGoesRound(t *testing.T) {
 	l, _ := newFrozen(t, Config{Algorithm: SlidingLog, Limit: PerMinute(1000), Shards: 1})
 	k := l.Key("k")
 	require.True(t, k.AllowN(10))
-	tab := l.shards[0].table.Load()
+	tab := l.tableOf(0)
 	i, found := tab.find(k.id)
 	require.True(t, found)
 	a := l.policyOf(0).wide.(*slidingLog)
@@ -71,13 +71,13 @@ func TestSlidingLog_TailIsReturnedWhenSwept(t *testing.T) {
 		clock.Advance(sec / 2)
 		require.Equal(t, 40, l.Sweep())
 		words := 0
-		for _, chunk := range l.shards[0].table.Load().tails.chunks {
+		for _, chunk := range l.tableOf(0).tails.chunks {
 			words += len(chunk)
 		}
 		require.LessOrEqual(t, words, 6*rate, "rings for 6 keys at most")
 		require.Equal(t, rate-1, l.Peek("late1", 0).Remaining)
 		clock.Advance(sec)
 		require.Equal(t, 2, l.Sweep())
-		require.Len(t, l.shards[0].table.Load().slots, 1)
+		require.Len(t, l.tableOf(0).slots, 1)
 	}
 }

@@ -76,9 +76,10 @@ func (l *Limiter) Snapshot(w io.Writer) error {
 	out.w.WriteByte(snapshotVersion)
 	var all copies
 	for i := range l.shards {
-		keys := l.copyShard(&l.shards[i], &all)
-		out.begin(nil, keys.policy)
-		out.entries(keys)
+		for _, keys := range l.copyShard(&l.shards[i], &all) {
+			out.begin(nil, keys.policy)
+			out.entries(keys)
+		}
 	}
 	out.end()
 	for _, plan := range l.namedPlans() {
@@ -205,20 +206,21 @@ func (all *copies) get(kept *plan, p *policy) *copied {
 	return c
 }
 
-// copyShard returns the live entries of a shard's table, and adds those of its cells to
-// all.
-func (st *store) copyShard(s *shard, all *copies) copied {
+// copyShard returns the live entries of each of a shard's tables, and adds those of its cells
+// to all.
+func (st *store) copyShard(s *shard, all *copies) (tables []copied) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	t, now := s.table.Load(), max(st.clock.Now(), 0)
-	p := t.policy
-	c := copied{policy: p, bytes: make([]byte, 0, s.used*(16+8*p.tailLen()))}
-	for i, id := range t.occupied {
-		e := &t.slots[i]
-		if e.word.Load() == elsewhere {
-			continue
+	now := max(st.clock.Now(), 0)
+	for _, t := range st.tablesLocked(s) {
+		p := t.policy
+		c := copied{policy: p, bytes: make([]byte, 0, t.used*(16+8*p.tailLen()))}
+		for i, id := range t.occupied {
+			if e := &t.slots[i]; e.word.Load() != elsewhere {
+				c.copy(e, id, t.tail(i), now)
+			}
 		}
-		c.copy(e, id, t.tail(i), now)
+		tables = append(tables, c)
 	}
 	s.cells.Load().each(func(cell *cell) {
 		to := all.get(cell.kept, cell.policy)
@@ -226,7 +228,7 @@ func (st *store) copyShard(s *shard, all *copies) copied {
 			to.add(id, state{word: elsewhere})
 		}
 	})
-	return c
+	return tables
 }
 
 // copy adds the key of a slot, which is not moved since the shard is locked, unless it is

@@ -73,7 +73,7 @@ func (l *Limiter) statusAt(id uint64, now int64) Status {
 		if ok {
 			return s
 		}
-		l.core.awaitMove(l.core.shardOf(id))
+		l.core.awaitMove(id)
 	}
 }
 

@@ -21,8 +21,15 @@ type table struct {
 	slots  []slot
 	homes  uint64 // of the slots, how many are homes: all but in tests
 	policy *policy
+	depth  uint  // how many of the first bits of its ids are the same
 	limit  int   // how many ids it may hold
 	tails  tails // only for wide algorithms
+
+	// The rest is guarded by the shard's lock, and far enough from what decisions read.
+	used    int   // ids, those of cells that stay included
+	added   int   // ids added since the last scan for idle keys
+	sweepAt int64 // when an insertion may sweep
+	_       [40]byte
 }
 
 const (
@@ -44,10 +51,29 @@ const (
 	sparseSlots = 1 << 14
 	sparseDen   = 4
 
-	// farSlots is from how many slots, in all shards together, they are fetched
+	// farSlots is from how many slots, in all tables together, they are fetched
 	// ahead: 1 MiB, the size of a second level cache.
 	farSlots = 1 << 16
+
+	// A table of more than fullIDs is split, and one of more than fullWords of tails. Moving so
+	// many takes some 100 us at most, for which their shard's lock is held.
+	fullIDs   = 1792
+	fullWords = 1 << 15
 )
+
+// mostIDs returns how many ids a table has at most, in shards of the share: all of them, or an
+// eighth more than each table has when the shard is full and its tables have been split so often
+// that they are not too large. (That many ids too many is 4 sigma.)
+func mostIDs(share int) int {
+	n := share
+	for n > fullIDs {
+		n /= 2
+	}
+	if n < share {
+		n += n / 8
+	}
+	return n
+}
 
 // lookup returns the slot of id, or nil. It is find without the index, and inlined
 // where find is not; the compiler can tell that the index is in range.
@@ -135,7 +161,12 @@ func (t *table) tail(i uint64) []atomic.Uint64 {
 }
 
 // emptyTable returns a table without keys, which takes no ids.
-func emptyTable(p *policy) *table { return &table{slots: make([]slot, 1), policy: p} }
+func emptyTable(p *policy, depth uint) *table {
+	return &table{slots: make([]slot, 1), policy: p, depth: depth}
+}
+
+// isFar reports whether the slots of a store of such tables are not likely to be in the cache.
+func (t *table) isFar() bool { return uint64(len(t.slots))<<t.depth >= farSlots }
 
 // freeze takes the state of slot i out for good: see slot.freeze.
 func (t *table) freeze(i uint64) state {
@@ -150,6 +181,7 @@ func (t *table) put(id uint64, e state) {
 	}
 	preset(&t.slots[i].word, e.word)
 	preset(&t.slots[i].id, id)
+	t.used++
 }
 
 // mark adds a slot that says that the key is in a cell.
@@ -157,18 +189,27 @@ func (t *table) mark(id uint64) {
 	i := t.vacant(id)
 	preset(&t.slots[i].word, elsewhere)
 	t.slots[i].id.Store(id)
+	t.used++
+}
+
+// makeSlots returns at least so many empty slots: as many as the memory has room for that they are
+// given anyway.
+func makeSlots(least int) []slot {
+	slots := append([]slot(nil), make([]slot, least)...)
+	return slots[:cap(slots)]
 }
 
 // newTable returns a table for at most limit ids, of which at most so many slots are homes.
-func newTable(p *policy, slots, limit int, homes uint64) *table {
+func newTable(p *policy, depth uint, slots []slot, limit int, homes uint64) *table {
 	t := &table{
-		slots:  make([]slot, slots),
-		homes:  min(uint64(slots), homes),
+		slots:  slots,
+		homes:  min(uint64(len(slots)), homes),
 		policy: p,
+		depth:  depth,
 		limit:  limit,
 	}
 	if p.wide != nil {
-		t.tails = newTails(slots, t.limit, p.wide.tailLen())
+		t.tails = newTails(len(slots), limit, p.wide.tailLen())
 	}
 	return t
 }

@@ -3,6 +3,7 @@ package sluice
 import (
 	"fmt"
 	"math"
+	"math/bits"
 	"testing"
 	"time"
 
@@ -16,7 +17,14 @@ func checkTables(t *testing.T, l *Limiter) {
 	t.Helper()
 	for i := range l.shards {
 		s := &l.shards[i]
-		tab := s.table.Load()
+		checkTablesOf(t, l, s)
+	}
+}
+
+func checkTablesOf(t *testing.T, l *Limiter, s *shard) {
+	t.Helper()
+	all := 0
+	for first, tab := range l.tablesLocked(s) {
 		seen, used := map[uint64]bool{}, 0
 		for j := range tab.slots {
 			id, word := tab.slots[j].id.Load(), tab.slots[j].word.Load()
@@ -29,14 +37,19 @@ func checkTables(t *testing.T, l *Limiter) {
 			seen[id] = true
 			require.NotEqual(t, uint64(moved), word, "a moved word in a live table")
 			require.Same(t, s, l.shardOf(id), "id in another shard")
+			begin, _ := covers(id, tab.depth)
+			require.Equal(t, first, begin, "id in another table")
+			require.Same(t, tab, l.tableOf(id))
 			at, found := tab.find(id)
 			require.True(t, found && at == uint64(j), "id out of its probe's reach")
 		}
-		require.Equal(t, used, s.len())
+		require.Equal(t, used, tab.used)
 		require.LessOrEqual(t, used, tab.limit)
-		require.LessOrEqual(t, used, s.share)
+		all += used
 		require.LessOrEqual(t, tab.limit*8, max(1, len(tab.slots))*7, "more than 7/8 full")
 	}
+	require.Equal(t, all, s.len())
+	require.LessOrEqual(t, all, s.share)
 }
 
 func TestTable_HoldsItsInvariants(t *testing.T) {
@@ -59,26 +72,57 @@ func TestTable_HoldsItsInvariants(t *testing.T) {
 	})
 }
 
+// TestTable_Sizes: a table has room for more than it is made for, and is not too full with them.
 func TestTable_Sizes(t *testing.T) {
-	for _, c := range []struct{ shards, n, share, limit, slots int }{
-		{64, 0, 1000, 2, 8}, {64, 1, 1000, 2, 8}, {64, 2, 1000, 4, 16}, {64, 40, 1000, 61, 244}, // a quarter full
-		{64, 50, 1000, 76, 256}, {64, 140, 1000, 211, 256}, {64, 160, 1000, 241, 276}, // up to 7/8 full
-		{1, 140, 1000, 211, 844}, {1, 4000, 10_000, 6001, 16_384}, {1024, 20, 1000, 31, 36},
-		{64, 1, 1, 2, 8}, {64, 350, 400, 400, 500}, {64, 400, 400, 400, 500}, {64, 401, 400, 401, 459}, // the share
-		{64, 1000, math.MaxInt, 1501, 1716}, {1 << 16, 1, math.MaxInt, 2, 8},
-	} {
-		st := &store{shards: make([]shard, c.shards), homes: math.MaxUint64}
-		made := st.tableFor(&policy{}, c.n, c.share)
-		require.Equal(t, c.limit, made.limit, "%d ids of %d", c.n, c.share)
-		require.Len(t, made.slots, c.slots, "%d ids of %d", c.n, c.share)
+	for _, shards := range []int{1, 64, 1 << 16} {
+		for _, share := range []int{1, 2, 100, 1000, fullIDs, fullIDs + 1, 16_384, 156_250, math.MaxInt / 2} {
+			st := &store{homes: math.MaxUint64, most: mostIDs(share)}
+			depth := uint(bits.TrailingZeros(uint(shards)))
+			for n := 0; n <= min(3000, share); n += 1 + n/100 {
+				made := st.tableFor(&policy{}, depth, n, share)
+				slots, limit := len(made.slots), made.limit
+				require.GreaterOrEqual(t, limit, n)
+				require.LessOrEqual(t, limit*8, slots*7, "more than 7/8 full")
+				require.GreaterOrEqual(t, slots, minSlots)
+				if n <= st.most {
+					require.LessOrEqual(t, limit, max(minLimit, st.most), "%d ids of %d", n, share)
+				}
+				if n < min(st.most, share)*2/3 {
+					require.Greater(t, 2*limit, 3*n-3, "%d ids of %d: room for half as many again", n, share)
+				}
+				if limit == share {
+					require.LessOrEqual(t, limit*5, slots*4, "more than 4/5 full with all of the share")
+				}
+				if slots < sparseSlots/shards {
+					require.LessOrEqual(t, limit*4, slots, "a small table is a quarter full")
+				}
+				if slots > sparseSlots/shards+sparseSlots/shards/8 && n > 100 && limit != share {
+					require.Less(t, slots, 2*n+2*n/5, "%d ids of %d", n, share) // 3/2 * 8/7, and what memory comes in
+				}
+			}
+		}
+	}
+}
+
+func TestTable_MostIDs(t *testing.T) {
+	for share, want := range map[int]int{1: 1, 1000: 1000, fullIDs: fullIDs, fullIDs + 1: 1008, 16_384: 1152, 156_250: 1372} {
+		require.Equal(t, want, mostIDs(share), share)
+	}
+	st := &store{most: 1000}
+	for units, want := range map[int]int{10: 1000, 100: 327, 1000: 32, 1 << 20: minSlots} {
+		l := mustNew(t, Config{Algorithm: SlidingLog, Limit: PerDay(units)})
+		require.Equal(t, want, st.mostOf(l.policyOf(0)), units)
 	}
 }
 
 // TestTable_OccupiedCanStop at any slot.
 func TestTable_OccupiedCanStop(t *testing.T) {
+	if splits() {
+		return // it is about one table
+	}
 	l, _ := newFrozen(t, Config{Limit: PerHour(5), Shards: 1})
 	fill(l, "key", 100)
-	tab := l.shards[0].table.Load()
+	tab := l.tableOf(0)
 	for most := 1; most <= 100; most++ {
 		seen, last := 0, uint64(0)
 		for i, id := range tab.occupied {
@@ -96,7 +140,7 @@ func TestTable_OccupiedCanStop(t *testing.T) {
 // TestTable_CrowdedHomesChangeNoDecision, of one shard, as tests make them.
 func TestTable_CrowdedHomesChangeNoDecision(t *testing.T) {
 	c := Config{Limit: PerHour(2), Clock: NewManualClock(start)}
-	l, err := newLimiter(c, 1)
+	l, err := newLimiter(c, 1, math.MaxInt)
 	require.NoError(t, err)
 	require.Len(t, l.shards, 1)
 	for range 3 {

@@ -120,7 +120,7 @@ func takeAll(space []claim, each []Decision, charges []Charge, policyFor func(*L
 	claims := collect(space, charges, each, policyFor)
 	for round := 0; ; {
 		if moving := holdAll(claims); moving != nil {
-			moving.lim.awaitMove(moving.lim.shardOf(moving.id))
+			moving.lim.awaitMove(moving.id)
 			clear(space)
 			claims = collect(space, charges, each, policyFor)
 			continue

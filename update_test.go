@@ -245,7 +245,7 @@ func TestRefund_WordsStayClear(t *testing.T) {
 			limit.Period = time.Duration(math.MaxInt64 >> rng.IntN(63))
 			limit.Burst = int(min(math.MaxInt, max(1, math.MaxInt64/int64(limit.interval()))))
 		}
-		l, err := newLimiter(Config{Algorithm: a, Limit: limit}, homes())
+		l, err := newForTests(Config{Algorithm: a, Limit: limit})
 		if err != nil || l.policyOf(0).alg == nil {
 			continue
 		}
@@ -335,9 +335,9 @@ func TestRefund_LogWordChanges(t *testing.T) {
 	k := l.Key("k")
 	for n := 1; n <= 5; n++ {
 		require.True(t, k.AllowN(5))
-		before := k.lim.shardOf(k.id).table.Load().lookup(k.id).word.Load()
+		before := k.lim.tableOf(k.id).lookup(k.id).word.Load()
 		k.Refund(n)
-		require.NotEqual(t, before, k.lim.shardOf(k.id).table.Load().lookup(k.id).word.Load())
+		require.NotEqual(t, before, k.lim.tableOf(k.id).lookup(k.id).word.Load())
 		k.Refund(5)
 	}
 }

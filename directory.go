@@ -1,0 +1,56 @@
+package sluice
+
+import (
+	"sync/atomic"
+)
+
+// A directory says in which table an id is. The first bits of an id are the index of a place; a
+// table has one place or more, all those of the ids that begin as its own do (extendible
+// hashing, Fagin, Nievergelt, Pippenger and Strong 1979). So the tables of a shard split as it
+// grows and merge as it shrinks, and whatever moves keys holds the lock for those of one table.
+//
+// A place is written under the lock of its shard, and of the directory, which can be replaced
+// by one of twice the places. A call that goes by the old one meanwhile finds a table that was
+// replaced, or none that was:
+//
+//	decision:  loads the directory
+//	growth:    puts a larger one in its place; later freezes a table, publishes the next
+//	decision:  finds the frozen table in the old directory; its word has moved; waits for the lock
+//	decision:  starts over with the new directory
+type directory struct {
+	places []atomic.Pointer[table]
+	shift  uint // id>>shift is the place
+}
+
+// maxDepth leaves the low half of an id to say where in a table its home is.
+const maxDepth = 32
+
+// covers returns the first and the last id of a table of the depth that id is in.
+func covers(id uint64, depth uint) (first, last uint64) {
+	rest := uint64(1)<<(64-depth) - 1 // at depth 0 all bits
+	return id &^ rest, id | rest
+}
+
+// tableOf returns the table that id is in, if it is in one.
+func (d *directory) tableOf(id uint64) *table { return d.places[id>>d.shift].Load() }
+
+// put puts t in the places of the ids of a table, of which id is one. It returns the directory,
+// or one that has room for that.
+func (d *directory) put(id uint64, t *table) *directory {
+	for 64-d.shift < t.depth {
+		d = d.doubled()
+	}
+	first, last := covers(id, t.depth)
+	for i := first >> d.shift; i <= last>>d.shift; i++ {
+		d.places[i].Store(t)
+	}
+	return d
+}
+
+func (d *directory) doubled() *directory {
+	next := &directory{make([]atomic.Pointer[table], 2*len(d.places)), d.shift - 1}
+	for i := range next.places {
+		next.places[i].Store(d.places[i/2].Load())
+	}
+	return next
+}

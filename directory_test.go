@@ -1,0 +1,194 @@
+package sluice
+
+import (
+	"math"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestDirectory_Covers(t *testing.T) {
+	const id = 0xabcd_ef01_2345_6789
+	for _, c := range []struct {
+		depth       uint
+		first, last uint64
+	}{
+		{0, 0, math.MaxUint64}, {1, 1 << 63, math.MaxUint64}, {8, 0xab << 56, 0xac<<56 - 1}, {64, id, id},
+	} {
+		first, last := covers(id, c.depth)
+		require.Equal(t, []uint64{c.first, c.last}, []uint64{first, last}, c.depth)
+	}
+}
+
+// TestDirectory_TablesSplitAndMerge: no table has more ids than are moved in one go, and when the
+// keys have gone so have the tables.
+func TestDirectory_TablesSplitAndMerge(t *testing.T) {
+	if crowded() || splits() {
+		return // very long probes, or very many tables
+	}
+	forEveryLayout(t, func(t *testing.T, c Config) {
+		const keys = 30_000
+		c.Shards, c.MaxKeys = 2, -1
+		l, clock := newFrozen(t, c)
+		few := len(tablesOf(l))
+		require.Equal(t, 2, few)
+		for range 3 {
+			for i := range uint64(keys) {
+				require.True(t, l.KeyUint64(i).Allow())
+			}
+			require.Equal(t, keys, l.Len())
+			checkTables(t, l)
+			tables := tablesOf(l)
+			require.Greater(t, len(tables), keys/l.most)
+			for _, tab := range tables {
+				require.LessOrEqual(t, tab.used, l.mostOf(tab.policy))
+				require.LessOrEqual(t, tab.limit, l.mostOf(tab.policy))
+			}
+			for i := range uint64(keys) {
+				require.Equal(t, int(l.policyOf(0).burst)-1, l.KeyUint64(i).Peek(0).Remaining)
+			}
+			clock.Advance(2 * c.Limit.Period)
+			require.Equal(t, keys, l.Sweep())
+			fill(l, "few", 200)
+			require.Less(t, len(tablesOf(l)), len(tables)/2)
+			require.Equal(t, 200, l.Len())
+			checkTables(t, l)
+			clock.Advance(2 * c.Limit.Period)
+			require.Equal(t, 200, l.Sweep())
+		}
+	})
+}
+
+// TestDirectory_StrangersCannotMakeItGrow: with ids that all begin alike, a split leaves one of
+// the halves empty, so it would never end.
+func TestDirectory_StrangersCannotMakeItGrow(t *testing.T) {
+	if crowded() {
+		return // probes of 20,000 slots
+	}
+	l, _ := newFrozen(t, Config{Limit: PerHour(5), MaxKeys: -1})
+	const keys = 20_000
+	key := func(i int) Key { return l.KeyHash(uint64(i+1) * 0x9e3779b97f4a7c15 >> 24) }
+	for i := range keys {
+		require.True(t, key(i).Allow())
+	}
+	require.LessOrEqual(t, len(l.directory.Load().places), max(len(l.shards), 4*keys/l.most))
+	checkTables(t, l)
+	for i := range keys {
+		require.Equal(t, 4, key(i).Peek(0).Remaining)
+	}
+}
+
+// TestDirectory_WhoOwesIsNotPushedOutByKeysElsewhere: strangers choose the places of their keys, so
+// that a table next to theirs has a single key, which owes most. It stays.
+func TestDirectory_WhoOwesIsNotPushedOutByKeysElsewhere(t *testing.T) {
+	if crowded() || splits() {
+		return // one long probe, or tables whose part of the shard is a single key
+	}
+	l, _ := newFrozen(t, Config{Limit: PerHour(5), MaxKeys: 20_000, Shards: 1})
+	offender := l.KeyHash(math.MaxUint64)
+	require.True(t, offender.AllowN(5))
+	for i := range 100_000 {
+		require.True(t, l.KeyHash(uint64(i+1)*0x9e3779b97f4a7c15>>1).Allow())
+		if i%100 == 0 {
+			require.False(t, offender.Allow(), "after %d keys", i)
+		}
+	}
+	require.Positive(t, l.Stats().Evicted)
+	require.Equal(t, 1, l.tableOf(math.MaxUint64).used)
+	checkTables(t, l)
+}
+
+// TestDirectory_IdleKeysAreFoundInAllTables: a full shard has one idle key somewhere. New keys
+// that are turned away pay for a look at each table, and no more.
+func TestDirectory_IdleKeysAreFoundInAllTables(t *testing.T) {
+	if crowded() || splits() {
+		return // one long probe, or more tables than are looked at in one go
+	}
+	const share = 10_000
+	for _, o := range untracking {
+		l, _ := newFrozen(t, Config{Limit: PerHour(5), MaxKeys: share, Shards: 1, Overflow: o})
+		for i := range uint64(share) {
+			require.True(t, l.KeyUint64(i).Allow())
+		}
+		require.Greater(t, len(tablesOf(l)), 4)
+		for round := range uint64(5) {
+			l.KeyUint64(share).Allow() // pays for nothing, or the first time for a look at all
+			l.KeyUint64(round * 1234).Reset()
+			tries := 0
+			for next := uint64(1 << 32); l.Stats().Swept == round; next++ {
+				l.KeyUint64(next).Allow()
+				tries++
+				require.LessOrEqual(t, tries, share/roomFraction+1, "%v", o)
+			}
+			require.Equal(t, share, l.Len())
+		}
+	}
+}
+
+// TestDirectory_MovesOneTableAtATime: whoever moves all keys lets others have the lock in between.
+func TestDirectory_MovesOneTableAtATime(t *testing.T) {
+	if crowded() {
+		return // probes of 10,000 slots
+	}
+	var l *Limiter
+	moves := 0
+	c := Config{Limit: PerHour(5), MaxKeys: -1, Shards: 1}
+	c.Clock = clockFunc(func() int64 {
+		if l != nil {
+			moves++
+		}
+		return start.UnixNano()
+	})
+	made := mustNew(t, c)
+	for i := range uint64(10_000) {
+		require.True(t, made.KeyUint64(i).Allow())
+	}
+	tables := len(tablesOf(made))
+	require.Greater(t, tables, 4)
+	l = made
+	require.NoError(t, l.SetLimit(PerHour(7)))
+	require.Equal(t, tables, moves, "each table is moved at a time of its own")
+	checkTables(t, l)
+	for i := range uint64(10_000) {
+		require.Equal(t, 6, l.KeyUint64(i).Peek(0).Remaining)
+	}
+}
+
+// TestDirectory_EachTableIsMet while others split and merge what is being walked over.
+func TestDirectory_EachTableIsMet(t *testing.T) {
+	if crowded() {
+		return // probes of 5,000 slots
+	}
+	l, clock := newFrozen(t, Config{Limit: PerSecond(5), MaxKeys: -1, Shards: 1, TTL: time.Hour})
+	for i := range uint64(5000) {
+		l.KeyUint64(i).Allow()
+	}
+	met := map[uint64]bool{}
+	round := uint64(0)
+	l.eachTable(0, func(id uint64) {
+		for _, id := range l.tableOf(id).occupied {
+			met[id] = true
+		}
+		s := &l.shards[0]
+		s.mu.Unlock()
+		defer s.mu.Lock()
+		switch round++; {
+		case round%3 == 0:
+			for i := range uint64(3000) {
+				l.KeyUint64(round<<32 + i).Allow()
+			}
+		case round%7 == 0:
+			clock.Advance(time.Minute)
+			for i := range uint64(5000) { // so that they stay
+				l.KeyUint64(i).Allow()
+			}
+			l.Sweep()
+		}
+	})
+	require.Greater(t, round, uint64(7))
+	for i := range uint64(5000) {
+		require.True(t, met[l.KeyUint64(i).id], i)
+	}
+	checkTables(t, l)
+}

@@ -1,0 +1,174 @@
+package sluice
+
+// A rebuild puts the ids of a table into one of another size. A table that would have too many
+// is split into its two halves; one that has few is merged with its buddy, the other half of
+// what the two would be together.
+type rebuild struct {
+	st    *store
+	s     *shard
+	depth uint
+	bit   uint      // of an id: which half it is in; 64 if there is one table
+	next  [2]*table // before anybody else sees them
+	back  []*cell   // of keys that are in a table again
+}
+
+// rebuildLocked replaces the table of id by one made for about want ids that holds all
+// entries but those that drop names, if it is not nil. drop sees each entry after its
+// word has been taken out of reach of decisions, so its verdict stays true.
+func (st *store) rebuildLocked(s *shard, id uint64, want int, drop func(*policy, state) bool) (dropped int) {
+	old := st.tableOf(id)
+	first, _ := covers(id, old.depth)
+	r := rebuild{st: st, s: s, depth: old.depth, bit: 64}
+	buddy := st.buddyLocked(first, old, want)
+	switch {
+	case buddy != nil:
+		r.depth--
+		want += buddy.used
+	case want > st.mostOf(old.policy) && st.splitsLocked(old):
+		r.depth++
+		r.bit = 64 - r.depth
+		want = (want + 1) / 2
+		r.next[1] = st.tableFor(old.policy, r.depth, want, s.share)
+	}
+	r.next[0] = st.tableFor(old.policy, r.depth, want, s.share)
+	dropped = r.takeLocked(old, drop)
+	if buddy != nil {
+		r.takeLocked(buddy, nil)
+	}
+	r.publishLocked(first, old, want)
+	s.count.Add(-int64(dropped))
+	return dropped
+}
+
+// buddyLocked returns the table to merge with a table of which about want ids stay, or nil.
+func (st *store) buddyLocked(id uint64, t *table, want int) *table {
+	if t.depth == st.depth() {
+		return nil
+	}
+	b := st.tableOf(id ^ 1<<(64-t.depth))
+	if b.depth != t.depth || b.policy != t.policy || want+b.used > st.mostOf(t.policy)/2 {
+		return nil
+	}
+	return b
+}
+
+// takeLocked moves the entries of a table.
+//
+// Slots of keys in cells go if the cell stays anyway, or is no longer there. A key whose cell
+// is under the policy of the table comes back into the table.
+func (r *rebuild) takeLocked(old *table, drop func(*policy, state) bool) (dropped int) {
+	for i, id := range old.occupied {
+		if old.slots[i].word.Load() != elsewhere {
+			if e := old.freeze(i); drop != nil && drop(old.policy, e) {
+				dropped++
+				r.st.ledgers.dropped(id)
+			} else {
+				r.room(id).put(id, e)
+			}
+			continue
+		}
+		c := r.s.counted(id)
+		if c == nil {
+			continue
+		}
+		switch e, _ := c.freeze(); {
+		case drop != nil && drop(c.policy, e):
+			dropped++
+			r.st.ledgers.dropped(id)
+			r.st.removeCellLocked(r.s, c)
+		case c.policy == old.policy:
+			r.room(id).put(id, e)
+			r.back = append(r.back, c)
+		default:
+			r.room(id).mark(id)
+			c.word.Store(e.word)
+		}
+	}
+	return dropped
+}
+
+// room returns the table for id, with room for it. More keys than wanted may stay: idle ones
+// can be charged up to the freeze.
+func (r *rebuild) room(id uint64) *table {
+	half := &r.next[id>>r.bit&1]
+	if t := *half; t.used == t.limit {
+		larger := newTable(t.policy, t.depth, makeSlots(2*len(t.slots)), 2*t.limit, r.st.homes)
+		for i, id := range t.occupied {
+			larger.put(id, t.state(i, t.slots[i].word.Load()))
+		}
+		*half = larger
+	}
+	return *half
+}
+
+// publishLocked puts the tables in the place of the old one, whose first id is given.
+func (r *rebuild) publishLocked(first uint64, old *table, want int) {
+	for i, t := range r.next {
+		if t == nil {
+			continue
+		}
+		if t.used == 0 && (want == 0 || r.depth > old.depth) {
+			t = emptyTable(t.policy, t.depth) // a new one: a call that finds it twice has missed no other table
+		}
+		r.st.publishLocked(first|uint64(i)<<r.bit, old, t)
+	}
+	for _, c := range r.back {
+		r.st.removeCellLocked(r.s, c) // which finds only now that the key is in the table
+	}
+}
+
+// publishLocked puts t in the place of the tables of its ids, of which id is one, and old one of
+// them.
+func (st *store) publishLocked(id uint64, old, t *table) {
+	if t.used > 0 { // or it may be the table of others, too
+		t.added, t.sweepAt = old.added, old.sweepAt
+	}
+	if far := st.cached == &notCached && t.isFar(); far != st.far.Load() {
+		st.far.Store(far)
+	}
+	st.directoryMu.Lock()
+	defer st.directoryMu.Unlock()
+	d := st.directory.Load()
+	if next := d.put(id, t); next != d {
+		st.directory.Store(next)
+	}
+}
+
+// tableFor returns a table for n ids and some more, but not for more than a shard's share, nor
+// than is split, if n is not more.
+func (st *store) tableFor(p *policy, depth uint, n, share int) *table {
+	most := st.mostOf(p)
+	if n > most {
+		most = share
+	}
+	limit := max(minLimit, n, min(n/growDen*growNum+1, most))
+	if limit > share-share/8 && most == share {
+		limit = max(n, share) // a step earlier than it would be
+	}
+	num, den := maxLoadNum, maxLoadDen
+	if limit == share {
+		num, den = shareLoadNum, shareLoadDen
+	}
+	least := (limit*den + num - 1) / num
+	if sparse := sparseSlots >> depth; least < sparse {
+		return newTable(p, depth, makeSlots(max(minSlots, min(limit*sparseDen, sparse))), limit, st.homes)
+	}
+	slots := makeSlots(max(minSlots, least))
+	if limit < most {
+		limit = max(limit, min(len(slots)*num/den, most, share-1))
+	}
+	return newTable(p, depth, slots, limit, st.homes)
+}
+
+// mostOf returns how many ids a table of the policy has at most, unless it cannot be split.
+func (st *store) mostOf(p *policy) int {
+	return min(st.most, max(minSlots, fullWords/max(1, p.tailLen())))
+}
+
+// splitsLocked reports whether a table can be split. The directory grows only where
+// keys are spread as they should be: strangers who choose their places could make it grow
+// without end.
+func (st *store) splitsLocked(t *table) bool {
+	d := st.directory.Load()
+	return t.depth < 64-d.shift || t.depth < maxDepth && st.len() >= len(d.places)*st.mostOf(t.policy)/2
+}

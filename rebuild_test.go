@@ -1,0 +1,67 @@
+package sluice
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// TestRebuild_KeysInCellsKeepTheirPlaces: those of a table that is split, and of one that is merged.
+func TestRebuild_KeysInCellsKeepTheirPlaces(t *testing.T) {
+	if crowded() {
+		return // probes of 10,000 slots
+	}
+	forEveryLayout(t, func(t *testing.T, c Config) {
+		c.Shards, c.MaxKeys = 1, -1
+		l, clock := newFrozen(t, c)
+		burst := int(l.policyOf(0).burst)
+		own := map[string]bool{}
+		names := make([]string, 0, 20)
+		for i := range 20 {
+			name := string(rune('a' + i))
+			names = append(names, name)
+			require.True(t, l.AllowN(name, 2))
+			if i%2 == 0 {
+				require.NoError(t, l.SetKeyLimit(name, Per(2*burst, c.Limit.Period)))
+				own[name] = true
+			}
+		}
+		check := func() {
+			t.Helper()
+			for i, name := range names {
+				require.Equal(t, burst*(2-i%2)-2, l.Peek(name, 0).Remaining, name)
+			}
+			checkCells(t, l, names, own)
+		}
+		check()
+		for i := range uint64(4000) {
+			l.KeyUint64(i).Allow()
+		}
+		require.Greater(t, len(tablesOf(l)), 2)
+		check()
+		clock.Advance(2 * c.Limit.Period)
+		for _, name := range names {
+			require.True(t, l.AllowN(name, 2))
+		}
+		l.Sweep()
+		check()
+		fill(l, "more", 10)
+		check()
+	})
+}
+
+// TestRebuild_ASplitThatLeavesOneHalfEmpty still has room for the new key.
+func TestRebuild_ASplitThatLeavesOneHalfEmpty(t *testing.T) {
+	if crowded() {
+		return // probes of 2,000 slots
+	}
+	for _, mask := range []uint64{0, 1 << 63} {
+		l, _ := newFrozen(t, Config{Limit: PerHour(5), MaxKeys: -1, Shards: 1})
+		for i := range uint64(2 * l.most) {
+			require.True(t, l.KeyHash(mask|(i+1)*0x9e3779b97f4a7c15>>1).Allow())
+		}
+		require.Equal(t, 2*l.most, l.Len())
+		require.Zero(t, l.tableOf(^mask).used)
+		checkTables(t, l)
+	}
+}
