@@ -196,8 +196,7 @@ func (st *store) sweepOnTimer() {
 // the other policies turn new keys away.
 func (st *store) makeRoomLocked(s *shard, now int64) bool {
 	now = st.settled(now)
-	pause := int64(s.share) * int64(len(st.shards)) * int64(scanPause)
-	rested := now-s.triedAt >= pause
+	rested := now >= s.restedAt.Load()
 	round := max(1, s.share/roomFraction) // pays for a look at each table
 	s.tries = min(s.tries, round)
 	if rested {
@@ -210,11 +209,18 @@ func (st *store) makeRoomLocked(s *shard, now int64) bool {
 	if !evicts {
 		return false
 	}
-	s.tries, s.triedAt = 0, max(s.triedAt, now)
+	s.tries = 0
+	st.restLocked(s, now)
 	for s.len() >= s.share {
 		st.evictSoonestLocked(s, now)
 	}
 	return true
+}
+
+// restLocked is called when keys have been looked at for room at now.
+func (st *store) restLocked(s *shard, now int64) {
+	pause := int64(s.share) * int64(len(st.shards)) * int64(scanPause)
+	s.restedAt.Store(max(s.restedAt.Load(), now+min(pause, math.MaxInt64-now)))
 }
 
 // dropSomeIdleLocked drops the idle keys of the next table that has some, as far as that is
@@ -224,9 +230,13 @@ func (st *store) dropSomeIdleLocked(s *shard, now int64) bool {
 		id, t := st.turnLocked(s)
 		batch := max(1, t.used/roomFraction)
 		if s.tries < batch {
+			// As if those had tried that will be turned away until the batch is complete.
+			s.unpaid.Store(int64(batch - 1 - s.tries))
+			s.tries = batch - 1
 			return false
 		}
-		s.tries, s.triedAt = s.tries-batch, max(s.triedAt, now)
+		s.tries -= batch
+		st.restLocked(s, now)
 		st.passTurnLocked(s)
 		if idle, all := st.countIdleLocked(s, t, now); idle > 0 {
 			st.dropIdleLocked(s, id, now, all-idle)
@@ -236,6 +246,19 @@ func (st *store) dropSomeIdleLocked(s *shard, now int64) bool {
 		}
 	}
 	return false
+}
+
+// turnsAway reports whether a key that is not tracked is to be turned away without a look for
+// room, which nobody has paid for.
+func (st *store) turnsAway(s *shard, p *policy, id uint64, now int64) bool {
+	if st.overflow == OverflowEvictSoonest || s.len() < s.share || now >= s.restedAt.Load() || s.unpaid.Load() <= 0 {
+		return false
+	}
+	if at := st.locate(id); at.slot != nil || at.cell != nil || !at.admits(p) || s.unpaid.Add(-1) < 0 {
+		return false
+	}
+	st.untracked.Add(1)
+	return true
 }
 
 // evictSoonestLocked frees a batch of the table whose turn it is, and at least one slot.

@@ -14,6 +14,9 @@ import "sync/atomic"
 //	call B:  arrives with now 50; charged at 50 it would be idle at 60
 func (st *store) insert(p *policy, id uint64, now int64, cost int, d *Decision) (uint64, outcome) {
 	s := st.shardOf(id)
+	if st.turnsAway(s, p, id, now) {
+		return 0, st.turnedAway()
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	t := st.tableOf(id)
@@ -33,13 +36,10 @@ func (st *store) insert(p *policy, id uint64, now int64, cost int, d *Decision) 
 	if t.policy != p && !p.called() {
 		return 0, retrying
 	}
-	s.tries++
+	s.tries += 1 - max(0, int(s.unpaid.Swap(0))) // those that have not come
 	st.sweepOnInsertLocked(s, id, now)
 	if !st.roomLocked(s, id, now, cost == 0) {
-		if st.overflow == OverflowAdmitNew {
-			return 0, waved
-		}
-		return 0, refused
+		return 0, st.turnedAway()
 	}
 	if next := st.tableOf(id); next != t {
 		t = next
@@ -64,6 +64,14 @@ func (st *store) insert(p *policy, id uint64, now int64, cost int, d *Decision) 
 	word := st.fillLocked(s, c, p, now, cost, d)
 	st.markLocked(s, id)
 	return word, admitted
+}
+
+// turnedAway is what comes of a new key for which there is no room.
+func (st *store) turnedAway() outcome {
+	if st.overflow == OverflowAdmitNew {
+		return waved
+	}
+	return refused
 }
 
 // fillLocked puts a cell with the first charge in the place of c, which has no state.
@@ -117,17 +125,25 @@ func (st *store) markLocked(s *shard, id uint64) {
 // key is left behind: a TakeAll that adds several would lose the first ones, which
 // are idle until it charges them, to the growth for the last, each time it tries.
 func (st *store) growLocked(s *shard, id uint64, now int64, keep bool) {
-	cutoff := st.settled(now) - st.ttl
+	now = st.settled(now)
+	cutoff := now - st.ttl
 	if keep {
 		cutoff = -1
 	}
 	t := st.tableOf(id)
-	if idle, all := st.countIdleLocked(s, t, cutoff); idle > 0 {
-		st.dropIdleLocked(s, id, cutoff, all-idle+1)
+	want := t.used + 1
+	idle := 0
+	if young := now < t.sweepAt; !young || s.cells.Load() != nil { // in a young table no key is idle for so long
+		var all int
+		idle, all = st.countIdleLocked(s, t, cutoff)
+		want = all - idle + 1
+	}
+	if idle > 0 {
+		st.dropIdleLocked(s, id, cutoff, want)
 	} else {
-		st.rebuildLocked(s, id, all+1, nil)
+		st.rebuildLocked(s, id, want, nil)
 	}
 	if t.used == 0 { // and the next one is of this id alone
-		st.tableOf(id).sweepAt = st.sweepAfter(st.settled(now))
+		st.tableOf(id).sweepAt = st.sweepAfter(now)
 	}
 }

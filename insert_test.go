@@ -91,7 +91,7 @@ func TestGrowth_IdleKeysComeBackWhileTheyAreCounted(t *testing.T) {
 			fill(l, "old", 4)
 		}
 	}})
-	l.tableOf(0).sweepAt = math.MaxInt64 // growth is to find them, not a sweep
+	l.tableOf(0).added = math.MinInt / scanFraction // growth is to find them, not a sweep
 	require.True(t, l.Allow("fifth"))
 	setAlgorithm(l, nil, plain)
 	require.Equal(t, 5, l.Len())

@@ -2,6 +2,7 @@ package sluice
 
 import (
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 )
@@ -64,4 +65,40 @@ func TestRebuild_ASplitThatLeavesOneHalfEmpty(t *testing.T) {
 		require.Zero(t, l.tableOf(^mask).used)
 		checkTables(t, l)
 	}
+}
+
+// TestRebuild_TablesOfTwoPoliciesAreNotMerged, as there are while SetLimit moves one after the other.
+func TestRebuild_TablesOfTwoPoliciesAreNotMerged(t *testing.T) {
+	if crowded() {
+		return // probes of 4,000 slots
+	}
+	l, clock := newFrozen(t, Config{Limit: PerMinute(60), MaxKeys: -1, Shards: 1})
+	for i := range uint64(4000) {
+		l.KeyUint64(i).Allow()
+	}
+	old := l.policyOf(0)
+	other := mustNew(t, Config{Limit: PerMinute(6), Clock: clock}).policyOf(0)
+	moved := 0
+	l.eachTable(0, func(id uint64) {
+		if moved++; moved%2 == 1 {
+			l.adoptAllLocked(&l.shards[0], id, emptyTable(other, 0))
+		}
+	})
+	clock.Advance(15 * time.Second)
+	for _, tab := range tablesOf(l) { // one key of each is left
+		for _, id := range tab.occupied {
+			l.update(id, func(p *policy, key state) uint64 { return p.alg.debit(0, clock.Now(), 1) })
+			break
+		}
+	}
+	l.Sweep()
+	require.Equal(t, moved, l.Len())
+	for i, tab := range tablesOf(l) {
+		want := old
+		if i%2 == 0 {
+			want = other
+		}
+		require.Same(t, want, tab.policy, i)
+	}
+	checkTables(t, l)
 }

@@ -14,16 +14,17 @@ import (
 // takes the lock only for a key that is not in its table or that is being moved.
 // It is as large as a cache line, so that no two are in one.
 type shard struct {
-	share int                       // most keys
-	cells atomic.Pointer[cellTable] // nil until there is one
-	count atomic.Int64              // keys, but those in cells that stay; written under mu
-	mu    sync.Mutex
+	share    int                       // most keys
+	cells    atomic.Pointer[cellTable] // nil until there is one
+	count    atomic.Int64              // keys, but those in cells that stay; written under mu
+	unpaid   atomic.Int64              // new keys to turn away before the next look for room
+	restedAt atomic.Int64              // when all tables are looked at again; written under mu
+	mu       sync.Mutex
 
 	// The rest is guarded by mu.
-	floor   int64  // newest time at which an idle key has been dropped
-	turn    uint64 // an id of the table that is the next to give up keys
-	tries   int    // new keys since the shard was last looked at for room
-	triedAt int64  // when that was
+	floor int64  // newest time at which an idle key has been dropped
+	turn  uint64 // an id of the table that is the next to give up keys
+	tries int    // new keys that have not paid for a look yet
 }
 
 // A store is the engine: all keys of a limiter and their state.
@@ -283,7 +284,7 @@ func (st *store) init(tm *terms, shards, maxKeys, most int) {
 		if i < maxKeys%shards {
 			s.share++
 		}
-		s.tries = s.share // nobody has looked for room yet
+		s.tries = s.share // nobody has looked for room yet, and anybody may
 	}
 	st.directory.Store(all)
 }
