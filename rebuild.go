@@ -63,7 +63,7 @@ func (r *rebuild) takeLocked(old *table, drop func(*policy, state) bool) (droppe
 				dropped++
 				r.st.ledgers.dropped(id)
 			} else {
-				r.room(id).put(id, e)
+				r.put(id, e)
 			}
 			continue
 		}
@@ -77,28 +77,32 @@ func (r *rebuild) takeLocked(old *table, drop func(*policy, state) bool) (droppe
 			r.st.ledgers.dropped(id)
 			r.st.removeCellLocked(r.s, c)
 		case c.policy == old.policy:
-			r.room(id).put(id, e)
+			r.put(id, e)
 			r.back = append(r.back, c)
 		default:
-			r.room(id).mark(id)
+			r.put(id, state{word: elsewhere})
 			c.word.Store(e.word)
 		}
 	}
 	return dropped
 }
 
-// room returns the table for id, with room for it. More keys than wanted may stay: idle ones
-// can be charged up to the freeze.
-func (r *rebuild) room(id uint64) *table {
+// put adds an entry. More keys than wanted may stay: idle ones can be charged up to the freeze.
+func (r *rebuild) put(id uint64, e state) {
 	half := &r.next[id>>r.bit&1]
-	if t := *half; t.used == t.limit {
-		larger := newTable(t.policy, t.depth, makeSlots(2*len(t.slots)), 2*t.limit, r.st.homes)
-		for i, id := range t.occupied {
-			larger.put(id, t.state(i, t.slots[i].word.Load()))
-		}
-		*half = larger
+	if (*half).used == (*half).limit {
+		*half = r.larger(*half)
 	}
-	return *half
+	(*half).put(id, e)
+}
+
+// larger returns a table with the entries of t and room for as many again.
+func (r *rebuild) larger(t *table) *table {
+	next := newTable(t.policy, t.depth, makeSlots(2*len(t.slots)), 2*t.limit, r.st.homes)
+	for i, id := range t.occupied {
+		next.put(id, t.state(i, t.slots[i].word.Load()))
+	}
+	return next
 }
 
 // publishLocked puts the tables in the place of the old one, whose first id is given.
