@@ -201,7 +201,7 @@ func (st *store) sweepOnTimer() {
 func (st *store) makeRoomLocked(s *shard, now int64) bool {
 	now = st.settled(now)
 	rested := now >= s.restedAt.Load()
-	round := max(1, s.share/roomFraction) // pays for a look at each table
+	round := uint32(min(max(1, int64(s.share/roomFraction)), math.MaxUint32)) // pays for a look at each table
 	s.tries = min(s.tries, round)
 	if rested {
 		s.tries = round
@@ -232,7 +232,7 @@ func (st *store) restLocked(s *shard, now int64) {
 func (st *store) dropSomeIdleLocked(s *shard, now int64) bool {
 	for range maxLooks {
 		id, t := st.turnLocked(s)
-		batch := max(1, t.used/roomFraction)
+		batch := uint32(max(1, t.used/roomFraction))
 		if s.tries < batch {
 			// As if those had tried that will be turned away until the batch is complete.
 			s.unpaid.Store(int64(batch - 1 - s.tries))
@@ -250,6 +250,16 @@ func (st *store) dropSomeIdleLocked(s *shard, now int64) bool {
 		}
 	}
 	return false
+}
+
+// countTryLocked counts a new key, which may find room or not.
+func (s *shard) countTryLocked() {
+	if s.unpaid.Load() > 0 {
+		s.tries -= uint32(max(0, s.unpaid.Swap(0))) // those that have not come
+	}
+	if s.tries < math.MaxUint32 {
+		s.tries++
+	}
 }
 
 // turnsAway reports whether a key that is not tracked is to be turned away without a look for
@@ -376,8 +386,8 @@ func (st *store) evictLocked(s *shard, id uint64, now int64, n int, c rank.Cut) 
 // turnLocked returns the next table that has keys, and its first id.
 func (st *store) turnLocked(s *shard) (first uint64, t *table) {
 	for {
-		if t = st.tableOf(s.turn); t.used > 0 {
-			first, _ = covers(s.turn, t.depth)
+		if t = st.tableOf(s.turnID()); t.used > 0 {
+			first, _ = covers(s.turnID(), t.depth)
 			return first, t
 		}
 		st.passTurnLocked(s)
@@ -398,9 +408,11 @@ func (st *store) fullTurnLocked(s *shard) (first uint64, t *table) {
 
 // passTurnLocked makes it the turn of the next table.
 func (st *store) passTurnLocked(s *shard) {
-	_, last := covers(s.turn, st.tableOf(s.turn).depth)
-	first, end := covers(s.turn, st.depth())
-	if s.turn = last + 1; last == end {
-		s.turn = first
+	id := s.turnID()
+	_, last := covers(id, st.tableOf(id).depth)
+	next, end := covers(id, st.depth())
+	if last != end {
+		next = last + 1
 	}
+	s.turn = uint32(next >> 32)
 }

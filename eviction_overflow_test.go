@@ -438,3 +438,44 @@ func TestAdmitNew_AdmitsWithoutState(t *testing.T) {
 		require.Equal(t, 10, l.Len())
 	})
 }
+
+// TestOverflow_TurnsAwayWithoutALock: until new keys have paid for a look, each is turned away
+// without one, and at once.
+func TestOverflow_TurnsAwayWithoutALock(t *testing.T) {
+	if splits() {
+		return // tables of a few keys are looked at for each new key
+	}
+	for _, o := range untracking {
+		const share = 1000
+		l, clock := newFrozen(t, Config{Limit: PerHour(5), MaxKeys: share, Shards: 1, Overflow: o})
+		for i := range uint64(share) {
+			require.True(t, l.KeyUint64(i).Allow())
+		}
+		next := uint64(share)
+		call := func() bool { next++; return l.KeyUint64(next).Allow() }
+		require.Equal(t, o == OverflowAdmitNew, call(), "after a look, for which nobody has to pay the first time")
+		for range share/roomFraction + 1 { // until the next look has been paid for, and found nothing
+			require.Equal(t, o == OverflowAdmitNew, call())
+		}
+		before := l.Stats().Untracked
+		l.shards[0].mu.Lock()
+		for range share/roomFraction - 3 {
+			require.Equal(t, o == OverflowAdmitNew, call())
+		}
+		require.True(t, l.KeyUint64(1).Allow())
+		l.shards[0].mu.Unlock()
+		require.Equal(t, before+share/roomFraction-3, l.Stats().Untracked)
+
+		l.KeyUint64(2).Reset() // is found by who pays for the look
+		require.Equal(t, o == OverflowAdmitNew, call())
+		for l.Stats().Swept == 0 {
+			require.LessOrEqual(t, next, uint64(share)*2)
+			call()
+		}
+		require.Equal(t, share, l.Len())
+		clock.Advance(share * scanPause)
+		l.KeyUint64(3).Reset()
+		require.True(t, call(), "after a pause nobody has to pay")
+		require.Equal(t, uint64(2), l.Stats().Swept)
+	}
+}

@@ -36,10 +36,7 @@ func (st *store) insert(p *policy, id uint64, now int64, cost int, d *Decision) 
 	if t.policy != p && !p.called() {
 		return 0, retrying
 	}
-	s.tries++
-	if s.unpaid.Load() > 0 {
-		s.tries -= max(0, int(s.unpaid.Swap(0))) // those that have not come
-	}
+	s.countTryLocked()
 	st.sweepOnInsertLocked(s, id, now)
 	if !st.roomLocked(s, id, now, cost == 0) {
 		return 0, st.turnedAway()

@@ -2,6 +2,7 @@ package sluice
 
 import (
 	"iter"
+	"math"
 	"math/bits"
 	"runtime"
 	"sync"
@@ -23,8 +24,8 @@ type shard struct {
 
 	// The rest is guarded by mu.
 	floor int64  // newest time at which an idle key has been dropped
-	turn  uint64 // an id of the table that is the next to give up keys
-	tries int    // new keys that have not paid for a look yet
+	turn  uint32 // first half of an id of the table that is the next to give up keys
+	tries uint32 // new keys that have not paid for a look yet
 }
 
 // A store is the engine: all keys of a limiter and their state.
@@ -150,6 +151,8 @@ func (st *store) settled(now int64) int64 { return max(0, min(now, st.clock.Now(
 
 func (s *shard) len() int { return int(s.count.Load()) }
 
+func (s *shard) turnID() uint64 { return uint64(s.turn) << 32 }
+
 // cell returns the cell of id, or nil.
 func (s *shard) cell(id uint64) *cell { return s.cells.Load().cell(id) }
 
@@ -221,7 +224,7 @@ func (st *store) depth() uint { return 64 - st.shift }
 // tablesLocked yields the tables of a shard, each with its first id.
 func (st *store) tablesLocked(s *shard) iter.Seq2[uint64, *table] {
 	return func(yield func(uint64, *table) bool) {
-		id, end := covers(s.turn, st.depth())
+		id, end := covers(s.turnID(), st.depth())
 		for ; ; id++ {
 			t := st.tableOf(id)
 			if !yield(id, t) {
@@ -279,12 +282,12 @@ func (st *store) init(tm *terms, shards, maxKeys, most int) {
 	for i := range st.shards {
 		s := &st.shards[i]
 		all.places[i].Store(empty)
-		s.turn = uint64(i) << st.shift
+		s.turn = uint32(uint64(i) << st.shift >> 32)
 		s.share = maxKeys / shards
 		if i < maxKeys%shards {
 			s.share++
 		}
-		s.tries = s.share // nobody has looked for room yet, and anybody may
+		s.tries = math.MaxUint32 // nobody has looked for room yet, and anybody may
 	}
 	st.directory.Store(all)
 }
