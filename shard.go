@@ -201,7 +201,7 @@ func (st *store) eachLocked(s *shard, t *table, f func(*policy, state)) {
 	}
 }
 
-// stateLocked returns the state of slot i of the shard's table, if it has one, as it stands
+// stateLocked returns the state of slot i of a table, if it has one, as it stands
 // now.
 func (st *store) stateLocked(s *shard, t *table, i uint64) (p *policy, e state, ok bool) {
 	id := t.slots[i].id.Load()
@@ -292,9 +292,7 @@ func (st *store) init(tm *terms, shards, maxKeys, most int) {
 	st.directory.Store(all)
 }
 
-// defaultShards is the number of shards for maxKeys keys: 32 per processor, and at
-// least 64, so that 1M keys on a small machine are moved in pieces of 16,000, in some
-// 0.5 ms; but
+// defaultShards is the number of shards for maxKeys keys: 32 per processor, and at least 64, but
 // fewer if the shares would be so small that chance fills one long before the others.
 func defaultShards(maxKeys int) int {
 	n := max(64, pow2(32*runtime.GOMAXPROCS(0)))

@@ -29,19 +29,19 @@ func checkTablesOf(t *testing.T, l *Limiter, s *shard) {
 		for j := range tab.slots {
 			id, word := tab.slots[j].id.Load(), tab.slots[j].word.Load()
 			if id == 0 {
-				require.Zero(t, word, "a word without an id")
+				mustEqual(t, 0, word, "a word without an id")
 				continue
 			}
 			used++
-			require.False(t, seen[id], "id %x twice", id)
+			mustEqual(t, false, seen[id], "an id twice")
 			seen[id] = true
-			require.NotEqual(t, uint64(moved), word, "a moved word in a live table")
-			require.Same(t, s, l.shardOf(id), "id in another shard")
+			mustEqual(t, false, word == moved, "a moved word in a live table")
+			mustEqual(t, s, l.shardOf(id), "id in another shard")
 			begin, _ := covers(id, tab.depth)
-			require.Equal(t, first, begin, "id in another table")
-			require.Same(t, tab, l.tableOf(id))
+			mustEqual(t, first, begin, "id in another table")
+			mustEqual(t, tab, l.tableOf(id))
 			at, found := tab.find(id)
-			require.True(t, found && at == uint64(j), "id out of its probe's reach")
+			mustEqual(t, true, found && at == uint64(j), "id out of its probe's reach")
 		}
 		require.Equal(t, used, tab.used)
 		require.LessOrEqual(t, used, tab.limit)
