@@ -81,14 +81,19 @@ func (k Key) TakeAt(now int64, cost int) (d Decision) {
 }
 
 // allowAt decides in this one frame what nearly every call is: one for a tracked key,
-// under a one-word algorithm, with nobody in the way. It leaves the rest to decide,
+// under a one-word algorithm, with nobody in the way. It leaves the rest to others,
 // having changed nothing.
 func (l *Limiter) allowAt(id uint64, now int64, cost int) bool {
 	now = max(now, 0)
 	// From the table, the policy would be known three loads later.
 	if p := l.current.Load(); uint64(cost)-1 < p.plain {
 		t := l.tableOf(id)
-		if e := t.lookup(id); e != nil && t.policy == p {
+		e := t.lookup(id)
+		switch {
+		case t.policy != p:
+		case e == nil:
+			return l.allowNew(p, id, now, cost)
+		default:
 			if word := e.word.Load(); word < reserved {
 				next, ok := p.alg.charge(word, now, cost)
 				if !ok {
@@ -101,6 +106,23 @@ func (l *Limiter) allowAt(id uint64, now int64, cost int) bool {
 		}
 	}
 	return l.decide(nil, id, now, cost)
+}
+
+// allowNew is decide for a key that a table of p does not have, without looking there again.
+func (l *Limiter) allowNew(p *policy, id uint64, now int64, cost int) bool {
+	_, out := l.core.insert(p, id, now, cost, nil)
+	if !out.decided() {
+		return l.decide(nil, id, now, cost)
+	}
+	l.count(id, out)
+	return out.allowed()
+}
+
+// count counts what came of a call for id.
+func (l *Limiter) count(id uint64, out outcome) {
+	if l.tally != nil {
+		l.tally.count(id>>l.core.shift, out)
+	}
 }
 
 // decide charges a call, in every case, and reports whether the state of the key, or the edge,
@@ -136,9 +158,7 @@ func (l *Limiter) decide(d *Decision, id uint64, now int64, cost int) (allowed b
 	if d != nil {
 		p.tell(d, word, out, now, cost)
 	}
-	if l.tally != nil {
-		l.tally.count(id>>core.shift, out)
-	}
+	l.count(id, out)
 	return out.allowed()
 }
 

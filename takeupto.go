@@ -58,9 +58,7 @@ func (l *Limiter) takeSome(d *Decision, id uint64, now int64, cost int) (taken i
 		taken, out = l.core.takeNew(d, p, id, now, cost)
 		return out != retrying
 	})
-	if l.tally != nil {
-		l.tally.count(id>>l.shift, out)
-	}
+	l.count(id, out)
 	return taken
 }
 
