@@ -239,12 +239,14 @@ func (st *store) tablesLocked(s *shard) iter.Seq2[uint64, *table] {
 
 // eachTable calls f with the first id of each table of a shard, and with the shard locked, one
 // table at a time. Tables that split or merge meanwhile may be met again, but none is missed.
+// Whoever waits for the lock gets it in between: a mutex would hand it over only after 1 ms.
 func (st *store) eachTable(i int, f func(id uint64)) {
 	id, end := covers(uint64(i)<<st.shift, st.depth())
 	for ; ; id++ {
 		if id = st.underLock(id, f); id == end {
 			return
 		}
+		runtime.Gosched()
 	}
 }
 

@@ -2,6 +2,9 @@ package sluice
 
 import (
 	"fmt"
+	"runtime"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -110,4 +113,36 @@ func TestShard_FarTables(t *testing.T) {
 	l.Sweep()
 	require.Zero(t, l.Len())
 	require.False(t, l.far.Load())
+}
+
+// TestShard_WaitersGetTheLockBetweenTables, after one table and not after 1 ms of them.
+func TestShard_WaitersGetTheLockBetweenTables(t *testing.T) {
+	if crowded() {
+		return // probes of 10,000 slots
+	}
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1)) // so that nobody else can run while a table is moved
+	l, _ := newFrozen(t, Config{Limit: PerHour(5), MaxKeys: -1, Shards: 1})
+	for i := range uint64(10_000) {
+		l.KeyUint64(i).Allow()
+	}
+	var wait sync.WaitGroup
+	var had atomic.Int64
+	tables, inTime := int64(0), 0
+	l.eachTable(0, func(uint64) {
+		if tables > 0 && had.Load() == tables {
+			inTime++
+		}
+		tables++
+		wait.Go(func() {
+			l.shards[0].mu.Lock()
+			had.Add(1)
+			l.shards[0].mu.Unlock()
+		})
+		for range 100 { // until it waits
+			runtime.Gosched()
+		}
+	})
+	wait.Wait()
+	require.Greater(t, tables, int64(4))
+	require.Greater(t, inTime, int(tables)/2, "of %d: now and then the scheduler lets who has yielded go first", tables)
 }
