@@ -31,10 +31,11 @@ type cell struct {
 //
 // Invariant: at least one place is nil, so every probe ends.
 type cellTable struct {
-	places []atomic.Pointer[cell]
-	home   uint64 // masks the home place of an id
-	used   int    // places that are not nil; guarded by the shard's lock
-	live   int    // of these, not gone
+	places  []atomic.Pointer[cell]
+	home    uint64 // masks the home place of an id
+	used    int    // places that are not nil; guarded by the shard's lock
+	live    int    // of these, not gone
+	sweepAt int64  // when an insertion may look for idle ones; guarded like used
 }
 
 var gone = new(cell)
@@ -71,6 +72,7 @@ func (ct *cellTable) room(homes uint64) *cellTable {
 		return ct
 	}
 	next := newCellTable(max(minSlots, pow2(2*(ct.live+1))), homes)
+	next.sweepAt = ct.sweepAt
 	ct.each(func(c *cell) { next.put(c) })
 	return next
 }

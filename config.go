@@ -167,7 +167,7 @@ type Overflow uint8
 // admit-new.
 //
 // Looking for idle keys takes time in proportion to their number, so a full shard is
-// looked at once for every quarter of its share in new keys, or after a pause of
+// looked at once for every quarter of its share in new keys, or, up to 16 of its tables, after a pause of
 // 1 us for each key of MaxKeys (1 s at the default). In between, OverflowEvictSoonest
 // does not spare live keys, and the others turn new keys away.
 const (

@@ -56,6 +56,8 @@ func TestDirectory_TablesSplitAndMerge(t *testing.T) {
 			checkTables(t, l)
 			clock.Advance(2 * c.Limit.Period)
 			require.Equal(t, 200, l.Sweep())
+			require.Zero(t, l.Sweep())
+			require.Len(t, tablesOf(l), few, "empty tables are merged")
 		}
 	})
 }

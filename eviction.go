@@ -116,6 +116,7 @@ func (st *store) emptyCellsLocked(s *shard, cutoff int64) (dropped int) {
 func (st *store) sweepTableLocked(s *shard, id uint64, cutoff int64, fraction int) int {
 	t := st.tableOf(id)
 	if t.used == 0 {
+		st.mergeEmptyLocked(id)
 		return 0
 	}
 	t.added = 0
@@ -150,7 +151,10 @@ func (st *store) sweepOnInsertLocked(s *shard, id uint64, now int64) {
 	}
 	now = st.settled(now)
 	t.sweepAt = st.sweepAfter(now)
-	st.emptyCellsLocked(s, now-st.ttl)
+	if ct := s.cells.Load(); ct != nil && now >= ct.sweepAt {
+		ct.sweepAt = t.sweepAt
+		st.emptyCellsLocked(s, now-st.ttl)
+	}
 	st.sweepTableLocked(s, id, now-st.ttl, sweepFraction)
 }
 
@@ -195,13 +199,14 @@ func (st *store) sweepOnTimer() {
 // Looking for idle keys and dropping them takes time in proportion to the table, and
 // may free a single slot. It must be paid for, or an outsider who makes one
 // key idle at a time (say by logging in, which resets it) and then shows a new one
-// has a lever. So each look at a table is paid for by a batch of new keys, or all tables are looked
-// at after a pause. In between, OverflowEvictSoonest frees a whole batch, live keys included, and
+// has a lever. So each look at a table is paid for by a batch of new keys, or by a pause, after
+// which up to maxLooks tables are looked at. In between, OverflowEvictSoonest frees a whole batch, live keys included, and
 // the other policies turn new keys away.
 func (st *store) makeRoomLocked(s *shard, now int64) bool {
 	now = st.settled(now)
 	rested := now >= s.restedAt.Load()
 	round := uint32(min(max(1, int64(s.share/roomFraction)), math.MaxUint32)) // pays for a look at each table
+	s.settleTriesLocked()
 	s.tries = min(s.tries, round)
 	if rested {
 		s.tries = round
@@ -231,8 +236,8 @@ func (st *store) restLocked(s *shard, now int64) {
 // paid for.
 func (st *store) dropSomeIdleLocked(s *shard, now int64) bool {
 	for range maxLooks {
-		id, t := st.turnLocked(s)
-		batch := uint32(max(1, t.used/roomFraction))
+		id, t := st.atHandLocked(s)
+		batch := uint32(max(1, min(t.used, s.share)/roomFraction))
 		if s.tries < batch {
 			// As if those had tried that will be turned away until the batch is complete.
 			s.unpaid.Store(int64(batch - 1 - s.tries))
@@ -241,7 +246,7 @@ func (st *store) dropSomeIdleLocked(s *shard, now int64) bool {
 		}
 		s.tries -= batch
 		st.restLocked(s, now)
-		st.passTurnLocked(s)
+		st.moveHandLocked(s)
 		if idle, all := st.countIdleLocked(s, t, now); idle > 0 {
 			st.dropIdleLocked(s, id, now, all-idle)
 		}
@@ -252,11 +257,16 @@ func (st *store) dropSomeIdleLocked(s *shard, now int64) bool {
 	return false
 }
 
+// settleTriesLocked takes those off the account that have not come.
+func (s *shard) settleTriesLocked() {
+	if s.unpaid.Load() > 0 {
+		s.tries -= min(s.tries, uint32(max(0, s.unpaid.Swap(0))))
+	}
+}
+
 // countTryLocked counts a new key, which may find room or not.
 func (s *shard) countTryLocked() {
-	if s.unpaid.Load() > 0 {
-		s.tries -= uint32(max(0, s.unpaid.Swap(0))) // those that have not come
-	}
+	s.settleTriesLocked()
 	if s.tries < math.MaxUint32 {
 		s.tries++
 	}
@@ -268,17 +278,17 @@ func (st *store) turnsAway(s *shard, p *policy, id uint64, now int64) bool {
 	if st.overflow == OverflowEvictSoonest || s.len() < s.share || now >= s.restedAt.Load() || s.unpaid.Load() <= 0 {
 		return false
 	}
-	if at := st.locate(id); at.slot != nil || at.cell != nil || !at.admits(p) || s.unpaid.Add(-1) < 0 {
+	if at := st.locate(id); at.slot != nil || at.cell != nil || !at.admits(p) || s.len() < s.share || s.unpaid.Add(-1) < 0 {
 		return false
 	}
 	st.untracked.Add(1)
 	return true
 }
 
-// evictSoonestLocked frees a batch of the table whose turn it is, and at least one slot.
+// evictSoonestLocked frees a batch of the table at the hand, and at least one slot.
 func (st *store) evictSoonestLocked(s *shard, now int64) {
-	id, t := st.fullTurnLocked(s)
-	st.passTurnLocked(s)
+	id, t := st.fullAtHandLocked(s)
+	st.moveHandLocked(s)
 	batch := max(1, t.used/roomFraction)
 	idle, ranks := st.surveyLocked(s, t, now)
 	if idle >= batch || len(ranks) == 0 {
@@ -352,9 +362,24 @@ func (st *store) surveyLocked(s *shard, t *table, now int64) (idle int, ranks []
 			}
 		}
 	}
+	if looks < all && idle+len(ranks) < sampleSlots/8 {
+		return st.surveyAllLocked(s, t, now)
+	}
 	if looks < all {
 		idle = int(float64(idle) / float64(max(1, idle+len(ranks))) * float64(t.used))
 	}
+	return idle, ranks
+}
+
+// surveyAllLocked is surveyLocked of all slots.
+func (st *store) surveyAllLocked(s *shard, t *table, now int64) (idle int, ranks []uint64) {
+	st.eachLocked(s, t, func(p *policy, e state) {
+		if p.idleBy(e, now) {
+			idle++
+		} else {
+			ranks = append(ranks, t.policy.rankOf(p, e, now))
+		}
+	})
 	return idle, ranks
 }
 
@@ -383,36 +408,36 @@ func (st *store) evictLocked(s *shard, id uint64, now int64, n int, c rank.Cut) 
 	return swept + evicted
 }
 
-// turnLocked returns the next table that has keys, and its first id.
-func (st *store) turnLocked(s *shard) (first uint64, t *table) {
+// atHandLocked returns the next table that has keys, and its first id.
+func (st *store) atHandLocked(s *shard) (first uint64, t *table) {
 	for {
-		if t = st.tableOf(s.turnID()); t.used > 0 {
-			first, _ = covers(s.turnID(), t.depth)
+		if t = st.tableOf(s.handID()); t.used > 0 {
+			first, _ = covers(s.handID(), t.depth)
 			return first, t
 		}
-		st.passTurnLocked(s)
+		st.moveHandLocked(s)
 	}
 }
 
-// fullTurnLocked returns the next table that has half of its part of a full shard, or more. One
+// fullAtHandLocked returns the next table that has half of its part of a full shard, or more. One
 // with few keys would have to give up those that owe the most, to make room for strangers
 // who have chosen their places in another one. Not all tables of a full shard have less.
-func (st *store) fullTurnLocked(s *shard) (first uint64, t *table) {
+func (st *store) fullAtHandLocked(s *shard) (first uint64, t *table) {
 	for {
-		if first, t = st.turnLocked(s); 2*t.used >= s.share>>(t.depth-st.depth()) {
+		if first, t = st.atHandLocked(s); uint64(2*t.used)<<(t.depth-st.depth()) > uint64(s.share) {
 			return first, t
 		}
-		st.passTurnLocked(s)
+		st.moveHandLocked(s)
 	}
 }
 
-// passTurnLocked makes it the turn of the next table.
-func (st *store) passTurnLocked(s *shard) {
-	id := s.turnID()
+// moveHandLocked moves the hand on to the next table.
+func (st *store) moveHandLocked(s *shard) {
+	id := s.handID()
 	_, last := covers(id, st.tableOf(id).depth)
 	next, end := covers(id, st.depth())
 	if last != end {
 		next = last + 1
 	}
-	s.turn = uint32(next >> 32)
+	s.hand = uint32(next >> 32)
 }

@@ -133,7 +133,7 @@ func (st *store) growLocked(s *shard, id uint64, now int64, keep bool) {
 	t := st.tableOf(id)
 	want := t.used + 1
 	idle := 0
-	if young := now < t.sweepAt; !young || s.cells.Load() != nil { // in a young table no key is idle for so long
+	if young := now < t.young; !young || s.cells.Load() != nil { // in a young table no key is idle for so long
 		var all int
 		idle, all = st.countIdleLocked(s, t, cutoff)
 		want = all - idle + 1
@@ -143,7 +143,11 @@ func (st *store) growLocked(s *shard, id uint64, now int64, keep bool) {
 	} else {
 		st.rebuildLocked(s, id, want, nil)
 	}
-	if t.used == 0 { // and the next one is of this id alone
-		st.tableOf(id).sweepAt = st.sweepAfter(now)
+	if t.used == 0 {
+		next := st.tableOf(id)
+		next.sweepAt = st.sweepAfter(now)
+		if next.used == 0 { // it has not been merged with one that has keys
+			next.young = next.sweepAt
+		}
 	}
 }

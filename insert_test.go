@@ -99,3 +99,19 @@ func TestGrowth_IdleKeysComeBackWhileTheyAreCounted(t *testing.T) {
 		require.Equal(t, 1, l.Peek(fmt.Sprint("old", i), 0).Remaining)
 	}
 }
+
+// TestGrowth_LeavesIdleKeysBehindAfterASweepThatDidNot: a table that has been looked at is not a
+// young one.
+func TestGrowth_LeavesIdleKeysBehindAfterASweepThatDidNot(t *testing.T) {
+	if crowded() || splits() {
+		return // it is about one table
+	}
+	l, clock := newFrozen(t, Config{Limit: PerSecond(1), TTL: 10 * time.Second, Shards: 1, MaxKeys: -1})
+	fill(l, "old", 1000)
+	clock.Advance(10 * time.Second)
+	fill(l, "one", 1)
+	clock.Advance(2 * time.Second)
+	fill(l, "new", 4000)
+	require.Equal(t, 4001, l.Len())
+	require.Equal(t, uint64(1000), l.Stats().Swept)
+}

@@ -36,6 +36,10 @@ func (st *store) rebuildLocked(s *shard, id uint64, want int, drop func(*policy,
 		r.takeLocked(buddy, nil)
 	}
 	r.publishLocked(first, old, want)
+	if buddy != nil {
+		t := st.tableOf(first)
+		t.added, t.sweepAt, t.young = old.added+buddy.added, min(old.sweepAt, buddy.sweepAt), min(old.young, buddy.young)
+	}
 	s.count.Add(-int64(dropped))
 	return dropped
 }
@@ -50,6 +54,17 @@ func (st *store) buddyLocked(id uint64, t *table, want int) *table {
 		return nil
 	}
 	return b
+}
+
+// mergeEmptyLocked merges the table of id, which is empty, with all that are beside it.
+func (st *store) mergeEmptyLocked(id uint64) {
+	for t := st.tableOf(id); t.depth > st.depth(); t = st.tableOf(id) {
+		b := st.tableOf(id ^ 1<<(64-t.depth))
+		if t.used+b.used > 0 || b.depth != t.depth || b.policy != t.policy {
+			return
+		}
+		st.publishLocked(id, t, emptyTable(t.policy, t.depth-1))
+	}
 }
 
 // takeLocked moves the entries of a table.
@@ -98,7 +113,11 @@ func (r *rebuild) put(id uint64, e state) {
 
 // larger returns a table with the entries of t and room for as many again.
 func (r *rebuild) larger(t *table) *table {
-	next := newTable(t.policy, t.depth, makeSlots(2*len(t.slots)), 2*t.limit, r.st.homes)
+	limit := 2 * t.limit
+	if most := r.st.mostOf(t.policy); t.used < most {
+		limit = min(limit, most)
+	}
+	next := newTable(t.policy, t.depth, makeSlots(2*len(t.slots)), limit, r.st.homes)
 	for i, id := range t.occupied {
 		next.put(id, t.state(i, t.slots[i].word.Load()))
 	}
@@ -125,10 +144,12 @@ func (r *rebuild) publishLocked(first uint64, old *table, want int) {
 // them.
 func (st *store) publishLocked(id uint64, old, t *table) {
 	if t.used > 0 { // or it may be the table of others, too
-		t.added, t.sweepAt = old.added, old.sweepAt
+		t.added, t.sweepAt, t.young = old.added, old.sweepAt, old.young
 	}
-	if far := st.cached == &notCached && t.isFar(); far != st.far.Load() {
-		st.far.Store(far)
+	if t.used > 0 || t.depth == st.depth() { // an empty part of a shard says nothing of the others
+		if far := st.cached == &notCached && t.isFar(); far != st.far.Load() {
+			st.far.Store(far)
+		}
 	}
 	st.directoryMu.Lock()
 	defer st.directoryMu.Unlock()

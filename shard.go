@@ -24,7 +24,7 @@ type shard struct {
 
 	// The rest is guarded by mu.
 	floor int64  // newest time at which an idle key has been dropped
-	turn  uint32 // first half of an id of the table that is the next to give up keys
+	hand  uint32 // first half of an id of the table that is the next to give up keys
 	tries uint32 // new keys that have not paid for a look yet
 }
 
@@ -151,7 +151,7 @@ func (st *store) settled(now int64) int64 { return max(0, min(now, st.clock.Now(
 
 func (s *shard) len() int { return int(s.count.Load()) }
 
-func (s *shard) turnID() uint64 { return uint64(s.turn) << 32 }
+func (s *shard) handID() uint64 { return uint64(s.hand) << 32 }
 
 // cell returns the cell of id, or nil.
 func (s *shard) cell(id uint64) *cell { return s.cells.Load().cell(id) }
@@ -224,7 +224,7 @@ func (st *store) depth() uint { return 64 - st.shift }
 // tablesLocked yields the tables of a shard, each with its first id.
 func (st *store) tablesLocked(s *shard) iter.Seq2[uint64, *table] {
 	return func(yield func(uint64, *table) bool) {
-		id, end := covers(s.turnID(), st.depth())
+		id, end := covers(s.handID(), st.depth())
 		for ; ; id++ {
 			t := st.tableOf(id)
 			if !yield(id, t) {
@@ -276,7 +276,7 @@ func (st *store) init(tm *terms, shards, maxKeys, most int) {
 	st.common.terms.Store(tm)
 	st.shards = make([]shard, shards)
 	st.shift = uint(64 - bits.TrailingZeros(uint(shards)))
-	st.most = min(mostIDs(maxKeys/shards), most)
+	st.most = min(mostIDs(maxKeys/shards+min(1, maxKeys%shards)), most)
 	all := &directory{make([]atomic.Pointer[table], shards), st.shift}
 	empty := emptyTable(tm.common, st.depth())
 	st.lostRaces, st.moves = xsync.NewCounter(), xsync.NewCounter()
@@ -284,7 +284,7 @@ func (st *store) init(tm *terms, shards, maxKeys, most int) {
 	for i := range st.shards {
 		s := &st.shards[i]
 		all.places[i].Store(empty)
-		s.turn = uint32(uint64(i) << st.shift >> 32)
+		s.hand = uint32(uint64(i) << st.shift >> 32)
 		s.share = maxKeys / shards
 		if i < maxKeys%shards {
 			s.share++

@@ -44,7 +44,7 @@ type tally []stripe
 
 type stripe struct {
 	admitted, denied, blocked atomic.Uint64
-	_                         [104]byte // to a pair of cache lines, as shards
+	_                         [104]byte // to a pair of cache lines
 }
 
 // count counts a call for id, which is in the shard of the same number.

@@ -29,14 +29,15 @@ type table struct {
 	used    int   // ids, those of cells that stay included
 	added   int   // ids added since the last scan for idle keys
 	sweepAt int64 // when an insertion may sweep
-	_       [40]byte
+	young   int64 // until then no key has been here for the TTL
+	_       [32]byte
 }
 
 const (
 	minSlots, minLimit = 8, 2
 
 	// A table is at most 7/8 full, and made for half as many ids again as there are, or for
-	// the shard's share. That is 18 bytes a key at most full, 27 when it has just grown, and 23
+	// the shard's share. That is 18 bytes a key at most full, 28 when it has just grown, and 23
 	// on average; a key has been moved twice.
 	maxLoadNum, maxLoadDen = 7, 8
 	growNum, growDen       = 3, 2

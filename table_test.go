@@ -153,3 +153,16 @@ func TestTable_CrowdedHomesChangeNoDecision(t *testing.T) {
 	}
 	require.Equal(t, 1, fill(l, "other", 1))
 }
+
+// TestTable_SharesThatDifferByOne: MaxKeys is no multiple of the shards, and no shard needs a second table.
+func TestTable_SharesThatDifferByOne(t *testing.T) {
+	if crowded() || splits() {
+		return // one shard, or tables of a few keys
+	}
+	l, _ := newFrozen(t, Config{Limit: PerHour(5), MaxKeys: 100_000, Shards: 64, Overflow: OverflowDenyNew})
+	for i := range uint64(150_000) {
+		l.KeyUint64(i).Allow()
+	}
+	require.Greater(t, l.Len(), 99_000)
+	require.Len(t, tablesOf(l), 64)
+}

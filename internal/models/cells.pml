@@ -4,7 +4,7 @@
  *   locate, put              cells.go
  *   place, SetLimit          move.go
  *   charge                   decide.go
- *   insert, fill, rebuild    shard.go
+ *   insert, fill, rebuild    insert.go, rebuild.go
  *   update, Peek             update.go, peek.go
  *
  * A step is at most one access to an atomic that others can see. The word of a key is the set
