@@ -187,7 +187,7 @@ func (st *store) tableFor(p *policy, depth uint, n, share int) *table {
 
 // mostOf returns how many ids a table of the policy has at most, unless it cannot be split.
 func (st *store) mostOf(p *policy) int {
-	return min(st.most, max(minSlots, fullWords/max(1, p.tailLen())))
+	return min(st.most, max(fewIDs, fullWords/max(1, p.tailLen())))
 }
 
 // splitsLocked reports whether a table can be split. The directory grows only where

@@ -56,10 +56,12 @@ const (
 	// ahead: 1 MiB, the size of a second level cache.
 	farSlots = 1 << 16
 
-	// A table of more than fullIDs is split, and one of more than fullWords of tails. Moving so
-	// many takes some 100 us at most, for which their shard's lock is held.
+	// A table of more than fullIDs is split, and one of more than fullWords of tails and fewIDs: of
+	// a quarter of fewer ids, too many would owe much. Moving so many takes some 100 us at most, for
+	// which their shard's lock is held.
 	fullIDs   = 1792
 	fullWords = 1 << 15
+	fewIDs    = 256
 )
 
 // mostIDs returns how many ids a table has at most, in shards of the share: all of them, or an

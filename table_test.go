@@ -109,7 +109,7 @@ func TestTable_MostIDs(t *testing.T) {
 		require.Equal(t, want, mostIDs(share), share)
 	}
 	st := &store{most: 1000}
-	for units, want := range map[int]int{10: 1000, 100: 327, 1000: 32, 1 << 20: minSlots} {
+	for units, want := range map[int]int{10: 1000, 100: 327, 1000: fewIDs, 1 << 20: fewIDs} {
 		l := mustNew(t, Config{Algorithm: SlidingLog, Limit: PerDay(units)})
 		require.Equal(t, want, st.mostOf(l.policyOf(0)), units)
 	}
