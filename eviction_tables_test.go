@@ -107,3 +107,19 @@ func TestDenyNew_EverybodyPays(t *testing.T) {
 		require.Less(t, s.unpaid.Load(), was)
 	}
 }
+
+// TestDenyNew_KeysThatStayAreNotTurnedAway: a key with a limit of its own takes none of the room.
+func TestDenyNew_KeysThatStayAreNotTurnedAway(t *testing.T) {
+	if splits() {
+		return // tables of a few keys are looked at for each new key
+	}
+	l, _ := newFrozen(t, Config{Limit: PerHour(5), MaxKeys: 1000, Shards: 1, Overflow: OverflowDenyNew})
+	require.NoError(t, l.SetKeyLimit("kept", PerHour(7)))
+	for i := range uint64(1000) {
+		require.True(t, l.KeyUint64(i).Allow())
+	}
+	require.False(t, l.Allow("new"))
+	require.Positive(t, l.shards[0].unpaid.Load(), "new keys are turned away at once")
+	require.True(t, l.Allow("kept"))
+	require.False(t, l.Allow("another"))
+}
