@@ -385,7 +385,7 @@ func (l *Limiter) edge(d *Decision, p *policy, id uint64, now int64, cost int) (
 	if !l.judgeEdge(d, p, id, now, cost) {
 		return false
 	}
-	if l.tally != nil && cost != 0 {
+	if cost != 0 {
 		out := denied
 		switch {
 		case d.Allowed:
@@ -393,7 +393,7 @@ func (l *Limiter) edge(d *Decision, p *policy, id uint64, now int64, cost int) (
 		case p.unlimited() && cost > 0:
 			out = blocked
 		}
-		l.tally.count(id>>l.shift, out)
+		l.count(id, out)
 	}
 	return true
 }

@@ -1,8 +1,6 @@
 package sluice
 
-import (
-	"sync/atomic"
-)
+import "sync/atomic"
 
 // A directory says in which table an id is. The first bits of an id are the index of a place; a
 // table has one place or more, all those of the ids that begin as its own do (extendible

@@ -200,8 +200,8 @@ func (st *store) sweepOnTimer() {
 // may free a single slot. It must be paid for, or an outsider who makes one
 // key idle at a time (say by logging in, which resets it) and then shows a new one
 // has a lever. So each look at a table is paid for by a batch of new keys, or by a pause, after
-// which up to maxLooks tables are looked at. In between, OverflowEvictSoonest frees a whole batch, live keys included, and
-// the other policies turn new keys away.
+// which up to maxLooks tables are looked at. In between, OverflowEvictSoonest frees a whole batch,
+// live keys included, and the other policies turn new keys away.
 func (st *store) makeRoomLocked(s *shard, now int64) bool {
 	now = st.settled(now)
 	rested := now >= s.restedAt.Load()
@@ -338,21 +338,17 @@ func (st *store) countUnblockedLocked(s *shard, t *table) (n int) {
 }
 
 // surveyLocked returns how many entries of a table are idle at now and the ranks of live ones. If
-// it is all of a shard, it looks at all of them, else at a sample. (A random one,
-// since under the stable hash strangers can choose the places of their keys.)
+// it is all of a shard, or a sample meets few, it looks at all of them, else at the sample. (A random
+// one, since under the stable hash strangers can choose the places of their keys.)
 func (st *store) surveyLocked(s *shard, t *table, now int64) (idle int, ranks []uint64) {
-	all := uint64(len(t.slots))
-	looks, row := all, all
-	if t.depth > st.depth() || t.used > fullIDs {
-		looks, row = min(all, sampleSlots), min(all, sampleRow)
+	whole := t.depth == st.depth() && t.used <= fullIDs
+	if whole || len(t.slots) <= sampleSlots {
+		return st.surveyAllLocked(s, t, now)
 	}
-	ranks = make([]uint64, 0, min(int(looks), t.used))
-	for at := uint64(0); at < looks; at += row {
-		from := uint64(0)
-		if row < all {
-			from = rand.Uint64N(all - row + 1)
-		}
-		for i := from; i < from+row; i++ {
+	ranks = make([]uint64, 0, sampleSlots)
+	for range sampleSlots / sampleRow {
+		from := rand.Uint64N(uint64(len(t.slots)) - sampleRow + 1)
+		for i := from; i < from+sampleRow; i++ {
 			switch p, e, ok := st.stateLocked(s, t, i); {
 			case !ok:
 			case p.idleBy(e, now):
@@ -362,17 +358,15 @@ func (st *store) surveyLocked(s *shard, t *table, now int64) (idle int, ranks []
 			}
 		}
 	}
-	if looks < all && idle+len(ranks) < sampleSlots/8 {
+	if idle+len(ranks) < sampleSlots/8 {
 		return st.surveyAllLocked(s, t, now)
 	}
-	if looks < all {
-		idle = int(float64(idle) / float64(max(1, idle+len(ranks))) * float64(t.used))
-	}
-	return idle, ranks
+	return int(float64(idle) / float64(idle+len(ranks)) * float64(t.used)), ranks
 }
 
 // surveyAllLocked is surveyLocked of all slots.
 func (st *store) surveyAllLocked(s *shard, t *table, now int64) (idle int, ranks []uint64) {
+	ranks = make([]uint64, 0, t.used)
 	st.eachLocked(s, t, func(p *policy, e state) {
 		if p.idleBy(e, now) {
 			idle++

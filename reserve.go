@@ -105,16 +105,16 @@ func (l *Limiter) reserve(id uint64, name string, cost int, maxWait time.Duratio
 
 // admit counts a call that is admitted.
 func (l *Limiter) admit(id uint64, cost int) {
-	if l.tally != nil && cost > 0 {
-		l.tally.count(id>>l.shift, admitted)
+	if cost > 0 {
+		l.count(id, admitted)
 	}
 }
 
 // refuse counts a call that is not admitted.
 func (l *Limiter) refuse(id uint64, name string, cost int) {
 	l.deny(id, name, cost)
-	if l.tally != nil && cost != 0 {
-		l.tally.count(id>>l.shift, denied)
+	if cost != 0 {
+		l.count(id, denied)
 	}
 }
 
