@@ -44,26 +44,33 @@ func (st *store) rebuildLocked(s *shard, id uint64, want int, drop func(*policy,
 	return dropped
 }
 
-// buddyLocked returns the table to merge with a table of which about want ids stay, or nil.
-func (st *store) buddyLocked(id uint64, t *table, want int) *table {
+// buddyOf returns the other half of what a table would be together with it, unless it has been
+// split or is of another policy.
+func (st *store) buddyOf(id uint64, t *table) *table {
 	if t.depth == st.depth() {
 		return nil
 	}
-	b := st.tableOf(id ^ 1<<(64-t.depth))
-	if b.depth != t.depth || b.policy != t.policy || want+b.used > st.mostOf(t.policy)/2 {
-		return nil
+	if b := st.tableOf(id ^ 1<<(64-t.depth)); b.depth == t.depth && b.policy == t.policy {
+		return b
 	}
-	return b
+	return nil
+}
+
+// buddyLocked returns the table to merge with a table of which about want ids stay, or nil.
+func (st *store) buddyLocked(id uint64, t *table, want int) *table {
+	if b := st.buddyOf(id, t); b != nil && want+b.used <= st.mostOf(t.policy)/2 {
+		return b
+	}
+	return nil
 }
 
 // mergeEmptyLocked merges the table of id, which is empty, with all that are beside it.
 func (st *store) mergeEmptyLocked(id uint64) {
-	for t := st.tableOf(id); t.depth > st.depth(); t = st.tableOf(id) {
-		b := st.tableOf(id ^ 1<<(64-t.depth))
-		if t.used+b.used > 0 || b.depth != t.depth || b.policy != t.policy {
-			return
-		}
-		st.publishLocked(id, t, emptyTable(t.policy, t.depth-1))
+	t := st.tableOf(id)
+	for b := st.buddyOf(id, t); b != nil && b.used == 0; b = st.buddyOf(id, t) {
+		next := emptyTable(t.policy, t.depth-1)
+		st.publishLocked(id, t, next)
+		t = next
 	}
 }
 
