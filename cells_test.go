@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-go/sluice/internal/seeded"
+	"github.com/sluice-go/sluice/internal/traces"
 )
 
 // The clock moves on while SetLimit moves a key in a cell, which has brought a limit before.
@@ -36,7 +37,7 @@ func checkCells(tb testing.TB, l *Limiter, keys []string, own map[string]bool) {
 	for _, key := range keys {
 		id := l.Key(key).id
 		c := l.shardOf(id).cell(id)
-		mustEqual(tb, own[key], c != nil && c.kept != nil, key)
+		traces.Equal(tb, own[key], c != nil && c.kept != nil, key)
 	}
 	kept, live := 0, 0
 	for i := range l.shards {
@@ -48,24 +49,24 @@ func checkCells(tb testing.TB, l *Limiter, keys []string, own map[string]bool) {
 			for j, id := range t.occupied {
 				used++
 				word := t.slots[j].word.Load()
-				mustEqual(tb, false, word == moved, "a mark of a move has stayed")
+				traces.Equal(tb, false, word == moved, "a mark of a move has stayed")
 				if word != elsewhere {
 					count++
-					mustEqual(tb, nil, s.cell(id), "a key is in the table and in a cell")
+					traces.Equal(tb, nil, s.cell(id), "a key is in the table and in a cell")
 				}
 			}
-			mustEqual(tb, used, t.used)
+			traces.Equal(tb, used, t.used)
 		}
 		cells := 0
 		s.cells.Load().each(func(c *cell) {
 			cells++
 			word := c.word.Load()
-			mustEqual(tb, false, word == moved, "a mark of a move has stayed")
+			traces.Equal(tb, false, word == moved, "a mark of a move has stayed")
 			switch _, found := l.tableOf(c.id.Load()).find(c.id.Load()); {
 			case c.kept == nil:
 				count++
-				mustEqual(tb, true, found, "a key that is counted has no slot")
-				mustEqual(tb, false, word == elsewhere, "a cell without state does not stay")
+				traces.Equal(tb, true, found, "a key that is counted has no slot")
+				traces.Equal(tb, false, word == elsewhere, "a cell without state does not stay")
 			case word != elsewhere:
 				live++
 				fallthrough
@@ -73,15 +74,15 @@ func checkCells(tb testing.TB, l *Limiter, keys []string, own map[string]bool) {
 				kept++
 			}
 		})
-		mustEqual(tb, count, s.len())
+		traces.Equal(tb, count, s.len())
 		if ct := s.cells.Load(); ct != nil {
-			mustEqual(tb, cells, ct.live)
+			traces.Equal(tb, cells, ct.live)
 		}
 		s.mu.Unlock()
 	}
-	mustEqual(tb, int64(live), l.keptLive.Load())
-	mustEqual(tb, int64(kept), l.kept.Load())
-	mustEqual(tb, len(own), kept)
+	traces.Equal(tb, int64(live), l.keptLive.Load())
+	traces.Equal(tb, int64(kept), l.kept.Load())
+	traces.Equal(tb, len(own), kept)
 	require.Len(tb, limitsOf(l), kept)
 }
 
@@ -147,7 +148,7 @@ func TestCells_AreAMap(t *testing.T) {
 				require.Equal(t, len(want), ct.live)
 				require.Less(t, ct.used, len(ct.places), "no probe would end")
 				seen := 0
-				ct.each(func(c *cell) { seen++; mustEqual(t, want[c.id.Load()], c) })
+				ct.each(func(c *cell) { seen++; traces.Equal(t, want[c.id.Load()], c) })
 				require.Equal(t, len(want), seen)
 			}
 			for id := range uint64(62) {

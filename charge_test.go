@@ -85,7 +85,7 @@ func retryOfSliding(many int) time.Duration {
 func TestCharge_CarriesWhatASlidingWindowCannotCount(t *testing.T) {
 	l, clock := newFrozen(t, Config{Algorithm: SlidingWindow, Limit: PerSecond(20_000)})
 	const most = 1<<15 - 1
-	require.Equal(t, int64(most), countMost(l.policyOf(0)))
+	require.Equal(t, int64(most), countMost(l.Config()))
 	clock.Set(start.Truncate(time.Second).Add(time.Second))
 	require.False(t, l.Charge("k", most+5000).Allowed)
 	require.Equal(t, 2*time.Second, l.Peek("k", 15_000).RetryAfter, "when 5000 are those of the window before")
@@ -123,7 +123,7 @@ func TestCharge_CarriesOnWhereTheKeyGoes(t *testing.T) {
 			c := Config{Algorithm: SlidingWindow, Limit: limit, Hash: HashStable}
 			l, clock := newFrozen(t, c)
 			c.Clock = clock
-			most := int(countMost(l.policyOf(0)))
+			most := int(countMost(c))
 			l.Charge("k", 2*most)
 			l = move(l, c)
 			reset := l.Charge("k", 1).ResetAfter

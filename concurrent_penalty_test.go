@@ -37,7 +37,7 @@ func forEveryPenalty(t *testing.T, f func(t *testing.T, c Config)) {
 			if penalty.CountDenied && !c.Algorithm.windowed() {
 				continue
 			}
-			t.Run(penaltyName(penalty), func(t *testing.T) {
+			t.Run(fmt.Sprintf("for=%t,count=%t", penalty.BlockFor > 0, penalty.CountDenied), func(t *testing.T) {
 				c := c
 				if c.CountDenied = penalty.CountDenied; penalty.BlockFor > 0 {
 					c.BlockFor = 1000 * time.Hour

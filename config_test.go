@@ -139,7 +139,7 @@ func requireConfigError(t *testing.T, c Config, field, reason string) {
 }
 
 func TestNew_ZeroFieldsTakeTheirDefaults(t *testing.T) {
-	l, err := New(Config{Limit: PerSecond(10)})
+	l, err := newUncrowded(Config{Limit: PerSecond(10)})
 	require.NoError(t, err)
 	assert.IsType(t, &gcra{}, l.policyOf(0).alg)
 	assert.Equal(t, uint64(10), l.policyOf(0).burst, "burst")
@@ -155,7 +155,7 @@ func TestNew_ZeroFieldsTakeTheirDefaults(t *testing.T) {
 
 func TestNew_GivenFieldsAreKept(t *testing.T) {
 	clock := NewManualClock(start)
-	l, err := New(Config{
+	l, err := newUncrowded(Config{
 		Algorithm: LeakyBucket, Limit: PerSecond(10).WithBurst(3), MaxKeys: 100_001, Overflow: OverflowAdmitNew,
 		TTL: time.Minute, Shards: 8, Clock: clock, Hash: HashStable, Stats: true,
 	})
@@ -195,7 +195,7 @@ func TestNew_ShardsAreAPowerOfTwoAndAtMostMaxKeys(t *testing.T) {
 		// By default a shard has at least 1024 keys.
 		{0, 1, 1}, {0, 1024, 1}, {0, 2047, 1}, {0, 2048, 2}, {0, 4096, 4}, {0, 31 * 1024, 16}, {0, 32 * 1024, 32},
 	} {
-		l, err := New(Config{Limit: PerSecond(1), Shards: c.shards, MaxKeys: c.maxKeys})
+		l, err := newUncrowded(Config{Limit: PerSecond(1), Shards: c.shards, MaxKeys: c.maxKeys})
 		require.NoError(t, err)
 		assert.Len(t, l.shards, c.want, "Shards %d, MaxKeys %d", c.shards, c.maxKeys)
 		if c.maxKeys > 0 {
@@ -209,7 +209,7 @@ func TestNew_ShardsAreAPowerOfTwoAndAtMostMaxKeys(t *testing.T) {
 
 func TestNew_NegativeMaxKeysMeansNoBound(t *testing.T) {
 	for _, maxKeys := range []int{-1, math.MinInt} {
-		l, err := New(Config{Limit: PerSecond(1), MaxKeys: maxKeys})
+		l, err := newUncrowded(Config{Limit: PerSecond(1), MaxKeys: maxKeys})
 		require.NoError(t, err)
 		assert.Equal(t, math.MaxInt, sumOfShares(l))
 	}

@@ -2,40 +2,44 @@ package sluice
 
 import (
 	"fmt"
+	"math"
+	"math/rand/v2"
 	"slices"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-go/sluice/internal/oracle"
+	"github.com/sluice-go/sluice/internal/traces"
 )
 
-// A layout is one way in which the state of a key is laid out in words, as an algorithm with
-// its options, and limits that have it.
+// layouts is the table of configurations, traces.Layouts, in the types of this package. Whatever
+// is to hold for all of them ranges over it, through one of the views below.
+var layouts = func() (all []layout) {
+	for _, la := range traces.Layouts {
+		all = append(all, layout{la.Name, withOptions(la.Options), Limit(la.Few), Limit(la.Many), la.Wide})
+	}
+	return all
+}()
+
 type layout struct {
-	name    string
-	options Config // of what decides: all but the limit
-	few     Limit  // of 10 units, except where only many take two words: every unit can be spent
-	many    Limit  // of 500 units or more, for many goroutines
-	wide    bool   // the state has a tail
+	name      string
+	options   Config // of what decides: all but the limit
+	few, many Limit
+	wide      bool
 }
 
-// layouts is the table of configurations. Whatever is to hold for all of them ranges over it,
-// through one of the views below; a new algorithm, or a new way to lay it out, is a new line.
-// An Offset is that of the many.
-var layouts = []layout{
-	{name: "gcra", options: Config{Algorithm: GCRA}, few: PerSecond(10), many: PerMinute(60).WithBurst(500)},
-	{name: "gcra-uneven", options: Config{Algorithm: GCRA}, few: Per(10, 7*time.Second), many: PerMinute(7).WithBurst(500)},
-	{name: "token-bucket", options: Config{Algorithm: TokenBucket}, few: PerSecond(10), many: PerMinute(60).WithBurst(500)},
-	{name: "token-interval", options: Config{Algorithm: TokenBucket, Refill: RefillInterval}, few: PerSecond(10), many: PerMinute(60).WithBurst(500)},
-	{name: "token-interval-offset", options: Config{Algorithm: TokenBucket, Refill: RefillInterval, Offset: time.Second}, few: PerSecond(10), many: PerMinute(60).WithBurst(500)},
-	{name: "leaky-bucket", options: Config{Algorithm: LeakyBucket}, few: PerSecond(10), many: PerMinute(60).WithBurst(500)},
-	{name: "sliding-window", options: Config{Algorithm: SlidingWindow}, few: PerSecond(10), many: PerMinute(500)},
-	{name: "sliding-window-wide", options: Config{Algorithm: SlidingWindow}, few: PerDay(100_000_000), many: PerSecond(100_000), wide: true},
-	{name: "sliding-offset", options: Config{Algorithm: SlidingWindow, Offset: 59 * time.Second}, few: PerSecond(10), many: PerMinute(500)},
-	{name: "sliding-log", options: Config{Algorithm: SlidingLog}, few: PerSecond(10), many: PerMinute(500), wide: true},
-	{name: "fixed-window", options: Config{Algorithm: FixedWindow}, few: PerSecond(10), many: PerMinute(500)},
-	{name: "fixed-window-offset", options: Config{Algorithm: FixedWindow, Offset: 7 * time.Second}, few: PerSecond(10), many: PerMinute(500)},
-	{name: "fixed-first-charge", options: Config{Algorithm: FixedWindow, Anchor: AnchorFirstCharge}, few: PerSecond(10), many: PerMinute(500), wide: true},
+// withOptions returns a configuration that lacks a limit.
+func withOptions(o traces.Options) Config {
+	c := Config{Algorithm: Algorithm(o.Algorithm), Offset: o.Offset}
+	if o.Interval {
+		c.Refill = RefillInterval
+	}
+	if o.Anchored {
+		c.Anchor = AnchorFirstCharge
+	}
+	return c
 }
 
 // withFew is the layout's configuration with few units.
@@ -77,29 +81,31 @@ func layoutNamed(name string) layout {
 // variants are the options of all layouts, each of them once, for tests that draw a limit. An
 // Offset is 1 ns, where it does not stand for a random one.
 var variants = func() (all []Config) {
-	for _, la := range layouts {
-		c := la.options
-		c.Offset = min(c.Offset, 1)
-		if !slices.ContainsFunc(all, func(o Config) bool { return variantName(o) == variantName(c) }) {
-			all = append(all, c)
-		}
+	for _, o := range traces.Variants {
+		all = append(all, withOptions(o))
 	}
 	return all
 }()
 
 // variantName names the options of a config that decide, except its limit.
 func variantName(c Config) string {
-	name := c.Algorithm.String()
-	if c.Anchor != AnchorUnix {
-		name += "+" + c.Anchor.String()
+	return traces.Options{
+		Algorithm: oracle.Algorithm(c.Algorithm), Interval: c.Refill == RefillInterval, Anchored: c.Anchor == AnchorFirstCharge, Offset: c.Offset,
+	}.Name()
+}
+
+// randomLimit and randomConfig draw a limit for an algorithm, or for a variant, and an offset
+// if it has one.
+func randomLimit(rng *rand.Rand, a Algorithm) Limit {
+	return Limit(traces.RandomLimit(rng, oracle.Algorithm(a)))
+}
+
+func randomConfig(rng *rand.Rand, variant Config) Config {
+	c := variant
+	if c.Limit = randomLimit(rng, c.Algorithm); c.Offset != 0 {
+		c.Offset = traces.RandomOffset(rng, c.Limit.Period)
 	}
-	if c.Refill != RefillContinuous {
-		name += "+" + c.Refill.String()
-	}
-	if c.Offset != 0 {
-		name += "+offset"
-	}
-	return name
+	return c
 }
 
 // algorithms are all of them; bucketAlgorithms share a schedule, hand out slots and take a
@@ -136,12 +142,16 @@ var clocks = []struct {
 }
 
 // penalties are the settings of what denied calls do, each with blocks by hand.
-var penalties = []Config{
-	{},
-	{BlockFor: 1},
-	{CountDenied: true},
-	{CountDenied: true, BlockFor: 1},
-}
+var penalties = func() (all []Config) {
+	for _, p := range traces.Penalties {
+		c := Config{CountDenied: p.Counts}
+		if p.Blocks {
+			c.BlockFor = 1
+		}
+		all = append(all, c)
+	}
+	return all
+}()
 
 // onEveryLayout runs f on a fresh limiter of each layout, with few units and a clock of its own.
 func onEveryLayout(t *testing.T, f func(t *testing.T, l *Limiter, clock *ManualClock)) {
@@ -194,4 +204,54 @@ func TestLayouts_AreAllThereAre(t *testing.T) {
 	slices.Sort(want)
 	slices.Sort(got)
 	require.Equal(t, want, slices.Compact(got))
+}
+
+// newOracle returns the exact model of a limiter. It follows the one liberty that
+// the library takes, the grid for intervals that are no whole number of ns.
+func newOracle(c Config) *oracle.Model { return oracle.New(oracleConfig(c)) }
+
+// newCounting returns the model of a limiter whose words can count as far as they do.
+func newCounting(c oracle.Config) *oracle.Model {
+	c.CountMost = traces.WordsOf(c).CountMost
+	return oracle.New(c)
+}
+
+// countMost is the most that a word can count under c, or 0 for algorithms that do not.
+func countMost(c Config) int64 { return traces.WordsOf(oracleConfig(c)).CountMost }
+
+func oracleConfig(c Config) oracle.Config {
+	limit := c.enforced()
+	rate := int64(limit.Rate)
+	if limit.Rate == math.MaxInt {
+		rate = math.MaxInt64 // Unlimited, on 32-bit machines, too
+	}
+	return oracle.Config{
+		Algorithm: oracle.Algorithm(c.Algorithm),
+		Rate:      rate,
+		Burst:     int64(limit.Burst),
+		Period:    int64(limit.Period),
+		Offset:    int64(c.Offset),
+		Interval:  c.Refill == RefillInterval,
+		Anchored:  c.Anchor == AnchorFirstCharge,
+		Grid:      true,
+
+		BlockFor:    int64(c.BlockFor),
+		CountDenied: c.CountDenied,
+	}
+}
+
+// fromOracle narrows a model's decision to the int of this platform.
+func fromOracle(d oracle.Decision) Decision {
+	return Decision{
+		Allowed:    d.Allowed,
+		Limit:      int(min(d.Limit, math.MaxInt)),
+		Remaining:  int(min(d.Remaining, math.MaxInt)),
+		RetryAfter: time.Duration(d.RetryAfter),
+		ResetAfter: time.Duration(d.ResetAfter),
+	}
+}
+
+// guess is what a limiter has decided, to be searched for first by a model: see Model.Guess.
+func guess(d Decision) oracle.Decision {
+	return oracle.Decision{Remaining: int64(d.Remaining), RetryAfter: int64(d.RetryAfter), ResetAfter: int64(d.ResetAfter)}
 }

@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-go/sluice/internal/traces"
 )
 
 func TestDirectory_Covers(t *testing.T) {
@@ -35,7 +37,7 @@ func TestDirectory_TablesSplitAndMerge(t *testing.T) {
 		require.Equal(t, 2, few)
 		for range 2 {
 			for i := range uint64(keys) {
-				mustEqual(t, true, l.KeyUint64(i).Allow())
+				traces.Equal(t, true, l.KeyUint64(i).Allow())
 			}
 			require.Equal(t, keys, l.Len())
 			checkTables(t, l)
@@ -46,7 +48,7 @@ func TestDirectory_TablesSplitAndMerge(t *testing.T) {
 				require.LessOrEqual(t, tab.limit, l.mostOf(tab.policy))
 			}
 			for i := range uint64(keys) {
-				mustEqual(t, left, l.KeyUint64(i).Peek(0).Remaining)
+				traces.Equal(t, left, l.KeyUint64(i).Peek(0).Remaining)
 			}
 			clock.Advance(2 * c.Limit.Period)
 			require.Equal(t, keys, l.Sweep())

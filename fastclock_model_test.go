@@ -10,6 +10,7 @@ import (
 
 	"github.com/sluice-go/sluice/internal/depth"
 	"github.com/sluice-go/sluice/internal/seeded"
+	"github.com/sluice-go/sluice/internal/traces"
 )
 
 // A staggeringClock is up to 1 us behind, by another time at each reading, as processors'
@@ -44,26 +45,24 @@ func staggering(t *testing.T, rng *rand.Rand, variant Config) {
 	clock.exact.now.Store(start.UnixNano())
 	c := randomConfig(rng, variant)
 	c.Clock, c.TTL, c.MaxKeys = clock, time.Duration(1+rng.IntN(5000)), 1000
-	l, err := newForTests(c)
+	l, err := New(c)
 	if err != nil {
 		return // a limit that no limiter takes
 	}
-	model := newCounting(oracleConfig(c), l.policyOf(0))
-	tr := &tracer{trace: &trace{tb: t, rng: rng, cfg: c}, lim: l, model: model}
+	model := newCounting(oracleConfig(c))
 	newest := map[string]int64{}
 	keys := []string{"a", "b", "c"}
 	for range 300 {
 		key := keys[rng.IntN(len(keys))]
-		gaps := []int64{0, 0, rng.Int64N(100), rng.Int64N(1000), rng.Int64N(5000), min(tr.gap(), 1<<50)}
+		gaps := []int64{0, 0, rng.Int64N(100), rng.Int64N(1000), rng.Int64N(5000), min(traces.RandomGap(rng, traces.Limit(c.Limit), c.Offset, clock.exact.Now()), 1<<50)}
 		clock.exact.now.Add(gaps[rng.IntN(len(gaps))])
-		tr.now = clock.exact.Now()
 		switch rng.IntN(8) {
 		case 0:
 			l.Sweep()
 		case 1:
 			l.Peek(key, 1)
 		default:
-			cost, id := tr.cost(), l.Key(key).id
+			cost, id := traces.RandomCost(rng, c.Limit.burst()), l.Key(key).id
 			tracked := l.locate(id).slot != nil
 			clock.said = nil
 			d := l.Take(key, cost)

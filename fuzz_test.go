@@ -6,51 +6,12 @@ import (
 	"math/rand/v2"
 	"testing"
 	"time"
+
+	"github.com/sluice-go/sluice/internal/traces"
 )
 
-// FuzzDecisions decodes a byte string into a limit and operations, and replays
-// them against the exact model: each choice of the tracer takes one byte.
-func FuzzDecisions(f *testing.F) {
-	for a := range variants {
-		f.Add([]byte{byte(a), 0, 3, 120, 200, 7, 0, 1, 0, 255, 90, 17, 3, 44, 201, 8, 250, 130, 12, 99})
-		f.Add([]byte{byte(a), 1, 240, 30, 11, 180, 66, 230, 5, 140, 77, 2, 199, 33, 210, 61, 0, 0, 128, 64, 32, 16})
-	}
-	f.Fuzz(func(t *testing.T, data []byte) {
-		if len(data) < 2 || len(data) > 4096 {
-			return
-		}
-		variant, older := variants[int(data[0])%len(variants)], data[1]%2 == 1
-		src := &byteSource{data: data[2:], rest: rand.NewPCG(1, 2)}
-		rng := rand.New(src)
-		c := randomConfig(rng, variant)
-		if _, err := New(c); err != nil {
-			return
-		}
-		tr := newTracer(t, rng, c, older)
-		for len(src.data) > 0 {
-			tr.run(1, older)
-		}
-	})
-}
-
-// FuzzTakeAll does the same for TakeAll on several limiters.
-func FuzzTakeAll(f *testing.F) {
-	for i := range byte(4) {
-		f.Add([]byte{i, 0, 3, 120, 200, 7, 0, 1, 0, 255, 90, 17, 3, 44, 201, 8, 250, 130, 12, 99, i * 60, 31, 77, 190})
-	}
-	f.Fuzz(func(t *testing.T, data []byte) {
-		if len(data) > 4096 {
-			return
-		}
-		src := &byteSource{data: data, rest: rand.NewPCG(1, 2)}
-		tr := newAllTracer(t, rand.New(src))
-		for len(src.data) > 0 {
-			tr.step()
-		}
-	})
-}
-
-// FuzzReceipts does the same for reservations.
+// FuzzReceipts decodes a byte string into reservations and what becomes of them, and replays them
+// against the exact model: each choice of the tracer takes one byte.
 func FuzzReceipts(f *testing.F) {
 	for i := range byte(6) {
 		f.Add([]byte{i % 3, 200, i * 40, i * 20, 255, 0, 9, 9, 0, 90, 9, 30, 200, 100, 0, 250, 100, 40, 110, 130, 255, 80, 9, 150, 7, 60, 230, 99})
@@ -59,35 +20,16 @@ func FuzzReceipts(f *testing.F) {
 		if len(data) < 2 || len(data) > 1024 {
 			return
 		}
-		src := &byteSource{data: data[1:], rest: rand.NewPCG(1, 2)}
+		src := traces.NewBytes(data[1:])
 		disturbed, evicts := data[0]%3 == 1, data[0]%3 == 2
 		tr := newReceiptTracer(t, rand.New(src), disturbed, evicts)
-		for len(src.data) > 0 {
+		for src.Left() {
 			tr.step(disturbed)
 		}
 		if !disturbed && !evicts {
 			tr.checkSpans()
 		}
 	})
-}
-
-// byteSource is a source of randomness that spends one byte of input on each
-// number. The byte makes the high bits, which are the ones that rand.IntN looks at
-// for small n. Past the end it goes on with pseudo-random numbers, since a
-// constant could make rand reject forever.
-type byteSource struct {
-	data []byte
-	rest *rand.PCG
-}
-
-func (s *byteSource) Uint64() uint64 {
-	n := s.rest.Uint64()
-	if len(s.data) == 0 {
-		return n
-	}
-	b := s.data[0]
-	s.data = s.data[1:]
-	return uint64(b)<<56 | n>>8
 }
 
 // FuzzSchedule checks the 64-bit grid arithmetic against math/big.

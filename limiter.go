@@ -9,6 +9,7 @@ import (
 
 	"github.com/puzpuzpuz/xsync/v3"
 
+	"github.com/sluice-go/sluice/internal/crowding"
 	"github.com/sluice-go/sluice/internal/spacesaving"
 )
 
@@ -48,7 +49,7 @@ type plans struct {
 // New returns a limiter. The error is a *ConfigError: it names the field, its
 // value and what would be accepted. A limit that the algorithm cannot keep
 // exactly is an error, never a weaker limit.
-func New(c Config) (*Limiter, error) { return newLimiter(c, math.MaxUint64, math.MaxInt) }
+func New(c Config) (*Limiter, error) { return newLimiter(c, crowding.Homes, crowding.IDs) }
 
 // notMade is a variable since a constant would be boxed in each of made's callers, which
 // includes the hot ones.
@@ -72,8 +73,7 @@ func Must(l *Limiter, err error) *Limiter {
 }
 
 // newLimiter is New with bounds on how many slots of a table are homes, and how many ids it has
-// before it is split. Tests crowd all
-// keys into a few.
+// before it is split.
 func newLimiter(c Config, homes uint64, most int) (*Limiter, error) {
 	c, err := c.withDefaults()
 	if err != nil {

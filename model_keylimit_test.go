@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sluice-go/sluice/internal/depth"
 	"github.com/sluice-go/sluice/internal/oracle"
 	"github.com/sluice-go/sluice/internal/seeded"
 )
@@ -39,28 +40,28 @@ func newPlanChanger(tb testing.TB, rng *rand.Rand, variant Config, clock *Manual
 
 // setKeyLimit gives key a limit of its own, or takes it away.
 func (ch *changer) setKeyLimit(key string) {
-	if ch.rng.IntN(3) == 0 {
-		ch.note("ClearKeyLimit %s", key)
+	if ch.Rng.IntN(3) == 0 {
+		ch.Note("ClearKeyLimit %s", key)
 		ch.both(func(l *Limiter) { l.ClearKeyLimit(key) })
 		ch.model.ClearKeyLimit(key, ch.now())
 		delete(ch.own, key)
 	} else {
 		l := ch.draw()
-		ch.note("SetKeyLimit %s %v", key, l)
+		ch.Note("SetKeyLimit %s %v", key, l)
 		ch.both(func(lim *Limiter) {
-			if ch.rng.IntN(2) == 0 {
-				require.NoError(ch.tb, lim.SetKeyLimit(key, l))
+			if ch.Rng.IntN(2) == 0 {
+				require.NoError(ch.TB, lim.SetKeyLimit(key, l))
 			} else {
-				require.NoError(ch.tb, lim.Key(key).SetLimit(l))
+				require.NoError(ch.TB, lim.Key(key).SetLimit(l))
 			}
-			require.Equal(ch.tb, l, lim.Key(key).Limit())
+			require.Equal(ch.TB, l, lim.Key(key).Limit())
 		})
 		ch.model.SetKeyLimit(key, ch.now(), ch.with(l))
 		ch.own[key] = true
 	}
 	ch.changes++
 	ch.look("after SetKeyLimit")
-	ch.both(func(l *Limiter) { checkCells(ch.tb, l, ch.keys, ch.own) })
+	ch.both(func(l *Limiter) { checkCells(ch.TB, l, ch.keys, ch.own) })
 	if ch.sweep(); !ch.kept {
 		busy := 0
 		for _, key := range ch.keys {
@@ -68,8 +69,8 @@ func (ch *changer) setKeyLimit(key string) {
 				busy++
 			}
 		}
-		require.Equal(ch.tb, busy, ch.lims[1].Len(), "Len\n%s", ch)
-		require.Equal(ch.tb, busy, ch.lims[1].Stats().Keys)
+		require.Equal(ch.TB, busy, ch.lims[1].Len(), "Len\n%s", ch)
+		require.Equal(ch.TB, busy, ch.lims[1].Stats().Keys)
 	}
 }
 
@@ -80,7 +81,7 @@ func (p *planner) takeAll() {
 	own, plain := 0, 0
 	for range p.rng.IntN(7) {
 		ch := p.all[p.rng.IntN(len(p.all))]
-		if ch.cfg.Soft > 0 {
+		if ch.Cfg.Soft > 0 {
 			continue // the models know nothing of it
 		}
 		key := ch.keys[p.rng.IntN(len(ch.keys))]
@@ -92,7 +93,7 @@ func (p *planner) takeAll() {
 			charges[i] = append(charges[i], Charge{l.Key(key), cost})
 		}
 		model = append(model, oracle.Charge{Model: ch.model, Key: key, Now: ch.now(), Cost: int64(cost)})
-		ch.note("in a TakeAll: %s %d", key, cost)
+		ch.Note("in a TakeAll: %s %d", key, cost)
 		if ch.own[key] {
 			own++
 		} else {
@@ -107,7 +108,7 @@ func (p *planner) takeAll() {
 			for _, ch := range p.all {
 				s += ch.String() + "\n"
 			}
-			require.Equal(p.all[0].tb, want, got, "TakeAll of %+v, swept %v\n%s", model, i == 1, s)
+			require.Equal(p.all[0].TB, want, got, "TakeAll of %+v, swept %v\n%s", model, i == 1, s)
 		}
 	}
 	if want.Allowed && own > 0 && plain > 0 {
@@ -127,7 +128,7 @@ func TestModel_SetKeyLimitIsExact(t *testing.T) {
 			t.Parallel()
 			rng := seeded.Rand(t)
 			changes, allowed, denied, mixed := 0, 0, 0, 0
-			for range max(10, modelOps()/15_000) {
+			for range max(10, depth.Ops()/15_000) {
 				p := newPlanner(t, rng, variant)
 				for range 120 {
 					ch := p.all[rng.IntN(len(p.all))]

@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sluice-go/sluice/internal/depth"
 	"github.com/sluice-go/sluice/internal/oracle"
 	"github.com/sluice-go/sluice/internal/seeded"
 )
@@ -51,7 +52,7 @@ func newPlanTracer(t *testing.T, rng *rand.Rand, variant Config) *planTracer {
 		changer: newPlanChanger(t, rng, variant, NewManualClock(start)),
 		plans:   map[string]*tracedPlan{}, on: map[string]any{}, at: map[string]any{},
 	}
-	c := p.cfg
+	c := p.Cfg
 	switch rng.IntN(3) {
 	case 0:
 		p.older, c.TTL = true, math.MaxInt64
@@ -108,8 +109,8 @@ func (p *planTracer) settle() {
 			continue
 		}
 		if !p.model.Idle(key, p.now()) {
-			require.True(p.tb, p.evict && p.on[key] == nil, "%s has been forgotten\n%s", key, p)
-			p.note("%s is evicted", key)
+			require.True(p.TB, p.evict && p.on[key] == nil, "%s has been forgotten\n%s", key, p)
+			p.Note("%s is evicted", key)
 			p.model.Reset(key)
 			p.evicts++
 		}
@@ -118,19 +119,19 @@ func (p *planTracer) settle() {
 			delete(p.at, key)
 		}
 	}
-	require.LessOrEqual(p.tb, p.l.Len(), p.l.Config().MaxKeys)
-	checkCells(p.tb, p.l, p.keys, own)
+	require.LessOrEqual(p.TB, p.l.Len(), p.l.Config().MaxKeys)
+	checkCells(p.TB, p.l, p.keys, own)
 }
 
 // look compares what calls see that bring nothing, and what others see that bring a limit.
 func (p *planTracer) look() {
 	for _, key := range p.keys {
 		for _, tok := range []tracedKey{{nil, key, p.l.Key(key)}, p.draws(key)} {
-			cost := p.rng.IntN(20)
+			cost := p.Rng.IntN(20)
 			m := p.model.Clone()
 			p.under(m, key, tok.brings)
 			want := p.soft(m.Peek(key, p.now(), int64(cost)), cost)
-			p.equal(want, tok.with.Peek(cost), fmt.Sprintf("Peek of %s by %v", key, tok.brings))
+			p.Equal(want, tok.with.Peek(cost), fmt.Sprintf("Peek of %s by %v", key, tok.brings))
 		}
 	}
 }
@@ -138,21 +139,21 @@ func (p *planTracer) look() {
 // draws returns key with a limit that its calls bring, or with none.
 func (p *planTracer) draws(key string) tracedKey {
 	k := p.l.Key(key)
-	switch p.rng.IntN(5) {
+	switch p.Rng.IntN(5) {
 	case 0, 1:
 		limit := p.draw()
 		with, err := k.WithLimit(limit)
-		require.NoError(p.tb, err)
+		require.NoError(p.TB, err)
 		return tracedKey{limit, key, with}
 	case 2:
 		for name, pl := range p.plans {
 			with, err := k.WithPlan(name)
-			require.NoError(p.tb, err)
+			require.NoError(p.TB, err)
 			p.tokens = append(p.tokens, tracedKey{pl, key, with})
 		}
 		for _, tok := range p.tokens {
-			if tok.key == key && p.rng.IntN(4) == 0 {
-				require.Equal(p.tb, limitOf(tok.brings), tok.with.Limit())
+			if tok.key == key && p.Rng.IntN(4) == 0 {
+				require.Equal(p.TB, limitOf(tok.brings), tok.with.Limit())
 				return tok
 			}
 		}
@@ -163,8 +164,8 @@ func (p *planTracer) draws(key string) tracedKey {
 
 func (p *planTracer) setPlan(name string) {
 	pl, limit := p.plans[name], p.draw()
-	if pl != nil && p.rng.IntN(4) == 0 {
-		p.note("ClearPlan %s", name)
+	if pl != nil && p.Rng.IntN(4) == 0 {
+		p.Note("ClearPlan %s", name)
 		p.l.ClearPlan(name)
 		delete(p.plans, name)
 		for key, on := range p.on {
@@ -174,8 +175,8 @@ func (p *planTracer) setPlan(name string) {
 		}
 		return
 	}
-	p.note("SetPlan %s %v", name, limit)
-	require.NoError(p.tb, p.l.SetPlan(name, limit))
+	p.Note("SetPlan %s %v", name, limit)
+	require.NoError(p.TB, p.l.SetPlan(name, limit))
 	if pl == nil {
 		p.plans[name] = &tracedPlan{limit}
 		return
@@ -202,26 +203,26 @@ func (p *planTracer) clear(key string) {
 // setKey gives key a limit of its own, a plan, or none.
 func (p *planTracer) setKey(key string) {
 	var terms any = p.draw()
-	name := []string{"pro", "free"}[p.rng.IntN(2)]
+	name := []string{"pro", "free"}[p.Rng.IntN(2)]
 	switch pl := p.plans[name]; {
-	case p.rng.IntN(3) == 0:
-		p.note("ClearKeyLimit %s", key)
+	case p.Rng.IntN(3) == 0:
+		p.Note("ClearKeyLimit %s", key)
 		if p.l.ClearKeyLimit(key); p.on[key] != nil {
 			p.clear(key)
 		}
 		return
-	case p.rng.IntN(2) == 0:
-		p.note("SetKeyLimit %s %v", key, terms)
-		require.NoError(p.tb, p.l.SetKeyLimit(key, terms.(Limit)))
+	case p.Rng.IntN(2) == 0:
+		p.Note("SetKeyLimit %s %v", key, terms)
+		require.NoError(p.TB, p.l.SetKeyLimit(key, terms.(Limit)))
 	case pl == nil:
-		require.Error(p.tb, p.l.SetKeyPlan(key, name))
+		require.Error(p.TB, p.l.SetKeyPlan(key, name))
 		return
 	default:
-		p.note("SetKeyPlan %s %s", key, name)
-		require.NoError(p.tb, p.l.SetKeyPlan(key, name))
+		p.Note("SetKeyPlan %s %s", key, name)
+		require.NoError(p.TB, p.l.SetKeyPlan(key, name))
 		terms = pl
 	}
-	require.Equal(p.tb, limitOf(terms), p.l.Key(key).Limit())
+	require.Equal(p.TB, limitOf(terms), p.l.Key(key).Limit())
 	if p.on[key] != terms {
 		p.on[key], p.at[key] = terms, terms
 		p.model.SetKeyLimit(key, p.now(), p.with(limitOf(terms)))
@@ -232,19 +233,19 @@ func (p *planTracer) setKey(key string) {
 func (p *planTracer) takeBy(tok tracedKey) (admitted int) {
 	key, cost := tok.key, p.cost(tok.key)
 	p.goBy(key, tok.brings)
-	if left := tok.with.Peek(0).Remaining; p.rng.IntN(3) == 0 {
-		cost = left + p.rng.IntN(2) // the edge
+	if left := tok.with.Peek(0).Remaining; p.Rng.IntN(3) == 0 {
+		cost = left + p.Rng.IntN(2) // the edge
 	}
 	now := p.now()
-	if p.older && p.rng.IntN(2) == 0 {
-		now -= p.rng.Int64N(now - p.floor + 1)
+	if p.older && p.Rng.IntN(2) == 0 {
+		now -= p.Rng.Int64N(now - p.floor + 1)
 	}
 	want := p.soft(p.model.Take(key, now, int64(cost)), cost)
-	p.note("%d ago: Take %s %d by %v: %+v", p.now()-now, key, cost, tok.brings, want)
-	if p.rng.IntN(3) == 0 {
-		require.Equal(p.tb, want.Allowed, tok.with.AllowAt(now, cost), "Allow\n%s", p)
+	p.Note("%d ago: Take %s %d by %v: %+v", p.now()-now, key, cost, tok.brings, want)
+	if p.Rng.IntN(3) == 0 {
+		require.Equal(p.TB, want.Allowed, tok.with.AllowAt(now, cost), "Allow\n%s", p)
 	} else {
-		p.equal(want, tok.with.TakeAt(now, cost), "Take")
+		p.Equal(want, tok.with.TakeAt(now, cost), "Take")
 	}
 	if !want.Allowed {
 		p.denied++
@@ -257,7 +258,7 @@ func (p *planTracer) takeBy(tok tracedKey) (admitted int) {
 // alternate lets a client's token alternate at one instant. Whatever the order of its limits
 // is, it is admitted no more than the largest.
 func (p *planTracer) alternate(key string) {
-	p.note("Reset %s", key)
+	p.Note("Reset %s", key)
 	p.l.Reset(key)
 	p.model.Reset(key)
 	p.floor = p.now()
@@ -272,35 +273,35 @@ func (p *planTracer) alternate(key string) {
 		sum += p.takeBy(tok)
 		p.settle()
 	}
-	require.LessOrEqual(p.tb, sum, most+p.cfg.Soft, "a gift\n%s", p)
+	require.LessOrEqual(p.TB, sum, most+p.Cfg.Soft, "a gift\n%s", p)
 }
 
 // takeAll charges some keys, or at MaxKeys one, with different limits for the same key.
 func (p *planTracer) takeAll() {
-	if p.cfg.Soft > 0 {
+	if p.Cfg.Soft > 0 {
 		return // the models know nothing of it
 	}
 	var charges []Charge
 	var model []oracle.Charge
 	first := map[string]bool{}
-	key := p.keys[p.rng.IntN(len(p.keys))]
-	for range 1 + p.rng.IntN(4) {
+	key := p.keys[p.Rng.IntN(len(p.keys))]
+	for range 1 + p.Rng.IntN(4) {
 		if !p.evict {
-			key = p.keys[p.rng.IntN(len(p.keys))]
+			key = p.keys[p.Rng.IntN(len(p.keys))]
 		}
-		tok, cost := p.draws(key), 1+p.rng.IntN(4)
+		tok, cost := p.draws(key), 1+p.Rng.IntN(4)
 		if !first[key] {
 			first[key] = true
 			p.goBy(key, tok.brings)
 		}
-		p.note("in a TakeAll: %s %d by %v", key, cost, tok.brings)
+		p.Note("in a TakeAll: %s %d by %v", key, cost, tok.brings)
 		charges = append(charges, Charge{tok.with, cost})
 		model = append(model, oracle.Charge{Model: p.model, Key: key, Now: p.now(), Cost: int64(cost)})
 	}
 	d := oracle.TakeAll(model)
 	want := AllDecision{Allowed: d.Allowed, Denied: d.Denied, Remaining: int(min(d.Remaining, math.MaxInt)), RetryAfter: time.Duration(d.RetryAfter)}
 	if got := TakeAll(charges...); want != got {
-		require.Equal(p.tb, want, got, "TakeAll\n%s", p)
+		require.Equal(p.TB, want, got, "TakeAll\n%s", p)
 	}
 }
 
@@ -308,29 +309,29 @@ func (p *planTracer) step() {
 	if p.now() < start.UnixNano()+int64(20*365*day) {
 		p.advance()
 	}
-	key := p.keys[p.rng.IntN(len(p.keys))]
-	switch p.rng.IntN(16) {
+	key := p.keys[p.Rng.IntN(len(p.keys))]
+	switch p.Rng.IntN(16) {
 	case 0:
-		p.setPlan([]string{"pro", "free"}[p.rng.IntN(2)])
+		p.setPlan([]string{"pro", "free"}[p.Rng.IntN(2)])
 		p.floor = p.now()
 	case 1, 2:
 		p.setKey(key)
 		p.floor = p.now()
 	case 3:
 		limit := p.draw()
-		p.note("SetLimit %v", limit)
-		require.NoError(p.tb, p.l.SetLimit(limit))
+		p.Note("SetLimit %v", limit)
+		require.NoError(p.TB, p.l.SetLimit(limit))
 		p.model.SetLimit(p.now(), p.with(limit))
 		p.floor = p.now()
 	case 4:
 		if !p.kept {
-			p.note("Sweep")
+			p.Note("Sweep")
 			p.l.Sweep()
 			p.floor = p.now()
 		}
 	case 5:
 		cost := p.cost(key)
-		p.note("Refund %s %d", key, cost)
+		p.Note("Refund %s %d", key, cost)
 		p.model.Refund(key, p.now(), int64(cost))
 		p.l.Refund(key, cost)
 	case 6:
@@ -343,7 +344,7 @@ func (p *planTracer) step() {
 		p.takeBy(p.draws(key))
 	}
 	p.settle()
-	if p.rng.IntN(3) == 0 {
+	if p.Rng.IntN(3) == 0 {
 		p.look()
 		p.settle()
 	}
@@ -358,7 +359,7 @@ func TestModel_PlansAreExact(t *testing.T) {
 			t.Parallel()
 			rng := seeded.Rand(t)
 			allowed, denied, evicts, moves, follows := 0, 0, 0, 0, 0
-			least := max(20, modelOps()/10_000)
+			least := max(20, depth.Ops()/10_000)
 			// More traces, if these have not reached all: some have hardly any keys to evict.
 			for i := 0; i < least || i < 20*least && min(evicts, moves, follows) == 0; i++ {
 				p := newPlanTracer(t, rng, variant)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sluice-go/sluice/internal/depth"
 	"github.com/sluice-go/sluice/internal/oracle"
 	"github.com/sluice-go/sluice/internal/seeded"
 )
@@ -55,11 +56,11 @@ func newReceiptTracer(tb testing.TB, rng *rand.Rand, disturbed, evicts bool) *re
 	if evicts {
 		c.MaxKeys = 1
 	}
-	tr := &receiptTracer{trace: &trace{tb: tb, rng: rng, cfg: c, clock: NewManualClock(at)}, evicts: evicts, older: disturbed && rng.IntN(2) == 0}
-	tr.cfg.Clock = tr.clock
-	tr.l = mustNew(tb, tr.cfg)
+	tr := &receiptTracer{trace: &trace{TB: tb, Rng: rng, Cfg: c, Clock: NewManualClock(at)}, evicts: evicts, older: disturbed && rng.IntN(2) == 0}
+	tr.Cfg.Clock = tr.Clock
+	tr.l = mustNew(tb, tr.Cfg)
 	tr.k = tr.l.Key("k")
-	tr.model = oracle.NewReceipts(oracleConfig(tr.cfg))
+	tr.model = oracle.NewReceipts(oracleConfig(tr.Cfg))
 	return tr
 }
 
@@ -70,50 +71,50 @@ func (tr *receiptTracer) full() (full uint64) {
 		return key.word
 	})
 	s, _ := tr.l.policyOf(tr.k.id).bucket().turns()
-	return max(full, s.tick(tr.clock.Now()))
+	return max(full, s.tick(tr.Clock.Now()))
 }
 
 // look compares what the key owes.
 func (tr *receiptTracer) look() {
-	now := tr.clock.Now()
-	tr.equal(fromOracle(tr.model.Peek(now, 0)), tr.k.Peek(0), "Peek")
+	now := tr.Clock.Now()
+	tr.Equal(fromOracle(tr.model.Peek(now, 0)), tr.k.Peek(0), "Peek")
 	if tr.k.Peek(0).ResetAfter > 0 {
-		tr.equal(tr.model.TAT().Uint64(), tr.full(), "what is owed")
+		tr.Equal(tr.model.TAT().Uint64(), tr.full(), "what is owed")
 	}
 	tr.model.Rest(now)
 }
 
 func (tr *receiptTracer) advance() {
-	unit := int64(tr.cfg.Limit.interval())
-	gaps := []int64{0, 0, 0, 0, 1, unit / 2, unit, unit - 1, unit + 1, 2 * unit, 1 + tr.rng.Int64N(3*unit), tr.rng.Int64N(10*unit) + 1}
-	d := gaps[tr.rng.IntN(len(gaps))]
+	unit := int64(tr.Cfg.Limit.interval())
+	gaps := []int64{0, 0, 0, 0, 1, unit / 2, unit, unit - 1, unit + 1, 2 * unit, 1 + tr.Rng.Int64N(3*unit), tr.Rng.Int64N(10*unit) + 1}
+	d := gaps[tr.Rng.IntN(len(gaps))]
 	if d > 0 {
-		tr.clock.Advance(time.Duration(d))
+		tr.Clock.Advance(time.Duration(d))
 	}
 	tr.look()
 }
 
 func (tr *receiptTracer) cost() int {
-	b := tr.cfg.Limit.burst()
-	costs := []int{1, 1, 1, 2, b, 1 + tr.rng.IntN(b), 0, b + 1, -1}
-	return costs[tr.rng.IntN(len(costs))]
+	b := tr.Cfg.Limit.burst()
+	costs := []int{1, 1, 1, 2, b, 1 + tr.Rng.IntN(b), 0, b + 1, -1}
+	return costs[tr.Rng.IntN(len(costs))]
 }
 
 func (tr *receiptTracer) reserve() {
-	now, cost, most := tr.clock.Now(), tr.cost(), int64(math.MaxInt64)
-	if tr.rng.IntN(4) == 0 {
-		most = tr.rng.Int64N(5*int64(tr.cfg.Limit.interval())) - 1
+	now, cost, most := tr.Clock.Now(), tr.cost(), int64(math.MaxInt64)
+	if tr.Rng.IntN(4) == 0 {
+		most = tr.Rng.Int64N(5*int64(tr.Cfg.Limit.interval())) - 1
 	}
-	if wait, _, out := tr.peekSlot(now, cost); out == oracle.Reserved && tr.rng.IntN(4) == 0 {
-		most = wait - tr.rng.Int64N(2) // just enough, or 1 ns short of it
+	if wait, _, out := tr.peekSlot(now, cost); out == oracle.Reserved && tr.Rng.IntN(4) == 0 {
+		most = wait - tr.Rng.Int64N(2) // just enough, or 1 ns short of it
 	}
 	wait, e, out := tr.model.Reserve(now, int64(cost), most)
-	tr.note("reserve %d within %d: %d, %d", cost, most, wait, out)
+	tr.Note("reserve %d within %d: %d, %d", cost, most, wait, out)
 	r, err := tr.k.Reserve(cost, time.Duration(most))
 	want := []error{nil, ErrNegativeCost, ErrCostExceedsBurst, ErrQueueFull, ErrWouldExceedDeadline}[out]
-	tr.equal(want, err, "error")
+	tr.Equal(want, err, "error")
 	if err == nil {
-		tr.equal(time.Duration(wait), r.Delay(), "Delay")
+		tr.Equal(time.Duration(wait), r.Delay(), "Delay")
 		tr.open = append(tr.open, receipt{r, e})
 		tr.used = append(tr.used, e)
 	}
@@ -138,25 +139,25 @@ func (tr *receiptTracer) settle(debts bool) {
 	if len(tr.open) == 0 {
 		return
 	}
-	i := tr.rng.IntN(len(tr.open))
+	i := tr.Rng.IntN(len(tr.open))
 	rc := tr.open[i]
-	if tr.rng.IntN(3) > 0 { // else it is settled again some time
+	if tr.Rng.IntN(3) > 0 { // else it is settled again some time
 		tr.open = slices.Delete(tr.open, i, i+1)
 	}
-	now, actual := tr.clock.Now(), 0
-	switch tr.rng.IntN(5) {
+	now, actual := tr.Clock.Now(), 0
+	switch tr.Rng.IntN(5) {
 	case 0:
 		actual = rc.r.cost
 	case 1:
-		actual = tr.rng.IntN(rc.r.cost + 1)
+		actual = tr.Rng.IntN(rc.r.cost + 1)
 	case 2:
 		if actual = -1; debts {
-			actual = rc.r.cost + tr.rng.IntN(3)
+			actual = rc.r.cost + tr.Rng.IntN(3)
 		}
 	}
 	b := tr.model.Settle(rc.e, now, int64(actual))
-	tr.note("settle %d at slot %d of %d: [%v, %v]", actual, rc.e.Slot(), rc.r.cost, b.Least, b.Most)
-	if actual == 0 && tr.rng.IntN(2) == 0 {
+	tr.Note("settle %d at slot %d of %d: [%v, %v]", actual, rc.e.Slot(), rc.r.cost, b.Least, b.Most)
+	if actual == 0 && tr.Rng.IntN(2) == 0 {
 		rc.r.Cancel()
 	} else {
 		rc.r.Settle(actual)
@@ -170,19 +171,19 @@ func (tr *receiptTracer) settle(debts bool) {
 	}
 	// If the key is fresh, it does not matter since when.
 	if full := tr.full(); !tr.model.Observe(full, b) && (tr.k.Peek(0).ResetAfter > 0 || b.Least.Uint64() > full) {
-		require.Fail(tr.tb, "not within bounds", "owes %d\n%s", full, tr)
+		require.Fail(tr.TB, "not within bounds", "owes %d\n%s", full, tr)
 	}
 	tr.look()
 }
 
 func (tr *receiptTracer) take() {
-	now, cost := tr.clock.Now(), tr.cost()
-	if tr.older && tr.rng.IntN(4) == 0 {
-		now = max(0, now-tr.rng.Int64N(4*int64(tr.cfg.Limit.interval())))
+	now, cost := tr.Clock.Now(), tr.cost()
+	if tr.older && tr.Rng.IntN(4) == 0 {
+		now = max(0, now-tr.Rng.Int64N(4*int64(tr.Cfg.Limit.interval())))
 	}
 	want := tr.model.Take(now, int64(cost))
-	tr.note("take %d at %d: %v", cost, now, want.Allowed)
-	tr.equal(fromOracle(want), tr.k.TakeAt(now, cost), "Take")
+	tr.Note("take %d at %d: %v", cost, now, want.Allowed)
+	tr.Equal(fromOracle(want), tr.k.TakeAt(now, cost), "Take")
 	if want.Allowed {
 		tr.takes = append(tr.takes, keptCharge{time.Duration(now), max(cost, 0)})
 	}
@@ -191,24 +192,24 @@ func (tr *receiptTracer) take() {
 
 // takeReceipts takes two charges of the key at once, one of them perhaps of 0, for receipts.
 func (tr *receiptTracer) takeReceipts() {
-	now, cost := tr.clock.Now(), tr.cost()
+	now, cost := tr.Clock.Now(), tr.cost()
 	charges := []Charge{{tr.k, cost}}
-	if cost >= 0 && tr.rng.IntN(2) == 0 {
-		first := tr.rng.IntN(cost + 1)
+	if cost >= 0 && tr.Rng.IntN(2) == 0 {
+		first := tr.Rng.IntN(cost + 1)
 		charges = []Charge{{tr.k, first}, {tr.k, cost - first}}
 	}
 	want := tr.model.Peek(now, int64(cost))
-	tr.note("take %d of %v with receipts: %v", cost, len(charges), want.Allowed)
+	tr.Note("take %d of %v with receipts: %v", cost, len(charges), want.Allowed)
 	each, all := make([]Decision, len(charges)), make([]*Reservation, len(charges))
 	got := TakeAllReceipts(all, each, charges...)
-	tr.equal(want.Allowed, got.Allowed, "Allowed")
+	tr.Equal(want.Allowed, got.Allowed, "Allowed")
 	for i, r := range all {
-		tr.equal(fromOracle(want), each[i], "Take")
-		tr.equal(want.Allowed, r != nil, "has a receipt")
+		tr.Equal(fromOracle(want), each[i], "Take")
+		tr.Equal(want.Allowed, r != nil, "has a receipt")
 		if r == nil {
 			continue
 		}
-		tr.equal(now, r.At(), "At")
+		tr.Equal(now, r.At(), "At")
 		e := tr.model.ReserveFor(now, int64(charges[i].Cost), now)
 		tr.open = append(tr.open, receipt{r, e})
 		tr.taken = append(tr.taken, e)
@@ -218,15 +219,15 @@ func (tr *receiptTracer) takeReceipts() {
 
 // disturb does what a history without refunds, resets and changes does not have.
 func (tr *receiptTracer) disturb() {
-	now := tr.clock.Now()
-	switch tr.rng.IntN(6) {
+	now := tr.Clock.Now()
+	switch tr.Rng.IntN(6) {
 	case 0, 1, 2:
-		n := tr.rng.IntN(4)
-		tr.note("refund %d", n)
+		n := tr.Rng.IntN(4)
+		tr.Note("refund %d", n)
 		tr.k.Refund(n)
 		tr.model.Refund(now, int64(n))
 	case 3:
-		tr.note("reset")
+		tr.Note("reset")
 		tr.k.Reset()
 		tr.model.Reset()
 	default:
@@ -239,23 +240,23 @@ func (tr *receiptTracer) disturb() {
 
 // changeLimit changes the key's own limit, or clears it and perhaps changes all keys'.
 func (tr *receiptTracer) changeLimit(now int64) {
-	limit, own := receiptLimits[tr.rng.IntN(len(receiptLimits))], tr.rng.IntN(2) == 0
-	tr.note("limit %v own %v", limit, own)
+	limit, own := receiptLimits[tr.Rng.IntN(len(receiptLimits))], tr.Rng.IntN(2) == 0
+	tr.Note("limit %v own %v", limit, own)
 	adopt := func(l Limit) {
-		if l != tr.cfg.Limit {
-			tr.cfg.Limit = l
-			tr.model.SetLimit(now, oracleConfig(tr.cfg))
+		if l != tr.Cfg.Limit {
+			tr.Cfg.Limit = l
+			tr.model.SetLimit(now, oracleConfig(tr.Cfg))
 		}
 	}
 	if own {
-		require.NoError(tr.tb, tr.l.SetKeyLimit("k", limit))
+		require.NoError(tr.TB, tr.l.SetKeyLimit("k", limit))
 		adopt(limit)
 		return
 	}
 	tr.l.ClearKeyLimit("k")
 	adopt(tr.l.Config().Limit)
-	if limit != tr.cfg.Limit && tr.rng.IntN(2) == 0 {
-		require.NoError(tr.tb, tr.l.SetLimit(limit))
+	if limit != tr.Cfg.Limit && tr.Rng.IntN(2) == 0 {
+		require.NoError(tr.TB, tr.l.SetLimit(limit))
 		adopt(limit)
 	}
 }
@@ -263,7 +264,7 @@ func (tr *receiptTracer) changeLimit(now int64) {
 // step makes one random call. A disturbed trace has refunds, resets, debts and changes of
 // the limit, for which WorstCase does not speak.
 func (tr *receiptTracer) step(disturbed bool) {
-	switch tr.rng.IntN(12) {
+	switch tr.Rng.IntN(12) {
 	case 0, 1, 2:
 		tr.reserve()
 	case 3:
@@ -275,8 +276,8 @@ func (tr *receiptTracer) step(disturbed bool) {
 	case 8:
 		tr.takeReceipts()
 	case 9:
-		if tr.l.KeyUint64(tr.rng.Uint64N(40)).Allow() && tr.evicts {
-			tr.note("evict")
+		if tr.l.KeyUint64(tr.Rng.Uint64N(40)).Allow() && tr.evicts {
+			tr.Note("evict")
 			tr.model.Evict()
 		}
 		if !disturbed {
@@ -311,11 +312,11 @@ func (tr *receiptTracer) checkSpans() {
 		for _, to := range all[i:] {
 			sum += to.n
 			if d := to.at - from.at; sum > tr.l.WorstCase(d) {
-				require.LessOrEqual(tr.tb, sum, tr.l.WorstCase(d), "in %v from %d\n%s", d, from.at, tr)
+				require.LessOrEqual(tr.TB, sum, tr.l.WorstCase(d), "in %v from %d\n%s", d, from.at, tr)
 			}
 		}
 	}
-	if tr.cfg.Algorithm != LeakyBucket {
+	if tr.Cfg.Algorithm != LeakyBucket {
 		return
 	}
 	s, _ := tr.l.policyOf(0).bucket().turns()
@@ -323,7 +324,7 @@ func (tr *receiptTracer) checkSpans() {
 	for i := range slots[:max(0, len(slots)-1)] {
 		drained := s.tick(int64(slots[i].at)) + s.ticks(slots[i].n)
 		if slots[i].n > 0 && slots[i+1].n > 0 {
-			require.LessOrEqual(tr.tb, drained, s.tick(int64(slots[i+1].at)), "slots too close\n%s", tr)
+			require.LessOrEqual(tr.TB, drained, s.tick(int64(slots[i+1].at)), "slots too close\n%s", tr)
 		}
 	}
 }
@@ -334,7 +335,7 @@ func TestModel_ReceiptsAreExact(t *testing.T) {
 			rng := seeded.Rand(t)
 			disturbed, evicts := kind == "disturbed", kind == "evicted"
 			exact, settled, lost := 0, 0, 0
-			for range modelOps() / 100 {
+			for range depth.Ops() / 100 {
 				tr := newReceiptTracer(t, rng, disturbed, evicts)
 				for range 60 {
 					tr.step(disturbed)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sluice-go/sluice/internal/depth"
 	"github.com/sluice-go/sluice/internal/oracle"
 	"github.com/sluice-go/sluice/internal/seeded"
 )
@@ -65,7 +66,7 @@ func withPenalty(rng *rand.Rand, c Config) Config {
 func newChanger(tb testing.TB, rng *rand.Rand, variant Config, clock *ManualClock, largest bool) *changer {
 	c := variant
 	for {
-		ch := &changer{trace: &trace{tb: tb, rng: rng, clock: clock}, keys: []string{"a", "b", "c"}, own: map[string]bool{}}
+		ch := &changer{trace: &trace{TB: tb, Rng: rng, Clock: clock}, keys: []string{"a", "b", "c"}, own: map[string]bool{}}
 		ch.limits = changeLimits(rng, c)
 		if largest {
 			slices.SortFunc(ch.limits, func(a, b Limit) int { return b.Rate - a.Rate })
@@ -109,19 +110,19 @@ func newChanger(tb testing.TB, rng *rand.Rand, variant Config, clock *ManualCloc
 		if ch.kept {
 			c.TTL = math.MaxInt64
 		}
-		ch.cfg, ch.model = c, oracle.New(oracleConfig(c))
+		ch.Cfg, ch.model = c, oracle.New(oracleConfig(c))
 		ch.lims[0] = mustNew(tb, c)
 		ch.lims[1] = mustNew(tb, c)
 		return ch
 	}
 }
 
-func (ch *changer) now() int64 { return ch.clock.Now() }
+func (ch *changer) now() int64 { return ch.Clock.Now() }
 
 // soft makes of a model's decision what Config.Soft does.
 func (ch *changer) soft(o oracle.Decision, cost int) Decision {
 	d := fromOracle(o)
-	if n := ch.cfg.Soft; n > 0 {
+	if n := ch.Cfg.Soft; n > 0 {
 		after := d.Remaining
 		if cost == 0 {
 			after--
@@ -135,10 +136,10 @@ func (ch *changer) soft(o oracle.Decision, cost int) Decision {
 // look compares what a Peek for each key sees.
 func (ch *changer) look(what string) {
 	for _, key := range ch.keys {
-		for _, cost := range []int{0, 1 + ch.rng.IntN(20)} {
+		for _, cost := range []int{0, 1 + ch.Rng.IntN(20)} {
 			want := ch.soft(ch.model.Peek(key, ch.now(), int64(cost)), cost)
-			ch.equal(want, ch.lims[0].Peek(key, cost), "Peek of "+key+" "+what)
-			ch.equal(want, ch.lims[1].Peek(key, cost), "Peek of "+key+" after a sweep "+what)
+			ch.Equal(want, ch.lims[0].Peek(key, cost), "Peek of "+key+" "+what)
+			ch.Equal(want, ch.lims[1].Peek(key, cost), "Peek of "+key+" after a sweep "+what)
 		}
 	}
 	ch.sweep()
@@ -156,21 +157,21 @@ func (ch *changer) both(f func(*Limiter)) {
 	f(ch.lims[1])
 }
 
-func (ch *changer) draw() Limit { return ch.limits[ch.rng.IntN(len(ch.limits))] }
+func (ch *changer) draw() Limit { return ch.limits[ch.Rng.IntN(len(ch.limits))] }
 
 // with is the config under another limit.
 func (ch *changer) with(l Limit) oracle.Config {
-	c := ch.cfg
+	c := ch.Cfg
 	c.Limit = l
 	return oracleConfig(c)
 }
 
 func (ch *changer) setLimit() {
 	l := ch.draw()
-	ch.note("SetLimit %v", l)
+	ch.Note("SetLimit %v", l)
 	ch.both(func(lim *Limiter) {
-		require.NoError(ch.tb, lim.SetLimit(l))
-		require.Equal(ch.tb, l, lim.Config().Limit)
+		require.NoError(ch.TB, lim.SetLimit(l))
+		require.Equal(ch.TB, l, lim.Config().Limit)
 	})
 	ch.model.SetLimit(ch.now(), ch.with(l))
 	ch.changes++
@@ -181,22 +182,22 @@ func (ch *changer) setLimit() {
 func (ch *changer) cost(key string) int {
 	l := ch.lims[0]
 	b := int(l.policyOf(0).burst)
-	if ch.rng.IntN(3) > 0 {
+	if ch.Rng.IntN(3) > 0 {
 		b = int(l.policyOf(l.Key(key).id).burst)
 	}
-	costs := []int{1, 1, 1, 2, 3, b, b, b / 2, b - 1, b + 1, 0, -1, math.MaxInt, 1 + ch.rng.IntN(20), 1 + ch.rng.IntN(max(1, b))}
-	return costs[ch.rng.IntN(len(costs))]
+	costs := []int{1, 1, 1, 2, 3, b, b, b / 2, b - 1, b + 1, 0, -1, math.MaxInt, 1 + ch.Rng.IntN(20), 1 + ch.Rng.IntN(max(1, b))}
+	return costs[ch.Rng.IntN(len(costs))]
 }
 
 func (ch *changer) take(key string) {
 	cost := ch.cost(key)
-	if left := ch.lims[0].Peek(key, 0).Remaining; ch.rng.IntN(4) == 0 {
-		cost = left + ch.rng.IntN(2) // the edge
+	if left := ch.lims[0].Peek(key, 0).Remaining; ch.Rng.IntN(4) == 0 {
+		cost = left + ch.Rng.IntN(2) // the edge
 	}
 	want := ch.soft(ch.model.Take(key, ch.now(), int64(cost)), cost)
-	ch.note("Take %s %d: %+v", key, cost, want)
-	ch.equal(want, ch.lims[0].Take(key, cost), "Take")
-	ch.equal(want, ch.lims[1].Take(key, cost), "Take after a sweep")
+	ch.Note("Take %s %d: %+v", key, cost, want)
+	ch.Equal(want, ch.lims[0].Take(key, cost), "Take")
+	ch.Equal(want, ch.lims[1].Take(key, cost), "Take after a sweep")
 	if want.Allowed {
 		ch.allowed++
 	} else {
@@ -206,23 +207,23 @@ func (ch *changer) take(key string) {
 
 // other does to key what is no decision.
 func (ch *changer) other(key string) {
-	switch ch.rng.IntN(8) {
+	switch ch.Rng.IntN(8) {
 	case 0, 1, 2, 3:
 		cost := ch.cost(key)
-		ch.note("Refund %s %d", key, cost)
+		ch.Note("Refund %s %d", key, cost)
 		ch.model.Refund(key, ch.now(), int64(cost))
 		ch.both(func(l *Limiter) { l.Refund(key, cost) })
 	case 4:
-		ch.note("Reset %s", key)
+		ch.Note("Reset %s", key)
 		ch.model.Reset(key)
 		ch.both(func(l *Limiter) { l.Reset(key) })
 	case 5:
-		d := 1 + time.Duration(ch.rng.Int64N(int64(2*ch.cfg.Limit.Period)))
+		d := 1 + time.Duration(ch.Rng.Int64N(int64(2*ch.Cfg.Limit.Period)))
 		want := ch.model.Block(key, ch.now(), int64(d))
-		ch.note("Block %s for %d", key, d)
-		ch.both(func(l *Limiter) { require.Equal(ch.tb, want, l.Block(key, d), "%s", ch) })
+		ch.Note("Block %s for %d", key, d)
+		ch.both(func(l *Limiter) { require.Equal(ch.TB, want, l.Block(key, d), "%s", ch) })
 	case 6:
-		ch.note("Unblock %s", key)
+		ch.Note("Unblock %s", key)
 		ch.model.Unblock(key)
 		ch.both(func(l *Limiter) { l.Unblock(key) })
 	case 7:
@@ -235,7 +236,7 @@ func (ch *changer) other(key string) {
 func (ch *changer) charge(key string) {
 	for _, l := range ch.limits {
 		tight := l.Period < time.Millisecond || l.Rate > 1000 && l != Unlimited
-		if tight && (ch.cfg.Algorithm.windowed() || ch.cfg.Refill == RefillInterval) {
+		if tight && (ch.Cfg.Algorithm.windowed() || ch.Cfg.Refill == RefillInterval) {
 			return
 		}
 	}
@@ -243,10 +244,10 @@ func (ch *changer) charge(key string) {
 		return
 	}
 	b := int(ch.lims[0].policyOf(ch.lims[0].Key(key).id).burst)
-	cost := 1 + ch.rng.IntN(2*max(1, b))
+	cost := 1 + ch.Rng.IntN(2*max(1, b))
 	want := ch.soft(ch.model.Charge(key, ch.now(), int64(cost)), 0)
-	ch.note("Charge %s %d: %+v", key, cost, want)
-	ch.both(func(l *Limiter) { ch.equal(want, l.Charge(key, cost), "Charge") })
+	ch.Note("Charge %s %d: %+v", key, cost, want)
+	ch.both(func(l *Limiter) { ch.Equal(want, l.Charge(key, cost), "Charge") })
 }
 
 // takeUpTo takes as much as there is of more or less than that.
@@ -258,27 +259,27 @@ func (ch *changer) takeUpTo(key string) {
 		asked = max(asked, 1)
 	}
 	want := ch.soft(d, min(asked, cost))
-	ch.note("TakeUpTo %s %d: %d %+v", key, cost, n, want)
+	ch.Note("TakeUpTo %s %d: %d %+v", key, cost, n, want)
 	ch.both(func(l *Limiter) {
 		taken, got := l.TakeUpTo(key, cost)
-		ch.equal(want, got, "TakeUpTo")
-		require.Equal(ch.tb, int(n), taken, "%s", ch)
+		ch.Equal(want, got, "TakeUpTo")
+		require.Equal(ch.TB, int(n), taken, "%s", ch)
 	})
 }
 
 // advance moves on, often to just before or at a moment at which something changes.
 func (ch *changer) advance() {
-	l := ch.limits[ch.rng.IntN(3)] // none without periods
+	l := ch.limits[ch.Rng.IntN(3)] // none without periods
 	period := int64(l.Period)
-	edge := period - (ch.now()-int64(ch.cfg.Offset))%period
-	key := ch.keys[ch.rng.IntN(len(ch.keys))]
-	d := ch.lims[0].Peek(key, 1+ch.rng.IntN(5))
+	edge := period - (ch.now()-int64(ch.Cfg.Offset))%period
+	key := ch.keys[ch.Rng.IntN(len(ch.keys))]
+	d := ch.lims[0].Peek(key, 1+ch.Rng.IntN(5))
 	gaps := []int64{
 		0, 0, 0, 1, int64(l.interval()), int64(l.interval()) - 1, edge, edge - 1, period, period - 1,
-		period / 3, ch.rng.Int64N(period), ch.rng.Int64N(2*period + 1), int64(d.RetryAfter), int64(d.RetryAfter) - 1, int64(d.ResetAfter), int64(d.ResetAfter) - 1,
+		period / 3, ch.Rng.Int64N(period), ch.Rng.Int64N(2*period + 1), int64(d.RetryAfter), int64(d.RetryAfter) - 1, int64(d.ResetAfter), int64(d.ResetAfter) - 1,
 	}
-	if gap := gaps[ch.rng.IntN(len(gaps))]; gap > 0 && gap < int64(400*day) {
-		ch.clock.Advance(time.Duration(gap))
+	if gap := gaps[ch.Rng.IntN(len(gaps))]; gap > 0 && gap < int64(400*day) {
+		ch.Clock.Advance(time.Duration(gap))
 	}
 }
 
@@ -286,8 +287,8 @@ func (ch *changer) step() {
 	if ch.now() < start.UnixNano()+int64(20*365*day) {
 		ch.advance()
 	}
-	key := ch.keys[ch.rng.IntN(len(ch.keys))]
-	switch ch.rng.IntN(8) {
+	key := ch.keys[ch.Rng.IntN(len(ch.keys))]
+	switch ch.Rng.IntN(8) {
 	case 0:
 		ch.setLimit()
 	case 1:
@@ -308,7 +309,7 @@ func TestModel_SetLimitIsExact(t *testing.T) {
 			t.Parallel()
 			rng := seeded.Rand(t)
 			changes, allowed, denied := 0, 0, 0
-			for range max(10, modelOps()/8000) {
+			for range max(10, depth.Ops()/8000) {
 				ch := newChanger(t, rng, variant, NewManualClock(start), false)
 				for range 120 {
 					ch.step()

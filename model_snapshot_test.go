@@ -12,32 +12,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sluice-go/sluice/internal/depth"
 	"github.com/sluice-go/sluice/internal/seeded"
 )
-
-// TestModel_RestoredGoesOn: a limiter that is written and restored again and again is, to
-// its exact model, one that never stopped.
-func TestModel_RestoredGoesOn(t *testing.T) {
-	for _, variant := range variants {
-		t.Run("variant="+variantName(variant), func(t *testing.T) {
-			t.Parallel()
-			rng := seeded.Rand(t)
-			variant.Hash = HashStable
-			for range modelOps() / 20_000 {
-				c := randomConfig(rng, variant)
-				if _, err := New(c); err != nil {
-					continue
-				}
-				tr := newTracer(t, rng, c, false)
-				for range 5 {
-					tr.run(20, false)
-					tr.cfg.Shards = 1 << rng.IntN(7)
-					tr.lim = restoredFrom(t, tr.cfg, snapshotOf(t, tr.lim))
-				}
-			}
-		})
-	}
-}
 
 // A twin drives a limiter, and once there is one, the limiter that has been restored from
 // it, and demands the same of both at every step. The first one is the model: that it is
@@ -83,73 +60,73 @@ func restartConfig(rng *rand.Rand, variant Config) Config {
 // otherLimit draws one near the present one, with the same period if a log must forget
 // nothing: a longer period makes units count again that Sweep may have dropped.
 func (tw *twin) otherLimit(samePeriod bool) Limit {
-	l := tw.cfg.Limit
-	if tw.stateless() || tw.rng.IntN(3) == 0 {
-		l = restartLimit(tw.rng, tw.cfg.Algorithm)
+	l := tw.Cfg.Limit
+	if tw.stateless() || tw.Rng.IntN(3) == 0 {
+		l = restartLimit(tw.Rng, tw.Cfg.Algorithm)
 	} else {
-		l.Rate = max(1, min(l.Rate*(1+tw.rng.IntN(4))/(1+tw.rng.IntN(4)), 1<<20))
-		if tw.cfg.Algorithm == SlidingLog {
+		l.Rate = max(1, min(l.Rate*(1+tw.Rng.IntN(4))/(1+tw.Rng.IntN(4)), 1<<20))
+		if tw.Cfg.Algorithm == SlidingLog {
 			l.Rate = min(l.Rate, 100)
 		}
-		if l.Burst > 0 && !tw.cfg.Algorithm.windowed() {
-			l.Burst = 1 + tw.rng.IntN(2*l.Burst)
+		if l.Burst > 0 && !tw.Cfg.Algorithm.windowed() {
+			l.Burst = 1 + tw.Rng.IntN(2*l.Burst)
 		} else {
 			l.Burst = 0
 		}
 	}
 	if samePeriod {
-		l.Period = tw.cfg.Limit.Period
+		l.Period = tw.Cfg.Limit.Period
 	}
-	if tw.rng.IntN(12) == 0 && tw.cfg.Soft == 0 {
-		l = []Limit{DenyAll, Unlimited}[tw.rng.IntN(2)]
-		l.Period = tw.cfg.Limit.Period
+	if tw.Rng.IntN(12) == 0 && tw.Cfg.Soft == 0 {
+		l = []Limit{DenyAll, Unlimited}[tw.Rng.IntN(2)]
+		l.Period = tw.Cfg.Limit.Period
 	}
 	return l
 }
 
 // stateless reports whether no state decides on keys without a limit of their own.
 func (tw *twin) stateless() bool {
-	return tw.cfg.Limit.Rate == 0 || tw.cfg.Limit.Rate == math.MaxInt
+	return tw.Cfg.Limit.Rate == 0 || tw.Cfg.Limit.Rate == math.MaxInt
 }
 
 // both calls f with both limiters and demands the same answer.
 func (tw *twin) both(what string, f func(l *Limiter) any) {
-	tw.tb.Helper()
+	tw.TB.Helper()
 	var want any
 	for i, l := range tw.lims {
 		got := f(l)
 		if i == 0 {
-			tw.note("%s: %+v", what, got)
+			tw.Note("%s: %+v", what, got)
 			want = got
 		} else if want != got {
-			require.Equal(tw.tb, want, got, "%s\n%s", what, tw)
+			require.Equal(tw.TB, want, got, "%s\n%s", what, tw)
 		}
 	}
 }
 
 func (tw *twin) cost() int {
-	b := max(1, tw.cfg.Limit.burst())
-	if tw.cfg.Limit.Rate == math.MaxInt {
+	b := max(1, tw.Cfg.Limit.burst())
+	if tw.Cfg.Limit.Rate == math.MaxInt {
 		b = 100
 	}
-	costs := []int{0, 1, 1, 2, b, b + 1, 1 + b/2, 1 + tw.rng.IntN(b), 1 + tw.rng.IntN(min(b, 5))}
-	return costs[tw.rng.IntN(len(costs))]
+	costs := []int{0, 1, 1, 2, b, b + 1, 1 + b/2, 1 + tw.Rng.IntN(b), 1 + tw.Rng.IntN(min(b, 5))}
+	return costs[tw.Rng.IntN(len(costs))]
 }
 
 func (tw *twin) advance() {
-	period := int64(tw.cfg.Limit.Period)
-	gaps := []int64{0, 0, 0, 1, period / 100, period / 7, period/7 + 1, period, 1 + tw.rng.Int64N(period)}
-	if d := gaps[tw.rng.IntN(len(gaps))]; d < 1<<61-tw.clock.Now() {
-		tw.clock.Advance(time.Duration(d))
+	period := int64(tw.Cfg.Limit.Period)
+	gaps := []int64{0, 0, 0, 1, period / 100, period / 7, period/7 + 1, period, 1 + tw.Rng.Int64N(period)}
+	if d := gaps[tw.Rng.IntN(len(gaps))]; d < 1<<61-tw.Clock.Now() {
+		tw.Clock.Advance(time.Duration(d))
 	}
 }
 
 // step makes a random call.
 func (tw *twin) step() {
 	tw.advance()
-	key, cost := twinKeys[tw.rng.IntN(len(twinKeys))], tw.cost()
+	key, cost := twinKeys[tw.Rng.IntN(len(twinKeys))], tw.cost()
 	call := fmt.Sprintf(" %s %d", key, cost)
-	switch n := tw.rng.IntN(64); {
+	switch n := tw.Rng.IntN(64); {
 	case n < 30:
 		tw.both("Take"+call, func(l *Limiter) any { return l.Take(key, cost) })
 	case n < 36:
@@ -157,7 +134,7 @@ func (tw *twin) step() {
 	case n < 42:
 		tw.both("Refund"+call, func(l *Limiter) any { l.Refund(key, cost); return l.Peek(key, 1) })
 	case n < 44 && !tw.stateless(): // else it depends on whether the key is tracked
-		d := []time.Duration{1, tw.cfg.Limit.Period, time.Hour, math.MaxInt64}[tw.rng.IntN(4)]
+		d := []time.Duration{1, tw.Cfg.Limit.Period, time.Hour, math.MaxInt64}[tw.Rng.IntN(4)]
 		tw.both("Block "+key, func(l *Limiter) any { return l.Block(key, d) })
 	case n < 46:
 		tw.both("Unblock "+key, func(l *Limiter) any { l.Unblock(key); return l.Peek(key, 1) })
@@ -166,14 +143,14 @@ func (tw *twin) step() {
 	case n < 53:
 		tw.reserve(key, cost)
 	case n < 57:
-		other := twinKeys[tw.rng.IntN(len(twinKeys))]
+		other := twinKeys[tw.Rng.IntN(len(twinKeys))]
 		tw.both("TakeAll"+call+" "+other, func(l *Limiter) any {
 			return TakeAll(Charge{l.Key(key), cost}, Charge{l.Key(other), 1})
 		})
-	case n < 59 && tw.rng.IntN(2) == 0:
-		tw.lims[tw.rng.IntN(len(tw.lims))].Sweep()
+	case n < 59 && tw.Rng.IntN(2) == 0:
+		tw.lims[tw.Rng.IntN(len(tw.lims))].Sweep()
 	case n < 60:
-		tw.setLimit(tw.otherLimit(tw.cfg.Algorithm == SlidingLog))
+		tw.setLimit(tw.otherLimit(tw.Cfg.Algorithm == SlidingLog))
 	case n < 61:
 		tw.setKeyLimit(key)
 	case n < 62:
@@ -185,9 +162,9 @@ func (tw *twin) step() {
 
 // reserve makes a reservation and settles it, or lets it stand.
 func (tw *twin) reserve(key string, cost int) {
-	settle, actual := tw.rng.IntN(2) == 0, tw.rng.IntN(2*max(1, cost))
+	settle, actual := tw.Rng.IntN(2) == 0, tw.Rng.IntN(2*max(1, cost))
 	tw.both(fmt.Sprintf("Reserve %s %d, %v %d", key, cost, settle, actual), func(l *Limiter) any {
-		r, err := l.Reserve(key, cost, tw.cfg.Limit.Period)
+		r, err := l.Reserve(key, cost, tw.Cfg.Limit.Period)
 		if err != nil {
 			return err
 		}
@@ -203,12 +180,12 @@ func (tw *twin) setLimit(limit Limit) {
 		l.Sweep()
 	}
 	tw.both(fmt.Sprintf("SetLimit %v", limit), func(l *Limiter) any { return l.SetLimit(limit) == nil })
-	tw.cfg.Limit = tw.lims[0].Config().Limit
+	tw.Cfg.Limit = tw.lims[0].Config().Limit
 }
 
 // setKeyLimit gives a key a limit of its own.
 func (tw *twin) setKeyLimit(key string) {
-	limit := tw.otherLimit(tw.cfg.Algorithm == SlidingLog)
+	limit := tw.otherLimit(tw.Cfg.Algorithm == SlidingLog)
 	if key != "vip" && key != "star" || limit.Rate == 0 || limit.Rate == math.MaxInt {
 		return
 	}
@@ -247,28 +224,28 @@ func (tw *twin) countsNoMore(key string) bool {
 // of the cases under another limit, and with other limits of keys. What SetLimit and
 // SetKeyLimit make of the first one is what is to be seen.
 func (tw *twin) restart() {
-	orig := tw.lims[tw.rng.IntN(len(tw.lims))] // also one that has been restored before
-	data := snapshotOf(tw.tb, orig)
-	tw.note("at %d: %d bytes written", tw.clock.Now(), len(data))
+	orig := tw.lims[tw.Rng.IntN(len(tw.lims))] // also one that has been restored before
+	data := snapshotOf(tw.TB, orig)
+	tw.Note("at %d: %d bytes written", tw.Clock.Now(), len(data))
 	tw.advance()
 	tw.lims = []*Limiter{orig}
 	orig.Sweep()
 	// One change a key, as there is one for Restore: each rounds up by itself.
-	tw.setKeyLimit([]string{"vip", ""}[tw.rng.IntN(2)])
-	if tw.rng.IntN(2) == 0 {
-		tw.setLimit(tw.otherLimit(tw.cfg.Algorithm == SlidingLog && len(tw.plans) > 0))
+	tw.setKeyLimit([]string{"vip", ""}[tw.Rng.IntN(2)])
+	if tw.Rng.IntN(2) == 0 {
+		tw.setLimit(tw.otherLimit(tw.Cfg.Algorithm == SlidingLog && len(tw.plans) > 0))
 	}
 	// Under Unlimited and DenyAll units go on coming back as under the limit before, which the
 	// limiter that is made for Restore has never had.
 	if !tw.stateless() {
-		tw.clearKeyLimit([]string{"star", ""}[tw.rng.IntN(2)])
+		tw.clearKeyLimit([]string{"star", ""}[tw.Rng.IntN(2)])
 	}
-	tw.cfg.Shards = 1 << tw.rng.IntN(7)
-	l := mustNew(tw.tb, tw.cfg)
+	tw.Cfg.Shards = 1 << tw.Rng.IntN(7)
+	l := mustNew(tw.TB, tw.Cfg)
 	for key, limit := range tw.plans {
-		require.NoError(tw.tb, l.SetKeyLimit(key, limit))
+		require.NoError(tw.TB, l.SetKeyLimit(key, limit))
 	}
-	require.NoError(tw.tb, l.Restore(bytes.NewReader(data)), "%s", tw)
+	require.NoError(tw.TB, l.Restore(bytes.NewReader(data)), "%s", tw)
 	for k := range l.KeyLimits() { // as of the snapshot
 		if name := tw.nameOf(l, k); tw.plans[name] == (Limit{}) {
 			l.ClearKeyLimit(name)
@@ -292,14 +269,14 @@ func TestSnapshot_RestoredDecidesAsTheOriginal(t *testing.T) {
 		t.Run("variant="+variantName(variant), func(t *testing.T) {
 			t.Parallel()
 			rng := seeded.Rand(t)
-			for range modelOps() / 10_000 {
+			for range depth.Ops() / 10_000 {
 				c := restartConfig(rng, variant)
 				c.Clock = NewManualClock(time.Unix(0, []int64{0, start.UnixNano()}[rng.IntN(2)]))
-				l, err := newForTests(c)
+				l, err := New(c)
 				if err != nil {
 					continue
 				}
-				tw := &twin{trace: &trace{tb: t, rng: rng, cfg: c, clock: c.Clock.(*ManualClock)}, lims: []*Limiter{l}, plans: map[string]Limit{}}
+				tw := &twin{trace: &trace{TB: t, Rng: rng, Cfg: c, Clock: c.Clock.(*ManualClock)}, lims: []*Limiter{l}, plans: map[string]Limit{}}
 				for range 3 {
 					for range 25 {
 						tw.step()

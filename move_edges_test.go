@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sluice-go/sluice/internal/depth"
 	"github.com/sluice-go/sluice/internal/seeded"
 )
 
@@ -117,7 +118,7 @@ func TestSetLimit_MoreIsSpentThanAWordCanCount(t *testing.T) {
 // TestSetLimit_BucketsAgree: GCRA, token bucket and leaky bucket decide alike over changes.
 func TestSetLimit_BucketsAgree(t *testing.T) {
 	rng := seeded.Rand(t)
-	for range modelOps() / 5000 {
+	for range depth.Ops() / 5000 {
 		clock := NewManualClock(start)
 		limits := changeLimits(rng, Config{})
 		limits = append(limits, Unlimited, DenyAll)

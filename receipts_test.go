@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/sluice-go/sluice/internal/depth"
 	"github.com/sluice-go/sluice/internal/oracle"
 	"github.com/sluice-go/sluice/internal/seeded"
 )
@@ -56,16 +57,16 @@ func newWindowReceipts(tb testing.TB, rng *rand.Rand, variant Config, evicts boo
 	if c.TTL, c.Shards = 1, 1; evicts {
 		c.MaxKeys = 1
 	}
-	tr := &windowReceipts{trace: &trace{tb: tb, rng: rng, clock: NewManualClock(start)}}
-	c.Clock = tr.clock
-	tr.cfg, tr.l = c, mustNew(tb, c)
+	tr := &windowReceipts{trace: &trace{TB: tb, Rng: rng, Clock: NewManualClock(start)}}
+	c.Clock = tr.Clock
+	tr.Cfg, tr.l = c, mustNew(tb, c)
 	tr.k = tr.l.Key("k")
 	return tr
 }
 
 // model is the history, replayed.
 func (tr *windowReceipts) model() *oracle.Model {
-	m := newCounting(oracleConfig(tr.cfg), tr.l.policyOf(0))
+	m := newCounting(oracleConfig(tr.Cfg))
 	for _, c := range tr.history {
 		if c.units < 0 {
 			m.Refund("k", c.now, int64(-c.units))
@@ -79,14 +80,14 @@ func (tr *windowReceipts) model() *oracle.Model {
 // look compares the key with the history: it is the same, or under RefillInterval at least as
 // strict.
 func (tr *windowReceipts) look() {
-	now := tr.clock.Now()
+	now := tr.Clock.Now()
 	got := tr.k.Peek(0)
 	want := fromOracle(tr.model().Guess(guess(got)).Peek("k", now, 0))
-	if tr.cfg.Refill == RefillInterval && want != got {
-		require.LessOrEqual(tr.tb, got.Remaining, want.Remaining, "Remaining\n%s", tr)
-		require.GreaterOrEqual(tr.tb, got.ResetAfter, want.ResetAfter, "ResetAfter\n%s", tr)
+	if tr.Cfg.Refill == RefillInterval && want != got {
+		require.LessOrEqual(tr.TB, got.Remaining, want.Remaining, "Remaining\n%s", tr)
+		require.GreaterOrEqual(tr.TB, got.ResetAfter, want.ResetAfter, "ResetAfter\n%s", tr)
 	} else {
-		tr.equal(want, got, "Peek")
+		tr.Equal(want, got, "Peek")
 	}
 	if want == got {
 		tr.alike++
@@ -94,23 +95,23 @@ func (tr *windowReceipts) look() {
 }
 
 func (tr *windowReceipts) take() {
-	now, cost := tr.clock.Now(), 1+tr.rng.IntN(tr.cfg.Limit.burst())
-	if tr.rng.IntN(2) == 0 {
-		cost = 1 + tr.rng.IntN(min(4, tr.cfg.Limit.burst()))
+	now, cost := tr.Clock.Now(), 1+tr.Rng.IntN(tr.Cfg.Limit.burst())
+	if tr.Rng.IntN(2) == 0 {
+		cost = 1 + tr.Rng.IntN(min(4, tr.Cfg.Limit.burst()))
 	}
-	if tr.rng.IntN(3) == 0 {
+	if tr.Rng.IntN(3) == 0 {
 		ok := tr.k.AllowN(cost)
-		if tr.note("allow %d: %v", cost, ok); ok {
+		if tr.Note("allow %d: %v", cost, ok); ok {
 			tr.history = append(tr.history, windowCharge{now: now, units: cost})
 		}
 		return
 	}
-	first := tr.rng.IntN(cost + 1)
+	first := tr.Rng.IntN(cost + 1)
 	all := make([]*Reservation, 2)
 	ok := TakeAllReceipts(all, nil, Charge{tr.k, first}, Charge{tr.k, cost - first}).Allowed
-	tr.note("take %d and %d: %v", first, cost-first, ok)
+	tr.Note("take %d and %d: %v", first, cost-first, ok)
 	for _, r := range all {
-		tr.equal(ok, r != nil, "receipt")
+		tr.Equal(ok, r != nil, "receipt")
 		if ok && r.cost > 0 {
 			tr.history = append(tr.history, windowCharge{now: now, units: r.cost, r: r, ends: now + int64(tr.k.Peek(0).ResetAfter)})
 		}
@@ -127,19 +128,19 @@ func (tr *windowReceipts) settle() {
 	if len(open) == 0 {
 		return
 	}
-	c := &tr.history[open[tr.rng.IntN(len(open))]]
-	r, now, actual := c.r, tr.clock.Now(), tr.rng.IntN(c.r.cost+2)
-	if tr.rng.IntN(3) == 0 {
+	c := &tr.history[open[tr.Rng.IntN(len(open))]]
+	r, now, actual := c.r, tr.Clock.Now(), tr.Rng.IntN(c.r.cost+2)
+	if tr.Rng.IntN(3) == 0 {
 		actual = 0
 	}
-	if tr.cfg.Algorithm == SlidingLog { // which forgets debts beyond its limit
+	if tr.Cfg.Algorithm == SlidingLog { // which forgets debts beyond its limit
 		actual = min(actual, r.cost)
 	}
 	before, end := tr.k.Peek(0).Remaining, now+int64(tr.k.Peek(0).ResetAfter)
 	r.Settle(actual)
-	tr.note("settle %d of %d", actual, r.cost)
+	tr.Note("settle %d of %d", actual, r.cost)
 	c.r = nil
-	if unused := r.cost - min(actual, r.cost); tr.cfg.Anchor != AnchorFirstCharge {
+	if unused := r.cost - min(actual, r.cost); tr.Cfg.Anchor != AnchorFirstCharge {
 		c.units -= unused
 	} else if unused > 0 && c.ends == end { // a window that has begun stays, whoever has begun it
 		tr.history = append(tr.history, windowCharge{now: now, units: -unused})
@@ -153,12 +154,12 @@ func (tr *windowReceipts) settle() {
 	tr.look()
 	before = tr.k.Peek(0).Remaining
 	r.Cancel()
-	tr.equal(before, tr.k.Peek(0).Remaining, "the second time")
+	tr.Equal(before, tr.k.Peek(0).Remaining, "the second time")
 }
 
 // forget ends the history, and with it all receipts.
 func (tr *windowReceipts) forget(what string) {
-	tr.note(what)
+	tr.Note(what)
 	var open []*Reservation
 	for _, c := range tr.history {
 		if c.r != nil {
@@ -174,7 +175,7 @@ func (tr *windowReceipts) forget(what string) {
 }
 
 func (tr *windowReceipts) step(evicts bool) {
-	switch tr.rng.IntN(10) {
+	switch tr.Rng.IntN(10) {
 	case 0, 1, 2, 3:
 		tr.take()
 		tr.look()
@@ -184,15 +185,15 @@ func (tr *windowReceipts) step(evicts bool) {
 		tr.l.Sweep()
 		tr.look()
 	case 8:
-		p := int64(tr.cfg.Limit.Period)
-		tr.clock.Advance(time.Duration([]int64{0, 1, p / 3, p - 1, p, tr.rng.Int64N(3 * p)}[tr.rng.IntN(6)]))
+		p := int64(tr.Cfg.Limit.Period)
+		tr.Clock.Advance(time.Duration([]int64{0, 1, p / 3, p - 1, p, tr.Rng.Int64N(3 * p)}[tr.Rng.IntN(6)]))
 		tr.look()
 	default:
 		switch {
-		case tr.rng.IntN(4) > 0:
+		case tr.Rng.IntN(4) > 0:
 		case evicts && tr.l.Allow("another"):
 			tr.forget("evicted")
-		case !evicts && tr.cfg.Anchor != AnchorFirstCharge:
+		case !evicts && tr.Cfg.Anchor != AnchorFirstCharge:
 			tr.k.Reset()
 			tr.forget("reset")
 		}
@@ -209,7 +210,7 @@ func TestModel_ReceiptsOfWindowsAreExact(t *testing.T) {
 		t.Run("variant="+variantName(variant), func(t *testing.T) {
 			rng := seeded.Rand(t)
 			settled, partly := 0, 0
-			for range modelOps() / 100 {
+			for range depth.Ops() / 100 {
 				evicts := rng.IntN(3) == 0
 				tr := newWindowReceipts(t, rng, variant, evicts)
 				for range 40 {

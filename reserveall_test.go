@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/sluice-go/sluice/internal/depth"
 	"github.com/sluice-go/sluice/internal/seeded"
 )
 
@@ -18,13 +19,13 @@ import (
 func reserveBoth(a, b *receiptTracer) {
 	traces, costs := []*receiptTracer{a, b}, []int{a.cost(), b.cost()}
 	most := time.Duration(math.MaxInt64)
-	if a.rng.IntN(4) == 0 {
-		most = time.Duration(a.rng.Int64N(5 * int64(a.cfg.Limit.interval())))
+	if a.Rng.IntN(4) == 0 {
+		most = time.Duration(a.Rng.Int64N(5 * int64(a.Cfg.Limit.interval())))
 	}
 	var want error
 	var delay int64
 	for i, tr := range traces {
-		wait, _, out := tr.peekSlot(tr.clock.Now(), costs[i])
+		wait, _, out := tr.peekSlot(tr.Clock.Now(), costs[i])
 		err := []error{nil, ErrNegativeCost, ErrCostExceedsBurst, ErrQueueFull, ErrWouldExceedDeadline}[out]
 		if err == nil && time.Duration(wait) > most {
 			err = ErrWouldExceedDeadline
@@ -35,11 +36,11 @@ func reserveBoth(a, b *receiptTracer) {
 	}
 	all, err := ReserveAll(most, Charge{a.k, costs[0]}, Charge{b.k, costs[1]})
 	for i, tr := range traces {
-		tr.note("reserve both, %d of this: %v, %d", costs[i], want, delay)
-		tr.equal(want, err, "error")
+		tr.Note("reserve both, %d of this: %v, %d", costs[i], want, delay)
+		tr.Equal(want, err, "error")
 		if err == nil {
-			tr.equal(time.Duration(delay), all[i].Delay(), "Delay")
-			now := tr.clock.Now()
+			tr.Equal(time.Duration(delay), all[i].Delay(), "Delay")
+			now := tr.Clock.Now()
 			e := tr.model.ReserveFor(now, int64(costs[i]), now+delay)
 			tr.open = append(tr.open, receipt{all[i], e})
 			tr.used = append(tr.used, e)
@@ -51,7 +52,7 @@ func reserveBoth(a, b *receiptTracer) {
 // TestModel_ReserveAllIsExact: all for the latest of the slots, or none.
 func TestModel_ReserveAllIsExact(t *testing.T) {
 	rng := seeded.Rand(t)
-	for range modelOps() / 200 {
+	for range depth.Ops() / 200 {
 		a, b := newReceiptTracer(t, rng, false, false), newReceiptTracer(t, rng, false, false)
 		for range 40 {
 			for _, tr := range []*receiptTracer{a, b} {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sluice-go/sluice/internal/depth"
 	"github.com/sluice-go/sluice/internal/seeded"
 )
 
@@ -24,7 +25,7 @@ func edgy(rng *rand.Rand) int64 {
 func TestSchedule_TicksAreExact(t *testing.T) {
 	rng := seeded.Rand(t)
 	checked := 0
-	for range modelOps() {
+	for range depth.Ops() {
 		rate, period := int64(edgy(rng)), edgy(rng)
 		l := Limit{Rate: int(min(rate, math.MaxInt-1)), Period: time.Duration(period), Burst: 1}
 		s, err := newSchedule(l)
@@ -36,14 +37,14 @@ func TestSchedule_TicksAreExact(t *testing.T) {
 			checkSchedule(t, &s, int64(l.Rate), period, now)
 		}
 	}
-	require.Greater(t, checked, modelOps()/4)
+	require.Greater(t, checked, depth.Ops()/4)
 }
 
 // TestSchedule_ArrivalsMoveByLessThanOneNanosecond: a tick is at most 1 ns, and an
 // arrival is judged at the tick before it.
 func TestSchedule_ArrivalsMoveByLessThanOneNanosecond(t *testing.T) {
 	rng := seeded.Rand(t)
-	for range modelOps() / 10 {
+	for range depth.Ops() / 10 {
 		s, err := newSchedule(Limit{Rate: 1 + rng.IntN(math.MaxInt32-1), Period: time.Duration(edgy(rng)), Burst: 1})
 		if err != nil {
 			continue

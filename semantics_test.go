@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/sluice-go/sluice/internal/depth"
 	"github.com/sluice-go/sluice/internal/seeded"
 )
 
@@ -277,7 +278,7 @@ func TestSemantics_PeekIsTheNextTake(t *testing.T) {
 // and with the largest bursts either.
 func TestSemantics_WordsStayClear(t *testing.T) {
 	rng := seeded.Rand(t)
-	for range modelOps() / 200 {
+	for range depth.Ops() / 200 {
 		c := randomConfig(rng, variants[rng.IntN(len(variants))])
 		a, limit := c.Algorithm, c.Limit
 		if a <= LeakyBucket && rng.IntN(2) == 0 {
@@ -287,7 +288,7 @@ func TestSemantics_WordsStayClear(t *testing.T) {
 			limit.Burst = int(min(math.MaxInt, max(1, math.MaxInt64/int64(limit.interval()))))
 		}
 		c.Limit = limit
-		l, err := newForTests(c)
+		l, err := New(c)
 		if err != nil || l.policyOf(0).alg == nil {
 			continue
 		}

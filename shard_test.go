@@ -49,7 +49,7 @@ func TestShard_ManyKeysThroughGrowthAndSweeps(t *testing.T) {
 func TestShard_SharesAddUpToMaxKeys(t *testing.T) {
 	for _, maxKeys := range []int{1, 2, 3, 5, 63, 64, 65, 1000, 100_003, 1 << 20} {
 		for _, shards := range []int{0, 1, 2, 3, 7, 64, 1000} {
-			l, err := New(Config{Limit: PerSecond(1), MaxKeys: maxKeys, Shards: shards})
+			l, err := newUncrowded(Config{Limit: PerSecond(1), MaxKeys: maxKeys, Shards: shards})
 			require.NoError(t, err)
 			sum := 0
 			for i := range l.shards {

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-go/sluice/internal/seeded"
+	"github.com/sluice-go/sluice/internal/traces"
 )
 
 // checkTables asserts what every table must be at rest.
@@ -29,19 +30,19 @@ func checkTablesOf(t *testing.T, l *Limiter, s *shard) {
 		for j := range tab.slots {
 			id, word := tab.slots[j].id.Load(), tab.slots[j].word.Load()
 			if id == 0 {
-				mustEqual(t, 0, word, "a word without an id")
+				traces.Equal(t, 0, word, "a word without an id")
 				continue
 			}
 			used++
-			mustEqual(t, false, seen[id], "an id twice")
+			traces.Equal(t, false, seen[id], "an id twice")
 			seen[id] = true
-			mustEqual(t, false, word == moved, "a moved word in a live table")
-			mustEqual(t, s, l.shardOf(id), "id in another shard")
+			traces.Equal(t, false, word == moved, "a moved word in a live table")
+			traces.Equal(t, s, l.shardOf(id), "id in another shard")
 			begin, _ := covers(id, tab.depth)
-			mustEqual(t, first, begin, "id in another table")
-			mustEqual(t, tab, l.tableOf(id))
+			traces.Equal(t, first, begin, "id in another table")
+			traces.Equal(t, tab, l.tableOf(id))
 			at, found := tab.find(id)
-			mustEqual(t, true, found && at == uint64(j), "id out of its probe's reach")
+			traces.Equal(t, true, found && at == uint64(j), "id out of its probe's reach")
 		}
 		require.Equal(t, used, tab.used)
 		require.LessOrEqual(t, used, tab.limit)

@@ -45,7 +45,7 @@ func TestTokenInterval_BurstIsTheRate(t *testing.T) {
 	rng := seeded.Rand(t)
 	for range 300 {
 		c := randomConfig(rng, Config{Algorithm: FixedWindow, Offset: 1})
-		window, err := newForTests(c)
+		window, err := New(c)
 		if err != nil {
 			continue
 		}

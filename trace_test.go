@@ -1,54 +1,16 @@
 package sluice
 
 import (
-	"fmt"
-	"math/rand/v2"
-	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/assert"
-	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-go/sluice/internal/traces"
 )
 
-// A trace is what all random comparisons share: where chance and time come from, what is
-// compared, and the calls so far. As a string it is its last calls, for the message of a
-// failure; until there is one, nothing is formatted.
-type trace struct {
-	tb    testing.TB
-	rng   *rand.Rand
-	clock *ManualClock
-	cfg   Config
-	calls []tracedCall
-}
-
-type tracedCall struct {
-	now    int64
-	format string
-	args   []any
-}
-
-// note keeps a call. The arguments must not change afterwards.
-func (tr *trace) note(format string, args ...any) {
-	tr.calls = append(tr.calls, tracedCall{tr.clock.Now(), format, args})
-}
-
-func (tr *trace) String() string {
-	var b strings.Builder
-	fmt.Fprintf(&b, "%s %#v", variantName(tr.cfg), tr.cfg)
-	for _, c := range tr.calls[max(0, len(tr.calls)-40):] {
-		fmt.Fprintf(&b, "\nat %d: ", c.now)
-		fmt.Fprintf(&b, c.format, c.args...)
-	}
-	return b.String()
-}
-
-// equal demands that two comparable values are the same.
-func (tr *trace) equal(want, got any, what string) {
-	if want != got {
-		require.Equal(tr.tb, want, got, "%s\n%s", what, tr)
-	}
-}
+// trace is what random comparisons share.
+type trace = traces.Trace[Config]
 
 // A traceRow is one call in a scenario worked out by hand: cost units at a time
 // after the scenario's start, and what is then to be seen.

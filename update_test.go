@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/sluice-go/sluice/internal/depth"
 	"github.com/sluice-go/sluice/internal/seeded"
 )
 
@@ -237,7 +238,7 @@ func TestRefund_OlderTimeIsNoKinder(t *testing.T) {
 // sequence of charges and refunds makes a word with a meaning of its own.
 func TestRefund_WordsStayClear(t *testing.T) {
 	rng := seeded.Rand(t)
-	for range modelOps() / 200 {
+	for range depth.Ops() / 200 {
 		a := algorithms[rng.IntN(len(algorithms))]
 		limit := randomLimit(rng, a)
 		if a <= LeakyBucket && rng.IntN(2) == 0 {
@@ -245,7 +246,7 @@ func TestRefund_WordsStayClear(t *testing.T) {
 			limit.Period = time.Duration(math.MaxInt64 >> rng.IntN(63))
 			limit.Burst = int(min(math.MaxInt, max(1, math.MaxInt64/int64(limit.interval()))))
 		}
-		l, err := newForTests(Config{Algorithm: a, Limit: limit})
+		l, err := New(Config{Algorithm: a, Limit: limit})
 		if err != nil || l.policyOf(0).alg == nil {
 			continue
 		}

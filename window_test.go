@@ -8,12 +8,13 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sluice-go/sluice/internal/depth"
 	"github.com/sluice-go/sluice/internal/seeded"
 )
 
 func TestWindow_NumbersAreExact(t *testing.T) {
 	rng := seeded.Rand(t)
-	for range modelOps() {
+	for range depth.Ops() {
 		period := edgy(rng)
 		for _, offset := range []int64{0, edgy(rng) % period, period - 1} {
 			for _, now := range []int64{0, edgy(rng), math.MaxInt64 - edgy(rng) + 1, min(math.MaxInt64-period, period*(edgy(rng)%1000)) + 1} {

@@ -34,3 +34,6 @@ func Of(short, usual, full int) int {
 	}
 	return usual
 }
+
+// Ops returns how many random operations the comparisons with each model are made of.
+func Ops() int { return Of(20_000, 30_000, 1_000_000) }

@@ -1,4 +1,4 @@
-package sluice
+package metamorphic
 
 import (
 	"bytes"
@@ -11,6 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sluice-go/sluice"
 	"github.com/sluice-go/sluice/internal/seeded"
 )
 
@@ -18,19 +19,19 @@ import (
 // calls no key of one can be told from that of the other.
 type twins struct {
 	*trace
-	a, b   *Limiter
-	limits []Limit
-	own    map[string]Limit
-	plan   Limit           // of "pro" in a, whose keys have limits of their own in b
+	a, b   *sluice.Limiter
+	limits []sluice.Limit
+	own    map[string]sluice.Limit
+	plan   sluice.Limit    // of "pro" in a, whose keys have limits of their own in b
 	pro    map[string]bool // the keys on it
 }
 
-func newTwins(t *testing.T, rng *rand.Rand, c Config) *twins {
-	tw := &twins{trace: &trace{tb: t, rng: rng, clock: NewManualClock(start)}, own: map[string]Limit{}, pro: map[string]bool{}}
-	c.Hash, c.Clock = HashStable, tw.clock
-	tw.limits = []Limit{Per(6, time.Second), Per(12, 7*time.Second), PerMinute(3), Per(40, time.Second), DenyAll, Unlimited}
-	if !c.Algorithm.windowed() {
-		tw.limits = append(tw.limits, Per(7, 3*time.Second).WithBurst(2), PerSecond(3).WithBurst(17))
+func newTwins(t *testing.T, rng *rand.Rand, c sluice.Config) *twins {
+	tw := &twins{trace: &trace{TB: t, Rng: rng, Clock: sluice.NewManualClock(start)}, own: map[string]sluice.Limit{}, pro: map[string]bool{}}
+	c.Hash, c.Clock = sluice.HashStable, tw.Clock
+	tw.limits = []sluice.Limit{sluice.Per(6, time.Second), sluice.Per(12, 7*time.Second), sluice.PerMinute(3), sluice.Per(40, time.Second), sluice.DenyAll, sluice.Unlimited}
+	if !windowed(c.Algorithm) {
+		tw.limits = append(tw.limits, sluice.Per(7, 3*time.Second).WithBurst(2), sluice.PerSecond(3).WithBurst(17))
 	}
 	c.Limit = tw.limits[rng.IntN(3)]
 	if rng.IntN(3) == 0 {
@@ -39,30 +40,30 @@ func newTwins(t *testing.T, rng *rand.Rand, c Config) *twins {
 	if rng.IntN(3) == 0 {
 		c.BlockFor = time.Duration(rng.Int64N(int64(10 * time.Second)))
 	}
-	c.CountDenied = c.Algorithm.windowed() && rng.IntN(3) == 0
+	c.CountDenied = windowed(c.Algorithm) && rng.IntN(3) == 0
 	c.Stats = rng.IntN(2) == 0
 	if c.Offset != 0 {
 		c.Offset = time.Duration(1 + rng.Int64N(int64(time.Second)-1))
 	}
-	tw.cfg = c
+	tw.Cfg = c
 	tw.a, tw.b = mustNew(t, c), mustNew(t, c)
 	return tw
 }
 
-func (tw *twins) cost() int { return tw.rng.IntN(20) }
+func (tw *twins) cost() int { return tw.Rng.IntN(20) }
 
 // step makes one call of each.
 func (tw *twins) step() {
-	key := string(rune('a' + tw.rng.IntN(3)))
+	key := string(rune('a' + tw.Rng.IntN(3)))
 	cost := tw.cost()
 	name := ""
-	switch tw.rng.IntN(24) {
+	switch tw.Rng.IntN(24) {
 	case 0, 1:
 		name = "advance"
-		tw.clock.Advance(time.Duration(tw.rng.Int64N(int64(3 * time.Second))))
+		tw.Clock.Advance(time.Duration(tw.Rng.Int64N(int64(3 * time.Second))))
 	case 2:
 		name = "take all"
-		tw.alike(tw.b.Take(key, cost).Allowed, TakeAll(Charge{tw.a.Key(key), cost}).Allowed)
+		tw.alike(tw.b.Take(key, cost).Allowed, sluice.TakeAll(sluice.Charge{Key: tw.a.Key(key), Cost: cost}).Allowed)
 	case 3, 4:
 		name = "take up to"
 		tw.takeUpTo(key, cost)
@@ -71,7 +72,7 @@ func (tw *twins) step() {
 		tw.charge(key, cost)
 	case 6:
 		name = "reserve and cancel"
-		if r, err := tw.a.Reserve(key, cost, time.Duration(tw.rng.Int64N(int64(time.Minute)))); err == nil {
+		if r, err := tw.a.Reserve(key, cost, time.Duration(tw.Rng.Int64N(int64(time.Minute)))); err == nil {
 			r.Cancel()
 		}
 	case 7:
@@ -85,23 +86,23 @@ func (tw *twins) step() {
 		tw.restore()
 	case 10:
 		name = "set the same"
-		require.NoError(tw.tb, tw.a.SetLimit(tw.a.Config().Limit))
+		require.NoError(tw.TB, tw.a.SetLimit(tw.a.Config().Limit))
 		if l, ok := tw.own[key]; ok && !tw.pro[key] {
-			require.NoError(tw.tb, tw.a.SetKeyLimit(key, l))
+			require.NoError(tw.TB, tw.a.SetKeyLimit(key, l))
 		}
 	case 11:
 		name = "there and back"
 		tw.thereAndBack(key)
 	case 12:
-		l := tw.limits[tw.rng.IntN(len(tw.limits))]
+		l := tw.limits[tw.Rng.IntN(len(tw.limits))]
 		name = fmt.Sprintf("set limit %v", l)
 		ea, eb := tw.a.SetLimit(l), tw.b.SetLimit(l)
-		require.Equal(tw.tb, ea, eb)
+		require.Equal(tw.TB, ea, eb)
 	case 13:
-		l := tw.limits[tw.rng.IntN(len(tw.limits))]
+		l := tw.limits[tw.Rng.IntN(len(tw.limits))]
 		name = fmt.Sprintf("set key limit %v", l)
 		ea, eb := tw.a.SetKeyLimit(key, l), tw.b.SetKeyLimit(key, l)
-		require.Equal(tw.tb, ea, eb)
+		require.Equal(tw.TB, ea, eb)
 		if ea == nil {
 			tw.own[key] = l
 			delete(tw.pro, key)
@@ -114,8 +115,8 @@ func (tw *twins) step() {
 		delete(tw.pro, key)
 	case 15:
 		name = "block"
-		if tw.rng.IntN(2) == 0 {
-			d := time.Duration(tw.rng.Int64N(int64(4 * time.Second)))
+		if tw.Rng.IntN(2) == 0 {
+			d := time.Duration(tw.Rng.Int64N(int64(4 * time.Second)))
 			tw.a.Block(key, d)
 			tw.b.Block(key, d)
 		} else {
@@ -131,7 +132,7 @@ func (tw *twins) step() {
 		tw.alike(tw.b.Take(key, cost), tw.bring(tw.a, key, tw.a.Key(key).Limit()).Take(cost))
 		tw.alike(tw.b.Take(key, 1), tw.a.Take(key, 1)) // back under its limit, by which time goes on
 	case 18:
-		l := tw.limits[tw.rng.IntN(len(tw.limits))]
+		l := tw.limits[tw.Rng.IntN(len(tw.limits))]
 		name = fmt.Sprintf("bring %v", l)
 		tw.alike(tw.bring(tw.b, key, l).Peek(cost), tw.bring(tw.a, key, l).Peek(cost))
 		taken, d := tw.bring(tw.a, key, l).TakeUpTo(cost)
@@ -140,31 +141,31 @@ func (tw *twins) step() {
 		tw.alike(e, d)
 		tw.alike(tw.b.Take(key, 1), tw.a.Take(key, 1))
 	case 19:
-		l := tw.limits[tw.rng.IntN(len(tw.limits))]
+		l := tw.limits[tw.Rng.IntN(len(tw.limits))]
 		name = fmt.Sprintf("plan %v", l)
-		if tw.rng.IntN(2) == 0 {
-			require.NoError(tw.tb, tw.a.SetPlan("pro", l))
+		if tw.Rng.IntN(2) == 0 {
+			require.NoError(tw.TB, tw.a.SetPlan("pro", l))
 			for k := range tw.pro {
-				require.NoError(tw.tb, tw.b.SetKeyLimit(k, l))
+				require.NoError(tw.TB, tw.b.SetKeyLimit(k, l))
 				tw.own[k] = l
 			}
 			tw.plan = l
-		} else if tw.plan != (Limit{}) {
-			require.NoError(tw.tb, tw.a.SetKeyPlan(key, "pro"))
-			require.NoError(tw.tb, tw.b.SetKeyLimit(key, tw.plan))
+		} else if tw.plan != (sluice.Limit{}) {
+			require.NoError(tw.TB, tw.a.SetKeyPlan(key, "pro"))
+			require.NoError(tw.TB, tw.b.SetKeyLimit(key, tw.plan))
 			tw.own[key], tw.pro[key] = tw.plan, true
 		}
 	default:
 		name = "take"
 		tw.alike(tw.b.Take(key, cost), tw.a.Take(key, cost))
 	}
-	tw.note("%s: %s %d", key, name, cost)
+	tw.Note("%s: %s %d", key, name, cost)
 	tw.same()
 }
 
-func (tw *twins) bring(l *Limiter, key string, limit Limit) Key {
+func (tw *twins) bring(l *sluice.Limiter, key string, limit sluice.Limit) sluice.Key {
 	k, err := l.Key(key).WithLimit(limit)
-	require.NoError(tw.tb, err)
+	require.NoError(tw.TB, err)
 	return k
 }
 
@@ -183,7 +184,7 @@ func (tw *twins) takeUpTo(key string, cost int) {
 }
 
 func (tw *twins) charge(key string, cost int) {
-	if tw.cfg.Algorithm == SlidingLog && !tw.b.Peek(key, cost).Allowed {
+	if tw.Cfg.Algorithm == sluice.SlidingLog && !tw.b.Peek(key, cost).Allowed {
 		return // what it counts beyond the limit depends on the limits that it has had
 	}
 	tw.a.Charge(key, cost)
@@ -195,7 +196,7 @@ func (tw *twins) charge(key string, cost int) {
 }
 
 func (tw *twins) reserve(key string, cost int) {
-	used := tw.rng.IntN(cost + 1)
+	used := tw.Rng.IntN(cost + 1)
 	r, err := tw.a.Reserve(key, cost, 0)
 	if err != nil {
 		return
@@ -209,37 +210,38 @@ func (tw *twins) reserve(key string, cost int) {
 func (tw *twins) restore() {
 	c := tw.a.Config()
 	for _, l := range append(slices.Collect(maps.Values(tw.own)), c.Limit) {
-		if l == DenyAll || l == Unlimited {
+		if l == sluice.DenyAll || l == sluice.Unlimited {
 			return // under which units come back as under the limit before
 		}
 	}
-	data := snapshotOf(tw.tb, tw.a)
-	next := mustNew(tw.tb, c)
-	if tw.plan != (Limit{}) {
-		require.NoError(tw.tb, next.SetPlan("pro", tw.plan)) // it may have no keys
+	var data bytes.Buffer
+	require.NoError(tw.TB, tw.a.Snapshot(&data))
+	next := mustNew(tw.TB, c)
+	if tw.plan != (sluice.Limit{}) {
+		require.NoError(tw.TB, next.SetPlan("pro", tw.plan)) // it may have no keys
 	}
-	require.NoError(tw.tb, next.Restore(bytes.NewReader(data)), "%s", tw)
+	require.NoError(tw.TB, next.Restore(&data), "%s", tw)
 	tw.a = next
 }
 
 func (tw *twins) thereAndBack(key string) {
-	other := []Limit{DenyAll, Unlimited}[tw.rng.IntN(2)]
+	other := []sluice.Limit{sluice.DenyAll, sluice.Unlimited}[tw.Rng.IntN(2)]
 	if l, ok := tw.own[key]; ok {
-		require.NoError(tw.tb, tw.a.SetKeyLimit(key, other))
+		require.NoError(tw.TB, tw.a.SetKeyLimit(key, other))
 		if tw.pro[key] {
-			require.NoError(tw.tb, tw.a.SetKeyPlan(key, "pro"))
+			require.NoError(tw.TB, tw.a.SetKeyPlan(key, "pro"))
 		} else {
-			require.NoError(tw.tb, tw.a.SetKeyLimit(key, l))
+			require.NoError(tw.TB, tw.a.SetKeyLimit(key, l))
 		}
 		return
 	}
 	l := tw.a.Config().Limit
-	require.NoError(tw.tb, tw.a.SetLimit(other))
-	require.NoError(tw.tb, tw.a.SetLimit(l))
+	require.NoError(tw.TB, tw.a.SetLimit(other))
+	require.NoError(tw.TB, tw.a.SetLimit(l))
 }
 
 // alike demands that both have answered the same.
-func (tw *twins) alike(want, got any) { tw.equal(want, got, "of twins") }
+func (tw *twins) alike(want, got any) { tw.Equal(want, got, "of twins") }
 
 // same demands that no key can be told from its twin.
 func (tw *twins) same() {
@@ -247,7 +249,7 @@ func (tw *twins) same() {
 		for _, cost := range []int{0, 1, 2, 6, 12, 17} {
 			want, got := tw.b.Peek(key, cost), tw.a.Peek(key, cost)
 			if want != got {
-				require.Equal(tw.tb, want, got, "Peek of %s %d\n%s", key, cost, tw)
+				require.Equal(tw.TB, want, got, "Peek of %s %d\n%s", key, cost, tw)
 			}
 		}
 	}
@@ -257,9 +259,9 @@ func (tw *twins) same() {
 func TestModel_TwinsAreAlike(t *testing.T) {
 	rng := seeded.Rand(t)
 	for _, variant := range variants {
-		t.Run(variantName(variant), func(t *testing.T) {
+		t.Run(variant.Name(), func(t *testing.T) {
 			for range 200 {
-				tw := newTwins(t, rng, variant)
+				tw := newTwins(t, rng, variant.config())
 				for range 30 {
 					tw.step()
 				}

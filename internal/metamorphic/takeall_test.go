@@ -1,4 +1,4 @@
-package sluice
+package metamorphic
 
 import (
 	"fmt"
@@ -10,6 +10,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sluice-go/sluice"
+	"github.com/sluice-go/sluice/internal/depth"
 	"github.com/sluice-go/sluice/internal/oracle"
 	"github.com/sluice-go/sluice/internal/seeded"
 )
@@ -18,19 +20,19 @@ import (
 // random trace of TakeAll, with other calls in between.
 type allTracer struct {
 	*tracer // its configuration and limiter are the first of these
-	lims    []*Limiter
-	swept   []*Limiter // the same, swept after every call
+	lims    []*sluice.Limiter
+	swept   []*sluice.Limiter // the same, swept after every call
 	models  []*oracle.Model
 
 	allowed, denied int
 }
 
 // smallLimit draws a limit that ten charges can exhaust.
-func smallLimit(rng *rand.Rand, a Algorithm) Limit {
+func smallLimit(rng *rand.Rand, a sluice.Algorithm) sluice.Limit {
 	l := randomLimit(rng, a)
 	l.Rate, l.Period = 1+rng.IntN(12), max(l.Period, 10) // the end of time is far
 	l.Burst = 0
-	if a <= LeakyBucket {
+	if a <= sluice.LeakyBucket {
 		l.Burst = rng.IntN(20)
 	}
 	return l
@@ -38,80 +40,79 @@ func smallLimit(rng *rand.Rand, a Algorithm) Limit {
 
 // endsEarly reports whether a full charge may not be paid back before time ends, which the
 // models do not know of.
-func endsEarly(l *Limiter) bool {
-	a, ok := l.policyOf(0).alg.(*tokenBucket)
-	return ok && lastFull(a) < 1<<61
+func endsEarly(tb testing.TB, c sluice.Config) bool {
+	return c.Algorithm == sluice.TokenBucket && capacity(c) > 0 && lastFull(tb, c) < 1<<61
 }
 
 func newAllTracer(tb testing.TB, rng *rand.Rand) *allTracer {
-	tr := &allTracer{tracer: &tracer{trace: &trace{tb: tb, rng: rng, clock: NewManualClock(start)}, now: start.UnixNano(), stop: math.MaxInt64}}
+	tr := &allTracer{tracer: &tracer{trace: &trace{TB: tb, Rng: rng, Clock: sluice.NewManualClock(start)}, now: start.UnixNano(), stop: math.MaxInt64}}
 	for range 1 + rng.IntN(4) {
-		c := Config{Algorithm: algorithms[rng.IntN(len(algorithms))], Clock: tr.clock, TTL: 1}
+		c := sluice.Config{Algorithm: sluice.Algorithm(rng.IntN(int(sluice.FixedWindow) + 1)), Clock: tr.Clock, TTL: 1}
 		switch rng.IntN(8) {
 		case 0:
-			c.Limit = []Limit{Unlimited, DenyAll}[rng.IntN(2)]
+			c.Limit = []sluice.Limit{sluice.Unlimited, sluice.DenyAll}[rng.IntN(2)]
 		case 1:
 			c.Limit = randomLimit(rng, c.Algorithm)
 		default:
 			c.Limit = smallLimit(rng, c.Algorithm)
 		}
-		if l, err := New(c); err != nil || endsEarly(l) {
-			c.Limit = PerSecond(5)
+		if _, err := sluice.New(c); err != nil || endsEarly(tb, c) {
+			c.Limit = sluice.PerSecond(5)
 		}
 		tr.lims = append(tr.lims, mustNew(tb, c))
 		tr.swept = append(tr.swept, mustNew(tb, c))
 		tr.models = append(tr.models, newOracle(c))
-		if tr.lim == nil || tr.lim.policyOf(0).burst == 0 {
-			tr.cfg, tr.lim = c, tr.lims[len(tr.lims)-1]
+		if tr.lim == nil || capacity(tr.Cfg) == 0 {
+			tr.Cfg, tr.lim = c, tr.lims[len(tr.lims)-1]
 		}
 	}
-	if tr.lim.policyOf(0).burst == 0 {
-		tr.cfg.Limit = PerSecond(1) // for gap
+	if capacity(tr.Cfg) == 0 {
+		tr.Cfg.Limit = sluice.PerSecond(1) // for gap
 	}
 	return tr
 }
 
 // draw draws up to ten charges, often for the same key.
-func (tr *allTracer) draw() (all, swept []Charge, model []oracle.Charge) {
-	for range tr.rng.IntN(11) {
-		i, key := tr.rng.IntN(len(tr.lims)), fmt.Sprint("key", tr.rng.IntN(3))
+func (tr *allTracer) draw() (all, swept []sluice.Charge, model []oracle.Charge) {
+	for range tr.Rng.IntN(11) {
+		i, key := tr.Rng.IntN(len(tr.lims)), fmt.Sprint("key", tr.Rng.IntN(3))
 		cost := 1
-		if b := int(tr.lims[i].policyOf(0).burst); tr.rng.IntN(3) == 0 && b > 0 {
-			costs := []int{0, 0, 1, 2, 1 + tr.rng.IntN(b), b, b + 1, -1, math.MaxInt, math.MinInt}
-			cost = costs[tr.rng.IntN(min(len(costs), 5+tr.rng.IntN(40)))]
+		if b := capacity(tr.lims[i].Config()); tr.Rng.IntN(3) == 0 && b > 0 {
+			costs := []int{0, 0, 1, 2, 1 + tr.Rng.IntN(b), b, b + 1, -1, math.MaxInt, math.MinInt}
+			cost = costs[tr.Rng.IntN(min(len(costs), 5+tr.Rng.IntN(40)))]
 		} else if b == 0 {
-			cost = []int{0, 1, 5, -1, math.MaxInt}[tr.rng.IntN(5)]
+			cost = []int{0, 1, 5, -1, math.MaxInt}[tr.Rng.IntN(5)]
 		}
-		all = append(all, Charge{tr.lims[i].Key(key), cost})
-		swept = append(swept, Charge{tr.swept[i].Key(key), cost})
+		all = append(all, sluice.Charge{Key: tr.lims[i].Key(key), Cost: cost})
+		swept = append(swept, sluice.Charge{Key: tr.swept[i].Key(key), Cost: cost})
 		model = append(model, oracle.Charge{Model: tr.models[i], Key: key, Now: tr.now, Cost: int64(cost)})
 	}
 	return all, swept, model
 }
 
 // take makes one TakeAll at the clock's time and compares.
-func (tr *allTracer) take(all, swept []Charge, model []oracle.Charge) AllDecision {
+func (tr *allTracer) take(all, swept []sluice.Charge, model []oracle.Charge) sluice.AllDecision {
 	tracked := tr.tracked()
 	for i := range model {
 		model[i].Now = tr.now
 		model[i].Guess = guess(all[i].Key.Peek(all[i].Cost))
 	}
 	d := oracle.TakeAll(model)
-	want := AllDecision{Allowed: d.Allowed, Denied: d.Denied, Remaining: int(min(d.Remaining, math.MaxInt)), RetryAfter: time.Duration(d.RetryAfter)}
-	tr.note("%+v of %+v", want, slices.Clone(model))
-	each := make([]Decision, tr.rng.IntN(len(all)+3))
+	want := sluice.AllDecision{Allowed: d.Allowed, Denied: d.Denied, Remaining: int(min(d.Remaining, math.MaxInt)), RetryAfter: time.Duration(d.RetryAfter)}
+	tr.Note("%+v of %+v", want, slices.Clone(model))
+	each := make([]sluice.Decision, tr.Rng.IntN(len(all)+3))
 	for i := range each {
-		each[i] = Decision{Limit: i, RetryAfter: time.Duration(-i)} // of an earlier call
+		each[i] = sluice.Decision{Limit: i, RetryAfter: time.Duration(-i)} // of an earlier call
 	}
 	beyond := slices.Clone(each[min(len(all), len(each)):])
-	tr.equal(want, TakeAllInto(each, all...), "TakeAllInto")
-	tr.equal(want, TakeAll(swept...), "TakeAll after a sweep")
+	tr.Equal(want, sluice.TakeAllInto(each, all...), "TakeAllInto")
+	tr.Equal(want, sluice.TakeAll(swept...), "TakeAll after a sweep")
 	for i := range each[:min(len(all), len(each))] {
-		tr.equal(fromOracle(d.Each[i]), each[i], fmt.Sprint("charge ", i))
+		tr.Equal(fromOracle(d.Each[i]), each[i], fmt.Sprint("charge ", i))
 	}
-	require.Equal(tr.tb, beyond, each[min(len(all), len(each)):])
+	require.Equal(tr.TB, beyond, each[min(len(all), len(each)):])
 	if !want.Allowed {
-		tr.equal(tracked, tr.tracked(), "a denied call tracks nothing")
+		tr.Equal(tracked, tr.tracked(), "a denied call tracks nothing")
 	}
 	for i := range tr.lims {
 		tr.swept[i].Sweep()
@@ -133,26 +134,26 @@ func (tr *allTracer) tracked() (n int) {
 func (tr *allTracer) look(i int, key string) {
 	got := tr.lims[i].Peek(key, 0)
 	want := fromOracle(tr.models[i].Guess(guess(got)).Peek(key, tr.now, 0))
-	tr.equal(want, got, "Peek")
-	tr.equal(want, tr.swept[i].Peek(key, 0), "Peek after a sweep")
+	tr.Equal(want, got, "Peek")
+	tr.Equal(want, tr.swept[i].Peek(key, 0), "Peek after a sweep")
 }
 
 // retry repeats denied charges 1 ns before they would be admitted, and then.
-func (tr *allTracer) retry(wait time.Duration, all, swept []Charge, model []oracle.Charge) {
+func (tr *allTracer) retry(wait time.Duration, all, swept []sluice.Charge, model []oracle.Charge) {
 	before := tr.now
 	if wait > 1 {
 		if tr.advance(int64(wait) - 1); tr.now == before {
 			return // out of sight
 		}
 		d := tr.take(all, swept, model)
-		require.False(tr.tb, d.Allowed, "1 ns before RetryAfter\n%s", tr)
-		require.Equal(tr.tb, time.Duration(1), d.RetryAfter, "%s", tr)
+		require.False(tr.TB, d.Allowed, "1 ns before RetryAfter\n%s", tr)
+		require.Equal(tr.TB, time.Duration(1), d.RetryAfter, "%s", tr)
 	}
 	tr.advance(1)
-	require.True(tr.tb, tr.take(all, swept, model).Allowed, "at RetryAfter\n%s", tr)
+	require.True(tr.TB, tr.take(all, swept, model).Allowed, "at RetryAfter\n%s", tr)
 }
 
-// advance stays where no clock ends, whatever its limit: see minHorizon.
+// advance stays where no clock ends, whatever its limit.
 func (tr *allTracer) advance(d int64) {
 	if d < 1<<61-1<<56-tr.now {
 		tr.tracer.advance(d)
@@ -161,10 +162,10 @@ func (tr *allTracer) advance(d int64) {
 
 func (tr *allTracer) step() {
 	tr.advance(tr.gap())
-	i, key := tr.rng.IntN(len(tr.lims)), fmt.Sprint("key", tr.rng.IntN(3))
-	both := []*Limiter{tr.lims[i], tr.swept[i]}
-	cost := 1 + tr.rng.IntN(max(1, min(10, int(tr.lims[i].policyOf(0).burst))))
-	switch tr.rng.IntN(8) {
+	i, key := tr.Rng.IntN(len(tr.lims)), fmt.Sprint("key", tr.Rng.IntN(3))
+	both := []*sluice.Limiter{tr.lims[i], tr.swept[i]}
+	cost := 1 + tr.Rng.IntN(max(1, min(10, capacity(tr.lims[i].Config()))))
+	switch tr.Rng.IntN(8) {
 	case 0:
 		for _, l := range both {
 			l.Refund(key, cost)
@@ -173,7 +174,7 @@ func (tr *allTracer) step() {
 	case 1:
 		want := fromOracle(tr.models[i].Take(key, tr.now, int64(cost)))
 		for _, l := range both {
-			tr.equal(want, l.Take(key, cost), "Take")
+			tr.Equal(want, l.Take(key, cost), "Take")
 		}
 	case 2:
 		for _, l := range both {
@@ -188,7 +189,7 @@ func (tr *allTracer) step() {
 		return
 	}
 	tr.denied++
-	if d.RetryAfter < Never && tr.rng.IntN(2) == 0 {
+	if d.RetryAfter < sluice.Never && tr.Rng.IntN(2) == 0 {
 		tr.retry(d.RetryAfter, all, swept, model)
 	}
 }
@@ -198,7 +199,7 @@ func (tr *allTracer) step() {
 func TestModel_TakeAllIsExact(t *testing.T) {
 	rng := seeded.Rand(t)
 	allowed, denied := 0, 0
-	for range modelOps() / 250 {
+	for range depth.Ops() / 250 {
 		tr := newAllTracer(t, rng)
 		for range 100 {
 			tr.step()

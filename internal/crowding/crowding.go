@@ -1,0 +1,12 @@
+// Package crowding holds bounds on tables that only tests set, to crowd them: then few keys
+// meet what else takes very many. New reads them once for each limiter.
+package crowding
+
+import "math"
+
+// Homes is how many slots of a table are homes, where probes begin, at most. If it is set, a
+// power of two, all keys are in one shard.
+var Homes uint64 = math.MaxUint64
+
+// IDs is how many ids a table has, at most, before it is split.
+var IDs = math.MaxInt

@@ -1,0 +1,68 @@
+package metamorphic
+
+import (
+	"math"
+
+	"github.com/sluice-go/sluice"
+	"github.com/sluice-go/sluice/internal/traces"
+)
+
+// maxDebt is how much later than at a debt of the traces may end, so that the end of time
+// stays out of sight.
+const maxDebt = 1 << 57
+
+// debt draws what is charged: often more than there is, also more than a word can count,
+// but no more than what comes back within maxDebt.
+func (tr *tracer) debt(key string, at int64) int {
+	if tr.model.Guess(guess(tr.lim.Key(key).PeekAt(at, 0))).Peek(key, at, 0).ResetAfter > maxDebt {
+		return tr.Rng.IntN(2) - 1 // nothing
+	}
+	b := capacity(tr.Cfg)
+	most := int(min(traces.WordsOf(oracleConfig(tr.Cfg)).CountMost, math.MaxInt/4))
+	costs := []int{1, 1, 2, b - 1, b, b, 0, -1, math.MinInt, 1 + tr.Rng.IntN(b), min(b, math.MaxInt/8) * 2, min(b, math.MaxInt/8)*3 + 1, most - b, most, most + 1, 2*most - 1, 3 * most}
+	cost := costs[tr.Rng.IntN(len(costs))]
+	if tr.Cfg.Algorithm == sluice.SlidingLog {
+		cost = min(cost, 1000)
+	}
+	if !windowed(tr.Cfg.Algorithm) {
+		cost = int(min(int64(cost), maxDebt/traces.Limit(tr.Cfg.Limit).Interval()))
+	}
+	return cost
+}
+
+// charge makes one unconditional charge, at a time before the newest one, and compares.
+func (tr *tracer) charge(key string, back int64) {
+	at := max(0, tr.now-back)
+	cost := tr.debt(key, at)
+	admissible := cost > 0 && tr.lim.Key(key).PeekAt(at, cost).Allowed
+	got := tr.lim.Key(key).ChargeAt(at, cost)
+	want := fromOracle(tr.model.Guess(guess(got)).Charge(key, at, int64(cost)))
+	tr.Note("%s at %d charge %d: %+v", key, at, cost, want)
+	tr.Equal(want, got, "Charge")
+	// What two words cannot count they charge to the next window, and remember that across a
+	// reset; their model starts from nothing.
+	tr.resets = tr.resets && !(tr.wide && cost > 0 && !admissible)
+	tr.Equal(want, tr.lim.Key(key).PeekAt(at, 0), "Peek after a charge")
+	if back == 0 && tr.swept != nil {
+		tr.Equal(want, tr.swept.Charge(key, cost), "Charge after a sweep")
+		tr.swept.Sweep()
+	}
+}
+
+// takeUpTo makes one partial take, and compares.
+func (tr *tracer) takeUpTo(key string, cost int, back int64) sluice.Decision {
+	at := max(0, tr.now-back)
+	taken, got := tr.lim.Key(key).TakeUpToAt(at, cost)
+	n, d := tr.model.Guess(guess(got)).TakeUpTo(key, at, int64(cost))
+	want := fromOracle(d)
+	tr.Note("%s at %d up to %d: %d %+v", key, at, cost, n, want)
+	tr.Equal(want, got, "TakeUpTo")
+	tr.Equal(n, int64(taken), "taken")
+	if back == 0 && tr.swept != nil {
+		taken, got := tr.swept.TakeUpTo(key, cost)
+		tr.Equal(want, got, "TakeUpTo after a sweep")
+		tr.Equal(n, int64(taken), "taken after a sweep")
+		tr.swept.Sweep()
+	}
+	return want
+}

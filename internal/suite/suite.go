@@ -1,0 +1,81 @@
+// Package suite runs the tests of a package again, with crowded tables: with -homes every table
+// is one long probe, and with -most it is split when it has a few ids. Only tests use it.
+package suite
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"math"
+	"os"
+	"os/exec"
+	"strconv"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-go/sluice/internal/crowding"
+	"github.com/sluice-go/sluice/internal/depth"
+)
+
+func init() {
+	flag.Func("homes", "bits of an id that choose its home slot, in one shard (default all)", func(s string) error {
+		bits, err := strconv.ParseUint(s, 10, 6)
+		crowding.Homes = 1 << bits
+		return err
+	})
+	flag.Func("most", "ids of a table before it is split (default as many as are good)", func(s string) (err error) {
+		crowding.IDs, err = strconv.Atoi(s)
+		return err
+	})
+}
+
+// Crowded reports whether the tests run with home slots cut, which makes every
+// probe long: tests with very many keys use fewer.
+func Crowded() bool { return crowding.Homes < math.MaxUint64 }
+
+// Splits reports whether the tests run with tables of a few ids each: tests of one table of
+// many do not.
+func Splits() bool { return crowding.IDs < math.MaxInt }
+
+// CrowdedHomes runs all tests of the package again with home slots cut to 16 and to one.
+func CrowdedHomes(t *testing.T) {
+	if !depth.Full() {
+		t.Skip("SLUICE_DEPTH=full runs the tests again with crowded homes")
+	}
+	for _, bits := range []int{4, 0} {
+		t.Run(fmt.Sprintf("bits=%d", bits), func(t *testing.T) { again(t, fmt.Sprintf("-homes=%d", bits)) })
+	}
+}
+
+// TablesOfAFewIDs runs the tests that match a pattern again, with tables that are split when they
+// have three ids, so that all that moves a key meets splits and merges.
+func TablesOfAFewIDs(t *testing.T, run string) {
+	if !depth.Full() {
+		t.Skip("SLUICE_DEPTH=full runs the tests again with tables of a few ids")
+	}
+	again(t, "-most=3", "-test.run="+run)
+}
+
+// again runs the short tests in a process of its own.
+func again(t *testing.T, args ...string) {
+	t.Parallel()
+	cmd := exec.Command(os.Args[0], append(args, "-test.short", "-test.timeout="+timeLeft(t))...)
+	out, err := cmd.CombinedOutput()
+	if errors.Is(err, syscall.ENOEXEC) {
+		t.Skip("this machine runs the tests under an emulator, and cannot start them by itself")
+	}
+	require.NoError(t, err, "%s", out)
+}
+
+// timeLeft returns the -test.timeout of a run that is part of this one: it ends a little
+// earlier, to say itself where it stood. No limit of its own fits every machine.
+func timeLeft(t *testing.T) string {
+	deadline, ok := t.Deadline()
+	if !ok {
+		return "0"
+	}
+	return max(time.Until(deadline)-10*time.Second, time.Second).String()
+}
