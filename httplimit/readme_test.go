@@ -24,25 +24,19 @@ func Example_server() {
 
 	perClient := sluice.Must(sluice.New(sluice.Config{Limit: sluice.PerSecond(10).WithBurst(50)}))
 	byIP := httplimit.Must(httplimit.ByRemoteIP(httplimit.IPConfig{})) // behind a proxy: name it here
-	limit, err := httplimit.New(httplimit.Config{
+	limit := httplimit.Must(httplimit.New(httplimit.Config{
 		Policies: []httplimit.Policy{{Name: "per-client", Limiter: perClient, Key: byIP}},
 		Headers:  httplimit.Headers{RateLimitPolicy: httplimit.Draft11, RateLimit: httplimit.Draft11},
-	})
-	if err != nil {
-		log.Fatal(err)
-	}
+	}))
 	log.Fatal(http.ListenAndServe("localhost:8080", limit(mux))) // chi: router.Use(limit)
 }
 
 func Example_client() {
-	transport, err := httplimit.NewTransport(nil, httplimit.TransportConfig{
+	transport := httplimit.Must(httplimit.NewTransport(nil, httplimit.TransportConfig{
 		Limiter:    sluice.Must(sluice.New(sluice.Config{Limit: sluice.PerSecond(10)})),
 		MaxWait:    time.Minute,
 		MaxRetries: 3,
-	})
-	if err != nil {
-		log.Fatal(err)
-	}
+	}))
 	client := &http.Client{Transport: transport}
 
 	_ = client
@@ -53,7 +47,7 @@ func TestREADME_HasTheExamples(t *testing.T) {
 	require.NoError(t, err)
 	readme, err := os.ReadFile("../README.md")
 	require.NoError(t, err)
-	for name, lines := range map[string]int{"Example_server": 10, "Example_client": 9} {
+	for name, lines := range map[string]int{"Example_server": 7, "Example_client": 6} {
 		_, body, ok := strings.Cut(string(source), "func "+name+"() {\n")
 		require.True(t, ok)
 		body, _, ok = strings.Cut(body, "\n}\n")
