@@ -118,13 +118,6 @@ func (l *Limiter) allowNew(p *policy, id uint64, now int64, cost int) bool {
 	return out.allowed()
 }
 
-// count counts what came of a call for id.
-func (l *Limiter) count(id uint64, out outcome) {
-	if l.tally != nil {
-		l.tally.count(id>>l.core.shift, out)
-	}
-}
-
 // decide charges a call, in every case, and reports whether the state of the key, or the edge,
 // admits it. Unless d is nil it describes that in d, which is zero. (Passed back from frame to
 // frame, a Decision would be copied through memory in each.)
@@ -376,24 +369,4 @@ func (l *Limiter) deny(id uint64, name string, cost int) bool {
 		l.sampleDenial(id, name)
 	}
 	return l.shadow
-}
-
-// edge decides the calls that charge nothing whatever the key's state: costs
-// below 1 or above the burst, and all calls under Unlimited and DenyAll. It fails if p is
-// no longer the key's policy.
-func (l *Limiter) edge(d *Decision, p *policy, id uint64, now int64, cost int) (ok bool) {
-	if !l.judgeEdge(d, p, id, now, cost) {
-		return false
-	}
-	if cost != 0 {
-		out := denied
-		switch {
-		case d.Allowed:
-			out = admitted
-		case p.unlimited() && cost > 0:
-			out = blocked
-		}
-		l.count(id, out)
-	}
-	return true
 }

@@ -219,18 +219,16 @@ func (l *Limiter) Stats() Stats {
 		Untracked: l.untracked.Load(),
 		Swept:     l.swept.Load(),
 	}
-	l.addTally(&s)
+	l.tally.addTo(&s)
 	if l.shadow {
 		s.Admitted, s.Denied, s.WouldDeny = s.Admitted+s.Denied, 0, s.Denied
 	}
 	return s
 }
 
-func (l *Limiter) addTally(s *Stats) {
-	for i := range l.tally {
-		s.Admitted += l.tally[i].admitted.Load()
-		blocked := l.tally[i].blocked.Load()
-		s.Blocked += blocked
-		s.Denied += l.tally[i].denied.Load() + blocked
+// count counts what came of a call for id.
+func (l *Limiter) count(id uint64, out outcome) {
+	if l.tally != nil {
+		l.tally.count(id>>l.core.shift, out)
 	}
 }

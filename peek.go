@@ -179,6 +179,26 @@ func (p *policy) peekTail(d *Decision, e *slot, tail []atomic.Uint64, now int64,
 	}
 }
 
+// edge decides the calls that charge nothing whatever the key's state: costs
+// below 1 or above the burst, and all calls under Unlimited and DenyAll. It fails if p is
+// no longer the key's policy.
+func (l *Limiter) edge(d *Decision, p *policy, id uint64, now int64, cost int) (ok bool) {
+	if !l.judgeEdge(d, p, id, now, cost) {
+		return false
+	}
+	if cost != 0 {
+		out := denied
+		switch {
+		case d.Allowed:
+			out = admitted
+		case p.unlimited() && cost > 0:
+			out = blocked
+		}
+		l.count(id, out)
+	}
+	return true
+}
+
 func (l *Limiter) judgeEdge(d *Decision, p *policy, id uint64, now int64, cost int) (ok bool) {
 	switch {
 	case p.unlimited():

@@ -58,3 +58,13 @@ func (t tally) count(shard uint64, out outcome) {
 		t[shard].denied.Add(1)
 	}
 }
+
+// addTo adds what has been counted to s.
+func (t tally) addTo(s *Stats) {
+	for i := range t {
+		s.Admitted += t[i].admitted.Load()
+		blocked := t[i].blocked.Load()
+		s.Blocked += blocked
+		s.Denied += t[i].denied.Load() + blocked
+	}
+}

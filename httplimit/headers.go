@@ -213,27 +213,6 @@ func (f *fields) setIn(quotas []quota, h http.Header, j *judgement, d *Decision)
 	}
 }
 
-// quotas appends the quotas of all policies that are enforced.
-func (j *judgement) quotas(quotas []quota) []quota {
-	entries, charges := j.of(local)
-	for i := range entries {
-		var d *sluice.Decision
-		if j.states != nil {
-			d = &j.states[i]
-		}
-		if q, ok := newQuota(&entries[i], charges[i].Key, d); ok {
-			quotas = append(quotas, q)
-		}
-	}
-	entries, _ = j.of(remote)
-	for i := range entries {
-		if q, ok := remoteQuota(&entries[i]); ok {
-			quotas = append(quotas, q)
-		}
-	}
-	return quotas
-}
-
 // add adds a value to a list field. name is canonical.
 func add(h http.Header, name string, values []string, value string) []string {
 	if old := h[name]; len(old) > 0 {

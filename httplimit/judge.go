@@ -182,6 +182,22 @@ func chargeAll(entries []entry, charges []sluice.Charge, states []sluice.Decisio
 	return all, against
 }
 
+// remaining returns the least that remains of any policy that has been asked.
+func (j *judgement) remaining() (least int) {
+	entries, charges := j.of(local)
+	least = noLimit
+	for i := range entries {
+		least = min(least, charges[i].Key.Peek(0).Remaining)
+	}
+	entries, _ = j.of(remote)
+	for i := range entries {
+		if a := entries[i].asked; a != nil && !a.WouldDeny {
+			least = min(least, a.Remaining)
+		}
+	}
+	return least
+}
+
 // lag returns how far the clocks of the limiters that are enforced can be behind.
 func (j *judgement) lag() (most time.Duration) {
 	entries, _ := j.of(local)

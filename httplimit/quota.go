@@ -51,6 +51,27 @@ type quota struct {
 	never     bool          // it never will be, as under DenyAll or for a key that is blocked for good
 }
 
+// quotas appends the quotas of all policies that are enforced.
+func (j *judgement) quotas(quotas []quota) []quota {
+	entries, charges := j.of(local)
+	for i := range entries {
+		var d *sluice.Decision
+		if j.states != nil {
+			d = &j.states[i]
+		}
+		if q, ok := newQuota(&entries[i], charges[i].Key, d); ok {
+			quotas = append(quotas, q)
+		}
+	}
+	entries, _ = j.of(remote)
+	for i := range entries {
+		if q, ok := remoteQuota(&entries[i]); ok {
+			quotas = append(quotas, q)
+		}
+	}
+	return quotas
+}
+
 // newQuota says what clients are to be told, in real time, of the key of an entry, which
 // stands as d says, or if that is nil, as it says itself. ok is false if the limit in force
 // limits nobody.

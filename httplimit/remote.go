@@ -131,22 +131,6 @@ func (j *judgement) takeBack(ctx context.Context) {
 	j.states = nil
 }
 
-// remaining returns the least that remains of any policy that has been asked.
-func (j *judgement) remaining() (least int) {
-	entries, charges := j.of(local)
-	least = noLimit
-	for i := range entries {
-		least = min(least, charges[i].Key.Peek(0).Remaining)
-	}
-	entries, _ = j.of(remote)
-	for i := range entries {
-		if a := entries[i].asked; a != nil && !a.WouldDeny {
-			least = min(least, a.Remaining)
-		}
-	}
-	return least
-}
-
 // settleRemotes makes what the Remotes have charged final.
 func (j *judgement) settleRemotes(ctx context.Context, final int) {
 	ctx, cancel := outliving(ctx)
