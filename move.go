@@ -7,7 +7,7 @@ import (
 )
 
 // A word changes its policy in one of three ways: SetLimit moves all words of a shard into a
-// table of the new policy; place moves one key, into a cell or out of one; and Restore adds a
+// table of the new policy; putUnder moves one key, into a cell or out of one; and Restore adds a
 // word of another process. In each, the word is taken out of everybody's reach first, so that
 // nobody charges it any more, and then the new policy adopts it as of a time read after that.
 
@@ -89,7 +89,7 @@ func (l *Limiter) adoptKeys(i int, empty *table, records []*record) (times []ado
 	s.cells.Load().each(func(c *cell) {
 		if c.policy.of.plan.own {
 			id := c.id.Load()
-			l.placeLocked(s, recordOf(records, id), id, placement{c.kept, empty.policy.of}, nil)
+			l.putUnderLocked(s, recordOf(records, id), id, placement{c.kept, empty.policy.of}, nil)
 		}
 	})
 	return times
@@ -160,9 +160,9 @@ type placement struct {
 	terms *terms
 }
 
-// place puts id where f says, which is told what it is kept on. It does nothing if f returns
+// putUnder puts id under what f says, which is told what it is kept on. It does nothing if f returns
 // nothing. The key keeps what it has spent.
-func (l *Limiter) place(id uint64, f func(kept *plan) (p placement, ok bool)) {
+func (l *Limiter) putUnder(id uint64, f func(kept *plan) (p placement, ok bool)) {
 	s, rec := l.lockKey(id)
 	defer l.unlockKey(s, rec, id)
 	var kept *plan
@@ -170,7 +170,7 @@ func (l *Limiter) place(id uint64, f func(kept *plan) (p placement, ok bool)) {
 		kept = c.kept
 	}
 	if to, ok := f(kept); ok {
-		l.placeLocked(s, rec, id, to, nil)
+		l.putUnderLocked(s, rec, id, to, nil)
 	}
 }
 
@@ -191,10 +191,10 @@ func (l *Limiter) unlockKey(s *shard, rec *record, id uint64) {
 // it has done so.
 type amendment func(p *policy, e state, tracked bool, now int64) (from *policy, next state, amended bool)
 
-// placeLocked is place with the key guarded and the shard locked. A key that is to be kept on
+// putUnderLocked is putUnder with the key guarded and the shard locked. A key that is to be kept on
 // nothing and has no state is forgotten. So is one for which there is no room among the keys
 // that are kept on nothing.
-func (l *Limiter) placeLocked(s *shard, rec *record, id uint64, to placement, amend amendment) {
+func (l *Limiter) putUnderLocked(s *shard, rec *record, id uint64, to placement, amend amendment) {
 	c := s.cell(id)
 	i, live := l.tableOf(id).findLive(id)
 	counted := live || c != nil && c.kept == nil
@@ -314,7 +314,7 @@ func (l *Limiter) restore(id uint64, keeps bool, pl *plan, from *policy, e state
 			return // where it is
 		}
 	}
-	l.placeLocked(s, rec, id, to, func(p *policy, other state, tracked bool, now int64) (*policy, state, bool) {
+	l.putUnderLocked(s, rec, id, to, func(p *policy, other state, tracked bool, now int64) (*policy, state, bool) {
 		if e.word == 0 || tracked && !p.stricter(from, e, other, now) {
 			return p, other, false
 		}
@@ -379,7 +379,7 @@ func (l *Limiter) policyFor(id uint64) *policy {
 		case at.slot == nil && at.cell == nil:
 			return tm.policyFor(at.policy, state{}, 0)
 		}
-		l.core.place(id, func(kept *plan) (placement, bool) {
+		l.core.putUnder(id, func(kept *plan) (placement, bool) {
 			at, tm := l.lookUp(id) // again: the terms before may have been of a limit that is over
 			return placement{kept, tm}, at.policy.of != tm && (at.slot != nil || at.cell != nil)
 		})

@@ -44,7 +44,7 @@ func (l *Limiter) SetPlan(name string, limit Limit) error {
 		if c.policy.of != old {
 			return
 		}
-		l.place(c.id.Load(), func(kept *plan) (placement, bool) {
+		l.putUnder(c.id.Load(), func(kept *plan) (placement, bool) {
 			return placement{kept, tm}, l.policyOf(c.id.Load()).of == old
 		})
 	})
@@ -244,7 +244,7 @@ func (l *Limiter) keep(id uint64, pl *plan, replaces func(kept *plan) bool) {
 	if by == nil {
 		by = &l.common
 	}
-	l.place(id, func(kept *plan) (placement, bool) {
+	l.putUnder(id, func(kept *plan) (placement, bool) {
 		return placement{pl, by.terms.Load()}, replaces(kept)
 	})
 }
