@@ -2,11 +2,9 @@ package sluice
 
 import (
 	"fmt"
-	"math"
 	"math/rand/v2"
 	"slices"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -88,11 +86,7 @@ var variants = func() (all []Config) {
 }()
 
 // variantName names the options of a config that decide, except its limit.
-func variantName(c Config) string {
-	return traces.Options{
-		Algorithm: oracle.Algorithm(c.Algorithm), Interval: c.Refill == RefillInterval, Anchored: c.Anchor == AnchorFirstCharge, Offset: c.Offset,
-	}.Name()
-}
+func variantName(c Config) string { return traced(c).Name() }
 
 // randomLimit and randomConfig draw a limit for an algorithm, or for a variant, and an offset
 // if it has one.
@@ -206,52 +200,24 @@ func TestLayouts_AreAllThereAre(t *testing.T) {
 	require.Equal(t, want, slices.Compact(got))
 }
 
-// newOracle returns the exact model of a limiter. It follows the one liberty that
-// the library takes, the grid for intervals that are no whole number of ns.
-func newOracle(c Config) *oracle.Model { return oracle.New(oracleConfig(c)) }
-
-// newCounting returns the model of a limiter whose words can count as far as they do.
-func newCounting(c oracle.Config) *oracle.Model {
-	c.CountMost = traces.WordsOf(c).CountMost
-	return oracle.New(c)
+// traced is c for the models and whatever else the traces share.
+func traced(c Config) traces.Config {
+	return traces.Config{
+		Options: traces.Options{
+			Algorithm: oracle.Algorithm(c.Algorithm), Interval: c.Refill == RefillInterval, Anchored: c.Anchor == AnchorFirstCharge, Offset: c.Offset,
+		},
+		Limit: traces.Limit(c.Limit), Soft: c.Soft, BlockFor: c.BlockFor, CountDenied: c.CountDenied,
+	}
 }
+
+func oracleConfig(c Config) oracle.Config { return traced(c).Oracle() }
+
+// newOracle returns the exact model of a limiter.
+func newOracle(c Config) *oracle.Model { return oracle.New(oracleConfig(c)) }
 
 // countMost is the most that a word can count under c, or 0 for algorithms that do not.
 func countMost(c Config) int64 { return traces.WordsOf(oracleConfig(c)).CountMost }
 
-func oracleConfig(c Config) oracle.Config {
-	limit := c.enforced()
-	rate := int64(limit.Rate)
-	if limit.Rate == math.MaxInt {
-		rate = math.MaxInt64 // Unlimited, on 32-bit machines, too
-	}
-	return oracle.Config{
-		Algorithm: oracle.Algorithm(c.Algorithm),
-		Rate:      rate,
-		Burst:     int64(limit.Burst),
-		Period:    int64(limit.Period),
-		Offset:    int64(c.Offset),
-		Interval:  c.Refill == RefillInterval,
-		Anchored:  c.Anchor == AnchorFirstCharge,
-		Grid:      true,
+func fromOracle(d oracle.Decision) Decision { return Decision(traces.FromOracle(d)) }
 
-		BlockFor:    int64(c.BlockFor),
-		CountDenied: c.CountDenied,
-	}
-}
-
-// fromOracle narrows a model's decision to the int of this platform.
-func fromOracle(d oracle.Decision) Decision {
-	return Decision{
-		Allowed:    d.Allowed,
-		Limit:      int(min(d.Limit, math.MaxInt)),
-		Remaining:  int(min(d.Remaining, math.MaxInt)),
-		RetryAfter: time.Duration(d.RetryAfter),
-		ResetAfter: time.Duration(d.ResetAfter),
-	}
-}
-
-// guess is what a limiter has decided, to be searched for first by a model: see Model.Guess.
-func guess(d Decision) oracle.Decision {
-	return oracle.Decision{Remaining: int64(d.Remaining), RetryAfter: int64(d.RetryAfter), ResetAfter: int64(d.ResetAfter)}
-}
+func guess(d Decision) oracle.Decision { return traces.Decision(d).Guess() }

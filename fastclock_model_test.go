@@ -49,7 +49,7 @@ func staggering(t *testing.T, rng *rand.Rand, variant Config) {
 	if err != nil {
 		return // a limit that no limiter takes
 	}
-	model := newCounting(oracleConfig(c))
+	model := traces.NewCounting(oracleConfig(c))
 	newest := map[string]int64{}
 	keys := []string{"a", "b", "c"}
 	for range 300 {

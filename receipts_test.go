@@ -11,6 +11,7 @@ import (
 	"github.com/sluice-go/sluice/internal/depth"
 	"github.com/sluice-go/sluice/internal/oracle"
 	"github.com/sluice-go/sluice/internal/seeded"
+	"github.com/sluice-go/sluice/internal/traces"
 )
 
 // mustTake is a TakeAllReceipts of one charge that is to be admitted.
@@ -66,7 +67,7 @@ func newWindowReceipts(tb testing.TB, rng *rand.Rand, variant Config, evicts boo
 
 // model is the history, replayed.
 func (tr *windowReceipts) model() *oracle.Model {
-	m := newCounting(oracleConfig(tr.Cfg))
+	m := traces.NewCounting(oracleConfig(tr.Cfg))
 	for _, c := range tr.history {
 		if c.units < 0 {
 			m.Refund("k", c.now, int64(-c.units))

@@ -48,7 +48,7 @@ func newTracer(tb testing.TB, rng *rand.Rand, c sluice.Config, older bool) *trac
 		c.TTL = 1
 	}
 	tr.Cfg, tr.lim = c, mustNew(tb, c)
-	tr.model = newCounting(oracleConfig(c))
+	tr.model = traces.NewCounting(oracleConfig(c))
 	// A wide sliding window remembers across a reset which window it was in, and
 	// charges an older time there; its model starts from nothing.
 	tr.wide = traces.WordsOf(oracleConfig(c)).Wide

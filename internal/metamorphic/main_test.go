@@ -1,10 +1,8 @@
 package metamorphic
 
 import (
-	"math"
 	"math/rand/v2"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -79,62 +77,23 @@ func mustNew(tb testing.TB, c sluice.Config) *sluice.Limiter {
 	return l
 }
 
-// capacity is what a fresh key of the limiter can be charged, by its state.
-func capacity(c sluice.Config) int {
-	if c.Limit == sluice.Unlimited || c.Limit.Rate == 0 {
-		return 0
+// traced is c for the models and whatever else the traces share.
+func traced(c sluice.Config) traces.Config {
+	return traces.Config{
+		Options: traces.Options{
+			Algorithm: oracle.Algorithm(c.Algorithm), Interval: c.Refill == sluice.RefillInterval, Anchored: c.Anchor == sluice.AnchorFirstCharge, Offset: c.Offset,
+		},
+		Limit: traces.Limit(c.Limit), Soft: c.Soft, BlockFor: c.BlockFor, CountDenied: c.CountDenied,
 	}
-	return c.Limit.Capacity() + c.Soft
 }
 
-// oracleConfig describes a limiter to its model, which follows the one liberty that the library
-// takes, the grid for intervals that are no whole number of ns.
-func oracleConfig(c sluice.Config) oracle.Config {
-	o := oracle.Config{
-		Algorithm: oracle.Algorithm(c.Algorithm),
-		Rate:      int64(c.Limit.Rate),
-		Burst:     int64(c.Limit.Burst),
-		Period:    int64(c.Limit.Period),
-		Offset:    int64(c.Offset),
-		Interval:  c.Refill == sluice.RefillInterval,
-		Anchored:  c.Anchor == sluice.AnchorFirstCharge,
-		Grid:      true,
+func capacity(c sluice.Config) int { return traced(c).Capacity() }
 
-		BlockFor:    int64(c.BlockFor),
-		CountDenied: c.CountDenied,
-	}
-	switch {
-	case c.Limit.Rate == math.MaxInt:
-		o.Rate = math.MaxInt64 // Unlimited, on 32-bit machines, too
-	case c.Soft > 0 && windowed(c.Algorithm):
-		o.Rate, o.Burst = int64(capacity(c)), 0
-	case c.Soft > 0:
-		o.Burst = int64(capacity(c))
-	}
-	return o
-}
+func oracleConfig(c sluice.Config) oracle.Config { return traced(c).Oracle() }
 
 // newOracle returns the exact model of a limiter.
 func newOracle(c sluice.Config) *oracle.Model { return oracle.New(oracleConfig(c)) }
 
-// newCounting returns the model of a limiter whose words can count as far as they do.
-func newCounting(c oracle.Config) *oracle.Model {
-	c.CountMost = traces.WordsOf(c).CountMost
-	return oracle.New(c)
-}
+func fromOracle(d oracle.Decision) sluice.Decision { return sluice.Decision(traces.FromOracle(d)) }
 
-// fromOracle narrows a model's decision to the int of this platform.
-func fromOracle(d oracle.Decision) sluice.Decision {
-	return sluice.Decision{
-		Allowed:    d.Allowed,
-		Limit:      int(min(d.Limit, math.MaxInt)),
-		Remaining:  int(min(d.Remaining, math.MaxInt)),
-		RetryAfter: time.Duration(d.RetryAfter),
-		ResetAfter: time.Duration(d.ResetAfter),
-	}
-}
-
-// guess is what a limiter has decided, to be searched for first by a model: see Model.Guess.
-func guess(d sluice.Decision) oracle.Decision {
-	return oracle.Decision{Remaining: int64(d.Remaining), RetryAfter: int64(d.RetryAfter), ResetAfter: int64(d.ResetAfter)}
-}
+func guess(d sluice.Decision) oracle.Decision { return traces.Decision(d).Guess() }

@@ -66,7 +66,7 @@ func newPenaltyTracer(tb testing.TB, rng *rand.Rand, c sluice.Config, older bool
 	tr := &penaltyTracer{tracer: newTracer(tb, rng, c, older), older: older, keys: []string{"a", "b", "c"}}
 	oc := oracleConfig(c)
 	oc.BlockEnd = 1<<62 - 4 // what 62 bits can tell, less the three words that mean something else
-	tr.model = newCounting(oc)
+	tr.model = traces.NewCounting(oc)
 	tr.gate = mustNew(tb, sluice.Config{Limit: sluice.DenyAll, Clock: tr.Clock})
 	tr.closed = newOracle(sluice.Config{Limit: sluice.DenyAll})
 	return tr

@@ -10,6 +10,7 @@ import (
 	"github.com/sluice-go/sluice/internal/depth"
 	"github.com/sluice-go/sluice/internal/oracle"
 	"github.com/sluice-go/sluice/internal/seeded"
+	"github.com/sluice-go/sluice/internal/traces"
 )
 
 // windowAfter is when the window of a charge at now ends, of a key that is not ahead of now.
@@ -63,7 +64,7 @@ func TestModel_StatusIsExact(t *testing.T) {
 					if err != nil {
 						continue // a count that leaves too few bits
 					}
-					tr.lim, tr.model = l, newCounting(oracleConfig(tr.Cfg))
+					tr.lim, tr.model = l, traces.NewCounting(oracleConfig(tr.Cfg))
 				}
 				for range 20 {
 					tr.advance(tr.gap())

@@ -17,14 +17,6 @@ type Limit struct {
 	Burst  int
 }
 
-// Capacity returns the units that can be admitted at once.
-func (l Limit) Capacity() int {
-	if l.Burst == 0 {
-		return l.Rate
-	}
-	return l.Burst
-}
-
 // Interval returns the time that one unit takes to return, rounded up.
 func (l Limit) Interval() int64 { return (int64(l.Period)-1)/int64(l.Rate) + 1 }
 
