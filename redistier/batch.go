@@ -21,8 +21,8 @@ type batch struct {
 }
 
 // newBatch returns one with room for n groups.
-func newBatch(n int) *batch {
-	b := &batch{sent: time.Now()}
+func newBatch(sent time.Time, n int) *batch {
+	b := &batch{sent: sent}
 	b.groups, b.scripts = b.oneGroup[:0], b.oneScript[:0]
 	if n > 1 {
 		b.groups, b.scripts = make([]*group, 0, n), make([]scheduled, 0, n)
@@ -53,7 +53,7 @@ func (l *lane) take() *batch {
 	if len(l.waiting)+len(l.settling)+len(l.owed) == 0 {
 		return nil
 	}
-	b := newBatch(min(len(l.waiting), maxBatch))
+	b := newBatch(time.Now(), min(len(l.waiting), maxBatch))
 	taken := 0
 	for taken < len(l.waiting) && len(b.groups) < maxBatch {
 		g := l.waiting[taken]
@@ -174,7 +174,9 @@ func (l *lane) finish(g *group, s *scheduled, now time.Time) {
 		return // too late, and counted as such
 	}
 	g.reply = s.reply
-	l.outcome(g, s.err, now)
+	if s.err != errLeft {
+		l.outcome(g, s.err, now)
+	}
 	l.end(g, s.err)
 }
 

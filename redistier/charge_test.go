@@ -75,10 +75,12 @@ func TestCharge_Blocked(t *testing.T) {
 
 // TestCharge_Outage: without Redis the share is charged, and Redis is told later; or Closed
 // says that nobody has been.
-func TestCharge_Outage(t *testing.T) {
+func TestCharge_Outage(t *testing.T) { eachClient(t, chargeOutage) }
+
+func chargeOutage(t *testing.T, connect connector) {
 	t.Parallel() // it mostly waits
 	for _, policy := range []OnUnavailable{LocalShare, Closed} {
-		f := newFault(t, TierConfig{OnUnavailable: policy, Replicas: 2, Budget: 300 * time.Millisecond}, sluice.PerHour(10))
+		f := newFault(t, connect, TierConfig{OnUnavailable: policy, Replicas: 2, Budget: 300 * time.Millisecond}, sluice.PerHour(10))
 		_, err := f.tier.Charge(ctx, "a", 1)
 		require.NoError(t, err)
 		f.proxy.hole.Store(true)

@@ -34,3 +34,27 @@ func ExampleTier() {
 	}
 	fmt.Println(d.Allowed, source)
 }
+
+// A lone caller of the tier makes the round trip itself.
+func ExampleNewClient() {
+	client, err := redistier.NewClient(&redis.Options{Addr: "localhost:6379"})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer client.Close()
+	limiter, err := redistier.New(client, redistier.Config{Limit: sluice.PerHour(1000).WithBurst(20), Prefix: "rl:api"})
+	if err != nil {
+		log.Fatal(err)
+	}
+	tier, err := redistier.NewTier(limiter, redistier.TierConfig{Replicas: 8})
+	if err != nil {
+		log.Fatal(err)
+	}
+	ctx := context.Background()
+	defer tier.Close(ctx)
+	d, err := tier.Take(ctx, "user:42", 1)
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(d.Allowed, tier.Stats().Led)
+}

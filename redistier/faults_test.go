@@ -35,20 +35,19 @@ type fault struct {
 	cause atomic.Pointer[error] // of the last outage
 }
 
-func newFault(t *testing.T, cfg TierConfig, limit sluice.Limit) *fault {
+func newFault(t *testing.T, connect connector, cfg TierConfig, limit sluice.Limit) *fault {
 	s := start(t, anyServer(t).binary)
 	p := newProxy(t, s.addr)
-	f := newFaultAt(t, cfg, limit, s, p.addr())
+	f := newFaultAt(t, connect, cfg, limit, s, p.addr())
 	f.proxy = p
 	return f
 }
 
 // newFaultAt is newFault with a client that knows an address.
-func newFaultAt(t *testing.T, cfg TierConfig, limit sluice.Limit, s *server, addr string) *fault {
+func newFaultAt(t *testing.T, connect connector, cfg TierConfig, limit sluice.Limit, s *server, addr string) *fault {
 	f := &fault{T: t, s: s, modes: make(chan Mode, 100)}
 	t.Cleanup(s.kill)
-	client := redis.NewClient(&redis.Options{Addr: addr, DialTimeout: 5 * time.Second, ReadTimeout: 5 * time.Second})
-	t.Cleanup(func() { client.Close() })
+	client := connect(t, &redis.Options{Addr: addr, DialTimeout: 5 * time.Second, ReadTimeout: 5 * time.Second})
 	f.lim = newLimiter(t, client, Config{Limit: limit})
 	take(t, f.lim, "warm", 1) // a connection, and the script
 	if cfg.Budget == 0 {
@@ -61,6 +60,10 @@ func newFaultAt(t *testing.T, cfg TierConfig, limit sluice.Limit, s *server, add
 		f.modes <- m
 	}
 	f.tier = newTier(t, f.lim, cfg)
+	if f.tier.router.first.client != nil {
+		callersLead(t, f.tier)
+		t.Cleanup(func() { require.Positive(t, f.tier.Stats().Led) })
+	}
 	return f
 }
 
@@ -110,9 +113,13 @@ func (f *fault) recovers() {
 // outage demands of a fault that it is survived: calls return in time, the process admits
 // its share, and once the fault is over Redis is told what was admitted.
 func outage(t *testing.T, begin, end func(f *fault)) {
+	eachClient(t, func(t *testing.T, connect connector) { outageOf(t, connect, begin, end) })
+}
+
+func outageOf(t *testing.T, connect connector, begin, end func(f *fault)) {
 	for _, callers := range []int{16, 256} {
 		t.Run(fmt.Sprint("callers=", callers), func(t *testing.T) {
-			f := newFault(t, TierConfig{Replicas: 4}, sluice.PerHour(100))
+			f := newFault(t, connect, TierConfig{Replicas: 4}, sluice.PerHour(100))
 			for range 5 {
 				takeFrom(t, f.tier, "k0", 1)
 			}
@@ -159,14 +166,16 @@ func TestFault_Slow(t *testing.T) {
 
 // TestFault_Killed kills the server. The one that takes its place is empty, and healed.
 func TestFault_Killed(t *testing.T) {
-	for _, callers := range []int{16, 256} {
-		t.Run(fmt.Sprint("callers=", callers), func(t *testing.T) { faultKilled(t, callers) })
-	}
+	eachClient(t, func(t *testing.T, connect connector) {
+		for _, callers := range []int{16, 256} {
+			t.Run(fmt.Sprint("callers=", callers), func(t *testing.T) { faultKilled(t, connect, callers) })
+		}
+	})
 }
 
-func faultKilled(t *testing.T, callers int) {
+func faultKilled(t *testing.T, connect connector, callers int) {
 	s := start(t, anyServer(t).binary)
-	f := newFaultAt(t, TierConfig{Replicas: 4}, sluice.PerHour(100), s, s.addr)
+	f := newFaultAt(t, connect, TierConfig{Replicas: 4}, sluice.PerHour(100), s, s.addr)
 	for range 60 {
 		takeFrom(t, f.tier, "k0", 1)
 	}
@@ -190,8 +199,10 @@ func faultKilled(t *testing.T, callers int) {
 }
 
 // TestFault_SlowLink: a link that is slower than usual, but not than the budget, is Redis.
-func TestFault_SlowLink(t *testing.T) {
-	f := newFault(t, TierConfig{Budget: patient}, sluice.PerHour(100))
+func TestFault_SlowLink(t *testing.T) { eachClient(t, faultSlowLink) }
+
+func faultSlowLink(t *testing.T, connect connector) {
+	f := newFault(t, connect, TierConfig{Budget: patient}, sluice.PerHour(100))
 	f.proxy.delay.Store(int64(5 * time.Millisecond))
 	for i := range 20 {
 		d, s := takeFrom(t, f.tier, "a", 1)
@@ -201,34 +212,52 @@ func TestFault_SlowLink(t *testing.T) {
 }
 
 // TestFault_Late: a call that is sent and not answered counts in Redis and here, once.
-func TestFault_Late(t *testing.T) {
+func TestFault_Late(t *testing.T) { eachClient(t, faultLate) }
+
+func faultLate(t *testing.T, connect connector) {
 	t.Parallel() // it mostly waits
-	f := newFault(t, TierConfig{Budget: 300 * time.Millisecond}, sluice.PerHour(100))
+	f := newFault(t, connect, TierConfig{Budget: 300 * time.Millisecond}, sluice.PerHour(100))
 	f.proxy.delay.Store(int64(700 * time.Millisecond))
 	d, s := takeFrom(t, f.tier, "a", 7)
 	require.True(t, d.Allowed)
 	require.Equal(t, FromFallback, s)
 	require.Equal(t, uint64(1), f.tier.Stats().Late)
 	f.proxy.delay.Store(0)
-	await(t, "the answer comes", func() bool {
-		return f.lim.memory.last(f.lim.request(f.lim.plan.Load(), "a").key) != ""
+	charged := func() int {
+		d, err := replicaOf(t, f.s.client, f.lim).Peek(ctx, "a", 0)
+		require.NoError(t, err)
+		return 100 - d.Remaining
+	}
+	await(t, "the call comes to the server", func() bool { return charged() > 0 })
+	require.Equal(t, 7, charged())
+	lane := f.tier.router.first
+	await(t, "nobody waits for the answer", func() bool {
+		lane.mu.Lock()
+		defer lane.mu.Unlock()
+		return lane.senders+lane.late == 0
 	})
-	got, err := replicaOf(t, f.s.client, f.lim).Peek(ctx, "a", 0)
-	require.NoError(t, err)
-	require.Equal(t, 93, got.Remaining)
+	require.Equal(t, 7, charged())
 	require.Zero(t, len(f.tier.router.first.owed))
 }
 
 // TestFault_Pool: a pool that the application has exhausted is not an answer from Redis,
-// and is counted as such.
-func TestFault_Pool(t *testing.T) {
+// and is counted as such. Callers that lead do without it.
+func TestFault_Pool(t *testing.T) { eachClient(t, faultPool) }
+
+func faultPool(t *testing.T, connect connector) {
 	s := anyServer(t)
-	client := redis.NewClient(&redis.Options{Addr: s.addr, PoolSize: 1, PoolTimeout: 50 * time.Millisecond})
-	defer client.Close()
+	client := connect(t, &redis.Options{Addr: s.addr, PoolSize: 1, PoolTimeout: 50 * time.Millisecond})
 	tier := newTier(t, newLimiter(t, client, Config{Limit: sluice.PerHour(100)}), TierConfig{})
 	takeFrom(t, tier, "a", 1)
-	conn := client.Conn()
+	conn := client.(interface{ Conn() *redis.Conn }).Conn()
 	require.NoError(t, conn.Ping(ctx).Err())
+	if lane := tier.router.first; lane.client != nil {
+		callersLead(t, tier)
+		_, err := tier.Take(ctx, "a", 1)
+		require.NoError(t, err)
+		require.Equal(t, uint64(1), tier.Stats().Led)
+		lane.client.alone.Store(true)
+	}
 	await(t, "the pool's timeout is counted", func() bool {
 		_, s := takeFrom(t, tier, "a", 1)
 		require.Equal(t, FromFallback, s)
@@ -240,12 +269,13 @@ func TestFault_Pool(t *testing.T) {
 
 // TestFault_Refused: a user who may run no scripts gets the share, OnMode tells why once,
 // and Redis is left alone.
-func TestFault_Refused(t *testing.T) {
+func TestFault_Refused(t *testing.T) { eachClient(t, faultRefused) }
+
+func faultRefused(t *testing.T, connect connector) {
 	s := start(t, anyServer(t).binary)
 	defer s.kill()
 	require.NoError(t, s.client.Do(ctx, "acl", "setuser", "app", "on", ">x", "~*", "+@all", "-evalsha", "-eval").Err())
-	client := redis.NewClient(&redis.Options{Addr: s.addr, Username: "app", Password: "x"})
-	defer client.Close()
+	client := connect(t, &redis.Options{Addr: s.addr, Username: "app", Password: "x"})
 	var told atomic.Int64
 	var cause atomic.Value
 	tier := newTier(t, newLimiter(t, client, Config{Limit: sluice.PerHour(100)}), TierConfig{Replicas: 2, Budget: patient, OnMode: func(_ Mode, err error) {
@@ -267,8 +297,10 @@ func TestFault_Refused(t *testing.T) {
 }
 
 // TestFault_OOM: without memory Redis still denies; what would be written is answered here.
-func TestFault_OOM(t *testing.T) {
-	f := newFault(t, TierConfig{Budget: patient, MaxStale: 1}, sluice.PerHour(10))
+func TestFault_OOM(t *testing.T) { eachClient(t, faultOOM) }
+
+func faultOOM(t *testing.T, connect connector) {
+	f := newFault(t, connect, TierConfig{Budget: patient, MaxStale: 1}, sluice.PerHour(10))
 	for range 10 {
 		takeFrom(t, f.tier, "full", 1)
 	}
@@ -294,8 +326,10 @@ func TestFault_OOM(t *testing.T) {
 }
 
 // TestFault_ReadOnly: a server that has become a replica answers nothing that writes.
-func TestFault_ReadOnly(t *testing.T) {
-	f := newFault(t, TierConfig{Budget: patient, Replicas: 2}, sluice.PerHour(10))
+func TestFault_ReadOnly(t *testing.T) { eachClient(t, faultReadOnly) }
+
+func faultReadOnly(t *testing.T, connect connector) {
+	f := newFault(t, connect, TierConfig{Budget: patient, Replicas: 2}, sluice.PerHour(10))
 	other := start(t, f.s.binary)
 	defer other.kill()
 	require.NoError(t, f.s.client.ReplicaOf(ctx, "127.0.0.1", other.addr[len("127.0.0.1:"):]).Err())
@@ -315,8 +349,10 @@ func TestFault_ReadOnly(t *testing.T) {
 }
 
 // TestFault_Foreign: a value of others is answered from the share, and left alone.
-func TestFault_Foreign(t *testing.T) {
-	f := newFault(t, TierConfig{Budget: patient, Replicas: 2}, sluice.PerHour(10))
+func TestFault_Foreign(t *testing.T) { eachClient(t, faultForeign) }
+
+func faultForeign(t *testing.T, connect connector) {
+	f := newFault(t, connect, TierConfig{Budget: patient, Replicas: 2}, sluice.PerHour(10))
 	key := f.lim.request(f.lim.plan.Load(), "a").key
 	require.NoError(t, f.s.client.Set(ctx, key, "other", 0).Err())
 	for i := range 40 {
@@ -330,8 +366,10 @@ func TestFault_Foreign(t *testing.T) {
 }
 
 // TestFault_Foreign_Warm: the share has been charged with what Redis has admitted.
-func TestFault_Foreign_Warm(t *testing.T) {
-	f := newFault(t, TierConfig{Budget: patient, Replicas: 2}, sluice.PerHour(10))
+func TestFault_Foreign_Warm(t *testing.T) { eachClient(t, faultForeignWarm) }
+
+func faultForeignWarm(t *testing.T, connect connector) {
+	f := newFault(t, connect, TierConfig{Budget: patient, Replicas: 2}, sluice.PerHour(10))
 	for range 4 {
 		takeFrom(t, f.tier, "a", 1)
 	}
@@ -343,10 +381,12 @@ func TestFault_Foreign_Warm(t *testing.T) {
 }
 
 // TestFault_OpenAndClosed: the other answers.
-func TestFault_OpenAndClosed(t *testing.T) {
+func TestFault_OpenAndClosed(t *testing.T) { eachClient(t, faultOpenAndClosed) }
+
+func faultOpenAndClosed(t *testing.T, connect connector) {
 	t.Parallel() // it mostly waits
 	for _, policy := range []OnUnavailable{Open, Closed} {
-		f := newFault(t, TierConfig{OnUnavailable: policy}, sluice.PerHour(3))
+		f := newFault(t, connect, TierConfig{OnUnavailable: policy}, sluice.PerHour(3))
 		f.proxy.hole.Store(true)
 		for range 50 {
 			d, _, err := f.tier.TakeSource(ctx, "a", 1)

@@ -12,7 +12,8 @@ import (
 )
 
 // A lane is the way to one primary. Callers never go into the client: they join a group,
-// and wait for it or for its deadline. Groups go out in pipelines, in order of arrival.
+// and wait for it or for its deadline; or they lead, see lead.go. Groups go out in pipelines,
+// in order of arrival.
 //
 //	caller:  joins the group of its key and cost, or makes one          (lock)
 //	sender:  takes up to 64 groups, counts who still waits, sends       (lock to take)
@@ -22,7 +23,7 @@ import (
 // Whatever ends a group closes its channel. A reply that comes too late still goes into the
 // memory.
 //
-// Invariant: at most maxSenders senders are not late, and none begins while maxLate are, so
+// Invariant: at most maxSenders senders, callers that lead included, are not late, and none begins while maxLate are, so
 // that there are at most maxLate + 1; a sender is late once the deadline of a group of its
 // batch has come. If late ones were not replaced, a primary that answers nothing would keep
 // both until the client gives up, seconds later.
@@ -44,7 +45,12 @@ type lane struct {
 	timer    *time.Timer   // pending, if armed, until the first open group's deadline or before
 	armed    bool
 	closed   bool
-	done     sync.WaitGroup // senders
+	done     sync.WaitGroup // senders, callers that lead, and what they leave
+
+	client   *Client   // by which callers lead, or nil
+	direct   *direct   // that the next one may lead on, or nil
+	dialling bool      // it
+	dialFrom time.Time // it is not dialled before
 
 	ctx    context.Context    // of calls of the client
 	cancel context.CancelFunc // of ctx, or nil
@@ -52,8 +58,9 @@ type lane struct {
 }
 
 func newLane(t *Tier) *lane {
+	c, _ := t.shared.client.(*Client)
 	return &lane{
-		tier: t, joining: map[groupKey]*group{}, owed: map[string]owedCharge{},
+		client: c, tier: t, joining: map[groupKey]*group{}, owed: map[string]owedCharge{},
 		work: make(chan struct{}, maxSenders), closed: t.closed.Load(),
 	}
 }
@@ -84,7 +91,8 @@ type group struct {
 	first    waiter
 	some     [1]*waiter // room for it
 	done     chan struct{}
-	batch    *batch // nil: it has not been sent
+	batch    *batch  // nil: it has not been sent
+	direct   *direct // if its caller leads
 
 	back     bool  // the client has returned
 	undone   bool  // and Redis has done nothing
@@ -149,6 +157,12 @@ func (l *lane) join(r request, h *hold, now time.Time) (*group, *waiter, error) 
 	g := &group{request: r, hold: h, probe: probe, deadline: now.Add(l.tier.wait), done: make(chan struct{})}
 	w := &g.first
 	g.waiters = append(g.some[:0], w)
+	if !probe {
+		if d := l.leads(now); d != nil {
+			l.begin(g, d, now)
+			return g, w, nil
+		}
+	}
 	if r.op == opAdmit && !probe {
 		l.joining[key] = g
 	}
@@ -241,6 +255,12 @@ func (l *lane) close() {
 // wait waits until the senders of a closed lane have ended.
 func (l *lane) wait() {
 	l.done.Wait()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.direct != nil {
+		l.direct.close()
+		l.direct = nil
+	}
 	if l.cancel != nil {
 		l.cancel()
 	}

@@ -39,7 +39,13 @@ func beReplica(what string) error {
 	if _, err := fmt.Sscan(what, &addr, &prefix, &role); err != nil {
 		return err
 	}
-	client := redis.NewClient(&redis.Options{Addr: addr})
+	var client redis.UniversalClient = redis.NewClient(&redis.Options{Addr: addr})
+	if role == "leaders" {
+		var err error
+		if client, err = NewClient(&redis.Options{Addr: addr}); err != nil {
+			return err
+		}
+	}
 	defer client.Close()
 	limit, life := crowdLimit, 200*time.Millisecond
 	if role == "left" {
@@ -132,8 +138,8 @@ func leaseProcesses(t *testing.T, s *server) {
 	prefix := newPrefix()
 	var cmds []*exec.Cmd
 	var outs []io.Reader
-	for range 8 {
-		cmd, out := startReplica(t, s.addr, prefix, "crowd")
+	for i := range 8 {
+		cmd, out := startReplica(t, s.addr, prefix, []string{"crowd", "leaders"}[i%2])
 		cmds, outs = append(cmds, cmd), append(outs, out)
 	}
 	var units []admission

@@ -35,6 +35,9 @@ func New(client redis.UniversalClient, cfg Config) (*Limiter, error) {
 	if v := reflect.ValueOf(client); client == nil || v.Kind() == reflect.Pointer && v.IsNil() {
 		return nil, configErrorf("client", "it is nil; want a client, such as redis.NewClient(&redis.Options{Addr: \"localhost:6379\"})")
 	}
+	if c, ok := client.(*Client); ok && c.Client == nil {
+		return nil, configErrorf("client", "it is an empty Client; want one of NewClient")
+	}
 	if err := cfg.validate(); err != nil {
 		return nil, err
 	}
@@ -242,16 +245,21 @@ func (l *Limiter) run(ctx context.Context, r request) (reply, error) {
 	if err := ctx.Err(); err != nil {
 		return reply{}, err
 	}
-	return l.runAt(ctx, &r, l.clock())
+	return l.runAt(ctx, l.client, &r, l.clock())
 }
 
-func (l *Limiter) runAt(ctx context.Context, r *request, now int64) (reply, error) {
+// A processor is a client, or a connection of one.
+type processor interface {
+	Process(ctx context.Context, cmd redis.Cmder) error
+}
+
+func (l *Limiter) runAt(ctx context.Context, by processor, r *request, now int64) (reply, error) {
 	arg := r.arguments(now, l.spare, l.memory.last(r.key))
 	cmd := evalsha(ctx, r, arg)
-	_ = l.client.Process(ctx, cmd) // the error is in the command, too
+	_ = by.Process(ctx, cmd) // the error is in the command, too
 	if unknownScript(cmd.Err()) {
 		cmd = eval(ctx, r, arg)
-		_ = l.client.Process(ctx, cmd)
+		_ = by.Process(ctx, cmd)
 	}
 	return l.read(r, cmd)
 }
@@ -270,7 +278,7 @@ type scheduled struct {
 func (l *Limiter) runAll(ctx context.Context, batch []scheduled) {
 	if len(batch) == 1 {
 		b := &batch[0]
-		b.reply, b.err = l.runAt(ctx, &b.request, b.now)
+		b.reply, b.err = l.runAt(ctx, l.client, &b.request, b.now)
 		return
 	}
 	pipe := l.client.Pipeline()

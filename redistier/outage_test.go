@@ -16,16 +16,20 @@ import (
 
 // TestFault_Loading: a server that loads its data is not asked over and over. The proxy says
 // what such a server does.
-func TestFault_Loading(t *testing.T) {
+func TestFault_Loading(t *testing.T) { eachClient(t, faultLoading) }
+
+func faultLoading(t *testing.T, connect connector) {
 	t.Parallel() // it mostly waits
-	f := newFault(t, TierConfig{Budget: patient, Replicas: 2}, sluice.PerHour(10))
+	f := newFault(t, connect, TierConfig{Budget: patient, Replicas: 2}, sluice.PerHour(10))
 	takeFrom(t, f.tier, "a", 1)
 	f.proxy.loading.Store(true)
 	f.loads(4, func() { f.proxy.loading.Store(false) })
 }
 
 // TestFault_LoadingServer restarts a server with 2,000 keys, of which each takes it 10 ms.
-func TestFault_LoadingServer(t *testing.T) {
+func TestFault_LoadingServer(t *testing.T) { eachClient(t, faultLoadingServer) }
+
+func faultLoadingServer(t *testing.T, connect connector) {
 	t.Parallel() // it mostly waits
 	dir := t.TempDir()
 	s := start(t, anyServer(t).binary, "--dir", dir, "--rdbcompression", "no")
@@ -39,7 +43,7 @@ func TestFault_LoadingServer(t *testing.T) {
 	}
 	_, err := fill.Exec(ctx)
 	require.NoError(t, err)
-	f := newFaultAt(t, TierConfig{Budget: patient, Replicas: 2}, sluice.PerHour(10), s, s.addr)
+	f := newFaultAt(t, connect, TierConfig{Budget: patient, Replicas: 2}, sluice.PerHour(10), s, s.addr)
 	takeFrom(t, f.tier, "a", 1)
 	require.NoError(t, s.client.Save(ctx).Err())
 	s.kill()
@@ -87,12 +91,13 @@ func (f *fault) loads(left int, end func()) {
 
 // TestFault_Time: a server that refuses TIME to scripts is told of once, and is one for the
 // caller's clock.
-func TestFault_Time(t *testing.T) {
+func TestFault_Time(t *testing.T) { eachClient(t, faultTime) }
+
+func faultTime(t *testing.T, connect connector) {
 	s := start(t, anyServer(t).binary)
 	defer s.kill()
 	require.NoError(t, s.client.Do(ctx, "acl", "setuser", "app", "on", ">x", "~*", "+@all", "-time").Err())
-	client := redis.NewClient(&redis.Options{Addr: s.addr, Username: "app", Password: "x"})
-	defer client.Close()
+	client := connect(t, &redis.Options{Addr: s.addr, Username: "app", Password: "x"})
 	l := newLimiter(t, client, Config{Limit: sluice.PerHour(100)})
 	_, err := l.Take(ctx, "a", 1)
 	if err == nil {
@@ -168,17 +173,17 @@ type fleet struct {
 	tiers   []*Tier
 }
 
-func newFleet(t *testing.T, n int, cfg TierConfig, c Config) *fleet {
+func newFleet(t *testing.T, connect connector, n int, cfg TierConfig, c Config) *fleet {
 	f := &fleet{T: t, s: start(t, anyServer(t).binary)}
 	t.Cleanup(f.s.kill)
 	c.Prefix = newPrefix()
 	cfg.Replicas = n
 	for range n {
 		p := newProxy(t, f.s.addr)
-		client := redis.NewClient(&redis.Options{Addr: p.addr(), DialTimeout: 5 * time.Second, ReadTimeout: 5 * time.Second})
-		t.Cleanup(func() { client.Close() })
-		f.proxies = append(f.proxies, p)
-		f.tiers = append(f.tiers, newTier(t, newLimiter(t, client, c), cfg))
+		client := connect(t, &redis.Options{Addr: p.addr(), DialTimeout: 5 * time.Second, ReadTimeout: 5 * time.Second})
+		tier := newTier(t, newLimiter(t, client, c), cfg)
+		callersLead(t, tier)
+		f.proxies, f.tiers = append(f.proxies, p), append(f.tiers, tier)
 	}
 	return f
 }
@@ -241,14 +246,16 @@ const lost = 10
 
 // TestOutage: in an outage all replicas together are admitted one burst at most, beyond the
 // limit, and when it is over Redis is told of it: nobody gets a burst again.
-func TestOutage(t *testing.T) {
+func TestOutage(t *testing.T) { eachClient(t, outageOfAll) }
+
+func outageOfAll(t *testing.T, connect connector) {
 	t.Parallel() // it mostly waits
 	for _, v := range variants {
 		t.Run(variantName(v), func(t *testing.T) {
 			t.Parallel()
 			c := v
 			c.Limit, c.Offset = sluice.Per(100, 100*24*time.Hour), 0
-			f := newFleet(t, 4, TierConfig{Budget: 50 * time.Millisecond, MaxStale: time.Millisecond}, c)
+			f := newFleet(t, connect, 4, TierConfig{Budget: 50 * time.Millisecond, MaxStale: time.Millisecond}, c)
 			before := 0
 			for i := range 40 { // 10 by each
 				if d, err := f.tiers[i%4].Take(ctx, "a", 1); err == nil && d.Allowed {
@@ -272,9 +279,11 @@ func TestOutage(t *testing.T) {
 
 // TestOutage_Rejoin: one replica loses Redis while the others do not. It has its share, and
 // when it is back, Redis counts that too.
-func TestOutage_Rejoin(t *testing.T) {
+func TestOutage_Rejoin(t *testing.T) { eachClient(t, outageRejoin) }
+
+func outageRejoin(t *testing.T, connect connector) {
 	t.Parallel() // it mostly waits
-	f := newFleet(t, 4, TierConfig{Budget: 50 * time.Millisecond, MaxStale: time.Millisecond}, Config{Limit: sluice.Per(100, 100*24*time.Hour)})
+	f := newFleet(t, connect, 4, TierConfig{Budget: 50 * time.Millisecond, MaxStale: time.Millisecond}, Config{Limit: sluice.Per(100, 100*24*time.Hour)})
 	f.cut(3, true)
 	alone := &fleet{T: t, tiers: f.tiers[3:]}
 	require.Equal(t, 25, alone.spend("a"))

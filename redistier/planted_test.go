@@ -25,6 +25,13 @@ var faults = []struct{ name, file, old, new, test string }{
 	{"nothing left of the budget", "tierconfig.go", "return c.Budget - min(", "if planted(NAME) { return c.Budget }; return c.Budget - min(", "TestTier_Budget"},
 	{"lease spent after its end", "lease.go", "now >= h.ends", "now >= h.ends && !planted(NAME)", "TestLease_WindowEnds"},
 	{"lease settled twice", "lease.go", "h.spent, h.told = 0, 0\n\treturn s", "if h.told = 0; !planted(NAME) { h.spent = 0 }\n\treturn s", "TestLease_Adversaries"},
+	{"leader sends again", "lead.go", "&s.request, s.now)\n", "&s.request, s.now)\n\tif planted(NAME) && s.err != nil { s.reply, s.err = l.tier.shared.runAt(context.Background(), l.client, &s.request, s.now) }\n", "TestLead_Unanswered"},
+	{"leader keeps a connection that has failed", "lead.go", "stop() && (s.err == nil", "stop() && (planted(NAME) || s.err == nil", "TestLead_Unanswered"},
+	{"leader's context ignored", "lead.go", "if ctx.Done() != nil", "if ctx.Done() != nil && !planted(NAME)", "TestLead_Cancelled"},
+	{"leader's leaving a failure", "batch.go", "if s.err != errLeft", "if s.err != errLeft || planted(NAME)", "TestLead_Cancelled"},
+	{"leader's lease not settled", "lead.go", "if l.closed && len(l.settling) > 0", "if l.closed && len(l.settling) > 0 && !planted(NAME)", "TestLead_CloseLease"},
+	{"reply after a cancellation trusted", "lead.go", "stop() && (", "(stop() || planted(NAME)) && (", "TestLead_LateCancel"},
+	{"ended connection used", "client.go", "&& !d.gone", "&& (!d.gone || planted(NAME))", "TestLead_Stale"},
 	{"settlement ignored", "lease.go", "s.since, s.epoch, s.unused = h.since, ls.epoch, h.left", "if !planted(NAME) { s.since, s.epoch, s.unused = h.since, ls.epoch, h.left }", "TestLease_Close"},
 }
 

@@ -17,7 +17,8 @@ type proxy struct {
 	listener net.Listener
 	server   string
 	delay    atomic.Int64 // ns, of an answer
-	hole     atomic.Bool  // bytes are read, and go nowhere
+	hole     atomic.Bool  // bytes are read, and go nowhere:
+	lost     atomic.Int64 // so many
 	loses    atomic.Bool  // the answers to scripts: the connection ends instead
 	loading  atomic.Bool  // scripts are answered as by a server that loads its data
 	mu       sync.Mutex
@@ -82,7 +83,9 @@ func (p *proxy) pipe(to, from net.Conn, asked *atomic.Bool, answer bool) {
 		if answer && p.loses.Load() && asked.Load() {
 			return
 		}
-		if n > 0 && !p.hole.Load() {
+		if p.hole.Load() {
+			p.lost.Add(int64(n))
+		} else if n > 0 {
 			_, _ = to.Write(b[:n])
 		}
 		if err != nil {

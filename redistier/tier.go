@@ -29,7 +29,7 @@ import (
 //
 // A call that was sent and not answered in time counts as charged, and is not sent again.
 // The client's own timeouts and retries make no difference to callers, nor do their
-// contexts to the client.
+// contexts to the client. With a client of NewClient a lone caller makes its calls itself.
 //
 // All replicas together admit at most WorstCase(d) in a span d, with leases or without; as
 // seen by callers, plus what drains while an answer is on its way, at most Budget. An outage
@@ -180,8 +180,11 @@ func (t *Tier) check(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// await waits for the group's end. The error is that of ctx.
+// await waits for the group's end, or brings it about. The error is that of ctx.
 func (t *Tier) await(ctx context.Context, l *lane, g *group, w *waiter) error {
+	if g.direct != nil {
+		return l.lead(ctx, g)
+	}
 	select {
 	case <-g.done:
 		return nil
@@ -445,7 +448,7 @@ func (t *Tier) tell() {
 func (t *Tier) Stats() Stats {
 	s := &t.stats
 	return Stats{
-		Redis: s.redis.Load(), Cache: s.cache.Load(), Lease: s.lease.Load(), Fallback: s.fallback.Load(), Scripts: s.scripts.Load(),
+		Redis: s.redis.Load(), Cache: s.cache.Load(), Lease: s.lease.Load(), Fallback: s.fallback.Load(), Scripts: s.scripts.Load(), Led: s.led.Load(),
 		Late: s.late.Load(), Failed: s.failed.Load(), PoolTimeouts: s.poolTimeouts.Load(), Outages: s.outages.Load(),
 		Lent: s.lent.Load(), Returned: s.returned.Load(),
 	}

@@ -59,7 +59,7 @@ func await(tb testing.TB, what string, holds func() bool) {
 // TestTier_Coalesces: callers of a key share scripts, each has a decision of its own, and
 // exactly the burst is admitted.
 func TestTier_Coalesces(t *testing.T) {
-	eachServer(t, func(t *testing.T, s *server) {
+	eachServerClient(t, func(t *testing.T, client redis.UniversalClient) {
 		for _, v := range variants {
 			c := v
 			c.Limit, c.Offset, c.Prefix = sluice.PerHour(1000), 0, newPrefix()
@@ -67,7 +67,7 @@ func TestTier_Coalesces(t *testing.T) {
 			now.Store(startMicros)
 			tiers := make([]*Tier, 2)
 			for i := range tiers {
-				tiers[i] = newTier(t, frozen(newLimiter(t, s.client, c), &now), TierConfig{Budget: patient})
+				tiers[i] = newTier(t, frozen(newLimiter(t, client, c), &now), TierConfig{Budget: patient})
 			}
 			remaining := make([]int, 1000)
 			var wg sync.WaitGroup
@@ -103,10 +103,10 @@ var lock sync.Mutex
 
 // TestTier_FirstComeFirstServed: within a group ranks are those of arrival, without those
 // that have left.
-func TestTier_FirstComeFirstServed(t *testing.T) { eachServer(t, tierFirstComeFirstServed) }
+func TestTier_FirstComeFirstServed(t *testing.T) { eachServerClient(t, tierFirstComeFirstServed) }
 
-func tierFirstComeFirstServed(t *testing.T, s *server) {
-	tier := newTier(t, newLimiter(t, s.client, Config{Limit: sluice.PerHour(10)}), TierConfig{Budget: patient})
+func tierFirstComeFirstServed(t *testing.T, client redis.UniversalClient) {
+	tier := newTier(t, newLimiter(t, client, Config{Limit: sluice.PerHour(10)}), TierConfig{Budget: patient})
 	l := tier.router.first
 	l.mu.Lock()
 	l.senders = maxSenders // none starts
@@ -138,10 +138,10 @@ func tierFirstComeFirstServed(t *testing.T, s *server) {
 }
 
 // TestTier_Context: who leaves before the call is sent is not charged.
-func TestTier_Context(t *testing.T) { eachServer(t, tierContext) }
+func TestTier_Context(t *testing.T) { eachServerClient(t, tierContext) }
 
-func tierContext(t *testing.T, s *server) {
-	tier := newTier(t, newLimiter(t, s.client, Config{Limit: sluice.PerHour(10)}), TierConfig{Budget: patient})
+func tierContext(t *testing.T, client redis.UniversalClient) {
+	tier := newTier(t, newLimiter(t, client, Config{Limit: sluice.PerHour(10)}), TierConfig{Budget: patient})
 	l := tier.router.first
 	l.mu.Lock()
 	l.senders = maxSenders
@@ -175,8 +175,8 @@ func tierContext(t *testing.T, s *server) {
 // TestTier_Memory: what is denied stays denied without Redis, for this cost and larger ones,
 // and no longer than it has to.
 func TestTier_Memory(t *testing.T) {
-	eachServer(t, func(t *testing.T, s *server) {
-		require.NoError(t, memoryHolds(t, s.client))
+	eachServerClient(t, func(t *testing.T, client redis.UniversalClient) {
+		require.NoError(t, memoryHolds(t, client))
 	})
 }
 
@@ -211,9 +211,9 @@ func memoryHolds(tb testing.TB, client redis.UniversalClient) error {
 // TestTier_MemoryEnds: refunds, resets and other limits show; what another replica gives
 // back does after MaxStale; and a wait that is over is over.
 func TestTier_MemoryEnds(t *testing.T) {
-	eachServer(t, func(t *testing.T, s *server) {
+	eachServerClient(t, func(t *testing.T, client redis.UniversalClient) {
 		c := Config{Limit: sluice.PerHour(10), Prefix: newPrefix()}
-		l := newLimiter(t, s.client, c)
+		l := newLimiter(t, client, c)
 		tier := newTier(t, l, TierConfig{Budget: patient, MaxStale: time.Hour})
 		deny := func(tier *Tier) {
 			t.Helper()
@@ -242,10 +242,10 @@ func TestTier_MemoryEnds(t *testing.T) {
 		for d.Allowed {
 			d, _ = takeFrom(t, brief, "a", 1)
 		}
-		require.NoError(t, newLimiter(t, s.client, c).Reset(ctx, "a"))
+		require.NoError(t, newLimiter(t, client, c).Reset(ctx, "a"))
 		await(t, "another's reset shows", func() bool { d, _ := takeFrom(t, brief, "a", 1); return d.Allowed })
 
-		quick := newTier(t, newLimiter(t, s.client, Config{Limit: sluice.Per(1, 30*time.Millisecond)}), TierConfig{Budget: patient})
+		quick := newTier(t, newLimiter(t, client, Config{Limit: sluice.Per(1, 30*time.Millisecond)}), TierConfig{Budget: patient})
 		takeFrom(t, quick, "a", 1)
 		await(t, "the wait ends", func() bool { d, _ := takeFrom(t, quick, "a", 1); return d.Allowed })
 	})
@@ -346,10 +346,10 @@ func TestTier_BadConfig(t *testing.T) {
 }
 
 // TestTier_Close: later calls fail, and nothing is left running.
-func TestTier_Close(t *testing.T) { eachServer(t, tierClose) }
+func TestTier_Close(t *testing.T) { eachServerClient(t, tierClose) }
 
-func tierClose(t *testing.T, s *server) {
-	l := newLimiter(t, s.client, Config{Limit: sluice.PerHour(10)})
+func tierClose(t *testing.T, client redis.UniversalClient) {
+	l := newLimiter(t, client, Config{Limit: sluice.PerHour(10)})
 	take(t, l, "a", 1)
 	before := runtime.NumGoroutine()
 	tier, err := NewTier(l, TierConfig{Replicas: 1, Budget: patient})

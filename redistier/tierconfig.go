@@ -140,6 +140,7 @@ type Stats struct {
 	Redis, Cache, Lease, Fallback uint64 // calls by Source; those that failed are in none
 
 	Scripts      uint64 // calls of scripts that were sent for them
+	Led          uint64 // of these, calls that callers have sent themselves; see NewClient
 	Late         uint64 // calls that were not answered within the budget
 	Failed       uint64 // calls to which the client or Redis answered with an error
 	PoolTimeouts uint64 // calls of scripts for which the client had no connection
@@ -149,7 +150,7 @@ type Stats struct {
 }
 
 type tierStats struct {
-	redis, cache, lease, fallback, scripts, late, failed, poolTimeouts, outages, lent, returned atomic.Uint64
+	redis, cache, lease, fallback, scripts, led, late, failed, poolTimeouts, outages, lent, returned atomic.Uint64
 }
 
 const (

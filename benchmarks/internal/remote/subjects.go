@@ -41,6 +41,7 @@ func Subjects(w Workload) []Subject {
 	subjects := []Subject{
 		{"redistier.Limiter", newLimiter},
 		{"redistier.Tier", tierOf("tier", redistier.TierConfig{Budget: 10 * time.Second})},
+		{"redistier.Tier, leading", leadingTier("leading", redistier.TierConfig{Budget: 10 * time.Second})},
 		{"redistier.Tier, leases", tierOf("leases", redistier.TierConfig{Budget: time.Second, Lease: redistier.Lease{Max: 1000, Life: time.Second}})},
 		{Base, newRedisRate},
 		{"throttled", newThrottled},
@@ -81,28 +82,43 @@ func rarely(limiter func(string, Limit, int) (Take, func(), error)) func(string,
 func connect(addr string) *redis.Client { return redis.NewClient(&redis.Options{Addr: addr}) }
 
 // newShared returns a limiter with keys of its own.
-func newShared(addr, prefix string, limit Limit) (*redis.Client, *redistier.Limiter, error) {
-	client := connect(addr)
-	l, err := redistier.New(client, redistier.Config{Limit: sluice.Per(limit.Units, limit.Period), Prefix: prefix})
-	return client, l, err
+func newShared(client redis.UniversalClient, prefix string, limit Limit) (*redistier.Limiter, error) {
+	return redistier.New(client, redistier.Config{Limit: sluice.Per(limit.Units, limit.Period), Prefix: prefix})
 }
 
 func newLimiter(addr string, limit Limit, _ int) (Take, func(), error) {
-	client, l, err := newShared(addr, "limiter", limit)
+	client := connect(addr)
+	l, err := newShared(client, "limiter", limit)
 	return func(ctx context.Context, key string) (bool, error) {
 		d, err := l.Take(ctx, key, 1)
 		return d.Allowed, err
 	}, func() { client.Close() }, err
 }
 
-// tierOf returns a function that makes a tier of c. Its budget is one that no call misses, so that
-// the answers are those of Redis, of memory and of leases; a call that misses it is an error.
+// tierOf returns a function that makes a tier of c, with a client of go-redis.
 func tierOf(prefix string, c redistier.TierConfig) func(string, Limit, int) (Take, func(), error) {
+	return tierBy(func(addr string) (redis.UniversalClient, error) { return connect(addr), nil }, prefix, c)
+}
+
+// leadingTier is tierOf with a client by which callers lead.
+func leadingTier(prefix string, c redistier.TierConfig) func(string, Limit, int) (Take, func(), error) {
+	return tierBy(func(addr string) (redis.UniversalClient, error) {
+		return redistier.NewClient(&redis.Options{Addr: addr})
+	}, prefix, c)
+}
+
+// tierBy returns a function that makes a tier of c. Its budget is one that no call misses, so that
+// the answers are those of Redis, of memory and of leases; a call that misses it is an error.
+func tierBy(connect func(addr string) (redis.UniversalClient, error), prefix string, c redistier.TierConfig) func(string, Limit, int) (Take, func(), error) {
 	c.OnUnavailable = redistier.Closed
 	return func(addr string, limit Limit, replicas int) (Take, func(), error) {
 		c := c
 		c.Replicas = replicas
-		client, l, err := newShared(addr, prefix, limit)
+		client, err := connect(addr)
+		if err != nil {
+			return nil, nil, err
+		}
+		l, err := newShared(client, prefix, limit)
 		if err != nil {
 			return nil, nil, err
 		}

@@ -1,0 +1,117 @@
+package redistier
+
+import (
+	"context"
+	"errors"
+	"os"
+	"time"
+)
+
+// Callers lead if the client is one of NewClient. A caller that comes to an idle lane is a sender
+// for one batch, of its own call:
+//
+//	caller:  takes the lane's connection, and makes its group a batch   (lock)
+//	caller:  sets the socket's deadline, writes, and reads
+//	context: ends, and moves the deadline into the past
+//	caller:  ends its group; puts the connection back, or closes it     (lock)
+//
+// Callers that come meanwhile queue for the other senders. Callers never go into a client since that
+// may hold them: it dials, runs hooks, tries again, and reads until a timeout of its own. None of that is so
+// on this connection: it has been dialled before, and its deadline is the call's.
+//
+// Invariant: a connection is in the lane or with one caller, and at rest in the lane it has no
+// reply left in it. While one is dialled there is none.
+
+// dialPause is the time from one dial to the next.
+const dialPause = time.Second
+
+// errLeft is the error of a call whose caller's context has ended. It says nothing of the primary.
+var errLeft = errors.New("redistier: the caller has left")
+
+// leads returns the connection on which a caller is to make its call itself, or nil if a
+// sender is to make it. Then it sees to it that there is one next time. The caller holds mu.
+func (l *lane) leads(now time.Time) *direct {
+	if l.client == nil || l.senders+l.late+len(l.waiting)+len(l.owed)+len(l.settling) > 0 {
+		return nil
+	}
+	d, alone := l.direct, l.client.alone.Load()
+	l.direct = nil
+	if d != nil && !alone && l.client.usable(d, now) {
+		return d
+	}
+	if d != nil {
+		l.done.Go(d.close)
+	}
+	if !alone && !l.dialling && !now.Before(l.dialFrom) {
+		l.dialling, l.dialFrom = true, now.Add(dialPause)
+		l.done.Go(l.dial)
+	}
+	return nil
+}
+
+// begin makes a caller lead, unless its call has been answered from a lease in the meantime. The
+// caller holds mu.
+func (l *lane) begin(g *group, d *direct, now time.Time) {
+	if !l.ready(g, now) {
+		l.direct = d
+		return
+	}
+	g.direct = d
+	newBatch(now, 1).add(g)
+	l.senders++
+	l.done.Add(1)
+}
+
+// dial puts a connection at callers' disposal.
+func (l *lane) dial() {
+	d := l.client.dial()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.dialling, l.direct = false, d
+}
+
+// lead makes the call of a group, for its only caller. The error is that of ctx.
+func (l *lane) lead(ctx context.Context, g *group) (err error) {
+	b := g.batch
+	b.scripts = append(b.scripts, scheduled{request: g.request, now: l.tier.shared.clock(), err: errLate}) // if go-redis panics
+	s := &b.scripts[0]
+	l.tier.stats.scripts.Add(1)
+	l.tier.stats.led.Add(1)
+	_ = g.direct.socket.SetDeadline(g.deadline)
+	stop := func() bool { return true }
+	if ctx.Done() != nil {
+		stop = context.AfterFunc(ctx, g.direct.cancel)
+	}
+	defer func() {
+		switch {
+		case s.err != nil && ctx.Err() != nil:
+			s.err, err = errLeft, ctx.Err()
+		case errors.Is(s.err, os.ErrDeadlineExceeded):
+			s.err = errLate
+		}
+		// If ctx has ended by now, the deadline may still be moved into the past.
+		l.led(g, s, stop() && (s.err == nil || errors.Is(s.err, ErrForeignValue)))
+	}()
+	s.reply, s.err = l.tier.shared.runAt(context.Background(), g.direct, &s.request, s.now)
+	return nil
+}
+
+// led hands out the reply to the call that a caller has made.
+func (l *lane) led(g *group, s *scheduled, sound bool) {
+	now := time.Now()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.finish(g, s, now)
+	if sound {
+		l.direct, g.direct.used = g.direct, now
+	} else {
+		l.done.Go(g.direct.close)
+	}
+	if l.closed && len(l.settling) > 0 { // the lease has come too late, and nobody else is there to say so
+		l.done.Go(l.sender)
+	} else {
+		l.senders--
+		l.send()
+	}
+	l.done.Done()
+}
