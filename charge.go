@@ -83,7 +83,7 @@ func (l *Limiter) debit(d *Decision, id uint64, now int64, cost int, policyFor f
 // debitNew is debit for a key that is not tracked. It is not done if that is to be tried again.
 func (st *store) debitNew(d *Decision, p *policy, id uint64, now int64, cost int) (done bool) {
 	var next Decision // of a key with a tail
-	switch word, out := st.insert(p, id, now, cost, &next); {
+	switch word, out := st.insert(p, id, now, cost, &next, gap{}); {
 	case out == retrying:
 		return false
 	case (out == waved || out == refused) && !p.denyAll():

@@ -158,7 +158,7 @@ func (c *claim) track(last bool) {
 	if c.ready() {
 		return
 	}
-	_, out := c.lim.insert(c.policy, c.id, c.now, 0, nil)
+	_, out := c.lim.insert(c.policy, c.id, c.now, 0, nil, gap{})
 	switch {
 	case out == waved || out == refused:
 		c.noRoom = out

@@ -88,7 +88,7 @@ func TestConcurrent_TakeAllSeesOneInstant(t *testing.T) {
 
 // isHeld reports whether somebody holds the key's word just now.
 func isHeld(k Key) bool {
-	e := k.lim.tableOf(k.id).lookup(k.id)
+	e := slotOf(k)
 	if e == nil {
 		return false
 	}

@@ -88,11 +88,11 @@ func (l *Limiter) allowAt(id uint64, now int64, cost int) bool {
 	// From the table, the policy would be known three loads later.
 	if p := l.current.Load(); uint64(cost)-1 < p.plain {
 		t := l.tableOf(id)
-		e := t.lookup(id)
+		e, end := t.lookup(id)
 		switch {
 		case t.policy != p:
 		case e == nil:
-			return l.allowNew(p, id, now, cost)
+			return l.allowNew(p, id, now, cost, gap{t, end})
 		default:
 			if word := e.word.Load(); word < reserved {
 				next, ok := p.alg.charge(word, now, cost)
@@ -109,8 +109,8 @@ func (l *Limiter) allowAt(id uint64, now int64, cost int) bool {
 }
 
 // allowNew is decide for a key that a table of p does not have, without looking there again.
-func (l *Limiter) allowNew(p *policy, id uint64, now int64, cost int) bool {
-	_, out := l.core.insert(p, id, now, cost, nil)
+func (l *Limiter) allowNew(p *policy, id uint64, now int64, cost int, seen gap) bool {
+	_, out := l.core.insert(p, id, now, cost, nil, seen)
 	if !out.decided() {
 		return l.decide(nil, id, now, cost)
 	}
@@ -186,14 +186,14 @@ func (st *store) charge(p *policy, id uint64, now int64, cost int) (uint64, outc
 	}
 	for {
 		t := st.tableOf(id)
-		e := t.lookup(id)
+		e, end := t.lookup(id)
 		if t.policy != p || e == nil || e.word.Load() == elsewhere {
 			at := spot{policy: p} // of no one instant; insert looks again
 			if t.policy != p || e != nil || st.shardOf(id).cell(id) != nil {
 				at = st.locate(id)
 			}
 			if at.slot == nil {
-				if word, out := st.insert(p, id, now, cost, nil); out != retrying || !at.admits(p) {
+				if word, out := st.insert(p, id, now, cost, nil, gap{t, end}); out != retrying || !at.admits(p) {
 					return word, out
 				}
 				continue
@@ -259,7 +259,7 @@ func (st *store) chargeWide(p *policy, id uint64, now int64, cost int, d *Decisi
 		}
 		switch {
 		case at.slot == nil:
-			if _, out := st.insert(p, id, now, cost, d); out != retrying || !at.admits(p) {
+			if _, out := st.insert(p, id, now, cost, d, gap{}); out != retrying || !at.admits(p) {
 				if d != nil {
 					d.RetryAfter = 0 // of the unit after this one
 				}

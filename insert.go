@@ -6,13 +6,13 @@ import "sync/atomic"
 // It does not do so under another policy than p.
 //
 // The key is looked for again under the lock, since another call may have added
-// it, or the table may have been replaced. An older now is raised to the newest
+// it, or the table may have been replaced since it was seen not to be there. An older now is raised to the newest
 // time at which this shard forgot an idle key, which this key may be:
 //
 //	call A:  charges at 90, idle from 100
 //	sweep:   at 200, drops the key
 //	call B:  arrives with now 50; charged at 50 it would be idle at 60
-func (st *store) insert(p *policy, id uint64, now int64, cost int, d *Decision) (uint64, outcome) {
+func (st *store) insert(p *policy, id uint64, now int64, cost int, d *Decision, seen gap) (uint64, outcome) {
 	s := st.shardOf(id)
 	if st.turnsAway(s, p, id, now) {
 		return 0, st.turnedAway()
@@ -20,7 +20,7 @@ func (st *store) insert(p *policy, id uint64, now int64, cost int, d *Decision) 
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	t := st.tableOf(id)
-	i, found := t.find(id)
+	i, found := t.findFrom(seen, id)
 	if found && t.slots[i].word.Load() != elsewhere {
 		return 0, retrying
 	}

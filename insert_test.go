@@ -115,3 +115,41 @@ func TestGrowth_LeavesIdleKeysBehindAfterASweepThatDidNot(t *testing.T) {
 	require.Equal(t, 4001, l.Len())
 	require.Equal(t, uint64(1000), l.Stats().Swept)
 }
+
+// TestInsert_GapOfBefore: where a probe ended says nothing once the slot has been taken, by the
+// key or by another one, or the table has been replaced.
+func TestInsert_GapOfBefore(t *testing.T) {
+	const id = 0x123456789
+	for _, c := range []struct {
+		meanwhile string
+		happens   func(l *Limiter)
+		out       outcome
+	}{
+		{"nothing", func(*Limiter) {}, admitted},
+		{"the key comes", func(l *Limiter) { l.KeyHash(id).Allow() }, retrying},
+		{"another key of the same home comes", func(l *Limiter) { l.KeyHash(id ^ 1<<40).Allow() }, admitted},
+		{"the key comes, and the table grows", func(l *Limiter) { l.KeyHash(id).Allow(); fill(l, "key", 300) }, retrying},
+		{"the table grows", func(l *Limiter) { fill(l, "key", 300) }, admitted},
+		{"the key comes and goes", func(l *Limiter) { l.KeyHash(id).Allow(); l.KeyHash(id).Reset(); l.Sweep() }, admitted},
+	} {
+		t.Run(c.meanwhile, func(t *testing.T) {
+			forEveryLayout(t, func(t *testing.T, config Config) {
+				config.Shards = 1
+				l, clock := newFrozen(t, config)
+				fill(l, "other", 1)
+				tab := l.tableOf(id)
+				e, end := tab.lookup(id)
+				require.Nil(t, e)
+				c.happens(l)
+				left := l.KeyHash(id).Peek(0).Remaining
+				_, out := l.insert(l.current.Load(), id, clock.Now(), 1, nil, gap{tab, end})
+				require.Equal(t, c.out, out)
+				if out == admitted {
+					left--
+				}
+				require.Equal(t, left, l.KeyHash(id).Peek(0).Remaining)
+				checkTables(t, l)
+			})
+		})
+	}
+}

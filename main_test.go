@@ -68,6 +68,12 @@ func slotsOf(l *Limiter) (n int) {
 	return n
 }
 
+// slotOf returns the slot of k in its table, or nil.
+func slotOf(k Key) *slot {
+	e, _ := k.lim.tableOf(k.id).lookup(k.id)
+	return e
+}
+
 // wordOf returns the word of id under a one-word algorithm.
 func wordOf(l *Limiter, id uint64) uint64 {
 	if at := l.locate(id); at.slot != nil {

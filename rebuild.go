@@ -1,5 +1,7 @@
 package sluice
 
+import "math/bits"
+
 // A rebuild puts the ids of a table into one of another size. A table that would have too many
 // is split into its two halves; one that has few is merged with its buddy, the other half of
 // what the two would be together.
@@ -79,34 +81,54 @@ func (st *store) mergeEmptyLocked(id uint64) {
 // Slots of keys in cells go if the cell stays anyway, or is no longer there. A key whose cell
 // is under the policy of the table comes back into the table.
 func (r *rebuild) takeLocked(old *table, drop func(*policy, state) bool) (dropped int) {
-	for i, id := range old.occupied {
-		if old.slots[i].word.Load() != elsewhere {
-			if e := old.freeze(i); drop != nil && drop(old.policy, e) {
+	wide, free := old.policy.wide != nil, uint64(reserved)
+	if wide {
+		free = blockedTail
+	}
+	for from := 0; from < len(old.slots); from += blockSlots {
+		some, mask := old.block(from)
+		for ; mask != 0; mask &= mask - 1 {
+			i := bits.TrailingZeros64(mask)
+			e := &some[i]
+			id, word := e.id.Load(), e.word.Load()
+			if word == elsewhere {
+				dropped += r.takeMarkLocked(old.policy, id, drop)
+				continue
+			}
+			if word >= free || !e.word.CompareAndSwap(word, moved) {
+				word = e.freeze(wide)
+			}
+			key := old.state(uint64(from+i), word)
+			if drop != nil && drop(old.policy, key) {
 				dropped++
 				r.st.ledgers.dropped(id)
-			} else {
-				r.put(id, e)
+				continue
 			}
-			continue
-		}
-		c := r.s.counted(id)
-		if c == nil {
-			continue
-		}
-		switch e, _ := c.freeze(); {
-		case drop != nil && drop(c.policy, e):
-			dropped++
-			r.st.ledgers.dropped(id)
-			r.st.removeCellLocked(r.s, c)
-		case c.policy == old.policy:
-			r.put(id, e)
-			r.back = append(r.back, c)
-		default:
-			r.put(id, state{word: elsewhere})
-			c.word.Store(e.word)
+			r.put(id, key)
 		}
 	}
 	return dropped
+}
+
+// takeMarkLocked moves what says that a key is in a cell, and returns how many keys it has dropped.
+func (r *rebuild) takeMarkLocked(p *policy, id uint64, drop func(*policy, state) bool) int {
+	c := r.s.counted(id)
+	if c == nil {
+		return 0
+	}
+	switch e, _ := c.freeze(); {
+	case drop != nil && drop(c.policy, e):
+		r.st.ledgers.dropped(id)
+		r.st.removeCellLocked(r.s, c)
+		return 1
+	case c.policy == p:
+		r.put(id, e)
+		r.back = append(r.back, c)
+	default:
+		r.put(id, state{word: elsewhere})
+		c.word.Store(e.word)
+	}
+	return 0
 }
 
 // put adds an entry. More keys than wanted may stay: idle ones can be charged up to the freeze.

@@ -133,3 +133,22 @@ func TestRebuild_MergedTablesAreAsOldAsTheOlder(t *testing.T) {
 	require.Equal(t, []int64{7, 50, 40}, []int64{int64(merged.added), merged.sweepAt, merged.young})
 	checkTables(t, l)
 }
+
+// TestRebuild_KeysComeBackFromTheirCells once they are under the limit of all keys again.
+func TestRebuild_KeysComeBackFromTheirCells(t *testing.T) {
+	forEveryLayout(t, func(t *testing.T, c Config) {
+		c.Shards = 1
+		l, _ := newFrozen(t, c)
+		k := l.Key("k")
+		require.True(t, k.AllowN(3))
+		left := k.Peek(0).Remaining
+		require.NoError(t, k.SetLimit(Per(5000, c.Limit.Period)))
+		k.ClearLimit()
+		require.NotNil(t, l.shardOf(k.id).cell(k.id))
+		fill(l, "key", 300)
+		require.Nil(t, l.shardOf(k.id).cell(k.id))
+		require.NotNil(t, slotOf(k))
+		require.Equal(t, left, k.Peek(0).Remaining)
+		checkTables(t, l)
+	})
+}

@@ -187,7 +187,7 @@ func (l *Limiter) reserveHere(rec *record, r *Reservation, p *policy, now int64,
 	if (r.cost == 0 || maxWait < 0) && l.fresh(r.id, p) {
 		return true, tooLate(0, maxWait)
 	}
-	switch _, out := l.insert(p, r.id, now, 0, nil); out {
+	switch _, out := l.insert(p, r.id, now, 0, nil, gap{}); out {
 	case waved:
 		return true, tooLate(0, maxWait)
 	case refused:

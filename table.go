@@ -78,23 +78,23 @@ func mostIDs(share int) int {
 	return n
 }
 
-// lookup returns the slot of id, or nil. It is find without the index, and inlined
+// lookup returns the slot of id, or nil and where the probe for it ended. It is find, and inlined
 // where find is not; the compiler can tell that the index is in range.
-func (t *table) lookup(id uint64) *slot {
+func (t *table) lookup(id uint64) (e *slot, end uint64) {
 	slots := t.slots
 	for i := t.home(id); i < uint64(len(slots)); {
 		e := &slots[i]
 		switch e.id.Load() {
 		case id:
-			return e
+			return e, i
 		case 0:
-			return nil
+			return nil, i
 		}
 		if i++; i == uint64(len(slots)) {
 			i = 0
 		}
 	}
-	return nil // not reached: homes are slots
+	return nil, 0 // not reached: homes are slots
 }
 
 // home returns the slot where the probe for id starts.
@@ -118,6 +118,21 @@ func (t *table) find(id uint64) (i uint64, found bool) {
 	}
 }
 
+// A gap is an empty slot of a table where the probe for an id ended. The table does not hold the
+// id as long as the slot is empty.
+type gap struct {
+	table *table
+	slot  uint64
+}
+
+// findFrom is find for a caller that has probed before, in this table or in another one.
+func (t *table) findFrom(g gap, id uint64) (i uint64, found bool) {
+	if g.table == t && t.slots[g.slot].id.Load() == 0 {
+		return g.slot, false
+	}
+	return t.find(id)
+}
+
 // vacant returns the slot for an id that the table does not hold.
 func (t *table) vacant(id uint64) (i uint64) {
 	for i = t.home(id); t.slots[i].id.Load() != 0; {
@@ -128,17 +143,24 @@ func (t *table) vacant(id uint64) (i uint64) {
 	return i
 }
 
-// occupied yields the slots that have an id, in order, with their ids. Some do and some do
-// not, in no order that a processor could guess, so it looks at the ids of 64 slots without
-// a branch.
+// blockSlots is how many slots are looked at together: a bit of a word for each.
+const blockSlots = 64
+
+// block returns which of the slots from the one given on have an id. Some do and some do not, in
+// no order that a processor could guess, so it looks at the ids of all without a branch.
+func (t *table) block(from int) (some []slot, mask uint64) {
+	some = t.slots[from:min(from+blockSlots, len(t.slots))]
+	for i := range some {
+		id := some[i].id.Load()
+		mask |= (id | -id) >> 63 << (i % blockSlots)
+	}
+	return some, mask
+}
+
+// occupied yields the slots that have an id, in order, with their ids.
 func (t *table) occupied(yield func(i, id uint64) bool) {
-	for from := 0; from < len(t.slots); from += 64 {
-		some := t.slots[from:min(from+64, len(t.slots))]
-		mask := uint64(0)
-		for i := range some {
-			id := some[i].id.Load()
-			mask |= (id | -id) >> 63 << i
-		}
+	for from := 0; from < len(t.slots); from += blockSlots {
+		some, mask := t.block(from)
 		for ; mask != 0; mask &= mask - 1 {
 			i := bits.TrailingZeros64(mask)
 			if !yield(uint64(from+i), some[i].id.Load()) {

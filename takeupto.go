@@ -111,7 +111,7 @@ func (st *store) takeNew(d *Decision, p *policy, id uint64, now int64, cost int)
 		return p.takeEdge(d, 0, now, cost)
 	}
 	taken = min(cost, d.Limit)
-	word, out := st.insert(p, id, now, taken, d)
+	word, out := st.insert(p, id, now, taken, d, gap{})
 	if out == retrying {
 		return 0, retrying
 	}

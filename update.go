@@ -85,7 +85,7 @@ func (l *Limiter) block(id uint64, now int64, until uint64) (blocked bool) {
 		return p.block(key, until)
 	}, func(p *policy) (done bool) {
 		blocked = false
-		_, out := l.core.insert(p, id, now, 0, nil)
+		_, out := l.core.insert(p, id, now, 0, nil, gap{})
 		return out == waved || out == refused // else it is tracked now, and fresh
 	})
 	return blocked

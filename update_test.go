@@ -336,9 +336,9 @@ func TestRefund_LogWordChanges(t *testing.T) {
 	k := l.Key("k")
 	for n := 1; n <= 5; n++ {
 		require.True(t, k.AllowN(5))
-		before := k.lim.tableOf(k.id).lookup(k.id).word.Load()
+		before := slotOf(k).word.Load()
 		k.Refund(n)
-		require.NotEqual(t, before, k.lim.tableOf(k.id).lookup(k.id).word.Load())
+		require.NotEqual(t, before, slotOf(k).word.Load())
 		k.Refund(5)
 	}
 }

@@ -114,7 +114,7 @@ func (l *Limiter) attempt(id uint64, now int64, cost int) (wait time.Duration, e
 		if cost == 0 {
 			return l.core.fresh(id, p)
 		}
-		_, out := l.core.insert(p, id, now, cost, nil)
+		_, out := l.core.insert(p, id, now, cost, nil, gap{})
 		if out == refused {
 			err = ErrNoRoom
 		}
