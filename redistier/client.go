@@ -25,7 +25,7 @@ type Client struct {
 // redis.NewClient, and does not connect yet.
 //
 // A caller of a Tier leads if nobody else's call is under way. It uses a connection that only the
-// Tier has, beside the client's pool. All promises of a Tier hold for it:
+// Tier has, beside the client's pool and until Tier.Close. All promises of a Tier hold for it:
 //
 //   - The connection has been dialled in the background, by opt with its Dialer, credentials and
 //     OnConnect. It has no hooks, and sends nothing again.
@@ -91,9 +91,9 @@ type direct struct {
 	dialled     time.Time
 	used        time.Time // the last time
 
-	raw  syscall.RawConn
-	look func(fd uintptr) // sets gone
-	gone bool
+	raw   syscall.RawConn
+	look  func(fd uintptr) // sets quiet
+	quiet bool
 }
 
 // A socket is a connection that is known to honour deadlines.
@@ -140,7 +140,7 @@ func (c *Client) dial() *direct {
 	d := &direct{socket: s, raw: raw, dialled: time.Now()}
 	d.used = d.dialled
 	d.cancel = func() { _ = s.SetDeadline(time.Unix(1, 0)) }
-	d.look = func(fd uintptr) { d.gone = ended(fd) }
+	d.look = func(fd uintptr) { d.quiet = quiet(fd) }
 	var once atomic.Bool
 	o.Dialer = func(context.Context, string, string) (net.Conn, error) {
 		if once.Swap(true) {
@@ -158,14 +158,14 @@ func (c *Client) dial() *direct {
 	return d
 }
 
-// usable reports whether d is one that the client's pool would use, too: neither ended by the other
-// side, nor too old.
+// usable reports whether d is one that the client's pool would use, too: not too old, and neither ended
+// by the other side nor with something to read in it.
 func (c *Client) usable(d *direct, now time.Time) bool {
 	o := &c.options
 	if o.ConnMaxIdleTime > 0 && now.Sub(d.used) >= o.ConnMaxIdleTime || o.ConnMaxLifetime > 0 && now.Sub(d.dialled) >= o.ConnMaxLifetime {
 		return false
 	}
-	return d.raw.Control(d.look) == nil && !d.gone
+	return d.raw.Control(d.look) == nil && d.quiet
 }
 
 // close does not wait: TLS has nobody left to say goodbye to.

@@ -2,5 +2,5 @@
 
 package redistier
 
-// ended cannot tell here, as go-redis cannot.
-func ended(uintptr) bool { return false }
+// quiet cannot tell here, as go-redis cannot.
+func quiet(uintptr) bool { return true }

@@ -4,10 +4,10 @@ package redistier
 
 import "syscall"
 
-// ended reports whether the other side of a socket has ended the connection. It does not wait, and reads
-// nothing.
-func ended(fd uintptr) bool {
+// quiet reports whether there is nothing to read from a socket: neither the end of the connection,
+// nor anything that nobody has asked for. It does not wait, and reads nothing.
+func quiet(fd uintptr) bool {
 	var b [1]byte
-	n, _, err := syscall.Recvfrom(int(fd), b[:], syscall.MSG_PEEK|syscall.MSG_DONTWAIT)
-	return n <= 0 && err != syscall.EAGAIN && err != syscall.EWOULDBLOCK && err != syscall.EINTR
+	_, _, err := syscall.Recvfrom(int(fd), b[:], syscall.MSG_PEEK|syscall.MSG_DONTWAIT)
+	return err == syscall.EAGAIN || err == syscall.EWOULDBLOCK
 }

@@ -31,7 +31,7 @@ var faults = []struct{ name, file, old, new, test string }{
 	{"leader's leaving a failure", "batch.go", "if s.err != errLeft", "if s.err != errLeft || planted(NAME)", "TestLead_Cancelled"},
 	{"leader's lease not settled", "lead.go", "if l.closed && len(l.settling) > 0", "if l.closed && len(l.settling) > 0 && !planted(NAME)", "TestLead_CloseLease"},
 	{"reply after a cancellation trusted", "lead.go", "stop() && (", "(stop() || planted(NAME)) && (", "TestLead_LateCancel"},
-	{"ended connection used", "client.go", "&& !d.gone", "&& (!d.gone || planted(NAME))", "TestLead_Stale"},
+	{"ended connection used", "client.go", "== nil && d.quiet", "== nil && (d.quiet || planted(NAME))", "TestLead_Stale"},
 	{"settlement ignored", "lease.go", "s.since, s.epoch, s.unused = h.since, ls.epoch, h.left", "if !planted(NAME) { s.since, s.epoch, s.unused = h.since, ls.epoch, h.left }", "TestLease_Close"},
 }
 

@@ -94,6 +94,15 @@ func (p *proxy) pipe(to, from net.Conn, asked *atomic.Bool, answer bool) {
 	}
 }
 
+// say writes to both sides of all connections.
+func (p *proxy) say(what string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for c := range p.conns {
+		_, _ = c.Write([]byte(what))
+	}
+}
+
 // cut ends all connections. With refuse it accepts no more.
 func (p *proxy) cut(refuse bool) {
 	p.mu.Lock()

@@ -1,0 +1,369 @@
+package redistier
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-go/sluice"
+	"github.com/sluice-go/sluice/internal/seeded"
+)
+
+// TestLead: a lone caller makes all calls itself, on one connection, in whatever operation.
+func TestLead(t *testing.T) {
+	eachServer(t, func(t *testing.T, s *server) { lead(t, s, s.addr) })
+	path := filepath.Join(t.TempDir(), "socket")
+	s := start(t, anyServer(t).binary, "--unixsocket", path)
+	t.Cleanup(s.kill)
+	t.Run("unix", func(t *testing.T) { lead(t, s, path) })
+}
+
+func lead(t *testing.T, s *server, addr string) {
+	tier, d := leading(t, addr, TierConfig{})
+	for i := range 20 {
+		got, from := takeFrom(t, tier, fmt.Sprint(i%2), 1)
+		require.Equal(t, FromRedis, from)
+		require.Equal(t, 99-i/2, got.Remaining)
+	}
+	got, err := tier.Charge(ctx, "0", 5)
+	require.NoError(t, err)
+	require.Equal(t, 85, got.Remaining)
+	require.NoError(t, tier.Refund(ctx, "0", 2))
+	got, err = tier.Peek(ctx, "0", 0)
+	require.NoError(t, err)
+	require.Equal(t, 87, got.Remaining)
+	require.NoError(t, tier.Reset(ctx, "0"))
+	got, _ = takeFrom(t, tier, "0", 1)
+	require.Equal(t, 99, got.Remaining)
+	require.NoError(t, s.client.ScriptFlush(ctx).Err())
+	got, from := takeFrom(t, tier, "0", 1)
+	require.Equal(t, FromRedis, from)
+	require.Equal(t, 98, got.Remaining, "the text is sent once more")
+	st := tier.Stats()
+	require.Equal(t, uint64(26), st.Led)
+	require.Equal(t, st.Scripts, st.Led)
+	require.Same(t, d, directOf(tier))
+	require.Equal(t, uint32(0), tier.shared.client.PoolStats().TotalConns, "the pool is not needed")
+}
+
+// TestLead_Cancelled: who leads and leaves while nothing has been answered returns with the
+// context's error, however much is left of the budget. The charge stands, nobody counts it as a
+// failure, and the next call gets its own answer.
+func TestLead_Cancelled(t *testing.T) {
+	s := start(t, anyServer(t).binary)
+	t.Cleanup(s.kill)
+	for _, custom := range []bool{false, true} {
+		p := newProxy(t, s.addr)
+		tier, d := leading(t, p.addr(), TierConfig{})
+		takeFrom(t, tier, "a", 1)
+		p.delay.Store(int64(300 * time.Millisecond))
+		leaving, cancel := context.WithCancel(ctx)
+		if custom {
+			leaving = struct{ context.Context }{leaving} // for which a goroutine waits
+		}
+		done := make(chan error)
+		go func() {
+			_, err := tier.Take(leaving, "a", 7)
+			done <- err
+		}()
+		observer := replicaOf(t, s.client, tier.shared)
+		left := func(key string) int {
+			d, err := observer.Peek(ctx, key, 0)
+			require.NoError(t, err)
+			return d.Remaining
+		}
+		await(t, "the call comes to the server", func() bool { return left("a") < 99 })
+		cancel()
+		require.ErrorIs(t, <-done, context.Canceled)
+		p.delay.Store(0)
+		got, from := takeFrom(t, tier, "b", 1)
+		require.Equal(t, FromRedis, from)
+		require.Equal(t, 99, got.Remaining, "not what is left of a")
+		require.Equal(t, 92, left("a"))
+		require.ErrorContains(t, d.Ping(ctx).Err(), "closed")
+		st := tier.Stats()
+		require.Equal(t, []uint64{0, 0, 2}, []uint64{st.Failed, st.Late, st.Led})
+		require.Zero(t, tier.router.first.breaker.failed)
+		callersLead(t, tier)
+		got, _ = takeFrom(t, tier, "b", 1)
+		require.Equal(t, 98, got.Remaining)
+		require.Equal(t, uint64(3), tier.Stats().Led, "on another connection")
+	}
+}
+
+// TestLead_LateCancel: a context that ends right after the answer takes nothing from it. Since the
+// deadline may still be moved, the connection is not used again.
+func TestLead_LateCancel(t *testing.T) {
+	tier, d := leading(t, anyServer(t).addr, TierConfig{})
+	takeFrom(t, tier, "warm", 1) // the script
+	leaving, cancel := context.WithCancel(ctx)
+	d.AddHook(processHook(func(next redis.ProcessHook) redis.ProcessHook {
+		return func(ctx context.Context, cmd redis.Cmder) error {
+			defer cancel()
+			return next(ctx, cmd)
+		}
+	}))
+	got, from, err := tier.TakeSource(leaving, "a", 1)
+	require.NoError(t, err)
+	require.Equal(t, FromRedis, from)
+	require.Equal(t, 99, got.Remaining)
+	require.Nil(t, directOf(tier))
+	got, from = takeFrom(t, tier, "a", 1)
+	require.Equal(t, FromRedis, from)
+	require.Equal(t, 98, got.Remaining)
+}
+
+// TestLead_Gone: a context that has ended before is not charged for.
+func TestLead_Gone(t *testing.T) {
+	s := anyServer(t)
+	tier, d := leading(t, s.addr, TierConfig{})
+	gone, cancel := context.WithCancel(ctx)
+	cancel()
+	_, err := tier.Take(gone, "a", 1)
+	require.ErrorIs(t, err, context.Canceled)
+	require.Zero(t, tier.Stats().Scripts)
+	require.Same(t, d, directOf(tier))
+}
+
+// TestLead_Unanswered: what is not answered in time is answered from the share, and what does not
+// end with a deadline either, from a server that is gone. Both are failures, and neither is sent again.
+func TestLead_Unanswered(t *testing.T) {
+	s := anyServer(t)
+	for _, c := range []struct {
+		name         string
+		budget       time.Duration
+		fault        func(p *proxy)
+		late, failed uint64
+	}{
+		{"late", 100 * time.Millisecond, func(p *proxy) { p.delay.Store(int64(time.Second)) }, 1, 0},
+		{"lost", patient, func(p *proxy) { p.loses.Store(true) }, 0, 1},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			p := newProxy(t, s.addr)
+			tier, d := leading(t, p.addr(), TierConfig{Budget: c.budget})
+			takeFrom(t, tier, "warm", 1) // the script
+			c.fault(p)
+			got, from := takeFrom(t, tier, "a", 7)
+			require.True(t, got.Allowed)
+			require.Equal(t, FromFallback, from)
+			st := tier.Stats()
+			require.Equal(t, []uint64{2, c.late, c.failed}, []uint64{st.Led, st.Late, st.Failed})
+			require.Equal(t, 1, tier.router.first.breaker.failed)
+			require.Nil(t, directOf(tier))
+			require.NoError(t, tier.Close(ctx))
+			require.Error(t, d.Ping(ctx).Err())
+			at, err := replicaOf(t, s.client, tier.shared).Peek(ctx, "a", 0)
+			require.NoError(t, err)
+			require.Equal(t, 93, at.Remaining)
+		})
+	}
+}
+
+// TestLead_Queue: who comes while somebody leads queues, and does not wait for the leader.
+func TestLead_Queue(t *testing.T) {
+	s := anyServer(t)
+	p := newProxy(t, s.addr)
+	client := newLeading(t, &redis.Options{Addr: p.addr()})
+	tier, _ := leadingBy(t, client, TierConfig{})
+	require.NoError(t, client.Ping(ctx).Err()) // the pool has a connection
+	p.hole.Store(true)
+	leaving, cancel := context.WithCancel(ctx)
+	defer cancel()
+	led := make(chan error)
+	go func() {
+		_, err := tier.Take(leaving, "a", 1)
+		led <- err
+	}()
+	await(t, "what the first one has sent is lost", func() bool { return p.lost.Load() > 0 })
+	p.hole.Store(false)
+	var wg sync.WaitGroup
+	var remaining sync.Map
+	for range 5 {
+		wg.Go(func() {
+			d, from, err := tier.TakeSource(ctx, "a", 1)
+			assert.NoError(t, err)
+			assert.Equal(t, FromRedis, from)
+			remaining.Store(d.Remaining, true)
+		})
+	}
+	wg.Wait()
+	for i := range 5 {
+		_, ok := remaining.Load(99 - i)
+		require.True(t, ok, "a decision with %d remaining", 99-i)
+	}
+	require.Equal(t, uint64(1), tier.Stats().Led)
+	cancel()
+	require.ErrorIs(t, <-led, context.Canceled)
+}
+
+// TestLead_Storm: callers whose contexts end at any moment make the tier dial once a second, and
+// neither lose nor mix up a decision of others.
+func TestLead_Storm(t *testing.T) {
+	s := anyServer(t)
+	var dials atomic.Int64
+	opt := &redis.Options{Addr: s.addr, OnConnect: func(context.Context, *redis.Conn) error { dials.Add(1); return nil }, PoolSize: 2}
+	client := newLeading(t, opt)
+	l := newLimiter(t, client, Config{Limit: sluice.Per(1_000_000, 10_000*time.Hour)}) // nothing drains
+	tier := newTier(t, l, TierConfig{Budget: patient})
+	begin := time.Now()
+	var admitted, unknown atomic.Int64
+	var wg sync.WaitGroup
+	for i := range 4 {
+		wg.Go(func() {
+			for j := range 300 {
+				leaving, cancel := context.WithCancel(ctx)
+				if j%3 == 0 {
+					stop := time.AfterFunc(time.Duration(i*j%7)*10*time.Microsecond, cancel)
+					defer stop.Stop()
+				}
+				d, from, err := tier.TakeSource(leaving, "a", 1)
+				switch {
+				case err != nil:
+					assert.ErrorIs(t, err, context.Canceled)
+					unknown.Add(1)
+				case assert.Equal(t, FromRedis, from) && assert.True(t, d.Allowed):
+					admitted.Add(1)
+				}
+				cancel()
+			}
+		})
+	}
+	wg.Wait()
+	took := time.Since(begin)
+	require.NoError(t, tier.Close(ctx))
+	d, err := replicaOf(t, s.client, l).Peek(ctx, "a", 0)
+	require.NoError(t, err)
+	charged := int64(1_000_000 - d.Remaining)
+	require.LessOrEqual(t, admitted.Load(), charged)
+	require.LessOrEqual(t, charged, admitted.Load()+unknown.Load())
+	require.LessOrEqual(t, dials.Load(), 2+1+int64(took/dialPause)+1)
+	require.Zero(t, tier.Stats().Failed+tier.Stats().Late)
+}
+
+// TestLead_Differential: whoever sends a call, the decisions are the same.
+func TestLead_Differential(t *testing.T) {
+	eachServer(t, func(t *testing.T, s *server) {
+		for _, v := range variants {
+			t.Run(variantName(v), func(t *testing.T) { leadDifferential(t, s, v) })
+		}
+	})
+}
+
+func leadDifferential(t *testing.T, s *server, c Config) {
+	rng := seeded.Rand(t)
+	c.Limit, c.Offset = sluice.PerHour(30), 0
+	var now atomic.Int64
+	now.Store(startMicros)
+	tierBy := func(client redis.UniversalClient) *Tier {
+		c.Prefix = newPrefix()
+		tier := newTier(t, frozen(newLimiter(t, client, c), &now), TierConfig{Budget: patient, MaxStale: 1})
+		callersLead(t, tier)
+		return tier
+	}
+	led, sent := tierBy(newLeading(t, &redis.Options{Addr: s.addr})), tierBy(s.client)
+	for i := range 400 {
+		now.Add(rng.Int64N(200_000_000))
+		op, key, cost := rng.IntN(12), fmt.Sprint(rng.IntN(3)), rng.IntN(12)
+		of := func(tier *Tier) (d sluice.Decision, err error) {
+			switch op {
+			case 0:
+				err = tier.Refund(ctx, key, cost)
+			case 1:
+				err = tier.Reset(ctx, key)
+			case 2:
+				d, err = tier.Charge(ctx, key, cost)
+			case 3:
+				d, err = tier.Peek(ctx, key, cost)
+			default:
+				d, err = tier.Take(ctx, key, cost)
+			}
+			return d, err
+		}
+		got, err := of(led)
+		require.NoError(t, err)
+		want, err := of(sent)
+		require.NoError(t, err)
+		require.Equal(t, want, got, "call %d, operation %d, cost %d", i, op, cost)
+	}
+	require.Zero(t, sent.Stats().Led)
+	require.Equal(t, sent.Stats().Scripts, led.Stats().Led)
+}
+
+// TestLead_Panic: a panic beneath a caller that leads is the caller's, and nobody else's.
+func TestLead_Panic(t *testing.T) {
+	s := anyServer(t)
+	tier, d := leading(t, s.addr, TierConfig{})
+	d.AddHook(processHook(func(redis.ProcessHook) redis.ProcessHook {
+		return func(context.Context, redis.Cmder) error { panic("no") }
+	}))
+	require.PanicsWithValue(t, "no", func() { _, _ = tier.Take(ctx, "a", 1) })
+	for i := range 3 {
+		got, from := takeFrom(t, tier, "a", 1)
+		require.Equal(t, FromRedis, from)
+		require.Equal(t, 99-i, got.Remaining)
+	}
+	require.Error(t, d.Conn.Close(), "it is closed")
+}
+
+// TestLead_Close: a tier that is closed waits for the caller that leads, and leaves neither a
+// connection nor a goroutine.
+func TestLead_Close(t *testing.T) {
+	s := anyServer(t)
+	p := newProxy(t, s.addr)
+	client := newLeading(t, &redis.Options{Addr: p.addr()})
+	before := runtime.NumGoroutine()
+	tier, err := NewTier(newLimiter(t, client, Config{Limit: sluice.PerHour(100)}), TierConfig{Replicas: 1, Budget: patient})
+	require.NoError(t, err)
+	callersLead(t, tier)
+	d := directOf(tier)
+	p.delay.Store(int64(50 * time.Millisecond))
+	done := make(chan error)
+	go func() {
+		d, from, err := tier.TakeSource(ctx, "a", 1)
+		assert.Equal(t, 99, d.Remaining)
+		assert.Equal(t, FromRedis, from)
+		done <- err
+	}()
+	await(t, "it leads", func() bool { return tier.Stats().Led == 1 })
+	require.NoError(t, tier.Close(ctx))
+	require.Zero(t, tier.router.first.senders, "it has been answered")
+	require.NoError(t, <-done)
+	require.Nil(t, directOf(tier))
+	require.Error(t, d.Ping(ctx).Err())
+	_, err = tier.Take(ctx, "a", 1)
+	require.ErrorIs(t, err, ErrClosed)
+	p.cut(false)
+	await(t, "no goroutine is left", func() bool { return runtime.NumGoroutine() <= before })
+}
+
+// TestLead_CloseLease: a lease that comes after the tier has been closed, to a caller that leads, is
+// given back.
+func TestLead_CloseLease(t *testing.T) {
+	s := anyServer(t)
+	p := newProxy(t, s.addr)
+	tier, _ := leading(t, p.addr(), TierConfig{Lease: Lease{Max: 10, Life: 4 * patient}})
+	takeFrom(t, tier, "a", 1)
+	p.delay.Store(int64(50 * time.Millisecond))
+	done := make(chan error)
+	go func() {
+		_, err := tier.Take(ctx, "a", 1)
+		done <- err
+	}()
+	await(t, "it leads", func() bool { return tier.Stats().Led == 2 })
+	require.NoError(t, tier.Close(ctx))
+	require.NoError(t, <-done)
+	st := tier.Stats()
+	require.Equal(t, []uint64{1, 1}, []uint64{st.Lent, st.Returned})
+	d, err := replicaOf(t, s.client, tier.shared).Peek(ctx, "a", 0)
+	require.NoError(t, err)
+	require.Equal(t, 98, d.Remaining)
+}
