@@ -167,9 +167,9 @@ type Overflow uint8
 // admit-new.
 //
 // Looking for idle keys takes time in proportion to their number, so a full shard is
-// looked at once for every quarter of its share in new keys, or, up to 16 of its tables, after a pause of
-// 1 us for each key of MaxKeys (1 s at the default). In between, OverflowEvictSoonest
-// does not spare live keys, and the others turn new keys away.
+// looked at once for every quarter of its share in new keys, and besides, up to 8,000 keys at a
+// time, as often as a look at all keys every 1 us for each key of MaxKeys (1 s at the default). In
+// between, OverflowEvictSoonest does not spare live keys, and the others turn new keys away.
 const (
 	// OverflowEvictSoonest drops live keys, a quarter of up to 2,000 at a time: the ones that
 	// would become idle soonest, and under the window algorithms, where keys become

@@ -48,10 +48,10 @@ const (
 	sampleRow = 32
 
 	// maxLooks is how many tables are looked at for one new key: so many take some 100 us.
-	maxLooks = 16
+	maxLooks = 4
 
-	// scanPause is how long a full shard is left alone, for each key of MaxKeys.
-	// Looking at a key and moving it takes some 0.1 us, so all shards together spend
+	// scanPause is how long a full shard rests for each key that has been looked at for nothing, times
+	// the shards. Looking at a key and moving it takes some 0.1 us, so all shards together spend
 	// at most about a tenth of one processor on looks that no new keys have paid
 	// for. Not tuned.
 	scanPause = time.Microsecond
@@ -199,53 +199,44 @@ func (st *store) sweepOnTimer() {
 // Looking for idle keys and dropping them takes time in proportion to the table, and
 // may free a single slot. It must be paid for, or an outsider who makes one
 // key idle at a time (say by logging in, which resets it) and then shows a new one
-// has a lever. So each look at a table is paid for by a batch of new keys, or by a pause, after
-// which up to maxLooks tables are looked at. In between, OverflowEvictSoonest frees a whole batch,
+// has a lever. So each look at a table is paid for by a batch of new keys, or by a pause
+// as long as the look before is worth. In between, OverflowEvictSoonest frees a whole batch,
 // live keys included, and the other policies turn new keys away.
 func (st *store) makeRoomLocked(s *shard, now int64) bool {
 	now = st.settled(now)
 	rested := now >= s.restedAt.Load()
-	round := uint32(min(max(1, int64(s.share/roomFraction)), math.MaxUint32)) // pays for a look at each table
 	s.settleTriesLocked()
-	s.tries = min(s.tries, round)
-	if rested {
-		s.tries = round
-	}
+	round := max(1, int64(s.share/roomFraction)) // pays for a look at each table
+	s.tries = min(s.tries, uint32(min(round, math.MaxUint32)))
 	evicts := st.overflow == OverflowEvictSoonest
-	if (rested || !evicts) && st.dropSomeIdleLocked(s, now) {
+	if (rested || !evicts) && st.dropSomeIdleLocked(s, now, rested) {
 		return true
 	}
 	if !evicts {
 		return false
 	}
 	s.tries = 0
-	st.restLocked(s, now)
 	for s.len() >= s.share {
 		st.evictSoonestLocked(s, now)
 	}
 	return true
 }
 
-// restLocked is called when keys have been looked at for room at now.
-func (st *store) restLocked(s *shard, now int64) {
-	pause := int64(s.share) * int64(len(st.shards)) * int64(scanPause)
-	s.restedAt.Store(max(s.restedAt.Load(), now+min(pause, math.MaxInt64-now)))
-}
-
 // dropSomeIdleLocked drops the idle keys of the next table that has some, as far as that is
-// paid for.
-func (st *store) dropSomeIdleLocked(s *shard, now int64) bool {
+// paid for. In a rested shard one look at each key is free.
+func (st *store) dropSomeIdleLocked(s *shard, now int64, rested bool) bool {
+	free := 0
+	if rested {
+		free = s.len()
+	}
 	for range maxLooks {
 		id, t := st.atHandLocked(s)
-		batch := uint32(max(1, min(t.used, s.share)/roomFraction))
-		if s.tries < batch {
-			// As if those had tried that will be turned away until the batch is complete.
-			s.unpaid.Store(int64(batch - 1 - s.tries))
-			s.tries = batch - 1
+		if free > 0 {
+			st.restLocked(s, now, t.used)
+		} else if !s.payLocked(uint32(max(1, min(t.used, s.share)/roomFraction))) {
 			return false
 		}
-		s.tries -= batch
-		st.restLocked(s, now)
+		free -= t.used
 		st.moveHandLocked(s)
 		if idle, all := st.countIdleLocked(s, t, now); idle > 0 {
 			st.dropIdleLocked(s, id, now, all-idle)
@@ -254,6 +245,25 @@ func (st *store) dropSomeIdleLocked(s *shard, now int64) bool {
 			return true
 		}
 	}
+	return false
+}
+
+// restLocked notes that n keys have been looked at for nothing.
+func (st *store) restLocked(s *shard, now int64, n int) {
+	from := max(s.restedAt.Load(), now)
+	pause := int64(n) * int64(len(st.shards)) * int64(scanPause)
+	s.restedAt.Store(from + min(pause, math.MaxInt64-from))
+}
+
+// payLocked takes a batch of new keys off the account, if there are as many. If not, it does as if
+// those had tried that will be turned away until the batch is complete.
+func (s *shard) payLocked(batch uint32) bool {
+	if s.tries >= batch {
+		s.tries -= batch
+		return true
+	}
+	s.unpaid.Store(int64(batch - 1 - s.tries))
+	s.tries = batch - 1
 	return false
 }
 
@@ -274,11 +284,11 @@ func (s *shard) countTryLocked() {
 
 // turnsAway reports whether a key that is not tracked is to be turned away without a look for
 // room, which nobody has paid for.
-func (st *store) turnsAway(s *shard, p *policy, id uint64, now int64) bool {
+func (st *store) turnsAway(s *shard, p *policy, id uint64, now int64, seen gap) bool {
 	if st.overflow == OverflowEvictSoonest || s.len() < s.share || now >= s.restedAt.Load() || s.unpaid.Load() <= 0 {
 		return false
 	}
-	if at := st.locate(id); at.slot != nil || at.cell != nil || !at.admits(p) || s.len() < s.share || s.unpaid.Add(-1) < 0 {
+	if !st.strange(p, id, seen) || s.len() < s.share || s.unpaid.Add(-1) < 0 {
 		return false
 	}
 	st.untracked.Add(1)
@@ -384,13 +394,13 @@ func (st *store) evictLocked(s *shard, id uint64, now int64, n int, c rank.Cut) 
 	swept, evicted := 0, 0
 	t := st.tableOf(id)
 	st.rebuildLocked(s, id, max(1, t.used-n), func(p *policy, e state) bool { // not 0: a key is to be added
-		switch {
-		case p.idleBy(e, now):
-			swept++
-		case c.Takes(t.policy.rankOf(p, e, now)):
-			evicted++
-		default:
+		if !c.Takes(t.policy.rankOf(p, e, now)) {
 			return false
+		}
+		if p.idleBy(e, now) {
+			swept++
+		} else {
+			evicted++
 		}
 		return true
 	})

@@ -14,7 +14,7 @@ import "sync/atomic"
 //	call B:  arrives with now 50; charged at 50 it would be idle at 60
 func (st *store) insert(p *policy, id uint64, now int64, cost int, d *Decision, seen gap) (uint64, outcome) {
 	s := st.shardOf(id)
-	if st.turnsAway(s, p, id, now) {
+	if st.turnsAway(s, p, id, now, seen) {
 		return 0, st.turnedAway()
 	}
 	s.mu.Lock()

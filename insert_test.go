@@ -153,3 +153,24 @@ func TestInsert_GapOfBefore(t *testing.T) {
 		})
 	}
 }
+
+// TestStrange_GapOfBefore: a probe that found nothing in a table that has been replaced since, or
+// that is under another policy, does not tell that a key is not tracked.
+func TestStrange_GapOfBefore(t *testing.T) {
+	forEveryLayout(t, func(t *testing.T, c Config) {
+		c.Shards = 1
+		l, _ := newFrozen(t, c)
+		fill(l, "other", 1)
+		k, p := l.Key("k"), l.current.Load()
+		tab := l.tableOf(k.id)
+		_, end := tab.lookup(k.id)
+		seen := gap{tab, end}
+		require.True(t, l.strange(p, k.id, seen))
+		require.True(t, l.strange(p, k.id, gap{}))
+		require.False(t, l.strange(mustNew(t, c).current.Load(), k.id, seen), "another policy")
+		require.True(t, k.Allow())
+		require.False(t, l.strange(p, k.id, gap{}))
+		fill(l, "key", 300)
+		require.False(t, l.strange(p, k.id, seen), "it has come, and been moved")
+	})
+}

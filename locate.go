@@ -62,6 +62,16 @@ func (st *store) fresh(id uint64, p *policy) bool {
 	return at.slot == nil && at.admits(p)
 }
 
+// strange reports whether, at an instant since the call began, id was not tracked nor in a cell,
+// and would have been under p. A probe that ended at seen, in what is still the table, tells.
+func (st *store) strange(p *policy, id uint64, seen gap) bool {
+	if seen.table != nil && seen.table.policy == p && st.shardOf(id).cell(id) == nil && seen.table == st.tableOf(id) {
+		return true
+	}
+	at := st.locate(id)
+	return at.slot == nil && at.cell == nil && at.admits(p)
+}
+
 // admits reports whether a key that is not tracked can be tracked at p.
 func (at *spot) admits(p *policy) bool {
 	return at.policy == p || at.cell == nil && p.called()
