@@ -52,6 +52,7 @@ func lead(t *testing.T, s *server, addr string) {
 	require.Equal(t, uint64(26), st.Led)
 	require.Equal(t, st.Scripts, st.Led)
 	require.Same(t, d, directOf(tier))
+	require.True(t, d.used.After(d.dialled))
 	require.Equal(t, uint32(0), tier.shared.client.PoolStats().TotalConns, "the pool is not needed")
 }
 
@@ -296,6 +297,51 @@ func leadDifferential(t *testing.T, s *server, c Config) {
 	}
 	require.Zero(t, sent.Stats().Led)
 	require.Equal(t, sent.Stats().Scripts, led.Stats().Led)
+}
+
+// TestLead_Idle: nobody leads while something else is under way or to be sent.
+func TestLead_Idle(t *testing.T) {
+	tier, d := leading(t, anyServer(t).addr, TierConfig{})
+	l := tier.router.first
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for name, busy := range map[string]func() (end func()){
+		"sender":     func() func() { l.senders++; return func() { l.senders-- } },
+		"late":       func() func() { l.late++; return func() { l.late-- } },
+		"waiting":    func() func() { l.waiting = make([]*group, 1); return func() { l.waiting = nil } },
+		"owed":       func() func() { l.owed["a"] = owedCharge{}; return func() { delete(l.owed, "a") } },
+		"settlement": func() func() { l.settling = make([]settlement, 1); return func() { l.settling = nil } },
+	} {
+		end := busy()
+		require.Nil(t, l.leads(time.Now()), name)
+		end()
+	}
+	require.Same(t, d, l.leads(time.Now()))
+	require.Nil(t, l.direct, "it is with its caller")
+	l.direct = d
+}
+
+// TestLead_Leased: a caller for whom a lease has come since it looked is admitted from that, and the
+// connection stays for the next one.
+func TestLead_Leased(t *testing.T) {
+	s := anyServer(t)
+	client := newLeading(t, &redis.Options{Addr: s.addr})
+	tier := newTier(t, newLimiter(t, client, Config{Limit: sluice.PerHour(1000)}), TierConfig{Budget: patient, Lease: Lease{Max: 10, Life: 4 * patient}})
+	callersLead(t, tier)
+	for tier.held().left == 0 {
+		takeFrom(t, tier, "a", 1)
+	}
+	d, l, c := directOf(tier), tier.router.first, tier.shared.newCall("a", 1, true)
+	require.NotNil(t, d)
+	led := tier.Stats().Led
+	g, w, err := l.join(c.request, tier.leases.hold(&c.request, "a", time.Now()), time.Now())
+	require.NoError(t, err)
+	require.NoError(t, tier.await(ctx, l, g, w))
+	require.True(t, w.leased)
+	require.True(t, w.decision.Allowed)
+	require.Equal(t, led, tier.Stats().Led)
+	require.Same(t, d, directOf(tier))
+	require.Zero(t, l.senders)
 }
 
 // TestLead_Panic: a panic beneath a caller that leads is the caller's, and nobody else's.

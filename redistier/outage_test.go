@@ -129,15 +129,16 @@ func faultTime(t *testing.T, connect connector) {
 // TestFault_Clock: a clock of Redis that steps ahead gives back what would have come back
 // by then, once; one that steps back gives nothing and locks nobody out.
 func TestFault_Clock(t *testing.T) {
-	eachServer(t, func(t *testing.T, s *server) {
+	eachServerClient(t, func(t *testing.T, client redis.UniversalClient) {
 		for _, v := range variants {
 			c := v
 			c.Limit, c.Offset = sluice.PerMinute(60), 0
 			var now atomic.Int64
 			const minute = 60_000_000
 			now.Store(startMicros - startMicros%minute)
-			l := frozen(newLimiter(t, s.client, c), &now)
+			l := frozen(newLimiter(t, client, c), &now)
 			tier := newTier(t, l, TierConfig{Budget: patient, MaxStale: 1})
+			callersLead(t, tier)
 			spend := func() (n int) {
 				for {
 					if d, from := takeFrom(t, tier, "a", 1); !d.Allowed {
