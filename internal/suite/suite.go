@@ -51,12 +51,12 @@ func CrowdedHomes(t *testing.T) {
 }
 
 // TablesOfAFewIDs runs the tests that match a pattern again, with tables that are split when they
-// have three ids, so that all that moves a key meets splits and merges.
-func TablesOfAFewIDs(t *testing.T, run string) {
+// have so many ids, so that all that moves a key meets splits and merges.
+func TablesOfAFewIDs(t *testing.T, ids int, run string) {
 	if !depth.Full() {
 		t.Skip("SLUICE_DEPTH=full runs the tests again with tables of a few ids")
 	}
-	again(t, "-most=3", "-test.run="+run)
+	again(t, fmt.Sprintf("-most=%d", ids), "-test.run="+run)
 }
 
 // again runs the short tests in a process of its own.
