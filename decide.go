@@ -245,8 +245,8 @@ func (st *store) chargeWide(p *policy, id uint64, now int64, cost int, d *Decisi
 	for {
 		t := st.tableOf(id)
 		if t.policy == p {
-			if i, live := t.findLive(id); live {
-				if out := st.chargeTail(p, &t.slots[i], t.tails.of(i), now, cost, d); out != retrying {
+			if e, i := t.lookup(id); e != nil && e.word.Load() != elsewhere {
+				if out := st.chargeTail(p, e, t.tails.of(i), now, cost, d); out != retrying {
 					return out
 				}
 				st.awaitMove(id)

@@ -40,8 +40,8 @@ func (st *store) locate(id uint64) spot {
 // large for registers.)
 func (st *store) slotOf(id uint64) (p *policy, e *slot, tail []atomic.Uint64) {
 	t := st.tableOf(id)
-	if i, live := t.findLive(id); live {
-		return t.policy, &t.slots[i], t.tail(i)
+	if e, i := t.lookup(id); e != nil && e.word.Load() != elsewhere {
+		return t.policy, e, t.tail(i)
 	}
 	at := st.locate(id)
 	return at.policy, at.slot, at.tail

@@ -114,14 +114,11 @@ func (l *Limiter) refund(id uint64, now int64, cost int) {
 	rec := lg.guard(id)
 	given := uint64(0)
 	l.core.update(id, func(p *policy, key state) uint64 {
-		given = 0
-		a := p.line()
-		if a == nil || p.blockedUntil(key) > 0 {
-			return p.refund(key, now, cost)
-		}
-		given = a.full(key.word)
 		next := p.refund(key, now, cost)
-		given -= a.full(next)
+		given = 0
+		if a := p.line(); a != nil && rec != nil && next != key.word { // it is not blocked
+			given = a.full(key.word) - a.full(next)
+		}
 		return next
 	})
 	rec.refunded(given)
