@@ -219,5 +219,3 @@ func newOracle(c Config) *oracle.Model { return oracle.New(oracleConfig(c)) }
 func countMost(c Config) int64 { return traces.WordsOf(oracleConfig(c)).CountMost }
 
 func fromOracle(d oracle.Decision) Decision { return Decision(traces.FromOracle(d)) }
-
-func guess(d Decision) oracle.Decision { return traces.Decision(d).Guess() }
