@@ -123,7 +123,11 @@ func (l *Limiter) allowNew(p *policy, id uint64, now int64, cost int, seen gap) 
 // frame, a Decision would be copied through memory in each.)
 func (l *Limiter) decide(d *Decision, id uint64, now int64, cost int) (allowed bool) {
 	now = max(now, 0)
-	core, word, p, out := l.core, uint64(0), l.likely(id), retrying
+	core, p := l, l.current.Load()
+	if l.under != nil {
+		core, p = l.core, l.policyFor(id)
+	}
+	word, out := uint64(0), retrying
 	for {
 		if p.wide != nil {
 			out = core.chargeWide(p, id, now, cost, d)
@@ -165,17 +169,12 @@ func (p *policy) tell(d *Decision, word uint64, out outcome, now int64, cost int
 		d.Remaining, d.RetryAfter, d.ResetAfter = d.Limit, 0, 0
 	case out == refused:
 		d.Remaining, d.RetryAfter, d.ResetAfter = 0, p.limit.interval(), 0
-	case p.wide == nil:
-		d.Remaining, d.RetryAfter, d.ResetAfter = p.describe(word, now, cost, d.Allowed)
+	case p.wide != nil:
+	case word < reserved:
+		d.Remaining, d.RetryAfter, d.ResetAfter = p.alg.describe(word, now, cost, d.Allowed)
+	default:
+		d.block(p.blockedUntil(state{word: word}), now)
 	}
-}
-
-// likely returns the policy to try first: the one that nearly all keys are under.
-func (l *Limiter) likely(id uint64) *policy {
-	if l.under != nil {
-		return l.policyFor(id)
-	}
-	return l.current.Load()
 }
 
 // charge decides one call under p, which is of one word. It returns the word that the
@@ -184,10 +183,11 @@ func (st *store) charge(p *policy, id uint64, now int64, cost int) (uint64, outc
 	if !p.fits(cost) {
 		return 0, unfit
 	}
+	marked := false // the table says that the key is, or was, in a cell
 	for {
 		t := st.tableOf(id)
 		e, end := t.lookup(id)
-		if t.policy != p || e == nil || e.word.Load() == elsewhere {
+		if t.policy != p || e == nil || marked {
 			at := spot{policy: p} // of no one instant; insert looks again
 			if t.policy != p || e != nil || st.shardOf(id).cell(id) != nil {
 				at = st.locate(id)
@@ -207,7 +207,11 @@ func (st *store) charge(p *policy, id uint64, now int64, cost int) (uint64, outc
 			word := e.word.Load()
 			from := word
 			if word >= reserved {
-				if word == moved || word == elsewhere {
+				if marked = word == elsewhere; marked {
+					break
+				}
+				if word == moved {
+					st.awaitMove(id)
 					break
 				}
 				if word == held {
@@ -232,7 +236,6 @@ func (st *store) charge(p *policy, id uint64, now int64, cost int) (uint64, outc
 			}
 			st.lostRaces.Inc()
 		}
-		st.awaitMove(id)
 	}
 }
 

@@ -260,58 +260,6 @@ func TestEvictSoonest_FewKeysAreAllLookedAt(t *testing.T) {
 	}
 }
 
-// TestEvictSoonest_ARestedShardKeepsItsLiveKeys: after a pause maxLooks tables are
-// looked at, so that a single idle key in them is found, and is enough.
-func TestEvictSoonest_ARestedShardKeepsItsLiveKeys(t *testing.T) {
-	if crowded() || splits() {
-		return // probes of 4,000 slots, or thousands of tables
-	}
-	const share = 4000
-	l, clock := newFrozen(t, Config{Limit: PerHour(10), MaxKeys: share, Shards: 1})
-	for i := range uint64(share) {
-		l.KeyUint64(i).Allow()
-	}
-	require.Len(t, tablesOf(l), maxLooks)
-	for i := range uint64(3) {
-		clock.Advance(share * scanPause)
-		l.KeyUint64(i).Reset()
-		l.KeyUint64(share + i).Allow()
-		require.Equal(t, Stats{Keys: share, Swept: i + 1}, l.Stats())
-	}
-}
-
-// TestOverflow_ARestIsAsLongAsTheLookIsWorth: the looks that nobody has paid for take a tenth of a
-// processor at most, however many tables there are.
-func TestOverflow_ARestIsAsLongAsTheLookIsWorth(t *testing.T) {
-	if crowded() || splits() {
-		return // probes of 20,000 slots, or thousands of tables
-	}
-	const share, shards = 20_000, 2
-	for _, o := range []Overflow{OverflowEvictSoonest, OverflowDenyNew, OverflowAdmitNew} {
-		l, clock := newFrozen(t, Config{Limit: PerHour(10), MaxKeys: share * shards, Shards: shards, Overflow: o})
-		s, next := &l.shards[0], uint64(0)
-		call := func() {
-			for next++; l.shardOf(l.KeyUint64(next).id) != s; next++ {
-			}
-			l.KeyUint64(next).Allow()
-		}
-		for s.len() < share {
-			call()
-		}
-		clock.Advance(time.Second)
-		for range 20 {
-			require.LessOrEqual(t, s.restedAt.Load(), clock.Now())
-			call()
-			rest := time.Duration(s.restedAt.Load() - clock.Now())
-			require.Greater(t, rest, fullIDs*shards*scanPause, "it is of one look")
-			require.LessOrEqual(t, rest, maxLooks*fullIDs*shards*scanPause, "%v", o)
-			for clock.Advance(rest); s.len() < share; { // what has been evicted
-				call()
-			}
-		}
-	}
-}
-
 // TestEvictSoonest_TiesGoByCount: in windows all keys become idle together.
 func TestEvictSoonest_TiesGoByCount(t *testing.T) {
 	if splits() {

@@ -194,15 +194,6 @@ func (p *policy) lengthen(until uint64, now int64, cost int) uint64 {
 	return p.alg.idleAt(p.alg.debit(0, now, cost))
 }
 
-// describe describes the call that left the key with word, of a one-word algorithm.
-func (p *policy) describe(word uint64, now int64, cost int, allowed bool) (remaining int, retry, reset time.Duration) {
-	if word >= reserved {
-		wait := until(p.blockedUntil(state{word: word}), now)
-		return 0, wait, wait
-	}
-	return p.alg.describe(word, now, cost, allowed)
-}
-
 // refund returns the word after a refund, which does nothing for a blocked key.
 func (p *policy) refund(key state, now int64, cost int) uint64 {
 	cost = int(min(uint64(cost), p.burst))

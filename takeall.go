@@ -248,7 +248,7 @@ func (c *claim) describe(charges bool) {
 		c.RetryAfter = Never
 	case charges && p.wide == nil:
 		c.word = c.next
-		c.Remaining, c.RetryAfter, c.ResetAfter = p.describe(c.word, c.now, c.units(), true)
+		c.Remaining, c.RetryAfter, c.ResetAfter = p.alg.describe(c.word, c.now, c.units(), true)
 	default:
 		if p.denies && !c.Allowed && c.until == 0 && c.slot != nil && c.cost > 0 {
 			c.word = p.deny(c.state, c.now, c.units())
