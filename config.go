@@ -166,10 +166,10 @@ type Overflow uint8
 // The overflow policies. Their text forms are evict-soonest, deny-new and
 // admit-new.
 //
-// Looking for idle keys takes time in proportion to their number, so a full shard is
-// looked at once for every quarter of its share in new keys, and besides, up to 8,000 keys at a
-// time, as often as a look at all keys every 1 us for each key of MaxKeys (1 s at the default). In
-// between, OverflowEvictSoonest does not spare live keys, and the others turn new keys away.
+// Looking for idle keys takes time in proportion to their number. So a full shard is looked at
+// some thousand keys at a time, and as often as if all keys were looked at once in a pause of 1 us
+// for each key of MaxKeys (1 s at the default). In between, OverflowEvictSoonest does not spare live keys;
+// the others turn new keys away, which pay for looks, too: a quarter of a share for a look at all of it.
 const (
 	// OverflowEvictSoonest drops live keys, a quarter of up to 2,000 at a time: the ones that
 	// would become idle soonest, and under the window algorithms, where keys become

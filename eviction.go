@@ -47,11 +47,12 @@ const (
 	// sampleRow is how many slots in a row are looked at, since the next one is in the cache.
 	sampleRow = 32
 
-	// maxLooks is how many tables are looked at for one new key: so many take some 100 us.
+	// maxLooks is how many tables are looked at for one new key: of one word, so many take some
+	// 100 us.
 	maxLooks = 4
 
-	// scanPause is how long a full shard rests for each key that has been looked at for nothing, times
-	// the shards. Looking at a key and moving it takes some 0.1 us, so all shards together spend
+	// scanPause is how long a full shard rests for each key that has been looked at unpaid, times the
+	// shards. Looking at a key and moving it takes some 0.1 us, so all shards together spend
 	// at most about a tenth of one processor on looks that no new keys have paid
 	// for. Not tuned.
 	scanPause = time.Microsecond
@@ -223,20 +224,20 @@ func (st *store) makeRoomLocked(s *shard, now int64) bool {
 }
 
 // dropSomeIdleLocked drops the idle keys of the next table that has some, as far as that is
-// paid for. In a rested shard one look at each key is free.
+// paid for. In a rested shard one look at each key is free, and the account begins anew.
 func (st *store) dropSomeIdleLocked(s *shard, now int64, rested bool) bool {
 	free := 0
 	if rested {
-		free = s.len()
+		free, s.tries = s.len(), 0
 	}
 	for range maxLooks {
 		id, t := st.atHandLocked(s)
 		if free > 0 {
+			free -= t.used
 			st.restLocked(s, now, t.used)
 		} else if !s.payLocked(uint32(max(1, min(t.used, s.share)/roomFraction))) {
 			return false
 		}
-		free -= t.used
 		st.moveHandLocked(s)
 		if idle, all := st.countIdleLocked(s, t, now); idle > 0 {
 			st.dropIdleLocked(s, id, now, all-idle)
@@ -248,7 +249,7 @@ func (st *store) dropSomeIdleLocked(s *shard, now int64, rested bool) bool {
 	return false
 }
 
-// restLocked notes that n keys have been looked at for nothing.
+// restLocked notes that n keys have been looked at that no new ones have paid for.
 func (st *store) restLocked(s *shard, now int64, n int) {
 	from := max(s.restedAt.Load(), now)
 	pause := int64(n) * int64(len(st.shards)) * int64(scanPause)
@@ -394,13 +395,13 @@ func (st *store) evictLocked(s *shard, id uint64, now int64, n int, c rank.Cut) 
 	swept, evicted := 0, 0
 	t := st.tableOf(id)
 	st.rebuildLocked(s, id, max(1, t.used-n), func(p *policy, e state) bool { // not 0: a key is to be added
-		if !c.Takes(t.policy.rankOf(p, e, now)) {
-			return false
-		}
-		if p.idleBy(e, now) {
+		switch {
+		case p.idleBy(e, now): // first: an idle key need not rank lowest
 			swept++
-		} else {
+		case c.Takes(t.policy.rankOf(p, e, now)):
 			evicted++
+		default:
+			return false
 		}
 		return true
 	})

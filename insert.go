@@ -5,8 +5,8 @@ import "sync/atomic"
 // insert charges a key that is not tracked, and adds it. With cost 0 it adds it as fresh.
 // It does not do so under another policy than p.
 //
-// The key is looked for again under the lock, since another call may have added
-// it, or the table may have been replaced since it was seen not to be there. An older now is raised to the newest
+// The key is looked for again under the lock, since another call may have added it, or the table
+// may have been replaced, since it was seen not to be there. An older now is raised to the newest
 // time at which this shard forgot an idle key, which this key may be:
 //
 //	call A:  charges at 90, idle from 100

@@ -62,10 +62,12 @@ func (st *store) fresh(id uint64, p *policy) bool {
 	return at.slot == nil && at.admits(p)
 }
 
-// strange reports whether, at an instant since the call began, id was not tracked nor in a cell,
-// and would have been under p. A probe that ended at seen, in what is still the table, tells.
+// strange reports whether, at an instant since it was called, id was not tracked nor in a cell,
+// and would have been under p. Where a probe ended before tells that, too, if it is looked at in the
+// order of locate: the slot is still empty, there is no cell, and the table is still that of the id.
 func (st *store) strange(p *policy, id uint64, seen gap) bool {
-	if seen.table != nil && seen.table.policy == p && st.shardOf(id).cell(id) == nil && seen.table == st.tableOf(id) {
+	if t := seen.table; t != nil && t.policy == p && t.slots[seen.slot].id.Load() == 0 &&
+		st.shardOf(id).cell(id) == nil && t == st.tableOf(id) {
 		return true
 	}
 	at := st.locate(id)

@@ -118,8 +118,8 @@ func (t *table) find(id uint64) (i uint64, found bool) {
 	}
 }
 
-// A gap is an empty slot of a table where the probe for an id ended. The table does not hold the
-// id as long as the slot is empty.
+// A gap is the slot of a table where the probe for an id ended. As long as it is empty, the table does
+// not hold the id.
 type gap struct {
 	table *table
 	slot  uint64
