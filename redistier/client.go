@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"net"
+	"strconv"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -14,12 +15,16 @@ import (
 )
 
 // A Client is a redis.Client with which a lone caller of a Tier leads: it makes the round trip
-// itself, instead of handing the call over to another goroutine. See NewClient.
+// itself, instead of handing the call over to another goroutine. It has all methods of a
+// redis.Client. See NewClient.
 type Client struct {
-	*redis.Client
+	*base
 	options redis.Options // of the connections that callers lead on
 	alone   atomic.Bool   // nobody leads any more
 }
+
+// A base has no exported name in a Client, past which hooks could be added.
+type base = redis.Client
 
 // NewClient returns a client of a single server, for New. It is used and closed as one of
 // redis.NewClient, and does not connect yet.
@@ -36,7 +41,9 @@ type Client struct {
 // A caller that leaves before the answer has come takes it along: a lease that it has asked for
 // counts as spent.
 //
-// Nobody leads after AddHook or Close, nor if Dialer returns anything but connections of package
+// The first call has the connection dialled; until it is there, calls go through the pool, too.
+//
+// Nobody leads after AddHook, Unwrap or Close, nor if Dialer returns anything but connections of package
 // net, or TLS on top of them: others may not end in time. Nor does anybody with any other client: those of
 // clusters, of Sentinel, and those that WithTimeout returns.
 //
@@ -56,8 +63,8 @@ func NewClient(opt *redis.Options) (c *Client, err error) {
 			c, err = nil, configErrorf("opt", "redis.NewClient refuses it: %v", cause)
 		}
 	}()
-	c = &Client{Client: redis.NewClient(opt)}
-	c.options = *c.Client.Options()
+	c = &Client{base: redis.NewClient(opt)}
+	c.options = *c.base.Options()
 	o := &c.options
 	o.ReadTimeout, o.WriteTimeout = -2, -2 // the socket's deadline is that of the call
 	o.MaxRetries, o.DialerRetries = -1, 1
@@ -72,28 +79,89 @@ func NewClient(opt *redis.Options) (c *Client, err error) {
 // AddHook adds a hook, which sees all calls: callers no longer lead.
 func (c *Client) AddHook(hook redis.Hook) {
 	c.alone.Store(true)
-	c.Client.AddHook(hook)
+	c.base.AddHook(hook)
+}
+
+// Unwrap returns the redis.Client that c is, for libraries that want one, as those that trace calls by
+// hooks: callers no longer lead.
+func (c *Client) Unwrap() *redis.Client {
+	c.alone.Store(true)
+	return c.base
 }
 
 // Close closes the client: callers no longer lead.
 func (c *Client) Close() error {
 	c.alone.Store(true)
-	return c.Client.Close()
+	return c.base.Close()
 }
 
 // A direct is a connection on which callers lead, one at a time. Whoever has taken it from its
 // lane has it alone. One on which a call has failed is closed: a reply may be left in it.
+//
+// Invariant: what has been read from one at rest are the replies to its calls, and nothing beyond them that
+// could pass for the reply to the next. A byte too many or too few makes it off, for good.
 type direct struct {
 	*redis.Conn               // never dials again
 	client      *redis.Client // has this connection only
-	socket      socket        // beneath TLS
-	cancel      func()        // ends what is read or written, from any goroutine
+	heard       *heard        // on top of TLS
+	off         bool
+	socket      socket // beneath TLS
+	cancel      func() // ends what is read or written, from any goroutine
 	dialled     time.Time
 	used        time.Time // the last time
 
 	raw   syscall.RawConn
 	look  func(fd uintptr) // sets quiet
 	quiet bool
+}
+
+// A heard counts the bytes that have been read from a connection. Only go-redis knows which of them it has
+// in its buffer, and does not tell.
+type heard struct {
+	net.Conn
+	bytes int
+}
+
+func (h *heard) Read(b []byte) (int, error) {
+	n, err := h.Conn.Read(b)
+	h.bytes += n
+	return n, err
+}
+
+var errOff = errors.New("redistier: more than its replies, or less, has been read from the connection")
+
+// Process makes a call whose reply is a string or an error. The connection is off unless just that
+// reply has been read.
+func (d *direct) Process(ctx context.Context, cmd redis.Cmder) error {
+	if d.off {
+		cmd.SetErr(errOff)
+		return errOff
+	}
+	d.off = true // if go-redis panics
+	before := d.heard.bytes
+	err := d.Conn.Process(ctx, cmd)
+	d.off = d.heard.bytes-before != replySize(cmd)
+	return err
+}
+
+// replySize returns the number of bytes of the reply to a command, or -1 if it has none, or none of those that
+// scripts have: "-text\r\n", or "$7\r\na reply\r\n".
+func replySize(cmd redis.Cmder) int {
+	var refused redis.Error
+	if err := cmd.Err(); errors.As(err, &refused) {
+		return 1 + len(refused.Error()) + 2
+	} else if err != nil {
+		return -1
+	}
+	c, ok := cmd.(command)
+	if !ok {
+		return -1
+	}
+	s, ok := c.Val().(string)
+	if !ok {
+		return -1
+	}
+	return 1 + len(strconv.Itoa(len(s))) + 2 + len(s) + 2
 }
 
 // A socket is a connection that is known to honour deadlines.
@@ -137,7 +205,7 @@ func (c *Client) dial() *direct {
 		conn.Close()
 		return nil
 	}
-	d := &direct{socket: s, raw: raw, dialled: time.Now()}
+	d := &direct{heard: &heard{Conn: conn}, socket: s, raw: raw, dialled: time.Now()}
 	d.used = d.dialled
 	d.cancel = func() { _ = s.SetDeadline(time.Unix(1, 0)) }
 	d.look = func(fd uintptr) { d.quiet = quiet(fd) }
@@ -146,12 +214,17 @@ func (c *Client) dial() *direct {
 		if once.Swap(true) {
 			return nil, errors.New("redistier: the connection has been closed")
 		}
-		return conn, nil
+		return d.heard, nil
 	}
 	d.client = redis.NewClient(&o)
 	d.Conn = d.client.Conn()
 	_ = s.SetDeadline(d.dialled.Add(o.DialTimeout))
-	if d.Ping(ctx).Err() != nil {
+	// The first one says all that belongs to dialling, too; the second one finds what that has left unread.
+	// Nobody who may run scripts is refused EVAL, as some are PING. A refusal is a reply: the call will tell.
+	hello := func() command { return command{redis.NewCmd(ctx, "eval", "return ''", 0)} }
+	_ = d.Conn.Process(ctx, hello())
+	_ = d.Process(ctx, hello())
+	if d.off {
 		d.close()
 		return nil
 	}

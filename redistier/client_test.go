@@ -7,6 +7,7 @@ import (
 	"errors"
 	"net"
 	"net/http/httptest"
+	"reflect"
 	"runtime"
 	"strings"
 	"sync/atomic"
@@ -90,6 +91,12 @@ func directOf(t *Tier) *direct {
 	return l.direct
 }
 
+// awaitClosed waits until a connection that its lane no longer has is closed, which a goroutine does.
+func awaitClosed(tb testing.TB, d *direct) {
+	tb.Helper()
+	await(tb, "the connection is closed", func() bool { return errors.Is(d.socket.SetDeadline(time.Time{}), net.ErrClosed) })
+}
+
 // TestLead_Stale: a connection that the server has ended, that has something to read in it, or that is
 // too old, is not used but replaced. In the meantime the senders are there, so that Redis answers all calls.
 func TestLead_Stale(t *testing.T) {
@@ -123,10 +130,55 @@ func TestLead_Stale(t *testing.T) {
 		demand(0)
 		callersLead(t, tier)
 		require.NotSame(t, d, directOf(tier))
-		require.Error(t, d.Ping(ctx).Err())
+		awaitClosed(t, d)
 		d = directOf(tier)
 	}
 	demand(1)
+}
+
+// TestLead_Glued: what comes in one piece with a reply, and behind it, is not the reply to another call,
+// nor is it to the second half of one.
+func TestLead_Glued(t *testing.T) {
+	s := start(t, anyServer(t).binary)
+	t.Cleanup(s.kill)
+	for _, behind := range []string{"", "-ERR bye\r\n", "$1\r\nx\r\n", "\r\n"} {
+		p := newProxy(t, s.addr)
+		p.behind.Store(&behind) // the reply to a greeting
+		tier, d := leading(t, p.addr(), TierConfig{MaxStale: 1})
+		require.Nil(t, p.behind.Load())
+		demand := func(from Source, key string, cost, remaining int) {
+			t.Helper()
+			got, source := takeFrom(t, tier, key, cost)
+			require.Equal(t, from, source, behind)
+			if from == FromRedis {
+				require.Equal(t, remaining, got.Remaining, behind)
+			}
+		}
+		replaced := func() {
+			t.Helper()
+			require.Nil(t, directOf(tier), behind)
+			awaitClosed(t, d)
+			callersLead(t, tier)
+			d = directOf(tier)
+		}
+		demand(FromRedis, "warm", 1, 99)
+		p.behind.Store(&behind)
+		demand(FromRedis, "rich", 1, 99)
+		replaced()
+		for i := range 6 {
+			demand(FromRedis, []string{"x", "y"}[i%2], 10*(i%2+1), 100-10*(i%2+1)*(i/2+1))
+		}
+		require.NoError(t, s.client.ScriptFlush(ctx).Err())
+		p.behind.Store(&behind)
+		demand(FromFallback, "z", 1, 0) // behind NOSCRIPT
+		replaced()
+		demand(FromRedis, "z", 1, 99)
+		at, err := replicaOf(t, s.client, tier.shared).Peek(ctx, "x", 0)
+		require.NoError(t, err)
+		require.Equal(t, 70, at.Remaining)
+		st := tier.Stats()
+		require.Equal(t, []uint64{10, 10, 1}, []uint64{st.Led, st.Scripts, st.Failed})
+	}
 }
 
 // TestLead_Dials: a server that cannot be dialled, or takes its time, is dialled once a second at most, and
@@ -252,7 +304,22 @@ func TestLead_Alone(t *testing.T) {
 	}
 	require.Equal(t, int64(5), calls.Load())
 	require.Equal(t, uint64(1), tier.Stats().Led)
-	await(t, "the connection is closed", func() bool { return d.Ping(ctx).Err() != nil })
+	awaitClosed(t, d)
+
+	tier, _ = leading(t, s.addr, TierConfig{})
+	tier.shared.client.(*Client).Unwrap().AddHook(processHook(func(next redis.ProcessHook) redis.ProcessHook {
+		return func(ctx context.Context, cmd redis.Cmder) error {
+			calls.Add(1)
+			return next(ctx, cmd)
+		}
+	}))
+	calls.Store(0)
+	takeFrom(t, tier, "a", 1)
+	require.Positive(t, calls.Load())
+	require.Zero(t, tier.Stats().Led)
+	embedded := reflect.TypeFor[Client]().Field(0)
+	require.True(t, embedded.Anonymous)
+	require.False(t, embedded.IsExported(), "nobody gets past the methods of Client")
 
 	tier, _ = leading(t, s.addr, TierConfig{OnUnavailable: Closed})
 	require.NoError(t, tier.shared.client.Close())
@@ -306,8 +373,13 @@ func TestNewClient_BadOptions(t *testing.T) {
 		require.ErrorAs(t, err, &bad)
 		require.Equal(t, c.field, bad.Field)
 	}
-	_, err := New(&Client{}, Config{Limit: sluice.PerHour(1), Prefix: "x"})
-	require.ErrorContains(t, err, "client")
+	for _, c := range []*Client{{}, {base: redis.NewClient(&redis.Options{})}} {
+		_, err := New(c, Config{Limit: sluice.PerHour(1), Prefix: "x"})
+		var bad *ConfigError
+		require.ErrorAs(t, err, &bad)
+		require.Equal(t, "client", bad.Field)
+		require.ErrorContains(t, err, "NewClient")
+	}
 }
 
 type noLimiter struct{}

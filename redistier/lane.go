@@ -21,7 +21,7 @@ import (
 //	sender:  gets the replies; ends groups that have not ended          (lock)
 //
 // Whatever ends a group closes its channel. A reply that comes too late still goes into the
-// memory.
+// memory, unless its caller led: that connection is closed.
 //
 // Invariant: at most maxSenders senders, callers that lead included, are not late, and none begins while maxLate are, so
 // that there are at most maxLate + 1; a sender is late once the deadline of a group of its

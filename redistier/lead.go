@@ -73,8 +73,10 @@ func (l *lane) dial() {
 // lead makes the call of a group, for its only caller. The error is that of ctx.
 func (l *lane) lead(ctx context.Context, g *group) (err error) {
 	b := g.batch
-	b.scripts = append(b.scripts, scheduled{request: g.request, now: l.tier.shared.clock(), err: errLate}) // if go-redis panics
+	b.scripts = append(b.scripts, scheduled{request: g.request, now: l.tier.shared.clock(), err: errLeft}) // if go-redis or ctx panics
 	s := &b.scripts[0]
+	sound := false
+	defer func() { l.led(g, s, sound) }()
 	l.tier.stats.scripts.Add(1)
 	l.tier.stats.led.Add(1)
 	_ = g.direct.socket.SetDeadline(g.deadline)
@@ -82,18 +84,16 @@ func (l *lane) lead(ctx context.Context, g *group) (err error) {
 	if ctx.Done() != nil {
 		stop = context.AfterFunc(ctx, g.direct.cancel)
 	}
-	defer func() {
-		switch {
-		case s.err != nil && ctx.Err() != nil:
-			s.err, err = errLeft, ctx.Err()
-		case errors.Is(s.err, os.ErrDeadlineExceeded):
-			s.err = errLate
-		}
-		// If ctx has ended by now, the deadline may still be moved into the past.
-		l.led(g, s, stop() && (s.err == nil || errors.Is(s.err, ErrForeignValue)))
-	}()
 	s.reply, s.err = l.tier.shared.runAt(context.Background(), g.direct, &s.request, s.now)
-	return nil
+	// If ctx has ended by now, the deadline may still be moved into the past.
+	sound = stop() && (s.err == nil || errors.Is(s.err, ErrForeignValue)) && !g.direct.off
+	switch {
+	case s.err != nil && ctx.Err() != nil:
+		s.err, err = errLeft, ctx.Err()
+	case errors.Is(s.err, os.ErrDeadlineExceeded):
+		s.err = errLate
+	}
+	return err
 }
 
 // led hands out the reply to the call that a caller has made.

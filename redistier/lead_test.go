@@ -20,15 +20,23 @@ import (
 
 // TestLead: a lone caller makes all calls itself, on one connection, in whatever operation.
 func TestLead(t *testing.T) {
-	eachServer(t, func(t *testing.T, s *server) { lead(t, s, s.addr) })
+	eachServer(t, func(t *testing.T, s *server) { lead(t, s, &redis.Options{Addr: s.addr}) })
 	path := filepath.Join(t.TempDir(), "socket")
 	s := start(t, anyServer(t).binary, "--unixsocket", path)
 	t.Cleanup(s.kill)
-	t.Run("unix", func(t *testing.T) { lead(t, s, path) })
+	t.Run("unix", func(t *testing.T) { lead(t, s, &redis.Options{Addr: path}) })
+	// Of a user with no rights beyond those that the documentation asks for.
+	rights := []any{"acl", "setuser", "app", "on", ">x", "~*", "+evalsha", "+eval", "+get", "+set", "+pttl", "+time"}
+	require.NoError(t, s.client.Do(ctx, rights...).Err())
+	t.Run("acl", func(t *testing.T) { lead(t, s, &redis.Options{Addr: s.addr, Username: "app", Password: "x"}) })
+	for _, denied := range s.client.Do(ctx, "acl", "log").Val().([]any) {
+		require.NotContains(t, fmt.Sprint(denied), "eval")
+		require.NotContains(t, fmt.Sprint(denied), "ping")
+	}
 }
 
-func lead(t *testing.T, s *server, addr string) {
-	tier, d := leading(t, addr, TierConfig{})
+func lead(t *testing.T, s *server, opt *redis.Options) {
+	tier, d := leadingBy(t, newLeading(t, opt), TierConfig{})
 	for i := range 20 {
 		got, from := takeFrom(t, tier, fmt.Sprint(i%2), 1)
 		require.Equal(t, FromRedis, from)
@@ -90,7 +98,7 @@ func TestLead_Cancelled(t *testing.T) {
 		require.Equal(t, FromRedis, from)
 		require.Equal(t, 99, got.Remaining, "not what is left of a")
 		require.Equal(t, 92, left("a"))
-		require.ErrorContains(t, d.Ping(ctx).Err(), "closed")
+		awaitClosed(t, d)
 		st := tier.Stats()
 		require.Equal(t, []uint64{0, 0, 2}, []uint64{st.Failed, st.Late, st.Led})
 		require.Zero(t, tier.router.first.breaker.failed)
@@ -357,7 +365,30 @@ func TestLead_Panic(t *testing.T) {
 		require.Equal(t, FromRedis, from)
 		require.Equal(t, 99-i, got.Remaining)
 	}
-	require.Error(t, d.Conn.Close(), "it is closed")
+	awaitClosed(t, d)
+}
+
+// A panicking context does so where it is asked for its end.
+type panicking struct{ context.Context }
+
+func (panicking) Done() <-chan struct{} { panic("done") }
+
+// TestLead_ContextPanics: the panic is the caller's, and the lane goes on.
+func TestLead_ContextPanics(t *testing.T) {
+	tier, d := leading(t, anyServer(t).addr, TierConfig{})
+	require.PanicsWithValue(t, "done", func() { _, _ = tier.Take(panicking{ctx}, "a", 1) })
+	l := tier.router.first
+	l.mu.Lock()
+	senders, failed := l.senders, l.breaker.failed
+	l.mu.Unlock()
+	require.Zero(t, senders)
+	require.Zero(t, failed, "it says nothing of Redis")
+	awaitClosed(t, d)
+	callersLead(t, tier)
+	got, from := takeFrom(t, tier, "a", 1)
+	require.Equal(t, FromRedis, from)
+	require.Equal(t, 99, got.Remaining)
+	require.Equal(t, uint64(2), tier.Stats().Led)
 }
 
 // TestLead_Close: a tier that is closed waits for the caller that leads, and leaves neither a

@@ -35,8 +35,8 @@ func New(client redis.UniversalClient, cfg Config) (*Limiter, error) {
 	if v := reflect.ValueOf(client); client == nil || v.Kind() == reflect.Pointer && v.IsNil() {
 		return nil, configErrorf("client", "it is nil; want a client, such as redis.NewClient(&redis.Options{Addr: \"localhost:6379\"})")
 	}
-	if c, ok := client.(*Client); ok && c.Client == nil {
-		return nil, configErrorf("client", "it is an empty Client; want one of NewClient")
+	if c, ok := client.(*Client); ok && (c.base == nil || c.options.Dialer == nil) {
+		return nil, configErrorf("client", "it is a Client that NewClient has not made; want one of NewClient")
 	}
 	if err := cfg.validate(); err != nil {
 		return nil, err

@@ -3,6 +3,7 @@ package redistier
 import (
 	"bytes"
 	"net"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -16,11 +17,12 @@ import (
 type proxy struct {
 	listener net.Listener
 	server   string
-	delay    atomic.Int64 // ns, of an answer
-	hole     atomic.Bool  // bytes are read, and go nowhere:
-	lost     atomic.Int64 // so many
-	loses    atomic.Bool  // the answers to scripts: the connection ends instead
-	loading  atomic.Bool  // scripts are answered as by a server that loads its data
+	delay    atomic.Int64           // ns, of an answer
+	hole     atomic.Bool            // bytes are read, and go nowhere:
+	lost     atomic.Int64           // so many
+	loses    atomic.Bool            // the answers to scripts: the connection ends instead
+	behind   atomic.Pointer[string] // the next answer, in one piece with it; "" is that answer again
+	loading  atomic.Bool            // scripts are answered as by a server that loads its data
 	mu       sync.Mutex
 	conns    map[net.Conn]bool
 	refuses  bool
@@ -86,12 +88,27 @@ func (p *proxy) pipe(to, from net.Conn, asked *atomic.Bool, answer bool) {
 		if p.hole.Load() {
 			p.lost.Add(int64(n))
 		} else if n > 0 {
-			_, _ = to.Write(b[:n])
+			_, _ = to.Write(p.glue(b[:n], answer))
 		}
 		if err != nil {
 			return
 		}
 	}
+}
+
+// glue returns what is written in the place of b.
+func (p *proxy) glue(b []byte, answer bool) []byte {
+	if !answer {
+		return b
+	}
+	behind := p.behind.Swap(nil)
+	if behind == nil {
+		return b
+	}
+	if *behind == "" {
+		return bytes.Repeat(b, 2)
+	}
+	return slices.Concat(b, []byte(*behind))
 }
 
 // say writes to both sides of all connections.
