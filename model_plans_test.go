@@ -334,6 +334,9 @@ func (p *planTracer) step() {
 		p.Note("Refund %s %d", key, cost)
 		p.model.Refund(key, p.now(), int64(cost))
 		p.l.Refund(key, cost)
+		if p.Cfg.Algorithm == SlidingLog { // how much stricter older times are then is not defined: see the oracle
+			p.floor = p.now()
+		}
 	case 6:
 		p.takeAll()
 	case 7:
