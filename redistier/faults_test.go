@@ -238,6 +238,8 @@ func faultLate(t *testing.T, connect connector) {
 	})
 	require.Equal(t, 7, charged())
 	require.Zero(t, len(f.tier.router.first.owed))
+	seen := f.lim.memory.last(f.lim.newCall("a", 7, true).key)
+	require.Equal(t, lane.client == nil, seen != "", "a leader's reply is dropped")
 }
 
 // TestFault_Pool: a pool that the application has exhausted is not an answer from Redis,

@@ -214,6 +214,85 @@ func TestLead_Queue(t *testing.T) {
 	require.ErrorIs(t, <-led, context.Canceled)
 }
 
+// TestLead_HandsOn: who queues behind a leader and a sender that hang is sent when the leader has left.
+func TestLead_HandsOn(t *testing.T) {
+	p := newProxy(t, anyServer(t).addr)
+	client := newLeading(t, &redis.Options{Addr: p.addr(), ReadTimeout: time.Minute})
+	tier, _ := leadingBy(t, client, TierConfig{})
+	require.NoError(t, client.Ping(ctx).Err()) // the pool has a connection
+	t.Cleanup(func() { p.cut(true) })
+	l := tier.router.first
+	lost := func(ctx context.Context, key string) chan error {
+		before, done := p.lost.Load(), make(chan error, 1)
+		go func() {
+			_, err := tier.Take(ctx, key, 1)
+			done <- err
+		}()
+		await(t, "what it has sent is lost", func() bool { return p.lost.Load() > before })
+		return done
+	}
+	p.hole.Store(true)
+	leaving, cancel := context.WithCancel(ctx)
+	defer cancel()
+	led := lost(leaving, "a")
+	other, cancelOther := context.WithCancel(ctx)
+	defer cancelOther()
+	lost(other, "b")
+	p.hole.Store(false)
+	third := make(chan Source, 1)
+	go func() {
+		_, from, _ := tier.TakeSource(ctx, "c", 1)
+		third <- from
+	}()
+	await(t, "it queues", func() bool {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		return len(l.waiting) == 1
+	})
+	cancel()
+	require.ErrorIs(t, <-led, context.Canceled)
+	require.Equal(t, FromRedis, <-third)
+	require.Zero(t, tier.Stats().Late, "it did not wait for the other's deadline")
+}
+
+// TestLead_Probe: nobody leads on a probe, whose outcome the breaker has to learn though its caller has left.
+func TestLead_Probe(t *testing.T) {
+	p := newProxy(t, anyServer(t).addr)
+	tier, d := leading(t, p.addr(), TierConfig{})
+	l := tier.router.first
+	due := func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.breaker.until = time.Time{}
+	}
+	l.mu.Lock()
+	l.outcome(&group{waiters: make([]*waiter, breakerCalls)}, errLate, time.Now())
+	open := l.breaker.open
+	l.mu.Unlock()
+	require.True(t, open)
+	due()
+	require.Same(t, d, directOf(tier))
+	p.hole.Store(true)
+	leaving, cancel := context.WithCancel(ctx)
+	defer cancel()
+	done := make(chan error, 1)
+	go func() {
+		_, err := tier.Take(leaving, "a", 1)
+		done <- err
+	}()
+	await(t, "what the probe has sent is lost", func() bool { return p.lost.Load() > 0 })
+	cancel()
+	require.ErrorIs(t, <-done, context.Canceled)
+	require.Zero(t, tier.Stats().Led)
+	p.hole.Store(false)
+	p.cut(false)
+	await(t, "the breaker closes", func() bool {
+		due()
+		_, from := takeFrom(t, tier, "b", 1)
+		return from == FromRedis
+	})
+}
+
 // TestLead_Storm: callers whose contexts end at any moment make the tier dial once a second, and
 // neither lose nor mix up a decision of others.
 func TestLead_Storm(t *testing.T) {

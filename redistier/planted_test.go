@@ -32,6 +32,8 @@ var faults = []struct{ name, file, old, new, test string }{
 	{"leader's lease not settled", "lead.go", "if l.closed && len(l.settling) > 0", "if l.closed && len(l.settling) > 0 && !planted(NAME)", "TestLead_CloseLease"},
 	{"reply after a cancellation trusted", "lead.go", "stop() && (", "(stop() || planted(NAME)) && (", "TestLead_LateCancel"},
 	{"ended connection used", "client.go", "== nil && d.quiet", "== nil && (d.quiet || planted(NAME))", "TestLead_Stale"},
+	{"leader does not hand on", "lead.go", "l.senders--\n\t\tl.send()", "l.senders--\n\t\tif !planted(NAME) { l.send() }", "TestLead_HandsOn"},
+	{"leading on probes", "lane.go", "if !probe {", "if !probe || planted(NAME) {", "TestLead_Probe"},
 	{"more than a reply read", "client.go", "d.off = d.heard.bytes-before != replySize(cmd)", "d.off = d.heard.bytes-before != replySize(cmd) && !planted(NAME)", "TestLead_Glued"},
 	{"settlement ignored", "lease.go", "s.since, s.epoch, s.unused = h.since, ls.epoch, h.left", "if !planted(NAME) { s.since, s.epoch, s.unused = h.since, ls.epoch, h.left }", "TestLease_Close"},
 }
