@@ -17,18 +17,20 @@ import (
 // is no longer read stops its timer by itself, and needs no Close.
 //
 // A reading is within 1 us of the system clock while the rates of the two change by no more
-// than 50 ppm in 5 ms, and within 12 us while the system clock is being set right. It may be
-// less than an earlier one, by up to 1 us: the processor reads the counter ahead of other
-// instructions, and the counters of two processors may be apart. A limiter judges a time that
-// has gone back as strictly as if it had not. So nothing is admitted for that, and a call can
-// be judged as if it had come up to 1 us earlier.
+// than 50 ppm in 5 ms, within 2 us while the clock is new, for some milliseconds, and within
+// 12 us while the system clock is being set right. It may be less than an earlier one, by up to
+// 1 us: the processor reads the counter ahead of other instructions, and the counters of two
+// processors may be apart. A limiter judges a time that has gone back as strictly as if it had
+// not. So nothing is admitted for that, and a call can be judged as if it had come up to 1 us
+// earlier.
 //
 // It makes up for what the two have come to differ by in going faster or slower. It steps to
 // the system clock where nobody has read it for 10 ms, and where the counter has begun anew or
-// the machine was suspended. If the two differ by more than 0.1% of the time that has passed,
-// and no suspend explains it, or if reading them together takes long, it is the system clock
-// from then on. It can be ahead then, by at most 10 ms, and stands still until the system clock
-// has caught up. A counter that stops is found out within 0.2 s.
+// the machine was suspended. If the two differ by more than 0.1% of the time that has passed
+// (4% when it is new, less after each millisecond), and no suspend explains it, or if reading
+// them together takes long, it is the system clock from then on. It can be ahead then, by at
+// most 10 ms, and stands still until the system clock has caught up. A counter that stops is
+// found out within 0.2 s.
 //
 // It is the system clock from the beginning where processor or kernel do not say that the
 // counter is steady, on processors other than amd64 and arm64, with the build tag purego, and
@@ -92,7 +94,7 @@ const (
 	// fastFirstSpan is that of a line whose pace is not well known; each is good for twice
 	// as long as the one before. To know the pace from fastStart, to 50 ns, is to know it
 	// to 500 ppm.
-	fastFirstSpan = 200 * time.Microsecond
+	fastFirstSpan = 100 * time.Microsecond
 	fastStart     = 100 * time.Microsecond
 
 	// fastReach is for how many spans a line serves while somebody makes the next one, who
@@ -103,8 +105,9 @@ const (
 	// of a sample, may be apart.
 	fastApart = time.Microsecond
 
-	// fastDrift: drift explains a part in fastDrift of the time that has passed. Systems
-	// set their clocks right by at most 500 ppm, and counters differ by less.
+	// fastDrift: drift explains a part in fastDrift of the time that has passed, once the
+	// pace is well known. Systems set their clocks right by at most 500 ppm, and counters
+	// differ by less.
 	fastDrift = 1000
 
 	// fastMisses is how often in a row the clocks may have been read too far apart to be
@@ -273,7 +276,7 @@ func (c *FastClock) calibrate() int64 {
 		return max(shown, s.system)
 	case window > c.ticks(fastApart):
 		return c.fall("reading the counter takes too long", max(shown, s.system))
-	case max(behind, -behind) <= int64(fastApart)+elapsed/fastDrift:
+	case max(behind, -behind) <= int64(fastApart)+elapsed/c.trusted(span):
 		if pace, ok := paceOf(elapsed, uint64(past)); ok {
 			c.pace = (c.pace + pace) / 2
 		}
@@ -286,6 +289,13 @@ func (c *FastClock) calibrate() int64 {
 		return c.publish(s, s.system, c.ticks(fastFirstSpan))
 	}
 	return c.fall(fmt.Sprintf("in %v of the counter it went on by %v", time.Duration(passed), time.Duration(elapsed)), max(shown, s.system))
+}
+
+// trusted returns how exactly the pace is known when lines are good for a span: to one part in
+// so many. Its first sample is as long as the first span, and four fastApart cover what all
+// samples so far can have been wrong by: 4% of the first line.
+func (c *FastClock) trusted(span int64) int64 {
+	return min(fastDrift, nanosOf(uint64(span), c.pace)/int64(4*fastApart))
 }
 
 // slept reports whether the counter has run through a suspend, during which the system clock

@@ -30,6 +30,24 @@ func TestFastClock_ProcessorsWhoseCountersAreApart(t *testing.T) {
 	}
 }
 
+// Where counters are apart, the first 0.1 ms tell the rate to 0.2% only. One who reads on a
+// long time after that must not take the rest for a counter that cannot be trusted.
+func TestFastClock_AYoungClockLeftAlone(t *testing.T) {
+	rng := seeded.Rand(t)
+	for range 2000 {
+		w := newFastWorld(rng, fastRates[rng.IntN(len(fastRates))])
+		w.ppm, w.apart = 300-600*rng.Float64(), 200
+		c := w.newClock(t)
+		for range rng.IntN(5) {
+			c.now()
+			w.sleep(time.Duration(rng.Int64N(int64(time.Second)) >> rng.IntN(20)))
+		}
+		c.use(1000)
+		c.within(2 * time.Microsecond)
+		require.Equal(t, counter.Name, c.Source())
+	}
+}
+
 // requireFallen demands that the clock is the system clock for good, has not gone back, and
 // once the system clock has caught up tells its time to the nanosecond.
 func (c *worldClock) requireFallen(why string) {
