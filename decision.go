@@ -2,6 +2,7 @@ package sluice
 
 import (
 	"math"
+	"sync/atomic"
 	"time"
 )
 
@@ -84,19 +85,69 @@ func (o outcome) decided() bool { return o != unfit && o != retrying }
 // allowed reports whether the call passes.
 func (o outcome) allowed() bool { return o == admitted || o == waved }
 
-// until is the wait from now to the nanosecond at, which must not be earlier;
-// math.MaxUint64 stands for never.
-func until(at uint64, now int64) time.Duration {
-	if at > math.MaxInt64 {
-		return Never
-	}
-	return time.Duration(int64(at) - now)
+// Stats is a snapshot of a limiter's counters. They are read one after the other
+// while decisions run, so they need not add up exactly.
+type Stats struct {
+	// Keys is the number of tracked keys, as Len.
+	Keys int
+
+	// Admitted and Denied count the calls that charge or would have charged;
+	// calls of cost 0 and Peek are not counted. They stay 0 without Config.Stats.
+	//
+	// A TakeAll counts as one call for each of its keys, in the Stats of the key's limiter:
+	// as admitted if all charges were made, and else as denied if the key denied it. A key
+	// that would have admitted its charges, had not another one denied its own, counts
+	// nothing.
+	Admitted, Denied uint64
+
+	// WouldDeny counts the calls, among those admitted, that Config.Shadow admitted
+	// although the limit would have denied them.
+	WouldDeny uint64
+
+	// Blocked counts the calls, among those denied (under Config.Shadow, those that would
+	// have been), whose key was blocked. It stays 0 without Config.Stats.
+	Blocked uint64
+
+	// Evicted counts live keys dropped at MaxKeys: each of them may have been
+	// admitted more than its limit since. Untracked counts calls for new keys that were
+	// decided without state, denied under OverflowDenyNew or admitted under OverflowAdmitNew; also
+	// keys of a TakeAll for which there was no room beside its other ones, and Blocks of
+	// keys for which there was none.
+	Evicted, Untracked uint64
+
+	// Swept counts idle keys dropped.
+	Swept uint64
 }
 
-// after returns the time d > 0 after now, math.MaxUint64 if the clock does not get there.
-func after(now int64, d time.Duration) uint64 {
-	if at := uint64(now) + uint64(d); at <= math.MaxInt64 {
-		return at
+// A tally counts the outcomes of decisions, in as many stripes as there are shards,
+// so that processors that decide on different keys do not contend. On one key they
+// do, as they do for its word. (An xsync.Counter, which would spare them that, takes
+// four times as long where nobody contends.)
+type tally []stripe
+
+type stripe struct {
+	admitted, denied, blocked atomic.Uint64
+	_                         [104]byte // to a pair of cache lines
+}
+
+// count counts a call for id, which is in the shard of the same number.
+func (t tally) count(shard uint64, out outcome) {
+	switch {
+	case out.allowed():
+		t[shard].admitted.Add(1)
+	case out == blocked:
+		t[shard].blocked.Add(1)
+	default:
+		t[shard].denied.Add(1)
 	}
-	return math.MaxUint64
+}
+
+// addTo adds what has been counted to s.
+func (t tally) addTo(s *Stats) {
+	for i := range t {
+		s.Admitted += t[i].admitted.Load()
+		blocked := t[i].blocked.Load()
+		s.Blocked += blocked
+		s.Denied += t[i].denied.Load() + blocked
+	}
 }

@@ -130,3 +130,174 @@ func (a *fixedWindow) worstCase(d int64) uint64 {
 	admitted, _ := mulDiv(a.limit, boundaries+1, 1)
 	return admitted
 }
+
+// anchoredWindow is the fixed window that begins at the key's first charge after its
+// last window has ended: a charge at s begins the window [s, s+P), and a call in a
+// window is admitted iff the cost admitted there stays within the limit.
+//
+// That takes a time to the nanosecond and a count, which are too much for one word.
+// The time is in the tail, a second word that is written under the lock bit.
+//
+// A window without units has not begun; if it has been refunded, the next one begins
+// at s at the earliest, so that an older time finds no other window than the newest.
+//
+// The version is raised when the tail is written, by a charge that begins a window and
+// by a reset. So a word comes with one tail only, and a reader who sees the same
+// unlocked word before and after has seen the two together. (The version has at least
+// 31 bits. For a reader to be deceived, a key would have to begin exactly a multiple of
+// 2^31 windows, at some 20 ns each, between two of its loads, and come back to the same
+// count.) Version 0 is for word 0, a fresh key, and the last one, which with the lock
+// bit could be moved, is not used.
+//
+// Invariant: s never falls but by a reset, and within a window the count falls by a
+// refund only. A call with a now before the key's window is judged and charged in the
+// key's window.
+type anchoredWindow struct {
+	period uint64
+	limit  uint64
+	bits   int // b
+}
+
+const (
+	// maxAnchored is the largest limit of a window with an anchor.
+	maxAnchored = 1<<31 - 1
+	// anchoredBits is how many bits a count has at least, so that a debt has room.
+	anchoredBits = 28
+)
+
+// newAnchoredWindow returns a window whose words can count up to reach, which is at least
+// the limit.
+func newAnchoredWindow(l Limit, reach int) (wideAlgorithm, *ConfigError) {
+	if l.Rate > maxAnchored || reach > maxAnchored { // a hostile snapshot can claim such reach
+		return nil, configErrorf("Limit.Rate", "%d with a window that begins at the first charge, whose count has 31 bits; want at most %d, or anchor unix",
+			l.Rate, maxAnchored)
+	}
+	return &anchoredWindow{period: uint64(l.Period), limit: uint64(l.Rate), bits: max(bits.Len(uint(reach)), anchoredBits)}, nil
+}
+
+func (a *anchoredWindow) tailLen() int { return 1 }
+
+func (a *anchoredWindow) count(word uint64) uint64 { return word & (1<<a.bits - 1) }
+
+// roll returns when the window began, or would begin, in which a call at now is
+// judged, and the count there. The sum does not wrap: both are below 2^63.
+func (a *anchoredWindow) roll(key state, now int64) (start, count uint64) {
+	if key.word == 0 {
+		return uint64(now), 0
+	}
+	start, count = key.tail[0].Load(), a.count(key.word)
+	if count == 0 || uint64(now) >= start+a.period {
+		return max(start, uint64(now)), 0
+	}
+	return start, count
+}
+
+func (a *anchoredWindow) admit(key state, now int64, cost int) bool {
+	_, count := a.roll(key, now)
+	return count+uint64(cost) <= a.limit
+}
+
+func (a *anchoredWindow) commit(key state, now int64, cost int) uint64 {
+	start, count := a.roll(key, now)
+	if count == 0 {
+		key.tail[0].Store(start)
+		key.word = a.nextVersion(key.word)
+	}
+	return key.word + min(uint64(cost), 1<<a.bits-1-a.count(key.word))
+}
+
+func (a *anchoredWindow) lasts(now int64, _ int) uint64 { return uint64(now) + a.period }
+
+// adopt keeps the window, but begins it anew where what has been spent in it would be
+// forgotten.
+func (a *anchoredWindow) adopt(from adopter, e state, tail []atomic.Uint64, now int64) uint64 {
+	start, count := from.(*anchoredWindow).roll(e, now)
+	if count > 0 && uint64(now) >= start+a.period {
+		start = uint64(now)
+	}
+	tail[0].Store(start)
+	return a.nextVersion(0) | min(count, 1<<a.bits-1)
+}
+
+func (a *anchoredWindow) countDenied(key state, now int64, cost int) uint64 {
+	_, count := a.roll(key, now)
+	return key.word + countDenied(count, cost, a.limit) - count
+}
+
+func (a *anchoredWindow) refund(key state, now int64, cost int) uint64 {
+	_, count := a.roll(key, now)
+	return key.word - min(uint64(cost), count)
+}
+
+// nextVersion returns word with the version raised by one and no units.
+func (a *anchoredWindow) nextVersion(word uint64) uint64 {
+	version := word>>a.bits + 1
+	if version == 1<<(wideBits-a.bits)-1 {
+		version = 1
+	}
+	return version << a.bits
+}
+
+func (a *anchoredWindow) reset(key state) uint64 {
+	key.tail[0].Store(0)
+	return a.nextVersion(key.word)
+}
+
+func (a *anchoredWindow) describe(key state, now int64, cost int, charges bool) (allowed bool, remaining int, retry, reset time.Duration) {
+	start, count := a.roll(key, now)
+	allowed = count+uint64(cost) <= a.limit
+	if allowed && charges {
+		count += uint64(cost)
+	}
+	if count > 0 {
+		reset = until(start+a.period, now)
+	}
+	if !allowed {
+		retry = reset
+	}
+	return allowed, int(a.limit - min(count, a.limit)), retry, reset
+}
+
+// stamp is when the window began.
+func (a *anchoredWindow) stamp(key state) (stamp, end uint64) {
+	start := key.tail[0].Load()
+	return start, start + a.period
+}
+
+func (a *anchoredWindow) takeOut(key state, stamp, n uint64) uint64 {
+	if key.word == 0 || key.tail[0].Load() != stamp {
+		return key.word
+	}
+	return key.word - min(n, a.count(key.word))
+}
+
+func (a *anchoredWindow) windowEnd(key state, now int64) uint64 {
+	start, _ := a.roll(key, now)
+	return start + a.period
+}
+
+// idleAt is the end of the window, or if it has no units, its beginning.
+func (a *anchoredWindow) idleAt(key state) uint64 {
+	switch {
+	case key.word == 0:
+		return 0
+	case a.count(key.word) == 0:
+		return key.tail[0].Load()
+	}
+	return key.tail[0].Load() + a.period
+}
+
+func (a *anchoredWindow) rank(key state, now int64) uint64 {
+	_, count := a.roll(key, now)
+	return count
+}
+
+// worstCase is a full limit in every window that a closed span of d ns can touch: one
+// that ends in it, and one more for each begun P of the rest. Unless P divides d, the
+// unit that began the first window lies before the span, and so it takes a refund of
+// that unit to reach the last one of the bound.
+func (a *anchoredWindow) worstCase(d int64) uint64 {
+	boundaries := (uint64(d) + a.period - 1) / a.period
+	admitted, _ := mulDiv(a.limit, boundaries+1, 1)
+	return admitted
+}

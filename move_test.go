@@ -2,9 +2,13 @@ package sluice
 
 import (
 	"math"
+	"runtime"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/sluice-go/sluice/internal/depth"
+	"github.com/sluice-go/sluice/internal/seeded"
 	"github.com/stretchr/testify/require"
 )
 
@@ -97,4 +101,208 @@ func TestSetKeyLimit_ExemptsAKeyBesideSoft(t *testing.T) {
 	d := l.Take("k", 1)
 	require.True(t, d.OverSoft)
 	require.Equal(t, 60, d.Limit)
+}
+
+// TestSetLimit_IdleIsFresh: what no longer counts does not begin to count again when the
+// limit changes, whether or not the key has been swept.
+func TestSetLimit_IdleIsFresh(t *testing.T) {
+	forEveryLayout(t, func(t *testing.T, c Config) {
+		long := c.Limit
+		long.Period *= 1000
+		for _, own := range []bool{false, true} {
+			l, clock := newFrozen(t, c)
+			set := func() { require.NoError(t, l.SetLimit(long)) }
+			if own {
+				set = func() { require.NoError(t, l.SetKeyLimit("k", long)) }
+			}
+			require.True(t, l.AllowN("k", 300))
+			clock.Advance(l.Peek("k", 0).ResetAfter)
+			before := l.Stats().Swept
+			set()
+			require.Equal(t, before+1, l.Stats().Swept)
+			require.Zero(t, spentOf(l, "k"))
+			require.Zero(t, l.Peek("k", 0).ResetAfter)
+		}
+	})
+}
+
+// TestSetLimit_OlderCallOnAnIdleKey: a call with an older time than the change is charged
+// as at that of the change; else the units of then would have been there twice.
+func TestSetLimit_OlderCallOnAnIdleKey(t *testing.T) {
+	forEveryLayout(t, func(t *testing.T, c Config) {
+		c.TTL = math.MaxInt64
+		for _, name := range []string{"tracked", "swept"} {
+			for _, own := range []bool{false, true} {
+				l, clock := newFrozen(t, c)
+				k, burst := l.Key("k"), int(l.policyOf(0).burst)
+				require.True(t, k.AllowN(burst))
+				clock.Advance(k.Peek(0).ResetAfter)
+				if name == "swept" {
+					require.Equal(t, 1, l.Sweep())
+				}
+				if own {
+					require.NoError(t, k.SetLimit(c.Limit))
+				} else {
+					require.NoError(t, l.SetLimit(c.Limit))
+				}
+				require.True(t, k.AllowAt(start.UnixNano(), burst))
+				require.False(t, k.AllowN(burst), "%s, own %v: the older call was charged at its time", name, own)
+			}
+		}
+	})
+}
+
+// TestSetLimit_BeyondTheEndOfTime: where the new windows' numbers have run out, the key's
+// is the last one.
+func TestSetLimit_BeyondTheEndOfTime(t *testing.T) {
+	for _, c := range []Config{
+		{Algorithm: FixedWindow}, {Algorithm: TokenBucket, Refill: RefillInterval}, {Algorithm: SlidingWindow},
+	} {
+		c.Limit, c.Clock = PerSecond(10), NewManualClock(time.Date(2250, 1, 1, 0, 0, 0, 0, time.UTC))
+		l := mustNew(t, c)
+		require.True(t, l.AllowN("k", 7))
+		most := PerSecond(1<<31 - 2)
+		if c.Algorithm == SlidingWindow {
+			most = PerSecond(1<<30 - 1)
+		}
+		require.NoError(t, l.SetLimit(most))
+		require.Equal(t, most.Rate-7, l.Peek("k", 0).Remaining, c.Algorithm)
+		require.Equal(t, most.Rate-8, l.Take("k", 1).Remaining, c.Algorithm)
+	}
+}
+
+// TestSetLimit_MoreIsOwedThanAWordCanTell: the key stays denied, and the word is no other's.
+func TestSetLimit_MoreIsOwedThanAWordCanTell(t *testing.T) {
+	for _, a := range bucketAlgorithms {
+		l, clock := newFrozen(t, Config{Algorithm: a, Limit: PerSecond(1 << 30)})
+		require.True(t, l.AllowN("k", 1<<30))
+		for _, limit := range []Limit{PerDay(1), PerHour(1), PerDay(1).WithBurst(1 << 10), Per(1, 1<<62)} {
+			require.NoError(t, l.SetLimit(limit))
+			require.Less(t, wordOf(l, l.Key("k").id), uint64(reserved))
+			require.False(t, l.Allow("k"), "%v %v", a, limit)
+			require.Zero(t, l.Peek("k", 0).Remaining)
+			clock.Advance(time.Hour)
+			require.False(t, l.Allow("k"), "%v %v", a, limit)
+		}
+	}
+}
+
+// TestSetLimit_MoreIsSpentThanAWordCanCount: what was spent in a day is too much for
+// windows of a millisecond, whose numbers leave less room. It is no error, and as much as
+// there is room for is kept.
+func TestSetLimit_MoreIsSpentThanAWordCanCount(t *testing.T) {
+	for _, c := range []Config{
+		{Algorithm: FixedWindow}, {Algorithm: TokenBucket, Refill: RefillInterval}, {Algorithm: SlidingWindow},
+	} {
+		c.Limit = PerDay(1 << 30)
+		l, _ := newFrozen(t, c)
+		require.True(t, l.AllowN("k", 1<<30))
+		require.NoError(t, l.SetLimit(Per(6, 100*time.Microsecond)))
+		require.False(t, l.Allow("k"))
+		require.Equal(t, 6, l.Peek("new", 0).Remaining)
+		require.NoError(t, l.SetLimit(Per(7, 100*time.Microsecond)))
+		require.False(t, l.Allow("k"))
+	}
+}
+
+// TestSetLimit_BucketsAgree: GCRA, token bucket and leaky bucket decide alike over changes.
+func TestSetLimit_BucketsAgree(t *testing.T) {
+	rng := seeded.Rand(t)
+	for range depth.Ops() / 5000 {
+		clock := NewManualClock(start)
+		limits := changeLimits(rng, Config{})
+		limits = append(limits, Unlimited, DenyAll)
+		var lims []*Limiter
+		for _, a := range bucketAlgorithms {
+			lims = append(lims, mustNew(t, Config{Algorithm: a, Limit: limits[0], Clock: clock, TTL: 1}))
+		}
+		for range 60 {
+			clock.Advance(time.Duration(rng.Int64N(int64(2 * limits[1].interval()))))
+			op, limit, cost := rng.IntN(10), limits[rng.IntN(len(limits))], 1+rng.IntN(9)
+			var want Decision
+			for i, l := range lims {
+				switch op {
+				case 0:
+					require.NoError(t, l.SetLimit(limit))
+				case 1:
+					require.NoError(t, l.SetKeyLimit("k", limit))
+				case 2:
+					l.ClearKeyLimit("k")
+				case 3:
+					l.Refund("k", cost)
+				}
+				got := l.Take("k", cost)
+				if i == 0 {
+					want = got
+				}
+				require.Equal(t, want, got, "%v", limits)
+			}
+		}
+	}
+}
+
+// TestSetLimit_KeyAheadOfTheClock: what was charged with AllowAt in a window to come counts
+// in the new window of that time.
+func TestSetLimit_KeyAheadOfTheClock(t *testing.T) {
+	forEveryLayout(t, func(t *testing.T, c Config) {
+		if c.Algorithm <= LeakyBucket && c.Refill == RefillContinuous {
+			t.Skip("buckets owe at the clock's time")
+		}
+		for _, own := range []bool{false, true} {
+			l, clock := newFrozen(t, c)
+			ahead := clock.Now() + 10*int64(c.Limit.Period)
+			ahead -= (ahead - int64(c.Offset)) % int64(c.Limit.Period) // the start of a window
+			k, limit := l.Key("k"), Per(400, c.Limit.Period*3/2)
+			require.True(t, k.AllowAt(ahead, 300))
+			if own {
+				require.NoError(t, k.SetLimit(limit))
+			} else {
+				require.NoError(t, l.SetLimit(limit))
+			}
+			require.Equal(t, 100, peekAt(l, k.id, ahead, 0).Remaining)
+		}
+	})
+}
+
+// TestSetLimit_AsTakeAllTracksItsKeys: the charge is judged by the old limit or by the new
+// one, not by the one as if its cost were within the other.
+func TestSetLimit_AsTakeAllTracksItsKeys(t *testing.T) {
+	forEveryLayout(t, func(t *testing.T, c Config) {
+		changed := 0
+		for reading := range 6 {
+			clock := &hookedClock{ManualClock: NewManualClock(start)}
+			c.Clock = clock
+			l := mustNew(t, c)
+			small := Per(10, c.Limit.Period)
+			old := AllDecision{Allowed: true, Denied: -1, Remaining: int(l.policyOf(0).burst) - 300}
+			var d AllDecision
+			n := 0
+			var hook func() // at the given reading
+			hook = func() {
+				if n++; n <= reading {
+					clock.hook.Store(&hook)
+					return
+				}
+				var done atomic.Bool
+				go func() { assertNoError(t, l.SetLimit(small)); done.Store(true) }()
+				// At the first reading the call holds nothing. Later SetLimit may have to wait for it.
+				for i := 0; (i < 5000 || reading == 0) && !done.Load(); i++ {
+					runtime.Gosched()
+				}
+			}
+			clock.hook.Store(&hook)
+			d = TakeAll(Charge{l.Key("k"), 300})
+			clock.hook.Store(nil)
+			require.NoError(t, l.SetLimit(small))
+			if d.Allowed {
+				require.Equal(t, old, d)
+				require.Zero(t, l.Peek("k", 0).Remaining)
+			} else {
+				require.Equal(t, AllDecision{Denied: 0, Remaining: 10, RetryAfter: Never}, d)
+				require.Equal(t, 10, l.Peek("k", 0).Remaining)
+				changed++
+			}
+		}
+		require.Positive(t, changed)
+	})
 }

@@ -1,5 +1,127 @@
 package sluice
 
+import (
+	"sync/atomic"
+	"time"
+
+	"github.com/sluice-go/sluice/internal/ends"
+)
+
+// A Reservation is the receipt for a charge, of Reserve for a time to come or of
+// TakeAllReceipts. Its methods can be called concurrently, in any order.
+type Reservation struct {
+	lim       *Limiter
+	id        uint64
+	cost      int
+	begins    int64 // when the caller can go ahead: at, or under Shadow at once
+	wouldDeny bool
+	settled   atomic.Bool
+	rec       *record // nil if nothing has been charged
+
+	node  ends.Node // guarded by the record
+	stamp uint64    // what a window algorithm tells the units by: see stamper
+}
+
+// Delay returns how long from now the turn begins, by the limiter's clock: wait that long,
+// and go ahead. Once the turn has begun it is 0.
+func (r *Reservation) Delay() time.Duration {
+	return time.Duration(max(r.begins-max(r.lim.now(), 0), 0))
+}
+
+// At returns when the turn begins, in Unix nanoseconds of the limiter's clock: the time of
+// the call that has reserved it, or later.
+func (r *Reservation) At() int64 { return r.begins }
+
+// WouldDeny reports whether there would be an error instead of the reservation, had the
+// limiter been made without Config.Shadow. Nothing has been charged then.
+func (r *Reservation) WouldDeny() bool { return r.wouldDeny }
+
+// Cancel gives the whole charge back. It is Settle(0).
+func (r *Reservation) Cancel() { r.Settle(0) }
+
+// Settle replaces the cost of the reservation by what was used. Units that were not used are given
+// back, unless they have come back by themselves meanwhile; units beyond the cost are
+// charged as by Charge, under the limit that the key has now. Only the first Settle or Cancel does
+// anything. An actual below 0 counts as the cost.
+//
+// Settle gives back at most the units that would be left without the reservation, whatever
+// other calls have been made, except Refund of the same units. Where the key
+// would have been fresh for a while without the reservation, it is less by that while.
+// Turns that others have reserved stay where they are: what is missing between the turns of
+// others is not handed out again beside them, where it would exceed the limit, as long as
+// they are to come; it is given back if they are cancelled, too.
+func (r *Reservation) Settle(actual int) { r.lim.settle(r, actual) }
+
+// settle ends the reservation with what was used.
+func (l *Limiter) settle(r *Reservation, actual int) {
+	if r.settled.Swap(true) {
+		return
+	}
+	if actual > r.cost {
+		var d Decision
+		l.debit(&d, r.id, max(l.now(), 0), actual-r.cost, (*Limiter).policyNow)
+	}
+	rec := r.rec
+	if rec == nil {
+		return
+	}
+	rec.mu.Lock()
+	if !r.node.Listed() {
+		rec.mu.Unlock()
+		return
+	}
+	defer rec.release()
+	if actual >= 0 && actual < r.cost && !l.giveBack(rec, r, actual) {
+		rec.Clear()
+		return
+	}
+	if r.node.Units == 0 || r.node.At <= l.now() {
+		rec.Remove(&r.node)
+	}
+}
+
+// giveBack lets r count for no more than what was used. It fails if the key has no longer
+// what had been charged: it is blocked, or has been dropped.
+//
+// It reads the clock with the word at hand, and so not before anybody whose charge is in it.
+// An older time would give back what has come back by itself:
+//
+//	settle:  reads the clock, 0 s; is delayed
+//	charge:  at 1 s takes the unit that was reserved at 0 s, and has come back
+//	settle:  gives that unit back
+func (l *Limiter) giveBack(rec *record, r *Reservation, used int) (ok bool) {
+	last := rec.Final() - rec.back
+	span, least, units := r.node.Span, r.node.Least, r.node.Units
+	l.update(r.id, func(p *policy, key state) uint64 {
+		// In this order: see drops.
+		if ok = rec.drops.Load() == rec.seen && p == rec.policy && p.blockedUntil(key) == 0; !ok {
+			return key.word
+		}
+		a := p.line()
+		if a == nil {
+			r.node.Units = used
+			return p.stamper().takeOut(key, r.stamp, uint64(units-used))
+		}
+		if ok = a.full(key.word) >= last; !ok {
+			return key.word
+		}
+		r.node.Span, r.node.Least = span, least // whatever an attempt before has made of them
+		rec.Changed(&r.node)
+		now := max(l.now(), 0)
+		if given := rec.shrink(&r.node, used, now); given > 0 {
+			return p.forward(key.word, now, given)
+		}
+		return key.word
+	})
+	return ok
+}
+
+// enter adds r to the record of its key.
+func (r *Reservation) enter(rec *record, p *policy, drops, from uint64) {
+	r.rec = rec
+	rec.enter(&r.node, p, drops, from)
+}
+
 // receipts are those of a TakeAllReceipts.
 type receipts struct {
 	all     []*Reservation

@@ -1,58 +1,11 @@
 package sluice
 
 import (
+	"context"
 	"errors"
 	"math"
-	"sync/atomic"
 	"time"
-
-	"github.com/sluice-go/sluice/internal/ends"
 )
-
-// A Reservation is the receipt for a charge, of Reserve for a time to come or of
-// TakeAllReceipts. Its methods can be called concurrently, in any order.
-type Reservation struct {
-	lim       *Limiter
-	id        uint64
-	cost      int
-	begins    int64 // when the caller can go ahead: at, or under Shadow at once
-	wouldDeny bool
-	settled   atomic.Bool
-	rec       *record // nil if nothing has been charged
-
-	node  ends.Node // guarded by the record
-	stamp uint64    // what a window algorithm tells the units by: see stamper
-}
-
-// Delay returns how long from now the turn begins, by the limiter's clock: wait that long,
-// and go ahead. Once the turn has begun it is 0.
-func (r *Reservation) Delay() time.Duration {
-	return time.Duration(max(r.begins-max(r.lim.now(), 0), 0))
-}
-
-// At returns when the turn begins, in Unix nanoseconds of the limiter's clock: the time of
-// the call that has reserved it, or later.
-func (r *Reservation) At() int64 { return r.begins }
-
-// WouldDeny reports whether there would be an error instead of the reservation, had the
-// limiter been made without Config.Shadow. Nothing has been charged then.
-func (r *Reservation) WouldDeny() bool { return r.wouldDeny }
-
-// Cancel gives the whole charge back. It is Settle(0).
-func (r *Reservation) Cancel() { r.Settle(0) }
-
-// Settle replaces the cost of the reservation by what was used. Units that were not used are given
-// back, unless they have come back by themselves meanwhile; units beyond the cost are
-// charged as by Charge, under the limit that the key has now. Only the first Settle or Cancel does
-// anything. An actual below 0 counts as the cost.
-//
-// Settle gives back at most the units that would be left without the reservation, whatever
-// other calls have been made, except Refund of the same units. Where the key
-// would have been fresh for a while without the reservation, it is less by that while.
-// Turns that others have reserved stay where they are: what is missing between the turns of
-// others is not handed out again beside them, where it would exceed the limit, as long as
-// they are to come; it is given back if they are cancelled, too.
-func (r *Reservation) Settle(actual int) { r.lim.settle(r, actual) }
 
 // Reserve charges cost units to key for a turn to come, and returns a receipt; or an
 // error, having charged nothing. The turns of a key are handed out in order of arrival.
@@ -206,12 +159,6 @@ func (l *Limiter) reserveUnlimited(p *policy, id uint64, now int64, maxWait time
 	return true, tooLate(0, maxWait)
 }
 
-// enter adds r to the record of its key.
-func (r *Reservation) enter(rec *record, p *policy, drops, from uint64) {
-	r.rec = rec
-	rec.enter(&r.node, p, drops, from)
-}
-
 // charge returns the word after the reservation, and the full tick that it comes after.
 func (r *Reservation) charge(p *policy, word uint64, now int64, maxWait time.Duration) (from, next uint64, err error) {
 	from, delay, err := p.turn(word, now, r.cost)
@@ -278,66 +225,180 @@ func (r *Reservation) chargeAt(p *policy, word, from uint64, now int64, delay ti
 	return b.pack(end, s.tick(now)), nil
 }
 
-// settle ends the reservation with what was used.
-func (l *Limiter) settle(r *Reservation, actual int) {
-	if r.settled.Swap(true) {
-		return
+// Wait charges cost units to key, and returns when they are admitted; or it returns an
+// error, having charged nothing. It fails at once, with an error of Reserve, if the cost
+// can never be admitted or not before the context's deadline, and with the context's error
+// when that is done first: a charge made for a turn to come is then given back, as by
+// Reservation.Cancel, and the call counts as neither admitted nor denied. There is no
+// goroutine.
+//
+// Where Reserve hands out turns, Wait takes one, in order of arrival. Under the other
+// algorithms, and for a blocked key, it waits for what RetryAfter says and asks again; the
+// order of those that wait is then not determined. So does a call that finds the key blocked when its turn
+// begins: the block has taken the turn. A cost of 0 waits until one unit would be admitted.
+//
+// Time is the limiter's: with a ManualClock the wait ends when the clock has been moved far
+// enough. With a clock of another kind it is asked again after as much real time as it says
+// is left. The context's deadline is always one of real time.
+func (l *Limiter) Wait(ctx context.Context, key string, cost int) error {
+	return l.wait(ctx, l.made().hash.string(key), key, cost)
+}
+
+// Wait is Limiter.Wait for this key.
+func (k Key) Wait(ctx context.Context, cost int) error { return k.lim.made().wait(ctx, k.id, "", cost) }
+
+func (l *Limiter) wait(ctx context.Context, id uint64, name string, cost int) error {
+	if err := ctx.Err(); err != nil {
+		return err
 	}
-	if actual > r.cost {
-		var d Decision
-		l.debit(&d, r.id, max(l.now(), 0), actual-r.cost, (*Limiter).policyNow)
+	err := l.await(ctx, id, cost)
+	if err == nil || err == ctx.Err() {
+		return err
 	}
-	rec := r.rec
-	if rec == nil {
-		return
+	if l.refuse(id, name, cost); l.shadow {
+		return nil
 	}
-	rec.mu.Lock()
-	if !r.node.Listed() {
-		rec.mu.Unlock()
-		return
-	}
-	defer rec.release()
-	if actual >= 0 && actual < r.cost && !l.giveBack(rec, r, actual) {
-		rec.Clear()
-		return
-	}
-	if r.node.Units == 0 || r.node.At <= l.now() {
-		rec.Remove(&r.node)
+	return err
+}
+
+// errHasTurns says that a call is not admitted now, but could be given a turn.
+var errHasTurns = errors.New("has turns")
+
+// await is Wait without the work that a failure leaves.
+func (l *Limiter) await(ctx context.Context, id uint64, cost int) error {
+	for {
+		now := max(l.now(), 0)
+		wait, err := l.attempt(id, now, cost)
+		if err == errHasTurns {
+			if err = l.awaitTurn(ctx, id, cost); err == ErrBlocked {
+				continue
+			}
+		}
+		switch {
+		case err != nil || wait == 0:
+			return err
+		case wait > patience(ctx) || l.shadow:
+			return ErrWouldExceedDeadline
+		}
+		if err := l.sleepUntil(ctx, after(now, wait)); err != nil {
+			return err
+		}
 	}
 }
 
-// giveBack lets r count for no more than what was used. It fails if the key has no longer
-// what had been charged: it is blocked, or has been dropped.
-//
-// It reads the clock with the word at hand, and so not before anybody whose charge is in it.
-// An older time would give back what has come back by itself:
-//
-//	settle:  reads the clock, 0 s; is delayed
-//	charge:  at 1 s takes the unit that was reserved at 0 s, and has come back
-//	settle:  gives that unit back
-func (l *Limiter) giveBack(rec *record, r *Reservation, used int) (ok bool) {
-	last := rec.Final() - rec.back
-	span, least, units := r.node.Span, r.node.Least, r.node.Units
-	l.update(r.id, func(p *policy, key state) uint64 {
-		// In this order: see drops.
-		if ok = rec.drops.Load() == rec.seen && p == rec.policy && p.blockedUntil(key) == 0; !ok {
-			return key.word
+// patience is how long the caller can wait, less than Never.
+func patience(ctx context.Context) time.Duration {
+	if deadline, ok := ctx.Deadline(); ok {
+		return max(time.Until(deadline), 0)
+	}
+	return Never - 1
+}
+
+// awaitTurn takes a turn of a bucket and waits for it.
+func (l *Limiter) awaitTurn(ctx context.Context, id uint64, cost int) error {
+	r := &Reservation{lim: l.core, id: id, cost: cost}
+	now := max(l.now(), 0)
+	if err := l.tryReserve(r, now, patience(ctx)); err != nil {
+		return err
+	}
+	if r.node.At > now && !l.shadow {
+		if err := l.sleepUntil(ctx, uint64(r.node.At)); err != nil {
+			r.Cancel()
+			return err
 		}
-		a := p.line()
-		if a == nil {
-			r.node.Units = used
-			return p.stamper().takeOut(key, r.stamp, uint64(units-used))
+		if l.blocked(id) {
+			r.Cancel()
+			return ErrBlocked
 		}
-		if ok = a.full(key.word) >= last; !ok {
-			return key.word
-		}
-		r.node.Span, r.node.Least = span, least // whatever an attempt before has made of them
-		rec.Changed(&r.node)
-		now := max(l.now(), 0)
-		if given := rec.shrink(&r.node, used, now); given > 0 {
-			return p.forward(key.word, now, given)
-		}
+	}
+	l.admit(id, cost)
+	r.Settle(cost)
+	return nil
+}
+
+// blocked reports whether id is blocked now.
+func (l *Limiter) blocked(id uint64) bool { return l.core.blockNow(id) > uint64(max(l.now(), 0)) }
+
+// attempt charges a call if it is admitted now, and need not queue. Otherwise it returns
+// how long to wait before the next attempt, or that there are turns to wait for.
+func (l *Limiter) attempt(id uint64, now int64, cost int) (wait time.Duration, err error) {
+	l.act(id, (*Limiter).policyFor, func(p *policy, key state) uint64 {
+		key.word, wait, err = p.attempt(key, now, cost)
 		return key.word
+	}, func(p *policy) (done bool) {
+		wait = 0
+		if err = p.never(cost); err != nil || p.unlimited() {
+			return true
+		}
+		if cost == 0 {
+			return l.core.fresh(id, p)
+		}
+		_, out := l.core.insert(p, id, now, cost, nil, gap{})
+		if out == refused {
+			err = ErrNoRoom
+		}
+		return out != retrying
 	})
-	return ok
+	if err == nil && wait == 0 {
+		l.admit(id, cost)
+	}
+	return wait, err
+}
+
+func (p *policy) attempt(key state, now int64, cost int) (next uint64, wait time.Duration, err error) {
+	if err = p.never(cost); err != nil {
+		return key.word, 0, err
+	}
+	if p.unlimited() {
+		return key.word, until(max(p.blockedUntil(key), uint64(now)), now), nil
+	}
+	key, at := p.admissible(key, now)
+	if at > 0 {
+		return key.word, until(at, now), nil
+	}
+	b := p.bucket()
+	if b != nil {
+		if s, queue := b.turns(); queue && b.full(key.word) > s.tick(now) {
+			return key.word, 0, errHasTurns
+		}
+	}
+	ok, _, wait, _ := p.judge(key, now, max(cost, 1), false)
+	switch {
+	case ok && cost == 0:
+		return key.word, 0, nil
+	case ok:
+		return p.commit(key, now, cost), 0, nil
+	case b != nil:
+		return key.word, 0, errHasTurns
+	}
+	return key.word, wait, nil
+}
+
+// maxNap is how long a Wait leaves a clock alone, in the end, that stands still. Not tuned.
+const maxNap = time.Millisecond
+
+// sleepUntil returns when the limiter's clock has reached at.
+func (l *Limiter) sleepUntil(ctx context.Context, at uint64) error {
+	if clock, ok := l.clock.(*ManualClock); ok {
+		return clock.sleepUntil(ctx, at)
+	}
+	last, nap := max(l.clock.Now(), 0), time.Duration(1)
+	timer := time.NewTimer(until(at, last))
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-timer.C:
+		}
+		now := max(l.clock.Now(), 0)
+		left := until(at, now)
+		if left <= 0 || l.timed {
+			return nil
+		}
+		if nap = min(2*nap, maxNap); now != last { // a clock of the user's can be slow
+			last, nap = now, 1
+		}
+		timer.Reset(max(left, nap))
+	}
 }

@@ -1,13 +1,13 @@
 package sluice
 
 import (
+	"fmt"
 	"math"
 	"testing"
 	"time"
 
-	"github.com/stretchr/testify/require"
-
 	"github.com/sluice-go/sluice/internal/seeded"
+	"github.com/stretchr/testify/require"
 )
 
 func TestTokenBucket_Trace(t *testing.T) {
@@ -76,4 +76,151 @@ func TestTokenBucket_RefillTimeNeverMovesBack(t *testing.T) {
 	again, more := a.unpack(word)
 	require.Equal(t, refill, again)
 	require.Equal(t, spent+2e8, more)
+}
+
+// TestTokenInterval_Trace: 2 more each minute, at second 15, up to 5. The trace begins
+// at second 0.
+func TestTokenInterval_Trace(t *testing.T) {
+	runTrace(t, Config{Algorithm: TokenBucket, Refill: RefillInterval, Limit: PerMinute(2).WithBurst(5), Offset: 15 * sec}, []traceRow{
+		{at: 0, cost: 4, ok: true, remaining: 1, reset: 75 * sec}, // two refills for 4
+		{at: 0, cost: 2, ok: false, remaining: 1, retry: 15 * sec, reset: 75 * sec},
+		{at: 0, cost: 4, ok: false, remaining: 1, retry: 75 * sec, reset: 75 * sec}, // two for the 3 that are missing
+		{at: 15*sec - 1, cost: 2, ok: false, remaining: 1, retry: 1, reset: 60*sec + 1},
+		{at: 15 * sec, cost: 2, ok: true, remaining: 1, reset: 120 * sec},
+		{at: 0, cost: 2, ok: false, remaining: 1, retry: 75 * sec, reset: 135 * sec}, // older
+		{at: 10 * sec, cost: 1, ok: true, remaining: 0, reset: 185 * sec},            // older, and charged
+		{at: 74 * sec, cost: 1, ok: false, remaining: 0, retry: sec, reset: 121 * sec},
+		{at: 135*sec + 1, cost: 5, ok: false, remaining: 4, retry: 60*sec - 1, reset: 60*sec - 1},
+		{at: 135*sec + 1, cost: 4, ok: true, remaining: 0, reset: 180*sec - 1},
+		{at: time.Hour, cost: 5, ok: true, remaining: 0, reset: 135 * sec},
+		{at: time.Hour, cost: 6, ok: false, remaining: 0, retry: Never, reset: 135 * sec},
+	})
+}
+
+// TestTokenInterval_BurstBelowTheRate: a refill fills the bucket, and the rest is lost.
+func TestTokenInterval_BurstBelowTheRate(t *testing.T) {
+	runTrace(t, Config{Algorithm: TokenBucket, Refill: RefillInterval, Limit: PerMinute(100).WithBurst(3)}, []traceRow{
+		{at: 59 * sec, cost: 3, ok: true, remaining: 0, reset: sec},
+		{at: 60*sec - 1, cost: 1, ok: false, remaining: 0, retry: 1, reset: 1},
+		{at: 60 * sec, cost: 3, ok: true, remaining: 0, reset: 60 * sec},
+		{at: 10 * time.Minute, cost: 2, ok: true, remaining: 1, reset: 60 * sec},
+	})
+}
+
+// TestTokenInterval_BurstIsTheRate: it then decides like a fixed window.
+func TestTokenInterval_BurstIsTheRate(t *testing.T) {
+	rng := seeded.Rand(t)
+	for range 300 {
+		c := randomConfig(rng, Config{Algorithm: FixedWindow, Offset: 1})
+		window, err := New(c)
+		if err != nil {
+			continue
+		}
+		c.Algorithm, c.Refill = TokenBucket, RefillInterval
+		bucket := mustNew(t, c)
+		now := start.UnixNano()
+		for range 60 {
+			now += rng.Int64N(min(int64(c.Limit.Period), math.MaxInt64-now) + 1)
+			older, cost := max(0, now-rng.Int64N(int64(c.Limit.Period))), 1+rng.IntN(c.Limit.Rate)
+			require.Equal(t, window.Key("k").TakeAt(now, cost), bucket.Key("k").TakeAt(now, cost), "%+v", c)
+			require.Equal(t, window.Key("k").TakeAt(older, 1), bucket.Key("k").TakeAt(older, 1), "%+v", c)
+			require.Equal(t, window.WorstCase(time.Duration(now)), bucket.WorstCase(time.Duration(now)))
+		}
+	}
+}
+
+// TestTokenInterval_NothingDrifts: after k refills exactly k*R tokens have come back,
+// up to B.
+func TestTokenInterval_NothingDrifts(t *testing.T) {
+	l, _ := newFrozen(t, Config{Algorithm: TokenBucket, Refill: RefillInterval, Limit: Per(7, 100_001).WithBurst(7000)})
+	const period = 100_001
+	first := start.UnixNano() / period * period
+	require.True(t, l.Key("k").AllowAt(first, 7000))
+	for i := range 1000 {
+		at := first + int64(i)*period
+		require.Equal(t, 7*i, peekAt(l, l.Key("k").id, at, 0).Remaining)
+		require.Equal(t, 7*i, peekAt(l, l.Key("k").id, at+period-1, 0).Remaining)
+	}
+	require.Equal(t, 7000, peekAt(l, l.Key("k").id, first+5000*period, 0).Remaining)
+}
+
+// TestTokenInterval_WordHoldsNumberAndSpent, which has what the number leaves until 2262.
+func TestTokenInterval_WordHoldsNumberAndSpent(t *testing.T) {
+	alg, err := newTokenInterval(PerSecond(10).WithBurst(1_000_000), 0, 1_000_000)
+	require.Nil(t, err)
+	word, ok := alg.charge(0, 5_000_000_007, 999_999)
+	require.True(t, ok)
+	require.Equal(t, uint64(5)<<30|999_999, word)
+	word, ok = alg.charge(word, 7_000_000_000, 1)
+	require.True(t, ok)
+	require.Equal(t, uint64(7)<<30|999_980, word)
+	require.Equal(t, uint64(100_005)*1e9, alg.idleAt(word), "99,998 refills later")
+}
+
+// TestTokenInterval_Refund gives back what is missing at that time, and not more.
+func TestTokenInterval_Refund(t *testing.T) {
+	l, clock := newFrozen(t, Config{Algorithm: TokenBucket, Refill: RefillInterval, Limit: PerMinute(2).WithBurst(9)})
+	require.True(t, l.AllowN("k", 9))
+	l.Refund("k", 3)
+	require.Equal(t, 3, l.Peek("k", 0).Remaining)
+	clock.Advance(time.Minute)
+	require.Equal(t, 5, l.Peek("k", 0).Remaining)
+	l.Refund("k", 1)
+	require.Equal(t, 6, l.Peek("k", 0).Remaining)
+	clock.Advance(time.Minute)
+	require.Equal(t, 8, l.Peek("k", 0).Remaining, "counted from the refund on")
+	l.Refund("k", 9)
+	require.Equal(t, Decision{Allowed: true, Limit: 9, Remaining: 9}, l.Peek("k", 0))
+	require.Equal(t, 1, l.Sweep(), "a full bucket is idle")
+	require.True(t, l.Allow("k"))
+	clock.Advance(time.Hour)
+	before := snapshot(l)
+	l.Refund("k", 1)
+	require.Equal(t, before, snapshot(l), "it has come back by itself")
+}
+
+// TestTokenInterval_EndOfTime: numbers run out before the clock does, and the bucket is
+// never refilled again.
+func TestTokenInterval_EndOfTime(t *testing.T) {
+	c := Config{Algorithm: TokenBucket, Refill: RefillInterval, Limit: Per(1, 1).WithBurst(3)}
+	alg, err := newTokenInterval(c.Limit, 0, c.Limit.burst())
+	require.Nil(t, err)
+	end := int64(alg.(*tokenInterval).last)
+	require.Equal(t, int64(3)<<60-1, end)
+	l := mustNew(t, c)
+	k := l.Key("k")
+	require.True(t, k.AllowAt(end-1, 3))
+	require.Equal(t, Decision{Allowed: true, Limit: 3, ResetAfter: Never}, k.TakeAt(end, 1))
+	for _, now := range []int64{end, end + 1, math.MaxInt64} {
+		require.Equal(t, Decision{Limit: 3, RetryAfter: Never, ResetAfter: Never}, k.TakeAt(now, 1))
+	}
+	require.Equal(t, Decision{Limit: 3, RetryAfter: Never, ResetAfter: Never}, k.TakeAt(end-1, 1), "older")
+	require.Greater(t, l.policyOf(0).alg.idleAt(wordOf(l, k.id)), uint64(math.MaxInt64))
+}
+
+func TestTokenInterval_RefusesWhatItCannotKeep(t *testing.T) {
+	interval := func(l Limit) Config { return Config{Algorithm: TokenBucket, Refill: RefillInterval, Limit: l} }
+	requireConfigError(t, interval(Per(4, 1)), "Limit.Rate",
+		"4 at once with a refill every 1ns: the count leaves too few of 64 bits for the number of the refill, which would run out before 2043; want at most 3")
+	requireConfigError(t, interval(Per(1, 1).WithBurst(5)), "Limit.Burst",
+		"5 at once with a refill every 1ns: the count leaves too few of 64 bits for the number of the refill, which would run out before 2043; want at most 3")
+	for _, period := range []time.Duration{1, 3, 1000, time.Second, day} {
+		for _, offset := range []time.Duration{0, period / 2} {
+			most := largestRate(period, offset, 64)
+			if most >= math.MaxInt {
+				continue // on a 32-bit machine
+			}
+			c := interval(Per(1, period).WithBurst(int(most)))
+			c.Offset = offset
+			_, err := New(c)
+			require.NoError(t, err)
+			c.Limit.Burst++
+			_, err = New(c)
+			require.ErrorContains(t, err, fmt.Sprint("want at most ", most))
+		}
+	}
+	// Longer to fill than time goes on: exact, and never idle.
+	l := mustNew(t, Config{Algorithm: TokenBucket, Refill: RefillInterval, Limit: Per(1, year).WithBurst(1000), Clock: NewManualClock(start)})
+	require.Equal(t, Decision{Allowed: true, Limit: 1000, ResetAfter: Never}, l.Take("k", 1000))
+	require.Less(t, l.Take("k", 1).RetryAfter, year)
 }

@@ -3,6 +3,9 @@ package httplimit
 import (
 	"errors"
 	"fmt"
+	"net"
+	"net/http"
+	"net/netip"
 	"strings"
 )
 
@@ -12,6 +15,97 @@ const (
 	maxHops           = 32
 	maxForwardedBytes = 4096
 )
+
+// client returns the address that r comes from.
+func (k *ipKeyer) client(r *http.Request) (node, error) {
+	peer, ok := parseNode(r.RemoteAddr)
+	if !ok && !(k.trustUnix && overUnixSocket(r)) {
+		return node{}, fmt.Errorf("%w: RemoteAddr %.64q has no IP address", ErrNoKey, r.RemoteAddr)
+	}
+	if ok && !k.trusts(peer.addr) {
+		k.unnamed.look(r)
+		return peer, nil
+	}
+	lines := r.Header[k.header]
+	switch {
+	case !blank(lines):
+		return k.forwarded(lines)
+	case ok && !k.required:
+		return peer, nil
+	}
+	return node{}, k.noHeader
+}
+
+// blank reports whether the header is missing, or empty.
+func blank(lines []string) bool {
+	return len(lines) == 0 || len(lines) == 1 && len(lines[0]) <= maxForwardedBytes && trimSpace(lines[0]) == ""
+}
+
+func (k *ipKeyer) trusts(a netip.Addr) bool {
+	for _, p := range k.trusted {
+		if p.Contains(a) {
+			return true
+		}
+	}
+	return false
+}
+
+// overUnixSocket reports whether the server got r from a Unix socket. RemoteAddr does
+// not say: it is "@", or empty, as it is in requests that no server has made.
+func overUnixSocket(r *http.Request) bool {
+	_, ok := r.Context().Value(http.LocalAddrContextKey).(*net.UnixAddr)
+	return ok
+}
+
+// A node is an address, without zone and unmapped, and the text that it was read from.
+type node struct {
+	addr netip.Addr
+	text string
+}
+
+// parseNode reads an address, with or without a port: "192.0.2.1", "192.0.2.1:80",
+// "2001:db8::1", "[2001:db8::1]", "[fe80::1%eth0]:80". What comes after the port's colon
+// must be a port or an obfuscated one by RFC 7239, section 6.3.
+func parseNode(s string) (n node, ok bool) {
+	host, port, brackets := s, "", strings.HasPrefix(s, "[")
+	if brackets {
+		end := strings.IndexByte(s, ']')
+		if end < 0 {
+			return node{}, false
+		}
+		host, port = s[1:end], s[end+1:]
+	} else if i := strings.IndexByte(s, ':'); i >= 0 && strings.LastIndexByte(s, ':') == i {
+		host, port = s[:i], s[i:]
+	}
+	if port != "" && !isPort(port) || brackets && strings.IndexByte(host, ':') < 0 {
+		return node{}, false
+	}
+	// netip would keep a table of zones, which are of a stranger's choice. One with a
+	// quote in it would let lists of them be read in two ways.
+	host, zone, zoned := strings.Cut(host, "%")
+	addr, err := netip.ParseAddr(host)
+	if err != nil || zoned && (!isToken(zone) || addr.Is4()) {
+		return node{}, false
+	}
+	return node{addr.Unmap(), host}, true
+}
+
+// isPort reports whether s is a colon and a port.
+func isPort(s string) bool {
+	if len(s) < 2 || s[0] != ':' {
+		return false
+	}
+	s = s[1:]
+	if s[0] == '_' {
+		return len(s) > 1 && isToken(s)
+	}
+	for i := range len(s) {
+		if !digitByte(s[i]) {
+			return false
+		}
+	}
+	return len(s) <= 5
+}
 
 // forwarded returns the client that a trusted peer speaks for, by the lines of the
 // header, which are not blank.

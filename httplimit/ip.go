@@ -3,14 +3,15 @@ package httplimit
 import (
 	"encoding/binary"
 	"fmt"
+	"math"
 	"math/bits"
 	"math/rand/v2"
-	"net"
 	"net/http"
 	"net/netip"
 	"slices"
-	"strings"
 	"sync/atomic"
+
+	"github.com/sluice-go/sluice"
 )
 
 // IPConfig says how ByRemoteIP finds a client's address, and how much of it is the key.
@@ -220,97 +221,6 @@ func (k *ipKeyer) key(r *http.Request) (string, error) {
 	return k.text(n), nil
 }
 
-// client returns the address that r comes from.
-func (k *ipKeyer) client(r *http.Request) (node, error) {
-	peer, ok := parseNode(r.RemoteAddr)
-	if !ok && !(k.trustUnix && overUnixSocket(r)) {
-		return node{}, fmt.Errorf("%w: RemoteAddr %.64q has no IP address", ErrNoKey, r.RemoteAddr)
-	}
-	if ok && !k.trusts(peer.addr) {
-		k.unnamed.look(r)
-		return peer, nil
-	}
-	lines := r.Header[k.header]
-	switch {
-	case !blank(lines):
-		return k.forwarded(lines)
-	case ok && !k.required:
-		return peer, nil
-	}
-	return node{}, k.noHeader
-}
-
-// blank reports whether the header is missing, or empty.
-func blank(lines []string) bool {
-	return len(lines) == 0 || len(lines) == 1 && len(lines[0]) <= maxForwardedBytes && trimSpace(lines[0]) == ""
-}
-
-func (k *ipKeyer) trusts(a netip.Addr) bool {
-	for _, p := range k.trusted {
-		if p.Contains(a) {
-			return true
-		}
-	}
-	return false
-}
-
-// overUnixSocket reports whether the server got r from a Unix socket. RemoteAddr does
-// not say: it is "@", or empty, as it is in requests that no server has made.
-func overUnixSocket(r *http.Request) bool {
-	_, ok := r.Context().Value(http.LocalAddrContextKey).(*net.UnixAddr)
-	return ok
-}
-
-// A node is an address, without zone and unmapped, and the text that it was read from.
-type node struct {
-	addr netip.Addr
-	text string
-}
-
-// parseNode reads an address, with or without a port: "192.0.2.1", "192.0.2.1:80",
-// "2001:db8::1", "[2001:db8::1]", "[fe80::1%eth0]:80". What comes after the port's colon
-// must be a port or an obfuscated one by RFC 7239, section 6.3.
-func parseNode(s string) (n node, ok bool) {
-	host, port, brackets := s, "", strings.HasPrefix(s, "[")
-	if brackets {
-		end := strings.IndexByte(s, ']')
-		if end < 0 {
-			return node{}, false
-		}
-		host, port = s[1:end], s[end+1:]
-	} else if i := strings.IndexByte(s, ':'); i >= 0 && strings.LastIndexByte(s, ':') == i {
-		host, port = s[:i], s[i:]
-	}
-	if port != "" && !isPort(port) || brackets && strings.IndexByte(host, ':') < 0 {
-		return node{}, false
-	}
-	// netip would keep a table of zones, which are of a stranger's choice. One with a
-	// quote in it would let lists of them be read in two ways.
-	host, zone, zoned := strings.Cut(host, "%")
-	addr, err := netip.ParseAddr(host)
-	if err != nil || zoned && (!isToken(zone) || addr.Is4()) {
-		return node{}, false
-	}
-	return node{addr.Unmap(), host}, true
-}
-
-// isPort reports whether s is a colon and a port.
-func isPort(s string) bool {
-	if len(s) < 2 || s[0] != ':' {
-		return false
-	}
-	s = s[1:]
-	if s[0] == '_' {
-		return len(s) > 1 && isToken(s)
-	}
-	for i := range len(s) {
-		if !digitByte(s[i]) {
-			return false
-		}
-	}
-	return len(s) <= 5
-}
-
 // Ranges in which a prefix of the usual length does not stand for one owner.
 var (
 	uniqueLocal = netip.MustParsePrefix("fc00::/7")
@@ -395,4 +305,60 @@ func (t *texts) of(p netip.Prefix) string {
 		place.Store(&prefixText{p, text})
 	}
 	return text
+}
+
+// tierBits are the prefixes of IPTiers: a network, what a household gets, a site
+// (RFC 6177).
+var tierBits = [...]int{64, 56, 48}
+
+// IPTiers returns three policies, named ip-64, ip-56 and ip-48, that together keep the
+// owner of a large IPv6 block from having the budget of each /64 in it. A limiter with
+// base is for each /64; one with growth times its Limit (rate and burst) for each /56;
+// and one with growth times that for each /48. A request must pass all three. So the
+// 65,536 networks of a /48 have growth*growth times the budget of one. 4 is a good
+// growth where a /64 is a household's.
+//
+// IPv4 addresses, and IPv6 addresses with one inside (see ByRemoteIP), are held to base:
+// the wider policies have the same key for them as the first, so that they never deny
+// what it admits. Neighbours in an IPv4 network are strangers, and must not share a
+// budget. ip.IPv4Bits holds for all three.
+//
+// The client's address is found as by ByRemoteIP with ip, whose IPv6Bits must be 0.
+// Each limiter has the rest of base, MaxKeys and Soft among it, for itself. The errors
+// are a *ConfigError, also for a growth that is not 2 to 255 (the /56 would have the
+// budget of all its 256 networks) and for a limit that is too large to grow, and what
+// sluice.New returns, wrapped.
+func IPTiers(ip IPConfig, base sluice.Config, growth int) ([]Policy, error) {
+	switch {
+	case ip.IPv6Bits != 0:
+		return nil, configErrorf("IPConfig.IPv6Bits", "%d with IPTiers, which sets it for each tier; want 0", ip.IPv6Bits)
+	case growth < 2 || growth > 255:
+		return nil, configErrorf("IPTiers.growth", "%d; want 2 to 255, since from 256 on wider tiers deny nothing", growth)
+	}
+	policies := make([]Policy, len(tierBits))
+	factor := 1
+	for i, bits := range tierBits {
+		name := fmt.Sprintf("ip-%d", bits)
+		ip.IPv6Bits = bits
+		key, err := newIPKeyer(ip)
+		if err != nil {
+			return nil, err
+		}
+		if i > 0 {
+			key.unnamed = nil // the first one tells
+		}
+		c := base
+		if max(c.Limit.Rate, c.Limit.Burst) > math.MaxInt/factor {
+			return nil, configErrorf("IPTiers.base.Limit", "%s: %d times a limit of %v is too large to count; want a smaller limit", name, factor, base.Limit)
+		}
+		c.Limit.Rate *= factor
+		c.Limit.Burst *= factor
+		limiter, err := sluice.New(c)
+		if err != nil {
+			return nil, fmt.Errorf("httplimit: %s: %w", name, err)
+		}
+		policies[i] = Policy{Name: name, Limiter: limiter, Key: key.key}
+		factor *= growth
+	}
+	return policies, nil
 }

@@ -1,6 +1,7 @@
 package httplimit
 
 import (
+	"encoding/base64"
 	"errors"
 	"fmt"
 	"net/http"
@@ -162,3 +163,210 @@ func tokenByte(c byte) bool {
 
 // trimSpace removes what HTTP calls optional white space, and no more.
 func trimSpace(s string) string { return strings.Trim(s, " \t") }
+
+// maxAuthorizationBytes is what ByBasicAuthUser and ByBearerToken are willing to look at.
+// The usual front servers accept less.
+const maxAuthorizationBytes = 2 * MaxKeyLen
+
+// ByBasicAuthUser returns a function that takes the user name of HTTP Basic
+// authentication (RFC 7617) as the key, whatever the password is.
+//
+// A request without it, or with an empty name, is ErrNoKey. One with two Authorization
+// headers, or with credentials that cannot be read or that somebody else could read as
+// Basic, is ErrBadKey, and a name above MaxKeyLen or a header above twice that
+// ErrKeyTooLong. White space around the credentials, which HTTP/2 keeps and a server
+// behind this one drops, makes no difference.
+//
+// Names are compared byte by byte: where the application takes "Bob" and "bob" for one
+// user, each is a key of its own. The name is what the client says, before anybody has
+// looked at the password. To limit guesses, use it in a policy beside one with
+// ByRemoteIP, and mind that strangers can use up the budget of a name.
+func ByBasicAuthUser() KeyFunc {
+	s := newScheme("Basic", "user name of Basic authentication")
+	return func(r *http.Request) (string, error) {
+		credentials, err := s.credentials(r)
+		if err != nil {
+			return "", err
+		}
+		pair, err := base64.StdEncoding.DecodeString(credentials)
+		user, _, ok := strings.Cut(string(pair), ":")
+		if err != nil || !ok {
+			return "", s.malformed
+		}
+		return bounded(user, s.none, s.long)
+	}
+}
+
+// ByBearerToken returns a function that takes the token of an Authorization with the
+// scheme Bearer (RFC 6750) as the key, in whatever case the scheme is spelled. It does
+// not allocate.
+//
+// A request without it is ErrNoKey. One with two Authorization headers, or with a token
+// that is empty or has anything but visible ASCII in it, or that somebody else could read
+// as Bearer, is ErrBadKey, and a token above MaxKeyLen ErrKeyTooLong.
+//
+// A client chooses its token: what is said at ByHeader holds here, too.
+func ByBearerToken() KeyFunc {
+	s := newScheme("Bearer", "Bearer token")
+	return func(r *http.Request) (string, error) {
+		token, err := s.credentials(r)
+		if err != nil {
+			return "", err
+		}
+		for i := range len(token) {
+			if token[i] <= ' ' || token[i] >= 0x7f {
+				return "", s.malformed
+			}
+		}
+		return bounded(token, s.malformed, s.long)
+	}
+}
+
+// A scheme is a way to authenticate in the header Authorization, with the errors for
+// requests that do it wrong.
+type scheme struct {
+	name                         string
+	none, twice, malformed, long error
+}
+
+func newScheme(name, what string) *scheme {
+	return &scheme{
+		name:      name,
+		none:      fmt.Errorf("%w: no %s", ErrNoKey, what),
+		twice:     fmt.Errorf("%w: more than one header Authorization, want one", ErrBadKey),
+		malformed: fmt.Errorf("%w: malformed %s authentication", ErrBadKey, name),
+		long:      fmt.Errorf("%w: %s is above %d bytes, or header Authorization above %d", ErrKeyTooLong, what, MaxKeyLen, maxAuthorizationBytes),
+	}
+}
+
+// credentials returns what comes after the scheme.
+//
+// Only what is plainly another scheme counts as no credentials. A server behind this one
+// may drop or split at more than HTTP's white space (Python takes 0x85 and 0xa0 for it), so
+// what does not begin with a token and a space or tab is refused.
+func (s *scheme) credentials(r *http.Request) (string, error) {
+	values := r.Header["Authorization"]
+	switch {
+	case len(values) > 1:
+		return "", s.twice
+	case len(values) == 0:
+		return "", s.none
+	case len(values[0]) > maxAuthorizationBytes:
+		return "", s.long
+	}
+	value := trimSpace(values[0])
+	if value == "" {
+		return "", s.none
+	}
+	end := 0
+	for end < len(value) && tokenByte(value[end]) {
+		end++
+	}
+	name, rest := value[:end], value[end:]
+	switch {
+	case rest != "" && rest[0] != ' ' && rest[0] != '\t':
+		return "", s.malformed
+	case !strings.EqualFold(name, s.name):
+		return "", s.none
+	}
+	return trimSpace(rest), nil
+}
+
+// maxCookieBytes is what ByCookie is willing to parse, in bytes of header. Browsers and the
+// usual front servers send and accept less.
+const maxCookieBytes = 64 << 10
+
+// ByCookie returns a function that takes the value of a cookie as the key, without the
+// white space and the quotes around it. The error is a *ConfigError if name is no cookie
+// name. It does not allocate.
+//
+// A cookie that is missing or empty is ErrNoKey. One that is there more than once is
+// ErrBadKey, since the application might take another one of them, and so is one that is
+// malformed, or that could be one of this name to some other parser: one whose name differs
+// by case, by bytes that are no part of a name, or that comes after a comma (nginx and old
+// Java servers take these for the cookie). A value above MaxKeyLen, or more than 64 KiB of
+// cookies, is ErrKeyTooLong.
+//
+// A client chooses its cookies: what is said at ByHeader holds here, too.
+func ByCookie(name string) (KeyFunc, error) {
+	if !isToken(name) {
+		return nil, notAToken("ByCookie", name, "session")
+	}
+	none := fmt.Errorf("%w: no cookie %s", ErrNoKey, name)
+	malformed := fmt.Errorf("%w: cookie %s is malformed", ErrBadKey, name)
+	twice := fmt.Errorf("%w: more than one cookie %s, want one", ErrBadKey, name)
+	long := fmt.Errorf("%w: cookie %s is above %d bytes, or all cookies above %d", ErrKeyTooLong, name, MaxKeyLen, maxCookieBytes)
+	return func(r *http.Request) (string, error) {
+		lines := r.Header["Cookie"]
+		size := 0
+		for _, line := range lines {
+			size += len(line)
+		}
+		if size > maxCookieBytes {
+			return "", long
+		}
+		cookie, count := findCookie(lines, name)
+		switch {
+		case count > 1:
+			return "", twice
+		case count == 0:
+			return "", none
+		}
+		value, ok := cookieValue(cookie, name)
+		if !ok {
+			return "", malformed
+		}
+		return bounded(value, none, long)
+	}, nil
+}
+
+// findCookie returns how many cookies in the lines some parser could take for one of that
+// name, and the last of them, as far as the next semicolon.
+func findCookie(lines []string, name string) (cookie string, count int) {
+	for _, line := range lines {
+		for rest, more := line, true; more; {
+			var part string
+			part, rest, more = strings.Cut(rest, ";")
+			for at, commas := part, true; commas; {
+				first, after, found := strings.Cut(at, ",")
+				if before, _, ok := strings.Cut(first, "="); ok && couldBe(before, name) {
+					cookie = part
+					count++
+				}
+				at, commas = after, found
+			}
+		}
+	}
+	return cookie, count
+}
+
+// couldBe reports whether some parser could take what comes before an equals sign for the
+// name of a cookie.
+func couldBe(before, name string) bool {
+	start, end := 0, len(before)
+	for start < end && !tokenByte(before[start]) {
+		start++
+	}
+	for start < end && !tokenByte(before[end-1]) {
+		end--
+	}
+	return strings.EqualFold(before[start:end], name)
+}
+
+// cookieValue returns the value of a cookie, name and all, if every parser reads the same.
+func cookieValue(cookie, name string) (value string, ok bool) {
+	before, value, _ := strings.Cut(cookie, "=")
+	if trimSpace(before) != name {
+		return "", false
+	}
+	value = trimSpace(value)
+	if len(value) > 1 && value[0] == '"' && value[len(value)-1] == '"' {
+		value = value[1 : len(value)-1]
+	}
+	for i := range len(value) {
+		if c := value[i]; c < ' ' || c >= 0x7f || c == '"' || c == '\\' {
+			return "", false
+		}
+	}
+	return value, true
+}
