@@ -3,6 +3,7 @@ package sluice
 import (
 	"math"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 )
@@ -21,4 +22,15 @@ func TestMulDiv_Saturates(t *testing.T) {
 	}
 	require.Equal(t, uint64(math.MaxUint64), saturatingAdd(math.MaxUint64, 1))
 	require.Equal(t, uint64(3), saturatingAdd(1, 2))
+}
+
+// TestUntil_AndAfterSaturate where the clock ends.
+func TestUntil_AndAfterSaturate(t *testing.T) {
+	require.Equal(t, Never, until(math.MaxUint64, 5))
+	require.Equal(t, Never, until(1<<63, math.MaxInt64))
+	require.Equal(t, time.Duration(0), until(math.MaxInt64, math.MaxInt64))
+	require.Equal(t, time.Duration(2), until(7, 5))
+	require.Equal(t, uint64(math.MaxInt64), after(math.MaxInt64-1, 1))
+	require.Equal(t, uint64(math.MaxUint64), after(math.MaxInt64, 1))
+	require.Equal(t, uint64(math.MaxUint64), after(math.MaxInt64, Never))
 }

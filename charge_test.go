@@ -15,14 +15,7 @@ import (
 // said of one more unit.
 func runCharges(t *testing.T, c Config, rows []traceRow) {
 	t.Helper()
-	t0 := time.Unix(1_790_000_100, 0)
-	c.Clock = NewManualClock(t0)
-	l := mustNew(t, c)
-	for i, r := range rows {
-		want := Decision{Allowed: r.ok, Limit: int(l.policyOf(0).burst), Remaining: r.remaining, RetryAfter: r.retry, ResetAfter: r.reset}
-		got := l.Key("k").ChargeAt(t0.Add(r.at).UnixNano(), r.cost)
-		require.Equal(t, want, got, "row %d: %d units at %v", i, r.cost, r.at)
-	}
+	playTrace(t, c, rows, Key.ChargeAt)
 }
 
 // TestCharge_BucketTrace: 2 a second, 4 at once. A debt is paid at the rate.

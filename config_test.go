@@ -18,6 +18,8 @@ import (
 const year = 365 * day
 
 func TestNew_ErrorNamesFieldValueAndWhatIsAccepted(t *testing.T) {
+	const noBoundaries = ", which has no boundaries to move; want 0, or fixed-window, sliding-window, or token-bucket with refill interval"
+	const counts = ", which counts what is admitted; want false, or sliding-window, sliding-log or fixed-window"
 	const algorithmList = "[gcra token-bucket leaky-bucket sliding-window sliding-log fixed-window]"
 	ok := PerSecond(1)
 	for _, c := range []struct {
@@ -65,23 +67,6 @@ func TestNew_ErrorNamesFieldValueAndWhatIsAccepted(t *testing.T) {
 			"0s is not positive; want a positive duration, as in sluice.PerSecond(100)"},
 		{"burst=negative/rate=0", Config{Limit: DenyAll.WithBurst(-1)}, "Limit.Burst",
 			"-1 is negative; want 0 for the rate, or at least 1"},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			requireConfigError(t, c.config, c.field, c.reason)
-		})
-	}
-}
-
-// TestNew_BoundaryErrors are those of Refill, Anchor and Offset.
-func TestNew_BoundaryErrors(t *testing.T) {
-	const noBoundaries = ", which has no boundaries to move; want 0, or fixed-window, sliding-window, or token-bucket with refill interval"
-	ok := PerSecond(1)
-	for _, c := range []struct {
-		name   string
-		config Config
-		field  string
-		reason string
-	}{
 		{"offset=negative", Config{Algorithm: FixedWindow, Limit: PerDay(1), Offset: -9 * time.Hour}, "Offset",
 			"-9h0m0s is negative; want 15h0m0s, which is the same for a period of 24h0m0s"},
 		{"offset=period", Config{Algorithm: FixedWindow, Limit: PerDay(1), Offset: day}, "Offset",
@@ -110,6 +95,14 @@ func TestNew_BoundaryErrors(t *testing.T) {
 			"1ms with anchor first-charge, whose windows have no boundaries to move; want 0, or anchor unix"},
 		{"offset=sliding-log", Config{Algorithm: SlidingLog, Limit: PerDay(1), Offset: time.Hour}, "Offset",
 			"1h0m0s with sliding-log" + noBoundaries},
+		{"block-for=negative", Config{Limit: ok, BlockFor: -1}, "BlockFor",
+			"-1ns is negative; want 0 for no blocks, or a positive duration"},
+		{"block-for=lowest", Config{Limit: ok, BlockFor: math.MinInt64}, "BlockFor",
+			"-2562047h47m16.854775808s is negative; want 0 for no blocks, or a positive duration"},
+		{"count-denied=gcra", Config{Limit: ok, CountDenied: true}, "CountDenied", "true with gcra" + counts},
+		{"count-denied=token-bucket", Config{Algorithm: TokenBucket, Limit: ok, CountDenied: true}, "CountDenied", "true with token-bucket" + counts},
+		{"count-denied=interval", Config{Algorithm: TokenBucket, Refill: RefillInterval, Limit: ok, CountDenied: true}, "CountDenied", "true with token-bucket" + counts},
+		{"count-denied=leaky-bucket", Config{Algorithm: LeakyBucket, Limit: Unlimited, CountDenied: true}, "CountDenied", "true with leaky-bucket" + counts},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			requireConfigError(t, c.config, c.field, c.reason)
@@ -253,28 +246,30 @@ type textForm interface {
 func TestEnum_TextFormsRoundTrip(t *testing.T) {
 	checkEnum(t, []Algorithm{GCRA, TokenBucket, LeakyBucket, SlidingWindow, SlidingLog, FixedWindow},
 		[]string{"gcra", "token-bucket", "leaky-bucket", "sliding-window", "sliding-log", "fixed-window"},
-		func(s string) (Algorithm, error) { var v Algorithm; err := v.UnmarshalText([]byte(s)); return v, err },
 		"algorithm", "Algorithm")
 	checkEnum(t, []Refill{RefillContinuous, RefillInterval}, []string{"continuous", "interval"},
-		func(s string) (Refill, error) { var v Refill; err := v.UnmarshalText([]byte(s)); return v, err },
 		"refill", "Refill")
 	checkEnum(t, []Anchor{AnchorUnix, AnchorFirstCharge}, []string{"unix", "first-charge"},
-		func(s string) (Anchor, error) { var v Anchor; err := v.UnmarshalText([]byte(s)); return v, err },
 		"anchor", "Anchor")
 	checkEnum(t, []Overflow{OverflowEvictSoonest, OverflowDenyNew, OverflowAdmitNew}, []string{"evict-soonest", "deny-new", "admit-new"},
-		func(s string) (Overflow, error) { var v Overflow; err := v.UnmarshalText([]byte(s)); return v, err },
 		"overflow", "Overflow")
 	checkEnum(t, []Hash{HashSeeded, HashStable}, []string{"seeded", "stable"},
-		func(s string) (Hash, error) { var v Hash; err := v.UnmarshalText([]byte(s)); return v, err },
 		"hash", "Hash")
 }
 
 func checkEnum[T interface {
 	~uint8
 	textForm
-}](t *testing.T, values []T, names []string, parse func(string) (T, error), kind, typeName string) {
+}, P interface {
+	*T
+	encoding.TextUnmarshaler
+}](t *testing.T, values []T, names []string, kind, typeName string) {
 
 	t.Helper()
+	parse := func(s string) (v T, err error) {
+		err = P(&v).UnmarshalText([]byte(s))
+		return v, err
+	}
 	for i, v := range values {
 		require.Equal(t, T(i), v, "the zero value is the default, and the order is part of the API")
 		require.Equal(t, names[i], v.String())
@@ -328,31 +323,6 @@ func TestConfig_JSONRoundTrip(t *testing.T) {
 	}
 	_, err = json.Marshal(settings{Limit: Limit{Rate: 1}})
 	require.ErrorContains(t, err, "sluice: limit has no text form: Limit.Period: 0s is not positive")
-}
-
-// TestNew_PenaltyErrors are those of BlockFor and CountDenied.
-func TestNew_PenaltyErrors(t *testing.T) {
-	const counts = ", which counts what is admitted; want false, or sliding-window, sliding-log or fixed-window"
-	ok := PerSecond(1)
-	for _, c := range []struct {
-		name   string
-		config Config
-		field  string
-		reason string
-	}{
-		{"block-for=negative", Config{Limit: ok, BlockFor: -1}, "BlockFor",
-			"-1ns is negative; want 0 for no blocks, or a positive duration"},
-		{"block-for=lowest", Config{Limit: ok, BlockFor: math.MinInt64}, "BlockFor",
-			"-2562047h47m16.854775808s is negative; want 0 for no blocks, or a positive duration"},
-		{"count-denied=gcra", Config{Limit: ok, CountDenied: true}, "CountDenied", "true with gcra" + counts},
-		{"count-denied=token-bucket", Config{Algorithm: TokenBucket, Limit: ok, CountDenied: true}, "CountDenied", "true with token-bucket" + counts},
-		{"count-denied=interval", Config{Algorithm: TokenBucket, Refill: RefillInterval, Limit: ok, CountDenied: true}, "CountDenied", "true with token-bucket" + counts},
-		{"count-denied=leaky-bucket", Config{Algorithm: LeakyBucket, Limit: Unlimited, CountDenied: true}, "CountDenied", "true with leaky-bucket" + counts},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			requireConfigError(t, c.config, c.field, c.reason)
-		})
-	}
 }
 
 // TestNew_PenaltiesAreAccepted up to their ends, and where there is no state to punish.

@@ -20,17 +20,6 @@ func TestOutcome_SaysWhatItDecided(t *testing.T) {
 	}
 }
 
-// TestUntil_AndAfterSaturate where the clock ends.
-func TestUntil_AndAfterSaturate(t *testing.T) {
-	require.Equal(t, Never, until(math.MaxUint64, 5))
-	require.Equal(t, Never, until(1<<63, math.MaxInt64))
-	require.Equal(t, time.Duration(0), until(math.MaxInt64, math.MaxInt64))
-	require.Equal(t, time.Duration(2), until(7, 5))
-	require.Equal(t, uint64(math.MaxInt64), after(math.MaxInt64-1, 1))
-	require.Equal(t, uint64(math.MaxUint64), after(math.MaxInt64, 1))
-	require.Equal(t, uint64(math.MaxUint64), after(math.MaxInt64, Never))
-}
-
 // TestDecision_AmendByHand: Soft is taken off what is told, and says when it is passed; Shadow
 // turns a denial into an admission that says so.
 func TestDecision_AmendByHand(t *testing.T) {

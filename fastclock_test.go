@@ -123,6 +123,16 @@ func (w *fastWorld) newClock(t *testing.T) *worldClock {
 	return c
 }
 
+// newCalmClock returns a clock that has been used for a while, in a world without surprises.
+func newCalmClock(t *testing.T) (*fastWorld, *worldClock) {
+	t.Helper()
+	w := newFastWorld(seeded.Rand(t), 2.1e9)
+	w.calm = true
+	c := w.newClock(t)
+	c.use(2000)
+	return w, c
+}
+
 // A worldClock reads a FastClock as its Now does, with the world's counter, and compares.
 type worldClock struct {
 	*FastClock
@@ -272,10 +282,7 @@ func TestFastClock_ConcurrentReadersSeeOneLine(t *testing.T) {
 
 // While one calibrates, the others read on, and wait for nobody.
 func TestFastClock_NobodyWaitsForACalibration(t *testing.T) {
-	w := newFastWorld(seeded.Rand(t), 2.1e9)
-	w.calm = true
-	c := w.newClock(t)
-	c.use(2000)
+	w, c := newCalmClock(t)
 	c.mu.Lock() // whoever calibrates has lost the processor
 	turn := c.turn.Load()
 	for range 1000 {

@@ -74,10 +74,7 @@ func (c *worldClock) use(readings int) {
 
 func TestFastClock_AJumpNobodyCanExplain(t *testing.T) {
 	for _, jump := range []time.Duration{2 * time.Millisecond, 100 * time.Millisecond, time.Hour, 50 * year} {
-		w := newFastWorld(seeded.Rand(t), 2.1e9)
-		w.calm = true
-		c := w.newClock(t)
-		c.use(2000)
+		w, c := newCalmClock(t)
 		c.within(time.Microsecond)
 		w.count(float64(jump))
 		c.use(1000)
@@ -134,10 +131,7 @@ func TestFastClock_ASuspendIsNoTime(t *testing.T) {
 }
 
 func TestFastClock_ACounterThatStops(t *testing.T) {
-	w := newFastWorld(seeded.Rand(t), 2.1e9)
-	w.calm = true
-	c := w.newClock(t)
-	c.use(2000)
+	w, c := newCalmClock(t)
 	w.hz = 0
 	for range 1000 {
 		c.now()
@@ -149,10 +143,7 @@ func TestFastClock_ACounterThatStops(t *testing.T) {
 
 // One that has stopped while nobody read the clock is found by the first who does.
 func TestFastClock_ACounterThatStopsWhileParked(t *testing.T) {
-	w := newFastWorld(seeded.Rand(t), 2.1e9)
-	w.calm = true
-	c := w.newClock(t)
-	c.use(2000)
+	w, c := newCalmClock(t)
 	w.sleep(time.Second)
 	require.Zero(t, w.due, "it has parked")
 	w.hz = 0
@@ -164,10 +155,7 @@ func TestFastClock_ACounterThatStopsWhileParked(t *testing.T) {
 
 func TestFastClock_ACounterThatChangesItsFrequency(t *testing.T) {
 	for _, factor := range []float64{0.001, 0.1, 0.5, 0.99, 0.998, 1.002, 1.01, 2, 10, 1000} {
-		w := newFastWorld(seeded.Rand(t), 2.1e9)
-		w.calm = true
-		c := w.newClock(t)
-		c.use(2000)
+		w, c := newCalmClock(t)
 		w.hz *= factor
 		for range 20_000 {
 			c.now()

@@ -125,9 +125,11 @@ func (a *fixedWindow) rank(word uint64, now int64) uint64 {
 // worstCase is a full limit in every window that a closed span of d ns can touch:
 // one at its start, and one more for every boundary, of which it can meet
 // ceil(d/P).
-func (a *fixedWindow) worstCase(d int64) uint64 {
-	boundaries := (uint64(d) + a.period - 1) / a.period
-	admitted, _ := mulDiv(a.limit, boundaries+1, 1)
+func (a *fixedWindow) worstCase(d int64) uint64 { return inWindows(a.limit, a.period, d) }
+
+func inWindows(limit, period uint64, d int64) uint64 {
+	boundaries := (uint64(d) + period - 1) / period
+	admitted, _ := mulDiv(limit, boundaries+1, 1)
 	return admitted
 }
 
@@ -296,8 +298,4 @@ func (a *anchoredWindow) rank(key state, now int64) uint64 {
 // that ends in it, and one more for each begun P of the rest. Unless P divides d, the
 // unit that began the first window lies before the span, and so it takes a refund of
 // that unit to reach the last one of the bound.
-func (a *anchoredWindow) worstCase(d int64) uint64 {
-	boundaries := (uint64(d) + a.period - 1) / a.period
-	admitted, _ := mulDiv(a.limit, boundaries+1, 1)
-	return admitted
-}
+func (a *anchoredWindow) worstCase(d int64) uint64 { return inWindows(a.limit, a.period, d) }

@@ -23,15 +23,20 @@ type traceRow struct {
 	reset     time.Duration
 }
 
-// runTrace plays the rows from a minute's edge, on one key.
+// runTrace plays the rows from a minute's edge, on one key, as calls of Take.
 func runTrace(t *testing.T, c Config, rows []traceRow) {
+	t.Helper()
+	playTrace(t, c, rows, Key.TakeAt)
+}
+
+func playTrace(t *testing.T, c Config, rows []traceRow, call func(k Key, now int64, cost int) Decision) {
 	t.Helper()
 	t0 := time.Unix(1_790_000_100, 0)
 	c.Clock = NewManualClock(t0)
 	l := mustNew(t, c)
 	for i, r := range rows {
 		want := Decision{Allowed: r.ok, Limit: int(l.policyOf(0).burst), Remaining: r.remaining, RetryAfter: r.retry, ResetAfter: r.reset}
-		got := l.Key("k").TakeAt(t0.Add(r.at).UnixNano(), r.cost)
+		got := call(l.Key("k"), t0.Add(r.at).UnixNano(), r.cost)
 		assert.Equal(t, want, got, "row %d: %d units at %v", i, r.cost, r.at)
 	}
 }
