@@ -151,6 +151,9 @@ func (c *claim) ready() bool {
 	return c.cost == 0 || c.slot != nil || c.noRoom != denied || c.unfit()
 }
 
+// turnless reports whether the algorithm of the claim has no turns, though it has states.
+func (c *claim) turnless() bool { return !c.policy.unlimited() && c.policy.bucket() == nil }
+
 // track makes a claim ready. The last time, it settles what becomes of it if the key
 // is dropped again. As ever at MaxKeys, OverflowEvictSoonest gives up state for that, and
 // denies nothing.
@@ -168,6 +171,83 @@ func (c *claim) track(last bool) {
 			c.noRoom = refused
 		}
 	}
+}
+
+// judge sets Allowed to whether the claim would be admitted.
+func (c *claim) judge() {
+	switch {
+	case c.stateless():
+		if c.policy.unlimited() {
+			c.until = c.policy.blockedUntil(c.state)
+			c.Allowed = c.cost >= 0 && c.until <= uint64(c.now)
+		}
+	case c.unfit():
+		c.Allowed = false
+	case !c.ready() || c.slot != nil || c.cost == 0:
+		from := c.word
+		if c.until = c.policy.blockedUntil(c.state); c.until > 0 {
+			from = 0
+		}
+		switch wide := c.policy.wide; {
+		case c.until > uint64(c.now):
+			c.Allowed = false
+		case wide != nil:
+			c.Allowed = wide.admit(state{from, c.tail}, c.now, c.units())
+		default:
+			c.next, c.Allowed = c.policy.alg.charge(from, c.now, c.units())
+		}
+	default:
+		c.Allowed = c.noRoom == waved
+	}
+}
+
+// describe fills in the Decision. With charges, it makes the charge.
+func (c *claim) describe(charges bool) {
+	p := c.policy
+	switch {
+	case c.stateless():
+		switch {
+		case c.until > uint64(c.now):
+			c.Limit = math.MaxInt
+			c.block(c.until, c.now)
+		case p.unlimited():
+			c.Limit, c.Remaining = math.MaxInt, math.MaxInt
+		}
+		if c.cost < 0 || p.denyAll() {
+			c.RetryAfter = Never
+		}
+		return
+	case c.slot == nil && c.noRoom == waved:
+		c.Remaining = int(p.burst)
+	case c.slot == nil && c.noRoom == refused:
+		c.RetryAfter = p.limit.interval()
+	case c.unfit():
+		_, c.Remaining, _, c.ResetAfter = p.judge(c.state, c.now, 1, false)
+		c.RetryAfter = Never
+	case charges && p.wide == nil:
+		c.word = c.next
+		c.Remaining, c.RetryAfter, c.ResetAfter = p.alg.describe(c.word, c.now, c.units(), true)
+	default:
+		if p.denies && !c.Allowed && c.until == 0 && c.slot != nil && c.cost > 0 {
+			c.word = p.deny(c.state, c.now, c.units())
+		}
+		_, c.Remaining, c.RetryAfter, c.ResetAfter = p.judge(c.state, c.now, c.units(), charges)
+		if charges {
+			from, _ := p.admissible(c.state, c.now)
+			c.word = p.wide.commit(from, c.now, c.units())
+		}
+	}
+	c.Limit = int(p.burst)
+}
+
+func (c *claim) outcome() outcome {
+	switch {
+	case c.Allowed:
+		return admitted
+	case c.until > uint64(c.now):
+		return blocked
+	}
+	return denied
 }
 
 // holdAll holds the keys of all claims that are tracked, or none if one of them is

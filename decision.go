@@ -50,6 +50,15 @@ func (d *Decision) block(at uint64, now int64) {
 	d.Remaining, d.RetryAfter, d.ResetAfter = 0, until(at, now), until(at, now)
 }
 
+// unlimited describes a call under Unlimited for a key with a block until then, or 0.
+func (d *Decision) unlimited(until uint64, now int64) {
+	if d.Limit = math.MaxInt; until > uint64(now) {
+		d.block(until, now)
+		return
+	}
+	d.Allowed, d.Remaining = true, math.MaxInt
+}
+
 // amend turns the decision on the enforced limit into what Config.Soft and Config.Shadow make
 // of it.
 func (d *Decision) amend(soft int, shadow bool, cost int) {

@@ -215,15 +215,6 @@ func (l *Limiter) judgeEdge(d *Decision, p *policy, id uint64, now int64, cost i
 	return true
 }
 
-// unlimited describes a call under Unlimited for a key with a block until then, or 0.
-func (d *Decision) unlimited(until uint64, now int64) {
-	if d.Limit = math.MaxInt; until > uint64(now) {
-		d.block(until, now)
-		return
-	}
-	d.Allowed, d.Remaining = true, math.MaxInt
-}
-
 // settleEdge puts into a decision on one unit what a cost makes of it that is not for the
 // key's state to decide.
 func (p *policy) settleEdge(d *Decision, cost int) {

@@ -209,9 +209,6 @@ func (j *joint) judge() {
 	}
 }
 
-// turnless reports whether the algorithm of the claim has no turns, though it has states.
-func (c *claim) turnless() bool { return !c.policy.unlimited() && c.policy.bucket() == nil }
-
 // tooLong reports whether the word of the claim could not tell the charge at the turn of all.
 func (j *joint) tooLong(c *claim, from uint64) bool {
 	at := after(c.now, j.delay)
