@@ -39,14 +39,25 @@ func TestForwarded_OnlyTheConfiguredHeaderIsRead(t *testing.T) {
 	require.Equal(t, "203.0.113.77", keyOf(t, f, r))
 }
 
-// Each case is the lines of a header and the key, or "" for a header that is refused.
+// A linesCase is the lines of a header and the key, or "" for a header that is refused.
+type linesCase struct {
+	name  string
+	lines []string
+	want  string
+}
+
+func checkLines(t *testing.T, header string, cases []linesCase) {
+	t.Helper()
+	f := Must(ByRemoteIP(behindProxies(header)))
+	for _, c := range cases {
+		r := fromPeer(proxy)
+		r.Header[http.CanonicalHeaderKey(header)] = c.lines
+		checkKey(t, f, r, c.want, c.name)
+	}
+}
+
 func TestForwarded_XForwardedFor(t *testing.T) {
-	f := Must(ByRemoteIP(behindProxies("X-Forwarded-For")))
-	for _, c := range []struct {
-		name  string
-		lines []string
-		want  string
-	}{
+	checkLines(t, "X-Forwarded-For", []linesCase{
 		{"one hop", []string{"203.0.113.77"}, "203.0.113.77"},
 		{"spoofed", []string{"6.6.6.6, 203.0.113.77"}, "203.0.113.77"},
 		{"spoofed as a proxy", []string{"6.6.6.6, 10.0.0.9, 203.0.113.77"}, "203.0.113.77"},
@@ -82,11 +93,7 @@ func TestForwarded_XForwardedFor(t *testing.T) {
 		{"separated by semicolons", []string{"6.6.6.6;203.0.113.77"}, ""},
 		{"other white space", []string{"203.0.113.77\u00a0"}, ""},
 		{"empty element left of all", []string{", 10.0.0.2"}, ""},
-	} {
-		r := fromPeer(proxy)
-		r.Header["X-Forwarded-For"] = c.lines
-		checkKey(t, f, r, c.want, c.name)
-	}
+	})
 }
 
 func checkKey(t *testing.T, f KeyFunc, r *http.Request, want, name string) {
@@ -101,12 +108,7 @@ func checkKey(t *testing.T, f KeyFunc, r *http.Request, want, name string) {
 }
 
 func TestForwarded_RFC7239(t *testing.T) {
-	f := Must(ByRemoteIP(behindProxies("Forwarded")))
-	for _, c := range []struct {
-		name  string
-		lines []string
-		want  string
-	}{
+	checkLines(t, "Forwarded", []linesCase{
 		// From RFC 7239, sections 4, 6 and 7.4.
 		{"with other parameters", []string{"for=192.0.2.60;proto=http;by=203.0.113.43"}, "192.0.2.60"},
 		{"quoted IPv6 with port", []string{`For="[2001:db8:cafe::17]:4711"`}, "2001:db8:cafe::/64"},
@@ -136,11 +138,7 @@ func TestForwarded_RFC7239(t *testing.T) {
 		{"backslash at the end of the left", []string{`for=6.6.6.6;by="\, for="192.0.2.60"`}, "192.0.2.60"},
 		{"opening quote on the line before", []string{`for="6.6.6.6`, "for=192.0.2.60"}, "192.0.2.60"},
 		{"garbage on the left", []string{"====, for=192.0.2.60, for=10.0.0.2"}, "192.0.2.60"},
-	} {
-		r := fromPeer(proxy)
-		r.Header["Forwarded"] = c.lines
-		checkKey(t, f, r, c.want, c.name)
-	}
+	})
 }
 
 func TestForwarded_RFC7239Refuses(t *testing.T) {
@@ -175,12 +173,7 @@ func TestForwarded_RFC7239Refuses(t *testing.T) {
 }
 
 func TestForwarded_SingleValue(t *testing.T) {
-	f := Must(ByRemoteIP(behindProxies("X-Real-IP")))
-	for _, c := range []struct {
-		name  string
-		lines []string
-		want  string
-	}{
+	checkLines(t, "X-Real-IP", []linesCase{
 		{"address", []string{"203.0.113.77"}, "203.0.113.77"},
 		{"white space and port", []string{" [2001:db8:b::1]:80\t"}, "2001:db8:b::/64"},
 		{"of a proxy", []string{"10.0.0.2"}, "10.0.0.2"},
@@ -192,11 +185,7 @@ func TestForwarded_SingleValue(t *testing.T) {
 		{"unknown", []string{"unknown"}, ""},
 		{"name", []string{"localhost"}, ""},
 		{"long", []string{strings.Repeat(" ", 5000) + "203.0.113.77"}, ""},
-	} {
-		r := fromPeer(proxy)
-		r.Header["X-Real-Ip"] = c.lines
-		checkKey(t, f, r, c.want, c.name)
-	}
+	})
 }
 
 func TestForwarded_MissingHeader(t *testing.T) {
