@@ -87,7 +87,7 @@ func (l *Limiter) allowAt(id uint64, now int64, cost int) bool {
 	now = max(now, 0)
 	// From the table, the policy would be known three loads later.
 	if p := l.current.Load(); uint64(cost)-1 < p.plain {
-		t := l.tableOf(id)
+		t := l.guide.tableOf(id)
 		e, end := t.lookup(id)
 		switch {
 		case t.policy != p:
@@ -184,8 +184,7 @@ func (st *store) charge(p *policy, id uint64, now int64, cost int) (uint64, outc
 		return 0, unfit
 	}
 	marked := false // the table says that the key is, or was, in a cell
-	for {
-		t := st.tableOf(id)
+	for t := st.guide.tableOf(id); ; t = st.tableOf(id) {
 		e, end := t.lookup(id)
 		if t.policy != p || e == nil || marked {
 			at := spot{policy: p} // of no one instant; insert looks again
@@ -245,8 +244,7 @@ func (st *store) chargeWide(p *policy, id uint64, now int64, cost int, d *Decisi
 	if !p.fits(cost) {
 		return unfit
 	}
-	for {
-		t := st.tableOf(id)
+	for t := st.guide.tableOf(id); ; t = st.tableOf(id) {
 		if t.policy == p {
 			if e, i := t.lookup(id); e != nil && e.word.Load() != elsewhere {
 				if out := st.chargeTail(p, e, t.tails.of(i), now, cost, d); out != retrying {

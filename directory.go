@@ -1,6 +1,10 @@
 package sluice
 
-import "sync/atomic"
+import (
+	"math/bits"
+	"sync/atomic"
+	"unsafe"
+)
 
 // A directory says in which table an id is. The first bits of an id are the index of a place; a
 // table has one place or more, all those of the ids that begin as its own do (extendible
@@ -29,8 +33,36 @@ func covers(id uint64, depth uint) (first, last uint64) {
 	return id &^ rest, id | rest
 }
 
+// newDirectory returns a directory of at least two empty places, so that an id is shifted by less
+// than its length.
+func newDirectory(places int) *directory {
+	places = max(places, 2)
+	return &directory{make([]atomic.Pointer[table], places), uint(64 - bits.TrailingZeros(uint(places)))}
+}
+
 // tableOf returns the table that id is in, if it is in one.
 func (d *directory) tableOf(id uint64) *table { return d.places[id>>d.shift].Load() }
+
+// A guide is the newest directory without a load that waits for another one: its shift and the
+// address of its first place. The two may be of two directories. Then the places are the newer
+// ones, of which there are more, so there is one for each id; but it can be another's.
+type guide struct {
+	shift  atomic.Uint64 // read first, and written last
+	places atomic.Pointer[atomic.Pointer[table]]
+}
+
+func (g *guide) follow(d *directory) {
+	g.places.Store(&d.places[0])
+	g.shift.Store(uint64(d.shift))
+}
+
+// tableOf returns the table that id is in, if it is in one, or while the directory is being
+// replaced, a table of other ids. So one that has the id is the right one, and one that has not
+// says nothing: see store.tableOf.
+func (g *guide) tableOf(id uint64) *table {
+	i := uintptr(id >> (g.shift.Load() % 64))
+	return (*atomic.Pointer[table])(unsafe.Add(unsafe.Pointer(g.places.Load()), i*unsafe.Sizeof(atomic.Pointer[table]{}))).Load()
+}
 
 // put puts t in the places of the ids of a table, of which id is one. It returns the directory,
 // or one that has room for that.
@@ -46,7 +78,7 @@ func (d *directory) put(id uint64, t *table) *directory {
 }
 
 func (d *directory) doubled() *directory {
-	next := &directory{make([]atomic.Pointer[table], 2*len(d.places)), d.shift - 1}
+	next := newDirectory(2 * len(d.places))
 	for i := range next.places {
 		next.places[i].Store(d.places[i/2].Load())
 	}

@@ -2,11 +2,15 @@ package sluice
 
 import (
 	"math"
+	"math/bits"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sluice-go/sluice/internal/depth"
 	"github.com/sluice-go/sluice/internal/traces"
 )
 
@@ -101,6 +105,93 @@ func TestDirectory_WhoOwesIsNotPushedOutByKeysElsewhere(t *testing.T) {
 	require.Positive(t, l.Stats().Evicted)
 	require.Equal(t, 1, l.tableOf(math.MaxUint64).used)
 	checkTables(t, l)
+}
+
+// TestGuide_BetweenTwoDirectories: a guide that has the new directory's places, and still the old
+// one's shift, leads to other tables. Decisions are the same.
+func TestGuide_BetweenTwoDirectories(t *testing.T) {
+	forEveryLayout(t, func(t *testing.T, c Config) {
+		const keys = 500
+		c.Shards, c.MaxKeys = 4, -1
+		l, _ := newFrozen(t, c)
+		burst := int(l.policyOf(0).burst)
+		for i := range uint64(keys) {
+			require.True(t, l.KeyUint64(i).Allow())
+		}
+		next := l.directory.Load().doubled()
+		l.directory.Store(next)
+		l.guide.places.Store(&next.places[0])
+		wrong := 0
+		for i := range uint64(keys) {
+			k, stranger := l.KeyUint64(i), l.KeyUint64(keys+i)
+			if l.guide.tableOf(k.id) != l.tableOf(k.id) {
+				wrong++
+			}
+			traces.Equal(t, burst-1, k.Peek(0).Remaining)
+			traces.Equal(t, burst-2, k.Take(1).Remaining)
+			k.Refund(1)
+			traces.Equal(t, false, k.AllowN(burst))
+			traces.Equal(t, true, k.AllowN(burst-1))
+			traces.Equal(t, burst-1, stranger.Take(1).Remaining)
+			traces.Equal(t, false, stranger.AllowN(burst))
+			traces.Equal(t, int(keys+i+1), l.Len())
+			d := TakeAll(Charge{Key: k, Cost: 1}, Charge{Key: stranger, Cost: 1})
+			traces.Equal(t, false, d.Allowed)
+		}
+		require.Greater(t, wrong, keys/4)
+		l.guide.follow(l.directory.Load())
+		for i := range uint64(keys) {
+			traces.Equal(t, 0, l.KeyUint64(i).Peek(0).Remaining)
+			traces.Equal(t, burst-1, l.KeyUint64(keys+i).Peek(0).Remaining)
+		}
+		checkTables(t, l)
+	})
+}
+
+// TestGuide_StaysInItsPlaces: a guide followed while the directory grows leads to a place that
+// there is. Behind those of each directory lie others here, with another table.
+func TestGuide_StaysInItsPlaces(t *testing.T) {
+	const most = 1 << 10
+	tab, beyond := emptyTable(nil, 0), emptyTable(nil, 0)
+	var growing []*directory
+	for n := 2; n <= most; n *= 2 {
+		d := newDirectory(2 * most)
+		for i := range d.places {
+			d.places[i].Store(beyond)
+		}
+		d.places = d.places[:n]
+		d.shift = uint(64 - bits.TrailingZeros(uint(n)))
+		growing = append(growing, d.put(0, tab))
+	}
+	begin := func() *guide {
+		g := &guide{}
+		g.follow(growing[0])
+		return g
+	}
+	var now atomic.Pointer[guide]
+	now.Store(begin())
+	var over atomic.Bool
+	var astray atomic.Int64
+	var wg sync.WaitGroup
+	for range 2 {
+		wg.Go(func() {
+			for !over.Load() {
+				if now.Load().tableOf(math.MaxUint64) != tab {
+					astray.Add(1)
+				}
+			}
+		})
+	}
+	for range depth.Of(50_000, 50_000, 1_000_000) {
+		g := begin()
+		now.Store(g)
+		for _, d := range growing {
+			g.follow(d)
+		}
+	}
+	over.Store(true)
+	wg.Wait()
+	require.Zero(t, astray.Load())
 }
 
 // TestDirectory_IdleKeysAreFoundInAllTables: a full shard has one idle key somewhere. New keys

@@ -39,7 +39,7 @@ func (st *store) locate(id uint64) spot {
 // slotOf is locate in half the time for nearly all keys: those in their table. (A spot is too
 // large for registers.)
 func (st *store) slotOf(id uint64) (p *policy, e *slot, tail []atomic.Uint64) {
-	t := st.tableOf(id)
+	t := st.guide.tableOf(id)
 	if e, i := t.lookup(id); e != nil && e.word.Load() != elsewhere {
 		return t.policy, e, t.tail(i)
 	}

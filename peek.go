@@ -67,7 +67,7 @@ func (l *Limiter) peekAt(d *Decision, id uint64, now int64, cost int) {
 // peekTable is peekAt for nearly all calls: of a cost that the state decides, for a key that
 // is in the table and not being moved.
 func (l *Limiter) peekTable(d *Decision, id uint64, now int64, cost int) (ok bool) {
-	t := l.tableOf(id)
+	t := l.guide.tableOf(id)
 	p := t.policy
 	if !p.fits(cost) {
 		return false

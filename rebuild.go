@@ -184,7 +184,7 @@ func (st *store) publishLocked(id uint64, old, t *table) {
 	defer st.directoryMu.Unlock()
 	d := st.directory.Load()
 	if next := d.put(id, t); next != d {
-		st.directory.Store(next)
+		st.setDirectory(next)
 	}
 }
 

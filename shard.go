@@ -49,6 +49,7 @@ type store struct {
 	ledgers *ledgers
 	common  plan // the limiter's own limit
 
+	guide     guide
 	directory atomic.Pointer[directory]
 	shards    []shard
 	shift     uint   // id>>shift is the shard
@@ -83,6 +84,11 @@ type counters struct {
 
 // tableOf returns the table that id is in, if it is in one.
 func (st *store) tableOf(id uint64) *table { return st.directory.Load().tableOf(id) }
+
+func (st *store) setDirectory(d *directory) {
+	st.directory.Store(d)
+	st.guide.follow(d)
+}
 
 // shardOf returns the shard of id. With a single shard the shift is 64, which
 // gives 0.
@@ -133,7 +139,7 @@ func (st *store) ahead(id uint64) {
 }
 
 func (st *store) prefetch(id uint64) {
-	st.tableOf(id).prefetch(id)
+	st.guide.tableOf(id).prefetch(id)
 }
 
 // lookAhead is ahead for any clock, where the slot is not likely to be in the cache.
@@ -277,13 +283,13 @@ func (st *store) init(tm *terms, shards, maxKeys, most int) {
 	st.shards = make([]shard, shards)
 	st.shift = uint(64 - bits.TrailingZeros(uint(shards)))
 	st.most = min(mostIDs(maxKeys/shards+min(1, maxKeys%shards)), most)
-	all := &directory{make([]atomic.Pointer[table], shards), st.shift}
+	all := newDirectory(shards)
 	empty := emptyTable(tm.common, st.depth())
 	st.lostRaces, st.moves = xsync.NewCounter(), xsync.NewCounter()
 	st.ledgers = newLedgers(shards, st.shift)
 	for i := range st.shards {
 		s := &st.shards[i]
-		all.places[i].Store(empty)
+		all.put(uint64(i)<<st.shift, empty)
 		s.hand = uint32(uint64(i) << st.shift >> 32)
 		s.share = maxKeys / shards
 		if i < maxKeys%shards {
@@ -291,7 +297,7 @@ func (st *store) init(tm *terms, shards, maxKeys, most int) {
 		}
 		s.tries = math.MaxUint32 // nobody has looked for room yet, and anybody may
 	}
-	st.directory.Store(all)
+	st.setDirectory(all)
 }
 
 // defaultShards is the number of shards for maxKeys keys: 32 per processor, and at least 64, but
