@@ -105,7 +105,7 @@ func (tr *receiptTracer) reserve() {
 	if tr.Rng.IntN(4) == 0 {
 		most = tr.Rng.Int64N(5*int64(tr.Cfg.Limit.interval())) - 1
 	}
-	if wait, _, out := tr.peekSlot(now, cost); out == oracle.Reserved && tr.Rng.IntN(4) == 0 {
+	if wait, out := tr.peekSlot(now, cost); out == oracle.Reserved && tr.Rng.IntN(4) == 0 {
 		most = wait - tr.Rng.Int64N(2) // just enough, or 1 ns short of it
 	}
 	wait, e, out := tr.model.Reserve(now, int64(cost), most)
@@ -122,17 +122,10 @@ func (tr *receiptTracer) reserve() {
 }
 
 // peekSlot is what the model would say, were there no hurry.
-func (tr *receiptTracer) peekSlot(now int64, cost int) (wait int64, e *oracle.Event, out oracle.Outcome) {
-	if wait, e, out = tr.model.Reserve(now, int64(cost), -1); out == oracle.Reserved {
-		tr.model.Undo(e)
-		return wait, e, out
-	}
-	if out != oracle.TooLate {
-		return 0, nil, out
-	}
-	wait, e, out = tr.model.Reserve(now, int64(cost), math.MaxInt64)
+func (tr *receiptTracer) peekSlot(now int64, cost int) (wait int64, out oracle.Outcome) {
+	wait, e, out := tr.model.Reserve(now, int64(cost), math.MaxInt64)
 	tr.model.Undo(e)
-	return wait, e, out
+	return wait, out
 }
 
 func (tr *receiptTracer) settle(debts bool) {

@@ -25,7 +25,7 @@ func reserveBoth(a, b *receiptTracer) {
 	var want error
 	var delay int64
 	for i, tr := range traces {
-		wait, _, out := tr.peekSlot(tr.Clock.Now(), costs[i])
+		wait, out := tr.peekSlot(tr.Clock.Now(), costs[i])
 		err := []error{nil, ErrNegativeCost, ErrCostExceedsBurst, ErrQueueFull, ErrWouldExceedDeadline}[out]
 		if err == nil && time.Duration(wait) > most {
 			err = ErrWouldExceedDeadline
