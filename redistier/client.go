@@ -219,12 +219,14 @@ func (c *Client) dial() *direct {
 	d.client = redis.NewClient(&o)
 	d.Conn = d.client.Conn()
 	_ = s.SetDeadline(d.dialled.Add(o.DialTimeout))
-	// The first one says all that belongs to dialling, too; the second one finds what that has left unread.
-	// Nobody who may run scripts is refused EVAL, as some are PING. A refusal is a reply: the call will tell.
-	hello := func() command { return command{redis.NewCmd(ctx, "eval", "return ''", 0)} }
-	_ = d.Conn.Process(ctx, hello())
-	_ = d.Process(ctx, hello())
-	if d.off {
+	// The first one says all that belongs to dialling, too; the second one finds what that has left unread:
+	// what is there before its answer is another. Nobody who may run scripts is refused EVAL, as some are PING.
+	// A refusal is a reply, to both: the call will tell.
+	first, second := command{redis.NewCmd(ctx, "eval", "return '1'", 0)}, command{redis.NewCmd(ctx, "eval", "return '2'", 0)}
+	_ = d.Conn.Process(ctx, first)
+	_ = d.Process(ctx, second)
+	refused := first.Err() != nil && second.Err() != nil && first.Err().Error() == second.Err().Error()
+	if d.off || second.Val() != any("2") && !refused {
 		d.close()
 		return nil
 	}

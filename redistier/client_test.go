@@ -1,10 +1,13 @@
 package redistier
 
 import (
+	"bufio"
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
+	"fmt"
 	"net"
 	"net/http/httptest"
 	"reflect"
@@ -178,6 +181,57 @@ func TestLead_Glued(t *testing.T) {
 		require.Equal(t, 70, at.Remaining)
 		st := tier.Stats()
 		require.Equal(t, []uint64{10, 10, 1}, []uint64{st.Led, st.Scripts, st.Failed})
+	}
+}
+
+// TestLead_Behind: a connection whose replies are each to the call before is not led on, even if none is
+// there to be read until the next call. One whose user may not call is, and the call tells.
+func TestLead_Behind(t *testing.T) {
+	for _, c := range []struct {
+		behind, refusal string
+		want            bool
+	}{
+		{"", "", true},
+		{"", "-NOPERM no\r\n", true},
+		{"-ERR bye\r\n", "", false},
+		{"$1\r\n1\r\n", "", false},
+		{"$1\r\nx\r\n", "", false},
+		{"-ERR bye\r\n", "-NOPERM no\r\n", false},
+	} {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		require.NoError(t, err)
+		go func() {
+			defer l.Close()
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			defer conn.Close()
+			reply, calls := c.behind, 0
+			for in := bufio.NewReader(conn); ; {
+				line, err := in.ReadString('\n')
+				if err != nil {
+					return
+				}
+				switch strings.TrimSpace(line) {
+				case "hello", "client", "select":
+					_, _ = conn.Write([]byte("-ERR unknown command\r\n"))
+				case "eval":
+					calls++
+					answer := cmp.Or(c.refusal, fmt.Sprintf("$1\r\n%d\r\n", calls))
+					if c.behind == "" {
+						reply = answer
+					}
+					_, _ = conn.Write([]byte(reply))
+					reply = answer
+				}
+			}
+		}()
+		d := newLeading(t, &redis.Options{Addr: l.Addr().String()}).dial()
+		require.Equal(t, c.want, d != nil, "%+v", c)
+		if d != nil {
+			d.close()
+		}
 	}
 }
 
