@@ -23,6 +23,8 @@ type proxy struct {
 	loses    atomic.Bool            // the answers to scripts: the connection ends instead
 	behind   atomic.Pointer[string] // the next answer, in one piece with it; "" is that answer again
 	loading  atomic.Bool            // scripts are answered as by a server that loads its data
+	passes   atomic.Pointer[func()] // called right before a piece is passed on, and right after
+	end      chan struct{}          // of the test
 	mu       sync.Mutex
 	conns    map[net.Conn]bool
 	refuses  bool
@@ -31,8 +33,11 @@ type proxy struct {
 func newProxy(tb testing.TB, server string) *proxy {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(tb, err)
-	p := &proxy{listener: l, server: server, conns: map[net.Conn]bool{}}
-	tb.Cleanup(func() { p.cut(true) })
+	p := &proxy{listener: l, server: server, conns: map[net.Conn]bool{}, end: make(chan struct{})}
+	tb.Cleanup(func() {
+		close(p.end)
+		p.cut(true)
+	})
 	go p.accept()
 	return p
 }
@@ -73,7 +78,10 @@ func (p *proxy) pipe(to, from net.Conn, asked *atomic.Bool, answer bool) {
 	for {
 		n, err := from.Read(b)
 		if d := p.delay.Load(); answer && d > 0 {
-			<-time.After(time.Duration(d))
+			select {
+			case <-time.After(time.Duration(d)):
+			case <-p.end:
+			}
 		}
 		if scripts := bytes.Count(b[:n], []byte("evalsha")); !answer && scripts > 0 {
 			asked.Store(true)
@@ -88,11 +96,19 @@ func (p *proxy) pipe(to, from net.Conn, asked *atomic.Bool, answer bool) {
 		if p.hole.Load() {
 			p.lost.Add(int64(n))
 		} else if n > 0 {
+			p.passing()
 			_, _ = to.Write(p.glue(b[:n], answer))
+			p.passing()
 		}
 		if err != nil {
 			return
 		}
+	}
+}
+
+func (p *proxy) passing() {
+	if f := p.passes.Load(); f != nil {
+		(*f)()
 	}
 }
 
