@@ -46,10 +46,11 @@ func (s *spender) charge(i, cost int) {
 	}
 }
 
-// spend makes random calls. What it gives back are units that it has been charged.
+// spend makes random calls, so many at least, until some spender has been admitted one: limits that
+// admit none can stay for as long as nobody else runs. What it gives back are units that it has been charged.
 func (s *spender) spend(rng *rand.Rand, n int, refunds bool) {
 	mine := make([]int, len(s.keys))
-	for range n {
+	for at := 0; at < n || s.calls.Load() == 0; at++ {
 		i, j, cost := rng.IntN(len(s.keys)), rng.IntN(len(s.keys)), 1+rng.IntN(8)
 		switch rng.IntN(6) {
 		case 0:
@@ -133,7 +134,6 @@ func TestConcurrent_ChangesLoseNothing(t *testing.T) {
 				spent := s.charged[i].Load() - s.back[i].Load()
 				require.Equal(t, int(spent), large.Rate-k.Peek(0).Remaining, "key %d", i)
 			}
-			require.Positive(t, s.calls.Load())
 		}
 	})
 }
@@ -189,7 +189,7 @@ func TestConcurrent_CallsAfterAChangeAreDecidedByIt(t *testing.T) {
 				main.change(len(limits), func(i int) { assertNoError(t, l.SetLimit(limits[i])) })
 				key.change(len(limits), func(i int) { assertNoError(t, own.SetLimit(limits[i])) })
 				i := int(key.Load()/2) % len(limits)
-				for seen, n := certain[i].Load(), 0; n < 10_000 && certain[i].Load() < seen+4; n++ {
+				for seen := certain[i].Load(); certain[i].Load() < seen+4; {
 					runtime.Gosched()
 				}
 			}
