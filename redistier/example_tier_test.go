@@ -35,7 +35,8 @@ func ExampleTier() {
 	fmt.Println(d.Allowed, source)
 }
 
-// A lone caller of the tier makes the round trip itself.
+// The first call has a connection dialled in the background. From then on, a lone caller makes the round
+// trip itself.
 func ExampleNewClient() {
 	client, err := redistier.NewClient(&redis.Options{Addr: "localhost:6379"})
 	if err != nil {
@@ -50,11 +51,20 @@ func ExampleNewClient() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	ctx := context.Background()
-	defer tier.Close(ctx)
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	defer tier.Close(context.Background())
+	for tier.Stats().Led == 0 { // what comes before goes through the client's pool
+		if _, err := tier.Peek(ctx, "user:42", 1); err != nil {
+			log.Fatal(err) // ctx has ended: there is no server to dial
+		}
+	}
+	if err := tier.Reset(ctx, "user:42"); err != nil {
+		log.Fatal(err)
+	}
 	d, err := tier.Take(ctx, "user:42", 1)
 	if err != nil {
 		log.Fatal(err)
 	}
-	fmt.Println(d.Allowed, tier.Stats().Led)
+	fmt.Println(d.Allowed, d.Remaining) // true 19
 }
