@@ -110,6 +110,9 @@ func TestDirectory_WhoOwesIsNotPushedOutByKeysElsewhere(t *testing.T) {
 // TestGuide_BetweenTwoDirectories: a guide that has the new directory's places, and still the old
 // one's shift, leads to other tables. Decisions are the same.
 func TestGuide_BetweenTwoDirectories(t *testing.T) {
+	if crowded() {
+		return // a single table
+	}
 	forEveryLayout(t, func(t *testing.T, c Config) {
 		const keys = 500
 		c.Shards, c.MaxKeys = 4, -1

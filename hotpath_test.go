@@ -39,7 +39,7 @@ func hotArchs(t *testing.T) []string {
 	t.Helper()
 	switch {
 	case crowded():
-		t.Skip("the code is the same as in the run without -homes")
+		t.Skip("the run without -homes looks at the code that programs have")
 	case testing.Short():
 		if !slices.Contains([]string{"amd64", "arm64"}, runtime.GOARCH) {
 			t.Skipf("in short mode only the code for this machine is looked at, and %s has none to look at", runtime.GOARCH)

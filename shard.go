@@ -144,7 +144,7 @@ func (st *store) prefetch(id uint64) {
 
 // lookAhead is ahead for any clock, where the slot is not likely to be in the cache.
 func (st *store) lookAhead(id uint64) {
-	if t := st.tableOf(id); t.isFar() {
+	if t := st.guide.tableOf(id); t.isFar() {
 		t.prefetch(id)
 	}
 }

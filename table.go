@@ -5,6 +5,7 @@ import (
 	"sync/atomic"
 	"unsafe"
 
+	"github.com/sluice-go/sluice/internal/crowding"
 	"github.com/sluice-go/sluice/internal/prefetch"
 )
 
@@ -19,7 +20,7 @@ import (
 // Invariant: at least one slot is empty, so every probe ends.
 type table struct {
 	slots  []slot
-	homes  uint64 // of the slots, how many are homes: all but in tests
+	homes  uint64 // how many slots are homes, where that is not all: see crowding.Built
 	policy *policy
 	depth  uint  // how many of the first bits of its ids are the same
 	limit  int   // how many ids it may hold
@@ -98,7 +99,13 @@ func (t *table) lookup(id uint64) (e *slot, end uint64) {
 }
 
 // home returns the slot where the probe for id starts.
-func (t *table) home(id uint64) uint64 { return uint64(uint32(id)) * t.homes >> 32 }
+func (t *table) home(id uint64) uint64 {
+	homes := uint64(len(t.slots))
+	if crowding.Built {
+		homes = t.homes
+	}
+	return uint64(uint32(id)) * homes >> 32
+}
 
 // prefetch lets the processor fetch the slot where the probe for id starts.
 func (t *table) prefetch(id uint64) { prefetch.Line(unsafe.Pointer(&t.slots[t.home(id)])) }

@@ -9,6 +9,7 @@ import (
 	"math"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strconv"
 	"syscall"
 	"testing"
@@ -23,6 +24,9 @@ import (
 func init() {
 	flag.Func("homes", "bits of an id that choose its home slot, in one shard (default all)", func(s string) error {
 		bits, err := strconv.ParseUint(s, 10, 6)
+		if err == nil && !crowding.Built {
+			err = errors.New("it needs -tags=crowded, too")
+		}
 		crowding.Homes = 1 << bits
 		return err
 	})
@@ -40,14 +44,20 @@ func Crowded() bool { return crowding.Homes < math.MaxUint64 }
 // many do not.
 func Splits() bool { return crowding.IDs < math.MaxInt }
 
-// CrowdedHomes runs all tests of the package again with home slots cut to 16 and to one.
+// CrowdedHomes runs all tests of the package again with home slots cut to 16 and to one, in a
+// binary that is built for that.
 func CrowdedHomes(t *testing.T) {
 	if !depth.Full() {
 		t.Skip("SLUICE_DEPTH=full runs the tests again with crowded homes")
 	}
-	for _, bits := range []int{4, 0} {
-		t.Run(fmt.Sprintf("bits=%d", bits), func(t *testing.T) { again(t, fmt.Sprintf("-homes=%d", bits)) })
-	}
+	binary := filepath.Join(t.TempDir(), "crowded.test")
+	out, err := exec.Command("go", "test", "-c", "-tags=crowded", "-o", binary).CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	t.Run("all", func(t *testing.T) { // returns when the parallel ones have ended, before the binary goes
+		for _, bits := range []int{4, 0} {
+			t.Run(fmt.Sprintf("bits=%d", bits), func(t *testing.T) { again(t, binary, fmt.Sprintf("-homes=%d", bits)) })
+		}
+	})
 }
 
 // TablesOfAFewIDs runs the tests that match a pattern again, with tables that are split when they
@@ -56,13 +66,13 @@ func TablesOfAFewIDs(t *testing.T, ids int, run string) {
 	if !depth.Full() {
 		t.Skip("SLUICE_DEPTH=full runs the tests again with tables of a few ids")
 	}
-	again(t, fmt.Sprintf("-most=%d", ids), "-test.run="+run)
+	again(t, os.Args[0], fmt.Sprintf("-most=%d", ids), "-test.run="+run)
 }
 
-// again runs the short tests in a process of its own.
-func again(t *testing.T, args ...string) {
+// again runs the short tests of a binary in a process of its own.
+func again(t *testing.T, binary string, args ...string) {
 	t.Parallel()
-	cmd := exec.Command(os.Args[0], append(args, "-test.short", "-test.timeout="+timeLeft(t))...)
+	cmd := exec.Command(binary, append(args, "-test.short", "-test.timeout="+timeLeft(t))...)
 	out, err := cmd.CombinedOutput()
 	if errors.Is(err, syscall.ENOEXEC) {
 		t.Skip("this machine runs the tests under an emulator, and cannot start them by itself")
