@@ -45,7 +45,8 @@ func (d *directory) tableOf(id uint64) *table { return d.places[id>>d.shift].Loa
 
 // A guide is the newest directory without a load that waits for another one: its shift and the
 // address of its first place. The two may be of two directories. Then the places are the newer
-// ones, of which there are more, so there is one for each id; but it can be another's.
+// ones, of which there are more, so there is one for each id; but it can be another's. Whoever
+// finds such a table may have to wait for the lock of the key's shard, once.
 type guide struct {
 	shift  atomic.Uint64 // read first, and written last
 	places atomic.Pointer[atomic.Pointer[table]]

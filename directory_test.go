@@ -151,6 +151,61 @@ func TestGuide_BetweenTwoDirectories(t *testing.T) {
 	})
 }
 
+// TestGuide_FullBetweenTwoDirectories: a guide that leads to another table makes a full limiter turn
+// nobody away, and admit nobody without a charge, whom it would not have otherwise.
+func TestGuide_FullBetweenTwoDirectories(t *testing.T) {
+	const keys, burst = 512, 5
+	run := func(c Config, torn bool) (said []Decision, st Stats) {
+		clock := NewManualClock(start)
+		c.Clock = clock
+		l, err := newUncrowded(c)
+		require.NoError(t, err)
+		var in []Key
+		for i := uint64(0); l.Len() < keys; i++ {
+			k, was := l.KeyUint64(i), l.Len()
+			k.AllowN(2)
+			if l.Len() > was {
+				in = append(in, k)
+			}
+		}
+		if torn {
+			next := l.directory.Load().doubled()
+			l.directory.Store(next)
+			l.guide.places.Store(&next.places[0])
+		}
+		wrong, untracked := 0, l.Stats().Untracked
+		for i := range uint64(2000) {
+			k, stranger := in[i%keys], l.KeyUint64(1<<40+i)
+			if l.guide.tableOf(k.id) != l.tableOf(k.id) {
+				wrong++
+			}
+			said = append(said, k.Peek(1), k.Take(1), stranger.Take(1), stranger.Peek(0))
+			said = append(said, Decision{Allowed: stranger.Allow()}, Decision{Allowed: k.Allow()})
+			k.Refund(1)
+			d := TakeAll(Charge{k, 1}, Charge{stranger, 1})
+			said = append(said, Decision{Allowed: d.Allowed, Remaining: d.Remaining})
+			clock.Advance(time.Millisecond)
+		}
+		require.Equal(t, torn && len(l.shards) > 1, wrong > 500)
+		st = l.Stats()
+		st.Untracked -= untracked
+		return said, st
+	}
+	for _, overflow := range untracking {
+		for _, shards := range []int{1, 4} {
+			for _, a := range []Algorithm{TokenBucket, SlidingLog} {
+				c := Config{Limit: PerHour(burst), Algorithm: a, Shards: shards, MaxKeys: keys, Overflow: overflow}
+				want, wantStats := run(c, false)
+				got, gotStats := run(c, true)
+				for i := range want {
+					traces.Equal(t, want[i], got[i])
+				}
+				require.Equal(t, wantStats, gotStats)
+			}
+		}
+	}
+}
+
 // TestGuide_StaysInItsPlaces: a guide followed while the directory grows leads to a place that
 // there is. Behind those of each directory lie others here, with another table.
 func TestGuide_StaysInItsPlaces(t *testing.T) {

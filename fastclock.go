@@ -17,20 +17,21 @@ import (
 // is no longer read stops its timer by itself, and needs no Close.
 //
 // A reading is within 1 us of the system clock while the rates of the two change by no more
-// than 50 ppm in 5 ms, within 2 us while the clock is new, for some milliseconds, and within
-// 12 us while the system clock is being set right. It may be less than an earlier one, by up to
-// 1 us: the processor reads the counter ahead of other instructions, and the counters of two
-// processors may be apart. A limiter judges a time that has gone back as strictly as if it had
-// not. So nothing is admitted for that, and a call can be judged as if it had come up to 1 us
-// earlier.
+// than 50 ppm in 5 ms, and within 12 us while the system clock is being set right. While the
+// clock is new, until it has compared the two half a dozen times, it is within 2 us, or 5 us where
+// the counters of two processors are apart by more than 0.4 us. A reading may be less than an
+// earlier one, by up to 1 us: the processor reads the counter ahead of other instructions, and
+// the counters of two processors may be apart. A limiter judges a time that has gone back as
+// strictly as if it had not. So nothing is admitted for that, and a call can be judged as if it
+// had come up to 1 us earlier.
 //
 // It makes up for what the two have come to differ by in going faster or slower. It steps to
 // the system clock where nobody has read it for 10 ms, and where the counter has begun anew or
 // the machine was suspended. If the two differ by more than 0.1% of the time that has passed
-// (4% when it is new, less after each millisecond), and no suspend explains it, or if reading
-// them together takes long, it is the system clock from then on. It can be ahead then, by at
-// most 10 ms, and stands still until the system clock has caught up. A counter that stops is
-// found out within 0.2 s.
+// (4% when it is new, half as much after each of the first comparisons), and no suspend explains
+// it, or if reading them together takes long, it is the system clock from then on. It can be
+// ahead then, by at most 10 ms, and stands still until the system clock has caught up. A counter
+// that stops is found out within 0.2 s.
 //
 // It is the system clock from the beginning where processor or kernel do not say that the
 // counter is steady, on processors other than amd64 and arm64, with the build tag purego, and
@@ -276,7 +277,7 @@ func (c *FastClock) calibrate() int64 {
 		return max(shown, s.system)
 	case window > c.ticks(fastApart):
 		return c.fall("reading the counter takes too long", max(shown, s.system))
-	case max(behind, -behind) <= int64(fastApart)+elapsed/c.trusted(span):
+	case max(behind, -behind) <= int64(fastApart)+elapsed/c.trusted(span) && !slept(elapsed, s.wall-c.last.wall, passed):
 		if pace, ok := paceOf(elapsed, uint64(past)); ok {
 			c.pace = (c.pace + pace) / 2
 		}

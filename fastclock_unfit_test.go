@@ -48,6 +48,26 @@ func TestFastClock_AYoungClockLeftAlone(t *testing.T) {
 	}
 }
 
+// A suspend of a young clock is no drift either.
+func TestFastClock_ASuspendOfAYoungClock(t *testing.T) {
+	rng := seeded.Rand(t)
+	for range 1000 {
+		w := newFastWorld(rng, 2.1e9)
+		w.calm = true
+		c := w.newClock(t)
+		c.now()
+		const asleep = 2 * time.Second
+		w.sleep(20*asleep + time.Duration(rng.Int64N(int64(10*asleep))))
+		w.wall += float64(asleep)
+		w.count(float64(asleep))
+		c.now()
+		c.most = 0
+		c.use(500)
+		c.within(time.Microsecond)
+		require.Equal(t, counter.Name, c.Source())
+	}
+}
+
 // requireFallen demands that the clock is the system clock for good, has not gone back, and
 // once the system clock has caught up tells its time to the nanosecond.
 func (c *worldClock) requireFallen(why string) {
