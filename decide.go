@@ -1,9 +1,6 @@
 package sluice
 
-import (
-	"runtime"
-	"sync/atomic"
-)
+import "runtime"
 
 // Allow charges one unit to key and reports whether it was admitted.
 func (l *Limiter) Allow(key string) bool {
@@ -84,9 +81,8 @@ func (k Key) TakeAt(now int64, cost int) (d Decision) {
 // under a one-word algorithm, with nobody in the way. It leaves the rest to others,
 // having changed nothing.
 func (l *Limiter) allowAt(id uint64, now int64, cost int) bool {
-	now = max(now, 0)
 	// From the table, the policy would be known three loads later.
-	if p := l.current.Load(); uint64(cost)-1 < p.plain {
+	if p := l.current.Load(); uint64(cost)-1 < p.plain && now >= 0 {
 		t := l.guide.tableOf(id)
 		e, end := t.lookup(id)
 		switch {
@@ -246,12 +242,14 @@ func (st *store) chargeWide(p *policy, id uint64, now int64, cost int, d *Decisi
 	}
 	for t := st.guide.tableOf(id); ; t = st.tableOf(id) {
 		if t.policy == p {
-			if e, i := t.lookup(id); e != nil && e.word.Load() != elsewhere {
-				if out := st.chargeTail(p, e, t.tails.of(i), now, cost, d); out != retrying {
-					return out
+			if e, i := t.lookup(id); e != nil {
+				if word := e.word.Load(); word != elsewhere {
+					if out := st.chargeTail(p, e, state{word, t.tails.of(i)}, now, cost, d); out != retrying {
+						return out
+					}
+					st.awaitMove(id)
+					continue
 				}
-				st.awaitMove(id)
-				continue
 			}
 		}
 		at := spot{policy: p} // of no one instant; insert looks again
@@ -270,7 +268,7 @@ func (st *store) chargeWide(p *policy, id uint64, now int64, cost int, d *Decisi
 		case at.policy != p:
 			return retrying
 		}
-		if out := st.chargeTail(p, at.slot, at.tail, now, cost, d); out != retrying {
+		if out := st.chargeTail(p, at.slot, state{at.slot.word.Load(), at.tail}, now, cost, d); out != retrying {
 			return out
 		}
 		st.awaitMove(id)
@@ -280,35 +278,34 @@ func (st *store) chargeWide(p *policy, id uint64, now int64, cost int, d *Decisi
 // chargeTail decides on what it has read of the tail. A denial counts if the word
 // is still the same afterwards. So does whatever is written, by the swap that locks the
 // word.
-func (st *store) chargeTail(p *policy, e *slot, tail []atomic.Uint64, now int64, cost int, d *Decision) outcome {
+func (st *store) chargeTail(p *policy, e *slot, key state, now int64, cost int, d *Decision) outcome {
 	wide := p.wide
-	for {
-		word := e.word.Load()
-		if word >= blockedTail {
+	for ; ; key.word = e.word.Load() {
+		if word := key.word; word >= blockedTail {
 			switch {
 			case word == moved || word == elsewhere:
 				return retrying
 			case word&locked != 0:
 				runtime.Gosched()
-			case p.stillBlocked(e, state{word, tail}, now, d):
+			case p.stillBlocked(e, key, now, d):
 				return blocked
 			}
 			continue
 		}
 		var ok bool
 		if d != nil {
-			ok, d.Remaining, d.RetryAfter, d.ResetAfter = wide.describe(state{word, tail}, now, cost, true)
+			ok, d.Remaining, d.RetryAfter, d.ResetAfter = wide.describe(key, now, cost, true)
 		} else {
-			ok = wide.admit(state{word, tail}, now, cost)
+			ok = wide.admit(key, now, cost)
 		}
 		if !ok {
-			if p.denies && st.denyTail(p, e, state{word, tail}, now, cost, d) || !p.denies && e.word.Load() == word {
+			if p.denies && st.denyTail(p, e, key, now, cost, d) || !p.denies && e.word.Load() == key.word {
 				return denied
 			}
 			continue
 		}
-		if e.word.CompareAndSwap(word, word|locked) {
-			e.word.Store(wide.commit(state{word, tail}, now, cost))
+		if e.word.CompareAndSwap(key.word, key.word|locked) {
+			e.word.Store(wide.commit(key, now, cost))
 			return admitted
 		}
 		st.lostRaces.Inc()

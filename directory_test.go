@@ -108,7 +108,7 @@ func TestDirectory_WhoOwesIsNotPushedOutByKeysElsewhere(t *testing.T) {
 }
 
 // TestGuide_BetweenTwoDirectories: a guide that has the new directory's places, and still the old
-// one's shift, leads to other tables. Decisions are the same.
+// one's count, leads to other tables. Decisions are the same.
 func TestGuide_BetweenTwoDirectories(t *testing.T) {
 	if crowded() {
 		return // a single table
