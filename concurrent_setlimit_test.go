@@ -356,3 +356,92 @@ func TestSetKeyLimit_OutlivesSweepsAndFloods(t *testing.T) {
 		}
 	})
 }
+
+// TestConcurrent_TokensOfTwoLimits: one client's calls bring two limits by turns, from many
+// goroutines. At one instant it is admitted exactly the larger one.
+func TestConcurrent_TokensOfTwoLimits(t *testing.T) {
+	forEveryLayout(t, func(t *testing.T, c Config) {
+		t.Parallel()
+		c.Limit = Per(1000, c.Limit.Period)
+		l, _ := newFrozen(t, c)
+		require.NoError(t, l.SetPlan("pro", Per(900, c.Limit.Period)))
+		k := l.Key("k")
+		keys := []Key{k}
+		for _, n := range []int{40, 1200} {
+			with, err := k.WithLimit(Per(n, c.Limit.Period))
+			require.NoError(t, err)
+			keys = append(keys, with)
+		}
+		pro, err := k.WithPlan("pro")
+		require.NoError(t, err)
+		keys = append(keys, pro)
+		var admitted atomic.Int64
+		stop := churnAll([]*Limiter{l})
+		var done atomic.Bool
+		mover := goDo(1, func(int) {
+			for i := 0; !done.Load(); i++ {
+				assertNoError(t, l.SetPlan("pro", Per(900+i%2, c.Limit.Period)))
+				assertNoError(t, k.SetPlan("pro"))
+				k.ClearLimit()
+				runtime.Gosched()
+			}
+		})
+		goDo(3, func(g int) {
+			rng := rand.New(rand.NewPCG(uint64(g), 7))
+			for range 1500 {
+				k := keys[rng.IntN(len(keys))]
+				switch rng.IntN(4) {
+				case 0:
+					if TakeAll(Charge{k, 2}, Charge{l.Key("other"), 0}).Allowed {
+						admitted.Add(2)
+					}
+				case 1:
+					if d := k.Take(3); d.Allowed {
+						admitted.Add(3)
+					}
+				case 2:
+					k.Peek(1)
+				default:
+					if k.Allow() {
+						admitted.Add(1)
+					}
+				}
+			}
+		})()
+		done.Store(true)
+		mover()
+		stop()
+		for keys[2].Allow() {
+			admitted.Add(1)
+		}
+		require.Equal(t, int64(1200), admitted.Load())
+		k.Reset()
+		l.Sweep()
+		checkCells(t, l, []string{"k"}, map[string]bool{})
+	})
+}
+
+// TestConcurrent_PlanThatEnds: a key gets a plan before the plan ends, and loses it then, or
+// it does not get it and keeps the limit it has.
+func TestConcurrent_PlanThatEnds(t *testing.T) {
+	l := Must(New(Config{Limit: PerSecond(1)}))
+	own := PerSecond(5)
+	accepted, refused := 0, 0
+	for range 5000 {
+		require.NoError(t, l.SetPlan("pro", PerSecond(3)))
+		require.NoError(t, l.SetKeyLimit("k", own))
+		put := make(chan error)
+		go func() { put <- l.SetKeyPlan("k", "pro") }()
+		runtime.Gosched()
+		l.ClearPlan("pro")
+		require.NotEqual(t, PerSecond(3), l.Key("k").Limit())
+		if <-put == nil {
+			accepted++
+			require.Equal(t, PerSecond(1), l.Key("k").Limit())
+			continue
+		}
+		refused++
+		require.Equal(t, own, l.Key("k").Limit())
+	}
+	t.Logf("%d times the plan came first, %d times its end", accepted, refused)
+}

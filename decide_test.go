@@ -1,57 +1,268 @@
 package sluice
 
 import (
+	"fmt"
 	"math"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sluice-go/sluice/internal/depth"
 	"github.com/sluice-go/sluice/internal/seeded"
 )
 
-func TestLimiter_AllowIsTheAllowedOfTake(t *testing.T) {
-	for name, c := range everyFew {
-		rng := seeded.Rand(t)
-		clock := NewManualClock(start)
-		c.Clock = clock
-		a, b := mustNew(t, c), mustNew(t, c)
-		for range 2000 {
-			cost := rng.IntN(c.Limit.burst()+2) - 1
-			require.Equal(t, a.Take("k", cost).Allowed, b.AllowN("k", cost), name)
-			clock.Advance(time.Duration(rng.Int64N(int64(c.Limit.Period) / 4)))
+// These tests are the table of cases that hold for every algorithm, one test a
+// row, each run on every layout of state.
+
+// snapshot lists all that the limiter's tables hold: ids, words and tails.
+func snapshot(l *Limiter) []uint64 {
+	var all []uint64
+	for _, t := range tablesOf(l) {
+		for j := range t.slots {
+			if id := t.slots[j].id.Load(); id != 0 {
+				e := t.state(uint64(j), t.slots[j].word.Load())
+				all = append(all, id, e.word)
+				for k := range e.tail {
+					all = append(all, e.tail[k].Load())
+				}
+			}
+		}
+	}
+	return all
+}
+
+// newFrozen returns a limiter on a manual clock.
+func newFrozen(t *testing.T, c Config) (*Limiter, *ManualClock) {
+	t.Helper()
+	clock := NewManualClock(start)
+	c.Clock = clock
+	return mustNew(t, c), clock
+}
+
+func TestSemantics_CostZeroPeeksForOneUnit(t *testing.T) {
+	forEveryLayout(t, func(t *testing.T, c Config) {
+		l, clock := newFrozen(t, c)
+		burst := int(l.policyOf(0).burst)
+		require.True(t, l.AllowN("k", 0))
+		require.Equal(t, Decision{Allowed: true, Limit: burst, Remaining: burst}, l.Take("k", 0))
+		require.Zero(t, l.Len())
+		require.True(t, l.AllowN("k", burst))
+		before := snapshot(l)
+		one := l.Take("k", 1)
+		require.False(t, one.Allowed)
+		require.False(t, l.AllowN("k", 0))
+		require.Equal(t, one, l.Take("k", 0))
+		clock.Advance(one.RetryAfter)
+		require.True(t, l.AllowN("k", 0))
+		require.Equal(t, before, snapshot(l))
+		left := l.Take("k", 0).Remaining
+		require.True(t, l.AllowN("k", left))
+		require.False(t, l.AllowN("k", 0))
+	})
+}
+
+func TestSemantics_NegativeCostIsDenied(t *testing.T) {
+	forEveryLayout(t, func(t *testing.T, c Config) {
+		requireNever(t, c, -1, -2, math.MinInt, math.MinInt+1)
+	})
+}
+
+func TestSemantics_CostAboveBurstIsDenied(t *testing.T) {
+	forEveryLayout(t, func(t *testing.T, c Config) {
+		requireNever(t, c, c.Limit.burst()+1, math.MaxInt-1, math.MaxInt)
+	})
+}
+
+// requireNever demands that the costs are denied for ever, on a key with state and
+// on one without, and that nothing is written.
+func requireNever(t *testing.T, c Config, costs ...int) {
+	t.Helper()
+	l, _ := newFrozen(t, c)
+	require.True(t, l.Allow("k"))
+	before, burst := snapshot(l), int(l.policyOf(0).burst)
+	for _, cost := range costs {
+		require.False(t, l.AllowN("k", cost))
+		d := l.Take("k", cost)
+		require.False(t, d.Allowed)
+		require.Equal(t, Never, d.RetryAfter)
+		require.Equal(t, burst-1, d.Remaining)
+		require.Equal(t, d, l.Peek("k", cost))
+		require.False(t, l.AllowN("other", cost))
+		require.Equal(t, Decision{Limit: burst, Remaining: burst, RetryAfter: Never}, l.Take("other", cost))
+	}
+	require.Equal(t, before, snapshot(l))
+}
+
+func TestSemantics_DeniedCallWritesNothing(t *testing.T) {
+	forEveryLayout(t, func(t *testing.T, c Config) {
+		l, clock := newFrozen(t, c)
+		require.True(t, l.AllowN("k", int(l.policyOf(0).burst)))
+		before := snapshot(l)
+		for range 5 {
+			require.False(t, l.Allow("k"))
+			require.False(t, l.AllowN("k", int(l.policyOf(0).burst)))
+			require.False(t, l.Take("k", 2).Allowed)
+			clock.Advance(1)
+		}
+		require.Equal(t, before, snapshot(l))
+		require.Equal(t, 1, l.Len())
+	})
+}
+
+// TestSemantics_NothingDrifts: k periods after a key was emptied exactly k*R units
+// have come back, for intervals that are no whole number of ns, too, and for more
+// than one unit a nanosecond.
+func TestSemantics_NothingDrifts(t *testing.T) {
+	limits := []Limit{
+		PerSecond(3), PerSecond(7), PerMinute(7), PerDay(1_000_003), PerSecond(999_999_937),
+		PerSecond(1_999_999_973), Per(3, 2), Per(7, 2), Per(4, 1), Per(11, 7),
+	}
+	for _, limit := range limits {
+		for _, a := range bucketAlgorithms {
+			if a == TokenBucket && limit.Rate > 3*int(limit.Period) {
+				continue // it takes 3 a nanosecond
+			}
+			const periods = 1000
+			burst := limit.Rate
+			if limit.Rate < math.MaxInt32/periods {
+				burst *= periods
+			}
+			l, _ := newFrozen(t, Config{Algorithm: a, Limit: limit.WithBurst(burst)})
+			k, t0 := l.Key("k"), start.UnixNano()
+			require.True(t, k.AllowAt(t0, burst), "%v %v", a, limit)
+			for i := range burst / limit.Rate {
+				at := t0 + int64(i)*int64(limit.Period)
+				require.Equal(t, i*limit.Rate, k.TakeAt(at, 0).Remaining, "%v %v after %d periods", a, limit, i)
+			}
 		}
 	}
 }
 
-func TestLimiter_DeniedCallsInsertNothing(t *testing.T) {
-	onEveryLayout(t, func(t *testing.T, l *Limiter, _ *ManualClock) {
-		for _, cost := range []int{0, -1, int(l.policyOf(0).burst) + 1, math.MaxInt, math.MinInt} {
-			require.Equal(t, cost == 0, l.AllowN("k", cost), "cost %d", cost)
-			d := l.Take("k", cost)
-			require.Equal(t, cost == 0, d.Allowed)
-			require.Equal(t, int(l.policyOf(0).burst), d.Remaining, "cost %d", cost)
-			require.Zero(t, d.ResetAfter)
-			if cost != 0 {
-				require.Equal(t, Never, d.RetryAfter, "cost %d", cost)
+// TestSemantics_NothingDriftsInSmallSteps empties the key in every period anew.
+func TestSemantics_NothingDriftsInSmallSteps(t *testing.T) {
+	for _, limit := range []Limit{PerSecond(7).WithBurst(14), Per(7, 2).WithBurst(14), PerMinute(13).WithBurst(26)} {
+		l, _ := newFrozen(t, Config{Limit: limit})
+		k, t0 := l.Key("k"), start.UnixNano()
+		require.True(t, k.AllowAt(t0, limit.Burst))
+		for i := range 10_000 {
+			at := t0 + int64(i+1)*int64(limit.Period)
+			require.Equal(t, limit.Rate, k.TakeAt(at, 0).Remaining, "%v in period %d", limit, i)
+			require.True(t, k.AllowAt(at, limit.Rate))
+		}
+	}
+}
+
+// TestSemantics_OlderTime: an older time admits nothing that the newest would
+// deny, and what it admits is charged as at the newest.
+func TestSemantics_OlderTime(t *testing.T) {
+	forEveryLayout(t, func(t *testing.T, c Config) {
+		rng := seeded.Rand(t)
+		for range 300 {
+			l, clock := newFrozen(t, c)
+			k, now := l.Key("k"), clock.Now()
+			k.AllowAt(now, 1+rng.IntN(int(l.policyOf(0).burst)))
+			older := now - 1 - rng.Int64N(3*int64(c.Limit.Period))
+			cost := 1 + rng.IntN(int(l.policyOf(0).burst))
+			before := peekAt(l, k.id, now, 0).Remaining
+			if k.AllowAt(older, cost) {
+				require.GreaterOrEqual(t, before, cost, "admitted what the newest time denies")
+				require.Equal(t, before-cost, peekAt(l, k.id, now, 0).Remaining, "not charged in full")
+			} else {
+				require.Equal(t, before, peekAt(l, k.id, now, 0).Remaining, "a denial wrote")
 			}
 		}
-		require.Zero(t, l.Len())
 	})
 }
 
-func TestLimiter_CostZeroSaysWhetherOneUnitWouldPass(t *testing.T) {
-	onEveryLayout(t, func(t *testing.T, l *Limiter, clock *ManualClock) {
-		require.True(t, l.AllowN("k", int(l.policyOf(0).burst)))
-		d, one := l.Take("k", 0), l.Take("k", 1)
-		require.Equal(t, one, d, "denied as a call of one unit is, with the same RetryAfter")
-		require.False(t, l.AllowN("k", 0))
-		clock.Advance(d.RetryAfter)
-		require.True(t, l.AllowN("k", 0))
-		left := l.Take("k", 0).Remaining
-		require.Positive(t, left)
-		require.Equal(t, left, l.Take("k", 0).Remaining, "and nothing has been charged")
-		require.True(t, l.AllowN("k", left))
-		require.False(t, l.AllowN("k", 0))
+// TestSemantics_IdleForever: a key is fresh after any idle time.
+func TestSemantics_IdleForever(t *testing.T) {
+	forEveryLayout(t, func(t *testing.T, c Config) {
+		for shift := range 63 {
+			l, clock := newFrozen(t, c)
+			k, burst := l.Key("k"), int(l.policyOf(0).burst)
+			require.True(t, k.AllowN(burst))
+			clock.Advance(k.Peek(0).ResetAfter)
+			clock.Advance(math.MaxInt64 >> shift)
+			require.Equal(t, l.Peek("other", burst), k.Take(burst))
+			require.False(t, k.Allow())
+		}
 	})
+}
+
+// TestSemantics_RetryAfterIsExact: at RetryAfter the call is admitted, 1 ns before
+// it is denied; the wait never grows while time passes.
+func TestSemantics_RetryAfterIsExact(t *testing.T) {
+	forEveryLayout(t, func(t *testing.T, c Config) {
+		rng := seeded.Rand(t)
+		for range 300 {
+			l, clock := newFrozen(t, c)
+			k := l.Key("k")
+			k.AllowN(1 + rng.IntN(int(l.policyOf(0).burst)))
+			clock.Advance(time.Duration(rng.Int64N(int64(c.Limit.Period))))
+			k.AllowN(1 + rng.IntN(int(l.policyOf(0).burst)))
+			cost := 1 + rng.IntN(int(l.policyOf(0).burst))
+			d := k.Peek(cost)
+			if d.Allowed {
+				require.Zero(t, d.RetryAfter)
+				continue
+			}
+			clock.Advance(d.RetryAfter - 1)
+			require.Equal(t, time.Duration(1), k.Peek(cost).RetryAfter)
+			require.False(t, k.AllowN(cost))
+			clock.Advance(1)
+			require.True(t, k.AllowN(cost))
+		}
+	})
+}
+
+// TestSemantics_PeekIsTheNextTake, field by field, and changes nothing.
+func TestSemantics_PeekIsTheNextTake(t *testing.T) {
+	forEveryLayout(t, func(t *testing.T, c Config) {
+		rng := seeded.Rand(t)
+		l, clock := newFrozen(t, c)
+		for range 2000 {
+			key, cost := fmt.Sprint("key", rng.IntN(3)), rng.IntN([]int{4, int(l.policyOf(0).burst) + 3}[rng.IntN(2)])-1
+			before := snapshot(l)
+			peeked := l.Peek(key, cost)
+			require.Equal(t, before, snapshot(l))
+			require.Equal(t, peeked, l.Take(key, cost))
+			clock.Advance(time.Duration(rng.Int64N(int64(c.Limit.Period) / 20)))
+		}
+	})
+}
+
+// TestSemantics_WordsStayClear of those that have a meaning: no charge leaves a
+// fresh word, and none leaves the mark of a held or moved one, at the ends of time
+// and with the largest bursts either.
+func TestSemantics_WordsStayClear(t *testing.T) {
+	rng := seeded.Rand(t)
+	for range depth.Ops() / 200 {
+		c := randomConfig(rng, variants[rng.IntN(len(variants))])
+		a, limit := c.Algorithm, c.Limit
+		if a <= LeakyBucket && rng.IntN(2) == 0 {
+			// Bursts up to what New accepts make the largest words.
+			limit.Rate = 1 + rng.IntN(4)
+			limit.Period = time.Duration(math.MaxInt64 >> rng.IntN(63))
+			limit.Burst = int(min(math.MaxInt, max(1, math.MaxInt64/int64(limit.interval()))))
+		}
+		c.Limit = limit
+		l, err := New(c)
+		if err != nil || l.policyOf(0).alg == nil {
+			continue
+		}
+		word := uint64(0)
+		for range 20 {
+			now := math.MaxInt64 - rng.Int64()>>rng.IntN(63)
+			next, ok := l.policyOf(0).alg.charge(word, now, 1+rng.IntN(int(l.policyOf(0).burst)))
+			if !ok {
+				require.Equal(t, word, next)
+				continue
+			}
+			require.NotZero(t, next, "%v %v", a, limit)
+			require.Less(t, next, uint64(reserved), "%v %v", a, limit)
+			require.Greater(t, next, word, "%v %v: state moved back", a, limit)
+			word = next
+		}
+	}
 }

@@ -379,3 +379,66 @@ func TestOverflow_AFreeLookSettlesTheAccount(t *testing.T) {
 		require.EqualValues(t, share/roomFraction-1, l.shards[0].unpaid.Load(), "have to come before the next look")
 	}
 }
+
+// TestFullAtHand_ALoneKeyIsNotPushedOut, however deep strangers have made its table: of a part of the
+// shard that is two keys, one is not half and more.
+func TestFullAtHand_ALoneKeyIsNotPushedOut(t *testing.T) {
+	if crowded() || splits() {
+		return // one long probe, or tables of a few keys
+	}
+	for _, maxKeys := range []int{1024, 1100} {
+		l, _ := newFrozen(t, Config{Algorithm: SlidingLog, Limit: PerHour(4096), Shards: 1, MaxKeys: maxKeys})
+		offender := l.KeyHash(math.MaxUint64)
+		require.True(t, offender.AllowN(4096))
+		near := uint64(0)
+		stranger := func() uint64 { near++; return 0xff<<56 | near*0x9e3779b97f4a7c15>>9 }
+		for range 12 {
+			require.True(t, l.KeyHash(stranger()).Allow())
+		}
+		for i := range uint64(10_000) {
+			require.True(t, l.KeyHash((i+1)*0x9e3779b97f4a7c15).Allow())
+			if i%50 == 0 {
+				require.True(t, l.KeyHash(stranger()).Allow())
+			}
+			require.Zero(t, offender.Peek(0).Remaining, "after %d keys", i)
+		}
+	}
+}
+
+// TestEvictSoonest_ASampleThatMeetsNobody does not decide: strangers can leave most slots empty.
+func TestEvictSoonest_ASampleThatMeetsNobody(t *testing.T) {
+	if crowded() || splits() {
+		return // one long probe, or tables of a few keys
+	}
+	l, _ := newFrozen(t, Config{Limit: PerHour(5), MaxKeys: 4000, Shards: 1})
+	for i := range uint64(2000) { // all that follow one another in the middle of their tables
+		require.True(t, l.KeyHash((i+1)*0x9e3779b97f4a7c15&^0xffff_ffff|0x8000_0000|i&0xfff).Allow())
+	}
+	tab := l.tableOf(0)
+	require.Greater(t, tab.depth, l.depth())
+	require.Greater(t, len(tab.slots), sampleSlots)
+	for range 100 {
+		idle, ranks := l.surveyLocked(&l.shards[0], tab, start.UnixNano())
+		require.GreaterOrEqual(t, idle+len(ranks), sampleSlots/8)
+	}
+}
+
+// TestEvictSoonest_ARestedShardKeepsItsLiveKeys: after a pause maxLooks tables are
+// looked at, so that a single idle key in them is found, and is enough.
+func TestEvictSoonest_ARestedShardKeepsItsLiveKeys(t *testing.T) {
+	if crowded() || splits() {
+		return // probes of 4,000 slots, or thousands of tables
+	}
+	const share = 4000
+	l, clock := newFrozen(t, Config{Limit: PerHour(10), MaxKeys: share, Shards: 1})
+	for i := range uint64(share) {
+		l.KeyUint64(i).Allow()
+	}
+	require.Len(t, tablesOf(l), maxLooks)
+	for i := range uint64(3) {
+		clock.Advance(share * scanPause)
+		l.KeyUint64(i).Reset()
+		l.KeyUint64(share + i).Allow()
+		require.Equal(t, Stats{Keys: share, Swept: i + 1}, l.Stats())
+	}
+}

@@ -13,6 +13,9 @@ import (
 // crowded and splits report whether the suite runs with crowded tables, by -homes or -most.
 var crowded, splits = suite.Crowded, suite.Splits
 
+// raceEnabled says that the race detector is on, which allocates; race_test.go sets it.
+var raceEnabled bool
+
 // mustNew is New for tests.
 func mustNew(tb testing.TB, c Config) *Limiter {
 	tb.Helper()

@@ -346,3 +346,55 @@ func TestModel_ReceiptsAreExact(t *testing.T) {
 		})
 	}
 }
+
+// reserveBoth reserves of two keys with one call, and compares with their models.
+func reserveBoth(a, b *receiptTracer) {
+	traces, costs := []*receiptTracer{a, b}, []int{a.cost(), b.cost()}
+	most := time.Duration(math.MaxInt64)
+	if a.Rng.IntN(4) == 0 {
+		most = time.Duration(a.Rng.Int64N(5 * int64(a.Cfg.Limit.interval())))
+	}
+	var want error
+	var delay int64
+	for i, tr := range traces {
+		wait, out := tr.peekSlot(tr.Clock.Now(), costs[i])
+		err := []error{nil, ErrNegativeCost, ErrCostExceedsBurst, ErrQueueFull, ErrWouldExceedDeadline}[out]
+		if err == nil && time.Duration(wait) > most {
+			err = ErrWouldExceedDeadline
+		}
+		if delay = max(delay, wait); want == nil {
+			want = err
+		}
+	}
+	all, err := ReserveAll(most, Charge{a.k, costs[0]}, Charge{b.k, costs[1]})
+	for i, tr := range traces {
+		tr.Note("reserve both, %d of this: %v, %d", costs[i], want, delay)
+		tr.Equal(want, err, "error")
+		if err == nil {
+			tr.Equal(time.Duration(delay), all[i].Delay(), "Delay")
+			now := tr.Clock.Now()
+			e := tr.model.ReserveFor(now, int64(costs[i]), now+delay)
+			tr.open = append(tr.open, receipt{all[i], e})
+			tr.used = append(tr.used, e)
+		}
+		tr.look()
+	}
+}
+
+// TestModel_ReserveAllIsExact: all for the latest of the slots, or none.
+func TestModel_ReserveAllIsExact(t *testing.T) {
+	rng := seeded.Rand(t)
+	for range depth.Ops() / 200 {
+		a, b := newReceiptTracer(t, rng, false, false), newReceiptTracer(t, rng, false, false)
+		for range 40 {
+			for _, tr := range []*receiptTracer{a, b} {
+				if rng.IntN(2) == 0 {
+					tr.step(false)
+				}
+			}
+			reserveBoth(a, b)
+		}
+		a.checkSpans()
+		b.checkSpans()
+	}
+}

@@ -2,7 +2,6 @@ package sluice
 
 import (
 	"context"
-	"fmt"
 	"math"
 	"testing"
 	"testing/synctest"
@@ -10,62 +9,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-
-	"github.com/sluice-go/sluice/internal/depth"
-	"github.com/sluice-go/sluice/internal/seeded"
 )
-
-// reserveBoth reserves of two keys with one call, and compares with their models.
-func reserveBoth(a, b *receiptTracer) {
-	traces, costs := []*receiptTracer{a, b}, []int{a.cost(), b.cost()}
-	most := time.Duration(math.MaxInt64)
-	if a.Rng.IntN(4) == 0 {
-		most = time.Duration(a.Rng.Int64N(5 * int64(a.Cfg.Limit.interval())))
-	}
-	var want error
-	var delay int64
-	for i, tr := range traces {
-		wait, out := tr.peekSlot(tr.Clock.Now(), costs[i])
-		err := []error{nil, ErrNegativeCost, ErrCostExceedsBurst, ErrQueueFull, ErrWouldExceedDeadline}[out]
-		if err == nil && time.Duration(wait) > most {
-			err = ErrWouldExceedDeadline
-		}
-		if delay = max(delay, wait); want == nil {
-			want = err
-		}
-	}
-	all, err := ReserveAll(most, Charge{a.k, costs[0]}, Charge{b.k, costs[1]})
-	for i, tr := range traces {
-		tr.Note("reserve both, %d of this: %v, %d", costs[i], want, delay)
-		tr.Equal(want, err, "error")
-		if err == nil {
-			tr.Equal(time.Duration(delay), all[i].Delay(), "Delay")
-			now := tr.Clock.Now()
-			e := tr.model.ReserveFor(now, int64(costs[i]), now+delay)
-			tr.open = append(tr.open, receipt{all[i], e})
-			tr.used = append(tr.used, e)
-		}
-		tr.look()
-	}
-}
-
-// TestModel_ReserveAllIsExact: all for the latest of the slots, or none.
-func TestModel_ReserveAllIsExact(t *testing.T) {
-	rng := seeded.Rand(t)
-	for range depth.Ops() / 200 {
-		a, b := newReceiptTracer(t, rng, false, false), newReceiptTracer(t, rng, false, false)
-		for range 40 {
-			for _, tr := range []*receiptTracer{a, b} {
-				if rng.IntN(2) == 0 {
-					tr.step(false)
-				}
-			}
-			reserveBoth(a, b)
-		}
-		a.checkSpans()
-		b.checkSpans()
-	}
-}
 
 // TestReserveAll_ChargesForOneKeyAddUp, and are given back one by one.
 func TestReserveAll_ChargesForOneKeyAddUp(t *testing.T) {
@@ -459,27 +403,62 @@ func TestConcurrent_WaitAllAsksAgain(t *testing.T) {
 	})
 }
 
-// An API allows so many requests and so many tokens a minute. A request waits until there is
-// room for both, and gives back the tokens that it turns out not to use.
-func ExampleReserveAll() {
-	clock := NewManualClock(time.Unix(0, 0))
-	requests := Must(New(Config{Limit: PerMinute(60).WithBurst(10), Clock: clock}))
-	tokens := Must(New(Config{Limit: PerMinute(6000).WithBurst(2000), Clock: clock}))
-	model := "gpt"
-	for _, estimate := range []int{1500, 1500, 1500} {
-		receipts, err := ReserveAll(time.Minute, Charge{requests.Key(model), 1}, Charge{tokens.Key(model), estimate})
-		if err != nil {
-			fmt.Println(err)
-			return
+// newAtTheEnd makes a limiter whose clock is a minute before the end of time.
+func newAtTheEnd(t *testing.T, shadow bool) *Limiter {
+	return mustNew(t, Config{Limit: PerSecond(1000), Shadow: shadow, TTL: math.MaxInt64, Clock: NewManualClock(time.Unix(0, math.MaxInt64).Add(-time.Minute))})
+}
+
+// TestReserveAll_AfterTheEndOfTime: the turn of all is that of the slowest key. If the clock of another
+// one does not get there, nobody is charged.
+func TestReserveAll_AfterTheEndOfTime(t *testing.T) {
+	late := newAtTheEnd(t, false)
+	slow, _ := newFrozen(t, Config{Limit: Per(1, time.Hour)})
+	a, b := slow.Key("a"), late.Key("b")
+	all, err := ReserveAll(Never, Charge{a, 1}, Charge{b, 1})
+	require.NoError(t, err, "at once there is time enough")
+	require.Len(t, all, 2)
+	left := b.Peek(0)
+	_, err = ReserveAll(Never, Charge{a, 1}, Charge{b, 1})
+	require.ErrorIs(t, err, ErrWouldExceedDeadline)
+	require.Equal(t, left, b.Peek(0))
+	require.Equal(t, time.Hour, a.Peek(1).RetryAfter)
+}
+
+// TestReserveAll_ShadowKeepsNobodyWaiting: a key in Shadow whose clock does not get to the turn is passed
+// over, which its receipt says, and gives nothing back.
+func TestReserveAll_ShadowKeepsNobodyWaiting(t *testing.T) {
+	late := newAtTheEnd(t, true)
+	slow, _ := newFrozen(t, Config{Limit: Per(1, time.Hour)})
+	a, b := slow.Key("a"), late.Key("b")
+	require.True(t, a.Allow())
+	require.True(t, b.Allow())
+	left := b.Peek(0)
+	all, err := ReserveAll(Never, Charge{a, 1}, Charge{b, 1})
+	require.NoError(t, err)
+	require.Equal(t, time.Hour, all[0].Delay())
+	require.False(t, all[0].WouldDeny())
+	require.True(t, all[1].WouldDeny())
+	require.Equal(t, left, b.Peek(0))
+	all[1].Cancel()
+	require.Equal(t, left, b.Peek(0))
+}
+
+// TestReserveAll_AdmittedWithoutState: for a key that there is no room for, OverflowAdmitNew gives a
+// turn now, which charges nobody.
+func TestReserveAll_AdmittedWithoutState(t *testing.T) {
+	for _, a := range bucketAlgorithms {
+		l, _ := newFrozen(t, Config{Algorithm: a, Limit: PerMinute(10), MaxKeys: 1, Shards: 1, Overflow: OverflowAdmitNew})
+		require.True(t, l.Allow("first"))
+		all, err := ReserveAll(0, Charge{l.Key("first"), 1}, Charge{l.Key("second"), 2})
+		if a == LeakyBucket { // whose queue has one ahead
+			all, err = ReserveAll(time.Minute, Charge{l.Key("first"), 1}, Charge{l.Key("second"), 2})
 		}
-		fmt.Println("wait", receipts[0].Delay())
-		clock.Advance(receipts[0].Delay())
-		receipts[1].Settle(500) // as the response says
+		require.NoError(t, err)
+		require.Equal(t, 1, l.Len())
+		require.Equal(t, 8, l.Peek("first", 0).Remaining)
+		all[1].Cancel()
+		require.Equal(t, 10, l.Peek("second", 0).Remaining)
+		all[0].Cancel()
+		require.Equal(t, 9, l.Peek("first", 0).Remaining)
 	}
-	fmt.Println(tokens.Peek(model, 0).Remaining, "tokens left")
-	// Output:
-	// wait 0s
-	// wait 0s
-	// wait 5s
-	// 1000 tokens left
 }

@@ -1,0 +1,5 @@
+//go:build race
+
+package sluice
+
+func init() { raceEnabled = true }
