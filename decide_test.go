@@ -233,36 +233,44 @@ func TestSemantics_PeekIsTheNextTake(t *testing.T) {
 }
 
 // TestSemantics_WordsStayClear of those that have a meaning: no charge leaves a
-// fresh word, and none leaves the mark of a held or moved one, at the ends of time
-// and with the largest bursts either.
+// fresh word, and neither charges nor refunds leave the mark of a held or moved one, at the
+// ends of time and with the largest bursts either.
 func TestSemantics_WordsStayClear(t *testing.T) {
 	rng := seeded.Rand(t)
 	for range depth.Ops() / 200 {
 		c := randomConfig(rng, variants[rng.IntN(len(variants))])
-		a, limit := c.Algorithm, c.Limit
-		if a <= LeakyBucket && rng.IntN(2) == 0 {
+		if c.Algorithm <= LeakyBucket && rng.IntN(2) == 0 {
 			// Bursts up to what New accepts make the largest words.
-			limit.Rate = 1 + rng.IntN(4)
-			limit.Period = time.Duration(math.MaxInt64 >> rng.IntN(63))
-			limit.Burst = int(min(math.MaxInt, max(1, math.MaxInt64/int64(limit.interval()))))
+			c.Limit.Rate = 1 + rng.IntN(4)
+			c.Limit.Period = time.Duration(math.MaxInt64 >> rng.IntN(63))
+			c.Limit.Burst = int(min(math.MaxInt, max(1, math.MaxInt64/int64(c.Limit.interval()))))
 		}
-		c.Limit = limit
 		l, err := New(c)
 		if err != nil || l.policyOf(0).alg == nil {
 			continue
 		}
-		word := uint64(0)
-		for range 20 {
-			now := math.MaxInt64 - rng.Int64()>>rng.IntN(63)
-			next, ok := l.policyOf(0).alg.charge(word, now, 1+rng.IntN(int(l.policyOf(0).burst)))
-			if !ok {
-				require.Equal(t, word, next)
-				continue
+		for _, refunds := range []bool{false, true} {
+			alg, word := l.policyOf(0).alg, uint64(0)
+			left := func(now int64) int { n, _, _ := alg.describe(word, now, 1, true); return n }
+			for range 20 {
+				now := math.MaxInt64 - rng.Int64()>>rng.IntN(63)
+				cost := 1 + rng.IntN(int(l.policyOf(0).burst))
+				next, ok := alg.charge(word, now, cost)
+				if ok {
+					require.Greater(t, next, word, "%+v: state moved back", c)
+					require.Less(t, next, uint64(reserved), "%+v", c)
+				} else {
+					require.Equal(t, word, next)
+				}
+				if word = next; !refunds {
+					continue
+				}
+				had := left(now)
+				word = alg.refund(word, now, cost)
+				require.Less(t, word, uint64(reserved), "%+v", c)
+				require.GreaterOrEqual(t, left(now), had, "%+v: a refund took away", c)
+				require.LessOrEqual(t, left(now)-had, cost, "%+v: a refund gave too much", c)
 			}
-			require.NotZero(t, next, "%v %v", a, limit)
-			require.Less(t, next, uint64(reserved), "%v %v", a, limit)
-			require.Greater(t, next, word, "%v %v: state moved back", a, limit)
-			word = next
 		}
 	}
 }

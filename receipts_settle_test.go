@@ -7,8 +7,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-go/sluice/internal/depth"
 	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-go/sluice/internal/depth"
 )
 
 // mustReserve is a Reserve that is to succeed.
@@ -141,34 +142,6 @@ func TestReserve_OfNothingTracksNothing(t *testing.T) {
 	mustReserve(t, l.Key("a"), 1)
 	require.Zero(t, mustReserve(t, l.Key("b"), 0).Delay())
 	require.Zero(t, l.Stats().Untracked)
-}
-
-// TestCancel_OfAnEvictedKeyGivesNothing that others have been charged since.
-func TestCancel_OfAnEvictedKeyGivesNothing(t *testing.T) {
-	l, _ := newFrozen(t, Config{Limit: PerSecond(1).WithBurst(100), MaxKeys: 1, Shards: 1})
-	k := l.Key("k")
-	r := mustReserve(t, k, 10)
-	require.True(t, l.AllowN("other", 50))
-	require.True(t, k.AllowN(5))
-	require.Equal(t, uint64(2), l.Stats().Evicted)
-	r.Cancel()
-	require.Equal(t, 95, k.Peek(0).Remaining)
-
-	first, second := mustReserve(t, k, 10), mustReserve(t, k, 10)
-	require.True(t, l.AllowN("other", 50))
-	require.True(t, k.AllowN(15))
-	require.Equal(t, uint64(4), l.Stats().Evicted)
-	first.Cancel()
-	second.Cancel()
-	require.Equal(t, 85, k.Peek(0).Remaining)
-
-	old := mustReserve(t, k, 20)
-	require.True(t, l.AllowN("other", 50))
-	anew := mustReserve(t, k, 5)
-	old.Cancel()
-	require.Equal(t, 95, k.Peek(0).Remaining)
-	anew.Settle(2)
-	require.Equal(t, 98, k.Peek(0).Remaining)
 }
 
 // TestReserve_IsCounted as admitted or denied, unless there are no slots at all.

@@ -12,7 +12,6 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/sluice-go/sluice/internal/depth"
 	"github.com/sluice-go/sluice/internal/seeded"
 )
 
@@ -232,40 +231,6 @@ func TestRefund_OlderTimeIsNoKinder(t *testing.T) {
 			}
 		}
 	})
-}
-
-// TestRefund_WordsStayClear: at the ends of time and with the largest bursts, no
-// sequence of charges and refunds makes a word with a meaning of its own.
-func TestRefund_WordsStayClear(t *testing.T) {
-	rng := seeded.Rand(t)
-	for range depth.Ops() / 200 {
-		a := algorithms[rng.IntN(len(algorithms))]
-		limit := randomLimit(rng, a)
-		if a <= LeakyBucket && rng.IntN(2) == 0 {
-			limit.Rate = 1 + rng.IntN(4)
-			limit.Period = time.Duration(math.MaxInt64 >> rng.IntN(63))
-			limit.Burst = int(min(math.MaxInt, max(1, math.MaxInt64/int64(limit.interval()))))
-		}
-		l, err := New(Config{Algorithm: a, Limit: limit})
-		if err != nil || l.policyOf(0).alg == nil {
-			continue
-		}
-		word := uint64(0)
-		for range 20 {
-			now := math.MaxInt64 - rng.Int64()>>rng.IntN(63)
-			cost := 1 + rng.IntN(int(l.policyOf(0).burst))
-			if next, ok := l.policyOf(0).alg.charge(word, now, cost); ok {
-				word = next
-			}
-			left, _, _ := l.policyOf(0).alg.describe(word, now, 1, true)
-			next := l.policyOf(0).alg.refund(word, now, cost)
-			require.Less(t, next, uint64(reserved), "%v %v", a, limit)
-			more, _, _ := l.policyOf(0).alg.describe(next, now, 1, true)
-			require.GreaterOrEqual(t, more, left, "%v %v: a refund took away", a, limit)
-			require.LessOrEqual(t, more-left, cost, "%v %v: a refund gave too much", a, limit)
-			word = next
-		}
-	}
 }
 
 // TestRefund_WorstCase: of what was admitted and not refunded, the newest units taken
