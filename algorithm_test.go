@@ -28,10 +28,6 @@ func TestStateless_HasNoWords(t *testing.T) {
 		require.True(t, l.AllowN("k", 3))
 		old, e := l.policyOf(0), state{}
 		l.update(l.Key("k").id, func(_ *policy, key state) uint64 { e = key; return key.word })
-		adopters := adopter(old.wide)
-		if old.wide == nil {
-			adopters = old.alg
-		}
-		require.Zero(t, a.adopt(adopters, e, []atomic.Uint64{}, start.UnixNano()))
+		require.Zero(t, a.adopt(old.adopter(), e, []atomic.Uint64{}, start.UnixNano()))
 	})
 }

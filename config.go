@@ -1,6 +1,7 @@
 package sluice
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"time"
@@ -276,48 +277,10 @@ const (
 // its default, or the first thing that is wrong with it. Whether the algorithm
 // can represent the limit is for the algorithm to say.
 func (c Config) withDefaults() (Config, *ConfigError) {
-	switch {
-	case int(c.Algorithm) >= len(algorithmNames):
-		return c, configErrorf("Algorithm", "%v is not an algorithm; want one of %v", c.Algorithm, algorithmNames)
-	case int(c.Refill) >= len(refillNames):
-		return c, configErrorf("Refill", "%v is not a way to refill; want one of %v", c.Refill, refillNames)
-	case c.Refill != RefillContinuous && c.Algorithm != TokenBucket:
-		return c, configErrorf("Refill", "%v with %v; want %v, or %v", c.Refill, c.Algorithm, RefillContinuous, TokenBucket)
-	case int(c.Anchor) >= len(anchorNames):
-		return c, configErrorf("Anchor", "%v is not an anchor; want one of %v", c.Anchor, anchorNames)
-	case c.Anchor != AnchorUnix && c.Algorithm != FixedWindow:
-		return c, configErrorf("Anchor", "%v with %v; want %v, or %v", c.Anchor, c.Algorithm, AnchorUnix, FixedWindow)
-	case int(c.Overflow) >= len(overflowNames):
-		return c, configErrorf("Overflow", "%v is not an overflow policy; want one of %v", c.Overflow, overflowNames)
-	case int(c.Hash) >= len(hashNames):
-		return c, configErrorf("Hash", "%v is not a hash; want one of %v", c.Hash, hashNames)
-	case c.TTL < 0:
-		return c, configErrorf("TTL", "%v is negative; want 0 for %v, or a positive duration", c.TTL, defaultTTL)
-	case c.Shards < 0:
-		return c, configErrorf("Shards", "%d is negative; want 0 for a default, or 1 to %d", c.Shards, maxShards)
-	case c.Shards > maxShards:
-		return c, configErrorf("Shards", "%d is too many; want 0 for a default, or 1 to %d", c.Shards, maxShards)
-	case c.BlockFor < 0:
-		return c, configErrorf("BlockFor", "%v is negative; want 0 for no blocks, or a positive duration", c.BlockFor)
-	case c.CountDenied && !c.Algorithm.windowed():
-		return c, configErrorf("CountDenied", "true with %v, which counts what is admitted; want false, or %v, %v or %v",
-			c.Algorithm, SlidingWindow, SlidingLog, FixedWindow)
-	case c.MaxReservations < 0:
-		return c, configErrorf("MaxReservations", "%d is negative; want 0 for %d, or a number of reservations", c.MaxReservations, defaultMaxReservations)
-	case c.TopDenied < 0 || c.TopDenied > maxTopDenied:
-		return c, configErrorf("TopDenied", "%d is not a number of keys that can be kept; want 0 to %d", c.TopDenied, maxTopDenied)
-	}
-	if err := c.Limit.validate(); err != nil {
-		return c, err
-	}
-	if err := c.validateWindowBurst(); err != nil {
-		return c, err
-	}
-	if err := c.validateSoft(); err != nil {
-		return c, err
-	}
-	if err := c.validateOffset(); err != nil {
-		return c, err
+	for _, validate := range []func(Config) *ConfigError{Config.validateFields, Config.validateLimit, Config.validateSoft, Config.validateOffset} {
+		if err := validate(c); err != nil {
+			return c, err
+		}
 	}
 	switch {
 	case c.MaxKeys == 0:
@@ -325,16 +288,60 @@ func (c Config) withDefaults() (Config, *ConfigError) {
 	case c.MaxKeys < 0:
 		c.MaxKeys = math.MaxInt
 	}
-	if c.MaxReservations == 0 {
-		c.MaxReservations = defaultMaxReservations
-	}
-	if c.TTL == 0 {
-		c.TTL = defaultTTL
-	}
+	c.MaxReservations = cmp.Or(c.MaxReservations, defaultMaxReservations)
+	c.TTL = cmp.Or(c.TTL, defaultTTL)
 	if c.Clock == nil {
 		c.Clock = SystemClock()
 	}
 	return c, nil
+}
+
+// validateFields looks at all but the limit, and what is measured by it.
+func (c Config) validateFields() *ConfigError {
+	switch {
+	case int(c.Algorithm) >= len(algorithmNames):
+		return configErrorf("Algorithm", "%v is not an algorithm; want one of %v", c.Algorithm, algorithmNames)
+	case int(c.Refill) >= len(refillNames):
+		return configErrorf("Refill", "%v is not a way to refill; want one of %v", c.Refill, refillNames)
+	case c.Refill != RefillContinuous && c.Algorithm != TokenBucket:
+		return configErrorf("Refill", "%v with %v; want %v, or %v", c.Refill, c.Algorithm, RefillContinuous, TokenBucket)
+	case int(c.Anchor) >= len(anchorNames):
+		return configErrorf("Anchor", "%v is not an anchor; want one of %v", c.Anchor, anchorNames)
+	case c.Anchor != AnchorUnix && c.Algorithm != FixedWindow:
+		return configErrorf("Anchor", "%v with %v; want %v, or %v", c.Anchor, c.Algorithm, AnchorUnix, FixedWindow)
+	case int(c.Overflow) >= len(overflowNames):
+		return configErrorf("Overflow", "%v is not an overflow policy; want one of %v", c.Overflow, overflowNames)
+	case int(c.Hash) >= len(hashNames):
+		return configErrorf("Hash", "%v is not a hash; want one of %v", c.Hash, hashNames)
+	case c.TTL < 0:
+		return configErrorf("TTL", "%v is negative; want 0 for %v, or a positive duration", c.TTL, defaultTTL)
+	case c.Shards < 0:
+		return configErrorf("Shards", "%d is negative; want 0 for a default, or 1 to %d", c.Shards, maxShards)
+	case c.Shards > maxShards:
+		return configErrorf("Shards", "%d is too many; want 0 for a default, or 1 to %d", c.Shards, maxShards)
+	case c.BlockFor < 0:
+		return configErrorf("BlockFor", "%v is negative; want 0 for no blocks, or a positive duration", c.BlockFor)
+	case c.CountDenied && !c.Algorithm.windowed():
+		return configErrorf("CountDenied", "true with %v, which counts what is admitted; want false, or %v, %v or %v",
+			c.Algorithm, SlidingWindow, SlidingLog, FixedWindow)
+	case c.MaxReservations < 0:
+		return configErrorf("MaxReservations", "%d is negative; want 0 for %d, or a number of reservations", c.MaxReservations, defaultMaxReservations)
+	case c.TopDenied < 0 || c.TopDenied > maxTopDenied:
+		return configErrorf("TopDenied", "%d is not a number of keys that can be kept; want 0 to %d", c.TopDenied, maxTopDenied)
+	}
+	return nil
+}
+
+func (c Config) validateLimit() *ConfigError {
+	l := c.Limit
+	if err := l.validate(); err != nil {
+		return err
+	}
+	if c.Algorithm.windowed() && l.Burst != 0 && l.Burst != l.Rate && !l.constant() {
+		return configErrorf("Limit.Burst", "%d with %v; a window algorithm admits at most the rate at once, want 0 or %d",
+			l.Burst, c.Algorithm, l.Rate)
+	}
+	return nil
 }
 
 func (c Config) validateSoft() *ConfigError {
@@ -342,7 +349,7 @@ func (c Config) validateSoft() *ConfigError {
 	switch {
 	case c.Soft < 0:
 		return configErrorf("Soft", "%d is negative; want units beyond the limit, or 0", c.Soft)
-	case c.Soft > 0 && (l.Rate == 0 || l.Rate == math.MaxInt):
+	case c.Soft > 0 && l.constant():
 		return configErrorf("Soft", "%d with a limit of %v, which nothing is beyond; want 0", c.Soft, l)
 	case c.Soft > math.MaxInt-max(l.Rate, l.burst()):
 		return configErrorf("Soft", "%d on top of a limit of %v is too large to count; want at most %d", c.Soft, l, math.MaxInt-max(l.Rate, l.burst()))
@@ -362,15 +369,6 @@ func (c Config) enforced() Limit {
 	return l.WithBurst(l.burst() + c.Soft)
 }
 
-func (c Config) validateWindowBurst() *ConfigError {
-	l := c.Limit
-	if c.Algorithm.windowed() && l.Burst != 0 && l.Burst != l.Rate && l.Rate != 0 && l.Rate != math.MaxInt {
-		return configErrorf("Limit.Burst", "%d with %v; a window algorithm admits at most the rate at once, want 0 or %d",
-			l.Burst, c.Algorithm, l.Rate)
-	}
-	return nil
-}
-
 // validateOffset does not compare the offset with the period of a limit that denies or
 // admits everything: it has no windows, and may stand in for one that has.
 func (c Config) validateOffset() *ConfigError {
@@ -388,7 +386,7 @@ func (c Config) validateOffset() *ConfigError {
 			c.Offset, c.Anchor, AnchorUnix)
 	case c.Offset < 0:
 		return configErrorf("Offset", "%v is negative; want %v, which is the same for a period of %v", c.Offset, rest, c.Limit.Period)
-	case c.Offset >= c.Limit.Period && c.Limit.Rate != 0 && c.Limit.Rate != math.MaxInt:
+	case c.Offset >= c.Limit.Period && !c.Limit.constant():
 		return configErrorf("Offset", "%v is not below the period of %v; want %v, which is the same", c.Offset, c.Limit.Period, rest)
 	}
 	return nil

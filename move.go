@@ -197,40 +197,19 @@ type amendment func(p *policy, e state, tracked bool, now int64) (from *policy, 
 func (l *Limiter) putUnderLocked(s *shard, rec *record, id uint64, to placement, amend amendment) {
 	c := s.cell(id)
 	i, live := l.tableOf(id).findLive(id)
-	counted := live || c != nil && c.kept == nil
+	counts, counted := to.kept == nil, live || c != nil && c.kept == nil
 	room := true
-	if to.kept == nil && !counted { // and so in a cell that stays
+	if counts && !counted { // and so in a cell that stays
 		room = c.word.Load() != elsewhere && l.roomLocked(s, id, max(l.clock.Now(), 0), false)
 	}
-	var from *policy
-	var e state
-	tracked := true
-	switch t := l.tableOf(id); {
-	case c != nil:
-		from = c.policy
-		e, tracked = c.freeze()
-	case live:
-		from = t.policy
-		e = t.freeze(i)
-	default:
-		from, tracked = t.policy, false
-	}
-	now := max(l.clock.Now(), 0) // when nobody can charge it any more
-	if c != nil && c.kept != nil && tracked {
-		l.keptLive.Add(-1)
-	}
-	if tracked && from.idleBy(e, now) {
-		s.floor = max(s.floor, now)
-		l.swept.Add(1)
-		tracked = false
-	}
+	from, e, tracked, now := l.takeOutLocked(s, id, c)
 	amended := false
 	if amend != nil {
 		if from, e, amended = amend(from, e, tracked, now); amended {
 			tracked = true
 		}
 	}
-	if to.kept == nil && !(tracked && room) {
+	if counts && !(tracked && room) {
 		l.forgetLocked(s, rec, c, id, live, counted)
 		return
 	}
@@ -240,7 +219,7 @@ func (l *Limiter) putUnderLocked(s *shard, rec *record, id uint64, to placement,
 	next.word.Store(elsewhere)
 	if tracked {
 		next.adopt(from, e, now)
-		if to.kept != nil {
+		if !counts {
 			l.keptLive.Add(1)
 			l.arm()
 		}
@@ -249,7 +228,7 @@ func (l *Limiter) putUnderLocked(s *shard, rec *record, id uint64, to placement,
 	if live {
 		l.tableOf(id).slots[i].word.Store(elsewhere)
 	}
-	switch counts := to.kept == nil; {
+	switch {
 	case counts && !counted:
 		l.markLocked(s, id)
 	case counted && !counts:
@@ -260,6 +239,29 @@ func (l *Limiter) putUnderLocked(s *shard, rec *record, id uint64, to placement,
 	} else {
 		rec.forget()
 	}
+}
+
+// takeOutLocked takes the state of id out of everybody's reach, if it is tracked and not idle
+// by the time now, which is read after that. c is its cell, or nil.
+func (l *Limiter) takeOutLocked(s *shard, id uint64, c *cell) (from *policy, e state, tracked bool, now int64) {
+	t := l.tableOf(id)
+	from = t.policy
+	if c != nil {
+		from = c.policy
+		e, tracked = c.freeze()
+	} else if i, live := t.findLive(id); live {
+		e, tracked = t.freeze(i), true
+	}
+	now = max(l.clock.Now(), 0)
+	if tracked && c != nil && c.kept != nil {
+		l.keptLive.Add(-1)
+	}
+	if tracked && from.idleBy(e, now) {
+		s.floor = max(s.floor, now)
+		l.swept.Add(1)
+		tracked = false
+	}
+	return from, e, tracked, now
 }
 
 // adopt gives a cell that nobody sees yet what a key has spent under another policy.

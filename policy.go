@@ -226,10 +226,7 @@ func (p *policy) adopt(from *policy, e state, tail []atomic.Uint64, now int64) u
 	if until := from.blockedUntil(e); until > 0 {
 		return p.block(state{0, tail}, until)
 	}
-	if p.wide != nil {
-		return p.wide.adopt(from.adopter(), e, tail, now)
-	}
-	return p.alg.adopt(from.adopter(), e, nil, now)
+	return p.adopter().adopt(from.adopter(), e, tail, now)
 }
 
 // adopter returns the algorithm, whichever it is.

@@ -145,7 +145,7 @@ func (in *snapshotReader) fill(b []byte) error {
 	return nil
 }
 
-// fields reads the fields of a struct of numbers.
+// fields reads a number, or the fields of a struct of numbers, of a fixed size.
 func (in *snapshotReader) fields(h any) error {
 	b := in.buf[:binary.Size(h)]
 	if err := in.fill(b); err != nil {
@@ -168,11 +168,11 @@ func (in *snapshotReader) read() ([]section, error) {
 	in.named = map[string]*Limiter{}
 	var sections []section
 	for {
-		var more [1]byte
-		if err := in.fill(more[:]); err != nil {
+		var more uint8
+		if err := in.fields(&more); err != nil {
 			return nil, err
 		}
-		if more[0] == 0 {
+		if more == 0 {
 			break
 		}
 		s, err := in.section()
@@ -181,12 +181,12 @@ func (in *snapshotReader) read() ([]section, error) {
 		}
 		sections = append(sections, s)
 	}
+	var sum uint64
 	want := in.sum.Sum64()
-	var sum [8]byte
-	if err := in.fill(sum[:]); err != nil {
+	if err := in.fields(&sum); err != nil {
 		return nil, err
 	}
-	if binary.LittleEndian.Uint64(sum[:]) != want {
+	if sum != want {
 		return nil, bad("its checksum is wrong")
 	}
 	switch _, err := in.r.ReadByte(); {
@@ -226,13 +226,9 @@ func (in *snapshotReader) section() (s section, err error) {
 	}
 	s.kept = h.Kind == ofKey || h.Kind == ofPlan
 	for {
-		var count [4]byte
-		if err := in.fill(count[:]); err != nil {
+		var n uint32
+		if err := in.fields(&n); err != nil || n == 0 {
 			return s, err
-		}
-		n := binary.LittleEndian.Uint32(count[:])
-		if n == 0 {
-			return s, nil
 		}
 		for range n {
 			e, err := in.state(&s)

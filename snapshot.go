@@ -92,11 +92,9 @@ func (l *Limiter) Snapshot(w io.Writer) error {
 		out.end()
 	}
 	out.w.WriteByte(0)
-	if err := out.w.Flush(); err != nil { // the first error of all
-		return fmt.Errorf("sluice: Snapshot: %w", err)
-	}
-	out.w.Write(binary.LittleEndian.AppendUint64(nil, sum.Sum64())) // which is not of itself
-	if err := out.w.Flush(); err != nil {
+	out.w.Flush()
+	binary.Write(out.w, binary.LittleEndian, sum.Sum64()) // which is not of itself
+	if err := out.w.Flush(); err != nil {                 // the first error of all
 		return fmt.Errorf("sluice: Snapshot: %w", err)
 	}
 	return nil
