@@ -1,22 +1,20 @@
 package echov4limit_test
 
 import (
-	"context"
 	"errors"
 	"io"
 	"net/http"
 	"net/http/httptest"
 	"testing"
-	"time"
 
 	"github.com/labstack/echo/v4"
 	"github.com/labstack/echo/v4/middleware"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/sluice-go/sluice"
 	"github.com/sluice-go/sluice/echov4limit"
 	"github.com/sluice-go/sluice/httplimit"
+	"github.com/sluice-go/sluice/internal/logins"
 )
 
 var (
@@ -37,23 +35,6 @@ var failures = map[string]struct {
 	"a foreign error":      {func(echo.Context) error { return errForeign }, 403},
 	"a response and error": {func(c echo.Context) error { _ = c.String(401, "no"); return io.EOF }, 401},
 	"a panic":              {func(echo.Context) error { panic("oops") }, 500},
-}
-
-// failedLogins limits logins that fail to 3 an hour, and notes what Settle is told.
-func failedLogins(t *testing.T) (c httplimit.Config, told *[]int) {
-	logins, err := sluice.New(sluice.Config{Limit: sluice.PerHour(3), Clock: sluice.NewManualClock(time.Now())})
-	require.NoError(t, err)
-	told = new([]int)
-	return httplimit.Config{
-		Policies: []httplimit.Policy{{Name: "logins", Limiter: logins, Key: httplimit.ByBasicAuthUser()}},
-		Explain:  true,
-		Settle: func(_ *http.Request, status int) int {
-			if *told = append(*told, status); status == http.StatusOK {
-				return 0
-			}
-			return -1
-		},
-	}, told
 }
 
 // translate is a middleware that knows what the errors of others mean.
@@ -79,10 +60,10 @@ func newServer(t *testing.T, fail echo.HandlerFunc, middlewares ...echo.Middlewa
 		inner(err, c)
 	}
 	e.GET("/login", func(c echo.Context) error {
-		if d, ok := httplimit.DecisionFromContext(c.Request().Context()); !ok || d.Charges[0].Key != "bob" {
+		if !logins.Limited(c.Request().Context()) {
 			return c.NoContent(http.StatusTeapot)
 		}
-		if _, password, _ := c.Request().BasicAuth(); password != "secret" {
+		if c.Request().Header.Get("Authorization") != logins.Right {
 			return fail(c)
 		}
 		return c.String(http.StatusOK, "welcome")
@@ -92,24 +73,12 @@ func newServer(t *testing.T, fail echo.HandlerFunc, middlewares ...echo.Middlewa
 	return srv.URL + "/login"
 }
 
-func login(t *testing.T, url, password string) *http.Response {
-	req, err := http.NewRequest(http.MethodGet, url, nil)
-	require.NoError(t, err)
-	req.SetBasicAuth("bob", password)
-	resp, err := http.DefaultClient.Do(req)
-	require.NoError(t, err)
-	_, err = io.Copy(io.Discard, resp.Body)
-	require.NoError(t, err)
-	require.NoError(t, resp.Body.Close())
-	return resp
-}
-
 // Through a real server: logins that succeed are free, and three may fail, however they do.
 func TestEcho_FailedLoginsAreCounted(t *testing.T) {
 	for name, tt := range failures {
 		for _, recovers := range []string{"outside", "inside"} {
 			t.Run(name+"/recover="+recovers, func(t *testing.T) {
-				c, told := failedLogins(t)
+				c, told := logins.Config(t)
 				limit, err := echov4limit.New(c)
 				require.NoError(t, err)
 				middlewares := []echo.MiddlewareFunc{translate, middleware.Recover(), limit}
@@ -117,19 +86,7 @@ func TestEcho_FailedLoginsAreCounted(t *testing.T) {
 					middlewares = []echo.MiddlewareFunc{translate, limit, middleware.Recover()}
 				}
 				url := newServer(t, tt.fail, middlewares...)
-				var want []int
-				for range 3 {
-					for range 5 {
-						require.Equal(t, http.StatusOK, login(t, url, "secret").StatusCode)
-					}
-					require.Equal(t, tt.status, login(t, url, "guess").StatusCode)
-					want = append(want, 200, 200, 200, 200, 200, tt.status)
-				}
-				resp := login(t, url, "secret")
-				assert.Equal(t, http.StatusTooManyRequests, resp.StatusCode)
-				assert.Equal(t, "1200", resp.Header.Get("Retry-After"))
-				assert.Equal(t, "application/problem+json", resp.Header.Get("Content-Type"))
-				assert.Equal(t, want, *told)
+				logins.RequireThreeMayFail(t, url, tt.status, told)
 			})
 		}
 	}
@@ -137,17 +94,17 @@ func TestEcho_FailedLoginsAreCounted(t *testing.T) {
 
 // Why there is this package: the wrapper has Settle told 200 for an error.
 func TestEcho_WrapMiddlewareDoesNotSeeErrors(t *testing.T) {
-	c, told := failedLogins(t)
+	c, told := logins.Config(t)
 	limit, err := httplimit.New(c)
 	require.NoError(t, err)
 	url := newServer(t, failures["an error of echo's"].fail, echo.WrapMiddleware(limit))
-	assert.Equal(t, http.StatusUnauthorized, login(t, url, "guess").StatusCode)
+	assert.Equal(t, http.StatusUnauthorized, logins.Fail(t, url))
 	assert.Equal(t, []int{200}, *told)
 }
 
 func TestEcho_AClientThatHasGone(t *testing.T) {
 	statuses := make(chan int, 1)
-	c, _ := failedLogins(t)
+	c, _ := logins.Config(t)
 	c.Settle = func(_ *http.Request, status int) int { statuses <- status; return 0 }
 	limit, err := echov4limit.New(c)
 	require.NoError(t, err)
@@ -157,23 +114,17 @@ func TestEcho_AClientThatHasGone(t *testing.T) {
 		<-c.Request().Context().Done()
 		return nil
 	}, limit)
-	ctx, cancel := context.WithCancel(context.Background())
-	go func() { <-begun; cancel() }()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
-	require.NoError(t, err)
-	req.SetBasicAuth("bob", "guess")
-	_, err = http.DefaultClient.Do(req)
-	require.ErrorIs(t, err, context.Canceled)
+	logins.Leave(t, url, begun)
 	assert.Equal(t, httplimit.StatusClientGone, <-statuses)
 }
 
 // A handler that says nothing has succeeded, and an error that nobody answers stays charged.
 func TestEcho_Silence(t *testing.T) {
-	c, told := failedLogins(t)
+	c, told := logins.Config(t)
 	limit, err := echov4limit.New(c)
 	require.NoError(t, err)
 	url := newServer(t, func(echo.Context) error { return nil }, limit)
-	assert.Equal(t, http.StatusOK, login(t, url, "guess").StatusCode)
+	assert.Equal(t, http.StatusOK, logins.Fail(t, url))
 	assert.Equal(t, []int{200}, *told)
 
 	swallow := func(next echo.HandlerFunc) echo.HandlerFunc {
@@ -181,13 +132,11 @@ func TestEcho_Silence(t *testing.T) {
 	}
 	url = newServer(t, func(echo.Context) error { return io.EOF }, swallow, limit)
 	for _, want := range []int{200, 200, 200, 429} {
-		assert.Equal(t, want, login(t, url, "guess").StatusCode)
+		assert.Equal(t, want, logins.Fail(t, url))
 	}
 }
 
 func TestNew_RefusesWhatHttplimitRefuses(t *testing.T) {
 	_, err := echov4limit.New(httplimit.Config{})
-	var e *httplimit.ConfigError
-	require.ErrorAs(t, err, &e)
-	assert.Equal(t, "Config.Policies", e.Field)
+	logins.RequireRefused(t, err)
 }

@@ -10,7 +10,6 @@ import (
 	"net/http"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/gofiber/fiber/v3"
 	"github.com/gofiber/fiber/v3/middleware/adaptor"
@@ -21,6 +20,7 @@ import (
 	"github.com/sluice-go/sluice"
 	"github.com/sluice-go/sluice/fiberlimit"
 	"github.com/sluice-go/sluice/httplimit"
+	"github.com/sluice-go/sluice/internal/logins"
 )
 
 var (
@@ -40,23 +40,6 @@ var failures = map[string]struct {
 	"the application's":   {func(fiber.Ctx) error { return errWrongPassword }, 401},
 	"a broken answer":     {func(fiber.Ctx) error { return errForeign }, 500},
 	"a panic":             {func(fiber.Ctx) error { panic("oops") }, 500},
-}
-
-// failedLogins limits logins that fail to 3 an hour, and notes what Settle is told.
-func failedLogins(t *testing.T) (c httplimit.Config, told *[]int) {
-	logins, err := sluice.New(sluice.Config{Limit: sluice.PerHour(3), Clock: sluice.NewManualClock(time.Now())})
-	require.NoError(t, err)
-	told = new([]int)
-	return httplimit.Config{
-		Policies: []httplimit.Policy{{Name: "logins", Limiter: logins, Key: httplimit.ByBasicAuthUser()}},
-		Explain:  true,
-		Settle: func(_ *http.Request, status int) int {
-			if *told = append(*told, status); status == http.StatusOK {
-				return 0
-			}
-			return -1
-		},
-	}, told
 }
 
 // newApp returns an app that knows its own error.
@@ -89,10 +72,10 @@ func serve(t *testing.T, app *fiber.App) string {
 func newServer(t *testing.T, fail fiber.Handler, middlewares ...any) string {
 	app := newApp()
 	app.Get("/login", func(c fiber.Ctx) error {
-		if d, ok := httplimit.DecisionFromContext(c.Context()); !ok || d.Charges[0].Key != "bob" {
+		if !logins.Limited(c.Context()) {
 			return c.SendStatus(http.StatusTeapot)
 		}
-		if c.Get("Authorization") != "Basic Ym9iOnNlY3JldA==" {
+		if c.Get("Authorization") != logins.Right {
 			return fail(c)
 		}
 		return c.SendString("welcome")
@@ -105,26 +88,12 @@ func newServer(t *testing.T, fail fiber.Handler, middlewares ...any) string {
 	return "http://" + serve(t, outer) + "/login"
 }
 
-var client = &http.Client{Transport: &http.Transport{DisableKeepAlives: true}} // so that Shutdown waits for nobody
-
-func login(t *testing.T, url, password string) *http.Response {
-	req, err := http.NewRequest(http.MethodGet, url, nil)
-	require.NoError(t, err)
-	req.SetBasicAuth("bob", password)
-	resp, err := client.Do(req)
-	require.NoError(t, err)
-	_, err = io.Copy(io.Discard, resp.Body)
-	require.NoError(t, err)
-	require.NoError(t, resp.Body.Close())
-	return resp
-}
-
 // Through a real server: logins that succeed are free, and three may fail, however they do.
 func TestFiber_FailedLoginsAreCounted(t *testing.T) {
 	for name, tt := range failures {
 		for _, recovers := range []string{"outside", "inside"} {
 			t.Run(name+"/recover="+recovers, func(t *testing.T) {
-				c, told := failedLogins(t)
+				c, told := logins.Config(t)
 				limit, err := fiberlimit.New(c)
 				require.NoError(t, err)
 				middlewares := []any{recover.New(), limit}
@@ -132,19 +101,7 @@ func TestFiber_FailedLoginsAreCounted(t *testing.T) {
 					middlewares = []any{limit, recover.New()}
 				}
 				url := newServer(t, tt.fail, middlewares...)
-				var want []int
-				for range 3 {
-					for range 5 {
-						require.Equal(t, http.StatusOK, login(t, url, "secret").StatusCode)
-					}
-					require.Equal(t, tt.status, login(t, url, "guess").StatusCode)
-					want = append(want, 200, 200, 200, 200, 200, tt.status)
-				}
-				resp := login(t, url, "secret")
-				assert.Equal(t, http.StatusTooManyRequests, resp.StatusCode)
-				assert.Equal(t, "1200", resp.Header.Get("Retry-After"))
-				assert.Equal(t, "application/problem+json", resp.Header.Get("Content-Type"))
-				assert.Equal(t, want, *told)
+				logins.RequireThreeMayFail(t, url, tt.status, told)
 			})
 		}
 	}
@@ -298,18 +255,16 @@ func TestFiber_Headers(t *testing.T) {
 
 // A route that there is not is a failure, and a handler that says nothing has succeeded.
 func TestFiber_Silence(t *testing.T) {
-	c, told := failedLogins(t)
+	c, told := logins.Config(t)
 	limit, err := fiberlimit.New(c)
 	require.NoError(t, err)
 	url := newServer(t, func(fiber.Ctx) error { return nil }, limit)
-	assert.Equal(t, http.StatusOK, login(t, url, "guess").StatusCode)
-	assert.Equal(t, http.StatusNotFound, login(t, url+"/no", "guess").StatusCode)
+	assert.Equal(t, http.StatusOK, logins.Fail(t, url))
+	assert.Equal(t, http.StatusNotFound, logins.Fail(t, url+"/no"))
 	assert.Equal(t, []int{200, 404}, *told)
 }
 
 func TestNew_RefusesWhatHttplimitRefuses(t *testing.T) {
 	_, err := fiberlimit.New(httplimit.Config{})
-	var e *httplimit.ConfigError
-	require.ErrorAs(t, err, &e)
-	assert.Equal(t, "Config.Policies", e.Field)
+	logins.RequireRefused(t, err)
 }
