@@ -17,57 +17,6 @@ import (
 	"github.com/sluice-go/sluice/internal/depth"
 )
 
-// TestClearKeyLimit_TogglingAPlanGivesNoBurst: what a key has spent under a limit of its
-// own that is above the limiter's is still spent when it gets that limit again.
-func TestClearKeyLimit_TogglingAPlanGivesNoBurst(t *testing.T) {
-	forEveryLayout(t, func(t *testing.T, c Config) {
-		if c.Algorithm == SlidingLog {
-			// The limiter's logs have room for its own largest limit: else one key would
-			// lengthen those of all.
-			l, _ := newFrozen(t, c)
-			require.NoError(t, l.SetKeyLimit("k", Per(5000, c.Limit.Period)))
-			require.True(t, l.AllowN("k", 5000))
-			l.ClearKeyLimit("k")
-			require.Equal(t, c.Limit.Rate, l.current.Load().tailLen())
-			require.False(t, l.Allow("k"))
-			return
-		}
-		l, _ := newFrozen(t, c)
-		plan := Per(70_000, c.Limit.Period)
-		if c.Limit.Rate > 1000 {
-			plan.Rate = 3_000_000
-		}
-		require.True(t, l.AllowN("other", 200))
-		for range 3 {
-			require.NoError(t, l.SetKeyLimit("k", plan))
-			l.AllowN("k", plan.Rate)
-			require.False(t, l.Allow("k"))
-			l.ClearKeyLimit("k")
-			require.False(t, l.Allow("k"))
-		}
-		require.NoError(t, l.SetLimit(plan))
-		require.Zero(t, l.Peek("k", 0).Remaining)
-		require.Equal(t, 200, spentOf(l, "other"))
-	})
-}
-
-// TestBlock_UnderDenyAllAndUnlimited: what Block says it has blocked stays blocked.
-func TestBlock_UnderDenyAllAndUnlimited(t *testing.T) {
-	forEveryLayout(t, func(t *testing.T, c Config) {
-		for _, name := range []string{"new", "tracked"} {
-			for _, constant := range []Limit{Unlimited, DenyAll} {
-				l, _ := newFrozen(t, c)
-				require.True(t, l.Allow("tracked"))
-				require.NoError(t, l.SetLimit(constant))
-				require.True(t, l.Block(name, time.Hour), name)
-				require.False(t, l.Allow(name), name)
-				require.NoError(t, l.SetLimit(c.Limit))
-				require.False(t, l.Allow(name), name)
-			}
-		}
-	})
-}
-
 // TestSetKeyLimit_LeavesNothingBehind, and an error changes nothing.
 func TestSetKeyLimit_LeavesNothingBehind(t *testing.T) {
 	l, _ := newFrozen(t, Config{Limit: PerSecond(10), Soft: 3})
@@ -252,6 +201,7 @@ func TestClearKeyLimit_NobodyIsGiftedABurst(t *testing.T) {
 		}
 		l, _ := newFrozen(t, c)
 		k := l.Key("k")
+		require.True(t, l.AllowN("other", 200))
 		require.NoError(t, l.SetPlan("pro", plan))
 		brought, err := k.WithLimit(plan)
 		require.NoError(t, err)
@@ -279,6 +229,13 @@ func TestClearKeyLimit_NobodyIsGiftedABurst(t *testing.T) {
 			spend(k)
 		}
 		require.Equal(t, plan.Rate, admitted)
+		if k.ClearLimit(); c.Algorithm == SlidingLog {
+			require.Equal(t, c.Limit.Rate, l.current.Load().tailLen(), "a key's limit lengthens no other log")
+			return
+		}
+		require.NoError(t, l.SetLimit(plan))
+		require.Zero(t, k.Peek(0).Remaining)
+		require.Equal(t, 200, spentOf(l, "other"))
 	})
 }
 

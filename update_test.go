@@ -368,12 +368,23 @@ func TestBlock_UnderUnlimited(t *testing.T) {
 	})
 }
 
-// TestBlock_OutlastsEveryLimit: made under a limit that keeps no state, or none but it.
+// TestBlock_OutlastsEveryLimit: made under a limit that keeps no state, or none but it, which the
+// limiter has had from the beginning, or has got.
 func TestBlock_OutlastsEveryLimit(t *testing.T) {
 	forEveryLayout(t, func(t *testing.T, c Config) {
 		for _, constant := range []Limit{Unlimited, DenyAll} {
 			made := c
 			made.Limit, made.Offset, made.Hash = constant, 0, HashStable
+			changed, _ := newFrozen(t, c)
+			require.True(t, changed.Allow("tracked"))
+			require.NoError(t, changed.SetLimit(constant))
+			for _, key := range []string{"tracked", "new"} {
+				require.True(t, changed.Block(key, time.Hour))
+				require.False(t, changed.Allow(key))
+			}
+			require.NoError(t, changed.SetLimit(c.Limit))
+			require.False(t, changed.Allow("tracked") || changed.Allow("new"))
+
 			l, clock := newFrozen(t, made)
 			require.True(t, l.Block("k", time.Hour))
 			require.NoError(t, l.SetKeyLimit("k", c.Limit))
