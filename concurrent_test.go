@@ -320,9 +320,8 @@ func TestConcurrent_EveryWindowAdmitsItsLimit(t *testing.T) {
 func TestConcurrent_MovingClockStaysWithinWorstCase(t *testing.T) {
 	forEveryLayout(t, func(t *testing.T, c Config) {
 		t.Parallel()
-		clock := NewManualClock(start)
-		c.Clock, c.TTL, c.MaxKeys = clock, 1, -1
-		l := mustNew(t, c)
+		c.TTL, c.MaxKeys = 1, -1
+		l, clock := newFrozen(t, c)
 		rng := seeded.Rand(t)
 		seeds := []uint64{rng.Uint64(), rng.Uint64(), rng.Uint64()}
 		var admitted [4]atomic.Int64

@@ -60,8 +60,8 @@ func TestStats_SweptCountsKeys(t *testing.T) {
 func TestStats_CountsCallsThatChargeOrWouldHave(t *testing.T) {
 	for name, c := range everyFew {
 		t.Run("layout="+name, func(t *testing.T) {
-			c.Clock, c.Stats = NewManualClock(start), true
-			l := mustNew(t, c)
+			c.Stats = true
+			l, _ := newFrozen(t, c)
 			burst := int(l.policyOf(0).burst)
 			require.True(t, l.Allow("k"))
 			require.True(t, l.AllowN("k", burst-2))
@@ -109,8 +109,8 @@ func TestStats_CountsOverflow(t *testing.T) {
 			OverflowDenyNew:      {Keys: 4, Admitted: 4, Denied: 16, Untracked: 16},
 			OverflowAdmitNew:     {Keys: 4, Admitted: 20, Untracked: 16},
 		} {
-			c.Clock, c.Overflow, c.MaxKeys, c.Shards, c.Stats = NewManualClock(start), overflow, 4, 1, true
-			l := mustNew(t, c)
+			c.Overflow, c.MaxKeys, c.Shards, c.Stats = overflow, 4, 1, true
+			l, _ := newFrozen(t, c)
 			for i := range 20 {
 				require.Equal(t, i < 4 || overflow != OverflowDenyNew, l.Allow(fmt.Sprint(i)))
 			}

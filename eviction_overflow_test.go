@@ -13,7 +13,7 @@ func TestMaxKeys_LenStaysWithin(t *testing.T) {
 	for _, o := range overflows {
 		for _, maxKeys := range []int{1, 2, 7, 100, 3000} {
 			t.Run(fmt.Sprintf("overflow=%v/max=%d", o, maxKeys), func(t *testing.T) {
-				l := mustNew(t, Config{Limit: PerSecond(1), Clock: NewManualClock(start), Overflow: o, MaxKeys: maxKeys})
+				l, _ := newFrozen(t, Config{Limit: PerSecond(1), Overflow: o, MaxKeys: maxKeys})
 				for i := range 2*maxKeys + 50 {
 					l.Allow(fmt.Sprint("key", i))
 					require.LessOrEqual(t, l.Len(), maxKeys)
@@ -27,7 +27,7 @@ func TestMaxKeys_LenStaysWithin(t *testing.T) {
 // TestMaxKeys_EveryKeyFitsBeforeOverflow: with one shard MaxKeys is exact.
 func TestMaxKeys_EveryKeyFitsBeforeOverflow(t *testing.T) {
 	for _, maxKeys := range []int{1, 5, 6, 7, 48, 49, 1000} {
-		l := mustNew(t, Config{Limit: PerSecond(1), Clock: NewManualClock(start), MaxKeys: maxKeys, Overflow: OverflowDenyNew})
+		l, _ := newFrozen(t, Config{Limit: PerSecond(1), MaxKeys: maxKeys, Overflow: OverflowDenyNew})
 		require.Equal(t, maxKeys, fill(l, "key", 2*maxKeys))
 		require.Equal(t, maxKeys, l.Len())
 		require.Equal(t, uint64(maxKeys), l.Stats().Untracked)
@@ -41,9 +41,8 @@ func TestEvictSoonest_FloodPushesOutItself(t *testing.T) {
 		return // it is about one table
 	}
 	forEveryLayout(t, func(t *testing.T, c Config) {
-		clock := NewManualClock(start)
-		c.Clock, c.MaxKeys = clock, 64
-		l := mustNew(t, c)
+		c.MaxKeys = 64
+		l, _ := newFrozen(t, c)
 		require.True(t, l.AllowN("offender", int(l.policyOf(0).burst)))
 		for i := range 1000 {
 			require.True(t, l.Allow(fmt.Sprint("flood", i)))
@@ -80,7 +79,7 @@ func TestEvictSoonest_TiesAreTakenFromTheWholeTable(t *testing.T) {
 		return // all probes are long
 	}
 	for _, a := range []Algorithm{SlidingWindow, FixedWindow} {
-		l := mustNew(t, Config{Algorithm: a, Limit: PerDay(8), MaxKeys: 4096, Shards: 1, Clock: NewManualClock(start)})
+		l, _ := newFrozen(t, Config{Algorithm: a, Limit: PerDay(8), MaxKeys: 4096, Shards: 1})
 		for i := range uint64(20 * 4096) {
 			require.True(t, l.KeyUint64(i).Allow())
 		}
@@ -118,7 +117,7 @@ func TestEvictSoonest_ContentionIsNoDenial(t *testing.T) {
 		return // more is frozen than is listed in one go
 	}
 	for _, maxKeys := range []int{1, 20} {
-		l := mustNew(t, Config{Limit: PerSecond(1).WithBurst(1_000_000), Clock: NewManualClock(start), MaxKeys: maxKeys})
+		l, _ := newFrozen(t, Config{Limit: PerSecond(1).WithBurst(1_000_000), MaxKeys: maxKeys})
 		fill(l, "old", maxKeys)
 		plain := l.policyOf(0).alg
 		listed := 0
@@ -141,7 +140,7 @@ func TestEvictSoonest_BlockedMeanwhile(t *testing.T) {
 		return // it is about one table
 	}
 	for _, maxKeys := range []int{1, 20} {
-		l := mustNew(t, Config{Limit: PerSecond(1).WithBurst(1_000_000), Clock: NewManualClock(start), MaxKeys: maxKeys, Shards: 1})
+		l, _ := newFrozen(t, Config{Limit: PerSecond(1).WithBurst(1_000_000), MaxKeys: maxKeys, Shards: 1})
 		fill(l, "old", maxKeys)
 		plain := l.policyOf(0).alg
 		listed := 0
@@ -171,8 +170,7 @@ func TestEvictSoonest_IdleKeysGoFirst(t *testing.T) {
 	if splits() {
 		return // it is about one table
 	}
-	clock := NewManualClock(start)
-	l := mustNew(t, Config{Limit: PerSecond(1).WithBurst(100), Clock: clock, MaxKeys: 100})
+	l, clock := newFrozen(t, Config{Limit: PerSecond(1).WithBurst(100), MaxKeys: 100})
 	for i := range 50 {
 		l.AllowN(fmt.Sprint("live", i), 100)
 	}
@@ -191,7 +189,7 @@ func TestEvictSoonest_DropsInTheOrderOfIdleness(t *testing.T) {
 	if splits() {
 		return // it is about one table
 	}
-	l := mustNew(t, Config{Limit: PerSecond(1).WithBurst(1000), Clock: NewManualClock(start), MaxKeys: 80})
+	l, _ := newFrozen(t, Config{Limit: PerSecond(1).WithBurst(1000), MaxKeys: 80})
 	for i := range 80 {
 		l.AllowN(fmt.Sprint("key", i), 1000-(i*37)%80) // all different
 	}
@@ -212,8 +210,8 @@ func TestEvictSoonest_ASampleServesALargeTable(t *testing.T) {
 	}
 	const share = 20_000
 	forEveryLayout(t, func(t *testing.T, c Config) {
-		c.Clock, c.MaxKeys, c.Shards = NewManualClock(start), share, 1
-		l := mustNew(t, c)
+		c.MaxKeys, c.Shards = share, 1
+		l, _ := newFrozen(t, c)
 		most := min(int(l.policyOf(0).burst), 100)
 		cost := func(i int) int { return 1 + i%most }
 		key := func(i int) Key { return l.KeyHash(uint64(i+1) * 0x9e3779b97f4a7c15 >> 32) }
@@ -244,7 +242,7 @@ func TestEvictSoonest_FewKeysAreAllLookedAt(t *testing.T) {
 		return // it is about one table
 	}
 	for _, maxKeys := range []int{400, 1000, fullIDs} {
-		l := mustNew(t, Config{Limit: PerDay(1000), MaxKeys: maxKeys, Shards: 1, Clock: NewManualClock(start)})
+		l, _ := newFrozen(t, Config{Limit: PerDay(1000), MaxKeys: maxKeys, Shards: 1})
 		for i := range uint64(maxKeys) {
 			require.True(t, l.KeyUint64(i).AllowN(1+int(i%7)))
 		}
@@ -266,7 +264,7 @@ func TestEvictSoonest_TiesGoByCount(t *testing.T) {
 		return // it is about one table
 	}
 	for _, a := range []Algorithm{FixedWindow, SlidingWindow} {
-		l := mustNew(t, Config{Algorithm: a, Limit: PerMinute(100), Clock: NewManualClock(start), MaxKeys: 16})
+		l, _ := newFrozen(t, Config{Algorithm: a, Limit: PerMinute(100), MaxKeys: 16})
 		for i := range 8 {
 			l.AllowN(fmt.Sprint("busy", i), 50)
 		}
@@ -278,8 +276,7 @@ func TestEvictSoonest_TiesGoByCount(t *testing.T) {
 }
 
 func TestDenyNew_KeepsEveryTrackedKey(t *testing.T) {
-	clock := NewManualClock(start)
-	l := mustNew(t, Config{Limit: PerMinute(60), Clock: clock, MaxKeys: 10, Overflow: OverflowDenyNew, Stats: true})
+	l, clock := newFrozen(t, Config{Limit: PerMinute(60), MaxKeys: 10, Overflow: OverflowDenyNew, Stats: true})
 	for i := range 10 {
 		require.True(t, l.AllowN(fmt.Sprint("old", i), 60))
 	}
@@ -299,8 +296,8 @@ func TestDenyNew_ResetMakesRoom(t *testing.T) {
 		return // it is about one table
 	}
 	forEveryLayout(t, func(t *testing.T, c Config) {
-		c.Clock, c.MaxKeys, c.Overflow = NewManualClock(start), 10, OverflowDenyNew
-		l := mustNew(t, c)
+		c.MaxKeys, c.Overflow = 10, OverflowDenyNew
+		l, _ := newFrozen(t, c)
 		require.Equal(t, 10, fill(l, "old", 20))
 		l.Reset("old3")
 		require.True(t, l.Allow("new"))
@@ -349,7 +346,7 @@ func (c rankCounter) idleAt(word uint64) uint64 {
 func TestMaxKeys_LookingForRoomIsPaidFor(t *testing.T) {
 	const share, calls = 4000, 4000
 	for _, o := range overflows {
-		l := mustNew(t, Config{Limit: PerHour(1000), Clock: NewManualClock(start), MaxKeys: share, Shards: 1, Overflow: o})
+		l, _ := newFrozen(t, Config{Limit: PerHour(1000), MaxKeys: share, Shards: 1, Overflow: o})
 		fill(l, "old", share)
 		looks := 0
 		setAlgorithm(l, rankCounter{l.policyOf(0).alg, &looks}, nil)
@@ -368,8 +365,7 @@ func TestMaxKeys_LookingForRoomIsPaidFor(t *testing.T) {
 // after a batch of new keys, or after a pause, whichever comes first.
 func TestDenyNew_IdleKeysAreFoundAgain(t *testing.T) {
 	newFull := func() (*Limiter, *ManualClock) {
-		clock := NewManualClock(start)
-		l := mustNew(t, Config{Limit: PerHour(3600).WithBurst(3600), Clock: clock, MaxKeys: 64, Overflow: OverflowDenyNew})
+		l, clock := newFrozen(t, Config{Limit: PerHour(3600).WithBurst(3600), MaxKeys: 64, Overflow: OverflowDenyNew})
 		for i := range 57 {
 			l.AllowN(fmt.Sprint("long", i), 3600)
 		}
@@ -391,9 +387,8 @@ func TestDenyNew_IdleKeysAreFoundAgain(t *testing.T) {
 // key's units there. It must not make the shard believe that it is that late.
 func TestAllowAt_AFutureTimeHurtsNobodyElse(t *testing.T) {
 	forEveryLayout(t, func(t *testing.T, c Config) {
-		clock := NewManualClock(start)
-		c.Clock, c.Shards, c.TTL, c.MaxKeys = clock, 1, 1, 100
-		l := mustNew(t, c)
+		c.Shards, c.TTL, c.MaxKeys = 1, 1, 100
+		l, _ := newFrozen(t, c)
 		fill(l, "old", 90)
 		l.Key("future").AllowAt(math.MaxInt64-2, 1)
 		fill(l, "new", 500)
@@ -405,8 +400,8 @@ func TestAllowAt_AFutureTimeHurtsNobodyElse(t *testing.T) {
 
 func TestAdmitNew_AdmitsWithoutState(t *testing.T) {
 	forEveryLayout(t, func(t *testing.T, c Config) {
-		c.Clock, c.MaxKeys, c.Overflow = NewManualClock(start), 10, OverflowAdmitNew
-		l := mustNew(t, c)
+		c.MaxKeys, c.Overflow = 10, OverflowAdmitNew
+		l, _ := newFrozen(t, c)
 		burst := int(l.policyOf(0).burst)
 		for i := range 10 {
 			require.True(t, l.AllowN(fmt.Sprint("old", i), burst))

@@ -25,9 +25,7 @@ func fill(l *Limiter, prefix string, n int) (admitted int) {
 
 func TestSweep_DropsExactlyTheIdleKeys(t *testing.T) {
 	forEveryLayout(t, func(t *testing.T, c Config) {
-		clock := NewManualClock(start)
-		c.Clock = clock
-		l := mustNew(t, c)
+		l, clock := newFrozen(t, c)
 		fill(l, "key", 100)
 		require.Zero(t, l.Sweep(), "live keys stay")
 		require.Equal(t, 100, l.Len())
@@ -163,8 +161,7 @@ func TestSweep_TimerDoesNotKeepTheLimiter(t *testing.T) {
 // TestSweep_ManualClockSweepsOnInsertion: with a clock of its own a limiter drops
 // idle keys as new ones come, and does not grow with all it has ever seen.
 func TestSweep_ManualClockSweepsOnInsertion(t *testing.T) {
-	clock := NewManualClock(start)
-	l := mustNew(t, Config{Limit: PerSecond(1), Clock: clock, MaxKeys: -1})
+	l, clock := newFrozen(t, Config{Limit: PerSecond(1), MaxKeys: -1})
 	most := 0
 	for round := range 100 {
 		fill(l, fmt.Sprint("round", round, "-"), 500)

@@ -12,8 +12,7 @@ import (
 // TestGrowth_BusyKeysThatAreIdleInBetweenStay: at a high rate a key is idle again
 // within nanoseconds. Only the TTL keeps it in the table.
 func TestGrowth_BusyKeysThatAreIdleInBetweenStay(t *testing.T) {
-	clock := NewManualClock(start)
-	l := mustNew(t, Config{Limit: PerSecond(1_000_000_000), Clock: clock})
+	l, clock := newFrozen(t, Config{Limit: PerSecond(1_000_000_000)})
 	for range 50 {
 		for i := range 200 {
 			require.True(t, l.Allow(fmt.Sprint("key", i)))
@@ -46,8 +45,8 @@ func TestGrowth_ClockAheadOfTheCallers(t *testing.T) {
 // count and the rebuild must still fit.
 func TestGrowth_MoreKeysStayThanExpected(t *testing.T) {
 	forEveryLayout(t, func(t *testing.T, c Config) {
-		c.Clock, c.Shards = NewManualClock(start), 1
-		l := mustNew(t, c)
+		c.Shards = 1
+		l, _ := newFrozen(t, c)
 		fill(l, "key", 300)
 		s := &l.shards[0]
 		s.mu.Lock()
@@ -81,8 +80,7 @@ func TestGrowth_IdleKeysComeBackWhileTheyAreCounted(t *testing.T) {
 	if splits() {
 		return // it is about one table
 	}
-	clock := NewManualClock(start)
-	l := mustNew(t, Config{Algorithm: SlidingLog, Limit: PerSecond(2), Clock: clock, TTL: 1, Shards: 1})
+	l, clock := newFrozen(t, Config{Algorithm: SlidingLog, Limit: PerSecond(2), TTL: 1, Shards: 1})
 	fill(l, "old", 4)
 	clock.Advance(10 * time.Second)
 	plain, calls := l.policyOf(0).wide, 0

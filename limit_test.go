@@ -251,7 +251,7 @@ func TestNew_AcceptsEveryPracticalLimit(t *testing.T) {
 	for limit, algs := range accepted {
 		for _, a := range algs {
 			t.Run(fmt.Sprintf("limit=%v/algorithm=%v", limit, a), func(t *testing.T) {
-				l := mustNew(t, Config{Algorithm: a, Limit: limit, Clock: NewManualClock(start)})
+				l, _ := newFrozen(t, Config{Algorithm: a, Limit: limit})
 				burst := limit.burst()
 				d := l.Take("k", burst)
 				require.True(t, d.Allowed, "a fresh key has its burst")

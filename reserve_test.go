@@ -164,8 +164,7 @@ func TestWait_ManualClockRacesRegistration(t *testing.T) {
 func TestWait_ManualClockWakesAtTheNanosecond(t *testing.T) {
 	for _, a := range bucketAlgorithms {
 		synctest.Test(t, func(t *testing.T) {
-			clock := NewManualClock(start)
-			l := mustNew(t, Config{Algorithm: a, Limit: PerSecond(1).WithBurst(9), Clock: clock})
+			l, clock := newFrozen(t, Config{Algorithm: a, Limit: PerSecond(1).WithBurst(9)})
 			spent := 1
 			if a != LeakyBucket {
 				spent = 9

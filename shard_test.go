@@ -24,9 +24,8 @@ func TestShard_ManyKeysThroughGrowthAndSweeps(t *testing.T) {
 		}
 		rng := seeded.Rand(t)
 		model := newOracle(c)
-		clock := NewManualClock(start)
-		c.Clock, c.TTL, c.MaxKeys, c.Shards = clock, time.Second, -1, 1
-		l := mustNew(t, c)
+		c.TTL, c.MaxKeys, c.Shards = time.Second, -1, 1
+		l, clock := newFrozen(t, c)
 		largest := 0
 		for i := range 10 * keys {
 			// Keys come up in a slowly moving range, so that old ones become idle.
@@ -72,7 +71,7 @@ func TestShard_KeysSpreadOverShards(t *testing.T) {
 		return // one shard then
 	}
 	for _, h := range []Hash{HashSeeded, HashStable} {
-		l := mustNew(t, Config{Limit: PerSecond(1), Hash: h, Shards: 64, Clock: NewManualClock(start)})
+		l, _ := newFrozen(t, Config{Limit: PerSecond(1), Hash: h, Shards: 64})
 		fill(l, "key", 64_000)
 		for i := range l.shards {
 			require.InDelta(t, 1000, l.shards[i].len(), 250, "%v, shard %d", h, i) // 8 sigma

@@ -56,9 +56,8 @@ func checkTablesOf(t *testing.T, l *Limiter, s *shard) {
 func TestTable_HoldsItsInvariants(t *testing.T) {
 	forEveryLayout(t, func(t *testing.T, c Config) {
 		rng := seeded.Rand(t)
-		clock := NewManualClock(start)
-		c.Clock, c.MaxKeys, c.Shards = clock, 500, 4
-		l := mustNew(t, c)
+		c.MaxKeys, c.Shards = 500, 4
+		l, clock := newFrozen(t, c)
 		for i := range 3000 {
 			l.AllowN(fmt.Sprint("key", rng.IntN(i/4+1)), 1+rng.IntN(3))
 			if rng.IntN(200) == 0 {

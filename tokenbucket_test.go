@@ -220,7 +220,7 @@ func TestTokenInterval_RefusesWhatItCannotKeep(t *testing.T) {
 		}
 	}
 	// Longer to fill than time goes on: exact, and never idle.
-	l := mustNew(t, Config{Algorithm: TokenBucket, Refill: RefillInterval, Limit: Per(1, year).WithBurst(1000), Clock: NewManualClock(start)})
+	l, _ := newFrozen(t, Config{Algorithm: TokenBucket, Refill: RefillInterval, Limit: Per(1, year).WithBurst(1000)})
 	require.Equal(t, Decision{Allowed: true, Limit: 1000, ResetAfter: Never}, l.Take("k", 1000))
 	require.Less(t, l.Take("k", 1).RetryAfter, year)
 }
