@@ -280,14 +280,11 @@ func TestConcurrent_ChargesAreNeitherLostNorCountedTwice(t *testing.T) {
 func chargeAndTake(t *testing.T, l *Limiter) int64 {
 	const callers, calls = 3, 60
 	var spent atomic.Int64
-	var done atomic.Bool
-	churn := goDo(1, func(int) {
-		for i := 0; !done.Load(); i = (i + 1) % 100 {
-			k := l.Key(fmt.Sprint("filler", i))
-			k.Charge(1 + i)
-			k.Reset()
-			l.Sweep()
-		}
+	stop := goUntil(1, func(_, i int) {
+		k := l.Key(fmt.Sprint("filler", i%100))
+		k.Charge(1 + i%100)
+		k.Reset()
+		l.Sweep()
 	})
 	goDo(callers, func(g int) {
 		for i := range calls {
@@ -311,8 +308,7 @@ func chargeAndTake(t *testing.T, l *Limiter) int64 {
 			}
 		}
 	})()
-	done.Store(true)
-	churn()
+	stop()
 	return spent.Load()
 }
 

@@ -113,14 +113,12 @@ func TestConcurrent_ChangesLoseNothing(t *testing.T) {
 			for i := range s.charged {
 				s.keys = append(s.keys, l.Key(fmt.Sprint("hot", i)))
 			}
-			var done atomic.Bool
 			stop := churnAll([]*Limiter{l})
-			seed := rng.Uint64()
-			changer := goDo(1, func(int) { changeLimitsUntil(t, &done, l, s.keys, limits, seed) })
+			changes := rand.New(rand.NewPCG(rng.Uint64(), 0))
+			stopChanging := goUntil(1, func(int, int) { changeALimit(t, changes, l, s.keys, limits) })
 			seeds := []uint64{rng.Uint64(), rng.Uint64(), rng.Uint64()}
 			goDo(len(seeds), func(g int) { s.spend(rand.New(rand.NewPCG(seeds[g], 0)), 1500, refunds) })()
-			done.Store(true)
-			changer()
+			stopChanging()
 			stop()
 			for _, k := range s.keys {
 				k.ClearLimit()
@@ -138,25 +136,18 @@ func TestConcurrent_ChangesLoseNothing(t *testing.T) {
 	})
 }
 
-// changeLimitsUntil changes the limit, and those of keys.
-func changeLimitsUntil(t *testing.T, done *atomic.Bool, l *Limiter, keys []Key, limits []Limit, seed uint64) {
-	rng := rand.New(rand.NewPCG(seed, 0))
-	for !done.Load() {
-		limit, k := limits[rng.IntN(len(limits))], keys[rng.IntN(len(keys))]
-		var err error
-		switch rng.IntN(4) {
-		case 0, 1:
-			err = l.SetLimit(limit)
-		case 2:
-			err = k.SetLimit(limit)
-		case 3:
-			k.ClearLimit()
-		}
-		if err != nil {
-			t.Error(err)
-		}
-		runtime.Gosched()
+// changeALimit changes the limit, or that of a key.
+func changeALimit(t *testing.T, rng *rand.Rand, l *Limiter, keys []Key, limits []Limit) {
+	limit, k := limits[rng.IntN(len(limits))], keys[rng.IntN(len(keys))]
+	switch rng.IntN(4) {
+	case 0, 1:
+		assertNoError(t, l.SetLimit(limit))
+	case 2:
+		assertNoError(t, k.SetLimit(limit))
+	case 3:
+		k.ClearLimit()
 	}
+	runtime.Gosched()
 }
 
 // A phase is a stretch of time in which a limit is in force: even numbers, with the one
@@ -377,14 +368,11 @@ func TestConcurrent_TokensOfTwoLimits(t *testing.T) {
 		keys = append(keys, pro)
 		var admitted atomic.Int64
 		stop := churnAll([]*Limiter{l})
-		var done atomic.Bool
-		mover := goDo(1, func(int) {
-			for i := 0; !done.Load(); i++ {
-				assertNoError(t, l.SetPlan("pro", Per(900+i%2, c.Limit.Period)))
-				assertNoError(t, k.SetPlan("pro"))
-				k.ClearLimit()
-				runtime.Gosched()
-			}
+		stopMoving := goUntil(1, func(_, i int) {
+			assertNoError(t, l.SetPlan("pro", Per(900+i%2, c.Limit.Period)))
+			assertNoError(t, k.SetPlan("pro"))
+			k.ClearLimit()
+			runtime.Gosched()
 		})
 		goDo(3, func(g int) {
 			rng := rand.New(rand.NewPCG(uint64(g), 7))
@@ -408,8 +396,7 @@ func TestConcurrent_TokensOfTwoLimits(t *testing.T) {
 				}
 			}
 		})()
-		done.Store(true)
-		mover()
+		stopMoving()
 		stop()
 		for keys[2].Allow() {
 			admitted.Add(1)

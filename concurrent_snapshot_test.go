@@ -125,20 +125,16 @@ func TestRestore_WhileDecisionsRun(t *testing.T) {
 		for i := range keys / 2 {
 			require.NoError(t, other.KeyUint64(uint64(i)).SetLimit(c.Limit))
 		}
-		var done atomic.Bool
 		var charged [keys]atomic.Int64
-		wait := goDo(2, func(g int) {
-			for i := g; !done.Load(); i++ {
-				k := i * 7 % (keys / 2)
-				if charged[k].Load() < 50 && other.KeyUint64(uint64(k)).Allow() {
-					charged[k].Add(1)
-				}
-				runtime.Gosched()
+		stop := goUntil(2, func(g, i int) {
+			k := (g + i) * 7 % (keys / 2)
+			if charged[k].Load() < 50 && other.KeyUint64(uint64(k)).Allow() {
+				charged[k].Add(1)
 			}
+			runtime.Gosched()
 		})
 		err := other.Restore(bytes.NewReader(data))
-		done.Store(true)
-		wait()
+		stop()
 		require.NoError(t, err)
 		for i := range keys {
 			d := other.KeyUint64(uint64(i)).Peek(0)

@@ -33,20 +33,16 @@ func share(l *Limiter) int { return int(l.policyOf(0).burst) / 500 }
 // churnAll adds, resets and sweeps other keys until stop is called, so that the
 // tables are replaced all the time.
 func churnAll(lims []*Limiter) (stop func()) {
-	var done atomic.Bool
-	wait := goDo(1, func(int) {
-		for i := 0; !done.Load(); i++ {
-			l := lims[i%len(lims)]
-			k := l.KeyUint64(uint64(i % 200))
-			k.Allow()
-			k.Reset()
-			if i%16 == 15 {
-				l.Sweep()
-			}
-			runtime.Gosched()
+	return goUntil(1, func(_, i int) {
+		l := lims[i%len(lims)]
+		k := l.KeyUint64(uint64(i % 200))
+		k.Allow()
+		k.Reset()
+		if i%16 == 15 {
+			l.Sweep()
 		}
+		runtime.Gosched()
 	})
-	return func() { done.Store(true); wait() }
 }
 
 // TestConcurrent_TakeAllSeesOneInstant: of two keys one always has most of its burst
@@ -61,17 +57,14 @@ func TestConcurrent_TakeAllSeesOneInstant(t *testing.T) {
 		burst := int(l.policyOf(0).burst)
 		keys, most := [2]Key{l.Key("a"), l.Key("b")}, burst*3/4
 		require.True(t, keys[0].AllowN(most))
-		var done atomic.Bool
-		swapping := goDo(1, func(int) {
-			for n := 0; !done.Load(); n++ {
-				spent, other := keys[n%2], keys[(n+1)%2]
-				if !other.AllowN(most) {
-					t.Error("denied what is there")
-				}
-				runtime.Gosched()
-				spent.Refund(most)
-				runtime.Gosched()
+		stop := goUntil(1, func(_, n int) {
+			spent, other := keys[n%2], keys[(n+1)%2]
+			if !other.AllowN(most) {
+				t.Error("denied what is there")
 			}
+			runtime.Gosched()
+			spent.Refund(most)
+			runtime.Gosched()
 		})
 		var each [2]Decision
 		for n := range 2000 {
@@ -81,8 +74,7 @@ func TestConcurrent_TakeAllSeesOneInstant(t *testing.T) {
 			require.LessOrEqual(t, d.Remaining, burst-most, "%+v", each)
 			require.Equal(t, d.Remaining, min(each[0].Remaining, each[1].Remaining))
 		}
-		done.Store(true)
-		swapping()
+		stop()
 	})
 }
 
@@ -174,18 +166,15 @@ func TestConcurrent_DeniedChargesAreNeverSeen(t *testing.T) {
 			require.True(t, b.AllowN(int(b.lim.policyOf(0).burst)))
 			yieldBeforeSwap(l)
 			stop := churnAll([]*Limiter{l, other})
-			var done atomic.Bool
-			deniers := goDo(2, func(g int) {
-				for n := 0; !done.Load(); n++ {
-					charges := []Charge{{a, 1 + n%int(l.policyOf(0).burst)}, {b, 1}}
-					if (g+n)%2 == 0 {
-						charges[0], charges[1] = charges[1], charges[0]
-					}
-					if d := TakeAll(charges...); d.Allowed || d.RetryAfter == 0 {
-						t.Error("admitted")
-					}
-					runtime.Gosched() // or one processor changes hands only while a is held
+			stopDenying := goUntil(2, func(g, n int) {
+				charges := []Charge{{a, 1 + n%int(l.policyOf(0).burst)}, {b, 1}}
+				if (g+n)%2 == 0 {
+					charges[0], charges[1] = charges[1], charges[0]
 				}
+				if d := TakeAll(charges...); d.Allowed || d.RetryAfter == 0 {
+					t.Error("admitted")
+				}
+				runtime.Gosched() // or one processor changes hands only while a is held
 			})
 			for left := int(l.policyOf(0).burst) - 1; left > 300; left -= share(l) {
 				for range 2 {
@@ -200,8 +189,7 @@ func TestConcurrent_DeniedChargesAreNeverSeen(t *testing.T) {
 					break
 				}
 			}
-			done.Store(true)
-			deniers()
+			stopDenying()
 			stop()
 		}
 	})

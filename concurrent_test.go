@@ -28,6 +28,18 @@ func goDo(n int, f func(g int)) (wait func()) {
 	return wg.Wait
 }
 
+// goUntil starts n goroutines that call f again and again, for i from 0 up, and returns a function
+// that ends them and waits for that.
+func goUntil(n int, f func(g, i int)) (stop func()) {
+	var done atomic.Bool
+	wait := goDo(n, func(g int) {
+		for i := 0; !done.Load(); i++ {
+			f(g, i)
+		}
+	})
+	return func() { done.Store(true); wait() }
+}
+
 // TestConcurrent_ExactlyTheBurstIsAdmitted: with the clock frozen, goroutines on a
 // few hot keys admit exactly the burst of each, while other keys are added, are
 // reset and swept, so that the hot keys move from table to table. It goes on
@@ -112,23 +124,20 @@ func yieldSometimes() {
 func hammer(t *testing.T, l *Limiter) {
 	const hotKeys, callers = 2, 4
 	var admitted [hotKeys]atomic.Int64
-	var done atomic.Bool
 	fillers := 2000
 	if crowded() {
 		fillers = 100
 	}
-	churn := goDo(2, func(g int) {
-		for i := 0; !done.Load(); i = (i + 1) % fillers {
-			k := l.Key(fmt.Sprint("filler", g, i))
-			k.Allow()
-			k.Reset() // idle at once: Sweep has something to drop
-			if i%100 == 99 {
-				l.Sweep()
-			}
+	stop := goUntil(2, func(g, i int) {
+		k := l.Key(fmt.Sprint("filler", g, i%fillers))
+		k.Allow()
+		k.Reset() // idle at once: Sweep has something to drop
+		if i%100 == 99 {
+			l.Sweep()
 		}
 	})
 	burst := int(l.policyOf(0).burst)
-	wait := goDo(callers, func(g int) {
+	goDo(callers, func(g int) {
 		cost := 1 + burst/10_000 // the wide window's burst in fewer calls
 		for i := range hotKeys * burst / cost {
 			hot := (g + i) % hotKeys
@@ -141,10 +150,8 @@ func hammer(t *testing.T, l *Limiter) {
 				l.Peek(key, cost)
 			}
 		}
-	})
-	wait()
-	done.Store(true)
-	churn()
+	})()
+	stop()
 	for hot := range admitted {
 		// Less is left than a call's cost.
 		for l.Allow(fmt.Sprint("hot", hot)) {
@@ -169,14 +176,11 @@ func TestConcurrent_ContentionIsNeverADenial(t *testing.T) {
 			if rounds%2 == 1 {
 				yieldBeforeSwap(l)
 			}
-			var done atomic.Bool
-			churn := goDo(1, func(int) {
-				for i := 0; !done.Load(); i = (i + 1) % 100 {
-					k := l.KeyUint64(uint64(i))
-					k.Allow()
-					k.Reset()
-					l.Sweep()
-				}
+			stop := goUntil(1, func(_, i int) {
+				k := l.KeyUint64(uint64(i % 100))
+				k.Allow()
+				k.Reset()
+				l.Sweep()
 			})
 			goDo(callers, func(int) {
 				for range calls {
@@ -188,8 +192,7 @@ func TestConcurrent_ContentionIsNeverADenial(t *testing.T) {
 					}
 				}
 			})()
-			done.Store(true)
-			churn()
+			stop()
 			moves += uint64(l.moves.Value())
 			require.Equal(t, int(l.policyOf(0).burst)-callers*calls, l.Peek("hot", 0).Remaining)
 		}
@@ -286,12 +289,9 @@ func TestConcurrent_EveryWindowAdmitsItsLimit(t *testing.T) {
 			clock := NewManualClock(time.Unix(1_790_000_100, 0)) // a minute's edge
 			c.Limit, c.Clock, c.Shards, c.TTL = PerMinute(50), clock, 1, 1
 			l := mustNew(t, c)
-			var done atomic.Bool
-			sweeper := goDo(1, func(int) {
-				for !done.Load() {
-					l.Sweep()
-					runtime.Gosched()
-				}
+			stop := goUntil(1, func(int, int) {
+				l.Sweep()
+				runtime.Gosched()
 			})
 			for i := 0; i < 100_000 && (i < 200 || l.Stats().Swept < 10); i++ {
 				var admitted atomic.Int64
@@ -308,8 +308,7 @@ func TestConcurrent_EveryWindowAdmitsItsLimit(t *testing.T) {
 					runtime.Gosched() // on one processor the sweeper hardly runs otherwise
 				}
 			}
-			done.Store(true)
-			sweeper()
+			stop()
 			require.GreaterOrEqual(t, l.Stats().Swept, uint64(10), "no sweep dropped the key: the race was not run")
 		})
 	}

@@ -367,12 +367,9 @@ func TestConcurrent_ReceiptsAmongEverything(t *testing.T) {
 		rng := seeded.Rand(t)
 		seed := rng.Uint64()
 		l, clock := newFrozen(t, Config{Algorithm: a, Limit: PerSecond(100).WithBurst(50), Shards: 2, TTL: 1, MaxKeys: 60, BlockFor: sec / 10, Stats: true})
-		var done atomic.Bool
-		ticking := goDo(1, func(int) {
-			for !done.Load() {
-				clock.Advance(sec / 1000)
-				runtime.Gosched()
-			}
+		stop := goUntil(1, func(int, int) {
+			clock.Advance(sec / 1000)
+			runtime.Gosched()
 		})
 		goDo(4, func(g int) {
 			rng := rand.New(rand.NewPCG(seed, uint64(g)))
@@ -392,8 +389,7 @@ func TestConcurrent_ReceiptsAmongEverything(t *testing.T) {
 				}
 			}
 		})()
-		done.Store(true)
-		ticking()
+		stop()
 		clock.Advance(1000 * time.Hour)
 		l.Sweep()
 		require.Zero(t, openReservations(l))
