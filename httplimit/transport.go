@@ -1,6 +1,7 @@
 package httplimit
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -232,18 +233,10 @@ func (c TransportConfig) validate() error {
 }
 
 func (c TransportConfig) withDefaults() TransportConfig {
-	if c.BackoffBase == 0 {
-		c.BackoffBase = defaultBackoffBase
-	}
-	if c.BackoffCap == 0 {
-		c.BackoffCap = defaultBackoffCap
-	}
-	if c.MaxRetryAfter == 0 {
-		c.MaxRetryAfter = defaultMaxRetryAfter
-	}
-	if c.MaxHosts == 0 {
-		c.MaxHosts = defaultMaxHosts
-	}
+	c.BackoffBase = cmp.Or(c.BackoffBase, defaultBackoffBase)
+	c.BackoffCap = cmp.Or(c.BackoffCap, defaultBackoffCap)
+	c.MaxRetryAfter = cmp.Or(c.MaxRetryAfter, defaultMaxRetryAfter)
+	c.MaxHosts = cmp.Or(c.MaxHosts, defaultMaxHosts)
 	return c
 }
 

@@ -284,8 +284,16 @@ func faultRefused(t *testing.T, connect connector) {
 		told.Add(1)
 		cause.Store(err)
 	}})
+	requireShare(t, tier, 1000, &told)
+	require.ErrorContains(t, cause.Load().(error), "NOPERM")
+}
+
+// requireShare demands that a tier answers calls by itself, with its half of the limit, that it
+// says so once, and that Redis is left alone.
+func requireShare(t *testing.T, tier *Tier, calls int, told *atomic.Int64) {
+	t.Helper()
 	admitted := 0
-	for range 1000 {
+	for range calls {
 		d, src := takeFrom(t, tier, "a", 1)
 		require.Equal(t, FromFallback, src)
 		if d.Allowed {
@@ -294,7 +302,6 @@ func faultRefused(t *testing.T, connect connector) {
 	}
 	require.Equal(t, 50, admitted)
 	await(t, "it is told", func() bool { return told.Load() == 1 })
-	require.ErrorContains(t, cause.Load().(error), "NOPERM")
 	require.Less(t, tier.Stats().Scripts, uint64(100))
 }
 

@@ -108,17 +108,7 @@ func faultTime(t *testing.T, connect connector) {
 		assert.Error(t, err)
 		told.Add(1)
 	}})
-	admitted := 0
-	for range 500 {
-		d, src := takeFrom(t, tier, "a", 1)
-		require.Equal(t, FromFallback, src)
-		if d.Allowed {
-			admitted++
-		}
-	}
-	require.Equal(t, 50, admitted)
-	await(t, "it is told", func() bool { return told.Load() == 1 })
-	require.Less(t, tier.Stats().Scripts, uint64(100))
+	requireShare(t, tier, 500, &told)
 
 	tier = newTier(t, newLimiter(t, client, Config{Limit: sluice.PerHour(100), Clock: CallerClock}), TierConfig{Budget: patient})
 	d, src := takeFrom(t, tier, "a", 1)

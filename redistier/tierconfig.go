@@ -1,6 +1,7 @@
 package redistier
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"sync/atomic"
@@ -176,15 +177,9 @@ func (c *TierConfig) validate() error {
 	case c.MaxStale < 0:
 		return configErrorf("MaxStale", "%v is negative; want 0 for %v, or a duration", c.MaxStale, defaultMaxStale)
 	}
-	if c.Budget == 0 {
-		c.Budget = defaultBudget
-	}
-	if c.MaxKeys == 0 {
-		c.MaxKeys = defaultTierMaxKeys
-	}
-	if c.MaxStale == 0 {
-		c.MaxStale = defaultMaxStale
-	}
+	c.Budget = cmp.Or(c.Budget, defaultBudget)
+	c.MaxKeys = cmp.Or(c.MaxKeys, defaultTierMaxKeys)
+	c.MaxStale = cmp.Or(c.MaxStale, defaultMaxStale)
 	return nil
 }
 

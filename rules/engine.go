@@ -107,15 +107,11 @@ func New(set *Set, c Config) (*Engine, error) {
 }
 
 func newEngine(set *Set, c Config, key sipKey) (*Engine, error) {
-	if c.NearRatio == 0 {
-		c.NearRatio = 0.8
-	}
+	c.NearRatio = cmp.Or(c.NearRatio, 0.8)
 	if !(c.NearRatio > 0 && c.NearRatio <= 1) {
 		return nil, fmt.Errorf("rules: Config.NearRatio is %v; want more than 0 and at most 1", c.NearRatio)
 	}
-	if c.MaxSeries == 0 {
-		c.MaxSeries = 2000
-	}
+	c.MaxSeries = cmp.Or(c.MaxSeries, 2000)
 	if c.Clock == nil {
 		c.Clock = sluice.SystemClock()
 	}
