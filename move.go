@@ -202,7 +202,7 @@ func (l *Limiter) putUnderLocked(s *shard, rec *record, id uint64, to placement,
 	if counts && !counted { // and so in a cell that stays
 		room = c.word.Load() != elsewhere && l.roomLocked(s, id, max(l.clock.Now(), 0), false)
 	}
-	from, e, tracked, now := l.takeOutLocked(s, id, c)
+	from, e, tracked, now := l.freezeLocked(s, id, c)
 	amended := false
 	if amend != nil {
 		if from, e, amended = amend(from, e, tracked, now); amended {
@@ -241,9 +241,9 @@ func (l *Limiter) putUnderLocked(s *shard, rec *record, id uint64, to placement,
 	}
 }
 
-// takeOutLocked takes the state of id out of everybody's reach, if it is tracked and not idle
+// freezeLocked takes the state of id out of everybody's reach, if it is tracked and not idle
 // by the time now, which is read after that. c is its cell, or nil.
-func (l *Limiter) takeOutLocked(s *shard, id uint64, c *cell) (from *policy, e state, tracked bool, now int64) {
+func (l *Limiter) freezeLocked(s *shard, id uint64, c *cell) (from *policy, e state, tracked bool, now int64) {
 	t := l.tableOf(id)
 	from = t.policy
 	if c != nil {
