@@ -133,19 +133,14 @@ func (l *Limiter) decide(d *Decision, id uint64, now int64, cost int) (allowed b
 		if out.decided() {
 			break
 		}
+		was := p
+		if p = l.policyFor(id); out == unfit && p == was {
+			if done, allowed := core.onEdge(d, p, id, now, cost); done {
+				return allowed
+			}
+		}
 		if d != nil {
 			*d = Decision{} // in which a call that met a change may have left something
-		}
-		was := p
-		if p = l.policyFor(id); out == retrying || p != was {
-			continue
-		}
-		var e Decision
-		if core.edge(&e, p, id, now, cost) {
-			if d != nil {
-				*d = e
-			}
-			return e.Allowed
 		}
 	}
 	if d != nil {
@@ -183,20 +178,11 @@ func (st *store) charge(p *policy, id uint64, now int64, cost int) (uint64, outc
 	for t := st.guide.tableOf(id); ; t = st.tableOf(id) {
 		e, end := t.lookup(id)
 		if t.policy != p || e == nil || marked {
-			at := spot{policy: p} // of no one instant; insert looks again
-			if t.policy != p || e != nil || st.shardOf(id).cell(id) != nil {
-				at = st.locate(id)
+			var word uint64
+			var out outcome
+			if e, word, out = st.slotOrInsert(p, id, now, cost, e, gap{t, end}); e == nil {
+				return word, out
 			}
-			if at.slot == nil {
-				if word, out := st.insert(p, id, now, cost, nil, gap{t, end}); out != retrying || !at.admits(p) {
-					return word, out
-				}
-				continue
-			}
-			if at.policy != p {
-				return 0, retrying
-			}
-			e = at.slot
 		}
 		for {
 			word := e.word.Load()
@@ -230,6 +216,30 @@ func (st *store) charge(p *policy, id uint64, now int64, cost int) (uint64, outc
 				return next, out
 			}
 			st.lostRaces.Inc()
+		}
+	}
+}
+
+// slotOrInsert returns the slot of a key that is not in a table of p where it was looked for; if
+// there is none, it decides the call.
+func (st *store) slotOrInsert(p *policy, id uint64, now int64, cost int, e *slot, seen gap) (*slot, uint64, outcome) {
+	for {
+		at := spot{policy: p} // of no one instant; insert looks again
+		if seen.table.policy != p || e != nil || st.shardOf(id).cell(id) != nil {
+			at = st.locate(id)
+		}
+		if at.slot != nil {
+			if at.policy != p {
+				return nil, 0, retrying
+			}
+			return at.slot, 0, retrying
+		}
+		if word, out := st.insert(p, id, now, cost, nil, seen); out != retrying || !at.admits(p) {
+			return nil, word, out
+		}
+		seen.table = st.tableOf(id)
+		if e, seen.slot = seen.table.lookup(id); e != nil && seen.table.policy == p {
+			return e, 0, retrying
 		}
 	}
 }

@@ -200,6 +200,16 @@ func (l *Limiter) edge(d *Decision, p *policy, id uint64, now int64, cost int) (
 	return true
 }
 
+// onEdge is edge with or without a description.
+func (l *Limiter) onEdge(d *Decision, p *policy, id uint64, now int64, cost int) (ok, allowed bool) {
+	var e Decision
+	if d == nil {
+		d = &e
+	}
+	ok = l.edge(d, p, id, now, cost)
+	return ok, d.Allowed
+}
+
 func (l *Limiter) judgeEdge(d *Decision, p *policy, id uint64, now int64, cost int) (ok bool) {
 	switch {
 	case p.unlimited():
