@@ -126,6 +126,38 @@ func TestSetLimit_IdleIsFresh(t *testing.T) {
 	})
 }
 
+// TestSetLimit_WholeTablesAreIdle: tables that SetLimit leaves without a key lie where they were,
+// and others of their shard keep theirs.
+func TestSetLimit_WholeTablesAreIdle(t *testing.T) {
+	if crowded() || splits() {
+		return // it is about tables that have been split by their number of keys
+	}
+	const burst, keys = 5, 3 * fullIDs
+	for _, a := range algorithms {
+		l, clock := newFrozen(t, Config{Algorithm: a, Limit: PerSecond(burst), Shards: 1, MaxKeys: -1})
+		for i := range uint64(keys) {
+			require.True(t, l.KeyUint64(i).Allow())
+		}
+		clock.Advance(time.Minute)
+		live := 0
+		for i := range uint64(keys) {
+			if k := l.KeyUint64(i); k.id>>63 == 1 {
+				require.True(t, k.AllowN(burst))
+				live++
+			}
+		}
+		require.NoError(t, l.SetLimit(PerMinute(burst)))
+		require.Equal(t, live, l.Len(), "%v", a)
+		checkTables(t, l)
+		for i := range uint64(keys) {
+			k := l.KeyUint64(i)
+			require.Equal(t, k.id>>63 == 0, k.AllowN(burst), "%v", a)
+		}
+		require.Equal(t, keys, l.Len(), "%v", a)
+		checkTables(t, l)
+	}
+}
+
 // TestSetLimit_OlderCallOnAnIdleKey: a call with an older time than the change is charged
 // as at that of the change; else the units of then would have been there twice.
 func TestSetLimit_OlderCallOnAnIdleKey(t *testing.T) {
