@@ -135,7 +135,7 @@ func (l *Limiter) decide(d *Decision, id uint64, now int64, cost int) (allowed b
 		}
 		was := p
 		if p = l.policyFor(id); out == unfit && p == was {
-			if done, allowed := core.onEdge(d, p, id, now, cost); done {
+			if done, allowed := core.edge(d, p, id, now, cost); done {
 				return allowed
 			}
 		}

@@ -181,11 +181,16 @@ func (p *policy) peekTail(d *Decision, e *slot, tail []atomic.Uint64, now int64,
 }
 
 // edge decides the calls that charge nothing whatever the key's state: costs
-// below 1 or above the burst, and all calls under Unlimited and DenyAll. It fails if p is
-// no longer the key's policy.
-func (l *Limiter) edge(d *Decision, p *policy, id uint64, now int64, cost int) (ok bool) {
+// below 1 or above the burst, and all calls under Unlimited and DenyAll. It describes
+// the decision in d, which is zero, unless d is nil. It fails if p is no longer the
+// key's policy.
+func (l *Limiter) edge(d *Decision, p *policy, id uint64, now int64, cost int) (ok, allowed bool) {
+	var e Decision
+	if d == nil {
+		d = &e
+	}
 	if !l.judgeEdge(d, p, id, now, cost) {
-		return false
+		return false, false
 	}
 	if cost != 0 {
 		out := denied
@@ -197,17 +202,7 @@ func (l *Limiter) edge(d *Decision, p *policy, id uint64, now int64, cost int) (
 		}
 		l.count(id, out)
 	}
-	return true
-}
-
-// onEdge is edge with or without a description.
-func (l *Limiter) onEdge(d *Decision, p *policy, id uint64, now int64, cost int) (ok, allowed bool) {
-	var e Decision
-	if d == nil {
-		d = &e
-	}
-	ok = l.edge(d, p, id, now, cost)
-	return ok, d.Allowed
+	return true, d.Allowed
 }
 
 func (l *Limiter) judgeEdge(d *Decision, p *policy, id uint64, now int64, cost int) (ok bool) {
