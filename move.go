@@ -202,7 +202,7 @@ func (l *Limiter) putUnderLocked(s *shard, rec *record, id uint64, to placement,
 	if counts && !counted { // and so in a cell that stays
 		room = c.word.Load() != elsewhere && l.roomLocked(s, id, max(l.clock.Now(), 0), false)
 	}
-	from, e, tracked, now := l.freezeLocked(s, id, c)
+	from, e, tracked, now := l.freezeLocked(s, id, c, i, live)
 	amended := false
 	if amend != nil {
 		if from, e, amended = amend(from, e, tracked, now); amended {
@@ -242,14 +242,15 @@ func (l *Limiter) putUnderLocked(s *shard, rec *record, id uint64, to placement,
 }
 
 // freezeLocked takes the state of id out of everybody's reach, if it is tracked and not idle
-// by the time now, which is read after that. c is its cell, or nil.
-func (l *Limiter) freezeLocked(s *shard, id uint64, c *cell) (from *policy, e state, tracked bool, now int64) {
+// by the time now, which is read after that. c is its cell, or nil; without one, it is in slot i
+// of its table if it is live.
+func (l *Limiter) freezeLocked(s *shard, id uint64, c *cell, i uint64, live bool) (from *policy, e state, tracked bool, now int64) {
 	t := l.tableOf(id)
 	from = t.policy
 	if c != nil {
 		from = c.policy
 		e, tracked = c.freeze()
-	} else if i, live := t.findLive(id); live {
+	} else if live {
 		e, tracked = t.freeze(i), true
 	}
 	now = max(l.clock.Now(), 0)
