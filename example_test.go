@@ -343,8 +343,8 @@ func ExampleLimiter_Wait() {
 	// too much: sluice: the cost exceeds the burst
 }
 
-// Some customers have a limit of their own. What they have spent stays spent when it
-// changes, and they are never evicted from it.
+// Some customers have a limit of their own. A change of it gives nothing back of what they
+// have spent, and they are never evicted from it.
 func ExampleLimiter_SetKeyLimit() {
 	lim := sluice.Must(sluice.New(sluice.Config{Limit: sluice.PerHour(100)}))
 	lim.AllowN("customer:7", 80)

@@ -74,7 +74,7 @@ func TestLead_Cancelled(t *testing.T) {
 		p := newProxy(t, s.addr)
 		tier, d := leading(t, p.addr(), TierConfig{})
 		takeFrom(t, tier, "a", 1)
-		p.delay.Store(int64(3 * time.Second)) // who does not leave, has it within the Budget
+		p.delay.Store(int64(3 * time.Second)) // a caller that stays has its answer within the Budget
 		leaving, cancel := context.WithCancel(ctx)
 		if custom {
 			leaving = struct{ context.Context }{leaving} // for which a goroutine waits
