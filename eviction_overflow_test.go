@@ -364,6 +364,9 @@ func TestMaxKeys_LookingForRoomIsPaidFor(t *testing.T) {
 // TestDenyNew_IdleKeysAreFoundAgain: a shard that had no room is looked at again
 // after a batch of new keys, or after a pause, whichever comes first.
 func TestDenyNew_IdleKeysAreFoundAgain(t *testing.T) {
+	if splits() {
+		return // it is about one table
+	}
 	newFull := func() (*Limiter, *ManualClock) {
 		l, clock := newFrozen(t, Config{Limit: PerHour(3600).WithBurst(3600), MaxKeys: 64, Overflow: OverflowDenyNew})
 		for i := range 57 {

