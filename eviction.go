@@ -75,6 +75,39 @@ func (st *store) countIdleLocked(s *shard, t *table, cutoff int64) (idle, all in
 	return idle, all
 }
 
+// lookForIdleLocked is countIdleLocked by now of all entries, which are those that have a slot if
+// none is idle. It does not look again before one can be: calls make a key idle later, and if they do not, such
+// as a refund, they say so.
+//
+//	look:    notes 1; reads that k is idle from 9
+//	refund:  swaps in a word that is idle from 5; finds a note, and puts 0 in its place
+//	look:    does not find 1, so it notes nothing
+//
+// Under OverflowEvictSoonest, where looks are few, nobody says so and nothing is noted.
+func (st *store) lookForIdleLocked(s *shard, t *table, now int64) (idle, all int) {
+	switch {
+	case st.overflow == OverflowEvictSoonest:
+		return st.countIdleLocked(s, t, now)
+	case now < t.idleFrom.Load():
+		return 0, t.used
+	}
+	t.idleFrom.Store(1)
+	first := uint64(math.MaxInt64)
+	st.eachLocked(s, t, func(p *policy, e state) {
+		all++
+		at := p.idleAt(e)
+		if at <= uint64(now) {
+			idle++
+		}
+		if p.wide != nil || e.word == held { // of which nobody knows: it is being changed
+			at = 0
+		}
+		first = min(first, at)
+	})
+	t.idleFrom.CompareAndSwap(1, int64(first))
+	return idle, all
+}
+
 // dropIdleLocked rebuilds the table of id for want ids without the entries that are
 // idle by cutoff, and returns how many that were.
 func (st *store) dropIdleLocked(s *shard, id uint64, cutoff int64, want int) int {
@@ -239,7 +272,7 @@ func (st *store) dropSomeIdleLocked(s *shard, now int64, rested bool) bool {
 			return false
 		}
 		st.moveHandLocked(s)
-		if idle, all := st.countIdleLocked(s, t, now); idle > 0 {
+		if idle, all := st.lookForIdleLocked(s, t, now); idle > 0 {
 			st.dropIdleLocked(s, id, now, all-idle)
 		}
 		if s.len() < s.share {

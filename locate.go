@@ -121,6 +121,9 @@ func (st *store) updateUnder(want *policy, id uint64, f func(p *policy, key stat
 		case want != nil && p != want:
 			return true, false
 		case e.update(p, tail, f):
+			if st.overflow != OverflowEvictSoonest { // under which nothing is noted
+				st.tableOf(id).idleSooner()
+			}
 			return true, true
 		}
 		st.awaitMove(id)

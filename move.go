@@ -225,8 +225,10 @@ func (l *Limiter) putUnderLocked(s *shard, rec *record, id uint64, to placement,
 		}
 	}
 	l.putCellLocked(s, next)
+	t := l.tableOf(id)
+	t.idleSooner()
 	if live {
-		l.tableOf(id).slots[i].word.Store(elsewhere)
+		t.slots[i].word.Store(elsewhere)
 	}
 	switch {
 	case counts && !counted:
@@ -333,7 +335,7 @@ func (l *Limiter) restoreNewLocked(s *shard, id uint64, tm *terms, from *policy,
 	p, t := tm.policyFor(from, e, now), l.tableOf(id)
 	if _, found := t.find(id); !found && p == t.policy {
 		t.adopt(id, from, e, now)
-		t.added++
+		t.gain()
 		s.count.Add(1)
 		l.arm()
 		return

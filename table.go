@@ -31,7 +31,11 @@ type table struct {
 	added   int   // ids added since the last scan for idle keys
 	sweepAt int64 // when an insertion may sweep
 	young   int64 // until then no key has been here for the TTL
-	_       [32]byte
+	_       [24]byte
+
+	// idleFrom is when a key may be idle first, or 0 if nobody knows. Whoever makes one idle
+	// sooner does away with it, under the lock or not: see lookForIdleLocked.
+	idleFrom atomic.Int64
 }
 
 const (
@@ -214,6 +218,19 @@ func (t *table) put(id uint64, e state) {
 	preset(&t.slots[i].word, e.word)
 	preset(&t.slots[i].id, id)
 	t.used++
+}
+
+// gain counts a key that has been added.
+func (t *table) gain() {
+	t.added++
+	t.idleSooner()
+}
+
+// idleSooner notes that a key may be idle sooner than it would have been.
+func (t *table) idleSooner() {
+	if t.idleFrom.Load() != 0 {
+		t.idleFrom.Store(0)
+	}
 }
 
 // mark adds a slot that says that the key is in a cell.
