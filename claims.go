@@ -369,13 +369,8 @@ func releaseRecords(records []*record) {
 	}
 }
 
-// recordFor returns the record of a claim's key.
+// recordFor returns the record of a claim's key, of the records of all claims.
 func recordFor(records []*record, c *claim) *record {
 	lg := c.lim.ledgers.of(c.id)
-	for _, rec := range records {
-		if rec.id == c.id && rec.in == lg {
-			return rec
-		}
-	}
-	return nil
+	return records[slices.IndexFunc(records, func(rec *record) bool { return rec.id == c.id && rec.in == lg })]
 }
