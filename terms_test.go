@@ -1,6 +1,7 @@
 package sluice
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -70,4 +71,85 @@ func TestSetKeyLimit_UnlimitedKeepsTheRateOfTheKey(t *testing.T) {
 			require.Equal(t, 500, spentOf(l, "k2"), "under the limiter's limit before")
 		}
 	}
+}
+
+// TestTerms_WhatTheLimitCountsIsInTheTable: a key that comes back with as much as the words of all keys
+// can count is under their policy. One with more is not, and keeps all of it.
+func TestTerms_WhatTheLimitCountsIsInTheTable(t *testing.T) {
+	forEveryLayout(t, func(t *testing.T, c Config) {
+		l, _ := newFrozen(t, c)
+		common := l.policyOf(0)
+		for _, more := range []int{0, 1} {
+			k := l.Key(fmt.Sprint("k", more))
+			spent := common.reach + more
+			require.NoError(t, k.SetLimit(Per(2*spent, c.Limit.Period)))
+			require.True(t, k.AllowN(spent))
+			k.ClearLimit()
+			require.Equal(t, more == 0 || common.bucket() != nil, l.locate(k.id).policy == common, "%d more", more)
+			require.NoError(t, k.SetLimit(Per(2*spent, c.Limit.Period)))
+			require.Equal(t, spent, 2*spent-k.Peek(0).Remaining, "%d more", more)
+		}
+	})
+}
+
+// TestTerms_KeepAFewPolicies for the limits that their keys come from, however many those are.
+func TestTerms_KeepAFewPolicies(t *testing.T) {
+	forEveryLayout(t, func(t *testing.T, c Config) {
+		limit := c.Limit
+		c.Limit = Unlimited
+		l, _ := newFrozen(t, c)
+		for i := range 2*maxVariants + 1 {
+			limit.Rate++
+			k := l.KeyUint64(uint64(i))
+			require.NoError(t, k.SetLimit(limit))
+			require.True(t, k.AllowN(5))
+			k.ClearLimit()
+			require.Len(t, l.common.terms.Load().policies, i%maxVariants+1)
+			require.NoError(t, k.SetLimit(limit))
+			require.Equal(t, 5, limit.Capacity()-k.Peek(0).Remaining)
+		}
+	})
+}
+
+// TestTerms_TheLargestLog: what fills it is kept under a small limit.
+func TestTerms_TheLargestLog(t *testing.T) {
+	l, _ := newFrozen(t, Config{Algorithm: SlidingLog, Limit: PerMinute(5)})
+	k := l.Key("k")
+	require.NoError(t, k.SetLimit(PerMinute(maxLog)))
+	require.True(t, k.AllowN(maxLog))
+	k.ClearLimit()
+	require.False(t, k.Allow())
+	require.NoError(t, k.SetLimit(PerMinute(maxLog)))
+	require.Zero(t, k.Peek(0).Remaining)
+}
+
+// TestTerms_KeepReceiptsOfTheSameWindows, and of no others: an end or a stamp would mean another time.
+func TestTerms_KeepReceiptsOfTheSameWindows(t *testing.T) {
+	kinds := []Config{
+		{Algorithm: FixedWindow},
+		{Algorithm: FixedWindow, Anchor: AnchorFirstCharge},
+		{Algorithm: SlidingWindow},
+		{Algorithm: TokenBucket, Refill: RefillInterval},
+	}
+	policyWith := func(c Config, limit Limit, offset time.Duration) *policy {
+		if c.Limit = limit; c.Anchor == AnchorUnix {
+			c.Offset = offset
+		}
+		return mustNew(t, c).policyOf(0)
+	}
+	for i, from := range kinds {
+		p := policyWith(from, PerMinute(7), 0)
+		for j, to := range kinds {
+			same := i == j
+			interval := to.Refill == RefillInterval
+			require.Equal(t, same, policyWith(to, PerMinute(7), 0).keepsReceipts(p), "%v, %v", from, to)
+			require.Equal(t, same && !interval, policyWith(to, PerMinute(9), 0).keepsReceipts(p), "%v, %v", from, to)
+			require.Equal(t, same, policyWith(to, PerMinute(7).WithBurst(7), 0).keepsReceipts(p), "%v, %v", from, to)
+			require.False(t, policyWith(to, PerHour(7), 0).keepsReceipts(p), "%v, %v", from, to)
+			require.Equal(t, same && to.Anchor == AnchorFirstCharge, policyWith(to, PerMinute(7), sec).keepsReceipts(p), "%v, %v", from, to)
+		}
+	}
+	word, wide := policyWith(kinds[2], PerMinute(7), 0), policyWith(kinds[2], PerMinute(4_000_000), 0)
+	require.NotNil(t, wide.wide)
+	require.True(t, wide.keepsReceipts(word) && word.keepsReceipts(wide), "one word or two")
 }
