@@ -217,12 +217,9 @@ func (r *Reservation) chargeAt(p *policy, word, from uint64, now int64, delay ti
 	}
 	b := p.bucket()
 	s, _ := b.turns()
-	// A call that begins at the nanosecond begins at its tick, which may be after the turn.
-	end := saturatingAdd(max(from, s.tick(r.node.At)), s.ticks(r.cost))
-	if end > s.most {
-		return word, ErrWouldExceedDeadline
-	}
-	return b.pack(end, s.tick(now)), nil
+	// A call that begins at the nanosecond begins at its tick, which may be after the turn. It ends
+	// within a burst of either, and so by the last tick that a word can tell.
+	return b.pack(s.debit(from, r.node.At, r.cost), s.tick(now)), nil
 }
 
 // Wait charges cost units to key, and returns when they are admitted; or it returns an

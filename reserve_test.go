@@ -2,6 +2,7 @@ package sluice
 
 import (
 	"context"
+	"math"
 	"runtime"
 	"slices"
 	"sync/atomic"
@@ -248,4 +249,56 @@ func TestManualClock_SleepersAreIndependent(t *testing.T) {
 		require.True(t, slices.IsSorted(order))
 		require.Len(t, order, 3)
 	})
+}
+
+// TestReserve_TheLastTurn: a call that begins at the last nanosecond of a limiter's clock, of as much
+// as a bucket can hold at all, is charged up to the last tick that a word can tell.
+func TestReserve_TheLastTurn(t *testing.T) {
+	const longest = 1 << 62 // ns
+	for _, a := range bucketAlgorithms {
+		for _, burst := range []int{1, 1 << 20} {
+			c := Config{Algorithm: a, Limit: Per(1, longest/time.Duration(burst)).WithBurst(burst), TTL: math.MaxInt64}
+			s, _ := mustNew(t, c).policyOf(0).bucket().turns()
+			c.Clock = NewManualClock(time.Unix(0, s.end))
+			l := mustNew(t, c)
+			mustReserve(t, l.Key("one"), burst)
+			_, err := ReserveAll(0, Charge{l.Key("all"), burst})
+			require.NoError(t, err, "%v, burst %d", a, burst)
+			for _, key := range []string{"one", "all"} {
+				require.Equal(t, s.most, l.policyOf(0).bucket().full(wordOf(l, l.Key(key).id)), "%v, burst %d", a, burst)
+				_, err = l.Reserve(key, 1, math.MaxInt64)
+				require.Error(t, err)
+			}
+		}
+	}
+}
+
+// TestReserve_UnlimitedHasItNoLonger: whoever has come by Unlimited, which the key no longer has, comes again.
+func TestReserve_UnlimitedHasItNoLonger(t *testing.T) {
+	l, clock := newFrozen(t, Config{Limit: Unlimited})
+	p, k := l.policyOf(0), l.Key("k")
+	done, err := l.reserveUnlimited(p, k.id, clock.Now(), 0)
+	require.True(t, done)
+	require.NoError(t, err)
+	require.NoError(t, l.SetLimit(PerSecond(1)))
+	require.True(t, k.Allow())
+	done, _ = l.reserveUnlimited(p, k.id, clock.Now(), 0)
+	require.False(t, done)
+}
+
+// TestReserve_AfterTheLastTick: a hostile snapshot says that more is charged than a word can tell. A
+// word tells as much as it can, and there is no turn after that.
+func TestReserve_AfterTheLastTick(t *testing.T) {
+	for _, a := range bucketAlgorithms {
+		c := Config{Algorithm: a, Limit: Per(1, 1<<62), Hash: HashStable, Clock: NewManualClock(start), TTL: math.MaxInt64}
+		l := restoredFrom(t, c, hostile(t, c, reserved))
+		k, b := l.KeyHash(1), l.policyOf(0).bucket()
+		s, _ := b.turns()
+		require.Equal(t, s.most, b.full(wordOf(l, k.id)), "%v", a)
+		_, err := k.Reserve(1, Never)
+		require.Error(t, err)
+		_, err = ReserveAll(Never, Charge{k, 1})
+		require.Error(t, err)
+		require.Equal(t, s.most, b.full(wordOf(l, k.id)), "%v", a)
+	}
 }

@@ -387,3 +387,35 @@ func TestAllocs_NoneForWait(t *testing.T) {
 		}
 	})
 }
+
+// TestWait_ABlockEndsAtItsNanosecond: a turn that begins then is not taken by it.
+func TestWait_ABlockEndsAtItsNanosecond(t *testing.T) {
+	forEveryLayout(t, func(t *testing.T, c Config) {
+		l, clock := newFrozen(t, c)
+		k := l.Key("k")
+		require.True(t, k.Block(sec))
+		clock.Advance(sec - 1)
+		require.True(t, l.blocked(k.id))
+		clock.Advance(1)
+		require.False(t, l.blocked(k.id))
+	})
+}
+
+// TestWait_ATurnThatHasBegun by the time it is reserved: nobody waits for it, or finds a block
+// that comes later.
+func TestWait_ATurnThatHasBegun(t *testing.T) {
+	for _, a := range bucketAlgorithms {
+		clock := &hookedClock{ManualClock: NewManualClock(start)}
+		l := mustNew(t, Config{Algorithm: a, Limit: PerSecond(1).WithBurst(1), Clock: clock})
+		k := l.Key("k")
+		require.True(t, k.Allow())
+		block := func() { k.Block(time.Hour) }
+		pass := func() { clock.Advance(sec); clock.hook.Store(&block) }
+		attempt := func() { clock.hook.Store(&pass) }
+		clock.hook.Store(&attempt)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		require.NoError(t, k.Wait(ctx, 1), "%v", a)
+		require.True(t, l.blocked(k.id), "%v: since the turn began", a)
+	}
+}

@@ -202,18 +202,11 @@ func (j *joint) judge() {
 	}
 	for i := range j.claims {
 		if c := &j.claims[i]; j.first < 0 && !c.lim.shadow && c.slot != nil && c.policy.bucket() != nil && !c.policy.unlimited() {
-			if j.tooLong(c, j.froms[i]) {
+			if after(c.now, j.delay) > math.MaxInt64 {
 				j.first, j.errs[c.index] = c.index, ErrWouldExceedDeadline
 			}
 		}
 	}
-}
-
-// tooLong reports whether the word of the claim could not tell the charge at the turn of all.
-func (j *joint) tooLong(c *claim, from uint64) bool {
-	at := after(c.now, j.delay)
-	s, _ := c.policy.bucket().turns()
-	return at > math.MaxInt64 || saturatingAdd(max(from, s.tick(int64(at))), s.ticks(int(c.cost))) > s.most
 }
 
 // of reports whether charge k is of the claim.
