@@ -436,3 +436,53 @@ func disturbKey(l *Limiter, k Key, rng *rand.Rand) {
 		k.AllowN(1 + rng.IntN(60))
 	}
 }
+
+// TestTakeAllReceipts_OfEarlierUnits: in a window algorithm a receipt takes its own units out,
+// and none that were charged after them. Then the key is as if they had never been charged.
+func TestTakeAllReceipts_OfEarlierUnits(t *testing.T) {
+	forEveryLayout(t, func(t *testing.T, c Config) {
+		for _, later := range []time.Duration{c.Limit.Period / 4, c.Limit.Period / 2, c.Limit.Period, 2 * c.Limit.Period} {
+			l, clock := newFrozen(t, c)
+			if l.policyOf(0).stamper() == nil {
+				return
+			}
+			k, without := l.Key("k"), l.Key("without")
+			require.True(t, TakeAll(Charge{k, 3}, Charge{without, 3}).Allowed)
+			clock.Advance(1)
+			first := mustTake(t, k, 7)
+			clock.Advance(later)
+			require.True(t, TakeAll(Charge{k, 2}, Charge{without, 2}).Allowed)
+			first.Settle(0)
+			for range 8 {
+				require.Equal(t, without.Peek(0).Remaining, k.Peek(0).Remaining, "after %v", later)
+				clock.Advance(c.Limit.Period / 3)
+			}
+		}
+	})
+}
+
+// TestCancel_AfterABlockThatHasBeenForgotten: a block has taken the place of what was charged, and
+// a call for no units that of the block. When the clock goes back to before its end, the receipt
+// has nothing to give back, nor has one that another one follows.
+func TestCancel_AfterABlockThatHasBeenForgotten(t *testing.T) {
+	for _, a := range bucketAlgorithms {
+		for _, more := range []bool{false, true} {
+			clock := &backClock{now: start.UnixNano()}
+			l := mustNew(t, Config{Algorithm: a, Limit: PerSecond(1).WithBurst(20), BlockFor: sec, Clock: clock})
+			k := l.Key("k")
+			old := mustReserve(t, k, 20)
+			require.False(t, k.Allow(), "which blocks, until the key would be fresh")
+			clock.now += int64(20 * sec)
+			require.NoError(t, k.Wait(t.Context(), 0))
+			clock.now -= int64(14 * sec)
+			require.True(t, k.AllowN(3), "%v", a)
+			if more {
+				mustReserve(t, k, 2)
+			}
+			owes := k.Peek(0).ResetAfter
+			require.NotZero(t, owes)
+			old.Cancel()
+			require.Equal(t, owes, k.Peek(0).ResetAfter, "%v, followed by another one: %t", a, more)
+		}
+	}
+}
