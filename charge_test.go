@@ -438,3 +438,17 @@ func TestConcurrent_TakeUpToTakesWhatThereIs(t *testing.T) {
 		}
 	})
 }
+
+// TestTakeUpTo_OfAKeyThatIsTrackedMeanwhile is made again: under DenyAll a key that is there can only be blocked.
+func TestTakeUpTo_OfAKeyThatIsTrackedMeanwhile(t *testing.T) {
+	l, clock := newFrozen(t, Config{Limit: DenyAll})
+	k := l.Key("k")
+	take := func() outcome {
+		var d Decision
+		_, out := l.core.takeNew(&d, l.policyOf(k.id), k.id, clock.Now(), 1)
+		return out
+	}
+	require.Equal(t, denied, take())
+	require.True(t, k.Block(sec))
+	require.Equal(t, retrying, take())
+}

@@ -380,3 +380,16 @@ func TestLimiter_CoarseClockFollowsABubble(t *testing.T) {
 		})
 	}
 }
+
+// TestCoarseClock_WokenTwice: who comes second leaves the clock as it is.
+func TestCoarseClock_WokenTwice(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		clock := NewCoarseClock(time.Millisecond)
+		woken := clock.Now()
+		timer := clock.timer
+		time.Sleep(time.Millisecond / 2)
+		clock.wake()
+		require.Equal(t, woken, clock.Now())
+		require.Same(t, timer, clock.timer)
+	})
+}

@@ -274,3 +274,21 @@ func TestSemantics_WordsStayClear(t *testing.T) {
 		}
 	}
 }
+
+// TestDecide_ABlockThatHasEndedMeanwhile: whoever has seen the block's word, and then a tail
+// without a block, looks again and changes nothing.
+func TestDecide_ABlockThatHasEndedMeanwhile(t *testing.T) {
+	forEveryTail(t, func(t *testing.T, c Config) {
+		l, clock := newFrozen(t, c)
+		k := l.Key("k")
+		require.True(t, k.Block(sec))
+		at := l.locate(k.id)
+		seen := state{at.slot.word.Load(), at.tail}
+		k.Unblock()
+		free := at.slot.word.Load()
+		var d Decision
+		require.False(t, at.policy.stillBlocked(at.slot, seen, clock.Now(), &d))
+		require.Zero(t, d)
+		require.Equal(t, free, at.slot.word.Load())
+	})
+}

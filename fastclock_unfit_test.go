@@ -233,3 +233,19 @@ func TestFastClock_ACoarseSystemClock(t *testing.T) {
 	in.system = func() int64 { return exact() / 500_000 * 500_000 }
 	require.Equal(t, "system clock: time stands still while the counter runs, or goes by large steps", newFastClock("", in).Source())
 }
+
+// TestFastClock_FallenBeforeItsTurn: whoever waited to correct the clock while it fell reads the system clock.
+func TestFastClock_FallenBeforeItsTurn(t *testing.T) {
+	w, c := newCalmClock(t)
+	w.count(float64(time.Hour))
+	c.use(1000)
+	why := c.Source()
+	require.True(t, strings.HasPrefix(why, "system clock: in "), why)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	least := w.now()
+	now := c.calibrate()
+	require.LessOrEqual(t, least, now)
+	require.LessOrEqual(t, now, max(w.now(), c.fallen.Load().least))
+	require.Equal(t, why, c.Source())
+}

@@ -71,3 +71,27 @@ func TestSetKeyLimit_NothingIsMissedWhileAKeyMoves(t *testing.T) {
 		}
 	})
 }
+
+// TestLocate_AKeyThatHasGoneFromItsSpot: its state is read where it is now, and nothing is made of
+// what is left behind.
+func TestLocate_AKeyThatHasGoneFromItsSpot(t *testing.T) {
+	forEveryLayout(t, func(t *testing.T, c Config) {
+		l, _ := newFrozen(t, c)
+		k := l.Key("k")
+		require.True(t, k.AllowN(3))
+		at := l.locate(k.id)
+		e, ok := at.read()
+		require.True(t, ok)
+		require.Equal(t, at.slot.word.Load(), e.word)
+		require.NoError(t, k.SetLimit(Per(1000, c.Limit.Period)))
+		require.Equal(t, uint64(elsewhere), at.slot.word.Load())
+		_, ok = at.read()
+		require.False(t, ok)
+		require.False(t, at.slot.update(at.policy, at.tail, func(*policy, state) uint64 { return 0 }))
+		require.Equal(t, uint64(elsewhere), at.slot.word.Load())
+		now := l.locate(k.id)
+		require.NotSame(t, at.slot, now.slot)
+		_, ok = now.read()
+		require.True(t, ok)
+	})
+}

@@ -74,3 +74,33 @@ func TestStatus_WhileAKeyMoves(t *testing.T) {
 		}
 	})
 }
+
+// TestPeekAt_IsPeekAtThatTime, also of a key whose calls are let pass and flagged.
+func TestPeekAt_IsPeekAtThatTime(t *testing.T) {
+	forEveryLayout(t, func(t *testing.T, c Config) {
+		changes := map[string]func(c *Config){
+			"plain":  func(*Config) {},
+			"soft":   func(c *Config) { c.Soft = 50 },
+			"shadow": func(c *Config) { c.Shadow = true },
+		}
+		for name, change := range changes {
+			c := c
+			change(&c)
+			l, clock := newFrozen(t, c)
+			k := l.Key("k")
+			require.True(t, k.AllowN(c.Limit.Capacity()))
+			for range 3 {
+				costs := []int{-1, 0, 1, 40, 60, math.MaxInt}
+				var then []Decision
+				for _, cost := range costs {
+					then = append(then, k.PeekAt(clock.Now()+int64(c.Limit.Period/7), cost))
+				}
+				clock.Advance(c.Limit.Period / 7)
+				for i, cost := range costs {
+					require.Equal(t, k.Peek(cost), then[i], "%s, cost %d", name, cost)
+				}
+				k.AllowN(40)
+			}
+		}
+	})
+}

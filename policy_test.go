@@ -303,3 +303,15 @@ func TestTakeAll_LeavesABlockThatIsOver(t *testing.T) {
 		require.False(t, k.AllowAt(older, 1))
 	})
 }
+
+// TestPolicy_RanksABlockThatEndedAtZero: a snapshot can have one. It is over, and its word is what
+// the algorithm takes it for.
+func TestPolicy_RanksABlockThatEndedAtZero(t *testing.T) {
+	for _, a := range bucketAlgorithms {
+		p := mustNew(t, Config{Algorithm: a, Limit: PerSecond(1)}).policyOf(0)
+		over := state{word: blockedWord(0)}
+		require.Zero(t, p.blockedUntil(over))
+		require.Equal(t, p.alg.rank(over.word, 5), p.rank(over, 5), "%v", a)
+		require.Less(t, p.rank(state{word: blockedWord(1)}, 5), p.rank(state{word: blockedWord(2)}, 5))
+	}
+}

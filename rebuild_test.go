@@ -152,3 +152,62 @@ func TestRebuild_KeysComeBackFromTheirCells(t *testing.T) {
 		checkTables(t, l)
 	})
 }
+
+// TestRebuild_EmptyTablesAreMerged: SetLimit leaves as many tables as there were, and a sweep one.
+func TestRebuild_EmptyTablesAreMerged(t *testing.T) {
+	if crowded() {
+		return // probes of 4,000 slots
+	}
+	forEveryLayout(t, func(t *testing.T, c Config) {
+		c.MaxKeys, c.Shards = -1, 1
+		l, clock := newFrozen(t, c)
+		for i := range uint64(4000) {
+			l.KeyUint64(i).Allow()
+		}
+		before := len(tablesOf(l))
+		require.Greater(t, before, 2)
+		clock.Advance(3 * c.Limit.Period)
+		require.NoError(t, l.SetLimit(c.Limit), "which drops idle keys")
+		require.Zero(t, l.Len())
+		require.Len(t, tablesOf(l), before)
+		l.Sweep()
+		require.Len(t, tablesOf(l), 1)
+		checkTables(t, l)
+		require.True(t, l.Allow("k"))
+	})
+}
+
+// TestRebuild_MoreKeysStayThanWanted: those in cells, too, have a place in a table that has to grow.
+func TestRebuild_MoreKeysStayThanWanted(t *testing.T) {
+	forEveryLayout(t, func(t *testing.T, c Config) {
+		c.MaxKeys, c.Shards = -1, 1
+		l, _ := newFrozen(t, c)
+		var keys []Key
+		for i := range uint64(100) {
+			k := l.KeyUint64(i)
+			if i%2 == 0 {
+				with, err := k.WithLimit(Per(1000, c.Limit.Period))
+				require.NoError(t, err)
+				k = with
+			}
+			require.True(t, k.AllowN(int(i)+1))
+			keys = append(keys, k)
+		}
+		s := &l.shards[0]
+		s.mu.Lock()
+		for id := range l.tablesLocked(s) {
+			l.rebuildLocked(s, id, 1, nil)
+		}
+		s.mu.Unlock()
+		require.Equal(t, len(keys), l.Len())
+		for i, k := range keys {
+			d := k.Peek(0)
+			require.Equal(t, i+1, d.Limit-d.Remaining)
+		}
+		for i := range uint64(100) { // each finds its slot, and needs none besides
+			l.KeyUint64(i).Reset()
+		}
+		require.Equal(t, len(keys), l.Len())
+		checkTables(t, l)
+	})
+}

@@ -433,3 +433,21 @@ func TestRestore_KeyLimitOfATrackedKey(t *testing.T) {
 		require.Equal(t, 1, l.Peek("k", 0).Remaining)
 	})
 }
+
+// TestRestore_TheLastRoomIsTakenMeanwhile: a key that then has none is left out, and counted.
+func TestRestore_TheLastRoomIsTakenMeanwhile(t *testing.T) {
+	for _, o := range untracking {
+		c := Config{Limit: PerMinute(60), Hash: HashStable, Shards: 1, MaxKeys: 1, Overflow: o}
+		from, clock := newFrozen(t, c)
+		c.Clock = clock
+		k := from.Key("k")
+		require.True(t, k.AllowN(9))
+		l := mustNew(t, c)
+		require.True(t, l.Allow("first"))
+		l.restore(k.id, false, &l.common, from.policyOf(k.id), state{word: wordOf(from, k.id)})
+		require.Equal(t, 1, l.Len())
+		require.Equal(t, 1, spentOf(l, "first"))
+		require.Zero(t, spentOf(l, "k"))
+		require.Equal(t, uint64(1), l.Stats().Untracked)
+	}
+}

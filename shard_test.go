@@ -148,3 +148,69 @@ func TestShard_WaitersGetTheLockBetweenTables(t *testing.T) {
 	require.Greater(t, tables, int64(4))
 	require.Greater(t, inTime, int(tables)/2, "of %d: now and then the scheduler lets who has yielded go first", tables)
 }
+
+// TestShard_StatesOneByOne: slot by slot there are the states that there are in a walk, those in
+// cells included, and none of keys that are no longer counted.
+func TestShard_StatesOneByOne(t *testing.T) {
+	forEveryLayout(t, func(t *testing.T, c Config) {
+		c.Shards = 1
+		l, _ := newFrozen(t, c)
+		for i := range uint64(60) {
+			k := l.KeyUint64(i)
+			if i%3 == 0 {
+				with, err := k.WithLimit(Per(1000, c.Limit.Period))
+				require.NoError(t, err)
+				k = with
+			}
+			require.True(t, k.AllowN(int(i)+1))
+			if i%3 == 1 {
+				require.NoError(t, k.SetLimit(Per(2000, c.Limit.Period)), "which takes it out of its table")
+			}
+		}
+		type word struct {
+			*policy
+			word uint64
+		}
+		var walked, single []word
+		s := &l.shards[0]
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		marks := 0
+		for _, tab := range l.tablesLocked(s) {
+			l.eachLocked(s, tab, func(p *policy, e state) { walked = append(walked, word{p, e.word}) })
+			for i := range tab.slots {
+				if p, e, ok := l.stateLocked(s, tab, uint64(i)); ok {
+					require.Equal(t, p.wide != nil, e.tail != nil)
+					single = append(single, word{p, e.word})
+				} else if tab.slots[i].id.Load() != 0 {
+					marks++
+				}
+			}
+		}
+		require.Equal(t, walked, single)
+		require.Len(t, single, 40)
+		require.Positive(t, marks)
+	})
+}
+
+// TestShard_TablesUpToOne: whoever has found what was looked for needs no further tables.
+func TestShard_TablesUpToOne(t *testing.T) {
+	if crowded() {
+		return // probes of 4,000 slots
+	}
+	l, _ := newFrozen(t, Config{Limit: PerHour(5), MaxKeys: -1, Shards: 1})
+	for i := range uint64(4000) {
+		l.KeyUint64(i).Allow()
+	}
+	all := tablesOf(l)
+	require.Greater(t, len(all), 2)
+	for n := range all {
+		var some []*table
+		for _, tab := range l.tablesLocked(&l.shards[0]) {
+			if some = append(some, tab); len(some) > n {
+				break
+			}
+		}
+		require.Equal(t, all[:n+1], some)
+	}
+}

@@ -99,6 +99,9 @@ func TestTable_Sizes(t *testing.T) {
 				if slots > sparseSlots/shards+sparseSlots/shards/8 && n > 100 && limit != share {
 					require.Less(t, slots, 2*n+2*n/5, "%d ids of %d", n, share) // 3/2 * 8/7, and what memory comes in
 				}
+				if slots > sparseSlots/shards+sparseSlots/shards/8 && limit < min(st.most, share-1) {
+					require.Equal(t, slots*maxLoadNum/maxLoadDen, limit, "%d ids of %d: what memory comes in is used", n, share)
+				}
 			}
 		}
 	}
