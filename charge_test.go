@@ -452,3 +452,16 @@ func TestTakeUpTo_OfAKeyThatIsTrackedMeanwhile(t *testing.T) {
 	require.True(t, k.Block(sec))
 	require.Equal(t, retrying, take())
 }
+
+// TestCharge_OfAKeyThatIsTrackedMeanwhile is made again, and charges nothing before.
+func TestCharge_OfAKeyThatIsTrackedMeanwhile(t *testing.T) {
+	forEveryLayout(t, func(t *testing.T, c Config) {
+		l, clock := newFrozen(t, c)
+		k := l.Key("k")
+		require.True(t, k.AllowN(3))
+		var d Decision
+		require.False(t, l.core.debitNew(&d, l.policyOf(k.id), k.id, clock.Now(), 5))
+		require.Zero(t, d)
+		require.Equal(t, 3, spentOf(l, "k"))
+	})
+}

@@ -3,6 +3,8 @@ package sluice
 import (
 	"context"
 	"math"
+	"runtime"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -460,5 +462,38 @@ func TestReserveAll_AdmittedWithoutState(t *testing.T) {
 		require.Equal(t, 10, l.Peek("second", 0).Remaining)
 		all[0].Cancel()
 		require.Equal(t, 9, l.Peek("first", 0).Remaining)
+	}
+}
+
+// TestReserveAll_WhileATableIsRebuilt: who comes while its word is in no table waits for the next one.
+func TestReserveAll_WhileATableIsRebuilt(t *testing.T) {
+	for _, a := range bucketAlgorithms {
+		l, _ := newFrozen(t, Config{Algorithm: a, Limit: PerSecond(1).WithBurst(10), Shards: 1})
+		k := l.Key("k")
+		require.True(t, k.Allow())
+		var done atomic.Bool
+		var all []*Reservation
+		var err error
+		s := &l.shards[0]
+		s.mu.Lock()
+		l.rebuildLocked(s, k.id, 1, func(*policy, state) bool {
+			go func() {
+				all, err = ReserveAll(time.Minute, Charge{k, 2})
+				done.Store(true)
+			}()
+			for range 5000 {
+				runtime.Gosched()
+			}
+			return false
+		})
+		require.False(t, done.Load())
+		s.mu.Unlock()
+		for !done.Load() {
+			runtime.Gosched()
+		}
+		require.NoError(t, err)
+		require.Equal(t, 3, spentOf(l, "k"), "%v", a)
+		all[0].Cancel()
+		require.Equal(t, 1, spentOf(l, "k"), "%v", a)
 	}
 }
