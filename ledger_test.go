@@ -346,3 +346,18 @@ func TestCancel_AfterAnEvictionOfAnother(t *testing.T) {
 		require.Equal(t, 6*sec, k.Peek(0).ResetAfter, "%v", a)
 	}
 }
+
+// TestLedger_ARecordThatHasGone: whoever has found it before looks for the key's next one.
+func TestLedger_ARecordThatHasGone(t *testing.T) {
+	l, _ := newFrozen(t, Config{Limit: PerSecond(10)})
+	k := l.Key("k")
+	r := mustReserve(t, k, 1)
+	lg := l.ledgers.of(k.id)
+	found := lg.find(k.id)
+	require.NotNil(t, found)
+	r.Cancel()
+	require.Nil(t, lg.find(k.id))
+	require.False(t, found.lock())
+	mustReserve(t, k, 1)
+	require.NotSame(t, found, lg.find(k.id))
+}
