@@ -172,7 +172,7 @@ type Overflow uint8
 // for each key of MaxKeys (1 s at the default). In between, OverflowEvictSoonest does not spare live keys;
 // the others turn new keys away, which pay for looks, too: a quarter of a share for a look at all of it.
 const (
-	// OverflowEvictSoonest drops live keys, a quarter of up to 2,000 at a time: the ones that
+	// OverflowEvictSoonest drops live keys, a third of up to 2,000 at a time: the ones that
 	// would become idle soonest, and under the window algorithms, where keys become
 	// idle together, the ones with the fewest units against them. A flood of keys
 	// that are charged once pushes out itself, not the key that has spent the most.

@@ -272,7 +272,7 @@ func TestDirectory_IdleKeysAreFoundInAllTables(t *testing.T) {
 			for next := uint64(1 << 32); l.Stats().Swept == round; next++ {
 				l.KeyUint64(next).Allow()
 				tries++
-				require.LessOrEqual(t, tries, share/roomFraction+1, "%v", o)
+				require.LessOrEqual(t, tries, share/lookFraction+1, "%v", o)
 			}
 			require.Equal(t, share, l.Len())
 		}

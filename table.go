@@ -62,7 +62,7 @@ const (
 	farSlots = 1 << 16
 
 	// A table of more than fullIDs is split, and one of more than fullWords of tails and fewIDs: of
-	// a quarter of fewer ids, too many would owe much. Moving so many takes some 100 us at most, for
+	// a third of fewer ids, too many would owe much. Moving so many takes some 100 us at most, for
 	// which their shard's lock is held.
 	fullIDs   = 1792
 	fullWords = 1 << 15
