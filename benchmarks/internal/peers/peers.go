@@ -50,6 +50,8 @@ type Batch interface {
 	// Allow does what Limiter.Allow does for each of the keys, in one call, and returns how
 	// many have passed. The batch is empty then.
 	Allow() (admitted int)
+	// AllowSingly is Allow in a call for each key.
+	AllowSingly() (admitted int)
 }
 
 // A Changer is a Limiter whose limit can be changed while it is in use.

@@ -184,20 +184,29 @@ func TestSubjects_BatchesDecideAsAllow(t *testing.T) {
 				return
 			}
 			batch := b.Batch(keys)
+			decide := batch.Allow
 			allow := func() int {
 				for k := range keys {
 					batch.Add(fmt.Sprintf("user:%07d", k))
 				}
-				return batch.Allow()
+				return decide()
 			}
 			for call := range limit + 2 {
 				want := keys
 				if call >= limit {
 					want = 0
 				}
+				if call == 1 {
+					decide = batch.AllowSingly
+				}
 				if got := allow(); got != want {
 					t.Errorf("call %d: %d admitted, want %d", call, got, want)
 				}
+				decide = batch.Allow
+			}
+			decide = batch.AllowSingly
+			if got := allow(); got != 0 {
+				t.Errorf("one by one: %d admitted of spent keys", got)
 			}
 			if got := batch.Allow(); got != 0 {
 				t.Errorf("an empty batch: %d admitted", got)

@@ -120,8 +120,21 @@ func (b *sluiceBatch) Add(key string) {
 	b.charges = append(b.charges, sluice.Charge{Key: b.lim.Key(key), Cost: 1})
 }
 
-func (b *sluiceBatch) Allow() (passed int) {
+func (b *sluiceBatch) AllowSingly() (passed int) {
+	b.admitted = b.admitted[:0]
+	for _, c := range b.charges {
+		b.admitted = append(b.admitted, c.Key.AllowN(c.Cost))
+	}
+	return b.take()
+}
+
+func (b *sluiceBatch) Allow() int {
 	b.admitted = sluice.AllowEach(b.admitted[:0], b.charges...)
+	return b.take()
+}
+
+// take empties the batch, and returns how many of its keys have been admitted.
+func (b *sluiceBatch) take() (passed int) {
 	b.charges = b.charges[:0]
 	for _, ok := range b.admitted {
 		if ok {

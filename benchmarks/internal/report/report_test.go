@@ -92,7 +92,7 @@ func TestBudgets_Figures(t *testing.T) {
 	assert.NotContains(t, found, "fast clock against the best library: new keys")
 	assert.InDelta(t, 100.0/110, found["new keys denied at MaxKeys against the denial of known ones"].measured, 1e-9)
 	assert.Equal(t, 29.0, found["coarse clock, AllowEach of 16 keys of 1M uniform"].measured)
-	assert.Equal(t, 1.0, found["coarse clock, AllowEach of one key against Allow"].measured)
+	assert.Equal(t, 1.0, found["coarse clock, AllowEach of one key against AllowN"].measured)
 	worst := found["memory at any size above 10,000 keys, one word"]
 	assert.Equal(t, 29.0, worst.measured, "1,000 keys are few, throttled is not ours, and the log not of one word")
 	assert.Equal(t, gcraSystem+" with 20,000 keys", worst.basis)
@@ -161,7 +161,7 @@ func TestBudgets_Missed(t *testing.T) {
 		"fast clock, hot key against clock + 1.6 x (hash + 3 loads + CAS)":    speed(gcraFast, "hot", serial, 39),
 		"new keys denied at MaxKeys against the denial of known ones":         speed(gcraSystem, "refused", serial, 112),
 		"coarse clock, AllowEach of 16 keys of 1M uniform":                    speed(gcraCoarse, "each-16", serial, 41),
-		"coarse clock, AllowEach of one key against Allow":                    speed(gcraCoarse, "each-1", serial, 152),
+		"coarse clock, AllowEach of one key against AllowN":                   speed(gcraCoarse, "each-1", serial, 152),
 		"memory at any size above 10,000 keys, one word":                      func(r *results.Results) { r.Curve[2].Bytes[2] = 30.1 },
 		"memory on average over these sizes":                                  func(r *results.Results) { r.Curve[1].Bytes[3] = 21.2 },
 		"memory at MaxKeys, full, one word":                                   func(r *results.Results) { r.Full[0].BytesPerKey = 24.1 },

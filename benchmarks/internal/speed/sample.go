@@ -142,7 +142,11 @@ func driveParallel(l peers.Limiter, w workload.Workload, goroutines, from, calls
 
 func run(l peers.Limiter, w workload.Workload, from, to int) (admitted int) {
 	if w.Batch > 0 {
-		return runEach(l.(peers.Batcher).Batch(w.Batch), w, from, to)
+		b := l.(peers.Batcher).Batch(w.Batch)
+		if w.Singly {
+			return runBatches(b, b.AllowSingly, w, from, to)
+		}
+		return runBatches(b, b.Allow, w, from, to)
 	}
 	return runOne(l, w.Calls, from, to)
 }
@@ -159,15 +163,15 @@ func runOne(l peers.Limiter, s workload.Sequence, from, to int) (admitted int) {
 	return admitted
 }
 
-// runEach is the loop around every measured call on a batch of keys.
+// runBatches is the loop around every measured call on a batch of keys.
 //
 //go:noinline
-func runEach(b peers.Batch, w workload.Workload, from, to int) (admitted int) {
+func runBatches(b peers.Batch, allow func() int, w workload.Workload, from, to int) (admitted int) {
 	for i := from; i < to; {
 		for end := min(i+w.Batch, to); i < end; i++ {
 			b.Add(w.Calls.Key(i))
 		}
-		admitted += b.Allow()
+		admitted += allow()
 	}
 	return admitted
 }

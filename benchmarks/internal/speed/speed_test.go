@@ -237,6 +237,7 @@ func TestDrive_ParallelMakesEachCallOnce(t *testing.T) {
 type batcher struct {
 	fake
 	batches [][]string
+	singly  int // of them
 }
 
 func (b *batcher) Batch(int) peers.Batch { return &recorded{limiter: b} }
@@ -252,6 +253,11 @@ func (r *recorded) Allow() int {
 	n := len(r.keys)
 	r.limiter.batches, r.keys = append(r.limiter.batches, r.keys), nil
 	return n
+}
+
+func (r *recorded) AllowSingly() int {
+	r.limiter.singly++
+	return r.Allow()
 }
 
 func TestDrive_BatchesAreOfTheDeclaredSizeAndInOrder(t *testing.T) {
@@ -275,6 +281,12 @@ func TestDrive_BatchesAreOfTheDeclaredSizeAndInOrder(t *testing.T) {
 	}
 	if at != from+calls {
 		t.Errorf("%d calls made, want %d", at-from, calls)
+	}
+	if l.singly != 0 {
+		t.Errorf("%d batches decided one by one, want none", l.singly)
+	}
+	if drive(l, named("singly"), serial()[0], 0, 7); l.singly != 7 {
+		t.Errorf("%d keys decided one by one, want 7", l.singly)
 	}
 }
 

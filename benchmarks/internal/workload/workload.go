@@ -29,6 +29,8 @@ type Workload struct {
 	Unique bool
 	// Batch is how many keys a call is about; 0: one, by Allow.
 	Batch int
+	// Singly has the keys of such a call decided one by one, in the same loop.
+	Singly bool
 }
 
 // lifetime is 2^62 ns, 146 years: longer than any run, and short enough for peers that
@@ -85,6 +87,7 @@ func Full() Sizes { return Sizes{Million: 1_000_000, New: 1 << 20} }
 //	thousand  1,000 keys, uniform                      all admitted
 //	zipf      1,000,000 keys, Zipf 1.1                 all admitted
 //	uniform   1,000,000 keys, uniform                  all admitted
+//	singly    the same, handed over as to AllowEach    all admitted
 //	each-1    the same, one key a call of AllowEach    all admitted
 //	each-16   the same, 16 keys a call                 all admitted
 //	denied    one key, its limit spent                 all denied
@@ -106,7 +109,8 @@ func All(z Sizes) []Workload {
 	denied := Workload{Name: "denied", Keys: 1, Options: spent, Population: hot.Population, PopulationLen: 1, Calls: hot.Calls}
 	denied.Options.Expect = 1
 	uniform := tracked("uniform", z.Million, million, newSequence(2*z.Million, func(int) int { return r.IntN(z.Million) }))
-	one, many := uniform, uniform
+	singly, one, many := uniform, uniform, uniform
+	singly.Name, singly.Batch, singly.Singly = "singly", 1, true
 	one.Name, one.Batch = "each-1", 1
 	many.Name, many.Batch = fmt.Sprintf("each-%d", batch), batch
 	full, refused := denyNew(z, r)
@@ -115,6 +119,7 @@ func All(z Sizes) []Workload {
 		thousand,
 		tracked("zipf", z.Million, million, zipf),
 		uniform,
+		singly,
 		one,
 		many,
 		denied,
