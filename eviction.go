@@ -79,9 +79,8 @@ func (st *store) countIdleLocked(s *shard, t *table, cutoff int64) (idle, all in
 	return idle, all
 }
 
-// lookForIdleLocked is countIdleLocked by now of all entries, which are those that have a slot if
-// none is idle. It does not look again before one can be: calls make a key idle later, and if they do not, such
-// as a refund, they say so.
+// lookForIdleLocked is countIdleLocked by now, and tells of all entries only if one is idle. It does
+// not look again before one can be. Charges and denials make a key idle later; whatever else changes a word says so.
 //
 //	look:    notes 1; reads that k is idle from 9
 //	refund:  swaps in a word that is idle from 5; finds a note, and puts 0 in its place
@@ -93,7 +92,7 @@ func (st *store) lookForIdleLocked(s *shard, t *table, now int64) (idle, all int
 	case st.overflow == OverflowEvictSoonest:
 		return st.countIdleLocked(s, t, now)
 	case now < t.idleFrom.Load():
-		return 0, t.used
+		return 0, 0
 	}
 	t.idleFrom.Store(1)
 	first := uint64(math.MaxInt64)
@@ -103,7 +102,7 @@ func (st *store) lookForIdleLocked(s *shard, t *table, now int64) (idle, all int
 		if at <= uint64(now) {
 			idle++
 		}
-		if p.wide != nil || e.word == held { // of which nobody knows: it is being changed
+		if p.wide != nil || e.word == held { // somebody has it in hand, or may have its tail
 			at = 0
 		}
 		first = min(first, at)
@@ -431,7 +430,9 @@ func (st *store) surveyAllLocked(s *shard, t *table, now int64) (idle int, ranks
 func (st *store) evictLocked(s *shard, id uint64, now int64, n int, c rank.Cut) int {
 	swept, evicted := 0, 0
 	t := st.tableOf(id)
-	st.rebuildLocked(s, id, max(1, t.used-n), func(p *policy, e state) bool { // not 0: a key is to be added
+	// Not for 0, since a key is to be added, and for some more than stay: a table has more of the new keys
+	// than another one by chance, and would grow before the hand comes back.
+	st.rebuildLocked(s, id, max(1, t.used-n+t.used/12), func(p *policy, e state) bool {
 		switch {
 		case p.idleBy(e, now): // first: an idle key need not rank lowest
 			swept++

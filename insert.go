@@ -54,7 +54,7 @@ func (st *store) insert(p *policy, id uint64, now int64, cost int, d *Decision, 
 		preset(&t.slots[i].word, word)
 		t.slots[i].id.Store(id)
 		t.used++
-		t.gain()
+		t.newKey()
 		s.count.Add(1)
 		st.arm()
 		return word, admitted
@@ -113,7 +113,7 @@ func (st *store) markLocked(s *shard, id uint64) {
 	if _, found := t.find(id); !found {
 		t.mark(id)
 	}
-	t.gain()
+	t.newKey()
 	s.count.Add(1)
 	st.arm()
 }

@@ -335,7 +335,7 @@ func (l *Limiter) restoreNewLocked(s *shard, id uint64, tm *terms, from *policy,
 	p, t := tm.policyFor(from, e, now), l.tableOf(id)
 	if _, found := t.find(id); !found && p == t.policy {
 		t.adopt(id, from, e, now)
-		t.gain()
+		t.newKey()
 		s.count.Add(1)
 		l.arm()
 		return

@@ -33,8 +33,8 @@ type table struct {
 	young   int64 // until then no key has been here for the TTL
 	_       [24]byte
 
-	// idleFrom is when a key may be idle first, or 0 if nobody knows. Whoever makes one idle
-	// sooner does away with it, under the lock or not: see lookForIdleLocked.
+	// idleFrom is when a key may be idle first; 0 if nobody knows, 1 while somebody looks. Whoever
+	// makes one idle sooner writes 0, under the lock or not: see lookForIdleLocked.
 	idleFrom atomic.Int64
 }
 
@@ -220,8 +220,8 @@ func (t *table) put(id uint64, e state) {
 	t.used++
 }
 
-// gain counts a key that has been added.
-func (t *table) gain() {
+// newKey counts a key that has been added.
+func (t *table) newKey() {
 	t.added++
 	t.idleSooner()
 }
