@@ -164,7 +164,7 @@ func TestLookForIdle_ABlockWithoutEnd(t *testing.T) {
 	k := l.Key("k")
 	require.True(t, k.Block(math.MaxInt64))
 	require.Zero(t, look(l, k.id, math.MaxInt64-1))
-	require.EqualValues(t, math.MaxInt64, l.tableOf(k.id).idleFrom.Load())
+	require.Equal(t, int64(math.MaxInt64), l.tableOf(k.id).idleFrom.Load())
 	k.Unblock()
 	require.Equal(t, 1, look(l, k.id, clock.Now()))
 }
