@@ -107,7 +107,7 @@ func TestLookForIdle_WhatMakesAKeyIdleSooner(t *testing.T) {
 func TestLookForIdle_IsNotRepeated(t *testing.T) {
 	l, clock := newFrozen(t, Config{Limit: PerSecond(1).WithBurst(100), MaxKeys: 64, Shards: 1, Overflow: OverflowDenyNew})
 	looks := 0
-	setAlgorithm(l, rankCounter{l.policyOf(0).alg, &looks}, nil)
+	setAlgorithm(l, lookedAt{l.policyOf(0).alg, func() { looks++ }}, nil)
 	k := l.Key("k")
 	require.True(t, k.AllowN(10)) // idle in 10 s
 	now := clock.Now()
