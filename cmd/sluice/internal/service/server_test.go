@@ -102,7 +102,7 @@ func TestRun_ManualClock(t *testing.T) {
 func TestRun_Drain(t *testing.T) {
 	t.Parallel() // it mostly waits
 	file := rulesFile(t, someRules)
-	r := start(t, "--rules", file, "--drain", "1h")
+	r := start(t, "--rules", file, "--drain", "1h", "--manual-clock")
 	conn := r.dial()
 	ask(t, conn, one("two", "x"))
 	r.signal(r.stop)
@@ -219,7 +219,7 @@ func TestRun_UnixSocket(t *testing.T) {
 	left.SetUnlinkOnClose(false)
 	require.NoError(t, left.Close())
 
-	r := start(t, "--rules", file, "--uds", socket)
+	r := start(t, "--rules", file, "--uds", socket, "--manual-clock")
 	assert.Equal(t, 1, remaining(t, r.dial(), "two", "x"))
 	err = Run(configure(t, "--rules", file, "--uds", socket), slog.New(slog.DiscardHandler), Hooks{})
 	require.ErrorContains(t, err, "another process listens on it")

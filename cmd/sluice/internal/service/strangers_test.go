@@ -62,7 +62,7 @@ func (r *running) lines(parts ...string) (n int) {
 // TestStrangers_OneLine sends random bytes, and less than a request, to each port: the log has one line
 // for each. Connections without a byte, and those of clients, have none.
 func TestStrangers_OneLine(t *testing.T) {
-	r := start(t, "--rules", rulesFile(t, someRules))
+	r := start(t, "--rules", rulesFile(t, someRules), "--manual-clock")
 	ports := []string{"grpc", "http", "debug", "metrics"}
 	for _, port := range ports {
 		r.knock(port, "")
