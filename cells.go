@@ -1,6 +1,9 @@
 package sluice
 
-import "sync/atomic"
+import (
+	"math/bits"
+	"sync/atomic"
+)
 
 // A cell is the state of one key by itself. The words of a table are those of one policy;
 // a key under another policy has a cell. Its slot in the table, if it has one, then says
@@ -26,28 +29,35 @@ type cell struct {
 	tail   []atomic.Uint64
 }
 
-// cellTable is a hash table of cells with linear probing. A removed cell is replaced by
-// the cell gone, and dropped when the table is rebuilt.
+// cellTable is a hash table of a shard's cells with linear probing. Their homes are in the order of
+// their ids, so that those of the ids of a table lie together. A removed cell is replaced by
+// the cell gone, and dropped when the cells are put into another cellTable.
 //
 // Invariant: at least one place is nil, so every probe ends.
 type cellTable struct {
-	places  []atomic.Pointer[cell]
-	home    uint64 // masks the home place of an id
-	used    int    // places that are not nil; guarded by the shard's lock
-	live    int    // of these, not gone
-	sweepAt int64  // when an insertion may look for idle ones; guarded like used
+	places []atomic.Pointer[cell]
+	homes  uint64 // how many places are homes
+	depth  uint   // how many of the first bits of its ids are the same
+	used   int    // places that are not nil; guarded by the shard's lock
+	live   int    // of these, not gone
 }
 
 var gone = new(cell)
 
-func newCellTable(places int, homes uint64) *cellTable {
-	return &cellTable{places: make([]atomic.Pointer[cell], places), home: min(uint64(places), homes) - 1}
+func newCellTable(places int, homes uint64, depth uint) *cellTable {
+	return &cellTable{places: make([]atomic.Pointer[cell], places), homes: min(uint64(places), homes), depth: depth}
+}
+
+// home returns the place where the probe for id starts.
+func (ct *cellTable) home(id uint64) uint64 {
+	home, _ := bits.Mul64(id<<ct.depth, ct.homes)
+	return home
 }
 
 // find returns the cell of id and its place, or nil and the place where the probe ended.
 func (ct *cellTable) find(id uint64) (*cell, uint64) {
 	mask := uint64(len(ct.places) - 1)
-	for i := id & ct.home; ; i = (i + 1) & mask {
+	for i := ct.home(id); ; i = (i + 1) & mask {
 		if c := ct.places[i].Load(); c == nil || c.id.Load() == id && c != gone {
 			return c, i
 		}
@@ -64,15 +74,14 @@ func (ct *cellTable) cell(id uint64) *cell {
 }
 
 // room returns ct if there is room for another cell, and else a larger one with its cells.
-func (ct *cellTable) room(homes uint64) *cellTable {
+func (ct *cellTable) room(homes uint64, depth uint) *cellTable {
 	switch {
 	case ct == nil:
-		return newCellTable(minSlots, homes)
+		return newCellTable(minSlots, homes, depth)
 	case ct.used < len(ct.places)*maxLoadNum/maxLoadDen:
 		return ct
 	}
-	next := newCellTable(max(minSlots, pow2(2*(ct.live+1))), homes)
-	next.sweepAt = ct.sweepAt
+	next := newCellTable(max(minSlots, pow2(2*(ct.live+1))), homes, depth)
 	ct.each(func(c *cell) { next.put(c) })
 	return next
 }
@@ -101,6 +110,23 @@ func (ct *cellTable) each(f func(*cell)) {
 	}
 	for i := range ct.places {
 		if c := ct.places[i].Load(); c != nil && c != gone {
+			f(c)
+		}
+	}
+}
+
+// eachIn calls f for the cells of the ids from first to last. The caller holds the shard's lock.
+func (ct *cellTable) eachIn(first, last uint64, f func(*cell)) {
+	if ct == nil {
+		return
+	}
+	from, mask := ct.home(first), uint64(len(ct.places)-1)
+	for n := range uint64(len(ct.places)) {
+		c := ct.places[(from+n)&mask].Load()
+		if c == nil && from+n >= ct.home(last) { // the last ones may be beyond their home
+			return
+		}
+		if c != nil && c != gone && first <= c.id.Load() && c.id.Load() <= last {
 			f(c)
 		}
 	}

@@ -130,8 +130,14 @@ func TestCells_AreAMap(t *testing.T) {
 			want := map[uint64]*cell{}
 			require.Nil(t, ct.cell(1), "there is no table yet")
 			ct.each(func(*cell) { t.Error("a cell of no table") })
+			ct.eachIn(0, math.MaxUint64, func(*cell) { t.Error("a cell of no table") })
+			const depth, shard = 6, 0b101010 << 58 // the first bits of all ids
+			ids := []uint64{shard, shard + (1<<58 - 1)}
+			for range 60 {
+				ids = append(ids, shard|rng.Uint64()>>depth)
+			}
 			for range 2000 {
-				id := 1 + rng.Uint64N(60)
+				id := ids[rng.IntN(len(ids))]
 				switch c := ct.cell(id); {
 				case c != nil && rng.IntN(2) == 0:
 					ct.remove(c)
@@ -140,19 +146,35 @@ func TestCells_AreAMap(t *testing.T) {
 					next := new(cell)
 					next.id.Store(id)
 					if c == nil {
-						ct = ct.room(homes)
+						ct = ct.room(homes, depth)
 					}
 					require.Same(t, want[id], ct.put(next))
 					want[id] = next
 				}
 				require.Equal(t, len(want), ct.live)
+				require.Zero(t, ct.home(shard))
+				require.Equal(t, min(homes, uint64(len(ct.places)))-1, ct.home(ids[1]), "homes are in all of it")
 				require.Less(t, ct.used, len(ct.places), "no probe would end")
 				seen := 0
 				ct.each(func(c *cell) { seen++; traces.Equal(t, want[c.id.Load()], c) })
 				require.Equal(t, len(want), seen)
+				first, last := ids[rng.IntN(len(ids))], ids[rng.IntN(len(ids))]
+				in := map[uint64]*cell{}
+				ct.eachIn(first, last, func(c *cell) {
+					traces.Equal(t, nil, in[c.id.Load()], "a cell twice")
+					in[c.id.Load()] = c
+				})
+				for _, id := range ids {
+					if first <= id && id <= last {
+						traces.Equal(t, want[id], in[id])
+						delete(in, id)
+					}
+				}
+				require.Empty(t, in, "of other ids")
 			}
-			for id := range uint64(62) {
+			for _, id := range ids {
 				require.Same(t, want[id], ct.cell(id))
+				require.Nil(t, ct.cell(id^2))
 			}
 		})
 	}

@@ -15,59 +15,67 @@ import (
 // TestSnapshot_WhileDecisionsRun: with the clock frozen, so that nothing comes back, every
 // snapshot has of each key what had been charged at some instant while it was taken: no
 // less than before it began, no more than when it had ended. Meanwhile keys are added,
-// swept, charged together, and given other limits.
+// swept, charged together, and given other limits: all at once, or in the other case each its own, too.
 func TestSnapshot_WhileDecisionsRun(t *testing.T) {
-	forEveryLayout(t, func(t *testing.T, c Config) {
-		t.Parallel()
-		const hot, callers = 4, 2
-		keys := []string{"hot0", "hot1", "hot2", "hot3"}
-		c.Hash, c.Clock, c.Shards = HashStable, NewManualClock(start), 2
-		l := mustNew(t, c)
-		var done atomic.Bool
-		var begun, charged [hot]atomic.Int64
-		churn := goDo(1, func(int) { upset(t, l, &done) })
-		wait := goDo(callers, func(g int) {
-			for i := 0; i < 200 && !done.Load(); i++ {
-				k := (g + i) % (hot - 1)
-				begun[k].Add(1)
-				begun[hot-1].Add(1)
-				if !TakeAll(Charge{l.Key(keys[k]), 1}, Charge{l.Key(keys[hot-1]), 1}).Allowed {
-					t.Error("denied within the burst")
-				}
-				charged[k].Add(1)
-				charged[hot-1].Add(1)
-				runtime.Gosched()
-			}
+	for _, own := range []bool{false, true} {
+		t.Run(fmt.Sprintf("limits of their own=%v", own), func(t *testing.T) {
+			forEveryLayout(t, func(t *testing.T, c Config) {
+				t.Parallel()
+				snapshotsWhileDecisionsRun(t, c, own)
+			})
 		})
-		for range 10 {
-			var least, most [hot]int64
-			for k := range least {
-				least[k] = charged[k].Load()
+	}
+}
+
+func snapshotsWhileDecisionsRun(t *testing.T, c Config, own bool) {
+	const hot, callers = 4, 2
+	keys := []string{"hot0", "hot1", "hot2", "hot3"}
+	c.Hash, c.Clock, c.Shards = HashStable, NewManualClock(start), 2
+	l := mustNew(t, c)
+	var done atomic.Bool
+	var begun, charged [hot]atomic.Int64
+	churn := goDo(1, func(int) { upset(t, l, own, &done) })
+	wait := goDo(callers, func(g int) {
+		for i := 0; i < 200 && !done.Load(); i++ {
+			k := (g + i) % (hot - 1)
+			begun[k].Add(1)
+			begun[hot-1].Add(1)
+			if !TakeAll(Charge{l.Key(keys[k]), 1}, Charge{l.Key(keys[hot-1]), 1}).Allowed {
+				t.Error("denied within the burst")
 			}
-			var b bytes.Buffer
-			if !assertNoError(t, l.Snapshot(&b)) {
-				break
-			}
-			for k := range most {
-				most[k] = begun[k].Load()
-			}
-			other := restoredFrom(t, c, b.Bytes())
-			for k, key := range keys {
-				spent := int64(spentOf(other, key))
-				if spent < least[k] || spent > most[k] {
-					t.Errorf("%s has spent %d in the snapshot; want %d to %d", key, spent, least[k], most[k])
-				}
-			}
+			charged[k].Add(1)
+			charged[hot-1].Add(1)
 			runtime.Gosched()
 		}
-		wait()
-		done.Store(true)
-		churn()
-		other := restoredFrom(t, c, snapshotOf(t, l))
-		for k, key := range keys {
-			require.Equal(t, int(charged[k].Load()), spentOf(other, key), "%s", key)
-		}
 	})
+	for range 10 {
+		var least, most [hot]int64
+		for k := range least {
+			least[k] = charged[k].Load()
+		}
+		var b bytes.Buffer
+		if !assertNoError(t, l.Snapshot(&b)) {
+			break
+		}
+		for k := range most {
+			most[k] = begun[k].Load()
+		}
+		other := restoredFrom(t, c, b.Bytes())
+		for k, key := range keys {
+			spent := int64(spentOf(other, key))
+			if spent < least[k] || spent > most[k] {
+				t.Errorf("%s has spent %d in the snapshot; want %d to %d", key, spent, least[k], most[k])
+			}
+		}
+		runtime.Gosched()
+	}
+	wait()
+	done.Store(true)
+	churn()
+	other := restoredFrom(t, c, snapshotOf(t, l))
+	for k, key := range keys {
+		require.Equal(t, int(charged[k].Load()), spentOf(other, key), "%s", key)
+	}
 }
 
 // assertNoError reports an error where the test has to go on to wait for its goroutines.
@@ -78,9 +86,9 @@ func assertNoError(t *testing.T, err error) bool {
 	return err == nil
 }
 
-// upset changes all around the hot keys, and their limits, but nothing that they can
-// count.
-func upset(t *testing.T, l *Limiter, done *atomic.Bool) {
+// upset changes all around the hot keys, and their limits, those of their own included if own, but
+// nothing that they can count.
+func upset(t *testing.T, l *Limiter, own bool, done *atomic.Bool) {
 	limit := l.Config().Limit
 	other := limit
 	if other.Burst != 0 {
@@ -96,7 +104,7 @@ func upset(t *testing.T, l *Limiter, done *atomic.Bool) {
 			l.Sweep()
 			assertNoError(t, l.SetLimit([]Limit{other, limit}[i/16%2]))
 		}
-		if i%8 == 0 {
+		if own && i%8 == 0 {
 			assertNoError(t, l.SetKeyLimit("hot1", other))
 			assertNoError(t, l.SetKeyLimit("hot3", limit))
 			l.ClearKeyLimit("hot1")

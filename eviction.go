@@ -122,9 +122,10 @@ func (st *store) dropIdleLocked(s *shard, id uint64, cutoff int64, want int) int
 	return n
 }
 
-// emptyCellsLocked takes the state out of cells that stay and have been idle by cutoff.
-func (st *store) emptyCellsLocked(s *shard, cutoff int64) (dropped int) {
-	s.cells.Load().each(func(c *cell) {
+// emptyCellsLocked takes the state out of cells that stay and have been idle by cutoff, of the ids
+// from first to last.
+func (st *store) emptyCellsLocked(s *shard, first, last uint64, cutoff int64) (dropped int) {
+	s.cells.Load().eachIn(first, last, func(c *cell) {
 		if c.kept == nil || c.word.Load() == elsewhere || !c.policy.idleBy(c.state(c.word.Load()), cutoff) {
 			return
 		}
@@ -168,10 +169,9 @@ func (st *store) sweepTableLocked(s *shard, id uint64, cutoff int64, fraction in
 func (st *store) sweepShards(cutoff int64, fraction int) (dropped int) {
 	for i := range st.shards {
 		s := &st.shards[i]
-		s.mu.Lock()
-		dropped += st.emptyCellsLocked(s, cutoff)
-		s.mu.Unlock()
-		st.eachTable(i, func(id uint64) { dropped += st.sweepTableLocked(s, id, cutoff, fraction) })
+		st.eachTable(i, func(first, last uint64) {
+			dropped += st.emptyCellsLocked(s, first, last, cutoff) + st.sweepTableLocked(s, first, cutoff, fraction)
+		})
 	}
 	return dropped
 }
@@ -188,10 +188,8 @@ func (st *store) sweepOnInsertLocked(s *shard, id uint64, now int64) {
 	}
 	now = st.settled(now)
 	t.sweepAt = st.sweepAfter(now)
-	if ct := s.cells.Load(); ct != nil && now >= ct.sweepAt {
-		ct.sweepAt = t.sweepAt
-		st.emptyCellsLocked(s, now-st.ttl)
-	}
+	first, last := covers(id, t.depth)
+	st.emptyCellsLocked(s, first, last, now-st.ttl)
 	st.sweepTableLocked(s, id, now-st.ttl, sweepFraction)
 }
 

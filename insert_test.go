@@ -173,8 +173,8 @@ func TestStrange_GapOfBefore(t *testing.T) {
 	})
 }
 
-// TestSweepOnInsert_LooksAtCellsOnceATTL, not once for each of the shard's tables.
-func TestSweepOnInsert_LooksAtCellsOnceATTL(t *testing.T) {
+// TestSweepOnInsert_EmptiesTheCellsOfItsTable, and not those of the shard's other tables.
+func TestSweepOnInsert_EmptiesTheCellsOfItsTable(t *testing.T) {
 	if crowded() || splits() {
 		return // one long probe, or tables of a few keys
 	}
@@ -185,20 +185,25 @@ func TestSweepOnInsert_LooksAtCellsOnceATTL(t *testing.T) {
 		require.True(t, key(1, i+1).Allow())
 	}
 	clock.Advance(time.Second)
-	require.NoError(t, l.SetKeyLimit("kept", PerSecond(1)))
-	require.True(t, l.Allow("kept")) // idle a second later
-	clock.Advance(10500 * time.Millisecond)
-	require.True(t, key(0, 5000).Allow())
-	require.EqualValues(t, 1, l.keptLive.Load(), "it has not been idle for the TTL")
-	require.Less(t, l.tableOf(key(0, 5000).id).used, 10, "the table was not swept")
-	clock.Advance(time.Second)
-	require.True(t, key(1, 5000).Allow())
-	require.Less(t, l.tableOf(key(1, 5000).id).used, 10, "the other table was not swept")
-	require.EqualValues(t, 1, l.keptLive.Load(), "cells have been looked at less than a TTL ago")
-	clock.Advance(9 * time.Second)
-	for i := range uint64(10) {
-		require.True(t, key(0, 6000+i).Allow())
+	for half := range uint64(2) {
+		require.NoError(t, key(half, 4000).SetLimit(PerSecond(1)))
+		require.True(t, key(half, 4000).Allow()) // idle a second later
 	}
+	next := uint64(5000)
+	insert := func(half uint64) {
+		for range 10 {
+			require.True(t, key(half, next).Allow())
+			next++
+		}
+	}
+	clock.Advance(10500 * time.Millisecond)
+	insert(1)
+	require.Less(t, l.tableOf(key(1, 5000).id).used, 11, "the table was not swept")
+	require.EqualValues(t, 2, l.keptLive.Load(), "they have not been idle for the TTL")
+	clock.Advance(11 * time.Second)
+	insert(1)
+	require.EqualValues(t, 1, l.keptLive.Load())
+	insert(0)
 	require.Zero(t, l.keptLive.Load())
 }
 

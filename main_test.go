@@ -1,6 +1,7 @@
 package sluice
 
 import (
+	"iter"
 	"math"
 	"testing"
 
@@ -51,6 +52,22 @@ func peekAt(l *Limiter, id uint64, now int64, cost int) (d Decision) {
 func setAlgorithm(l *Limiter, alg algorithm, wide wideAlgorithm) {
 	p := l.policyOf(0)
 	p.alg, p.wide = alg, wide
+}
+
+// tablesLocked yields the tables of a shard, each with its first id.
+func (st *store) tablesLocked(s *shard) iter.Seq2[uint64, *table] {
+	return func(yield func(uint64, *table) bool) {
+		id, end := covers(s.handID(), st.depth())
+		for ; ; id++ {
+			t := st.tableOf(id)
+			if !yield(id, t) {
+				return
+			}
+			if _, id = covers(id, t.depth); id == end {
+				return
+			}
+		}
+	}
 }
 
 // tablesOf returns all tables of l, which is at rest.

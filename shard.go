@@ -1,7 +1,6 @@
 package sluice
 
 import (
-	"iter"
 	"math"
 	"math/bits"
 	"runtime"
@@ -175,7 +174,7 @@ func (s *shard) counted(id uint64) *cell {
 func (st *store) putCellLocked(s *shard, c *cell) {
 	ct := s.cells.Load()
 	if ct.cell(c.id.Load()) == nil {
-		if next := ct.room(st.homes); next != ct {
+		if next := ct.room(st.homes, st.depth()); next != ct {
 			s.cells.Store(next)
 			ct = next
 		}
@@ -227,42 +226,27 @@ func (st *store) stateLocked(s *shard, t *table, i uint64) (p *policy, e state, 
 // depth is the depth of a table that has a whole shard.
 func (st *store) depth() uint { return 64 - st.shift }
 
-// tablesLocked yields the tables of a shard, each with its first id.
-func (st *store) tablesLocked(s *shard) iter.Seq2[uint64, *table] {
-	return func(yield func(uint64, *table) bool) {
-		id, end := covers(s.handID(), st.depth())
-		for ; ; id++ {
-			t := st.tableOf(id)
-			if !yield(id, t) {
-				return
-			}
-			if _, id = covers(id, t.depth); id == end {
-				return
-			}
-		}
-	}
-}
-
-// eachTable calls f with the first id of each table of a shard, and with the shard locked, one
-// table at a time. Tables that split or merge meanwhile may be met again, but none is missed.
-// Whoever waits for the lock gets it in between: a mutex would hand it over only after 1 ms.
-func (st *store) eachTable(i int, f func(id uint64)) {
+// eachTable calls f for each table of a shard, and with the shard locked, one table at a time. So
+// that f meets each id once it is told from which to which: a table that has been merged meanwhile
+// may have others, too.
+func (st *store) eachTable(i int, f func(first, last uint64)) {
 	id, end := covers(uint64(i)<<st.shift, st.depth())
 	for ; ; id++ {
 		if id = st.underLock(id, f); id == end {
 			return
 		}
-		runtime.Gosched()
 	}
 }
 
-// underLock calls f for the table of id, and returns the last id of that.
-func (st *store) underLock(id uint64, f func(id uint64)) (last uint64) {
-	s := st.shardOf(id)
+// underLock calls f for the table of first, from there on, and returns its last id. Whoever waits for
+// the lock gets it then: a mutex would hand it over only after 1 ms.
+func (st *store) underLock(first uint64, f func(first, last uint64)) (last uint64) {
+	defer runtime.Gosched()
+	s := st.shardOf(first)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	_, last = covers(id, st.tableOf(id).depth)
-	f(id)
+	_, last = covers(first, st.tableOf(first).depth)
+	f(first, last)
 	return last
 }
 

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"io"
+	"math"
 	"sync/atomic"
 
 	"github.com/cespare/xxhash/v2"
@@ -61,7 +62,8 @@ const (
 // and the plans and limits that SetPlan, SetKeyPlan and SetKeyLimit have set. It needs
 // HashStable: seeded ids mean nothing elsewhere. It can run while decisions and changes of
 // limits do; each key is written as it stands at one instant, but not all at the same one.
-// A shard is held only while it is copied, nothing while w writes.
+// Calls wait for it only where keys have limits of their own, for as long as some thousand keys take;
+// never for w.
 //
 // It does not hold the limiter's own limit, nor receipts: what has been reserved stays
 // charged. The format has a version and a checksum, which finds accidents, not forgeries:
@@ -75,10 +77,13 @@ func (l *Limiter) Snapshot(w io.Writer) error {
 	out.w.WriteString(snapshotMagic)
 	out.w.WriteByte(snapshotVersion)
 	var all copies
-	for i := range l.shards {
-		for _, keys := range l.copyShard(&l.shards[i], &all) {
-			out.begin(nil, keys.policy)
-			out.entries(keys)
+	var keys copied
+	for id := uint64(0); ; id++ {
+		id = l.copyKeys(id, &keys, &all)
+		out.begin(nil, keys.policy)
+		out.entries(keys)
+		if id == math.MaxUint64 {
+			break
 		}
 	}
 	out.end()
@@ -204,46 +209,60 @@ func (all *copies) get(kept *plan, p *policy) *copied {
 	return c
 }
 
-// copyShard returns the live entries of each of a shard's tables, and adds those of its cells
-// to all.
-func (st *store) copyShard(s *shard, all *copies) (tables []copied) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	now := max(st.clock.Now(), 0)
-	for _, t := range st.tablesLocked(s) {
-		p := t.policy
-		c := copied{policy: p, bytes: make([]byte, 0, t.used*(16+8*p.tailLen()))}
-		for i, id := range t.occupied {
-			if e := &t.slots[i]; e.word.Load() != elsewhere {
-				c.copy(e, id, t.tail(i), now)
-			}
-		}
-		tables = append(tables, c)
+// copyKeys copies the live entries of the table of first, of the ids from there on, to c, and adds those
+// of the table's ids that are in cells to all. It returns the last of these ids.
+//
+// It takes no lock where the shard has no cells. Then each key that is tracked all the time is in the
+// table, unless its word has moved.
+func (st *store) copyKeys(first uint64, c *copied, all *copies) (last uint64) {
+	s, t := st.shardOf(first), st.tableOf(first)
+	if s.cells.Load() == nil && c.table(t, first, max(st.clock.Now(), 0)) && s.cells.Load() == nil {
+		_, last = covers(first, t.depth)
+		return last
 	}
-	s.cells.Load().each(func(cell *cell) {
-		to := all.get(cell.kept, cell.policy)
-		if id := cell.id.Load(); cell.word.Load() == elsewhere || !to.copy(&cell.slot, id, cell.tail, now) && cell.kept != nil {
-			to.add(id, state{word: elsewhere})
-		}
+	return st.underLock(first, func(first, last uint64) {
+		now := max(st.clock.Now(), 0)
+		c.table(st.tableOf(first), first, now)
+		s.cells.Load().eachIn(first, last, func(cell *cell) {
+			to, id := all.get(cell.kept, cell.policy), cell.id.Load()
+			if live, _ := to.copy(&cell.slot, id, cell.tail, now); !live && cell.kept != nil {
+				to.add(id, state{word: elsewhere})
+			}
+		})
 	})
-	return tables
 }
 
-// copy adds the key of a slot, which is not moved since the shard is locked, unless it is
-// idle.
-func (c *copied) copy(e *slot, id uint64, tail []atomic.Uint64, now int64) (live bool) {
-	if c.policy.wide == nil {
-		key := state{word: e.released()}
-		if live = !c.policy.idleBy(key, now); live {
-			c.add(id, key)
+// table makes c the live entries of a table, of the ids from first on. It fails if the table is being
+// replaced.
+func (c *copied) table(t *table, first uint64, now int64) (ok bool) {
+	*c = copied{policy: t.policy, bytes: c.bytes[:0]}
+	for i, id := range t.occupied {
+		e := &t.slots[i]
+		if id < first || e.word.Load() == elsewhere {
+			continue
 		}
-		return live
+		if _, ok := c.copy(e, id, t.tail(i), now); !ok && e.word.Load() == moved {
+			return false
+		}
 	}
-	word, _ := e.lock()
-	key := state{word, tail}
+	return true
+}
+
+// copy adds the key of a slot, unless it is idle. It fails if the word has gone.
+func (c *copied) copy(e *slot, id uint64, tail []atomic.Uint64, now int64) (live, ok bool) {
+	key := state{tail: tail}
+	if c.policy.wide == nil {
+		if key.word = e.released(); key.word >= elsewhere {
+			return false, false
+		}
+	} else {
+		if key.word, ok = e.lock(); !ok {
+			return false, false
+		}
+		defer e.word.Store(key.word)
+	}
 	if live = !c.policy.idleBy(key, now); live {
 		c.add(id, key)
 	}
-	e.word.Store(word)
-	return live
+	return live, true
 }

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"math"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -19,6 +20,8 @@ import (
 
 	"github.com/cespare/xxhash/v2"
 	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-go/sluice/internal/seeded"
 )
 
 // snapshotOf returns what Snapshot writes.
@@ -118,6 +121,86 @@ func TestSnapshot_LeavesIdleKeysOut(t *testing.T) {
 		require.Equal(t, empty, len(snapshotOf(t, l)))
 		require.Equal(t, before, snapshot(l), "writing changes nothing")
 	})
+}
+
+// TestSnapshot_EachKeyOnce while tables split and merge and keys go into cells and back, from one table
+// to the next, and between the look at which table it is and its copy.
+func TestSnapshot_EachKeyOnce(t *testing.T) {
+	if crowded() || splits() {
+		return // probes of 20,000 slots, or as many changes as there are tables of a few keys
+	}
+	for _, own := range []bool{false, true} {
+		t.Run(fmt.Sprintf("limits of their own=%v", own), func(t *testing.T) { snapshotsHaveEachKeyOnce(t, own) })
+	}
+}
+
+func snapshotsHaveEachKeyOnce(t *testing.T, own bool) {
+	clock := &hookedClock{ManualClock: NewManualClock(start)}
+	l := mustNew(t, Config{Limit: PerHour(5), MaxKeys: -1, Shards: 1, Hash: HashStable, TTL: 1, Clock: clock})
+	rng := seeded.Rand(t)
+	live := make([]Key, 4000)
+	for i := range live {
+		live[i] = l.KeyUint64(uint64(i))
+		require.True(t, live[i].Allow())
+	}
+	round := 0
+	change := func() {
+		round++
+		for i := range uint64(20_000) {
+			k := l.KeyUint64(1<<32 + i)
+			if round%6 == 2 {
+				k.Allow()
+			} else if round%6 == 5 {
+				k.Reset()
+			}
+		}
+		l.Sweep()
+		for n := 0; own && n < 200; n++ {
+			switch k := live[rng.IntN(len(live))]; rng.IntN(4) {
+			case 0:
+				require.NoError(t, k.SetLimit(PerHour(10+rng.IntN(3))))
+			case 1, 2:
+				k.ClearLimit()
+			default:
+				brings, err := k.WithLimit(PerHour(20 + rng.IntN(3)))
+				require.NoError(t, err)
+				brings.Allow()
+			}
+		}
+	}
+	for range 5 {
+		var cells copies
+		var keys copied
+		times, tables := map[uint64]int{}, 0
+		count := func(c *copied) {
+			for at := 0; at < len(c.bytes); at += 16 {
+				times[binary.LittleEndian.Uint64(c.bytes[at:])]++
+			}
+		}
+		for id := uint64(0); ; id++ {
+			if l.shards[0].cells.Load() == nil && (round == 0 || rng.IntN(2) == 0) { // else the clock is read under the lock
+				clock.hook.Store(&change)
+			} else {
+				change()
+			}
+			id = l.copyKeys(id, &keys, &cells)
+			count(&keys)
+			if tables++; id == math.MaxUint64 {
+				break
+			}
+		}
+		require.Greater(t, tables, 6, "the tables have split and merged meanwhile")
+		for _, c := range cells.of {
+			count(c)
+		}
+		for _, k := range live {
+			require.Equal(t, 1, times[k.id])
+			delete(times, k.id)
+		}
+		for _, n := range times {
+			require.Equal(t, 1, n, "of keys that have come or gone meanwhile")
+		}
+	}
 }
 
 // TestRestore_NoticesEveryChange: each prefix, each byte changed, bytes appended.
