@@ -4,6 +4,7 @@
 package peers
 
 import (
+	"io"
 	"strings"
 	"time"
 )
@@ -27,6 +28,7 @@ type Options struct {
 	MaxKeys int           // 0: no bound. Only subjects with Bounded take another value.
 	Expect  int           // how many keys will come, for the sketch, which cannot grow; 0: 1<<20
 	DenyNew bool          // at MaxKeys new keys are denied, and no other is dropped. Only subjects with DeniesNew take it.
+	Stable  bool          // keys are hashed as a Snapshotter asks; others do not look at it
 }
 
 // A Limiter is one limiter under test.
@@ -53,6 +55,9 @@ type Batch interface {
 	// AllowSingly is Allow in a call for each key.
 	AllowSingly() (admitted int)
 }
+
+// A Snapshotter is a Limiter that can write down what it holds while it is in use.
+type Snapshotter interface{ Snapshot(io.Writer) error }
 
 // A Changer is a Limiter whose limit can be changed while it is in use.
 type Changer interface{ SetLimit(Options) error }

@@ -1,6 +1,7 @@
 package peers
 
 import (
+	"io"
 	"slices"
 	"time"
 
@@ -69,6 +70,9 @@ func newSluice(a sluice.Algorithm, o Options, clock sluice.Clock) (Limiter, erro
 	if o.DenyNew {
 		c.Overflow = sluice.OverflowDenyNew
 	}
+	if o.Stable {
+		c.Hash = sluice.HashStable
+	}
 	lim, err := sluice.New(c)
 	if err != nil {
 		return nil, err
@@ -99,6 +103,8 @@ func (l sluiceLimiter) Sweep() { l.lim.Sweep() }
 func (l sluiceLimiter) SetLimit(o Options) error {
 	return l.lim.SetLimit(limitOf(l.lim.Config().Algorithm, o))
 }
+
+func (l sluiceLimiter) Snapshot(w io.Writer) error { return l.lim.Snapshot(w) }
 
 func (l sluiceLimiter) Close() {
 	if c, ok := l.lim.Config().Clock.(*sluice.FastClock); ok {

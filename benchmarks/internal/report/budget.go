@@ -251,6 +251,7 @@ var tails = []struct{ situation, title string }{
 	{"sweep", "sweeping 10M keys"},
 	{"flood", "a flood of new keys at MaxKeys = 10M"},
 	{"set-limit", "SetLimit of 10M keys"},
+	{"snapshot", "a Snapshot of 10M keys"},
 	{"log", "growth of a log of 1,000 units a key"},
 }
 

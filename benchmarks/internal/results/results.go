@@ -91,7 +91,7 @@ type Curve struct {
 // Stall is the latency of single calls in one situation, in ns.
 type Stall struct {
 	Subject                    string
-	Situation                  string // growth, sweep, flood; of Tails also set-limit, log
+	Situation                  string // growth, sweep, flood; of Tails also set-limit, snapshot, log
 	Keys                       int    `json:",omitempty"` // of Tails
 	Calls                      int64
 	P50, P99, P999, P9999, Max int64

@@ -45,6 +45,7 @@ var tails = []tail{
 	{"sweep", false, sweep},
 	{"flood", false, flood},
 	{"set-limit", false, setLimit},
+	{"snapshot", false, snapshot},
 	{"log", true, growth},
 }
 
@@ -118,4 +119,37 @@ func setLimit(s peers.Subject, c setup) (run, baseline *hdrhistogram.Histogram, 
 		err = fmt.Errorf("it holds %d keys, want %s", l.Keys(), want)
 	}
 	return run, baseline, err
+}
+
+// snapshot times calls on new keys while those that are there are written down: calls on these do
+// not wait for that.
+func snapshot(s peers.Subject, c setup) (run, baseline *hdrhistogram.Histogram, err error) {
+	o := workload.Once
+	o.Stable = true
+	l, err := s.New(o)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer l.Close()
+	writes, ok := l.(peers.Snapshotter)
+	if !ok {
+		return nil, nil, omitted("it cannot be written down")
+	}
+	for i := range c.Keys {
+		l.Allow(c.fresh.Calls.Key(i))
+	}
+	var written size
+	run, baseline = c.timesBeside(func() { err = writes.Snapshot(&written) }, l, c.flood.Calls.Key)
+	if want := 16 * size(c.Keys); err == nil && written < want {
+		err = fmt.Errorf("it wrote %d bytes, want %d or more", written, want)
+	}
+	return run, baseline, err
+}
+
+// size is a Writer that counts bytes.
+type size int64
+
+func (n *size) Write(p []byte) (int, error) {
+	*n += size(len(p))
+	return len(p), nil
 }

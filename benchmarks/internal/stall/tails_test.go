@@ -2,6 +2,7 @@ package stall
 
 import (
 	"errors"
+	"io"
 	"testing"
 	"time"
 
@@ -30,7 +31,7 @@ func TestRunTails_EverySituation(t *testing.T) {
 		assert.Positive(t, row.BaselineMax)
 	}
 	assert.Equal(t, map[string]int{
-		"growth sluice GCRA": 1000, "sweep sluice GCRA": 1000, "flood sluice GCRA": 1000, "set-limit sluice GCRA": 1000,
+		"growth sluice GCRA": 1000, "sweep sluice GCRA": 1000, "flood sluice GCRA": 1000, "set-limit sluice GCRA": 1000, "snapshot sluice GCRA": 1000,
 		"log sluice sliding log": 100,
 	}, keys)
 	assert.Equal(t, int64(500), rows[2].Calls, "half of the keys are turned over")
@@ -84,6 +85,40 @@ func TestSetLimit_ChangesTheLimitOfAllKeys(t *testing.T) {
 	assert.EqualError(t, err, "it holds 10 keys, want 1024")
 }
 
+// forger writes a snapshot of so many keys, or fails.
+type forger struct {
+	*fake
+	keys int
+	err  error
+}
+
+func (f forger) Snapshot(w io.Writer) error {
+	_, _ = w.Write(make([]byte, 16*f.keys))
+	return f.err
+}
+
+func TestSnapshot_HasAllKeys(t *testing.T) {
+	s, _ := subject(peers.Subject{}, fake{})
+	newFake, made := s.New, forger{keys: 1024}
+	s.New = func(o peers.Options) (peers.Limiter, error) {
+		assert.True(t, o.Stable)
+		l, err := newFake(o)
+		made.fake = l.(*fake)
+		return made, err
+	}
+	run, baseline, err := snapshot(s, newSetup(quick))
+	require.NoError(t, err)
+	assert.Equal(t, run.TotalCount(), baseline.TotalCount())
+
+	made.keys = 1023
+	_, _, err = snapshot(s, newSetup(quick))
+	assert.EqualError(t, err, "it wrote 16368 bytes, want 16384 or more")
+
+	made.err = errors.New("no")
+	_, _, err = snapshot(s, newSetup(quick))
+	assert.Equal(t, made.err, err)
+}
+
 func TestRunTails_FailuresAreNamedAndWhatCannotBeIsLeftOut(t *testing.T) {
 	name := peers.Subject{Name: "sluice GCRA", Kind: peers.Ours, Clock: peers.System}
 	broken := name
@@ -96,8 +131,9 @@ func TestRunTails_FailuresAreNamedAndWhatCannotBeIsLeftOut(t *testing.T) {
 	rows, left, err := RunTails([]peers.Subject{s}, quickTails, silent)
 	require.NoError(t, err)
 	assert.Len(t, rows, 2, "growth and flood")
-	require.Len(t, left, 2)
+	require.Len(t, left, 3)
 	assert.Equal(t, results.Omission{Subject: "sluice GCRA", Measurement: "tails, set-limit", Reason: "its limit cannot be changed"}, left[1])
+	assert.Equal(t, results.Omission{Subject: "sluice GCRA", Measurement: "tails, snapshot", Reason: "it cannot be written down"}, left[2])
 }
 
 // What the machine adds to some of the runs does not count.
