@@ -1,0 +1,80 @@
+// Command soak reads a FastClock beside the system clock for as long as it is told, and prints how far
+// apart they have been:
+//
+//	go run ./internal/soak -for 1h
+//
+// It takes a twentieth of a processor, so that the machine can be as busy as it is elsewhere. It fails
+// if a reading was more than 1 us off, or if the clock has become the system clock.
+package main
+
+import (
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"time"
+
+	"github.com/sluice-go/sluice"
+)
+
+const (
+	bound  = int64(time.Microsecond)
+	burst  = 300
+	pause  = time.Millisecond // of the clock in use
+	breaks = 3 * time.Second  // longest of the other one, which stands still meanwhile
+)
+
+// A watch reads a clock between two readings of the system clock.
+type watch struct {
+	name         string
+	clock        sluice.Clock
+	system       sluice.Clock
+	readings     int
+	last         int64
+	below, above int64 // most that it was below the reading before it, and above the one after it
+	back         int64 // most that it went back
+}
+
+func (w *watch) read() {
+	before := w.system.Now()
+	now := w.clock.Now()
+	after := w.system.Now()
+	w.readings++
+	w.below, w.above = max(w.below, before-now), max(w.above, now-after)
+	w.back = max(w.back, w.last-now)
+	w.last = now
+}
+
+func (w *watch) String() string {
+	return fmt.Sprintf("%s: %d readings, at most %d ns below the system clock and %d ns above, back by %d ns",
+		w.name, w.readings, w.below, w.above, w.back)
+}
+
+func (w *watch) off() bool { return max(w.below, w.above) > bound }
+
+func main() {
+	last := flag.Duration("for", time.Hour, "how long")
+	flag.Parse()
+	used, rested := sluice.NewFastClock(), sluice.NewFastClock()
+	source := used.Source()
+	fmt.Println("the clock reads", source)
+	busy := &watch{name: "in use", clock: used, system: sluice.SystemClock()}
+	idle := &watch{name: "after breaks", clock: rested, system: sluice.SystemClock()}
+	end := time.Now().Add(*last)
+	for next := time.Now(); time.Now().Before(end); {
+		for range burst {
+			busy.read()
+		}
+		time.Sleep(pause)
+		if now := time.Now(); now.After(next) {
+			idle.read()
+			next = now.Add(time.Duration(rand.Int64N(int64(breaks))))
+		}
+	}
+	fmt.Println(busy)
+	fmt.Println(idle)
+	if busy.off() || idle.off() || used.Source() != source || rested.Source() != source {
+		fmt.Println("want at most 1 us, and no other source; it is", used.Source(), "and", rested.Source())
+		os.Exit(1)
+	}
+}
