@@ -62,8 +62,8 @@ const (
 // and the plans and limits that SetPlan, SetKeyPlan and SetKeyLimit have set. It needs
 // HashStable: seeded ids mean nothing elsewhere. It can run while decisions and changes of
 // limits do; each key is written as it stands at one instant, but not all at the same one.
-// Calls wait for it only where keys have limits of their own, for as long as some thousand keys take;
-// never for w.
+// No call waits for w. One waits at most until its own key has been copied or, where keys have limits
+// of their own, a thousand or two.
 //
 // It does not hold the limiter's own limit, nor receipts: what has been reserved stays
 // charged. The format has a version and a checksum, which finds accidents, not forgeries:
