@@ -123,8 +123,8 @@ func BenchmarkWait_Cancelled(b *testing.B) {
 	}
 }
 
-// BenchmarkSnapshot writes and reads 100,000 keys, in the default number of shards. What
-// matters to decisions meanwhile is for how many keys a shard is held, which is what held is about.
+// BenchmarkSnapshot writes and reads 100,000 keys, in the default number of shards. Table is the part of
+// writing for which a shard is held where there are cells.
 func BenchmarkSnapshot(b *testing.B) {
 	const keys = 100_000
 	for name, c := range map[string]Config{
@@ -148,7 +148,7 @@ func BenchmarkSnapshot(b *testing.B) {
 			}
 			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/keys, "ns/key")
 		})
-		b.Run("held/"+name, func(b *testing.B) {
+		b.Run("table/"+name, func(b *testing.B) {
 			var keys copied
 			for b.Loop() {
 				l.copyKeys(0, &keys, new(copies))

@@ -115,6 +115,15 @@ func (ct *cellTable) each(f func(*cell)) {
 	}
 }
 
+// stride is how many first bits the ids of about fullIDs places share, if ids are spread as they should
+// be. Whoever looks at all cells looks at so many at a time.
+func (ct *cellTable) stride() (depth uint) {
+	if ct == nil {
+		return 0
+	}
+	return ct.depth + uint(bits.Len(uint(len(ct.places)/fullIDs)))
+}
+
 // eachIn calls f for the cells of the ids from first to last. The caller holds the shard's lock.
 func (ct *cellTable) eachIn(first, last uint64, f func(*cell)) {
 	if ct == nil {

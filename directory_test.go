@@ -319,7 +319,7 @@ func TestDirectory_EachTableIsMet(t *testing.T) {
 	}
 	met := map[uint64]bool{}
 	round := uint64(0)
-	l.eachTable(0, func(id, _ uint64) {
+	l.eachTable(0, 0, func(id, _ uint64) {
 		for _, id := range l.tableOf(id).occupied {
 			met[id] = true
 		}

@@ -169,8 +169,11 @@ func (st *store) sweepTableLocked(s *shard, id uint64, cutoff int64, fraction in
 func (st *store) sweepShards(cutoff int64, fraction int) (dropped int) {
 	for i := range st.shards {
 		s := &st.shards[i]
-		st.eachTable(i, func(first, last uint64) {
-			dropped += st.emptyCellsLocked(s, first, last, cutoff) + st.sweepTableLocked(s, first, cutoff, fraction)
+		st.eachTable(i, s.cells.Load().stride(), func(first, last uint64) {
+			dropped += st.emptyCellsLocked(s, first, last, cutoff)
+			if _, end := covers(first, st.tableOf(first).depth); last == end {
+				dropped += st.sweepTableLocked(s, first, cutoff, fraction)
+			}
 		})
 	}
 	return dropped

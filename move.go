@@ -80,7 +80,7 @@ func adoptedAt(times []adoption, id uint64) int64 {
 // each cell is moved at a time of its own, and so is what is reserved of its keys.
 func (l *Limiter) adoptKeys(i int, empty *table, records []*record) (times []adoption) {
 	s := &l.shards[i]
-	l.eachTable(i, func(first, last uint64) {
+	l.eachTable(i, 0, func(first, last uint64) {
 		times = append(times, adoption{last, l.adoptAllLocked(s, first, empty)})
 	})
 	s.mu.Lock()

@@ -53,10 +53,11 @@ func (l *Limiter) Restore(r io.Reader) error {
 	}
 	// Keys that are not in the snapshot, or idle by now, are forgotten as by a sweep.
 	l.forgetUntil(now)
+	// Sections, of which each limit has one, and their keys are in the order of tables. In that order they
+	// would crowd the front of those that grow with them.
+	rand.Shuffle(len(sections), func(i, j int) { sections[i], sections[j] = sections[j], sections[i] })
 	for _, s := range sections {
 		pl := l.adoptPlan(s.view)
-		// They are in the order of a table. In that order they would crowd the front of one
-		// that grows with them.
 		rand.Shuffle(len(s.entries), func(i, j int) { s.entries[i], s.entries[j] = s.entries[j], s.entries[i] })
 		for _, e := range s.entries {
 			l.restore(e.id, s.kept, pl, s.policy, e.state)

@@ -67,6 +67,37 @@ func TestRestore_CrowdsNoTable(t *testing.T) {
 	require.Less(t, longest, 8.0, "slots a probe")
 }
 
+// TestRestore_CrowdsNoCells: where each key has another limit, and so a section of its own.
+func TestRestore_CrowdsNoCells(t *testing.T) {
+	const n = 400
+	c := Config{Limit: PerHour(5), MaxKeys: -1, Shards: 1, Hash: HashStable}
+	orig, _ := newFrozen(t, c)
+	for i := range uint64(n) {
+		require.NoError(t, orig.KeyUint64(i).SetLimit(PerHour(10+int(i))))
+	}
+	clock := &hookedClock{ManualClock: NewManualClock(start)}
+	c.Clock = clock
+	l := mustNew(t, c)
+	upper, all := 0, 0
+	var look func()
+	look = func() {
+		clock.hook.Store(&look)
+		if l.kept.Load() != n/2 {
+			return
+		}
+		upper, all = 0, 0
+		l.shards[0].cells.Load().each(func(c *cell) {
+			upper += int(c.id.Load() >> 63)
+			all++
+		})
+	}
+	clock.hook.Store(&look)
+	require.NoError(t, l.Restore(bytes.NewReader(snapshotOf(t, orig))))
+	require.Equal(t, n/2, all)
+	require.Greater(t, upper, all/4, "they come in no order")
+	require.Less(t, upper, all*3/4)
+}
+
 // TestRestore_EvictsTheLowest: as ever, who owes most stays.
 func TestRestore_EvictsTheLowest(t *testing.T) {
 	if crowded() || splits() {

@@ -226,26 +226,27 @@ func (st *store) stateLocked(s *shard, t *table, i uint64) (p *policy, e state, 
 // depth is the depth of a table that has a whole shard.
 func (st *store) depth() uint { return 64 - st.shift }
 
-// eachTable calls f for each table of a shard, and with the shard locked, one table at a time. So
-// that f meets each id once it is told from which to which: a table that has been merged meanwhile
-// may have others, too.
-func (st *store) eachTable(i int, f func(first, last uint64)) {
+// eachTable calls f for each table of a shard, and with the shard locked, one table at a time, or as
+// much of one as shares the first depth bits. So that f meets each id once it is told from which to
+// which: a table that has been merged meanwhile may have others, too.
+func (st *store) eachTable(i int, depth uint, f func(first, last uint64)) {
 	id, end := covers(uint64(i)<<st.shift, st.depth())
 	for ; ; id++ {
-		if id = st.underLock(id, f); id == end {
+		if id = st.underLock(id, depth, f); id == end {
 			return
 		}
 	}
 }
 
-// underLock calls f for the table of first, from there on, and returns its last id. Whoever waits for
-// the lock gets it then: a mutex would hand it over only after 1 ms.
-func (st *store) underLock(first uint64, f func(first, last uint64)) (last uint64) {
+// underLock calls f for the table of first, from there on, or as much of it as shares the first depth
+// bits, and returns the last id of that. Whoever waits for the lock gets it then: a mutex would hand it
+// over only after 1 ms.
+func (st *store) underLock(first uint64, depth uint, f func(first, last uint64)) (last uint64) {
 	defer runtime.Gosched()
 	s := st.shardOf(first)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	_, last = covers(first, st.tableOf(first).depth)
+	_, last = covers(first, max(depth, st.tableOf(first).depth))
 	f(first, last)
 	return last
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"slices"
 	"sync/atomic"
 
 	"github.com/cespare/xxhash/v2"
@@ -62,8 +63,8 @@ const (
 // and the plans and limits that SetPlan, SetKeyPlan and SetKeyLimit have set. It needs
 // HashStable: seeded ids mean nothing elsewhere. It can run while decisions and changes of
 // limits do; each key is written as it stands at one instant, but not all at the same one.
-// No call waits for w. One waits at most until its own key has been copied or, where keys have limits
-// of their own, a thousand or two.
+// No call waits for w. One waits at most until its own key has been copied or, where keys have, or have
+// had, limits of their own, a thousand or two.
 //
 // It does not hold the limiter's own limit, nor receipts: what has been reserved stays
 // charged. The format has a version and a checksum, which finds accidents, not forgeries:
@@ -93,7 +94,9 @@ func (l *Limiter) Snapshot(w io.Writer) error {
 	}
 	for _, of := range all.order {
 		out.begin(of.kept, of.policy)
-		out.entries(*all.of[of])
+		for _, keys := range all.of[of] {
+			out.entries(*keys)
+		}
 		out.end()
 	}
 	out.w.WriteByte(0)
@@ -184,9 +187,10 @@ func (c *copied) add(id uint64, e state) {
 	c.n++
 }
 
-// copies are the entries of cells, by what they are kept on and the policy they are under.
+// copies are the entries of cells, by what they are kept on and the policy they are under, some at a
+// time: growing one of all of them would take long, with a shard locked.
 type copies struct {
-	of    map[copiesOf]*copied
+	of    map[copiesOf][]*copied
 	order []copiesOf
 }
 
@@ -195,34 +199,42 @@ type copiesOf struct {
 	policy *policy
 }
 
+// enough is how many bytes are put together.
+const enough = 1 << 15
+
+// get returns where an entry is to be added.
 func (all *copies) get(kept *plan, p *policy) *copied {
 	of := copiesOf{kept, p}
-	c := all.of[of]
-	if c == nil {
-		if all.of == nil {
-			all.of = map[copiesOf]*copied{}
-		}
-		c = &copied{policy: p}
-		all.of[of] = c
+	some := all.of[of]
+	if n := len(some); n > 0 && len(some[n-1].bytes) < enough {
+		return some[n-1]
+	}
+	if all.of == nil {
+		all.of = map[copiesOf][]*copied{}
+	}
+	if some == nil {
 		all.order = append(all.order, of)
 	}
+	c := &copied{policy: p}
+	all.of[of] = append(some, c)
 	return c
 }
 
 // copyKeys copies the live entries of the table of first, of the ids from there on, to c, and adds those
-// of the table's ids that are in cells to all. It returns the last of these ids.
+// of these ids that are in cells to all. It returns the last id of the table, or one before it where
+// there are many cells.
 //
-// It takes no lock where the shard has no cells. Then each key that is tracked all the time is in the
-// table, unless its word has moved.
+// It takes no lock where the shard has never had a cell. Then each key that is tracked all the time is
+// in the table, unless its word has moved.
 func (st *store) copyKeys(first uint64, c *copied, all *copies) (last uint64) {
 	s, t := st.shardOf(first), st.tableOf(first)
-	if s.cells.Load() == nil && c.table(t, first, max(st.clock.Now(), 0)) && s.cells.Load() == nil {
-		_, last = covers(first, t.depth)
+	_, last = covers(first, t.depth)
+	if s.cells.Load() == nil && c.table(t, first, last, max(st.clock.Now(), 0)) && s.cells.Load() == nil {
 		return last
 	}
-	return st.underLock(first, func(first, last uint64) {
+	return st.underLock(first, s.cells.Load().stride(), func(first, last uint64) {
 		now := max(st.clock.Now(), 0)
-		c.table(st.tableOf(first), first, now)
+		c.table(st.tableOf(first), first, last, now)
 		s.cells.Load().eachIn(first, last, func(cell *cell) {
 			to, id := all.get(cell.kept, cell.policy), cell.id.Load()
 			if live, _ := to.copy(&cell.slot, id, cell.tail, now); !live && cell.kept != nil {
@@ -232,13 +244,13 @@ func (st *store) copyKeys(first uint64, c *copied, all *copies) (last uint64) {
 	})
 }
 
-// table makes c the live entries of a table, of the ids from first on. It fails if the table is being
-// replaced.
-func (c *copied) table(t *table, first uint64, now int64) (ok bool) {
+// table makes c the live entries of a table, of the ids from first to last. It fails if the table is
+// being replaced.
+func (c *copied) table(t *table, first, last uint64, now int64) (ok bool) {
 	*c = copied{policy: t.policy, bytes: c.bytes[:0]}
 	for i, id := range t.occupied {
 		e := &t.slots[i]
-		if id < first || e.word.Load() == elsewhere {
+		if id < first || id > last || e.word.Load() == elsewhere {
 			continue
 		}
 		if _, ok := c.copy(e, id, t.tail(i), now); !ok && e.word.Load() == moved {
@@ -251,6 +263,7 @@ func (c *copied) table(t *table, first uint64, now int64) (ok bool) {
 // copy adds the key of a slot, unless it is idle. It fails if the word has gone.
 func (c *copied) copy(e *slot, id uint64, tail []atomic.Uint64, now int64) (live, ok bool) {
 	key := state{tail: tail}
+	c.bytes = slices.Grow(c.bytes, 16+8*len(tail)) // calls for the key wait while its word is locked
 	if c.policy.wide == nil {
 		if key.word = e.released(); key.word >= elsewhere {
 			return false, false

@@ -190,8 +190,10 @@ func snapshotsHaveEachKeyOnce(t *testing.T, own bool) {
 			}
 		}
 		require.Greater(t, tables, 6, "the tables have split and merged meanwhile")
-		for _, c := range cells.of {
-			count(c)
+		for _, some := range cells.of {
+			for _, c := range some {
+				count(c)
+			}
 		}
 		for _, k := range live {
 			require.Equal(t, 1, times[k.id])
@@ -201,6 +203,93 @@ func snapshotsHaveEachKeyOnce(t *testing.T, own bool) {
 			require.Equal(t, 1, n, "of keys that have come or gone meanwhile")
 		}
 	}
+}
+
+// inspected is a wide algorithm that tells when it is asked whether a key is idle.
+type inspected struct {
+	wideAlgorithm
+	f func()
+}
+
+func (a inspected) idleAt(key state) uint64 { a.f(); return a.wideAlgorithm.idleAt(key) }
+
+// TestSnapshot_LocksAWordForItsCopyOnly: nobody writes the tail meanwhile, and whoever wants to does not
+// wait for an allocation.
+func TestSnapshot_LocksAWordForItsCopyOnly(t *testing.T) {
+	forEveryLayout(t, func(t *testing.T, c Config) {
+		l, _ := newFrozen(t, c)
+		p := l.policyOf(0)
+		if p.wide == nil {
+			return // a word is read in one go
+		}
+		k := l.Key("k")
+		require.True(t, k.Allow())
+		var keys copied
+		met := 0
+		setAlgorithm(l, nil, inspected{p.wide, func() {
+			met++
+			require.NotZero(t, slotOf(k).word.Load()&locked)
+			require.GreaterOrEqual(t, cap(keys.bytes)-len(keys.bytes), 16+8*p.tailLen())
+		}})
+		_, end := covers(k.id, l.tableOf(k.id).depth)
+		require.Equal(t, end, l.copyKeys(k.id, &keys, new(copies)))
+		require.Equal(t, 1, met)
+		require.Equal(t, 1, keys.n)
+	})
+}
+
+// TestSnapshot_LimitsOfIdleKeys: a key keeps its limit, swept or not.
+func TestSnapshot_LimitsOfIdleKeys(t *testing.T) {
+	forEveryLayout(t, func(t *testing.T, c Config) {
+		c = small(c)
+		l, clock := newFrozen(t, c)
+		require.NoError(t, l.SetKeyLimit("k", Per(3, c.Limit.Period)))
+		require.True(t, l.Allow("k"))
+		clock.Advance(c.Limit.Period * 10)
+		for range 2 {
+			require.Len(t, limitsOf(restoredFrom(t, c, snapshotOf(t, l))), 1)
+			l.Sweep()
+		}
+		require.Zero(t, l.keptLive.Load())
+	})
+}
+
+// TestSnapshot_OfManyCells is copied, and sweeps empty them, some at a time, also where all are of one table.
+func TestSnapshot_OfManyCells(t *testing.T) {
+	if crowded() || splits() {
+		return // probes of 20,000 places, or as many tables
+	}
+	const kept, tracked = 20_000, 500
+	l, clock := newFrozen(t, Config{Limit: PerSecond(5), MaxKeys: 1000, Shards: 1, Hash: HashStable})
+	for i := range uint64(kept) {
+		require.NoError(t, l.KeyUint64(i).SetLimit(PerSecond(7)))
+		require.True(t, l.KeyUint64(i).Allow())
+	}
+	fill(l, "key", tracked)
+	require.Len(t, tablesOf(l), 1)
+	var keys copied
+	var cells copies
+	before, inTable := 0, 0
+	for id := uint64(0); ; id++ {
+		id = l.copyKeys(id, &keys, &cells)
+		inTable += keys.n
+		all := 0
+		for _, some := range cells.of {
+			for _, c := range some {
+				require.LessOrEqual(t, len(c.bytes), enough+16, "a large one would be moved to grow")
+				all += c.n
+			}
+		}
+		require.LessOrEqual(t, all-before, fullIDs)
+		if before = all; id == math.MaxUint64 {
+			break
+		}
+	}
+	require.Equal(t, []int{kept, tracked}, []int{before, inTable})
+	clock.Advance(time.Second)
+	require.Equal(t, kept+tracked, l.Sweep())
+	require.Zero(t, l.Len())
+	require.Zero(t, l.keptLive.Load())
 }
 
 // TestRestore_NoticesEveryChange: each prefix, each byte changed, bytes appended.
