@@ -123,8 +123,8 @@ func BenchmarkWait_Cancelled(b *testing.B) {
 	}
 }
 
-// BenchmarkSnapshot writes and reads 100,000 keys, in the default number of shards. Table is the part of
-// writing for which a shard is held where there are cells.
+// BenchmarkSnapshot writes and reads 100,000 keys, in the default number of shards. Table is the copy of
+// one table: where there are cells, the shard is held for it.
 func BenchmarkSnapshot(b *testing.B) {
 	const keys = 100_000
 	for name, c := range map[string]Config{

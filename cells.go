@@ -115,8 +115,8 @@ func (ct *cellTable) each(f func(*cell)) {
 	}
 }
 
-// stride is how many first bits the ids of about fullIDs places share, if ids are spread as they should
-// be. Whoever looks at all cells looks at so many at a time.
+// stride is how many first bits of ids tell parts of 1,024 places apart. A Snapshot and a sweep look at
+// one part at a time.
 func (ct *cellTable) stride() (depth uint) {
 	if ct == nil {
 		return 0
@@ -129,10 +129,10 @@ func (ct *cellTable) eachIn(first, last uint64, f func(*cell)) {
 	if ct == nil {
 		return
 	}
-	from, mask := ct.home(first), uint64(len(ct.places)-1)
+	from, end, mask := ct.home(first), ct.home(last), uint64(len(ct.places)-1)
 	for n := range uint64(len(ct.places)) {
 		c := ct.places[(from+n)&mask].Load()
-		if c == nil && from+n >= ct.home(last) { // the last ones may be beyond their home
+		if c == nil && from+n >= end { // the last ones may be beyond their home
 			return
 		}
 		if c != nil && c != gone && first <= c.id.Load() && c.id.Load() <= last {

@@ -72,6 +72,7 @@ func snapshotsWhileDecisionsRun(t *testing.T, c Config, own bool) {
 	wait()
 	done.Store(true)
 	churn()
+	require.Equal(t, own, l.shardOf(l.Key(keys[1]).id).cells.Load() != nil, "or a Snapshot takes the lock")
 	other := restoredFrom(t, c, snapshotOf(t, l))
 	for k, key := range keys {
 		require.Equal(t, int(charged[k].Load()), spentOf(other, key), "%s", key)

@@ -1,6 +1,7 @@
 package sluice
 
 import (
+	"fmt"
 	"math"
 	"math/bits"
 	"sync"
@@ -308,20 +309,32 @@ func TestDirectory_MovesOneTableAtATime(t *testing.T) {
 	}
 }
 
-// TestDirectory_EachTableIsMet while others split and merge what is being walked over.
+// TestDirectory_EachTableIsMet while others split and merge what is being walked over, by tables or by
+// parts of them.
 func TestDirectory_EachTableIsMet(t *testing.T) {
 	if crowded() {
 		return // probes of 5,000 slots
 	}
+	for _, depth := range []uint{0, 5} {
+		t.Run(fmt.Sprintf("depth=%d", depth), func(t *testing.T) { eachTableIsMet(t, depth) })
+	}
+}
+
+func eachTableIsMet(t *testing.T, depth uint) {
 	l, clock := newFrozen(t, Config{Limit: PerSecond(5), MaxKeys: -1, Shards: 1, TTL: time.Hour})
 	for i := range uint64(5000) {
 		l.KeyUint64(i).Allow()
 	}
 	met := map[uint64]bool{}
 	round := uint64(0)
-	l.eachTable(0, 0, func(id, _ uint64) {
-		for _, id := range l.tableOf(id).occupied {
-			met[id] = true
+	next := uint64(0)
+	l.eachTable(0, depth, func(first, last uint64) {
+		traces.Equal(t, next, first, "parts overlap, or leave out ids")
+		next = last + 1
+		for _, id := range l.tableOf(first).occupied {
+			if first <= id && id <= last {
+				met[id] = true
+			}
 		}
 		s := &l.shards[0]
 		s.mu.Unlock()
@@ -339,6 +352,7 @@ func TestDirectory_EachTableIsMet(t *testing.T) {
 			l.Sweep()
 		}
 	})
+	require.Zero(t, next, "it has come to the end")
 	require.Greater(t, round, uint64(7))
 	for i := range uint64(5000) {
 		require.True(t, met[l.KeyUint64(i).id], i)

@@ -170,10 +170,7 @@ func (st *store) sweepShards(cutoff int64, fraction int) (dropped int) {
 	for i := range st.shards {
 		s := &st.shards[i]
 		st.eachTable(i, s.cells.Load().stride(), func(first, last uint64) {
-			dropped += st.emptyCellsLocked(s, first, last, cutoff)
-			if _, end := covers(first, st.tableOf(first).depth); last == end {
-				dropped += st.sweepTableLocked(s, first, cutoff, fraction)
-			}
+			dropped += st.emptyCellsLocked(s, first, last, cutoff) + st.sweepTableLocked(s, first, cutoff, fraction)
 		})
 	}
 	return dropped

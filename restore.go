@@ -53,8 +53,8 @@ func (l *Limiter) Restore(r io.Reader) error {
 	}
 	// Keys that are not in the snapshot, or idle by now, are forgotten as by a sweep.
 	l.forgetUntil(now)
-	// Sections, of which each limit has one, and their keys are in the order of tables. In that order they
-	// would crowd the front of those that grow with them.
+	// Keys come in the order of tables. So do sections, where each key has another limit. In that order
+	// they would crowd the front of a table that grows with them.
 	rand.Shuffle(len(sections), func(i, j int) { sections[i], sections[j] = sections[j], sections[i] })
 	for _, s := range sections {
 		pl := l.adoptPlan(s.view)

@@ -226,9 +226,9 @@ func (st *store) stateLocked(s *shard, t *table, i uint64) (p *policy, e state, 
 // depth is the depth of a table that has a whole shard.
 func (st *store) depth() uint { return 64 - st.shift }
 
-// eachTable calls f for each table of a shard, and with the shard locked, one table at a time, or as
-// much of one as shares the first depth bits. So that f meets each id once it is told from which to
-// which: a table that has been merged meanwhile may have others, too.
+// eachTable locks a shard for one table at a time, or for the part of one whose ids share the first
+// depth bits, and calls f with the first and the last id of that. The parts do not overlap. The table
+// may have other ids, too: it can have been merged since.
 func (st *store) eachTable(i int, depth uint, f func(first, last uint64)) {
 	id, end := covers(uint64(i)<<st.shift, st.depth())
 	for ; ; id++ {
@@ -238,9 +238,8 @@ func (st *store) eachTable(i int, depth uint, f func(first, last uint64)) {
 	}
 }
 
-// underLock calls f for the table of first, from there on, or as much of it as shares the first depth
-// bits, and returns the last id of that. Whoever waits for the lock gets it then: a mutex would hand it
-// over only after 1 ms.
+// underLock is eachTable for the table of first, from there on. It returns the last id. It yields
+// afterwards, so that a waiter gets the lock: a mutex would hand it over only after 1 ms.
 func (st *store) underLock(first uint64, depth uint, f func(first, last uint64)) (last uint64) {
 	defer runtime.Gosched()
 	s := st.shardOf(first)

@@ -63,8 +63,8 @@ const (
 // and the plans and limits that SetPlan, SetKeyPlan and SetKeyLimit have set. It needs
 // HashStable: seeded ids mean nothing elsewhere. It can run while decisions and changes of
 // limits do; each key is written as it stands at one instant, but not all at the same one.
-// No call waits for w. One waits at most until its own key has been copied or, where keys have, or have
-// had, limits of their own, a thousand or two.
+// No call waits for w. A call may wait while its own key is copied. Where a table is being replaced, or
+// keys are or have been under other limits than the limiter's, it may wait for a thousand keys or two.
 //
 // It does not hold the limiter's own limit, nor receipts: what has been reserved stays
 // charged. The format has a version and a checksum, which finds accidents, not forgeries:
@@ -209,18 +209,22 @@ func (all *copies) get(kept *plan, p *policy) *copied {
 	if n := len(some); n > 0 && len(some[n-1].bytes) < enough {
 		return some[n-1]
 	}
-	if all.of == nil {
-		all.of = map[copiesOf][]*copied{}
-	}
-	if some == nil {
-		all.order = append(all.order, of)
-	}
 	c := &copied{policy: p}
-	all.of[of] = append(some, c)
+	all.put(of, c)
 	return c
 }
 
-// copyKeys copies the live entries of the table of first, of the ids from there on, to c, and adds those
+func (all *copies) put(of copiesOf, more ...*copied) {
+	if all.of == nil {
+		all.of = map[copiesOf][]*copied{}
+	}
+	if all.of[of] == nil {
+		all.order = append(all.order, of)
+	}
+	all.of[of] = append(all.of[of], more...)
+}
+
+// copyKeys makes c the live entries of the table of first, of the ids from there on, and adds those
 // of these ids that are in cells to all. It returns the last id of the table, or one before it where
 // there are many cells.
 //
@@ -229,24 +233,29 @@ func (all *copies) get(kept *plan, p *policy) *copied {
 func (st *store) copyKeys(first uint64, c *copied, all *copies) (last uint64) {
 	s, t := st.shardOf(first), st.tableOf(first)
 	_, last = covers(first, t.depth)
-	if s.cells.Load() == nil && c.table(t, first, last, max(st.clock.Now(), 0)) && s.cells.Load() == nil {
+	if s.cells.Load() == nil && c.copyTable(t, first, last, max(st.clock.Now(), 0)) && s.cells.Load() == nil {
 		return last
 	}
-	return st.underLock(first, s.cells.Load().stride(), func(first, last uint64) {
+	var part copies
+	last = st.underLock(first, s.cells.Load().stride(), func(from, to uint64) {
 		now := max(st.clock.Now(), 0)
-		c.table(st.tableOf(first), first, last, now)
-		s.cells.Load().eachIn(first, last, func(cell *cell) {
-			to, id := all.get(cell.kept, cell.policy), cell.id.Load()
-			if live, _ := to.copy(&cell.slot, id, cell.tail, now); !live && cell.kept != nil {
-				to.add(id, state{word: elsewhere})
+		c.copyTable(st.tableOf(from), from, to, now)
+		s.cells.Load().eachIn(from, to, func(one *cell) {
+			keys, id := part.get(one.kept, one.policy), one.id.Load()
+			if live, _ := keys.copy(&one.slot, id, one.tail, now); !live && one.kept != nil {
+				keys.add(id, state{word: elsewhere})
 			}
 		})
 	})
+	for _, of := range part.order {
+		all.put(of, part.of[of]...)
+	}
+	return last
 }
 
-// table makes c the live entries of a table, of the ids from first to last. It fails if the table is
+// copyTable makes c the live entries of a table, of the ids from first to last. It fails if the table is
 // being replaced.
-func (c *copied) table(t *table, first, last uint64, now int64) (ok bool) {
+func (c *copied) copyTable(t *table, first, last uint64, now int64) (ok bool) {
 	*c = copied{policy: t.policy, bytes: c.bytes[:0]}
 	for i, id := range t.occupied {
 		e := &t.slots[i]

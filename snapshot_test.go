@@ -199,6 +199,7 @@ func snapshotsHaveEachKeyOnce(t *testing.T, own bool) {
 			require.Equal(t, 1, times[k.id])
 			delete(times, k.id)
 		}
+		require.Equal(t, own, l.shards[0].cells.Load() != nil)
 		for _, n := range times {
 			require.Equal(t, 1, n, "of keys that have come or gone meanwhile")
 		}
@@ -254,7 +255,8 @@ func TestSnapshot_LimitsOfIdleKeys(t *testing.T) {
 	})
 }
 
-// TestSnapshot_OfManyCells is copied, and sweeps empty them, some at a time, also where all are of one table.
+// TestSnapshot_OfManyCells: they are copied some at a time, also where all are of one table; and a sweep
+// finds them all.
 func TestSnapshot_OfManyCells(t *testing.T) {
 	if crowded() || splits() {
 		return // probes of 20,000 places, or as many tables

@@ -121,8 +121,8 @@ func setLimit(s peers.Subject, c setup) (run, baseline *hdrhistogram.Histogram, 
 	return run, baseline, err
 }
 
-// snapshot times calls on new keys while those that are there are written down: calls on these do
-// not wait for that.
+// snapshot times calls on new keys while those that are there are written down. Calls on keys that are
+// there do not wait for a Snapshot.
 func snapshot(s peers.Subject, c setup) (run, baseline *hdrhistogram.Histogram, err error) {
 	o := workload.Once
 	o.Stable = true
