@@ -1,6 +1,7 @@
 package sluice
 
 import (
+	"math"
 	"math/bits"
 	"sync/atomic"
 )
@@ -104,16 +105,7 @@ func (ct *cellTable) remove(c *cell) {
 }
 
 // each calls f for all cells. Without the shard's lock some may be old ones.
-func (ct *cellTable) each(f func(*cell)) {
-	if ct == nil {
-		return
-	}
-	for i := range ct.places {
-		if c := ct.places[i].Load(); c != nil && c != gone {
-			f(c)
-		}
-	}
-}
+func (ct *cellTable) each(f func(*cell)) { ct.eachIn(0, math.MaxUint64, f) }
 
 // stride is how many first bits of ids tell parts of 1,024 places apart. A Snapshot and a sweep look at
 // one part at a time.
@@ -124,7 +116,7 @@ func (ct *cellTable) stride() (depth uint) {
 	return ct.depth + uint(bits.Len(uint(len(ct.places)/fullIDs)))
 }
 
-// eachIn calls f for the cells of the ids from first to last. The caller holds the shard's lock.
+// eachIn is each for the ids from first to last.
 func (ct *cellTable) eachIn(first, last uint64, f func(*cell)) {
 	if ct == nil {
 		return
