@@ -144,6 +144,18 @@ func (a lookedAt) idleAt(word uint64) uint64 {
 	return at
 }
 
+// lookedAtWide is lookedAt for a wide algorithm.
+type lookedAtWide struct {
+	wideAlgorithm
+	also func()
+}
+
+func (a lookedAtWide) idleAt(key state) uint64 {
+	at := a.wideAlgorithm.idleAt(key)
+	a.also()
+	return at
+}
+
 // TestLookForIdle_ARefundMeanwhile: the look has passed the key's word, and must not note what that was.
 func TestLookForIdle_ARefundMeanwhile(t *testing.T) {
 	l, clock := newFrozen(t, Config{Limit: PerSecond(1).WithBurst(100), MaxKeys: 64, Shards: 1, Overflow: OverflowDenyNew})

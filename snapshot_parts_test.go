@@ -95,14 +95,6 @@ func snapshotsHaveEachKeyOnce(t *testing.T, own bool) {
 	}
 }
 
-// inspected is a wide algorithm that tells when it is asked whether a key is idle.
-type inspected struct {
-	wideAlgorithm
-	f func()
-}
-
-func (a inspected) idleAt(key state) uint64 { a.f(); return a.wideAlgorithm.idleAt(key) }
-
 // TestSnapshot_LocksAWordForItsCopyOnly: nobody writes the tail meanwhile, and whoever wants to does not
 // wait for an allocation.
 func TestSnapshot_LocksAWordForItsCopyOnly(t *testing.T) {
@@ -116,7 +108,7 @@ func TestSnapshot_LocksAWordForItsCopyOnly(t *testing.T) {
 		require.True(t, k.Allow())
 		var keys copied
 		met := 0
-		setAlgorithm(l, nil, inspected{p.wide, func() {
+		setAlgorithm(l, nil, lookedAtWide{p.wide, func() {
 			met++
 			require.NotZero(t, slotOf(k).word.Load()&locked)
 			require.GreaterOrEqual(t, cap(keys.bytes)-len(keys.bytes), 16+8*p.tailLen())
