@@ -87,9 +87,7 @@ func sweep(s peers.Subject, c setup) (run, baseline *hdrhistogram.Histogram, err
 	if l.Keys() < 0 {
 		return nil, nil, omitted("it sweeps when it pleases and cannot tell its keys, so that nobody knows when")
 	}
-	for i := range c.Keys {
-		l.Allow(c.fresh.Calls.Key(i))
-	}
+	c.fill(l)
 	time.Sleep(c.Idle)
 	// No fresh key is among those of the flood.
 	live := func(i int) string { return c.flood.Calls.Key(i % liveKeys) }
@@ -106,6 +104,13 @@ func sweep(s peers.Subject, c setup) (run, baseline *hdrhistogram.Histogram, err
 		return nil, nil, omitted(fmt.Sprintf("it cannot be asked to sweep: of %d keys, %d idle ones, %d were left", before, c.Keys, after))
 	}
 	return run, baseline, nil
+}
+
+// fill shows each of the keys once.
+func (c setup) fill(l peers.Limiter) {
+	for i := range c.Keys {
+		l.Allow(c.fresh.Calls.Key(i))
+	}
 }
 
 // timesBeside times calls while another goroutine works, and then the same loop around

@@ -109,10 +109,8 @@ func setLimit(s peers.Subject, c setup) (run, baseline *hdrhistogram.Histogram, 
 	if !ok {
 		return nil, nil, omitted("its limit cannot be changed")
 	}
+	c.fill(l)
 	key := c.fresh.Calls.Key
-	for i := range c.Keys {
-		l.Allow(key(i))
-	}
 	o.Rate, o.Burst = o.Rate/2, o.Burst/2
 	run, baseline = c.timesBeside(func() { err = changes.SetLimit(o) }, l, func(i int) string { return key(i % liveKeys) })
 	if want := c.fresh.CheckKeys(l.Keys(), c.Keys); err == nil && want != "" {
@@ -135,9 +133,7 @@ func snapshot(s peers.Subject, c setup) (run, baseline *hdrhistogram.Histogram, 
 	if !ok {
 		return nil, nil, omitted("it cannot be written down")
 	}
-	for i := range c.Keys {
-		l.Allow(c.fresh.Calls.Key(i))
-	}
+	c.fill(l)
 	var written size
 	run, baseline = c.timesBeside(func() { err = writes.Snapshot(&written) }, l, c.flood.Calls.Key)
 	if want := 16 * size(c.Keys); err == nil && written < want {
