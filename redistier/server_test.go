@@ -84,11 +84,13 @@ func freePort(tb testing.TB) int {
 	return l.Addr().(*net.TCPAddr).Port
 }
 
-// launch starts the server at its address, and reports whether it answers.
+// launch starts the server at its address, and reports whether it answers. Another server that
+// took the port first answers, too, and is not the one.
 func (s *server) launch(tb testing.TB, options ...string) bool {
 	done := s.begin(tb, options...)
+	own := fmt.Sprintf("process_id:%d\r\n", s.cmd.Process.Pid)
 	for range 1000 {
-		if s.client.Ping(context.Background()).Err() == nil {
+		if s.client.Ping(ctx).Err() == nil && strings.Contains(s.client.Info(ctx, "server").Val(), own) {
 			return true
 		}
 		select {
@@ -189,4 +191,13 @@ func newLimiter(tb testing.TB, client redis.UniversalClient, c Config) *Limiter 
 	l, err := New(client, c)
 	require.NoError(tb, err)
 	return l
+}
+
+// TestLaunch_PortTaken: a server whose port another one has is not started, though the other one answers.
+func TestLaunch_PortTaken(t *testing.T) {
+	t.Parallel()
+	first := anyServer(t)
+	second := &server{binary: first.binary, addr: first.addr}
+	require.False(t, second.launch(t))
+	second.client.Close()
 }
