@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/sluice-go/sluice/cmd/sluice/internal/service"
 	"github.com/sluice-go/sluice/rules"
 )
 
@@ -44,7 +45,7 @@ func check(out io.Writer, paths []string, o rules.Options) error {
 		return failure{err}
 	}
 	if len(files) == 0 {
-		return failure{fmt.Errorf("no file of rules in %q: want names that end in .yaml or .yml", paths)}
+		return failure{service.NoFiles(paths)}
 	}
 	set, err := rules.Load(files, o)
 	var problems []rules.Problem

@@ -16,6 +16,7 @@ import (
 	"github.com/sluice-go/sluice/cmd/sluice/internal/replay"
 	"github.com/sluice-go/sluice/cmd/sluice/internal/report"
 	"github.com/sluice-go/sluice/cmd/sluice/internal/sample"
+	"github.com/sluice-go/sluice/cmd/sluice/internal/service"
 	"github.com/sluice-go/sluice/rules"
 )
 
@@ -230,7 +231,7 @@ func (f *replayFlags) readRules(errs io.Writer) (*replay.File, error) {
 	domains := out.Set.Domains()
 	switch {
 	case len(domains) == 0:
-		return nil, failure{fmt.Errorf("no file of rules in %q: want names that end in .yaml or .yml", f.files)}
+		return nil, failure{service.NoFiles(f.files)}
 	case out.Domain == "" && len(domains) == 1:
 		out.Domain = domains[0]
 	case out.Domain == "":

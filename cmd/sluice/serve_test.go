@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -65,7 +66,7 @@ func TestServe_Upstream(t *testing.T) {
 }
 
 func TestServe_Refusals(t *testing.T) {
-	dir := files(t, map[string]string{"bad/a.yaml": "domain: d\ndescriptors:\n- {value: v}\n- {key: k, unit: x}\n", "good/a.yaml": goodRules})
+	dir := files(t, map[string]string{"bad/a.yaml": "domain: d\ndescriptors:\n- {value: v}\n- {key: k, unit: x}\n", "good/a.yaml": goodRules, "other/a.txt": goodRules})
 	require.NoError(t, os.Mkdir(dir+"/socket", 0o755))
 	for _, c := range []struct {
 		code int
@@ -76,6 +77,7 @@ func TestServe_Refusals(t *testing.T) {
 		{exitUsage, []string{"rules"}, `sluice serve: "rules" is no flag: want --rules rules` + "\n"},
 		{exitUsage, []string{"--rules", "x", "--log", "xml"}, `sluice serve: --log "xml": want text or json` + "\n"},
 		{exitFailed, []string{"--rules", dir + "/none"}, "sluice serve: --rules: stat " + dir + "/none: no such file or directory\n"},
+		{exitFailed, []string{"--rules", dir + "/other"}, fmt.Sprintf("sluice serve: --rules: no file of rules in [%q]: want names that end in .yaml or .yml\n", dir+"/other")},
 		{exitFailed, []string{"--rules", dir + "/bad"}, "/bad/a.yaml:3:3: d: a descriptor without a key; want key: NAME\n" + dir + "/bad/a.yaml:4:"},
 		{exitFailed, []string{"--rules", dir + "/bad"}, "\nsluice serve: the rules are refused\n"},
 		{exitFailed, []string{"--rules", dir + "/good", "--state", dir + "/none/state"}, "sluice serve: --state: "},

@@ -68,7 +68,7 @@ func (c *Config) Flags(f *pflag.FlagSet) {
 	f.StringSliceVar(&c.Rules, "rules", nil, "files of rules, or directories of them")
 	f.BoolVar(&c.Merge, "merge", false, "let several files name the same domain")
 	f.BoolVar(&c.Strict, "strict", false, "refuse rules with warnings")
-	f.BoolVar(&c.StartWithoutRules, "start-without-rules", false, "start although the rules are bad, or not there")
+	f.BoolVar(&c.StartWithoutRules, "start-without-rules", false, "start although the rules are bad, or there are none")
 	f.BoolVar(&c.HealthyWithRules, "healthy-with-rules", false, "be unhealthy until there is a domain")
 	c.xdsFlags(f)
 	c.portFlags(f)

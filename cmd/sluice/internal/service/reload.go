@@ -26,6 +26,9 @@ func (s *server) firstRules(stop <-chan os.Signal) (*rules.Set, error) {
 	}
 	s.watcher = rules.NewWatcher(s.config.Rules)
 	files, other, _, err := s.watcher.Poll()
+	if err == nil && len(files) == 0 && !s.config.StartWithoutRules {
+		err = NoFiles(s.config.Rules)
+	}
 	var set *rules.Set
 	if err != nil {
 		err = fmt.Errorf("--rules: %w", err)
@@ -38,6 +41,11 @@ func (s *server) firstRules(stop <-chan os.Signal) (*rules.Set, error) {
 		return rules.Load(nil, rules.Options{})
 	}
 	return set, err
+}
+
+// NoFiles is the error about paths that have no file of rules.
+func NoFiles(paths []string) error {
+	return fmt.Errorf("no file of rules in %q: want names that end in .yaml or .yml", paths)
 }
 
 // watch loads the rules whenever their files change, and when it is told to.

@@ -211,6 +211,20 @@ func TestRun_WithoutRules(t *testing.T) {
 	assert.Equal(t, 1, remaining(t, r.dial(), "two", "x"))
 }
 
+func TestRun_NoFileOfRules(t *testing.T) {
+	t.Parallel() // it mostly waits
+	empty, file := t.TempDir(), rulesFile(t, someRules)
+	r := start(t, "--rules", file, "--rules", empty, "--manual-clock")
+	assert.Equal(t, 1, remaining(t, r.dial(), "two", "x"), "it has read a file")
+
+	r = start(t, "--rules", empty, "--start-without-rules", "--manual-clock")
+	conn := r.dial()
+	assert.Nil(t, ask(t, conn, one("two", "x")).Statuses[0].CurrentLimit)
+	write(t, filepath.Join(empty, "a.yaml"), someRules)
+	r.waitFor("generation 2, ")
+	assert.Equal(t, 1, remaining(t, conn, "two", "x"))
+}
+
 func TestRun_UnixSocket(t *testing.T) {
 	file := rulesFile(t, someRules)
 	socket := socketName(t)
