@@ -266,8 +266,21 @@ func (r *Rule) String() string {
 	if r.unit == UnknownUnit {
 		s += fmt.Sprintf(", period: %s", r.period)
 	}
+	c := r.config
 	if !r.counting {
-		s += fmt.Sprintf(", algorithm: %s", r.config.Algorithm)
+		s += fmt.Sprintf(", algorithm: %s", c.Algorithm)
+	}
+	if c.Limit.Burst != 0 {
+		s += fmt.Sprintf(", burst: %d", c.Limit.Burst)
+	}
+	if c.Soft != 0 {
+		s += fmt.Sprintf(", soft: %d", c.Soft)
+	}
+	if c.BlockFor != 0 {
+		s += fmt.Sprintf(", block_for: %s", c.BlockFor)
+	}
+	if c.Offset != 0 {
+		s += fmt.Sprintf(", offset: %s", c.Offset)
 	}
 	return s
 }
