@@ -110,32 +110,6 @@ func ExampleParseLimit() {
 	// sluice: limit "ten/s": rate "ten" is not
 }
 
-// A test of your own code moves the time itself.
-func ExampleManualClock() {
-	clock := sluice.NewManualClock(time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC))
-	lim := sluice.Must(sluice.New(sluice.Config{Limit: sluice.PerMinute(1), Clock: clock}))
-
-	fmt.Println(lim.Allow("login:ann"))
-	clock.Advance(time.Minute - 1)
-	fmt.Println(lim.Allow("login:ann"))
-	clock.Advance(1)
-	fmt.Println(lim.Allow("login:ann"))
-	// Output:
-	// true
-	// false
-	// true
-}
-
-// A coarse clock makes decisions two to three times cheaper. One clock can serve
-// many limiters, and none of them has to be closed.
-func ExampleNewCoarseClock() {
-	clock := sluice.NewCoarseClock(time.Millisecond)
-	perUser := sluice.Must(sluice.New(sluice.Config{Limit: sluice.PerHour(1000), Clock: clock}))
-	perHost := sluice.Must(sluice.New(sluice.Config{Limit: sluice.PerHour(5000), Clock: clock}))
-	fmt.Println(perUser.Allow("ann") && perHost.Allow("192.0.2.1"))
-	// Output: true
-}
-
 // WorstCase bounds what a backend has to bear from one key.
 func ExampleLimiter_WorstCase() {
 	for _, a := range []sluice.Algorithm{sluice.GCRA, sluice.FixedWindow, sluice.SlidingLog} {
@@ -169,6 +143,25 @@ func ExampleTakeAll() {
 	// true -1
 	// false 0
 	// 98
+}
+
+// A batch of calls, each of which is decided by itself.
+func ExampleAllowEach() {
+	lim := sluice.Must(sluice.New(sluice.Config{Limit: sluice.PerHour(2)}))
+	users := []string{"ann", "bob", "ann", "ann", "bob"}
+	charges := make([]sluice.Charge, len(users))
+	for i, user := range users {
+		charges[i] = sluice.Charge{Key: lim.Key(user), Cost: 1}
+	}
+	for i, admitted := range sluice.AllowEach(nil, charges...) {
+		fmt.Println(users[i], admitted)
+	}
+	// Output:
+	// ann true
+	// bob true
+	// ann true
+	// ann false
+	// bob true
 }
 
 // Only failed logins count. An attempt is charged before the password is looked at,
@@ -241,6 +234,53 @@ func ExampleConfig_soft() {
 	}
 	fmt.Println(served, "served,", warned, "with a warning, and", 15-served, "denied")
 	// Output: 12 served, 2 with a warning, and 3 denied
+}
+
+// A client that goes on hammering is admitted again only after it has kept to the limit for
+// a period.
+func ExampleConfig_countDenied() {
+	clock := sluice.NewManualClock(time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC))
+	lim := sluice.Must(sluice.New(sluice.Config{
+		Algorithm:   sluice.SlidingLog,
+		Limit:       sluice.PerMinute(3),
+		CountDenied: true,
+		Clock:       clock,
+	}))
+	hammer := func(calls int) (admitted int) {
+		for range calls {
+			if lim.Allow("client") {
+				admitted++
+			}
+			clock.Advance(10 * time.Second)
+		}
+		return admitted
+	}
+	fmt.Println(hammer(60), "calls of ten minutes")
+	clock.Advance(time.Minute)
+	fmt.Println(hammer(60), "more after a pause")
+	// Output:
+	// 3 calls of ten minutes
+	// 3 more after a pause
+}
+
+// Who is denied most. The counts are estimates, by a sample of the denials.
+func ExampleLimiter_TopDenied() {
+	lim := sluice.Must(sluice.New(sluice.Config{
+		Limit:     sluice.PerHour(100),
+		Clock:     sluice.NewManualClock(time.Now()), // stands still
+		TopDenied: 10,
+	}))
+	for user, calls := range map[string]int{"mallory": 50_000, "ann": 100, "eve": 5_000} {
+		for range calls {
+			lim.Allow(user)
+		}
+	}
+	for _, k := range lim.TopDenied() {
+		fmt.Println(k.Name, k.Denied > 1_000)
+	}
+	// Output:
+	// mallory true
+	// eve true
 }
 
 // A restart without amnesia: the state is written on the way out, and taken over on the
@@ -341,48 +381,6 @@ func ExampleLimiter_Wait() {
 	// first: <nil>
 	// second: <nil>
 	// too much: sluice: the cost exceeds the burst
-}
-
-// Some customers have a limit of their own. A change of it gives nothing back of what they
-// have spent, and they are never evicted from it.
-func ExampleLimiter_SetKeyLimit() {
-	lim := sluice.Must(sluice.New(sluice.Config{Limit: sluice.PerHour(100)}))
-	lim.AllowN("customer:7", 80)
-
-	if err := lim.SetKeyLimit("customer:7", sluice.PerHour(1000)); err != nil { // signs up
-		fmt.Println(err)
-	}
-	d := lim.Take("customer:7", 0)
-	fmt.Println(d.Remaining, "of", d.Limit)
-
-	lim.ClearKeyLimit("customer:7") // and leaves again
-	d = lim.Take("customer:7", 0)
-	fmt.Println(d.Remaining, "of", d.Limit)
-
-	err := lim.SetKeyLimit("customer:8", sluice.DenyAll) // has not paid
-	fmt.Println(lim.Allow("customer:8"), err)
-	// Output:
-	// 920 of 1000
-	// 20 of 100
-	// false <nil>
-}
-
-// Users are on plans, and a plan's limit is changed by one call. A partner's limit comes in
-// its token, and nobody keeps it.
-func ExampleLimiter_SetPlan() {
-	lim := sluice.Must(sluice.New(sluice.Config{Limit: sluice.PerMinute(60)}))
-	err := errors.Join(lim.SetPlan("pro", sluice.PerMinute(300)), lim.SetKeyPlan("ann", "pro"))
-	fmt.Println(lim.Take("ann", 10).Remaining, err)
-
-	err = lim.SetPlan("pro", sluice.PerMinute(500))
-	fmt.Println(lim.Peek("ann", 0).Remaining, err)
-
-	partner, err := lim.Key("partner").WithLimit(sluice.PerMinute(1000))
-	fmt.Println(partner.Take(1).Remaining, err)
-	// Output:
-	// 290 <nil>
-	// 490 <nil>
-	// 999 <nil>
 }
 
 // Ann has three attempts to log in, and the fourth locks her out for a quarter of an hour:

@@ -1,0 +1,70 @@
+package sluice_test
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/sluice-go/sluice"
+)
+
+// Another limit while the server runs. A key keeps what it has spent: it is given no new
+// burst, and owes what is too much under a smaller limit.
+func ExampleLimiter_SetLimit() {
+	lim := sluice.Must(sluice.New(sluice.Config{
+		Limit: sluice.PerHour(100),
+		Clock: sluice.NewManualClock(time.Now()), // stands still
+	}))
+	lim.AllowN("ann", 80)
+
+	err := lim.SetLimit(sluice.PerHour(200))
+	fmt.Println(lim.Peek("ann", 0).Remaining, "left", err)
+
+	err = lim.SetLimit(sluice.PerHour(60))
+	fmt.Println(lim.Peek("ann", 1).RetryAfter, "to wait", err)
+	// Output:
+	// 120 left <nil>
+	// 21m0s to wait <nil>
+}
+
+// Some customers have a limit of their own. A change of it gives nothing back of what they
+// have spent, and they are never evicted from it.
+func ExampleLimiter_SetKeyLimit() {
+	lim := sluice.Must(sluice.New(sluice.Config{Limit: sluice.PerHour(100)}))
+	lim.AllowN("customer:7", 80)
+
+	if err := lim.SetKeyLimit("customer:7", sluice.PerHour(1000)); err != nil { // signs up
+		fmt.Println(err)
+	}
+	d := lim.Take("customer:7", 0)
+	fmt.Println(d.Remaining, "of", d.Limit)
+
+	lim.ClearKeyLimit("customer:7") // and leaves again
+	d = lim.Take("customer:7", 0)
+	fmt.Println(d.Remaining, "of", d.Limit)
+
+	err := lim.SetKeyLimit("customer:8", sluice.DenyAll) // has not paid
+	fmt.Println(lim.Allow("customer:8"), err)
+	// Output:
+	// 920 of 1000
+	// 20 of 100
+	// false <nil>
+}
+
+// Users are on plans, and a plan's limit is changed by one call. A partner's limit comes in
+// its token, and nobody keeps it.
+func ExampleLimiter_SetPlan() {
+	lim := sluice.Must(sluice.New(sluice.Config{Limit: sluice.PerMinute(60)}))
+	err := errors.Join(lim.SetPlan("pro", sluice.PerMinute(300)), lim.SetKeyPlan("ann", "pro"))
+	fmt.Println(lim.Take("ann", 10).Remaining, err)
+
+	err = lim.SetPlan("pro", sluice.PerMinute(500))
+	fmt.Println(lim.Peek("ann", 0).Remaining, err)
+
+	partner, err := lim.Key("partner").WithLimit(sluice.PerMinute(1000))
+	fmt.Println(partner.Take(1).Remaining, err)
+	// Output:
+	// 290 <nil>
+	// 490 <nil>
+	// 999 <nil>
+}
