@@ -2,6 +2,7 @@ package sluice
 
 import (
 	"math"
+	"sort"
 	"sync/atomic"
 	"time"
 )
@@ -39,7 +40,7 @@ func newPolicy(c Config, from *policy) (*policy, *ConfigError) {
 		if p.alg, p.wide, err = newAlgorithm(c, p.reach); err != nil {
 			p.reach = burst // so much, in windows of that length, takes more than a word
 			if p.alg, p.wide, err = newAlgorithm(c, p.reach); err != nil {
-				return nil, err
+				return nil, unkept(c)
 			}
 		}
 		p.punish(c)
@@ -80,6 +81,22 @@ func newAlgorithm(c Config, reach int) (algorithm, wideAlgorithm, *ConfigError) 
 		alg, err = newGCRA(l)
 	}
 	return alg, wide, err
+}
+
+// unkept returns what is wrong with c, for which there is no algorithm: the limit, or else the
+// soft units on top.
+func unkept(c Config) *ConfigError {
+	of := func(soft int) *ConfigError {
+		c := c
+		c.Soft = soft
+		_, _, err := newAlgorithm(c, c.enforced().burst())
+		return err
+	}
+	if err := of(0); err != nil {
+		return err
+	}
+	most := sort.Search(c.Soft, func(soft int) bool { return of(soft) != nil }) - 1
+	return configErrorf("Soft", "%d on top of a limit of %v is more than %v can keep; want at most %d", c.Soft, c.Limit, c.Algorithm, most)
 }
 
 func (p *policy) unlimited() bool { return p.limit.Rate == math.MaxInt }
