@@ -221,18 +221,33 @@ func parsePeriod(s string) (time.Duration, error) {
 	}
 	d, err := time.ParseDuration(s)
 	if err != nil {
-		small := strings.ToLower(s)
-		for _, unit := range []string{small, strings.TrimSuffix(small, "s")} {
-			if _, ok := unitPeriod(unit); ok {
-				return 0, fmt.Errorf("%q is no unit; want %q", s, unit)
-			}
-		}
-		return 0, fmt.Errorf("%q is neither a unit (s, m, h, d, w, or second, minute, hour, day, week) nor a duration such as 30s or 24h", s)
+		return 0, badPeriod(s)
 	}
 	if d <= 0 {
 		return 0, fmt.Errorf("%q is not positive", s)
 	}
 	return d, nil
+}
+
+// badPeriod is the error about what is neither a unit nor a duration.
+func badPeriod(s string) error {
+	zeros := strings.Map(func(r rune) rune {
+		if '0' <= r && r <= '9' {
+			return '0'
+		}
+		return r
+	}, s)
+	if _, err := time.ParseDuration(zeros); err == nil {
+		return fmt.Errorf("%q is too long; want at most 2562047h, 292 years", s)
+	}
+	small := strings.ToLower(s)
+	for _, want := range []string{small, "1" + small, strings.TrimSuffix(small, "s")} { // "1ms" before "m"
+		_, unit := unitPeriod(want)
+		if _, err := time.ParseDuration(want); unit || err == nil {
+			return fmt.Errorf("%q is no unit; want %q", s, want)
+		}
+	}
+	return fmt.Errorf("%q is neither a unit (s, m, h, d, w, or second, minute, hour, day, week) nor a duration such as 30s or 24h", s)
 }
 
 func unitPeriod(name string) (period time.Duration, ok bool) {
