@@ -184,8 +184,10 @@ func TestRun_BadStarts(t *testing.T) {
 		{[]string{"--rules", good, "--grpc", busy.Addr().String()}, []string{"--grpc: "}},
 		{[]string{"--rules", good, "--state", dir + "/none/state"}, []string{"--state: ", dir + "/none/state"}},
 		{[]string{"--rules", good, "--state", dir}, []string{"--state: ", "not a regular file"}},
-		{[]string{"--rules", good, "--tls-cert", dir + "/cert", "--tls-key", dir + "/key"}, []string{dir + "/cert"}},
-		{[]string{"--rules", good, "--tls-cert", notPEM, "--tls-key", notPEM}, []string{notPEM}},
+		{[]string{"--rules", good, "--tls-cert", dir + "/cert", "--tls-key", dir + "/key"}, []string{"--tls-cert: open " + dir + "/cert: "}},
+		{[]string{"--rules", good, "--tls-cert", notPEM, "--tls-key", dir + "/key"}, []string{"--tls-key: open " + dir + "/key: "}},
+		{[]string{"--rules", good, "--tls-cert", notPEM, "--tls-key", notPEM, "--client-ca", dir + "/ca"}, []string{"--client-ca: open " + dir + "/ca: "}},
+		{[]string{"--rules", good, "--tls-cert", notPEM, "--tls-key", notPEM}, []string{"--tls-cert " + notPEM + " and --tls-key " + notPEM + ": "}},
 		{[]string{"--rules", good, "--uds", good}, []string{"--grpc: ", good}},
 	} {
 		config := configure(t, c.args...)

@@ -77,12 +77,14 @@ func (t *certificates) refresh() {
 }
 
 func (t *certificates) read() (files [3][]byte, err error) {
-	for i, name := range []string{t.config.TLSCert, t.config.TLSKey, t.config.ClientCA} {
-		if name == "" {
+	for i, f := range [3]struct{ flag, name string }{
+		{"tls-cert", t.config.TLSCert}, {"tls-key", t.config.TLSKey}, {"client-ca", t.config.ClientCA},
+	} {
+		if f.name == "" {
 			continue
 		}
-		if files[i], err = os.ReadFile(name); err != nil {
-			return files, err
+		if files[i], err = os.ReadFile(f.name); err != nil {
+			return files, fmt.Errorf("--%s: %w", f.flag, err)
 		}
 	}
 	return files, nil
@@ -91,7 +93,7 @@ func (t *certificates) read() (files [3][]byte, err error) {
 func (t *certificates) load(files [3][]byte) (*tls.Config, error) {
 	pair, err := tls.X509KeyPair(files[0], files[1])
 	if err != nil {
-		return nil, fmt.Errorf("%s and %s: %w", t.config.TLSCert, t.config.TLSKey, err)
+		return nil, fmt.Errorf("--tls-cert %s and --tls-key %s: %w", t.config.TLSCert, t.config.TLSKey, err)
 	}
 	c := &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: []string{"h2"}, Certificates: []tls.Certificate{pair}}
 	if t.config.ClientCA == "" {
@@ -99,7 +101,7 @@ func (t *certificates) load(files [3][]byte) (*tls.Config, error) {
 	}
 	c.ClientCAs = x509.NewCertPool()
 	if !c.ClientCAs.AppendCertsFromPEM(files[2]) {
-		return nil, fmt.Errorf("%s: no certificate in it; want one in PEM form", t.config.ClientCA)
+		return nil, fmt.Errorf("--client-ca %s: no certificate in it; want one in PEM form", t.config.ClientCA)
 	}
 	c.ClientAuth = tls.RequireAndVerifyClientCert
 	if san := t.config.ClientSAN; san != "" {
