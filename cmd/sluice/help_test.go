@@ -9,12 +9,23 @@ import (
 )
 
 func TestHelp_IsNoError(t *testing.T) {
-	for _, args := range [][]string{{}, {"--help"}, {"replay", "--help"}, {"help", "replay"}} {
+	for _, args := range [][]string{{}, {"--help"}, {"replay", "--help"}, {"help"}, {"help", "replay"}, {"help", "help"}, {"help", "completion", "bash"}} {
 		code, stdout, stderr := execute(nil, args...)
 		assert.Equal(t, exitOK, code, args)
 		assert.Contains(t, stdout, "Usage:", args)
 		assert.Empty(t, stderr, args)
 	}
+}
+
+func TestHelp_OfAnUnknownCommandIsAnError(t *testing.T) {
+	for _, args := range [][]string{{"foo"}, {"help", "foo"}, {"help", "completion", "foo"}} {
+		code, stdout, stderr := execute(nil, args...)
+		assert.Equal(t, exitUsage, code, args)
+		assert.Empty(t, stdout, args)
+		assert.Contains(t, stderr, `: unknown command "foo": want `, args)
+	}
+	_, _, stderr := execute(nil, "help", "foo")
+	assert.Equal(t, "sluice help: unknown command \"foo\": want ask, check, replay, serve or version\n", stderr)
 }
 
 // TestHelp_FitsIntoATerminal covers every command that there is.

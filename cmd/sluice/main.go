@@ -78,6 +78,15 @@ traffic before a server has to live with them.`,
 		return fmt.Errorf("%w; see %s --help", err, cmd.CommandPath())
 	})
 	root.AddCommand(newReplay(), newCheck(), newServe(), newAsk(), newVersion(root.Version))
+	root.InitDefaultHelpCmd()
+	help, _, _ := root.Find([]string{"help"})
+	help.Args = func(_ *cobra.Command, args []string) error {
+		cmd, rest, err := root.Find(args)
+		if err != nil || !cmd.HasAvailableSubCommands() {
+			return err
+		}
+		return wantCommand(cmd, rest)
+	}
 	return root
 }
 
