@@ -14,7 +14,12 @@ func newVersion(line string) *cobra.Command {
 		Short: "Print the version of this program",
 		Long: `Version prints the version of this program, the commit it was built from where
 that is known, and the version of Go that built it.`,
-		Args: cobra.NoArgs,
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return fmt.Errorf("want no arguments, got %q", args[0])
+			}
+			return nil
+		},
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if _, err := fmt.Fprintln(cmd.OutOrStdout(), line); err != nil {
 				return failure{fmt.Errorf("writing the version: %w", err)}
