@@ -5,10 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/sluice-go/sluice/cmd/sluice/internal/report"
 )
@@ -74,9 +76,7 @@ traffic before a server has to live with them.`,
 	}
 	root.SetVersionTemplate("{{.Version}}\n")
 	root.SetUsageTemplate(usageTemplate(root))
-	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
-		return fmt.Errorf("%w; see %s --help", err, cmd.CommandPath())
-	})
+	root.SetFlagErrorFunc(flagError)
 	root.AddCommand(newReplay(), newCheck(), newServe(), newAsk(), newVersion(root.Version))
 	root.InitDefaultHelpCmd()
 	help, _, _ := root.Find([]string{"help"})
@@ -88,6 +88,26 @@ traffic before a server has to live with them.`,
 		return wantCommand(cmd, rest)
 	}
 	return root
+}
+
+// flagWants is what flags take, by their types.
+var flagWants = map[string]string{
+	"bool":     "true or false",
+	"duration": "a duration such as 30s or 1h",
+	"float32":  "a number",
+	"int":      fmt.Sprint("a whole number of at most ", math.MaxInt),
+	"uint32":   fmt.Sprint("a whole number from 0 to ", uint32(math.MaxUint32)),
+}
+
+// flagError says what a flag takes that cannot take its value.
+func flagError(cmd *cobra.Command, err error) error {
+	var bad *pflag.InvalidValueError
+	if errors.As(err, &bad) {
+		if want := flagWants[bad.GetFlag().Value.Type()]; want != "" {
+			return fmt.Errorf("--%s %q: want %s", bad.GetFlag().Name, bad.GetValue(), want)
+		}
+	}
+	return fmt.Errorf("%w; see %s --help", err, cmd.CommandPath())
 }
 
 // wantCommand refuses an argument of a command that has commands: it is the name of one
