@@ -156,7 +156,7 @@ func TestReplay_ReportsWhatCouldBeRead(t *testing.T) {
 		"cut":       {whole[:len(whole)/2], "the gzip data is cut off"},
 		"no end":    {whole[:len(whole)-3], "the gzip data is cut off"},
 		"checksum":  {string(corrupt), "gzip: invalid checksum"},
-		"then more": {whole + "more than nothing", "gzip: invalid header"},
+		"then more": {whole + "more", "the gzip data ends, and other data follows: want gzip data only, as from cat A.gz B.gz"},
 	} {
 		for _, form := range []string{"text", "json"} {
 			t.Run("log="+name+"/"+form, func(t *testing.T) {

@@ -42,6 +42,7 @@ const startLength = 10
 var (
 	errTooLong = fmt.Errorf("longer than %d bytes", MaxLine)
 	errCutOff  = errors.New("the gzip data is cut off")
+	errNoGzip  = errors.New("the gzip data ends, and other data follows: want gzip data only, as from cat A.gz B.gz")
 )
 
 const errCarriage = decisive(`carriage returns where line feeds should be: tr '\r' '\n' puts them right`)
@@ -68,7 +69,7 @@ func newLineReader(src io.Reader) (*lineReader, error) {
 		return nil, err
 	}
 	if strings.HasPrefix(start, gzipMagic) {
-		unzipped, err := gzip.NewReader(r.in)
+		unzipped, err := newUnzipper(r.in)
 		if err != nil {
 			return nil, cutOff(err)
 		}
@@ -86,6 +87,50 @@ func newLineReader(src io.Reader) (*lineReader, error) {
 		r.in.Discard(len(utf8BOM))
 	}
 	return r, nil
+}
+
+// unzipper decompresses gzip files that stand one behind the other. The package does that, too, but
+// takes a few bytes of something else for a file that is cut off.
+type unzipper struct {
+	*gzip.Reader
+	src *bufio.Reader
+}
+
+func newUnzipper(src *bufio.Reader) (*unzipper, error) {
+	file, err := gzip.NewReader(src)
+	if err != nil {
+		return nil, err
+	}
+	file.Multistream(false)
+	return &unzipper{file, src}, nil
+}
+
+func (u *unzipper) Read(p []byte) (int, error) {
+	for {
+		n, err := u.Reader.Read(p)
+		if errors.Is(err, io.EOF) {
+			err = u.next()
+		}
+		if n > 0 || err != nil {
+			return n, err
+		}
+	}
+}
+
+// next goes on to the next file; io.EOF if there is none.
+func (u *unzipper) next() error {
+	start, err := u.src.Peek(len(gzipMagic))
+	switch {
+	case len(start) == 0:
+		return err
+	case !strings.HasPrefix(gzipMagic, string(start)):
+		return errNoGzip
+	}
+	if err := u.Reset(u.src); err != nil {
+		return err
+	}
+	u.Multistream(false)
+	return nil
 }
 
 // start returns the first bytes of the stream, fewer if it is shorter, and leaves them

@@ -64,6 +64,8 @@ func TestReader_LineEnds(t *testing.T) {
 		"nul line":        {log: a + "\n\x00\x00\n" + b + "\n\x00", facts: Facts{Lines: 4, Blank: 2, Counted: 2}},
 		"two gzip members": {log: gzipped(t, a+"\n"+b[:9]) + gzipped(t, b[9:]),
 			facts: Facts{Lines: 2, Counted: 2}},
+		"empty gzip members": {log: gzipped(t, a+"\n") + strings.Repeat(gzipped(t, ""), 1000) + gzipped(t, b),
+			facts: Facts{Lines: 2, Counted: 2}},
 		"malformed between": {log: a + "\nwhat\n" + b + "\nwhat", facts: Facts{Lines: 4, Counted: 2,
 			Malformed: 2, MalformedLines: []int64{2, 4}, MalformedReason: errNoTimestamp.Error()}},
 	}
@@ -165,7 +167,10 @@ func TestReader_Errors(t *testing.T) {
 			"no readable line among 2 (lines 1, 2: field remote_ip is not a client); expected a JSON object with remote_ip and time"},
 		"cut gzip header": {"\x1f\x8b\x08", Auto, "the gzip data is cut off"},
 		"cut gzip":        {whole[:len(whole)-9], Auto, "line 1001: the gzip data is cut off"},
-		"gzip then noise": {whole + "noise noise noise", Auto, "line 1001: gzip: invalid header"},
+		"gzip then noise": {whole + "noise noise noise", Auto, "line 1001: the gzip data ends, and other data follows: want gzip data only, as from cat A.gz B.gz"},
+		"gzip then a bit": {whole + "x", Auto, "line 1001: the gzip data ends, and other data follows: want gzip data only, as from cat A.gz B.gz"},
+		"cut second gzip": {whole + "\x1f", Auto, "line 1001: the gzip data is cut off"},
+		"no second gzip":  {whole + "\x1f\x8b\x08\x00", Auto, "line 1001: the gzip data is cut off"},
 	}
 	for name, c := range cases {
 		t.Run("log="+name, func(t *testing.T) {
