@@ -102,6 +102,20 @@ func TestText_NothingDenied(t *testing.T) {
 	assert.NotContains(t, out, "denied by")
 }
 
+func TestText_AShareIsAllOrNothingOnlyIfThatIsExact(t *testing.T) {
+	for want, denied := range map[string][]int64{
+		"0.0%": {0}, "<0.1%": {1, 999}, "0.1%": {1000}, "50.0%": {1_000_000},
+		"99.9%": {1_998_000}, ">99.9%": {1_999_001, 1_999_990, 1_999_999}, "100.0%": {2_000_000},
+	} {
+		for _, n := range denied {
+			assert.Equal(t, want, share(n, 2_000_000), n)
+		}
+	}
+	rep := reportOf(t, time.Second, "a", "a")
+	rep.Result.Requests, rep.Result.Rules[0].Allowed, rep.Result.Rules[0].Denied = 2_000_000, 10, 1_999_990
+	assert.Contains(t, text(t, rep), "  1  gcra 1/d                     10  1999990  >99.9% ")
+}
+
 func TestText_TimesAreAsPreciseAsTheColumns(t *testing.T) {
 	for step, want := range map[time.Duration][]string{
 		time.Nanosecond:       {"2026-03-02 09:00:00.000000000 to 09:00:00.000000003 UTC", "1ns a column"},

@@ -257,8 +257,16 @@ func widthText(d time.Duration) string {
 	return s
 }
 
+// share is all or nothing only if that is exact.
 func share(part, whole int64) string {
-	return fmt.Sprintf("%.1f%%", 100*float64(part)/float64(whole))
+	s := fmt.Sprintf("%.1f%%", 100*float64(part)/float64(whole))
+	switch {
+	case s == "0.0%" && part > 0:
+		return "<0.1%"
+	case s == "100.0%" && part < whole:
+		return ">99.9%"
+	}
+	return s
 }
 
 func count(n int64, noun string) string {
