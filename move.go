@@ -27,8 +27,8 @@ import (
 //
 // Calls that start after SetLimit has returned are decided by the new limit. Those that
 // run meanwhile go by either, also two of one goroutine, in any order. It does not change
-// limits that SetKeyLimit and SetPlan have set. It moves all keys, some thousand at a time, some
-// 0.1 us each.
+// limits that SetKeyLimit and SetPlan have set, and moves nobody who waits already: see Wait.
+// It moves all keys, some thousand at a time, some 0.1 us each.
 func (l *Limiter) SetLimit(limit Limit) error {
 	l.made().admin.Lock()
 	defer l.admin.Unlock()

@@ -234,6 +234,10 @@ func (r *Reservation) chargeAt(p *policy, word, from uint64, now int64, delay ti
 // order of those that wait is then not determined. So does a call that finds the key blocked when its turn
 // begins: the block has taken the turn. A cost of 0 waits until one unit would be admitted.
 //
+// SetLimit, SetKeyLimit, Reset, Refund and Unblock move nobody who waits already. A turn is a time
+// that stays, also under DenyAll; a call without one asks again when it would have anyway, and
+// goes by what is new then. Calls that come later go by it at once, and may be admitted first.
+//
 // Time is the limiter's: with a ManualClock the wait ends when the clock has been moved far
 // enough. With a clock of another kind it is asked again after as much real time as it says
 // is left. The context's deadline is always one of real time.

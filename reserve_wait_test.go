@@ -419,3 +419,53 @@ func TestWait_ATurnThatHasBegun(t *testing.T) {
 		require.True(t, l.blocked(k.id), "%v: since the turn began", a)
 	}
 }
+
+// TestWait_KeepsItsTime whatever becomes of the limit and of what the key has spent. Later callers
+// are admitted first. Then a turn has come, and what has no turns asks again.
+func TestWait_KeepsItsTime(t *testing.T) {
+	doubled := func(l *Limiter) Limit {
+		limit := l.Config().Limit
+		return Per(2*limit.Rate, limit.Period).WithBurst(2 * limit.Burst)
+	}
+	changes := map[string]func(l *Limiter) error{
+		"SetLimit":    func(l *Limiter) error { return l.SetLimit(doubled(l)) },
+		"SetKeyLimit": func(l *Limiter) error { return l.SetKeyLimit("k", doubled(l)) },
+		"Unlimited":   func(l *Limiter) error { return l.SetLimit(Unlimited) },
+		"DenyAll":     func(l *Limiter) error { return l.SetLimit(DenyAll) },
+		"Reset":       func(l *Limiter) error { l.Reset("k"); return nil },
+		"Refund":      func(l *Limiter) error { l.Refund("k", int(l.policyOf(0).burst)); return nil },
+	}
+	for name, change := range changes {
+		t.Run("change="+name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, l *Limiter) {
+				turns := l.policyOf(0).bucket() != nil
+				spend(t, l, "k")
+				wait := l.Peek("k", 1).RetryAfter
+				if l.Config().Algorithm == LeakyBucket {
+					time.Sleep(wait)
+					wait = l.Peek("k", 0).ResetAfter
+				}
+				var err error
+				var waited atomic.Bool
+				go func() {
+					err = l.Wait(t.Context(), "k", 1)
+					waited.Store(true)
+				}()
+				synctest.Wait()
+				require.NoError(t, change(l))
+				require.Equal(t, name != "DenyAll", l.Allow("k"), "a later caller")
+				time.Sleep(wait - 1)
+				synctest.Wait()
+				require.False(t, waited.Load())
+				time.Sleep(1)
+				synctest.Wait()
+				require.True(t, waited.Load())
+				if name == "DenyAll" && !turns {
+					require.ErrorIs(t, err, ErrCostExceedsBurst)
+				} else {
+					require.NoError(t, err)
+				}
+			})
+		})
+	}
+}

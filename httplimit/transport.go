@@ -22,7 +22,8 @@ type TransportConfig struct {
 	// GCRA and TokenBucket let bursts through and then spread requests; LeakyBucket spaces
 	// all of them, and lets no more than its burst queue (sluice.ErrQueueFull). They serve
 	// who comes first. Requests that wait for another algorithm, or for the end of a block
-	// (sluice.Config.BlockFor), try again when it may admit them, in no order.
+	// (sluice.Config.BlockFor), try again when it may admit them, in no order. A change of
+	// the limit moves no request that waits already: see sluice.Limiter.Wait.
 	Limiter *sluice.Limiter
 
 	// Key returns the key of a request for the Limiter. It is called once a request,
