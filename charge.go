@@ -70,7 +70,8 @@ func (l *Limiter) debit(d *Decision, id uint64, now int64, cost int, policyFor f
 	l.act(id, policyFor, func(p *policy, key state) uint64 {
 		if charged = p.keeps(); charged {
 			key.word = p.debit(key, now, cost)
-			p.look(d, key, now)
+			*d = Decision{}
+			p.peek(d, key, p.blockedUntil(key), now, 0)
 		}
 		return key.word
 	}, func(p *policy) bool {
@@ -82,28 +83,20 @@ func (l *Limiter) debit(d *Decision, id uint64, now int64, cost int, policyFor f
 
 // debitNew is debit for a key that is not tracked. It is not done if that is to be tried again.
 func (st *store) debitNew(d *Decision, p *policy, id uint64, now int64, cost int) (done bool) {
+	*d = Decision{}
 	var next Decision // of a key with a tail
 	switch word, out := st.insert(p, id, now, cost, &next, gap{}); {
 	case out == retrying:
 		return false
 	case (out == waved || out == refused) && !p.denyAll():
-		*d = Decision{}
 		p.tell(d, word, out, now, 1)
 	case p.wide == nil || p.denyAll():
-		p.look(d, state{word: word}, now)
+		p.peek(d, state{word: word}, 0, now, 0)
 	default:
 		*d = next
 		d.Limit = int(p.burst)
 	}
 	return true
-}
-
-// look describes in d a call for one unit that charges nothing.
-func (p *policy) look(d *Decision, key state, now int64) {
-	*d = Decision{Limit: int(p.burst), RetryAfter: Never}
-	if !p.denyAll() {
-		d.Allowed, d.Remaining, d.RetryAfter, d.ResetAfter = p.judge(key, now, 1, false)
-	}
 }
 
 // TakeUpTo charges as many of cost units to key as there are at one instant, and returns
@@ -165,15 +158,19 @@ func (l *Limiter) takeSome(d *Decision, id uint64, now int64, cost int) (taken i
 		return out != retrying
 	})
 	l.count(id, out)
+	if !d.Allowed {
+		return 0
+	}
 	return taken
 }
 
-// takeSome returns the word of the key after the charge. A wide word is locked.
+// takeSome returns the word of the key after the charge, and what has been taken if that is admitted. A
+// wide word is locked.
 func (p *policy) takeSome(d *Decision, key state, now int64, cost int) (next uint64, taken int, out outcome) {
 	*d = Decision{Limit: int(p.burst)}
 	if p.burst == 0 { // all or nothing, whatever there is
-		taken, out = p.takeEdge(d, p.blockedUntil(key), now, cost)
-		return key.word, taken, out
+		p.peek(d, key, p.blockedUntil(key), now, cost)
+		return key.word, cost, p.edgeOutcome(d, cost)
 	}
 	key, blockedUntil := p.admissible(key, now)
 	if blockedUntil > 0 {
@@ -192,21 +189,6 @@ func (p *policy) takeSome(d *Decision, key state, now int64, cost int) (next uin
 	return key.word, 0, denied
 }
 
-// takeEdge is takeSome for Unlimited and DenyAll, and a key with a block until then, or 0.
-func (p *policy) takeEdge(d *Decision, until uint64, now int64, cost int) (taken int, out outcome) {
-	if p.unlimited() {
-		d.unlimited(until, now)
-	}
-	p.settleEdge(d, cost)
-	switch {
-	case d.Allowed:
-		return cost, admitted
-	case p.unlimited():
-		return 0, blocked
-	}
-	return 0, denied
-}
-
 // takeNew charges a key that was not tracked, which has all that is asked for.
 func (st *store) takeNew(d *Decision, p *policy, id uint64, now int64, cost int) (taken int, out outcome) {
 	*d = Decision{Limit: int(p.burst)}
@@ -214,7 +196,8 @@ func (st *store) takeNew(d *Decision, p *policy, id uint64, now int64, cost int)
 		if !st.fresh(id, p) {
 			return 0, retrying
 		}
-		return p.takeEdge(d, 0, now, cost)
+		p.peek(d, state{}, 0, now, cost)
+		return cost, p.edgeOutcome(d, cost)
 	}
 	taken = min(cost, d.Limit)
 	word, out := st.insert(p, id, now, taken, d, gap{})
@@ -222,8 +205,6 @@ func (st *store) takeNew(d *Decision, p *policy, id uint64, now int64, cost int)
 		return 0, retrying
 	}
 	d.RetryAfter = 0 // of the unit after these
-	if p.tell(d, word, out, now, taken); !d.Allowed {
-		taken = 0
-	}
+	p.tell(d, word, out, now, taken)
 	return taken, out
 }

@@ -465,3 +465,36 @@ func TestCharge_OfAKeyThatIsTrackedMeanwhile(t *testing.T) {
 		require.Equal(t, 3, spentOf(l, "k"))
 	})
 }
+
+// TestCharge_UnderADenyAllThatHasComeMeanwhile says nothing of what an attempt before has found.
+func TestCharge_UnderADenyAllThatHasComeMeanwhile(t *testing.T) {
+	l, clock := newFrozen(t, Config{Limit: PerHour(10)})
+	require.NoError(t, l.SetLimit(DenyAll))
+	d := Decision{Allowed: true, Limit: 9, Remaining: 3, ResetAfter: sec}
+	require.True(t, l.core.debitNew(&d, l.policyOf(0), l.Key("k").id, clock.Now(), 5))
+	require.Equal(t, Decision{RetryAfter: Never}, d)
+}
+
+// meanwhileDebited does something before the word of the next debit is swapped in.
+type meanwhileDebited struct {
+	algorithm
+	f func()
+}
+
+func (m *meanwhileDebited) debit(word uint64, now int64, cost int) uint64 {
+	f := m.f
+	m.f = func() {}
+	f()
+	return m.algorithm.debit(word, now, cost)
+}
+
+// TestCharge_OfAKeyThatIsBlockedMeanwhile says that of the block only.
+func TestCharge_OfAKeyThatIsBlockedMeanwhile(t *testing.T) {
+	l, _ := newFrozen(t, Config{Limit: PerHour(10)})
+	k := l.Key("k")
+	require.True(t, k.Allow())
+	setAlgorithm(l, &meanwhileDebited{l.policyOf(0).alg, func() { k.Block(time.Hour) }}, nil)
+	d := k.Charge(1)
+	require.Equal(t, Decision{Limit: 10, RetryAfter: d.ResetAfter, ResetAfter: d.ResetAfter}, d)
+	require.GreaterOrEqual(t, d.ResetAfter, time.Hour)
+}

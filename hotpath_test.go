@@ -263,7 +263,7 @@ func TestHotPath_KeysAndDecisionsStayOnTheStack(t *testing.T) {
 		for _, name := range []string{
 			"(*Limiter).Allow", "(*Limiter).AllowN", "(*Limiter).Take", "(*Limiter).Peek", "Key.AllowN", "Key.Take", "Key.Peek",
 			"Key.AllowAt", "Key.TakeAt", "(*Limiter).allowAt", "(*Limiter).decide", "(*Limiter).peekAt",
-			"(*Limiter).inspectAt", "(*Limiter).edge", "(*store).charge", "(*store).locate", "(*table).lookup", "(*table).find",
+			"(*Limiter).glance", "(*Limiter).edge", "(*store).charge", "(*store).locate", "(*table).lookup", "(*table).find",
 			"(*store).insert", "(*store).chargeWide", "(*policy).peekTail", "(*gcra).charge", "(*store).now",
 		} {
 			for _, d := range src.in(all, src.fn(t, name)) {

@@ -79,25 +79,67 @@ func (at *spot) admits(p *policy) bool {
 	return at.policy == p || at.cell == nil && p.called()
 }
 
-// read returns a copy of the key's state as it stands at one instant. It fails if the word
-// has gone.
-func (at *spot) read() (e state, ok bool) {
+// glance returns the state of the key, and when its block ends or has ended, 0 if it has none. It fails
+// if the word has gone. What is then read of the tail stands together if the slot is still as it was.
+func (at *spot) glance() (key state, blocked uint64, ok bool) {
 	switch {
 	case at.slot == nil:
-		return state{}, true
-	case at.policy.wide == nil:
-		e.word = at.slot.released()
-		return e, e.word < elsewhere
+		return state{}, 0, true
+	case at.policy.wide != nil:
+		key.word, blocked, ok = at.slot.glance(at.tail)
+		return state{key.word, at.tail}, blocked, ok
 	}
-	e.tail = make([]atomic.Uint64, len(at.tail))
+	key.word = at.slot.released()
+	return key, at.policy.blockedUntil(key), key.word < elsewhere
+}
+
+// glance is that of a wide word.
+func (e *slot) glance(tail []atomic.Uint64) (word, blocked uint64, ok bool) {
 	for {
-		if e.word, ok = at.slot.unlocked(); !ok {
-			return e, false
+		word, ok = e.unlocked()
+		if !ok || word&blockedTail == 0 {
+			return word, 0, ok
 		}
+		if blocked, ok = blockEnd(tail); ok {
+			return word, blocked, true
+		}
+	}
+}
+
+// still reports whether all that has been read of the key since a glance stands together.
+func (e *slot) still(key state) bool {
+	return e == nil || key.tail == nil || e.word.Load() == key.word
+}
+
+// glanceUnder is glance for id. It fails if p is not the policy of the key.
+func (st *store) glanceUnder(p *policy, id uint64) (e *slot, key state, blocked uint64, ok bool) {
+	for {
+		at := st.locate(id)
+		switch {
+		case at.slot == nil:
+			return nil, state{}, 0, at.admits(p)
+		case at.policy != p:
+			return nil, state{}, 0, false
+		}
+		if key, blocked, ok = at.glance(); ok {
+			return at.slot, key, blocked, true
+		}
+		st.awaitMove(id)
+	}
+}
+
+// read returns a copy of the key's state. It fails if the word has gone.
+func (at *spot) read() (e state, ok bool) {
+	for {
+		key, _, ok := at.glance()
+		if !ok {
+			return state{}, false
+		}
+		e = state{key.word, make([]atomic.Uint64, len(key.tail))}
 		for i := range e.tail {
-			e.tail[i].Store(at.tail[i].Load())
+			e.tail[i].Store(key.tail[i].Load())
 		}
-		if at.slot.word.Load() == e.word {
+		if at.slot.still(key) {
 			return e, true
 		}
 	}
@@ -148,33 +190,6 @@ func (e *slot) update(p *policy, tail []atomic.Uint64, f func(p *policy, key sta
 		if next := f(p, state{word: word}); next == word || e.word.CompareAndSwap(word, next) {
 			return true
 		}
-	}
-}
-
-// blockOf returns when the block of id ends, 0 if it has none. It fails if p is not the
-// policy of the key.
-func (st *store) blockOf(p *policy, id uint64) (until uint64, ok bool) {
-	for {
-		at := st.locate(id)
-		switch {
-		case at.slot == nil:
-			return 0, at.admits(p)
-		case at.policy != p:
-			return 0, false
-		case p.wide == nil:
-			if word := at.slot.released(); word < elsewhere {
-				return p.blockedUntil(state{word: word}), true
-			}
-		case at.slot.word.Load() < blockedTail:
-			return 0, true
-		default:
-			if word, ok := at.slot.lock(); ok { // or the end of the block could be another's
-				until = p.blockedUntil(state{word, at.tail})
-				at.slot.word.Store(word)
-				return until, true
-			}
-		}
-		st.awaitMove(id)
 	}
 }
 

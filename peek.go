@@ -45,22 +45,11 @@ func (l *Limiter) peekAt(d *Decision, id uint64, now int64, cost int) {
 		return
 	}
 	for {
-		at, tm := l.lookUp(id)
-		p := at.policy
-		switch {
-		case p.of != tm:
-			if l.core.peekUnder(d, at, tm, now, cost) {
-				return
-			}
-			l.core.awaitMove(id)
-		case !p.fits(cost):
-			if l.core.judgeEdge(d, p, id, now, cost) {
-				return
-			}
-		case l.core.inspectAt(d, p, at, id, now, cost, true):
+		*d = Decision{} // in which an attempt before may have left something
+		p, e, key, blocked := l.glance(id)
+		if p.peek(d, key, blocked, now, cost); e.still(key) {
 			return
 		}
-		*d = Decision{}
 	}
 }
 
@@ -78,40 +67,76 @@ func (l *Limiter) peekTable(d *Decision, id uint64, now int64, cost int) (ok boo
 	}
 	e := &t.slots[i]
 	word := e.word.Load()
+	d.Limit = int(p.burst)
 	switch {
 	case word >= elsewhere: // or moved, or held
 		return false
 	case p.wide != nil:
-		ok = p.peekTail(d, e, t.tails.of(i), now, cost, true)
-	default:
-		ok = true
-		d.Allowed, d.Remaining, d.RetryAfter, d.ResetAfter = p.judge(state{word: word}, now, cost, true)
+		return p.peekTail(d, e, t.tails.of(i), now, cost)
 	}
-	d.Limit = int(p.burst)
-	return ok
+	d.Allowed, d.Remaining, d.RetryAfter, d.ResetAfter = p.judge(state{word: word}, now, cost, true)
+	return true
 }
 
-// peekUnder describes in d a call under other terms than the key's, which it is left under.
-// It fails if the word has gone.
-func (l *Limiter) peekUnder(d *Decision, at spot, tm *terms, now int64, cost int) (ok bool) {
-	p, key, ok := l.readUnder(at, tm)
-	if !ok {
-		return false
+// peekTail is peek for a key whose tail others write, and a cost that its state decides. It fails if the
+// word has gone.
+func (p *policy) peekTail(d *Decision, e *slot, tail []atomic.Uint64, now int64, cost int) (ok bool) {
+	for {
+		word, blocked, ok := e.glance(tail)
+		switch {
+		case !ok:
+			return false
+		case blocked > uint64(now):
+			d.Allowed = false
+			d.block(blocked, now)
+		case blocked > 0: // a fresh key
+			d.Allowed, d.Remaining, d.RetryAfter, d.ResetAfter = p.wide.describe(state{}, now, cost, true)
+		default:
+			d.Allowed, d.Remaining, d.RetryAfter, d.ResetAfter = p.wide.describe(state{word, tail}, now, cost, true)
+		}
+		if e.word.Load() == word {
+			return true
+		}
+	}
+}
+
+// peek describes in d, which is zero, a call for a key that is, or was, blocked until then, or never if
+// that is 0. A cost that the key's state does not decide charges nothing; the numbers are those of one unit.
+func (p *policy) peek(d *Decision, key state, blocked uint64, now int64, cost int) {
+	if blocked > 0 {
+		key.word = 0
 	}
 	d.Limit = int(p.burst)
+	fits := p.fits(cost)
 	switch {
 	case p.unlimited():
-		d.unlimited(p.blockedUntil(key), now)
-		p.settleEdge(d, cost)
+		d.unlimited(blocked, now)
 	case p.denyAll():
-		p.settleEdge(d, cost)
-	case p.fits(cost):
+	case blocked > uint64(now):
+		d.block(blocked, now)
+	case fits:
 		d.Allowed, d.Remaining, d.RetryAfter, d.ResetAfter = p.judge(key, now, cost, true)
 	default:
 		d.Allowed, d.Remaining, d.RetryAfter, d.ResetAfter = p.judge(key, now, 1, false)
-		p.settleEdge(d, cost)
 	}
-	return true
+	if cost < 0 || cost > 0 && !fits && !p.unlimited() || p.denyAll() {
+		d.Allowed, d.RetryAfter = false, Never
+	}
+}
+
+// glance is that of the key of id, as a call through l finds it.
+func (l *Limiter) glance(id uint64) (p *policy, e *slot, key state, blocked uint64) {
+	for {
+		at, tm := l.lookUp(id)
+		if at.policy.of == tm {
+			if key, blocked, ok := at.glance(); ok {
+				return at.policy, at.slot, key, blocked
+			}
+		} else if p, key, ok := l.core.readUnder(at, tm); ok {
+			return p, nil, key, p.blockedUntil(key)
+		}
+		l.core.awaitMove(id)
+	}
 }
 
 // readUnder returns a copy of the state of a key as it would be under other terms than its
@@ -130,102 +155,44 @@ func (l *Limiter) readUnder(at spot, tm *terms) (p *policy, key state, ok bool) 
 	return p, state{p.adopt(at.policy, e, tail, clock), tail}, true
 }
 
-// inspectAt describes a call of a cost from 1 to the burst for id, which has been found
-// there, without charging it. With charges, an admitted call is described as if it had been
-// charged. It fails if p is no longer the policy, or the key is no longer there.
-func (l *Limiter) inspectAt(d *Decision, p *policy, at spot, id uint64, now int64, cost int, charges bool) (ok bool) {
-	d.Limit = int(p.burst)
-	switch {
-	case at.slot == nil && !at.admits(p) || at.slot != nil && at.policy != p:
-		return false
-	case at.slot == nil:
-		d.Allowed, d.Remaining, d.RetryAfter, d.ResetAfter = p.judge(state{}, now, cost, charges)
-		return true
-	case p.wide != nil:
-		ok = p.peekTail(d, at.slot, at.tail, now, cost, charges)
-	default:
-		word := at.slot.released()
-		ok = word < elsewhere
-		d.Allowed, d.Remaining, d.RetryAfter, d.ResetAfter = p.judge(state{word: word}, now, cost, charges)
-	}
-	if !ok {
-		l.awaitMove(id)
-	}
-	return ok
-}
-
-// peekTail describes a call in d without charging it. It fails if the word has gone.
-func (p *policy) peekTail(d *Decision, e *slot, tail []atomic.Uint64, now int64, cost int, charges bool) bool {
-	for {
-		word, ok := e.unlocked()
-		if !ok {
-			return false
-		}
-		at, whole := uint64(0), true
-		if word&blockedTail != 0 {
-			at, whole = blockEnd(tail)
-		}
-		switch {
-		case at > uint64(now):
-			d.Allowed = false
-			d.block(at, now)
-		case at > 0: // a fresh key
-			d.Allowed, d.Remaining, d.RetryAfter, d.ResetAfter = p.wide.describe(state{}, now, cost, charges)
-		default:
-			d.Allowed, d.Remaining, d.RetryAfter, d.ResetAfter = p.wide.describe(state{word &^ blockedTail, tail}, now, cost, charges)
-		}
-		if whole && e.word.Load() == word {
-			return true
-		}
-	}
-}
-
 // edge decides the calls that charge nothing whatever the key's state: costs
 // below 1 or above the burst, and all calls under Unlimited and DenyAll. It describes
 // the decision in d, which is zero, unless d is nil. It fails if p is no longer the
 // key's policy.
 func (l *Limiter) edge(d *Decision, p *policy, id uint64, now int64, cost int) (ok, allowed bool) {
-	var e Decision
+	var own Decision
 	if d == nil {
-		d = &e
+		d = &own
 	}
-	if !l.judgeEdge(d, p, id, now, cost) {
-		return false, false
+	for {
+		var e *slot
+		var key state
+		var blocked uint64
+		if !p.denyAll() { // which no state changes
+			if e, key, blocked, ok = l.glanceUnder(p, id); !ok {
+				return false, false
+			}
+		}
+		if p.peek(d, key, blocked, now, cost); e.still(key) {
+			break
+		}
+		*d = Decision{}
 	}
 	if cost != 0 {
-		out := denied
-		switch {
-		case d.Allowed:
-			out = admitted
-		case p.unlimited() && cost > 0:
-			out = blocked
-		}
-		l.count(id, out)
+		l.count(id, p.edgeOutcome(d, cost))
 	}
 	return true, d.Allowed
 }
 
-func (l *Limiter) judgeEdge(d *Decision, p *policy, id uint64, now int64, cost int) (ok bool) {
+// edgeOutcome is what comes of a call that edge has decided, of a cost other than 0.
+func (p *policy) edgeOutcome(d *Decision, cost int) outcome {
 	switch {
-	case p.unlimited():
-		until, ok := l.blockOf(p, id)
-		if !ok {
-			return false
-		}
-		d.unlimited(until, now)
-	case !p.denyAll() && !l.inspectAt(d, p, l.locate(id), id, now, 1, false):
-		return false
+	case d.Allowed:
+		return admitted
+	case p.unlimited() && cost > 0:
+		return blocked
 	}
-	p.settleEdge(d, cost)
-	return true
-}
-
-// settleEdge puts into a decision on one unit what a cost makes of it that is not for the
-// key's state to decide.
-func (p *policy) settleEdge(d *Decision, cost int) {
-	if cost < 0 || cost > 0 && !p.unlimited() || p.denyAll() {
-		d.Allowed, d.RetryAfter = false, Never
-	}
+	return denied
 }
 
 // A Status is how a key stands at one instant, for those who tell clients, or watch. All
@@ -270,49 +237,12 @@ func (k Key) Status() Status {
 // StatusAt is Status at now; see AllowAt.
 func (k Key) StatusAt(now int64) Status { return k.lim.made().statusAt(k.id, now) }
 
-// statusAt finds the key as peekAt does.
-func (l *Limiter) statusAt(id uint64, now int64) Status {
+func (l *Limiter) statusAt(id uint64, now int64) (s Status) {
 	now = max(now, 0)
 	for {
-		at, tm := l.lookUp(id)
-		var s Status
-		var ok bool
-		switch p := at.policy; {
-		case p.of != tm:
-			var key state
-			if p, key, ok = l.core.readUnder(at, tm); ok {
-				s = p.status(key, now, p.blockedUntil(key), l.soft)
-			}
-		case at.slot == nil:
-			s, ok = p.status(state{}, now, 0, l.soft), true
-		case p.wide != nil:
-			s, ok = p.statusTail(at.slot, at.tail, now, l.soft)
-		default:
-			if word := at.slot.released(); word < elsewhere {
-				s, ok = p.status(state{word: word}, now, p.blockedUntil(state{word: word}), l.soft), true
-			}
-		}
-		if ok {
+		p, e, key, blocked := l.glance(id)
+		if s = p.status(key, now, blocked, l.soft); e.still(key) {
 			return s
-		}
-		l.core.awaitMove(id)
-	}
-}
-
-// statusTail is status for a key whose tail others write. It fails if the word has gone.
-func (p *policy) statusTail(e *slot, tail []atomic.Uint64, now int64, soft int) (s Status, ok bool) {
-	for {
-		word, ok := e.unlocked()
-		if !ok {
-			return Status{}, false
-		}
-		blocked, whole := uint64(0), true
-		if word&blockedTail != 0 {
-			blocked, whole = blockEnd(tail)
-		}
-		s = p.status(state{word &^ blockedTail, tail}, now, blocked, soft)
-		if whole && e.word.Load() == word {
-			return s, true
 		}
 	}
 }

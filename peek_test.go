@@ -2,6 +2,7 @@ package sluice
 
 import (
 	"math"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -71,6 +72,43 @@ func TestStatus_WhileAKeyMoves(t *testing.T) {
 			whileMoved(clock, move, func() { s = k.StatusAt(start.UnixNano()) })
 			require.Contains(t, []Status{before, k.StatusAt(start.UnixNano())}, s)
 			require.Equal(t, 300, k.Limit().Capacity()-k.Peek(0).Remaining)
+		}
+	})
+}
+
+// TestPeek_BlockedMeanwhile: a call that has been described before somebody blocks the key is described
+// anew, and nothing is left of what was said of it. The key can be in its table or in a cell.
+func TestPeek_BlockedMeanwhile(t *testing.T) {
+	forEveryTail(t, func(t *testing.T, c Config) {
+		for name, call := range map[string]func(k Key) Decision{
+			"Peek(1)": func(k Key) Decision { return k.Peek(1) },
+			"Peek(0)": func(k Key) Decision { return k.Peek(0) },
+			"Take(0)": func(k Key) Decision { return k.Take(0) },
+			"Status": func(k Key) Decision {
+				s := k.Status()
+				return Decision{Limit: s.Limit.Capacity(), Remaining: s.Remaining, RetryAfter: s.NextAfter, ResetAfter: s.ResetAfter}
+			},
+		} {
+			l, _ := newFrozen(t, c)
+			k, burst := l.Key("k"), int(l.policyOf(0).burst)
+			require.True(t, k.Allow())
+			meanwhile(l, nothing, func() { k.Block(time.Hour) })
+			require.Equal(t, Decision{Limit: burst, RetryAfter: time.Hour, ResetAfter: time.Hour}, call(k), name)
+		}
+	})
+}
+
+// TestPeek_OfABlockThatIsOver is that of a fresh key, also while somebody ends the block: then the tail no
+// longer has it.
+func TestPeek_OfABlockThatIsOver(t *testing.T) {
+	forEveryTail(t, func(t *testing.T, c Config) {
+		l, clock := newFrozen(t, c)
+		p := l.policyOf(0)
+		key := state{blockedTail | 5, make([]atomic.Uint64, p.tailLen())}
+		for _, cost := range []int{0, 1} {
+			var d Decision
+			p.peek(&d, key, uint64(clock.Now()), clock.Now(), cost)
+			require.Equal(t, l.Peek("other", cost), d)
 		}
 	})
 }

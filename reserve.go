@@ -150,13 +150,11 @@ func (l *Limiter) reserveHere(rec *record, r *Reservation, p *policy, now int64,
 }
 
 func (l *Limiter) reserveUnlimited(p *policy, id uint64, now int64, maxWait time.Duration) (done bool, err error) {
-	switch until, ok := l.blockOf(p, id); {
-	case !ok:
-		return false, nil
-	case until > uint64(now):
-		return true, ErrBlocked
+	_, _, until, done := l.glanceUnder(p, id)
+	if until > uint64(now) {
+		return done, ErrBlocked
 	}
-	return true, tooLate(0, maxWait)
+	return done, tooLate(0, maxWait)
 }
 
 // charge returns the word after the reservation, and the full tick that it comes after.

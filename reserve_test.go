@@ -282,8 +282,10 @@ func TestReserve_UnlimitedHasItNoLonger(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, l.SetLimit(PerSecond(1)))
 	require.True(t, k.Allow())
-	done, _ = l.reserveUnlimited(p, k.id, clock.Now(), 0)
-	require.False(t, done)
+	for _, k := range []Key{k, l.Key("not tracked")} {
+		done, _ = l.reserveUnlimited(p, k.id, clock.Now(), 0)
+		require.False(t, done)
+	}
 }
 
 // TestReserve_AfterTheLastTick: a hostile snapshot says that more is charged than a word can tell. A
