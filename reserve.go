@@ -103,23 +103,16 @@ func (l *Limiter) reserveUnder(p *policy, r *Reservation, now int64, maxWait tim
 	return l.reserveHere(rec, r, p, now, maxWait)
 }
 
-// turnless returns the error of calls of that cost that p has no turn for, whatever the key
-// has spent.
-func (p *policy) turnless(cost int) error {
-	if err := p.never(cost); err != nil || p.unlimited() || p.bucket() != nil {
-		return err
-	}
-	return ErrNotReservable
-}
-
 // reserveHere is reserveUnder with the key's record. Without one it makes no charge.
 func (l *Limiter) reserveHere(rec *record, r *Reservation, p *policy, now int64, maxWait time.Duration) (done bool, err error) {
 	r.node.At = 0 // whatever an attempt before has found
-	if err = p.turnless(r.cost); err != nil {
+	switch err = p.never(r.cost); {
+	case err != nil:
 		return true, err
-	}
-	if p.unlimited() {
+	case p.unlimited():
 		return l.reserveUnlimited(p, r.id, now, maxWait)
+	case p.bucket() == nil:
+		return true, ErrNotReservable
 	}
 	var from, drops uint64
 	tracked, same := l.updateUnder(p, r.id, func(_ *policy, key state) (next uint64) {
