@@ -50,27 +50,23 @@ func (r *Reservation) Cancel() { r.Settle(0) }
 // Turns that others have reserved stay where they are: what is missing between the turns of
 // others is not handed out again beside them, where it would exceed the limit, as long as
 // they are to come; it is given back if they are cancelled, too.
-func (r *Reservation) Settle(actual int) { r.lim.settle(r, actual) }
-
-// settle ends the reservation with what was used.
-func (l *Limiter) settle(r *Reservation, actual int) {
+func (r *Reservation) Settle(actual int) {
 	if r.settled.Swap(true) {
 		return
 	}
+	l := r.lim
 	if actual > r.cost {
 		var d Decision
 		l.debit(&d, r.id, max(l.now(), 0), actual-r.cost, (*Limiter).policyNow)
 	}
 	rec := r.rec
-	if rec == nil {
-		return
-	}
-	rec.mu.Lock()
-	if !r.node.Listed() {
-		rec.mu.Unlock()
+	if rec == nil || !rec.lock() {
 		return
 	}
 	defer rec.release()
+	if !r.node.Listed() {
+		return
+	}
 	if actual >= 0 && actual < r.cost && !l.giveBack(rec, r, actual) {
 		rec.Clear()
 		return
