@@ -152,15 +152,12 @@ func (l *Limiter) reserveUnlimited(p *policy, id uint64, now int64, maxWait time
 
 // charge returns the word after the reservation, and the full tick that it comes after.
 func (r *Reservation) charge(p *policy, word uint64, now int64, maxWait time.Duration) (from, next uint64, err error) {
-	from, delay, err := p.turn(word, now, r.cost)
-	if err == nil {
-		err = tooLate(delay, maxWait)
-	}
+	from, delay, err := p.turn(word, now, r.cost, maxWait)
 	if err != nil {
 		return from, word, err
 	}
-	next, err = r.chargeAt(p, word, from, now, delay)
-	return from, next, err
+	r.node.At = now + int64(delay)
+	return from, r.chargeTurn(p, word, from, now), nil
 }
 
 func tooLate(delay, maxWait time.Duration) error {
@@ -171,8 +168,8 @@ func tooLate(delay, maxWait time.Duration) error {
 }
 
 // turn returns how long after now the first turn of a key with the word begins, and the full
-// tick that it comes after.
-func (p *policy) turn(word uint64, now int64, cost int) (from uint64, delay time.Duration, err error) {
+// tick that it comes after. If that is too late, so does the error say.
+func (p *policy) turn(word uint64, now int64, cost int, maxWait time.Duration) (from uint64, delay time.Duration, err error) {
 	key, blockedUntil := p.admissible(state{word: word}, now)
 	if blockedUntil > 0 {
 		return 0, 0, ErrBlocked
@@ -193,24 +190,20 @@ func (p *policy) turn(word uint64, now int64, cost int) (from uint64, delay time
 	if at > math.MaxInt64 {
 		return from, 0, ErrWouldExceedDeadline
 	}
-	return from, max(time.Duration(int64(at)-now), 0), nil
+	delay = max(time.Duration(int64(at)-now), 0)
+	return from, delay, tooLate(delay, maxWait)
 }
 
-// chargeAt returns the word after the reservation of a turn that begins after delay.
-func (r *Reservation) chargeAt(p *policy, word, from uint64, now int64, delay time.Duration) (next uint64, err error) {
-	at := after(now, delay)
-	if at > math.MaxInt64 {
-		return word, ErrWouldExceedDeadline
-	}
-	r.node.At, r.node.Units = int64(at), r.cost
-	if r.cost == 0 {
-		return word, nil
+// chargeTurn returns the word after the reservation, whose turn has been found.
+func (r *Reservation) chargeTurn(p *policy, word, from uint64, now int64) (next uint64) {
+	if r.node.Units = r.cost; r.cost == 0 {
+		return word
 	}
 	b := p.bucket()
 	s, _ := b.turns()
 	// A call that begins at the nanosecond begins at its tick, which may be after the turn. It ends
 	// within a burst of either, and so by the last tick that a word can tell.
-	return b.pack(s.debit(from, r.node.At, r.cost), s.tick(now)), nil
+	return b.pack(s.debit(from, r.node.At, r.cost), s.tick(now))
 }
 
 // Wait charges cost units to key, and returns when they are admitted; or it returns an

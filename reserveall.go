@@ -245,10 +245,7 @@ func (j *joint) turn(c *claim) (from uint64, delay time.Duration, err error) {
 	case n > 0 && !recordFor(j.records, c).hasRoom(c.now, c.lim.config.Load().MaxReservations-n+1):
 		return 0, 0, ErrTooManyReservations
 	}
-	if from, delay, err = p.turn(c.word, c.now, int(c.cost)); err == nil {
-		err = tooLate(delay, j.maxWait)
-	}
-	return from, delay, err
+	return p.turn(c.word, c.now, int(c.cost), j.maxWait)
 }
 
 // retry returns when the claim is to ask again, whose algorithm has no turns, or 0 if it would
@@ -307,12 +304,12 @@ func (j *joint) charge() []*Reservation {
 				c.word = c.policy.commit(from, c.now, charge.Cost)
 				continue
 			}
-			next, err := r.chargeAt(c.policy, c.word, from, c.now, delay)
-			if err != nil {
+			if after(c.now, delay) > math.MaxInt64 {
 				r.wouldDeny = true
 				r.settled.Store(true)
 				continue
 			}
+			next := r.chargeTurn(c.policy, c.word, from, c.now)
 			rec := recordFor(j.records, c)
 			r.enter(rec, c.policy, rec.drops.Load(), from)
 			c.word = next
