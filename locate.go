@@ -93,19 +93,6 @@ func (at *spot) glance() (key state, blocked uint64, ok bool) {
 	return key, at.policy.blockedUntil(key), key.word < elsewhere
 }
 
-// glance is that of a wide word.
-func (e *slot) glance(tail []atomic.Uint64) (word, blocked uint64, ok bool) {
-	for {
-		word, ok = e.unlocked()
-		if !ok || word&blockedTail == 0 {
-			return word, 0, ok
-		}
-		if blocked, ok = blockEnd(tail); ok {
-			return word, blocked, true
-		}
-	}
-}
-
 // still reports whether all that has been read of the key since a glance stands together.
 func (e *slot) still(key state) bool {
 	return e == nil || key.tail == nil || e.word.Load() == key.word

@@ -95,20 +95,3 @@ func TestLocate_AKeyThatHasGoneFromItsSpot(t *testing.T) {
 		require.True(t, ok)
 	})
 }
-
-// TestGlance_WhileABlockEnds waits until the word says so, too.
-func TestGlance_WhileABlockEnds(t *testing.T) {
-	var e slot
-	tail := make([]atomic.Uint64, 1)
-	e.word.Store(blockedTail | 5)
-	var word, blocked uint64
-	var ok bool
-	wait := goDo(1, func(int) { word, blocked, ok = e.glance(tail) })
-	for range 100 {
-		runtime.Gosched()
-	}
-	e.word.Store(7)
-	wait()
-	require.True(t, ok)
-	require.Equal(t, []uint64{7, 0}, []uint64{word, blocked})
-}

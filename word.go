@@ -119,17 +119,21 @@ func (e *slot) released() uint64 {
 	}
 }
 
-// unlocked returns a wide word once nobody has locked it, for those who only read: what they
-// have read of the tail stands together if the word is still the same afterwards. It fails if
-// the word has gone.
-func (e *slot) unlocked() (word uint64, ok bool) {
+// glance returns a wide word once nobody has locked it, for those who only read, and when the block
+// of its key ends, 0 if it has none: what they have read of the tail stands together if the word is
+// still the same afterwards. It fails if the word has gone.
+func (e *slot) glance(tail []atomic.Uint64) (word, blocked uint64, ok bool) {
 	for {
 		word = e.word.Load()
 		switch {
+		case word < blockedTail:
+			return word, 0, true
 		case word == moved || word == elsewhere:
-			return 0, false
+			return 0, 0, false
 		case word&locked == 0:
-			return word, true
+			if blocked, ok = blockEnd(tail); ok {
+				return word, blocked, true
+			}
 		}
 		runtime.Gosched()
 	}

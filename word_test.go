@@ -2,6 +2,7 @@ package sluice
 
 import (
 	"math"
+	"runtime"
 	"sync/atomic"
 	"testing"
 
@@ -36,6 +37,11 @@ func TestWord_BlockEndOfATail(t *testing.T) {
 	}
 }
 
+func glanceAt(e *slot) (word uint64, ok bool) {
+	word, _, ok = e.glance(nil)
+	return word, ok
+}
+
 // TestWord_WaitsForItsHolder: nobody takes a word that is held or locked, or reads a locked one.
 // The word comes as its holder has left it.
 func TestWord_WaitsForItsHolder(t *testing.T) {
@@ -45,7 +51,7 @@ func TestWord_WaitsForItsHolder(t *testing.T) {
 		f          func(e *slot) (uint64, bool)
 	}{
 		"released":    {held, after, func(e *slot) (uint64, bool) { return e.released(), true }},
-		"unlocked":    {before | locked, after, (*slot).unlocked},
+		"glance":      {before | locked, after, glanceAt},
 		"lock":        {before | locked, after | locked, (*slot).lock},
 		"freeze":      {held, moved, func(e *slot) (uint64, bool) { return e.freeze(false), true }},
 		"freeze wide": {before | locked, moved, func(e *slot) (uint64, bool) { return e.freeze(true), true }},
@@ -57,6 +63,7 @@ func TestWord_WaitsForItsHolder(t *testing.T) {
 			var ok bool
 			wait := goDo(1, func(int) { word, ok = c.f(&e) })
 			for range 100 {
+				runtime.Gosched()
 				require.Equal(t, c.busy, e.word.Load(), "somebody else has written")
 			}
 			e.word.Store(after)
@@ -73,11 +80,28 @@ func TestWord_ThatHasGone(t *testing.T) {
 	for _, mark := range []uint64{moved, elsewhere} {
 		var e slot
 		e.word.Store(mark)
-		_, ok := e.unlocked()
+		_, ok := glanceAt(&e)
 		require.False(t, ok)
 		_, ok = e.lock()
 		require.False(t, ok)
 		require.Equal(t, mark, e.word.Load())
 		require.Equal(t, mark, e.released())
 	}
+}
+
+// TestWord_GlanceWhileABlockEnds waits until the word says so, too.
+func TestWord_GlanceWhileABlockEnds(t *testing.T) {
+	var e slot
+	tail := make([]atomic.Uint64, 1)
+	e.word.Store(blockedTail | 5)
+	var word, blocked uint64
+	var ok bool
+	wait := goDo(1, func(int) { word, blocked, ok = e.glance(tail) })
+	for range 100 {
+		runtime.Gosched()
+	}
+	e.word.Store(7)
+	wait()
+	require.True(t, ok)
+	require.Equal(t, []uint64{7, 0}, []uint64{word, blocked})
 }
