@@ -372,8 +372,8 @@ func TestPlans_OthersDoNotLookForAnOwner(t *testing.T) {
 		require.True(t, l.Allow("k"))
 		require.Nil(t, l.plans.Load(), "without limits of keys there is no map to look into")
 		require.NoError(t, l.SetKeyLimit("own", Per(3, c.Limit.Period)))
-		l.shardOf(l.Key("k").id).cells.Store(&cellTable{}) // which a look would panic on
-		l.shardOf(l.Key("own").id).cells.Store(&cellTable{})
+		l.shardOf(l.Key("k").id).cells.Store(&directory[cellTable]{}) // which a look would panic on
+		l.shardOf(l.Key("own").id).cells.Store(&directory[cellTable]{})
 		require.True(t, l.AllowN("k", burst-2))
 		require.True(t, l.Take("k", 1).Allowed)
 		require.False(t, l.Allow("k"))

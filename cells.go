@@ -30,7 +30,7 @@ type cell struct {
 	tail   []atomic.Uint64
 }
 
-// cellTable is a hash table of a shard's cells with linear probing. Their homes are in the order of
+// cellTable is a hash table of cells with linear probing. Their homes are in the order of
 // their ids, so that those of the ids of a table lie together. A removed cell is replaced by
 // the cell gone, and dropped when the cells are put into another cellTable.
 //
@@ -39,15 +39,24 @@ type cellTable struct {
 	places []atomic.Pointer[cell]
 	homes  uint64 // how many places are homes
 	depth  uint   // how many of the first bits of its ids are the same
-	used   int    // places that are not nil; guarded by the shard's lock
-	live   int    // of these, not gone
+
+	// The rest is guarded by the shard's lock.
+	used    int   // places that are not nil
+	live    int   // of these, not gone
+	sweepAt int64 // when an insertion may sweep
 }
+
+// A cellTable of so many cells is split: all are moved at once, some 0.1 us each.
+const fullCells = 1024 * maxLoadNum / maxLoadDen
 
 var gone = new(cell)
 
 func newCellTable(places int, homes uint64, depth uint) *cellTable {
 	return &cellTable{places: make([]atomic.Pointer[cell], places), homes: min(uint64(places), homes), depth: depth}
 }
+
+// full reports whether there is no room for another cell.
+func (ct *cellTable) full() bool { return ct.used >= len(ct.places)*maxLoadNum/maxLoadDen }
 
 // home returns the place where the probe for id starts.
 func (ct *cellTable) home(id uint64) uint64 {
@@ -65,25 +74,16 @@ func (ct *cellTable) find(id uint64) (*cell, uint64) {
 	}
 }
 
-// cell returns the cell of id, or nil.
-func (ct *cellTable) cell(id uint64) *cell {
-	if ct == nil {
-		return nil
+// next returns a table with the cells of ct and room for as many again, or its halves if their
+// depth is another one.
+func (ct *cellTable) next(homes uint64, depth uint) (next [2]*cellTable) {
+	bit, places := uint(64), max(minSlots, pow2(2*(ct.live+1)))
+	if depth > ct.depth {
+		bit, places = 64-depth, places/2
+		next[1] = newCellTable(places, homes, depth)
 	}
-	c, _ := ct.find(id)
-	return c
-}
-
-// room returns ct if there is room for another cell, and else a larger one with its cells.
-func (ct *cellTable) room(homes uint64, depth uint) *cellTable {
-	switch {
-	case ct == nil:
-		return newCellTable(minSlots, homes, depth)
-	case ct.used < len(ct.places)*maxLoadNum/maxLoadDen:
-		return ct
-	}
-	next := newCellTable(max(minSlots, pow2(2*(ct.live+1))), homes, depth)
-	ct.each(func(c *cell) { next.put(c) })
+	next[0] = newCellTable(places, homes, depth)
+	ct.eachIn(0, math.MaxUint64, func(c *cell) { next[c.id.Load()>>bit&1].put(c) })
 	return next
 }
 
@@ -104,23 +104,9 @@ func (ct *cellTable) remove(c *cell) {
 	ct.live--
 }
 
-// each calls f for all cells. Without the shard's lock some may be old ones.
-func (ct *cellTable) each(f func(*cell)) { ct.eachIn(0, math.MaxUint64, f) }
-
-// stride is how many first bits of ids tell parts of 1,024 places apart. A Snapshot and a sweep look at
-// one part at a time.
-func (ct *cellTable) stride() (depth uint) {
-	if ct == nil {
-		return 0
-	}
-	return ct.depth + uint(bits.Len(uint(len(ct.places)/fullIDs)))
-}
-
-// eachIn is each for the ids from first to last.
+// eachIn calls f for the cells of the ids from first to last. Without the shard's lock some may be old
+// ones.
 func (ct *cellTable) eachIn(first, last uint64, f func(*cell)) {
-	if ct == nil {
-		return
-	}
 	from, end, mask := ct.home(first), ct.home(last), uint64(len(ct.places)-1)
 	for n := range uint64(len(ct.places)) {
 		c := ct.places[(from+n)&mask].Load()

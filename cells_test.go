@@ -3,6 +3,7 @@ package sluice
 import (
 	"fmt"
 	"math"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -58,7 +59,7 @@ func checkCells(tb testing.TB, l *Limiter, keys []string, own map[string]bool) {
 			traces.Equal(tb, used, t.used)
 		}
 		cells := 0
-		s.cells.Load().each(func(c *cell) {
+		l.cellsOf(i, func(c *cell) {
 			cells++
 			word := c.word.Load()
 			traces.Equal(tb, false, word == moved, "a mark of a move has stayed")
@@ -75,15 +76,31 @@ func checkCells(tb testing.TB, l *Limiter, keys []string, own map[string]bool) {
 			}
 		})
 		traces.Equal(tb, count, s.len())
-		if ct := s.cells.Load(); ct != nil {
-			traces.Equal(tb, cells, ct.live)
+		inTables := 0
+		for _, ct := range cellTablesOf(l, i) {
+			inTables += ct.live
 		}
+		traces.Equal(tb, cells, inTables)
 		s.mu.Unlock()
 	}
 	traces.Equal(tb, int64(live), l.keptLive.Load())
 	traces.Equal(tb, int64(kept), l.kept.Load())
 	traces.Equal(tb, len(own), kept)
 	require.Len(tb, limitsOf(l), kept)
+}
+
+// cellTablesOf returns the tables of the cells of a shard, in order.
+func cellTablesOf(l *Limiter, i int) (all []*cellTable) {
+	d := l.shards[i].cells.Load()
+	if d == nil {
+		return nil
+	}
+	for j := range d.places {
+		if ct := d.places[j].Load(); j == 0 || ct != all[len(all)-1] {
+			all = append(all, ct)
+		}
+	}
+	return all
 }
 
 // TestSetKeyLimit_TouchesNoOtherKey: the table stays, and calls for keys that are not
@@ -120,63 +137,81 @@ func TestSetKeyLimit_TouchesNoOtherKey(t *testing.T) {
 	})
 }
 
-// TestCells_AreAMap: a table of cells beside a map, through puts, replacements, removals and growth,
-// however crowded.
+// TestCells_AreAMap: the cells of a shard beside a map, through puts, replacements, removals, growth and
+// splits, however crowded, and though all are in one place.
 func TestCells_AreAMap(t *testing.T) {
 	for _, homes := range []uint64{1, 4, math.MaxUint64} {
-		t.Run(fmt.Sprintf("homes=%d", homes), func(t *testing.T) {
-			rng := seeded.Rand(t)
-			var ct *cellTable
-			want := map[uint64]*cell{}
-			require.Nil(t, ct.cell(1), "there is no table yet")
-			ct.each(func(*cell) { t.Error("a cell of no table") })
-			ct.eachIn(0, math.MaxUint64, func(*cell) { t.Error("a cell of no table") })
-			const depth, shard = 6, 0b101010 << 58 // the first bits of all ids
-			ids := []uint64{shard, shard + (1<<58 - 1)}
-			for range 60 {
-				ids = append(ids, shard|rng.Uint64()>>depth)
+		for _, shards := range []int{1, 64} {
+			for _, spread := range []uint{0, 40} {
+				t.Run(fmt.Sprintf("homes=%d,shards=%d,same=%d", homes, shards, spread), func(t *testing.T) { cellsAreAMap(t, homes, shards, spread) })
 			}
-			for range 2000 {
-				id := ids[rng.IntN(len(ids))]
-				switch c := ct.cell(id); {
-				case c != nil && rng.IntN(2) == 0:
-					ct.remove(c)
-					delete(want, id)
-				default:
-					next := new(cell)
-					next.id.Store(id)
-					if c == nil {
-						ct = ct.room(homes, depth)
-					}
-					require.Same(t, want[id], ct.put(next))
-					want[id] = next
-				}
-				require.Equal(t, len(want), ct.live)
-				require.Zero(t, ct.home(shard))
-				require.Equal(t, min(homes, uint64(len(ct.places)))-1, ct.home(ids[1]), "homes are in all of it")
-				require.Less(t, ct.used, len(ct.places), "no probe would end")
-				seen := 0
-				ct.each(func(c *cell) { seen++; traces.Equal(t, want[c.id.Load()], c) })
-				require.Equal(t, len(want), seen)
-				first, last := ids[rng.IntN(len(ids))], ids[rng.IntN(len(ids))]
-				in := map[uint64]*cell{}
-				ct.eachIn(first, last, func(c *cell) {
-					traces.Equal(t, nil, in[c.id.Load()], "a cell twice")
-					in[c.id.Load()] = c
-				})
-				for _, id := range ids {
-					if first <= id && id <= last {
-						traces.Equal(t, want[id], in[id])
-						delete(in, id)
-					}
-				}
-				require.Empty(t, in, "of other ids")
-			}
-			for _, id := range ids {
-				require.Same(t, want[id], ct.cell(id))
-				require.Nil(t, ct.cell(id^2))
-			}
+		}
+	}
+}
+
+// cellsAreAMap is the test for ids that have so many bits in common after those of their shard.
+func cellsAreAMap(t *testing.T, homes uint64, shards int, same uint) {
+	rng := seeded.Rand(t)
+	l := mustNew(t, Config{Limit: PerHour(5), Shards: shards})
+	st := &l.store
+	st.homes, st.mostCells = homes, 10
+	i := len(st.shards) * 2 / 3 // crowded limiters have one
+	first, last := st.ids(i)
+	ids := []uint64{first, last}
+	for range 120 {
+		ids = append(ids, first|rng.Uint64()>>same>>st.depth())
+	}
+	slices.Sort(ids)
+	ids = slices.Compact(ids)
+	s := &st.shards[i]
+	require.Nil(t, s.cell(first), "there is no table yet")
+	st.cellsOf(i, func(*cell) { t.Error("a cell of no table") })
+	want := map[uint64]*cell{}
+	for range 3000 {
+		id := ids[rng.IntN(len(ids))]
+		if c := s.cell(id); c != nil && rng.IntN(2) == 0 {
+			st.removeCellLocked(s, c)
+			delete(want, id)
+		} else {
+			next := &cell{kept: &st.common}
+			next.id.Store(id)
+			st.putCellLocked(s, next)
+			want[id] = next
+		}
+		require.EqualValues(t, len(want), st.kept.Load())
+		from, to := ids[rng.IntN(len(ids))], ids[rng.IntN(len(ids))]
+		from, to = min(from, to), max(from, to)
+		if rng.IntN(2) == 0 {
+			from, to = first, last
+		}
+		in := map[uint64]*cell{}
+		s.cellsIn(from, to, func(c *cell) {
+			traces.Equal(t, nil, in[c.id.Load()], "a cell twice")
+			in[c.id.Load()] = c
 		})
+		for _, id := range ids {
+			if from <= id && id <= to {
+				traces.Equal(t, want[id], in[id])
+				delete(in, id)
+			}
+		}
+		require.Empty(t, in, "of other ids")
+	}
+	for _, id := range ids {
+		require.Same(t, want[id], s.cell(id))
+		require.Same(t, want[id^2], s.cell(id^2))
+	}
+	live := 0
+	tables := cellTablesOf(l, i)
+	for _, ct := range tables {
+		live += ct.live
+		require.Less(t, ct.used, len(ct.places), "no probe would end")
+	}
+	require.Equal(t, len(want), live)
+	require.LessOrEqual(t, len(s.cells.Load().places), 64, "as many as the keys are for")
+	if same == 0 && len(st.shards) == 1 { // or all keys are in one shard of many, as they should not be
+		require.Greater(t, len(tables), 4)
+		require.LessOrEqual(t, len(tables[0].places), 32)
 	}
 }
 

@@ -283,7 +283,7 @@ func TestConcurrent_MovingKeysDoNotDeadlock(t *testing.T) {
 	for i, l := range lims {
 		checkCells(t, l, names, owned[i])
 		for j := range l.shards {
-			l.shards[j].cells.Load().each(func(c *cell) { requireLetGo(t, c.policy, c.word.Load()) })
+			l.cellsOf(j, func(c *cell) { requireLetGo(t, c.policy, c.word.Load()) })
 			for _, tab := range l.tablesLocked(&l.shards[j]) {
 				l.eachLocked(&l.shards[j], tab, func(p *policy, e state) { requireLetGo(t, p, e.word) })
 			}

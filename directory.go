@@ -19,9 +19,11 @@ import (
 //	growth:    puts a larger one in its place; later freezes a table, publishes the next
 //	decision:  finds the frozen table in the old directory; its word has moved; waits for the lock
 //	decision:  starts over with the new directory
-type directory struct {
-	places []atomic.Pointer[table]
-	shift  uint // id>>shift is the place
+//
+// Cells of a shard have a directory of their own, and split like tables.
+type directory[T any] struct {
+	places []atomic.Pointer[T]
+	shift  uint // id>>shift is the place, without the bits before, which are those of a shard
 }
 
 // maxDepth leaves the low half of an id to say where in a table its home is.
@@ -33,15 +35,20 @@ func covers(id uint64, depth uint) (first, last uint64) {
 	return id &^ rest, id | rest
 }
 
-// newDirectory returns a directory of at least two empty places, so that an id is shifted by less
-// than its length.
-func newDirectory(places int) *directory {
+// newDirectory returns a directory for ids of which so many first bits are the same, of at least two
+// empty places, so that an id is shifted by less than its length.
+func newDirectory[T any](places int, same uint) *directory[T] {
 	places = max(places, 2)
-	return &directory{make([]atomic.Pointer[table], places), uint(64 - bits.TrailingZeros(uint(places)))}
+	return &directory[T]{make([]atomic.Pointer[T], places), uint(64-bits.TrailingZeros(uint(places))) - same}
 }
 
+// depth is the depth of the smallest tables that there are places for.
+func (d *directory[T]) depth() uint { return 64 - d.shift }
+
+func (d *directory[T]) place(id uint64) uint64 { return id >> d.shift & uint64(len(d.places)-1) }
+
 // tableOf returns the table that id is in, if it is in one.
-func (d *directory) tableOf(id uint64) *table { return d.places[id>>d.shift].Load() }
+func (d *directory[T]) tableOf(id uint64) *T { return d.places[d.place(id)].Load() }
 
 // A guide is the newest directory without a load that waits for another one: how many places it
 // has, and the address of the first. The two may be of two directories. Then the places are the
@@ -52,7 +59,7 @@ type guide struct {
 	places atomic.Pointer[atomic.Pointer[table]]
 }
 
-func (g *guide) follow(d *directory) {
+func (g *guide) follow(d *directory[table]) {
 	g.places.Store(&d.places[0])
 	g.count.Store(uint64(len(d.places)))
 }
@@ -65,21 +72,21 @@ func (g *guide) tableOf(id uint64) *table {
 	return (*atomic.Pointer[table])(unsafe.Add(unsafe.Pointer(g.places.Load()), uintptr(i)*unsafe.Sizeof(atomic.Pointer[table]{}))).Load()
 }
 
-// put puts t in the places of the ids of a table, of which id is one. It returns the directory,
-// or one that has room for that.
-func (d *directory) put(id uint64, t *table) *directory {
-	for 64-d.shift < t.depth {
+// put puts t in the places of the ids of a table of the depth, of which id is one. It returns the
+// directory, or one that has room for that.
+func (d *directory[T]) put(id uint64, depth uint, t *T) *directory[T] {
+	for d.depth() < depth {
 		d = d.doubled()
 	}
-	first, last := covers(id, t.depth)
-	for i := first >> d.shift; i <= last>>d.shift; i++ {
+	first, last := covers(id, depth)
+	for i := d.place(first); i <= d.place(last); i++ {
 		d.places[i].Store(t)
 	}
 	return d
 }
 
-func (d *directory) doubled() *directory {
-	next := newDirectory(2 * len(d.places))
+func (d *directory[T]) doubled() *directory[T] {
+	next := &directory[T]{make([]atomic.Pointer[T], 2*len(d.places)), d.shift - 1}
 	for i := range next.places {
 		next.places[i].Store(d.places[i/2].Load())
 	}

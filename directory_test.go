@@ -212,15 +212,15 @@ func TestGuide_FullBetweenTwoDirectories(t *testing.T) {
 func TestGuide_StaysInItsPlaces(t *testing.T) {
 	const most = 1 << 10
 	tab, beyond := emptyTable(nil, 0), emptyTable(nil, 0)
-	var growing []*directory
+	var growing []*directory[table]
 	for n := 2; n <= most; n *= 2 {
-		d := newDirectory(2 * most)
+		d := newDirectory[table](2*most, 0)
 		for i := range d.places {
 			d.places[i].Store(beyond)
 		}
 		d.places = d.places[:n]
 		d.shift = uint(64 - bits.TrailingZeros(uint(n)))
-		growing = append(growing, d.put(0, tab))
+		growing = append(growing, d.put(0, 0, tab))
 	}
 	begin := func() *guide {
 		g := &guide{}
@@ -328,7 +328,7 @@ func eachTableIsMet(t *testing.T, depth uint) {
 	met := map[uint64]bool{}
 	round := uint64(0)
 	next := uint64(0)
-	l.eachTable(0, depth, func(first, last uint64) {
+	l.eachPart(0, func(id uint64) uint { return max(depth, l.tableDepth(id)) }, func(first, last uint64) {
 		traces.Equal(t, next, first, "parts overlap, or leave out ids")
 		next = last + 1
 		for _, id := range l.tableOf(first).occupied {

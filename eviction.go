@@ -125,7 +125,7 @@ func (st *store) dropIdleLocked(s *shard, id uint64, cutoff int64, want int) int
 // emptyCellsLocked takes the state out of cells that stay and have been idle by cutoff, of the ids
 // from first to last.
 func (st *store) emptyCellsLocked(s *shard, first, last uint64, cutoff int64) (dropped int) {
-	s.cells.Load().eachIn(first, last, func(c *cell) {
+	s.cellsIn(first, last, func(c *cell) {
 		if c.kept == nil || c.word.Load() == elsewhere || !c.policy.idleBy(c.state(c.word.Load()), cutoff) {
 			return
 		}
@@ -169,7 +169,7 @@ func (st *store) sweepTableLocked(s *shard, id uint64, cutoff int64, fraction in
 func (st *store) sweepShards(cutoff int64, fraction int) (dropped int) {
 	for i := range st.shards {
 		s := &st.shards[i]
-		st.eachTable(i, s.cells.Load().stride(), func(first, last uint64) {
+		st.eachPart(i, st.partDepth, func(first, last uint64) {
 			dropped += st.emptyCellsLocked(s, first, last, cutoff) + st.sweepTableLocked(s, first, cutoff, fraction)
 		})
 	}
@@ -180,16 +180,23 @@ func (st *store) sweepShards(cutoff int64, fraction int) (dropped int) {
 func (st *store) sweep() (dropped int) { return st.sweepShards(max(0, st.clock.Now()), math.MaxInt) }
 
 // sweepOnInsertLocked stands in for the timer where the clock is not the system's:
-// an insertion sweeps the table of its id if that has not been done for a TTL.
+// an insertion sweeps the tables of its id if that has not been done for a TTL.
 func (st *store) sweepOnInsertLocked(s *shard, id uint64, now int64) {
+	if st.timed {
+		return
+	}
+	if d := s.cells.Load(); d != nil && now >= d.tableOf(id).sweepAt {
+		now, ct := st.settled(now), d.tableOf(id)
+		ct.sweepAt = st.sweepAfter(now)
+		first, last := covers(id, ct.depth)
+		st.emptyCellsLocked(s, first, last, now-st.ttl)
+	}
 	t := st.tableOf(id)
-	if st.timed || t.used == 0 || now < t.sweepAt || t.added*scanFraction < t.used {
+	if t.used == 0 || now < t.sweepAt || t.added*scanFraction < t.used {
 		return
 	}
 	now = st.settled(now)
 	t.sweepAt = st.sweepAfter(now)
-	first, last := covers(id, t.depth)
-	st.emptyCellsLocked(s, first, last, now-st.ttl)
 	st.sweepTableLocked(s, id, now-st.ttl, sweepFraction)
 }
 

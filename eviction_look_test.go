@@ -14,7 +14,7 @@ import (
 
 // look is lookForIdleLocked by now of the table of id.
 func look(l *Limiter, id uint64, now int64) (idle int) {
-	l.underLock(id, 0, func(uint64, uint64) { idle, _ = l.lookForIdleLocked(l.shardOf(id), l.tableOf(id), now) })
+	l.underLock(id, l.tableDepth, func(uint64, uint64) { idle, _ = l.lookForIdleLocked(l.shardOf(id), l.tableOf(id), now) })
 	return idle
 }
 

@@ -251,7 +251,7 @@ func checkWords(t *testing.T, l *Limiter) {
 		for _, tab := range l.tablesLocked(s) {
 			l.eachLocked(s, tab, check)
 		}
-		s.cells.Load().each(func(c *cell) {
+		l.cellsOf(i, func(c *cell) {
 			if c.word.Load() != elsewhere {
 				check(c.policy, c.state(c.word.Load()))
 			}

@@ -195,7 +195,7 @@ func TestHotPath_TakesNoLock(t *testing.T) {
 }
 
 // A probe compares ids and nothing else. Where the compiler cannot know that an index is in range,
-// as in a directory, it says so.
+// as in find, it says so.
 func TestHotPath_ProbesCheckNoBounds(t *testing.T) {
 	src := parse(t)
 	for _, arch := range hotArchs(t) {
@@ -206,7 +206,7 @@ func TestHotPath_ProbesCheckNoBounds(t *testing.T) {
 			})
 		}
 		assert.Empty(t, checks(src.fn(t, "(*table).lookup")), arch)
-		require.NotEmpty(t, checks(src.fn(t, "(*directory).tableOf")), "%s: or the compiler says it in other words now", arch)
+		require.NotEmpty(t, checks(src.fn(t, "(*table).find")), "%s: or the compiler says it in other words now", arch)
 
 		assert.Empty(t, checks(src.fn(t, "(*Limiter).allowAt")), arch)
 	}

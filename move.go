@@ -80,16 +80,16 @@ func adoptedAt(times []adoption, id uint64) int64 {
 // each cell is moved at a time of its own, and so is what is reserved of its keys.
 func (l *Limiter) adoptKeys(i int, empty *table, records []*record) (times []adoption) {
 	s := &l.shards[i]
-	l.eachTable(i, 0, func(first, last uint64) {
+	l.eachPart(i, l.tableDepth, func(first, last uint64) {
 		times = append(times, adoption{last, l.adoptAllLocked(s, first, empty)})
 	})
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.cells.Load().each(func(c *cell) {
-		if c.policy.of.plan.own {
-			id := c.id.Load()
-			l.putUnderLocked(s, recordOf(records, id), id, placement{c.kept, empty.policy.of}, nil)
-		}
+	l.eachPart(i, l.cellDepth, func(first, last uint64) {
+		s.cellsIn(first, last, func(c *cell) {
+			if c.policy.of.plan.own {
+				id := c.id.Load()
+				l.putUnderLocked(s, recordOf(records, id), id, placement{c.kept, empty.policy.of}, nil)
+			}
+		})
 	})
 	return times
 }

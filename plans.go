@@ -188,7 +188,7 @@ func (l *Limiter) KeyLimits() iter.Seq2[Key, KeyLimit] {
 	return func(yield func(Key, KeyLimit) bool) {
 		for i := range l.shards {
 			var some []*cell
-			l.shards[i].cells.Load().each(func(c *cell) {
+			l.cellsOf(i, func(c *cell) {
 				if c.kept != nil {
 					some = append(some, c)
 				}
@@ -319,6 +319,6 @@ func (l *Limiter) viewNamed(name string) (*Limiter, error) {
 // eachCell calls f for all cells. Some may have been replaced meanwhile.
 func (l *Limiter) eachCell(f func(*cell)) {
 	for i := range l.shards {
-		l.shards[i].cells.Load().each(f)
+		l.cellsOf(i, f)
 	}
 }

@@ -183,7 +183,7 @@ func (st *store) publishLocked(id uint64, old, t *table) {
 	st.directoryMu.Lock()
 	defer st.directoryMu.Unlock()
 	d := st.directory.Load()
-	if next := d.put(id, t); next != d {
+	if next := d.put(id, t.depth, t); next != d {
 		st.setDirectory(next)
 	}
 }
@@ -224,5 +224,5 @@ func (st *store) mostOf(p *policy) int {
 // without end.
 func (st *store) splitsLocked(t *table) bool {
 	d := st.directory.Load()
-	return t.depth < 64-d.shift || t.depth < maxDepth && st.len() >= len(d.places)*st.mostOf(t.policy)/2
+	return t.depth < d.depth() || t.depth < maxDepth && st.spread(len(d.places), st.mostOf(t.policy))
 }

@@ -80,7 +80,7 @@ func TestRebuild_TablesOfTwoPoliciesAreNotMerged(t *testing.T) {
 	old := l.policyOf(0)
 	other := mustNew(t, Config{Limit: PerMinute(6), Clock: clock}).policyOf(0)
 	moved := 0
-	l.eachTable(0, 0, func(id, _ uint64) {
+	l.eachPart(0, l.tableDepth, func(id, _ uint64) {
 		if moved++; moved%2 == 1 {
 			l.adoptAllLocked(&l.shards[0], id, emptyTable(other, 0))
 		}

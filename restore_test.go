@@ -86,7 +86,7 @@ func TestRestore_CrowdsNoCells(t *testing.T) {
 			return
 		}
 		upper, all = 0, 0
-		l.shards[0].cells.Load().each(func(c *cell) {
+		l.cellsOf(0, func(c *cell) {
 			upper += int(c.id.Load() >> 63)
 			all++
 		})

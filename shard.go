@@ -14,11 +14,11 @@ import (
 // takes the lock only for a key that is not in its table or that is being moved.
 // It is as large as a cache line, so that no two are in one.
 type shard struct {
-	share    int                       // most keys
-	cells    atomic.Pointer[cellTable] // nil until there is one
-	count    atomic.Int64              // keys, but those in cells that stay; written under mu
-	unpaid   atomic.Int64              // new keys to turn away before the next look for room
-	restedAt atomic.Int64              // when all tables are looked at again; written under mu
+	share    int                                  // most keys
+	cells    atomic.Pointer[directory[cellTable]] // nil until there is one
+	count    atomic.Int64                         // keys, but those in cells that stay; written under mu
+	unpaid   atomic.Int64                         // new keys to turn away before the next look for room
+	restedAt atomic.Int64                         // when all tables are looked at again; written under mu
 	mu       sync.Mutex
 
 	// The rest is guarded by mu.
@@ -49,11 +49,12 @@ type store struct {
 	common  plan // the limiter's own limit
 
 	guide     guide
-	directory atomic.Pointer[directory]
+	directory atomic.Pointer[directory[table]]
 	shards    []shard
 	shift     uint   // id>>shift is the shard
 	homes     uint64 // most homes of a table; no bound but in tests
 	most      int    // see mostOf
+	mostCells int    // of a table of cells that is not split
 
 	clock    Clock
 	cached   *atomic.Int64 // the clock's time, if that is not negative
@@ -84,7 +85,7 @@ type counters struct {
 // tableOf returns the table that id is in, if it is in one.
 func (st *store) tableOf(id uint64) *table { return st.directory.Load().tableOf(id) }
 
-func (st *store) setDirectory(d *directory) {
+func (st *store) setDirectory(d *directory[table]) {
 	st.directory.Store(d)
 	st.guide.follow(d)
 }
@@ -159,7 +160,25 @@ func (s *shard) len() int { return int(s.count.Load()) }
 func (s *shard) handID() uint64 { return uint64(s.hand) << 32 }
 
 // cell returns the cell of id, or nil.
-func (s *shard) cell(id uint64) *cell { return s.cells.Load().cell(id) }
+func (s *shard) cell(id uint64) *cell {
+	d := s.cells.Load()
+	if d == nil {
+		return nil
+	}
+	c, _ := d.tableOf(id).find(id)
+	return c
+}
+
+// cellsIn calls f for the cells of the ids from first to last. Without the lock some may be old ones.
+func (s *shard) cellsIn(first, last uint64, f func(*cell)) {
+	d := s.cells.Load()
+	for more := d != nil; more; {
+		ct := d.tableOf(first)
+		_, end := covers(first, ct.depth)
+		ct.eachIn(first, min(end, last), f)
+		first, more = end+1, end < last
+	}
+}
 
 // counted returns the cell of id if its key is counted, and so has state: only a cell that
 // stays can be without.
@@ -172,14 +191,11 @@ func (s *shard) counted(id uint64) *cell {
 
 // putCellLocked puts c in the place of the cell of its id, if there is one.
 func (st *store) putCellLocked(s *shard, c *cell) {
-	ct := s.cells.Load()
-	if ct.cell(c.id.Load()) == nil {
-		if next := ct.room(st.homes, st.depth()); next != ct {
-			s.cells.Store(next)
-			ct = next
-		}
+	id := c.id.Load()
+	if s.cell(id) == nil {
+		st.cellRoomLocked(s, id)
 	}
-	if old := ct.put(c); old != nil && old.kept != nil {
+	if old := s.cells.Load().tableOf(id).put(c); old != nil && old.kept != nil {
 		st.kept.Add(-1)
 	}
 	if c.kept != nil {
@@ -187,8 +203,30 @@ func (st *store) putCellLocked(s *shard, c *cell) {
 	}
 }
 
+// cellRoomLocked makes room for a cell. Tables of cells split as those of slots do: see splitsLocked.
+func (st *store) cellRoomLocked(s *shard, id uint64) {
+	d := s.cells.Load()
+	if d == nil {
+		d = newDirectory[cellTable](1, st.depth())
+		d.put(id, st.depth(), newCellTable(minSlots, st.homes, st.depth()))
+	}
+	for ct := d.tableOf(id); ct.full(); ct = d.tableOf(id) {
+		depth := ct.depth
+		if ct.live >= st.mostCells && (depth < d.depth() || depth < maxDepth && st.spread(len(d.places)*len(st.shards), st.mostCells)) {
+			depth++
+		}
+		first, _ := covers(id, ct.depth)
+		for i, next := range ct.next(st.homes, depth) {
+			if next != nil {
+				d = d.put(first|uint64(i)<<(64-depth), depth, next)
+			}
+		}
+	}
+	s.cells.Store(d)
+}
+
 func (st *store) removeCellLocked(s *shard, c *cell) {
-	s.cells.Load().remove(c)
+	s.cells.Load().tableOf(c.id.Load()).remove(c)
 	if c.kept != nil {
 		st.kept.Add(-1)
 	}
@@ -226,11 +264,33 @@ func (st *store) stateLocked(s *shard, t *table, i uint64) (p *policy, e state, 
 // depth is the depth of a table that has a whole shard.
 func (st *store) depth() uint { return 64 - st.shift }
 
-// eachTable locks a shard for one table at a time, or for the part of one whose ids share the first
-// depth bits, and calls f with the first and the last id of that. The parts do not overlap. The table
-// may have other ids, too: it can have been merged since.
-func (st *store) eachTable(i int, depth uint, f func(first, last uint64)) {
-	id, end := covers(uint64(i)<<st.shift, st.depth())
+// ids returns the first and the last id of a shard.
+func (st *store) ids(i int) (first, last uint64) { return covers(uint64(i)<<st.shift, st.depth()) }
+
+// tableDepth is the depth of the table that id is in, cellDepth that of its table of cells, and
+// partDepth that of the smaller of the two.
+func (st *store) tableDepth(id uint64) uint { return st.tableOf(id).depth }
+
+func (st *store) cellDepth(id uint64) uint {
+	if d := st.shardOf(id).cells.Load(); d != nil {
+		return d.tableOf(id).depth
+	}
+	return st.depth()
+}
+
+func (st *store) partDepth(id uint64) uint { return max(st.tableDepth(id), st.cellDepth(id)) }
+
+// cellsOf calls f for the cells of a shard, as cellsIn.
+func (st *store) cellsOf(i int, f func(*cell)) {
+	first, last := st.ids(i)
+	st.shards[i].cellsIn(first, last, f)
+}
+
+// eachPart locks a shard for the ids that have the first bits of one in common, as many as depth
+// says, and calls f with the first and the last of them, until there are no more. The parts do not
+// overlap. The table may have other ids, too: it can have been merged since.
+func (st *store) eachPart(i int, depth func(id uint64) uint, f func(first, last uint64)) {
+	id, end := st.ids(i)
 	for ; ; id++ {
 		if id = st.underLock(id, depth, f); id == end {
 			return
@@ -238,14 +298,14 @@ func (st *store) eachTable(i int, depth uint, f func(first, last uint64)) {
 	}
 }
 
-// underLock is eachTable for the table of first, from there on. It returns the last id. It yields
+// underLock is eachPart for the ids from first on. It returns the last one. It yields
 // afterwards, so that a waiter gets the lock: a mutex would hand it over only after 1 ms.
-func (st *store) underLock(first uint64, depth uint, f func(first, last uint64)) (last uint64) {
+func (st *store) underLock(first uint64, depth func(id uint64) uint, f func(first, last uint64)) (last uint64) {
 	defer runtime.Gosched()
 	s := st.shardOf(first)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	_, last = covers(first, max(depth, st.tableOf(first).depth))
+	_, last = covers(first, depth(first))
 	f(first, last)
 	return last
 }
@@ -259,6 +319,10 @@ func (st *store) len() int {
 	return n
 }
 
+// spread reports whether there are keys for so many places, of a table each that is split when it has
+// most of them.
+func (st *store) spread(places, most int) bool { return st.len()+int(st.kept.Load()) >= places*most/2 }
+
 // init makes an empty store of the given number of shards, a power of two, whose
 // shares add up to maxKeys.
 func (st *store) init(tm *terms, shards, maxKeys, most int) {
@@ -267,13 +331,14 @@ func (st *store) init(tm *terms, shards, maxKeys, most int) {
 	st.shards = make([]shard, shards)
 	st.shift = uint(64 - bits.TrailingZeros(uint(shards)))
 	st.most = min(mostIDs(maxKeys/shards+min(1, maxKeys%shards)), most)
-	all := newDirectory(shards)
+	st.mostCells = min(fullCells, most)
+	all := newDirectory[table](shards, 0)
 	empty := emptyTable(tm.common, st.depth())
 	st.lostRaces, st.moves = xsync.NewCounter(), xsync.NewCounter()
 	st.ledgers = newLedgers(shards, st.shift)
 	for i := range st.shards {
 		s := &st.shards[i]
-		all.put(uint64(i)<<st.shift, empty)
+		all.put(uint64(i)<<st.shift, st.depth(), empty)
 		s.hand = uint32(uint64(i) << st.shift >> 32)
 		s.share = maxKeys / shards
 		if i < maxKeys%shards {

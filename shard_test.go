@@ -130,7 +130,7 @@ func TestShard_WaitersGetTheLockBetweenTables(t *testing.T) {
 	var wait sync.WaitGroup
 	var had atomic.Int64
 	tables, inTime := int64(0), 0
-	l.eachTable(0, 0, func(uint64, uint64) {
+	l.eachPart(0, l.tableDepth, func(uint64, uint64) {
 		if tables > 0 && had.Load() == tables {
 			inTime++
 		}

@@ -237,10 +237,10 @@ func (st *store) copyKeys(first uint64, c *copied, all *copies) (last uint64) {
 		return last
 	}
 	var part copies
-	last = st.underLock(first, s.cells.Load().stride(), func(from, to uint64) {
+	last = st.underLock(first, st.partDepth, func(from, to uint64) {
 		now := max(st.clock.Now(), 0)
 		c.copyTable(st.tableOf(from), from, to, now)
-		s.cells.Load().eachIn(from, to, func(one *cell) {
+		s.cellsIn(from, to, func(one *cell) {
 			keys, id := part.get(one.kept, one.policy), one.id.Load()
 			if live, _ := keys.copy(&one.slot, id, one.tail, now); !live && one.kept != nil {
 				keys.add(id, state{word: elsewhere})
