@@ -165,3 +165,36 @@ func BenchmarkSnapshot(b *testing.B) {
 		})
 	}
 }
+
+// BenchmarkAllow_LimitsOfKeys is for keys that have limits of their own, and for calls that bring one, on
+// a coarse clock.
+func BenchmarkAllow_LimitsOfKeys(b *testing.B) {
+	for _, keys := range []int{1, 1000, 100_000} {
+		w := thousand
+		w.keys = keys
+		own, brings := make([]Key, keys), make([]Key, keys)
+		for _, kind := range []struct {
+			name string
+			keys []Key
+		}{{"own", own}, {"brings", brings}} {
+			l := mustNew(b, w.config(GCRA, NewCoarseClock(time.Millisecond)))
+			limit := l.Config().Limit
+			limit.Rate /= 2
+			for i := range kind.keys {
+				k := l.KeyUint64(uint64(i))
+				if kind.name == "own" {
+					_ = k.SetLimit(limit)
+				} else {
+					k, _ = k.WithLimit(limit)
+				}
+				k.Allow()
+				kind.keys[i] = k
+			}
+			for _, mode := range []string{"serial", "parallel"} {
+				b.Run(fmt.Sprintf("limit=%s/keys=%d/mode=%s", kind.name, keys, mode), func(b *testing.B) {
+					drive(b, w, l, mode == "parallel", func(i uint64) bool { return kind.keys[i%uint64(keys)].Allow() })
+				})
+			}
+		}
+	}
+}

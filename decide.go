@@ -106,7 +106,10 @@ func (l *Limiter) allowAt(id uint64, now int64, cost int) bool {
 
 // allowNew is decide for a key that a table of p does not have, without looking there again.
 func (l *Limiter) allowNew(p *policy, id uint64, now int64, cost int, seen gap) bool {
-	_, out := l.core.insert(p, id, now, cost, nil, seen)
+	own, _, out := l.chargeCell(nil, id, now, cost)
+	if own == nil {
+		_, out = l.core.insert(p, id, now, cost, nil, seen)
+	}
 	if !out.decided() {
 		return l.decide(nil, id, now, cost)
 	}
@@ -121,26 +124,32 @@ func (l *Limiter) decide(d *Decision, id uint64, now int64, cost int) (allowed b
 	now = max(now, 0)
 	core, p := l, l.current.Load()
 	if l.under != nil {
-		core, p = l.core, l.policyFor(id)
+		core, p = l.core, nil
 	}
 	word, out := uint64(0), retrying
 	for {
-		if p.wide != nil {
+		switch {
+		case p == nil:
+		case p.wide != nil:
 			out = core.chargeWide(p, id, now, cost, d)
-		} else {
+		default:
 			word, out = core.charge(p, id, now, cost)
 		}
 		if out.decided() {
 			break
+		}
+		if own, left, how := l.chargeCell(d, id, now, cost); how.decided() {
+			p, word, out = own, left, how
+			break
+		}
+		if d != nil {
+			*d = Decision{} // in which a call that met a change may have left something
 		}
 		was := p
 		if p = l.policyFor(id); out == unfit && p == was {
 			if done, allowed := core.edge(d, p, id, now, cost); done {
 				return allowed
 			}
-		}
-		if d != nil {
-			*d = Decision{} // in which a call that met a change may have left something
 		}
 	}
 	if d != nil {
@@ -220,12 +229,45 @@ func (st *store) charge(p *policy, id uint64, now int64, cost int) (uint64, outc
 	}
 }
 
+// chargeCell is charge for a key in a cell, if that is under the terms that the call goes by and
+// nobody is in the way. Else it does nothing. It returns the cell's policy, or nil if there is no cell.
+func (l *Limiter) chargeCell(d *Decision, id uint64, now int64, cost int) (p *policy, word uint64, out outcome) {
+	c := l.core.shardOf(id).cell(id)
+	if c == nil {
+		return nil, 0, retrying
+	}
+	p = c.policy
+	if p.of != l.termsOf(c) || !p.fits(cost) {
+		return p, 0, retrying
+	}
+	if p.wide != nil {
+		return p, 0, l.core.chargeTail(p, &c.slot, c.state(c.word.Load()), now, cost, d)
+	}
+	for word = c.word.Load(); word < reserved; word = c.word.Load() {
+		next, ok := p.alg.charge(word, now, cost)
+		switch {
+		case !ok && p.denies:
+			return p, 0, retrying
+		case !ok:
+			return p, word, denied
+		case c.word.CompareAndSwap(word, next):
+			return p, next, admitted
+		}
+		l.core.lostRaces.Inc()
+	}
+	return p, 0, retrying
+}
+
 // slotOrInsert returns the slot of a key that is not in a table of p where it was looked for; if
 // there is none, it decides the call.
 func (st *store) slotOrInsert(p *policy, id uint64, now int64, cost int, e *slot, seen gap) (*slot, uint64, outcome) {
 	for {
 		at := spot{policy: p} // of no one instant; insert looks again
-		if seen.table.policy != p || e != nil || st.shardOf(id).cell(id) != nil {
+		c := st.shardOf(id).cell(id)
+		if c != nil && c.policy != p {
+			return nil, 0, retrying
+		}
+		if seen.table.policy != p || e != nil || c != nil {
 			at = st.locate(id)
 		}
 		if at.slot != nil {
@@ -263,7 +305,11 @@ func (st *store) chargeWide(p *policy, id uint64, now int64, cost int, d *Decisi
 			}
 		}
 		at := spot{policy: p} // of no one instant; insert looks again
-		if t.policy != p || st.shardOf(id).cell(id) != nil {
+		c := st.shardOf(id).cell(id)
+		if c != nil && c.policy != p {
+			return retrying
+		}
+		if t.policy != p || c != nil {
 			at = st.locate(id)
 		}
 		switch {

@@ -293,3 +293,30 @@ func TestDecide_ABlockThatHasEndedMeanwhile(t *testing.T) {
 		require.Equal(t, free, at.slot.word.Load())
 	})
 }
+
+// TestDecide_LimitsOfKeysTakeNoLock: a call for a key that has a limit of its own, or that brings one,
+// is decided with the shard locked.
+func TestDecide_LimitsOfKeysTakeNoLock(t *testing.T) {
+	forEveryLayout(t, func(t *testing.T, c Config) {
+		l, _ := newFrozen(t, c)
+		burst := int(l.policyOf(0).burst)
+		other := Per(burst-1, c.Limit.Period)
+		own := l.Key("own")
+		require.NoError(t, own.SetLimit(other))
+		brings, err := l.Key("brings").WithLimit(other)
+		require.NoError(t, err)
+		for _, k := range []Key{own, brings} {
+			require.True(t, k.Allow())
+			s := l.shardOf(k.id)
+			s.mu.Lock()
+			require.True(t, k.Allow())
+			require.Equal(t, burst-4, k.Take(1).Remaining)
+			require.True(t, k.AllowN(burst-4))
+			require.False(t, k.Take(1).Allowed)
+			require.False(t, k.Allow())
+			s.mu.Unlock()
+		}
+		require.True(t, l.Allow("another"), "all others have the limiter's")
+		require.Equal(t, burst-2, l.Take("another", 1).Remaining)
+	})
+}

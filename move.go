@@ -358,15 +358,21 @@ func (p *policy) stricter(from *policy, e, other state, now int64) bool {
 // none goes by those that a table is of.
 func (l *Limiter) lookUp(id uint64) (at spot, tm *terms) {
 	at = l.core.locate(id)
+	if l.under == nil && at.cell == nil {
+		return at, at.policy.of
+	}
+	return at, l.termsOf(at.cell)
+}
+
+// termsOf returns the terms that a call through l goes by for a key in the cell, if there is one.
+func (l *Limiter) termsOf(c *cell) *terms {
 	switch {
 	case l.under != nil:
-		return at, l.under.terms.Load()
-	case at.cell == nil:
-		return at, at.policy.of
-	case at.cell.kept != nil:
-		return at, at.cell.kept.terms.Load()
+		return l.under.terms.Load()
+	case c.kept != nil:
+		return c.kept.terms.Load()
 	}
-	return at, l.core.common.terms.Load()
+	return l.core.common.terms.Load()
 }
 
 // policyFor returns the policy that a call for id through l goes by, and puts the key under
