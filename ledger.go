@@ -21,7 +21,8 @@ import (
 // record: see forget, refunded and adopt. A call that drops a key from a table only says so
 // (dropped), since the shard is locked then.
 //
-// Lock order: a ledger, then records by limiter and id, then a shard.
+// Lock order: a ledger, then records by limiter and id, then a shard. (dropped has a shard, and only
+// tries a record's lock.)
 type ledgers struct {
 	shift uint
 	all   []ledger // one for each shard of the limiter
@@ -85,10 +86,26 @@ func newLedgers(shards int, shift uint) *ledgers {
 // of returns the ledger of id. With a single shard the shift is 64, which gives 0.
 func (ls *ledgers) of(id uint64) *ledger { return &ls.all[id>>ls.shift] }
 
-// dropped notes that a key has been dropped. The key's shard is locked.
+// dropped notes that a key has been dropped. The key's shard is locked, so it waits for nobody: the
+// record dies with its key if nobody has it in hand, and else whoever tidies finds it.
 func (ls *ledgers) dropped(id uint64) {
-	if rec := ls.of(id).find(id); rec != nil {
-		rec.drops.Add(1)
+	rec := ls.of(id).find(id)
+	if rec == nil {
+		return
+	}
+	rec.drops.Add(1)
+	rec.tryEnd(func() bool { return true })
+}
+
+// tryEnd ends the reservations of the record, if they are over, and waits for nobody.
+func (rec *record) tryEnd(over func() bool) {
+	switch {
+	case !rec.mu.TryLock():
+	case !rec.dead && over():
+		rec.Clear()
+		rec.release()
+	default:
+		rec.mu.Unlock()
 	}
 }
 
@@ -363,8 +380,8 @@ func (ls *ledgers) dropPassed(now int64) {
 	}
 }
 
-// tidy drops the records of which all has come back by itself, once there are many, and waits
-// for nobody. Those that are abandoned would otherwise stay as long as nobody sweeps.
+// tidy drops the records of which all has come back by itself, or whose keys have been dropped, once
+// there are many, and waits for nobody. Those that are abandoned would otherwise stay as long as nobody sweeps.
 func (lg *ledger) tidy(now int64) {
 	m := lg.records.Load()
 	at := m.tidyAt.Load()
@@ -372,14 +389,7 @@ func (lg *ledger) tidy(now int64) {
 		return
 	}
 	m.Range(func(_ uint64, rec *record) bool {
-		switch {
-		case !rec.mu.TryLock():
-		case !rec.dead && rec.passed(now):
-			rec.Clear()
-			rec.release()
-		default:
-			rec.mu.Unlock()
-		}
+		rec.tryEnd(func() bool { return rec.passed(now) || rec.Len() > 0 && rec.drops.Load() != rec.seen })
 		return true
 	})
 	m.tidyAt.Store(2 * int64(m.Size()))

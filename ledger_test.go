@@ -54,6 +54,59 @@ func TestLedger_RecordsOfAbandonedReservationsGo(t *testing.T) {
 	require.LessOrEqual(t, most, 2*minRecordTidy)
 }
 
+// TestLedger_RecordsGoWithTheirKeys: receipts that nobody settles are as many as MaxKeys allows, and
+// insertions that sweep end those of idle keys.
+func TestLedger_RecordsGoWithTheirKeys(t *testing.T) {
+	const most = 1000
+	for name, reserve := range map[string]func(l *Limiter, i uint64){
+		"Reserve": func(l *Limiter, i uint64) { mustReserve(t, l.KeyUint64(i), 1) },
+		"TakeAllReceipts": func(l *Limiter, i uint64) {
+			receipts := make([]*Reservation, 1)
+			require.True(t, TakeAllReceipts(receipts, nil, Charge{l.KeyUint64(i), 1}).Allowed)
+			require.NotNil(t, receipts[0])
+		},
+	} {
+		l, clock := newFrozen(t, Config{Limit: PerDay(100), MaxKeys: most})
+		records := func() (n int) {
+			for i := range l.ledgers.all {
+				if m := l.ledgers.all[i].records.Load(); m != nil {
+					n += m.Size()
+				}
+			}
+			return n
+		}
+		for i := range uint64(10 * most) {
+			reserve(l, i)
+		}
+		require.LessOrEqual(t, l.Len(), most)
+		require.LessOrEqual(t, records(), l.Len(), name)
+		clock.Advance(48 * time.Hour)
+		for i := range uint64(10 * most) {
+			l.KeyUint64(1<<32 + i).Allow()
+		}
+		require.Zero(t, records(), name)
+	}
+}
+
+// TestLedger_ADroppedRecordInHand: the key of a record that somebody has in hand is dropped. It goes when
+// many have come.
+func TestLedger_ADroppedRecordInHand(t *testing.T) {
+	l, _ := newFrozen(t, Config{Limit: PerDay(100), MaxKeys: 1, Shards: 1})
+	k := l.Key("k")
+	mustReserve(t, k, 1)
+	rec := l.ledgers.of(k.id).find(k.id)
+	require.True(t, rec.lock())
+	require.True(t, l.Allow("other"))
+	require.Equal(t, uint64(1), l.Stats().Evicted)
+	rec.release()
+	require.Same(t, rec, l.ledgers.of(k.id).find(k.id))
+	for i := range uint64(2 * minRecordTidy) {
+		id := l.KeyUint64(i).id
+		l.ledgers.of(id).lockRecord(id, 0).mu.Unlock()
+	}
+	require.Nil(t, l.ledgers.of(k.id).find(k.id))
+}
+
 // TestReserve_TooMany: a key can have so many reservations and waiting calls, until some
 // have been settled, have come back by themselves, or have gone with their key.
 func TestReserve_TooMany(t *testing.T) {
@@ -359,5 +412,8 @@ func TestLedger_ARecordThatHasGone(t *testing.T) {
 	require.Nil(t, lg.find(k.id))
 	require.False(t, found.lock())
 	mustReserve(t, k, 1)
-	require.NotSame(t, found, lg.find(k.id))
+	next := lg.find(k.id)
+	require.NotSame(t, found, next)
+	found.tryEnd(func() bool { return true })
+	require.Same(t, next, lg.find(k.id))
 }
