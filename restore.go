@@ -23,6 +23,10 @@ import (
 // limiter; what has been set stays. The algorithm must be the same, with its Refill and
 // Anchor; and Hash must be HashStable.
 //
+// The times in a snapshot are those of the clock that it was made by. Under a clock that is
+// behind that one nothing comes back before it has caught up, and under the buckets a key that
+// owes anything is denied until then.
+//
 // Restore before the first decision, where that is possible. A key that has been decided on
 // before, or is meanwhile, keeps the stricter of both states: so it has had its burst once
 // more than its limit, and no more than once however often a snapshot is restored. Receipts
