@@ -63,10 +63,10 @@ func checkCells(tb testing.TB, l *Limiter, keys []string, own map[string]bool) {
 			cells++
 			word := c.word.Load()
 			traces.Equal(tb, false, word == moved, "a mark of a move has stayed")
-			switch _, found := l.tableOf(c.id.Load()).find(c.id.Load()); {
+			switch e, _ := l.tableOf(c.id.Load()).lookup(c.id.Load()); {
 			case c.kept == nil:
 				count++
-				traces.Equal(tb, true, found, "a key that is counted has no slot")
+				traces.Equal(tb, true, e != nil, "a key that is counted has no slot")
 				traces.Equal(tb, false, word == elsewhere, "a cell without state does not stay")
 			case word != elsewhere:
 				live++

@@ -206,7 +206,7 @@ func TestHotPath_ProbesCheckNoBounds(t *testing.T) {
 			})
 		}
 		assert.Empty(t, checks(src.fn(t, "(*table).lookup")), arch)
-		require.NotEmpty(t, checks(src.fn(t, "(*table).find")), "%s: or the compiler says it in other words now", arch)
+		require.NotEmpty(t, checks(src.fn(t, "(*table).put")), "%s: or the compiler says it in other words now", arch)
 
 		assert.Empty(t, checks(src.fn(t, "(*Limiter).allowAt")), arch)
 	}
@@ -263,7 +263,7 @@ func TestHotPath_KeysAndDecisionsStayOnTheStack(t *testing.T) {
 		for _, name := range []string{
 			"(*Limiter).Allow", "(*Limiter).AllowN", "(*Limiter).Take", "(*Limiter).Peek", "Key.AllowN", "Key.Take", "Key.Peek",
 			"Key.AllowAt", "Key.TakeAt", "(*Limiter).allowAt", "(*Limiter).decide", "(*Limiter).peekAt",
-			"(*Limiter).glance", "(*Limiter).edge", "(*store).charge", "(*store).locate", "(*table).lookup", "(*table).find",
+			"(*Limiter).glance", "(*Limiter).edge", "(*store).charge", "(*store).locate", "(*table).lookup",
 			"(*store).insert", "(*store).chargeWide", "(*policy).peekTail", "(*gcra).charge", "(*store).now",
 		} {
 			for _, d := range src.in(all, src.fn(t, name)) {

@@ -20,8 +20,8 @@ func (st *store) insert(p *policy, id uint64, now int64, cost int, d *Decision, 
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	t := st.tableOf(id)
-	i, found := t.findFrom(seen, id)
-	if found && t.slots[i].word.Load() != elsewhere {
+	e, i := t.findFrom(seen, id)
+	if e != nil && e.word.Load() != elsewhere {
 		return 0, retrying
 	}
 	if c := s.cell(id); c != nil {
@@ -43,9 +43,9 @@ func (st *store) insert(p *policy, id uint64, now int64, cost int, d *Decision, 
 	}
 	if next := st.tableOf(id); next != t {
 		t = next
-		i, found = t.find(id)
+		e, i = t.lookup(id)
 	}
-	if !found && t.policy == p {
+	if e == nil && t.policy == p {
 		var tail []atomic.Uint64
 		if p.wide != nil {
 			tail = t.tails.add(i)
@@ -100,7 +100,7 @@ func (st *store) roomLocked(s *shard, id uint64, now int64, keep bool) bool {
 		if t.used < t.limit {
 			return true
 		}
-		if _, found := t.find(id); found {
+		if e, _ := t.lookup(id); e != nil {
 			return true
 		}
 		st.growLocked(s, id, now, keep)
@@ -110,7 +110,7 @@ func (st *store) roomLocked(s *shard, id uint64, now int64, keep bool) bool {
 // markLocked counts a key that is in a cell. There is room for it.
 func (st *store) markLocked(s *shard, id uint64) {
 	t := st.tableOf(id)
-	if _, found := t.find(id); !found {
+	if e, _ := t.lookup(id); e == nil {
 		t.mark(id)
 	}
 	t.newKey()

@@ -142,7 +142,7 @@ func (st *store) adoptAllLocked(s *shard, id uint64, empty *table) (now int64) {
 
 // adopt adds an entry of another policy.
 func (t *table) adopt(id uint64, from *policy, e state, now int64) {
-	i := t.vacant(id)
+	_, i := t.lookup(id)
 	var tail []atomic.Uint64
 	if t.policy.wide != nil {
 		tail = t.tails.add(i)
@@ -280,9 +280,8 @@ func (l *Limiter) forgetLocked(s *shard, rec *record, c *cell, id uint64, live, 
 		l.removeCellLocked(s, c)
 	}
 	if live {
-		t := l.tableOf(id)
-		i, _ := t.find(id)
-		t.slots[i].word.Store(elsewhere)
+		e, _ := l.tableOf(id).lookup(id)
+		e.word.Store(elsewhere)
 	}
 	if counted {
 		s.count.Add(-1)
@@ -332,7 +331,7 @@ func (l *Limiter) restoreNewLocked(s *shard, id uint64, tm *terms, from *policy,
 		return
 	}
 	p, t := tm.policyFor(from, e, now), l.tableOf(id)
-	if _, found := t.find(id); !found && p == t.policy {
+	if mark, _ := t.lookup(id); mark == nil && p == t.policy {
 		t.adopt(id, from, e, now)
 		t.newKey()
 		s.count.Add(1)

@@ -61,11 +61,10 @@ func (l *Limiter) peekTable(d *Decision, id uint64, now int64, cost int) (ok boo
 	if !p.fits(cost) {
 		return false
 	}
-	i, found := t.find(id)
-	if !found {
+	e, i := t.lookup(id)
+	if e == nil {
 		return false
 	}
-	e := &t.slots[i]
 	word := e.word.Load()
 	d.Limit = int(p.burst)
 	switch {

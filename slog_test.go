@@ -48,16 +48,15 @@ func TestSlidingLog_VersionGoesRound(t *testing.T) {
 	l, _ := newFrozen(t, Config{Algorithm: SlidingLog, Limit: PerMinute(1000), Shards: 1})
 	k := l.Key("k")
 	require.True(t, k.AllowN(10))
-	tab := l.tableOf(0)
-	i, found := tab.find(k.id)
-	require.True(t, found)
+	e, _ := l.tableOf(0).lookup(k.id)
+	require.NotNil(t, e)
 	a := l.policyOf(0).wide.(*slidingLog)
-	word := tab.slots[i].word.Load()
-	tab.slots[i].word.Store((1<<(62-a.bits)-4)<<a.bits | a.written(word))
+	word := e.word.Load()
+	e.word.Store((1<<(62-a.bits)-4)<<a.bits | a.written(word))
 	for want := 989; want >= 980; want-- {
 		require.Equal(t, want, k.Take(1).Remaining)
-		require.Zero(t, tab.slots[i].word.Load()&locked)
-		require.NotEqual(t, uint64(1<<(62-a.bits)-1), tab.slots[i].word.Load()>>a.bits, "with the lock bit this could be moved")
+		require.Zero(t, e.word.Load()&locked)
+		require.NotEqual(t, uint64(1<<(62-a.bits)-1), e.word.Load()>>a.bits, "with the lock bit this could be moved")
 	}
 }
 

@@ -83,8 +83,8 @@ func mostIDs(share int) int {
 	return n
 }
 
-// lookup returns the slot of id, or nil and where the probe for it ended. It is find, and inlined
-// where find is not; the compiler can tell that the index is in range.
+// lookup returns the slot of id, or nil and the place of the empty one where the probe for it ended.
+// It is written so that it is inlined, and the compiler can tell that the index is in range.
 func (t *table) lookup(id uint64) (e *slot, end uint64) {
 	slots := t.slots
 	for i := t.home(id); i < uint64(len(slots)); {
@@ -114,21 +114,6 @@ func (t *table) home(id uint64) uint64 {
 // prefetch lets the processor fetch the slot where the probe for id starts.
 func (t *table) prefetch(id uint64) { prefetch.Line(unsafe.Pointer(&t.slots[t.home(id)])) }
 
-// find returns the slot of id, or the empty slot where the probe for it ended.
-func (t *table) find(id uint64) (i uint64, found bool) {
-	for i = t.home(id); ; i++ {
-		if i == uint64(len(t.slots)) {
-			i = 0
-		}
-		switch t.slots[i].id.Load() {
-		case id:
-			return i, true
-		case 0:
-			return i, false
-		}
-	}
-}
-
 // A gap is the slot of a table where the probe for an id ended. As long as it is empty, the table does
 // not hold the id.
 type gap struct {
@@ -136,22 +121,12 @@ type gap struct {
 	slot  uint64
 }
 
-// findFrom is find for a caller that has probed before, in this table or in another one.
-func (t *table) findFrom(g gap, id uint64) (i uint64, found bool) {
+// findFrom is lookup for a caller that has probed before, in this table or in another one.
+func (t *table) findFrom(g gap, id uint64) (e *slot, end uint64) {
 	if g.table == t && t.slots[g.slot].id.Load() == 0 {
-		return g.slot, false
+		return nil, g.slot
 	}
-	return t.find(id)
-}
-
-// vacant returns the slot for an id that the table does not hold.
-func (t *table) vacant(id uint64) (i uint64) {
-	for i = t.home(id); t.slots[i].id.Load() != 0; {
-		if i++; i == uint64(len(t.slots)) {
-			i = 0
-		}
-	}
-	return i
+	return t.lookup(id)
 }
 
 // blockSlots is how many slots are looked at together: a bit of a word for each.
@@ -211,7 +186,7 @@ func (t *table) freeze(i uint64) state {
 
 // put adds an entry to a table that nobody else sees yet.
 func (t *table) put(id uint64, e state) {
-	i := t.vacant(id)
+	_, i := t.lookup(id)
 	if e.tail != nil {
 		t.tails.attach(i, e.tail)
 	}
@@ -235,7 +210,7 @@ func (t *table) idleSooner() {
 
 // mark adds a slot that says that the key is in a cell.
 func (t *table) mark(id uint64) {
-	i := t.vacant(id)
+	_, i := t.lookup(id)
 	preset(&t.slots[i].word, elsewhere)
 	t.slots[i].id.Store(id)
 	t.used++
@@ -330,8 +305,8 @@ func (ts *tails) attach(i uint64, tail []atomic.Uint64) {
 	copy(ts.add(i), tail)
 }
 
-// findLive is find for a slot that has the key's state.
+// findLive is lookup for a slot that has the key's state.
 func (t *table) findLive(id uint64) (i uint64, live bool) {
-	i, found := t.find(id)
-	return i, found && t.slots[i].word.Load() != elsewhere
+	e, i := t.lookup(id)
+	return i, e != nil && e.word.Load() != elsewhere
 }

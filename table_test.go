@@ -41,8 +41,8 @@ func checkTablesOf(t *testing.T, l *Limiter, s *shard) {
 			begin, _ := covers(id, tab.depth)
 			traces.Equal(t, first, begin, "id in another table")
 			traces.Equal(t, tab, l.tableOf(id))
-			at, found := tab.find(id)
-			traces.Equal(t, true, found && at == uint64(j), "id out of its probe's reach")
+			at, _ := tab.lookup(id)
+			traces.Equal(t, &tab.slots[j], at, "id out of its probe's reach")
 		}
 		require.Equal(t, used, tab.used)
 		require.LessOrEqual(t, used, tab.limit)
