@@ -1,6 +1,7 @@
 package sluice
 
 import (
+	"bytes"
 	"math"
 	"runtime"
 	"sync/atomic"
@@ -336,5 +337,23 @@ func TestSetLimit_AsTakeAllTracksItsKeys(t *testing.T) {
 			}
 		}
 		require.Positive(t, changed)
+	})
+}
+
+// TestRestore_KeyWhoseMarkHasStayed: its state is in a cell, and the table has its id once.
+func TestRestore_KeyWhoseMarkHasStayed(t *testing.T) {
+	forEveryLayout(t, func(t *testing.T, c Config) {
+		c.Hash = HashStable
+		l, _ := newFrozen(t, c)
+		require.True(t, l.Allow("k"))
+		require.True(t, l.Allow("other"))
+		data := snapshotOf(t, l)
+		require.NoError(t, l.SetKeyLimit("k", Per(7, c.Limit.Period)))
+		l.Reset("k")
+		l.ClearKeyLimit("k") // without state, so that only its mark is left
+		require.Equal(t, 1, l.Len())
+		require.NoError(t, l.Restore(bytes.NewReader(data)))
+		require.Equal(t, 1, spentOf(l, "k"))
+		checkCells(t, l, []string{"k", "other"}, nil)
 	})
 }
