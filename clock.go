@@ -166,7 +166,7 @@ func (c *CoarseClock) tick() {
 // replaying recorded traffic. It is safe for concurrent use and must be made by
 // NewManualClock.
 type ManualClock struct {
-	now      atomic.Int64
+	now      atomic.Int64 // written under mu
 	mu       sync.Mutex
 	sleepers map[*sleeper]struct{} // guarded by mu
 }
@@ -201,12 +201,11 @@ func (c *ManualClock) sleepUntil(ctx context.Context, at uint64) error {
 	}
 }
 
-// wake wakes the sleepers whose time has come.
-func (c *ManualClock) wake() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
+// moveLocked moves the time, and wakes the sleepers whose time has come.
+func (c *ManualClock) moveLocked(now int64) {
+	c.now.Store(now)
 	for s := range c.sleepers {
-		if s.at <= uint64(c.Now()) {
+		if s.at <= uint64(now) {
 			close(s.awake)
 			delete(c.sleepers, s)
 		}
@@ -230,31 +229,20 @@ func (c *ManualClock) Advance(d time.Duration) {
 	if d < 0 {
 		panic(fmt.Sprintf("sluice: ManualClock.Advance(%v) would go back in time", d))
 	}
-	for {
-		old := c.now.Load()
-		next := old + int64(d)
-		if next < old {
-			next = math.MaxInt64
-		}
-		if c.now.CompareAndSwap(old, next) {
-			c.wake()
-			return
-		}
-	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	now := c.Now()
+	c.moveLocked(now + min(int64(d), math.MaxInt64-now))
 }
 
 // Set moves the clock to t, which must not be earlier than its present time; if
 // it is, Set panics.
 func (c *ManualClock) Set(t time.Time) {
-	next := unixNanos(t)
-	for {
-		old := c.now.Load()
-		if next < old {
-			panic(fmt.Sprintf("sluice: ManualClock.Set(%v) would go back in time by %v", t, time.Duration(old-next)))
-		}
-		if c.now.CompareAndSwap(old, next) {
-			c.wake()
-			return
-		}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	next, now := unixNanos(t), c.Now()
+	if next < now {
+		panic(fmt.Sprintf("sluice: ManualClock.Set(%v) would go back in time by %v", t, time.Duration(now-next)))
 	}
+	c.moveLocked(next)
 }
