@@ -393,39 +393,26 @@ func (st *store) countUnblockedLocked(s *shard, t *table) (n int) {
 // it is all of a shard, or a sample meets few, it looks at all of them, else at the sample. (A random
 // one, since under the stable hash strangers can choose the places of their keys.)
 func (st *store) surveyLocked(s *shard, t *table, now int64) (idle int, ranks []uint64) {
-	whole := t.depth == st.depth() && t.used <= fullIDs
-	if whole || len(t.slots) <= sampleSlots {
-		return st.surveyAllLocked(s, t, now)
-	}
-	ranks = make([]uint64, 0, sampleSlots)
-	for range sampleSlots / sampleRow {
-		from := rand.Uint64N(uint64(len(t.slots)) - sampleRow + 1)
-		for i := from; i < from+sampleRow; i++ {
-			switch p, e, ok := st.stateLocked(s, t, i); {
-			case !ok:
-			case p.idleBy(e, now):
-				idle++
-			default:
-				ranks = append(ranks, t.policy.rankOf(p, e, now))
-			}
-		}
-	}
-	if idle+len(ranks) < sampleSlots/8 {
-		return st.surveyAllLocked(s, t, now)
-	}
-	return int(float64(idle) / float64(idle+len(ranks)) * float64(t.used)), ranks
-}
-
-// surveyAllLocked is surveyLocked of all slots.
-func (st *store) surveyAllLocked(s *shard, t *table, now int64) (idle int, ranks []uint64) {
-	ranks = make([]uint64, 0, t.used)
-	st.eachLocked(s, t, func(p *policy, e state) {
+	look := func(p *policy, e state) {
 		if p.idleBy(e, now) {
 			idle++
 		} else {
 			ranks = append(ranks, t.policy.rankOf(p, e, now))
 		}
-	})
+	}
+	whole := t.depth == st.depth() && t.used <= fullIDs
+	if !whole && len(t.slots) > sampleSlots {
+		ranks = make([]uint64, 0, sampleSlots)
+		for range sampleSlots / sampleRow {
+			from := rand.IntN(len(t.slots) - sampleRow + 1)
+			st.eachOfLocked(s, t, from, from+sampleRow, look)
+		}
+		if n := idle + len(ranks); n >= sampleSlots/8 {
+			return int(float64(idle) / float64(n) * float64(t.used)), ranks
+		}
+	}
+	idle, ranks = 0, make([]uint64, 0, t.used)
+	st.eachLocked(s, t, look)
 	return idle, ranks
 }
 

@@ -86,7 +86,7 @@ func (r *rebuild) takeLocked(old *table, drop func(*policy, state) bool) (droppe
 		free = blockedTail
 	}
 	for from := 0; from < len(old.slots); from += blockSlots {
-		some, mask := old.block(from)
+		some, mask := old.block(from, len(old.slots))
 		for ; mask != 0; mask &= mask - 1 {
 			i := bits.TrailingZeros64(mask)
 			e := &some[i]

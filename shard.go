@@ -235,30 +235,22 @@ func (st *store) removeCellLocked(s *shard, c *cell) {
 // eachLocked calls f for every tracked key of a table but those in cells that stay, with
 // its policy.
 func (st *store) eachLocked(s *shard, t *table, f func(*policy, state)) {
-	for i, id := range t.occupied {
-		if word := t.slots[i].word.Load(); word != elsewhere {
-			f(t.policy, t.state(i, word))
-		} else if c := s.counted(id); c != nil {
-			f(c.policy, c.state(c.word.Load()))
-		}
-	}
+	st.eachOfLocked(s, t, 0, len(t.slots), f)
 }
 
-// stateLocked returns the state of slot i of a table, if it has one, as it stands
-// now.
-func (st *store) stateLocked(s *shard, t *table, i uint64) (p *policy, e state, ok bool) {
-	id := t.slots[i].id.Load()
-	if id == 0 {
-		return nil, e, false
+// eachOfLocked is eachLocked for some slots.
+func (st *store) eachOfLocked(s *shard, t *table, from, end int, f func(*policy, state)) {
+	for ; from < end; from += blockSlots {
+		some, mask := t.block(from, end)
+		for ; mask != 0; mask &= mask - 1 {
+			i := bits.TrailingZeros64(mask)
+			if word := some[i].word.Load(); word != elsewhere {
+				f(t.policy, t.state(uint64(from+i), word))
+			} else if c := s.counted(some[i].id.Load()); c != nil {
+				f(c.policy, c.state(c.word.Load()))
+			}
+		}
 	}
-	word := t.slots[i].word.Load()
-	if word != elsewhere {
-		return t.policy, t.state(i, word), true
-	}
-	if c := s.counted(id); c != nil {
-		return c.policy, c.state(c.word.Load()), true
-	}
-	return nil, e, false
 }
 
 // depth is the depth of a table that has a whole shard.

@@ -132,10 +132,10 @@ func (t *table) findFrom(g gap, id uint64) (e *slot, end uint64) {
 // blockSlots is how many slots are looked at together: a bit of a word for each.
 const blockSlots = 64
 
-// block returns which of the slots from the one given on have an id. Some do and some do not, in
+// block returns the next slots from the given one on, and which of them have an id. Some do and some do not, in
 // no order that a processor could guess, so it looks at the ids of all without a branch.
-func (t *table) block(from int) (some []slot, mask uint64) {
-	some = t.slots[from:min(from+blockSlots, len(t.slots))]
+func (t *table) block(from, end int) (some []slot, mask uint64) {
+	some = t.slots[from:min(from+blockSlots, end)]
 	for i := range some {
 		id := some[i].id.Load()
 		mask |= (id | -id) >> 63 << (i % blockSlots)
@@ -146,7 +146,7 @@ func (t *table) block(from int) (some []slot, mask uint64) {
 // occupied yields the slots that have an id, in order, with their ids.
 func (t *table) occupied(yield func(i, id uint64) bool) {
 	for from := 0; from < len(t.slots); from += blockSlots {
-		some, mask := t.block(from)
+		some, mask := t.block(from, len(t.slots))
 		for ; mask != 0; mask &= mask - 1 {
 			i := bits.TrailingZeros64(mask)
 			if !yield(uint64(from+i), some[i].id.Load()) {
