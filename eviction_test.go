@@ -417,6 +417,9 @@ func TestEvictSoonest_ASampleThatMeetsNobody(t *testing.T) {
 	for range 100 {
 		idle, ranks := l.surveyLocked(&l.shards[0], tab, start.UnixNano())
 		require.GreaterOrEqual(t, idle+len(ranks), sampleSlots/8)
+		idle, ranks = l.surveyLocked(&l.shards[0], tab, start.Add(time.Hour).UnixNano())
+		require.Equal(t, tab.used, idle, "those that the sample has met count once")
+		require.Empty(t, ranks)
 	}
 }
 
