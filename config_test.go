@@ -153,7 +153,7 @@ func TestNew_GivenFieldsAreKept(t *testing.T) {
 		TTL: time.Minute, Shards: 8, Clock: clock, Hash: HashStable, Stats: true,
 	})
 	require.NoError(t, err)
-	assert.IsType(t, &leakyBucket{}, l.policyOf(0).alg)
+	assert.True(t, l.policyOf(0).alg.(*gcra).queue)
 	assert.Equal(t, uint64(3), l.policyOf(0).burst)
 	assert.Equal(t, 100_001, sumOfShares(l))
 	assert.Equal(t, OverflowAdmitNew, l.overflow)
@@ -167,7 +167,7 @@ func TestNew_GivenFieldsAreKept(t *testing.T) {
 
 func TestNew_EveryAlgorithmGetsItsOwn(t *testing.T) {
 	for a, want := range map[Algorithm]any{
-		GCRA: &gcra{}, TokenBucket: &tokenBucket{}, LeakyBucket: &leakyBucket{},
+		GCRA: &gcra{}, TokenBucket: &tokenBucket{}, LeakyBucket: &gcra{},
 		SlidingWindow: &slidingWindowWord{}, SlidingLog: &slidingLog{}, FixedWindow: &fixedWindow{},
 	} {
 		l, err := New(Config{Algorithm: a, Limit: PerSecond(10)})
@@ -177,6 +177,9 @@ func TestNew_EveryAlgorithmGetsItsOwn(t *testing.T) {
 			assert.Nil(t, l.policyOf(0).alg)
 		} else {
 			assert.IsType(t, want, l.policyOf(0).alg)
+			if g, ok := l.policyOf(0).alg.(*gcra); ok {
+				assert.Equal(t, a == LeakyBucket, g.queue)
+			}
 		}
 	}
 }

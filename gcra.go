@@ -18,11 +18,14 @@ import "sync/atomic"
 //
 // Invariant: TAT only grows, except by refunds. A call with an older t sees a larger TAT-t and is
 // judged more strictly than at the newest t.
-type gcra struct{ schedule }
+type gcra struct {
+	schedule
+	queue bool // it is a LeakyBucket: see leaky.go
+}
 
 func newGCRA(l Limit) (algorithm, *ConfigError) {
 	s, err := newSchedule(l)
-	return &gcra{s}, err
+	return &gcra{schedule: s}, err
 }
 
 func (a *gcra) adopt(from adopter, e state, _ []atomic.Uint64, now int64) uint64 {
@@ -31,7 +34,7 @@ func (a *gcra) adopt(from adopter, e state, _ []atomic.Uint64, now int64) uint64
 
 func (a *gcra) full(word uint64) uint64    { return word }
 func (a *gcra) pack(full, _ uint64) uint64 { return full }
-func (a *gcra) turns() (*schedule, bool)   { return &a.schedule, false }
+func (a *gcra) turns() (*schedule, bool)   { return &a.schedule, a.queue }
 
 func (a *gcra) charge(word uint64, now int64, cost int) (uint64, bool) {
 	t := a.tick(now)
