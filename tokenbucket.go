@@ -79,10 +79,8 @@ func (a *tokenBucket) debit(word uint64, now int64, cost int) uint64 {
 // refund takes what is given back from what was spent, and goes back before the last
 // refill if that is not enough.
 func (a *tokenBucket) refund(word uint64, now int64, cost int) uint64 {
-	refill, _ := a.unpack(word)
-	full := a.schedule.refund(a.full(word), now, cost)
-	refill = min(refill, full>>a.coarse<<a.coarse)
-	return refill>>a.coarse<<(a.coarse+1) | (full - refill)
+	refill, spent := a.unpack(word)
+	return a.pack(a.schedule.refund(refill+spent, now, cost), refill)
 }
 
 // pack returns the word of a bucket that is full again at the given tick. If that is
