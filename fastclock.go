@@ -269,20 +269,18 @@ func (c *FastClock) calibrate() int64 {
 	passed, elapsed := nanosOf(uint64(max(past, 0)), l.pace.Load()), s.system-c.last.system
 	behind := s.system - l.ns.Load() - passed
 	shown := l.at(min(past, span*fastReach)) // the most that anybody can have read
+	if past > span*fastReach {               // nobody has read on
+		shown = max(shown, s.system)
+	}
 	c.misses++
 	switch {
-	case window > c.ticks(fastApart) && c.misses < fastMisses && past <= span*fastReach:
-		return shown
 	case window > c.ticks(fastApart) && c.misses < fastMisses:
-		return max(shown, s.system)
+		return shown
 	case window > c.ticks(fastApart):
 		return c.fall("reading the counter takes too long", max(shown, s.system))
 	case max(behind, -behind) <= int64(fastApart)+elapsed/c.trusted(span) && !slept(elapsed, s.wall-c.last.wall, passed):
 		if pace, ok := paceOf(elapsed, uint64(past)); ok {
 			c.pace = (c.pace + pace) / 2
-		}
-		if past > span*fastReach { // nobody has read on
-			shown = max(shown, s.system)
 		}
 		return c.publish(s, shown, min(2*uint64(span), c.ticks(fastSpan)))
 	case past < 0, slept(elapsed, s.wall-c.last.wall, passed):
