@@ -78,7 +78,7 @@ type CoarseClock struct {
 	now atomic.Int64
 
 	resolution time.Duration
-	base       systemClock
+	base       Clock
 	mu         sync.Mutex // serialises ticks and waking, and guards the rest
 	timer      *time.Timer
 	quiet      int // ticks in a row without a read
@@ -103,8 +103,7 @@ func NewCoarseClock(resolution time.Duration) *CoarseClock {
 	if resolution == 0 {
 		resolution = time.Millisecond
 	}
-	base := time.Now()
-	c := &CoarseClock{resolution: max(resolution, minCoarseResolution), base: systemClock{base: base, wall: unixNanos(base)}}
+	c := &CoarseClock{resolution: max(resolution, minCoarseResolution), base: SystemClock()}
 	c.now.Store(coarseParked)
 	return c
 }

@@ -133,11 +133,9 @@ const (
 // NewFastClock returns a clock that agrees with a SystemClock made now. It measures the
 // counter for about 0.1 ms.
 func NewFastClock() *FastClock {
-	base := time.Now()
-	system := systemClock{base: base, wall: unixNanos(base)}
 	return newFastClock(counter.Unfit(), fastInputs{
 		counter: counter.ReadInOrder,
-		system:  system.Now,
+		system:  SystemClock().Now,
 		wall:    func() int64 { return time.Now().UnixNano() },
 		after:   func(d time.Duration, f func()) timer { return time.AfterFunc(d, f) },
 	})
