@@ -43,7 +43,10 @@ func newPolicy(c Config, from *policy) (*policy, *ConfigError) {
 				return nil, unkept(c)
 			}
 		}
-		p.punish(c)
+		if c.CountDenied {
+			p.counts, _ = p.adopter().(denialCounter) // all window algorithms are
+		}
+		p.denies = p.blockFor > 0 || p.counts != nil
 	}
 	if p.alg != nil && !c.Stats && !p.denies {
 		p.plain = p.burst
@@ -276,18 +279,6 @@ type penalty struct {
 	denies   bool          // a denied call changes its key
 	blockFor int64         // ns, or 0
 	counts   denialCounter // nil unless denied calls count
-}
-
-// punish sets the penalty of a policy that has an algorithm.
-func (p *policy) punish(c Config) {
-	if c.CountDenied {
-		if p.wide != nil {
-			p.counts, _ = p.wide.(denialCounter) // all window algorithms are
-		} else {
-			p.counts, _ = p.alg.(denialCounter)
-		}
-	}
-	p.denies = p.blockFor > 0 || p.counts != nil
 }
 
 // blockedUntil returns when the block of the key ends, or 0 if it has none. A wide word is
