@@ -356,7 +356,13 @@ func (st *store) evictSoonestLocked(s *shard, now int64) {
 	}
 	// What was to go has been charged meanwhile. That must not turn a key away. Blocked
 	// keys still go last.
-	if free := st.countUnblockedLocked(s, st.tableOf(id)); free > 0 {
+	free := 0
+	st.eachLocked(s, st.tableOf(id), func(p *policy, e state) {
+		if p.rank(e, 0) < reserved {
+			free++
+		}
+	})
+	if free > 0 {
 		if st.evictLocked(s, id, now, batch, rank.Some(free, min(batch, free), reserved)) > 0 {
 			return
 		}
@@ -377,16 +383,6 @@ func (p *policy) rankOf(of *policy, e state, now int64) uint64 {
 	}
 	s, _ := b.turns()
 	return s.tick(int64(min(of.idleAt(e), math.MaxInt64)))
-}
-
-// countUnblockedLocked counts the entries of a table that are not blocked as they stand now.
-func (st *store) countUnblockedLocked(s *shard, t *table) (n int) {
-	st.eachLocked(s, t, func(p *policy, e state) {
-		if p.rank(e, 0) < reserved {
-			n++
-		}
-	})
-	return n
 }
 
 // surveyLocked returns how many entries of a table are idle at now and the ranks of live ones. If
