@@ -21,7 +21,10 @@ func (st *store) rebuildLocked(s *shard, id uint64, want int, drop func(*policy,
 	old := st.tableOf(id)
 	first, _ := covers(id, old.depth)
 	r := rebuild{st: st, s: s, depth: old.depth, bit: 64}
-	buddy := st.buddyLocked(first, old, want)
+	buddy := st.buddyOf(first, old)
+	if buddy != nil && want+buddy.used > st.mostOf(old.policy)/2 {
+		buddy = nil // too much for one table
+	}
 	switch {
 	case buddy != nil:
 		r.depth--
@@ -53,14 +56,6 @@ func (st *store) buddyOf(id uint64, t *table) *table {
 		return nil
 	}
 	if b := st.tableOf(id ^ 1<<(64-t.depth)); b.depth == t.depth && b.policy == t.policy {
-		return b
-	}
-	return nil
-}
-
-// buddyLocked returns the table to merge with a table of which about want ids stay, or nil.
-func (st *store) buddyLocked(id uint64, t *table, want int) *table {
-	if b := st.buddyOf(id, t); b != nil && want+b.used <= st.mostOf(t.policy)/2 {
 		return b
 	}
 	return nil
