@@ -111,25 +111,32 @@ func (c chargingRank) rank(word uint64, now int64) uint64 {
 	return c.algorithm.rank(word, now)
 }
 
-// TestEvictSoonest_ContentionIsNoDenial: all that was to go is charged meanwhile.
+// TestEvictSoonest_ContentionIsNoDenial: all that was to go is charged meanwhile. Blocked keys stay.
 func TestEvictSoonest_ContentionIsNoDenial(t *testing.T) {
 	if splits() {
 		return // more is frozen than is listed in one go
 	}
-	for _, maxKeys := range []int{1, 20} {
+	for _, n := range []struct{ maxKeys, blocked int }{{1, 0}, {20, 0}, {20, 5}} {
+		maxKeys, old := n.maxKeys, n.maxKeys-n.blocked
 		l, _ := newFrozen(t, Config{Limit: PerSecond(1).WithBurst(1_000_000), MaxKeys: maxKeys})
-		fill(l, "old", maxKeys)
+		fill(l, "old", old)
+		for i := range n.blocked {
+			require.True(t, l.Block(fmt.Sprint("blocked", i), Never))
+		}
 		plain := l.policyOf(0).alg
 		listed := 0
 		setAlgorithm(l, chargingRank{plain, func() {
-			if listed++; listed <= maxKeys { // only while they are listed: later they are frozen
-				fill(l, "old", maxKeys)
+			if listed++; listed <= old { // only while they are listed: later they are frozen
+				fill(l, "old", old)
 			}
 		}}, nil)
 		require.True(t, l.Take("new", 1).Allowed)
 		setAlgorithm(l, plain, nil)
 		require.Zero(t, l.Stats().Untracked)
 		require.Equal(t, max(1, maxKeys-max(1, maxKeys/roomFraction)+1), l.Len())
+		for i := range n.blocked {
+			require.False(t, l.Allow(fmt.Sprint("blocked", i)))
+		}
 	}
 }
 
