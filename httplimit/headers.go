@@ -364,7 +364,7 @@ func (f *fields) setRetryAfter(h http.Header, values []string, quotas []quota, d
 	wait := d.RetryAfter
 	if f.RateLimit != HeaderOff {
 		for i := range quotas {
-			if violates(d, quotas[i].policy.Name) {
+			if slices.Contains(d.Violated, quotas[i].policy.Name) {
 				wait = max(wait, quotas[i].effective)
 			}
 		}
@@ -380,15 +380,6 @@ func (f *fields) setRetryAfter(h http.Header, values []string, quotas []quota, d
 	if f.XRetryAfter {
 		set(h, "X-Ratelimit-Retry-After", values, text)
 	}
-}
-
-func violates(d *Decision, name string) bool {
-	for _, v := range d.Violated {
-		if v == name {
-			return true
-		}
-	}
-	return false
 }
 
 // seconds rounds up.

@@ -1,6 +1,7 @@
 package httplimit
 
 import (
+	"cmp"
 	"encoding/binary"
 	"fmt"
 	"math"
@@ -143,15 +144,9 @@ func newIPKeyer(c IPConfig) (*ipKeyer, error) {
 		trustUnix: c.TrustUnix,
 		header:    http.CanonicalHeaderKey(c.Header),
 		required:  c.RequireHeader,
-		v4:        c.IPv4Bits,
-		v6:        c.IPv6Bits,
+		v4:        cmp.Or(c.IPv4Bits, defaultIPv4Bits),
+		v6:        cmp.Or(c.IPv6Bits, defaultIPv6Bits),
 		unnamed:   newUnnamedProxy(c),
-	}
-	if k.v4 == 0 {
-		k.v4 = defaultIPv4Bits
-	}
-	if k.v6 == 0 {
-		k.v6 = defaultIPv6Bits
 	}
 	if err := c.validate(); err != nil {
 		return nil, err

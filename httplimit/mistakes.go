@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"reflect"
+	"slices"
 	"sync"
 	"sync/atomic"
 )
@@ -21,9 +22,7 @@ type unnamedProxy struct {
 
 func newUnnamedProxy(c IPConfig) *unnamedProxy {
 	u := &unnamedProxy{headers: []string{headerXFF, headerForwarded, "X-Real-Ip"}, hook: c.OnUntrustedProxy}
-	switch header := http.CanonicalHeaderKey(c.Header); header {
-	case "", headerXFF, headerForwarded, "X-Real-Ip":
-	default:
+	if header := http.CanonicalHeaderKey(c.Header); header != "" && !slices.Contains(u.headers, header) {
 		u.headers = append(u.headers, header)
 	}
 	return u
