@@ -247,10 +247,7 @@ func (c *Config) validate() error {
 	if c.OnKeyError > KeyErrorSkip {
 		return configErrorf("Config.OnKeyError", "%d is not an action; want KeyErrorDeny or KeyErrorSkip", c.OnKeyError)
 	}
-	if err := c.Headers.validate(); err != nil {
-		return err
-	}
-	return nil
+	return c.Headers.validate()
 }
 
 // maxText bounds names and units, and so the length of the headers.
