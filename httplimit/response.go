@@ -75,7 +75,7 @@ type errorFlusher interface{ FlushError() error }
 // has reports whether w, or a ResponseWriter that it wraps, is a T. That is where
 // http.ResponseController looks.
 func has[T any](w http.ResponseWriter) bool {
-	for w != nil {
+	for {
 		if _, ok := w.(T); ok {
 			return true
 		}
@@ -83,9 +83,8 @@ func has[T any](w http.ResponseWriter) bool {
 		if !ok {
 			return false
 		}
-		w = u.Unwrap()
+		w = u.Unwrap() // of nil nothing can be asserted
 	}
-	return false
 }
 
 // note sets the status of the response. The first one counts.
