@@ -156,12 +156,8 @@ func (e *entry) chargeMore(ctx context.Context, n int) {
 		_, _ = c.Charge(ctx, e.key, n) // the response has been sent
 		return
 	}
-	d, err := e.policy.Remote.Take(ctx, e.key, 0)
-	if err != nil {
-		return
-	}
-	if n = min(n, d.Remaining); n > 0 {
-		_, _ = e.policy.Remote.Take(ctx, e.key, n)
+	if d, err := e.policy.Remote.Take(ctx, e.key, 0); err == nil && d.Remaining > 0 {
+		_, _ = e.policy.Remote.Take(ctx, e.key, min(n, d.Remaining))
 	}
 }
 
