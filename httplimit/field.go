@@ -37,12 +37,7 @@ func quote(s string) string {
 // printable reports whether s can be the value of a structured-field string, which is
 // printable ASCII (RFC 9651, section 3.3.3), and is not too long.
 func printable(s string) bool {
-	for i := range len(s) {
-		if c := s[i]; !fieldStringByte(c) && c != '"' && c != '\\' {
-			return false
-		}
-	}
-	return len(s) <= maxText
+	return len(s) <= maxText && allBytes(s, func(c byte) bool { return fieldStringByte(c) || c == '"' || c == '\\' })
 }
 
 // maxRateLimitBytes bounds the RateLimit fields of a response that are looked at, all

@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"slices"
 	"strings"
 )
 
@@ -42,12 +43,7 @@ func blank(lines []string) bool {
 }
 
 func (k *ipKeyer) trusts(a netip.Addr) bool {
-	for _, p := range k.trusted {
-		if p.Contains(a) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(k.trusted, func(p netip.Prefix) bool { return p.Contains(a) })
 }
 
 // overUnixSocket reports whether the server got r from a Unix socket. RemoteAddr does
@@ -99,12 +95,7 @@ func isPort(s string) bool {
 	if s[0] == '_' {
 		return len(s) > 1 && isToken(s)
 	}
-	for i := range len(s) {
-		if !digitByte(s[i]) {
-			return false
-		}
-	}
-	return len(s) <= 5
+	return len(s) <= 5 && allBytes(s, digitByte)
 }
 
 // forwarded returns the client that a trusted peer speaks for, by the lines of the

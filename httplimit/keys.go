@@ -145,18 +145,23 @@ func notAToken(field, name, example string) *ConfigError {
 // section 5.6.2.
 const tokenMarks = "!#$%&'*+-.^_`|~"
 
-func isToken(s string) bool {
+func isToken(s string) bool { return s != "" && allBytes(s, tokenByte) }
+
+// allBytes reports whether all bytes of s are of a class. It is small enough to be inlined, and
+// the class with it.
+func allBytes(s string, class func(byte) bool) bool {
 	for i := range len(s) {
-		if !tokenByte(s[i]) {
+		if !class(s[i]) {
 			return false
 		}
 	}
-	return s != ""
+	return true
 }
 
-func digitByte(c byte) bool  { return c >= '0' && c <= '9' }
-func lowerByte(c byte) bool  { return c >= 'a' && c <= 'z' }
-func letterByte(c byte) bool { return lowerByte(c | 0x20) }
+func digitByte(c byte) bool   { return c >= '0' && c <= '9' }
+func lowerByte(c byte) bool   { return c >= 'a' && c <= 'z' }
+func letterByte(c byte) bool  { return lowerByte(c | 0x20) }
+func visibleByte(c byte) bool { return c > ' ' && c < 0x7f }
 func tokenByte(c byte) bool {
 	return letterByte(c) || digitByte(c) || strings.IndexByte(tokenMarks, c) >= 0
 }
@@ -213,10 +218,8 @@ func ByBearerToken() KeyFunc {
 		if err != nil {
 			return "", err
 		}
-		for i := range len(token) {
-			if token[i] <= ' ' || token[i] >= 0x7f {
-				return "", s.malformed
-			}
+		if !allBytes(token, visibleByte) {
+			return "", s.malformed
 		}
 		return bounded(token, s.malformed, s.long)
 	}
@@ -363,10 +366,5 @@ func cookieValue(cookie, name string) (value string, ok bool) {
 	if len(value) > 1 && value[0] == '"' && value[len(value)-1] == '"' {
 		value = value[1 : len(value)-1]
 	}
-	for i := range len(value) {
-		if c := value[i]; c < ' ' || c >= 0x7f || c == '"' || c == '\\' {
-			return "", false
-		}
-	}
-	return value, true
+	return value, allBytes(value, fieldStringByte)
 }
