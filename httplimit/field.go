@@ -94,7 +94,7 @@ type fieldParser struct{ rest string }
 
 // serviceLimit reads an item of RateLimit and returns the time it asks to wait.
 func (p *fieldParser) serviceLimit() (pause time.Duration, ok bool) {
-	if kind, _, ok := p.bareItem(); !ok || kind != fieldString && kind != fieldToken {
+	if kind, _, ok := p.bareItem(); !ok || kind != fieldText {
 		return 0, false
 	}
 	missing := fieldValue{kind: fieldInteger, n: -1}
@@ -138,43 +138,38 @@ func (p *fieldParser) parameter() (name string, value fieldValue, ok bool) {
 	p.run(fieldKeyByte)
 	name = first[:len(first)-len(p.rest)]
 	if !p.take('=') {
-		return name, fieldValue{kind: fieldBoolean}, true
+		return name, fieldValue{kind: fieldOther}, true
 	}
 	value.kind, value.n, ok = p.bareItem()
 	return name, value, ok
 }
 
-// fieldKind is a type of bare item.
+// fieldKind is a type of bare item, as far as they are told apart.
 type fieldKind uint8
 
 const (
 	fieldInteger fieldKind = iota
-	fieldDecimal
-	fieldString
-	fieldToken
-	fieldBytes
-	fieldBoolean
-	fieldDate
-	fieldDisplay
+	fieldText              // a string or a token
+	fieldOther
 )
 
 // bareItem reads a bare item and returns its kind, and of an integer the value.
 func (p *fieldParser) bareItem() (kind fieldKind, n int64, ok bool) {
 	switch {
 	case p.take('"'):
-		return fieldString, 0, p.quoted()
+		return fieldText, 0, p.quoted()
 	case p.one(fieldTokenStart):
 		p.run(fieldTokenByte)
-		return fieldToken, 0, true
+		return fieldText, 0, true
 	case p.take(':'):
-		return fieldBytes, 0, p.base64()
+		return fieldOther, 0, p.base64()
 	case p.take('?'):
-		return fieldBoolean, 0, p.take('0') || p.take('1')
+		return fieldOther, 0, p.take('0') || p.take('1')
 	case p.take('@'):
 		kind, _, ok := p.number()
-		return fieldDate, 0, ok && kind == fieldInteger
+		return fieldOther, 0, ok && kind == fieldInteger
 	case p.take('%'):
-		return fieldDisplay, 0, p.take('"') && p.percentEncoded()
+		return fieldOther, 0, p.take('"') && p.percentEncoded()
 	}
 	return p.number()
 }
@@ -188,7 +183,7 @@ func (p *fieldParser) number() (kind fieldKind, n int64, ok bool) {
 	}
 	if p.take('.') {
 		fraction := p.run(digitByte)
-		return fieldDecimal, 0, len(digits) <= 12 && fraction != "" && len(fraction) <= 3
+		return fieldOther, 0, len(digits) <= 12 && fraction != "" && len(fraction) <= 3
 	}
 	for i := range len(digits) {
 		n = n*10 + int64(digits[i]-'0')
