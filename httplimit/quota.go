@@ -135,10 +135,6 @@ func quotaNow(e *entry, s sluice.Status) (q quota, ok bool) {
 	if q.never = s.Limit.Rate == 0 || s.ResetAfter == sluice.Never; q.never {
 		return q, true
 	}
-	next := s.NextAfter
-	if next == sluice.Never {
-		next = 0
-	}
 	switch q.reset = s.ResetAfter; t.conf.Algorithm {
 	case sluice.FixedWindow:
 		if q.reset == 0 { // nothing counts
@@ -146,11 +142,11 @@ func quotaNow(e *entry, s sluice.Status) (q quota, ok bool) {
 		}
 		q.effective = q.reset
 	case sluice.SlidingWindow, sluice.SlidingLog:
-		if q.effective = next; next == 0 {
+		if q.effective = s.NextAfter; q.effective == 0 {
 			q.effective = s.Limit.Period
 		}
 	default:
-		q.effective = max(next, t.conf.RefillTime(q.remaining))
+		q.effective = max(s.NextAfter, t.conf.RefillTime(q.remaining))
 	}
 	return q, true
 }
