@@ -68,16 +68,22 @@ func TestSweep_KeyChargedAfterTheClockWasRead(t *testing.T) {
 func TestSweep_OlderCallOnAForgottenKey(t *testing.T) {
 	for _, c := range variants {
 		t.Run("variant="+variantName(c), func(t *testing.T) {
-			clock := NewManualClock(start)
-			c.Limit, c.Clock = PerSecond(3), clock
-			l := mustNew(t, c)
-			k := l.Key("k")
-			before := clock.Now()
-			require.True(t, k.AllowN(3))
-			clock.Advance(k.Peek(0).ResetAfter)
-			require.Equal(t, 1, l.Sweep())
-			require.True(t, k.AllowAt(before, 3), "denied, though fresh at the newest time")
-			require.False(t, k.Allow(), "the charge at an older time was not charged in full")
+			for _, own := range []bool{false, true} { // a key with a limit of its own keeps its cell
+				clock := NewManualClock(start)
+				c.Limit, c.Clock = PerSecond(3), clock
+				l := mustNew(t, c)
+				k := l.Key("k")
+				if own {
+					require.NoError(t, k.SetLimit(PerSecond(3)))
+				}
+				before := clock.Now()
+				require.True(t, k.AllowN(3))
+				clock.Advance(k.Peek(0).ResetAfter)
+				require.Equal(t, 1, l.Sweep())
+				require.Equal(t, uint64(1), l.Stats().Swept)
+				require.True(t, k.AllowAt(before, 3), "denied, though fresh at the newest time")
+				require.False(t, k.Allow(), "the charge at an older time was not charged in full")
+			}
 		})
 	}
 }
@@ -170,6 +176,7 @@ func TestSweep_ManualClockSweepsOnInsertion(t *testing.T) {
 	}
 	require.LessOrEqual(t, most, 1500)
 	require.Positive(t, l.Stats().Swept)
+	require.False(t, l.armed.Load(), "it has no timer")
 }
 
 // TestArm_InsertionBetweenLastLookAndDisarming cannot be scheduled from outside,
