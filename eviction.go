@@ -115,11 +115,16 @@ func (st *store) lookForIdleLocked(s *shard, t *table, now int64) (idle, all int
 // idle by cutoff, and returns how many that were.
 func (st *store) dropIdleLocked(s *shard, id uint64, cutoff int64, want int) int {
 	n := st.rebuildLocked(s, id, want, func(p *policy, e state) bool { return p.idleBy(e, cutoff) })
+	st.forgotLocked(s, n, cutoff)
+	return n
+}
+
+// forgotLocked notes that n keys have been dropped that were idle by the cutoff.
+func (st *store) forgotLocked(s *shard, n int, cutoff int64) {
 	if n > 0 {
 		s.floor = max(s.floor, cutoff)
 		st.swept.Add(uint64(n))
 	}
-	return n
 }
 
 // emptyCellsLocked takes the state out of cells that stay and have been idle by cutoff, of the ids
@@ -141,11 +146,8 @@ func (st *store) emptyCellsLocked(s *shard, first, last uint64, cutoff int64) (d
 		st.putCellLocked(s, next)
 		dropped++
 	})
-	if dropped > 0 {
-		s.floor = max(s.floor, cutoff)
-		st.swept.Add(uint64(dropped))
-		st.keptLive.Add(-int64(dropped))
-	}
+	st.forgotLocked(s, dropped, cutoff)
+	st.keptLive.Add(-int64(dropped))
 	return dropped
 }
 
@@ -431,10 +433,7 @@ func (st *store) evictLocked(s *shard, id uint64, now int64, n int, c rank.Cut) 
 		}
 		return true
 	})
-	if swept > 0 {
-		s.floor = max(s.floor, now)
-	}
-	st.swept.Add(uint64(swept))
+	st.forgotLocked(s, swept, now)
 	st.evicted.Add(uint64(evicted))
 	return swept + evicted
 }

@@ -119,11 +119,9 @@ func (st *store) adoptAllLocked(s *shard, id uint64, empty *table) (now int64) {
 	now = max(st.clock.Now(), 0)
 	all := len(entries)
 	entries = slices.DeleteFunc(entries, func(e frozen) bool { return old.policy.idleBy(e.state, now) })
-	if dropped := all - len(entries); dropped > 0 {
-		s.floor = max(s.floor, now)
-		s.count.Add(-int64(dropped))
-		st.swept.Add(uint64(dropped))
-	}
+	dropped := all - len(entries)
+	s.count.Add(-int64(dropped))
+	st.forgotLocked(s, dropped, now)
 	next := empty
 	if n := len(entries) + len(marks); n > 0 {
 		next = st.tableFor(empty.policy, old.depth, n, s.share)
@@ -259,8 +257,7 @@ func (l *Limiter) freezeLocked(s *shard, id uint64, c *cell, i uint64, live bool
 		l.keptLive.Add(-1)
 	}
 	if tracked && from.idleBy(e, now) {
-		s.floor = max(s.floor, now)
-		l.swept.Add(1)
+		l.forgotLocked(s, 1, now)
 		tracked = false
 	}
 	return from, e, tracked, now
