@@ -209,13 +209,11 @@ func (st *store) sweepAfter(now int64) int64 { return now + min(st.ttl, math.Max
 // has keys. It knows the store by a weak pointer, so that it does not keep an
 // unreachable limiter in memory; at worst it fires once more and finds nothing.
 func (st *store) arm() {
-	if st.timed && !st.armed.Load() && st.armed.CompareAndSwap(false, true) {
-		sweepLater(weak.Make(st), max(time.Duration(st.ttl), minSweepEvery))
+	if !st.timed || st.armed.Load() || !st.armed.CompareAndSwap(false, true) {
+		return
 	}
-}
-
-func sweepLater(self weak.Pointer[store], wait time.Duration) {
-	time.AfterFunc(wait, func() {
+	self := weak.Make(st)
+	time.AfterFunc(max(time.Duration(st.ttl), minSweepEvery), func() {
 		if st := self.Value(); st != nil {
 			st.sweepOnTimer()
 		}
