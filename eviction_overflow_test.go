@@ -75,8 +75,8 @@ func TestEvictSoonest_FloodInTheNextWindow(t *testing.T) {
 // taken, only the front of the table would ever lose keys, its back would fill up,
 // and probes there would be hundreds of slots long.
 func TestEvictSoonest_TiesAreTakenFromTheWholeTable(t *testing.T) {
-	if crowded() {
-		return // all probes are long
+	if crowded() || splits() {
+		return // all probes are long, or the table can be empty
 	}
 	for _, a := range []Algorithm{SlidingWindow, FixedWindow} {
 		l, _ := newFrozen(t, Config{Algorithm: a, Limit: PerDay(8), MaxKeys: 4096, Shards: 1})
