@@ -58,9 +58,7 @@ func (l *lane) take() *batch {
 	for taken < len(l.waiting) && len(b.groups) < maxBatch {
 		g := l.waiting[taken]
 		taken++
-		if key := joinKey(&g.request); l.joining[key] == g {
-			delete(l.joining, key)
-		}
+		l.unjoin(g)
 		if !g.ended && l.ready(g, b.sent) {
 			b.add(g)
 		}
@@ -182,14 +180,12 @@ func (l *lane) finish(g *group, s *scheduled, now time.Time) {
 
 // leased opens the lease that has come with a reply. The caller holds mu.
 func (l *lane) leased(g *group, s *scheduled, now time.Time) {
-	key := groupKey{g.plan, g.key, g.n, true}
-	next := l.joining[key]
+	next := l.joining[groupKey{g.plan, g.key, g.n, true}]
 	late := l.tier.leases.answered(g, s, next, int64(now.Sub(l.tier.began)))
 	if late.unused > 0 {
 		l.settling = append(l.settling, settlement{g.key, g.plan, late})
 	}
 	if next != nil && next.waits() == 0 {
-		delete(l.joining, key)
 		l.end(next, nil)
 	}
 }

@@ -23,6 +23,9 @@ import (
 // Whatever ends a group closes its channel. A reply that comes too late still goes into the
 // memory, unless its caller led: that connection is closed.
 //
+// Invariant: nobody joins a group that has ended, nor is it sent, nor ended again. end takes it out
+// of joining; whoever takes groups from waiting or open drops those that have ended.
+//
 // Invariant: at most maxSenders senders, callers that lead included, are not late, and none begins while maxLate are, so
 // that there are at most maxLate + 1; a sender is late once the deadline of a group of its
 // batch has come. If late ones were not replaced, a primary that answers nothing would keep
@@ -173,6 +176,13 @@ func (l *lane) join(r request, h *hold, now time.Time) (*group, *waiter, error) 
 	return g, w, nil
 }
 
+// unjoin lets nobody else join a group that is about to be sent, or to end. The caller holds mu.
+func (l *lane) unjoin(g *group) {
+	if key := joinKey(&g.request); l.joining[key] == g {
+		delete(l.joining, key)
+	}
+}
+
 // leave makes a caller that no longer waits not count, if its group has not been sent, and
 // reports whether that is so.
 func (l *lane) leave(g *group, w *waiter) bool {
@@ -282,8 +292,11 @@ func (l *lane) outcome(g *group, err error, now time.Time) {
 	}
 }
 
-// end hands the group to those who wait for it. The caller holds mu.
+// end hands the group to those who wait for it, and lets nobody else join it. The caller holds mu.
 func (l *lane) end(g *group, err error) {
+	if g.batch == nil {
+		l.unjoin(g)
+	}
 	g.ended, g.err = true, err
 	close(g.done)
 }
