@@ -395,17 +395,16 @@ func (ls *leases) end() {
 	for i := range ls.shards {
 		s := &ls.shards[i]
 		s.mu.Lock()
-		var settled []leasing
-		var of []*hold
+		var settled []settlement
 		for _, h := range s.holds {
 			if h.granted > 0 {
-				of, settled = append(of, h), append(settled, ls.close(h))
+				settled = append(settled, settlement{h.name, h.plan, ls.close(h)})
 			}
 		}
 		s.mu.Unlock()
-		for j, h := range of {
-			if settled[j].spent+settled[j].unused > 0 {
-				ls.settle(h.name, h.plan, settled[j])
+		for _, e := range settled {
+			if e.spent+e.unused > 0 {
+				ls.settle(e.name, e.plan, e.leasing)
 			}
 		}
 	}

@@ -94,6 +94,47 @@ func TestLease_CloseInFlight(t *testing.T) {
 	})
 }
 
+// TestLease_CloseChanging: what is given back at the end is told under the limit that it was lent
+// under, whatever lease comes for the key right after that.
+func TestLease_CloseChanging(t *testing.T) {
+	bubble(t, TierConfig{Lease: Lease{Max: 100}}, sluice.PerSecond(1000), func(t *testing.T, tier *Tier, _ *fakeRedis) {
+		ls, lent := tier.leases, tier.shared.plan.Load()
+		for _, key := range keysOfShard(ls, 2) {
+			for range 14 {
+				takeFrom(t, tier, key, 1)
+			}
+		}
+		require.NoError(t, tier.shared.SetLimit(sluice.PerSecond(500)))
+		settle, settled := ls.settle, 0
+		ls.settle = func(name string, p *plan, s leasing) {
+			require.Same(t, lent, p, name)
+			settled++
+			for i := range ls.shards { // an answer to a call that was under way
+				ls.shards[i].mu.Lock()
+				for _, h := range ls.shards[i].holds {
+					h.plan = tier.shared.plan.Load()
+				}
+				ls.shards[i].mu.Unlock()
+			}
+			settle(name, p, s)
+		}
+		ls.end()
+		require.Equal(t, 2, settled)
+	})
+}
+
+// keysOfShard returns keys whose holds are in one shard.
+func keysOfShard(ls *leases, n int) (keys []string) {
+	first, _ := ls.shard("0")
+	for i := 0; len(keys) < n; i++ {
+		key := fmt.Sprint(i)
+		if s, _ := ls.shard(key); s == first {
+			keys = append(keys, key)
+		}
+	}
+	return keys
+}
+
 // TestLease_DeniedByLeases: who is denied what others hold asks again after half of life, in
 // case it has come back.
 func TestLease_DeniedByLeases(t *testing.T) {
