@@ -18,7 +18,9 @@
 //   - Rates whose interval is no whole number of nanoseconds are exact. (Package sluice
 //     moves arrivals by less than a nanosecond there.)
 //   - Where a clock goes back, calls are judged at the newest time that the key has been
-//     charged at: nothing is given away, and nobody is locked out.
+//     charged at. Nothing is given away, and nothing comes back until the clock is there
+//     again: after a step of J, a key that is spent is denied for up to J longer than
+//     RetryAfter and ResetAfter say, since they count from that time.
 //   - A new limit takes hold of a key as if it had been set at the key's last charge: units
 //     that were spent then still count, and from then on come back at the new rate.
 //

@@ -423,7 +423,8 @@ func TestLease_SetLimit(t *testing.T) {
 }
 
 // TestLease_Clock: a clock of Redis that jumps ahead gives back no more than the burst, and
-// what is on lease; one that goes back gives nothing, and locks nobody out.
+// what is on lease. One that goes back gives nothing, and takes no more than what would have
+// come back by the time that it is there again.
 func TestLease_Clock(t *testing.T) {
 	for _, step := range []time.Duration{time.Hour, 30 * time.Millisecond, -time.Hour, -30 * time.Millisecond} {
 		var at atomic.Int64

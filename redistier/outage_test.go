@@ -116,8 +116,9 @@ func faultTime(t *testing.T, connect connector) {
 	require.Equal(t, 99, d.Remaining)
 }
 
-// TestFault_Clock: a clock of Redis that steps ahead gives back what would have come back
-// by then, once; one that steps back gives nothing and locks nobody out.
+// TestFault_Clock: a clock of Redis that steps ahead gives back what would have come back by
+// then, once. One that steps back gives nothing, and until it is there again nothing comes back,
+// which RetryAfter does not know of.
 func TestFault_Clock(t *testing.T) {
 	eachServerClient(t, func(t *testing.T, client redis.UniversalClient) {
 		for _, v := range variants {
@@ -140,8 +141,12 @@ func TestFault_Clock(t *testing.T) {
 			}
 			require.Equal(t, 60, spend(), variantName(c))
 			now.Add(-10 * minute)
-			require.Zero(t, spend(), "%s: back", variantName(c))
-			now.Add(10 * minute)
+			d, _ := takeFrom(t, tier, "a", 1)
+			require.False(t, d.Allowed, "%s: back", variantName(c))
+			require.Less(t, d.RetryAfter, 3*time.Minute, variantName(c))
+			now.Add(d.RetryAfter.Microseconds())
+			require.Zero(t, spend(), "%s: after RetryAfter, still back", variantName(c))
+			now.Add(10*minute - d.RetryAfter.Microseconds())
 			require.Zero(t, spend(), "%s: and ahead again", variantName(c))
 			now.Add(minute / 2)
 			back := spend()
