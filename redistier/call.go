@@ -12,7 +12,9 @@ import (
 )
 
 // ErrForeignValue is in the errors of calls for a key under whose name Redis holds a value
-// that this package has not written. The value is left as it is.
+// that this package has not written. The value is left as it is. An empty string, a string of a
+// state's first byte and length with a time in its place, and a list that begins and ends with
+// numbers in order cannot be told from what this package writes.
 var ErrForeignValue = errors.New("redistier: the key holds a value that redistier has not written; delete it, or use another Prefix")
 
 const (

@@ -233,7 +233,7 @@ func TestForeign(t *testing.T) {
 			c.Limit, c.Offset = sluice.PerHour(10), 0
 			l := newLimiter(t, s.client, c)
 			key := l.request(l.plan.Load(), "a").key
-			for _, value := range []any{"", "x", "other", strings.Repeat("b", 28) + "?", 17} {
+			for _, value := range []any{"", "x", "other", strings.Repeat("b", 28) + "?", 17, "BLOCKED BY ME!", textOf(t, c)} {
 				require.NoError(t, s.client.Set(ctx, key, value, 0).Err())
 				if value == "" && c.Algorithm != sluice.SlidingLog {
 					continue // as good as nothing
@@ -245,13 +245,28 @@ func TestForeign(t *testing.T) {
 			require.NoError(t, s.client.HSet(ctx, key, "f", "v").Err())
 			demandForeign(t, l)
 			require.NoError(t, s.client.Del(ctx, key).Err())
-			for _, element := range []string{"x", "untilx"} {
-				require.NoError(t, s.client.RPush(ctx, key, element).Err())
+			for _, list := range [][]string{
+				{"x"}, {"untilx"}, {"until"}, {"until 5"}, {"job-1", "42"}, {"41", "job-2"}, {"42", "41"}, {"41", "until42"}, {"until41", "42"},
+				{" 41"}, {"0x41"}, {"4e1"}, {"4.1"}, {"-41"}, {"nan"}, {"inf"}, {""}, {"9007199254740992"},
+			} {
+				for _, element := range list {
+					require.NoError(t, s.client.RPush(ctx, key, element).Err())
+				}
 				demandForeign(t, l)
+				require.Equal(t, list, s.client.LRange(ctx, key, 0, -1).Val())
 				require.NoError(t, s.client.Del(ctx, key).Err())
 			}
 		}
 	})
+}
+
+// textOf returns a printable text that has the first byte and the length of a state under a config.
+func textOf(t *testing.T, c Config) string {
+	s := anyServer(t)
+	l := newLimiter(t, s.client, c)
+	take(t, l, "a", 1)
+	state, _ := s.client.Get(ctx, l.request(l.plan.Load(), "a").key).Result() // a log has none
+	return (state + "B")[:1] + strings.Repeat(" ", max(len(state), blockSize)-1)
 }
 
 func demandForeign(t *testing.T, l *Limiter) {

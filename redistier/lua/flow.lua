@@ -12,6 +12,9 @@ local state, value, lost, was, healed = stored, stored, false, 0, false
 while true do
   if state == '' then
     -- it tells nothing
+  elseif (byte(state, 8) or 32) > 31 then
+    -- A time is there in all of ours. It is below 2^53, so that no text looks like one.
+    return redis.error_reply(FOREIGN)
   elseif byte(state) == BLOCKED and #state == 14 then
     local g, till = read('>I6I7', state, 2)
     if g >= gen then blocked, gen = max(blocked, till), g end

@@ -9,15 +9,22 @@ B, P
 I7I7
 -- @flow
 
--- Of length elements, the old ones no longer count.
+local function time(element)
+  local us = string.find(element, '^%d+$') and tonumber(element)
+  return us and us <= LARGEST and us
+end
+
+-- Of length elements, the old ones no longer count. No list of others is changed if its ends
+-- are not two times in order.
 local length, old, newest = call('LLEN', key), 0, 0
 if length > 0 then
-  local last = call('LINDEX', key, -1)
-  newest = tonumber(last)
-  if sub(last, 1, 5) == 'until' then
-    newest, old, blocked = 0, 1, tonumber(sub(last, 6))
+  local last, oldest = call('LINDEX', key, -1), 0
+  if length == 1 and sub(last, 1, 5) == 'until' then
+    old, blocked = 1, time(sub(last, 6))
+  else
+    newest, oldest = time(last), time(call('LINDEX', key, 0))
   end
-  if not newest or not blocked then return redis.error_reply(FOREIGN) end
+  if not (oldest and newest and blocked) or oldest > newest then return redis.error_reply(FOREIGN) end
 end
 t = max(now, newest)
 
