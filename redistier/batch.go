@@ -100,14 +100,14 @@ func (l *lane) ready(g *group, now time.Time) bool {
 		}
 		return false
 	}
-	g.debt = l.takeOwed(g.key, g.plan)
+	l.takeOwed(g, now)
 	return true
 }
 
 // takeUnasked adds to a batch what no caller waits for. The caller holds mu.
 func (l *lane) takeUnasked(b *batch) {
-	add := func(r request) {
-		g := &group{request: r, deadline: b.sent.Add(l.tier.wait), done: make(chan struct{})}
+	add := func(r request, o *owedCharge) {
+		g := &group{request: r, owed: o, deadline: b.sent.Add(l.tier.wait), done: make(chan struct{})}
 		l.open = append(l.open, g)
 		l.arm(b.sent)
 		b.add(g)
@@ -115,7 +115,7 @@ func (l *lane) takeUnasked(b *batch) {
 	for len(l.settling) > 0 && len(b.groups) < maxBatch {
 		s := l.settling[0]
 		l.settling = l.settling[1:]
-		add(request{plan: s.plan, key: s.name, op: opAdmit, n: 1, leasing: s.leasing})
+		add(request{plan: s.plan, key: s.name, op: opAdmit, n: 1, leasing: s.leasing}, nil)
 	}
 	if b.sent.Before(l.owedFrom) {
 		return
@@ -125,7 +125,9 @@ func (l *lane) takeUnasked(b *batch) {
 			return
 		}
 		delete(l.owed, name)
-		add(request{plan: o.plan, key: name, op: opAdmit, n: 1, debt: o.units})
+		if units := o.left(l.tier.micros(b.sent)); units > 0 {
+			add(request{plan: o.plan, key: name, op: opAdmit, n: 1, debt: units}, &o)
+		}
 	}
 }
 
@@ -161,9 +163,8 @@ func (l *lane) finish(g *group, s *scheduled, now time.Time) {
 		l.tier.stats.poolTimeouts.Add(1)
 	}
 	g.back, g.undone = true, notDone(s.err)
-	if units := g.debt + g.admitted; units > 0 && g.undone {
-		l.owe(g.plan, g.key, units)
-		l.postpone(now)
+	if g.undone {
+		l.notTold(g, now)
 	}
 	if g.hold != nil {
 		l.leased(g, s, now)

@@ -124,7 +124,7 @@ func TestCharge_Owed(t *testing.T) {
 		lane := tier.router.first
 		lane.mu.Lock()
 		lane.owedFrom = time.Now().Add(time.Hour) // unless with a call
-		lane.owe(l.plan.Load(), l.request(l.plan.Load(), "a").key, 8)
+		lane.owe(l.plan.Load(), l.request(l.plan.Load(), "a").key, 8, time.Now())
 		lane.mu.Unlock()
 		require.NoError(t, tier.Refund(ctx, "a", 3))
 		d, err := replicaOf(t, s.client, l).Peek(ctx, "a", 0)

@@ -94,8 +94,9 @@ type group struct {
 	first    waiter
 	some     [1]*waiter // room for it
 	done     chan struct{}
-	batch    *batch  // nil: it has not been sent
-	direct   *direct // if its caller leads
+	batch    *batch      // nil: it has not been sent
+	direct   *direct     // if its caller leads
+	owed     *owedCharge // that its call tells of, or nil
 
 	back     bool  // the client has returned
 	undone   bool  // and Redis has done nothing

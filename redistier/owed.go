@@ -11,20 +11,121 @@ import (
 // owedPause is how long what is owed rests when Redis could not be told.
 const owedPause = time.Second
 
-// An owedCharge is what Redis has not been told of a key.
+// clocksApart is how far the clocks of Redis and of this process may be apart, in us, for both to
+// see which windows are over.
+const clocksApart = int64(time.Second) / micro
+
+// An owedCharge is units that Redis has not been told of, without those that have come back since:
+// Redis never counts less than if it had been told at once. In windows each unit comes back
+// with its own, whatever else Redis knows of. From a bucket units drain together with those that
+// Redis knows of, and with other processes': there, none are taken to have come back.
 type owedCharge struct {
-	plan  *plan
-	units int64
+	plan   *plan
+	window int64 // the number of the last one that has begun for sure
+	units  int64 // charged by then, that count
+	next   int64 // the same, charged so late that they may belong to the window after
+	last   int64 // units of the window before, that count in part
 }
 
-// takeOwed returns what is owed of a key, which is then no longer. The caller holds mu.
-func (l *lane) takeOwed(name string, p *plan) int64 {
-	o, ok := l.owed[name]
-	if !ok {
+// A cycle is windows, by a clock that may be wrong, at whose ends units come back. With a period
+// of 0 there are none.
+type cycle struct {
+	period, offset int64 // us
+	margin         int64 // us by which an end may be earlier or later; at most half of the period
+	fades          bool  // units count for one more window, in part
+}
+
+func (bucket) cycle() cycle { return cycle{} }
+
+func (s counter) cycle() cycle {
+	if s.back < s.burst {
+		return cycle{} // as from a bucket
+	}
+	return cycle{s.period, s.offset, min(clocksApart, s.period/2), false}
+}
+
+func (s sliding) cycle() cycle {
+	return cycle{s.period, s.offset, min(clocksApart, s.period/2), true}
+}
+
+// cycle: nobody here knows when a window of the key began, or when each unit was charged. It comes
+// back a period later, and is taken to after one period to two.
+func (m most) cycle() cycle {
+	half := ceilDiv(m.period, 2)
+	return cycle{2 * half, 0, half, false}
+}
+
+// number returns that of the window of a time, in us.
+func (c *cycle) number(at int64) int64 {
+	if c.period == 0 {
 		return 0
 	}
-	delete(l.owed, name)
-	return min(o.units, p.burst)
+	return floorDiv(at-c.offset, c.period)
+}
+
+// newOwed returns units that are charged now, in us.
+func newOwed(p *plan, units, now int64) owedCharge {
+	c := p.shape.cycle()
+	o := owedCharge{plan: p, window: c.number(now - c.margin)}
+	if c.number(now+c.margin) > o.window {
+		o.next = min(units, p.burst)
+	} else {
+		o.units = min(units, p.burst)
+	}
+	return o
+}
+
+// left returns how many units there are to tell Redis of, at most a burst. now is in us.
+func (o *owedCharge) left(now int64) int64 {
+	c := o.plan.shape.cycle()
+	o.goOn(&c, now)
+	n := o.units + o.next
+	if o.last > 0 {
+		end := (o.window+1)*c.period + c.offset
+		part := min(end-(now-c.margin), c.period)
+		n += min(int64(mulDiv(uint64(o.last), uint64(part), uint64(c.period)))+1, o.last)
+	}
+	return min(n, o.plan.burst)
+}
+
+// goOn takes off what has come back by now.
+func (o *owedCharge) goOn(c *cycle, now int64) {
+	n := c.number(now-c.margin) - o.window
+	for range min(n, 3) { // the third leaves nothing
+		if c.fades {
+			o.last = o.units
+		}
+		o.units, o.next = o.next, 0
+	}
+	o.window += max(n, 0)
+}
+
+// plus returns both together. Of more than a burst the older units go. Under another limit, those
+// of before count as if they had been charged now.
+func (o owedCharge) plus(newer owedCharge, now int64) owedCharge {
+	c := newer.plan.shape.cycle()
+	if o.plan.shape.cycle() != c {
+		o = newOwed(newer.plan, o.units+o.next+o.last, now)
+	}
+	o.goOn(&c, now)
+	newer.goOn(&c, now)
+	newer.window = max(newer.window, o.window) // of two calls, the later one can have the earlier time
+	newer.next = min(newer.next+o.next, newer.plan.burst)
+	newer.units = min(newer.units+o.units, newer.plan.burst-newer.next)
+	newer.last += o.last
+	return newer
+}
+
+// takeOwed moves what is owed of a key to a group, whose call is about to tell of it. The caller
+// holds mu.
+func (l *lane) takeOwed(g *group, now time.Time) {
+	o, ok := l.owed[g.key]
+	if !ok {
+		return
+	}
+	delete(l.owed, g.key)
+	g.debt = min(o.left(l.tier.micros(now)), g.plan.burst)
+	g.owed = &o
 }
 
 // admitted notes that c, of a group that Redis has not answered, or of none, was admitted
@@ -38,18 +139,56 @@ func (l *lane) admitted(g *group, c *takeCall) {
 		return
 	}
 	if g == nil || g.undone || g.batch == nil {
-		l.owe(c.plan, c.key, c.n)
+		l.owe(c.plan, c.key, c.n, time.Now())
 		l.send()
 	}
 }
 
-// owe notes units that Redis has to be told of, at most a burst of a key. The caller holds
-// mu.
-func (l *lane) owe(p *plan, name string, units int64) {
-	o, known := l.owed[name]
-	if known || len(l.owed) < l.tier.maxKeys {
-		l.owed[name] = owedCharge{p, min(o.units+units, p.burst)}
+// notTold notes what the call of a group, which Redis has not run, was to tell, and what has been
+// admitted in its place. The caller holds mu.
+func (l *lane) notTold(g *group, now time.Time) {
+	if g.debt+g.admitted == 0 {
+		return
 	}
+	if g.debt > 0 {
+		l.oweAlso(g.key, *g.owed, now)
+	}
+	if g.admitted > 0 {
+		l.owe(g.plan, g.key, g.admitted, now)
+	}
+	l.postpone(now)
+}
+
+// owe notes units that Redis has to be told of. The caller holds mu.
+func (l *lane) owe(p *plan, name string, units int64, now time.Time) {
+	l.oweAlso(name, newOwed(p, units, l.tier.micros(now)), now)
+}
+
+// oweAlso notes a charge that Redis has to be told of, beside those that it has to be already, at
+// most a burst of a key. The caller holds mu.
+func (l *lane) oweAlso(name string, o owedCharge, now time.Time) {
+	at := l.tier.micros(now)
+	if before, known := l.owed[name]; known {
+		l.owed[name] = before.plus(o, at)
+	} else if len(l.owed) < l.tier.maxKeys || l.dropPaid(at) {
+		l.owed[name] = o
+	}
+}
+
+// dropPaid makes room for a key: of a few, one goes of which everything has come back. The caller
+// holds mu.
+func (l *lane) dropPaid(now int64) bool {
+	left := tableSample
+	for name, o := range l.owed { // which begins anywhere
+		if o.left(now) == 0 {
+			delete(l.owed, name)
+			return true
+		}
+		if left--; left == 0 {
+			break
+		}
+	}
+	return false
 }
 
 // postpone lets what is owed rest for a while. The caller holds mu.
@@ -83,7 +222,7 @@ func (l *lane) retire() map[string]owedCharge {
 func (l *lane) inherit(name string, o owedCharge) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.owe(o.plan, name, o.units)
+	l.oweAlso(name, o, time.Now())
 	l.send()
 }
 

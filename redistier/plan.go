@@ -43,6 +43,8 @@ type shape interface {
 	open(v view) int64
 	// reset returns after how many us the key is as if fresh.
 	reset(v view) int64
+	// cycle returns when units come back of which Redis is told later; see owed.go.
+	cycle() cycle
 	// worst returns the most units that are admitted in a closed span of d >= 0 ns.
 	worst(d int64) uint64
 }

@@ -24,8 +24,8 @@ import (
 //   - When a primary does not answer in time, OnUnavailable does. When half of at least 20
 //     calls within a second have failed it is not asked at all except for a probe now and then,
 //     every 100 ms at first and every 5 s at last.
-//   - What was admitted without Redis is charged there once it answers, at most a burst of
-//     a key.
+//   - What was admitted without Redis is charged there once it answers, without what has come
+//     back with windows that are over, and at most a burst of a key.
 //
 // A call that was sent and not answered in time counts as charged, and is not sent again.
 // The client's own timeouts and retries make no difference to callers, nor do their
@@ -379,6 +379,12 @@ func (t *Tier) change(ctx context.Context, key string, r request) error {
 		return fmt.Errorf("%w: %w", ErrUnavailable, err)
 	}
 	return err
+}
+
+// micros returns a time in us of Unix time, by the clock that local has as well: no step of this
+// machine's clock changes anything.
+func (t *Tier) micros(now time.Time) int64 {
+	return t.began.UnixMicro() + now.Sub(t.began).Microseconds()
 }
 
 // SetReplicas changes how many processes share the limit. A number below 1 counts as 1.
