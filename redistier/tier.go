@@ -33,7 +33,8 @@ import (
 //
 // All replicas together admit at most WorstCase(d) in a span d, with leases or without; as
 // seen by callers, plus what drains while an answer is on its way, at most Budget. An outage
-// within the span adds one burst, or Replicas units if that is more.
+// within the span adds one burst, or Replicas units if that is more; one that only some replicas
+// have, also their shares of the limit for as long as it lasts.
 //
 // A Tier is safe for concurrent use. Close it when it is no longer needed.
 type Tier struct {
