@@ -2,7 +2,6 @@ package sluice
 
 import (
 	"math"
-	"math/bits"
 	"sync/atomic"
 )
 
@@ -30,9 +29,8 @@ type cell struct {
 	tail   []atomic.Uint64
 }
 
-// cellTable is a hash table of cells with linear probing. Their homes are in the order of
-// their ids, so that those of the ids of a table lie together. A removed cell is replaced by
-// the cell gone, and dropped when the cells are put into another cellTable.
+// cellTable is a hash table of cells with linear probing, from a home as in a table of slots. A removed
+// cell is replaced by the cell gone, and dropped when the cells are put into another cellTable.
 //
 // Invariant: at least one place is nil, so every probe ends.
 type cellTable struct {
@@ -43,11 +41,13 @@ type cellTable struct {
 	// The rest is guarded by the shard's lock.
 	used    int   // places that are not nil
 	live    int   // of these, not gone
+	added   int   // insertions since the last sweep
 	sweepAt int64 // when an insertion may sweep
 }
 
-// A cellTable of so many cells is split: all are moved at once, some 0.1 us each.
-const fullCells = 1024 * maxLoadNum / maxLoadDen
+// A full cellTable of so many cells is split, since all are moved at once, some 0.1 us each. So it has at
+// most 1,024 places, and 896 cells.
+const fullCells = 512
 
 var gone = new(cell)
 
@@ -60,8 +60,7 @@ func (ct *cellTable) full() bool { return ct.used >= len(ct.places)*maxLoadNum/m
 
 // home returns the place where the probe for id starts.
 func (ct *cellTable) home(id uint64) uint64 {
-	home, _ := bits.Mul64(id<<ct.depth, ct.homes)
-	return home
+	return uint64(uint32(id)) * ct.homes >> 32
 }
 
 // find returns the cell of id and its place, or nil and the place where the probe ended.
@@ -81,8 +80,10 @@ func (ct *cellTable) next(homes uint64, depth uint) (next [2]*cellTable) {
 	if depth > ct.depth {
 		bit, places = 64-depth, places/2
 		next[1] = newCellTable(places, homes, depth)
+		next[1].sweepAt = ct.sweepAt
 	}
 	next[0] = newCellTable(places, homes, depth)
+	next[0].sweepAt = ct.sweepAt
 	ct.eachIn(0, math.MaxUint64, func(c *cell) { next[c.id.Load()>>bit&1].put(c) })
 	return next
 }
@@ -107,13 +108,8 @@ func (ct *cellTable) remove(c *cell) {
 // eachIn calls f for the cells of the ids from first to last. Without the shard's lock some may be old
 // ones.
 func (ct *cellTable) eachIn(first, last uint64, f func(*cell)) {
-	from, end, mask := ct.home(first), ct.home(last), uint64(len(ct.places)-1)
-	for n := range uint64(len(ct.places)) {
-		c := ct.places[(from+n)&mask].Load()
-		if c == nil && from+n >= end { // the last ones may be beyond their home
-			return
-		}
-		if c != nil && c != gone && first <= c.id.Load() && c.id.Load() <= last {
+	for i := range ct.places {
+		if c := ct.places[i].Load(); c != nil && c != gone && first <= c.id.Load() && c.id.Load() <= last {
 			f(c)
 		}
 	}

@@ -230,7 +230,8 @@ func (st *store) charge(p *policy, id uint64, now int64, cost int) (uint64, outc
 }
 
 // chargeCell is charge for a key in a cell, if that is under the terms that the call goes by and
-// nobody is in the way. Else it does nothing. It returns the cell's policy, or nil if there is no cell.
+// nobody is in the way. Else the call is not decided, and d may have something in it. It returns the cell's
+// policy, or nil if there is no cell.
 func (l *Limiter) chargeCell(d *Decision, id uint64, now int64, cost int) (p *policy, word uint64, out outcome) {
 	c := l.core.shardOf(id).cell(id)
 	if c == nil {

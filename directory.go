@@ -20,7 +20,9 @@ import (
 //	decision:  finds the frozen table in the old directory; its word has moved; waits for the lock
 //	decision:  starts over with the new directory
 //
-// Cells of a shard have a directory of their own, and split like tables.
+// The tables of a shard's cells have a directory of their own, and split alike. One that is replaced is not
+// frozen: its cells are those of the next ones. It only misses what has come later; so whoever goes by it
+// has looked at the instant at which it was replaced.
 type directory[T any] struct {
 	places []atomic.Pointer[T]
 	shift  uint // id>>shift is the place, without the bits before, which are those of a shard

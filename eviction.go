@@ -187,11 +187,14 @@ func (st *store) sweepOnInsertLocked(s *shard, id uint64, now int64) {
 	if st.timed {
 		return
 	}
-	if d := s.cells.Load(); d != nil && now >= d.tableOf(id).sweepAt {
-		now, ct := st.settled(now), d.tableOf(id)
-		ct.sweepAt = st.sweepAfter(now)
-		first, last := covers(id, ct.depth)
-		st.emptyCellsLocked(s, first, last, now-st.ttl)
+	if d := s.cells.Load(); d != nil {
+		ct := d.tableOf(id)
+		if ct.added++; now >= ct.sweepAt && ct.added*scanFraction >= ct.used {
+			now := st.settled(now)
+			ct.added, ct.sweepAt = 0, st.sweepAfter(now)
+			first, last := covers(id, ct.depth)
+			st.emptyCellsLocked(s, first, last, now-st.ttl)
+		}
 	}
 	t := st.tableOf(id)
 	if t.used == 0 || now < t.sweepAt || t.added*scanFraction < t.used {

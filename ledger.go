@@ -21,8 +21,7 @@ import (
 // record: see forget, refunded and adopt. A call that drops a key from a table only says so
 // (dropped), since the shard is locked then.
 //
-// Lock order: a ledger, then records by limiter and id, then a shard. (dropped has a shard, and only
-// tries a record's lock.)
+// Lock order: a ledger, then records by limiter and id, then a shard.
 type ledgers struct {
 	shift uint
 	all   []ledger // one for each shard of the limiter
@@ -32,6 +31,7 @@ type ledger struct {
 	// mu is held to make a record, and by a caller that relies on a key's having none.
 	mu      sync.Mutex
 	records atomic.Pointer[records] // nil until there has been one
+	stale   atomic.Int64            // keys with records that have been dropped since it was tidied
 }
 
 type records struct {
@@ -72,6 +72,8 @@ const (
 	// maxBack bounds back, so that no sum of ticks overflows: full ticks are below 3<<62.
 	// More than 36 years' worth of units refunded beside open reservations end them.
 	maxBack = 1 << 60
+	// tidying stands for the number of records at which they are tidied next, while somebody does.
+	tidying = math.MaxInt64
 	// minRecordTidy is how many records a ledger has at least when it is tidied. Not tuned.
 	minRecordTidy = 64
 	// passedAtOnce is how many passed reservations are dropped before one is made, so that
@@ -86,26 +88,13 @@ func newLedgers(shards int, shift uint) *ledgers {
 // of returns the ledger of id. With a single shard the shift is 64, which gives 0.
 func (ls *ledgers) of(id uint64) *ledger { return &ls.all[id>>ls.shift] }
 
-// dropped notes that a key has been dropped. The key's shard is locked, so it waits for nobody: the
-// record dies with its key if nobody has it in hand, and else whoever tidies finds it.
+// dropped notes that a key has been dropped. The key's shard is locked, so it does no more: to end the
+// record takes a time in proportion to its reservations.
 func (ls *ledgers) dropped(id uint64) {
-	rec := ls.of(id).find(id)
-	if rec == nil {
-		return
-	}
-	rec.drops.Add(1)
-	rec.tryEnd(func() bool { return true })
-}
-
-// tryEnd ends the reservations of the record, if they are over, and waits for nobody.
-func (rec *record) tryEnd(over func() bool) {
-	switch {
-	case !rec.mu.TryLock():
-	case !rec.dead && over():
-		rec.Clear()
-		rec.release()
-	default:
-		rec.mu.Unlock()
+	lg := ls.of(id)
+	if rec := lg.find(id); rec != nil {
+		rec.drops.Add(1)
+		lg.stale.Add(1)
 	}
 }
 
@@ -360,17 +349,20 @@ func (rec *record) dropPassed(now int64, n int) {
 	}
 }
 
-// passed reports whether all reservations have come back by themselves.
-func (rec *record) passed(now int64) bool {
-	return rec.Len() > 0 && rec.Final() <= rec.tick(now)+rec.back
+// over reports whether all reservations have come back by themselves, or have gone with the key.
+func (rec *record) over(now int64) bool {
+	return rec.Len() > 0 && (rec.drops.Load() != rec.seen || rec.Final() <= rec.tick(now)+rec.back)
 }
 
-// dropPassed drops all reservations that have come back by themselves.
+// dropPassed drops all reservations that have come back by themselves, or have gone with their keys.
 func (ls *ledgers) dropPassed(now int64) {
 	for i := range ls.all {
 		if m := ls.all[i].records.Load(); m != nil {
 			m.Range(func(_ uint64, rec *record) bool {
 				if rec.lock() {
+					if rec.over(now) {
+						rec.Clear()
+					}
 					rec.dropPassed(now, rec.Len())
 					rec.release()
 				}
@@ -380,16 +372,25 @@ func (ls *ledgers) dropPassed(now int64) {
 	}
 }
 
-// tidy drops the records of which all has come back by itself, or whose keys have been dropped, once
-// there are many, and waits for nobody. Those that are abandoned would otherwise stay as long as nobody sweeps.
+// tidy drops the records that are over, once there are many, or half of many may be of keys that have
+// been dropped, and waits for nobody. Those that are abandoned would otherwise stay as long as nobody sweeps.
 func (lg *ledger) tidy(now int64) {
 	m := lg.records.Load()
 	at := m.tidyAt.Load()
-	if m.Size() < int(max(at, minRecordTidy)) || !m.tidyAt.CompareAndSwap(at, math.MaxInt32) {
+	size := int64(m.Size())
+	if size < minRecordTidy || size < at && 2*lg.stale.Load() < size || at == tidying || !m.tidyAt.CompareAndSwap(at, tidying) {
 		return
 	}
+	lg.stale.Store(0)
 	m.Range(func(_ uint64, rec *record) bool {
-		rec.tryEnd(func() bool { return rec.passed(now) || rec.Len() > 0 && rec.drops.Load() != rec.seen })
+		switch {
+		case !rec.mu.TryLock():
+		case !rec.dead && rec.over(now):
+			rec.Clear()
+			rec.release()
+		default:
+			rec.mu.Unlock()
+		}
 		return true
 	})
 	m.tidyAt.Store(2 * int64(m.Size()))
