@@ -1,9 +1,11 @@
 package rules
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"maps"
 	"os"
@@ -19,15 +21,16 @@ const maxFile = 256 << 20
 // Read reads the files of rules at paths: a file whatever its name, and of a directory all files
 // below it that end in .yaml or .yml, sorted. Symbolic links are followed. Names that begin with
 // two dots are not read, since those are how Kubernetes keeps versions of a ConfigMap apart, nor
-// those that begin with ".#", which editors lock files with. other lists further files, which
-// somebody may have meant to be read.
+// those that begin with ".#", which editors lock files with. A pipe, a device or the like is read
+// where paths names it, and is an error in a directory. other lists further files, which somebody
+// may have meant to be read.
 func Read(paths []string) (files []File, other []string, err error) {
 	list, err := scan(paths)
 	if err != nil {
 		return nil, nil, err
 	}
 	for _, f := range list.files {
-		data, err := readBounded(f)
+		data, err := readBounded(f, maxFile)
 		if err != nil {
 			return nil, nil, err
 		}
@@ -36,11 +39,32 @@ func Read(paths []string) (files []File, other []string, err error) {
 	return files, list.other, nil
 }
 
-func readBounded(name string) ([]byte, error) {
-	if info, err := os.Stat(name); err == nil && info.Size() > maxFile {
-		return nil, fmt.Errorf("%s has %d bytes; want at most %d", name, info.Size(), maxFile)
+// readBounded reads a file of at most most bytes. Not every file says beforehand how many it has.
+func readBounded(name string, most int64) ([]byte, error) {
+	f, err := os.Open(name)
+	if err != nil {
+		return nil, err
 	}
-	return os.ReadFile(name)
+	defer f.Close()
+	var b bytes.Buffer
+	if info, err := f.Stat(); err == nil && info.Mode().IsRegular() {
+		b.Grow(int(min(info.Size(), most)) + bytes.MinRead)
+	}
+	if _, err := b.ReadFrom(io.LimitReader(f, most+1)); err != nil {
+		return nil, err
+	}
+	if int64(b.Len()) > most {
+		return nil, fmt.Errorf("%s has more than %d bytes; want at most as many", name, most)
+	}
+	return b.Bytes(), nil
+}
+
+// requireRegular refuses what reading could wait for, or never come to the end of.
+func requireRegular(name string, info fs.FileInfo) error {
+	if !info.Mode().IsRegular() {
+		return fmt.Errorf("%s is %v; want a regular file, or a link to one", name, info.Mode())
+	}
+	return nil
 }
 
 // listing is the files at some paths, and what they looked like.
@@ -129,6 +153,9 @@ func (l *listing) directory(dir string, depth int) error {
 				return err
 			}
 		case isRules(name):
+			if err := requireRegular(name, info); err != nil {
+				return err
+			}
 			l.add(name, info)
 		default:
 			l.other = append(l.other, name)
@@ -159,15 +186,31 @@ const PollInterval = 500 * time.Millisecond
 // patience is for how many looks files that keep changing are waited for.
 const patience = 3
 
-// NewWatcher returns a watcher of the paths, which are as for Read. Its first Poll sees a change.
+// NewWatcher returns a watcher of the paths, which are as for Read, but must be regular files or
+// directories of such: a pipe can be read once, and could be waited for without end. Its first Poll
+// sees a change.
 func NewWatcher(paths []string) *Watcher { return &Watcher{paths: slices.Clone(paths)} }
+
+// look lists what is there now.
+func (w *Watcher) look() (*listing, error) {
+	l, err := scan(w.paths)
+	if err != nil {
+		return nil, err
+	}
+	for _, name := range l.files {
+		if err := requireRegular(name, l.looks[name].info); err != nil {
+			return nil, err
+		}
+	}
+	return l, nil
+}
 
 // Poll looks once. changed is true if the files are other ones than at the last change, and look as
 // they did at the last Poll: a file that is being written is waited for. Where files keep being
 // replaced it waits for three looks. After a change, files are as Read returns them, or err says
 // why they cannot be read; that is reported once.
 func (w *Watcher) Poll() (files []File, other []string, changed bool, err error) {
-	now, err := scan(w.paths)
+	now, err := w.look()
 	if err != nil {
 		w.last, w.waited = nil, 0
 		return w.fail(err)

@@ -89,6 +89,59 @@ func TestRead(t *testing.T) {
 	require.ErrorContains(t, err, "nest deeper than 20")
 }
 
+// TestRead_NotRegular: a directory has files that can be read to their end, and links to them. Whoever
+// names a pipe or a device has it read.
+func TestRead_NotRegular(t *testing.T) {
+	f := newFolder(t)
+	f.write("a.yaml", "1")
+	f.link("a.yaml", "b.yaml")
+	f.link(os.DevNull, "device")
+	files, other, err := Read([]string{f.dir})
+	require.NoError(t, err)
+	require.Len(t, files, 2)
+	require.Equal(t, []string{f.path("device")}, other)
+	files, _, err = Read([]string{os.DevNull})
+	require.NoError(t, err)
+	require.Empty(t, files[0].Data)
+
+	f.link(os.DevNull, "c.yaml")
+	_, _, err = Read([]string{f.dir})
+	require.ErrorContains(t, err, f.path("c.yaml")+" is Dc")
+	require.ErrorContains(t, err, "; want a regular file, or a link to one")
+}
+
+// TestReadBounded: a file ends at its bound, whatever size it says it has.
+func TestReadBounded(t *testing.T) {
+	f := newFolder(t)
+	f.write("a", "12345")
+	data, err := readBounded(f.path("a"), 5)
+	require.NoError(t, err)
+	require.Equal(t, "12345", string(data))
+	_, err = readBounded(f.path("a"), 4)
+	require.ErrorContains(t, err, "a has more than 4 bytes; want at most as many")
+	_, err = readBounded("/dev/zero", 100) // whose size is 0
+	require.ErrorContains(t, err, "/dev/zero has more than 100 bytes")
+}
+
+// TestWatcher_NotRegular: a watcher reads again and again, so nothing else than a regular file will do,
+// also where it has been named. Nothing is opened to find that out.
+func TestWatcher_NotRegular(t *testing.T) {
+	_, _, changed, err := NewWatcher([]string{os.DevNull}).Poll()
+	require.True(t, changed)
+	require.ErrorContains(t, err, os.DevNull+" is Dc")
+
+	f := newFolder(t)
+	f.write("a.yaml", "1")
+	w := NewWatcher([]string{f.dir})
+	require.Equal(t, "files a.yaml=1", poll(t, w))
+	f.link(os.DevNull, "b.yaml")
+	require.Equal(t, "error", poll(t, w))
+	require.Empty(t, poll(t, w))
+	require.NoError(t, os.Remove(f.path("b.yaml")))
+	require.Empty(t, poll(t, w))
+	require.Equal(t, "files a.yaml=1", poll(t, w))
+}
+
 func TestWatcher(t *testing.T) {
 	f := newFolder(t)
 	f.write("a.yaml", "1")
