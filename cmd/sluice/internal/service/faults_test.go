@@ -1,6 +1,7 @@
 package service
 
 import (
+	"context"
 	"fmt"
 	"log/slog"
 	"os"
@@ -85,6 +86,39 @@ func TestFault_DirectoryVanishes(t *testing.T) {
 	r.waitFor("generation 2, ")
 	assert.Equal(t, pb.RateLimitResponse_OVER_LIMIT, ask(t, conn, one("two", "x")).OverallCode)
 	assert.Len(t, r.log.problems(), 2)
+}
+
+// stuckHandler is a log that does not come back from one message.
+type stuckHandler struct {
+	slog.Handler
+	message        string
+	reached, leave chan struct{}
+}
+
+func (h *stuckHandler) Handle(ctx context.Context, r slog.Record) error {
+	if r.Message == h.message {
+		close(h.reached)
+		<-h.leave
+	}
+	return h.Handler.Handle(ctx, r)
+}
+
+// TestFault_StuckReload: rules that take for ever to load, as those on a disk that does not answer, keep the
+// service neither from ending nor from saving its counts.
+func TestFault_StuckReload(t *testing.T) {
+	state := filepath.Join(t.TempDir(), "state")
+	args := []string{"--rules", rulesFile(t, someRules), "--state", state, "--manual-clock"}
+	stuck := &stuckHandler{message: "rules loaded", reached: make(chan struct{}), leave: make(chan struct{})}
+	defer close(stuck.leave)
+	r := startLogging(t, func(h slog.Handler) slog.Handler {
+		stuck.Handler = h
+		return stuck
+	}, args...)
+	assert.Equal(t, 1, remaining(t, r.dial(), "two", "x"))
+	r.signal(r.reload)
+	<-stuck.reached
+	r.end()
+	assert.Equal(t, 0, remaining(t, start(t, args...).dial(), "two", "x"))
 }
 
 // TestFault_ReloadStorm: rules are replaced again and again under load, every tenth time by broken ones.

@@ -84,11 +84,17 @@ func configure(t testing.TB, args ...string) *Config {
 // start runs the service until the test ends, and waits until it is healthy.
 func start(t *testing.T, args ...string) *running {
 	t.Helper()
+	return startLogging(t, func(h slog.Handler) slog.Handler { return h }, args...)
+}
+
+// startLogging is start with a log that wrap has a hand in.
+func startLogging(t *testing.T, wrap func(slog.Handler) slog.Handler, args ...string) *running {
+	t.Helper()
 	c := configure(t, args...)
 	require.NoError(t, c.Check())
 	r := &running{T: t, stop: make(chan os.Signal), reload: make(chan os.Signal), done: make(chan error, 1), log: new(buffer)}
 	ready := make(chan map[string]net.Addr, 1)
-	log := slog.New(slog.NewTextHandler(r.log, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	log := slog.New(wrap(slog.NewTextHandler(r.log, &slog.HandlerOptions{Level: slog.LevelDebug})))
 	go func() {
 		r.done <- Run(c, log, Hooks{Stop: r.stop, Reload: r.reload, Ready: func(a map[string]net.Addr) { ready <- a }})
 	}()

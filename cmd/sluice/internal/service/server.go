@@ -87,7 +87,8 @@ func Run(c *Config, log *slog.Logger, h Hooks) error {
 	work, stopWork := context.WithCancel(context.Background())
 	var background sync.WaitGroup
 	if s.watcher != nil {
-		background.Go(func() { s.watch(work, h.Reload) })
+		// The end waits for no rules: reading a file may block.
+		go s.watch(work, h.Reload)
 	}
 	background.Go(func() { s.saveRegularly(work) })
 	background.Go(func() { s.noticeRegularly(work) })
