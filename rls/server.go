@@ -43,13 +43,31 @@ func handle(service any, ctx context.Context, read func(any) error, interceptor 
 		defer func() { s.options.Took(time.Since(begin)) }()
 	}
 	if interceptor != nil || s.options.DynamicMetadata {
-		return generated(service, ctx, read, interceptor)
+		return generated(service, ctx, func(m any) error { return s.readInTime(ctx, read, m) }, interceptor)
 	}
 	var m message
-	if err := read(&m); err != nil {
+	if err := s.readInTime(ctx, read, &m); err != nil {
 		return nil, err
 	}
 	return s.answerWire(m.text)
+}
+
+// readInTime reads the message of a call, and ends the call if it does not come. A context with a deadline
+// would do that too, and takes ten times as long.
+func (s *Service) readInTime(ctx context.Context, read func(any) error, m any) error {
+	if s.options.MessageTime < 0 {
+		return read(m)
+	}
+	timer := time.AfterFunc(s.options.MessageTime, func() { endLate(ctx) })
+	defer timer.Stop()
+	return read(m)
+}
+
+// endLate ends a call, and so the wait for its message.
+func endLate(ctx context.Context) {
+	if stream, ok := grpc.ServerTransportStreamFromContext(ctx).(interface{ WriteStatus(*status.Status) error }); ok {
+		_ = stream.WriteStatus(status.New(codes.DeadlineExceeded, "the message has not come in time"))
+	}
 }
 
 // answerWire answers a request in the form of the wire, by a message in that form.

@@ -35,6 +35,10 @@ type Options struct {
 	// and 64 KiB.
 	MaxDescriptors, MaxEntries, MaxValue, MaxText int
 
+	// MessageTime bounds how long the message of a call of a server by NewServer may take to come: the call
+	// then gets DEADLINE_EXCEEDED. 0 means 10 s; a negative time that there is no bound.
+	MessageTime time.Duration
+
 	// Took is told how long a call of a server by NewServer has taken, without the network. nil means that
 	// nobody is told.
 	Took func(time.Duration)
@@ -84,6 +88,7 @@ func New(engine *rules.Engine, o Options) *Service {
 	defaults(&o.MaxEntries, 64)
 	defaults(&o.MaxValue, 8<<10)
 	defaults(&o.MaxText, 64<<10)
+	defaults(&o.MessageTime, 10*time.Second)
 	return &Service{engine: engine, options: o, scratch: sync.Pool{New: func() any { return new(scratch) }}}
 }
 

@@ -1,27 +1,35 @@
 package service
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net"
 	"net/http"
 	"os"
 	"runtime"
+	"sync"
 	"time"
 
+	pb "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/reflection"
+	"google.golang.org/grpc/status"
+	"google.golang.org/grpc/tap"
 )
 
-// Bounds of what a gRPC connection can make the process hold.
+// Bounds of what a gRPC connection can make the process hold, besides messageBytes a call. A call takes a
+// stream for as long as it lasts, which is microseconds once its message is there.
 const (
-	maxStreams = 10_000
-	maxHeaders = 64 << 10
-	maxBytes   = 1 << 20 // of a message on the wire; rls bounds the text in it
+	maxStreams  = 1000
+	maxHeaders  = 64 << 10
+	maxUnread   = 64 << 10 // of a stream, beyond the message that is waited for
+	messageTime = 10 * time.Second
 )
 
 // listen opens all ports, and only then serves on them.
@@ -80,7 +88,11 @@ func (s *server) newGRPC() error {
 		grpc.KeepaliveParams(keepalive.ServerParameters{MaxConnectionAge: s.config.MaxConnectionAge, MaxConnectionAgeGrace: s.config.ConnectionEnd}),
 		// Proxies that look after idle connections more often than gRPC's default allows are no attackers.
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: time.Second, PermitWithoutStream: true}),
-		grpc.MaxConcurrentStreams(maxStreams), grpc.MaxHeaderListSize(maxHeaders), grpc.MaxRecvMsgSize(maxBytes),
+		grpc.MaxConcurrentStreams(maxStreams), grpc.MaxHeaderListSize(maxHeaders), grpc.MaxRecvMsgSize(s.config.messageBytes()),
+		// Windows that gRPC chooses grow to 16 MiB for each stream, read or not. What a connection has
+		// in common is always read.
+		grpc.StaticStreamWindowSize(maxUnread), grpc.StaticConnWindowSize(1 << 20),
+		grpc.InTapHandle(s.callInTime), grpc.StreamInterceptor(firstInTime),
 		// Goroutines that stay grow their stacks once, and not at each call. If all are busy, others help.
 		grpc.NumStreamWorkers(uint32(8 * runtime.GOMAXPROCS(0))),
 	}
@@ -98,7 +110,74 @@ func (s *server) newGRPC() error {
 	if s.config.Reflection {
 		reflection.Register(s.grpc)
 	}
+	s.streams = streamsOf(s.grpc)
 	return nil
+}
+
+// messageBytes is how long a message may be on the wire. Whatever --max-message and its like admit is no
+// longer: an entry takes 6 bytes besides its text, a descriptor some 30, and a length one byte more with each
+// 128 bytes of text.
+func (c *Config) messageBytes() int {
+	const most = 1 << 30
+	text, descriptors, entries := int64(min(c.MaxMessage, most)), int64(min(c.MaxDescriptors, most/8)), int64(min(c.MaxEntries, most/8))
+	return int(min(1<<10+2*text+64*descriptors+8*descriptors*entries, most))
+}
+
+// callInTime bounds the time of calls that neither package rls ends if their message does not come, nor
+// firstInTime. gRPC calls it when a call begins, and cancels the context that it hands in when the call ends.
+func (s *server) callInTime(ctx context.Context, info *tap.Info) (context.Context, error) {
+	if info.FullMethodName == pb.RateLimitService_ShouldRateLimit_FullMethodName || s.streams[info.FullMethodName] {
+		return ctx, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, messageTime)
+	_ = cancel
+	return ctx, nil
+}
+
+// firstInTime is the interceptor that ends a stream, such as health.Watch, whose first message does not come.
+func firstInTime(service any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+	first := &firstMessage{ServerStream: stream, come: make(chan struct{})}
+	ended := make(chan error, 1)
+	go func() { ended <- handler(service, first) }()
+	timer := time.NewTimer(messageTime)
+	defer timer.Stop()
+	select {
+	case <-first.come:
+		return <-ended
+	case err := <-ended:
+		return err
+	case <-timer.C:
+		return status.Error(codes.DeadlineExceeded, "the message has not come in time") // which ends the handler, too
+	}
+}
+
+// firstMessage is a stream that tells when its first message has come.
+type firstMessage struct {
+	grpc.ServerStream
+	once sync.Once
+	come chan struct{}
+}
+
+// RecvMsg implements grpc.ServerStream.
+func (f *firstMessage) RecvMsg(m any) error {
+	err := f.ServerStream.RecvMsg(m)
+	if err == nil {
+		f.once.Do(func() { close(f.come) })
+	}
+	return err
+}
+
+// streamsOf names the methods of a server that are streams.
+func streamsOf(g *grpc.Server) map[string]bool {
+	out := map[string]bool{}
+	for name, service := range g.GetServiceInfo() {
+		for _, m := range service.Methods {
+			if m.IsClientStream || m.IsServerStream {
+				out["/"+name+"/"+m.Name] = true
+			}
+		}
+	}
+	return out
 }
 
 func (p port) listen() (net.Listener, error) {

@@ -32,6 +32,7 @@ type server struct {
 	service *rls.Service
 	checker *checker
 	grpc    *grpc.Server
+	streams map[string]bool // methods of grpc that are streams
 	http    []*http.Server
 	metrics *metrics
 	failed  chan error // what ends the service: a port that cannot be served on
@@ -140,8 +141,9 @@ func newServer(c *Config, log *slog.Logger, stop <-chan os.Signal) (s *server, e
 		Headers: c.Headers, LimitHeader: c.LimitHeader, RemainingHeader: c.RemainingHeader, ResetHeader: c.ResetHeader,
 		DynamicMetadata: c.DynamicMetadata,
 		MaxDescriptors:  c.MaxDescriptors, MaxEntries: c.MaxEntries, MaxValue: c.MaxValue, MaxText: c.MaxMessage,
-		Took:     func(d time.Duration) { s.metrics.grpc.Observe(d.Seconds()) },
-		Panicked: func(v any, stack []byte) { log.Error("a call panicked", "value", v, "stack", string(stack)) },
+		MessageTime: messageTime,
+		Took:        func(d time.Duration) { s.metrics.grpc.Observe(d.Seconds()) },
+		Panicked:    func(v any, stack []byte) { log.Error("a call panicked", "value", v, "stack", string(stack)) },
 	})
 	s.metrics = newMetrics(s)
 	if s.checker, err = newChecker(s); err != nil {

@@ -277,7 +277,7 @@ func TestRun_Bounds(t *testing.T) {
 		"entries":          {codes.InvalidArgument, []*common.RateLimitDescriptor{descriptor("two", "", "a", "", "b", "")}},
 		"value":            {codes.InvalidArgument, []*common.RateLimitDescriptor{descriptor("two", long+"x")}},
 		"message":          {codes.InvalidArgument, []*common.RateLimitDescriptor{descriptor(long, long), descriptor(long, long)}},
-		"bytes":            {codes.ResourceExhausted, []*common.RateLimitDescriptor{descriptor("two", strings.Repeat("x", maxBytes))}},
+		"bytes":            {codes.ResourceExhausted, []*common.RateLimitDescriptor{descriptor("two", strings.Repeat("x", 1<<20))}},
 		"nothing":          {codes.Unknown, nil},
 		"invalid override": {codes.InvalidArgument, []*common.RateLimitDescriptor{{Limit: &common.RateLimitDescriptor_RateLimitOverride{RequestsPerUnit: 1}}}},
 	} {

@@ -1,0 +1,105 @@
+package service
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"net"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	common "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
+	pb "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	envoytype "github.com/envoyproxy/go-control-plane/envoy/type/v3"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/status"
+	"google.golang.org/grpc/test/bufconn"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+)
+
+// TestMessageBytes: no request that the flags admit is refused by its length on the wire.
+func TestMessageBytes(t *testing.T) {
+	for _, flags := range [][3]int{{64 << 10, 256, 64}, {40, 2, 2}, {2, 1, 1}, {1000, 1000, 1}, {1000, 1, 1000}, {600 << 10, 500, 4}} {
+		text, descriptors, entries := flags[0], flags[1], flags[2]
+		s, _ := still(t, someRules, "--max-message", fmt.Sprint(text), "--max-descriptors", fmt.Sprint(descriptors), "--max-entries", fmt.Sprint(entries))
+		for _, long := range []int{0, 1, 2, 4, 128, 1000, 8 << 10} { // bytes of a value, as long as there is text
+			req := &pb.RateLimitRequest{Domain: "d", HitsAddend: math.MaxUint32}
+			left := text - len(req.Domain)
+			for range descriptors {
+				d := &common.RateLimitDescriptor{
+					Limit:      &common.RateLimitDescriptor_RateLimitOverride{RequestsPerUnit: math.MaxInt32, Unit: envoytype.RateLimitUnit_YEAR},
+					HitsAddend: wrapperspb.UInt64(math.MaxUint64), IsNegativeHits: true,
+				}
+				for range entries {
+					n := min(long, left)
+					d.Entries = append(d.Entries, &common.RateLimitDescriptor_Entry{Key: strings.Repeat("k", n/2), Value: strings.Repeat("v", n-n/2)})
+					left -= n
+				}
+				req.Descriptors = append(req.Descriptors, d)
+			}
+			_, err := s.service.ShouldRateLimit(t.Context(), req)
+			require.NoError(t, err)
+			require.LessOrEqual(t, proto.Size(req), s.config.messageBytes(), "%v of %d", flags, long)
+		}
+	}
+	c := configure(t)
+	assert.Equal(t, 273<<10, c.messageBytes(), "as SERVE.md has it")
+	c.MaxMessage, c.MaxDescriptors, c.MaxEntries = math.MaxInt, math.MaxInt, math.MaxInt
+	assert.Equal(t, 1<<30, c.messageBytes())
+}
+
+// TestListen_LateMessages: a call whose message does not come ends, whatever its own deadline is; so does a
+// stream, but not one whose message has come. Time is the bubble's.
+func TestListen_LateMessages(t *testing.T) {
+	s, _ := still(t, someRules, "--reflection")
+	s.health.Set(true)
+	synctest.Test(t, func(t *testing.T) {
+		require.NoError(t, s.newGRPC())
+		l := bufconn.Listen(1 << 16)
+		go func() { _ = s.grpc.Serve(l) }()
+		defer s.grpc.Stop()
+		conn, err := grpc.NewClient("passthrough:///bubble", grpc.WithTransportCredentials(insecure.NewCredentials()),
+			grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return l.DialContext(ctx) }))
+		require.NoError(t, err)
+		defer conn.Close()
+
+		watch, err := healthpb.NewHealthClient(conn).Watch(t.Context(), &healthpb.HealthCheckRequest{})
+		require.NoError(t, err)
+		for _, c := range []struct {
+			method         string
+			deadline, want time.Duration
+		}{
+			{pb.RateLimitService_ShouldRateLimit_FullMethodName, 100 * time.Hour, messageTime},
+			{pb.RateLimitService_ShouldRateLimit_FullMethodName, time.Second, time.Second},
+			{healthpb.Health_Check_FullMethodName, 100 * time.Hour, messageTime},
+			{healthpb.Health_Watch_FullMethodName, 100 * time.Hour, messageTime},
+			{"/grpc.reflection.v1.ServerReflection/ServerReflectionInfo", 100 * time.Hour, messageTime},
+		} {
+			begin := time.Now()
+			ctx, cancel := context.WithTimeout(t.Context(), c.deadline)
+			stream, err := conn.NewStream(ctx, &grpc.StreamDesc{ClientStreams: true, ServerStreams: true}, c.method)
+			require.NoError(t, err)
+			err = stream.RecvMsg(new(healthpb.HealthCheckResponse))
+			cancel()
+			assert.Equal(t, codes.DeadlineExceeded, status.Code(err), "%s: %v", c.method, err)
+			assert.Equal(t, c.want, time.Since(begin), c.method)
+		}
+		assert.Equal(t, 1, remaining(t, conn, "two", "x"), "the connection goes on")
+
+		resp, err := watch.Recv()
+		require.NoError(t, err)
+		assert.Equal(t, healthpb.HealthCheckResponse_SERVING, resp.Status)
+		s.health.Set(false)
+		resp, err = watch.Recv()
+		require.NoError(t, err, "a stream lives")
+		assert.Equal(t, healthpb.HealthCheckResponse_NOT_SERVING, resp.Status)
+	})
+}
