@@ -32,6 +32,10 @@ const (
 	messageTime = 10 * time.Second
 )
 
+// writeTime is how long an answer over HTTP may take, for clients that do not read it. Handlers of profiles prolong
+// it by what is asked for.
+const writeTime = time.Minute
+
 // listen opens all ports, and only then serves on them.
 func (s *server) listen() (map[string]net.Addr, error) {
 	if err := s.newGRPC(); err != nil {
@@ -66,7 +70,8 @@ func (s *server) serve(listeners map[string]net.Listener) map[string]net.Addr {
 		}
 		h := &http.Server{
 			Handler: handlers[name], ErrorLog: s.strangers(name).errorLog(),
-			ReadHeaderTimeout: 10 * time.Second, ReadTimeout: time.Minute, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: maxHeaders,
+			ReadHeaderTimeout: 10 * time.Second, ReadTimeout: time.Minute, WriteTimeout: writeTime,
+			IdleTimeout: 2 * time.Minute, MaxHeaderBytes: maxHeaders,
 		}
 		// Bytes of strangers do not keep a panic of a handler out of the log: each has its own limit.
 		watchRequests(h, s.strangers(name))

@@ -3,6 +3,7 @@ package service
 import (
 	"context"
 	"fmt"
+	"io"
 	"math"
 	"net"
 	"strings"
@@ -54,6 +55,41 @@ func TestMessageBytes(t *testing.T) {
 	assert.Equal(t, 273<<10, c.messageBytes(), "as SERVE.md has it")
 	c.MaxMessage, c.MaxDescriptors, c.MaxEntries = math.MaxInt, math.MaxInt, math.MaxInt
 	assert.Equal(t, 1<<30, c.messageBytes())
+}
+
+// TestListen_UnreadAnswers: clients that do not read their answers keep others from them for a minute. Profiles
+// may take longer. Time is the bubble's.
+func TestListen_UnreadAnswers(t *testing.T) {
+	s, _ := still(t, someRules)
+	synctest.Test(t, func(t *testing.T) {
+		listeners := map[string]net.Listener{"metrics": bufconn.Listen(1), "debug": bufconn.Listen(1 << 16)}
+		s.serve(listeners)
+		defer s.close()
+		send := func(port, path string) net.Conn {
+			conn, err := listeners[port].(*bufconn.Listener).Dial()
+			require.NoError(t, err)
+			_, err = fmt.Fprintf(conn, "GET %s HTTP/1.0\r\n\r\n", path)
+			require.NoError(t, err)
+			synctest.Wait()
+			return conn
+		}
+		status := func(port, path string) string {
+			conn := send(port, path)
+			defer conn.Close()
+			answer, err := io.ReadAll(conn)
+			require.NoError(t, err)
+			line, _, _ := strings.Cut(string(answer), "\r\n")
+			return line
+		}
+		for range 10 {
+			defer send("metrics", "/metrics").Close()
+		}
+		assert.Equal(t, "HTTP/1.0 503 Service Unavailable", status("metrics", "/metrics"))
+		time.Sleep(writeTime)
+		synctest.Wait()
+		assert.Equal(t, "HTTP/1.0 200 OK", status("metrics", "/metrics"))
+		assert.Equal(t, "HTTP/1.0 200 OK", status("debug", "/debug/pprof/heap?seconds=300"))
+	})
 }
 
 // TestListen_LateMessages: a call whose message does not come ends, whatever its own deadline is; so does a
