@@ -51,6 +51,8 @@ type Engine struct {
 	now    atomic.Pointer[generation]
 	locks  [256]sync.Mutex // of keys, by hash: for calls that look before they count
 
+	unrestored []string // does not change
+
 	globalShadow atomic.Uint64
 	unknown      unknownDomains
 	seriesLeft   atomic.Int64

@@ -55,8 +55,8 @@ var reference = []struct {
 		{"count_denied", "true or false (ours), for windows: whether hits that are denied count. Without it the domain's setting counts; without that it is true for fixed windows and false for the others."},
 	}},
 	{inDomainOptions, [][2]string{
-		{"max_keys", "A whole number (ours): how many keys are tracked, for each unit and for each rule with an algorithm of its own. A change counts when the process starts again."},
-		{"overflow", "evict-soonest, deny-new or admit-new (ours): what happens to new keys beyond max_keys. A change counts when the process starts again."},
+		{"max_keys", "A whole number (ours): how many keys are tracked, for each unit and for each rule with an algorithm of its own. A change counts when the process starts again, and counts that are restored then go on: a domain that has max_keys for the first time takes over the keys of all domains that have none, of which those of others are idle in time."},
+		{"overflow", "evict-soonest, deny-new or admit-new (ours): what happens to new keys beyond max_keys. A change counts when the process starts again. A domain that then has deny-new or admit-new, and had neither overflow nor max_keys before, counts from 0, and the log says so: among its keys would be those of other domains, which keep new ones out."},
 		{"atomic", "true or false (ours). All descriptors of a call are counted, or, if it is denied, none. That is exact also when calls come at the same time. Rules in shadow_mode do not deny, so they do not keep others from counting."},
 		{"count_denied", "true or false (ours): the setting of rules that have none of their own."},
 	}},

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"crypto/sha256"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -36,7 +37,7 @@ func (e *Engine) named() map[string]*sluice.Limiter {
 	out := map[string]*sluice.Limiter{}
 	for domain, g := range e.groups {
 		for _, u := range units {
-			out["unit "+u.String()+" "+domain] = g[u].limiter
+			out[unitSection(u, domain)] = g[u].limiter
 		}
 	}
 	for identity, k := range e.kept {
@@ -44,6 +45,9 @@ func (e *Engine) named() map[string]*sluice.Limiter {
 	}
 	return out
 }
+
+// unitSection is the name of a counter of a group.
+func unitSection(u Unit, group string) string { return "unit " + u.String() + " " + group }
 
 // section is the part of a limiter's name before its rule.
 func (k *kept) section() string {
@@ -87,8 +91,9 @@ func (e *Engine) Snapshot(w io.Writer) error {
 }
 
 // Restore returns an engine that goes on from a Snapshot: what the rules of set count, and what
-// overrides have counted, is as it was. Rules that count in another way now begin afresh. Errors
-// that speak of the input match sluice.ErrBadSnapshot.
+// overrides have counted, is as it was. Rules that count in another way now begin afresh; so may
+// a domain that has max_keys or overflow now and had none before, or the other way round: see
+// Unrestored. Errors that speak of the input match sluice.ErrBadSnapshot.
 func Restore(set *Set, c Config, r io.Reader) (*Engine, error) {
 	b, err := io.ReadAll(r)
 	if err != nil {
@@ -109,7 +114,46 @@ func Restore(set *Set, c Config, r io.Reader) (*Engine, error) {
 			}
 		}
 	}
-	return e, nil
+	return e, e.restoreMoved(sections)
+}
+
+// Unrestored lists the domains whose windows count from 0 after a Restore, although others' go on:
+// they have had max_keys or overflow since, or no longer have, and there is no room for the keys that they were
+// tracked among.
+func (e *Engine) Unrestored() []string { return slices.Clone(e.unrestored) }
+
+// restoreMoved restores domains that had counters of their own, and no longer have, or the other way round.
+// Nothing tells a domain's keys from others': where it has left those that all domains share, it
+// takes all of them along, and those of others are idle in time. It does not where these would keep its own
+// new keys out.
+func (e *Engine) restoreMoved(sections map[string][]byte) error {
+	shared := e.groups[""]
+	for _, name := range slices.Sorted(maps.Keys(e.now.Load().domains)) {
+		own, lost := e.groups["="+name], false
+		for _, u := range units {
+			old, moved := sections[unitSection(u, "="+name)]
+			lim := shared[u].limiter
+			if own != nil {
+				lim, moved = own[u].limiter, !moved
+				old = sections[unitSection(u, "")]
+			}
+			switch {
+			case !moved || old == nil:
+			case own != nil && lim.Config().Overflow != sluice.OverflowEvictSoonest:
+				lost = lost || shared[u].limiter.Len() > 0
+			default:
+				err := lim.Restore(bytes.NewReader(old))
+				if errors.Is(err, sluice.ErrBadSnapshot) {
+					return err
+				}
+				lost = lost || err != nil // there is no room
+			}
+		}
+		if lost {
+			e.unrestored = append(e.unrestored, name)
+		}
+	}
+	return nil
 }
 
 func badSnapshot(reason string) error {

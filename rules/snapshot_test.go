@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"crypto/sha256"
 	"errors"
+	"fmt"
 	"testing"
 	"time"
 
@@ -77,13 +78,51 @@ descriptors:
 	}
 }
 
+// TestSnapshot_DomainCounters: a domain's counts survive a restart after which it has counters of its own, or no longer
+// has; where they cannot, it is named.
 func TestSnapshot_DomainCounters(t *testing.T) {
-	const text = "domain: d\nsluice: {max_keys: 100}\ndescriptors:\n- {key: k, rate_limit: {unit: day, requests_per_unit: 10}}\n"
-	w := newWorld(t, Config{}, text)
-	w.one("k=a")
-	again, err := w.restored(text, w.snapshot())
-	require.NoError(t, err)
-	require.Equal(t, 9, again.left("k=a"))
+	text := func(options string) string {
+		return "domain: d\n" + options + "\ndescriptors:\n- {key: k, rate_limit: {unit: day, requests_per_unit: 10}}\n- {key: m, rate_limit: {unit: minute, requests_per_unit: 10}}\n"
+	}
+	common, own, other := text(""), text("sluice: {max_keys: 100}"), text("sluice: {max_keys: 200, overflow: deny-new}")
+	tight := text("sluice: {max_keys: 1}")
+	for _, c := range []struct {
+		name, before, after string
+		want                int
+		lost                []string
+	}{
+		{"its own stay", own, own, 9, nil},
+		{"with more room", own, other, 9, nil},
+		{"it gets its own", common, own, 9, nil},
+		{"it gets its own, with room for one key", common, tight, 9, nil},
+		{"it has no longer its own", own, common, 9, nil},
+		{"others' would keep new keys out", common, other, 10, []string{"d"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			w := newWorld(t, Config{}, c.before)
+			w.one("k=a")
+			again, err := w.restored(c.after, w.snapshot())
+			require.NoError(t, err)
+			require.Equal(t, c.want, again.left("k=a"))
+			require.Equal(t, 10, again.left("m=a"))
+			require.Equal(t, c.lost, again.Unrestored())
+			third, err := again.restored(c.after, again.snapshot())
+			require.NoError(t, err)
+			require.Equal(t, c.want, third.left("k=a"))
+			require.Empty(t, third.Unrestored(), "not again")
+		})
+	}
+
+	w := newWorld(t, Config{Overflow: sluice.OverflowDenyNew}, own)
+	for i := range 50 {
+		w.one(fmt.Sprint("k=", i))
+	}
+	again := &world{tb: t, clock: w.clock}
+	var err error
+	again.Engine, err = Restore(mustLoad(t, common), Config{Clock: w.clock, MaxKeys: 10, Overflow: sluice.OverflowDenyNew}, bytes.NewReader(w.snapshot()))
+	require.NoError(t, err, "a domain that does not fit is no reason not to start")
+	require.Equal(t, []string{"d"}, again.Unrestored())
+	require.Equal(t, 10, again.left("k=1"))
 }
 
 // TestSnapshot_Damage: no bit of a snapshot can change, and no end can be missing, without an error.

@@ -34,6 +34,9 @@ func (s *server) restore(set *rules.Set, c rules.Config) (*rules.Engine, error) 
 	switch {
 	case err == nil:
 		s.log.Info("counts restored", "file", name)
+		if domains := engine.Unrestored(); len(domains) > 0 {
+			s.log.Warn("counts begin at 0 where max_keys or overflow is new, or no longer there, and there is no room for the old keys", "domains", domains)
+		}
 		return engine, nil
 	case !errors.Is(err, sluice.ErrBadSnapshot):
 		return nil, fmt.Errorf("--state %s: %w", name, err)

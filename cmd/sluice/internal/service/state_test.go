@@ -3,6 +3,7 @@ package service
 import (
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -72,6 +73,23 @@ func TestState_Damaged(t *testing.T) {
 		assert.Equal(t, data, aside, name)
 		r.end()
 	}
+}
+
+// TestState_OtherKeys: a domain that has max_keys for the first time goes on counting; one that cannot is named.
+func TestState_OtherKeys(t *testing.T) {
+	state, file := filepath.Join(t.TempDir(), "state"), rulesFile(t, someRules)
+	args := []string{"--rules", file, "--state", state, "--manual-clock"}
+	for i, options := range []string{"", "\nsluice: {max_keys: 100}", "\nsluice: {max_keys: 200, overflow: deny-new}", ""} {
+		write(t, file, strings.Replace(someRules, "domain: d", "domain: d"+options, 1))
+		r := start(t, args...)
+		assert.Equal(t, 999_999-i, remaining(t, r.dial(), "day", "x"))
+		assert.Empty(t, r.log.problems())
+		r.end()
+	}
+	write(t, file, strings.Replace(someRules, "domain: d", "domain: d\nsluice: {overflow: deny-new}", 1))
+	r := start(t, args...)
+	assert.Equal(t, 999_999, remaining(t, r.dial(), "day", "x"))
+	r.oneProblem("counts begin at 0 where max_keys or overflow is new", "domains=[d]")
 }
 
 func TestState_CannotBeWrittenAtTheEnd(t *testing.T) {
