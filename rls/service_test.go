@@ -55,6 +55,23 @@ func TestShouldRateLimit_OverTheWire(t *testing.T) {
 	require.Equal(t, Counts{OK: 2, OverLimit: 1}, w.Counts())
 }
 
+// TestShouldRateLimit_EndlessBlock by both ways to the wire: the seconds are as many as there can be, and not below 0.
+func TestShouldRateLimit_EndlessBlock(t *testing.T) {
+	w := newWorld(t, rules.Config{}, Options{Headers: true})
+	set, err := rules.Load([]rules.File{{Data: []byte("domain: d\ndescriptors:\n- {key: banned, rate_limit: {unit: day, requests_per_unit: 1, block_for: 2562047h}}\n")}}, rules.Options{})
+	require.NoError(t, err)
+	require.NoError(t, w.engine.Swap(set))
+	client := pb.NewRateLimitServiceClient(dial(t, w.Service, NewHealth()))
+	w.ask(t, one("banned", "a"))
+	resp, err := client.ShouldRateLimit(t.Context(), request(one("banned", "a")))
+	require.NoError(t, err)
+	for _, resp := range []*pb.RateLimitResponse{resp, w.ask(t, one("banned", "a"))} {
+		require.Equal(t, pb.RateLimitResponse_OVER_LIMIT, resp.OverallCode)
+		same(t, `"9223372036s"`, resp.Statuses[0].DurationUntilReset)
+		require.Equal(t, "9223372036", resp.ResponseHeadersToAdd[2].Value)
+	}
+}
+
 func TestShouldRateLimit_Hits(t *testing.T) {
 	w := newWorld(t, rules.Config{}, Options{})
 	req := request(one("ten", "a"), hits(one("ten", "b"), 7), hits(one("ten", "c"), 0))

@@ -90,7 +90,8 @@ type Status struct {
 	// math.MaxUint32 for an unlimited rule.
 	Remaining uint32
 	// ResetAfter is the time until the window ends, in whole seconds, rounded up; for other
-	// algorithms than fixed windows the time until the key is fresh.
+	// algorithms than fixed windows the time until the key is fresh. It is sluice.Never if that
+	// never comes.
 	ResetAfter time.Duration
 	// RetryAfter is how long to wait after a denial, to the nanosecond, or sluice.Never. It is 0
 	// if the descriptor passed.
@@ -356,12 +357,17 @@ func floorMod(a, n int64) int64 {
 	return a
 }
 
-// roundUp rounds up to whole seconds. A window's reset is between 1 s and its length.
+// roundUp rounds up to whole seconds, of which the last ones are Never. A window's reset is between 1 s and its
+// length.
 func roundUp(d time.Duration) time.Duration {
-	if r := d % time.Second; r > 0 {
-		return d - r + time.Second
+	r := d % time.Second
+	switch {
+	case r <= 0:
+		return d
+	case d-r > sluice.Never-time.Second:
+		return sluice.Never
 	}
-	return d
+	return d - r + time.Second
 }
 
 // limiterStatus answers for a rule with a limiter of its own.

@@ -178,6 +178,29 @@ func TestDecide_Kinds(t *testing.T) {
 	require.Equal(t, -1, w.resp.Tightest)
 }
 
+// TestDecide_EndlessBlock: a block that never ends never ends in the future.
+func TestDecide_EndlessBlock(t *testing.T) {
+	for _, limit := range []string{"period: 1s", "unit: second", "unit: day, algorithm: gcra", "unit: day, algorithm: sliding-log"} {
+		w := newWorld(t, Config{}, oneRule("{"+limit+", requests_per_unit: 1, block_for: 2562047h}"))
+		w.one("k=a")
+		for _, st := range []Status{w.one("k=a"), w.one("k=a"), w.ask(withHits("k=a", 0)).Statuses[0]} {
+			require.Equal(t, OverLimit, st.Code, limit)
+			require.Equal(t, sluice.Never, st.RetryAfter, limit)
+			require.Equal(t, sluice.Never, st.ResetAfter, limit)
+		}
+	}
+}
+
+func TestRoundUp(t *testing.T) {
+	const last = sluice.Never / time.Second * time.Second
+	for d, want := range map[time.Duration]time.Duration{
+		0: 0, 1: time.Second, time.Second: time.Second, time.Second + 1: 2 * time.Second, last - time.Second: last - time.Second,
+		last - time.Second + 1: last, last - 1: last, last: last, last + 1: sluice.Never, sluice.Never - 1: sluice.Never, sluice.Never: sluice.Never,
+	} {
+		require.Equal(t, want, roundUp(d), d)
+	}
+}
+
 func TestDecide_ShadowRule(t *testing.T) {
 	w := newWorld(t, Config{}, minuteRules)
 	w.one("shadow=a")

@@ -20,6 +20,8 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/types/known/wrapperspb"
+
+	"github.com/sluice-go/sluice"
 )
 
 // question is what ask is told on the command line.
@@ -215,6 +217,9 @@ func (q *question) describe(st *pb.RateLimitResponse_DescriptorStatus) string {
 	reset := st.DurationUntilReset.AsDuration()
 	if st.Code == pb.RateLimitResponse_OVER_LIMIT && reset == 0 {
 		return fmt.Sprintf("%snever enough for %d", left, max(q.hits, 1))
+	}
+	if reset >= sluice.Never.Truncate(time.Second) {
+		return left + "never reset"
 	}
 	return fmt.Sprintf("%sreset in %v", left, reset)
 }

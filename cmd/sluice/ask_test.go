@@ -47,6 +47,7 @@ descriptors:
 - {key: k, value: 'a,b\c', rate_limit: {unit: minute, requests_per_unit: 5}}
 - {key: own, rate_limit: {period: 90s, requests_per_unit: 3}}
 - {key: login, rate_limit: {period: 30s, requests_per_unit: 5, algorithm: sliding-log, block_for: 15m}}
+- {key: banned, rate_limit: {unit: day, requests_per_unit: 1, block_for: 2562047h}}
 `})
 	p := startServe(t, nil, "--rules", dir, "--manual-clock")
 	code, stdout, stderr := p.askFor("-d", "d", `k=a\,b\\c`, "--hits", "0")
@@ -70,6 +71,10 @@ descriptors:
 	assert.Equal(t, "OK\n  login=x: OK, 1 of 5 left, reset in 30s\n", stdout)
 	_, stdout, _ = p.askFor("-d", "d", "login=x", "--hits", "2")
 	assert.Equal(t, "OVER_LIMIT\n  login=x: OVER_LIMIT, 0 of 5 left, reset in 15m0s\n", stdout, "it is blocked for so long")
+	_, stdout, _ = p.askFor("-d", "d", "banned=x")
+	assert.Equal(t, "OK\n  banned=x: OK, 0 of 1 per day left, reset in 24h0m0s\n", stdout)
+	_, stdout, _ = p.askFor("-d", "d", "banned=x")
+	assert.Equal(t, "OVER_LIMIT\n  banned=x: OVER_LIMIT, 0 of 1 per day left, never reset\n", stdout)
 	code, _, stderr = p.askFor("-d", "d", "k=\xff")
 	assert.Equal(t, exitFailed, code)
 	assert.Contains(t, stderr, "UTF-8")

@@ -116,7 +116,7 @@ func (m *middleware) admit(w http.ResponseWriter, r *http.Request) bool {
 		return true
 	}
 	if d.RetryAfter > 0 && d.RetryAfter != sluice.Never {
-		w.Header().Set("Retry-After", strconv.FormatInt(int64((d.RetryAfter+time.Second-1)/time.Second), 10))
+		w.Header().Set("Retry-After", strconv.FormatInt(int64((d.RetryAfter-1)/time.Second)+1, 10))
 	}
 	m.OnDenied(w, r, d)
 	return false
