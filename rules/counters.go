@@ -54,3 +54,14 @@ func newCounters(base sluice.Config) (*counters, error) {
 	}
 	return &cs, nil
 }
+
+// empty drops keys that are idle, and reports whether none is left.
+func (cs *counters) empty() bool {
+	for _, u := range units {
+		cs[u].limiter.Sweep()
+		if cs[u].limiter.Len() != 0 {
+			return false
+		}
+	}
+	return true
+}

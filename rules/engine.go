@@ -70,6 +70,7 @@ type domainSeries struct {
 	override, other *series
 	dynamic         *dynamic
 	ok, overLimit   atomic.Uint64 // calls
+	gone            uint64        // the first generation without the domain, 0 while it is in force
 }
 
 // kept is what a rule counts with, and under which configuration.
@@ -145,7 +146,9 @@ func (e *Engine) base(o *domainOptions) sluice.Config {
 // Swap puts other rules into force. Counts stay: those of windows belong to domains, entries and
 // units, and a rule with a limiter of its own keeps it, found by its path, unless more than its
 // limit has changed. max_keys and overflow of a domain, or of such a rule, change when the process
-// starts again. Calls that start after Swap has returned are decided by the new rules, and each
+// starts again. A domain that ten Swaps in a row have not named begins its statistics anew when it comes back,
+// and with them its choice of counters; those of its own stay until all of their keys are
+// idle. Calls that start after Swap has returned are decided by the new rules, and each
 // call by one set from its begin to its end. After an error nothing has changed.
 func (e *Engine) Swap(set *Set) error {
 	if set == nil {
@@ -254,6 +257,31 @@ func (e *Engine) commit(g *generation, groups map[string]*counters, limiters []*
 	e.kept, e.previous = next, all
 	e.number = g.number
 	e.now.Store(g)
+	e.forget(g)
+}
+
+// forgetAfter is how many generations in a row a domain must be missing from.
+const forgetAfter = 10
+
+// forget drops what domains have left behind that are not coming back. Counters of their own are only
+// dropped when they hold nothing.
+func (e *Engine) forget(g *generation) {
+	for name, d := range e.domains {
+		switch {
+		case g.domains[name] != nil:
+			d.gone = 0
+		case d.gone == 0:
+			d.gone = g.number
+		case g.number-d.gone+1 >= forgetAfter:
+			d.dynamic.close()
+			delete(e.domains, name)
+		}
+	}
+	for group, cs := range e.groups {
+		if name, own := strings.CutPrefix(group, "="); own && e.domains[name] == nil && cs.empty() {
+			delete(e.groups, group)
+		}
+	}
 }
 
 // seriesOf returns the series of each rule: that of its path in the last set, or a new one.
@@ -303,7 +331,8 @@ func (e *Engine) Set() (*Set, uint64) {
 
 // Series returns the statistics: of each rule in force, of the values that detailed_metric and
 // value_to_metric ask for, and of each domain's overrides and others, sorted by domain and path.
-// Rules that have counted nothing are there with zeros; overrides and others are not.
+// Rules that have counted nothing are there with zeros; overrides and others are not. What is no longer
+// there, and comes back, begins at 0.
 func (e *Engine) Series() []Series {
 	e.admin.Lock()
 	defer e.admin.Unlock()

@@ -54,6 +54,46 @@ func TestSwap_DomainCounters(t *testing.T) {
 	}
 }
 
+// TestSwap_Forgets: ten loads without a domain give its statistics up, and the room of its series to others. It counts on
+// if it comes back, as long as a key of its counters is not idle.
+func TestSwap_Forgets(t *testing.T) {
+	const rule = "descriptors:\n- {key: k, detailed_metric: true, rate_limit: {unit: day, requests_per_unit: 10}}\n"
+	for _, options := range []string{"", "sluice: {max_keys: 100}\n"} {
+		old, next := "domain: d\n"+options+rule, "domain: next\n"+rule
+		w := newWorld(t, Config{MaxSeries: 1}, old)
+		askNext := func() {
+			require.NoError(t, w.Decide(&Request{Domain: "next", Descriptors: []Descriptor{describe("k=a")}}, &w.resp))
+		}
+		w.one("k=a")
+		for range forgetAfter - 1 {
+			w.swap(next)
+			askNext()
+		}
+		w.swap(old)
+		w.one("k=a")
+		require.EqualValues(t, 2, w.series("d.k_a").Total, "nine loads")
+		require.EqualValues(t, forgetAfter-1, w.series("other").Total)
+		for range forgetAfter {
+			w.swap(next)
+		}
+		require.Equal(t, map[string]Calls{"next": {OK: forgetAfter - 1}}, w.Engine.Stats().Calls)
+		askNext()
+		require.EqualValues(t, 1, w.series("next.k_a").Total)
+
+		w.swap(old)
+		require.EqualValues(t, 7, w.one("k=a").Remaining)
+		require.EqualValues(t, 1, w.series("other").Total, "of d, whose series is next's")
+		for range forgetAfter {
+			w.swap(next)
+		}
+		w.clock.Advance(48 * time.Hour)
+		w.swap(next)
+		require.Len(t, w.groups, 1)
+		w.swap(old)
+		require.EqualValues(t, 9, w.one("k=a").Remaining)
+	}
+}
+
 // TestSwap_OwnLimiters: rules with a limiter, or windows, of their own keep what has been spent
 // if only the limit changes.
 func TestSwap_OwnLimiters(t *testing.T) {

@@ -138,6 +138,8 @@ type dynamic struct {
 	left  *atomic.Int64 // how many more there can be, in all domains
 	all   atomic.Pointer[map[string]*series]
 	mutex sync.Mutex // held to add one, which copies the map
+
+	closed bool // guarded by mutex: there are no more
 }
 
 func newDynamic(left *atomic.Int64) *dynamic {
@@ -165,6 +167,9 @@ func (d *dynamic) get(r *Rule, entries []Entry) *series {
 	if s := old[string(path)]; s != nil {
 		return s
 	}
+	if d.closed {
+		return nil
+	}
 	if d.left.Add(-1) < 0 {
 		d.left.Add(1)
 		return nil
@@ -174,6 +179,15 @@ func (d *dynamic) get(r *Rule, entries []Entry) *series {
 	all[s.path] = s
 	d.all.Store(&all)
 	return s
+}
+
+// close gives back the room of all series. A call that is still decided by old rules gets none.
+func (d *dynamic) close() {
+	d.mutex.Lock()
+	defer d.mutex.Unlock()
+	d.left.Add(int64(len(*d.all.Load())))
+	d.all.Store(&map[string]*series{})
+	d.closed = true
 }
 
 // appendLevel adds one level of a rule's path to b, as upstream names it in statistics: sharing is

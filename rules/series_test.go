@@ -42,6 +42,21 @@ func TestDynamic_OneSeriesAPath(t *testing.T) {
 	require.EqualValues(t, rounds, e.seriesLeft.Load())
 }
 
+// TestDynamic_Close: series that a domain leaves behind are others' again, once, whatever calls of old rules do.
+func TestDynamic_Close(t *testing.T) {
+	e, err := New(mustLoad(t, "domain: d\ndescriptors:\n- {key: k, detailed_metric: true, rate_limit: {unit: day, requests_per_unit: 9}}\n"), Config{MaxSeries: 5})
+	require.NoError(t, err)
+	d := e.now.Load().domains["d"].dynamic
+	rule := e.now.Load().set.Match("d", entries("k=a"))
+	require.NotNil(t, d.get(rule, entries("k=a")))
+	require.NotNil(t, d.get(rule, entries("k=b")))
+	d.close()
+	require.EqualValues(t, 5, e.seriesLeft.Load())
+	require.Nil(t, d.get(rule, entries("k=a")))
+	d.close()
+	require.EqualValues(t, 5, e.seriesLeft.Load())
+}
+
 // TestSeries_LongPath: a path that is made of long values has no series of its own, so that the
 // number of series bounds the memory.
 func TestSeries_LongPath(t *testing.T) {
