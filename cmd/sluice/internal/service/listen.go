@@ -9,6 +9,7 @@ import (
 	"os"
 	"runtime"
 	"sync"
+	"syscall"
 	"time"
 
 	pb "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
@@ -200,9 +201,15 @@ func removeSocket(path string) error {
 	if err != nil || info.Mode()&os.ModeSocket == 0 {
 		return nil // not there, or something that net.Listen complains about
 	}
-	if conn, err := net.Dial("unix", path); err == nil {
+	conn, err := net.Dial("unix", path)
+	switch {
+	case err == nil:
 		_ = conn.Close()
 		return fmt.Errorf("%s: another process listens on it", path)
+	case errors.Is(err, syscall.ECONNREFUSED):
+		return os.Remove(path)
+	case errors.Is(err, syscall.EAGAIN): // it has as many connections waiting as it can have
+		return fmt.Errorf("%s: another process listens on it, and is busy", path)
 	}
-	return os.Remove(path)
+	return fmt.Errorf("%s is there, and may be another process's: %w", path, err)
 }
