@@ -2,6 +2,7 @@ package rules
 
 import (
 	"encoding/binary"
+	"math"
 	"strconv"
 	"strings"
 
@@ -259,7 +260,12 @@ func (l *loader) plain(n *yaml.Node, path string, depth int) any {
 		i, _ := yamlInt(n.Value)
 		return i
 	case otherKind:
-		if v, err := strconv.ParseFloat(strings.ReplaceAll(n.Value, "_", ""), 64); err == nil {
+		v, err := strconv.ParseFloat(strings.ReplaceAll(n.Value, "_", ""), 64)
+		switch {
+		case err != nil:
+		case math.IsInf(v, 0) || math.IsNaN(v):
+			l.errorAt(n, path, "metadata has the number %s, which JSON has no word for; want a finite one, or text in quotes", n.Value)
+		default:
 			return v
 		}
 	}

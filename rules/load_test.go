@@ -220,6 +220,14 @@ func TestLoad_Metadata(t *testing.T) {
 	set := mustLoad(t, inDomain("rate_limit: {unit: day, requests_per_unit: 1}\nmetadata: {a: {b: [1, 2.5, yes, ~, 'text', 2026-01-01]}, 'c': ''}"))
 	require.Equal(t, map[string]any{"a": map[string]any{"b": []any{int64(1), 2.5, true, nil, "text", "2026-01-01"}}, "c": ""},
 		set.Match("d", entries("k=x")).Metadata())
+
+	for _, endless := range []string{"!!float inf", "!!float -Inf", "!!float +infinity", "!!float nan", "[{b: !!float NaN}]"} {
+		_, err := Load([]File{{"f", []byte(inDomain("rate_limit: {unit: day, requests_per_unit: 1}\nmetadata: {a: " + endless + "}"))}}, Options{})
+		require.ErrorContains(t, err, "which JSON has no word for", endless)
+		require.Equal(t, 0, strings.Count(err.Error(), "\n"))
+	}
+	set = mustLoad(t, inDomain("rate_limit: {unit: day, requests_per_unit: 1}\nmetadata: {a: .inf, b: .nan, c: 1e999, d: !!float 1e3, e: inf}"))
+	require.Equal(t, map[string]any{"a": ".inf", "b": ".nan", "c": "1e999", "d": 1000.0, "e": "inf"}, set.Match("d", entries("k=x")).Metadata(), "text otherwise")
 }
 
 func TestLoad_Disabled(t *testing.T) {

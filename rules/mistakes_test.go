@@ -59,6 +59,7 @@ var loadErrors = []mistake{
 	{"share_threshold", "share_threshold: true\nvalue: v\n" + limit1, `4:20: d.k_v: share_threshold is true, but the value is "v"; want a "*" in it, or no share_threshold`},
 	{"metadata", "metadata: text\n" + limit1, `4:13: d.k: metadata is "text"; want a map`},
 	{"metadata", "metadata: {1: x}\n" + limit1, "4:14: d.k: key 1 is not text; want one of the known keys"},
+	{"metadata", "metadata: {weight: !!float inf}\n" + limit1, "4:22: d.k: metadata has the number inf, which JSON has no word for; want a finite one, or text in quotes"},
 	{"rate_limit", "rate_limit: 5", "4:15: d.k: rate_limit is 5; want a map with unit and requests_per_unit"},
 	{"rate_limit", "ratelimit: {}", `4:3: d.k: a descriptor has no key "ratelimit" (is it rate_limit?); want one of key, value, rate_limit, descriptors, shadow_mode, quota_mode, detailed_metric, value_to_metric, share_threshold, metadata, enabled, description`},
 	{"unit", "rate_limit: {requests_per_unit: 1}", "4:15: d.k: unit is missing; want second, minute, hour, day, week, month or year, or period: a time"},
