@@ -98,7 +98,7 @@ func (s *server) newGRPC() error {
 		// Windows that gRPC chooses grow to 16 MiB for each stream, read or not. What a connection has
 		// in common is always read.
 		grpc.StaticStreamWindowSize(maxUnread), grpc.StaticConnWindowSize(1 << 20),
-		grpc.InTapHandle(s.callInTime), grpc.StreamInterceptor(firstInTime),
+		grpc.InTapHandle(s.callInTime), grpc.StreamInterceptor(s.runStream),
 		// Goroutines that stay grow their stacks once, and not at each call. If all are busy, others help.
 		grpc.NumStreamWorkers(uint32(8 * runtime.GOMAXPROCS(0))),
 	}
@@ -130,7 +130,7 @@ func (c *Config) messageBytes() int {
 }
 
 // callInTime bounds the time of calls that neither package rls ends if their message does not come, nor
-// firstInTime. gRPC calls it when a call begins, and cancels the context that it hands in when the call ends.
+// runStream. gRPC calls it when a call begins, and cancels the context that it hands in when the call ends.
 func (s *server) callInTime(ctx context.Context, info *tap.Info) (context.Context, error) {
 	if info.FullMethodName == pb.RateLimitService_ShouldRateLimit_FullMethodName || s.streams[info.FullMethodName] {
 		return ctx, nil
@@ -140,20 +140,26 @@ func (s *server) callInTime(ctx context.Context, info *tap.Info) (context.Contex
 	return ctx, nil
 }
 
-// firstInTime is the interceptor that ends a stream, such as health.Watch, whose first message does not come.
-func firstInTime(service any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+// runStream is the interceptor of streams, such as health.Watch: it ends those whose first message does not come,
+// and all of them when the service ends, which they would hold up. A handler ends with its stream.
+func (s *server) runStream(service any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
 	first := &firstMessage{ServerStream: stream, come: make(chan struct{})}
 	ended := make(chan error, 1)
 	go func() { ended <- handler(service, first) }()
 	timer := time.NewTimer(messageTime)
 	defer timer.Stop()
-	select {
-	case <-first.come:
-		return <-ended
-	case err := <-ended:
-		return err
-	case <-timer.C:
-		return status.Error(codes.DeadlineExceeded, "the message has not come in time") // which ends the handler, too
+	late := timer.C
+	for come := first.come; ; {
+		select {
+		case <-come:
+			come, late = nil, nil
+		case err := <-ended:
+			return err
+		case <-late:
+			return status.Error(codes.DeadlineExceeded, "the message has not come in time")
+		case <-s.ending:
+			return status.Error(codes.Unavailable, "the service ends")
+		}
 	}
 }
 

@@ -92,21 +92,45 @@ func TestListen_UnreadAnswers(t *testing.T) {
 	})
 }
 
+// dialPipe lets a service serve gRPC on a pipe, and connects to it.
+func dialPipe(t *testing.T, s *server) *grpc.ClientConn {
+	t.Helper()
+	require.NoError(t, s.newGRPC())
+	l := bufconn.Listen(1 << 16)
+	go func() { _ = s.grpc.Serve(l) }()
+	t.Cleanup(s.grpc.Stop)
+	conn, err := grpc.NewClient("passthrough:///pipe", grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return l.DialContext(ctx) }))
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = conn.Close() })
+	return conn
+}
+
+// TestListen_StreamsEnd: streams that clients keep open do not hold the end up. Time is the bubble's.
+func TestListen_StreamsEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, _ := still(t, someRules)
+		conn := dialPipe(t, s)
+		watch, err := healthpb.NewHealthClient(conn).Watch(t.Context(), &healthpb.HealthCheckRequest{})
+		require.NoError(t, err)
+		_, err = watch.Recv()
+		require.NoError(t, err)
+		begin := time.Now()
+		s.stop()
+		assert.Less(t, time.Since(begin), stopLimit)
+		_, err = watch.Recv()
+		assert.Equal(t, codes.Unavailable, status.Code(err), err)
+		assert.ErrorContains(t, err, "the service ends")
+	})
+}
+
 // TestListen_LateMessages: a call whose message does not come ends, whatever its own deadline is; so does a
 // stream, but not one whose message has come. Time is the bubble's.
 func TestListen_LateMessages(t *testing.T) {
-	s, _ := still(t, someRules, "--reflection")
-	s.health.Set(true)
 	synctest.Test(t, func(t *testing.T) {
-		require.NoError(t, s.newGRPC())
-		l := bufconn.Listen(1 << 16)
-		go func() { _ = s.grpc.Serve(l) }()
-		defer s.grpc.Stop()
-		conn, err := grpc.NewClient("passthrough:///bubble", grpc.WithTransportCredentials(insecure.NewCredentials()),
-			grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return l.DialContext(ctx) }))
-		require.NoError(t, err)
-		defer conn.Close()
-
+		s, _ := still(t, someRules, "--reflection")
+		s.health.Set(true)
+		conn := dialPipe(t, s)
 		watch, err := healthpb.NewHealthClient(conn).Watch(t.Context(), &healthpb.HealthCheckRequest{})
 		require.NoError(t, err)
 		for _, c := range []struct {

@@ -35,7 +35,8 @@ type server struct {
 	streams map[string]bool // methods of grpc that are streams
 	http    []*http.Server
 	metrics *metrics
-	failed  chan error // what ends the service: a port that cannot be served on
+	ending  chan struct{} // closed when streams are to end
+	failed  chan error    // what ends the service: a port that cannot be served on
 
 	clockMutex sync.Mutex
 	notices    notices // for noticeRegularly only
@@ -111,7 +112,7 @@ func Run(c *Config, log *slog.Logger, h Hooks) error {
 // newServer loads the rules and the state, and opens no port yet. stop ends the time for which it may have to
 // wait for rules, with errStopped.
 func newServer(c *Config, log *slog.Logger, stop <-chan os.Signal) (s *server, err error) {
-	s = &server{config: c, log: log, clock: sluice.SystemClock(), failed: make(chan error, 8), made: make(chan struct{}), stopManaged: func() {}}
+	s = &server{config: c, log: log, clock: sluice.SystemClock(), ending: make(chan struct{}), failed: make(chan error, 8), made: make(chan struct{}), stopManaged: func() {}}
 	defer func() {
 		if err != nil {
 			s.stopManaged()
@@ -180,7 +181,7 @@ func (s *server) drain(hurry <-chan os.Signal) error {
 	return nil
 }
 
-// stop lets calls that are under way end, for a while.
+// stop lets calls that are under way end, for a while. It ends streams.
 func (s *server) stop() {
 	limit, cancel := context.WithTimeout(context.Background(), stopLimit)
 	defer cancel()
@@ -192,6 +193,7 @@ func (s *server) stop() {
 			}
 		})
 	}
+	close(s.ending)
 	notInTime := context.AfterFunc(limit, s.grpc.Stop)
 	s.grpc.GracefulStop()
 	notInTime()
