@@ -63,6 +63,8 @@ type Engine struct {
 	domains  map[string]*domainSeries
 	previous []*series // of the rules in force, by Rule.index
 	number   uint64
+
+	evicted, untracked uint64 // of limiters that are gone
 }
 
 // domainSeries is what a domain counts beside the series of its rules.
@@ -254,6 +256,11 @@ func (e *Engine) commit(g *generation, groups map[string]*counters, limiters []*
 		}
 		g.rules[i] = state
 	}
+	for identity, k := range e.kept {
+		if next[identity] != k {
+			e.retire(k.limiter)
+		}
+	}
 	e.kept, e.previous = next, all
 	e.number = g.number
 	e.now.Store(g)
@@ -279,9 +286,19 @@ func (e *Engine) forget(g *generation) {
 	}
 	for group, cs := range e.groups {
 		if name, own := strings.CutPrefix(group, "="); own && e.domains[name] == nil && cs.empty() {
+			for _, u := range units {
+				e.retire(cs[u].limiter)
+			}
 			delete(e.groups, group)
 		}
 	}
+}
+
+// retire keeps what Stats has of a limiter that goes: sums never go down.
+func (e *Engine) retire(l *sluice.Limiter) {
+	s := l.Stats()
+	e.evicted += s.Evicted
+	e.untracked += s.Untracked
 }
 
 // seriesOf returns the series of each rule: that of its path in the last set, or a new one.
@@ -402,7 +419,7 @@ type Calls struct{ OK, OverLimit uint64 }
 func (e *Engine) Stats() Stats {
 	e.admin.Lock()
 	defer e.admin.Unlock()
-	var out Stats
+	out := Stats{Evicted: e.evicted, Untracked: e.untracked}
 	add := func(u Unit, l *sluice.Limiter) {
 		s := l.Stats()
 		out.Keys[u] += s.Keys

@@ -94,6 +94,24 @@ func TestSwap_Forgets(t *testing.T) {
 	}
 }
 
+// TestSwap_StatsStay: what limiters have counted that are gone stays in the sums.
+func TestSwap_StatsStay(t *testing.T) {
+	const options = "sluice: {max_keys: 10, overflow: admit-new}\ndescriptors:\n"
+	w := newWorld(t, Config{}, "domain: d\n"+options+"- {key: k, rate_limit: {unit: day, requests_per_unit: 9}}\n- {key: own, rate_limit: {unit: day, requests_per_unit: 9, algorithm: gcra}}\n")
+	for i := range 20 {
+		w.ask(describe(fmt.Sprint("k=", i)), describe(fmt.Sprint("own=", i)))
+	}
+	require.EqualValues(t, 20, w.Engine.Stats().Untracked)
+	w.swap("domain: d\n" + options + "- {key: k, rate_limit: {unit: day, requests_per_unit: 9}}\n")
+	require.EqualValues(t, 20, w.Engine.Stats().Untracked, "the limiter of a rule")
+	w.clock.Advance(48 * time.Hour)
+	for range forgetAfter {
+		w.swap("domain: next\n")
+	}
+	require.Len(t, w.groups, 1)
+	require.EqualValues(t, 20, w.Engine.Stats().Untracked, "the counters of a domain")
+}
+
 // TestSwap_OwnLimiters: rules with a limiter, or windows, of their own keep what has been spent
 // if only the limit changes.
 func TestSwap_OwnLimiters(t *testing.T) {
