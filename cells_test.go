@@ -225,7 +225,7 @@ func TestCells_AreChargedWhileTheyAreSwept(t *testing.T) {
 	clock.Advance(10 * sec)
 	p := l.shardOf(k.id).cell(k.id).policy
 	plain, calls := p.wide, 0
-	p.wide = chargingIdle{plain, func() {
+	p.wide = lookedAtWide{plain, func() {
 		if calls++; calls == 1 {
 			require.True(t, k.Allow())
 		}

@@ -61,18 +61,6 @@ func TestGrowth_MoreKeysStayThanExpected(t *testing.T) {
 	})
 }
 
-// chargingIdle charges keys once while they are counted as idle.
-type chargingIdle struct {
-	wideAlgorithm
-	also func()
-}
-
-func (c chargingIdle) idleAt(key state) uint64 {
-	at := c.wideAlgorithm.idleAt(key)
-	c.also()
-	return at
-}
-
 // TestGrowth_IdleKeysComeBackWhileTheyAreCounted: all four keys of a full table look
 // idle, and are charged before they are frozen. The new table must still have room
 // for the fifth.
@@ -84,7 +72,7 @@ func TestGrowth_IdleKeysComeBackWhileTheyAreCounted(t *testing.T) {
 	fill(l, "old", 4)
 	clock.Advance(10 * time.Second)
 	plain, calls := l.policyOf(0).wide, 0
-	setAlgorithm(l, nil, chargingIdle{plain, func() {
+	setAlgorithm(l, nil, lookedAtWide{plain, func() {
 		if calls++; calls == 4 {
 			fill(l, "old", 4)
 		}
