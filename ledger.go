@@ -258,9 +258,7 @@ func (rec *record) begin(p *policy, drops uint64) {
 
 // hasRoom reports whether the key has fewer than most reservations.
 func (rec *record) hasRoom(now int64, most int) bool {
-	if rec.dropPassed(now, passedAtOnce); rec.Len() >= most && rec.drops.Load() != rec.seen {
-		rec.Clear()
-	}
+	rec.dropPassed(now, passedAtOnce)
 	return rec.Len() < most
 }
 
@@ -337,9 +335,14 @@ func (rec *record) adopt(to *policy, now int64) {
 	rec.back = 0
 }
 
-// dropPassed drops up to n reservations, the first ones, that have come back by themselves.
+// dropPassed drops up to n reservations, the first ones, that have come back by themselves; or all of
+// them if they have gone with the key.
 func (rec *record) dropPassed(now int64, n int) {
-	if rec.Len() == 0 {
+	switch {
+	case rec.Len() == 0:
+		return
+	case rec.drops.Load() != rec.seen:
+		rec.Clear()
 		return
 	}
 	t := rec.tick(now) + rec.back
@@ -360,9 +363,6 @@ func (ls *ledgers) dropPassed(now int64) {
 		if m := ls.all[i].records.Load(); m != nil {
 			m.Range(func(_ uint64, rec *record) bool {
 				if rec.lock() {
-					if rec.over(now) {
-						rec.Clear()
-					}
 					rec.dropPassed(now, rec.Len())
 					rec.release()
 				}

@@ -21,9 +21,10 @@ import (
 // ErrCostExceedsBurst, ErrNegativeCost, ErrBlocked and ErrNoRoom. A cost of 0 charges nothing,
 // and asks for the turn of one unit.
 //
-// A receipt that nobody settles or cancels takes some 300 bytes until its units have come back, or its key has
-// been dropped, and another reservation or a sweep finds that. A key with reservations denies calls until its turns have passed. A Block does not call a
-// reservation back: the caller may go ahead although the key has been blocked meanwhile.
+// A receipt that nobody settles or cancels takes some 300 bytes until its units have come back,
+// or its key has been dropped, and another reservation or a sweep finds that. A key with
+// reservations denies calls until its turns have passed. A Block does not call a reservation
+// back: the caller may go ahead although the key has been blocked meanwhile.
 // Under Shadow there is no delay, and no error but ErrNotReservable: see
 // Reservation.WouldDeny. A Reserve that fails is counted as denied, but does not block.
 func (l *Limiter) Reserve(key string, cost int, maxWait time.Duration) (*Reservation, error) {

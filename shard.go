@@ -209,6 +209,7 @@ func (st *store) cellRoomLocked(s *shard, id uint64) {
 	if d == nil {
 		d = newDirectory[cellTable](1, st.depth())
 		d.put(id, st.depth(), newCellTable(minSlots, st.homes, st.depth()))
+		s.cells.Store(d)
 	}
 	for ct := d.tableOf(id); ct.full(); ct = d.tableOf(id) {
 		depth := ct.depth
@@ -221,8 +222,8 @@ func (st *store) cellRoomLocked(s *shard, id uint64) {
 				d = d.put(first|uint64(i)<<(64-depth), depth, next)
 			}
 		}
+		s.cells.Store(d)
 	}
-	s.cells.Store(d)
 }
 
 func (st *store) removeCellLocked(s *shard, c *cell) {
