@@ -88,7 +88,7 @@ replaces the published results: without --out it writes to a temporary folder.`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return runAll(cmd, p) },
 	}
 	f := root.Flags()
-	f.IntVar(&p.rounds, "rounds", 5, "samples of every row")
+	f.IntVar(&p.rounds, "rounds", 5, "how often every subject has its turns")
 	f.StringVar(&p.only, "only", "", "measure the subjects whose names match this regular expression")
 	f.StringSliceVar(&p.workloads, "workloads", nil, "measure the speed of these workloads only: hot, thousand, ...")
 	f.StringSliceVar(&p.parts, "parts", nil, "make these measurements only: "+strings.Join(partNames(), ", "))

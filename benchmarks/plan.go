@@ -83,7 +83,7 @@ func partNames() []string {
 // sizes are how much is measured.
 type sizes struct {
 	workload    workload.Sizes
-	sample      time.Duration
+	round       time.Duration
 	scalingKeys int
 	memoryKeys  int
 	curve       memory.CurveConfig
@@ -99,7 +99,7 @@ var (
 	}
 	// Windows are not idle after so short a wait, so that they are left out.
 	small = sizes{
-		workload: workload.Sizes{Million: 10_000, New: 1 << 13}, sample: 2 * time.Millisecond,
+		workload: workload.Sizes{Million: 10_000, New: 1 << 13}, round: 2 * time.Millisecond,
 		scalingKeys: 10_000, memoryKeys: 10_000, allocCalls: 10_000,
 		curve: memory.CurveConfig{From: 1000, To: 20_000, PeersTo: 5000, MaxKeys: []int{10_000}},
 		stall: stall.Config{Keys: 1 << 13, Repeats: 1, Idle: 50 * time.Millisecond},
@@ -259,7 +259,7 @@ func (m *measurement) floor(_ context.Context, r *results.Results) error {
 }
 
 func (m *measurement) speed(ctx context.Context, r *results.Results) (err error) {
-	c := speed.Config{Rounds: m.rounds, Sample: m.sample, Workloads: m.workloads}
+	c := speed.Config{Rounds: m.rounds, Round: m.round, Workloads: m.workloads}
 	r.Omitted = append(r.Omitted, c.Missing(m.subjects)...)
 	r.Speed, err = speed.Run(ctx, c, m.subjects, m.log)
 	return err
@@ -267,7 +267,7 @@ func (m *measurement) speed(ctx context.Context, r *results.Results) (err error)
 
 func (m *measurement) scaling(ctx context.Context, r *results.Results) (err error) {
 	c := speed.Scaling(m.scalingKeys)
-	c.Rounds, c.Sample = m.rounds, m.sample
+	c.Rounds, c.Round = m.rounds, m.round
 	r.Scaling, err = speed.Run(ctx, c, speed.ScalingSubjects(m.subjects), m.log)
 	return err
 }

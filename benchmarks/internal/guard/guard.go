@@ -44,9 +44,9 @@ var Bounds = []Bound{
 	{coarse, "denied", 0.36},
 }
 
-// Config is how much is measured: seven samples of 100 ms of three subjects under
+// Config is how much is measured: seven rounds of 100 ms of three subjects under
 // three workloads, 8 s in all.
-var Config = speed.Config{Rounds: 7, Sample: 100 * time.Millisecond}
+var Config = speed.Config{Rounds: 7, Round: 100 * time.Millisecond}
 
 // A Row is a bound and what was measured of it.
 type Row struct {
@@ -85,7 +85,7 @@ func Run(ctx context.Context, c speed.Config) ([]Row, error) {
 	return judge(Bounds, measured), nil
 }
 
-// judge compares the samples of each round.
+// judge compares samples that were taken by turns.
 func judge(bounds []Bound, measured []results.Speed) []Row {
 	samples := map[[2]string][]float64{}
 	for _, s := range measured {

@@ -39,7 +39,7 @@ func TestRow_Lost(t *testing.T) {
 
 // Every bound is about something that is measured.
 func TestRun_MeasuresEveryBound(t *testing.T) {
-	rows, err := Run(t.Context(), speed.Config{Rounds: 1, Sample: time.Millisecond})
+	rows, err := Run(t.Context(), speed.Config{Rounds: 1, Round: time.Millisecond})
 	require.NoError(t, err)
 	require.Len(t, rows, len(Bounds))
 	for _, r := range rows {

@@ -33,14 +33,15 @@ func TestPairedRatio_SlownessOfTheMachineCancelsOut(t *testing.T) {
 	a, b := []float64{10, 40, 80}, []float64{20, 80, 40}
 	assert.Equal(t, 0.5, PairedRatio(a, b))
 	assert.Equal(t, 1.0, median(a)/median(b), "which is what the ratio of medians says")
-	assert.Equal(t, 0.5, PairedRatio([]float64{10, 40, 9}, []float64{20, 80}), "unpaired samples do not count")
+	assert.Equal(t, 0.5, PairedRatio([]float64{10, 900, 10, 40, 40, 1}, []float64{20, 80}), "three samples a round and one")
+	assert.Equal(t, 2.0, PairedRatio([]float64{20, 80}, []float64{10, 900, 10, 40, 40, 1}), "one sample a round and three")
 	assert.True(t, math.IsNaN(PairedRatio(nil, b)))
 }
 
 func TestLeastAndSpread(t *testing.T) {
 	assert.Equal(t, 2.0, least([]float64{3, 2, 9}))
 	assert.True(t, math.IsNaN(least(nil)))
-	assert.Equal(t, 0.5, spread([]float64{10, 8, 13}))
+	assert.Equal(t, 0.4, spread([]float64{10, 8, 1, 12, 900}))
 	assert.True(t, math.IsNaN(spread(nil)))
 }
 

@@ -27,23 +27,32 @@ func medianMillis(d []time.Duration) float64 {
 	return median(ms)
 }
 
-// PairedRatio is the median of a[i]/b[i]. Samples of one round were taken near each
+// PairedRatio is the median of a[i]/b[i]. Samples of one index were taken near each
 // other, so what slows the machine for a while slows both, and cancels out; in a
-// ratio of medians it does not.
+// ratio of medians it does not. Where one has more samples a round than the other, the
+// medians of its rounds count.
 func PairedRatio(a, b []float64) float64 {
-	ratios := make([]float64, min(len(a), len(b)))
+	n := min(len(a), len(b))
+	ratios := make([]float64, n)
 	for i := range ratios {
-		ratios[i] = a[i] / b[i]
+		ratios[i] = median(share(a, i, n)) / median(share(b, i, n))
 	}
 	return median(ratios)
 }
 
-// spread is how far the samples lie apart: (largest - smallest) / median.
+// share is the i-th of n equal parts of the samples.
+func share(samples []float64, i, n int) []float64 {
+	return samples[i*len(samples)/n : (i+1)*len(samples)/n]
+}
+
+// spread is how far the middle half of the samples lies apart, as a part of the median.
 func spread(samples []float64) float64 {
 	if len(samples) == 0 {
 		return math.NaN()
 	}
-	return (slices.Max(samples) - slices.Min(samples)) / median(samples)
+	s := slices.Sorted(slices.Values(samples))
+	last := len(s) - 1
+	return (s[last-last/4] - s[last/4]) / median(s)
 }
 
 // least is the smallest sample: what a part costs on an undisturbed machine.

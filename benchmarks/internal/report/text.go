@@ -27,7 +27,7 @@ func Text(r results.Results) string {
 	section("BUDGETS", budgetsAbout, v.budgetTable())
 	section("SPEED, ONE GOROUTINE", nsACall, v.speedTable(columns[:6], everyone))
 	section("SPEED, TWO GOROUTINES ON TWO CORES", "ns in which either of them finishes a call.", v.speedTable(v.parallelColumns(), everyone))
-	section("SPEED, EVERY ROW", nsACall+" Spread: (largest - smallest) / median.", v.everyRow())
+	section("SPEED, EVERY ROW", nsACall+" Spread: how far the middle half of the samples lies apart, as a part of the median.", v.everyRow())
 	section("OWN SPEED AS A MULTIPLE OF ITS FLOOR",
 		"Floor: driver, clock, hash, 3 loads and a CAS (none where denied), each at its least. Cache misses are not in it.", v.multiples())
 	section("SPEED OVER THE NUMBER OF KEYS", nsACall, v.scalingTable())
@@ -45,7 +45,7 @@ func Text(r results.Results) string {
 	return b.String()
 }
 
-const budgetsAbout = "Ratios are medians of the ratios of each round. Sketch: the same figure of sluice's idea without any of its features, fetching ahead included."
+const budgetsAbout = "Ratios are medians of the ratios of samples that were taken by turns. Sketch: the same figure of sluice's idea without any of its features, fetching ahead included."
 
 const nsACall = "ns a call, median, lower is better."
 
@@ -101,7 +101,7 @@ func (v *view) parallelColumns() []column {
 }
 
 func (v *view) everyRow() *table {
-	t := &table{head: []string{"workload", "mode", "limiter", "keys", "ns", "spread", "samples"}, align: "lllrrrl"}
+	t := &table{head: []string{"workload", "mode", "limiter", "keys", "ns", "least", "spread", "samples"}, align: "lllrrrrr"}
 	rows := slices.Clone(v.Speed)
 	order := map[string]int{}
 	for _, s := range rows {
@@ -113,12 +113,8 @@ func (v *view) everyRow() *table {
 		return cmp.Or(cmp.Compare(order[a.Workload+a.Mode], order[b.Workload+b.Mode]), cmp.Compare(median(a.Samples), median(b.Samples)))
 	})
 	for _, s := range rows {
-		samples := make([]string, len(s.Samples))
-		for i, x := range s.Samples {
-			samples[i] = figure(x)
-		}
-		t.add(s.Workload, s.Mode, s.Subject, grouped(int64(s.Keys)), figure(median(s.Samples)),
-			fixed(100*spread(s.Samples), 0)+"%", strings.Join(samples, " "))
+		t.add(s.Workload, s.Mode, s.Subject, grouped(int64(s.Keys)), figure(median(s.Samples)), figure(least(s.Samples)),
+			fixed(100*spread(s.Samples), 0)+"%", fixed(float64(len(s.Samples)), 0))
 	}
 	return t
 }

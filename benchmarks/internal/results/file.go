@@ -22,9 +22,9 @@ func Load(path string) (Results, error) {
 	return r, nil
 }
 
-// Save writes the results in full, samples and all.
+// Save writes the results in full, samples and all, without spaces: there are tens of thousands of them.
 func Save(path string, r Results) error {
-	data, err := json.MarshalIndent(r, "", "\t")
+	data, err := json.Marshal(r)
 	if err != nil {
 		return fmt.Errorf("%s: %w", path, err)
 	}

@@ -62,10 +62,10 @@ type Speed struct {
 	Workload string // hot, thousand, zipf, uniform, denied, new, flood
 	Mode     string // serial, parallel-1, parallel-2: goroutines on as many processors
 	Keys     int    // distinct keys
-	// Samples are ns a call, one a round, in the order of the rounds: sample i of one
-	// subject and sample i of another lie seconds apart, and minutes where a million
-	// keys have to be shown to all subjects in between. In parallel, the time in
-	// which any of the goroutines finishes a call.
+	// Samples are ns a call, in the order in which they were taken. Sample i of one subject
+	// and sample i of another lie less than a second apart, and up to minutes where a
+	// limiter must be shown a million keys first. In parallel, the time in which any of
+	// the goroutines finishes a call.
 	Samples []float64
 }
 

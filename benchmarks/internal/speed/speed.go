@@ -5,6 +5,7 @@ package speed
 import (
 	"context"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"runtime/debug"
 	"time"
@@ -16,8 +17,8 @@ import (
 
 // Config says how much to measure. Zero fields have defaults.
 type Config struct {
-	Rounds    int                 // samples of each row; 0: 5
-	Sample    time.Duration       // about how long a sample takes; 0: 80 ms
+	Rounds    int                 // 0: 5
+	Round     time.Duration       // about how long a row is sampled in a round; 0: 80 ms
 	Modes     []Mode              // nil: Modes()
 	Workloads []workload.Workload // nil: workload.All(workload.Full())
 }
@@ -26,8 +27,8 @@ func (c Config) withDefaults() Config {
 	if c.Rounds == 0 {
 		c.Rounds = 5
 	}
-	if c.Sample == 0 {
-		c.Sample = 80 * time.Millisecond
+	if c.Round == 0 {
+		c.Round = 80 * time.Millisecond
 	}
 	if c.Modes == nil {
 		c.Modes = Modes()
@@ -63,38 +64,62 @@ func ScalingSubjects(all []peers.Subject) []peers.Subject {
 	return picked
 }
 
+const (
+	perRound = 25   // samples of a row; see samplesOf
+	fewKeys  = 1000 // are shown to a new limiter for each of them
+)
+
 // Run measures all subjects and returns a row for each one, workload and mode that
-// do not exclude each other, each with a sample a round.
+// do not exclude each other.
 //
 // Within a round the subjects take turns, workload by workload, in an order that is
-// drawn anew for every round, so that nobody always follows the same one. Workloads of the same population, like the two of a
-// million keys, are sampled one after the other in all modes while one limiter holds
-// that population; no other limiter exists at that time.
+// drawn anew each time, so that nobody always follows the same one. A turn is about one
+// sample of each row, so that a machine that is slow for a second is slow for all
+// subjects. Only where a limiter must be shown many keys first, it is about all samples
+// of the round. Workloads of the same population, like the two of a million keys, are
+// sampled one after the other in all modes while one limiter holds that population; no
+// other limiter exists at that time.
 //
 // Run stops at the first sample whose outcome is not as declared. log may be nil.
 func Run(ctx context.Context, c Config, subjects []peers.Subject, log func(format string, args ...any)) ([]results.Speed, error) {
 	if log == nil {
 		log = func(string, ...any) {}
 	}
-	r := runner{config: c.withDefaults(), rows: map[row]*results.Speed{}, calls: map[row]int{}}
-	order := rand.New(rand.NewPCG(3, 4)) // the same in every run
+	r := runner{
+		config: c.withDefaults(), order: rand.New(rand.NewPCG(3, 4)), // the same in every run
+		rows: map[row]*results.Speed{}, calls: map[row]int{},
+	}
 	for round := range r.config.Rounds {
 		r.round = round
-		turns := order.Perm(len(subjects))
 		for _, g := range group(r.config.Workloads) {
 			start := time.Now()
-			for _, i := range turns {
-				if err := ctx.Err(); err != nil {
-					return nil, err
-				}
-				if err := r.visit(subjects[i], g); err != nil {
-					return nil, err
-				}
+			if err := r.turns(ctx, subjects, g); err != nil {
+				return nil, err
 			}
 			log("round %d of %d: %s took %v", round+1, r.config.Rounds, names(g), time.Since(start).Round(time.Millisecond))
 		}
 	}
 	return r.results(subjects), nil
+}
+
+// turns takes the round's samples of a group of workloads.
+func (r *runner) turns(ctx context.Context, subjects []peers.Subject, g []workload.Workload) error {
+	each := perRound // samples of a row in a turn
+	if g[0].PopulationLen <= fewKeys && !g[0].Unique {
+		each = 1
+	}
+	for r.from = 0; r.from < perRound; r.from += each {
+		r.to = r.from + each
+		for _, i := range r.order.Perm(len(subjects)) {
+			if err := ctx.Err(); err != nil {
+				return err
+			}
+			if err := r.visit(subjects[i], g); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 // group puts workloads together that one limiter can serve.
@@ -122,14 +147,16 @@ func names(g []workload.Workload) string {
 type row struct{ subject, workload, mode string }
 
 type runner struct {
-	config Config
-	round  int
-	units  int // that the current limiter has been asked for, its population aside
-	rows   map[row]*results.Speed
-	calls  map[row]int // of a sample of about the configured length
+	config   Config
+	order    *rand.Rand
+	round    int
+	from, to int // the samples of the round that a turn is about
+	units    int // that the current limiter has been asked for, its population aside
+	rows     map[row]*results.Speed
+	calls    map[row]int // of a sample
 }
 
-// visit samples one subject under the workloads of a group.
+// visit is the turn of one subject under the workloads of a group.
 func (r *runner) visit(s peers.Subject, g []workload.Workload) error {
 	var l peers.Limiter
 	done := func() {
@@ -145,7 +172,7 @@ func (r *runner) visit(s peers.Subject, g []workload.Workload) error {
 	defer done()
 	for _, w := range g {
 		for i, m := range r.config.Modes {
-			if Excludes(s, w, m) != "" {
+			if Excludes(s, w, m) != "" || r.from >= samplesOf(w, m) {
 				continue
 			}
 			if l == nil {
@@ -155,7 +182,7 @@ func (r *runner) visit(s peers.Subject, g []workload.Workload) error {
 				}
 				r.units = 0
 			}
-			if err := r.sample(l, s, w, m, i); err != nil {
+			if err := r.samples(l, s, w, m, i); err != nil {
 				return err
 			}
 			if w.Unique {
@@ -176,32 +203,47 @@ func (r *runner) spend(s peers.Subject, w workload.Workload, calls int) error {
 	return nil
 }
 
-// sample takes the round's sample of one row.
-func (r *runner) sample(l peers.Limiter, s peers.Subject, w workload.Workload, m Mode, mode int) error {
+// samples takes the turn's samples of one row.
+func (r *runner) samples(l peers.Limiter, s peers.Subject, w workload.Workload, m Mode, mode int) error {
 	id := row{s.Name, w.Name, m.Name}
-	calls, from := w.Calls.Len(), 0
-	if !w.Unique {
-		// The same calls for all subjects, others in the next round.
-		from = (r.round*len(r.config.Modes) + mode) * 100_003
-		var err error
-		if calls, err = r.warm(l, s, w, m, id, from); err != nil {
+	if r.rows[id] == nil {
+		r.rows[id] = &results.Speed{Subject: s.Name, Workload: w.Name, Mode: m.Name, Keys: w.Keys}
+	}
+	to := min(r.to, samplesOf(w, m))
+	for i := r.from; i < to; i++ {
+		calls, from := w.Calls.Len(), 0
+		if !w.Unique {
+			// The same calls for all subjects, others for the next sample.
+			from = ((r.round*perRound+i)*len(r.config.Modes) + mode) * 100_003
+			var err error
+			if calls, err = r.warm(l, s, w, m, id, from); err != nil {
+				return err
+			}
+		}
+		if err := r.spend(s, w, calls); err != nil {
 			return err
 		}
+		take := sample
+		if i == to-1 {
+			take = Sample
+		}
+		d, err := take(l, s, w, m, from, calls)
+		if err != nil {
+			return err
+		}
+		// Hundredths are more than anybody reads.
+		r.rows[id].Samples = append(r.rows[id].Samples, math.Round(100*float64(d)/float64(calls))/100)
 	}
-	if err := r.spend(s, w, calls); err != nil {
-		return err
-	}
-	d, err := Sample(l, s, w, m, from, calls)
-	if err != nil {
-		return err
-	}
-	res := r.rows[id]
-	if res == nil {
-		res = &results.Speed{Subject: s.Name, Workload: w.Name, Mode: m.Name, Keys: w.Keys}
-		r.rows[id] = res
-	}
-	res.Samples = append(res.Samples, float64(d)/float64(calls))
 	return nil
+}
+
+// samplesOf returns how many samples of a row there are in a round: one if it is a pass over all
+// calls, or of goroutines that share a processor, as these take turns every 10 ms.
+func samplesOf(w workload.Workload, m Mode) int {
+	if w.Unique || m.Procs == 1 {
+		return 1
+	}
+	return perRound
 }
 
 // warm makes the calls that come before those of a sample, to bring the caches into
@@ -215,6 +257,7 @@ func (r *runner) warm(l peers.Limiter, s peers.Subject, w workload.Workload, m M
 		_, err := sample(l, s, w, m, from-calls/8, calls/8)
 		return calls, err
 	}
+	want := r.config.Round / time.Duration(samplesOf(w, m))
 	for calls := 1024; ; calls *= 2 {
 		if err := r.spend(s, w, calls); err != nil {
 			return 0, err
@@ -223,8 +266,8 @@ func (r *runner) warm(l peers.Limiter, s peers.Subject, w workload.Workload, m M
 		if err != nil {
 			return 0, err
 		}
-		if d >= r.config.Sample/8 {
-			r.calls[id] = max(1, int(float64(calls)*float64(r.config.Sample)/float64(d)))
+		if d >= want/8 {
+			r.calls[id] = max(1, int(float64(calls)*float64(want)/float64(d)))
 			return r.calls[id], nil
 		}
 	}

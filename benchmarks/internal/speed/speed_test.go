@@ -58,7 +58,7 @@ func (c *fakes) subject(name string, f func() *fake) peers.Subject {
 func serial() []Mode { return Modes()[:1] }
 
 func quick(w ...workload.Workload) Config {
-	return Config{Rounds: 3, Sample: 200 * time.Microsecond, Modes: serial(), Workloads: w}
+	return Config{Rounds: 3, Round: 200 * time.Microsecond, Modes: serial(), Workloads: w}
 }
 
 func TestRun_RowsAndSamplesAreComplete(t *testing.T) {
@@ -93,8 +93,12 @@ func TestRun_RowsAndSamplesAreComplete(t *testing.T) {
 			t.Errorf("row %d is %s, %s, %s, %d, want %s, %s, %s, %d", i,
 				g.Subject, g.Workload, g.Mode, g.Keys, w.Subject, w.Workload, w.Mode, w.Keys)
 		}
-		if len(g.Samples) != config.Rounds {
-			t.Errorf("%s, %s, %s: %d samples, want %d", g.Subject, g.Workload, g.Mode, len(g.Samples), config.Rounds)
+		n := config.Rounds
+		if w := named(g.Workload); !w.Unique && g.Mode != "parallel-1" {
+			n *= perRound
+		}
+		if len(g.Samples) != n {
+			t.Errorf("%s, %s, %s: %d samples, want %d", g.Subject, g.Workload, g.Mode, len(g.Samples), n)
 		}
 		for _, ns := range g.Samples {
 			if ns <= 0 {
@@ -154,22 +158,52 @@ func TestRun_UnitsDoNotRunOut(t *testing.T) {
 		t.Errorf("Run() = %v, want an error about the units", err)
 	}
 	// What a published sample can take: three modes, a warm-up, and 5 ns a call.
-	sample := Config{}.withDefaults().Sample
-	if calls := 3 * (sample + sample/2) / (5 * time.Nanosecond); int(calls) > named("hot").Options.Burst/2 {
+	round := Config{}.withDefaults().Round
+	if calls := 3 * (round + round/2) / (5 * time.Nanosecond); int(calls) > named("hot").Options.Burst/2 {
 		t.Errorf("%d calls take most of the units", calls)
 	}
 }
 
-// What is counted after a sample must not be in it, nor just before it.
+// What is counted after a turn must not be in its samples, nor just before one.
 func TestRun_KeysAreNotCountedBetweenWarmUpAndSample(t *testing.T) {
-	var c fakes
-	l := &fake{keys: 1}
-	config := quick(named("hot"))
-	if _, err := Run(context.Background(), config, []peers.Subject{c.subject("subject", func() *fake { return l })}, nil); err != nil {
-		t.Fatal(err)
+	for name, turns := range map[string]int{"hot": perRound, "zipf": 1} {
+		var c fakes
+		w := named(name)
+		l := &fake{keys: w.Keys}
+		config := quick(w)
+		if _, err := Run(context.Background(), config, []peers.Subject{c.subject("subject", func() *fake { return l })}, nil); err != nil {
+			t.Fatal(err)
+		}
+		if got, want := int(l.counts.Load()), config.Rounds*turns; got != want {
+			t.Errorf("%s: keys counted %d times, want once a turn, %d", name, got, want)
+		}
 	}
-	if got := int(l.counts.Load()); got != config.Rounds {
-		t.Errorf("keys counted %d times, want once a sample, %d", got, config.Rounds)
+}
+
+// A machine that is slow for a second must be slow for all subjects.
+func TestRun_TurnsAreAsShortAsTheyCanBe(t *testing.T) {
+	for name, want := range map[string]int{"hot": perRound, "thousand": perRound, "zipf": 1, "new": 1} {
+		var c fakes
+		var turns []string
+		subject := func(name string) peers.Subject {
+			return c.subject(name, func() *fake {
+				turns = append(turns, name)
+				return &fake{keys: -1}
+			})
+		}
+		config := quick(named(name))
+		config.Rounds = 1
+		if _, err := Run(context.Background(), config, []peers.Subject{subject("a"), subject("b")}, nil); err != nil {
+			t.Fatal(err)
+		}
+		if len(turns) != 2*want {
+			t.Fatalf("%s: the turns are %v, want %d of each subject", name, turns, want)
+		}
+		for i := 0; i < len(turns); i += 2 {
+			if turns[i] == turns[i+1] {
+				t.Errorf("%s: the turns are %v, want each subject once in two", name, turns)
+			}
+		}
 	}
 }
 
@@ -336,7 +370,7 @@ func TestScaling(t *testing.T) {
 	if len(subjects) != 7 {
 		t.Errorf("%d subjects, want 7", len(subjects))
 	}
-	c.Rounds, c.Sample = 1, time.Millisecond
+	c.Rounds, c.Round = 1, time.Millisecond
 	if _, err := Run(context.Background(), c, subjects, nil); err != nil {
 		t.Error(err)
 	}
@@ -346,7 +380,7 @@ func TestMissing_NamesEveryRowThatIsLeftOut(t *testing.T) {
 	c := Config{Workloads: workload.All(small)}
 	subjects := peers.All()
 	config := c
-	config.Rounds, config.Sample = 1, 10*time.Microsecond
+	config.Rounds, config.Round = 1, 10*time.Microsecond
 	rows, err := Run(context.Background(), config, subjects, nil)
 	if err != nil {
 		t.Fatal(err)
