@@ -210,6 +210,10 @@ func testCheck(t *testing.T, s *program, p *proxy, app *application, without int
 	}
 	resp, _ = p.get("/closed")
 	assert.Equal(t, 429, resp.StatusCode)
+	resp, _ = p.get("/?deny=never")
+	assert.Equal(t, 429, resp.StatusCode, "the query of the client is not that of the proxy's call")
+	resp, _ = p.get("/" + strings.Repeat("x", 5000))
+	assert.Contains(t, []int{400, 429}, resp.StatusCode, "what is refused does not pass")
 	assert.Equal(t, calls+1, app.calls.Load(), "the application does not see what is denied")
 
 	require.Equal(t, 0, s.end(syscall.SIGKILL)+1) // killed: -1
