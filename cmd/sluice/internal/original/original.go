@@ -30,12 +30,14 @@ func Path(target string) string {
 	if target == "" {
 		return ""
 	}
-	if i := strings.Index(target, "://"); i >= 0 && !strings.HasPrefix(target, "/") { // the absolute form
-		target = target[i+len("://"):]
-		target = target[min(len(target), strings.IndexByte(target+"/", '/')):]
-	}
-	target, _, _ = strings.Cut(target, "?")
+	target, _, _ = strings.Cut(target, "?") // first: a query can look like what comes before a path
 	target, _, _ = strings.Cut(target, "#")
+	if scheme, rest, _ := strings.Cut(target, ":"); scheme != "" && !strings.Contains(scheme, "/") && strings.HasPrefix(rest, "/") {
+		target = rest // the absolute form, which need not name a host
+		if rest, ok := strings.CutPrefix(rest, "//"); ok {
+			target = rest[min(len(rest), strings.IndexByte(rest+"/", '/')):]
+		}
+	}
 	if plain, err := url.PathUnescape(target); err == nil {
 		target = plain
 	}

@@ -10,6 +10,8 @@ func TestPathAndHost(t *testing.T) {
 	for uri, want := range map[string]string{
 		"": "", "/": "/", "*": "/*", "?x": "/", "/a?b=/c": "/a", "a": "/a", "http://h": "/", "http://h/a/": "/a", "/..//./a/../../b": "/b",
 		"/a%2Fb": "/a/b", "/%zz": "/%zz", "/http://x/y": "/http:/x/y", "/a%3Fb": "/a?b",
+		"http://h?u=http://x/y": "/", "?u=http://x/y": "/", "http://h?u/y": "/", "http://h#u/y": "/", "x:/a": "/a", "x:///a": "/a", "X.1:/a/": "/a",
+		"h:80": "/h:80", "/x:/a": "/x:/a", ":/a": "/:/a",
 	} {
 		assert.Equal(t, want, Path(uri), uri)
 	}
