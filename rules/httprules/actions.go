@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"net/url"
 	"path"
+	"slices"
 	"strings"
 
 	"github.com/sluice-go/sluice/httplimit"
@@ -77,7 +78,7 @@ func value(a rules.Action, client httplimit.KeyFunc) httplimit.KeyFunc {
 	case rules.QueryParameter:
 		return query(a.Name)
 	default: // rules.Path
-		return bounded("the path", plainPath)
+		return plainPath()
 	}
 }
 
@@ -138,10 +139,34 @@ func query(name string) httplimit.KeyFunc {
 	}
 }
 
-// plainPath is the path in one spelling.
-func plainPath(r *http.Request) string {
-	if r.URL.Path == "" {
-		return ""
+// plainPath reads the path in one spelling. One that has a way up and an escaped slash is ErrBadKey: for some
+// handlers, those of http.ServeMux among them, "/a/..%2Fb" is below /a, and for others it is /b.
+func plainPath() httplimit.KeyFunc {
+	bad := fmt.Errorf("%w: the path has both an escaped slash and \"..\"", httplimit.ErrBadKey)
+	plain := bounded("the path", func(r *http.Request) string {
+		if r.URL.Path == "" {
+			return ""
+		}
+		return path.Clean("/" + r.URL.Path)
+	})
+	return func(r *http.Request) (string, error) {
+		if upThroughEscapes(r) {
+			return "", bad
+		}
+		return plain(r)
 	}
-	return path.Clean("/" + r.URL.Path)
+}
+
+// upThroughEscapes reports whether the path, as the client has sent it, has an escaped slash and a part that
+// is "..".
+func upThroughEscapes(r *http.Request) bool {
+	sent, _, _ := strings.Cut(r.RequestURI, "?")
+	if sent == "" {
+		sent = r.URL.EscapedPath()
+	}
+	if !strings.Contains(sent, "%2f") && !strings.Contains(sent, "%2F") {
+		return false
+	}
+	unescaped, _ := url.PathUnescape(sent) // empty, and so without a way up, if it cannot be: then nobody does
+	return slices.Contains(strings.Split(unescaped, "/"), "..")
 }

@@ -134,6 +134,9 @@ func TestMiddleware_Unusable(t *testing.T) {
 		"two parameters": {"/?q=a&q=free", nil},
 		"a bad query":    {"/?q=a;q=free", nil},
 		"a long path":    {"/" + strings.Repeat("x", httplimit.MaxKeyLen), nil},
+		"up, escaped":    {"/login/..%2fa", nil},
+		"dots, too":      {"/login/%2e%2E%2Fa", nil},
+		"slash, then up": {"/login/a%2Fb/..?q=a", nil},
 	} {
 		status, _, body := s.get(t, c.path, c.headers...)
 		require.Equal(t, 400, status, name)
@@ -142,6 +145,10 @@ func TestMiddleware_Unusable(t *testing.T) {
 	require.Zero(t, s.served)
 	status, _, _ := s.get(t, "/?q=", "X-Api-Key:  ")
 	require.Equal(t, 200, status, "empty is absent")
+	for _, path := range []string{"/a%2Fb", "/a%2Fb..", "/a/../b?c=%2F", "/%2f"} {
+		status, _, _ = s.get(t, path)
+		require.Equal(t, 200, status, "%s is read in one way", path)
+	}
 }
 
 // TestMiddleware_Default: a domain without actions is asked about the client's address, which only

@@ -12,7 +12,7 @@ import (
 // Request is a request with a method, a host and a target; each can be empty, for one that nobody has
 // told.
 func Request(method, host, target string, header http.Header) *http.Request {
-	r := &http.Request{Method: method, Host: Host(host), URL: &url.URL{Path: Path(target)}, Header: header}
+	r := &http.Request{Method: method, Host: Host(host), URL: &url.URL{Path: Path(target)}, RequestURI: target, Header: header}
 	_, query, _ := strings.Cut(target, "?")
 	r.URL.RawQuery, _, _ = strings.Cut(query, "#")
 	return r
