@@ -144,9 +144,15 @@ func TestEnvoy_Limits(t *testing.T) {
 		resp, _ = e.get("/")
 		assert.Equal(t, map[bool]int{true: 200, false: 429}[i < 2], resp.StatusCode, i)
 	}
+	for _, path := range []string{"/login?again=1", "//login", "/%6cogin", "/a/../login"} {
+		resp, _ = e.get(path)
+		assert.Contains(t, resp.Header.Get("X-Ratelimit-Limit"), "login", "%s is another spelling", path)
+	}
+	resp, _ = e.get("/" + strings.Repeat("x", 50_000))
+	assert.Equal(t, 429, resp.StatusCode, "no length of what Envoy takes is refused, and then passed on")
 	assert.EqualValues(t, 4, app.calls.Load())
 	assert.Equal(t, "4", e.stat("cluster.app.ratelimit.ok"))
-	assert.Equal(t, "3", e.stat("cluster.app.ratelimit.over_limit"))
+	assert.Equal(t, "8", e.stat("cluster.app.ratelimit.over_limit"))
 	assert.Empty(t, strings.Trim(e.stat("cluster.app.ratelimit.error"), "0"))
 }
 
