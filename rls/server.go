@@ -111,7 +111,11 @@ func (c codec) Marshal(v any) (mem.BufferSlice, error) {
 func (c codec) Unmarshal(data mem.BufferSlice, v any) error {
 	m, ok := v.(*message)
 	if !ok {
-		return c.CodecV2.Unmarshal(data, v)
+		err := c.CodecV2.Unmarshal(data, v)
+		if _, ok := v.(*pb.RateLimitRequest); ok && err != nil {
+			return c.CodecV2.Unmarshal(mem.BufferSlice{mem.SliceBuffer(withValidTexts(data.Materialize()))}, v)
+		}
+		return err
 	}
 	var b strings.Builder
 	b.Grow(data.Len())

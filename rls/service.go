@@ -31,8 +31,8 @@ type Options struct {
 	DynamicMetadata bool
 
 	// MaxDescriptors, MaxEntries (of a descriptor), MaxValue (bytes of a key or a value) and MaxText
-	// (bytes of a request) bound what is looked at: more is INVALID_ARGUMENT. 0 means 256, 64, 8 KiB
-	// and 64 KiB.
+	// (bytes of a request) bound what is looked at: more is INVALID_ARGUMENT. 0 means 256, 64, 64 KiB
+	// and 64 KiB, which is more than all headers of a request that Envoy takes.
 	MaxDescriptors, MaxEntries, MaxValue, MaxText int
 
 	// MessageTime bounds how long the message of a call of a server by NewServer may take to come: the call
@@ -86,7 +86,7 @@ func New(engine *rules.Engine, o Options) *Service {
 	defaults(&o.ResetHeader, "RateLimit-Reset")
 	defaults(&o.MaxDescriptors, 256)
 	defaults(&o.MaxEntries, 64)
-	defaults(&o.MaxValue, 8<<10)
+	defaults(&o.MaxValue, 64<<10)
 	defaults(&o.MaxText, 64<<10)
 	defaults(&o.MessageTime, 10*time.Second)
 	return &Service{engine: engine, options: o, scratch: sync.Pool{New: func() any { return new(scratch) }}}

@@ -141,7 +141,7 @@ func TestShouldRateLimit_Refused(t *testing.T) {
 		"no descriptors": {request(), codes.Unknown, "rate limit descriptor list must not be empty"},
 		"descriptors":    {many, codes.InvalidArgument, "the request has 257 descriptors; want at most 256"},
 		"entries":        {request(one("two", "a"), one(make([]string, 130)...)), codes.InvalidArgument, "the request has a descriptor, 1, of 65 entries; want at most 64"},
-		"a value":        {request(one("two", strings.Repeat("x", 8193))), codes.InvalidArgument, "the request has a descriptor, 0, with a key or value of 8193 bytes; want at most 8192"},
+		"a value":        {request(one("two", strings.Repeat("x", 65537))), codes.InvalidArgument, "the request has a descriptor, 0, with a key or value of 65537 bytes; want at most 65536"},
 		"text":           {long, codes.InvalidArgument, "the request has 131121 bytes of text; want at most 65536"},
 	} {
 		_, err := w.ShouldRateLimit(t.Context(), c.req)

@@ -3,6 +3,7 @@ package rls
 import (
 	"errors"
 	"strconv"
+	"strings"
 	"time"
 	"unicode/utf8"
 
@@ -74,6 +75,46 @@ func (r *wire) bytes() string {
 	}
 	out := r.rest[:n]
 	r.rest = r.rest[n:]
+	return out
+}
+
+// anyText reads a string that may be of a client's making. Bytes that are not UTF-8 become question marks, since proxies
+// pass on what is refused; and no more bytes, which could be above a bound.
+func (r *wire) anyText() string { return validText(r.bytes()) }
+
+func validText(s string) string {
+	if utf8.ValidString(s) {
+		return s
+	}
+	return strings.ToValidUTF8(s, "?")
+}
+
+// withValidTexts is a message in which the texts of entries are UTF-8, for package proto, which refuses others.
+func withValidTexts(message []byte) []byte { return withValid(message, 2, 1) }
+
+// withValid goes down to the texts of entries by the numbers of fields.
+func withValid(message []byte, down ...protowire.Number) (out []byte) {
+	for len(message) > 0 {
+		number, kind, n := protowire.ConsumeField(message)
+		if n < 0 {
+			return append(out, message...) // which is no message either
+		}
+		field := message[:n]
+		message = message[n:]
+		text := len(down) == 0 && number <= 2
+		if kind != protowire.BytesType || !text && (len(down) == 0 || number != down[0]) {
+			out = append(out, field...)
+			continue
+		}
+		_, _, tag := protowire.ConsumeTag(field)
+		value, _ := protowire.ConsumeBytes(field[tag:])
+		if text {
+			value = []byte(validText(string(value)))
+		} else {
+			value = withValid(value, down[1:]...)
+		}
+		out = protowire.AppendBytes(protowire.AppendTag(out, number, kind), value)
+	}
 	return out
 }
 
@@ -150,9 +191,9 @@ func (r *wire) readEntry() (e rules.Entry) {
 	for number, kind := r.field(); number != 0; number, kind = r.field() {
 		switch {
 		case number == 1 && kind == protowire.BytesType:
-			e.Key = r.text()
+			e.Key = r.anyText()
 		case number == 2 && kind == protowire.BytesType:
-			e.Value = r.text()
+			e.Value = r.anyText()
 		default:
 			r.skip(number, kind)
 		}

@@ -54,7 +54,7 @@ func readBoth(t *testing.T, s *Service, data []byte) error {
 	var direct, byProto scratch
 	err := s.readWire(&direct, string(data))
 	req := new(pb.RateLimitRequest)
-	if protoErr := proto.Unmarshal(data, req); protoErr != nil {
+	if protoErr := proto.Unmarshal(withValidTexts(data), req); protoErr != nil {
 		require.True(t, errors.Is(err, errWire) || errors.Is(err, errUTF8), "%x: %v, and proto %v", data, err, protoErr)
 		return err
 	}
@@ -85,7 +85,8 @@ func someRequests(t testing.TB) (out [][]byte) {
 	add(ask("d", &common.RateLimitDescriptor{Entries: []*common.RateLimitDescriptor_Entry{{}}}))
 	group := protowire.AppendGroup(protowire.AppendTag(nil, 9, protowire.StartGroupType), 9, []byte{8, 1})
 	add(ask("d", full), group...)
-	add(ask("d", full), 0x0a, 1, 'e', 0x18, 0x80, 0x80, 0x80, 0x80, 0x10) // another domain, and hits of 2^32
+	add(ask("d", full), 0x12, 13, 0x0a, 11, 0x0a, 4, 'a', 0xff, 0xfe, 'b', 0x12, 1, 0xc3, 0x1a, 0) // texts that are not UTF-8
+	add(ask("d", full), 0x0a, 1, 'e', 0x18, 0x80, 0x80, 0x80, 0x80, 0x10)                          // another domain, and hits of 2^32
 	// A limit and hits in two parts each; a domain that is a number; an entry's key twice.
 	add(ask("d"), 0x12, 16, 0x12, 2, 8, 5, 0x12, 2, 16, 2, 0x1a, 2, 8, 9, 0x1a, 0, 0x20, 1, 8, 1, 0x12, 8, 0x0a, 6, 0x0a, 1, 'a', 0x0a, 1, 'b')
 	out = append(out, nil, []byte{0x0a, 1, 0xff}, []byte{0}, []byte{0x0b}, []byte{0x0c}, []byte{0x0a, 2, 'x'}, []byte{0x12, 1, 0x0a},
@@ -120,6 +121,34 @@ func TestWire_Reads(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, codes.InvalidArgument, status.Code(readBoth(t, s, data)), req)
 	}
+}
+
+// TestWire_AnyBytes: whatever bytes a client has sent to the proxy, its request is counted, and as one of the same length
+// at most. A proxy passes on what is refused.
+func TestWire_AnyBytes(t *testing.T) {
+	for name, o := range map[string]Options{"direct": {}, "generated": {DynamicMetadata: true}} {
+		conn := connect(t, New(newWorld(t, rules.Config{}, Options{}).engine, o).NewServer())
+		for i, value := range []string{"a\xff\xfe", "a\xc3", "a?"} {
+			entry := protowire.AppendString(protowire.AppendTag(nil, 1, protowire.BytesType), "two")
+			entry = protowire.AppendString(protowire.AppendTag(entry, 2, protowire.BytesType), value)
+			descriptor := protowire.AppendBytes(protowire.AppendTag(nil, 1, protowire.BytesType), entry)
+			request := protowire.AppendString(protowire.AppendTag(nil, 1, protowire.BytesType), "d")
+			request = protowire.AppendBytes(protowire.AppendTag(request, 2, protowire.BytesType), descriptor)
+			answer := new(pb.RateLimitResponse)
+			err := conn.Invoke(t.Context(), pb.RateLimitService_ShouldRateLimit_FullMethodName, request, answer, grpc.ForceCodec(rawRequests{}))
+			require.NoError(t, err, name)
+			require.Equal(t, pb.RateLimitResponse_Code(1+i/2), answer.OverallCode, "%s: the third of two", name)
+		}
+	}
+}
+
+// rawRequests is a codec of calls whose request is bytes.
+type rawRequests struct{}
+
+func (rawRequests) Name() string                  { return "proto" }
+func (rawRequests) Marshal(v any) ([]byte, error) { return v.([]byte), nil }
+func (rawRequests) Unmarshal(data []byte, v any) error {
+	return proto.Unmarshal(data, v.(proto.Message))
 }
 
 // TestWire_Bounded: what is beyond the bounds is counted, and not kept.

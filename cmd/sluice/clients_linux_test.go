@@ -100,7 +100,7 @@ func someCalls(t *testing.T) (out []call) {
 	add("elsewhere", 0, descriptor("client", "ann"))
 	add("", 0, descriptor("client", "ann"))
 	add("d", 0)
-	add("d", 0, descriptor("client", long+"x"))
+	add("d", 0, descriptor("client", strings.Repeat(long, 8)))
 	add("d", 0, &common.RateLimitDescriptor{Limit: &common.RateLimitDescriptor_RateLimitOverride{RequestsPerUnit: 1}})
 	out = append(out,
 		call{pb.RateLimitService_ShouldRateLimit_FullMethodName, []byte("\x12\xff")},

@@ -88,7 +88,7 @@ func (c *Config) Flags(f *pflag.FlagSet) {
 	f.IntVar(&c.MaxMessage, "max-message", 64<<10, "bytes of text in a request")
 	f.IntVar(&c.MaxDescriptors, "max-descriptors", 256, "descriptors in a request")
 	f.IntVar(&c.MaxEntries, "max-entries", 64, "entries in a descriptor")
-	f.IntVar(&c.MaxValue, "max-value", 8<<10, "bytes of a key or a value")
+	f.IntVar(&c.MaxValue, "max-value", 64<<10, "bytes of a key or a value")
 	f.StringVar(&c.State, "state", "", "file that keeps the counts over a restart")
 	f.DurationVar(&c.StateEvery, "state-every", 0, "how often to write it; 0 for the end only")
 	f.DurationVar(&c.Drain, "drain", 5*time.Second, "how long to answer calls, unhealthy, before the end")
