@@ -68,7 +68,7 @@ var reference = []struct {
 		{"request_headers", "A map with `header_name`, `descriptor_key` and perhaps `skip_if_absent`. The value is that of the header, or of `:method`, `:authority` and `:path`. Where it is absent `skip_if_absent: true` leaves out only the entry."},
 		{"query_parameters", "A map with `query_parameter_name`, `descriptor_key` and perhaps `skip_if_absent`. The value is that of the parameter."},
 		{"generic_key", "A map with `descriptor_value`, and `descriptor_key` if the key is another one than generic_key. The entry is always the same."},
-		{"path", "A map, empty or with `descriptor_key` (ours; else the key is path). The value is the path in one spelling: unescaped, without the query, double slashes and dots. A path with both an escaped slash and `..` is refused with 400: handlers read it in different ways. `:path` is as the client spells it."},
+		{"path", "A map, empty or with `descriptor_key` (ours; else the key is path). The value is the path in one spelling: unescaped, without the query, double slashes and dots. A path with both `..` and an escaped slash or `#` is refused with 400: handlers read it in different ways. `:path` is as the client spells it."},
 	}},
 }
 

@@ -127,22 +127,22 @@ func header(name string) httplimit.KeyFunc {
 }
 
 // query reads a parameter. One that is there more than once is ErrBadKey, and so is a query that
-// cannot be read as a whole.
+// cannot be read as a whole, or has a "#" before or in it: it ends there for some handlers.
 func query(name string) httplimit.KeyFunc {
 	bad := fmt.Errorf("%w: more than one query parameter %q, or a query that cannot be read", httplimit.ErrBadKey, name)
 	return func(r *http.Request) (string, error) {
 		values, err := url.ParseQuery(r.URL.RawQuery)
-		if err != nil || len(values[name]) > 1 {
+		if err != nil || len(values[name]) > 1 || strings.Contains(r.RequestURI, "#") {
 			return "", bad
 		}
 		return bounded("query parameter "+name, func(*http.Request) string { return values.Get(name) })(r)
 	}
 }
 
-// plainPath reads the path in one spelling. One that has a way up and an escaped slash is ErrBadKey: for some
+// plainPath reads the path in one spelling. One that has a way up, and an escaped slash or a "#", is ErrBadKey: for some
 // handlers, those of http.ServeMux among them, "/a/..%2Fb" is below /a, and for others it is /b.
 func plainPath() httplimit.KeyFunc {
-	bad := fmt.Errorf("%w: the path has both an escaped slash and \"..\"", httplimit.ErrBadKey)
+	bad := fmt.Errorf("%w: the path has both \"..\" and an escaped slash or \"#\"", httplimit.ErrBadKey)
 	plain := bounded("the path", func(r *http.Request) string {
 		if r.URL.Path == "" {
 			return ""
@@ -150,21 +150,21 @@ func plainPath() httplimit.KeyFunc {
 		return path.Clean("/" + r.URL.Path)
 	})
 	return func(r *http.Request) (string, error) {
-		if upThroughEscapes(r) {
+		if leadsTwoWays(r) {
 			return "", bad
 		}
 		return plain(r)
 	}
 }
 
-// upThroughEscapes reports whether the path, as the client has sent it, has an escaped slash and a part that
-// is "..".
-func upThroughEscapes(r *http.Request) bool {
+// leadsTwoWays reports whether the path, as the client has sent it, has a part that is "..", and an escaped slash or
+// a "#".
+func leadsTwoWays(r *http.Request) bool {
 	sent, _, _ := strings.Cut(r.RequestURI, "?")
 	if sent == "" {
 		sent = r.URL.EscapedPath()
 	}
-	if !strings.Contains(sent, "%2f") && !strings.Contains(sent, "%2F") {
+	if !strings.Contains(sent, "%2f") && !strings.Contains(sent, "%2F") && !strings.Contains(sent, "#") {
 		return false
 	}
 	unescaped, _ := url.PathUnescape(sent) // empty, and so without a way up, if it cannot be: then nobody does
