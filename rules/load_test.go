@@ -171,6 +171,23 @@ func TestLoad_YAML11(t *testing.T) {
 	assert.Equal(t, "on.tagged_1.5: unit=HOUR requests_per_unit=7, shadow_mode: true, quota_mode: false", set.Match("on", entries("tagged=1.5")).String())
 }
 
+// TestLoad_Octal: a number in octal that does not look like one has a warning, however it is spelled.
+func TestLoad_Octal(t *testing.T) {
+	for number, warning := range map[string]string{
+		"+0100": "is +0100, which is 64 for YAML, as it begins with 0; want 100", "0_100": "is 0_100, which is 64 for YAML, as it begins with 0; want 100",
+		"00": "", "0": "", "0o10": "", "1_0": "",
+	} {
+		set, err := Load([]File{{"f", []byte(inDomain("rate_limit: {unit: day, requests_per_unit: " + number + "}"))}}, Options{})
+		require.NoError(t, err, number)
+		if warning == "" {
+			assert.Empty(t, set.Warnings(), number)
+			continue
+		}
+		require.Len(t, set.Warnings(), 1, number)
+		assert.Equal(t, "requests_per_unit "+warning, set.Warnings()[0].Message)
+	}
+}
+
 func TestLoad_AnchorsAndMerges(t *testing.T) {
 	set := mustLoad(t, `
 domain: d

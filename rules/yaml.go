@@ -287,8 +287,8 @@ func (l *loader) number(f field, path string, least, most int64) (n int64, ok bo
 			return 0, false
 		case intKind:
 			n, _ = yamlInt(f.value.Value)
-			if octal(f.value.Value) {
-				l.warnAt(f.value, path, "%s is %s, which is %d for YAML, as it begins with 0; want %s", f.name, f.value.Value, n, strings.TrimLeft(f.value.Value, "0"))
+			if decimal, ok := octal(f.value.Value); ok {
+				l.warnAt(f.value, path, "%s is %s, which is %d for YAML, as it begins with 0; want %s", f.name, f.value.Value, n, decimal)
 			}
 			if n >= least && n <= most {
 				return n, true
@@ -299,8 +299,11 @@ func (l *loader) number(f field, path string, least, most int64) (n int64, ok bo
 	return 0, false
 }
 
-func octal(s string) bool {
-	return len(s) > 1 && s[0] == '0' && s[1] >= '0' && s[1] <= '9'
+// octal reports whether a number begins with 0, and so is not the decimal one that it looks like.
+func octal(s string) (decimal string, ok bool) {
+	digits := strings.ReplaceAll(strings.TrimPrefix(s, "+"), "_", "")
+	decimal = strings.TrimLeft(digits, "0")
+	return decimal, decimal != "" && decimal != digits && decimal[0] <= '9'
 }
 
 // show names a value in an error.
