@@ -57,6 +57,7 @@ func TestCharge_Blocked(t *testing.T) {
 			take(t, l, "a", 10)
 			before := take(t, l, "a", 1).RetryAfter
 			now.Add(int64(before/2) / micro)
+			began := time.Now()
 			d, err := l.Charge(ctx, "a", 1000)
 			require.NoError(t, err)
 			require.False(t, d.Allowed)
@@ -67,7 +68,7 @@ func TestCharge_Blocked(t *testing.T) {
 			case c.Algorithm == sluice.SlidingLog, c.Anchor == sluice.AnchorFirstCharge:
 				require.Equal(t, time.Minute, d.RetryAfter, variantName(c))
 			}
-			require.NoError(t, keyExpires(t, s.client, l, d.RetryAfter+time.Duration(l.spare)*time.Millisecond))
+			require.NoError(t, keyExpires(t, s.client, l, d.RetryAfter+time.Duration(l.spare)*time.Millisecond, began))
 			require.False(t, take(t, l, "a", 1).Allowed)
 		}
 	})
