@@ -91,13 +91,48 @@ type command struct{ *redis.Cmd }
 // NoRetry tells the client so.
 func (command) NoRetry() bool { return true }
 
-// commands of a request: by hash, and with the text, for a server that does not know it.
-func evalsha(ctx context.Context, r *request, arg []byte) command {
-	return command{redis.NewCmd(ctx, "evalsha", r.plan.shape.script().sha, 1, r.key, arg)}
+// SetErr is called by the client. What the server has refused has not been done.
+func (c command) SetErr(err error) {
+	var refused redis.Error
+	if errors.As(err, &refused) {
+		c.argument().written = false
+	}
+	c.Cmd.SetErr(err)
 }
 
-func eval(ctx context.Context, r *request, arg []byte) command {
-	return command{redis.NewCmd(ctx, "eval", r.plan.shape.script().text, 1, r.key, arg)}
+// argument returns that of a script.
+func (c command) argument() *argument {
+	args := c.Args()
+	if a, ok := args[len(args)-1].(*argument); ok {
+		return a
+	}
+	return &argument{}
+}
+
+// An argument of a script knows whether it has been written to a connection since the server has last
+// refused it. The error of its command does not say: in a pipeline that a cluster's client has redirected,
+// it is the redirection if the connection ends before the next answer.
+type argument struct {
+	packed  []byte
+	written bool
+}
+
+// MarshalBinary is called when the argument is written.
+func (a *argument) MarshalBinary() ([]byte, error) {
+	a.written = true
+	return a.packed, nil
+}
+
+// String is for hooks that tell of commands.
+func (a *argument) String() string { return string(a.packed) }
+
+// commands of a request: by hash, and with the text, for a server that does not know it.
+func evalsha(ctx context.Context, r *request, packed []byte) command {
+	return command{redis.NewCmd(ctx, "evalsha", r.plan.shape.script().sha, 1, r.key, &argument{packed: packed})}
+}
+
+func eval(ctx context.Context, r *request, packed []byte) command {
+	return command{redis.NewCmd(ctx, "eval", r.plan.shape.script().text, 1, r.key, &argument{packed: packed})}
 }
 
 func unknownScript(err error) bool { return err != nil && strings.HasPrefix(err.Error(), "NOSCRIPT") }
@@ -108,7 +143,11 @@ func parse(cmd command) (r reply, err error) {
 		if text := err.Error(); strings.HasPrefix(text, "SLUICEFOREIGN") || strings.Contains(text, "WRONGTYPE") {
 			return r, ErrForeignValue
 		}
-		return r, fmt.Errorf("redistier: %w", err)
+		err = fmt.Errorf("redistier: %w", err)
+		if !cmd.argument().written {
+			err = &notDoneError{err}
+		}
+		return r, err
 	}
 	s, ok := cmd.Val().(string)
 	if !ok || len(s) < replyHead || len(s) > replyHead+maxState {
@@ -118,6 +157,16 @@ func parse(cmd command) (r reply, err error) {
 	r.a, r.b, r.c = number(s[11:18]), number(s[18:25]), number(s[25:32])
 	r.state = s[replyHead:]
 	return r, nil
+}
+
+// A notDoneError is that of a call whose script has not run: the server has refused it, or has not been sent it.
+type notDoneError struct{ error }
+
+func (e *notDoneError) Unwrap() error { return e.error }
+
+func notDone(err error) bool {
+	var e *notDoneError
+	return errors.As(err, &e)
 }
 
 // number returns the big-endian number in s.

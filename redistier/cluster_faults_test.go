@@ -137,7 +137,7 @@ func TestOnce_Cluster(t *testing.T) {
 		Addrs: []string{c.nodes[0].addr}, MinRetryBackoff: -1,
 		Dialer: func(ctx context.Context, network, addr string) (net.Conn, error) {
 			conn, err := new(net.Dialer).DialContext(ctx, network, addr)
-			return &losingConn{Conn: conn, loses: &loses}, err
+			return &losingConn{Conn: conn, loses: loses.Load}, err
 		},
 	})
 	defer client.Close()
@@ -158,10 +158,89 @@ func TestOnce_Cluster(t *testing.T) {
 	}
 }
 
+// TestOnce_Redirected: calls that a cluster's client has sent on to where their slot is now, and whose answers
+// are lost there, may have been charged: Redis is not told of them again, though the last answer to them was a
+// redirection.
+func TestOnce_Redirected(t *testing.T) {
+	t.Parallel() // it mostly waits
+	c := startCluster(t, anyServer(t).binary, 0)
+	for _, how := range []string{"ASK", "MOVED"} {
+		t.Run(how, func(t *testing.T) { onceRedirected(t, c, how == "MOVED") })
+	}
+}
+
+func onceRedirected(t *testing.T, c *cluster, moved bool) {
+	var lossy atomic.Pointer[string]
+	client := redis.NewClusterClient(&redis.ClusterOptions{
+		Addrs: []string{c.nodes[0].addr},
+		Dialer: func(ctx context.Context, network, addr string) (net.Conn, error) {
+			conn, err := new(net.Dialer).DialContext(ctx, network, addr)
+			return &losingConn{Conn: conn, loses: func() bool { at := lossy.Load(); return at != nil && *at == addr }}, err
+		},
+	})
+	defer client.Close()
+	l := newLimiter(t, client, Config{Limit: sluice.PerHour(100), Prefix: fmt.Sprint("{redirected", moved, "}")})
+	tier := newTier(t, l, TierConfig{Budget: patient})
+	name := l.request(l.plan.Load(), "a").key
+	slot, i := slotOf(name), 0
+	for slot >= (i+1)*slots/3 {
+		i++
+	}
+	from, to := c.nodes[i], c.nodes[(i+1)%3]
+	_, err := l.Peek(ctx, "a", 0) // the client knows the slots
+	require.NoError(t, err)
+	require.NoError(t, to.client.ScriptLoad(ctx, l.plan.Load().shape.script().text).Err())
+	fromID, toID := from.client.ClusterMyID(ctx).Val(), to.client.ClusterMyID(ctx).Val()
+	require.NoError(t, to.client.Do(ctx, "cluster", "setslot", slot, "importing", fromID).Err())
+	require.NoError(t, from.client.Do(ctx, "cluster", "setslot", slot, "migrating", toID).Err())
+	move := func() {
+		require.NoError(t, to.client.Do(ctx, "cluster", "setslot", slot, "node", toID).Err())
+		require.NoError(t, from.client.Do(ctx, "cluster", "setslot", slot, "node", toID).Err())
+	}
+	if moved {
+		move()
+	} else {
+		defer move()
+	}
+	lossy.Store(&to.addr)
+	lane := tier.router.lane(name, time.Now())
+	locked := func(f func()) {
+		lane.mu.Lock()
+		defer lane.mu.Unlock()
+		f()
+	}
+	locked(func() { lane.senders = maxSenders }) // none starts
+	keys := []string{"a", "b", "c"}
+	var wg sync.WaitGroup
+	for _, key := range keys {
+		wg.Go(func() {
+			_, s, err := tier.TakeSource(ctx, key, 1)
+			assert.NoError(t, err)
+			assert.Equal(t, FromFallback, s)
+		})
+	}
+	await(t, "all wait, for one pipeline", func() (all bool) {
+		locked(func() { all = len(lane.waiting) == len(keys) })
+		return all
+	})
+	locked(func() { lane.senders = 0; lane.send() })
+	wg.Wait()
+	lossy.Store(nil)
+	await(t, "nothing more is sent", func() (rest bool) {
+		locked(func() { rest = lane.senders+lane.late+len(lane.owed) == 0 })
+		return rest
+	})
+	for _, key := range keys {
+		d, err := replicaOf(t, client, l).Peek(ctx, key, 0)
+		require.NoError(t, err)
+		require.Equal(t, 99, d.Remaining, key)
+	}
+}
+
 // A losingConn ends in the place of an answer to a script.
 type losingConn struct {
 	net.Conn
-	loses *atomic.Bool
+	loses func() bool
 	asked atomic.Bool
 }
 
@@ -172,7 +251,7 @@ func (c *losingConn) Write(b []byte) (int, error) {
 
 func (c *losingConn) Read(b []byte) (int, error) {
 	n, err := c.Conn.Read(b)
-	if err == nil && c.loses.Load() && c.asked.Load() {
+	if err == nil && c.loses() && c.asked.Load() {
 		c.Close() // the client may read on
 		return 0, io.EOF
 	}

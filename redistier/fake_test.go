@@ -61,7 +61,7 @@ func (f *fakeRedis) answer(ctx context.Context, cmds []redis.Cmder) error {
 	for _, cmd := range cmds {
 		args := cmd.Args()
 		f.n++
-		cmd.(command).SetVal(f.call(args[3].(string), args[4].([]byte), time.Now().UnixMicro()))
+		cmd.(command).SetVal(f.call(args[3].(string), args[4].(*argument).packed, time.Now().UnixMicro()))
 	}
 	f.mu.Unlock()
 	time.Sleep(back)

@@ -199,6 +199,43 @@ func faultKilled(t *testing.T, connect connector, callers int) {
 	})
 }
 
+// TestFault_NobodyBehind: something before Redis, which is gone, accepts connections and ends them, as balancers
+// do. Nothing has been sent then, however few the calls are, and Redis is told of them.
+func TestFault_NobodyBehind(t *testing.T) { eachClient(t, faultNobodyBehind) }
+
+func faultNobodyBehind(t *testing.T, connect connector) {
+	f := newFault(t, connect, TierConfig{Budget: patient}, sluice.PerHour(100))
+	takeFrom(t, f.tier, "warm", 1)
+	f.s.kill()
+	f.proxy.cut(false)
+	const calls = breakerCalls - 1
+	for range calls {
+		_, from := takeFrom(t, f.tier, "a", 1)
+		require.Equal(t, FromFallback, from)
+	}
+	require.Equal(t, ModeShared, f.tier.Mode())
+	again := &server{binary: f.s.binary, addr: f.s.addr}
+	await(t, "the address is free", func() bool { return again.launch(t) })
+	defer again.kill()
+	await(t, "Redis is told", func() bool {
+		d, err := replicaOf(t, again.client, f.lim).Peek(ctx, "a", 0)
+		require.NoError(t, err)
+		return d.Remaining == 100-calls
+	})
+}
+
+// TestTakeMany_Unwelcome: a client that gets no connection says why, in a pipeline as well.
+func TestTakeMany_Unwelcome(t *testing.T) {
+	client := redis.NewClient(&redis.Options{Addr: anyServer(t).addr, Username: "nobody", Password: "x"})
+	defer client.Close()
+	out := make([]Result, 2)
+	require.NoError(t, newLimiter(t, client, Config{Limit: sluice.PerHour(10)}).TakeMany(ctx, []Call{{"a", 1}, {"b", 1}}, out))
+	for _, r := range out {
+		require.ErrorContains(t, r.Err, "WRONGPASS")
+		require.True(t, notDone(r.Err))
+	}
+}
+
 // TestFault_SlowLink: a link that is slower than usual, but not than the budget, is Redis.
 func TestFault_SlowLink(t *testing.T) { eachClient(t, faultSlowLink) }
 

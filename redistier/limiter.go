@@ -289,7 +289,7 @@ func (l *Limiter) runAll(ctx context.Context, batch []scheduled) {
 		cmds[i] = evalsha(ctx, &b.request, args[i])
 		_ = pipe.Process(ctx, cmds[i])
 	}
-	_, _ = pipe.Exec(ctx) // each command has its own error
+	execute(ctx, pipe, cmds)
 	again := false
 	for i := range batch {
 		if unknownScript(cmds[i].Err()) {
@@ -299,10 +299,21 @@ func (l *Limiter) runAll(ctx context.Context, batch []scheduled) {
 		}
 	}
 	if again {
-		_, _ = pipe.Exec(ctx)
+		execute(ctx, pipe, cmds)
 	}
 	for i := range batch {
 		batch[i].reply, batch[i].err = l.read(&batch[i].request, cmds[i])
+	}
+}
+
+// execute sends a pipeline. Each command has its own error; but the client sets none when a new connection is
+// refused.
+func execute(ctx context.Context, pipe redis.Pipeliner, cmds []command) {
+	_, err := pipe.Exec(ctx)
+	for _, c := range cmds {
+		if c.Err() == nil && c.Val() == nil {
+			c.SetErr(err)
+		}
 	}
 }
 

@@ -1,12 +1,6 @@
 package redistier
 
-import (
-	"errors"
-	"net"
-	"time"
-
-	"github.com/redis/go-redis/v9"
-)
+import "time"
 
 // owedPause is how long what is owed rests when Redis could not be told.
 const owedPause = time.Second
@@ -224,15 +218,4 @@ func (l *lane) inherit(name string, o owedCharge) {
 	defer l.mu.Unlock()
 	l.oweAlso(name, o, time.Now())
 	l.send()
-}
-
-// notDone reports whether an error says that the script has changed nothing: the server has
-// refused it, or has not been reached.
-func notDone(err error) bool {
-	if err == nil {
-		return false
-	}
-	var refused redis.Error
-	var network *net.OpError
-	return errors.As(err, &refused) || errors.As(err, &network) && network.Op == "dial" || errors.Is(err, redis.ErrPoolTimeout)
 }
