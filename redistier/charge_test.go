@@ -81,9 +81,10 @@ func TestCharge_Outage(t *testing.T) { eachClient(t, chargeOutage) }
 func chargeOutage(t *testing.T, connect connector) {
 	t.Parallel() // it mostly waits
 	for _, policy := range []OnUnavailable{LocalShare, Closed} {
-		f := newFault(t, connect, TierConfig{OnUnavailable: policy, Replicas: 2, Budget: 300 * time.Millisecond}, sluice.PerHour(10))
+		f := newFault(t, connect, TierConfig{OnUnavailable: policy, Replicas: 2, Budget: patient}, sluice.PerHour(10))
 		_, err := f.tier.Charge(ctx, "a", 1)
 		require.NoError(t, err)
+		f.impatient(300 * time.Millisecond)
 		f.proxy.hole.Store(true)
 		d, err := f.tier.Charge(ctx, "a", 2)
 		if policy == Closed {

@@ -102,6 +102,15 @@ func (f *fault) hammer(callers, n int, keys int) map[string]int {
 	return admitted
 }
 
+// impatient makes calls from now on wait for Redis no longer than d: before, a machine that is busy may take its
+// time to answer.
+func (f *fault) impatient(d time.Duration) {
+	l := f.tier.router.first
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	f.tier.wait = d
+}
+
 // recovers waits until Redis is asked again.
 func (f *fault) recovers() {
 	f.Helper()
@@ -254,7 +263,8 @@ func TestFault_Late(t *testing.T) { eachClient(t, faultLate) }
 
 func faultLate(t *testing.T, connect connector) {
 	t.Parallel() // it mostly waits
-	f := newFault(t, connect, TierConfig{Budget: 300 * time.Millisecond}, sluice.PerHour(100))
+	f := newFault(t, connect, TierConfig{Budget: patient}, sluice.PerHour(100))
+	f.impatient(300 * time.Millisecond)
 	f.proxy.delay.Store(int64(700 * time.Millisecond))
 	d, s := takeFrom(t, f.tier, "a", 7)
 	require.True(t, d.Allowed)
@@ -330,17 +340,17 @@ func faultRefused(t *testing.T, connect connector) {
 // says so once, and that Redis is left alone.
 func requireShare(t *testing.T, tier *Tier, calls int, told *atomic.Int64) {
 	t.Helper()
-	require.Equal(t, 50, admittedBySelf(t, tier, calls))
+	require.Equal(t, 50, admittedBySelf(t, tier, "a", calls))
 	await(t, "it is told", func() bool { return told.Load() == 1 })
 }
 
 // admittedBySelf makes calls, to which Redis answers nothing, until it is no longer asked, and so many more,
 // and demands that it is left alone then. It returns how many are admitted.
-func admittedBySelf(t *testing.T, tier *Tier, calls int) int {
+func admittedBySelf(t *testing.T, tier *Tier, key string, calls int) int {
 	t.Helper()
 	var admitted atomic.Int64
 	call := func() {
-		d, from, err := tier.TakeSource(ctx, "a", 1)
+		d, from, err := tier.TakeSource(ctx, key, 1)
 		assert.NoError(t, err)
 		assert.Equal(t, FromFallback, from)
 		if d.Allowed {
@@ -400,7 +410,7 @@ func faultReadOnly(t *testing.T, connect connector) {
 	other := start(t, f.s.binary)
 	defer other.kill()
 	require.NoError(t, f.s.client.ReplicaOf(ctx, "127.0.0.1", other.addr[len("127.0.0.1:"):]).Err())
-	require.Equal(t, 5, admittedBySelf(t, f.tier, 100))
+	require.Equal(t, 5, admittedBySelf(t, f.tier, "a", 100))
 	require.NoError(t, f.s.client.ReplicaOf(ctx, "no", "one").Err())
 	f.recovers()
 }

@@ -68,7 +68,7 @@ func faultLoadingServer(t *testing.T, connect connector) {
 // loads demands of a server that loads its data that the share answers, of which so much is
 // left, and that it is told once it has done.
 func (f *fault) loads(left int, end func()) {
-	require.Equal(f, left, admittedBySelf(f.T, f.tier, 100), "a share of 5, of which 1 has been charged before")
+	require.Equal(f, left, admittedBySelf(f.T, f.tier, "a", 100), "a share of 5, of which 1 has been charged before")
 	require.Equal(f, ModeDegraded, <-f.modes)
 	require.ErrorContains(f, *f.cause.Load(), "LOADING")
 	end()
