@@ -170,7 +170,10 @@ func (l *lane) finish(g *group, s *scheduled, now time.Time) {
 		l.leased(g, s, now)
 	}
 	if g.ended {
-		return // too late, and counted as such
+		if len(g.waiters) == 0 {
+			l.outcome(g, s.err, now)
+		}
+		return // too late, and if somebody has waited counted as such
 	}
 	g.reply = s.reply
 	if s.err != errLeft {

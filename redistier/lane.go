@@ -353,7 +353,9 @@ func (l *lane) expire() {
 			l.senders--
 			l.late++
 		}
-		l.outcome(g, errLate, now)
+		if len(g.waiters) > 0 { // what nobody waits for may take its time
+			l.outcome(g, errLate, now)
+		}
 		l.end(g, errLate)
 	}
 	l.arm(now)

@@ -1,6 +1,7 @@
 package redistier
 
 import (
+	"fmt"
 	"math/rand/v2"
 	"testing"
 	"time"
@@ -239,4 +240,24 @@ func TestOwed_Bounded(t *testing.T) {
 	require.Len(t, l.owed, 4)
 	require.Contains(t, l.owed, "e")
 	clear(l.owed)
+}
+
+// TestOwed_ToldLate: nobody waits for what Redis is told, so that it is no outage if many keys together take
+// longer than the budget.
+func TestOwed_ToldLate(t *testing.T) {
+	bubble(t, TierConfig{Budget: 16 * time.Millisecond}, sluice.PerHour(100), func(t *testing.T, tier *Tier, fake *fakeRedis) {
+		const keys = 3 * breakerCalls
+		fake.slow(time.Second / 2)
+		l, r := tier.router.first, tier.shared
+		l.mu.Lock()
+		for i := range keys {
+			l.owe(r.plan.Load(), r.request(r.plan.Load(), fmt.Sprint(i)).key, 1, time.Now())
+		}
+		l.send()
+		l.mu.Unlock()
+		time.Sleep(2 * time.Second)
+		require.Equal(t, ModeShared, tier.Mode())
+		require.Zero(t, tier.Stats().Outages)
+		require.Equal(t, keys, fake.count())
+	})
 }
