@@ -3,6 +3,7 @@ package report
 import (
 	"bytes"
 	"encoding/json"
+	"math"
 	"regexp"
 	"strings"
 	"testing"
@@ -130,6 +131,18 @@ func TestText_TimesAreAsPreciseAsTheColumns(t *testing.T) {
 			assert.Contains(t, out, s, "step %v", step)
 		}
 	}
+}
+
+// TestText_AllTimeThereIs: the last of its columns ends after the last time that fits into nanoseconds.
+func TestText_AllTimeThereIs(t *testing.T) {
+	engine, err := replay.New([]replay.Rule{{Algorithm: sluice.GCRA, Limit: sluice.PerDay(1)}}, replay.IPv6Prefix)
+	require.NoError(t, err)
+	for _, at := range []int64{0, math.MaxInt64} {
+		engine.Add([]byte("a"), at, nil)
+	}
+	out := text(t, Report{Source: "access.log", Result: engine.Result(20)})
+	assert.Contains(t, out, ", 2000d a column\n")
+	assert.Regexp(t, `\n  1970-01-01 +2265-09-11\n$`, out)
 }
 
 func TestText_BarsShareAScaleAndTheSmallestShows(t *testing.T) {

@@ -173,11 +173,13 @@ func writeOverTime(w io.Writer, res replay.Result) {
 }
 
 func writeAxis(w io.Writer, res replay.Result) {
-	columns := len(res.OverTime)
 	layout := newClock(res).axis
-	from := utc(res.Start).Format(layout)
-	to := utc(res.Start).Add(res.Width * time.Duration(columns)).Format(layout)
-	gap := max(2, columns-len(from)-len(to))
+	end := utc(res.Start)
+	for range res.OverTime { // all columns together may be longer than the longest Duration
+		end = end.Add(res.Width)
+	}
+	from, to := utc(res.Start).Format(layout), end.Format(layout)
+	gap := max(2, len(res.OverTime)-len(from)-len(to))
 	fmt.Fprintf(w, "%s%s%*s%s\n", indent, from, gap, "", to)
 }
 
