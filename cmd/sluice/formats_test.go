@@ -193,6 +193,7 @@ func TestReplay_SaysWhatIsWrongWithAFile(t *testing.T) {
 		"nul and blank":   {"\x00\x00\n\n", "the log has nothing but NUL bytes"},
 		"mac":             {strings.Repeat(line+"\r", 3), "carriage returns where line feeds should be: tr '\\r' '\\n' puts them right"},
 		"long mac":        {strings.Repeat(line+"\r", 20000), "carriage returns where line feeds should be: tr '\\r' '\\n' puts them right"},
+		"program":         {"\x7fELF\x02\x00\rH\x89\n", "in none of the known formats"},
 		"year 2290":       {strings.ReplaceAll(line, "2026", "2290"), "time is before 1970 or after April 2262"},
 		"json, 2290":      {`{"remote_ip":"192.0.2.1","time":"2290-03-02T09:00:00Z"}`, "field time: time is before 1970 or after April 2262"},
 		"json, bad time":  {`{"remote_ip":"192.0.2.1","time":"today"}`, "field time: time is not RFC 3339"},
@@ -220,6 +221,19 @@ func TestReplay_MixedLineEnds(t *testing.T) {
 	assert.EqualValues(t, 4, out.Log.Counted)
 	out = replayJSON(t, strings.NewReader(line+"\n"+line+"\r"+line+"\n"), "-")
 	assert.Equal(t, []int64{2}, out.Log.MalformedLines)
+}
+
+// TestReplay_NamesGzipBehindText: of such a log most is missing from the report.
+func TestReplay_NamesGzipBehindText(t *testing.T) {
+	var log bytes.Buffer
+	line := "192.0.2.1 - - " + stamp + request + "\n"
+	log.WriteString(line)
+	w := gzip.NewWriter(&log)
+	fmt.Fprint(w, line)
+	require.NoError(t, w.Close())
+	out := replayJSON(t, &log, "-")
+	assert.EqualValues(t, 1, out.Log.Counted)
+	assert.Equal(t, "gzip data behind lines of text: want one kind, as from zcat -f A.gz B", out.Log.Reason)
 }
 
 // TestReplay_NotesThatAllClientsMayBeOneProxy: nothing in such a log tells clients apart.

@@ -45,14 +45,19 @@ var (
 	errNoGzip  = errors.New("the gzip data ends, and other data follows: want gzip data only, as from cat A.gz B.gz")
 )
 
-const errCarriage = decisive(`carriage returns where line feeds should be: tr '\r' '\n' puts them right`)
+// Of these lines it is known what else they are.
+const (
+	errCarriage = decisive(`carriage returns where line feeds should be: tr '\r' '\n' puts them right`)
+	errZipped   = decisive("gzip data behind lines of text: want one kind, as from zcat -f A.gz B")
+)
 
 // lineReader splits a stream into lines without ever holding more than one.
 //
 // A line ends at LF, CRLF or the end of the stream. What the file systems and
 // editors of the world put around lines is taken off: a byte order mark at the
-// start of the stream, and NUL bytes at the start of a line, which a crash or a
-// truncation under a running server leaves in front of the next record.
+// start of a line, where a file began before it was put behind another one, and NUL
+// bytes there, which a crash or a truncation under a running server leaves in front
+// of the next record.
 type lineReader struct {
 	in     *bufio.Reader
 	zipped bool
@@ -202,12 +207,14 @@ func (r *lineReader) trimStart(chunk []byte) []byte {
 
 func checkLine(line []byte) (kept []byte, bad, err error) {
 	switch {
-	case bytes.IndexByte(line, '\r') >= 0:
+	case bytes.HasPrefix(line, []byte(gzipMagic)):
+		return nil, errZipped, nil
+	case bytes.IndexByte(line, '\r') >= 0 && bytes.IndexByte(line, 0) < 0: // with NUL it is no text
 		return nil, errCarriage, nil
 	case len(line) > MaxLine:
 		return nil, errTooLong, nil
 	}
-	return line, nil, nil
+	return bytes.TrimPrefix(line, []byte(utf8BOM)), nil, nil
 }
 
 func trimEnd(line []byte) []byte {
