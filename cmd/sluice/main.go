@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"math"
 	"os"
 	"strings"
@@ -51,7 +52,7 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 		return exitFailed
 	}
 	fmt.Fprintf(stderr, "%s: %s\n", cmd.CommandPath(), report.OneLine(err.Error()))
-	if errors.As(err, new(failure)) {
+	if errors.As(err, new(failure)) || errors.As(err, new(*fs.PathError)) { // cobra's commands return errors of writing as they are
 		return exitFailed
 	}
 	return exitUsage

@@ -2,6 +2,8 @@ package main
 
 import (
 	"bytes"
+	"io"
+	"os"
 	"runtime"
 	"runtime/debug"
 	"testing"
@@ -31,6 +33,18 @@ func TestVersion_UnwritableOutput(t *testing.T) {
 	code := run([]string{"version"}, nil, fullDisk{}, &stderr)
 	assert.Equal(t, exitFailed, code)
 	assert.Equal(t, "sluice version: writing the version: no space left on device\n", stderr.String())
+}
+
+// TestVersion_FullDevice: the command line is not at fault.
+func TestVersion_FullDevice(t *testing.T) {
+	full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
+	if err != nil {
+		t.Skip(err)
+	}
+	defer full.Close()
+	for _, arg := range []string{"version", "--version"} {
+		assert.Equal(t, exitFailed, run([]string{arg}, nil, full, io.Discard), arg)
+	}
 }
 
 func TestVersion_Line(t *testing.T) {
