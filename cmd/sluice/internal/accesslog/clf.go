@@ -145,8 +145,10 @@ func readHead(line []byte) (head, error) {
 	if len(line) == 0 || line[0] == ' ' || line[0] == '\t' || looksJSON(line) {
 		return head{}, errNoClient
 	}
-	if request := bytes.Index(line, []byte(` "`)); request >= 0 {
-		line = line[:request]
+	whole := line
+	line = beforeQuote(whole, 0)
+	if rest := whole[len(line):]; bytes.HasPrefix(rest, []byte(` `+emptyUser+` [`)) && bytes.IndexByte(line, '[') < 0 {
+		line = beforeQuote(whole, len(line)+len(emptyUser))
 	}
 	stamp, err := lastTimestamp(line)
 	if err != nil {
@@ -171,6 +173,18 @@ func readHead(line []byte) (head, error) {
 		return head{}, errNoTimestamp
 	}
 	return h, nil
+}
+
+// emptyUser is what Apache writes for a user without a name, which any client can be. It is not the
+// request, which comes behind a time.
+const emptyUser = `""`
+
+// beforeQuote returns what is before the first quote behind a blank, from a place in the line on.
+func beforeQuote(line []byte, from int) []byte {
+	if quote := bytes.Index(line[from:], []byte(` "`)); quote >= 0 {
+		return line[:from+quote]
+	}
+	return line
 }
 
 // timestamp is a [time] in a line.

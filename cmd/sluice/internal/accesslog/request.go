@@ -89,7 +89,9 @@ func ncsa(line []byte, words int) (r Request) {
 	for range words {
 		_, user = word(user)
 	}
-	r.User = orEmpty(string(bytes.TrimSpace(user)))
+	if name := string(bytes.TrimSpace(user)); name != emptyUser {
+		r.User = orEmpty(name)
+	}
 	request, rest := quoted(line[h.end:])
 	r.line(request)
 	status, rest := word(rest)

@@ -33,6 +33,7 @@ func TestParser_Request(t *testing.T) {
 		ncsa + `"CONNECT a.example:443 HTTP/1.1" 200 1`:           {Method: "CONNECT", Host: "a.example:443", Status: "200"},
 		`192.0.2.1 - ann lee [` + someTime + `] "GET / HTTP/1.1" 401 1`: {
 			Method: "GET", Target: "/", User: "ann lee", Status: "401"},
+		`192.0.2.1 - "" [` + someTime + `] "GET / HTTP/1.1" 401 1`: {Method: "GET", Target: "/", Status: "401"},
 		`www.example.org:443 192.0.2.1 - ann [` + someTime + `] "GET / HTTP/1.1" 200 1`: {
 			Method: "GET", Target: "/", Host: "www.example.org:443", User: "ann", Status: "200"},
 		owner + ` bucket [` + someTime + `] 192.0.2.1 arn:x 3E57 REST.GET.OBJECT k "GET /k?x=1 HTTP/1.1" 200 - 7 7 41 40 "-" "S3 \"C\"" - id= SigV4 AES Auth bucket.s3.example TLSv1.2 - -`: {
