@@ -196,6 +196,13 @@ func (l *lane) leave(g *group, w *waiter) bool {
 	return true
 }
 
+// served reports whether a caller has been admitted from a lease.
+func (l *lane) served(w *waiter) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return w.leased
+}
+
 // send lets a sender begin if there is something to send and one more may. The caller holds
 // mu.
 func (l *lane) send() {

@@ -211,6 +211,9 @@ func leaseWaiting(t *testing.T, s *server) {
 		require.True(t, lane.exchange(context.Background(), batch))
 		require.NoError(t, g.err)
 		require.Equal(t, int64(4), g.lend)
+		ended, cancel := context.WithCancel(ctx)
+		cancel()
+		require.NoError(t, tier.await(ended, lane, next, waiters[0]), "it has been admitted")
 		lane.mu.Lock()
 		lane.senders = 0
 		lane.send()

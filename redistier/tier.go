@@ -181,7 +181,8 @@ func (t *Tier) check(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// await waits for the group's end, or brings it about. The error is that of ctx.
+// await waits for the group's end, or brings it about. The error is that of ctx, except for a caller
+// that has been admitted from a lease: its units are spent.
 func (t *Tier) await(ctx context.Context, l *lane, g *group, w *waiter) error {
 	if g.direct != nil {
 		return l.lead(ctx, g)
@@ -190,7 +191,9 @@ func (t *Tier) await(ctx context.Context, l *lane, g *group, w *waiter) error {
 	case <-g.done:
 		return nil
 	case <-ctx.Done():
-		l.leave(g, w)
+		if !l.leave(g, w) && l.served(w) {
+			return nil
+		}
 		return ctx.Err()
 	}
 }
