@@ -330,27 +330,15 @@ func (h *hold) release(word uint64) {
 	}
 }
 
-// lockRecords locks the records of all keys, in the order of all callers that lock several, and
-// returns them in space, if they fit. None is made with others locked, since that takes the lock of a
-// ledger.
-func lockRecords(space []*record, charges []Charge) []*record {
-	var few [8]Key
-	keys := few[:0]
-	for _, c := range charges {
-		keys = append(keys, Key{c.Key.lim.core, c.Key.id})
-	}
-	slices.SortFunc(keys, func(a, b Key) int {
-		return cmp.Or(cmp.Compare(a.lim.serial, b.lim.serial), cmp.Compare(a.id, b.id))
-	})
-	keys = slices.Compact(keys)
+// lockRecords locks the records of the claims' keys, in the order of the claims, and returns them
+// in space, if they fit. It makes all that are missing before it locks the first: to make one
+// takes the lock of a ledger.
+func lockRecords(space []*record, claims []claim) []*record {
 	for {
 		records := space
-		for _, k := range keys {
-			rec, made := k.lim.ledgers.of(k.id).record(k.id)
-			if made {
-				rec.in.tidy(max(k.lim.now(), 0))
-			}
-			records = append(records, rec)
+		for i := range claims {
+			c := &claims[i]
+			records = append(records, c.lim.ledgers.of(c.id).record(c.id, c.now))
 		}
 		n := 0
 		for n < len(records) && records[n].lock() {

@@ -107,30 +107,30 @@ func (lg *ledger) find(id uint64) *record {
 	return nil
 }
 
-// record returns the record of id, which may be dead. If there is none it makes one.
-func (lg *ledger) record(id uint64) (rec *record, made bool) {
+// record returns the record of id, which may be dead. If there is none it makes one, at the time
+// now.
+func (lg *ledger) record(id uint64, now int64) *record {
 	if rec := lg.find(id); rec != nil {
-		return rec, false
+		return rec
 	}
 	lg.mu.Lock()
-	defer lg.mu.Unlock()
 	m := lg.records.Load()
 	if m == nil {
 		m = &records{MapOf: xsync.NewMapOf[uint64, *record]()}
 		lg.records.Store(m)
 	}
 	rec, found := m.LoadOrStore(id, &record{in: lg, id: id})
-	return rec, !found
+	lg.mu.Unlock()
+	if !found {
+		lg.tidy(now)
+	}
+	return rec
 }
 
 // lockRecord locks the record of id, and makes one at the time now if there is none.
 func (lg *ledger) lockRecord(id uint64, now int64) *record {
 	for {
-		rec, made := lg.record(id)
-		if made {
-			lg.tidy(now)
-		}
-		if rec.lock() {
+		if rec := lg.record(id, now); rec.lock() {
 			return rec
 		}
 	}

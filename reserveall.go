@@ -139,10 +139,10 @@ func (j *joint) reserve() ([]*Reservation, error) {
 		return nil, tooLate(0, j.maxWait)
 	}
 	space := make([]claim, len(charges))
-	collect(space, charges, nil, (*Limiter).policyFor) // now, since it may put keys under other policies
-	clear(space)
-	j.records = lockRecords(nil, charges)
+	// With no record locked: it may have to put keys under other policies.
+	j.records = lockRecords(nil, collect(space, charges, nil, (*Limiter).policyFor))
 	defer releaseRecords(j.records)
+	clear(space)
 	j.claims = collect(space, charges, nil, (*Limiter).policyNow)
 	for round := 0; ; {
 		if moving := holdAll(j.claims); moving != nil {

@@ -104,9 +104,9 @@ func TakeAllReceipts(all []*Reservation, each []Decision, charges ...Charge) All
 	// Records are locked before words are held. As a denial needs none, the charges are judged
 	// without them first, which also puts the keys under the policies that they go by.
 	rs := receipts{all: all, charges: charges}
-	d, done := takeAll(space, each, charges, (*Limiter).policyFor, &rs)
-	if !done {
-		rs.records, rs.locked = lockRecords(fewRecords[:0], charges), true
+	d, unsettled := takeAll(space, each, charges, (*Limiter).policyFor, &rs)
+	if unsettled != nil {
+		rs.records, rs.locked = lockRecords(fewRecords[:0], unsettled), true
 		clear(space)
 		d, _ = takeAll(space, each, charges, (*Limiter).policyNow, &rs)
 		releaseRecords(rs.records)
@@ -115,8 +115,8 @@ func TakeAllReceipts(all []*Reservation, each []Decision, charges ...Charge) All
 }
 
 // takeAll is TakeAllInto in a space for the claims, under the policies that policyFor finds.
-// With receipts it is done only if it could write them, or if the charges are denied.
-func takeAll(space []claim, each []Decision, charges []Charge, policyFor func(*Limiter, uint64) *policy, rs *receipts) (d AllDecision, done bool) {
+// It returns the claims if they would be admitted, but the receipts cannot be written yet.
+func takeAll(space []claim, each []Decision, charges []Charge, policyFor func(*Limiter, uint64) *policy, rs *receipts) (d AllDecision, unsettled []claim) {
 	claims := collect(space, charges, each, policyFor)
 	for round := 0; ; {
 		if moving := holdAll(claims); moving != nil {
@@ -125,14 +125,15 @@ func takeAll(space []claim, each []Decision, charges []Charge, policyFor func(*L
 			claims = collect(space, charges, each, policyFor)
 			continue
 		}
-		if d, done = settleAll(claims, rs); done {
+		d, done := settleAll(claims, rs)
+		if done {
 			if len(each) > 0 {
 				describeAll(each, claims)
 			}
-			return d, true
+			return d, nil
 		}
 		if rs != nil && !rs.locked {
-			return d, false
+			return d, claims
 		}
 		for i := range claims {
 			claims[i].track(round >= trackRounds)
