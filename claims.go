@@ -136,6 +136,11 @@ func addCosts(a, b int64) int64 {
 	return a + b
 }
 
+// has reports whether the charge is for the claim's key.
+func (c *claim) has(charge *Charge) bool {
+	return charge.Key.id == c.id && charge.Key.lim.core == c.lim
+}
+
 // stateless reports whether all calls of its key are decided alike, or all while it is not
 // blocked.
 func (c *claim) stateless() bool { return c.policy.burst == 0 }
@@ -183,7 +188,9 @@ func (c *claim) judge() {
 		}
 	case c.unfit():
 		c.Allowed = false
-	case !c.ready() || c.slot != nil || c.cost == 0:
+	case c.slot == nil && c.noRoom != denied:
+		c.Allowed = c.noRoom == waved
+	default:
 		from := c.word
 		if c.until = c.policy.blockedUntil(c.state); c.until > 0 {
 			from = 0
@@ -196,8 +203,6 @@ func (c *claim) judge() {
 		default:
 			c.next, c.Allowed = c.policy.alg.charge(from, c.now, c.units())
 		}
-	default:
-		c.Allowed = c.noRoom == waved
 	}
 }
 
@@ -206,16 +211,7 @@ func (c *claim) describe(charges bool) {
 	p := c.policy
 	switch {
 	case c.stateless():
-		switch {
-		case c.until > uint64(c.now):
-			c.Limit = math.MaxInt
-			c.block(c.until, c.now)
-		case p.unlimited():
-			c.Limit, c.Remaining = math.MaxInt, math.MaxInt
-		}
-		if c.cost < 0 || p.denyAll() {
-			c.RetryAfter = Never
-		}
+		p.peek(&c.Decision, c.state, c.until, c.now, int(min(c.cost, 1)))
 		return
 	case c.slot == nil && c.noRoom == waved:
 		c.Remaining = int(p.burst)
@@ -284,7 +280,7 @@ func holdAll(claims []claim) (moving *claim) {
 
 func releaseAll(claims []claim) {
 	for i := range claims {
-		claims[i].release(claims[i].word)
+		claims[i].release()
 	}
 }
 
@@ -322,10 +318,10 @@ func (st *store) tryHold(id uint64) (h hold, ok bool) {
 	}
 }
 
-// release ends the hold, leaving the key with word.
-func (h *hold) release(word uint64) {
+// release ends the hold, and leaves the key with the word that the hold has by then.
+func (h *hold) release() {
 	if h.slot != nil {
-		h.slot.word.Store(word)
+		h.slot.word.Store(h.word)
 		h.slot = nil
 	}
 }

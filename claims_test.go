@@ -97,11 +97,8 @@ func TestTakeAll_UntrackedKeyIsJudgedWithTheOthers(t *testing.T) {
 				runtime.Gosched() // into the wait for b, or the race is not run this time
 			}
 			require.True(t, a.AllowN(int(l.policyOf(0).burst)))
-			fresh := uint64(0)
-			if l.policyOf(0).wide != nil {
-				fresh = l.policyOf(0).wide.reset(state{h.word, h.tail})
-			}
-			h.release(fresh)
+			h.word = h.policy.reset(h.state)
+			h.release()
 			wait()
 			assert.False(t, d.Allowed)
 		}
@@ -138,7 +135,7 @@ func TestTakeAll_EveryOtherCallWaits(t *testing.T) {
 			for range 4 {
 				runtime.Gosched()
 			}
-			h.release(h.word)
+			h.release()
 			wait()
 			left := map[string]int{"Allow": 3, "Take": 3, "Reset": 0, "Refund": 1, "TakeAll": 3}
 			spent, changed := left[name]

@@ -168,7 +168,7 @@ func TestSnapshot_WaitsForWordsThatAreHeld(t *testing.T) {
 			for range 100 {
 				runtime.Gosched()
 			}
-			h.release(h.word)
+			h.release()
 		})
 		data := snapshotOf(t, l)
 		wait()

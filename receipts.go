@@ -149,7 +149,7 @@ func (rs *receipts) write(c *claim, before uint64) {
 	}
 	for i := c.index; i < len(rs.all); i++ {
 		charge := &rs.charges[i]
-		if charge.Key.id != c.id || charge.Key.lim.core != c.lim {
+		if !c.has(charge) {
 			continue
 		}
 		r := &Reservation{lim: c.lim, id: c.id, cost: charge.Cost, begins: c.now}

@@ -189,7 +189,7 @@ func (j *joint) judge() {
 		}
 		j.froms[i], j.delays[i] = from, delay
 		for k := range j.charges {
-			if j.of(c, k) {
+			if c.has(&j.charges[k]) {
 				j.errs[k] = err
 			}
 		}
@@ -209,16 +209,11 @@ func (j *joint) judge() {
 	}
 }
 
-// of reports whether charge k is of the claim.
-func (j *joint) of(c *claim, k int) bool {
-	return j.charges[k].Key.id == c.id && j.charges[k].Key.lim.core == c.lim
-}
-
 // turn returns the turn of a claim by itself.
 func (j *joint) turn(c *claim) (from uint64, delay time.Duration, err error) {
 	n := 0
 	for k := range j.charges {
-		if j.of(c, k) && j.charges[k].Cost > 0 {
+		if c.has(&j.charges[k]) && j.charges[k].Cost > 0 {
 			n++
 		}
 	}
@@ -285,10 +280,10 @@ func (j *joint) charge() []*Reservation {
 		c, from := &j.claims[i], j.froms[i]
 		delay := max(j.delay, j.delays[i]) // a claim of Shadow takes its own turn
 		for k, charge := range j.charges {
-			if !j.of(c, k) {
+			if !c.has(&j.charges[k]) {
 				continue
 			}
-			r := &Reservation{lim: charge.Key.lim.core, id: c.id, cost: charge.Cost}
+			r := &Reservation{lim: c.lim, id: c.id, cost: charge.Cost}
 			all[k] = r
 			r.node.At = int64(min(after(c.now, delay), math.MaxInt64))
 			r.begins = int64(min(after(c.now, j.delay), math.MaxInt64))

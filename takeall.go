@@ -191,7 +191,7 @@ func (c *claim) settle(all bool, rs *receipts) {
 	if rs != nil && all && c.Allowed {
 		rs.write(c, before)
 	}
-	c.release(c.word)
+	c.release()
 	c.amend(c.lim.soft, c.lim.shadow, cost)
 	c.OverSoft = c.OverSoft && all
 }
