@@ -18,7 +18,7 @@ func TestReserveAll_ChargesForOneKeyAddUp(t *testing.T) {
 	for _, a := range bucketAlgorithms {
 		l, _ := newFrozen(t, Config{Algorithm: a, Limit: PerSecond(1).WithBurst(10), MaxReservations: 3})
 		other, _ := newFrozen(t, Config{Limit: PerSecond(1).WithBurst(2)})
-		k, o := l.Key("k"), other.Key("k")
+		k, o := l.KeyHash(1), other.KeyHash(1) // of one id, and two keys all the same
 		require.True(t, o.AllowN(2))
 		_, err := ReserveAll(time.Hour, Charge{k, 5}, Charge{o, 1}, Charge{k, 6})
 		require.ErrorIs(t, err, ErrCostExceedsBurst)

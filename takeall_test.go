@@ -141,6 +141,15 @@ func TestTakeAll_UnlimitedAndDenyAll(t *testing.T) {
 	require.Equal(t, AllDecision{Denied: 1, Remaining: 4, RetryAfter: Never}, TakeAll(Charge{k, 1}, Charge{free, -1}))
 	require.Equal(t, 4, k.Peek(0).Remaining)
 	require.Zero(t, free.lim.Len()+none.lim.Len())
+	blocked := mustNew(t, Config{Limit: Unlimited, Clock: clock}).Key("k")
+	require.True(t, blocked.Block(60*sec))
+	for _, cost := range []int{0, 1, -1} {
+		for _, k := range []Key{free, none, blocked} {
+			var each [1]Decision
+			TakeAllInto(each[:], Charge{k, cost})
+			require.Equal(t, k.Peek(cost), each[0])
+		}
+	}
 }
 
 // TestTakeAll_Tally: one call for each key that is charged, one for each key that
