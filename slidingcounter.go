@@ -313,8 +313,12 @@ func (a *slidingWindowWide) admit(key state, now int64, cost int) bool {
 
 func (a *slidingWindowWide) commit(key state, now int64, cost int) uint64 {
 	c, _ := a.roll(a.unpack(key), now)
-	c = a.debit(c, uint64(cost))
-	key.tail[0].Store(c.prev)
+	return a.pack(key.tail, a.debit(c, uint64(cost)))
+}
+
+// pack writes the tail, and returns the word.
+func (a *slidingWindowWide) pack(tail []atomic.Uint64, c counts) uint64 {
+	tail[0].Store(c.prev)
 	return c.number<<a.bits | c.cur
 }
 
@@ -324,15 +328,13 @@ func (a *slidingWindowWide) lasts(now int64, cost int) uint64 {
 }
 
 func (a *slidingWindowWide) adopt(from adopter, e state, tail []atomic.Uint64, now int64) uint64 {
-	c := a.slidingWindow.adopt(from, e, now)
-	tail[0].Store(c.prev)
-	return c.number<<a.bits | c.cur
+	return a.pack(tail, a.slidingWindow.adopt(from, e, now))
 }
 
 func (a *slidingWindowWide) countDenied(key state, now int64, cost int) uint64 {
 	c, _ := a.roll(a.unpack(key), now)
-	key.tail[0].Store(c.prev)
-	return c.number<<a.bits | countDenied(c.cur, cost, a.limit)
+	c.cur = countDenied(c.cur, cost, a.limit)
+	return a.pack(key.tail, c)
 }
 
 func (a *slidingWindowWide) refund(key state, now int64, cost int) uint64 {
@@ -340,9 +342,7 @@ func (a *slidingWindowWide) refund(key state, now int64, cost int) uint64 {
 	if c.cur == 0 && c.prev == 0 {
 		return key.word // in the window that it is in
 	}
-	c = c.refund(uint64(cost))
-	key.tail[0].Store(c.prev)
-	return c.number<<a.bits | c.cur
+	return a.pack(key.tail, c.refund(uint64(cost)))
 }
 
 // reset keeps the number, so that a word comes back only with a tail that it has
@@ -367,12 +367,7 @@ func (a *slidingWindowWide) stamp(key state) (stamp, end uint64) {
 }
 
 func (a *slidingWindowWide) takeOut(key state, stamp, n uint64) uint64 {
-	c := a.unpack(key)
-	without := c.takeOut(stamp, n)
-	if without.prev != c.prev {
-		key.tail[0].Store(without.prev)
-	}
-	return without.number<<a.bits | without.cur
+	return a.pack(key.tail, a.unpack(key).takeOut(stamp, n))
 }
 
 func (a *slidingWindowWide) windowEnd(key state, now int64) uint64 {
