@@ -60,6 +60,7 @@ func (l *Limiter) chargeAt(d *Decision, id uint64, now int64, cost int) {
 	now = max(now, 0)
 	if cost <= 0 || !l.debit(d, id, now, cost, (*Limiter).policyFor) {
 		l.peekAt(d, id, now, 0)
+		return
 	}
 	d.amend(l.soft, l.shadow, 0)
 }

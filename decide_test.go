@@ -164,12 +164,12 @@ func TestSemantics_OlderTime(t *testing.T) {
 			k.AllowAt(now, 1+rng.IntN(int(l.policyOf(0).burst)))
 			older := now - 1 - rng.Int64N(3*int64(c.Limit.Period))
 			cost := 1 + rng.IntN(int(l.policyOf(0).burst))
-			before := peekAt(l, k.id, now, 0).Remaining
+			before := k.PeekAt(now, 0).Remaining
 			if k.AllowAt(older, cost) {
 				require.GreaterOrEqual(t, before, cost, "admitted what the newest time denies")
-				require.Equal(t, before-cost, peekAt(l, k.id, now, 0).Remaining, "not charged in full")
+				require.Equal(t, before-cost, k.PeekAt(now, 0).Remaining, "not charged in full")
 			} else {
-				require.Equal(t, before, peekAt(l, k.id, now, 0).Remaining, "a denial wrote")
+				require.Equal(t, before, k.PeekAt(now, 0).Remaining, "a denial wrote")
 			}
 		}
 	})

@@ -89,7 +89,7 @@ func TestFixedWindow_BeforeTheFirstOffset(t *testing.T) {
 	k.Reset()
 	require.True(t, k.AllowAt(3, 2))
 	l.refundAt(k.id, 3, 1)
-	require.Equal(t, Decision{Allowed: true, Limit: 3, Remaining: 2, ResetAfter: 1}, peekAt(l, k.id, 3, 0))
+	require.Equal(t, Decision{Allowed: true, Limit: 3, Remaining: 2, ResetAfter: 1}, k.PeekAt(3, 0))
 	require.Equal(t, uint64(4), l.policyOf(0).alg.idleAt(wordOf(l, k.id)))
 }
 
@@ -145,7 +145,7 @@ func TestFixedWindowFirstCharge_Refund(t *testing.T) {
 	k.Refund(2)
 	require.Equal(t, Decision{Allowed: true, Limit: 3, Remaining: 3}, k.Peek(0))
 	first := clock.Now() - int64(20*sec)
-	require.Equal(t, time.Minute+5, peekAt(l, k.id, first-5, 1).ResetAfter, "an older call is charged where the window was")
+	require.Equal(t, time.Minute+5, k.PeekAt(first-5, 1).ResetAfter, "an older call is charged where the window was")
 	again := l.Key("again")
 	require.True(t, again.AllowAt(first, 3))
 	l.refundAt(again.id, first, 3)

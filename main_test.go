@@ -42,12 +42,6 @@ func TestSuite_TablesOfAFewIDs(t *testing.T) {
 		"Sweep|Ledger|Wait|Reserve|TakeAll|TakeUpTo|Charge|Insert|Growth|Cancel|Receipt|Fuzz|WithLimit)")
 }
 
-// peekAt is Peek at a time of the test's choosing.
-func peekAt(l *Limiter, id uint64, now int64, cost int) (d Decision) {
-	l.peekAt(&d, id, now, cost)
-	return d
-}
-
 // setAlgorithm puts another algorithm, of the same words, in the place of the limiter's.
 func setAlgorithm(l *Limiter, alg algorithm, wide wideAlgorithm) {
 	p := l.policyOf(0)

@@ -292,7 +292,7 @@ func TestSetLimit_KeyAheadOfTheClock(t *testing.T) {
 			} else {
 				require.NoError(t, l.SetLimit(limit))
 			}
-			require.Equal(t, 100, peekAt(l, k.id, ahead, 0).Remaining)
+			require.Equal(t, 100, k.PeekAt(ahead, 0).Remaining)
 		}
 	})
 }

@@ -13,9 +13,6 @@ func (l *Limiter) Peek(key string, cost int) (d Decision) {
 	id := l.made().hash.string(key)
 	l.ahead(id)
 	l.peekAt(&d, id, l.now(), cost)
-	if !d.Allowed || l.soft > 0 {
-		d.amend(l.soft, l.shadow, cost)
-	}
 	return d
 }
 
@@ -23,33 +20,26 @@ func (l *Limiter) Peek(key string, cost int) (d Decision) {
 func (k Key) Peek(cost int) (d Decision) {
 	k.lim.made().ahead(k.id)
 	k.lim.peekAt(&d, k.id, k.lim.now(), cost)
-	if !d.Allowed || k.lim.soft > 0 {
-		d.amend(k.lim.soft, k.lim.shadow, cost)
-	}
 	return d
 }
 
 // PeekAt is Peek at now; see AllowAt.
 func (k Key) PeekAt(now int64, cost int) (d Decision) {
 	k.lim.made().peekAt(&d, k.id, now, cost)
-	if !d.Allowed || k.lim.soft > 0 {
-		d.amend(k.lim.soft, k.lim.shadow, cost)
-	}
 	return d
 }
 
-// peekAt describes in d, which is zero, what decide would.
+// peekAt is PeekAt into d, which is zero.
 func (l *Limiter) peekAt(d *Decision, id uint64, now int64, cost int) {
 	now = max(now, 0)
-	if l.under == nil && l.peekTable(d, id, now, cost) {
-		return
-	}
-	for {
+	for ok := l.under == nil && l.peekTable(d, id, now, cost); !ok; {
 		*d = Decision{} // in which an attempt before may have left something
 		p, e, key, blocked := l.glance(id)
-		if p.peek(d, key, blocked, now, cost); e.still(key) {
-			return
-		}
+		p.peek(d, key, blocked, now, cost)
+		ok = e.still(key)
+	}
+	if !d.Allowed || l.soft > 0 {
+		d.amend(l.soft, l.shadow, cost)
 	}
 }
 

@@ -138,10 +138,10 @@ func TestTokenInterval_NothingDrifts(t *testing.T) {
 	require.True(t, l.Key("k").AllowAt(first, 7000))
 	for i := range 1000 {
 		at := first + int64(i)*period
-		require.Equal(t, 7*i, peekAt(l, l.Key("k").id, at, 0).Remaining)
-		require.Equal(t, 7*i, peekAt(l, l.Key("k").id, at+period-1, 0).Remaining)
+		require.Equal(t, 7*i, l.Key("k").PeekAt(at, 0).Remaining)
+		require.Equal(t, 7*i, l.Key("k").PeekAt(at+period-1, 0).Remaining)
 	}
-	require.Equal(t, 7000, peekAt(l, l.Key("k").id, first+5000*period, 0).Remaining)
+	require.Equal(t, 7000, l.Key("k").PeekAt(first+5000*period, 0).Remaining)
 }
 
 // TestTokenInterval_WordHoldsNumberAndSpent, which has what the number leaves until 2262.
