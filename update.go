@@ -25,7 +25,7 @@ func (l *Limiter) Refund(key string, cost int) {
 // under OverflowDenyNew and OverflowAdmitNew. OverflowEvictSoonest drops blocked keys last. A block holds under any
 // limit, Unlimited too, and outlasts SetLimit and SetKeyLimit.
 func (l *Limiter) Block(key string, d time.Duration) bool {
-	return l.blockAt(l.made().hash.string(key), d)
+	return l.block(l.made().hash.string(key), d)
 }
 
 // Unblock ends the block of key, which is then fresh. It does nothing if key is not
@@ -39,21 +39,10 @@ func (k Key) Reset() { k.lim.made().reset(k.id) }
 func (k Key) Refund(cost int) { k.lim.made().refundAt(k.id, k.lim.now(), cost) }
 
 // Block is Limiter.Block for this key.
-func (k Key) Block(d time.Duration) bool { return k.lim.made().blockAt(k.id, d) }
+func (k Key) Block(d time.Duration) bool { return k.lim.made().block(k.id, d) }
 
 // Unblock is Limiter.Unblock for this key.
 func (k Key) Unblock() { k.lim.made().unblock(k.id) }
-
-func (l *Limiter) blockAt(id uint64, d time.Duration) bool {
-	now := max(l.now(), 0)
-	return d > 0 && l.block(id, now, after(now, d))
-}
-
-func (l *Limiter) refundAt(id uint64, now int64, cost int) {
-	if cost > 0 {
-		l.refund(id, max(now, 0), cost)
-	}
-}
 
 // act replaces the word of id by f's, under the policy that policyFor finds for a call
 // through l. It starts over if the key has another policy by then, so f may be called
@@ -78,11 +67,14 @@ func (l *Limiter) reset(id uint64) {
 	rec.forget()
 }
 
-// block blocks id until then at least. It fails where the key cannot be tracked.
-func (l *Limiter) block(id uint64, now int64, until uint64) (blocked bool) {
+func (l *Limiter) block(id uint64, d time.Duration) (blocked bool) {
+	now := max(l.now(), 0)
+	if d <= 0 {
+		return false
+	}
 	l.act(id, (*Limiter).policyNow, func(p *policy, key state) uint64 {
 		blocked = true
-		return p.block(key, until)
+		return p.block(key, after(now, d))
 	}, func(p *policy) (done bool) {
 		blocked = false
 		_, out := l.core.insert(p, id, now, 0, nil, gap{})
@@ -108,8 +100,11 @@ func (l *Limiter) unblock(id uint64) {
 	}
 }
 
-// refund gives back cost > 0 units of id.
-func (l *Limiter) refund(id uint64, now int64, cost int) {
+func (l *Limiter) refundAt(id uint64, now int64, cost int) {
+	if cost <= 0 {
+		return
+	}
+	now = max(now, 0)
 	lg := l.ledgers.of(id)
 	rec := lg.guard(id)
 	given := uint64(0)
