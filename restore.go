@@ -263,16 +263,13 @@ func (in *snapshotReader) policy(h sectionNumbers) (*policy, error) {
 			return nil, bad("%d is out of range", n)
 		}
 	}
-	c.Limit = Limit{Rate: int(h.Rate), Period: time.Duration(h.Period), Burst: int(h.Burst)}
 	c.Soft, c.Offset = int(h.Soft), time.Duration(h.Offset)
-	c, cerr := c.withDefaults()
-	if cerr == nil && !c.Limit.constant() {
-		var p *policy
-		if p, cerr = newPolicy(c, &policy{reach: int(h.Room)}); cerr == nil && p.reach == int(h.Room) && p.tailLen() == int(h.TailLen) {
-			return p, nil
-		}
+	limit := Limit{Rate: int(h.Rate), Period: time.Duration(h.Period), Burst: int(h.Burst)}
+	p, err := policyOf(&c, limit, &policy{reach: int(h.Room)})
+	if err != nil || limit.constant() || p.reach != int(h.Room) || p.tailLen() != int(h.TailLen) {
+		return nil, bad("its numbers are of no limit")
 	}
-	return nil, bad("its numbers are of no limit")
+	return p, nil
 }
 
 // view returns the view of the plan of a section, whose limit this limiter can keep. One
