@@ -218,7 +218,7 @@ func TestEnvoy_Restart(t *testing.T) {
 		require.NoError(t, s.cmd.Process.Signal(syscall.SIGTERM))
 		e.waitFor("Envoy sees the drain", s.addresses["grpc"]+"::health_flags::/failed_active_hc")
 		more()
-		require.Equal(t, 0, s.end(syscall.SIGTERM), s.log())
+		require.Equal(t, 0, s.end(syscall.SIGTERM), s.log.String())
 		more()
 	}
 	assert.Empty(t, strings.Trim(e.stat("cluster.app.ratelimit.error"), "0"))

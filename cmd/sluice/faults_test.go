@@ -66,7 +66,7 @@ func (p *program) counted() int64 {
 }
 
 // has counts the lines of the log with a text.
-func (p *program) has(text string) int { return strings.Count(p.log(), text) }
+func (p *program) has(text string) int { return strings.Count(p.log.String(), text) }
 
 // TestFault_Terminated: SIGTERM under load loses no count of a call that was answered, and counts no
 // other.
@@ -81,12 +81,12 @@ func TestFault_Terminated(t *testing.T) {
 		require.Equal(t, before, p.counted())
 		l := p.load()
 		eventually(t, "load", func() bool { return l.answered.Load() > 200 })
-		require.Equal(t, 0, p.end(syscall.SIGTERM), p.log())
+		require.Equal(t, 0, p.end(syscall.SIGTERM), p.log.String())
 		l.Wait()
 		before += l.answered.Load()
 		assert.Equal(t, 1, p.has("msg=draining"))
 		assert.Equal(t, 1, p.has("msg=stopped"))
-		assert.Zero(t, p.has("level=WARN")+p.has("level=ERROR"), p.log())
+		assert.Zero(t, p.has("level=WARN")+p.has("level=ERROR"), p.log.String())
 	}
 }
 
@@ -104,8 +104,8 @@ func TestFault_Killed(t *testing.T) {
 		counted := p.counted()
 		require.GreaterOrEqual(t, counted, safe, "what was answered before the state was written")
 		require.LessOrEqual(t, counted, asked)
-		assert.Equal(t, min(i, 1), p.has(`msg="counts restored"`), p.log())
-		assert.Zero(t, p.has("level=WARN")+p.has("level=ERROR"), p.log())
+		assert.Equal(t, min(i, 1), p.has(`msg="counts restored"`), p.log.String())
+		assert.Zero(t, p.has("level=WARN")+p.has("level=ERROR"), p.log.String())
 		l := p.load()
 		eventually(t, "load", func() bool { return l.answered.Load() > 200 })
 		safe = counted + l.answered.Load()

@@ -36,21 +36,25 @@ type program struct {
 	cmd       *exec.Cmd
 	addresses map[string]string
 	done      chan struct{}
-
-	mutex  sync.Mutex
-	stderr bytes.Buffer
+	log       buffer
 }
 
-func (p *program) Write(b []byte) (int, error) {
-	p.mutex.Lock()
-	defer p.mutex.Unlock()
-	return p.stderr.Write(b)
+// buffer is a log that can be read while it is written.
+type buffer struct {
+	mutex sync.Mutex
+	b     bytes.Buffer
 }
 
-func (p *program) log() string {
-	p.mutex.Lock()
-	defer p.mutex.Unlock()
-	return p.stderr.String()
+func (b *buffer) Write(p []byte) (int, error) {
+	b.mutex.Lock()
+	defer b.mutex.Unlock()
+	return b.b.Write(p)
+}
+
+func (b *buffer) String() string {
+	b.mutex.Lock()
+	defer b.mutex.Unlock()
+	return b.b.String()
 }
 
 // anyPort are flags for ports of this machine only, whichever are free.
@@ -65,7 +69,7 @@ func startServe(t *testing.T, environment []string, args ...string) *program {
 	p.cmd = exec.Command(os.Args[0], append(append([]string{"serve"}, anyPort...), args...)...)
 	// Nothing of the environment of the tests, where HOST or LOG_LEVEL could be set.
 	p.cmd.Env = append([]string{asProgram + "=1", "PATH=" + os.Getenv("PATH"), "TMPDIR=" + os.TempDir()}, environment...)
-	p.cmd.Stderr = p
+	p.cmd.Stderr = &p.log
 	out, err := p.cmd.StdoutPipe()
 	require.NoError(t, err)
 	require.NoError(t, p.cmd.Start())
@@ -79,7 +83,7 @@ func startServe(t *testing.T, environment []string, args ...string) *program {
 		_ = p.cmd.Process.Kill()
 		<-p.done
 	})
-	require.NoError(t, err, p.log())
+	require.NoError(t, err, p.log.String())
 	for _, m := range addressPattern.FindAllStringSubmatch(line, -1) {
 		p.addresses[m[1]] = m[2]
 	}

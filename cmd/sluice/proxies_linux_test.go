@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"io"
@@ -12,7 +11,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -94,22 +92,14 @@ type proxy struct {
 	*testing.T
 	address string
 	done    chan struct{}
-
-	mutex sync.Mutex
-	log   bytes.Buffer
-}
-
-func (p *proxy) Write(b []byte) (int, error) {
-	p.mutex.Lock()
-	defer p.mutex.Unlock()
-	return p.log.Write(b)
+	log     buffer
 }
 
 // startProxy starts a program that listens at the port, and waits until it does.
 func startProxy(t *testing.T, port string, cmd *exec.Cmd) *proxy {
 	t.Helper()
 	p := &proxy{T: t, address: "127.0.0.1:" + port, done: make(chan struct{})}
-	cmd.Stdout, cmd.Stderr = p, p
+	cmd.Stdout, cmd.Stderr = &p.log, &p.log
 	cmd.WaitDelay = 10 * time.Second
 	require.NoError(t, cmd.Start())
 	go func() {
@@ -125,8 +115,6 @@ func startProxy(t *testing.T, port string, cmd *exec.Cmd) *proxy {
 			t.Error("it does not end")
 		}
 		if t.Failed() {
-			p.mutex.Lock()
-			defer p.mutex.Unlock()
 			t.Log(p.log.String())
 		}
 	})

@@ -36,12 +36,12 @@ func TestServe_Signals(t *testing.T) {
 	code, _, stderr := p.askFor("-d", "d", "k=x")
 	require.Equal(t, exitOK, code, stderr)
 	require.NoError(t, p.cmd.Process.Signal(syscall.SIGHUP))
-	eventually(t, "rules loaded again", func() bool { return strings.Contains(p.log(), "generation=2") })
+	eventually(t, "rules loaded again", func() bool { return strings.Contains(p.log.String(), "generation=2") })
 	require.NoError(t, p.cmd.Process.Signal(syscall.SIGTERM))
-	eventually(t, "the drain", func() bool { return strings.Contains(p.log(), "draining") })
+	eventually(t, "the drain", func() bool { return strings.Contains(p.log.String(), "draining") })
 	code, _, stderr = p.askFor("-d", "d", "k=x")
 	require.Equal(t, exitOK, code, stderr)
-	require.Equal(t, 0, p.end(syscall.SIGINT), p.log())
+	require.Equal(t, 0, p.end(syscall.SIGINT), p.log.String())
 
 	p = startServe(t, nil, append(args, "--drain", "0")...)
 	_, stdout, _ := p.askFor("-d", "d", "k=x")
@@ -61,8 +61,8 @@ func TestServe_Upstream(t *testing.T) {
 	require.Equal(t, exitOK, code, stderr)
 	assert.Equal(t, "OK", lines(stdout)[0], "in shadow mode")
 	assert.Contains(t, stdout, "0 of 5 per minute left, reset in 1m0s", "it is 1970")
-	assert.Len(t, lines(p.log()), 1)
-	assert.Contains(t, p.log(), `these variables mean nothing here" names="REDIS_SOCKET_TYPE REDIS_URL RUNTIME_WATCH_ROOT USE_STATSD"`)
+	assert.Len(t, lines(p.log.String()), 1)
+	assert.Contains(t, p.log.String(), `these variables mean nothing here" names="REDIS_SOCKET_TYPE REDIS_URL RUNTIME_WATCH_ROOT USE_STATSD"`)
 }
 
 func TestServe_Refusals(t *testing.T) {
