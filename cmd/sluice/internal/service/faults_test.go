@@ -51,12 +51,12 @@ func TestFault_HalfWrittenRules(t *testing.T) {
 	file := rulesFile(t, someRules)
 	r := start(t, "--rules", filepath.Dir(file), "--manual-clock")
 	conn := r.dial()
-	assert.Equal(t, 1, remaining(t, conn, "two", "x"))
+	assert.Equal(t, 1, remaining(t, conn, "two"))
 	whole := strings.ReplaceAll(someRules, "requests_per_unit: 2}", "requests_per_unit: 9}")
 	half := whole[:strings.Index(whole, "requests_per_unit: 9}")+len("requests_per_unit: ")]
 	write(t, file, half)
 	r.oneProblem("the rules are refused, and the old ones stay", file+":4:")
-	assert.Equal(t, 0, remaining(t, conn, "two", "x"))
+	assert.Equal(t, 0, remaining(t, conn, "two"))
 	assert.Equal(t, pb.RateLimitResponse_OVER_LIMIT, ask(t, conn, one("two", "x")).OverallCode)
 	f, err := os.OpenFile(file, os.O_WRONLY|os.O_APPEND, 0)
 	require.NoError(t, err)
@@ -64,7 +64,7 @@ func TestFault_HalfWrittenRules(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, f.Close())
 	r.waitFor("generation 2, ")
-	assert.Equal(t, 5, remaining(t, conn, "two", "x"), "and the counts, too")
+	assert.Equal(t, 5, remaining(t, conn, "two"), "and the counts, too")
 	assert.Len(t, r.log.problems(), 1)
 }
 
@@ -74,12 +74,12 @@ func TestFault_DirectoryVanishes(t *testing.T) {
 	dir := filepath.Dir(rulesFile(t, someRules))
 	r := start(t, "--rules", dir, "--manual-clock")
 	conn := r.dial()
-	assert.Equal(t, 1, remaining(t, conn, "two", "x"))
+	assert.Equal(t, 1, remaining(t, conn, "two"))
 	require.NoError(t, os.Rename(dir, dir+".away"))
 	r.oneProblem("the rules are refused, and the old ones stay", dir+": no such file or directory")
 	r.signal(r.reload) // asks again, and gets the same answer
 	eventually(t, "a second refusal", func() bool { return len(r.log.problems()) == 2 })
-	assert.Equal(t, 0, remaining(t, conn, "two", "x"))
+	assert.Equal(t, 0, remaining(t, conn, "two"))
 	code, _ := r.get("http", "/healthcheck")
 	assert.Equal(t, 200, code)
 	require.NoError(t, os.Rename(dir+".away", dir))
@@ -114,11 +114,11 @@ func TestFault_StuckReload(t *testing.T) {
 		stuck.Handler = h
 		return stuck
 	}, args...)
-	assert.Equal(t, 1, remaining(t, r.dial(), "two", "x"))
+	assert.Equal(t, 1, remaining(t, r.dial(), "two"))
 	r.signal(r.reload)
 	<-stuck.reached
 	r.end()
-	assert.Equal(t, 0, remaining(t, start(t, args...).dial(), "two", "x"))
+	assert.Equal(t, 0, remaining(t, start(t, args...).dial(), "two"))
 }
 
 // TestFault_ReloadStorm: rules are replaced again and again under load, every tenth time by broken ones.

@@ -257,9 +257,9 @@ func TestManaged(t *testing.T) {
 	m := manage(t, newFront(t))
 	r := startManaged(t, m, []*anypb.Any{resource(t, managedTwo)})
 	conn := r.dial()
-	assert.Equal(t, 1, remaining(t, conn, "two", "x"))
+	assert.Equal(t, 1, remaining(t, conn, "two"))
 	m.accepted("2", "b", resource(t, managedNine), resource(t, managedE))
-	assert.Equal(t, 7, remaining(t, conn, "two", "x"), "counts stay")
+	assert.Equal(t, 7, remaining(t, conn, "two"), "counts stay")
 	assert.EqualValues(t, 4, askDomain(t, conn, "e").LimitRemaining)
 
 	m.send("3", "c", resource(t, managedE), resource(t, managedBad))
@@ -268,7 +268,7 @@ func TestManaged(t *testing.T) {
 	assert.EqualValues(t, 3, req.ErrorDetail.GetCode())
 	assert.Contains(t, req.ErrorDetail.GetMessage(), "bad:")
 	assert.Contains(t, req.ErrorDetail.GetMessage(), "d.two: unit is ")
-	assert.Equal(t, 6, remaining(t, conn, "two", "x"))
+	assert.Equal(t, 6, remaining(t, conn, "two"))
 	assert.EqualValues(t, 3, askDomain(t, conn, "e").LimitRemaining, "all or none")
 	assert.Contains(t, r.config(), "the last load was refused")
 	assert.Equal(t, 1, r.lines("level=ERROR", "the rules are refused, and the old ones stay"), r.log)
@@ -289,7 +289,7 @@ func TestManaged(t *testing.T) {
 	}
 	m.accepted("6", "e", resource(t, managedNine))
 	assert.Nil(t, askDomain(t, conn, "e").CurrentLimit, "the domain is gone")
-	assert.Equal(t, 5, remaining(t, conn, "two", "x"))
+	assert.Equal(t, 5, remaining(t, conn, "two"))
 	m.accepted("7", "f")
 	assert.Nil(t, ask(t, conn, one("two", "x")).Statuses[0].CurrentLimit)
 	assert.Contains(t, r.log.String(), "there are no rules: nothing is limited")
@@ -302,10 +302,10 @@ func TestManaged_ComesBack(t *testing.T) {
 	m := manage(t, newFront(t))
 	r := startManaged(t, m, []*anypb.Any{resource(t, managedTwo)})
 	conn := r.dial()
-	assert.Equal(t, 1, remaining(t, conn, "two", "x"))
+	assert.Equal(t, 1, remaining(t, conn, "two"))
 	m.server.Stop()
 	eventually(t, "a line about it", func() bool { return r.lines("level=WARN", "no connection to the management server", m.address) > 0 })
-	assert.Equal(t, 0, remaining(t, conn, "two", "x"))
+	assert.Equal(t, 0, remaining(t, conn, "two"))
 	code, _ := r.get("http", "/healthcheck")
 	assert.Equal(t, 200, code)
 
@@ -317,7 +317,7 @@ func TestManaged_ComesBack(t *testing.T) {
 	assert.Contains(t, r.config(), "generation 1, ")
 	back.accepted("2", "b", resource(t, managedNine))
 	assert.Contains(t, r.config(), "generation 2, ")
-	assert.Equal(t, 6, remaining(t, conn, "two", "x"))
+	assert.Equal(t, 6, remaining(t, conn, "two"))
 }
 
 // TestManaged_FirstRules: bad ones are refused, and no port opens until there are good ones.
@@ -334,7 +334,7 @@ func TestManaged_FirstRules(t *testing.T) {
 	}()
 	r := start(t, "--xds", m.address, "--manual-clock")
 	<-told
-	assert.Equal(t, 1, remaining(t, r.dial(), "two", "x"))
+	assert.Equal(t, 1, remaining(t, r.dial(), "two"))
 	assert.Equal(t, 1, r.lines("level=ERROR", "the rules are refused"), r.log)
 	assert.Equal(t, 1, r.lines("level=WARN", "waiting for rules"), r.log)
 	got := r.scrape()
@@ -367,7 +367,7 @@ func TestManaged_WithoutFirstRules(t *testing.T) {
 	m.accepted("1", "a", resource(t, managedTwo))
 	code, _ = r.get("http", "/healthcheck")
 	assert.Equal(t, 200, code)
-	assert.Equal(t, 1, remaining(t, r.dial(), "two", "x"))
+	assert.Equal(t, 1, remaining(t, r.dial(), "two"))
 }
 
 // TestManaged_AsFromFiles: all fields of the message mean what the file's mean, and calls get the same answers.
@@ -428,7 +428,7 @@ func TestManaged_TLS(t *testing.T) {
 	require.NoError(t, err)
 	m := manage(t, newFront(t), grpc.Creds(transport))
 	r := startManaged(t, m, []*anypb.Any{resource(t, managedTwo)}, "--xds-tls", "--xds-ca", ca, "--xds-san", "service")
-	assert.Equal(t, 1, remaining(t, r.dial(), "two", "x"))
+	assert.Equal(t, 1, remaining(t, r.dial(), "two"))
 
 	wrong := start(t, "--xds", m.address, "--xds-tls", "--xds-ca", ca, "--xds-san", "another", "--start-without-rules")
 	eventually(t, "a line about the name", func() bool { return wrong.lines("level=WARN", "no connection", "another") > 0 })

@@ -43,7 +43,7 @@ func openPorts(f *testing.F) (s *server, log *buffer, sockets map[string]string)
 }
 
 // exchange writes to a port, and reads until the service closes the connection, which it must.
-func exchange(t *testing.T, socket string, data []byte) []byte {
+func exchange(t *testing.T, socket string, data []byte) {
 	t.Helper()
 	conn, err := net.Dial("unix", socket)
 	require.NoError(t, err)
@@ -57,7 +57,6 @@ func exchange(t *testing.T, socket string, data []byte) []byte {
 	if err, ok := err.(net.Error); ok && err.Timeout() {
 		t.Fatalf("the connection stays open: %q", out)
 	}
-	return out
 }
 
 // goesOn fails if the service has panicked, or does not decide any more.

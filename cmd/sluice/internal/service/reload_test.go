@@ -28,12 +28,12 @@ func TestReload_CountsStay(t *testing.T) {
 	file := rulesFile(t, someRules)
 	r := start(t, "--rules", filepath.Dir(file), "--manual-clock")
 	conn := r.dial()
-	assert.Equal(t, 1, remaining(t, conn, "two", "x"))
-	assert.Equal(t, 2, remaining(t, conn, "own", "x"))
+	assert.Equal(t, 1, remaining(t, conn, "two"))
+	assert.Equal(t, 2, remaining(t, conn, "own"))
 	write(t, file, strings.NewReplacer("requests_per_unit: 2", "requests_per_unit: 9").Replace(someRules))
 	r.waitFor("requests_per_unit=9")
-	assert.Equal(t, 7, remaining(t, conn, "two", "x"))
-	assert.Equal(t, 1, remaining(t, conn, "own", "x"))
+	assert.Equal(t, 7, remaining(t, conn, "two"))
+	assert.Equal(t, 1, remaining(t, conn, "own"))
 
 	require.NoError(t, os.Remove(file))
 	r.waitFor("generation 3, ")
@@ -60,7 +60,7 @@ func TestReload_AllOrNone(t *testing.T) {
 	assert.Contains(t, config, "d.two: unit=MINUTE requests_per_unit=2")
 	assert.Contains(t, config, "generation 1, ")
 	assert.Contains(t, r.log.String(), other+":3:31: ")
-	assert.Equal(t, 1, remaining(t, conn, "two", "x"), "the old rules stay")
+	assert.Equal(t, 1, remaining(t, conn, "two"), "the old rules stay")
 	code, _ := r.get("http", "/healthcheck")
 	assert.Equal(t, 200, code)
 
@@ -69,7 +69,7 @@ func TestReload_AllOrNone(t *testing.T) {
 	assert.NotContains(t, r.config(), "refused")
 	_, body := r.get("metrics", "/metrics")
 	assert.Contains(t, body, "\nsluice_config_last_reload_successful 1\n")
-	assert.Equal(t, 7, remaining(t, conn, "two", "x"))
+	assert.Equal(t, 7, remaining(t, conn, "two"))
 }
 
 // TestReload_ConfigMap does what a kubelet does: two files change at once, by one link.

@@ -78,13 +78,13 @@ func TestRun_ManualClock(t *testing.T) {
 		return code
 	}
 	ask(t, conn, one("two", "x"))
-	assert.Equal(t, 0, remaining(t, conn, "two", "x"))
+	assert.Equal(t, 0, remaining(t, conn, "two"))
 	assert.Equal(t, 204, clock("59999"))
 	assert.Equal(t, pb.RateLimitResponse_OVER_LIMIT, ask(t, conn, one("two", "x")).OverallCode)
 	assert.Equal(t, 204, clock("60000\n"), "a window ends")
-	assert.Equal(t, 1, remaining(t, conn, "two", "x"))
+	assert.Equal(t, 1, remaining(t, conn, "two"))
 	assert.Equal(t, 204, clock("60000"), "the same time again")
-	assert.Equal(t, 0, remaining(t, conn, "two", "x"))
+	assert.Equal(t, 0, remaining(t, conn, "two"))
 	for _, bad := range []string{"59999", "-1", "", "x", "1e9", "99999999999999999999", "60000.5", strings.Repeat("1", 100)} {
 		code := clock(bad)
 		assert.True(t, code >= 400 && code < 500, "%q: %d", bad, code)
@@ -110,7 +110,7 @@ func TestRun_Drain(t *testing.T) {
 	for _, service := range []string{"", "ratelimit"} {
 		assert.Equal(t, healthpb.HealthCheckResponse_NOT_SERVING, health1(t, conn, service))
 	}
-	assert.Equal(t, 0, remaining(t, conn, "two", "x"), "calls are answered")
+	assert.Equal(t, 0, remaining(t, conn, "two"), "calls are answered")
 
 	write(t, file, someRules+"- {key: more}\n")
 	eventually(t, "new rules", func() bool { _, body := r.get("debug", "/rlconfig"); return strings.Contains(body, "generation 2") })
@@ -162,7 +162,7 @@ func TestRun_EndLosesNothing(t *testing.T) {
 	require.NoError(t, r.ended())
 
 	again := start(t, args...)
-	assert.Equal(t, 1_000_000-int(answered.Load())-1, remaining(t, again.dial(), "day", "x"))
+	assert.Equal(t, 1_000_000-int(answered.Load())-1, remaining(t, again.dial(), "day"))
 }
 
 func TestRun_BadStarts(t *testing.T) {
@@ -210,21 +210,21 @@ func TestRun_WithoutRules(t *testing.T) {
 	assert.Nil(t, ask(t, r.dial(), one("two", "x")).Statuses[0].CurrentLimit)
 	write(t, file, someRules)
 	eventually(t, "healthy", func() bool { code, _ := r.get("http", "/healthcheck"); return code == 200 })
-	assert.Equal(t, 1, remaining(t, r.dial(), "two", "x"))
+	assert.Equal(t, 1, remaining(t, r.dial(), "two"))
 }
 
 func TestRun_NoFileOfRules(t *testing.T) {
 	t.Parallel() // it mostly waits
 	empty, file := t.TempDir(), rulesFile(t, someRules)
 	r := start(t, "--rules", file, "--rules", empty, "--manual-clock")
-	assert.Equal(t, 1, remaining(t, r.dial(), "two", "x"), "it has read a file")
+	assert.Equal(t, 1, remaining(t, r.dial(), "two"), "it has read a file")
 
 	r = start(t, "--rules", empty, "--start-without-rules", "--manual-clock")
 	conn := r.dial()
 	assert.Nil(t, ask(t, conn, one("two", "x")).Statuses[0].CurrentLimit)
 	write(t, filepath.Join(empty, "a.yaml"), someRules)
 	r.waitFor("generation 2, ")
-	assert.Equal(t, 1, remaining(t, conn, "two", "x"))
+	assert.Equal(t, 1, remaining(t, conn, "two"))
 }
 
 func TestRun_UnixSocket(t *testing.T) {
@@ -236,10 +236,10 @@ func TestRun_UnixSocket(t *testing.T) {
 	require.NoError(t, left.Close())
 
 	r := start(t, "--rules", file, "--uds", socket, "--manual-clock")
-	assert.Equal(t, 1, remaining(t, r.dial(), "two", "x"))
+	assert.Equal(t, 1, remaining(t, r.dial(), "two"))
 	err = Run(configure(t, "--rules", file, "--uds", socket), slog.New(slog.DiscardHandler), Hooks{})
 	require.ErrorContains(t, err, "another process listens on it")
-	assert.Equal(t, 0, remaining(t, r.dial(), "two", "x"), "which goes on")
+	assert.Equal(t, 0, remaining(t, r.dial(), "two"), "which goes on")
 	r.end()
 	_, err = os.Lstat(socket)
 	require.ErrorIs(t, err, os.ErrNotExist)
@@ -297,7 +297,7 @@ func TestRun_Garbage(t *testing.T) {
 			_ = conn.Close()
 		}
 	}
-	assert.Equal(t, 1, remaining(t, r.dial(), "two", "x"))
+	assert.Equal(t, 1, remaining(t, r.dial(), "two"))
 	code, _ := r.get("http", "/healthcheck")
 	assert.Equal(t, 200, code)
 	assert.NotContains(t, r.log.String(), "panic")

@@ -14,16 +14,16 @@ func TestState_SurvivesARestart(t *testing.T) {
 	state := filepath.Join(t.TempDir(), "state")
 	args := []string{"--rules", rulesFile(t, someRules), "--state", state, "--manual-clock"}
 	r := start(t, args...)
-	assert.Equal(t, 1, remaining(t, r.dial(), "two", "x"))
-	assert.Equal(t, 2, remaining(t, r.dial(), "own", "x"))
+	assert.Equal(t, 1, remaining(t, r.dial(), "two"))
+	assert.Equal(t, 2, remaining(t, r.dial(), "own"))
 	r.end()
 	info, err := os.Stat(state)
 	require.NoError(t, err)
 	assert.Equal(t, os.FileMode(0o600), info.Mode(), "it holds the key of the hash")
 
 	r = start(t, args...)
-	assert.Equal(t, 0, remaining(t, r.dial(), "two", "x"))
-	assert.Equal(t, 1, remaining(t, r.dial(), "own", "x"))
+	assert.Equal(t, 0, remaining(t, r.dial(), "two"))
+	assert.Equal(t, 1, remaining(t, r.dial(), "own"))
 	r.end()
 	entries, err := os.ReadDir(filepath.Dir(state))
 	require.NoError(t, err)
@@ -34,7 +34,7 @@ func TestState_Regularly(t *testing.T) {
 	state := filepath.Join(t.TempDir(), "state")
 	rules := rulesFile(t, someRules)
 	r := start(t, "--rules", rules, "--state", state, "--state-every", "1ms", "--manual-clock")
-	assert.Equal(t, 1, remaining(t, r.dial(), "two", "x"))
+	assert.Equal(t, 1, remaining(t, r.dial(), "two"))
 	copied := filepath.Join(t.TempDir(), "copy") // what a process leaves behind that is killed
 	eventually(t, "a state with the count", func() bool {
 		data, err := os.ReadFile(state)
@@ -43,7 +43,7 @@ func TestState_Regularly(t *testing.T) {
 		}
 		require.NoError(t, os.WriteFile(copied, data, 0o600))
 		again := start(t, "--rules", rules, "--state", copied, "--manual-clock")
-		left := remaining(t, again.dial(), "two", "x")
+		left := remaining(t, again.dial(), "two")
 		again.end()
 		return left == 0
 	})
@@ -55,7 +55,7 @@ func TestState_Damaged(t *testing.T) {
 	state, rules := filepath.Join(dir, "state"), rulesFile(t, someRules)
 	args := []string{"--rules", rules, "--state", state, "--manual-clock"}
 	r := start(t, args...)
-	remaining(t, r.dial(), "two", "x")
+	remaining(t, r.dial(), "two")
 	r.end()
 	good, err := os.ReadFile(state)
 	require.NoError(t, err)
@@ -66,7 +66,7 @@ func TestState_Damaged(t *testing.T) {
 	} {
 		require.NoError(t, os.WriteFile(state, data, 0o600))
 		r := start(t, args...)
-		assert.Equal(t, 1, remaining(t, r.dial(), "two", "x"), name)
+		assert.Equal(t, 1, remaining(t, r.dial(), "two"), name)
 		r.oneProblem("the state cannot be read: it is put aside, and counts begin at 0", state+".bad")
 		aside, err := os.ReadFile(state + ".bad")
 		require.NoError(t, err)
@@ -82,13 +82,13 @@ func TestState_OtherKeys(t *testing.T) {
 	for i, options := range []string{"", "\nsluice: {max_keys: 100}", "\nsluice: {max_keys: 200, overflow: deny-new}", ""} {
 		write(t, file, strings.Replace(someRules, "domain: d", "domain: d"+options, 1))
 		r := start(t, args...)
-		assert.Equal(t, 999_999-i, remaining(t, r.dial(), "day", "x"))
+		assert.Equal(t, 999_999-i, remaining(t, r.dial(), "day"))
 		assert.Empty(t, r.log.problems())
 		r.end()
 	}
 	write(t, file, strings.Replace(someRules, "domain: d", "domain: d\nsluice: {overflow: deny-new}", 1))
 	r := start(t, args...)
-	assert.Equal(t, 999_999, remaining(t, r.dial(), "day", "x"))
+	assert.Equal(t, 999_999, remaining(t, r.dial(), "day"))
 	r.oneProblem("counts begin at 0 where max_keys or overflow is new", "domains=[d]")
 }
 

@@ -67,7 +67,7 @@ func TestStrangers_OneLine(t *testing.T) {
 	for _, port := range ports {
 		r.knock(port, "")
 	}
-	assert.Equal(t, 1, remaining(t, r.dial(), "two", "x"))
+	assert.Equal(t, 1, remaining(t, r.dial(), "two"))
 	for port, path := range map[string]string{"http": "/healthcheck", "debug": "/rlconfig", "metrics": "/metrics"} {
 		code, _ := r.get(port, path)
 		assert.Equal(t, 200, code)
@@ -89,7 +89,7 @@ func TestStrangers_OneLine(t *testing.T) {
 		assert.Equal(t, 1, r.lines("level=WARN", "port="+port), r.log)
 	}
 	assert.Equal(t, 1, r.lines("port=grpc", `no protocol`, "from=127.0.0.1:"), r.log)
-	assert.Equal(t, 0, remaining(t, r.dial(), "two", "x"))
+	assert.Equal(t, 0, remaining(t, r.dial(), "two"))
 }
 
 // settings is an empty frame of HTTP/2 that every client sends first.
@@ -120,7 +120,7 @@ func TestStrangers_BehindTheGreeting(t *testing.T) {
 			for range 3 {
 				r.knocks("grpc", c.data, end)
 			}
-			assert.Equal(t, 1, remaining(t, r.dial(), "two", "x"))
+			assert.Equal(t, 1, remaining(t, r.dial(), "two"))
 			if c.line != "" {
 				eventually(t, "a line", func() bool {
 					return r.lines("level=WARN", "connection is closed: "+c.line, "port=grpc", "from=127.0.0.1:") == 1
@@ -148,7 +148,7 @@ func TestStrangers_BehindACall(t *testing.T) {
 				return raw, err
 			}))
 		require.NoError(t, err)
-		assert.Equal(t, 1, remaining(t, conn, "two", "x"))
+		assert.Equal(t, 1, remaining(t, conn, "two"))
 		if garbage != "" {
 			_, err = io.WriteString(raw, garbage)
 			require.NoError(t, err)
