@@ -15,8 +15,7 @@ import (
 // TestCharge: a charge counts whether the units are there or not, for all who share the key.
 func TestCharge(t *testing.T) {
 	eachServer(t, func(t *testing.T, s *server) {
-		for _, v := range variants {
-			c := v
+		for _, c := range variants {
 			c.Limit, c.Offset = sluice.Per(10, 1000*24*time.Hour), 0
 			l := newLimiter(t, s.client, c)
 			tier := newTier(t, replicaOf(t, s.client, l), TierConfig{Budget: patient})
@@ -48,8 +47,7 @@ func TestCharge(t *testing.T) {
 // TestCharge_Blocked: a block lasts for as long as the cost would count.
 func TestCharge_Blocked(t *testing.T) {
 	eachServer(t, func(t *testing.T, s *server) {
-		for _, v := range variants {
-			c := v
+		for _, c := range variants {
 			c.Limit, c.Offset, c.BlockFor = sluice.PerMinute(10), 0, time.Second
 			var now atomic.Int64
 			now.Store(startMicros)

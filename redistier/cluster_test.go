@@ -111,8 +111,7 @@ func TestCluster(t *testing.T) {
 
 func clusterWide(t *testing.T, c *cluster) {
 	client := c.client()
-	for _, v := range variants {
-		cfg := v
+	for _, cfg := range variants {
 		cfg.Limit, cfg.Offset = sluice.PerHour(10), 0
 		l := newLimiter(t, client, cfg)
 		calls := make([]Call, 60)

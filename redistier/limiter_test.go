@@ -281,8 +281,7 @@ func demandForeign(t *testing.T, l *Limiter) {
 // TestNoScript: a server that has forgotten the script gets its text, once.
 func TestNoScript(t *testing.T) {
 	eachServer(t, func(t *testing.T, s *server) {
-		for _, v := range variants {
-			c := v
+		for _, c := range variants {
 			c.Limit, c.Offset = sluice.PerHour(10), 0
 			l := newLimiter(t, s.client, c)
 			for i := range 4 {

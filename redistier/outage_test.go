@@ -112,8 +112,7 @@ func faultTime(t *testing.T, connect connector) {
 // which RetryAfter does not know of.
 func TestFault_Clock(t *testing.T) {
 	eachServerClient(t, func(t *testing.T, client redis.UniversalClient) {
-		for _, v := range variants {
-			c := v
+		for _, c := range variants {
 			c.Limit, c.Offset = sluice.PerMinute(60), 0
 			var now atomic.Int64
 			const minute = 60_000_000

@@ -94,8 +94,7 @@ func TestExpiry_Refund(t *testing.T) {
 // TestDenied: a denied call stores nothing, and does not extend a key's life.
 func TestDenied(t *testing.T) {
 	eachServer(t, func(t *testing.T, s *server) {
-		for _, v := range variants {
-			c := v
+		for _, c := range variants {
 			c.Limit, c.Offset = sluice.PerHour(10), 0
 			l := newLimiter(t, s.client, c)
 			require.False(t, take(t, l, "a", 11).Allowed)
@@ -241,8 +240,7 @@ func TestLent(t *testing.T) {
 // TestSize: a value has at most 48 bytes, and a unit of a log 24 in memory.
 func TestSize(t *testing.T) {
 	eachServer(t, func(t *testing.T, s *server) {
-		for _, v := range variants {
-			c := v
+		for _, c := range variants {
 			c.Limit, c.Offset = sluice.PerHour(1000), 0
 			l := newLimiter(t, s.client, c)
 			take(t, l, "a", 1000)

@@ -60,8 +60,7 @@ func await(tb testing.TB, what string, holds func() bool) {
 // exactly the burst is admitted.
 func TestTier_Coalesces(t *testing.T) {
 	eachServerClient(t, func(t *testing.T, client redis.UniversalClient) {
-		for _, v := range variants {
-			c := v
+		for _, c := range variants {
 			c.Limit, c.Offset, c.Prefix = sluice.PerHour(1000), 0, newPrefix()
 			var now atomic.Int64
 			now.Store(startMicros)
