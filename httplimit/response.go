@@ -2,6 +2,7 @@ package httplimit
 
 import (
 	"bufio"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"io"
@@ -195,9 +196,7 @@ const quotaExceeded = "https://iana.org/assignments/http-problem-types#quota-exc
 // A Status of 0 counts as 429. What the KeyError says is not told. The answer must not be
 // stored by a cache (RFC 6585, section 4). For HEAD there is no body.
 func WriteProblem(w http.ResponseWriter, r *http.Request, d Decision) {
-	if d.Status == 0 {
-		d.Status = http.StatusTooManyRequests
-	}
+	d.Status = cmp.Or(d.Status, http.StatusTooManyRequests)
 	p := problem{Type: "about:blank", Title: http.StatusText(d.Status), Status: d.Status}
 	switch d.Status {
 	case http.StatusTooManyRequests:

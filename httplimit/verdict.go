@@ -1,6 +1,7 @@
 package httplimit
 
 import (
+	"cmp"
 	"context"
 	"math"
 	"net/http"
@@ -231,10 +232,7 @@ func (h *handler) serveAndSettle(w http.ResponseWriter, r *http.Request, j *judg
 
 // settle asks what the request finally costs, and makes it so. A status of 0 is none.
 func (m *Judge) settle(j *judgement, r *http.Request, status int) {
-	if status == 0 {
-		status = StatusClientGone
-	}
-	final := m.config.Settle(r, status)
+	final := m.config.Settle(r, cmp.Or(status, StatusClientGone))
 	if final < 0 {
 		return
 	}

@@ -1,6 +1,7 @@
 package redistier
 
 import (
+	"cmp"
 	"math"
 	"math/big"
 
@@ -21,10 +22,7 @@ type bucket struct {
 
 func newBucket(c Config) (shape, error) {
 	l := c.Limit
-	burst := l.Burst
-	if burst == 0 {
-		burst = l.Rate
-	}
+	burst := cmp.Or(l.Burst, l.Rate)
 	for _, step := range steps {
 		if b, ok := bucketOn(step, int64(l.Rate), int64(l.Period), int64(burst)); ok {
 			return b, nil

@@ -1,6 +1,7 @@
 package redistier
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -45,11 +46,7 @@ func New(client redis.UniversalClient, cfg Config) (*Limiter, error) {
 	if err != nil {
 		return nil, err
 	}
-	room := cfg.Remember
-	if room == 0 {
-		room = defaultRemember
-	}
-	l := &Limiter{client: client, memory: memory{newTable[string](room)}, prefix: cfg.Prefix, spare: 1, config: cfg}
+	l := &Limiter{client: client, memory: memory{newTable[string](cmp.Or(cfg.Remember, defaultRemember))}, prefix: cfg.Prefix, spare: 1, config: cfg}
 	l.plan.Store(p)
 	l.clock = func() int64 { return 0 }
 	if cfg.Clock == CallerClock {

@@ -1,6 +1,7 @@
 package rls
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -81,22 +82,15 @@ type described struct {
 
 // New returns a service that decides by engine.
 func New(engine *rules.Engine, o Options) *Service {
-	defaults(&o.LimitHeader, "RateLimit-Limit")
-	defaults(&o.RemainingHeader, "RateLimit-Remaining")
-	defaults(&o.ResetHeader, "RateLimit-Reset")
-	defaults(&o.MaxDescriptors, 256)
-	defaults(&o.MaxEntries, 64)
-	defaults(&o.MaxValue, 64<<10)
-	defaults(&o.MaxText, 64<<10)
-	defaults(&o.MessageTime, 10*time.Second)
+	o.LimitHeader = cmp.Or(o.LimitHeader, "RateLimit-Limit")
+	o.RemainingHeader = cmp.Or(o.RemainingHeader, "RateLimit-Remaining")
+	o.ResetHeader = cmp.Or(o.ResetHeader, "RateLimit-Reset")
+	o.MaxDescriptors = cmp.Or(o.MaxDescriptors, 256)
+	o.MaxEntries = cmp.Or(o.MaxEntries, 64)
+	o.MaxValue = cmp.Or(o.MaxValue, 64<<10)
+	o.MaxText = cmp.Or(o.MaxText, 64<<10)
+	o.MessageTime = cmp.Or(o.MessageTime, 10*time.Second)
 	return &Service{engine: engine, options: o, scratch: sync.Pool{New: func() any { return new(scratch) }}}
-}
-
-func defaults[T comparable](field *T, value T) {
-	var zero T
-	if *field == zero {
-		*field = value
-	}
 }
 
 // Register makes the service answer on a server.
