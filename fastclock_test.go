@@ -143,7 +143,7 @@ type worldClock struct {
 	most, back int64 // that a reading has been off, and gone back by
 }
 
-func (c *worldClock) now() int64 {
+func (c *worldClock) now() {
 	before := c.w.now()
 	now, ok := c.read(c.w.counter())
 	if !ok {
@@ -152,7 +152,6 @@ func (c *worldClock) now() int64 {
 	c.most = max(c.most, before-now, now-c.w.now())
 	c.back = max(c.back, c.last-now)
 	c.last = now
-	return now
 }
 
 // within demands that no reading was off by more than a bound.

@@ -32,7 +32,7 @@ func TestLedger_KeysAreInNobodyElsesWay(t *testing.T) {
 	k.Reset()
 	k.Block(sec)
 	k.Unblock()
-	spend(t, l, "k")
+	spend(t, l)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	require.ErrorIs(t, k.Wait(ctx, 1), context.Canceled)

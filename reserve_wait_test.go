@@ -13,10 +13,10 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// spend charges all that is left of the key.
-func spend(t *testing.T, l *Limiter, key string) {
+// spend charges all that is left of the key k.
+func spend(t *testing.T, l *Limiter) {
 	t.Helper()
-	require.True(t, l.AllowN(key, l.Peek(key, 0).Remaining))
+	require.True(t, l.AllowN("k", l.Peek("k", 0).Remaining))
 }
 
 // inBubble runs f for each layout with a clock of each kind that follows a bubble.
@@ -63,7 +63,7 @@ func TestWait_InOrderOfArrival(t *testing.T) {
 // TestWait_IsAdmittedAtRetryAfter, to the nanosecond, under all algorithms.
 func TestWait_IsAdmittedAtRetryAfter(t *testing.T) {
 	inBubble(t, func(t *testing.T, l *Limiter) {
-		spend(t, l, "k")
+		spend(t, l)
 		for _, cost := range []int{1, 0, 7, int(l.policyOf(0).burst)} {
 			d := l.Peek("k", cost)
 			wait := d.RetryAfter
@@ -84,7 +84,7 @@ func TestWait_IsAdmittedAtRetryAfter(t *testing.T) {
 // TestWait_FailsAtOnce if the deadline is too soon, charging nothing.
 func TestWait_FailsAtOnce(t *testing.T) {
 	inBubble(t, func(t *testing.T, l *Limiter) {
-		spend(t, l, "k")
+		spend(t, l)
 		cost := 2
 		if l.Config().Algorithm == LeakyBucket {
 			time.Sleep(l.Peek("k", cost).RetryAfter)
@@ -126,7 +126,7 @@ func TestWait_CancelledLeavesNothing(t *testing.T) {
 					c.Clock = clock
 				}
 				l := mustNew(t, c)
-				spend(t, l, "k")
+				spend(t, l)
 				before := l.Peek("k", 0)
 				if c.Algorithm == LeakyBucket { // there must be room to wait in
 					l.Refund("k", 100)
@@ -244,7 +244,7 @@ func TestWait_BlockedBeforeItsSlot(t *testing.T) {
 			k := l.Key("k")
 			require.NoError(t, k.Wait(t.Context(), 1))
 			if a != LeakyBucket {
-				spend(t, l, "k")
+				spend(t, l)
 			}
 			begin := time.Now()
 			go func() {
@@ -439,7 +439,7 @@ func TestWait_KeepsItsTime(t *testing.T) {
 		t.Run("change="+name, func(t *testing.T) {
 			inBubble(t, func(t *testing.T, l *Limiter) {
 				turns := l.policyOf(0).bucket() != nil
-				spend(t, l, "k")
+				spend(t, l)
 				wait := l.Peek("k", 1).RetryAfter
 				if l.Config().Algorithm == LeakyBucket {
 					time.Sleep(wait)

@@ -104,26 +104,23 @@ func refNode(s string) (*big.Int, bool) {
 	return nil, false
 }
 
-// refBits returns the value of n between bit hi and bit lo, counted from the left.
-func refBits(n *big.Int, hi, lo uint) string {
-	mask := new(big.Int).Sub(new(big.Int).Lsh(big.NewInt(1), lo-hi), big.NewInt(1))
-	return mask.And(mask, new(big.Int).Rsh(n, 128-lo)).Text(16)
-}
+// refBits returns the first so many of the 128 bits of an address.
+func refBits(n *big.Int, bits uint) string { return new(big.Int).Rsh(n, 128-bits).Text(16) }
 
 func refTrusts(n *big.Int) bool {
-	return refBits(n, 0, 104) == "ffff0a" || refBits(n, 0, 48) == "20010db8000a"
+	return refBits(n, 104) == "ffff0a" || refBits(n, 48) == "20010db8000a"
 }
 
 func refKey(n *big.Int) string {
 	a := netip.AddrFrom16([16]byte(n.FillBytes(make([]byte, 16))))
 	switch {
-	case refBits(n, 0, 96) == "ffff":
+	case refBits(n, 96) == "ffff":
 		return a.Unmap().String()
-	case refBits(n, 0, 96) == "64ff9b0000000000000000", refBits(n, 0, 48) == "64ff9b0001", refBits(n, 0, 64) == "0":
+	case refBits(n, 96) == "64ff9b0000000000000000", refBits(n, 48) == "64ff9b0001", refBits(n, 64) == "0":
 		return a.String()
-	case refBits(n, 0, 16) == "2002":
+	case refBits(n, 16) == "2002":
 		return netip.PrefixFrom(a, 48).Masked().String()
-	case refBits(n, 0, 32) == "20010000":
+	case refBits(n, 32) == "20010000":
 		v4 := a.As16()
 		return netip.AddrFrom16([16]byte{0x20, 1, 12: v4[12], v4[13], v4[14], v4[15]}).String()
 	}
