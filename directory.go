@@ -12,8 +12,8 @@ import (
 // grows and merge as it shrinks, and whatever moves keys holds the lock for those of one table.
 //
 // A place is written under the lock of its shard, and of the directory, which can be replaced
-// by one of twice the places. A call that goes by the old one meanwhile finds a table that was
-// replaced, or none that was:
+// by one of twice the places. A call that goes by the old one meanwhile finds the table that is in
+// force, or one that has been replaced, whose words have moved:
 //
 //	decision:  loads the directory
 //	growth:    puts a larger one in its place; later freezes a table, publishes the next

@@ -357,8 +357,8 @@ func (st *store) evictSoonestLocked(s *shard, now int64) {
 			return
 		}
 	}
-	// What was to go has been charged meanwhile. That must not turn a key away. Blocked
-	// keys still go last.
+	// The keys that were to go have been charged meanwhile. That must not turn the new key
+	// away. Blocked keys still go last.
 	free := 0
 	st.eachLocked(s, st.tableOf(id), func(p *policy, e state) {
 		if p.rank(e, 0) < reserved {

@@ -63,8 +63,8 @@ func (h *hasher) bytes(b []byte) uint64 {
 }
 
 // uint64 is a bijection: every step (add, multiply by an odd number, xor with a
-// right shift) can be undone, so no two numbers share an id. (But for the one
-// number that lands on 0, which shares the id 1.) Two rounds after the secret one
+// right shift) can be undone, so no two numbers share an id. (One number lands on
+// 0, and shares the id 1 with another one.) Two rounds after the secret one
 // make up for secret multipliers that mix weakly: with one, the mean probe of a
 // table 3/4 full of consecutive numbers was up to 5.4 slots, with two 2.6; random
 // ids take 2.5.

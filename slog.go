@@ -16,13 +16,14 @@ import (
 // admitted iff the n-th oldest place is unused, or its time s is old enough,
 // s + P <= t. That is one read, whatever L is; a charge writes n times.
 //
-// The word says how far the ring has been written, and has a version. Written counts the units charged since the key was fresh until it reaches 2L,
-// and then stays within [L, 2L); written mod L is the place of the oldest unit
-// once the ring has been full. (After a change to a lower limit the ring has more than
-// L places, and what is said here of 2L is true of twice these.) The version counts charges and resets, so that a
-// reader who sees the same unlocked word before and after has seen one state of
-// the ring. (It has at least 42 bits, which 18 hours of continuous charging at
-// 15 ns each would go round in.)
+// The word says how far the ring has been written, and has a version. Written
+// counts the units charged since the key was fresh until it reaches 2L, and then
+// stays within [L, 2L); written mod L is the place of the oldest unit once the ring
+// has been full. (After a change to a lower limit the ring has more than L places,
+// and what is said here of 2L is true of twice these.) The version counts charges
+// and resets, so that a reader who sees the same unlocked word before and after has
+// seen one state of the ring. (It has at least 42 bits, which 18 hours of continuous
+// charging at 15 ns each would go round in.)
 //
 // Invariant: times in the ring never fall from the oldest to the newest. A call
 // with a now before the newest time is charged at the newest time.

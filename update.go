@@ -57,8 +57,7 @@ func (l *Limiter) act(id uint64, policyFor func(*Limiter, uint64) *policy, f fun
 	}
 }
 
-// reset makes id fresh. The key stays in its table, where the next sweep finds it
-// idle.
+// reset makes id fresh. The key stays in its table until a sweep finds it idle.
 func (l *Limiter) reset(id uint64) {
 	lg := l.ledgers.of(id)
 	rec := lg.guard(id)

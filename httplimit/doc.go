@@ -47,8 +47,8 @@
 // all of, and no two IPv4 clients share a key. IPTiers adds wider networks with larger
 // budgets, so that owning many IPv6 networks buys little. ByHeader, ByCookie,
 // ByBasicAuthUser, ByBearerToken and ByPattern count by what the request says, and Join combines keys.
-// What a stranger sends is read in bounded time; ATTACKS.md in the source of this package
-// lists what was tried against it.
+// A request takes bounded time to read, whatever a stranger sends; ATTACKS.md in the source of
+// this package lists what was tried against it.
 //
 // # Headers
 //

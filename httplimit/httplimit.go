@@ -107,11 +107,10 @@ type Config struct {
 	// server's own ResponseWriter under Settle, and no longer closes the connection, so
 	// that the server reads up to 256 KiB more; put http.MaxBytesHandler in front.
 	//
-	// What was charged too much is given back, as sluice.TakeAllReceipts says: as far as it has
-	// not come back by itself, and no more than that also where requests of one key overlap.
-	// What was charged too little is charged now, whatever remains:
-	// what is beyond that is a debt, and the key is denied until it has been paid back, which
-	// sluice.Limiter.Charge says more about. Bound the cost if a single request must not
+	// If too much was charged, Settle gives the rest back, as sluice.TakeAllReceipts says: as far
+	// as it has not come back by itself, also where requests of one key overlap. If too little was
+	// charged, it charges the rest now, whatever remains. The key then has a debt, and is denied
+	// until it has been paid back: see sluice.Limiter.Charge. Bound the cost if a single request must not
 	// shut out its client for long. Requests that run at the same time do not see what
 	// the others will cost, so costs that can turn out high are better charged first and
 	// given back.

@@ -23,8 +23,8 @@ type passage struct {
 	cost   int
 	waited time.Duration // so far, in all attempts
 
-	// What the attempt to come has been charged: as a reservation or, without one, if
-	// charged is set, by a limiter that has no turns to reserve.
+	// The charge for the attempt to come is a reservation; or charged says that a limiter made
+	// it which has no turns to reserve.
 	receipt *sluice.Reservation
 	charged bool
 }

@@ -29,7 +29,7 @@ const (
 // sampleNote tells a newcomer what to do next.
 const sampleNote = " (made up; give a FILE to replay your own, - for standard input)"
 
-// What a rule is made of when the command line names only one part of it.
+// A rule has these where the command line names only its other part.
 const defaultLimit = "30/m"
 
 var defaultAlgorithm = sluice.GCRA.String()

@@ -91,7 +91,7 @@ func versions(modules []string) map[string]string {
 		return found
 	}
 	for _, m := range info.Deps {
-		// What is replaced by a folder has no version but that of the folder: the commit.
+		// A module that a folder replaces has no version but that of the folder: the commit.
 		if m.Replace == nil && slices.Contains(modules, m.Path) {
 			found[m.Path] = m.Version
 		}

@@ -318,7 +318,7 @@ func (v *view) stallBudget(clock, situation string) budget {
 }
 
 func (v *view) allocBudget() budget {
-	// What the runtime allocates for itself meanwhile is counted with it.
+	// It includes the objects that the runtime allocates for itself meanwhile.
 	b := budget{what: "allocations of a decision", bound: 0.001, relation: below, unit: "a call", decimals: 5, measured: math.NaN()}
 	for _, a := range v.Allocs {
 		if isOurs(v.subjects[a.Subject]) && !(a.PerCall <= b.measured) {
