@@ -226,12 +226,12 @@ func TestCharge_SoftAndShadow(t *testing.T) {
 		l, _ := newFrozen(t, Config{Algorithm: a, Limit: PerHour(4), Soft: 2})
 		d := l.Charge("k", 4)
 		require.Equal(t, Decision{Allowed: true, OverSoft: true, Limit: 4, ResetAfter: d.ResetAfter}, d, "%v", a)
+		require.Equal(t, d, l.Charge("k", 0), "%v", a)
 		require.False(t, l.Charge("k", 2).Allowed, "%v", a)
 		require.False(t, l.Charge("k", 2).OverSoft, "%v", a)
 
 		l, _ = newFrozen(t, Config{Algorithm: a, Limit: PerHour(4), Shadow: true})
-		d = l.Charge("k", 9)
-		require.True(t, d.Allowed && d.WouldDeny, "%v", a)
+		require.True(t, l.Charge("k", 9).WouldDeny, "%v", a)
 		require.True(t, l.Take("k", 1).WouldDeny, "%v", a)
 	}
 }
