@@ -435,3 +435,15 @@ func TestUnreachable(t *testing.T) {
 	require.NoError(t, l.TakeMany(ctx, make([]Call, 2), out))
 	require.Error(t, out[1].Err)
 }
+
+// TestTakeMany_Unwelcome: a client that gets no connection says why, in a pipeline as well.
+func TestTakeMany_Unwelcome(t *testing.T) {
+	client := redis.NewClient(&redis.Options{Addr: anyServer(t).addr, Username: "nobody", Password: "x"})
+	defer client.Close()
+	out := make([]Result, 2)
+	require.NoError(t, newLimiter(t, client, Config{Limit: sluice.PerHour(10)}).TakeMany(ctx, []Call{{"a", 1}, {"b", 1}}, out))
+	for _, r := range out {
+		require.ErrorContains(t, r.Err, "WRONGPASS")
+		require.True(t, notDone(r.Err))
+	}
+}
