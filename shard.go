@@ -142,10 +142,11 @@ func (st *store) prefetch(id uint64) {
 	st.guide.tableOf(id).prefetch(id)
 }
 
-// lookAhead is ahead for any clock, where the slot is not likely to be in the cache.
+// lookAhead is ahead for any clock, where the slot is not likely to be in the cache. Other keys come
+// first, so there is time for two lines.
 func (st *store) lookAhead(id uint64) {
 	if t := st.guide.tableOf(id); t.isFar() {
-		t.prefetch(id)
+		t.prefetchTwo(id)
 	}
 }
 
