@@ -27,6 +27,8 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/wrapperspb"
+
+	"github.com/sluice-go/sluice/cmd/sluice/internal/servetest"
 )
 
 // These tests make the same calls by clients with other HTTP/2 stacks, each to a service of its own
@@ -140,7 +142,7 @@ func answersOfGo(t *testing.T, calls []call) (out []answer) {
 	conn, err := grpc.NewClient(stillService(t).addresses["grpc"], grpc.WithTransportCredentials(insecure.NewCredentials()))
 	require.NoError(t, err)
 	defer conn.Close()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), servetest.Patience)
 	defer cancel()
 	for _, c := range calls {
 		var data []byte
@@ -176,7 +178,7 @@ func testClient(t *testing.T, name string, cmd *exec.Cmd) {
 	t.Helper()
 	calls := someCalls(t)
 	want := answersOfGo(t, calls)
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), servetest.Patience)
 	defer cancel()
 	run := exec.CommandContext(ctx, cmd.Path, append(cmd.Args[1:], stillService(t).addresses["grpc"])...)
 	run.Env = cmd.Env
@@ -252,7 +254,7 @@ func nghttp(t *testing.T, calls []call, verbose bool) (out []answer) {
 		if verbose {
 			args = append(args, "-nv")
 		}
-		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		ctx, cancel := context.WithTimeout(t.Context(), servetest.Patience)
 		data, err := exec.CommandContext(ctx, path, args...).Output()
 		cancel()
 		var exit *exec.ExitError
@@ -298,7 +300,7 @@ func TestClient_NGHTTP2(t *testing.T) {
 func TestClient_Load(t *testing.T) {
 	path, s := installed(t, "h2load", "apt-get install nghttp2-client"), stillService(t)
 	c := shouldRateLimit(t, "d", 0, descriptor("load", "x"))
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), servetest.Patience)
 	defer cancel()
 	out, err := exec.CommandContext(ctx, path, append([]string{
 		"-n", "5000", "-c", "4", "-m", "32", "-d", frame(t, c.message), "http://" + s.addresses["grpc"] + c.method,

@@ -18,6 +18,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-go/sluice/cmd/sluice/internal/servetest"
 )
 
 // envoyPath finds Envoy: the one that SLUICE_ENVOY names, or one on the path.
@@ -48,7 +50,7 @@ func envoyAddress(t *testing.T, address string) string {
 // further ones of the configuration.
 func startEnvoy(t *testing.T, app *application, services []string, changes ...string) *envoy {
 	t.Helper()
-	path, port, admin := envoyPath(t), reserve(t), socketName(t)
+	path, port, admin := envoyPath(t), reserve(t), servetest.SocketName(t)
 	var endpoints strings.Builder
 	for _, s := range services {
 		fmt.Fprintf(&endpoints, "\n        - endpoint: {address: %s}", envoyAddress(t, s))
@@ -80,7 +82,7 @@ func startEnvoy(t *testing.T, app *application, services []string, changes ...st
 // waitFor waits until the admin port tells something of the clusters.
 func (e *envoy) waitFor(what, text string) {
 	e.Helper()
-	eventually(e.T, what, func() bool { return strings.Contains(e.ask("/clusters"), text) })
+	servetest.Eventually(e.T, what, func() bool { return strings.Contains(e.ask("/clusters"), text) })
 }
 
 func (e *envoy) ask(path string) string {
@@ -177,8 +179,8 @@ func TestEnvoy_Failure(t *testing.T) {
 func TestEnvoy_Restart(t *testing.T) {
 	const many = "domain: web\ndescriptors:\n- {key: remote_address, rate_limit: {unit: day, requests_per_unit: 100000000}}\n"
 	// Sockets, since nobody else can take the place of the first service before it is back.
-	socket := socketName(t)
-	first, second, app := serveEnvoy(t, many, "--uds", socket), serveEnvoy(t, many, "--uds", socketName(t)), startApplication(t)
+	socket := servetest.SocketName(t)
+	first, second, app := serveEnvoy(t, many, "--uds", socket), serveEnvoy(t, many, "--uds", servetest.SocketName(t)), startApplication(t)
 	e := startEnvoy(t, app, []string{first.addresses["grpc"], second.addresses["grpc"]}, "failure_mode_deny: false", "failure_mode_deny: true")
 	var calls atomic.Int64
 	var load sync.WaitGroup
@@ -207,7 +209,7 @@ func TestEnvoy_Restart(t *testing.T) {
 	defer close(stop)
 	more := func() {
 		before := calls.Load()
-		eventually(t, "load", func() bool { return calls.Load() > before+50 })
+		servetest.Eventually(t, "load", func() bool { return calls.Load() > before+50 })
 	}
 	more()
 	for _, s := range []*program{first, second} {
@@ -253,7 +255,7 @@ func TestEnvoy_Hits(t *testing.T) {
 	resp, body := e.get("/tokens/30", "Weight: 4")
 	require.Equal(t, 200, resp.StatusCode, body)
 	assert.Equal(t, "6", left("weight=x"))
-	eventually(t, "tokens are reported", func() bool { return left("tokens=x") == "70" })
+	servetest.Eventually(t, "tokens are reported", func() bool { return left("tokens=x") == "70" })
 	resp, _ = e.get("/tokens/90", "Weight: 7")
 	assert.Equal(t, 429, resp.StatusCode, "11 of 10")
 	resp, _ = e.get("/tokens/90", "Weight: 0")

@@ -17,6 +17,8 @@ import (
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
+
+	"github.com/sluice-go/sluice/cmd/sluice/internal/servetest"
 )
 
 const loadRules = "domain: d\ndescriptors:\n- {key: load, rate_limit: {unit: day, requests_per_unit: 1000000000}}\n"
@@ -73,14 +75,14 @@ func (p *program) has(text string) int { return strings.Count(p.log.String(), te
 func TestFault_Terminated(t *testing.T) {
 	dir := files(t, map[string]string{"rules/a.yaml": loadRules})
 	args := []string{
-		"--rules", dir + "/rules", "--state", dir + "/state", "--manual-clock", "--log-level", "info", "--uds", socketName(t), "--drain", "0",
+		"--rules", dir + "/rules", "--state", dir + "/state", "--manual-clock", "--log-level", "info", "--uds", servetest.SocketName(t), "--drain", "0",
 	}
 	before := int64(0)
 	for range 3 {
 		p := startServe(t, nil, args...)
 		require.Equal(t, before, p.counted())
 		l := p.load()
-		eventually(t, "load", func() bool { return l.answered.Load() > 200 })
+		servetest.Eventually(t, "load", func() bool { return l.answered.Load() > 200 })
 		require.Equal(t, 0, p.end(syscall.SIGTERM), p.log.String())
 		l.Wait()
 		before += l.answered.Load()
@@ -96,7 +98,7 @@ func TestFault_Killed(t *testing.T) {
 	dir := files(t, map[string]string{"rules/a.yaml": loadRules})
 	state := filepath.Join(dir, "state")
 	args := []string{
-		"--rules", dir + "/rules", "--state", state, "--state-every", "1ms", "--manual-clock", "--log-level", "info", "--uds", socketName(t),
+		"--rules", dir + "/rules", "--state", state, "--state-every", "1ms", "--manual-clock", "--log-level", "info", "--uds", servetest.SocketName(t),
 	}
 	asked, safe := int64(0), int64(0)
 	for i := range 4 {
@@ -107,11 +109,11 @@ func TestFault_Killed(t *testing.T) {
 		assert.Equal(t, min(i, 1), p.has(`msg="counts restored"`), p.log.String())
 		assert.Zero(t, p.has("level=WARN")+p.has("level=ERROR"), p.log.String())
 		l := p.load()
-		eventually(t, "load", func() bool { return l.answered.Load() > 200 })
+		servetest.Eventually(t, "load", func() bool { return l.answered.Load() > 200 })
 		safe = counted + l.answered.Load()
 		for range 2 { // the second one was begun after that
 			var last os.FileInfo
-			eventually(t, "a state", func() bool {
+			servetest.Eventually(t, "a state", func() bool {
 				now, err := os.Stat(state)
 				replaced := err == nil && last != nil && !os.SameFile(last, now)
 				last = now

@@ -2,19 +2,18 @@ package main
 
 import (
 	"bufio"
-	"bytes"
 	"io"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"regexp"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-go/sluice/cmd/sluice/internal/servetest"
 )
 
 // asProgram makes the test binary be the command itself, so that tests can start it as users do.
@@ -27,34 +26,13 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// patience is how long a test waits for something that happens soon.
-const patience = 2 * time.Minute
-
 // program is the command, running.
 type program struct {
 	*testing.T
 	cmd       *exec.Cmd
 	addresses map[string]string
 	done      chan struct{}
-	log       buffer
-}
-
-// buffer is a log that can be read while it is written.
-type buffer struct {
-	mutex sync.Mutex
-	b     bytes.Buffer
-}
-
-func (b *buffer) Write(p []byte) (int, error) {
-	b.mutex.Lock()
-	defer b.mutex.Unlock()
-	return b.b.Write(p)
-}
-
-func (b *buffer) String() string {
-	b.mutex.Lock()
-	defer b.mutex.Unlock()
-	return b.b.String()
+	log       servetest.Log
 }
 
 // anyPort are flags for ports of this machine only, whichever are free.
@@ -97,20 +75,10 @@ func (p *program) end(signal syscall.Signal) int {
 	require.NoError(p, p.cmd.Process.Signal(signal))
 	select {
 	case <-p.done:
-	case <-time.After(patience):
+	case <-time.After(servetest.Patience):
 		p.Fatal("it does not end")
 	}
 	return p.cmd.ProcessState.ExitCode()
-}
-
-// eventually waits until something holds.
-func eventually(t *testing.T, what string, holds func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(patience); !holds(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("it never holds: %s", what)
-		}
-	}
 }
 
 // askFor is `sluice ask` at the program.
@@ -119,11 +87,3 @@ func (p *program) askFor(args ...string) (code int, stdout, stderr string) {
 }
 
 func lines(s string) []string { return strings.Split(strings.TrimSuffix(s, "\n"), "\n") }
-
-// socketName is a name for a unix socket. Those of t.TempDir can be too long.
-func socketName(t *testing.T) string {
-	dir, err := os.MkdirTemp("", "sluice")
-	require.NoError(t, err)
-	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	return filepath.Join(dir, "s")
-}

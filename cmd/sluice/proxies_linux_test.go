@@ -18,6 +18,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-go/sluice/cmd/sluice/internal/servetest"
 )
 
 // These tests start the configurations in deploy/ with the real programs, between a client, the
@@ -92,7 +94,7 @@ type proxy struct {
 	*testing.T
 	address string
 	done    chan struct{}
-	log     buffer
+	log     servetest.Log
 }
 
 // startProxy starts a program that listens at the port, and waits until it does.
@@ -110,7 +112,7 @@ func startProxy(t *testing.T, port string, cmd *exec.Cmd) *proxy {
 		_ = cmd.Process.Signal(syscall.SIGTERM) // a kill would leave workers
 		select {
 		case <-p.done:
-		case <-time.After(patience):
+		case <-time.After(servetest.Patience):
 			_ = cmd.Process.Kill()
 			t.Error("it does not end")
 		}
@@ -118,7 +120,7 @@ func startProxy(t *testing.T, port string, cmd *exec.Cmd) *proxy {
 			t.Log(p.log.String())
 		}
 	})
-	eventually(t, "the proxy answers", func() bool {
+	servetest.Eventually(t, "the proxy answers", func() bool {
 		select {
 		case <-p.done:
 			t.Fatal("the proxy has ended")
@@ -138,7 +140,7 @@ var plainClient = &http.Client{Transport: &http.Transport{DisableKeepAlives: tru
 // get asks the proxy; headers are NAME: VALUE.
 func (p *proxy) get(path string, headers ...string) (*http.Response, string) {
 	p.Helper()
-	ctx, cancel := context.WithTimeout(p.Context(), patience)
+	ctx, cancel := context.WithTimeout(p.Context(), servetest.Patience)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, "GET", "http://"+p.address+path, nil)
 	require.NoError(p, err)

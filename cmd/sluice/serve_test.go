@@ -10,6 +10,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-go/sluice/cmd/sluice/internal/servetest"
 )
 
 // TestServe_Newcomer is the way of the README: the rules of the examples, and a question.
@@ -36,9 +38,9 @@ func TestServe_Signals(t *testing.T) {
 	code, _, stderr := p.askFor("-d", "d", "k=x")
 	require.Equal(t, exitOK, code, stderr)
 	require.NoError(t, p.cmd.Process.Signal(syscall.SIGHUP))
-	eventually(t, "rules loaded again", func() bool { return strings.Contains(p.log.String(), "generation=2") })
+	servetest.Eventually(t, "rules loaded again", func() bool { return strings.Contains(p.log.String(), "generation=2") })
 	require.NoError(t, p.cmd.Process.Signal(syscall.SIGTERM))
-	eventually(t, "the drain", func() bool { return strings.Contains(p.log.String(), "draining") })
+	servetest.Eventually(t, "the drain", func() bool { return strings.Contains(p.log.String(), "draining") })
 	code, _, stderr = p.askFor("-d", "d", "k=x")
 	require.Equal(t, exitOK, code, stderr)
 	require.Equal(t, 0, p.end(syscall.SIGINT), p.log.String())

@@ -19,6 +19,7 @@ import (
 	"github.com/sluice-go/sluice/cmd/sluice/internal/accesslog"
 	"github.com/sluice-go/sluice/cmd/sluice/internal/original"
 	"github.com/sluice-go/sluice/cmd/sluice/internal/replay"
+	"github.com/sluice-go/sluice/cmd/sluice/internal/servetest"
 	"github.com/sluice-go/sluice/httplimit"
 	"github.com/sluice-go/sluice/internal/seeded"
 	"github.com/sluice-go/sluice/rules"
@@ -50,7 +51,7 @@ descriptors:
 // check asks /check with headers, each NAME: VALUE.
 func (r *running) check(path string, headers ...string) *http.Response {
 	r.Helper()
-	ctx, cancel := context.WithTimeout(r.Context(), patience)
+	ctx, cancel := context.WithTimeout(r.Context(), servetest.Patience)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, "GET", "http://"+r.addresses["http"].String()+path, nil)
 	require.NoError(r, err)

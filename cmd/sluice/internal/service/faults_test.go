@@ -19,25 +19,16 @@ import (
 	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
+	"github.com/sluice-go/sluice/cmd/sluice/internal/servetest"
 	"github.com/sluice-go/sluice/internal/depth"
 	"github.com/sluice-go/sluice/rules"
 )
 
-// problems is the lines of a log that are warnings or errors.
-func (b *buffer) problems() (out []string) {
-	for line := range strings.Lines(b.String()) {
-		if strings.Contains(line, "level=WARN") || strings.Contains(line, "level=ERROR") {
-			out = append(out, line)
-		}
-	}
-	return out
-}
-
 // oneProblem waits for the one line of log about a fault.
 func (r *running) oneProblem(texts ...string) {
 	r.Helper()
-	eventually(r.T, "a line of log", func() bool { return len(r.log.problems()) > 0 })
-	lines := r.log.problems()
+	servetest.Eventually(r.T, "a line of log", func() bool { return len(r.log.Problems()) > 0 })
+	lines := r.log.Problems()
 	require.Len(r, lines, 1)
 	for _, text := range texts {
 		assert.Contains(r, lines[0], text)
@@ -65,7 +56,7 @@ func TestFault_HalfWrittenRules(t *testing.T) {
 	require.NoError(t, f.Close())
 	r.waitFor("generation 2, ")
 	assert.Equal(t, 5, remaining(t, conn, "two"), "and the counts, too")
-	assert.Len(t, r.log.problems(), 1)
+	assert.Len(t, r.log.Problems(), 1)
 }
 
 // TestFault_DirectoryVanishes: without a directory the rules that came from it stay.
@@ -78,14 +69,14 @@ func TestFault_DirectoryVanishes(t *testing.T) {
 	require.NoError(t, os.Rename(dir, dir+".away"))
 	r.oneProblem("the rules are refused, and the old ones stay", dir+": no such file or directory")
 	r.signal(r.reload) // asks again, and gets the same answer
-	eventually(t, "a second refusal", func() bool { return len(r.log.problems()) == 2 })
+	servetest.Eventually(t, "a second refusal", func() bool { return len(r.log.Problems()) == 2 })
 	assert.Equal(t, 0, remaining(t, conn, "two"))
 	code, _ := r.get("http", "/healthcheck")
 	assert.Equal(t, 200, code)
 	require.NoError(t, os.Rename(dir+".away", dir))
 	r.waitFor("generation 2, ")
 	assert.Equal(t, pb.RateLimitResponse_OVER_LIMIT, ask(t, conn, one("two", "x")).OverallCode)
-	assert.Len(t, r.log.problems(), 2)
+	assert.Len(t, r.log.Problems(), 2)
 }
 
 // stuckHandler is a log that does not come back from one message.
@@ -178,13 +169,13 @@ func TestFault_ReloadStorm(t *testing.T) {
 	assert.LessOrEqual(t, loaded+refused, 1+2*versions, "one for each signal and each change at most")
 	assert.Equal(t, loaded-1, r.lines("rules loaded"), "the first load is that of the start")
 	assert.Equal(t, refused, r.lines("the rules are refused, and the old ones stay"))
-	assert.Len(t, r.log.problems(), refused)
+	assert.Len(t, r.log.Problems(), refused)
 }
 
 // still is a service without ports, and its log.
-func still(t *testing.T, content string, args ...string) (*server, *buffer) {
+func still(t *testing.T, content string, args ...string) (*server, *servetest.Log) {
 	t.Helper()
-	c, log := configure(t, append(args, "--rules", rulesFile(t, content), "--manual-clock")...), new(buffer)
+	c, log := configure(t, append(args, "--rules", rulesFile(t, content), "--manual-clock")...), new(servetest.Log)
 	require.NoError(t, c.Check())
 	s, err := newServer(c, slog.New(slog.NewTextHandler(log, nil)), nil)
 	require.NoError(t, err)
@@ -243,14 +234,14 @@ func TestFault_Flood(t *testing.T) {
 			s.notice(time.Unix(10, 0))
 			flood(t, s, "day", 2*keys+values, keys) // more than there can be room for
 			s.notice(time.Unix(20, 0))
-			require.Len(t, log.problems(), 1, "once an hour")
-			assert.Contains(t, log.problems()[0], "there are more keys than --max-keys")
-			assert.NotContains(t, log.problems()[0], " "+column+"=0")
+			require.Len(t, log.Problems(), 1, "once an hour")
+			assert.Contains(t, log.Problems()[0], "there are more keys than --max-keys")
+			assert.NotContains(t, log.Problems()[0], " "+column+"=0")
 			flood(t, s, "day", 3*keys+values, keys)
 			s.notice(time.Unix(3610, 0))
-			require.Len(t, log.problems(), 2)
+			require.Len(t, log.Problems(), 2)
 			s.notice(time.Unix(9000, 0))
-			require.Len(t, log.problems(), 2, "it is over")
+			require.Len(t, log.Problems(), 2, "it is over")
 			runtime.KeepAlive(s)
 		})
 	}
@@ -262,7 +253,7 @@ func TestFault_DetailedValues(t *testing.T) {
 	s, log := still(t, "domain: d\ndescriptors:\n- {key: each, detailed_metric: true, rate_limit: {unit: day, requests_per_unit: 5}}\n")
 	flood(t, s, "each", 0, 1000)
 	s.notice(time.Unix(0, 0))
-	require.Empty(t, log.problems())
+	require.Empty(t, log.Problems())
 	flood(t, s, "each", 1000, 9000)
 	flood(t, s, "each", 0, 1000)
 	total, series := 0, s.engine.Series()
@@ -273,6 +264,6 @@ func TestFault_DetailedValues(t *testing.T) {
 	assert.Len(t, series, 2000+2, "the rule's own, and other")
 	s.notice(time.Unix(10, 0))
 	s.notice(time.Unix(20, 0))
-	require.Len(t, log.problems(), 1)
-	assert.Contains(t, log.problems()[0], "there are --metrics-max-series series with values of requests")
+	require.Len(t, log.Problems(), 1)
+	assert.Contains(t, log.Problems()[0], "there are --metrics-max-series series with values of requests")
 }

@@ -95,8 +95,8 @@ func (s *server) newGRPC() error {
 		// Proxies that look after idle connections more often than gRPC's default allows are no attackers.
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: time.Second, PermitWithoutStream: true}),
 		grpc.MaxConcurrentStreams(maxStreams), grpc.MaxHeaderListSize(maxHeaders), grpc.MaxRecvMsgSize(s.config.messageBytes()),
-		// Windows that gRPC chooses grow to 16 MiB for each stream, read or not. What a connection has
-		// in common is always read.
+		// Windows that gRPC chooses grow to 16 MiB for each stream, read or not. The window of a
+		// connection may be larger: it is always read.
 		grpc.StaticStreamWindowSize(maxUnread), grpc.StaticConnWindowSize(1 << 20),
 		grpc.InTapHandle(s.callInTime), grpc.StreamInterceptor(s.runStream),
 		// Goroutines that stay grow their stacks once, and not at each call. If all are busy, others help.

@@ -8,12 +8,14 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-go/sluice/cmd/sluice/internal/servetest"
 )
 
 // TestRemoveSocket: a socket is only removed if nobody listens on it; a process that is too busy to take a
 // connection does.
 func TestRemoveSocket(t *testing.T) {
-	path := socketName(t)
+	path := servetest.SocketName(t)
 	require.NoError(t, removeSocket(path), "there is none")
 	fd, err := syscall.Socket(syscall.AF_UNIX, syscall.SOCK_STREAM, 0)
 	require.NoError(t, err)

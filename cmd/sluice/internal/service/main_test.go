@@ -1,7 +1,6 @@
 package service
 
 import (
-	"bytes"
 	"context"
 	"io"
 	"log/slog"
@@ -10,7 +9,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -21,12 +19,9 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 
+	"github.com/sluice-go/sluice/cmd/sluice/internal/servetest"
 	"github.com/sluice-go/sluice/internal/depth"
 )
-
-// patience is how long a test waits for something that happens soon. It is never waited for in a
-// test that passes.
-const patience = 2 * time.Minute
 
 func TestMain(m *testing.M) {
 	depth.Waiting()
@@ -47,25 +42,7 @@ type running struct {
 	addresses    map[string]net.Addr
 	stop, reload chan os.Signal
 	done         chan error
-	log          *buffer
-}
-
-// buffer is a log that can be read while it is written.
-type buffer struct {
-	mutex sync.Mutex
-	b     bytes.Buffer
-}
-
-func (b *buffer) Write(p []byte) (int, error) {
-	b.mutex.Lock()
-	defer b.mutex.Unlock()
-	return b.b.Write(p)
-}
-
-func (b *buffer) String() string {
-	b.mutex.Lock()
-	defer b.mutex.Unlock()
-	return b.b.String()
+	log          *servetest.Log
 }
 
 // configure reads a command line on top of one that opens ports of this machine only, whichever
@@ -92,7 +69,7 @@ func startLogging(t *testing.T, wrap func(slog.Handler) slog.Handler, args ...st
 	t.Helper()
 	c := configure(t, args...)
 	require.NoError(t, c.Check())
-	r := &running{T: t, stop: make(chan os.Signal), reload: make(chan os.Signal), done: make(chan error, 1), log: new(buffer)}
+	r := &running{T: t, stop: make(chan os.Signal), reload: make(chan os.Signal), done: make(chan error, 1), log: new(servetest.Log)}
 	ready := make(chan map[string]net.Addr, 1)
 	log := slog.New(wrap(slog.NewTextHandler(r.log, &slog.HandlerOptions{Level: slog.LevelDebug})))
 	go func() {
@@ -117,7 +94,7 @@ func (r *running) ended() error {
 	case err := <-r.done:
 		r.done <- err
 		return err
-	case <-time.After(patience):
+	case <-time.After(servetest.Patience):
 		r.Fatal("the service does not end")
 		return nil
 	}
@@ -134,7 +111,7 @@ func (r *running) signal(c chan<- os.Signal) {
 	r.Helper()
 	select {
 	case c <- os.Interrupt:
-	case <-time.After(patience):
+	case <-time.After(servetest.Patience):
 		r.Fatal("nobody takes the signal")
 	}
 }
@@ -167,7 +144,7 @@ func (r *running) get(port, path string) (code int, body string) {
 
 func (r *running) send(method, port, path, body string) (code int, answer string) {
 	r.Helper()
-	ctx, cancel := context.WithTimeout(r.Context(), patience)
+	ctx, cancel := context.WithTimeout(r.Context(), servetest.Patience)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, method, "http://"+r.addresses[port].String()+path, strings.NewReader(body))
 	require.NoError(r, err)
@@ -177,16 +154,6 @@ func (r *running) send(method, port, path, body string) (code int, answer string
 	out, err := io.ReadAll(resp.Body)
 	require.NoError(r, err)
 	return resp.StatusCode, string(out)
-}
-
-// eventually waits until something holds.
-func eventually(t *testing.T, what string, holds func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(patience); !holds(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("it never holds: %s", what)
-		}
-	}
 }
 
 // one is a request with one descriptor of one entry.
@@ -205,7 +172,7 @@ func descriptor(pairs ...string) *common.RateLimitDescriptor {
 // ask calls the service, which must answer.
 func ask(t *testing.T, conn *grpc.ClientConn, req *pb.RateLimitRequest) *pb.RateLimitResponse {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), servetest.Patience)
 	defer cancel()
 	resp, err := pb.NewRateLimitServiceClient(conn).ShouldRateLimit(ctx, req)
 	require.NoError(t, err)
@@ -230,12 +197,4 @@ func write(t testing.TB, name, content string) string {
 // rulesFile is a file with rules in a directory of the test's.
 func rulesFile(t testing.TB, content string) string {
 	return write(t, filepath.Join(t.TempDir(), "rules", "a.yaml"), content)
-}
-
-// socketName is a name for a unix socket. Those of t.TempDir can be too long.
-func socketName(t *testing.T) string {
-	dir, err := os.MkdirTemp("", "sluice")
-	require.NoError(t, err)
-	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	return filepath.Join(dir, "s")
 }

@@ -25,6 +25,7 @@ import (
 	"google.golang.org/protobuf/types/dynamicpb"
 	"google.golang.org/protobuf/types/known/anypb"
 
+	"github.com/sluice-go/sluice/cmd/sluice/internal/servetest"
 	"github.com/sluice-go/sluice/cmd/sluice/internal/xds"
 )
 
@@ -189,7 +190,7 @@ func (m *management) StreamAggregatedResources(stream discovery.AggregatedDiscov
 // asked waits for a request.
 func (m *management) asked() *discovery.DiscoveryRequest {
 	m.t.Helper()
-	ctx, cancel := context.WithTimeout(m.t.Context(), patience)
+	ctx, cancel := context.WithTimeout(m.t.Context(), servetest.Patience)
 	defer cancel()
 	select {
 	case req := <-m.requests:
@@ -205,7 +206,7 @@ func (m *management) asked() *discovery.DiscoveryRequest {
 // send sends a state, and returns how the client answers.
 func (m *management) send(version, nonce string, resources ...*anypb.Any) *discovery.DiscoveryRequest {
 	m.t.Helper()
-	ctx, cancel := context.WithTimeout(m.t.Context(), patience)
+	ctx, cancel := context.WithTimeout(m.t.Context(), servetest.Patience)
 	defer cancel()
 	select {
 	case m.states <- &discovery.DiscoveryResponse{VersionInfo: version, Nonce: nonce, TypeUrl: xds.TypeURL, Resources: resources}:
@@ -304,7 +305,7 @@ func TestManaged_ComesBack(t *testing.T) {
 	conn := r.dial()
 	assert.Equal(t, 1, remaining(t, conn, "two"))
 	m.server.Stop()
-	eventually(t, "a line about it", func() bool { return r.lines("level=WARN", "no connection to the management server", m.address) > 0 })
+	servetest.Eventually(t, "a line about it", func() bool { return r.lines("level=WARN", "no connection to the management server", m.address) > 0 })
 	assert.Equal(t, 0, remaining(t, conn, "two"))
 	code, _ := r.get("http", "/healthcheck")
 	assert.Equal(t, 200, code)
@@ -431,5 +432,5 @@ func TestManaged_TLS(t *testing.T) {
 	assert.Equal(t, 1, remaining(t, r.dial(), "two"))
 
 	wrong := start(t, "--xds", m.address, "--xds-tls", "--xds-ca", ca, "--xds-san", "another", "--start-without-rules")
-	eventually(t, "a line about the name", func() bool { return wrong.lines("level=WARN", "no connection", "another") > 0 })
+	servetest.Eventually(t, "a line about the name", func() bool { return wrong.lines("level=WARN", "no connection", "another") > 0 })
 }

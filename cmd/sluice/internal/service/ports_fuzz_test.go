@@ -16,12 +16,14 @@ import (
 	pb "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/proto"
+
+	"github.com/sluice-go/sluice/cmd/sluice/internal/servetest"
 )
 
 // openPorts is a service on unix sockets, so that no other process has to do with it, and a fuzzer
 // does not run out of ports.
-func openPorts(f *testing.F) (s *server, log *buffer, sockets map[string]string) {
-	log, sockets = new(buffer), map[string]string{}
+func openPorts(f *testing.F) (s *server, log *servetest.Log, sockets map[string]string) {
+	log, sockets = new(servetest.Log), map[string]string{}
 	s, err := newServer(configure(f, "--rules", rulesFile(f, someRules), "--manual-clock", "--reflection"), slog.New(slog.NewTextHandler(log, nil)), nil)
 	require.NoError(f, err)
 	require.NoError(f, s.newGRPC())
@@ -48,7 +50,7 @@ func exchange(t *testing.T, socket string, data []byte) {
 	conn, err := net.Dial("unix", socket)
 	require.NoError(t, err)
 	defer conn.Close()
-	require.NoError(t, conn.SetDeadline(time.Now().Add(patience)))
+	require.NoError(t, conn.SetDeadline(time.Now().Add(servetest.Patience)))
 	go func() {
 		_, _ = conn.Write(data) // which the service need not read to its end
 		_ = conn.(*net.UnixConn).CloseWrite()
@@ -60,7 +62,7 @@ func exchange(t *testing.T, socket string, data []byte) {
 }
 
 // goesOn fails if the service has panicked, or does not decide any more.
-func goesOn(t *testing.T, s *server, log *buffer) {
+func goesOn(t *testing.T, s *server, log *servetest.Log) {
 	t.Helper()
 	// Not just "panic": the log quotes what connections begin with.
 	if said := log.String(); strings.Contains(said, "a call panicked") || strings.Contains(said, "http: panic serving") || s.service.Counts().Panics != 0 {

@@ -9,6 +9,8 @@ import (
 	pb "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-go/sluice/cmd/sluice/internal/servetest"
 )
 
 // config is what /rlconfig says.
@@ -20,7 +22,7 @@ func (r *running) config() string {
 
 func (r *running) waitFor(text string) {
 	r.Helper()
-	eventually(r.T, "/rlconfig has "+text, func() bool { return strings.Contains(r.config(), text) })
+	servetest.Eventually(r.T, "/rlconfig has "+text, func() bool { return strings.Contains(r.config(), text) })
 }
 
 func TestReload_CountsStay(t *testing.T) {
@@ -50,7 +52,7 @@ func TestReload_AllOrNone(t *testing.T) {
 	write(t, other, "domain: e\ndescriptors:\n- {key: k, rate_limit: {unit: moon, requests_per_unit: 1}}\n")
 	r.waitFor("the last load was refused")
 	write(t, file, strings.NewReplacer("requests_per_unit: 2", "requests_per_unit: 9").Replace(someRules))
-	eventually(t, "a second refusal", func() bool {
+	servetest.Eventually(t, "a second refusal", func() bool {
 		_, body := r.get("metrics", "/metrics")
 		return strings.Contains(body, "\nsluice_config_reloads_total{result=\"error\"} 2\n") &&
 			strings.Contains(body, "\nsluice_config_last_reload_successful 0\n")

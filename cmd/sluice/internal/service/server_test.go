@@ -22,6 +22,8 @@ import (
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	reflectionpb "google.golang.org/grpc/reflection/grpc_reflection_v1"
 	"google.golang.org/grpc/status"
+
+	"github.com/sluice-go/sluice/cmd/sluice/internal/servetest"
 )
 
 func TestRun_Answers(t *testing.T) {
@@ -63,7 +65,7 @@ func TestRun_Answers(t *testing.T) {
 
 func health1(t *testing.T, conn *grpc.ClientConn, service string) healthpb.HealthCheckResponse_ServingStatus {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), servetest.Patience)
 	defer cancel()
 	resp, err := healthpb.NewHealthClient(conn).Check(ctx, &healthpb.HealthCheckRequest{Service: service})
 	require.NoError(t, err)
@@ -106,14 +108,14 @@ func TestRun_Drain(t *testing.T) {
 	conn := r.dial()
 	ask(t, conn, one("two", "x"))
 	r.signal(r.stop)
-	eventually(t, "unhealthy", func() bool { code, _ := r.get("http", "/healthcheck"); return code == 500 })
+	servetest.Eventually(t, "unhealthy", func() bool { code, _ := r.get("http", "/healthcheck"); return code == 500 })
 	for _, service := range []string{"", "ratelimit"} {
 		assert.Equal(t, healthpb.HealthCheckResponse_NOT_SERVING, health1(t, conn, service))
 	}
 	assert.Equal(t, 0, remaining(t, conn, "two"), "calls are answered")
 
 	write(t, file, someRules+"- {key: more}\n")
-	eventually(t, "new rules", func() bool { _, body := r.get("debug", "/rlconfig"); return strings.Contains(body, "generation 2") })
+	servetest.Eventually(t, "new rules", func() bool { _, body := r.get("debug", "/rlconfig"); return strings.Contains(body, "generation 2") })
 	code, _ := r.get("http", "/healthcheck")
 	assert.Equal(t, 500, code, "a reload makes nothing healthy again")
 
@@ -135,7 +137,7 @@ func TestRun_DrainLastsItsTime(t *testing.T) {
 func TestRun_EndLosesNothing(t *testing.T) {
 	state := filepath.Join(t.TempDir(), "state")
 	// A socket, since nobody else can listen on it later and answer what the service does not.
-	args := []string{"--rules", rulesFile(t, someRules), "--manual-clock", "--state", state, "--drain", "1h", "--uds", socketName(t)}
+	args := []string{"--rules", rulesFile(t, someRules), "--manual-clock", "--state", state, "--drain", "1h", "--uds", servetest.SocketName(t)}
 	r := start(t, args...)
 	var answered atomic.Int64
 	var clients sync.WaitGroup
@@ -152,11 +154,11 @@ func TestRun_EndLosesNothing(t *testing.T) {
 			}
 		})
 	}
-	eventually(t, "load", func() bool { return answered.Load() > 100 })
+	servetest.Eventually(t, "load", func() bool { return answered.Load() > 100 })
 	r.signal(r.stop)
-	eventually(t, "unhealthy", func() bool { code, _ := r.get("http", "/healthcheck"); return code == 500 })
+	servetest.Eventually(t, "unhealthy", func() bool { code, _ := r.get("http", "/healthcheck"); return code == 500 })
 	before := answered.Load()
-	eventually(t, "load while draining", func() bool { return answered.Load() > before+100 })
+	servetest.Eventually(t, "load while draining", func() bool { return answered.Load() > before+100 })
 	r.signal(r.stop)
 	clients.Wait()
 	require.NoError(t, r.ended())
@@ -209,7 +211,7 @@ func TestRun_WithoutRules(t *testing.T) {
 	assert.Equal(t, 500, code)
 	assert.Nil(t, ask(t, r.dial(), one("two", "x")).Statuses[0].CurrentLimit)
 	write(t, file, someRules)
-	eventually(t, "healthy", func() bool { code, _ := r.get("http", "/healthcheck"); return code == 200 })
+	servetest.Eventually(t, "healthy", func() bool { code, _ := r.get("http", "/healthcheck"); return code == 200 })
 	assert.Equal(t, 1, remaining(t, r.dial(), "two"))
 }
 
@@ -229,7 +231,7 @@ func TestRun_NoFileOfRules(t *testing.T) {
 
 func TestRun_UnixSocket(t *testing.T) {
 	file := rulesFile(t, someRules)
-	socket := socketName(t)
+	socket := servetest.SocketName(t)
 	left, err := net.ListenUnix("unix", &net.UnixAddr{Name: socket, Net: "unix"})
 	require.NoError(t, err)
 	left.SetUnlinkOnClose(false)

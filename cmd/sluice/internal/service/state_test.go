@@ -8,6 +8,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-go/sluice/cmd/sluice/internal/servetest"
 )
 
 func TestState_SurvivesARestart(t *testing.T) {
@@ -36,7 +38,7 @@ func TestState_Regularly(t *testing.T) {
 	r := start(t, "--rules", rules, "--state", state, "--state-every", "1ms", "--manual-clock")
 	assert.Equal(t, 1, remaining(t, r.dial(), "two"))
 	copied := filepath.Join(t.TempDir(), "copy") // what a process leaves behind that is killed
-	eventually(t, "a state with the count", func() bool {
+	servetest.Eventually(t, "a state with the count", func() bool {
 		data, err := os.ReadFile(state)
 		if err != nil {
 			return false
@@ -83,7 +85,7 @@ func TestState_OtherKeys(t *testing.T) {
 		write(t, file, strings.Replace(someRules, "domain: d", "domain: d"+options, 1))
 		r := start(t, args...)
 		assert.Equal(t, 999_999-i, remaining(t, r.dial(), "day"))
-		assert.Empty(t, r.log.problems())
+		assert.Empty(t, r.log.Problems())
 		r.end()
 	}
 	write(t, file, strings.Replace(someRules, "domain: d", "domain: d\nsluice: {overflow: deny-new}", 1))

@@ -19,6 +19,8 @@ import (
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
+
+	"github.com/sluice-go/sluice/cmd/sluice/internal/servetest"
 )
 
 // knock sends bytes to a port and their end, and reads until the service closes the connection.
@@ -33,7 +35,7 @@ func (r *running) knocks(port string, data string, end bool) {
 	conn, err := net.Dial("tcp", r.addresses[port].String())
 	require.NoError(r, err)
 	defer conn.Close()
-	require.NoError(r, conn.SetDeadline(time.Now().Add(patience)))
+	require.NoError(r, conn.SetDeadline(time.Now().Add(servetest.Patience)))
 	_, err = io.WriteString(conn, data)
 	require.NoError(r, err)
 	if end {
@@ -85,7 +87,7 @@ func TestStrangers_OneLine(t *testing.T) {
 		}
 	}
 	for _, port := range ports {
-		eventually(t, "a line about "+port, func() bool { return r.lines("level=WARN", "connection is closed", "port="+port) > 0 })
+		servetest.Eventually(t, "a line about "+port, func() bool { return r.lines("level=WARN", "connection is closed", "port="+port) > 0 })
 		assert.Equal(t, 1, r.lines("level=WARN", "port="+port), r.log)
 	}
 	assert.Equal(t, 1, r.lines("port=grpc", `no protocol`, "from=127.0.0.1:"), r.log)
@@ -122,7 +124,7 @@ func TestStrangers_BehindTheGreeting(t *testing.T) {
 			}
 			assert.Equal(t, 1, remaining(t, r.dial(), "two"))
 			if c.line != "" {
-				eventually(t, "a line", func() bool {
+				servetest.Eventually(t, "a line", func() bool {
 					return r.lines("level=WARN", "connection is closed: "+c.line, "port=grpc", "from=127.0.0.1:") == 1
 				})
 			}
@@ -153,7 +155,7 @@ func TestStrangers_BehindACall(t *testing.T) {
 			_, err = io.WriteString(raw, garbage)
 			require.NoError(t, err)
 			_ = raw.(*net.TCPConn).CloseWrite()
-			eventually(t, "a line", func() bool { return r.lines("level=WARN", "connection is closed", "port=grpc") == 1 })
+			servetest.Eventually(t, "a line", func() bool { return r.lines("level=WARN", "connection is closed", "port=grpc") == 1 })
 		}
 		require.NoError(t, conn.Close())
 		r.end()
@@ -162,7 +164,7 @@ func TestStrangers_BehindACall(t *testing.T) {
 	for _, port := range []string{"http", "debug", "metrics"} {
 		r := start(t, "--rules", rulesFile(t, someRules))
 		r.knock(port, "GET /nothing-there HTTP/1.1\r\nHost: x\r\n\r\n\x16\x03\x01 no protocol of ours\r\n\r\n")
-		eventually(t, "a line", func() bool { return r.lines("level=WARN", "connection is closed", "port="+port) == 1 })
+		servetest.Eventually(t, "a line", func() bool { return r.lines("level=WARN", "connection is closed", "port="+port) == 1 })
 	}
 }
 
@@ -170,7 +172,7 @@ func TestStrangers_BehindACall(t *testing.T) {
 // wrong, and then one.
 func TestStrangers_GoAway(t *testing.T) {
 	for code, want := range map[string]int{"\x00": 0, "\x0b": 1} {
-		log := new(buffer)
+		log := new(servetest.Log)
 		s := &strangers{log: slog.New(slog.NewTextHandler(log, nil)), port: "grpc"}
 		client, server := net.Pipe()
 		go func() { _, _ = io.Copy(io.Discard, client) }()
@@ -215,7 +217,7 @@ func TestStrangers_TLS(t *testing.T) {
 	r.knock("grpc", "")
 	assert.Zero(t, r.lines("level=WARN"), r.log)
 	r.knock("grpc", greeting)
-	eventually(t, "a line", func() bool { return r.lines("level=WARN", "port=grpc", "the TLS handshake fails") == 1 })
+	servetest.Eventually(t, "a line", func() bool { return r.lines("level=WARN", "port=grpc", "the TLS handshake fails") == 1 })
 
 	other := start(t, "--rules", rulesFile(t, someRules), "--tls-cert", filepath.Join(dir, "cert"), "--tls-key", filepath.Join(dir, "key"))
 	conn, err := tls.Dial("tcp", other.addresses["grpc"].String(), func() *tls.Config { c := a.client(t, nil, nil); c.NextProtos = []string{"h2"}; return c }())
@@ -223,7 +225,7 @@ func TestStrangers_TLS(t *testing.T) {
 	defer conn.Close()
 	_, err = io.WriteString(conn, "GET / HTTP/1.1\r\nHost: x\r\n\r\n")
 	require.NoError(t, err)
-	eventually(t, "a line", func() bool {
+	servetest.Eventually(t, "a line", func() bool {
 		return other.lines("level=WARN", "port=grpc", "does not begin as HTTP/2", "GET / HTTP/1.1") == 1
 	})
 }
@@ -243,7 +245,7 @@ func TestStrangers_OncePerMinute(t *testing.T) {
 
 // TestStrangers_PanicsOfHandlers: what net/http logs goes the same way.
 func TestStrangers_PanicsOfHandlers(t *testing.T) {
-	log := new(buffer)
+	log := new(servetest.Log)
 	s := &strangers{log: slog.New(slog.NewTextHandler(log, nil)), port: "http"}
 	server := httptest.NewUnstartedServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic("on purpose") }))
 	server.Config.ErrorLog = s.errorLog()

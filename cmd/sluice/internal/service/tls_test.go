@@ -23,6 +23,8 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/status"
+
+	"github.com/sluice-go/sluice/cmd/sluice/internal/servetest"
 )
 
 // authority signs certificates.
@@ -83,7 +85,7 @@ func (a *authority) client(t *testing.T, cert, key []byte) *tls.Config {
 func (r *running) try(c *tls.Config) error {
 	conn := r.dial(grpc.WithTransportCredentials(credentials.NewTLS(c)))
 	defer conn.Close()
-	ctx, cancel := context.WithTimeout(r.Context(), patience)
+	ctx, cancel := context.WithTimeout(r.Context(), servetest.Patience)
 	defer cancel()
 	_, err := pb.NewRateLimitServiceClient(conn).ShouldRateLimit(ctx, one("day", "x"))
 	return err
@@ -127,15 +129,15 @@ func TestTLS_Reload(t *testing.T) {
 
 	cert, key = fresh.issue(t, "service")
 	write(t, certFile, string(cert)) // without its key yet
-	eventually(t, "a complaint", func() bool {
+	servetest.Eventually(t, "a complaint", func() bool {
 		require.NoError(t, r.try(old.client(t, nil, nil)), "the old certificate stays")
 		return strings.Contains(r.log.String(), "the certificates cannot be used, and the old ones stay")
 	})
 	write(t, keyFile, string(key))
-	eventually(t, "the new certificate", func() bool { return r.try(fresh.client(t, nil, nil)) == nil })
+	servetest.Eventually(t, "the new certificate", func() bool { return r.try(fresh.client(t, nil, nil)) == nil })
 	assert.Error(t, r.try(old.client(t, nil, nil)))
 	require.NoError(t, os.Remove(certFile))
-	eventually(t, "another complaint", func() bool {
+	servetest.Eventually(t, "another complaint", func() bool {
 		require.NoError(t, r.try(fresh.client(t, nil, nil)))
 		return strings.Count(r.log.String(), "the certificates cannot be used") == 2
 	})
