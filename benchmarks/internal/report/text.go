@@ -114,7 +114,7 @@ func (v *view) everyRow() *table {
 	})
 	for _, s := range rows {
 		t.add(s.Workload, s.Mode, s.Subject, grouped(int64(s.Keys)), figure(median(s.Samples)), figure(least(s.Samples)),
-			fixed(100*spread(s.Samples), 0)+"%", fixed(float64(len(s.Samples)), 0))
+			fixed(100*spread(s.Samples), 0)+"%", grouped(int64(len(s.Samples))))
 	}
 	return t
 }

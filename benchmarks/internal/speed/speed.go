@@ -108,8 +108,8 @@ func (r *runner) turns(ctx context.Context, subjects []peers.Subject, g []worklo
 	if g[0].PopulationLen <= fewKeys && !g[0].Unique {
 		each = 1
 	}
-	for r.from = 0; r.from < perRound; r.from += each {
-		r.to = r.from + each
+	for r.first = 0; r.first < perRound; r.first += each {
+		r.end = r.first + each
 		for _, i := range r.order.Perm(len(subjects)) {
 			if err := ctx.Err(); err != nil {
 				return err
@@ -147,13 +147,13 @@ func names(g []workload.Workload) string {
 type row struct{ subject, workload, mode string }
 
 type runner struct {
-	config   Config
-	order    *rand.Rand
-	round    int
-	from, to int // the samples of the round that a turn is about
-	units    int // that the current limiter has been asked for, its population aside
-	rows     map[row]*results.Speed
-	calls    map[row]int // of a sample
+	config     Config
+	order      *rand.Rand
+	round      int
+	first, end int // the samples of the round that a turn is about
+	units      int // that the current limiter has been asked for, its population aside
+	rows       map[row]*results.Speed
+	calls      map[row]int // of a sample
 }
 
 // visit is the turn of one subject under the workloads of a group.
@@ -165,7 +165,7 @@ func (r *runner) visit(s peers.Subject, g []workload.Workload) error {
 		}
 		l.Close()
 		l = nil
-		if r.to-r.from > 1 {
+		if r.end-r.first > 1 {
 			// The next limiter starts with no garbage to collect, and with memory that is
 			// as new to the process as any other's. One of few keys needs neither.
 			debug.FreeOSMemory()
@@ -174,7 +174,7 @@ func (r *runner) visit(s peers.Subject, g []workload.Workload) error {
 	defer done()
 	for _, w := range g {
 		for i, m := range r.config.Modes {
-			if Excludes(s, w, m) != "" || r.from >= samplesOf(w, m) {
+			if Excludes(s, w, m) != "" || r.first >= samplesOf(w, m) {
 				continue
 			}
 			if l == nil {
@@ -211,8 +211,8 @@ func (r *runner) samples(l peers.Limiter, s peers.Subject, w workload.Workload, 
 	if r.rows[id] == nil {
 		r.rows[id] = &results.Speed{Subject: s.Name, Workload: w.Name, Mode: m.Name, Keys: w.Keys}
 	}
-	to := min(r.to, samplesOf(w, m))
-	for i := r.from; i < to; i++ {
+	end := min(r.end, samplesOf(w, m))
+	for i := r.first; i < end; i++ {
 		calls, from := w.Calls.Len(), 0
 		if !w.Unique {
 			// The same calls for all subjects, others for the next sample.
@@ -226,7 +226,7 @@ func (r *runner) samples(l peers.Limiter, s peers.Subject, w workload.Workload, 
 			return err
 		}
 		take := sample
-		if i == to-1 {
+		if i == end-1 {
 			take = Sample
 		}
 		d, err := take(l, s, w, m, from, calls)

@@ -164,7 +164,7 @@ func TestRun_UnitsDoNotRunOut(t *testing.T) {
 	}
 }
 
-// What is counted after a turn must not be in its samples, nor just before one.
+// Keys are counted after a turn, and not in its samples, nor just before one.
 func TestRun_KeysAreNotCountedBetweenWarmUpAndSample(t *testing.T) {
 	for name, turns := range map[string]int{"hot": perRound, "zipf": 1} {
 		var c fakes
@@ -180,28 +180,34 @@ func TestRun_KeysAreNotCountedBetweenWarmUpAndSample(t *testing.T) {
 	}
 }
 
+// turnsOf runs two subjects, a and b, and returns their names in the order in which limiters of them were made.
+func turnsOf(t *testing.T, config Config) (turns string) {
+	t.Helper()
+	var c fakes
+	subject := func(name string) peers.Subject {
+		return c.subject(name, func() *fake {
+			turns += name
+			return &fake{keys: -1}
+		})
+	}
+	if _, err := Run(context.Background(), config, []peers.Subject{subject("a"), subject("b")}, nil); err != nil {
+		t.Fatal(err)
+	}
+	return turns
+}
+
 // A machine that is slow for a second must be slow for all subjects.
 func TestRun_TurnsAreAsShortAsTheyCanBe(t *testing.T) {
 	for name, want := range map[string]int{"hot": perRound, "thousand": perRound, "zipf": 1, "new": 1} {
-		var c fakes
-		var turns []string
-		subject := func(name string) peers.Subject {
-			return c.subject(name, func() *fake {
-				turns = append(turns, name)
-				return &fake{keys: -1}
-			})
-		}
 		config := quick(named(name))
 		config.Rounds = 1
-		if _, err := Run(context.Background(), config, []peers.Subject{subject("a"), subject("b")}, nil); err != nil {
-			t.Fatal(err)
-		}
+		turns := turnsOf(t, config)
 		if len(turns) != 2*want {
-			t.Fatalf("%s: the turns are %v, want %d of each subject", name, turns, want)
+			t.Fatalf("%s: the turns are %s, want %d of each subject", name, turns, want)
 		}
 		for i := 0; i < len(turns); i += 2 {
 			if turns[i] == turns[i+1] {
-				t.Errorf("%s: the turns are %v, want each subject once in two", name, turns)
+				t.Errorf("%s: the turns are %s, want each subject once in two", name, turns)
 			}
 		}
 	}
@@ -227,19 +233,8 @@ func TestRun_EndsWithItsContext(t *testing.T) {
 // Zipf and uniform share a population, so a round makes one limiter for both. The
 // order of the subjects changes.
 func TestRun_SharesLimitersAndChangesTheOrder(t *testing.T) {
-	var c fakes
-	var order []string
-	subject := func(name string) peers.Subject {
-		return c.subject(name, func() *fake {
-			order = append(order, name)
-			return &fake{keys: -1}
-		})
-	}
-	if _, err := Run(context.Background(), quick(named("zipf"), named("uniform")), []peers.Subject{subject("a"), subject("b")}, nil); err != nil {
-		t.Fatal(err)
-	}
 	// Three rounds of two limiters each, and not the same one first in all of them.
-	if got := strings.Join(order, ""); len(got) != 6 || got == "ababab" || got == "bababa" {
+	if got := turnsOf(t, quick(named("zipf"), named("uniform"))); len(got) != 6 || got == "ababab" || got == "bababa" {
 		t.Errorf("limiters made in the order %s", got)
 	}
 }
