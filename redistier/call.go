@@ -91,7 +91,7 @@ type command struct{ *redis.Cmd }
 // NoRetry tells the client so.
 func (command) NoRetry() bool { return true }
 
-// SetErr is called by the client. What the server has refused has not been done.
+// SetErr is called by the client. A script that the server has refused has not run.
 func (c command) SetErr(err error) {
 	var refused redis.Error
 	if errors.As(err, &refused) {

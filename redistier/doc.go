@@ -34,8 +34,8 @@
 // call for it. If Redis has lost it, in a restart without data, a FLUSHALL, an eviction, or
 // a failover to a replica that was behind, the script puts it back. So what has been spent
 // stays spent for every key that a living process has seen last; the log alone, whose
-// state is a list, is not put back. That process puts it back with its next call for the key. What
-// others are admitted before then adds to what they have seen, and not to what it has.
+// state is a list, is not put back. That process puts it back with its next call for the key. Units
+// that others are admitted before then add to what they have seen, and not to what it has.
 //
 // # Tier
 //

@@ -204,7 +204,7 @@ func faultKilled(t *testing.T, connect connector, callers int) {
 	require.Equal(t, FromRedis, from)
 	// Calls that were on their way may have been charged by the new server.
 	require.LessOrEqual(t, d.Remaining, 39, "the empty server has got the state back")
-	// What was on its way is not told: a call of each caller, or every other one that was late, since keys
+	// Calls that were on their way are not told of: one of each caller, or every other one that was late, since keys
 	// take turns. Where the machine pauses, those are more: it ends the second that the breaker counts in.
 	lost := min(25, max(callers, (int(f.tier.Stats().Late)+callers)/2))
 	await(t, "Redis is told of k1", func() bool {

@@ -360,7 +360,7 @@ func (l *lane) expire() {
 			l.senders--
 			l.late++
 		}
-		if len(g.waiters) > 0 { // what nobody waits for may take its time
+		if len(g.waiters) > 0 { // calls that nobody waits for may take their time
 			l.outcome(g, errLate, now)
 		}
 		l.end(g, errLate)

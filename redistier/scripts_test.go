@@ -43,8 +43,8 @@ func keysExpire(tb testing.TB, client redis.UniversalClient, c Config) error {
 	return nil
 }
 
-// keyExpires demands that key a expires once fresh, at most a second late, or with 0 at all. What fresh was told
-// of has not been judged before began.
+// keyExpires demands that key a expires once fresh, at most a second late, or with 0 at all. A call that was
+// made after began has told of fresh.
 func keyExpires(tb testing.TB, client redis.UniversalClient, l *Limiter, fresh time.Duration, began time.Time) error {
 	ttl, err := client.PTTL(ctx, l.request(l.plan.Load(), "a").key).Result()
 	require.NoError(tb, err)

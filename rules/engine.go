@@ -348,8 +348,8 @@ func (e *Engine) Set() (*Set, uint64) {
 
 // Series returns the statistics: of each rule in force, of the values that detailed_metric and
 // value_to_metric ask for, and of each domain's overrides and others, sorted by domain and path.
-// Rules that have counted nothing are there with zeros; overrides and others are not. What is no longer
-// there, and comes back, begins at 0.
+// Rules that have counted nothing are there with zeros; overrides and others are not. A series
+// that is no longer here, and comes back, begins at 0.
 func (e *Engine) Series() []Series {
 	e.admin.Lock()
 	defer e.admin.Unlock()
