@@ -8,6 +8,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"runtime/debug"
+	"slices"
 	"time"
 
 	"github.com/sluice-go/sluice/benchmarks/internal/peers"
@@ -65,8 +66,14 @@ func ScalingSubjects(all []peers.Subject) []peers.Subject {
 }
 
 const (
-	perRound = 25   // samples of a row; see samplesOf
-	fewKeys  = 1000 // are shown to a new limiter for each of them
+	perRound = 25 // samples of a row; see samplesOf
+	// fewKeys are shown to a new limiter for each sample. Up to manyKeys a limiter is kept for
+	// the round, and 26 subjects hold 2.5 GB then; perVisit samples are taken in a turn, after a
+	// warm-up of perKept samples.
+	fewKeys  = 1000
+	manyKeys = 1_000_000
+	perVisit = 5
+	perKept  = 8
 )
 
 // Run measures all subjects and returns a row for each one, workload and mode that
@@ -74,11 +81,11 @@ const (
 //
 // Within a round the subjects take turns, workload by workload, in an order that is
 // drawn anew each time, so that nobody always follows the same one. A turn is about one
-// sample of each row, so that a machine that is slow for a second is slow for all
-// subjects. Only where a limiter must be shown many keys first, it is about all samples
-// of the round. Workloads of the same population, like the two of a million keys, are
-// sampled one after the other in all modes while one limiter holds that population; no
-// other limiter exists at that time.
+// sample of each row, or a few of one row where others have taken the cache meanwhile, so
+// that a machine that is slow for a second is slow for all subjects. Only where a limiter is
+// used up by a sample, or holds more keys than all subjects could at once, it is about
+// all samples of the round, and no other limiter exists at that time. Workloads of the
+// same population, like the two of a million keys, share a limiter.
 //
 // Run stops at the first sample whose outcome is not as declared. log may be nil.
 func Run(ctx context.Context, c Config, subjects []peers.Subject, log func(format string, args ...any)) ([]results.Speed, error) {
@@ -86,7 +93,7 @@ func Run(ctx context.Context, c Config, subjects []peers.Subject, log func(forma
 		log = func(string, ...any) {}
 	}
 	r := runner{
-		config: c.withDefaults(), order: rand.New(rand.NewPCG(3, 4)), // the same in every run
+		config: c.withDefaults(), order: rand.New(rand.NewPCG(1, 2)), // the same in every run
 		rows: map[row]*results.Speed{}, calls: map[row]int{},
 	}
 	for round := range r.config.Rounds {
@@ -104,19 +111,57 @@ func Run(ctx context.Context, c Config, subjects []peers.Subject, log func(forma
 
 // turns takes the round's samples of a group of workloads.
 func (r *runner) turns(ctx context.Context, subjects []peers.Subject, g []workload.Workload) error {
-	each := perRound // samples of a row in a turn
-	if g[0].PopulationLen <= fewKeys && !g[0].Unique {
-		each = 1
+	switch n := g[0].PopulationLen; {
+	case g[0].Unique || n > manyKeys:
+		return r.passes(ctx, subjects, g, perRound)
+	case n > fewKeys:
+		return r.passesOfKept(ctx, subjects, g)
 	}
+	return r.passes(ctx, subjects, g, 1)
+}
+
+// passes takes so many samples of each row in a turn.
+func (r *runner) passes(ctx context.Context, subjects []peers.Subject, g []workload.Workload, each int) error {
 	for r.first = 0; r.first < perRound; r.first += each {
 		r.end = r.first + each
-		for _, i := range r.order.Perm(len(subjects)) {
-			if err := ctx.Err(); err != nil {
-				return err
+		if err := r.pass(ctx, subjects, g, r.config.Modes); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// passesOfKept makes all limiters first, which takes longer than all turns, and goes row by
+// row, so that the turns of one are close to each other.
+func (r *runner) passesOfKept(ctx context.Context, subjects []peers.Subject, g []workload.Workload) error {
+	r.kept = map[string]*instance{}
+	defer r.closeKept()
+	r.first, r.end = 0, 0
+	if err := r.pass(ctx, subjects, g, r.config.Modes); err != nil {
+		return err
+	}
+	freshMemory()
+	for r.first = 0; r.first < perRound; r.first += perVisit {
+		r.end = r.first + perVisit
+		for i := range g {
+			for j := range r.config.Modes {
+				if err := r.pass(ctx, subjects, g[i:i+1], r.config.Modes[j:j+1]); err != nil {
+					return err
+				}
 			}
-			if err := r.visit(subjects[i], g); err != nil {
-				return err
-			}
+		}
+	}
+	return nil
+}
+
+// pass gives every subject a turn.
+func (r *runner) pass(ctx context.Context, subjects []peers.Subject, g []workload.Workload, modes []Mode) error {
+	for _, i := range r.order.Perm(len(subjects)) {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		if err := r.visit(subjects[i], g, modes); err != nil {
+			return err
 		}
 	}
 	return nil
@@ -146,45 +191,52 @@ func names(g []workload.Workload) string {
 
 type row struct{ subject, workload, mode string }
 
+// An instance is a limiter and how many units it has been asked for, its population aside.
+type instance struct {
+	peers.Limiter
+	units int
+}
+
 type runner struct {
 	config     Config
 	order      *rand.Rand
 	round      int
-	first, end int // the samples of the round that a turn is about
-	units      int // that the current limiter has been asked for, its population aside
+	first, end int                  // the samples of the round that a turn is about
+	kept       map[string]*instance // by subjects, from one turn to the next; nil: none is
 	rows       map[row]*results.Speed
 	calls      map[row]int // of a sample
 }
 
-// visit is the turn of one subject under the workloads of a group.
-func (r *runner) visit(s peers.Subject, g []workload.Workload) error {
-	var l peers.Limiter
+// visit is the turn of one subject under workloads of a group.
+func (r *runner) visit(s peers.Subject, g []workload.Workload, modes []Mode) error {
+	l := r.kept[s.Name]
 	done := func() {
-		if l == nil {
+		if l == nil || r.kept != nil {
 			return
 		}
 		l.Close()
 		l = nil
 		if r.end-r.first > 1 {
-			// The next limiter starts with no garbage to collect, and with memory that is
-			// as new to the process as any other's. One of few keys needs neither.
-			debug.FreeOSMemory()
+			freshMemory()
 		}
 	}
 	defer done()
 	for _, w := range g {
-		for i, m := range r.config.Modes {
+		for _, m := range modes {
 			if Excludes(s, w, m) != "" || r.first >= samplesOf(w, m) {
 				continue
 			}
 			if l == nil {
-				var err error
-				if l, err = Prepare(s, w); err != nil {
+				made, err := Prepare(s, w)
+				if err != nil {
 					return err
 				}
-				r.units = 0
+				l = &instance{Limiter: made}
+				if r.kept != nil {
+					r.kept[s.Name] = l
+				}
 			}
-			if err := r.samples(l, s, w, m, i); err != nil {
+			if err := r.samples(l, s, w, m); err != nil {
 				return err
 			}
 			if w.Unique {
@@ -195,41 +247,53 @@ func (r *runner) visit(s peers.Subject, g []workload.Workload) error {
 	return nil
 }
 
+func (r *runner) closeKept() {
+	for _, l := range r.kept {
+		l.Close()
+	}
+	r.kept = nil
+	freshMemory()
+}
+
+// freshMemory lets the next limiter start with no garbage to collect, and with memory that
+// is as new to the process as any other's. One of few keys needs neither.
+func freshMemory() { debug.FreeOSMemory() }
+
 // spend counts the calls of a workload whose limit must not be spent. That they
 // would be denied is known only to those limiters that keep their limit.
-func (r *runner) spend(s peers.Subject, w workload.Workload, calls int) error {
-	r.units += calls
-	if w.AdmitRatio == 1 && !w.Unique && r.units > w.Options.Burst {
-		return fmt.Errorf("%s, %s: %d calls are more than the %d units of the limit: take shorter samples", s.Name, w.Name, r.units, w.Options.Burst)
+func (l *instance) spend(s peers.Subject, w workload.Workload, calls int) error {
+	l.units += calls
+	if w.AdmitRatio == 1 && !w.Unique && l.units > w.Options.Burst {
+		return fmt.Errorf("%s, %s: %d calls are more than the %d units of the limit: take shorter samples", s.Name, w.Name, l.units, w.Options.Burst)
 	}
 	return nil
 }
 
 // samples takes the turn's samples of one row.
-func (r *runner) samples(l peers.Limiter, s peers.Subject, w workload.Workload, m Mode, mode int) error {
+func (r *runner) samples(l *instance, s peers.Subject, w workload.Workload, m Mode) error {
 	id := row{s.Name, w.Name, m.Name}
 	if r.rows[id] == nil {
 		r.rows[id] = &results.Speed{Subject: s.Name, Workload: w.Name, Mode: m.Name, Keys: w.Keys}
 	}
-	end := min(r.end, samplesOf(w, m))
+	end, mode := min(r.end, samplesOf(w, m)), slices.Index(r.config.Modes, m)
 	for i := r.first; i < end; i++ {
 		calls, from := w.Calls.Len(), 0
 		if !w.Unique {
 			// The same calls for all subjects, others for the next sample.
 			from = ((r.round*perRound+i)*len(r.config.Modes) + mode) * 100_003
 			var err error
-			if calls, err = r.warm(l, s, w, m, id, from); err != nil {
+			if calls, err = r.warm(l, s, w, m, id, from, i == r.first); err != nil {
 				return err
 			}
 		}
-		if err := r.spend(s, w, calls); err != nil {
+		if err := l.spend(s, w, calls); err != nil {
 			return err
 		}
 		take := sample
-		if i == end-1 {
+		if i == end-1 && (r.kept == nil || r.end == perRound) {
 			take = Sample
 		}
-		d, err := take(l, s, w, m, from, calls)
+		d, err := take(l.Limiter, s, w, m, from, calls)
 		if err != nil {
 			return err
 		}
@@ -249,22 +313,27 @@ func samplesOf(w workload.Workload, m Mode) int {
 }
 
 // warm makes the calls that come before those of a sample, to bring the caches into
-// the state of a limiter in use. In the first round it also finds out how many calls
+// the state of a limiter in use: an eighth as many, but perKept times as many where others
+// have used the caches since. In the first round it also finds out how many calls
 // a sample takes; the later rounds take as many.
-func (r *runner) warm(l peers.Limiter, s peers.Subject, w workload.Workload, m Mode, id row, from int) (int, error) {
+func (r *runner) warm(l *instance, s peers.Subject, w workload.Workload, m Mode, id row, from int, first bool) (int, error) {
 	if calls, ok := r.calls[id]; ok {
-		if err := r.spend(s, w, calls/8); err != nil {
+		n := calls / 8
+		if first && r.kept != nil {
+			n = perKept * calls
+		}
+		if err := l.spend(s, w, n); err != nil {
 			return 0, err
 		}
-		_, err := sample(l, s, w, m, from-calls/8, calls/8)
+		_, err := sample(l.Limiter, s, w, m, from-n, n)
 		return calls, err
 	}
 	want := r.config.Round / time.Duration(samplesOf(w, m))
 	for calls := 1024; ; calls *= 2 {
-		if err := r.spend(s, w, calls); err != nil {
+		if err := l.spend(s, w, calls); err != nil {
 			return 0, err
 		}
-		d, err := sample(l, s, w, m, from-calls, calls)
+		d, err := sample(l.Limiter, s, w, m, from-calls, calls)
 		if err != nil {
 			return 0, err
 		}

@@ -30,10 +30,14 @@ type fake struct {
 	keys      int
 	counts    atomic.Int64 // of the keys
 	closed    *atomic.Int64
+	called    func() // by each call, where a test wants to know
 }
 
 func (f *fake) Allow(string) bool {
 	n := f.calls.Add(1)
+	if f.called != nil {
+		f.called()
+	}
 	return f.denyEvery == 0 || n%f.denyEvery != 0
 }
 
@@ -164,9 +168,9 @@ func TestRun_UnitsDoNotRunOut(t *testing.T) {
 	}
 }
 
-// Keys are counted after a turn, and not in its samples, nor just before one.
+// Keys are counted when a limiter has been used, and not between samples, nor just before one.
 func TestRun_KeysAreNotCountedBetweenWarmUpAndSample(t *testing.T) {
-	for name, turns := range map[string]int{"hot": perRound, "zipf": 1} {
+	for name, limiters := range map[string]int{"hot": perRound, "zipf": 1} {
 		var c fakes
 		w := named(name)
 		l := &fake{keys: w.Keys}
@@ -174,42 +178,82 @@ func TestRun_KeysAreNotCountedBetweenWarmUpAndSample(t *testing.T) {
 		if _, err := Run(context.Background(), config, []peers.Subject{c.subject("subject", func() *fake { return l })}, nil); err != nil {
 			t.Fatal(err)
 		}
-		if got, want := int(l.counts.Load()), config.Rounds*turns; got != want {
-			t.Errorf("%s: keys counted %d times, want once a turn, %d", name, got, want)
+		if got, want := int(l.counts.Load()), config.Rounds*limiters; got != want {
+			t.Errorf("%s: keys counted %d times, want once a limiter, %d", name, got, want)
 		}
 	}
 }
 
-// turnsOf runs two subjects, a and b, and returns their names in the order in which limiters of them were made.
-func turnsOf(t *testing.T, config Config) (turns string) {
+// A history is what two subjects, a and b, have been asked for.
+type history struct {
+	made  string // whose limiters, in their order
+	turns string // who was called, once for all calls in a row
+}
+
+func historyOf(t *testing.T, config Config) *history {
 	t.Helper()
 	var c fakes
+	h := &history{}
 	subject := func(name string) peers.Subject {
 		return c.subject(name, func() *fake {
-			turns += name
-			return &fake{keys: -1}
+			h.made += name
+			return &fake{keys: -1, called: func() {
+				if !strings.HasSuffix(h.turns, name) {
+					h.turns += name
+				}
+			}}
 		})
 	}
 	if _, err := Run(context.Background(), config, []peers.Subject{subject("a"), subject("b")}, nil); err != nil {
 		t.Fatal(err)
 	}
-	return turns
+	return h
 }
 
 // A machine that is slow for a second must be slow for all subjects.
 func TestRun_TurnsAreAsShortAsTheyCanBe(t *testing.T) {
-	for name, want := range map[string]int{"hot": perRound, "thousand": perRound, "zipf": 1, "new": 1} {
-		config := quick(named(name))
-		config.Rounds = 1
-		turns := turnsOf(t, config)
-		if len(turns) != 2*want {
-			t.Fatalf("%s: the turns are %s, want %d of each subject", name, turns, want)
+	for name, want := range map[string]struct{ limiters, turns int }{
+		"hot": {perRound, perRound}, "thousand": {perRound, perRound}, "new": {1, 1},
+		// In the first it is shown its population.
+		"zipf": {1, 1 + perRound/perVisit}, "zipf uniform": {1, 1 + 2*perRound/perVisit},
+	} {
+		var config Config
+		for _, w := range strings.Fields(name) {
+			config = quick(append(config.Workloads, named(w))...)
 		}
-		for i := 0; i < len(turns); i += 2 {
-			if turns[i] == turns[i+1] {
-				t.Errorf("%s: the turns are %s, want each subject once in two", name, turns)
+		config.Rounds = 1
+		h := historyOf(t, config)
+		if len(h.made) != 2*want.limiters {
+			t.Errorf("%s: limiters of %s, want %d of each subject", name, h.made, want.limiters)
+		}
+		for i := 0; i+1 < len(h.made); i += 2 {
+			if h.made[i] == h.made[i+1] {
+				t.Errorf("%s: limiters of %s, want each subject's once in two", name, h.made)
 			}
 		}
+		// Who is last in one pass and first in the next has its turns in a row.
+		if n := len(h.turns); n < want.turns+1 || n > 2*want.turns {
+			t.Errorf("%s: the turns are %s, want %d of each subject", name, h.turns, want.turns)
+		}
+	}
+}
+
+// A limiter that is kept finds the caches taken by the others, each time.
+func TestRun_AKeptLimiterIsWarmedInEachTurn(t *testing.T) {
+	w := named("zipf")
+	config := quick(w)
+	c := config.withDefaults()
+	const calls = 1000
+	r := runner{
+		config: c, rows: map[row]*results.Speed{}, kept: map[string]*instance{}, first: 5, end: 5 + perVisit,
+		calls: map[row]int{{"subject", w.Name, "serial"}: calls},
+	}
+	l := &fake{keys: -1}
+	if err := r.samples(&instance{Limiter: l}, peers.Subject{Name: "subject"}, w, c.Modes[0]); err != nil {
+		t.Fatal(err)
+	}
+	if got, want := int(l.calls.Load()), perKept*calls+perVisit*calls+(perVisit-1)*calls/8; got != want {
+		t.Errorf("%d calls, want %d: the first warm-up %d times as long as a sample, the others an eighth", got, want, perKept)
 	}
 }
 
@@ -233,9 +277,11 @@ func TestRun_EndsWithItsContext(t *testing.T) {
 // Zipf and uniform share a population, so a round makes one limiter for both. The
 // order of the subjects changes.
 func TestRun_SharesLimitersAndChangesTheOrder(t *testing.T) {
-	// Three rounds of two limiters each, and not the same one first in all of them.
-	if got := turnsOf(t, quick(named("zipf"), named("uniform"))); len(got) != 6 || got == "ababab" || got == "bababa" {
-		t.Errorf("limiters made in the order %s", got)
+	config := quick(named("zipf"), named("uniform"))
+	config.Rounds = 5
+	// Two limiters a round, and not the same one first in all of them.
+	if h := historyOf(t, config); len(h.made) != 10 || h.made == strings.Repeat("ab", 5) || h.made == strings.Repeat("ba", 5) {
+		t.Errorf("limiters made in the order %s", h.made)
 	}
 }
 
