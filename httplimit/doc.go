@@ -47,6 +47,7 @@
 // all of, and no two IPv4 clients share a key. IPTiers adds wider networks with larger
 // budgets, so that owning many IPv6 networks buys little. ByHeader, ByCookie,
 // ByBasicAuthUser, ByBearerToken and ByPattern count by what the request says, and Join combines keys.
+// Policy.Limit has a request go by a limit that it brings, in its token, say.
 // A request takes bounded time to read, whatever a stranger sends; ATTACKS.md in the source of
 // this package lists what was tried against it.
 //

@@ -1,6 +1,7 @@
 package httplimit_test
 
 import (
+	"context"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -112,4 +113,37 @@ func ExampleConfig_onDenied() {
 	// Output:
 	// log: / 429 [users]
 	// Come back in 1m0s.
+}
+
+// A limit that comes with the request, as one that a customer has paid for does in a token
+// whose signature a middleware in front has checked. Others have the limiter's.
+func ExamplePolicy_limit() {
+	type paid struct{} // the key in the request's context
+	limit, err := httplimit.New(httplimit.Config{Policies: []httplimit.Policy{{
+		Name: "users", Limiter: sluice.Must(sluice.New(sluice.Config{Limit: sluice.PerHour(1)})), Key: byUser,
+		Limit: func(r *http.Request) (sluice.Limit, error) {
+			limit, _ := r.Context().Value(paid{}).(sluice.Limit)
+			return limit, nil // the zero Limit of those who have none
+		},
+	}}})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	handler := limit(http.NotFoundHandler())
+	authenticated := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if user, _, _ := r.BasicAuth(); user == "ann" {
+			r = r.WithContext(context.WithValue(r.Context(), paid{}, sluice.PerHour(3)))
+		}
+		handler.ServeHTTP(w, r)
+	})
+	for _, user := range []string{"ann", "ann", "ann", "bob", "bob"} {
+		fmt.Println(user, asUser(authenticated, user, "secret").Code != http.StatusTooManyRequests)
+	}
+	// Output:
+	// ann true
+	// ann true
+	// ann true
+	// bob true
+	// bob false
 }

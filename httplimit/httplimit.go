@@ -47,6 +47,13 @@ type Policy struct {
 	// burst, is denied for ever. The demands on KeyFunc hold here, too.
 	Cost func(*http.Request) int
 
+	// Limit returns a limit that the request brings, such as one in its token, and goes by:
+	// see sluice.Key.WithLimit. The zero Limit is none; the request then goes by that of its
+	// key. An error, or a limit that sluice.New would refuse for the Limiter, is an error of
+	// Key. It is not for a Remote. Whoever can choose the limit is not limited. nil means
+	// that no request brings one. The demands on KeyFunc hold here, too.
+	Limit func(*http.Request) (sluice.Limit, error)
+
 	// Unit is the quota unit (qu) in RateLimit-Policy, such as "content-bytes"; empty
 	// means "requests". It has at most 64 printable ASCII characters.
 	Unit string
@@ -268,6 +275,8 @@ func (p *Policy) validate(field string) error {
 		return configErrorf(field+".Remote", "is a nil %T; want one that has been made", p.Remote)
 	case p.Shadow && p.Remote == nil:
 		return configErrorf(field+".Shadow", "is set for a Limiter, which has a switch of its own; want sluice.Config.Shadow")
+	case p.Limit != nil && p.Remote != nil:
+		return configErrorf(field+".Limit", "is set for a Remote, which keeps one limit; want a Limiter, or nil")
 	case p.Key == nil:
 		return configErrorf(field+".Key", "is nil; want a function that returns what requests are counted under")
 	}

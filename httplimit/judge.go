@@ -69,7 +69,7 @@ func (j *judgement) of(k kind) ([]entry, []sluice.Charge) {
 func (m *Judge) collect(j judgement, r *http.Request) (_ judgement, keyErr error) {
 	for i := range m.policies {
 		p := &m.policies[i]
-		key, err := p.Key(r)
+		key, k, err := p.keys(r)
 		switch {
 		case err == nil:
 		case m.config.OnKeyError == KeyErrorSkip && errors.Is(err, ErrNoKey):
@@ -86,11 +86,7 @@ func (m *Judge) collect(j judgement, r *http.Request) (_ judgement, keyErr error
 			cost = p.Cost(r)
 		}
 		j.entries = append(j.entries, entry{policy: p, key: key})
-		c := sluice.Charge{Cost: cost}
-		if p.Remote == nil {
-			c.Key = p.Limiter.Key(key)
-		}
-		j.charges = append(j.charges, c)
+		j.charges = append(j.charges, sluice.Charge{Key: k, Cost: cost})
 		j.ends[p.kind] = int32(len(j.charges))
 	}
 	j.states = slices.Grow(j.states, len(j.charges))[:len(j.charges)]
@@ -98,6 +94,22 @@ func (m *Judge) collect(j judgement, r *http.Request) (_ judgement, keyErr error
 		j.ends[k] = max(j.ends[k], j.ends[k-1])
 	}
 	return j, keyErr
+}
+
+// keys returns the key of a request, and the Limiter's handle of it, if there is a Limiter.
+func (p *policy) keys(r *http.Request) (key string, k sluice.Key, err error) {
+	if key, err = p.Key(r); err != nil || p.Remote != nil {
+		return key, k, err
+	}
+	k = p.Limiter.Key(key)
+	if p.Limit == nil {
+		return key, k, nil
+	}
+	limit, err := p.Limit(r)
+	if err == nil && limit != (sluice.Limit{}) {
+		k, err = k.WithLimit(limit)
+	}
+	return key, k, err
 }
 
 // judge charges the request to all policies, or denies it.

@@ -1,6 +1,7 @@
 package httplimit_test
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"net/http"
@@ -230,4 +231,99 @@ func TestHeaders_SoftMakesNoWaitLonger(t *testing.T) {
 			assert.Equal(t, algorithm != sluice.FixedWindow, d.OverSoft, "%v", algorithm)
 		}
 	}
+}
+
+// byLimit is a request's own limit: that of its header Limit.
+func byLimit(r *http.Request) (limit sluice.Limit, err error) {
+	return limit, limit.UnmarshalText([]byte(r.Header.Get("Limit")))
+}
+
+// A request that brings a limit goes by it, with what its key has spent, and is told of it;
+// one without goes by the limit of its key.
+func TestPolicy_LimitOfARequest(t *testing.T) {
+	for _, algorithm := range everyAlgorithm {
+		for _, policies := range []int{1, 2} {
+			t.Run(fmt.Sprintf("algorithm=%v/policies=%d", algorithm, policies), func(t *testing.T) {
+				clock := newClock()
+				lim := newLimiter(t, sluice.Config{Algorithm: algorithm, Limit: sluice.PerMinute(3), Clock: clock})
+				c := httplimit.Config{
+					Policies: []httplimit.Policy{{Name: "p", Limiter: lim, Key: byHeader("User"), Limit: byLimit}},
+					Headers:  httplimit.Headers{RateLimitPolicy: httplimit.Draft11, XRemaining: true},
+				}
+				if policies == 2 {
+					c.Policies = append(c.Policies, httplimit.Policy{Name: "other", Limiter: gcra(t, sluice.Unlimited, clock), Key: oneKey})
+				}
+				handler := wrap(t, c, ok200)
+				for i, want := range []struct {
+					limit, told, remaining string
+					status                 int
+				}{
+					{"", `"p";q=3;w=60`, "2", 200},
+					{"1/m", `"p";q=1;w=60`, "0", 429},
+					{"", `"p";q=3;w=60`, "1", 200},
+					{"", `"p";q=3;w=60`, "0", 200},
+					{"", `"p";q=3;w=60`, "0", 429},
+					{"5/m", `"p";q=5;w=60`, "1", 200},
+					{"5/m", `"p";q=5;w=60`, "0", 200},
+					{"5/m", `"p";q=5;w=60`, "0", 429},
+					{"0/s", `"p";q=0`, "0", 429},
+					{"unlimited", "", "", 200},
+				} {
+					w := get(handler, "User", "ann", "Limit", want.limit)
+					assert.Equal(t, want.status, w.Code, i)
+					assert.Equal(t, want.told, w.Header().Get("RateLimit-Policy"), i)
+					assert.Equal(t, want.remaining, w.Header().Get("X-RateLimit-Remaining"), i)
+				}
+				assert.Equal(t, sluice.PerMinute(3), lim.KeyLimit("ann"), "nothing is kept for the key")
+			})
+		}
+	}
+}
+
+// A limit that is none is an error like one of the key: no limiter is asked.
+func TestPolicy_LimitErrors(t *testing.T) {
+	errNone := errors.New("no such customer")
+	for _, tt := range []struct {
+		name  string
+		limit func(*http.Request) (sluice.Limit, error)
+		act   httplimit.KeyErrorAction
+		want  int
+		check func(error) bool
+	}{
+		{"an error", func(*http.Request) (sluice.Limit, error) { return sluice.PerSecond(1), errNone }, httplimit.KeyErrorSkip, 400,
+			func(err error) bool { return errors.Is(err, errNone) }},
+		{"no key", func(*http.Request) (sluice.Limit, error) { return sluice.Limit{}, httplimit.ErrNoKey }, httplimit.KeyErrorSkip, 200,
+			func(err error) bool { return errors.Is(err, httplimit.ErrNoKey) }},
+		{"no key, denied", func(*http.Request) (sluice.Limit, error) { return sluice.Limit{}, httplimit.ErrNoKey }, httplimit.KeyErrorDeny, 400,
+			func(err error) bool { return errors.Is(err, httplimit.ErrNoKey) }},
+		{"a limit that New refuses", func(*http.Request) (sluice.Limit, error) { return sluice.Limit{Rate: 1}, nil }, httplimit.KeyErrorSkip, 400,
+			func(err error) bool { return errors.As(err, new(*sluice.ConfigError)) }},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			lim := gcra(t, sluice.PerMinute(3), newClock())
+			var heard error
+			handler := wrap(t, httplimit.Config{
+				Policies:   []httplimit.Policy{{Name: "p", Limiter: lim, Key: oneKey, Limit: tt.limit}},
+				OnKeyError: tt.act,
+				OnDecision: func(_ *http.Request, d httplimit.Decision) { heard = d.KeyError },
+			}, ok200)
+			assert.Equal(t, tt.want, get(handler).Code)
+			assert.True(t, tt.check(heard), "%v", heard)
+			assert.Zero(t, lim.Len())
+		})
+	}
+}
+
+// What a request that has brought a limit gives back is its key's again.
+func TestPolicy_LimitOfARequestIsSettled(t *testing.T) {
+	cost := 0
+	handler := wrap(t, httplimit.Config{
+		Policies: []httplimit.Policy{{Name: "p", Limiter: gcra(t, sluice.PerMinute(3), newClock()), Key: oneKey, Limit: byLimit}},
+		Settle:   func(*http.Request, int) int { return cost },
+	}, ok200)
+	assert.Equal(t, http.StatusOK, get(handler, "Limit", "1/m").Code)
+	cost = 1
+	assert.Equal(t, http.StatusOK, get(handler, "Limit", "1/m").Code)
+	assert.Equal(t, http.StatusTooManyRequests, get(handler, "Limit", "1/m").Code)
+	assert.Equal(t, http.StatusOK, get(handler).Code)
 }

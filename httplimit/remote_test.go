@@ -80,6 +80,7 @@ func TestNew_RefusesRemotesThatCannotBeMeant(t *testing.T) {
 		{httplimit.Policy{Limiter: lim, Remote: &far{}}, "Remote", "is set, and so is Limiter"},
 		{httplimit.Policy{Remote: (*far)(nil)}, "Remote", "is a nil *httplimit_test.far"},
 		{httplimit.Policy{Limiter: lim, Shadow: true}, "Shadow", "want sluice.Config.Shadow"},
+		{httplimit.Policy{Remote: &far{}, Limit: byLimit}, "Limit", "want a Limiter, or nil"},
 	} {
 		tt.policy.Name, tt.policy.Key = "p", oneKey
 		_, err := httplimit.New(httplimit.Config{Policies: []httplimit.Policy{tt.policy}})
