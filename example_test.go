@@ -80,6 +80,27 @@ func ExampleKey() {
 	// true false
 }
 
+// A limit for each client by its address, as for gRPC: an IPv6 host can use any address of its
+// /64, and has one budget in all of them.
+func ExampleLimiter_KeyAddr() {
+	lim := sluice.Must(sluice.New(sluice.Config{Limit: sluice.PerSecond(1)}))
+	allow := func(peer netip.AddrPort) bool {
+		addr := peer.Addr().Unmap()
+		if addr.Is6() {
+			addr = netip.PrefixFrom(addr, 64).Masked().Addr()
+		}
+		return lim.KeyAddr(addr).Allow()
+	}
+	for _, peer := range []string{"192.0.2.1:4711", "[::ffff:192.0.2.1]:4712", "[2001:db8::1]:4711", "[2001:db8::2]:4711"} {
+		fmt.Println(peer, allow(netip.MustParseAddrPort(peer)))
+	}
+	// Output:
+	// 192.0.2.1:4711 true
+	// [::ffff:192.0.2.1]:4712 false
+	// [2001:db8::1]:4711 true
+	// [2001:db8::2]:4711 false
+}
+
 // One reading of the clock can serve a batch of decisions.
 func ExampleKey_AllowAt() {
 	clock := sluice.SystemClock()

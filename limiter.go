@@ -187,7 +187,8 @@ func (l *Limiter) KeyUint64(n uint64) Key { return Key{l.made(), l.hash.uint64(n
 
 // KeyAddr returns the handle of an address. An IPv4 address and its IPv4-mapped
 // IPv6 form are the same key, and a zone makes no difference. It is not the handle
-// of the address's text.
+// of the address's text. An IPv6 host has a network of 2^64 addresses, each of which is
+// a key: cut it, as in the example. httplimit.ByRemoteIP does.
 func (l *Limiter) KeyAddr(a netip.Addr) Key {
 	k := Key{l.made(), l.hash.addr(a)}
 	if l.top.Nameless(k.id) {

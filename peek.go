@@ -8,7 +8,8 @@ import (
 
 // Peek returns what Take would return, but charges nothing and tracks nothing. For
 // a key that is not tracked it does not consider MaxKeys; nor, for a call that would be
-// denied, what the denial would do to the key (BlockFor, CountDenied).
+// denied, what the denial would do to the key (BlockFor, CountDenied). So its Remaining is
+// what the call would leave; what is left now, Peek says with a cost of 0, and Status.
 func (l *Limiter) Peek(key string, cost int) (d Decision) {
 	id := l.made().hash.string(key)
 	l.ahead(id)
@@ -190,7 +191,7 @@ type Status struct {
 	// Limit is the limit that calls for the key go by, as Key.Limit says.
 	Limit Limit
 
-	// Remaining is the cost that could be admitted now, as in the Decision of Peek.
+	// Remaining is the cost that could be admitted now, as in the Decision of Peek with a cost of 0.
 	Remaining int
 
 	// NextAfter is the least wait after which more than Remaining is there, exact to the

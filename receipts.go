@@ -36,7 +36,8 @@ func (r *Reservation) At() int64 { return r.begins }
 // limiter been made without Config.Shadow. Nothing has been charged then.
 func (r *Reservation) WouldDeny() bool { return r.wouldDeny }
 
-// Cancel gives the whole charge back. It is Settle(0).
+// Cancel gives the whole charge back, also when its turn has begun. So it is for a call that
+// has not been made, and not for a defer. It is Settle(0).
 func (r *Reservation) Cancel() { r.Settle(0) }
 
 // Settle replaces the cost of the reservation by what was used. Units that were not used are given

@@ -15,6 +15,11 @@ import (
 
 // New returns a middleware. The error is that of httplimit.New.
 //
+// Functions of the Config, such as a key, see the http.Request, and not what a middleware in
+// front has Set in the echo.Context. Have that middleware put it into the request, too:
+//
+//	c.SetRequest(c.Request().WithContext(...))
+//
 // httplimit.Config.Settle is told the status that the client gets, whether the handler
 // has written it, echo's error handler makes it of an error that the handler returns, or
 // a middleware further out does. It is asked when the handler is done or, where its error

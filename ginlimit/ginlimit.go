@@ -14,6 +14,11 @@ import (
 
 // New returns a middleware. The error is that of httplimit.New.
 //
+// Functions of the Config, such as a key, see the http.Request, and not what a middleware in
+// front has Set in the gin.Context. Have that middleware put it into the request, too:
+//
+//	c.Request = c.Request.WithContext(...)
+//
 // httplimit.Config.Settle is told the status that the client gets. It is asked when the
 // handlers are done or, where they have only noted an error (gin.Context.Error), when a
 // middleware further out answers that; and not at all where none does, so that the request

@@ -2,9 +2,11 @@ package httplimit_test
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"time"
 
 	"github.com/sluice-go/sluice"
@@ -146,4 +148,42 @@ func ExamplePolicy_limit() {
 	// ann true
 	// bob true
 	// bob false
+}
+
+// A key that is in the body, which a middleware must not read: the handler reads it, and then
+// asks.
+func ExampleJudge() {
+	type login struct{ Name, Password string }
+	type known struct{} // the key in the request's context
+	judge, err := httplimit.NewJudge(httplimit.Config{Policies: []httplimit.Policy{{
+		Name: "logins", Limiter: sluice.Must(sluice.New(sluice.Config{Limit: sluice.PerHour(2)})),
+		Key: func(r *http.Request) (string, error) { return r.Context().Value(known{}).(login).Name, nil },
+	}}})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	handler := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		var l login
+		if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, 1<<10)).Decode(&l); err != nil || len(l.Name) > 64 {
+			w.WriteHeader(http.StatusBadRequest)
+			return
+		}
+		v := judge.Decide(w.Header(), r.WithContext(context.WithValue(r.Context(), known{}, l)))
+		if !v.Allowed {
+			v.Answer(w)
+			return
+		}
+		w.WriteHeader(http.StatusUnauthorized)
+	})
+	for _, body := range []string{`{"name":"ann"}`, `{"name":"ann"}`, `{"name":"ann"}`, `{"name":"bob"}`} {
+		w := httptest.NewRecorder()
+		handler.ServeHTTP(w, httptest.NewRequest(http.MethodPost, "/login", strings.NewReader(body)))
+		fmt.Println(body, w.Code)
+	}
+	// Output:
+	// {"name":"ann"} 401
+	// {"name":"ann"} 401
+	// {"name":"ann"} 429
+	// {"name":"bob"} 401
 }

@@ -18,9 +18,9 @@ import (
 // Headers says what responses tell about the limits; the package documentation says
 // what the values mean. The zero value is Retry-After on denials and nothing else.
 //
-// The fields are set before the handler is called. RateLimit and RateLimit-Policy are
-// lists: they add to what is there already, so that middlewares can be stacked. The
-// other fields replace it.
+// The fields are set before the handler or Config.OnDenied is called; for other names, rename
+// them there. RateLimit and RateLimit-Policy are lists: they add to what is there already, so
+// that middlewares can be stacked. The other fields replace it.
 type Headers struct {
 	// OmitRetryAfter leaves out Retry-After. It is otherwise on every denial that a wait
 	// helps: whole seconds, rounded up, at least 1. On a denial for ever, such as a cost

@@ -15,7 +15,8 @@ import (
 // KeyFunc returns the key that a request is counted under. The error says that the
 // request has none; see Config.OnKeyError. An empty key is a key, which all requests that
 // have it share; return an error that matches ErrNoKey instead. It is called from many
-// goroutines at once, before the handler, and must not read the request's body.
+// goroutines at once, before the handler, and must not read the request's body: for a key
+// that is in the body see the example of Judge.
 type KeyFunc func(*http.Request) (key string, err error)
 
 // Policy is one of the limits of a middleware.
