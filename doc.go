@@ -60,6 +60,56 @@
 // that fail neither charge nor block. A TakeAll does to the key of each charge that is denied
 // itself what a denied Take would do, and nothing to the others.
 //
+// # Coming from another limiter
+//
+// A Limiter keeps a budget for each key; one for all callers is k := lim.Key("").
+//
+//	golang.org/x/time/rate
+//	  NewLimiter(r, b)                 PerSecond(r).WithBurst(b)
+//	  Every(d), Inf                    Per(1, d), Unlimited
+//	  AllowN(t, n)                     k.AllowAt(t.UnixNano(), n)
+//	  WaitN(ctx, n)                    k.Wait(ctx, n)
+//	  ReserveN(t, n)                   k.Reserve(n, Never)
+//	  SetLimit, SetBurst               lim.SetLimit
+//	  Tokens                           k.Status().Remaining
+//	github.com/throttled/throttled
+//	  RateQuota{PerSec(r), m}          PerSecond(r).WithBurst(m+1)
+//	  RateLimit(key, n)                lim.Take(key, n)
+//	github.com/ulule/limiter
+//	  "10-M"                           ParseLimit("10/m"); FixedWindow, AnchorFirstCharge
+//	  Get, Peek                        lim.Take(key, 1), lim.Peek(key, 0)
+//	github.com/sethvargo/go-limiter
+//	  Tokens: n, Interval: d           Per(n, d); FixedWindow, AnchorFirstCharge
+//	  Set, Burst                       lim.SetKeyLimit and lim.Reset; nothing lifts a key above its burst
+//	github.com/juju/ratelimit
+//	  NewBucketWithQuantum(d, b, n)    Per(n, d).WithBurst(b)
+//	  TakeMaxDuration(n, d)            k.Reserve(n, d)
+//	  TakeAvailable(n)                 k.TakeUpTo(n)
+//	go.uber.org/ratelimit
+//	  New(r, WithSlack(m))             PerSecond(r).WithBurst(m + 1), and k.Charge(m) at first
+//	  Take                             k.Reserve(1, Never), and sleep for its Delay
+//	github.com/failsafe-go/failsafe-go
+//	  NewBursty(n, d)                  Per(n, d); TokenBucket, RefillInterval
+//	  NewSmoothWithMaxRate(d)          Per(1, d); the same, or GCRA, which has turns to reserve
+//	  TryAcquirePermits(n)             k.AllowN(n)
+//
+// These differ:
+//
+//   - Rates are whole numbers: half a unit a second is Per(1, 2*time.Second).
+//   - A Burst of 0 is the Rate, where x/time/rate admits nothing. A Rate of 0 denies all, where
+//     x/time/rate admits a burst.
+//   - A cost of 0 asks whether a unit is there, where x/time/rate always admits it.
+//   - Cancel gives back what the key would have without the reservation, also when the turn has
+//     begun. x/time/rate gives back less, and nothing then.
+//   - A larger burst can be used at once, where x/time/rate fills it up at the rate.
+//   - Remaining is never negative, and above the burst nothing is reserved: Charge makes a debt.
+//   - RetryAfter is 0 for a call that is admitted, and Never if no wait helps, where throttled has
+//     -1 for both.
+//   - Peek of a key with nothing left is not Allowed; under ulule/limiter the limit is reached by the
+//     call after that.
+//
+// Under HTTP, see package httplimit.
+//
 // # What is promised
 //
 // No decision uses floating point, and nothing drifts: after k periods exactly

@@ -101,6 +101,34 @@
 // deny nobody; Decision.WouldDeny names those that would have. They are asked once all
 // others have admitted.
 //
+// # Coming from another middleware
+//
+//	github.com/go-chi/httprate
+//	  Limit(n, d)                      sluice.SlidingWindow, sluice.Per(n, d)
+//	  LimitAll, Key("*")               a Key that returns "" for all
+//	  KeyByIP                          ByRemoteIP(IPConfig{})
+//	  KeyByRealIP                      ByRemoteIP, with the proxies that are to be believed
+//	  KeyByEndpoint                    a Key that returns r.URL.Path; or ByPattern
+//	  JoinKeys                         Join
+//	  WithIncrement                    Policy.Cost
+//	  WithRequestLimit                 Policy.Limit
+//	  WithLimitHandler                 Config.OnDenied
+//	  WithErrorHandler                 Config.OnDenied; Decision.KeyError
+//	  RespondOnLimit(w, r, key)        Judge.Decide, and Verdict.Answer
+//	  headers                          Headers.XLimit, XRemaining; XReset: ResetUnix
+//	github.com/throttled/throttled
+//	  VaryBy                           ByRemoteIP, ByHeader, ByCookie, or a Key of your own; Join
+//	  DeniedHandler, Error             Config.OnDenied; Decision.RemoteError
+//	  headers                          Headers.XLimit, XRemaining; XReset: ResetDelta
+//	github.com/ulule/limiter
+//	  WithTrustForwardHeader           ByRemoteIP, with the proxies that are to be believed
+//	  WithIPv4Mask, WithIPv6Mask       IPConfig.IPv4Bits, IPv6Bits
+//	  WithExcludedKey                  Config.Skip; or sluice.Unlimited by SetKeyLimit
+//
+// These differ: responses have no headers but Retry-After on denials until Headers says so; a
+// failing Key is answered with 400, and a failing Remote with 503; IPv6 is cut to a /64, as by
+// httprate only; Retry-After is the wait that is needed, and not there where none helps.
+//
 // # Clients
 //
 // NewTransport returns an http.RoundTripper that keeps a program's own requests within a
