@@ -10,7 +10,8 @@ package sluice
 // its burst is a debt, and it is denied until it has paid that back:
 //
 //   - GCRA, TokenBucket and LeakyBucket gain units at the rate until the debt is paid,
-//     however long that takes; at RefillInterval, at each boundary.
+//     however long that takes: for ResetAfter less the Config.RefillTime of the burst and
+//     Config.Soft. At RefillInterval they gain at each boundary.
 //   - FixedWindow counts it in the present window, with which it ends.
 //   - SlidingWindow counts it like all other units of the window: in full until its end,
 //     and then less and less.

@@ -454,9 +454,11 @@ func ExampleLimiter_Charge() {
 	fmt.Println(l.Allow("ann")) // one token: is there anything left at all?
 	d := l.Charge("ann", 1199)  // the answer took 1,199 more
 	fmt.Println(d.Allowed, d.RetryAfter)
+	fmt.Println("in debt for", d.ResetAfter-l.Config().RefillTime(1000))
 	// Output:
 	// true
 	// false 20.1s
+	// in debt for 20s
 }
 
 func ExampleLimiter_TakeUpTo() {
