@@ -1,10 +1,12 @@
 package fiberlimit
 
 import (
+	"context"
 	"fmt"
 	"net/http"
 	"net/url"
 	"slices"
+	"strings"
 
 	"github.com/gofiber/fiber/v3"
 )
@@ -34,7 +36,29 @@ func newRequest(c fiber.Ctx) (*http.Request, error) {
 		r.Header.Add(string(name), string(value))
 	}
 	r.Header.Del("Host")
-	return r.WithContext(c.Context()), nil
+	withoutTrailer(r.Header, c)
+	return r.WithContext(context.WithValue(c.Context(), http.LocalAddrContextKey, c.RequestCtx().LocalAddr())), nil
+}
+
+const forwarded = "Forwarded"
+
+// withoutTrailer leaves out what came as Forwarded behind the body. fasthttp puts the trailer of a
+// body that it has read behind the fields of the header, which is where the last proxy
+// writes. It refuses X-Forwarded-For and X-Real-IP there, but not this one.
+func withoutTrailer(header http.Header, c fiber.Ctx) {
+	lines := header[forwarded]
+	if len(lines) == 0 {
+		return
+	}
+	inHeader := 0
+	for name := range c.Request().Header.AllInOrder() {
+		if strings.EqualFold(string(name), forwarded) {
+			inHeader++
+		}
+	}
+	if header[forwarded] = lines[:min(inHeader, len(lines))]; inHeader == 0 {
+		delete(header, forwarded)
+	}
 }
 
 // A response is fiber's as a http.ResponseWriter.

@@ -18,7 +18,10 @@ import (
 //
 // Functions of the Config are given a request with all that came in its header, and what
 // the context of the fiber.Ctx has, but an empty body. It may be kept: nothing of it is used
-// again by fiber. A request whose target is no URI gets status 400.
+// again by fiber. A request whose target is no URI gets status 400. As for fiber's handlers, the
+// trailer of a body that has been read is part of the header; only Forwarded, by which a client could
+// name another one, is left out. Each process of fiber's prefork has limiters of its own:
+// share the limit by a httplimit.Policy with a Remote.
 //
 // httplimit.Config.Settle is told the status that the client gets. For an error that a
 // handler returns, the middleware calls the error handler of the app, as fiber's logger

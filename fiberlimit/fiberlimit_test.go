@@ -8,6 +8,9 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/netip"
+	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -59,6 +62,10 @@ func newApp() *fiber.App {
 func serve(t *testing.T, app *fiber.App) string {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
+	return serveOn(t, app, listener)
+}
+
+func serveOn(t *testing.T, app *fiber.App, listener net.Listener) string {
 	ended := make(chan error, 1)
 	go func() { ended <- app.Listener(listener, fiber.ListenConfig{DisableStartupMessage: true}) }()
 	t.Cleanup(func() {
@@ -107,12 +114,21 @@ func TestFiber_FailedLoginsAreCounted(t *testing.T) {
 	}
 }
 
-// raw sends the lines of a request, and returns the response.
+// raw sends the lines of a request without a body, and returns the response.
 func raw(t *testing.T, address string, lines ...string) *http.Response {
-	conn, err := net.Dial("tcp", address)
+	return send(t, address, slices.Concat(lines, []string{"Connection: close"}))
+}
+
+// send sends the lines of a request, and returns the response.
+func send(t *testing.T, address string, lines []string) *http.Response {
+	network := "tcp"
+	if strings.HasPrefix(address, "/") {
+		network = "unix"
+	}
+	conn, err := net.Dial(network, address)
 	require.NoError(t, err)
 	defer conn.Close()
-	_, err = io.WriteString(conn, strings.Join(lines, "\r\n")+"\r\nConnection: close\r\n\r\n")
+	_, err = io.WriteString(conn, strings.Join(lines, "\r\n")+"\r\n\r\n")
 	require.NoError(t, err)
 	resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
 	require.NoError(t, err)
@@ -156,6 +172,68 @@ func TestFiber_FieldsThatAreThereTwice(t *testing.T) {
 				assert.Zero(t, served)
 			}
 		})
+	}
+}
+
+// What comes behind the body is the client's, and no proxy has looked at it.
+func TestFiber_TheTrailerNamesNoClient(t *testing.T) {
+	for _, header := range []string{"Forwarded", "X-Forwarded-For", "X-Real-IP", "CF-Connecting-IP"} {
+		for _, streamed := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s/streamed=%v", header, streamed), func(t *testing.T) {
+				byIP := httplimit.Must(httplimit.ByRemoteIP(httplimit.IPConfig{
+					TrustedProxies: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}, Header: header,
+				}))
+				var keys []string
+				limit, err := fiberlimit.New(httplimit.Config{Policies: []httplimit.Policy{{
+					Name: "client", Limiter: sluice.Must(sluice.New(sluice.Config{Limit: sluice.PerHour(100)})),
+					Key: func(r *http.Request) (string, error) {
+						key, err := byIP(r)
+						if err == nil {
+							keys = append(keys, key)
+						}
+						return key, err
+					},
+				}}})
+				require.NoError(t, err)
+				app := fiber.New(fiber.Config{StreamRequestBody: streamed})
+				app.Post("/", func(c fiber.Ctx) error { _ = c.Body(); return c.Next() }, limit, func(c fiber.Ctx) error { return c.Send(c.Body()) })
+				address := serve(t, app)
+				proxys, clients := "192.0.2.1", "6.6.6.6"
+				if header == "Forwarded" {
+					proxys, clients = "for="+proxys, "for="+clients
+				}
+				start := []string{"POST / HTTP/1.1", "Host: x", "Transfer-Encoding: chunked"}
+				end := []string{"Connection: close", "", "3", "abc", "0", header + ": " + clients}
+				send(t, address, slices.Concat(start, []string{header + ": " + proxys}, end))
+				send(t, address, slices.Concat(start, []string{header + ": " + clients, header + ": " + proxys}, end))
+				for _, key := range keys {
+					assert.Equal(t, "192.0.2.1", key)
+				}
+				if header == "Forwarded" {
+					assert.Len(t, keys, 2)
+				}
+			})
+		}
+	}
+}
+
+// A proxy on a Unix socket can be trusted here, too.
+func TestFiber_UnixSocket(t *testing.T) {
+	limit, err := fiberlimit.New(httplimit.Config{Policies: []httplimit.Policy{{
+		Name: "client", Limiter: sluice.Must(sluice.New(sluice.Config{Limit: sluice.PerHour(1)})),
+		Key: httplimit.Must(httplimit.ByRemoteIP(httplimit.IPConfig{TrustUnix: true, Header: "X-Forwarded-For"})),
+	}}})
+	require.NoError(t, err)
+	app := newApp()
+	app.Get("/", limit, func(c fiber.Ctx) error { return c.SendString("hello") })
+	listener, err := net.Listen("unix", filepath.Join(t.TempDir(), "socket"))
+	require.NoError(t, err)
+	address := serveOn(t, app, listener)
+	for _, tt := range []struct {
+		client string
+		status int
+	}{{"192.0.2.1", 200}, {"192.0.2.2", 200}, {"192.0.2.1", 429}, {"", 400}} {
+		assert.Equal(t, tt.status, raw(t, address, "GET / HTTP/1.1", "Host: x", "X-Forwarded-For: "+tt.client).StatusCode, tt.client)
 	}
 }
 
