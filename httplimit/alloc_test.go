@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"runtime"
 	"testing"
 	"time"
 
@@ -74,5 +75,39 @@ func TestMiddleware_AllocationsOfAnAdmittedRequest(t *testing.T) {
 				assert.Equal(t, tt.want, allocs)
 			})
 		}
+	}
+}
+
+// What is final is not remembered: the units of a day would take 200 bytes each.
+func TestMiddleware_NoReceiptIsKeptOfWhatIsFinal(t *testing.T) {
+	const requests = 20_000
+	for name, change := range map[string]func(*httplimit.Config){
+		"settled":            func(c *httplimit.Config) { c.Settle = func(*http.Request, int) int { return 1 } },
+		"settled as charged": func(c *httplimit.Config) { c.Settle = func(*http.Request, int) int { return -1 } },
+		"with a remote": func(c *httplimit.Config) {
+			c.Policies = append(c.Policies, httplimit.Policy{Name: "far", Remote: newFar(t, sluice.Config{Limit: sluice.PerDay(1 << 20)}), Key: oneKey})
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			heap := func() int {
+				var m runtime.MemStats
+				runtime.GC()
+				runtime.ReadMemStats(&m)
+				return int(m.HeapAlloc)
+			}
+			lim := gcra(t, sluice.PerDay(1<<20), newClock())
+			c := httplimit.Config{Policies: []httplimit.Policy{{Name: "near", Limiter: lim, Key: oneKey}}}
+			change(&c)
+			handler := wrap(t, c, ok200)
+			r := httptest.NewRequest(http.MethodGet, "/", nil)
+			handler.ServeHTTP(nothing{http.Header{}}, r)
+			before := heap()
+			for range requests {
+				handler.ServeHTTP(nothing{http.Header{}}, r)
+			}
+			assert.Less(t, heap()-before, 60*requests, "bytes, of which a Remote that notes its calls takes 27")
+			assert.Equal(t, 1<<20-requests-1, lim.Peek("k", 0).Remaining)
+			runtime.KeepAlive(handler)
+		})
 	}
 }

@@ -112,6 +112,9 @@ func (h *handler) serveIn(w http.ResponseWriter, r *http.Request, j judgement) {
 // decide judges what has been collected, and says so in the headers and to the hook.
 func (m *Judge) decide(j *judgement, keyErr error, header http.Header, r *http.Request) Decision {
 	d := j.judge(r.Context(), keyErr)
+	if j.settles && m.config.Settle == nil { // no Remote can deny it any more
+		j.settle(asCharged)
+	}
 	if m.config.Explain || !d.Allowed {
 		d.Charges = j.explain()
 	}
@@ -232,17 +235,17 @@ func (h *handler) serveAndSettle(w http.ResponseWriter, r *http.Request, j *judg
 
 // settle asks what the request finally costs, and makes it so. A status of 0 is none.
 func (m *Judge) settle(j *judgement, r *http.Request, status int) {
-	final := m.config.Settle(r, cmp.Or(status, StatusClientGone))
-	if final < 0 {
-		return
-	}
+	final := max(asCharged, m.config.Settle(r, cmp.Or(status, StatusClientGone)))
 	j.settle(final)
-	if m.remotes {
+	if m.remotes && final != asCharged {
 		j.settleRemotes(r.Context(), final)
 	}
 }
 
-// settle makes what the Limiters have charged final.
+// asCharged is the final cost of what stays as it was charged.
+const asCharged = -1
+
+// settle makes what the Limiters have charged final, so that they need not remember it.
 func (j *judgement) settle(final int) {
 	for i := range j.entries {
 		if r := j.entries[i].receipt; r != nil {
