@@ -285,9 +285,10 @@ const maxCookieBytes = 64 << 10
 //
 // A cookie that is missing or empty is ErrNoKey. One that is there more than once is
 // ErrBadKey, since the application might take another one of them, and so is one that is
-// malformed, or that could be one of this name to some other parser: one whose name differs
-// by case, by bytes that are no part of a name, or that comes after a comma (nginx and old
-// Java servers take these for the cookie). A value above MaxKeyLen, or more than 64 KiB of
+// malformed, has a space in it and no quotes around it, or could be one of this name to some
+// other parser: one whose name differs by case, by bytes that are no part of a name, or by a
+// dot, bracket or space for an underscore, or that comes after a comma or white space (nginx, old
+// Java servers, PHP or Python take these for the cookie). A value above MaxKeyLen, or more than 64 KiB of
 // cookies, is ErrKeyTooLong.
 //
 // A client chooses its cookies: what is said at ByHeader holds here, too.
@@ -332,15 +333,35 @@ func findCookie(lines []string, name string) (cookie string, count int) {
 			part, rest, more = strings.Cut(rest, ";")
 			for at, commas := part, true; commas; {
 				first, after, found := strings.Cut(at, ",")
-				if before, _, ok := strings.Cut(first, "="); ok && couldBe(before, name) {
+				if n := namesIn(first, name); n > 0 {
 					cookie = part
-					count++
+					count += n
 				}
 				at, commas = after, found
 			}
 		}
 	}
 	return cookie, count
+}
+
+// namesIn returns how many of the equals signs in s are behind the name, to some parser: what comes
+// before the first one is a name, and so is the last word before each, for Python ends a
+// cookie at white space, too.
+func namesIn(s, name string) (count int) {
+	start := 0
+	for {
+		end := strings.IndexByte(s[start:], '=')
+		if end < 0 {
+			return count
+		}
+		end += start
+		word := strings.TrimRight(s[:end], " \t")
+		word = word[1+max(strings.LastIndexByte(word, ' '), strings.LastIndexByte(word, '\t')):]
+		if couldBe(word, name) || start == 0 && couldBe(s[:end], name) {
+			count++
+		}
+		start = end + 1
+	}
 }
 
 // couldBe reports whether some parser could take what comes before an equals sign for the
@@ -353,8 +374,19 @@ func couldBe(before, name string) bool {
 	for start < end && !tokenByte(before[end-1]) {
 		end--
 	}
-	return strings.EqualFold(before[start:end], name)
+	if end-start != len(name) {
+		return false
+	}
+	for i := range len(name) {
+		if c := before[start+i]; c != name[i] && !(letterByte(c) && c|0x20 == name[i]|0x20) && !(name[i] == '_' && underscoreInPHP(c)) {
+			return false
+		}
+	}
+	return true
 }
+
+// underscoreInPHP reports whether PHP makes an underscore of c in the name of a cookie.
+func underscoreInPHP(c byte) bool { return c == '.' || c == ' ' || c == '[' }
 
 // cookieValue returns the value of a cookie, name and all, if every parser reads the same.
 func cookieValue(cookie, name string) (value string, ok bool) {
@@ -365,6 +397,8 @@ func cookieValue(cookie, name string) (value string, ok bool) {
 	value = trimSpace(value)
 	if len(value) > 1 && value[0] == '"' && value[len(value)-1] == '"' {
 		value = value[1 : len(value)-1]
+	} else if strings.IndexByte(value, ' ') >= 0 { // where Python ends it
+		return "", false
 	}
 	return value, allBytes(value, fieldStringByte)
 }

@@ -286,7 +286,9 @@ func TestByCookie(t *testing.T) {
 		"session= abc":                              "abc",
 		`session= "abc" `:                           "abc",
 		"session=\tabc\t; a=b":                      "abc",
-		"session=a b,c":                             "a b,c",
+		"session=a,b,c":                             "a,b,c",
+		`session="a b,c"`:                           "a b,c",
+		"a=b c; session=abc; d=/e?session=f":        "abc",
 		"a=b; session=abc; c=d":                     "abc",
 		"xsession=x; session=abc; session2=y":       "abc",
 		"$session=x;session.=y;session=abc":         "abc",
@@ -326,6 +328,7 @@ func TestByCookie_WhatAnApplicationCouldReadOtherwiseIsRefused(t *testing.T) {
 		"session=abc", "session=", "session= real", `session= "real"`, `session=real\`, `session="re"al"`, "session=re\x80al", "session=\u00e9", "session=real\x7f",
 		"Session=real", "SESSION=real", "session =real", "session\t=real", "\u00a0session=real", "\xa0session=real", "\x85session\x85=real", `"session"=real`,
 		"a=b,session=real", "a=b, session =real", `a="b; session=real"`, "a,session=real",
+		"a=b session=real", "a=b\tsession =real", "a session=real", "session=abc session=real", "session=real a=b", "a=b a=b session=real a=b",
 	} {
 		for _, lines := range [][]string{{real + "; session=r1"}, {"session=r1; " + real}, {"session=r1;" + real + "; x=y"}, {real, "session=r1"}, {"session=r1", real}} {
 			r := fromPeer("")
@@ -333,7 +336,14 @@ func TestByCookie_WhatAnApplicationCouldReadOtherwiseIsRefused(t *testing.T) {
 			requireKeyError(t, f, r, ErrBadKey)
 		}
 	}
-	for _, alone := range []string{"Session=real", "\xa0session=real", "session\u00a0=real", `"session"=real`, "a=b,session=real", "session=\xa0real"} {
+	for _, alone := range []string{"session=abc a=1", "session=abc secure", "a=b session=abc", "Session=real", "\xa0session=real", "session\u00a0=real", `"session"=real`, "a=b,session=real", "session=\xa0real"} {
 		requireKeyError(t, f, fromPeer("", "Cookie", alone), ErrBadKey)
 	}
+	f = Must(ByCookie("my_session"))
+	for _, real := range []string{"my.session", "my session", "my[session", "MY.session", "my.session[]"} {
+		requireKeyError(t, f, fromPeer("", "Cookie", real+"=abc; my_session=r1"), ErrBadKey)
+		requireKeyError(t, f, fromPeer("", "Cookie", "my_session=r1; "+real+"=abc"), ErrBadKey)
+	}
+	require.Equal(t, "abc", keyOf(t, f, fromPeer("", "Cookie", "my-session=a; mysession=b; my_session=abc; session=d")))
+	require.Equal(t, "abc", keyOf(t, Must(ByCookie("my.session")), fromPeer("", "Cookie", "my_session=a; my.session=abc")))
 }
