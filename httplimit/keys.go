@@ -40,7 +40,8 @@ const MaxKeyLen = 4096
 //
 // A client chooses its headers, and one that the server has not verified by then can be
 // another for each request: it limits nobody. Put the limit behind the authentication,
-// or add a policy with ByRemoteIP.
+// or add a policy with ByRemoteIP. In front of applications that take X_Api_Key for X-Api-Key, as by CGI,
+// drop names with an underscore.
 func ByHeader(name string) (KeyFunc, error) {
 	const field = "ByHeader"
 	if !isToken(name) {
