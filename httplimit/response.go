@@ -8,7 +8,7 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"os"
+	"syscall"
 )
 
 // A recorder is a ResponseWriter that notes the status of the response. It is for one
@@ -134,16 +134,14 @@ func (rec *recorder) ReadFrom(src io.Reader) (n int64, err error) {
 }
 
 // sentUncopied reports whether net/http may have the system send src, which is what
-// ReadFrom is for. These do not panic.
+// ReadFrom is for. These do not panic. They need not be files and connections themselves: io.Copy has
+// a file without its WriteTo copied.
 func sentUncopied(src io.Reader) bool {
 	if limited, ok := src.(*io.LimitedReader); ok {
 		src = limited.R
 	}
-	switch src.(type) {
-	case *os.File, *net.TCPConn, *net.UnixConn:
-		return true
-	}
-	return false
+	_, ok := src.(syscall.Conn)
+	return ok
 }
 
 // FlushError is what http.ResponseController calls. It returns an error that matches

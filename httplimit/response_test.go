@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -226,18 +227,34 @@ func (w *countingWriter) ReadFrom(src io.Reader) (int64, error) {
 func TestSettle_FilesGoToReadFrom(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "file.txt")
 	require.NoError(t, os.WriteFile(path, []byte("content"), 0o600))
-	handler := wrap(t, httplimit.Config{
-		Policies: []httplimit.Policy{{Name: "p", Limiter: gcra(t, sluice.PerMinute(10), newClock()), Key: oneKey}},
-		Settle:   func(*http.Request, int) int { return 0 },
-	}, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { http.ServeFile(w, r, path) }))
-	body := httptest.NewRecorder()
-	w := &countingWriter{ResponseWriter: body}
-	handler.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/", nil))
-	require.Len(t, w.sources, 1)
-	limited, ok := w.sources[0].(*io.LimitedReader)
-	require.True(t, ok, "%T", w.sources[0])
-	assert.IsType(t, &os.File{}, limited.R, "what net/http looks for")
-	assert.Equal(t, "content", body.Body.String())
+	for name, send := range map[string]http.HandlerFunc{
+		"served": func(w http.ResponseWriter, r *http.Request) { http.ServeFile(w, r, path) },
+		"copied": func(w http.ResponseWriter, _ *http.Request) {
+			file, err := os.Open(path)
+			if assert.NoError(t, err) {
+				defer file.Close()
+				_, err = io.Copy(w, file)
+				assert.NoError(t, err)
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			handler := wrap(t, httplimit.Config{
+				Policies: []httplimit.Policy{{Name: "p", Limiter: gcra(t, sluice.PerMinute(10), newClock()), Key: oneKey}},
+				Settle:   func(*http.Request, int) int { return 0 },
+			}, send)
+			body := httptest.NewRecorder()
+			w := &countingWriter{ResponseWriter: body}
+			handler.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/", nil))
+			require.Len(t, w.sources, 1)
+			source := w.sources[0]
+			if limited, ok := source.(*io.LimitedReader); ok {
+				source = limited.R
+			}
+			assert.Implements(t, (*syscall.Conn)(nil), source, "what package net looks for")
+			assert.Equal(t, "content", body.Body.String())
+		})
+	}
 }
 
 func TestWriteProblem(t *testing.T) {
