@@ -20,6 +20,9 @@ func newRequest(c fiber.Ctx) (*http.Request, error) {
 	if err != nil {
 		return nil, err
 	}
+	if readOtherwise(target, u) {
+		return nil, fmt.Errorf("fiberlimit: the path of %.64q is not the one that fiber finds a handler by", target)
+	}
 	r := &http.Request{
 		Method: string(h.Method()), URL: u, RequestURI: target, Proto: string(h.Protocol()),
 		Header: http.Header{}, Body: http.NoBody, ContentLength: max(int64(h.ContentLength()), -1),
@@ -38,6 +41,13 @@ func newRequest(c fiber.Ctx) (*http.Request, error) {
 	r.Header.Del("Host")
 	withoutTrailer(r.Header, c)
 	return r.WithContext(context.WithValue(c.Context(), http.LocalAddrContextKey, c.RequestCtx().LocalAddr())), nil
+}
+
+// readOtherwise reports whether fiber finds handlers by another path than that of u: it drops what
+// comes behind a #, looks for a host behind two slashes where there is a :// anywhere, and has the
+// scheme in the path where no host comes behind it.
+func readOtherwise(target string, u *url.URL) bool {
+	return strings.Contains(target, "#") || strings.HasPrefix(target, "//") && strings.Contains(target, "://") || u.Scheme != "" && u.Host == ""
 }
 
 const forwarded = "Forwarded"

@@ -18,10 +18,15 @@ import (
 //
 // Functions of the Config are given a request with all that came in its header, and what
 // the context of the fiber.Ctx has, but an empty body. It may be kept: nothing of it is used
-// again by fiber. A request whose target is no URI gets status 400. As for fiber's handlers, the
-// trailer of a body that has been read is part of the header; only Forwarded, by which a client could
-// name another one, is left out. Each process of fiber's prefork has limiters of its own:
-// share the limit by a httplimit.Policy with a Remote.
+// again by fiber. As for fiber's handlers, the trailer of a body that has been read is part of
+// the header; only Forwarded, by which a client could name another one, is left out.
+//
+// A request gets status 400 if its target is no URI, or one in which fiber reads another path,
+// as /login in /login#1. Fiber also takes /Login/ for /login, unless fiber.Config says
+// otherwise: a Key that is made of the path has to, too.
+//
+// Each process of fiber's prefork has limiters of its own. Share the limit by a Policy with a
+// Remote.
 //
 // httplimit.Config.Settle is told the status that the client gets. For an error that a
 // handler returns, the middleware calls the error handler of the app, as fiber's logger

@@ -278,6 +278,31 @@ func TestFiber_TheRequestIsThatOfNetHTTP(t *testing.T) {
 	assert.Equal(t, http.StatusBadRequest, resp.StatusCode)
 }
 
+// No handler is found by another path than the one that functions of the Config see.
+func TestFiber_ThePathIsThatOfTheHandler(t *testing.T) {
+	var seen string
+	limit, err := fiberlimit.New(httplimit.Config{Policies: []httplimit.Policy{{
+		Name: "all", Limiter: sluice.Must(sluice.New(sluice.Config{Limit: sluice.PerHour(100)})),
+		Key: func(r *http.Request) (string, error) { seen = r.URL.Path; return "k", nil },
+	}}})
+	require.NoError(t, err)
+	app := newApp()
+	app.Use(limit)
+	app.Get("/login", func(c fiber.Ctx) error { return c.SendString("welcome") })
+	address := serve(t, app)
+	for target, want := range map[string]int{
+		"/login": 200, "/login?u=http://x/y#z": 400, "/login?u=http://x/y": 200, "http://x/login": 200, "http://x/login?u=http://y//": 200,
+		"/login#1": 400, "//1/login?u=://": 400, "//1/login": 404, "x:/login": 404, "http:/login": 404, "/x/../login": 404, "/%6cogin": 404, "http://x//login": 404,
+	} {
+		seen = ""
+		resp := raw(t, address, "GET "+target+" HTTP/1.1", "Host: x")
+		assert.Equal(t, want, resp.StatusCode, target)
+		if resp.StatusCode == http.StatusOK {
+			assert.Equal(t, "/login", seen, target)
+		}
+	}
+}
+
 // Fields of others stay, lists are added to, and a denial has a body of its own.
 func TestFiber_Headers(t *testing.T) {
 	headers := httplimit.Headers{RateLimitPolicy: httplimit.Draft11, RateLimit: httplimit.Draft11, XLimit: true}
