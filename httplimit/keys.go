@@ -209,7 +209,9 @@ func ByBasicAuthUser() KeyFunc {
 //
 // A request without it is ErrNoKey. One with two Authorization headers, or with a token
 // that is empty or has anything but visible ASCII in it, or that somebody else could read
-// as Bearer, is ErrBadKey, and a token above MaxKeyLen ErrKeyTooLong.
+// as Bearer, is ErrBadKey, and a token above MaxKeyLen ErrKeyTooLong. A JWT whose signature is
+// not in the one encoding that it has by RFC 7515, which many libraries verify all the same, is
+// ErrBadKey, too. Of other tokens that are encodings of something, each text is a key.
 //
 // A client chooses its token: what is said at ByHeader holds here, too.
 func ByBearerToken() KeyFunc {
@@ -219,11 +221,55 @@ func ByBearerToken() KeyFunc {
 		if err != nil {
 			return "", err
 		}
-		if !allBytes(token, visibleByte) {
+		if !allBytes(token, visibleByte) || isJWT(token) && !encodedOnce(token) {
 			return "", s.malformed
 		}
 		return bounded(token, s.malformed, s.long)
 	}
+}
+
+// isJWT reports whether a token begins like a JWT: with the encoding of a brace, and what may come behind it.
+func isJWT(token string) bool {
+	return strings.HasPrefix(token, "ey") || strings.HasPrefix(token, "ew")
+}
+
+// encodedOnce reports whether those parts of a JWT are base64url in its one form that are not
+// signed as they are written: the signature, or all parts but the first of one that is
+// encrypted. Anybody who has one could otherwise make more of it that verify.
+func encodedOnce(token string) bool {
+	parts := 1 + strings.Count(token, ".")
+	if parts != 3 && parts != 5 {
+		return true
+	}
+	for i := range parts {
+		part, rest, _ := strings.Cut(token, ".")
+		if token = rest; (i == 2 || i > 0 && parts == 5) && !isBase64URL(part) {
+			return false
+		}
+	}
+	return true
+}
+
+// base64URL has for each byte the number that it stands for in base64url, or 64.
+var base64URL = func() (values [256]byte) {
+	for c := range values {
+		values[c] = 64
+	}
+	for i, c := range "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_" {
+		values[c] = byte(i)
+	}
+	return values
+}()
+
+// isBase64URL reports whether s is what base64.RawURLEncoding makes of some bytes.
+func isBase64URL(s string) bool {
+	seen, last := byte(0), byte(0)
+	for i := range len(s) {
+		last = base64URL[s[i]]
+		seen |= last
+	}
+	unused := [...]byte{0, 0, 1<<4 - 1, 1<<2 - 1}[len(s)%4] // bits of the last one
+	return seen < 64 && last&unused == 0 && len(s)%4 != 1
 }
 
 // A scheme is a way to authenticate in the header Authorization, with the errors for

@@ -213,6 +213,36 @@ func TestByBasicAuthUser(t *testing.T) {
 	require.EqualError(t, keyError(f, fromPeer("")), "httplimit: no key: no user name of Basic authentication")
 }
 
+// The tokens of RFC 7515, appendix A.1, and RFC 7516, appendix A.3.
+const (
+	jws = "eyJ0eXAiOiJKV1QiLA0KICJhbGciOiJIUzI1NiJ9" +
+		".eyJpc3MiOiJqb2UiLA0KICJleHAiOjEzMDA4MTkzODAsDQogImh0dHA6Ly9leGFtcGxlLmNvbS9pc19yb290Ijp0cnVlfQ" +
+		".dBjftJeZ4CVP-mB92K27uhbUJU1p1r_wW1gFWFOEjXk"
+	jwe = "eyJhbGciOiJBMTI4S1ciLCJlbmMiOiJBMTI4Q0JDLUhTMjU2In0" +
+		".6KB707dM9YTIgHtLvtgWQ8mKwboJW3of9locizkDTHzBC2IlrT1oOQ" +
+		".AxY8DCtDaGlsbGljb3RoZQ" +
+		".KDlTtXchhZTGufMYmOYGS4HffxPSUrfmqCHXaI9wOGY" +
+		".U0m_YmjN04DJvceFICbCVQ"
+)
+
+// Libraries take a signature in many encodings, so that whoever has one JWT could have a budget
+// for each: PyJWT 2.8 all of these, and jsonwebtoken for Node those by the last character.
+func TestByBearerToken_AJWTHasOneKey(t *testing.T) {
+	f := ByBearerToken()
+	for _, token := range []string{jws, jwe, "ewogImFsZyI6Im5vbmUifQ.e30.", "eyJhIjoxfQ..dBjf", "eyJhIjox.fQ==", "ey.a.b.c", "key.a.b="} {
+		require.Equal(t, token, keyOf(t, f, fromPeer("", "Authorization", "Bearer "+token)))
+	}
+	last := func(token string) string { return token[:len(token)-1] }
+	dot := strings.LastIndexByte(jws, '.') + 1
+	for _, token := range []string{
+		jws + "=", jws + "==", jws + "~", last(jws) + "l", last(jws) + "n", jws[:dot] + "~~~~" + jws[dot:], jws[:dot] + "!" + jws[dot:],
+		strings.ReplaceAll(jws, "-", "+"), strings.ReplaceAll(jws, "_", "/"), "ew" + jws[2:] + "=",
+		jwe + "=", last(jwe) + "R", strings.Replace(jwe, "1oOQ.", "1oOR.", 1), strings.Replace(jwe, "ZQ.", "ZQ==.", 1), strings.Replace(jwe, "OGY.", "OGZ.", 1),
+	} {
+		requireKeyError(t, f, fromPeer("", "Authorization", "Bearer "+token), ErrBadKey)
+	}
+}
+
 func TestByBearerToken(t *testing.T) {
 	f := ByBearerToken()
 	for header, want := range map[string]string{
@@ -232,7 +262,7 @@ func TestByBearerToken(t *testing.T) {
 	requireKeyError(t, f, fromPeer("", "Authorization", "Bearer "+strings.Repeat("k", MaxKeyLen+1)), ErrKeyTooLong)
 	requireKeyError(t, f, fromPeer("", "Authorization", "Bearer "+strings.Repeat("k", 1<<20)), ErrKeyTooLong)
 	require.EqualError(t, keyError(f, fromPeer("")), "httplimit: no key: no Bearer token")
-	r := fromPeer("", "Authorization", "bearer  abc")
+	r := fromPeer("", "Authorization", "bearer  "+jws)
 	require.Zero(t, testing.AllocsPerRun(100, func() { _, _ = f(r) }))
 }
 
