@@ -21,6 +21,10 @@ import (
 // The fields are set before the handler or Config.OnDenied is called; for other names, rename
 // them there. RateLimit and RateLimit-Policy are lists: they add to what is there already, so
 // that middlewares can be stacked. The other fields replace it.
+//
+// A browser shows them to a script of another origin only if Access-Control-Expose-Headers
+// names them, Retry-After too, and a denial only if it has the fields of CORS: put the
+// middleware for CORS around this one.
 type Headers struct {
 	// OmitRetryAfter leaves out Retry-After. It is otherwise on every denial that a wait
 	// helps: whole seconds, rounded up, at least 1. On a denial for ever, such as a cost
