@@ -6,6 +6,9 @@
 package echolimit
 
 import (
+	"bufio"
+	"errors"
+	"net"
 	"net/http"
 
 	"github.com/labstack/echo/v5"
@@ -47,11 +50,18 @@ func New(c httplimit.Config) (echo.MiddlewareFunc, error) {
 
 // serve calls the handler and settles what the request costs.
 func serve(c *echo.Context, next echo.HandlerFunc, v *httplimit.Verdict) (err error) {
+	rec := &recorder{ResponseWriter: c.Response()}
+	if _, ok := rec.ResponseWriter.(*echo.Response); !ok {
+		c.SetResponse(rec)
+		defer c.SetResponse(rec.ResponseWriter)
+	}
 	panicked := true
 	defer func() {
-		resp, status := echo.ResolveResponseStatus(c.Response(), err)
+		resp, status := echo.ResolveResponseStatus(rec.ResponseWriter, err)
 		switch {
 		case resp != nil && resp.Committed:
+		case rec.status != 0:
+			status = rec.status
 		case panicked:
 			status = http.StatusInternalServerError
 		case err != nil && resp != nil:
@@ -66,3 +76,48 @@ func serve(c *echo.Context, next echo.HandlerFunc, v *httplimit.Verdict) (err er
 	panicked = false
 	return err
 }
+
+// A recorder notes the status of a response that goes to a middleware further out. That one may hold
+// it back until all is done, as echo's Gzip does with short ones and those without a body.
+type recorder struct {
+	http.ResponseWriter
+	status int
+}
+
+func (w *recorder) note(status int) {
+	if w.status == 0 && status >= http.StatusOK {
+		w.status = status
+	}
+}
+
+// WriteHeader implements http.ResponseWriter.
+func (w *recorder) WriteHeader(status int) {
+	w.note(status)
+	w.ResponseWriter.WriteHeader(status)
+}
+
+// Write implements http.ResponseWriter.
+func (w *recorder) Write(b []byte) (int, error) {
+	w.note(http.StatusOK)
+	return w.ResponseWriter.Write(b)
+}
+
+// Flush implements http.Flusher.
+func (w *recorder) Flush() { _ = w.FlushError() }
+
+// FlushError is what http.ResponseController calls.
+func (w *recorder) FlushError() error {
+	err := http.NewResponseController(w.ResponseWriter).Flush()
+	if !errors.Is(err, http.ErrNotSupported) {
+		w.note(http.StatusOK)
+	}
+	return err
+}
+
+// Hijack implements http.Hijacker.
+func (w *recorder) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	return http.NewResponseController(w.ResponseWriter).Hijack()
+}
+
+// Unwrap is for http.ResponseController, and for echo.
+func (w *recorder) Unwrap() http.ResponseWriter { return w.ResponseWriter }

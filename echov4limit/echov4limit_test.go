@@ -2,6 +2,7 @@ package echov4limit_test
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -77,17 +78,22 @@ func newServer(t *testing.T, fail echo.HandlerFunc, middlewares ...echo.Middlewa
 func TestEcho_FailedLoginsAreCounted(t *testing.T) {
 	for name, tt := range failures {
 		for _, recovers := range []string{"outside", "inside"} {
-			t.Run(name+"/recover="+recovers, func(t *testing.T) {
-				c, told := logins.Config(t)
-				limit, err := echov4limit.New(c)
-				require.NoError(t, err)
-				middlewares := []echo.MiddlewareFunc{translate, middleware.Recover(), limit}
-				if recovers == "inside" {
-					middlewares = []echo.MiddlewareFunc{translate, limit, middleware.Recover()}
-				}
-				url := newServer(t, tt.fail, middlewares...)
-				logins.RequireThreeMayFail(t, url, tt.status, told)
-			})
+			for _, held := range []bool{false, true} { // the status is held back, until the body is known to be short
+				t.Run(fmt.Sprintf("%s/recover=%s/held=%v", name, recovers, held), func(t *testing.T) {
+					c, told := logins.Config(t)
+					limit, err := echov4limit.New(c)
+					require.NoError(t, err)
+					middlewares := []echo.MiddlewareFunc{translate, middleware.Recover(), limit}
+					if recovers == "inside" {
+						middlewares = []echo.MiddlewareFunc{translate, limit, middleware.Recover()}
+					}
+					if held {
+						middlewares = append([]echo.MiddlewareFunc{middleware.GzipWithConfig(middleware.GzipConfig{MinLength: 1000})}, middlewares...)
+					}
+					url := newServer(t, tt.fail, middlewares...)
+					logins.RequireThreeMayFail(t, url, tt.status, told)
+				})
+			}
 		}
 	}
 }
