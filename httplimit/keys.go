@@ -395,20 +395,39 @@ func findCookie(lines []string, name string) (cookie string, count int) {
 // before the first one is a name, and so is the last word before each, for Python ends a
 // cookie at white space, too.
 func namesIn(s, name string) (count int) {
-	start := 0
-	for {
-		end := strings.IndexByte(s[start:], '=')
-		if end < 0 {
-			return count
-		}
-		end += start
-		word := strings.TrimRight(s[:end], " \t")
-		word = word[1+max(strings.LastIndexByte(word, ' '), strings.LastIndexByte(word, '\t')):]
-		if couldBe(word, name) || start == 0 && couldBe(s[:end], name) {
-			count++
-		}
-		start = end + 1
+	before, _, ok := strings.Cut(s, "=")
+	whole := ok && couldBe(before, name)
+	if whole {
+		count++
 	}
+	if s = trimSpace(s); !ok || strings.IndexByte(s, ' ') < 0 && strings.IndexByte(s, '\t') < 0 {
+		return count
+	}
+	from, to := 0, 0               // of the last word, as couldBe would cut it, found in one pass
+	between, named := false, false // a word ends, and has been behind a sign
+	for i := range len(s) {
+		c := s[i]
+		if c == '=' && !named {
+			if !whole && sameName(s[from:to], name) {
+				count++
+			}
+			whole, named = false, from < to
+		}
+		switch {
+		case c == ' ' || c == '\t':
+			between = true
+			continue
+		case between:
+			from, to, between, named = i, i, false, c == '=' && named
+		}
+		if tokenByte(c) {
+			if from == to {
+				from = i
+			}
+			to = i + 1
+		}
+	}
+	return count
 }
 
 // couldBe reports whether some parser could take what comes before an equals sign for the
@@ -421,11 +440,16 @@ func couldBe(before, name string) bool {
 	for start < end && !tokenByte(before[end-1]) {
 		end--
 	}
-	if end-start != len(name) {
+	return sameName(before[start:end], name)
+}
+
+// sameName reports whether some parser takes s for the name.
+func sameName(s, name string) bool {
+	if len(s) != len(name) {
 		return false
 	}
 	for i := range len(name) {
-		if c := before[start+i]; c != name[i] && !(letterByte(c) && c|0x20 == name[i]|0x20) && !(name[i] == '_' && underscoreInPHP(c)) {
+		if c := s[i]; c != name[i] && !(letterByte(c) && c|0x20 == name[i]|0x20) && !(name[i] == '_' && underscoreInPHP(c)) {
 			return false
 		}
 	}
