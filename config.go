@@ -351,8 +351,10 @@ func (c Config) validateSoft() *ConfigError {
 		return configErrorf("Soft", "%d is negative; want units beyond the limit, or 0", c.Soft)
 	case c.Soft > 0 && l.constant():
 		return configErrorf("Soft", "%d with a limit of %v, which nothing is beyond; want 0", c.Soft, l)
-	case c.Soft > math.MaxInt-max(l.Rate, l.burst()):
-		return configErrorf("Soft", "%d on top of a limit of %v is too large to count; want at most %d", c.Soft, l, math.MaxInt-max(l.Rate, l.burst()))
+	}
+	// The sum stays below math.MaxInt, which is what Unlimited has.
+	if most := max(0, math.MaxInt-1-max(l.Rate, l.burst())); c.Soft > most {
+		return configErrorf("Soft", "%d on top of a limit of %v is too large to count; want at most %d", c.Soft, l, most)
 	}
 	return nil
 }
