@@ -2,6 +2,7 @@ package sluice
 
 import (
 	"cmp"
+	"iter"
 	"math"
 	"slices"
 	"time"
@@ -36,8 +37,8 @@ type claim struct {
 
 // collect makes one claim of the charges of each key, in the order in which they are to be
 // held: by limiter, then by id. It returns them in the front of space, which is zero. They go
-// by the policies that policyFor finds.
-func collect(space []claim, charges []Charge, each []Decision, policyFor func(*Limiter, uint64) *policy) []claim {
+// by the policies that policyFor finds. Unless same is nil it links the charges of each key.
+func collect(space []claim, charges []Charge, each []Decision, same chain, policyFor func(*Limiter, uint64) *policy) []claim {
 	claims := space[:len(charges)]
 	for i := range charges {
 		c, charge := &claims[i], &charges[i]
@@ -45,12 +46,17 @@ func collect(space []claim, charges []Charge, each []Decision, policyFor func(*L
 		c.lim.lookAhead(c.id)
 	}
 	sortClaims(claims)
-	n := 0
+	n, last := 0, 0
 	for i := range claims {
 		c := &claims[i]
+		before := last
+		last = c.index
 		if n > 0 && claims[n-1].lim == c.lim && claims[n-1].id == c.id {
 			claims[n-1].cost = addCosts(claims[n-1].cost, c.cost)
 			sameAs(each, c.index, claims[n-1].index)
+			if same != nil {
+				same[before] = c.index
+			}
 			continue
 		}
 		if n < i {
@@ -136,9 +142,17 @@ func addCosts(a, b int64) int64 {
 	return a + b
 }
 
-// has reports whether the charge is for the claim's key.
-func (c *claim) has(charge *Charge) bool {
-	return charge.Key.id == c.id && charge.Key.lim.core == c.lim
+// A chain has for each charge the next one for the same key, or 0 if there is none. (Looking for
+// them among all charges, for each key, would take a time in proportion to the square of their number,
+// with all keys held.)
+type chain []int
+
+// of yields the charges for the key of a claim, in their order.
+func (same chain) of(c *claim) iter.Seq[int] {
+	return func(yield func(int) bool) {
+		for i := c.index; yield(i) && same[i] > 0; i = same[i] {
+		}
+	}
 }
 
 // stateless reports whether all calls of its key are decided alike, or all while it is not
@@ -326,8 +340,8 @@ func (h *hold) release() {
 	}
 }
 
-// lockRecords locks the records of the claims' keys, in the order of the claims, and returns them
-// in space, if they fit. It makes all that are missing before it locks the first: to make one
+// lockRecords locks the records of the claims' keys, and returns them in the order of the claims, in
+// space, if they fit. It makes all that are missing before it locks the first: to make one
 // takes the lock of a ledger.
 func lockRecords(space []*record, claims []claim) []*record {
 	for {
@@ -351,10 +365,4 @@ func releaseRecords(records []*record) {
 	for _, rec := range records {
 		rec.release()
 	}
-}
-
-// recordFor returns the record of a claim's key, of the records of all claims.
-func recordFor(records []*record, c *claim) *record {
-	lg := c.lim.ledgers.of(c.id)
-	return records[slices.IndexFunc(records, func(rec *record) bool { return rec.id == c.id && rec.in == lg })]
 }

@@ -3,11 +3,14 @@ package sluice
 import (
 	"fmt"
 	"runtime"
+	"slices"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-go/sluice/internal/seeded"
 )
 
 // TestTakeAll_ManyCharges: there is no bound on their number.
@@ -23,6 +26,32 @@ func TestTakeAll_ManyCharges(t *testing.T) {
 		require.True(t, charges[63].Key.AllowN(int(l.policyOf(0).burst)-1))
 		require.Equal(t, 63, TakeAll(charges...).Denied)
 	})
+}
+
+// TestCollect_LinksTheChargesOfEachKey: whoever goes through those of all keys, meets each charge once.
+// With thousands of them, looking at all for each key took seconds, while the keys were held.
+func TestCollect_LinksTheChargesOfEachKey(t *testing.T) {
+	l, other := mustNew(t, Config{Limit: PerSecond(5)}), mustNew(t, Config{Limit: PerSecond(5)})
+	rng := seeded.Rand(t)
+	for _, n := range []int{1, 2, 8, 100} { // sorted in two ways
+		charges := make([]Charge, n)
+		for i := range charges {
+			charges[i] = Charge{[]*Limiter{l, other}[rng.IntN(2)].KeyUint64(rng.Uint64N(1 + uint64(n)/3)), 1}
+		}
+		want := map[Key][]int{}
+		for i, c := range charges {
+			want[c.Key] = append(want[c.Key], i)
+		}
+		same := make(chain, n)
+		got := map[Key][]int{}
+		for range 2 { // as a TakeAll does that starts over
+			clear(got)
+			for _, c := range collect(make([]claim, n), charges, nil, same, (*Limiter).policyFor) {
+				got[Key{c.lim, c.id}] = slices.Collect(same.of(&c))
+			}
+		}
+		require.Equal(t, want, got)
+	}
 }
 
 // countingClock counts its readings, and moves on with each.

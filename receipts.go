@@ -123,20 +123,21 @@ func (r *Reservation) enter(rec *record, p *policy, drops, from uint64) {
 type receipts struct {
 	all     []*Reservation
 	charges []Charge
-	records []*record // of the charges' keys
+	same    chain
+	records []*record // of the claims' keys
 	locked  bool      // the records are
 }
 
-// write makes the receipts for the charges of a claim, which has been charged while its key had
+// write makes the receipts for the charges of the i-th claim, which has been charged while its key had
 // the word before.
-func (rs *receipts) write(c *claim, before uint64) {
+func (rs *receipts) write(c *claim, i int, before uint64) {
 	p := c.policy
 	a, s := p.line(), p.stamper()
 	kept := c.slot != nil && c.cost > 0 && p.keeps() && (a != nil || s != nil)
 	var rec *record
 	var drops, from, stamp, end uint64
 	if kept {
-		rec = recordFor(rs.records, c)
+		rec = rs.records[i]
 		rec.dropPassed(c.now, passedAtOnce)
 		drops = rec.drops.Load() // with the word held: see there
 		if a != nil {
@@ -148,14 +149,13 @@ func (rs *receipts) write(c *claim, before uint64) {
 			stamp, end = s.stamp(state{c.word, c.tail})
 		}
 	}
-	for i := c.index; i < len(rs.all); i++ {
-		charge := &rs.charges[i]
-		if !c.has(charge) {
-			continue
+	for k := range rs.same.of(c) {
+		if k >= len(rs.all) {
+			break
 		}
-		r := &Reservation{lim: c.lim, id: c.id, cost: charge.Cost, begins: c.now}
+		r := &Reservation{lim: c.lim, id: c.id, cost: rs.charges[k].Cost, begins: c.now}
 		r.node.At = c.now
-		rs.all[i] = r
+		rs.all[k] = r
 		if !kept || r.cost == 0 {
 			continue
 		}

@@ -115,6 +115,7 @@ var errNotYet = errors.New("not yet")
 type joint struct {
 	charges []Charge
 	maxWait time.Duration
+	same    chain
 	claims  []claim
 	froms   []uint64        // the full tick that each claim comes after
 	delays  []time.Duration // of each claim by itself
@@ -124,11 +125,11 @@ type joint struct {
 	waits   bool            // for what has no turns: its delay is when to ask again
 	asks    bool            // there is such a claim
 	first   int             // of the charges that keep the others from being made, or -1
-	records []*record       // of the charges' keys; locked, in order
+	records []*record       // of the claims' keys; locked
 }
 
 func newJoint(charges []Charge, maxWait time.Duration) *joint {
-	return &joint{charges: charges, maxWait: maxWait, errs: make([]error, len(charges))}
+	return &joint{charges: charges, maxWait: maxWait, errs: make([]error, len(charges)), same: make(chain, len(charges))}
 }
 
 // reserve is ReserveAll without the counting. If it has to be asked again after the delay, it
@@ -140,15 +141,15 @@ func (j *joint) reserve() ([]*Reservation, error) {
 	}
 	space := make([]claim, len(charges))
 	// With no record locked: it may have to put keys under other policies.
-	j.records = lockRecords(nil, collect(space, charges, nil, (*Limiter).policyFor))
+	j.records = lockRecords(nil, collect(space, charges, nil, j.same, (*Limiter).policyFor))
 	defer releaseRecords(j.records)
 	clear(space)
-	j.claims = collect(space, charges, nil, (*Limiter).policyNow)
+	j.claims = collect(space, charges, nil, j.same, (*Limiter).policyNow)
 	for round := 0; ; {
 		if moving := holdAll(j.claims); moving != nil {
 			moving.lim.awaitMove(moving.id)
 			clear(space)
-			j.claims = collect(space, charges, nil, (*Limiter).policyNow)
+			j.claims = collect(space, charges, nil, j.same, (*Limiter).policyNow)
 			continue
 		}
 		j.judge()
@@ -179,7 +180,7 @@ func (j *joint) judge() {
 	j.froms, j.delays = make([]uint64, len(j.claims)), make([]time.Duration, len(j.claims))
 	for i := range j.claims {
 		c := &j.claims[i]
-		from, delay, err := j.turn(c)
+		from, delay, err := j.turn(i)
 		if j.waits && !c.lim.shadow && (err == ErrBlocked || c.turnless()) {
 			j.asks = true
 			if err == ErrBlocked {
@@ -188,10 +189,8 @@ func (j *joint) judge() {
 			}
 		}
 		j.froms[i], j.delays[i] = from, delay
-		for k := range j.charges {
-			if c.has(&j.charges[k]) {
-				j.errs[k] = err
-			}
+		for k := range j.same.of(c) {
+			j.errs[k] = err
 		}
 		switch hard := !c.lim.shadow || err == ErrNotReservable; {
 		case err == nil && !c.lim.shadow && delay > j.delay:
@@ -209,11 +208,11 @@ func (j *joint) judge() {
 	}
 }
 
-// turn returns the turn of a claim by itself.
-func (j *joint) turn(c *claim) (from uint64, delay time.Duration, err error) {
-	n := 0
-	for k := range j.charges {
-		if c.has(&j.charges[k]) && j.charges[k].Cost > 0 {
+// turn returns the turn of the i-th claim by itself.
+func (j *joint) turn(i int) (from uint64, delay time.Duration, err error) {
+	c, n := &j.claims[i], 0
+	for k := range j.same.of(c) {
+		if j.charges[k].Cost > 0 {
 			n++
 		}
 	}
@@ -237,7 +236,7 @@ func (j *joint) turn(c *claim) (from uint64, delay time.Duration, err error) {
 	case c.turnless():
 		delay, err = j.retry(c)
 		return 0, delay, err
-	case n > 0 && !recordFor(j.records, c).hasRoom(c.now, c.lim.config.Load().MaxReservations-n+1):
+	case n > 0 && !j.records[i].hasRoom(c.now, c.lim.config.Load().MaxReservations-n+1):
 		return 0, 0, ErrTooManyReservations
 	}
 	return p.turn(c.word, c.now, int(c.cost), j.maxWait)
@@ -279,10 +278,8 @@ func (j *joint) charge() []*Reservation {
 	for i := range j.claims {
 		c, from := &j.claims[i], j.froms[i]
 		delay := max(j.delay, j.delays[i]) // a claim of Shadow takes its own turn
-		for k, charge := range j.charges {
-			if !c.has(&j.charges[k]) {
-				continue
-			}
+		for k := range j.same.of(c) {
+			charge := &j.charges[k]
 			r := &Reservation{lim: c.lim, id: c.id, cost: charge.Cost}
 			all[k] = r
 			r.node.At = int64(min(after(c.now, delay), math.MaxInt64))
@@ -305,7 +302,7 @@ func (j *joint) charge() []*Reservation {
 				continue
 			}
 			next := r.chargeTurn(c.policy, c.word, from, c.now)
-			rec := recordFor(j.records, c)
+			rec := j.records[i]
 			r.enter(rec, c.policy, rec.drops.Load(), from)
 			c.word = next
 			from = c.policy.bucket().full(next)

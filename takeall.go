@@ -97,13 +97,17 @@ func TakeAllReceipts(all []*Reservation, each []Decision, charges ...Charge) All
 	clear(all)
 	var few [8]claim
 	var fewRecords [8]*record
+	var fewSame [8]int
 	space := few[:]
 	if len(charges) > len(few) {
 		space = make([]claim, len(charges))
 	}
 	// Records are locked before words are held. As a denial needs none, the charges are judged
 	// without them first, which also puts the keys under the policies that they go by.
-	rs := receipts{all: all, charges: charges}
+	rs := receipts{all: all, charges: charges, same: fewSame[:]}
+	if len(charges) > len(few) {
+		rs.same = make(chain, len(charges))
+	}
 	d, unsettled := takeAll(space, each, charges, (*Limiter).policyFor, &rs)
 	if unsettled != nil {
 		rs.records, rs.locked = lockRecords(fewRecords[:0], unsettled), true
@@ -117,12 +121,16 @@ func TakeAllReceipts(all []*Reservation, each []Decision, charges ...Charge) All
 // takeAll is TakeAllInto in a space for the claims, under the policies that policyFor finds.
 // It returns the claims if they would be admitted, but the receipts cannot be written yet.
 func takeAll(space []claim, each []Decision, charges []Charge, policyFor func(*Limiter, uint64) *policy, rs *receipts) (d AllDecision, unsettled []claim) {
-	claims := collect(space, charges, each, policyFor)
+	var same chain
+	if rs != nil {
+		same = rs.same
+	}
+	claims := collect(space, charges, each, same, policyFor)
 	for round := 0; ; {
 		if moving := holdAll(claims); moving != nil {
 			moving.lim.awaitMove(moving.id)
 			clear(space)
-			claims = collect(space, charges, each, policyFor)
+			claims = collect(space, charges, each, same, policyFor)
 			continue
 		}
 		d, done := settleAll(claims, rs)
@@ -165,7 +173,7 @@ func settleAll(claims []claim, rs *receipts) (d AllDecision, done bool) {
 	}
 	for i := range claims {
 		c := &claims[i]
-		c.settle(d.Allowed, rs)
+		c.settle(d.Allowed, rs, i)
 		d.Remaining = min(d.Remaining, c.Remaining)
 		d.WouldDeny = d.WouldDeny || c.WouldDeny
 		d.OverSoft = d.OverSoft || c.OverSoft
@@ -177,8 +185,8 @@ func settleAll(claims []claim, rs *receipts) (d AllDecision, done bool) {
 }
 
 // settle describes the claim, charges it if all are admitted, and lets its key go. A
-// claim that is denied itself leaves its key as a denied Take would.
-func (c *claim) settle(all bool, rs *receipts) {
+// claim that is denied itself leaves its key as a denied Take would. The claim is the i-th one.
+func (c *claim) settle(all bool, rs *receipts, i int) {
 	cost := int(min(c.cost, 1)) // what it means for what follows: below, at or above 0
 	if !c.Allowed {
 		c.lim.deny(c.id, "", cost)
@@ -189,7 +197,7 @@ func (c *claim) settle(all bool, rs *receipts) {
 	before := c.word
 	c.describe(all && c.Allowed && cost > 0)
 	if rs != nil && all && c.Allowed {
-		rs.write(c, before)
+		rs.write(c, i, before)
 	}
 	c.release()
 	c.amend(c.lim.soft, c.lim.shadow, cost)
