@@ -21,9 +21,8 @@ import (
 // Contention is never an error and never a denial.
 //
 // Nothing has to be closed: a limiter that is no longer referenced is collected.
-// It must be made by New and not be copied. Any other one panics when used, and so does a
-// nil one: with a sentence, except in Allow, AllowN, Take, Peek and the making of Keys, where
-// looking would cost time.
+// It must be made by New: any other one panics when used, and so does a nil one. It must not
+// be copied, which go vet finds.
 type Limiter struct {
 	store
 	core   *Limiter // itself, or the limiter that has the state: see Key.WithLimit
@@ -181,8 +180,8 @@ func (l *Limiter) KeyBytes(b []byte) Key {
 	return k
 }
 
-// KeyUint64 returns the handle of a number. Different numbers do not share an id.
-// It is not the handle of the number's decimal form.
+// KeyUint64 returns the handle of a number. Different numbers do not share an id, except for one
+// pair of all 2^64, since no id is 0. It is not the handle of the number's decimal form.
 func (l *Limiter) KeyUint64(n uint64) Key { return Key{l.made(), l.hash.uint64(n)} }
 
 // KeyAddr returns the handle of an address. An IPv4 address and its IPv4-mapped
