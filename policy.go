@@ -19,6 +19,7 @@ type policy struct {
 	penalty
 	burst uint64 // costs from 1 to burst are decided by the key's state; others by Limiter.edge
 	plain uint64 // the same for Limiter.allowAt, which not everything is plain enough for
+	most  uint64 // that is given back at once: the burst, or under Unlimited and DenyAll that of base
 }
 
 // newPolicy returns the policy of c, whose defaults are filled in. It is to take over
@@ -31,11 +32,12 @@ func newPolicy(c Config, from *policy) (*policy, *ConfigError) {
 	}
 	p := &policy{limit: c.Limit, reach: from.reach}
 	if c.Limit.constant() {
-		p.alg, p.wide, p.penalty, p.base = from.alg, from.wide, from.penalty, from.base
+		p.alg, p.wide, p.penalty, p.base, p.most = from.alg, from.wide, from.penalty, from.base, from.most
 	} else {
 		burst := c.enforced().burst()
 		p.base = c.Limit
 		p.burst, p.reach, p.blockFor = uint64(burst), max(burst, from.reach), int64(c.BlockFor)
+		p.most = p.burst
 		var err *ConfigError
 		if p.alg, p.wide, err = newAlgorithm(c, p.reach); err != nil {
 			p.reach = burst // so much, in windows of that length, takes more than a word
@@ -214,11 +216,12 @@ func (p *policy) lengthen(until uint64, now int64, cost int) uint64 {
 	return p.alg.idleAt(p.alg.debit(0, now, cost))
 }
 
-// refund returns the word after a refund, which does nothing for a blocked key.
+// refund returns the word after a refund, which does nothing for a blocked key, nor under Unlimited:
+// what is given back there has not been charged.
 func (p *policy) refund(key state, now int64, cost int) uint64 {
-	cost = int(min(uint64(cost), p.burst))
+	cost = int(min(uint64(cost), p.most))
 	switch {
-	case key.word == 0 || cost == 0 || p.blockedUntil(key) > 0:
+	case key.word == 0 || cost == 0 || p.unlimited() || p.blockedUntil(key) > 0:
 		return key.word
 	case p.wide == nil:
 		return p.alg.refund(key.word, now, cost)

@@ -10,7 +10,8 @@ func (l *Limiter) Reset(key string) { l.reset(l.made().hash.string(key)) }
 // what still counts against the key, which makes the key fresh, and at most the
 // burst and Config.Soft. A window algorithm gives back from the units of the present window first;
 // FixedWindow has nothing to give back of an earlier one. A cost below 1 does
-// nothing.
+// nothing. Nor does any under Unlimited, where nothing is charged; under a DenyAll that has
+// taken the place of another limit a Refund is as under that.
 //
 // WorstCase holds for what was admitted and not refunded. Under SlidingLog a call
 // with an older time than the units given back is then charged at its own time.

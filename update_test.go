@@ -185,6 +185,33 @@ func TestRefund_UnlimitedAndDenyAll(t *testing.T) {
 	}
 }
 
+// TestRefund_WhileAllIsDenied: as under the limit before, which units are charged and come back under as
+// well. Under Unlimited calls are admitted without a charge, so that there is nothing to give back.
+func TestRefund_WhileAllIsDenied(t *testing.T) {
+	forEveryLayout(t, func(t *testing.T, c Config) {
+		for _, own := range []bool{false, true} {
+			l, _ := newFrozen(t, c)
+			set := l.SetLimit
+			if own {
+				set = func(limit Limit) error { return l.SetKeyLimit("k", limit) }
+			}
+			burst := c.Limit.Capacity()
+			require.True(t, l.AllowN("k", burst))
+			require.NoError(t, set(Unlimited))
+			l.Refund("k", 1)
+			require.NoError(t, set(DenyAll))
+			l.Refund("k", 2)
+			l.Charge("k", 1)
+			require.NoError(t, set(c.Limit))
+			require.Equal(t, 1, l.Peek("k", 0).Remaining)
+			require.NoError(t, set(DenyAll))
+			l.Refund("k", math.MaxInt)
+			require.NoError(t, set(c.Limit))
+			require.Equal(t, burst, l.Peek("k", 0).Remaining)
+		}
+	})
+}
+
 // TestRefund_RefundedKeyIsSwept: what is as if fresh is idle.
 func TestRefund_RefundedKeyIsSwept(t *testing.T) {
 	forEveryLayout(t, func(t *testing.T, c Config) {

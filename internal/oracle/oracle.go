@@ -333,17 +333,17 @@ func (m *Model) passes(name string, now, cost int64) bool {
 	return k.state.admits(t, max(cost, 1))
 }
 
-// Refund gives back cost units that key has been charged, at most the limit; a
-// cost below 1 does nothing. Buckets owe that much less at now, but never less
-// than nothing. A window counts so many units less: those of the window of now, or
+// Refund gives back cost units that key has been charged, at most the limit, under Rate 0 the
+// one before; a cost below 1 does nothing, nor does any under Rate math.MaxInt64. Buckets owe
+// that much less at now, but never less than nothing. A window counts so many units less: those of the window of now, or
 // of the key's own if that is newer, go first, then, under SlidingWindow, those of
 // the window before. From the log the newest units are struck out.
 func (m *Model) Refund(name string, now, cost int64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	k, r := m.keys[name], m.ruleOf(name)
-	if k != nil && cost > 0 && r.fresh != nil {
-		k.state.refund(max(now, 0), min(cost, r.limit))
+	if k != nil && cost > 0 && (r.fresh != nil || r.limit == 0) {
+		k.state.refund(max(now, 0), min(cost, k.rule.limit))
 	}
 }
 
