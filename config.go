@@ -178,7 +178,8 @@ const (
 	// that are charged once pushes out itself, not the key that has spent the most.
 	// Stats.Evicted counts the dropped keys, since each of them starts afresh.
 	OverflowEvictSoonest Overflow = iota
-	// OverflowDenyNew denies the new key. No tracked key loses its state.
+	// OverflowDenyNew denies the new key. No tracked key loses its state. As nobody knows when
+	// there will be room, RetryAfter is Period/Rate, rounded up.
 	OverflowDenyNew
 	// OverflowAdmitNew admits the new key without tracking it. No tracked key loses its
 	// state, and keys without room are not limited.

@@ -100,8 +100,8 @@ func (l *Limiter) namedPlans() (all []*plan) {
 // error is a *ConfigError, as of New, and then nothing has changed.
 //
 // It takes some 100 bytes a key, some 1 KiB for each different limit, and a time that does not
-// depend on how many keys and limits there are; no other tracked key's decision waits for
-// it. Calls for the key that run meanwhile go by either limit, also two of one goroutine, in
+// depend on how many keys and limits there are, though it does on how many reservations of the
+// key are open, some 0.1 us each; no other tracked key's decision waits for it. Calls for the key that run meanwhile go by either limit, also two of one goroutine, in
 // any order.
 func (l *Limiter) SetKeyLimit(key string, limit Limit) error {
 	return l.setKeyLimit(l.made().hash.string(key), limit)

@@ -382,7 +382,8 @@ func (p *policy) forward(word uint64, now int64, ticks uint64) uint64 {
 func (p *policy) firstCharge(tail []atomic.Uint64, now, at int64, cost int, d *Decision) uint64 {
 	switch {
 	case cost == 0:
-		// Fresh as from at on: to an older call, as if something had been charged.
+		// Fresh as from at on: to an older call, as if something had been charged. (Of a log nothing
+		// stays that could say so. A TakeAll reads its clock once more, which may go back by a us.)
 		return p.unspent(tail, at)
 	case p.wide == nil:
 		return p.alg.debit(0, at, cost)
