@@ -1,11 +1,9 @@
 package service
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"os"
-	"slices"
 
 	"github.com/sluice-go/sluice/cmd/sluice/internal/xds"
 	"github.com/sluice-go/sluice/rules"
@@ -18,8 +16,6 @@ var errStopped = errors.New("stopped before there were rules")
 type managed struct {
 	*server
 	first chan *rules.Set // the first ones, which the engine is made of; nil if it has been made without
-
-	accepted []rules.File // that are in force
 }
 
 // managedRules asks the management server until s.stopManaged is called. It waits for the first rules, unless
@@ -62,7 +58,7 @@ func (m *managed) apply(ctx context.Context, files []rules.File, err error) erro
 		set, err := m.loadFirst(files, err)
 		if err == nil {
 			m.first <- set
-			m.first, m.accepted = nil, files
+			m.first = nil
 		}
 		return err
 	}
@@ -71,13 +67,7 @@ func (m *managed) apply(ctx context.Context, files []rules.File, err error) erro
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-	if err == nil && m.accepted != nil && m.loads.report().Err == nil && slices.EqualFunc(files, m.accepted, sameFile) {
-		return nil // a new connection, and nothing else is new
-	}
-	if err = m.replace(files, nil, err); err == nil {
-		m.accepted = files
-	}
-	return err
+	return m.replace(files, nil, err)
 }
 
 // loadFirst loads rules while there is no engine.
@@ -92,5 +82,3 @@ func (m *managed) loadFirst(files []rules.File, err error) (*rules.Set, error) {
 	}
 	return set, err
 }
-
-func sameFile(a, b rules.File) bool { return a.Name == b.Name && bytes.Equal(a.Data, b.Data) }

@@ -50,11 +50,12 @@ type Client struct {
 	Retry, RetryMax time.Duration
 
 	// Apply puts the rules of an answer, sorted by name, into force, all of them or none. If err is not nil, the answer could
-	// not be read, and Apply returns that. The server is told the error.
+	// not be read, and Apply returns that. The server is told the error. An answer that says what the last one said is not
+	// applied again.
 	Apply func(files []rules.File, err error) error
 	Log   *slog.Logger
 
-	last state
+	last *state // nil before the first answer
 }
 
 // TLS is how the connection is encrypted. The files are read for each connection.
@@ -68,7 +69,7 @@ type TLS struct {
 // Run asks until ctx ends, one connection after the other.
 func (c *Client) Run(ctx context.Context) {
 	wait := c.Retry
-	for {
+	for ctx.Err() == nil {
 		heard, err := c.connect(ctx)
 		if ctx.Err() != nil {
 			return
@@ -76,17 +77,18 @@ func (c *Client) Run(ctx context.Context) {
 		if heard {
 			wait = c.Retry
 		}
-		pause := jitter(wait)
-		c.Log.Warn("no connection to the management server: the rules stay as they are", "server", c.Server, "error", err, "next_try_in", pause)
-		timer := time.NewTimer(pause)
-		select {
-		case <-ctx.Done():
-			timer.Stop()
-			return
-		case <-timer.C:
-		}
+		next := jitter(wait)
+		c.Log.Warn("no connection to the management server: the rules stay as they are", "server", c.Server, "error", err, "next_try_in", next)
+		pause(ctx, next)
 		wait = min(2*wait, c.RetryMax)
 	}
+}
+
+// pause waits for d, or until ctx ends.
+func pause(ctx context.Context, d time.Duration) {
+	ctx, cancel := context.WithTimeout(ctx, d)
+	defer cancel()
+	<-ctx.Done()
 }
 
 // jitter is d, give or take a half, so that clients of a server that starts again do not come all at once.
@@ -133,28 +135,19 @@ func (c *Client) converse(stream discovery.AggregatedDiscoveryService_StreamAggr
 			return heard, err
 		}
 		heard = true
-		c.last.take(answer, c.Apply)
-		if c.last.err != nil && request.ErrorDetail != nil {
-			c.hold(stream.Context())
+		refused := c.take(answer)
+		if refused != nil && request.ErrorDetail != nil {
+			// Servers that keep no record of refusals send a state again as soon as they are told of one:
+			// without a pause the two would do nothing else.
+			pause(stream.Context(), jitter(c.Retry))
 		}
 		request = &discovery.DiscoveryRequest{TypeUrl: TypeURL, ResponseNonce: answer.Nonce}
-		if err := c.last.err; err != nil {
-			request.ErrorDetail = &status.Status{Code: int32(codes.InvalidArgument), Message: reason(err)}
+		if refused != nil {
+			request.ErrorDetail = &status.Status{Code: int32(codes.InvalidArgument), Message: reason(refused)}
 		} else {
 			accepted = answer.VersionInfo
 		}
 		request.VersionInfo = accepted
-	}
-}
-
-// hold waits before one refusal follows another. Servers that keep no record of refusals send a state again as soon
-// as they are told of one: without a pause the two would do nothing else.
-func (c *Client) hold(ctx context.Context) {
-	timer := time.NewTimer(jitter(c.Retry))
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-	case <-timer.C:
 	}
 }
 
@@ -168,21 +161,22 @@ func reason(err error) string {
 	return strings.ToValidUTF8(text, "\uFFFD")
 }
 
-// state is an answer of the server.
+// state is the last answer of the server.
 type state struct {
-	version string
-	files   []rules.File // sorted by name
-	bad     error        // why it cannot be read
-	err     error        // why it is not in force, nil if it is
+	files []rules.File // sorted by name
+	bad   error        // why it cannot be read
+	err   error        // why it is not in force, nil if it is
 }
 
-// take applies an answer, unless it is the same that has been refused last: that is counted, and logged, once.
-func (s *state) take(answer *discovery.DiscoveryResponse, apply func([]rules.File, error) error) {
+// take applies an answer, and returns why it is refused. What has just come before is not applied again, whatever
+// version it has now: loads are counted, and logged.
+func (c *Client) take(answer *discovery.DiscoveryResponse) (refused error) {
 	files, bad := read(answer)
-	if s.err != nil && s.version == answer.VersionInfo && fmt.Sprint(s.bad) == fmt.Sprint(bad) && slices.EqualFunc(files, s.files, sameFile) {
-		return
+	if last := c.last; last != nil && fmt.Sprint(last.bad) == fmt.Sprint(bad) && slices.EqualFunc(files, last.files, sameFile) {
+		return last.err
 	}
-	*s = state{version: answer.VersionInfo, files: files, bad: bad, err: apply(files, bad)}
+	c.last = &state{files: files, bad: bad, err: c.Apply(files, bad)}
+	return c.last.err
 }
 
 func sameFile(a, b rules.File) bool { return a.Name == b.Name && bytes.Equal(a.Data, b.Data) }

@@ -192,6 +192,54 @@ func TestConverse_InsistingServer(t *testing.T) {
 	})
 }
 
+// TestTake_AppliesNothingTwice: an answer is applied unless it says what the last one said, whether that has been put into
+// force or not.
+func TestTake_AppliesNothingTwice(t *testing.T) {
+	applied := 0
+	c := Client{Apply: func(files []rules.File, bad error) error {
+		applied++
+		if bad == nil && len(files) > 1 {
+			return errors.New("too many")
+		}
+		return bad
+	}}
+	resources := func(names ...string) (out []*anypb.Any) {
+		for _, name := range names {
+			out = append(out, &anypb.Any{TypeUrl: TypeURL, Value: []byte(field(1, name))})
+		}
+		return out
+	}
+	none := []*anypb.Any{}
+	other := []*anypb.Any{{TypeUrl: "other"}}
+	for i, step := range []struct {
+		version   string
+		resources []*anypb.Any
+		applied   bool
+		refused   string
+	}{
+		{"1", none, true, ""},
+		{"1", none, false, ""},
+		{"2", none, false, ""},
+		{"2", other, true, `a resource of type "other"`},
+		{"2", other, false, `a resource of type "other"`},
+		{"3", other, false, `a resource of type "other"`},
+		{"3", []*anypb.Any{{TypeUrl: "third"}}, true, `a resource of type "third"`},
+		{"3", none, true, ""},
+		{"4", resources("b", "a"), true, "too many"},
+		{"5", resources("a", "b"), false, "too many"}, // in another order
+		{"5", resources("a"), true, ""},
+	} {
+		before := applied
+		refused := c.take(&discovery.DiscoveryResponse{TypeUrl: TypeURL, VersionInfo: step.version, Resources: step.resources})
+		require.Equal(t, step.applied, applied > before, "step %d", i)
+		if step.refused == "" {
+			require.NoError(t, refused, "step %d", i)
+		} else {
+			require.ErrorContains(t, refused, step.refused, "step %d", i)
+		}
+	}
+}
+
 // TestRun_Waits longer and longer, up to a bound, and never at the same times as others.
 func TestRun_Waits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
