@@ -98,9 +98,8 @@ func (s *Service) Rules(last func() Load) http.Handler {
 // Health answers health checks, over gRPC for the services "" and "ratelimit", and over HTTP. It
 // starts out not serving.
 type Health struct {
-	server  *health.Server
-	mutex   sync.Mutex
-	serving bool
+	server *health.Server
+	mutex  sync.Mutex // held by Set, so that both names say the same in the end
 }
 
 // NewHealth returns a Health that is not serving yet.
@@ -113,11 +112,10 @@ func NewHealth() *Health {
 // Server is what to register on a gRPC server.
 func (h *Health) Server() healthpb.HealthServer { return h.server }
 
-// Set says whether the process serves.
+// Set says whether the process serves. It is safe for concurrent use.
 func (h *Health) Set(serving bool) {
 	h.mutex.Lock()
 	defer h.mutex.Unlock()
-	h.serving = serving
 	status := healthpb.HealthCheckResponse_NOT_SERVING
 	if serving {
 		status = healthpb.HealthCheckResponse_SERVING
@@ -126,12 +124,13 @@ func (h *Health) Set(serving bool) {
 	h.server.SetServingStatus("ratelimit", status)
 }
 
+// Shutdown says that the process does not serve, and that no Set changes that any more.
+func (h *Health) Shutdown() { h.server.Shutdown() }
+
 // ServeHTTP answers 200 OK, or 500 with nothing.
-func (h *Health) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
-	h.mutex.Lock()
-	serving := h.serving
-	h.mutex.Unlock()
-	if !serving {
+func (h *Health) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	answer, err := h.server.Check(r.Context(), &healthpb.HealthCheckRequest{})
+	if err != nil || answer.Status != healthpb.HealthCheckResponse_SERVING {
 		w.WriteHeader(http.StatusInternalServerError)
 		return
 	}

@@ -78,6 +78,10 @@ func TestHealth_HTTP(t *testing.T) {
 	r = serve(h, "GET", "")
 	require.Equal(t, 200, r.Code)
 	require.Equal(t, "OK", r.Body.String())
+	h.Shutdown()
+	require.Equal(t, 500, serve(h, "GET", "").Code)
+	h.Set(true)
+	require.Equal(t, 500, serve(h, "GET", "").Code, "for good")
 }
 
 // FuzzShouldRateLimit: no bytes that are a request make the service panic, or answer with less than a

@@ -20,7 +20,7 @@ func (s *server) public() http.Handler {
 	check := timed(s.metrics.check, s.checker)
 	mux.Handle("/check", check)
 	mux.Handle("/check/{domain...}", check)
-	mux.Handle("/healthcheck", s.health.Health)
+	mux.Handle("/healthcheck", s.health)
 	return mux
 }
 

@@ -1,7 +1,6 @@
 package service
 
 import (
-	"context"
 	"time"
 
 	"github.com/sluice-go/sluice/rules"
@@ -17,20 +16,6 @@ const noticeAgain = time.Hour
 type notices struct {
 	last         rules.Stats
 	room, series time.Time // when they were told of
-}
-
-// noticeRegularly looks from time to time.
-func (s *server) noticeRegularly(ctx context.Context) {
-	ticker := time.NewTicker(noticeEvery)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case now := <-ticker.C:
-			s.notice(now)
-		}
-	}
 }
 
 // notice looks once.

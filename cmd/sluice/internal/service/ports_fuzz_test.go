@@ -69,7 +69,7 @@ func goesOn(t *testing.T, s *server, log *servetest.Log) {
 		t.Fatal(log.String())
 	}
 	w := httptest.NewRecorder()
-	s.health.ServeHTTP(w, nil)
+	s.health.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/healthcheck", nil))
 	require.Equal(t, http.StatusOK, w.Code)
 	before := s.engine.Stats().Calls["d"].OK
 	_, err := s.service.ShouldRateLimit(t.Context(), one("day", "alive"))

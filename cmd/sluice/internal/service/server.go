@@ -39,19 +39,14 @@ type server struct {
 	failed  chan error    // what ends the service: a port that cannot be served on
 
 	clockMutex sync.Mutex
-	notices    notices // for noticeRegularly only
+	notices    notices // for notice only
 	loads      loads
 
 	made        chan struct{} // closed when there is an engine
 	stopManaged func()        // ends the client of --xds
-	health      health
-}
 
-// health is unhealthy from the drain on, whatever is loaded meanwhile.
-type health struct {
-	*rls.Health
-	mutex    sync.Mutex
-	draining bool
+	health      *rls.Health
+	healthMutex sync.Mutex // held while health follows the rules
 }
 
 // Hooks connect a run with its process. None of them has to be there.
@@ -92,8 +87,10 @@ func Run(c *Config, log *slog.Logger, h Hooks) error {
 		// The end waits for no rules: reading a file may block.
 		go s.watch(work, h.Reload)
 	}
-	background.Go(func() { s.saveRegularly(work) })
-	background.Go(func() { s.noticeRegularly(work) })
+	if c.StateEvery > 0 {
+		background.Go(func() { every(c.StateEvery, work, s.saveAgain) })
+	}
+	background.Go(func() { every(noticeEvery, work, s.notice) })
 	select {
 	case <-h.Stop:
 		err = s.drain(h.Stop)
@@ -112,13 +109,12 @@ func Run(c *Config, log *slog.Logger, h Hooks) error {
 // newServer loads the rules and the state, and opens no port yet. stop ends the time for which it may have to
 // wait for rules, with errStopped.
 func newServer(c *Config, log *slog.Logger, stop <-chan os.Signal) (s *server, err error) {
-	s = &server{config: c, log: log, clock: sluice.SystemClock(), ending: make(chan struct{}), failed: make(chan error, 8), made: make(chan struct{}), stopManaged: func() {}}
+	s = &server{config: c, log: log, clock: sluice.SystemClock(), ending: make(chan struct{}), failed: make(chan error, 8), made: make(chan struct{}), stopManaged: func() {}, health: rls.NewHealth()}
 	defer func() {
 		if err != nil {
 			s.stopManaged()
 		}
 	}()
-	s.health.Health = rls.NewHealth()
 	if c.ManualClock {
 		s.manual = sluice.NewManualClock(time.Unix(0, 0))
 		s.clock = s.manual
@@ -156,20 +152,17 @@ func newServer(c *Config, log *slog.Logger, stop <-chan os.Signal) (s *server, e
 
 // updateHealth makes the health follow the rules, until the drain.
 func (s *server) updateHealth() {
-	s.health.mutex.Lock()
-	defer s.health.mutex.Unlock()
+	s.healthMutex.Lock()
+	defer s.healthMutex.Unlock()
 	set, _ := s.engine.Set()
-	s.health.Set(!s.health.draining && (!s.config.HealthyWithRules || len(set.Domains()) > 0))
+	s.health.Set(!s.config.HealthyWithRules || len(set.Domains()) > 0)
 }
 
 // drain says that the end is near, and goes on answering for as long as load balancers may take to
 // see it.
 func (s *server) drain(hurry <-chan os.Signal) error {
 	s.log.Info("draining", "time", s.config.Drain)
-	s.health.mutex.Lock()
-	s.health.draining = true
-	s.health.mutex.Unlock()
-	s.updateHealth()
+	s.health.Shutdown()
 	timer := time.NewTimer(s.config.Drain)
 	defer timer.Stop()
 	select {
@@ -211,21 +204,16 @@ func (s *server) close() {
 	}
 }
 
-// saveRegularly writes the state from time to time.
-func (s *server) saveRegularly(ctx context.Context) {
-	if s.config.StateEvery == 0 {
-		return
-	}
-	ticker := time.NewTicker(s.config.StateEvery)
+// every calls f once each period, until ctx ends.
+func every(period time.Duration, ctx context.Context, f func(now time.Time)) {
+	ticker := time.NewTicker(period)
 	defer ticker.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-ticker.C:
-			if err := s.save(); err != nil {
-				s.log.Error("counts since the last time are lost if the process dies", "error", err)
-			}
+		case now := <-ticker.C:
+			f(now)
 		}
 	}
 }

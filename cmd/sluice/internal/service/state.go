@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"time"
 
 	"github.com/sluice-go/sluice"
 	"github.com/sluice-go/sluice/rules"
@@ -69,6 +70,13 @@ func writable(name string) error {
 		return err
 	}
 	return errors.Join(f.Close(), os.Remove(f.Name()))
+}
+
+// saveAgain is save while the service runs: a failure is logged, and it goes on.
+func (s *server) saveAgain(time.Time) {
+	if err := s.save(); err != nil {
+		s.log.Error("counts since the last time are lost if the process dies", "error", err)
+	}
 }
 
 // save writes the state: to a file of its own first, so that there is always a whole one.

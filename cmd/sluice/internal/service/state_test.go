@@ -51,6 +51,21 @@ func TestState_Regularly(t *testing.T) {
 	})
 }
 
+// TestState_CannotBeWrittenMeanwhile: the service goes on, and its log says so.
+func TestState_CannotBeWrittenMeanwhile(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "dir")
+	require.NoError(t, os.Mkdir(dir, 0o700))
+	r := start(t, "--rules", rulesFile(t, someRules), "--state", filepath.Join(dir, "state"), "--state-every", "1ms", "--manual-clock")
+	gone := dir + "-gone"
+	require.NoError(t, os.Rename(dir, gone))
+	servetest.Eventually(t, "a line about it", func() bool {
+		return r.lines("level=ERROR", "counts since the last time are lost if the process dies", "no such file") > 0
+	})
+	assert.Equal(t, 1, remaining(t, r.dial(), "two"))
+	require.NoError(t, os.Rename(gone, dir))
+	r.end()
+}
+
 // TestState_Damaged: what cannot be read is put aside, and the service starts.
 func TestState_Damaged(t *testing.T) {
 	dir := t.TempDir()
