@@ -50,16 +50,7 @@ func (s *Set) Actions(domain string) [][]Action {
 
 // httpLists reads "http".
 func (l *loader) httpLists(f field, d *domain, path string) {
-	if f.value.Kind != yaml.SequenceNode {
-		l.errorAt(f.value, path, "http is %s; want a list of maps, - actions: [...]", show(f.value))
-		return
-	}
-	for _, item := range f.value.Content {
-		n := l.follow(item)
-		if n.Kind != yaml.MappingNode {
-			l.errorAt(n, path, "http holds %s; want maps, - actions: [...]", show(n))
-			continue
-		}
+	for n := range l.maps(f, path, "actions: [...]") {
 		list, given := []Action(nil), false
 		for _, f := range last(l.fields(n, path)) {
 			if f.name != "actions" {

@@ -16,7 +16,7 @@ const maxDepth = 1000
 
 // descriptors reads a list of descriptors into parent.
 func (l *loader) descriptors(f field, d *domain, parent *node, path string, above []*node) {
-	if f.value.Kind == yaml.ScalarNode && scalarKind(f.value) == nullKind {
+	if isNull(f.value) {
 		return
 	}
 	if f.value.Kind != yaml.SequenceNode {
@@ -61,7 +61,7 @@ func (l *loader) descriptor(at *yaml.Node, d *domain, parent *node, path string,
 	if f, ok := current.get("descriptors"); ok {
 		l.descriptors(f, d, n, path, levels)
 	}
-	if f, ok := current.get("enabled"); ok && f.value.Kind == yaml.ScalarNode && scalarKind(f.value) != nullKind && !flags.enabled {
+	if flags.disabled {
 		l.set.rules = l.set.rules[:rules]
 		return
 	}
@@ -98,7 +98,7 @@ func (l *loader) identify(at *yaml.Node, fields fieldList, path string) (*node, 
 }
 
 // flags are the keys of a descriptor that are true or false.
-type flags struct{ shadow, quota, detailed, valueToMetric, shareThreshold, enabled bool }
+type flags struct{ shadow, quota, detailed, valueToMetric, shareThreshold, disabled bool }
 
 // flags reads them, and names the keys that nothing knows.
 func (l *loader) flags(fields fieldList, path string) (out flags) {
@@ -115,7 +115,7 @@ func (l *loader) flags(fields fieldList, path string) (out flags) {
 		case "share_threshold":
 			out.shareThreshold = l.boolean(f, path)
 		case "enabled":
-			out.enabled = l.boolean(f, path)
+			out.disabled = !isNull(f.value) && !l.boolean(f, path)
 		case "key", "value", "rate_limit", "descriptors", "metadata":
 		case "description":
 			l.text(f, path)
@@ -220,7 +220,7 @@ func appendText(b []byte, s string) []byte {
 
 // metadata reads a map of anything.
 func (l *loader) metadata(f field, path string) map[string]any {
-	if f.value.Kind == yaml.ScalarNode && scalarKind(f.value) == nullKind {
+	if isNull(f.value) {
 		return nil
 	}
 	if f.value.Kind != yaml.MappingNode {

@@ -62,7 +62,7 @@ func (l *loader) unknown(f field, path string, here level) {
 		return
 	}
 	l.warnAt(f.key, path, "%s means nothing in %s and is ignored; want it in %s", f.name, here, homes(f.name))
-	l.ignored(f.value, path)
+	l.ignored(f.value, path, 0)
 }
 
 // homes lists the levels that a key belongs to.
@@ -78,9 +78,7 @@ func homes(name string) string {
 
 // ignored checks a value that means nothing by what upstream demands of any value: text keys that
 // it knows, lists of maps, and no fractions, dates or huge numbers.
-func (l *loader) ignored(n *yaml.Node, path string) { l.ignoredValue(n, path, 0) }
-
-func (l *loader) ignoredValue(n *yaml.Node, path string, depth int) {
+func (l *loader) ignored(n *yaml.Node, path string, depth int) {
 	if depth > maxDepth || l.exhausted() {
 		return
 	}
@@ -95,7 +93,7 @@ func (l *loader) ignoredValue(n *yaml.Node, path string, depth int) {
 				l.errorAt(c, path, "a list holds %s; want maps only", show(c))
 				continue
 			}
-			l.ignoredValue(c, path, depth+1)
+			l.ignored(c, path, depth+1)
 		}
 	case yaml.MappingNode:
 		for _, f := range l.fields(n, path) {
@@ -104,7 +102,7 @@ func (l *loader) ignoredValue(n *yaml.Node, path string, depth int) {
 				continue
 			}
 			if f.name != "metadata" {
-				l.ignoredValue(f.value, path, depth+1)
+				l.ignored(f.value, path, depth+1)
 			}
 		}
 	}

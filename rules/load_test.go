@@ -253,10 +253,12 @@ domain: d
 descriptors:
 - {key: a, enabled: false, rate_limit: {unit: minute, requests_per_unit: 1}, descriptors: [{key: b, rate_limit: {unit: day, requests_per_unit: 2}}]}
 - {key: a, enabled: true, description: the other one, rate_limit: {unit: minute, requests_per_unit: 3}}
+- {key: c, enabled: null, rate_limit: {unit: minute, requests_per_unit: 4}}
 `)
 	require.EqualValues(t, 3, set.Match("d", entries("a=x")).Requests())
 	require.Nil(t, set.Match("d", entries("a=x,b=y")))
-	require.Len(t, set.Rules(), 1)
+	require.EqualValues(t, 4, set.Match("d", entries("c=x")).Requests(), "as if nothing was said")
+	require.Len(t, set.Rules(), 2)
 	_, err := Load([]File{{"f", []byte(inDomain("enabled: false\nrate_limit: {unit: moon}"))}}, Options{})
 	require.Error(t, err, "what is disabled is checked all the same")
 }

@@ -100,7 +100,7 @@ func (c *cuts) fits(fields fieldList) bool {
 		if f.name != "descriptors" {
 			continue
 		}
-		if f.key.Line != c.line || f.value.Kind != yaml.ScalarNode || f.value.Value != "" || scalarKind(f.value) != nullKind {
+		if f.key.Line != c.line || !isNull(f.value) || f.value.Value != "" {
 			return false
 		}
 		found = true

@@ -18,11 +18,10 @@ const maxMaxKeys = math.MaxInt32
 // rateLimitReader reads "rate_limit" of one descriptor.
 type rateLimitReader struct {
 	*loader
-	path  string
-	at    *yaml.Node
-	by    fieldList
-	out   rateLimit
-	given bool // requests_per_unit
+	path string
+	at   *yaml.Node
+	by   fieldList
+	out  rateLimit
 
 	algorithm        sluice.Algorithm
 	burst, soft      int64
@@ -31,14 +30,13 @@ type rateLimitReader struct {
 	blockFor, offset time.Duration
 	countDenied      *bool
 
-	atomic            bool // the domain's
-	domainCountDenied *bool
+	domain *domainOptions
 }
 
 // rateLimit reads the limit of a descriptor; false if it has none. If it is given twice, the keys
 // of both count, as upstream has it.
 func (l *loader) rateLimit(fields fieldList, d *domain, path string) (rateLimit, bool) {
-	r := rateLimitReader{loader: l, path: path, multiplier: 1, atomic: d.atomic, domainCountDenied: d.countDenied}
+	r := rateLimitReader{loader: l, path: path, multiplier: 1, domain: &d.domainOptions}
 	var all fieldList
 	for _, f := range fields {
 		if f.name != "rate_limit" {
@@ -48,7 +46,7 @@ func (l *loader) rateLimit(fields fieldList, d *domain, path string) (rateLimit,
 		case f.value.Kind == yaml.MappingNode:
 			r.at = f.value
 			all = append(all, l.fields(f.value, path)...)
-		case f.value.Kind == yaml.ScalarNode && scalarKind(f.value) == nullKind:
+		case isNull(f.value):
 			r.at, all = nil, nil
 			l.warnAt(f.key, path, "rate_limit is empty, so nothing is limited; want unit and requests_per_unit, or no rate_limit")
 		default:
@@ -72,8 +70,7 @@ func (r *rateLimitReader) read(f field) {
 	switch f.name {
 	case "unit", "replaces":
 	case "requests_per_unit":
-		var n int64
-		n, r.given = r.number(f, r.path, 0, min(math.MaxUint32, maxRequests))
+		n, _ := r.number(f, r.path, 0, min(math.MaxUint32, maxRequests))
 		r.out.requests = uint32(n)
 	case "unlimited":
 		r.out.unlimited = r.boolean(f, r.path)
@@ -161,15 +158,9 @@ func (r *rateLimitReader) checkUnit() {
 		r.out.period = unit.Period() * time.Duration(r.multiplier)
 		r.out.unit = unitOf(r.out.period)
 	}
-	if !r.out.unlimited && !r.given && !r.failedAt("requests_per_unit") {
+	if f, ok := r.by.get("requests_per_unit"); !r.out.unlimited && (!ok || isNull(f.value)) {
 		r.warnAt(r.at, r.path, "requests_per_unit is missing, which is 0: everything is denied; want requests_per_unit: 0 to say so, or a number")
 	}
-}
-
-// failedAt reports whether the field is there, so that an error has been given if it has no value.
-func (r *rateLimitReader) failedAt(name string) bool {
-	f, ok := r.by.get(name)
-	return ok && !(f.value.Kind == yaml.ScalarNode && scalarKind(f.value) == nullKind)
 }
 
 func unitOf(period time.Duration) Unit {
@@ -195,19 +186,10 @@ func (r *rateLimitReader) checkUnlimited(validUnit bool) {
 // checkReplaces reads the list of names.
 func (r *rateLimitReader) checkReplaces() {
 	f, ok := r.by.get("replaces")
-	if !ok || f.value.Kind == yaml.ScalarNode && scalarKind(f.value) == nullKind {
+	if !ok || isNull(f.value) {
 		return
 	}
-	if f.value.Kind != yaml.SequenceNode {
-		r.errorAt(f.value, r.path, "replaces is %s; want a list of maps, - name: NAME", show(f.value))
-		return
-	}
-	for _, item := range f.value.Content {
-		n := r.follow(item)
-		if n.Kind != yaml.MappingNode {
-			r.errorAt(n, r.path, "replaces holds %s; want maps, - name: NAME", show(n))
-			continue
-		}
+	for n := range r.maps(f, r.path, "name: NAME") {
 		name := ""
 		for _, f := range last(r.fields(n, r.path)) {
 			if f.name != "name" {
@@ -246,7 +228,7 @@ func (r *rateLimitReader) shape() {
 	if r.burst != 0 {
 		c.Limit = c.Limit.WithBurst(int(r.burst))
 	}
-	o.counting = fixed && r.soft == 0 && r.blockFor == 0 && r.burst == 0 && (denied || r.atomic)
+	o.counting = fixed && r.soft == 0 && r.blockFor == 0 && r.burst == 0 && (denied || r.domain.atomic)
 	o.ownCounter = o.counting && (o.unit == UnknownUnit || r.offset != 0)
 	o.config = r.keep.config(c)
 	if o.counting && !o.ownCounter {
@@ -266,14 +248,14 @@ func (r *rateLimitReader) deniedCount(fixed bool) bool {
 	windowed := fixed || r.algorithm == sluice.SlidingWindow || r.algorithm == sluice.SlidingLog
 	switch {
 	case r.countDenied != nil:
-		if *r.countDenied && r.atomic {
+		if *r.countDenied && r.domain.atomic {
 			r.errorAt(r.by.at("count_denied").value, r.path, "count_denied is true, but the domain is atomic, where a call that is denied counts nothing; want it deleted")
 		}
 		return *r.countDenied
-	case r.atomic || !windowed:
+	case r.domain.atomic || !windowed:
 		return false
-	case r.domainCountDenied != nil:
-		return *r.domainCountDenied
+	case r.domain.countDenied != nil:
+		return *r.domain.countDenied
 	}
 	return fixed
 }

@@ -18,8 +18,7 @@ func (e *Engine) decideTogether(d *domainState, resp *Response, now int64) {
 	held := e.lock(resp.work)
 	defer e.unlock(held)
 	stop := lookCounters(d, resp, now)
-	var all sluice.AllDecision
-	all.Denied = -1
+	all := sluice.AllDecision{Denied: -1}
 	if !stop {
 		all = resp.takeLimiters(d.atomic)
 		stop = !all.Allowed
@@ -29,21 +28,13 @@ func (e *Engine) decideTogether(d *domainState, resp *Response, now int64) {
 		w, st := &resp.work[i], &resp.Statuses[i]
 		switch {
 		case !w.limited:
-		case w.counts || w.refund:
-			n := w.hits
-			if stop && (d.atomic || !w.over) {
-				n = 0
-			}
-			w.take(st, now, n)
-		case d.atomic && w.shadow:
-			n := w.hits
-			if stop {
-				n = 0
-			}
-			w.take(st, now, n)
-		default:
+		case w.byTakeAll(d.atomic):
 			w.answerLimiter(st, stop, limiter == all.Denied, all.RetryAfter)
 			limiter++
+		case stop && (d.atomic || !w.over):
+			w.take(st, now, 0)
+		default:
+			w.take(st, now, w.hits)
 		}
 	}
 }
@@ -98,11 +89,16 @@ func lookCounters(d *domainState, resp *Response, now int64) (stop bool) {
 	return stop
 }
 
+// byTakeAll reports whether TakeAll charges what limits a descriptor: a limiter that can stand in the way of others.
+func (w *work) byTakeAll(atomic bool) bool {
+	return w.limited && !w.counts && !w.refund && !(atomic && w.shadow)
+}
+
 // takeLimiters charges all limiters, or none.
 func (resp *Response) takeLimiters(atomic bool) sluice.AllDecision {
 	resp.charges = resp.charges[:0]
 	for i := range resp.work {
-		if w := &resp.work[i]; w.limited && !w.counts && !w.refund && !(atomic && w.shadow) {
+		if w := &resp.work[i]; w.byTakeAll(atomic) {
 			resp.charges = append(resp.charges, sluice.Charge{Key: w.key(), Cost: clampInt(w.hits)})
 		}
 	}

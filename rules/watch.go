@@ -70,29 +70,22 @@ func requireRegular(name string, info fs.FileInfo) error {
 // listing is the files at some paths, and what they looked like.
 type listing struct {
 	files, other []string
-	looks        map[string]look
+	infos        map[string]fs.FileInfo
 }
 
-// look is what a file looks like without reading it.
-type look struct {
-	size int64
-	time time.Time
-	info fs.FileInfo
-}
-
-// same reports whether the file behind a name is the same, and looks the same.
-func (a look) same(b look) bool {
-	return a.size == b.size && a.time.Equal(b.time) && os.SameFile(a.info, b.info)
+// unchanged reports whether the file behind a name is the same, and looks the same without reading it.
+func unchanged(a, b fs.FileInfo) bool {
+	return a.Size() == b.Size() && a.ModTime().Equal(b.ModTime()) && os.SameFile(a, b)
 }
 
 func (l *listing) same(o *listing) bool {
-	return o != nil && maps.EqualFunc(l.looks, o.looks, look.same)
+	return o != nil && maps.EqualFunc(l.infos, o.infos, unchanged)
 }
 
 // growing reports whether a file is being written in place: it has changed, and is the same file.
 func (l *listing) growing(before *listing) bool {
-	for name, a := range l.looks {
-		if b, ok := before.looks[name]; ok && !a.same(b) && os.SameFile(a.info, b.info) {
+	for name, a := range l.infos {
+		if b := before.infos[name]; b != nil && !unchanged(a, b) && os.SameFile(a, b) {
 			return true
 		}
 	}
@@ -100,7 +93,7 @@ func (l *listing) growing(before *listing) bool {
 }
 
 func scan(paths []string) (*listing, error) {
-	l := &listing{looks: map[string]look{}}
+	l := &listing{infos: map[string]fs.FileInfo{}}
 	for _, p := range paths {
 		info, err := os.Stat(p)
 		if err != nil {
@@ -119,11 +112,11 @@ func scan(paths []string) (*listing, error) {
 }
 
 func (l *listing) add(name string, info fs.FileInfo) {
-	if _, ok := l.looks[name]; ok {
+	if l.infos[name] != nil {
 		return
 	}
 	l.files = append(l.files, name)
-	l.looks[name] = look{info.Size(), info.ModTime(), info}
+	l.infos[name] = info
 }
 
 // maxDirectories bounds how deep directories nest; links can make them go round.
@@ -198,7 +191,7 @@ func (w *Watcher) look() (*listing, error) {
 		return nil, err
 	}
 	for _, name := range l.files {
-		if err := requireRegular(name, l.looks[name].info); err != nil {
+		if err := requireRegular(name, l.infos[name]); err != nil {
 			return nil, err
 		}
 	}

@@ -166,6 +166,26 @@ func TestWatcher(t *testing.T) {
 	require.Equal(t, "files", poll(t, w), "no domains")
 }
 
+// TestWatcher_OneThingChanges: a size, a time or a file that is another one is a change, though the rest is as it was.
+func TestWatcher_OneThingChanges(t *testing.T) {
+	f := newFolder(t)
+	f.write("a.yaml", "1")
+	w := NewWatcher([]string{f.dir})
+	require.Equal(t, "files a.yaml=1", poll(t, w))
+	for _, change := range []struct {
+		text string
+		do   func(name, text string)
+		at   time.Duration
+	}{
+		{"22", f.write, -time.Second}, {"33", f.write, 0}, {"44", f.replace, -time.Second},
+	} {
+		f.time = f.time.Add(change.at) // before a second is added
+		change.do("a.yaml", change.text)
+		require.Empty(t, poll(t, w))
+		require.Equal(t, "files a.yaml="+change.text, poll(t, w))
+	}
+}
+
 // TestWatcher_Storm: files that are replaced all the time are loaded now and then; one that keeps
 // growing is waited for.
 func TestWatcher_Storm(t *testing.T) {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"iter"
 	"regexp"
 	"slices"
 	"strconv"
@@ -217,6 +218,27 @@ func scalarKind(n *yaml.Node) kind {
 	}
 	return textKind
 }
+
+// maps returns the maps of a list, and tells of what is wrong with a field that is no list of maps. item is what one of
+// them looks like.
+func (l *loader) maps(f field, path, item string) iter.Seq[*yaml.Node] {
+	return func(yield func(*yaml.Node) bool) {
+		if f.value.Kind != yaml.SequenceNode {
+			l.errorAt(f.value, path, "%s is %s; want a list of maps, - %s", f.name, show(f.value), item)
+			return
+		}
+		for _, c := range f.value.Content {
+			if n := l.follow(c); n.Kind != yaml.MappingNode {
+				l.errorAt(n, path, "%s holds %s; want maps, - %s", f.name, show(n), item)
+			} else if !yield(n) {
+				return
+			}
+		}
+	}
+}
+
+// isNull reports whether a value is none: nothing, ~ or null.
+func isNull(n *yaml.Node) bool { return n.Kind == yaml.ScalarNode && scalarKind(n) == nullKind }
 
 // plainKind is the kind of what is neither quoted nor tagged.
 func plainKind(s string) kind {
