@@ -169,17 +169,13 @@ func (l *lane) finish(g *group, s *scheduled, now time.Time) {
 	if g.hold != nil {
 		l.leased(g, s, now)
 	}
-	if g.ended {
-		if len(g.waiters) == 0 {
-			l.outcome(g, s.err, now)
-		}
-		return // too late, and if somebody has waited counted as such
-	}
-	g.reply = s.reply
 	if s.err != errLeft {
 		l.outcome(g, s.err, now)
 	}
-	l.end(g, s.err)
+	if !g.ended {
+		g.reply = s.reply
+		l.end(g, s.err)
+	}
 }
 
 // leased opens the lease that has come with a reply. The caller holds mu.

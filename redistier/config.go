@@ -59,12 +59,7 @@ const (
 var clockNames = []string{"redis", "caller"}
 
 // String returns redis or caller.
-func (c Clock) String() string {
-	if int(c) < len(clockNames) {
-		return clockNames[c]
-	}
-	return fmt.Sprintf("Clock(%d)", uint8(c))
-}
+func (c Clock) String() string { return nameOf("Clock", clockNames, c) }
 
 // ConfigError is the error of New and SetLimit for what cannot be.
 type ConfigError struct {

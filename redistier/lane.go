@@ -100,6 +100,7 @@ type group struct {
 
 	back     bool  // the client has returned
 	undone   bool  // and Redis has done nothing
+	told     bool  // the breaker knows how it has fared
 	admitted int64 // units that callers were admitted without Redis in the meantime
 
 	// Set before done is closed.
@@ -129,9 +130,8 @@ func (g *group) waits() (n int) {
 }
 
 var (
-	errLate   = errors.New("redistier: no answer within the budget")
-	errOpen   = errors.New("redistier: the primary is not asked, since it has failed")
-	errClosed = errors.New("redistier: the tier is closed")
+	errLate = errors.New("redistier: no answer within the budget")
+	errOpen = errors.New("redistier: the primary is not asked, since it has failed")
 )
 
 // A settlement is of a lease that has ended.
@@ -146,7 +146,7 @@ func (l *lane) join(r request, h *hold, now time.Time) (*group, *waiter, error) 
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.closed {
-		return nil, nil, errClosed
+		return nil, nil, ErrClosed
 	}
 	key := joinKey(&r)
 	if g := l.joining[key]; g != nil && r.op == opAdmit && len(g.waiters) < 1<<20 {
@@ -284,8 +284,12 @@ func (l *lane) wait() {
 	}
 }
 
-// outcome tells the breaker how a group has fared. The caller holds mu.
+// outcome tells the breaker how a group has fared, by what is known first. The caller holds mu.
 func (l *lane) outcome(g *group, err error, now time.Time) {
+	if g.told {
+		return
+	}
+	g.told = true
 	ok := err == nil || errors.Is(err, ErrForeignValue) || isOOM(err)
 	switch {
 	case g.probe:

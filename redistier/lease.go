@@ -117,6 +117,9 @@ func (ls *leases) largest(p *plan) int64 {
 // spend admits a call from the lease of the key, if there is one that it fits into; and if
 // charges is false, says what it would.
 func (ls *leases) spend(p *plan, key string, cost int, charges bool, now int64) (d sluice.Decision, ok bool) {
+	if ls == nil {
+		return d, false
+	}
 	s, hash := ls.shard(key)
 	s.mu.Lock()
 	if h := s.holds[hash]; h != nil && h.key == key {

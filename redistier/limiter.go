@@ -26,8 +26,9 @@ type Limiter struct {
 	clock  func() int64 // us, or 0 to let Redis say it
 	spare  int64        // ms that keys outlive their state by
 
-	admin  sync.Mutex // guards config
-	config Config
+	config Config // its Limit is that of New; for the one in force see configOf
+
+	admin sync.Mutex // held while the limit changes
 }
 
 // New returns a limiter. It does not talk to Redis, which may be down. The error is a
@@ -160,15 +161,12 @@ func (l *Limiter) SetLimit(limit sluice.Limit) error {
 	if err != nil {
 		return err
 	}
-	l.config = c
 	l.plan.Store(p)
 	return nil
 }
 
 // configOf returns the config with the limit of p.
 func (l *Limiter) configOf(p *plan) Config {
-	l.admin.Lock()
-	defer l.admin.Unlock()
 	c := l.config
 	c.Limit = p.limit
 	return c
@@ -325,9 +323,6 @@ func (l *Limiter) read(r *request, cmd command) (reply, error) {
 			c.ReloadState(context.Background()) // in the background, and once at a time
 		}
 		return answer, err
-	}
-	if l.memory.table == nil {
-		return answer, nil
 	}
 	fresh := answer.now + r.plan.shape.reset(answer.view)
 	if blocked := answer.blocked(); blocked > 0 {

@@ -146,7 +146,7 @@ func (p *plan) decideConstant(cost int) sluice.Decision {
 	return d
 }
 
-// WorstCase returns what Limiter.WorstCase does.
+// worstCase is Limiter.WorstCase under the plan.
 func (p *plan) worstCase(d time.Duration) int {
 	switch {
 	case d < 0 || p.burst == 0:

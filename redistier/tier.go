@@ -144,34 +144,27 @@ func (t *Tier) decide(ctx context.Context, key string, cost int, charges bool) (
 		t.reshare()
 	}
 	at := int64(now.Sub(t.began))
-	if t.leases != nil {
-		if d, ok := t.leases.spend(p, key, cost, charges, at); ok {
-			t.stats.lease.Add(1)
-			return d, FromLease, nil
-		}
+	if d, ok := t.leases.spend(p, key, cost, charges, at); ok {
+		t.stats.lease.Add(1)
+		return d, FromLease, nil
 	}
 	if d, ok := t.remembered(p, key, cost, at); ok {
 		t.stats.cache.Add(1)
 		return d, FromCache, nil
 	}
 	c := t.shared.newCallOf(p, key, cost, charges)
-	l := t.router.lane(c.key, now)
-	g, w, err := l.join(c.request, t.leases.hold(&c.request, key, now), now)
-	if err != nil {
-		return t.fallback(l, nil, &c, key, err)
-	}
-	if err := t.await(ctx, l, g, w); err != nil {
+	a, err := t.ask(ctx, key, c.request, now)
+	switch {
+	case err != nil:
 		return sluice.Decision{}, 0, err
-	}
-	if w.leased {
+	case a.leased():
 		t.stats.lease.Add(1)
-		return w.decision, FromLease, nil
-	}
-	if g.err != nil {
-		return t.fallback(l, g, &c, key, g.err)
+		return a.waiter.decision, FromLease, nil
+	case a.failed != nil:
+		return t.fallback(a, &c, key)
 	}
 	t.stats.redis.Add(1)
-	return t.decision(&c, key, g, w.rank), FromRedis, nil
+	return t.decision(&c, key, a.group, a.waiter.rank), FromRedis, nil
 }
 
 func (t *Tier) check(ctx context.Context) error {
@@ -179,6 +172,31 @@ func (t *Tier) check(ctx context.Context) error {
 		return ErrClosed
 	}
 	return ctx.Err()
+}
+
+// An asked is what a Tier has asked Redis, and how that has ended.
+type asked struct {
+	lane   *lane
+	group  *group // nil if there was none to join, and so no waiter
+	waiter *waiter
+	failed error // why Redis has not answered
+}
+
+// leased reports whether the caller has been admitted from a lease, whatever has become of its group.
+func (a *asked) leased() bool { return a.waiter != nil && a.waiter.leased }
+
+// ask asks Redis, in a group, and waits for its end. The error is that of ctx.
+func (t *Tier) ask(ctx context.Context, key string, r request, now time.Time) (a asked, err error) {
+	a.lane = t.router.lane(r.key, now)
+	a.group, a.waiter, a.failed = a.lane.join(r, t.leases.hold(&r, key, now), now)
+	if a.failed != nil {
+		return a, nil
+	}
+	if err := t.await(ctx, a.lane, a.group, a.waiter); err != nil {
+		return a, err
+	}
+	a.failed = a.group.err
+	return a, nil
 }
 
 // await waits for the group's end, or brings it about. The error is that of ctx, except for a caller
@@ -261,19 +279,20 @@ func (t *Tier) remembered(p *plan, key string, cost int, at int64) (d sluice.Dec
 	return d, true
 }
 
-// fallback answers a call that Redis has not. The group is nil if there was none to join.
-func (t *Tier) fallback(l *lane, g *group, c *takeCall, key string, cause error) (d sluice.Decision, s Source, err error) {
-	switch {
-	case cause == errClosed:
+// fallback answers a call that Redis has not.
+func (t *Tier) fallback(a asked, c *takeCall, key string) (d sluice.Decision, s Source, err error) {
+	switch a.failed {
+	case ErrClosed:
 		return d, 0, ErrClosed
-	case cause == errLate:
+	case errLate:
 		t.stats.late.Add(1)
-	case cause != errOpen:
+	case errOpen:
+	default:
 		t.stats.failed.Add(1)
 	}
 	switch t.policy {
 	case Closed:
-		return d, 0, fmt.Errorf("%w: %w", ErrUnavailable, cause)
+		return d, 0, fmt.Errorf("%w: %w", ErrUnavailable, a.failed)
 	case Open:
 		d = sluice.Decision{Allowed: c.cost >= 0 && int64(c.cost) <= c.plan.burst, Limit: int(c.plan.burst)}
 		if !d.Allowed {
@@ -291,11 +310,11 @@ func (t *Tier) fallback(l *lane, g *group, c *takeCall, key string, cause error)
 		}
 		d.Limit = int(c.plan.burst)
 		if d.RetryAfter == sluice.Never && 0 < c.cost && int64(c.cost) <= c.plan.burst {
-			d.RetryAfter = l.nextProbe()
+			d.RetryAfter = a.lane.nextProbe()
 		}
 	}
 	if d.Allowed && c.k > 0 || c.op == opCharge {
-		l.admitted(g, c)
+		a.lane.admitted(a.group, c)
 	}
 	t.stats.fallback.Add(1)
 	return d, FromFallback, nil
@@ -316,23 +335,18 @@ func (t *Tier) Charge(ctx context.Context, key string, cost int) (sluice.Decisio
 	if p != t.shareOf.Load() {
 		t.reshare()
 	}
-	now := time.Now()
 	c := t.shared.newCharge(p, key, cost)
-	l := t.router.lane(c.key, now)
-	g, w, err := l.join(c.request, t.leases.hold(&c.request, key, now), now)
-	if err == nil {
-		if err := t.await(ctx, l, g, w); err != nil {
-			return sluice.Decision{}, err
-		}
-		err = g.err
-	}
+	a, err := t.ask(ctx, key, c.request, time.Now())
 	if err != nil {
-		d, _, err := t.fallback(l, g, &c, key, err)
+		return sluice.Decision{}, err
+	}
+	if a.failed != nil {
+		d, _, err := t.fallback(a, &c, key)
 		return d, err
 	}
 	t.local.Charge(key, int(c.n))
 	t.stats.redis.Add(1)
-	return c.decision(&g.reply), nil
+	return c.decision(&a.group.reply), nil
 }
 
 // Refund gives key back cost units; see Limiter.Refund. If Redis does not answer within the
@@ -362,27 +376,20 @@ func (t *Tier) Reset(ctx context.Context, key string) error {
 	return err
 }
 
+// change makes a call of Refund or Reset.
 func (t *Tier) change(ctx context.Context, key string, r request) error {
 	if err := t.check(ctx); err != nil {
 		return err
 	}
-	now := time.Now()
-	l := t.router.lane(r.key, now)
-	g, w, err := l.join(r, t.leases.hold(&r, key, now), now)
-	if err == nil {
-		if err := t.await(ctx, l, g, w); err != nil {
-			return err
-		}
-		err = g.err
+	a, err := t.ask(ctx, key, r, time.Now())
+	if err != nil {
+		return err
 	}
 	t.denied.forget(key)
-	switch {
-	case err == errClosed:
-		return ErrClosed
-	case err != nil && !errors.Is(err, ErrForeignValue):
-		return fmt.Errorf("%w: %w", ErrUnavailable, err)
+	if a.failed == nil || a.failed == ErrClosed || errors.Is(a.failed, ErrForeignValue) {
+		return a.failed
 	}
-	return err
+	return fmt.Errorf("%w: %w", ErrUnavailable, a.failed)
 }
 
 // micros returns a time in us of Unix time, by the clock that local has as well: no step of this
