@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/sluice-go/sluice/cmd/sluice/internal/report"
 	"github.com/sluice-go/sluice/cmd/sluice/internal/service"
 	"github.com/sluice-go/sluice/rules"
 )
@@ -69,18 +70,10 @@ func check(out io.Writer, paths []string, o rules.Options) error {
 		}
 	}
 	if len(problems) > 0 {
-		return failure{fmt.Errorf("%s and %s in %s", count(faults, "error"), count(len(problems)-faults, "warning"), count(len(files), "file"))}
+		return failure{fmt.Errorf("%s and %s in %s", report.Count(faults, "error"), report.Count(len(problems)-faults, "warning"), report.Count(len(files), "file"))}
 	}
-	if _, err := fmt.Fprintf(out, "%s in %s of %s\n", count(set.Len(), "rule"), count(len(set.Domains()), "domain"), count(len(files), "file")); err != nil {
+	if _, err := fmt.Fprintf(out, "%s in %s of %s\n", report.Count(set.Len(), "rule"), report.Count(len(set.Domains()), "domain"), report.Count(len(files), "file")); err != nil {
 		return failure{err}
 	}
 	return nil
-}
-
-// count is a number of things in English.
-func count(n int, thing string) string {
-	if n == 1 {
-		return "1 " + thing
-	}
-	return fmt.Sprintf("%d %ss", n, thing)
 }

@@ -82,13 +82,12 @@ func value(a rules.Action, client httplimit.KeyFunc) httplimit.KeyFunc {
 	}
 }
 
-// bounded makes a KeyFunc of a function without errors: an empty value is ErrNoKey, one beyond
-// httplimit.MaxKeyLen ErrKeyTooLong.
-func bounded(what string, value func(*http.Request) string) httplimit.KeyFunc {
+// bounded makes a function that refuses values: an empty one is ErrNoKey, one beyond httplimit.MaxKeyLen
+// ErrKeyTooLong.
+func bounded(what string) func(v string) (string, error) {
 	none := fmt.Errorf("%w: %s is missing", httplimit.ErrNoKey, what)
 	long := fmt.Errorf("%w: %s is above %d bytes", httplimit.ErrKeyTooLong, what, httplimit.MaxKeyLen)
-	return func(r *http.Request) (string, error) {
-		v := value(r)
+	return func(v string) (string, error) {
 		switch {
 		case v == "":
 			return "", none
@@ -102,27 +101,28 @@ func bounded(what string, value func(*http.Request) string) httplimit.KeyFunc {
 // header reads a header, or what HTTP/2 has among its headers. One that is there more than once is
 // ErrBadKey: the handler might take another one of them.
 func header(name string) httplimit.KeyFunc {
+	pseudo := bounded(name)
 	switch strings.ToLower(name) {
 	case ":method":
-		return bounded(name, func(r *http.Request) string { return r.Method })
+		return func(r *http.Request) (string, error) { return pseudo(r.Method) }
 	case ":path":
-		return bounded(name, func(r *http.Request) string {
+		return func(r *http.Request) (string, error) {
 			if r.URL.Path == "" && r.URL.RawQuery == "" {
-				return "" // RequestURI would make it /
+				return pseudo("") // RequestURI would make it /
 			}
-			return r.URL.RequestURI()
-		})
+			return pseudo(r.URL.RequestURI())
+		}
 	case ":authority", "host":
-		return bounded(name, func(r *http.Request) string { return r.Host })
+		return func(r *http.Request) (string, error) { return pseudo(r.Host) }
 	}
 	name = http.CanonicalHeaderKey(name)
 	twice := fmt.Errorf("%w: more than one header %s, want one", httplimit.ErrBadKey, name)
-	one := bounded("header "+name, func(r *http.Request) string { return strings.Trim(r.Header.Get(name), " \t") })
+	one := bounded("header " + name)
 	return func(r *http.Request) (string, error) {
 		if len(r.Header[name]) > 1 {
 			return "", twice
 		}
-		return one(r)
+		return one(strings.Trim(r.Header.Get(name), " \t"))
 	}
 }
 
@@ -130,12 +130,13 @@ func header(name string) httplimit.KeyFunc {
 // cannot be read as a whole, or has a "#" before or in it: it ends there for some handlers.
 func query(name string) httplimit.KeyFunc {
 	bad := fmt.Errorf("%w: more than one query parameter %q, or a query that cannot be read", httplimit.ErrBadKey, name)
+	one := bounded("query parameter " + name)
 	return func(r *http.Request) (string, error) {
 		values, err := url.ParseQuery(r.URL.RawQuery)
 		if err != nil || len(values[name]) > 1 || strings.Contains(r.RequestURI, "#") {
 			return "", bad
 		}
-		return bounded("query parameter "+name, func(*http.Request) string { return values.Get(name) })(r)
+		return one(values.Get(name))
 	}
 }
 
@@ -143,17 +144,15 @@ func query(name string) httplimit.KeyFunc {
 // handlers, those of http.ServeMux among them, "/a/..%2Fb" is below /a, and for others it is /b.
 func plainPath() httplimit.KeyFunc {
 	bad := fmt.Errorf("%w: the path has both \"..\" and an escaped slash or \"#\"", httplimit.ErrBadKey)
-	plain := bounded("the path", func(r *http.Request) string {
-		if r.URL.Path == "" {
-			return ""
-		}
-		return path.Clean("/" + r.URL.Path)
-	})
+	plain := bounded("the path")
 	return func(r *http.Request) (string, error) {
-		if leadsTwoWays(r) {
+		switch {
+		case leadsTwoWays(r):
 			return "", bad
+		case r.URL.Path == "":
+			return plain("")
 		}
-		return plain(r)
+		return plain(path.Clean("/" + r.URL.Path))
 	}
 }
 

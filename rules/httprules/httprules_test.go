@@ -1,10 +1,12 @@
 package httprules
 
 import (
+	"errors"
 	"io"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
+	"net/url"
 	"strings"
 	"sync"
 	"testing"
@@ -241,4 +243,28 @@ func TestNew_Errors(t *testing.T) {
 	require.NoError(t, err)
 	_, err = New(Config{Engine: engine})
 	require.EqualError(t, err, "httprules: Config.Domain is empty; want the domain of the rules")
+}
+
+// TestValue: what each action finds in a request that is made by hand, as those of /check and of a replay are.
+func TestValue(t *testing.T) {
+	request := func(path, query string) *http.Request {
+		return &http.Request{Method: "GET", Host: "h", URL: &url.URL{Path: path, RawQuery: query}, Header: http.Header{"X-Key": {" \tk "}}}
+	}
+	header := func(name string) rules.Action { return rules.Action{Kind: rules.RequestHeaders, Name: name} }
+	parameter := rules.Action{Kind: rules.QueryParameter, Name: "q"}
+	for _, c := range []struct {
+		action      rules.Action
+		path, query string
+		want        string // empty for ErrNoKey
+	}{
+		{header(":method"), "/a", "", "GET"}, {header(":authority"), "", "", "h"}, {header("Host"), "", "", "h"},
+		{header(":path"), "/a", "q=1", "/a?q=1"}, {header(":path"), "", "q=1", "/?q=1"}, {header(":path"), "", "", ""},
+		{header("x-key"), "", "", "k"}, {header("x-other"), "", "", ""},
+		{parameter, "", "p=1&q=2", "2"}, {parameter, "", "p=1", ""},
+		{rules.Action{Kind: rules.Path}, "/a/../b/", "", "/b"}, {rules.Action{Kind: rules.Path}, "", "", ""},
+	} {
+		got, err := value(c.action, nil)(request(c.path, c.query))
+		require.Equal(t, c.want, got, "%+v", c)
+		require.Equal(t, c.want == "", errors.Is(err, httplimit.ErrNoKey), "%+v: %v", c, err)
+	}
 }

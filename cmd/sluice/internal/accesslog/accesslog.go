@@ -191,7 +191,7 @@ func (r *Reader) end() error {
 	case r.facts.Counted > 0:
 		return io.EOF
 	case r.facts.Malformed > 0:
-		err := fmt.Errorf("%w among %d (%s: %w)", ErrNoRecords, r.facts.Lines, lineNumbers(r.facts), r.reason)
+		err := fmt.Errorf("%w among %d (%s: %w)", ErrNoRecords, r.facts.Lines, r.facts.malformedPlaces(), r.reason)
 		if len(r.formats()) == 1 && !isDecisive(r.reason) {
 			err = fmt.Errorf("%w; expected %s", err, r.parsers[0].Wants())
 		}
@@ -204,15 +204,20 @@ func (r *Reader) end() error {
 	return ErrEmpty
 }
 
-// lineNumbers names the first malformed lines, a few of them.
-func lineNumbers(f Facts) string {
+// malformedPlaces names the first malformed lines, a few of them.
+func (f *Facts) malformedPlaces() string {
 	if f.Malformed == 1 {
-		return fmt.Sprintf("line %d", f.MalformedLines[0])
+		return "line " + f.MalformedNumbers(1)
 	}
-	shown := f.MalformedLines[:min(len(f.MalformedLines), 3)]
+	return "lines " + f.MalformedNumbers(3)
+}
+
+// MalformedNumbers lists the numbers of the first malformed lines, at most so many: "3, 8, ...".
+func (f *Facts) MalformedNumbers(most int) string {
+	shown := f.MalformedLines[:min(len(f.MalformedLines), most)]
 	list := strings.Trim(strings.ReplaceAll(fmt.Sprint(shown), " ", ", "), "[]")
 	if int64(len(shown)) < f.Malformed {
 		list += ", ..."
 	}
-	return "lines " + list
+	return list
 }

@@ -136,8 +136,9 @@ type fileState struct {
 	entries   []rules.Entry
 	req       rules.Request
 	resp      rules.Response
-	bare      int64 // requests without a descriptor
-	refused   int64 // requests that have what no action can use
+
+	undescribed int64 // requests without a descriptor
+	refused     int64 // requests that have what no action can use
 }
 
 // allow decides a request at the time at which the replay's clock stands.
@@ -148,7 +149,7 @@ func (s *fileState) allow(client string, log *accesslog.Request) bool {
 		return false
 	}
 	if len(s.req.Descriptors) == 0 {
-		s.bare++
+		s.undescribed++
 		return true
 	}
 	// It has a domain and descriptors, and no overrides: nothing to refuse.
@@ -198,9 +199,6 @@ func (e *entry) value(a *asked) (string, bool) {
 
 // limits is what the limits did that have counted anything.
 func (s *fileState) limits() []LimitResult {
-	if s == nil {
-		return nil
-	}
 	var out []LimitResult
 	for _, line := range s.engine.Series() {
 		if line.Total > 0 {

@@ -203,10 +203,9 @@ func (r *Replay) Result(top int) Result {
 			Top:             limited[:min(top, len(limited))],
 			DecisionsSHA256: hex.EncodeToString(s.decisions.Sum(nil)),
 			OverTime:        r.timeline.rows[i+1],
-			Limits:          s.file.limits(),
 		}
-		if s.file != nil {
-			rr.Undescribed, rr.Refused = s.file.bare, s.file.refused
+		if f := s.file; f != nil {
+			rr.Limits, rr.Undescribed, rr.Refused = f.limits(), f.undescribed, f.refused
 		}
 		if s.denied > 0 {
 			rr.FirstDenied = &s.first

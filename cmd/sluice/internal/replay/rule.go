@@ -19,18 +19,18 @@ type Rule struct {
 
 // String returns the form that ParseRule reads, as in "gcra 20/m burst 5"; or, of a File, "rules" and
 // the domain.
-func (r Rule) String() string { return r.Kind() + " " + r.What() }
+func (r Rule) String() string { return r.AlgorithmText() + " " + r.LimitText() }
 
-// Kind is the name of the algorithm; "rules" of a File.
-func (r Rule) Kind() string {
+// AlgorithmText is the name of the algorithm; "rules" of a File.
+func (r Rule) AlgorithmText() string {
 	if r.Domain != "" {
 		return "rules"
 	}
 	return r.Algorithm.String()
 }
 
-// What is the limit; the domain of a File.
-func (r Rule) What() string {
+// LimitText is the limit; the domain of a File.
+func (r Rule) LimitText() string {
 	if r.Domain != "" {
 		return r.Domain
 	}

@@ -132,8 +132,8 @@ func newLogFacts(rep Report) logFacts {
 func newRuleData(i int, r replay.RuleResult, requests int64) ruleData {
 	data := ruleData{
 		Rule:            r.Rule.String(),
-		Algorithm:       r.Rule.Kind(),
-		Limit:           r.Rule.What(),
+		Algorithm:       r.Rule.AlgorithmText(),
+		Limit:           r.Rule.LimitText(),
 		Allowed:         r.Allowed,
 		Denied:          r.Denied,
 		DeniedShare:     float64(r.Denied) / float64(requests),

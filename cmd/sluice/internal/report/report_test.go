@@ -162,6 +162,10 @@ func TestText_TopMergesTheTopsOfAllRules(t *testing.T) {
 	assert.Equal(t, []replay.Client{b, a, c}, merged)
 }
 
+func TestCount(t *testing.T) {
+	assert.Equal(t, []string{"0 files", "1 file", "2 files"}, []string{Count(0, "file"), Count(int64(1), "file"), Count(2, "file")})
+}
+
 func TestOneLine(t *testing.T) {
 	assert.Equal(t, `a\nb\x1bc m`+"\u00fc"+`ller \u202e \ufffd`, OneLine("a\nb\x1bc m\u00fcller \u202e \xff"))
 }

@@ -45,11 +45,11 @@ func writeLog(w io.Writer, rep Report) {
 	f, res := rep.Log, rep.Result
 	fmt.Fprintln(w, OneLine(rep.Source)+rep.Note)
 	fmt.Fprintf(w, "%s%s of %s, %s format\n", indent,
-		count(res.Requests, "request"), count(int64(res.Clients), "client"), f.Format)
+		Count(res.Requests, "request"), Count(res.Clients, "client"), f.Format)
 	fmt.Fprintf(w, "%s%s\n", indent, newClock(res).span(res))
 	if res.Late > 0 {
 		fmt.Fprintf(w, "%s%s out of order, at most %v late; the clock never goes back\n", indent,
-			count(res.Late, "request"), res.MaxLate)
+			Count(res.Late, "request"), res.MaxLate)
 	}
 	if res.Private && res.Clients <= fewProxies {
 		fmt.Fprintf(w, "%seach client has a private address: if that is a proxy, log what it forwards\n", indent)
@@ -58,17 +58,9 @@ func writeLog(w io.Writer, rep Report) {
 		fmt.Fprintf(w, "%snot read to the end: %s\n", indent, OneLine(rep.Incomplete))
 	}
 	if f.Malformed > 0 {
-		fmt.Fprintf(w, "%s%s left out: %s\n", indent, count(f.Malformed, "malformed line"), lineNumbers(f))
+		fmt.Fprintf(w, "%s%s left out: %s\n", indent, Count(f.Malformed, "malformed line"), f.MalformedNumbers(accesslog.MaxMalformedLines))
 		fmt.Fprintf(w, "%sline %d: %s\n", indent, f.MalformedLines[0], OneLine(f.MalformedReason))
 	}
-}
-
-func lineNumbers(f accesslog.Facts) string {
-	list := strings.Trim(strings.ReplaceAll(fmt.Sprint(f.MalformedLines), " ", ", "), "[]")
-	if int64(len(f.MalformedLines)) < f.Malformed {
-		list += ", ..."
-	}
-	return list
 }
 
 func writeRules(w io.Writer, res replay.Result) {
@@ -271,7 +263,8 @@ func share(part, whole int64) string {
 	return s
 }
 
-func count(n int64, noun string) string {
+// Count is a number of things in English.
+func Count[N int | int64](n N, noun string) string {
 	if n != 1 {
 		noun += "s"
 	}

@@ -52,7 +52,8 @@ func file(resource *anypb.Any) (rules.File, error) {
 	if err != nil {
 		return rules.File{}, fmt.Errorf("resource %q: %w", name, err)
 	}
-	root := mapping("domain", text(domain))
+	root := mapping()
+	add(root, "domain", text(domain))
 	if len(descriptors.Content) > 0 {
 		add(root, "descriptors", descriptors)
 	}
@@ -226,13 +227,7 @@ func boolean(b bool) *yaml.Node { return scalar("!!bool", strconv.FormatBool(b))
 
 func list() *yaml.Node { return &yaml.Node{Kind: yaml.SequenceNode, Tag: "!!seq"} }
 
-func mapping(first ...any) *yaml.Node {
-	n := &yaml.Node{Kind: yaml.MappingNode, Tag: "!!map"}
-	for i := 0; i+1 < len(first); i += 2 {
-		add(n, first[i].(string), first[i+1].(*yaml.Node))
-	}
-	return n
-}
+func mapping() *yaml.Node { return &yaml.Node{Kind: yaml.MappingNode, Tag: "!!map"} }
 
 func add(m *yaml.Node, key string, v *yaml.Node) {
 	m.Content = append(m.Content, scalar("!!str", key), v)
