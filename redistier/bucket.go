@@ -1,11 +1,8 @@
 package redistier
 
 import (
-	"cmp"
 	"math"
 	"math/big"
-
-	"github.com/sluice-go/sluice"
 )
 
 // bucket is the shape of GCRA, TokenBucket and LeakyBucket, which agree on every decision.
@@ -22,9 +19,8 @@ type bucket struct {
 
 func newBucket(c Config) (shape, error) {
 	l := c.Limit
-	burst := cmp.Or(l.Burst, l.Rate)
 	for _, step := range steps {
-		if b, ok := bucketOn(step, int64(l.Rate), int64(l.Period), int64(burst)); ok {
+		if b, ok := bucketOn(step, int64(l.Rate), int64(l.Period), int64(l.Capacity())); ok {
 			return b, nil
 		}
 	}
@@ -80,93 +76,4 @@ func (b bucket) reset(v view) int64 {
 // worst: two times d apart are at most ceil(d/step) steps apart.
 func (b bucket) worst(d int64) uint64 {
 	return sum(uint64(b.full/b.unit), mulDiv(uint64(ceilDiv(d, b.step*micro)), uint64(b.drain), uint64(b.unit)))
-}
-
-// counter is the shape of FixedWindow, and of TokenBucket with refills at intervals: at
-// each boundary, `back` units come back. Of a view, a is the units that count.
-type counter struct {
-	burst, back    int64
-	period, offset int64 // us
-	window         bool
-}
-
-func newCounter(c Config) (shape, error) {
-	period, offset, err := wholeMicros(c)
-	if err != nil {
-		return nil, err
-	}
-	s := counter{burst: int64(c.Limit.Rate), back: exact - 1, period: period, offset: offset, window: true}
-	if c.Algorithm == sluice.TokenBucket {
-		s.window, s.back = false, int64(c.Limit.Rate)
-		if c.Limit.Burst > 0 {
-			s.burst = int64(c.Limit.Burst)
-		}
-	}
-	return s, countable(c, max(s.burst, int64(c.Limit.Rate)))
-}
-
-// wholeMicros returns the period and the offset of windows, in us.
-func wholeMicros(c Config) (period, offset int64, err error) {
-	p := int64(c.Limit.Period)
-	switch {
-	case p%micro != 0 || p/micro > maxPeriod:
-		return 0, 0, configErrorf("Limit.Period", "%v: the time in Redis has whole microseconds; want a multiple of 1 us, at most 142 years", c.Limit.Period)
-	case int64(c.Offset)%micro != 0:
-		return 0, 0, configErrorf("Offset", "%v: the time in Redis has whole microseconds; want a multiple of 1 us", c.Offset)
-	}
-	return p / micro, int64(c.Offset) / micro, nil
-}
-
-func countable(c Config, n int64) error {
-	if n >= exact {
-		return configErrorf("Limit", "%v: Redis counts exactly up to 2^53 - 1; want less", c.Limit)
-	}
-	return nil
-}
-
-func (s counter) letter() byte {
-	if s.window {
-		return 'w'
-	}
-	return 'i'
-}
-func (counter) script() *script { return counterScript }
-
-func (s counter) arguments(to []byte) []byte {
-	to = appendUint56(appendUint56(to, s.burst), s.back)
-	return appendUint56(appendUint56(to, s.period), s.offset)
-}
-
-func (s counter) free(v view) int64 { return max(0, s.burst-v.a) }
-
-func (s counter) charged(v view, units int64) view {
-	v.a += units
-	return v
-}
-
-// boundary returns the time until the i-th boundary after now.
-func (s counter) boundary(now, i int64) int64 {
-	next := (floorDiv(now-s.offset, s.period)+1)*s.period + s.offset - now
-	more := product(i-1, s.period)
-	return min(more, math.MaxInt64-next) + next
-}
-
-func (s counter) wait(v view, cost int64) int64 {
-	return s.boundary(v.now, ceilDiv(v.a+cost-s.burst, s.back))
-}
-
-func (counter) soonest(view, int64) int64 { return 0 }
-func (s counter) open(v view) int64       { return s.boundary(v.now, 1) }
-
-func (s counter) reset(v view) int64 {
-	if v.a == 0 {
-		return 0
-	}
-	return s.boundary(v.now, ceilDiv(v.a, s.back))
-}
-
-// worst: of k boundaries in a span, each gives back at most a burst.
-func (s counter) worst(d int64) uint64 {
-	boundaries := uint64(ceilDiv(d, s.period*micro))
-	return sum(uint64(s.burst), times(boundaries, uint64(min(s.back, s.burst))))
 }

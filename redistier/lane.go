@@ -20,7 +20,7 @@ import (
 //	timer:   ends groups whose deadline has come, sent or not           (lock)
 //	sender:  gets the replies; ends groups that have not ended          (lock)
 //
-// Whatever ends a group closes its channel. A reply that comes too late still goes into the
+// A group that ends closes its channel. A reply that comes too late still goes into the
 // memory, unless its caller led: that connection is closed.
 //
 // Invariant: nobody joins a group that has ended, nor is it sent, nor ended again. end takes it out

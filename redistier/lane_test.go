@@ -59,3 +59,62 @@ func TestLane_EndedUnsent(t *testing.T) {
 		require.Equal(t, uint64(breakerCalls), tier.Stats().Late)
 	})
 }
+
+// TestLane_CountedOnce: a call that is answered too late has failed, for the breaker, and that is all. One that nobody
+// waits for counts as it is answered.
+func TestLane_CountedOnce(t *testing.T) {
+	bubble(t, TierConfig{}, sluice.PerHour(1000), func(t *testing.T, tier *Tier, fake *fakeRedis) {
+		l := tier.router.first
+		counted := func() [2]int {
+			l.mu.Lock()
+			defer l.mu.Unlock()
+			return [2]int{l.breaker.calls, l.breaker.failed}
+		}
+		fake.slow(250 * time.Millisecond)
+		_, from := takeFrom(t, tier, "a", 1)
+		require.Equal(t, FromFallback, from)
+		time.Sleep(time.Second)
+		require.Equal(t, 1, fake.count(), "it has been answered")
+		require.Equal(t, [2]int{1, 1}, counted())
+
+		time.Sleep(breakerWindow)
+		l.mu.Lock()
+		l.owe(tier.shared.plan.Load(), "told", 1, time.Now())
+		l.send()
+		l.mu.Unlock()
+		time.Sleep(time.Second)
+		require.Equal(t, 2, fake.count())
+		require.Equal(t, [2]int{1, 0}, counted())
+	})
+}
+
+// TestLane_Closed: a call that comes to a lane which has been closed since it looked gets ErrClosed, and does not go on
+// without Redis.
+func TestLane_Closed(t *testing.T) {
+	bubble(t, TierConfig{OnUnavailable: Open}, sluice.PerHour(1000), func(t *testing.T, tier *Tier, _ *fakeRedis) {
+		tier.router.first.close()
+		_, err := tier.Take(t.Context(), "a", 1)
+		require.Equal(t, ErrClosed, err)
+		_, err = tier.Charge(t.Context(), "a", 1)
+		require.Equal(t, ErrClosed, err)
+		require.Equal(t, ErrClosed, tier.Refund(t.Context(), "a", 1))
+		require.Equal(t, ErrClosed, tier.Reset(t.Context(), "a"))
+		require.Zero(t, tier.Stats())
+	})
+}
+
+// TestLane_Open: a call that Redis is not asked about is neither late nor failed.
+func TestLane_Open(t *testing.T) {
+	bubble(t, TierConfig{}, sluice.PerHour(1000), func(t *testing.T, tier *Tier, fake *fakeRedis) {
+		l := tier.router.first
+		l.mu.Lock()
+		l.breaker.open, l.breaker.until = true, time.Now().Add(time.Second)
+		l.mu.Unlock()
+		_, from := takeFrom(t, tier, "a", 1)
+		require.Equal(t, FromFallback, from)
+		require.Equal(t, Stats{Fallback: 1}, tier.Stats())
+		require.Zero(t, fake.count())
+		time.Sleep(time.Second)
+		takeFrom(t, tier, "a", 1) // the probe
+	})
+}

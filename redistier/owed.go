@@ -35,11 +35,17 @@ func (s counter) cycle() cycle {
 	if s.back < s.burst {
 		return cycle{} // as from a bucket
 	}
-	return cycle{s.period, s.offset, min(clocksApart, s.period/2), false}
+	return s.aligned.cycle()
 }
 
 func (s sliding) cycle() cycle {
-	return cycle{s.period, s.offset, min(clocksApart, s.period/2), true}
+	c := s.aligned.cycle()
+	c.fades = true
+	return c
+}
+
+func (w aligned) cycle() cycle {
+	return cycle{period: w.period, offset: w.offset, margin: min(clocksApart, w.period/2)}
 }
 
 // cycle: nobody here knows when a window of the key began, or when each unit was charged. It comes

@@ -2,7 +2,28 @@ package redistier
 
 import (
 	"math"
+
+	"github.com/sluice-go/sluice"
 )
+
+// wholeMicros returns the period and the offset of windows, in us.
+func wholeMicros(c Config) (period, offset int64, err error) {
+	p := int64(c.Limit.Period)
+	switch {
+	case p%micro != 0 || p/micro > maxPeriod:
+		return 0, 0, configErrorf("Limit.Period", "%v: the time in Redis has whole microseconds; want a multiple of 1 us, at most 142 years", c.Limit.Period)
+	case int64(c.Offset)%micro != 0:
+		return 0, 0, configErrorf("Offset", "%v: the time in Redis has whole microseconds; want a multiple of 1 us", c.Offset)
+	}
+	return p / micro, int64(c.Offset) / micro, nil
+}
+
+func countable(c Config, n int64) error {
+	if n >= exact {
+		return configErrorf("Limit", "%v: Redis counts exactly up to 2^53 - 1; want less", c.Limit)
+	}
+	return nil
+}
 
 // most is a number of units that count for a time, at most so many at once. Of a view, a is
 // the units that count.
@@ -21,6 +42,11 @@ func (m most) arguments(to []byte) []byte {
 
 func (m most) free(v view) int64 { return max(0, m.burst-v.a) }
 
+func (most) charged(v view, units int64) view {
+	v.a += units
+	return v
+}
+
 // anchored is the shape of FixedWindow whose windows begin with a key's first charge. Of a
 // view, b is the window's beginning.
 type anchored struct{ most }
@@ -35,11 +61,6 @@ func newAnchored(c Config) (shape, error) {
 
 func (anchored) letter() byte    { return 'a' }
 func (anchored) script() *script { return anchoredScript }
-
-func (s anchored) charged(v view, units int64) view {
-	v.a += units
-	return v
-}
 
 func (s anchored) wait(v view, _ int64) int64 { return s.reset(v) }
 
@@ -57,15 +78,80 @@ func (s anchored) worst(d int64) uint64 {
 	return times(uint64(s.burst), 1+uint64(ceilDiv(d, s.period*micro)))
 }
 
+// aligned is windows that all keys have in common. Of a view, a is units of the present one.
+type aligned struct{ period, offset int64 } // us
+
+func (aligned) charged(v view, units int64) view {
+	v.a += units
+	return v
+}
+
+// boundary returns the time until the i-th boundary after now, for i > 0.
+func (w aligned) boundary(now, i int64) int64 {
+	next := (floorDiv(now-w.offset, w.period)+1)*w.period + w.offset - now
+	more := product(i-1, w.period)
+	return min(more, math.MaxInt64-next) + next
+}
+
+func (aligned) soonest(view, int64) int64 { return 0 }
+func (w aligned) open(v view) int64       { return w.boundary(v.now, 1) }
+
+// counter is the shape of FixedWindow, and of TokenBucket with refills at intervals: at
+// each boundary, `back` units come back. Of a view, a is the units that count.
+type counter struct {
+	aligned
+	burst, back int64
+	sign        byte
+}
+
+func newCounter(c Config) (shape, error) {
+	period, offset, err := wholeMicros(c)
+	if err != nil {
+		return nil, err
+	}
+	s := counter{aligned{period, offset}, int64(c.Limit.Capacity()), exact - 1, 'w'}
+	if c.Algorithm == sluice.TokenBucket {
+		s.back, s.sign = int64(c.Limit.Rate), 'i'
+	}
+	return s, countable(c, max(s.burst, int64(c.Limit.Rate)))
+}
+
+func (s counter) letter() byte  { return s.sign }
+func (counter) script() *script { return counterScript }
+
+func (s counter) arguments(to []byte) []byte {
+	to = appendUint56(appendUint56(to, s.burst), s.back)
+	return appendUint56(appendUint56(to, s.period), s.offset)
+}
+
+func (s counter) free(v view) int64 { return max(0, s.burst-v.a) }
+
+func (s counter) wait(v view, cost int64) int64 {
+	return s.boundary(v.now, ceilDiv(v.a+cost-s.burst, s.back))
+}
+
+func (s counter) reset(v view) int64 {
+	if v.a == 0 {
+		return 0
+	}
+	return s.boundary(v.now, ceilDiv(v.a, s.back))
+}
+
+// worst: of k boundaries in a span, each gives back at most a burst.
+func (s counter) worst(d int64) uint64 {
+	boundaries := uint64(ceilDiv(d, s.period*micro))
+	return sum(uint64(s.burst), times(boundaries, uint64(min(s.back, s.burst))))
+}
+
 // sliding is the shape of SlidingWindow. Times within a window are in steps, rounded down.
 // Of a view, a is the units of this window, and b those of the one before.
 //
 // Invariant: burst * steps < 2^53.
 type sliding struct {
-	burst          int64
-	period, offset int64 // us
-	step           int64 // us
-	steps          int64 // of a period
+	aligned
+	burst int64
+	step  int64 // us
+	steps int64 // of a period
 }
 
 func newSliding(c Config) (shape, error) {
@@ -76,7 +162,7 @@ func newSliding(c Config) (shape, error) {
 	burst := int64(c.Limit.Rate)
 	for _, step := range steps {
 		if period%step == 0 && offset%step == 0 && product(burst, period/step) < exact {
-			return sliding{burst, period, offset, step, period / step}, nil
+			return sliding{aligned{period, offset}, burst, step, period / step}, nil
 		}
 	}
 	return nil, configErrorf("Limit", "%v: rate times period is 2^53 steps or more, of 1 us, or of up to 1 ms that period and offset are multiples of; want less", c.Limit)
@@ -104,16 +190,6 @@ func (s sliding) free(v view) int64 {
 	return max(0, (whole-v.b*left)/s.steps-v.a)
 }
 
-func (s sliding) charged(v view, units int64) view {
-	v.a += units
-	return v
-}
-
-// boundary returns the time until the i-th boundary after now.
-func (s sliding) boundary(now, i int64) int64 {
-	return (floorDiv(now-s.offset, s.period)+i)*s.period + s.offset - now
-}
-
 // within returns the time in a window of a and b, from its beginning on, from which cost is
 // admitted, or a period if it is not.
 func (s sliding) within(a, b, cost int64) int64 {
@@ -134,9 +210,6 @@ func (s sliding) wait(v view, cost int64) int64 {
 	}
 	return s.boundary(v.now, 1) + s.within(0, v.a, cost)
 }
-
-func (sliding) soonest(view, int64) int64 { return 0 }
-func (s sliding) open(v view) int64       { return s.boundary(v.now, 1) }
 
 func (s sliding) reset(v view) int64 {
 	switch {
