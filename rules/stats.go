@@ -1,0 +1,138 @@
+package rules
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/sluice-go/sluice"
+)
+
+// Series returns the statistics: of each rule in force, of the values that detailed_metric and
+// value_to_metric ask for, and of each domain's overrides and others, sorted by domain and path.
+// Rules that have counted nothing are there with zeros; overrides and others are not. A series
+// that is no longer here, and comes back, begins at 0.
+func (e *Engine) Series() []Series {
+	e.admin.Lock()
+	defer e.admin.Unlock()
+	all := slices.Clone(e.previous)
+	for _, d := range e.domains {
+		all = slices.AppendSeq(all, maps.Values(*d.dynamic.all.Load()))
+		for _, s := range []*series{d.override, d.other} {
+			if sum := s.snapshot(); sum.Total|sum.Refunded != 0 {
+				all = append(all, s)
+			}
+		}
+	}
+	return sums(all)
+}
+
+// sums returns what each series has counted, those of the same path added up.
+func sums(all []*series) []Series {
+	seen := make(map[*series]bool, len(all))
+	byPath := make(map[[2]string]int, len(all))
+	var out []Series
+	for _, s := range all {
+		if seen[s] {
+			continue
+		}
+		seen[s] = true
+		sum := s.snapshot()
+		i, ok := byPath[[2]string{s.domain, s.path}]
+		if !ok {
+			byPath[[2]string{s.domain, s.path}] = len(out)
+			out = append(out, sum)
+			continue
+		}
+		o := &out[i]
+		o.Total, o.Within, o.Near = o.Total+sum.Total, o.Within+sum.Within, o.Near+sum.Near
+		o.Over, o.Shadow, o.Refunded = o.Over+sum.Over, o.Shadow+sum.Shadow, o.Refunded+sum.Refunded
+	}
+	slices.SortFunc(out, func(a, b Series) int {
+		return cmp.Or(strings.Compare(a.Domain, b.Domain), strings.Compare(a.Path, b.Path))
+	})
+	return out
+}
+
+// Stats is what an engine holds, and has seen beside hits.
+type Stats struct {
+	// Keys is the tracked keys, by the unit of their window; UnknownUnit stands for those of rules
+	// with a limiter, or windows, of their own.
+	Keys [Week + 1]int
+	// Evicted is the live keys that have been dropped for want of room. Untracked is the calls for new keys
+	// that were decided without a count, since Overflow keeps the old ones.
+	Evicted, Untracked uint64
+	// Series is the series of statistics whose paths requests have made, at most Config.MaxSeries.
+	Series int
+	// Calls is the answers by domain.
+	Calls map[string]Calls
+	// GlobalShadow is the calls that Config.Shadow has admitted, and that would have been denied.
+	GlobalShadow uint64
+	// UnknownDomains is the descriptors of calls for domains without rules, and which these were: at
+	// most 100, the others as "other".
+	UnknownDomains       uint64
+	UnknownDomainsByName map[string]uint64
+}
+
+// Calls is how often a domain's calls have been answered with each code.
+type Calls struct{ OK, OverLimit uint64 }
+
+// Stats returns the counters.
+func (e *Engine) Stats() Stats {
+	e.admin.Lock()
+	defer e.admin.Unlock()
+	out := Stats{Evicted: e.evicted, Untracked: e.untracked}
+	add := func(u Unit, l *sluice.Limiter) {
+		s := l.Stats()
+		out.Keys[u] += s.Keys
+		out.Evicted += s.Evicted
+		out.Untracked += s.Untracked
+	}
+	for _, g := range e.groups {
+		for _, u := range units {
+			add(u, g[u].limiter)
+		}
+	}
+	for _, k := range e.kept {
+		add(UnknownUnit, k.limiter)
+	}
+	out.Calls = make(map[string]Calls, len(e.domains))
+	for name, d := range e.domains {
+		out.Calls[name] = Calls{d.ok.Load(), d.overLimit.Load()}
+		out.Series += len(*d.dynamic.all.Load())
+	}
+	out.GlobalShadow = e.globalShadow.Load()
+	out.UnknownDomains, out.UnknownDomainsByName = e.unknown.counts()
+	return out
+}
+
+// unknownDomains counts descriptors of calls for domains that no file defines. Clients of the service choose
+// their names, so few are kept.
+type unknownDomains struct {
+	mutex sync.Mutex
+	total uint64
+	names map[string]uint64
+}
+
+const maxUnknownDomains = 100
+
+func (u *unknownDomains) add(name string, n uint64) {
+	u.mutex.Lock()
+	defer u.mutex.Unlock()
+	u.total += n
+	if u.names == nil {
+		u.names = map[string]uint64{}
+	}
+	if _, ok := u.names[name]; !ok && (len(u.names) >= maxUnknownDomains || len(name) > 256) {
+		name = "other"
+	}
+	u.names[strings.Clone(name)] += n
+}
+
+func (u *unknownDomains) counts() (uint64, map[string]uint64) {
+	u.mutex.Lock()
+	defer u.mutex.Unlock()
+	return u.total, maps.Clone(u.names)
+}
