@@ -18,6 +18,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-go/sluice/internal/depth"
 )
 
 // The tests in this file are about facts that the speed of a decision relies on and
@@ -33,31 +35,37 @@ type diagnostic struct {
 
 var diagnosticLine = regexp.MustCompile(`^(?:\./)?(\w+\.go):(\d+):(\d+): (.*)$`)
 
-// hotArchs are the architectures whose code is looked at. On 32 bits, atomic words
-// are function calls, and nothing of this holds.
+// hotArchs are the architectures whose code is looked at: this machine's, and at full depth all that
+// programs run on. On 32 bits, atomic words are function calls, and nothing of this holds.
 func hotArchs(t *testing.T) []string {
 	t.Helper()
+	all := []string{"amd64", "arm64"}
 	switch {
 	case crowded():
 		t.Skip("the run without -homes looks at the code that programs have")
-	case testing.Short():
-		if !slices.Contains([]string{"amd64", "arm64"}, runtime.GOARCH) {
-			t.Skipf("in short mode only the code for this machine is looked at, and %s has none to look at", runtime.GOARCH)
-		}
-		return []string{runtime.GOARCH}
+	case depth.Full():
+		return all
+	case !slices.Contains(all, runtime.GOARCH):
+		t.Skipf("only at full depth the code for other machines is looked at, and %s has none to look at", runtime.GOARCH)
 	}
-	return []string{"amd64", "arm64"}
+	return []string{runtime.GOARCH}
 }
 
-// compile builds the package for an architecture and returns what the compiler says.
-// The go command keeps that in its cache and repeats it.
-func compile(t *testing.T, arch, gcflags string) []diagnostic {
+// said is what the compiler said, by architecture. No two tests of this file run at once.
+var said = map[string][]diagnostic{}
+
+// compile builds the package for an architecture, once, and returns what the compiler says of inlining,
+// of the heap and of bounds. The go command keeps that in its cache and repeats it.
+func compile(t *testing.T, arch string) []diagnostic {
 	t.Helper()
+	if all := said[arch]; all != nil {
+		return all
+	}
 	goCommand, err := exec.LookPath("go")
 	if err != nil {
 		t.Skip("there is no go command here to ask the compiler with")
 	}
-	cmd := exec.Command(goCommand, "build", "-gcflags="+gcflags, ".")
+	cmd := exec.Command(goCommand, "build", "-gcflags=-m=2 -d=ssa/check_bce", ".")
 	// Neither the race detector nor anything else in GOFLAGS is asked about.
 	cmd.Env = append(os.Environ(), "GOARCH="+arch, "CGO_ENABLED=0", "GOFLAGS=")
 	out, err := cmd.CombinedOutput()
@@ -71,6 +79,7 @@ func compile(t *testing.T, arch, gcflags string) []diagnostic {
 		}
 	}
 	require.NotEmpty(t, all, "the compiler says nothing: %s", out)
+	said[arch] = all
 	return all
 }
 
@@ -147,7 +156,7 @@ func (s source) fn(t *testing.T, name string) *ast.FuncDecl {
 func TestHotPath_SmallFunctionsAreInlined(t *testing.T) {
 	src := parse(t)
 	for _, arch := range hotArchs(t) {
-		all := compile(t, arch, "-m=2")
+		all := compile(t, arch)
 		says := func(n ast.Node, text string) bool {
 			return slices.ContainsFunc(src.in(all, n), func(d diagnostic) bool {
 				return d.text == text || strings.HasPrefix(d.text, text+" ")
@@ -199,7 +208,7 @@ func TestHotPath_TakesNoLock(t *testing.T) {
 func TestHotPath_ProbesCheckNoBounds(t *testing.T) {
 	src := parse(t)
 	for _, arch := range hotArchs(t) {
-		all := compile(t, arch, "-d=ssa/check_bce")
+		all := compile(t, arch)
 		checks := func(f *ast.FuncDecl) []diagnostic {
 			return slices.DeleteFunc(src.in(all, f), func(d diagnostic) bool {
 				return !strings.Contains(d.text, "InBounds")
@@ -241,19 +250,19 @@ func TestHotPath_KeysAndDecisionsStayOnTheStack(t *testing.T) {
 	src := parse(t)
 	makers := []string{"New", "newLimiter", "newAlgorithm", "(*store).init", "newTable"}
 	for _, arch := range hotArchs(t) {
-		all := compile(t, arch, "-m=2")
+		all := compile(t, arch)
 		params := 0
 		for name, f := range src.funcs {
 			if file := src.fset.Position(f.Pos()).Filename; !slices.Contains([]string{"limiter.go", "decide.go", "peek.go", "shard.go", "directory.go", "table.go", "hash.go"}, file) {
 				continue
 			}
-			said := src.in(all, f)
-			for _, d := range said {
+			about := src.in(all, f)
+			for _, d := range about {
 				assert.NotContains(t, d.text, "moved to heap", "%s: %s:%d", arch, d.file, d.line)
 			}
 			for _, p := range decisionParams(f) {
 				params++
-				stays := slices.ContainsFunc(said, func(d diagnostic) bool {
+				stays := slices.ContainsFunc(about, func(d diagnostic) bool {
 					return src.at(d, p) && d.text == p.Name+" does not escape"
 				})
 				assert.True(t, stays, "%s: %s of %s may escape", arch, p.Name, name)
