@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/sluice-go/sluice/internal/depth"
 	"github.com/sluice-go/sluice/internal/seeded"
 )
 
@@ -156,7 +157,7 @@ func TestRefundUndoes(t *testing.T) {
 // TestRefundFamilyAgrees: the three buckets are one, with refunds too.
 func TestRefundFamilyAgrees(t *testing.T) {
 	rng := seeded.Rand(t)
-	for range 300 {
+	for range depth.Of(75, 75, 300) {
 		c := randomConfig(rng)
 		tr := newTrace(rng, c)
 		models := make([]*Model, len(family))

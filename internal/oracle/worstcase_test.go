@@ -96,7 +96,7 @@ func requireBounded(t *testing.T, m *Model, charges []charge) {
 // phase of the windows and of the grid, and with every way to spend. It is
 // never more than WorstCase, and exactly that where WorstCase says so.
 func TestWorstCaseTight(t *testing.T) {
-	longest := int64(depth.Of(7, 7, 9))
+	longest := int64(depth.Of(6, 6, 9))
 	for _, k := range kinds {
 		t.Run(kindName(k), func(t *testing.T) {
 			checked, tight := 0, 0
