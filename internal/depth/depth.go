@@ -36,4 +36,4 @@ func Of(short, usual, full int) int {
 }
 
 // Ops returns how many random operations the comparisons with each model are made of.
-func Ops() int { return Of(20_000, 30_000, 1_000_000) }
+func Ops() int { return Of(20_000, 20_000, 1_000_000) }
