@@ -11,6 +11,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-go/sluice/internal/depth"
 )
 
 func skipUnderRace(t *testing.T) {
@@ -248,7 +250,7 @@ func TestMemory_BytesAKey(t *testing.T) {
 	const keys = 1_000_000
 	const twoWords = "fixed-first-charge"
 	names := []string{"gcra", "token-bucket", "sliding-window", "fixed-window", twoWords}
-	if testing.Short() { // all of them share the table; one of each kind of word
+	if !depth.Full() { // all of them share the table; one of each kind of word
 		names = []string{"gcra", "fixed-window", twoWords}
 	}
 	configs := map[string]Config{"gcra/unbounded": {MaxKeys: -1}}

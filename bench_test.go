@@ -9,6 +9,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/sluice-go/sluice/internal/depth"
 )
 
 // The benchmarks compare the algorithms on equal terms: every one gets the same
@@ -255,8 +257,8 @@ func indexes(next func() uint64) []uint32 {
 // TestBench_SequencesAreWhatTheySay checks the sequences themselves: how many
 // distinct keys they call for, and how much of it goes to the first.
 func TestBench_SequencesAreWhatTheySay(t *testing.T) {
-	if testing.Short() {
-		t.Skip("draws 4 million random numbers")
+	if !depth.Full() {
+		t.Skip("SLUICE_DEPTH=full draws 4 million random numbers")
 	}
 	for name, c := range map[string]struct {
 		sequence           []uint32

@@ -18,7 +18,7 @@ import (
 // model while tables grow and are swept under them.
 func TestShard_ManyKeysThroughGrowthAndSweeps(t *testing.T) {
 	forEveryLayout(t, func(t *testing.T, c Config) {
-		keys := depth.Of(1000, 3000, 3000)
+		keys := depth.Of(1000, 1000, 3000)
 		if crowded() {
 			keys = 300
 		}
