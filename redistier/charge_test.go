@@ -74,19 +74,19 @@ func TestCharge_Blocked(t *testing.T) {
 
 // TestCharge_Outage: without Redis the share is charged, and Redis is told later; or Closed
 // says that nobody has been.
-func TestCharge_Outage(t *testing.T) { eachClient(t, chargeOutage) }
+func TestCharge_Outage(t *testing.T) { eachClientBeside(t, chargeOutage) }
 
 func chargeOutage(t *testing.T, connect connector) {
-	t.Parallel() // it mostly waits
 	for _, policy := range []OnUnavailable{LocalShare, Closed} {
-		f := newFault(t, connect, TierConfig{OnUnavailable: policy, Replicas: 2, Budget: patient}, sluice.PerHour(10))
+		f := newFault(t, connect, TierConfig{OnUnavailable: policy, Replicas: 2}, sluice.PerHour(10))
 		_, err := f.tier.Charge(ctx, "a", 1)
 		require.NoError(t, err)
-		f.impatient(300 * time.Millisecond)
+		f.waits(300 * time.Millisecond)
 		f.proxy.hole.Store(true)
 		d, err := f.tier.Charge(ctx, "a", 2)
 		if policy == Closed {
 			require.ErrorIs(t, err, ErrUnavailable)
+			f.proxy.cut(true) // or Close would wait until the client reads no longer
 			continue
 		}
 		require.NoError(t, err)

@@ -42,6 +42,15 @@ func eachClient(t *testing.T, f func(t *testing.T, connect connector)) {
 	})
 }
 
+// eachClientBeside is eachClient for what mostly waits: it runs with both at once, beside other tests.
+func eachClientBeside(t *testing.T, f func(t *testing.T, connect connector)) {
+	t.Parallel()
+	eachClient(t, func(t *testing.T, connect connector) {
+		t.Parallel()
+		f(t, connect)
+	})
+}
+
 // eachServerClient runs f with both for each kind of server.
 func eachServerClient(t *testing.T, f func(t *testing.T, client redis.UniversalClient)) {
 	eachServer(t, func(t *testing.T, s *server) {

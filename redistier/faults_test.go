@@ -25,6 +25,10 @@ func slack() time.Duration {
 	return 2 * time.Second
 }
 
+// quick is for how long calls wait in an outage. Before and after one the tiers are patient: a machine that is
+// busy may take its time to answer.
+const quick = 20 * time.Millisecond
+
 // A fault is a server, a proxy before it, and a tier whose client knows only the proxy.
 type fault struct {
 	*testing.T
@@ -51,9 +55,7 @@ func newFaultAt(t *testing.T, connect connector, cfg TierConfig, limit sluice.Li
 	client := connect(t, &redis.Options{Addr: addr, DialTimeout: 5 * time.Second, ReadTimeout: 5 * time.Second})
 	f.lim = newLimiter(t, client, Config{Limit: limit})
 	take(t, f.lim, "warm", 1) // a connection, and the script
-	if cfg.Budget == 0 {
-		cfg.Budget = 20 * time.Millisecond
-	}
+	cfg.Budget = patient
 	cfg.OnMode = func(m Mode, err error) {
 		if err != nil {
 			f.cause.Store(&err)
@@ -97,18 +99,19 @@ func (f *fault) hammer(callers, n int, keys int) map[string]int {
 	}
 	wg.Wait()
 	p50, p99 := percentile(slow, 50), percentile(slow, 99)
-	f.Logf("%d calls of %d callers: p50 %v, p99 %v, budget %v", len(slow), callers, p50, p99, f.tier.budget)
-	require.LessOrEqual(f, p99, f.tier.budget+slack())
+	f.Logf("%d calls of %d callers: p50 %v, p99 %v, budget %v", len(slow), callers, p50, p99, quick)
+	require.LessOrEqual(f, p99, quick+slack())
 	return admitted
 }
 
-// impatient makes calls from now on wait for Redis no longer than d: before, a machine that is busy may take its
-// time to answer.
-func (f *fault) impatient(d time.Duration) {
-	l := f.tier.router.first
+func (f *fault) waits(d time.Duration) { waits(f.tier, d) }
+
+// waits makes calls from now on wait for Redis for d.
+func waits(t *Tier, d time.Duration) {
+	l := t.router.first
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	f.tier.wait = d
+	t.wait = d
 	if l.armed { // for a deadline of before
 		l.timer.Reset(d)
 	}
@@ -126,16 +129,18 @@ func (f *fault) recovers() {
 // outage demands of a fault that it is survived: calls return in time, the process admits
 // its share, and once the fault is over Redis is told what was admitted.
 func outage(t *testing.T, begin, end func(f *fault)) {
-	eachClient(t, func(t *testing.T, connect connector) { outageOf(t, connect, begin, end) })
+	eachClientBeside(t, func(t *testing.T, connect connector) { outageOf(t, connect, begin, end) })
 }
 
 func outageOf(t *testing.T, connect connector, begin, end func(f *fault)) {
 	for _, callers := range []int{16, 256} {
 		t.Run(fmt.Sprint("callers=", callers), func(t *testing.T) {
+			t.Parallel()
 			f := newFault(t, connect, TierConfig{Replicas: 4}, sluice.PerHour(100))
 			for range 5 {
 				takeFrom(t, f.tier, "k0", 1)
 			}
+			f.waits(quick)
 			begin(f)
 			admitted := f.hammer(callers, 2000, 2)
 			require.Equal(t, 20, admitted["k0"], "a share of 25, of which 5 have been charged before")
@@ -147,6 +152,7 @@ func outageOf(t *testing.T, connect connector, begin, end func(f *fault)) {
 				require.Equal(t, 100, d.Limit)
 				require.LessOrEqual(t, d.RetryAfter, longestPause, "more than the share: when Redis is asked again")
 			}
+			f.waits(patient)
 			end(f)
 			f.recovers()
 			require.Equal(t, ModeShared, <-f.modes)
@@ -179,7 +185,7 @@ func TestFault_Slow(t *testing.T) {
 
 // TestFault_Killed kills the server. The one that takes its place is empty, and healed.
 func TestFault_Killed(t *testing.T) {
-	eachClient(t, func(t *testing.T, connect connector) {
+	eachClientBeside(t, func(t *testing.T, connect connector) {
 		for _, callers := range []int{16, 256} {
 			t.Run(fmt.Sprint("callers=", callers), func(t *testing.T) { faultKilled(t, connect, callers) })
 		}
@@ -187,11 +193,13 @@ func TestFault_Killed(t *testing.T) {
 }
 
 func faultKilled(t *testing.T, connect connector, callers int) {
+	t.Parallel()
 	s := start(t, anyServer(t).binary)
 	f := newFaultAt(t, connect, TierConfig{Replicas: 4}, sluice.PerHour(100), s, s.addr)
 	for range 60 {
 		takeFrom(t, f.tier, "k0", 1)
 	}
+	f.waits(quick)
 	f.s.kill()
 	admitted := f.hammer(callers, 2000, 2)
 	require.Zero(t, admitted["k0"], "the share of 25 had been spent")
@@ -199,6 +207,7 @@ func faultKilled(t *testing.T, connect connector, callers int) {
 	empty := &server{binary: s.binary, addr: s.addr}
 	await(t, "the address is free", func() bool { return empty.launch(t) })
 	defer empty.kill()
+	f.waits(patient)
 	f.recovers()
 	d, from := takeFrom(t, f.tier, "k0", 1)
 	require.Equal(t, FromRedis, from)
@@ -216,11 +225,10 @@ func faultKilled(t *testing.T, connect connector, callers int) {
 
 // TestFault_NobodyBehind: something before Redis, which is gone, accepts connections and ends them, as balancers
 // do. Nothing has been sent then, however few the calls are, and Redis is told of them.
-func TestFault_NobodyBehind(t *testing.T) { eachClient(t, faultNobodyBehind) }
+func TestFault_NobodyBehind(t *testing.T) { eachClientBeside(t, faultNobodyBehind) }
 
 func faultNobodyBehind(t *testing.T, connect connector) {
-	t.Parallel() // it mostly waits
-	f := newFault(t, connect, TierConfig{Budget: patient}, sluice.PerHour(100))
+	f := newFault(t, connect, TierConfig{}, sluice.PerHour(100))
 	takeFrom(t, f.tier, "warm", 1)
 	f.s.kill()
 	f.proxy.cut(false)
@@ -234,6 +242,7 @@ func faultNobodyBehind(t *testing.T, connect connector) {
 	await(t, "the address is free", func() bool { return again.launch(t) })
 	defer again.kill()
 	await(t, "Redis is told", func() bool {
+		f.tier.probes()
 		d, err := replicaOf(t, again.client, f.lim).Peek(ctx, "a", 0)
 		require.NoError(t, err)
 		return d.Remaining == 100-calls
@@ -241,10 +250,10 @@ func faultNobodyBehind(t *testing.T, connect connector) {
 }
 
 // TestFault_SlowLink: a link that is slower than usual, but not than the budget, is Redis.
-func TestFault_SlowLink(t *testing.T) { eachClient(t, faultSlowLink) }
+func TestFault_SlowLink(t *testing.T) { eachClientBeside(t, faultSlowLink) }
 
 func faultSlowLink(t *testing.T, connect connector) {
-	f := newFault(t, connect, TierConfig{Budget: patient}, sluice.PerHour(100))
+	f := newFault(t, connect, TierConfig{}, sluice.PerHour(100))
 	f.proxy.delay.Store(int64(5 * time.Millisecond))
 	for i := range 20 {
 		d, s := takeFrom(t, f.tier, "a", 1)
@@ -254,12 +263,11 @@ func faultSlowLink(t *testing.T, connect connector) {
 }
 
 // TestFault_Late: a call that is sent and not answered counts in Redis and here, once.
-func TestFault_Late(t *testing.T) { eachClient(t, faultLate) }
+func TestFault_Late(t *testing.T) { eachClientBeside(t, faultLate) }
 
 func faultLate(t *testing.T, connect connector) {
-	t.Parallel() // it mostly waits
-	f := newFault(t, connect, TierConfig{Budget: patient}, sluice.PerHour(100))
-	f.impatient(300 * time.Millisecond)
+	f := newFault(t, connect, TierConfig{}, sluice.PerHour(100))
+	f.waits(300 * time.Millisecond)
 	f.proxy.delay.Store(int64(700 * time.Millisecond))
 	d, s := takeFrom(t, f.tier, "a", 7)
 	require.True(t, d.Allowed)
@@ -314,7 +322,7 @@ func faultPool(t *testing.T, connect connector) {
 
 // TestFault_Refused: a user who may run no scripts gets the share, OnMode tells why once,
 // and Redis is left alone.
-func TestFault_Refused(t *testing.T) { eachClient(t, faultRefused) }
+func TestFault_Refused(t *testing.T) { eachClientBeside(t, faultRefused) }
 
 func faultRefused(t *testing.T, connect connector) {
 	s := start(t, anyServer(t).binary)
@@ -369,10 +377,10 @@ func admittedBySelf(t *testing.T, tier *Tier, key string, calls int) int {
 }
 
 // TestFault_OOM: without memory Redis still denies; what would be written is answered here.
-func TestFault_OOM(t *testing.T) { eachClient(t, faultOOM) }
+func TestFault_OOM(t *testing.T) { eachClientBeside(t, faultOOM) }
 
 func faultOOM(t *testing.T, connect connector) {
-	f := newFault(t, connect, TierConfig{Budget: patient, MaxStale: 1}, sluice.PerHour(10))
+	f := newFault(t, connect, TierConfig{MaxStale: 1}, sluice.PerHour(10))
 	for range 10 {
 		takeFrom(t, f.tier, "full", 1)
 	}
@@ -398,10 +406,10 @@ func faultOOM(t *testing.T, connect connector) {
 }
 
 // TestFault_ReadOnly: a server that has become a replica answers nothing that writes.
-func TestFault_ReadOnly(t *testing.T) { eachClient(t, faultReadOnly) }
+func TestFault_ReadOnly(t *testing.T) { eachClientBeside(t, faultReadOnly) }
 
 func faultReadOnly(t *testing.T, connect connector) {
-	f := newFault(t, connect, TierConfig{Budget: patient, Replicas: 2}, sluice.PerHour(10))
+	f := newFault(t, connect, TierConfig{Replicas: 2}, sluice.PerHour(10))
 	other := start(t, f.s.binary)
 	defer other.kill()
 	require.NoError(t, f.s.client.ReplicaOf(ctx, "127.0.0.1", other.addr[len("127.0.0.1:"):]).Err())
@@ -411,10 +419,10 @@ func faultReadOnly(t *testing.T, connect connector) {
 }
 
 // TestFault_Foreign: a value of others is answered from the share, and left alone.
-func TestFault_Foreign(t *testing.T) { eachClient(t, faultForeign) }
+func TestFault_Foreign(t *testing.T) { eachClientBeside(t, faultForeign) }
 
 func faultForeign(t *testing.T, connect connector) {
-	f := newFault(t, connect, TierConfig{Budget: patient, Replicas: 2}, sluice.PerHour(10))
+	f := newFault(t, connect, TierConfig{Replicas: 2}, sluice.PerHour(10))
 	key := f.lim.request(f.lim.plan.Load(), "a").key
 	require.NoError(t, f.s.client.Set(ctx, key, "other", 0).Err())
 	for i := range 40 {
@@ -428,10 +436,10 @@ func faultForeign(t *testing.T, connect connector) {
 }
 
 // TestFault_Foreign_Warm: the share has been charged with what Redis has admitted.
-func TestFault_Foreign_Warm(t *testing.T) { eachClient(t, faultForeignWarm) }
+func TestFault_Foreign_Warm(t *testing.T) { eachClientBeside(t, faultForeignWarm) }
 
 func faultForeignWarm(t *testing.T, connect connector) {
-	f := newFault(t, connect, TierConfig{Budget: patient, Replicas: 2}, sluice.PerHour(10))
+	f := newFault(t, connect, TierConfig{Replicas: 2}, sluice.PerHour(10))
 	for range 4 {
 		takeFrom(t, f.tier, "a", 1)
 	}
@@ -443,12 +451,12 @@ func faultForeignWarm(t *testing.T, connect connector) {
 }
 
 // TestFault_OpenAndClosed: the other answers.
-func TestFault_OpenAndClosed(t *testing.T) { eachClient(t, faultOpenAndClosed) }
+func TestFault_OpenAndClosed(t *testing.T) { eachClientBeside(t, faultOpenAndClosed) }
 
 func faultOpenAndClosed(t *testing.T, connect connector) {
-	t.Parallel() // it mostly waits
 	for _, policy := range []OnUnavailable{Open, Closed} {
 		f := newFault(t, connect, TierConfig{OnUnavailable: policy}, sluice.PerHour(3))
+		f.waits(quick)
 		f.proxy.hole.Store(true)
 		for range 50 {
 			d, _, err := f.tier.TakeSource(ctx, "a", 1)
@@ -466,6 +474,7 @@ func faultOpenAndClosed(t *testing.T, connect connector) {
 			require.False(t, d.Allowed)
 			require.Equal(t, sluice.Never, d.RetryAfter)
 		}
+		f.waits(patient)
 		f.proxy.hole.Store(false)
 		f.proxy.cut(false)
 		f.recovers()

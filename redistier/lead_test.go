@@ -373,6 +373,7 @@ func TestLead_Storm(t *testing.T) {
 
 // TestLead_Differential: whoever sends a call, the decisions are the same.
 func TestLead_Differential(t *testing.T) {
+	t.Parallel() // it mostly waits
 	eachServer(t, func(t *testing.T, s *server) {
 		for _, v := range variants {
 			t.Run(variantName(v), func(t *testing.T) { leadDifferential(t, s, v) })

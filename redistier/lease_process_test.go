@@ -132,7 +132,10 @@ func startReplica(t *testing.T, addr, prefix, role string) (*exec.Cmd, io.Reader
 
 // TestLease_Processes: eight processes with leases of one key are together admitted no more
 // than the limit, in any span of time.
-func TestLease_Processes(t *testing.T) { eachServer(t, leaseProcesses) }
+func TestLease_Processes(t *testing.T) {
+	t.Parallel() // it mostly waits
+	eachServer(t, leaseProcesses)
+}
 
 func leaseProcesses(t *testing.T, s *server) {
 	prefix := newPrefix()
@@ -279,7 +282,10 @@ func TestExcess(t *testing.T) {
 
 // TestLease_Killed: a process that is killed has spent the units that it had on lease, two
 // epochs later at the latest, and nothing else is lost.
-func TestLease_Killed(t *testing.T) { eachServer(t, leaseKilled) }
+func TestLease_Killed(t *testing.T) {
+	t.Parallel() // it mostly waits
+	eachServer(t, leaseKilled)
+}
 
 func leaseKilled(t *testing.T, s *server) {
 	prefix := newPrefix()

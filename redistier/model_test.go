@@ -345,6 +345,7 @@ func (tr *tracer) tail() string {
 // below 2^53, on random calls, several at once, refunds and resets, with penalties, with a
 // clock that goes back, and with a Redis that forgets.
 func TestModel(t *testing.T) {
+	t.Parallel() // it mostly waits for the server, as the next one does
 	eachServer(t, func(t *testing.T, s *server) {
 		for _, v := range variants {
 			t.Run(variantName(v), func(t *testing.T) {
@@ -361,6 +362,7 @@ func TestModel(t *testing.T) {
 // TestModel_Limits changes the limit midway. What the model says is that a limit takes hold
 // of a key right after the key's last charge.
 func TestModel_Limits(t *testing.T) {
+	t.Parallel()
 	eachServer(t, func(t *testing.T, s *server) {
 		for _, v := range variants {
 			t.Run(variantName(v), func(t *testing.T) {

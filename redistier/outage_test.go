@@ -16,21 +16,19 @@ import (
 
 // TestFault_Loading: a server that loads its data is not asked over and over. The proxy says
 // what such a server does.
-func TestFault_Loading(t *testing.T) { eachClient(t, faultLoading) }
+func TestFault_Loading(t *testing.T) { eachClientBeside(t, faultLoading) }
 
 func faultLoading(t *testing.T, connect connector) {
-	t.Parallel() // it mostly waits
-	f := newFault(t, connect, TierConfig{Budget: patient, Replicas: 2}, sluice.PerHour(10))
+	f := newFault(t, connect, TierConfig{Replicas: 2}, sluice.PerHour(10))
 	takeFrom(t, f.tier, "a", 1)
 	f.proxy.loading.Store(true)
 	f.loads(4, func() { f.proxy.loading.Store(false) })
 }
 
 // TestFault_LoadingServer restarts a server with 2,000 keys, of which each takes it 10 ms.
-func TestFault_LoadingServer(t *testing.T) { eachClient(t, faultLoadingServer) }
+func TestFault_LoadingServer(t *testing.T) { eachClientBeside(t, faultLoadingServer) }
 
 func faultLoadingServer(t *testing.T, connect connector) {
-	t.Parallel() // it mostly waits
 	dir := t.TempDir()
 	s := start(t, anyServer(t).binary, "--dir", dir, "--rdbcompression", "no")
 	if known, err := s.client.ConfigGet(ctx, "loading-process-events-interval-bytes").Result(); err != nil || len(known) == 0 {
@@ -43,7 +41,7 @@ func faultLoadingServer(t *testing.T, connect connector) {
 	}
 	_, err := fill.Exec(ctx)
 	require.NoError(t, err)
-	f := newFaultAt(t, connect, TierConfig{Budget: patient, Replicas: 2}, sluice.PerHour(10), s, s.addr)
+	f := newFaultAt(t, connect, TierConfig{Replicas: 2}, sluice.PerHour(10), s, s.addr)
 	takeFrom(t, f.tier, "a", 1)
 	require.NoError(t, s.client.Save(ctx).Err())
 	s.kill()
@@ -82,7 +80,7 @@ func (f *fault) loads(left int, end func()) {
 
 // TestFault_Time: a server that refuses TIME to scripts is told of once, and is one for the
 // caller's clock.
-func TestFault_Time(t *testing.T) { eachClient(t, faultTime) }
+func TestFault_Time(t *testing.T) { eachClientBeside(t, faultTime) }
 
 func faultTime(t *testing.T, connect connector) {
 	s := start(t, anyServer(t).binary)
@@ -163,7 +161,7 @@ func newFleet(t *testing.T, connect connector, n int, cfg TierConfig, c Config) 
 	f := &fleet{T: t, s: start(t, anyServer(t).binary)}
 	t.Cleanup(f.s.kill)
 	c.Prefix = newPrefix()
-	cfg.Replicas = n
+	cfg.Replicas, cfg.Budget = n, patient
 	for range n {
 		p := newProxy(t, f.s.addr)
 		client := connect(t, &redis.Options{Addr: p.addr(), DialTimeout: 5 * time.Second, ReadTimeout: 5 * time.Second})
@@ -176,7 +174,8 @@ func newFleet(t *testing.T, connect connector, n int, cfg TierConfig, c Config) 
 
 // cut makes the replicas from one on lose Redis, and find out; or find it again.
 func (f *fleet) cut(from int, off bool) {
-	for _, p := range f.proxies[from:] {
+	for i, p := range f.proxies[from:] {
+		waits(f.tiers[from+i], map[bool]time.Duration{true: quick, false: patient}[off])
 		p.hole.Store(off)
 		if !off {
 			p.cut(false)
@@ -210,12 +209,18 @@ func (f *fleet) spend(key string) (admitted int) {
 	return admitted
 }
 
+// probes makes a call if Redis is not asked, perhaps again, since the machine is busy: there are no probes
+// without calls.
+func (t *Tier) probes() {
+	if t.Mode() == ModeDegraded {
+		_, _ = t.Peek(ctx, "other", 1)
+	}
+}
+
 func (f *fleet) nothingOwed() {
 	await(f.T, "Redis has been told", func() bool {
 		for _, t := range f.tiers {
-			if t.Mode() == ModeDegraded { // again, since the machine is busy; and there are no probes without calls
-				_, _ = t.Peek(ctx, "other", 1)
-			}
+			t.probes()
 			for _, l := range t.router.all() {
 				l.mu.Lock()
 				owed := len(l.owed) + l.senders + l.late
@@ -235,16 +240,15 @@ const lost = 10
 
 // TestOutage: in an outage all replicas together are admitted one burst at most, beyond the
 // limit, and when it is over Redis is told of it: nobody gets a burst again.
-func TestOutage(t *testing.T) { eachClient(t, outageOfAll) }
+func TestOutage(t *testing.T) { eachClientBeside(t, outageOfAll) }
 
 func outageOfAll(t *testing.T, connect connector) {
-	t.Parallel() // it mostly waits
 	for _, v := range variants {
 		t.Run(variantName(v), func(t *testing.T) {
 			t.Parallel()
 			c := v
 			c.Limit, c.Offset = sluice.Per(100, 100*24*time.Hour), 0
-			f := newFleet(t, connect, 4, TierConfig{Budget: 50 * time.Millisecond, MaxStale: time.Millisecond}, c)
+			f := newFleet(t, connect, 4, TierConfig{MaxStale: time.Millisecond}, c)
 			before := 0
 			for i := range 40 { // 10 by each
 				if d, err := f.tiers[i%4].Take(ctx, "a", 1); err == nil && d.Allowed {
@@ -268,11 +272,10 @@ func outageOfAll(t *testing.T, connect connector) {
 
 // TestOutage_Rejoin: one replica loses Redis while the others do not. It has its share, and
 // when it is back, Redis counts that too.
-func TestOutage_Rejoin(t *testing.T) { eachClient(t, outageRejoin) }
+func TestOutage_Rejoin(t *testing.T) { eachClientBeside(t, outageRejoin) }
 
 func outageRejoin(t *testing.T, connect connector) {
-	t.Parallel() // it mostly waits
-	f := newFleet(t, connect, 4, TierConfig{Budget: 50 * time.Millisecond, MaxStale: time.Millisecond}, Config{Limit: sluice.Per(100, 100*24*time.Hour)})
+	f := newFleet(t, connect, 4, TierConfig{MaxStale: time.Millisecond}, Config{Limit: sluice.Per(100, 100*24*time.Hour)})
 	f.cut(3, true)
 	alone := &fleet{T: t, tiers: f.tiers[3:]}
 	require.Equal(t, 25, alone.spend("a"))
