@@ -250,26 +250,22 @@ func encodedOnce(token string) bool {
 	return true
 }
 
-// base64URL has for each byte the number that it stands for in base64url, or 64.
-var base64URL = func() (values [256]byte) {
-	for c := range values {
-		values[c] = 64
-	}
-	for i, c := range "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_" {
-		values[c] = byte(i)
-	}
-	return values
-}()
+// base64URL takes no unused bits that are set.
+var base64URL = base64.RawURLEncoding.Strict()
 
-// isBase64URL reports whether s is what base64.RawURLEncoding makes of some bytes.
+// isBase64URL reports whether s is what base64.RawURLEncoding makes of some bytes. It has no line
+// breaks, which a decoder passes over.
 func isBase64URL(s string) bool {
-	seen, last := byte(0), byte(0)
-	for i := range len(s) {
-		last = base64URL[s[i]]
-		seen |= last
+	var from [256]byte // decoded in parts, in place of an allocation
+	var to [192]byte
+	for s != "" {
+		n := copy(from[:], s)
+		if _, err := base64URL.Decode(to[:], from[:n]); err != nil {
+			return false
+		}
+		s = s[n:]
 	}
-	unused := [...]byte{0, 0, 1<<4 - 1, 1<<2 - 1}[len(s)%4] // bits of the last one
-	return seen < 64 && last&unused == 0 && len(s)%4 != 1
+	return true
 }
 
 // A scheme is a way to authenticate in the header Authorization, with the errors for
