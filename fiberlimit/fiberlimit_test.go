@@ -175,7 +175,7 @@ func TestFiber_FieldsThatAreThereTwice(t *testing.T) {
 	}
 }
 
-// What comes behind the body is the client's, and no proxy has looked at it.
+// The client writes the trailer behind the body, and no proxy has looked at it.
 func TestFiber_TheTrailerNamesNoClient(t *testing.T) {
 	for _, header := range []string{"Forwarded", "X-Forwarded-For", "X-Real-IP", "CF-Connecting-IP"} {
 		for _, streamed := range []bool{false, true} {

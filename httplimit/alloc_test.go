@@ -78,7 +78,7 @@ func TestMiddleware_AllocationsOfAnAdmittedRequest(t *testing.T) {
 	}
 }
 
-// What is final is not remembered: the units of a day would take 200 bytes each.
+// A charge that is final is not remembered: the units of a day would take 200 bytes each.
 func TestMiddleware_NoReceiptIsKeptOfWhatIsFinal(t *testing.T) {
 	const requests = 20_000
 	for name, change := range map[string]func(*httplimit.Config){

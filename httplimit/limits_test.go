@@ -314,7 +314,7 @@ func TestPolicy_LimitErrors(t *testing.T) {
 	}
 }
 
-// What a request that has brought a limit gives back is its key's again.
+// The key gets what a request gives back that has brought a limit.
 func TestPolicy_LimitOfARequestIsSettled(t *testing.T) {
 	cost := 0
 	handler := wrap(t, httplimit.Config{

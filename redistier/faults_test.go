@@ -232,7 +232,7 @@ func faultNobodyBehind(t *testing.T, connect connector) {
 	takeFrom(t, f.tier, "warm", 1)
 	f.s.kill()
 	f.proxy.cut(false)
-	// What is sent on a connection that ends only then could have been carried out.
+	// A call on a connection that ends only then could have been carried out.
 	await(t, "the connections have ended", func() bool { return f.proxy.pipes.Load() == 0 })
 	const calls = breakerCalls - 1
 	for range calls {

@@ -231,7 +231,7 @@ func TestRun_TurnsAreAsShortAsTheyCanBe(t *testing.T) {
 				t.Errorf("%s: limiters of %s, want each subject's once in two", name, h.made)
 			}
 		}
-		// Who is last in one pass and first in the next has its turns in a row.
+		// A subject that is last in one pass and first in the next has its turns in a row.
 		if n := len(h.turns); n < want.turns+1 || n > 2*want.turns {
 			t.Errorf("%s: the turns are %s, want %d of each subject", name, h.turns, want.turns)
 		}

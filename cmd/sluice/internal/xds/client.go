@@ -168,8 +168,8 @@ type state struct {
 	err   error        // why it is not in force, nil if it is
 }
 
-// take applies an answer, and returns why it is refused. What has just come before is not applied again, whatever
-// version it has now: loads are counted, and logged.
+// take applies an answer, and returns why it is refused. An answer like the last one is not applied again, whatever
+// its version: loads are counted, and logged.
 func (c *Client) take(answer *discovery.DiscoveryResponse) (refused error) {
 	files, bad := read(answer)
 	if last := c.last; last != nil && fmt.Sprint(last.bad) == fmt.Sprint(bad) && slices.EqualFunc(files, last.files, sameFile) {
