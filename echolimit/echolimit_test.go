@@ -78,23 +78,15 @@ func newServer(t *testing.T, fail echo.HandlerFunc, middlewares ...echo.Middlewa
 // Through a real server: logins that succeed are free, and three may fail, however they do.
 func TestEcho_FailedLoginsAreCounted(t *testing.T) {
 	for name, tt := range failures {
-		for _, recovers := range []string{"outside", "inside"} {
-			for _, held := range []bool{false, true} { // the status is held back, until the body is known to be short
-				t.Run(fmt.Sprintf("%s/recover=%s/held=%v", name, recovers, held), func(t *testing.T) {
-					c, told := logins.Config(t)
-					limit, err := echolimit.New(c)
-					require.NoError(t, err)
-					middlewares := []echo.MiddlewareFunc{translate, middleware.Recover(), limit}
-					if recovers == "inside" {
-						middlewares = []echo.MiddlewareFunc{translate, limit, middleware.Recover()}
-					}
-					if held {
-						middlewares = append([]echo.MiddlewareFunc{middleware.GzipWithConfig(middleware.GzipConfig{MinLength: 1000})}, middlewares...)
-					}
-					url := newServer(t, tt.fail, middlewares...)
-					logins.RequireThreeMayFail(t, url, tt.status, told)
-				})
-			}
+		for _, order := range logins.Orders {
+			t.Run(fmt.Sprintf("%s/%v", name, order), func(t *testing.T) {
+				c, told := logins.Config(t)
+				limit, err := echolimit.New(c)
+				require.NoError(t, err)
+				holds := middleware.GzipWithConfig(middleware.GzipConfig{MinLength: 1000})
+				url := newServer(t, tt.fail, logins.Arrange(order, holds, translate, middleware.Recover(), limit)...)
+				logins.RequireThreeMayFail(t, url, tt.status, told)
+			})
 		}
 	}
 }

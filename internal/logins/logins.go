@@ -4,6 +4,7 @@ package logins
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"net/http"
 	"testing"
@@ -90,6 +91,35 @@ func RequireThreeMayFail(t *testing.T, url string, status int, told *[]int) {
 	assert.Equal(t, "1200", resp.Header.Get("Retry-After"))
 	assert.Equal(t, "application/problem+json", resp.Header.Get("Content-Type"))
 	assert.Equal(t, want, *told, "the handler is not called")
+}
+
+// An Order is how middlewares stand around a handler.
+type Order struct {
+	recoversInside bool // of the limit, what recovers from panics
+	held           bool // by one further out: the status, until the body is known to be short
+}
+
+// Orders are all that there are.
+var Orders = []Order{{false, false}, {false, true}, {true, false}, {true, true}}
+
+func (o Order) String() string {
+	recovers := "outside"
+	if o.recoversInside {
+		recovers = "inside"
+	}
+	return fmt.Sprintf("recover=%s/held=%v", recovers, o.held)
+}
+
+// Arrange puts middlewares into an order, from the outside in.
+func Arrange[M any](o Order, holds, translates, recovers, limits M) []M {
+	chain := []M{holds, translates, recovers, limits}
+	if o.recoversInside {
+		chain[2], chain[3] = limits, recovers
+	}
+	if !o.held {
+		return chain[1:]
+	}
+	return chain
 }
 
 // Leave makes a login that fails, and goes once the handler has begun.
