@@ -24,8 +24,7 @@ const (
 )
 
 // Run fills every subject that takes keys with as many of them. It fails if a
-// subject can tell its keys and has another number of them, unless it is Lossy: a
-// limiter that lets keys share state by design holds fewer, and its row says so.
+// subject can tell its keys and has another number of them.
 func Run(subjects []peers.Subject, keys int, log func(format string, args ...any)) ([]results.Memory, error) {
 	var rows []results.Memory
 	known := workload.Uniform(keys).Population
@@ -54,7 +53,7 @@ func measure(s peers.Subject, known workload.Sequence, keys int) (results.Memory
 	}
 	fill(l, known, 0, keys)
 	after := settled()
-	if n := l.Keys(); n >= 0 && n != keys && !s.Lossy {
+	if n := l.Keys(); n >= 0 && n != keys {
 		l.Close()
 		return results.Memory{}, fmt.Errorf("it holds %d keys after %d were charged", n, keys)
 	}

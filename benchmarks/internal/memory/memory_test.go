@@ -71,17 +71,11 @@ func TestRun_KeysAreLetGo(t *testing.T) {
 	assert.InDelta(t, 0, rows[0].ObjectsPerKey, 0.05)
 }
 
-func TestRun_WrongNumberOfKeysIsAnErrorUnlessLossy(t *testing.T) {
+func TestRun_WrongNumberOfKeysIsAnError(t *testing.T) {
 	s, h := holding(7)
 	_, err := Run([]peers.Subject{s}, 10, silent)
 	assert.EqualError(t, err, "memory of holder: it holds 7 keys after 10 were charged")
 	assert.True(t, h.closed)
-
-	s, _ = holding(7)
-	s.Lossy = true
-	rows, err := Run([]peers.Subject{s}, 10, silent)
-	require.NoError(t, err)
-	assert.Len(t, rows, 1)
 }
 
 func TestRun_BareLimitersHaveNoKeysAndFailuresAreNamed(t *testing.T) {

@@ -74,7 +74,6 @@ type Subject struct {
 	Blocks    bool // does not deny but makes the caller wait, so it has no denied row
 	Sweeps    bool // drops idle keys: by Sweep, or by itself
 	Batches   bool // its limiters are Batchers
-	Lossy     bool // keys may share state, so it cannot tell a million of them apart
 	PerUnit   bool // keeps every unit that it admits: memory is burst x keys
 
 	// Note says in one sentence what a reader must know to read the subject's row

@@ -21,7 +21,7 @@ func growth(s peers.Subject, c setup) (run, baseline *hdrhistogram.Histogram, er
 	}
 	defer l.Close()
 	run, baseline = c.times(l, c.fresh, c.Keys)
-	if want := c.fresh.CheckKeys(l.Keys(), c.Keys); want != "" && !s.Lossy {
+	if want := c.fresh.CheckKeys(l.Keys(), c.Keys); want != "" {
 		return nil, nil, fmt.Errorf("it holds %d keys, want %s", l.Keys(), want)
 	}
 	return run, baseline, nil
@@ -98,7 +98,7 @@ func sweep(s peers.Subject, c setup) (run, baseline *hdrhistogram.Histogram, err
 	run, baseline = c.timesBeside(l.Sweep, l, live)
 	after := l.Keys()
 	switch {
-	case before < c.Keys && !s.Lossy:
+	case before < c.Keys:
 		return nil, nil, omitted(fmt.Sprintf("it swept by itself before it was asked to: %d keys of %d were left", before, c.Keys+liveKeys))
 	case after > c.Keys/2:
 		return nil, nil, omitted(fmt.Sprintf("it cannot be asked to sweep: of %d keys, %d idle ones, %d were left", before, c.Keys, after))

@@ -130,9 +130,9 @@ func TestRun_WrongNumberOfKeysIsAnError(t *testing.T) {
 	assert.EqualError(t, err, "stall of forgetful, growth: it holds 10 keys, want 1024")
 	assert.Equal(t, 1, *closed)
 
-	greedy, _ := subject(peers.Subject{Name: "greedy", Bounded: true, Lossy: true}, fake{most: 1})
-	_, _, err = Run([]peers.Subject{greedy}, quick, silent)
-	assert.EqualError(t, err, "stall of greedy, flood: it holds 1025 keys, want 768 to 1024")
+	greedy, _ := subject(peers.Subject{Name: "greedy", Bounded: true}, fake{most: 1})
+	_, _, err = flood(greedy, newSetup(quick))
+	assert.EqualError(t, err, "it holds 1025 keys, want 768 to 1024")
 
 	broken := peers.Subject{Name: "broken", New: func(peers.Options) (peers.Limiter, error) { return nil, errors.New("no") }}
 	_, _, err = Run([]peers.Subject{broken}, quick, silent)

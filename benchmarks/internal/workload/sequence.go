@@ -31,23 +31,6 @@ func (s Sequence) Key(i int) string {
 // Distinct returns a sequence of at least so many calls, each for a key of its own.
 func Distinct(calls int) Sequence { return newSequence(calls, func(i int) int { return i }) }
 
-// Distinct counts the distinct keys below 10^7, from their bytes.
-func (s Sequence) Distinct() int {
-	seen := make([]uint64, 1e7/64+1)
-	n := 0
-	for i := range s.Len() {
-		id := 0
-		for _, digit := range []byte(s.Key(i)[len("user:"):]) {
-			id = id*10 + int(digit-'0')
-		}
-		if bit := uint64(1) << (id % 64); seen[id/64]&bit == 0 {
-			seen[id/64] |= bit
-			n++
-		}
-	}
-	return n
-}
-
 // newSequence returns a sequence of calls, raised to a power of two, whose ids id
 // draws, each below 10^8: one of eight digits takes the place of the colon.
 func newSequence(calls int, id func(i int) int) Sequence {

@@ -221,7 +221,7 @@ func (w Workload) Excludes(s peers.Subject) string {
 		return "it has no call that decides on many keys"
 	case (w.Options.DenyNew || w.Batch > 0) && !s.Stands():
 		return "GCRA stands for the other algorithms"
-	case w.Keys > 1 && (s.Kind == peers.Bare || s.Lossy):
+	case w.Keys > 1 && s.Kind == peers.Bare:
 		return "it does not tell keys apart"
 	case w.Keys > 1 && s.PerUnit && w.Options.Burst > 1<<10:
 		return "it keeps every unit: limits that are never spent, for many keys, do not fit into memory"
