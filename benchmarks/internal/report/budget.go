@@ -13,13 +13,33 @@ import (
 // A budget is one promise of the design and what was measured of it.
 type budget struct {
 	what     string
-	bound    float64
 	relation relation
+	bound    float64
 	unit     string // of bound and measured
 	decimals int
 	measured float64 // NaN: not measured
 	basis    string  // the figures behind measured, and whose they are
 	sketch   string  // the same of the sketch in place of sluice, where that says something
+}
+
+// newBudget returns a budget of which nothing has been measured.
+func newBudget(what string, r relation, bound float64, unit string, decimals int) budget {
+	return budget{what: what, relation: r, bound: bound, unit: unit, decimals: decimals, measured: math.NaN()}
+}
+
+// newRatio returns a budget for the time of a as a multiple of that of b. The two %s of
+// basis are their medians.
+func newRatio(what string, r relation, bound float64, decimals int, a, b []float64, basis string) budget {
+	ratio := newBudget(what, r, bound, "x", decimals)
+	ratio.measured, ratio.basis = PairedRatio(a, b), fmt.Sprintf(basis, figure(median(a)), figure(median(b)))
+	return ratio
+}
+
+// raise has x measured if it is more than what was so far. A NaN is no figure.
+func (b *budget) raise(x float64, basis string, args ...any) {
+	if !math.IsNaN(x) && !(x <= b.measured) {
+		b.measured, b.basis = x, fmt.Sprintf(basis, args...)
+	}
 }
 
 type relation string
@@ -66,26 +86,32 @@ func (b budget) quantity(x float64) string {
 
 // budgets are the promises of DESIGN.md in their order.
 func (v *view) budgets() []budget {
-	var list []budget
+	clocks := []string{system, fast, coarse}
 	// Bounds by columns: hot, 1,000 keys, Zipf, uniform, denied, new keys, 2 cores hot and Zipf.
-	list = append(list, v.speedBudgets(system, []float64{0.65, 0.62, 0.36, 0.34, 0.65, 0.4, 0.7, 0.4})...)
-	list = append(list, v.speedBudgets(fast, []float64{0.55, 0.55, 0.32, 0.25, 0.52, noBound, 0.65})...)
-	list = append(list, v.speedBudgets(coarse, []float64{0.27, 0.27, 0.22, 0.22, 0.24})...)
+	list := slices.Concat(
+		v.speedBudgets(system, []float64{0.65, 0.62, 0.36, 0.34, 0.65, 0.4, 0.7, 0.4}),
+		v.speedBudgets(fast, []float64{0.55, 0.55, 0.32, 0.25, 0.52, noBound, 0.65}),
+		v.speedBudgets(coarse, []float64{0.27, 0.27, 0.22, 0.22, 0.24}),
+	)
 	few := []column{columns[0], columns[1], columns[4], columns[6]}
 	list = append(list, v.sketchBudget(system, 1.15, "worst workload", columns), v.sketchBudget(coarse, 1.35, "worst workload of up to 1,000 keys", few))
-	for _, clock := range []string{system, fast, coarse} {
+	for _, clock := range clocks {
 		list = append(list, v.floorBudget(clock))
 	}
-	list = append(list, v.deniedBudget())
+	gcra := v.gcra(system)
+	list = append(list, newRatio("denied calls: throughput of two cores against one", atLeast, 1.8, 2,
+		v.row(gcra, "denied", oneCPU), v.row(gcra, "denied", twoCPU), "a call each %s to %s ns"))
 	for _, clock := range []string{system, coarse} {
 		list = append(list, v.algorithmBudget(clock, columns[0]), v.algorithmBudget(clock, columns[1]))
 	}
-	list = append(list, v.batchBudgets()...)
-	list = append(list, v.memoryBudgets()...)
-	list = append(list, v.curveBudgets()...)
-	list = append(list, v.floodBudget(), v.refusalBudget())
+	list = slices.Concat(list, v.batchBudgets(), v.memoryBudgets(), v.curveBudgets())
+	list = append(list,
+		newRatio("flood of new keys at MaxKeys against filling: throughput", atLeast, 0.8, 2,
+			v.row(gcra, "new", serial), v.row(gcra, "flood", serial), "%s ns a new key while filling, %s at MaxKeys"),
+		newRatio("new keys denied at MaxKeys against the denial of known ones", atMost, 1, 2,
+			v.row(gcra, "refused", serial), v.row(gcra, "full", serial), "%s to %s ns, keys equally often"))
 	for _, situation := range []string{"growth", "sweep", "flood"} {
-		for _, clock := range []string{system, fast, coarse} {
+		for _, clock := range clocks {
 			list = append(list, v.stallBudget(clock, situation))
 		}
 	}
@@ -108,14 +134,11 @@ func (v *view) speedBudgets(clock string, bounds []float64) []budget {
 			continue
 		}
 		c := columns[i]
-		own, best := v.samples(v.gcra(clock), c), v.bestLibrary(c)
+		best := v.bestLibrary(c)
 		other := v.samples(best, c)
-		b := budget{
-			what:  v.clockName(clock) + " against the best library: " + c.title,
-			bound: bound, relation: atMost, unit: "x", decimals: 3,
-			measured: PairedRatio(own, other),
-			basis:    fmt.Sprintf("%s to %s ns (%s)", figure(median(own)), figure(median(other)), best),
-		}
+		b := newRatio(v.clockName(clock)+" against the best library: "+c.title, atMost, bound, 3,
+			v.samples(v.gcra(clock), c), other, "%s to %s ns")
+		b.basis += " (" + best + ")"
 		b.sketch = b.quantity(PairedRatio(v.samples(v.sketch(clock), c), other))
 		if parts := v.floorOf(c, clock); b.verdict() == missed && !math.IsNaN(parts) {
 			b.basis += fmt.Sprintf("; %s alone are %s ns, %s x", floorParts(c), figure(parts), fixed(parts/median(other), 2))
@@ -128,16 +151,10 @@ func (v *view) speedBudgets(clock string, bounds []float64) []budget {
 // sketchBudget compares the default algorithm with the sketch: the worst of the columns
 // counts.
 func (v *view) sketchBudget(clock string, bound float64, about string, cols []column) budget {
-	b := budget{
-		what:  v.clockName(clock) + " against the sketch: " + about,
-		bound: bound, relation: atMost, unit: "x", decimals: 2, measured: math.NaN(),
-	}
+	b := newBudget(v.clockName(clock)+" against the sketch: "+about, atMost, bound, "x", 2)
 	for _, c := range cols {
 		own, other := v.samples(v.gcra(clock), c), v.samples(v.sketch(clock), c)
-		if ratio := PairedRatio(own, other); !math.IsNaN(ratio) && !(ratio <= b.measured) {
-			b.measured = ratio
-			b.basis = fmt.Sprintf("%s: %s to %s ns", c.title, figure(median(own)), figure(median(other)))
-		}
+		b.raise(PairedRatio(own, other), "%s: %s to %s ns", c.title, figure(median(own)), figure(median(other)))
 	}
 	return b
 }
@@ -165,40 +182,19 @@ func (v *view) clockFloor(clock string) float64 {
 func (v *view) floorBudget(clock string) budget {
 	hot := least(v.samples(v.gcra(clock), columns[0])) // as the parts are
 	allowed := v.clockFloor(clock) + 1.6*v.otherParts()
-	return budget{
-		what:  v.clockName(clock) + ", hot key against clock + 1.6 x (hash + 3 loads + CAS)",
-		bound: 1, relation: atMost, unit: "x", decimals: 3,
-		measured: hot / allowed,
-		basis: fmt.Sprintf("%s, driver included, to %s ns (clock %s, other parts %s), all at their least",
-			figure(hot), figure(allowed), figure(v.clockFloor(clock)), figure(v.otherParts())),
-	}
-}
-
-func (v *view) deniedBudget() budget {
-	name := v.gcra(system)
-	one, two := v.speed[speedKey{name, "denied", oneCPU}], v.speed[speedKey{name, "denied", twoCPU}]
-	return budget{
-		what:  "denied calls: throughput of two cores against one",
-		bound: 1.8, relation: atLeast, unit: "x", decimals: 2,
-		measured: PairedRatio(one, two),
-		basis:    fmt.Sprintf("a call each %s to %s ns", figure(median(one)), figure(median(two))),
-	}
+	b := newBudget(v.clockName(clock)+", hot key against clock + 1.6 x (hash + 3 loads + CAS)", atMost, 1, "x", 3)
+	b.raise(hot/allowed, "%s, driver included, to %s ns (clock %s, other parts %s), all at their least",
+		figure(hot), figure(allowed), figure(v.clockFloor(clock)), figure(v.otherParts()))
+	return b
 }
 
 // algorithmBudget compares the slowest one-word algorithm with GCRA.
 func (v *view) algorithmBudget(clock string, c column) budget {
-	b := budget{
-		what:  fmt.Sprintf("%s, slowest one-word algorithm against GCRA: %s", v.clockName(clock), c.title),
-		bound: 1.25, relation: atMost, unit: "x", decimals: 2,
-		measured: math.NaN(),
-	}
-	base := v.samples(v.gcra(clock), c)
+	b := newBudget(fmt.Sprintf("%s, slowest one-word algorithm against GCRA: %s", v.clockName(clock), c.title), atMost, 1.25, "x", 2)
+	gcra := v.samples(v.gcra(clock), c)
 	for _, s := range v.ours(clock) {
-		own := v.samples(s.Name, c)
-		ratio := PairedRatio(own, base)
-		if !s.Stands() && !math.IsNaN(ratio) && !(ratio <= b.measured) {
-			b.measured = ratio
-			b.basis = fmt.Sprintf("%s to %s ns (%s)", figure(median(own)), figure(median(base)), s.Name)
+		if own := v.samples(s.Name, c); !s.Stands() {
+			b.raise(PairedRatio(own, gcra), "%s to %s ns (%s)", figure(median(own)), figure(median(gcra)), s.Name)
 		}
 	}
 	return b
@@ -210,39 +206,22 @@ func (v *view) algorithmBudget(clock string, c column) budget {
 // All of these limiters look the same to the collector, so the median of their
 // differences is what it has to do.
 func (v *view) memoryBudgets() []budget {
-	bytes := budget{what: "memory at 1M keys", bound: 30, relation: atMost, unit: "B a key", decimals: 2, measured: math.NaN()}
+	bytes := newBudget("memory at 1M keys", atMost, 30, "B a key", 2)
 	// The tables themselves are objects: a few hundred for a million keys.
-	objects := budget{what: "heap objects at 1M keys: none but the tables", bound: 0.001, relation: below, unit: "a key", decimals: 4, measured: math.NaN()}
+	objects := newBudget("heap objects at 1M keys: none but the tables", below, 0.001, "a key", 4)
 	var added []float64
 	for _, s := range append(v.ours(system), v.ours(coarse)...) {
-		m, ok := v.memory[s.Name]
-		if !ok {
-			continue
+		if m, ok := v.memory[s.Name]; ok {
+			bytes.raise(m.BytesPerKey, "most of all: %s", s.Name)
+			objects.raise(m.ObjectsPerKey, "most of all: %s", s.Name)
+			added = append(added, medianMillis(m.GC)-medianMillis(m.GCWithout))
 		}
-		if !(m.BytesPerKey <= bytes.measured) {
-			bytes.measured, bytes.basis = m.BytesPerKey, "most of all: "+s.Name
-		}
-		if !(m.ObjectsPerKey <= objects.measured) {
-			objects.measured, objects.basis = m.ObjectsPerKey, "most of all: "+s.Name
-		}
-		added = append(added, medianMillis(m.GC)-medianMillis(m.GCWithout))
 	}
-	gc := budget{what: "a limiter of 1M keys adds to runtime.GC()", bound: 0.1, relation: below, unit: "ms", decimals: 2, measured: median(added)}
+	gc := newBudget("a limiter of 1M keys adds to runtime.GC()", below, 0.1, "ms", 2)
 	if len(added) > 0 {
-		gc.basis = fmt.Sprintf("median of %d limiters, from %.2f to %.2f", len(added), slices.Min(added), slices.Max(added))
+		gc.raise(median(added), "median of %d limiters, from %.2f to %.2f", len(added), slices.Min(added), slices.Max(added))
 	}
 	return []budget{bytes, objects, gc}
-}
-
-func (v *view) floodBudget() budget {
-	name := v.gcra(system)
-	fill, flood := v.speed[speedKey{name, "new", serial}], v.speed[speedKey{name, "flood", serial}]
-	return budget{
-		what:  "flood of new keys at MaxKeys against filling: throughput",
-		bound: 0.8, relation: atLeast, unit: "x", decimals: 2,
-		measured: PairedRatio(fill, flood),
-		basis:    fmt.Sprintf("%s ns a new key while filling, %s at MaxKeys", figure(median(fill)), figure(median(flood))),
-	}
 }
 
 // tails are the situations of results.Results.Tails.
@@ -258,71 +237,46 @@ var tails = []struct{ situation, title string }{
 // tailBudget is about the longest call, less the longest empty one. Where the machine holds
 // up an empty call for longer than the budget, a call that is held up no longer tells nothing.
 func (v *view) tailBudget(situation, title string) budget {
-	b := budget{what: "longest Allow during " + title, bound: 0.2, relation: atMost, unit: "ms", decimals: 2, measured: math.NaN()}
+	b := newBudget("longest Allow during "+title, atMost, 0.2, "ms", 2)
 	for _, s := range v.Tails {
-		if s.Situation == situation {
-			b.measured = float64(s.Own()) / 1e6
-			b.basis = fmt.Sprintf("%s, %s keys: worst of %s calls %s, of empty ones in as much time %s",
-				s.Subject, grouped(int64(s.Keys)), grouped(s.Calls), nanos(s.Max), nanos(s.BaselineMax))
-			if b.verdict() == met && float64(s.BaselineMax)/1e6 > b.bound {
-				b.what += ": hidden by the machine, which held up an empty call for " + nanos(s.BaselineMax)
-				b.measured = math.NaN()
-			}
+		if s.Situation != situation {
+			continue
+		}
+		b.raise(float64(s.Own())/1e6, "%s, %s keys: worst of %s calls %s, of empty ones in as much time %s",
+			s.Subject, grouped(int64(s.Keys)), grouped(s.Calls), nanos(s.Max), nanos(s.BaselineMax))
+		if b.verdict() == met && float64(s.BaselineMax)/1e6 > b.bound {
+			b.what += ": hidden by the machine, which held up an empty call for " + nanos(s.BaselineMax)
+			b.measured = math.NaN()
 		}
 	}
 	return b
 }
 
-// refusalBudget compares what a full limiter that denies new keys takes to deny one with
-// what it takes to deny one of as many keys that it has.
-func (v *view) refusalBudget() budget {
-	name := v.gcra(system)
-	refused, full := v.speed[speedKey{name, "refused", serial}], v.speed[speedKey{name, "full", serial}]
-	return budget{
-		what:  "new keys denied at MaxKeys against the denial of known ones",
-		bound: 1, relation: atMost, unit: "x", decimals: 2,
-		measured: PairedRatio(refused, full),
-		basis:    fmt.Sprintf("%s to %s ns, keys equally often", figure(median(refused)), figure(median(full))),
-	}
-}
-
 // batchBudgets are about AllowEach on a million keys, each equally often.
 func (v *view) batchBudgets() []budget {
-	name := v.gcra(coarse)
-	of := func(workload string) []float64 { return v.speed[speedKey{name, workload, serial}] }
-	alone, singly, one, many := of("uniform"), of("singly"), of("each-1"), of("each-16")
-	return []budget{{
-		what:  v.clockName(coarse) + ", AllowEach of 16 keys of 1M uniform",
-		bound: 40, relation: atMost, unit: "ns a key", decimals: 1,
-		measured: median(many),
-		basis:    fmt.Sprintf("one by one %s ns, %s x", figure(median(alone)), fixed(PairedRatio(many, alone), 2)),
-	}, {
-		what:  v.clockName(coarse) + ", AllowEach of one key against AllowN",
-		bound: 1, relation: atMost, unit: "x", decimals: 2,
-		measured: PairedRatio(one, singly),
-		basis:    fmt.Sprintf("%s to %s ns, 1M uniform, in the same loop", figure(median(one)), figure(median(singly))),
-	}}
+	of := func(workload string) []float64 { return v.row(v.gcra(coarse), workload, serial) }
+	alone, many := of("uniform"), of("each-16")
+	sixteen := newBudget(v.clockName(coarse)+", AllowEach of 16 keys of 1M uniform", atMost, 40, "ns a key", 1)
+	sixteen.raise(median(many), "one by one %s ns, %s x", figure(median(alone)), fixed(PairedRatio(many, alone), 2))
+	return []budget{sixteen, newRatio(v.clockName(coarse)+", AllowEach of one key against AllowN", atMost, 1, 2,
+		of("each-1"), of("singly"), "%s to %s ns, 1M uniform, in the same loop")}
 }
 
 func (v *view) stallBudget(clock, situation string) budget {
-	b := budget{
-		what:  fmt.Sprintf("%s, p99.99 of Allow during a %s", v.clockName(clock), situation),
-		bound: 1, relation: below, unit: "ms", decimals: 3, measured: math.NaN(),
-	}
+	b := newBudget(fmt.Sprintf("%s, p99.99 of Allow during a %s", v.clockName(clock), situation), below, 1, "ms", 3)
 	if s, ok := v.stall[[2]string{v.gcra(clock), situation}]; ok {
-		b.measured = float64(s.P9999) / 1e6
-		b.basis = fmt.Sprintf("of an empty call %s; worst of %s calls %s, of empty ones %s",
+		b.raise(float64(s.P9999)/1e6, "of an empty call %s; worst of %s calls %s, of empty ones %s",
 			nanos(s.BaselineP9999), grouped(s.Calls), nanos(s.Max), nanos(s.BaselineMax))
 	}
 	return b
 }
 
+// allocBudget includes the objects that the runtime allocates for itself meanwhile.
 func (v *view) allocBudget() budget {
-	// It includes the objects that the runtime allocates for itself meanwhile.
-	b := budget{what: "allocations of a decision", bound: 0.001, relation: below, unit: "a call", decimals: 5, measured: math.NaN()}
+	b := newBudget("allocations of a decision", below, 0.001, "a call", 5)
 	for _, a := range v.Allocs {
-		if isOurs(v.subjects[a.Subject]) && !(a.PerCall <= b.measured) {
-			b.measured, b.basis = a.PerCall, fmt.Sprintf("most of all: %s, %s", a.Subject, a.Workload)
+		if isOurs(v.subjects[a.Subject]) {
+			b.raise(a.PerCall, "most of all: %s, %s", a.Subject, a.Workload)
 		}
 	}
 	return b

@@ -14,33 +14,27 @@ const curveLeast = 10_000
 // curveBudgets judge the own subjects of one word: the worst of them. The sizes are
 // evenly spaced on a logarithmic scale, so their mean is that of a size nobody knows.
 func (v *view) curveBudgets() []budget {
-	worst := budget{what: "memory at any size above 10,000 keys, one word", bound: 30, relation: atMost, unit: "B a key", decimals: 1, measured: math.NaN()}
-	mean := budget{what: "memory on average over these sizes", bound: 24, relation: atMost, unit: "B a key", decimals: 1, measured: math.NaN()}
-	full := budget{what: "memory at MaxKeys, full, one word", bound: 24, relation: atMost, unit: "B a key", decimals: 1, measured: math.NaN()}
+	worst := newBudget("memory at any size above 10,000 keys, one word", atMost, 30, "B a key", 1)
+	mean := newBudget("memory on average over these sizes", atMost, 24, "B a key", 1)
+	full := newBudget("memory at MaxKeys, full, one word", atMost, 24, "B a key", 1)
 	for _, c := range v.Curve {
 		if s := v.subjects[c.Subject]; !isOurs(s) || !isOneWord(s) {
 			continue
 		}
 		sum, n := 0.0, 0
 		for i, keys := range c.Keys {
-			if keys <= curveLeast {
-				continue
-			}
-			sum, n = sum+c.Bytes[i], n+1
-			if !(c.Bytes[i] <= worst.measured) {
-				worst.measured = c.Bytes[i]
-				worst.basis = fmt.Sprintf("%s with %s keys", c.Subject, grouped(int64(keys)))
+			if keys > curveLeast {
+				sum, n = sum+c.Bytes[i], n+1
+				worst.raise(c.Bytes[i], "%s with %s keys", c.Subject, grouped(int64(keys)))
 			}
 		}
-		if average := sum / float64(n); n > 0 && !(average <= mean.measured) {
-			mean.measured = average
-			mean.basis = fmt.Sprintf("%s, %d sizes up to %s keys", c.Subject, n, grouped(int64(slices.Max(c.Keys))))
+		if n > 0 {
+			mean.raise(sum/float64(n), "%s, %d sizes up to %s keys", c.Subject, n, grouped(int64(slices.Max(c.Keys))))
 		}
 	}
 	for _, m := range v.Full {
-		if s := v.subjects[m.Subject]; isOurs(s) && isOneWord(s) && !(m.BytesPerKey <= full.measured) {
-			full.measured = m.BytesPerKey
-			full.basis = fmt.Sprintf("%s with MaxKeys %s, of which it holds %s", m.Subject, grouped(int64(m.MaxKeys)), grouped(int64(m.Keys)))
+		if s := v.subjects[m.Subject]; isOurs(s) && isOneWord(s) {
+			full.raise(m.BytesPerKey, "%s with MaxKeys %s, of which it holds %s", m.Subject, grouped(int64(m.MaxKeys)), grouped(int64(m.Keys)))
 		}
 	}
 	return []budget{worst, mean, full}

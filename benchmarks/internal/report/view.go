@@ -71,9 +71,11 @@ func newView(r results.Results) *view {
 	return v
 }
 
-func (v *view) samples(subject string, c column) []float64 {
-	return v.speed[speedKey{subject, c.workload, c.mode}]
+func (v *view) row(subject, workload, mode string) []float64 {
+	return v.speed[speedKey{subject, workload, mode}]
 }
+
+func (v *view) samples(subject string, c column) []float64 { return v.row(subject, c.workload, c.mode) }
 
 // A clock is what an own subject reads the time from.
 const (
