@@ -12,6 +12,7 @@ import (
 
 	"github.com/sluice-go/sluice/benchmarks/internal/machine"
 	"github.com/sluice-go/sluice/benchmarks/internal/remote"
+	"github.com/sluice-go/sluice/benchmarks/internal/report"
 	"github.com/sluice-go/sluice/benchmarks/internal/results"
 )
 
@@ -89,5 +90,5 @@ func runRedis(cmd *cobra.Command, c remote.Config, publish bool) error {
 func (r redisResults) section() string {
 	m := r.Machine
 	return fmt.Sprintf("%s\n%s, %d cores for clients and server, %s/%s, %s, Redis %s, %s, commit %s, medians of %d rounds.\n",
-		remote.Table(r.Samples), m.CPU, m.Cores, m.OS, m.Arch, m.Go, r.Redis, m.Date, m.Commit, m.Rounds)
+		report.Redis(r.Samples), m.CPU, m.Cores, m.OS, m.Arch, m.Go, r.Redis, m.Date, m.Commit, m.Rounds)
 }

@@ -2,9 +2,7 @@ package remote
 
 import (
 	"context"
-	"fmt"
 	"os/exec"
-	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -129,36 +127,4 @@ func TestUntil_WrongDecisionsAreErrors(t *testing.T) {
 	take := Take(func(context.Context, string) (bool, error) { return true, nil })
 	_, err := Workload{Callers: 2, Denied: true}.of([]Take{take}, []string{"k"})(t.Context(), time.Hour)
 	assert.EqualError(t, err, "allowed=true, where false was to be")
-}
-
-func TestTable(t *testing.T) {
-	var samples []Sample
-	for round := range 3 {
-		for i, name := range []string{"redistier.Limiter", Base} {
-			samples = append(samples, Sample{
-				Workload: "1 caller, 1 key", Subject: name,
-				PerSecond: float64((round + 1) * 1000 * (2 - i)), P50: time.Duration(round+1) * 1500, P99: 2 * time.Millisecond,
-				CPU: 20 * time.Microsecond * time.Duration(i+1), Script: time.Duration(i) * time.Microsecond, Scripts: 0.125, Commands: 3.98765, Admitted: 1,
-			})
-		}
-	}
-	table := Table(samples)
-	for _, want := range []string{
-		"| **1 caller, 1 key** | | | | | | | | | | | |\n" +
-			"| redistier.Limiter | 4,000 | 2.00 | 3.00 us | 2,000 us | 20.0 us | 0.50 | - | - | 0.12 | 3.99 | 1.000 |\n" +
-			"| redis_rate | 2,000 | 1.00 | 3.00 us | 2,000 us | 40.0 us | 1.00 | 1.00 us | 1.00 | 0.12 | 3.99 | 1.000 |\n",
-	} {
-		assert.Contains(t, table, want)
-	}
-	columns := strings.Count(strings.SplitN(table, "\n", 2)[0], "|")
-	for _, line := range strings.Split(strings.TrimSpace(table), "\n") {
-		assert.Equal(t, columns, strings.Count(line, "|"), line)
-	}
-}
-
-func TestNumbers(t *testing.T) {
-	assert.Equal(t, "0 12 123 1,234 12,345 1,234,567", fmt.Sprint(thousands(0), " ", thousands(12), " ", thousands(123), " ", thousands(1234), " ", thousands(12345), " ", thousands(1234567)))
-	assert.Equal(t, 2.0, middle([]float64{3, 1, 2}))
-	assert.Equal(t, 1.5, middle([]float64{2, 1}))
-	assert.Zero(t, middle(nil))
 }

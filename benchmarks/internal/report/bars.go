@@ -39,7 +39,11 @@ func (b *bars) panelHeight() vg.Length {
 	return panelTitle + vg.Length(len(b.labels))*b.rowHeight() + belowPanels
 }
 
+// draw returns nil if there are no rows.
 func (b *bars) draw() ([]byte, error) {
+	if len(b.labels) == 0 {
+		return nil, nil
+	}
 	down := (len(b.panels) + b.across - 1) / b.across
 	p := newPage(headSpace+vg.Length(down)*b.panelHeight(), b.title, b.subtitle)
 	names := words(textSize, ink, text.XRight)

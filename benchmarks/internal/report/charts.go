@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"image/color"
 	"math"
+	"slices"
 
 	"github.com/sluice-go/sluice/benchmarks/internal/results"
 )
@@ -45,15 +46,15 @@ func Charts(r results.Results) ([]Chart, error) {
 // first, and their colours.
 func (v *view) measured(cols []column) (names []string, colors []color.Color) {
 	for _, s := range v.bySpeed(results.Subject.Stands) {
-		some := false
-		for _, c := range cols {
-			some = some || len(v.samples(s.Name, c)) > 0
-		}
-		if some {
+		if v.hasAny(s.Name, cols) {
 			names, colors = append(names, s.Name), append(colors, v.colorOf(s.Name))
 		}
 	}
 	return names, colors
+}
+
+func (v *view) hasAny(subject string, cols []column) bool {
+	return slices.ContainsFunc(cols, func(c column) bool { return len(v.samples(subject, c)) > 0 })
 }
 
 func (v *view) medians(names []string, c column) []float64 {
@@ -67,9 +68,6 @@ func (v *view) medians(names []string, c column) []float64 {
 func (v *view) speedChart() ([]byte, error) {
 	cols := columns[:6] // the serial ones
 	names, colors := v.measured(cols)
-	if len(names) == 0 {
-		return nil, nil
-	}
 	b := bars{
 		title:    "Time of Allow, one goroutine",
 		subtitle: "ns a call, median, lower is better. Each panel has its own scale; a cut bar is longer than the panel.",
@@ -88,9 +86,6 @@ func (v *view) coresChart() ([]byte, error) {
 		cols = append(cols, column{w.title, w.workload, oneCPU}, column{w.title, w.workload, twoCPU})
 	}
 	names, colors := v.measured(cols)
-	if len(names) == 0 {
-		return nil, nil
-	}
 	b := bars{
 		title:    "Decisions on one core and on two",
 		subtitle: "Million decisions a second, median, higher is better. Upper bar: on one core; lower: on two.",
@@ -136,9 +131,6 @@ func (v *view) memoryChart() ([]byte, error) {
 		bytes.series[0] = append(bytes.series[0], m.BytesPerKey)
 		// One table more or less must not show as -0.0.
 		objects.series[0] = append(objects.series[0], math.Abs(m.ObjectsPerKey))
-	}
-	if len(b.labels) == 0 {
-		return nil, nil
 	}
 	b.panels = []panel{bytes, objects}
 	return b.draw()

@@ -74,15 +74,15 @@ func (v *view) speedTable(cols []column, keep func(results.Subject) bool) *table
 		t.head = append(t.head, c.title)
 	}
 	for _, s := range v.bySpeed(keep) {
-		row, some := []string{s.Name}, false
+		if !v.hasAny(s.Name, cols) {
+			continue
+		}
+		t.bold[len(t.rows)] = isOurs(s)
+		row := []string{s.Name}
 		for _, c := range cols {
-			samples := v.samples(s.Name, c)
-			row, some = append(row, figure(median(samples))), some || len(samples) > 0
+			row = append(row, figure(median(v.samples(s.Name, c))))
 		}
-		if some {
-			t.bold[len(t.rows)] = isOurs(s)
-			t.add(row...)
-		}
+		t.add(row...)
 	}
 	return t
 }
