@@ -155,10 +155,7 @@ func verdict(stdout, stderr io.Writer, rows []guard.Row) error {
 
 // runAll measures what is planned, writes it, and says where to.
 func runAll(cmd *cobra.Command, p plan) error {
-	start := time.Now()
-	m, err := p.resolve(func(format string, args ...any) {
-		fmt.Fprintf(cmd.ErrOrStderr(), "%7.1fs  %s\n", time.Since(start).Seconds(), fmt.Sprintf(format, args...))
-	})
+	m, err := p.resolve(progress(cmd.ErrOrStderr()))
 	if err != nil {
 		return err
 	}
@@ -176,6 +173,14 @@ func runAll(cmd *cobra.Command, p plan) error {
 	m.log("done: %s", out)
 	fmt.Fprintln(cmd.OutOrStdout(), report.Summary(r))
 	return nil
+}
+
+// progress returns a log of lines that begin with the time since it was made.
+func progress(w io.Writer) func(format string, args ...any) {
+	start := time.Now()
+	return func(format string, args ...any) {
+		fmt.Fprintf(w, "%7.1fs  %s\n", time.Since(start).Seconds(), fmt.Sprintf(format, args...))
+	}
 }
 
 // write writes the results to a folder, the samples first: they took the longest.

@@ -219,13 +219,8 @@ func (m *measurement) allocs(_ context.Context, r *results.Results) (err error) 
 }
 
 func (m *measurement) stall(_ context.Context, r *results.Results) error {
-	var subjects []peers.Subject
-	for _, s := range m.subjects {
-		if results.Describe(s).Stands() {
-			subjects = append(subjects, s)
-		}
-	}
-	rows, left, err := stall.Run(subjects, m.sizes.stall, m.log)
+	standing := slices.DeleteFunc(slices.Clone(m.subjects), func(s peers.Subject) bool { return !s.Stands() })
+	rows, left, err := stall.Run(standing, m.sizes.stall, m.log)
 	r.Stall, r.Omitted = rows, append(r.Omitted, left...)
 	return err
 }

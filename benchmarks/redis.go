@@ -44,10 +44,7 @@ With --publish it replaces results/redis.json and the section of redistier's REA
 			if c.Rounds < 1 || c.Sample <= 0 {
 				return fmt.Errorf("--rounds %d --sample %v: want 1 or more, for some time", c.Rounds, c.Sample)
 			}
-			start := time.Now()
-			c.Log = func(format string, args ...any) {
-				fmt.Fprintf(cmd.ErrOrStderr(), "%7.1fs  %s\n", time.Since(start).Seconds(), fmt.Sprintf(format, args...))
-			}
+			c.Log = progress(cmd.ErrOrStderr())
 			if err := runRedis(cmd, c, publish); err != nil {
 				return failure{err}
 			}

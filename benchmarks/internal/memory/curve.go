@@ -71,26 +71,21 @@ func sizes(from, to int) []int {
 	return append(all, to)
 }
 
-// weigh fills one limiter and stops at each of the sizes. It fails if the limiter can
-// tell its keys and has another number of them.
+// weigh fills one limiter and stops at each of the sizes.
 func weigh(s peers.Subject, known workload.Sequence, sizes []int) (results.Curve, error) {
 	curve := results.Curve{Subject: s.Name, Keys: sizes}
-	before := settled()
-	o := workload.Once
-	l, err := s.New(o)
+	w, err := newScale(s, workload.Once)
 	if err != nil {
 		return curve, err
 	}
-	defer l.Close()
-	keys := 0
+	defer w.Close()
 	for _, size := range sizes {
-		fill(l, known, keys, size)
-		keys = size
-		after := settled()
-		if n := l.Keys(); n >= 0 && n != keys {
-			return curve, fmt.Errorf("it holds %d keys after %d were charged", n, keys)
+		w.fill(known, size)
+		bytes, _ := w.weigh(size)
+		if err := w.checkKeys(); err != nil {
+			return curve, err
 		}
-		curve.Bytes = append(curve.Bytes, perKey(before.HeapAlloc, after.HeapAlloc, keys))
+		curve.Bytes = append(curve.Bytes, bytes)
 	}
 	return curve, nil
 }
@@ -98,23 +93,19 @@ func weigh(s peers.Subject, known workload.Sequence, sizes []int) (results.Curve
 // weighFull weighs a limiter that has been shown as many keys as it may hold. A bound
 // that is kept shard by shard is reached in some of them first.
 func weighFull(s peers.Subject, known workload.Sequence, maxKeys int) (results.Memory, error) {
-	before := settled()
+	row := results.Memory{Subject: s.Name, MaxKeys: maxKeys}
 	o := workload.Once
 	o.MaxKeys = maxKeys
-	l, err := s.New(o)
+	w, err := newScale(s, o)
 	if err != nil {
-		return results.Memory{}, err
+		return row, err
 	}
-	defer l.Close()
-	fill(l, known, 0, maxKeys)
-	after := settled()
-	keys := l.Keys()
-	if keys < maxKeys/4*3 || keys > maxKeys {
-		return results.Memory{}, fmt.Errorf("it holds %d keys, want %d to %d", keys, maxKeys/4*3, maxKeys)
+	defer w.Close()
+	w.fill(known, maxKeys)
+	row.Keys = w.Keys()
+	if row.Keys < maxKeys/4*3 || row.Keys > maxKeys {
+		return row, fmt.Errorf("it holds %d keys, want %d to %d", row.Keys, maxKeys/4*3, maxKeys)
 	}
-	return results.Memory{
-		Subject: s.Name, Keys: keys, MaxKeys: maxKeys,
-		BytesPerKey:   perKey(before.HeapAlloc, after.HeapAlloc, keys),
-		ObjectsPerKey: perKey(before.HeapObjects, after.HeapObjects, keys),
-	}, nil
+	row.BytesPerKey, row.ObjectsPerKey = w.weigh(row.Keys)
+	return row, nil
 }

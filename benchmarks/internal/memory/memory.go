@@ -43,55 +43,77 @@ func Run(subjects []peers.Subject, keys int, log func(format string, args ...any
 }
 
 func measure(s peers.Subject, known workload.Sequence, keys int) (results.Memory, error) {
-	before := settled()
 	// No key becomes idle while it is measured.
 	o := workload.Once
 	o.Expect = keys
-	l, err := s.New(o)
+	w, err := newScale(s, o)
 	if err != nil {
 		return results.Memory{}, err
 	}
-	fill(l, known, 0, keys)
-	after := settled()
-	if n := l.Keys(); n >= 0 && n != keys {
-		l.Close()
-		return results.Memory{}, fmt.Errorf("it holds %d keys after %d were charged", n, keys)
+	w.fill(known, keys)
+	row := results.Memory{Subject: s.Name, Keys: keys}
+	row.BytesPerKey, row.ObjectsPerKey = w.weigh(keys)
+	if err := w.checkKeys(); err != nil {
+		w.Close()
+		return results.Memory{}, err
 	}
-	row := results.Memory{
-		Subject:       s.Name,
-		Keys:          keys,
-		BytesPerKey:   perKey(before.HeapAlloc, after.HeapAlloc, keys),
-		ObjectsPerKey: perKey(before.HeapObjects, after.HeapObjects, keys),
-		GC:            timeGC(),
-	}
-	l.Close() // the last use of l: from here on it is garbage
+	row.GC = timeGC()
+	w.Close()
+	w.Limiter = nil // from here on it is garbage
 	settled()
 	row.GCWithout = timeGC()
 	return row, nil
 }
 
-// fill charges the keys from one to another once. Each is a string of its own that nobody else holds,
+// A heap is how much of it is in use.
+type heap struct{ bytes, objects uint64 }
+
+// settled returns a heap without garbage: what is released by a finalizer or a
+// sync.Pool takes a second collection.
+func settled() heap {
+	runtime.GC()
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return heap{m.HeapAlloc, m.HeapObjects}
+}
+
+// A scale is a limiter that is filled, and the heap as it was before there was one.
+type scale struct {
+	peers.Limiter
+	before  heap
+	charged int // keys
+}
+
+func newScale(s peers.Subject, o peers.Options) (*scale, error) {
+	before := settled()
+	l, err := s.New(o)
+	return &scale{Limiter: l, before: before}, err
+}
+
+// fill charges further keys once, until so many have been. Each is a string of its own that nobody else holds,
 // as a server cuts them from its requests: a limiter that keeps it pays for it, and
 // one that does not lets it go.
-func fill(l peers.Limiter, known workload.Sequence, from, to int) {
-	for i := from; i < to; i++ {
-		l.Allow(strings.Clone(known.Key(i)))
+func (w *scale) fill(known workload.Sequence, keys int) {
+	for ; w.charged < keys; w.charged++ {
+		w.Allow(strings.Clone(known.Key(w.charged)))
 	}
 }
 
-// settled returns the statistics of a heap without garbage: what is released by a
-// finalizer or a sync.Pool takes a second collection.
-func settled() (m runtime.MemStats) {
-	runtime.GC()
-	runtime.GC()
-	runtime.ReadMemStats(&m)
-	return m
+// weigh returns by how much the heap has grown, for each of so many keys. If something else has
+// shrunk meanwhile, that may be negative.
+func (w *scale) weigh(keys int) (bytesPerKey, objectsPerKey float64) {
+	after := settled()
+	perKey := func(before, after uint64) float64 { return (float64(after) - float64(before)) / float64(keys) }
+	return perKey(w.before.bytes, after.bytes), perKey(w.before.objects, after.objects)
 }
 
-// perKey is the growth from before to after for each key. A heap that has shrunk
-// by something else has grown by less than nothing: the result may be negative.
-func perKey(before, after uint64, keys int) float64 {
-	return (float64(after) - float64(before)) / float64(keys)
+// checkKeys fails if the limiter can tell its keys and has another number of them than it was charged for.
+func (w *scale) checkKeys() error {
+	if n := w.Keys(); n >= 0 && n != w.charged {
+		return fmt.Errorf("it holds %d keys after %d were charged", n, w.charged)
+	}
+	return nil
 }
 
 func timeGC() []time.Duration {
