@@ -92,7 +92,7 @@ type Curve struct {
 type Stall struct {
 	Subject                    string
 	Situation                  string // growth, sweep, flood; of Tails also set-limit, snapshot, log
-	Keys                       int    `json:",omitempty"` // of Tails
+	Keys                       int    `json:",omitempty"`
 	Calls                      int64
 	P50, P99, P999, P9999, Max int64
 	// Baseline is the same loop around an empty call: what the machine adds by itself.

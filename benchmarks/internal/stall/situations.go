@@ -21,10 +21,7 @@ func growth(s peers.Subject, c setup) (run, baseline *hdrhistogram.Histogram, er
 	}
 	defer l.Close()
 	run, baseline = c.times(l, c.fresh, c.Keys)
-	if want := c.fresh.CheckKeys(l.Keys(), c.Keys); want != "" {
-		return nil, nil, fmt.Errorf("it holds %d keys, want %s", l.Keys(), want)
-	}
-	return run, baseline, nil
+	return run, baseline, checkKeys(l, c.fresh, c.Keys)
 }
 
 // flood times new keys at a limiter that is full of others.
@@ -38,10 +35,15 @@ func flood(s peers.Subject, c setup) (run, baseline *hdrhistogram.Histogram, err
 		l.Allow(c.flood.Population.Key(i))
 	}
 	run, baseline = c.times(l, c.flood, c.Turnover)
-	if want := c.flood.CheckKeys(l.Keys(), c.Keys); want != "" {
-		return nil, nil, fmt.Errorf("it holds %d keys, want %s", l.Keys(), want)
+	return run, baseline, checkKeys(l, c.flood, c.Keys)
+}
+
+// checkKeys fails if the limiter has another number of keys than a workload declares.
+func checkKeys(l peers.Limiter, w workload.Workload, calls int) error {
+	if want := w.CheckKeys(l.Keys(), calls); want != "" {
+		return fmt.Errorf("it holds %d keys, want %s", l.Keys(), want)
 	}
-	return run, baseline, nil
+	return nil
 }
 
 // times times so many calls of a workload, and the same loop around an empty call.

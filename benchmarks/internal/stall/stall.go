@@ -3,6 +3,7 @@
 package stall
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"time"
@@ -33,9 +34,11 @@ type situation struct {
 	name string
 	// skip says why the subject is left out; empty if it is not.
 	skip func(peers.Subject) string
-	// once makes one run. The baseline is the same loop around an empty call.
-	once func(peers.Subject, setup) (run, baseline *hdrhistogram.Histogram, err error)
+	once timed
 }
+
+// timed makes one run. The baseline is the same loop around an empty call.
+type timed func(peers.Subject, setup) (run, baseline *hdrhistogram.Histogram, err error)
 
 // setup is what the situations share: the calls of the workloads on new keys.
 type setup struct {
@@ -85,55 +88,53 @@ func (o omitted) Error() string { return string(o) }
 // Run returns a row for each subject and situation: of the repeats, the run with
 // the median p99.99, and likewise for its baseline.
 func Run(subjects []peers.Subject, c Config, log func(format string, args ...any)) ([]results.Stall, []results.Omission, error) {
-	var rows []results.Stall
-	var left []results.Omission
+	rows := collection{measurement: "stall", pick: medianRun, log: log}
 	all := newSetup(c)
 	for _, sit := range situations {
 		for _, s := range subjects {
-			row, err := repeat(sit, s, all)
-			if why, ok := err.(omitted); ok {
-				log("stall: %s, %s: left out: %s", sit.name, s.Name, why)
-				left = append(left, results.Omission{Subject: s.Name, Measurement: "stall, " + sit.name, Reason: string(why)})
-				continue
+			if why := sit.skip(s); why != "" {
+				rows.leave(sit.name, s, why)
+			} else if err := rows.add(sit.name, s, sit.once, all); err != nil {
+				return nil, nil, err
 			}
-			if err != nil {
-				return nil, nil, fmt.Errorf("stall of %s, %s: %w", s.Name, sit.name, err)
-			}
-			log("stall: %s, %s: p99.99 %v, of which the machine %v", sit.name, s.Name,
-				time.Duration(row.P9999), time.Duration(row.BaselineP9999))
-			rows = append(rows, row)
 		}
 	}
-	return rows, left, nil
+	return rows.measured, rows.left, nil
 }
 
-func repeat(sit situation, s peers.Subject, c setup) (results.Stall, error) {
-	if why := sit.skip(s); why != "" {
-		return results.Stall{}, omitted(why)
-	}
-	runs, baselines, err := again(c.Repeats, sit.once, s, c)
-	if err != nil {
-		return results.Stall{}, err
-	}
-	return row(sit.name, s, medianRun(runs), medianRun(baselines)), nil
+// A collection is the rows of a measurement, and why others are left out.
+type collection struct {
+	measurement string
+	pick        func([]*hdrhistogram.Histogram) *hdrhistogram.Histogram // the run that counts
+	log         func(format string, args ...any)
+	measured    []results.Stall
+	left        []results.Omission
 }
 
-// again runs a situation several times.
-func again(repeats int, once func(peers.Subject, setup) (run, baseline *hdrhistogram.Histogram, err error), s peers.Subject, c setup) (runs, baselines []*hdrhistogram.Histogram, err error) {
-	for range repeats {
-		run, baseline, err := once(s, c)
+func (c *collection) leave(situation string, s peers.Subject, why string) {
+	c.log("%s: %s, %s: left out: %s", c.measurement, situation, s.Name, why)
+	c.left = append(c.left, results.Omission{Subject: s.Name, Measurement: c.measurement + ", " + situation, Reason: why})
+}
+
+// add makes the runs of a row. That a subject is omitted is no error.
+func (c *collection) add(situation string, s peers.Subject, once timed, with setup) error {
+	var runs, baselines []*hdrhistogram.Histogram
+	for range with.Repeats {
+		run, baseline, err := once(s, with)
+		if why, ok := err.(omitted); ok {
+			c.leave(situation, s, string(why))
+			return nil
+		}
 		if err != nil {
-			return nil, nil, err
+			return fmt.Errorf("%s of %s, %s: %w", c.measurement, s.Name, situation, err)
 		}
 		runs, baselines = append(runs, run), append(baselines, baseline)
 	}
-	return runs, baselines, nil
-}
-
-func row(situation string, s peers.Subject, run, baseline *hdrhistogram.Histogram) results.Stall {
-	return results.Stall{
+	run, baseline := c.pick(runs), c.pick(baselines)
+	row := results.Stall{
 		Subject:       s.Name,
 		Situation:     situation,
+		Keys:          with.Keys,
 		Calls:         run.TotalCount(),
 		P50:           run.ValueAtQuantile(50),
 		P99:           run.ValueAtQuantile(99),
@@ -143,6 +144,10 @@ func row(situation string, s peers.Subject, run, baseline *hdrhistogram.Histogra
 		BaselineP9999: p9999(baseline),
 		BaselineMax:   baseline.Max(),
 	}
+	c.measured = append(c.measured, row)
+	c.log("%s: %s, %s: p99.99 %v, of which the machine %v; longest %v, of which the machine %v", c.measurement, situation, s.Name,
+		time.Duration(row.P9999), time.Duration(row.BaselineP9999), time.Duration(row.Max), time.Duration(row.BaselineMax))
+	return nil
 }
 
 func p9999(h *hdrhistogram.Histogram) int64 { return h.ValueAtQuantile(99.99) }
@@ -151,9 +156,14 @@ func p9999(h *hdrhistogram.Histogram) int64 { return h.ValueAtQuantile(99.99) }
 // even number the worse one.
 func medianRun(runs []*hdrhistogram.Histogram) *hdrhistogram.Histogram {
 	sorted := slices.SortedFunc(slices.Values(runs), func(a, b *hdrhistogram.Histogram) int {
-		return int(p9999(a) - p9999(b))
+		return cmp.Compare(p9999(a), p9999(b))
 	})
 	return sorted[len(sorted)/2]
+}
+
+// calmestRun returns the one of the runs whose longest call is the least.
+func calmestRun(runs []*hdrhistogram.Histogram) *hdrhistogram.Histogram {
+	return slices.MinFunc(runs, func(a, b *hdrhistogram.Histogram) int { return cmp.Compare(a.Max(), b.Max()) })
 }
 
 // longest is the longest call that a histogram tells from longer ones.

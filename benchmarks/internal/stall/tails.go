@@ -3,7 +3,6 @@ package stall
 import (
 	"cmp"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/HdrHistogram/hdrhistogram-go"
@@ -37,7 +36,7 @@ func (c TailConfig) Needs() int64 {
 type tail struct {
 	name string
 	log  bool // the sliding log; else the default algorithm
-	once func(peers.Subject, setup) (run, baseline *hdrhistogram.Histogram, err error)
+	once timed
 }
 
 var tails = []tail{
@@ -49,50 +48,36 @@ var tails = []tail{
 	{"log", true, growth},
 }
 
+// has reports whether a subject is in it. The limiters of others make objects, and ten million
+// of them take gigabytes.
+func (t tail) has(s peers.Subject) bool {
+	return s.Kind == peers.Ours && s.Clock == peers.System && s.PerUnit == t.log && (t.log || s.Stands())
+}
+
 // RunTails returns a row for each situation: of the repeats, the run whose longest call is
 // the least, and likewise for its baseline. What a limiter has to do it does in every run;
 // what the machine does meanwhile can only add to it. It measures sluice under the system
-// clock: the others make objects, and ten million of them take gigabytes.
+// clock.
 func RunTails(subjects []peers.Subject, c TailConfig, log func(format string, args ...any)) ([]results.Stall, []results.Omission, error) {
-	large := newSetup(Config{Keys: c.Keys, Idle: c.Idle, Turnover: max(c.Keys/2, 1), AsLong: true})
-	logs := newSetup(Config{Keys: c.LogKeys, AsLong: true})
+	large := newSetup(Config{Keys: c.Keys, Repeats: c.Repeats, Idle: c.Idle, Turnover: max(c.Keys/2, 1), AsLong: true})
+	logs := newSetup(Config{Keys: c.LogKeys, Repeats: c.Repeats, AsLong: true})
 	logs.fresh.Options.Rate, logs.fresh.Options.Burst = c.LogUnits, c.LogUnits
-	var rows []results.Stall
-	var left []results.Omission
+	rows := collection{measurement: "tails", pick: calmestRun, log: log}
 	for _, t := range tails {
+		with := large
+		if t.log {
+			with = logs
+		}
 		for _, s := range subjects {
-			if s.Kind != peers.Ours || s.Clock != peers.System || s.PerUnit != t.log || !t.log && !s.Stands() {
+			if !t.has(s) {
 				continue
 			}
-			with := large
-			if t.log {
-				with = logs
+			if err := rows.add(t.name, s, t.once, with); err != nil {
+				return nil, nil, err
 			}
-			r, err := t.calmest(s, with, c.Repeats)
-			if why, ok := err.(omitted); ok {
-				log("tails: %s, %s: left out: %s", t.name, s.Name, why)
-				left = append(left, results.Omission{Subject: s.Name, Measurement: "tails, " + t.name, Reason: string(why)})
-				continue
-			}
-			if err != nil {
-				return nil, nil, fmt.Errorf("tails of %s, %s: %w", s.Name, t.name, err)
-			}
-			log("tails: %s, %s: longest %v, of which the machine %v", t.name, s.Name, time.Duration(r.Max), time.Duration(r.BaselineMax))
-			rows = append(rows, r)
 		}
 	}
-	return rows, left, nil
-}
-
-func (t tail) calmest(s peers.Subject, c setup, repeats int) (results.Stall, error) {
-	runs, baselines, err := again(repeats, t.once, s, c)
-	if err != nil {
-		return results.Stall{}, err
-	}
-	shortest := func(a, b *hdrhistogram.Histogram) int { return cmp.Compare(a.Max(), b.Max()) }
-	r := row(t.name, s, slices.MinFunc(runs, shortest), slices.MinFunc(baselines, shortest))
-	r.Keys = c.Keys
-	return r, nil
+	return rows.measured, rows.left, nil
 }
 
 // setLimit times calls on keys in use while all keys move to another limit.
@@ -100,23 +85,15 @@ func setLimit(s peers.Subject, c setup) (run, baseline *hdrhistogram.Histogram, 
 	// Keys that are not idle before the limit changes, and are not spent before it has.
 	o := workload.Once
 	o.Rate, o.Burst = 1<<20, 1<<20
-	l, err := s.New(o)
+	l, changes, err := filled[peers.Changer](s, o, c, "its limit cannot be changed")
 	if err != nil {
 		return nil, nil, err
 	}
 	defer l.Close()
-	changes, ok := l.(peers.Changer)
-	if !ok {
-		return nil, nil, omitted("its limit cannot be changed")
-	}
-	c.fill(l)
 	key := c.fresh.Calls.Key
 	o.Rate, o.Burst = o.Rate/2, o.Burst/2
 	run, baseline = c.timesBeside(func() { err = changes.SetLimit(o) }, l, func(i int) string { return key(i % liveKeys) })
-	if want := c.fresh.CheckKeys(l.Keys(), c.Keys); err == nil && want != "" {
-		err = fmt.Errorf("it holds %d keys, want %s", l.Keys(), want)
-	}
-	return run, baseline, err
+	return run, baseline, cmp.Or(err, checkKeys(l, c.fresh, c.Keys))
 }
 
 // snapshot times calls on new keys while those that are there are written down. Calls on keys that are
@@ -124,22 +101,31 @@ func setLimit(s peers.Subject, c setup) (run, baseline *hdrhistogram.Histogram, 
 func snapshot(s peers.Subject, c setup) (run, baseline *hdrhistogram.Histogram, err error) {
 	o := workload.Once
 	o.Stable = true
-	l, err := s.New(o)
+	l, writes, err := filled[peers.Snapshotter](s, o, c, "it cannot be written down")
 	if err != nil {
 		return nil, nil, err
 	}
 	defer l.Close()
-	writes, ok := l.(peers.Snapshotter)
-	if !ok {
-		return nil, nil, omitted("it cannot be written down")
-	}
-	c.fill(l)
 	var written size
 	run, baseline = c.timesBeside(func() { err = writes.Snapshot(&written) }, l, c.flood.Calls.Key)
 	if want := 16 * size(c.Keys); err == nil && written < want {
 		err = fmt.Errorf("it wrote %d bytes, want %d or more", written, want)
 	}
 	return run, baseline, err
+}
+
+// filled makes a limiter that can do T, and shows it all keys.
+func filled[T any](s peers.Subject, o peers.Options, c setup, cannot omitted) (l peers.Limiter, can T, err error) {
+	if l, err = s.New(o); err != nil {
+		return nil, can, err
+	}
+	can, ok := l.(T)
+	if !ok {
+		l.Close()
+		return nil, can, cannot
+	}
+	c.fill(l)
+	return l, can, nil
 }
 
 // size is a Writer that counts bytes.

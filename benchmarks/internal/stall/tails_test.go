@@ -145,11 +145,12 @@ func TestTail_TheCalmestRunAndTheCalmestBaselineCount(t *testing.T) {
 	}
 	maxima := [][2]int64{{900, 20}, {500, 700}, {600, 10}}
 	at := -1
-	r, err := tail{name: "x", once: func(peers.Subject, setup) (run, baseline *hdrhistogram.Histogram, err error) {
+	rows := collection{pick: calmestRun, log: silent}
+	require.NoError(t, rows.add("x", peers.Subject{Name: "s"}, func(peers.Subject, setup) (run, baseline *hdrhistogram.Histogram, err error) {
 		at++
 		return of(maxima[at][0]), of(maxima[at][1]), nil
-	}}.calmest(peers.Subject{Name: "s"}, setup{Config: Config{Keys: 7}}, len(maxima))
-	require.NoError(t, err)
+	}, setup{Config: Config{Keys: 7, Repeats: len(maxima)}}))
+	r := rows.measured[0]
 	assert.Equal(t, []int64{500, 10, 490, 7}, []int64{r.Max, r.BaselineMax, r.Own(), int64(r.Keys)})
 	for want, s := range map[int64]results.Stall{
 		40: {Max: 100, BaselineMax: 60},
