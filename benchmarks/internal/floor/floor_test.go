@@ -26,6 +26,13 @@ func TestRun_OneSampleARoundOfEveryPart(t *testing.T) {
 	}
 }
 
+// The driver makes each call as the speed of limiters is measured, and counts what is admitted.
+func TestDriver_IsTheLoopThatLimitersAreMeasuredIn(t *testing.T) {
+	clocks()[0].run(1001)
+	assert.Equal(t, Driver, clocks()[0].name)
+	assert.EqualValues(t, 1001, sinkInt.Load())
+}
+
 // A part that does not do the work is a floor too low.
 func TestAtomics_DoTheWorkThatTheyAreTimedFor(t *testing.T) {
 	for _, name := range []string{Add, CAS, Contended} {

@@ -150,9 +150,7 @@ func Allocs(subjects []peers.Subject, workloads []workload.Workload, calls int) 
 func allocs(l peers.Limiter, w workload.Workload, calls int) float64 {
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
-	for i := range calls {
-		l.Allow(w.Calls.Key(i))
-	}
+	w.Calls.Drive(l, 0, calls)
 	runtime.ReadMemStats(&after)
 	return float64(after.Mallocs-before.Mallocs) / float64(calls)
 }

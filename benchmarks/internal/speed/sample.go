@@ -148,19 +148,7 @@ func run(l peers.Limiter, w workload.Workload, from, to int) (admitted int) {
 		}
 		return runBatches(b, b.Allow, w, from, to)
 	}
-	return runOne(l, w.Calls, from, to)
-}
-
-// runOne is the loop around every measured call of Allow.
-//
-//go:noinline
-func runOne(l peers.Limiter, s workload.Sequence, from, to int) (admitted int) {
-	for i := from; i < to; i++ {
-		if l.Allow(s.Key(i)) {
-			admitted++
-		}
-	}
-	return admitted
+	return w.Calls.Drive(l, from, to)
 }
 
 // runBatches is the loop around every measured call on a batch of keys.
