@@ -3,6 +3,7 @@ package remote
 import (
 	"context"
 	"fmt"
+	"math/rand/v2"
 	"runtime"
 	"sync"
 	"time"
@@ -77,7 +78,8 @@ type Config struct {
 	Log    func(format string, args ...any)
 }
 
-// Run measures all subjects under all workloads, in turns: in each round each of them once.
+// Run measures all subjects under all workloads, in turns: in each round each of them once, in
+// an order that is drawn, so that nobody always follows the same one.
 func Run(ctx context.Context, c Config, s *Server) ([]Sample, error) {
 	var samples []Sample
 	for _, w := range Workloads() {
@@ -118,13 +120,14 @@ func (c Config) under(ctx context.Context, w Workload, s *Server) ([]Sample, err
 		}
 	}
 	var samples []Sample
+	order := rand.New(rand.NewPCG(1, 2)) // the same in every run
 	for range c.Rounds {
-		for i, subject := range subjects {
+		for _, i := range order.Perm(len(subjects)) {
 			sample, err := measure(ctx, s, calls[i], c.Sample)
 			if err != nil {
-				return nil, fmt.Errorf("%s: %w", subject.Name, err)
+				return nil, fmt.Errorf("%s: %w", subjects[i].Name, err)
 			}
-			sample.Workload, sample.Subject = w.Name, subject.Name
+			sample.Workload, sample.Subject = w.Name, subjects[i].Name
 			samples = append(samples, sample)
 		}
 	}

@@ -41,25 +41,31 @@ func TestRedis_SubjectsLimitAlike(t *testing.T) {
 	}
 }
 
-// Each subject has a sample of each workload and round, in turns.
+// Each subject has a sample of each workload and round, in turns and in changing orders.
 func TestRedis_Run(t *testing.T) {
 	s := startServer(t)
 	samples, err := Run(t.Context(), Config{Rounds: 2, Sample: 5 * time.Millisecond, Log: t.Logf}, s)
 	require.NoError(t, err)
 	for _, w := range Workloads() {
-		for range 2 {
-			for _, subject := range Subjects(w) {
-				require.NotEmpty(t, samples)
-				sample := samples[0]
-				samples = samples[1:]
-				assert.Equal(t, subject.Name, sample.Subject)
+		var all []string
+		for _, subject := range Subjects(w) {
+			all = append(all, subject.Name)
+		}
+		var orders [2][]string
+		for round := range orders {
+			require.GreaterOrEqual(t, len(samples), len(all))
+			for _, sample := range samples[:len(all)] {
+				orders[round] = append(orders[round], sample.Subject)
 				assert.Equal(t, w.Name, sample.Workload)
 				assert.Positive(t, sample.PerSecond, "%+v", sample)
 				assert.Positive(t, sample.P50)
 				assert.GreaterOrEqual(t, sample.P99, sample.P50)
 				assert.Equal(t, w.Denied, sample.Admitted == 0, "%+v", sample)
 			}
+			assert.ElementsMatch(t, all, orders[round])
+			samples = samples[len(all):]
 		}
+		assert.NotEqual(t, orders[0], orders[1], "nobody always follows the same one")
 	}
 	assert.Empty(t, samples)
 }
