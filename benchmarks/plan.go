@@ -170,7 +170,7 @@ func pick[T any](flag string, all []T, names []string, name func(T) string) ([]T
 
 func (m *measurement) run(ctx context.Context) (results.Results, error) {
 	var r results.Results
-	modules := []string{"github.com/puzpuzpuz/xsync/v3", "github.com/cespare/xxhash/v2"}
+	modules := []string{"github.com/puzpuzpuz/xsync/v4", "github.com/cespare/xxhash/v2"}
 	for _, s := range m.subjects {
 		r.Subjects = append(r.Subjects, results.Describe(s))
 		modules = append(modules, s.Module)

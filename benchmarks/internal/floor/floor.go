@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/cespare/xxhash/v2"
-	"github.com/puzpuzpuz/xsync/v3"
+	"github.com/puzpuzpuz/xsync/v4"
 
 	"github.com/sluice-go/sluice"
 	"github.com/sluice-go/sluice/benchmarks/internal/peers"
@@ -34,7 +34,7 @@ const (
 	Contended   = "atomic CAS, two goroutines on one word"
 	Miss16      = "dependent load, 16 MB at random"
 	Miss160     = "dependent load, 160 MB at random"
-	MapLoad     = "xsync.MapOf.Load, 1,000 keys"
+	MapLoad     = "xsync.Map.Load, 1,000 keys"
 )
 
 // perSample is how often a part runs for one sample: 1 to 150 ms of it.
@@ -213,7 +213,7 @@ func misses(bytes int) func(n int) {
 }
 
 func mapLoads() func(n int) {
-	m := xsync.NewMapOf[string, int64]()
+	m := xsync.NewMap[string, int64]()
 	for i := range 1000 {
 		m.Store(string([]byte{byte(i), byte(i >> 8)}), int64(i))
 	}

@@ -8,7 +8,7 @@ import (
 func diy() Subject {
 	return Subject{
 		Name: "30 lines on xsync", Kind: Baseline,
-		Note: "GCRA on xsync.MapOf, time.Now and a CAS loop: what one would write oneself. It never forgets a key.",
+		Note: "GCRA on xsync.Map, time.Now and a CAS loop: what one would write oneself. It never forgets a key.",
 		New: func(o Options) (Limiter, error) {
 			interval := int64(o.interval())
 			return &diyLimiter{

@@ -3,18 +3,18 @@ package peers
 import (
 	"time"
 
-	"github.com/puzpuzpuz/xsync/v3"
+	"github.com/puzpuzpuz/xsync/v4"
 )
 
 // keyed holds one limiter a key in a concurrent map: what a user of a limiter of
 // one key writes around it. Adapters embed it and add Allow.
 type keyed[T any] struct {
-	m     *xsync.MapOf[string, T]
-	fresh func() T // made once: a closure made in Allow would be an allocation a call
+	m     *xsync.Map[string, T]
+	fresh func() (v T, cancel bool) // made once: a closure made in Allow would be an allocation a call
 }
 
 func newKeyed[T any](fresh func() T) keyed[T] {
-	return keyed[T]{m: xsync.NewMapOf[string, T](), fresh: fresh}
+	return keyed[T]{m: xsync.NewMap[string, T](), fresh: func() (T, bool) { return fresh(), false }}
 }
 
 // of returns the limiter of key.

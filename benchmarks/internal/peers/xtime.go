@@ -19,6 +19,11 @@ func xtimeSubjects() []Subject {
 		Name: "x/time/rate in sync.Map", Module: xtimeModule, Kind: Keyed,
 		New: func(o Options) (Limiter, error) { return &xtimeSync{options: o}, nil },
 	}, {
+		Name: "x/time/rate in xsync", Module: xtimeModule, Kind: Keyed,
+		New: func(o Options) (Limiter, error) {
+			return &xtimeKeyed{newKeyed(func() *rate.Limiter { return newXtime(o) })}, nil
+		},
+	}, {
 		Name: "x/time/rate alone", Module: xtimeModule, Kind: Bare,
 		Note: "One limiter for all keys: what it costs without any map.",
 		New:  func(o Options) (Limiter, error) { return xtimeBare{lim: newXtime(o)}, nil },
@@ -79,6 +84,10 @@ func (l *xtimeSync) Keys() int {
 func (l *xtimeSync) Sweep() {}
 
 func (l *xtimeSync) Close() {}
+
+type xtimeKeyed struct{ keyed[*rate.Limiter] }
+
+func (l *xtimeKeyed) Allow(key string) bool { return l.of(key).Allow() }
 
 type xtimeBare struct {
 	uncounted

@@ -68,7 +68,7 @@ func ScalingSubjects(all []peers.Subject) []peers.Subject {
 const (
 	perRound = 25 // samples of a row; see samplesOf
 	// fewKeys are shown to a new limiter for each sample. Up to manyKeys a limiter is kept for
-	// the round, and 26 subjects hold 2.5 GB then; perVisit samples are taken in a turn, after a
+	// the round, and all subjects hold about 2.6 GB then; perVisit samples are taken in a turn, after a
 	// warm-up of perKept samples.
 	fewKeys  = 1000
 	manyKeys = 1_000_000
