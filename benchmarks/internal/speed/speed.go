@@ -50,19 +50,16 @@ func Scaling(maxKeys int) Config {
 	return c
 }
 
-// ScalingSubjects picks those of the subjects that Scaling is meant for: sluice
-// under each clock, what one would write oneself, what most people use, and the
-// fastest libraries that remember every key.
+// scalingSubjects are sluice under each clock, what one would write oneself, what most
+// people use, and the fastest libraries with few keys and with many.
+var scalingSubjects = []string{
+	"sluice GCRA", "sluice GCRA, fast clock", "sluice GCRA, coarse clock", "30 lines on xsync",
+	"x/time/rate in xsync", "failsafe-go in xsync", "throttled", "sethvargo/go-limiter",
+}
+
+// ScalingSubjects picks those of the subjects that Scaling is meant for.
 func ScalingSubjects(all []peers.Subject) []peers.Subject {
-	var picked []peers.Subject
-	for _, s := range all {
-		switch s.Name {
-		case "sluice GCRA", "sluice GCRA, fast clock", "sluice GCRA, coarse clock", "30 lines on xsync",
-			"x/time/rate in sync.Map", "failsafe-go in xsync", "throttled":
-			picked = append(picked, s)
-		}
-	}
-	return picked
+	return slices.DeleteFunc(slices.Clone(all), func(s peers.Subject) bool { return !slices.Contains(scalingSubjects, s.Name) })
 }
 
 const (

@@ -408,8 +408,8 @@ func TestScaling(t *testing.T) {
 		t.Fatalf("Scaling(10,000) has the workloads %v", names(c.Workloads))
 	}
 	subjects := ScalingSubjects(peers.All())
-	if len(subjects) != 7 {
-		t.Errorf("%d subjects, want 7", len(subjects))
+	if len(subjects) != len(scalingSubjects) {
+		t.Errorf("%d subjects, want %v", len(subjects), scalingSubjects)
 	}
 	c.Rounds, c.Round = 1, time.Millisecond
 	if _, err := Run(context.Background(), c, subjects, nil); err != nil {
