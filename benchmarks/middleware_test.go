@@ -90,7 +90,7 @@ func (discard) Write(b []byte) (int, error) { return len(b), nil }
 func (discard) WriteHeader(int)             {}
 
 // BenchmarkMiddleware is one admitted request of one of 1,000 addresses, without a
-// connection: what a middleware adds to a request. "none" is the loop alone. The header
+// connection. "none" is the loop alone, which is in all figures. The header
 // map is cleared and used again. It fails unless all requests are served.
 //
 //	GOWORK=off go test -run '^$' -bench Middleware .

@@ -59,7 +59,7 @@ func sluiceSubjects() []Subject {
 
 // newSluice returns a limiter with the defaults, except two: it has no bound on
 // its keys unless the options have one, and it keeps idle keys for a day, since a
-// sweep would change the number of keys that a workload declares.
+// sweep would change the number of keys that a workload declares. The README says so.
 func newSluice(a sluice.Algorithm, o Options, clock sluice.Clock) (Limiter, error) {
 	c := sluice.Config{
 		Algorithm: a, Limit: limitOf(a, o), MaxKeys: o.MaxKeys, TTL: 24 * time.Hour, Clock: clock,

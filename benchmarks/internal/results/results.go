@@ -59,12 +59,12 @@ type Machine struct {
 // Speed is one subject under one workload.
 type Speed struct {
 	Subject  string
-	Workload string // hot, thousand, zipf, uniform, denied, new, flood
+	Workload string // as in package workload
 	Mode     string // serial, parallel-1, parallel-2: goroutines on as many processors
 	Keys     int    // distinct keys
 	// Samples are ns a call, in the order in which they were taken. Sample i of one subject
-	// and sample i of another lie less than a second apart, and up to minutes where a
-	// limiter must be shown a million keys first. In parallel, the time in which any of
+	// and sample i of another lie seconds apart at most, and up to minutes where each sample or
+	// round needs a limiter with a million keys of its own. In parallel, the time in which any of
 	// the goroutines finishes a call.
 	Samples []float64
 }

@@ -54,10 +54,9 @@ var (
 // batch is how many keys a call of the workload "each-16" is about.
 const batch = 16
 
-// unhurried takes the place of generous for subjects that cannot hold two thousand
-// million units at once: it returns a unit faster than anybody can ask for it. They
-// are those that make the caller wait for a unit's turn, and those that write every
-// unit down.
+// unhurried takes the place of generous for subjects that make the caller wait for a unit's
+// turn, which would be 4 s, and for those that write every unit down: it returns a unit
+// faster than anybody can ask for it.
 func unhurried(o peers.Options) peers.Options {
 	o.Rate, o.Period, o.Burst = 1_000_000_000, time.Second, 1_000_000_000
 	return o
