@@ -10,7 +10,9 @@ import (
 
 // A Charge is one of the charges of TakeAll or AllowEach.
 type Charge struct {
-	Key  Key
+	Key Key
+	// Cost is how many units are charged. It must be set: with 0 nothing is charged, and the
+	// call passes as long as one unit is there.
 	Cost int
 }
 

@@ -195,7 +195,8 @@ const (
 	// find keys that collide, crowd one shard, or share another key's budget.
 	HashSeeded Hash = iota
 	// HashStable is xxHash64: the same id in every process and run. It is for keys
-	// that strangers cannot choose.
+	// that strangers cannot choose: who can finds some that share a budget. Where they do, and
+	// a Snapshot is wanted, take an HMAC of the key by a secret for the key.
 	HashStable
 )
 

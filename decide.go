@@ -22,10 +22,11 @@ func (l *Limiter) AllowN(key string, cost int) bool {
 
 // Take charges cost units to key and describes the decision.
 //
-// The charge is all or nothing: a denied call leaves the key as it was, and a key
-// that is not tracked stays untracked. A cost of 0 charges nothing; the decision
-// is then the one on one unit, without regard to MaxKeys. A negative cost, or one
-// above the burst, is denied with RetryAfter Never. Take does not retain key.
+// The charge is all or nothing: without BlockFor and CountDenied a denied call leaves
+// the key as it was, and a key that is not tracked stays untracked. A cost of 0 charges
+// nothing; the decision is then the one on one unit, without regard to MaxKeys. A negative
+// cost, or one above the burst and Config.Soft, is denied with RetryAfter Never. Take does
+// not retain key.
 func (l *Limiter) Take(key string, cost int) (d Decision) {
 	id := l.made().hash.string(key)
 	l.ahead(id)

@@ -11,38 +11,47 @@
 //
 // All six are exact for what they define, and run on the same engine.
 //
-//   - GCRA, the default: a sustained rate with a burst, paced smoothly. Take this
+//   - [GCRA], the default: a sustained rate with a burst, paced smoothly. Take this
 //     one unless there is a reason not to.
-//   - TokenBucket decides like GCRA. Take it to speak of tokens, or with
-//     RefillInterval to hand out a period's tokens at once.
-//   - LeakyBucket, as a meter, decides like GCRA. Take it for Wait and Reserve, which
+//   - [TokenBucket] decides like GCRA. Take it to speak of tokens, or with
+//     [RefillInterval] to hand out a period's tokens at once.
+//   - [LeakyBucket], as a meter, decides like GCRA. Take it for Wait and Reserve, which
 //     make it a queue that lets calls pass at even distances.
-//   - SlidingWindow: at most about N in any window, for the price of a counter. It
-//     assumes that the previous window's cost was spread evenly.
-//   - SlidingLog: at most N in any window, exactly, for 8*N bytes a key and limits
+//   - [SlidingWindow]: N in any window while calls come evenly, for the price of a
+//     counter. It assumes that the previous window's cost was spread evenly. Where that
+//     came all at once, almost 2*N can pass within a period.
+//   - [SlidingLog]: at most N in any window, exactly, for 8*N bytes a key and limits
 //     up to 1<<20. The worst case is 8*N*MaxKeys bytes, and about a fifth on top.
-//   - FixedWindow: at most N in each calendar second, minute or day, as quotas are
+//   - [FixedWindow]: at most N in each calendar second, minute or day, as quotas are
 //     sold. Up to 2*N can pass around a boundary. Config.Offset moves the boundaries,
 //     to midnight in another time zone, say; with Config.Anchor they are each key's own.
 //
-// Limiter.WorstCase states the most that each admits in any span of time.
+// [Limiter.WorstCase] states the most that each admits in any span of time: under GCRA
+// and the buckets the burst and what comes back meanwhile, so 2*N within a period where
+// the burst is the rate, N, as it is without [Limit.WithBurst].
 //
 // # Around a decision
 //
-// Take describes it, for the client. TakeAll charges several keys or none, TakeUpTo as many
-// units as there are, and Charge any number, as a debt if they are not there. Wait waits for
-// it, and Reserve gives a turn to come and a receipt; WaitAll and ReserveAll do so for several
-// keys. Refund gives back what turned out not to count. Block, and Config.BlockFor, shut out
-// a key for a while. SetLimit, SetKeyLimit and SetPlan change limits while decisions run, and
-// Key.WithLimit takes one that comes with the request. Config.Shadow tries a limit out.
-// Snapshot and Restore outlive the process.
+// [Limiter.Take] describes it, for the client. [TakeAll] charges several keys or none,
+// [Limiter.TakeUpTo] as many units as there are, and [Limiter.Charge] any number, as a debt
+// if they are not there.
+//
+// [Limiter.Wait] waits for it, and [Limiter.Reserve] gives a turn to come and a receipt, to
+// be settled when it is known what was used; [WaitAll] and [ReserveAll] do so for several
+// keys. [Limiter.Refund] gives back what turned out not to count. [Limiter.Block], and
+// Config.BlockFor, shut out a key for a while.
+//
+// [Limiter.SetLimit], [Limiter.SetKeyLimit] and [Limiter.SetPlan] change limits while
+// decisions run, and [Key.WithLimit] takes one that comes with the request. Config.Shadow
+// tries a limit out. [Limiter.Stats] and [Limiter.TopDenied] tell what has been decided, if
+// the [Config] asks for them. [Limiter.Snapshot] and [Limiter.Restore] outlive the process.
 //
 // # How the controls combine
 //
 // Denials, and the settings that say what comes of them:
 //
 //	            a denied call            the key then               beside the others
-//	            (neither)                is as it was
+//	none        is denied                is as it was
 //	CountDenied is charged, as far as    has spent more, at most    without effect beside
 //	            the limit goes           its limit                  BlockFor
 //	BlockFor    blocks its key           denies every call to the   counts from the first
@@ -56,7 +65,7 @@
 //
 // Refund gives back what counts, admitted or counted by CountDenied, and nothing of a blocked
 // key. Charge makes a block longer. Reset and Unblock end it. Calls that are denied whatever
-// the key's state (a cost below 0 or above the burst), Peek, a cost of 0, and Wait and Reserve
+// the key's state (a cost below 0, or above the burst and Soft), Peek, a cost of 0, and Wait and Reserve
 // that fail neither charge nor block. A TakeAll does to the key of each charge that is denied
 // itself what a denied Take would do, and nothing to the others.
 //
@@ -67,7 +76,7 @@
 //	golang.org/x/time/rate
 //	  NewLimiter(r, b)                 PerSecond(r).WithBurst(b)
 //	  Every(d), Inf                    Per(1, d), Unlimited
-//	  AllowN(t, n)                     k.AllowAt(t.UnixNano(), n)
+//	  AllowN(t, n)                     k.AllowN(n), or k.AllowAt(now, n) by its Clock
 //	  WaitN(ctx, n)                    k.Wait(ctx, n)
 //	  ReserveN(t, n)                   k.Reserve(n, Never)
 //	  SetLimit, SetBurst               lim.SetLimit
@@ -80,7 +89,8 @@
 //	  Get, Peek                        lim.Take(key, 1), lim.Peek(key, 0)
 //	github.com/sethvargo/go-limiter
 //	  Tokens: n, Interval: d           Per(n, d); FixedWindow, AnchorFirstCharge
-//	  Set, Burst                       lim.SetKeyLimit and lim.Reset; nothing lifts a key above its burst
+//	  Set, Burst                       lim.SetKeyLimit and lim.Reset: nothing lifts a key
+//	                                   above its burst
 //	github.com/juju/ratelimit
 //	  NewBucketWithQuantum(d, b, n)    Per(n, d).WithBurst(b)
 //	  TakeMaxDuration(n, d)            k.Reserve(n, d)

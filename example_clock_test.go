@@ -25,8 +25,8 @@ func ExampleManualClock() {
 	// true
 }
 
-// A coarse clock makes decisions two to three times cheaper. One clock can serve
-// many limiters, and none of them has to be closed.
+// A coarse clock makes decisions up to about twice as fast. One clock can serve many
+// limiters, and none of them has to be closed.
 func ExampleNewCoarseClock() {
 	clock := sluice.NewCoarseClock(time.Millisecond)
 	perUser := sluice.Must(sluice.New(sluice.Config{Limit: sluice.PerHour(1000), Clock: clock}))

@@ -33,7 +33,9 @@ var (
 
 const day = 24 * time.Hour
 
-// Per returns a limit of n units per period, with a burst of n.
+// Per returns a limit of n units per period, with a burst of n. As everywhere, a plain number
+// is a Duration in nanoseconds: ten a minute are Per(10, time.Minute), and Per(10, 60)
+// limits next to nothing.
 func Per(n int, period time.Duration) Limit { return Limit{Rate: n, Period: period} }
 
 // PerSecond returns a limit of n units per second, with a burst of n.
@@ -48,7 +50,8 @@ func PerHour(n int) Limit { return Per(n, time.Hour) }
 // PerDay returns a limit of n units per 24 hours, with a burst of n.
 func PerDay(n int) Limit { return Per(n, day) }
 
-// WithBurst returns the limit with its burst set to n units in total.
+// WithBurst returns the limit with its burst set to n units in total. An n of 0 is the rate
+// again, not a burst of nothing.
 func (l Limit) WithBurst(n int) Limit {
 	l.Burst = n
 	return l

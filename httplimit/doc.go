@@ -11,15 +11,16 @@
 // The middleware has the usual shape, func(http.Handler) http.Handler, so it fits
 // net/http and chi as it is. For echo there are echolimit (v5) and echov4limit, for gin
 // ginlimit, and for fiber (v3) fiberlimit, modules of their own: their handlers say how a
-// request ended in ways that a middleware of net/http does not see. Judge is what they are made
+// request ended in ways that a middleware of net/http does not see. [Judge] is what they are made
 // of, and what to fit other frameworks with. Do not put it behind fiber's adaptor, which
 // shows a middleware the last of several fields of one name and a handler the first, so that
-// clients choose what they are counted under; and Config.Settle 200 for every response.
+// clients choose what they are counted under; and which tells Config.Settle 200 for every
+// response.
 //
 // # What is promised
 //
 // A request passes if every policy admits it, and is charged to all of them or to
-// none (sluice.TakeAll). What a limiter promises holds for its requests too: N
+// none ([sluice.TakeAll]). What a limiter promises holds for its requests too: N
 // clients at once get exactly the number of responses that the limit says.
 //
 // A denied request costs no more than its judgement: the handler is not called. It is
@@ -38,16 +39,18 @@
 //
 // # Keys and tiers
 //
-// ByRemoteIP counts a client by its address: that of the socket, or behind proxies, which
+// [ByRemoteIP] counts a client by its address: that of the socket, or behind proxies, which
 // have to be named, the one that they have seen. There is no switch that trusts everybody.
 // A proxy that was not named, which makes one client of all of its clients, is logged once,
 // and so is a middleware that is around itself: IPConfig.OnUntrustedProxy and
 // Config.OnCountedTwice.
 // All texts of one address are one key, IPv6 is cut to the network that one host can use
-// all of, and no two IPv4 clients share a key. IPTiers adds wider networks with larger
-// budgets, so that owning many IPv6 networks buys little. ByHeader, ByCookie,
-// ByBasicAuthUser, ByBearerToken and ByPattern count by what the request says, and Join combines keys.
-// Policy.Limit has a request go by a limit that it brings, in its token, say.
+// all of, and no two IPv4 clients share a key. [IPTiers] adds wider networks with larger
+// budgets, so that owning many IPv6 networks buys little.
+//
+// [ByHeader], [ByCookie], [ByBasicAuthUser], [ByBearerToken] and [ByPattern] count by what
+// the request says, and [Join] combines keys. Policy.Limit has a request go by a limit that
+// it brings, in its token, say.
 // A request takes bounded time to read, whatever a stranger sends; ATTACKS.md in the source of
 // this package lists what was tried against it.
 //
@@ -64,13 +67,14 @@
 // limit's rate per period P, and B its burst:
 //
 //	                     q  w              r                t
-//	GCRA and buckets     B  B*P/R          available now    the longer of the time to the next unit and r*P/R
-//	  refill: interval   B  B*P/min(R, B)  available now    the longer of the time to the next refill and r*P/min(R, B)
+//	GCRA and buckets     B  B*P/R          available now    to the next unit, or r*P/R
+//	  refill: interval   B  B*P/min(R, B)  available now    to the next refill, or r*P/min(R, B)
 //	FixedWindow          R  P              left in window   to the window's end
-//	SlidingWindow, -Log  R  P              available now    until the oldest unit that counts leaves; P if none does
-//	a Remote             B  left out       what it has said its RetryAfter if it has denied; else left out
+//	SlidingWindow, -Log  R  P              available now    until the oldest unit leaves, or P
+//	a Remote             B  left out       as it has said   its RetryAfter, or left out
 //
-// All times are rounded up to whole seconds, and all numbers are at most
+// Of the two times of buckets t is the longer one. It is P where no unit counts, and left out
+// where a Remote has not denied. All times are rounded up to whole seconds, and all numbers are at most
 // 999,999,999,999,999 (15 digits, RFC 9651). Under sluice.DenyAll w and t are left
 // out. A policy that is in shadow mode, or whose limit is sluice.Unlimited, limits nobody and
 // is in no header; nor is a Remote that has not been asked, in the answer to a denial. Units of sluice.Config.Soft are not shown, but where
@@ -131,7 +135,7 @@
 //
 // # Clients
 //
-// NewTransport returns an http.RoundTripper that keeps a program's own requests within a
+// [NewTransport] returns an http.RoundTripper that keeps a program's own requests within a
 // limit for each host, by waiting or by failing fast; that leaves a host alone for as long
 // as its Retry-After or RateLimit asks; and that sends again what was denied, where that
 // is safe.
