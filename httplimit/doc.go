@@ -5,7 +5,7 @@
 //	limit, err := httplimit.New(httplimit.Config{Policies: []httplimit.Policy{
 //		{Name: "per-client", Limiter: perClient, Key: byIP},
 //		{Name: "per-user", Limiter: perUser, Key: httplimit.ByBasicAuthUser()},
-//	}})
+//	}, OnKeyError: httplimit.KeyErrorSkip}) // who names no user goes by the address alone
 //	http.ListenAndServe(addr, limit(mux))
 //
 // The middleware has the usual shape, func(http.Handler) http.Handler, so it fits

@@ -73,7 +73,9 @@ type Config struct {
 	Skip func(*http.Request) bool
 
 	// OnDenied answers the requests that are denied. Headers have been set. If it
-	// writes nothing, the status of the decision is sent. nil means WriteProblem.
+	// writes nothing, the status of the decision is sent. Before a body it must write the
+	// status itself, w.WriteHeader(d.Status), as any handler must: without it net/http sends
+	// 200, which clients and metrics take for an admission. nil means WriteProblem.
 	OnDenied func(http.ResponseWriter, *http.Request, Decision)
 
 	// OnDecision is called once for each request that is not skipped, whatever its
