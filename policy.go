@@ -22,20 +22,27 @@ type policy struct {
 	most  uint64 // that is given back at once: the burst, or under Unlimited and DenyAll that of base
 }
 
-// newPolicy returns the policy of c, whose defaults are filled in. It is to take over
+// newPolicy returns the policy of a limit in a limiter of that config. It is to take over
 // what keys have spent under the policy from, unless that is nil, and can count as much.
 // (Else a limit that is lowered and raised again would have forgotten what exceeded the
-// lower one.)
-func newPolicy(c Config, from *policy) (*policy, *ConfigError) {
+// lower one.) The error is a *ConfigError.
+func newPolicy(config *Config, limit Limit, from *policy) (*policy, error) {
+	c := *config
+	if c.Limit = limit; limit.constant() {
+		c.Soft = 0 // there is nothing beyond it
+	}
+	if _, err := c.withDefaults(); err != nil {
+		return nil, err
+	}
 	if from == nil {
 		from = &policy{alg: stateless{}}
 	}
-	p := &policy{limit: c.Limit, reach: from.reach}
-	if c.Limit.constant() {
+	p := &policy{limit: limit, reach: from.reach}
+	if limit.constant() {
 		p.alg, p.wide, p.penalty, p.base, p.most = from.alg, from.wide, from.penalty, from.base, from.most
 	} else {
 		burst := c.enforced().burst()
-		p.base = c.Limit
+		p.base = limit
 		p.burst, p.reach, p.blockFor = uint64(burst), max(burst, from.reach), int64(c.BlockFor)
 		p.most = p.burst
 		var err *ConfigError

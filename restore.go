@@ -265,7 +265,7 @@ func (in *snapshotReader) policy(h sectionNumbers) (*policy, error) {
 	}
 	c.Soft, c.Offset = int(h.Soft), time.Duration(h.Offset)
 	limit := Limit{Rate: int(h.Rate), Period: time.Duration(h.Period), Burst: int(h.Burst)}
-	p, err := policyOf(&c, limit, &policy{reach: int(h.Room)})
+	p, err := newPolicy(&c, limit, &policy{reach: int(h.Room)})
 	if err != nil || limit.constant() || p.reach != int(h.Room) || p.tailLen() != int(h.TailLen) {
 		return nil, bad("its numbers are of no limit")
 	}

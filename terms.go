@@ -94,12 +94,12 @@ func (tm *terms) policyFor(from *policy, e state, now int64) *policy {
 
 func (tm *terms) newVariant(v variant, from *policy) (p *policy, err error) {
 	if !tm.limit.constant() || v.base != from.base {
-		if from, err = policyOf(tm.config, v.base, &policy{reach: v.reach}); err != nil {
+		if from, err = newPolicy(tm.config, v.base, &policy{reach: v.reach}); err != nil {
 			return nil, err
 		}
 	}
 	if p = from; tm.limit.constant() {
-		if p, err = policyOf(tm.config, tm.limit, from); err != nil {
+		if p, err = newPolicy(tm.config, tm.limit, from); err != nil {
 			return nil, err
 		}
 	}
@@ -110,28 +110,12 @@ func (tm *terms) newVariant(v variant, from *policy) (p *policy, err error) {
 // newTerms returns terms of a plan: that limit in a limiter of that config, which takes over
 // from a policy, if that is not nil. The error is a *ConfigError.
 func newTerms(pl *plan, config *Config, limit Limit, from *policy) (*terms, error) {
-	p, err := policyOf(config, limit, from)
+	p, err := newPolicy(config, limit, from)
 	if err != nil {
 		return nil, err
 	}
 	p.of = &terms{plan: pl, config: config, limit: limit, common: p}
 	return p.of, nil
-}
-
-// policyOf returns the policy of a limit in a limiter of that config: see newPolicy.
-func policyOf(config *Config, limit Limit, from *policy) (*policy, error) {
-	c := *config
-	if c.Limit = limit; limit.constant() {
-		c.Soft = 0 // there is nothing beyond it
-	}
-	if _, err := c.withDefaults(); err != nil {
-		return nil, err
-	}
-	p, err := newPolicy(c, from)
-	if err != nil {
-		return nil, err
-	}
-	return p, nil
 }
 
 // needs returns the least reach that the words of a policy must have to keep what e counts
