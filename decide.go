@@ -1,6 +1,9 @@
 package sluice
 
-import "runtime"
+import (
+	"runtime"
+	"sync/atomic"
+)
 
 // Allow charges one unit to key and reports whether it was admitted.
 func (l *Limiter) Allow(key string) bool {
@@ -190,7 +193,7 @@ func (st *store) charge(p *policy, id uint64, now int64, cost int) (uint64, outc
 		if t.policy != p || e == nil || marked {
 			var word uint64
 			var out outcome
-			if e, word, out = st.slotOrInsert(p, id, now, cost, e, gap{t, end}); e == nil {
+			if e, _, word, out = st.slotOrInsert(p, id, now, cost, nil, e, gap{t, end}); e == nil {
 				return word, out
 			}
 		}
@@ -260,30 +263,30 @@ func (l *Limiter) chargeCell(d *Decision, id uint64, now int64, cost int) (p *po
 	return p, 0, retrying
 }
 
-// slotOrInsert returns the slot of a key that is not in a table of p where it was looked for; if
-// there is none, it decides the call.
-func (st *store) slotOrInsert(p *policy, id uint64, now int64, cost int, e *slot, seen gap) (*slot, uint64, outcome) {
+// slotOrInsert returns the slot of a key that is not in a table of p where it was looked for, and its
+// tail; if there is none, it decides the call.
+func (st *store) slotOrInsert(p *policy, id uint64, now int64, cost int, d *Decision, e *slot, seen gap) (_ *slot, tail []atomic.Uint64, word uint64, out outcome) {
 	for {
 		at := spot{policy: p} // of no one instant; insert looks again
 		c := st.shardOf(id).cell(id)
 		if c != nil && c.policy != p {
-			return nil, 0, retrying
+			return nil, nil, 0, retrying
 		}
 		if seen.table.policy != p || e != nil || c != nil {
 			at = st.locate(id)
 		}
 		if at.slot != nil {
 			if at.policy != p {
-				return nil, 0, retrying
+				return nil, nil, 0, retrying
 			}
-			return at.slot, 0, retrying
+			return at.slot, at.tail, 0, retrying
 		}
-		if word, out := st.insert(p, id, now, cost, nil, seen); out != retrying || !at.admits(p) {
-			return nil, word, out
+		if word, out := st.insert(p, id, now, cost, d, seen); out != retrying || !at.admits(p) {
+			return nil, nil, word, out
 		}
 		seen.table = st.tableOf(id)
-		if e, seen.slot = seen.table.lookup(id); e != nil && seen.table.policy == p {
-			return e, 0, retrying
+		if e, seen.slot = seen.table.lookup(id); e != nil && seen.table.policy == p && e.word.Load() != elsewhere {
+			return e, seen.table.tail(seen.slot), 0, retrying
 		}
 	}
 }
@@ -295,38 +298,24 @@ func (st *store) chargeWide(p *policy, id uint64, now int64, cost int, d *Decisi
 		return unfit
 	}
 	for t := st.guide.tableOf(id); ; t = st.tableOf(id) {
-		if t.policy == p {
-			if e, i := t.lookup(id); e != nil {
-				if word := e.word.Load(); word != elsewhere {
-					if out := st.chargeTail(p, e, state{word, t.tails.of(i)}, now, cost, d); out != retrying {
-						return out
-					}
-					st.awaitMove(id)
-					continue
-				}
-			}
+		e, i := t.lookup(id)
+		key := state{word: elsewhere}
+		if e != nil && t.policy == p {
+			key.word = e.word.Load()
 		}
-		at := spot{policy: p} // of no one instant; insert looks again
-		c := st.shardOf(id).cell(id)
-		if c != nil && c.policy != p {
-			return retrying
-		}
-		if t.policy != p || c != nil {
-			at = st.locate(id)
-		}
-		switch {
-		case at.slot == nil:
-			if _, out := st.insert(p, id, now, cost, d, gap{}); out != retrying || !at.admits(p) {
+		if key.word != elsewhere { // a mark has no tail
+			key.tail = t.tails.of(i)
+		} else {
+			var out outcome
+			if e, key.tail, _, out = st.slotOrInsert(p, id, now, cost, d, e, gap{t, i}); e == nil {
 				if d != nil {
 					d.RetryAfter = 0 // of the unit after this one
 				}
 				return out
 			}
-			continue
-		case at.policy != p:
-			return retrying
+			key.word = e.word.Load()
 		}
-		if out := st.chargeTail(p, at.slot, state{at.slot.word.Load(), at.tail}, now, cost, d); out != retrying {
+		if out := st.chargeTail(p, e, key, now, cost, d); out != retrying {
 			return out
 		}
 		st.awaitMove(id)
