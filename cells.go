@@ -115,6 +115,14 @@ func (ct *cellTable) eachIn(first, last uint64, f func(*cell)) {
 	}
 }
 
+// keptOn returns the plan that the key of the cell, if there is one, is kept on, or nil.
+func (c *cell) keptOn() *plan {
+	if c == nil {
+		return nil
+	}
+	return c.kept
+}
+
 func (c *cell) state(word uint64) state { return state{word, c.tail} }
 
 // freeze takes the word out for good, unless there is no state. The caller holds the

@@ -175,6 +175,15 @@ func (c *claim) ready() bool {
 // turnless reports whether the algorithm of the claim has no turns, though it has states.
 func (c *claim) turnless() bool { return !c.policy.unlimited() && c.policy.bucket() == nil }
 
+// trackAll makes the claims ready, and reads their clocks again, since the keys may have been
+// forgotten since the last reading.
+func trackAll(claims []claim, round int) {
+	for i := range claims {
+		claims[i].track(round >= trackRounds)
+	}
+	readClocks(claims)
+}
+
 // track makes a claim ready. The last time, it settles what becomes of it if the key
 // is dropped again. As ever at MaxKeys, OverflowEvictSoonest gives up state for that, and
 // denies nothing.

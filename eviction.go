@@ -365,10 +365,8 @@ func (st *store) evictSoonestLocked(s *shard, now int64) {
 			free++
 		}
 	})
-	if free > 0 {
-		if st.evictLocked(s, id, now, batch, rank.Some(free, min(batch, free), reserved)) > 0 {
-			return
-		}
+	if free > 0 && st.evictLocked(s, id, now, batch, rank.Some(free, min(batch, free), reserved)) > 0 {
+		return
 	}
 	st.evictLocked(s, id, now, batch, rank.Some(st.tableOf(id).used, batch, math.MaxUint64))
 }

@@ -71,8 +71,11 @@ func (st *store) strange(p *policy, id uint64, seen gap) bool {
 		return true
 	}
 	at := st.locate(id)
-	return at.slot == nil && at.cell == nil && at.admits(p)
+	return at.nowhere() && at.admits(p)
 }
+
+// nowhere reports whether the key is neither tracked nor in a cell.
+func (at *spot) nowhere() bool { return at.slot == nil && at.cell == nil }
 
 // admits reports whether a key that is not tracked can be tracked at p.
 func (at *spot) admits(p *policy) bool {

@@ -55,12 +55,12 @@ func (l *Limiter) adoptShard(i int, empty *table) {
 	records := lg.guardAll()
 	times := l.adoptKeys(i, empty, records)
 	lg.unguardAll(records, func(rec *record) {
-		switch {
-		case l.policyOf(rec.id).of != empty.policy.of:
-		case l.core.blockNow(rec.id) > 0:
+		switch p := l.policyOf(rec.id); {
+		case p.of != empty.policy.of:
+		case l.blockNow(rec.id) > 0:
 			rec.forget() // a block may end before what it has taken the place of
 		default:
-			rec.adopt(l.policyOf(rec.id), adoptedAt(times, rec.id))
+			rec.adopt(p, adoptedAt(times, rec.id))
 		}
 	})
 }
@@ -162,11 +162,7 @@ type placement struct {
 func (l *Limiter) putUnder(id uint64, f func(kept *plan) (p placement, ok bool)) {
 	s, rec := l.lockKey(id)
 	defer l.unlockKey(s, rec, id)
-	var kept *plan
-	if c := s.cell(id); c != nil {
-		kept = c.kept
-	}
-	if to, ok := f(kept); ok {
+	if to, ok := f(s.cell(id).keptOn()); ok {
 		l.putUnderLocked(s, rec, id, to, nil)
 	}
 }
@@ -253,7 +249,7 @@ func (l *Limiter) freezeLocked(s *shard, id uint64, c *cell, i uint64, live bool
 		e, tracked = t.freeze(i), true
 	}
 	now = max(l.clock.Now(), 0)
-	if tracked && c != nil && c.kept != nil {
+	if tracked && c.keptOn() != nil {
 		l.keptLive.Add(-1)
 	}
 	if tracked && from.idleBy(e, now) {
@@ -265,10 +261,9 @@ func (l *Limiter) freezeLocked(s *shard, id uint64, c *cell, i uint64, live bool
 
 // adopt gives a cell that nobody sees yet what a key has spent under another policy.
 func (c *cell) adopt(from *policy, e state, now int64) {
-	if c.policy.wide != nil {
-		c.tail = make([]atomic.Uint64, c.policy.tailLen())
-	}
-	c.word.Store(c.policy.adopt(from, e, c.tail, now))
+	key := c.policy.adopted(from, e, now)
+	c.tail = key.tail
+	c.word.Store(key.word)
 }
 
 // forgetLocked drops a key whose word has been frozen.
@@ -290,11 +285,12 @@ func (l *Limiter) forgetLocked(s *shard, rec *record, c *cell, id uint64, live, 
 func (l *Limiter) restore(id uint64, keeps bool, pl *plan, from *policy, e state) {
 	s, rec := l.lockKey(id)
 	defer l.unlockKey(s, rec, id)
-	c := s.cell(id)
-	to := placement{terms: pl.terms.Load()}
+	at := l.locate(id)
+	kept := at.cell.keptOn()
+	to := placement{kept: kept, terms: pl.terms.Load()}
 	switch {
-	case c != nil && c.kept != nil:
-		to = placement{c.kept, c.kept.terms.Load()}
+	case kept != nil:
+		to.terms = kept.terms.Load()
 	case keeps:
 		to.kept = pl
 	}
@@ -302,14 +298,14 @@ func (l *Limiter) restore(id uint64, keeps bool, pl *plan, from *policy, e state
 	if from.idleBy(e, now) {
 		e.word = 0
 	}
-	if _, live := l.tableOf(id).findLive(id); c == nil && !live && to.kept == nil {
+	if at.nowhere() && to.kept == nil {
 		if e.word != 0 {
 			l.restoreNewLocked(s, id, to.terms, from, e, now)
 			rec.forget()
 		}
 		return
 	}
-	if at := l.locate(id); at.slot != nil && (c == nil && to.kept == nil || c != nil && c.kept == to.kept) {
+	if at.slot != nil && kept == to.kept {
 		if other, _ := at.read(); e.word == 0 || !at.policy.stricter(from, e, other, now) {
 			return // where it is
 		}
@@ -345,8 +341,7 @@ func (l *Limiter) restoreNewLocked(s *shard, id uint64, tm *terms, from *policy,
 // stricter reports whether of two states of a key, e under the policy from and other
 // under p, e is the one with more against it now, or with as much for longer.
 func (p *policy) stricter(from *policy, e, other state, now int64) bool {
-	tail := make([]atomic.Uint64, p.tailLen())
-	mine := state{p.adopt(from, e, tail, now), tail}
+	mine := p.adopted(from, e, now)
 	return cmp.Or(cmp.Compare(p.rank(mine, now), p.rank(other, now)), cmp.Compare(p.idleAt(mine), p.idleAt(other))) > 0
 }
 
@@ -362,13 +357,13 @@ func (l *Limiter) lookUp(id uint64) (at spot, tm *terms) {
 
 // termsOf returns the terms that a call through l goes by for a key in the cell, if there is one.
 func (l *Limiter) termsOf(c *cell) *terms {
-	switch {
-	case l.under != nil:
-		return l.under.terms.Load()
-	case c.kept != nil:
-		return c.kept.terms.Load()
+	pl := l.under
+	if pl == nil {
+		if pl = c.keptOn(); pl == nil {
+			pl = &l.core.common
+		}
 	}
-	return l.core.common.terms.Load()
+	return pl.terms.Load()
 }
 
 // policyFor returns the policy that a call for id through l goes by, and puts the key under
@@ -382,12 +377,12 @@ func (l *Limiter) policyFor(id uint64) *policy {
 		switch {
 		case at.policy.of == tm:
 			return at.policy
-		case at.slot == nil && at.cell == nil:
+		case at.nowhere():
 			return tm.policyFor(at.policy, state{}, 0)
 		}
 		l.core.putUnder(id, func(kept *plan) (placement, bool) {
 			at, tm := l.lookUp(id) // again: the terms before may have been of a limit that is over
-			return placement{kept, tm}, at.policy.of != tm && (at.slot != nil || at.cell != nil)
+			return placement{kept, tm}, at.policy.of != tm && !at.nowhere()
 		})
 	}
 }
@@ -396,7 +391,7 @@ func (l *Limiter) policyFor(id uint64) *policy {
 // now.
 func (l *Limiter) policyNow(id uint64) *policy {
 	at, tm := l.lookUp(id)
-	if at.policy.of == tm || at.slot != nil || at.cell != nil {
+	if at.policy.of == tm || !at.nowhere() {
 		return at.policy
 	}
 	return tm.policyFor(at.policy, state{}, 0)

@@ -141,8 +141,7 @@ func (l *Limiter) readUnder(at spot, tm *terms) (p *policy, key state, ok bool) 
 		e.word = 0
 	}
 	p = tm.policyFor(at.policy, e, clock)
-	tail := make([]atomic.Uint64, p.tailLen())
-	return p, state{p.adopt(at.policy, e, tail, clock), tail}, true
+	return p, p.adopted(at.policy, e, clock), true
 }
 
 // edge decides the calls that charge nothing whatever the key's state: costs

@@ -165,13 +165,7 @@ func (l *Limiter) KeyLimit(key string) Limit { return l.made().Key(key).Limit() 
 // Limit returns the limit that calls through k go by.
 func (k Key) Limit() Limit {
 	l := k.lim.made()
-	if l.under != nil {
-		return l.under.terms.Load().limit
-	}
-	if c := l.shardOf(k.id).cell(k.id); c != nil && c.kept != nil {
-		return c.kept.terms.Load().limit
-	}
-	return l.common.terms.Load().limit // whatever another call has brought
+	return l.termsOf(l.shardOf(k.id).cell(k.id)).limit // whatever another call has brought
 }
 
 // A KeyLimit is what SetKeyLimit or SetKeyPlan has set for a key.
@@ -232,10 +226,9 @@ func (l *Limiter) setKeyPlan(id uint64, name string) error {
 }
 
 func (l *Limiter) clearKeyLimit(id uint64) {
-	if c := l.shardOf(id).cell(id); c == nil || c.kept == nil {
-		return
+	if l.shardOf(id).cell(id).keptOn() != nil {
+		l.keep(id, nil, func(kept *plan) bool { return kept != nil })
 	}
-	l.keep(id, nil, func(kept *plan) bool { return kept != nil })
 }
 
 // keep keeps id on pl, or on nothing, if what it is kept on is to be replaced.

@@ -124,32 +124,22 @@ func (p *policy) keeps() bool { return !p.unlimited() && !p.wordless() }
 func (p *policy) fits(cost int) bool { return uint64(cost)-1 < p.burst }
 
 func (p *policy) idleAt(key state) uint64 {
-	if p.wide != nil {
-		key.word &^= locked
-	} else if key.word < reserved {
-		return p.alg.idleAt(key.word)
-	}
 	switch until := p.blockedUntil(key); {
 	case until > 0:
 		return until
 	case p.wide != nil:
-		return p.wide.idleAt(key)
+		return p.wide.idleAt(state{key.word &^ locked, key.tail})
 	}
 	return p.alg.idleAt(key.word)
 }
 
 // rank orders keys as their algorithm does, and blocked ones after all others.
 func (p *policy) rank(key state, now int64) uint64 {
-	if p.wide != nil {
-		key.word &^= locked
-	} else if key.word < reserved {
-		return p.alg.rank(key.word, now)
-	}
 	switch until := p.blockedUntil(key); {
 	case until > 0:
 		return blockedWord(until)
 	case p.wide != nil:
-		return p.wide.rank(key, now)
+		return p.wide.rank(state{key.word &^ locked, key.tail}, now)
 	}
 	return p.alg.rank(key.word, now)
 }
@@ -257,6 +247,15 @@ func (p *policy) adopt(from *policy, e state, tail []atomic.Uint64, now int64) u
 		return p.block(state{0, tail}, until)
 	}
 	return p.adopter().adopt(from.adopter(), e, tail, now)
+}
+
+// adopted is adopt with a tail of its own.
+func (p *policy) adopted(from *policy, e state, now int64) (key state) {
+	if p.wide != nil {
+		key.tail = make([]atomic.Uint64, p.tailLen())
+	}
+	key.word = p.adopt(from, e, key.tail, now)
+	return key
 }
 
 // adopter returns the algorithm, whichever it is.

@@ -166,10 +166,7 @@ func (j *joint) reserve() ([]*Reservation, error) {
 			return all, nil
 		}
 		releaseAll(j.claims)
-		for i := range j.claims {
-			j.claims[i].track(round >= trackRounds)
-		}
-		readClocks(j.claims)
+		trackAll(j.claims, round)
 		round++
 	}
 }

@@ -97,7 +97,7 @@ func (l *Limiter) requireRoom(sections []section, now int64) error {
 	for _, s := range sections {
 		for _, e := range s.entries {
 			at := l.locate(e.id)
-			if s.kept || at.slot != nil || at.cell != nil || s.policy.idleBy(e.state, now) {
+			if s.kept || !at.nowhere() || s.policy.idleBy(e.state, now) {
 				continue
 			}
 			i := e.id >> l.shift

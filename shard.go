@@ -196,7 +196,7 @@ func (st *store) putCellLocked(s *shard, c *cell) {
 	if s.cell(id) == nil {
 		st.cellRoomLocked(s, id)
 	}
-	if old := s.cells.Load().tableOf(id).put(c); old != nil && old.kept != nil {
+	if old := s.cells.Load().tableOf(id).put(c); old.keptOn() != nil {
 		st.kept.Add(-1)
 	}
 	if c.kept != nil {

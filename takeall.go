@@ -144,10 +144,7 @@ func takeAll(space []claim, each []Decision, charges []Charge, policyFor func(*L
 		if rs != nil && !rs.locked {
 			return d, claims
 		}
-		for i := range claims {
-			claims[i].track(round >= trackRounds)
-		}
-		readClocks(claims) // the keys may have been forgotten since the last reading
+		trackAll(claims, round)
 		round++
 	}
 }
