@@ -398,8 +398,8 @@ func (st *store) denyTail(p *policy, e *slot, key state, now int64, cost int, d 
 	return true
 }
 
-// finish does with a Decision that decide has described what is not of the key's
-// state.
+// finish does what is left of a call once decide has described it: a denial is noted, and
+// Config.Soft and Config.Shadow have their say.
 func (l *Limiter) finish(d *Decision, id uint64, name string, cost int) {
 	if !d.Allowed {
 		l.deny(id, name, cost)

@@ -16,8 +16,8 @@ import (
 // more than the new burst owes the rest, and is denied until it has paid that back; Refund and
 // Reset forgive. The error is a *ConfigError, as of New, and then nothing has changed.
 //
-// Spent units come back as the new limit says. The buckets keep what they owe, exactly but
-// for less than a tick. So do windows of the same length; if the length changes, what
+// Spent units come back as the new limit says. The buckets keep what they owe, to less
+// than a tick. Windows of the same length keep it exactly; if the length changes, what
 // counts at that moment is put into the present window, since it is not known when in its
 // old window it was spent. SlidingLog keeps the times of what counts at that moment, and
 // room for the largest limit it has had. Blocks stay. Under Unlimited and DenyAll units go on coming back as they did
@@ -157,8 +157,8 @@ type placement struct {
 	terms *terms
 }
 
-// putUnder puts id under what f says, which is told what it is kept on. It does nothing if f returns
-// nothing. The key keeps what it has spent.
+// putUnder puts id under the placement that f returns, if it returns one. f is told what id is
+// kept on. The key keeps what it has spent.
 func (l *Limiter) putUnder(id uint64, f func(kept *plan) (p placement, ok bool)) {
 	s, rec := l.lockKey(id)
 	defer l.unlockKey(s, rec, id)

@@ -132,9 +132,9 @@ func (k Key) ClearLimit() { k.lim.made().core.clearKeyLimit(k.id) }
 // WithLimit returns the key with a limit that its calls bring along: one that comes with the
 // request, say in a token, and that nobody has to keep. Calls through k itself go on going by
 // the limit that the key has. The state is one: a call puts the key under the limit it
-// brings, and the key keeps what it has spent, so that nobody gains by changing between
-// limits, but where a limit of another period moves what has been spent into a window that
-// has just begun, as with SetLimit. A call that changes the limit takes a lock and allocates;
+// brings, and the key keeps what it has spent. So nobody gains by changing between limits, with
+// one exception, which SetLimit has too: a limit of another period moves what has been spent into
+// a window that has just begun. A call that changes the limit takes a lock and allocates;
 // the next one with the same limit does not.
 //
 // The key is tracked and forgotten like others: it counts towards MaxKeys, and goes when it

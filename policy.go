@@ -196,10 +196,10 @@ func (p *policy) debitTail(key state, now int64, cost int) uint64 {
 	return p.wide.commit(key, now, cost)
 }
 
-// lengthen returns when a block ends, that would end at until, of a key that is charged
-// cost at now: not before it would be fresh after any number of such charges without the
-// block. In a window units count for as long whatever there are of them. Buckets have to
-// gain each of them, and gain nothing else before the block is over.
+// lengthen returns when the block of a key ends that would have ended at until, once the key
+// is charged cost at now. However often it is charged, it is not fresh sooner than it would
+// be without the block. In a window all units count for equally long, however many there are. A
+// bucket has to gain each of them, and gains nothing else before the block is over.
 func (p *policy) lengthen(until uint64, now int64, cost int) uint64 {
 	if until > math.MaxInt64 {
 		return until

@@ -170,7 +170,7 @@ func tooLate(delay, maxWait time.Duration) error {
 }
 
 // turn returns how long after now the first turn of a key with the word begins, and the full
-// tick that it comes after. If that is too late, so does the error say.
+// tick that it comes after. The error says whether that is too late.
 func (p *policy) turn(word uint64, now int64, cost int, maxWait time.Duration) (from uint64, delay time.Duration, err error) {
 	key, blockedUntil := p.admissible(state{word: word}, now)
 	if blockedUntil > 0 {
