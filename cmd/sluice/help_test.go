@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"strings"
 	"testing"
 	"unicode/utf8"
@@ -14,6 +15,14 @@ func TestHelp_IsNoError(t *testing.T) {
 		assert.Equal(t, exitOK, code, args)
 		assert.Contains(t, stdout, "Usage:", args)
 		assert.Empty(t, stderr, args)
+	}
+}
+
+func TestHelp_UnwritableOutput(t *testing.T) {
+	for _, args := range [][]string{{}, {"--help"}, {"replay", "--help"}, {"serve", "--help"}, {"help"}, {"help", "replay"}} {
+		var stderr bytes.Buffer
+		assert.Equal(t, exitFailed, run(args, nil, fullDisk{}, &stderr), args)
+		assert.Contains(t, stderr.String(), ": writing: no space left on device\n", args)
 	}
 }
 

@@ -42,9 +42,13 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	root := newRoot()
 	root.SetArgs(args)
 	root.SetIn(stdin)
-	root.SetOut(stdout)
+	out := &checkedOutput{Writer: stdout}
+	root.SetOut(out)
 	root.SetErr(stderr)
 	cmd, err := root.ExecuteC()
+	if err == nil && out.err != nil {
+		err = failure{fmt.Errorf("writing: %w", out.err)}
+	}
 	if err == nil {
 		return exitOK
 	}
@@ -56,6 +60,21 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 		return exitFailed
 	}
 	return exitUsage
+}
+
+// checkedOutput remembers the first error of writing. Cobra says nothing of those of its help.
+type checkedOutput struct {
+	io.Writer
+	err error
+}
+
+// Write implements io.Writer.
+func (o *checkedOutput) Write(b []byte) (int, error) {
+	n, err := o.Writer.Write(b)
+	if o.err == nil {
+		o.err = err
+	}
+	return n, err
 }
 
 func newRoot() *cobra.Command {
