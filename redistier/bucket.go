@@ -43,6 +43,8 @@ func bucketOn(step, rate, period, burst int64) (b bucket, ok bool) {
 func (bucket) letter() byte    { return 'b' }
 func (bucket) script() *script { return bucketScript }
 
+func (bucket) keeps(state string) bool { return keeps(state, 'b', 28, 46) }
+
 func (b bucket) arguments(to []byte) []byte {
 	to = appendUint56(appendUint56(appendUint56(to, b.unit), b.drain), b.full)
 	return appendUint32(to, b.step)

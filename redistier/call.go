@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/redis/go-redis/v9"
@@ -157,6 +158,20 @@ func parse(cmd command) (r reply, err error) {
 	r.a, r.b, r.c = number(s[11:18]), number(s[18:25]), number(s[25:32])
 	r.state = s[replyHead:]
 	return r, nil
+}
+
+// keeps reports whether a script that begins its states with first, and gives them one of sizes, can have
+// answered with state. A log answers with no state, unless it is blocked.
+func keeps(state string, first byte, sizes ...int) bool {
+	switch {
+	case state == "":
+		return true
+	case len(state) < blockSize || state[7] > 31: // a time is below 2^53
+		return false
+	case state[0] == blockTag:
+		return len(state) == blockSize
+	}
+	return state[0] == first && slices.Contains(sizes, len(state))
 }
 
 // A notDoneError is that of a call whose script has not run: the server has refused it, or has not been sent it.

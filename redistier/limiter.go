@@ -318,6 +318,10 @@ func execute(ctx context.Context, pipe redis.Pipeliner, cmds []command) {
 // does not, so that without more it would go on asking a node that has gone.
 func (l *Limiter) read(r *request, cmd command) (reply, error) {
 	answer, err := parse(cmd)
+	if err == nil && !r.plan.shape.keeps(answer.state) {
+		// Kept, it would be sent with each call for the key, and refused.
+		err = fmt.Errorf("redistier: the script answered with the state %.64q, which is another script's: is there a proxy in between that changes replies?", answer.state)
+	}
 	if err != nil {
 		if c, ok := l.client.(interface{ ReloadState(context.Context) }); ok && !errors.Is(err, ErrForeignValue) {
 			c.ReloadState(context.Background()) // in the background, and once at a time

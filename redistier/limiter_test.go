@@ -422,6 +422,69 @@ func TestReply(t *testing.T) {
 	require.ErrorContains(t, err, "NOPERM")
 }
 
+// TestReply_OfAnotherScript: a reply that a proxy takes for another is an error, and is forgotten: sent with the next
+// call, its state would be refused for as long as it is remembered.
+func TestReply_OfAnotherScript(t *testing.T) {
+	eachServer(t, func(t *testing.T, s *server) {
+		swap := &swapped{}
+		client := redis.NewClient(&redis.Options{Addr: s.addr, MaxRetries: -1})
+		defer client.Close()
+		client.AddHook(swap)
+		for _, c := range variants {
+			for _, other := range variants {
+				c.Limit, c.Offset, other.Limit, other.Offset = sluice.PerHour(10), 0, sluice.PerHour(10), 0
+				if other.Algorithm == sluice.SlidingLog {
+					continue // its replies have no state
+				}
+				a, b := newLimiter(t, client, c), newLimiter(t, client, other)
+				if a.plan.Load().shape.keeps(stateOf(t, b)) {
+					continue
+				}
+				what := variantName(c) + ", " + variantName(other)
+				take(t, b, "key", 1)
+				swap.next = swap.last
+				_, err := a.Take(ctx, "key", 1)
+				require.ErrorContains(t, err, "another script's", what)
+				require.Equal(t, 8, take(t, a, "key", 1).Remaining, what)
+			}
+		}
+	})
+}
+
+// stateOf returns the state that Redis has of a key of l.
+func stateOf(t *testing.T, l *Limiter) string {
+	take(t, l, "other", 1)
+	state, err := l.client.Get(ctx, l.request(l.plan.Load(), "other").key).Result()
+	require.NoError(t, err)
+	return state
+}
+
+// swapped is a hook that gives a command the reply next in the place of its own.
+type swapped struct {
+	redis.Hook
+	last, next any
+}
+
+func (s *swapped) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (s *swapped) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		err := next(ctx, cmd)
+		if c, ok := cmd.(command); ok && err == nil {
+			s.last = c.Val()
+			if s.next != nil {
+				c.SetVal(s.next)
+				s.next = nil
+			}
+		}
+		return err
+	}
+}
+
+func (s *swapped) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+
 // TestUnreachable: no Redis is an error.
 func TestUnreachable(t *testing.T) {
 	t.Parallel() // it mostly waits

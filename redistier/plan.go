@@ -27,6 +27,8 @@ type shape interface {
 	// letter stands for the shape in the names of keys.
 	letter() byte
 	script() *script
+	// keeps reports whether state can be the script's, by its first byte and length.
+	keeps(state string) bool
 	// arguments appends what the script needs of the limit.
 	arguments(b []byte) []byte
 	// free returns the units that would be admitted.

@@ -62,6 +62,8 @@ func newAnchored(c Config) (shape, error) {
 func (anchored) letter() byte    { return 'a' }
 func (anchored) script() *script { return anchoredScript }
 
+func (anchored) keeps(state string) bool { return keeps(state, 'a', 28) }
+
 func (s anchored) wait(v view, _ int64) int64 { return s.reset(v) }
 
 func (anchored) soonest(view, int64) int64 { return 0 }
@@ -119,6 +121,8 @@ func newCounter(c Config) (shape, error) {
 func (s counter) letter() byte  { return s.sign }
 func (counter) script() *script { return counterScript }
 
+func (counter) keeps(state string) bool { return keeps(state, 'c', 21) }
+
 func (s counter) arguments(to []byte) []byte {
 	to = appendUint56(appendUint56(to, s.burst), s.back)
 	return appendUint56(appendUint56(to, s.period), s.offset)
@@ -170,6 +174,8 @@ func newSliding(c Config) (shape, error) {
 
 func (sliding) letter() byte    { return 's' }
 func (sliding) script() *script { return slidingScript }
+
+func (sliding) keeps(state string) bool { return keeps(state, 's', 44) }
 
 func (s sliding) arguments(to []byte) []byte {
 	to = appendUint56(appendUint56(appendUint56(to, s.burst), s.period), s.offset)
@@ -250,6 +256,8 @@ func newSlog(c Config) (shape, error) {
 
 func (slog) letter() byte    { return 'l' }
 func (slog) script() *script { return slogScript }
+
+func (slog) keeps(state string) bool { return keeps(state, 0) }
 
 func (s slog) charged(v view, units int64) view {
 	if units > 0 {
