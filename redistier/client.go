@@ -101,14 +101,14 @@ func (c *Client) Close() error {
 // Invariant: what has been read from one at rest are the replies to its calls, and nothing beyond them that
 // could pass for the reply to the next. A byte too many or too few makes it off, for good.
 type direct struct {
-	*redis.Conn               // never dials again
-	client      *redis.Client // has this connection only
-	heard       *heard        // on top of TLS
-	off         bool
-	socket      socket // beneath TLS
-	cancel      func() // ends what is read or written, from any goroutine
-	dialled     time.Time
-	used        time.Time // the last time
+	conn    *redis.Conn   // never dials again. No embedded one: the compiler would write all its 600 methods twice
+	client  *redis.Client // has this connection only
+	heard   *heard        // on top of TLS
+	off     bool
+	socket  socket // beneath TLS
+	cancel  func() // ends what is read or written, from any goroutine
+	dialled time.Time
+	used    time.Time // the last time
 
 	raw   syscall.RawConn
 	look  func(fd uintptr) // sets quiet
@@ -139,7 +139,7 @@ func (d *direct) Process(ctx context.Context, cmd redis.Cmder) error {
 	}
 	d.off = true // if go-redis panics
 	before := d.heard.bytes
-	err := d.Conn.Process(ctx, cmd)
+	err := d.conn.Process(ctx, cmd)
 	d.off = d.heard.bytes-before != replySize(cmd)
 	return err
 }
@@ -217,13 +217,13 @@ func (c *Client) dial() *direct {
 		return d.heard, nil
 	}
 	d.client = redis.NewClient(&o)
-	d.Conn = d.client.Conn()
+	d.conn = d.client.Conn()
 	_ = s.SetDeadline(d.dialled.Add(o.DialTimeout))
 	// The first one says all that belongs to dialling, too; the second one finds what that has left unread:
 	// what is there before its answer is another. Nobody who may run scripts is refused EVAL, as some are PING.
 	// A refusal is a reply, to both: the call will tell.
 	first, second := command{redis.NewCmd(ctx, "eval", "return '1'", 0)}, command{redis.NewCmd(ctx, "eval", "return '2'", 0)}
-	_ = d.Conn.Process(ctx, first)
+	_ = d.conn.Process(ctx, first)
 	_ = d.Process(ctx, second)
 	refused := first.Err() != nil && second.Err() != nil && first.Err().Error() == second.Err().Error()
 	if d.off || second.Val() != any("2") && !refused {
@@ -246,6 +246,6 @@ func (c *Client) usable(d *direct, now time.Time) bool {
 // close does not wait: TLS has nobody left to say goodbye to.
 func (d *direct) close() {
 	d.socket.Close()
-	d.Conn.Close()
+	d.conn.Close()
 	d.client.Close()
 }

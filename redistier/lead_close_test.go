@@ -17,7 +17,7 @@ import (
 func TestLead_Panic(t *testing.T) {
 	s := anyServer(t)
 	tier, d := leading(t, s.addr, TierConfig{})
-	d.AddHook(processHook(func(redis.ProcessHook) redis.ProcessHook {
+	d.conn.AddHook(processHook(func(redis.ProcessHook) redis.ProcessHook {
 		return func(context.Context, redis.Cmder) error { panic("no") }
 	}))
 	require.PanicsWithValue(t, "no", func() { _, _ = tier.Take(ctx, "a", 1) })
@@ -76,7 +76,7 @@ func TestLead_Close(t *testing.T) {
 	require.Zero(t, tier.router.first.senders, "it has been answered")
 	require.NoError(t, <-done)
 	require.Nil(t, directOf(tier))
-	require.Error(t, d.Ping(ctx).Err())
+	require.Error(t, d.conn.Ping(ctx).Err())
 	_, err = tier.Take(ctx, "a", 1)
 	require.ErrorIs(t, err, ErrClosed)
 	p.cut(false)

@@ -114,7 +114,7 @@ func TestLead_LateCancel(t *testing.T) {
 	tier, d := leading(t, anyServer(t).addr, TierConfig{})
 	takeFrom(t, tier, "warm", 1) // the script
 	leaving, cancel := context.WithCancel(ctx)
-	d.AddHook(processHook(func(next redis.ProcessHook) redis.ProcessHook {
+	d.conn.AddHook(processHook(func(next redis.ProcessHook) redis.ProcessHook {
 		return func(ctx context.Context, cmd redis.Cmder) error {
 			defer cancel()
 			return next(ctx, cmd)
@@ -169,7 +169,7 @@ func TestLead_Unanswered(t *testing.T) {
 			require.Equal(t, 1, tier.router.first.breaker.failed)
 			require.Nil(t, directOf(tier))
 			require.NoError(t, tier.Close(ctx))
-			require.Error(t, d.Ping(ctx).Err())
+			require.Error(t, d.conn.Ping(ctx).Err())
 			at, err := replicaOf(t, s.client, tier.shared).Peek(ctx, "a", 0)
 			require.NoError(t, err)
 			require.Equal(t, 93, at.Remaining)
