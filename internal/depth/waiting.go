@@ -3,7 +3,7 @@ package depth
 import "flag"
 
 // waiting is how many tests that mostly wait run at once.
-const waiting = "8"
+const waiting = "16"
 
 // Waiting is for the TestMain of a package whose parallel tests mostly wait, for servers or for files to
 // be looked at again: more of them run at once than there are processors, unless -parallel says how many.
