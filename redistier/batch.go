@@ -30,9 +30,9 @@ func newBatch(sent time.Time, n int) *batch {
 	return b
 }
 
-// add makes a group part of the batch.
+// add makes a group part of the batch: from now on it is sent.
 func (b *batch) add(g *group) {
-	g.batch = b
+	g.state, g.batch = groupSent, b
 	b.groups = append(b.groups, g)
 }
 
@@ -58,8 +58,7 @@ func (l *lane) take() *batch {
 	for taken < len(l.waiting) && len(b.groups) < maxBatch {
 		g := l.waiting[taken]
 		taken++
-		l.unjoin(g)
-		if !g.ended && l.ready(g, b.sent) {
+		if g.state == groupQueued && l.ready(g, b.sent) {
 			b.add(g)
 		}
 	}
@@ -75,30 +74,29 @@ func (l *lane) take() *batch {
 	return b
 }
 
-// ready makes up the call of a group that is about to be sent, unless nobody waits for it
-// any more. The caller holds mu.
+// ready makes up the call of a group that is about to be sent, unless it is not wanted any more: then
+// the group ends. The caller holds mu.
 func (l *lane) ready(g *group, now time.Time) bool {
 	if g.hold != nil {
 		l.tier.leases.prepare(g, int64(now.Sub(l.tier.began)))
 	}
-	charges := g.k > 0
-	g.k = 0
-	for _, w := range g.waiters {
-		if !w.gone && !w.leased {
-			w.rank = g.k
-			g.k++
-		}
-	}
-	nobody := g.k == 0
-	if !charges {
-		g.k = 0
-	}
-	if nobody && (g.op == opAdmit || g.op == opCharge) {
-		l.end(g, context.Canceled)
+	if !g.wanted() {
+		l.end(g, groupDropped, context.Canceled)
 		if g.probe {
 			l.breaker.probing = false
 		}
 		return false
+	}
+	l.unjoin(g)
+	rank := int64(0)
+	for _, w := range g.waiters {
+		if !w.gone && !w.leased {
+			w.rank = rank
+			rank++
+		}
+	}
+	if g.k > 0 {
+		g.k = rank
 	}
 	l.takeOwed(g, now)
 	return true
@@ -107,7 +105,8 @@ func (l *lane) ready(g *group, now time.Time) bool {
 // takeUnasked adds to a batch what no caller waits for. The caller holds mu.
 func (l *lane) takeUnasked(b *batch) {
 	add := func(r request, o *owedCharge) {
-		g := &group{request: r, owed: o, deadline: b.sent.Add(l.tier.wait), done: make(chan struct{})}
+		g := l.newGroup(r, b.sent)
+		g.owed = o
 		l.open = append(l.open, g)
 		l.arm(b.sent)
 		b.add(g)
@@ -157,25 +156,29 @@ func (l *lane) exchange(ctx context.Context, b *batch) (goOn bool) {
 	return true
 }
 
-// finish ends a group with what came of it. The caller holds mu.
+// finish is for a group that the client has returned with, and ends it with what came of it, unless it
+// has ended. The caller holds mu.
 func (l *lane) finish(g *group, s *scheduled, now time.Time) {
 	if errors.Is(s.err, redis.ErrPoolTimeout) {
 		l.tier.stats.poolTimeouts.Add(1)
 	}
-	g.back, g.undone = true, notDone(s.err)
-	if g.undone {
+	state := groupBack
+	if notDone(s.err) {
+		state = groupUndone
 		l.notTold(g, now)
 	}
 	if g.hold != nil {
 		l.leased(g, s, now)
 	}
+	if g.state == groupLate {
+		g.state = state
+		return
+	}
 	if s.err != errLeft {
 		l.outcome(g, s.err, now)
 	}
-	if !g.ended {
-		g.reply = s.reply
-		l.end(g, s.err)
-	}
+	g.reply = s.reply
+	l.end(g, state, s.err)
 }
 
 // leased opens the lease that has come with a reply. The caller holds mu.
@@ -186,6 +189,6 @@ func (l *lane) leased(g *group, s *scheduled, now time.Time) {
 		l.settling = append(l.settling, settlement{g.key, g.plan, late})
 	}
 	if next != nil && next.waits() == 0 {
-		l.end(next, nil)
+		l.end(next, groupDropped, nil)
 	}
 }

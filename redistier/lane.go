@@ -7,8 +7,6 @@ import (
 	"strings"
 	"sync"
 	"time"
-
-	"github.com/sluice-go/sluice"
 )
 
 // A lane is the way to one primary. Callers never go into the client: they join a group,
@@ -20,43 +18,48 @@ import (
 //	timer:   ends groups whose deadline has come, sent or not           (lock)
 //	sender:  gets the replies; ends groups that have not ended          (lock)
 //
-// A group that ends closes its channel. A reply that comes too late still goes into the
+// How far a group has come is its state; see group.go. A reply that comes too late still goes into the
 // memory, unless its caller led: that connection is closed.
-//
-// Invariant: nobody joins a group that has ended, nor is it sent, nor ended again. end takes it out
-// of joining; whoever takes groups from waiting or open drops those that have ended.
 //
 // Invariant: at most maxSenders senders, callers that lead included, are not late, and none begins while maxLate are, so
 // that there are at most maxLate + 1; a sender is late once the deadline of a group of its
 // batch has come. If late ones were not replaced, a primary that answers nothing would keep
 // both until the client gives up, seconds later.
 type lane struct {
-	tier *Tier
+	tier   *Tier
+	client *Client        // by which callers lead, or nil
+	work   chan struct{}  // wakes a sender that is idle
+	done   sync.WaitGroup // senders, callers that lead, and what they leave
 
-	mu       sync.Mutex
-	breaker  breaker
-	waiting  []*group              // not sent
-	joining  map[groupKey]*group   // those of them that have room
-	open     []*group              // not ended, in order of their deadlines; ended ones are dropped late
+	mu      sync.Mutex // guards the rest
+	closed  bool
+	breaker breaker
+
+	// Groups. Those that have ended are dropped when their turn comes.
+	waiting []*group            // queued, in order of arrival
+	joining map[groupKey]*group // those of them that have room
+	open    []*group            // whose deadlines are to come, in their order
+	timer   *time.Timer         // pending, if armed, until the first of these or before
+	armed   bool
+
+	// What Redis has to be told, if no call takes it along.
+	settling []settlement          // of leases
 	owed     map[string]owedCharge // by name: units admitted without Redis
-	owedFrom time.Time             // they are not sent before, unless with a call
-	settling []settlement          // of leases, that no call has taken along
-	senders  int
-	late     int
-	idle     int           // senders that wait for work: they are neither of those
-	work     chan struct{} // wakes one of them
-	timer    *time.Timer   // pending, if armed, until the first open group's deadline or before
-	armed    bool
-	closed   bool
-	done     sync.WaitGroup // senders, callers that lead, and what they leave
+	owedFrom time.Time             // they rest until then
 
-	client   *Client   // by which callers lead, or nil
-	direct   *direct   // that the next one may lead on, or nil
-	dialling bool      // it
-	dialFrom time.Time // it is not dialled before
+	// Senders.
+	senders int // that are not late
+	late    int
+	idle    int // that wait for work: they are neither of those
 
-	ctx    context.Context    // of calls of the client
-	cancel context.CancelFunc // of ctx, or nil
+	// The connection of callers that lead.
+	direct   *direct // that the next one may lead on, or nil
+	dialling bool
+	dialFrom time.Time // not before
+
+	// The context of calls of the client.
+	ctx    context.Context
+	cancel context.CancelFunc // or nil
 	renew  time.Time          // when ctx is too old for more of them
 }
 
@@ -73,61 +76,6 @@ const (
 	maxLate    = 8
 	maxBatch   = 64
 )
-
-type groupKey struct {
-	plan    *plan
-	name    string
-	cost    int64
-	charges bool
-}
-
-// joinKey must be asked for before a group is made ready: that counts its callers.
-func joinKey(r *request) groupKey { return groupKey{r.plan, r.key, r.n, r.k > 0} }
-
-// A group is the callers of one key and cost, who share a call of the script.
-type group struct {
-	request
-	hold     *hold // of the key's leases, or nil
-	probe    bool
-	deadline time.Time
-	waiters  []*waiter
-	first    waiter
-	some     [1]*waiter // room for it
-	done     chan struct{}
-	batch    *batch      // nil: it has not been sent
-	direct   *direct     // if its caller leads
-	owed     *owedCharge // that its call tells of, or nil
-
-	back     bool  // the client has returned
-	undone   bool  // and Redis has done nothing
-	told     bool  // the breaker knows how it has fared
-	admitted int64 // units that callers were admitted without Redis in the meantime
-
-	// Set before done is closed.
-	ended bool
-	reply reply
-	slack int64 // ns after a denial that ends, until Redis is asked again
-	err   error
-}
-
-// A waiter is a caller. Its rank is the number of those that come before it in its group,
-// and wait for Redis.
-type waiter struct {
-	rank     int64
-	gone     bool // its context has ended before the group was sent
-	leased   bool // it has been admitted from a lease, whatever becomes of the group:
-	decision sluice.Decision
-}
-
-// waits returns how many of the group's callers wait for Redis.
-func (g *group) waits() (n int) {
-	for _, w := range g.waiters {
-		if !w.gone && !w.leased {
-			n++
-		}
-	}
-	return n
-}
 
 var (
 	errLate = errors.New("redistier: no answer within the budget")
@@ -158,7 +106,8 @@ func (l *lane) join(r request, h *hold, now time.Time) (*group, *waiter, error) 
 	if !yes {
 		return nil, nil, errOpen
 	}
-	g := &group{request: r, hold: h, probe: probe, deadline: now.Add(l.tier.wait), done: make(chan struct{})}
+	g := l.newGroup(r, now)
+	g.hold, g.probe = h, probe
 	w := &g.first
 	g.waiters = append(g.some[:0], w)
 	if !probe {
@@ -177,6 +126,11 @@ func (l *lane) join(r request, h *hold, now time.Time) (*group, *waiter, error) 
 	return g, w, nil
 }
 
+// newGroup returns one without callers, whose deadline is that of a call that comes now.
+func (l *lane) newGroup(r request, now time.Time) *group {
+	return &group{request: r, deadline: now.Add(l.tier.wait), done: make(chan struct{})}
+}
+
 // unjoin lets nobody else join a group that is about to be sent, or to end. The caller holds mu.
 func (l *lane) unjoin(g *group) {
 	if key := joinKey(&g.request); l.joining[key] == g {
@@ -184,22 +138,11 @@ func (l *lane) unjoin(g *group) {
 	}
 }
 
-// leave makes a caller that no longer waits not count, if its group has not been sent, and
-// reports whether that is so.
-func (l *lane) leave(g *group, w *waiter) bool {
+// leave is for a caller that no longer waits. It reports whether it has been admitted from a lease, all the same.
+func (l *lane) leave(w *waiter) (leased bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if g.batch != nil || w.leased {
-		return false
-	}
-	w.gone = true
-	return true
-}
-
-// served reports whether a caller has been admitted from a lease.
-func (l *lane) served(w *waiter) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+	w.gone = !w.leased
 	return w.leased
 }
 
@@ -284,12 +227,8 @@ func (l *lane) wait() {
 	}
 }
 
-// outcome tells the breaker how a group has fared, by what is known first. The caller holds mu.
+// outcome tells the breaker how a group has fared that is about to end. The caller holds mu.
 func (l *lane) outcome(g *group, err error, now time.Time) {
-	if g.told {
-		return
-	}
-	g.told = true
 	ok := err == nil || errors.Is(err, ErrForeignValue) || isOOM(err)
 	switch {
 	case g.probe:
@@ -304,19 +243,19 @@ func (l *lane) outcome(g *group, err error, now time.Time) {
 	}
 }
 
-// end hands the group to those who wait for it, and lets nobody else join it. The caller holds mu.
-func (l *lane) end(g *group, err error) {
-	if g.batch == nil {
+// end hands the group to those who wait for it, in a state that has ended. The caller holds mu.
+func (l *lane) end(g *group, state groupState, err error) {
+	if g.state == groupQueued {
 		l.unjoin(g)
 	}
-	g.ended, g.err = true, err
+	g.state, g.err = state, err
 	close(g.done)
 }
 
 // trim drops groups that have ended, up to the first that has not. The caller holds mu.
 func (l *lane) trim() {
 	n := 0
-	for n < len(l.open) && l.open[n].ended {
+	for n < len(l.open) && l.open[n].state.ended() {
 		n++
 	}
 	l.open = slices.Delete(l.open, 0, n)
@@ -346,31 +285,39 @@ func rearm(t *time.Timer, d time.Duration, f func()) *time.Timer {
 	return t
 }
 
-// expire ends the groups whose deadlines have come.
+// expire sees to the groups whose deadlines have come.
 func (l *lane) expire() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.armed = false
-	now := time.Now()
-	for _, g := range l.open {
-		if g.deadline.After(now) {
-			break
+	now, due := time.Now(), 0
+	for due < len(l.open) && !l.open[due].deadline.After(now) {
+		if g := l.open[due]; !g.state.ended() {
+			l.overdue(g, now)
 		}
-		if g.ended {
-			continue
-		}
-		if b := g.batch; b != nil && !b.late {
-			b.late = true
+		due++
+	}
+	l.open = slices.Delete(l.open, 0, due)
+	l.arm(now)
+	l.send()
+}
+
+// overdue replaces the sender of a group whose deadline has come, and ends the group if it has
+// callers. The caller holds mu.
+func (l *lane) overdue(g *group, now time.Time) {
+	state := groupDropped
+	if g.state == groupSent {
+		state = groupLate
+		if !g.batch.late {
+			g.batch.late = true
 			l.senders--
 			l.late++
 		}
-		if len(g.waiters) > 0 { // calls that nobody waits for may take their time
-			l.outcome(g, errLate, now)
-		}
-		l.end(g, errLate)
 	}
-	l.arm(now)
-	l.send()
+	if len(g.waiters) > 0 {
+		l.outcome(g, errLate, now)
+		l.end(g, state, errLate)
+	}
 }
 
 // isOOM reports whether the server has no memory for what would be written, which is no

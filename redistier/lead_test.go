@@ -458,7 +458,7 @@ func TestLead_Leased(t *testing.T) {
 	led := tier.Stats().Led
 	g, w, err := l.join(c.request, tier.leases.hold(&c.request, "a", time.Now()), time.Now())
 	require.NoError(t, err)
-	require.NoError(t, tier.await(ctx, l, g, w))
+	require.NoError(t, (&asked{lane: l, group: g, waiter: w}).await(ctx))
 	require.True(t, w.leased)
 	require.True(t, w.decision.Allowed)
 	require.Equal(t, led, tier.Stats().Led)

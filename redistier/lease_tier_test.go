@@ -207,13 +207,13 @@ func leaseWaiting(t *testing.T, s *server) {
 			next, waiters = g, append(waiters, w)
 		}
 		left := next.waiters[1]
-		require.True(t, lane.leave(next, left))
+		require.False(t, lane.leave(left))
 		require.True(t, lane.exchange(context.Background(), batch))
 		require.NoError(t, g.err)
 		require.Equal(t, int64(4), g.lend)
 		ended, cancel := context.WithCancel(ctx)
 		cancel()
-		require.NoError(t, tier.await(ended, lane, next, waiters[0]), "it has been admitted")
+		require.NoError(t, (&asked{lane: lane, group: next, waiter: waiters[0]}).await(ended), "it has been admitted")
 		lane.mu.Lock()
 		lane.senders = 0
 		lane.send()
@@ -228,7 +228,7 @@ func leaseWaiting(t *testing.T, s *server) {
 			require.Equal(t, rank < 4, w.leased, "caller %d of %d", rank, waiting)
 			if w.leased {
 				require.Equal(t, 10_000-8-rank, w.decision.Remaining)
-				require.False(t, lane.leave(next, w), "it has been admitted")
+				require.True(t, lane.leave(w), "it has been admitted")
 			} else {
 				require.Equal(t, int64(rank-4), w.rank)
 			}

@@ -134,13 +134,12 @@ func (l *lane) takeOwed(g *group, now time.Time) {
 func (l *lane) admitted(g *group, c *takeCall) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if g != nil && g.batch != nil && !g.back {
-		g.admitted += c.n
-		return
-	}
-	if g == nil || g.undone || g.batch == nil {
+	switch {
+	case g == nil || g.state == groupDropped || g.state == groupUndone:
 		l.owe(c.plan, c.key, c.n, time.Now())
 		l.send()
+	case g.state == groupLate:
+		g.admitted += c.n
 	}
 }
 

@@ -192,28 +192,27 @@ func (t *Tier) ask(ctx context.Context, key string, r request, now time.Time) (a
 	if a.failed != nil {
 		return a, nil
 	}
-	if err := t.await(ctx, a.lane, a.group, a.waiter); err != nil {
-		return a, err
-	}
-	a.failed = a.group.err
-	return a, nil
+	err = a.await(ctx)
+	return a, err
 }
 
 // await waits for the group's end, or brings it about. The error is that of ctx, except for a caller
 // that has been admitted from a lease: its units are spent.
-func (t *Tier) await(ctx context.Context, l *lane, g *group, w *waiter) error {
-	if g.direct != nil {
-		return l.lead(ctx, g)
+func (a *asked) await(ctx context.Context) error {
+	if a.group.direct != nil {
+		err := a.lane.lead(ctx, a.group)
+		a.failed = a.group.err
+		return err
 	}
 	select {
-	case <-g.done:
-		return nil
+	case <-a.group.done:
+		a.failed = a.group.err
 	case <-ctx.Done():
-		if !l.leave(g, w) && l.served(w) {
-			return nil
+		if !a.lane.leave(a.waiter) {
+			return ctx.Err()
 		}
-		return ctx.Err()
 	}
+	return nil
 }
 
 // decision is that of the caller of a rank, from the reply that its group shares. The
