@@ -77,7 +77,7 @@ func (l *lane) take() *batch {
 // ready makes up the call of a group that is about to be sent, unless it is not wanted any more: then
 // the group ends. The caller holds mu.
 func (l *lane) ready(g *group, now time.Time) bool {
-	if g.hold != nil {
+	if g.hold != nil && g.wanted() { // what it says of leases, they forget
 		l.tier.leases.prepare(g, int64(now.Sub(l.tier.began)))
 	}
 	if !g.wanted() {

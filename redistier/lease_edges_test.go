@@ -163,3 +163,46 @@ func TestLease_DeniedByLeases(t *testing.T) {
 		require.Equal(t, FromRedis, from)
 	})
 }
+
+// TestLease_CallerLeft: a call that is not made, since its caller has left, takes nothing of the lease along: what is unused
+// is given back later.
+func TestLease_CallerLeft(t *testing.T) {
+	eachServer(t, func(t *testing.T, s *server) {
+		for _, c := range variantsThatLend() {
+			for _, charge := range []bool{true, false} {
+				l, other, now := pair(t, s.client, c)
+				now.Store(startMicros - startMicros%3_600_000_000)
+				tier, err := NewTier(l, TierConfig{Replicas: 3, Budget: patient, Lease: lending})
+				require.NoError(t, err)
+				for range 14 { // the last lease is of 8 units, of which 2 are spent
+					takeFrom(t, tier, "a", 1)
+				}
+				call := l.newCall("a", 100, false)
+				if charge {
+					call = l.newCharge(l.plan.Load(), "a", 100)
+				}
+				lane := tier.router.first
+				await(t, "no sender is left", func() bool {
+					lane.mu.Lock()
+					defer lane.mu.Unlock()
+					none := lane.senders == 0
+					if none {
+						lane.senders = maxSenders // and none starts
+					}
+					return none
+				})
+				_, w, err := lane.join(call.request, tier.leases.hold(&call.request, "a", time.Now()), time.Now())
+				require.NoError(t, err)
+				require.False(t, lane.leave(w))
+				lane.mu.Lock()
+				lane.senders = 0
+				require.Nil(t, lane.take())
+				lane.mu.Unlock()
+				require.Equal(t, int64(2), tier.held().spent, "%s, charge: %v", variantName(c), charge)
+				require.NoError(t, tier.Close(ctx))
+				require.Equal(t, 10_000-14, take(t, other, "a", 0).Remaining, "%s, charge: %v", variantName(c), charge)
+				require.Equal(t, uint64(5+1), tier.Stats().Scripts, "the leases, and what is given back")
+			}
+		}
+	})
+}
