@@ -1,6 +1,7 @@
 package redistier
 
 import (
+	"context"
 	"math"
 	"sync"
 	"sync/atomic"
@@ -131,4 +132,85 @@ func TestCharge_Owed(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, 5, d.Remaining)
 	})
+}
+
+// TestCharge_WhileAllIsDenied: while DenyAll has the place of a limit, units are charged and given back as under that limit,
+// as by package sluice. Under Unlimited nothing is.
+func TestCharge_WhileAllIsDenied(t *testing.T) {
+	eachServer(t, func(t *testing.T, s *server) {
+		for _, c := range variants {
+			for _, tiered := range []bool{false, true} {
+				c.Limit, c.Offset = sluice.Per(10, 1000*24*time.Hour), 0
+				local := sluice.Must(sluice.New(sluice.Config{Algorithm: c.Algorithm, Limit: c.Limit, Refill: c.Refill, Anchor: c.Anchor}))
+				l := newLimiter(t, s.client, c)
+				var shared interface {
+					Charge(ctx context.Context, key string, cost int) (sluice.Decision, error)
+					Refund(ctx context.Context, key string, cost int) error
+				} = l
+				if tiered {
+					shared = newTier(t, l, TierConfig{Budget: patient, OnUnavailable: Open})
+				}
+				set := func(limit sluice.Limit) {
+					require.NoError(t, l.SetLimit(limit))
+					require.NoError(t, local.SetLimit(limit))
+				}
+				refund := func(cost int) {
+					require.NoError(t, shared.Refund(ctx, "a", cost))
+					local.Refund("a", cost)
+				}
+				charge := func(cost int) {
+					d, err := shared.Charge(ctx, "a", cost)
+					require.NoError(t, err)
+					require.Equal(t, local.Charge("a", cost), d, variantName(c))
+				}
+				left := func(want int) {
+					t.Helper()
+					set(c.Limit)
+					require.Equal(t, want, local.Peek("a", 0).Remaining, "%s, here", variantName(c))
+					require.Equal(t, want, take(t, l, "a", 0).Remaining, "%s, tier: %v", variantName(c), tiered)
+				}
+				take(t, l, "a", 10)
+				local.Take("a", 10)
+				set(sluice.Unlimited)
+				refund(1)
+				charge(1)
+				set(sluice.DenyAll)
+				refund(2)
+				charge(1)
+				left(1)
+				set(sluice.DenyAll)
+				refund(math.MaxInt)
+				left(10)
+			}
+		}
+	})
+}
+
+// TestCharge_WhileAllIsDenied_Owed: what is charged under DenyAll while Redis does not answer is told later, and a call under
+// it that tells of what is owed tells of all.
+func TestCharge_WhileAllIsDenied_Owed(t *testing.T) {
+	for _, policy := range []OnUnavailable{LocalShare, Open} {
+		bubble(t, TierConfig{OnUnavailable: policy}, sluice.PerHour(10), func(t *testing.T, tier *Tier, fake *fakeRedis) {
+			l := tier.router.first
+			breaks := func(open bool) {
+				l.mu.Lock()
+				defer l.mu.Unlock()
+				l.breaker = breaker{open: open, until: time.Now().Add(time.Hour)}
+			}
+			breaks(true)
+			takeFrom(t, tier, "a", 5)
+			require.NoError(t, tier.shared.SetLimit(sluice.DenyAll))
+			d, err := tier.Charge(t.Context(), "a", 3)
+			require.NoError(t, err)
+			require.Equal(t, tier.shared.plan.Load().decideConstant(0), d)
+			require.Zero(t, fake.count())
+			breaks(false)
+			require.NoError(t, tier.Refund(t.Context(), "a", 1))
+			require.Equal(t, 1, fake.count())
+			require.NoError(t, tier.shared.SetLimit(sluice.PerHour(10)))
+			d, err = tier.Peek(t.Context(), "a", 0)
+			require.NoError(t, err)
+			require.Equal(t, 10-5-3+1, d.Remaining)
+		})
+	}
 }

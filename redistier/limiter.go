@@ -79,14 +79,23 @@ func (l *Limiter) Charge(ctx context.Context, key string, cost int) (sluice.Deci
 // Refund gives key back cost units that it has been charged, as sluice.Limiter.Refund does.
 // A cost below 1 does nothing.
 func (l *Limiter) Refund(ctx context.Context, key string, cost int) error {
-	p := l.plan.Load()
-	if cost < 1 || p.constant() {
+	r, ok := l.refundOf(key, cost)
+	if !ok {
 		return ctx.Err()
 	}
-	r := l.request(p, key)
-	r.op, r.n = opRefund, min(int64(cost), p.burst)
 	_, err := l.run(ctx, r)
 	return err
+}
+
+// refundOf returns the call of a Refund, unless that does nothing.
+func (l *Limiter) refundOf(key string, cost int) (r request, ok bool) {
+	p := l.plan.Load()
+	if cost < 1 || !p.counts() {
+		return r, false
+	}
+	r = l.request(p, key)
+	r.op, r.n = opRefund, min(int64(cost), p.kept)
+	return r, true
 }
 
 // Reset makes key fresh.
@@ -98,10 +107,7 @@ func (l *Limiter) Reset(ctx context.Context, key string) error {
 func (l *Limiter) resetOf(key string) request {
 	p := l.plan.Load()
 	r := l.request(p, key)
-	r.op, r.n = opReset, 1
-	if !p.constant() {
-		r.n = p.burst
-	}
+	r.op, r.n = opReset, max(1, p.kept)
 	return r
 }
 
@@ -214,14 +220,17 @@ func (l *Limiter) newCharge(p *plan, key string, cost int) takeCall {
 
 // decision describes the outcome of t.
 func (t *takeCall) decision(r *reply) sluice.Decision {
-	if t.k > 0 {
+	switch {
+	case t.plan.constant(): // a Charge
+		return t.plan.decideConstant(t.cost)
+	case t.k > 0:
 		return t.plan.describe(r.view, r.blocked(), t.cost, r.admitted > 0)
 	}
 	return t.plan.judge(r.view, r.blocked(), t.cost, !t.charges)
 }
 
 func (l *Limiter) decide(ctx context.Context, t takeCall) (sluice.Decision, error) {
-	if t.plan.constant() {
+	if t.plan.constant() && !(t.op == opCharge && t.plan.counts()) {
 		return t.plan.decideConstant(t.cost), ctx.Err()
 	}
 	r, err := l.run(ctx, t.request)

@@ -68,9 +68,9 @@ func newOwed(p *plan, units, now int64) owedCharge {
 	c := p.shape.cycle()
 	o := owedCharge{plan: p, window: c.number(now - c.margin)}
 	if c.number(now+c.margin) > o.window {
-		o.next = min(units, p.burst)
+		o.next = min(units, p.kept)
 	} else {
-		o.units = min(units, p.burst)
+		o.units = min(units, p.kept)
 	}
 	return o
 }
@@ -85,7 +85,7 @@ func (o *owedCharge) left(now int64) int64 {
 		part := min(end-(now-c.margin), c.period)
 		n += min(int64(mulDiv(uint64(o.last), uint64(part), uint64(c.period)))+1, o.last)
 	}
-	return min(n, o.plan.burst)
+	return min(n, o.plan.kept)
 }
 
 // goOn takes off what has come back by now.
@@ -110,8 +110,8 @@ func (o owedCharge) plus(newer owedCharge, now int64) owedCharge {
 	o.goOn(&c, now)
 	newer.goOn(&c, now)
 	newer.window = max(newer.window, o.window) // of two calls, the later one can have the earlier time
-	newer.next = min(newer.next+o.next, newer.plan.burst)
-	newer.units = min(newer.units+o.units, newer.plan.burst-newer.next)
+	newer.next = min(newer.next+o.next, newer.plan.kept)
+	newer.units = min(newer.units+o.units, newer.plan.kept-newer.next)
 	newer.last += o.last
 	return newer
 }
@@ -124,7 +124,7 @@ func (l *lane) takeOwed(g *group, now time.Time) {
 		return
 	}
 	delete(l.owed, g.key)
-	g.debt = min(o.left(l.tier.micros(now)), g.plan.burst)
+	g.debt = min(o.left(l.tier.micros(now)), g.plan.kept)
 	g.owed = &o
 }
 

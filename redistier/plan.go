@@ -61,13 +61,18 @@ type plan struct {
 	burst int64 // the most at once; math.MaxInt for Unlimited, 0 for DenyAll
 	block int64 // us
 	shape shape
+	kept  int64 // the burst of the limit that shape keeps; 0 if that decides on nothing
 }
 
 // constant reports whether decisions depend on nothing but the cost.
 func (p *plan) constant() bool { return p.burst == 0 || p.burst == math.MaxInt }
 
+// counts reports whether keys are charged and given back units: under DenyAll, as under the limit
+// whose place it has taken.
+func (p *plan) counts() bool { return p.kept > 0 && p.burst != math.MaxInt }
+
 // newPlan returns the plan of c. before, which may be nil, is the one that it follows: a
-// limit that decides on nothing keeps its shape, so that keys can still be reset.
+// limit that decides on nothing keeps its shape, so that keys can still be reset, and charged.
 func newPlan(c Config, before *plan) (*plan, error) {
 	_, err := sluice.New(sluice.Config{
 		Algorithm: c.Algorithm, Limit: c.Limit, Refill: c.Refill, Anchor: c.Anchor,
@@ -83,10 +88,11 @@ func newPlan(c Config, before *plan) (*plan, error) {
 	p := &plan{limit: c.Limit, burst: int64(c.Limit.Capacity()), block: min(ceilDiv(int64(c.BlockFor), micro), maxPeriod)}
 	switch {
 	case !p.constant():
+		p.kept = p.burst
 		p.shape, err = newShape(c)
 		return p, err
 	case before != nil:
-		p.shape = before.shape
+		p.shape, p.kept = before.shape, before.kept
 		return p, nil
 	}
 	c.Limit, c.Offset = sluice.PerSecond(1), 0

@@ -315,6 +315,9 @@ func (t *Tier) fallback(a asked, c *takeCall, key string) (d sluice.Decision, s 
 	if d.Allowed && c.k > 0 || c.op == opCharge {
 		a.lane.admitted(a.group, c)
 	}
+	if c.plan.constant() { // a Charge
+		d = c.plan.decideConstant(c.cost)
+	}
 	t.stats.fallback.Add(1)
 	return d, FromFallback, nil
 }
@@ -325,7 +328,7 @@ func (t *Tier) fallback(a asked, c *takeCall, key string) (d sluice.Decision, s 
 // been charged. Under Closed the error is ErrUnavailable, and Redis may have been charged.
 func (t *Tier) Charge(ctx context.Context, key string, cost int) (sluice.Decision, error) {
 	p := t.shared.plan.Load()
-	if cost < 1 || p.constant() {
+	if cost < 1 || !p.counts() {
 		return t.Peek(ctx, key, 0)
 	}
 	if err := t.check(ctx); err != nil {
@@ -352,12 +355,10 @@ func (t *Tier) Charge(ctx context.Context, key string, cost int) (sluice.Decisio
 // budget the error is ErrUnavailable, and units may have been given back. Of units that
 // another process has admitted from a lease, those cannot be that have not been settled.
 func (t *Tier) Refund(ctx context.Context, key string, cost int) error {
-	p := t.shared.plan.Load()
-	if cost < 1 || p.constant() {
+	r, ok := t.shared.refundOf(key, cost)
+	if !ok {
 		return t.check(ctx)
 	}
-	r := t.shared.request(p, key)
-	r.op, r.n = opRefund, min(int64(cost), p.burst)
 	err := t.change(ctx, key, r)
 	if err == nil {
 		t.local.Refund(key, cost)
