@@ -470,3 +470,28 @@ func TestSeries_OutliveSwap(t *testing.T) {
 	w.one("ten=a")
 	require.EqualValues(t, 2, w.series("d.ten").Total)
 }
+
+// TestSwap_DenyAllAndBack: while a rule's limit is 0, as a switch that turns a client off, hits are given back as under the limit
+// before: what had been counted, and was refunded meanwhile, is there when the limit is.
+func TestSwap_DenyAllAndBack(t *testing.T) {
+	for _, algorithm := range []string{"", ", algorithm: fixed-window", ", algorithm: gcra", ", algorithm: sliding-window", ", algorithm: sliding-log", ", algorithm: leaky-bucket"} {
+		rule := func(requests int) string {
+			return oneRule(fmt.Sprintf("{unit: day, requests_per_unit: %d%s}", requests, algorithm))
+		}
+		w := newWorld(t, Config{}, rule(10))
+		w.ask(withHits("k=a", 9))
+		w.swap(rule(0))
+		require.Equal(t, OverLimit, w.ask(withHits("k=a", 1)).Code, algorithm)
+		refund := withHits("k=a", 4)
+		refund.Refund = true
+		st := w.ask(refund).Statuses[0]
+		require.Equal(t, OK, st.Code)
+		require.Zero(t, st.Remaining, algorithm)
+		w.swap(rule(10))
+		left := 10 - 9 + 4
+		if algorithm == "" || algorithm == ", algorithm: fixed-window" { // whose denied hits count
+			left--
+		}
+		require.Equal(t, left, w.left("k=a"), algorithm)
+	}
+}
