@@ -202,6 +202,13 @@ func (l *lane) nextProbe() time.Duration {
 	return l.breaker.left(time.Now())
 }
 
+// quiet reports whether nothing is under way, and nothing is to be told.
+func (l *lane) quiet() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.senders+l.late+len(l.waiting)+len(l.open)+len(l.settling)+len(l.owed) == 0
+}
+
 // close lets nobody join any more. Senders go on until there is nothing left to send.
 func (l *lane) close() {
 	l.mu.Lock()

@@ -209,9 +209,9 @@ func (l *lane) retire() map[string]owedCharge {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.breaker.open {
-		l.breaker = breaker{}
 		l.tier.turn(-1, nil)
 	}
+	l.breaker = breaker{}
 	owed := l.owed
 	l.owed = map[string]owedCharge{}
 	return owed

@@ -2,6 +2,7 @@ package redistier
 
 import (
 	"context"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -24,9 +25,10 @@ type router struct {
 	asked   atomic.Int64 // Unix ns of the last time
 	asking  atomic.Bool
 
-	mu    sync.Mutex
-	lanes map[string]*lane // by address
-	done  sync.WaitGroup
+	mu     sync.Mutex
+	lanes  map[string]*lane // by address
+	unused []*lane          // that no address has any more
+	done   sync.WaitGroup
 }
 
 // slotsAge is how old the slots may be that a router goes by.
@@ -91,40 +93,55 @@ func (r *router) assign(ranges []redis.ClusterSlot) (slots *[clusterSlots]*lane,
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	slots = new([clusterSlots]*lane)
-	used := map[*lane]bool{}
-	covered := 0
+	ranges = slices.DeleteFunc(slices.Clone(ranges), func(s redis.ClusterSlot) bool { return len(s.Nodes) == 0 })
+	before := r.lanes
+	r.lanes = map[string]*lane{}
 	for _, s := range ranges {
-		if len(s.Nodes) == 0 {
-			continue
-		}
-		l := r.lanes[s.Nodes[0].Addr]
-		if l == nil {
-			l = r.make()
+		if l := before[s.Nodes[0].Addr]; l != nil {
 			r.lanes[s.Nodes[0].Addr] = l
 		}
-		used[l] = true
+	}
+	for addr, l := range before {
+		if r.lanes[addr] == nil {
+			r.unused = append(r.unused, l)
+		}
+	}
+	covered := 0
+	for _, s := range ranges {
+		l := r.lanes[s.Nodes[0].Addr]
+		if l == nil {
+			l = r.spare()
+			r.lanes[s.Nodes[0].Addr] = l
+		}
 		for i := max(s.Start, 0); i <= min(s.End, clusterSlots-1); i++ {
 			slots[i] = l
 			covered++
 		}
 	}
-	used[r.first] = covered < clusterSlots // it has the others
-	for _, l := range r.lanes {
-		if !used[l] {
-			unused = append(unused, l)
-		}
-	}
-	if !used[r.first] {
+	unused = slices.Clone(r.unused)
+	if covered >= clusterSlots { // else the first has the others
 		unused = append(unused, r.first)
 	}
 	return slots, unused
+}
+
+// spare returns a lane for a new address: one that no other has, if nothing is under way in it. So there
+// are not more and more of them where primaries come back under new addresses. The caller holds mu.
+func (r *router) spare() *lane {
+	for i, l := range r.unused {
+		if l.quiet() {
+			r.unused = slices.Delete(r.unused, i, i+1)
+			return l
+		}
+	}
+	return r.make()
 }
 
 // all returns the lanes there are.
 func (r *router) all() []*lane {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	all := []*lane{r.first}
+	all := append([]*lane{r.first}, r.unused...)
 	for _, l := range r.lanes {
 		all = append(all, l)
 	}
