@@ -98,7 +98,9 @@ func (l *lane) ready(g *group, now time.Time) bool {
 	if g.k > 0 {
 		g.k = rank
 	}
-	l.takeOwed(g, now)
+	if !g.probe { // which can get lost, and what it takes along with it
+		l.takeOwed(g, now)
+	}
 	return true
 }
 

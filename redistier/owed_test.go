@@ -261,3 +261,34 @@ func TestOwed_ToldLate(t *testing.T) {
 		require.Equal(t, keys, fake.count())
 	})
 }
+
+// TestOwed_Probe: a probe can get lost, so it takes nothing along of what is owed. Redis is told once it has answered one.
+func TestOwed_Probe(t *testing.T) {
+	bubble(t, TierConfig{}, sluice.PerHour(100), func(t *testing.T, tier *Tier, fake *fakeRedis) {
+		l, r := tier.router.first, tier.shared
+		name := r.request(r.plan.Load(), "a").key
+		probe := func() (owed int64) {
+			l.mu.Lock()
+			l.breaker = breaker{open: true}
+			l.mu.Unlock()
+			takeFrom(t, tier, "a", 1)
+			l.mu.Lock()
+			defer l.mu.Unlock()
+			return l.owed[name].units
+		}
+		tier.turn(+1, nil)
+		l.mu.Lock()
+		l.owe(r.plan.Load(), name, 60, time.Now())
+		l.mu.Unlock()
+		fake.slow(time.Second)
+		require.Equal(t, int64(60), probe())
+		time.Sleep(3 * time.Second)
+		fake.slow(0)
+		probe()
+		time.Sleep(time.Second)
+		require.Equal(t, ModeShared, tier.Mode())
+		d, from := takeFrom(t, tier, "a", 0)
+		require.Equal(t, FromRedis, from)
+		require.Equal(t, 100-60-2, d.Remaining)
+	})
+}

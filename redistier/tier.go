@@ -25,7 +25,8 @@ import (
 //     calls within a second have failed it is not asked at all except for a probe now and then,
 //     every 100 ms at first and every 5 s at last.
 //   - What was admitted without Redis is charged there once it answers, without what has come
-//     back with windows that are over, and at most a burst of a key.
+//     back with windows that are over, and at most a burst of a key. A probe is one of the calls: a
+//     process that makes none does not find out that Redis answers again, and Close asks for nothing more then.
 //
 // A call that was sent and not answered in time counts as charged, and is not sent again.
 // The client's own timeouts and retries make no difference to callers, nor do their
