@@ -71,3 +71,33 @@ func TestGroup_CountedOnce(t *testing.T) {
 		require.Equal(t, [2]int{1, 0}, counted())
 	})
 }
+
+// TestGroup_Wanted: a Refund or a Reset whose caller has left is made all the same.
+func TestGroup_Wanted(t *testing.T) {
+	for _, op := range []byte{opAdmit, opCharge, opRefund, opReset} {
+		g := &group{request: request{op: op}}
+		g.waiters = append(g.waiters, &g.first)
+		require.True(t, g.wanted())
+		g.first.gone = true
+		require.Equal(t, op == opRefund || op == opReset, g.wanted(), "op %d", op)
+	}
+}
+
+// TestGroup_LateAndBack: what is admitted in the place of a call is owed once the client has returned with nothing done,
+// and not if Redis may have been charged.
+func TestGroup_LateAndBack(t *testing.T) {
+	for _, err := range []error{nil, errLate, &notDoneError{errLate}} {
+		bubble(t, TierConfig{}, sluice.PerHour(100), func(t *testing.T, tier *Tier, _ *fakeRedis) {
+			l, c := tier.router.first, tier.shared.newCall("a", 5, true)
+			g := l.newGroup(c.request, time.Now())
+			g.state = groupLate
+			l.mu.Lock()
+			l.finish(g, &scheduled{err: err}, time.Now())
+			l.owedFrom = time.Now().Add(time.Hour)
+			l.mu.Unlock()
+			l.admitted(g, &c)
+			require.Equal(t, notDone(err), l.owed[c.key].units == 5, "%v", err)
+			require.Equal(t, notDone(err), g.state == groupUndone)
+		})
+	}
+}
