@@ -8,7 +8,8 @@ import (
 )
 
 // A Reservation is the receipt for a charge, of Reserve for a time to come or of
-// TakeAllReceipts. Its methods can be called concurrently, in any order.
+// TakeAllReceipts. Its methods can be called concurrently, in any order. A nil one stands for a
+// charge that has not been made: there is nothing to wait for and nothing to settle.
 type Reservation struct {
 	lim       *Limiter
 	id        uint64
@@ -25,16 +26,24 @@ type Reservation struct {
 // Delay returns how long from now the turn begins, by the limiter's clock: wait that long,
 // and go ahead. Once the turn has begun it is 0.
 func (r *Reservation) Delay() time.Duration {
+	if r == nil {
+		return 0
+	}
 	return time.Duration(max(r.begins-max(r.lim.now(), 0), 0))
 }
 
 // At returns when the turn begins, in Unix nanoseconds of the limiter's clock: the time of
-// the call that has reserved it, or later.
-func (r *Reservation) At() int64 { return r.begins }
+// the call that has reserved it, or later. Of a nil one it is 0.
+func (r *Reservation) At() int64 {
+	if r == nil {
+		return 0
+	}
+	return r.begins
+}
 
 // WouldDeny reports whether there would be an error instead of the reservation, had the
-// limiter been made without Config.Shadow. Nothing has been charged then.
-func (r *Reservation) WouldDeny() bool { return r.wouldDeny }
+// limiter been made without Config.Shadow. Nothing has been charged then, as by a nil one.
+func (r *Reservation) WouldDeny() bool { return r == nil || r.wouldDeny }
 
 // Cancel gives the whole charge back, also when its turn has begun. So it is for a call that
 // has not been made, and not for a defer. It is Settle(0).
@@ -52,7 +61,7 @@ func (r *Reservation) Cancel() { r.Settle(0) }
 // others is not handed out again beside them, where it would exceed the limit, as long as
 // they are to come; it is given back if they are cancelled, too.
 func (r *Reservation) Settle(actual int) {
-	if r.settled.Swap(true) {
+	if r == nil || r.settled.Swap(true) {
 		return
 	}
 	l := r.lim

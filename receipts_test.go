@@ -117,6 +117,12 @@ func TestTakeAllReceipts_NilAndEmpty(t *testing.T) {
 		assert.True(t, d.Allowed)
 		assert.True(t, d.WouldDeny)
 		assert.Nil(t, all[1], "nothing was charged")
+		all[1].Settle(5)
+		all[1].Cancel()
+		assert.Zero(t, all[1].Delay())
+		assert.Zero(t, all[1].At())
+		assert.True(t, all[1].WouldDeny())
+		assert.Zero(t, shadow.Peek("k", 0).Remaining, "and so nothing is settled")
 		all[0].Cancel()
 		assert.Equal(t, most, k.Peek(0).Remaining)
 		all[0] = nil

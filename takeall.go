@@ -70,8 +70,8 @@ func TakeAllInto(each []Decision, charges ...Charge) AllDecision {
 // TakeAllReceipts is TakeAllInto, and puts into all[i] the receipt for charge i, by
 // which it is settled, or taken back, once it is known what was used. It is nil for a charge
 // that has not been made: if any is denied, and for one that would be under Config.Shadow,
-// although all are Allowed then. Its methods panic if it is nil, so look for that first. Of
-// an all that is shorter than the charges only so much is filled in.
+// although all are Allowed then. The methods of a nil one do nothing. Of an all that is
+// shorter than the charges only so much is filled in.
 //
 // However many receipts of a key are open at once, and in whatever order they are settled,
 // Settle and Cancel give back what the key would have left without the units that were not

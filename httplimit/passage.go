@@ -173,9 +173,7 @@ func (c impatient) Deadline() (time.Time, bool) { return c.deadline, true }
 
 // spend makes the charge final.
 func (p *passage) spend() {
-	if p.receipt != nil {
-		p.receipt.Settle(p.cost) // so that the limiter need not remember it
-	}
+	p.receipt.Settle(p.cost) // so that the limiter need not remember it
 	p.receipt, p.charged = nil, false
 }
 

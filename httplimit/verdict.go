@@ -248,8 +248,6 @@ const asCharged = -1
 // settle makes what the Limiters have charged final, so that they need not remember it.
 func (j *judgement) settle(final int) {
 	for i := range j.entries {
-		if r := j.entries[i].receipt; r != nil {
-			r.Settle(final)
-		}
+		j.entries[i].receipt.Settle(final)
 	}
 }
