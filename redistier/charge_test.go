@@ -172,7 +172,7 @@ func TestCharge_WhileAllIsDenied(t *testing.T) {
 				take(t, l, "a", 10)
 				local.Take("a", 10)
 				set(sluice.Unlimited)
-				refund(1)
+				refund(3)
 				charge(1)
 				set(sluice.DenyAll)
 				refund(2)

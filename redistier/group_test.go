@@ -83,21 +83,48 @@ func TestGroup_Wanted(t *testing.T) {
 	}
 }
 
-// TestGroup_LateAndBack: what is admitted in the place of a call is owed once the client has returned with nothing done,
-// and not if Redis may have been charged.
+// TestGroup_LateAndBack: what is admitted in the place of a call, before the client has returned or after, is owed once it has
+// with nothing done, and not if Redis may have been charged.
 func TestGroup_LateAndBack(t *testing.T) {
 	for _, err := range []error{nil, errLate, &notDoneError{errLate}} {
 		bubble(t, TierConfig{}, sluice.PerHour(100), func(t *testing.T, tier *Tier, _ *fakeRedis) {
 			l, c := tier.router.first, tier.shared.newCall("a", 5, true)
 			g := l.newGroup(c.request, time.Now())
 			g.state = groupLate
+			l.admitted(g, &c)
+			require.Empty(t, l.owed, "that is not known yet")
 			l.mu.Lock()
 			l.finish(g, &scheduled{err: err}, time.Now())
 			l.owedFrom = time.Now().Add(time.Hour)
 			l.mu.Unlock()
+			require.Equal(t, notDone(err), l.owed[c.key].units == 5, "%v, before", err)
 			l.admitted(g, &c)
-			require.Equal(t, notDone(err), l.owed[c.key].units == 5, "%v", err)
+			require.Equal(t, notDone(err), l.owed[c.key].units == 10, "%v, after", err)
 			require.Equal(t, notDone(err), g.state == groupUndone)
 		})
 	}
+}
+
+// TestGroup_ProbeLeft: a probe whose caller has left before it was sent is none, and the next call is one.
+func TestGroup_ProbeLeft(t *testing.T) {
+	bubble(t, TierConfig{}, sluice.PerHour(100), func(t *testing.T, tier *Tier, fake *fakeRedis) {
+		l, c := tier.router.first, tier.shared.newCall("a", 1, true)
+		l.mu.Lock()
+		l.breaker = breaker{open: true, until: time.Now()}
+		l.senders = maxSenders // none starts
+		l.mu.Unlock()
+		g, w, err := l.join(c.request, nil, time.Now())
+		require.NoError(t, err)
+		require.True(t, g.probe)
+		require.False(t, l.leave(w))
+		l.mu.Lock()
+		l.senders = 0
+		l.send()
+		l.mu.Unlock()
+		<-g.done
+		require.Zero(t, fake.count())
+		_, from := takeFrom(t, tier, "a", 1)
+		require.Equal(t, FromRedis, from)
+		require.Equal(t, ModeShared, tier.Mode())
+	})
 }

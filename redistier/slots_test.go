@@ -65,6 +65,7 @@ func TestRouter_Busy(t *testing.T) {
 		old.mu.Unlock()
 		_, unused := r.assign(thirds("x", "b", "c"))
 		require.Contains(t, unused, old)
+		require.Contains(t, r.all(), old, "Close waits for what it has under way")
 		now, _ := r.assign(thirds("y", "b", "c"))
 		require.NotSame(t, old, now[0])
 		old.mu.Lock()
