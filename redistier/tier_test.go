@@ -328,6 +328,8 @@ func TestTier_BadConfig(t *testing.T) {
 		{TierConfig{}, "Replicas"},
 		{TierConfig{Replicas: -1}, "Replicas"},
 		{TierConfig{Replicas: 1, Budget: -1}, "Budget"},
+		{TierConfig{Replicas: 1, Budget: 5}, "Budget"}, // ms were meant
+		{TierConfig{Replicas: 1, Budget: 100*time.Microsecond - 1}, "Budget"},
 		{TierConfig{Replicas: 1, Budget: time.Hour}, "Budget"},
 		{TierConfig{Replicas: 1, OnUnavailable: 3}, "OnUnavailable"},
 		{TierConfig{Replicas: 1, MaxKeys: -1}, "MaxKeys"},

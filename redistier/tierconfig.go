@@ -18,7 +18,7 @@ type TierConfig struct {
 
 	// Budget is how long a call may take. It waits for Redis for seven eighths of that, or for all
 	// but 2 ms if that is longer: timers are late, and those who have waited still have to be
-	// answered. 0 means 5 ms.
+	// answered. 0 means 5 ms; the least is 100 us.
 	Budget time.Duration
 
 	// OnUnavailable says what happens to a call that Redis does not answer within Budget.
@@ -158,6 +158,7 @@ const (
 	defaultBudget      = 5 * time.Millisecond
 	defaultMaxStale    = time.Second
 	defaultTierMaxKeys = 1 << 16
+	minBudget          = 100 * time.Microsecond // a plain number is ns; nor is there a Redis that answers sooner
 	maxBudget          = time.Minute
 	maxReserve         = 2 * time.Millisecond // of the budget, for the answer after the wait
 	defaultLife        = 100 * time.Millisecond
@@ -168,8 +169,8 @@ func (c *TierConfig) validate() error {
 	switch {
 	case c.Replicas < 1:
 		return configErrorf("Replicas", "%d is not a number of processes; want at least 1", c.Replicas)
-	case c.Budget < 0 || c.Budget > maxBudget:
-		return configErrorf("Budget", "%v is not a time that callers can wait; want 0 for %v, or up to %v", c.Budget, defaultBudget, maxBudget)
+	case c.Budget != 0 && c.Budget < minBudget || c.Budget > maxBudget:
+		return configErrorf("Budget", "%v is not a time that callers can wait; want 0 for %v, or %v to %v", c.Budget, defaultBudget, minBudget, maxBudget)
 	case int(c.OnUnavailable) >= len(onUnavailableNames):
 		return configErrorf("OnUnavailable", "%v is not an answer; want one of %v", c.OnUnavailable, onUnavailableNames)
 	case c.MaxKeys < 0:
