@@ -204,7 +204,7 @@ func onceRedirected(t *testing.T, c *cluster, moved bool) {
 		defer lane.mu.Unlock()
 		f()
 	}
-	locked(func() { lane.senders = maxSenders }) // none starts
+	withoutSenders(t, lane)
 	keys := []string{"a", "b", "c"}
 	var wg sync.WaitGroup
 	for _, key := range keys {
@@ -218,7 +218,7 @@ func onceRedirected(t *testing.T, c *cluster, moved bool) {
 		locked(func() { all = len(lane.waiting) == len(keys) })
 		return all
 	})
-	locked(func() { lane.senders = 0; lane.send() })
+	startSenders(lane)
 	wg.Wait()
 	lossy.Store(nil)
 	await(t, "nothing more is sent", func() (rest bool) {

@@ -111,16 +111,13 @@ func TestGroup_ProbeLeft(t *testing.T) {
 		l, c := tier.router.first, tier.shared.newCall("a", 1, true)
 		l.mu.Lock()
 		l.breaker = breaker{open: true, until: time.Now()}
-		l.senders = maxSenders // none starts
 		l.mu.Unlock()
+		withoutSenders(t, l)
 		g, w, err := l.join(c.request, nil, time.Now())
 		require.NoError(t, err)
 		require.True(t, g.probe)
 		require.False(t, l.leave(w))
-		l.mu.Lock()
-		l.senders = 0
-		l.send()
-		l.mu.Unlock()
+		startSenders(l)
 		<-g.done
 		require.Zero(t, fake.count())
 		_, from := takeFrom(t, tier, "a", 1)

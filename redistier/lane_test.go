@@ -25,6 +25,28 @@ func holdSenders(t *testing.T, tier *Tier, fake *fakeRedis, key string) {
 	require.Equal(t, maxLate, l.late)
 }
 
+// withoutSenders waits until a lane has no sender, and lets none start before startSenders.
+func withoutSenders(tb testing.TB, l *lane) {
+	tb.Helper()
+	await(tb, "no sender is left", func() bool {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		none := l.senders == 0
+		if none {
+			l.senders = maxSenders
+		}
+		return none
+	})
+}
+
+// startSenders has what waits sent.
+func startSenders(l *lane) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.senders = 0
+	l.send()
+}
+
 // TestLane_Closed: a call that comes to a lane which has been closed since it looked gets ErrClosed, and does not go on
 // without Redis.
 func TestLane_Closed(t *testing.T) {

@@ -182,15 +182,7 @@ func TestLease_CallerLeft(t *testing.T) {
 					call = l.newCharge(l.plan.Load(), "a", 100)
 				}
 				lane := tier.router.first
-				await(t, "no sender is left", func() bool {
-					lane.mu.Lock()
-					defer lane.mu.Unlock()
-					none := lane.senders == 0
-					if none {
-						lane.senders = maxSenders // and none starts
-					}
-					return none
-				})
+				withoutSenders(t, lane)
 				_, w, err := lane.join(call.request, tier.leases.hold(&call.request, "a", time.Now()), time.Now())
 				require.NoError(t, err)
 				require.False(t, lane.leave(w))

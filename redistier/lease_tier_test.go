@@ -184,15 +184,7 @@ func leaseWaiting(t *testing.T, s *server) {
 		}
 		lane, c := tier.router.first, tier.shared.newCall("a", 1, true)
 		hold := tier.leases.hold(&c.request, "a", time.Now())
-		await(t, "no sender is left", func() bool {
-			lane.mu.Lock()
-			defer lane.mu.Unlock()
-			none := lane.senders == 0
-			if none {
-				lane.senders = maxSenders // and none starts
-			}
-			return none
-		})
+		withoutSenders(t, lane)
 		g, _, err := lane.join(c.request, hold, time.Now())
 		require.NoError(t, err)
 		lane.mu.Lock()
@@ -214,10 +206,7 @@ func leaseWaiting(t *testing.T, s *server) {
 		ended, cancel := context.WithCancel(ctx)
 		cancel()
 		require.NoError(t, (&asked{lane: lane, group: next, waiter: waiters[0]}).await(ended), "it has been admitted")
-		lane.mu.Lock()
-		lane.senders = 0
-		lane.send()
-		lane.mu.Unlock()
+		startSenders(lane)
 		<-next.done
 		rank := 0
 		for _, w := range waiters {

@@ -107,9 +107,7 @@ func TestTier_FirstComeFirstServed(t *testing.T) { eachServerClient(t, tierFirst
 func tierFirstComeFirstServed(t *testing.T, client redis.UniversalClient) {
 	tier := newTier(t, newLimiter(t, client, Config{Limit: sluice.PerHour(10)}), TierConfig{Budget: patient})
 	l := tier.router.first
-	l.mu.Lock()
-	l.senders = maxSenders // none starts
-	l.mu.Unlock()
+	withoutSenders(t, l)
 	c := tier.shared.newCall("a", 1, true)
 	var waiters []*waiter
 	var g *group
@@ -120,10 +118,7 @@ func tierFirstComeFirstServed(t *testing.T, client redis.UniversalClient) {
 		g, waiters = group, append(waiters, w)
 	}
 	require.False(t, l.leave(waiters[1]))
-	l.mu.Lock()
-	l.senders = 0
-	l.send()
-	l.mu.Unlock()
+	startSenders(l)
 	<-g.done
 	require.NoError(t, g.err)
 	require.Equal(t, int64(4), g.k)
@@ -143,9 +138,7 @@ func TestTier_Context(t *testing.T) { eachServerClient(t, tierContext) }
 func tierContext(t *testing.T, client redis.UniversalClient) {
 	tier := newTier(t, newLimiter(t, client, Config{Limit: sluice.PerHour(10)}), TierConfig{Budget: patient})
 	l := tier.router.first
-	l.mu.Lock()
-	l.senders = maxSenders
-	l.mu.Unlock()
+	withoutSenders(t, l)
 	leaving, cancel := context.WithCancel(ctx)
 	done := make(chan error)
 	go func() {
