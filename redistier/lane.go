@@ -42,7 +42,7 @@ type lane struct {
 	timer   *time.Timer         // pending, if armed, until the first of these or before
 	armed   bool
 
-	// What Redis has to be told, if no call takes it along.
+	// Redis has to be told this, if no call takes it along.
 	settling []settlement          // of leases
 	owed     map[string]owedCharge // by name: units admitted without Redis
 	owedFrom time.Time             // they rest until then

@@ -33,7 +33,7 @@ func Readme(r results.Results) string {
 }
 
 // readmePeers are the fastest of the other libraries and the two that are used most.
-var readmePeers = []string{"failsafe-go in xsync", "sethvargo/go-limiter", "x/time/rate in xsync"}
+var readmePeers = []string{"failsafe-go in xsync", "sethvargo/go-limiter", "x/time/rate in a mutex map"}
 
 // inReadme picks five rows: sluice with both clocks, and readmePeers.
 func inReadme(s results.Subject) bool {
