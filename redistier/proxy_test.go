@@ -24,7 +24,6 @@ type proxy struct {
 	behind   atomic.Pointer[string] // the next answer, in one piece with it; "" is that answer again
 	loading  atomic.Bool            // scripts are answered as by a server that loads its data
 	passes   atomic.Pointer[func()] // called right before a piece is passed on, and right after
-	pipes    atomic.Int64           // two for each connection, until both of its sides are closed
 	end      chan struct{}          // of the test
 	mu       sync.Mutex
 	conns    map[net.Conn]bool
@@ -57,7 +56,6 @@ func (p *proxy) accept() {
 			continue
 		}
 		asked := new(atomic.Bool) // for a script
-		p.pipes.Add(2)
 		go p.pipe(out, in, asked, false)
 		go p.pipe(in, out, asked, true)
 	}
@@ -74,7 +72,6 @@ func (p *proxy) keep(in, out net.Conn) bool {
 }
 
 func (p *proxy) pipe(to, from net.Conn, asked *atomic.Bool, answer bool) {
-	defer p.pipes.Add(-1)
 	defer to.Close()
 	defer from.Close()
 	b := make([]byte, 1<<16)
@@ -139,8 +136,7 @@ func (p *proxy) say(what string) {
 	}
 }
 
-// cut ends all connections. With refuse it accepts no more. A side that a pipe reads from is closed
-// only once the pipe has noticed: see pipes.
+// cut ends all connections, though their other sides may not know at once. With refuse it accepts no more.
 func (p *proxy) cut(refuse bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
