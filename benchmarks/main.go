@@ -102,12 +102,15 @@ func newReport() *cobra.Command {
 	var out string
 	cmd := &cobra.Command{
 		Use:   "report",
-		Short: "Write tables, charts and READMEs again from " + results.File,
+		Short: "Write tables, charts and READMEs again from the recorded results",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			r, err := results.Load(filepath.Join(out, results.File))
 			if err == nil {
 				err = write(out, r)
+			}
+			if err == nil && isPublished(out) {
+				err = rewriteRedis()
 			}
 			if err != nil {
 				return failure{err}

@@ -179,11 +179,15 @@ func TestReport_RewritesThePublishedResultsAndTheReadmes(t *testing.T) {
 	}
 	require.NoError(t, os.Mkdir(published, 0o755))
 	require.NoError(t, results.Save(filepath.Join(published, results.File), r))
+	require.NoError(t, os.WriteFile(redisFile, []byte(`{"Machine": {"Commit": "def5678"}, "Redis": "7.0"}`), 0o644))
+	require.NoError(t, os.Mkdir(filepath.Dir(redisPage), 0o755))
+	require.NoError(t, os.WriteFile(redisPage, []byte("<!-- redis:begin -->\n<!-- redis:end -->\n"), 0o644))
 	code, stdout, stderr := command(t, "report")
 	require.Equal(t, exitOK, code, stderr)
 	assert.Contains(t, stdout, "not measured")
 	for path, want := range map[string]string{
 		"../README.md": "**57**", "README.md": "abc1234", "results/results.txt": "abc1234", "results/speed.svg": "<svg",
+		redisTable: "def5678", redisPage: "Redis 7.0",
 	} {
 		text, err := os.ReadFile(path)
 		require.NoError(t, err)

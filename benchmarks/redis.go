@@ -16,10 +16,11 @@ import (
 	"github.com/sluice-go/sluice/benchmarks/internal/results"
 )
 
-// The results with Redis that are committed, and the README that has their section.
+// The results with Redis that are committed, all of their figures, and the README that shows some.
 var (
-	redisFile = filepath.Join(published, "redis.json")
-	redisPage = filepath.Join("..", "redistier", "README.md")
+	redisFile  = filepath.Join(published, "redis.json")
+	redisTable = filepath.Join(published, "redis.md")
+	redisPage  = filepath.Join("..", "redistier", "README.md")
 )
 
 const redisSection = "redis"
@@ -38,7 +39,7 @@ func newRedis() *cobra.Command {
 		Use:   "redis",
 		Short: "Measure limiters that keep their state in Redis",
 		Long: `Measures redistier beside other limiters on a private redis-server, and prints a table.
-With --publish it replaces results/redis.json and the section of redistier's README.`,
+With --publish it replaces results/redis.json, results/redis.md and the section of redistier's README.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if c.Rounds < 1 || c.Sample <= 0 {
@@ -72,7 +73,7 @@ func runRedis(cmd *cobra.Command, c remote.Config, publish bool) error {
 		"github.com/redis/go-redis/v9", "github.com/go-redis/redis_rate/v10", "github.com/throttled/throttled/v2", "github.com/redis/rueidis",
 	}
 	r := redisResults{machine.Describe(time.Now(), c.Rounds, modules), server.Version, samples}
-	fmt.Fprint(cmd.OutOrStdout(), r.section())
+	fmt.Fprint(cmd.OutOrStdout(), r.full())
 	if !publish {
 		return nil
 	}
@@ -80,12 +81,43 @@ func runRedis(cmd *cobra.Command, c remote.Config, publish bool) error {
 	if err != nil {
 		return err
 	}
-	return errors.Join(os.WriteFile(redisFile, append(text, '\n'), 0o644), rewrite(redisPage, redisSection, r.section()))
+	return errors.Join(os.WriteFile(redisFile, append(text, '\n'), 0o644), r.write())
 }
 
+// loadRedis reads redisFile.
+func loadRedis() (r redisResults, err error) {
+	text, err := os.ReadFile(redisFile)
+	if err != nil {
+		return r, err
+	}
+	if err := json.Unmarshal(text, &r); err != nil {
+		return r, fmt.Errorf("%s: %w", redisFile, err)
+	}
+	return r, nil
+}
+
+// rewriteRedis makes what shows them from the recorded results.
+func rewriteRedis() error {
+	r, err := loadRedis()
+	if err != nil {
+		return err
+	}
+	return r.write()
+}
+
+// write writes the table and the section of redistier's README.
+func (r redisResults) write() error {
+	return errors.Join(os.WriteFile(redisTable, []byte(r.full()), 0o644), rewrite(redisPage, redisSection, r.section()))
+}
+
+// full is redisTable.
+func (r redisResults) full() string { return report.Redis(r.Samples) + "\n" + r.origin() }
+
 // section is that of redistier's README.
-func (r redisResults) section() string {
+func (r redisResults) section() string { return report.RedisRatios(r.Samples) + "\n" + r.origin() }
+
+func (r redisResults) origin() string {
 	m := r.Machine
-	return fmt.Sprintf("%s\n%s, %d cores for clients and server, %s/%s, %s, Redis %s, %s, commit %s, medians of %d rounds.\n",
-		report.Redis(r.Samples), m.CPU, m.Cores, m.OS, m.Arch, m.Go, r.Redis, m.Date, m.Commit, m.Rounds)
+	return fmt.Sprintf("%s, %d cores for clients and server, %s/%s, %s, Redis %s, %s, commit %s, medians of %d rounds.\n",
+		m.CPU, m.Cores, m.OS, m.Arch, m.Go, r.Redis, m.Date, m.Commit, m.Rounds)
 }

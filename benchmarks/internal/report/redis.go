@@ -8,8 +8,45 @@ import (
 	"github.com/sluice-go/sluice/benchmarks/internal/remote"
 )
 
-// Redis is the section of redistier's README without its last line: medians of the rounds,
-// and the medians of the ratios to remote.Base in each round.
+// RedisRatios is the table of redistier's README: the decisions a second that the base makes, a median, and what
+// the others make, as medians of the ratios to it in each round.
+func RedisRatios(samples []remote.Sample) string {
+	subjects := remote.Subjects(remote.Workload{})
+	t := table{head: []string{"decisions/s, x " + remote.Base}, align: "l"}
+	for _, s := range subjects {
+		t.head, t.align = append(t.head, s.Name), t.align+"r"
+	}
+	for _, w := range remote.Workloads() {
+		base := redisRowOf(samples, w.Name, remote.Base)
+		row := []string{w.Name}
+		for _, s := range subjects {
+			of := redisRowOf(samples, w.Name, s.Name)
+			switch {
+			case len(of) == 0:
+				row = append(row, unknown)
+			case s.Name == remote.Base:
+				row = append(row, figure(median(of.values(perSecond)))+"/s")
+			default:
+				row = append(row, multiple(PairedRatio(of.values(perSecond), base.values(perSecond))))
+			}
+		}
+		t.add(row...)
+	}
+	return t.markdown()
+}
+
+// multiple writes a ratio with as many digits as tell something.
+func multiple(x float64) string {
+	if x < 9.95 {
+		return fixed(x, 2)
+	}
+	return figure(x)
+}
+
+func perSecond(s remote.Sample) float64 { return s.PerSecond }
+
+// Redis is the table of all that was measured: medians of the rounds, and the medians of the ratios to
+// remote.Base in each round.
 func Redis(samples []remote.Sample) string {
 	var b strings.Builder
 	times := " | x " + remote.Base + " | "
@@ -50,7 +87,6 @@ func (row redisRow) values(of func(remote.Sample) float64) []float64 {
 func (row redisRow) line(name string, base redisRow) string {
 	mid := func(of func(remote.Sample) float64) float64 { return median(row.values(of)) }
 	ratio := func(of func(remote.Sample) float64) float64 { return PairedRatio(row.values(of), base.values(of)) }
-	perSecond := func(s remote.Sample) float64 { return s.PerSecond }
 	cpu := func(s remote.Sample) float64 { return float64(s.CPU) }
 	inScript := func(s remote.Sample) float64 { return float64(s.Script) }
 	script, ofScript := unknown, unknown

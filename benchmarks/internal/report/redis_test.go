@@ -10,8 +10,8 @@ import (
 	"github.com/sluice-go/sluice/benchmarks/internal/remote"
 )
 
-func TestRedis_MediansAndRatiosOfTheRounds(t *testing.T) {
-	var samples []remote.Sample
+// redisSamples are three rounds of two subjects, of which the first decides twice as fast.
+func redisSamples() (samples []remote.Sample) {
 	for round := range 3 {
 		for i, name := range []string{"redistier.Limiter", remote.Base} {
 			samples = append(samples, remote.Sample{
@@ -21,7 +21,11 @@ func TestRedis_MediansAndRatiosOfTheRounds(t *testing.T) {
 			})
 		}
 	}
-	table := Redis(samples)
+	return samples
+}
+
+func TestRedis_MediansAndRatiosOfTheRounds(t *testing.T) {
+	table := Redis(redisSamples())
 	for _, want := range []string{
 		"| **1 caller, 1 key** | | | | | | | | | | | |\n" +
 			"| redistier.Limiter | 4,000 | 2.00 | 3.00 us | 2,000 us | 20.0 us | 0.50 | - | - | 0.12 | 3.99 | 1.000 |\n" +
@@ -33,4 +37,12 @@ func TestRedis_MediansAndRatiosOfTheRounds(t *testing.T) {
 	for _, line := range strings.Split(strings.TrimSpace(table), "\n") {
 		assert.Equal(t, columns, strings.Count(line, "|"), line)
 	}
+}
+
+func TestRedisRatios_ARowForEachWorkload(t *testing.T) {
+	lines := strings.Split(strings.TrimSpace(RedisRatios(redisSamples())), "\n")
+	assert.Equal(t, "| decisions/s, x redis_rate | redistier.Limiter | redistier.Tier | redistier.Tier, leading | redistier.Tier, leases | redis_rate | throttled | rueidis |", lines[0])
+	assert.Equal(t, "| 1 caller, 1 key | 2.00 | - | - | - | 2,000/s | - | - |", lines[2])
+	assert.Len(t, lines, 2+len(remote.Workloads()))
+	assert.Equal(t, []string{"2.00", "9.94", "10", "109"}, []string{multiple(2), multiple(9.94), multiple(9.96), multiple(108.81)})
 }
