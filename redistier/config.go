@@ -53,6 +53,8 @@ const (
 	RedisClock Clock = iota
 	// CallerClock is that of the caller, for servers that refuse TIME to scripts. Replicas
 	// whose clocks differ by J admit at most min(burst, J*rate) more in all.
+	// With windows, and refills at intervals, one whose clock is behind can admit a burst more of a
+	// key within J before a boundary, if it has not seen the key's state.
 	CallerClock
 )
 

@@ -71,6 +71,25 @@ func TestExpiry_Fresh(t *testing.T) {
 	}
 }
 
+// TestExpiry_ClockBack: a window that a clock has gone back within is not over before the clock says so: a
+// caller that has not seen the key would be admitted a burst in it, and another one at its end.
+func TestExpiry_ClockBack(t *testing.T) {
+	eachServer(t, func(t *testing.T, s *server) {
+		for _, c := range []Config{{Algorithm: sluice.FixedWindow}, {Algorithm: sluice.TokenBucket, Refill: sluice.RefillInterval}} {
+			c.Limit = sluice.PerHour(10)
+			a, _, now := pair(t, s.client, c)
+			a.spare = 1
+			const hour, minute = 3_600_000_000, 60_000_000
+			now.Store(startMicros - startMicros%hour + 50*minute)
+			take(t, a, "a", 6)
+			now.Add(-20 * minute)
+			began := time.Now()
+			take(t, a, "a", 1)
+			require.NoError(t, keyExpires(t, s.client, a, 30*time.Minute, began), variantName(c))
+		}
+	})
+}
+
 // TestExpiry_Refund: a key that has been given back units stays for as long as it would
 // have, or a replica that has seen it before would undo that.
 func TestExpiry_Refund(t *testing.T) {

@@ -39,3 +39,4 @@ floor((since - offset) / P) == boundaries
 life = (boundaries + floor((C - 1) / R) + 1) * P + offset - t
 -- @state
 value = pack('>BI6I7I7', 99, gen, T, C)
+us = us + t - now -- gone before the clock is at the boundary, it would be fresh twice
