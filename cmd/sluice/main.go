@@ -21,6 +21,8 @@ const (
 	exitOK     = 0
 	exitFailed = 1 // a file cannot be read, a port cannot be opened, the answer is no, and the like
 	exitUsage  = 2 // the command line asks for something there is not
+
+	exitInterrupted = 130 // as shells say of a command that SIGINT has ended
 )
 
 // failure is an error that is not the fault of the command line. All other
@@ -56,6 +58,9 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 		return exitFailed
 	}
 	fmt.Fprintf(stderr, "%s: %s\n", cmd.CommandPath(), report.OneLine(err.Error()))
+	if errors.Is(err, errInterrupted) {
+		return exitInterrupted
+	}
 	if errors.As(err, new(failure)) || errors.As(err, new(*fs.PathError)) { // cobra's commands return errors of writing as they are
 		return exitFailed
 	}

@@ -1,11 +1,13 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
 	"os"
+	"os/signal"
 	"slices"
 	"strings"
 
@@ -80,7 +82,8 @@ is repeatable: a request can have several. A client in IPv6 is a network;
 The clock of the replay is the log's own: it stands at the latest time so far
 and never goes back, so of several logs give the oldest first. Malformed lines
 are counted and reported, but fatal only if no line is readable. Of a log that
-cannot be read to its end, the report covers what could be; the exit code is 1.`
+cannot be read to its end, the report covers what could be; the exit code is 1.
+SIGINT ends the log in the same way, with 130; a second one leaves no report.`
 
 const replayExample = `  sluice replay
   sluice replay access.log.gz --limit 60/m
@@ -169,7 +172,9 @@ func (f *replayFlags) run(cmd *cobra.Command, args []string) error {
 		return failure{fmt.Errorf("%s: %w", source, err)}
 	}
 	defer src.Close()
-	rep, readErr := readLog(src, parsers, engine, f.top)
+	log, stop := interruptible(src)
+	defer stop()
+	rep, readErr := readLog(log, parsers, engine, f.top)
 	if readErr != nil {
 		readErr = failure{fmt.Errorf("%s: %w", source, readErr)}
 	}
@@ -286,6 +291,28 @@ func openLog(stdin io.Reader, args []string) (string, io.ReadCloser, error) {
 		io.Reader
 		io.Closer
 	}{pathless{file}, file}, nil
+}
+
+// errInterrupted is how a log ends that SIGINT has ended.
+var errInterrupted = errors.New("interrupted")
+
+// interruptible is src, and ends at SIGINT, also while src has nothing to read. The next SIGINT ends the
+// process, and so does any one after stop.
+func interruptible(src io.Reader) (log io.Reader, stop func()) {
+	if signal.Ignored(os.Interrupt) { // a job in the background of a script
+		return src, func() {}
+	}
+	out, in := io.Pipe()
+	go func() {
+		_, err := io.Copy(in, src)
+		_ = in.CloseWithError(err)
+	}()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	context.AfterFunc(ctx, func() {
+		stop()
+		_ = in.CloseWithError(errInterrupted)
+	})
+	return out, stop
 }
 
 // pathless is a reader whose errors do not name the file; the message has it already.

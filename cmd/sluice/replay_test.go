@@ -9,7 +9,10 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"os/exec"
+	"os/signal"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 	"testing/iotest"
@@ -229,6 +232,31 @@ func TestReplay_WriteErrorIsReported(t *testing.T) {
 		assert.Equal(t, exitFailed, code)
 		assert.Equal(t, "sluice replay: writing the report: no space left on device\n", stderr.String())
 	}
+}
+
+// TestReplay_Interrupted: SIGINT ends a log that goes on, though it has nothing to read, and the report
+// covers what has been read.
+func TestReplay_Interrupted(t *testing.T) {
+	if signal.Ignored(os.Interrupt) || runtime.GOOS == "windows" {
+		t.Skip("no process can be sent SIGINT here")
+	}
+	cmd := exec.Command(os.Args[0], "replay", "-", "--limit", "1/d")
+	cmd.Env = append(os.Environ(), asProgram+"=1")
+	var stdout, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	log, err := cmd.StdinPipe()
+	require.NoError(t, err)
+	require.NoError(t, cmd.Start())
+	defer cmd.Process.Kill()
+	// More than the pipe and the buffers hold: some of it has been replayed when all is written.
+	_, err = io.WriteString(log, strings.Repeat(smallLog, 10_000))
+	require.NoError(t, err)
+	require.NoError(t, cmd.Process.Signal(os.Interrupt))
+	_ = cmd.Wait()
+	assert.Equal(t, exitInterrupted, cmd.ProcessState.ExitCode())
+	assert.Regexp(t, `^sluice replay: standard input: line \d+: interrupted; the report covers what comes before\n$`, stderr.String())
+	assert.Regexp(t, `\n  not read to the end: line \d+: interrupted\n`, stdout.String())
+	assert.Contains(t, stdout.String(), "requests of 2 clients")
 }
 
 // FuzzReplay holds for any file: one report or one line of error, and nothing that
