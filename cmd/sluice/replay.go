@@ -297,7 +297,7 @@ func openLog(stdin io.Reader, args []string) (string, io.ReadCloser, error) {
 var errInterrupted = errors.New("interrupted")
 
 // interruptible is src, and ends at SIGINT, also while src has nothing to read. The next SIGINT ends the
-// process, and so does any one after stop.
+// process, and so does one after stop.
 func interruptible(src io.Reader) (log io.Reader, stop func()) {
 	if signal.Ignored(os.Interrupt) { // a job in the background of a script
 		return src, func() {}
