@@ -105,7 +105,8 @@ func newReport() *cobra.Command {
 		Short: "Write tables, charts and READMEs again from the recorded results",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			r, err := results.Load(filepath.Join(out, results.File))
+			var r results.Results
+			err := results.Load(filepath.Join(out, results.File), &r)
 			if err == nil {
 				err = write(out, r)
 			}

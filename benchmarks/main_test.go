@@ -67,7 +67,8 @@ func TestRun_QuickWritesEverythingButTheReadmes(t *testing.T) {
 	code, stdout, stderr := command(t, "--quick", "--rounds", "1", "--only", `^(sluice GCRA|sluice GCRA, fast clock|throttled)$`, "--out", out)
 	require.Equal(t, exitOK, code, stderr)
 	assert.Contains(t, stdout, "budgets: ")
-	r, err := results.Load(filepath.Join(out, results.File))
+	var r results.Results
+	err := results.Load(filepath.Join(out, results.File), &r)
 	require.NoError(t, err)
 	require.Len(t, r.Subjects, 3)
 	assert.Equal(t, 1, r.Machine.Rounds)
@@ -118,7 +119,8 @@ func TestRun_PartsAndWorkloads(t *testing.T) {
 	out := t.TempDir()
 	code, _, stderr := command(t, "--quick", "--rounds", "1", "--only", `^sluice GCRA$`, "--workloads", "denied", "--parts", "speed", "--out", out)
 	require.Equal(t, exitOK, code, stderr)
-	r, err := results.Load(filepath.Join(out, results.File))
+	var r results.Results
+	err := results.Load(filepath.Join(out, results.File), &r)
 	require.NoError(t, err)
 	assert.Empty(t, r.Memory)
 	require.NotEmpty(t, r.Speed)

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -77,29 +76,13 @@ func runRedis(cmd *cobra.Command, c remote.Config, publish bool) error {
 	if !publish {
 		return nil
 	}
-	text, err := json.MarshalIndent(r, "", "\t")
-	if err != nil {
-		return err
-	}
-	return errors.Join(os.WriteFile(redisFile, append(text, '\n'), 0o644), r.write())
-}
-
-// loadRedis reads redisFile.
-func loadRedis() (r redisResults, err error) {
-	text, err := os.ReadFile(redisFile)
-	if err != nil {
-		return r, err
-	}
-	if err := json.Unmarshal(text, &r); err != nil {
-		return r, fmt.Errorf("%s: %w", redisFile, err)
-	}
-	return r, nil
+	return errors.Join(results.Save(redisFile, r), r.write())
 }
 
 // rewriteRedis makes what shows them from the recorded results.
 func rewriteRedis() error {
-	r, err := loadRedis()
-	if err != nil {
+	var r redisResults
+	if err := results.Load(redisFile, &r); err != nil {
 		return err
 	}
 	return r.write()

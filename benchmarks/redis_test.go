@@ -8,12 +8,13 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-go/sluice/benchmarks/internal/report"
+	"github.com/sluice-go/sluice/benchmarks/internal/results"
 )
 
 // redistier's README and the table show the results that were measured.
 func TestRedis_ThePagesShowTheResults(t *testing.T) {
-	r, err := loadRedis()
-	require.NoError(t, err)
+	var r redisResults
+	require.NoError(t, results.Load(redisFile, &r))
 	full, err := os.ReadFile(redisTable)
 	require.NoError(t, err)
 	assert.Equal(t, r.full(), string(full))

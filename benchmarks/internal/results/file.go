@@ -9,21 +9,20 @@ import (
 // File is the name under which a folder of results keeps them for programs.
 const File = "results.json"
 
-// Load reads what Save has written. The error names the file.
-func Load(path string) (Results, error) {
-	var r Results
+// Load reads into r, a pointer, what Save has written. The error names the file.
+func Load(path string, r any) error {
 	data, err := os.ReadFile(path)
 	if err != nil {
-		return r, err
+		return err
 	}
-	if err := json.Unmarshal(data, &r); err != nil {
-		return r, fmt.Errorf("%s: %w", path, err)
+	if err := json.Unmarshal(data, r); err != nil {
+		return fmt.Errorf("%s: %w", path, err)
 	}
-	return r, nil
+	return nil
 }
 
-// Save writes the results in full, samples and all, without spaces: there are tens of thousands of them.
-func Save(path string, r Results) error {
+// Save writes results in full, samples and all, without spaces: there are tens of thousands of them.
+func Save(path string, r any) error {
 	data, err := json.Marshal(r)
 	if err != nil {
 		return fmt.Errorf("%s: %w", path, err)

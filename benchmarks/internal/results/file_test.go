@@ -21,17 +21,18 @@ func TestSaveLoad_NothingIsLost(t *testing.T) {
 	}
 	path := filepath.Join(t.TempDir(), File)
 	require.NoError(t, Save(path, r))
-	got, err := Load(path)
+	var got Results
+	err := Load(path, &got)
 	require.NoError(t, err)
 	assert.Equal(t, r, got)
 }
 
 func TestLoad_ErrorsNameTheFile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), File)
-	_, err := Load(path)
+	err := Load(path, &Results{})
 	assert.ErrorIs(t, err, os.ErrNotExist)
 	require.NoError(t, os.WriteFile(path, []byte("{"), 0o644))
-	_, err = Load(path)
+	err = Load(path, &Results{})
 	assert.ErrorContains(t, err, path)
 	assert.Error(t, Save(t.TempDir(), Results{}))
 }
