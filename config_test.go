@@ -124,7 +124,7 @@ func TestNew_OffsetOfALimitThatNeedsNone(t *testing.T) {
 func requireConfigError(t *testing.T, c Config, field, reason string) {
 	t.Helper()
 	l, err := New(c)
-	require.EqualError(t, err, "sluice: Config."+field+": "+reason)
+	require.EqualError(t, err, "sluice: "+field+": "+reason)
 	require.Nil(t, l)
 	var configErr *ConfigError
 	require.True(t, errors.As(err, &configErr))
@@ -235,7 +235,7 @@ func TestNew_OneConfigMakesIndependentLimiters(t *testing.T) {
 }
 
 func TestMust_PanicsWithTheErrorOfNew(t *testing.T) {
-	require.PanicsWithError(t, "sluice: Config.Limit.Rate: -1 is negative; want units per period, or 0 to deny everything",
+	require.PanicsWithError(t, "sluice: Limit.Rate: -1 is negative; want units per period, or 0 to deny everything",
 		func() { Must(New(Config{Limit: PerSecond(-1)})) })
 	require.NotNil(t, Must(New(Config{Limit: PerSecond(1)})))
 }

@@ -6,14 +6,14 @@ import (
 	"fmt"
 )
 
-// ConfigError is the error of New.
+// ConfigError is the error of New, and of what changes limits and plans.
 type ConfigError struct {
-	Field  string // the offending field of Config, such as "Limit.Period"
+	Field  string // the offending field of Config, such as "Limit.Period"; or "plan", for the name of one
 	Reason string // its value, what is wrong with it, and what would be accepted
 }
 
 // Error names the field and the reason.
-func (e *ConfigError) Error() string { return "sluice: Config." + e.Field + ": " + e.Reason }
+func (e *ConfigError) Error() string { return "sluice: " + e.Field + ": " + e.Reason }
 
 func configErrorf(field, format string, args ...any) *ConfigError {
 	return &ConfigError{Field: field, Reason: fmt.Sprintf(format, args...)}

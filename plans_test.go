@@ -179,6 +179,7 @@ func TestSetPlan_Names(t *testing.T) {
 		require.ErrorAs(t, lim.SetPlan(name, PerSecond(1)), &target)
 		require.Error(t, lim.SetKeyPlan("a", name))
 	}
+	require.EqualError(t, lim.SetKeyPlan("a", "gold"), `sluice: plan: "gold": there is no plan of that name; want one that SetPlan has set`)
 	require.NoError(t, lim.SetPlan(longest, PerSecond(1)))
 	require.NoError(t, lim.SetKeyPlan("a", longest))
 

@@ -143,7 +143,7 @@ func TestIPTiers_Errors(t *testing.T) {
 		require.ErrorContains(t, err, "httplimit: IPTiers.base.Limit: ip-56: 255 times a limit of "+large.String()+" is too large to count")
 	}
 	_, err := IPTiers(IPConfig{}, sluice.Config{}, 4)
-	require.EqualError(t, err, "httplimit: ip-64: sluice: Config.Limit.Period: 0s is not positive; want a positive duration, as in sluice.PerSecond(100)")
+	require.EqualError(t, err, "httplimit: ip-64: sluice: Limit.Period: 0s is not positive; want a positive duration, as in sluice.PerSecond(100)")
 	var inner *sluice.ConfigError
 	require.ErrorAs(t, err, &inner)
 	require.Equal(t, "Limit.Period", inner.Field)
