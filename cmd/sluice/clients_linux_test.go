@@ -68,14 +68,6 @@ func shouldRateLimit(t *testing.T, domain string, hits uint32, ds ...*common.Rat
 	return newCall(t, pb.RateLimitService_ShouldRateLimit_FullMethodName, &pb.RateLimitRequest{Domain: domain, HitsAddend: hits, Descriptors: ds})
 }
 
-func descriptor(pairs ...string) *common.RateLimitDescriptor {
-	d := new(common.RateLimitDescriptor)
-	for i := 0; i+1 < len(pairs); i += 2 {
-		d.Entries = append(d.Entries, &common.RateLimitDescriptor_Entry{Key: pairs[i], Value: pairs[i+1]})
-	}
-	return d
-}
-
 // someCalls has all kinds of calls: admitted and denied ones, ones that are refused, and messages
 // of more than one frame and of more than a window of flow control, both ways.
 func someCalls(t *testing.T) (out []call) {

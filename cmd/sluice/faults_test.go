@@ -125,3 +125,11 @@ func TestFault_Killed(t *testing.T) {
 		asked = counted + l.asked.Load()
 	}
 }
+
+func descriptor(pairs ...string) *common.RateLimitDescriptor {
+	d := new(common.RateLimitDescriptor)
+	for i := 0; i+1 < len(pairs); i += 2 {
+		d.Entries = append(d.Entries, &common.RateLimitDescriptor_Entry{Key: pairs[i], Value: pairs[i+1]})
+	}
+	return d
+}

@@ -87,3 +87,15 @@ func (p *program) askFor(args ...string) (code int, stdout, stderr string) {
 }
 
 func lines(s string) []string { return strings.Split(strings.TrimSuffix(s, "\n"), "\n") }
+
+// installed returns the path of a program, or skips the test.
+func installed(t *testing.T, name, where string) string {
+	t.Helper()
+	for _, path := range []string{name, "/usr/sbin/" + name} {
+		if found, err := exec.LookPath(path); err == nil {
+			return found
+		}
+	}
+	t.Skipf("there is no %s here: %s", name, where)
+	return ""
+}

@@ -42,18 +42,6 @@ func reserve(t *testing.T) string {
 	return fmt.Sprint(name.(*syscall.SockaddrInet4).Port)
 }
 
-// installed returns the path of a program, or skips the test.
-func installed(t *testing.T, name, where string) string {
-	t.Helper()
-	for _, path := range []string{name, "/usr/sbin/" + name} {
-		if found, err := exec.LookPath(path); err == nil {
-			return found
-		}
-	}
-	t.Skipf("there is no %s here: %s", name, where)
-	return ""
-}
-
 // deployed is a file of deploy/, with other addresses in it. Each of them must be there.
 func deployed(t *testing.T, name string, replace ...string) string {
 	t.Helper()
