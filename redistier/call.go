@@ -60,8 +60,11 @@ const (
 
 // name returns the name of key in Redis. No two keys, of one prefix or of two, have the
 // same: a prefix has no ~ in it, so the first one ends it.
+//
+// The first { of a name, with a } behind it, chooses the slot of a cluster. No key may, or whoever chooses keys could
+// put all of them on one primary; a prefix may, and one that has a { has a } behind it as well.
 func name(prefix string, letter byte, key string) string {
-	if len(key) <= maxPlain {
+	if len(key) <= maxPlain && (strings.IndexByte(key, '{') < 0 || strings.IndexByte(prefix, '{') >= 0) {
 		return prefix + "~" + string(letter) + ":" + key
 	}
 	sum := sha256.Sum256([]byte(key))

@@ -32,7 +32,12 @@ type Config struct {
 	BlockFor time.Duration
 
 	// Prefix begins the names of all keys in Redis. It has 1 to 64 bytes, and no ~, which
-	// ends it there. Limiters with the same Prefix share their keys.
+	// ends it there. Limiters with the same Prefix share their keys, and should be of one limit: New
+	// refuses a Prefix that another limiter of the client has in this process with another limit, and
+	// nothing finds out about those of other processes, since in a rolling deployment limits may differ.
+	//
+	// In a cluster, a Prefix with a hash tag, such as "rl:{login}", has all its keys in one slot. Without one
+	// they are spread, and nothing in a key chooses its slot.
 	Prefix string
 
 	// Clock says whose clock judges. The zero value is RedisClock.
@@ -87,8 +92,16 @@ func (c Config) validate() error {
 		return configErrorf("Prefix", "%q has %d bytes; want 1 to %d, such as \"rl:login\"", c.Prefix[:min(len(c.Prefix), maxPrefix)], len(c.Prefix), maxPrefix)
 	case strings.Contains(c.Prefix, "~"):
 		return configErrorf("Prefix", "%q has a ~ in it, which ends the prefix in the names of keys; want another character, such as a colon", c.Prefix)
+	case untagged(c.Prefix):
+		return configErrorf("Prefix", "%q has a { and no } behind it, so that in a cluster the text of keys would choose their slots; want a whole hash tag, such as \"rl:{login}\", or no {", c.Prefix)
 	case int(c.Clock) >= len(clockNames):
 		return configErrorf("Clock", "%v is not a clock; want one of %v", c.Clock, clockNames)
 	}
 	return nil
+}
+
+// untagged reports whether a hash tag begins in a prefix, and does not end there.
+func untagged(prefix string) bool {
+	_, rest, begins := strings.Cut(prefix, "{")
+	return begins && !strings.Contains(rest, "}")
 }

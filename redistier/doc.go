@@ -51,7 +51,7 @@
 // Redis 5 and later, and what runs its scripts, alone, with Sentinel, and as a cluster: each
 // call names exactly one key. Users with ACLs need +evalsha, +eval, and inside of scripts
 // +get +set +pttl +time, and for the log +llen +lindex +rpush +ltrim +pexpire +del. Keys are
-// named prefix~x:key, x one of b, w, i, a, s, l; of a key of more than 128 bytes the SHA-256
-// stands in its place, after a # instead of the colon. Every key expires when it
-// would be fresh.
+// named prefix~x:key, x one of b, w, i, a, s, l; of a key of more than 128 bytes, or with a {
+// in it, the SHA-256 stands in its place, after a # instead of the colon: so no text of a key
+// is a hash tag of a cluster. One in the Prefix is. Every key expires when it would be fresh.
 package redistier

@@ -381,6 +381,8 @@ func TestBadConfig(t *testing.T) {
 		{with(func(c *Config) { c.Prefix = "" }), "Prefix"},
 		{with(func(c *Config) { c.Prefix = strings.Repeat("p", 65) }), "Prefix"},
 		{with(func(c *Config) { c.Prefix = "a~b" }), "Prefix"},
+		{with(func(c *Config) { c.Prefix = "rl{a" }), "Prefix"},
+		{with(func(c *Config) { c.Prefix = "}rl{" }), "Prefix"},
 		{with(func(c *Config) { c.Clock = 2 }), "Clock"},
 		{with(func(c *Config) { c.Algorithm = 6 }), "Algorithm"},
 		{with(func(c *Config) { c.Refill = 2 }), "Refill"},
