@@ -32,7 +32,8 @@ type Limiter struct {
 }
 
 // New returns a limiter. It does not talk to Redis, which may be down. The error is a
-// *ConfigError; a limit that cannot be kept exactly is one.
+// *ConfigError; a limit that cannot be kept exactly is one, and so is one whose Prefix another limiter
+// of the client has for another limit, as long as anything in the process refers to that.
 func New(client redis.UniversalClient, cfg Config) (*Limiter, error) {
 	if v := reflect.ValueOf(client); client == nil || v.Kind() == reflect.Pointer && v.IsNil() {
 		return nil, configErrorf("client", "it is nil; want a client, such as redis.NewClient(&redis.Options{Addr: \"localhost:6379\"})")
@@ -52,6 +53,9 @@ func New(client redis.UniversalClient, cfg Config) (*Limiter, error) {
 	l.clock = func() int64 { return 0 }
 	if cfg.Clock == CallerClock {
 		l.clock = func() int64 { return max(1, time.Now().UnixMicro()) }
+	}
+	if err := l.register(); err != nil {
+		return nil, err
 	}
 	return l, nil
 }
