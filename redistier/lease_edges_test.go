@@ -76,6 +76,13 @@ func TestLease_BadConfig(t *testing.T) {
 		tier := newTier(t, newLimiter(t, client, c.cfg), TierConfig{Replicas: 1, Lease: c.lease})
 		require.Equal(t, int64(c.life), tier.leases.life)
 	}
+	for budget, life := range map[time.Duration]time.Duration{ // any Budget that fits into half of a period has a Life that fits
+		50 * time.Millisecond: defaultLife, 51 * time.Millisecond: 102 * time.Millisecond,
+		200 * time.Millisecond: 400 * time.Millisecond, 400 * time.Millisecond: 500 * time.Millisecond,
+	} {
+		tier := newTier(t, newLimiter(t, client, second), TierConfig{Replicas: 1, Budget: budget, Lease: Lease{Max: 1}})
+		require.Equal(t, int64(life), tier.leases.life, "Budget %v", budget)
+	}
 	require.Equal(t, "lease", FromLease.String())
 }
 

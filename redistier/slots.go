@@ -15,12 +15,13 @@ const clusterSlots = 16384
 
 // A router finds the lane of a key: there is one for each primary, so that one that is slow
 // does not hold up the others' keys. Commands find their primary by themselves: a router
-// that is behind costs isolation, and nothing else. It asks for the slots in the
-// background, one goroutine at a time; until it has them there is one lane.
+// that is behind costs isolation, and nothing else. It asks for the slots of a cluster in the
+// background, one goroutine at a time; until it has them there is one lane. A ring knows its shards by itself.
 type router struct {
 	first   *lane
 	make    func() *lane
 	cluster *redis.ClusterClient // nil for any other client
+	ring    *redis.Ring          // the same
 	slots   atomic.Pointer[[clusterSlots]*lane]
 	asked   atomic.Int64 // Unix ns of the last time
 	asking  atomic.Bool
@@ -37,11 +38,15 @@ const slotsAge = 10 * time.Second
 func newRouter(client redis.UniversalClient, make func() *lane) *router {
 	r := &router{first: make(), make: make, lanes: map[string]*lane{}}
 	r.cluster, _ = client.(*redis.ClusterClient)
+	r.ring, _ = client.(*redis.Ring)
 	return r
 }
 
 // lane returns that of a name in Redis.
 func (r *router) lane(name string, now time.Time) *lane {
+	if r.ring != nil {
+		return r.shard(name)
+	}
 	if r.cluster == nil {
 		return r.first
 	}
@@ -58,6 +63,23 @@ func (r *router) lane(name string, now time.Time) *lane {
 		}
 	}
 	return r.first
+}
+
+// shard returns the lane of the shard of a ring that has a name now.
+func (r *router) shard(name string) *lane {
+	client, err := r.ring.GetShardClientForKey(name)
+	if err != nil { // there is none
+		return r.first
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	addr := client.Options().Addr
+	l := r.lanes[addr]
+	if l == nil {
+		l = r.make()
+		r.lanes[addr] = l
+	}
+	return l
 }
 
 // stale makes the next call ask for the slots again, but not more than once a second.

@@ -60,7 +60,7 @@ type Lease struct {
 	Max int
 
 	// Life is how long a lease can be spent, from Budget to half of the limit's period, and at most an
-	// hour. 0 means 100 ms, or half of the period if that is less. Windows, and intervals
+	// hour. 0 means 100 ms, or twice the Budget if that is more, or half of the period if that is less. Windows, and intervals
 	// of refills, end it. A SetLimit to a shorter period ends leases until another one.
 	Life time.Duration
 }
@@ -202,7 +202,7 @@ func (c *TierConfig) validateLease(shared Config) error {
 		return configErrorf("Lease", "BlockFor is %v, which would not hold for units that are lent; want no Lease, or no BlockFor", shared.BlockFor)
 	}
 	if l.Life == 0 {
-		l.Life = min(defaultLife, half)
+		l.Life = min(max(defaultLife, 2*c.Budget), half)
 	}
 	if l.Life < c.Budget || l.Life > min(half, maxLife) {
 		return configErrorf("Lease.Life", "%v is not from %v, the Budget, to %v, half of the limit's period or %v; want a Life in between, or no Lease", l.Life, c.Budget, min(half, maxLife), maxLife)
