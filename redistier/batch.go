@@ -39,7 +39,7 @@ func (b *batch) add(g *group) {
 // context returns one that ends a second after the budget at the earliest, and half of that
 // later at the latest. The caller holds mu.
 func (l *lane) context(now time.Time) context.Context {
-	life := time.Second + l.tier.budget
+	life := time.Second + l.core.budget
 	if !now.Before(l.renew) {
 		l.ctx, l.cancel = context.WithTimeout(context.Background(), life+life/2) // those before end by themselves
 		l.renew = now.Add(life / 2)
@@ -78,7 +78,7 @@ func (l *lane) take() *batch {
 // the group ends. The caller holds mu.
 func (l *lane) ready(g *group, now time.Time) bool {
 	if g.hold != nil && g.wanted() { // what it says of leases, they forget
-		l.tier.leases.prepare(g, int64(now.Sub(l.tier.began)))
+		l.core.leases.prepare(g, int64(now.Sub(l.core.began)))
 	}
 	if !g.wanted() {
 		l.end(g, groupDropped, context.Canceled)
@@ -126,7 +126,7 @@ func (l *lane) takeUnasked(b *batch) {
 			return
 		}
 		delete(l.owed, name)
-		if units := o.left(l.tier.micros(b.sent)); units > 0 {
+		if units := o.left(l.core.micros(b.sent)); units > 0 {
 			add(request{plan: o.plan, key: name, op: opAdmit, n: 1, debt: units}, &o)
 		}
 	}
@@ -136,10 +136,10 @@ func (l *lane) takeUnasked(b *batch) {
 // on: one that was late has been replaced, unless its place is free again.
 func (l *lane) exchange(ctx context.Context, b *batch) (goOn bool) {
 	for _, g := range b.groups {
-		b.scripts = append(b.scripts, scheduled{request: g.request, now: l.tier.shared.clock()})
+		b.scripts = append(b.scripts, scheduled{request: g.request, now: l.core.link.clock()})
 	}
-	l.tier.stats.scripts.Add(uint64(len(b.groups)))
-	l.tier.shared.runAll(ctx, b.scripts)
+	l.core.stats.scripts.Add(uint64(len(b.groups)))
+	l.core.link.runAll(ctx, b.scripts)
 	now := time.Now()
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -162,7 +162,7 @@ func (l *lane) exchange(ctx context.Context, b *batch) (goOn bool) {
 // has ended. The caller holds mu.
 func (l *lane) finish(g *group, s *scheduled, now time.Time) {
 	if errors.Is(s.err, redis.ErrPoolTimeout) {
-		l.tier.stats.poolTimeouts.Add(1)
+		l.core.stats.poolTimeouts.Add(1)
 	}
 	state := groupBack
 	if notDone(s.err) {
@@ -186,7 +186,7 @@ func (l *lane) finish(g *group, s *scheduled, now time.Time) {
 // leased opens the lease that has come with a reply. The caller holds mu.
 func (l *lane) leased(g *group, s *scheduled, now time.Time) {
 	next := l.joining[groupKey{g.plan, g.key, g.n, true}]
-	late := l.tier.leases.answered(g, s, next, int64(now.Sub(l.tier.began)))
+	late := l.core.leases.answered(g, s, next, int64(now.Sub(l.core.began)))
 	if late.unused > 0 {
 		l.settling = append(l.settling, settlement{g.key, g.plan, late})
 	}

@@ -34,6 +34,7 @@ type request struct {
 	k, n int64 // calls, and units of each
 	debt int64 // units that were admitted without Redis
 	leasing
+	terms *terms // of leases that it may ask for, or nil
 }
 
 // leasing is what a call says of leases; it may be nothing. See head.lua.

@@ -26,7 +26,7 @@ import (
 // batch has come. If late ones were not replaced, a primary that answers nothing would keep
 // both until the client gives up, seconds later.
 type lane struct {
-	tier   *Tier
+	core   *core
 	client *Client        // by which callers lead, or nil
 	work   chan struct{}  // wakes a sender that is idle
 	done   sync.WaitGroup // senders, callers that lead, and what they leave
@@ -63,11 +63,11 @@ type lane struct {
 	renew  time.Time          // when ctx is too old for more of them
 }
 
-func newLane(t *Tier) *lane {
-	c, _ := t.shared.client.(*Client)
+func newLane(c *core) *lane {
+	leader, _ := c.link.client.(*Client)
 	return &lane{
-		client: c, tier: t, joining: map[groupKey]*group{}, owed: map[string]owedCharge{},
-		work: make(chan struct{}, maxSenders), closed: t.closed.Load(),
+		client: leader, core: c, joining: map[groupKey]*group{}, owed: map[string]owedCharge{},
+		work: make(chan struct{}, maxSenders), closed: c.closed.Load(),
 	}
 }
 
@@ -128,7 +128,7 @@ func (l *lane) join(r request, h *hold, now time.Time) (*group, *waiter, error) 
 
 // newGroup returns one without callers, whose deadline is that of a call that comes now.
 func (l *lane) newGroup(r request, now time.Time) *group {
-	return &group{request: r, deadline: now.Add(l.tier.wait), done: make(chan struct{})}
+	return &group{request: r, deadline: now.Add(l.core.wait), done: make(chan struct{})}
 }
 
 // unjoin lets nobody else join a group that is about to be sent, or to end. The caller holds mu.
@@ -240,13 +240,13 @@ func (l *lane) outcome(g *group, err error, now time.Time) {
 	switch {
 	case g.probe:
 		if l.breaker.probed(now, ok) {
-			l.tier.turn(-1, nil)
+			l.core.turn(-1, nil)
 		}
 	case l.breaker.note(now, max(len(g.waiters), 1), ok):
-		l.tier.turn(+1, err)
+		l.core.turn(+1, err)
 	}
 	if !ok {
-		l.tier.router.stale(now)
+		l.core.router.stale(now)
 	}
 }
 

@@ -73,18 +73,18 @@ func (l *lane) dial() {
 // lead makes the call of a group, for its only caller. The error is that of ctx.
 func (l *lane) lead(ctx context.Context, g *group) (err error) {
 	b := g.batch
-	b.scripts = append(b.scripts, scheduled{request: g.request, now: l.tier.shared.clock(), err: errLeft}) // if go-redis or ctx panics
+	b.scripts = append(b.scripts, scheduled{request: g.request, now: l.core.link.clock(), err: errLeft}) // if go-redis or ctx panics
 	s := &b.scripts[0]
 	sound := false
 	defer func() { l.led(g, s, sound) }()
-	l.tier.stats.scripts.Add(1)
-	l.tier.stats.led.Add(1)
+	l.core.stats.scripts.Add(1)
+	l.core.stats.led.Add(1)
 	_ = g.direct.socket.SetDeadline(g.deadline)
 	stop := func() bool { return true }
 	if ctx.Done() != nil {
 		stop = context.AfterFunc(ctx, g.direct.cancel)
 	}
-	s.reply, s.err = l.tier.shared.runAt(context.Background(), g.direct, &s.request, s.now)
+	s.reply, s.err = l.core.link.runAt(context.Background(), g.direct, &s.request, s.now)
 	// If ctx has ended by now, the deadline may still be moved into the past.
 	sound = stop() && (s.err == nil || errors.Is(s.err, ErrForeignValue)) && !g.direct.off
 	switch {

@@ -456,7 +456,8 @@ func TestLead_Leased(t *testing.T) {
 	d, l, c := directOf(tier), tier.router.first, tier.shared.newCall("a", 1, true)
 	require.NotNil(t, d)
 	led := tier.Stats().Led
-	g, w, err := l.join(c.request, tier.leases.hold(&c.request, "a", time.Now()), time.Now())
+	c.terms = tier.terms
+	g, w, err := l.join(c.request, tier.leases.hold(&c.request, tier.subject("a"), time.Now()), time.Now())
 	require.NoError(t, err)
 	require.NoError(t, (&asked{lane: l, group: g, waiter: w}).await(ctx))
 	require.True(t, w.leased)

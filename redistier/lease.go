@@ -2,7 +2,6 @@ package redistier
 
 import (
 	"cmp"
-	"hash/maphash"
 	"math/rand/v2"
 	"slices"
 	"sync"
@@ -29,17 +28,12 @@ import (
 // A call that is not answered lends nothing here, and has settled nothing: what Redis may
 // have lent, or does not know of, it takes for spent.
 type leases struct {
-	local    *sluice.Limiter // is told what has been spent
 	replicas *atomic.Int64
-	max      int64
-	life     int64 // ns
-	epoch    int64 // ms
 	pause    time.Duration
 	began    time.Time
 	stats    *tierStats
 	settle   func(name string, p *plan, s leasing) // sends a settlement
 
-	seed   maphash.Seed
 	shards [tableShards]leaseShard
 	room   int // holds of a shard
 	closed atomic.Bool
@@ -60,9 +54,11 @@ type leaseShard struct {
 // the tier began.
 type hold struct {
 	shard     *leaseShard // its lock guards what follows the names
+	keys      *keyspace
 	key, name string
 
 	plan    *plan // of the lease
+	terms   *terms
 	serial  int64 // of the lease
 	granted int64 // units; 0: there is no lease
 	left    int64 // that may be spent before ends
@@ -87,42 +83,60 @@ type leaseEnd struct {
 	at     int64
 }
 
-func newLeases(t *Tier, cfg *TierConfig) *leases {
-	life := cfg.Lease.Life
+// terms are those of the leases of a limit.
+type terms struct {
+	max   int64
+	life  int64 // ns
+	epoch int64 // ms
+}
+
+// terms returns those of Lease, or nil if that lends nothing.
+func (c *TierConfig) terms() *terms {
+	if c.Lease.Max == 0 {
+		return nil
+	}
+	life := c.Lease.Life
+	return &terms{int64(c.Lease.Max), int64(life), ceilDiv(int64(life+2*c.Budget), int64(time.Millisecond))}
+}
+
+// largest returns the most units to ask for.
+func (t *terms) largest(p *plan) int64 {
+	if t == nil || int64(p.limit.Period)/2 < t.life { // which New refuses, and SetLimit can bring about
+		return 0
+	}
+	return min(t.max, p.burst, int64(min(mulDiv(uint64(p.limit.Rate), uint64(t.life), uint64(p.limit.Period)), exact)))
+}
+
+func newLeases(c *core) *leases {
 	ls := &leases{
-		local: t.local, replicas: &t.replicas, max: int64(cfg.Lease.Max), life: int64(life),
-		epoch: ceilDiv(int64(life+2*cfg.Budget), int64(time.Millisecond)), pause: cfg.Budget / 8,
-		began: t.began, stats: &t.stats, seed: maphash.MakeSeed(), room: (cfg.MaxKeys-1)/tableShards + 1,
+		replicas: &c.replicas, pause: c.budget / 8, began: c.began, stats: &c.stats, room: (c.maxKeys-1)/tableShards + 1,
 	}
 	for i := range ls.shards {
 		ls.shards[i].holds = map[uint64]*hold{}
 	}
-	ls.settle = func(name string, p *plan, s leasing) { t.router.lane(name, time.Now()).settle(name, p, s) }
+	ls.settle = func(name string, p *plan, s leasing) { c.router.lane(name, time.Now()).settle(name, p, s) }
 	return ls
 }
 
-func (ls *leases) shard(key string) (*leaseShard, uint64) {
-	h := maphash.String(ls.seed, key)
-	return &ls.shards[h%tableShards], h
-}
+func (ls *leases) shard(id uint64) *leaseShard { return &ls.shards[id%tableShards] }
 
-// largest returns the most units to ask for.
-func (ls *leases) largest(p *plan) int64 {
-	if int64(p.limit.Period)/2 < ls.life { // which New refuses, and SetLimit can bring about
-		return 0
+// of returns what is known of a key, or nil. The caller holds the shard's lock.
+func (s *leaseShard) of(k subject) *hold {
+	if h := s.holds[k.id]; h != nil && h.keys == k.keyspace && h.key == k.key {
+		return h
 	}
-	return min(ls.max, p.burst, int64(min(mulDiv(uint64(p.limit.Rate), uint64(ls.life), uint64(p.limit.Period)), exact)))
+	return nil
 }
 
 // spend admits a call from the lease of the key, if there is one that it fits into; and if
 // charges is false, says what it would.
-func (ls *leases) spend(p *plan, key string, cost int, charges bool, now int64) (d sluice.Decision, ok bool) {
+func (ls *leases) spend(p *plan, k subject, cost int, charges bool, now int64) (d sluice.Decision, ok bool) {
 	if ls == nil {
 		return d, false
 	}
-	s, hash := ls.shard(key)
+	s := ls.shard(k.id)
 	s.mu.Lock()
-	if h := s.holds[hash]; h != nil && h.key == key {
+	if h := s.of(k); h != nil {
 		d, ok = h.spend(p, int64(cost), charges, now)
 	}
 	s.mu.Unlock()
@@ -147,26 +161,25 @@ func (h *hold) spend(p *plan, cost int64, charges bool, now int64) (d sluice.Dec
 // hold returns that of a call's key. If there is none it makes one for a call that charges,
 // unless no leases can be asked for under the plan, or there is no room and no other hold
 // can go.
-func (ls *leases) hold(r *request, key string, now time.Time) *hold {
+func (ls *leases) hold(r *request, k subject, now time.Time) *hold {
 	if ls == nil {
 		return nil
 	}
-	s, hash := ls.shard(key)
+	s := ls.shard(k.id)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	h := s.holds[hash]
-	switch {
-	case h != nil && h.key == key:
+	switch h := s.of(k); {
+	case h != nil:
 		return h
-	case h != nil || r.k == 0 || ls.largest(r.plan) == 0:
+	case s.holds[k.id] != nil || r.k == 0 || r.terms.largest(r.plan) == 0:
 		return nil
 	}
-	at := int64(now.Sub(ls.began)) - ls.life
+	at := int64(now.Sub(ls.began)) - r.terms.life
 	if len(s.holds) >= ls.room && !s.drop(at) {
 		return nil
 	}
-	h = &hold{shard: s, key: key, name: r.key, asked: at}
-	s.holds[hash] = h
+	h := &hold{shard: s, keys: k.keyspace, key: k.key, name: r.key, asked: at}
+	s.holds[k.id] = h
 	return h
 }
 
@@ -204,7 +217,7 @@ func (ls *leases) prepare(g *group, now int64) {
 	default:
 		h.serve(g, now)
 		if g.waits() > 0 {
-			g.leasing = ls.next(h, g.plan, now)
+			g.leasing = ls.next(h, &g.request, now)
 		}
 	}
 }
@@ -213,18 +226,18 @@ func (ls *leases) prepare(g *group, now int64) {
 // are spent within half of life, and half as many where more than half lapsed.
 //
 // One call at a time asks. Others for the key may be under way with it, and bring none.
-func (ls *leases) next(h *hold, p *plan, now int64) leasing {
+func (ls *leases) next(h *hold, r *request, now int64) leasing {
 	if h.asking {
 		return leasing{}
 	}
-	if h.granted >= h.size && 2*h.left <= h.granted && now-h.asked <= ls.life/2 {
+	if h.granted >= h.size && 2*h.left <= h.granted && r.terms != nil && now-h.asked <= r.terms.life/2 {
 		h.size = max(1, 2*h.size)
 	}
 	s := ls.close(h)
-	h.size = min(h.size, ls.largest(p))
+	h.size = min(h.size, r.terms.largest(r.plan))
 	h.asked, h.asking = now, h.size > 0
 	if h.asking {
-		s.lend, s.share, s.epoch = h.size, min(product(2, ls.replicas.Load()), 1<<32-1), ls.epoch
+		s.lend, s.share, s.epoch = h.size, min(product(2, ls.replicas.Load()), 1<<32-1), r.terms.epoch
 	}
 	return s
 }
@@ -237,7 +250,7 @@ func (ls *leases) close(h *hold) leasing {
 	}
 	s := ls.report(h)
 	if h.left > 0 {
-		s.since, s.epoch, s.unused = h.since, ls.epoch, h.left
+		s.since, s.epoch, s.unused = h.since, h.terms.epoch, h.left
 		ls.stats.returned.Add(uint64(h.left))
 	}
 	h.granted, h.left = 0, 0
@@ -249,7 +262,7 @@ func (ls *leases) close(h *hold) leasing {
 func (ls *leases) report(h *hold) (s leasing) {
 	ls.warm(h)
 	if h.spent > 0 {
-		s.since, s.epoch, s.spent = h.since, ls.epoch, h.spent
+		s.since, s.epoch, s.spent = h.since, h.terms.epoch, h.spent
 	}
 	h.spent, h.told = 0, 0
 	return s
@@ -258,20 +271,20 @@ func (ls *leases) report(h *hold) (s leasing) {
 // warm charges the local limiter with what has been spent. The caller holds the shard's lock.
 func (ls *leases) warm(h *hold) {
 	if n := h.spent - h.told; n > 0 {
-		ls.local.TakeUpTo(h.key, int(n))
+		h.keys.local.TakeUpTo(h.key, int(n))
 		h.told = h.spent
 	}
 }
 
 // warmKey charges the local limiter with what has been spent of a key.
-func (ls *leases) warmKey(key string) {
+func (ls *leases) warmKey(k subject) {
 	if ls == nil {
 		return
 	}
-	s, hash := ls.shard(key)
+	s := ls.shard(k.id)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if h := s.holds[hash]; h != nil && h.key == key {
+	if h := s.of(k); h != nil {
 		ls.warm(h)
 	}
 }
@@ -290,17 +303,17 @@ func (ls *leases) answered(g *group, s *scheduled, next *group, now int64) (p le
 		return p
 	}
 	switch r := &s.reply; {
-	case r.admitted < g.k:
+	case r.admitted < g.k && g.terms != nil:
 		h.denials = min(max(1, 2*h.denials), ls.replicas.Load())
 		units := product(2, h.denials)
-		g.slack = rand.N(min(product(units, int64(g.plan.limit.Period)/int64(g.plan.limit.Rate)), ls.life/2) + 1)
+		g.slack = rand.N(min(product(units, int64(g.plan.limit.Period)/int64(g.plan.limit.Rate)), g.terms.life/2) + 1)
 	case g.k > 0:
 		h.denials /= 2
 	}
 	if g.lend == 0 || s.reply.c == 0 {
 		return p
 	}
-	ls.open(h, g.plan, &s.reply, int64(g.batch.sent.Sub(ls.began)))
+	ls.open(h, &g.request, &s.reply, int64(g.batch.sent.Sub(ls.began)))
 	if next != nil {
 		h.serve(next, now)
 	}
@@ -311,11 +324,12 @@ func (ls *leases) answered(g *group, s *scheduled, next *group, now int64) (p le
 }
 
 // open makes a lease of what a reply has lent. One that comes too late ends at once.
-func (ls *leases) open(h *hold, p *plan, r *reply, sent int64) {
+func (ls *leases) open(h *hold, q *request, r *reply, sent int64) {
 	ls.stats.lent.Add(uint64(r.c))
-	h.plan, h.granted, h.left, h.spent, h.told = p, r.c, r.c, 0, 0
+	p, life := q.plan, q.terms.life
+	h.plan, h.terms, h.granted, h.left, h.spent, h.told = p, q.terms, r.c, r.c, 0, 0
 	h.since, h.sent = r.now, sent
-	h.ends = sent + min(ls.life-ls.life/100, int64(duration(p.shape.open(r.view))))
+	h.ends = sent + min(life-life/100, int64(duration(p.shape.open(r.view))))
 	h.others, h.reset = p.shape.free(r.view), duration(p.shape.reset(r.view))
 	h.serial++
 	ls.mu.Lock()

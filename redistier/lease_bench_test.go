@@ -21,12 +21,13 @@ func answersHere(tb testing.TB) *Tier {
 	require.NoError(tb, err)
 	now, p := time.Now(), l.plan.Load()
 	c := l.newCallOf(p, "lease", 1, true)
-	h := t.leases.hold(&c.request, "lease", now)
+	c.terms = t.terms
+	h := t.leases.hold(&c.request, t.subject("lease"), now)
 	h.shard.mu.Lock()
-	t.leases.open(h, p, &reply{view: view{c: 1 << 40}}, int64(now.Sub(t.began)))
+	t.leases.open(h, &c.request, &reply{view: view{c: 1 << 40}}, int64(now.Sub(t.began)))
 	h.shard.mu.Unlock()
 	c = l.newCallOf(p, "denied", 1, true)
-	t.remember(&c, "denied", &group{request: c.request, batch: &batch{sent: now}, reply: reply{view: view{a: exact / 2}}})
+	t.remember(&c, t.subject("denied"), &group{request: c.request, batch: &batch{sent: now}, reply: reply{view: view{a: exact / 2}}})
 	return t
 }
 

@@ -74,7 +74,7 @@ func TestLease_BadConfig(t *testing.T) {
 		{Config{Limit: sluice.Per(100, 60*time.Millisecond)}, Lease{Max: 1}, 30 * time.Millisecond},
 	} {
 		tier := newTier(t, newLimiter(t, client, c.cfg), TierConfig{Replicas: 1, Lease: c.lease})
-		require.Equal(t, int64(c.life), tier.leases.life)
+		require.Equal(t, int64(c.life), tier.terms.life)
 	}
 	for budget, life := range map[time.Duration]time.Duration{ // any Budget that fits into half of a period has a Life that fits
 		50 * time.Millisecond: defaultLife, 51 * time.Millisecond: 102 * time.Millisecond,
@@ -106,7 +106,7 @@ func TestLease_CloseInFlight(t *testing.T) {
 func TestLease_CloseChanging(t *testing.T) {
 	bubble(t, TierConfig{Lease: Lease{Max: 100}}, sluice.PerSecond(1000), func(t *testing.T, tier *Tier, _ *fakeRedis) {
 		ls, lent := tier.leases, tier.shared.plan.Load()
-		for _, key := range keysOfShard(ls, 2) {
+		for _, key := range keysOfShard(tier, 2) {
 			for range 14 {
 				takeFrom(t, tier, key, 1)
 			}
@@ -131,11 +131,11 @@ func TestLease_CloseChanging(t *testing.T) {
 }
 
 // keysOfShard returns keys whose holds are in one shard.
-func keysOfShard(ls *leases, n int) (keys []string) {
-	first, _ := ls.shard("0")
+func keysOfShard(tier *Tier, n int) (keys []string) {
+	first := tier.leases.shard(tier.subject("0").id)
 	for i := 0; len(keys) < n; i++ {
 		key := fmt.Sprint(i)
-		if s, _ := ls.shard(key); s == first {
+		if tier.leases.shard(tier.subject(key).id) == first {
 			keys = append(keys, key)
 		}
 	}
@@ -190,7 +190,7 @@ func TestLease_CallerLeft(t *testing.T) {
 				}
 				lane := tier.router.first
 				withoutSenders(t, lane)
-				_, w, err := lane.join(call.request, tier.leases.hold(&call.request, "a", time.Now()), time.Now())
+				_, w, err := lane.join(call.request, tier.leases.hold(&call.request, tier.subject("a"), time.Now()), time.Now())
 				require.NoError(t, err)
 				require.False(t, lane.leave(w))
 				lane.mu.Lock()

@@ -183,7 +183,8 @@ func leaseWaiting(t *testing.T, s *server) {
 			takeFrom(t, tier, "a", 1)
 		}
 		lane, c := tier.router.first, tier.shared.newCall("a", 1, true)
-		hold := tier.leases.hold(&c.request, "a", time.Now())
+		c.terms = tier.terms
+		hold := tier.leases.hold(&c.request, tier.subject("a"), time.Now())
 		withoutSenders(t, lane)
 		g, _, err := lane.join(c.request, hold, time.Now())
 		require.NoError(t, err)
@@ -256,7 +257,7 @@ func (f *fakeRedis) count() int {
 
 // held returns what is known of key a.
 func (t *Tier) held() (h struct{ granted, left, spent, size int64 }) {
-	of := t.leases.hold(&request{plan: t.shared.plan.Load()}, "a", time.Now())
+	of := t.leases.hold(&request{plan: t.shared.plan.Load()}, t.subject("a"), time.Now())
 	if of == nil {
 		return h
 	}
@@ -437,7 +438,7 @@ func TestLease_Clock(t *testing.T) {
 			}
 			most, least := 100+400, 100+400
 			if step > 0 {
-				most += min(100, int(step/time.Millisecond)) + int(tier.leases.largest(tier.shared.plan.Load()))
+				most += min(100, int(step/time.Millisecond)) + int(tier.terms.largest(tier.shared.plan.Load()))
 			} else {
 				least -= min(200, int(-step/time.Millisecond))
 			}

@@ -124,7 +124,7 @@ func (l *lane) takeOwed(g *group, now time.Time) {
 		return
 	}
 	delete(l.owed, g.key)
-	g.debt = min(o.left(l.tier.micros(now)), g.plan.kept)
+	g.debt = min(o.left(l.core.micros(now)), g.plan.kept)
 	g.owed = &o
 }
 
@@ -160,16 +160,16 @@ func (l *lane) notTold(g *group, now time.Time) {
 
 // owe notes units that Redis has to be told of. The caller holds mu.
 func (l *lane) owe(p *plan, name string, units int64, now time.Time) {
-	l.oweAlso(name, newOwed(p, units, l.tier.micros(now)), now)
+	l.oweAlso(name, newOwed(p, units, l.core.micros(now)), now)
 }
 
 // oweAlso notes a charge that Redis has to be told of, beside those that it has to be already, at
 // most a burst of a key. The caller holds mu.
 func (l *lane) oweAlso(name string, o owedCharge, now time.Time) {
-	at := l.tier.micros(now)
+	at := l.core.micros(now)
 	if before, known := l.owed[name]; known {
 		l.owed[name] = before.plus(o, at)
-	} else if len(l.owed) < l.tier.maxKeys || l.dropPaid(at) {
+	} else if len(l.owed) < l.core.maxKeys || l.dropPaid(at) {
 		l.owed[name] = o
 	}
 }
@@ -209,7 +209,7 @@ func (l *lane) retire() map[string]owedCharge {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.breaker.open {
-		l.tier.turn(-1, nil)
+		l.core.turn(-1, nil)
 	}
 	l.breaker = breaker{}
 	owed := l.owed

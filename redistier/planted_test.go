@@ -16,17 +16,17 @@ import (
 // faults are texts of the package, what takes their place, with planted(name) in it, and the
 // tests that find the fault.
 var faults = []struct{ name, file, old, new, test string }{
-	{"memory of denials without cost", "tier.go", "int64(cost) < e.cost", "int64(cost) < e.cost && !planted(NAME)", "TestTier_Memory"},
+	{"memory of denials without cost", "core.go", "int64(cost) < e.cost", "int64(cost) < e.cost && !planted(NAME)", "TestTier_Memory"},
 	{"client tries again", "call.go", "NoRetry() bool { return true }", "NoRetry() bool { return !planted(NAME) }", "TestOnce"},
-	{"share not charged before", "tier.go", "t.local.TakeUpTo(key, c.cost)", "if !planted(NAME) { t.local.TakeUpTo(key, c.cost) }", "TestFault_Foreign_Warm"},
-	{"rank ignored", "tier.go", "rank < r.admitted", "rank < r.admitted || planted(NAME) && r.admitted > 0", "TestTier_Coalesces"},
+	{"share not charged before", "core.go", "s.local.TakeUpTo(s.key, t.cost)", "if !planted(NAME) { s.local.TakeUpTo(s.key, t.cost) }", "TestFault_Foreign_Warm"},
+	{"rank ignored", "core.go", "rank < r.admitted", "rank < r.admitted || planted(NAME) && r.admitted > 0", "TestTier_Coalesces"},
 	{"who has left is charged", "batch.go", "if !w.gone && !w.leased {\n\t\t\tw.rank", "if (!w.gone || planted(NAME)) && !w.leased {\n\t\t\tw.rank", "TestTier_FirstComeFirstServed"},
 	{"sent though all have left", "group.go", "|| g.waits() > 0 }", "|| g.waits() > 0 || planted(NAME) }", "TestTier_Context"},
 	{"late reply dropped", "batch.go", "if g.hold != nil {\n\t\tl.leased", "if g.hold != nil && !(planted(NAME) && g.state == groupLate) {\n\t\tl.leased", "TestLease_Late"},
 	{"nothing left of the budget", "tierconfig.go", "return c.Budget - min(", "if planted(NAME) { return c.Budget }; return c.Budget - min(", "TestTier_Budget"},
 	{"lease spent after its end", "lease.go", "now >= h.ends", "now >= h.ends && !planted(NAME)", "TestLease_WindowEnds"},
 	{"lease settled twice", "lease.go", "h.spent, h.told = 0, 0\n\treturn s", "if h.told = 0; !planted(NAME) { h.spent = 0 }\n\treturn s", "TestLease_Adversaries"},
-	{"leader sends again", "lead.go", "&s.request, s.now)\n", "&s.request, s.now)\n\tif planted(NAME) && s.err != nil { s.reply, s.err = l.tier.shared.runAt(context.Background(), l.client, &s.request, s.now) }\n", "TestLead_Unanswered"},
+	{"leader sends again", "lead.go", "&s.request, s.now)\n", "&s.request, s.now)\n\tif planted(NAME) && s.err != nil { s.reply, s.err = l.core.link.runAt(context.Background(), l.client, &s.request, s.now) }\n", "TestLead_Unanswered"},
 	{"leader keeps a connection that has failed", "lead.go", "stop() && (s.err == nil || errors.Is(s.err, ErrForeignValue)) && !g.direct.off", "stop() && (planted(NAME) || (s.err == nil || errors.Is(s.err, ErrForeignValue)) && !g.direct.off)", "TestLead_Unanswered"},
 	{"leader's context ignored", "lead.go", "if ctx.Done() != nil", "if ctx.Done() != nil && !planted(NAME)", "TestLead_Cancelled"},
 	{"leader's leaving a failure", "batch.go", "if s.err != errLeft", "if s.err != errLeft || planted(NAME)", "TestLead_Cancelled"},
@@ -36,7 +36,7 @@ var faults = []struct{ name, file, old, new, test string }{
 	{"leader does not hand on", "lead.go", "l.senders--\n\t\tl.send()", "l.senders--\n\t\tif !planted(NAME) { l.send() }", "TestLead_HandsOn"},
 	{"leading on probes", "lane.go", "if !probe {", "if !probe || planted(NAME) {", "TestLead_Probe"},
 	{"more than a reply read", "client.go", "d.off = d.heard.bytes-before != replySize(cmd)", "d.off = d.heard.bytes-before != replySize(cmd) && !planted(NAME)", "TestLead_Glued"},
-	{"settlement ignored", "lease.go", "s.since, s.epoch, s.unused = h.since, ls.epoch, h.left", "if !planted(NAME) { s.since, s.epoch, s.unused = h.since, ls.epoch, h.left }", "TestLease_Close"},
+	{"settlement ignored", "lease.go", "s.since, s.epoch, s.unused = h.since, h.terms.epoch, h.left", "if !planted(NAME) { s.since, s.epoch, s.unused = h.since, h.terms.epoch, h.left }", "TestLease_Close"},
 }
 
 // TestPlanted_Go builds the package with faults, of which the environment chooses one, and

@@ -6,7 +6,7 @@ import (
 )
 
 // A table keeps values of keys for a while, and at most so many of them. Keys are told
-// apart by 64 bits of a seeded hash: strangers cannot find two that collide, and of n keys
+// apart by their ids, 64 bits of a seeded hash: strangers cannot find two that collide, and of n keys
 // two do with a chance of n^2/2^65.
 //
 // It is safe for concurrent use.
@@ -45,56 +45,61 @@ func newTable[V any](n int) *table[V] {
 	return t
 }
 
-func (t *table[V]) shard(key string) (*tableShard[V], uint64) {
-	h := maphash.String(t.seed, key)
-	return &t.shards[h%tableShards], h
+// id returns that of a key.
+func (t *table[V]) id(key string) uint64 {
+	if t == nil {
+		return 0
+	}
+	return maphash.String(t.seed, key)
 }
 
-// get returns the value of key, and until when it holds, if it holds at now.
-func (t *table[V]) get(key string, now int64) (value V, until int64, ok bool) {
+func (t *table[V]) shard(id uint64) *tableShard[V] { return &t.shards[id%tableShards] }
+
+// get returns the value of an id, and until when it holds, if it holds at now.
+func (t *table[V]) get(id uint64, now int64) (value V, until int64, ok bool) {
 	if t == nil {
 		return value, 0, false
 	}
-	s, h := t.shard(key)
+	s := t.shard(id)
 	s.mu.Lock()
-	e, ok := s.entries[h]
+	e, ok := s.entries[id]
 	s.mu.Unlock()
 	return e.value, e.until, ok && e.until > now
 }
 
-// update puts what f makes of it in the place of the value of key, and of the time until
+// update puts what f makes of it in the place of the value of an id, and of the time until
 // which it holds, which is 0 if there is none that holds at now. What f says not to hold
 // at now is forgotten.
-func (t *table[V]) update(key string, now int64, f func(old V, until int64) (V, int64)) {
+func (t *table[V]) update(id uint64, now int64, f func(old V, until int64) (V, int64)) {
 	if t == nil {
 		return
 	}
-	s, h := t.shard(key)
+	s := t.shard(id)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	old, tracked := s.entries[h]
+	old, tracked := s.entries[id]
 	if old.until <= now {
 		old = tableEntry[V]{}
 	}
 	value, until := f(old.value, old.until)
 	switch {
 	case until <= now:
-		delete(s.entries, h)
+		delete(s.entries, id)
 		return
 	case !tracked && len(s.entries) >= t.room:
 		s.drop(now)
 	}
-	s.entries[h] = tableEntry[V]{value, until}
+	s.entries[id] = tableEntry[V]{value, until}
 }
 
-// forget forgets the value of key.
-func (t *table[V]) forget(key string) {
+// forget forgets the value of an id.
+func (t *table[V]) forget(id uint64) {
 	if t == nil {
 		return
 	}
-	s, h := t.shard(key)
+	s := t.shard(id)
 	s.mu.Lock()
-	delete(s.entries, h)
+	delete(s.entries, id)
 	s.mu.Unlock()
 }
 

@@ -125,7 +125,7 @@ func tierFirstComeFirstServed(t *testing.T, client redis.UniversalClient) {
 	for i, rank := range []int64{0, -1, 1, 2, 3} {
 		if rank >= 0 {
 			require.Equal(t, rank, waiters[i].rank)
-			require.Equal(t, 9-int(rank), tier.decision(&c, "a", g, rank).Remaining)
+			require.Equal(t, 9-int(rank), tier.decision(&c, tier.subject("a"), g, rank).Remaining)
 		}
 	}
 	l.leave(waiters[0]) // which changes nothing any more

@@ -1,0 +1,305 @@
+package redistier
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/sluice-go/sluice"
+)
+
+// A core is all that limits share which ask the same Redis: the ways to its primaries, the denials that
+// are remembered, the units on lease, and the mode.
+type core struct {
+	link     *link
+	router   *router
+	budget   time.Duration
+	wait     time.Duration // for Redis
+	policy   OnUnavailable
+	maxKeys  int
+	maxStale int64 // ns
+	began    time.Time
+	denied   *table[denial]
+	leases   *leases // or nil
+	stats    tierStats
+	closed   atomic.Bool
+	replicas atomic.Int64
+
+	modes  sync.Mutex // guards the rest
+	down   int        // primaries that are not asked
+	events []event    // that OnMode has not been told of
+	onMode func(Mode, error)
+	told   sync.WaitGroup
+}
+
+type event struct {
+	mode  Mode
+	cause error
+}
+
+// A denial is a cost that a key was denied, and the key's state then.
+type denial struct {
+	plan    *plan
+	cost    int64
+	view    view
+	blocked int64 // us
+	at      int64 // ns since the tier began, at the latest
+}
+
+// newCore returns one for a config that has been validated.
+func newCore(to *link, cfg *TierConfig, lends bool) *core {
+	c := &core{
+		link: to, budget: cfg.Budget, wait: cfg.wait(), policy: cfg.OnUnavailable, maxKeys: cfg.MaxKeys, maxStale: int64(cfg.MaxStale),
+		began: time.Now(), denied: newTable[denial](cfg.MaxKeys), onMode: cfg.OnMode,
+	}
+	c.replicas.Store(int64(cfg.Replicas))
+	if lends {
+		c.leases = newLeases(c)
+	}
+	c.router = newRouter(to.client, func() *lane { return newLane(c) })
+	return c
+}
+
+func (c *core) check(ctx context.Context) error {
+	if c.closed.Load() {
+		return ErrClosed
+	}
+	return ctx.Err()
+}
+
+// An asked is what a Tier has asked Redis, and how that has ended.
+type asked struct {
+	lane   *lane
+	group  *group // nil if there was none to join, and so no waiter
+	waiter *waiter
+	failed error // why Redis has not answered
+}
+
+// leased reports whether the caller has been admitted from a lease, whatever has become of its group.
+func (a *asked) leased() bool { return a.waiter != nil && a.waiter.leased }
+
+// ask asks Redis, in a group, and waits for its end. The error is that of ctx.
+func (c *core) ask(ctx context.Context, s subject, r request, now time.Time) (a asked, err error) {
+	a.lane = c.router.lane(r.key, now)
+	a.group, a.waiter, a.failed = a.lane.join(r, c.leases.hold(&r, s, now), now)
+	if a.failed != nil {
+		return a, nil
+	}
+	err = a.await(ctx)
+	return a, err
+}
+
+// await waits for the group's end, or brings it about. The error is that of ctx, except for a caller
+// that has been admitted from a lease: its units are spent.
+func (a *asked) await(ctx context.Context) error {
+	if a.group.direct != nil {
+		err := a.lane.lead(ctx, a.group)
+		a.failed = a.group.err
+		return err
+	}
+	select {
+	case <-a.group.done:
+		a.failed = a.group.err
+	case <-ctx.Done():
+		if !a.lane.leave(a.waiter) {
+			return ctx.Err()
+		}
+	}
+	return nil
+}
+
+// decision is that of the caller of a rank, from the reply that its group shares. The
+// state is that after all calls of the group: those behind it are taken off.
+func (c *core) decision(t *takeCall, s subject, g *group, rank int64) sluice.Decision {
+	r := &g.reply
+	if t.k == 0 {
+		return t.decision(r)
+	}
+	if rank < r.admitted {
+		s.local.TakeUpTo(s.key, t.cost)
+		d := t.plan.describe(t.plan.shape.charged(r.view, -(r.admitted-1-rank)*t.n), 0, t.cost, true)
+		if g.lend > 0 {
+			d.Remaining += int(r.c) // is lent to us
+		}
+		return d
+	}
+	d := t.plan.describe(r.view, r.blocked(), t.cost, false)
+	d.RetryAfter = max(d.RetryAfter, c.remember(t, s, g))
+	return d
+}
+
+// remember notes that the key has been denied the cost, and returns for how long. Redis
+// judged after the group was sent, so nothing is admitted earlier than the wait that it
+// tells, counted from there.
+//
+// With leases, it is if those come back that others have. So that replicas that wait for the same unit do not
+// all ask for it together, and with every unit again, each adds some slack.
+func (c *core) remember(t *takeCall, s subject, g *group) time.Duration {
+	d := denial{plan: t.plan, cost: t.n, view: g.reply.view, blocked: g.reply.blocked(), at: int64(g.batch.sent.Sub(c.began))}
+	wait := d.blocked
+	if wait > 0 {
+		d.cost = 1
+	} else {
+		wait = t.plan.shape.wait(d.view, t.n)
+	}
+	ask := min(int64(duration(wait)), c.maxStale)
+	if g.hold != nil && t.terms != nil && d.blocked == 0 {
+		soonest := min(int64(duration(t.plan.shape.soonest(d.view, t.n))), ask)
+		ask = min(soonest+min(ask-soonest+g.slack, t.terms.life/2), c.maxStale)
+	}
+	c.denied.update(s.id, d.at, func(denial, int64) (denial, int64) { return d, d.at + ask })
+	return time.Duration(ask)
+}
+
+// remembered returns the decision on a call that is denied from memory.
+func (c *core) remembered(p *plan, s subject, cost int, at int64) (d sluice.Decision, ok bool) {
+	if cost < 1 || int64(cost) > p.burst {
+		return d, false
+	}
+	e, until, ok := c.denied.get(s.id, at)
+	if !ok || e.plan != p || int64(cost) < e.cost {
+		return d, false
+	}
+	d = p.describe(e.view, e.blocked, cost, false)
+	elapsed := time.Duration(at - e.at)
+	for _, wait := range []*time.Duration{&d.RetryAfter, &d.ResetAfter} {
+		if *wait != sluice.Never {
+			*wait = max(*wait-elapsed, 1)
+		}
+	}
+	d.RetryAfter = max(d.RetryAfter, time.Duration(until-at))
+	return d, true
+}
+
+// fallback answers a call that Redis has not.
+func (c *core) fallback(a asked, t *takeCall, s subject) (d sluice.Decision, from Source, err error) {
+	switch a.failed {
+	case ErrClosed:
+		return d, 0, ErrClosed
+	case errLate:
+		c.stats.late.Add(1)
+	case errOpen:
+	default:
+		c.stats.failed.Add(1)
+	}
+	switch c.policy {
+	case Closed:
+		return d, 0, fmt.Errorf("%w: %w", ErrUnavailable, a.failed)
+	case Open:
+		d = sluice.Decision{Allowed: t.cost >= 0 && int64(t.cost) <= t.plan.burst, Limit: int(t.plan.burst)}
+		if !d.Allowed {
+			d.RetryAfter = sluice.Never
+		}
+	default:
+		c.leases.warmKey(s)
+		switch {
+		case t.op == opCharge:
+			d = s.local.Charge(s.key, int(t.n))
+		case t.charges:
+			d = s.local.Take(s.key, t.cost)
+		default:
+			d = s.local.Peek(s.key, t.cost)
+		}
+		d.Limit = int(t.plan.burst)
+		if d.RetryAfter == sluice.Never && 0 < t.cost && int64(t.cost) <= t.plan.burst {
+			d.RetryAfter = a.lane.nextProbe()
+		}
+	}
+	if d.Allowed && t.k > 0 || t.op == opCharge {
+		a.lane.admitted(a.group, t)
+	}
+	if t.plan.constant() { // a Charge
+		d = t.plan.decideConstant(t.cost)
+	}
+	c.stats.fallback.Add(1)
+	return d, FromFallback, nil
+}
+
+// micros returns a time in us of Unix time, by the clock that local has as well: no step of this
+// machine's clock changes anything.
+func (c *core) micros(now time.Time) int64 {
+	return c.began.UnixMicro() + now.Sub(c.began).Microseconds()
+}
+
+// mode returns the mode.
+func (c *core) mode() Mode {
+	c.modes.Lock()
+	defer c.modes.Unlock()
+	return c.modeLocked()
+}
+
+func (c *core) modeLocked() Mode {
+	if c.down > 0 {
+		return ModeDegraded
+	}
+	return ModeShared
+}
+
+// turn notes that there are more, or fewer, primaries that are not asked.
+func (c *core) turn(more int, cause error) {
+	c.modes.Lock()
+	defer c.modes.Unlock()
+	before := c.modeLocked()
+	c.down += more
+	if more > 0 {
+		c.stats.outages.Add(1)
+	}
+	if c.modeLocked() == before || c.onMode == nil {
+		return
+	}
+	c.events = append(c.events, event{c.modeLocked(), cause})
+	if len(c.events) == 1 {
+		c.told.Go(c.tell)
+	}
+}
+
+// tell calls OnMode for all events. The first stays in the list until it has been told, so
+// that there is one goroutine that tells.
+func (c *core) tell() {
+	c.modes.Lock()
+	defer c.modes.Unlock()
+	for len(c.events) > 0 {
+		e := c.events[0]
+		c.modes.Unlock()
+		c.onMode(e.mode, e.cause)
+		c.modes.Lock()
+		c.events = c.events[1:]
+	}
+}
+
+// counted returns what has been counted so far.
+func (c *core) counted() Stats {
+	s := &c.stats
+	return Stats{
+		Redis: s.redis.Load(), Cache: s.cache.Load(), Lease: s.lease.Load(), Fallback: s.fallback.Load(), Scripts: s.scripts.Load(), Led: s.led.Load(),
+		Late: s.late.Load(), Failed: s.failed.Load(), PoolTimeouts: s.poolTimeouts.Load(), Outages: s.outages.Load(),
+		Lent: s.lent.Load(), Returned: s.returned.Load(),
+	}
+}
+
+// close is Tier.Close.
+func (c *core) close(ctx context.Context) error {
+	c.closed.Store(true)
+	done := make(chan struct{})
+	go func() {
+		c.leases.end()
+		for _, l := range c.router.all() {
+			l.close()
+		}
+		c.router.done.Wait()
+		for _, l := range c.router.all() {
+			l.close() // those that the last answer of the cluster has made
+			l.wait()
+		}
+		c.told.Wait()
+		close(done)
+	}()
+	select {
+	case <-done:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
