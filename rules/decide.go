@@ -25,7 +25,10 @@ type Descriptor struct {
 	// 2^32 count as that.
 	Hits *uint64
 	// Refund gives the hits back that the call would count: at most those that a window holds still, or a
-	// key of a limiter owes. Such a descriptor passes, and Series.Refunded counts its hits, nothing else does.
+	// key of a limiter owes. It is for the hits of denied calls, too, as Envoy sends it, and whose they are it does
+	// not say: they are first taken off what these entries were denied, so that hits that nothing has counted give
+	// nothing back. For how long denied hits wait for that see Series.Absorbed. Such a descriptor passes, and
+	// Series.Refunded counts its hits, nothing else does.
 	Refund bool
 	// Override is a limit that takes the place of the rule's. It needs a domain that has rules, but
 	// no rule; it counts in the window that a rule of its unit would count in.
@@ -168,7 +171,7 @@ func (e *Engine) Decide(req *Request, resp *Response) error {
 	} else {
 		for i := range resp.work {
 			if w := &resp.work[i]; w.limited {
-				w.take(&resp.Statuses[i], now, w.hits)
+				e.take(w, &resp.Statuses[i], now, w.hits)
 			}
 		}
 	}
@@ -282,41 +285,25 @@ func (resp *Response) replace() {
 }
 
 // take counts n hits, and answers.
-func (w *work) take(st *Status, now int64, n uint64) {
-	if w.refund {
-		w.giveBack(st, now, n)
-		return
-	}
-	if w.counts {
-		w.count(st, now, n)
-		return
-	}
-	d := w.key().TakeAt(now, clampInt(n))
-	w.limiterStatus(st, &d, w.over || !d.Allowed)
-}
-
-// giveBack gives n hits back, and answers how the key stands then.
-func (w *work) giveBack(st *Status, now int64, n uint64) {
-	w.key().Refund(clampInt(n))
-	if w.counts {
-		look := w.key().TakeAt(now, 0)
-		w.windowStatus(st, now, uint64(w.most-look.Remaining), false)
-	} else {
-		look := w.key().PeekAt(now, 0)
-		st.Remaining = uint32(min(uint64(look.Remaining), math.MaxUint32))
-		st.ResetAfter = roundUp(look.ResetAfter)
-	}
-	if n != 0 {
-		w.series.add(w.id, &hits{refunded: n})
+func (e *Engine) take(w *work, st *Status, now int64, n uint64) {
+	switch {
+	case w.refund:
+		e.giveBack(w, st, now, n)
+	case w.counts:
+		e.count(w, st, now, n)
+	default:
+		d := w.key().TakeAt(now, clampInt(n))
+		if !d.Allowed {
+			e.deny(w, st, now, 0, n)
+		}
+		w.limiterStatus(st, &d, w.over || !d.Allowed)
 	}
 }
-
-func (w *work) key() sluice.Key { return w.limiter.KeyHash(w.id) }
 
 func clampInt(n uint64) int { return int(min(n, math.MaxInt)) }
 
 // count adds n to the window's count and compares it with the limit.
-func (w *work) count(st *Status, now int64, n uint64) {
+func (e *Engine) count(w *work, st *Status, now int64, n uint64) {
 	cost := int(min(n, uint64(w.most)))
 	d := w.key().TakeAt(now, cost)
 	after := uint64(w.most-d.Remaining) + n - uint64(cost)
@@ -325,9 +312,13 @@ func (w *work) count(st *Status, now int64, n uint64) {
 	if w.hits <= after {
 		before = after - w.hits // as if they were the last that were counted, if they were not
 	}
+	counted := n
 	if n > 0 && !d.Allowed {
 		// The counter is full, above any limit, or has no room for a new key.
-		over, before, after = true, w.limit, max(after, w.limit)
+		over, before, after, counted = true, w.limit, max(after, w.limit), 0
+	}
+	if over || w.over {
+		e.deny(w, st, now, counted, n-counted)
 	}
 	w.windowStatus(st, now, after, over || w.over)
 	h := hitsOf(w.hits, before, after, w.near, w.limit, st.Over)

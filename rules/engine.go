@@ -19,7 +19,8 @@ type Config struct {
 
 	// MaxKeys bounds the keys that are tracked, for each unit by itself, and for each rule with a
 	// limiter of its own; Overflow says what happens to more. They are those of sluice.Config,
-	// and hold for domains that say nothing else.
+	// and hold for domains that say nothing else. MaxKeys also bounds the keys whose denied hits wait for
+	// their refund, for all domains together; see Stats.Unrecorded for what happens to more.
 	MaxKeys  int
 	Overflow sluice.Overflow
 
@@ -48,6 +49,8 @@ type Engine struct {
 	key    sipKey
 	now    atomic.Pointer[generation]
 	locks  [256]sync.Mutex // of keys, by hash: for calls that look before they count
+
+	denials denials
 
 	unrestored []string // does not change
 
@@ -123,6 +126,7 @@ func newEngine(set *Set, c Config, key sipKey) (*Engine, error) {
 		groups: map[string]*counters{}, kept: map[string]*kept{}, domains: map[string]*domainSeries{},
 	}
 	e.seriesLeft.Store(int64(c.MaxSeries))
+	e.denials.bound(cmp.Or(c.MaxKeys, 1<<20))
 	shared, err := newCounters(e.base(&domainOptions{}))
 	if err != nil {
 		return nil, err

@@ -135,11 +135,31 @@ func find(level []*modelRule, list []Entry) []*modelRule {
 	return nil
 }
 
-// model is counts by domain, entries, unit and window.
+// model is counts by domain, entries, unit and window, and what entries were denied, by their rule or by overrides of a unit.
 type model struct {
 	rules  []*modelRule
 	counts map[string]int
+	denied map[string]*modelDenied
 	stop   bool
+}
+
+// modelDenied is hits that were denied and not given back: those that the count of a window has, and others.
+type modelDenied struct {
+	counter          string
+	counted, missing int
+}
+
+// deniedOf is what was denied of st, with what another count has as missing.
+func (m *model) deniedOf(st *modelStatus) *modelDenied {
+	d := m.denied[st.whose]
+	if d == nil {
+		d = &modelDenied{}
+		m.denied[st.whose] = d
+	}
+	if d.counter != st.counter {
+		*d = modelDenied{counter: st.counter, missing: d.missing + d.counted}
+	}
+	return d
 }
 
 type modelStatus struct {
@@ -152,6 +172,7 @@ type modelStatus struct {
 	unit      Unit
 	remaining int64
 	counter   string
+	whose     string
 	hits      int
 }
 
@@ -193,6 +214,10 @@ func (m *model) decide(req *Request, now time.Time) (code Code, out []modelStatu
 		}
 		window := now.Unix() / int64(st.unit.Period()/time.Second)
 		st.counter = fmt.Sprintf("%q %s %v %d", entries, marks, st.unit, window)
+		st.whose = fmt.Sprintf("%q %s", entries, marks)
+		if d.Override != nil {
+			st.whose += st.unit.String()
+		}
 	}
 	for i := range out {
 		if names[i] != "" && replaced[names[i]] {
@@ -213,11 +238,21 @@ func (m *model) decide(req *Request, now time.Time) (code Code, out []modelStatu
 		}
 		refund := req.Descriptors[i].Refund
 		switch {
+		case st.hits == 0:
 		case m.stop && anyOver && !over[i]:
+			if !refund {
+				m.deniedOf(st).missing += st.hits
+			}
 		case refund:
-			m.counts[st.counter] = max(0, m.counts[st.counter]-st.hits)
+			d := m.deniedOf(st)
+			absorbed := min(d.missing, st.hits)
+			d.missing -= absorbed
+			d.counted -= min(d.counted, st.hits-absorbed)
+			m.counts[st.counter] = max(0, m.counts[st.counter]-st.hits+absorbed)
 		default:
-			m.counts[st.counter] += st.hits
+			if m.counts[st.counter] += st.hits; m.counts[st.counter] > st.limit {
+				m.deniedOf(st).counted += st.hits
+			}
 		}
 		st.over = !refund && m.counts[st.counter] > st.limit
 		st.remaining = int64(max(0, st.limit-m.counts[st.counter]))
@@ -267,7 +302,7 @@ func TestModel(t *testing.T) {
 	}
 	overs, passes := 0, 0
 	for round := range rounds {
-		m := &model{counts: map[string]int{}, stop: round%3 == 0}
+		m := &model{counts: map[string]int{}, denied: map[string]*modelDenied{}, stop: round%3 == 0}
 		clock := sluice.NewManualClock(start)
 		var e *Engine
 		var resp Response

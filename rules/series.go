@@ -8,7 +8,7 @@ import (
 )
 
 // hits is what a judgement adds to a series.
-type hits struct{ total, within, near, over, shadow, refunded uint64 }
+type hits struct{ total, within, near, over, shadow, refunded, absorbed uint64 }
 
 // series counts the hits of one rule, or of one value of it where detailed_metric or
 // value_to_metric ask for that. It is striped, so that cores do not write to the same line.
@@ -20,9 +20,9 @@ type series struct {
 }
 
 type stripe struct {
-	total, within, near, over, shadow, refunded atomic.Uint64
+	total, within, near, over, shadow, refunded, absorbed atomic.Uint64
 
-	_ [64 - 6*8]byte
+	_ [64 - 7*8]byte
 }
 
 // stripeCount is a power of two.
@@ -76,6 +76,9 @@ func (s *series) add(pick uint64, h *hits) {
 	if h.refunded != 0 {
 		t.refunded.Add(h.refunded)
 	}
+	if h.absorbed != 0 {
+		t.absorbed.Add(h.absorbed)
+	}
 }
 
 // Series is the hits that have been counted for one rule since the engine was made; hits, not
@@ -95,6 +98,11 @@ type Series struct {
 	Near, Over, Shadow uint64
 	// Refunded is the hits that descriptors with Refund have asked to give back. No other number has them.
 	Refunded uint64
+	// Absorbed is those of Refunded that gave nothing back, since as many hits of the same entries had been denied
+	// and not counted. Denied hits wait for their refund for the limit's period from the last denial of these
+	// entries on, but for at least an hour and at most a day. Where denied calls get no refund, those of
+	// admitted ones are absorbed for that time.
+	Absorbed uint64
 }
 
 func (s *series) snapshot() Series {
@@ -110,6 +118,7 @@ func (s *series) snapshot() Series {
 		out.Over += t.over.Load()
 		out.Shadow += t.shadow.Load()
 		out.Refunded += t.refunded.Load()
+		out.Absorbed += t.absorbed.Load()
 	}
 	return out
 }

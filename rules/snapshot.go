@@ -29,6 +29,9 @@ import (
 // another one is left out at the restore.
 const snapshotMagic = "sluice rules \x00\x00\x01"
 
+// denialSection is the name of the section of denied hits, which no limiter has.
+const denialSection = "denied hits"
+
 // maxName bounds a section's name, so that damage does not ask for much memory.
 const maxName = 1 << 20
 
@@ -77,16 +80,25 @@ func (e *Engine) Snapshot(w io.Writer) error {
 		if err := limiters[name].Snapshot(&state); err != nil {
 			return err
 		}
-		b := binary.LittleEndian.AppendUint32(nil, uint32(len(name)))
-		b = binary.LittleEndian.AppendUint64(append(b, name...), uint64(state.Len()))
-		if _, err := out.Write(append(b, state.Bytes()...)); err != nil {
+		if err := writeSection(out, name, state.Bytes()); err != nil {
 			return err
 		}
+	}
+	// Last, since hits that were denied meanwhile must not be missing here.
+	if err := writeSection(out, denialSection, e.denials.appendTo(nil)); err != nil {
+		return err
 	}
 	if _, err := out.Write(make([]byte, 4)); err != nil {
 		return err
 	}
 	_, err := w.Write(sum.Sum(nil))
+	return err
+}
+
+func writeSection(w io.Writer, name string, state []byte) error {
+	b := binary.LittleEndian.AppendUint32(nil, uint32(len(name)))
+	b = binary.LittleEndian.AppendUint64(append(b, name...), uint64(len(state)))
+	_, err := w.Write(append(b, state...))
 	return err
 }
 
@@ -112,6 +124,11 @@ func Restore(set *Set, c Config, r io.Reader) (*Engine, error) {
 			if err := lim.Restore(bytes.NewReader(state)); err != nil {
 				return nil, err
 			}
+		}
+	}
+	if state, ok := sections[denialSection]; ok { // older snapshots have none
+		if err := e.denials.restore(state, e.clock.Now()); err != nil {
+			return nil, err
 		}
 	}
 	return e, e.restoreMoved(sections)

@@ -144,12 +144,13 @@ func TestSnapshot_Damage(t *testing.T) {
 	require.ErrorIs(t, err, sluice.ErrBadSnapshot)
 }
 
+func sign(b []byte) []byte {
+	sum := sha256.Sum256(b)
+	return append(b, sum[:]...)
+}
+
 // TestSnapshot_Forged: lengths that lie, under a checksum that is right, are errors and not panics.
 func TestSnapshot_Forged(t *testing.T) {
-	sign := func(b []byte) []byte {
-		sum := sha256.Sum256(b)
-		return append(b, sum[:]...)
-	}
 	head := append([]byte(snapshotMagic), make([]byte, 16)...)
 	for name, tail := range map[string][]byte{
 		"no end":        {},

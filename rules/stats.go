@@ -48,7 +48,8 @@ func sums(all []*series) []Series {
 		}
 		o := &out[i]
 		o.Total, o.Within, o.Near = o.Total+sum.Total, o.Within+sum.Within, o.Near+sum.Near
-		o.Over, o.Shadow, o.Refunded = o.Over+sum.Over, o.Shadow+sum.Shadow, o.Refunded+sum.Refunded
+		o.Over, o.Shadow = o.Over+sum.Over, o.Shadow+sum.Shadow
+		o.Refunded, o.Absorbed = o.Refunded+sum.Refunded, o.Absorbed+sum.Absorbed
 	}
 	slices.SortFunc(out, func(a, b Series) int {
 		return cmp.Or(strings.Compare(a.Domain, b.Domain), strings.Compare(a.Path, b.Path))
@@ -64,6 +65,11 @@ type Stats struct {
 	// Evicted is the live keys that have been dropped for want of room. Untracked is the calls for new keys
 	// that were decided without a count, since Overflow keeps the old ones.
 	Evicted, Untracked uint64
+	// Denied is the keys whose denied hits wait for their refund, at most Config.MaxKeys, or one of each of 256
+	// parts, with some that wait no longer. Unrecorded is the denied calls that there was no room for: as
+	// long as their hits would have waited, refunds of keys of the same part that are not among Denied give nothing back.
+	Denied     int
+	Unrecorded uint64
 	// Series is the series of statistics whose paths requests have made, at most Config.MaxSeries.
 	Series int
 	// Calls is the answers by domain.
@@ -103,6 +109,7 @@ func (e *Engine) Stats() Stats {
 		out.Calls[name] = Calls{d.ok.Load(), d.overLimit.Load()}
 		out.Series += len(*d.dynamic.all.Load())
 	}
+	out.Denied, out.Unrecorded = e.denials.len(), e.denials.unrecorded.Load()
 	out.GlobalShadow = e.globalShadow.Load()
 	out.UnknownDomains, out.UnknownDomainsByName = e.unknown.counts()
 	return out

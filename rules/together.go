@@ -31,10 +31,16 @@ func (e *Engine) decideTogether(d *domainState, resp *Response, now int64) {
 		case w.byTakeAll(d.atomic):
 			w.answerLimiter(st, stop, limiter == all.Denied, all.RetryAfter)
 			limiter++
+			if stop {
+				e.deny(w, st, now, 0, w.hits)
+			}
 		case stop && (d.atomic || !w.over):
-			w.take(st, now, 0)
+			e.take(w, st, now, 0)
+			if !w.refund {
+				e.deny(w, st, now, 0, w.hits)
+			}
 		default:
-			w.take(st, now, w.hits)
+			e.take(w, st, now, w.hits)
 		}
 	}
 }
