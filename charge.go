@@ -38,38 +38,39 @@ package sluice
 func (l *Limiter) Charge(key string, cost int) (d Decision) {
 	id := l.made().hash.string(key)
 	l.ahead(id)
-	l.chargeAt(&d, id, l.now(), cost)
+	l.key(id).chargeAt(&d, l.now(), cost)
 	return d
 }
 
 // Charge is Limiter.Charge for this key.
 func (k Key) Charge(cost int) (d Decision) {
 	k.lim.made().ahead(k.id)
-	k.lim.chargeAt(&d, k.id, k.lim.now(), cost)
+	k.chargeAt(&d, k.lim.now(), cost)
 	return d
 }
 
 // ChargeAt is Charge at now; see AllowAt.
 func (k Key) ChargeAt(now int64, cost int) (d Decision) {
-	k.lim.made().chargeAt(&d, k.id, now, cost)
+	k.lim.made()
+	k.chargeAt(&d, now, cost)
 	return d
 }
 
 // chargeAt describes in d, which is zero, the call for one unit that comes after the
 // charge.
-func (l *Limiter) chargeAt(d *Decision, id uint64, now int64, cost int) {
+func (k Key) chargeAt(d *Decision, now int64, cost int) {
 	now = max(now, 0)
-	if cost <= 0 || !l.debit(d, id, now, cost, (*Limiter).policyFor) {
-		l.peekAt(d, id, now, 0)
+	if cost <= 0 || !k.debit(d, now, cost, Key.policyFor) {
+		k.peekAt(d, now, 0)
 		return
 	}
-	d.amend(l.soft, l.shadow, 0)
+	d.amend(k.lim.soft, k.lim.shadow, 0)
 }
 
-// debit charges cost > 0 units of id, under the policy that policyFor finds. It fails where
+// debit charges cost > 0 units, under the policy that policyFor finds. It fails where
 // there is no state to charge, and then leaves d as it was.
-func (l *Limiter) debit(d *Decision, id uint64, now int64, cost int, policyFor func(*Limiter, uint64) *policy) (charged bool) {
-	l.act(id, policyFor, func(p *policy, key state) uint64 {
+func (k Key) debit(d *Decision, now int64, cost int, policyFor func(Key) *policy) (charged bool) {
+	k.act(policyFor, func(p *policy, key state) uint64 {
 		if charged = p.keeps(); charged {
 			key.word = p.debit(key, now, cost)
 			*d = Decision{}
@@ -78,7 +79,7 @@ func (l *Limiter) debit(d *Decision, id uint64, now int64, cost int, policyFor f
 		return key.word
 	}, func(p *policy) bool {
 		charged = p.keeps()
-		return !charged || l.core.debitNew(d, p, id, now, cost)
+		return !charged || k.lim.debitNew(d, p, k.id, now, cost)
 	})
 	return charged
 }
@@ -112,35 +113,37 @@ func (st *store) debitNew(d *Decision, p *policy, id uint64, now int64, cost int
 func (l *Limiter) TakeUpTo(key string, cost int) (taken int, d Decision) {
 	id := l.made().hash.string(key)
 	l.ahead(id)
-	taken = l.takeUpToAt(&d, id, key, l.now(), cost)
+	taken = l.key(id).takeUpToAt(&d, key, l.now(), cost)
 	return taken, d
 }
 
 // TakeUpTo is Limiter.TakeUpTo for this key.
 func (k Key) TakeUpTo(cost int) (taken int, d Decision) {
 	k.lim.made().ahead(k.id)
-	taken = k.lim.takeUpToAt(&d, k.id, "", k.lim.now(), cost)
+	taken = k.takeUpToAt(&d, "", k.lim.now(), cost)
 	return taken, d
 }
 
 // TakeUpToAt is TakeUpTo at now; see AllowAt.
 func (k Key) TakeUpToAt(now int64, cost int) (taken int, d Decision) {
-	taken = k.lim.made().takeUpToAt(&d, k.id, "", now, cost)
+	k.lim.made()
+	taken = k.takeUpToAt(&d, "", now, cost)
 	return taken, d
 }
 
 // takeUpToAt describes the decision in d, which is zero.
-func (l *Limiter) takeUpToAt(d *Decision, id uint64, name string, now int64, cost int) (taken int) {
+func (k Key) takeUpToAt(d *Decision, name string, now int64, cost int) (taken int) {
+	l := k.lim
 	now = max(now, 0)
 	asked := cost
 	if cost > 0 {
-		taken = l.takeSome(d, id, now, cost)
+		taken = k.takeSome(d, now, cost)
 		asked = max(taken, 1)
 	} else {
-		l.decide(d, id, now, cost)
+		k.decide(d, now, cost)
 	}
 	if !d.Allowed || l.soft > 0 {
-		l.finish(d, id, name, asked)
+		l.finish(d, k.id, name, asked)
 	}
 	if l.shadow && taken < cost {
 		d.WouldDeny = true
@@ -149,17 +152,17 @@ func (l *Limiter) takeUpToAt(d *Decision, id uint64, name string, now int64, cos
 	return taken
 }
 
-// takeSome charges id as many of cost > 0 units as there are.
-func (l *Limiter) takeSome(d *Decision, id uint64, now int64, cost int) (taken int) {
+// takeSome charges as many of cost > 0 units as there are.
+func (k Key) takeSome(d *Decision, now int64, cost int) (taken int) {
 	out := retrying
-	l.act(id, (*Limiter).policyFor, func(p *policy, key state) (next uint64) {
+	k.act(Key.policyFor, func(p *policy, key state) (next uint64) {
 		next, taken, out = p.takeSome(d, key, now, cost)
 		return next
 	}, func(p *policy) (done bool) {
-		taken, out = l.core.takeNew(d, p, id, now, cost)
+		taken, out = k.lim.takeNew(d, p, k.id, now, cost)
 		return out != retrying
 	})
-	l.count(id, out)
+	k.lim.count(k.id, out)
 	if !d.Allowed {
 		return 0
 	}

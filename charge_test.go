@@ -445,7 +445,7 @@ func TestTakeUpTo_OfAKeyThatIsTrackedMeanwhile(t *testing.T) {
 	k := l.Key("k")
 	take := func() outcome {
 		var d Decision
-		_, out := l.core.takeNew(&d, l.policyOf(k.id), k.id, clock.Now(), 1)
+		_, out := l.takeNew(&d, l.policyOf(k.id), k.id, clock.Now(), 1)
 		return out
 	}
 	require.Equal(t, denied, take())
@@ -460,7 +460,7 @@ func TestCharge_OfAKeyThatIsTrackedMeanwhile(t *testing.T) {
 		k := l.Key("k")
 		require.True(t, k.AllowN(3))
 		var d Decision
-		require.False(t, l.core.debitNew(&d, l.policyOf(k.id), k.id, clock.Now(), 5))
+		require.False(t, l.debitNew(&d, l.policyOf(k.id), k.id, clock.Now(), 5))
 		require.Zero(t, d)
 		require.Equal(t, 3, spentOf(l, "k"))
 	})
@@ -471,7 +471,7 @@ func TestCharge_UnderADenyAllThatHasComeMeanwhile(t *testing.T) {
 	l, clock := newFrozen(t, Config{Limit: PerHour(10)})
 	require.NoError(t, l.SetLimit(DenyAll))
 	d := Decision{Allowed: true, Limit: 9, Remaining: 3, ResetAfter: sec}
-	require.True(t, l.core.debitNew(&d, l.policyOf(0), l.Key("k").id, clock.Now(), 5))
+	require.True(t, l.debitNew(&d, l.policyOf(0), l.Key("k").id, clock.Now(), 5))
 	require.Equal(t, Decision{RetryAfter: Never}, d)
 }
 

@@ -25,8 +25,8 @@ const trackRounds = 64
 // A claim is what a TakeAll wants of one key.
 type claim struct {
 	lim    *Limiter
-	view   *Limiter // of the first Key, which says what limit the call brings
 	id     uint64
+	plan   *plan // that the first Key brings, or nil
 	cost   int64 // the sum of the key's charges; negative if one of them is
 	index  int   // of the key's first charge
 	now    int64
@@ -40,11 +40,11 @@ type claim struct {
 // collect makes one claim of the charges of each key, in the order in which they are to be
 // held: by limiter, then by id. It returns them in the front of space, which is zero. They go
 // by the policies that policyFor finds. Unless same is nil it links the charges of each key.
-func collect(space []claim, charges []Charge, each []Decision, same chain, policyFor func(*Limiter, uint64) *policy) []claim {
+func collect(space []claim, charges []Charge, each []Decision, same chain, policyFor func(Key) *policy) []claim {
 	claims := space[:len(charges)]
 	for i := range charges {
 		c, charge := &claims[i], &charges[i]
-		c.lim, c.view, c.id, c.cost, c.index = charge.Key.lim.made().core, charge.Key.lim, charge.Key.id, int64(charge.Cost), i
+		c.lim, c.id, c.plan, c.cost, c.index = charge.Key.lim.made(), charge.Key.id, charge.Key.plan, int64(charge.Cost), i
 		c.lim.lookAhead(c.id)
 	}
 	sortClaims(claims)
@@ -68,7 +68,8 @@ func collect(space []claim, charges []Charge, each []Decision, same chain, polic
 	}
 	readClocks(claims[:n])
 	for i := range claims[:n] {
-		claims[i].policy = policyFor(claims[i].view, claims[i].id)
+		c := &claims[i]
+		c.policy = policyFor(Key{c.lim, c.id, c.plan})
 	}
 	return claims[:n]
 }

@@ -46,8 +46,8 @@ func TestCollect_LinksTheChargesOfEachKey(t *testing.T) {
 		got := map[Key][]int{}
 		for range 2 { // as a TakeAll does that starts over
 			clear(got)
-			for _, c := range collect(make([]claim, n), charges, nil, same, (*Limiter).policyFor) {
-				got[Key{c.lim, c.id}] = slices.Collect(same.of(&c))
+			for _, c := range collect(make([]claim, n), charges, nil, same, Key.policyFor) {
+				got[Key{c.lim, c.id, c.plan}] = slices.Collect(same.of(&c))
 			}
 		}
 		require.Equal(t, want, got)

@@ -33,7 +33,7 @@ func (l *Limiter) AllowN(key string, cost int) bool {
 func (l *Limiter) Take(key string, cost int) (d Decision) {
 	id := l.made().hash.string(key)
 	l.ahead(id)
-	l.decide(&d, id, l.now(), cost)
+	l.key(id).decide(&d, l.now(), cost)
 	if !d.Allowed || l.soft > 0 {
 		l.finish(&d, id, key, cost)
 	}
@@ -45,14 +45,18 @@ func (k Key) Allow() bool { return k.AllowN(1) }
 
 // AllowN is Limiter.AllowN for this key.
 func (k Key) AllowN(cost int) bool {
-	k.lim.made().ahead(k.id)
-	return k.lim.allowAt(k.id, k.lim.now(), cost) || k.lim.deny(k.id, "", cost)
+	l := k.lim.made()
+	if k.plan != nil { // looked at first, so that it need not be kept
+		return k.AllowAt(l.now(), cost)
+	}
+	l.ahead(k.id)
+	return l.allowAt(k.id, l.now(), cost) || l.deny(k.id, "", cost)
 }
 
 // Take is Limiter.Take for this key.
 func (k Key) Take(cost int) (d Decision) {
 	k.lim.made().ahead(k.id)
-	k.lim.decide(&d, k.id, k.lim.now(), cost)
+	k.decide(&d, k.lim.now(), cost)
 	if !d.Allowed || k.lim.soft > 0 {
 		k.lim.finish(&d, k.id, "", cost)
 	}
@@ -69,12 +73,17 @@ func (k Key) Take(cost int) (d Decision) {
 // denied at the newest one, and what is admitted is charged in full as at the
 // newest one. A negative now counts as 0.
 func (k Key) AllowAt(now int64, cost int) bool {
-	return k.lim.made().allowAt(k.id, now, cost) || k.lim.deny(k.id, "", cost)
+	l := k.lim.made()
+	if k.plan != nil {
+		return k.decide(nil, now, cost) || l.deny(k.id, "", cost)
+	}
+	return l.allowAt(k.id, now, cost) || l.deny(k.id, "", cost)
 }
 
 // TakeAt is Take at now; see AllowAt.
 func (k Key) TakeAt(now int64, cost int) (d Decision) {
-	k.lim.made().decide(&d, k.id, now, cost)
+	k.lim.made()
+	k.decide(&d, now, cost)
 	if !d.Allowed || k.lim.soft > 0 {
 		k.lim.finish(&d, k.id, "", cost)
 	}
@@ -105,17 +114,17 @@ func (l *Limiter) allowAt(id uint64, now int64, cost int) bool {
 			}
 		}
 	}
-	return l.decide(nil, id, now, cost)
+	return l.key(id).decide(nil, now, cost)
 }
 
 // allowNew is decide for a key that a table of p does not have, without looking there again.
 func (l *Limiter) allowNew(p *policy, id uint64, now int64, cost int, seen gap) bool {
-	own, _, out := l.chargeCell(nil, id, now, cost)
+	own, _, out := l.key(id).chargeCell(nil, now, cost)
 	if own == nil {
-		_, out = l.core.insert(p, id, now, cost, nil, seen)
+		_, out = l.insert(p, id, now, cost, nil, seen)
 	}
 	if !out.decided() {
-		return l.decide(nil, id, now, cost)
+		return l.key(id).decide(nil, now, cost)
 	}
 	l.count(id, out)
 	return out.allowed()
@@ -124,25 +133,26 @@ func (l *Limiter) allowNew(p *policy, id uint64, now int64, cost int, seen gap) 
 // decide charges a call, in every case, and reports whether the state of the key, or the edge,
 // admits it. Unless d is nil it describes that in d, which is zero. (Passed back from frame to
 // frame, a Decision would be copied through memory in each.)
-func (l *Limiter) decide(d *Decision, id uint64, now int64, cost int) (allowed bool) {
+func (k Key) decide(d *Decision, now int64, cost int) (allowed bool) {
 	now = max(now, 0)
-	core, p := l, l.current.Load()
-	if l.under != nil {
-		core, p = l.core, nil
+	l, id := k.lim, k.id
+	p := l.current.Load()
+	if k.plan != nil {
+		p = nil // to be found first
 	}
 	word, out := uint64(0), retrying
 	for {
 		switch {
 		case p == nil:
 		case p.wide != nil:
-			out = core.chargeWide(p, id, now, cost, d)
+			out = l.chargeWide(p, id, now, cost, d)
 		default:
-			word, out = core.charge(p, id, now, cost)
+			word, out = l.charge(p, id, now, cost)
 		}
 		if out.decided() {
 			break
 		}
-		if own, left, how := l.chargeCell(d, id, now, cost); how.decided() {
+		if own, left, how := k.chargeCell(d, now, cost); how.decided() {
 			p, word, out = own, left, how
 			break
 		}
@@ -150,8 +160,8 @@ func (l *Limiter) decide(d *Decision, id uint64, now int64, cost int) (allowed b
 			*d = Decision{} // in which a call that met a change may have left something
 		}
 		was := p
-		if p = l.policyFor(id); out == unfit && p == was {
-			if done, allowed := core.edge(d, p, id, now, cost); done {
+		if p = k.policyFor(); out == unfit && p == was {
+			if done, allowed := l.edge(d, p, id, now, cost); done {
 				return allowed
 			}
 		}
@@ -236,17 +246,17 @@ func (st *store) charge(p *policy, id uint64, now int64, cost int) (uint64, outc
 // chargeCell is charge for a key in a cell, if that is under the terms that the call goes by and
 // nobody is in the way. Else the call is not decided, and d may have something in it. It returns the cell's
 // policy, or nil if there is no cell.
-func (l *Limiter) chargeCell(d *Decision, id uint64, now int64, cost int) (p *policy, word uint64, out outcome) {
-	c := l.core.shardOf(id).cell(id)
+func (k Key) chargeCell(d *Decision, now int64, cost int) (p *policy, word uint64, out outcome) {
+	c := k.lim.shardOf(k.id).cell(k.id)
 	if c == nil {
 		return nil, 0, retrying
 	}
 	p = c.policy
-	if p.of != l.termsOf(c) || !p.fits(cost) {
+	if p.of != k.termsOf(c) || !p.fits(cost) {
 		return p, 0, retrying
 	}
 	if p.wide != nil {
-		return p, 0, l.core.chargeTail(p, &c.slot, c.state(c.word.Load()), now, cost, d)
+		return p, 0, k.lim.chargeTail(p, &c.slot, c.state(c.word.Load()), now, cost, d)
 	}
 	for word = c.word.Load(); word < reserved; word = c.word.Load() {
 		next, ok := p.alg.charge(word, now, cost)
@@ -258,7 +268,7 @@ func (l *Limiter) chargeCell(d *Decision, id uint64, now int64, cost int) (p *po
 		case c.word.CompareAndSwap(word, next):
 			return p, next, admitted
 		}
-		l.core.lostRaces.Inc()
+		k.lim.lostRaces.Inc()
 	}
 	return p, 0, retrying
 }

@@ -189,7 +189,7 @@ func TestHotPath_SmallFunctionsAreInlined(t *testing.T) {
 func TestHotPath_TakesNoLock(t *testing.T) {
 	src := parse(t)
 	for _, name := range []string{
-		"(*Limiter).Allow", "(*Limiter).AllowN", "(*Limiter).allowAt", "(*Limiter).Take", "(*Limiter).decide", "Key.AllowN", "Key.Take",
+		"(*Limiter).Allow", "(*Limiter).AllowN", "(*Limiter).allowAt", "(*Limiter).Take", "Key.decide", "Key.AllowN", "Key.Take",
 		"(*table).lookup", "(*guide).tableOf", "(*store).now", "(*store).ahead", "(*store).prefetch", "(*store).charge",
 		"(*hasher).seeded", "(*hasher).string", "(*schedule).tick", "(*gcra).charge", "(*systemClock).Now", "(*CoarseClock).Now",
 		"(*FastClock).Now", "(*FastClock).read",
@@ -271,8 +271,8 @@ func TestHotPath_KeysAndDecisionsStayOnTheStack(t *testing.T) {
 		assert.Greater(t, params, 15, "or the parameters have other types now")
 		for _, name := range []string{
 			"(*Limiter).Allow", "(*Limiter).AllowN", "(*Limiter).Take", "(*Limiter).Peek", "Key.AllowN", "Key.Take", "Key.Peek",
-			"Key.AllowAt", "Key.TakeAt", "(*Limiter).allowAt", "(*Limiter).decide", "(*Limiter).peekAt",
-			"(*Limiter).glance", "(*Limiter).edge", "(*store).charge", "(*store).locate", "(*table).lookup",
+			"Key.AllowAt", "Key.TakeAt", "(*Limiter).allowAt", "Key.decide", "Key.peekAt",
+			"Key.glance", "(*Limiter).edge", "(*store).charge", "(*store).locate", "(*table).lookup",
 			"(*store).insert", "(*store).chargeWide", "(*policy).peekTail", "(*gcra).charge", "(*store).now",
 		} {
 			for _, d := range src.in(all, src.fn(t, name)) {

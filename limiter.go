@@ -25,8 +25,6 @@ import (
 // be copied, which go vet finds.
 type Limiter struct {
 	store
-	core   *Limiter // itself, or the limiter that has the state: see Key.WithLimit
-	under  *plan    // what the calls through this view of the limiter bring; or nil
 	plans  atomic.Pointer[plans]
 	hash   hasher
 	direct bool   // keys are seeded, and nobody asks who is denied: see Allow
@@ -39,10 +37,10 @@ type Limiter struct {
 	admin  sync.Mutex // held to change the limiter's limit, or a plan's
 }
 
-// plans are the views of a limiter for the plans beside its own.
+// plans are those of a limiter beside its own.
 type plans struct {
-	named   *xsync.MapOf[string, *Limiter]
-	brought *xsync.MapOf[Limit, *Limiter] // by calls and keys
+	named   *xsync.MapOf[string, *plan]
+	brought *xsync.MapOf[Limit, *plan] // by calls and keys
 }
 
 // New returns a limiter. The error is a *ConfigError: it names the field, its
@@ -79,7 +77,7 @@ func newLimiter(c Config, homes uint64, most int) (*Limiter, error) {
 		return nil, err
 	}
 	l := &Limiter{soft: c.Soft, shadow: c.Shadow, serial: serials.Add(1)}
-	l.core, l.common.own = l, true
+	l.common.own = true
 	config := new(Config)
 	*config = c
 	tm, terr := newTerms(&l.common, config, c.Limit, nil)
@@ -158,13 +156,17 @@ func (l *Limiter) WorstCase(d time.Duration) int {
 // if they are handles of the same key. Keys of WithLimit and WithPlan are equal to no others,
 // and need not be equal to each other.
 type Key struct {
-	lim *Limiter
-	id  uint64
+	lim  *Limiter
+	id   uint64
+	plan *plan // that its calls bring, or nil
 }
+
+// key is KeyHash of an id.
+func (l *Limiter) key(id uint64) Key { return Key{lim: l, id: id} }
 
 // Key returns the handle of s: hash once, decide often.
 func (l *Limiter) Key(s string) Key {
-	k := Key{l.made(), l.hash.string(s)}
+	k := l.made().key(l.hash.string(s))
 	if l.top.Nameless(k.id) {
 		l.top.Name(k.id, s)
 	}
@@ -173,7 +175,7 @@ func (l *Limiter) Key(s string) Key {
 
 // KeyBytes returns the handle of string(b). It does not retain b.
 func (l *Limiter) KeyBytes(b []byte) Key {
-	k := Key{l.made(), l.hash.bytes(b)}
+	k := l.made().key(l.hash.bytes(b))
 	if l.top.Nameless(k.id) {
 		l.top.Name(k.id, string(b))
 	}
@@ -182,14 +184,14 @@ func (l *Limiter) KeyBytes(b []byte) Key {
 
 // KeyUint64 returns the handle of a number. Different numbers do not share an id, except for one
 // pair of all 2^64, since no id is 0. It is not the handle of the number's decimal form.
-func (l *Limiter) KeyUint64(n uint64) Key { return Key{l.made(), l.hash.uint64(n)} }
+func (l *Limiter) KeyUint64(n uint64) Key { return l.made().key(l.hash.uint64(n)) }
 
 // KeyAddr returns the handle of an address. An IPv4 address and its IPv4-mapped
 // IPv6 form are the same key, and a zone makes no difference. It is not the handle
 // of the address's text. An IPv6 host has a network of 2^64 addresses, each of which is
 // a key: cut it, as in the example. httplimit.ByRemoteIP does.
 func (l *Limiter) KeyAddr(a netip.Addr) Key {
-	k := Key{l.made(), l.hash.addr(a)}
+	k := l.made().key(l.hash.addr(a))
 	if l.top.Nameless(k.id) {
 		l.top.Name(k.id, a.Unmap().WithZone("").String())
 	}
@@ -200,7 +202,7 @@ func (l *Limiter) KeyAddr(a netip.Addr) Key {
 // pick the shard and its low bits the place in the shard, so all 64 must be well
 // mixed; 0 is replaced by another id. With HashStable, KeyHash of the xxHash64 of
 // s is Key(s).
-func (l *Limiter) KeyHash(h uint64) Key { return Key{l.made(), nonZero(h)} }
+func (l *Limiter) KeyHash(h uint64) Key { return l.made().key(nonZero(h)) }
 
 // Config returns the configuration in force: with defaults filled in, and with the limit
 // that SetLimit has set. Shards stays 0 if it was. New takes it, except while SetLimit has
@@ -229,6 +231,6 @@ func (l *Limiter) Stats() Stats {
 // count counts what came of a call for id.
 func (l *Limiter) count(id uint64, out outcome) {
 	if l.tally != nil {
-		l.tally.count(id>>l.core.shift, out)
+		l.tally.count(id>>l.shift, out)
 	}
 }

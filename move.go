@@ -345,52 +345,51 @@ func (p *policy) stricter(from *policy, e, other state, now int64) bool {
 	return cmp.Or(cmp.Compare(p.rank(mine, now), p.rank(other, now)), cmp.Compare(p.idleAt(mine), p.idleAt(other))) > 0
 }
 
-// lookUp finds id, and the terms that a call for it through l goes by. A call that brings
+// lookUp finds the key, and the terms that a call through k goes by. A call that brings
 // none goes by those that a table is of.
-func (l *Limiter) lookUp(id uint64) (at spot, tm *terms) {
-	at = l.core.locate(id)
-	if l.under == nil && at.cell == nil {
+func (k Key) lookUp() (at spot, tm *terms) {
+	at = k.lim.locate(k.id)
+	if k.plan == nil && at.cell == nil {
 		return at, at.policy.of
 	}
-	return at, l.termsOf(at.cell)
+	return at, k.termsOf(at.cell)
 }
 
-// termsOf returns the terms that a call through l goes by for a key in the cell, if there is one.
-func (l *Limiter) termsOf(c *cell) *terms {
-	pl := l.under
+// termsOf returns the terms that a call through k, whose cell is c or nil, goes by.
+func (k Key) termsOf(c *cell) *terms {
+	pl := k.plan
 	if pl == nil {
 		if pl = c.keptOn(); pl == nil {
-			pl = &l.core.common
+			pl = &k.lim.common
 		}
 	}
 	return pl.terms.Load()
 }
 
-// policyFor returns the policy that a call for id through l goes by, and puts the key under
-// it if it is tracked under another one.
-func (l *Limiter) policyFor(id uint64) *policy {
-	if l.under == nil && l.shardOf(id).cell(id) == nil {
-		return l.tableOf(id).policy // as for nearly all keys, in half the time
+// policyFor returns the policy that a call through k goes by, and puts the key under it if it is tracked under another one.
+func (k Key) policyFor() *policy {
+	if k.plan == nil && k.lim.shardOf(k.id).cell(k.id) == nil {
+		return k.lim.tableOf(k.id).policy // as for nearly all keys, in half the time
 	}
 	for {
-		at, tm := l.lookUp(id)
+		at, tm := k.lookUp()
 		switch {
 		case at.policy.of == tm:
 			return at.policy
 		case at.nowhere():
 			return tm.policyFor(at.policy, state{}, 0)
 		}
-		l.core.putUnder(id, func(kept *plan) (placement, bool) {
-			at, tm := l.lookUp(id) // again: the terms before may have been of a limit that is over
+		k.lim.putUnder(k.id, func(kept *plan) (placement, bool) {
+			at, tm := k.lookUp() // again: the terms before may have been of a limit that is over
 			return placement{kept, tm}, at.policy.of != tm && !at.nowhere()
 		})
 	}
 }
 
-// policyNow returns the policy that id is under, or would be if a call through l tracked it
-// now.
-func (l *Limiter) policyNow(id uint64) *policy {
-	at, tm := l.lookUp(id)
+// policyNow returns the policy that the key is under, or would be if a call through k
+// tracked it now.
+func (k Key) policyNow() *policy {
+	at, tm := k.lookUp()
 	if at.policy.of == tm || !at.nowhere() {
 		return at.policy
 	}

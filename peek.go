@@ -13,29 +13,31 @@ import (
 func (l *Limiter) Peek(key string, cost int) (d Decision) {
 	id := l.made().hash.string(key)
 	l.ahead(id)
-	l.peekAt(&d, id, l.now(), cost)
+	l.key(id).peekAt(&d, l.now(), cost)
 	return d
 }
 
 // Peek is Limiter.Peek for this key.
 func (k Key) Peek(cost int) (d Decision) {
 	k.lim.made().ahead(k.id)
-	k.lim.peekAt(&d, k.id, k.lim.now(), cost)
+	k.peekAt(&d, k.lim.now(), cost)
 	return d
 }
 
 // PeekAt is Peek at now; see AllowAt.
 func (k Key) PeekAt(now int64, cost int) (d Decision) {
-	k.lim.made().peekAt(&d, k.id, now, cost)
+	k.lim.made()
+	k.peekAt(&d, now, cost)
 	return d
 }
 
 // peekAt is PeekAt into d, which is zero.
-func (l *Limiter) peekAt(d *Decision, id uint64, now int64, cost int) {
+func (k Key) peekAt(d *Decision, now int64, cost int) {
 	now = max(now, 0)
-	for ok := l.under == nil && l.peekTable(d, id, now, cost); !ok; {
+	l := k.lim
+	for ok := k.plan == nil && l.peekTable(d, k.id, now, cost); !ok; {
 		*d = Decision{} // in which an attempt before may have left something
-		p, e, key, blocked := l.glance(id)
+		p, e, key, blocked := k.glance()
 		p.peek(d, key, blocked, now, cost)
 		ok = e.still(key)
 	}
@@ -114,18 +116,18 @@ func (p *policy) peek(d *Decision, key state, blocked uint64, now int64, cost in
 	}
 }
 
-// glance is that of the key of id, as a call through l finds it.
-func (l *Limiter) glance(id uint64) (p *policy, e *slot, key state, blocked uint64) {
+// glance reads the key's state under the limit that calls through k go by.
+func (k Key) glance() (p *policy, e *slot, key state, blocked uint64) {
 	for {
-		at, tm := l.lookUp(id)
+		at, tm := k.lookUp()
 		if at.policy.of == tm {
 			if key, blocked, ok := at.glance(); ok {
 				return at.policy, at.slot, key, blocked
 			}
-		} else if p, key, ok := l.core.readUnder(at, tm); ok {
+		} else if p, key, ok := k.lim.readUnder(at, tm); ok {
 			return p, nil, key, p.blockedUntil(key)
 		}
-		l.core.awaitMove(id)
+		k.lim.awaitMove(k.id)
 	}
 }
 
@@ -214,23 +216,26 @@ type Status struct {
 func (l *Limiter) Status(key string) Status {
 	id := l.made().hash.string(key)
 	l.ahead(id)
-	return l.statusAt(id, l.now())
+	return l.key(id).statusAt(l.now())
 }
 
 // Status is Limiter.Status for this key.
 func (k Key) Status() Status {
 	k.lim.made().ahead(k.id)
-	return k.lim.statusAt(k.id, k.lim.now())
+	return k.statusAt(k.lim.now())
 }
 
 // StatusAt is Status at now; see AllowAt.
-func (k Key) StatusAt(now int64) Status { return k.lim.made().statusAt(k.id, now) }
+func (k Key) StatusAt(now int64) Status {
+	k.lim.made()
+	return k.statusAt(now)
+}
 
-func (l *Limiter) statusAt(id uint64, now int64) (s Status) {
+func (k Key) statusAt(now int64) (s Status) {
 	now = max(now, 0)
 	for {
-		p, e, key, blocked := l.glance(id)
-		if s = p.status(key, now, blocked, l.soft); e.still(key) {
+		p, e, key, blocked := k.glance()
+		if s = p.status(key, now, blocked, k.lim.soft); e.still(key) {
 			return s
 		}
 	}

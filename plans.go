@@ -21,15 +21,14 @@ func (l *Limiter) SetPlan(name string, limit Limit) error {
 	l.made().admin.Lock()
 	defer l.admin.Unlock()
 	ps := l.plansOf()
-	view, ok := ps.named.Load(name)
+	pl, ok := ps.named.Load(name)
 	if !ok {
-		view, err := l.newView(name, limit)
+		pl, err := l.newPlan(name, limit)
 		if err == nil {
-			ps.named.Store(name, view)
+			ps.named.Store(name, pl)
 		}
 		return err
 	}
-	pl := view.under
 	old := pl.terms.Load()
 	if old.limit == limit {
 		return nil
@@ -56,11 +55,10 @@ func (l *Limiter) SetPlan(name string, limit Limit) error {
 func (l *Limiter) ClearPlan(name string) {
 	l.made().admin.Lock()
 	defer l.admin.Unlock()
-	view, err := l.viewNamed(name)
+	pl, err := l.planNamed(name)
 	if err != nil {
 		return
 	}
-	pl := view.under
 	pl.ended.Store(true)
 	l.plans.Load().named.Delete(name)
 	l.awaitHolders()
@@ -86,7 +84,7 @@ func (l *Limiter) Plans() iter.Seq2[string, Limit] {
 // namedPlans returns the plans that have names, sorted by these.
 func (l *Limiter) namedPlans() (all []*plan) {
 	if ps := l.plans.Load(); ps != nil {
-		ps.named.Range(func(_ string, view *Limiter) bool { all = append(all, view.under); return true })
+		ps.named.Range(func(_ string, pl *plan) bool { all = append(all, pl); return true })
 	}
 	slices.SortFunc(all, func(a, b *plan) int { return cmp.Compare(a.name, b.name) })
 	return all
@@ -121,13 +119,13 @@ func (l *Limiter) SetKeyPlan(key, plan string) error {
 func (l *Limiter) ClearKeyLimit(key string) { l.clearKeyLimit(l.made().hash.string(key)) }
 
 // SetLimit is Limiter.SetKeyLimit for this key.
-func (k Key) SetLimit(limit Limit) error { return k.lim.made().core.setKeyLimit(k.id, limit) }
+func (k Key) SetLimit(limit Limit) error { return k.lim.made().setKeyLimit(k.id, limit) }
 
 // SetPlan is Limiter.SetKeyPlan for this key.
-func (k Key) SetPlan(plan string) error { return k.lim.made().core.setKeyPlan(k.id, plan) }
+func (k Key) SetPlan(plan string) error { return k.lim.made().setKeyPlan(k.id, plan) }
 
 // ClearLimit is Limiter.ClearKeyLimit for this key.
-func (k Key) ClearLimit() { k.lim.made().core.clearKeyLimit(k.id) }
+func (k Key) ClearLimit() { k.lim.made().clearKeyLimit(k.id) }
 
 // WithLimit returns the key with a limit that its calls bring along: one that comes with the
 // request, say in a token, and that nobody has to keep. Calls through k itself go on going by
@@ -143,20 +141,20 @@ func (k Key) ClearLimit() { k.lim.made().core.clearKeyLimit(k.id) }
 // as many limits as keys, that is 1 KiB a key. The error is a *ConfigError, as of New: deny a
 // request whose limit is none.
 func (k Key) WithLimit(limit Limit) (Key, error) {
-	view, err := k.lim.made().core.brought(limit)
+	pl, err := k.lim.made().brought(limit)
 	if err != nil {
 		return Key{}, err
 	}
-	return Key{view, k.id}, nil
+	return Key{k.lim, k.id, pl}, nil
 }
 
 // WithPlan is WithLimit with a plan that SetPlan has set. It follows the plan's limit.
 func (k Key) WithPlan(plan string) (Key, error) {
-	view, err := k.lim.made().core.viewNamed(plan)
+	pl, err := k.lim.made().planNamed(plan)
 	if err != nil {
 		return Key{}, err
 	}
-	return Key{view, k.id}, nil
+	return Key{k.lim, k.id, pl}, nil
 }
 
 // KeyLimit returns the limit that calls for key go by: its own, or the limiter's.
@@ -164,8 +162,7 @@ func (l *Limiter) KeyLimit(key string) Limit { return l.made().Key(key).Limit() 
 
 // Limit returns the limit that calls through k go by.
 func (k Key) Limit() Limit {
-	l := k.lim.made()
-	return l.termsOf(l.shardOf(k.id).cell(k.id)).limit // whatever another call has brought
+	return k.termsOf(k.lim.made().shardOf(k.id).cell(k.id)).limit // whatever another call has brought
 }
 
 // A KeyLimit is what SetKeyLimit or SetKeyPlan has set for a key.
@@ -188,7 +185,7 @@ func (l *Limiter) KeyLimits() iter.Seq2[Key, KeyLimit] {
 				}
 			})
 			for _, c := range some {
-				if !yield(Key{l, c.id.Load()}, KeyLimit{c.kept.terms.Load().limit, c.kept.name}) {
+				if !yield(l.key(c.id.Load()), KeyLimit{c.kept.terms.Load().limit, c.kept.name}) {
 					return
 				}
 			}
@@ -197,11 +194,11 @@ func (l *Limiter) KeyLimits() iter.Seq2[Key, KeyLimit] {
 }
 
 func (l *Limiter) setKeyLimit(id uint64, limit Limit) error {
-	view, err := l.brought(limit)
+	pl, err := l.brought(limit)
 	if err != nil {
 		return err
 	}
-	l.keep(id, view.under, func(kept *plan) bool {
+	l.keep(id, pl, func(kept *plan) bool {
 		return kept == nil || kept.name != "" || kept.terms.Load().limit != limit
 	})
 	return nil
@@ -209,11 +206,10 @@ func (l *Limiter) setKeyLimit(id uint64, limit Limit) error {
 
 func (l *Limiter) setKeyPlan(id uint64, name string) error {
 	for {
-		view, err := l.viewNamed(name)
+		pl, err := l.planNamed(name)
 		if err != nil {
 			return err
 		}
-		pl := view.under
 		ended := false // and then nothing has changed
 		l.keep(id, pl, func(kept *plan) bool {
 			ended = pl.ended.Load()
@@ -251,7 +247,7 @@ func (l *Limiter) plansOf() *plans {
 	if ps := l.plans.Load(); ps != nil {
 		return ps
 	}
-	l.plans.CompareAndSwap(nil, &plans{xsync.NewMapOf[string, *Limiter](), xsync.NewMapOf[Limit, *Limiter]()})
+	l.plans.CompareAndSwap(nil, &plans{xsync.NewMapOf[string, *plan](), xsync.NewMapOf[Limit, *plan]()})
 	return l.plans.Load()
 }
 
@@ -264,46 +260,39 @@ func (l *Limiter) newTerms(pl *plan, limit Limit) (*terms, error) {
 	return newTerms(pl, l.config.Load(), limit, from)
 }
 
-// newView returns the view of a new plan.
-func (l *Limiter) newView(name string, limit Limit) (*Limiter, error) {
+// newPlan returns a plan that no key is on.
+func (l *Limiter) newPlan(name string, limit Limit) (*plan, error) {
 	pl := &plan{name: name}
 	tm, err := l.newTerms(pl, limit)
 	if err != nil {
 		return nil, err
 	}
 	pl.terms.Store(tm)
-	view := &Limiter{core: l, under: pl, soft: l.soft, shadow: l.shadow, top: l.top, tally: l.tally}
-	view.clock, view.cached, view.timed = l.clock, l.cached, l.timed
-	view.shards, view.shift, view.ledgers = l.shards, l.shift, l.ledgers
-	view.current.Store(notPlain)
-	return view, nil
+	return pl, nil
 }
 
-// notPlain is the policy that keeps allowAt from deciding by itself.
-var notPlain = &policy{}
-
-// brought returns the view of the plan of a limit without a name.
-func (l *Limiter) brought(limit Limit) (*Limiter, error) {
+// brought returns the plan of a limit without a name.
+func (l *Limiter) brought(limit Limit) (*plan, error) {
 	ps := l.plansOf()
-	if view, ok := ps.brought.Load(limit); ok {
-		return view, nil
+	if pl, ok := ps.brought.Load(limit); ok {
+		return pl, nil
 	}
-	view, err := l.newView("", limit)
+	pl, err := l.newPlan("", limit)
 	if err != nil {
 		return nil, err
 	}
 	if ps.brought.Size() >= max(maxBrought, 2*int(l.kept.Load())) { // those of calls are not counted
 		ps.brought.Clear() // keys that are under them stay under them
 	}
-	view, _ = ps.brought.LoadOrStore(limit, view)
-	return view, nil
+	pl, _ = ps.brought.LoadOrStore(limit, pl)
+	return pl, nil
 }
 
-// viewNamed returns the view of the plan of a name.
-func (l *Limiter) viewNamed(name string) (*Limiter, error) {
+// planNamed returns the plan of a name.
+func (l *Limiter) planNamed(name string) (*plan, error) {
 	if ps := l.plans.Load(); ps != nil {
-		if view, ok := ps.named.Load(name); ok {
-			return view, nil
+		if pl, ok := ps.named.Load(name); ok {
+			return pl, nil
 		}
 	}
 	return nil, configErrorf("plan", "%q: there is no plan of that name; want one that SetPlan has set", name)

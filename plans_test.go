@@ -290,6 +290,24 @@ func TestSetPlan_EveryKeyFollows(t *testing.T) {
 	})
 }
 
+// TestWithLimit_IsAKeyOfTheLimiter: what the limiter does for the speed of calls, it does for
+// those that bring a limit.
+func TestWithLimit_IsAKeyOfTheLimiter(t *testing.T) {
+	l, _ := newFrozen(t, Config{Limit: PerSecond(10)})
+	k, err := l.Key("k").WithLimit(PerSecond(7))
+	require.NoError(t, err)
+	require.True(t, k.Allow())
+	k.lim.far.Store(true) // as for a large table
+	require.True(t, k.Allow())
+	require.Equal(t, 4, k.Take(1).Remaining)
+	require.Equal(t, 4, k.Peek(0).Remaining)
+	require.Equal(t, 4, k.Status().Remaining)
+	require.Equal(t, 3, k.Charge(1).Remaining)
+	taken, _ := k.TakeUpTo(5)
+	require.Equal(t, 3, taken)
+	require.Same(t, l, k.lim)
+}
+
 // TestWithLimit_IsOfTheCall: calls through the key itself go by its own limit, and what has
 // been spent by one counts by the other.
 func TestWithLimit_IsOfTheCall(t *testing.T) {

@@ -67,7 +67,7 @@ func (r *Reservation) Settle(actual int) {
 	l := r.lim
 	if actual > r.cost {
 		var d Decision
-		l.debit(&d, r.id, max(l.now(), 0), actual-r.cost, (*Limiter).policyNow)
+		l.key(r.id).debit(&d, max(l.now(), 0), actual-r.cost, Key.policyNow)
 	}
 	rec := r.rec
 	if rec == nil || !rec.lock() {

@@ -28,18 +28,20 @@ import (
 // Under Shadow there is no delay, and no error but ErrNotReservable: see
 // Reservation.WouldDeny. A Reserve that fails is counted as denied, but does not block.
 func (l *Limiter) Reserve(key string, cost int, maxWait time.Duration) (*Reservation, error) {
-	return l.reserve(l.made().hash.string(key), key, cost, maxWait)
+	return l.made().key(l.hash.string(key)).reserve(key, cost, maxWait)
 }
 
 // Reserve is Limiter.Reserve for this key.
 func (k Key) Reserve(cost int, maxWait time.Duration) (*Reservation, error) {
-	return k.lim.made().reserve(k.id, "", cost, maxWait)
+	k.lim.made()
+	return k.reserve("", cost, maxWait)
 }
 
-func (l *Limiter) reserve(id uint64, name string, cost int, maxWait time.Duration) (*Reservation, error) {
-	r := &Reservation{lim: l.core, id: id, cost: cost}
+func (k Key) reserve(name string, cost int, maxWait time.Duration) (*Reservation, error) {
+	l, id := k.lim, k.id
+	r := &Reservation{lim: l, id: id, cost: cost}
 	now := max(l.now(), 0)
-	err := l.tryReserve(r, now, maxWait)
+	err := k.tryReserve(r, now, maxWait)
 	switch {
 	case err == nil:
 		l.admit(id, cost)
@@ -51,7 +53,7 @@ func (l *Limiter) reserve(id uint64, name string, cost int, maxWait time.Duratio
 		return nil, err
 	}
 	if l.refuse(id, name, cost); l.shadow {
-		r = &Reservation{lim: l.core, id: id, begins: now, wouldDeny: true}
+		r = &Reservation{lim: l, id: id, begins: now, wouldDeny: true}
 		r.settled.Store(true)
 		return r, nil
 	}
@@ -77,10 +79,10 @@ func (l *Limiter) refuse(id uint64, name string, cost int) {
 var errNoRecord = errors.New("no record")
 
 // tryReserve makes the charge of r, and enters r in the ledger.
-func (l *Limiter) tryReserve(r *Reservation, now int64, maxWait time.Duration) (err error) {
+func (k Key) tryReserve(r *Reservation, now int64, maxWait time.Duration) (err error) {
 	for done := false; !done; {
 		// With no record locked: it may have to put the key under another policy.
-		done, err = l.core.reserveUnder(l.policyFor(r.id), r, now, maxWait)
+		done, err = k.lim.reserveUnder(k.policyFor(), r, now, maxWait)
 	}
 	return err
 }
@@ -228,21 +230,24 @@ func (r *Reservation) chargeTurn(p *policy, word, from uint64, now int64) (next 
 // enough. With a clock of another kind it is asked again after as much real time as it says
 // is left. The context's deadline is always one of real time.
 func (l *Limiter) Wait(ctx context.Context, key string, cost int) error {
-	return l.wait(ctx, l.made().hash.string(key), key, cost)
+	return l.made().key(l.hash.string(key)).wait(ctx, key, cost)
 }
 
 // Wait is Limiter.Wait for this key.
-func (k Key) Wait(ctx context.Context, cost int) error { return k.lim.made().wait(ctx, k.id, "", cost) }
+func (k Key) Wait(ctx context.Context, cost int) error {
+	k.lim.made()
+	return k.wait(ctx, "", cost)
+}
 
-func (l *Limiter) wait(ctx context.Context, id uint64, name string, cost int) error {
+func (k Key) wait(ctx context.Context, name string, cost int) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	err := l.await(ctx, id, cost)
+	err := k.await(ctx, cost)
 	if err == nil || err == ctx.Err() {
 		return err
 	}
-	if l.refuse(id, name, cost); l.shadow {
+	if k.lim.refuse(k.id, name, cost); k.lim.shadow {
 		return nil
 	}
 	return err
@@ -252,12 +257,13 @@ func (l *Limiter) wait(ctx context.Context, id uint64, name string, cost int) er
 var errHasTurns = errors.New("has turns")
 
 // await is Wait without the work that a failure leaves.
-func (l *Limiter) await(ctx context.Context, id uint64, cost int) error {
+func (k Key) await(ctx context.Context, cost int) error {
+	l := k.lim
 	for {
 		now := max(l.now(), 0)
-		wait, err := l.attempt(id, now, cost)
+		wait, err := k.attempt(now, cost)
 		if err == errHasTurns {
-			if err = l.awaitTurn(ctx, id, cost); err == ErrBlocked {
+			if err = k.awaitTurn(ctx, cost); err == ErrBlocked {
 				continue
 			}
 		}
@@ -282,10 +288,11 @@ func patience(ctx context.Context) time.Duration {
 }
 
 // awaitTurn takes a turn of a bucket and waits for it.
-func (l *Limiter) awaitTurn(ctx context.Context, id uint64, cost int) error {
-	r := &Reservation{lim: l.core, id: id, cost: cost}
+func (k Key) awaitTurn(ctx context.Context, cost int) error {
+	l, id := k.lim, k.id
+	r := &Reservation{lim: l, id: id, cost: cost}
 	now := max(l.now(), 0)
-	if err := l.tryReserve(r, now, patience(ctx)); err != nil {
+	if err := k.tryReserve(r, now, patience(ctx)); err != nil {
 		return err
 	}
 	if r.node.At > now && !l.shadow {
@@ -304,12 +311,13 @@ func (l *Limiter) awaitTurn(ctx context.Context, id uint64, cost int) error {
 }
 
 // blocked reports whether id is blocked now.
-func (l *Limiter) blocked(id uint64) bool { return l.core.blockNow(id) > uint64(max(l.now(), 0)) }
+func (l *Limiter) blocked(id uint64) bool { return l.blockNow(id) > uint64(max(l.now(), 0)) }
 
 // attempt charges a call if it is admitted now, and need not queue. Otherwise it returns
 // how long to wait before the next attempt, or that there are turns to wait for.
-func (l *Limiter) attempt(id uint64, now int64, cost int) (wait time.Duration, err error) {
-	l.act(id, (*Limiter).policyFor, func(p *policy, key state) uint64 {
+func (k Key) attempt(now int64, cost int) (wait time.Duration, err error) {
+	l, id := k.lim, k.id
+	k.act(Key.policyFor, func(p *policy, key state) uint64 {
 		key.word, wait, err = p.attempt(key, now, cost)
 		return key.word
 	}, func(p *policy) (done bool) {
@@ -318,9 +326,9 @@ func (l *Limiter) attempt(id uint64, now int64, cost int) (wait time.Duration, e
 			return true
 		}
 		if cost == 0 {
-			return l.core.fresh(id, p)
+			return l.fresh(id, p)
 		}
-		_, out := l.core.insert(p, id, now, cost, nil, gap{})
+		_, out := l.insert(p, id, now, cost, nil, gap{})
 		if out == refused {
 			err = ErrNoRoom
 		}

@@ -141,15 +141,15 @@ func (j *joint) reserve() ([]*Reservation, error) {
 	}
 	space := make([]claim, len(charges))
 	// With no record locked: it may have to put keys under other policies.
-	j.records = lockRecords(nil, collect(space, charges, nil, j.same, (*Limiter).policyFor))
+	j.records = lockRecords(nil, collect(space, charges, nil, j.same, Key.policyFor))
 	defer releaseRecords(j.records)
 	clear(space)
-	j.claims = collect(space, charges, nil, j.same, (*Limiter).policyNow)
+	j.claims = collect(space, charges, nil, j.same, Key.policyNow)
 	for round := 0; ; {
 		if moving := holdAll(j.claims); moving != nil {
 			moving.lim.awaitMove(moving.id)
 			clear(space)
-			j.claims = collect(space, charges, nil, j.same, (*Limiter).policyNow)
+			j.claims = collect(space, charges, nil, j.same, Key.policyNow)
 			continue
 		}
 		j.judge()

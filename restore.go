@@ -61,7 +61,7 @@ func (l *Limiter) Restore(r io.Reader) error {
 	// they would crowd the front of a table that grows with them.
 	rand.Shuffle(len(sections), func(i, j int) { sections[i], sections[j] = sections[j], sections[i] })
 	for _, s := range sections {
-		pl := l.adoptPlan(s.view)
+		pl := l.adoptPlan(s.plan)
 		rand.Shuffle(len(s.entries), func(i, j int) { s.entries[i], s.entries[j] = s.entries[j], s.entries[i] })
 		for _, e := range s.entries {
 			l.restore(e.id, s.kept, pl, s.policy, e.state)
@@ -70,15 +70,12 @@ func (l *Limiter) Restore(r io.Reader) error {
 	return nil
 }
 
-// adoptPlan returns the plan of a view, or the one that has its name already.
-func (l *Limiter) adoptPlan(view *Limiter) *plan {
-	if view == l {
-		return &l.common
+// adoptPlan returns the plan, or the one that has its name already.
+func (l *Limiter) adoptPlan(pl *plan) *plan {
+	if pl.name != "" {
+		pl, _ = l.plansOf().named.LoadOrStore(pl.name, pl)
 	}
-	if name := view.under.name; name != "" {
-		view, _ = l.plansOf().named.LoadOrStore(name, view)
-	}
-	return view.under
+	return pl
 }
 
 // forgetUntil makes new keys as if they had been dropped when idle at now.
@@ -113,8 +110,8 @@ func (l *Limiter) requireRoom(sections []section, now int64) error {
 // A section holds the keys of one policy that are kept on one plan, or on none.
 type section struct {
 	policy  *policy
-	view    *Limiter // of the plan whose terms the keys are under
-	kept    bool     // on that plan
+	plan    *plan // whose terms the keys are under
+	kept    bool  // on that plan
 	entries []restored
 }
 
@@ -129,7 +126,7 @@ type snapshotReader struct {
 	sum    hash.Hash64
 	lim    *Limiter
 	config Config
-	named  map[string]*Limiter
+	named  map[string]*plan
 	buf    [512]byte
 }
 
@@ -170,7 +167,7 @@ func (in *snapshotReader) read() ([]section, error) {
 	case version != snapshotVersion:
 		return nil, bad("its version is %d; want %d", version, snapshotVersion)
 	}
-	in.named = map[string]*Limiter{}
+	in.named = map[string]*plan{}
 	var sections []section
 	for {
 		var more uint8
@@ -226,7 +223,7 @@ func (in *snapshotReader) section() (s section, err error) {
 	if s.policy, err = in.policy(h.sectionNumbers); err != nil {
 		return s, err
 	}
-	if s.view, err = in.view(h.sectionPlan); err != nil {
+	if s.plan, err = in.plan(h.sectionPlan); err != nil {
 		return s, err
 	}
 	s.kept = h.Kind == ofKey || h.Kind == ofPlan
@@ -272,11 +269,11 @@ func (in *snapshotReader) policy(h sectionNumbers) (*policy, error) {
 	return p, nil
 }
 
-// view returns the view of the plan of a section, whose limit this limiter can keep. One
-// name has one plan.
-func (in *snapshotReader) view(h sectionPlan) (*Limiter, error) {
+// plan returns the plan of a section, whose limit this limiter can keep. One name has one
+// plan.
+func (in *snapshotReader) plan(h sectionPlan) (*plan, error) {
 	if h.Kind == ofLimiter {
-		return in.lim, nil
+		return &in.lim.common, nil
 	}
 	name, err := in.name(h.NameLen)
 	if err != nil {
@@ -291,21 +288,21 @@ func (in *snapshotReader) view(h sectionPlan) (*Limiter, error) {
 		}
 	}
 	limit := Limit{Rate: int(h.LimitRate), Period: time.Duration(h.LimitPeriod), Burst: int(h.Limit)}
-	view := in.named[name]
+	pl := in.named[name]
 	switch {
 	case name == "":
-		if view, err = in.lim.brought(limit); err != nil {
+		if pl, err = in.lim.brought(limit); err != nil {
 			return nil, bad("a key's limit cannot be kept: %v", err)
 		}
-		return view, nil
-	case view != nil:
-		return view, nil
+		return pl, nil
+	case pl != nil:
+		return pl, nil
 	}
-	if view, err = in.lim.newView(name, limit); err != nil {
+	if pl, err = in.lim.newPlan(name, limit); err != nil {
 		return nil, bad("the limit of the plan %q cannot be kept: %v", name, err)
 	}
-	in.named[name] = view
-	return view, nil
+	in.named[name] = pl
+	return pl, nil
 }
 
 func (in *snapshotReader) name(n uint32) (string, error) {

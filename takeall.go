@@ -63,7 +63,7 @@ func TakeAllInto(each []Decision, charges ...Charge) AllDecision {
 	if len(charges) > len(few) {
 		space = make([]claim, len(charges))
 	}
-	d, _ := takeAll(space, each[:min(len(each), len(charges))], charges, (*Limiter).policyFor, nil)
+	d, _ := takeAll(space, each[:min(len(each), len(charges))], charges, Key.policyFor, nil)
 	return d
 }
 
@@ -109,11 +109,11 @@ func TakeAllReceipts(all []*Reservation, each []Decision, charges ...Charge) All
 	if len(charges) > len(few) {
 		rs.same = make(chain, len(charges))
 	}
-	d, unsettled := takeAll(space, each, charges, (*Limiter).policyFor, &rs)
+	d, unsettled := takeAll(space, each, charges, Key.policyFor, &rs)
 	if unsettled != nil {
 		rs.records, rs.locked = lockRecords(fewRecords[:0], unsettled), true
 		clear(space)
-		d, _ = takeAll(space, each, charges, (*Limiter).policyNow, &rs)
+		d, _ = takeAll(space, each, charges, Key.policyNow, &rs)
 		releaseRecords(rs.records)
 	}
 	return d
@@ -121,7 +121,7 @@ func TakeAllReceipts(all []*Reservation, each []Decision, charges ...Charge) All
 
 // takeAll is TakeAllInto in a space for the claims, under the policies that policyFor finds.
 // It returns the claims if they would be admitted, but the receipts cannot be written yet.
-func takeAll(space []claim, each []Decision, charges []Charge, policyFor func(*Limiter, uint64) *policy, rs *receipts) (d AllDecision, unsettled []claim) {
+func takeAll(space []claim, each []Decision, charges []Charge, policyFor func(Key) *policy, rs *receipts) (d AllDecision, unsettled []claim) {
 	var same chain
 	if rs != nil {
 		same = rs.same
@@ -222,18 +222,18 @@ func AllowEach(dst []bool, charges ...Charge) []bool {
 		return append(dst, charges[0].Key.AllowN(charges[0].Cost))
 	}
 	for i := range charges[:min(eachAhead, len(charges))] {
-		charges[i].Key.lim.made().core.lookAhead(charges[i].Key.id)
+		charges[i].Key.lim.made().lookAhead(charges[i].Key.id)
 	}
-	var core *Limiter
+	var lim *Limiter
 	var now int64
 	for i := range charges {
 		if next := i + eachAhead; next < len(charges) {
-			charges[next].Key.lim.made().core.lookAhead(charges[next].Key.id)
+			charges[next].Key.lim.made().lookAhead(charges[next].Key.id)
 		}
 		k := charges[i].Key
-		if k.lim.core != core {
-			core = k.lim.core
-			now = core.now()
+		if k.lim != lim {
+			lim = k.lim
+			now = lim.now()
 		}
 		dst = append(dst, k.AllowAt(now, charges[i].Cost))
 	}

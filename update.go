@@ -26,7 +26,7 @@ func (l *Limiter) Refund(key string, cost int) {
 // under OverflowDenyNew and OverflowAdmitNew. OverflowEvictSoonest drops blocked keys last. A block holds under any
 // limit, Unlimited too, and outlasts SetLimit and SetKeyLimit.
 func (l *Limiter) Block(key string, d time.Duration) bool {
-	return l.block(l.made().hash.string(key), d)
+	return l.made().key(l.hash.string(key)).block(d)
 }
 
 // Unblock ends the block of key, which is then fresh. It does nothing if key is not
@@ -40,19 +40,22 @@ func (k Key) Reset() { k.lim.made().reset(k.id) }
 func (k Key) Refund(cost int) { k.lim.made().refundAt(k.id, k.lim.now(), cost) }
 
 // Block is Limiter.Block for this key.
-func (k Key) Block(d time.Duration) bool { return k.lim.made().block(k.id, d) }
+func (k Key) Block(d time.Duration) bool {
+	k.lim.made()
+	return k.block(d)
+}
 
 // Unblock is Limiter.Unblock for this key.
 func (k Key) Unblock() { k.lim.made().unblock(k.id) }
 
-// act replaces the word of id by f's, under the policy that policyFor finds for a call
-// through l. It starts over if the key has another policy by then, so f may be called
-// several times, under several policies: the last call counts. If id is not tracked, absent
-// is called in place of f, and act starts over unless that is done.
-func (l *Limiter) act(id uint64, policyFor func(*Limiter, uint64) *policy, f func(p *policy, key state) uint64, absent func(p *policy) (done bool)) {
+// act replaces the key's word by f's, under the policy that policyFor finds for a call
+// through k. It starts over if the key has another policy by then, so f may be called
+// several times, under several policies: the last call counts. If the key is not tracked,
+// absent is called in place of f, and act starts over unless that is done.
+func (k Key) act(policyFor func(Key) *policy, f func(p *policy, key state) uint64, absent func(p *policy) (done bool)) {
 	for {
-		p := policyFor(l, id)
-		if tracked, same := l.core.updateUnder(p, id, f); same && (tracked || absent(p)) {
+		p := policyFor(k)
+		if tracked, same := k.lim.updateUnder(p, k.id, f); same && (tracked || absent(p)) {
 			return
 		}
 	}
@@ -63,21 +66,22 @@ func (l *Limiter) reset(id uint64) {
 	lg := l.ledgers.of(id)
 	rec := lg.guard(id)
 	defer lg.unguard(rec)
-	l.core.update(id, (*policy).reset)
+	l.update(id, (*policy).reset)
 	rec.forget()
 }
 
-func (l *Limiter) block(id uint64, d time.Duration) (blocked bool) {
+func (k Key) block(d time.Duration) (blocked bool) {
+	l := k.lim
 	now := max(l.now(), 0)
 	if d <= 0 {
 		return false
 	}
-	l.act(id, (*Limiter).policyNow, func(p *policy, key state) uint64 {
+	k.act(Key.policyNow, func(p *policy, key state) uint64 {
 		blocked = true
 		return p.block(key, after(now, d))
 	}, func(p *policy) (done bool) {
 		blocked = false
-		_, out := l.core.insert(p, id, now, 0, nil, gap{})
+		_, out := l.insert(p, k.id, now, 0, nil, gap{})
 		return out == waved || out == refused // else it is tracked now, and fresh
 	})
 	return blocked
@@ -89,7 +93,7 @@ func (l *Limiter) unblock(id uint64) {
 	rec := lg.guard(id)
 	defer lg.unguard(rec)
 	was := false
-	l.core.update(id, func(p *policy, key state) uint64 {
+	l.update(id, func(p *policy, key state) uint64 {
 		if was = p.blockedUntil(key) > 0; was {
 			return p.unblock(key)
 		}
@@ -108,7 +112,7 @@ func (l *Limiter) refundAt(id uint64, now int64, cost int) {
 	lg := l.ledgers.of(id)
 	rec := lg.guard(id)
 	given := uint64(0)
-	l.core.update(id, func(p *policy, key state) uint64 {
+	l.update(id, func(p *policy, key state) uint64 {
 		next := p.refund(key, now, cost)
 		given = 0
 		if a := p.line(); a != nil && rec != nil && next != key.word { // it is not blocked
