@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"math"
+	"reflect"
 	"time"
 )
 
@@ -279,7 +280,7 @@ const (
 // its default, or the first thing that is wrong with it. Whether the algorithm
 // can represent the limit is for the algorithm to say.
 func (c Config) withDefaults() (Config, *ConfigError) {
-	for _, validate := range []func(Config) *ConfigError{Config.validateFields, Config.validateLimit, Config.validateSoft, Config.validateOffset} {
+	for _, validate := range []func(Config) *ConfigError{Config.validateFields, Config.validateClock, Config.validateLimit, Config.validateSoft, Config.validateOffset} {
 		if err := validate(c); err != nil {
 			return c, err
 		}
@@ -330,6 +331,17 @@ func (c Config) validateFields() *ConfigError {
 		return configErrorf("MaxReservations", "%d is negative; want 0 for %d, or a number of reservations", c.MaxReservations, defaultMaxReservations)
 	case c.TopDenied < 0 || c.TopDenied > maxTopDenied:
 		return configErrorf("TopDenied", "%d is not a number of keys that can be kept; want 0 to %d", c.TopDenied, maxTopDenied)
+	}
+	return nil
+}
+
+// validateClock finds a nil pointer, or another nil, in the interface, which is then not nil.
+func (c Config) validateClock() *ConfigError {
+	switch v := reflect.ValueOf(c.Clock); v.Kind() {
+	case reflect.Pointer, reflect.Func, reflect.Map, reflect.Slice, reflect.Chan:
+		if v.IsNil() {
+			return configErrorf("Clock", "a nil %v; want a clock that has been made, or none, which means SystemClock", v.Type())
+		}
 	}
 	return nil
 }
