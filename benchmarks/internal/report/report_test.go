@@ -358,6 +358,18 @@ func TestReadme_TableChartsAndCommand(t *testing.T) {
 	assert.Contains(t, BudgetSection(fixture()), "| 0.450 x | met |")
 }
 
+// TestReadme_SpeaksOfTheRowsThatItHas: what the README says of a kind of row beside its table is of a row
+// that is there.
+func TestReadme_SpeaksOfTheRowsThatItHas(t *testing.T) {
+	page, err := os.ReadFile(filepath.Join("..", "..", "..", "README.md"))
+	require.NoError(t, err)
+	table, err := Section(string(page), Benchmarks)
+	require.NoError(t, err)
+	if !strings.Contains(table, "\n| "+sketched) {
+		assert.NotContains(t, strings.ToLower(string(page)), sketched)
+	}
+}
+
 // The committed pages say what the committed results say.
 func TestPages_AreGeneratedFromTheResults(t *testing.T) {
 	root := filepath.Join("..", "..")
