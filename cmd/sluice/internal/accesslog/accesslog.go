@@ -85,6 +85,7 @@ type Reader struct {
 	lines   *lineReader
 	parsers []Parser
 	facts   Facts
+	wrap    wrap
 	reason  error  // of the first malformed line
 	line    []byte // of the last record
 }
@@ -121,7 +122,9 @@ func (r *Reader) Next() (Record, error) {
 		}
 		rec := Record{}
 		if bad == nil {
-			rec, bad = r.parse(line)
+			rec, bad = r.read(line)
+		} else {
+			r.wrap = wrap{longest: r.wrap.longest}
 		}
 		if bad != nil {
 			r.malformed(bad)
@@ -138,6 +141,39 @@ func (r *Reader) Request() Request { return r.parsers[0].Request(r.line) }
 
 // Facts returns the account of the lines read so far.
 func (r *Reader) Facts() Facts { return r.facts }
+
+// read reads a line that may be no record of its own, or several.
+func (r *Reader) read(line []byte) (rec Record, bad error) {
+	rest := r.wrap.isRest(line)
+	switch {
+	case rest:
+		bad = errWrapped
+	case r.several(line):
+		bad = errCarriage
+	default:
+		rec, bad = r.parse(line)
+	}
+	r.wrap.add(line, rest, bad == nil)
+	return rec, bad
+}
+
+// several reports whether there are carriage returns in a line, and a record behind one. There may be one
+// in a request, too.
+func (r *Reader) several(line []byte) bool {
+	for {
+		_, rest, found := bytes.Cut(line, []byte{'\r'})
+		if !found {
+			return false
+		}
+		for _, p := range r.parsers {
+			piece, _, _ := bytes.Cut(rest, []byte{'\r'})
+			if _, err := p.Parse(piece); err == nil {
+				return true
+			}
+		}
+		line = rest
+	}
+}
 
 // parse tries the parsers on a line. If none can read it, the reason is that of the
 // parser that knows its kind, if there is one.

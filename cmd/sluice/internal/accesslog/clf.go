@@ -39,7 +39,7 @@ func (combined) Wants() string {
 
 // Parse reads an address in front as the client. A name in front is the client only
 // if what follows leaves no other candidate: an ident that is missing, as nearly all
-// are, or exactly two more words, none of them an address.
+// are, or an ident and a user, none of whose words can be a client.
 func (combined) Parse(line []byte) (Record, error) {
 	h, err := readHead(line)
 	if err != nil {
@@ -55,12 +55,41 @@ func (combined) Parse(line []byte) (Record, error) {
 		return Record{}, errVhost
 	case first != noAddress && second != noAddress:
 		return Record{}, errTwo
-	case first != noAddress, isDash(h.words[1]), h.count == 3 && addressForm(h.words[2]) == noAddress:
+	case first != noAddress:
+		return Record{h.words[0], h.time}, nil
+	case !isName(h.words[0]):
+		return Record{}, errNoClient
+	case h.count > 3 && allDigits(string(h.words[0])):
+		return Record{}, errPrefix
+	case isDash(h.words[1]), h.count == 3 && addressForm(h.words[2]) == noAddress, h.count > 3 && plainUser(h.before):
 		return Record{h.words[0], h.time}, nil
 	case h.count <= 3:
 		return Record{}, errNoClient
 	}
 	return Record{}, errPrefix
+}
+
+// isName reports whether a word can be the name of a client. The rest of a quoted field cannot, nor a
+// tag such as nginx: in front of a line; unix: is what nginx writes of a socket.
+func isName(word []byte) bool {
+	return bytes.IndexByte(word, '"') < 0 && (word[len(word)-1] != ':' || string(word) == "unix:")
+}
+
+// plainUser reports whether what stands before a time, an ident that is no tag and a user of several
+// words behind it, has no other word that can be a client or come before one.
+func plainUser(before []byte) bool {
+	_, rest := word(before)
+	ident, rest := word(rest)
+	if ident[len(ident)-1] == ':' {
+		return false
+	}
+	for len(bytes.TrimLeft(rest, " \t")) > 0 {
+		var name []byte
+		if name, rest = word(rest); isDash(name) || bytes.ContainsAny(name, ":|[") || bytes.IndexByte(name[:len(name)-1], '.') >= 0 {
+			return false
+		}
+	}
+	return true
 }
 
 // vhostCombined reads what Apache writes to logs of several hosts:

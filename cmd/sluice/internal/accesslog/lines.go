@@ -209,8 +209,6 @@ func checkLine(line []byte) (kept []byte, bad, err error) {
 	switch {
 	case bytes.HasPrefix(line, []byte(gzipMagic)):
 		return nil, errZipped, nil
-	case bytes.IndexByte(line, '\r') >= 0 && bytes.IndexByte(line, 0) < 0: // with NUL it is no text
-		return nil, errCarriage, nil
 	case len(line) > MaxLine:
 		return nil, errTooLong, nil
 	}

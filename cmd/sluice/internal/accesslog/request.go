@@ -38,7 +38,7 @@ func (r *Request) line(s string) {
 	if end := strings.LastIndex(target, " HTTP/"); end >= 0 {
 		target = target[:end]
 	}
-	if !ok || !isMethod(method) || target == "" || strings.Contains(target, " ") {
+	if target = strings.TrimSpace(target); !ok || !isMethod(method) || target == "" {
 		return
 	}
 	r.Method, r.Target = method, target
@@ -92,13 +92,13 @@ func ncsa(line []byte, words int) (r Request) {
 	if name := string(bytes.TrimSpace(user)); name != emptyUser {
 		r.User = orEmpty(name)
 	}
-	request, rest := quoted(line[h.end:])
+	request, rest := quoted(line[h.end:], beforeStatus)
 	r.line(request)
 	status, rest := word(rest)
 	r.Status = orEmpty(string(status))
 	_, rest = word(rest) // bytes
-	referer, rest := quoted(rest)
-	agent, _ := quoted(rest)
+	referer, rest := quoted(rest, beforeBlank)
+	agent, _ := quoted(rest, beforeBlank)
 	r.set("Referer", referer)
 	r.set("User-Agent", agent)
 	return r
@@ -115,15 +115,15 @@ func (s3) Request(line []byte) (r Request) {
 	_, rest := word(h.rest)
 	requester, _ := word(rest)
 	r.User = orEmpty(string(requester))
-	request, rest := quoted(line[h.end:])
+	request, rest := quoted(line[h.end:], beforeStatus)
 	r.line(request)
 	status, rest := word(rest)
 	r.Status = orEmpty(string(status))
 	for range 5 {
 		_, rest = word(rest)
 	}
-	referer, rest := quoted(rest)
-	agent, rest := quoted(rest)
+	referer, rest := quoted(rest, beforeBlank)
+	agent, rest := quoted(rest, beforeBlank)
 	r.set("Referer", referer)
 	r.set("User-Agent", agent)
 	var host []byte
@@ -145,25 +145,41 @@ func word(b []byte) (first, rest []byte) {
 	return b, nil
 }
 
-// quoted cuts the text in quotes off that b begins with, without what servers escape in it. It is cut
-// off where the line is.
-func quoted(b []byte) (text string, rest []byte) {
+// quoted cuts the text in quotes off that b begins with, without what servers escape in it. It ends at
+// the first quote that stands before what comes next, because servers of the 1990s escape no quotes. It is
+// cut off where the line is, and nothing if its end cannot be told from quotes in it.
+func quoted(b []byte, next func(rest []byte) bool) (text string, rest []byte) {
 	b = bytes.TrimLeft(b, " \t")
 	if len(b) == 0 || b[0] != '"' {
 		_, rest = word(b)
 		return "", rest
 	}
 	b = b[1:]
+	end := len(b)
 	for i := 0; i < len(b); i++ {
 		switch b[i] {
 		case '\\':
 			i++
 		case '"':
-			return unescape(b[:i]), b[i+1:]
+			if next(b[i+1:]) {
+				return unescape(b[:i]), b[i+1:]
+			}
+			end = min(end, i)
 		}
 	}
-	return unescape(b), nil
+	if rest = b[min(end+1, len(b)):]; beforeBlank(rest) {
+		return unescape(b[:end]), rest
+	}
+	return "", nil
 }
+
+// beforeStatus reports whether a quote ends a request: a status of three digits follows.
+func beforeStatus(rest []byte) bool {
+	return len(rest) >= 4 && rest[0] == ' ' && allDigits(string(rest[1:4])) && beforeBlank(rest[4:])
+}
+
+// beforeBlank reports whether a quote ends a field.
+func beforeBlank(rest []byte) bool { return len(rest) == 0 || rest[0] == ' ' }
 
 // unescape puts back what Apache (\" \\ \n \xe4) and nginx (\x22) have escaped.
 func unescape(b []byte) string {

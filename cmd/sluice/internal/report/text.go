@@ -57,10 +57,12 @@ func writeLog(w io.Writer, rep Report) {
 	if rep.Incomplete != "" {
 		fmt.Fprintf(w, "%snot read to the end: %s\n", indent, OneLine(rep.Incomplete))
 	}
+	fmt.Fprintf(w, "%s%s counted, %d malformed", indent, Count(f.Counted, "line"), f.Malformed)
 	if f.Malformed > 0 {
-		fmt.Fprintf(w, "%s%s left out: %s\n", indent, Count(f.Malformed, "malformed line"), f.MalformedNumbers(accesslog.MaxMalformedLines))
-		fmt.Fprintf(w, "%sline %d: %s\n", indent, f.MalformedLines[0], OneLine(f.MalformedReason))
+		fmt.Fprintf(w, ": %s\n", f.MalformedNumbers(accesslog.MaxMalformedLines))
+		fmt.Fprintf(w, "%sline %d: %s", indent, f.MalformedLines[0], OneLine(f.MalformedReason))
 	}
+	fmt.Fprintln(w)
 }
 
 func writeRules(w io.Writer, res replay.Result) {

@@ -1,0 +1,50 @@
+package accesslog
+
+import "bytes"
+
+const errWrapped = decisive("the rest of the line before, which another tool has wrapped")
+
+// wrap finds the rests of lines that another tool has wrapped, at a column or at a blank. A rest may look
+// like a record: that of a long name, or of what a client has written into its request. It can only be
+// behind a line that leaves a record open, and that has no room for more of it in the longest line so far.
+type wrap struct {
+	longest int  // line so far
+	last    int  // length of the line before
+	bare    bool // the record that it belongs to has had no quote, and no time
+	quote   bool // or is within quotes
+}
+
+func (w *wrap) isRest(line []byte) bool {
+	if !w.bare && !w.quote || looksJSON(line) { // JSON is whole or none
+		return false
+	}
+	first, _ := word(line)
+	return w.last+len(first) >= max(w.longest, len(line))
+}
+
+// add notes a line, which is the rest of the line before, a record or neither.
+func (w *wrap) add(line []byte, rest, record bool) {
+	if !rest {
+		w.bare, w.quote = !record, false
+	}
+	w.bare = w.bare && bytes.IndexByte(line, '"') < 0
+	w.quote = w.quote != leavesQuote(line)
+	w.longest, w.last = max(w.longest, len(line)), len(line)
+}
+
+// leavesQuote reports whether a line ends within a quotation that begins in it, or the other way round.
+func leavesQuote(line []byte) bool {
+	if bytes.IndexByte(line, '\\') < 0 {
+		return bytes.Count(line, []byte{'"'})%2 == 1
+	}
+	open := false
+	for i := 0; i < len(line); i++ {
+		switch line[i] {
+		case '\\':
+			i++
+		case '"':
+			open = !open
+		}
+	}
+	return open
+}
