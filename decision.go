@@ -126,6 +126,10 @@ type Stats struct {
 
 	// Swept counts idle keys dropped.
 	Swept uint64
+
+	// Waiting is how many calls of Wait wait now. One of WaitAll is counted by the limiter of one
+	// of its keys.
+	Waiting int
 }
 
 // A tally counts the outcomes of decisions, in as many stripes as there are shards,

@@ -35,6 +35,8 @@ type Limiter struct {
 	tally  tally            // nil without Config.Stats
 	config atomic.Pointer[Config]
 	admin  sync.Mutex // held to change the limiter's limit, or a plan's
+
+	waiting atomic.Int64 // calls that sleep
 }
 
 // plans are those of a limiter beside its own.
@@ -220,6 +222,7 @@ func (l *Limiter) Stats() Stats {
 		Evicted:   l.evicted.Load(),
 		Untracked: l.untracked.Load(),
 		Swept:     l.swept.Load(),
+		Waiting:   int(l.waiting.Load()),
 	}
 	l.tally.addTo(&s)
 	if l.shadow {

@@ -374,6 +374,8 @@ const maxNap = time.Millisecond
 
 // sleepUntil returns when the limiter's clock has reached at.
 func (l *Limiter) sleepUntil(ctx context.Context, at uint64) error {
+	l.waiting.Add(1)
+	defer l.waiting.Add(-1)
 	if clock, ok := l.clock.(*ManualClock); ok {
 		return clock.sleepUntil(ctx, at)
 	}

@@ -115,6 +115,35 @@ func TestWait_FailsAtOnce(t *testing.T) {
 	})
 }
 
+// TestWait_Counted: those that wait are in Stats, also under a limit that the key brings, and until they have
+// been admitted or have gone.
+func TestWait_Counted(t *testing.T) {
+	inBubble(t, func(t *testing.T, l *Limiter) {
+		spend(t, l)
+		if l.Config().Algorithm == LeakyBucket {
+			l.Refund("k", 100)
+		}
+		other := mustNew(t, Config{Limit: PerHour(10)})
+		brought, err := other.Key("k").WithLimit(PerHour(1))
+		require.NoError(t, err)
+		require.True(t, brought.AllowN(1))
+		require.Zero(t, l.Stats().Waiting, "nobody has waited")
+		ctx, cancel := context.WithCancel(t.Context())
+		go l.Wait(ctx, "k", 3)
+		go WaitAll(ctx, Charge{Key: brought, Cost: 1}, Charge{Key: other.Key("l"), Cost: 1})
+		go brought.Wait(ctx, 1)
+		synctest.Wait()
+		require.Equal(t, 1, l.Stats().Waiting)
+		require.Equal(t, 2, other.Stats().Waiting)
+		cancel()
+		synctest.Wait()
+		require.Zero(t, l.Stats().Waiting)
+		require.Zero(t, other.Stats().Waiting)
+		require.NoError(t, l.Wait(t.Context(), "k", 3))
+		require.Zero(t, l.Stats().Waiting)
+	})
+}
+
 // TestWait_CancelledLeavesNothing: no charge and no goroutine, which the bubble would not
 // end with; nor a sleeper of the clock.
 func TestWait_CancelledLeavesNothing(t *testing.T) {
