@@ -75,6 +75,7 @@ type Response struct {
 
 	work    []work
 	charges []sluice.Charge
+	calls   []StoreCall
 }
 
 // A Status answers a Descriptor.
@@ -117,6 +118,8 @@ type work struct {
 	limited bool
 	shadow  bool
 	over    bool // decided before it is charged
+	full    bool // what counts has no room for the hits
+	stopped bool // not charged, since another one is over
 }
 
 // The errors of Decide for requests that lack something.
@@ -166,9 +169,14 @@ func (e *Engine) Decide(req *Request, resp *Response) error {
 		resp.replace()
 	}
 	now := e.clock.Now()
-	if d.atomic || e.config.StopWhenOver {
+	switch {
+	case e.config.Store != nil:
+		if err := e.decideShared(g, d, req, resp, now); err != nil {
+			return err
+		}
+	case d.atomic || e.config.StopWhenOver:
 		e.decideTogether(d, resp, now)
-	} else {
+	default:
 		for i := range resp.work {
 			if w := &resp.work[i]; w.limited {
 				e.take(w, &resp.Statuses[i], now, w.hits)
@@ -307,32 +315,39 @@ func (e *Engine) count(w *work, st *Status, now int64, n uint64) {
 	cost := int(min(n, uint64(w.most)))
 	d := w.key().TakeAt(now, cost)
 	after := uint64(w.most-d.Remaining) + n - uint64(cost)
-	over := after > w.limit
-	before := w.limit
-	if w.hits <= after {
-		before = after - w.hits // as if they were the last that were counted, if they were not
-	}
 	counted := n
 	if n > 0 && !d.Allowed {
 		// The counter is full, above any limit, or has no room for a new key.
-		over, before, after, counted = true, w.limit, max(after, w.limit), 0
+		w.over, w.full, after, counted = true, true, max(after, w.limit), 0
 	}
-	if over || w.over {
+	if after > w.limit || w.over {
 		e.deny(w, st, now, counted, n-counted)
 	}
-	w.windowStatus(st, now, after, over || w.over)
-	h := hitsOf(w.hits, before, after, w.near, w.limit, st.Over)
+	w.counted(st, w.left(st, now), after)
+}
+
+// left is the time to the window's end.
+func (w *work) left(st *Status, now int64) time.Duration {
+	return st.Period - time.Duration(floorMod(now-w.offset, int64(st.Period)))
+}
+
+// counted answers for a window that holds count hits now.
+func (w *work) counted(st *Status, left time.Duration, count uint64) {
+	before := w.limit
+	if w.hits <= count && !w.full {
+		before = count - w.hits // as if they were the last that were counted, if they were not
+	}
+	w.windowStatus(st, left, count, count > w.limit || w.over)
+	h := hitsOf(w.hits, before, count, w.near, w.limit, st.Over)
 	w.finish(st, &h)
 }
 
 // windowStatus answers for a window that has been counted to count.
-func (w *work) windowStatus(st *Status, now int64, count uint64, over bool) {
-	period := int64(st.Period)
-	left := period - floorMod(now-w.offset, period)
+func (w *work) windowStatus(st *Status, left time.Duration, count uint64, over bool) {
 	st.Over = over
-	st.ResetAfter = roundUp(time.Duration(left))
+	st.ResetAfter = roundUp(left)
 	if over {
-		st.RetryAfter = time.Duration(left)
+		st.RetryAfter = left
 		if w.limit == 0 || w.hits > w.limit {
 			st.RetryAfter = sluice.Never
 		}

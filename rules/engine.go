@@ -37,8 +37,15 @@ type Config struct {
 	// Quota makes all descriptors quotas, those without a rule too.
 	Quota bool
 	// StopWhenOver counts only the descriptors that are over their limit, if any is. It is exact
-	// also when calls come at the same time.
+	// also when calls come at the same time, unless a Store counts.
 	StopWhenOver bool
+
+	// Store counts in the place of the engine's memory. nil means that memory. MaxKeys and Overflow mean
+	// nothing to a Store, and it refuses rules that it cannot keep: see New and Swap.
+	Store Store
+	// Leases lets the Store admit hits from units that it has been lent, for rules that do not say leases:
+	// false. What remains is then approximate, and the count of a window above its limit; admissions are not.
+	Leases bool
 }
 
 // An Engine decides by the rules of a Set, which can be swapped for another one while it does.
@@ -61,6 +68,7 @@ type Engine struct {
 	admin    sync.Mutex // guards what is below
 	groups   map[string]*counters
 	kept     map[string]*kept
+	shared   map[StoreLimit]StoreCounter // in the place of both, with a Store
 	domains  map[string]*domainSeries
 	previous []*series // of the rules in force, by Rule.index
 	number   uint64
@@ -95,6 +103,9 @@ type domainState struct {
 	*domainSeries
 	hash     sip // fed the domain
 	counters *counters
+
+	shared    sharedUnits // in the place of counters, with a Store
+	storeName string      // begins its keys there
 }
 
 // ruleState is what a rule needs for decisions.
@@ -103,6 +114,8 @@ type ruleState struct {
 	near   uint64
 	offset int64 // of its windows
 	series *series
+
+	shared StoreCounter // in the place of counter, with a Store
 }
 
 // New returns an engine that decides by set.
@@ -127,6 +140,9 @@ func newEngine(set *Set, c Config, key sipKey) (*Engine, error) {
 	}
 	e.seriesLeft.Store(int64(c.MaxSeries))
 	e.denials.bound(cmp.Or(c.MaxKeys, 1<<20))
+	if c.Store != nil {
+		return e, e.Swap(set)
+	}
 	shared, err := newCounters(e.base(&domainOptions{}))
 	if err != nil {
 		return nil, err
@@ -162,6 +178,17 @@ func (e *Engine) Swap(set *Set) error {
 	defer e.admin.Unlock()
 	g := &generation{set: set, number: e.number + 1, domains: map[string]*domainState{}, rules: make([]ruleState, len(set.rules))}
 	groups := map[string]*counters{}
+	if e.config.Store != nil {
+		opened, err := e.openAll(set)
+		if err != nil {
+			return err
+		}
+		for name := range set.domains {
+			groups[name] = &counters{} // that count nothing
+		}
+		e.commit(g, groups, make([]*kept, len(set.rules)), opened)
+		return nil
+	}
 	for name, d := range set.domains {
 		group, err := e.group(d)
 		if err != nil {
@@ -177,7 +204,7 @@ func (e *Engine) Swap(set *Set) error {
 		}
 		limiters[i] = k
 	}
-	e.commit(g, groups, limiters)
+	e.commit(g, groups, limiters, nil)
 	return nil
 }
 
@@ -225,7 +252,7 @@ func (k *kept) fits(r *Rule) bool {
 
 // commit puts g into force. Limits of limiters that stay are changed first, so that no decision
 // by the new rules meets an old one.
-func (e *Engine) commit(g *generation, groups map[string]*counters, limiters []*kept) {
+func (e *Engine) commit(g *generation, groups map[string]*counters, limiters []*kept, opened map[StoreLimit]StoreCounter) {
 	for name, d := range g.set.domains {
 		if e.domains[name] == nil {
 			e.domains[name] = &domainSeries{
@@ -234,10 +261,10 @@ func (e *Engine) commit(g *generation, groups map[string]*counters, limiters []*
 				dynamic:  newDynamic(&e.seriesLeft),
 			}
 		}
-		if groups[name] != e.groups[""] {
+		if e.config.Store == nil && groups[name] != e.groups[""] {
 			e.groups["="+name] = groups[name]
 		}
-		g.domains[name] = &domainState{domain: d, domainSeries: e.domains[name], hash: e.domainHash(name), counters: groups[name]}
+		g.domains[name] = &domainState{domain: d, domainSeries: e.domains[name], hash: e.domainHash(name), counters: groups[name], storeName: string(appendPart(nil, '.', name))}
 	}
 	all := e.seriesOf(g.set.rules)
 	next := map[string]*kept{}
@@ -253,7 +280,7 @@ func (e *Engine) commit(g *generation, groups map[string]*counters, limiters []*
 			k.config, state.offset = *r.config, int64(r.config.Offset)
 			next[r.identity()] = k
 			state.counter = k.counter
-		} else if !r.unlimited {
+		} else if !r.unlimited && e.config.Store == nil {
 			state.counter = groups[r.domain.name][r.unit]
 		}
 		g.rules[i] = state
@@ -263,9 +290,13 @@ func (e *Engine) commit(g *generation, groups map[string]*counters, limiters []*
 			e.retire(k.limiter)
 		}
 	}
+	idle := e.commitShared(g, opened)
 	e.kept, e.previous = next, all
 	e.number = g.number
 	e.now.Store(g)
+	for _, c := range idle {
+		c.Close()
+	}
 	e.forget(g)
 }
 

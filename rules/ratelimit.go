@@ -98,6 +98,8 @@ func (r *rateLimitReader) read(f field) {
 	case "count_denied":
 		b := r.boolean(f, r.path)
 		r.countDenied = &b
+	case "leases":
+		r.out.noLeases = !r.boolean(f, r.path)
 	default:
 		r.unknown(f, r.path, inRateLimit)
 	}

@@ -52,6 +52,7 @@ var reference = []struct {
 		{"soft", "A whole number (ours): so many hits are admitted beyond the limit."},
 		{"block_for", "A time such as 15m (ours). A call that is denied blocks its key for that long."},
 		{"offset", "A time below the period (ours), for windows: they begin that much later. `offset: 96h` makes weeks begin on Mondays."},
+		{"leases", "true or false (ours), where a store counts for many processes: whether hits may be admitted from units that it has lent. Without it they may. With false every call asks the store, and what remains, and the count above the limit, are exact at each answer."},
 		{"count_denied", "true or false (ours), for windows: whether hits that are denied count. Without it the domain's setting counts; without that it is true for fixed windows and false for the others. Under another algorithm than fixed-window, and with soft, hits that were denied and counted stay so when they are given back."},
 	}},
 	{inDomainOptions, [][2]string{

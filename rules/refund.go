@@ -54,14 +54,26 @@ func (e *Engine) giveBack(w *work, st *Status, now int64, n uint64) {
 	if n != 0 {
 		absorbed = e.denials.absorb(w.denialID(st), now, n, w.window(st, now))
 		w.key().Refund(clampInt(n - absorbed))
-		w.series.add(w.id, &hits{refunded: n, absorbed: absorbed})
 	}
 	if w.counts {
 		look := w.key().TakeAt(now, 0)
-		w.windowStatus(st, now, uint64(w.most-look.Remaining), false)
+		w.gaveBack(st, n, absorbed, w.left(st, now), uint64(w.most-look.Remaining), nil)
 		return
 	}
 	look := w.key().PeekAt(now, 0)
+	w.gaveBack(st, n, absorbed, 0, 0, &look)
+}
+
+// gaveBack answers for n hits that were to be given back, of which absorbed were not: by what a window holds,
+// or as a limiter's key stands.
+func (w *work) gaveBack(st *Status, n, absorbed uint64, left time.Duration, count uint64, look *sluice.Decision) {
+	if n != 0 {
+		w.series.add(w.id, &hits{refunded: n, absorbed: absorbed})
+	}
+	if w.counts {
+		w.windowStatus(st, left, count, false)
+		return
+	}
 	st.Remaining = uint32(min(uint64(look.Remaining), math.MaxUint32))
 	st.ResetAfter = roundUp(look.ResetAfter)
 }

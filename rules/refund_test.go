@@ -120,7 +120,9 @@ func TestRefund_Estimates(t *testing.T) {
 func TestRefund_InTheNextWindow(t *testing.T) {
 	w := newWorld(t, Config{}, minuteRules)
 	for _, d := range []func(n uint64, back bool) Descriptor{
-		func(n uint64, back bool) Descriptor { return Descriptor{Entries: entries("ten=a"), Hits: &n, Refund: back} },
+		func(n uint64, back bool) Descriptor {
+			return Descriptor{Entries: entries("ten=a"), Hits: &n, Refund: back}
+		},
 		func(n uint64, back bool) Descriptor {
 			return Descriptor{Entries: entries("free=b"), Hits: &n, Refund: back, Override: &Override{10, Minute}}
 		},

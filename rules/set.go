@@ -215,6 +215,7 @@ type rateLimit struct {
 	replaces   []int
 	counting   bool // in counters of the unit or of its own; else in a limiter
 	ownCounter bool
+	noLeases   bool           // of a Store
 	config     *sluice.Config // of the limiter, without MaxKeys, Overflow, Clock; nil if unlimited
 }
 

@@ -1,0 +1,276 @@
+package rules
+
+import (
+	"fmt"
+	"maps"
+	"strconv"
+
+	"github.com/sluice-go/sluice"
+)
+
+// sharedUnits are the counters of a Store for overrides, by unit.
+type sharedUnits [Week + 1]StoreCounter
+
+// openAll opens what the rules of set count with in the Store, and returns the counters that were not
+// open before. After an error it has closed these again.
+func (e *Engine) openAll(set *Set) (opened map[StoreLimit]StoreCounter, err error) {
+	opened = map[StoreLimit]StoreCounter{}
+	open := func(l StoreLimit, path string) error {
+		if e.shared[l] != nil || opened[l] != nil {
+			return nil
+		}
+		c, err := e.config.Store.Open(l)
+		if err != nil {
+			return fmt.Errorf("rules: %s: %w", path, err)
+		}
+		opened[l] = c
+		return nil
+	}
+	for _, r := range set.rules {
+		if !r.unlimited && err == nil {
+			err = open(e.storeLimit(r), r.path)
+		}
+	}
+	for _, d := range set.domains {
+		for _, u := range units {
+			if err == nil {
+				err = open(unitLimit(d, u), "domain "+d.name)
+			}
+		}
+	}
+	if err != nil {
+		for _, c := range opened {
+			c.Close()
+		}
+		return nil, err
+	}
+	return opened, nil
+}
+
+// storeLimit is what a rule counts by.
+func (e *Engine) storeLimit(r *Rule) StoreLimit {
+	c := r.config
+	l := StoreLimit{Algorithm: c.Algorithm, Limit: c.Limit, Offset: c.Offset, BlockFor: c.BlockFor}
+	l.Domain, l.Atomic = r.domain.name, r.domain.atomic
+	l.Leases = e.config.Leases && !r.noLeases && !l.Atomic && !e.config.StopWhenOver
+	return l
+}
+
+// unitLimit is that of overrides of a unit, whose thresholds come with the calls.
+func unitLimit(d *domain, u Unit) StoreLimit {
+	return StoreLimit{Domain: d.name, Atomic: d.atomic, Algorithm: sluice.FixedWindow, Limit: sluice.Per(maxRequests, u.Period())}
+}
+
+// commitShared makes the counters of g those in force, and returns those that no rule needs any more, to be
+// closed when g is in force.
+func (e *Engine) commitShared(g *generation, opened map[StoreLimit]StoreCounter) (idle []StoreCounter) {
+	if e.config.Store == nil {
+		return nil
+	}
+	before := opened
+	maps.Copy(before, e.shared)
+	e.shared = map[StoreLimit]StoreCounter{}
+	use := func(l StoreLimit) StoreCounter {
+		e.shared[l] = before[l]
+		return before[l]
+	}
+	for i, r := range g.set.rules {
+		if !r.unlimited {
+			l := e.storeLimit(r)
+			g.rules[i].shared, g.rules[i].offset = use(l), int64(l.Offset)
+		}
+	}
+	for _, d := range g.domains {
+		for _, u := range units {
+			d.shared[u] = use(unitLimit(d.domain, u))
+		}
+	}
+	for l, c := range before {
+		if e.shared[l] == nil {
+			idle = append(idle, c)
+		}
+	}
+	return idle
+}
+
+// decideShared is what Decide does where a Store counts.
+func (e *Engine) decideShared(g *generation, d *domainState, req *Request, resp *Response, now int64) error {
+	resp.calls = resp.calls[:0]
+	for i := range resp.work {
+		if w := &resp.work[i]; w.limited {
+			c := w.call(g, d, &req.Descriptors[i], resp.Statuses[i].Rule)
+			c.at = i
+			resp.calls = append(resp.calls, c)
+		}
+	}
+	if len(resp.calls) == 0 {
+		return nil
+	}
+	if err := e.ask(d, resp); err != nil {
+		return fmt.Errorf("%w: %w", ErrStore, err)
+	}
+	denied := resp.calls[:0]
+	for i := range resp.calls {
+		c := &resp.calls[i]
+		w, st := &resp.work[c.at], &resp.Statuses[c.at]
+		w.answered(st, now, c)
+		if w.hits != 0 && !w.refund && (st.Over || w.stopped) {
+			denied = append(denied, StoreCall{Counter: c.Counter, Key: c.Key, Op: Deny, Hits: w.hits, Counted: c.Counted && !w.stopped})
+		}
+	}
+	var err error
+	if len(denied) > 0 {
+		if err = e.config.Store.Decide(denied); err != nil {
+			err = fmt.Errorf("%w: %w", ErrStore, err)
+		}
+	}
+	clear(resp.calls)
+	return err
+}
+
+// call is what the Store is asked for a descriptor. The limit of an override comes with it.
+func (w *work) call(g *generation, d *domainState, desc *Descriptor, r *Rule) StoreCall {
+	c := StoreCall{Key: d.key(r, desc.Entries), Hits: w.hits}
+	if r != nil {
+		c.Counter = g.rules[r.index].shared
+	} else {
+		o := desc.Override
+		c.Counter, c.Limit = d.shared[o.Unit], sluice.Per(int(o.Requests), o.Unit.Period())
+	}
+	switch {
+	case w.refund:
+		c.Op = GiveBack
+	case w.counts && (!d.atomic || w.shadow):
+		c.Op = CountAll
+	default:
+		c.Op = CountFitting
+	}
+	return c
+}
+
+// key is the text of domain and entries that a rule counts by, with the lengths of all parts, so that no two
+// lists have the same. The mark of a value that shares its pattern's count is a star.
+func (d *domainState) key(r *Rule, entries []Entry) string {
+	b := append(make([]byte, 0, 64), d.storeName...)
+	for i := range entries {
+		b = appendPart(b, '.', entries[i].Key)
+		if r != nil && r.levels[i].share {
+			b = appendPart(b, '*', r.levels[i].value())
+		} else {
+			b = appendPart(b, '=', entries[i].Value)
+		}
+	}
+	return string(b)
+}
+
+func appendPart(b []byte, kind byte, text string) []byte {
+	b = strconv.AppendInt(append(b, kind), int64(len(text)), 10)
+	return append(append(b, ':'), text...)
+}
+
+// ask makes the calls: each by itself, or as the domain and the engine have it.
+func (e *Engine) ask(d *domainState, resp *Response) error {
+	switch {
+	case d.atomic:
+		return e.askAtomic(resp)
+	case e.config.StopWhenOver:
+		return e.askStopping(resp)
+	}
+	return e.config.Store.Decide(resp.calls)
+}
+
+// askAtomic makes all calls or none. A rule in shadow mode stands in nobody's way: its window counts all, and its
+// limiter what fits, once the others are counted.
+func (e *Engine) askAtomic(resp *Response) error {
+	var later []int
+	for i := range resp.calls {
+		if w := &resp.work[resp.calls[i].at]; w.shadow && !w.counts && !w.refund {
+			resp.calls[i].Op, resp.calls[i].Hits = Look, 0
+			later = append(later, i)
+		}
+	}
+	denied, err := e.config.Store.DecideAll(resp.calls)
+	if err != nil {
+		return err
+	}
+	for i := range resp.calls {
+		w := &resp.work[resp.calls[i].at]
+		w.stopped, w.over = denied >= 0, i == denied
+		if w.stopped && resp.calls[i].Op == CountAll {
+			w.over = w.exceeds(&resp.calls[i])
+		}
+	}
+	if denied >= 0 || len(later) == 0 {
+		return nil
+	}
+	again := make([]StoreCall, len(later))
+	for j, i := range later {
+		again[j] = resp.calls[i]
+		again[j].Op, again[j].Hits = CountFitting, resp.work[again[j].at].hits
+	}
+	err = e.config.Store.Decide(again)
+	for j, i := range later {
+		resp.calls[i] = again[j]
+	}
+	return err
+}
+
+// askStopping looks, and counts only what is over its limit, if anything is. Other calls can come between
+// these two steps, as in upstream.
+func (e *Engine) askStopping(resp *Response) error {
+	ops := make([]StoreOp, len(resp.calls))
+	for i := range resp.calls {
+		ops[i], resp.calls[i].Op = resp.calls[i].Op, Look
+	}
+	if err := e.config.Store.Decide(resp.calls); err != nil {
+		return err
+	}
+	stop := false
+	for i := range resp.calls {
+		c := &resp.calls[i]
+		w := &resp.work[c.at]
+		w.over = !w.refund && w.exceeds(c)
+		stop = stop || w.over
+	}
+	for i := range resp.calls {
+		c := &resp.calls[i]
+		w := &resp.work[c.at]
+		switch w.stopped = stop && !w.over; {
+		case !w.stopped:
+			c.Op = ops[i]
+		case w.refund:
+			c.Hits = 0
+		}
+	}
+	return e.config.Store.Decide(resp.calls)
+}
+
+// exceeds reports whether the hits of a call would exceed what its key has room for.
+func (w *work) exceeds(c *StoreCall) bool {
+	if w.counts && !c.Local {
+		return c.Count+w.hits > w.limit
+	}
+	return !c.Decision.Allowed
+}
+
+// answered answers for a call that the Store has made.
+func (w *work) answered(st *Status, now int64, c *StoreCall) {
+	d := &c.Decision
+	left := d.ResetAfter
+	if left == 0 {
+		left = w.left(st, now)
+	}
+	n := w.hits
+	if w.stopped {
+		n = 0
+	}
+	switch {
+	case w.refund:
+		w.gaveBack(st, n, c.Absorbed, left, c.Count, d)
+	case !w.counts:
+		w.limiterStatus(st, d, w.over || !d.Allowed)
+	default:
+		w.over = w.over || !d.Allowed && (c.Op == CountFitting || c.Local)
+		w.counted(st, left, c.Count)
+	}
+}
