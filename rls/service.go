@@ -109,7 +109,8 @@ func (s *Service) Counts() Counts {
 }
 
 // ShouldRateLimit implements Envoy's service. The errors are: UNKNOWN for a request without a domain or
-// descriptors; INVALID_ARGUMENT for one that is too large, or has an override without a unit.
+// descriptors; INVALID_ARGUMENT for one that is too large, or has an override without a unit; UNAVAILABLE if the
+// engine's Store does not answer and is to deny then.
 func (s *Service) ShouldRateLimit(_ context.Context, req *pb.RateLimitRequest) (resp *pb.RateLimitResponse, err error) {
 	defer func() {
 		if v := recover(); v != nil {
@@ -150,6 +151,9 @@ func refusal(err error) error {
 	var invalid *rules.InvalidError
 	if errors.As(err, &invalid) {
 		return status.Error(codes.InvalidArgument, err.Error())
+	}
+	if errors.Is(err, rules.ErrStore) {
+		return status.Error(codes.Unavailable, err.Error())
 	}
 	return status.Error(codes.Unknown, err.Error())
 }

@@ -2,6 +2,8 @@ package rls
 
 import (
 	"bytes"
+	"context"
+	"errors"
 	"math"
 	"net/http"
 	"net/http/httptest"
@@ -11,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	common "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 	pb "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc/codes"
@@ -258,4 +261,23 @@ func TestWindowsMoveOn(t *testing.T) {
 	w.ask(t, hits(one("two", "a"), 2))
 	w.clock.Advance(37 * time.Second)
 	require.EqualValues(t, 1, w.ask(t, one("two", "a")).Statuses[0].LimitRemaining)
+}
+
+// deafStore does not answer.
+type deafStore struct{}
+
+func (deafStore) Open(rules.StoreLimit) (rules.StoreCounter, error)   { return deafStore{}, nil }
+func (deafStore) Close()                                              {}
+func (deafStore) Decide([]rules.StoreCall) error                      { return errors.New("deaf") }
+func (deafStore) DecideAll([]rules.StoreCall) (denied int, err error) { return -1, errors.New("deaf") }
+
+// TestService_Store: what a Store does not answer is UNAVAILABLE, and counted as refused; Envoy then does as its
+// failure_mode_deny says.
+func TestService_Store(t *testing.T) {
+	w := newWorld(t, rules.Config{Store: deafStore{}}, Options{})
+	_, err := w.ShouldRateLimit(context.Background(), &pb.RateLimitRequest{Domain: "d", Descriptors: []*common.RateLimitDescriptor{
+		{Entries: []*common.RateLimitDescriptor_Entry{{Key: "two", Value: "x"}}},
+	}})
+	require.Equal(t, codes.Unavailable, status.Code(err), "%v", err)
+	require.EqualValues(t, 1, w.Counts().Refused)
 }

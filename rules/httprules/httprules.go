@@ -35,8 +35,9 @@ type Config struct {
 	// proxy it must be told which peers to believe.
 	Client httplimit.KeyFunc
 
-	// OnDenied answers the requests that are denied: with status 429, or with 400 if an action finds a
-	// value that it cannot use, such as a header that is there twice. Violated has the paths of the
+	// OnDenied answers the requests that are denied: with status 429, with 400 if an action finds a
+	// value that it cannot use, such as a header that is there twice, or with 503 if the engine's Store does not
+	// answer and is to deny then. Violated has the paths of the
 	// rules that are over. Retry-After has been set. nil means httplimit.WriteProblem.
 	OnDenied func(http.ResponseWriter, *http.Request, httplimit.Decision)
 
@@ -99,16 +100,7 @@ func (m *middleware) admit(w http.ResponseWriter, r *http.Request) bool {
 	if c.entries, err = m.describer().Describe(r, &c.req, c.entries[:0]); err != nil {
 		d = httplimit.Decision{Status: http.StatusBadRequest, KeyError: err}
 	} else if len(c.req.Descriptors) > 0 {
-		// It has a domain and descriptors, and no overrides: nothing to refuse.
-		if err := m.Engine.Decide(&c.req, &c.resp); err != nil {
-			panic(err)
-		}
-		if m.OnDecision != nil {
-			m.OnDecision(w, r, &c.resp)
-		}
-		if c.resp.Code != rules.OK {
-			d = denial(&c.resp)
-		}
+		d = m.decide(w, r, c)
 	}
 	c.forget()
 	m.calls.Put(c)
@@ -120,6 +112,21 @@ func (m *middleware) admit(w http.ResponseWriter, r *http.Request) bool {
 	}
 	m.OnDenied(w, r, d)
 	return false
+}
+
+// decide asks the engine. There is nothing to refuse in a request with a domain and descriptors and without overrides, so
+// an error is that of a Store that does not answer.
+func (m *middleware) decide(w http.ResponseWriter, r *http.Request, c *call) httplimit.Decision {
+	if err := m.Engine.Decide(&c.req, &c.resp); err != nil {
+		return httplimit.Decision{Status: http.StatusServiceUnavailable, KeyError: err}
+	}
+	if m.OnDecision != nil {
+		m.OnDecision(w, r, &c.resp)
+	}
+	if c.resp.Code != rules.OK {
+		return denial(&c.resp)
+	}
+	return httplimit.Decision{Allowed: true}
 }
 
 // denial says what stands in a request's way.

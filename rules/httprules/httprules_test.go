@@ -268,3 +268,22 @@ func TestValue(t *testing.T) {
 		require.Equal(t, c.want == "", errors.Is(err, httplimit.ErrNoKey), "%+v: %v", c, err)
 	}
 }
+
+// deafStore does not answer.
+type deafStore struct{}
+
+func (deafStore) Open(rules.StoreLimit) (rules.StoreCounter, error)   { return deafStore{}, nil }
+func (deafStore) Close()                                              {}
+func (deafStore) Decide([]rules.StoreCall) error                      { return errors.New("deaf") }
+func (deafStore) DecideAll([]rules.StoreCall) (denied int, err error) { return -1, errors.New("deaf") }
+
+// TestNew_Store: a request that a Store does not answer for is denied with 503.
+func TestNew_Store(t *testing.T) {
+	engine, err := rules.New(load(t, "domain: d\ndescriptors:\n- {key: remote_address, rate_limit: {unit: hour, requests_per_unit: 5}}\n"), rules.Config{Store: deafStore{}})
+	require.NoError(t, err)
+	limit, err := New(Config{Engine: engine, Domain: "d"})
+	require.NoError(t, err)
+	w := httptest.NewRecorder()
+	limit(http.NotFoundHandler()).ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/", nil))
+	require.Equal(t, http.StatusServiceUnavailable, w.Code)
+}
