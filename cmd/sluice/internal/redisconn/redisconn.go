@@ -1,0 +1,254 @@
+// Package redisconn makes clients of Redis and Valkey from what flags and the variables of envoyproxy/ratelimit say.
+// No error and no text of it has a password in it.
+package redisconn
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/sluice-go/sluice/redistier"
+)
+
+// The types of deployments.
+const (
+	Single   = "single"
+	Cluster  = "cluster"
+	Sentinel = "sentinel"
+)
+
+// Config says where the servers are, and how to reach them. The zero value reaches none.
+type Config struct {
+	// URLs are redis://, rediss:// or unix:// URLs, or, as REDIS_URL has them, addresses without a scheme: of a server, or of
+	// some of a cluster, or the name of a master and the addresses of Sentinels.
+	URLs []string
+	// Type is Single, Cluster or Sentinel in any case. Empty is Cluster for several URLs, Sentinel for one with a
+	// master_name, and else Single.
+	Type string
+	// Unix makes addresses without a scheme paths of sockets.
+	Unix bool
+	// Auth and SentinelAuth are PASSWORD or USER:PASSWORD. They win over what URLs say.
+	Auth, SentinelAuth string
+
+	// TLS speaks TLS, as rediss:// does. CA is a file of certificates that must have signed those of servers, empty for those of
+	// the system; Cert and Key are files of the client's own.
+	TLS           bool
+	CA, Cert, Key string
+	// SkipHostname accepts a server's certificate for any name, if it is signed.
+	SkipHostname bool
+
+	// PoolSize is connections to each server, 0 for the client's default. Timeout bounds the making of one; 0 is
+	// the client's default.
+	PoolSize int
+	Timeout  time.Duration
+}
+
+// On reports whether there are servers to reach.
+func (c *Config) On() bool { return len(c.URLs) > 0 }
+
+// address is one of URLs, taken apart.
+type address struct {
+	network, host string
+	tls           bool
+	auth          string
+	db            string
+	master        string
+	more          []string // addresses of a URL's parameters
+}
+
+// Client returns a client that has not connected yet.
+func (c *Config) Client() (redis.UniversalClient, error) {
+	kind, list, err := c.parse()
+	if err != nil {
+		return nil, err
+	}
+	secure := c.TLS
+	for _, a := range list {
+		secure = secure || a.tls
+	}
+	config, err := c.tlsConfig(secure)
+	if err != nil {
+		return nil, err
+	}
+	first := list[0]
+	if kind == Single {
+		o := &redis.Options{Network: first.network, Addr: first.host, TLSConfig: config, PoolSize: c.PoolSize, DialTimeout: c.Timeout}
+		o.Username, o.Password = userAndPassword(c.Auth, first.auth)
+		if _, err := fmt.Sscanf(first.db, "%d", &o.DB); first.db != "" && (err != nil || fmt.Sprint(o.DB) != first.db || o.DB < 0) {
+			return nil, fmt.Errorf("the database %q: want a number, as in redis://localhost:6379/0", first.db)
+		}
+		return redistier.NewClient(o)
+	}
+	o := &redis.UniversalOptions{TLSConfig: config, PoolSize: c.PoolSize, DialTimeout: c.Timeout, IsClusterMode: kind == Cluster, MasterName: first.master}
+	for _, a := range list {
+		o.Addrs = append(append(o.Addrs, a.host), a.more...)
+	}
+	o.Username, o.Password = userAndPassword(c.Auth, first.auth)
+	o.SentinelUsername, o.SentinelPassword = userAndPassword(c.SentinelAuth, "")
+	return redis.NewUniversalClient(o), nil
+}
+
+// Servers names what is connected to, without passwords.
+func (c *Config) Servers() string {
+	kind, list, err := c.parse()
+	if err != nil {
+		return ""
+	}
+	names := []string{}
+	for _, a := range list {
+		names = append(append(names, a.host), a.more...)
+	}
+	out := kind + " " + strings.Join(names, ",")
+	if kind == Sentinel {
+		out += " of " + list[0].master
+	}
+	return out
+}
+
+// parse takes the URLs apart.
+func (c *Config) parse() (kind string, list []address, err error) {
+	kind = strings.ToLower(c.Type)
+	urls := c.URLs
+	master := ""
+	if kind == Sentinel && len(urls) > 0 && !strings.Contains(urls[0], "://") {
+		master, urls = urls[0], urls[1:]
+	}
+	for i, text := range urls {
+		a, err := c.address(text)
+		if err != nil {
+			return "", nil, fmt.Errorf("address %d: %w", i+1, err)
+		}
+		if a.master == "" {
+			a.master = master
+		}
+		list = append(list, a)
+	}
+	switch {
+	case len(list) == 0 && master == "":
+		return "", nil, errors.New("there is no address; want one such as redis://localhost:6379")
+	case kind != "":
+	case len(list) > 1 || len(list[0].more) > 0 && list[0].master == "":
+		kind = Cluster
+	case list[0].master != "":
+		kind = Sentinel
+	default:
+		kind = Single
+	}
+	switch {
+	case !slices.Contains([]string{Single, Cluster, Sentinel}, kind):
+		return "", nil, fmt.Errorf("the type %q; want single, cluster or sentinel", c.Type)
+	case kind == Sentinel && (len(list) == 0 || list[0].master == ""):
+		return "", nil, errors.New("a Sentinel without the name of a master; want NAME,HOST:PORT,HOST:PORT or redis://HOST:PORT?master_name=NAME")
+	case kind == Single && len(list) > 1:
+		return "", nil, fmt.Errorf("%d addresses of a single server; want one, or the type cluster", len(list))
+	case kind != Single && slices.ContainsFunc(list, func(a address) bool { return a.network == "unix" }):
+		return "", nil, fmt.Errorf("a unix socket of a %s; want HOST:PORT", kind)
+	}
+	return kind, list, nil
+}
+
+// address reads one of URLs. An error has no part of it, which may be a password.
+func (c *Config) address(text string) (address, error) {
+	const want = "want redis://[USER:PASSWORD@]HOST:PORT, rediss://... with TLS, unix:///PATH or HOST:PORT"
+	if !strings.Contains(text, "://") {
+		a := address{network: "tcp", host: text}
+		if c.Unix {
+			a.network = "unix"
+		}
+		if text == "" || !c.Unix && !strings.Contains(text, ":") {
+			return a, errors.New("it is no HOST:PORT; " + want)
+		}
+		return a, nil
+	}
+	u, err := url.Parse(text)
+	if err != nil {
+		return address{}, errors.New("it is no URL (a password needs % escapes for @, / and :); " + want)
+	}
+	a := address{network: "tcp", host: u.Host, tls: u.Scheme == "rediss", db: strings.Trim(u.Path, "/"), master: u.Query().Get("master_name"), more: u.Query()["addr"]}
+	if u.User != nil {
+		password, _ := u.User.Password()
+		a.auth = u.User.Username() + ":" + password
+	}
+	for name := range u.Query() {
+		if name != "master_name" && name != "addr" {
+			return a, fmt.Errorf("it has a parameter %q; want none but master_name and addr", name)
+		}
+	}
+	switch {
+	case u.Scheme == "unix":
+		a.network, a.host, a.db = "unix", u.Path, ""
+	case u.Scheme != "redis" && u.Scheme != "rediss":
+		return a, errors.New("its scheme is another one; " + want)
+	case u.Hostname() == "":
+		return a, errors.New("it has no host; " + want)
+	case u.Port() == "":
+		a.host += ":6379"
+	}
+	return a, nil
+}
+
+// userAndPassword takes the first one apart that is not empty.
+func userAndPassword(auths ...string) (user, password string) {
+	for _, auth := range auths {
+		if auth == "" {
+			continue
+		}
+		if user, password, ok := strings.Cut(auth, ":"); ok {
+			return user, password
+		}
+		return "", auth
+	}
+	return "", ""
+}
+
+// tlsConfig is nil without TLS.
+func (c *Config) tlsConfig(on bool) (*tls.Config, error) {
+	if !on {
+		if c.CA+c.Cert+c.Key != "" || c.SkipHostname {
+			return nil, errors.New("a setting about TLS without TLS; want rediss://, or REDIS_TLS=true")
+		}
+		return nil, nil
+	}
+	out := &tls.Config{MinVersion: tls.VersionTLS12}
+	if c.CA != "" {
+		pem, err := os.ReadFile(c.CA)
+		if err != nil {
+			return nil, fmt.Errorf("the certificates of servers: %w", err)
+		}
+		out.RootCAs = x509.NewCertPool()
+		if !out.RootCAs.AppendCertsFromPEM(pem) {
+			return nil, fmt.Errorf("the certificates of servers: %s has none in PEM", c.CA)
+		}
+	}
+	if (c.Cert == "") != (c.Key == "") {
+		return nil, errors.New("one of the client's certificate and key is missing; want both or none")
+	}
+	if c.Cert != "" {
+		pair, err := tls.LoadX509KeyPair(c.Cert, c.Key)
+		if err != nil {
+			return nil, fmt.Errorf("the client's certificate: %w", err)
+		}
+		out.Certificates = []tls.Certificate{pair}
+	}
+	if c.SkipHostname {
+		roots := out.RootCAs
+		out.InsecureSkipVerify = true // the chain is verified below, as ever, and the name alone is not
+		out.VerifyConnection = func(s tls.ConnectionState) error {
+			o := x509.VerifyOptions{Roots: roots, Intermediates: x509.NewCertPool()}
+			for _, cert := range s.PeerCertificates[1:] {
+				o.Intermediates.AddCert(cert)
+			}
+			_, err := s.PeerCertificates[0].Verify(o)
+			return err
+		}
+	}
+	return out, nil
+}

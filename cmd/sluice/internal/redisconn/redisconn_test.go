@@ -1,0 +1,76 @@
+package redisconn
+
+import (
+	"testing"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-go/sluice/redistier"
+)
+
+func TestConfig_Servers(t *testing.T) {
+	for _, c := range []struct {
+		config Config
+		want   string
+	}{
+		{Config{URLs: []string{"redis://ann:secret@cache"}}, "single cache:6379"},
+		{Config{URLs: []string{"localhost:6380"}}, "single localhost:6380"},
+		{Config{URLs: []string{"/run/redis.sock"}, Unix: true}, "single /run/redis.sock"},
+		{Config{URLs: []string{"unix:///run/redis.sock"}}, "single /run/redis.sock"},
+		{Config{URLs: []string{"a:1", "b:2"}}, "cluster a:1,b:2"},
+		{Config{URLs: []string{"redis://a:1?addr=b:2"}}, "cluster a:1,b:2"},
+		{Config{URLs: []string{"a:1"}, Type: "CLUSTER"}, "cluster a:1"},
+		{Config{URLs: []string{"mymaster", "a:1", "b:2"}, Type: "SENTINEL"}, "sentinel a:1,b:2 of mymaster"},
+		{Config{URLs: []string{"redis://a:1?master_name=m&addr=b:2"}}, "sentinel a:1,b:2 of m"},
+		{Config{URLs: []string{"redis://[::1]:7000"}}, "single [::1]:7000"},
+	} {
+		require.Equal(t, c.want, c.config.Servers(), "%+v", c.config)
+		client, err := c.config.Client()
+		require.NoError(t, err, "%+v", c.config)
+		require.NoError(t, client.Close())
+	}
+}
+
+// TestConfig_Errors: each names what is wrong and what would be right, and none has a password in it.
+func TestConfig_Errors(t *testing.T) {
+	for _, c := range []struct {
+		config Config
+		want   string
+	}{
+		{Config{}, "there is no address; want one such as redis://localhost:6379"},
+		{Config{URLs: []string{"redis://u:hidden@h:x"}}, "address 1: it is no URL"},
+		{Config{URLs: []string{"http://u:hidden@h"}}, "address 1: its scheme is another one; want redis://"},
+		{Config{URLs: []string{"redis://u:hidden@"}}, "address 1: it has no host"},
+		{Config{URLs: []string{"hidden"}}, "address 1: it is no HOST:PORT"},
+		{Config{URLs: []string{"redis://h/x"}}, `the database "x": want a number`},
+		{Config{URLs: []string{"redis://h?pool_size=1"}}, `a parameter "pool_size"`},
+		{Config{URLs: []string{"h:1"}, Type: "memcache"}, `the type "memcache"; want single, cluster or sentinel`},
+		{Config{URLs: []string{"h:1", "h:2"}, Type: "single"}, "2 addresses of a single server"},
+		{Config{URLs: []string{"redis://h:1"}, Type: "sentinel"}, "without the name of a master"},
+		{Config{URLs: []string{"m"}, Type: "sentinel"}, "without the name of a master"},
+		{Config{URLs: []string{"unix:///a", "unix:///b"}}, "a unix socket of a cluster"},
+		{Config{URLs: []string{"redis://h"}, CA: "x"}, "without TLS"},
+		{Config{URLs: []string{"rediss://h"}, CA: "/nowhere"}, "/nowhere"},
+		{Config{URLs: []string{"rediss://h"}, Cert: "x"}, "want both or none"},
+	} {
+		_, err := c.config.Client()
+		require.ErrorContains(t, err, c.want)
+		require.NotContains(t, err.Error(), "hidden")
+	}
+}
+
+func TestConfig_Auth(t *testing.T) {
+	options := func(c Config) *redis.Options {
+		client, err := c.Client()
+		require.NoError(t, err)
+		t.Cleanup(func() { client.Close() })
+		return client.(*redistier.Client).Unwrap().(*redis.Client).Options()
+	}
+	o := options(Config{URLs: []string{"redis://ann:p%40ss@h/3"}})
+	require.Equal(t, []any{"ann", "p@ss", 3}, []any{o.Username, o.Password, o.DB})
+	o = options(Config{URLs: []string{"redis://ann:old@h"}, Auth: "new"})
+	require.Equal(t, []any{"", "new"}, []any{o.Username, o.Password})
+	o = options(Config{URLs: []string{"h:1"}, Auth: "bob:secret:with:colons"})
+	require.Equal(t, []any{"bob", "secret:with:colons"}, []any{o.Username, o.Password})
+}

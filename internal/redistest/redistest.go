@@ -1,0 +1,151 @@
+// Package redistest starts private servers of Redis or Valkey on loopback, for tests and for examples.
+package redistest
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+)
+
+// A Server is a process of its own, without persistence.
+type Server struct {
+	Addr    string // HOST:PORT
+	Binary  string
+	Options []string
+
+	cmd  *exec.Cmd
+	done chan struct{} // closed when it has ended
+}
+
+// ErrNone is the error of Find if there is no server to start.
+var ErrNone = errors.New("there is no redis-server and no valkey-server; want one in the PATH: apt-get install redis-server")
+
+// Find returns the server in the PATH.
+func Find() (binary string, err error) {
+	for _, name := range []string{"redis-server", "valkey-server"} {
+		if path, err := exec.LookPath(name); err == nil {
+			return path, nil
+		}
+	}
+	return "", ErrNone
+}
+
+// All lists the server in the PATH, if there is one, and those that SLUICE_REDIS_SERVERS names, separated by colons.
+func All() (binaries []string) {
+	if path, err := Find(); err == nil {
+		binaries = append(binaries, path)
+	}
+	for _, path := range filepath.SplitList(os.Getenv("SLUICE_REDIS_SERVERS")) {
+		if path != "" {
+			binaries = append(binaries, path)
+		}
+	}
+	return binaries
+}
+
+// Start starts the server in the PATH for a test, which is skipped if there is none, and ends it after the test.
+func Start(tb testing.TB, options ...string) *Server {
+	tb.Helper()
+	binary, err := Find()
+	if err != nil {
+		tb.Skip(err)
+	}
+	s, err := New(binary, options...)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(s.Kill)
+	return s
+}
+
+// New starts a server on a free port, with options of its own such as "--requirepass", "secret". The caller kills it.
+func New(binary string, options ...string) (*Server, error) {
+	for range 20 { // another process may take the port first
+		port, err := freePort()
+		if err != nil {
+			return nil, err
+		}
+		s := &Server{Addr: net.JoinHostPort("127.0.0.1", strconv.Itoa(port)), Binary: binary, Options: options}
+		switch err := s.Restart(); {
+		case err == nil:
+			return s, nil
+		case !errors.Is(err, errEnded):
+			return nil, err
+		}
+	}
+	return nil, fmt.Errorf("%s %v does not start", binary, options)
+}
+
+func freePort() (int, error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return 0, err
+	}
+	defer l.Close()
+	return l.Addr().(*net.TCPAddr).Port, nil
+}
+
+var errEnded = errors.New("the server has ended, or does not answer")
+
+// Restart starts a server that has been killed, at its address and without what it held, and waits until it
+// answers.
+func (s *Server) Restart() error {
+	dir, err := os.MkdirTemp("", "sluice-redis-")
+	if err != nil {
+		return err
+	}
+	_, port, _ := net.SplitHostPort(s.Addr)
+	s.cmd = exec.Command(s.Binary, append([]string{"--port", port, "--bind", "127.0.0.1", "--dir", dir, "--save", "", "--appendonly", "no"}, s.Options...)...)
+	s.cmd.SysProcAttr = ending()
+	out, err := s.cmd.StdoutPipe()
+	if err == nil {
+		err = s.cmd.Start()
+	}
+	if err != nil {
+		os.RemoveAll(dir)
+		return err
+	}
+	ready, done := make(chan struct{}), make(chan struct{})
+	s.done = done
+	go func(cmd *exec.Cmd) {
+		watch(out, ready)
+		_ = cmd.Wait()
+		os.RemoveAll(dir)
+		close(done)
+	}(s.cmd)
+	select {
+	case <-ready: // another server that has the port would answer, but not say so here
+		return nil
+	case <-done:
+		return errEnded
+	case <-time.After(10 * time.Second):
+		s.Kill()
+		return errEnded
+	}
+}
+
+// watch reads a server's log to its end, and closes ready where it says that the server answers.
+func watch(out io.Reader, ready chan struct{}) {
+	lines := bufio.NewScanner(out)
+	for said := false; lines.Scan(); {
+		if !said && strings.Contains(lines.Text(), "eady to accept connections") {
+			said = true
+			close(ready)
+		}
+	}
+}
+
+// Kill ends the server at once, and waits for that.
+func (s *Server) Kill() {
+	_ = s.cmd.Process.Kill()
+	<-s.done
+}
