@@ -58,6 +58,21 @@ func TestReplay_FindsTheClient(t *testing.T) {
 		"vhost only":           {"www.example.com 192.0.2.1 - ann " + stamp + request, "vhost-combined", "192.0.2.1"},
 		"s3": {s3Owner + " amzn-s3-demo-bucket1 " + stamp + " 192.0.2.3 " + s3Owner +
 			` 3E57427F3EXAMPLE REST.GET.VERSIONING - "GET /amzn-s3-demo-bucket1?versioning HTTP/1.1" 200 - 113 - 7 - "-" "S3Console/0.4" -`, "s3", "192.0.2.3"},
+		"s3, ipv6": {s3Owner + " b " + stamp + ` 2001:db8::1 - 3E57 REST.GET.OBJECT k "GET /k HTTP/1.1" 404 NoSuchKey - 7 41 - "-" "a "b" c" -`, "s3", "2001:db8::/64"},
+		"alb": {`https 2026-03-02T09:00:00.186641Z app/lb/50dc 192.0.2.1:2817 10.0.0.1:80 0.08 0.04 0.03 200 200 34 366` + request +
+			` ECDHE TLSv1.2`, "alb", "192.0.2.1"},
+		"alb, ipv6":  {`h2 2026-03-02T09:00:00.186641Z app/lb/50dc 2001:db8::1:2817 - -1 -1 -1 460 - 34 366 "- http://a.example:80- -" "-"`, "alb", "2001:db8::/64"},
+		"elb":        {`2026-03-02T09:00:00.945958Z lb 192.0.2.1:2817 10.0.0.1:80 0.07 0.00 0.00 200 200 0 29` + ` "GET http://a.example:80/ HTTP/1.1" "-" - -`, "alb", "192.0.2.1"},
+		"cloudfront": {"2026-03-02\t09:00:00\tFRA2\t2390\t192.0.2.1\tGET\td1.cloudfront.net\t/\t200\t-\tcurl\t-", "cloudfront", "192.0.2.1"},
+		"haproxy": {"Mar  2 09:00:00 lb1 haproxy[14389]: 192.0.2.1:33317 [02/Mar/2026:09:00:00.655] http-in static/srv1 10/0/30/69/109 200 1 - - ---- 1/1/1/1/0 0/0" +
+			` {a b} {} "GET / HTTP/1.1"`, "haproxy", "192.0.2.1"},
+		"haproxy, raw": {"2001:db8::1:33317 [02/Mar/2026:09:00:00.655] http-in~ static/<NOSRV> -1/-1/-1/-1/109 -1 1 - - CR-- 1/1/1/1/0 0/0" +
+			` "<BADREQ>"`, "haproxy", "2001:db8::/64"},
+		"envoy": {`[2026-03-02T09:00:00.310Z] "POST /a HTTP/2" 204 - 154 0 226 100 "203.0.113.9, 192.0.2.1" "nsq" "cc21" "a.example" "10.0.2.1:80"`, "envoy", "192.0.2.1"},
+		"istio": {`[2026-03-02T09:00:00.310Z] "GET / HTTP/1.1" 200 - via_upstream - "-" 0 47 4 3 "203.0.113.9" "curl" "cc21" "a:8000" "10.0.0.5:80" ` +
+			`inbound|80|| 127.0.0.6:52543 10.0.0.5:80 192.0.2.1:50158 outbound_.8000_._.a default`, "envoy", "192.0.2.1"},
+		"envoy, json": {`{"start_time":"2026-03-02T09:00:00.310Z","x-forwarded-for":"203.0.113.9","downstream_remote_address":"192.0.2.1:41342",":authority":"a"}`, "envoy", "192.0.2.1"},
+		"envoy, list": {`{"start_time":"2026-03-02T09:00:00.310Z","x-forwarded-for":"203.0.113.9, 192.0.2.1"}`, "envoy", "192.0.2.1"},
 		"caddy": {`{"level":"info","ts":1772442000.25,"logger":"http.log.access.log0","msg":"handled request",` +
 			`"request":{"remote_ip":"10.0.0.2","remote_port":"41342","client_ip":"192.0.2.1","proto":"HTTP/2.0"},"status":200}`, "caddy", "192.0.2.1"},
 		"caddy before 2.7": {`{"level":"info","ts":1772442000.25,"request":{"remote_ip":"192.0.2.1","remote_port":"41342"},"status":200}`, "caddy", "192.0.2.1"},
@@ -83,26 +98,27 @@ func TestReplay_FindsTheClient(t *testing.T) {
 func TestReplay_RefusesWhereTheClientIsNotCertain(t *testing.T) {
 	const clf = "192.0.2.1 - - " + stamp + request
 	for name, c := range map[string]struct{ line, reason string }{
-		"syslog":         {"Mar  2 09:00:00 web1 nginx: " + clf, "text before the client"},
-		"syslog, 5424":   {"<165>1 2026-03-02T09:00:00.003Z web1 nginx - - - " + clf, "text before the client"},
-		"haproxy":        {"Mar  2 09:00:00 lb1 haproxy[14389]: 192.0.2.1:33317 [02/Mar/2026:09:00:00.655] http-in static/srv1 10/0/30 200 1 - - ---- 1/1/1/1/0 0/0" + request, ""},
-		"haproxy clf":    {"Mar  2 09:00:00 lb1 haproxy[14389]: " + clf, "text before the client"},
-		"compose":        {"nginx-1  | " + clf, "text before the client"},
-		"cri":            {"2026-03-02T09:00:00.1Z stdout F " + clf, "text before the client"},
-		"two addresses":  {"203.0.113.7 " + clf, "two addresses"},
-		"list":           {"203.0.113.7, 10.0.0.1 " + clf, "a list of addresses"},
-		"no client":      {"- - - " + stamp + request, "the client is -"},
-		"none forwarded": {"- " + clf, "the client is -"},
-		"s3, no client":  {s3Owner + " bucket " + stamp + ` - s3.amazonaws.com 3E57 S3.EXPIRE.OBJECT key "-" - - 7 - - - "-" "-" -`, "the client is -"},
-		"alb": {`https 2026-03-02T09:00:00.186641Z app/lb/50dc 192.0.2.1:2817 10.0.0.1:80 0.08 0.04 0.03 200 200 34 366` + request +
-			` ECDHE TLSv1.2`, ""},
-		"elb":          {`2026-03-02T09:00:00.945958Z lb 192.0.2.1:2817 10.0.0.1:80 0.07 0.00 0.00 200 200 0 29` + request, ""},
-		"cloudfront":   {"2026-03-02\t09:00:00\tFRA2\t2390\t192.0.2.1\tGET\td1.cloudfront.net\t/\t200\t-\tcurl", ""},
-		"iis w3c":      {"2026-03-02 09:00:00 10.0.0.1 GET / - 80 - 192.0.2.1 curl - 200 0 0 5", ""},
-		"squid":        {"1772442000.586 921 192.0.2.1 TCP_MISS/200 507 POST http://example.com - HIER_DIRECT/10.0.0.1 -", ""},
-		"docker json":  {`{"log":"` + strings.ReplaceAll(clf, `"`, `\"`) + `\n","stream":"stdout","time":"2026-03-02T09:00:00.1Z"}`, ""},
-		"json, dash":   {`{"remote_addr":"-","time_iso8601":"2026-03-02T09:00:00Z"}`, "the client is -"},
-		"google cloud": {`{"httpRequest":{"remoteIp":"192.0.2.1"},"timestamp":"2026-03-02T09:00:00.1Z"}`, "--client-field and --time-field"},
+		"syslog":          {"Mar  2 09:00:00 web1 nginx: " + clf, "text before the client"},
+		"syslog, 5424":    {"<165>1 2026-03-02T09:00:00.003Z web1 nginx - - - " + clf, "text before the client"},
+		"haproxy clf":     {"Mar  2 09:00:00 lb1 haproxy[14389]: " + clf, "text before the client"},
+		"compose":         {"nginx-1  | " + clf, "text before the client"},
+		"cri":             {"2026-03-02T09:00:00.1Z stdout F " + clf, "text before the client"},
+		"two addresses":   {"203.0.113.7 " + clf, "two addresses"},
+		"list":            {"203.0.113.7, 10.0.0.1 " + clf, "a list of addresses"},
+		"no client":       {"- - - " + stamp + request, "the client is -"},
+		"none forwarded":  {"- " + clf, "the client is -"},
+		"s3, no client":   {s3Owner + " bucket " + stamp + ` - s3.amazonaws.com 3E57 S3.EXPIRE.OBJECT key "-" - - 7 - - - "-" "-" -`, "the client is -"},
+		"cloudfront, cut": {"2026-03-02\t09:00:00\tFRA2\t2390\t192.0.2.1\tGET", ""},
+		"alb, list":       {`https 2026-03-02T09:00:00.1Z app/lb/50dc 10.0.0.1,192.0.2.1:2817 10.0.0.1:80 0.08 0.04 0.03 200 200 34 366` + request, ""},
+		"envoy, forged": {`[2026-03-02T09:00:00.310Z] "GET /" 200 - 1 1 1 - "203.0.113.9" " HTTP/2" 204 - 154 0 226 100 "192.0.2.1" "nsq" "cc21" "a.example" "10.0.2.1:80"`,
+			"quotes in a field"},
+		"envoy, nobody": {`[2026-03-02T09:00:00.310Z] "GET / HTTP/2" 204 - 154 0 226 100 "-" "nsq" "cc21" "a.example" "10.0.2.1:80"`, "the client is -"},
+		"haproxy, tcp":  {"192.0.2.1:33317 [02/Mar/2026:09:00:00.655] fnt bck/srv 0/0/5007 212 -- 0/0/0/0/3 0/0", ""},
+		"iis w3c":       {"2026-03-02 09:00:00 10.0.0.1 GET / - 80 - 192.0.2.1 curl - 200 0 0 5", ""},
+		"squid":         {"1772442000.586 921 192.0.2.1 TCP_MISS/200 507 POST http://example.com - HIER_DIRECT/10.0.0.1 -", ""},
+		"docker json":   {`{"log":"` + strings.ReplaceAll(clf, `"`, `\"`) + `\n","stream":"stdout","time":"2026-03-02T09:00:00.1Z"}`, ""},
+		"json, dash":    {`{"remote_addr":"-","time_iso8601":"2026-03-02T09:00:00Z"}`, "the client is -"},
+		"google cloud":  {`{"httpRequest":{"remoteIp":"192.0.2.1"},"timestamp":"2026-03-02T09:00:00.1Z"}`, "--client-field and --time-field"},
 	} {
 		t.Run("line="+name, func(t *testing.T) {
 			code, stdout, stderr := execute(strings.NewReader(c.line+"\n"+c.line+"\n"), "replay", "-")
@@ -190,7 +206,7 @@ func TestReplay_SaysWhatIsWrongWithAFile(t *testing.T) {
 	}
 	for name, c := range map[string]struct{ log, want string }{
 		"empty":           {"", "the log is empty"},
-		"nothing but bom": {"\xef\xbb\xbf", "the log is empty"},
+		"nothing but bom": {"\xef\xbb\xbf", "the log has nothing but blank lines"},
 		"blank":           {"\n \r\n\t\n", "the log has nothing but blank lines"},
 		"nul":             {strings.Repeat("\x00", 3<<20), "the log has nothing but NUL bytes"},
 		"nul and blank":   {"\x00\x00\n\n", "the log has nothing but NUL bytes"},
@@ -200,11 +216,11 @@ func TestReplay_SaysWhatIsWrongWithAFile(t *testing.T) {
 		"year 2290":       {strings.ReplaceAll(line, "2026", "2290"), "time is before 1970 or after April 2262"},
 		"json, 2290":      {`{"remote_ip":"192.0.2.1","time":"2290-03-02T09:00:00Z"}`, "field time: time is before 1970 or after April 2262"},
 		"json, bad time":  {`{"remote_ip":"192.0.2.1","time":"today"}`, "field time: time is not RFC 3339"},
-		"bzip2":           {"BZh91AY&SY\x00\x01", "bzip2 data: want plain text or gzip, as from bzcat FILE | sluice replay -"},
-		"zstd":            {"\x28\xb5\x2f\xfd\x04\x58", "zstd data: want plain text or gzip, as from zstdcat FILE | sluice replay -"},
-		"xz":              {"\xfd7zXZ\x00\x00\x04", "xz data: want plain text or gzip, as from xzcat FILE | sluice replay -"},
-		"lz4":             {"\x04\x22\x4d\x18\x64\x40", "lz4 data: want plain text or gzip, as from lz4cat FILE | sluice replay -"},
-		"zip":             {"PK\x03\x04\x14\x00", "zip data: want plain text or gzip, as from unzip -p FILE | sluice replay -"},
+		"bzip2":           {"BZh91AY&SY\x00\x01", "bzip2 data: want plain text, gzip or zstd, as from bzcat FILE | sluice replay -"},
+		"zstd":            {"\x28\xb5\x2f\xfd\x04\x58", "the zstd data is cut off"},
+		"xz":              {"\xfd7zXZ\x00\x00\x04", "xz data: want plain text, gzip or zstd, as from xzcat FILE | sluice replay -"},
+		"lz4":             {"\x04\x22\x4d\x18\x64\x40", "lz4 data: want plain text, gzip or zstd, as from lz4cat FILE | sluice replay -"},
+		"zip":             {"PK\x03\x04\x14\x00", "zip data: want plain text, gzip or zstd, as from unzip -p FILE | sluice replay -"},
 		"utf-16":          {wide.String(), "UTF-16 text: want UTF-8, as from iconv -f UTF-16 -t UTF-8 FILE | sluice replay -"},
 		"long line":       {strings.Repeat("x", 2<<20), "longer than 1048576 bytes"},
 	} {

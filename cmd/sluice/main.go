@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/sluice-go/sluice/cmd/sluice/internal/accesslog"
 	"github.com/sluice-go/sluice/cmd/sluice/internal/report"
 )
 
@@ -58,7 +59,7 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 		return exitFailed
 	}
 	fmt.Fprintf(stderr, "%s: %s\n", cmd.CommandPath(), report.OneLine(err.Error()))
-	if errors.Is(err, errInterrupted) {
+	if errors.Is(err, accesslog.ErrInterrupted) {
 		return exitInterrupted
 	}
 	if errors.As(err, new(failure)) || errors.As(err, new(*fs.PathError)) { // cobra's commands return errors of writing as they are

@@ -1,13 +1,9 @@
 package main
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
-	"os"
-	"os/signal"
 	"slices"
 	"strings"
 
@@ -17,15 +13,8 @@ import (
 	"github.com/sluice-go/sluice/cmd/sluice/internal/accesslog"
 	"github.com/sluice-go/sluice/cmd/sluice/internal/replay"
 	"github.com/sluice-go/sluice/cmd/sluice/internal/report"
-	"github.com/sluice-go/sluice/cmd/sluice/internal/sample"
 	"github.com/sluice-go/sluice/cmd/sluice/internal/service"
 	"github.com/sluice-go/sluice/rules"
-)
-
-// Names of logs that are no files.
-const (
-	sampleSource = "sample log"
-	stdinSource  = "standard input"
 )
 
 // sampleNote tells a newcomer what to do next.
@@ -40,21 +29,10 @@ var defaultAlgorithm = sluice.GCRA.String()
 const allAlgorithms = "all"
 
 const replayLong = `Replay puts the requests of an access log through rate limits, one budget per
-client, and reports what each limit would have denied.
+client, and reports what each limit would have denied. Without FILE a small
+made-up log is replayed.
 
-FILE is an access log, plain or gzip; - is standard input. Without FILE a small
-made-up log is replayed. The first readable line tells the format:
-
-  combined        Common or Combined: Apache, nginx, Traefik, IIS in NCSA form
-  vhost-combined  the same behind HOST:PORT
-  s3              server access logs of S3
-  nginx-json      remote_addr and time_iso8601 or time_local; remote_ip and time
-  caddy           request.client_ip, remote_ip or remote_addr; ts
-  traefik         ClientHost and StartUTC
-  json            any other JSON: name the fields; dots lead into nested objects
-
-Times in JSON may be RFC 3339, 02/Jan/2006:15:04:05 -0700, or Unix seconds,
-milliseconds, microseconds or nanoseconds.
+` + inputHelp + `
 
 A client is an IPv4 address, an IPv6 network or a name, without a port: what
 httplimit takes for a client.
@@ -80,15 +58,15 @@ is repeatable: a request can have several. A client in IPv6 is a network;
 --ipv6-prefix 128 makes it the address that Envoy sends.
 
 The clock of the replay is the log's own: it stands at the latest time so far
-and never goes back, so of several logs give the oldest first. Malformed lines
-are counted and reported, but fatal only if no line is readable. Of a log that
-cannot be read to its end, the report covers what could be; the exit code is 1.
-SIGINT ends the log in the same way, with 130; a second one leaves no report.`
+and never goes back. Malformed lines are counted and reported, but fatal only if
+no line is readable. Of a log that cannot be read to its end, the report covers
+what could be; the exit code is 1. SIGINT ends the log in the same way, with
+130; a second one leaves no report.`
 
 const replayExample = `  sluice replay
   sluice replay access.log.gz --limit 60/m
   sluice replay access.log --rule 'gcra 60/m burst 9' --rule 'fixed-window 60/m'
-  cat access.log.2.gz access.log.1.gz | sluice replay - --algorithm all
+  sluice replay 'access.log*' --algorithm all
   sluice replay access.log --rules rules/
   sluice replay access.log --rules rules/ --descriptor 'path={path},user={user}'
   sluice replay app.jsonl --client-field client.ip --time-field timestamp`
@@ -104,24 +82,16 @@ type replayFlags struct {
 	ipv6Prefix  int
 	top         int
 	output      string
-	format      string
-	clientField string
-	timeField   string
+	input       input
 }
 
 func newReplay() *cobra.Command {
 	var flags replayFlags
 	cmd := &cobra.Command{
-		Use:     "replay [FILE]",
+		Use:     "replay [FILE]...",
 		Short:   "Replay an access log through rate limits",
 		Long:    replayLong,
 		Example: replayExample,
-		Args: func(_ *cobra.Command, args []string) error {
-			if len(args) > 1 {
-				return fmt.Errorf("want at most one FILE, got %d; to read several, pipe them in and name -", len(args))
-			}
-			return nil
-		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return flags.run(cmd, args)
 		},
@@ -137,9 +107,7 @@ func newReplay() *cobra.Command {
 	f.IntVar(&flags.ipv6Prefix, "ipv6-prefix", replay.IPv6Prefix, "an IPv6 client is its first `N` bits; 128 is an address")
 	f.IntVar(&flags.top, "top", 5, "list the `N` most denied clients of each rule")
 	f.StringVar(&flags.output, "output", "text", "`FORM` of the report: text or json")
-	f.StringVar(&flags.format, "format", accesslog.Auto, "`FORMAT` of the log, one of the above")
-	f.StringVar(&flags.clientField, "client-field", "", "`NAME` of the client's JSON field")
-	f.StringVar(&flags.timeField, "time-field", "", "`NAME` of the time's JSON field")
+	flags.input.add(cmd)
 	return cmd
 }
 
@@ -159,31 +127,25 @@ func (f *replayFlags) run(cmd *cobra.Command, args []string) error {
 		return fmt.Errorf("--ipv6-prefix %d is not a length of prefix to limit by: want %d to %d",
 			f.ipv6Prefix, replay.MinIPv6Prefix, replay.MaxIPv6Prefix)
 	}
-	parsers, err := accesslog.Select(f.format, f.clientField, f.timeField)
-	if err != nil {
-		return err
-	}
 	engine, err := f.newEngine(cmd.ErrOrStderr())
 	if err != nil {
 		return err
 	}
-	source, src, err := openLog(cmd.InOrStdin(), args)
+	logs, err := f.input.open(cmd, args)
 	if err != nil {
-		return failure{fmt.Errorf("%s: %w", source, err)}
+		return err
 	}
-	defer src.Close()
-	log, stop := interruptible(src)
-	defer stop()
-	rep, readErr := readLog(log, parsers, engine, f.top)
-	if readErr != nil {
-		readErr = failure{fmt.Errorf("%s: %w", source, readErr)}
-	}
-	if rep.Log.Counted == 0 {
+	logs.Requests = len(f.files) > 0
+	facts, readErr := readLogs(logs, cmd.ErrOrStderr(), func(rec accesslog.Record) { engine.Add(rec.Client, rec.Time, rec.Request) })
+	if facts.Counted == 0 {
 		return readErr
 	}
-	rep.Source = source
+	rep := report.Report{Source: accesslog.Names(logs.Sources), Log: facts, Result: engine.Result(f.top)}
 	if len(args) == 0 {
 		rep.Note = sampleNote
+	}
+	if whole := (partly{}); errors.As(readErr, &whole) {
+		rep.Incomplete = strings.TrimPrefix(whole.error.Error(), rep.Source+": ")
 	}
 	if err := write(cmd.OutOrStdout(), rep); err != nil {
 		return failure{fmt.Errorf("writing the report: %w", err)}
@@ -245,90 +207,6 @@ func (f *replayFlags) readRules(errs io.Writer) (*replay.File, error) {
 		return nil, fmt.Errorf("--domain %q has no rules: want %s", out.Domain, strings.Join(domains, ", or "))
 	}
 	return out, nil
-}
-
-// readLog replays a log from start to end. Where an error ends it after some requests,
-// the report covers those.
-func readLog(src io.Reader, parsers []accesslog.Parser, engine *replay.Replay, top int) (report.Report, error) {
-	log, err := accesslog.NewReader(src, parsers...)
-	if err != nil {
-		return report.Report{}, err
-	}
-	for {
-		rec, err := log.Next()
-		if err == nil {
-			engine.Add(rec.Client, rec.Time, log.Request)
-			continue
-		}
-		if errors.Is(err, accesslog.ErrUnknownJSON) {
-			err = fmt.Errorf("%w; name the fields with --client-field and --time-field", err)
-		}
-		facts := log.Facts()
-		if facts.Counted == 0 {
-			return report.Report{}, err
-		}
-		rep := report.Report{Log: facts, Result: engine.Result(top)}
-		if errors.Is(err, io.EOF) {
-			return rep, nil
-		}
-		rep.Incomplete = err.Error()
-		return rep, fmt.Errorf("%w; the report covers what comes before", err)
-	}
-}
-
-func openLog(stdin io.Reader, args []string) (string, io.ReadCloser, error) {
-	switch {
-	case len(args) == 0:
-		return sampleSource, io.NopCloser(sample.Open()), nil
-	case args[0] == "-":
-		return stdinSource, io.NopCloser(pathless{stdin}), nil
-	}
-	file, err := os.Open(args[0])
-	if err != nil {
-		return args[0], nil, withoutPath(err)
-	}
-	return args[0], struct {
-		io.Reader
-		io.Closer
-	}{pathless{file}, file}, nil
-}
-
-// errInterrupted is how a log ends that SIGINT has ended.
-var errInterrupted = errors.New("interrupted")
-
-// interruptible is src, and ends at SIGINT, also while src has nothing to read. The next SIGINT ends the
-// process, and so does one after stop.
-func interruptible(src io.Reader) (log io.Reader, stop func()) {
-	if signal.Ignored(os.Interrupt) { // a job in the background of a script
-		return src, func() {}
-	}
-	out, in := io.Pipe()
-	go func() {
-		_, err := io.Copy(in, src)
-		_ = in.CloseWithError(err)
-	}()
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
-	context.AfterFunc(ctx, func() {
-		stop()
-		_ = in.CloseWithError(errInterrupted)
-	})
-	return out, stop
-}
-
-// pathless is a reader whose errors do not name the file; the message has it already.
-type pathless struct{ src io.Reader }
-
-func (p pathless) Read(b []byte) (int, error) {
-	n, err := p.src.Read(b)
-	return n, withoutPath(err)
-}
-
-// withoutPath takes the path off an error of the file system.
-func withoutPath(err error) error {
-	if pathErr := (*fs.PathError)(nil); errors.As(err, &pathErr) {
-		return pathErr.Err
-	}
-	return err
 }
 
 // selectRules returns the rules of the command line, each once: those of --rule,

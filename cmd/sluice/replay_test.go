@@ -135,16 +135,22 @@ func TestReplay_JSONFields(t *testing.T) {
 
 func TestReplay_BadCommandLine(t *testing.T) {
 	for want, args := range map[string][]string{
-		`sluice: unknown command "reply": want ask, check, replay, serve or version`:            {"reply"},
-		`sluice: unknown flag: --limit; see sluice --help`:                                      {"--limit", "5/m"},
-		`sluice replay: unknown flag: --limits; see sluice replay --help`:                       {"replay", "--limits", "5/m"},
-		`sluice replay: flag needs an argument: --limit; see sluice replay --help`:              {"replay", "--limit"},
-		`sluice replay: unknown output "xml": want text or json`:                                {"replay", "--output", "xml"},
-		`sluice replay: --top -1 is negative: want 0 or more`:                                   {"replay", "--top", "-1"},
-		`sluice replay: want at most one FILE, got 2; to read several, pipe them in and name -`: {"replay", "a", "b"},
-		`sluice replay: unknown format "iis": want one of auto, combined, vhost-combined, s3, nginx-json, caddy, traefik, json`: {"replay",
+		`sluice: unknown command "reply": want ask, check, replay, serve or version`: {"reply"},
+		`sluice: unknown flag: --limit; see sluice --help`:                           {"--limit", "5/m"},
+		`sluice replay: unknown flag: --limits; see sluice replay --help`:            {"replay", "--limits", "5/m"},
+		`sluice replay: flag needs an argument: --limit; see sluice replay --help`:   {"replay", "--limit"},
+		`sluice replay: unknown output "xml": want text or json`:                     {"replay", "--output", "xml"},
+		`sluice replay: --top -1 is negative: want 0 or more`:                        {"replay", "--top", "-1"},
+		`sluice replay: --follow: want a FILE to follow`:                             {"replay", "--follow"},
+		`sluice replay: unknown format "iis": want one of auto, combined, vhost-combined, s3, alb, cloudfront, w3c, haproxy, envoy, nginx-json, caddy, traefik, json, or a pattern with $remote_addr and $time_local`: {"replay",
 			"--format", "iis"},
-		`sluice replay: format json needs the names of both the client and the time field`: {"replay", "--client-field", "c"},
+		`sluice replay: format "$a$b" has nothing between $a and $b: want text there, to tell where one ends`:                            {"replay", "--format", "$a$b"},
+		`sluice replay: format "$" has a $ without a name behind it: want one as in nginx's log_format, such as $remote_addr`:            {"replay", "--format", "$"},
+		`sluice replay: format "$host [$msec]" has no $remote_addr: want it where the client is, or its name in --client-field`:          {"replay", "--format", "$host [$msec]"},
+		`sluice replay: format "$remote_addr" has no time: want $time_local, $time_iso8601, $msec, or its name in --time-field`:          {"replay", "--format", "$remote_addr"},
+		`sluice replay: format "$remote_addr [$msec]" has no $t: want it where the time is`:                                              {"replay", "--format", "$remote_addr [$msec]", "--time-field", "t"},
+		`sluice replay: format "` + strings.Repeat("$a ", 49) + `" has too many fields: want at most 48, and those behind them left out`: {"replay", "--format", strings.Repeat("$a ", 49)},
+		`sluice replay: format json needs the names of both the client and the time field`:                                               {"replay", "--client-field", "c"},
 		`sluice replay: unknown algorithm "gcar": want one of gcra, token-bucket, leaky-bucket, sliding-window, sliding-log, fixed-window, or all`: {
 			"replay", "--algorithm", "gcar"},
 		`sluice replay: unknown algorithm "all": want one of gcra, token-bucket, leaky-bucket, sliding-window, sliding-log, fixed-window`: {
@@ -196,7 +202,7 @@ func TestReplay_UnreadableLog(t *testing.T) {
 		"noise, one format": {nil, []string{noise, "--format", "combined"}, noise +
 			": no readable line among 3 (lines 1, 3: no [02/Jan/2006:15:04:05 -0700] after the client); expected CLIENT ... [02/Jan/2006:15:04:05 -0700]"},
 		"noise": {nil, []string{noise}, noise +
-			": no readable line among 3 (lines 1, 3: in none of the known formats: combined, vhost-combined, s3, traefik, nginx-json, caddy)"},
+			": no readable line among 3 (lines 1, 3: in none of the known formats: combined, vhost-combined, s3, alb, haproxy, envoy, cloudfront, w3c, traefik, nginx-json, caddy)"},
 		"unknown json": {strings.NewReader("{}\n"), []string{"-"}, "standard input: no readable line among 1 (line 1: JSON without the fields of a known format)" +
 			"; name the fields with --client-field and --time-field"},
 		"broken gzip": {strings.NewReader("\x1f\x8b\x08\x00"), []string{"-"}, "standard input: the gzip data is cut off"},

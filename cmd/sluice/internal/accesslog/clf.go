@@ -12,7 +12,6 @@ var (
 	errNoTimestamp = errors.New("no [02/Jan/2006:15:04:05 -0700] after the client")
 	errVhost       = errors.New("the client comes second, behind a host: that is format " + VhostCombined)
 	errNoVhost     = errors.New("no host, with its port or followed by an address, at the start of the line")
-	errNoS3        = errors.New("no owner of 64 hexadecimal digits, bucket and time at the start of the line")
 )
 
 // Of these lines it is known why their client is not.
@@ -55,18 +54,51 @@ func (combined) Parse(line []byte) (Record, error) {
 		return Record{}, errVhost
 	case first != noAddress && second != noAddress:
 		return Record{}, errTwo
+	case h.count == 1 && h.behind: // as HAProxy has it
+		return Record{}, errNoClient
 	case first != noAddress:
-		return Record{h.words[0], h.time}, nil
+		return Record{Client: h.words[0], Time: h.time}, nil
 	case !isName(h.words[0]):
 		return Record{}, errNoClient
-	case h.count > 3 && allDigits(string(h.words[0])):
+	case h.count > 3 && allDigits(h.words[0]):
 		return Record{}, errPrefix
 	case isDash(h.words[1]), h.count == 3 && addressForm(h.words[2]) == noAddress, h.count > 3 && plainUser(h.before):
-		return Record{h.words[0], h.time}, nil
+		return Record{Client: h.words[0], Time: h.time}, nil
 	case h.count <= 3:
 		return Record{}, errNoClient
 	}
 	return Record{}, errPrefix
+}
+
+// tail is what follows the time.
+var tail, _ = compile("", ` "$request" $status $bytes_sent "$http_referer" "$http_user_agent"`)
+
+func (combined) Request(line []byte) Request { return ncsa(line, 2) }
+
+func (vhostCombined) Request(line []byte) Request {
+	r := ncsa(line, 3)
+	if r.Host == "" {
+		h, _ := readHead(line)
+		r.Host = string(h.words[0])
+	}
+	return r
+}
+
+// ncsa reads the rest of a Common or Combined line, whose user comes after a number of words.
+func ncsa(line []byte, words int) Request {
+	h, err := readHead(line)
+	if err != nil {
+		return Request{}
+	}
+	r := tail.Request(line[h.end:])
+	user := h.before
+	for range words {
+		_, user = word(user)
+	}
+	if name := string(bytes.TrimSpace(user)); name != emptyUser {
+		r.User = orEmpty(name)
+	}
+	return r
 }
 
 // isName reports whether a word can be the name of a client. The rest of a quoted field cannot, nor a
@@ -122,36 +154,7 @@ func (vhostCombined) Parse(line []byte) (Record, error) {
 	case isDash(h.words[1]):
 		return Record{}, errDash
 	}
-	return Record{h.words[1], h.time}, nil
-}
-
-// s3 reads the server access logs of S3:
-//
-//	owner bucket [time] client requester request operation key "request" ...
-type s3 struct{}
-
-func (s3) Name() string { return S3 }
-
-func (s3) Wants() string {
-	return "OWNER BUCKET [02/Jan/2006:15:04:05 -0700] CLIENT"
-}
-
-func (s3) Parse(line []byte) (Record, error) {
-	h, err := readHead(line)
-	if err != nil {
-		return Record{}, err
-	}
-	if h.count != 2 || len(h.words[0]) != 64 || len(bytes.Trim(h.words[0], "0123456789abcdef")) > 0 {
-		return Record{}, errNoS3
-	}
-	rest := bytes.TrimLeft(h.rest, " \t")
-	if end := bytes.IndexAny(rest, " \t"); end >= 0 {
-		rest = rest[:end]
-	}
-	if len(rest) == 0 || isDash(rest) {
-		return Record{}, errDash
-	}
-	return Record{rest, h.time}, nil
+	return Record{Client: h.words[1], Time: h.time}, nil
 }
 
 // head is the part of a line before its request.
@@ -161,8 +164,8 @@ type head struct {
 	time  int64
 
 	before []byte // what stands before the time
-	rest   []byte // what stands between the time and the request
-	end    int    // where that ends
+	behind bool   // something stands between the time and the request
+	end    int    // of what stands before the request
 }
 
 // readHead takes the last timestamp before the request. The user in front of it is
@@ -183,20 +186,15 @@ func readHead(line []byte) (head, error) {
 	if err != nil {
 		return head{}, err
 	}
-	h := head{time: stamp.nanos, before: line[:stamp.start], rest: line[stamp.end:], end: len(line)}
-	for before := line[:stamp.start]; h.count <= len(h.words); h.count++ {
-		before = bytes.TrimLeft(before, " \t")
-		if len(before) == 0 {
+	h := head{time: stamp.nanos, before: line[:stamp.start], behind: stamp.end < len(bytes.TrimRight(line, " \t")), end: len(line)}
+	for rest := h.before; h.count <= len(h.words); h.count++ {
+		var first []byte
+		if first, rest = word(rest); len(first) == 0 {
 			break
 		}
-		end := bytes.IndexAny(before, " \t")
-		if end < 0 {
-			end = len(before)
-		}
 		if h.count < len(h.words) {
-			h.words[h.count] = before[:end]
+			h.words[h.count] = first
 		}
-		before = before[end:]
 	}
 	if h.count == 0 {
 		return head{}, errNoTimestamp
@@ -236,6 +234,9 @@ func lastTimestamp(line []byte) (timestamp, error) {
 		}
 		inside := line[open+1 : min(open+2+maxTimestamp, len(line))]
 		inside, _, closed := bytes.Cut(inside, []byte{']'})
+		if n, ok := parseCLF(inside); ok && closed {
+			return timestamp{open, open + 1 + len(inside) + 1, n}, nil
+		}
 		if t, err := time.Parse(clfTime, string(inside)); closed && err == nil {
 			n, err := nanos(t)
 			return timestamp{open, open + 1 + len(inside) + 1, n}, err
@@ -258,6 +259,9 @@ func addressForm(word []byte) form {
 	if len(word) == 0 || !hexDigit(word[0]) && word[0] != '[' && word[0] != ':' {
 		return noAddress
 	}
+	if isIPv4(word) {
+		return bare
+	}
 	text := string(word)
 	if _, err := netip.ParseAddr(text); err == nil {
 		return bare
@@ -273,10 +277,29 @@ func addressForm(word []byte) form {
 	return noAddress
 }
 
+// isIPv4 is most of netip.ParseAddr in a fraction of its time.
+func isIPv4(word []byte) bool {
+	dots, digits, n := 0, 0, 0
+	for _, c := range word {
+		switch {
+		case c == '.' && digits > 0:
+			dots, digits, n = dots+1, 0, 0
+		case '0' <= c && c <= '9' && (digits == 0 || n > 0):
+			digits, n = digits+1, n*10+int(c-'0')
+		default:
+			return false
+		}
+		if n > 255 {
+			return false
+		}
+	}
+	return dots == 3 && digits > 0
+}
+
 // namesPort reports whether a word ends in a colon and digits, as HOST:PORT does.
 func namesPort(word []byte) bool {
 	colon := bytes.LastIndexByte(word, ':')
-	return colon > 0 && colon < len(word)-1 && allDigits(string(word[colon+1:]))
+	return colon > 0 && colon < len(word)-1 && allDigits(word[colon+1:])
 }
 
 func isDash(word []byte) bool { return string(word) == "-" }

@@ -3,6 +3,7 @@ package accesslog
 import (
 	"cmp"
 	"fmt"
+	"slices"
 	"strings"
 )
 
@@ -12,16 +13,45 @@ const (
 	Combined      = "combined"
 	VhostCombined = "vhost-combined"
 	S3            = "s3"
-	JSON          = "json"
+	ALB           = "alb"
+	CloudFront    = "cloudfront"
+	W3C           = "w3c"
+	HAProxy       = "haproxy"
+	Envoy         = "envoy"
 	NginxJSON     = "nginx-json"
 	Caddy         = "caddy"
 	Traefik       = "traefik"
+	JSON          = "json"
 )
 
 // Formats lists the names that Select takes.
 func Formats() []string {
-	return []string{Auto, Combined, VhostCombined, S3, NginxJSON, Caddy, Traefik, JSON}
+	return []string{Auto, Combined, VhostCombined, S3, ALB, CloudFront, W3C, HAProxy, Envoy, NginxJSON, Caddy, Traefik, JSON}
 }
+
+// layouts are the formats whose lines have their fields in an order, in nginx's notation. A line may have
+// more fields behind them. The client is $remote_addr, or of Envoy, which does not write it by default, the
+// last address that it has forwarded: the one it has seen itself.
+var layouts = []struct{ format, text, client string }{
+	{S3, `$owner $bucket [$time_local] $remote_addr $remote_user $id $operation $key "$request" $status $error $bytes_sent $object_size ` +
+		`$total_time $turnaround_time "$http_referer" "$http_user_agent" $version $host_id $signature $cipher $authentication $host`, ""},
+	{ALB, `$type $time_iso8601 ` + elb, ""},
+	{ALB, `$time_iso8601 ` + elb, ""}, // Classic Load Balancer
+	{HAProxy, `$prefix haproxy[$pid]: ` + haproxy, ""},
+	{HAProxy, haproxy, ""},
+	{Envoy, `[$time_iso8601] "$request" $status $flags $bytes_received $bytes_sent $duration $upstream_time "$http_x_forwarded_for" ` +
+		`"$http_user_agent" "$http_x_request_id" "$host" "$upstream"`, "http_x_forwarded_for"},
+	{Envoy, `[$time_iso8601] "$request" $status $flags $details $termination "$failure" $bytes_received $bytes_sent $duration $upstream_time ` +
+		`"$http_x_forwarded_for" "$http_user_agent" "$http_x_request_id" "$host" "$upstream" $cluster $upstream_local $local ` +
+		`$remote_addr:$remote_port`, ""}, // Istio
+}
+
+const (
+	elb = `$elb $remote_addr:$remote_port $target $request_time $target_time $response_time $status $target_status ` +
+		`$bytes_received $bytes_sent "$request" "$http_user_agent"`
+	haproxy = `$remote_addr:$remote_port [$time_local] $frontend $backend $timers $status $bytes_sent $request_cookie $response_cookie ` +
+		`$termination $connections $queues $captures"$request"`
+)
 
 // presets are the fields of logs in JSON: of the client and of the time. A field stands
 // for the finer of two clocks, and for the client that a proxy has forwarded.
@@ -31,44 +61,59 @@ var presets = []struct{ format, client, time string }{
 	{NginxJSON, "remote_addr", "time_iso8601"},
 	{NginxJSON, "remote_addr", "time_local"},
 	{Caddy, "request.client_ip", "ts"},
-	{Caddy, "request.remote_ip", "ts"},   // before Caddy 2.7
-	{Caddy, "request.remote_addr", "ts"}, // before Caddy 2.5
+	{Caddy, "request.remote_ip", "ts"},                 // before Caddy 2.7
+	{Caddy, "request.remote_addr", "ts"},               // before Caddy 2.5
+	{Envoy, "downstream_remote_address", "start_time"}, // Envoy Gateway, Istio
+	{Envoy, "x-forwarded-for", "start_time"},
+	{Envoy, "x_forwarded_for", "start_time"},
 }
 
-// lineFormats are the formats whose lines are no JSON. No line is in two of them.
-var lineFormats = []Parser{combined{}, vhostCombined{}, s3{}}
+// known are the parsers of all formats. No line is in two of them, except that fields of JSON can be in one
+// object.
+func known(clientField, timeField string) []Parser {
+	parsers := []Parser{combined{}, vhostCombined{}}
+	for _, l := range layouts {
+		p, err := newPattern(l.format, l.text, l.client, "")
+		if err != nil {
+			panic(err)
+		}
+		p.addresses = true
+		parsers = append(parsers, p)
+	}
+	parsers = append(parsers, newCloudFront(), w3c{})
+	for _, p := range presets {
+		parsers = append(parsers, newJSON(p.format, cmp.Or(clientField, p.client), cmp.Or(timeField, p.time)))
+	}
+	return parsers
+}
 
-// Select returns the parsers for a format by name. Auto stands for all formats
-// whose fields are known. clientField and timeField name the fields of JSON and
-// replace those of a preset; an empty name is one not given. With both given
-// Auto means JSON.
+// Select returns the parsers for a format: by name, or a pattern in nginx's notation, which has a $. Auto
+// stands for all formats whose fields are known. clientField and timeField name the fields of JSON, or of a
+// pattern, and replace those of a preset; an empty name is one not given. With both given Auto means JSON.
 func Select(format, clientField, timeField string) ([]Parser, error) {
 	named := clientField+timeField != ""
-	if format == Auto && named {
-		format = JSON
-	}
-	if format == JSON {
+	switch {
+	case strings.Contains(format, "$"):
+		p, err := newPattern("pattern", format, clientField, timeField)
+		return []Parser{p}, err
+	case format == JSON || format == Auto && named:
 		if clientField == "" || timeField == "" {
 			return nil, fmt.Errorf("format %s needs the names of both the client and the time field", JSON)
 		}
 		return []Parser{newJSON(JSON, clientField, timeField)}, nil
 	}
-	var parsers []Parser
-	for _, p := range lineFormats {
-		if format == p.Name() && named {
-			return nil, fmt.Errorf("format %s has no fields to name", format)
-		}
-		if format == p.Name() || format == Auto {
-			parsers = append(parsers, p)
-		}
+	parsers := known(clientField, timeField)
+	if format != Auto {
+		parsers = slices.DeleteFunc(parsers, func(p Parser) bool { return p.Name() != format })
 	}
-	for _, p := range presets {
-		if format == p.format || format == Auto {
-			parsers = append(parsers, newJSON(p.format, cmp.Or(clientField, p.client), cmp.Or(timeField, p.time)))
-		}
+	if named {
+		parsers = slices.DeleteFunc(parsers, func(p Parser) bool { _, ok := p.(jsonLines); return !ok })
 	}
-	if len(parsers) == 0 {
-		return nil, fmt.Errorf("unknown format %q: want one of %s", format, strings.Join(Formats(), ", "))
+	switch {
+	case len(parsers) > 0:
+		return parsers, nil
+	case slices.Contains(Formats(), format):
+		return nil, fmt.Errorf("format %s has no fields to name", format)
 	}
-	return parsers, nil
+	return nil, fmt.Errorf("unknown format %q: want one of %s, or a pattern with $remote_addr and $time_local", format, strings.Join(Formats(), ", "))
 }

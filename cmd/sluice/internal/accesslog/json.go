@@ -51,10 +51,8 @@ func (f jsonLines) Parse(line []byte) (Record, error) {
 	if err != nil {
 		return Record{}, fmt.Errorf("field %s: %w", f.time.name, err)
 	}
-	if text(client) == "-" {
-		return Record{}, errDash
-	}
-	return Record{Client: []byte(text(client)), Time: at}, nil
+	name, err := theClient(f.client.name, []byte(text(client)))
+	return Record{Client: name, Time: at}, err
 }
 
 func looksJSON(line []byte) bool {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -52,24 +53,21 @@ func TestReader_Nineties(t *testing.T) {
 }
 
 // wrapped is a log as another tool leaves it that breaks lines at a column, or at a blank before it.
-func wrapped(lines []string, width int, blanks bool) (log string, heads []int) {
+func wrapped(lines []string, width int, blanks bool) string {
 	var out strings.Builder
-	n := 0
 	for _, line := range lines {
-		heads = append(heads, n+1)
 		for {
 			cut := min(width, len(line))
 			if blank := strings.LastIndexByte(line[:cut], ' '); blanks && cut < len(line) && blank >= 0 {
 				cut = blank + 1
 			}
 			out.WriteString(line[:cut] + "\n")
-			n++
 			if line = line[cut:]; line == "" {
 				break
 			}
 		}
 	}
-	return out.String(), heads
+	return out.String()
 }
 
 // TestReader_Wrapped: of lines that were wrapped at any width, those with a client and a time count, and
@@ -83,32 +81,21 @@ func TestReader_Wrapped(t *testing.T) {
 	for _, width := range []int{60, 72, 80, 100, 132} {
 		for _, blanks := range []bool{false, true} {
 			var lines []string
-			clients := map[string]bool{}
-			for range 3000 {
-				host := hosts[rng.IntN(len(hosts))]
-				clients[host] = true
-				lines = append(lines, fmt.Sprintf(`%s %s %s [%s] "%s" 200 %d`, host, idents[rng.IntN(len(idents))],
-					idents[rng.IntN(len(idents))], someTime, requests[rng.IntN(len(requests))], rng.IntN(10000)))
+			for i := range 3000 { // the time tells which line a record is of
+				lines = append(lines, fmt.Sprintf(`%s %s %s [%s] "%s" 200 %d`, hosts[rng.IntN(len(hosts))], idents[rng.IntN(len(idents))],
+					idents[rng.IntN(len(idents))], time.Unix(int64(i), 0).UTC().Format(clfTime), requests[rng.IntN(len(requests))], rng.IntN(10000)))
 			}
-			log, heads := wrapped(lines, width, blanks)
 			parsers, err := Select(Combined, "", "")
 			require.NoError(t, err)
-			r, err := NewReader(strings.NewReader(log), parsers...)
-			require.NoError(t, err)
-			counted, at := 0, 0
-			for {
-				rec, err := r.Next()
-				if err != nil {
-					break
-				}
-				for at < len(heads)-1 && int64(heads[at+1]) <= r.Facts().Lines {
-					at++
-				}
-				require.EqualValues(t, heads[at], r.Facts().Lines, "a rest of %q counted at width %d as %q", lines[at], width, rec.Client)
-				require.True(t, strings.HasPrefix(lines[at], string(rec.Client)+" "), "%q counted as %q", lines[at], rec.Client)
+			counted := 0
+			c := Config{Sources: []Source{Stream("log", strings.NewReader(wrapped(lines, width, blanks)))}, Parsers: parsers}
+			facts, err := Read(t.Context(), c, func(rec Record) {
+				at := rec.Time / int64(time.Second)
+				require.Less(t, at, int64(len(lines)), "the forged time, of %q, at width %d", rec.Client, width)
+				require.True(t, strings.HasPrefix(lines[at], string(rec.Client)+" "), "%q counted as %q at width %d", lines[at], rec.Client, width)
 				counted++
-			}
-			facts := r.Facts()
+			})
+			require.NoError(t, err)
 			assert.Greater(t, counted, 500)
 			assert.Equal(t, facts.Lines, facts.Counted+facts.Malformed)
 		}

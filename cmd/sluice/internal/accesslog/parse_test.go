@@ -127,25 +127,6 @@ func TestVhostCombined_Parse(t *testing.T) {
 	})
 }
 
-func TestS3_Parse(t *testing.T) {
-	owner := strings.Repeat("79a5", 16)
-	const tail = " [" + someTime + `] 192.0.2.3 requester 3E57 REST.GET.OBJECT key "GET /b/key HTTP/1.1" 200 -`
-	noS3 := errNoS3.Error()
-	runParseCases(t, s3{}, map[string]parseCase{
-		"plain":        {line: owner + " bucket" + tail, client: "192.0.2.3", nanos: someNanos},
-		"ipv6":         {line: owner + " bucket [" + someTime + "] 2001:db8::1 - 3E57", client: "2001:db8::1", nanos: someNanos},
-		"cut":          {line: owner + " bucket [" + someTime + "] 192.0.2.3", client: "192.0.2.3", nanos: someNanos},
-		"no client":    {line: owner + " bucket [" + someTime + `] - - 3E57 S3.EXPIRE.OBJECT key "-"`, err: string(errDash)},
-		"cut earlier":  {line: owner + " bucket [" + someTime + "]", err: string(errDash)},
-		"short owner":  {line: owner[1:] + " bucket" + tail, err: noS3},
-		"no hex":       {line: "g" + owner[1:] + " bucket" + tail, err: noS3},
-		"no bucket":    {line: owner + tail, err: noS3},
-		"three words":  {line: owner + " bucket x" + tail, err: noS3},
-		"forged later": {line: owner + " bucket [" + someTime + "] 192.0.2.3 - 3E57 [" + someTime + "]", err: noS3},
-		"no time":      {line: owner + " bucket 192.0.2.3", err: errNoTimestamp.Error()},
-	})
-}
-
 func TestJSON_Parse(t *testing.T) {
 	const at = `"t":"2015-05-17T10:05:03Z"`
 	notJSON, noClient, noTime := errNotJSON.Error(), "field c is not a client", "field t is not a time"

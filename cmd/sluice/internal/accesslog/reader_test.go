@@ -21,21 +21,12 @@ func readAll(t *testing.T, src io.Reader, format string) ([]string, Facts, error
 	t.Helper()
 	parsers, err := Select(format, "", "")
 	require.NoError(t, err)
-	r, err := NewReader(src, parsers...)
-	if err != nil {
-		return nil, Facts{}, err
-	}
 	var clients []string
-	for {
-		rec, err := r.Next()
-		if errors.Is(err, io.EOF) {
-			return clients, r.Facts(), nil
-		}
-		if err != nil {
-			return clients, r.Facts(), err
-		}
+	facts, err := Read(t.Context(), Config{Sources: []Source{Stream("log", src)}, Parsers: parsers}, func(rec Record) {
 		clients = append(clients, string(rec.Client))
-	}
+	})
+	facts.reason, facts.nuls = nil, false
+	return clients, facts, err
 }
 
 func gzipped(t *testing.T, s string) string {
@@ -99,6 +90,8 @@ func TestReader_LongLines(t *testing.T) {
 		"far beyond eof":   {fill(3 * MaxLine), false},
 		"beyond a buffer":  {fill(readBuffer+1) + "\n", true},
 		"exactly a buffer": {fill(readBuffer-1) + "\n", true},
+		"exactly a block":  {fill(blockSize-1) + "\n", true},
+		"beyond a block":   {fill(blockSize+1) + "\n", true},
 	} {
 		t.Run("line="+name, func(t *testing.T) {
 			log := "first" + record + "\n" + c.line
@@ -117,7 +110,7 @@ func TestReader_LongLines(t *testing.T) {
 	}
 }
 
-func TestReader_AutoSettlesOnTheFirstReadableLine(t *testing.T) {
+func TestReader_AutoSettlesOnMostOfTheFirstLines(t *testing.T) {
 	traefikLine := `{"ClientHost":"t","StartUTC":"2021-12-08T14:02:43.4Z","remote_ip":"n","time":"2021-12-08T14:02:43Z"}`
 	nginxLine := `{"remote_ip":"n","time":"` + someTime + `"}`
 	combinedLine := "c" + record
@@ -131,7 +124,9 @@ func TestReader_AutoSettlesOnTheFirstReadableLine(t *testing.T) {
 		"nginx":                {[]string{nginxLine}, NginxJSON, []string{"n"}, nil},
 		"traefik":              {[]string{traefikLine}, Traefik, []string{"t"}, nil},
 		"combined then nginx":  {[]string{combinedLine, nginxLine, combinedLine}, Combined, []string{"c", "c"}, []int64{2}},
-		"noise then traefik":   {[]string{`{"level":"info"}`, "starting", traefikLine, nginxLine}, Traefik, []string{"t"}, []int64{1, 2, 4}},
+		"noise then traefik":   {[]string{`{"level":"info"}`, "starting", traefikLine, `{"ClientHost":"u","StartUTC":"2021-12-08T14:02:43Z"}`, nginxLine}, Traefik, []string{"t", "u"}, []int64{1, 2, 5}},
+		"an odd one first":     {[]string{"400 192.0.2.7" + record, combinedLine, combinedLine}, Combined, []string{"c", "c"}, []int64{1}},
+		"as many of two":       {[]string{nginxLine, combinedLine}, NginxJSON, []string{"n"}, []int64{2}},
 		"combined inside json": {[]string{`{"log":"` + "c" + record[:40] + `"}`, nginxLine}, NginxJSON, []string{"n"}, []int64{1}},
 	}
 	for name, c := range cases {
@@ -164,7 +159,7 @@ func TestReader_Errors(t *testing.T) {
 		"one bad line": {"\nwhat", Combined,
 			"no readable line among 2 (line 2: no [02/Jan/2006:15:04:05 -0700] after the client); expected CLIENT ... [02/Jan/2006:15:04:05 -0700]"},
 		"many bad lines": {"1\n2\n3\n4\n", Auto,
-			"no readable line among 4 (lines 1, 2, 3, ...: in none of the known formats: combined, vhost-combined, s3, traefik, nginx-json, caddy)"},
+			"no readable line among 4 (lines 1, 2, 3, ...: in none of the known formats: combined, vhost-combined, s3, alb, haproxy, envoy, cloudfront, w3c, traefik, nginx-json, caddy)"},
 		"two bad lines": {"{}\n{}", NginxJSON,
 			"no readable line among 2 (lines 1, 2: field remote_ip is not a client); expected a JSON object with remote_ip and time"},
 		"cut gzip header": {"\x1f\x8b\x08", Auto, "the gzip data is cut off"},
@@ -177,7 +172,7 @@ func TestReader_Errors(t *testing.T) {
 	for name, c := range cases {
 		t.Run("log="+name, func(t *testing.T) {
 			_, _, err := readAll(t, strings.NewReader(c.log), c.format)
-			require.EqualError(t, err, c.err)
+			require.EqualError(t, err, "log: "+c.err)
 		})
 	}
 }
@@ -188,7 +183,7 @@ func TestReader_ReadErrorIsNotTheEndOfTheLog(t *testing.T) {
 	require.ErrorIs(t, err, broken)
 	src := io.MultiReader(strings.NewReader("a"+record+"\nb"), iotest.ErrReader(broken))
 	clients, _, err := readAll(t, src, Auto)
-	require.EqualError(t, err, "line 2: broken")
+	require.EqualError(t, err, "log: line 2: broken")
 	assert.Equal(t, []string{"a"}, clients)
 }
 
@@ -198,14 +193,14 @@ func TestSelect(t *testing.T) {
 		names                []string
 		err                  string
 	}{
-		"auto":             {format: Auto, names: []string{Combined, VhostCombined, S3, Traefik, NginxJSON, Caddy}},
+		"auto":             {format: Auto, names: []string{Combined, VhostCombined, S3, ALB, HAProxy, Envoy, CloudFront, W3C, Traefik, NginxJSON, Caddy, Envoy}},
 		"auto with fields": {format: Auto, client: "a", time: "b", names: []string{JSON}},
 		"auto, one field":  {format: Auto, client: "a", err: "format json needs the names of both the client and the time field"},
 		"json":             {format: JSON, err: "format json needs the names of both the client and the time field"},
 		"combined":         {format: Combined, names: []string{Combined}},
 		"combined, field":  {format: Combined, time: "b", err: "format combined has no fields to name"},
 		"traefik, field":   {format: Traefik, time: "time", names: []string{Traefik}},
-		"unknown":          {format: "iis", err: `unknown format "iis": want one of auto, combined, vhost-combined, s3, nginx-json, caddy, traefik, json`},
+		"unknown":          {format: "iis", err: `unknown format "iis": want one of auto, combined, vhost-combined, s3, alb, cloudfront, w3c, haproxy, envoy, nginx-json, caddy, traefik, json, or a pattern with $remote_addr and $time_local`},
 	} {
 		t.Run("case="+name, func(t *testing.T) {
 			parsers, err := Select(c.format, c.client, c.time)

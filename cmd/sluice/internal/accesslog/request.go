@@ -2,6 +2,7 @@ package accesslog
 
 import (
 	"bytes"
+	"cmp"
 	"net/http"
 	"strconv"
 	"strings"
@@ -57,7 +58,7 @@ func (r *Request) absolute() {
 }
 
 func isMethod(s string) bool {
-	return s != "" && strings.Trim(s, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz-_") == ""
+	return s != "" && s != "-" && strings.Trim(s, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz-_") == ""
 }
 
 // orEmpty is the text of a field, where a dash stands for none.
@@ -68,70 +69,21 @@ func orEmpty(field string) string {
 	return field
 }
 
-func (combined) Request(line []byte) Request { return ncsa(line, 2) }
-
-func (vhostCombined) Request(line []byte) Request {
-	r := ncsa(line, 3)
-	if r.Host == "" {
-		h, _ := readHead(line)
-		r.Host = string(h.words[0])
+// requestOf makes a request of fields by the names that nginx has for them.
+func requestOf(get func(name string) string) (r Request) {
+	r.Host, r.User, r.Status = cmp.Or(get("host"), get("http_host"), get("server_name")), get("remote_user"), get("status")
+	r.line(get("request"))
+	r.Method = cmp.Or(get("request_method"), r.Method)
+	target := get("request_uri")
+	if target == "" {
+		target = get("uri")
+		if query := get("args"); query != "" {
+			target += "?" + query
+		}
 	}
-	return r
-}
-
-// ncsa reads the rest of a Common or Combined line, whose user comes after a number of words.
-func ncsa(line []byte, words int) (r Request) {
-	h, err := readHead(line)
-	if err != nil {
-		return r
-	}
-	user := h.before
-	for range words {
-		_, user = word(user)
-	}
-	if name := string(bytes.TrimSpace(user)); name != emptyUser {
-		r.User = orEmpty(name)
-	}
-	request, rest := quoted(line[h.end:], beforeStatus)
-	r.line(request)
-	status, rest := word(rest)
-	r.Status = orEmpty(string(status))
-	_, rest = word(rest) // bytes
-	referer, rest := quoted(rest, beforeBlank)
-	agent, _ := quoted(rest, beforeBlank)
-	r.set("Referer", referer)
-	r.set("User-Agent", agent)
-	return r
-}
-
-// Request reads what follows the client of a line of S3:
-//
-//	requester id operation key "request" status error bytes size time turnaround "referer" "user agent" version id signature cipher authentication host
-func (s3) Request(line []byte) (r Request) {
-	h, err := readHead(line)
-	if err != nil {
-		return r
-	}
-	_, rest := word(h.rest)
-	requester, _ := word(rest)
-	r.User = orEmpty(string(requester))
-	request, rest := quoted(line[h.end:], beforeStatus)
-	r.line(request)
-	status, rest := word(rest)
-	r.Status = orEmpty(string(status))
-	for range 5 {
-		_, rest = word(rest)
-	}
-	referer, rest := quoted(rest, beforeBlank)
-	agent, rest := quoted(rest, beforeBlank)
-	r.set("Referer", referer)
-	r.set("User-Agent", agent)
-	var host []byte
-	for range 6 {
-		host, rest = word(rest)
-	}
-	if r.Host == "" {
-		r.Host = orEmpty(string(host))
+	if target != "" {
+		r.Target = target
+		r.absolute()
 	}
 	return r
 }
@@ -145,40 +97,34 @@ func word(b []byte) (first, rest []byte) {
 	return b, nil
 }
 
-// quoted cuts the text in quotes off that b begins with, without what servers escape in it. It ends at
-// the first quote that stands before what comes next, because servers of the 1990s escape no quotes. It is
-// cut off where the line is, and nothing if its end cannot be told from quotes in it.
-func quoted(b []byte, next func(rest []byte) bool) (text string, rest []byte) {
-	b = bytes.TrimLeft(b, " \t")
-	if len(b) == 0 || b[0] != '"' {
-		_, rest = word(b)
-		return "", rest
-	}
-	b = b[1:]
-	end := len(b)
+// quoteEnd finds the end of a text in quotes: the first quote that stands before what comes next, because
+// servers of the 1990s escape no quotes. It is the end of the line if that is cut off, and -1 if it cannot be
+// told from quotes in the text.
+func quoteEnd(b []byte, next func(rest []byte) bool) int {
+	first := -1
 	for i := 0; i < len(b); i++ {
 		switch b[i] {
 		case '\\':
 			i++
 		case '"':
 			if next(b[i+1:]) {
-				return unescape(b[:i]), b[i+1:]
+				return i
 			}
-			end = min(end, i)
+			if first < 0 {
+				first = i
+			}
 		}
 	}
-	if rest = b[min(end+1, len(b)):]; beforeBlank(rest) {
-		return unescape(b[:end]), rest
+	switch {
+	case first < 0:
+		return len(b)
+	case beforeBlank(b[first+1:]):
+		return first
 	}
-	return "", nil
+	return -1
 }
 
-// beforeStatus reports whether a quote ends a request: a status of three digits follows.
-func beforeStatus(rest []byte) bool {
-	return len(rest) >= 4 && rest[0] == ' ' && allDigits(string(rest[1:4])) && beforeBlank(rest[4:])
-}
-
-// beforeBlank reports whether a quote ends a field.
+// beforeBlank reports whether a field can end before rest.
 func beforeBlank(rest []byte) bool { return len(rest) == 0 || rest[0] == ' ' }
 
 // unescape puts back what Apache (\" \\ \n \xe4) and nginx (\x22) have escaped.
@@ -210,11 +156,11 @@ func unescape(b []byte) string {
 var (
 	requestFields = newFields("request")
 	methodFields  = newFields("request.method", "request_method", "RequestMethod", "http.request.method", "method")
-	targetFields  = newFields("request.uri", "request_uri", "RequestPath", "url.original", "uri")
-	hostFields    = newFields("request.host", "http_host", "RequestHost", "url.domain", "host", "server_name")
+	targetFields  = newFields("request.uri", "request_uri", "RequestPath", "url.original", "uri", "x-envoy-origin-path", "path")
+	hostFields    = newFields("request.host", "http_host", "RequestHost", "url.domain", "host", "server_name", ":authority", "authority")
 	userFields    = newFields("user_id", "remote_user", "ClientUsername", "user.name")
-	statusFields  = newFields("status", "DownstreamStatus", "response", "http.response.status_code")
-	agentFields   = newFields("user_agent.original", "user_agent", "agent")
+	statusFields  = newFields("status", "DownstreamStatus", "response", "http.response.status_code", "response_code")
+	agentFields   = newFields("user_agent.original", "user_agent", "agent", "user-agent")
 	refererFields = newFields("http.request.referrer", "referrer", "referer")
 )
 
@@ -241,9 +187,7 @@ func first(line []byte, fields []field) string {
 func (f jsonLines) Request(line []byte) (r Request) {
 	r.Host, r.User, r.Status = first(line, hostFields), first(line, userFields), first(line, statusFields)
 	r.line(first(line, requestFields))
-	if method := first(line, methodFields); method != "" {
-		r.Method = method
-	}
+	r.Method = cmp.Or(first(line, methodFields), r.Method)
 	if target := first(line, targetFields); target != "" {
 		r.Target = target
 		r.absolute()

@@ -57,11 +57,12 @@ func TestParser_Request(t *testing.T) {
 		line = strings.ReplaceAll(line, "%u", "-")
 		parsers, err := Select(Auto, "", "")
 		require.NoError(t, err)
-		r, err := NewReader(strings.NewReader(line+"\n"), parsers...)
-		require.NoError(t, err)
-		_, err = r.Next()
+		var got *Request
+		_, err = Read(t.Context(), Config{Sources: []Source{Stream("log", strings.NewReader(line))}, Parsers: parsers, Requests: true}, func(rec Record) {
+			got = rec.Request
+		})
 		require.NoError(t, err, line)
-		assert.Equal(t, want, r.Request(), line)
+		assert.Equal(t, want, *got, line)
 	}
 }
 
@@ -72,12 +73,12 @@ func FuzzRequest(f *testing.F) {
 	f.Add(`{"remote_ip":"a","time":1,"request":"GET http:// HTTP/1.1","http_":"x","request_":"y"}`)
 	f.Add(strings.Repeat("a", 64) + " b [" + someTime + `] c "" " "`)
 	f.Fuzz(func(t *testing.T, line string) {
-		for _, p := range append([]Parser{newJSON(JSON, "remote_ip", "time")}, lineFormats...) {
+		for _, p := range known("", "") {
 			if _, err := p.Parse([]byte(line)); err != nil {
 				continue
 			}
 			r := p.Request([]byte(line))
-			if p.Name() != JSON && r.Method != "" && !isMethod(r.Method) {
+			if _, ok := p.(jsonLines); !ok && r.Method != "" && !isMethod(r.Method) {
 				t.Fatalf("%q", r.Method)
 			}
 		}

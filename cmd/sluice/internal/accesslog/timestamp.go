@@ -40,9 +40,47 @@ func parseTime(s string) (int64, error) {
 		}
 		return parseLayout(isoTime, s)
 	case len(s) > 2 && s[2] == '/':
+		if !strings.Contains(s, " ") {
+			s += " +0000" // HAProxy has no zone
+		}
 		return parseLayout(clfTime, s)
 	}
 	return parseUnix(s)
+}
+
+// parseCLF reads the CLF form, without a fraction, in a fraction of the time that the package time takes; not
+// all of it.
+func parseCLF(b []byte) (int64, bool) {
+	if len(b) != len(clfTime) || b[2] != '/' || b[6] != '/' || b[11] != ':' || b[14] != ':' || b[17] != ':' || b[20] != ' ' {
+		return 0, false
+	}
+	day, ok1 := number(b[0:2])
+	year, ok2 := number(b[7:11])
+	hour, ok3 := number(b[12:14])
+	minute, ok4 := number(b[15:17])
+	second, ok5 := number(b[18:20])
+	zone, ok6 := number(b[22:26])
+	month := strings.Index("JanFebMarAprMayJunJulAugSepOctNovDec", string(b[3:6]))
+	if !(ok1 && ok2 && ok3 && ok4 && ok5 && ok6) || month%3 != 0 || day < 1 || day > 28 || year < 1971 || year > 2261 ||
+		hour > 23 || minute > 59 || second > 59 || zone > 1400 || zone%100 > 59 || b[21] != '+' && b[21] != '-' {
+		return 0, false
+	}
+	at := time.Date(year, time.Month(month/3+1), day, hour, minute, second, 0, time.UTC).Unix()
+	offset := int64(zone/100*3600 + zone%100*60)
+	if b[21] == '-' {
+		offset = -offset
+	}
+	return (at - offset) * int64(time.Second), true
+}
+
+func number(b []byte) (n int, ok bool) {
+	for _, c := range b {
+		if c < '0' || c > '9' {
+			return 0, false
+		}
+		n = n*10 + int(c-'0')
+	}
+	return n, true
 }
 
 func parseLayout(layout, s string) (int64, error) {
@@ -138,8 +176,9 @@ func (d decimal) shift(k int) (int64, bool) {
 	return n, true
 }
 
-func allDigits(s string) bool {
-	for _, c := range []byte(s) {
+func allDigits[T string | []byte](s T) bool {
+	for i := range len(s) {
+		c := s[i]
 		if c < '0' || c > '9' {
 			return false
 		}

@@ -14,22 +14,29 @@ type wrap struct {
 	quote   bool // or is within quotes
 }
 
+// see notes the next line, and makes it malformed if it is the rest of the one before.
+func (w *wrap) see(l *line) {
+	if l.text == nil { // it was not kept
+		*w = wrap{longest: w.longest}
+		return
+	}
+	rest := w.isRest(l.text)
+	if rest {
+		l.bad = errWrapped
+	} else {
+		w.bare, w.quote = l.bad != nil, false
+	}
+	w.bare = w.bare && bytes.IndexByte(l.text, '"') < 0
+	w.quote = w.quote != l.quote
+	w.longest, w.last = max(w.longest, len(l.text)), len(l.text)
+}
+
 func (w *wrap) isRest(line []byte) bool {
 	if !w.bare && !w.quote || looksJSON(line) { // JSON is whole or none
 		return false
 	}
 	first, _ := word(line)
 	return w.last+len(first) >= max(w.longest, len(line))
-}
-
-// add notes a line, which is the rest of the line before, a record or neither.
-func (w *wrap) add(line []byte, rest, record bool) {
-	if !rest {
-		w.bare, w.quote = !record, false
-	}
-	w.bare = w.bare && bytes.IndexByte(line, '"') < 0
-	w.quote = w.quote != leavesQuote(line)
-	w.longest, w.last = max(w.longest, len(line)), len(line)
 }
 
 // leavesQuote reports whether a line ends within a quotation that begins in it, or the other way round.

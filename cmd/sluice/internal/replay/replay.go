@@ -97,9 +97,9 @@ func refusal(rule Rule, err error) error {
 }
 
 // Add decides one request of client at a time in nanoseconds since 1970, which
-// must not be negative. It does not retain client. If there is a File it calls request for
-// what else the log says.
-func (r *Replay) Add(client []byte, at int64, request func() accesslog.Request) {
+// must not be negative. It does not retain client. If there is a File it needs request, what else the log
+// says.
+func (r *Replay) Add(client []byte, at int64, request *accesslog.Request) {
 	r.advance(at)
 	r.requests++
 	id := r.id(r.namer.name(client))
@@ -154,10 +154,9 @@ func (r *Replay) id(client []byte) int {
 	return id
 }
 
-func (s *ruleState) allow(now int64, id int, client string, request func() accesslog.Request) bool {
+func (s *ruleState) allow(now int64, id int, client string, request *accesslog.Request) bool {
 	if s.file != nil {
-		log := request()
-		return s.file.allow(client, &log)
+		return s.file.allow(client, request)
 	}
 	// Numbering the clients rather than hashing their names makes a shared
 	// budget impossible instead of improbable.

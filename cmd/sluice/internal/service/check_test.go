@@ -279,11 +279,11 @@ func TestCheck_ReplayAgrees(t *testing.T) {
 			"ts":      float64(now) / 1000,
 		})
 		require.NoError(t, err)
-		reader, err := accesslog.NewReader(bytes.NewReader(line), parsers...)
+		sources := []accesslog.Source{accesslog.Stream("log", bytes.NewReader(line))}
+		_, err = accesslog.Read(context.Background(), accesslog.Config{Sources: sources, Parsers: parsers, Requests: true}, func(rec accesslog.Record) {
+			log.Add(rec.Client, rec.Time, rec.Request)
+		})
 		require.NoError(t, err)
-		rec, err := reader.Next()
-		require.NoError(t, err)
-		log.Add(rec.Client, rec.Time, reader.Request)
 	}
 	result := log.Result(0).Rules[0]
 	require.Equal(t, fmt.Sprintf("%x", sha256.Sum256([]byte(decisions.String()))), result.DecisionsSHA256)

@@ -1,0 +1,286 @@
+package accesslog
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"runtime"
+	"slices"
+	"strings"
+	"sync/atomic"
+)
+
+// Config says what Read reads, and how.
+type Config struct {
+	// Sources are read one after the other. Several files are put in the order of their first times.
+	Sources []Source
+	// Parsers are those of the formats that a source may have. For each source Read takes the one that
+	// reads the most of its first lines.
+	Parsers []Parser
+	// Follow waits at the end of the last source, a plain file, for what is still written to it, also when
+	// another file takes its name or when it is cut off. Then only the context ends Read.
+	Follow bool
+	// Requests fills Record.Request.
+	Requests bool
+	// Progress, unless nil, is called now and then, on the goroutine that called Read.
+	Progress func(Progress)
+
+	poll func(context.Context) error // waits until a file may have grown
+}
+
+// Progress is how far Read has come.
+type Progress struct {
+	Bytes, Total int64 // of the sources as they are stored; Total is 0 if that is not known
+	Lines        int64
+}
+
+// Read hands the records of the sources to each, in order and on the calling goroutine. It returns nil at
+// the end of sources with at least one record. Without one the error is ErrEmpty, ErrBlank or ErrNUL, or
+// wraps ErrNoRecords and says in one line what was expected. Any other error is that of a source, with the
+// number of the line it came in, or ErrInterrupted; the records before it are sound. Errors begin with the
+// name of the source.
+func Read(ctx context.Context, c Config, each func(Record)) (Facts, error) {
+	if err := c.order(); err != nil {
+		return Facts{}, err
+	}
+	p := newPipeline(&c)
+	defer close(p.gone)
+	go p.split(ctx)
+	s := sequencer{config: &c, each: each}
+	for b := range p.inOrder {
+		<-b.parsed
+		s.take(b)
+		if b.err != nil {
+			return s.facts, s.ended(b.source, b.err)
+		}
+		if c.Progress != nil {
+			c.Progress(Progress{p.bytes.Load(), c.total(), s.facts.Lines})
+		}
+		p.free <- b
+	}
+	if err := s.facts.end(c.Parsers); err != nil {
+		return s.facts, fmt.Errorf("%s: %w", Names(c.Sources), err)
+	}
+	return s.facts, nil
+}
+
+// pipeline is the goroutines of one Read: one that makes blocks of the sources, and some that parse them.
+// The blocks go round; that bounds the memory.
+type pipeline struct {
+	config  *Config
+	free    chan *block
+	work    chan *block
+	inOrder chan *block
+	gone    chan struct{} // closed when nobody takes blocks any more
+	bytes   atomic.Int64  // read of the sources
+}
+
+// blocksPerWorker lets a worker go on while the block before is in the way.
+const blocksPerWorker = 3
+
+func newPipeline(c *Config) *pipeline {
+	workers := runtime.GOMAXPROCS(0)
+	blocks := workers * blocksPerWorker
+	p := &pipeline{config: c, free: make(chan *block, blocks), work: make(chan *block, blocks), inOrder: make(chan *block, blocks), gone: make(chan struct{})}
+	for range blocks {
+		p.free <- &block{parsed: make(chan struct{}, 1)}
+	}
+	for range workers {
+		go func() {
+			for b := range p.work {
+				b.parse(c.Requests)
+				b.parsed <- struct{}{}
+			}
+		}()
+	}
+	return p
+}
+
+// split makes blocks of the sources, to their end or the first error.
+func (p *pipeline) split(ctx context.Context) {
+	defer close(p.work)
+	defer close(p.inOrder)
+	for i, source := range p.config.Sources {
+		s := splitter{p: p, ctx: ctx, source: source.Name, parsers: p.config.Parsers, follow: p.config.Follow && i == len(p.config.Sources)-1}
+		if !s.run(source) {
+			return
+		}
+	}
+}
+
+// next returns a block to fill, or nil if nobody waits for it any more.
+func (p *pipeline) next() *block {
+	select {
+	case b := <-p.free:
+		*b = block{parsed: b.parsed, data: b.data[:0], lines: b.lines[:0]}
+		return b
+	case <-p.gone:
+		return nil
+	}
+}
+
+func (p *pipeline) send(b *block) {
+	p.work <- b
+	p.inOrder <- b
+}
+
+// block is whole lines of one source, and what their parser makes of them.
+type block struct {
+	source  string
+	first   bool     // of its source, or of a file that has taken its name: no line goes on across it
+	parsers []Parser // one, or those of which none has read a line yet
+	bad     error    // why the line before data was not kept
+	data    []byte
+	err     error // what ended the source behind it
+
+	lines  []line
+	parsed chan struct{}
+	nuls   bool
+}
+
+// line is what can be said of a line without those before it.
+type line struct {
+	text  []byte
+	rec   Record
+	bad   error // why it is no record
+	blank bool
+	quote bool // it ends within quotes, or began within some
+}
+
+// parse reads the lines of the block.
+func (b *block) parse(requests bool) {
+	if b.bad != nil {
+		b.lines = append(b.lines, line{bad: b.bad})
+	}
+	returns := bytes.IndexByte(b.data, '\r') >= 0
+	for data := b.data; len(data) > 0; {
+		var text []byte
+		text, data = cutLine(data)
+		b.lines = append(b.lines, line{})
+		l := &b.lines[len(b.lines)-1]
+		l.text, l.bad = b.trim(text)
+		if l.bad != nil {
+			continue
+		}
+		if l.blank = len(bytes.TrimSpace(l.text)) == 0; l.blank {
+			continue
+		}
+		l.quote = leavesQuote(l.text)
+		if returns && several(b.parsers, l.text) {
+			l.bad = errCarriage
+			continue
+		}
+		if l.rec, l.bad = parse(b.parsers, l.text); errors.Is(l.bad, errComment) {
+			l.bad, l.blank = nil, true
+			b.parsers = withDirectives(b.parsers, l.text)
+		}
+		if requests && l.bad == nil && !l.blank {
+			r := b.parsers[0].Request(l.text)
+			l.rec.Request = &r
+		}
+	}
+}
+
+// parse tries parsers on a line. If none can read it, the reason is that of the one that knows its kind,
+// if there is one.
+func parse(parsers []Parser, text []byte) (Record, error) {
+	if len(parsers) == 1 {
+		return parsers[0].Parse(text)
+	}
+	var reason error
+	for _, p := range parsers {
+		_, err := p.Parse(text)
+		if errors.Is(err, errComment) {
+			return Record{}, err
+		}
+		if err != nil && (reason == nil || isDecisive(err) && !isDecisive(reason)) {
+			reason = err
+		}
+	}
+	if names := names(parsers); len(names) > 1 && !isDecisive(reason) {
+		if looksJSON(text) && json.Valid(text) {
+			return Record{}, ErrUnknownJSON
+		}
+		reason = errors.New("in none of the known formats: " + strings.Join(names, ", "))
+	}
+	return Record{}, reason
+}
+
+// several reports whether there are carriage returns in a line, and a record behind one. There may be one
+// in a request, too.
+func several(parsers []Parser, text []byte) bool {
+	_, rest, found := bytes.Cut(text, []byte{'\r'})
+	for found {
+		var piece []byte
+		piece, rest, found = bytes.Cut(rest, []byte{'\r'})
+		for _, p := range parsers {
+			if _, err := p.Parse(piece); err == nil {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// sequencer takes the lines in their order.
+type sequencer struct {
+	config *Config
+	each   func(Record)
+	facts  Facts
+	wrap   wrap
+	source string
+	before int64 // lines of the sources before
+}
+
+func (s *sequencer) take(b *block) {
+	if b.first {
+		s.wrap = wrap{}
+	}
+	if b.source != s.source {
+		s.source, s.before = b.source, s.facts.Lines
+	}
+	s.facts.nuls = s.facts.nuls || b.nuls
+	counted := s.facts.Counted
+	for i := range b.lines {
+		l := &b.lines[i]
+		s.facts.Lines++
+		if l.blank {
+			s.facts.Blank++
+			continue
+		}
+		s.wrap.see(l)
+		if l.bad != nil {
+			if len(s.config.Sources) > 1 && s.facts.Malformed == 0 {
+				l.bad = fmt.Errorf("%s:%d: %w", s.source, s.facts.Lines-s.before, l.bad)
+			}
+			s.facts.malformed(l.bad)
+			continue
+		}
+		s.facts.Counted++
+		s.each(l.rec)
+	}
+	if s.facts.Counted > counted {
+		s.format(b.parsers[0].Name())
+	}
+}
+
+func (s *sequencer) format(name string) {
+	if s.facts.Format == "" {
+		s.facts.Format = name
+	} else if !slices.Contains(strings.Split(s.facts.Format, ", "), name) {
+		s.facts.Format += ", " + name
+	}
+}
+
+// ended names the place of an error.
+func (s *sequencer) ended(source string, err error) error {
+	if source != s.source {
+		s.source, s.before = source, s.facts.Lines
+	}
+	if !errors.As(err, new(openError)) {
+		err = fmt.Errorf("line %d: %w", s.facts.Lines-s.before+1, err)
+	}
+	return fmt.Errorf("%s: %w", source, err)
+}

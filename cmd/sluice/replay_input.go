@@ -1,0 +1,116 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+
+	"github.com/spf13/cobra"
+
+	"github.com/sluice-go/sluice/cmd/sluice/internal/accesslog"
+	"github.com/sluice-go/sluice/cmd/sluice/internal/progress"
+	"github.com/sluice-go/sluice/cmd/sluice/internal/sample"
+)
+
+// sampleSource is the log that stands in for a FILE.
+const sampleSource = "sample log"
+
+// inputHelp says how commands read logs.
+const inputHelp = `FILE is an access log, plain, gzip or zstd, or a pattern such as 'access.log*';
+- is standard input. Several are read in the order of their first times.
+--follow waits at the end of the last one for more, also when it is rotated,
+until SIGINT. The first lines of each tell its format:
+
+  combined        Common or Combined: Apache, nginx, Traefik, IIS in NCSA form
+  vhost-combined  the same behind HOST:PORT
+  s3, alb, cloudfront  of AWS; alb is of Classic Load Balancers, too
+  w3c             IIS, and whatever names its fields in lines of #Fields:
+  haproxy         option httplog
+  envoy           the default text; JSON with downstream_remote_address, or else
+                  x-forwarded-for, and start_time, as of Envoy Gateway and Istio
+  nginx-json      remote_addr and time_iso8601 or time_local; remote_ip and time
+  caddy           request.client_ip, remote_ip or remote_addr; ts
+  traefik         ClientHost and StartUTC
+  json            any other JSON: name the fields; dots lead into nested objects
+
+Any other text is a pattern in the notation of nginx's log_format, with one of
+$time_local, $time_iso8601 and $msec, the client in $remote_addr, and whatever
+else rules ask for: --format '$remote_addr $host [$time_local] "$request"'. Of a
+list of forwarded addresses the client is the last, which the proxy has seen.
+
+Times in JSON may be RFC 3339, 02/Jan/2006:15:04:05 -0700, or Unix seconds,
+milliseconds, microseconds or nanoseconds. A time without a zone is in UTC.`
+
+// input is the flags of commands that read logs.
+type input struct {
+	format      string
+	clientField string
+	timeField   string
+	follow      bool
+}
+
+func (in *input) add(cmd *cobra.Command) {
+	f := cmd.Flags()
+	f.StringVar(&in.format, "format", accesslog.Auto, "`FORMAT` of the log, one of the above or a pattern")
+	f.StringVar(&in.clientField, "client-field", "", "`NAME` of the client's field, of JSON or a pattern")
+	f.StringVar(&in.timeField, "time-field", "", "`NAME` of the time's field, of JSON or a pattern")
+	f.BoolVar(&in.follow, "follow", false, "wait at the end of the last FILE for more")
+}
+
+// open looks at the flags and finds the logs of a command line, the sample without one. An error is not a
+// failure if the command line is at fault.
+func (in *input) open(cmd *cobra.Command, args []string) (accesslog.Config, error) {
+	parsers, err := accesslog.Select(in.format, in.clientField, in.timeField)
+	if err != nil {
+		return accesslog.Config{}, err
+	}
+	if in.follow && len(args) == 0 {
+		return accesslog.Config{}, errors.New("--follow: want a FILE to follow")
+	}
+	c := accesslog.Config{Parsers: parsers, Follow: in.follow, Sources: []accesslog.Source{accesslog.Stream(sampleSource, sample.Open())}}
+	if len(args) > 0 {
+		if c.Sources, err = accesslog.Files(args, cmd.InOrStdin()); err != nil {
+			return c, failure{err}
+		}
+	}
+	if errs, ok := cmd.ErrOrStderr().(*os.File); ok && progress.Terminal(errs) && len(args) > 0 {
+		bar := progress.New(errs)
+		c.Progress = func(p accesslog.Progress) { bar.Show(p.Bytes, p.Total, p.Lines) }
+	}
+	return c, nil
+}
+
+// readLogs hands the records of logs to each. SIGINT ends the logs, also while there is nothing to read;
+// the next one ends the process. facts are sound if an error comes behind some records.
+func readLogs(c accesslog.Config, errs io.Writer, each func(accesslog.Record)) (accesslog.Facts, error) {
+	ctx, stop := context.Background(), func() {}
+	if !signal.Ignored(os.Interrupt) { // as of a job in the background of a script
+		ctx, stop = signal.NotifyContext(ctx, os.Interrupt)
+		context.AfterFunc(ctx, stop)
+	}
+	defer stop()
+	facts, err := accesslog.Read(ctx, c, each)
+	if c.Progress != nil {
+		progress.Clear(errs)
+	}
+	if errors.Is(err, accesslog.ErrUnknownJSON) {
+		err = fmt.Errorf("%w; name the fields with --client-field and --time-field", err)
+	}
+	if err == nil {
+		return facts, nil
+	}
+	if facts.Counted > 0 {
+		err = partly{err}
+	}
+	return facts, failure{err}
+}
+
+// partly is the error of logs that were not read to their end.
+type partly struct{ error }
+
+func (p partly) Error() string { return p.error.Error() + "; the report covers what comes before" }
+
+func (p partly) Unwrap() error { return p.error }
