@@ -68,7 +68,7 @@ func (e *Engine) giveBack(w *work, st *Status, now int64, n uint64) {
 // or as a limiter's key stands.
 func (w *work) gaveBack(st *Status, n, absorbed uint64, left time.Duration, count uint64, look *sluice.Decision) {
 	if n != 0 {
-		w.series.add(w.id, &hits{refunded: n, absorbed: absorbed})
+		w.series.refund(w.id, n, absorbed)
 	}
 	if w.counts {
 		w.windowStatus(st, left, count, false)

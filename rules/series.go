@@ -8,7 +8,7 @@ import (
 )
 
 // hits is what a judgement adds to a series.
-type hits struct{ total, within, near, over, shadow, refunded, absorbed uint64 }
+type hits struct{ total, within, near, over, shadow uint64 }
 
 // series counts the hits of one rule, or of one value of it where detailed_metric or
 // value_to_metric ask for that. It is striped, so that cores do not write to the same line.
@@ -73,11 +73,14 @@ func (s *series) add(pick uint64, h *hits) {
 	if h.shadow != 0 {
 		t.shadow.Add(h.shadow)
 	}
-	if h.refunded != 0 {
-		t.refunded.Add(h.refunded)
-	}
-	if h.absorbed != 0 {
-		t.absorbed.Add(h.absorbed)
+}
+
+// refund counts hits that were to be given back, and those of them that gave nothing.
+func (s *series) refund(pick, refunded, absorbed uint64) {
+	t := &s.stripes[pick&uint64(len(s.stripes)-1)]
+	t.refunded.Add(refunded)
+	if absorbed != 0 {
+		t.absorbed.Add(absorbed)
 	}
 }
 
