@@ -190,22 +190,11 @@ func (h *history) returned(a, b start) bool {
 	return h.promise.line.returned(b.before-a.before, uint64(b.from-a.from))
 }
 
-// makeRoom keeps total below 2^63, so that a cost can be added. Beyond that a promise allows more than an int can
-// say, and the first start, from which it does, is of no use.
+// makeRoom keeps what was admitted since the first start below 2^63, so that a cost can be added. A promise that allows
+// more allows more than an int can say. total and before wrap; their differences do not.
 func (h *history) makeRoom() {
-	for h.total > math.MaxInt64 && len(h.starts) > 0 {
-		base := h.starts[0].before
-		if base == 0 {
-			h.starts = h.starts[1:]
-			continue
-		}
-		h.total -= base
-		for i := range h.starts {
-			h.starts[i].before -= base
-		}
-	}
-	if len(h.starts) == 0 {
-		h.total = 0
+	for len(h.starts) > 0 && h.total-h.starts[0].before > math.MaxInt64 {
+		h.starts = h.starts[1:]
 	}
 }
 
@@ -241,7 +230,7 @@ func (h *history) shortestUnderBound() *Violation {
 		}
 		sum, bound := h.total-h.starts[i].before, uint64(max(most, 0))
 		switch {
-		case most == math.MaxInt || bound >= h.total:
+		case most == math.MaxInt || bound >= h.total-h.starts[0].before:
 			return nil
 		case sum > bound:
 			return h.violation(i, bound)

@@ -86,6 +86,12 @@ func check(p Promise, records []record) *Violation {
 	c := NewChecker(p)
 	for _, r := range records {
 		c.RecordWithin(r.from, r.to, r.key, r.cost, true)
+		h := c.keys[r.key]
+		for i := 1; i < len(h.starts); i++ {
+			if h.starts[i-1].from >= h.starts[i].from || p.line != nil && h.returned(h.starts[i-1], h.starts[i]) {
+				panic(fmt.Sprintf("starts %d and %d of %v", i-1, i, h.starts))
+			}
+		}
 	}
 	return c.Violation()
 }
@@ -235,6 +241,24 @@ func TestChecker_KeepsFewStarts(t *testing.T) {
 	}
 }
 
+// TestChecker_ExactlyAtItsRate: what has come back to the nanosecond leaves one start.
+func TestChecker_ExactlyAtItsRate(t *testing.T) {
+	c := NewChecker(Bucket(sluice.PerSecond(1)))
+	for i := range int64(1000) {
+		c.Record(i*int64(time.Second), "k", 1, true)
+		require.Len(t, c.keys["k"].starts, 1)
+	}
+	require.NoError(t, c.Err())
+}
+
+// TestChecker_ALateRecordCounts: with all that came after it.
+func TestChecker_ALateRecordCounts(t *testing.T) {
+	for _, p := range []Promise{Bucket(sluice.PerHour(2)), Bound(func(time.Duration) int { return 2 }, 0)} {
+		got := check(p, []record{{10, 10, "k", 1}, {20, 20, "k", 1}, {5, 5, "k", 1}})
+		require.Equal(t, &Violation{Key: "k", From: 5, To: 20, Admitted: 3, Most: 2}, got)
+	}
+}
+
 func TestChecker_KeysAreApart(t *testing.T) {
 	c := NewChecker(Bucket(sluice.PerSecond(2)))
 	for _, key := range []string{"a", "b", "a", "b"} {
@@ -287,6 +311,22 @@ func TestChecker_LargeNumbers(t *testing.T) {
 		}
 		assert.Equal(t, c.breaks, check(Bucket(c.limit), c.records) != nil, "%v: %v", c.limit, c.records)
 	}
+}
+
+// TestChecker_BeyondAnInt: a promise of more than an int can say hides no other.
+func TestChecker_BeyondAnInt(t *testing.T) {
+	const rate = math.MaxInt64 >> 2
+	if math.MaxInt == math.MaxInt32 {
+		t.Skip("an int is too small to say more than 2^63 in few records")
+	}
+	c := NewChecker(Bucket(sluice.Per(int(rate&math.MaxInt), 1).WithBurst(math.MaxInt)))
+	c.Record(0, "k", math.MaxInt, true)
+	for at := range int64(10) {
+		c.Record(1+at, "k", int(rate&math.MaxInt), true)
+		require.NoError(t, c.Err())
+	}
+	c.Record(10, "k", math.MaxInt, true)
+	require.Error(t, c.Err())
 }
 
 // TestPlanted: one unit too many, in a million calls, and nothing before. All six algorithms.
