@@ -10,7 +10,6 @@ require (
 	github.com/sluice-go/sluice/redistier v0.0.0
 	github.com/sluice-go/sluice/rls v0.0.0
 	github.com/sluice-go/sluice/rules v0.0.0
-	github.com/sluice-go/sluice/rules/redisstore v0.0.0
 	github.com/spf13/cobra v1.10.2
 	github.com/spf13/pflag v1.0.9
 	github.com/stretchr/testify v1.11.1
@@ -38,6 +37,7 @@ require (
 	github.com/puzpuzpuz/xsync/v3 v3.5.1 // indirect
 	github.com/tidwall/match v1.1.1 // indirect
 	github.com/tidwall/pretty v1.2.0 // indirect
+	go.uber.org/atomic v1.11.0 // indirect
 	golang.org/x/net v0.57.0 // indirect
 	golang.org/x/sys v0.47.0 // indirect
 	golang.org/x/text v0.40.0 // indirect

@@ -65,7 +65,7 @@ func TestConfig_Auth(t *testing.T) {
 		client, err := c.Client()
 		require.NoError(t, err)
 		t.Cleanup(func() { client.Close() })
-		return client.(*redistier.Client).Unwrap().(*redis.Client).Options()
+		return client.(*redistier.Client).Unwrap().Options()
 	}
 	o := options(Config{URLs: []string{"redis://ann:p%40ss@h/3"}})
 	require.Equal(t, []any{"ann", "p@ss", 3}, []any{o.Username, o.Password, o.DB})
