@@ -63,7 +63,7 @@ func (l *lane) take() *batch {
 		}
 	}
 	l.waiting = slices.Delete(l.waiting, 0, taken)
-	if l.breaker.open {
+	if l.breaker.state == breakerOpen {
 		l.settling = nil // Redis takes it for spent
 	} else {
 		l.takeUnasked(b)
@@ -82,9 +82,6 @@ func (l *lane) ready(g *group, now time.Time) bool {
 	}
 	if !g.wanted() {
 		l.end(g, groupDropped, context.Canceled)
-		if g.probe {
-			l.breaker.probing = false
-		}
 		return false
 	}
 	l.unjoin(g)
@@ -98,9 +95,7 @@ func (l *lane) ready(g *group, now time.Time) bool {
 	if g.k > 0 {
 		g.k = rank
 	}
-	if !g.probe { // which can get lost, and what it takes along with it
-		l.takeOwed(g, now)
-	}
+	l.takeOwed(g, now)
 	return true
 }
 

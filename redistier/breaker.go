@@ -6,76 +6,87 @@ import (
 )
 
 // A breaker says whether a primary is asked. It opens when at least half of at least 20
-// calls within a second have failed: a number of failures alone would open it on noise.
-// After a while, 100 ms at first and twice as long each time, up to 5 s, one probe goes
-// out, and closes it or not.
+// calls within a second have failed: a number of failures alone would open it on noise. And where calls
+// are few, it opens when 5 have failed one after another, each made after the one before had failed.
+//
+// While it is open, probes go out, after 100 ms at first and every 250 ms at last, whether there are
+// calls or not. One that is answered in time lets calls out again, and begins the return: for as long as
+// other processes may take to find out, and to tell what they have been admitted, this one keeps to its
+// share as well; see Tier.within. One failure ends the return, too.
+//
+//	closed -> open        by failures
+//	open -> returning     by a probe
+//	returning -> open     by a failure
+//	returning -> closed   by time
 //
 // Libraries of breakers guard calls, and need a call to find out; this one guards batches,
-// has to say when it will ask again, and doubles its pauses.
+// and has to say when it will ask again.
 //
 // Its owner's lock guards it.
 type breaker struct {
-	open    bool
-	probing bool
-	until   time.Time // of the pause, if open
-	pause   time.Duration
+	state breakerState
+	until time.Time // of the pause, or of the return
+	pause time.Duration
 
 	began         time.Time // of the second that is counted
 	calls, failed int
+
+	run   int       // calls that have failed one after another
+	runAt time.Time // the last one
 }
+
+type breakerState uint8
+
+const (
+	breakerClosed breakerState = iota
+	breakerOpen
+	breakerReturning
+)
 
 const (
 	breakerWindow = time.Second
 	breakerCalls  = 20
+	breakerRun    = 5
 	firstPause    = 100 * time.Millisecond
-	longestPause  = 5 * time.Second
+	longestPause  = 250 * time.Millisecond
+	returnPause   = 2 * longestPause
 )
 
-// asks reports whether a call may go out, and whether it is the probe, whose outcome must
-// be reported.
-func (b *breaker) asks(now time.Time) (yes, probe bool) {
-	switch {
-	case !b.open:
-		return true, false
-	case b.probing || now.Before(b.until):
-		return false, false
-	}
-	b.probing = true
-	return true, true
-}
-
-// note counts the outcome of calls that were no probe, and reports whether the breaker opens.
-func (b *breaker) note(now time.Time, calls int, ok bool) (opens bool) {
-	if b.open {
+// note counts the outcome of calls that have been made at a time, and reports whether the breaker opens.
+func (b *breaker) note(now, made time.Time, calls int, ok bool) (opens bool) {
+	switch b.state {
+	case breakerOpen:
 		return false
+	case breakerReturning:
+		if !ok {
+			b.open(now)
+		}
+		return !ok
 	}
 	if now.Sub(b.began) >= breakerWindow {
 		b.began, b.calls, b.failed = now, 0, 0
 	}
 	b.calls += calls
+	switch {
+	case ok:
+		b.run = 0
+	case b.run == 0 || !made.Before(b.runAt):
+		b.run++
+		b.runAt = now
+	}
 	if !ok {
 		b.failed += calls
 	}
-	if b.calls < breakerCalls || 2*b.failed < b.calls {
+	if b.run < breakerRun && (b.calls < breakerCalls || 2*b.failed < b.calls) {
 		return false
 	}
-	b.open, b.pause = true, 0
-	b.wait(now)
+	b.open(now)
 	return true
 }
 
-// probed ends the probe, and reports whether the breaker closes.
-func (b *breaker) probed(now time.Time, ok bool) (closes bool) {
-	if !b.probing {
-		return false
-	}
-	b.probing = false
-	if ok {
-		*b = breaker{}
-		return true
-	}
+func (b *breaker) open(now time.Time) {
+	*b = breaker{state: breakerOpen}
 	b.wait(now)
-	return false
 }
 
 // wait begins the next pause: between three quarters and all of its length, so that
@@ -85,7 +96,12 @@ func (b *breaker) wait(now time.Time) {
 	b.until = now.Add(b.pause - rand.N(b.pause/4))
 }
 
-// left returns how long it is until the next probe, at least a millisecond.
+// returns begins the return of an open breaker.
+func (b *breaker) returns(now time.Time) {
+	*b = breaker{state: breakerReturning, until: now.Add(returnPause)}
+}
+
+// left returns how long it is until the next probe, or until the return is over; at least a millisecond.
 func (b *breaker) left(now time.Time) time.Duration {
 	return max(b.until.Sub(now), time.Millisecond)
 }

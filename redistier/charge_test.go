@@ -195,7 +195,10 @@ func TestCharge_WhileAllIsDenied_Owed(t *testing.T) {
 			breaks := func(open bool) {
 				l.mu.Lock()
 				defer l.mu.Unlock()
-				l.breaker = breaker{open: open, until: time.Now().Add(time.Hour)}
+				l.breaker = breaker{}
+				if open {
+					l.breaker.state, l.breaker.until = breakerOpen, time.Now().Add(time.Hour)
+				}
 			}
 			breaks(true)
 			takeFrom(t, tier, "a", 5)

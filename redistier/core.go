@@ -2,7 +2,6 @@ package redistier
 
 import (
 	"context"
-	"fmt"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -26,6 +25,8 @@ type core struct {
 	stats    tierStats
 	closed   atomic.Bool
 	replicas atomic.Int64
+
+	returning atomic.Int64 // primaries that have only just come back; see within
 
 	modes  sync.Mutex // guards the rest
 	down   int        // primaries that are not asked
@@ -83,7 +84,11 @@ func (a *asked) leased() bool { return a.waiter != nil && a.waiter.leased }
 // ask asks Redis, in a group, and waits for its end. The error is that of ctx.
 func (c *core) ask(ctx context.Context, s subject, r request, now time.Time) (a asked, err error) {
 	a.lane = c.router.lane(r.key, now)
-	a.group, a.waiter, a.failed = a.lane.join(r, c.leases.hold(&r, s, now), now)
+	var h *hold
+	if !a.lane.returning.Load() { // a lease would not keep to the share
+		h = c.leases.hold(&r, s, now)
+	}
+	a.group, a.waiter, a.failed = a.lane.join(r, h, now)
 	if a.failed != nil {
 		return a, nil
 	}
@@ -118,13 +123,16 @@ func (c *core) decision(t *takeCall, s subject, g *group, rank int64) sluice.Dec
 		return t.decision(r)
 	}
 	if rank < r.admitted {
-		s.local.TakeUpTo(s.key, t.cost)
+		if !t.within {
+			s.local.TakeUpTo(s.key, t.cost)
+		}
 		d := t.plan.describe(t.plan.shape.charged(r.view, -(r.admitted-1-rank)*t.n), 0, t.cost, true)
 		if g.lend > 0 {
 			d.Remaining += int(r.c) // is lent to us
 		}
 		return d
 	}
+	t.giveBack(s)
 	d := t.plan.describe(r.view, r.blocked(), t.cost, false)
 	d.RetryAfter = max(d.RetryAfter, c.remember(t, s, g))
 	return d
@@ -171,50 +179,6 @@ func (c *core) remembered(p *plan, s subject, cost int, at int64) (d sluice.Deci
 	}
 	d.RetryAfter = max(d.RetryAfter, time.Duration(until-at))
 	return d, true
-}
-
-// fallback answers a call that Redis has not.
-func (c *core) fallback(a asked, t *takeCall, s subject) (d sluice.Decision, from Source, err error) {
-	switch a.failed {
-	case ErrClosed:
-		return d, 0, ErrClosed
-	case errLate:
-		c.stats.late.Add(1)
-	case errOpen:
-	default:
-		c.stats.failed.Add(1)
-	}
-	switch c.policy {
-	case Closed:
-		return d, 0, fmt.Errorf("%w: %w", ErrUnavailable, a.failed)
-	case Open:
-		d = sluice.Decision{Allowed: t.cost >= 0 && int64(t.cost) <= t.plan.burst, Limit: int(t.plan.burst)}
-		if !d.Allowed {
-			d.RetryAfter = sluice.Never
-		}
-	default:
-		c.leases.warmKey(s)
-		switch {
-		case t.op == opCharge:
-			d = s.local.Charge(s.key, int(t.n))
-		case t.charges:
-			d = s.local.Take(s.key, t.cost)
-		default:
-			d = s.local.Peek(s.key, t.cost)
-		}
-		d.Limit = int(t.plan.burst)
-		if d.RetryAfter == sluice.Never && 0 < t.cost && int64(t.cost) <= t.plan.burst {
-			d.RetryAfter = a.lane.nextProbe()
-		}
-	}
-	if d.Allowed && t.k > 0 || t.op == opCharge {
-		a.lane.admitted(a.group, t)
-	}
-	if t.plan.constant() { // a Charge
-		d = t.plan.decideConstant(t.cost)
-	}
-	c.stats.fallback.Add(1)
-	return d, FromFallback, nil
 }
 
 // micros returns a time in us of Unix time, by the clock that local has as well: no step of this

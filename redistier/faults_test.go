@@ -238,7 +238,7 @@ func faultNobodyBehind(t *testing.T, connect connector) {
 	require.Error(t, err)
 	_, from := takeFrom(t, f.tier, "warm", 1)
 	require.Equal(t, FromFallback, from)
-	const calls = breakerCalls - 2
+	const calls = breakerRun - 2
 	for range calls {
 		_, from := takeFrom(t, f.tier, "a", 1)
 		require.Equal(t, FromFallback, from)
@@ -248,7 +248,6 @@ func faultNobodyBehind(t *testing.T, connect connector) {
 	await(t, "the address is free", func() bool { return again.launch(t) })
 	defer again.kill()
 	await(t, "Redis is told", func() bool {
-		f.tier.probes()
 		d, err := replicaOf(t, again.client, f.lim).Peek(ctx, "a", 0)
 		require.NoError(t, err)
 		return d.Remaining == 100-calls

@@ -15,7 +15,6 @@ type group struct {
 	// As it is made.
 	request
 	hold     *hold // of the key's leases, or nil
-	probe    bool
 	deadline time.Time
 
 	state   groupState

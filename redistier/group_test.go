@@ -32,7 +32,7 @@ func TestGroup_EndedByLease(t *testing.T) {
 func TestGroup_EndedUnsent(t *testing.T) {
 	bubble(t, TierConfig{}, sluice.PerHour(1000), func(t *testing.T, tier *Tier, fake *fakeRedis) {
 		holdSenders(t, tier, fake, "a")
-		for i := maxLate; i < breakerCalls; i++ {
+		for i := range breakerRun {
 			require.Equal(t, ModeShared, tier.Mode())
 			begin := time.Now()
 			_, from := takeFrom(t, tier, "a", 1)
@@ -40,7 +40,7 @@ func TestGroup_EndedUnsent(t *testing.T) {
 			require.Equal(t, tier.wait, time.Since(begin), "call %d", i)
 		}
 		require.Equal(t, ModeDegraded, tier.Mode())
-		require.Equal(t, uint64(breakerCalls), tier.Stats().Late)
+		require.Equal(t, uint64(maxLate+breakerRun), tier.Stats().Late)
 	})
 }
 
@@ -103,25 +103,4 @@ func TestGroup_LateAndBack(t *testing.T) {
 			require.Equal(t, notDone(err), g.state == groupUndone)
 		})
 	}
-}
-
-// TestGroup_ProbeLeft: a probe whose caller has left before it was sent is none, and the next call is one.
-func TestGroup_ProbeLeft(t *testing.T) {
-	bubble(t, TierConfig{}, sluice.PerHour(100), func(t *testing.T, tier *Tier, fake *fakeRedis) {
-		l, c := tier.router.first, tier.shared.newCall("a", 1, true)
-		l.mu.Lock()
-		l.breaker = breaker{open: true, until: time.Now()}
-		l.mu.Unlock()
-		withoutSenders(t, l)
-		g, w, err := l.join(c.request, nil, time.Now())
-		require.NoError(t, err)
-		require.True(t, g.probe)
-		require.False(t, l.leave(w))
-		startSenders(l)
-		<-g.done
-		require.Zero(t, fake.count())
-		_, from := takeFrom(t, tier, "a", 1)
-		require.Equal(t, FromRedis, from)
-		require.Equal(t, ModeShared, tier.Mode())
-	})
 }

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -31,9 +32,15 @@ type lane struct {
 	work   chan struct{}  // wakes a sender that is idle
 	done   sync.WaitGroup // senders, callers that lead, and what they leave
 
+	returning atomic.Bool // the breaker is; see Tier.within
+
 	mu      sync.Mutex // guards the rest
 	closed  bool
 	breaker breaker
+	pulse   *time.Timer // pending while the breaker is not closed
+	lost    request     // of a probe
+	probes  int         // under way
+	probed  time.Time   // when the last one went out
 
 	// Groups. Those that have ended are dropped when their turn comes.
 	waiting []*group            // queued, in order of arrival
@@ -102,21 +109,18 @@ func (l *lane) join(r request, h *hold, now time.Time) (*group, *waiter, error) 
 		g.waiters = append(g.waiters, w)
 		return g, w, nil
 	}
-	yes, probe := l.breaker.asks(now)
-	if !yes {
+	if l.breaker.state == breakerOpen {
 		return nil, nil, errOpen
 	}
 	g := l.newGroup(r, now)
-	g.hold, g.probe = h, probe
+	g.hold = h
 	w := &g.first
 	g.waiters = append(g.some[:0], w)
-	if !probe {
-		if d := l.leads(now); d != nil {
-			l.begin(g, d, now)
-			return g, w, nil
-		}
+	if d := l.leads(now); d != nil {
+		l.begin(g, d, now)
+		return g, w, nil
 	}
-	if r.op == opAdmit && !probe {
+	if r.op == opAdmit {
 		l.joining[key] = g
 	}
 	l.waiting = append(l.waiting, g)
@@ -150,7 +154,7 @@ func (l *lane) leave(w *waiter) (leased bool) {
 // mu.
 func (l *lane) send() {
 	owed := len(l.owed) > 0 && !time.Now().Before(l.owedFrom) || len(l.settling) > 0
-	if (len(l.waiting) > 0 || owed && !l.breaker.open) && !l.closed && l.senders < maxSenders && l.late < maxLate {
+	if (len(l.waiting) > 0 || owed && l.breaker.state != breakerOpen) && !l.closed && l.senders < maxSenders && l.late < maxLate {
 		l.senders++
 		if l.idle > 0 {
 			l.idle--
@@ -236,14 +240,12 @@ func (l *lane) wait() {
 
 // outcome tells the breaker how a group has fared that is about to end. The caller holds mu.
 func (l *lane) outcome(g *group, err error, now time.Time) {
-	ok := err == nil || errors.Is(err, ErrForeignValue) || isOOM(err)
-	switch {
-	case g.probe:
-		if l.breaker.probed(now, ok) {
-			l.core.turn(-1, nil)
+	ok, closed := answers(err), l.breaker.state == breakerClosed
+	if l.breaker.note(now, g.deadline.Add(-l.core.wait), max(len(g.waiters), 1), ok) {
+		l.opened(&g.request)
+		if closed {
+			l.core.turn(+1, err)
 		}
-	case l.breaker.note(now, max(len(g.waiters), 1), ok):
-		l.core.turn(+1, err)
 	}
 	if !ok {
 		l.core.router.stale(now)
@@ -327,8 +329,7 @@ func (l *lane) overdue(g *group, now time.Time) {
 	}
 }
 
-// isOOM reports whether the server has no memory for what would be written, which is no
-// reason not to ask it: denials write nothing.
+// isOOM reports whether the server has no memory for what would be written.
 func isOOM(err error) bool {
 	return err != nil && strings.Contains(err.Error(), "OOM command not allowed")
 }

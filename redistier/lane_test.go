@@ -18,11 +18,29 @@ func holdSenders(t *testing.T, tier *Tier, fake *fakeRedis, key string) {
 		_, from := takeFrom(t, tier, key, 1)
 		require.Equal(t, FromFallback, from)
 		key = fmt.Sprint("held", i)
+		forgives(tier)
 	}
 	l := tier.router.first
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	require.Equal(t, maxLate, l.late)
+}
+
+// forgives has the breaker forget what has failed, so that it does not open.
+func forgives(t *Tier) {
+	l := t.router.first
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.breaker = breaker{}
+}
+
+// breaks has the breaker of a tier open, by a call for a key.
+func breaks(t *Tier, key string) {
+	l := t.router.first
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	r := t.shared.request(t.shared.plan.Load(), key)
+	l.outcome(&group{request: r, waiters: make([]*waiter, 1000*breakerCalls)}, errLate, time.Now())
 }
 
 // withoutSenders waits until a lane has no sender, and lets none start before startSenders.
@@ -65,15 +83,15 @@ func TestLane_Closed(t *testing.T) {
 // TestLane_Open: a call that Redis is not asked about is neither late nor failed.
 func TestLane_Open(t *testing.T) {
 	bubble(t, TierConfig{}, sluice.PerHour(1000), func(t *testing.T, tier *Tier, fake *fakeRedis) {
-		l := tier.router.first
-		l.mu.Lock()
-		l.breaker.open, l.breaker.until = true, time.Now().Add(time.Second)
-		l.mu.Unlock()
+		breaks(tier, "a")
 		_, from := takeFrom(t, tier, "a", 1)
 		require.Equal(t, FromFallback, from)
-		require.Equal(t, Stats{Fallback: 1}, tier.Stats())
+		require.Equal(t, Stats{Fallback: 1, Outages: 1}, tier.Stats())
 		require.Zero(t, fake.count())
 		time.Sleep(time.Second)
-		takeFrom(t, tier, "a", 1) // the probe
+		require.NotZero(t, fake.count(), "probes go out without calls")
+		require.Equal(t, ModeShared, tier.Mode())
+		_, from = takeFrom(t, tier, "a", 1)
+		require.Equal(t, FromRedis, from)
 	})
 }

@@ -255,44 +255,6 @@ func TestLead_HandsOn(t *testing.T) {
 	require.Zero(t, tier.Stats().Late, "it did not wait for the other's deadline")
 }
 
-// TestLead_Probe: nobody leads on a probe, whose outcome the breaker has to learn though its caller has left.
-func TestLead_Probe(t *testing.T) {
-	p := newProxy(t, anyServer(t).addr)
-	tier, d := leading(t, p.addr(), TierConfig{})
-	l := tier.router.first
-	due := func() {
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		l.breaker.until = time.Time{}
-	}
-	l.mu.Lock()
-	l.outcome(&group{waiters: make([]*waiter, breakerCalls)}, errLate, time.Now())
-	open := l.breaker.open
-	l.mu.Unlock()
-	require.True(t, open)
-	due()
-	require.Same(t, d, directOf(tier))
-	p.hole.Store(true)
-	leaving, cancel := context.WithCancel(ctx)
-	defer cancel()
-	done := make(chan error, 1)
-	go func() {
-		_, err := tier.Take(leaving, "a", 1)
-		done <- err
-	}()
-	await(t, "what the probe has sent is lost", func() bool { return p.lost.Load() > 0 })
-	cancel()
-	require.ErrorIs(t, <-done, context.Canceled)
-	require.Zero(t, tier.Stats().Led)
-	p.hole.Store(false)
-	p.cut(false)
-	await(t, "the breaker closes", func() bool {
-		due()
-		_, from := takeFrom(t, tier, "b", 1)
-		return from == FromRedis
-	})
-}
-
 // TestLead_Storm: callers whose contexts end at any moment, among others, neither lose nor mix up a
 // decision, whoever leads.
 func TestLead_Storm(t *testing.T) {

@@ -81,7 +81,7 @@ func TestLease_BadConfig(t *testing.T) {
 		200 * time.Millisecond: 400 * time.Millisecond, 400 * time.Millisecond: 500 * time.Millisecond,
 	} {
 		tier := newTier(t, newLimiter(t, client, second), TierConfig{Replicas: 1, Budget: budget, Lease: Lease{Max: 1}})
-		require.Equal(t, int64(life), tier.leases.life, "Budget %v", budget)
+		require.Equal(t, int64(life), tier.terms.life, "Budget %v", budget)
 	}
 	require.Equal(t, "lease", FromLease.String())
 }
@@ -147,7 +147,7 @@ func keysOfShard(tier *Tier, n int) (keys []string) {
 func TestLease_DeniedByLeases(t *testing.T) {
 	bubble(t, TierConfig{Lease: Lease{Max: 100}}, sluice.PerSecond(100), func(t *testing.T, tier *Tier, fake *fakeRedis) {
 		other := newLimiter(t, fake.client(), tier.shared.config)
-		defer other.client.(*redis.Client).Close()
+		defer other.client.Close()
 		take(t, other, "a", 40)
 		r := other.request(other.plan.Load(), "a")
 		r.k, r.lend, r.share, r.epoch = 1, 50, 1, 10_000

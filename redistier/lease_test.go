@@ -25,7 +25,7 @@ import (
 type simulation struct {
 	testing.TB
 	redis    *fakeRedis
-	client   *redis.Client
+	client   redis.UniversalClient
 	tiers    []*Tier
 	limit    sluice.Limit
 	observer *sluice.Limiter

@@ -7,7 +7,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/redis/go-redis/v9"
 	"github.com/sluice-go/sluice"
 	"github.com/stretchr/testify/require"
 )
@@ -372,7 +371,7 @@ func TestLease_Denied(t *testing.T) {
 	cfg := TierConfig{Replicas: 64, Lease: Lease{Max: 100}}
 	bubble(t, cfg, sluice.PerSecond(1000).WithBurst(100), func(t *testing.T, tier *Tier, fake *fakeRedis) {
 		other := newLimiter(t, fake.client(), tier.shared.config)
-		defer other.client.(*redis.Client).Close()
+		defer other.client.Close()
 		waits, longest := 0, time.Duration(0)
 		for range 300 {
 			other.Take(context.Background(), "a", 100) // someone else is always first

@@ -183,6 +183,7 @@ type takeCall struct {
 	request
 	cost    int
 	charges bool // Take
+	within  bool // the share of a Tier has been charged already
 }
 
 func (l *Limiter) newCall(key string, cost int, charges bool) takeCall {

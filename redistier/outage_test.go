@@ -209,18 +209,9 @@ func (f *fleet) spend(key string) (admitted int) {
 	return admitted
 }
 
-// probes makes a call if Redis is not asked, perhaps again, since the machine is busy: there are no probes
-// without calls.
-func (t *Tier) probes() {
-	if t.Mode() == ModeDegraded {
-		_, _ = t.Peek(ctx, "other", 1)
-	}
-}
-
 func (f *fleet) nothingOwed() {
 	await(f.T, "Redis has been told", func() bool {
 		for _, t := range f.tiers {
-			t.probes()
 			for _, l := range t.router.all() {
 				l.mu.Lock()
 				owed := len(l.owed) + l.senders + l.late
@@ -234,9 +225,9 @@ func (f *fleet) nothingOwed() {
 	})
 }
 
-// lost is how many units, at most, a replica is admitted without Redis finding out: those
-// whose calls went out as probes, and got lost. In half a minute there are not more.
-const lost = 10
+// lost is how many units, at most, a replica is admitted without Redis finding out: those of calls that were on
+// their way when the outage began.
+const lost = breakerRun
 
 // TestOutage: in an outage all replicas together are admitted one burst at most, beyond the
 // limit, and when it is over Redis is told of it: nobody gets a burst again.

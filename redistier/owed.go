@@ -3,7 +3,7 @@ package redistier
 import "time"
 
 // owedPause is how long what is owed rests when Redis could not be told.
-const owedPause = time.Second
+const owedPause = longestPause
 
 // clocksApart is how far the clocks of Redis and of this process may be apart, in us, for both to
 // see which windows are over.
@@ -208,10 +208,11 @@ func (l *lane) postpone(now time.Time) {
 func (l *lane) retire() map[string]owedCharge {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.breaker.open {
+	if l.breaker.state != breakerClosed {
 		l.core.turn(-1, nil)
 	}
 	l.breaker = breaker{}
+	l.setReturning(false)
 	owed := l.owed
 	l.owed = map[string]owedCharge{}
 	return owed

@@ -262,30 +262,29 @@ func TestOwed_ToldLate(t *testing.T) {
 	})
 }
 
-// TestOwed_Probe: a probe can get lost, so it takes nothing along of what is owed. Redis is told once it has answered one.
+// TestOwed_Probe: a probe can get lost, so it takes nothing along of what is owed. Redis is told once it has answered one, before
+// it is asked again, and without a call.
 func TestOwed_Probe(t *testing.T) {
 	bubble(t, TierConfig{}, sluice.PerHour(100), func(t *testing.T, tier *Tier, fake *fakeRedis) {
 		l, r := tier.router.first, tier.shared
 		name := r.request(r.plan.Load(), "a").key
-		probe := func() (owed int64) {
-			l.mu.Lock()
-			l.breaker = breaker{open: true}
-			l.mu.Unlock()
-			takeFrom(t, tier, "a", 1)
-			l.mu.Lock()
-			defer l.mu.Unlock()
-			return l.owed[name].units
-		}
-		tier.turn(+1, nil)
+		fake.slow(300 * time.Millisecond)
+		breaks(tier, "a")
+		takeFrom(t, tier, "a", 2)
+		time.Sleep(3 * time.Second)
+		require.NotZero(t, fake.count(), "probes")
+		require.Equal(t, ModeDegraded, tier.Mode(), "the answers are late")
 		l.mu.Lock()
+		require.Equal(t, int64(2), l.owed[name].units)
 		l.owe(r.plan.Load(), name, 60, time.Now())
 		l.mu.Unlock()
-		fake.slow(time.Second)
-		require.Equal(t, int64(60), probe())
-		time.Sleep(3 * time.Second)
 		fake.slow(0)
-		probe()
-		time.Sleep(time.Second)
+		time.Sleep(longestPause)
+		require.Equal(t, ModeDegraded, tier.Mode(), "others may still have to tell")
+		l.mu.Lock()
+		require.Empty(t, l.owed, "Redis has been told")
+		l.mu.Unlock()
+		time.Sleep(2 * time.Second)
 		require.Equal(t, ModeShared, tier.Mode())
 		d, from := takeFrom(t, tier, "a", 0)
 		require.Equal(t, FromRedis, from)

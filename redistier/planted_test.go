@@ -34,7 +34,12 @@ var faults = []struct{ name, file, old, new, test string }{
 	{"reply after a cancellation trusted", "lead.go", "stop() && (", "(stop() || planted(NAME)) && (", "TestLead_LateCancel"},
 	{"ended connection used", "client.go", "== nil && d.quiet", "== nil && (d.quiet || planted(NAME))", "TestLead_Stale"},
 	{"leader does not hand on", "lead.go", "l.senders--\n\t\tl.send()", "l.senders--\n\t\tif !planted(NAME) { l.send() }", "TestLead_HandsOn"},
-	{"leading on probes", "lane.go", "if !probe {", "if !probe || planted(NAME) {", "TestLead_Probe"},
+	{"nobody keeps to the share on return", "share.go", "c.returning.Load() == 0 ||", "c.returning.Load() == 0 || planted(NAME) ||", "TestReturn_Share"},
+	{"share not given back", "share.go", "t.within = false\n", "if t.within = false; planted(NAME) { return }\n", "TestReturn_Share"},
+	{"failures one after another ignored", "breaker.go", "b.run < breakerRun && (", "(b.run < breakerRun || planted(NAME)) && (", "TestBreaker_Run"},
+	{"what is owed rests after an outage", "probe.go", "l.owedFrom = time.Time{}", "if !planted(NAME) { l.owedFrom = time.Time{} } else { l.owedFrom = now.Add(time.Hour) }", "TestOwed_Probe"},
+	{"probes wait for calls", "probe.go", "if l.probes < maxProbes {", "if l.probes < maxProbes && !planted(NAME) {", "TestLane_Open"},
+	{"a tag in a key", "call.go", "strings.IndexByte(key, '{') < 0 ||", "strings.IndexByte(key, '{') < 0 || planted(NAME) ||", "TestKeys_Slots"},
 	{"more than a reply read", "client.go", "d.off = d.heard.bytes-before != replySize(cmd)", "d.off = d.heard.bytes-before != replySize(cmd) && !planted(NAME)", "TestLead_Glued"},
 	{"settlement ignored", "lease.go", "s.since, s.epoch, s.unused = h.since, h.terms.epoch, h.left", "if !planted(NAME) { s.since, s.epoch, s.unused = h.since, h.terms.epoch, h.left }", "TestLease_Close"},
 }

@@ -42,8 +42,9 @@ func TestFault_RingShard(t *testing.T) {
 	require.NoError(t, stop(shards["a"]))
 	defer func() { require.NoError(t, resume(shards["a"])) }()
 	lost := tier.router.lane(tier.shared.request(tier.shared.plan.Load(), of[0][0]).key, time.Now())
+	r := tier.shared.request(tier.shared.plan.Load(), of[0][0])
 	lost.mu.Lock()
-	lost.outcome(&group{waiters: make([]*waiter, 100*breakerCalls)}, errLate, time.Now())
+	lost.outcome(&group{request: r, waiters: make([]*waiter, 100*breakerCalls)}, errLate, time.Now())
 	lost.mu.Unlock()
 	require.Equal(t, ModeDegraded, tier.Mode())
 	for i := range 200 {

@@ -20,20 +20,21 @@ import (
 //   - With leases, Redis lends units, from which calls are admitted without asking it; see
 //     Lease.
 //   - When a primary does not answer in time, OnUnavailable does. When half of at least 20
-//     calls within a second have failed it is not asked at all except for a probe now and then,
-//     every 100 ms at first and every 5 s at last.
-//   - What was admitted without Redis is charged there once it answers, without what has come
-//     back with windows that are over, and at most a burst of a key. A probe is one of the calls: a
-//     process that makes none does not find out that Redis answers again, and Close asks for nothing more then.
+//     calls within a second have failed, or 5 one after another, no call asks it any more, but a probe does,
+//     every 250 ms.
+//   - What was admitted without Redis is charged there as soon as a probe is answered, without what has come
+//     back with windows that are over, and at most a burst of a key. For half a second more calls keep to the
+//     share of LocalShare as well: others may not have told Redis yet.
 //
 // A call that was sent and not answered in time counts as charged, and is not sent again.
 // The client's own timeouts and retries make no difference to callers, nor do their
 // contexts to the client. With a client of NewClient a lone caller makes its calls itself.
 //
 // All replicas together admit at most WorstCase(d) in a span d, with leases or without; as
-// seen by callers, plus what drains while an answer is on its way, at most Budget. An outage
+// seen by callers, plus what drains while an answer is on its way, at most Budget. Under LocalShare, an outage
 // within the span adds one burst, or Replicas units if that is more; one that only some replicas
-// have, also their shares of the limit for as long as it lasts.
+// have, also their shares of the limit for as long as it lasts. With a process that has not made a call in the outage, and makes one
+// within 250 ms of its end, it adds a burst more, and what the limit admits in 250 ms and Budget.
 //
 // A Tier is safe for concurrent use. Close it when it is no longer needed.
 type Tier struct {
@@ -109,6 +110,9 @@ func (t *Tier) decide(ctx context.Context, key string, cost int, charges bool) (
 	}
 	c := t.shared.newCallOf(p, key, cost, charges)
 	c.terms = t.terms
+	if d, ok := t.within(&c, s, now); !ok {
+		return d, FromFallback, nil
+	}
 	a, err := t.ask(ctx, s, c.request, now)
 	switch {
 	case err != nil:

@@ -255,40 +255,63 @@ func TestTier_Constant(t *testing.T) {
 	require.NoError(t, tier.Refund(ctx, "a", 1))
 }
 
-// TestBreaker opens by ratio, pauses longer each time, and lets one probe out.
-func TestBreaker(t *testing.T) {
+// TestBreaker_Ratio: it opens when half of 20 calls within a second have failed, and no sooner.
+func TestBreaker_Ratio(t *testing.T) {
 	var b breaker
 	now := time.Unix(1_700_000_000, 0)
-	for range 19 {
-		require.False(t, b.note(now, 1, false))
+	made := now.Add(-time.Millisecond)
+	for range breakerCalls - 1 { // at once, so that they are no run
+		require.False(t, b.note(now, made, 1, false))
 	}
-	yes, probe := b.asks(now)
-	require.True(t, yes && !probe, "19 failures are too few")
 	now = now.Add(breakerWindow)
-	require.False(t, b.note(now, 21, true))
-	require.False(t, b.note(now, 20, false), "20 of 41")
-	require.True(t, b.note(now, 1, false), "21 of 42")
-	pause := firstPause
-	for range 8 {
+	require.False(t, b.note(now, made, 21, true))
+	require.False(t, b.note(now, made, 20, false), "20 of 41")
+	require.True(t, b.note(now, made, 1, false), "21 of 42")
+	require.False(t, b.note(now, made, 1000, true), "what was sent before does not close it")
+	require.Equal(t, breakerOpen, b.state)
+}
+
+// TestBreaker_Run: however few calls there are, some that fail one after another open it, and one that does not ends the run. Calls that fail
+// together are one failure.
+func TestBreaker_Run(t *testing.T) {
+	for _, pace := range []time.Duration{time.Millisecond, time.Second, time.Hour} {
+		var b breaker
+		now := time.Unix(1_700_000_000, 0)
+		call := func(ok bool) bool {
+			now = now.Add(pace)
+			return b.note(now, now.Add(-pace/2), 1, ok)
+		}
+		for range breakerRun - 1 {
+			require.False(t, call(false))
+		}
+		require.False(t, call(true))
+		for range breakerRun - 1 {
+			require.False(t, call(false))
+		}
+		for range breakerRun {
+			require.False(t, b.note(now, now.Add(-pace/2), 1, false), "made before the last one has failed")
+		}
+		require.True(t, call(false), "a call each %v", pace)
+	}
+}
+
+// TestBreaker_Pauses: they grow up to a quarter of a second. Then there is a return, which one failure ends.
+func TestBreaker_Pauses(t *testing.T) {
+	var b breaker
+	now := time.Unix(1_700_000_000, 0)
+	require.True(t, b.note(now, now, breakerCalls, false))
+	for _, pause := range []time.Duration{firstPause, 2 * firstPause, longestPause, longestPause} {
 		require.LessOrEqual(t, b.left(now), pause)
 		require.GreaterOrEqual(t, b.left(now), pause*3/4)
-		yes, _ = b.asks(now.Add(b.left(now) - 1))
-		require.False(t, yes)
 		now = now.Add(b.left(now))
-		yes, probe = b.asks(now)
-		require.True(t, yes && probe)
-		yes, _ = b.asks(now)
-		require.False(t, yes, "one probe")
-		require.False(t, b.note(now, 1000, true), "what was sent before does not close it")
-		require.False(t, b.probed(now, false))
-		pause = min(2*pause, longestPause)
+		b.wait(now)
 	}
-	now = now.Add(longestPause)
-	b.asks(now)
-	require.True(t, b.probed(now, true))
-	yes, probe = b.asks(now)
-	require.True(t, yes && !probe)
-	require.False(t, b.probed(now, true))
+	b.returns(now)
+	require.Equal(t, returnPause, b.left(now))
+	require.False(t, b.note(now, now, 1, true))
+	require.True(t, b.note(now, now, 1, false))
+	require.Equal(t, breakerOpen, b.state)
+	require.LessOrEqual(t, b.left(now), firstPause)
 }
 
 // TestSlots compares with Redis's own.

@@ -101,7 +101,7 @@ const (
 	// ModeShared asks Redis about every call.
 	ModeShared Mode = iota
 	// ModeDegraded answers calls for the keys of at least one primary without it, until a
-	// probe succeeds.
+	// probe succeeds, and half a second more within the share of LocalShare.
 	ModeDegraded
 )
 

@@ -1,0 +1,89 @@
+package redistier
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/sluice-go/sluice"
+)
+
+// fallback answers a call that Redis has not.
+func (c *core) fallback(a asked, t *takeCall, s subject) (d sluice.Decision, from Source, err error) {
+	switch a.failed {
+	case ErrClosed:
+		return d, 0, ErrClosed
+	case errLate:
+		c.stats.late.Add(1)
+	case errOpen:
+	default:
+		c.stats.failed.Add(1)
+	}
+	switch c.policy {
+	case Closed:
+		return d, 0, fmt.Errorf("%w: %w", ErrUnavailable, a.failed)
+	case Open:
+		d = sluice.Decision{Allowed: t.cost >= 0 && int64(t.cost) <= t.plan.burst, Limit: int(t.plan.burst)}
+		if !d.Allowed {
+			d.RetryAfter = sluice.Never
+		}
+	default:
+		c.leases.warmKey(s)
+		t.giveBack(s)
+		switch {
+		case t.op == opCharge:
+			d = s.local.Charge(s.key, int(t.n))
+		case t.charges:
+			d = s.local.Take(s.key, t.cost)
+		default:
+			d = s.local.Peek(s.key, t.cost)
+		}
+		d = t.ofShare(d, a.lane)
+	}
+	if d.Allowed && t.k > 0 || t.op == opCharge {
+		a.lane.admitted(a.group, t)
+	}
+	if t.plan.constant() { // a Charge
+		d = t.plan.decideConstant(t.cost)
+	}
+	c.stats.fallback.Add(1)
+	return d, FromFallback, nil
+}
+
+// within charges the share with a call that charges, while its primary has only just come back: others may not yet
+// have told it what they were admitted without it, so that what it would admit is no bound. All shares
+// together are. It reports whether the call fits; d is the decision if not.
+func (c *core) within(t *takeCall, s subject, now time.Time) (d sluice.Decision, ok bool) {
+	if c.returning.Load() == 0 || t.k == 0 || c.policy != LocalShare {
+		return d, true
+	}
+	l := c.router.lane(t.key, now)
+	if !l.returning.Load() {
+		return d, true
+	}
+	c.leases.warmKey(s)
+	d = s.local.Take(s.key, t.cost)
+	if d.Allowed {
+		t.within = true
+		return d, true
+	}
+	c.stats.fallback.Add(1)
+	return t.ofShare(d, l), false
+}
+
+// giveBack gives the share back what within has charged it with.
+func (t *takeCall) giveBack(s subject) {
+	if t.within {
+		t.within = false
+		s.local.Refund(s.key, t.cost)
+	}
+}
+
+// ofShare returns a decision of the share as one on the limit. What is more than the share may be admitted once Redis
+// decides again.
+func (t *takeCall) ofShare(d sluice.Decision, l *lane) sluice.Decision {
+	d.Limit = int(t.plan.burst)
+	if d.RetryAfter == sluice.Never && 0 < t.cost && int64(t.cost) <= t.plan.burst {
+		d.RetryAfter = l.nextProbe()
+	}
+	return d
+}
