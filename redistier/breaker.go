@@ -12,7 +12,7 @@ import (
 // While it is open, probes go out, after 100 ms at first and every 250 ms at last, whether there are
 // calls or not. One that is answered in time lets calls out again, and begins the return: for as long as
 // other processes may take to find out, and to tell what they have been admitted, this one keeps to its
-// share as well; see Tier.within. One failure ends the return, too.
+// share as well; see core.within. One failure ends the return, too.
 //
 //	closed -> open        by failures
 //	open -> returning     by a probe

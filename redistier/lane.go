@@ -32,7 +32,7 @@ type lane struct {
 	work   chan struct{}  // wakes a sender that is idle
 	done   sync.WaitGroup // senders, callers that lead, and what they leave
 
-	returning atomic.Bool // the breaker is; see Tier.within
+	returning atomic.Bool // the breaker is; see core.within
 
 	mu      sync.Mutex // guards the rest
 	closed  bool
