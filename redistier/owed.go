@@ -3,7 +3,7 @@ package redistier
 import "time"
 
 // owedPause is how long what is owed rests when Redis could not be told.
-const owedPause = longestPause
+const owedPause = time.Second
 
 // clocksApart is how far the clocks of Redis and of this process may be apart, in us, for both to
 // see which windows are over.
