@@ -3,6 +3,7 @@ package rls
 import (
 	"fmt"
 	"strconv"
+	"strings"
 	"time"
 
 	core "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
@@ -29,11 +30,71 @@ func (s *Service) answer(req *pb.RateLimitRequest, resp *rules.Response) *pb.Rat
 	if s.options.Headers && resp.Tightest >= 0 {
 		out.ResponseHeadersToAdd = s.headers(&resp.Statuses[resp.Tightest])
 	}
-	if s.options.DynamicMetadata {
+	rule := resp.DeniedBy()
+	if h := s.ruleHeader(resp, rule); h != "" {
+		out.ResponseHeadersToAdd = append(out.ResponseHeadersToAdd, &core.HeaderValue{Key: s.options.RuleHeader, Value: h})
+	}
+	switch {
+	case s.options.DynamicMetadata:
 		out.DynamicMetadata = metadata(req, resp)
+	case rule != "" && !resp.WouldDeny:
+		out.DynamicMetadata = &structpb.Struct{Fields: map[string]*structpb.Value{}}
+	default:
+		return out
+	}
+	if own := denial(resp, rule); own != nil {
+		out.DynamicMetadata.Fields[ownKey] = structpb.NewStructValue(&structpb.Struct{Fields: own})
 	}
 	return out
 }
+
+// The keys of dynamic metadata that are ours: those below ownKey. wire.go writes ruleKey, too.
+const (
+	ownKey  = "sluice"
+	ruleKey = "rule"
+)
+
+// denial says which rule denied a call, or would have.
+func denial(resp *rules.Response, rule string) map[string]*structpb.Value {
+	if rule == "" {
+		return nil
+	}
+	own := map[string]*structpb.Value{ruleKey: structpb.NewStringValue(rule)}
+	if resp.WouldDeny {
+		own["would_deny"] = structpb.NewBoolValue(true)
+	}
+	return own
+}
+
+// ruleHeader is the value of the header with the rule that denied a call, or "" for none.
+func (s *Service) ruleHeader(resp *rules.Response, rule string) string {
+	if s.options.RuleHeader == "" || resp.Code != rules.OverLimit {
+		return ""
+	}
+	return HeaderOf(rule)
+}
+
+// maxHeader bounds the value of a header, in bytes.
+const maxHeader = 1024
+
+// HeaderOf returns a rule's path as the value of a header: bytes other than visible ASCII, and %, are written
+// as %XX, and 1024 bytes are the most.
+func HeaderOf(path string) string {
+	if len(path) <= maxHeader && !strings.ContainsFunc(path, escaped) {
+		return path
+	}
+	var b strings.Builder
+	for i := 0; i < len(path) && b.Len() <= maxHeader-3; i++ {
+		if c := path[i]; escaped(rune(c)) {
+			fmt.Fprintf(&b, "%%%02X", c)
+		} else {
+			b.WriteByte(c)
+		}
+	}
+	return b.String()
+}
+
+func escaped(c rune) bool { return c <= ' ' || c > '~' || c == '%' }
 
 // answered is the messages of one status, in one place: an answer is then a few allocations.
 type answered struct {
@@ -96,9 +157,6 @@ func metadata(req *pb.RateLimitRequest, resp *rules.Response) *structpb.Struct {
 		if s, err := structpb.NewStruct(merged); err == nil { // what YAML says, JSON can say
 			out["metadata"] = structpb.NewStructValue(s)
 		}
-	}
-	if resp.WouldDeny {
-		out["sluice"] = structpb.NewStructValue(&structpb.Struct{Fields: map[string]*structpb.Value{"would_deny": structpb.NewBoolValue(true)}})
 	}
 	return &structpb.Struct{Fields: out}
 }

@@ -28,8 +28,13 @@ type Options struct {
 	LimitHeader, RemainingHeader, ResetHeader string
 
 	// DynamicMetadata adds the request, and the metadata of the rules that passed, to every answer.
-	// It also has would_deny, under "sluice", where the engine's Shadow admitted a call.
+	// It also has would_deny and the rule, under "sluice", where the engine's Shadow admitted a call. The dynamic metadata
+	// of a call that is denied has "sluice": {"rule": PATH} whatever this says, by rules.Response.DeniedBy.
 	DynamicMetadata bool
+
+	// RuleHeader is the name of a header that tells the client of a denied call which rule denied it,
+	// in the form of HeaderOf. Empty means that no answer has it.
+	RuleHeader string
 
 	// MaxDescriptors, MaxEntries (of a descriptor), MaxValue (bytes of a key or a value) and MaxText
 	// (bytes of a request) bound what is looked at: more is INVALID_ARGUMENT. 0 means 256, 64, 64 KiB

@@ -49,7 +49,7 @@ func TestShouldRateLimit_OverTheWire(t *testing.T) {
 		`{"overallCode": "OVER_LIMIT", "statuses": [
 			{"code": "OVER_LIMIT", "currentLimit": {"requestsPerUnit": 2, "unit": "MINUTE", "name": "pair"}, "durationUntilReset": "37s"},
 			{"code": "OK", "limitRemaining": 4294967295}, {"code": "OK"},
-			{"code": "OK", "currentLimit": {"requestsPerUnit": 3}, "durationUntilReset": "67s"}]}`,
+			{"code": "OK", "currentLimit": {"requestsPerUnit": 3}, "durationUntilReset": "67s"}], "dynamicMetadata": {"sluice": {"rule": "d.two"}}}`,
 	} {
 		resp, err := client.ShouldRateLimit(t.Context(), req)
 		require.NoError(t, err)
@@ -215,9 +215,54 @@ func TestDynamicMetadata(t *testing.T) {
 	w.ask(t, hits(one("two", "a"), 3))
 	resp = w.ask(t, one("two", "a"), one("ten", "b"))
 	require.Equal(t, pb.RateLimitResponse_OK, resp.OverallCode)
-	same(t, `{"would_deny": true}`, resp.DynamicMetadata.Fields["sluice"].GetStructValue())
+	same(t, `{"would_deny": true, "rule": "d.two"}`, resp.DynamicMetadata.Fields["sluice"].GetStructValue())
 	over := w.ask(t, hits(one("five", "x"), 9))
 	require.Nil(t, over.DynamicMetadata.Fields["metadata"], "what is over its limit adds nothing")
+}
+
+// TestDenial names the rule that denied, and no value of the request, in the metadata of every call that is
+// denied, and in a header where one is asked for.
+func TestDenial(t *testing.T) {
+	w := newWorld(t, rules.Config{}, Options{RuleHeader: "X-Rule"})
+	for _, c := range []struct {
+		rule string
+		ask  *pb.RateLimitRequest
+	}{
+		{"d.two", request(one("ten", "a"), hits(one("two", "secret"), 3))},
+		{"d.two", request(hits(one("ten", "b"), 11), hits(one("two", "b"), 3))},
+		{"override", request(hits(override(one("ten", "secret"), 1, 2), 2))},
+	} {
+		resp, err := w.ShouldRateLimit(t.Context(), c.ask)
+		require.NoError(t, err)
+		require.Equal(t, pb.RateLimitResponse_OVER_LIMIT, resp.OverallCode)
+		same(t, `{"sluice": {"rule": "`+c.rule+`"}}`, resp.DynamicMetadata)
+		same(t, `{"key": "X-Rule", "value": "`+c.rule+`"}`, resp.ResponseHeadersToAdd[0])
+	}
+	passed := w.ask(t, one("ten", "c"))
+	require.Nil(t, passed.DynamicMetadata)
+	require.Empty(t, passed.ResponseHeadersToAdd)
+
+	shadow := newWorld(t, rules.Config{Shadow: true}, Options{RuleHeader: "X-Rule"})
+	passed = shadow.ask(t, hits(one("two", "a"), 3))
+	require.Nil(t, passed.DynamicMetadata, "nobody is denied")
+	require.Empty(t, passed.ResponseHeadersToAdd)
+
+	quota := newWorld(t, rules.Config{Quota: true}, Options{DynamicMetadata: true})
+	over := quota.ask(t, hits(one("two", "a"), 3))
+	same(t, `{"rule": "d.two"}`, over.DynamicMetadata.Fields["sluice"].GetStructValue())
+	require.NotNil(t, over.DynamicMetadata.Fields["descriptors"])
+}
+
+func TestHeaderOf(t *testing.T) {
+	for path, want := range map[string]string{
+		"web.path_/login": "web.path_/login", "d.k_a b": "d.k_a%20b", "d.k_\r\nX: y": "d.k_%0D%0AX:%20y", "d.k_ü%": "d.k_%C3%BC%25", "": "",
+		strings.Repeat("x", 1025): strings.Repeat("x", 1022), strings.Repeat("x", 1024): strings.Repeat("x", 1024),
+		strings.Repeat("é", 1024): strings.Repeat("%C3%A9", 170) + "%C3",
+	} {
+		got := HeaderOf(path)
+		require.Equal(t, want, got)
+		require.LessOrEqual(t, len(got), 1024)
+	}
 }
 
 // TestShouldRateLimit_Concurrent: calls share nothing but counts.

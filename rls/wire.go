@@ -224,7 +224,7 @@ func (r *wire) readHits(d *described) {
 	}
 }
 
-// appendWire appends the answer to b, which has no dynamic metadata.
+// appendWire appends the answer to b, without Options.DynamicMetadata.
 func (s *Service) appendWire(b []byte, resp *rules.Response) []byte {
 	b = appendNumber(b, 1, uint64(resp.Code))
 	for i := range resp.Statuses {
@@ -253,7 +253,40 @@ func (s *Service) appendWire(b []byte, resp *rules.Response) []byte {
 		b = appendHeader(b, s.options.RemainingHeader, uint64(st.Remaining))
 		b = appendHeader(b, s.options.ResetHeader, uint64(st.ResetAfter/time.Second))
 	}
-	return b
+	if resp.Code != rules.OverLimit {
+		return b
+	}
+	rule := resp.DeniedBy()
+	if h := s.ruleHeader(resp, rule); h != "" {
+		b = appendHeaderText(b, s.options.RuleHeader, h)
+	}
+	return appendDenial(b, rule)
+}
+
+// appendDenial appends the dynamic metadata of a call that is denied: a Struct, which is a map of text to Value,
+// in another one.
+func appendDenial(b []byte, rule string) []byte {
+	if rule == "" {
+		return b
+	}
+	sizeIn := func(size int) int { return 1 + protowire.SizeBytes(size) }
+	text := sizeIn(len(rule))                 // Value.string_value
+	entry := sizeText(ruleKey) + sizeIn(text) // of Struct.fields
+	inner := sizeIn(sizeIn(entry))            // Value.struct_value
+	outer := sizeText(ownKey) + sizeIn(inner) // of Struct.fields
+	begin := func(number protowire.Number, size int) {
+		b = protowire.AppendVarint(protowire.AppendTag(b, number, protowire.BytesType), uint64(size))
+	}
+	begin(6, sizeIn(outer))
+	begin(1, outer)
+	b = appendText(b, 1, ownKey)
+	begin(2, inner)
+	begin(5, sizeIn(entry))
+	begin(1, entry)
+	b = appendText(b, 1, ruleKey)
+	begin(2, text)
+	begin(3, len(rule))
+	return append(b, rule...)
 }
 
 func nameOf(st *rules.Status) string {
@@ -308,7 +341,10 @@ func sizeStatus(st *rules.Status) int {
 
 func appendHeader(b []byte, name string, v uint64) []byte {
 	var few [20]byte
-	value := string(strconv.AppendUint(few[:0], v, 10))
+	return appendHeaderText(b, name, string(strconv.AppendUint(few[:0], v, 10)))
+}
+
+func appendHeaderText(b []byte, name, value string) []byte {
 	b = protowire.AppendTag(b, 3, protowire.BytesType)
 	b = protowire.AppendVarint(b, uint64(sizeText(name)+sizeText(value)))
 	return appendText(appendText(b, 1, name), 2, value)

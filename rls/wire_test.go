@@ -184,16 +184,18 @@ domain: d
 descriptors:
 - {key: named, rate_limit: {unit: day, requests_per_unit: 9, name: ` + strings.Repeat("long", 40) + `}}
 - {key: plain, rate_limit: {period: 30s, requests_per_unit: 3}}
+- {key: ` + strings.Repeat("ü", 200) + `, rate_limit: {unit: day, requests_per_unit: 3}}
 `)}}, rules.Options{})
 	require.NoError(t, err)
 	named, plain := set.Match("d", []rules.Entry{{Key: "named"}}), set.Match("d", []rules.Entry{{Key: "plain"}})
+	long := set.Match("d", []rules.Entry{{Key: strings.Repeat("ü", 200)}})
 	numbers := []uint32{0, 1, 127, 128, 1 << 14, 1<<32 - 1}
 	pick := func() uint32 { return numbers[r.IntN(len(numbers))] }
 	for range 5000 {
-		s := New(newWorld(t, rules.Config{}, Options{}).engine, Options{Headers: r.IntN(2) == 0})
+		s := New(newWorld(t, rules.Config{}, Options{}).engine, Options{Headers: r.IntN(2) == 0, RuleHeader: []string{"", "X-Rule"}[r.IntN(2)]})
 		resp := &rules.Response{Code: rules.Code(1 + r.IntN(2)), Tightest: -1}
 		for i := range r.IntN(4) {
-			st := rules.Status{Code: rules.Code(1 + r.IntN(2)), Remaining: pick(), Rule: []*rules.Rule{nil, named, plain}[r.IntN(3)]}
+			st := rules.Status{Code: rules.Code(1 + r.IntN(2)), Remaining: pick(), Rule: []*rules.Rule{nil, named, plain, long}[r.IntN(4)]}
 			if st.Limited = r.IntN(3) > 0; st.Limited {
 				st.Requests, st.Unit, st.ResetAfter = pick(), rules.Unit(r.IntN(8)), time.Duration(pick())*time.Second
 				resp.Tightest = i
@@ -208,7 +210,7 @@ descriptors:
 
 // TestNewServer: the direct handler and the generated one answer alike, over connections.
 func TestNewServer(t *testing.T) {
-	for name, o := range map[string]Options{"plain": {}, "headers": {Headers: true}, "metadata": {DynamicMetadata: true}} {
+	for name, o := range map[string]Options{"plain": {}, "headers": {Headers: true, RuleHeader: "X-Rule"}, "metadata": {DynamicMetadata: true}} {
 		t.Run(name, func(t *testing.T) {
 			took := 0
 			counted := o

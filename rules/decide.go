@@ -78,6 +78,28 @@ type Response struct {
 	calls   []StoreCall
 }
 
+// DeniedBy returns the path of the rule that has denied the call, or would have without Config.Shadow, as the
+// statistics name it without values of requests: that of Tightest where it is over its limit, else of the first that is. It is "override"
+// for a limit that came in the request, and "" for a call that no rule denies.
+func (resp *Response) DeniedBy() string {
+	if resp.Code != OverLimit && !resp.WouldDeny {
+		return ""
+	}
+	st := (*Status)(nil)
+	for i := range resp.Statuses {
+		if s := &resp.Statuses[i]; s.Code == OverLimit && (st == nil || i == resp.Tightest) {
+			st = s
+		}
+	}
+	switch {
+	case st == nil:
+		return ""
+	case st.Rule == nil:
+		return "override"
+	}
+	return st.Rule.path
+}
+
 // A Status answers a Descriptor.
 type Status struct {
 	Code Code

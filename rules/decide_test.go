@@ -259,6 +259,20 @@ func TestDecide_Tightest(t *testing.T) {
 	require.Equal(t, 1, w.ask(describe("two=c"), describe("ten=c"), describe("two=d")).Tightest, "the last that denies")
 }
 
+func TestDecide_DeniedBy(t *testing.T) {
+	w := newWorld(t, Config{}, minuteRules)
+	require.Empty(t, w.ask(withHits("two=a", 2), withHits("ten=a", 10)).DeniedBy())
+	require.Equal(t, "d.two", w.ask(describe("two=a"), describe("two=b")).DeniedBy())
+	require.Equal(t, "d.ban", w.ask(describe("two=a"), describe("ban=a"), describe("ten=b")).DeniedBy(), "the last of them")
+	require.Equal(t, "d.two", w.ask(describe("two=a"), withHits("quota=a", 2)).DeniedBy(), "not the quota")
+	require.Equal(t, "d.quota", w.ask(withHits("shadow=a", 2), withHits("quota=a", 2)).DeniedBy(), "not the one with as little left, in shadow mode")
+	require.Equal(t, "override", w.ask(override("ten=secret", 0, Day)).DeniedBy())
+	require.Empty(t, w.ask(withHits("shadow=a", 9)).DeniedBy())
+	shadow := newWorld(t, Config{Shadow: true}, minuteRules)
+	require.Equal(t, "d.ban", shadow.ask(describe("ban=a")).DeniedBy())
+	require.Empty(t, shadow.ask(describe("ten=a")).DeniedBy())
+}
+
 func TestDecide_Replaces(t *testing.T) {
 	w := newWorld(t, Config{}, `
 domain: d

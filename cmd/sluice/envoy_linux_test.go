@@ -158,6 +158,36 @@ func TestEnvoy_Limits(t *testing.T) {
 	assert.Empty(t, strings.Trim(e.stat("cluster.app.ratelimit.error"), "0"))
 }
 
+// TestEnvoy_SaysWhichRule: the access log, and by --rule-header the client, are told which rule denied, and no value of
+// the request that it is not told otherwise.
+func TestEnvoy_SaysWhichRule(t *testing.T) {
+	s, app := serveEnvoy(t, envoyRules, "--rule-header", "X-Denied-By"), startApplication(t)
+	log := filepath.Join(t.TempDir(), "access.log")
+	e := startEnvoy(t, app, []string{s.addresses["grpc"]}, "/dev/stdout", log)
+	denied := "web.path_/login.remote_address"
+	for i, want := range []string{"", denied, denied} {
+		resp, _ := e.get("/login")
+		assert.Equal(t, map[bool]int{true: 200, false: 429}[i == 0], resp.StatusCode)
+		assert.Equal(t, want, resp.Header.Get("X-Denied-By"))
+	}
+	_, _ = e.get("/")
+	_, _ = e.get("/")
+	resp, _ := e.get("/")
+	assert.Equal(t, "web.remote_address", resp.Header.Get("X-Denied-By"))
+	var lines []string
+	servetest.Eventually(t, "the log is written", func() bool {
+		b, err := os.ReadFile(log)
+		lines = strings.Split(string(b), "\n")
+		return err == nil && len(lines) == 7
+	})
+	for i, want := range []string{
+		`"GET /login HTTP/1.1" 200 - -`, `"GET /login HTTP/1.1" 429 RL ` + denied, `"GET /login HTTP/1.1" 429 RL ` + denied,
+		`"GET / HTTP/1.1" 200 - -`, `"GET / HTTP/1.1" 200 - -`, `"GET / HTTP/1.1" 429 RL web.remote_address`, "",
+	} {
+		assert.True(t, strings.HasSuffix(lines[i], want), "%s\n%s", want, lines[i])
+	}
+}
+
 // TestEnvoy_Failure stops the service: Envoy lets requests pass, or denies them.
 func TestEnvoy_Failure(t *testing.T) {
 	for deny, want := range map[string]int{"false": 200, "true": 500} {

@@ -16,6 +16,7 @@ import (
 	"github.com/sluice-go/sluice"
 	"github.com/sluice-go/sluice/cmd/sluice/internal/original"
 	"github.com/sluice-go/sluice/httplimit"
+	"github.com/sluice-go/sluice/rls"
 	"github.com/sluice-go/sluice/rules"
 	"github.com/sluice-go/sluice/rules/httprules"
 )
@@ -146,6 +147,9 @@ func (c *checker) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	} else {
 		if wait := retryAfter(&call.resp); wait != sluice.Never {
 			header.Set("Retry-After", strconv.FormatInt(seconds(wait), 10))
+		}
+		if c.config.RuleHeader != "" {
+			header.Set(c.config.RuleHeader, rls.HeaderOf(call.resp.DeniedBy()))
 		}
 		header.Set("Content-Length", "0")
 		w.WriteHeader(denial)

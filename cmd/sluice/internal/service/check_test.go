@@ -66,7 +66,7 @@ func (r *running) check(path string, headers ...string) *http.Response {
 }
 
 func TestCheck_Answers(t *testing.T) {
-	r := start(t, "--rules", rulesFile(t, checkRules), "--manual-clock", "--headers", "--headers-draft11")
+	r := start(t, "--rules", rulesFile(t, checkRules), "--manual-clock", "--headers", "--headers-draft11", "--rule-header", "X-Denied-By")
 	for i := range 3 {
 		resp := r.check("/check/web", "X-Forwarded-For: 192.0.2.1")
 		assert.Equal(t, 204, resp.StatusCode)
@@ -74,9 +74,11 @@ func TestCheck_Answers(t *testing.T) {
 		assert.Equal(t, fmt.Sprintf(`"each";r=%d;t=60`, 2-i), resp.Header.Get("RateLimit"))
 		assert.Equal(t, `"each";q=3;w=60`, resp.Header.Get("RateLimit-Policy"))
 		assert.Empty(t, resp.Header.Get("Retry-After"))
+		assert.Empty(t, resp.Header.Get("X-Denied-By"))
 	}
 	resp := r.check("/check/web", "X-Forwarded-For: 192.0.2.1")
 	assert.Equal(t, 429, resp.StatusCode)
+	assert.Equal(t, "web.remote_address", resp.Header.Get("X-Denied-By"))
 	assert.Equal(t, "60", resp.Header.Get("Retry-After"))
 	assert.EqualValues(t, 0, resp.ContentLength)
 	resp = r.check("/check/web?deny=403", "X-Forwarded-For: 192.0.2.1")

@@ -37,6 +37,7 @@ type Config struct {
 
 	Headers                                   bool
 	LimitHeader, RemainingHeader, ResetHeader string
+	RuleHeader                                string
 	DynamicMetadata                           bool
 
 	MaxMessage, MaxDescriptors, MaxEntries, MaxValue int
@@ -80,6 +81,7 @@ func (c *Config) Flags(f *pflag.FlagSet) {
 	f.StringVar(&c.LimitHeader, "limit-header", "RateLimit-Limit", "name of the header with the limit")
 	f.StringVar(&c.RemainingHeader, "remaining-header", "RateLimit-Remaining", "name of the header with what remains")
 	f.StringVar(&c.ResetHeader, "reset-header", "RateLimit-Reset", "name of the header with the seconds to the end of\nthe window")
+	f.StringVar(&c.RuleHeader, "rule-header", "", "name of a header with the rule that denied a call;\nempty for none")
 	f.BoolVar(&c.DynamicMetadata, "dynamic-metadata", false, "answer with dynamic metadata")
 	f.BoolVar(&c.HeadersDraft11, "headers-draft11", false, "answer /check with RateLimit and RateLimit-Policy, as\nthe IETF has them in draft 11")
 	f.StringSliceVar(&c.TrustedProxies, "trusted-proxies", []string{"127.0.0.0/8", "::1/128"}, "addresses of proxies that /check believes what they say\nof a request")
@@ -156,8 +158,8 @@ func (c *Config) checkChoices() error {
 	case !strings.HasPrefix(c.MetricsPath, "/") || strings.ContainsAny(c.MetricsPath, "{} \t\n"):
 		return fmt.Errorf("--metrics-path %q: want a path that begins with /, without braces and spaces", c.MetricsPath)
 	}
-	for _, h := range [][2]string{{"limit-header", c.LimitHeader}, {"remaining-header", c.RemainingHeader}, {"reset-header", c.ResetHeader}} {
-		if h[1] == "" || strings.ContainsFunc(h[1], func(r rune) bool { return !isToken(r) }) {
+	for _, h := range [][2]string{{"limit-header", c.LimitHeader}, {"remaining-header", c.RemainingHeader}, {"reset-header", c.ResetHeader}, {"rule-header", c.RuleHeader}} {
+		if h[1] == "" && h[0] != "rule-header" || strings.ContainsFunc(h[1], func(r rune) bool { return !isToken(r) }) {
 			return fmt.Errorf("--%s %q: want the name of a header", h[0], h[1])
 		}
 	}

@@ -136,8 +136,8 @@ func newServer(c *Config, log *slog.Logger, stop <-chan os.Signal) (s *server, e
 	}
 	s.service = rls.New(s.engine, rls.Options{
 		Headers: c.Headers, LimitHeader: c.LimitHeader, RemainingHeader: c.RemainingHeader, ResetHeader: c.ResetHeader,
-		DynamicMetadata: c.DynamicMetadata,
-		MaxDescriptors:  c.MaxDescriptors, MaxEntries: c.MaxEntries, MaxValue: c.MaxValue, MaxText: c.MaxMessage,
+		DynamicMetadata: c.DynamicMetadata, RuleHeader: c.RuleHeader,
+		MaxDescriptors: c.MaxDescriptors, MaxEntries: c.MaxEntries, MaxValue: c.MaxValue, MaxText: c.MaxMessage,
 		MessageTime: messageTime,
 		Took:        func(d time.Duration) { s.metrics.grpc.Observe(d.Seconds()) },
 		Panicked:    func(v any, stack []byte) { log.Error("a call panicked", "value", v, "stack", string(stack)) },
