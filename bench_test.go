@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/sluice-go/sluice/internal/depth"
+	"github.com/sluice-go/sluice/internal/keyid"
 )
 
 // The benchmarks compare the algorithms on equal terms: every one gets the same
@@ -431,7 +432,7 @@ func BenchmarkTopDenied(b *testing.B) {
 // is admitted or denied; each says true.
 func BenchmarkFloor(b *testing.B) {
 	system, fast, coarse := SystemClock(), NewFastClock(), NewCoarseClock(0)
-	seeded, stable := newHasher(HashSeeded), newHasher(HashStable)
+	seeded, stable := keyid.New(false), keyid.New(true)
 	key, keyBytes := "user:42", []byte("user:42")
 	addr := netip.MustParseAddr("192.0.2.1")
 	var word atomic.Uint64
@@ -443,11 +444,11 @@ func BenchmarkFloor(b *testing.B) {
 		{"clock/clock=system", func(uint64) bool { return system.Now() > 0 }},
 		{"clock/clock=fast", func(uint64) bool { return fast.Now() > 0 }},
 		{"clock/clock=coarse", func(uint64) bool { return coarse.Now() > 0 }},
-		{"hash/form=string/hash=seeded", func(uint64) bool { return seeded.string(key) > 0 }},
-		{"hash/form=string/hash=stable", func(uint64) bool { return stable.string(key) > 0 }},
-		{"hash/form=bytes/hash=seeded", func(uint64) bool { return seeded.bytes(keyBytes) > 0 }},
-		{"hash/form=uint64/hash=seeded", func(i uint64) bool { return seeded.uint64(i) > 0 }},
-		{"hash/form=addr/hash=seeded", func(uint64) bool { return seeded.addr(addr) > 0 }},
+		{"hash/form=string/hash=seeded", func(uint64) bool { return seeded.String(key) > 0 }},
+		{"hash/form=string/hash=stable", func(uint64) bool { return stable.String(key) > 0 }},
+		{"hash/form=bytes/hash=seeded", func(uint64) bool { return seeded.Bytes(keyBytes) > 0 }},
+		{"hash/form=uint64/hash=seeded", func(i uint64) bool { return seeded.Uint64(i) > 0 }},
+		{"hash/form=addr/hash=seeded", func(uint64) bool { return seeded.Addr(addr) > 0 }},
 		{"cas", func(uint64) bool { w := word.Load(); return word.CompareAndSwap(w, w+1) }},
 	} {
 		b.Run("part="+part.name, func(b *testing.B) { drive(b, filling, nil, false, part.call) })

@@ -36,7 +36,7 @@ package sluice
 // A new key for which there is no room at MaxKeys is not charged under OverflowDenyNew and
 // OverflowAdmitNew: see Stats.Untracked. WorstCase does not speak of what is charged.
 func (l *Limiter) Charge(key string, cost int) (d Decision) {
-	id := l.made().hash.string(key)
+	id := l.made().hash.String(key)
 	l.ahead(id)
 	l.key(id).chargeAt(&d, l.now(), cost)
 	return d
@@ -111,7 +111,7 @@ func (st *store) debitNew(d *Decision, p *policy, id uint64, now int64, cost int
 // there was, and WouldDeny says whether that was less. A new key without room at MaxKeys
 // gets up to its burst under OverflowAdmitNew.
 func (l *Limiter) TakeUpTo(key string, cost int) (taken int, d Decision) {
-	id := l.made().hash.string(key)
+	id := l.made().hash.String(key)
 	l.ahead(id)
 	taken = l.key(id).takeUpToAt(&d, key, l.now(), cost)
 	return taken, d

@@ -145,7 +145,7 @@ func TestNew_ZeroFieldsTakeTheirDefaults(t *testing.T) {
 	assert.Equal(t, int64(10*time.Second), l.ttl)
 	assert.IsType(t, &systemClock{}, l.clock)
 	assert.True(t, l.timed, "sweeps on a timer")
-	assert.False(t, l.hash.stable, "seeded")
+	assert.True(t, l.direct, "seeded")
 	assert.Nil(t, l.tally, "stats")
 	assert.Equal(t, max(64, pow2(32*runtime.GOMAXPROCS(0))), len(l.shards))
 }
@@ -164,7 +164,7 @@ func TestNew_GivenFieldsAreKept(t *testing.T) {
 	assert.Equal(t, int64(time.Minute), l.ttl)
 	assert.Same(t, clock, l.clock)
 	assert.False(t, l.timed)
-	assert.True(t, l.hash.stable)
+	assert.False(t, l.direct)
 	assert.NotNil(t, l.tally)
 	assert.Len(t, l.shards, 8)
 }

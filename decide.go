@@ -10,7 +10,7 @@ func (l *Limiter) Allow(key string) bool {
 	if l == nil || !l.direct {
 		return l.AllowN(key, 1)
 	}
-	id := l.hash.seeded(key) // one frame less than AllowN
+	id := l.hash.Seeded(key) // one frame less than AllowN
 	l.ahead(id)
 	return l.allowAt(id, l.now(), 1)
 }
@@ -18,7 +18,7 @@ func (l *Limiter) Allow(key string) bool {
 // AllowN charges cost units to key and reports whether they were admitted, all or
 // none. See Take for the costs that are not from 1 to the burst.
 func (l *Limiter) AllowN(key string, cost int) bool {
-	id := l.made().hash.string(key)
+	id := l.made().hash.String(key)
 	l.ahead(id)
 	return l.allowAt(id, l.now(), cost) || l.deny(id, key, cost)
 }
@@ -31,7 +31,7 @@ func (l *Limiter) AllowN(key string, cost int) bool {
 // cost, or one above the burst and Config.Soft, is denied with RetryAfter Never. Take does
 // not retain key.
 func (l *Limiter) Take(key string, cost int) (d Decision) {
-	id := l.made().hash.string(key)
+	id := l.made().hash.String(key)
 	l.ahead(id)
 	l.key(id).decide(&d, l.now(), cost)
 	if !d.Allowed || l.soft > 0 {

@@ -10,6 +10,7 @@ import (
 	"github.com/puzpuzpuz/xsync/v3"
 
 	"github.com/sluice-go/sluice/internal/crowding"
+	"github.com/sluice-go/sluice/internal/keyid"
 	"github.com/sluice-go/sluice/internal/spacesaving"
 )
 
@@ -26,7 +27,7 @@ import (
 type Limiter struct {
 	store
 	plans  atomic.Pointer[plans]
-	hash   hasher
+	hash   keyid.Hasher
 	direct bool   // keys are seeded, and nobody asks who is denied: see Allow
 	serial uint64 // orders limiters: see TakeAll
 	soft   int
@@ -96,8 +97,8 @@ func newLimiter(c Config, homes uint64, most int) (*Limiter, error) {
 	if c.TopDenied > 0 {
 		l.top = spacesaving.New(c.TopDenied)
 	}
-	l.hash = newHasher(c.Hash)
-	l.direct = !l.hash.stable && l.top == nil && !l.shadow
+	l.hash = keyid.New(c.Hash == HashStable)
+	l.direct = c.Hash == HashSeeded && l.top == nil && !l.shadow
 	l.setUp(config, tm, shards, homes, most)
 	return l, nil
 }
@@ -168,7 +169,7 @@ func (l *Limiter) key(id uint64) Key { return Key{lim: l, id: id} }
 
 // Key returns the handle of s: hash once, decide often.
 func (l *Limiter) Key(s string) Key {
-	k := l.made().key(l.hash.string(s))
+	k := l.made().key(l.hash.String(s))
 	if l.top.Nameless(k.id) {
 		l.top.Name(k.id, s)
 	}
@@ -177,7 +178,7 @@ func (l *Limiter) Key(s string) Key {
 
 // KeyBytes returns the handle of string(b). It does not retain b.
 func (l *Limiter) KeyBytes(b []byte) Key {
-	k := l.made().key(l.hash.bytes(b))
+	k := l.made().key(l.hash.Bytes(b))
 	if l.top.Nameless(k.id) {
 		l.top.Name(k.id, string(b))
 	}
@@ -186,14 +187,14 @@ func (l *Limiter) KeyBytes(b []byte) Key {
 
 // KeyUint64 returns the handle of a number. Different numbers do not share an id, except for one
 // pair of all 2^64, since no id is 0. It is not the handle of the number's decimal form.
-func (l *Limiter) KeyUint64(n uint64) Key { return l.made().key(l.hash.uint64(n)) }
+func (l *Limiter) KeyUint64(n uint64) Key { return l.made().key(l.hash.Uint64(n)) }
 
 // KeyAddr returns the handle of an address. An IPv4 address and its IPv4-mapped
 // IPv6 form are the same key, and a zone makes no difference. It is not the handle
 // of the address's text. An IPv6 host has a network of 2^64 addresses, each of which is
 // a key: cut it, as in the example. httplimit.ByRemoteIP does.
 func (l *Limiter) KeyAddr(a netip.Addr) Key {
-	k := l.made().key(l.hash.addr(a))
+	k := l.made().key(l.hash.Addr(a))
 	if l.top.Nameless(k.id) {
 		l.top.Name(k.id, a.Unmap().WithZone("").String())
 	}
@@ -204,7 +205,7 @@ func (l *Limiter) KeyAddr(a netip.Addr) Key {
 // pick the shard and its low bits the place in the shard, so all 64 must be well
 // mixed; 0 is replaced by another id. With HashStable, KeyHash of the xxHash64 of
 // s is Key(s).
-func (l *Limiter) KeyHash(h uint64) Key { return l.made().key(nonZero(h)) }
+func (l *Limiter) KeyHash(h uint64) Key { return l.made().key(keyid.Of(h)) }
 
 // Config returns the configuration in force: with defaults filled in, and with the limit
 // that SetLimit has set. Shards stays 0 if it was. New takes it, except while SetLimit has

@@ -11,7 +11,7 @@ import (
 // denied, what the denial would do to the key (BlockFor, CountDenied). So its Remaining is
 // what the call would leave; what is left now, Peek says with a cost of 0, and Status.
 func (l *Limiter) Peek(key string, cost int) (d Decision) {
-	id := l.made().hash.string(key)
+	id := l.made().hash.String(key)
 	l.ahead(id)
 	l.key(id).peekAt(&d, l.now(), cost)
 	return d
@@ -214,7 +214,7 @@ type Status struct {
 
 // Status returns how key stands. It charges nothing and tracks nothing, like Peek.
 func (l *Limiter) Status(key string) Status {
-	id := l.made().hash.string(key)
+	id := l.made().hash.String(key)
 	l.ahead(id)
 	return l.key(id).statusAt(l.now())
 }

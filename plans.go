@@ -102,21 +102,21 @@ func (l *Limiter) namedPlans() (all []*plan) {
 // key are open, some 0.1 us each; no other tracked key's decision waits for it. Calls for the key that run meanwhile go by either limit, also two of one goroutine, in
 // any order.
 func (l *Limiter) SetKeyLimit(key string, limit Limit) error {
-	return l.setKeyLimit(l.made().hash.string(key), limit)
+	return l.setKeyLimit(l.made().hash.String(key), limit)
 }
 
 // SetKeyPlan puts key on the plan of that name, until ClearKeyLimit, SetKeyLimit or
 // ClearPlan. It is like SetKeyLimit with the limit of the plan, and follows SetPlan. The
 // error is a *ConfigError if there is no such plan.
 func (l *Limiter) SetKeyPlan(key, plan string) error {
-	return l.setKeyPlan(l.made().hash.string(key), plan)
+	return l.setKeyPlan(l.made().hash.String(key), plan)
 }
 
 // ClearKeyLimit gives key the limiter's limit again. It keeps what the key has spent, and
 // does nothing for a key without a limit of its own. The key counts towards MaxKeys again;
 // if there is no room for it, what it has spent is forgotten, as for any key that has no
 // room. The time that it takes, and what it means for other calls, are as SetKeyLimit says.
-func (l *Limiter) ClearKeyLimit(key string) { l.clearKeyLimit(l.made().hash.string(key)) }
+func (l *Limiter) ClearKeyLimit(key string) { l.clearKeyLimit(l.made().hash.String(key)) }
 
 // SetLimit is Limiter.SetKeyLimit for this key.
 func (k Key) SetLimit(limit Limit) error { return k.lim.made().setKeyLimit(k.id, limit) }

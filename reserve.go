@@ -28,7 +28,7 @@ import (
 // Under Shadow there is no delay, and no error but ErrNotReservable: see
 // Reservation.WouldDeny. A Reserve that fails is counted as denied, but does not block.
 func (l *Limiter) Reserve(key string, cost int, maxWait time.Duration) (*Reservation, error) {
-	return l.made().key(l.hash.string(key)).reserve(key, cost, maxWait)
+	return l.made().key(l.hash.String(key)).reserve(key, cost, maxWait)
 }
 
 // Reserve is Limiter.Reserve for this key.
@@ -230,7 +230,7 @@ func (r *Reservation) chargeTurn(p *policy, word, from uint64, now int64) (next 
 // enough. With a clock of another kind it is asked again after as much real time as it says
 // is left. The context's deadline is always one of real time.
 func (l *Limiter) Wait(ctx context.Context, key string, cost int) error {
-	return l.made().key(l.hash.string(key)).wait(ctx, key, cost)
+	return l.made().key(l.hash.String(key)).wait(ctx, key, cost)
 }
 
 // Wait is Limiter.Wait for this key.

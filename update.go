@@ -3,7 +3,7 @@ package sluice
 import "time"
 
 // Reset makes key fresh, as if it had never been charged.
-func (l *Limiter) Reset(key string) { l.reset(l.made().hash.string(key)) }
+func (l *Limiter) Reset(key string) { l.reset(l.made().hash.String(key)) }
 
 // Refund gives key back cost units that it has been charged, so that only what
 // turned out to matter counts: a login that succeeded, say. It gives back at most
@@ -16,7 +16,7 @@ func (l *Limiter) Reset(key string) { l.reset(l.made().hash.string(key)) }
 // WorstCase holds for what was admitted and not refunded. Under SlidingLog a call
 // with an older time than the units given back is then charged at its own time.
 func (l *Limiter) Refund(key string, cost int) {
-	l.refundAt(l.made().hash.string(key), l.now(), cost)
+	l.refundAt(l.made().hash.String(key), l.now(), cost)
 }
 
 // Block denies all calls for key for the time d, or longer if the key is blocked for
@@ -26,12 +26,12 @@ func (l *Limiter) Refund(key string, cost int) {
 // under OverflowDenyNew and OverflowAdmitNew. OverflowEvictSoonest drops blocked keys last. A block holds under any
 // limit, Unlimited too, and outlasts SetLimit and SetKeyLimit.
 func (l *Limiter) Block(key string, d time.Duration) bool {
-	return l.made().key(l.hash.string(key)).block(d)
+	return l.made().key(l.hash.String(key)).block(d)
 }
 
 // Unblock ends the block of key, which is then fresh. It does nothing if key is not
 // blocked.
-func (l *Limiter) Unblock(key string) { l.unblock(l.made().hash.string(key)) }
+func (l *Limiter) Unblock(key string) { l.unblock(l.made().hash.String(key)) }
 
 // Reset is Limiter.Reset for this key.
 func (k Key) Reset() { k.lim.made().reset(k.id) }

@@ -99,36 +99,6 @@ func TestDesign_LayersHaveAllFiles(t *testing.T) {
 	}
 }
 
-// TestDesign_MapIsTrue: the map has each source file of the root and of httplimit once, and a file
-// has the words that its row says.
-func TestDesign_MapIsTrue(t *testing.T) {
-	rows := regexp.MustCompile("(?m)^\\| `((?:httplimit/)?[a-z]+\\.go)` \\|[^|]*\\|([^|]*)\\|$").FindAllStringSubmatch(section(t, "File map"), -1)
-	rowOf := map[string]string{}
-	for _, row := range rows {
-		rowOf[row[1]] = row[2]
-	}
-	assert.Len(t, rowOf, len(rows), "a file has two rows")
-	paths, err := filepath.Glob("../../*.go")
-	require.NoError(t, err)
-	more, err := filepath.Glob("../../httplimit/*.go")
-	require.NoError(t, err)
-	for _, path := range append(paths, more...) {
-		name := strings.TrimPrefix(filepath.ToSlash(path), "../../")
-		if strings.HasSuffix(name, "_test.go") || name == "httplimit/doc.go" {
-			continue
-		}
-		_, ok := rowOf[name]
-		assert.True(t, ok, "the map lacks %s", name)
-		source, err := os.ReadFile(path)
-		require.NoError(t, err)
-		for _, word := range regexp.MustCompile("`([^`]+)`").FindAllStringSubmatch(rowOf[name], -1) {
-			assert.Regexp(t, `\b`+regexp.QuoteMeta(word[1]), string(source), "the map's row of %s", name)
-		}
-		delete(rowOf, name)
-	}
-	assert.Empty(t, rowOf, "the map has files that there are not")
-}
-
 // TestContributing_TestsAreWhereItSays: a test file of the root begins with the name of a source
 // file or with one of the kinds that CONTRIBUTING.md lists, and each kind has one.
 func TestContributing_TestsAreWhereItSays(t *testing.T) {

@@ -1,4 +1,4 @@
-package sluice
+package tsc
 
 import (
 	"strings"
@@ -11,13 +11,13 @@ import (
 	"github.com/sluice-go/sluice/internal/seeded"
 )
 
-// The tests in this file are about counters and system clocks that a FastClock cannot trust.
+// The tests in this file are about counters and system clocks that a Clock cannot trust.
 
-func TestFastClock_ProcessorsWhoseCountersAreApart(t *testing.T) {
-	for _, hz := range fastRates {
-		w := newFastWorld(seeded.Rand(t), hz)
+func TestClock_ProcessorsWhoseCountersAreApart(t *testing.T) {
+	for _, hz := range rates {
+		w := newWorld(seeded.Rand(t), hz)
 		w.ppm, w.apart = 30, 200
-		c := w.newClock(t)
+		c := w.clock(t)
 		for range 50_000 {
 			c.now()
 			c.now()
@@ -32,12 +32,12 @@ func TestFastClock_ProcessorsWhoseCountersAreApart(t *testing.T) {
 
 // Where counters are apart, the first 0.1 ms tell the rate to 0.2% only. One who reads on a
 // long time after that must not take the rest for a counter that cannot be trusted.
-func TestFastClock_AYoungClockLeftAlone(t *testing.T) {
+func TestClock_AYoungClockLeftAlone(t *testing.T) {
 	rng := seeded.Rand(t)
 	for range 2000 {
-		w := newFastWorld(rng, fastRates[rng.IntN(len(fastRates))])
+		w := newWorld(rng, rates[rng.IntN(len(rates))])
 		w.ppm, w.apart = 300-600*rng.Float64(), 200
-		c := w.newClock(t)
+		c := w.clock(t)
 		for range rng.IntN(5) {
 			c.now()
 			w.sleep(time.Duration(rng.Int64N(int64(time.Second)) >> rng.IntN(20)))
@@ -49,12 +49,12 @@ func TestFastClock_AYoungClockLeftAlone(t *testing.T) {
 }
 
 // A suspend of a young clock is no drift either.
-func TestFastClock_ASuspendOfAYoungClock(t *testing.T) {
+func TestClock_ASuspendOfAYoungClock(t *testing.T) {
 	rng := seeded.Rand(t)
 	for range 1000 {
-		w := newFastWorld(rng, 2.1e9)
+		w := newWorld(rng, 2.1e9)
 		w.calm = true
-		c := w.newClock(t)
+		c := w.clock(t)
 		c.now()
 		const asleep = 2 * time.Second
 		w.sleep(20*asleep + time.Duration(rng.Int64N(int64(10*asleep))))
@@ -92,7 +92,7 @@ func (c *worldClock) use(readings int) {
 	}
 }
 
-func TestFastClock_AJumpNobodyCanExplain(t *testing.T) {
+func TestClock_AJumpNobodyCanExplain(t *testing.T) {
 	for _, jump := range []time.Duration{2 * time.Millisecond, 100 * time.Millisecond, time.Hour, 50 * year} {
 		w, c := newCalmClock(t)
 		c.within(time.Microsecond)
@@ -105,9 +105,9 @@ func TestFastClock_AJumpNobodyCanExplain(t *testing.T) {
 }
 
 // Where the counter begins anew, the system clock says how late it is.
-func TestFastClock_ACounterThatBeginsAnew(t *testing.T) {
-	w := newFastWorld(seeded.Rand(t), 2.1e9)
-	c := w.newClock(t)
+func TestClock_ACounterThatBeginsAnew(t *testing.T) {
+	w := newWorld(seeded.Rand(t), 2.1e9)
+	c := w.clock(t)
 	for range 20 {
 		c.use(2000)
 		w.sleep(time.Duration(w.rng.Int64N(int64(time.Second))))
@@ -129,11 +129,11 @@ func TestFastClock_ACounterThatBeginsAnew(t *testing.T) {
 }
 
 // The counter runs through a suspend, or not; the system clock does not, as on Linux.
-func TestFastClock_ASuspendIsNoTime(t *testing.T) {
+func TestClock_ASuspendIsNoTime(t *testing.T) {
 	for _, runs := range []bool{false, true} {
 		for _, asleep := range []time.Duration{2 * time.Second, time.Hour, 365 * day} {
-			w := newFastWorld(seeded.Rand(t), 2.1e9)
-			c := w.newClock(t)
+			w := newWorld(seeded.Rand(t), 2.1e9)
+			c := w.clock(t)
 			for range 5 {
 				c.use(2000)
 				w.sleep(w.pause())
@@ -150,19 +150,19 @@ func TestFastClock_ASuspendIsNoTime(t *testing.T) {
 	}
 }
 
-func TestFastClock_ACounterThatStops(t *testing.T) {
+func TestClock_ACounterThatStops(t *testing.T) {
 	w, c := newCalmClock(t)
 	w.hz = 0
 	for range 1000 {
 		c.now()
 		w.sleep(time.Millisecond)
 	}
-	c.within(2*fastGuard + time.Millisecond)
+	c.within(2*guardEvery + time.Millisecond)
 	c.requireFallen("the counter has stopped")
 }
 
 // One that has stopped while nobody read the clock is found by the first who does.
-func TestFastClock_ACounterThatStopsWhileParked(t *testing.T) {
+func TestClock_ACounterThatStopsWhileParked(t *testing.T) {
 	w, c := newCalmClock(t)
 	w.sleep(time.Second)
 	require.Zero(t, w.due, "it has parked")
@@ -173,7 +173,7 @@ func TestFastClock_ACounterThatStopsWhileParked(t *testing.T) {
 	c.requireFallen(strings.TrimPrefix(c.Source(), "system clock: "))
 }
 
-func TestFastClock_ACounterThatChangesItsFrequency(t *testing.T) {
+func TestClock_ACounterThatChangesItsFrequency(t *testing.T) {
 	for _, factor := range []float64{0.001, 0.1, 0.5, 0.99, 0.998, 1.002, 1.01, 2, 10, 1000} {
 		w, c := newCalmClock(t)
 		w.hz *= factor
@@ -190,17 +190,17 @@ func TestFastClock_ACounterThatChangesItsFrequency(t *testing.T) {
 }
 
 // A counter that the hypervisor or the kernel reads for the program is of no use.
-func TestFastClock_ACounterThatIsSlowToRead(t *testing.T) {
-	w := newFastWorld(seeded.Rand(t), 2.1e9)
+func TestClock_ACounterThatIsSlowToRead(t *testing.T) {
+	w := newWorld(seeded.Rand(t), 2.1e9)
 	w.calm, w.cost = true, 1500
-	require.Equal(t, "system clock: the counter cannot be compared with the system clock to 1 us", newFastClock("", w.inputs()).Source())
+	require.Equal(t, "system clock: the counter cannot be compared with the system clock to 1 us", newClock("", w.inputs()).Source())
 
 	w.cost = 15
-	c := w.newClock(t)
+	c := w.clock(t)
 	for range 10 {
 		c.use(2000)
 		w.cost = 1500 // for a while, on a busy machine
-		c.use(fastMisses / 2)
+		c.use(maxMisses / 2)
 		w.cost = 15
 	}
 	c.use(2000)
@@ -212,30 +212,30 @@ func TestFastClock_ACounterThatIsSlowToRead(t *testing.T) {
 	c.requireFallen("reading the counter takes too long")
 }
 
-func TestFastClock_ACounterThatIsUnfitFromTheBeginning(t *testing.T) {
+func TestClock_ACounterThatIsUnfitFromTheBeginning(t *testing.T) {
 	for name, hz := range map[string]float64{"stopped": 0, "coarse": 32_768, "too fast": 1e13} {
-		w := newFastWorld(seeded.Rand(t), hz)
+		w := newWorld(seeded.Rand(t), hz)
 		require.Equal(t, "system clock: the counter cannot be compared with the system clock to 1 us",
-			newFastClock("", w.inputs()).Source(), name)
+			newClock("", w.inputs()).Source(), name)
 	}
-	w := newFastWorld(seeded.Rand(t), 1e9)
-	c := newFastClock("somebody says so", w.inputs())
+	w := newWorld(seeded.Rand(t), 1e9)
+	c := newClock("somebody says so", w.inputs())
 	require.Equal(t, "system clock: somebody says so", c.Source())
-	(&worldClock{FastClock: c, t: t, w: w}).requireFallen("somebody says so")
+	(&worldClock{Clock: c, t: t, w: w}).requireFallen("somebody says so")
 	require.Zero(t, w.due, "it needs no timer")
 }
 
 // On a system whose clock goes on by half a millisecond at a time.
-func TestFastClock_ACoarseSystemClock(t *testing.T) {
-	w := newFastWorld(seeded.Rand(t), 1e9)
+func TestClock_ACoarseSystemClock(t *testing.T) {
+	w := newWorld(seeded.Rand(t), 1e9)
 	in := w.inputs()
 	exact := in.system
 	in.system = func() int64 { return exact() / 500_000 * 500_000 }
-	require.Equal(t, "system clock: time stands still while the counter runs, or goes by large steps", newFastClock("", in).Source())
+	require.Equal(t, "system clock: time stands still while the counter runs, or goes by large steps", newClock("", in).Source())
 }
 
-// TestFastClock_FallenBeforeItsTurn: whoever waited to correct the clock while it fell reads the system clock.
-func TestFastClock_FallenBeforeItsTurn(t *testing.T) {
+// TestClock_FallenBeforeItsTurn: whoever waited to correct the clock while it fell reads the system clock.
+func TestClock_FallenBeforeItsTurn(t *testing.T) {
 	w, c := newCalmClock(t)
 	w.count(float64(time.Hour))
 	c.use(1000)

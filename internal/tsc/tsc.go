@@ -1,4 +1,22 @@
-package sluice
+// Package tsc makes a clock of the processor's counter of time: the system clock, read without the
+// system's help and without waiting for other instructions. What it promises, sluice.FastClock says.
+//
+// The counter has a rate that nobody tells, and which is not that of the system clock, since that is
+// set right all the time. So the time is a line through two samples of both, good for 5 ms. Then a
+// reader makes the next line, which begins where the last one is, and goes faster or slower by what
+// the two have come to differ by: no reading goes back for that.
+//
+//   - A reading is one multiplication and six loads, and no lock. There are two lines, and a count of
+//     turns that says which one is in force; whoever reads one that is being replaced sees another turn
+//     afterwards, and reads again.
+//   - Nobody waits for a calibration. Its line goes on meanwhile, for twice its span at most.
+//   - What can be wrong is found by comparison, not by knowledge of machines: a counter that jumps,
+//     changes its rate, or takes long to be read makes the clock the system clock for good. One that
+//     begins anew, or has run through a suspend, has its line begun anew. One that stops never comes
+//     to the end of its line, so a timer looks for that while the clock is being read.
+//   - A new clock knows the rate to a part in 500 only, and so its first lines are short, each twice as
+//     long as the one before.
+package tsc
 
 import (
 	"fmt"
@@ -11,69 +29,43 @@ import (
 	"github.com/sluice-go/sluice/internal/counter"
 )
 
-// FastClock is the system clock, read from the processor's counter of time (TSC on amd64,
-// CNTVCT_EL0 on arm64) without the system's help and without waiting for other instructions.
-// It compares the counter with the system clock as it is read, some 200 times a second. One that
-// is no longer read stops its timer by itself, and needs no Close.
-//
-// A reading is within 1 us of the system clock while the rates of the two change by no more
-// than 50 ppm in 5 ms, and within 12 us while the system clock is being set right. While the
-// clock is new, until it has compared the two half a dozen times, it is within 2 us, or 5 us where
-// the counters of two processors are apart by more than 0.4 us. A reading may be less than an
-// earlier one, by up to 1 us: the processor reads the counter ahead of other instructions, and
-// the counters of two processors may be apart. A limiter judges a time that has gone back as
-// strictly as if it had not. So nothing is admitted for that, and a call can be judged as if it
-// had come up to 1 us earlier.
-//
-// It makes up for what the two have come to differ by in going faster or slower. It steps to
-// the system clock where nobody has read it for 10 ms, and where the counter has begun anew or
-// the machine was suspended. If the two differ by more than 0.1% of the time that has passed
-// (4% when it is new, half as much after each of the first comparisons), and no suspend explains
-// it, or if reading them together takes long, it is the system clock from then on. It can be
-// ahead then, by at most 10 ms, and stands still until the system clock has caught up. A counter
-// that stops is found out within 0.2 s.
-//
-// It is the system clock from the beginning where processor or kernel do not say that the
-// counter is steady, on processors other than amd64 and arm64, with the build tag purego, and
-// when made inside a testing/synctest bubble; Source says so. A clock that is used in a bubble
-// must be made there and not be used outside.
-//
-// A FastClock is safe for concurrent use and must be made by NewFastClock.
-type FastClock struct {
+// A Clock is the system clock as the counter tells it. It must not be copied, and be begun by Init.
+// It is safe for concurrent use.
+type Clock struct {
 	// turn is how many lines there have been. lines[turn%2] is in force, and the other one
-	// is out of date, or being written: see read.
+	// is out of date, or being written: see Read.
 	turn  atomic.Uint64
-	lines [2]fastLine
+	lines [2]line
 	_     [128 - 72]byte // what follows is written by those who calibrate
 
 	mu     sync.Mutex // serialises calibrations, and guards the rest but fallen
 	pace   uint64     // what a tick takes by the last samples; see paceBits
-	last   fastSample
-	in     fastInputs
-	guard  timer                       // looks for a counter that has stopped
-	armed  bool                        // it runs: somebody has been reading the clock
-	looked uint64                      // the turn when it last did
-	misses int                         // see fastMisses
-	fallen atomic.Pointer[fallenClock] // set once it is the system clock for good
+	last   sample
+	in     inputs
+	guard  timer                      // looks for a counter that has stopped
+	armed  bool                       // it runs: somebody has been reading the clock
+	looked uint64                     // the turn when it last did
+	misses int                        // see maxMisses
+	fallen atomic.Pointer[systemOnly] // set once it is the system clock for good
 }
 
-// A fastLine is the time as a function of the counter: ns + (tick-from)*pace.
-type fastLine struct {
+// A line is the time as a function of the counter: ns + (tick-from)*pace.
+type line struct {
 	from atomic.Uint64 // ticks
 	ns   atomic.Int64  // since the Unix epoch
 	pace atomic.Uint64
 	span atomic.Uint64 // for how many ticks it is good; 0 once the clock is the system clock
 }
 
-// A fastSample is the counter and the clocks at one instant.
-type fastSample struct {
+// A sample is the counter and the clocks at one instant.
+type sample struct {
 	tick   uint64
 	system int64
 	wall   int64 // Unix time as it is set, which goes on during a suspend
 }
 
-// fastInputs are what a FastClock is made of. Those of tests do what tests want.
-type fastInputs struct {
+// inputs are what a Clock is made of. Those of tests do what tests want.
+type inputs struct {
 	counter      func() uint64
 	system, wall func() int64
 	after        func(time.Duration, func()) timer
@@ -81,98 +73,97 @@ type fastInputs struct {
 
 type timer interface{ Reset(time.Duration) bool }
 
-// A fallenClock is a FastClock that is the system clock.
-type fallenClock struct {
+// A systemOnly says since when, and why, the clock is the system clock.
+type systemOnly struct {
 	why   string
 	least int64 // the most that it has shown before
 }
 
 const (
-	// fastSpan is how long a line is good. At 50 ppm it is off by 250 ns then. Making the
+	// fullSpan is how long a line is good. At 50 ppm it is off by 250 ns then. Making the
 	// next one takes some 300 ns.
-	fastSpan = 5 * time.Millisecond
+	fullSpan = 5 * time.Millisecond
 
-	// fastFirstSpan is that of a line whose pace is not well known; each is good for twice
-	// as long as the one before. To know the pace from fastStart, to 50 ns, is to know it
+	// firstSpan is that of a line whose pace is not well known; each is good for twice
+	// as long as the one before. To know the pace from firstMeasure, to 50 ns, is to know it
 	// to 500 ppm.
-	fastFirstSpan = 100 * time.Microsecond
-	fastStart     = 100 * time.Microsecond
+	firstSpan    = 100 * time.Microsecond
+	firstMeasure = 100 * time.Microsecond
 
-	// fastReach is for how many spans a line serves while somebody makes the next one, who
+	// overrun is for how many spans a line serves while somebody makes the next one, who
 	// may have lost the processor.
-	fastReach = 2
+	overrun = 2
 
-	// fastApart is the most by which the counters of two processors, and the two readings
+	// apart is the most by which the counters of two processors, and the two readings
 	// of a sample, may be apart.
-	fastApart = time.Microsecond
+	apart = time.Microsecond
 
-	// fastDrift: drift explains a part in fastDrift of the time that has passed, once the
+	// drift: drift explains a part in drift of the time that has passed, once the
 	// pace is well known. Systems set their clocks right by at most 500 ppm, and counters
 	// differ by less.
-	fastDrift = 1000
+	drift = 1000
 
-	// fastMisses is how often in a row the clocks may have been read too far apart to be
+	// maxMisses is how often in a row the clocks may have been read too far apart to be
 	// compared. A busy machine does that for some microseconds.
-	fastMisses = 100
+	maxMisses = 100
 
-	// fastGuard is how often the counter is looked at apart from that: one that has stopped
+	// guardEvery is how often the counter is looked at apart from that: one that has stopped
 	// never comes to the end of a line.
-	fastGuard = 20 * fastSpan
+	guardEvery = 20 * fullSpan
 
-	// A clock that is the same fastStill times in a row stands still, or goes by steps; one
-	// that has moved fastMoves times does not.
-	fastStill, fastMoves = 10, 50
+	// A clock that is the same standsStill times in a row stands still, or goes by steps; one
+	// that has moved movesOn times does not.
+	standsStill, movesOn = 10, 50
 
 	// A pace is the time of a tick in 2^-48 ns.
 	paceBits = 48
 
-	// A counter with less than a tick in fastApart is too coarse. None has 1,000 in 1 ns.
-	slowestPace, fastestPace = uint64(fastApart) << paceBits, 1 << paceBits / 1000
+	// A counter with less than a tick in apart is too coarse. None has 1,000 in 1 ns.
+	slowestPace, fastestPace = uint64(apart) << paceBits, 1 << paceBits / 1000
 )
 
-// NewFastClock returns a clock that agrees with a SystemClock made now. It measures the
-// counter for about 0.1 ms.
-func NewFastClock() *FastClock {
-	return newFastClock(counter.Unfit(), fastInputs{
+// Init begins a clock that agrees with that system clock. It measures the counter for about 0.1 ms.
+// Where the counter is unfit the clock is the system clock from the beginning.
+func (c *Clock) Init(system func() int64) {
+	c.init(counter.Unfit(), inputs{
 		counter: counter.ReadInOrder,
-		system:  SystemClock().Now,
+		system:  system,
 		wall:    func() int64 { return time.Now().UnixNano() },
 		after:   func(d time.Duration, f func()) timer { return time.AfterFunc(d, f) },
 	})
 }
 
-// newFastClock returns a clock of these inputs; of the system clock alone if there is a
-// reason why the counter is unfit.
-func newFastClock(unfit string, in fastInputs) *FastClock {
-	c := &FastClock{in: in}
+// init begins a clock of these inputs; of the system clock alone if there is a reason why the
+// counter is unfit.
+func (c *Clock) init(unfit string, in inputs) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.in = in
 	if unfit == "" {
 		unfit = c.begin()
 	}
 	if unfit != "" {
-		c.fallen.Store(&fallenClock{why: unfit})
+		c.fallen.Store(&systemOnly{why: unfit})
 	}
-	return c
 }
 
 // begin measures the counter and makes the first line. If it cannot it says why.
-func (c *FastClock) begin() (unfit string) {
-	for range fastMisses {
+func (c *Clock) begin() (unfit string) {
+	for range maxMisses {
 		c.pace = 0
 		first, before := c.sample()
-		for now, moves, still := first.system, 0, 0; moves < fastMoves || now < first.system+int64(fastStart); {
+		for now, moves, still := first.system, 0, 0; moves < movesOn || now < first.system+int64(firstMeasure); {
 			was := now
 			if now = c.in.system(); now != was {
 				moves, still = moves+1, 0
-			} else if still++; still == fastStill {
+			} else if still++; still == standsStill {
 				return "time stands still while the counter runs, or goes by large steps"
 			}
 		}
 		second, after := c.sample()
 		pace, ok := paceOf(second.system-first.system, second.tick-first.tick)
-		if c.pace = pace; ok && max(before, after) <= c.ticks(fastApart) {
-			c.publish(second, second.system, c.ticks(fastFirstSpan))
+		if c.pace = pace; ok && max(before, after) <= c.ticks(apart) {
+			c.publish(second, second.system, c.ticks(firstSpan))
 			return ""
 		}
 	}
@@ -181,22 +172,14 @@ func (c *FastClock) begin() (unfit string) {
 
 // Source returns what the clock reads: "TSC" or "CNTVCT_EL0"; or "system clock: " and why.
 // The system clock it can become at any time.
-func (c *FastClock) Source() string {
+func (c *Clock) Source() string {
 	if f := c.fallen.Load(); f != nil {
 		return "system clock: " + f.why
 	}
 	return counter.Name
 }
 
-// Now implements Clock.
-func (c *FastClock) Now() int64 {
-	if now, ok := c.read(counter.Read()); ok {
-		return now
-	}
-	return c.readSlow()
-}
-
-// read returns the time at a tick, unless the line in force is not good for that, or there
+// Read returns the time at a tick, which counter.Read has returned just now, unless the line in force is not good for that, or there
 // has been another one while it was being read.
 //
 // The fields are never those of two lines: a writer of this one has made the other one's
@@ -208,7 +191,7 @@ func (c *FastClock) Now() int64 {
 // The tick must be of before the load. Were a line loaded, the processor lost, and then the
 // counter read, the line would be used at any time. This way the line is too new at worst,
 // begins after the tick, and is not good for it.
-func (c *FastClock) read(tick uint64) (int64, bool) {
+func (c *Clock) Read(tick uint64) (int64, bool) {
 	turn := c.turn.Load()
 	l := &c.lines[turn%2]
 	tick -= l.from.Load()
@@ -216,9 +199,10 @@ func (c *FastClock) read(tick uint64) (int64, bool) {
 	return l.ns.Load() + int64(ns), tick < l.span.Load() && c.turn.Load() == turn
 }
 
-// readSlow is Now for every case. Nobody waits for another one's calibration: the line goes
+// ReadSlow returns the time now, in every case. It is for a caller that Read, which is small enough to be
+// inlined, has failed: a function of both took 4% longer. Nobody waits for another one's calibration: the line goes
 // on meanwhile, and when it has gone too far the system clock does.
-func (c *FastClock) readSlow() int64 {
+func (c *Clock) ReadSlow() int64 {
 	if f := c.fallen.Load(); f != nil {
 		return max(c.in.system(), f.least)
 	}
@@ -229,7 +213,7 @@ func (c *FastClock) readSlow() int64 {
 	for {
 		tick, turn := c.in.counter(), c.turn.Load()
 		l := &c.lines[turn%2]
-		past, reach := int64(tick-l.from.Load()), int64(l.span.Load())*fastReach
+		past, reach := int64(tick-l.from.Load()), int64(l.span.Load())*overrun
 		now := l.at(min(past, reach))
 		switch {
 		case c.turn.Load() != turn:
@@ -242,7 +226,7 @@ func (c *FastClock) readSlow() int64 {
 }
 
 // at returns the time that a line shows some ticks after its beginning, and not before that.
-func (l *fastLine) at(past int64) int64 {
+func (l *line) at(past int64) int64 {
 	return l.ns.Load() + nanosOf(uint64(max(past, 0)), l.pace.Load())
 }
 
@@ -252,7 +236,7 @@ func (l *fastLine) at(past int64) int64 {
 // The new line begins where the old one is, so that no reading goes back. A reader that
 // loads the old line before the new one's turn, after this sample, can be ahead of the new
 // one, if that is slower: by 5 ns a 0.1 ms at 50 ppm.
-func (c *FastClock) calibrate() int64 {
+func (c *Clock) calibrate() int64 {
 	if f := c.fallen.Load(); f != nil {
 		return max(c.in.system(), f.least)
 	}
@@ -260,39 +244,39 @@ func (c *FastClock) calibrate() int64 {
 	span := int64(l.span.Load())
 	s, window := c.sample()
 	past := int64(s.tick - c.last.tick)
-	if -int64(c.ticks(fastApart)) <= past && past < span && window <= c.ticks(fastApart) {
+	if -int64(c.ticks(apart)) <= past && past < span && window <= c.ticks(apart) {
 		return l.at(past) // another processor's counter is behind, or somebody else was faster
 	}
 
 	passed, elapsed := nanosOf(uint64(max(past, 0)), l.pace.Load()), s.system-c.last.system
 	behind := s.system - l.ns.Load() - passed
-	shown := l.at(min(past, span*fastReach)) // the most that anybody can have read
-	if past > span*fastReach {               // nobody has read on
+	shown := l.at(min(past, span*overrun)) // the most that anybody can have read
+	if past > span*overrun {               // nobody has read on
 		shown = max(shown, s.system)
 	}
 	c.misses++
 	switch {
-	case window > c.ticks(fastApart) && c.misses < fastMisses:
+	case window > c.ticks(apart) && c.misses < maxMisses:
 		return shown
-	case window > c.ticks(fastApart):
+	case window > c.ticks(apart):
 		return c.fall("reading the counter takes too long", max(shown, s.system))
-	case max(behind, -behind) <= int64(fastApart)+elapsed/c.trusted(span) && !slept(elapsed, s.wall-c.last.wall, passed):
+	case max(behind, -behind) <= int64(apart)+elapsed/c.trusted(span) && !slept(elapsed, s.wall-c.last.wall, passed):
 		if pace, ok := paceOf(elapsed, uint64(past)); ok {
 			c.pace = (c.pace + pace) / 2
 		}
-		return c.publish(s, shown, min(2*uint64(span), c.ticks(fastSpan)))
+		return c.publish(s, shown, min(2*uint64(span), c.ticks(fullSpan)))
 	case past < 0, slept(elapsed, s.wall-c.last.wall, passed):
 		// Before, the line was right: nobody has read more than what is now.
-		return c.publish(s, s.system, c.ticks(fastFirstSpan))
+		return c.publish(s, s.system, c.ticks(firstSpan))
 	}
 	return c.fall(fmt.Sprintf("in %v of the counter it went on by %v", time.Duration(passed), time.Duration(elapsed)), max(shown, s.system))
 }
 
 // trusted returns how exactly the pace is known when lines are good for a span: to one part in
-// so many. Its first sample is as long as the first span, and four fastApart cover what all
+// so many. Its first sample is as long as the first span, and four apart cover what all
 // samples so far can have been wrong by: 4% of the first line.
-func (c *FastClock) trusted(span int64) int64 {
-	return min(fastDrift, nanosOf(uint64(span), c.pace)/int64(4*fastApart))
+func (c *Clock) trusted(span int64) int64 {
+	return min(drift, nanosOf(uint64(span), c.pace)/int64(4*apart))
 }
 
 // slept reports whether the counter has run through a suspend, during which the system clock
@@ -304,7 +288,7 @@ func slept(system, wall, counted int64) bool {
 
 // publish puts a line in force that begins with a sample and shows ns there. At the end of
 // its span it agrees with the system clock, if nothing has changed.
-func (c *FastClock) publish(s fastSample, ns int64, span uint64) int64 {
+func (c *Clock) publish(s sample, ns int64, span uint64) int64 {
 	c.last, c.misses = s, 0
 	turn := c.turn.Load() + 1
 	l := &c.lines[turn%2]
@@ -317,14 +301,14 @@ func (c *FastClock) publish(s fastSample, ns int64, span uint64) int64 {
 	return ns
 }
 
-func (c *FastClock) arm() {
+func (c *Clock) arm() {
 	switch {
 	case c.armed:
 		return
 	case c.guard == nil:
-		c.guard = c.in.after(fastGuard, c.look)
+		c.guard = c.in.after(guardEvery, c.look)
 	default:
-		c.guard.Reset(fastGuard)
+		c.guard.Reset(guardEvery)
 	}
 	c.armed = true
 }
@@ -332,7 +316,7 @@ func (c *FastClock) arm() {
 // look finds out whether the counter has stopped, and looks again later while the clock is
 // being read. Where it is not, its line has ended: the next reading calibrates, whatever the
 // counter does until then.
-func (c *FastClock) look() {
+func (c *Clock) look() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.armed = false
@@ -340,7 +324,7 @@ func (c *FastClock) look() {
 	s, _ := c.sample()
 	switch past := s.tick - c.last.tick; {
 	case c.fallen.Load() != nil:
-	case turn != c.looked || s.system-c.last.system < int64(fastReach*fastSpan):
+	case turn != c.looked || s.system-c.last.system < int64(overrun*fullSpan):
 		c.looked = turn
 		c.arm()
 	case past < c.lines[turn%2].span.Load():
@@ -349,8 +333,8 @@ func (c *FastClock) look() {
 }
 
 // fall makes the clock the system clock. It has shown at most least so far.
-func (c *FastClock) fall(why string, least int64) int64 {
-	c.fallen.Store(&fallenClock{why, least})
+func (c *Clock) fall(why string, least int64) int64 {
+	c.fallen.Store(&systemOnly{why, least})
 	c.lines[(c.turn.Load()+1)%2].span.Store(0)
 	c.turn.Add(1)
 	return least
@@ -358,7 +342,7 @@ func (c *FastClock) fall(why string, least int64) int64 {
 
 // sample reads the counter and the clocks together: the counter was read within the window,
 // in ticks, around the system clock.
-func (c *FastClock) sample() (s fastSample, window uint64) {
+func (c *Clock) sample() (s sample, window uint64) {
 	window = math.MaxUint64
 	for range 10 { // between two of which the processor may be lost
 		before := c.in.counter()
@@ -366,7 +350,7 @@ func (c *FastClock) sample() (s fastSample, window uint64) {
 		if w := c.in.counter() - before; w < window {
 			s.tick, s.system, window = before+w/2, system, w
 		}
-		if window <= c.ticks(fastApart)/4 {
+		if window <= c.ticks(apart)/4 {
 			break
 		}
 	}
@@ -375,7 +359,7 @@ func (c *FastClock) sample() (s fastSample, window uint64) {
 }
 
 // ticks returns how many ticks d takes. They are 0 before the pace is known.
-func (c *FastClock) ticks(d time.Duration) uint64 {
+func (c *Clock) ticks(d time.Duration) uint64 {
 	if c.pace == 0 {
 		return 0
 	}

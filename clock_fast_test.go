@@ -1,0 +1,110 @@
+package sluice
+
+import (
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/sluice-go/sluice/internal/depth"
+	"github.com/sluice-go/sluice/internal/seeded"
+	"github.com/sluice-go/sluice/internal/traces"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+func TestFastClock_ConcurrentReadingsHardlyGoBack(t *testing.T) {
+	clock := NewFastClock()
+	readConcurrently(clock, func(earlier, later int64) {
+		assert.GreaterOrEqual(t, later, earlier-int64(time.Millisecond), clock.Source())
+	}, 20_000)
+}
+
+// Inside a bubble time stands still while the counter runs.
+func TestFastClock_FollowsABubble(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		clock := NewFastClock()
+		require.True(t, strings.HasPrefix(clock.Source(), "system clock: "), clock.Source())
+		l := mustNew(t, Config{Limit: PerMinute(7), Clock: clock})
+		require.True(t, l.timed, "it tells the system's time, so a timer may sweep")
+		for range 50 {
+			require.Equal(t, time.Now().UnixNano(), clock.Now())
+			d := l.Take("k", 1)
+			for ; d.Allowed; d = l.Take("k", 1) {
+			}
+			time.Sleep(d.RetryAfter - 1)
+			require.False(t, l.Allow("k"), "1 ns before RetryAfter")
+			time.Sleep(time.Nanosecond)
+			require.True(t, l.Allow("k"), "at RetryAfter")
+		}
+	})
+}
+
+// A staggeringClock is up to 1 us behind, by another time at each reading, as processors'
+// counters can make a FastClock.
+type staggeringClock struct {
+	exact ManualClock
+	rng   *rand.Rand
+	said  []int64
+}
+
+func (c *staggeringClock) Now() int64 {
+	now := c.exact.Now() - c.rng.Int64N(int64(time.Microsecond)+1)
+	c.said = append(c.said, now)
+	return now
+}
+
+// Whatever is admitted, the exact model admits at the newest time that the key has been
+// charged at, or forgotten as idle. The limiter is swept and its keys are looked at in between.
+func TestFastClock_ModelAdmitsWhatIsAdmittedBehindTime(t *testing.T) {
+	for _, variant := range variants {
+		t.Run(variantName(variant), func(t *testing.T) {
+			rng := seeded.Rand(t)
+			for range depth.Of(20, 60, 300) {
+				staggering(t, rng, variant)
+			}
+		})
+	}
+}
+
+func staggering(t *testing.T, rng *rand.Rand, variant Config) {
+	clock := &staggeringClock{rng: rng}
+	clock.exact.now.Store(start.UnixNano())
+	c := randomConfig(rng, variant)
+	c.Clock, c.TTL, c.MaxKeys = clock, time.Duration(1+rng.IntN(5000)), 1000
+	l, err := New(c)
+	if err != nil {
+		return // a limit that no limiter takes
+	}
+	model := traces.NewCounting(oracleConfig(c))
+	newest := map[string]int64{}
+	keys := []string{"a", "b", "c"}
+	for range 300 {
+		key := keys[rng.IntN(len(keys))]
+		gaps := []int64{0, 0, rng.Int64N(100), rng.Int64N(1000), rng.Int64N(5000), min(traces.RandomGap(rng, traces.Limit(c.Limit), c.Offset, clock.exact.Now()), 1<<50)}
+		clock.exact.now.Add(gaps[rng.IntN(len(gaps))])
+		switch rng.IntN(8) {
+		case 0:
+			l.Sweep()
+		case 1:
+			l.Peek(key, 1)
+		default:
+			cost, id := traces.RandomCost(rng, c.Limit.burst()), l.Key(key).id
+			tracked := l.locate(id).slot != nil
+			clock.said = nil
+			d := l.Take(key, cost)
+			if !d.Allowed || cost <= 0 {
+				continue
+			}
+			now := clock.said[0] // a new key's shard asks again, to find out what is idle
+			newest[key] = max(newest[key], now)
+			if !tracked {
+				newest[key] = max(newest[key], l.shardOf(id).floor)
+			}
+			want := model.Take(key, newest[key], int64(cost))
+			require.True(t, want.Allowed, "%s cost %d: admitted at %d, and the model denies at %d: %+v\n%v",
+				key, cost, now, newest[key], want, c)
+		}
+	}
+}
