@@ -365,14 +365,14 @@ func TestAllocs_NoneWithLimitsOfKeys(t *testing.T) {
 	}
 }
 
-// TestPlans_OthersDoNotLookForAnOwner: a call for a tracked key that has no limit of its
+// TestKeyLimit_OthersDoNotLookForAnOwner: a call for a tracked key that has no limit of its
 // own asks nobody whose key it is.
-func TestPlans_OthersDoNotLookForAnOwner(t *testing.T) {
+func TestKeyLimit_OthersDoNotLookForAnOwner(t *testing.T) {
 	forEveryLayout(t, func(t *testing.T, c Config) {
 		l, _ := newFrozen(t, c)
 		burst := int(l.policyOf(0).burst)
 		require.True(t, l.Allow("k"))
-		require.Nil(t, l.plans.Load(), "without limits of keys there is no map to look into")
+		require.Nil(t, l.brought.Load(), "without limits of keys there is no map to look into")
 		require.NoError(t, l.SetKeyLimit("own", Per(3, c.Limit.Period)))
 		l.shardOf(l.Key("k").id).cells.Store(&directory[cellTable]{}) // which a look would panic on
 		l.shardOf(l.Key("own").id).cells.Store(&directory[cellTable]{})

@@ -25,7 +25,7 @@ import (
 type cell struct {
 	slot   // elsewhere stands for no state
 	policy *policy
-	kept   *plan // of SetKeyLimit or SetPlan: the cell stays; nil if it goes when it is swept
+	kept   *terms // of SetKeyLimit: the cell stays; nil if it goes when it is swept
 	tail   []atomic.Uint64
 }
 
@@ -115,8 +115,8 @@ func (ct *cellTable) eachIn(first, last uint64, f func(*cell)) {
 	}
 }
 
-// keptOn returns the plan that the key of the cell, if there is one, is kept on, or nil.
-func (c *cell) keptOn() *plan {
+// keptOn returns the terms that the key of the cell, if there is one, is kept on, or nil.
+func (c *cell) keptOn() *terms {
 	if c == nil {
 		return nil
 	}

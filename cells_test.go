@@ -173,7 +173,7 @@ func cellsAreAMap(t *testing.T, homes uint64, shards int, same uint) {
 			st.removeCellLocked(s, c)
 			delete(want, id)
 		} else {
-			next := &cell{kept: &st.common}
+			next := &cell{kept: st.own.Load()}
 			next.id.Store(id)
 			st.putCellLocked(s, next)
 			want[id] = next

@@ -26,9 +26,9 @@ const trackRounds = 64
 type claim struct {
 	lim    *Limiter
 	id     uint64
-	plan   *plan // that the first Key brings, or nil
-	cost   int64 // the sum of the key's charges; negative if one of them is
-	index  int   // of the key's first charge
+	terms  *terms // that the first Key brings, or nil
+	cost   int64  // the sum of the key's charges; negative if one of them is
+	index  int    // of the key's first charge
 	now    int64
 	noRoom outcome // waved or refused, if there was no room to track the key
 	hold
@@ -44,7 +44,7 @@ func collect(space []claim, charges []Charge, each []Decision, same chain, polic
 	claims := space[:len(charges)]
 	for i := range charges {
 		c, charge := &claims[i], &charges[i]
-		c.lim, c.id, c.plan, c.cost, c.index = charge.Key.lim.made(), charge.Key.id, charge.Key.plan, int64(charge.Cost), i
+		c.lim, c.id, c.terms, c.cost, c.index = charge.Key.lim.made(), charge.Key.id, charge.Key.terms, int64(charge.Cost), i
 		c.lim.lookAhead(c.id)
 	}
 	sortClaims(claims)
@@ -69,7 +69,7 @@ func collect(space []claim, charges []Charge, each []Decision, same chain, polic
 	readClocks(claims[:n])
 	for i := range claims[:n] {
 		c := &claims[i]
-		c.policy = policyFor(Key{c.lim, c.id, c.plan})
+		c.policy = policyFor(Key{c.lim, c.id, c.terms})
 	}
 	return claims[:n]
 }

@@ -47,7 +47,7 @@ func TestCollect_LinksTheChargesOfEachKey(t *testing.T) {
 		for range 2 { // as a TakeAll does that starts over
 			clear(got)
 			for _, c := range collect(make([]claim, n), charges, nil, same, Key.policyFor) {
-				got[Key{c.lim, c.id, c.plan}] = slices.Collect(same.of(&c))
+				got[Key{c.lim, c.id, c.terms}] = slices.Collect(same.of(&c))
 			}
 		}
 		require.Equal(t, want, got)

@@ -357,7 +357,6 @@ func TestConcurrent_TokensOfTwoLimits(t *testing.T) {
 		t.Parallel()
 		c.Limit = Per(1000, c.Limit.Period)
 		l, _ := newFrozen(t, c)
-		require.NoError(t, l.SetPlan("pro", Per(900, c.Limit.Period)))
 		k := l.Key("k")
 		keys := []Key{k}
 		for _, n := range []int{40, 1200} {
@@ -365,14 +364,10 @@ func TestConcurrent_TokensOfTwoLimits(t *testing.T) {
 			require.NoError(t, err)
 			keys = append(keys, with)
 		}
-		pro, err := k.WithPlan("pro")
-		require.NoError(t, err)
-		keys = append(keys, pro)
 		var admitted atomic.Int64
 		stop := churnAll([]*Limiter{l})
 		stopMoving := goUntil(1, func(_, i int) {
-			assertNoError(t, l.SetPlan("pro", Per(900+i%2, c.Limit.Period)))
-			assertNoError(t, k.SetPlan("pro"))
+			assertNoError(t, k.SetLimit(Per(900+i%2, c.Limit.Period)))
 			k.ClearLimit()
 			runtime.Gosched()
 		})
@@ -408,29 +403,4 @@ func TestConcurrent_TokensOfTwoLimits(t *testing.T) {
 		l.Sweep()
 		checkCells(t, l, []string{"k"}, map[string]bool{})
 	})
-}
-
-// TestConcurrent_PlanThatEnds: a key gets a plan before the plan ends, and loses it then, or
-// it does not get it and keeps the limit it has.
-func TestConcurrent_PlanThatEnds(t *testing.T) {
-	l := Must(New(Config{Limit: PerSecond(1)}))
-	own := PerSecond(5)
-	accepted, refused := 0, 0
-	for range 5000 {
-		require.NoError(t, l.SetPlan("pro", PerSecond(3)))
-		require.NoError(t, l.SetKeyLimit("k", own))
-		put := make(chan error)
-		go func() { put <- l.SetKeyPlan("k", "pro") }()
-		runtime.Gosched()
-		l.ClearPlan("pro")
-		require.NotEqual(t, PerSecond(3), l.Key("k").Limit())
-		if <-put == nil {
-			accepted++
-			require.Equal(t, PerSecond(1), l.Key("k").Limit())
-			continue
-		}
-		refused++
-		require.Equal(t, own, l.Key("k").Limit())
-	}
-	t.Logf("%d times the plan came first, %d times its end", accepted, refused)
 }

@@ -220,15 +220,10 @@ func changeAll(t *testing.T, l *Limiter) {
 	limit := l.Config().Limit
 	other := Per(3000, limit.Period)
 	assertNoError(t, l.SetLimit(other))
-	assertNoError(t, l.SetPlan("pro", Per(2000, limit.Period)))
-	assertNoError(t, l.SetPlan("new", other))
-	assertNoError(t, l.SetKeyPlan("x", "new"))
 	assertNoError(t, l.SetKeyLimit("x", other))
 	assert.True(t, l.Allow("x"))
 	l.Reset("x")
 	l.ClearKeyLimit("x")
-	l.ClearPlan("new")
-	assertNoError(t, l.SetPlan("pro", other))
 	assertNoError(t, l.SetLimit(limit))
 }
 
@@ -238,13 +233,12 @@ func spentLimiter(t *testing.T, c Config) (*Limiter, Config, []Key) {
 	c.Hash, c.Shards = HashStable, 2
 	l, clock := newFrozen(t, c)
 	c.Clock = clock
-	require.NoError(t, l.SetPlan("pro", Per(3000, c.Limit.Period)))
 	var keys []Key
 	for i := range 900 {
 		k := l.KeyUint64(uint64(i))
 		switch i % 100 {
 		case 0:
-			require.NoError(t, k.SetPlan("pro"))
+			require.NoError(t, k.SetLimit(Per(3000, c.Limit.Period)))
 		case 1:
 			require.NoError(t, k.SetLimit(Per(2500, c.Limit.Period)))
 		}

@@ -46,7 +46,7 @@ func (k Key) Allow() bool { return k.AllowN(1) }
 // AllowN is Limiter.AllowN for this key.
 func (k Key) AllowN(cost int) bool {
 	l := k.lim.made()
-	if k.plan != nil { // looked at first, so that it need not be kept
+	if k.terms != nil { // looked at first, so that it need not be kept
 		return k.AllowAt(l.now(), cost)
 	}
 	l.ahead(k.id)
@@ -74,7 +74,7 @@ func (k Key) Take(cost int) (d Decision) {
 // newest one. A negative now counts as 0.
 func (k Key) AllowAt(now int64, cost int) bool {
 	l := k.lim.made()
-	if k.plan != nil {
+	if k.terms != nil {
 		return k.decide(nil, now, cost) || l.deny(k.id, "", cost)
 	}
 	return l.allowAt(k.id, now, cost) || l.deny(k.id, "", cost)
@@ -137,7 +137,7 @@ func (k Key) decide(d *Decision, now int64, cost int) (allowed bool) {
 	now = max(now, 0)
 	l, id := k.lim, k.id
 	p := l.current.Load()
-	if k.plan != nil {
+	if k.terms != nil {
 		p = nil // to be found first
 	}
 	word, out := uint64(0), retrying

@@ -41,8 +41,8 @@
 // keys. [Limiter.Refund] gives back what turned out not to count. [Limiter.Block], and
 // Config.BlockFor, shut out a key for a while.
 //
-// [Limiter.SetLimit], [Limiter.SetKeyLimit] and [Limiter.SetPlan] change limits while
-// decisions run, and [Key.WithLimit] takes one that comes with the request. Config.Shadow
+// [Limiter.SetLimit] and [Limiter.SetKeyLimit] change limits while decisions run, and
+// [Key.WithLimit] takes one that comes with the request. Config.Shadow
 // tries a limit out. [Limiter.Stats] and [Limiter.TopDenied] tell what has been decided, if
 // the [Config] asks for them. [Limiter.Snapshot] and [Limiter.Restore] outlive the process.
 //

@@ -6,9 +6,9 @@ import (
 	"fmt"
 )
 
-// ConfigError is the error of New, and of what changes limits and plans.
+// ConfigError is the error of New, and of what changes limits.
 type ConfigError struct {
-	Field  string // the offending field of Config, such as "Limit.Period"; or "plan", for the name of one
+	Field  string // the offending field of Config, such as "Limit.Period"
 	Reason string // its value, what is wrong with it, and what would be accepted
 }
 

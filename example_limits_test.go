@@ -1,7 +1,6 @@
 package sluice_test
 
 import (
-	"errors"
 	"fmt"
 	"time"
 
@@ -51,15 +50,17 @@ func ExampleLimiter_SetKeyLimit() {
 	// false <nil>
 }
 
-// Users are on plans, and a plan's limit is changed by one call. A partner's limit comes in
-// its token, and nobody keeps it.
-func ExampleLimiter_SetPlan() {
+// Users are on plans, which are limits that the program keeps. A partner's limit comes in its
+// token, and nobody keeps it.
+func ExampleKey_WithLimit() {
 	lim := sluice.Must(sluice.New(sluice.Config{Limit: sluice.PerMinute(60)}))
-	err := errors.Join(lim.SetPlan("pro", sluice.PerMinute(300)), lim.SetKeyPlan("ann", "pro"))
-	fmt.Println(lim.Take("ann", 10).Remaining, err)
+	plans := map[string]sluice.Limit{"pro": sluice.PerMinute(300)}
+	ann, err := lim.Key("ann").WithLimit(plans["pro"])
+	fmt.Println(ann.Take(10).Remaining, err)
 
-	err = lim.SetPlan("pro", sluice.PerMinute(500))
-	fmt.Println(lim.Peek("ann", 0).Remaining, err)
+	plans["pro"] = sluice.PerMinute(500) // from the next request on
+	ann, err = lim.Key("ann").WithLimit(plans["pro"])
+	fmt.Println(ann.Take(0).Remaining, err)
 
 	partner, err := lim.Key("partner").WithLimit(sluice.PerMinute(1000))
 	fmt.Println(partner.Take(1).Remaining, err)

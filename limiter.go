@@ -26,24 +26,18 @@ import (
 // be copied, which go vet finds.
 type Limiter struct {
 	store
-	plans  atomic.Pointer[plans]
-	hash   keyid.Hasher
-	direct bool   // keys are seeded, and nobody asks who is denied: see Allow
-	serial uint64 // orders limiters: see TakeAll
-	soft   int
-	shadow bool
-	top    *spacesaving.Top // nil without Config.TopDenied
-	tally  tally            // nil without Config.Stats
-	config atomic.Pointer[Config]
-	admin  sync.Mutex // held to change the limiter's limit, or a plan's
+	brought atomic.Pointer[xsync.MapOf[Limit, *terms]] // limits of keys and calls; nil until there is one
+	hash    keyid.Hasher
+	direct  bool   // keys are seeded, and nobody asks who is denied: see Allow
+	serial  uint64 // orders limiters: see TakeAll
+	soft    int
+	shadow  bool
+	top     *spacesaving.Top // nil without Config.TopDenied
+	tally   tally            // nil without Config.Stats
+	config  atomic.Pointer[Config]
+	admin   sync.Mutex // held to change the limiter's limit, and by Restore
 
 	waiting atomic.Int64 // calls that sleep
-}
-
-// plans are those of a limiter beside its own.
-type plans struct {
-	named   *xsync.MapOf[string, *plan]
-	brought *xsync.MapOf[Limit, *plan] // by calls and keys
 }
 
 // New returns a limiter. The error is a *ConfigError: it names the field, its
@@ -80,10 +74,9 @@ func newLimiter(c Config, homes uint64, most int) (*Limiter, error) {
 		return nil, err
 	}
 	l := &Limiter{soft: c.Soft, shadow: c.Shadow, serial: serials.Add(1)}
-	l.common.own = true
 	config := new(Config)
 	*config = c
-	tm, terr := newTerms(&l.common, config, c.Limit, nil)
+	tm, terr := newTerms(config, c.Limit, nil)
 	if terr != nil {
 		return nil, terr
 	}
@@ -99,6 +92,7 @@ func newLimiter(c Config, homes uint64, most int) (*Limiter, error) {
 	}
 	l.hash = keyid.New(c.Hash == HashStable)
 	l.direct = c.Hash == HashSeeded && l.top == nil && !l.shadow
+	tm.own = true
 	l.setUp(config, tm, shards, homes, most)
 	return l, nil
 }
@@ -156,12 +150,12 @@ func (l *Limiter) WorstCase(d time.Duration) int {
 // be made by a limiter that New has made: the methods of the zero Key panic.
 //
 // Keys can be compared, and be keys of a map. Two that the same limiter has made are equal
-// if they are handles of the same key. Keys of WithLimit and WithPlan are equal to no others,
+// if they are handles of the same key. Keys of WithLimit are equal to no others,
 // and need not be equal to each other.
 type Key struct {
-	lim  *Limiter
-	id   uint64
-	plan *plan // that its calls bring, or nil
+	lim   *Limiter
+	id    uint64
+	terms *terms // that its calls bring, or nil
 }
 
 // key is KeyHash of an id.

@@ -274,11 +274,6 @@ func TestLimiter_NotMadeByNew(t *testing.T) {
 			"Sweep":         func() { l.Sweep() },
 			"WorstCase":     func() { l.WorstCase(1) },
 			"TopDenied":     func() { l.TopDenied() },
-			"Plans":         func() { l.Plans() },
-			"KeyLimits":     func() { l.KeyLimits() },
-			"SetPlan":       func() { _ = l.SetPlan("p", PerSecond(1)) },
-			"ClearPlan":     func() { l.ClearPlan("p") },
-			"SetKeyPlan":    func() { _ = l.SetKeyPlan("k", "p") },
 			"TakeAll":       func() { TakeAll(Charge{k, 1}) },
 			"ReserveAll":    func() { _, _ = ReserveAll(0, Charge{k, 1}, Charge{k, 1}) },
 			"WaitAll":       func() { _ = WaitAll(t.Context(), Charge{k, 1}) },
@@ -306,9 +301,7 @@ func TestLimiter_NotMadeByNew(t *testing.T) {
 			"Key.ClearLimit": func() { k.ClearLimit() },
 			"Key.Limit":      func() { k.Limit() },
 			"Key.Named":      func() { k.Named(func() string { return "k" }) },
-			"Key.SetPlan":    func() { _ = k.SetPlan("p") },
 			"Key.WithLimit":  func() { _, _ = k.WithLimit(PerSecond(1)) },
-			"Key.WithPlan":   func() { _, _ = k.WithPlan("p") },
 		}
 		for of, prefix := range map[reflect.Type]string{reflect.TypeFor[*Limiter](): "", reflect.TypeFor[Key](): "Key."} {
 			for i := range of.NumMethod() {

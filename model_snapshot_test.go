@@ -246,8 +246,8 @@ func (tw *twin) restart() {
 		require.NoError(tw.TB, l.SetKeyLimit(key, limit))
 	}
 	require.NoError(tw.TB, l.Restore(bytes.NewReader(data)), "%s", tw)
-	for k := range l.KeyLimits() { // as of the snapshot
-		if name := tw.nameOf(l, k); tw.plans[name] == (Limit{}) {
+	for id := range limitsOf(l) { // as of the snapshot
+		if name := tw.nameOf(l, l.KeyHash(id)); tw.plans[name] == (Limit{}) {
 			l.ClearKeyLimit(name)
 		}
 	}

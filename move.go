@@ -27,18 +27,19 @@ import (
 //
 // Calls that start after SetLimit has returned are decided by the new limit. Those that
 // run meanwhile go by either, also two of one goroutine, in any order. It does not change
-// limits that SetKeyLimit and SetPlan have set, and moves nobody who waits already: see Wait.
+// limits that SetKeyLimit has set, and moves nobody who waits already: see Wait.
 // It moves all keys, some thousand at a time, some 0.1 us each.
 func (l *Limiter) SetLimit(limit Limit) error {
 	l.made().admin.Lock()
 	defer l.admin.Unlock()
 	c := l.Config()
 	c.Limit = limit
-	tm, err := newTerms(&l.common, &c, limit, l.current.Load())
+	tm, err := newTerms(&c, limit, l.current.Load())
 	if err != nil {
 		return err
 	}
-	l.common.terms.Store(tm)
+	tm.own = true
+	l.own.Store(tm)
 	empty := emptyTable(tm.common, l.depth())
 	for i := range l.shards {
 		l.adoptShard(i, empty)
@@ -85,7 +86,7 @@ func (l *Limiter) adoptKeys(i int, empty *table, records []*record) (times []ado
 	})
 	l.eachPart(i, l.cellDepth, func(first, last uint64) {
 		s.cellsIn(first, last, func(c *cell) {
-			if c.policy.of.plan.own {
+			if c.policy.of.own {
 				id := c.id.Load()
 				l.putUnderLocked(s, recordOf(records, id), id, placement{c.kept, empty.policy.of}, nil)
 			}
@@ -150,16 +151,16 @@ func (t *table) adopt(id uint64, from *policy, e state, now int64) {
 	t.used++
 }
 
-// A placement is what becomes of a key: the plan it is kept on, if any, and the terms that
-// it is under from now on.
+// A placement is what becomes of a key: the terms it is kept on, if any, and those that it is
+// under from now on.
 type placement struct {
-	kept  *plan
+	kept  *terms
 	terms *terms
 }
 
 // putUnder puts id under the placement that f returns, if it returns one. f is told what id is
 // kept on. The key keeps what it has spent.
-func (l *Limiter) putUnder(id uint64, f func(kept *plan) (p placement, ok bool)) {
+func (l *Limiter) putUnder(id uint64, f func(kept *terms) (p placement, ok bool)) {
 	s, rec := l.lockKey(id)
 	defer l.unlockKey(s, rec, id)
 	if to, ok := f(s.cell(id).keptOn()); ok {
@@ -281,18 +282,18 @@ func (l *Limiter) forgetLocked(s *shard, rec *record, c *cell, id uint64, live, 
 	rec.forget()
 }
 
-// restore adds an entry, of a key that is kept on the plan, or under it now.
-func (l *Limiter) restore(id uint64, keeps bool, pl *plan, from *policy, e state) {
+// restore adds an entry, of a key that is kept on the terms, or under them now.
+func (l *Limiter) restore(id uint64, keeps bool, tm *terms, from *policy, e state) {
 	s, rec := l.lockKey(id)
 	defer l.unlockKey(s, rec, id)
 	at := l.locate(id)
 	kept := at.cell.keptOn()
-	to := placement{kept: kept, terms: pl.terms.Load()}
+	to := placement{kept: kept, terms: tm}
 	switch {
 	case kept != nil:
-		to.terms = kept.terms.Load()
+		to.terms = kept
 	case keeps:
-		to.kept = pl
+		to.kept = tm
 	}
 	now := max(l.clock.Now(), 0)
 	if from.idleBy(e, now) {
@@ -349,7 +350,7 @@ func (p *policy) stricter(from *policy, e, other state, now int64) bool {
 // none goes by those that a table is of.
 func (k Key) lookUp() (at spot, tm *terms) {
 	at = k.lim.locate(k.id)
-	if k.plan == nil && at.cell == nil {
+	if k.terms == nil && at.cell == nil {
 		return at, at.policy.of
 	}
 	return at, k.termsOf(at.cell)
@@ -357,18 +358,18 @@ func (k Key) lookUp() (at spot, tm *terms) {
 
 // termsOf returns the terms that a call through k, whose cell is c or nil, goes by.
 func (k Key) termsOf(c *cell) *terms {
-	pl := k.plan
-	if pl == nil {
-		if pl = c.keptOn(); pl == nil {
-			pl = &k.lim.common
-		}
+	switch kept := c.keptOn(); {
+	case k.terms != nil:
+		return k.terms
+	case kept != nil:
+		return kept
 	}
-	return pl.terms.Load()
+	return k.lim.own.Load()
 }
 
 // policyFor returns the policy that a call through k goes by, and puts the key under it if it is tracked under another one.
 func (k Key) policyFor() *policy {
-	if k.plan == nil && k.lim.shardOf(k.id).cell(k.id) == nil {
+	if k.terms == nil && k.lim.shardOf(k.id).cell(k.id) == nil {
 		return k.lim.tableOf(k.id).policy // as for nearly all keys, in half the time
 	}
 	for {
@@ -379,7 +380,7 @@ func (k Key) policyFor() *policy {
 		case at.nowhere():
 			return tm.policyFor(at.policy, state{}, 0)
 		}
-		k.lim.putUnder(k.id, func(kept *plan) (placement, bool) {
+		k.lim.putUnder(k.id, func(kept *terms) (placement, bool) {
 			at, tm := k.lookUp() // again: the terms before may have been of a limit that is over
 			return placement{kept, tm}, at.policy.of != tm && !at.nowhere()
 		})

@@ -35,7 +35,7 @@ func (k Key) PeekAt(now int64, cost int) (d Decision) {
 func (k Key) peekAt(d *Decision, now int64, cost int) {
 	now = max(now, 0)
 	l := k.lim
-	for ok := k.plan == nil && l.peekTable(d, k.id, now, cost); !ok; {
+	for ok := k.terms == nil && l.peekTable(d, k.id, now, cost); !ok; {
 		*d = Decision{} // in which an attempt before may have left something
 		p, e, key, blocked := k.glance()
 		p.peek(d, key, blocked, now, cost)

@@ -3,6 +3,7 @@ package sluice
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -19,8 +20,7 @@ import (
 
 // Restore takes over the keys of a Snapshot, under the same limit or another one, as
 // SetLimit would: what they have spent counts, and so does the time that has passed since.
-// It takes over plans, and the limits and plans of keys, that have not been set in this
-// limiter; what has been set stays. The algorithm must be the same, with its Refill and
+// It takes over the limits of keys that have not been set in this limiter; what has been set stays. The algorithm must be the same, with its Refill and
 // Anchor; and Hash must be HashStable.
 //
 // The times in a snapshot are those of the clock that it was made by. Under a clock that is
@@ -60,22 +60,14 @@ func (l *Limiter) Restore(r io.Reader) error {
 	// Keys come in the order of tables. So do sections, where each key has another limit. In that order
 	// they would crowd the front of a table that grows with them.
 	rand.Shuffle(len(sections), func(i, j int) { sections[i], sections[j] = sections[j], sections[i] })
+	own := l.own.Load()
 	for _, s := range sections {
-		pl := l.adoptPlan(s.plan)
 		rand.Shuffle(len(s.entries), func(i, j int) { s.entries[i], s.entries[j] = s.entries[j], s.entries[i] })
 		for _, e := range s.entries {
-			l.restore(e.id, s.kept, pl, s.policy, e.state)
+			l.restore(e.id, s.kept, cmp.Or(s.terms, own), s.policy, e.state)
 		}
 	}
 	return nil
-}
-
-// adoptPlan returns the plan, or the one that has its name already.
-func (l *Limiter) adoptPlan(pl *plan) *plan {
-	if pl.name != "" {
-		pl, _ = l.plansOf().named.LoadOrStore(pl.name, pl)
-	}
-	return pl
 }
 
 // forgetUntil makes new keys as if they had been dropped when idle at now.
@@ -107,11 +99,11 @@ func (l *Limiter) requireRoom(sections []section, now int64) error {
 	return nil
 }
 
-// A section holds the keys of one policy that are kept on one plan, or on none.
+// A section holds the keys of one policy that are kept on the same terms, or on none.
 type section struct {
 	policy  *policy
-	plan    *plan // whose terms the keys are under
-	kept    bool  // on that plan
+	terms   *terms // that the keys are under; nil for the limiter's own
+	kept    bool   // on these
 	entries []restored
 }
 
@@ -126,7 +118,6 @@ type snapshotReader struct {
 	sum    hash.Hash64
 	lim    *Limiter
 	config Config
-	named  map[string]*plan
 	buf    [512]byte
 }
 
@@ -167,7 +158,6 @@ func (in *snapshotReader) read() ([]section, error) {
 	case version != snapshotVersion:
 		return nil, bad("its version is %d; want %d", version, snapshotVersion)
 	}
-	in.named = map[string]*plan{}
 	var sections []section
 	for {
 		var more uint8
@@ -223,10 +213,10 @@ func (in *snapshotReader) section() (s section, err error) {
 	if s.policy, err = in.policy(h.sectionNumbers); err != nil {
 		return s, err
 	}
-	if s.plan, err = in.plan(h.sectionPlan); err != nil {
+	if s.terms, err = in.terms(h.sectionPlan); err != nil {
 		return s, err
 	}
-	s.kept = h.Kind == ofKey || h.Kind == ofPlan
+	s.kept = h.Kind == ofKey
 	for {
 		var n uint32
 		if err := in.fields(&n); err != nil || n == 0 {
@@ -269,56 +259,27 @@ func (in *snapshotReader) policy(h sectionNumbers) (*policy, error) {
 	return p, nil
 }
 
-// plan returns the plan of a section, whose limit this limiter can keep. One name has one
-// plan.
-func (in *snapshotReader) plan(h sectionPlan) (*plan, error) {
-	if h.Kind == ofLimiter {
-		return &in.lim.common, nil
-	}
-	name, err := in.name(h.NameLen)
-	if err != nil {
-		return nil, err
-	}
-	if h.Kind > ofCall || (name != "") != (h.Kind == ofPlan) {
-		return nil, bad("its kind of limit is %d, with the name %q", h.Kind, name)
+// terms returns the terms of a section, whose limit this limiter can keep; nil for the limiter's own,
+// which can change until all has been read.
+func (in *snapshotReader) terms(h sectionPlan) (*terms, error) {
+	switch {
+	case h.Kind == ofLimiter && h.NameLen == 0:
+		return nil, nil
+	case h.Kind == ofPlan || h.NameLen != 0: // of earlier builds
+		return nil, bad("it has plans with names, which there no longer are; want one without them, or a start without a snapshot")
+	case h.Kind > ofCall:
+		return nil, bad("its kind of limit is %d", h.Kind)
 	}
 	for _, n := range []int64{h.LimitRate, h.Limit} {
 		if n < 0 || n > math.MaxInt {
 			return nil, bad("%d is out of range", n)
 		}
 	}
-	limit := Limit{Rate: int(h.LimitRate), Period: time.Duration(h.LimitPeriod), Burst: int(h.Limit)}
-	pl := in.named[name]
-	switch {
-	case name == "":
-		if pl, err = in.lim.brought(limit); err != nil {
-			return nil, bad("a key's limit cannot be kept: %v", err)
-		}
-		return pl, nil
-	case pl != nil:
-		return pl, nil
+	tm, err := in.lim.broughtTerms(Limit{Rate: int(h.LimitRate), Period: time.Duration(h.LimitPeriod), Burst: int(h.Limit)})
+	if err != nil {
+		return nil, bad("a key's limit cannot be kept: %v", err)
 	}
-	if pl, err = in.lim.newPlan(name, limit); err != nil {
-		return nil, bad("the limit of the plan %q cannot be kept: %v", name, err)
-	}
-	in.named[name] = pl
-	return pl, nil
-}
-
-func (in *snapshotReader) name(n uint32) (string, error) {
-	if n > maxPlanName {
-		return "", bad("the name of a plan has %d bytes; want at most %d", n, maxPlanName)
-	}
-	name := make([]byte, 0, min(int(n), len(in.buf)))
-	for left := int(n); left > 0; {
-		b := in.buf[:min(left, len(in.buf))]
-		if err := in.fill(b); err != nil {
-			return "", err
-		}
-		name = append(name, b...)
-		left -= len(b)
-	}
-	return string(name), nil
+	return tm, nil
 }
 
 func (in *snapshotReader) state(s *section) (e restored, err error) {

@@ -46,7 +46,7 @@ type shard struct {
 type store struct {
 	current atomic.Pointer[policy] // of all tables, unless they are being moved to it
 	ledgers *ledgers
-	common  plan // the limiter's own limit
+	own     atomic.Pointer[terms] // the limiter's own limit
 
 	guide     guide
 	directory atomic.Pointer[directory[table]]
@@ -105,14 +105,6 @@ func (s *shard) awaitHolder() {
 	s.mu.Lock()
 	//lint:ignore SA2001 to wait is the point
 	s.mu.Unlock()
-}
-
-// awaitHolders is awaitHolder for all shards. A placement of before, which may have gone by
-// what is over, is then to be seen; one of after goes by what is now.
-func (st *store) awaitHolders() {
-	for i := range st.shards {
-		st.shards[i].awaitHolder()
-	}
 }
 
 // notCached is what the time of a clock that has to be called is read from first.
@@ -321,7 +313,7 @@ func (st *store) spread(places, most int) bool { return st.len()+int(st.kept.Loa
 // shares add up to maxKeys.
 func (st *store) init(tm *terms, shards, maxKeys, most int) {
 	st.current.Store(tm.common)
-	st.common.terms.Store(tm)
+	st.own.Store(tm)
 	st.shards = make([]shard, shards)
 	st.shift = uint(64 - bits.TrailingZeros(uint(shards)))
 	st.most = min(mostIDs(maxKeys/shards+min(1, maxKeys%shards)), most)

@@ -15,8 +15,8 @@ import (
 // A snapshot is, in little endian:
 //
 //	magic, version          8 bytes
-//	sections, each of the keys under one policy that are kept on one plan:
-//	  1, sectionHeader, the name of the plan
+//	sections, each of the keys under one policy that are kept on one limit, or on none:
+//	  1, sectionHeader
 //	  several times, a number of entries above 0, and as many times
 //	    id, word, and the words of the tail, unless the word is elsewhere
 //	  0                     4 bytes
@@ -46,8 +46,8 @@ type sectionNumbers struct {
 // limiter's.
 type sectionPlan struct {
 	Kind                          sectionKind
-	LimitRate, LimitPeriod, Limit int64 // the last one is the burst
-	NameLen                       uint32
+	LimitRate, LimitPeriod, Limit int64  // the last one is the burst
+	NameLen                       uint32 // is no longer in use, and 0
 }
 
 type sectionKind uint8
@@ -55,12 +55,12 @@ type sectionKind uint8
 const (
 	ofLimiter sectionKind = iota
 	ofKey                 // SetKeyLimit
-	ofPlan                // SetKeyPlan
-	ofCall                // Key.WithLimit or Key.WithPlan
+	ofPlan                // is no longer in use
+	ofCall                // Key.WithLimit
 )
 
 // Snapshot writes the state of all keys that are not idle, for a Restore in another process,
-// and the plans and limits that SetPlan, SetKeyPlan and SetKeyLimit have set. It needs
+// and the limits that SetKeyLimit has set. It needs
 // HashStable: seeded ids mean nothing elsewhere. It can run while decisions and changes of
 // limits do; each key is written as it stands at one instant, but not all at the same one.
 // No call waits for w. A call may wait while its own key is copied. Where a table is being replaced, or
@@ -88,10 +88,6 @@ func (l *Limiter) Snapshot(w io.Writer) error {
 		}
 	}
 	out.end()
-	for _, plan := range l.namedPlans() {
-		out.begin(plan, plan.terms.Load().common)
-		out.end()
-	}
 	for _, of := range all.order {
 		out.begin(of.kept, of.policy)
 		for _, keys := range all.of[of] {
@@ -123,7 +119,7 @@ type snapshotWriter struct {
 }
 
 // begin begins a section, unless it has begun.
-func (out *snapshotWriter) begin(kept *plan, p *policy) {
+func (out *snapshotWriter) begin(kept *terms, p *policy) {
 	if out.policy == p {
 		return
 	}
@@ -136,22 +132,18 @@ func (out *snapshotWriter) begin(kept *plan, p *policy) {
 		Rate: int64(p.base.Rate), Period: int64(p.base.Period), Burst: int64(p.base.Burst), Soft: int64(c.Soft),
 		Offset: int64(c.Offset), Room: int64(p.reach), TailLen: uint32(p.tailLen()),
 	}}
-	name := ""
 	limit := p.limit
 	switch {
-	case kept != nil && kept.name != "":
-		h.Kind, name, limit = ofPlan, kept.name, kept.terms.Load().limit
 	case kept != nil:
-		h.Kind, limit = ofKey, kept.terms.Load().limit
-	case !p.of.plan.own:
+		h.Kind, limit = ofKey, kept.limit
+	case !p.of.own:
 		h.Kind = ofCall
 	default:
 		limit = Limit{}
 	}
-	h.LimitRate, h.LimitPeriod, h.Limit, h.NameLen = int64(limit.Rate), int64(limit.Period), int64(limit.Burst), uint32(len(name))
+	h.LimitRate, h.LimitPeriod, h.Limit = int64(limit.Rate), int64(limit.Period), int64(limit.Burst)
 	out.w.WriteByte(1)
 	binary.Write(out.w, binary.LittleEndian, h)
-	out.w.WriteString(name)
 	out.policy = p
 }
 
@@ -195,7 +187,7 @@ type copies struct {
 }
 
 type copiesOf struct {
-	kept   *plan
+	kept   *terms
 	policy *policy
 }
 
@@ -203,7 +195,7 @@ type copiesOf struct {
 const enough = 1 << 15
 
 // get returns where an entry is to be added.
-func (all *copies) get(kept *plan, p *policy) *copied {
+func (all *copies) get(kept *terms, p *policy) *copied {
 	of := copiesOf{kept, p}
 	some := all.of[of]
 	if n := len(some); n > 0 && len(some[n-1].bytes) < enough {

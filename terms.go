@@ -4,25 +4,15 @@ import (
 	"math"
 	"math/bits"
 	"sync"
-	"sync/atomic"
 )
 
-// A plan is a limit that keys have in common: the limiter's own, one that has a name, or
-// one that a key, or a call, has brought. The keys of all plans but the limiter's own are in
-// cells. The plan that a call goes by is, in this order: the one that its Key brings, the
-// one that its key is kept on, the limiter's own. A key that is under other terms is put
-// under those first.
-type plan struct {
-	name  string
-	own   bool // it is the limiter's own
-	terms atomic.Pointer[terms]
-	ended atomic.Bool // no key can be put on it any more
-}
-
-// The terms of a plan are its limit. A plan whose limit changes gets new ones, and what is
-// under the old ones is put under these by the next call, if not before.
+// Terms are a limit that keys have in common: the limiter's own, or one that a key, or a call, has
+// brought. The keys of all but the limiter's own are in cells. The terms that a call goes by are, in
+// this order: those that its Key brings, those that its key is kept on, the limiter's own. A key that
+// is under others is put under those first. Terms never change: a limiter whose limit changes gets new
+// ones, and what is under the old ones is put under these by the next call, if not before.
 type terms struct {
-	plan   *plan
+	own    bool    // the limiter's
 	config *Config // of the limiter, with some other limit
 	limit  Limit
 	common *policy // for keys that have spent no more than the limit
@@ -46,10 +36,9 @@ const (
 	maxBrought  = 4096
 )
 
-// called reports whether p is of a plan other than the limiter's own, that still has the
-// limit of p.
+// called reports whether p is of other terms than the limiter's own.
 func (p *policy) called() bool {
-	return p.of != nil && !p.of.plan.own && p.of.plan.terms.Load() == p.of
+	return p.of != nil && !p.of.own
 }
 
 // policyFor returns the policy of the terms for a key that has spent what e says under
@@ -58,7 +47,7 @@ func (p *policy) called() bool {
 func (tm *terms) policyFor(from *policy, e state, now int64) *policy {
 	common, base := tm.common, tm.limit
 	if base.constant() {
-		if base = from.base; tm.plan.own && !common.wordless() {
+		if base = from.base; tm.own && !common.wordless() {
 			base = common.base
 		}
 	}
@@ -107,14 +96,14 @@ func (tm *terms) newVariant(v variant, from *policy) (p *policy, err error) {
 	return p, nil
 }
 
-// newTerms returns terms of a plan: that limit in a limiter of that config, which takes over
-// from a policy, if that is not nil. The error is a *ConfigError.
-func newTerms(pl *plan, config *Config, limit Limit, from *policy) (*terms, error) {
+// newTerms returns terms of that limit in a limiter of that config, which take over from a policy,
+// if that is not nil. The error is a *ConfigError.
+func newTerms(config *Config, limit Limit, from *policy) (*terms, error) {
 	p, err := newPolicy(config, limit, from)
 	if err != nil {
 		return nil, err
 	}
-	p.of = &terms{plan: pl, config: config, limit: limit, common: p}
+	p.of = &terms{config: config, limit: limit, common: p}
 	return p.of, nil
 }
 

@@ -104,7 +104,7 @@ func TestTerms_KeepAFewPolicies(t *testing.T) {
 			require.NoError(t, k.SetLimit(limit))
 			require.True(t, k.AllowN(5))
 			k.ClearLimit()
-			require.Len(t, l.common.terms.Load().policies, i%maxVariants+1)
+			require.Len(t, l.own.Load().policies, i%maxVariants+1)
 			require.NoError(t, k.SetLimit(limit))
 			require.Equal(t, 5, limit.Capacity()-k.Peek(0).Remaining)
 		}

@@ -26,14 +26,11 @@ const (
 	setLimit
 	setKeyLimit
 	clearKeyLimit
-	setPlan
-	clearPlan
-	setKeyPlan
 	sweep
 	move // of a key by a call, to the limit that it brings: see moves
 )
 
-var kindNames = [...]string{"Take", "TakeUpTo", "Charge", "Peek", "TakeAll", "Refund", "Reset", "Block", "Unblock", "SetLimit", "SetKeyLimit", "ClearKeyLimit", "SetPlan", "ClearPlan", "SetKeyPlan", "Sweep", "move"}
+var kindNames = [...]string{"Take", "TakeUpTo", "Charge", "Peek", "TakeAll", "Refund", "Reset", "Block", "Unblock", "SetLimit", "SetKeyLimit", "ClearKeyLimit", "Sweep", "move"}
 
 // A call is what a goroutine is to do.
 type call struct {
@@ -42,7 +39,7 @@ type call struct {
 	cost    int
 	brings  brought       // of those that go by a limit
 	charges []charge      // of TakeAll
-	limit   sluice.Limit  // of SetLimit, SetKeyLimit and SetPlan
+	limit   sluice.Limit  // of SetLimit and SetKeyLimit
 	time    time.Duration // of Block
 }
 
@@ -52,28 +49,17 @@ type charge struct {
 	brings brought
 }
 
-// brought is the limit that a call brings: that of the plan, or one without a name. The zero
-// value is none.
-type brought struct {
-	plan  bool
-	limit sluice.Limit
-}
+// brought is the limit that a call brings. The zero value is none.
+type brought struct{ limit sluice.Limit }
 
-// planName is the name of the only plan.
-const planName = "pro"
-
-// keyOf returns the key with the limit that a call brings, and false if there is no such plan.
-func (b brought) keyOf(l *sluice.Limiter, key string) (sluice.Key, bool) {
+// keyOf returns the key with the limit that a call brings.
+func (b brought) keyOf(l *sluice.Limiter, key string) sluice.Key {
 	k, err := l.Key(key), error(nil)
-	switch {
-	case b.plan:
-		k, err = k.WithPlan(planName)
-		return k, err == nil
-	case b.limit.Rate > 0:
+	if b.limit.Rate > 0 {
 		k, err = k.WithLimit(b.limit)
 		must(err)
 	}
-	return k, true
+	return k
 }
 
 // A result is what a call has returned.
@@ -83,7 +69,6 @@ type result struct {
 	all      sluice.AllDecision
 	each     []sluice.Decision // of TakeAll
 	blocked  bool
-	noPlan   bool // there was no plan of that name
 }
 
 // do makes the call.
@@ -106,12 +91,6 @@ func (c *call) do(l *sluice.Limiter) (r result) {
 		must(l.SetKeyLimit(c.key, c.limit))
 	case clearKeyLimit:
 		l.ClearKeyLimit(c.key)
-	case setPlan:
-		must(l.SetPlan(planName, c.limit))
-	case clearPlan:
-		l.ClearPlan(planName)
-	case setKeyPlan:
-		r.noPlan = l.SetKeyPlan(c.key, planName) != nil
 	case sweep:
 		l.Sweep()
 	}
@@ -125,10 +104,7 @@ func (c *call) doByLimit(l *sluice.Limiter) (r result) {
 	if c.kind == takeAll {
 		return c.doAll(l)
 	}
-	k, ok := c.brings.keyOf(l, c.key)
-	if !ok {
-		return result{noPlan: true}
-	}
+	k := c.brings.keyOf(l, c.key)
 	switch c.kind {
 	case take:
 		r.decision = k.Take(c.cost)
@@ -145,11 +121,7 @@ func (c *call) doByLimit(l *sluice.Limiter) (r result) {
 func (c *call) doAll(l *sluice.Limiter) (r result) {
 	charges := make([]sluice.Charge, len(c.charges))
 	for i, w := range c.charges {
-		k, ok := w.brings.keyOf(l, w.key)
-		if !ok {
-			return result{noPlan: true}
-		}
-		charges[i] = sluice.Charge{Key: k, Cost: w.cost}
+		charges[i] = sluice.Charge{Key: w.brings.keyOf(l, w.key), Cost: w.cost}
 	}
 	r.each = make([]sluice.Decision, len(charges))
 	r.all = sluice.TakeAllInto(r.each, charges...)
@@ -252,7 +224,7 @@ func (c call) String() string {
 		return fmt.Sprintf("%s%v", s, c.charges)
 	case block:
 		return fmt.Sprintf("%s(%s, %d)", s, c.key, c.time)
-	case setLimit, setPlan:
+	case setLimit:
 		return fmt.Sprintf("%s(%s: %d per %d)", s, c.key, c.limit.Rate, c.limit.Period)
 	case setKeyLimit:
 		return fmt.Sprintf("%s(%s, %d per %d)", s, c.key, c.limit.Rate, c.limit.Period)
@@ -263,19 +235,13 @@ func (c call) String() string {
 }
 
 func (b brought) String() string {
-	switch {
-	case b.plan:
-		return " by the plan"
-	case b.limit.Rate > 0:
+	if b.limit.Rate > 0 {
 		return fmt.Sprintf(" by %d per %d", b.limit.Rate, b.limit.Period)
 	}
 	return ""
 }
 
 func (c call) outcome(r result) string {
-	if r.noPlan {
-		return "there is no plan"
-	}
 	switch c.kind {
 	case take, debit, peek:
 		return fmt.Sprintf("%+v", r.decision)
@@ -337,7 +303,7 @@ func draw(seed uint64) script {
 	case 0:
 		kinds = append(kinds, block, unblock)
 	case 1:
-		kinds = append(kinds, setLimit, setLimit, setKeyLimit, clearKeyLimit, setPlan, setKeyPlan, clearPlan, sweep)
+		kinds = append(kinds, setLimit, setLimit, setKeyLimit, setKeyLimit, clearKeyLimit, sweep)
 		s.brings = true
 	}
 	for range 1 + rng.IntN(4) {
@@ -389,8 +355,6 @@ func (s *script) drawCall(rng *rand.Rand, kinds []kind) call {
 		}
 	case setLimit, setKeyLimit:
 		c.limit = drawLimit(rng, burst/2, burst, 2*burst)
-	case setPlan:
-		c.limit = drawLimit(rng, 3, 12) // and no other limit is the same
 	case block:
 		c.time = []time.Duration{1, period / 2, 3 * period}[rng.IntN(3)]
 	}
@@ -398,13 +362,8 @@ func (s *script) drawCall(rng *rand.Rand, kinds []kind) call {
 }
 
 func (s *script) drawBrought(rng *rand.Rand) (b brought) {
-	if s.brings {
-		switch rng.IntN(6) {
-		case 0:
-			b.plan = true
-		case 1:
-			b.limit = drawLimit(rng, burst/2, burst, 2*burst)
-		}
+	if s.brings && rng.IntN(3) == 0 {
+		b.limit = drawLimit(rng, burst/2, burst, 2*burst)
 	}
 	return b
 }

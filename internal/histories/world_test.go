@@ -21,7 +21,7 @@ type input struct {
 // one for each, since it takes effect key by key.
 func (in input) perKey(op porcupine.Operation) (ops []porcupine.Operation) {
 	op.Input = in
-	if in.kind != setLimit && in.kind != setPlan && in.kind != clearPlan {
+	if in.kind != setLimit {
 		return []porcupine.Operation{op}
 	}
 	for _, in.key = range keys {
@@ -66,28 +66,16 @@ type key struct {
 	name   string
 	config *sluice.Config
 	model  *oracle.Model
-	under  rank
 
-	main, plan, own sluice.Limit // the latter two may be zero, for none
-	onPlan          bool         // and own is none
-	former          []former
+	main, own sluice.Limit // the latter may be zero, for none
+	former    []former
 }
-
-// A rank is where the limit comes from that a key is under.
-type rank int
-
-const (
-	ofMain rank = iota
-	ofPlan
-	ofOther
-)
 
 // A former limit is one that calls which have begun before until may still go by: those that
 // run while a limit changes go by either, in any order.
 type former struct {
-	brings bool // the plan, which the call brings; else it brings nothing
-	limit  sluice.Limit
-	until  int64
+	limit sluice.Limit
+	until int64
 }
 
 func newWorld(c sluice.Config) world {
@@ -105,8 +93,7 @@ func (k *key) clone() *key {
 }
 
 func (k *key) equal(o *key) bool {
-	return k.under == o.under && k.main == o.main && k.plan == o.plan && k.own == o.own && k.onPlan == o.onPlan &&
-		slices.Equal(k.former, o.former) && k.model.Equal(o.model)
+	return k.main == o.main && k.own == o.own && slices.Equal(k.former, o.former) && k.model.Equal(o.model)
 }
 
 // after returns the worlds that there can be after a call which has returned r.
@@ -130,12 +117,6 @@ func (w world) after(in input, r result) (next []world) {
 		return next
 	}
 	charges := in.all()
-	if r.noPlan {
-		if slices.ContainsFunc(charges, func(c charge) bool { return c.brings.plan && w[c.key].plan.Rate == 0 }) {
-			next = append(next, w)
-		}
-		return next
-	}
 	certain := len(in.times) == 1
 	for _, moved := range in.times {
 		for _, by := range w.goBy(charges, in.began, moved) {
@@ -184,43 +165,35 @@ func (w world) goBy(charges []charge, began, now int64) []world {
 }
 
 func (k *key) goBy(b brought, began, now int64) (all []*key) {
-	by := func(from rank, l sluice.Limit) {
+	by := func(l sluice.Limit, own bool) {
 		c := k.clone()
-		c.put(from, l, now)
+		c.put(l, own, now)
 		all = append(all, c)
 	}
-	switch {
-	case b.limit.Rate > 0:
-		by(ofOther, b.limit)
+	if b.limit.Rate > 0 {
+		by(b.limit, true)
 		return all
-	case !b.plan:
-		by(k.kept())
-	case k.plan.Rate > 0:
-		by(ofPlan, k.plan)
 	}
+	by(k.kept())
 	for _, f := range k.former {
-		if f.brings == b.plan && f.until > began {
-			by(ofOther, f.limit)
+		if f.until > began {
+			by(f.limit, true)
 		}
 	}
 	return all
 }
 
-// kept returns the limit of the key for calls that bring none.
-func (k *key) kept() (rank, sluice.Limit) {
-	switch {
-	case k.onPlan:
-		return ofPlan, k.plan
-	case k.own.Rate > 0:
-		return ofOther, k.own
+// kept returns the limit of the key for calls that bring none, and whether it is its own.
+func (k *key) kept() (l sluice.Limit, own bool) {
+	if k.own.Rate > 0 {
+		return k.own, true
 	}
-	return ofMain, k.main
+	return k.main, false
 }
 
-// put puts the key under a limit.
-func (k *key) put(from rank, l sluice.Limit, now int64) {
-	k.under = from
-	if from == ofMain {
+// put puts the key under a limit of its own, or the limiter's.
+func (k *key) put(l sluice.Limit, own bool, now int64) {
+	if !own {
 		k.model.ClearKeyLimit(k.name, now)
 		return
 	}
@@ -230,8 +203,7 @@ func (k *key) put(from rank, l sluice.Limit, now int64) {
 // change makes a call on the key that does not go by its limit, and reports whether it
 // returns r.
 func (k *key) change(in input, now int64, r result) bool {
-	_, was := k.kept()
-	plan := k.plan
+	was, _ := k.kept()
 	switch in.kind {
 	case refund:
 		k.model.Refund(k.name, now, int64(in.cost))
@@ -246,48 +218,21 @@ func (k *key) change(in input, now int64, r result) bool {
 		k.model.SetLimit(now, oracleConfig(*k.config, in.limit))
 	case setKeyLimit:
 		if k.own != in.limit {
-			k.own, k.onPlan = in.limit, false
-			k.put(ofOther, in.limit, now)
+			k.own = in.limit
+			k.put(in.limit, true, now)
 		}
 	case clearKeyLimit:
 		k.clear(now)
-	case setPlan:
-		if k.plan = in.limit; k.under == ofPlan {
-			k.put(ofPlan, in.limit, now)
-		}
-	case clearPlan:
-		if k.under == ofPlan {
-			k.under = ofOther
-		}
-		if k.plan = (sluice.Limit{}); k.onPlan {
-			k.clear(now)
-		}
-	case setKeyPlan:
-		if r.noPlan || k.plan.Rate == 0 {
-			for _, f := range k.former { // the key may have been on the plan while that ended
-				if f.brings && f.until > in.began {
-					k.former = append(k.former, former{false, f.limit, in.returned})
-				}
-			}
-			return r.noPlan && k.plan.Rate == 0
-		}
-		if !k.onPlan {
-			k.own, k.onPlan = sluice.Limit{}, true
-			k.put(ofPlan, k.plan, now)
-		}
 	}
-	if _, is := k.kept(); is != was {
-		k.former = append(k.former, former{false, was, in.returned})
-	}
-	if k.plan != plan && plan.Rate > 0 {
-		k.former = append(k.former, former{true, plan, in.returned})
+	if is, _ := k.kept(); is != was {
+		k.former = append(k.former, former{was, in.returned})
 	}
 	return true
 }
 
 func (k *key) clear(now int64) {
-	if k.onPlan || k.own.Rate > 0 {
-		k.own, k.onPlan = sluice.Limit{}, false
-		k.put(ofMain, k.main, now)
+	if k.own.Rate > 0 {
+		k.own = sluice.Limit{}
+		k.put(k.main, false, now)
 	}
 }

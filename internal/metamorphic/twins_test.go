@@ -22,12 +22,10 @@ type twins struct {
 	a, b   *sluice.Limiter
 	limits []sluice.Limit
 	own    map[string]sluice.Limit
-	plan   sluice.Limit    // of "pro" in a, whose keys have limits of their own in b
-	pro    map[string]bool // the keys on it
 }
 
 func newTwins(t *testing.T, rng *rand.Rand, c sluice.Config) *twins {
-	tw := &twins{trace: &trace{TB: t, Rng: rng, Clock: sluice.NewManualClock(start)}, own: map[string]sluice.Limit{}, pro: map[string]bool{}}
+	tw := &twins{trace: &trace{TB: t, Rng: rng, Clock: sluice.NewManualClock(start)}, own: map[string]sluice.Limit{}}
 	c.Hash, c.Clock = sluice.HashStable, tw.Clock
 	tw.limits = []sluice.Limit{sluice.Per(6, time.Second), sluice.Per(12, 7*time.Second), sluice.PerMinute(3), sluice.Per(40, time.Second), sluice.DenyAll, sluice.Unlimited}
 	if !windowed(c.Algorithm) {
@@ -87,7 +85,7 @@ func (tw *twins) step() {
 	case 10:
 		name = "set the same"
 		require.NoError(tw.TB, tw.a.SetLimit(tw.a.Config().Limit))
-		if l, ok := tw.own[key]; ok && !tw.pro[key] {
+		if l, ok := tw.own[key]; ok {
 			require.NoError(tw.TB, tw.a.SetKeyLimit(key, l))
 		}
 	case 11:
@@ -105,14 +103,12 @@ func (tw *twins) step() {
 		require.Equal(tw.TB, ea, eb)
 		if ea == nil {
 			tw.own[key] = l
-			delete(tw.pro, key)
 		}
 	case 14:
 		name = "clear"
 		tw.a.ClearKeyLimit(key)
 		tw.b.ClearKeyLimit(key)
 		delete(tw.own, key)
-		delete(tw.pro, key)
 	case 15:
 		name = "block"
 		if tw.Rng.IntN(2) == 0 {
@@ -140,21 +136,6 @@ func (tw *twins) step() {
 		tw.alike(want, taken)
 		tw.alike(e, d)
 		tw.alike(tw.b.Take(key, 1), tw.a.Take(key, 1))
-	case 19:
-		l := tw.limits[tw.Rng.IntN(len(tw.limits))]
-		name = fmt.Sprintf("plan %v", l)
-		if tw.Rng.IntN(2) == 0 {
-			require.NoError(tw.TB, tw.a.SetPlan("pro", l))
-			for k := range tw.pro {
-				require.NoError(tw.TB, tw.b.SetKeyLimit(k, l))
-				tw.own[k] = l
-			}
-			tw.plan = l
-		} else if tw.plan != (sluice.Limit{}) {
-			require.NoError(tw.TB, tw.a.SetKeyPlan(key, "pro"))
-			require.NoError(tw.TB, tw.b.SetKeyLimit(key, tw.plan))
-			tw.own[key], tw.pro[key] = tw.plan, true
-		}
 	default:
 		name = "take"
 		tw.alike(tw.b.Take(key, cost), tw.a.Take(key, cost))
@@ -217,9 +198,6 @@ func (tw *twins) restore() {
 	var data bytes.Buffer
 	require.NoError(tw.TB, tw.a.Snapshot(&data))
 	next := mustNew(tw.TB, c)
-	if tw.plan != (sluice.Limit{}) {
-		require.NoError(tw.TB, next.SetPlan("pro", tw.plan)) // it may have no keys
-	}
 	require.NoError(tw.TB, next.Restore(&data), "%s", tw)
 	tw.a = next
 }
@@ -228,11 +206,7 @@ func (tw *twins) thereAndBack(key string) {
 	other := []sluice.Limit{sluice.DenyAll, sluice.Unlimited}[tw.Rng.IntN(2)]
 	if l, ok := tw.own[key]; ok {
 		require.NoError(tw.TB, tw.a.SetKeyLimit(key, other))
-		if tw.pro[key] {
-			require.NoError(tw.TB, tw.a.SetKeyPlan(key, "pro"))
-		} else {
-			require.NoError(tw.TB, tw.a.SetKeyLimit(key, l))
-		}
+		require.NoError(tw.TB, tw.a.SetKeyLimit(key, l))
 		return
 	}
 	l := tw.a.Config().Limit

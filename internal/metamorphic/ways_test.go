@@ -32,9 +32,7 @@ func newWays() []*way {
 		{name: "New", own: true, put: putNew, key: plain},
 		{name: "SetLimit", put: putOwn, key: plain},
 		{name: "SetKeyLimit", put: putOnKeys, key: plain},
-		{name: "SetKeyPlan", put: putOnPlan, key: onPlan},
 		{name: "WithLimit", put: putNowhere, key: withLimit},
-		{name: "WithPlan", put: putOnPlan, key: withPlan},
 		{name: "by turns", own: true, put: putEverywhere, key: byTurns},
 	}
 }
@@ -55,11 +53,8 @@ func putOnKeys(w *wayTracer, way *way) {
 	}
 }
 
-func putOnPlan(w *wayTracer, way *way) { require.NoError(w.TB, way.l.SetPlan("plan", w.limit)) }
-
 func putEverywhere(w *wayTracer, way *way) {
 	putOwn(w, way)
-	putOnPlan(w, way)
 	for name := range way.kept {
 		require.NoError(w.TB, way.l.SetKeyLimit(name, w.limit))
 	}
@@ -67,37 +62,24 @@ func putEverywhere(w *wayTracer, way *way) {
 
 func plain(_ *wayTracer, way *way, name string) (sluice.Key, error) { return way.l.Key(name), nil }
 
-func onPlan(_ *wayTracer, way *way, name string) (sluice.Key, error) {
-	return way.l.Key(name), way.l.SetKeyPlan(name, "plan")
-}
-
 func withLimit(w *wayTracer, way *way, name string) (sluice.Key, error) {
 	return way.l.Key(name).WithLimit(w.limit)
-}
-
-func withPlan(_ *wayTracer, way *way, name string) (sluice.Key, error) {
-	return way.l.Key(name).WithPlan("plan")
 }
 
 // byTurns takes another way for each call.
 func byTurns(w *wayTracer, way *way, name string) (sluice.Key, error) {
 	k := way.l.Key(name)
-	switch w.Rng.IntN(8) {
+	switch w.Rng.IntN(6) {
 	case 0:
 		way.kept[name] = true
 		return k, k.SetLimit(w.limit)
 	case 1:
 		delete(way.kept, name)
-		return k, k.SetPlan("plan")
-	case 2:
-		delete(way.kept, name)
 		k.ClearLimit()
-	case 3:
+	case 2:
 		return k, way.l.SetLimit(w.limit)
-	case 4, 5:
+	case 3, 4:
 		return k.WithLimit(w.limit)
-	case 6:
-		return k.WithPlan("plan")
 	}
 	return k, nil
 }

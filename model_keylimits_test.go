@@ -14,43 +14,32 @@ import (
 	"github.com/sluice-go/sluice/internal/seeded"
 )
 
-// A planTracer drives one limiter and its model through plans with names, keys on them, keys
-// with limits of their own, and calls that bring limits. It knows which terms a key is under,
-// since a change to others, also of the same limit, drops what is idle.
-type planTracer struct {
+// A limitTracer drives one limiter and its model through keys with limits of their own, and calls
+// that bring limits. It knows whose limit a key is under, since a change to another one drops what
+// is idle.
+type limitTracer struct {
 	*changer
 	l     *Limiter
 	older bool  // calls have older times
 	evict bool  // there are more keys than MaxKeys
 	floor int64 // no call is older: what was idle then may have been dropped
 
-	plans                  map[string]*tracedPlan
-	tokens                 []tracedKey    // of plans, some of which have ended
-	on                     map[string]any // what a key is kept on: a *tracedPlan or a Limit
-	at                     map[string]any // what it is under, likewise; nil is the limiter's own
-	evicts, moves, follows int
+	on            map[string]any // the Limit that a key is kept on
+	at            map[string]any // what it is under, likewise; nil is the limiter's own
+	evicts, moves int
 }
 
-type tracedPlan struct{ limit Limit }
-
-// A tracedKey is what a call brings, a *tracedPlan or a Limit, and for a key with it.
+// A tracedKey is the Limit that a call brings, or nil, and a key with it.
 type tracedKey struct {
 	brings any
 	key    string
 	with   Key
 }
 
-func limitOf(terms any) Limit {
-	if pl, ok := terms.(*tracedPlan); ok {
-		return pl.limit
-	}
-	return terms.(Limit)
-}
-
-func newPlanTracer(t *testing.T, rng *rand.Rand, variant Config) *planTracer {
-	p := &planTracer{
+func newLimitTracer(t *testing.T, rng *rand.Rand, variant Config) *limitTracer {
+	p := &limitTracer{
 		changer: newPlanChanger(t, rng, variant, NewManualClock(start)),
-		plans:   map[string]*tracedPlan{}, on: map[string]any{}, at: map[string]any{},
+		on:      map[string]any{}, at: map[string]any{},
 	}
 	c := p.Cfg
 	switch rng.IntN(3) {
@@ -68,7 +57,7 @@ func newPlanTracer(t *testing.T, rng *rand.Rand, variant Config) *planTracer {
 
 // under puts a key of m under the terms of a call that brings some, or nil. A key that is kept
 // on nothing and idle is forgotten first, and with it how its units came back.
-func (p *planTracer) under(m *oracle.Model, key string, brings any) (terms any) {
+func (p *limitTracer) under(m *oracle.Model, key string, brings any) (terms any) {
 	if terms = brings; terms == nil {
 		terms = p.on[key]
 	}
@@ -81,13 +70,13 @@ func (p *planTracer) under(m *oracle.Model, key string, brings any) (terms any) 
 	if terms == nil {
 		m.ClearKeyLimit(key, p.now())
 	} else {
-		m.SetKeyLimit(key, p.now(), p.with(limitOf(terms)))
+		m.SetKeyLimit(key, p.now(), p.with(terms.(Limit)))
 	}
 	return terms
 }
 
 // goBy is under of a call that is being made.
-func (p *planTracer) goBy(key string, brings any) {
+func (p *limitTracer) goBy(key string, brings any) {
 	if terms := p.under(p.model, key, brings); terms != p.at[key] {
 		p.at[key] = terms
 		p.floor = p.now()
@@ -97,7 +86,7 @@ func (p *planTracer) goBy(key string, brings any) {
 
 // settle looks what has been dropped: only what is idle, or at MaxKeys a key that is kept on
 // nothing, which is fresh again.
-func (p *planTracer) settle() {
+func (p *limitTracer) settle() {
 	own := map[string]bool{}
 	for _, key := range p.keys {
 		id := p.l.Key(key).id
@@ -124,7 +113,7 @@ func (p *planTracer) settle() {
 }
 
 // look compares what calls see that bring nothing, and what others see that bring a limit.
-func (p *planTracer) look() {
+func (p *limitTracer) look() {
 	for _, key := range p.keys {
 		for _, tok := range []tracedKey{{nil, key, p.l.Key(key)}, p.draws(key)} {
 			cost := p.Rng.IntN(20)
@@ -137,100 +126,46 @@ func (p *planTracer) look() {
 }
 
 // draws returns key with a limit that its calls bring, or with none.
-func (p *planTracer) draws(key string) tracedKey {
+func (p *limitTracer) draws(key string) tracedKey {
 	k := p.l.Key(key)
-	switch p.Rng.IntN(5) {
-	case 0, 1:
+	if p.Rng.IntN(2) == 0 {
 		limit := p.draw()
 		with, err := k.WithLimit(limit)
 		require.NoError(p.TB, err)
+		require.Equal(p.TB, limit, with.Limit())
 		return tracedKey{limit, key, with}
-	case 2:
-		for name, pl := range p.plans {
-			with, err := k.WithPlan(name)
-			require.NoError(p.TB, err)
-			p.tokens = append(p.tokens, tracedKey{pl, key, with})
-		}
-		for _, tok := range p.tokens {
-			if tok.key == key && p.Rng.IntN(4) == 0 {
-				require.Equal(p.TB, limitOf(tok.brings), tok.with.Limit())
-				return tok
-			}
-		}
-		p.tokens = p.tokens[max(0, len(p.tokens)-20):]
 	}
 	return tracedKey{nil, key, k}
 }
 
-func (p *planTracer) setPlan(name string) {
-	pl, limit := p.plans[name], p.draw()
-	if pl != nil && p.Rng.IntN(4) == 0 {
-		p.Note("ClearPlan %s", name)
-		p.l.ClearPlan(name)
-		delete(p.plans, name)
-		for key, on := range p.on {
-			if on == pl {
-				p.clear(key)
-			}
-		}
-		return
-	}
-	p.Note("SetPlan %s %v", name, limit)
-	require.NoError(p.TB, p.l.SetPlan(name, limit))
-	if pl == nil {
-		p.plans[name] = &tracedPlan{limit}
-		return
-	}
-	if pl.limit == limit {
-		return
-	}
-	pl.limit = limit
-	for _, key := range p.keys {
-		if p.at[key] == pl {
-			p.model.SetKeyLimit(key, p.now(), p.with(limit))
-			p.follows++
-		}
-	}
-}
-
 // clear follows ClearKeyLimit.
-func (p *planTracer) clear(key string) {
+func (p *limitTracer) clear(key string) {
 	delete(p.on, key)
 	delete(p.at, key)
 	p.model.ClearKeyLimit(key, p.now())
 }
 
 // setKey gives key a limit of its own, a plan, or none.
-func (p *planTracer) setKey(key string) {
+func (p *limitTracer) setKey(key string) {
 	var terms any = p.draw()
-	name := []string{"pro", "free"}[p.Rng.IntN(2)]
-	switch pl := p.plans[name]; {
-	case p.Rng.IntN(3) == 0:
+	if p.Rng.IntN(3) == 0 {
 		p.Note("ClearKeyLimit %s", key)
 		if p.l.ClearKeyLimit(key); p.on[key] != nil {
 			p.clear(key)
 		}
 		return
-	case p.Rng.IntN(2) == 0:
-		p.Note("SetKeyLimit %s %v", key, terms)
-		require.NoError(p.TB, p.l.SetKeyLimit(key, terms.(Limit)))
-	case pl == nil:
-		require.Error(p.TB, p.l.SetKeyPlan(key, name))
-		return
-	default:
-		p.Note("SetKeyPlan %s %s", key, name)
-		require.NoError(p.TB, p.l.SetKeyPlan(key, name))
-		terms = pl
 	}
-	require.Equal(p.TB, limitOf(terms), p.l.Key(key).Limit())
+	p.Note("SetKeyLimit %s %v", key, terms)
+	require.NoError(p.TB, p.l.SetKeyLimit(key, terms.(Limit)))
+	require.Equal(p.TB, terms.(Limit), p.l.Key(key).Limit())
 	if p.on[key] != terms {
 		p.on[key], p.at[key] = terms, terms
-		p.model.SetKeyLimit(key, p.now(), p.with(limitOf(terms)))
+		p.model.SetKeyLimit(key, p.now(), p.with(terms.(Limit)))
 	}
 }
 
 // takeBy makes a call, perhaps one of an older time, and returns what it was admitted.
-func (p *planTracer) takeBy(tok tracedKey) (admitted int) {
+func (p *limitTracer) takeBy(tok tracedKey) (admitted int) {
 	key, cost := tok.key, p.cost(tok.key)
 	p.goBy(key, tok.brings)
 	if left := tok.with.Peek(0).Remaining; p.Rng.IntN(3) == 0 {
@@ -257,7 +192,7 @@ func (p *planTracer) takeBy(tok tracedKey) (admitted int) {
 
 // alternate lets a client's token alternate at one instant. Whatever the order of its limits
 // is, it is admitted no more than the largest.
-func (p *planTracer) alternate(key string) {
+func (p *limitTracer) alternate(key string) {
 	p.Note("Reset %s", key)
 	p.l.Reset(key)
 	p.model.Reset(key)
@@ -277,7 +212,7 @@ func (p *planTracer) alternate(key string) {
 }
 
 // takeAll charges some keys, or at MaxKeys one, with different limits for the same key.
-func (p *planTracer) takeAll() {
+func (p *limitTracer) takeAll() {
 	if p.Cfg.Soft > 0 {
 		return // the models know nothing of it
 	}
@@ -305,16 +240,13 @@ func (p *planTracer) takeAll() {
 	}
 }
 
-func (p *planTracer) step() {
+func (p *limitTracer) step() {
 	if p.now() < start.UnixNano()+int64(20*365*day) {
 		p.advance()
 	}
 	key := p.keys[p.Rng.IntN(len(p.keys))]
 	switch p.Rng.IntN(16) {
-	case 0:
-		p.setPlan([]string{"pro", "free"}[p.Rng.IntN(2)])
-		p.floor = p.now()
-	case 1, 2:
+	case 0, 1, 2:
 		p.setKey(key)
 		p.floor = p.now()
 	case 3:
@@ -353,28 +285,28 @@ func (p *planTracer) step() {
 	}
 }
 
-// TestModel_PlansAreExact compares every decision with the models while plans change, keys go
-// on and off them, and calls bring limits of their own: with older times, with sweeps, and
+// TestModel_KeyLimitsAreExact compares every decision with the models while keys get limits of their
+// own and lose them, and calls bring limits of their own: with older times, with sweeps, and
 // with keys that are evicted at MaxKeys.
-func TestModel_PlansAreExact(t *testing.T) {
+func TestModel_KeyLimitsAreExact(t *testing.T) {
 	for _, variant := range variants {
 		t.Run(fmt.Sprint("variant=", variantName(variant)), func(t *testing.T) {
 			t.Parallel()
 			rng := seeded.Rand(t)
-			allowed, denied, evicts, moves, follows := 0, 0, 0, 0, 0
+			allowed, denied, evicts, moves := 0, 0, 0, 0
 			least := max(20, depth.Ops()/10_000)
 			// More traces, if these have not reached all: some have hardly any keys to evict.
-			for i := 0; i < least || i < 20*least && min(evicts, moves, follows) == 0; i++ {
-				p := newPlanTracer(t, rng, variant)
+			for i := 0; i < least || i < 20*least && min(evicts, moves) == 0; i++ {
+				p := newLimitTracer(t, rng, variant)
 				for range 150 {
 					p.step()
 				}
 				allowed, denied, evicts = allowed+p.allowed, denied+p.denied, evicts+p.evicts
-				moves, follows = moves+p.moves, follows+p.follows
+				moves += p.moves
 			}
 			require.Greater(t, allowed, denied/10, "the traces must reach both")
 			require.Greater(t, denied, allowed/10, "the traces must reach both")
-			require.Greater(t, min(evicts, moves, follows), 0, "the traces must reach all: %d %d %d", evicts, moves, follows)
+			require.Greater(t, min(evicts, moves), 0, "the traces must reach all: %d %d", evicts, moves)
 		})
 	}
 }

@@ -1,14 +1,9 @@
 package sluice
 
 import (
-	"bytes"
 	"context"
-	"fmt"
-	"maps"
 	"math"
 	"runtime"
-	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -72,46 +67,13 @@ func TestSetKeyLimit_OptionsHold(t *testing.T) {
 	})
 }
 
-// TestPlans_AListingCanStop at any time, of plans and of the limits of keys.
-func TestPlans_AListingCanStop(t *testing.T) {
-	l, _ := newFrozen(t, Config{Limit: PerSecond(1)})
-	want := map[Key]bool{}
-	for i := range 20 {
-		require.NoError(t, l.SetPlan(fmt.Sprintf("plan%02d", i), PerSecond(2+i)))
-		k := l.KeyUint64(uint64(i))
-		require.NoError(t, k.SetPlan(fmt.Sprintf("plan%02d", i)))
-		want[k] = true
-	}
-	for most := 1; most <= 21; most++ {
-		var names []string
-		for name, limit := range l.Plans() {
-			require.Equal(t, PerSecond(2+len(names)), limit)
-			require.Equal(t, fmt.Sprintf("plan%02d", len(names)), name)
-			if names = append(names, name); len(names) == most {
-				break
-			}
-		}
-		require.Len(t, names, min(most, 20))
-		seen := map[Key]bool{}
-		for k, is := range l.KeyLimits() {
-			require.True(t, want[k] && !seen[k])
-			require.Contains(t, is.Plan, "plan")
-			if seen[k] = true; len(seen) == most {
-				break
-			}
-		}
-		require.Len(t, seen, min(most, 20))
-	}
-}
-
 // Slots for several keys go by the limits that the Keys bring.
 func TestReserveAll_KeysThatBringLimits(t *testing.T) {
 	clock := NewManualClock(time.Unix(1000, 0))
 	lim := Must(New(Config{Limit: PerSecond(1), Clock: clock, MaxReservations: 2}))
-	require.NoError(t, lim.SetPlan("pro", PerSecond(4)))
 	five, err := lim.Key("a").WithLimit(PerSecond(5))
 	require.NoError(t, err)
-	pro, err := lim.Key("b").WithPlan("pro")
+	pro, err := lim.Key("b").WithLimit(PerSecond(4))
 	require.NoError(t, err)
 
 	all, err := ReserveAll(time.Minute, Charge{five, 5}, Charge{pro, 4})
@@ -170,26 +132,6 @@ func TestReserveAll_GoesByTheFirstLimitOfAKey(t *testing.T) {
 	}
 }
 
-// No plan has the name of limits without one, nor a name that a snapshot cannot hold.
-func TestSetPlan_Names(t *testing.T) {
-	lim := Must(New(Config{Limit: PerSecond(100), Hash: HashStable}))
-	longest := strings.Repeat("n", maxPlanName)
-	for _, name := range []string{"", longest + "n"} {
-		var target *ConfigError
-		require.ErrorAs(t, lim.SetPlan(name, PerSecond(1)), &target)
-		require.Error(t, lim.SetKeyPlan("a", name))
-	}
-	require.EqualError(t, lim.SetKeyPlan("a", "gold"), `sluice: plan: "gold": there is no plan of that name; want one that SetPlan has set`)
-	require.NoError(t, lim.SetPlan(longest, PerSecond(1)))
-	require.NoError(t, lim.SetKeyPlan("a", longest))
-
-	var snapshot bytes.Buffer
-	require.NoError(t, lim.Snapshot(&snapshot))
-	next := Must(New(lim.Config()))
-	require.NoError(t, next.Restore(&snapshot))
-	require.Equal(t, PerSecond(1), next.KeyLimit("a"))
-}
-
 // TestClearKeyLimit_NobodyIsGiftedABurst: whatever moves a key between limits, at one
 // instant it is admitted no more than the largest of them. A log, of which a smaller limit
 // holds fewer units, is no exception.
@@ -203,7 +145,6 @@ func TestClearKeyLimit_NobodyIsGiftedABurst(t *testing.T) {
 		l, _ := newFrozen(t, c)
 		k := l.Key("k")
 		require.True(t, l.AllowN("other", 200))
-		require.NoError(t, l.SetPlan("pro", plan))
 		brought, err := k.WithLimit(plan)
 		require.NoError(t, err)
 		admitted := 0
@@ -220,11 +161,6 @@ func TestClearKeyLimit_NobodyIsGiftedABurst(t *testing.T) {
 			k.ClearLimit()
 			spend(k)
 			spend(brought)
-			require.NoError(t, k.SetPlan("pro"))
-			spend(k)
-			l.ClearPlan("pro")
-			spend(k)
-			require.NoError(t, l.SetPlan("pro", plan))
 			require.NoError(t, k.SetLimit(Unlimited))
 			require.NoError(t, k.SetLimit(plan))
 			spend(k)
@@ -237,56 +173,6 @@ func TestClearKeyLimit_NobodyIsGiftedABurst(t *testing.T) {
 		require.NoError(t, l.SetLimit(plan))
 		require.Zero(t, k.Peek(0).Remaining)
 		require.Equal(t, 200, spentOf(l, "other"))
-	})
-}
-
-// TestSetPlan_EveryKeyFollows, at once, and keeps what it has spent.
-func TestSetPlan_EveryKeyFollows(t *testing.T) {
-	forEveryLayout(t, func(t *testing.T, c Config) {
-		per := func(n int) Limit { return Per(n, c.Limit.Period) }
-		l, clock := newFrozen(t, c)
-		require.ErrorContains(t, l.SetKeyPlan("a", "pro"), `"pro"`)
-		_, err := l.Key("a").WithPlan("pro")
-		require.ErrorContains(t, err, `"pro"`)
-		var target *ConfigError
-		require.ErrorAs(t, l.SetPlan("pro", Limit{Rate: 1}), &target)
-		require.Empty(t, maps.Collect(l.Plans()))
-		require.NoError(t, l.SetPlan("pro", per(700)))
-		for i := range 50 {
-			require.NoError(t, l.SetKeyPlan(fmt.Sprint("pro", i), "pro"))
-			require.True(t, l.AllowN(fmt.Sprint("pro", i), 10*i))
-		}
-		require.NoError(t, l.SetKeyLimit("own", per(700)))
-		require.ErrorAs(t, l.SetPlan("pro", Limit{Rate: 1}), &target)
-		with, err := l.Key("with").WithPlan("pro")
-		require.NoError(t, err)
-		require.True(t, with.AllowN(100))
-		require.NoError(t, l.SetPlan("pro", per(900)))
-		require.Equal(t, map[string]Limit{"pro": per(900)}, maps.Collect(l.Plans()))
-		for i := range 50 {
-			require.Equal(t, per(900), l.KeyLimit(fmt.Sprint("pro", i)))
-			require.Equal(t, 900-10*i, l.Peek(fmt.Sprint("pro", i), 0).Remaining)
-		}
-		require.Equal(t, per(700), l.KeyLimit("own"))
-		require.Equal(t, 800, with.Peek(0).Remaining)
-		limits := slices.Collect(maps.Values(maps.Collect(l.KeyLimits())))
-		require.Len(t, limits, 51)
-		require.Contains(t, limits, KeyLimit{per(900), "pro"})
-		require.Contains(t, limits, KeyLimit{Limit: per(700)})
-		require.Equal(t, KeyLimit{per(900), "pro"}, maps.Collect(l.KeyLimits())[l.Key("pro7")])
-
-		l.ClearPlan("pro")
-		l.ClearPlan("never")
-		for i := range 50 {
-			require.Equal(t, c.Limit, l.Key(fmt.Sprint("pro", i)).Limit())
-			require.Equal(t, 10*i, spentOf(l, fmt.Sprint("pro", i)))
-		}
-		require.Error(t, l.SetKeyPlan("a", "pro"))
-		require.Equal(t, 900, with.Limit().Rate, "by the last limit")
-		clock.Advance(365 * day)
-		l.Sweep()
-		require.Zero(t, l.Len())
-		checkCells(t, l, []string{"own"}, map[string]bool{"own": true})
 	})
 }
 
@@ -387,7 +273,7 @@ func TestWithLimit_TakesNoMoreThanTheTrackedKeys(t *testing.T) {
 				require.LessOrEqual(t, l.Len(), 20)
 			}
 			checkCells(t, l, nil, map[string]bool{})
-			require.LessOrEqual(t, l.plans.Load().brought.Size(), maxBrought)
+			require.LessOrEqual(t, l.brought.Load().Size(), maxBrought)
 			clock.Advance(3 * c.Limit.Period)
 			l.Sweep()
 			require.Zero(t, l.Len())
@@ -436,19 +322,4 @@ func TestSweep_ChangesNothingUnderALongerPeriod(t *testing.T) {
 		require.NoError(t, l.SetLimit(Per(7, 10*time.Second)))
 		require.Equal(t, 6, l.Peek("k", 0).Remaining)
 	}
-}
-
-// TestSetPlan_KeysThatAreBeingPutOnThePlan have its new limit when SetPlan returns. Had they
-// it from their next call on, units would come back at the old rate until then.
-func TestSetPlan_KeysThatAreBeingPutOnThePlan(t *testing.T) {
-	c := &hookedClock{ManualClock: NewManualClock(start)}
-	l := Must(New(Config{Limit: Per(8, 800*time.Millisecond), Clock: c}))
-	require.NoError(t, l.SetPlan("pro", Per(8, 400*time.Millisecond)))
-	require.True(t, l.Allow("k"))
-	var put, set error
-	whileMoved(c, func() { put = l.SetKeyPlan("k", "pro") }, func() { set = l.SetPlan("pro", Per(8, 8*time.Second)) })
-	require.NoError(t, put)
-	require.NoError(t, set)
-	c.Advance(100 * time.Millisecond)
-	require.Equal(t, Decision{Allowed: true, Limit: 8, Remaining: 7, ResetAfter: 900 * time.Millisecond}, l.Peek("k", 0))
 }
