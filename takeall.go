@@ -12,7 +12,7 @@ type AllDecision struct {
 	Allowed bool
 
 	// Denied is the index of the first charge that was denied, or -1. Of charges for
-	// one key, which are judged together, it is the first. TakeAllInto tells of all.
+	// one key, which are judged together, it is the first. TakeAllReceipts tells of all.
 	Denied int
 
 	// Remaining is the least of the Remaining of all charges, each in units of its
@@ -49,29 +49,20 @@ type AllDecision struct {
 // where there is none for all of the keys at once; OverflowEvictSoonest then admits without
 // state, like OverflowAdmitNew. New keys are added, as fresh, before all have been judged
 // again, so a call that is denied then can leave some of them tracked.
-func TakeAll(charges ...Charge) AllDecision { return TakeAllInto(nil, charges...) }
+func TakeAll(charges ...Charge) AllDecision { return takeAllInto(nil, charges) }
 
-// TakeAllInto is TakeAll, and says in each[i] what was decided on charge i, seen at the
-// same instant. Allowed there is whether the charge would have been admitted without
-// those of other keys, so it names every charge that stood in the way; if it is true of
-// a charge that was not made, the rest describes the key as it is. Charges for the same
-// key have the same Decision, that on their sum. Of an each that is shorter than the
-// charges only so much is filled in, and what is beyond them is left alone.
-func TakeAllInto(each []Decision, charges ...Charge) AllDecision {
-	var few [8]claim
-	space := few[:]
-	if len(charges) > len(few) {
-		space = make([]claim, len(charges))
-	}
-	d, _ := takeAll(space, each[:min(len(each), len(charges))], charges, Key.policyFor, nil)
-	return d
-}
-
-// TakeAllReceipts is TakeAllInto, and puts into all[i] the receipt for charge i, by
-// which it is settled, or taken back, once it is known what was used. It is nil for a charge
-// that has not been made: if any is denied, and for one that would be under Config.Shadow,
-// although all are Allowed then. The methods of a nil one do nothing. Of an all that is
-// shorter than the charges only so much is filled in.
+// TakeAllReceipts is TakeAll, and tells more, of as many charges as all and each have room for;
+// either can be nil, and what is beyond the charges is left alone.
+//
+// It says in each[i] what was decided on charge i, seen at the same instant. Allowed there is
+// whether the charge would have been admitted without those of other keys, so it names every
+// charge that stood in the way; if it is true of a charge that was not made, the rest describes
+// the key as it is. Charges for the same key have the same Decision, that on their sum.
+//
+// It puts into all[i] the receipt for charge i, by which it is settled, or taken back, once it is
+// known what was used. It is nil for a charge that has not been made: if any is denied, and for one
+// that would be under Config.Shadow, although all are Allowed then. The methods of a nil one do
+// nothing.
 //
 // However many receipts of a key are open at once, and in whatever order they are settled,
 // Settle and Cancel give back what the key would have left without the units that were not
@@ -92,9 +83,13 @@ func TakeAllInto(each []Decision, charges ...Charge) AllDecision {
 // A receipt takes some 200 bytes until it is settled, or until its units have come back and the
 // key is used again. Open receipts of a key are no more than its burst, so that
 // Config.MaxReservations does not bound them, though Reserve counts them. A call that is
-// admitted allocates; of up to 8 charges, one that is denied does not.
+// admitted allocates for its receipts; of up to 8 charges, one that is denied, or asks for none, does
+// not.
 func TakeAllReceipts(all []*Reservation, each []Decision, charges ...Charge) AllDecision {
 	all, each = all[:min(len(all), len(charges))], each[:min(len(each), len(charges))]
+	if len(all) == 0 {
+		return takeAllInto(each, charges)
+	}
 	clear(all)
 	var few [8]claim
 	var fewRecords [8]*record
@@ -119,7 +114,18 @@ func TakeAllReceipts(all []*Reservation, each []Decision, charges ...Charge) All
 	return d
 }
 
-// takeAll is TakeAllInto in a space for the claims, under the policies that policyFor finds.
+// takeAllInto is TakeAllReceipts without receipts.
+func takeAllInto(each []Decision, charges []Charge) AllDecision {
+	var few [8]claim
+	space := few[:]
+	if len(charges) > len(few) {
+		space = make([]claim, len(charges))
+	}
+	d, _ := takeAll(space, each, charges, Key.policyFor, nil)
+	return d
+}
+
+// takeAll is TakeAllReceipts in a space for the claims, under the policies that policyFor finds.
 // It returns the claims if they would be admitted, but the receipts cannot be written yet.
 func takeAll(space []claim, each []Decision, charges []Charge, policyFor func(Key) *policy, rs *receipts) (d AllDecision, unsettled []claim) {
 	var same chain

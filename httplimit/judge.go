@@ -183,7 +183,7 @@ func chargeAll(entries []entry, charges []sluice.Charge, states []sluice.Decisio
 			entries[i].receipt = r
 		}
 	} else {
-		all = sluice.TakeAllInto(states, charges...)
+		all = sluice.TakeAllReceipts(nil, states, charges...)
 	}
 	for i := range states {
 		e, admitted := &entries[i], states[i].Allowed && !states[i].WouldDeny

@@ -377,7 +377,7 @@ func (w *wayTracer) takeAll() {
 			got = sluice.TakeAllReceipts(all, each[:], charges...)
 			way.receipts = append(way.receipts, all...)
 		case 1:
-			got = sluice.TakeAllInto(each[:], charges...)
+			got = sluice.TakeAllReceipts(nil, each[:], charges...)
 		default:
 			return fmt.Sprint(sluice.AllowEach(nil, charges...))
 		}
