@@ -2,6 +2,7 @@ package accesslog
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -143,7 +144,8 @@ func (s *splitter) send(b *block) {
 
 // fill reads until the block is full, or an error.
 func (s *splitter) fill(b *block, in io.Reader) error {
-	if want := len(s.rest) + blockSize; cap(b.data) < want || cap(b.data) > 3*blockSize {
+	size := cmp.Or(s.p.config.block, blockSize)
+	if want := len(s.rest) + size; cap(b.data) < want || cap(b.data) > 3*size {
 		b.data = make([]byte, 0, want)
 	}
 	b.data = append(b.data, s.rest...)

@@ -27,7 +27,8 @@ type Config struct {
 	// Progress, unless nil, is called now and then, on the goroutine that called Read.
 	Progress func(Progress)
 
-	poll func(context.Context) error // waits until a file may have grown
+	poll  func(context.Context) error // waits until a file may have grown
+	block int                         // 0 is blockSize
 }
 
 // Progress is how far Read has come.

@@ -88,6 +88,7 @@ func TestReader_LongLines(t *testing.T) {
 		"beyond crlf":      {fill(MaxLine+1) + "\r\n", false},
 		"far beyond":       {fill(3*MaxLine) + "\n", false},
 		"far beyond eof":   {fill(3 * MaxLine), false},
+		"ten megabytes":    {fill(10*MaxLine) + "\n", false},
 		"beyond a buffer":  {fill(readBuffer+1) + "\n", true},
 		"exactly a buffer": {fill(readBuffer-1) + "\n", true},
 		"exactly a block":  {fill(blockSize-1) + "\n", true},
@@ -222,4 +223,56 @@ func TestSelect_FieldsReplaceThoseOfAPreset(t *testing.T) {
 	parsers, err := Select(Traefik, "", "time")
 	require.NoError(t, err)
 	assert.Equal(t, "a JSON object with ClientHost and time", parsers[0].Wants())
+}
+
+// clientsAndFacts reads a log in blocks of a size; an error is text.
+func clientsAndFacts(t *testing.T, src io.Reader, block int) (clients []string, facts Facts, failure string) {
+	parsers, err := Select(Auto, "", "")
+	require.NoError(t, err)
+	facts, err = Read(t.Context(), Config{Sources: []Source{Stream("log", src)}, Parsers: parsers, block: block, Requests: true}, func(rec Record) {
+		clients = append(clients, string(rec.Client))
+		assert.GreaterOrEqual(t, rec.Time, int64(0))
+	})
+	if err != nil {
+		failure = err.Error()
+	}
+	facts.reason = nil
+	return clients, facts, failure
+}
+
+// FuzzRead: whatever a log holds, each line is counted once, as a record, as malformed or as blank, and the
+// same whether it comes in one piece or in many.
+func FuzzRead(f *testing.F) {
+	f.Add([]byte("a"+record+"\r\n\x00b"+record+"\rc"+record+"\n\n\xef\xbb\xbfd"+record), uint16(70))
+	f.Add([]byte("#Version: 1.0\n#Fields: date time c-ip\n2026-03-02 09:00:00 192.0.2.1\n#Fields: c-ip time date\n192.0.2.1 09:00:00 2026-03-02\n"), uint16(50))
+	f.Add([]byte("\x1f\x8b\x08\n\x28\xb5\x2f\xfd\x7fELF\x02\x01\x00\r\n\""), uint16(1))
+	f.Add([]byte(`{"remote_ip":"a","time":1}`+"\n{}\n"+`{"remote_ip":"b","time":2}`), uint16(30))
+	f.Fuzz(func(t *testing.T, log []byte, block uint16) {
+		clients, facts, failure := clientsAndFacts(t, bytes.NewReader(log), 1<<20)
+		assert.Equal(t, facts.Lines, facts.Blank+facts.Counted+facts.Malformed)
+		assert.Len(t, clients, int(facts.Counted))
+		lines := bytes.Count(log, []byte{'\n'})
+		if len(log) > 0 && log[len(log)-1] != '\n' {
+			lines++
+		}
+		if !bytes.HasPrefix(log, []byte(gzipMagic)) && !bytes.HasPrefix(log, []byte(zstdMagic)) && facts.Lines > 0 {
+			assert.EqualValues(t, lines, facts.Lines)
+		}
+		if facts.Counted == 0 || !settledBy(t, log, int(block)) {
+			return
+		}
+		againClients, again, againFailure := clientsAndFacts(t, iotest.OneByteReader(bytes.NewReader(log)), int(block)+1)
+		assert.Equal(t, clients, againClients)
+		assert.Equal(t, facts, again)
+		assert.Equal(t, failure, againFailure)
+	})
+}
+
+// settledBy reports whether the first block of a log tells its format as all of it does.
+func settledBy(t *testing.T, log []byte, block int) bool {
+	parsers, err := Select(Auto, "", "")
+	require.NoError(t, err)
+	end := bytes.LastIndexByte(log[:min(block+1, len(log))], '\n') + 1
+	one, all := settle(parsers, log[:end]), settle(parsers, log)
+	return len(one) == 1 && one[0].Name() == all[0].Name() && one[0].Wants() == all[0].Wants()
 }

@@ -36,20 +36,23 @@ func Terminal(f *os.File) bool {
 func (b *Bar) Show(bytes, total, lines int64) {
 	now := b.now()
 	if b.start.IsZero() {
-		b.start, b.last = now, now
-	}
-	if now.Sub(b.last) < interval {
+		b.start = now
+	} else if now.Sub(b.last) < interval {
 		return
 	}
 	b.last = now
+	text := short(float64(lines)) + " lines"
 	spent := now.Sub(b.start)
-	text := fmt.Sprintf("%s lines, %s a second", short(float64(lines)), short(float64(lines)/spent.Seconds()))
+	if spent > 0 {
+		text += fmt.Sprintf(", %s a second", short(float64(lines)/spent.Seconds()))
+	}
 	if total > 0 && bytes > 0 {
 		done := min(1, float64(bytes)/float64(total))
-		left := time.Duration(float64(spent) * (1/done - 1)).Round(time.Second)
+		if spent > 0 {
+			text += fmt.Sprintf(", %v left", time.Duration(float64(spent)*(1/done-1)).Round(time.Second))
+		}
 		const cells = 24
-		bar := strings.Repeat("=", int(done*cells))
-		text = fmt.Sprintf("[%-*s] %3.0f%%  %s, %v left", cells, bar, 100*done, text, left)
+		text = fmt.Sprintf("[%-*s] %3.0f%%  %s", cells, strings.Repeat("=", int(done*cells)), 100*done, text)
 	}
 	fmt.Fprintf(b.out, "\r%-*.*s", width, width, text)
 }
