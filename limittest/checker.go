@@ -190,8 +190,8 @@ func (h *history) returned(a, b start) bool {
 	return h.promise.line.returned(b.before-a.before, uint64(b.from-a.from))
 }
 
-// makeRoom keeps what was admitted since the first start below 2^63, so that a cost can be added. A promise that allows
-// more allows more than an int can say. total and before wrap; their differences do not.
+// makeRoom keeps what was admitted since the first start below 2^63, so that a cost can be added: more than that a promise
+// does not bound. total and before wrap; their differences do not.
 func (h *history) makeRoom() {
 	for len(h.starts) > 0 && h.total-h.starts[0].before > math.MaxInt64 {
 		h.starts = h.starts[1:]

@@ -313,20 +313,27 @@ func TestChecker_LargeNumbers(t *testing.T) {
 	}
 }
 
-// TestChecker_BeyondAnInt: a promise of more than an int can say hides no other.
-func TestChecker_BeyondAnInt(t *testing.T) {
-	const rate = math.MaxInt64 >> 2
+// TestChecker_BeyondAWord: units of long spans, for which there is no bound, that come to 2^64 hide no violation within a short one.
+func TestChecker_BeyondAWord(t *testing.T) {
 	if math.MaxInt == math.MaxInt32 {
-		t.Skip("an int is too small to say more than 2^63 in few records")
+		t.Skip("an int is too small to come to 2^64 in few records")
 	}
-	c := NewChecker(Bucket(sluice.Per(int(rate&math.MaxInt), 1).WithBurst(math.MaxInt)))
-	c.Record(0, "k", math.MaxInt, true)
-	for at := range int64(10) {
-		c.Record(1+at, "k", int(rate&math.MaxInt), true)
-		require.NoError(t, c.Err())
+	const quarter = math.MaxInt/2 + 1
+	c := NewChecker(Bound(func(d time.Duration) int {
+		switch {
+		case d == 0:
+			return quarter
+		case d < 10:
+			return quarter + 1
+		}
+		return math.MaxInt
+	}, 0))
+	for at := range int64(4) {
+		c.Record(10*at, "k", quarter, true)
 	}
-	c.Record(10, "k", math.MaxInt, true)
-	require.Error(t, c.Err())
+	require.NoError(t, c.Err())
+	c.Record(31, "k", 2, true)
+	require.Equal(t, &Violation{Key: "k", From: 30, To: 31, Admitted: quarter + 2, Most: quarter + 1}, c.Violation())
 }
 
 // TestPlanted: one unit too many, in a million calls, and nothing before. All six algorithms.
