@@ -94,7 +94,7 @@ replaces the published results: without --out it writes to a temporary folder.`,
 	f.StringSliceVar(&p.parts, "parts", nil, "make these measurements only: "+strings.Join(partNames(), ", "))
 	f.BoolVar(&p.quick, "quick", false, "small sizes and short samples, to try it out: the figures mean nothing")
 	f.StringVar(&p.out, "out", "", "folder for the results (default "+published+", for a complete run)")
-	root.AddCommand(newReport(), newGuard(), newRedis())
+	root.AddCommand(newReport(), newGuard(), newRedis(), newPromises())
 	return root
 }
 
@@ -111,7 +111,7 @@ func newReport() *cobra.Command {
 				err = write(out, r)
 			}
 			if err == nil && isPublished(out) {
-				err = rewriteRedis()
+				err = errors.Join(rewriteRedis(), rewritePromises())
 			}
 			if err != nil {
 				return failure{err}

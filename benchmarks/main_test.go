@@ -184,9 +184,15 @@ func TestReport_RewritesThePublishedResultsAndTheReadmes(t *testing.T) {
 	require.NoError(t, os.WriteFile(redisFile, []byte(`{"Machine": {"Commit": "def5678"}, "Redis": "7.0"}`), 0o644))
 	require.NoError(t, os.Mkdir(filepath.Dir(redisPage), 0o755))
 	require.NoError(t, os.WriteFile(redisPage, []byte("<!-- redis:begin -->\n<!-- redis:end -->\n"), 0o644))
+	require.NoError(t, os.WriteFile(promisesFile, []byte(`{"Machine": {"Commit": "fed8765"}, "Results": [{"Subject": "some limiter"}]}`), 0o644))
+	require.NoError(t, os.WriteFile("README.md", []byte(page+"<!-- promises:begin -->\n<!-- promises:end -->\n"), 0o644))
 	code, stdout, stderr := command(t, "report")
 	require.Equal(t, exitOK, code, stderr)
 	assert.Contains(t, stdout, "not measured")
+	text, err := os.ReadFile(promisesPage)
+	require.NoError(t, err)
+	assert.Contains(t, string(text), "fed8765")
+	assert.Contains(t, string(text), "| some limiter | - |")
 	for path, want := range map[string]string{
 		"../README.md": "**57**", "README.md": "abc1234", "results/results.txt": "abc1234", "results/speed.svg": "<svg",
 		redisTable: "def5678", redisPage: "Redis 7.0",

@@ -149,3 +149,6 @@ func (b *sluiceBatch) take() (passed int) {
 	}
 	return passed
 }
+
+// Limiter is the limiter behind the adapter.
+func (l sluiceLimiter) Limiter() *sluice.Limiter { return l.lim }
