@@ -58,7 +58,9 @@ func TestRun_Ends(t *testing.T) {
 	s.New = func(peers.Options) (peers.Limiter, error) { return nil, broken }
 	_, err = Run(t.Context(), Config{Rounds: 1, Span: time.Millisecond, Log: quiet}, []Subject{s})
 	assert.ErrorIs(t, err, broken)
-	s.New = func(peers.Options) (peers.Limiter, error) { return limiterFunc{func(string) bool { return false }, func() {}}, nil }
+	s.New = func(peers.Options) (peers.Limiter, error) {
+		return limiterFunc{func(string) bool { return false }, func() {}}, nil
+	}
 	_, err = Run(t.Context(), Config{Rounds: 1, Span: time.Millisecond, Log: quiet}, []Subject{s})
 	assert.EqualError(t, err, "generous: nothing was admitted")
 }
