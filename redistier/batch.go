@@ -92,8 +92,11 @@ func (l *lane) ready(g *group, now time.Time) bool {
 			rank++
 		}
 	}
-	if g.k > 0 {
+	switch {
+	case g.k > 0:
 		g.k = rank
+	case g.op == opCharge:
+		g.charges, g.n = rank, g.n*rank
 	}
 	l.takeOwed(g, now)
 	return true
@@ -180,7 +183,7 @@ func (l *lane) finish(g *group, s *scheduled, now time.Time) {
 
 // leased opens the lease that has come with a reply. The caller holds mu.
 func (l *lane) leased(g *group, s *scheduled, now time.Time) {
-	next := l.joining[groupKey{g.plan, g.key, g.n, true}]
+	next := l.joining[groupKey{g.plan, g.key, g.n, opAdmit, true}]
 	late := l.core.leases.answered(g, s, next, int64(now.Sub(l.core.began)))
 	if late.unused > 0 {
 		l.settling = append(l.settling, settlement{g.key, g.plan, late})

@@ -52,6 +52,8 @@ func (b bucket) arguments(to []byte) []byte {
 
 func (b bucket) free(v view) int64 { return max(0, floorDiv(b.full-v.a, b.unit)-v.b) }
 
+func (b bucket) used(v view) int64 { return ceilDiv(max(v.a, 0), b.unit) + v.b }
+
 func (b bucket) charged(v view, units int64) view {
 	v.a += units * b.unit
 	return v

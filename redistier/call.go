@@ -68,8 +68,12 @@ func name(prefix string, letter byte, key string) string {
 	if len(key) <= maxPlain && (strings.IndexByte(key, '{') < 0 || strings.IndexByte(prefix, '{') >= 0) {
 		return prefix + "~" + string(letter) + ":" + key
 	}
+	return prefix + "~" + string(letter) + "#" + digest(key)
+}
+
+func digest(key string) string {
 	sum := sha256.Sum256([]byte(key))
-	return prefix + "~" + string(letter) + "#" + hex.EncodeToString(sum[:])
+	return hex.EncodeToString(sum[:])
 }
 
 // arguments returns what the script of r takes. now is in us, or 0 to let Redis say it.

@@ -118,13 +118,14 @@ func (a *asked) await(ctx context.Context) error {
 // decision is that of the caller of a rank, from the reply that its group shares. The
 // state is that after all calls of the group: those behind it are taken off.
 func (c *core) decision(t *takeCall, s subject, g *group, rank int64) sluice.Decision {
-	r := &g.reply
+	r := g.reply
 	if t.k == 0 {
-		return t.decision(r)
+		r.view = g.viewOf(rank)
+		return t.decision(&r)
 	}
 	if rank < r.admitted {
 		if !t.within {
-			s.local.TakeUpTo(s.key, t.cost)
+			s.share(t.plan).TakeUpTo(t.cost)
 		}
 		d := t.plan.describe(t.plan.shape.charged(r.view, -(r.admitted-1-rank)*t.n), 0, t.cost, true)
 		if g.lend > 0 {
@@ -163,12 +164,18 @@ func (c *core) remember(t *takeCall, s subject, g *group) time.Duration {
 
 // remembered returns the decision on a call that is denied from memory.
 func (c *core) remembered(p *plan, s subject, cost int, at int64) (d sluice.Decision, ok bool) {
+	d, _, ok = c.recall(p, s, cost, at)
+	return d, ok
+}
+
+// recall is remembered, and returns what is remembered as well.
+func (c *core) recall(p *plan, s subject, cost int, at int64) (d sluice.Decision, e denial, ok bool) {
 	if cost < 1 || int64(cost) > p.burst {
-		return d, false
+		return d, e, false
 	}
 	e, until, ok := c.denied.get(s.id, at)
 	if !ok || e.plan != p || int64(cost) < e.cost {
-		return d, false
+		return d, e, false
 	}
 	d = p.describe(e.view, e.blocked, cost, false)
 	elapsed := time.Duration(at - e.at)
@@ -178,7 +185,7 @@ func (c *core) remembered(p *plan, s subject, cost int, at int64) (d sluice.Deci
 		}
 	}
 	d.RetryAfter = max(d.RetryAfter, time.Duration(until-at))
-	return d, true
+	return d, e, true
 }
 
 // micros returns a time in us of Unix time, by the clock that local has as well: no step of this

@@ -27,6 +27,7 @@ type group struct {
 	direct *direct     // if its caller leads
 	owed   *owedCharge // that its call tells of, or nil
 
+	charges  int64 // calls of Charge that it is: n is that of all of them
 	admitted int64 // units that its callers were admitted without Redis while it was late
 
 	// As it ends.
@@ -89,7 +90,29 @@ type groupKey struct {
 	plan    *plan
 	name    string
 	cost    int64
+	op      byte
 	charges bool
 }
 
-func joinKey(r *request) groupKey { return groupKey{r.plan, r.key, r.n, r.k > 0} }
+func joinKey(r *request) groupKey { return groupKey{r.plan, r.key, r.n, r.op, r.k > 0} }
+
+// shared reports whether callers may share the call of a request. Charges may where what others have charged
+// can be taken off the reply again: neither of a log, nor of a block, which lasts for as long as units count.
+func (r *request) shared() bool {
+	return r.op == opAdmit || r.op == opCharge && r.plan.shape.letter() != logLetter && r.plan.block == 0
+}
+
+// full reports whether nobody else may join a group.
+func (g *group) full() bool {
+	n := int64(len(g.waiters)) + 1
+	return n > 1<<20 || g.op == opCharge && n > (exact/2-1)/g.n
+}
+
+// viewOf returns the state right after the call of the caller of a rank, of a group whose calls are all
+// charged, or none is.
+func (g *group) viewOf(rank int64) view {
+	if g.op != opCharge || g.charges < 2 {
+		return g.reply.view
+	}
+	return g.plan.shape.charged(g.reply.view, -(g.charges-1-rank)*(g.n/g.charges))
+}

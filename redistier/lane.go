@@ -96,15 +96,24 @@ type settlement struct {
 	leasing
 }
 
-// join makes the caller part of a group, or says why not. h may be nil.
+// join makes the caller part of a group, or says why not. h may be nil. The caller may lead.
 func (l *lane) join(r request, h *hold, now time.Time) (*group, *waiter, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	g, w, err := l.joinLocked(r, h, now, true)
+	if err == nil && w == &g.first && g.state == groupQueued { // it has made the group, and does not lead
+		l.send()
+	}
+	return g, w, err
+}
+
+// joinLocked is join, without sending. Only a caller that is alone may lead. The caller holds mu.
+func (l *lane) joinLocked(r request, h *hold, now time.Time, alone bool) (*group, *waiter, error) {
 	if l.closed {
 		return nil, nil, ErrClosed
 	}
 	key := joinKey(&r)
-	if g := l.joining[key]; g != nil && r.op == opAdmit && len(g.waiters) < 1<<20 {
+	if g := l.joining[key]; g != nil && r.shared() && !g.full() {
 		w := &waiter{}
 		g.waiters = append(g.waiters, w)
 		return g, w, nil
@@ -116,17 +125,18 @@ func (l *lane) join(r request, h *hold, now time.Time) (*group, *waiter, error) 
 	g.hold = h
 	w := &g.first
 	g.waiters = append(g.some[:0], w)
-	if d := l.leads(now); d != nil {
-		l.begin(g, d, now)
-		return g, w, nil
+	if alone {
+		if d := l.leads(now); d != nil {
+			l.begin(g, d, now)
+			return g, w, nil
+		}
 	}
-	if r.op == opAdmit {
+	if r.shared() {
 		l.joining[key] = g
 	}
 	l.waiting = append(l.waiting, g)
 	l.open = append(l.open, g)
 	l.arm(now)
-	l.send()
 	return g, w, nil
 }
 

@@ -56,6 +56,7 @@ type hold struct {
 	shard     *leaseShard // its lock guards what follows the names
 	keys      *keyspace
 	key, name string
+	id        uint64
 
 	plan    *plan // of the lease
 	terms   *terms
@@ -88,6 +89,7 @@ type terms struct {
 	max   int64
 	life  int64 // ns
 	epoch int64 // ms
+	ended atomic.Bool
 }
 
 // terms returns those of Lease, or nil if that lends nothing.
@@ -96,12 +98,12 @@ func (c *TierConfig) terms() *terms {
 		return nil
 	}
 	life := c.Lease.Life
-	return &terms{int64(c.Lease.Max), int64(life), ceilDiv(int64(life+2*c.Budget), int64(time.Millisecond))}
+	return &terms{max: int64(c.Lease.Max), life: int64(life), epoch: ceilDiv(int64(life+2*c.Budget), int64(time.Millisecond))}
 }
 
 // largest returns the most units to ask for.
 func (t *terms) largest(p *plan) int64 {
-	if t == nil || int64(p.limit.Period)/2 < t.life { // which New refuses, and SetLimit can bring about
+	if t == nil || t.ended.Load() || int64(p.limit.Period)/2 < t.life { // which New refuses, and SetLimit can bring about
 		return 0
 	}
 	return min(t.max, p.burst, int64(min(mulDiv(uint64(p.limit.Rate), uint64(t.life), uint64(p.limit.Period)), exact)))
@@ -162,7 +164,7 @@ func (h *hold) spend(p *plan, cost int64, charges bool, now int64) (d sluice.Dec
 // unless no leases can be asked for under the plan, or there is no room and no other hold
 // can go.
 func (ls *leases) hold(r *request, k subject, now time.Time) *hold {
-	if ls == nil {
+	if ls == nil || !k.lends.Load() {
 		return nil
 	}
 	s := ls.shard(k.id)
@@ -178,7 +180,7 @@ func (ls *leases) hold(r *request, k subject, now time.Time) *hold {
 	if len(s.holds) >= ls.room && !s.drop(at) {
 		return nil
 	}
-	h := &hold{shard: s, keys: k.keyspace, key: k.key, name: r.key, asked: at}
+	h := &hold{shard: s, terms: r.terms, keys: k.keyspace, key: k.key, id: k.id, name: r.key, asked: at}
 	s.holds[k.id] = h
 	return h
 }
@@ -271,14 +273,14 @@ func (ls *leases) report(h *hold) (s leasing) {
 // warm charges the local limiter with what has been spent. The caller holds the shard's lock.
 func (ls *leases) warm(h *hold) {
 	if n := h.spent - h.told; n > 0 {
-		h.keys.local.TakeUpTo(h.key, int(n))
+		subject{h.keys, h.key, h.id}.share(h.plan).TakeUpTo(int(n))
 		h.told = h.spent
 	}
 }
 
 // warmKey charges the local limiter with what has been spent of a key.
 func (ls *leases) warmKey(k subject) {
-	if ls == nil {
+	if ls == nil || !k.lends.Load() {
 		return
 	}
 	s := ls.shard(k.id)
@@ -317,7 +319,7 @@ func (ls *leases) answered(g *group, s *scheduled, next *group, now int64) (p le
 	if next != nil {
 		h.serve(next, now)
 	}
-	if ls.closed.Load() {
+	if ls.closed.Load() || h.terms.ended.Load() {
 		return ls.close(h)
 	}
 	return p
@@ -396,6 +398,17 @@ func (ls *leases) ended(now int64) (due []leaseEnd) {
 	return due
 }
 
+// endOf closes the leases of some terms, which no call asks for any more.
+func (ls *leases) endOf(t *terms) {
+	if t == nil {
+		return
+	}
+	ls.ending.Lock()
+	defer ls.ending.Unlock()
+	t.ended.Store(true)
+	ls.closeAll(func(h *hold) bool { return h.terms == t })
+}
+
 // end closes all leases, and those that are still to come at once.
 func (ls *leases) end() {
 	if ls == nil {
@@ -409,13 +422,24 @@ func (ls *leases) end() {
 		ls.timer.Stop()
 	}
 	ls.mu.Unlock()
+	ls.closeAll(func(*hold) bool { return true })
+}
+
+// closeAll closes the leases that f picks, and forgets their keys. The caller holds ending.
+func (ls *leases) closeAll(f func(*hold) bool) {
 	for i := range ls.shards {
 		s := &ls.shards[i]
 		s.mu.Lock()
 		var settled []settlement
-		for _, h := range s.holds {
+		for id, h := range s.holds {
+			if !f(h) {
+				continue
+			}
 			if h.granted > 0 {
 				settled = append(settled, settlement{h.name, h.plan, ls.close(h)})
+			}
+			if !h.asking {
+				delete(s.holds, id)
 			}
 		}
 		s.mu.Unlock()

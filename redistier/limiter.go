@@ -183,7 +183,9 @@ type takeCall struct {
 	request
 	cost    int
 	charges bool // Take
-	within  bool // the share of a Tier has been charged already
+	within  bool // the share has been charged already
+	judges  bool // Charge, with a decision on whether the cost fits
+	over    bool // the share says that it does not
 }
 
 func (l *Limiter) newCall(key string, cost int, charges bool) takeCall {
@@ -215,10 +217,43 @@ func (t *takeCall) decision(r *reply) sluice.Decision {
 	switch {
 	case t.plan.constant(): // a Charge
 		return t.plan.decideConstant(t.cost)
+	case t.judges:
+		return t.judged(r)
 	case t.k > 0:
 		return t.plan.describe(r.view, r.blocked(), t.cost, r.admitted > 0)
 	}
 	return t.plan.judge(r.view, r.blocked(), t.cost, !t.charges)
+}
+
+// asks returns the cost that a decision is about.
+func (t *takeCall) asks() int64 {
+	if t.judges {
+		return t.n
+	}
+	return int64(t.cost)
+}
+
+// judged describes a Charge that says whether its cost fits, as Take would have found.
+func (t *takeCall) judged(r *reply) sluice.Decision {
+	fits := r.admitted > 0 // says the log, which cannot be told what was there before
+	if t.plan.shape.letter() != logLetter {
+		fits = r.blocked() == 0 && t.plan.shape.free(t.plan.shape.charged(r.view, -t.n)) >= t.n
+	}
+	return t.plan.describe(r.view, r.blocked(), int(t.n), fits && !t.over)
+}
+
+// chargeShare is Charge of this process's share.
+func (t *takeCall) chargeShare(share sluice.Key) (d sluice.Decision) {
+	if t.judges {
+		if d = share.Take(int(t.n)); d.Allowed {
+			return d
+		}
+	}
+	charged := share.Charge(int(t.n))
+	if t.judges {
+		charged.Allowed, charged.RetryAfter = false, max(d.RetryAfter, charged.RetryAfter)
+	}
+	return charged
 }
 
 func (l *Limiter) decide(ctx context.Context, t takeCall) (sluice.Decision, error) {

@@ -33,6 +33,8 @@ type shape interface {
 	arguments(b []byte) []byte
 	// free returns the units that would be admitted.
 	free(v view) int64
+	// used returns the units that count, also beyond what would be admitted; a part of one as one.
+	used(v view) int64
 	// charged returns v with more units charged, or with fewer, if units is negative. It is
 	// only asked for what was, or would be, admitted.
 	charged(v view, units int64) view

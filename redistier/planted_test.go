@@ -18,7 +18,7 @@ import (
 var faults = []struct{ name, file, old, new, test string }{
 	{"memory of denials without cost", "core.go", "int64(cost) < e.cost", "int64(cost) < e.cost && !planted(NAME)", "TestTier_Memory"},
 	{"client tries again", "call.go", "NoRetry() bool { return true }", "NoRetry() bool { return !planted(NAME) }", "TestOnce"},
-	{"share not charged before", "core.go", "s.local.TakeUpTo(s.key, t.cost)", "if !planted(NAME) { s.local.TakeUpTo(s.key, t.cost) }", "TestFault_Foreign_Warm"},
+	{"share not charged before", "core.go", "s.share(t.plan).TakeUpTo(t.cost)", "if !planted(NAME) { s.share(t.plan).TakeUpTo(t.cost) }", "TestFault_Foreign_Warm"},
 	{"rank ignored", "core.go", "rank < r.admitted", "rank < r.admitted || planted(NAME) && r.admitted > 0", "TestTier_Coalesces"},
 	{"who has left is charged", "batch.go", "if !w.gone && !w.leased {\n\t\t\tw.rank", "if (!w.gone || planted(NAME)) && !w.leased {\n\t\t\tw.rank", "TestTier_FirstComeFirstServed"},
 	{"sent though all have left", "group.go", "|| g.waits() > 0 }", "|| g.waits() > 0 || planted(NAME) }", "TestTier_Context"},

@@ -27,7 +27,7 @@ const (
 func (l *lane) opened(r *request) {
 	l.setReturning(false)
 	l.lost = request{plan: r.plan, key: r.key, op: opCharge}
-	if r.plan.shape.letter() == 'l' { // a charge of none would make its block last longer
+	if r.plan.shape.letter() == logLetter { // a charge of none would make its block last longer
 		l.lost.op, l.lost.n = opAdmit, 1
 	}
 	l.beats(time.Now())

@@ -22,20 +22,23 @@ func (c *core) fallback(a asked, t *takeCall, s subject) (d sluice.Decision, fro
 	case Closed:
 		return d, 0, fmt.Errorf("%w: %w", ErrUnavailable, a.failed)
 	case Open:
-		d = sluice.Decision{Allowed: t.cost >= 0 && int64(t.cost) <= t.plan.burst, Limit: int(t.plan.burst)}
+		d = sluice.Decision{Allowed: t.cost >= 0 && t.asks() <= t.plan.burst, Limit: int(t.plan.burst)}
 		if !d.Allowed {
 			d.RetryAfter = sluice.Never
 		}
 	default:
 		c.leases.warmKey(s)
 		t.giveBack(s)
-		switch {
+		switch share := s.share(t.plan); {
 		case t.op == opCharge:
-			d = s.local.Charge(s.key, int(t.n))
+			d = t.chargeShare(share)
+		case t.op == opRefund:
+			share.Refund(int(t.n))
+			d = share.Peek(0)
 		case t.charges:
-			d = s.local.Take(s.key, t.cost)
+			d = share.Take(t.cost)
 		default:
-			d = s.local.Peek(s.key, t.cost)
+			d = share.Peek(t.cost)
 		}
 		d = t.ofShare(d, a.lane)
 	}
@@ -53,7 +56,7 @@ func (c *core) fallback(a asked, t *takeCall, s subject) (d sluice.Decision, fro
 // have told it what they were admitted without it, so that what it would admit is no bound. All shares
 // together are. It reports whether the call fits; d is the decision if not.
 func (c *core) within(t *takeCall, s subject, now time.Time) (d sluice.Decision, ok bool) {
-	if c.returning.Load() == 0 || t.k == 0 || c.policy != LocalShare {
+	if c.returning.Load() == 0 || t.k == 0 && !t.judges || c.policy != LocalShare {
 		return d, true
 	}
 	l := c.router.lane(t.key, now)
@@ -61,7 +64,12 @@ func (c *core) within(t *takeCall, s subject, now time.Time) (d sluice.Decision,
 		return d, true
 	}
 	c.leases.warmKey(s)
-	d = s.local.Take(s.key, t.cost)
+	if t.judges { // it is counted in any case
+		d = t.chargeShare(s.share(t.plan))
+		t.within, t.over = true, !d.Allowed
+		return d, true
+	}
+	d = s.share(t.plan).Take(t.cost)
 	if d.Allowed {
 		t.within = true
 		return d, true
@@ -74,7 +82,7 @@ func (c *core) within(t *takeCall, s subject, now time.Time) (d sluice.Decision,
 func (t *takeCall) giveBack(s subject) {
 	if t.within {
 		t.within = false
-		s.local.Refund(s.key, t.cost)
+		s.share(t.plan).Refund(int(t.asks()))
 	}
 }
 
@@ -82,7 +90,7 @@ func (t *takeCall) giveBack(s subject) {
 // decides again.
 func (t *takeCall) ofShare(d sluice.Decision, l *lane) sluice.Decision {
 	d.Limit = int(t.plan.burst)
-	if d.RetryAfter == sluice.Never && 0 < t.cost && int64(t.cost) <= t.plan.burst {
+	if d.RetryAfter == sluice.Never && 0 < t.asks() && t.asks() <= t.plan.burst {
 		d.RetryAfter = l.nextProbe()
 	}
 	return d

@@ -63,6 +63,7 @@ func NewTier(shared *Limiter, cfg TierConfig) (*Tier, error) {
 	}
 	t := &Tier{core: newCore(shared.link, &cfg, cfg.Lease.Max > 0), keyspace: newKeyspace(local), shared: shared, terms: cfg.terms()}
 	t.shareOf.Store(p)
+	t.lends.Store(t.terms != nil)
 	return t, nil
 }
 
@@ -153,7 +154,7 @@ func (t *Tier) Charge(ctx context.Context, key string, cost int) (sluice.Decisio
 	}
 	t.local.Charge(key, int(c.n))
 	t.stats.redis.Add(1)
-	return c.decision(&a.group.reply), nil
+	return t.decision(&c, s, a.group, a.waiter.rank), nil
 }
 
 // Refund gives key back cost units; see Limiter.Refund. If Redis does not answer within the

@@ -2,6 +2,7 @@ package redistier
 
 import (
 	"math"
+	"math/bits"
 
 	"github.com/sluice-go/sluice"
 )
@@ -41,6 +42,8 @@ func (m most) arguments(to []byte) []byte {
 }
 
 func (m most) free(v view) int64 { return max(0, m.burst-v.a) }
+
+func (most) used(v view) int64 { return v.a }
 
 func (most) charged(v view, units int64) view {
 	v.a += units
@@ -128,6 +131,8 @@ func (s counter) arguments(to []byte) []byte {
 	return appendUint56(appendUint56(to, s.period), s.offset)
 }
 
+func (counter) used(v view) int64 { return v.a }
+
 func (s counter) free(v view) int64 { return max(0, s.burst-v.a) }
 
 func (s counter) wait(v view, cost int64) int64 {
@@ -186,6 +191,16 @@ func (s sliding) arguments(to []byte) []byte {
 func (s sliding) left(now int64) int64 {
 	elapsed := now - s.offset - floorDiv(now-s.offset, s.period)*s.period
 	return s.steps - elapsed/s.step
+}
+
+// used: of the window before, the part that counts.
+func (s sliding) used(v view) int64 {
+	hi, lo := bits.Mul64(uint64(v.b), uint64(s.left(v.now)))
+	whole, rest := bits.Div64(hi, lo, uint64(s.steps)) // at most b, as at most all steps are left
+	if rest > 0 {
+		whole++
+	}
+	return v.a + int64(whole)
 }
 
 func (s sliding) free(v view) int64 {
@@ -254,7 +269,9 @@ func newSlog(c Config) (shape, error) {
 	return slog{m}, nil
 }
 
-func (slog) letter() byte    { return 'l' }
+const logLetter = 'l'
+
+func (slog) letter() byte    { return logLetter }
 func (slog) script() *script { return slogScript }
 
 func (slog) keeps(state string) bool { return keeps(state, 0) }

@@ -81,6 +81,7 @@ elseif blocked > t then
 else
   local units = min(debt, max(0, B - active))
   if op == 3 then
+    if n <= B - active - units then m = 1 end -- Take would have been admitted
     units = units + min(n, B) -- of more, the newest count
   elseif op == 0 and k > 0 then
     m = min(k, floor(max(0, B - active - units) / n))

@@ -1,0 +1,260 @@
+package redistier
+
+import (
+	"context"
+	"time"
+
+	"github.com/sluice-go/sluice"
+)
+
+// A storeCall is a StoreCall that is being made.
+type storeCall struct {
+	takeCall
+	subject subject
+	asked   asked
+	err     error // that of ctx
+	out     *StoreResult
+	before  int // the index of the last one before it that is of the same key, or -1
+}
+
+// linearCalls is how many calls are searched for one of the same key; more of them get an index.
+const linearCalls = 16
+
+// Do makes calls, of any limits and keys, each judged by itself: those of one key in their order, and all that have to
+// ask Redis together, in one pipeline to each primary. It returns within the budget. Each result has an error of its own:
+// that of ctx, if it ends first, ErrClosed of a limit that has been closed, a *ConfigError of an Override, and under
+// Closed ErrUnavailable. The error of Do itself says that nothing has been done.
+//
+// Without Redis each call is answered by itself, as those of a Tier are. A refund is then one of this process's share, and
+// Redis is not told of it.
+func (s *Store) Do(ctx context.Context, calls []StoreCall, out []StoreResult) error {
+	if err := s.checkCalls(calls, out); err != nil {
+		return err
+	}
+	if err := s.check(ctx); err != nil {
+		return err
+	}
+	now := time.Now()
+	work := make([]storeCall, 0, len(calls))
+	var last map[uint64]int // by id, of work
+	if len(calls) > linearCalls {
+		last = make(map[uint64]int, len(calls))
+	}
+	for i := range calls {
+		w := storeCall{subject: calls[i].Limit.named.subject(calls[i].Key), out: &out[i]}
+		w.before = lastOf(work, last, w.subject.id)
+		if s.begin(&w, &calls[i], now) {
+			continue
+		}
+		if last != nil {
+			last[w.subject.id] = len(work)
+		}
+		work = append(work, w)
+	}
+	s.askAll(ctx, work, now)
+	for i := range work {
+		s.finish(&work[i])
+	}
+	return nil
+}
+
+// lastOf returns the index of the last call of a key, or -1.
+func lastOf(work []storeCall, last map[uint64]int, id uint64) int {
+	if last != nil {
+		if i, ok := last[id]; ok {
+			return i
+		}
+		return -1
+	}
+	for i := len(work) - 1; i >= 0; i-- {
+		if work[i].subject.id == id {
+			return i
+		}
+	}
+	return -1
+}
+
+// begin makes up a call, or answers it.
+func (s *Store) begin(w *storeCall, call *StoreCall, now time.Time) (done bool) {
+	l := call.Limit
+	p, err := l.judge(call.Override)
+	if err == nil && l.closed.Load() {
+		err = ErrClosed
+	}
+	if err != nil {
+		*w.out = StoreResult{Err: err}
+		return true
+	}
+	cost, op := call.Cost, call.Op
+	if op >= OpCharge && (cost < 1 || !p.counts()) {
+		cost, op = 0, OpPeek
+	}
+	if p.constant() && op <= OpPeek {
+		s.stats.cache.Add(1)
+		*w.out = StoreResult{Decision: p.decideConstant(cost), Source: FromCache}
+		return true
+	}
+	if op <= OpPeek && w.before < 0 && s.answer(w, l, p, cost, op == OpTake, int64(now.Sub(s.began))) {
+		return true
+	}
+	w.takeCall = l.newCall(p, call.Key, cost, op)
+	if d, ok := s.within(&w.takeCall, w.subject, now); !ok {
+		*w.out = StoreResult{Decision: d, Source: FromFallback}
+		w.out.Count = s.shareCount(w, &d)
+		return true
+	}
+	return false
+}
+
+// answer answers a call without Redis, from a lease or from memory, if it can.
+func (s *Store) answer(w *storeCall, l *StoreLimit, p *plan, cost int, charges bool, at int64) bool {
+	if l.terms != nil {
+		if d, ok := s.leases.spend(p, w.subject, cost, charges, at); ok {
+			s.stats.lease.Add(1)
+			*w.out = StoreResult{Decision: d, Source: FromLease, Count: p.burst - int64(d.Remaining)}
+			return true
+		}
+	}
+	d, e, ok := s.recall(p, w.subject, cost, at)
+	if ok {
+		s.stats.cache.Add(1)
+		*w.out = StoreResult{Decision: d, Source: FromCache, Count: p.count(e.view, e.blocked)}
+	}
+	return ok
+}
+
+// newCall returns a call that asks Redis.
+func (l *StoreLimit) newCall(p *plan, key string, cost int, op Op) takeCall {
+	t := takeCall{request: request{plan: p, key: l.keys.of(key), op: opAdmit, n: 1, terms: l.terms}, cost: cost, charges: op == OpTake}
+	switch {
+	case op == OpRefund:
+		t.op, t.n, t.cost = opRefund, min(int64(cost), p.kept), 0
+	case op == OpCharge:
+		t.op, t.n, t.cost, t.judges = opCharge, min(int64(cost), exact/2-1), 0, true
+	case 0 < cost && int64(cost) <= p.burst:
+		t.n = int64(cost)
+		if t.charges {
+			t.k = 1
+		}
+	}
+	return t
+}
+
+// askAll asks Redis about all calls, and waits for the answers.
+func (c *core) askAll(ctx context.Context, work []storeCall, now time.Time) {
+	if len(work) == 1 {
+		w := &work[0]
+		w.asked, w.err = c.ask(ctx, w.subject, w.request, now)
+		return
+	}
+	for i := range work {
+		work[i].asked.lane = c.router.lane(work[i].takeCall.key, now)
+	}
+	for i := range work {
+		if a := &work[i].asked; a.group == nil && a.failed == nil {
+			a.lane.joinAll(c.leases, work, now)
+		}
+	}
+	for i := range work {
+		if a := &work[i].asked; a.failed == nil {
+			work[i].err = a.await(ctx)
+		}
+	}
+}
+
+// joinAll makes the callers of a lane part of groups, or says why not. They go out together.
+func (l *lane) joinAll(leases *leases, work []storeCall, now time.Time) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for i := range work {
+		w := &work[i]
+		a := &w.asked
+		if a.lane != l {
+			continue
+		}
+		if w.before >= 0 {
+			l.after(work[w.before].asked.group, &w.request)
+		}
+		var h *hold
+		if !l.returning.Load() { // see ask
+			h = leases.hold(&w.request, w.subject, now)
+		}
+		a.group, a.waiter, a.failed = l.joinLocked(w.request, h, now, false)
+	}
+	l.send()
+}
+
+// after sees to it that a request goes out after a group of the same key: it can join that, or none that
+// there is yet. The caller holds mu.
+func (l *lane) after(g *group, r *request) {
+	if g == nil || l.joining[joinKey(r)] == g {
+		return
+	}
+	l.unjoin(g)
+	delete(l.joining, joinKey(r))
+}
+
+// finish answers a call that has asked Redis.
+func (s *Store) finish(w *storeCall) {
+	a, t, p := &w.asked, &w.takeCall, w.plan
+	out := StoreResult{Err: w.err}
+	switch {
+	case w.err != nil:
+	case a.leased():
+		s.stats.lease.Add(1)
+		out.Decision, out.Source = a.waiter.decision, FromLease
+		out.Count = p.burst - int64(out.Decision.Remaining)
+	case a.failed != nil:
+		out.Decision, out.Source, out.Err = s.fallback(*a, t, w.subject)
+		if t.op == opRefund {
+			s.denied.forget(w.subject.id)
+		}
+		out.Count = s.shareCount(w, &out.Decision)
+	default:
+		s.stats.redis.Add(1)
+		switch t.op {
+		case opCharge:
+			if !t.within {
+				w.subject.share(p).Charge(int(t.n))
+			}
+		case opRefund:
+			w.subject.share(p).Refund(int(t.n))
+			s.denied.forget(w.subject.id)
+		}
+		out.Decision = s.decision(t, w.subject, a.group, a.waiter.rank)
+		out.Count = t.counted(a.group, a.waiter.rank)
+	}
+	*w.out = out
+}
+
+// counted is the Count of the caller of a rank.
+func (t *takeCall) counted(g *group, rank int64) int64 {
+	r := &g.reply
+	if t.k == 0 {
+		return t.plan.count(g.viewOf(rank), r.blocked())
+	}
+	n := t.plan.count(r.view, r.blocked())
+	if rank < r.admitted {
+		n -= (r.admitted - 1 - rank) * t.n
+		if g.lend > 0 {
+			n -= r.c // is lent to us
+		}
+	}
+	return max(n, 0)
+}
+
+// count is the Count of a key in v, or blocked.
+func (p *plan) count(v view, blocked int64) int64 {
+	if blocked > 0 {
+		return max(p.kept, p.shape.used(v))
+	}
+	return p.shape.used(v)
+}
+
+// shareCount is the Count of a call that has been answered without Redis.
+func (s *Store) shareCount(w *storeCall, d *sluice.Decision) int64 {
+	if s.policy != LocalShare || w.plan.constant() {
+		return 0
+	}
+	return int64(w.plan.limit.Share(s.Replicas()).Capacity() - d.Remaining)
+}

@@ -1,0 +1,261 @@
+package redistier
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"hash/maphash"
+	"math"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/sluice-go/sluice"
+)
+
+// A Store is one way to a Redis that many limits share: lanes and pipelines to each primary, the memory of states and of
+// denials, leases, and what Redis is owed after an outage. A hundred limits cost one Store, and not a
+// hundred Tiers. All that a Tier promises holds for each limit of a Store.
+//
+// A Store is safe for concurrent use. Close it when it is no longer needed.
+type Store struct {
+	*core
+	prefix  string
+	maxKeys int
+
+	mu     sync.Mutex // guards the rest
+	names  map[string]*named
+	locals map[family]*sluice.Limiter
+}
+
+// named are the limits of a Name.
+type named struct {
+	keyspace
+	shapeOf
+	name   string
+	limits int
+}
+
+// A family is limits whose shares are of one local limiter.
+type family struct {
+	algorithm sluice.Algorithm
+	refill    sluice.Refill
+	anchor    sluice.Anchor
+	offset    int64
+}
+
+// A StoreLimit is a limit of a Store. It is safe for concurrent use. Close it when nobody needs it any more.
+type StoreLimit struct {
+	store  *Store
+	named  *named
+	keys   keyNames
+	terms  *terms // or nil
+	plan   atomic.Pointer[plan]
+	closed atomic.Bool
+
+	admin  sync.Mutex // held while the limit changes; guards the rest
+	config LimitConfig
+	others sync.Map // plans by sluice.Limit, of Overrides
+	kept   atomic.Int64
+}
+
+// maxOverrides is how many plans of Overrides a limit has at hand. Those beyond are made anew.
+const maxOverrides = 1024
+
+// NewStore returns a store without limits. It does not wait for Redis, which may be down. The error is a
+// *ConfigError.
+func NewStore(client redis.UniversalClient, cfg StoreConfig) (*Store, error) {
+	to, err := newLink(client, cfg.Clock, cfg.Remember)
+	if err != nil {
+		return nil, err
+	}
+	if err := cfg.validate(); err != nil {
+		return nil, err
+	}
+	tier := cfg.tierConfig()
+	if err := tier.validate(); err != nil {
+		return nil, err
+	}
+	s := &Store{
+		core: newCore(to, &tier, true), prefix: cfg.Prefix, maxKeys: cmp.Or(tier.MaxKeys, defaultTierMaxKeys),
+		names: map[string]*named{}, locals: map[family]*sluice.Limiter{},
+	}
+	return s, nil
+}
+
+// Limit adds a limit. There may be more than one of a Name: see LimitConfig. The error is a *ConfigError, also if
+// a limit of that Name is still there which does not fit, or ErrClosed.
+func (s *Store) Limit(cfg LimitConfig) (*StoreLimit, error) {
+	if err := cfg.validate(s.prefix); err != nil {
+		return nil, err
+	}
+	l := &StoreLimit{store: s, config: cfg}
+	p, err := l.newPlan(cfg.Limit)
+	if err != nil {
+		return nil, err
+	}
+	tier := TierConfig{Budget: s.budget, Lease: cfg.Lease}
+	if err := tier.validateLease(cfg.config()); err != nil {
+		return nil, err
+	}
+	l.plan.Store(p)
+	l.terms = tier.terms()
+	l.keys = newKeyNames(s.prefix, &cfg, p.shape.letter())
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed.Load() {
+		return nil, ErrClosed
+	}
+	l.named, err = s.enter(&cfg, p)
+	return l, err
+}
+
+// enter adds a limit to those of its Name. The caller holds mu.
+func (s *Store) enter(cfg *LimitConfig, p *plan) (*named, error) {
+	shape := cfg.shapeOf(p)
+	n := s.names[cfg.Name]
+	if n != nil && n.shapeOf != shape {
+		return nil, configErrorf("Name", "%q is that of a limit of %v, and this one is of %v: they would read each other's counts; want another Name, or close that limit first", cfg.Name, n.shapeOf, shape)
+	}
+	if n == nil {
+		local, err := s.localOf(cfg)
+		if err != nil {
+			return nil, err
+		}
+		n = &named{keyspace: keyspace{seed: maphash.MakeSeed(), local: local, parts: &s.replicas}, shapeOf: shape, name: cfg.Name}
+	}
+	if _, err := n.local.KeyHash(1).WithLimit(cfg.Limit); err != nil {
+		return nil, configErrorf("Limit", "%v cannot be kept without Redis: %v", cfg.Limit, err)
+	}
+	s.names[cfg.Name] = n
+	n.limits++
+	if cfg.Lease.Max > 0 {
+		n.lends.Store(true)
+	}
+	return n, nil
+}
+
+// localOf returns the local limiter of a limit's family. The caller holds mu.
+func (s *Store) localOf(cfg *LimitConfig) (l *sluice.Limiter, err error) {
+	f := family{cfg.Algorithm, cfg.Refill, cfg.Anchor, int64(cfg.Offset)}
+	if l = s.locals[f]; l == nil {
+		if l, err = newLocal(cfg.config(), 1, s.maxKeys); err == nil {
+			s.locals[f] = l
+		}
+	}
+	return l, err
+}
+
+// newPlan returns the plan of a limit in the place of the one that l has, if it has one yet.
+func (l *StoreLimit) newPlan(limit sluice.Limit) (*plan, error) {
+	c := l.config.config()
+	c.Limit = limit
+	before := l.plan.Load()
+	if limit.Rate == 0 && limit.Period > 0 { // it counts in windows of its period
+		var err error
+		c.Limit = sluice.Per(1, limit.Period)
+		if before, err = newPlan(c, nil); err != nil {
+			return nil, err
+		}
+		c.Limit = limit
+	}
+	return newPlan(c, before)
+}
+
+// judge returns the plan that a call is judged by.
+func (l *StoreLimit) judge(override sluice.Limit) (*plan, error) {
+	p := l.plan.Load()
+	if override == (sluice.Limit{}) || override == p.limit {
+		return p, nil
+	}
+	if known, ok := l.others.Load(override); ok {
+		return known.(*plan), nil
+	}
+	if l.named.period > 0 && override.Period != l.named.period && override.Rate != math.MaxInt {
+		return nil, configErrorf("Override", "%v has another period than %v, in whose windows its units are counted; want the same", override, p.limit)
+	}
+	made, err := l.newPlan(override)
+	if err != nil {
+		return nil, err
+	}
+	if l.kept.Add(1) > maxOverrides {
+		l.kept.Store(0)
+		l.others.Clear()
+	}
+	known, _ := l.others.LoadOrStore(override, made)
+	return known.(*plan), nil
+}
+
+// SetLimit changes the limit, and never what has been spent; see Limiter.SetLimit. It is of the same period,
+// unless the limit is a bucket. Units that are on lease go back. The error is a *ConfigError, and changes nothing.
+func (l *StoreLimit) SetLimit(limit sluice.Limit) error {
+	l.admin.Lock()
+	defer l.admin.Unlock()
+	if l.named.period > 0 && limit.Period != l.named.period {
+		return configErrorf("Limit.Period", "%v, and the units of %q are counted in windows of %v; want the same, or another Name", limit.Period, l.named.name, l.named.period)
+	}
+	p, err := l.newPlan(limit)
+	if err != nil {
+		return err
+	}
+	if _, err := l.named.local.KeyHash(1).WithLimit(limit); err != nil {
+		return configErrorf("Limit", "%v cannot be kept without Redis: %v", limit, err)
+	}
+	l.config.Limit = limit
+	l.plan.Store(p)
+	return nil
+}
+
+// Limit returns the limit in force.
+func (l *StoreLimit) Limit() sluice.Limit { return l.plan.Load().limit }
+
+// WorstCase is Limiter.WorstCase of the limit in force.
+func (l *StoreLimit) WorstCase(d time.Duration) int { return l.plan.Load().worstCase(d) }
+
+// Close takes the limit out of the Store. Calls for it fail with ErrClosed from then on; its leases are given back, in
+// the background. What Redis is owed it is told all the same. What has been spent stays in Redis for as long as it counts.
+func (l *StoreLimit) Close() {
+	if l.closed.Swap(true) {
+		return
+	}
+	s := l.store
+	s.mu.Lock()
+	if l.named.limits--; l.named.limits == 0 {
+		delete(s.names, l.named.name)
+	}
+	s.mu.Unlock()
+	s.leases.endOf(l.terms)
+}
+
+// Mode returns the mode.
+func (s *Store) Mode() Mode { return s.mode() }
+
+// Stats returns what has been counted so far.
+func (s *Store) Stats() Stats { return s.counted() }
+
+// Replicas returns how many processes share the limits, as far as this one knows.
+func (s *Store) Replicas() int { return int(s.replicas.Load()) }
+
+// SetReplicas changes how many processes share the limits. A number below 1 counts as 1.
+func (s *Store) SetReplicas(n int) { s.replicas.Store(max(int64(n), 1)) }
+
+// Close makes all later calls fail with ErrClosed, and waits until those that are under way have ended; see
+// Tier.Close.
+func (s *Store) Close(ctx context.Context) error { return s.close(ctx) }
+
+// checkCalls returns an error if calls of Do or DoAll are none.
+func (s *Store) checkCalls(calls []StoreCall, out []StoreResult) error {
+	if len(out) != len(calls) {
+		return fmt.Errorf("redistier: %d calls with room for %d results; want as many", len(calls), len(out))
+	}
+	for i := range calls {
+		switch c := &calls[i]; {
+		case c.Limit == nil || c.Limit.store != s:
+			return fmt.Errorf("redistier: call %d is not of a limit of this Store; want one of Store.Limit", i)
+		case int(c.Op) >= len(opNames):
+			return fmt.Errorf("redistier: call %d: %v is not an operation; want one of %v", i, c.Op, opNames)
+		}
+	}
+	return nil
+}
