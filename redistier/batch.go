@@ -98,7 +98,9 @@ func (l *lane) ready(g *group, now time.Time) bool {
 	case g.op == opCharge:
 		g.charges, g.n = rank, g.n*rank
 	}
-	l.takeOwed(g, now)
+	if g.op != opAll {
+		l.takeOwed(g, now)
+	}
 	return true
 }
 

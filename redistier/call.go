@@ -23,6 +23,7 @@ const (
 	opRefund
 	opReset
 	opCharge
+	opAll        // several calls, together; not of a script, see all.go
 	opLeases = 8 // added: the call says something of leases
 )
 
@@ -34,7 +35,8 @@ type request struct {
 	k, n int64 // calls, and units of each
 	debt int64 // units that were admitted without Redis
 	leasing
-	terms *terms // of leases that it may ask for, or nil
+	terms *terms   // of leases that it may ask for, or nil
+	all   *allCall // of opAll
 }
 
 // leasing is what a call says of leases; it may be nothing. See head.lua.
@@ -47,7 +49,8 @@ type leasing struct {
 type reply struct {
 	view
 	admitted int64
-	state    string // that is stored now
+	state    string    // that is stored now
+	all      *allReply // of opAll
 }
 
 const (
@@ -137,10 +140,16 @@ func (a *argument) String() string { return string(a.packed) }
 
 // commands of a request: by hash, and with the text, for a server that does not know it.
 func evalsha(ctx context.Context, r *request, packed []byte) command {
+	if r.all != nil {
+		return r.all.command(ctx, "evalsha", allScript.sha)
+	}
 	return command{redis.NewCmd(ctx, "evalsha", r.plan.shape.script().sha, 1, r.key, &argument{packed: packed})}
 }
 
 func eval(ctx context.Context, r *request, packed []byte) command {
+	if r.all != nil {
+		return r.all.command(ctx, "eval", allScript.text)
+	}
 	return command{redis.NewCmd(ctx, "eval", r.plan.shape.script().text, 1, r.key, &argument{packed: packed})}
 }
 
@@ -148,19 +157,33 @@ func unknownScript(err error) bool { return err != nil && strings.HasPrefix(err.
 
 // parse returns the reply to a command.
 func parse(cmd command) (r reply, err error) {
-	if err := cmd.Err(); err != nil {
-		if text := err.Error(); strings.HasPrefix(text, "SLUICEFOREIGN") || strings.Contains(text, "WRONGTYPE") {
-			return r, ErrForeignValue
-		}
-		err = fmt.Errorf("redistier: %w", err)
-		if !cmd.argument().written {
-			err = &notDoneError{err}
-		}
+	if err := failed(cmd); err != nil {
 		return r, err
 	}
-	s, ok := cmd.Val().(string)
+	return unpackReply(cmd.Val())
+}
+
+// failed returns the error of a command.
+func failed(cmd command) error {
+	err := cmd.Err()
+	if err == nil {
+		return nil
+	}
+	if text := err.Error(); strings.HasPrefix(text, "SLUICEFOREIGN") || strings.Contains(text, "WRONGTYPE") {
+		return ErrForeignValue
+	}
+	err = fmt.Errorf("redistier: %w", err)
+	if !cmd.argument().written {
+		err = &notDoneError{err}
+	}
+	return err
+}
+
+// unpackReply returns what a script has answered.
+func unpackReply(answer any) (r reply, err error) {
+	s, ok := answer.(string)
 	if !ok || len(s) < replyHead || len(s) > replyHead+maxState {
-		return r, fmt.Errorf("redistier: the script answered %.64q of type %T, which it cannot: is there a proxy in between that changes replies?", fmt.Sprint(cmd.Val()), cmd.Val())
+		return r, fmt.Errorf("redistier: the script answered %.64q of type %T, which it cannot: is there a proxy in between that changes replies?", fmt.Sprint(answer), answer)
 	}
 	r.now, r.admitted = number(s[:7]), number(s[7:11])
 	r.a, r.b, r.c = number(s[11:18]), number(s[18:25]), number(s[25:32])

@@ -48,7 +48,7 @@ type processor interface {
 }
 
 func (l *link) runAt(ctx context.Context, by processor, r *request, now int64) (reply, error) {
-	arg := r.arguments(now, l.spare, l.memory.last(r.key))
+	arg := l.arguments(r, now)
 	cmd := evalsha(ctx, r, arg)
 	_ = by.Process(ctx, cmd) // the error is in the command, too
 	if unknownScript(cmd.Err()) {
@@ -79,7 +79,7 @@ func (l *link) runAll(ctx context.Context, batch []scheduled) {
 	cmds, args := make([]command, len(batch)), make([][]byte, len(batch))
 	for i := range batch {
 		b := &batch[i]
-		args[i] = b.arguments(b.now, l.spare, l.memory.last(b.key))
+		args[i] = l.arguments(&b.request, b.now)
 		cmds[i] = evalsha(ctx, &b.request, args[i])
 		_ = pipe.Process(ctx, cmds[i])
 	}
@@ -115,11 +115,12 @@ func execute(ctx context.Context, pipe redis.Pipeliner, cmds []command) {
 //
 // A client of a cluster looks for the slots again when it tries a command again. Ours it
 // does not, so that without more it would go on asking a node that has gone.
-func (l *link) read(r *request, cmd command) (reply, error) {
-	answer, err := parse(cmd)
-	if err == nil && !r.plan.shape.keeps(answer.state) {
-		// Kept, it would be sent with each call for the key, and refused.
-		err = fmt.Errorf("redistier: the script answered with the state %.64q, which is another script's: is there a proxy in between that changes replies?", answer.state)
+func (l *link) read(r *request, cmd command) (answer reply, err error) {
+	if r.all != nil {
+		answer, err = r.all.parse(cmd)
+	} else {
+		answer, err = parse(cmd)
+		err = r.checked(&answer, err)
 	}
 	if err != nil {
 		if c, ok := l.client.(interface{ ReloadState(context.Context) }); ok && !errors.Is(err, ErrForeignValue) {
@@ -127,10 +128,39 @@ func (l *link) read(r *request, cmd command) (reply, error) {
 		}
 		return answer, err
 	}
+	if r.all != nil {
+		for i := range answer.all.each {
+			l.see(&r.all.calls[i].request, &answer.all.each[i])
+		}
+		return answer, nil
+	}
+	l.see(r, &answer)
+	return answer, nil
+}
+
+// arguments returns those of a script, with the state that was seen last.
+func (l *link) arguments(r *request, now int64) []byte {
+	if r.all != nil {
+		r.all.pack(l, now)
+		return nil
+	}
+	return r.arguments(now, l.spare, l.memory.last(r.key))
+}
+
+// checked returns an error, if there is none yet, about a reply that no script of the shape gives. Kept,
+// its state would be sent with each call for the key, and refused.
+func (r *request) checked(answer *reply, err error) error {
+	if err == nil && !r.plan.shape.keeps(answer.state) {
+		err = fmt.Errorf("redistier: the script answered with the state %.64q, which is another script's: is there a proxy in between that changes replies?", answer.state)
+	}
+	return err
+}
+
+// see remembers the state that a reply tells of.
+func (l *link) see(r *request, answer *reply) {
 	fresh := answer.now + r.plan.shape.reset(answer.view)
 	if blocked := answer.blocked(); blocked > 0 {
 		fresh = answer.now + blocked
 	}
 	l.memory.see(r.key, answer.state, answer.now, fresh)
-	return answer, nil
 }

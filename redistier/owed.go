@@ -138,6 +138,8 @@ func (l *lane) admitted(g *group, c *takeCall) {
 	case g == nil || g.state == groupDropped || g.state == groupUndone:
 		l.owe(c.plan, c.key, c.n, time.Now())
 		l.send()
+	case g.state == groupLate && g.op == opAll:
+		g.all.admitted = append(g.all.admitted, c)
 	case g.state == groupLate:
 		g.admitted += c.n
 	}
@@ -146,6 +148,11 @@ func (l *lane) admitted(g *group, c *takeCall) {
 // notTold notes what the call of a group, which Redis has not run, was to tell, and what has been
 // admitted in its place. The caller holds mu.
 func (l *lane) notTold(g *group, now time.Time) {
+	if g.op == opAll {
+		for _, c := range g.all.admitted {
+			l.owe(c.plan, c.key, c.n, now)
+		}
+	}
 	if g.debt+g.admitted == 0 {
 		return
 	}

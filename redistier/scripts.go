@@ -73,4 +73,32 @@ var (
 	anchoredScript = assemble(headLua+flowLua, anchoredLua, countedLua, windowsLua)
 	slidingScript  = assemble(headLua+flowLua, slidingLua, windowsLua)
 	slogScript     = assemble(headLua+"@flow", slogLua)
+
+	//go:embed lua/all.lua
+	allLua    string
+	allScript = assembleAll()
 )
+
+// headOf is what a script begins with that is of one key; as a function, it has that from its caller.
+const headOf = "local key, arg, call = KEYS[1], ARGV[1], redis.call\n"
+
+// assembleAll makes the script of calls that are made together: those of the shapes are functions of it, which write by
+// what they are called with.
+func assembleAll() *script {
+	var shapes strings.Builder
+	for _, s := range []struct {
+		letters string
+		script  *script
+	}{{"b", bucketScript}, {"wi", counterScript}, {"a", anchoredScript}, {"s", slidingScript}, {string(logLetter), slogScript}} {
+		body, ok := strings.CutPrefix(s.script.text, headOf)
+		if !ok {
+			panic("redistier: a script begins otherwise")
+		}
+		first, others := s.letters[:1], s.letters[1:]
+		shapes.WriteString("run['" + first + "'] = function(key, arg, call)\n" + strings.ReplaceAll(body, "redis.pcall", "call") + "end\n")
+		for i := range others {
+			shapes.WriteString("run['" + others[i:i+1] + "'] = run['" + first + "']\n")
+		}
+	}
+	return newScript(strings.Replace(code(allLua), "@shapes\n", shapes.String(), 1))
+}

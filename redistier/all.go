@@ -1,0 +1,408 @@
+package redistier
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/sluice-go/sluice"
+)
+
+// An allCall is calls that are made together, by one call of all.lua.
+type allCall struct {
+	calls  []takeCall // those that ask Redis
+	packed [][]byte
+
+	admitted []*takeCall // without Redis, while it was late
+}
+
+// An allReply is what the script says: of each call whether it stands in no way, as 1 or 0, and the reply.
+type allReply struct {
+	fits string
+	each []reply
+}
+
+// made reports whether all calls have been made.
+func (r *allReply) made() bool { return strings.IndexByte(r.fits, '0') < 0 }
+
+// maxAll is how many calls there may be: a script has Redis for itself.
+const maxAll = 256
+
+// pack makes up the arguments of the script: the letter of the shape, whether the call can stand in the way (1, or 2 if
+// that blocks no key), and those of a call by itself.
+func (a *allCall) pack(l *link, now int64) {
+	a.packed = a.packed[:0]
+	sums := map[string]int64{}
+	for i := range a.calls {
+		c := &a.calls[i]
+		needed := byte('0')
+		if c.k > 0 {
+			sums[c.key] += c.n
+			needed = '1'
+			if sums[c.key] > c.plan.burst { // which is never there, and so is no reason to block
+				needed = '2'
+			}
+		}
+		a.packed = append(a.packed, append([]byte{c.plan.shape.letter(), needed}, c.arguments(now, l.spare, l.memory.last(c.key))...))
+	}
+}
+
+func (a *allCall) command(ctx context.Context, by string, script any) command {
+	args := make([]any, 0, 3+2*len(a.calls))
+	args = append(args, by, script, len(a.calls))
+	for i := range a.calls {
+		args = append(args, a.calls[i].key)
+	}
+	for i, p := range a.packed {
+		if i == len(a.packed)-1 {
+			args = append(args, &argument{packed: p})
+		} else {
+			args = append(args, p)
+		}
+	}
+	return command{redis.NewCmd(ctx, args...)}
+}
+
+// parse returns the reply to a command.
+func (a *allCall) parse(cmd command) (r reply, err error) {
+	if err := failed(cmd); err != nil {
+		return r, err
+	}
+	answers, ok := cmd.Val().([]any)
+	if !ok || len(answers) != 1+len(a.calls) {
+		return r, fmt.Errorf("redistier: the script answered %.64q of type %T, which it cannot: is there a proxy in between that changes replies?", fmt.Sprint(cmd.Val()), cmd.Val())
+	}
+	fits, _ := answers[0].(string)
+	if len(fits) != len(a.calls) {
+		return r, fmt.Errorf("redistier: the script answered %.64q, which it cannot: is there a proxy in between that changes replies?", fmt.Sprint(answers[0]))
+	}
+	r.all = &allReply{fits, make([]reply, len(a.calls))}
+	for i := range a.calls {
+		one := &r.all.each[i]
+		*one, err = unpackReply(answers[1+i])
+		if err = a.calls[i].checked(one, err); err != nil {
+			return reply{}, err
+		}
+	}
+	return r, nil
+}
+
+// DoAll makes all of the calls or none of them. They are judged together, at one instant and in their order; those of one key
+// add up. Only an OpTake of a cost of at least 1 can stand in the way. Denied is the first one that does, beside those of its
+// key before it, or -1.
+//
+// Where all are made, results are those of Do. Where none is, they say how the keys stand: of an OpTake and of an
+// OpPeek what OpPeek says, but that Allowed is false of all that have stood in the way; of the others what OpPeek of 0 does.
+// A limit with BlockFor blocks the keys that have stood in the way.
+//
+// It is one call of a script, and takes no leases: units that are on lease count as spent. In a cluster all keys must
+// be in one slot, which limits of one Tag see to; else nothing is done, and the error says so. Without Redis the shares
+// of this process are judged together, by sluice.TakeAll.
+//
+// There may be 256 calls. The error says that nothing is known, of Redis, or that nothing has been done: it is ctx's,
+// ErrClosed, a *ConfigError of an Override, or under Closed ErrUnavailable. Then the results hold nothing.
+func (s *Store) DoAll(ctx context.Context, calls []StoreCall, out []StoreResult) (sluice.AllDecision, error) {
+	none := sluice.AllDecision{Denied: -1}
+	if err := s.checkCalls(calls, out); err != nil {
+		return none, err
+	}
+	if len(calls) > maxAll {
+		return none, fmt.Errorf("redistier: DoAll of %d calls; want at most %d", len(calls), maxAll)
+	}
+	if err := s.check(ctx); err != nil {
+		return none, err
+	}
+	a := together{store: s, calls: calls, out: out, denied: -1}
+	if err := a.begin(); err != nil {
+		return none, err
+	}
+	if a.denied >= 0 {
+		return a.look(ctx)
+	}
+	if len(a.work) > 0 {
+		if err := a.ask(ctx); err != nil {
+			return none, err
+		}
+	}
+	return a.decision(), nil
+}
+
+// together are the calls of a DoAll.
+type together struct {
+	store  *Store
+	calls  []StoreCall
+	out    []StoreResult
+	work   []storeCall // those that ask Redis
+	at     []int       // whose they are
+	denied int
+	within bool // the shares have been charged already
+}
+
+// begin makes up the calls, and answers those that ask nobody. One that is denied whatever there is is denied.
+func (a *together) begin() error {
+	for i := range a.calls {
+		call := &a.calls[i]
+		l := call.Limit
+		p, err := l.judge(call.Override)
+		if err == nil && l.closed.Load() {
+			err = ErrClosed
+		}
+		if err != nil {
+			return fmt.Errorf("call %d: %w", i, err)
+		}
+		cost, op := call.Cost, call.Op
+		if op >= OpCharge && (cost < 1 || !p.counts()) {
+			cost, op = 0, OpPeek
+		}
+		if op == OpTake && a.denied < 0 && (cost < 0 || int64(cost) > p.burst) {
+			a.denied = i
+		}
+		if p.constant() && op <= OpPeek {
+			a.out[i] = StoreResult{Decision: p.decideConstant(cost), Source: FromCache}
+			continue
+		}
+		w := storeCall{subject: l.named.subject(call.Key), out: &a.out[i], before: -1}
+		w.takeCall = l.newCall(p, call.Key, cost, op)
+		w.terms = nil
+		a.work, a.at = append(a.work, w), append(a.at, i)
+	}
+	return a.oneSlot()
+}
+
+// oneSlot returns an error if the keys are not in one slot of a cluster.
+func (a *together) oneSlot() error {
+	r := a.store.router
+	if r.cluster == nil && r.ring == nil {
+		return nil
+	}
+	for i := range a.work {
+		if first, other := a.work[0].key, a.work[i].key; slotOf(first) != slotOf(other) {
+			return fmt.Errorf("redistier: DoAll of %q and %q, which are in different slots of the cluster; want limits with one Tag", first, other)
+		}
+	}
+	return nil
+}
+
+// look says how the keys stand of calls one of which is denied in any case.
+func (a *together) look(ctx context.Context) (sluice.AllDecision, error) {
+	looks := make([]StoreCall, len(a.calls))
+	for i, c := range a.calls {
+		if c.Op >= OpCharge {
+			c.Cost = 0
+		}
+		c.Op = OpPeek
+		looks[i] = c
+	}
+	if err := a.store.Do(ctx, looks, a.out); err != nil {
+		return sluice.AllDecision{Denied: -1}, err
+	}
+	for i := range a.out {
+		if a.out[i].Err != nil {
+			return sluice.AllDecision{Denied: -1}, a.out[i].Err
+		}
+	}
+	return a.decision(), nil
+}
+
+// ask asks Redis, and fills in the results.
+func (a *together) ask(ctx context.Context) error {
+	s, now := a.store, time.Now()
+	all := &allCall{calls: make([]takeCall, len(a.work))}
+	for i := range a.work {
+		all.calls[i] = a.work[i].takeCall
+	}
+	first := &a.work[0].request
+	r := request{plan: first.plan, key: first.key, op: opAll, n: 1, all: all}
+	asked := asked{lane: s.router.lane(r.key, now)}
+	if s.policy == LocalShare && asked.lane.returning.Load() { // see within
+		if !a.shares() {
+			return a.apart(asked)
+		}
+		a.within = true
+	}
+	asked.group, asked.waiter, asked.failed = asked.lane.joinQueue(r, now)
+	if asked.failed == nil {
+		if err := asked.await(ctx); err != nil {
+			return err
+		}
+	}
+	if asked.failed != nil {
+		return a.fallback(asked)
+	}
+	s.stats.redis.Add(uint64(len(a.work)))
+	a.answer(asked.group.reply.all)
+	return nil
+}
+
+// joinQueue is join for a caller that does not lead.
+func (l *lane) joinQueue(r request, now time.Time) (*group, *waiter, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	g, w, err := l.joinLocked(r, nil, now, false)
+	if err == nil {
+		l.send()
+	}
+	return g, w, err
+}
+
+// answer fills in the results from a reply.
+func (a *together) answer(r *allReply) {
+	made := r.made()
+	if !made {
+		a.giveBack()
+	}
+	for i := range a.work {
+		w, one, fits := &a.work[i], &r.each[i], r.fits[i] != '0'
+		if !fits && a.denied < 0 {
+			a.denied = a.at[i]
+		}
+		if made {
+			a.made(w, one)
+		} else {
+			a.stands(w, one, fits)
+		}
+		w.out.Source, w.out.Count = FromRedis, w.plan.count(one.view, one.blocked())
+	}
+}
+
+// made fills in the result of a call that has been made.
+func (a *together) made(w *storeCall, r *reply) {
+	t := &w.takeCall
+	switch {
+	case t.k > 0 && a.within:
+	case t.k > 0:
+		w.subject.share(t.plan).TakeUpTo(t.cost)
+	case t.op == opCharge:
+		w.subject.share(t.plan).Charge(int(t.n))
+	case t.op == opRefund:
+		w.subject.share(t.plan).Refund(int(t.n))
+		a.store.denied.forget(w.subject.id)
+	}
+	w.out.Decision = t.decision(r)
+}
+
+// stands fills in the result of a call that has not been made: how its key stands.
+func (a *together) stands(w *storeCall, r *reply, fits bool) {
+	cost := w.cost
+	d := w.plan.judge(r.view, r.blocked(), cost, true)
+	if w.op != opAdmit {
+		d = w.plan.judge(r.view, r.blocked(), 0, true)
+	}
+	if !fits {
+		d = w.plan.describe(r.view, r.blocked(), cost, false)
+		if sum := w.sum(a.work); sum > int64(cost) && r.blocked() == 0 {
+			d.RetryAfter = sluice.Never
+			if sum <= w.plan.burst {
+				d.RetryAfter = duration(w.plan.shape.wait(r.view, sum))
+			}
+		}
+	}
+	w.out.Decision = d
+}
+
+// sum returns the cost of a call and of those of OpTake of its key before it.
+func (w *storeCall) sum(work []storeCall) (sum int64) {
+	for i := range work {
+		if o := &work[i]; o.subject.id == w.subject.id && o.k > 0 {
+			sum += o.n
+		}
+		if &work[i] == w {
+			break
+		}
+	}
+	return sum
+}
+
+// decision is that of all calls, whose results are there.
+func (a *together) decision() sluice.AllDecision {
+	d := sluice.AllDecision{Allowed: a.denied < 0, Denied: a.denied}
+	for i := range a.out {
+		if r := &a.out[i].Decision; a.calls[i].Op == OpTake {
+			if !d.Allowed && !r.Allowed {
+				d.RetryAfter = max(d.RetryAfter, r.RetryAfter)
+			}
+		}
+	}
+	d.Remaining = a.least()
+	return d
+}
+
+// least returns the least Remaining.
+func (a *together) least() int {
+	if len(a.out) == 0 {
+		return 0
+	}
+	n := a.out[0].Decision.Remaining
+	for i := range a.out {
+		n = min(n, a.out[i].Decision.Remaining)
+	}
+	return n
+}
+
+// fallback answers calls that Redis has not.
+func (a *together) fallback(asked asked) error {
+	s := a.store
+	if s.policy == Closed || asked.failed == ErrClosed {
+		_, _, err := s.fallback(asked, &a.work[0].takeCall, a.work[0].subject)
+		return err
+	}
+	if s.policy == LocalShare && !a.within && !a.shares() {
+		return a.apart(asked)
+	}
+	for i := range a.work {
+		w := &a.work[i]
+		t := &w.takeCall
+		if s.policy == LocalShare && t.k > 0 { // the share has been charged
+			asked.lane.admitted(asked.group, t)
+			look := *t
+			look.k, look.charges, look.cost = 0, false, 0
+			w.out.Decision, w.out.Source, w.out.Err = s.fallback(asked, &look, w.subject)
+			w.out.Decision.Allowed = true
+		} else {
+			w.out.Decision, w.out.Source, w.out.Err = s.fallback(asked, t, w.subject)
+		}
+		w.out.Count = s.shareCount(w, &w.out.Decision)
+	}
+	return nil
+}
+
+// apart says how the keys stand in the shares, which have denied the calls.
+func (a *together) apart(asked asked) error {
+	for i := range a.work {
+		w := &a.work[i]
+		t := w.takeCall
+		t.op, t.k, t.charges, t.judges = opAdmit, 0, false, false
+		w.out.Decision, w.out.Source, w.out.Err = a.store.fallback(asked, &t, w.subject)
+		w.out.Count = a.store.shareCount(w, &w.out.Decision)
+	}
+	a.work[a.denied].out.Decision.Allowed = false
+	a.denied = a.at[a.denied]
+	return nil
+}
+
+// giveBack gives the shares back what they have been charged with.
+func (a *together) giveBack() {
+	for i := range a.work {
+		if w := &a.work[i]; a.within && w.k > 0 {
+			w.subject.share(w.plan).Refund(w.takeCall.cost)
+		}
+	}
+}
+
+// shares charges the shares of all calls of OpTake, or of none. If none, denied is the first of work that stands in the way.
+func (a *together) shares() bool {
+	charges, at := make([]sluice.Charge, 0, len(a.work)), make([]int, 0, len(a.work))
+	for i := range a.work {
+		if w := &a.work[i]; w.k > 0 {
+			a.store.leases.warmKey(w.subject)
+			charges, at = append(charges, sluice.Charge{Key: w.subject.share(w.plan), Cost: w.takeCall.cost}), append(at, i)
+		}
+	}
+	all := sluice.TakeAll(charges...)
+	if !all.Allowed {
+		a.denied = at[all.Denied]
+	}
+	return all.Allowed
+}

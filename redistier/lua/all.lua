@@ -1,0 +1,129 @@
+-- All calls or none. KEYS[i] is the key of call i, ARGV[i] is packed: the letter of its shape, whether it can
+-- stand in the way (0 no, 1, or 2 without a block), and what the shape's own script takes. A key may come more than once: then the
+-- calls add up. There are functions here, since one script has all shapes.
+--
+-- The calls run one after another as they would by themselves, but on what they read only: what they
+-- would write goes into a journal, and later ones read it from there. If no call stands in the way, the journal is
+-- written. If any does, nothing is but the blocks of keys that have stood in the way, and the replies tell
+-- how keys stand.
+--
+-- The reply is an array: whether each call fits, as a text of 0 and 1, and a reply for each.
+local run = {}
+local redis_call = redis.call
+@shapes
+
+local journal, values, expiries, lists, instant
+
+local function forget()
+  journal, values, expiries, lists = {}, {}, {}, {}
+end
+
+-- A list, without having written to it: the elements from lo to hi - 1 of the real one, and a tail.
+local function list(key)
+  local l = lists[key]
+  if not l then
+    l = {lo = 0, hi = redis_call('LLEN', key), tail = {}}
+    lists[key] = l
+  end
+  return l
+end
+
+local reads = {
+  TIME = function()
+    instant = instant or redis_call('TIME') -- they are judged together
+    return instant
+  end,
+  GET = function(key)
+    return values[key] or redis_call('GET', key)
+  end,
+  PTTL = function(key)
+    return expiries[key] or redis_call('PTTL', key)
+  end,
+  LLEN = function(key)
+    local l = list(key)
+    return l.hi - l.lo + #l.tail
+  end,
+  LINDEX = function(key, i)
+    local l = list(key)
+    local real = l.hi - l.lo
+    if i < 0 then i = real + #l.tail + i end
+    if i < real then return redis_call('LINDEX', key, l.lo + i) end
+    return l.tail[i - real + 1] or false
+  end,
+}
+
+local writes = {
+  SET = function(key, value, _, ms)
+    values[key], expiries[key] = value, tonumber(ms)
+  end,
+  RPUSH = function(key, ...)
+    local tail = list(key).tail
+    for i = 1, select('#', ...) do tail[#tail + 1] = (select(i, ...)) end
+  end,
+  -- The tail is short, or all that is left.
+  LTRIM = function(key, first, last)
+    local l = list(key)
+    local real = l.hi - l.lo
+    local size = real + #l.tail
+    if first < 0 then first = math.max(0, size + first) end
+    if last < 0 then last = size + last end
+    local tail = {}
+    for i = math.max(first - real, 0), last - real do tail[#tail + 1] = l.tail[i + 1] end
+    l.hi = l.lo + math.max(math.min(real, last + 1), 0)
+    l.lo, l.tail = math.min(l.lo + first, l.hi), tail
+  end,
+  PEXPIRE = function() end,
+  DEL = function(key)
+    lists[key] = {lo = 0, hi = 0, tail = {}}
+  end,
+}
+
+local function pretend(command, ...)
+  local read = reads[command]
+  if read then return read(...) end
+  writes[command](...)
+  journal[#journal + 1] = {command, ...}
+end
+
+local function write()
+  for _, entry in ipairs(journal) do redis_call(unpack(entry)) end
+end
+
+local function judge(i, arg)
+  return run[string.sub(ARGV[i], 1, 1)](KEYS[i], arg, pretend)
+end
+
+local fits, replies, sums, all = {}, {}, {}, true
+forget()
+for i, key in ipairs(KEYS) do
+  local arg = string.sub(ARGV[i], 3)
+  local reply = judge(i, arg)
+  if type(reply) == 'table' then return reply end
+  local _, k, n = struct.unpack('>BI4I7', arg)
+  fits[i], replies[i + 1] = '1', reply
+  if string.sub(ARGV[i], 2, 2) ~= '0' then
+    sums[key] = (sums[key] or 0) + n
+    if struct.unpack('>I4', reply, 8) < k then
+      fits[i], all = '0', false
+      ARGV[i] = string.sub(ARGV[i], 1, 7) .. struct.pack('>I7', sums[key]) .. string.sub(ARGV[i], 15)
+      sums[key] = sums[key] - n
+    end
+  end
+end
+if all then
+  write()
+else
+  for i in ipairs(KEYS) do -- what stands in the way may block its key
+    local arg = string.sub(ARGV[i], 3)
+    if fits[i] == '0' and string.sub(ARGV[i], 2, 2) == '1' and struct.unpack('>I7', arg, 24) > 0 then
+      forget()
+      if struct.unpack('>I4', judge(i, arg), 8) == 0 then write() end
+    end
+  end
+  forget()
+  for i in ipairs(KEYS) do
+    replies[i + 1] = judge(i, struct.pack('>BI4', 0, 0) .. string.sub(ARGV[i], 8))
+  end
+end
+replies[1] = table.concat(fits)
+return replies
