@@ -60,7 +60,7 @@ func (e *Engine) giveBack(w *work, st *Status, now int64, n uint64) {
 		w.gaveBack(st, n, absorbed, w.left(st, now), uint64(w.most-look.Remaining), nil)
 		return
 	}
-	look := w.key().PeekAt(now, 0)
+	look := w.key().Peek(0) // the refund was at the clock's time, and at now it would not look whole
 	w.gaveBack(st, n, absorbed, 0, 0, &look)
 }
 

@@ -58,7 +58,7 @@ func (e *Engine) storeLimit(r *Rule) StoreLimit {
 
 // unitLimit is that of overrides of a unit, whose thresholds come with the calls.
 func unitLimit(d *domain, u Unit) StoreLimit {
-	return StoreLimit{Domain: d.name, Atomic: d.atomic, Algorithm: sluice.FixedWindow, Limit: sluice.Per(maxRequests, u.Period())}
+	return StoreLimit{Domain: d.name, Atomic: d.atomic, Override: true, Algorithm: sluice.FixedWindow, Limit: sluice.Per(maxRequests, u.Period())}
 }
 
 // commitShared makes the counters of g those in force, and returns those that no rule needs any more, to be

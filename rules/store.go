@@ -38,6 +38,9 @@ type StoreLimit struct {
 	// Domain is that of the rule. If it is Atomic its keys have to be where DecideAll can reach them together.
 	Domain string
 	Atomic bool
+	// Override is set for the limits that come with requests: see StoreCall.Limit. They count in the windows of rules of their
+	// period, and what they deny is theirs.
+	Override bool
 	// Algorithm, Limit, Offset and BlockFor are those of the rule; see sluice.Config. Under FixedWindow
 	// without BlockFor counts are those of all limits of the domain with the same Limit.Period and Offset: these
 	// are windows. Under others a key has a count for each algorithm.

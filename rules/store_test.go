@@ -96,7 +96,7 @@ func (c *modelCounter) deny(call *StoreCall) {
 func (c *modelCounter) id(key string) uint64 {
 	h := fnv.New64a()
 	h.Write([]byte(key))
-	if c.limit.Limit.Rate == maxRequests { // an override's
+	if c.limit.Override {
 		h.Write([]byte(c.limit.Limit.Period.String()))
 	}
 	return h.Sum64()

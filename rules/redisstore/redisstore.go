@@ -1,0 +1,414 @@
+// Package redisstore keeps the counts of rules in Redis or Valkey, so that the engines of many processes count
+// together.
+//
+//	store, err := redisstore.New(client, redisstore.Config{Prefix: "sluice"})
+//	engine, err := rules.New(set, rules.Config{Store: store, Leases: true})
+//	...
+//	store.Close(ctx)
+//
+// It is a rules.Store on a redistier.Store: that package says how units are lent, how counts heal, and how calls go on
+// without Redis. Keys of Redis hold the domain and the entries of a descriptor as text, each with its
+// length, or their SHA-256 if that is long, so that no two lists of entries meet. The keys of an atomic domain are in one slot of a
+// cluster, by a hash tag of the domain; those of others are spread over all slots.
+package redisstore
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/sluice-go/sluice"
+	"github.com/sluice-go/sluice/redistier"
+	"github.com/sluice-go/sluice/rules"
+)
+
+// Config describes a Store. Processes that share counts have the same Prefix and, where that is not 0, the same Replicas.
+type Config struct {
+	// StoreConfig is that of the Redis, and, with Prefix and Replicas, of the PerSecond one. An empty Prefix is "sluice".
+	redistier.StoreConfig
+
+	// PerSecond is where limits of a second are counted, except those of atomic domains. nil means with the others.
+	PerSecond redis.UniversalClient
+}
+
+// Store implements rules.Store. It is safe for concurrent use. Close it when no engine needs it any more.
+type Store struct {
+	main      *redistier.Store
+	perSecond *redistier.Store // or nil
+	refunds   *refunds
+}
+
+// most is the largest lease. What a limit admits within a lease's life, and what is left of it, bound them further.
+const most = 1 << 20
+
+// closeAfter is how long calls that began before a limit was closed may take.
+const closeAfter = time.Minute
+
+// New returns a store. It does not wait for Redis, which may be down.
+func New(client redis.UniversalClient, c Config) (*Store, error) {
+	if c.Prefix == "" {
+		c.Prefix = "sluice"
+	}
+	main, err := redistier.NewStore(client, c.StoreConfig)
+	if err != nil {
+		return nil, err
+	}
+	s := &Store{main: main}
+	if c.PerSecond != nil {
+		if s.perSecond, err = redistier.NewStore(c.PerSecond, c.StoreConfig); err != nil {
+			return nil, errors.Join(err, main.Close(context.Background()))
+		}
+	}
+	s.refunds = newRefunds(client, c.Prefix)
+	return s, nil
+}
+
+// Close gives back what is on lease and tells Redis what it is owed, as far as ctx lets it.
+func (s *Store) Close(ctx context.Context) error {
+	s.refunds.close()
+	err := s.main.Close(ctx)
+	if s.perSecond != nil {
+		err = errors.Join(err, s.perSecond.Close(ctx))
+	}
+	return err
+}
+
+// Stores returns the store of each server that is counted in: one, and with Config.PerSecond two.
+func (s *Store) Stores() []*redistier.Store {
+	if s.perSecond != nil {
+		return []*redistier.Store{s.main, s.perSecond}
+	}
+	return []*redistier.Store{s.main}
+}
+
+// counter implements rules.StoreCounter.
+type counter struct {
+	rules.StoreLimit
+	on    *redistier.Store
+	limit *redistier.StoreLimit
+	// What keys were denied: all of it that waits for its refund, and that which the present window has counted.
+	denied, deniedNow *redistier.StoreLimit
+	domain            *domain
+}
+
+// Open implements rules.Store.
+func (s *Store) Open(l rules.StoreLimit) (rules.StoreCounter, error) {
+	c := &counter{StoreLimit: l, on: s.main, domain: s.refunds.domain(l.Domain)}
+	if s.perSecond != nil && l.Limit.Period == time.Second && !l.Atomic {
+		c.on = s.perSecond
+	}
+	cfg := redistier.LimitConfig{Name: name(&l), Algorithm: l.Algorithm, Limit: l.Limit, Offset: l.Offset, BlockFor: l.BlockFor}
+	if l.Atomic {
+		cfg.Tag = tag(l.Domain)
+	}
+	if l.Leases && l.Algorithm != sluice.SlidingLog && l.BlockFor == 0 {
+		cfg.Lease.Max = most
+	}
+	var err error
+	open := func(cfg redistier.LimitConfig) (opened *redistier.StoreLimit) {
+		if err == nil {
+			opened, err = c.on.Limit(cfg)
+		}
+		return opened
+	}
+	c.limit = open(cfg)
+	cfg.Lease, cfg.BlockFor = redistier.Lease{}, 0
+	kind := name(&l)
+	if l.Override {
+		kind += " override"
+	}
+	if l.Windows() {
+		cfg.Name, cfg.Limit = kind+" denied now", sluice.Per(plenty, l.Limit.Period)
+		c.deniedNow = open(cfg)
+	}
+	cfg.Name, cfg.Algorithm, cfg.Offset = kind+" denied", sluice.FixedWindow, 0
+	cfg.Limit, cfg.Anchor = sluice.Per(plenty, denialLife), sluice.AnchorFirstCharge
+	c.denied = open(cfg)
+	if err != nil {
+		c.closeAll()
+		return nil, plain(err)
+	}
+	return c, nil
+}
+
+// plenty is a limit that is never reached.
+const plenty = min(1<<40, math.MaxInt32)
+
+// plain is the error of a limit without the name of redistier's field, which no rule has.
+func plain(err error) error {
+	var c *redistier.ConfigError
+	if errors.As(err, &c) {
+		return fmt.Errorf("%s: %s", strings.ToLower(c.Field), c.Reason)
+	}
+	return err
+}
+
+// name is what limits have in common that count the same keys.
+func name(l *rules.StoreLimit) string {
+	n := l.Algorithm.String()
+	if l.Windows() || l.Algorithm == sluice.SlidingWindow || l.Algorithm == sluice.SlidingLog || l.Algorithm == sluice.FixedWindow {
+		n += fmt.Sprintf(" %d", int64(l.Limit.Period))
+	}
+	if l.Offset != 0 {
+		n += fmt.Sprintf(" +%d", int64(l.Offset))
+	}
+	if l.BlockFor != 0 {
+		n += " blocks"
+	}
+	if l.Atomic {
+		n += " of " + tag(l.Domain)
+	}
+	return n
+}
+
+// tag keeps the keys of a domain together.
+func tag(domain string) string {
+	sum := sha256.Sum256([]byte(domain))
+	return hex.EncodeToString(sum[:8])
+}
+
+// Close implements rules.StoreCounter.
+func (c *counter) Close() { time.AfterFunc(closeAfter, c.closeAll) }
+
+func (c *counter) closeAll() {
+	for _, l := range []*redistier.StoreLimit{c.limit, c.denied, c.deniedNow} {
+		if l != nil {
+			l.Close()
+		}
+	}
+}
+
+// batch is the calls of a Decide, as redistier has them.
+type batch struct {
+	calls   []redistier.StoreCall
+	results []redistier.StoreResult
+	on      []*redistier.Store // of each call
+}
+
+var batches = sync.Pool{New: func() any { return new(batch) }}
+
+// free lets another Decide use b.
+func (b *batch) free() {
+	clear(b.calls)
+	clear(b.results)
+	b.calls, b.results, b.on = b.calls[:0], b.results[:0], b.on[:0]
+	batches.Put(b)
+}
+
+func (b *batch) add(c *counter, call redistier.StoreCall) {
+	b.calls = append(b.calls, call)
+	b.results = append(b.results, redistier.StoreResult{})
+	b.on = append(b.on, c.on)
+}
+
+// do makes the calls, those of one server after those of the other, and returns the first error of any.
+func (b *batch) do(s *Store) error {
+	if len(b.calls) == 0 {
+		return nil
+	}
+	var err error
+	if s.perSecond == nil {
+		err = s.main.Do(context.Background(), b.calls, b.results)
+	} else {
+		err = b.doParts(s)
+	}
+	for i := range b.results {
+		err = errors.Join(err, b.results[i].Err)
+	}
+	return err
+}
+
+// doParts makes the calls of each server in one go.
+func (b *batch) doParts(s *Store) error {
+	for _, on := range s.Stores() {
+		var part batch
+		var at []int
+		for i := range b.calls {
+			if b.on[i] == on {
+				part.calls = append(part.calls, b.calls[i])
+				at = append(at, i)
+			}
+		}
+		if len(at) == 0 {
+			continue
+		}
+		part.results = make([]redistier.StoreResult, len(at))
+		if err := on.Do(context.Background(), part.calls, part.results); err != nil {
+			return err
+		}
+		for j, i := range at {
+			b.results[i] = part.results[j]
+		}
+	}
+	return nil
+}
+
+// Decide implements rules.Store.
+func (s *Store) Decide(calls []rules.StoreCall) error {
+	if len(calls) > 0 && calls[0].Op == rules.Deny {
+		return s.deny(calls)
+	}
+	absorbed, err := s.absorb(calls)
+	if err != nil {
+		return err
+	}
+	b := batches.Get().(*batch)
+	defer b.free()
+	for i := range calls {
+		c := calls[i].Counter.(*counter)
+		b.add(c, c.call(&calls[i], absorbed))
+	}
+	if err := b.do(s); err != nil {
+		return err
+	}
+	for i := range calls {
+		calls[i].Counter.(*counter).answer(&calls[i], &b.calls[i], &b.results[i])
+	}
+	return s.settle(calls, absorbed)
+}
+
+// DecideAll implements rules.Store.
+func (s *Store) DecideAll(calls []rules.StoreCall) (denied int, err error) {
+	if denied, err = s.overfull(calls); err != nil || denied >= 0 {
+		return denied, err
+	}
+	absorbed, err := s.absorb(calls)
+	if err != nil {
+		return -1, err
+	}
+	b := batches.Get().(*batch)
+	defer b.free()
+	for i := range calls {
+		c := calls[i].Counter.(*counter)
+		b.add(c, c.call(&calls[i], absorbed))
+	}
+	all, err := s.main.DoAll(context.Background(), b.calls, b.results)
+	if err != nil {
+		return -1, err
+	}
+	for i := range calls {
+		if err := b.results[i].Err; err != nil {
+			return -1, err
+		}
+		calls[i].Counter.(*counter).answer(&calls[i], &b.calls[i], &b.results[i])
+	}
+	if !all.Allowed {
+		return all.Denied, nil
+	}
+	return -1, s.settle(calls, absorbed)
+}
+
+// overfull returns the first call without hits that stands in the way of others, or -1: one whose window holds more than
+// its limit, or whose limiter would admit nothing. To redistier it is a look, which stands in nobody's way.
+func (s *Store) overfull(calls []rules.StoreCall) (int, error) {
+	if !slices.ContainsFunc(calls, looks) {
+		return -1, nil
+	}
+	b := batches.Get().(*batch)
+	defer b.free()
+	for i := range calls {
+		in := &calls[i]
+		c := in.Counter.(*counter)
+		peek := redistier.StoreCall{Limit: c.limit, Key: in.Key, Op: redistier.OpPeek, Override: c.asked(in)}
+		if in.Op == rules.CountFitting || in.Op == rules.Look {
+			peek.Cost = clamp(in.Hits)
+		}
+		b.add(c, peek)
+	}
+	if err := b.do(s); err != nil {
+		return -1, err
+	}
+	denied := -1
+	for i := range calls {
+		in := &calls[i]
+		in.Counter.(*counter).answer(in, &b.calls[i], &b.results[i])
+		if denied < 0 && looks(*in) && !in.Decision.Allowed {
+			denied = i
+		}
+	}
+	return denied, nil
+}
+
+// looks reports whether a call counts no hits.
+func looks(in rules.StoreCall) bool { return in.Op == rules.CountFitting && in.Hits == 0 }
+
+// asked is the limit in the place of the counter's. Under one of 0 nothing is told of a window's count.
+func (c *counter) asked(in *rules.StoreCall) sluice.Limit {
+	fits := in.Op == rules.CountFitting && in.Hits > 0
+	if c.Windows() && c.limitOf(in).Rate == 0 && !fits {
+		return sluice.Per(plenty, c.Limit.Period)
+	}
+	return in.Limit
+}
+
+// call is a call as redistier has it.
+func (c *counter) call(in *rules.StoreCall, a absorptions) redistier.StoreCall {
+	out := redistier.StoreCall{Limit: c.limit, Key: in.Key, Cost: clamp(in.Hits), Override: c.asked(in)}
+	switch in.Op {
+	case rules.CountFitting:
+		if looks(*in) {
+			out.Op = redistier.OpPeek
+		}
+	case rules.CountAll:
+		if !c.leases() {
+			out.Op = redistier.OpCharge
+		}
+	case rules.Look:
+		out.Op = redistier.OpPeek
+	case rules.GiveBack:
+		out.Op = redistier.OpRefund
+		in.Absorbed = a[in].absorbed
+		if c.Windows() { // which hold more than their limits where hits were denied
+			out.Override = sluice.Per(plenty, c.Limit.Period)
+		}
+		out.Cost = clamp(in.Hits - in.Absorbed)
+	}
+	return out
+}
+
+// leases reports whether hits that are denied need not be counted: where refunds are sent they must be, since those of
+// denied calls would give away what they had not taken.
+func (c *counter) leases() bool { return c.Leases && !c.domain.refunds() }
+
+// answer fills in the result of a call.
+func (c *counter) answer(in *rules.StoreCall, out *redistier.StoreCall, r *redistier.StoreResult) {
+	in.Decision, in.Local, in.Count = r.Decision, r.Source == redistier.FromFallback, uint64(max(r.Count, 0))
+	switch limit := c.limitOf(in).Rate; {
+	case looks(*in) && c.Windows(): // it passes up to the limit, and not below it
+		in.Decision.Allowed = in.Count <= uint64(limit)
+	case c.Windows() && limit == 0:
+		in.Decision.Allowed, in.Decision.Remaining = in.Hits == 0, 0
+	}
+	if in.Op != rules.CountAll {
+		return
+	}
+	in.Counted = out.Op == redistier.OpCharge
+	if in.Counted || in.Local {
+		return
+	}
+	limit := c.limitOf(in).Rate
+	in.Count = uint64(max(limit-r.Decision.Remaining, 0))
+	if in.Counted = r.Decision.Allowed; !in.Counted { // others may hold what is left on lease
+		in.Count = max(in.Count+in.Hits, uint64(limit)+1)
+	}
+}
+
+// limitOf is the limit that a call is judged by.
+func (c *counter) limitOf(in *rules.StoreCall) sluice.Limit {
+	if in.Limit != (sluice.Limit{}) {
+		return in.Limit
+	}
+	return c.Limit
+}
+
+// clamp is the cost of hits. No limit has room for more, where an int has 32 bits.
+func clamp(hits uint64) int { return int(min(hits, math.MaxInt)) }

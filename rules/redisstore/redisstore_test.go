@@ -1,0 +1,158 @@
+package redisstore
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-go/sluice/internal/redistest"
+	"github.com/sluice-go/sluice/internal/seeded"
+	"github.com/sluice-go/sluice/redistier"
+	"github.com/sluice-go/sluice/rules"
+)
+
+// newStore returns a store on a server, for which calls have all the time that a busy machine may take.
+func newStore(t *testing.T, addr string, c Config) *Store {
+	t.Helper()
+	client := redis.NewClient(&redis.Options{Addr: addr})
+	t.Cleanup(func() { client.Close() })
+	if c.Budget == 0 {
+		c.Budget = 5 * time.Second
+	}
+	c.MaxStale = 1
+	if c.Replicas == 0 {
+		c.Replicas = 1
+	}
+	s, err := New(client, c)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, s.Close(context.Background())) })
+	return s
+}
+
+func load(t *testing.T, text string) *rules.Set {
+	t.Helper()
+	set, err := rules.Load([]rules.File{{Name: "f.yaml", Data: []byte(text)}}, rules.Options{})
+	require.NoError(t, err)
+	return set
+}
+
+// eachServer runs f with each kind of server that there is.
+func eachServer(t *testing.T, f func(t *testing.T, s *redistest.Server)) {
+	if len(redistest.All()) == 0 {
+		t.Skip(redistest.ErrNone)
+	}
+	for i, binary := range redistest.All() {
+		t.Run(fmt.Sprint(i), func(t *testing.T) {
+			s, err := redistest.New(binary)
+			require.NoError(t, err)
+			t.Cleanup(s.Kill)
+			f(t, s)
+		})
+	}
+}
+
+func pick(r *rand.Rand, of ...string) string { return of[r.IntN(len(of))] }
+
+// units are so long that no boundary comes while a test runs; and nothing comes back that a status would show.
+var units = []string{"month", "year"}
+
+var algorithms = []string{"", "", "gcra", "token-bucket", "leaky-bucket", "sliding-window", "sliding-log"}
+
+func randomRules(r *rand.Rand, atomic bool) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "domain: d\nsluice: {atomic: %t}\ndescriptors:\n", atomic)
+	for _, key := range []string{"a", "b", "c"} {
+		for _, value := range []string{"", "x", "y*"} {
+			fmt.Fprintf(&b, "- key: %s\n  value: %q\n  shadow_mode: %t\n  quota_mode: %t\n", key, value, r.IntN(5) == 0, r.IntN(6) == 0)
+			fmt.Fprintf(&b, "  share_threshold: %t\n", value == "y*" && r.IntN(2) == 0)
+			fmt.Fprintf(&b, "  rate_limit: {unit: %s, requests_per_unit: %d", pick(r, units...), r.IntN(40))
+			if a := pick(r, algorithms...); a != "" {
+				fmt.Fprintf(&b, ", algorithm: %s", a)
+			}
+			b.WriteString("}\n")
+		}
+	}
+	return b.String()
+}
+
+// randomRequest is a call of different keys; see TestStore_DecidesAsMemory of package rules.
+func randomRequest(r *rand.Rand) *rules.Request {
+	req := &rules.Request{Domain: "d", Hits: uint32(r.IntN(3))}
+	keys := []string{"a", "b", "c"}
+	r.Shuffle(len(keys), func(i, j int) { keys[i], keys[j] = keys[j], keys[i] })
+	for _, key := range keys[:1+r.IntN(3)] {
+		d := rules.Descriptor{Entries: []rules.Entry{{Key: key, Value: pick(r, "x", "y1", "y2", "z")}}}
+		if r.IntN(4) == 0 {
+			n := uint64(r.IntN(6))
+			d.Hits = &n
+		}
+		d.Refund = r.IntN(6) == 0
+		if r.IntN(6) == 0 {
+			d.Override = &rules.Override{Requests: uint32(1 + r.IntN(20)), Unit: []rules.Unit{rules.Month, rules.Year}[r.IntN(2)]}
+		}
+		req.Descriptors = append(req.Descriptors, d)
+	}
+	return req
+}
+
+// comparable is what a status says that does not depend on the moment: the engine in memory decides a little later.
+func comparable(s rules.Status) string {
+	return fmt.Sprint(s.Code, s.Over, s.Limited, s.Requests, s.Unit, s.Remaining)
+}
+
+// TestStore_DecidesAsMemory: every status is that of an engine in memory, whatever the algorithm, in the mode of each domain.
+func TestStore_DecidesAsMemory(t *testing.T) {
+	calls := 7000
+	if testing.Short() {
+		calls = 1500
+	}
+	eachServer(t, func(t *testing.T, server *redistest.Server) {
+		for _, mode := range []string{"each", "atomic", "stop"} {
+			t.Run(mode, func(t *testing.T) {
+				r := seeded.Rand(t)
+				codes := map[rules.Code]int{}
+				var memory, shared *rules.Engine
+				var a, b rules.Response
+				for i := range calls {
+					if i%500 == 0 {
+						c := rules.Config{StopWhenOver: mode == "stop"}
+						set, err := rules.Load([]rules.File{{Name: "f", Data: []byte(randomRules(r, mode == "atomic"))}}, rules.Options{})
+						require.NoError(t, err)
+						memory, err = rules.New(set, c)
+						require.NoError(t, err)
+						store := newStore(t, server.Addr, Config{StoreConfig: redistier.StoreConfig{Prefix: fmt.Sprintf("%s%d", mode, i)}})
+						store.sentRefunds(t)
+						c.Store = store
+						shared, err = rules.New(set, c)
+						require.NoError(t, err)
+					}
+					req := randomRequest(r)
+					require.NoError(t, memory.Decide(req, &a))
+					require.NoError(t, shared.Decide(req, &b))
+					require.Equal(t, a.Code, b.Code, "call %d: %+v", i, req)
+					for j := range a.Statuses {
+						require.Equal(t, comparable(a.Statuses[j]), comparable(b.Statuses[j]), "call %d, descriptor %d: %+v of %v; absorbed %v", i, j, req, a.Statuses[j].Rule, memory.Series())
+					}
+					codes[a.Code]++
+				}
+				require.Greater(t, codes[rules.OK], calls/20)
+				require.Greater(t, codes[rules.OverLimit], calls/20)
+			})
+		}
+	})
+}
+
+// sentRefunds makes domain d one that has long been sent refunds.
+func (s *Store) sentRefunds(t *testing.T) {
+	t.Helper()
+	s.refunds.domain("d")
+	require.NoError(t, s.refunds.client.ZAdd(context.Background(), s.refunds.key, redis.Z{Score: 1, Member: "d"}).Err())
+	s.refunds.poll(context.Background())
+	require.True(t, s.refunds.domain("d").settled.Load())
+}
