@@ -57,14 +57,14 @@ func TestServe_Upstream(t *testing.T) {
 	dir := files(t, map[string]string{"runtime/ratelimit/config/a.yaml": goodRules})
 	p := startServe(t, []string{
 		"RUNTIME_ROOT=" + dir + "/runtime", "RUNTIME_SUBDIRECTORY=ratelimit", "RUNTIME_WATCH_ROOT=false",
-		"REDIS_SOCKET_TYPE=tcp", "REDIS_URL=redis:6379", "USE_STATSD=false", "LOG_LEVEL=WARN", "SHADOW_MODE=true",
+		"MEMCACHE_HOST_PORT=m:1", "USE_STATSD=false", "LOG_LEVEL=WARN", "SHADOW_MODE=true",
 	}, "--manual-clock")
 	code, stdout, stderr := p.askFor("-d", "d", "k=x", "--hits", "9")
 	require.Equal(t, exitOK, code, stderr)
 	assert.Equal(t, "OK", lines(stdout)[0], "in shadow mode")
 	assert.Contains(t, stdout, "0 of 5 per minute left, reset in 1m0s", "it is 1970")
 	assert.Len(t, lines(p.log.String()), 1)
-	assert.Contains(t, p.log.String(), `these variables mean nothing here" names="REDIS_SOCKET_TYPE REDIS_URL RUNTIME_WATCH_ROOT USE_STATSD"`)
+	assert.Contains(t, p.log.String(), `these variables mean nothing here" names="MEMCACHE_HOST_PORT RUNTIME_WATCH_ROOT USE_STATSD"`)
 }
 
 func TestServe_Refusals(t *testing.T) {

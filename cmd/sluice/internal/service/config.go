@@ -54,6 +54,8 @@ type Config struct {
 	MetricsPath, MetricsNames string
 	Log, LogLevel             string
 
+	Store StoreConfig
+
 	StartWithoutRules, HealthyWithRules bool
 	ManualClock                         bool
 }
@@ -72,6 +74,7 @@ func (c *Config) Flags(f *pflag.FlagSet) {
 	f.BoolVar(&c.StartWithoutRules, "start-without-rules", false, "start although the rules are bad, or there are none")
 	f.BoolVar(&c.HealthyWithRules, "healthy-with-rules", false, "be unhealthy until there is a domain")
 	c.xdsFlags(f)
+	c.Store.storeFlags(f)
 	c.portFlags(f)
 	f.BoolVar(&c.Shadow, "shadow", false, "count as ever, and answer OK")
 	f.BoolVar(&c.Quota, "quota", false, "deny only if all descriptors are over their limits")
@@ -135,7 +138,7 @@ func (c *Config) portFlags(f *pflag.FlagSet) {
 
 // Check refuses what cannot be, by the first thing that is wrong.
 func (c *Config) Check() error {
-	for _, check := range []func() error{c.checkChoices, c.checkNumbers, c.checkTLS, c.checkXDS, c.checkPorts, c.checkProxies} {
+	for _, check := range []func() error{c.checkChoices, c.checkNumbers, c.checkTLS, c.checkXDS, c.checkPorts, c.checkProxies, c.checkStore} {
 		if err := check(); err != nil {
 			return err
 		}

@@ -29,6 +29,7 @@ type server struct {
 	manual  *sluice.ManualClock // nil with the system's clock
 	watcher *rules.Watcher
 	engine  *rules.Engine
+	store   *sharedStore // nil if counts are in memory
 	service *rls.Service
 	checker *checker
 	grpc    *grpc.Server
@@ -73,7 +74,7 @@ func Run(c *Config, log *slog.Logger, h Hooks) error {
 	addresses, err := s.listen()
 	if err != nil {
 		s.close()
-		return err
+		return errors.Join(err, s.store.close())
 	}
 	s.updateHealth()
 	set, _ := s.engine.Set()
@@ -103,6 +104,9 @@ func Run(c *Config, log *slog.Logger, h Hooks) error {
 	if c.State != "" {
 		err = errors.Join(err, s.save())
 	}
+	if e := s.store.close(); e != nil {
+		s.log.Warn("the store was not told all, or was not reached, at the end", "error", e)
+	}
 	return err
 }
 
@@ -113,6 +117,7 @@ func newServer(c *Config, log *slog.Logger, stop <-chan os.Signal) (s *server, e
 	defer func() {
 		if err != nil {
 			s.stopManaged()
+			_ = s.store.close()
 		}
 	}()
 	if c.ManualClock {
@@ -127,9 +132,13 @@ func newServer(c *Config, log *slog.Logger, stop <-chan os.Signal) (s *server, e
 	if maxSeries == 0 {
 		maxSeries = -1 // none, in the words of rules.Config
 	}
+	if s.store, err = s.openStore(); err != nil {
+		return s, err
+	}
 	s.engine, err = s.restore(set, rules.Config{
 		Clock: s.clock, MaxKeys: c.MaxKeys, NearRatio: c.NearRatio, MaxSeries: maxSeries,
 		Shadow: c.Shadow, Quota: c.Quota, StopWhenOver: c.StopWhenOver,
+		Store: s.rulesStore(), Leases: c.Store.Leases,
 	})
 	if err != nil {
 		return s, err
@@ -155,7 +164,7 @@ func (s *server) updateHealth() {
 	s.healthMutex.Lock()
 	defer s.healthMutex.Unlock()
 	set, _ := s.engine.Set()
-	s.health.Set(!s.config.HealthyWithRules || len(set.Domains()) > 0)
+	s.health.Set((!s.config.HealthyWithRules || len(set.Domains()) > 0) && s.storeHealthy())
 }
 
 // drain says that the end is near, and goes on answering for as long as load balancers may take to

@@ -1,0 +1,271 @@
+package service
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/spf13/pflag"
+
+	"github.com/sluice-go/sluice/cmd/sluice/internal/redisconn"
+	"github.com/sluice-go/sluice/redistier"
+	"github.com/sluice-go/sluice/rules"
+	"github.com/sluice-go/sluice/rules/redisstore"
+)
+
+// StoreConfig says where the counts of several processes are, if they share them.
+type StoreConfig struct {
+	Redis, PerSecond redisconn.Config
+	Prefix           string
+	Budget           time.Duration
+	OnFailure        string
+	Leases           bool
+	Replicas         int
+	Health           bool
+}
+
+// failures are the values of --on-store-failure, as redistier numbers them.
+var failures = []string{redistier.LocalShare: "local-share", redistier.Open: "open", redistier.Closed: "closed"}
+
+// storeFlags defines the flags about the store. Passwords are no flags, since everybody on a machine can read those.
+func (c *StoreConfig) storeFlags(f *pflag.FlagSet) {
+	f.StringSliceVar(&c.Redis.URLs, "redis", nil, "servers in which several processes count together, as\nredis://HOST:PORT, rediss://... or unix:///PATH; several\nof a cluster")
+	f.StringVar(&c.Redis.Type, "redis-type", "", "single, cluster or sentinel (NAME,HOST:PORT,...); else\nas --redis suggests")
+	f.StringSliceVar(&c.PerSecond.URLs, "redis-per-second", nil, "servers for limits of a second, if others")
+	f.StringVar(&c.PerSecond.Type, "redis-per-second-type", "", "their type")
+	f.IntVar(&c.Redis.PoolSize, "redis-pool-size", 0, "connections to each server; 0 for ten a processor")
+	f.StringVar(&c.Redis.CA, "redis-ca", "", "certificates that must have signed those of the\nservers; empty for those of the system")
+	f.StringVar(&c.Redis.Cert, "redis-cert", "", "certificate of this service, as their client")
+	f.StringVar(&c.Redis.Key, "redis-key", "", "key of the certificate")
+	f.StringVar(&c.Prefix, "store-prefix", "", "what names of keys begin with; empty for sluice")
+	f.DurationVar(&c.Budget, "store-budget", 5*time.Millisecond, "how long an answer waits for the store")
+	f.StringVar(&c.OnFailure, "on-store-failure", failures[redistier.LocalShare], "what happens to calls that it does not answer by then:\nlocal-share (this process enforces its part), open\n(admit) or closed (an error)")
+	f.BoolVar(&c.Leases, "leases", true, "admit hot keys from units that the store has lent; what\nremains is then approximate")
+	f.IntVar(&c.Replicas, "replicas", 0, "processes that count together; 0 to find out")
+	f.BoolVar(&c.Health, "store-health", false, "be unhealthy while the store does not answer")
+}
+
+// storeVariables are those of envoyproxy/ratelimit that are flags here.
+var storeVariables = [][2]string{
+	{"REDIS_TYPE", "redis-type"}, {"REDIS_PERSECOND_TYPE", "redis-per-second-type"}, {"REDIS_POOL_SIZE", "redis-pool-size"},
+	{"REDIS_TLS_CACERT", "redis-ca"}, {"REDIS_TLS_CLIENT_CERT", "redis-cert"}, {"REDIS_TLS_CLIENT_KEY", "redis-key"},
+	{"CACHE_KEY_PREFIX", "store-prefix"}, {"REDIS_HEALTH_CHECK_ACTIVE_CONNECTION", "store-health"},
+}
+
+// store takes the store from upstream's variables, unless the command line names one.
+func (e *environment) store(c *StoreConfig) {
+	switch backend := strings.ToLower(e.values["BACKEND_TYPE"]); {
+	case backend == "memcache":
+		e.fail(errors.New("BACKEND_TYPE memcache: there is no memcached here; want redis with REDIS_URL, or no BACKEND_TYPE, to count in memory"))
+	case backend != "" && backend != "redis":
+		e.fail(fmt.Errorf("BACKEND_TYPE %q: want redis, or no BACKEND_TYPE, to count in memory", backend))
+	case backend == "redis" && e.values["REDIS_URL"] == "" && !c.Redis.On():
+		e.fail(errors.New("BACKEND_TYPE redis without REDIS_URL: want the address of a server, as HOST:PORT with REDIS_SOCKET_TYPE=tcp"))
+	}
+	for _, v := range storeVariables {
+		e.set(v[1], v[0], e.values[v[0]])
+	}
+	e.redis("REDIS_", &c.Redis, "redis")
+	if e.is("REDIS_PERSECOND", false) || c.PerSecond.On() {
+		e.redis("REDIS_PERSECOND_", &c.PerSecond, "redis-per-second")
+		if e.values["REDIS_PERSECOND_URL"] == "" && !c.PerSecond.On() {
+			e.fail(errors.New("REDIS_PERSECOND without REDIS_PERSECOND_URL: want the address of a server"))
+		}
+	}
+	p := &c.PerSecond
+	if p.TLS || slices.ContainsFunc(p.URLs, func(u string) bool { return strings.HasPrefix(u, "rediss:") }) {
+		p.CA, p.Cert, p.Key, p.SkipHostname = c.Redis.CA, c.Redis.Cert, c.Redis.Key, c.Redis.SkipHostname
+	}
+}
+
+// redis takes one server from the variables that begin alike. Those of flags win.
+func (e *environment) redis(begin string, c *redisconn.Config, flag string) {
+	if url := e.values[begin+"URL"]; url != "" && !e.flags.Changed(flag) {
+		c.URLs = strings.Split(url, ",")
+	}
+	socket := strings.ToLower(e.values[begin+"SOCKET_TYPE"])
+	switch socket {
+	case "", "tcp", "unix":
+	default:
+		e.fail(fmt.Errorf("%sSOCKET_TYPE %q: want tcp or unix", begin, socket))
+	}
+	c.Unix = socket == "unix" || socket == "" && c.On() && strings.HasPrefix(c.URLs[0], "/")
+	c.Auth, c.SentinelAuth = e.values[begin+"AUTH"], e.values[begin+"SENTINEL_AUTH"]
+	c.TLS = e.is(begin+"TLS", false)
+	if begin == "REDIS_" {
+		c.SkipHostname = e.is("REDIS_TLS_SKIP_HOSTNAME_VERIFICATION", false)
+	}
+	if n := e.values[begin+"POOL_SIZE"]; n != "" && begin != "REDIS_" {
+		size, err := strconv.Atoi(n)
+		if err != nil {
+			e.fail(fmt.Errorf("%sPOOL_SIZE %q: want a number of connections", begin, n))
+		}
+		c.PoolSize = size
+	}
+	if d := e.values[begin+"TIMEOUT"]; d != "" {
+		timeout, err := time.ParseDuration(d)
+		if err != nil || timeout < 0 {
+			e.fail(fmt.Errorf("%sTIMEOUT %q: want a time such as 10s", begin, d))
+		}
+		c.Timeout = timeout
+	}
+}
+
+// fail keeps the first error.
+func (e *environment) fail(err error) {
+	if e.err == nil {
+		e.err = err
+	}
+}
+
+// checkStore refuses what cannot be.
+func (c *Config) checkStore() error {
+	s := &c.Store
+	if !s.Redis.On() {
+		if s.PerSecond.On() || s.Redis.CA+s.Redis.Cert+s.Redis.Key != "" {
+			return errors.New("--redis-per-second, --redis-ca, --redis-cert or --redis-key without --redis: want that, too")
+		}
+		return nil
+	}
+	switch {
+	case !slices.Contains(failures, s.OnFailure):
+		return fmt.Errorf("--on-store-failure %q: want local-share, open or closed", s.OnFailure)
+	case s.Replicas < 0:
+		return fmt.Errorf("--replicas %d: want a number of processes, or 0 to find out", s.Replicas)
+	case s.Redis.PoolSize < 0:
+		return fmt.Errorf("--redis-pool-size %d: want at least 0", s.Redis.PoolSize)
+	case c.State != "":
+		return errors.New("--state with --redis: want one of them, since the counts are in the store")
+	case c.ManualClock:
+		return errors.New("--manual-clock with --redis: want one of them, since the store has a clock of its own")
+	}
+	for _, r := range []struct {
+		flag   string
+		config *redisconn.Config
+	}{{"redis", &s.Redis}, {"redis-per-second", &s.PerSecond}} {
+		if r.config.On() {
+			client, err := r.config.Client()
+			if err != nil {
+				return fmt.Errorf("--%s: %w", r.flag, err)
+			}
+			_ = client.Close()
+		}
+	}
+	return nil
+}
+
+// sharedStore is a store, and the clients that it is reached by.
+type sharedStore struct {
+	*redisstore.Store
+	clients []redis.UniversalClient
+}
+
+// openStore connects to the store, if there is one; nil if not. It does not wait for it.
+func (s *server) openStore() (_ *sharedStore, err error) {
+	c := &s.config.Store
+	if !c.Redis.On() {
+		return nil, nil
+	}
+	redis.SetLogger(quietLog{s.log})
+	out := &sharedStore{}
+	defer func() {
+		if err != nil {
+			out.closeClients()
+		}
+	}()
+	open := func(c *redisconn.Config) (redis.UniversalClient, error) {
+		client, err := c.Client()
+		if err == nil {
+			out.clients = append(out.clients, client)
+		}
+		return client, err
+	}
+	client, err := open(&c.Redis)
+	if err != nil {
+		return nil, fmt.Errorf("--redis: %w", err)
+	}
+	cfg := redisstore.Config{StoreConfig: redistier.StoreConfig{
+		Prefix: c.Prefix, Replicas: c.Replicas, Budget: c.Budget, MaxKeys: s.config.MaxKeys, OnMode: s.storeMode,
+	}}
+	cfg.OnUnavailable = redistier.OnUnavailable(slices.Index(failures, c.OnFailure))
+	if c.PerSecond.On() {
+		if cfg.PerSecond, err = open(&c.PerSecond); err != nil {
+			return nil, fmt.Errorf("--redis-per-second: %w", err)
+		}
+	}
+	if out.Store, err = redisstore.New(client, cfg); err != nil {
+		return nil, fmt.Errorf("the store: %w", err)
+	}
+	s.log.Info("counts are shared", "servers", c.Redis.Servers(), "per second", c.PerSecond.Servers(), "on failure", c.OnFailure, "leases", c.Leases)
+	return out, nil
+}
+
+// storeMode logs that the store has ceased to answer, or does again.
+func (s *server) storeMode(mode redistier.Mode, cause error) {
+	if mode == redistier.ModeDegraded {
+		s.log.Warn("the store does not answer", "now", s.config.Store.OnFailure, "error", cause)
+	} else {
+		s.log.Warn("the store answers again")
+	}
+	select {
+	case <-s.made:
+		s.updateHealth()
+	default: // the first health will follow the mode
+	}
+}
+
+// storeHealthy reports whether health has nothing to say of the store.
+func (s *server) storeHealthy() bool {
+	if s.store == nil || !s.config.Store.Health {
+		return true
+	}
+	for _, r := range s.store.Stores() {
+		if r.Mode() != redistier.ModeShared {
+			return false
+		}
+	}
+	return true
+}
+
+// storeEnd is how long the store may take to be told what it is owed, at the end.
+const storeEnd = 2 * time.Second
+
+// close gives back what is on lease, and disconnects. A nil store does nothing.
+func (s *sharedStore) close() error {
+	if s == nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), storeEnd)
+	defer cancel()
+	err := s.Store.Close(ctx)
+	s.closeClients()
+	return err
+}
+
+func (s *sharedStore) closeClients() {
+	for _, c := range s.clients {
+		_ = c.Close()
+	}
+}
+
+// rulesStore is the store in the words of rules.Config: nil for memory.
+func (s *server) rulesStore() rules.Store {
+	if s.store == nil {
+		return nil
+	}
+	return s.store
+}
+
+// quietLog puts what the client of Redis logs by itself among the details: the modes of the store tell the rest.
+type quietLog struct{ *slog.Logger }
+
+// Printf implements the client's logger.
+func (l quietLog) Printf(_ context.Context, format string, v ...any) {
+	l.Debug(fmt.Sprintf(format, v...))
+}
