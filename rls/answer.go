@@ -145,7 +145,7 @@ func metadata(req *pb.RateLimitRequest, resp *rules.Response) *structpb.Struct {
 			fields["limit"] = structpb.NewStringValue(limitText(l))
 		}
 		descriptors[i] = structpb.NewStructValue(&structpb.Struct{Fields: fields})
-		if st := &resp.Statuses[i]; st.Code == rules.OK && st.Rule != nil {
+		if st := &resp.Statuses[i]; st.Code == rules.OK && st.Rule != nil && !st.Rule.Unlimited() {
 			merge(merged, st.Rule.Metadata())
 		}
 	}

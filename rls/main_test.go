@@ -30,7 +30,7 @@ descriptors:
 - {key: two, rate_limit: {unit: minute, requests_per_unit: 2, name: pair}}
 - {key: ten, rate_limit: {unit: hour, requests_per_unit: 10}, metadata: {tier: {a: 1, b: x}, from: ten}}
 - {key: five, rate_limit: {unit: week, requests_per_unit: 5}, metadata: {tier: {b: y, c: [2]}, from: five}}
-- {key: free, rate_limit: {unlimited: true}}
+- {key: free, rate_limit: {unlimited: true}, metadata: {from: free}}
 - {key: odd, rate_limit: {period: 90s, requests_per_unit: 3}}
 `
 

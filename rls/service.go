@@ -27,7 +27,7 @@ type Options struct {
 	// RateLimit-Remaining and RateLimit-Reset.
 	LimitHeader, RemainingHeader, ResetHeader string
 
-	// DynamicMetadata adds the request, and the metadata of the rules that passed, to every answer.
+	// DynamicMetadata adds the request, and the metadata of the rules that passed and have a limit, to every answer.
 	// It also has would_deny and the rule, under "sluice", where the engine's Shadow admitted a call. The dynamic metadata
 	// of a call that is denied has "sluice": {"rule": PATH} whatever this says, by rules.Response.DeniedBy.
 	DynamicMetadata bool

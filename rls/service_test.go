@@ -209,6 +209,8 @@ func TestDynamicMetadata(t *testing.T) {
 	resp = w.ask(t, override(one("any", "c"), 0, 3))
 	require.Equal(t, "unit:HOUR", resp.DynamicMetadata.Fields["descriptors"].GetListValue().Values[0].GetStructValue().Fields["limit"].GetStringValue(), "protobuf writes no zeros")
 
+	require.Nil(t, w.ask(t, one("free", "a")).DynamicMetadata.Fields["metadata"], "nor has an unlimited rule any, as upstream has it")
+
 	// One rule's metadata never becomes part of another's.
 	same(t, `{"tier": {"a": 1, "b": "x"}, "from": "ten"}`, w.ask(t, one("ten", "c")).DynamicMetadata.Fields["metadata"].GetStructValue())
 

@@ -126,6 +126,9 @@ type Status struct {
 	Over bool
 }
 
+// unlimited reports whether the rule admits everything: it is then no quota.
+func (st *Status) unlimited() bool { return st.Rule != nil && st.Rule.unlimited }
+
 // work is what a judgement needs and nobody else.
 type work struct {
 	counter
@@ -437,7 +440,7 @@ func (e *Engine) conclude(resp *Response) {
 	denied := false
 	for i := range resp.Statuses {
 		st := &resp.Statuses[i]
-		quota := e.config.Quota || st.Rule != nil && st.Rule.quota && st.Limited
+		quota := e.config.Quota && !st.unlimited() || st.Rule != nil && st.Rule.quota && st.Limited
 		over := st.Code == OverLimit
 		if quota {
 			quotas++

@@ -239,6 +239,26 @@ func TestDecide_GlobalQuota(t *testing.T) {
 	require.Equal(t, OverLimit, w.ask(describe("two=a")).Code)
 }
 
+// TestDecide_GlobalQuotaUnlimited: an unlimited rule is no quota that could have passed.
+func TestDecide_GlobalQuotaUnlimited(t *testing.T) {
+	for _, stop := range []bool{false, true} {
+		w := newWorld(t, Config{Quota: true, StopWhenOver: stop}, minuteRules)
+		w.ask(withHits("two=a", 3))
+		require.Equal(t, OverLimit, w.ask(describe("two=a"), describe("free=a")).Code)
+		require.Equal(t, OverLimit, w.ask(describe("free=a"), describe("two=a")).Code)
+		require.Equal(t, OK, w.ask(describe("free=a")).Code)
+		require.Equal(t, OK, w.ask(describe("two=a"), describe("free=a"), describe("open=a")).Code, "one without a rule is")
+	}
+}
+
+// TestDecide_AllIsNear: without a share all hits up to the limit are near it.
+func TestDecide_AllIsNear(t *testing.T) {
+	w := newWorld(t, Config{NearRatio: -1}, minuteRules)
+	w.ask(withHits("ten=a", 3))
+	w.ask(withHits("ten=a", 9))
+	require.Equal(t, Series{Domain: "d", Path: "d.ten", Levels: []string{"ten"}, Total: 12, Within: 3, Near: 10, Over: 2}, w.series("d.ten"))
+}
+
 func TestDecide_GlobalShadow(t *testing.T) {
 	w := newWorld(t, Config{Shadow: true}, minuteRules)
 	w.ask(withHits("two=a", 3))

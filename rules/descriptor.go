@@ -55,17 +55,17 @@ func (l *loader) descriptor(at *yaml.Node, d *domain, parent *node, path string,
 	if n.share && n.pattern == nil {
 		l.errorAt(current.at("share_threshold").value, path, "share_threshold is true, but the value %s; want a \"*\" in it, or no share_threshold", valueOf(n))
 	}
-	rules := len(l.set.rules)
+	rules, replaced := len(l.set.rules), len(l.replaced)
 	levels := l.keep.below(above, n)
 	l.rule(fields, current, d, n, flags, path, levels)
 	if f, ok := current.get("descriptors"); ok {
 		l.descriptors(f, d, n, path, levels)
 	}
 	if flags.disabled {
-		l.set.rules = l.set.rules[:rules]
+		l.set.rules, l.replaced = l.set.rules[:rules], l.replaced[:replaced]
 		return
 	}
-	l.insert(at, parent, n, path)
+	l.insert(at, current, parent, n, path)
 }
 
 func valueOf(n *node) string {
@@ -127,7 +127,7 @@ func (l *loader) flags(fields fieldList, path string) (out flags) {
 }
 
 // insert makes n a child of parent.
-func (l *loader) insert(at *yaml.Node, parent, n *node, path string) {
+func (l *loader) insert(at *yaml.Node, fields fieldList, parent, n *node, path string) {
 	key, value := n.key(), n.value()
 	if key == "" {
 		return
@@ -145,6 +145,7 @@ func (l *loader) insert(at *yaml.Node, parent, n *node, path string) {
 		b = &branch{values: map[string]*node{}}
 		parent.children[key] = b
 	}
+	l.unreached(fields, parent, b, n, path)
 	if value == "" {
 		b.all = n
 		return

@@ -24,7 +24,8 @@ type Config struct {
 	MaxKeys  int
 	Overflow sluice.Overflow
 
-	// NearRatio is the share of a limit above which hits are near it, in statistics. 0 means 0.8.
+	// NearRatio is the share of a limit above which hits are near it, in statistics. 0 means 0.8; a negative number
+	// means none: all hits up to the limit are near it.
 	NearRatio float32
 
 	// MaxSeries bounds the series of statistics whose paths requests decide (detailed_metric,
@@ -34,7 +35,7 @@ type Config struct {
 
 	// Shadow counts as ever and answers OK: Response.Code, not the statuses.
 	Shadow bool
-	// Quota makes all descriptors quotas, those without a rule too.
+	// Quota makes all descriptors quotas, those without a rule too, unless their rule is unlimited.
 	Quota bool
 	// StopWhenOver counts only the descriptors that are over their limit, if any is. It is exact
 	// also when calls come at the same time, unless a Store counts.
@@ -127,8 +128,9 @@ func New(set *Set, c Config) (*Engine, error) {
 
 func newEngine(set *Set, c Config, key sipKey) (*Engine, error) {
 	c.NearRatio = cmp.Or(c.NearRatio, 0.8)
-	if !(c.NearRatio > 0 && c.NearRatio <= 1) {
-		return nil, fmt.Errorf("rules: Config.NearRatio is %v; want more than 0 and at most 1", c.NearRatio)
+	c.NearRatio = max(c.NearRatio, 0)
+	if !(c.NearRatio <= 1) { // also if it is no number
+		return nil, fmt.Errorf("rules: Config.NearRatio is %v; want at most 1, 0 for 0.8, or a negative number for none", c.NearRatio)
 	}
 	c.MaxSeries = cmp.Or(c.MaxSeries, 2000)
 	if c.Clock == nil {

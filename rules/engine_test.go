@@ -2,6 +2,7 @@ package rules
 
 import (
 	"fmt"
+	"math"
 	"runtime"
 	"sync"
 	"sync/atomic"
@@ -146,7 +147,7 @@ func TestSwap_Nil(t *testing.T) {
 	require.EqualValues(t, 9, w.one("ten=a").Remaining)
 	_, err := New(nil, Config{})
 	require.Error(t, err)
-	for _, ratio := range []float32{-1, 1.5} {
+	for _, ratio := range []float32{float32(math.NaN()), 1.5} {
 		_, err = New(mustLoad(t, minuteRules), Config{NearRatio: ratio})
 		require.Error(t, err)
 	}

@@ -105,6 +105,7 @@ func load(files []File, o Options, size int) (*Set, error) {
 			return cmp.Or(cmp.Compare(a.Line, b.Line), cmp.Compare(a.Column, b.Column))
 		})
 	}
+	l.unnamed(files)
 	if l.failed {
 		return nil, &LoadError{l.problems}
 	}
@@ -136,6 +137,9 @@ type loader struct {
 	nodes   map[nodeName]place // where each descriptor is defined
 	keep    keeper
 	size    int // of pieces
+
+	replaced []replacement
+	compared int // pairs of patterns
 
 	file  string
 	left  int // how many more values of it are looked at

@@ -141,5 +141,9 @@ var loadWarnings = []mistake{
 	{"requests_per_unit", "rate_limit: {unit: day, requests_per_unit: 010}", "4:46: warning: d.k: requests_per_unit is 010, which is 8 for YAML, as it begins with 0; want 10"},
 	{"unlimited", "rate_limit: {unlimited: true, requests_per_unit: 5}", "4:33: warning: d.k: requests_per_unit means nothing, since the rule is unlimited; want it deleted"},
 	{"burst", "rate_limit: {unlimited: true, burst: 5}", "4:33: warning: d.k: burst means nothing, since the rule is unlimited; want it deleted"},
+	{"value", "domain: d\ndescriptors:\n- {key: k, value: 'a*'}\n- {key: k, value: 'ab*c'}\n", `4:19: warning: d.k_ab*c: the value "ab*c" is never reached, since "a*" at f:3 is before it and fits all that it does; want the narrower one first`},
+	{"value", "domain: d\ndescriptors:\n- {key: k, value: '*'}\n- {key: k}\n", `4:9: warning: d.k: k without a value is never reached, since value: "*" at f:3 fits all values; want one of the two`},
+	{"value", "domain: d\ndescriptors:\n- {key: k}\n- {key: k, value: '*'}\n", `4:19: warning: d.k_*: value: "*" fits all values, so k without a value at f:3 is never reached; want one of the two`},
+	{"replaces", "rate_limit: {unit: day, requests_per_unit: 1, replaces: [{name: x}]}", `4:60: warning: d.k: replaces names "x", which no rule of the domain has; want the rate_limit.name of another rule`},
 	{"replaces", "replaces: [{name: x}]\n" + limit1, "4:3: warning: d.k: replaces means nothing in a descriptor and is ignored; want it in rate_limit"},
 }

@@ -2,6 +2,7 @@ package rules
 
 import (
 	"errors"
+	"fmt"
 	"math"
 	"slices"
 	"strings"
@@ -206,7 +207,10 @@ func (r *rateLimitReader) checkReplaces() {
 		case r.out.name:
 			r.errorAt(n, r.path, "replaces names %q, the rule itself; want the name of another rule", name)
 		default:
-			r.out.replaces = append(r.out.replaces, r.nameID(name))
+			id := r.nameID(name)
+			r.out.replaces = append(r.out.replaces, id)
+			r.replaced = append(r.replaced, replacement{r.domain, id, r.problem(n, r.path, true,
+				fmt.Sprintf("replaces names %q, which no rule of the domain has; want the rate_limit.name of another rule", name))})
 		}
 	}
 }

@@ -46,6 +46,20 @@ func TestCheck_Problems(t *testing.T) {
 	require.Equal(t, "sluice check: 3 errors and 2 warnings in 2 files\n", stderr)
 }
 
+// TestCheck_CanNeverHappen: what loads, and does nothing, is told with its place.
+func TestCheck_CanNeverHappen(t *testing.T) {
+	dir := files(t, map[string]string{
+		"a.yaml": "domain: d\ndescriptors:\n- {key: k, value: 'a*'}\n- {key: k, value: 'ab*', rate_limit: {unit: day, requests_per_unit: 1, replaces: [{name: nobody}]}}\n- {key: l, rate_limit: }\n",
+	})
+	code, stdout, stderr := execute(nil, "check", dir)
+	require.Equal(t, exitFailed, code)
+	require.Equal(t, dir+`/a.yaml:4:19: warning: d.k_ab*: the value "ab*" is never reached, since "a*" at `+dir+`/a.yaml:3 is before it and fits all that it does; want the narrower one first
+`+dir+`/a.yaml:4:83: warning: d.k_ab*: replaces names "nobody", which no rule of the domain has; want the rate_limit.name of another rule
+`+dir+`/a.yaml:5:12: warning: d.l: rate_limit is empty, so nothing is limited; want unit and requests_per_unit, or no rate_limit
+`, stdout)
+	require.Equal(t, "sluice check: 0 errors and 3 warnings in 1 file\n", stderr)
+}
+
 func TestCheck_Exits(t *testing.T) {
 	dir := files(t, map[string]string{"good/a.yaml": goodRules, "good/b.yaml": "domain: d\n", "warning/a.yaml": "domain: d\nunit: x\n", "empty/x.txt": ""})
 	for _, c := range []struct {

@@ -25,6 +25,9 @@ type ours struct {
 }
 
 func newOurs(t testing.TB, clock sluice.Clock, m modes, set *rules.Set) *ours {
+	if m.near == 0 {
+		m.near = -1
+	}
 	engine, err := rules.New(set, rules.Config{
 		Clock: clock, NearRatio: m.near, Shadow: m.shadow, Quota: m.quota, StopWhenOver: m.stop, MaxKeys: 1 << 16,
 	})

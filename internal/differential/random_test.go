@@ -38,7 +38,7 @@ func newWorld(r *rand.Rand) *world {
 	w := &world{Rand: r, overrides: r.IntN(2) == 0, merge: r.IntN(4) == 0, literal: r.IntN(3) == 0}
 	w.shadow, w.stop = r.IntN(8) == 0, r.IntN(3) == 0
 	w.quota = !w.shadow && r.IntN(8) == 0
-	w.near = []float32{0.8, 0.8, 0.5, 1.0 / 3, 1}[r.IntN(5)]
+	w.near = []float32{0.8, 0.8, 0.5, 1.0 / 3, 1, 0}[r.IntN(6)]
 	w.units = []rules.Unit{allUnits[r.IntN(len(allUnits))]}
 	if r.IntN(2) == 0 {
 		w.units = allUnits

@@ -198,8 +198,8 @@ func (c *Config) checkNumbers() error {
 		}
 	}
 	switch {
-	case !(c.NearRatio > 0 && c.NearRatio <= 1): // also if it is no number
-		return fmt.Errorf("--near-ratio %v: want more than 0 and at most 1", c.NearRatio)
+	case !(c.NearRatio >= 0 && c.NearRatio <= 1): // also if it is no number
+		return fmt.Errorf("--near-ratio %v: want 0 to 1", c.NearRatio)
 	case c.MaxSeries < 0:
 		return fmt.Errorf("--metrics-max-series %d: want at least 0", c.MaxSeries)
 	case c.StateEvery > 0 && c.State == "":

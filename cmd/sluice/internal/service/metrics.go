@@ -55,6 +55,8 @@ func (m *metrics) handler() http.Handler {
 var (
 	hitsDesc       = desc("sluice_hits_total", "Hits by rule: within its limit; near it; over it, and denied; over it, and admitted in shadow mode.", "domain", "rule", "outcome")
 	refundedDesc   = desc("sluice_refunded_hits_total", "Hits that calls have given back (is_negative_hits), by rule. No other metric has them.", "domain", "rule")
+	absorbedDesc   = desc("sluice_absorbed_hits_total", "Hits given back that gave nothing, by rule: as many had been denied and not counted.", "domain", "rule")
+	unrecordedDesc = desc("sluice_unrecorded_denials_total", "Denied calls that there was no room to remember: refunds of keys that are not remembered give nothing back for a while.")
 	requestsDesc   = desc("sluice_requests_total", "Calls by answer. Those that were refused, or failed, belong to no domain.", "domain", "code")
 	reloadsDesc    = desc("sluice_config_reloads_total", "Loads of the rules, the first one included.", "result")
 	lastReloadDesc = desc("sluice_config_last_reload_successful", "1 if the files of rules were accepted when they were last read, 0 if the rules before them are in force.")
@@ -82,7 +84,7 @@ type hitsLabels struct{ domain, rule, outcome string }
 
 func (c *collector) Describe(out chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
-		hitsDesc, refundedDesc, requestsDesc, reloadsDesc, lastReloadDesc, generationDesc, keysDesc, evictedDesc, untrackedDesc, unknownDesc, shadowedDesc, buildDesc,
+		hitsDesc, refundedDesc, absorbedDesc, unrecordedDesc, requestsDesc, reloadsDesc, lastReloadDesc, generationDesc, keysDesc, evictedDesc, untrackedDesc, unknownDesc, shadowedDesc, buildDesc,
 	} {
 		out <- d
 	}
@@ -99,8 +101,11 @@ func (c *collector) Collect(out chan<- prometheus.Metric) {
 	for l, n := range c.hits(series) {
 		counter(hitsDesc, n, l.domain, l.rule, l.outcome)
 	}
-	for l, n := range refunded(series) {
+	for l, n := range ruleSums(series, func(x *rules.Series) uint64 { return x.Refunded }) {
 		counter(refundedDesc, n, l.domain, l.rule)
+	}
+	for l, n := range ruleSums(series, func(x *rules.Series) uint64 { return x.Absorbed }) {
+		counter(absorbedDesc, n, l.domain, l.rule)
 	}
 	stats, calls := c.engine.Stats(), c.service.Counts()
 	for name, n := range stats.Calls {
@@ -128,18 +133,18 @@ func (c *collector) Collect(out chan<- prometheus.Metric) {
 	}
 	counter(evictedDesc, stats.Evicted)
 	counter(untrackedDesc, stats.Untracked)
+	counter(unrecordedDesc, stats.Unrecorded)
 	counter(unknownDesc, stats.UnknownDomains)
 	counter(shadowedDesc, stats.GlobalShadow)
 	gauge(buildDesc, 1, version(), runtime.Version())
 }
 
-// refunded adds up what has the same labels, without an outcome. Rules that nothing was given back to have
-// no line.
-func refunded(all []rules.Series) map[hitsLabels]uint64 {
+// ruleSums adds up a number of what has the same labels, without an outcome. Rules for which it is 0 have no line.
+func ruleSums(all []rules.Series, number func(*rules.Series) uint64) map[hitsLabels]uint64 {
 	sums := map[hitsLabels]uint64{}
-	for _, x := range all {
-		if x.Refunded != 0 {
-			sums[hitsLabels{domain: text(x.Domain), rule: text(x.Path)}] += x.Refunded
+	for i := range all {
+		if n := number(&all[i]); n != 0 {
+			sums[hitsLabels{domain: text(all[i].Domain), rule: text(all[i].Path)}] += n
 		}
 	}
 	return sums

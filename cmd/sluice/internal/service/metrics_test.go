@@ -49,6 +49,18 @@ func (r *running) scrape() map[string]float64 {
 	return out
 }
 
+// TestMetrics_AllIsNear: NEAR_LIMIT_RATIO=0 starts, as it does upstream, and puts all hits up to the limit near it.
+func TestMetrics_AllIsNear(t *testing.T) {
+	r := start(t, "--rules", rulesFile(t, metricRules), "--manual-clock", "--near-ratio", "0")
+	conn := r.dial()
+	for range 3 {
+		ask(t, conn, one("ten", "a"))
+	}
+	got := r.scrape()
+	assert.EqualValues(t, 3, got[`sluice_hits_total{domain="d",outcome="near",rule="d.ten"}`])
+	assert.EqualValues(t, 0, got[`sluice_hits_total{domain="d",outcome="within",rule="d.ten"}`])
+}
+
 func (r *running) lint() string {
 	r.Helper()
 	promtool, err := exec.LookPath("promtool")
@@ -120,7 +132,21 @@ func TestMetrics(t *testing.T) {
 	assert.NotContains(t, got, `sluice_refunded_hits_total{domain="d",rule="d.ten"}`)
 	giveBack(r)
 	assert.EqualValues(t, 5, r.scrape()[`sluice_refunded_hits_total{domain="d",rule="d.ten"}`])
+	assert.EqualValues(t, 0, r.scrape()["sluice_unrecorded_denials_total"])
 	assert.Empty(t, r.lint())
+}
+
+// TestMetrics_Absorbed: a refund that gives nothing back is told.
+func TestMetrics_Absorbed(t *testing.T) {
+	r := start(t, "--rules", rulesFile(t, "domain: d\ndescriptors: [{key: k, rate_limit: {unit: day, requests_per_unit: 2, algorithm: gcra}}]\n"), "--manual-clock")
+	conn := r.dial()
+	for _, back := range []bool{false, true} {
+		ask(t, conn, &pb.RateLimitRequest{Domain: "d", HitsAddend: 3, Descriptors: []*common.RateLimitDescriptor{
+			{Entries: []*common.RateLimitDescriptor_Entry{{Key: "k", Value: "a"}}, IsNegativeHits: back}}})
+	}
+	got := r.scrape()
+	assert.EqualValues(t, 3, got[`sluice_refunded_hits_total{domain="d",rule="d.k"}`])
+	assert.EqualValues(t, 3, got[`sluice_absorbed_hits_total{domain="d",rule="d.k"}`])
 }
 
 func TestMetrics_UpstreamNames(t *testing.T) {

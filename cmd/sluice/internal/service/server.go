@@ -135,8 +135,12 @@ func newServer(c *Config, log *slog.Logger, stop <-chan os.Signal) (s *server, e
 	if s.store, err = s.openStore(); err != nil {
 		return s, err
 	}
+	nearRatio := c.NearRatio
+	if nearRatio == 0 {
+		nearRatio = -1 // likewise
+	}
 	s.engine, err = s.restore(set, rules.Config{
-		Clock: s.clock, MaxKeys: c.MaxKeys, NearRatio: c.NearRatio, MaxSeries: maxSeries,
+		Clock: s.clock, MaxKeys: c.MaxKeys, NearRatio: nearRatio, MaxSeries: maxSeries,
 		Shadow: c.Shadow, Quota: c.Quota, StopWhenOver: c.StopWhenOver,
 		Store: s.rulesStore(), Leases: c.Store.Leases,
 	})

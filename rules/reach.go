@@ -1,0 +1,89 @@
+package rules
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+)
+
+// What can never happen is most likely a mistake: a descriptor that another one takes all requests of, and a
+// name in replaces that no rule of the domain has. Both are warnings, as files with them load in Envoy's service.
+
+// maxCompared bounds how many pairs of patterns a load compares, which takes tens of milliseconds: there may be more in
+// files with thousands of patterns for one key, and no warnings of these.
+const maxCompared = 1 << 20
+
+// fresh stands for the asterisks of a pattern: only an asterisk fits it. It is no character of text.
+const fresh = "\U0010FFFF"
+
+// hardest is a value that the pattern of a value fits, and another one that has no fresh itself only if it fits
+// all that this one does.
+func hardest(value string) string { return strings.ReplaceAll(value, "*", fresh) }
+
+// unreached warns if n, which is about to become one of b, is never reached, or keeps another one from that.
+func (l *loader) unreached(fields fieldList, parent *node, b *branch, n *node, path string) {
+	where := func(n *node) place { return l.nodes[nodeName{parent, n.name}] }
+	if n.value() == "" {
+		at := fields.at("key").value
+		for _, p := range b.patterns {
+			if p.value() == "*" {
+				l.warnAt(at, path, `%s without a value is never reached, since value: "*" at %s:%d fits all values; want one of the two`, n.key(), where(p).file, where(p).line)
+			}
+		}
+		return
+	}
+	if n.pattern == nil {
+		return
+	}
+	at, most := fields.at("value").value, hardest(n.value())
+	for _, p := range b.patterns {
+		if l.compared++; l.compared > maxCompared {
+			break
+		}
+		if !strings.Contains(p.value(), fresh) && p.pattern.fits(most) {
+			l.warnAt(at, path, "the value %q is never reached, since %q at %s:%d is before it and fits all that it does; want the narrower one first", n.value(), p.value(), where(p).file, where(p).line)
+			return
+		}
+	}
+	if n.value() == "*" && b.all != nil {
+		l.warnAt(at, path, `value: "*" fits all values, so %s without a value at %s:%d is never reached; want one of the two`, n.key(), where(b.all).file, where(b.all).line)
+	}
+}
+
+// replacement is a name that a rule replaces.
+type replacement struct {
+	domain  *domainOptions
+	name    int
+	warning Problem // if no rule has it
+}
+
+// unnamed warns of names that rules replace and none has. A file is known when all are.
+func (l *loader) unnamed(files []File) {
+	if len(l.replaced) == 0 {
+		return
+	}
+	type name struct {
+		domain *domainOptions
+		id     int
+	}
+	named := map[name]bool{}
+	for _, r := range l.set.rules {
+		named[name{&r.domain.domainOptions, r.nameID}] = true
+	}
+	before := len(l.problems)
+	for _, r := range l.replaced {
+		if !named[name{r.domain, r.name}] {
+			l.add(r.warning)
+		}
+	}
+	if len(l.problems) == before {
+		return
+	}
+	order := map[string]int{}
+	for i, f := range files {
+		order[f.Name] = i
+	}
+	slices.SortStableFunc(l.problems, func(a, b Problem) int {
+		return cmp.Or(cmp.Compare(order[a.File], order[b.File]), cmp.Compare(a.Line, b.Line), cmp.Compare(a.Column, b.Column))
+	})
+}
