@@ -292,3 +292,35 @@ func TestEnvoy_Hits(t *testing.T) {
 	assert.Equal(t, 429, resp.StatusCode, "still")
 	assert.Equal(t, "70", left("tokens=x"))
 }
+
+// estimates asks for 100 tokens when a request comes, and gives 70 back when it has ended.
+const estimates = `
+                typed_per_filter_config:
+                  envoy.filters.http.ratelimit:
+                    "@type": type.googleapis.com/envoy.extensions.filters.http.ratelimit.v3.RateLimitPerRoute
+                    rate_limits:
+                    - actions: [{generic_key: {descriptor_key: budget, descriptor_value: x}}]
+                      hits_addend: {number: 100}
+                    - actions: [{generic_key: {descriptor_key: budget, descriptor_value: x}}]
+                      hits_addend: {number: 70, is_negative_hits: true}
+                      apply_on_stream_done: true`
+
+// TestEnvoy_Estimates: Envoy gives hits back also for requests that were denied. These add nothing to what is left.
+func TestEnvoy_Estimates(t *testing.T) {
+	for _, limit := range []string{"algorithm: gcra", "algorithm: sliding-log", "count_denied: false"} {
+		rules := "domain: web\ndescriptors:\n- {key: budget, rate_limit: {unit: day, requests_per_unit: 150, " + limit + "}}\n"
+		s, app := serveEnvoy(t, rules), startApplication(t)
+		e := startEnvoy(t, app, []string{s.addresses["grpc"]}, "\n                route: {cluster: app}", "\n                route: {cluster: app}"+estimates)
+		for i := range 6 {
+			resp, body := e.get("/")
+			assert.Equal(t, map[bool]int{true: 200, false: 429}[i < 2], resp.StatusCode, "%s %d %s", limit, i, body)
+			servetest.Eventually(t, "the refund is there", func() bool {
+				metrics, err := plainGet("http://" + s.addresses["metrics"] + "/metrics")
+				require.NoError(t, err)
+				return strings.Contains(metrics, fmt.Sprintf(`sluice_refunded_hits_total{domain="web",rule="web.budget"} %d`+"\n", 70*(i+1)))
+			})
+		}
+		_, stdout, _ := s.askFor("-d", "web", "budget=x", "--hits", "0")
+		assert.Contains(t, stdout, "90 of 150", limit)
+	}
+}
