@@ -326,10 +326,10 @@ func (e *Engine) take(w *work, st *Status, now int64, n uint64) {
 		e.count(w, st, now, n)
 	default:
 		d := w.key().TakeAt(now, clampInt(n))
+		w.limiterStatus(st, &d, w.over || !d.Allowed)
 		if !d.Allowed {
 			e.deny(w, st, now, 0, n)
 		}
-		w.limiterStatus(st, &d, w.over || !d.Allowed)
 	}
 }
 
