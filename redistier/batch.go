@@ -54,15 +54,18 @@ func (l *lane) take() *batch {
 		return nil
 	}
 	b := newBatch(time.Now(), min(len(l.waiting), maxBatch))
-	taken := 0
+	taken, back := 0, 0
 	for taken < len(l.waiting) && len(b.groups) < maxBatch {
 		g := l.waiting[taken]
 		taken++
-		if g.state == groupQueued && l.ready(g, b.sent) {
+		if g.state == groupQueued && l.holdsBack(g, b.sent) {
+			l.waiting[back] = g
+			back++
+		} else if g.state == groupQueued && l.ready(g, b.sent) {
 			b.add(g)
 		}
 	}
-	l.waiting = slices.Delete(l.waiting, 0, taken)
+	l.waiting = slices.Delete(l.waiting, back, taken)
 	if l.breaker.state == breakerOpen {
 		l.settling = nil // Redis takes it for spent
 	} else {
@@ -72,6 +75,12 @@ func (l *lane) take() *batch {
 		return nil
 	}
 	return b
+}
+
+// holdsBack reports whether a group waits for the answer to another call for its key, of which a batch is to
+// come. Whoever hands that out has the group sent, and so has the end of that call's deadline. The caller holds mu.
+func (l *lane) holdsBack(g *group, now time.Time) bool {
+	return g.hold != nil && g.k > 0 && g.wanted() && g.hold.batchComes(int64(now.Sub(l.core.began)), int64(l.core.wait))
 }
 
 // ready makes up the call of a group that is about to be sent, unless it is not wanted any more: then

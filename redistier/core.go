@@ -127,6 +127,9 @@ func (c *core) decision(t *takeCall, s subject, g *group, rank int64) sluice.Dec
 		if !t.within {
 			s.share(t.plan).TakeUpTo(t.cost)
 		}
+		if g.pause > 0 && r.admitted == g.k {
+			c.remember(t, s, g)
+		}
 		d := t.plan.describe(t.plan.shape.charged(r.view, -(r.admitted-1-rank)*t.n), 0, t.cost, true)
 		if g.lend > 0 {
 			d.Remaining += int(r.c) // is lent to us
@@ -154,7 +157,14 @@ func (c *core) remember(t *takeCall, s subject, g *group) time.Duration {
 		wait = t.plan.shape.wait(d.view, t.n)
 	}
 	ask := min(int64(duration(wait)), c.maxStale)
-	if g.hold != nil && t.terms != nil && d.blocked == 0 {
+	switch {
+	case g.pause > 0 && d.blocked == 0:
+		if g.reply.admitted == g.k { // nothing is left
+			d.cost = 1
+		}
+		soonest := int64(duration(t.plan.shape.soonest(d.view, d.cost)))
+		ask = min(max(soonest, g.pause), c.maxStale)
+	case g.hold != nil && t.terms != nil && d.blocked == 0:
 		soonest := min(int64(duration(t.plan.shape.soonest(d.view, t.n))), ask)
 		ask = min(soonest+min(ask-soonest+g.slack, t.terms.life/2), c.maxStale)
 	}

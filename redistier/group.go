@@ -35,6 +35,7 @@ type group struct {
 	reply reply
 	err   error
 	slack int64 // ns after a denial that ends, until Redis is asked again
+	pause int64 // ns after it was sent, until Redis is asked again, since it has nothing left
 }
 
 // A groupState is how far a group has come:

@@ -72,10 +72,13 @@ type hold struct {
 	others int64         // units that were free, beside the lease
 	reset  time.Duration // until the key would have been as if fresh, from sent
 
-	asking  bool  // a call that asks for a lease is under way
+	asking  bool  // a call that asks for a lease is under way,
+	batch   bool  // for all that there is
 	size    int64 // units to ask for
 	asked   int64 // when a call was last sent
-	denials int64 // steers how long to wait after a denial
+	emptied int64 // when the last unit of the lease was spent
+	paused  int64 // until when Redis is not asked
+	denials int64 // steers how long to wait after a denial; 0: Redis has had units left
 }
 
 type leaseEnd struct {
@@ -108,6 +111,24 @@ func (t *terms) largest(p *plan) int64 {
 	}
 	return min(t.max, p.burst, int64(min(mulDiv(uint64(p.limit.Rate), uint64(t.life), uint64(p.limit.Period)), exact)))
 }
+
+// pause returns for how long, in ns, a process that has found Redis without a unit leaves it alone, or 0: a single unit
+// is due at once, and to ask for each takes a call for each. What drains meanwhile is a batch, for one call. It is not so much
+// that the bucket could run empty meanwhile, for then units would be lost, and nobody waits for longer than life.
+func (t *terms) pause(p *plan) int64 {
+	if _, drains := p.shape.(bucket); !drains || t.largest(p) < minBatch {
+		return 0
+	}
+	full := mulDiv(uint64(p.burst), uint64(p.limit.Period), uint64(p.limit.Rate))
+	pause := min(t.life/8*7, int64(min(full, exact))/2)
+	if mulDiv(uint64(pause), uint64(p.limit.Rate), uint64(p.limit.Period)) < minBatch {
+		return 0
+	}
+	return pause
+}
+
+// minBatch is how many units are worth a pause.
+const minBatch = 4
 
 func newLeases(c *core) *leases {
 	ls := &leases{
@@ -156,6 +177,9 @@ func (h *hold) spend(p *plan, cost int64, charges bool, now int64) (d sluice.Dec
 	if charges {
 		h.left -= cost
 		h.spent += cost
+		if h.left == 0 {
+			h.emptied = now
+		}
 	}
 	return d, true
 }
@@ -180,7 +204,7 @@ func (ls *leases) hold(r *request, k subject, now time.Time) *hold {
 	if len(s.holds) >= ls.room && !s.drop(at) {
 		return nil
 	}
-	h := &hold{shard: s, terms: r.terms, keys: k.keyspace, key: k.key, id: k.id, name: r.key, asked: at}
+	h := &hold{shard: s, terms: r.terms, keys: k.keyspace, key: k.key, id: k.id, name: r.key, asked: at, paused: at}
 	s.holds[k.id] = h
 	return h
 }
@@ -232,14 +256,27 @@ func (ls *leases) next(h *hold, r *request, now int64) leasing {
 	if h.asking {
 		return leasing{}
 	}
-	if h.granted >= h.size && 2*h.left <= h.granted && r.terms != nil && now-h.asked <= r.terms.life/2 {
+	took := now - h.asked
+	switch {
+	case h.granted == 0: // calls were not asked about for a while
+		took = now - max(h.asked, h.paused)
+	case h.left == 0:
+		took = h.emptied - h.asked
+	}
+	if h.granted >= h.size && 2*h.left <= h.granted && r.terms != nil && took <= r.terms.life/2 {
 		h.size = max(1, 2*h.size)
 	}
 	s := ls.close(h)
 	h.size = min(h.size, r.terms.largest(r.plan))
+	if h.size > 0 && now-max(h.asked, h.paused) > r.terms.life/2 {
+		h.denials = 0
+	}
 	h.asked, h.asking = now, h.size > 0
 	if h.asking {
 		s.lend, s.share, s.epoch = h.size, min(product(2, ls.replicas.Load()), 1<<32-1), r.terms.epoch
+		if h.batch = h.denials > 0 && r.terms.pause(r.plan) > 0; h.batch {
+			s.share = 1 // each takes its turn with what has drained meanwhile
+		}
 	}
 	return s
 }
@@ -304,13 +341,8 @@ func (ls *leases) answered(g *group, s *scheduled, next *group, now int64) (p le
 	if s.err != nil {
 		return p
 	}
-	switch r := &s.reply; {
-	case r.admitted < g.k && g.terms != nil:
-		h.denials = min(max(1, 2*h.denials), ls.replicas.Load())
-		units := product(2, h.denials)
-		g.slack = rand.N(min(product(units, int64(g.plan.limit.Period)/int64(g.plan.limit.Rate)), g.terms.life/2) + 1)
-	case g.k > 0:
-		h.denials /= 2
+	if g.k > 0 && g.terms != nil {
+		ls.paces(h, g, &s.reply)
 	}
 	if g.lend == 0 || s.reply.c == 0 {
 		return p
@@ -323,6 +355,41 @@ func (ls *leases) answered(g *group, s *scheduled, next *group, now int64) (p le
 		return ls.close(h)
 	}
 	return p
+}
+
+// paces says how long Redis is left alone after a reply that has nothing left for others, or has denied calls.
+func (ls *leases) paces(h *hold, g *group, r *reply) {
+	denied, free := r.admitted < g.k, g.plan.shape.free(r.view)
+	if !denied && (h.denials == 0 || free > 0) {
+		if free >= product(2*minBatch, ls.replicas.Load()) {
+			h.denials = 0
+		} else if g.terms.pause(g.plan) == 0 {
+			h.denials /= 2
+		}
+		return
+	}
+	sent := int64(g.batch.sent.Sub(ls.began))
+	unit := max(int64(g.plan.limit.Period)/int64(g.plan.limit.Rate), 1)
+	if pause := g.terms.pause(g.plan); pause > 0 {
+		h.denials = min(max(1, 2*h.denials), pause/unit+1)
+		pause = min(pause, h.denials*unit)
+		g.pause = pause - rand.N(pause/8+1)
+		h.paused = sent + g.pause
+		return
+	}
+	if !denied {
+		return
+	}
+	h.denials = min(max(1, 2*h.denials), ls.replicas.Load())
+	units := product(2, h.denials)
+	g.slack = rand.N(min(product(units, int64(g.plan.limit.Period)/int64(g.plan.limit.Rate)), g.terms.life/2) + 1)
+}
+
+// batchComes reports whether a call is under way, and not late, that is to bring what has drained in a pause.
+func (h *hold) batchComes(now, wait int64) bool {
+	h.shard.mu.Lock()
+	defer h.shard.mu.Unlock()
+	return h.asking && h.batch && now-h.asked < wait
 }
 
 // open makes a lease of what a reply has lent. One that comes too late ends at once.

@@ -142,7 +142,7 @@ func keysOfShard(tier *Tier, n int) (keys []string) {
 	return keys
 }
 
-// TestLease_DeniedByLeases: who is denied what others hold asks again after half of life, in
+// TestLease_DeniedByLeases: who is denied what others hold asks again after a pause, in
 // case it has come back.
 func TestLease_DeniedByLeases(t *testing.T) {
 	bubble(t, TierConfig{Lease: Lease{Max: 100}}, sluice.PerSecond(100), func(t *testing.T, tier *Tier, fake *fakeRedis) {
@@ -158,7 +158,7 @@ func TestLease_DeniedByLeases(t *testing.T) {
 		require.False(t, d.Allowed)
 		require.Equal(t, FromRedis, from)
 		require.Equal(t, 110*time.Millisecond, d.RetryAfter, "if they do not come back")
-		time.Sleep(49 * time.Millisecond)
+		time.Sleep(8 * time.Millisecond)
 		_, from = takeFrom(t, tier, "a", 20)
 		require.Equal(t, FromCache, from)
 		r.k, r.lend, r.since, r.unused = 0, 0, answer.now, 50

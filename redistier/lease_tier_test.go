@@ -442,6 +442,7 @@ func TestLease_Clock(t *testing.T) {
 				least -= min(200, int(-step/time.Millisecond))
 			}
 			require.LessOrEqual(t, admitted, most+1, "%v", step)
+			least -= int(tier.terms.pause(tier.shared.plan.Load()) / int64(time.Millisecond)) // which is still to come
 			require.GreaterOrEqual(t, admitted, least*97/100, "%v", step)
 		})
 	}

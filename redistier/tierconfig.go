@@ -46,7 +46,8 @@ type TierConfig struct {
 // been admitted, until they are given back; so whatever the number of replicas, and whatever
 // becomes of them, nothing beyond Limiter.WorstCase is admitted. The price is that a caller
 // can be denied a unit that another process holds: each lease has at most the 2*Replicas-th part
-// of what is left of the key's budget.
+// of what is left of the key's budget. Of a bucket that is called for above its limit, a process takes what
+// drains in a pause of up to Life as one lease; so a caller can be admitted later than without leases, by Life at most.
 //
 // A key gets leases if its calls come fast enough to use them: of one unit at first, and of twice as
 // many each time that one is spent within half of Life. What is unused at the end is
