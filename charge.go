@@ -11,7 +11,7 @@ package sluice
 //
 //   - GCRA, TokenBucket and LeakyBucket gain units at the rate until the debt is paid,
 //     however long that takes: for ResetAfter less the Config.RefillTime of the burst and
-//     Config.Soft. At RefillInterval they gain at each boundary.
+//     Config.Soft. TokenBucketInterval gains at each boundary.
 //   - FixedWindow counts it in the present window, with which it ends.
 //   - SlidingWindow counts it like all other units of the window: in full until its end,
 //     and then less and less.
@@ -26,11 +26,11 @@ package sluice
 //
 // Buckets have room for all debts, to the end of time. A window counts at least to the
 // limit, and as far beyond it as the number of the window leaves bits: with periods of a
-// second FixedWindow and TokenBucket at RefillInterval count to 2^30, with AnchorFirstCharge to 2^28,
+// second FixedWindow and TokenBucketInterval count to 2^30, FixedWindowFirstCharge to 2^28,
 // and SlidingWindow to 2^15, or where the limit takes two words, to 2^28. With each 64
 // times longer period that is 6 bits more, and for a SlidingWindow of one word 3; with
-// AnchorFirstCharge it stays. SlidingWindow charges the rest to its next window, and
-// TokenBucket at RefillInterval forgives it. For the others it changes no decision.
+// FixedWindowFirstCharge it stays. SlidingWindow charges the rest to its next window, and
+// TokenBucketInterval forgives it. For the others it changes no decision.
 // Refund gives back of what has been counted, and of a log, of as many units as its limit.
 //
 // A new key for which there is no room at MaxKeys is not charged under OverflowDenyNew and

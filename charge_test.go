@@ -35,7 +35,7 @@ func TestCharge_BucketTrace(t *testing.T) {
 
 // TestCharge_IntervalTrace: 2 at each minute, 4 at once.
 func TestCharge_IntervalTrace(t *testing.T) {
-	runCharges(t, Config{Algorithm: TokenBucket, Refill: RefillInterval, Limit: PerMinute(2).WithBurst(4)}, []traceRow{
+	runCharges(t, Config{Algorithm: TokenBucketInterval, Limit: PerMinute(2).WithBurst(4)}, []traceRow{
 		{at: 10 * sec, cost: 9, ok: false, retry: 170 * sec, reset: 290 * sec}, // 5 too many: 3, 1, then 1 is there
 		{at: 180 * sec, cost: 0, ok: true, remaining: 1, reset: 120 * sec},
 	})
@@ -47,7 +47,7 @@ func TestCharge_WindowTraces(t *testing.T) {
 		{at: 10 * sec, cost: 100, ok: false, retry: 50 * sec, reset: 50 * sec},
 		{at: 60 * sec, cost: 1, ok: true, remaining: 3, reset: 60 * sec},
 	})
-	runCharges(t, Config{Algorithm: FixedWindow, Anchor: AnchorFirstCharge, Limit: PerMinute(4)}, []traceRow{
+	runCharges(t, Config{Algorithm: FixedWindowFirstCharge, Limit: PerMinute(4)}, []traceRow{
 		{at: 10 * sec, cost: 100, ok: false, retry: 60 * sec, reset: 60 * sec},
 		{at: 60 * sec, cost: 1, ok: false, retry: 10 * sec, reset: 10 * sec},
 		{at: 70 * sec, cost: 1, ok: true, remaining: 3, reset: 60 * sec},

@@ -17,17 +17,9 @@ type Config struct {
 	// Limit is the policy that holds for each key by itself.
 	Limit Limit
 
-	// Refill says how a TokenBucket gains tokens. The zero value is RefillContinuous, and the
-	// only one that the other algorithms accept.
-	Refill Refill
-
-	// Anchor says where the windows of FixedWindow begin. The zero value is AnchorUnix, and the
-	// only one that the other algorithms accept.
-	Anchor Anchor
-
-	// Offset moves the windows of FixedWindow and SlidingWindow, and the refills at
-	// RefillInterval: boundaries are at k*Period + Offset of Unix time. It must be at least 0
-	// and below Limit.Period, and 0 for the other algorithms and for other anchors.
+	// Offset moves the windows of FixedWindow and SlidingWindow, and the refills of
+	// TokenBucketInterval: boundaries are at k*Period + Offset of Unix time. It must be at least 0
+	// and below Limit.Period, and 0 for the other algorithms.
 	//
 	// Unix time began on a Thursday at 00:00 UTC, and so do windows without an offset.
 	// A day that starts at midnight in Korea, 15:00 UTC, is PerDay with an Offset of
@@ -109,57 +101,45 @@ type Config struct {
 	TopDenied int
 }
 
-// Algorithm names one of the six classic rate limiting algorithms. The package
-// documentation says which one to use when.
+// Algorithm names a way of counting: the six classic rate limiting algorithms, two of which have a
+// variant. The package documentation says which one to use when.
 type Algorithm uint8
 
-// The algorithms. Their text forms are gcra, token-bucket, leaky-bucket,
-// sliding-window, sliding-log and fixed-window.
+// The algorithms. Their text forms are gcra, token-bucket, token-bucket-interval, leaky-bucket,
+// sliding-window, sliding-log, fixed-window and fixed-window-first-charge.
 const (
 	GCRA Algorithm = iota
+	// TokenBucket gains its tokens with time: one after each Period/Rate.
 	TokenBucket
+	// TokenBucketInterval adds Rate tokens at once at each boundary k*Period + Config.Offset of Unix
+	// time, and what exceeds Burst is lost. In any span d at most Burst + Rate for each
+	// boundary in it are admitted. A call with an older time than its key has seen is
+	// judged and charged after the last boundary that the key has seen.
+	TokenBucketInterval
 	// LeakyBucket: the burst is the length of the queue in units, with what is draining. With a
 	// burst of 1 nobody can wait while a unit drains; so that ten calls of one unit can, want
 	// WithBurst(11).
 	LeakyBucket
 	SlidingWindow
 	SlidingLog
+	// FixedWindow: the windows of all keys begin together, at k*Period + Config.Offset of Unix time.
 	FixedWindow
-)
-
-func (a Algorithm) windowed() bool {
-	return a == SlidingWindow || a == SlidingLog || a == FixedWindow
-}
-
-// Refill is how a TokenBucket gains its tokens.
-type Refill uint8
-
-// The ways to refill. Their text forms are continuous and interval.
-const (
-	// RefillContinuous refills with time: a token comes back after each Period/Rate.
-	RefillContinuous Refill = iota
-	// RefillInterval adds Rate tokens at once at each boundary k*Period + Config.Offset of Unix
-	// time, and what exceeds Burst is lost. In any span d at most Burst + Rate for each
-	// boundary in it are admitted. A call with an older time than its key has seen is
-	// judged and charged after the last boundary that the key has seen.
-	RefillInterval
-)
-
-// Anchor is where the windows of FixedWindow begin.
-type Anchor uint8
-
-// The anchors. Their text forms are unix and first-charge.
-const (
-	// AnchorUnix makes windows of all keys begin together, at k*Period + Config.Offset of Unix
-	// time.
-	AnchorUnix Anchor = iota
-	// AnchorFirstCharge makes a key's window begin, to the nanosecond, at its first charge
+	// FixedWindowFirstCharge makes a key's window begin, to the nanosecond, at its first charge
 	// after its last window has ended: s to s+Period. Rates are at most 2147483647, and
 	// a key takes 31 to 51 bytes, 40 on average, instead of 18 to 30. A key that is Reset,
 	// or Refunded all that it has been charged in its window, begins a new one with its
 	// next charge. Up to twice the rate can pass around the end of a window here, too.
-	AnchorFirstCharge
+	FixedWindowFirstCharge
 )
+
+func (a Algorithm) windowed() bool {
+	return a >= SlidingWindow
+}
+
+// bounded reports whether there are boundaries on the clock, which an offset can move.
+func (a Algorithm) bounded() bool {
+	return a == SlidingWindow || a == FixedWindow || a == TokenBucketInterval
+}
 
 // Overflow is what happens to a new key at MaxKeys, once the idle keys of its
 // shard have been dropped and the shard is still full.
@@ -202,9 +182,7 @@ const (
 )
 
 var (
-	algorithmNames = []string{"gcra", "token-bucket", "leaky-bucket", "sliding-window", "sliding-log", "fixed-window"}
-	refillNames    = []string{"continuous", "interval"}
-	anchorNames    = []string{"unix", "first-charge"}
+	algorithmNames = []string{"gcra", "token-bucket", "token-bucket-interval", "leaky-bucket", "sliding-window", "sliding-log", "fixed-window", "fixed-window-first-charge"}
 	overflowNames  = []string{"evict-soonest", "deny-new", "admit-new"}
 	hashNames      = []string{"seeded", "stable"}
 )
@@ -220,28 +198,6 @@ func (a Algorithm) MarshalText() ([]byte, error) {
 // UnmarshalText accepts exactly the text forms.
 func (a *Algorithm) UnmarshalText(text []byte) error {
 	return enumUnmarshal("algorithm", algorithmNames, a, text)
-}
-
-// String returns the text form, or Refill(n) for a value that has none.
-func (r Refill) String() string { return enumString("Refill", refillNames, r) }
-
-// MarshalText returns the text form; a value that has none is an error.
-func (r Refill) MarshalText() ([]byte, error) { return enumMarshal("refill", refillNames, r) }
-
-// UnmarshalText accepts exactly the text forms.
-func (r *Refill) UnmarshalText(text []byte) error {
-	return enumUnmarshal("refill", refillNames, r, text)
-}
-
-// String returns the text form, or Anchor(n) for a value that has none.
-func (a Anchor) String() string { return enumString("Anchor", anchorNames, a) }
-
-// MarshalText returns the text form; a value that has none is an error.
-func (a Anchor) MarshalText() ([]byte, error) { return enumMarshal("anchor", anchorNames, a) }
-
-// UnmarshalText accepts exactly the text forms.
-func (a *Anchor) UnmarshalText(text []byte) error {
-	return enumUnmarshal("anchor", anchorNames, a, text)
 }
 
 // String returns the text form, or Overflow(n) for a value that has none.
@@ -304,14 +260,6 @@ func (c Config) validateFields() *ConfigError {
 	switch {
 	case int(c.Algorithm) >= len(algorithmNames):
 		return configErrorf("Algorithm", "%v is not an algorithm; want one of %v", c.Algorithm, algorithmNames)
-	case int(c.Refill) >= len(refillNames):
-		return configErrorf("Refill", "%v is not a way to refill; want one of %v", c.Refill, refillNames)
-	case c.Refill != RefillContinuous && c.Algorithm != TokenBucket:
-		return configErrorf("Refill", "%v with %v; want %v, or %v", c.Refill, c.Algorithm, RefillContinuous, TokenBucket)
-	case int(c.Anchor) >= len(anchorNames):
-		return configErrorf("Anchor", "%v is not an anchor; want one of %v", c.Anchor, anchorNames)
-	case c.Anchor != AnchorUnix && c.Algorithm != FixedWindow:
-		return configErrorf("Anchor", "%v with %v; want %v, or %v", c.Anchor, c.Algorithm, AnchorUnix, FixedWindow)
 	case int(c.Overflow) >= len(overflowNames):
 		return configErrorf("Overflow", "%v is not an overflow policy; want one of %v", c.Overflow, overflowNames)
 	case int(c.Hash) >= len(hashNames):
@@ -325,8 +273,8 @@ func (c Config) validateFields() *ConfigError {
 	case c.BlockFor < 0:
 		return configErrorf("BlockFor", "%v is negative; want 0 for no blocks, or a positive duration", c.BlockFor)
 	case c.CountDenied && !c.Algorithm.windowed():
-		return configErrorf("CountDenied", "true with %v, which counts what is admitted; want false, or %v, %v or %v",
-			c.Algorithm, SlidingWindow, SlidingLog, FixedWindow)
+		return configErrorf("CountDenied", "true with %v, which counts what is admitted; want false, or %v, %v, %v or %v",
+			c.Algorithm, SlidingWindow, SlidingLog, FixedWindow, FixedWindowFirstCharge)
 	case c.MaxReservations < 0:
 		return configErrorf("MaxReservations", "%d is negative; want 0 for %d, or a number of reservations", c.MaxReservations, defaultMaxReservations)
 	case c.TopDenied < 0 || c.TopDenied > maxTopDenied:
@@ -394,12 +342,9 @@ func (c Config) validateOffset() *ConfigError {
 	}
 	switch {
 	case c.Offset == 0:
-	case c.Algorithm != FixedWindow && c.Algorithm != SlidingWindow && c.Refill != RefillInterval:
-		return configErrorf("Offset", "%v with %v, which has no boundaries to move; want 0, or %v, %v, or %v with refill %v",
-			c.Offset, c.Algorithm, FixedWindow, SlidingWindow, TokenBucket, RefillInterval)
-	case c.Anchor == AnchorFirstCharge:
-		return configErrorf("Offset", "%v with anchor %v, whose windows have no boundaries to move; want 0, or anchor %v",
-			c.Offset, c.Anchor, AnchorUnix)
+	case !c.Algorithm.bounded():
+		return configErrorf("Offset", "%v with %v, which has no boundaries to move; want 0, or %v, %v or %v",
+			c.Offset, c.Algorithm, FixedWindow, SlidingWindow, TokenBucketInterval)
 	case c.Offset < 0:
 		return configErrorf("Offset", "%v is negative; want %v, which is the same for a period of %v", c.Offset, rest, c.Limit.Period)
 	case c.Offset >= c.Limit.Period && !c.Limit.constant():
@@ -409,11 +354,11 @@ func (c Config) validateOffset() *ConfigError {
 }
 
 // RefillTime returns how long so many spent units take to come back under c.Limit, rounded up
-// to the nanosecond: Period/Rate each. At RefillInterval it is as many periods as they take at
+// to the nanosecond: Period/Rate each. Under TokenBucketInterval it is as many periods as they take at
 // the most that comes at once, in proportion; under the window algorithms, where units do
 // not come back one by one, the Period. It is 0 for less than one unit and under Unlimited,
 // and Never under DenyAll, and for a time that does not fit into a Duration. Of the other
-// fields only Algorithm and Refill matter. For a key with a limit of its own, set Limit to
+// fields only Algorithm matters. For a key with a limit of its own, set Limit to
 // that.
 //
 // What comes back in fact may come earlier: see Status.
@@ -426,7 +371,7 @@ func (c Config) RefillTime(units int) time.Duration {
 		return Never
 	case c.Algorithm.windowed():
 		return c.Limit.Period
-	case c.Refill == RefillInterval:
+	case c.Algorithm == TokenBucketInterval:
 		rate = min(rate, c.Limit.burst())
 	}
 	t, rest := mulDiv(uint64(units), uint64(max(c.Limit.Period, 0)), uint64(rate))

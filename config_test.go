@@ -18,9 +18,9 @@ import (
 const year = 365 * day
 
 func TestNew_ErrorNamesFieldValueAndWhatIsAccepted(t *testing.T) {
-	const noBoundaries = ", which has no boundaries to move; want 0, or fixed-window, sliding-window, or token-bucket with refill interval"
-	const counts = ", which counts what is admitted; want false, or sliding-window, sliding-log or fixed-window"
-	const algorithmList = "[gcra token-bucket leaky-bucket sliding-window sliding-log fixed-window]"
+	const noBoundaries = ", which has no boundaries to move; want 0, or fixed-window, sliding-window or token-bucket-interval"
+	const counts = ", which counts what is admitted; want false, or sliding-window, sliding-log, fixed-window or fixed-window-first-charge"
+	const algorithmList = "[gcra token-bucket token-bucket-interval leaky-bucket sliding-window sliding-log fixed-window fixed-window-first-charge]"
 	ok := PerSecond(1)
 	for _, c := range []struct {
 		name   string
@@ -28,8 +28,8 @@ func TestNew_ErrorNamesFieldValueAndWhatIsAccepted(t *testing.T) {
 		field  string
 		reason string
 	}{
-		{"algorithm=unknown", Config{Limit: ok, Algorithm: 6}, "Algorithm",
-			"Algorithm(6) is not an algorithm; want one of " + algorithmList},
+		{"algorithm=unknown", Config{Limit: ok, Algorithm: 8}, "Algorithm",
+			"Algorithm(8) is not an algorithm; want one of " + algorithmList},
 		{"algorithm=max", Config{Limit: ok, Algorithm: 255}, "Algorithm",
 			"Algorithm(255) is not an algorithm; want one of " + algorithmList},
 		{"overflow=unknown", Config{Limit: ok, Overflow: 3}, "Overflow",
@@ -83,20 +83,10 @@ func TestNew_ErrorNamesFieldValueAndWhatIsAccepted(t *testing.T) {
 			"1h0m0s with gcra" + noBoundaries},
 		{"offset=token-bucket", Config{Algorithm: TokenBucket, Limit: PerDay(1), Offset: time.Hour}, "Offset",
 			"1h0m0s with token-bucket" + noBoundaries},
-		{"offset=interval", Config{Algorithm: TokenBucket, Refill: RefillInterval, Limit: PerDay(1), Offset: day}, "Offset",
+		{"offset=interval", Config{Algorithm: TokenBucketInterval, Limit: PerDay(1), Offset: day}, "Offset",
 			"24h0m0s is not below the period of 24h0m0s; want 0s, which is the same"},
-		{"refill=unknown", Config{Algorithm: TokenBucket, Limit: ok, Refill: 2}, "Refill",
-			"Refill(2) is not a way to refill; want one of [continuous interval]"},
-		{"refill=gcra", Config{Limit: ok, Refill: RefillInterval}, "Refill",
-			"interval with gcra; want continuous, or token-bucket"},
-		{"refill=fixed-window", Config{Algorithm: FixedWindow, Limit: Unlimited, Refill: RefillInterval}, "Refill",
-			"interval with fixed-window; want continuous, or token-bucket"},
-		{"anchor=unknown", Config{Algorithm: FixedWindow, Limit: ok, Anchor: 2}, "Anchor",
-			"Anchor(2) is not an anchor; want one of [unix first-charge]"},
-		{"anchor=sliding-window", Config{Algorithm: SlidingWindow, Limit: ok, Anchor: AnchorFirstCharge}, "Anchor",
-			"first-charge with sliding-window; want unix, or fixed-window"},
-		{"offset=first-charge", Config{Algorithm: FixedWindow, Limit: ok, Anchor: AnchorFirstCharge, Offset: ms}, "Offset",
-			"1ms with anchor first-charge, whose windows have no boundaries to move; want 0, or anchor unix"},
+		{"offset=first-charge", Config{Algorithm: FixedWindowFirstCharge, Limit: ok, Offset: ms}, "Offset",
+			"1ms with fixed-window-first-charge" + noBoundaries},
 		{"offset=sliding-log", Config{Algorithm: SlidingLog, Limit: PerDay(1), Offset: time.Hour}, "Offset",
 			"1h0m0s with sliding-log" + noBoundaries},
 		{"block-for=negative", Config{Limit: ok, BlockFor: -1}, "BlockFor",
@@ -105,7 +95,7 @@ func TestNew_ErrorNamesFieldValueAndWhatIsAccepted(t *testing.T) {
 			"-2562047h47m16.854775808s is negative; want 0 for no blocks, or a positive duration"},
 		{"count-denied=gcra", Config{Limit: ok, CountDenied: true}, "CountDenied", "true with gcra" + counts},
 		{"count-denied=token-bucket", Config{Algorithm: TokenBucket, Limit: ok, CountDenied: true}, "CountDenied", "true with token-bucket" + counts},
-		{"count-denied=interval", Config{Algorithm: TokenBucket, Refill: RefillInterval, Limit: ok, CountDenied: true}, "CountDenied", "true with token-bucket" + counts},
+		{"count-denied=interval", Config{Algorithm: TokenBucketInterval, Limit: ok, CountDenied: true}, "CountDenied", "true with token-bucket-interval" + counts},
 		{"count-denied=leaky-bucket", Config{Algorithm: LeakyBucket, Limit: Unlimited, CountDenied: true}, "CountDenied", "true with leaky-bucket" + counts},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -251,13 +241,9 @@ type textForm interface {
 }
 
 func TestEnum_TextFormsRoundTrip(t *testing.T) {
-	checkEnum(t, []Algorithm{GCRA, TokenBucket, LeakyBucket, SlidingWindow, SlidingLog, FixedWindow},
-		[]string{"gcra", "token-bucket", "leaky-bucket", "sliding-window", "sliding-log", "fixed-window"},
+	checkEnum(t, []Algorithm{GCRA, TokenBucket, TokenBucketInterval, LeakyBucket, SlidingWindow, SlidingLog, FixedWindow, FixedWindowFirstCharge},
+		[]string{"gcra", "token-bucket", "token-bucket-interval", "leaky-bucket", "sliding-window", "sliding-log", "fixed-window", "fixed-window-first-charge"},
 		"algorithm", "Algorithm")
-	checkEnum(t, []Refill{RefillContinuous, RefillInterval}, []string{"continuous", "interval"},
-		"refill", "Refill")
-	checkEnum(t, []Anchor{AnchorUnix, AnchorFirstCharge}, []string{"unix", "first-charge"},
-		"anchor", "Anchor")
 	checkEnum(t, []Overflow{OverflowEvictSoonest, OverflowDenyNew, OverflowAdmitNew}, []string{"evict-soonest", "deny-new", "admit-new"},
 		"overflow", "Overflow")
 	checkEnum(t, []Hash{HashSeeded, HashStable}, []string{"seeded", "stable"},
@@ -299,13 +285,11 @@ func checkEnum[T interface {
 }
 
 func TestEnum_FailedUnmarshalLeavesTheValue(t *testing.T) {
-	a, o, h, r, n := FixedWindow, OverflowAdmitNew, HashStable, RefillInterval, AnchorFirstCharge
+	a, o, h := FixedWindow, OverflowAdmitNew, HashStable
 	require.Error(t, a.UnmarshalText([]byte("x")))
 	require.Error(t, o.UnmarshalText([]byte("x")))
 	require.Error(t, h.UnmarshalText([]byte("x")))
-	require.Error(t, r.UnmarshalText([]byte("x")))
-	require.Error(t, n.UnmarshalText([]byte("x")))
-	require.Equal(t, []any{FixedWindow, OverflowAdmitNew, HashStable, RefillInterval, AnchorFirstCharge}, []any{a, o, h, r, n})
+	require.Equal(t, []any{FixedWindow, OverflowAdmitNew, HashStable}, []any{a, o, h})
 }
 
 func TestConfig_JSONRoundTrip(t *testing.T) {

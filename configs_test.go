@@ -30,12 +30,9 @@ type layout struct {
 
 // withOptions returns a configuration that lacks a limit.
 func withOptions(o traces.Options) Config {
-	c := Config{Algorithm: Algorithm(o.Algorithm), Offset: o.Offset}
-	if o.Interval {
-		c.Refill = RefillInterval
-	}
-	if o.Anchored {
-		c.Anchor = AnchorFirstCharge
+	c := Config{Offset: o.Offset}
+	if err := c.Algorithm.UnmarshalText([]byte(oracle.Config{Algorithm: o.Algorithm, Interval: o.Interval, Anchored: o.Anchored}.Name())); err != nil {
+		panic(err)
 	}
 	return c
 }
@@ -91,7 +88,7 @@ func variantName(c Config) string { return traced(c).Name() }
 // randomLimit and randomConfig draw a limit for an algorithm, or for a variant, and an offset
 // if it has one.
 func randomLimit(rng *rand.Rand, a Algorithm) Limit {
-	return Limit(traces.RandomLimit(rng, oracle.Algorithm(a)))
+	return Limit(traces.RandomLimit(rng, oracle.Named(a.String()).Algorithm))
 }
 
 func randomConfig(rng *rand.Rand, variant Config) Config {
@@ -110,9 +107,10 @@ var (
 	windowAlgorithms = algorithmsThat(Algorithm.windowed)
 )
 
+// algorithmsThat returns the six classic algorithms that are so.
 func algorithmsThat(is func(Algorithm) bool) (all []Algorithm) {
 	for _, la := range layouts {
-		if a := la.options.Algorithm; is(a) && !slices.Contains(all, a) {
+		if a := la.options.Algorithm; a != TokenBucketInterval && a != FixedWindowFirstCharge && is(a) && !slices.Contains(all, a) {
 			all = append(all, a)
 		}
 	}
@@ -178,13 +176,11 @@ func TestLayouts_AreAllThereAre(t *testing.T) {
 	}
 	for n := range uint8(255) {
 		offered("Algorithm", n, Algorithm(n).String())
-		offered("Anchor", n, Anchor(n).String())
-		offered("Refill", n, Refill(n).String())
 		offered("Overflow", n, Overflow(n).String())
 	}
 	names := map[string]bool{}
 	for _, la := range layouts {
-		got = append(got, la.options.Algorithm.String(), la.options.Anchor.String(), la.options.Refill.String())
+		got = append(got, la.options.Algorithm.String())
 		require.False(t, names[la.name], la.name)
 		names[la.name] = true
 		for _, c := range []Config{la.withFew(), la.withMany()} {
@@ -202,11 +198,10 @@ func TestLayouts_AreAllThereAre(t *testing.T) {
 
 // traced is c for the models and whatever else the traces share.
 func traced(c Config) traces.Config {
+	o := oracle.Named(c.Algorithm.String())
 	return traces.Config{
-		Options: traces.Options{
-			Algorithm: oracle.Algorithm(c.Algorithm), Interval: c.Refill == RefillInterval, Anchored: c.Anchor == AnchorFirstCharge, Offset: c.Offset,
-		},
-		Limit: traces.Limit(c.Limit), Soft: c.Soft, BlockFor: c.BlockFor, CountDenied: c.CountDenied,
+		Options: traces.Options{Algorithm: o.Algorithm, Interval: o.Interval, Anchored: o.Anchored, Offset: c.Offset},
+		Limit:   traces.Limit(c.Limit), Soft: c.Soft, BlockFor: c.BlockFor, CountDenied: c.CountDenied,
 	}
 }
 

@@ -14,7 +14,7 @@
 //   - [GCRA], the default: a sustained rate with a burst, paced smoothly. Take this
 //     one unless there is a reason not to.
 //   - [TokenBucket] decides like GCRA. Take it to speak of tokens, or with
-//     [RefillInterval] to hand out a period's tokens at once.
+//     [TokenBucketInterval] to hand out a period's tokens at once.
 //   - [LeakyBucket], as a meter, decides like GCRA. Take it for Wait and Reserve, which
 //     make it a queue that lets calls pass at even distances.
 //   - [SlidingWindow]: N in any window while calls come evenly, for the price of a
@@ -24,7 +24,7 @@
 //     up to 1<<20. The worst case is 8*N*MaxKeys bytes, and about a fifth on top.
 //   - [FixedWindow]: at most N in each calendar second, minute or day, as quotas are
 //     sold. Up to 2*N can pass around a boundary. Config.Offset moves the boundaries,
-//     to midnight in another time zone, say; with Config.Anchor they are each key's own.
+//     to midnight in another time zone, say; with [FixedWindowFirstCharge] they are each key's own.
 //
 // [Limiter.WorstCase] states the most that each admits in any span of time: under GCRA
 // and the buckets the burst and what comes back meanwhile, so 2*N within a period where
@@ -85,10 +85,10 @@
 //	  RateQuota{PerSec(r), m}          PerSecond(r).WithBurst(m+1)
 //	  RateLimit(key, n)                lim.Take(key, n)
 //	github.com/ulule/limiter
-//	  "10-M"                           ParseLimit("10/m"); FixedWindow, AnchorFirstCharge
+//	  "10-M"                           ParseLimit("10/m"); FixedWindowFirstCharge
 //	  Get, Peek                        lim.Take(key, 1), lim.Peek(key, 0)
 //	github.com/sethvargo/go-limiter
-//	  Tokens: n, Interval: d           Per(n, d); FixedWindow, AnchorFirstCharge
+//	  Tokens: n, Interval: d           Per(n, d); FixedWindowFirstCharge
 //	  Set, Burst                       lim.SetKeyLimit and lim.Reset: nothing lifts a key
 //	                                   above its burst
 //	github.com/juju/ratelimit
@@ -99,7 +99,7 @@
 //	  New(r, WithSlack(m))             PerSecond(r).WithBurst(m + 1), and k.Charge(m) at first
 //	  Take                             k.Reserve(1, Never), and sleep for its Delay
 //	github.com/failsafe-go/failsafe-go
-//	  NewBursty(n, d)                  Per(n, d); TokenBucket, RefillInterval
+//	  NewBursty(n, d)                  Per(n, d); TokenBucketInterval
 //	  NewSmoothWithMaxRate(d)          Per(1, d); the same, or GCRA, which has turns to reserve
 //	  TryAcquirePermits(n)             k.AllowN(n)
 //

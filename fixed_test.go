@@ -94,7 +94,7 @@ func TestFixedWindow_BeforeTheFirstOffset(t *testing.T) {
 }
 
 func TestFixedWindowFirstCharge_Trace(t *testing.T) {
-	runTrace(t, Config{Algorithm: FixedWindow, Anchor: AnchorFirstCharge, Limit: PerMinute(3)}, []traceRow{
+	runTrace(t, Config{Algorithm: FixedWindowFirstCharge, Limit: PerMinute(3)}, []traceRow{
 		{at: 10*sec + 7, cost: 1, ok: true, remaining: 2, reset: 60 * sec},
 		{at: 65 * sec, cost: 2, ok: true, remaining: 0, reset: 5*sec + 7}, // across the minute's edge
 		{at: 65 * sec, cost: 1, ok: false, remaining: 0, retry: 5*sec + 7, reset: 5*sec + 7},
@@ -111,7 +111,7 @@ func TestFixedWindowFirstCharge_Trace(t *testing.T) {
 
 // TestFixedWindowFirstCharge_KeysHaveWindowsOfTheirOwn.
 func TestFixedWindowFirstCharge_KeysHaveWindowsOfTheirOwn(t *testing.T) {
-	l, clock := newFrozen(t, Config{Algorithm: FixedWindow, Anchor: AnchorFirstCharge, Limit: PerMinute(1)})
+	l, clock := newFrozen(t, Config{Algorithm: FixedWindowFirstCharge, Limit: PerMinute(1)})
 	for i := range 50 {
 		require.True(t, l.KeyUint64(uint64(i)).Allow())
 		clock.Advance(sec)
@@ -122,7 +122,7 @@ func TestFixedWindowFirstCharge_KeysHaveWindowsOfTheirOwn(t *testing.T) {
 }
 
 func TestFixedWindowFirstCharge_Reset(t *testing.T) {
-	l, clock := newFrozen(t, Config{Algorithm: FixedWindow, Anchor: AnchorFirstCharge, Limit: PerMinute(3)})
+	l, clock := newFrozen(t, Config{Algorithm: FixedWindowFirstCharge, Limit: PerMinute(3)})
 	require.True(t, l.AllowN("k", 3))
 	clock.Advance(20 * sec)
 	l.Reset("k")
@@ -136,7 +136,7 @@ func TestFixedWindowFirstCharge_Reset(t *testing.T) {
 // TestFixedWindowFirstCharge_Refund of all units ends the window; the next one does not
 // begin before it.
 func TestFixedWindowFirstCharge_Refund(t *testing.T) {
-	l, clock := newFrozen(t, Config{Algorithm: FixedWindow, Anchor: AnchorFirstCharge, Limit: PerMinute(3)})
+	l, clock := newFrozen(t, Config{Algorithm: FixedWindowFirstCharge, Limit: PerMinute(3)})
 	k := l.Key("k")
 	require.True(t, k.AllowN(3))
 	clock.Advance(20 * sec)
@@ -166,7 +166,7 @@ func TestFixedWindowFirstCharge_Refund(t *testing.T) {
 // does not end.
 func TestFixedWindowFirstCharge_EndOfTime(t *testing.T) {
 	for _, period := range []time.Duration{1, 2, sec, math.MaxInt64} {
-		l := mustNew(t, Config{Algorithm: FixedWindow, Anchor: AnchorFirstCharge, Limit: Per(3, period)})
+		l := mustNew(t, Config{Algorithm: FixedWindowFirstCharge, Limit: Per(3, period)})
 		k := l.Key("k")
 		require.Equal(t, Decision{Allowed: true, Limit: 3, ResetAfter: Never}, k.TakeAt(math.MaxInt64, 3))
 		require.Equal(t, Decision{Limit: 3, RetryAfter: Never, ResetAfter: Never}, k.TakeAt(math.MaxInt64, 1))
@@ -236,7 +236,7 @@ func TestFixedWindowFirstCharge_VersionGoesRound(t *testing.T) {
 }
 
 func TestFixedWindowFirstCharge_RefusesWhatItCannotKeep(t *testing.T) {
-	c := Config{Algorithm: FixedWindow, Anchor: AnchorFirstCharge, Limit: PerDay(maxAnchored)}
+	c := Config{Algorithm: FixedWindowFirstCharge, Limit: PerDay(maxAnchored)}
 	_, err := New(c)
 	require.NoError(t, err) // Unlimited, on a 32-bit machine
 	if strconv.IntSize == 64 {
@@ -253,7 +253,7 @@ func TestConcurrent_TornReadsOfAWindowDoNotCount(t *testing.T) {
 	const limit, callers = 40, 4
 	retried := int64(0)
 	for rounds := 0; rounds < 2000 && (rounds < 50 || retried < 50); rounds++ {
-		l, clock := newFrozen(t, Config{Algorithm: FixedWindow, Anchor: AnchorFirstCharge, Limit: PerSecond(limit)})
+		l, clock := newFrozen(t, Config{Algorithm: FixedWindowFirstCharge, Limit: PerSecond(limit)})
 		yieldBeforeSwap(l)
 		for range 10 {
 			require.True(t, l.AllowN("k", limit))

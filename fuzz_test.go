@@ -276,7 +276,7 @@ func hostile(tb testing.TB, c Config, words ...uint64) []byte {
 func TestRestore_RefusesWhatNoLimiterWrites(t *testing.T) {
 	now := uint64(start.UnixNano())
 	log := Config{Algorithm: SlidingLog, Limit: PerMinute(3)}
-	anchored := Config{Algorithm: FixedWindow, Anchor: AnchorFirstCharge, Limit: PerMinute(3)}
+	anchored := Config{Algorithm: FixedWindowFirstCharge, Limit: PerMinute(3)}
 	wide := Config{Algorithm: SlidingWindow, Limit: PerSecond(100_000)}
 	gcra := Config{Limit: PerMinute(3)}
 	const blockedWide = blockedTail | 1<<20

@@ -414,7 +414,7 @@ func TestLimit_Capacity(t *testing.T) {
 }
 
 func TestConfig_RefillTime(t *testing.T) {
-	interval := Config{Algorithm: TokenBucket, Refill: RefillInterval, Limit: PerSecond(4).WithBurst(2)}
+	interval := Config{Algorithm: TokenBucketInterval, Limit: PerSecond(4).WithBurst(2)}
 	for _, c := range []struct {
 		conf  Config
 		units int
@@ -434,7 +434,7 @@ func TestConfig_RefillTime(t *testing.T) {
 		{Config{Limit: Per(1, math.MaxInt64)}, 1, math.MaxInt64},
 		{interval, 2, sec},
 		{interval, 1, 500 * ms},
-		{Config{Algorithm: TokenBucket, Refill: RefillInterval, Limit: PerSecond(4).WithBurst(8)}, 8, 2 * sec},
+		{Config{Algorithm: TokenBucketInterval, Limit: PerSecond(4).WithBurst(8)}, 8, 2 * sec},
 		{Config{Algorithm: FixedWindow, Limit: PerMinute(7)}, 1, time.Minute},
 		{Config{Algorithm: SlidingWindow, Limit: PerMinute(7)}, 7, time.Minute},
 		{Config{Algorithm: SlidingLog, Limit: PerMinute(7)}, 7, time.Minute},

@@ -173,25 +173,25 @@ func TestWorstCase_ClosedForms(t *testing.T) {
 // TestWorstCase_Interval is a full bucket, and a refill for each boundary behind the
 // first instant, of which no more fits than the bucket holds.
 func TestWorstCase_Interval(t *testing.T) {
-	l := mustNew(t, Config{Algorithm: TokenBucket, Refill: RefillInterval, Limit: PerSecond(10).WithBurst(25)})
+	l := mustNew(t, Config{Algorithm: TokenBucketInterval, Limit: PerSecond(10).WithBurst(25)})
 	for d, want := range map[time.Duration]int{-1: 0, 0: 25, 1: 35, sec: 35, sec + 1: 45, 59 * sec: 615} {
 		assert.Equal(t, want, l.WorstCase(d), "span %v", d)
 	}
-	l = mustNew(t, Config{Algorithm: TokenBucket, Refill: RefillInterval, Limit: PerSecond(10).WithBurst(4)})
+	l = mustNew(t, Config{Algorithm: TokenBucketInterval, Limit: PerSecond(10).WithBurst(4)})
 	for d, want := range map[time.Duration]int{0: 4, 1: 8, sec: 8, sec + 1: 12} {
 		assert.Equal(t, want, l.WorstCase(d), "span %v", d)
 	}
-	l = mustNew(t, Config{Algorithm: TokenBucket, Refill: RefillInterval, Limit: Per(3, 1)})
+	l = mustNew(t, Config{Algorithm: TokenBucketInterval, Limit: Per(3, 1)})
 	assert.Equal(t, math.MaxInt, l.WorstCase(math.MaxInt64))
 }
 
 // TestWorstCase_FirstCharge is that of windows in Unix time.
 func TestWorstCase_FirstCharge(t *testing.T) {
-	l := mustNew(t, Config{Algorithm: FixedWindow, Anchor: AnchorFirstCharge, Limit: PerSecond(10)})
+	l := mustNew(t, Config{Algorithm: FixedWindowFirstCharge, Limit: PerSecond(10)})
 	for d, want := range map[time.Duration]int{-1: 0, 0: 10, 1: 20, sec: 20, sec + 1: 30, 59 * sec: 600} {
 		assert.Equal(t, want, l.WorstCase(d), "span %v", d)
 	}
-	l = mustNew(t, Config{Algorithm: FixedWindow, Anchor: AnchorFirstCharge, Limit: Per(3, 1)})
+	l = mustNew(t, Config{Algorithm: FixedWindowFirstCharge, Limit: Per(3, 1)})
 	assert.Equal(t, math.MaxInt, l.WorstCase(math.MaxInt64))
 }
 

@@ -236,7 +236,7 @@ func (ch *changer) other(key string) {
 func (ch *changer) charge(key string) {
 	for _, l := range ch.limits {
 		tight := l.Period < time.Millisecond || l.Rate > 1000 && l != Unlimited
-		if tight && (ch.Cfg.Algorithm.windowed() || ch.Cfg.Refill == RefillInterval) {
+		if tight && (ch.Cfg.Algorithm.windowed() || ch.Cfg.Algorithm == TokenBucketInterval) {
 			return
 		}
 	}

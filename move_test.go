@@ -189,7 +189,7 @@ func TestSetLimit_OlderCallOnAnIdleKey(t *testing.T) {
 // is the last one.
 func TestSetLimit_BeyondTheEndOfTime(t *testing.T) {
 	for _, c := range []Config{
-		{Algorithm: FixedWindow}, {Algorithm: TokenBucket, Refill: RefillInterval}, {Algorithm: SlidingWindow},
+		{Algorithm: FixedWindow}, {Algorithm: TokenBucketInterval}, {Algorithm: SlidingWindow},
 	} {
 		c.Limit, c.Clock = PerSecond(10), NewManualClock(time.Date(2250, 1, 1, 0, 0, 0, 0, time.UTC))
 		l := mustNew(t, c)
@@ -225,7 +225,7 @@ func TestSetLimit_MoreIsOwedThanAWordCanTell(t *testing.T) {
 // there is room for is kept.
 func TestSetLimit_MoreIsSpentThanAWordCanCount(t *testing.T) {
 	for _, c := range []Config{
-		{Algorithm: FixedWindow}, {Algorithm: TokenBucket, Refill: RefillInterval}, {Algorithm: SlidingWindow},
+		{Algorithm: FixedWindow}, {Algorithm: TokenBucketInterval}, {Algorithm: SlidingWindow},
 	} {
 		c.Limit = PerDay(1 << 30)
 		l, _ := newFrozen(t, c)
@@ -278,7 +278,7 @@ func TestSetLimit_BucketsAgree(t *testing.T) {
 // in the new window of that time.
 func TestSetLimit_KeyAheadOfTheClock(t *testing.T) {
 	forEveryLayout(t, func(t *testing.T, c Config) {
-		if c.Algorithm <= LeakyBucket && c.Refill == RefillContinuous {
+		if c.Algorithm <= LeakyBucket && c.Algorithm != TokenBucketInterval {
 			t.Skip("buckets owe at the clock's time")
 		}
 		for _, own := range []bool{false, true} {

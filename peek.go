@@ -202,8 +202,8 @@ type Status struct {
 	NextAfter time.Duration
 
 	// WindowAfter is the time to the end of the window that a charge would be counted in
-	// now, above 0: under FixedWindow and SlidingWindow. With AnchorFirstCharge, if no window
-	// has begun, that is the one which would begin now. With RefillInterval it is the time
+	// now, above 0: under FixedWindow and SlidingWindow. Under FixedWindowFirstCharge, if no window
+	// has begun, that is the one which would begin now. Under TokenBucketInterval it is the time
 	// to the next boundary. It is 0 under all else, which has no windows, and under Unlimited
 	// and DenyAll; and Never beyond the range of the clock.
 	WindowAfter time.Duration

@@ -72,11 +72,9 @@ func newAlgorithm(c Config, reach int) (algorithm, wideAlgorithm, *ConfigError) 
 	var err *ConfigError
 	switch c.Algorithm {
 	case TokenBucket:
-		if c.Refill == RefillInterval {
-			alg, err = newTokenInterval(l, c.Offset, reach)
-		} else {
-			alg, err = newTokenBucket(l)
-		}
+		alg, err = newTokenBucket(l)
+	case TokenBucketInterval:
+		alg, err = newTokenInterval(l, c.Offset, reach)
 	case LeakyBucket:
 		alg, err = newLeakyBucket(l)
 	case SlidingWindow:
@@ -84,11 +82,9 @@ func newAlgorithm(c Config, reach int) (algorithm, wideAlgorithm, *ConfigError) 
 	case SlidingLog:
 		wide, err = newSlidingLog(l, reach)
 	case FixedWindow:
-		if c.Anchor == AnchorFirstCharge {
-			wide, err = newAnchoredWindow(l, reach)
-		} else {
-			alg, err = newFixedWindow(l, c.Offset, reach)
-		}
+		alg, err = newFixedWindow(l, c.Offset, reach)
+	case FixedWindowFirstCharge:
+		wide, err = newAnchoredWindow(l, reach)
 	default:
 		alg, err = newGCRA(l)
 	}

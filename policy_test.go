@@ -78,7 +78,7 @@ func TestSoft_IsALimitThatSaysSo(t *testing.T) {
 		c.Soft = 1 + rng.IntN(2*c.Limit.burst())
 		hard := c
 		hard.Soft = 0
-		if c.Algorithm == GCRA || c.Algorithm == TokenBucket || c.Algorithm == LeakyBucket {
+		if !c.Algorithm.windowed() {
 			hard.Limit = c.Limit.WithBurst(c.Limit.burst() + c.Soft)
 		} else {
 			hard.Limit.Rate += c.Soft
@@ -117,7 +117,7 @@ func TestSoft_IsALimitThatSaysSo(t *testing.T) {
 func TestSoft_TooMuchForTheAlgorithm(t *testing.T) {
 	const longest = 100 * year
 	log, window, gcra := Config{Algorithm: SlidingLog}, Config{Algorithm: FixedWindow}, Config{}
-	interval := Config{Algorithm: TokenBucket, Refill: RefillInterval}
+	interval := Config{Algorithm: TokenBucketInterval}
 	for _, c := range []struct {
 		config        Config
 		limit         Limit
@@ -129,7 +129,7 @@ func TestSoft_TooMuchForTheAlgorithm(t *testing.T) {
 		{log, PerHour(1<<20 + 1), 1, "Limit.Rate", "1048577 with sliding-log, which keeps 8 bytes a unit for every key; want at most 1048576, or sliding-window or gcra, which keep 8 bytes a key"},
 		{window, Per(3, 1), 1, "Soft", "1 on top of a limit of 3/1ns is more than fixed-window can keep; want at most 0"},
 		{window, Per(2, 1), 100, "Soft", "100 on top of a limit of 2/1ns is more than fixed-window can keep; want at most 1"},
-		{interval, Per(3, 1), 1, "Soft", "1 on top of a limit of 3/1ns is more than token-bucket can keep; want at most 0"},
+		{interval, Per(3, 1), 1, "Soft", "1 on top of a limit of 3/1ns is more than token-bucket-interval can keep; want at most 0"},
 		{gcra, Per(1, longest), 1, "Soft", "1 on top of a limit of 1/876000h is more than gcra can keep; want at most 0"},
 		{gcra, Per(1, longest/50), 1_000_000, "Soft", "1000000 on top of a limit of 1/17520h is more than gcra can keep; want at most 72"},
 		{gcra, Per(1, longest).WithBurst(2), 7, "Limit.Burst", "2 at 1 per 876000h0m0s takes 200 years to refill; want at most 146 years, 2^62 ns"},

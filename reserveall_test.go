@@ -230,9 +230,9 @@ func TestReserveAll_ABlockEndsAtItsNanosecond(t *testing.T) {
 func turnless(f func(c Config)) {
 	for _, c := range []Config{
 		{Algorithm: FixedWindow},
-		{Algorithm: FixedWindow, Anchor: AnchorFirstCharge},
+		{Algorithm: FixedWindowFirstCharge},
 		{Algorithm: SlidingLog},
-		{Algorithm: TokenBucket, Refill: RefillInterval},
+		{Algorithm: TokenBucketInterval},
 	} {
 		c.Limit, c.Stats = Per(2, 10*sec), true
 		f(c)

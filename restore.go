@@ -20,8 +20,7 @@ import (
 
 // Restore takes over the keys of a Snapshot, under the same limit or another one, as
 // SetLimit would: what they have spent counts, and so does the time that has passed since.
-// It takes over the limits of keys that have not been set in this limiter; what has been set stays. The algorithm must be the same, with its Refill and
-// Anchor; and Hash must be HashStable.
+// It takes over the limits of keys that have not been set in this limiter; what has been set stays. The algorithm must be the same, and Hash must be HashStable.
 //
 // The times in a snapshot are those of the clock that it was made by. Under a clock that is
 // behind that one nothing comes back before it has caught up, and under the buckets a key that
@@ -236,10 +235,8 @@ func (in *snapshotReader) section() (s section, err error) {
 func (in *snapshotReader) policy(h sectionNumbers) (*policy, error) {
 	c := in.config
 	switch {
-	case Algorithm(h.Algorithm) != c.Algorithm:
-		return nil, bad("it is of algorithm %v; want %v, as this limiter", Algorithm(h.Algorithm), c.Algorithm)
-	case Refill(h.Refill) != c.Refill || Anchor(h.Anchor) != c.Anchor:
-		return nil, bad("it is of refill %v and anchor %v; want %v and %v, as this limiter", Refill(h.Refill), Anchor(h.Anchor), c.Refill, c.Anchor)
+	case h.algorithm() != c.Algorithm:
+		return nil, bad("it is of algorithm %v; want %v, as this limiter", h.algorithm(), c.Algorithm)
 	case h.Strikes < 0 || h.Strikes > 1: // words of earlier builds with a count of denials in a row
 		return nil, bad("it is of BlockAfter %d, which there no longer is; want one without BlockAfter, or a start without a snapshot", h.Strikes)
 	case h.Rate == 0 && h.Period == 0: // never had a limit to keep

@@ -36,10 +36,32 @@ type sectionHeader struct {
 }
 
 type sectionNumbers struct {
-	Algorithm, Refill, Anchor uint8
+	Algorithm, Refill, Anchor uint8 // see algorithm
 	Rate, Period, Burst, Soft int64
 	Offset, Room, Strikes     int64 // Strikes is no longer in use, and 0
 	TailLen                   uint32
+}
+
+// writtenAs says how a header tells each algorithm. Two were options of others in earlier builds.
+var writtenAs = [...]sectionNumbers{
+	GCRA:                   {Algorithm: 0},
+	TokenBucket:            {Algorithm: 1},
+	TokenBucketInterval:    {Algorithm: 1, Refill: 1},
+	LeakyBucket:            {Algorithm: 2},
+	SlidingWindow:          {Algorithm: 3},
+	SlidingLog:             {Algorithm: 4},
+	FixedWindow:            {Algorithm: 5},
+	FixedWindowFirstCharge: {Algorithm: 5, Anchor: 1},
+}
+
+// algorithm returns the algorithm of the section, or one that there is not.
+func (h *sectionNumbers) algorithm() Algorithm {
+	for a, as := range writtenAs {
+		if h.Algorithm == as.Algorithm && h.Refill == as.Refill && h.Anchor == as.Anchor {
+			return Algorithm(a)
+		}
+	}
+	return math.MaxUint8
 }
 
 // sectionPlan says by whom the keys have their limit, and what it is, unless it is the
@@ -128,10 +150,11 @@ func (out *snapshotWriter) begin(kept *terms, p *policy) {
 	}
 	c := out.config
 	h := sectionHeader{sectionNumbers: sectionNumbers{
-		Algorithm: uint8(c.Algorithm), Refill: uint8(c.Refill), Anchor: uint8(c.Anchor),
 		Rate: int64(p.base.Rate), Period: int64(p.base.Period), Burst: int64(p.base.Burst), Soft: int64(c.Soft),
 		Offset: int64(c.Offset), Room: int64(p.reach), TailLen: uint32(p.tailLen()),
 	}}
+	as := writtenAs[c.Algorithm]
+	h.Algorithm, h.Refill, h.Anchor = as.Algorithm, as.Refill, as.Anchor
 	limit := p.limit
 	switch {
 	case kept != nil:

@@ -172,13 +172,13 @@ func TestRestore_SaysWhatIsWrong(t *testing.T) {
 		c    Config
 		data []byte
 	}{
-		"does not begin as one":              {c, []byte("PK\x03\x04 some other file")},
-		"cut short":                          {c, nil},
-		"its version is 4; want 3":           {c, version},
-		"token-bucket; want gcra":            {with(func(c *Config) { c.Algorithm = GCRA }), data},
-		"refill continuous and anchor unix;": {with(func(c *Config) { c.Refill = RefillInterval }), data},
-		"of BlockAfter 3, which there no":    {c, withStrikes(data, 3)},
-		"its checksum is wrong":              {c, append(bytes.Clone(data[:len(data)-1]), ^data[len(data)-1])},
+		"does not begin as one":               {c, []byte("PK\x03\x04 some other file")},
+		"cut short":                           {c, nil},
+		"its version is 4; want 3":            {c, version},
+		"token-bucket; want gcra":             {with(func(c *Config) { c.Algorithm = GCRA }), data},
+		"token-bucket; want token-bucket-int": {with(func(c *Config) { c.Algorithm = TokenBucketInterval }), data},
+		"of BlockAfter 3, which there no":     {c, withStrikes(data, 3)},
+		"its checksum is wrong":               {c, append(bytes.Clone(data[:len(data)-1]), ^data[len(data)-1])},
 	} {
 		target := mustNew(t, r.c)
 		p := target.current.Load()
@@ -188,10 +188,10 @@ func TestRestore_SaysWhatIsWrong(t *testing.T) {
 		require.ErrorContains(t, err, want)
 	}
 	fixed := with(func(c *Config) { c.Algorithm = FixedWindow })
-	anchored := with(func(c *Config) { c.Algorithm, c.Anchor = FixedWindow, AnchorFirstCharge })
+	anchored := with(func(c *Config) { c.Algorithm = FixedWindowFirstCharge })
 	err := mustNew(t, fixed).Restore(bytes.NewReader(snapshotOf(t, mustNew(t, anchored))))
 	require.ErrorIs(t, err, ErrBadSnapshot)
-	require.ErrorContains(t, err, "anchor first-charge")
+	require.ErrorContains(t, err, "fixed-window-first-charge; want fixed-window")
 	// A block at the first denial has words of the same form.
 	require.Equal(t, 4, restoredFrom(t, c, withStrikes(data, 1)).Peek("k", 0).Remaining)
 }

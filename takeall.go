@@ -70,14 +70,14 @@ func TakeAll(charges ...Charge) AllDecision { return takeAllInto(nil, charges) }
 //
 //   - Of the buckets, those that have not come back by themselves. Reservation.Settle says
 //     what is missing where the key would have been fresh for a while without them.
-//   - Of FixedWindow, all while the window lasts, and then none. With AnchorFirstCharge the
+//   - Of FixedWindow, all while the window lasts, and then none. Under FixedWindowFirstCharge the
 //     window began with its first charge even if that is given back.
 //   - Of SlidingWindow, what they count for: in the next window, less and less.
 //   - Of SlidingLog, all for a period.
 //
 // None come back after a Reset, a Block or an eviction of the key, nor, except with the buckets
-// that refill continuously and SlidingLog, after a change of its limit's Period; at
-// RefillInterval of its Rate, too. Debts that are not counted, as Limiter.Charge says, do not
+// that refill continuously and SlidingLog, after a change of its limit's Period; under
+// TokenBucketInterval of its Rate, too. Debts that are not counted, as Limiter.Charge says, do not
 // make it less.
 //
 // A receipt takes some 200 bytes until it is settled, or until its units have come back and the

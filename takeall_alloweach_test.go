@@ -49,7 +49,7 @@ func eachKey(rng *rand.Rand, a, b *Limiter) (Key, Key) {
 	n := rng.Uint64N(12)
 	id := (n + 1) * 0x9e3779b97f4a7c15
 	ka, kb := a.KeyHash(id), b.KeyHash(id)
-	if n == 0 && a.Config().Anchor == AnchorUnix {
+	if n == 0 && a.Config().Algorithm != FixedWindowFirstCharge {
 		limit := a.Config().Limit
 		limit.Rate += 3
 		if with, err := ka.WithLimit(limit); err == nil {

@@ -127,12 +127,12 @@ func TestTerms_TheLargestLog(t *testing.T) {
 func TestTerms_KeepReceiptsOfTheSameWindows(t *testing.T) {
 	kinds := []Config{
 		{Algorithm: FixedWindow},
-		{Algorithm: FixedWindow, Anchor: AnchorFirstCharge},
+		{Algorithm: FixedWindowFirstCharge},
 		{Algorithm: SlidingWindow},
-		{Algorithm: TokenBucket, Refill: RefillInterval},
+		{Algorithm: TokenBucketInterval},
 	}
 	policyWith := func(c Config, limit Limit, offset time.Duration) *policy {
-		if c.Limit = limit; c.Anchor == AnchorUnix {
+		if c.Limit = limit; c.Algorithm != FixedWindowFirstCharge {
 			c.Offset = offset
 		}
 		return mustNew(t, c).policyOf(0)
@@ -141,12 +141,12 @@ func TestTerms_KeepReceiptsOfTheSameWindows(t *testing.T) {
 		p := policyWith(from, PerMinute(7), 0)
 		for j, to := range kinds {
 			same := i == j
-			interval := to.Refill == RefillInterval
+			interval := to.Algorithm == TokenBucketInterval
 			require.Equal(t, same, policyWith(to, PerMinute(7), 0).keepsReceipts(p), "%v, %v", from, to)
 			require.Equal(t, same && !interval, policyWith(to, PerMinute(9), 0).keepsReceipts(p), "%v, %v", from, to)
 			require.Equal(t, same, policyWith(to, PerMinute(7).WithBurst(7), 0).keepsReceipts(p), "%v, %v", from, to)
 			require.False(t, policyWith(to, PerHour(7), 0).keepsReceipts(p), "%v, %v", from, to)
-			require.Equal(t, same && to.Anchor == AnchorFirstCharge, policyWith(to, PerMinute(7), sec).keepsReceipts(p), "%v, %v", from, to)
+			require.Equal(t, same && to.Algorithm == FixedWindowFirstCharge, policyWith(to, PerMinute(7), sec).keepsReceipts(p), "%v, %v", from, to)
 		}
 	}
 	word, wide := policyWith(kinds[2], PerMinute(7), 0), policyWith(kinds[2], PerMinute(4_000_000), 0)

@@ -81,7 +81,7 @@ func TestTokenBucket_RefillTimeNeverMovesBack(t *testing.T) {
 // TestTokenInterval_Trace: 2 more each minute, at second 15, up to 5. The trace begins
 // at second 0.
 func TestTokenInterval_Trace(t *testing.T) {
-	runTrace(t, Config{Algorithm: TokenBucket, Refill: RefillInterval, Limit: PerMinute(2).WithBurst(5), Offset: 15 * sec}, []traceRow{
+	runTrace(t, Config{Algorithm: TokenBucketInterval, Limit: PerMinute(2).WithBurst(5), Offset: 15 * sec}, []traceRow{
 		{at: 0, cost: 4, ok: true, remaining: 1, reset: 75 * sec}, // two refills for 4
 		{at: 0, cost: 2, ok: false, remaining: 1, retry: 15 * sec, reset: 75 * sec},
 		{at: 0, cost: 4, ok: false, remaining: 1, retry: 75 * sec, reset: 75 * sec}, // two for the 3 that are missing
@@ -99,7 +99,7 @@ func TestTokenInterval_Trace(t *testing.T) {
 
 // TestTokenInterval_BurstBelowTheRate: a refill fills the bucket, and the rest is lost.
 func TestTokenInterval_BurstBelowTheRate(t *testing.T) {
-	runTrace(t, Config{Algorithm: TokenBucket, Refill: RefillInterval, Limit: PerMinute(100).WithBurst(3)}, []traceRow{
+	runTrace(t, Config{Algorithm: TokenBucketInterval, Limit: PerMinute(100).WithBurst(3)}, []traceRow{
 		{at: 59 * sec, cost: 3, ok: true, remaining: 0, reset: sec},
 		{at: 60*sec - 1, cost: 1, ok: false, remaining: 0, retry: 1, reset: 1},
 		{at: 60 * sec, cost: 3, ok: true, remaining: 0, reset: 60 * sec},
@@ -116,7 +116,7 @@ func TestTokenInterval_BurstIsTheRate(t *testing.T) {
 		if err != nil {
 			continue
 		}
-		c.Algorithm, c.Refill = TokenBucket, RefillInterval
+		c.Algorithm = TokenBucketInterval
 		bucket := mustNew(t, c)
 		now := start.UnixNano()
 		for range 60 {
@@ -132,7 +132,7 @@ func TestTokenInterval_BurstIsTheRate(t *testing.T) {
 // TestTokenInterval_NothingDrifts: after k refills exactly k*R tokens have come back,
 // up to B.
 func TestTokenInterval_NothingDrifts(t *testing.T) {
-	l, _ := newFrozen(t, Config{Algorithm: TokenBucket, Refill: RefillInterval, Limit: Per(7, 100_001).WithBurst(7000)})
+	l, _ := newFrozen(t, Config{Algorithm: TokenBucketInterval, Limit: Per(7, 100_001).WithBurst(7000)})
 	const period = 100_001
 	first := start.UnixNano() / period * period
 	require.True(t, l.Key("k").AllowAt(first, 7000))
@@ -159,7 +159,7 @@ func TestTokenInterval_WordHoldsNumberAndSpent(t *testing.T) {
 
 // TestTokenInterval_Refund gives back what is missing at that time, and not more.
 func TestTokenInterval_Refund(t *testing.T) {
-	l, clock := newFrozen(t, Config{Algorithm: TokenBucket, Refill: RefillInterval, Limit: PerMinute(2).WithBurst(9)})
+	l, clock := newFrozen(t, Config{Algorithm: TokenBucketInterval, Limit: PerMinute(2).WithBurst(9)})
 	require.True(t, l.AllowN("k", 9))
 	l.Refund("k", 3)
 	require.Equal(t, 3, l.Peek("k", 0).Remaining)
@@ -182,7 +182,7 @@ func TestTokenInterval_Refund(t *testing.T) {
 // TestTokenInterval_EndOfTime: numbers run out before the clock does, and the bucket is
 // never refilled again.
 func TestTokenInterval_EndOfTime(t *testing.T) {
-	c := Config{Algorithm: TokenBucket, Refill: RefillInterval, Limit: Per(1, 1).WithBurst(3)}
+	c := Config{Algorithm: TokenBucketInterval, Limit: Per(1, 1).WithBurst(3)}
 	alg, err := newTokenInterval(c.Limit, 0, c.Limit.burst())
 	require.Nil(t, err)
 	end := int64(alg.(*tokenInterval).last)
@@ -199,7 +199,7 @@ func TestTokenInterval_EndOfTime(t *testing.T) {
 }
 
 func TestTokenInterval_RefusesWhatItCannotKeep(t *testing.T) {
-	interval := func(l Limit) Config { return Config{Algorithm: TokenBucket, Refill: RefillInterval, Limit: l} }
+	interval := func(l Limit) Config { return Config{Algorithm: TokenBucketInterval, Limit: l} }
 	requireConfigError(t, interval(Per(4, 1)), "Limit.Rate",
 		"4 at once with a refill every 1ns: the count leaves too few of 64 bits for the number of the refill, which would run out before 2043; want at most 3")
 	requireConfigError(t, interval(Per(1, 1).WithBurst(5)), "Limit.Burst",
@@ -220,7 +220,7 @@ func TestTokenInterval_RefusesWhatItCannotKeep(t *testing.T) {
 		}
 	}
 	// Longer to fill than time goes on: exact, and never idle.
-	l, _ := newFrozen(t, Config{Algorithm: TokenBucket, Refill: RefillInterval, Limit: Per(1, year).WithBurst(1000)})
+	l, _ := newFrozen(t, Config{Algorithm: TokenBucketInterval, Limit: Per(1, year).WithBurst(1000)})
 	require.Equal(t, Decision{Allowed: true, Limit: 1000, ResetAfter: Never}, l.Take("k", 1000))
 	require.Less(t, l.Take("k", 1).RetryAfter, year)
 }

@@ -115,10 +115,10 @@ func quotaOf(e *entry, l sluice.Limit, d *sluice.Decision) (q quota, ok bool) {
 	}
 	q = quota{policy: e.policy, key: e.key, terms: t, capacity: t.capacity, remaining: d.Remaining, reset: d.ResetAfter}
 	switch {
-	case t.conf.Algorithm == sluice.FixedWindow:
+	case t.conf.Algorithm == sluice.FixedWindow, t.conf.Algorithm == sluice.FixedWindowFirstCharge:
 		q.effective = q.reset
 		return q, q.reset > 0 // or it cannot say when the window ends
-	case t.conf.Algorithm == sluice.SlidingWindow, t.conf.Algorithm == sluice.SlidingLog, t.conf.Refill == sluice.RefillInterval:
+	case t.conf.Algorithm == sluice.SlidingWindow, t.conf.Algorithm == sluice.SlidingLog, t.conf.Algorithm == sluice.TokenBucketInterval:
 		return q, false
 	}
 	q.effective = t.conf.RefillTime(q.remaining) // the next unit takes no longer than any of these
@@ -136,7 +136,7 @@ func quotaNow(e *entry, s sluice.Status) (q quota, ok bool) {
 		return q, true
 	}
 	switch q.reset = s.ResetAfter; t.conf.Algorithm {
-	case sluice.FixedWindow:
+	case sluice.FixedWindow, sluice.FixedWindowFirstCharge:
 		if q.reset == 0 { // nothing counts
 			q.reset = s.WindowAfter
 		}

@@ -104,11 +104,11 @@ func TestTransport_LeakyBucketIsAQueue(t *testing.T) {
 func TestTransport_AlgorithmsWithoutSlots(t *testing.T) {
 	for _, c := range []sluice.Config{
 		{Algorithm: sluice.FixedWindow, Limit: sluice.Per(1, 10*time.Second)},
-		{Algorithm: sluice.FixedWindow, Anchor: sluice.AnchorFirstCharge, Limit: sluice.Per(1, 10*time.Second)},
+		{Algorithm: sluice.FixedWindowFirstCharge, Limit: sluice.Per(1, 10*time.Second)},
 		{Algorithm: sluice.SlidingLog, Limit: sluice.Per(1, 10*time.Second)},
-		{Algorithm: sluice.TokenBucket, Refill: sluice.RefillInterval, Limit: sluice.Per(1, 10*time.Second)},
+		{Algorithm: sluice.TokenBucketInterval, Limit: sluice.Per(1, 10*time.Second)},
 	} {
-		t.Run(fmt.Sprint(c.Algorithm, c.Anchor), func(t *testing.T) {
+		t.Run(fmt.Sprint(c.Algorithm), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				base := newFakeBase(always(http.StatusOK))
 				lim := limiterOf(t, c)

@@ -3,7 +3,6 @@ package httplimit_test
 import (
 	"bufio"
 	"context"
-	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -47,10 +46,10 @@ func TestSettle_OfManyThatOverlap(t *testing.T) {
 	limit := sluice.PerMinute(200)
 	for _, c := range []sluice.Config{
 		{Limit: limit}, {Algorithm: sluice.TokenBucket, Limit: limit}, {Algorithm: sluice.LeakyBucket, Limit: limit},
-		{Algorithm: sluice.TokenBucket, Refill: sluice.RefillInterval, Limit: sluice.PerSecond(5).WithBurst(200)},
+		{Algorithm: sluice.TokenBucketInterval, Limit: sluice.PerSecond(5).WithBurst(200)},
 		{Algorithm: sluice.FixedWindow, Limit: limit}, {Algorithm: sluice.SlidingWindow, Limit: limit}, {Algorithm: sluice.SlidingLog, Limit: limit},
 	} {
-		t.Run(fmt.Sprintf("%v/%v", c.Algorithm, c.Refill), func(t *testing.T) {
+		t.Run(c.Algorithm.String(), func(t *testing.T) {
 			rng := seeded.Rand(t)
 			for range 100 {
 				clock := newClock()

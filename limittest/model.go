@@ -35,7 +35,7 @@ func NewModel(c sluice.Config) (*Model, error) {
 	}
 	clock := sluice.NewManualClock(time.Time{})
 	if _, err := sluice.New(sluice.Config{
-		Algorithm: c.Algorithm, Limit: c.Limit, Refill: c.Refill, Anchor: c.Anchor, Offset: c.Offset,
+		Algorithm: c.Algorithm, Limit: c.Limit, Offset: c.Offset,
 		BlockFor: c.BlockFor, CountDenied: c.CountDenied, Clock: clock, MaxKeys: 1,
 	}); err != nil {
 		return nil, err
@@ -45,8 +45,8 @@ func NewModel(c sluice.Config) (*Model, error) {
 		Rate:        int64(c.Limit.Rate),
 		Burst:       int64(c.Limit.Burst),
 		Period:      int64(c.Limit.Period),
-		Interval:    c.Refill == sluice.RefillInterval,
-		Anchored:    c.Anchor == sluice.AnchorFirstCharge,
+		Interval:    c.Algorithm == sluice.TokenBucketInterval,
+		Anchored:    c.Algorithm == sluice.FixedWindowFirstCharge,
 		Offset:      int64(c.Offset),
 		Grid:        true, // as WorstCase has it
 		BlockFor:    int64(c.BlockFor),
@@ -65,6 +65,9 @@ var algorithms = map[sluice.Algorithm]oracle.Algorithm{
 	sluice.SlidingWindow: oracle.SlidingWindow,
 	sluice.SlidingLog:    oracle.SlidingLog,
 	sluice.FixedWindow:   oracle.FixedWindow,
+
+	sluice.TokenBucketInterval:    oracle.TokenBucket,
+	sluice.FixedWindowFirstCharge: oracle.FixedWindow,
 }
 
 // Take implements Limiter. It is what Key.TakeAt of a limiter with this configuration and room for all keys returns.

@@ -20,12 +20,12 @@ func TestModel_IsTheLimiter(t *testing.T) {
 	for _, c := range []sluice.Config{
 		{Limit: limit.WithBurst(9)},
 		{Algorithm: sluice.TokenBucket, Limit: limit},
-		{Algorithm: sluice.TokenBucket, Limit: limit.WithBurst(8), Refill: sluice.RefillInterval, Offset: time.Second},
+		{Algorithm: sluice.TokenBucketInterval, Limit: limit.WithBurst(8), Offset: time.Second},
 		{Algorithm: sluice.LeakyBucket, Limit: limit},
 		{Algorithm: sluice.SlidingWindow, Limit: limit, CountDenied: true},
 		{Algorithm: sluice.SlidingLog, Limit: limit, BlockFor: 10 * time.Second},
 		{Algorithm: sluice.FixedWindow, Limit: limit, Offset: 3 * time.Second},
-		{Algorithm: sluice.FixedWindow, Limit: limit, Anchor: sluice.AnchorFirstCharge},
+		{Algorithm: sluice.FixedWindowFirstCharge, Limit: limit},
 		{Limit: sluice.Unlimited}, {Limit: sluice.DenyAll},
 	} {
 		clock := sluice.NewManualClock(time.Unix(1e9, 0))

@@ -76,11 +76,11 @@ func Of(lim *sluice.Limiter, longest time.Duration) Promise {
 	if limit.Rate == 0 || limit.Rate == math.MaxInt {
 		return constant(limit.Rate)
 	}
-	if c.Algorithm == sluice.GCRA || c.Algorithm == sluice.LeakyBucket || c.Algorithm == sluice.TokenBucket && c.Refill == sluice.RefillContinuous {
+	if c.Algorithm == sluice.GCRA || c.Algorithm == sluice.LeakyBucket || c.Algorithm == sluice.TokenBucket {
 		return Promise{line: gridLine(limit, uint64(limit.Capacity())+uint64(c.Soft))}
 	}
 	frozen, err := sluice.New(sluice.Config{ // since the limit of lim can change
-		Algorithm: c.Algorithm, Limit: limit, Refill: c.Refill, Anchor: c.Anchor, Offset: c.Offset, Soft: c.Soft,
+		Algorithm: c.Algorithm, Limit: limit, Offset: c.Offset, Soft: c.Soft,
 		Clock: sluice.NewManualClock(time.Time{}), MaxKeys: 1,
 	})
 	if err != nil {

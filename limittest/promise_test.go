@@ -28,17 +28,12 @@ func randomConfig(rng *rand.Rand) sluice.Config {
 	for {
 		magnitude := func(bits int) int64 { return 1 + rng.Int64N(1<<(1+rng.IntN(bits))) }
 		c := sluice.Config{
-			Algorithm: sluice.Algorithm(rng.IntN(6)), Clock: sluice.NewManualClock(time.Time{}),
+			Algorithm: sluice.Algorithm(rng.IntN(8)), Clock: sluice.NewManualClock(time.Time{}),
 			Limit: sluice.Per(int(magnitude(20)), time.Duration(magnitude(60))),
 		}
 		switch {
 		case c.Algorithm < sluice.SlidingWindow:
 			c.Limit.Burst = int(magnitude(30))
-			if c.Algorithm == sluice.TokenBucket && rng.IntN(2) == 0 {
-				c.Refill = sluice.RefillInterval
-			}
-		case c.Algorithm == sluice.FixedWindow && rng.IntN(2) == 0:
-			c.Anchor = sluice.AnchorFirstCharge
 		}
 		if rng.IntN(4) == 0 {
 			c.Soft = rng.IntN(100)

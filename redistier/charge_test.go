@@ -64,7 +64,7 @@ func TestCharge_Blocked(t *testing.T) {
 			switch {
 			case c.Algorithm < sluice.SlidingWindow:
 				require.Greater(t, d.RetryAfter, 90*time.Minute, variantName(c))
-			case c.Algorithm == sluice.SlidingLog, c.Anchor == sluice.AnchorFirstCharge:
+			case c.Algorithm == sluice.SlidingLog, c.Algorithm == sluice.FixedWindowFirstCharge:
 				require.Equal(t, time.Minute, d.RetryAfter, variantName(c))
 			}
 			require.NoError(t, keyExpires(t, s.client, l, d.RetryAfter+time.Duration(l.spare)*time.Millisecond, began))
@@ -141,7 +141,7 @@ func TestCharge_WhileAllIsDenied(t *testing.T) {
 		for _, c := range variants {
 			for _, tiered := range []bool{false, true} {
 				c.Limit, c.Offset = sluice.Per(10, 1000*24*time.Hour), 0
-				local := sluice.Must(sluice.New(sluice.Config{Algorithm: c.Algorithm, Limit: c.Limit, Refill: c.Refill, Anchor: c.Anchor}))
+				local := sluice.Must(sluice.New(sluice.Config{Algorithm: c.Algorithm, Limit: c.Limit}))
 				l := newLimiter(t, s.client, c)
 				var shared interface {
 					Charge(ctx context.Context, key string, cost int) (sluice.Decision, error)

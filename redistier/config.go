@@ -13,7 +13,7 @@ import (
 type Config struct {
 	// Algorithm decides how cost is counted over time. The zero value is GCRA. GCRA,
 	// TokenBucket and LeakyBucket share their state in Redis. Under algorithms of
-	// different states, and under different Refills and Anchors, a key has a budget each.
+	// different states a key has a budget each.
 	Algorithm sluice.Algorithm
 
 	// Limit is the policy that holds for each key by itself. For a while replicas may have
@@ -21,10 +21,7 @@ type Config struct {
 	// have been spent count for all of them.
 	Limit sluice.Limit
 
-	// Refill says how a TokenBucket gains tokens, Anchor where the windows of FixedWindow
-	// begin, and Offset moves windows and refills; see sluice.Config.
-	Refill sluice.Refill
-	Anchor sluice.Anchor
+	// Offset moves windows and refills; see sluice.Config.
 	Offset time.Duration
 
 	// BlockFor is how long a denied call blocks its key, or 0; see sluice.Config. It is

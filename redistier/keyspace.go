@@ -55,7 +55,7 @@ func (s subject) share(p *plan) sluice.Key {
 // it is not asked about. The error is a *ConfigError.
 func newLocal(c Config, replicas, maxKeys int) (*sluice.Limiter, error) {
 	local, err := sluice.New(sluice.Config{
-		Algorithm: c.Algorithm, Limit: c.Limit.Share(replicas), Refill: c.Refill, Anchor: c.Anchor, Offset: c.Offset, MaxKeys: maxKeys,
+		Algorithm: c.Algorithm, Limit: c.Limit.Share(replicas), Offset: c.Offset, MaxKeys: maxKeys,
 	})
 	if err != nil {
 		return nil, configErrorf("Replicas", "a %d-th of %v cannot be kept: %v", replicas, c.Limit, err)

@@ -60,7 +60,7 @@ func local(t *testing.T, s *server) {
 					c.Offset = time.Duration(rng.Int64N(int64(c.Limit.Period/time.Microsecond))) * time.Microsecond
 				}
 				clock := sluice.NewManualClock(time.UnixMicro(startMicros))
-				local := sluice.Must(sluice.New(sluice.Config{Algorithm: c.Algorithm, Limit: c.Limit, Refill: c.Refill, Anchor: c.Anchor, Offset: c.Offset, Clock: clock}))
+				local := sluice.Must(sluice.New(sluice.Config{Algorithm: c.Algorithm, Limit: c.Limit, Offset: c.Offset, Clock: clock}))
 				var now atomic.Int64
 				lim := frozen(newLimiter(t, s.client, c), &now)
 				for range 100 {
@@ -384,9 +384,7 @@ func TestBadConfig(t *testing.T) {
 		{with(func(c *Config) { c.Prefix = "rl{a" }), "Prefix"},
 		{with(func(c *Config) { c.Prefix = "}rl{" }), "Prefix"},
 		{with(func(c *Config) { c.Clock = 2 }), "Clock"},
-		{with(func(c *Config) { c.Algorithm = 6 }), "Algorithm"},
-		{with(func(c *Config) { c.Refill = 2 }), "Refill"},
-		{with(func(c *Config) { c.Anchor = 2 }), "Anchor"},
+		{with(func(c *Config) { c.Algorithm = 8 }), "Algorithm"},
 		{with(func(c *Config) { c.Offset = 1 }), "Offset"},
 		{with(func(c *Config) { c.BlockFor = -1 }), "BlockFor"},
 		{with(func(c *Config) { c.Limit.Period = 0 }), "Limit.Period"},

@@ -22,18 +22,12 @@ var variants = []Config{
 	{Algorithm: sluice.GCRA}, {Algorithm: sluice.TokenBucket}, {Algorithm: sluice.LeakyBucket},
 	{Algorithm: sluice.SlidingWindow}, {Algorithm: sluice.SlidingLog}, {Algorithm: sluice.FixedWindow},
 	{Algorithm: sluice.SlidingWindow, Offset: 1}, {Algorithm: sluice.FixedWindow, Offset: 1}, // drawn
-	{Algorithm: sluice.FixedWindow, Anchor: sluice.AnchorFirstCharge},
-	{Algorithm: sluice.TokenBucket, Refill: sluice.RefillInterval}, {Algorithm: sluice.TokenBucket, Refill: sluice.RefillInterval, Offset: 1},
+	{Algorithm: sluice.FixedWindowFirstCharge},
+	{Algorithm: sluice.TokenBucketInterval}, {Algorithm: sluice.TokenBucketInterval, Offset: 1},
 }
 
 func variantName(c Config) string {
 	s := c.Algorithm.String()
-	if c.Anchor != sluice.AnchorUnix {
-		s += "+" + c.Anchor.String()
-	}
-	if c.Refill != sluice.RefillContinuous {
-		s += "+" + c.Refill.String()
-	}
 	if c.Offset != 0 {
 		s += "+offset"
 	}
@@ -66,12 +60,9 @@ func stepOf(s shape) int64 {
 // model whose interval is no whole number is exact, as the script is.
 func oracleConfig(c Config, p *plan) oracle.Config {
 	step := stepOf(p.shape)
-	o := oracle.Config{
-		Algorithm: oracle.Algorithm(c.Algorithm),
-		Rate:      int64(c.Limit.Rate), Period: int64(c.Limit.Period) / micro / step, Offset: int64(c.Offset) / micro / step,
-		Interval: c.Refill == sluice.RefillInterval, Anchored: c.Anchor == sluice.AnchorFirstCharge,
-		BlockFor: p.block / step, BlockEnd: ceilDiv(exact-1, step),
-	}
+	o := oracle.Named(c.Algorithm.String())
+	o.Rate, o.Period, o.Offset = int64(c.Limit.Rate), int64(c.Limit.Period)/micro/step, int64(c.Offset)/micro/step
+	o.BlockFor, o.BlockEnd = p.block/step, ceilDiv(exact-1, step)
 	if b, ok := p.shape.(bucket); ok {
 		o.Rate, o.Period = b.drain, b.unit
 	}
@@ -111,7 +102,7 @@ func randomConfig(tb testing.TB, rng *rand.Rand, variant Config) (Config, *plan)
 		case c.Algorithm < sluice.SlidingWindow:
 			bursts := []int{0, 1, 2, 3, 10, 1000, 2*c.Limit.Rate + 1}
 			c.Limit.Burst = bursts[rng.IntN(len(bursts))]
-			if rng.IntN(3) == 0 && c.Refill == sluice.RefillContinuous {
+			if rng.IntN(3) == 0 && c.Algorithm != sluice.TokenBucketInterval {
 				c.Limit = c.Limit.WithBurst(largestBurst(c.Limit))
 			}
 		}

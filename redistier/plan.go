@@ -77,7 +77,7 @@ func (p *plan) counts() bool { return p.kept > 0 && p.burst != math.MaxInt }
 // limit that decides on nothing keeps its shape, so that keys can still be reset, and charged.
 func newPlan(c Config, before *plan) (*plan, error) {
 	_, err := sluice.New(sluice.Config{
-		Algorithm: c.Algorithm, Limit: c.Limit, Refill: c.Refill, Anchor: c.Anchor,
+		Algorithm: c.Algorithm, Limit: c.Limit,
 		Offset: c.Offset, BlockFor: c.BlockFor, MaxKeys: 1,
 	})
 	if err != nil {
@@ -103,14 +103,14 @@ func newPlan(c Config, before *plan) (*plan, error) {
 }
 
 func newShape(c Config) (shape, error) {
-	switch {
-	case c.Refill == sluice.RefillInterval, c.Algorithm == sluice.FixedWindow && c.Anchor == sluice.AnchorUnix:
+	switch c.Algorithm {
+	case sluice.TokenBucketInterval, sluice.FixedWindow:
 		return newCounter(c)
-	case c.Algorithm == sluice.FixedWindow:
+	case sluice.FixedWindowFirstCharge:
 		return newAnchored(c)
-	case c.Algorithm == sluice.SlidingWindow:
+	case sluice.SlidingWindow:
 		return newSliding(c)
-	case c.Algorithm == sluice.SlidingLog:
+	case sluice.SlidingLog:
 		return newSlog(c)
 	}
 	return newBucket(c)

@@ -75,7 +75,7 @@ func TestExpiry_Fresh(t *testing.T) {
 // caller that has not seen the key would be admitted a burst in it, and another one at its end.
 func TestExpiry_ClockBack(t *testing.T) {
 	eachServer(t, func(t *testing.T, s *server) {
-		for _, c := range []Config{{Algorithm: sluice.FixedWindow}, {Algorithm: sluice.TokenBucket, Refill: sluice.RefillInterval}} {
+		for _, c := range []Config{{Algorithm: sluice.FixedWindow}, {Algorithm: sluice.TokenBucketInterval}} {
 			c.Limit = sluice.PerHour(10)
 			a, _, now := pair(t, s.client, c)
 			a.spare = 1

@@ -115,7 +115,7 @@ func newCounter(c Config) (shape, error) {
 		return nil, err
 	}
 	s := counter{aligned{period, offset}, int64(c.Limit.Capacity()), exact - 1, 'w'}
-	if c.Algorithm == sluice.TokenBucket {
+	if c.Algorithm == sluice.TokenBucketInterval {
 		s.back, s.sign = int64(c.Limit.Rate), 'i'
 	}
 	return s, countable(c, max(s.burst, int64(c.Limit.Rate)))

@@ -14,8 +14,8 @@ func TestShape_Letters(t *testing.T) {
 	for letter, configs := range map[string][]Config{
 		"b": {{Algorithm: sluice.GCRA}, {Algorithm: sluice.TokenBucket}, {Algorithm: sluice.LeakyBucket}},
 		"w": {{Algorithm: sluice.FixedWindow}},
-		"i": {{Algorithm: sluice.TokenBucket, Refill: sluice.RefillInterval}},
-		"a": {{Algorithm: sluice.FixedWindow, Anchor: sluice.AnchorFirstCharge}},
+		"i": {{Algorithm: sluice.TokenBucketInterval}},
+		"a": {{Algorithm: sluice.FixedWindowFirstCharge}},
 		"s": {{Algorithm: sluice.SlidingWindow}},
 		"l": {{Algorithm: sluice.SlidingLog}},
 	} {

@@ -85,7 +85,8 @@ func (r *rateLimitReader) read(f field) {
 	case "period":
 		r.period = r.duration(f, 1)
 	case "algorithm":
-		if err := r.algorithm.UnmarshalText([]byte(r.text(f, r.path))); err != nil {
+		err := r.algorithm.UnmarshalText([]byte(r.text(f, r.path)))
+		if err != nil || r.algorithm == sluice.TokenBucketInterval || r.algorithm == sluice.FixedWindowFirstCharge {
 			r.errorAt(f.value, r.path, "algorithm is %s; want %s", show(f.value), "gcra, token-bucket, leaky-bucket, sliding-window, sliding-log or fixed-window")
 		}
 	case "burst":

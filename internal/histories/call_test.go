@@ -208,11 +208,10 @@ func stricter(want oracle.Decision, got sluice.Decision) bool {
 }
 
 func oracleConfig(c sluice.Config, l sluice.Limit) oracle.Config {
-	return oracle.Config{
-		Algorithm: oracle.Algorithm(c.Algorithm), Rate: int64(l.Rate), Burst: int64(l.Burst), Period: int64(l.Period),
-		Interval: c.Refill == sluice.RefillInterval, Anchored: c.Anchor == sluice.AnchorFirstCharge, Grid: true,
-		BlockFor: int64(c.BlockFor), CountDenied: c.CountDenied,
-	}
+	o := oracle.Named(c.Algorithm.String())
+	o.Rate, o.Burst, o.Period, o.Grid = int64(l.Rate), int64(l.Burst), int64(l.Period), true
+	o.BlockFor, o.CountDenied = int64(c.BlockFor), c.CountDenied
+	return o
 }
 
 func (c call) String() string {
@@ -267,12 +266,12 @@ var keys = []string{"a", "b"}
 var variants = []sluice.Config{
 	{Algorithm: sluice.GCRA},
 	{Algorithm: sluice.TokenBucket},
-	{Algorithm: sluice.TokenBucket, Refill: sluice.RefillInterval},
+	{Algorithm: sluice.TokenBucketInterval},
 	{Algorithm: sluice.LeakyBucket},
 	{Algorithm: sluice.SlidingWindow},
 	{Algorithm: sluice.SlidingLog},
 	{Algorithm: sluice.FixedWindow},
-	{Algorithm: sluice.FixedWindow, Anchor: sluice.AnchorFirstCharge},
+	{Algorithm: sluice.FixedWindowFirstCharge},
 }
 
 // A script is what the goroutines of one history do, and how.

@@ -114,8 +114,8 @@ func model(c sluice.Config) porcupine.Model {
 
 func (s script) String() string {
 	c := s.config
-	return fmt.Sprintf("%v, refill %v, anchor %v, %d per %v, block for %v, count denied %v; the clock yields: %v",
-		c.Algorithm, c.Refill, c.Anchor, c.Limit.Rate, c.Limit.Period, c.BlockFor, c.CountDenied, s.yields)
+	return fmt.Sprintf("%v, %d per %v, block for %v, count denied %v; the clock yields: %v",
+		c.Algorithm, c.Limit.Rate, c.Limit.Period, c.BlockFor, c.CountDenied, s.yields)
 }
 
 // describe returns the history as text, in the order in which the calls began.

@@ -32,7 +32,7 @@ type tracer struct {
 
 func newTracer(tb testing.TB, rng *rand.Rand, c sluice.Config, older bool) *tracer {
 	tr := &tracer{trace: &trace{TB: tb, Rng: rng}, stop: 1<<61 + 1<<59}
-	if c.Algorithm == sluice.TokenBucket && c.Refill == sluice.RefillContinuous {
+	if c.Algorithm == sluice.TokenBucket {
 		tr.stop = min(tr.stop, lastFull(tb, c)-1<<60)
 	}
 	if rng.IntN(4) > 0 && tr.stop > start.UnixNano() { // else in 1970

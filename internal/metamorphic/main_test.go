@@ -36,12 +36,9 @@ var variants = func() (all []variant) {
 
 // config returns the variant's configuration, which lacks a limit.
 func (v variant) config() sluice.Config {
-	c := sluice.Config{Algorithm: sluice.Algorithm(v.Algorithm), Offset: v.Offset}
-	if v.Interval {
-		c.Refill = sluice.RefillInterval
-	}
-	if v.Anchored {
-		c.Anchor = sluice.AnchorFirstCharge
+	c := sluice.Config{Offset: v.Offset}
+	if err := c.Algorithm.UnmarshalText([]byte(oracle.Config{Algorithm: v.Algorithm, Interval: v.Interval, Anchored: v.Anchored}.Name())); err != nil {
+		panic(err)
 	}
 	return c
 }
@@ -66,7 +63,7 @@ func valid(draw func() sluice.Config) sluice.Config {
 }
 
 func randomLimit(rng *rand.Rand, a sluice.Algorithm) sluice.Limit {
-	return sluice.Limit(traces.RandomLimit(rng, oracle.Algorithm(a)))
+	return sluice.Limit(traces.RandomLimit(rng, oracle.Named(a.String()).Algorithm))
 }
 
 func windowed(a sluice.Algorithm) bool { return a >= sluice.SlidingWindow }
@@ -80,11 +77,10 @@ func mustNew(tb testing.TB, c sluice.Config) *sluice.Limiter {
 
 // traced is c for the models and whatever else the traces share.
 func traced(c sluice.Config) traces.Config {
+	o := oracle.Named(c.Algorithm.String())
 	return traces.Config{
-		Options: traces.Options{
-			Algorithm: oracle.Algorithm(c.Algorithm), Interval: c.Refill == sluice.RefillInterval, Anchored: c.Anchor == sluice.AnchorFirstCharge, Offset: c.Offset,
-		},
-		Limit: traces.Limit(c.Limit), Soft: c.Soft, BlockFor: c.BlockFor, CountDenied: c.CountDenied,
+		Options: traces.Options{Algorithm: o.Algorithm, Interval: o.Interval, Anchored: o.Anchored, Offset: c.Offset},
+		Limit:   traces.Limit(c.Limit), Soft: c.Soft, BlockFor: c.BlockFor, CountDenied: c.CountDenied,
 	}
 }
 

@@ -20,7 +20,7 @@ type windowCharge struct {
 	units int                 // less than 0: given back
 	r     *sluice.Reservation // nil of a plain charge
 	cost  int                 // of r
-	ends  int64               // when the window of the charge ends, with sluice.AnchorFirstCharge
+	ends  int64               // when the window of the charge ends, under sluice.FixedWindowFirstCharge
 }
 
 // A windowReceipts drives one key through a random trace, and compares it with the history of
@@ -42,7 +42,7 @@ func newWindowReceipts(tb testing.TB, rng *rand.Rand, variant variant, evicts bo
 		rates = append(rates, 40_000) // in two words
 	}
 	c.Limit = sluice.Per(rates[rng.IntN(len(rates))], []time.Duration{time.Second, 7 * time.Millisecond, time.Minute}[rng.IntN(3)])
-	if c.Refill == sluice.RefillInterval && rng.IntN(2) == 0 {
+	if c.Algorithm == sluice.TokenBucketInterval && rng.IntN(2) == 0 {
 		c.Limit.Burst = 1 + rng.IntN(3*c.Limit.Rate)
 	}
 	if c.Offset != 0 {
@@ -71,13 +71,13 @@ func (tr *windowReceipts) model() *oracle.Model {
 	return m
 }
 
-// look compares the key with the history: it is the same, or under RefillInterval at least as
+// look compares the key with the history: it is the same, or under TokenBucketInterval at least as
 // strict.
 func (tr *windowReceipts) look() {
 	now := tr.Clock.Now()
 	got := tr.k.Peek(0)
 	want := fromOracle(tr.model().Guess(guess(got)).Peek("k", now, 0))
-	if tr.Cfg.Refill == sluice.RefillInterval && want != got {
+	if tr.Cfg.Algorithm == sluice.TokenBucketInterval && want != got {
 		require.LessOrEqual(tr.TB, got.Remaining, want.Remaining, "Remaining\n%s", tr)
 		require.GreaterOrEqual(tr.TB, got.ResetAfter, want.ResetAfter, "ResetAfter\n%s", tr)
 	} else {
@@ -134,7 +134,7 @@ func (tr *windowReceipts) settle() {
 	r.Settle(actual)
 	tr.Note("settle %d of %d", actual, cost)
 	c.r = nil
-	if unused := cost - min(actual, cost); tr.Cfg.Anchor != sluice.AnchorFirstCharge {
+	if unused := cost - min(actual, cost); tr.Cfg.Algorithm != sluice.FixedWindowFirstCharge {
 		c.units -= unused
 	} else if unused > 0 && c.ends == end { // a window that has begun stays, whoever has begun it
 		tr.history = append(tr.history, windowCharge{now: now, units: -unused})
@@ -187,7 +187,7 @@ func (tr *windowReceipts) step(evicts bool) {
 		case tr.Rng.IntN(4) > 0:
 		case evicts && tr.l.Allow("another"):
 			tr.forget("evicted")
-		case !evicts && tr.Cfg.Anchor != sluice.AnchorFirstCharge:
+		case !evicts && tr.Cfg.Algorithm != sluice.FixedWindowFirstCharge:
 			tr.k.Reset()
 			tr.forget("reset")
 		}

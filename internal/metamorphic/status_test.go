@@ -16,11 +16,11 @@ import (
 // windowAfter is when the window of a charge at now ends, of a key that is not ahead of now.
 func windowAfter(c sluice.Config, now int64, reset time.Duration) time.Duration {
 	switch {
-	case c.Anchor == sluice.AnchorFirstCharge && reset > 0:
+	case c.Algorithm == sluice.FixedWindowFirstCharge && reset > 0:
 		return reset
-	case c.Anchor == sluice.AnchorFirstCharge:
+	case c.Algorithm == sluice.FixedWindowFirstCharge:
 		return c.Limit.Period
-	case c.Algorithm != sluice.FixedWindow && c.Algorithm != sluice.SlidingWindow && c.Refill != sluice.RefillInterval:
+	case c.Algorithm != sluice.FixedWindow && c.Algorithm != sluice.SlidingWindow && c.Algorithm != sluice.TokenBucketInterval:
 		return 0
 	}
 	period, since := uint64(c.Limit.Period), uint64(now)

@@ -237,7 +237,7 @@ func (w *wayTracer) room(name string) int {
 	switch {
 	case c.Algorithm == sluice.SlidingLog:
 		return 100
-	case c.Algorithm <= sluice.LeakyBucket && c.Refill == sluice.RefillContinuous:
+	case c.Algorithm <= sluice.LeakyBucket && c.Algorithm != sluice.TokenBucketInterval:
 		return int(min(int64(2*min(burst, math.MaxInt/4)), maxDebt/traces.Limit(w.limit).Interval()))
 	}
 	most := traces.WordsOf(oracleConfig(c)).CountMost

@@ -41,6 +41,32 @@ const (
 // have to wait beyond the last nanosecond of int64. ResetAfter uses it likewise.
 const Never int64 = math.MaxInt64
 
+// named has the configurations by the text forms of sluice.Algorithm.
+var named = map[string]Config{
+	"gcra": {Algorithm: GCRA}, "token-bucket": {Algorithm: TokenBucket}, "token-bucket-interval": {Algorithm: TokenBucket, Interval: true},
+	"leaky-bucket": {Algorithm: LeakyBucket}, "sliding-window": {Algorithm: SlidingWindow}, "sliding-log": {Algorithm: SlidingLog},
+	"fixed-window": {Algorithm: FixedWindow}, "fixed-window-first-charge": {Algorithm: FixedWindow, Anchored: true},
+}
+
+// Named returns a configuration of the algorithm with that text form, without a limit.
+func Named(text string) Config {
+	c, ok := named[text]
+	if !ok {
+		panic("oracle: no algorithm is " + text)
+	}
+	return c
+}
+
+// Name is the text form of the algorithm of c.
+func (c Config) Name() string {
+	for text, o := range named {
+		if o.Algorithm == c.Algorithm && o.Interval == c.Interval && o.Anchored == c.Anchored {
+			return text
+		}
+	}
+	panic("oracle: an algorithm without a name")
+}
+
 // Config describes one limit under one algorithm.
 type Config struct {
 	Algorithm Algorithm
