@@ -3,10 +3,9 @@ package sluice
 import (
 	"fmt"
 	"math"
-	"slices"
-	"strconv"
-	"strings"
 	"time"
+
+	"github.com/sluice-go/sluice/internal/limittext"
 )
 
 // Limit is the policy for a key: in the long run Rate units of cost per Period,
@@ -26,7 +25,7 @@ type Limit struct {
 // Two limits that every algorithm accepts.
 var (
 	// Unlimited admits every call whose cost is not negative and keeps no state.
-	Unlimited = Limit{Rate: math.MaxInt, Period: time.Second}
+	Unlimited = Limit(limittext.Unlimited)
 	// DenyAll denies every call.
 	DenyAll = Limit{Rate: 0, Period: time.Second}
 )
@@ -113,16 +112,7 @@ func (l Limit) interval() time.Duration {
 
 // String returns the text form that ParseLimit reads: "100/s", "20/m burst 5",
 // "7/1m30s", or "unlimited" for Unlimited.
-func (l Limit) String() string {
-	if l == Unlimited {
-		return unlimitedText
-	}
-	s := strconv.Itoa(l.Rate) + "/" + periodString(l.Period)
-	if l.Burst != 0 {
-		s += " burst " + strconv.Itoa(l.Burst)
-	}
-	return s
-}
+func (l Limit) String() string { return limittext.Limit(l).Text() }
 
 // MarshalText returns the text form, which is empty for the zero Limit, so that a
 // configuration with a limit that nobody has set can be written. Any other limit that New
@@ -152,131 +142,13 @@ func (l *Limit) UnmarshalText(text []byte) error {
 	return nil
 }
 
-const (
-	unlimitedText = "unlimited"
-	limitForms    = `want "N/unit" or "N/duration", optionally " burst B", as in "100/s", "20/m burst 5", "1000/24h"`
-)
-
-// periodUnits are the names of units, the first of each the one that String uses.
-var periodUnits = []struct {
-	period time.Duration
-	names  []string
-}{
-	{time.Second, []string{"s", "sec", "second"}},
-	{time.Minute, []string{"m", "min", "minute"}},
-	{time.Hour, []string{"h", "hr", "hour"}},
-	{day, []string{"d", "day"}},
-	{7 * day, []string{"w", "week"}},
-}
-
 // ParseLimit reads a limit: a whole number of units, a slash, and a unit (s, sec, second;
 // m, min, minute; h, hr, hour; d, day; w, week) or a duration that time.ParseDuration
 // reads; then optionally the word burst and a whole number. "unlimited" stands for
 // Unlimited, "0/s" is DenyAll. String is its inverse.
 func ParseLimit(s string) (Limit, error) {
-	switch trimmed := strings.TrimSpace(s); {
-	case trimmed == unlimitedText:
-		return Unlimited, nil
-	case strings.EqualFold(trimmed, unlimitedText):
-		return Limit{}, fmt.Errorf("sluice: limit %q: want %q, in small letters", s, unlimitedText)
-	}
-	fields := strings.Fields(s)
-	if len(fields) != 1 && (len(fields) != 3 || fields[1] != "burst") {
-		return Limit{}, fmt.Errorf("sluice: limit %q: %s", s, limitForms)
-	}
-	count, unit, ok := strings.Cut(fields[0], "/")
-	if !ok {
-		return Limit{}, fmt.Errorf("sluice: limit %q has no period: %s", s, limitForms)
-	}
-	rate, err := parseCount(count)
-	if err != nil {
-		return Limit{}, fmt.Errorf("sluice: limit %q: rate %w", s, err)
-	}
-	period, err := parsePeriod(unit)
-	if err != nil {
-		return Limit{}, fmt.Errorf("sluice: limit %q: period %w", s, err)
-	}
-	l := Limit{Rate: rate, Period: period}
-	if len(fields) == 1 {
-		return l, nil
-	}
-	if l.Burst, err = parseCount(fields[2]); err != nil {
-		return Limit{}, fmt.Errorf("sluice: limit %q: burst %w", s, err)
-	}
-	if l.Burst == 0 {
-		return Limit{}, fmt.Errorf("sluice: limit %q: burst 0 admits nothing; want at least 1, or leave it out for the rate", s)
-	}
-	return l, nil
-}
-
-// parseCount reads a run of decimal digits. strconv.Atoi alone would take signs.
-func parseCount(s string) (int, error) {
-	n, err := strconv.ParseUint(s, 10, strconv.IntSize-1)
-	if err != nil {
-		return 0, fmt.Errorf("%q is not a whole number from 0 to %d", s, math.MaxInt)
-	}
-	return int(n), nil
-}
-
-func parsePeriod(s string) (time.Duration, error) {
-	if period, ok := unitPeriod(s); ok {
-		return period, nil
-	}
-	d, err := time.ParseDuration(s)
-	if err != nil {
-		return 0, badPeriod(s)
-	}
-	if d <= 0 {
-		return 0, fmt.Errorf("%q is not positive", s)
-	}
-	return d, nil
-}
-
-// badPeriod is the error about what is neither a unit nor a duration.
-func badPeriod(s string) error {
-	zeros := strings.Map(func(r rune) rune {
-		if '0' <= r && r <= '9' {
-			return '0'
-		}
-		return r
-	}, s)
-	if _, err := time.ParseDuration(zeros); err == nil {
-		return fmt.Errorf("%q is too long; want at most 2562047h, 292 years", s)
-	}
-	small := strings.ToLower(s)
-	for _, want := range []string{small, "1" + small, strings.TrimSuffix(small, "s")} { // "1ms" before "m"
-		_, unit := unitPeriod(want)
-		if _, err := time.ParseDuration(want); unit || err == nil {
-			return fmt.Errorf("%q is no unit; want %q", s, want)
-		}
-	}
-	return fmt.Errorf("%q is neither a unit (s, m, h, d, w, or second, minute, hour, day, week) nor a duration such as 30s or 24h", s)
-}
-
-func unitPeriod(name string) (period time.Duration, ok bool) {
-	for _, unit := range periodUnits {
-		if slices.Contains(unit.names, name) {
-			return unit.period, true
-		}
-	}
-	return 0, false
-}
-
-// periodString returns the shortest form that parsePeriod reads back.
-func periodString(d time.Duration) string {
-	for _, unit := range periodUnits {
-		if d == unit.period {
-			return unit.names[0]
-		}
-	}
-	s := d.String()
-	if strings.HasSuffix(s, "m0s") {
-		s = s[:len(s)-len("0s")]
-	}
-	if strings.HasSuffix(s, "h0m") {
-		s = s[:len(s)-len("0m")]
-	}
-	return s
+	l, err := limittext.Parse(s)
+	return Limit(l), err
 }
 
 // constant reports whether no state decides under the limit.
