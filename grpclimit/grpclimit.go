@@ -1,0 +1,271 @@
+package grpclimit
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc/codes"
+
+	"github.com/sluice-go/sluice"
+)
+
+// Per is what a policy counts.
+type Per uint8
+
+const (
+	// PerCall counts each call once, before its handler is called: a unary call, and a stream
+	// when it is opened.
+	PerCall Per = iota
+	// PerReceived counts each message that a client sends on a stream, once it has been read and
+	// before the handler sees it. A unary call is a message, too, and judged with its PerCall
+	// policies.
+	PerReceived
+	// PerSent counts each message that the server sends on a stream, before it is sent. The
+	// response of a unary call is not counted.
+	PerSent
+)
+
+// A Call is what the functions of a Config and of a ClientConfig are told of a call. They must not
+// change the message, nor keep it.
+type Call struct {
+	// FullMethod is the method, as in "/package.Service/Method".
+	FullMethod string
+
+	// Message is the request of a unary call, or the message that is judged. It is nil when a
+	// stream is opened.
+	Message any
+
+	// Per says what is judged: the call, or one of the messages of a stream.
+	Per Per
+
+	// Stream reports whether the call is a stream.
+	Stream bool
+
+	// Target is the target of the connection, as of grpc.ClientConn.Target: of a Client. It is
+	// empty at a server.
+	Target string
+}
+
+// KeyFunc returns the key that a call is counted under. The error says that the call has none;
+// see Config.OnKeyError. An empty key is a key, which all calls that have it share; return an
+// error that matches ErrNoKey instead. It is called from many goroutines at once, before the
+// handler; for policies per message, for each message.
+type KeyFunc func(context.Context, Call) (key string, err error)
+
+// Policy is one of the limits of a server.
+type Policy struct {
+	// Name tells the policy from the others: in the details of a denial and in Decision. It
+	// has 1 to 64 printable ASCII characters. Clients see it.
+	Name string
+
+	// Limiter counts the calls. Policies may share one; where their keys are equal, too, their
+	// costs add up. One with sluice.Config.Shadow denies nobody: see Decision.WouldDeny.
+	Limiter *sluice.Limiter
+
+	// Key says what the calls are counted under.
+	Key KeyFunc
+
+	// Per says what is counted. The zero value is PerCall.
+	Per Per
+
+	// Cost returns what a call, or a message, costs; nil means 1. With 0 it passes if one unit
+	// would, and is charged nothing. A negative cost, or one above the limiter's burst, is
+	// denied for ever. The demands on KeyFunc hold here, too.
+	Cost func(context.Context, Call) int
+}
+
+// Config describes the limits of a server. The zero value of every field but Policies is a
+// sensible default. All functions are called on the goroutine of the call, and so from many at
+// once.
+type Config struct {
+	// Policies that count the same are judged together: a call, or a message, that one of them
+	// denies is charged to none. At least one is needed.
+	Policies []Policy
+
+	// Skip returns true for calls that pass without being counted, their messages too. It is
+	// asked once a call. nil means SkipHealthAndReflection; for none, give it a function that
+	// returns false. Who can make it return true is not limited.
+	Skip func(context.Context, Call) bool
+
+	// OnDecision is called once for each call, or message, that is judged, whatever the number
+	// of policies, before the handler sees it or the client its denial. It is for metrics and
+	// logs: the call waits for it. Call.Per says which of the two it is.
+	OnDecision func(context.Context, Call, Decision)
+
+	// OnKeyError says what becomes of a call that has no key.
+	OnKeyError KeyErrorAction
+
+	// Settle returns what a call finally costs, in each of the policies that it was charged to
+	// when it began, once its handler is done: 0 for what should not count, such as a login
+	// that succeeded. A negative cost leaves the charge as it is. nil means that costs are
+	// final, and adds nothing to a call; else each charge takes a receipt of some 200 bytes.
+	// What messages of streams are charged is final.
+	//
+	// The code is that of the status which the handler has returned, as gRPC makes it of an
+	// error: codes.Unknown of one that is no status; codes.Internal if the handler has
+	// panicked; codes.ResourceExhausted of a stream that was ended for a message. An
+	// interceptor further out that changes the status is not seen.
+	//
+	// If too much was charged, Settle gives the rest back, as sluice.TakeAllReceipts says: as
+	// far as it has not come back by itself, also where calls of one key overlap. If too little
+	// was charged, it charges the rest now, whatever remains: see sluice.Limiter.Charge.
+	Settle func(ctx context.Context, call Call, code codes.Code) (cost int)
+}
+
+// KeyErrorAction is what becomes of a call that has no key: one for which a Key returns an error.
+type KeyErrorAction uint8
+
+const (
+	// KeyErrorDeny denies the call with INVALID_ARGUMENT. No limiter is asked.
+	KeyErrorDeny KeyErrorAction = iota
+	// KeyErrorSkip leaves the policy out for this call if the error matches ErrNoKey, and the
+	// other policies judge. If there is no other, the call passes: who leaves out the key is
+	// not limited. Any other error still denies: a key that is malformed is there, and must not
+	// be a way around the limit.
+	KeyErrorSkip
+)
+
+// Decision is the outcome of one call, or message.
+type Decision struct {
+	// Allowed reports whether the call passes to the handler, or the message on its way.
+	Allowed bool
+
+	// Code is codes.OK if it passes; codes.ResourceExhausted if it is denied, or
+	// codes.InvalidArgument if that is for the error of a Key.
+	Code codes.Code
+
+	// Violated names the policies that have denied the call, in the order of Config.Policies:
+	// all that stood in its way at the instant of the decision.
+	Violated []string
+
+	// WouldDeny names the policies that would have denied the call, had their limiter not been
+	// in shadow mode. They are not asked about calls that the other policies deny.
+	WouldDeny []string
+
+	// OverSoft reports that the call passes by units of sluice.Config.Soft only.
+	OverSoft bool
+
+	// Remaining is the least that remains of any policy, in its own units; math.MaxInt if none
+	// was asked. Those in shadow mode do not count.
+	Remaining int
+
+	// RetryAfter is the wait after which the call would pass if nothing else happens, or
+	// sluice.Never if no wait helps. It is 0 if it passes, or has no key. It is in real time:
+	// where a limiter's clock has a Resolution, as a sluice.CoarseClock has, by which it can
+	// lag, twice that is in it.
+	RetryAfter time.Duration
+
+	// KeyError is the error of a Key that the call is denied for. If it is not, it is the first
+	// that was passed over: by KeyErrorSkip, or of a policy in shadow mode.
+	KeyError error
+
+	// Charges says what the policies have been asked to charge, those in shadow mode last. It
+	// leaves out policies for which the call has no key. With a KeyError that the call is
+	// denied for, it has the charges that were found before it, and none of them has been
+	// asked for. It is nil for what passes.
+	Charges []PolicyCharge
+}
+
+// PolicyCharge is what a call is to be charged by one policy.
+type PolicyCharge struct {
+	Policy string // its name
+	Key    string // what the call is counted under
+	Cost   int
+}
+
+// ConfigError is the error of the constructors of this package.
+type ConfigError struct {
+	Field  string // the offending field, such as "Config.Policies[0].Name"
+	Reason string // its value, what is wrong with it, and what would be accepted
+}
+
+// Error names the field and the reason.
+func (e *ConfigError) Error() string { return "grpclimit: " + e.Field + ": " + e.Reason }
+
+func configErrorf(field, format string, args ...any) *ConfigError {
+	return &ConfigError{Field: field, Reason: fmt.Sprintf(format, args...)}
+}
+
+// Must returns v, or panics if err is not nil. It wraps a constructor of this package, where what
+// cannot be made is a programming error, as in a package variable.
+func Must[T any](v T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return v
+}
+
+func (c *Config) validate() error {
+	if len(c.Policies) == 0 {
+		return configErrorf("Config.Policies", "there is none, so that nothing would be limited; want at least one")
+	}
+	seen := make(map[string]int)
+	for i := range c.Policies {
+		p := &c.Policies[i]
+		field := fmt.Sprintf("Config.Policies[%d]", i)
+		if err := p.validate(field); err != nil {
+			return err
+		}
+		if first, ok := seen[p.Name]; ok {
+			return configErrorf(field+".Name", "%q is the name of policy %d, too; want another", p.Name, first)
+		}
+		seen[p.Name] = i
+	}
+	if c.OnKeyError > KeyErrorSkip {
+		return configErrorf("Config.OnKeyError", "%d is not an action; want KeyErrorDeny or KeyErrorSkip", c.OnKeyError)
+	}
+	return nil
+}
+
+// maxName bounds the names of policies, and so the size of a denial.
+const maxName = 64
+
+func (p *Policy) validate(field string) error {
+	switch {
+	case p.Name == "":
+		return configErrorf(field+".Name", "is empty; want a name, such as %q", "per-client")
+	case len(p.Name) > maxName || strings.ContainsFunc(p.Name, unprintable):
+		return configErrorf(field+".Name", "%.80q cannot be shown to clients; want 1 to %d printable ASCII characters", p.Name, maxName)
+	case p.Limiter == nil:
+		return configErrorf(field+".Limiter", "is nil; want a limiter, as from sluice.New")
+	case p.Key == nil:
+		return configErrorf(field+".Key", "is nil; want a function that returns what calls are counted under")
+	case p.Per > PerSent:
+		return configErrorf(field+".Per", "%d is nothing to count; want PerCall, PerReceived or PerSent", p.Per)
+	}
+	return nil
+}
+
+func unprintable(r rune) bool { return r < ' ' || r > '~' }
+
+// A policy is a Policy with what never changes about its limiter.
+type policy struct {
+	Policy
+	shadow bool
+	lag    time.Duration // how far the limiter's clock can be behind
+}
+
+func newPolicy(p Policy) policy {
+	conf := p.Limiter.Config()
+	return policy{Policy: p, shadow: conf.Shadow, lag: lag(conf.Clock)}
+}
+
+// lag returns how far a clock can be behind: the time that has passed since its last refresh,
+// and as much for one that is late.
+func lag(c sluice.Clock) time.Duration {
+	if r, ok := c.(interface{ Resolution() time.Duration }); ok {
+		return 2 * min(max(r.Resolution(), 0), math.MaxInt64/2)
+	}
+	return 0
+}
+
+// later returns a wait on a limiter's clock as one in real time.
+func later(wait, lag time.Duration) time.Duration {
+	if wait == sluice.Never {
+		return wait
+	}
+	return wait + min(lag, sluice.Never-1-wait)
+}

@@ -1,0 +1,43 @@
+package grpclimit
+
+import (
+	"context"
+
+	"google.golang.org/grpc"
+)
+
+// A Limiter limits by one method, Limit(ctx) error: that is ratelimit.Limiter of
+// github.com/grpc-ecosystem/go-grpc-middleware/v2, whose server interceptors ask it. Those build
+// the status themselves, so that a denied client is told when to retry by grpc-retry-pushback-ms
+// and in the text, but not by details. A handler can ask it, too. It is safe for concurrent use
+// and must be made by NewLimiter.
+type Limiter struct{ judge *Judge }
+
+// NewLimiter returns a Limiter. The error is a *ConfigError. Of a call Limit knows only when it
+// begins: Config.Settle must be nil, and all policies PerCall.
+func NewLimiter(c Config) (*Limiter, error) {
+	j, err := New(c)
+	switch {
+	case err != nil:
+		return nil, err
+	case c.Settle != nil:
+		return nil, configErrorf("Config.Settle", "is set for a Limiter, which does not hear how calls end; want nil, or the interceptors of New")
+	case len(j.received) > 0 || len(j.sent) > 0:
+		return nil, configErrorf("Config.Policies", "some are per message, of which a Limiter does not hear; want PerCall only, or the interceptors of New")
+	}
+	return &Limiter{j}, nil
+}
+
+// Limit judges the call of a server whose context it is, and returns nil or a *DeniedError. It
+// sets the trailer of a call that is denied. Call.Message is nil, and Call.Stream false.
+func (l *Limiter) Limit(ctx context.Context) error {
+	method, _ := grpc.Method(ctx)
+	call := Call{FullMethod: method}
+	if l.judge.config.Skip(ctx, call) {
+		return nil
+	}
+	if d, _ := l.judge.judge(ctx, call, nil); !d.Allowed {
+		return deny(ctx, d)
+	}
+	return nil
+}
