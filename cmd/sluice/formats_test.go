@@ -234,6 +234,14 @@ func TestReplay_SaysWhatIsWrongWithAFile(t *testing.T) {
 	}
 }
 
+// TestReplay_QuotesInEnvoy: Envoy escapes none, so that a line with more of them is left out; the next one is not.
+func TestReplay_QuotesInEnvoy(t *testing.T) {
+	line := `[2026-03-02T09:00:00.310Z] "GET /%s HTTP/1.1" 200 - 0 2 0 - "192.0.2.1" "%s" "414e4b98" "a.example" "-"` + "\n"
+	out := replayJSON(t, strings.NewReader(fmt.Sprintf(line+line+line, `a?x="y`, "x", "b", `a "q"`, "c", "x")), "-")
+	assert.EqualValues(t, 1, out.Log.Counted)
+	assert.Equal(t, []int64{1, 2}, out.Log.MalformedLines)
+}
+
 func TestReplay_MixedLineEnds(t *testing.T) {
 	line := "192.0.2.1 - - " + stamp + request
 	out := replayJSON(t, strings.NewReader(line+"\r\n"+line+"\n"+line+"\r\r\n"+line+"\r"), "-")

@@ -208,10 +208,16 @@ const emptyUser = `""`
 
 // beforeQuote returns what is before the first quote behind a blank, from a place in the line on.
 func beforeQuote(line []byte, from int) []byte {
-	if quote := bytes.Index(line[from:], []byte(` "`)); quote >= 0 {
-		return line[:from+quote]
+	for at := from; ; {
+		quote := bytes.IndexByte(line[at:], '"')
+		if quote < 0 {
+			return line
+		}
+		if at += quote; at > from && line[at-1] == ' ' {
+			return line[:at-1]
+		}
+		at++
 	}
-	return line
 }
 
 // timestamp is a [time] in a line.

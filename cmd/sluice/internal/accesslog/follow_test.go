@@ -118,6 +118,7 @@ func TestRead_Follow(t *testing.T) {
 			require.NoError(t, os.Rename(f.path, f.path+".1"))
 			f.look()
 			f.write(os.O_CREATE, "")
+			f.look()
 			f.path += ".1"
 			f.write(os.O_APPEND, r("b")) // the server has not opened the new one yet
 			f.path = strings.TrimSuffix(f.path, ".1")

@@ -13,7 +13,7 @@ var (
 	errAddress = errors.New("no address where the client should be")
 )
 
-const errQuotes = decisive("quotes in a field, so that it is not certain where the client is")
+const errQuotes = decisive("quotes in a field, so that it is not certain where the client is: JSON tells")
 
 // pattern reads lines whose fields have an order, in the notation of nginx's log_format: text, and the names
 // of fields behind a $. A field ends where the text behind it begins; in quotes, at a quote that the server

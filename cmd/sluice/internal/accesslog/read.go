@@ -243,7 +243,7 @@ func (s *sequencer) take(b *block) {
 		s.source, s.before = b.source, s.facts.Lines
 	}
 	s.facts.nuls = s.facts.nuls || b.nuls
-	counted := s.facts.Counted
+	counted, mayWrap := s.facts.Counted, wrappable(b.parsers[0])
 	for i := range b.lines {
 		l := &b.lines[i]
 		s.facts.Lines++
@@ -251,7 +251,9 @@ func (s *sequencer) take(b *block) {
 			s.facts.Blank++
 			continue
 		}
-		s.wrap.see(l)
+		if mayWrap {
+			s.wrap.see(l)
+		}
 		if l.bad != nil {
 			if len(s.config.Sources) > 1 && s.facts.Malformed == 0 {
 				l.bad = fmt.Errorf("%s:%d: %w", s.source, s.facts.Lines-s.before, l.bad)

@@ -1,7 +1,6 @@
 package accesslog
 
 import (
-	"bytes"
 	"cmp"
 	"net/http"
 	"strconv"
@@ -90,12 +89,19 @@ func requestOf(get func(name string) string) (r Request) {
 
 // word cuts the first word off.
 func word(b []byte) (first, rest []byte) {
-	b = bytes.TrimLeft(b, " \t")
-	if end := bytes.IndexAny(b, " \t"); end >= 0 {
-		return b[:end], b[end:]
+	start := 0
+	for start < len(b) && isBlank(b[start]) {
+		start++
 	}
-	return b, nil
+	for end := start; end < len(b); end++ {
+		if isBlank(b[end]) {
+			return b[start:end], b[end:]
+		}
+	}
+	return b[start:], nil
 }
+
+func isBlank(c byte) bool { return c == ' ' || c == '\t' }
 
 // quoteEnd finds the end of a text in quotes: the first quote that stands before what comes next, because
 // servers of the 1990s escape no quotes. It is the end of the line if that is cut off, and -1 if it cannot be

@@ -3,6 +3,8 @@ package accesslog
 import (
 	"errors"
 	"math"
+	"math/big"
+	"regexp"
 	"strings"
 	"time"
 )
@@ -91,89 +93,36 @@ func parseLayout(layout, s string) (int64, error) {
 	return nanos(t)
 }
 
+// unixForm is a decimal number as JSON writes it: its sign, the rest, and the digits of the exponent.
+var unixForm = regexp.MustCompile(`^(-?)(\d+(?:\.\d+)?(?:[eE][+-]?0*(\d+))?)$`)
+
+// maxUnix bounds the length of a number: no time needs a longer one.
+const maxUnix = 128
+
 // parseUnix reads a count of seconds, milliseconds, microseconds or nanoseconds
 // since 1970. The unit is the coarsest in which the number still lies before
 // April 2262: only times in the first months of 1970 could be misread, and every
-// clock since the 1980s reads right in all four.
+// clock since the 1980s reads right in all four. A float64 has too few digits for a
+// time of today in nanoseconds.
 func parseUnix(s string) (int64, error) {
-	d, err := parseDecimal(s)
-	if err != nil {
-		return 0, err
+	if len(s) > maxUnix {
+		return 0, errTimeForm
 	}
-	for _, digitsToNanos := range []int{9, 6, 3, 0} {
-		if n, ok := d.shift(digitsToNanos); ok {
-			return n, nil
+	m := unixForm.FindStringSubmatch(s)
+	switch {
+	case m == nil:
+		return 0, errTimeForm
+	case m[1] == "-", len(m[3]) > 2:
+		return 0, errTimeRange
+	}
+	number, _ := new(big.Rat).SetString(m[2])
+	for _, unit := range []int64{1e9, 1e6, 1e3, 1} {
+		at := new(big.Int).Mul(number.Num(), big.NewInt(unit))
+		if at.Quo(at, number.Denom()); at.IsInt64() {
+			return at.Int64(), nil
 		}
 	}
 	return 0, errTimeRange
-}
-
-// decimal is the number 0.DIGITS * 10^point, kept in decimal because a float64
-// has too few digits for a time of today in nanoseconds.
-type decimal struct {
-	digits string
-	point  int
-}
-
-// maxExponent bounds the exponent of a number: no time needs a larger one.
-const maxExponent = 99
-
-// parseDecimal reads digits with an optional fraction and exponent, as JSON
-// writes numbers. A negative number is a time before 1970.
-func parseDecimal(s string) (decimal, error) {
-	mantissa, negative := strings.CutPrefix(s, "-")
-	exponent := 0
-	if i := strings.IndexAny(mantissa, "eE"); i >= 0 {
-		e, err := parseExponent(mantissa[i+1:])
-		if err != nil {
-			return decimal{}, err
-		}
-		mantissa, exponent = mantissa[:i], e
-	}
-	whole, fraction, dotted := strings.Cut(mantissa, ".")
-	if whole == "" || dotted && fraction == "" || !allDigits(whole) || !allDigits(fraction) {
-		return decimal{}, errTimeForm
-	}
-	if negative {
-		return decimal{}, errTimeRange
-	}
-	return decimal{digits: whole + fraction, point: len(whole) + exponent}, nil
-}
-
-func parseExponent(s string) (int, error) {
-	sign := 1
-	if rest, ok := strings.CutPrefix(s, "-"); ok {
-		s, sign = rest, -1
-	} else {
-		s = strings.TrimPrefix(s, "+")
-	}
-	if s == "" || !allDigits(s) {
-		return 0, errTimeForm
-	}
-	n := 0
-	for _, c := range []byte(s) {
-		n = min(n*10+int(c-'0'), maxExponent+1)
-	}
-	if n > maxExponent {
-		return 0, errTimeRange
-	}
-	return sign * n, nil
-}
-
-// shift returns the whole part of d * 10^k, and false if it exceeds an int64.
-func (d decimal) shift(k int) (int64, bool) {
-	var n int64
-	for i := range d.point + k {
-		digit := int64(0)
-		if i < len(d.digits) {
-			digit = int64(d.digits[i] - '0')
-		}
-		if n > (math.MaxInt64-digit)/10 {
-			return 0, false
-		}
-		n = n*10 + digit
-	}
-	return n, true
 }
 
 func allDigits[T string | []byte](s T) bool {

@@ -14,6 +14,18 @@ type wrap struct {
 	quote   bool // or is within quotes
 }
 
+// wrappable reports whether the rest of a line may look like a record of a format: of those without it, records
+// have an address between other fields, or are JSON, which is whole or none.
+func wrappable(p Parser) bool {
+	switch p := p.(type) {
+	case combined, vhostCombined:
+		return true
+	case pattern:
+		return !p.addresses
+	}
+	return false
+}
+
 // see notes the next line, and makes it malformed if it is the rest of the one before.
 func (w *wrap) see(l *line) {
 	if l.text == nil { // it was not kept
@@ -32,7 +44,7 @@ func (w *wrap) see(l *line) {
 }
 
 func (w *wrap) isRest(line []byte) bool {
-	if !w.bare && !w.quote || looksJSON(line) { // JSON is whole or none
+	if !w.bare && !w.quote {
 		return false
 	}
 	first, _ := word(line)
