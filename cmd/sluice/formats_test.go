@@ -14,6 +14,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-go/sluice/cmd/sluice/internal/accesslog"
 )
 
 const (
@@ -288,5 +290,13 @@ func TestReplay_NotesThatAllClientsMayBeOneProxy(t *testing.T) {
 			out := replayJSON(t, strings.NewReader(log.String()), "-")
 			assert.Equal(t, c.private, out.Log.PrivateClients)
 		})
+	}
+}
+
+// TestReplay_HelpNamesTheFormats: all that --format takes.
+func TestReplay_HelpNamesTheFormats(t *testing.T) {
+	_, help, _ := execute(nil, "replay", "--help")
+	for _, format := range accesslog.Formats() {
+		assert.Regexp(t, `(?m)^  ([a-z0-9-]+, )*`+format+`[, ]|default "`+format+`"`, help)
 	}
 }

@@ -1,10 +1,12 @@
 package main
 
 import (
+	"bytes"
 	"fmt"
 	"io"
 	"os"
 	"os/exec"
+	"os/signal"
 	"strings"
 	"syscall"
 	"testing"
@@ -59,4 +61,30 @@ func TestReplay_ProgressOnATerminalOnly(t *testing.T) {
 	out, err := program("xterm").CombinedOutput()
 	require.NoError(t, err)
 	assert.NotContains(t, string(out), "\r")
+}
+
+// TestReplay_FollowInterrupted: SIGINT at the end of a log that is followed leaves the report.
+func TestReplay_FollowInterrupted(t *testing.T) {
+	noted := make(chan os.Signal, 1)
+	signal.Notify(noted, os.Interrupt) // the other process would inherit that this one ignores it
+	defer signal.Stop(noted)
+	seen, terminal := openTerminal(t)
+	cmd := exec.Command(os.Args[0], "replay", "--follow", writeFile(t, smallLog))
+	cmd.Env = append(os.Environ(), asProgram+"=1", "TERM=xterm")
+	var stdout bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &stdout, terminal
+	require.NoError(t, cmd.Start())
+	defer cmd.Process.Kill()
+	terminal.Close()
+	drawn := make([]byte, 80)
+	_, err := io.ReadFull(seen, drawn[:79])
+	require.NoError(t, err)
+	assert.Equal(t, "4 lines", strings.TrimSpace(string(drawn[:79])))
+	require.NoError(t, cmd.Process.Signal(os.Interrupt))
+	rest, _ := io.ReadAll(seen)
+	_ = cmd.Wait()
+	assert.Equal(t, exitInterrupted, cmd.ProcessState.ExitCode())
+	assert.Contains(t, string(rest), "access.log: line 5: interrupted; the report covers what comes before")
+	assert.Contains(t, stdout.String(), "4 requests of 2 clients")
+	assert.Contains(t, stdout.String(), "\n  not read to the end: line 5: interrupted\n")
 }

@@ -78,10 +78,10 @@ func (s *Source) open() (io.ReadCloser, error) {
 	return os.Open(s.path)
 }
 
-// total is the size of the sources; 0 if one has none.
+// total is the size of the sources; 0 if one has none, or is still written to.
 func (c *Config) total() (sum int64) {
 	for _, s := range c.Sources {
-		if s.size == 0 && s.in != nil {
+		if s.in != nil || c.Follow {
 			return 0
 		}
 		sum += s.size
