@@ -54,8 +54,6 @@ func (combined) Parse(line []byte) (Record, error) {
 		return Record{}, errVhost
 	case first != noAddress && second != noAddress:
 		return Record{}, errTwo
-	case h.count == 1 && h.behind: // as HAProxy has it
-		return Record{}, errNoClient
 	case first != noAddress:
 		return Record{Client: h.words[0], Time: h.time}, nil
 	case !isName(h.words[0]):
@@ -164,7 +162,6 @@ type head struct {
 	time  int64
 
 	before []byte // what stands before the time
-	behind bool   // something stands between the time and the request
 	end    int    // of what stands before the request
 }
 
@@ -186,7 +183,7 @@ func readHead(line []byte) (head, error) {
 	if err != nil {
 		return head{}, err
 	}
-	h := head{time: stamp.nanos, before: line[:stamp.start], behind: stamp.end < len(bytes.TrimRight(line, " \t")), end: len(line)}
+	h := head{time: stamp.nanos, before: line[:stamp.start], end: len(line)}
 	for rest := h.before; h.count <= len(h.words); h.count++ {
 		var first []byte
 		if first, rest = word(rest); len(first) == 0 {
@@ -222,8 +219,8 @@ func beforeQuote(line []byte, from int) []byte {
 
 // timestamp is a [time] in a line.
 type timestamp struct {
-	start, end int // of the brackets
-	nanos      int64
+	start int // of the brackets
+	nanos int64
 }
 
 // maxTimestamp is the longest text taken for a time between brackets: with it a
@@ -241,11 +238,11 @@ func lastTimestamp(line []byte) (timestamp, error) {
 		inside := line[open+1 : min(open+2+maxTimestamp, len(line))]
 		inside, _, closed := bytes.Cut(inside, []byte{']'})
 		if n, ok := parseCLF(inside); ok && closed {
-			return timestamp{open, open + 1 + len(inside) + 1, n}, nil
+			return timestamp{open, n}, nil
 		}
 		if t, err := time.Parse(clfTime, string(inside)); closed && err == nil {
 			n, err := nanos(t)
-			return timestamp{open, open + 1 + len(inside) + 1, n}, err
+			return timestamp{open, n}, err
 		}
 		search = search[:open]
 	}
