@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"slices"
-	"strings"
 )
 
 // MaxLine is the length in bytes, line end excluded, above which a line is not
@@ -275,17 +274,14 @@ func withDirectives(parsers []Parser, data []byte) []Parser {
 	out := slices.Clone(parsers)
 	for len(data) > 0 {
 		var text []byte
-		if data[0] != '#' {
-			next := bytes.Index(data, []byte("\n#"))
-			if next < 0 {
-				break
-			}
-			data = data[next+1:]
-		}
 		text, data = cutLine(data)
+		text, err := new(block).trim(text)
+		if err != nil || len(text) == 0 || text[0] != '#' {
+			continue
+		}
 		for i, p := range out {
 			if d, ok := p.(directed); ok {
-				out[i] = d.directive(strings.TrimRight(string(text), "\r"))
+				out[i] = d.directive(string(text))
 			}
 		}
 	}

@@ -202,6 +202,15 @@ func TestRead_OrdersFiles(t *testing.T) {
 	assert.Equal(t, filepath.Join(dir, "access.log.1")+":1: "+errNoTimestamp.Error(), facts.MalformedReason)
 }
 
+func TestNames(t *testing.T) {
+	var sources []Source
+	for _, name := range []string{"a", "b", "c", "d", "e"} {
+		sources = append(sources, Stream(name, nil))
+	}
+	assert.Equal(t, "a, b, c", Names(sources[:3]))
+	assert.Equal(t, "a, b, c and 2 more", Names(sources))
+}
+
 func TestFiles_Errors(t *testing.T) {
 	dir := t.TempDir()
 	_, err := Files([]string{dir}, nil)

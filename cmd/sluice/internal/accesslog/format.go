@@ -32,18 +32,21 @@ func Formats() []string {
 // layouts are the formats whose lines have their fields in an order, in nginx's notation. A line may have
 // more fields behind them. The client is $remote_addr, or of Envoy, which does not write it by default, the
 // last address that it has forwarded: the one it has seen itself.
-var layouts = []struct{ format, text, client string }{
+var layouts = []struct {
+	format, text, client string
+	plain                func([]byte) string // nil is unescape
+}{
 	{S3, `$owner $bucket [$time_local] $remote_addr $remote_user $id $operation $key "$request" $status $error $bytes_sent $object_size ` +
-		`$total_time $turnaround_time "$http_referer" "$http_user_agent" $version $host_id $signature $cipher $authentication $host`, ""},
-	{ALB, `$type $time_iso8601 ` + elb, ""},
-	{ALB, `$time_iso8601 ` + elb, ""}, // Classic Load Balancer
-	{HAProxy, `$prefix haproxy[$pid]: ` + haproxy, ""},
-	{HAProxy, haproxy, ""},
+		`$total_time $turnaround_time "$http_referer" "$http_user_agent" $version $host_id $signature $cipher $authentication $host`, "", nil},
+	{ALB, `$type $time_iso8601 ` + elb, "", nil},
+	{ALB, `$time_iso8601 ` + elb, "", nil}, // Classic Load Balancer
+	{HAProxy, `$prefix haproxy[$pid]: ` + haproxy, "", unhash},
+	{HAProxy, haproxy, "", unhash},
 	{Envoy, `[$time_iso8601] "$request" $status $flags $bytes_received $bytes_sent $duration $upstream_time "$http_x_forwarded_for" ` +
-		`"$http_user_agent" "$http_x_request_id" "$host" "$upstream"`, "http_x_forwarded_for"},
+		`"$http_user_agent" "$http_x_request_id" "$host" "$upstream"`, "http_x_forwarded_for", asIs},
 	{Envoy, `[$time_iso8601] "$request" $status $flags $details $termination "$failure" $bytes_received $bytes_sent $duration $upstream_time ` +
 		`"$http_x_forwarded_for" "$http_user_agent" "$http_x_request_id" "$host" "$upstream" $cluster $upstream_local $local ` +
-		`$remote_addr:$remote_port`, ""}, // Istio
+		`$remote_addr:$remote_port`, "", asIs}, // Istio
 }
 
 const (
@@ -78,6 +81,9 @@ func known(clientField, timeField string) []Parser {
 			panic(err)
 		}
 		p.addresses = true
+		if l.plain != nil {
+			p.plain = l.plain
+		}
 		parsers = append(parsers, p)
 	}
 	parsers = append(parsers, newCloudFront(), w3c{})

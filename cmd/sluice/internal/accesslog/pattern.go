@@ -26,6 +26,7 @@ type pattern struct {
 	need         int    // fields that a line must have: those before quotes behind client, time and status
 	quotes       int    // in the text, if a client that comes behind quotes can be forged by more of them
 	addresses    bool   // the client is an address
+	plain        func([]byte) string
 }
 
 type patternField struct {
@@ -39,7 +40,7 @@ var times = []string{"time_local", "time_iso8601", "msec"}
 
 // compile cuts the text of a pattern up.
 func compile(name, text string) (pattern, error) {
-	p := pattern{name: name, text: text}
+	p := pattern{name: name, text: text, plain: unescape}
 	for rest := text; rest != ""; {
 		before, after, found := strings.Cut(rest, "$")
 		if !found {
@@ -210,14 +211,14 @@ func (p pattern) Request(line []byte) Request {
 	values, n := p.match(line)
 	get := func(name string) string {
 		if i := p.index(name); i >= 0 && i < n {
-			return orEmpty(unescape(values[i]))
+			return orEmpty(p.plain(values[i]))
 		}
 		return ""
 	}
 	r := requestOf(get)
 	for i, f := range p.fields[:n] {
 		if header, ok := strings.CutPrefix(f.name, "http_"); ok {
-			r.set(strings.ReplaceAll(header, "_", "-"), unescape(values[i]))
+			r.set(strings.ReplaceAll(header, "_", "-"), p.plain(values[i]))
 		}
 	}
 	return r

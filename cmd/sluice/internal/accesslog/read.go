@@ -192,11 +192,11 @@ func parse(parsers []Parser, text []byte) (Record, error) {
 	}
 	var reason error
 	for _, p := range parsers {
-		_, err := p.Parse(text)
-		if errors.Is(err, errComment) {
-			return Record{}, err
+		rec, err := p.Parse(text)
+		if err == nil || errors.Is(err, errComment) {
+			return rec, err
 		}
-		if err != nil && (reason == nil || isDecisive(err) && !isDecisive(reason)) {
+		if reason == nil || isDecisive(err) && !isDecisive(reason) {
 			reason = err
 		}
 	}

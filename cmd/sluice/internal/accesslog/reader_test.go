@@ -232,6 +232,7 @@ func clientsAndFacts(t *testing.T, src io.Reader, block int) (clients []string, 
 	facts, err = Read(t.Context(), Config{Sources: []Source{Stream("log", src)}, Parsers: parsers, block: block, Requests: true}, func(rec Record) {
 		clients = append(clients, string(rec.Client))
 		assert.GreaterOrEqual(t, rec.Time, int64(0))
+		assert.NotEmpty(t, rec.Client)
 	})
 	if err != nil {
 		failure = err.Error()
@@ -245,6 +246,7 @@ func clientsAndFacts(t *testing.T, src io.Reader, block int) (clients []string, 
 func FuzzRead(f *testing.F) {
 	f.Add([]byte("a"+record+"\r\n\x00b"+record+"\rc"+record+"\n\n\xef\xbb\xbfd"+record), uint16(70))
 	f.Add([]byte("#Version: 1.0\n#Fields: date time c-ip\n2026-03-02 09:00:00 192.0.2.1\n#Fields: c-ip time date\n192.0.2.1 09:00:00 2026-03-02\n"), uint16(50))
+	f.Add([]byte("\xef\xbb\xbf#Fields: date time c-ip\n2026-03-02 09:00:00 192.0.2.1\n"), uint16(500))
 	f.Add([]byte("\x1f\x8b\x08\n\x28\xb5\x2f\xfd\x7fELF\x02\x01\x00\r\n\""), uint16(1))
 	f.Add([]byte(`{"remote_ip":"a","time":1}`+"\n{}\n"+`{"remote_ip":"b","time":2}`), uint16(30))
 	f.Fuzz(func(t *testing.T, log []byte, block uint16) {

@@ -2,6 +2,7 @@ package accesslog
 
 import (
 	"cmp"
+	"encoding/hex"
 	"net/http"
 	"strconv"
 	"strings"
@@ -155,6 +156,24 @@ func unescape(b []byte) string {
 		s = tail
 	}
 	return out.String()
+}
+
+// asIs is the text of servers that escape nothing.
+func asIs(b []byte) string { return string(b) }
+
+// unhash puts back what HAProxy has escaped (#22).
+func unhash(b []byte) string {
+	var out []byte
+	for ; len(b) > 0; b = b[1:] {
+		if code := b[1:min(3, len(b))]; b[0] == '#' && len(code) == 2 {
+			if c, err := hex.DecodeString(string(code)); err == nil {
+				out, b = append(out, c...), b[2:]
+				continue
+			}
+		}
+		out = append(out, b[0])
+	}
+	return string(out)
 }
 
 // The names that fields have in logs in JSON: of Caddy, nginx as it is commonly set up, Traefik, and

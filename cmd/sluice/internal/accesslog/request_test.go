@@ -44,6 +44,12 @@ func TestParser_Request(t *testing.T) {
 			Method: "GET", Target: "/k?x=1", Host: "bucket.s3.example", User: "arn:x", Status: "200", Header: agent(`S3 "C"`)},
 		owner + ` bucket [` + someTime + `] 192.0.2.1 - 3E57 S3.EXPIRE.OBJECT k "-" - - - - - - "-" "-"`: {},
 
+		`192.0.2.1:33317 [` + someTime[:20] + `.655] f b/s 0/0/0/0/1 200 73 - - ---- 1/1/0/0/0 0/0 {agent #22q#22} "GET /a#23b?#22#zz#2 HTTP/1.1"`: {
+			Method: "GET", Target: `/a#b?"#zz#2`, Status: "200"},
+		`[2015-05-17T10:05:03.310Z] "GET /a\x41 HTTP/2" 204 - 154 0 226 100 "192.0.2.1" "x\y" "cc21" "a.example" "10.0.2.1:80"`: {
+			Method: "GET", Target: `/a\x41`, Host: "a.example", Status: "204",
+			Header: http.Header{"User-Agent": {`x\y`}, "X-Request-Id": {"cc21"}, "X-Forwarded-For": {"192.0.2.1"}}},
+
 		`{"request":{"client_ip":"192.0.2.1","method":"GET","host":"a.example:8443","uri":"/x?y","headers":{"User-Agent":["curl/8"],"x-api-key":["k","l"]}},"user_id":"ann","status":200,"ts":1}`: {
 			Method: "GET", Target: "/x?y", Host: "a.example:8443", User: "ann", Status: "200", Header: http.Header{"User-Agent": {"curl/8"}, "X-Api-Key": {"k", "l"}}},
 		`{"ClientHost":"192.0.2.1","StartUTC":"2021-12-08T14:02:43Z","RequestMethod":"PUT","RequestPath":"/x?y","RequestHost":"a.example","ClientUsername":"-","DownstreamStatus":404,"OriginStatus":200,"request_User-Agent":"Nikto","request_X-Api-Key":"k"}`: {

@@ -62,13 +62,18 @@ func Files(args []string, stdin io.Reader) ([]Source, error) {
 	return out, nil
 }
 
-// Names is the names of sources in a line.
+// Names is the names of sources, or of the first ones of many.
 func Names(sources []Source) string {
-	out := make([]string, len(sources))
-	for i, s := range sources {
-		out[i] = s.Name
+	const most = 3
+	var out []string
+	for _, s := range sources[:min(most, len(sources))] {
+		out = append(out, s.Name)
 	}
-	return strings.Join(out, ", ")
+	list := strings.Join(out, ", ")
+	if more := len(sources) - len(out); more > 0 {
+		list += fmt.Sprintf(" and %d more", more)
+	}
+	return list
 }
 
 func (s *Source) open() (io.ReadCloser, error) {

@@ -13,7 +13,7 @@ import (
 // TestW3C: the fields are those of the last #Fields: before a line, also where a block ends between them.
 func TestW3C(t *testing.T) {
 	log := strings.Join([]string{
-		"#Software: Microsoft Internet Information Services 10.0",
+		utf8BOM + "#Software: Microsoft Internet Information Services 10.0",
 		"#Version: 1.0",
 		"#Fields: date time c-ip cs-method cs-uri-stem cs-uri-query cs-username sc-status cs(User-Agent) cs-host",
 		`2015-05-17 10:05:03 192.0.2.1 GET /a x=1 EX\ann 200 Mozilla/5.0+(X;+Y) a.example`,
@@ -23,15 +23,15 @@ func TestW3C(t *testing.T) {
 		"2015-05-17 10:05:07 ann GET /a - - 200 - -",
 		"# no directive",
 		"#Date: 2015-05-18 00:00:00",
-		"#Fields: c-ip time",
+		utf8BOM + "#Fields: c-ip time",
 		"192.0.2.4 00:00:01",
 		"2015-05-17 10:05:04 192.0.2.2 GET /a - - 200 - -",
 		"#Fields: time",
 		"00:00:02",
 		"",
 	}, "\r\n")
-	for _, block := range []int{1, 30, 64, 1 << 20} {
-		parsers, err := Select(W3C, "", "")
+	for i, block := range []int{1, 30, 64, 1 << 20} {
+		parsers, err := Select([]string{W3C, Auto}[i%2], "", "")
 		require.NoError(t, err)
 		var got []string
 		var first *Request
