@@ -139,6 +139,20 @@ func TestAPI_Early(t *testing.T) {
 	}
 }
 
+// TestAPI_EarlyIsByTheLongest: a shorter Retry-After that comes later does not shorten what was told before.
+func TestAPI_EarlyIsByTheLongest(t *testing.T) {
+	a, clock := newTestAPI(APIConfig{RetryAfter: RetryAfterSeconds})
+	a.Next(1, Fault{Status: http.StatusServiceUnavailable, RetryAfter: 10 * time.Second})
+	a.Next(1, Fault{Status: http.StatusServiceUnavailable, RetryAfter: time.Second})
+	for range 3 {
+		ask(t, a)
+		clock.Advance(time.Second)
+	}
+	for i, e := range a.Exchanges() {
+		assert.Equal(t, i > 0, e.Early, i)
+	}
+}
+
 func TestAPI_Exchanges(t *testing.T) {
 	a, clock := newTestAPI(APIConfig{
 		Key:     func(r *http.Request) string { return r.Header.Get("Tenant") },
@@ -182,6 +196,7 @@ func TestAPI_Faults(t *testing.T) {
 	assert.Equal(t, apiStart.Add(5*time.Second).UnixNano(), clock.Now())
 	assert.Equal(t, http.StatusTooManyRequests, ask(t, a).StatusCode, "the lost one was charged, the outage was not")
 
+	a.Exchanges()[0].Lost = true // of a copy
 	var lost, early []bool
 	for _, e := range a.Exchanges() {
 		lost, early = append(lost, e.Lost), append(early, e.Early)
@@ -278,7 +293,15 @@ func TestAPI_RoundTripperContract(t *testing.T) {
 	assert.Equal(t, "api.test", seen.Host)
 	assert.Empty(t, r.RequestURI, "the request is not modified")
 
+	r.Body, r.Host = nil, ""
+	_, err = a.RoundTrip(r)
+	assert.ErrorIs(t, err, ErrLost)
+	assert.Equal(t, http.NoBody, seen.Body, "a server's is never nil")
+	assert.Equal(t, "api.test", seen.Host)
+
+	a, _ = newTestAPI(APIConfig{})
 	a.config.Handler = http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic("broken") })
+	assert.PanicsWithValue(t, "broken", func() { a.RoundTrip(r) })
 	assert.PanicsWithValue(t, "broken", func() { a.RoundTrip(r) })
 	client := &http.Client{Transport: a}
 	resp, err := client.Get("http://api.test/")

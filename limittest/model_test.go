@@ -83,6 +83,7 @@ func TestNewModel_RefusesWhatItDoesNotKnow(t *testing.T) {
 		"Shadow":       {Limit: limit, Shadow: true},
 		"Soft":         {Limit: limit, Soft: 1},
 		"TopDenied":    {Limit: limit, TopDenied: 1},
+		"CountDenied":  {Limit: limit, CountDenied: true},
 		"Limit.Period": {Limit: sluice.Limit{Rate: 1}},
 		"Algorithm":    {Limit: limit, Algorithm: 9},
 	} {
