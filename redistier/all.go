@@ -356,6 +356,7 @@ func (a *together) fallback(asked asked) error {
 		t := &w.takeCall
 		if s.policy == LocalShare && t.k > 0 { // the share has been charged
 			asked.lane.admitted(asked.group, t)
+			s.stats.unshared.Add(uint64(t.n))
 			look := *t
 			look.k, look.charges, look.cost = 0, false, 0
 			w.out.Decision, w.out.Source, w.out.Err = s.fallback(asked, &look, w.subject)

@@ -150,6 +150,7 @@ func (l *lane) exchange(ctx context.Context, b *batch) (goOn bool) {
 	l.core.stats.scripts.Add(uint64(len(b.groups)))
 	l.core.link.runAll(ctx, b.scripts)
 	now := time.Now()
+	l.core.tripped(now.Sub(b.sent))
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for i, g := range b.groups {

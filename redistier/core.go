@@ -30,6 +30,9 @@ type core struct {
 
 	modes  sync.Mutex // guards the rest
 	down   int        // primaries that are not asked
+	since  time.Time  // the mode has been in force
+	cause  error      // of the mode, or nil
+	base   uint64     // units that had been admitted without Redis by then
 	events []event    // that OnMode has not been told of
 	onMode func(Mode, error)
 	told   sync.WaitGroup
@@ -53,7 +56,7 @@ type denial struct {
 func newCore(to *link, cfg *TierConfig, lends bool) *core {
 	c := &core{
 		link: to, budget: cfg.Budget, wait: cfg.wait(), policy: cfg.OnUnavailable, maxKeys: cfg.MaxKeys, maxStale: int64(cfg.MaxStale),
-		began: time.Now(), denied: newTable[denial](cfg.MaxKeys), onMode: cfg.OnMode,
+		began: time.Now(), since: time.Now(), denied: newTable[denial](cfg.MaxKeys), onMode: cfg.OnMode,
 	}
 	c.replicas.Store(int64(cfg.Replicas))
 	if lends {
@@ -227,7 +230,11 @@ func (c *core) turn(more int, cause error) {
 	if more > 0 {
 		c.stats.outages.Add(1)
 	}
-	if c.modeLocked() == before || c.onMode == nil {
+	if c.modeLocked() == before {
+		return
+	}
+	c.since, c.cause, c.base = time.Now(), cause, c.stats.unshared.Load()
+	if c.onMode == nil {
 		return
 	}
 	c.events = append(c.events, event{c.modeLocked(), cause})
@@ -250,6 +257,19 @@ func (c *core) tell() {
 	}
 }
 
+// tripped counts a pipeline that has come back.
+func (c *core) tripped(d time.Duration) {
+	c.stats.trips.Add(1)
+	c.stats.tripTime.Add(uint64(max(d, 0)))
+}
+
+// status is Store.Status.
+func (c *core) status() Status {
+	c.modes.Lock()
+	defer c.modes.Unlock()
+	return Status{Mode: c.modeLocked(), Since: c.since, Cause: c.cause, Unshared: c.stats.unshared.Load() - c.base}
+}
+
 // counted returns what has been counted so far.
 func (c *core) counted() Stats {
 	s := &c.stats
@@ -257,11 +277,13 @@ func (c *core) counted() Stats {
 		Redis: s.redis.Load(), Cache: s.cache.Load(), Lease: s.lease.Load(), Fallback: s.fallback.Load(), Scripts: s.scripts.Load(), Led: s.led.Load(),
 		Late: s.late.Load(), Failed: s.failed.Load(), PoolTimeouts: s.poolTimeouts.Load(), Outages: s.outages.Load(),
 		Lent: s.lent.Load(), Returned: s.returned.Load(),
+		Unasked: s.unasked.Load(), Unshared: s.unshared.Load(), Trips: s.trips.Load(), TripTime: time.Duration(s.tripTime.Load()),
+		Leased: c.leases.out(), Owed: c.router.owed(c.micros(time.Now())),
 	}
 }
 
 // close is Tier.Close.
-func (c *core) close(ctx context.Context) error {
+func (c *core) close(ctx context.Context, also func()) error {
 	c.closed.Store(true)
 	done := make(chan struct{})
 	go func() {
@@ -275,6 +297,7 @@ func (c *core) close(ctx context.Context) error {
 			l.wait()
 		}
 		c.told.Wait()
+		also()
 		close(done)
 	}()
 	select {

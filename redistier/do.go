@@ -128,7 +128,7 @@ func (l *StoreLimit) newCall(p *plan, key string, cost int, op Op) takeCall {
 	t := takeCall{request: request{plan: p, key: l.keys.of(key), op: opAdmit, n: 1, terms: l.terms}, cost: cost, charges: op == OpTake}
 	switch {
 	case op == OpRefund:
-		t.op, t.n, t.cost = opRefund, min(int64(cost), p.kept), 0
+		t.op, t.n, t.cost = opRefund, p.refunds(cost), 0
 	case op == OpCharge:
 		t.op, t.n, t.cost, t.judges = opCharge, min(int64(cost), exact/2-1), 0, true
 	case 0 < cost && int64(cost) <= p.burst:

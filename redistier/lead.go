@@ -99,6 +99,7 @@ func (l *lane) lead(ctx context.Context, g *group) (err error) {
 // led hands out the reply to the call that a caller has made.
 func (l *lane) led(g *group, s *scheduled, sound bool) {
 	now := time.Now()
+	l.core.tripped(now.Sub(g.batch.sent))
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.finish(g, s, now)

@@ -343,6 +343,25 @@ func (h *hold) serve(g *group, now int64) {
 	}
 }
 
+// out returns how many units can be spent now.
+func (ls *leases) out() (units int64) {
+	if ls == nil {
+		return 0
+	}
+	now := int64(time.Since(ls.began))
+	for i := range ls.shards {
+		s := &ls.shards[i]
+		s.mu.Lock()
+		for _, h := range s.holds {
+			if now < h.ends {
+				units += h.left
+			}
+		}
+		s.mu.Unlock()
+	}
+	return units
+}
+
 // arm sets the timer for the first end. The pause lets it find others as well. The caller
 // holds mu.
 func (ls *leases) arm() {

@@ -73,6 +73,15 @@ func (p *plan) constant() bool { return p.burst == 0 || p.burst == math.MaxInt }
 // whose place it has taken.
 func (p *plan) counts() bool { return p.kept > 0 && p.burst != math.MaxInt }
 
+// refunds returns the units that OpRefund gives back: other than Refund also those that have been charged beyond the burst,
+// which only a log does not keep.
+func (p *plan) refunds(cost int) int64 {
+	if p.shape.letter() == logLetter {
+		return min(int64(cost), p.kept)
+	}
+	return min(int64(cost), exact/2-1)
+}
+
 // newPlan returns the plan of c. before, which may be nil, is the one that it follows: a
 // limit that decides on nothing keeps its shape, so that keys can still be reset, and charged.
 func newPlan(c Config, before *plan) (*plan, error) {

@@ -74,6 +74,10 @@ var (
 	slidingScript  = assemble(headLua+flowLua, slidingLua, windowsLua)
 	slogScript     = assemble(headLua+"@flow", slogLua)
 
+	//go:embed lua/replicas.lua
+	replicasLua    string
+	replicasScript = newScript(code(replicasLua))
+
 	//go:embed lua/all.lua
 	allLua    string
 	allScript = assembleAll()

@@ -15,6 +15,8 @@ func (c *core) fallback(a asked, t *takeCall, s subject) (d sluice.Decision, fro
 	case errLate:
 		c.stats.late.Add(1)
 	case errOpen:
+		c.stats.unasked.Add(1)
+	case nil: // it has not been asked, while it returns
 	default:
 		c.stats.failed.Add(1)
 	}
@@ -44,6 +46,7 @@ func (c *core) fallback(a asked, t *takeCall, s subject) (d sluice.Decision, fro
 	}
 	if d.Allowed && t.k > 0 || t.op == opCharge {
 		a.lane.admitted(a.group, t)
+		c.stats.unshared.Add(uint64(t.n))
 	}
 	if t.plan.constant() { // a Charge
 		d = t.plan.decideConstant(t.cost)

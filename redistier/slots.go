@@ -159,6 +159,18 @@ func (r *router) spare() *lane {
 	return r.make()
 }
 
+// owed returns the units that Redis has to be told of. now is in us.
+func (r *router) owed(now int64) (units int64) {
+	for _, l := range r.all() {
+		l.mu.Lock()
+		for _, o := range l.owed {
+			units += o.left(now)
+		}
+		l.mu.Unlock()
+	}
+	return units
+}
+
 // all returns the lanes there are.
 func (r *router) all() []*lane {
 	r.mu.Lock()

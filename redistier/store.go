@@ -23,6 +23,7 @@ type Store struct {
 	*core
 	prefix  string
 	maxKeys int
+	beats   *heartbeat // or nil
 
 	mu     sync.Mutex // guards the rest
 	names  map[string]*named
@@ -80,6 +81,9 @@ func NewStore(client redis.UniversalClient, cfg StoreConfig) (*Store, error) {
 	s := &Store{
 		core: newCore(to, &tier, true), prefix: cfg.Prefix, maxKeys: cmp.Or(tier.MaxKeys, defaultTierMaxKeys),
 		names: map[string]*named{}, locals: map[family]*sluice.Limiter{},
+	}
+	if cfg.Replicas == 0 {
+		s.beats = newHeartbeat(s.core, cfg.Prefix)
 	}
 	return s, nil
 }
@@ -234,15 +238,22 @@ func (s *Store) Mode() Mode { return s.mode() }
 // Stats returns what has been counted so far.
 func (s *Store) Stats() Stats { return s.counted() }
 
-// Replicas returns how many processes share the limits, as far as this one knows.
+// Replicas returns how many processes share the limits. If StoreConfig does not say it, Redis does: those that have
+// called NewStore with the same Prefix and not Close, and have been heard of within three and a half seconds. It is 1
+// until Redis has answered the first time, and stays what it was while Redis does not answer. Each of more
+// than 10,000 has the share of 10,000.
 func (s *Store) Replicas() int { return int(s.replicas.Load()) }
 
-// SetReplicas changes how many processes share the limits. A number below 1 counts as 1.
+// SetReplicas changes how many processes share the limits, until Redis says it again if StoreConfig does not.
+// A number below 1 counts as 1.
 func (s *Store) SetReplicas(n int) { s.replicas.Store(max(int64(n), 1)) }
 
 // Close makes all later calls fail with ErrClosed, and waits until those that are under way have ended; see
-// Tier.Close.
-func (s *Store) Close(ctx context.Context) error { return s.close(ctx) }
+// Tier.Close. Other processes find out at once that there is one less.
+func (s *Store) Close(ctx context.Context) error { return s.close(ctx, s.beats.end) }
+
+// Status returns the mode, and what has become of it.
+func (s *Store) Status() Status { return s.status() }
 
 // checkCalls returns an error if calls of Do or DoAll are none.
 func (s *Store) checkCalls(calls []StoreCall, out []StoreResult) error {

@@ -66,7 +66,12 @@ func oneByOne(t *testing.T, l *Limiter, key string, cost int, op Op) sluice.Deci
 		require.NoError(t, err)
 		return l.plan.Load().charged(d, before)
 	case OpRefund:
-		require.NoError(t, l.Refund(ctx, key, cost))
+		for n := cost; n > 0; n -= l.Limit().Capacity() { // of which Refund gives back a burst at most
+			require.NoError(t, l.Refund(ctx, key, min(n, l.Limit().Capacity())))
+			if l.config.Algorithm == sluice.SlidingLog {
+				break
+			}
+		}
 		return peek(0)
 	}
 	return peek(cost)

@@ -106,19 +106,19 @@ var escaped = strings.NewReplacer("%", "%25", "~", "%7E", "{", "%7B", "}", "%7D"
 
 // keyNames begin the names of a limit's keys in Redis: of the key itself, or of its hash.
 //
-// A name is prefix{tag}~x~name~key. No other limit has it, and no Limiter, whose names have no second ~
-// behind the letter.
+// A name is prefix~x{tag}~name~key. No other limit has it, and no Limiter, whose names have a : or a # behind the
+// letter.
 type keyNames struct {
 	plain, hashed string
 	tagged        bool // so that no text of a key chooses its slot
 }
 
 func newKeyNames(prefix string, c *LimitConfig, letter byte) keyNames {
-	begin := prefix
+	begin := prefix + "~" + string(letter)
 	if c.Tag != "" {
 		begin += "{" + escaped.Replace(c.Tag) + "}"
 	}
-	begin += "~" + string(letter) + "~" + escaped.Replace(c.Name)
+	begin += "~" + escaped.Replace(c.Name)
 	return keyNames{begin + "~", begin + "#", strings.Contains(begin, "{")}
 }
 

@@ -219,4 +219,4 @@ func (t *Tier) Stats() Stats { return t.counted() }
 // Close makes all later calls fail with ErrClosed, and waits until those that are under way
 // have ended, leases have been given back, and Redis has been told what it is owed, as far as it answers. It returns
 // ctx's error if that ends first; the rest then ends by itself, when the client gives up.
-func (t *Tier) Close(ctx context.Context) error { return t.core.close(ctx) }
+func (t *Tier) Close(ctx context.Context) error { return t.core.close(ctx, func() {}) }

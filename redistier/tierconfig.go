@@ -149,10 +149,26 @@ type Stats struct {
 	Outages      uint64 // times that a primary was no longer asked
 	Lent         uint64 // units that Redis has lent
 	Returned     uint64 // of these, units that were given back unused
+
+	Unasked  uint64        // calls that were not sent, since their primary is not asked
+	Unshared uint64        // units that were admitted, or charged, without Redis
+	Trips    uint64        // pipelines that have come back, and calls that callers have sent themselves
+	TripTime time.Duration // how long these took, in all
+
+	Leased int64 // units that can be spent from leases now
+	Owed   int64 // units that Redis has still to be told of
+}
+
+// Status is the mode of a Store, and what has become of it.
+type Status struct {
+	Mode     Mode
+	Since    time.Time // when it has begun; that of the Store for the first one
+	Cause    error     // what has led to it, if there is anything
+	Unshared uint64    // units that have been admitted, or charged, without Redis since then
 }
 
 type tierStats struct {
-	redis, cache, lease, fallback, scripts, led, late, failed, poolTimeouts, outages, lent, returned atomic.Uint64
+	redis, cache, lease, fallback, scripts, led, late, failed, poolTimeouts, outages, lent, returned, unasked, unshared, trips, tripTime atomic.Uint64
 }
 
 const (

@@ -122,7 +122,8 @@ else
   end
   forget()
   for i in ipairs(KEYS) do
-    replies[i + 1] = judge(i, struct.pack('>BI4', 0, 0) .. string.sub(ARGV[i], 8))
+    local n = string.byte(ARGV[i], 3) == 0 and string.sub(ARGV[i], 8, 14) or struct.pack('>I7', 1)
+    replies[i + 1] = judge(i, struct.pack('>BI4', 0, 0) .. n .. string.sub(ARGV[i], 15))
   end
 end
 replies[1] = table.concat(fits)

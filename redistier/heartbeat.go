@@ -1,0 +1,89 @@
+package redistier
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"math"
+	mathrand "math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// A heartbeat finds out how many processes share limits: each tells Redis that it is there, and is told how many have
+// done so lately. While Redis does not answer, the last number holds.
+type heartbeat struct {
+	core *core
+	key  string
+	name string // of this process
+	stop context.CancelFunc
+	done sync.WaitGroup
+}
+
+const (
+	beatPause = time.Second
+	// beatLife is how long a process counts that is no longer heard of.
+	beatLife = 3500 * time.Millisecond
+	// maxReplicas bounds what Redis says: shares and leases of more are next to nothing.
+	maxReplicas = 10_000
+)
+
+func newHeartbeat(c *core, prefix string) *heartbeat {
+	var name [16]byte
+	_, _ = rand.Read(name[:]) // never fails
+	ctx, stop := context.WithCancel(context.Background())
+	h := &heartbeat{core: c, key: prefix + "~replicas", name: hex.EncodeToString(name[:]), stop: stop}
+	h.done.Go(func() { h.beat(ctx) })
+	return h
+}
+
+// beat tells Redis until ctx ends, and then that the process leaves.
+func (h *heartbeat) beat(ctx context.Context) {
+	for there := false; ; {
+		n, err := h.tell(ctx, false)
+		if err == nil {
+			h.core.replicas.Store(min(max(n, 1), maxReplicas))
+		}
+		there = err == nil
+		select {
+		case <-time.After(beatPause - mathrand.N(beatPause/8)): // so that replicas do not beat together
+		case <-ctx.Done():
+			if there {
+				_, _ = h.tell(context.Background(), true)
+			}
+			return
+		}
+	}
+}
+
+// tell makes a call of the script.
+func (h *heartbeat) tell(ctx context.Context, leaves bool) (replicas int64, err error) {
+	ctx, cancel := context.WithTimeout(ctx, beatPause)
+	defer cancel()
+	leave := "0"
+	if leaves {
+		leave = "1"
+	}
+	args := []any{"evalsha", replicasScript.sha, 1, h.key, h.name, h.core.link.clock() / 1000, beatLife.Milliseconds(), leave}
+	cmd := command{redis.NewCmd(ctx, args...)}
+	if err = h.core.link.client.Process(ctx, cmd); unknownScript(err) {
+		args[0], args[1] = "eval", replicasScript.text
+		cmd = command{redis.NewCmd(ctx, args...)}
+		err = h.core.link.client.Process(ctx, cmd)
+	}
+	if err != nil {
+		return 0, err
+	}
+	n, err := cmd.Int64()
+	return min(n, math.MaxInt32), err
+}
+
+// end makes the process leave. It waits until the client has returned.
+func (h *heartbeat) end() {
+	if h != nil {
+		h.stop()
+		h.done.Wait()
+	}
+}
