@@ -204,7 +204,7 @@ func makeAll(charges []sluice.Charge, kept []*sluice.Reservation, states []sluic
 	case kept != nil:
 		return sluice.TakeAllReceipts(kept, states, charges...)
 	case len(charges) != 1:
-		return sluice.TakeAllInto(states, charges...)
+		return sluice.TakeAllReceipts(nil, states, charges...)
 	}
 	d := charges[0].Key.Take(charges[0].Cost)
 	states[0] = d

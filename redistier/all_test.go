@@ -30,7 +30,7 @@ func storeDoAll(t *testing.T, server *server) {
 				v.BlockFor = time.Duration(1+rng.IntN(100)) * time.Second
 			}
 			c, p := randomConfig(t, rng, v)
-			cfg := LimitConfig{Name: fmt.Sprint(i), Algorithm: c.Algorithm, Limit: c.Limit, Refill: c.Refill, Anchor: c.Anchor, Offset: c.Offset, BlockFor: c.BlockFor}
+			cfg := LimitConfig{Name: fmt.Sprint(i), Algorithm: c.Algorithm, Limit: c.Limit, Offset: c.Offset, BlockFor: c.BlockFor}
 			l, err := a.store.Limit(cfg)
 			if err != nil { // the local limiter cannot keep it
 				continue

@@ -359,7 +359,7 @@ func storeLeases(t *testing.T, server *server) {
 	for _, v := range variantsThatLend() {
 		s := newStore(t, server.client, StoreConfig{})
 		exact := newStore(t, server.client, StoreConfig{Prefix: s.prefix})
-		config := LimitConfig{Name: "a", Algorithm: v.Algorithm, Refill: v.Refill, Anchor: v.Anchor, Limit: sluice.Per(100_000, 24*time.Hour), Lease: Lease{Max: 500, Life: 10 * time.Minute}}
+		config := LimitConfig{Name: "a", Algorithm: v.Algorithm, Limit: sluice.Per(100_000, 24*time.Hour), Lease: Lease{Max: 500, Life: 10 * time.Minute}}
 		l := limitOf(t, s, config)
 		config.Lease = Lease{}
 		e := limitOf(t, exact, config)

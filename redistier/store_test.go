@@ -88,7 +88,7 @@ func storeVariants() []LimitConfig {
 	var all []LimitConfig
 	for _, c := range variants {
 		c.Offset *= time.Duration(time.Millisecond) // it is there, or not
-		all = append(all, LimitConfig{Algorithm: c.Algorithm, Refill: c.Refill, Anchor: c.Anchor, Offset: c.Offset, BlockFor: c.BlockFor})
+		all = append(all, LimitConfig{Algorithm: c.Algorithm, Offset: c.Offset, BlockFor: c.BlockFor})
 	}
 	return all
 }

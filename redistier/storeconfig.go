@@ -30,8 +30,8 @@ type StoreConfig struct {
 	OnUnavailable OnUnavailable
 	MaxStale      time.Duration
 
-	// MaxKeys bounds the keys that are tracked for LocalShare, for each algorithm (with its Refill,
-	// Anchor and Offset), those that are known to be denied, those that have leases, and those that
+	// MaxKeys bounds the keys that are tracked for LocalShare, for each algorithm (with its
+	// Offset), those that are known to be denied, those that have leases, and those that
 	// Redis has to be told of: each of all limits together. 0 means 65,536.
 	MaxKeys int
 
@@ -43,7 +43,7 @@ type StoreConfig struct {
 type LimitConfig struct {
 	// Name is part of the names of the limit's keys in Redis, of 1 to 128 bytes of any kind. Limits
 	// of one Name share their keys, whatever their Limit: each call is judged by its own, and units
-	// that have been spent count for all of them. So they must have the same Algorithm, Refill, Anchor,
+	// that have been spent count for all of them. So they must have the same Algorithm,
 	// Offset and Tag, and unless they are buckets the same Limit.Period.
 	Name string
 
@@ -52,12 +52,10 @@ type LimitConfig struct {
 	// and is up to whoever writes the configuration. With it, and without, nothing in a key chooses its slot.
 	Tag string
 
-	// Algorithm, Limit, Refill, Anchor, Offset and BlockFor are those of Config. A Limit with a Rate of
+	// Algorithm, Limit, Offset and BlockFor are those of Config. A Limit with a Rate of
 	// 0 denies; Charge counts under it, too, in windows of its Period.
 	Algorithm sluice.Algorithm
 	Limit     sluice.Limit
-	Refill    sluice.Refill
-	Anchor    sluice.Anchor
 	Offset    time.Duration
 	BlockFor  time.Duration
 
@@ -98,7 +96,7 @@ func (c *LimitConfig) validate(prefix string) error {
 
 // config returns the part that a Limiter has as well.
 func (c *LimitConfig) config() Config {
-	return Config{Algorithm: c.Algorithm, Limit: c.Limit, Refill: c.Refill, Anchor: c.Anchor, Offset: c.Offset, BlockFor: c.BlockFor}
+	return Config{Algorithm: c.Algorithm, Limit: c.Limit, Offset: c.Offset, BlockFor: c.BlockFor}
 }
 
 // escaped is a text without what has a meaning in the names of keys. No two texts have the same.
@@ -132,15 +130,13 @@ func (n *keyNames) of(key string) string {
 // A shapeOf is all of a limit but its rate, that limits of one Name must have in common.
 type shapeOf struct {
 	algorithm sluice.Algorithm
-	refill    sluice.Refill
-	anchor    sluice.Anchor
 	offset    time.Duration
 	period    time.Duration // 0 of a bucket
 	tag       string
 }
 
 func (c *LimitConfig) shapeOf(p *plan) shapeOf {
-	s := shapeOf{c.Algorithm, c.Refill, c.Anchor, c.Offset, c.Limit.Period, c.Tag}
+	s := shapeOf{c.Algorithm, c.Offset, c.Limit.Period, c.Tag}
 	if _, ok := p.shape.(bucket); ok {
 		s.period = 0
 	}
@@ -148,7 +144,7 @@ func (c *LimitConfig) shapeOf(p *plan) shapeOf {
 }
 
 func (s shapeOf) String() string {
-	text := fmt.Sprintf("%v, %v, %v, an offset of %v", s.algorithm, s.refill, s.anchor, s.offset)
+	text := fmt.Sprintf("%v, an offset of %v", s.algorithm, s.offset)
 	if s.period > 0 {
 		text += fmt.Sprintf(", a period of %v", s.period)
 	}

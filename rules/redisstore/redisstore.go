@@ -130,8 +130,8 @@ func (s *Store) Open(l rules.StoreLimit) (rules.StoreCounter, error) {
 		cfg.Name, cfg.Limit = kind+" denied now", sluice.Per(plenty, l.Limit.Period)
 		c.deniedNow = open(cfg)
 	}
-	cfg.Name, cfg.Algorithm, cfg.Offset = kind+" denied", sluice.FixedWindow, 0
-	cfg.Limit, cfg.Anchor = sluice.Per(plenty, denialLife), sluice.AnchorFirstCharge
+	cfg.Name, cfg.Algorithm, cfg.Offset = kind+" denied", sluice.FixedWindowFirstCharge, 0
+	cfg.Limit = sluice.Per(plenty, denialLife)
 	c.denied = open(cfg)
 	if err != nil {
 		c.closeAll()
