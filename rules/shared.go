@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"strconv"
+	"strings"
 
 	"github.com/sluice-go/sluice"
 )
@@ -166,6 +167,33 @@ func (d *domainState) key(r *Rule, entries []Entry) string {
 func appendPart(b []byte, kind byte, text string) []byte {
 	b = strconv.AppendInt(append(b, kind), int64(len(text)), 10)
 	return append(append(b, ':'), text...)
+}
+
+// ParseStoreKey takes a StoreCall's Key apart, for a Store that has names of its own: the domain, and the entries of the
+// descriptor, of which a value that shares the count of its pattern is that pattern. Such a name can have the
+// entries that Key tells apart in one.
+func ParseStoreKey(key string) (domain string, entries []Entry, err error) {
+	bad := fmt.Errorf("rules: %q is no Key of a StoreCall", key)
+	for rest := key; rest != ""; {
+		length, text, ok := strings.Cut(rest[1:], ":")
+		n, err := strconv.Atoi(length)
+		if !ok || err != nil || n < 0 || n > len(text) {
+			return "", nil, bad
+		}
+		part := text[:n]
+		switch {
+		case rest[0] == '.' && domain == "" && len(entries) == 0 && len(rest) == len(key):
+			domain = part
+		case rest[0] == '.':
+			entries = append(entries, Entry{Key: part})
+		case (rest[0] == '=' || rest[0] == '*') && len(entries) > 0:
+			entries[len(entries)-1].Value = part
+		default:
+			return "", nil, bad
+		}
+		rest = text[n:]
+	}
+	return domain, entries, nil
 }
 
 // ask makes the calls: each by itself, or as the domain and the engine have it.

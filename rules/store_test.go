@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/fnv"
+	"math"
 	"math/rand/v2"
 	"strings"
 	"sync"
@@ -35,7 +36,7 @@ type modelCounter struct {
 	name  string
 }
 
-const modelMost = 1 << 33
+const modelMost = min(1<<33, math.MaxInt-1)
 
 func (s *modelStore) Open(l StoreLimit) (StoreCounter, error) {
 	s.mu.Lock()
@@ -67,7 +68,7 @@ func (c *modelCounter) limiter(key string) *sluice.Limiter {
 	if c.windows() {
 		cfg.CountDenied, cfg.Limit = true, sluice.Per(modelMost, c.limit.Limit.Period)
 		if cfg.Limit.Period == time.Second {
-			cfg.Limit.Rate = 1<<32 - 1
+			cfg.Limit.Rate = min(1<<32-1, math.MaxInt-1)
 		}
 	}
 	if l == nil {
@@ -343,6 +344,14 @@ func TestStore_Keys(t *testing.T) {
 		key := d.key(nil, entries(list))
 		require.Empty(t, seen[key], list)
 		seen[key] = list
+		domain, back, err := ParseStoreKey(key)
+		require.NoError(t, err)
+		require.Equal(t, "d", domain)
+		require.Equal(t, entries(list), back)
+	}
+	for _, bad := range []string{"x", ".9:d", ".1", ".-1:d", "=1:x", ".1:d=1:x", ".x:d"} {
+		_, _, err := ParseStoreKey(bad)
+		require.ErrorContains(t, err, "is no Key of a StoreCall", bad)
 	}
 	require.Equal(t, d.key(r, entries("a=x1")), d.key(r, entries("a=x2")))
 	require.NotContains(t, seen, d.key(r, entries("a=x1")))

@@ -118,11 +118,11 @@ func TestConfig_FlagsWin(t *testing.T) {
 func TestConfig_MeaninglessVariables(t *testing.T) {
 	_, ignored, err := parse([]string{"--rules", "r"}, []string{
 		"REDIS_PIPELINE_WINDOW=1ms", "REDIS_PIPELINE_LIMIT=5", "MEMCACHE_HOST_PORT=x", "LOCAL_CACHE_SIZE_IN_BYTES=5",
-		"EXPIRATION_JITTER_MAX_SECONDS=300", "USE_STATSD=false", "STATSD_HOST=x", "REDISX=1", "RUNTIME_IGNOREDOTFILES=true", "TRACING_ENABLED=",
+		"USE_STATSD=false", "STATSD_HOST=x", "REDISX=1", "RUNTIME_IGNOREDOTFILES=true", "TRACING_ENABLED=",
 	})
 	require.NoError(t, err)
 	assert.Equal(t, []string{
-		"EXPIRATION_JITTER_MAX_SECONDS", "LOCAL_CACHE_SIZE_IN_BYTES", "MEMCACHE_HOST_PORT",
+		"LOCAL_CACHE_SIZE_IN_BYTES", "MEMCACHE_HOST_PORT",
 		"REDIS_PIPELINE_LIMIT", "REDIS_PIPELINE_WINDOW", "RUNTIME_IGNOREDOTFILES", "STATSD_HOST", "USE_STATSD",
 	}, ignored)
 }

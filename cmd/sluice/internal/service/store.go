@@ -28,6 +28,8 @@ type StoreConfig struct {
 	Leases           bool
 	Replicas         int
 	Health           bool
+	Keys             string
+	Jitter           time.Duration
 }
 
 // failures are the values of --on-store-failure, as redistier numbers them.
@@ -45,7 +47,8 @@ func (c *StoreConfig) storeFlags(f *pflag.FlagSet) {
 	f.StringVar(&c.Redis.Key, "redis-key", "", "key of the certificate")
 	f.StringVar(&c.Prefix, "store-prefix", "", "what names of keys begin with; empty for sluice")
 	f.DurationVar(&c.Budget, "store-budget", 5*time.Millisecond, "how long an answer waits for the store")
-	f.StringVar(&c.OnFailure, "on-store-failure", failures[redistier.LocalShare], "what happens to calls that it does not answer by then:\nlocal-share (this process enforces its part), open\n(admit) or closed (an error)")
+	f.StringVar(&c.OnFailure, "on-store-failure", "", "what happens to calls that it does not answer by then:\nlocal-share (this process enforces its part; the\ndefault), open (admit) or closed (an error)")
+	f.StringVar(&c.Keys, "store-keys", ownNames, "names of keys: sluice, or upstream, to count together\nwith envoyproxy/ratelimit; without leases then, and\nclosed unless open")
 	f.BoolVar(&c.Leases, "leases", true, "admit hot keys from units that the store has lent; what\nremains is then approximate")
 	f.IntVar(&c.Replicas, "replicas", 0, "processes that count together; 0 to find out")
 	f.BoolVar(&c.Health, "store-health", false, "be unhealthy while the store does not answer")
@@ -77,6 +80,13 @@ func (e *environment) store(c *StoreConfig) {
 		if e.values["REDIS_PERSECOND_URL"] == "" && !c.PerSecond.On() {
 			e.fail(errors.New("REDIS_PERSECOND without REDIS_PERSECOND_URL: want the address of a server"))
 		}
+	}
+	if n := e.values["EXPIRATION_JITTER_MAX_SECONDS"]; n != "" {
+		seconds, err := strconv.ParseUint(n, 10, 31)
+		if err != nil {
+			e.fail(fmt.Errorf("EXPIRATION_JITTER_MAX_SECONDS %q: want a number of seconds", n))
+		}
+		c.Jitter = time.Duration(seconds) * time.Second
 	}
 	p := &c.PerSecond
 	if p.TLS || slices.ContainsFunc(p.URLs, func(u string) bool { return strings.HasPrefix(u, "rediss:") }) {
@@ -133,7 +143,20 @@ func (c *Config) checkStore() error {
 		}
 		return nil
 	}
+	upstream := s.Keys == upstreamNames
+	if s.OnFailure == "" {
+		s.OnFailure = failures[redistier.LocalShare]
+		if upstream {
+			s.OnFailure = failures[redistier.Closed]
+		}
+	}
 	switch {
+	case !upstream && s.Keys != ownNames:
+		return fmt.Errorf("--store-keys %q: want %s or %s", s.Keys, ownNames, upstreamNames)
+	case upstream && s.OnFailure == failures[redistier.LocalShare]:
+		return errors.New("--on-store-failure local-share with --store-keys upstream: want open or closed, since nothing is known of other processes then")
+	case s.Budget < 100*time.Microsecond || s.Budget > time.Minute:
+		return fmt.Errorf("--store-budget %v: want 100us to 1m", s.Budget)
 	case !slices.Contains(failures, s.OnFailure):
 		return fmt.Errorf("--on-store-failure %q: want local-share, open or closed", s.OnFailure)
 	case s.Replicas < 0:
@@ -162,8 +185,17 @@ func (c *Config) checkStore() error {
 
 // sharedStore is a store, and the clients that it is reached by.
 type sharedStore struct {
-	*redisstore.Store
+	rules.Store
+	own     *redisstore.Store // nil under upstream's names
 	clients []redis.UniversalClient
+}
+
+// parts are the stores of each server; none under upstream's names.
+func (s *sharedStore) parts() []*redistier.Store {
+	if s == nil || s.own == nil {
+		return nil
+	}
+	return s.own.Stores()
 }
 
 // openStore connects to the store, if there is one; nil if not. It does not wait for it.
@@ -190,19 +222,27 @@ func (s *server) openStore() (_ *sharedStore, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("--redis: %w", err)
 	}
-	cfg := redisstore.Config{StoreConfig: redistier.StoreConfig{
-		Prefix: c.Prefix, Replicas: c.Replicas, Budget: c.Budget, MaxKeys: s.config.MaxKeys, OnMode: s.storeMode,
-	}}
-	cfg.OnUnavailable = redistier.OnUnavailable(slices.Index(failures, c.OnFailure))
+	var perSecond redis.UniversalClient
 	if c.PerSecond.On() {
-		if cfg.PerSecond, err = open(&c.PerSecond); err != nil {
+		if perSecond, err = open(&c.PerSecond); err != nil {
 			return nil, fmt.Errorf("--redis-per-second: %w", err)
 		}
 	}
-	if out.Store, err = redisstore.New(client, cfg); err != nil {
+	policy := redistier.OnUnavailable(slices.Index(failures, c.OnFailure))
+	if c.Keys == upstreamNames {
+		out.Store, err = redisstore.NewUpstream(client, redisstore.UpstreamConfig{
+			Prefix: c.Prefix, PerSecond: perSecond, Budget: c.Budget, OnUnavailable: policy, Jitter: c.Jitter,
+		})
+	} else {
+		out.own, err = redisstore.New(client, redisstore.Config{PerSecond: perSecond, StoreConfig: redistier.StoreConfig{
+			Prefix: c.Prefix, Replicas: c.Replicas, Budget: c.Budget, MaxKeys: s.config.MaxKeys, OnUnavailable: policy, OnMode: s.storeMode,
+		}})
+		out.Store = out.own
+	}
+	if err != nil {
 		return nil, fmt.Errorf("the store: %w", err)
 	}
-	s.log.Info("counts are shared", "servers", c.Redis.Servers(), "per second", c.PerSecond.Servers(), "on failure", c.OnFailure, "leases", c.Leases)
+	s.log.Info("counts are shared", "servers", c.Redis.Servers(), "per second", c.PerSecond.Servers(), "keys", c.Keys, "on failure", c.OnFailure, "leases", c.Leases)
 	return out, nil
 }
 
@@ -222,15 +262,7 @@ func (s *server) storeMode(mode redistier.Mode, cause error) {
 
 // storeHealthy reports whether health has nothing to say of the store.
 func (s *server) storeHealthy() bool {
-	if s.store == nil || !s.config.Store.Health {
-		return true
-	}
-	for _, r := range s.store.Stores() {
-		if r.Mode() != redistier.ModeShared {
-			return false
-		}
-	}
-	return true
+	return !s.config.Store.Health || !slices.ContainsFunc(s.store.parts(), func(r *redistier.Store) bool { return r.Mode() != redistier.ModeShared })
 }
 
 // storeEnd is how long the store may take to be told what it is owed, at the end.
@@ -243,7 +275,10 @@ func (s *sharedStore) close() error {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), storeEnd)
 	defer cancel()
-	err := s.Store.Close(ctx)
+	var err error
+	if s.own != nil {
+		err = s.own.Close(ctx)
+	}
 	s.closeClients()
 	return err
 }
@@ -259,7 +294,7 @@ func (s *server) rulesStore() rules.Store {
 	if s.store == nil {
 		return nil
 	}
-	return s.store
+	return s.store.Store
 }
 
 // quietLog puts what the client of Redis logs by itself among the details: the modes of the store tell the rest.

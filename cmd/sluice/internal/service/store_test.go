@@ -1,12 +1,17 @@
 package service
 
 import (
+	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	pb "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/sluice-go/sluice/cmd/sluice/internal/redisconn"
 	"github.com/sluice-go/sluice/internal/redistest"
@@ -47,6 +52,10 @@ func TestConfig_BadStore(t *testing.T) {
 		{"", "REDIS_URL=r:1 REDIS_TYPE=x", `--redis: the type "x"; want single, cluster or sentinel`},
 		{"--redis redis://u:hidden@:1", "", "--redis: address 1: it has no host"},
 		{"--redis r:1 --on-store-failure x", "", `--on-store-failure "x": want local-share, open or closed`},
+		{"--redis r:1 --store-keys x", "", `--store-keys "x": want sluice or upstream`},
+		{"--redis r:1 --store-keys upstream --on-store-failure local-share", "", "want open or closed"},
+		{"--redis r:1 --store-budget 5ns", "", "--store-budget 5ns: want 100us to 1m"},
+		{"", "REDIS_URL=r:1 EXPIRATION_JITTER_MAX_SECONDS=x", `EXPIRATION_JITTER_MAX_SECONDS "x": want a number of seconds`},
 		{"--redis r:1 --replicas -1", "", "--replicas -1: want a number of processes"},
 		{"--redis r:1 --state f", "", "--state with --redis: want one of them"},
 		{"--redis-per-second r:1", "", "--redis-per-second"},
@@ -82,4 +91,23 @@ func TestServe_Store(t *testing.T) {
 	require.Equal(t, 4, admitted, "each admits its half")
 	require.Contains(t, a.log.String(), "the store does not answer")
 	require.NotContains(t, a.log.String()+b.log.String(), "hidden")
+}
+
+// TestServe_UpstreamKeys: counts are under the names of envoyproxy/ratelimit, whose own processes count there, too.
+func TestServe_UpstreamKeys(t *testing.T) {
+	server := redistest.Start(t)
+	rules := rulesFile(t, "domain: d\ndescriptors:\n- {key: k, rate_limit: {unit: year, requests_per_unit: 4}}\n")
+	a := start(t, "--redis", server.Addr, "--store-keys", "upstream", "--store-budget", "5s", "--rules", rules)
+	conn := a.dial()
+	require.EqualValues(t, 3, ask(t, conn, one("k", "x")).Statuses[0].LimitRemaining)
+	client := redis.NewClient(&redis.Options{Addr: server.Addr})
+	defer client.Close()
+	year := int64(365 * 24 * 3600)
+	key := fmt.Sprintf("d_k_x_%d", time.Now().Unix()/year*year)
+	require.Equal(t, int64(3), client.IncrBy(t.Context(), key, 2).Val())
+	require.EqualValues(t, 0, ask(t, conn, one("k", "x")).Statuses[0].LimitRemaining)
+	require.Equal(t, pb.RateLimitResponse_OVER_LIMIT, ask(t, conn, one("k", "x")).OverallCode)
+	server.Kill()
+	_, err := pb.NewRateLimitServiceClient(conn).ShouldRateLimit(t.Context(), one("k", "x"))
+	require.Equal(t, codes.Unavailable, status.Code(err), "%v", err)
 }

@@ -1,0 +1,218 @@
+package redisstore
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/sluice-go/sluice"
+	"github.com/sluice-go/sluice/redistier"
+	"github.com/sluice-go/sluice/rules"
+)
+
+// UpstreamConfig describes an Upstream.
+type UpstreamConfig struct {
+	// Prefix begins the names of all keys, as CACHE_KEY_PREFIX does.
+	Prefix string
+	// PerSecond is where limits of a second are counted. nil means with the others.
+	PerSecond redis.UniversalClient
+	// Budget is how long a call waits for an answer. 0 means 5 ms.
+	Budget time.Duration
+	// OnUnavailable is Open or Closed. There is no local share, since nothing is known of other processes.
+	OnUnavailable redistier.OnUnavailable
+	// Jitter is up to how long keys outlive their windows at random, as EXPIRATION_JITTER_MAX_SECONDS has it.
+	Jitter time.Duration
+}
+
+// Upstream is a rules.Store that counts under the names that envoyproxy/ratelimit gives to keys, so that processes of both
+// programs count together while one takes the other's place: domain_key_value_..., and the window's begin by this
+// process's clock in seconds. Names can collide as there: user=id_42 and user_id=42 are one. There are no leases,
+// and nothing but fixed windows of whole units.
+//
+// It is safe for concurrent use, and nothing has to be closed but its clients.
+type Upstream struct {
+	client redis.UniversalClient
+	config UpstreamConfig
+	now    func() time.Time
+}
+
+// NewUpstream returns a store. It does not wait for Redis, which may be down.
+func NewUpstream(client redis.UniversalClient, c UpstreamConfig) (*Upstream, error) {
+	c.Budget = cmp.Or(c.Budget, 5*time.Millisecond)
+	switch {
+	case client == nil:
+		return nil, errors.New("redisstore: NewUpstream of no client; want one of redis.NewClient")
+	case c.Budget < 0 || c.Jitter < 0:
+		return nil, fmt.Errorf("redisstore: a Budget of %v and a Jitter of %v; want none below 0", c.Budget, c.Jitter)
+	case c.OnUnavailable != redistier.Open && c.OnUnavailable != redistier.Closed:
+		return nil, errors.New("redisstore: there is no local share of counts under upstream's names; want Open or Closed")
+	}
+	return &Upstream{client: client, config: c, now: time.Now}, nil
+}
+
+// upstreamCounter implements rules.StoreCounter.
+type upstreamCounter struct {
+	rules.StoreLimit
+	seconds int64
+}
+
+func (*upstreamCounter) Close() {}
+
+// Open implements rules.Store.
+func (u *Upstream) Open(l rules.StoreLimit) (rules.StoreCounter, error) {
+	unit := false
+	for n := rules.Second; n <= rules.Week; n++ {
+		unit = unit || n.Period() == l.Limit.Period
+	}
+	switch {
+	case l.Atomic:
+		return nil, errors.New("atomic: keys under upstream's names are in many places, and cannot be counted all or none; want the store's own names")
+	case !l.Windows():
+		return nil, fmt.Errorf("algorithm: %v; upstream's names count fixed windows only: want no algorithm, soft or block_for, or the store's own names", l.Algorithm)
+	case l.Offset != 0 || !unit:
+		return nil, fmt.Errorf("period: windows of %v that begin %v late; upstream's names count whole units only: want a unit, or the store's own names", l.Limit.Period, l.Offset)
+	}
+	return &upstreamCounter{l, int64(l.Limit.Period / time.Second)}, nil
+}
+
+// giveBack takes units off a count, down to 0, and leaves the time that it lives.
+var giveBack = redis.NewScript(`
+local held = tonumber(redis.call('GET', KEYS[1]) or '0')
+local n = math.min(held, tonumber(ARGV[1]))
+if n > 0 then held = redis.call('DECRBY', KEYS[1], string.format('%d', n)) end
+return held`)
+
+// Decide implements rules.Store: one pipeline to each server, of INCRBY and EXPIRE.
+func (u *Upstream) Decide(calls []rules.StoreCall) error {
+	if len(calls) > 0 && calls[0].Op == rules.Deny {
+		return nil // denied hits are in the count of their window
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), u.config.Budget)
+	defer cancel()
+	now := u.now().Unix()
+	counts := make([]*redis.IntCmd, len(calls))
+	looks := make([]*redis.StringCmd, len(calls))
+	backs := make([]*redis.Cmd, len(calls))
+	pipes := map[redis.UniversalClient]redis.Pipeliner{}
+	for i := range calls {
+		in := &calls[i]
+		c := in.Counter.(*upstreamCounter)
+		client := u.clientOf(c)
+		pipe := pipes[client]
+		if pipe == nil {
+			pipe = client.Pipeline()
+			pipes[client] = pipe
+		}
+		key, err := u.name(in.Key, now-now%c.seconds)
+		if err != nil {
+			return err
+		}
+		switch {
+		case in.Op == rules.GiveBack:
+			backs[i] = giveBack.Eval(ctx, pipe, []string{key}, strconv.FormatUint(in.Hits, 10))
+		case in.Op == rules.Look || in.Hits == 0:
+			looks[i] = pipe.Get(ctx, key)
+		default:
+			counts[i] = pipe.IncrBy(ctx, key, int64(in.Hits))
+			pipe.Expire(ctx, key, time.Duration(c.seconds)*time.Second+u.jitter())
+		}
+	}
+	for _, pipe := range pipes {
+		if _, err := pipe.Exec(ctx); err != nil && !errors.Is(err, redis.Nil) {
+			return u.unavailable(calls, err)
+		}
+	}
+	for i := range calls {
+		held, err := int64(0), error(nil)
+		switch {
+		case backs[i] != nil:
+			held, err = backs[i].Int64()
+		case looks[i] != nil:
+			if held, err = looks[i].Int64(); errors.Is(err, redis.Nil) {
+				held, err = 0, nil
+			}
+		default:
+			held, err = counts[i].Result()
+		}
+		if err != nil {
+			return u.unavailable(calls, err)
+		}
+		calls[i].Counter.(*upstreamCounter).answer(&calls[i], uint64(max(held, 0)), now)
+	}
+	return nil
+}
+
+// answer fills in the result of a call.
+func (c *upstreamCounter) answer(in *rules.StoreCall, held uint64, now int64) {
+	limit := c.Limit
+	if in.Limit != (sluice.Limit{}) {
+		limit = in.Limit
+	}
+	needed := held
+	if in.Op == rules.Look {
+		needed += in.Hits
+	}
+	in.Count, in.Counted = held, in.Op == rules.CountAll
+	in.Decision = sluice.Decision{
+		Allowed: needed <= uint64(limit.Rate), Limit: limit.Rate, Remaining: limit.Rate - int(min(held, uint64(limit.Rate))),
+		ResetAfter: time.Duration(c.seconds-now%c.seconds) * time.Second,
+	}
+}
+
+// unavailable answers calls without Redis.
+func (u *Upstream) unavailable(calls []rules.StoreCall, err error) error {
+	if u.config.OnUnavailable == redistier.Closed {
+		return fmt.Errorf("%w: %w", redistier.ErrUnavailable, err)
+	}
+	for i := range calls {
+		c := calls[i].Counter.(*upstreamCounter)
+		calls[i].Local = true
+		calls[i].Decision = sluice.Decision{Allowed: true, Limit: c.Limit.Rate, Remaining: c.Limit.Rate}
+	}
+	return nil
+}
+
+// DecideAll implements rules.Store. Open refuses what it would be for.
+func (u *Upstream) DecideAll([]rules.StoreCall) (int, error) {
+	return -1, errors.New("redisstore: counts under upstream's names cannot be made all or none")
+}
+
+func (u *Upstream) clientOf(c *upstreamCounter) redis.UniversalClient {
+	if u.config.PerSecond != nil && c.seconds == 1 {
+		return u.config.PerSecond
+	}
+	return u.client
+}
+
+func (u *Upstream) jitter() time.Duration {
+	if u.config.Jitter < time.Second {
+		return 0
+	}
+	return rand.N(u.config.Jitter/time.Second) * time.Second
+}
+
+// name is upstream's name of a key in the window that begins at a second.
+func (u *Upstream) name(key string, begin int64) (string, error) {
+	domain, entries, err := rules.ParseStoreKey(key)
+	if err != nil {
+		return "", err
+	}
+	var b strings.Builder
+	b.WriteString(u.config.Prefix)
+	b.WriteString(domain)
+	b.WriteByte('_')
+	for _, e := range entries {
+		b.WriteString(e.Key)
+		b.WriteByte('_')
+		b.WriteString(e.Value)
+		b.WriteByte('_')
+	}
+	return b.String() + strconv.FormatInt(begin, 10), nil
+}
