@@ -86,7 +86,7 @@ func TestLane_Open(t *testing.T) {
 		breaks(tier, "a")
 		_, from := takeFrom(t, tier, "a", 1)
 		require.Equal(t, FromFallback, from)
-		require.Equal(t, Stats{Fallback: 1, Outages: 1}, tier.Stats())
+		require.Equal(t, Stats{Fallback: 1, Outages: 1, Unasked: 1, Unshared: 1, Owed: 1}, tier.Stats())
 		require.Zero(t, fake.count())
 		time.Sleep(time.Second)
 		require.NotZero(t, fake.count(), "probes go out without calls")

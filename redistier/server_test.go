@@ -147,7 +147,7 @@ func eachServer(t *testing.T, f func(t *testing.T, s *server)) {
 }
 
 // anyServer returns the first of them.
-func anyServer(t *testing.T) (first *server) {
+func anyServer(t testing.TB) (first *server) {
 	if len(binaries()) == 0 {
 		t.Skip("there is no redis-server: apt-get install redis-server")
 	}

@@ -41,7 +41,7 @@ type named struct {
 // A family is limits whose shares are of one local limiter.
 type family struct {
 	algorithm sluice.Algorithm
-	offset    int64
+	offset    time.Duration
 }
 
 // A StoreLimit is a limit of a Store. It is safe for concurrent use. Close it when nobody needs it any more.
@@ -140,7 +140,7 @@ func (s *Store) enter(cfg *LimitConfig, p *plan) (*named, error) {
 
 // localOf returns the local limiter of a limit's family. The caller holds mu.
 func (s *Store) localOf(cfg *LimitConfig) (l *sluice.Limiter, err error) {
-	f := family{cfg.Algorithm, int64(cfg.Offset)}
+	f := family{cfg.Algorithm, cfg.Offset}
 	if l = s.locals[f]; l == nil {
 		if l, err = newLocal(cfg.config(), 1, s.maxKeys); err == nil {
 			s.locals[f] = l

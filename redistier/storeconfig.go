@@ -30,8 +30,8 @@ type StoreConfig struct {
 	OnUnavailable OnUnavailable
 	MaxStale      time.Duration
 
-	// MaxKeys bounds the keys that are tracked for LocalShare, for each algorithm (with its
-	// Offset), those that are known to be denied, those that have leases, and those that
+	// MaxKeys bounds the keys that are tracked for LocalShare, for each Algorithm and Offset,
+	// those that are known to be denied, those that have leases, and those that
 	// Redis has to be told of: each of all limits together. 0 means 65,536.
 	MaxKeys int
 
@@ -43,8 +43,8 @@ type StoreConfig struct {
 type LimitConfig struct {
 	// Name is part of the names of the limit's keys in Redis, of 1 to 128 bytes of any kind. Limits
 	// of one Name share their keys, whatever their Limit: each call is judged by its own, and units
-	// that have been spent count for all of them. So they must have the same Algorithm,
-	// Offset and Tag, and unless they are buckets the same Limit.Period.
+	// that have been spent count for all of them. So they must have the same Algorithm, Offset and
+	// Tag, and unless they are buckets the same Limit.Period.
 	Name string
 
 	// Tag, if any, is a hash tag of up to 64 bytes: in a cluster all keys of limits with the same Tag
