@@ -302,12 +302,21 @@ func TestClient_Retries(t *testing.T) {
 				}
 				for i := 1; i < len(w.sent); i++ {
 					pause := w.sent[i] - w.sent[i-1]
-					assert.GreaterOrEqual(t, pause, 5*time.Second, "what the server asks for")
+					assert.Greater(t, pause, 5*time.Second, "what the server asks for")
 					assert.Less(t, pause, 5*time.Second+100*time.Millisecond<<(i-1), "and a random time")
 				}
 			}, grpclimit.ClientConfig{MaxRetries: 2, Idempotent: again, MaxWait: time.Minute}, sluice.Config{})
 		})
 	}
+}
+
+// A server that asks for more than is tolerated has said that a retry would come too early.
+func TestClient_NoRetryBeforeTheServerWantsIt(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *wire) {
+		w.answers = []answer{refusal(codes.ResourceExhausted, time.Minute)}
+		require.Error(t, w.call(t.Context(), "/s/m"))
+		assert.Equal(t, seconds(0), w.sent)
+	}, grpclimit.ClientConfig{MaxRetries: 1, Idempotent: func(string) bool { return true }, MaxRetryAfter: 30 * time.Second, MaxWait: time.Hour}, sluice.Config{})
 }
 
 // Retries are charged, and wait within the deadline only.

@@ -92,9 +92,8 @@ var judgements = sync.Pool{New: func() any {
 	return &judgement{make([]entry, 0, inline), make([]sluice.Charge, 0, inline), make([]sluice.Decision, inline), 0}
 }}
 
-// free gives the space back, without what is the call's.
+// free gives the space back.
 func (m *judgement) free() {
-	clear(m.entries)
 	m.entries, m.charges, m.enforced = m.entries[:0], m.charges[:0], 0
 	judgements.Put(m)
 }
@@ -200,11 +199,8 @@ func part(kept []*sluice.Reservation, from, to int) []*sluice.Reservation {
 // what was decided on each. A single charge that is final is decided in the same way by Take, in
 // half the time.
 func makeAll(charges []sluice.Charge, kept []*sluice.Reservation, states []sluice.Decision) sluice.AllDecision {
-	switch {
-	case kept != nil:
+	if kept != nil || len(charges) != 1 {
 		return sluice.TakeAllReceipts(kept, states, charges...)
-	case len(charges) != 1:
-		return sluice.TakeAllReceipts(nil, states, charges...)
 	}
 	d := charges[0].Key.Take(charges[0].Cost)
 	states[0] = d

@@ -139,8 +139,10 @@ func overHTTP(key httplimit.KeyFunc, names ...string) KeyFunc {
 	requests := sync.Pool{New: func() any { return &http.Request{Header: make(http.Header)} }}
 	return func(ctx context.Context, _ Call) (string, error) {
 		r := requests.Get().(*http.Request)
-		defer requests.Put(r)
-		clear(r.Header)
+		defer func() {
+			clear(r.Header) // metadata can be large
+			requests.Put(r)
+		}()
 		p, ok := peer.FromContext(ctx)
 		if !ok {
 			p = &nobody

@@ -99,6 +99,14 @@ func TestByPeer_BehindProxies(t *testing.T) {
 			requireKey(t, key, tcp(t, tt.peer, append(pairs, "forwarded", "for=203.0.113.9", "x-real-ip", "203.0.113.9")...), tt.want)
 		})
 	}
+	c := trusted
+	c.TrustedProxies, c.OnUntrustedProxy = append(c.TrustedProxies, netip.MustParsePrefix("fe80::/10")), nil
+	key = grpclimit.Must(grpclimit.ByPeer(c))
+	for range 100 { // whether the call is one of those that are looked at, or not
+		requireKey(t, key, tcp(t, "[fe80::1%lo]:1", "x-forwarded-for", "192.0.2.1"), "192.0.2.1")
+		requireKey(t, key, tcp(t, "[::ffff:10.0.0.1]:1", "x-forwarded-for", "192.0.2.1"), "192.0.2.1")
+		requireKey(t, key, tcp(t, "192.0.2.7:1", "x-forwarded-for", "192.0.2.1"), "192.0.2.7")
+	}
 	for _, garbage := range []string{"unknown", "192.0.2.1,", "192.0.2", strings.Repeat("10.0.0.1,", 500)} {
 		requireNoKey(t, key, tcp(t, "10.0.0.1:1", "x-forwarded-for", garbage), grpclimit.ErrBadKey)
 	}

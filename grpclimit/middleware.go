@@ -9,8 +9,9 @@ import (
 // A Limiter limits by one method, Limit(ctx) error: that is ratelimit.Limiter of
 // github.com/grpc-ecosystem/go-grpc-middleware/v2, whose server interceptors ask it. Those build
 // the status themselves, so that a denied client is told when to retry by grpc-retry-pushback-ms
-// and in the text, but not by details. A handler can ask it, too. It is safe for concurrent use
-// and must be made by NewLimiter.
+// and in the text, but not by details. A handler can ask it, too, before it does anything else: the
+// pushback lets clients send the call again. It is safe for concurrent use and must be made by
+// NewLimiter.
 type Limiter struct{ judge *Judge }
 
 // NewLimiter returns a Limiter. The error is a *ConfigError. Of a call Limit knows only when it

@@ -242,6 +242,9 @@ func TestServer_KeyErrors(t *testing.T) {
 		Policies: []grpclimit.Policy{
 			{Name: "all", Limiter: lim, Key: oneKey},
 			{Name: "per key", Limiter: lim, Key: grpclimit.Must(grpclimit.ByMetadata("x-api-key"))},
+			{Name: "per tenant", Limiter: lim, Key: func(ctx context.Context, call grpclimit.Call) (string, error) {
+				return "", fmt.Errorf("%w: no tenant", grpclimit.ErrNoKey)
+			}},
 		},
 		OnDecision: func(_ context.Context, _ grpclimit.Call, d grpclimit.Decision) { told = append(told, d) },
 	}
@@ -260,7 +263,7 @@ func TestServer_KeyErrors(t *testing.T) {
 	_, _, err = empty(t, lax)
 	assert.NoError(t, err)
 	assert.True(t, told[1].Allowed)
-	assert.ErrorIs(t, told[1].KeyError, grpclimit.ErrNoKey)
+	assert.EqualError(t, told[1].KeyError, "httplimit: no key: no metadata x-api-key", "the first one")
 	assert.Equal(t, 99, lim.Peek("k", 0).Remaining, "the other policies judge")
 
 	for _, client := range []testpb.TestServiceClient{strict, lax} {
