@@ -21,8 +21,9 @@ type Limiter interface {
 // Numbers of its decisions are found by searching over what the definition admits, in some 100 steps: a Take takes 10 to 100 us.
 type Model struct{ oracle *oracle.Model }
 
-// NewModel returns the model of an algorithm and limit, with a configuration's Offset, BlockFor and CountDenied. Of the other fields, Shadow, Soft and TopDenied must be zero, and the rest does not matter. The error is
-// a *sluice.ConfigError, of what sluice.New refuses, too.
+// NewModel returns the model of an algorithm and limit, with a configuration's Offset, BlockFor and CountDenied. Of the
+// other fields, Shadow, Soft and TopDenied must be zero, and the rest does not matter. The error is a
+// *sluice.ConfigError, of what sluice.New refuses, too.
 func NewModel(c sluice.Config) (*Model, error) {
 	switch {
 	case c.Shadow:
