@@ -115,6 +115,9 @@ func (s *Store) answer(w *storeCall, l *StoreLimit, p *plan, cost int, charges b
 			return true
 		}
 	}
+	if l.exact {
+		return false
+	}
 	d, e, ok := s.recall(p, w.subject, cost, at)
 	if ok {
 		s.stats.cache.Add(1)

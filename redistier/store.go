@@ -50,6 +50,7 @@ type StoreLimit struct {
 	named  *named
 	keys   keyNames
 	terms  *terms // or nil
+	exact  bool
 	plan   atomic.Pointer[plan]
 	closed atomic.Bool
 
@@ -92,7 +93,7 @@ func (s *Store) Limit(cfg LimitConfig) (*StoreLimit, error) {
 	if err := cfg.validate(s.prefix); err != nil {
 		return nil, err
 	}
-	l := &StoreLimit{store: s, config: cfg}
+	l := &StoreLimit{store: s, config: cfg, exact: cfg.Exact}
 	p, err := l.newPlan(cfg.Limit)
 	if err != nil {
 		return nil, err

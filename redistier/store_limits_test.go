@@ -429,3 +429,18 @@ func TestStore_Memory(t *testing.T) {
 	require.Len(t, s.names, 1)
 	runtime.KeepAlive(limits)
 }
+
+// TestStore_Exact: a denial tells what remains now, also when it follows one of less.
+func TestStore_Exact(t *testing.T) {
+	s := newStore(t, anyServer(t).client, StoreConfig{})
+	l := limitOf(t, s, LimitConfig{Name: "exact", Algorithm: sluice.FixedWindow, Limit: sluice.Per(3, 365*24*time.Hour), Exact: true})
+	for _, c := range []struct {
+		cost, remaining int
+		allowed         bool
+	}{{2, 1, true}, {2, 1, false}, {1, 0, true}, {3, 0, false}} {
+		r := do(t, s, StoreCall{Limit: l, Key: "a", Cost: c.cost})[0]
+		require.Equal(t, []any{c.allowed, c.remaining, FromRedis}, []any{r.Decision.Allowed, r.Decision.Remaining, r.Source}, "%+v", c)
+	}
+	_, err := s.Limit(LimitConfig{Name: "x", Limit: sluice.PerHour(9), Exact: true, Lease: Lease{Max: 1}})
+	require.ErrorContains(t, err, "Exact")
+}

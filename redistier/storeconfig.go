@@ -61,6 +61,10 @@ type LimitConfig struct {
 
 	// Lease lets Redis lend units; see Lease. The zero value lends none.
 	Lease Lease
+
+	// Exact asks Redis at every call, so that each answer tells what remains just then. Without it a denial from memory
+	// tells what remained when Redis denied the key. It goes without a Lease.
+	Exact bool
 }
 
 const (
@@ -88,6 +92,8 @@ func (c *LimitConfig) validate(prefix string) error {
 		return configErrorf("Name", "%q has %d bytes; want 1 to %d, such as \"login\"", c.Name[:min(len(c.Name), maxName)], len(c.Name), maxName)
 	case len(c.Tag) > maxTag:
 		return configErrorf("Tag", "%q has %d bytes; want at most %d", c.Tag[:maxTag], len(c.Tag), maxTag)
+	case c.Exact && c.Lease.Max > 0:
+		return configErrorf("Exact", "it is set with a Lease, from which calls are answered without Redis; want one of them")
 	case c.Tag != "" && strings.Contains(prefix, "{"):
 		return configErrorf("Tag", "%q, and the Prefix %q has a hash tag already; want one of them", c.Tag, prefix)
 	}

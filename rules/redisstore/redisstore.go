@@ -113,6 +113,7 @@ func (s *Store) Open(l rules.StoreLimit) (rules.StoreCounter, error) {
 	if l.Leases && l.Algorithm != sluice.SlidingLog && l.BlockFor == 0 {
 		cfg.Lease.Max = most
 	}
+	cfg.Exact = !l.Leases
 	var err error
 	open := func(cfg redistier.LimitConfig) (opened *redistier.StoreLimit) {
 		if err == nil {
@@ -121,7 +122,7 @@ func (s *Store) Open(l rules.StoreLimit) (rules.StoreCounter, error) {
 		return opened
 	}
 	c.limit = open(cfg)
-	cfg.Lease, cfg.BlockFor = redistier.Lease{}, 0
+	cfg.Lease, cfg.BlockFor, cfg.Exact = redistier.Lease{}, 0, true
 	kind := name(&l)
 	if l.Override {
 		kind += " override"

@@ -25,7 +25,6 @@ func newStore(t *testing.T, addr string, c Config) *Store {
 	if c.Budget == 0 {
 		c.Budget = 5 * time.Second
 	}
-	c.MaxStale = 1
 	if c.Replicas == 0 {
 		c.Replicas = 1
 	}
