@@ -25,7 +25,8 @@ func newServe() *cobra.Command {
 		Short: "Serve rate limits to Envoy and other proxies",
 		Long: `Serve is Envoy's rate limit service, with nothing to run beside it: it reads
 rules in the format of envoyproxy/ratelimit, answers over gRPC and as JSON, and
-counts in memory. It reads the rules again when their files change.
+counts in memory. It reads the rules again when their files change. With --redis
+all replicas count together.
 
 With --xds the rules come from a management server, such as Envoy Gateway's.
 
@@ -35,6 +36,7 @@ means the same, such as RUNTIME_ROOT, GRPC_PORT or SHADOW_MODE.
 SIGTERM and SIGINT end it, after a drain; a second one ends the drain. SIGHUP
 makes it read the rules again.`,
 		Example: `  sluice serve --rules rules/
+  sluice serve --rules rules/ --redis redis://localhost:6379
   sluice serve --rules rules/ --state counts.bin --metrics-names upstream`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) > 0 {

@@ -95,9 +95,10 @@ func TestConfig_VariablesAreDocumented(t *testing.T) {
 	names := []string{
 		"LOG_LEVEL", "GRPC_HOST", "GRPC_PORT", "HOST", "PORT", "DEBUG_HOST", "DEBUG_PORT",
 		"GRPC_SERVER_USE_TLS", "GRPC_SERVER_TLS_CERT", "GRPC_SERVER_TLS_KEY", "USE_PROMETHEUS",
+		"BACKEND_TYPE", "REDIS_URL", "REDIS_AUTH", "REDIS_TLS", "REDIS_TIMEOUT", "REDIS_PERSECOND", "EXPIRATION_JITTER_MAX_SECONDS", "LOCAL_CACHE_SIZE_IN_BYTES",
 		"RUNTIME_ROOT", "RUNTIME_SUBDIRECTORY", "RUNTIME_APPDIRECTORY", "CONFIG_TYPE", "CONFIG_GRPC_XDS_SERVER_URL", "CONFIG_GRPC_XDS_SERVER_USE_TLS",
 	}
-	for _, v := range slices.Concat(variables, xdsTLS) {
+	for _, v := range slices.Concat(variables, xdsTLS, storeVariables) {
 		names = append(names, v[0])
 	}
 	for _, name := range names {
