@@ -44,14 +44,22 @@
 // answer. With leases it admits most calls for busy keys without asking Redis, and nothing
 // beyond the limit.
 //
+// # Store
+//
+// A Store is a Tier of many limits, which share all of that: calls that several of them judge are one
+// pipeline, or one script that makes all of them or none. It counts denied calls, too, and finds out by itself how many
+// processes there are.
+//
 // A Limiter or a Tier is a httplimit.Remote, by which a policy of httplimit counts.
 //
 // # Redis
 //
 // Redis 5 and later, and what runs its scripts, alone, with Sentinel, and as a cluster: each
 // call names exactly one key. Users with ACLs need +evalsha, +eval, and inside of scripts
-// +get +set +pttl +time, and for the log +llen +lindex +rpush +ltrim +pexpire +del. Keys are
+// +get +set +pttl +time, for the log +llen +lindex +rpush +ltrim +pexpire +del, and for processes
+// that count each other +zadd +zrem +zremrangebyscore +zcard +pexpire. Keys are
 // named prefix~x:key, x one of b, w, i, a, s, l; of a key of more than 128 bytes, or with a {
 // in it, the SHA-256 stands in its place, after a # instead of the colon: so no text of a key
-// is a hash tag of a cluster. One in the Prefix is. Every key expires when it would be fresh.
+// is a hash tag of a cluster. One in the Prefix is. Those of a Store are named prefix~x{tag}~name~key, and
+// prefix~replicas. Every key expires when it would be fresh.
 package redistier
