@@ -6,6 +6,8 @@ import (
 	"math"
 	"slices"
 	"time"
+
+	"github.com/sluice-go/sluice/internal/ledger"
 )
 
 // A Charge is one of the charges of TakeAll or AllowEach.
@@ -355,15 +357,15 @@ func (h *hold) release() {
 // lockRecords locks the records of the claims' keys, and returns them in the order of the claims, in
 // space, if they fit. It makes all that are missing before it locks the first: to make one
 // takes the lock of a ledger.
-func lockRecords(space []*record, claims []claim) []*record {
+func lockRecords(space []*ledger.Record, claims []claim) []*ledger.Record {
 	for {
 		records := space
 		for i := range claims {
 			c := &claims[i]
-			records = append(records, c.lim.ledgers.of(c.id).record(c.id, c.now))
+			records = append(records, c.lim.ledgers.Of(c.id).Record(c.id, c.now))
 		}
 		n := 0
-		for n < len(records) && records[n].lock() {
+		for n < len(records) && records[n].Lock() {
 			n++
 		}
 		if n == len(records) {
@@ -373,8 +375,8 @@ func lockRecords(space []*record, claims []claim) []*record {
 	}
 }
 
-func releaseRecords(records []*record) {
+func releaseRecords(records []*ledger.Record) {
 	for _, rec := range records {
-		rec.release()
+		rec.Release()
 	}
 }

@@ -142,7 +142,7 @@ func (st *store) emptyCellsLocked(s *shard, first, last uint64, cutoff int64) (d
 		next := &cell{policy: c.policy, kept: c.kept}
 		next.id.Store(c.id.Load())
 		next.word.Store(elsewhere)
-		st.ledgers.dropped(c.id.Load())
+		st.ledgers.Dropped(c.id.Load())
 		st.putCellLocked(s, next)
 		dropped++
 	})
@@ -230,7 +230,7 @@ func (st *store) arm() {
 //	insert:  adds a key, sees the timer armed
 //	sweep:   disarms; without a second look no sweep would ever come
 func (st *store) sweepOnTimer() {
-	st.ledgers.dropPassed(max(st.clock.Now(), 0))
+	st.ledgers.DropPassed(max(st.clock.Now(), 0))
 	st.sweepShards(st.clock.Now()-st.ttl, sweepFraction)
 	st.armed.Store(false)
 	if st.len() > 0 || st.keptLive.Load() > 0 {

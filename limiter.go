@@ -128,7 +128,7 @@ func (l *Limiter) Len() int { return l.made().len() }
 // It changes no decision, and there is no need to call it: with a system clock a
 // timer sweeps, with any other clock insertions do.
 func (l *Limiter) Sweep() int {
-	l.made().ledgers.dropPassed(max(l.clock.Now(), 0))
+	l.made().ledgers.DropPassed(max(l.clock.Now(), 0))
 	return l.sweep()
 }
 

@@ -46,6 +46,7 @@ func TestSuite_TablesOfAFewIDs(t *testing.T) {
 func setAlgorithm(l *Limiter, alg algorithm, wide wideAlgorithm) {
 	p := l.policyOf(0)
 	p.alg, p.wide = alg, wide
+	p.line, _ = alg.(line)
 }
 
 // tablesLocked yields the tables of a shard, each with its first id.

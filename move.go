@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"slices"
 	"sync/atomic"
+
+	"github.com/sluice-go/sluice/internal/ledger"
 )
 
 // A word changes its policy in one of three ways: SetLimit moves all words of a shard into a
@@ -52,16 +54,16 @@ func (l *Limiter) SetLimit(limit Limit) error {
 // adoptShard moves the keys of a shard, and their reservations, to the policy of empty, a
 // table for shards without keys.
 func (l *Limiter) adoptShard(i int, empty *table) {
-	lg := &l.ledgers.all[i]
-	records := lg.guardAll()
+	lg := l.ledgers.At(i)
+	records := lg.GuardAll()
 	times := l.adoptKeys(i, empty, records)
-	lg.unguardAll(records, func(rec *record) {
-		switch p := l.policyOf(rec.id); {
+	lg.UnguardAll(records, func(rec *ledger.Record) {
+		switch p := l.policyOf(rec.ID()); {
 		case p.of != empty.policy.of:
-		case l.blockNow(rec.id) > 0:
-			rec.forget() // a block may end before what it has taken the place of
+		case l.blockNow(rec.ID()) > 0:
+			rec.Forget() // a block may end before what it has taken the place of
 		default:
-			rec.adopt(p, adoptedAt(times, rec.id))
+			rec.Adopt(p, adoptedAt(times, rec.ID()))
 		}
 	})
 }
@@ -79,7 +81,7 @@ func adoptedAt(times []adoption, id uint64) int64 {
 
 // adoptKeys moves the keys of a shard, those in cells included, to another policy. Each table and
 // each cell is moved at a time of its own, and so is what is reserved of its keys.
-func (l *Limiter) adoptKeys(i int, empty *table, records []*record) (times []adoption) {
+func (l *Limiter) adoptKeys(i int, empty *table, records []*ledger.Record) (times []adoption) {
 	s := &l.shards[i]
 	l.eachPart(i, l.tableDepth, func(first, last uint64) {
 		times = append(times, adoption{last, l.adoptAllLocked(s, first, empty)})
@@ -88,7 +90,7 @@ func (l *Limiter) adoptKeys(i int, empty *table, records []*record) (times []ado
 		s.cellsIn(first, last, func(c *cell) {
 			if c.policy.of.own {
 				id := c.id.Load()
-				l.putUnderLocked(s, recordOf(records, id), id, placement{c.kept, empty.policy.of}, nil)
+				l.putUnderLocked(s, ledger.RecordOf(records, id), id, placement{c.kept, empty.policy.of}, nil)
 			}
 		})
 	})
@@ -169,16 +171,16 @@ func (l *Limiter) putUnder(id uint64, f func(kept *terms) (p placement, ok bool)
 }
 
 // lockKey guards what is reserved of id and then, always in this order, locks its shard.
-func (l *Limiter) lockKey(id uint64) (*shard, *record) {
-	rec := l.ledgers.of(id).guard(id)
+func (l *Limiter) lockKey(id uint64) (*shard, *ledger.Record) {
+	rec := l.ledgers.Of(id).Guard(id)
 	s := l.shardOf(id)
 	s.mu.Lock()
 	return s, rec
 }
 
-func (l *Limiter) unlockKey(s *shard, rec *record, id uint64) {
+func (l *Limiter) unlockKey(s *shard, rec *ledger.Record, id uint64) {
 	s.mu.Unlock()
-	l.ledgers.of(id).unguard(rec)
+	l.ledgers.Of(id).Unguard(rec)
 }
 
 // An amendment puts another state in the place of the one that a key has, and reports whether
@@ -188,7 +190,7 @@ type amendment func(p *policy, e state, tracked bool, now int64) (from *policy, 
 // putUnderLocked is putUnder with the key guarded and the shard locked. A key that is to be kept on
 // nothing and has no state is forgotten. So is one for which there is no room among the keys
 // that are kept on nothing.
-func (l *Limiter) putUnderLocked(s *shard, rec *record, id uint64, to placement, amend amendment) {
+func (l *Limiter) putUnderLocked(s *shard, rec *ledger.Record, id uint64, to placement, amend amendment) {
 	c := s.cell(id)
 	i, live := l.tableOf(id).findLive(id)
 	counts, counted := to.kept == nil, live || c != nil && c.kept == nil
@@ -231,9 +233,9 @@ func (l *Limiter) putUnderLocked(s *shard, rec *record, id uint64, to placement,
 		s.count.Add(-1)
 	}
 	if tracked && !amended && from.blockedUntil(e) == 0 {
-		rec.adopt(p, now)
+		rec.Adopt(p, now)
 	} else {
-		rec.forget()
+		rec.Forget()
 	}
 }
 
@@ -268,7 +270,7 @@ func (c *cell) adopt(from *policy, e state, now int64) {
 }
 
 // forgetLocked drops a key whose word has been frozen.
-func (l *Limiter) forgetLocked(s *shard, rec *record, c *cell, id uint64, live, counted bool) {
+func (l *Limiter) forgetLocked(s *shard, rec *ledger.Record, c *cell, id uint64, live, counted bool) {
 	if c != nil {
 		l.removeCellLocked(s, c)
 	}
@@ -279,7 +281,7 @@ func (l *Limiter) forgetLocked(s *shard, rec *record, c *cell, id uint64, live, 
 	if counted {
 		s.count.Add(-1)
 	}
-	rec.forget()
+	rec.Forget()
 }
 
 // restore adds an entry, of a key that is kept on the terms, or under them now.
@@ -302,7 +304,7 @@ func (l *Limiter) restore(id uint64, keeps bool, tm *terms, from *policy, e stat
 	if at.nowhere() && to.kept == nil {
 		if e.word != 0 {
 			l.restoreNewLocked(s, id, to.terms, from, e, now)
-			rec.forget()
+			rec.Forget()
 		}
 		return
 	}

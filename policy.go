@@ -20,6 +20,7 @@ type policy struct {
 	burst uint64 // costs from 1 to burst are decided by the key's state; others by Limiter.edge
 	plain uint64 // the same for Limiter.allowAt, which not everything is plain enough for
 	most  uint64 // that is given back at once: the burst, or under Unlimited and DenyAll that of base
+	line  line   // alg, if it is one
 }
 
 // newPolicy returns the policy of a limit in a limiter of that config. It is to take over
@@ -57,6 +58,7 @@ func newPolicy(config *Config, limit Limit, from *policy) (*policy, error) {
 		}
 		p.denies = p.blockFor > 0 || p.counts != nil
 	}
+	p.line, _ = p.alg.(line)
 	if p.alg != nil && !c.Stats && !p.denies {
 		p.plain = p.burst
 	}
@@ -355,11 +357,6 @@ func (p *policy) deny(key state, now int64, cost int) uint64 {
 func (p *policy) bucket() bucket {
 	b, _ := p.alg.(bucket)
 	return b
-}
-
-func (p *policy) line() line {
-	a, _ := p.alg.(line)
-	return a
 }
 
 func (p *policy) stamper() stamper {

@@ -96,7 +96,7 @@ func (r *rebuild) takeLocked(old *table, drop func(*policy, state) bool) (droppe
 			key := old.state(uint64(from+i), word)
 			if drop != nil && drop(old.policy, key) {
 				dropped++
-				r.st.ledgers.dropped(id)
+				r.st.ledgers.Dropped(id)
 				continue
 			}
 			r.put(id, key)
@@ -113,7 +113,7 @@ func (r *rebuild) takeMarkLocked(p *policy, id uint64, drop func(*policy, state)
 	}
 	switch e, _ := c.freeze(); {
 	case drop != nil && drop(c.policy, e):
-		r.st.ledgers.dropped(id)
+		r.st.ledgers.Dropped(id)
 		r.st.removeCellLocked(r.s, c)
 		return 1
 	case c.policy == p:

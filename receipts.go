@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/sluice-go/sluice/internal/ends"
+	"github.com/sluice-go/sluice/internal/ledger"
 )
 
 // A Reservation is the receipt for a charge, of Reserve for a time to come or of
@@ -17,7 +18,7 @@ type Reservation struct {
 	begins    int64 // when the caller can go ahead: at, or under Shadow at once
 	wouldDeny bool
 	settled   atomic.Bool
-	rec       *record // nil if nothing has been charged
+	rec       *ledger.Record // nil if nothing has been charged
 
 	node  ends.Node // guarded by the record
 	stamp uint64    // what a window algorithm tells the units by: see stamper
@@ -70,10 +71,10 @@ func (r *Reservation) Settle(actual int) {
 		l.key(r.id).debit(&d, max(l.now(), 0), actual-r.cost, Key.policyNow)
 	}
 	rec := r.rec
-	if rec == nil || !rec.lock() {
+	if rec == nil || !rec.Lock() {
 		return
 	}
-	defer rec.release()
+	defer rec.Release()
 	if !r.node.Listed() {
 		return
 	}
@@ -95,15 +96,14 @@ func (r *Reservation) Settle(actual int) {
 //	settle:  reads the clock, 0 s; is delayed
 //	charge:  at 1 s takes the unit that was reserved at 0 s, and has come back
 //	settle:  gives that unit back
-func (l *Limiter) giveBack(rec *record, r *Reservation, used int) (ok bool) {
-	last := rec.Final() - rec.back
+func (l *Limiter) giveBack(rec *ledger.Record, r *Reservation, used int) (ok bool) {
+	last := rec.Full()
 	span, least, units := r.node.Span, r.node.Least, r.node.Units
 	l.update(r.id, func(p *policy, key state) uint64 {
-		// In this order: see drops.
-		if ok = rec.drops.Load() == rec.seen && p == rec.policy && p.blockedUntil(key) == 0; !ok {
+		if ok = rec.IsOf(p) && p.blockedUntil(key) == 0; !ok {
 			return key.word
 		}
-		a := p.line()
+		a := p.line
 		if a == nil {
 			r.node.Units = used
 			return p.stamper().takeOut(key, r.stamp, uint64(units-used))
@@ -114,7 +114,7 @@ func (l *Limiter) giveBack(rec *record, r *Reservation, used int) (ok bool) {
 		r.node.Span, r.node.Least = span, least // whatever an attempt before has made of them
 		rec.Changed(&r.node)
 		now := max(l.now(), 0)
-		if given := rec.shrink(&r.node, used, now); given > 0 {
+		if given := rec.Shrink(&r.node, used, now); given > 0 {
 			return p.forward(key.word, now, given)
 		}
 		return key.word
@@ -123,9 +123,9 @@ func (l *Limiter) giveBack(rec *record, r *Reservation, used int) (ok bool) {
 }
 
 // enter adds r to the record of its key.
-func (r *Reservation) enter(rec *record, p *policy, drops, from uint64) {
+func (r *Reservation) enter(rec *ledger.Record, p *policy, drops, from uint64) {
 	r.rec = rec
-	rec.enter(&r.node, p, drops, from)
+	rec.Enter(&r.node, p, drops, from)
 }
 
 // receipts are those of a TakeAllReceipts.
@@ -133,22 +133,22 @@ type receipts struct {
 	all     []*Reservation
 	charges []Charge
 	same    chain
-	records []*record // of the claims' keys
-	locked  bool      // the records are
+	records []*ledger.Record // of the claims' keys
+	locked  bool             // the records are
 }
 
 // write makes the receipts for the charges of the i-th claim, which has been charged while its key had
 // the word before.
 func (rs *receipts) write(c *claim, i int, before uint64) {
 	p := c.policy
-	a, s := p.line(), p.stamper()
+	a, s := p.line, p.stamper()
 	kept := c.slot != nil && c.cost > 0 && p.keeps() && (a != nil || s != nil)
-	var rec *record
+	var rec *ledger.Record
 	var drops, from, stamp, end uint64
 	if kept {
 		rec = rs.records[i]
-		rec.dropPassed(c.now, passedAtOnce)
-		drops = rec.drops.Load() // with the word held: see there
+		rec.DropSome(c.now)
+		drops = rec.Drops() // with the word held
 		if a != nil {
 			if c.until > 0 {
 				before = 0 // the block is over
@@ -173,7 +173,7 @@ func (rs *receipts) write(c *claim, i int, before uint64) {
 			from += r.node.Span
 		} else {
 			r.rec, r.stamp = rec, stamp
-			rec.enterStamped(&r.node, p, drops, end)
+			rec.EnterStamped(&r.node, p, drops, end)
 		}
 	}
 }

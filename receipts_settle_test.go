@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-go/sluice/internal/depth"
+	"github.com/sluice-go/sluice/internal/ledger"
 )
 
 // mustReserve is a Reserve that is to succeed.
@@ -262,20 +263,21 @@ func TestLedger_ForgetsAbandonedReservations(t *testing.T) {
 }
 
 // eachRecord calls f for the record of each key that has one.
-func eachRecord(l *Limiter, f func(rec *record)) {
-	for i := range l.ledgers.all {
-		if m := l.ledgers.all[i].records.Load(); m != nil {
-			m.Range(func(_ uint64, rec *record) bool {
-				f(rec)
-				return true
-			})
-		}
+func eachRecord(l *Limiter, f func(rec *ledger.Record)) {
+	for i := range l.shards {
+		l.ledgers.At(i).Each(f)
 	}
+}
+
+// recordsOf is how many keys have a record.
+func recordsOf(l *Limiter) (n int) {
+	eachRecord(l, func(*ledger.Record) { n++ })
+	return n
 }
 
 // openReservations is how many are in the ledgers.
 func openReservations(l *Limiter) (n int) {
-	eachRecord(l, func(rec *record) { n += rec.Len() })
+	eachRecord(l, func(rec *ledger.Record) { n += rec.Len() })
 	return n
 }
 

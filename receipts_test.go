@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/sluice-go/sluice/internal/ledger"
 	"github.com/sluice-go/sluice/internal/seeded"
 )
 
@@ -167,13 +168,13 @@ func TestTakeAllReceipts_LeavesNoRecords(t *testing.T) {
 		for range 5 {
 			open = append(open, mustTake(t, k, 1))
 		}
-		require.NotNil(t, l.ledgers.of(k.id).find(k.id))
+		require.NotNil(t, l.ledgers.Of(k.id).Find(k.id))
 		for _, r := range open {
 			r.Settle(1)
 		}
-		require.Nil(t, l.ledgers.of(k.id).find(k.id))
+		require.Nil(t, l.ledgers.Of(k.id).Find(k.id))
 		require.False(t, TakeAllReceipts(nil, nil, Charge{k, -1}).Allowed)
-		require.Nil(t, l.ledgers.of(k.id).find(k.id))
+		require.Nil(t, l.ledgers.Of(k.id).Find(k.id))
 	})
 }
 
@@ -399,7 +400,7 @@ func TestConcurrent_ReceiptsAmongEverything(t *testing.T) {
 		clock.Advance(1000 * time.Hour)
 		l.Sweep()
 		require.Zero(t, openReservations(l))
-		eachRecord(l, func(*record) { t.Error("an empty record is left") })
+		eachRecord(l, func(*ledger.Record) { t.Error("an empty record is left") })
 		require.Zero(t, l.Len())
 	}
 }

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"math"
 	"time"
+
+	"github.com/sluice-go/sluice/internal/ledger"
 )
 
 // Reserve charges cost units to key for a turn to come, and returns a receipt; or an
@@ -90,25 +92,25 @@ func (k Key) tryReserve(r *Reservation, now int64, maxWait time.Duration) (err e
 // reserveUnder is tryReserve under p. It is not done if that is not the key's policy, or the
 // key has been tracked in between.
 func (l *Limiter) reserveUnder(p *policy, r *Reservation, now int64, maxWait time.Duration) (done bool, err error) {
-	lg := l.ledgers.of(r.id)
-	rec := lg.find(r.id)
+	lg := l.ledgers.Of(r.id)
+	rec := lg.Find(r.id)
 	if rec == nil {
 		if done, err = l.reserveHere(nil, r, p, now, maxWait); err != errNoRecord {
 			return done, err
 		}
 	}
-	if rec == nil || !rec.lock() {
-		rec = lg.lockRecord(r.id, now)
+	if rec == nil || !rec.Lock() {
+		rec = lg.LockRecord(r.id, now)
 	}
-	defer rec.release()
-	if r.cost > 0 && !rec.hasRoom(now, l.config.Load().MaxReservations) {
+	defer rec.Release()
+	if r.cost > 0 && !rec.HasRoom(now, l.config.Load().MaxReservations) {
 		return true, ErrTooManyReservations
 	}
 	return l.reserveHere(rec, r, p, now, maxWait)
 }
 
 // reserveHere is reserveUnder with the key's record. Without one it makes no charge.
-func (l *Limiter) reserveHere(rec *record, r *Reservation, p *policy, now int64, maxWait time.Duration) (done bool, err error) {
+func (l *Limiter) reserveHere(rec *ledger.Record, r *Reservation, p *policy, now int64, maxWait time.Duration) (done bool, err error) {
 	r.node.At = 0 // whatever an attempt before has found
 	switch err = p.never(r.cost); {
 	case err != nil:
@@ -121,7 +123,7 @@ func (l *Limiter) reserveHere(rec *record, r *Reservation, p *policy, now int64,
 	var from, drops uint64
 	tracked, same := l.updateUnder(p, r.id, func(_ *policy, key state) (next uint64) {
 		if rec != nil {
-			drops = rec.drops.Load()
+			drops = rec.Drops()
 		}
 		if from, next, err = r.charge(p, key.word, now, maxWait); rec == nil && err == nil && r.cost > 0 {
 			err, next = errNoRecord, key.word

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"math"
 	"time"
+
+	"github.com/sluice-go/sluice/internal/ledger"
 )
 
 // ReserveAll makes all of the charges for one turn to come, or none, and returns a receipt
@@ -117,15 +119,15 @@ type joint struct {
 	maxWait time.Duration
 	same    chain
 	claims  []claim
-	froms   []uint64        // the full tick that each claim comes after
-	delays  []time.Duration // of each claim by itself
-	errs    []error         // of each charge
-	delay   time.Duration   // of all
-	slowest *claim          // the one that has it
-	waits   bool            // for what has no turns: its delay is when to ask again
-	asks    bool            // there is such a claim
-	first   int             // of the charges that keep the others from being made, or -1
-	records []*record       // of the claims' keys; locked
+	froms   []uint64         // the full tick that each claim comes after
+	delays  []time.Duration  // of each claim by itself
+	errs    []error          // of each charge
+	delay   time.Duration    // of all
+	slowest *claim           // the one that has it
+	waits   bool             // for what has no turns: its delay is when to ask again
+	asks    bool             // there is such a claim
+	first   int              // of the charges that keep the others from being made, or -1
+	records []*ledger.Record // of the claims' keys; locked
 }
 
 func newJoint(charges []Charge, maxWait time.Duration) *joint {
@@ -233,7 +235,7 @@ func (j *joint) turn(i int) (from uint64, delay time.Duration, err error) {
 	case c.turnless():
 		delay, err = j.retry(c)
 		return 0, delay, err
-	case n > 0 && !j.records[i].hasRoom(c.now, c.lim.config.Load().MaxReservations-n+1):
+	case n > 0 && !j.records[i].HasRoom(c.now, c.lim.config.Load().MaxReservations-n+1):
 		return 0, 0, ErrTooManyReservations
 	}
 	return p.turn(c.word, c.now, int(c.cost), j.maxWait)
@@ -300,7 +302,7 @@ func (j *joint) charge() []*Reservation {
 			}
 			next := r.chargeTurn(c.policy, c.word, from, c.now)
 			rec := j.records[i]
-			r.enter(rec, c.policy, rec.drops.Load(), from)
+			r.enter(rec, c.policy, rec.Drops(), from)
 			c.word = next
 			from = c.policy.bucket().full(next)
 		}

@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 
 	"github.com/puzpuzpuz/xsync/v3"
+	"github.com/sluice-go/sluice/internal/ledger"
 )
 
 // A shard is some tables and the lock that serialises their changes of shape. Deciding
@@ -45,7 +46,7 @@ type shard struct {
 // which is moved right afterwards takes effect at the load.
 type store struct {
 	current atomic.Pointer[policy] // of all tables, unless they are being moved to it
-	ledgers *ledgers
+	ledgers *ledger.Ledgers
 	own     atomic.Pointer[terms] // the limiter's own limit
 
 	guide     guide
@@ -321,7 +322,7 @@ func (st *store) init(tm *terms, shards, maxKeys, most int) {
 	all := newDirectory[table](shards, 0)
 	empty := emptyTable(tm.common, st.depth())
 	st.lostRaces, st.moves = xsync.NewCounter(), xsync.NewCounter()
-	st.ledgers = newLedgers(shards, st.shift)
+	st.ledgers = ledger.New(shards, st.shift)
 	for i := range st.shards {
 		s := &st.shards[i]
 		all.put(uint64(i)<<st.shift, st.depth(), empty)

@@ -3,6 +3,8 @@ package sluice
 import (
 	"math"
 	"time"
+
+	"github.com/sluice-go/sluice/internal/ledger"
 )
 
 // AllDecision is the outcome of TakeAll.
@@ -92,7 +94,7 @@ func TakeAllReceipts(all []*Reservation, each []Decision, charges ...Charge) All
 	}
 	clear(all)
 	var few [8]claim
-	var fewRecords [8]*record
+	var fewRecords [8]*ledger.Record
 	var fewSame [8]int
 	space := few[:]
 	if len(charges) > len(few) {

@@ -4,6 +4,8 @@ import (
 	"math"
 	"math/bits"
 	"sync"
+
+	"github.com/sluice-go/sluice/internal/ledger"
 )
 
 // Terms are a limit that keys have in common: the limiter's own, or one that a key, or a call, has
@@ -140,6 +142,35 @@ func (p *policy) sliding() *slidingWindow {
 		return &a.slidingWindow
 	}
 	return nil
+}
+
+// Tick implements ledger.Policy.
+func (p *policy) Tick(now int64) uint64 {
+	if a := p.line; a != nil {
+		return a.tick(now)
+	}
+	return uint64(max(now, 0))
+}
+
+// Ticks implements ledger.Policy.
+func (p *policy) Ticks(units int) uint64 { return p.line.ticks(units) }
+
+// Carry implements ledger.Policy.
+func (p *policy) Carry(from ledger.Policy) (kept, same bool) {
+	old := from.(*policy)
+	if p.bucket() == nil || old.bucket() == nil {
+		return p.keepsReceipts(old), true
+	}
+	before, _ := old.bucket().turns()
+	after, _ := p.bucket().turns()
+	return true, before.sameTicks(after)
+}
+
+// End implements ledger.Policy.
+func (p *policy) End(from ledger.Policy, end uint64, now int64) uint64 {
+	before, _ := from.(*policy).bucket().turns()
+	after, _ := p.bucket().turns()
+	return after.adopt(before, end, now)
 }
 
 // keepsReceipts reports whether the ends and stamps of receipts under from, which has no

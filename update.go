@@ -63,11 +63,11 @@ func (k Key) act(policyFor func(Key) *policy, f func(p *policy, key state) uint6
 
 // reset makes id fresh. The key stays in its table until a sweep finds it idle.
 func (l *Limiter) reset(id uint64) {
-	lg := l.ledgers.of(id)
-	rec := lg.guard(id)
-	defer lg.unguard(rec)
+	lg := l.ledgers.Of(id)
+	rec := lg.Guard(id)
+	defer lg.Unguard(rec)
 	l.update(id, (*policy).reset)
-	rec.forget()
+	rec.Forget()
 }
 
 func (k Key) block(d time.Duration) (blocked bool) {
@@ -89,9 +89,9 @@ func (k Key) block(d time.Duration) (blocked bool) {
 
 // unblock ends the block of id, if there is one.
 func (l *Limiter) unblock(id uint64) {
-	lg := l.ledgers.of(id)
-	rec := lg.guard(id)
-	defer lg.unguard(rec)
+	lg := l.ledgers.Of(id)
+	rec := lg.Guard(id)
+	defer lg.Unguard(rec)
 	was := false
 	l.update(id, func(p *policy, key state) uint64 {
 		if was = p.blockedUntil(key) > 0; was {
@@ -100,7 +100,7 @@ func (l *Limiter) unblock(id uint64) {
 		return key.word
 	})
 	if was {
-		rec.forget()
+		rec.Forget()
 	}
 }
 
@@ -109,17 +109,17 @@ func (l *Limiter) refundAt(id uint64, now int64, cost int) {
 		return
 	}
 	now = max(now, 0)
-	lg := l.ledgers.of(id)
-	rec := lg.guard(id)
+	lg := l.ledgers.Of(id)
+	rec := lg.Guard(id)
 	given := uint64(0)
 	l.update(id, func(p *policy, key state) uint64 {
 		next := p.refund(key, now, cost)
 		given = 0
-		if a := p.line(); a != nil && rec != nil && next != key.word { // it is not blocked
+		if a := p.line; a != nil && rec != nil && next != key.word { // it is not blocked
 			given = a.full(key.word) - a.full(next)
 		}
 		return next
 	})
-	rec.refunded(given)
-	lg.unguard(rec)
+	rec.Refunded(given)
+	lg.Unguard(rec)
 }

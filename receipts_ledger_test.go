@@ -12,15 +12,18 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
+// fewRecords is how many records a ledger has at least when it looks for those that are over.
+const fewRecords = 64
+
 // TestLedger_KeysAreInNobodyElsesWay: while a key's reservations are being changed, however
 // long that takes, all can be done with the other keys of its shard.
 func TestLedger_KeysAreInNobodyElsesWay(t *testing.T) {
 	l, clock := newFrozen(t, Config{Limit: PerSecond(10), Shards: 1})
 	busy, k := l.Key("busy"), l.Key("k")
 	mustReserve(t, busy, 1)
-	rec := l.ledgers.of(busy.id).find(busy.id)
-	rec.mu.Lock()
-	defer rec.mu.Unlock()
+	rec := l.ledgers.Of(busy.id).Find(busy.id)
+	require.True(t, rec.Lock())
+	defer rec.Release()
 	for range 200 { // enough records to be tidied
 		mustReserve(t, l.KeyUint64(uint64(clock.Now())), 1)
 		clock.Advance(1)
@@ -49,9 +52,9 @@ func TestLedger_RecordsOfAbandonedReservationsGo(t *testing.T) {
 	for i := range 10_000 {
 		mustReserve(t, l.KeyUint64(uint64(i)), 1)
 		clock.Advance(sec / 10_000) // ten are open at a time
-		most = max(most, l.ledgers.all[0].records.Load().Size())
+		most = max(most, recordsOf(l))
 	}
-	require.LessOrEqual(t, most, 2*minRecordTidy)
+	require.LessOrEqual(t, most, 2*fewRecords)
 }
 
 // TestLedger_RecordsGoWithTheirKeys: those of receipts that nobody settles are at most twice as many as
@@ -67,17 +70,9 @@ func TestLedger_RecordsGoWithTheirKeys(t *testing.T) {
 		},
 	} {
 		l, clock := newFrozen(t, Config{Limit: PerDay(100), MaxKeys: most})
-		records := func() (n int) {
-			for i := range l.ledgers.all {
-				if m := l.ledgers.all[i].records.Load(); m != nil {
-					n += m.Size()
-				}
-			}
-			return n
-		}
 		for i := range uint64(10 * most) {
 			reserve(l, i)
-			require.LessOrEqual(t, records(), 2*most+2*minRecordTidy, name)
+			require.LessOrEqual(t, recordsOf(l), 2*most+2*fewRecords, name)
 		}
 		require.LessOrEqual(t, l.Len(), most)
 		clock.Advance(48 * time.Hour)
@@ -87,7 +82,7 @@ func TestLedger_RecordsGoWithTheirKeys(t *testing.T) {
 		for i := range uint64(100) { // as many as there are shards, and some
 			reserve(l, 1<<40+i)
 		}
-		require.LessOrEqual(t, records(), 100, name)
+		require.LessOrEqual(t, recordsOf(l), 100, name)
 	}
 }
 
@@ -97,9 +92,9 @@ func TestSweep_EndsRecordsOfDroppedKeys(t *testing.T) {
 	k := l.Key("k")
 	mustReserve(t, k, 1)
 	require.True(t, l.Allow("other"))
-	require.NotNil(t, l.ledgers.of(k.id).find(k.id))
+	require.NotNil(t, l.ledgers.Of(k.id).Find(k.id))
 	l.Sweep()
-	require.Nil(t, l.ledgers.of(k.id).find(k.id))
+	require.Nil(t, l.ledgers.Of(k.id).Find(k.id))
 }
 
 // TestReserve_TooMany: a key can have so many reservations and waiting calls, until some
@@ -297,7 +292,7 @@ func TestEnds_StepsAreLogarithmic(t *testing.T) {
 			k := l.Key("k")
 			all := make([]*Reservation, n)
 			steps := func(what string, f func()) int {
-				rec := l.ledgers.of(k.id).find(k.id)
+				rec := l.ledgers.Of(k.id).Find(k.id)
 				if rec == nil {
 					f()
 					return 0
@@ -340,7 +335,7 @@ func TestLedger_MoreIsRefundedThanARecordCanTell(t *testing.T) {
 			l, _ := newFrozen(t, Config{Algorithm: a, Limit: Per(1, 20*365*day).WithBurst(4)})
 			k := l.Key("k")
 			first, second := mustTake(t, k, 1), mustTake(t, k, 3)
-			rec := l.ledgers.of(k.id).find(k.id)
+			rec := l.ledgers.Of(k.id).Find(k.id)
 			require.Equal(t, 2, rec.Len())
 			for _, n := range refunds {
 				k.Refund(n)
@@ -350,7 +345,7 @@ func TestLedger_MoreIsRefundedThanARecordCanTell(t *testing.T) {
 			first.Cancel()
 			second.Settle(1)
 			require.Equal(t, 2, k.Peek(0).Remaining, "%v: no more than was refunded", a)
-			require.Nil(t, l.ledgers.of(k.id).find(k.id))
+			require.Nil(t, l.ledgers.Of(k.id).Find(k.id))
 		}
 	}
 }
@@ -400,12 +395,12 @@ func TestLedger_ARecordThatHasGone(t *testing.T) {
 	l, _ := newFrozen(t, Config{Limit: PerSecond(10)})
 	k := l.Key("k")
 	r := mustReserve(t, k, 1)
-	lg := l.ledgers.of(k.id)
-	found := lg.find(k.id)
+	lg := l.ledgers.Of(k.id)
+	found := lg.Find(k.id)
 	require.NotNil(t, found)
 	r.Cancel()
-	require.Nil(t, lg.find(k.id))
-	require.False(t, found.lock())
+	require.Nil(t, lg.Find(k.id))
+	require.False(t, found.Lock())
 	mustReserve(t, k, 1)
-	require.NotSame(t, found, lg.find(k.id))
+	require.NotSame(t, found, lg.Find(k.id))
 }

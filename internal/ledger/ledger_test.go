@@ -1,0 +1,166 @@
+package ledger
+
+import (
+	"math"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-go/sluice/internal/ends"
+)
+
+// A plain policy has a tick of some ns, and a unit of one tick. One carries over from another, but not
+// from one that is alone.
+type plain struct {
+	ns    int64
+	alone bool
+}
+
+func (p *plain) Tick(now int64) uint64  { return uint64(now / p.ns) }
+func (p *plain) Ticks(units int) uint64 { return uint64(units) }
+
+func (p *plain) Carry(from Policy) (kept, same bool) {
+	old := from.(*plain)
+	return !old.alone, old.ns == p.ns
+}
+
+func (p *plain) End(from Policy, end uint64, _ int64) uint64 {
+	return end * uint64(from.(*plain).ns) / uint64(p.ns)
+}
+
+// reserve adds a reservation of n units of key 1 at now, when nothing else has been charged.
+func reserve(lg *Ledger, p Policy, now int64, n int) (*Record, *ends.Node) {
+	rec := lg.LockRecord(1, now)
+	defer rec.Release()
+	r := &ends.Node{At: now, Units: n}
+	from := p.Tick(now)
+	if rec.Len() > 0 {
+		from = max(from, rec.Full())
+	}
+	rec.Enter(r, p, rec.Drops(), from)
+	return rec, r
+}
+
+// TestRecord_LivesAsLongAsItHasReservations: whoever has found one that is dead looks for the next one.
+func TestRecord_LivesAsLongAsItHasReservations(t *testing.T) {
+	lg, p := New(1, 64).At(0), &plain{ns: 10}
+	rec, r := reserve(lg, p, 0, 3)
+	require.Same(t, rec, lg.Find(1))
+	require.Equal(t, uint64(1), rec.ID())
+	require.Equal(t, uint64(3), rec.Full())
+	require.True(t, rec.Lock())
+	rec.Remove(r)
+	rec.Release()
+	require.Nil(t, lg.Find(1))
+	require.False(t, rec.Lock())
+	next, _ := reserve(lg, p, 0, 1)
+	require.NotSame(t, rec, next)
+}
+
+// TestShrink_GivesBackWhatHasNotComeBack by itself, and nothing of a key that has been dropped.
+func TestShrink_GivesBackWhatHasNotComeBack(t *testing.T) {
+	ls, p := New(1, 64), &plain{ns: 10}
+	rec, first := reserve(ls.At(0), p, 0, 4)
+	_, second := reserve(ls.At(0), p, 0, 4)
+	require.Equal(t, uint64(8), rec.Full())
+	require.True(t, rec.Lock())
+	require.Equal(t, uint64(1), rec.Shrink(first, 0, 30), "3 of its 4 ticks have passed")
+	require.Equal(t, uint64(7), rec.Full())
+	require.Equal(t, uint64(3), rec.Shrink(second, 1, 30))
+	require.True(t, rec.IsOf(p))
+	require.False(t, rec.IsOf(&plain{ns: 10}), "policies are compared by identity")
+	rec.Release()
+	ls.Dropped(1)
+	ls.Dropped(2)
+	require.Equal(t, uint64(1), rec.Drops())
+	require.False(t, rec.IsOf(p))
+	ls.DropPassed(30)
+	require.Nil(t, ls.Of(1).Find(1))
+}
+
+// TestRefunded_EndsAllThatItCannotTell: ends are as much sooner as has been refunded, up to a bound.
+func TestRefunded_EndsAllThatItCannotTell(t *testing.T) {
+	lg, p := New(1, 64).At(0), &plain{ns: 1}
+	rec, _ := reserve(lg, p, 0, 4)
+	require.Same(t, rec, lg.Guard(1))
+	rec.Refunded(1)
+	require.Equal(t, uint64(3), rec.Full())
+	rec.Refunded(math.MaxUint64)
+	require.Zero(t, rec.Len())
+	lg.Unguard(rec)
+	require.Nil(t, lg.Find(1))
+	var none *Record
+	none.Refunded(1)
+	none.Forget()
+	none.Adopt(p, 0)
+}
+
+// TestAdopt_EndsStayAtTheirTimes: under ticks of another length they are other numbers.
+func TestAdopt_EndsStayAtTheirTimes(t *testing.T) {
+	lg, p := New(1, 64).At(0), &plain{ns: 10}
+	rec, _ := reserve(lg, p, 0, 4)
+	_, second := reserve(lg, p, 0, 4)
+	records := lg.GuardAll()
+	require.Equal(t, []*Record{rec}, records)
+	require.Same(t, rec, RecordOf(records, 1))
+	require.Nil(t, RecordOf(records, 2))
+	to := &plain{ns: 5}
+	lg.UnguardAll(records, func(rec *Record) { rec.Adopt(to, 0) })
+	require.Equal(t, uint64(16), rec.Full(), "8 ticks of 10 ns are 16 of 5")
+	require.True(t, rec.IsOf(to))
+	require.True(t, rec.Lock())
+	require.Equal(t, uint64(4), rec.Shrink(second, 0, 0), "its units take 4 ticks here; what is missing stays charged")
+	rec.Adopt(&plain{ns: 5, alone: true}, 0)
+	require.Equal(t, uint64(12), rec.Full(), "the same ticks")
+	rec.Adopt(to, 0)
+	require.Zero(t, rec.Len(), "nothing that it means anything under")
+	rec.Release()
+}
+
+// TestGuard_KeepsRecordsFromBeingMade: a key without one gets none until Unguard.
+func TestGuard_KeepsRecordsFromBeingMade(t *testing.T) {
+	lg, p := New(1, 64).At(0), &plain{ns: 1}
+	for range 1000 {
+		require.Nil(t, lg.Guard(1))
+		var made atomic.Bool
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			rec, r := reserve(lg, p, 0, 1)
+			made.Store(true)
+			require.True(t, rec.Lock())
+			rec.Remove(r)
+			rec.Release()
+		})
+		for range 3 {
+			runtime.Gosched()
+		}
+		require.False(t, made.Load())
+		require.Nil(t, lg.Find(1))
+		lg.Unguard(nil)
+		wg.Wait()
+		require.True(t, made.Load())
+	}
+}
+
+// TestHasRoom_CountsWhatIsOpen: of those that have come back, a few go each time.
+func TestHasRoom_CountsWhatIsOpen(t *testing.T) {
+	lg, p := New(1, 64).At(0), &plain{ns: 1}
+	var rec *Record
+	for range 5 {
+		rec, _ = reserve(lg, p, 0, 1)
+	}
+	require.True(t, rec.Lock())
+	defer rec.Release()
+	require.False(t, rec.HasRoom(0, 5))
+	require.True(t, rec.HasRoom(0, 6))
+	require.True(t, rec.HasRoom(5, 5))
+	require.Equal(t, 5-passedAtOnce, rec.Len())
+	rec.DropSome(5)
+	require.Equal(t, 5-2*passedAtOnce, rec.Len())
+	n := 0
+	lg.Each(func(*Record) { n++ })
+	require.Equal(t, 1, n)
+}
