@@ -2,6 +2,7 @@ package service
 
 import (
 	"fmt"
+	"net/http/httptest"
 	"os/exec"
 	"strconv"
 	"strings"
@@ -11,10 +12,12 @@ import (
 	common "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 	pb "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/sluice-go/sluice/rules"
+	"github.com/sluice-go/sluice/promsluice/promengine"
 )
 
 const metricRules = `
@@ -36,6 +39,11 @@ func (r *running) scrape() map[string]float64 {
 	r.Helper()
 	code, body := r.get("metrics", "/metrics")
 	require.Equal(r, 200, code, body)
+	return samples(r.T, body)
+}
+
+func samples(t *testing.T, body string) map[string]float64 {
+	t.Helper()
 	out := map[string]float64{}
 	for line := range strings.Lines(body) {
 		if strings.HasPrefix(line, "#") {
@@ -43,7 +51,7 @@ func (r *running) scrape() map[string]float64 {
 		}
 		i := strings.LastIndexByte(line, ' ')
 		v, err := strconv.ParseFloat(strings.TrimSpace(line[i+1:]), 64)
-		require.NoError(r, err, line)
+		require.NoError(t, err, line)
 		out[line[:i]] = v
 	}
 	return out
@@ -238,26 +246,57 @@ func TestMetrics_Bounded(t *testing.T) {
 	}
 }
 
-// TestMetrics_NeverGoDown reads the statistics as they may look in the middle of a count.
-func TestMetrics_NeverGoDown(t *testing.T) {
-	c := new(collector)
-	within := hitsLabels{"d", "d.k", "within"}
-	series := func(total, near, over, shadow uint64) []rules.Series {
-		return []rules.Series{{Domain: "d", Path: "d.k", Total: total, Near: near, Over: over, Shadow: shadow}}
+// TestMetrics_AreTheEngines: a program that embeds the engine has the same series as the service, with the same
+// values. These others are the service's own.
+func TestMetrics_AreTheEngines(t *testing.T) {
+	s, _ := still(t, metricRules)
+	for _, key := range []string{"ten", "seen", "each", "nothing", "each\xff"} {
+		for range 12 {
+			_, err := s.service.ShouldRateLimit(t.Context(), one(key, "a\xff"))
+			require.NoError(t, err)
+		}
 	}
-	assert.EqualValues(t, 10, c.hits(series(10, 0, 0, 0))[within])
-	assert.EqualValues(t, 10, c.hits(series(10, 0, 3, 0))[within], "not 7: that would be a new beginning")
-	assert.EqualValues(t, 12, c.hits(series(15, 0, 3, 0))[within])
-	assert.EqualValues(t, 12, c.hits(series(2, 1, 3, 4))[within], "not 2^64 less something")
-	assert.EqualValues(t, 3, c.hits(series(2, 1, 3, 4))[hitsLabels{"d", "d.k", "over"}])
-	assert.Empty(t, c.hits(nil))
-	assert.EqualValues(t, 1, c.hits(series(1, 0, 0, 0))[within], "a rule that was gone begins anew")
+	req := one("ten", "x")
+	req.Descriptors[0].IsNegativeHits = true
+	_, err := s.service.ShouldRateLimit(t.Context(), req)
+	require.NoError(t, err)
+	_, err = s.service.ShouldRateLimit(t.Context(), &pb.RateLimitRequest{Domain: "nobody's", Descriptors: req.Descriptors})
+	require.NoError(t, err)
+	embedded := prometheus.NewRegistry()
+	embedded.MustRegister(promengine.New(s.engine))
+	engine := exposition(t, embedded)
+	require.Greater(t, len(engine), 30)
+	var own []string
+	for name, v := range exposition(t, s.metrics.registry) {
+		family, _, _ := strings.Cut(name, "{")
+		value, ok := engine[name]
+		switch {
+		case ok:
+			assert.Equal(t, v, value, name)
+			delete(engine, name)
+		case family == "sluice_build_info":
+			own = append(own, family) // without the versions
+		case strings.HasPrefix(family, "sluice_") && !strings.Contains(family, "duration"):
+			own = append(own, name)
+		}
+	}
+	assert.Empty(t, engine, "the service lacks these")
+	assert.ElementsMatch(t, []string{
+		"sluice_build_info", "sluice_config_last_reload_successful", `sluice_config_reloads_total{result="error"}`, `sluice_config_reloads_total{result="success"}`,
+		`sluice_requests_total{code="internal",domain=""}`, `sluice_requests_total{code="refused",domain=""}`,
+	}, own)
 }
 
-func TestMetrics_LabelsAreText(t *testing.T) {
-	c := new(collector)
-	got := c.hits([]rules.Series{{Domain: "d", Path: "d.\xff", Total: 1}, {Domain: "d", Path: "d.\xfe", Total: 2}})
-	assert.EqualValues(t, 3, got[hitsLabels{"d", "d.\uFFFD", "within"}])
+// exposition returns what a registry tells, as scrape does.
+func exposition(t *testing.T, g prometheus.Gatherer) map[string]float64 {
+	t.Helper()
+	w := httptest.NewRecorder()
+	promhttp.HandlerFor(g, promhttp.HandlerOpts{}).ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
+	require.Equal(t, 200, w.Code, w.Body)
+	return samples(t, w.Body.String())
+}
+
+func TestMetrics_SanitizedNames(t *testing.T) {
 	assert.Equal(t, "a_b_10_0_0_1_x", sanitize("a:b|10.0.0.1_x"))
 }
 
