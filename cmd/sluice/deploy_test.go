@@ -131,12 +131,18 @@ func plainGet(url string) (string, error) {
 	return string(b), err
 }
 
-// TestDeploy_MetricsExist: what the dashboard and the alerts ask for is what the service tells.
+// TestDeploy_MetricsExist: what the dashboard and the alerts ask for is what the service tells, or limiters and
+// tiers in other programs do.
 func TestDeploy_MetricsExist(t *testing.T) {
 	p := startServe(t, nil, "--rules", "../../examples/rules", "--manual-clock")
 	p.askFor("-d", "api", "client=ann")
 	exposition, err := plainGet("http://" + p.addresses["metrics"] + "/metrics")
 	require.NoError(t, err)
+	for _, file := range []string{"testdata/limiters.prom", "promtier/testdata/tiers.prom"} {
+		data, err := os.ReadFile(filepath.Join("../../promsluice", file))
+		require.NoError(t, err)
+		exposition += string(data)
+	}
 	name := regexp.MustCompile(`\b(sluice|process|go)_[a-z_]+[a-z]`)
 	label := regexp.MustCompile(`\b(sluice_[a-z_]+)\{([^}]*)\}`)
 	for _, file := range []string{"grafana/sluice.json", "prometheus/alerts.yaml", "prometheus/alerts_test.yaml"} {
