@@ -45,6 +45,7 @@ type Store struct {
 	main      *redistier.Store
 	perSecond *redistier.Store // or nil
 	refunds   *refunds
+	budget    time.Duration
 }
 
 // most is the largest lease. What a limit admits within a lease's life, and what is left of it, bound them further.
@@ -58,11 +59,14 @@ func New(client redis.UniversalClient, c Config) (*Store, error) {
 	if c.Prefix == "" {
 		c.Prefix = "sluice"
 	}
+	if c.Budget == 0 {
+		c.Budget = 5 * time.Millisecond
+	}
 	main, err := redistier.NewStore(client, c.StoreConfig)
 	if err != nil {
 		return nil, err
 	}
-	s := &Store{main: main}
+	s := &Store{main: main, budget: c.Budget}
 	if c.PerSecond != nil {
 		if s.perSecond, err = redistier.NewStore(c.PerSecond, c.StoreConfig); err != nil {
 			return nil, errors.Join(err, main.Close(context.Background()))
@@ -97,6 +101,7 @@ type counter struct {
 	limit *redistier.StoreLimit
 	// What keys were denied: all of it that waits for its refund, and that which the present window has counted.
 	denied, deniedNow *redistier.StoreLimit
+	plenty            sluice.Limit // for windows: one of their period that is never reached
 	domain            *domain
 }
 
@@ -110,7 +115,8 @@ func (s *Store) Open(l rules.StoreLimit) (rules.StoreCounter, error) {
 	if l.Atomic {
 		cfg.Tag = tag(l.Domain)
 	}
-	if l.Leases && l.Algorithm != sluice.SlidingLog && l.BlockFor == 0 {
+	// A lease lives for a budget at least, and for half of a period at most.
+	if l.Leases && l.Algorithm != sluice.SlidingLog && l.BlockFor == 0 && s.budget <= l.Limit.Period/2 {
 		cfg.Lease.Max = most
 	}
 	cfg.Exact = !l.Leases
@@ -128,7 +134,8 @@ func (s *Store) Open(l rules.StoreLimit) (rules.StoreCounter, error) {
 		kind += " override"
 	}
 	if l.Windows() {
-		cfg.Name, cfg.Limit = kind+" denied now", sluice.Per(plenty, l.Limit.Period)
+		cfg.Name, c.plenty = kind+" denied now", sluice.Per(plentyOf(l.Limit.Period), l.Limit.Period)
+		cfg.Limit = c.plenty
 		c.deniedNow = open(cfg)
 	}
 	cfg.Name, cfg.Algorithm, cfg.Offset = kind+" denied", sluice.FixedWindowFirstCharge, 0
@@ -143,6 +150,18 @@ func (s *Store) Open(l rules.StoreLimit) (rules.StoreCounter, error) {
 
 // plenty is a limit that is never reached.
 const plenty = min(1<<40, math.MaxInt32)
+
+// plentyOf is plenty, or what leaves room beside it for the numbers of windows that are short.
+func plentyOf(period time.Duration) int {
+	n := plenty
+	for rate := n; rate > 1; rate /= 2 {
+		n = rate
+		if _, err := sluice.New(sluice.Config{Algorithm: sluice.FixedWindow, Limit: sluice.Per(n, period), MaxKeys: 1}); err == nil {
+			break
+		}
+	}
+	return n
+}
 
 // plain is the error of a limit without the name of redistier's field, which no rule has.
 func plain(err error) error {
@@ -346,7 +365,7 @@ func looks(in rules.StoreCall) bool { return in.Op == rules.CountFitting && in.H
 func (c *counter) asked(in *rules.StoreCall) sluice.Limit {
 	fits := in.Op == rules.CountFitting && in.Hits > 0
 	if c.Windows() && c.limitOf(in).Rate == 0 && !fits {
-		return sluice.Per(plenty, c.Limit.Period)
+		return c.plenty
 	}
 	return in.Limit
 }
@@ -369,7 +388,7 @@ func (c *counter) call(in *rules.StoreCall, a absorptions) redistier.StoreCall {
 		out.Op = redistier.OpRefund
 		in.Absorbed = a[in].absorbed
 		if c.Windows() { // which hold more than their limits where hits were denied
-			out.Override = sluice.Per(plenty, c.Limit.Period)
+			out.Override = c.plenty
 		}
 		out.Cost = clamp(in.Hits - in.Absorbed)
 	}

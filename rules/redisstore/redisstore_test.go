@@ -155,3 +155,23 @@ func (s *Store) sentRefunds(t *testing.T) {
 	s.refunds.poll(context.Background())
 	require.True(t, s.refunds.domain("d").settled.Load())
 }
+
+// TestOpen_ShortPeriods: rules whose periods no lease fits into do without, whatever the budget.
+func TestOpen_ShortPeriods(t *testing.T) {
+	server := redistest.Start(t)
+	for _, c := range []struct {
+		budget time.Duration
+		limit  string
+	}{{time.Second, "unit: second"}, {time.Minute, "unit: minute, algorithm: gcra"}, {0, "period: 9ms"}, {0, "period: 10ms"}} {
+		client := redis.NewClient(&redis.Options{Addr: server.Addr})
+		defer client.Close()
+		store, err := New(client, Config{StoreConfig: redistier.StoreConfig{Budget: c.budget}})
+		require.NoError(t, err)
+		engine, err := rules.New(load(t, "domain: d\ndescriptors: [{key: k, rate_limit: {requests_per_unit: 10, "+c.limit+"}}]\n"), rules.Config{Store: store, Leases: true})
+		require.NoError(t, err, "%v, %s", c.budget, c.limit)
+		var out rules.Response
+		require.NoError(t, engine.Decide(&rules.Request{Domain: "d", Descriptors: []rules.Descriptor{{Entries: []rules.Entry{{Key: "k", Value: "v"}}}}}, &out))
+		require.Equal(t, rules.OK, out.Code)
+		require.NoError(t, store.Close(context.Background()))
+	}
+}
