@@ -12,6 +12,7 @@ require (
 	github.com/sluice-go/sluice/redistier v0.0.0
 	github.com/sluice-go/sluice/rls v0.0.0
 	github.com/sluice-go/sluice/rules v0.0.0
+	github.com/sluice-go/sluice/rules/redisstore v0.0.0
 	github.com/spf13/cobra v1.10.2
 	github.com/spf13/pflag v1.0.9
 	github.com/stretchr/testify v1.11.1

@@ -18,7 +18,7 @@ type document struct {
 type logFacts struct {
 	Source string `json:"source"` // file name, "standard input" or "sample log"; of several the first ones
 	Format string `json:"format"` // of several the names of all
-	Lines  int64  `json:"lines"` // blank + counted + malformed
+	Lines  int64  `json:"lines"`  // blank + counted + malformed
 	Blank  int64  `json:"blank"`
 	// Counted is the number of lines that were replayed, one request each.
 	Counted   int64 `json:"counted"`
