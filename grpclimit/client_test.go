@@ -256,17 +256,17 @@ func TestClient_HoldsBackTheMethod(t *testing.T) {
 func TestClient_AHoldThatBegins(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *wire) {
 		require.NoError(t, w.call(t.Context(), "/s/m"))
-		w.answers = []answer{refusal(codes.ResourceExhausted, time.Minute)}
+		w.answers = []answer{refusal(codes.ResourceExhausted, 150*time.Second)}
 		done := make(chan error)
 		for range 2 {
 			go func() { done <- w.call(t.Context(), "/s/m") }()
 		}
 		assert.Error(t, <-done)
 		assert.NoError(t, <-done)
-		assert.Equal(t, seconds(0, 10, 70), w.sent)
+		assert.Equal(t, seconds(0, 100, 250), w.sent, "had it been charged for 200, it would have to wait until 300")
 		require.NoError(t, w.call(t.Context(), "/s/m"))
-		assert.Equal(t, seconds(0, 10, 70, 80), w.sent, "it has been charged once")
-	}, grpclimit.ClientConfig{MaxWait: time.Hour}, sluice.Config{Limit: sluice.Per(1, 10*time.Second)})
+		assert.Equal(t, seconds(0, 100, 250, 350), w.sent)
+	}, grpclimit.ClientConfig{MaxWait: time.Hour}, sluice.Config{Limit: sluice.Per(1, 100*time.Second)})
 }
 
 func TestClient_Retries(t *testing.T) {
@@ -317,6 +317,16 @@ func TestClient_NoRetryBeforeTheServerWantsIt(t *testing.T) {
 		require.Error(t, w.call(t.Context(), "/s/m"))
 		assert.Equal(t, seconds(0), w.sent)
 	}, grpclimit.ClientConfig{MaxRetries: 1, Idempotent: func(string) bool { return true }, MaxRetryAfter: 30 * time.Second, MaxWait: time.Hour}, sluice.Config{})
+}
+
+// MaxWait is for all waits of a call together.
+func TestClient_MaxWaitIsForAllWaits(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *wire) {
+		soon := refusal(codes.ResourceExhausted, 5*time.Second)
+		w.answers = []answer{soon, soon, soon, soon}
+		require.Error(t, w.call(t.Context(), "/s/m"))
+		assert.Len(t, w.sent, 3)
+	}, grpclimit.ClientConfig{MaxRetries: 5, Idempotent: func(string) bool { return true }, MaxWait: 12 * time.Second}, sluice.Config{})
 }
 
 // Retries are charged, and wait within the deadline only.

@@ -1,7 +1,9 @@
 package grpclimit_test
 
 import (
+	"bytes"
 	"context"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/netip"
@@ -133,6 +135,20 @@ func TestByPeer_CallsDoNotMix(t *testing.T) {
 	assert.Empty(t, told)
 	requireKey(t, key, tcp(t, "192.0.2.7:1", "x-real-ip", "203.0.113.9"), "192.0.2.7")
 	assert.Equal(t, []string{"192.0.2.7:1 X-Real-Ip"}, told)
+}
+
+// A proxy that nobody has named is logged, once, though few calls are looked at.
+func TestByPeer_AProxyWithoutANameIsLogged(t *testing.T) {
+	var log bytes.Buffer
+	usual := slog.Default()
+	slog.SetDefault(slog.New(slog.NewTextHandler(&log, nil)))
+	defer slog.SetDefault(usual)
+	key, ctx := grpclimit.Must(grpclimit.ByPeer(httplimit.IPConfig{})), tcp(t, "192.0.2.7:1", "x-forwarded-for", "203.0.113.9")
+	for range 20_000 { // none of them, with a chance of 10^-34
+		requireKey(t, key, ctx, "192.0.2.7")
+	}
+	assert.Equal(t, 1, strings.Count(log.String(), "\n"), log.String())
+	assert.Contains(t, log.String(), "peer=192.0.2.7:1 header=X-Forwarded-For")
 }
 
 func TestByPeer_RefusesWhatHTTPLimitRefuses(t *testing.T) {
