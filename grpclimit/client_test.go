@@ -146,6 +146,16 @@ func TestClient_OneBudgetForEachTarget(t *testing.T) {
 	}
 }
 
+// A hold is that of a method at one target.
+func TestClient_OneHoldForEachTarget(t *testing.T) {
+	client := grpclimit.Must(grpclimit.NewClient(grpclimit.ClientConfig{FailFast: true}))
+	a, b := &wire{Client: client, conn: connTo(t, "a")}, &wire{Client: client, conn: connTo(t, "b")}
+	a.answers = []answer{refusal(codes.ResourceExhausted, time.Minute)}
+	require.Error(t, a.call(t.Context(), "/s/m"))
+	assert.ErrorIs(t, a.call(t.Context(), "/s/m"), grpclimit.ErrLimited)
+	assert.NoError(t, b.call(t.Context(), "/s/m"))
+}
+
 func requireLimited(t *testing.T, err error, held bool, after time.Duration, why error) {
 	t.Helper()
 	var e *grpclimit.LimitError
