@@ -15,7 +15,7 @@ type allCall struct {
 	calls  []takeCall // those that ask Redis
 	packed [][]byte
 
-	admitted []*takeCall // without Redis, while it was late
+	admitted []takeCall // without Redis, while it was late
 }
 
 // An allReply is what the script says: of each call whether it stands in no way, as 1 or 0, and the reply.
@@ -240,7 +240,7 @@ func (a *together) ask(ctx context.Context) error {
 func (l *lane) joinQueue(r request, now time.Time) (*group, *waiter, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	g, w, err := l.joinLocked(r, nil, now, false)
+	g, w, err := l.joinLocked(&r, nil, now, false)
 	if err == nil {
 		l.send()
 	}

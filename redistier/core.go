@@ -121,10 +121,11 @@ func (a *asked) await(ctx context.Context) error {
 // decision is that of the caller of a rank, from the reply that its group shares. The
 // state is that after all calls of the group: those behind it are taken off.
 func (c *core) decision(t *takeCall, s subject, g *group, rank int64) sluice.Decision {
-	r := g.reply
+	r := &g.reply
 	if t.k == 0 {
-		r.view = g.viewOf(rank)
-		return t.decision(&r)
+		seen := *r
+		seen.view = g.viewOf(rank)
+		return t.decision(&seen)
 	}
 	if rank < r.admitted {
 		if !t.within {

@@ -182,7 +182,7 @@ func (l *lane) joinAll(leases *leases, work []storeCall, now time.Time) {
 		if !l.returning.Load() { // see ask
 			h = leases.hold(&w.request, w.subject, now)
 		}
-		a.group, a.waiter, a.failed = l.joinLocked(w.request, h, now, false)
+		a.group, a.waiter, a.failed = l.joinLocked(&w.request, h, now, false)
 	}
 	l.send()
 }

@@ -100,7 +100,7 @@ type settlement struct {
 func (l *lane) join(r request, h *hold, now time.Time) (*group, *waiter, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	g, w, err := l.joinLocked(r, h, now, true)
+	g, w, err := l.joinLocked(&r, h, now, true)
 	if err == nil && w == &g.first && g.state == groupQueued { // it has made the group, and does not lead
 		l.send()
 	}
@@ -108,11 +108,11 @@ func (l *lane) join(r request, h *hold, now time.Time) (*group, *waiter, error) 
 }
 
 // joinLocked is join, without sending. Only a caller that is alone may lead. The caller holds mu.
-func (l *lane) joinLocked(r request, h *hold, now time.Time, alone bool) (*group, *waiter, error) {
+func (l *lane) joinLocked(r *request, h *hold, now time.Time, alone bool) (*group, *waiter, error) {
 	if l.closed {
 		return nil, nil, ErrClosed
 	}
-	key := joinKey(&r)
+	key := joinKey(r)
 	if g := l.joining[key]; g != nil && r.shared() && !g.full() {
 		w := &waiter{}
 		g.waiters = append(g.waiters, w)
@@ -121,7 +121,7 @@ func (l *lane) joinLocked(r request, h *hold, now time.Time, alone bool) (*group
 	if l.breaker.state == breakerOpen {
 		return nil, nil, errOpen
 	}
-	g := l.newGroup(r, now)
+	g := l.newGroup(*r, now)
 	g.hold = h
 	w := &g.first
 	g.waiters = append(g.some[:0], w)

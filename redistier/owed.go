@@ -139,7 +139,7 @@ func (l *lane) admitted(g *group, c *takeCall) {
 		l.owe(c.plan, c.key, c.n, time.Now())
 		l.send()
 	case g.state == groupLate && g.op == opAll:
-		g.all.admitted = append(g.all.admitted, c)
+		g.all.admitted = append(g.all.admitted, *c)
 	case g.state == groupLate:
 		g.admitted += c.n
 	}
