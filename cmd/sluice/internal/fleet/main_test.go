@@ -1,0 +1,63 @@
+package fleet
+
+import (
+	"fmt"
+	"os"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-go/sluice/internal/redistest"
+)
+
+var built = sync.OnceValues(func() (string, error) {
+	dir, err := os.MkdirTemp("", "sluice-fleet-")
+	if err != nil {
+		return "", err
+	}
+	return Build(dir)
+})
+
+// program returns the path of `sluice`, built once.
+func program(t *testing.T) string {
+	t.Helper()
+	path, err := built()
+	require.NoError(t, err)
+	return path
+}
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	if path, err := built(); err == nil {
+		_ = os.RemoveAll(path[:len(path)-len("/sluice")])
+	}
+	os.Exit(code)
+}
+
+// start starts a fleet of n services for a test.
+func start(t *testing.T, rules string, n int, addr string, args ...string) *Fleet {
+	t.Helper()
+	f, err := New(program(t), rules, n, []string{"redis://" + addr}, args...)
+	require.NoError(t, err)
+	t.Cleanup(f.Close)
+	return f
+}
+
+// anyServer starts the server in the PATH.
+func anyServer(t *testing.T, options ...string) *redistest.Server {
+	t.Helper()
+	return redistest.Start(t, options...)
+}
+
+// twice runs a test of what a busy machine can spoil once more, if it fails, and says how both ended.
+func twice(t *testing.T, f func() error) {
+	t.Helper()
+	first := f()
+	if first == nil {
+		return
+	}
+	second := f()
+	require.NoError(t, second, "the first time: %v", first)
+	t.Log(fmt.Sprintf("the first of two runs failed, the second did not: %v", first))
+}
