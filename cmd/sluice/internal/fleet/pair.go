@@ -13,6 +13,7 @@ type Pair struct {
 	Seconds []int // admitted in each second, as far as that is sure
 	Tally   Tally
 	Calls   []Call
+	Lost    int // how often a service has lost the store, and has admitted by its share
 }
 
 // pairLimit and pairOffered are a second's.
@@ -31,6 +32,10 @@ func RunPair(binary, url string, seconds int, args ...string) (*Pair, error) {
 	end := begin.Add(time.Duration(seconds)*time.Second - 11*time.Millisecond)
 	load := Load{Rate: pairOffered, Next: func(int) (string, string) { return "pair", "key" }}
 	p := &Pair{Calls: load.While(f.Services, func(at time.Time) bool { return at.Before(end) }, begin)}
+	for _, s := range f.Services {
+		lost, _ := s.modes()
+		p.Lost += lost
+	}
 	if n, err := Errors(p.Calls); n > 0 {
 		return p, fmt.Errorf("%d calls failed: %w", n, err)
 	}

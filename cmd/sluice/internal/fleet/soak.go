@@ -80,7 +80,7 @@ type size struct{ kB, goroutines int }
 
 // round loads the fleet for a round with a fault in it, and judges it.
 func (s *Soak) round(b *bench, t *totals, r *rand.Rand, round int, f Fault) error {
-	zipf := rand.NewZipf(rand.New(rand.NewPCG(s.Seed, uint64(round))), 1.2, 4, soakKeys-1)
+	zipf := rand.NewZipf(rand.New(rand.NewPCG(s.Seed, uint64(round))), 1.5, 1, soakKeys-1)
 	keys := make([][2]string, 1<<14)
 	for i := range keys {
 		keys[i] = [2]string{soakLimits[r.IntN(len(soakLimits))].Name, strconv.FormatUint(zipf.Uint64(), 10)}

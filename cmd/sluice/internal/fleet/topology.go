@@ -103,7 +103,7 @@ func (s *Store) sentinel(binary string, options []string) error {
 		return err
 	}
 	host, port, _ := net.SplitHostPort(primary.Addr)
-	if _, err = s.start(binary, append(options, "--replicaof", host+" "+port)...); err != nil {
+	if _, err = s.start(binary, append(options, "--replicaof", host, port)...); err != nil {
 		return err
 	}
 	urls := "redis://"
