@@ -9,6 +9,7 @@ require (
 	github.com/redis/go-redis/v9 v9.22.0
 	github.com/sluice-go/sluice v0.0.0
 	github.com/sluice-go/sluice/promsluice/promengine v0.0.0
+	github.com/sluice-go/sluice/promsluice/promtier v0.0.0
 	github.com/sluice-go/sluice/redistier v0.0.0
 	github.com/sluice-go/sluice/rls v0.0.0
 	github.com/sluice-go/sluice/rules v0.0.0

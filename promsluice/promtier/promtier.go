@@ -58,7 +58,7 @@ type Collector struct {
 	tiers map[string]source
 }
 
-// A source is what is asked of a redistier.Tier.
+// A source is what is asked of a redistier.Tier, or a Store.
 type source interface {
 	Stats() redistier.Stats
 	Mode() redistier.Mode
@@ -75,6 +75,14 @@ func (c *Collector) Add(name string, t *redistier.Tier) error {
 		return fmt.Errorf("promtier: the tier for the name %q is nil; want one of redistier.NewTier", name)
 	}
 	return c.add(name, t)
+}
+
+// AddStore is Add for a Store: the metrics are of all of its limits.
+func (c *Collector) AddStore(name string, s *redistier.Store) error {
+	if s == nil {
+		return fmt.Errorf("promtier: the store for the name %q is nil; want one of redistier.NewStore", name)
+	}
+	return c.add(name, s)
 }
 
 func (c *Collector) add(name string, s source) error {

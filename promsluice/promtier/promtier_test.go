@@ -171,3 +171,20 @@ func TestDocs_NameAllMetrics(t *testing.T) {
 	}
 	assert.Equal(t, 8, n)
 }
+
+func TestCollector_AddStore(t *testing.T) {
+	client := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"})
+	defer client.Close()
+	s, err := redistier.NewStore(client, redistier.StoreConfig{Prefix: "p", Replicas: 1})
+	require.NoError(t, err)
+	defer s.Close(context.Background())
+	c := New()
+	require.NoError(t, c.AddStore("all", s))
+	require.ErrorContains(t, c.AddStore("all", s), "is that of another tier")
+	require.ErrorContains(t, c.AddStore("none", nil), "want one of redistier.NewStore")
+	registry := prometheus.NewPedanticRegistry()
+	registry.MustRegister(c)
+	families, err := registry.Gather()
+	require.NoError(t, err)
+	require.NotEmpty(t, families)
+}

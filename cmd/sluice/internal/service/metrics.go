@@ -27,6 +27,9 @@ type metrics struct {
 func newMetrics(s *server) *metrics {
 	m := &metrics{path: s.config.MetricsPath, registry: prometheus.NewRegistry()}
 	m.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	if c := newStoreCollector(s.store); c != nil {
+		m.registry.MustRegister(c)
+	}
 	if s.config.MetricsNames == upstreamNames {
 		h := prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "ratelimit_service_response_time_seconds", Help: "How long calls took.", Buckets: buckets,

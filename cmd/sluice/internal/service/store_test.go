@@ -81,6 +81,10 @@ func TestServe_Store(t *testing.T) {
 		require.Equal(t, want, ask(t, both[i%2], one("k", "x")).Statuses[0].LimitRemaining)
 	}
 	require.Equal(t, pb.RateLimitResponse_OVER_LIMIT, ask(t, both[0], one("k", "x")).OverallCode)
+	_, metrics := a.get("metrics", "/metrics")
+	for _, line := range []string{`sluice_tier_degraded{limiter="redis"} 0`, `sluice_store_replicas{limiter="redis"} 2`, `sluice_store_unshared_units_total{limiter="redis"} 0`, `sluice_tier_decisions_total{limiter="redis",source="fallback"} 0`} {
+		require.Contains(t, metrics, line)
+	}
 	server.Kill()
 	admitted := 0
 	for i := range 12 {
@@ -90,6 +94,11 @@ func TestServe_Store(t *testing.T) {
 	}
 	require.Equal(t, 4, admitted, "each admits its half")
 	require.Contains(t, a.log.String(), "the store does not answer")
+	_, metrics = a.get("metrics", "/metrics")
+	require.Contains(t, metrics, `sluice_tier_degraded{limiter="redis"} 1`)
+	require.Regexp(t, `sluice_store_unshared_units_total\{limiter="redis"\} [1-9]`, metrics)
+	code, _ := a.get("http", "/healthcheck")
+	require.Equal(t, 200, code, "a replica that can decide is ready")
 	require.NotContains(t, a.log.String()+b.log.String(), "hidden")
 }
 

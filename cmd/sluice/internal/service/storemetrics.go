@@ -1,0 +1,75 @@
+package service
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/sluice-go/sluice/promsluice/promtier"
+	"github.com/sluice-go/sluice/redistier"
+)
+
+// What promtier's metrics of a store do not say. The label has the same values as theirs.
+var (
+	storeSinceDesc    = desc("sluice_store_mode_since_timestamp_seconds", "When the present mode of the store has begun, in Unix time.", "limiter")
+	storeUnsharedDesc = desc("sluice_store_unshared_units_total", "Units that were admitted, or counted, without the store.", "limiter")
+	storeOwedDesc     = desc("sluice_store_owed_units", "Units that the store has still to be told of.", "limiter")
+	storeLeasedDesc   = desc("sluice_store_leased_units", "Units that can be spent from leases now.", "limiter")
+	storeReplicasDesc = desc("sluice_store_replicas", "Processes that count together, as far as this one knows.", "limiter")
+	storeTripsDesc    = desc("sluice_store_trips_total", "Pipelines that have come back from the store.", "limiter")
+	storeTripTimeDesc = desc("sluice_store_trip_seconds_total", "How long these have taken, in all.", "limiter")
+)
+
+// storeCollector has the metrics of the store, if there is one of ours.
+type storeCollector struct {
+	tiers  *promtier.Collector
+	stores map[string]*redistier.Store
+}
+
+// newStoreCollector returns nil without a store.
+func newStoreCollector(s *sharedStore) *storeCollector {
+	c := &storeCollector{tiers: promtier.New(), stores: map[string]*redistier.Store{}}
+	for i, r := range s.parts() {
+		c.stores[[]string{"redis", "redis-per-second"}[i]] = r
+	}
+	for name, r := range c.stores {
+		if err := c.tiers.AddStore(name, r); err != nil {
+			panic(err) // the names are two, and valid
+		}
+	}
+	if len(c.stores) == 0 {
+		return nil
+	}
+	return c
+}
+
+// Describe implements prometheus.Collector.
+func (c *storeCollector) Describe(out chan<- *prometheus.Desc) {
+	c.tiers.Describe(out)
+	for _, d := range []*prometheus.Desc{
+		storeSinceDesc, storeUnsharedDesc, storeOwedDesc, storeLeasedDesc, storeReplicasDesc, storeTripsDesc, storeTripTimeDesc,
+	} {
+		out <- d
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (c *storeCollector) Collect(out chan<- prometheus.Metric) {
+	c.tiers.Collect(out)
+	for name, r := range c.stores {
+		stats := r.Stats()
+		for _, m := range []struct {
+			desc  *prometheus.Desc
+			kind  prometheus.ValueType
+			value float64
+		}{
+			{storeSinceDesc, prometheus.GaugeValue, float64(r.Status().Since.UnixMilli()) / 1000},
+			{storeUnsharedDesc, prometheus.CounterValue, float64(stats.Unshared)},
+			{storeOwedDesc, prometheus.GaugeValue, float64(stats.Owed)},
+			{storeLeasedDesc, prometheus.GaugeValue, float64(stats.Leased)},
+			{storeReplicasDesc, prometheus.GaugeValue, float64(r.Replicas())},
+			{storeTripsDesc, prometheus.CounterValue, float64(stats.Trips)},
+			{storeTripTimeDesc, prometheus.CounterValue, stats.TripTime.Seconds()},
+		} {
+			out <- prometheus.MustNewConstMetric(m.desc, m.kind, m.value, name)
+		}
+	}
+}
