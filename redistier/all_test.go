@@ -173,3 +173,35 @@ func modelled(m *oracle.Model, c StoreCall, now, step int64) (d sluice.Decision,
 	}
 	return d, true
 }
+
+// clusterStore: Do reaches all primaries, and DoAll those keys that are in one slot; of others it does nothing.
+func clusterStore(t *testing.T, c *cluster) {
+	s := newStore(t, c.client(), StoreConfig{})
+	apart := limitOf(t, s, LimitConfig{Name: "apart", Limit: sluice.PerHour(3)})
+	var calls []StoreCall
+	for i := range 30 {
+		calls = append(calls, StoreCall{Limit: apart, Key: fmt.Sprint(i), Cost: 2})
+	}
+	for _, left := range []int{1, 1} {
+		for _, r := range do(t, s, calls...) {
+			require.NoError(t, r.Err)
+			require.Equal(t, left, r.Decision.Remaining)
+		}
+	}
+	_, err := s.DoAll(ctx, calls, make([]StoreResult, len(calls)))
+	require.ErrorContains(t, err, "different slots")
+	together := limitOf(t, s, LimitConfig{Name: "together", Tag: "domain", Limit: sluice.PerHour(3)})
+	for i := range calls {
+		calls[i].Limit, calls[i].Key = together, fmt.Sprint("{", i, "}")
+	}
+	out := make([]StoreResult, len(calls))
+	for _, denied := range []int{-1, 0} {
+		d, err := s.DoAll(ctx, calls, out)
+		require.NoError(t, err)
+		require.Equal(t, denied, d.Denied)
+		for _, r := range out {
+			require.Equal(t, FromRedis, r.Source)
+			require.Equal(t, int64(2), r.Count)
+		}
+	}
+}
