@@ -62,7 +62,7 @@ func (l *Limit) Judge(calls []Call, share float64, late time.Duration) error {
 		if err := tally.Within(l.Requests); err != nil {
 			return err
 		}
-		return tally.AtLeast(int(share * float64(l.Requests)))
+		return tally.AtLeast(l.Requests, share)
 	}
 	worst, err := l.worst()
 	if err == nil {

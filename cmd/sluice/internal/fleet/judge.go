@@ -15,6 +15,7 @@ type Tally struct {
 	First    int64 // the number of the first window since 1970
 	Sure     []int // admitted calls of each window that are in no other
 	Possible []int // that and those that may be
+	Offered  []int // calls of each window, admitted or not, that are in no other
 	spans    []span
 }
 
@@ -24,9 +25,14 @@ type span struct{ from, to int64 } // windows
 func Count(calls []Call, period, offset time.Duration) Tally {
 	var t Tally
 	window := func(at time.Time) int64 { return at.Add(offset).UnixNano() / int64(period) }
+	offered := map[int64]int{}
 	for i := range calls {
+		s := span{window(calls[i].Sent), window(calls[i].Back)}
 		if calls[i].Admitted {
-			t.spans = append(t.spans, span{window(calls[i].Sent), window(calls[i].Back)})
+			t.spans = append(t.spans, s)
+		}
+		if s.from == s.to {
+			offered[s.from]++
 		}
 	}
 	if len(t.spans) == 0 {
@@ -34,7 +40,10 @@ func Count(calls []Call, period, offset time.Duration) Tally {
 	}
 	t.First = slices.MinFunc(t.spans, func(a, b span) int { return cmp.Compare(a.from, b.from) }).from
 	last := slices.MaxFunc(t.spans, func(a, b span) int { return cmp.Compare(a.to, b.to) }).to
-	t.Sure, t.Possible = make([]int, last-t.First+1), make([]int, last-t.First+1)
+	t.Sure, t.Possible, t.Offered = make([]int, last-t.First+1), make([]int, last-t.First+1), make([]int, last-t.First+1)
+	for i := range t.Offered {
+		t.Offered[i] = offered[t.First+int64(i)]
+	}
 	for _, s := range t.spans {
 		if s.from == s.to {
 			t.Sure[s.from-t.First]++
@@ -58,10 +67,15 @@ func (t *Tally) Within(most int) error {
 	})
 }
 
-// AtLeast returns an error unless the calls may have been decided so that each window has admitted least.
-func (t *Tally) AtLeast(least int) error {
+// AtLeast returns an error unless the calls may have been decided so that each window has admitted a share of a limit, or of what
+// it was offered, if that is less: the machine may be too busy to offer what it should.
+func (t *Tally) AtLeast(limit int, share float64) error {
 	return t.each(func(a, b int64, _, possible int) error {
-		if want := int(b-a+1) * least; possible < want {
+		want := 0
+		for w := a; w <= b; w++ {
+			want += int(share * float64(min(limit, t.Offered[w-t.First])))
+		}
+		if possible < want {
 			return fmt.Errorf("windows %d to %d admitted %d, which is less than %d", a-t.First, b-t.First, possible, want)
 		}
 		return nil

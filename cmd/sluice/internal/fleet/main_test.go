@@ -1,7 +1,6 @@
 package fleet
 
 import (
-	"fmt"
 	"os"
 	"sync"
 	"testing"
@@ -11,12 +10,13 @@ import (
 	"github.com/sluice-go/sluice/internal/redistest"
 )
 
-var built = sync.OnceValues(func() (string, error) {
-	dir, err := os.MkdirTemp("", "sluice-fleet-")
-	if err != nil {
+var builds string // where it is built, if it is
+
+var built = sync.OnceValues(func() (_ string, err error) {
+	if builds, err = os.MkdirTemp("", "sluice-fleet-"); err != nil {
 		return "", err
 	}
-	return Build(dir)
+	return Build(builds)
 })
 
 // program returns the path of `sluice`, built once.
@@ -29,8 +29,8 @@ func program(t *testing.T) string {
 
 func TestMain(m *testing.M) {
 	code := m.Run()
-	if path, err := built(); err == nil {
-		_ = os.RemoveAll(path[:len(path)-len("/sluice")])
+	if builds != "" {
+		_ = os.RemoveAll(builds)
 	}
 	os.Exit(code)
 }
@@ -59,5 +59,5 @@ func twice(t *testing.T, f func() error) {
 	}
 	second := f()
 	require.NoError(t, second, "the first time: %v", first)
-	t.Log(fmt.Sprintf("the first of two runs failed, the second did not: %v", first))
+	t.Logf("the first of two runs failed, the second did not: %v", first)
 }

@@ -52,5 +52,5 @@ func (p *Pair) Judge() error {
 	if err := p.Tally.Within(pairLimit); err != nil {
 		return err
 	}
-	return p.Tally.AtLeast(pairLimit * 99 / 100)
+	return p.Tally.AtLeast(pairLimit, 0.99)
 }

@@ -65,7 +65,7 @@ func pair(program string, servers, args []string) error {
 		return err
 	}
 	longest, p99 := fleet.Longest(p.Calls)
-	fmt.Printf("admitted each second: %v\n%d calls, %d admitted, the least %d and the most %d in a second; longest answer %v, p99 %v; the store was lost %d times\n", p.Seconds,
+	fmt.Printf("admitted each second: %v\noffered: %v\n%d calls, %d admitted, the least %d and the most %d in a second; longest answer %v, p99 %v; the store was lost %d times\n", p.Seconds, p.Tally.Offered,
 		len(p.Calls), fleet.Admitted(p.Calls), slices.Min(p.Tally.Possible), slices.Max(p.Seconds), longest, p99, p.Lost)
 	return p.Judge()
 }
