@@ -7,7 +7,7 @@ import (
 	"github.com/sluice-go/sluice/redistier"
 )
 
-// What promtier's metrics of a store do not say. The label has the same values as theirs.
+// Metrics of a store beside those of promtier, whose label has the same values.
 var (
 	storeSinceDesc    = desc("sluice_store_mode_since_timestamp_seconds", "When the present mode of the store has begun, in Unix time.", "limiter")
 	storeUnsharedDesc = desc("sluice_store_unshared_units_total", "Units that were admitted, or counted, without the store.", "limiter")
