@@ -56,7 +56,6 @@ type allTracer struct {
 	store  *Store
 	limits []*StoreLimit
 	models []*oracle.Model
-	seen   []StoreCall
 }
 
 // lost is for a Redis that has forgotten everything: the log is not put back.
