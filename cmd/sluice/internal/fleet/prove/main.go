@@ -75,6 +75,7 @@ func faults(program string, servers, args []string) error {
 	flags := flag.NewFlagSet("faults", flag.ContinueOnError)
 	lasts := flags.Duration("lasts", 2*time.Second, "how long a fault lasts")
 	budget := flags.String("budget", "5ms", "--store-budget of the services")
+	on := flags.String("on", "", "servers whose paths have this in them")
 	only := flags.String("only", "", "those whose names have this in them")
 	if err := flags.Parse(args); err != nil {
 		return err
@@ -82,6 +83,9 @@ func faults(program string, servers, args []string) error {
 	fmt.Println(fleet.Header)
 	broken := 0
 	for _, server := range servers {
+		if !strings.Contains(server, *on) {
+			continue
+		}
 		for _, f := range fleet.Faults {
 			if !strings.Contains(f.Kind+" "+f.Name, *only) {
 				continue
