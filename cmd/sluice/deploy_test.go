@@ -102,22 +102,51 @@ func TestDeploy_Kubernetes(t *testing.T) {
 }
 
 func TestDeploy_Systemd(t *testing.T) {
-	data, err := os.ReadFile(filepath.Join(deployDir, "systemd/sluice.service"))
-	require.NoError(t, err)
-	start := regexp.MustCompile(`(?m)^ExecStart=\S+/sluice (.*)$`).FindStringSubmatch(string(data))
-	require.NotNil(t, start)
-	c := parseServe(t, strings.Fields(start[1]))
-	assert.Equal(t, "/var/lib/sluice/counts", c.State, "StateDirectory=sluice")
+	for _, name := range []string{"sluice.service", "sluice-fleet.service"} {
+		data, err := os.ReadFile(filepath.Join(deployDir, "systemd", name))
+		require.NoError(t, err)
+		start := regexp.MustCompile(`(?m)^ExecStart=\S+/sluice (.*)$`).FindStringSubmatch(string(data))
+		require.NotNil(t, start)
+		c := parseServe(t, strings.Fields(start[1]))
+		if name == "sluice.service" {
+			assert.Equal(t, "/var/lib/sluice/counts", c.State, "StateDirectory=sluice")
+		} else {
+			checkStoreEnvironment(t, string(data), strings.Fields(start[1]))
+		}
 
-	analyze := installed(t, "systemd-analyze", "apt-get install systemd")
-	binary, err := os.Executable()
-	require.NoError(t, err)
-	dir := files(t, map[string]string{"sluice.service": strings.ReplaceAll(string(data), "/usr/local/bin/sluice", binary)})
-	out, err := exec.Command(analyze, "verify", "--man=no", filepath.Join(dir, "sluice.service")).CombinedOutput()
-	assert.NoError(t, err)
-	for line := range strings.Lines(string(out)) { // units of the machine can be odd, too
-		assert.NotContains(t, line, "sluice.service", line)
+		analyze := installed(t, "systemd-analyze", "apt-get install systemd")
+		binary, err := os.Executable()
+		require.NoError(t, err)
+		dir := files(t, map[string]string{name: strings.ReplaceAll(string(data), "/usr/local/bin/sluice", binary)})
+		out, err := exec.Command(analyze, "verify", "--man=no", filepath.Join(dir, name)).CombinedOutput()
+		assert.NoError(t, err)
+		for line := range strings.Lines(string(out)) { // units of the machine can be odd, too
+			assert.NotContains(t, line, name, line)
+		}
 	}
+}
+
+// checkStoreEnvironment reads the variables that a unit shows as those of its file.
+func checkStoreEnvironment(t *testing.T, unit string, args []string) {
+	t.Helper()
+	shown := regexp.MustCompile(`(?m)^(?:#   |Environment=)([A-Z_]+=\S+)$`).FindAllStringSubmatch(unit, -1)
+	var variables []string
+	for _, m := range shown {
+		variables = append(variables, m[1])
+	}
+	c := new(service.Config)
+	f := pflag.NewFlagSet("serve", pflag.ContinueOnError)
+	c.Flags(f)
+	require.NoError(t, f.Parse(args[1:]))
+	_, err := c.Environment(f, []string{"BACKEND_TYPE=redis"})
+	require.ErrorContains(t, err, "REDIS_URL", "without the file it does not start, and counts nothing alone")
+	ignored, err := c.Environment(f, variables)
+	require.NoError(t, err)
+	assert.Empty(t, ignored)
+	require.NoError(t, c.Check())
+	assert.Equal(t, []string{"redis.example.org:6379"}, c.Store.Redis.URLs)
+	assert.Equal(t, "PASSWORD", c.Store.Redis.Auth)
+	assert.True(t, c.Store.Redis.TLS)
 }
 
 func plainGet(url string) (string, error) {
