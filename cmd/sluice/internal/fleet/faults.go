@@ -366,4 +366,4 @@ func (r *Row) String() string {
 
 // Header begins the table.
 const Header = `| server | kind | fault | longest answer | p99 | admitted of a day's limit | by a bucket, of WorstCase | errors | heals in | outages seen | forgiven | the promise |
-|---|---|---|--:|--:|--:|--:|--:|--:|--:|---|`
+|---|---|---|--:|--:|--:|--:|--:|--:|--:|--:|---|`
