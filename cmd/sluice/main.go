@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"math"
 	"os"
+	"path/filepath"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -36,7 +37,16 @@ func (f failure) Unwrap() error { return f.error }
 var errDenied = errors.New("denied")
 
 func main() {
-	os.Exit(run(os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
+	os.Exit(run(commandLine(os.Args), os.Stdin, os.Stdout, os.Stderr))
+}
+
+// commandLine is what follows the program's name. Under the name of Envoy's service, which has no commands, it serves:
+// Envoy Gateway starts /bin/ratelimit.
+func commandLine(args []string) []string {
+	if filepath.Base(args[0]) == "ratelimit" {
+		return append([]string{"serve"}, args[1:]...)
+	}
+	return args[1:]
 }
 
 // run executes a command line and returns the exit code. An error is one line on
