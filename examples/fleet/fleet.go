@@ -102,7 +102,7 @@ func (f *fleet) serve(ctx context.Context, i int) error {
 	const free = "127.0.0.1:0"
 	// A busy machine takes longer than the 5 ms of the default now and then, and that is no outage.
 	cmd := exec.Command(f.binary(), "serve", "--rules", f.rules(), "--redis", "redis://"+f.store.Addr, "--replicas", fmt.Sprint(replicas),
-		"--store-budget", "100ms", "--grpc", free, "--http", free, "--debug", free, "--metrics", free)
+		"--store-budget", "300ms", "--grpc", free, "--http", free, "--debug", free, "--metrics", free)
 	cmd.SysProcAttr = ending()
 	out, err := cmd.StdoutPipe()
 	if err != nil {

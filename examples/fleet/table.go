@@ -121,20 +121,20 @@ func (t *table) verdict() error {
 	fmt.Fprintf(t.out, "\n%d s: replicas admitted %v, %d calls were denied, %d had no answer. The most in a second: %d.\n", len(t.rows), admitted, denied, failed, most)
 	switch {
 	case over > 0:
-		return t.failed("%d more than the limit were admitted with the store", over)
+		return t.failed("The limit did not hold: %d more than the limit were admitted with the store", over)
 	case worst > limit:
-		return t.failed("%d more than the limit were admitted in an outage, where %d may be", worst, limit)
+		return t.failed("The limit did not hold: %d more than the limit were admitted in an outage, where %d may be", worst, limit)
 	case denied == 0:
-		return t.failed("nothing is shown: no call was denied; this machine is too busy for %d calls a second", offered)
+		return t.failed("Nothing is shown: no call was denied; this machine is too busy for %d calls a second", offered)
 	case min(admitted[0], admitted[1], admitted[2]) == 0:
-		return t.failed("nothing is shown: a replica admitted nothing")
+		return t.failed("Nothing is shown: a replica admitted nothing")
 	}
-	fmt.Fprintln(t.out, t.paint(green, fmt.Sprintf("The limit held: no second with the store admitted more than %d; without it (%d outages) at most %d more in all, where %d may be.", limit, outages, worst, limit)))
+	fmt.Fprintln(t.out, t.paint(green, fmt.Sprintf("The limit held: no second with the store admitted more than %d; outages: %d, each with at most %d more in all, where %d may be.", limit, outages, worst, limit)))
 	return nil
 }
 
 func (t *table) failed(format string, args ...any) error {
-	text := fmt.Sprintf("The limit did not hold: "+format+".", args...)
+	text := fmt.Sprintf(format+".", args...)
 	fmt.Fprintln(t.out, t.paint(red, text))
 	return errors.New("the verdict is above")
 }
