@@ -7,10 +7,13 @@ require (
 	github.com/envoyproxy/ratelimit v1.4.1-0.20260122083618-3fb702589d36
 	github.com/lyft/gostats v0.4.14
 	github.com/mediocregopher/radix/v4 v4.1.4
+	github.com/redis/go-redis/v9 v9.22.0
 	github.com/sirupsen/logrus v1.9.3
 	github.com/sluice-go/sluice v0.0.0
+	github.com/sluice-go/sluice/redistier v0.0.0
 	github.com/sluice-go/sluice/rls v0.0.0
 	github.com/sluice-go/sluice/rules v0.0.0
+	github.com/sluice-go/sluice/rules/redisstore v0.0.0
 	github.com/stretchr/testify v1.11.1
 	golang.org/x/sys v0.47.0
 	google.golang.org/grpc v1.84.0
@@ -63,6 +66,7 @@ require (
 	go.opentelemetry.io/otel/sdk v1.44.0 // indirect
 	go.opentelemetry.io/otel/trace v1.44.0 // indirect
 	go.opentelemetry.io/proto/otlp v1.10.0 // indirect
+	go.uber.org/atomic v1.11.0 // indirect
 	go.yaml.in/yaml/v3 v3.0.6 // indirect
 	golang.org/x/net v0.57.0 // indirect
 	golang.org/x/text v0.40.0 // indirect
@@ -74,6 +78,8 @@ require (
 
 replace (
 	github.com/sluice-go/sluice => ../..
+	github.com/sluice-go/sluice/redistier => ../../redistier
 	github.com/sluice-go/sluice/rls => ../../rls
 	github.com/sluice-go/sluice/rules => ../../rules
+	github.com/sluice-go/sluice/rules/redisstore => ../../rules/redisstore
 )
