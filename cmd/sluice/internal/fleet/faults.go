@@ -131,19 +131,18 @@ func (b *bench) reload(rules string) error {
 
 // Row is what a fault has done.
 type Row struct {
-	Fault            Fault
-	Version          string
-	Calls, Errors    int
-	Longest, P99     time.Duration
-	Day, DayLimit    int           // admitted by the limit of a day, in all
-	Second           int           // admitted by the bucket,
-	SecondWorst      int           // and WorstCase of the time that that took
-	Heal             time.Duration // from the end of the fault until all services count in the store
-	Lost             int           // how often services have lost the store
-	Broken           error         // of a promise
-	FirstError       error
-	SecondDuration   time.Duration
-	healed, finished time.Time
+	Fault          Fault
+	Version        string
+	Calls, Errors  int
+	Longest, P99   time.Duration
+	Day, DayLimit  int           // admitted by the limit of a day, in all
+	Second         int           // admitted by the bucket,
+	SecondWorst    int           // and WorstCase of the time that that took
+	Heal           time.Duration // from the end of the fault until all services count in the store
+	Lost           int           // how often services have lost the store
+	Broken         error         // of a promise
+	FirstError     error
+	SecondDuration time.Duration
 }
 
 // The limits that faults are tried on: both are offered twice as much, or more.
