@@ -21,6 +21,7 @@ type proxy struct {
 	hole     atomic.Bool            // bytes are read, and go nowhere:
 	lost     atomic.Int64           // so many
 	loses    atomic.Bool            // the answers to scripts: the connection ends instead
+	ended    atomic.Int64           // so many times
 	behind   atomic.Pointer[string] // the next answer, in one piece with it; "" is that answer again
 	loading  atomic.Bool            // scripts are answered as by a server that loads its data
 	passes   atomic.Pointer[func()] // called right before a piece is passed on, and right after
@@ -91,6 +92,7 @@ func (p *proxy) pipe(to, from net.Conn, asked *atomic.Bool, answer bool) {
 			}
 		}
 		if answer && p.loses.Load() && asked.Load() {
+			p.ended.Add(1)
 			return
 		}
 		if p.hole.Load() {
