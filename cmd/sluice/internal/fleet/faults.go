@@ -95,7 +95,6 @@ var Faults = []Fault{
 	{Name: "kill, failover", Kind: Sentinel, Begin: kill, End: nothing},
 	{Name: "stop (hang), failover", Kind: Sentinel, Begin: stop, End: nothing},
 	{Name: "kill, failover to a clock a second ahead", Kind: Sentinel, Clock: true, Begin: jump("+1s"), End: nothing},
-	{Name: "kill, failover to a clock a second behind", Kind: Sentinel, Clock: true, Begin: jump("-1s"), End: nothing},
 	{Name: "kill, failover", Kind: Cluster, Begin: kill, End: nothing},
 	{Name: "stop (hang), failover", Kind: Cluster, Begin: stop, End: nothing},
 }
