@@ -365,6 +365,8 @@ func (k Key) termsOf(c *cell) *terms {
 		return k.terms
 	case kept != nil:
 		return kept
+	case c != nil && c.policy.of.own:
+		return c.policy.of // until SetLimit has moved it, as with a table
 	}
 	return k.lim.own.Load()
 }
