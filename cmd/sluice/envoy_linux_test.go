@@ -50,6 +50,12 @@ func envoyAddress(t *testing.T, address string) string {
 // further ones of the configuration.
 func startEnvoy(t *testing.T, app *application, services []string, changes ...string) *envoy {
 	t.Helper()
+	return startEnvoyOf(t, "envoy/envoy.yaml", app, services, changes...)
+}
+
+// startEnvoyOf starts it with another file of deploy/.
+func startEnvoyOf(t *testing.T, file string, app *application, services []string, changes ...string) *envoy {
+	t.Helper()
 	path, port, admin := envoyPath(t), reserve(t), servetest.SocketName(t)
 	var endpoints strings.Builder
 	for _, s := range services {
@@ -58,7 +64,7 @@ func startEnvoy(t *testing.T, app *application, services []string, changes ...st
 	was := func(host, port string) string {
 		return "{socket_address: {address: " + host + ", port_value: " + port + "}}"
 	}
-	config := deployed(t, "envoy/envoy.yaml", append([]string{
+	config := deployed(t, file, append([]string{
 		was("127.0.0.1", "9901"), envoyAddress(t, admin), was("0.0.0.0", "8000"), envoyAddress(t, "127.0.0.1:"+port),
 		was("127.0.0.1", "3000"), envoyAddress(t, app.address),
 		"\n        - endpoint: {address: " + was("127.0.0.1", "8081") + "}", endpoints.String(),
