@@ -163,7 +163,7 @@ func (e *InvalidError) Error() string { return e.Reason }
 const maxHits = 1 << 32
 
 // Decide judges a request, counts it, and answers in resp. After an error nothing has been
-// counted. A request for a domain without rules is OK, and so is a descriptor without a rule.
+// counted, unless it is one of a Store, which may have. A request for a domain without rules is OK, and so is a descriptor without a rule.
 func (e *Engine) Decide(req *Request, resp *Response) error {
 	if req.Domain == "" {
 		return ErrNoDomain

@@ -119,14 +119,11 @@ func (e *Engine) decideShared(g *generation, d *domainState, req *Request, resp 
 			denied = append(denied, StoreCall{Counter: c.Counter, Key: c.Key, Op: Deny, Hits: w.hits, Counted: c.Counted && !w.stopped})
 		}
 	}
-	var err error
-	if len(denied) > 0 {
-		if err = e.config.Store.Decide(denied); err != nil {
-			err = fmt.Errorf("%w: %w", ErrStore, err)
-		}
+	if len(denied) > 0 && e.config.Store.Decide(denied) != nil { // the denial stands all the same
+		e.denials.unrecorded.Add(uint64(len(denied)))
 	}
 	clear(resp.calls)
-	return err
+	return nil
 }
 
 // call is what the Store is asked for a descriptor. The limit of an override comes with it.
@@ -173,12 +170,12 @@ func appendPart(b []byte, kind byte, text string) []byte {
 // descriptor, of which a value that shares the count of its pattern is that pattern. Such a name can have the
 // entries that Key tells apart in one.
 func ParseStoreKey(key string) (domain string, entries []Entry, err error) {
-	bad := fmt.Errorf("rules: %q is no Key of a StoreCall", key)
+	bad := func() error { return fmt.Errorf("rules: %q is no Key of a StoreCall", key) }
 	for rest := key; rest != ""; {
 		length, text, ok := strings.Cut(rest[1:], ":")
 		n, err := strconv.Atoi(length)
 		if !ok || err != nil || n < 0 || n > len(text) {
-			return "", nil, bad
+			return "", nil, bad()
 		}
 		part := text[:n]
 		switch {
@@ -189,7 +186,7 @@ func ParseStoreKey(key string) (domain string, entries []Entry, err error) {
 		case (rest[0] == '=' || rest[0] == '*') && len(entries) > 0:
 			entries[len(entries)-1].Value = part
 		default:
-			return "", nil, bad
+			return "", nil, bad()
 		}
 		rest = text[n:]
 	}

@@ -32,6 +32,9 @@ const snapshotMagic = "sluice rules \x00\x00\x01"
 // denialSection is the name of the section of denied hits, which no limiter has.
 const denialSection = "denied hits"
 
+// errStoreState is the error of Snapshot and Restore where a Store has the counts.
+var errStoreState = errors.New("rules: a Store has the counts; want no snapshot of the engine")
+
 // maxName bounds a section's name, so that damage does not ask for much memory.
 const maxName = 1 << 20
 
@@ -65,6 +68,9 @@ func (k *kept) section() string {
 // key is written as it stands at one instant, but not all at the same one. It holds the key of the
 // hash: keep it where strangers cannot read or write.
 func (e *Engine) Snapshot(w io.Writer) error {
+	if e.config.Store != nil {
+		return errStoreState
+	}
 	e.admin.Lock()
 	defer e.admin.Unlock()
 	sum := sha256.New()
@@ -107,6 +113,9 @@ func writeSection(w io.Writer, name string, state []byte) error {
 // a domain that has max_keys or overflow now and had none before, or the other way round: see
 // Unrestored. Errors that speak of the input match sluice.ErrBadSnapshot.
 func Restore(set *Set, c Config, r io.Reader) (*Engine, error) {
+	if c.Store != nil {
+		return nil, errStoreState
+	}
 	b, err := io.ReadAll(r)
 	if err != nil {
 		return nil, err

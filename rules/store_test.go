@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/fnv"
+	"io"
 	"math"
 	"math/rand/v2"
 	"strings"
@@ -355,4 +356,15 @@ func TestStore_Keys(t *testing.T) {
 	}
 	require.Equal(t, d.key(r, entries("a=x1")), d.key(r, entries("a=x2")))
 	require.NotContains(t, seen, d.key(r, entries("a=x1")))
+}
+
+// TestStore_NoSnapshot: the counts are in the Store, and an engine has none to write or to read.
+func TestStore_NoSnapshot(t *testing.T) {
+	c := Config{Store: newModelStore(sluice.NewManualClock(start))}
+	set := mustLoad(t, "domain: d\n")
+	e, err := New(set, c)
+	require.NoError(t, err)
+	require.ErrorContains(t, e.Snapshot(io.Discard), "a Store has the counts")
+	_, err = Restore(set, c, strings.NewReader(""))
+	require.ErrorContains(t, err, "a Store has the counts")
 }

@@ -78,10 +78,14 @@ func New(client redis.UniversalClient, c Config) (*Store, error) {
 
 // Close gives back what is on lease and tells Redis what it is owed, as far as ctx lets it.
 func (s *Store) Close(ctx context.Context) error {
-	s.refunds.close()
+	s.refunds.end()
 	err := s.main.Close(ctx)
 	if s.perSecond != nil {
 		err = errors.Join(err, s.perSecond.Close(ctx))
+	}
+	select {
+	case <-s.refunds.ended:
+	case <-ctx.Done():
 	}
 	return err
 }

@@ -175,3 +175,22 @@ func TestOpen_ShortPeriods(t *testing.T) {
 		require.NoError(t, store.Close(context.Background()))
 	}
 }
+
+// TestRefunds_Known: until Redis has been asked about a domain, its denials are noted; and a flag that Redis has lost settles
+// nothing, until all can know it again.
+func TestRefunds_Known(t *testing.T) {
+	ctx := context.Background()
+	s := newStore(t, redistest.Start(t).Addr, Config{})
+	d := s.refunds.domain("late") // after the first look
+	require.True(t, d.refunds())
+	s.refunds.poll(ctx)
+	require.False(t, d.refunds())
+	s.sentRefunds(t)
+	d = s.refunds.domain("d")
+	require.NoError(t, s.refunds.client.FlushAll(ctx).Err())
+	s.refunds.poll(ctx)
+	require.True(t, d.refunds(), "this process knows it still")
+	require.False(t, d.settled.Load(), "and one that begins now does not")
+	s.refunds.sent(d)
+	require.Eventually(t, func() bool { return s.refunds.client.ZScore(ctx, s.refunds.key, "d").Err() == nil }, 10*time.Second, time.Millisecond)
+}

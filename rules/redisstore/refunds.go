@@ -43,14 +43,15 @@ type refunds struct {
 // domain is what is known of a domain.
 type domain struct {
 	name    string
+	asked   atomic.Bool  // Redis has been asked about it
 	known   atomic.Bool  // it is sent refunds
 	since   atomic.Int64 // Redis's time in ms of the first, 0 if that is not known yet
 	settled atomic.Bool  // all processes know it
 	told    atomic.Int64 // Unix ns when this process has last told the others
 }
 
-// refunds reports whether the domain is sent refunds.
-func (d *domain) refunds() bool { return d.known.Load() }
+// refunds reports whether the domain is sent refunds, as far as is known: until Redis has been asked, it may be.
+func (d *domain) refunds() bool { return d.known.Load() || !d.asked.Load() }
 
 func newRefunds(client redis.UniversalClient, prefix string) *refunds {
 	ctx, end := context.WithCancel(context.Background())
@@ -71,11 +72,6 @@ func newRefunds(client redis.UniversalClient, prefix string) *refunds {
 	return r
 }
 
-func (r *refunds) close() {
-	r.end()
-	<-r.ended
-}
-
 // domain returns the one of a name. Names are those of rules, and so not many.
 func (r *refunds) domain(name string) *domain {
 	d, _ := r.domains.LoadOrStore(name, &domain{name: name})
@@ -86,6 +82,11 @@ func (r *refunds) domain(name string) *domain {
 func (r *refunds) poll(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, pollEvery)
 	defer cancel()
+	var before []*domain
+	r.domains.Range(func(_, d any) bool {
+		before = append(before, d.(*domain))
+		return true
+	})
 	now, err := r.client.Time(ctx).Result()
 	if err != nil {
 		return
@@ -94,16 +95,21 @@ func (r *refunds) poll(ctx context.Context) {
 	if err != nil {
 		return
 	}
+	first := make(map[string]int64, len(list))
 	for _, z := range list {
 		name, _ := z.Member.(string)
-		known, ok := r.domains.Load(name)
-		if !ok {
-			continue
+		first[name] = int64(z.Score)
+	}
+	for _, d := range before {
+		since, listed := first[d.name]
+		if listed {
+			d.known.Store(true)
+		} else { // or no longer: those who begin now do not know it
+			d.told.Store(0)
 		}
-		d := known.(*domain)
-		d.known.Store(true)
-		d.since.Store(int64(z.Score))
-		d.settled.Store(now.UnixMilli()-int64(z.Score) >= knownAfter.Milliseconds())
+		d.since.Store(since)
+		d.settled.Store(listed && now.UnixMilli()-since >= knownAfter.Milliseconds())
+		d.asked.Store(true)
 	}
 }
 

@@ -23,7 +23,8 @@ type UpstreamConfig struct {
 	Prefix string
 	// PerSecond is where limits of a second are counted. nil means with the others.
 	PerSecond redis.UniversalClient
-	// Budget is how long a call waits for an answer. 0 means 5 ms.
+	// Budget is how long a call waits for an answer. 0 means 5 ms. The clients must have ContextTimeoutEnabled, without
+	// which they wait for timeouts of their own.
 	Budget time.Duration
 	// OnUnavailable is Open or Closed. There is no local share, since nothing is known of other processes.
 	OnUnavailable redistier.OnUnavailable
@@ -33,8 +34,9 @@ type UpstreamConfig struct {
 
 // Upstream is a rules.Store that counts under the names that envoyproxy/ratelimit gives to keys, so that processes of both
 // programs count together while one takes the other's place: domain_key_value_..., and the window's begin by this
-// process's clock in seconds. Names can collide as there: user=id_42 and user_id=42 are one. There are no leases,
-// and nothing but fixed windows of whole units.
+// process's clock in seconds. Names can collide as there: user=id_42 and user_id=42 are one, and text in braces chooses the
+// slot of a cluster. There are no leases, and nothing but fixed windows of whole units. Refunds are taken off what the present window
+// holds, whether the hits were counted there or not.
 //
 // It is safe for concurrent use, and nothing has to be closed but its clients.
 type Upstream struct {
@@ -65,6 +67,14 @@ type upstreamCounter struct {
 
 func (*upstreamCounter) Close() {}
 
+// limitOf is the limit that a call is judged by.
+func (c *upstreamCounter) limitOf(in *rules.StoreCall) sluice.Limit {
+	if in.Limit != (sluice.Limit{}) {
+		return in.Limit
+	}
+	return c.Limit
+}
+
 // Open implements rules.Store.
 func (u *Upstream) Open(l rules.StoreLimit) (rules.StoreCounter, error) {
 	unit := false
@@ -92,7 +102,7 @@ return held`)
 // Decide implements rules.Store: one pipeline to each server, of INCRBY and EXPIRE.
 func (u *Upstream) Decide(calls []rules.StoreCall) error {
 	if len(calls) > 0 && calls[0].Op == rules.Deny {
-		return nil // denied hits are in the count of their window
+		return nil // as upstream, which takes refunds off whatever the present window holds
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), u.config.Budget)
 	defer cancel()
@@ -151,10 +161,7 @@ func (u *Upstream) Decide(calls []rules.StoreCall) error {
 
 // answer fills in the result of a call.
 func (c *upstreamCounter) answer(in *rules.StoreCall, held uint64, now int64) {
-	limit := c.Limit
-	if in.Limit != (sluice.Limit{}) {
-		limit = in.Limit
-	}
+	limit := c.limitOf(in)
 	needed := held
 	if in.Op == rules.Look {
 		needed += in.Hits
@@ -172,9 +179,10 @@ func (u *Upstream) unavailable(calls []rules.StoreCall, err error) error {
 		return fmt.Errorf("%w: %w", redistier.ErrUnavailable, err)
 	}
 	for i := range calls {
-		c := calls[i].Counter.(*upstreamCounter)
-		calls[i].Local = true
-		calls[i].Decision = sluice.Decision{Allowed: true, Limit: c.Limit.Rate, Remaining: c.Limit.Rate}
+		in := &calls[i]
+		limit := in.Counter.(*upstreamCounter).limitOf(in).Rate
+		in.Local = true
+		in.Decision = sluice.Decision{Allowed: in.Op == rules.GiveBack || in.Hits <= uint64(limit), Limit: limit, Remaining: limit}
 	}
 	return nil
 }

@@ -80,18 +80,23 @@ func (c *Config) Client() (redis.UniversalClient, error) {
 	}
 	first := list[0]
 	if kind == Single {
-		o := &redis.Options{Network: first.network, Addr: first.host, TLSConfig: config, PoolSize: c.PoolSize, DialTimeout: c.Timeout}
+		o := &redis.Options{Network: first.network, Addr: first.host, TLSConfig: config, PoolSize: c.PoolSize, DialTimeout: c.Timeout, ContextTimeoutEnabled: true}
 		o.Username, o.Password = userAndPassword(c.Auth, first.auth)
 		if _, err := fmt.Sscanf(first.db, "%d", &o.DB); first.db != "" && (err != nil || fmt.Sprint(o.DB) != first.db || o.DB < 0) {
-			return nil, fmt.Errorf("the database %q: want a number, as in redis://localhost:6379/0", first.db)
+			return nil, errors.New("the path of the address is no number of a database; want one as in redis://localhost:6379/0")
 		}
 		return redistier.NewClient(o)
 	}
-	o := &redis.UniversalOptions{TLSConfig: config, PoolSize: c.PoolSize, DialTimeout: c.Timeout, IsClusterMode: kind == Cluster, MasterName: first.master}
+	o := &redis.UniversalOptions{TLSConfig: config, PoolSize: c.PoolSize, DialTimeout: c.Timeout, ContextTimeoutEnabled: true, IsClusterMode: kind == Cluster, MasterName: first.master}
 	for _, a := range list {
 		o.Addrs = append(append(o.Addrs, a.host), a.more...)
 	}
 	o.Username, o.Password = userAndPassword(c.Auth, first.auth)
+	if kind == Sentinel {
+		if _, err := fmt.Sscanf(first.db, "%d", &o.DB); first.db != "" && (err != nil || fmt.Sprint(o.DB) != first.db || o.DB < 0) {
+			return nil, errors.New("the path of the address is no number of a database; want one as in redis://localhost:26379/0?master_name=NAME")
+		}
+	}
 	o.SentinelUsername, o.SentinelPassword = userAndPassword(c.SentinelAuth, "")
 	return redis.NewUniversalClient(o), nil
 }
@@ -147,6 +152,10 @@ func (c *Config) parse() (kind string, list []address, err error) {
 		return "", nil, fmt.Errorf("the type %q; want single, cluster or sentinel", c.Type)
 	case kind == Sentinel && (len(list) == 0 || list[0].master == ""):
 		return "", nil, errors.New("a Sentinel without the name of a master; want NAME,HOST:PORT,HOST:PORT or redis://HOST:PORT?master_name=NAME")
+	case kind != Sentinel && slices.ContainsFunc(list, func(a address) bool { return a.master != "" }):
+		return "", nil, fmt.Errorf("a master_name of a %s; want the type sentinel", kind)
+	case kind == Cluster && slices.ContainsFunc(list, func(a address) bool { return strings.Trim(a.db, "0") != "" }):
+		return "", nil, errors.New("a database of a cluster, which has one; want no path")
 	case kind == Single && len(list) > 1:
 		return "", nil, fmt.Errorf("%d addresses of a single server; want one, or the type cluster", len(list))
 	case kind != Single && slices.ContainsFunc(list, func(a address) bool { return a.network == "unix" }):
@@ -163,8 +172,11 @@ func (c *Config) address(text string) (address, error) {
 		if c.Unix {
 			a.network = "unix"
 		}
-		if text == "" || !c.Unix && !strings.Contains(text, ":") {
+		switch {
+		case text == "" || !c.Unix && !strings.Contains(text, ":"):
 			return a, errors.New("it is no HOST:PORT; " + want)
+		case !c.Unix && strings.Contains(text, "@"):
+			return a, errors.New("it has an @ and no scheme; " + want)
 		}
 		return a, nil
 	}
@@ -177,12 +189,17 @@ func (c *Config) address(text string) (address, error) {
 		password, _ := u.User.Password()
 		a.auth = u.User.Username() + ":" + password
 	}
+	others := 0
 	for name := range u.Query() {
 		if name != "master_name" && name != "addr" {
-			return a, fmt.Errorf("it has a parameter %q; want none but master_name and addr", name)
+			others++
 		}
 	}
 	switch {
+	case others > 0:
+		return a, errors.New("it has a parameter that is neither master_name nor addr (a password needs % escapes); " + want)
+	case u.Fragment != "" || u.Scheme != "unix" && strings.ContainsAny(u.Path, "@:") || strings.Contains(u.RawQuery, "@"):
+		return a, errors.New("it has an @ or a # where none is expected (a password needs % escapes for @, /, # and :); " + want)
 	case u.Scheme == "unix":
 		a.network, a.host, a.db = "unix", u.Path, ""
 	case u.Scheme != "redis" && u.Scheme != "rediss":

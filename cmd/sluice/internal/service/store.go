@@ -155,6 +155,8 @@ func (c *Config) checkStore() error {
 		return fmt.Errorf("--store-keys %q: want %s or %s", s.Keys, ownNames, upstreamNames)
 	case upstream && s.OnFailure == failures[redistier.LocalShare]:
 		return errors.New("--on-store-failure local-share with --store-keys upstream: want open or closed, since nothing is known of other processes then")
+	case upstream && s.Health:
+		return errors.New("--store-health (REDIS_HEALTH_CHECK_ACTIVE_CONNECTION) with --store-keys upstream: want one of them, since there is no mode to follow then")
 	case s.Budget < 100*time.Microsecond || s.Budget > time.Minute:
 		return fmt.Errorf("--store-budget %v: want 100us to 1m", s.Budget)
 	case !slices.Contains(failures, s.OnFailure):
