@@ -28,7 +28,10 @@ func (e *Engine) openAll(set *Set) (opened map[StoreLimit]StoreCounter, err erro
 		return nil
 	}
 	for _, r := range set.rules {
-		if !r.unlimited && err == nil {
+		if r.unlimited || err != nil {
+			continue
+		}
+		if err = r.unshared(); err == nil {
 			err = open(e.storeLimit(r), r.path)
 		}
 	}
@@ -46,6 +49,18 @@ func (e *Engine) openAll(set *Set) (opened map[StoreLimit]StoreCounter, err erro
 		return nil, err
 	}
 	return opened, nil
+}
+
+// unshared refuses what no Store keeps, and what would be a weaker limit without.
+func (r *Rule) unshared() error {
+	c := r.config
+	switch {
+	case c.Soft != 0:
+		return fmt.Errorf("rules: %s: soft: %d, which a store has no word for; want it deleted, or counts in memory", r.path, c.Soft)
+	case c.CountDenied && c.Algorithm != sluice.FixedWindow:
+		return fmt.Errorf("rules: %s: count_denied: true with %v, of which a store counts what is admitted; want it deleted, or counts in memory", r.path, c.Algorithm)
+	}
+	return nil
 }
 
 // storeLimit is what a rule counts by.

@@ -368,3 +368,15 @@ func TestStore_NoSnapshot(t *testing.T) {
 	_, err = Restore(set, c, strings.NewReader(""))
 	require.ErrorContains(t, err, "a Store has the counts")
 }
+
+// TestStore_Unshared: what no Store keeps is refused, and not left out.
+func TestStore_Unshared(t *testing.T) {
+	for limit, want := range map[string]string{
+		"soft: 1": "rules: d.k: soft: 1, which a store has no word for",
+		"algorithm: sliding-window, count_denied: true": "rules: d.k: count_denied: true with sliding-window",
+	} {
+		set := mustLoad(t, "domain: d\ndescriptors: [{key: k, rate_limit: {unit: day, requests_per_unit: 5, "+limit+"}}]\n")
+		_, err := New(set, Config{Store: newModelStore(sluice.NewManualClock(start))})
+		require.ErrorContains(t, err, want)
+	}
+}
