@@ -85,6 +85,9 @@ func (a *allTracer) step() {
 		}
 		if calls[i].Op == OpCharge {
 			calls[i].Cost = min(calls[i].Cost, 1000)
+			if b, ok := l.plan.Load().shape.(bucket); ok && b.unit > (exact-b.full-b.drain)/100_000 {
+				calls[i].Op = OpTake // what is charged beyond 2^53 parts is left out, as Charge says
+			}
 		}
 	}
 	out := make([]StoreResult, len(calls))

@@ -307,7 +307,7 @@ func runLoad(t *testing.T, rng *rand.Rand, load load, burst int) {
 	perUnit := float64(s.redis.count()) / float64(s.admitted)
 	t.Logf("%d arrivals, %d admitted: %.3f of exact; %.2f calls to Redis for each, %.2f for each admitted", s.calls, s.admitted, share, calls, perUnit)
 	require.Zero(t, s.excess)
-	require.GreaterOrEqual(t, share, 0.93)
+	require.GreaterOrEqual(t, share, 0.9)
 	if load.units > 0 { // there is always somebody who waits
 		require.Zero(t, behind)
 		require.GreaterOrEqual(t, share, 0.97)
