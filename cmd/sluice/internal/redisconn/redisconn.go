@@ -10,6 +10,7 @@ import (
 	"net/url"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -82,8 +83,8 @@ func (c *Config) Client() (redis.UniversalClient, error) {
 	if kind == Single {
 		o := &redis.Options{Network: first.network, Addr: first.host, TLSConfig: config, PoolSize: c.PoolSize, DialTimeout: c.Timeout, ContextTimeoutEnabled: true}
 		o.Username, o.Password = userAndPassword(c.Auth, first.auth)
-		if _, err := fmt.Sscanf(first.db, "%d", &o.DB); first.db != "" && (err != nil || fmt.Sprint(o.DB) != first.db || o.DB < 0) {
-			return nil, errors.New("the path of the address is no number of a database; want one as in redis://localhost:6379/0")
+		if o.DB, err = first.database(); err != nil {
+			return nil, err
 		}
 		return redistier.NewClient(o)
 	}
@@ -93,12 +94,23 @@ func (c *Config) Client() (redis.UniversalClient, error) {
 	}
 	o.Username, o.Password = userAndPassword(c.Auth, first.auth)
 	if kind == Sentinel {
-		if _, err := fmt.Sscanf(first.db, "%d", &o.DB); first.db != "" && (err != nil || fmt.Sprint(o.DB) != first.db || o.DB < 0) {
-			return nil, errors.New("the path of the address is no number of a database; want one as in redis://localhost:26379/0?master_name=NAME")
+		if o.DB, err = first.database(); err != nil {
+			return nil, err
 		}
 	}
 	o.SentinelUsername, o.SentinelPassword = userAndPassword(c.SentinelAuth, "")
 	return redis.NewUniversalClient(o), nil
+}
+
+// database is the number in the path, 0 for none.
+func (a *address) database() (n int, err error) {
+	if a.db == "" {
+		return 0, nil
+	}
+	if n, err = strconv.Atoi(a.db); err != nil || n < 0 || strconv.Itoa(n) != a.db {
+		return 0, errors.New("the path of the address is no number of a database; want one as in redis://localhost:6379/0")
+	}
+	return n, nil
 }
 
 // Servers names what is connected to, without passwords.
