@@ -178,7 +178,7 @@ func storeCounts(t *testing.T, server *server) {
 	s.link.clock = func() int64 { return now }
 	config := LimitConfig{Name: "hits", Algorithm: sluice.FixedWindow, Limit: sluice.PerHour(3)}
 	l, huge := limitOf(t, s, config), config
-	huge.Limit = sluice.PerHour(math.MaxInt32)
+	huge.Limit = sluice.PerHour(math.MaxInt32 - 1) // math.MaxInt is Unlimited, which counts nothing
 	m := limitOf(t, s, huge)
 	none := config
 	none.Limit.Rate = 0
