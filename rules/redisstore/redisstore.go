@@ -412,7 +412,7 @@ func (c *counter) answer(in *rules.StoreCall, out *redistier.StoreCall, r *redis
 	case c.Windows() && limit == 0:
 		in.Decision.Allowed, in.Decision.Remaining = in.Hits == 0, 0
 	}
-	if in.Op != rules.CountAll {
+	if in.Op != rules.CountAll || out.Op == redistier.OpPeek {
 		return
 	}
 	in.Counted = out.Op == redistier.OpCharge

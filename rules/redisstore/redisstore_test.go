@@ -147,6 +147,28 @@ func TestStore_DecidesAsMemory(t *testing.T) {
 	})
 }
 
+// TestDecide_FullShadowWindow: in a call that a look denies, a window that is just full is not over its limit.
+func TestDecide_FullShadowWindow(t *testing.T) {
+	store := newStore(t, redistest.Start(t).Addr, Config{})
+	engine, err := rules.New(load(t, `domain: d
+sluice: {atomic: true}
+descriptors:
+- {key: full, shadow_mode: true, rate_limit: {unit: year, requests_per_unit: 2}}
+- {key: bucket, rate_limit: {unit: year, requests_per_unit: 2, algorithm: gcra}}
+`), rules.Config{Store: store})
+	require.NoError(t, err)
+	var out rules.Response
+	for i, hits := range []uint64{2, 0} {
+		req := &rules.Request{Domain: "d"}
+		for _, key := range []string{"full", "bucket"} {
+			req.Descriptors = append(req.Descriptors, rules.Descriptor{Entries: []rules.Entry{{Key: key, Value: "v"}}, Hits: &hits})
+		}
+		require.NoError(t, engine.Decide(req, &out))
+		require.Equal(t, i == 1, out.Statuses[1].Over)
+		require.False(t, out.Statuses[0].Over)
+	}
+}
+
 // sentRefunds makes domain d one that has long been sent refunds.
 func (s *Store) sentRefunds(t *testing.T) {
 	t.Helper()
