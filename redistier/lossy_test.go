@@ -86,7 +86,11 @@ func TestLossy_Leases(t *testing.T) {
 	const least = 3000
 	calls := 0
 	for ; calls < least || p.ended.Load() == 0 && calls < 50*least; calls++ {
-		if calls%30 == 0 { // calls from leases outnumber those that ask
+		switch {
+		case calls%1000 == 0: // else none may ask any more
+			maybe(r, 0)
+			await(t, "Redis is asked again", func() bool { return tier.Mode() == ModeShared })
+		case calls%30 == 0: // calls from leases outnumber those that ask
 			maybe(r, 3)
 		}
 		if d, err := tier.Take(context.Background(), "k", 1); err == nil && d.Allowed {
