@@ -15,11 +15,11 @@ import (
 	"github.com/sluice-go/sluice/benchmarks/internal/results"
 )
 
-// The results with Redis that are committed, all of their figures, and the README that shows some.
+// The results with Redis that are committed, all of their figures, and the page that shows some.
 var (
 	redisFile  = filepath.Join(published, "redis.json")
 	redisTable = filepath.Join(published, "redis.md")
-	redisPage  = filepath.Join("..", "redistier", "README.md")
+	redisPage  = filepath.Join("..", "redistier", "REFERENCE.md")
 )
 
 const redisSection = "redis"
@@ -38,7 +38,7 @@ func newRedis() *cobra.Command {
 		Use:   "redis",
 		Short: "Measure limiters that keep their state in Redis",
 		Long: `Measures redistier beside other limiters on a private redis-server, and prints a table.
-With --publish it replaces results/redis.json, results/redis.md and the section of redistier's README.`,
+With --publish it replaces results/redis.json, results/redis.md and the section of redistier's REFERENCE.md.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if c.Rounds < 1 || c.Sample <= 0 {
@@ -88,7 +88,7 @@ func rewriteRedis() error {
 	return r.write()
 }
 
-// write writes the table and the section of redistier's README.
+// write writes the table and the section of redistier's REFERENCE.md.
 func (r redisResults) write() error {
 	return errors.Join(os.WriteFile(redisTable, []byte(r.full()), 0o644), rewrite(redisPage, redisSection, r.section()))
 }
@@ -96,7 +96,7 @@ func (r redisResults) write() error {
 // full is redisTable.
 func (r redisResults) full() string { return report.Redis(r.Samples) + "\n" + r.origin() }
 
-// section is that of redistier's README.
+// section is that of redistier's REFERENCE.md.
 func (r redisResults) section() string { return report.RedisRatios(r.Samples) + "\n" + r.origin() }
 
 func (r redisResults) origin() string {
