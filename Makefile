@@ -1,4 +1,4 @@
-.PHONY: test full short race bench peers guard fuzz tidy check
+.PHONY: test full short quick race bench peers guard fuzz tidy check
 
 test: ## all tests of all modules
 	go test work
@@ -8,6 +8,9 @@ full: ## the same, as far as the gate goes
 
 short: ## the quick ones
 	go test -short work
+
+quick: ## what to run before each commit: a few minutes
+	.ci/run quick
 
 race:
 	go test -race -short . ./httplimit

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -206,7 +207,7 @@ func (s *server) openStore() (_ *sharedStore, err error) {
 	if !c.Redis.On() {
 		return nil, nil
 	}
-	redis.SetLogger(quietLog{s.log})
+	clientLog.Store(s.log)
 	out := &sharedStore{}
 	defer func() {
 		if err != nil {
@@ -299,10 +300,17 @@ func (s *server) rulesStore() rules.Store {
 	return s.store.Store
 }
 
+// clientLog is where the client of Redis logs to: it has one logger for a process, which can be set while no client is in use.
+var clientLog atomic.Pointer[slog.Logger]
+
+func init() { redis.SetLogger(quietLog{}) }
+
 // quietLog puts what the client of Redis logs by itself among the details: the modes of the store tell the rest.
-type quietLog struct{ *slog.Logger }
+type quietLog struct{}
 
 // Printf implements the client's logger.
-func (l quietLog) Printf(_ context.Context, format string, v ...any) {
-	l.Debug(fmt.Sprintf(format, v...))
+func (quietLog) Printf(_ context.Context, format string, v ...any) {
+	if log := clientLog.Load(); log != nil {
+		log.Debug(fmt.Sprintf(format, v...))
+	}
 }
