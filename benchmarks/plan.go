@@ -118,7 +118,7 @@ type measurement struct {
 	log       func(format string, args ...any)
 }
 
-// resolve finds what the plan names. What there is not is an error.
+// resolve finds what the plan names. A name of nothing is an error.
 func (p plan) resolve(log func(format string, args ...any)) (*measurement, error) {
 	m := &measurement{sizes: full, rounds: p.rounds, available: machine.Available, log: log}
 	if p.quick {

@@ -161,7 +161,7 @@ var (
 //
 // An answer with RESOURCE_EXHAUSTED or UNAVAILABLE holds back its method at that target, for all
 // calls through this Client, by its google.rpc.RetryInfo or grpc-retry-pushback-ms (gRFC A6), the
-// longer of the two, but for no longer than MaxRetryAfter. What has waited for a method is sent
+// longer of the two, but for no longer than MaxRetryAfter. Calls that have waited for a method are sent
 // at once when its hold ends, in no order, unless the Limiter spreads it. Other methods are not
 // held back: a limit may be theirs or not, and each is told by its own answers.
 //

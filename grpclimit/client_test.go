@@ -262,7 +262,7 @@ func TestClient_HoldsBackTheMethod(t *testing.T) {
 	}
 }
 
-// What waits for the limiter is not sent into a hold that begins meanwhile, nor charged for it.
+// A call that waits for the limiter is not sent into a hold that begins meanwhile, nor charged for it.
 func TestClient_AHoldThatBegins(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *wire) {
 		require.NoError(t, w.call(t.Context(), "/s/m"))

@@ -20,7 +20,7 @@
 // # What is promised
 //
 // A call passes if every policy admits it, and is charged to all of them or to none
-// ([sluice.TakeAll]). What a limiter promises holds for its calls too: N clients at once get
+// ([sluice.TakeAll]). The promises of a limiter hold for its calls too: N clients at once get
 // exactly the number of calls that the limit says.
 //
 // A call that is denied costs no more than its judgement: the handler is not called. One for which

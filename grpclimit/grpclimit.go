@@ -87,7 +87,7 @@ type Config struct {
 
 	// Skip returns true for calls that pass without being counted, their messages too. It is
 	// asked once a call. nil means SkipHealthAndReflection; for none, give it a function that
-	// returns false. Who can make it return true is not limited.
+	// returns false. A client that can make it return true is not limited.
 	Skip func(context.Context, Call) bool
 
 	// OnDecision is called once for each call, or message, that is judged, whatever the number
@@ -102,7 +102,7 @@ type Config struct {
 	// when it began, once its handler is done: 0 for what should not count, such as a login
 	// that succeeded. A negative cost leaves the charge as it is. nil means that costs are
 	// final, and adds nothing to a call; else each charge takes a receipt of some 200 bytes.
-	// What messages of streams are charged is final.
+	// Charges of messages of streams are final.
 	//
 	// The code is that of the status which the handler has returned, as gRPC makes it of an
 	// error: codes.Unknown of one that is no status; codes.Internal if the handler has

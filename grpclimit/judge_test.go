@@ -49,7 +49,7 @@ func TestDecide(t *testing.T) {
 	assert.Equal(t, 1, lim.Peek("k", 0).Remaining)
 }
 
-// What messages are charged is final, and their denial says not to send the call again.
+// Charges of messages are final, and a denial says not to send the call again.
 func TestDecide_Messages(t *testing.T) {
 	for _, per := range []grpclimit.Per{grpclimit.PerReceived, grpclimit.PerSent} {
 		c := onePolicy(t, sluice.PerSecond(1), newClock())

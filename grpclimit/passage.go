@@ -219,7 +219,7 @@ func readRefusal(s *status.Status, trailer metadata.MD) (asked time.Duration, ag
 // A holdKey is what is held back.
 type holdKey struct{ target, method string }
 
-// maxHolds bounds the methods that are held back at the same time. What a further one asks for is
+// maxHolds bounds the methods that are held back at the same time. The wish of a further one is
 // heeded by the retries of that call only.
 const maxHolds = 4096
 

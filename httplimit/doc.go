@@ -20,7 +20,7 @@
 // # What is promised
 //
 // A request passes if every policy admits it, and is charged to all of them or to
-// none ([sluice.TakeAll]). What a limiter promises holds for its requests too: N
+// none ([sluice.TakeAll]). The promises of a limiter hold for its requests too: N
 // clients at once get exactly the number of responses that the limit says.
 //
 // A denied request costs no more than its judgement: the handler is not called. It is

@@ -60,8 +60,8 @@ type node struct {
 }
 
 // parseNode reads an address, with or without a port: "192.0.2.1", "192.0.2.1:80",
-// "2001:db8::1", "[2001:db8::1]", "[fe80::1%eth0]:80". What comes after the port's colon
-// must be a port or an obfuscated one by RFC 7239, section 6.3.
+// "2001:db8::1", "[2001:db8::1]", "[fe80::1%eth0]:80". After the port's colon
+// comes a port or an obfuscated one by RFC 7239, section 6.3.
 func parseNode(s string) (n node, ok bool) {
 	host, port, brackets := s, "", strings.HasPrefix(s, "[")
 	if brackets {

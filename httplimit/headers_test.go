@@ -361,7 +361,7 @@ func TestHashedPartitionKey(t *testing.T) {
 	assert.ErrorContains(t, err, "15 bytes can be guessed; want at least 16")
 }
 
-// Lists add up where middlewares are stacked. What a handler appends to a header goes
+// Lists add up where middlewares are stacked. A value that a handler appends to a header goes
 // to no other header.
 func TestHeaders_OfStackedMiddlewares(t *testing.T) {
 	clock := newClock()

@@ -273,7 +273,7 @@ func TestTransport_HoldIsNeverMadeShorter(t *testing.T) {
 }
 
 // However many hosts ask to be left alone, those that already are stay so, and the table
-// does not grow. What has ended makes room.
+// does not grow. A hold that has ended makes room.
 func TestTransport_HostileHostsNeitherGrowTheTableNorEndAHold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		tr := newTestTransport(t, nil, TransportConfig{MaxHosts: 10})

@@ -69,7 +69,7 @@ type Config struct {
 	Policies []Policy
 
 	// Skip returns true for requests that pass without being counted; they get no
-	// headers. nil skips none. Who can make it return true is not limited.
+	// headers. nil skips none. A client that can make it return true is not limited.
 	Skip func(*http.Request) bool
 
 	// OnDenied answers the requests that are denied. Headers have been set. If it

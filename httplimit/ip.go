@@ -81,8 +81,8 @@ const (
 // Without trusted proxies the client is the socket peer, http.Request.RemoteAddr, which
 // nothing must have overwritten. If the peer is a trusted proxy, the list in
 // IPConfig.Header is walked from the right, where that proxy has written: the client is
-// the first address that is no trusted proxy. What is left of it comes from the client,
-// and is never looked at. If all addresses are trusted, it is the leftmost. Of several
+// the first address that is no trusted proxy. The addresses to its left come from the client,
+// and are never looked at. If all addresses are trusted, it is the leftmost. Of several
 // header lines the last is the right end.
 //
 // IPv4-mapped addresses are IPv4 addresses, zones and ports are dropped, and the address

@@ -13,7 +13,7 @@ import (
 )
 
 // Behind a proxy, the client is the last address in X-Forwarded-For that is not the
-// proxy's own. What the client has written there itself is further to the left.
+// proxy's own. Addresses that the client has written itself are further to the left.
 func ExampleByRemoteIP() {
 	key, err := httplimit.ByRemoteIP(httplimit.IPConfig{
 		TrustedProxies: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")},

@@ -164,8 +164,8 @@ func (f flushRecorder) Flush() { _ = f.rec.FlushError() } // Flush has no way to
 
 type hijackRecorder struct{ rec *recorder }
 
-// Hijack implements http.Hijacker. What is written to the connection from then on
-// is not seen; it is taken for a protocol that has been switched to.
+// Hijack implements http.Hijacker. Writes to the connection are not seen from then on;
+// they are taken for a protocol that has been switched to.
 func (h hijackRecorder) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	conn, rw, err := http.NewResponseController(h.rec.ResponseWriter).Hijack()
 	if err == nil {
@@ -191,7 +191,7 @@ const quotaExceeded = "https://iana.org/assignments/http-problem-types#quota-exc
 // what happens without Config.OnDenied. For status 429 its type is
 // https://iana.org/assignments/http-problem-types#quota-exceeded and its member
 // violated-policies has the names of the policies; for 400 its type is about:blank.
-// A Status of 0 counts as 429. What the KeyError says is not told. The answer must not be
+// A Status of 0 counts as 429. The text of the KeyError is not told. The answer must not be
 // stored by a cache (RFC 6585, section 4). For HEAD there is no body.
 func WriteProblem(w http.ResponseWriter, r *http.Request, d Decision) {
 	d.Status = cmp.Or(d.Status, http.StatusTooManyRequests)

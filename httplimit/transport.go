@@ -142,8 +142,8 @@ var (
 //
 // Each attempt waits until its host is not held back and the Limiter has admitted it,
 // or fails if it may not wait that long. It never waits beyond the request's context;
-// if its deadline comes before the wait would be over, it fails at once. What has waited
-// for a host is sent at once when its hold ends, in no order, unless the Limiter spreads
+// if its deadline comes before the wait would be over, it fails at once. Requests that have
+// waited for a host are sent at once when its hold ends, in no order, unless the Limiter spreads
 // it.
 //
 // A response holds back its host, for all requests through this Transport:

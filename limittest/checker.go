@@ -40,7 +40,7 @@ func (v *Violation) Error() string {
 // For Bucket, and for the buckets of Of, the memory of a key is bounded: the start of its largest debt is all that is needed to
 // find an excess. To name the shortest span, other instants at which that may begin are kept, too, of 16 bytes each: up to
 // 128, and one or two while the key has all of its burst. If there were more, a shorter span can be among those that
-// went. What the other promises take is with Bound. A record of a known key allocates only to keep more instants, and
+// went. Bound says what the other promises take. A record of a known key allocates only to keep more instants, and
 // to tell of a violation; a million of them took 0.06 to 0.08 s (BenchmarkChecker).
 type Checker struct {
 	promise Promise

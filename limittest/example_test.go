@@ -40,7 +40,7 @@ func ExampleChecker() {
 	// Output: limittest: key "key-0" was admitted 20 units within 15s, from 45000000000 to 60000000000 ns; the promise is at most 10
 }
 
-// What a limiter does can be compared with what its algorithm is defined to do.
+// A limiter is compared with the definition of its algorithm.
 func ExampleModel() {
 	config := sluice.Config{Algorithm: sluice.SlidingWindow, Limit: sluice.PerMinute(10)}
 	model, err := limittest.NewModel(config)

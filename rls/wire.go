@@ -137,7 +137,7 @@ func (r *wire) skip(number protowire.Number, kind protowire.Type) {
 	r.rest = r.rest[n:]
 }
 
-// readWire translates a request, and checks its sizes. What is no request is errWire or errUTF8.
+// readWire translates a request, and checks its sizes. Bytes that are no request are errWire or errUTF8.
 func (s *Service) readWire(w *scratch, text string) error {
 	w.begin()
 	r := wire{rest: text}

@@ -42,11 +42,11 @@ type Config struct {
 	StopWhenOver bool
 
 	// Store counts in the place of the engine's memory. nil means that memory. MaxKeys and Overflow mean
-	// nothing to a Store, and it refuses rules that it cannot keep: see New and Swap. What an engine has opened there is
+	// nothing to a Store, and it refuses rules that it cannot keep: see New and Swap. Counters that an engine has opened there are
 	// closed with the Store.
 	Store Store
 	// Leases lets the Store admit hits from units that it has been lent, for rules that do not say leases:
-	// false. What remains is then approximate, and the count of a window above its limit; admissions are not.
+	// false. Remaining is then approximate, and the count of a window above its limit; admissions are not.
 	Leases bool
 }
 

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// What can never happen is most likely a mistake: a descriptor that another one takes all requests of, and a
+// A part that can never apply is most likely a mistake: a descriptor that another one takes all requests of, and a
 // name in replaces that no rule of the domain has. Both are warnings, as files with them load in Envoy's service.
 
 // maxCompared bounds how many pairs of patterns a load compares, which takes tens of milliseconds: there may be more in

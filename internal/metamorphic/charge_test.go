@@ -39,7 +39,7 @@ func (tr *tracer) charge(key string, back int64) {
 	want := fromOracle(tr.model.Guess(guess(got)).Charge(key, at, int64(cost)))
 	tr.Note("%s at %d charge %d: %+v", key, at, cost, want)
 	tr.Equal(want, got, "Charge")
-	// What two words cannot count they charge to the next window, and remember that across a
+	// Units that two words cannot count go to the next window, also across a
 	// reset; their model starts from nothing.
 	tr.resets = tr.resets && !(tr.wide && cost > 0 && !admissible)
 	tr.Equal(want, tr.lim.Key(key).PeekAt(at, 0), "Peek after a charge")

@@ -419,8 +419,8 @@ func (w *wayTracer) reserve(name string, cost int) {
 	})
 }
 
-// settle settles one of the receipts. What is used beyond the cost is charged by no call that brings a
-// limit, and so under another one where the key has been forgotten.
+// settle settles one of the receipts. No call that brings a limit charges the units beyond the
+// cost, and so they go under another one where the key has been forgotten.
 func (w *wayTracer) settle() {
 	if len(w.open) == 0 {
 		return

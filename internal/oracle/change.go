@@ -3,8 +3,8 @@ package oracle
 import "math/big"
 
 // Changes of the limit. At the instant of a change each key keeps what it has spent, in
-// units; from then on the new limit says how they come back. What that means for an
-// algorithm is said at its adopt, below.
+// units; from then on the new limit says how they come back. Each
+// algorithm says at its adopt, below, how.
 //
 // A key that is idle at that instant is fresh under any limit. Under Rate 0 and Rate
 // math.MaxInt64 nothing is charged, and units go on coming back as they did before: as

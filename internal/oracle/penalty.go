@@ -7,7 +7,7 @@ import (
 // Penalties: what a denied call does to its key, and blocks.
 //
 //	block until u:  every call at t < u is denied, with u - t to wait; at u the key is
-//	                fresh. What it was charged before is forgotten.
+//	                fresh. Earlier charges are forgotten.
 //	Block(d) at t:  u = max(t + d, u of the present block, when the key is idle by itself)
 //	BlockFor:       a denied call of 1 to limit units is a Block(BlockFor)
 //	CountDenied:    a denied call of n units counts in its window, up to the limit. One

@@ -14,8 +14,8 @@ import (
 //
 //	refund:        the n newest units are struck out, as if never charged
 //
-// A charge made at s counts while s > t-P: it no longer counts at s+P. What was
-// charged after an older t counts there as well, so nothing passes that would
+// A charge made at s counts while s > t-P: it no longer counts at s+P. A charge
+// after an older t counts there as well, so nothing passes that would
 // not pass at the newest time.
 //
 // Of a key, `limit` units are remembered, no more (or as many as the largest limit so

@@ -1,5 +1,5 @@
 // Package tsc makes a clock of the processor's counter of time: the system clock, read without the
-// system's help and without waiting for other instructions. What it promises, sluice.FastClock says.
+// system's help and without waiting for other instructions. sluice.FastClock says what it promises.
 //
 // The counter has a rate that nobody tells, and which is not that of the system clock, since that is
 // set right all the time. So the time is a line through two samples of both, good for 5 ms. Then a

@@ -48,7 +48,7 @@ type Store struct {
 	budget    time.Duration
 }
 
-// most is the largest lease. What a limit admits within a lease's life, and what is left of it, bound them further.
+// most is the largest lease. The units that a limit admits within a lease's life, and those that are left of it, bound them further.
 const most = 1 << 20
 
 // closeAfter is how long calls that began before a limit was closed may take.

@@ -133,7 +133,7 @@ func hashes() []part {
 }
 
 // loop calls f through a function value, which costs 1 to 2 ns, as the call of a
-// clock through its interface does. What is called directly has loops of its own.
+// clock through its interface does. Functions that are called directly have loops of their own.
 func loop(f func() int64) func(n int) {
 	return func(n int) {
 		var x int64

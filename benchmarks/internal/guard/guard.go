@@ -54,7 +54,7 @@ type Row struct {
 	Ratio float64 // NaN: not measured
 }
 
-// Lost reports whether the bound is broken. What was not measured is lost, too.
+// Lost reports whether the bound is broken. A row that was not measured is lost, too.
 func (r Row) Lost() bool { return !(r.Ratio <= r.Most) }
 
 // String is the row as a line.

@@ -127,8 +127,8 @@ func timeGC() []time.Duration {
 }
 
 // Allocs counts the allocations of the calls of every workload whose keys are all
-// known beforehand. What the runtime allocates for itself meanwhile is counted with
-// them, so that none is a figure near 0.
+// known beforehand. The runtime allocates, too, meanwhile, and that is counted with
+// them: no allocations is a figure near 0.
 func Allocs(subjects []peers.Subject, workloads []workload.Workload, calls int) ([]results.Allocs, error) {
 	var rows []results.Allocs
 	for _, w := range workloads {

@@ -161,7 +161,7 @@ func TestRun_UnitsDoNotRunOut(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "more than the 10 units of the limit") {
 		t.Errorf("Run() = %v, want an error about the units", err)
 	}
-	// What a published sample can take: three modes, a warm-up, and 5 ns a call.
+	// The time that a published sample can take: three modes, a warm-up, and 5 ns a call.
 	round := Config{}.withDefaults().Round
 	if calls := 3 * (round + round/2) / (5 * time.Nanosecond); int(calls) > named("hot").Options.Burst/2 {
 		t.Errorf("%d calls take most of the units", calls)
@@ -365,9 +365,8 @@ func TestDrive_BatchesAreOfTheDeclaredSizeAndInOrder(t *testing.T) {
 	}
 }
 
-// What the workload full denies must be keys that the limiter has, and what refused
-// denies keys that it has no room for: with a second unit for each, the former are
-// admitted.
+// The workload full must deny keys that the limiter has, and refused must deny keys that
+// it has no room for: with a second unit for each, the former are admitted.
 func TestPrepare_FullAndRefusedAreDeniedForDifferentReasons(t *testing.T) {
 	for _, s := range peers.All() {
 		for name, want := range map[string]bool{"full": true, "refused": false} {

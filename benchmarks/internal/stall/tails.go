@@ -55,8 +55,8 @@ func (t tail) has(s peers.Subject) bool {
 }
 
 // RunTails returns a row for each situation: of the repeats, the run whose longest call is
-// the least, and likewise for its baseline. What a limiter has to do it does in every run;
-// what the machine does meanwhile can only add to it. It measures sluice under the system
+// the least, and likewise for its baseline. A limiter does its own work in every run;
+// the machine can only add to it. It measures sluice under the system
 // clock.
 func RunTails(subjects []peers.Subject, c TailConfig, log func(format string, args ...any)) ([]results.Stall, []results.Omission, error) {
 	large := newSetup(Config{Keys: c.Keys, Repeats: c.Repeats, Idle: c.Idle, Turnover: max(c.Keys/2, 1), AsLong: true})

@@ -136,7 +136,7 @@ func TestRunTails_FailuresAreNamedAndWhatCannotBeIsLeftOut(t *testing.T) {
 	assert.Equal(t, results.Omission{Subject: "sluice GCRA", Measurement: "tails, snapshot", Reason: "it cannot be written down"}, left[2])
 }
 
-// What the machine adds to some of the runs does not count.
+// Time that the machine adds to some of the runs does not count.
 func TestTail_TheCalmestRunAndTheCalmestBaselineCount(t *testing.T) {
 	of := func(value int64) *hdrhistogram.Histogram {
 		h := hdrhistogram.New(1, int64(longest), 3)

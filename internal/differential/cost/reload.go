@@ -15,7 +15,7 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// What a reload may take, and a call meanwhile.
+// The most that a reload may take, and a call meanwhile.
 const (
 	reloadMost = 200 * time.Millisecond
 	callMost   = 5 * time.Millisecond
