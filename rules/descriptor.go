@@ -139,7 +139,7 @@ func (l *loader) insert(at *yaml.Node, fields fieldList, parent, n *node, path s
 		l.errorAt(at, path, "the descriptor is already defined at %s:%d; want one descriptor for %s at this level", first.file, first.line, n.name)
 		return
 	}
-	l.nodes[nodeName{parent, n.name}] = place{l.file, at.Line}
+	l.nodes[nodeName{parent, n.name}] = l.place(at)
 	b := parent.children[key]
 	if b == nil {
 		b = &branch{values: map[string]*node{}}

@@ -42,7 +42,7 @@ type Config struct {
 	StopWhenOver bool
 
 	// Store counts in the place of the engine's memory. nil means that memory. MaxKeys and Overflow mean
-	// nothing to a Store, and it refuses rules that it cannot keep: see New and Swap. Counters that an engine has opened there are
+	// nothing to a Store, and it refuses rules that it cannot keep: New and Swap then return a *LoadError. Counters that an engine has opened there are
 	// closed with the Store.
 	Store Store
 	// Leases lets the Store admit hits from units that it has been lent, for rules that do not say leases:

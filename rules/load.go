@@ -66,8 +66,13 @@ func oneLine(s string) string {
 
 func isControl(r rune) bool { return r < ' ' || r == 0x7f || r == 0x85 || r == 0x2028 || r == 0x2029 }
 
+// comparePlaces orders the problems of a file.
+func comparePlaces(a, b Problem) int {
+	return cmp.Or(cmp.Compare(a.Line, b.Line), cmp.Compare(a.Column, b.Column))
+}
+
 // LoadError is the error of Load: all that is wrong with the files, warnings included, by file
-// and place.
+// and place. It is also that of New and Swap about what a Store does not keep.
 type LoadError struct{ Problems []Problem }
 
 // maxLines is how many problems are told of in a text.
@@ -101,9 +106,7 @@ func load(files []File, o Options, size int) (*Set, error) {
 		if !l.load(f) {
 			return load(files, o, math.MaxInt)
 		}
-		slices.SortStableFunc(l.problems[before:], func(a, b Problem) int {
-			return cmp.Or(cmp.Compare(a.Line, b.Line), cmp.Compare(a.Column, b.Column))
-		})
+		slices.SortStableFunc(l.problems[before:], comparePlaces)
 	}
 	l.unnamed(files)
 	if l.failed {
@@ -133,10 +136,9 @@ type loader struct {
 	problems []Problem
 	failed   bool
 
-	domains map[string]place   // where each was first named
-	nodes   map[nodeName]place // where each descriptor is defined
-	keep    keeper
-	size    int // of pieces
+	nodes map[nodeName]place // where each descriptor is defined
+	keep  keeper
+	size  int // of pieces
 
 	replaced []replacement
 	compared int // pairs of patterns
@@ -157,7 +159,6 @@ func newLoader(o Options, size int) *loader {
 	return &loader{
 		options: o,
 		set:     &Set{domains: map[string]*domain{}, names: map[string]int{}},
-		domains: map[string]place{},
 		nodes:   map[nodeName]place{},
 		size:    size,
 	}
@@ -165,8 +166,16 @@ func newLoader(o Options, size int) *loader {
 
 // place is where something is defined.
 type place struct {
-	file string
-	line int
+	file         string
+	line, column int32
+}
+
+func (l *loader) place(n *yaml.Node) place {
+	return place{l.file, int32(max(n.Line, 1)), int32(max(n.Column, 1))}
+}
+
+func (p place) problem(path, message string) Problem {
+	return Problem{File: p.file, Line: int(p.line), Column: int(p.column), Path: path, Message: message}
 }
 
 func (l *loader) add(p Problem) { l.problems = append(l.problems, p) }
@@ -248,7 +257,7 @@ func (l *loader) root(n *yaml.Node, c cuts) bool {
 
 // domain returns the domain that a file adds to: a new one, or with MergeDomains an earlier one.
 func (l *loader) domain(name string, at *yaml.Node) *domain {
-	d := &domain{name: name, root: &node{}}
+	d := &domain{name: name, root: &node{}, at: l.place(at)}
 	if name == "" {
 		return d
 	}
@@ -257,10 +266,9 @@ func (l *loader) domain(name string, at *yaml.Node) *domain {
 			return known
 		}
 		l.errorAt(at, name, "the domain is already defined at %s:%d; want each domain in one file, or domains merged",
-			l.domains[name].file, l.domains[name].line)
+			known.at.file, known.at.line)
 		return d
 	}
-	l.domains[name] = place{l.file, at.Line}
 	l.set.domains[name] = d
 	return d
 }

@@ -57,7 +57,7 @@ func (l *loader) rateLimit(fields fieldList, d *domain, path string) (rateLimit,
 	if r.at == nil {
 		return rateLimit{}, false
 	}
-	r.by = last(all)
+	r.by, r.out.at = last(all), l.place(r.at)
 	for _, f := range r.by {
 		r.read(f)
 	}

@@ -99,6 +99,7 @@ func (s *Set) Rules() []*Rule {
 
 type domain struct {
 	name string
+	at   place // where it was first named
 	root *node
 
 	actions [][]Action // "http"
@@ -217,6 +218,7 @@ type rateLimit struct {
 	ownCounter bool
 	noLeases   bool           // of a Store
 	config     *sluice.Config // of the limiter, without MaxKeys, Overflow, Clock; nil if unlimited
+	at         place
 }
 
 // Path is the rule's place: domain, keys and values, "domain.key_value.key".

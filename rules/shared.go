@@ -1,8 +1,10 @@
 package rules
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -13,42 +15,52 @@ import (
 type sharedUnits [Week + 1]StoreCounter
 
 // openAll opens what the rules of set count with in the Store, and returns the counters that were not
-// open before. After an error it has closed these again.
+// open before. After an error, a *LoadError of all that the Store does not keep, it has closed these again.
 func (e *Engine) openAll(set *Set) (opened map[StoreLimit]StoreCounter, err error) {
 	opened = map[StoreLimit]StoreCounter{}
-	open := func(l StoreLimit, path string) error {
+	open := func(l StoreLimit) error {
 		if e.shared[l] != nil || opened[l] != nil {
 			return nil
 		}
 		c, err := e.config.Store.Open(l)
-		if err != nil {
-			return fmt.Errorf("rules: %s: %w", path, err)
+		if err == nil {
+			opened[l] = c
 		}
-		opened[l] = c
-		return nil
+		return err
 	}
-	for _, r := range set.rules {
-		if r.unlimited || err != nil {
-			continue
-		}
-		if err = r.unshared(); err == nil {
-			err = open(e.storeLimit(r), r.path)
-		}
-	}
+	var problems []Problem
+	ofDomains := map[*domain]string{}
 	for _, d := range set.domains {
 		for _, u := range units {
-			if err == nil {
-				err = open(unitLimit(d, u), "domain "+d.name)
+			if err := open(unitLimit(d, u)); err != nil {
+				problems = append(problems, d.at.problem(d.name, err.Error()))
+				ofDomains[d] = err.Error()
+				break
 			}
 		}
 	}
-	if err != nil {
-		for _, c := range opened {
-			c.Close()
+	for _, r := range set.rules {
+		if r.unlimited {
+			continue
 		}
-		return nil, err
+		err := r.unshared()
+		if err == nil {
+			err = open(e.storeLimit(r))
+		}
+		if err != nil && err.Error() != ofDomains[r.domain] {
+			problems = append(problems, r.at.problem(r.path, err.Error()))
+		}
 	}
-	return opened, nil
+	if len(problems) == 0 {
+		return opened, nil
+	}
+	for _, c := range opened {
+		c.Close()
+	}
+	slices.SortFunc(problems, func(a, b Problem) int {
+		return cmp.Or(strings.Compare(a.File, b.File), comparePlaces(a, b))
+	})
+	return nil, &LoadError{problems}
 }
 
 // unshared refuses what no Store keeps, and what would be a weaker limit without.
@@ -56,9 +68,9 @@ func (r *Rule) unshared() error {
 	c := r.config
 	switch {
 	case c.Soft != 0:
-		return fmt.Errorf("rules: %s: soft: %d, which a store has no word for; want it deleted, or counts in memory", r.path, c.Soft)
+		return fmt.Errorf("soft: %d, which a store has no word for; want it deleted, or counts in memory", c.Soft)
 	case c.CountDenied && c.Algorithm != sluice.FixedWindow:
-		return fmt.Errorf("rules: %s: count_denied: true with %v, of which a store counts what is admitted; want it deleted, or counts in memory", r.path, c.Algorithm)
+		return fmt.Errorf("count_denied: true with %v, of which a store counts what is admitted; want it deleted, or counts in memory", c.Algorithm)
 	}
 	return nil
 }

@@ -305,7 +305,7 @@ func TestStore_Swap(t *testing.T) {
 	require.Equal(t, open, store.open)
 	store.refuse = errors.New("no such limit here")
 	err = e.Swap(mustLoad(t, fmt.Sprintf(rule, 100)))
-	require.EqualError(t, err, "rules: d.a: no such limit here")
+	require.EqualError(t, err, "test.yaml:4:15: d.a: no such limit here")
 	require.Equal(t, open, store.open)
 	require.EqualValues(t, 6, ask().Requests)
 	store.refuse = nil
@@ -369,14 +369,41 @@ func TestStore_NoSnapshot(t *testing.T) {
 	require.ErrorContains(t, err, "a Store has the counts")
 }
 
-// TestStore_Unshared: what no Store keeps is refused, and not left out.
+// TestStore_Unshared: what no Store keeps is refused, all of it and with its place, and not left out.
 func TestStore_Unshared(t *testing.T) {
-	for limit, want := range map[string]string{
-		"soft: 1": "rules: d.k: soft: 1, which a store has no word for",
-		"algorithm: sliding-window, count_denied: true": "rules: d.k: count_denied: true with sliding-window",
-	} {
-		set := mustLoad(t, "domain: d\ndescriptors: [{key: k, rate_limit: {unit: day, requests_per_unit: 5, "+limit+"}}]\n")
-		_, err := New(set, Config{Store: newModelStore(sluice.NewManualClock(start))})
-		require.ErrorContains(t, err, want)
-	}
+	set := mustLoad(t, `domain: d
+descriptors:
+- {key: a, rate_limit: {unit: day, requests_per_unit: 5, soft: 1}}
+- {key: b, rate_limit: {unit: day, requests_per_unit: 5}}
+- {key: c, rate_limit: {unit: day, requests_per_unit: 5, algorithm: sliding-window, count_denied: true}}
+- {key: e, rate_limit: {unit: day, requests_per_unit: 7}}
+`)
+	store := &refusing{modelStore: newModelStore(sluice.NewManualClock(start)), rate: 7}
+	_, err := New(set, Config{Store: store})
+	var all *LoadError
+	require.ErrorAs(t, err, &all)
+	require.Equal(t, `test.yaml:3:24: d.a: soft: 1, which a store has no word for; want it deleted, or counts in memory
+test.yaml:5:24: d.c: count_denied: true with sliding-window, of which a store counts what is admitted; want it deleted, or counts in memory
+test.yaml:6:24: d.e: not 7`, err.Error())
+	require.Positive(t, store.opened)
+	require.Equal(t, store.opened, store.closed, "what had been opened is closed")
 }
+
+// refusing refuses limits of a rate.
+type refusing struct {
+	*modelStore
+	rate           int
+	opened, closed int
+}
+
+func (s *refusing) Open(l StoreLimit) (StoreCounter, error) {
+	if l.Limit.Rate == s.rate {
+		return nil, fmt.Errorf("not %d", s.rate)
+	}
+	s.opened++
+	return closer{s}, nil
+}
+
+type closer struct{ *refusing }
+
+func (c closer) Close() { c.closed++ }

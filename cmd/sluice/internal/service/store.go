@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"slices"
 	"strconv"
 	"strings"
@@ -151,9 +152,10 @@ func (c *Config) checkStore() error {
 			s.OnFailure = failures[redistier.Closed]
 		}
 	}
+	if err := CheckKeys(s.Keys); err != nil {
+		return err
+	}
 	switch {
-	case !upstream && s.Keys != ownNames:
-		return fmt.Errorf("--store-keys %q: want %s or %s", s.Keys, ownNames, upstreamNames)
 	case upstream && s.OnFailure == failures[redistier.LocalShare]:
 		return errors.New("--on-store-failure local-share with --store-keys upstream: want open or closed, since nothing is known of other processes then")
 	case upstream && s.Health:
@@ -231,22 +233,50 @@ func (s *server) openStore() (_ *sharedStore, err error) {
 			return nil, fmt.Errorf("--redis-per-second: %w", err)
 		}
 	}
-	policy := redistier.OnUnavailable(slices.Index(failures, c.OnFailure))
-	if c.Keys == upstreamNames {
-		out.Store, err = redisstore.NewUpstream(client, redisstore.UpstreamConfig{
-			Prefix: c.Prefix, PerSecond: perSecond, Budget: c.Budget, OnUnavailable: policy, Jitter: c.Jitter,
-		})
-	} else {
-		out.own, err = redisstore.New(client, redisstore.Config{PerSecond: perSecond, StoreConfig: redistier.StoreConfig{
-			Prefix: c.Prefix, Replicas: c.Replicas, Budget: c.Budget, MaxKeys: s.config.MaxKeys, OnUnavailable: policy, OnMode: s.storeMode,
-		}})
-		out.Store = out.own
-	}
-	if err != nil {
+	if err := out.open(c, client, perSecond, s.config.MaxKeys, s.storeMode); err != nil {
 		return nil, fmt.Errorf("the store: %w", err)
 	}
 	s.log.Info("counts are shared", "servers", c.Redis.Servers(), "per second", c.PerSecond.Servers(), "keys", c.Keys, "on failure", c.OnFailure, "leases", c.Leases)
 	return out, nil
+}
+
+// open makes the store.
+func (s *sharedStore) open(c *StoreConfig, client, perSecond redis.UniversalClient, maxKeys int, onMode func(redistier.Mode, error)) (err error) {
+	policy := redistier.OnUnavailable(slices.Index(failures, c.OnFailure))
+	if c.Keys == upstreamNames {
+		s.Store, err = redisstore.NewUpstream(client, redisstore.UpstreamConfig{
+			Prefix: c.Prefix, PerSecond: perSecond, Budget: c.Budget, OnUnavailable: policy, Jitter: c.Jitter,
+		})
+		return err
+	}
+	s.own, err = redisstore.New(client, redisstore.Config{PerSecond: perSecond, StoreConfig: redistier.StoreConfig{
+		Prefix: c.Prefix, Replicas: c.Replicas, Budget: c.Budget, MaxKeys: maxKeys, OnUnavailable: policy, OnMode: onMode,
+	}})
+	s.Store = s.own
+	return err
+}
+
+// CheckStored returns what a store does not keep of the rules under names of keys that CheckKeys accepts, as serve says it:
+// a *rules.LoadError, if it is the rules. It reaches no server.
+func CheckStored(set *rules.Set, keys string) error {
+	client := redis.NewClient(&redis.Options{MaxRetries: -1, Dialer: func(context.Context, string, string) (net.Conn, error) {
+		return nil, errors.New("no server is asked")
+	}})
+	redis.SetLogger(quietLog{slog.New(slog.DiscardHandler)})
+	store := &sharedStore{clients: []redis.UniversalClient{client}}
+	if err := store.open(&StoreConfig{Keys: keys, OnFailure: failures[redistier.Closed], Replicas: 1}, client, nil, 0, nil); err != nil {
+		return err
+	}
+	_, err := rules.New(set, rules.Config{Store: store.Store})
+	return errors.Join(err, store.close())
+}
+
+// CheckKeys refuses what is no value of --store-keys.
+func CheckKeys(keys string) error {
+	if keys != ownNames && keys != upstreamNames {
+		return fmt.Errorf("--store-keys %q: want %s or %s", keys, ownNames, upstreamNames)
+	}
+	return nil
 }
 
 // storeMode logs that the store has ceased to answer, or does again.
