@@ -55,17 +55,17 @@ func desc(name, help string, labels ...string) *prometheus.Desc {
 // also while it is scraped. It is made by New.
 type Collector struct {
 	mutex sync.Mutex
-	tiers map[string]source
+	tiers map[string]Store
 }
 
-// A source is what is asked of a redistier.Tier, or a Store.
-type source interface {
+// A Store is a redistier.Store, or something else that tells as much, such as a server of redisstore.Upstream.
+type Store interface {
 	Stats() redistier.Stats
 	Mode() redistier.Mode
 }
 
 // New returns a Collector without Tiers.
-func New() *Collector { return &Collector{tiers: map[string]source{}} }
+func New() *Collector { return &Collector{tiers: map[string]Store{}} }
 
 // Add makes t a part of all scrapes to come, under a name that is the label "limiter". The error says what is
 // wrong with the name: it is empty, not UTF-8, or that of another Tier; or that t is nil. Nothing has changed
@@ -78,14 +78,14 @@ func (c *Collector) Add(name string, t *redistier.Tier) error {
 }
 
 // AddStore is Add for a Store: the metrics are of all of its limits.
-func (c *Collector) AddStore(name string, s *redistier.Store) error {
-	if s == nil {
+func (c *Collector) AddStore(name string, s Store) error {
+	if own, ok := s.(*redistier.Store); s == nil || ok && own == nil {
 		return fmt.Errorf("promtier: the store for the name %q is nil; want one of redistier.NewStore", name)
 	}
 	return c.add(name, s)
 }
 
-func (c *Collector) add(name string, s source) error {
+func (c *Collector) add(name string, s Store) error {
 	switch {
 	case name == "":
 		return fmt.Errorf(`promtier: the name is empty, which Prometheus takes for no label; want one such as "api"`)
@@ -128,7 +128,7 @@ func (c *Collector) Collect(out chan<- prometheus.Metric) {
 	}
 }
 
-func collect(out chan<- prometheus.Metric, name string, t source) {
+func collect(out chan<- prometheus.Metric, name string, t Store) {
 	counter := func(d *prometheus.Desc, v uint64, label ...string) {
 		out <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(v), append([]string{name}, label...)...)
 	}

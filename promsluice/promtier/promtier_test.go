@@ -182,6 +182,7 @@ func TestCollector_AddStore(t *testing.T) {
 	require.NoError(t, c.AddStore("all", s))
 	require.ErrorContains(t, c.AddStore("all", s), "is that of another tier")
 	require.ErrorContains(t, c.AddStore("none", nil), "want one of redistier.NewStore")
+	require.ErrorContains(t, c.AddStore("none", (*redistier.Store)(nil)), "want one of redistier.NewStore")
 	registry := prometheus.NewPedanticRegistry()
 	registry.MustRegister(c)
 	families, err := registry.Gather()

@@ -30,6 +30,9 @@ type UpstreamConfig struct {
 	OnUnavailable redistier.OnUnavailable
 	// Jitter is up to how long keys outlive their windows at random, as EXPIRATION_JITTER_MAX_SECONDS has it.
 	Jitter time.Duration
+	// OnMode, if it is not nil, is called when the mode of a server changes, by the call that has found out, which waits for it. See
+	// UpstreamServer.Status.
+	OnMode func(mode redistier.Mode, cause error)
 }
 
 // Upstream is a rules.Store that counts under the names that envoyproxy/ratelimit gives to keys, so that processes of both
@@ -40,9 +43,9 @@ type UpstreamConfig struct {
 //
 // It is safe for concurrent use, and nothing has to be closed but its clients.
 type Upstream struct {
-	client redis.UniversalClient
-	config UpstreamConfig
-	now    func() time.Time
+	main, perSecond *UpstreamServer // the same one if there is one
+	config          UpstreamConfig
+	now             func() time.Time
 }
 
 // NewUpstream returns a store. It does not wait for Redis, which may be down.
@@ -56,7 +59,20 @@ func NewUpstream(client redis.UniversalClient, c UpstreamConfig) (*Upstream, err
 	case c.OnUnavailable != redistier.Open && c.OnUnavailable != redistier.Closed:
 		return nil, errors.New("redisstore: there is no local share of counts under upstream's names; want Open or Closed")
 	}
-	return &Upstream{client: client, config: c, now: time.Now}, nil
+	u := &Upstream{main: newUpstreamServer(client, c.OnMode), config: c, now: time.Now}
+	u.perSecond = u.main
+	if c.PerSecond != nil {
+		u.perSecond = newUpstreamServer(c.PerSecond, c.OnMode)
+	}
+	return u, nil
+}
+
+// Servers returns those that are counted in: one, and with UpstreamConfig.PerSecond two.
+func (u *Upstream) Servers() []*UpstreamServer {
+	if u.perSecond != u.main {
+		return []*UpstreamServer{u.main, u.perSecond}
+	}
+	return []*UpstreamServer{u.main}
 }
 
 // upstreamCounter implements rules.StoreCounter.
@@ -110,16 +126,17 @@ func (u *Upstream) Decide(calls []rules.StoreCall) error {
 	counts := make([]*redis.IntCmd, len(calls))
 	looks := make([]*redis.StringCmd, len(calls))
 	backs := make([]*redis.Cmd, len(calls))
-	pipes := map[redis.UniversalClient]redis.Pipeliner{}
+	trips := map[*UpstreamServer]*trip{}
 	for i := range calls {
 		in := &calls[i]
 		c := in.Counter.(*upstreamCounter)
-		client := u.clientOf(c)
-		pipe := pipes[client]
+		to := u.serverOf(c)
+		pipe := trips[to]
 		if pipe == nil {
-			pipe = client.Pipeline()
-			pipes[client] = pipe
+			pipe = &trip{Pipeliner: to.client.Pipeline(), to: to}
+			trips[to] = pipe
 		}
+		pipe.calls++
 		key, err := u.name(in.Key, now-now%c.seconds)
 		if err != nil {
 			return err
@@ -134,8 +151,8 @@ func (u *Upstream) Decide(calls []rules.StoreCall) error {
 			pipe.Expire(ctx, key, time.Duration(c.seconds)*time.Second+u.jitter())
 		}
 	}
-	for _, pipe := range pipes {
-		if _, err := pipe.Exec(ctx); err != nil && !errors.Is(err, redis.Nil) {
+	for _, trip := range trips {
+		if err := trip.exec(ctx); err != nil {
 			return u.unavailable(calls, err)
 		}
 	}
@@ -154,6 +171,7 @@ func (u *Upstream) Decide(calls []rules.StoreCall) error {
 		if err != nil {
 			return u.unavailable(calls, err)
 		}
+		u.serverOf(calls[i].Counter.(*upstreamCounter)).redis.Add(1)
 		calls[i].Counter.(*upstreamCounter).answer(&calls[i], uint64(max(held, 0)), now)
 	}
 	return nil
@@ -180,9 +198,11 @@ func (u *Upstream) unavailable(calls []rules.StoreCall, err error) error {
 	}
 	for i := range calls {
 		in := &calls[i]
-		limit := in.Counter.(*upstreamCounter).limitOf(in).Rate
+		c := in.Counter.(*upstreamCounter)
+		limit := c.limitOf(in).Rate
 		in.Local = true
 		in.Decision = sluice.Decision{Allowed: in.Op == rules.GiveBack || in.Hits <= uint64(limit), Limit: limit, Remaining: limit}
+		u.serverOf(c).admitted(in)
 	}
 	return nil
 }
@@ -192,11 +212,11 @@ func (u *Upstream) DecideAll([]rules.StoreCall) (int, error) {
 	return -1, errors.New("redisstore: counts under upstream's names cannot be made all or none")
 }
 
-func (u *Upstream) clientOf(c *upstreamCounter) redis.UniversalClient {
-	if u.config.PerSecond != nil && c.seconds == 1 {
-		return u.config.PerSecond
+func (u *Upstream) serverOf(c *upstreamCounter) *UpstreamServer {
+	if c.seconds == 1 {
+		return u.perSecond
 	}
-	return u.client
+	return u.main
 }
 
 func (u *Upstream) jitter() time.Duration {

@@ -159,7 +159,7 @@ func (c *Config) checkStore() error {
 	case upstream && s.OnFailure == failures[redistier.LocalShare]:
 		return errors.New("--on-store-failure local-share with --store-keys upstream: want open or closed, since nothing is known of other processes then")
 	case upstream && s.Health:
-		return errors.New("--store-health (REDIS_HEALTH_CHECK_ACTIVE_CONNECTION) with --store-keys upstream: want one of them, since there is no mode to follow then")
+		return errors.New("--store-health (REDIS_HEALTH_CHECK_ACTIVE_CONNECTION) with --store-keys upstream: want one of them, since an unhealthy process gets no calls, and nothing else asks the store then")
 	case s.Budget < 100*time.Microsecond || s.Budget > time.Minute:
 		return fmt.Errorf("--store-budget %v: want 100us to 1m", s.Budget)
 	case !slices.Contains(failures, s.OnFailure):
@@ -191,16 +191,25 @@ func (c *Config) checkStore() error {
 // sharedStore is a store, and the clients that it is reached by.
 type sharedStore struct {
 	rules.Store
-	own     *redisstore.Store // nil under upstream's names
-	clients []redis.UniversalClient
+	own      *redisstore.Store    // nil under upstream's names
+	upstream *redisstore.Upstream // nil under our own
+	clients  []redis.UniversalClient
 }
 
-// parts are the stores of each server; none under upstream's names.
-func (s *sharedStore) parts() []*redistier.Store {
-	if s == nil || s.own == nil {
-		return nil
+// parts are those of each server, and nothing without a store.
+func (s *sharedStore) parts() (out []storePart) {
+	switch {
+	case s == nil:
+	case s.own != nil:
+		for _, p := range s.own.Stores() {
+			out = append(out, p)
+		}
+	default:
+		for _, p := range s.upstream.Servers() {
+			out = append(out, p)
+		}
 	}
-	return s.own.Stores()
+	return out
 }
 
 // openStore connects to the store, if there is one; nil if not. It does not wait for it.
@@ -244,9 +253,10 @@ func (s *server) openStore() (_ *sharedStore, err error) {
 func (s *sharedStore) open(c *StoreConfig, client, perSecond redis.UniversalClient, maxKeys int, onMode func(redistier.Mode, error)) (err error) {
 	policy := redistier.OnUnavailable(slices.Index(failures, c.OnFailure))
 	if c.Keys == upstreamNames {
-		s.Store, err = redisstore.NewUpstream(client, redisstore.UpstreamConfig{
-			Prefix: c.Prefix, PerSecond: perSecond, Budget: c.Budget, OnUnavailable: policy, Jitter: c.Jitter,
+		s.upstream, err = redisstore.NewUpstream(client, redisstore.UpstreamConfig{
+			Prefix: c.Prefix, PerSecond: perSecond, Budget: c.Budget, OnUnavailable: policy, Jitter: c.Jitter, OnMode: onMode,
 		})
+		s.Store = s.upstream
 		return err
 	}
 	s.own, err = redisstore.New(client, redisstore.Config{PerSecond: perSecond, StoreConfig: redistier.StoreConfig{
@@ -295,7 +305,7 @@ func (s *server) storeMode(mode redistier.Mode, cause error) {
 
 // storeHealthy reports whether health has nothing to say of the store.
 func (s *server) storeHealthy() bool {
-	return !s.config.Store.Health || !slices.ContainsFunc(s.store.parts(), func(r *redistier.Store) bool { return r.Mode() != redistier.ModeShared })
+	return !s.config.Store.Health || !slices.ContainsFunc(s.store.parts(), func(p storePart) bool { return p.Mode() != redistier.ModeShared })
 }
 
 // storeEnd is how long the store may take to be told what it is owed, at the end.

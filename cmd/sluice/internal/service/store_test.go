@@ -116,7 +116,37 @@ func TestServe_UpstreamKeys(t *testing.T) {
 	require.Equal(t, int64(3), client.IncrBy(t.Context(), key, 2).Val())
 	require.EqualValues(t, 0, ask(t, conn, one("k", "x")).Statuses[0].LimitRemaining)
 	require.Equal(t, pb.RateLimitResponse_OVER_LIMIT, ask(t, conn, one("k", "x")).OverallCode)
+	_, metrics := a.get("metrics", "/metrics")
+	for _, line := range []string{`sluice_tier_degraded{limiter="redis"} 0`, `sluice_tier_decisions_total{limiter="redis",source="redis"} 3`, `sluice_store_trips_total{limiter="redis"} 3`} {
+		require.Contains(t, metrics, line)
+	}
+	require.NotRegexp(t, `sluice_store_(owed|leased|replicas)`, metrics)
 	server.Kill()
-	_, err := pb.NewRateLimitServiceClient(conn).ShouldRateLimit(t.Context(), one("k", "x"))
-	require.Equal(t, codes.Unavailable, status.Code(err), "%v", err)
+	for range 5 {
+		_, err := pb.NewRateLimitServiceClient(conn).ShouldRateLimit(t.Context(), one("k", "x"))
+		require.Equal(t, codes.Unavailable, status.Code(err), "%v", err)
+	}
+	require.Contains(t, a.log.String(), "the store does not answer")
+	_, metrics = a.get("metrics", "/metrics")
+	for _, line := range []string{`sluice_tier_degraded{limiter="redis"} 1`, `sluice_tier_errors_total{cause="failed",limiter="redis"} 5`, `sluice_store_trips_total{limiter="redis"} 3`} {
+		require.Contains(t, metrics, line)
+	}
+	require.Empty(t, a.lint())
+}
+
+// TestServe_UpstreamKeysOpen: calls that no server has answered are admitted, and counted as such.
+func TestServe_UpstreamKeysOpen(t *testing.T) {
+	rules := rulesFile(t, "domain: d\ndescriptors:\n- {key: k, rate_limit: {unit: second, requests_per_unit: 4}}\n")
+	a := start(t, "--redis", "127.0.0.1:1", "--redis-per-second", "127.0.0.1:1", "--store-keys", "upstream", "--on-store-failure", "open", "--rules", rules)
+	conn := a.dial()
+	for range 3 {
+		require.Equal(t, pb.RateLimitResponse_OK, ask(t, conn, one("k", "x")).OverallCode)
+	}
+	_, metrics := a.get("metrics", "/metrics")
+	for _, line := range []string{
+		`sluice_store_unshared_units_total{limiter="redis-per-second"} 3`, `sluice_store_unshared_units_total{limiter="redis"} 0`,
+		`sluice_tier_decisions_total{limiter="redis-per-second",source="fallback"} 3`,
+	} {
+		require.Contains(t, metrics, line)
+	}
 }

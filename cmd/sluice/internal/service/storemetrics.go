@@ -7,7 +7,8 @@ import (
 	"github.com/sluice-go/sluice/redistier"
 )
 
-// Metrics of a store beside those of promtier, whose label has the same values.
+// Metrics of a store beside those of promtier, whose label has the same values. Owed and leased units, and replicas, are those of our
+// own names.
 var (
 	storeSinceDesc    = desc("sluice_store_mode_since_timestamp_seconds", "When the present mode of the store has begun, in Unix time.", "limiter")
 	storeUnsharedDesc = desc("sluice_store_unshared_units_total", "Units that were admitted, or counted, without the store.", "limiter")
@@ -18,15 +19,21 @@ var (
 	storeTripTimeDesc = desc("sluice_store_trip_seconds_total", "How long these have taken, in all.", "limiter")
 )
 
-// storeCollector has the metrics of the store, if there is one of ours.
+// storeCollector has the metrics of the store.
 type storeCollector struct {
 	tiers  *promtier.Collector
-	stores map[string]*redistier.Store
+	stores map[string]storePart
+}
+
+// storePart is the part of a store that is in one server.
+type storePart interface {
+	promtier.Store
+	Status() redistier.Status
 }
 
 // newStoreCollector returns nil without a store.
 func newStoreCollector(s *sharedStore) *storeCollector {
-	c := &storeCollector{tiers: promtier.New(), stores: map[string]*redistier.Store{}}
+	c := &storeCollector{tiers: promtier.New(), stores: map[string]storePart{}}
 	for i, r := range s.parts() {
 		c.stores[[]string{"redis", "redis-per-second"}[i]] = r
 	}
@@ -55,21 +62,18 @@ func (c *storeCollector) Describe(out chan<- *prometheus.Desc) {
 func (c *storeCollector) Collect(out chan<- prometheus.Metric) {
 	c.tiers.Collect(out)
 	for name, r := range c.stores {
+		metric := func(desc *prometheus.Desc, kind prometheus.ValueType, value float64) {
+			out <- prometheus.MustNewConstMetric(desc, kind, value, name)
+		}
 		stats := r.Stats()
-		for _, m := range []struct {
-			desc  *prometheus.Desc
-			kind  prometheus.ValueType
-			value float64
-		}{
-			{storeSinceDesc, prometheus.GaugeValue, float64(r.Status().Since.UnixMilli()) / 1000},
-			{storeUnsharedDesc, prometheus.CounterValue, float64(stats.Unshared)},
-			{storeOwedDesc, prometheus.GaugeValue, float64(stats.Owed)},
-			{storeLeasedDesc, prometheus.GaugeValue, float64(stats.Leased)},
-			{storeReplicasDesc, prometheus.GaugeValue, float64(r.Replicas())},
-			{storeTripsDesc, prometheus.CounterValue, float64(stats.Trips)},
-			{storeTripTimeDesc, prometheus.CounterValue, stats.TripTime.Seconds()},
-		} {
-			out <- prometheus.MustNewConstMetric(m.desc, m.kind, m.value, name)
+		metric(storeSinceDesc, prometheus.GaugeValue, float64(r.Status().Since.UnixMilli())/1000)
+		metric(storeUnsharedDesc, prometheus.CounterValue, float64(stats.Unshared))
+		metric(storeTripsDesc, prometheus.CounterValue, float64(stats.Trips))
+		metric(storeTripTimeDesc, prometheus.CounterValue, stats.TripTime.Seconds())
+		if own, ok := r.(*redistier.Store); ok { // upstream's names know no leases, debts or others
+			metric(storeOwedDesc, prometheus.GaugeValue, float64(stats.Owed))
+			metric(storeLeasedDesc, prometheus.GaugeValue, float64(stats.Leased))
+			metric(storeReplicasDesc, prometheus.GaugeValue, float64(own.Replicas()))
 		}
 	}
 }

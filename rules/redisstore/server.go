@@ -1,0 +1,129 @@
+package redisstore
+
+import (
+	"context"
+	"errors"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/sluice-go/sluice/redistier"
+	"github.com/sluice-go/sluice/rules"
+)
+
+// An UpstreamServer is one that an Upstream counts in. Every call asks it, also while it does not answer.
+type UpstreamServer struct {
+	client redis.UniversalClient
+	onMode func(mode redistier.Mode, cause error)
+
+	redis, fallback, late, failed, poolTimeouts, outages, unshared, trips, tripTime atomic.Uint64
+
+	row atomic.Int64 // trips that have failed, one after another
+
+	mutex  sync.Mutex // held while onMode is told; guards the rest
+	status redistier.Status
+	base   uint64 // unshared when that began
+}
+
+// degradedAfter is how many trips must fail one after another.
+const degradedAfter = 5
+
+func newUpstreamServer(client redis.UniversalClient, onMode func(redistier.Mode, error)) *UpstreamServer {
+	return &UpstreamServer{client: client, onMode: onMode, status: redistier.Status{Mode: redistier.ModeShared, Since: time.Now()}}
+}
+
+// Mode is that of Status.
+func (s *UpstreamServer) Mode() redistier.Mode { return s.Status().Mode }
+
+// Status returns the mode, and what has become of it: degraded from five trips on that have failed one after another, until
+// one has not.
+func (s *UpstreamServer) Status() redistier.Status {
+	s.mutex.Lock()
+	defer s.mutex.Unlock()
+	out := s.status
+	out.Unshared = s.unshared.Load() - s.base
+	return out
+}
+
+// Stats returns what has been counted so far: calls by the Redis or the Fallback, those that were Late or Failed,
+// PoolTimeouts, Outages, Unshared, Trips and TripTime. The rest is 0.
+func (s *UpstreamServer) Stats() redistier.Stats {
+	return redistier.Stats{
+		Redis: s.redis.Load(), Fallback: s.fallback.Load(), Late: s.late.Load(), Failed: s.failed.Load(), PoolTimeouts: s.poolTimeouts.Load(),
+		Outages: s.outages.Load(), Unshared: s.unshared.Load(), Trips: s.trips.Load(), TripTime: time.Duration(s.tripTime.Load()),
+	}
+}
+
+// trip is the pipeline of a Decide to a server, and the calls in it.
+type trip struct {
+	redis.Pipeliner
+	to    *UpstreamServer
+	calls uint64
+}
+
+// exec sends the pipeline.
+func (t *trip) exec(ctx context.Context) error {
+	begin := time.Now()
+	_, err := t.Exec(ctx)
+	if errors.Is(err, redis.Nil) {
+		err = nil
+	}
+	if err == nil {
+		t.to.trips.Add(1)
+		t.to.tripTime.Add(uint64(time.Since(begin)))
+	}
+	t.to.judge(t.calls, err)
+	return err
+}
+
+// judge notes how a trip with so many calls has ended.
+func (s *UpstreamServer) judge(calls uint64, err error) {
+	var timeout net.Error
+	switch {
+	case err == nil:
+		if s.row.Load() != 0 {
+			s.turn(redistier.ModeShared, nil)
+		}
+		return
+	case errors.Is(err, redis.ErrPoolTimeout):
+		s.poolTimeouts.Add(1)
+		s.late.Add(calls)
+	case errors.Is(err, context.DeadlineExceeded) || errors.As(err, &timeout) && timeout.Timeout():
+		s.late.Add(calls)
+	default:
+		s.failed.Add(calls)
+	}
+	if s.row.Add(1) == degradedAfter {
+		s.turn(redistier.ModeDegraded, err)
+	}
+}
+
+// turn changes the mode, unless another call has.
+func (s *UpstreamServer) turn(mode redistier.Mode, cause error) {
+	s.mutex.Lock()
+	defer s.mutex.Unlock()
+	if mode == redistier.ModeShared {
+		s.row.Store(0)
+	}
+	if s.status.Mode == mode {
+		return
+	}
+	if mode == redistier.ModeDegraded {
+		s.outages.Add(1)
+	}
+	s.status, s.base = redistier.Status{Mode: mode, Since: time.Now(), Cause: cause}, s.unshared.Load()
+	if s.onMode != nil {
+		s.onMode(mode, cause)
+	}
+}
+
+// admitted notes a call that was answered without the server.
+func (s *UpstreamServer) admitted(in *rules.StoreCall) {
+	s.fallback.Add(1)
+	if in.Decision.Allowed && (in.Op == rules.CountFitting || in.Op == rules.CountAll) {
+		s.unshared.Add(in.Hits)
+	}
+}
