@@ -95,6 +95,7 @@ var Faults = []Fault{
 	{Name: "kill, failover", Kind: Sentinel, Begin: kill, End: nothing},
 	{Name: "stop (hang), failover", Kind: Sentinel, Begin: stop, End: nothing},
 	{Name: "kill, failover to a clock a second ahead", Kind: Sentinel, Clock: true, Begin: jump("+1s"), End: nothing},
+	{Name: "kill, failover to a clock a second behind", Kind: Sentinel, Clock: true, Begin: jump("-1s"), End: nothing},
 	{Name: "kill, failover", Kind: Cluster, Begin: kill, End: nothing},
 	{Name: "stop (hang), failover", Kind: Cluster, Begin: stop, End: nothing},
 }
@@ -178,14 +179,15 @@ func (f Fault) Can(server string) error {
 	return err
 }
 
-// otherClock returns a server like binary whose clock is off by what a file says.
+// otherClock returns a server like binary whose clock is off by what a file says. That of a Sentinel is right: one whose
+// clock goes back does nothing for 30 s, and then refuses a replica that has been without its primary for as long.
 func (b *bench) otherClock(binary, dir string) (string, error) {
 	library, err := faketime(binary)
 	if err != nil {
 		return "", err
 	}
 	b.clock = filepath.Join(dir, "clock")
-	script := fmt.Sprintf("#!/bin/sh\nLD_PRELOAD=%s FAKETIME_TIMESTAMP_FILE=%s FAKETIME_NO_CACHE=1 FAKETIME_DONT_FAKE_MONOTONIC=1 exec %s \"$@\"\n", library, b.clock, binary)
+	script := fmt.Sprintf("#!/bin/sh\ncase \"$*\" in *--sentinel*) exec %[3]s \"$@\";; esac\nLD_PRELOAD=%[1]s FAKETIME_TIMESTAMP_FILE=%[2]s FAKETIME_NO_CACHE=1 FAKETIME_DONT_FAKE_MONOTONIC=1 exec %[3]s \"$@\"\n", library, b.clock, binary)
 	path := filepath.Join(dir, "server")
 	if err := os.WriteFile(path, []byte(script), 0o700); err != nil {
 		return "", err

@@ -64,19 +64,25 @@ func (r *Stream) Kept() uint64 {
 	return min(r.Used, r.Estimate)
 }
 
-// RefundsKnown makes a domain one that is sent refunds, and waits until those give something back.
+// RefundsKnown makes a domain one that is sent refunds, and waits until those give something back at all services. The key is that
+// of a limit of which nothing comes back meanwhile.
 func (f *Fleet) RefundsKnown(key string) error {
-	value := fmt.Sprint("known ", time.Now().UnixNano())
-	s := f.Services[0]
-	return eventually("refunds give something back", func() bool {
-		_, before, err := take(s, key, value, 1)
-		if err != nil || before == 0 {
-			return false
+	for i, s := range f.Services {
+		value := fmt.Sprint("known ", i, time.Now().UnixNano())
+		err := eventually("refunds give something back", func() bool {
+			_, before, err := take(s, key, value, 1)
+			if err != nil || before == 0 {
+				return false
+			}
+			if give(s, key, value, 1) != nil {
+				return false
+			}
+			_, after, err := take(s, key, value, 0)
+			return err == nil && after == before+1
+		})
+		if err != nil {
+			return err
 		}
-		if give(s, key, value, 1) != nil {
-			return false
-		}
-		_, after, err := take(s, key, value, 0)
-		return err == nil && after == before+1
-	})
+	}
+	return nil
 }

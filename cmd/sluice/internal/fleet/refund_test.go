@@ -2,6 +2,9 @@ package fleet
 
 import (
 	"fmt"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -81,6 +84,86 @@ func TestRefund(t *testing.T) {
 			require.Positive(t, gave)
 			require.Greater(t, kept, uint64(600), "%s: refunds give back", l.Name)
 			t.Logf("%s: kept %d of 1000, %d denied, %d given back", l.Name, kept, denied, gave)
+		}
+	}
+}
+
+// TestRefund_Leases: streams of a bucket that is lent take and settle at services at once, denied ones, too. All that was
+// admitted and kept is at most WorstCase of the time that it took.
+func TestRefund_Leases(t *testing.T) {
+	server := anyServer(t)
+	bucket := Limit{Name: "bucket", Algorithm: sluice.GCRA, Requests: 200, Unit: "second"}
+	worst, err := bucket.worst()
+	require.NoError(t, err)
+	r := seeded.Rand(t)
+	twice(t, func() error { // a busy machine answers late, and then services go by their shares
+		f := start(t, Rules(bucket, Limit{Name: "known", Algorithm: sluice.FixedWindow, Requests: 100_000, Unit: "day"}), 3, server.Addr, "--replicas", "3", "--store-budget", "400ms")
+		defer f.Close()
+		f.Warm()
+		require.NoError(t, f.RefundsKnown("known"))
+		b := &borrowers{fleet: f, limit: bucket, value: fmt.Sprint(r.Uint64())}
+		began := time.Now()
+		var wg sync.WaitGroup
+		for range 6 {
+			random := rand.New(rand.NewPCG(r.Uint64(), 0))
+			wg.Go(func() { b.run(random, depth.Of(200, 400, 4000)) })
+		}
+		wg.Wait()
+		took := time.Since(began)
+		lent := 0.0
+		for _, s := range f.Services {
+			n, err := s.Metric(`sluice_tier_lent_units_total{limiter="redis"}`)
+			require.NoError(t, err)
+			lent += n
+		}
+		kept, denied, gave := b.kept.Load(), b.denied.Load(), b.gave.Load()
+		t.Logf("kept %d of %d in %v, %d streams denied, %d units given back, %v lent", kept, worst(took), took, denied, gave, lent)
+		switch {
+		case b.err.Load() != nil:
+			return *b.err.Load()
+		case kept > int64(worst(took)):
+			return fmt.Errorf("%d were admitted and kept in %v, and WorstCase is %d", kept, took, worst(took))
+		case kept < int64(bucket.Requests) || denied == 0 || gave == 0 || lent == 0:
+			return fmt.Errorf("kept %d, %d streams denied, %d units given back, %v lent: want more", kept, denied, gave, lent)
+		}
+		return nil
+	})
+}
+
+// borrowers are callers of one key.
+type borrowers struct {
+	fleet              *Fleet
+	limit              Limit
+	value              string
+	kept, denied, gave atomic.Int64
+	err                atomic.Pointer[error]
+}
+
+// run makes streams, each at random services, with up to three open at once.
+func (b *borrowers) run(r *rand.Rand, streams int) {
+	any := func() *Service { return b.fleet.Services[r.IntN(len(b.fleet.Services))] }
+	var open []*Stream
+	for i := range streams {
+		s := &Stream{Estimate: 1 + r.Uint64N(5)}
+		s.Used = r.Uint64N(s.Estimate + 1)
+		if err := s.Begin(any(), b.limit.Name, b.value); err != nil {
+			b.err.Store(&err)
+			return
+		}
+		open = append(open, s)
+		b.kept.Add(int64(s.Kept()))
+		if !s.Admitted {
+			b.denied.Add(1)
+		}
+		for len(open) > 3 || i == streams-1 && len(open) > 0 {
+			s, open = open[0], open[1:]
+			if err := s.Settle(any(), b.limit.Name, b.value); err != nil {
+				b.err.Store(&err)
+				return
+			}
+			if s.Admitted {
+				b.gave.Add(int64(s.Estimate - s.Kept()))
+			}
 		}
 	}
 }

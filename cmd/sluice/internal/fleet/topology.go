@@ -182,7 +182,7 @@ func (s *Store) cluster(binary string, options []string) error {
 		}
 		urls = append(urls, "redis://"+server.Addr)
 		if i < 3 {
-			if err := c.ClusterAddSlotsRange(ctx, i*16384/3, (i+1)*16384/3-1).Err(); err != nil {
+			if err := c.ClusterAddSlots(ctx, slots(i*16384/3, (i+1)*16384/3)...).Err(); err != nil { // Redis 6.2 knows no ranges
 				return err
 			}
 		}
@@ -209,6 +209,14 @@ func (s *Store) cluster(binary string, options []string) error {
 		}
 		return true
 	})
+}
+
+// slots returns those from begin on and before end.
+func slots(begin, end int) (out []int) {
+	for i := begin; i < end; i++ {
+		out = append(out, i)
+	}
+	return out
 }
 
 // Do sends a command to a server.
