@@ -52,6 +52,10 @@ type Options struct {
 	// Panicked is told of a panic in a call, at most once a minute. The call gets INTERNAL. nil
 	// means that nobody is told.
 	Panicked func(value any, stack []byte)
+
+	// StoreFailed is told why the engine's Store has not answered a call, at most once a minute: the call gets UNAVAILABLE,
+	// and no more than that, since the error may name servers. nil means that nobody is told.
+	StoreFailed func(error)
 }
 
 // A Service answers calls of ShouldRateLimit. It is safe for concurrent use.
@@ -63,7 +67,7 @@ type Service struct {
 	scratch sync.Pool // of *scratch
 
 	ok, overLimit, refused, panics atomic.Uint64
-	told                           atomic.Int64 // when Panicked was last called, Unix nanoseconds
+	toldPanic, toldStore           atomic.Int64 // when Panicked and StoreFailed were last called, Unix nanoseconds
 }
 
 // scratch is what a call needs while it is decided.
@@ -141,7 +145,7 @@ func (s *Service) decide(w *scratch, failed error) error {
 	}
 	if err := s.engine.Decide(&w.req, &w.resp); err != nil {
 		s.refused.Add(1)
-		return refusal(err)
+		return s.refusal(err)
 	}
 	if w.resp.Code == rules.OK {
 		s.ok.Add(1)
@@ -152,13 +156,16 @@ func (s *Service) decide(w *scratch, failed error) error {
 }
 
 // refusal is the status of an error of Decide.
-func refusal(err error) error {
+func (s *Service) refusal(err error) error {
 	var invalid *rules.InvalidError
 	if errors.As(err, &invalid) {
 		return status.Error(codes.InvalidArgument, err.Error())
 	}
 	if errors.Is(err, rules.ErrStore) {
-		return status.Error(codes.Unavailable, err.Error())
+		if s.options.StoreFailed != nil && due(&s.toldStore) {
+			s.options.StoreFailed(err)
+		}
+		return status.Error(codes.Unavailable, rules.ErrStore.Error())
 	}
 	return status.Error(codes.Unknown, err.Error())
 }
@@ -167,11 +174,16 @@ func refusal(err error) error {
 // garbage collector.
 func (s *Service) panicked(v any) error {
 	s.panics.Add(1)
-	now, told := time.Now().UnixNano(), s.told.Load()
-	if s.options.Panicked != nil && now-told > int64(time.Minute) && s.told.CompareAndSwap(told, now) {
+	if s.options.Panicked != nil && due(&s.toldPanic) {
 		s.options.Panicked(v, debug.Stack())
 	}
 	return status.Error(codes.Internal, "sluice: the call failed, and nothing else did")
+}
+
+// due reports whether it is time to tell again, and makes it so that it is not.
+func due(at *atomic.Int64) bool {
+	now, told := time.Now().UnixNano(), at.Load()
+	return now-told > int64(time.Minute) && at.CompareAndSwap(told, now)
 }
 
 // forget drops what is of the request, so that a scratch that waits does not keep it.

@@ -321,10 +321,15 @@ func (deafStore) DecideAll([]rules.StoreCall) (denied int, err error) { return -
 // TestService_Store: what a Store does not answer is UNAVAILABLE, and counted as refused; Envoy then does as its
 // failure_mode_deny says.
 func TestService_Store(t *testing.T) {
-	w := newWorld(t, rules.Config{Store: deafStore{}}, Options{})
-	_, err := w.ShouldRateLimit(context.Background(), &pb.RateLimitRequest{Domain: "d", Descriptors: []*common.RateLimitDescriptor{
-		{Entries: []*common.RateLimitDescriptor_Entry{{Key: "two", Value: "x"}}},
-	}})
-	require.Equal(t, codes.Unavailable, status.Code(err), "%v", err)
-	require.EqualValues(t, 1, w.Counts().Refused)
+	var told []string
+	w := newWorld(t, rules.Config{Store: deafStore{}}, Options{StoreFailed: func(err error) { told = append(told, err.Error()) }})
+	for range 2 {
+		_, err := w.ShouldRateLimit(context.Background(), &pb.RateLimitRequest{Domain: "d", Descriptors: []*common.RateLimitDescriptor{
+			{Entries: []*common.RateLimitDescriptor_Entry{{Key: "two", Value: "x"}}},
+		}})
+		require.Equal(t, codes.Unavailable, status.Code(err), "%v", err)
+		require.Equal(t, "rules: the store does not answer", status.Convert(err).Message(), "and nothing of the store's")
+	}
+	require.EqualValues(t, 2, w.Counts().Refused)
+	require.Equal(t, []string{"rules: the store does not answer: deaf"}, told, "once a minute")
 }

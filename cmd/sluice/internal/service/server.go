@@ -153,6 +153,7 @@ func newServer(c *Config, log *slog.Logger, stop <-chan os.Signal) (s *server, e
 		MaxDescriptors: c.MaxDescriptors, MaxEntries: c.MaxEntries, MaxValue: c.MaxValue, MaxText: c.MaxMessage,
 		MessageTime: messageTime,
 		Took:        func(d time.Duration) { s.metrics.grpc.Observe(d.Seconds()) },
+		StoreFailed: func(err error) { log.Warn("calls are refused, since the store has not answered", "error", err) },
 		Panicked:    func(v any, stack []byte) { log.Error("a call panicked", "value", v, "stack", string(stack)) },
 	})
 	s.metrics = newMetrics(s)

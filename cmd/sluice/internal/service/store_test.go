@@ -125,8 +125,10 @@ func TestServe_UpstreamKeys(t *testing.T) {
 	for range 5 {
 		_, err := pb.NewRateLimitServiceClient(conn).ShouldRateLimit(t.Context(), one("k", "x"))
 		require.Equal(t, codes.Unavailable, status.Code(err), "%v", err)
+		require.NotContains(t, err.Error(), server.Addr, "the log has the rest")
 	}
 	require.Contains(t, a.log.String(), "the store does not answer")
+	require.Regexp(t, "calls are refused, since the store has not answered.*"+server.Addr, a.log.String())
 	_, metrics = a.get("metrics", "/metrics")
 	for _, line := range []string{`sluice_tier_degraded{limiter="redis"} 1`, `sluice_tier_errors_total{cause="failed",limiter="redis"} 5`, `sluice_store_trips_total{limiter="redis"} 3`} {
 		require.Contains(t, metrics, line)
