@@ -444,3 +444,29 @@ func TestStore_Exact(t *testing.T) {
 	_, err := s.Limit(LimitConfig{Name: "x", Limit: sluice.PerHour(9), Exact: true, Lease: Lease{Max: 1}})
 	require.ErrorContains(t, err, "Exact")
 }
+
+// TestStore_CountOfDenied: a denied call is not in its Count, whoever denies it; a limit of 0 asks nobody.
+func TestStore_CountOfDenied(t *testing.T) {
+	server := anyServer(t)
+	client := redis.NewClient(&redis.Options{Addr: server.addr, DisableIdentity: true})
+	defer client.Close()
+	s := newStore(t, client, StoreConfig{})
+	for _, a := range []sluice.Algorithm{sluice.FixedWindow, sluice.GCRA, sluice.SlidingLog} {
+		day := StoreCall{Limit: limitOf(t, s, LimitConfig{Name: a.String(), Algorithm: a, Limit: sluice.Per(5, 365*24*time.Hour)}), Key: "a", Cost: 2}
+		more := day
+		more.Cost = 4
+		out := do(t, s, day, more, day, day) // of which the second is denied
+		for i, want := range []int64{2, 2, 4, 4} {
+			require.Equal(t, want, out[i].Count, "%v: call %d: %+v", a, i, out[i])
+			require.Equal(t, i%2 == 0, out[i].Decision.Allowed, "%v: call %d", a, i)
+		}
+		out = do(t, s, day)
+		require.Equal(t, FromCache, out[0].Source, "%v", a)
+		require.Equal(t, int64(4), out[0].Count, "%v", a)
+	}
+	none := StoreCall{Limit: limitOf(t, s, LimitConfig{Name: "none", Algorithm: sluice.FixedWindow, Limit: sluice.Per(0, 365*24*time.Hour)}), Key: "a", Cost: 3, Op: OpCharge}
+	out := do(t, s, none)
+	require.Equal(t, int64(3), out[0].Count)
+	none.Op = OpTake
+	require.Zero(t, do(t, s, none)[0].Count)
+}

@@ -198,11 +198,12 @@ type StoreResult struct {
 	// the Remaining, which is what is left afterwards.
 	Decision sluice.Decision
 
-	// Count is how many units of the key count, this call's included if they were charged; also beyond the
-	// limit, where OpCharge has charged more. Of buckets it is what has not drained yet, of a sliding
-	// window its estimate, both rounded up. Units on lease to other processes count; of a key that is blocked
-	// it is the limit at least. From a fallback it is what this process's share has counted, up to the share; under
-	// Unlimited it is 0.
+	// Count is how many units of the key count, this call's included if they were charged, so of OpTake that is
+	// denied without them; also beyond the limit, where OpCharge has charged more. Of buckets it is what has not drained yet, of a
+	// sliding window its estimate, both rounded up. Units on lease to other processes count; of a key that is blocked
+	// it is the limit at least. FromCache it is what counted when Redis denied the key, and FromLease the limit's burst less the
+	// Remaining. FromFallback it is what this process's share has counted, up to the share. It is 0 under Unlimited, and of
+	// OpTake and OpPeek under a limit of 0, of which Redis is not asked.
 	Count int64
 
 	Source Source
