@@ -51,7 +51,8 @@ type Config struct {
 }
 
 // An Engine decides by the rules of a Set, which can be swapped for another one while it does.
-// It is safe for concurrent use, and nothing has to be closed.
+// It is safe for concurrent use, and nothing has to be closed: with a Config.Store that one has, when no engine needs
+// it any more.
 type Engine struct {
 	config Config
 	clock  sluice.Clock

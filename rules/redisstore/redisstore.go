@@ -38,6 +38,10 @@ type Config struct {
 
 	// PerSecond is where limits of a second are counted, except those of atomic domains. nil means with the others.
 	PerSecond redis.UniversalClient
+
+	// OnError, if it is not nil, is told why Redis has not said, or was not told, which domains are sent refunds: once, until that has
+	// gone well again. Meanwhile what is known stays. Calls that fail are those of StoreConfig.OnMode.
+	OnError func(error)
 }
 
 // Store implements rules.Store. It is safe for concurrent use. Close it when no engine needs it any more.
@@ -46,13 +50,16 @@ type Store struct {
 	perSecond *redistier.Store // or nil
 	refunds   *refunds
 	budget    time.Duration
+	after     func(time.Duration, func()) // time.AfterFunc
 }
 
 // most is the largest lease. The units that a limit admits within a lease's life, and those that are left of it, bound them further.
 const most = 1 << 20
 
-// closeAfter is how long calls that began before a limit was closed may take.
-const closeAfter = time.Minute
+// closeAfter is how long calls that began before a limit was closed may take: an engine asks the Store three times at
+// most for one, and the Store makes four calls of redistier at most, to one server after the other, each within the
+// budget. A minute is for what the process does between them.
+func (s *Store) closeAfter() time.Duration { return time.Minute + 3*4*2*s.budget }
 
 // New returns a store. It does not wait for Redis, which may be down.
 func New(client redis.UniversalClient, c Config) (*Store, error) {
@@ -66,27 +73,25 @@ func New(client redis.UniversalClient, c Config) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Store{main: main, budget: c.Budget}
+	s := &Store{main: main, budget: c.Budget, after: func(d time.Duration, f func()) { time.AfterFunc(d, f) }}
 	if c.PerSecond != nil {
 		if s.perSecond, err = redistier.NewStore(c.PerSecond, c.StoreConfig); err != nil {
 			return nil, errors.Join(err, main.Close(context.Background()))
 		}
 	}
-	s.refunds = newRefunds(client, c.Prefix)
+	s.refunds = newRefunds(client, c.Prefix, c.OnError)
 	return s, nil
 }
 
-// Close gives back what is on lease and tells Redis what it is owed, as far as ctx lets it.
+// Close gives back what is on lease and tells Redis what it is owed, as far as ctx lets it. It ends all that the Store does in
+// the background, also for the engines that it has served: these have nothing to close themselves.
 func (s *Store) Close(ctx context.Context) error {
-	s.refunds.end()
+	wait := s.refunds.close()
 	err := s.main.Close(ctx)
 	if s.perSecond != nil {
 		err = errors.Join(err, s.perSecond.Close(ctx))
 	}
-	select {
-	case <-s.refunds.ended:
-	case <-ctx.Done():
-	}
+	wait(ctx)
 	return err
 }
 
@@ -101,6 +106,7 @@ func (s *Store) Stores() []*redistier.Store {
 // counter implements rules.StoreCounter.
 type counter struct {
 	rules.StoreLimit
+	store *Store
 	on    *redistier.Store
 	limit *redistier.StoreLimit
 	// What keys were denied: all of it that waits for its refund, and that which the present window has counted.
@@ -111,7 +117,7 @@ type counter struct {
 
 // Open implements rules.Store.
 func (s *Store) Open(l rules.StoreLimit) (rules.StoreCounter, error) {
-	c := &counter{StoreLimit: l, on: s.main, domain: s.refunds.domain(l.Domain)}
+	c := &counter{StoreLimit: l, store: s, on: s.main, domain: s.refunds.enter(l.Domain)}
 	if s.perSecond != nil && l.Limit.Period == time.Second && !l.Atomic {
 		c.on = s.perSecond
 	}
@@ -153,7 +159,7 @@ func (s *Store) Open(l rules.StoreLimit) (rules.StoreCounter, error) {
 }
 
 // plenty is a limit that is never reached.
-const plenty = min(1<<40, math.MaxInt32)
+const plenty = math.MaxInt32
 
 // plentyOf is plenty, or what leaves room beside it for the numbers of windows that are short.
 func plentyOf(period time.Duration) int {
@@ -201,7 +207,7 @@ func tag(domain string) string {
 }
 
 // Close implements rules.StoreCounter.
-func (c *counter) Close() { time.AfterFunc(closeAfter, c.closeAll) }
+func (c *counter) Close() { c.store.after(c.store.closeAfter(), c.closeAll) }
 
 func (c *counter) closeAll() {
 	for _, l := range []*redistier.StoreLimit{c.limit, c.denied, c.deniedNow} {
@@ -209,6 +215,7 @@ func (c *counter) closeAll() {
 			l.Close()
 		}
 	}
+	c.store.refunds.leave(c.domain)
 }
 
 // batch is the calls of a Decide, as redistier has them.

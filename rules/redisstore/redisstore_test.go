@@ -172,10 +172,10 @@ descriptors:
 // sentRefunds makes domain d one that has long been sent refunds.
 func (s *Store) sentRefunds(t *testing.T) {
 	t.Helper()
-	s.refunds.domain("d")
+	s.refunds.enter("d")
 	require.NoError(t, s.refunds.client.ZAdd(context.Background(), s.refunds.key, redis.Z{Score: 1, Member: "d"}).Err())
-	s.refunds.poll(context.Background())
-	require.True(t, s.refunds.domain("d").settled.Load())
+	require.NoError(t, s.refunds.poll())
+	require.True(t, s.refunds.enter("d").settled.Load())
 }
 
 // TestOpen_ShortPeriods: rules whose periods no lease fits into do without, whatever the budget.
@@ -203,14 +203,14 @@ func TestOpen_ShortPeriods(t *testing.T) {
 func TestRefunds_Known(t *testing.T) {
 	ctx := context.Background()
 	s := newStore(t, redistest.Start(t).Addr, Config{})
-	d := s.refunds.domain("late") // after the first look
+	d := s.refunds.enter("late") // after the first look
 	require.True(t, d.refunds())
-	s.refunds.poll(ctx)
+	require.NoError(t, s.refunds.poll())
 	require.False(t, d.refunds())
 	s.sentRefunds(t)
-	d = s.refunds.domain("d")
+	d = s.refunds.enter("d")
 	require.NoError(t, s.refunds.client.FlushAll(ctx).Err())
-	s.refunds.poll(ctx)
+	require.NoError(t, s.refunds.poll())
 	require.True(t, d.refunds(), "this process knows it still")
 	require.False(t, d.settled.Load(), "and one that begins now does not")
 	s.refunds.sent(d)

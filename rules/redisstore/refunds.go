@@ -2,6 +2,9 @@ package redisstore
 
 import (
 	"context"
+	"errors"
+	"maps"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -34,15 +37,23 @@ const (
 type refunds struct {
 	client redis.UniversalClient
 	key    string // a sorted set of domains, by the time in ms of their first refund
+	report func(error)
 
-	domains sync.Map // *domain by name
+	running context.Context
 	end     context.CancelFunc
-	ended   chan struct{}
+	work    sync.WaitGroup
+
+	mutex   sync.Mutex         // guards the rest
+	domains map[string]*domain // those that have counters
+	failing bool               // reported, and not over
+	ending  bool
 }
 
 // domain is what is known of a domain.
 type domain struct {
-	name    string
+	name     string
+	counters int // guarded by refunds.mutex
+
 	asked   atomic.Bool  // Redis has been asked about it
 	known   atomic.Bool  // it is sent refunds
 	since   atomic.Int64 // Redis's time in ms of the first, 0 if that is not known yet
@@ -53,47 +64,90 @@ type domain struct {
 // refunds reports whether the domain is sent refunds, as far as is known: until Redis has been asked, it may be.
 func (d *domain) refunds() bool { return d.known.Load() || !d.asked.Load() }
 
-func newRefunds(client redis.UniversalClient, prefix string) *refunds {
-	ctx, end := context.WithCancel(context.Background())
-	r := &refunds{client: client, key: prefix + ":refunds", end: end, ended: make(chan struct{})}
-	go func() {
-		defer close(r.ended)
+func newRefunds(client redis.UniversalClient, prefix string, report func(error)) *refunds {
+	r := &refunds{client: client, key: prefix + ":refunds", report: report, domains: map[string]*domain{}}
+	r.running, r.end = context.WithCancel(context.Background())
+	r.work.Go(func() {
 		ticker := time.NewTicker(pollEvery)
 		defer ticker.Stop()
 		for {
-			r.poll(ctx)
+			r.failed(r.poll())
 			select {
-			case <-ctx.Done():
+			case <-r.running.Done():
 				return
 			case <-ticker.C:
 			}
 		}
-	}()
+	})
 	return r
 }
 
-// domain returns the one of a name. Names are those of rules, and so not many.
-func (r *refunds) domain(name string) *domain {
-	d, _ := r.domains.LoadOrStore(name, &domain{name: name})
-	return d.(*domain)
+// close ends what is under way. What it returns waits for that, as far as ctx lets it.
+func (r *refunds) close() (wait func(ctx context.Context)) {
+	r.mutex.Lock()
+	r.ending = true
+	r.mutex.Unlock()
+	r.end()
+	ended := make(chan struct{})
+	go func() {
+		r.work.Wait()
+		close(ended)
+	}()
+	return func(ctx context.Context) {
+		select {
+		case <-ended:
+		case <-ctx.Done():
+		}
+	}
+}
+
+// failed reports an error, unless it is the end, or was reported already and nothing has gone well since.
+func (r *refunds) failed(err error) {
+	r.mutex.Lock()
+	tell := err != nil && !r.failing && !r.ending
+	r.failing = err != nil
+	r.mutex.Unlock()
+	if tell && r.report != nil {
+		r.report(err)
+	}
+}
+
+// enter returns the domain of a name, for one more counter, which leaves it in the end.
+func (r *refunds) enter(name string) *domain {
+	r.mutex.Lock()
+	defer r.mutex.Unlock()
+	d := r.domains[name]
+	if d == nil {
+		d = &domain{name: name}
+		r.domains[name] = d
+	}
+	d.counters++
+	return d
+}
+
+// leave forgets a domain that has no counter any more. If it comes back Redis is asked about it again.
+func (r *refunds) leave(d *domain) {
+	r.mutex.Lock()
+	defer r.mutex.Unlock()
+	if d.counters--; d.counters == 0 {
+		delete(r.domains, d.name)
+	}
 }
 
 // poll learns what others know. Without an answer everything stays as it is.
-func (r *refunds) poll(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, pollEvery)
+func (r *refunds) poll() error {
+	ctx, cancel := context.WithTimeout(r.running, pollEvery)
 	defer cancel()
-	var before []*domain
-	r.domains.Range(func(_, d any) bool {
-		before = append(before, d.(*domain))
-		return true
-	})
+	r.mutex.Lock()
+	before := slices.Collect(maps.Values(r.domains))
+	r.mutex.Unlock()
 	now, err := r.client.Time(ctx).Result()
 	if err != nil {
-		return
+		return err
 	}
 	list, err := r.client.ZRangeWithScores(ctx, r.key, 0, -1).Result()
 	if err != nil {
-		return
+		return err
 	}
 	first := make(map[string]int64, len(list))
 	for _, z := range list {
@@ -111,6 +165,7 @@ func (r *refunds) poll(ctx context.Context) {
 		d.settled.Store(listed && now.UnixMilli()-since >= knownAfter.Milliseconds())
 		d.asked.Store(true)
 	}
+	return nil
 }
 
 // sent notes that the domain is sent a refund, and tells the others now and then.
@@ -120,16 +175,22 @@ func (r *refunds) sent(d *domain) {
 	if now-told < int64(flagAgain) && d.since.Load() != 0 || now-told < int64(pollEvery) || !d.told.CompareAndSwap(told, now) {
 		return
 	}
-	go func() {
-		ctx, cancel := context.WithTimeout(context.Background(), pollEvery)
-		defer cancel()
-		at, err := r.client.Time(ctx).Result()
-		if err != nil {
-			return
-		}
-		r.client.ZAddNX(ctx, r.key, redis.Z{Score: float64(at.UnixMilli()), Member: d.name})
-		r.client.Expire(ctx, r.key, flagLife)
-	}()
+	r.mutex.Lock()
+	defer r.mutex.Unlock()
+	if !r.ending {
+		r.work.Go(func() { r.failed(r.tell(d)) })
+	}
+}
+
+// tell tells the others that a domain is sent refunds.
+func (r *refunds) tell(d *domain) error {
+	ctx, cancel := context.WithTimeout(r.running, pollEvery)
+	defer cancel()
+	at, err := r.client.Time(ctx).Result()
+	if err != nil {
+		return err
+	}
+	return errors.Join(r.client.ZAddNX(ctx, r.key, redis.Z{Score: float64(at.UnixMilli()), Member: d.name}).Err(), r.client.Expire(ctx, r.key, flagLife).Err())
 }
 
 // absorption is what becomes of a refund: absorbed hits were denied and not counted, and give nothing back;

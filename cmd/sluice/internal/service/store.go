@@ -242,25 +242,31 @@ func (s *server) openStore() (_ *sharedStore, err error) {
 			return nil, fmt.Errorf("--redis-per-second: %w", err)
 		}
 	}
-	if err := out.open(c, client, perSecond, s.config.MaxKeys, s.storeMode); err != nil {
+	if err := out.open(c, client, perSecond, s.config.MaxKeys, storeNews{s.storeMode, s.refundsUnknown}); err != nil {
 		return nil, fmt.Errorf("the store: %w", err)
 	}
 	s.log.Info("counts are shared", "servers", c.Redis.Servers(), "per second", c.PerSecond.Servers(), "keys", c.Keys, "on failure", c.OnFailure, "leases", c.Leases)
 	return out, nil
 }
 
+// storeNews is told what becomes of a store.
+type storeNews struct {
+	mode    func(redistier.Mode, error)
+	refunds func(error)
+}
+
 // open makes the store.
-func (s *sharedStore) open(c *StoreConfig, client, perSecond redis.UniversalClient, maxKeys int, onMode func(redistier.Mode, error)) (err error) {
+func (s *sharedStore) open(c *StoreConfig, client, perSecond redis.UniversalClient, maxKeys int, tell storeNews) (err error) {
 	policy := redistier.OnUnavailable(slices.Index(failures, c.OnFailure))
 	if c.Keys == upstreamNames {
 		s.upstream, err = redisstore.NewUpstream(client, redisstore.UpstreamConfig{
-			Prefix: c.Prefix, PerSecond: perSecond, Budget: c.Budget, OnUnavailable: policy, Jitter: c.Jitter, OnMode: onMode,
+			Prefix: c.Prefix, PerSecond: perSecond, Budget: c.Budget, OnUnavailable: policy, Jitter: c.Jitter, OnMode: tell.mode,
 		})
 		s.Store = s.upstream
 		return err
 	}
-	s.own, err = redisstore.New(client, redisstore.Config{PerSecond: perSecond, StoreConfig: redistier.StoreConfig{
-		Prefix: c.Prefix, Replicas: c.Replicas, Budget: c.Budget, MaxKeys: maxKeys, OnUnavailable: policy, OnMode: onMode,
+	s.own, err = redisstore.New(client, redisstore.Config{PerSecond: perSecond, OnError: tell.refunds, StoreConfig: redistier.StoreConfig{
+		Prefix: c.Prefix, Replicas: c.Replicas, Budget: c.Budget, MaxKeys: maxKeys, OnUnavailable: policy, OnMode: tell.mode,
 	}})
 	s.Store = s.own
 	return err
@@ -274,7 +280,7 @@ func CheckStored(set *rules.Set, keys string) error {
 	}})
 	redis.SetLogger(quietLog{slog.New(slog.DiscardHandler)})
 	store := &sharedStore{clients: []redis.UniversalClient{client}}
-	if err := store.open(&StoreConfig{Keys: keys, OnFailure: failures[redistier.Closed], Replicas: 1}, client, nil, 0, nil); err != nil {
+	if err := store.open(&StoreConfig{Keys: keys, OnFailure: failures[redistier.Closed], Replicas: 1}, client, nil, 0, storeNews{}); err != nil {
 		return err
 	}
 	_, err := rules.New(set, rules.Config{Store: store.Store})
@@ -301,6 +307,11 @@ func (s *server) storeMode(mode redistier.Mode, cause error) {
 		s.updateHealth()
 	default: // the first health will follow the mode
 	}
+}
+
+// refundsUnknown logs that the store does not say which domains are sent refunds.
+func (s *server) refundsUnknown(cause error) {
+	s.log.Warn("the store does not say, or was not told, which domains are sent refunds: what is known of them stays", "error", cause)
 }
 
 // storeHealthy reports whether health has nothing to say of the store.

@@ -97,6 +97,7 @@ func TestServe_Store(t *testing.T) {
 	_, metrics = a.get("metrics", "/metrics")
 	require.Contains(t, metrics, `sluice_tier_degraded{limiter="redis"} 1`)
 	require.Regexp(t, `sluice_store_unshared_units_total\{limiter="redis"\} [1-9]`, metrics)
+	require.Eventually(t, func() bool { return strings.Contains(a.log.String(), "which domains are sent refunds") }, time.Minute, time.Millisecond)
 	code, _ := a.get("http", "/healthcheck")
 	require.Equal(t, 200, code, "a replica that can decide is ready")
 	require.NotContains(t, a.log.String()+b.log.String(), "hidden")
