@@ -160,13 +160,27 @@ func plainGet(url string) (string, error) {
 	return string(b), err
 }
 
-// TestDeploy_MetricsExist: what the dashboard and the alerts ask for is what the service tells, or limiters and
-// tiers in other programs do.
+// TestDeploy_MetricsExist: what the dashboard and the alerts ask for is what the service tells, with a store or
+// without, or limiters and tiers in other programs do.
 func TestDeploy_MetricsExist(t *testing.T) {
 	p := startServe(t, nil, "--rules", "../../examples/rules", "--manual-clock")
 	p.askFor("-d", "api", "client=ann")
 	exposition, err := plainGet("http://" + p.addresses["metrics"] + "/metrics")
 	require.NoError(t, err)
+	stored := startServe(t, nil, "--rules", "../../examples/rules", "--redis", "127.0.0.1:1", "--redis-per-second", "127.0.0.1:1")
+	store, err := plainGet("http://" + stored.addresses["metrics"] + "/metrics")
+	require.NoError(t, err)
+	exposition += store
+	dashboard, err := os.ReadFile(filepath.Join(deployDir, "grafana/sluice.json"))
+	require.NoError(t, err)
+	ofStore := regexp.MustCompile(`(?m)^sluice_store_[a-z_]+`).FindAllString(store, -1)
+	require.NotEmpty(t, ofStore)
+	for _, metric := range ofStore {
+		assert.Contains(t, string(dashboard), metric+"{", "the dashboard shows what the service tells of its store")
+	}
+	for _, limiter := range []string{"redis", "redis-per-second"} { // as the dashboard has it
+		assert.Contains(t, store, `limiter="`+limiter+`"`)
+	}
 	for _, file := range []string{"testdata/limiters.prom", "promtier/testdata/tiers.prom"} {
 		data, err := os.ReadFile(filepath.Join("../../promsluice", file))
 		require.NoError(t, err)
