@@ -97,6 +97,11 @@ type outputRule struct {
 		Client           string
 		Requests, Denied int64
 	}
+	HeaviestDenied int64 `json:"heaviest_denied"`
+	LongestStreak  *struct {
+		Client string
+		Denied int64
+	} `json:"longest_streak"`
 	DeniedOverTime  []int64 `json:"denied_over_time"`
 	DecisionsSHA256 string  `json:"decisions_sha256"`
 	Limits          []limitData

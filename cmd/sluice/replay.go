@@ -159,7 +159,11 @@ func (f *replayFlags) newEngine(errs io.Writer) (*replay.Replay, error) {
 	if err != nil {
 		return nil, err
 	}
-	engine, err := replay.New(list, f.ipv6Prefix)
+	clients, err := replay.NewClients(f.ipv6Prefix)
+	if err != nil {
+		return nil, err
+	}
+	engine, err := replay.New(list, clients)
 	if err != nil {
 		return nil, err
 	}

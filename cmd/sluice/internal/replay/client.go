@@ -17,6 +17,44 @@ const (
 	MaxIPv6Prefix = 128
 )
 
+// Clients numbers the clients of a log, from 0 and in the order of their first requests. A client is what the
+// middleware of httplimit takes for one: an IPv4 address, an IPv6 network, or another name as it is spelled.
+type Clients struct {
+	namer  *namer
+	ids    map[string]int
+	names  []string
+	public bool // one has no private address
+}
+
+// NewClients returns no clients yet. All IPv6 addresses with the same first ipv6Prefix bits are one.
+func NewClients(ipv6Prefix int) (*Clients, error) {
+	namer, err := newNamer(ipv6Prefix)
+	return &Clients{namer: namer, ids: make(map[string]int)}, err
+}
+
+// ID returns the number of a client that the log spells so. It does not retain spelled.
+func (c *Clients) ID(spelled []byte) int {
+	key := c.namer.name(spelled)
+	id, ok := c.ids[string(key)]
+	if !ok {
+		id = len(c.names)
+		name := string(key)
+		c.ids[name] = id
+		c.names = append(c.names, name)
+		c.public = c.public || !isPrivate(name)
+	}
+	return id
+}
+
+// Name returns the name of a client.
+func (c *Clients) Name(id int) string { return c.names[id] }
+
+// Len returns how many clients there are.
+func (c *Clients) Len() int { return len(c.names) }
+
+// Private reports whether every client has a private address, or none at all.
+func (c *Clients) Private() bool { return !c.public }
+
 // namer gives all addresses of one client one name, the key that the middleware counts
 // it by.
 type namer struct {

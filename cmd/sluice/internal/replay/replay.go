@@ -17,29 +17,17 @@ import (
 	"github.com/sluice-go/sluice/cmd/sluice/internal/accesslog"
 )
 
-// A Replay takes requests in log order and decides each under every rule.
+// A Replay takes requests in log order and decides each under every rule, by the Clock of the log.
 //
-// The clock is common to all clients and rules and never goes back: it stands at
-// the latest time of any request so far. Logs are written when requests end, and
-// by many workers at once, so a request that is a little earlier than the one
-// before it is the rule; a server would have decided it at the time it came up.
-//
-// A client is what the middleware of httplimit takes for one: an IPv4 address, or an
-// IPv6 network. Nothing is ever evicted and no two clients share a budget, so the decisions
+// Nothing is ever evicted and no two clients share a budget, so the decisions
 // are exact; of a File, as exact as the rate limit service is. Memory grows with the number of clients and rules only.
 type Replay struct {
 	rules    []*ruleState
-	clock    *sluice.ManualClock
-	now      int64
-	earliest int64
-	late     int64
-	maxLate  int64
+	log      Clock
+	clock    *sluice.ManualClock // stands at log.Now
+	clients  *Clients
+	seen     []int64 // requests of each client
 	requests int64
-	unit     time.Duration // a second, unless a time was not a whole number of them
-	namer    *namer
-	ids      map[string]int
-	clients  []Client
-	public   bool // a client has no private address
 	timeline *timeline
 }
 
@@ -49,28 +37,32 @@ type ruleState struct {
 	limiter   *sluice.Limiter // nil of a File
 	file      *fileState      // nil of a limit
 	denied    int64
+	clients   []denials // of each client, as far as it has been denied anything
 	first     FirstDenial
+	longest   streak
 	decisions hash.Hash
 	pending   []byte // decisions not yet hashed
+}
+
+// denials is what a rule has denied to a client.
+type denials struct {
+	count  int64
+	streak int64 // since its last request that was allowed
+}
+
+// streak is so many denials of a client in a row.
+type streak struct {
+	client int
+	denied int64
 }
 
 // hashBatch is how many decisions are hashed at once.
 const hashBatch = 4096
 
-// New returns a Replay through the given rules, or the reason why one of them
-// cannot be enforced. It needs at least one rule, here or by AddFile. All IPv6 addresses with the same
-// first ipv6Prefix bits are one client.
-func New(list []Rule, ipv6Prefix int) (*Replay, error) {
-	namer, err := newNamer(ipv6Prefix)
-	if err != nil {
-		return nil, err
-	}
-	r := &Replay{
-		clock: sluice.NewManualClock(time.Unix(0, 0)),
-		unit:  time.Second,
-		namer: namer,
-		ids:   make(map[string]int),
-	}
+// New returns a Replay of the requests of clients through the given rules, or the reason why one of them
+// cannot be enforced. It needs at least one rule, here or by AddFile.
+func New(list []Rule, clients *Clients) (*Replay, error) {
+	r := &Replay{clock: sluice.NewManualClock(time.Unix(0, 0)), clients: clients}
 	for _, rule := range list {
 		limiter, err := sluice.New(sluice.Config{
 			Algorithm: rule.Algorithm,
@@ -96,67 +88,66 @@ func refusal(rule Rule, err error) error {
 	return fmt.Errorf("rule %s: %w", rule, err)
 }
 
-// Add decides one request of client at a time in nanoseconds since 1970, which
-// must not be negative. It does not retain client. If there is a File it needs request, what else the log
-// says.
+// Add decides one request of a client that the log spells so, as Decide does. It does not retain client.
 func (r *Replay) Add(client []byte, at int64, request *accesslog.Request) {
+	r.Decide(r.clients.ID(client), at, request)
+}
+
+// Decide decides one request of a client at a time in nanoseconds since 1970, which
+// must not be negative. If there is a File it needs request, what else the log
+// says.
+func (r *Replay) Decide(id int, at int64, request *accesslog.Request) {
 	r.advance(at)
 	r.requests++
-	id := r.id(r.namer.name(client))
-	seen := &r.clients[id]
-	seen.Requests++
-	bin := r.timeline.reach(r.now)
+	for len(r.seen) <= id {
+		r.seen = append(r.seen, 0)
+	}
+	r.seen[id]++
+	bin := r.timeline.reach(r.log.Now)
 	r.timeline.rows[0][bin]++
 	for i, s := range r.rules {
-		if s.allow(r.now, id, seen.Name, request) {
+		if s.allow(r.log.Now, id, r.clients, request) {
 			s.record('A')
+			if id < len(s.clients) {
+				s.clients[id].streak = 0
+			}
 			continue
 		}
 		s.record('D')
-		if s.denied++; s.denied == 1 {
-			s.first = FirstDenial{Request: r.requests, Time: r.now}
-		}
-		seen.Denied[i]++
+		s.deny(id, r.requests, r.log.Now)
 		r.timeline.rows[i+1][bin]++
 	}
 }
 
-// advance moves the clock to at unless it is past it. AllowAt takes a reading of
+// advance moves the clocks. AllowAt takes a reading of
 // the limiter's clock, so that clock has to move along: a limiter on the system's
 // would take every client of an old log for idle, and forget it.
 func (r *Replay) advance(at int64) {
+	now := r.log.Advance(at)
 	if r.requests == 0 {
-		r.now, r.earliest = at, at
 		r.timeline = newTimeline(at, 1+len(r.rules))
 	}
-	if at%int64(time.Second) != 0 {
-		r.unit = 1
-	}
-	r.earliest = min(r.earliest, at)
-	if at < r.now {
-		r.late++
-		r.maxLate = max(r.maxLate, r.now-at)
-		return
-	}
-	r.now = at
-	r.clock.Set(time.Unix(0, at))
+	r.clock.Set(time.Unix(0, now))
 }
 
-func (r *Replay) id(client []byte) int {
-	id, ok := r.ids[string(client)]
-	if !ok {
-		id = len(r.clients)
-		name := string(client)
-		r.ids[name] = id
-		r.clients = append(r.clients, Client{Name: name, Denied: make([]int64, len(r.rules))})
-		r.public = r.public || !isPrivate(name)
+// deny counts a denial.
+func (s *ruleState) deny(id int, request, now int64) {
+	if s.denied++; s.denied == 1 {
+		s.first = FirstDenial{Request: request, Time: now}
 	}
-	return id
+	for len(s.clients) <= id {
+		s.clients = append(s.clients, denials{})
+	}
+	d := &s.clients[id]
+	d.count++
+	if d.streak++; d.streak > s.longest.denied {
+		s.longest = streak{id, d.streak}
+	}
 }
 
-func (s *ruleState) allow(now int64, id int, client string, request *accesslog.Request) bool {
+func (s *ruleState) allow(now int64, id int, clients *Clients, request *accesslog.Request) bool {
 	if s.file != nil {
-		return s.file.allow(client, request)
+		return s.file.allow(clients.Name(id), request)
 	}
 	// Numbering the clients rather than hashing their names makes a shared
 	// budget impossible instead of improbable.
@@ -178,53 +169,73 @@ func (s *ruleState) flush() {
 // Result sums up a replay of at least one request, with the top clients of each
 // rule by denials. It ends the replay.
 func (r *Replay) Result(top int) Result {
-	start, width := r.timeline.columns(r.unit)
+	start, width := r.timeline.columns(r.log.Unit)
 	res := Result{
 		Requests: r.requests,
-		Clients:  len(r.clients),
-		Private:  !r.public,
-		First:    r.earliest,
-		Last:     r.now,
-		Late:     r.late,
-		MaxLate:  time.Duration(r.maxLate),
+		Clients:  r.clients.Len(),
+		Private:  r.clients.Private(),
+		First:    r.log.First,
+		Last:     r.log.Now,
+		Late:     r.log.Late,
+		MaxLate:  r.log.MaxLate,
 		Start:    start,
 		Width:    width,
 		OverTime: r.timeline.rows[0],
 	}
 	for i, s := range r.rules {
-		s.flush()
-		limited := r.limited(i)
-		rr := RuleResult{
-			Rule:            s.rule,
-			Allowed:         r.requests - s.denied,
-			Denied:          s.denied,
-			LimitedClients:  len(limited),
-			Top:             limited[:min(top, len(limited))],
-			DecisionsSHA256: hex.EncodeToString(s.decisions.Sum(nil)),
-			OverTime:        r.timeline.rows[i+1],
-		}
-		if f := s.file; f != nil {
-			rr.Limits, rr.Undescribed, rr.Refused = f.limits(), f.undescribed, f.refused
-		}
-		if s.denied > 0 {
-			rr.FirstDenied = &s.first
-		}
-		res.Rules = append(res.Rules, rr)
+		res.Rules = append(res.Rules, r.ruleResult(s, top))
+		res.Rules[i].OverTime = r.timeline.rows[i+1]
 	}
 	return res
 }
 
+func (r *Replay) ruleResult(s *ruleState, top int) RuleResult {
+	s.flush()
+	limited := r.limited(s)
+	rr := RuleResult{
+		Rule:            s.rule,
+		Allowed:         r.requests - s.denied,
+		Denied:          s.denied,
+		LimitedClients:  len(limited),
+		DecisionsSHA256: hex.EncodeToString(s.decisions.Sum(nil)),
+	}
+	for _, id := range limited[:min(top, len(limited))] {
+		rr.Top = append(rr.Top, r.client(id))
+	}
+	for _, id := range limited[:min(heaviest, len(limited))] {
+		rr.HeaviestDenied += s.clients[id].count
+	}
+	if f := s.file; f != nil {
+		rr.Limits, rr.Undescribed, rr.Refused = f.limits(), f.undescribed, f.refused
+	}
+	if s.denied > 0 {
+		rr.FirstDenied = &s.first
+		rr.LongestStreak = &Streak{r.clients.Name(s.longest.client), s.longest.denied}
+	}
+	return rr
+}
+
 // limited returns the clients that a rule denied anything: most denials first,
 // and among equals in byte order of their names.
-func (r *Replay) limited(rule int) []Client {
-	var limited []Client
-	for _, c := range r.clients {
-		if c.Denied[rule] > 0 {
-			limited = append(limited, c)
+func (r *Replay) limited(s *ruleState) (ids []int) {
+	for id, d := range s.clients {
+		if d.count > 0 {
+			ids = append(ids, id)
 		}
 	}
-	slices.SortFunc(limited, func(a, b Client) int {
-		return cmp.Or(cmp.Compare(b.Denied[rule], a.Denied[rule]), strings.Compare(a.Name, b.Name))
+	slices.SortFunc(ids, func(a, b int) int {
+		return cmp.Or(cmp.Compare(s.clients[b].count, s.clients[a].count), strings.Compare(r.clients.Name(a), r.clients.Name(b)))
 	})
-	return limited
+	return ids
+}
+
+// client is a client of the result.
+func (r *Replay) client(id int) Client {
+	c := Client{Name: r.clients.Name(id), Requests: r.seen[id], Denied: make([]int64, len(r.rules))}
+	for i, s := range r.rules {
+		if id < len(s.clients) {
+			c.Denied[i] = s.clients[id].count
+		}
+	}
+	return c
 }

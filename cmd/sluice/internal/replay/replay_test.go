@@ -31,7 +31,7 @@ func replayed(t *testing.T, top int, events []event, rules ...string) Result {
 		require.NoError(t, err)
 		parsed = append(parsed, rule)
 	}
-	r, err := New(parsed, IPv6Prefix)
+	r, err := New(parsed, newClients(t))
 	require.NoError(t, err)
 	for _, e := range events {
 		r.Add([]byte(e.client), e.at*sec, nil)
@@ -96,6 +96,27 @@ func TestReplay_CountsByRule(t *testing.T) {
 	assert.Equal(t, 5, res.Rules[2].LimitedClients)
 }
 
+// TestReplay_StreaksAndTheHeaviest: a request that is allowed ends a streak of its client, and of no other.
+func TestReplay_StreaksAndTheHeaviest(t *testing.T) {
+	var events []event
+	for i := range int64(9) { // under 1 in 3 s, "a" is denied two in a row, and the others all but the first
+		events = append(events, event{i, "a"})
+	}
+	for i, n := range []int{8, 6, 4, 3, 2} {
+		for range n {
+			events = append(events, event{9, string(rune('b' + i))})
+		}
+	}
+	res := replayed(t, 1, events, "gcra 1/3s", "gcra 9/3s", "gcra unlimited")
+	assert.Equal(t, &Streak{"b", 7}, res.Rules[0].LongestStreak)
+	assert.EqualValues(t, 7+6+5+3+2, res.Rules[0].HeaviestDenied, "a with its 6, and not f with its 1")
+	assert.EqualValues(t, 24, res.Rules[0].Denied)
+	assert.Nil(t, res.Rules[1].LongestStreak)
+	assert.Zero(t, res.Rules[2].HeaviestDenied)
+	res = replayed(t, 1, events[:9], "gcra 1/3s")
+	assert.Equal(t, &Streak{"a", 2}, res.Rules[0].LongestStreak)
+}
+
 func TestReplay_HashCoversBatchesAndTheRest(t *testing.T) {
 	for _, n := range []int{hashBatch - 1, hashBatch, hashBatch + 1, 3*hashBatch + 7} {
 		events := make([]event, n)
@@ -112,7 +133,7 @@ func TestReplay_HashCoversBatchesAndTheRest(t *testing.T) {
 func TestReplay_ForgetsNobody(t *testing.T) {
 	const clients, perWindow = 20000, 2
 	rng := rand.New(rand.NewPCG(1, 2))
-	r, err := New([]Rule{{Algorithm: sluice.FixedWindow, Limit: sluice.PerMinute(perWindow)}}, IPv6Prefix)
+	r, err := New([]Rule{{Algorithm: sluice.FixedWindow, Limit: sluice.PerMinute(perWindow)}}, newClients(t))
 	require.NoError(t, err)
 	type window struct{ minute, count int64 }
 	counts := make([]window, clients)
@@ -142,7 +163,7 @@ func TestReplay_ForgetsNobody(t *testing.T) {
 // TestReplay_LimitersForgetByTheClockOfTheLog has clients come back just before
 // and just after they are idle, while newcomers make the limiter drop the idle.
 func TestReplay_LimitersForgetByTheClockOfTheLog(t *testing.T) {
-	r, err := New([]Rule{{Algorithm: sluice.GCRA, Limit: sluice.Per(1, 10*time.Minute)}}, IPv6Prefix)
+	r, err := New([]Rule{{Algorithm: sluice.GCRA, Limit: sluice.Per(1, 10*time.Minute)}}, newClients(t))
 	require.NoError(t, err)
 	var letters strings.Builder
 	visit := func(number int64, now int64, letter byte) {
@@ -163,7 +184,7 @@ func TestReplay_LimitersForgetByTheClockOfTheLog(t *testing.T) {
 }
 
 func TestNew_RefusesWhatTheLibraryRefuses(t *testing.T) {
-	_, err := New([]Rule{{Algorithm: sluice.FixedWindow, Limit: sluice.PerMinute(20).WithBurst(5)}}, IPv6Prefix)
+	_, err := New([]Rule{{Algorithm: sluice.FixedWindow, Limit: sluice.PerMinute(20).WithBurst(5)}}, newClients(t))
 	require.Error(t, err)
 	assert.True(t, strings.HasPrefix(err.Error(), "rule fixed-window 20/m burst 5: burst 5 with fixed-window; "), err)
 }
@@ -246,4 +267,11 @@ func TestSteps_EachDividesTheNextAndLeavesEnoughBins(t *testing.T) {
 		assert.Greater(t, maxBins/int(factor), maxColumns)
 	}
 	assert.Less(t, math.MaxInt64/int64(steps[len(steps)-1]), int64(maxBins))
+}
+
+func newClients(t *testing.T) *Clients {
+	t.Helper()
+	clients, err := NewClients(IPv6Prefix)
+	require.NoError(t, err)
+	return clients
 }

@@ -31,6 +31,8 @@ type RuleResult struct {
 	LimitedClients  int           // clients with at least one denial
 	FirstDenied     *FirstDenial  // nil if nothing was denied
 	Top             []Client      // by denials, then by name
+	HeaviestDenied  int64         // denials of the five clients that have the most
+	LongestStreak   *Streak       // the first of the longest ones; nil if nothing was denied
 	DecisionsSHA256 string        // of one letter a request, A or D, in hexadecimal
 	OverTime        []int64       // denials
 	Limits          []LimitResult // of a File: those that a request has met, by path
@@ -42,6 +44,15 @@ type RuleResult struct {
 type FirstDenial struct {
 	Request int64 // from 1
 	Time    int64 // of the clock when it was decided
+}
+
+// heaviest is how many clients HeaviestDenied counts.
+const heaviest = 5
+
+// A Streak is requests of one client that were denied, with none in between that was allowed.
+type Streak struct {
+	Client string
+	Denied int64
 }
 
 // Client is one client of the log.

@@ -62,10 +62,14 @@ type ruleData struct {
 	LimitedClients int     `json:"limited_clients"`
 	// FirstDenied is the number of the first denied request among the counted
 	// lines, from 1, and FirstDeniedTime the replay's clock then. Null without one.
-	FirstDenied     *int64      `json:"first_denied"`
-	FirstDeniedTime *string     `json:"first_denied_time"`
-	Top             []topClient `json:"top"` // by denials, ties in byte order
-	DeniedOverTime  []int64     `json:"denied_over_time"`
+	FirstDenied     *int64  `json:"first_denied"`
+	FirstDeniedTime *string `json:"first_denied_time"`
+	// HeaviestDenied is the denials of the five clients that have the most, and LongestStreak the
+	// most denials that a client had in a row; null without one.
+	HeaviestDenied int64       `json:"heaviest_denied"`
+	LongestStreak  *streak     `json:"longest_streak"`
+	Top            []topClient `json:"top"` // by denials, ties in byte order
+	DeniedOverTime []int64     `json:"denied_over_time"`
 	// DecisionsSHA256 is the SHA-256 of a string with one letter for each counted
 	// line, A if it was allowed and D if it was denied.
 	DecisionsSHA256 string `json:"decisions_sha256"`
@@ -84,6 +88,11 @@ type limitData struct {
 	Hits int64  `json:"hits"`
 	Near int64  `json:"near"` // above 80% of the limit, and up to it
 	Over int64  `json:"over"` // above it
+}
+
+type streak struct {
+	Client string `json:"client"`
+	Denied int64  `json:"denied"`
 }
 
 type topClient struct {
@@ -138,6 +147,7 @@ func newRuleData(i int, r replay.RuleResult, requests int64) ruleData {
 		Denied:          r.Denied,
 		DeniedShare:     float64(r.Denied) / float64(requests),
 		LimitedClients:  r.LimitedClients,
+		HeaviestDenied:  r.HeaviestDenied,
 		Top:             []topClient{},
 		DeniedOverTime:  r.OverTime,
 		DecisionsSHA256: r.DecisionsSHA256,
@@ -145,6 +155,9 @@ func newRuleData(i int, r replay.RuleResult, requests int64) ruleData {
 	if first := r.FirstDenied; first != nil {
 		at := timeText(first.Time)
 		data.FirstDenied, data.FirstDeniedTime = &first.Request, &at
+	}
+	if s := r.LongestStreak; s != nil {
+		data.LongestStreak = &streak{s.Client, s.Denied}
 	}
 	for _, c := range r.Top {
 		data.Top = append(data.Top, topClient{c.Name, c.Requests, c.Denied[i]})

@@ -24,13 +24,19 @@ var obeyed = regexp.MustCompile(`[\x00-\x09\x0b-\x1f\x7f\x{80}-\x{9f}\x{200e}\x{
 
 var start = time.Date(2026, time.March, 2, 9, 0, 0, 0, time.UTC)
 
+func newReplay(t *testing.T, rules ...replay.Rule) *replay.Replay {
+	t.Helper()
+	clients, err := replay.NewClients(replay.IPv6Prefix)
+	require.NoError(t, err)
+	engine, err := replay.New(rules, clients)
+	require.NoError(t, err)
+	return engine
+}
+
 // reportOf replays one request per client and step, under a limit of 1 a day.
 func reportOf(t *testing.T, step time.Duration, clients ...string) Report {
 	t.Helper()
-	engine, err := replay.New([]replay.Rule{
-		{Algorithm: sluice.GCRA, Limit: sluice.PerDay(1)}, {Algorithm: sluice.FixedWindow, Limit: sluice.Unlimited},
-	}, replay.IPv6Prefix)
-	require.NoError(t, err)
+	engine := newReplay(t, replay.Rule{Algorithm: sluice.GCRA, Limit: sluice.PerDay(1)}, replay.Rule{Algorithm: sluice.FixedWindow, Limit: sluice.Unlimited})
 	for i, c := range clients {
 		engine.Add([]byte(c), start.Add(time.Duration(i)*step).UnixNano(), nil)
 	}
@@ -135,8 +141,7 @@ func TestText_TimesAreAsPreciseAsTheColumns(t *testing.T) {
 
 // TestText_AllTimeThereIs: the last of its columns ends after the last time that fits into nanoseconds.
 func TestText_AllTimeThereIs(t *testing.T) {
-	engine, err := replay.New([]replay.Rule{{Algorithm: sluice.GCRA, Limit: sluice.PerDay(1)}}, replay.IPv6Prefix)
-	require.NoError(t, err)
+	engine := newReplay(t, replay.Rule{Algorithm: sluice.GCRA, Limit: sluice.PerDay(1)})
 	for _, at := range []int64{0, math.MaxInt64} {
 		engine.Add([]byte("a"), at, nil)
 	}
