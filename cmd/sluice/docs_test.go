@@ -19,8 +19,8 @@ import (
 func TestDocs_FlagsAndFiles(t *testing.T) {
 	flags := pflag.NewFlagSet("serve", pflag.ContinueOnError)
 	new(service.Config).Flags(flags)
-	others := []*pflag.FlagSet{newAsk().Flags(), newReplay().Flags()}
-	for _, page := range []string{"SERVE.md", "../../deploy/PROXIES.md"} {
+	others := []*pflag.FlagSet{newAsk().Flags(), newReplay().Flags(), newRecommend().Flags()}
+	for _, page := range []string{"README.md", "SERVE.md", "../../deploy/PROXIES.md"} {
 		data, err := os.ReadFile(page)
 		require.NoError(t, err)
 		for _, flag := range regexp.MustCompile(`--([a-z][a-z0-9-]+)`).FindAllStringSubmatch(string(data), -1) {

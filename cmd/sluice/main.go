@@ -101,6 +101,7 @@ func newRoot() *cobra.Command {
 traffic before a server has to live with them.`,
 		Example: `  sluice replay
   sluice replay access.log --limit 60/m
+  sluice recommend access.log
   sluice serve --rules rules/`,
 		Version:            versionLine(buildInfo()),
 		Args:               wantCommand,
@@ -113,7 +114,7 @@ traffic before a server has to live with them.`,
 	root.SetVersionTemplate("{{.Version}}\n")
 	root.SetUsageTemplate(usageTemplate(root))
 	root.SetFlagErrorFunc(flagError)
-	root.AddCommand(newReplay(), newCheck(), newServe(), newAsk(), newVersion(root.Version))
+	root.AddCommand(newReplay(), newRecommend(), newCheck(), newServe(), newAsk(), newVersion(root.Version))
 	root.InitDefaultHelpCmd()
 	help, _, _ := root.Find([]string{"help"})
 	help.Args = func(_ *cobra.Command, args []string) error {

@@ -124,8 +124,7 @@ func (f *replayFlags) run(cmd *cobra.Command, args []string) error {
 		return fmt.Errorf("--top %d is negative: want 0 or more", f.top)
 	}
 	if f.ipv6Prefix < replay.MinIPv6Prefix || f.ipv6Prefix > replay.MaxIPv6Prefix {
-		return fmt.Errorf("--ipv6-prefix %d is not a length of prefix to limit by: want %d to %d",
-			f.ipv6Prefix, replay.MinIPv6Prefix, replay.MaxIPv6Prefix)
+		return badIPv6Prefix(f.ipv6Prefix)
 	}
 	engine, err := f.newEngine(cmd.ErrOrStderr())
 	if err != nil {
@@ -136,21 +135,28 @@ func (f *replayFlags) run(cmd *cobra.Command, args []string) error {
 		return err
 	}
 	logs.Requests = len(f.files) > 0
-	facts, readErr := readLogs(logs, cmd.ErrOrStderr(), func(rec accesslog.Record) { engine.Add(rec.Client, rec.Time, rec.Request) })
+	facts, readErr := readLogs(cmd.Context(), logs, cmd.ErrOrStderr(), func(rec accesslog.Record) { engine.Add(rec.Client, rec.Time, rec.Request) })
 	if facts.Counted == 0 {
 		return readErr
 	}
-	rep := report.Report{Source: accesslog.Names(logs.Sources), Log: facts, Result: engine.Result(f.top)}
+	rep := newReport(logs, facts, readErr)
+	rep.Result = engine.Result(f.top)
 	if len(args) == 0 {
 		rep.Note = sampleNote
-	}
-	if whole := (partly{}); errors.As(readErr, &whole) {
-		rep.Incomplete = strings.TrimPrefix(whole.error.Error(), rep.Source+": ")
 	}
 	if err := write(cmd.OutOrStdout(), rep); err != nil {
 		return failure{fmt.Errorf("writing the report: %w", err)}
 	}
 	return readErr
+}
+
+// newReport is a report of logs that have been read, as far as they could be, without its result.
+func newReport(logs accesslog.Config, facts accesslog.Facts, readErr error) report.Report {
+	rep := report.Report{Source: accesslog.Names(logs.Sources), Log: facts}
+	if whole := (partly{}); errors.As(readErr, &whole) {
+		rep.Incomplete = strings.TrimPrefix(whole.error.Error(), rep.Source+": ")
+	}
+	return rep
 }
 
 // newEngine makes a replay through all rules of the command line.

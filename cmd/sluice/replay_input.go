@@ -83,10 +83,10 @@ func (in *input) open(cmd *cobra.Command, args []string) (accesslog.Config, erro
 	return c, nil
 }
 
-// readLogs hands the records of logs to each. SIGINT ends the logs, also while there is nothing to read;
+// readLogs hands the records of logs to each. SIGINT ends the logs, also while there is nothing to read, and so does ctx;
 // the next one ends the process. facts are sound if an error comes behind some records.
-func readLogs(c accesslog.Config, errs io.Writer, each func(accesslog.Record)) (accesslog.Facts, error) {
-	ctx, stop := context.Background(), func() {}
+func readLogs(ctx context.Context, c accesslog.Config, errs io.Writer, each func(accesslog.Record)) (accesslog.Facts, error) {
+	stop := func() {}
 	if !signal.Ignored(os.Interrupt) { // as of a job in the background of a script
 		ctx, stop = signal.NotifyContext(ctx, os.Interrupt)
 		context.AfterFunc(ctx, stop)

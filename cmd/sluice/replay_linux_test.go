@@ -65,11 +65,18 @@ func TestReplay_ProgressOnATerminalOnly(t *testing.T) {
 
 // TestReplay_FollowInterrupted: SIGINT at the end of a log that is followed leaves the report.
 func TestReplay_FollowInterrupted(t *testing.T) {
+	for _, command := range []string{"replay", "recommend"} {
+		t.Run("command="+command, func(t *testing.T) { followInterrupted(t, command) })
+	}
+}
+
+func followInterrupted(t *testing.T, command string) {
+	t.Helper()
 	noted := make(chan os.Signal, 1)
 	signal.Notify(noted, os.Interrupt) // the other process would inherit that this one ignores it
 	defer signal.Stop(noted)
 	seen, terminal := openTerminal(t)
-	cmd := exec.Command(os.Args[0], "replay", "--follow", writeFile(t, smallLog))
+	cmd := exec.Command(os.Args[0], command, "--follow", writeFile(t, smallLog))
 	cmd.Env = append(os.Environ(), asProgram+"=1", "TERM=xterm")
 	var stdout bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, terminal

@@ -72,15 +72,15 @@ func New(list []Rule, clients *Clients) (*Replay, error) {
 			Hash:      sluice.HashStable,
 		})
 		if err != nil {
-			return nil, refusal(rule, err)
+			return nil, Refusal(rule, err)
 		}
 		r.rules = append(r.rules, &ruleState{rule: rule, limiter: limiter, decisions: sha256.New()})
 	}
 	return r, nil
 }
 
-// refusal puts the error of a limiter into the words of a rule.
-func refusal(rule Rule, err error) error {
+// Refusal puts the error of a limiter into the words of a rule.
+func Refusal(rule Rule, err error) error {
 	if bad := (*sluice.ConfigError)(nil); errors.As(err, &bad) {
 		part := strings.ToLower(strings.TrimPrefix(bad.Field, "Limit."))
 		return fmt.Errorf("rule %s: %s %s", rule, part, bad.Reason)

@@ -1,0 +1,101 @@
+package recommend
+
+import (
+	"runtime"
+	"slices"
+	"sync"
+	"time"
+)
+
+// together is how many meters share a pass: more would need more memory, fewer read the requests more often.
+const together = 4
+
+// measure makes passes over the log, some at once, and hands on what clients need by each meter, in no certain order but one at a time. The
+// needs are the callee's.
+func (l *Log) measure(makers []func() meter, each func(i int, needs []int64)) error {
+	type part struct {
+		first  int
+		makers []func() meter
+	}
+	parts := make(chan part, len(makers))
+	for i := 0; i < len(makers); i += together {
+		parts <- part{i, makers[i:min(i+together, len(makers))]}
+	}
+	close(parts)
+	var mu sync.Mutex // of what follows
+	var failed error
+	var workers sync.WaitGroup
+	for range runtime.GOMAXPROCS(0) {
+		workers.Add(1)
+		go func() {
+			defer workers.Done()
+			for p := range parts {
+				meters, err := l.pass(p.makers)
+				mu.Lock()
+				if err != nil {
+					failed = err
+				}
+				for i, m := range meters {
+					if failed == nil {
+						each(p.first+i, m.needs())
+					}
+				}
+				mu.Unlock()
+			}
+		}()
+	}
+	workers.Wait()
+	return failed
+}
+
+// pass shows all requests to meters.
+func (l *Log) pass(makers []func() meter) ([]meter, error) {
+	meters := make([]meter, len(makers))
+	for i, make := range makers {
+		meters[i] = make()
+	}
+	r := l.spool.Read()
+	for r.Next() {
+		for _, m := range meters {
+			m.see(r.Client, r.Now)
+		}
+	}
+	err := r.Err()
+	for _, m := range meters {
+		if s, ok := m.(*slidingLog); ok && err == nil {
+			err = s.behind.Err()
+		}
+	}
+	return meters, err
+}
+
+// The meters of the log's clients, to be made for a pass.
+
+func (l *Log) slidingLog(period time.Duration) func() meter {
+	return func() meter { return newSlidingLog(period, l.Clients.Len(), &l.spool) }
+}
+
+// enough returns the smallest limit under which at most that many clients are denied anything: what all the others need, of needs in
+// ascending order.
+func enough(needs []int64, denied int) int64 {
+	if denied >= len(needs) {
+		return 1
+	}
+	return needs[len(needs)-1-denied]
+}
+
+// percentile returns what per mille of clients, or more, do not exceed, of needs in ascending order.
+func percentile(needs []int64, perMille int) int64 {
+	return needs[max(0, (len(needs)*perMille+999)/1000-1)]
+}
+
+// ascending sorts needs, and returns the first client with the largest before.
+func ascending(needs []int64) (largest int) {
+	for i, n := range needs {
+		if n > needs[largest] {
+			largest = i
+		}
+	}
+	slices.Sort(needs)
+	return largest
+}
