@@ -80,7 +80,8 @@ type output struct {
 			Requests []int64
 		}
 	}
-	Rules []outputRule
+	Rules   []outputRule
+	Changes *changed
 }
 
 type outputRule struct {

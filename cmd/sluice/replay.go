@@ -57,6 +57,9 @@ request that lacks one of them is not asked about by that descriptor. The flag
 is repeatable: a request can have several. A client in IPv6 is a network;
 --ipv6-prefix 128 makes it the address that Envoy sends.
 
+--against compares the rules with others that would take their place: whose
+requests they would deny that pass now, and let pass that are denied now.
+
 The clock of the replay is the log's own: it stands at the latest time so far
 and never goes back. Malformed lines are counted and reported, but fatal only if
 no line is readable. Of a log that cannot be read to its end, the report covers
@@ -68,6 +71,7 @@ const replayExample = `  sluice replay
   sluice replay access.log --rule 'gcra 60/m burst 9' --rule 'fixed-window 60/m'
   sluice replay 'access.log*' --algorithm all
   sluice replay access.log --rules rules/
+  sluice replay access.log --rules old.yaml --against new.yaml
   sluice replay access.log --rules rules/ --descriptor 'path={path},user={user}'
   sluice replay app.jsonl --client-field client.ip --time-field timestamp`
 
@@ -77,6 +81,7 @@ type replayFlags struct {
 	limits      []string
 	rules       []string
 	files       []string
+	against     []string
 	domain      string
 	descriptors []string
 	ipv6Prefix  int
@@ -102,6 +107,7 @@ func newReplay() *cobra.Command {
 	f.StringArrayVar(&flags.limits, "limit", nil, "`LIMIT` of each --algorithm; repeatable (default "+defaultLimit+")")
 	f.StringArrayVar(&flags.rules, "rule", nil, "`RULE`: an algorithm and its limit; repeatable")
 	f.StringArrayVar(&flags.files, "rules", nil, "`PATH` of rules in YAML, a file or a directory; repeatable")
+	f.StringArrayVar(&flags.against, "against", nil, "`PATH` of rules to compare --rules with; repeatable")
 	f.StringVar(&flags.domain, "domain", "", "`DOMAIN` whose rules count (default the only one)")
 	f.StringArrayVar(&flags.descriptors, "descriptor", nil, "`ENTRIES` that describe a request to the rules; repeatable")
 	f.IntVar(&flags.ipv6Prefix, "ipv6-prefix", replay.IPv6Prefix, "an IPv6 client is its first `N` bits; 128 is an address")
@@ -134,7 +140,7 @@ func (f *replayFlags) run(cmd *cobra.Command, args []string) error {
 	if err != nil {
 		return err
 	}
-	logs.Requests = len(f.files) > 0
+	logs.Requests = len(f.files)+len(f.against) > 0
 	facts, readErr := readLogs(cmd.Context(), logs, cmd.ErrOrStderr(), func(rec accesslog.Record) { engine.Add(rec.Client, rec.Time, rec.Request) })
 	if facts.Counted == 0 {
 		return readErr
@@ -173,22 +179,32 @@ func (f *replayFlags) newEngine(errs io.Writer) (*replay.Replay, error) {
 	if err != nil {
 		return nil, err
 	}
-	file, err := f.readRules(errs)
-	if err != nil || file == nil {
+	if len(f.files) == 0 {
+		if f.domain != "" || len(f.descriptors)+len(f.against) > 0 {
+			return nil, errors.New("--domain, --descriptor and --against say how to use --rules: want --rules PATH")
+		}
+		return engine, nil
+	}
+	if err := f.addRules(engine, f.files, false, errs); err != nil || len(f.against) == 0 {
 		return engine, err
 	}
-	return engine, engine.AddFile(*file)
+	engine.Compare(len(list), len(list)+1)
+	return engine, f.addRules(engine, f.against, true, errs)
 }
 
-// readRules reads what --rules, --domain and --descriptor say; nil without --rules. What is wrong
-// with the rules goes to errs, a line each.
-func (f *replayFlags) readRules(errs io.Writer) (*replay.File, error) {
-	if len(f.files) == 0 {
-		if f.domain != "" || len(f.descriptors) > 0 {
-			return nil, errors.New("--domain and --descriptor say how to use --rules: want --rules PATH")
-		}
-		return nil, nil
+// addRules makes files of rules another rule of the replay.
+func (f *replayFlags) addRules(engine *replay.Replay, paths []string, against bool, errs io.Writer) error {
+	file, err := f.readRules(paths, errs)
+	if err != nil {
+		return err
 	}
+	file.Against = against
+	return engine.AddFile(*file)
+}
+
+// readRules reads files of rules, and what --domain and --descriptor say of them. What is wrong
+// with the rules goes to errs, a line each.
+func (f *replayFlags) readRules(paths []string, errs io.Writer) (*replay.File, error) {
 	out := &replay.File{Domain: f.domain}
 	for _, text := range f.descriptors {
 		d, err := replay.ParseDescriptor(text)
@@ -197,7 +213,7 @@ func (f *replayFlags) readRules(errs io.Writer) (*replay.File, error) {
 		}
 		out.Descriptors = append(out.Descriptors, d)
 	}
-	files, _, err := rules.Read(f.files)
+	files, _, err := rules.Read(paths)
 	if err != nil {
 		return nil, failure{err}
 	}
@@ -208,7 +224,7 @@ func (f *replayFlags) readRules(errs io.Writer) (*replay.File, error) {
 	domains := out.Set.Domains()
 	switch {
 	case len(domains) == 0:
-		return nil, failure{service.NoFiles(f.files)}
+		return nil, failure{service.NoFiles(paths)}
 	case out.Domain == "" && len(domains) == 1:
 		out.Domain = domains[0]
 	case out.Domain == "":

@@ -20,6 +20,7 @@ type File struct {
 	// Descriptors describe a request. Without them the domain's actions do, "http" in its files, and where
 	// it has none, the client as remote_address.
 	Descriptors []Descriptor
+	Against     bool // see Rule
 }
 
 // A Descriptor is the entries that a request is described by.
@@ -123,7 +124,7 @@ func (r *Replay) AddFile(f File) error {
 	if len(f.Descriptors) == 0 {
 		state.describer = httprules.NewDescriber(f.Set.Actions(f.Domain), func(*http.Request) (string, error) { return state.asked.client, nil })
 	}
-	r.rules = append(r.rules, &ruleState{rule: Rule{Domain: f.Domain}, file: state, decisions: sha256.New()})
+	r.rules = append(r.rules, &ruleState{rule: Rule{Domain: f.Domain, Against: f.Against}, file: state, decisions: sha256.New()})
 	return nil
 }
 

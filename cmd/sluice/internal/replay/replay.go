@@ -28,7 +28,9 @@ type Replay struct {
 	clients  *Clients
 	seen     []int64 // requests of each client
 	requests int64
-	timeline *timeline
+	timeline *timeline // rows: requests, denials by rule, and with Compare what changes
+	denied   []bool    // the present request, by rule
+	changes  *changes  // nil without Compare
 }
 
 // ruleState is one rule in the course of a replay.
@@ -105,8 +107,11 @@ func (r *Replay) Decide(id int, at int64, request *accesslog.Request) {
 	r.seen[id]++
 	bin := r.timeline.reach(r.log.Now)
 	r.timeline.rows[0][bin]++
+	r.denied = r.denied[:0]
 	for i, s := range r.rules {
-		if s.allow(r.log.Now, id, r.clients, request) {
+		allowed := s.allow(r.log.Now, id, r.clients, request)
+		r.denied = append(r.denied, !allowed)
+		if allowed {
 			s.record('A')
 			if id < len(s.clients) {
 				s.clients[id].streak = 0
@@ -117,6 +122,16 @@ func (r *Replay) Decide(id int, at int64, request *accesslog.Request) {
 		s.deny(id, r.requests, r.log.Now)
 		r.timeline.rows[i+1][bin]++
 	}
+	if r.changes == nil {
+		return
+	}
+	keptOut, letIn := r.changes.see(id, r.log.Now, r.denied)
+	if keptOut {
+		r.timeline.rows[len(r.rules)+1][bin]++
+	}
+	if letIn {
+		r.timeline.rows[len(r.rules)+2][bin]++
+	}
 }
 
 // advance moves the clocks. AllowAt takes a reading of
@@ -125,7 +140,11 @@ func (r *Replay) Decide(id int, at int64, request *accesslog.Request) {
 func (r *Replay) advance(at int64) {
 	now := r.log.Advance(at)
 	if r.requests == 0 {
-		r.timeline = newTimeline(at, 1+len(r.rules))
+		rows := 1 + len(r.rules)
+		if r.changes != nil {
+			rows += 2
+		}
+		r.timeline = newTimeline(at, rows)
 	}
 	r.clock.Set(time.Unix(0, now))
 }
@@ -186,6 +205,9 @@ func (r *Replay) Result(top int) Result {
 		res.Rules = append(res.Rules, r.ruleResult(s, top))
 		res.Rules[i].OverTime = r.timeline.rows[i+1]
 	}
+	if r.changes != nil {
+		res.Changes = r.changesResult(top, r.timeline.rows[len(r.rules)+1], r.timeline.rows[len(r.rules)+2])
+	}
 	return res
 }
 
@@ -233,9 +255,7 @@ func (r *Replay) limited(s *ruleState) (ids []int) {
 func (r *Replay) client(id int) Client {
 	c := Client{Name: r.clients.Name(id), Requests: r.seen[id], Denied: make([]int64, len(r.rules))}
 	for i, s := range r.rules {
-		if id < len(s.clients) {
-			c.Denied[i] = s.clients[id].count
-		}
+		c.Denied[i] = s.deniedTo(id)
 	}
 	return c
 }

@@ -15,7 +15,8 @@ type Result struct {
 	MaxLate time.Duration
 	Rules   []RuleResult // in the order given to New
 
-	// The columns of all the OverTime counts, here and in Rules, are Width wide.
+	Changes *Changes // nil without Compare
+	// The columns of all the OverTime counts, here and in Rules and Changes, are Width wide.
 	// The first starts at Start, a whole multiple of Width. There are at least
 	// one and at most 60.
 	Start    int64

@@ -15,14 +15,19 @@ type Rule struct {
 	Limit     sluice.Limit
 
 	Domain string // of a File; empty for a limit
+	// Against tells the File that would take the place of another one, of the same domain, from that.
+	Against bool
 }
 
-// String returns the form that ParseRule reads, as in "gcra 20/m burst 5"; or, of a File, "rules" and
+// String returns the form that ParseRule reads, as in "gcra 20/m burst 5"; or, of a File, AlgorithmText and
 // the domain.
 func (r Rule) String() string { return r.AlgorithmText() + " " + r.LimitText() }
 
-// AlgorithmText is the name of the algorithm; "rules" of a File.
+// AlgorithmText is the name of the algorithm; of a File "rules", or "against".
 func (r Rule) AlgorithmText() string {
+	if r.Against {
+		return "against"
+	}
 	if r.Domain != "" {
 		return "rules"
 	}

@@ -13,6 +13,8 @@ import (
 type document struct {
 	Log   logFacts   `json:"log"`
 	Rules []ruleData `json:"rules"` // in the order of the command line
+	// Changes is there only with --against.
+	Changes *changesData `json:"changes,omitempty"`
 }
 
 type logFacts struct {
@@ -107,6 +109,9 @@ func JSON(w io.Writer, rep Report) error {
 	doc := document{Log: newLogFacts(rep), Rules: []ruleData{}}
 	for i, r := range rep.Result.Rules {
 		doc.Rules = append(doc.Rules, newRuleData(i, r, rep.Result.Requests))
+	}
+	if rep.Result.Changes != nil {
+		doc.Changes = newChangesData(rep.Result)
 	}
 	text, err := json.MarshalIndent(doc, "", "  ")
 	if err != nil {

@@ -35,6 +35,9 @@ func Text(w io.Writer, rep Report) error {
 			writeLimits(&b, i, r)
 		}
 	}
+	if rep.Result.Changes != nil {
+		writeChanges(&b, rep.Result)
+	}
 	writeTop(&b, rep.Result)
 	writeOverTime(&b, rep.Result)
 	_, err := w.Write(b.Bytes())
