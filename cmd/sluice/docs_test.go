@@ -19,7 +19,7 @@ import (
 func TestDocs_FlagsAndFiles(t *testing.T) {
 	flags := pflag.NewFlagSet("serve", pflag.ContinueOnError)
 	new(service.Config).Flags(flags)
-	others := []*pflag.FlagSet{newAsk().Flags(), newReplay().Flags(), newRecommend().Flags()}
+	others := []*pflag.FlagSet{newAsk().Flags(), newReplay().Flags(), newRecommend().Flags(), newCompare().Flags()}
 	for _, page := range []string{"README.md", "SERVE.md", "../../deploy/PROXIES.md"} {
 		data, err := os.ReadFile(page)
 		require.NoError(t, err)

@@ -34,7 +34,7 @@ func TestHelp_OfAnUnknownCommandIsAnError(t *testing.T) {
 		assert.Contains(t, stderr, `: unknown command "foo": want `, args)
 	}
 	_, _, stderr := execute(nil, "help", "foo")
-	assert.Equal(t, "sluice help: unknown command \"foo\": want ask, check, recommend, replay, serve or version\n", stderr)
+	assert.Equal(t, "sluice help: unknown command \"foo\": want ask, check, compare, recommend, replay, serve or version\n", stderr)
 }
 
 // TestHelp_FitsIntoATerminal covers every command that there is.

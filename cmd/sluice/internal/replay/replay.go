@@ -97,8 +97,8 @@ func (r *Replay) Add(client []byte, at int64, request *accesslog.Request) {
 
 // Decide decides one request of a client at a time in nanoseconds since 1970, which
 // must not be negative. If there is a File it needs request, what else the log
-// says.
-func (r *Replay) Decide(id int, at int64, request *accesslog.Request) {
+// says. It returns which rules deny it, in order; that holds until the next request.
+func (r *Replay) Decide(id int, at int64, request *accesslog.Request) (denied []bool) {
 	r.advance(at)
 	r.requests++
 	for len(r.seen) <= id {
@@ -123,7 +123,7 @@ func (r *Replay) Decide(id int, at int64, request *accesslog.Request) {
 		r.timeline.rows[i+1][bin]++
 	}
 	if r.changes == nil {
-		return
+		return r.denied
 	}
 	keptOut, letIn := r.changes.see(id, r.log.Now, r.denied)
 	if keptOut {
@@ -132,6 +132,7 @@ func (r *Replay) Decide(id int, at int64, request *accesslog.Request) {
 	if letIn {
 		r.timeline.rows[len(r.rules)+2][bin]++
 	}
+	return r.denied
 }
 
 // advance moves the clocks. AllowAt takes a reading of
