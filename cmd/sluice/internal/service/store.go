@@ -278,7 +278,6 @@ func CheckStored(set *rules.Set, keys string) error {
 	client := redis.NewClient(&redis.Options{MaxRetries: -1, Dialer: func(context.Context, string, string) (net.Conn, error) {
 		return nil, errors.New("no server is asked")
 	}})
-	redis.SetLogger(quietLog{slog.New(slog.DiscardHandler)})
 	store := &sharedStore{clients: []redis.UniversalClient{client}}
 	if err := store.open(&StoreConfig{Keys: keys, OnFailure: failures[redistier.Closed], Replicas: 1}, client, nil, 0, storeNews{}); err != nil {
 		return err
