@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	common "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 	pb "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"github.com/envoyproxy/ratelimit/src/redis"
 	service "github.com/envoyproxy/ratelimit/src/service"
@@ -17,6 +18,7 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 	"github.com/sirupsen/logrus"
 	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/sluice-go/sluice/internal/redistest"
 	"github.com/sluice-go/sluice/internal/seeded"
@@ -153,4 +155,31 @@ func TestShared(t *testing.T) {
 	require.Greater(t, min(asked[0], asked[1]), 800)
 	require.Greater(t, over, 20)
 	require.Greater(t, keys, 20)
+}
+
+// TestShared_Zero: of hits of 0 for a key that is not there upstream leaves one that holds 0, and ours none. The answers are the same.
+func TestShared_Zero(t *testing.T) {
+	server := redistest.Start(t)
+	client := goredis.NewClient(&goredis.Options{Addr: server.Addr})
+	defer client.Close()
+	files := []rules.File{{Name: "f.yaml", Data: []byte("domain: d\ndescriptors: [{key: k, rate_limit: {unit: year, requests_per_unit: 5}}]\n")}}
+	set, err := rules.Load(files, rules.Options{})
+	require.NoError(t, err)
+	m := modes{near: 0.8}
+	theirs, us := realUpstream(t, server.Addr, m), sharedOurs(t, client, m, set)
+	require.NoError(t, theirs.load(files))
+	look := func(value string) *pb.RateLimitRequest {
+		return &pb.RateLimitRequest{Domain: "d", Descriptors: []*common.RateLimitDescriptor{{
+			Entries: []*common.RateLimitDescriptor_Entry{{Key: "k", Value: value}}, HitsAddend: wrapperspb.UInt64(0),
+		}}}
+	}
+	for i, ask := range []func(*pb.RateLimitRequest) (*pb.RateLimitResponse, error){us.ask, theirs.ask} {
+		answer, err := ask(look([]string{"ours", "theirs"}[i]))
+		require.NoError(t, err)
+		require.EqualValues(t, 5, answer.Statuses[0].LimitRemaining)
+	}
+	keys := client.Keys(t.Context(), "*").Val()
+	require.Len(t, keys, 1)
+	require.Contains(t, keys[0], "theirs")
+	require.Equal(t, "0", client.Get(t.Context(), keys[0]).Val())
 }

@@ -108,8 +108,9 @@ func (s *Soak) round(b *bench, t *totals, r *rand.Rand, round int, f Fault) erro
 		return err
 	}
 	t.forgets += f.Forgets
+	t.lost = 0
 	for _, service := range b.fleet.Services {
-		lost, _ := service.modes()
+		lost, _ := service.modes() // since it began
 		t.lost += lost
 	}
 	// On a busy machine services lose their store by themselves, and then each at another time.
