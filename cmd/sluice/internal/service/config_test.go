@@ -90,7 +90,7 @@ func TestConfig_Environment(t *testing.T) {
 
 // TestConfig_VariablesAreDocumented: the page's table has each variable that a flag stands for.
 func TestConfig_VariablesAreDocumented(t *testing.T) {
-	page, err := os.ReadFile("../../SERVE.md")
+	page, err := os.ReadFile("../../REFERENCE.md")
 	require.NoError(t, err)
 	names := []string{
 		"LOG_LEVEL", "GRPC_HOST", "GRPC_PORT", "HOST", "PORT", "DEBUG_HOST", "DEBUG_PORT",
