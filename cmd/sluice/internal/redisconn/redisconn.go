@@ -65,7 +65,7 @@ type address struct {
 	more          []string // addresses of a URL's parameters
 }
 
-// Client returns a client that has not connected yet.
+// Client returns a client that has not connected yet. It sends no command again, since one whose answer is lost may have counted.
 func (c *Config) Client() (redis.UniversalClient, error) {
 	kind, list, err := c.parse()
 	if err != nil {
@@ -81,14 +81,14 @@ func (c *Config) Client() (redis.UniversalClient, error) {
 	}
 	first := list[0]
 	if kind == Single {
-		o := &redis.Options{Network: first.network, Addr: first.host, TLSConfig: config, PoolSize: c.PoolSize, DialTimeout: c.Timeout, ContextTimeoutEnabled: true}
+		o := &redis.Options{Network: first.network, Addr: first.host, TLSConfig: config, PoolSize: c.PoolSize, DialTimeout: c.Timeout, ContextTimeoutEnabled: true, MaxRetries: -1}
 		o.Username, o.Password = userAndPassword(c.Auth, first.auth)
 		if o.DB, err = first.database(); err != nil {
 			return nil, err
 		}
 		return redistier.NewClient(o)
 	}
-	o := &redis.UniversalOptions{TLSConfig: config, PoolSize: c.PoolSize, DialTimeout: c.Timeout, ContextTimeoutEnabled: true, IsClusterMode: kind == Cluster, MasterName: first.master}
+	o := &redis.UniversalOptions{TLSConfig: config, PoolSize: c.PoolSize, DialTimeout: c.Timeout, ContextTimeoutEnabled: true, MaxRetries: -1, IsClusterMode: kind == Cluster, MasterName: first.master}
 	for _, a := range list {
 		o.Addrs = append(append(o.Addrs, a.host), a.more...)
 	}

@@ -82,3 +82,22 @@ func TestConfig_Auth(t *testing.T) {
 	o = options(Config{URLs: []string{"h:1"}, Auth: "bob:secret:with:colons"})
 	require.Equal(t, []any{"bob", "secret:with:colons"}, []any{o.Username, o.Password})
 }
+
+// TestConfig_NoRetries: no client sends a command again whose answer is lost: it may have counted.
+func TestConfig_NoRetries(t *testing.T) {
+	for _, c := range []Config{{URLs: []string{"h:1"}}, {URLs: []string{"redis://h:1?master_name=m"}}, {URLs: []string{"h:1", "h:2"}}} {
+		client, err := c.Client()
+		require.NoError(t, err)
+		t.Cleanup(func() { client.Close() })
+		retries := 1
+		switch client := client.(type) {
+		case *redistier.Client:
+			retries = client.Unwrap().Options().MaxRetries
+		case *redis.Client:
+			retries = client.Options().MaxRetries
+		case *redis.ClusterClient:
+			retries = client.Options().MaxRetries
+		}
+		require.LessOrEqual(t, retries, 0, "%v", c.URLs)
+	}
+}
