@@ -226,7 +226,7 @@ func number(s string) (n int64) {
 // endless is longer than a Duration can tell, in us.
 const endless = exact * 1000
 
-// blocked returns for how many us the key is blocked, or 0. What scripts cannot count up to
+// blocked returns for how many us the key is blocked, or 0. A time that scripts cannot count up to
 // does not end.
 func (r *reply) blocked() int64 {
 	if len(r.state) != blockSize || r.state[0] != blockTag {

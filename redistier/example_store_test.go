@@ -11,7 +11,7 @@ import (
 	"github.com/sluice-go/sluice/redistier"
 )
 
-// A Store has many limits. What several of them judge is one round trip.
+// A Store has many limits. A call that several of them judge is one round trip.
 func ExampleStore() {
 	client := redis.NewClient(&redis.Options{Addr: "localhost:6379"})
 	defer client.Close()

@@ -162,7 +162,7 @@ func outageOf(t *testing.T, connect connector, begin, end func(f *fault)) {
 				require.NoError(t, err)
 				b, err := observer.Peek(ctx, "k1", 0)
 				require.NoError(t, err)
-				// What was on its way when the fault began may count twice, or if it got lost not
+				// A call that was on its way when the fault began may count twice, or if it got lost not
 				// at all: two calls of each caller, before there are 20 failures.
 				return a.Remaining+b.Remaining < 195 || 2*callers >= 45
 			})

@@ -61,7 +61,7 @@ func (l *Limiter) Peek(ctx context.Context, key string, cost int) (sluice.Decisi
 
 // Charge charges cost units to key whether they are there or not, and returns what Peek with
 // a cost of 0 would say right after it; see sluice.Limiter.Charge. A cost below 1 charges
-// nothing. What is charged beyond the burst is a debt; the largest is of half of 2^53 units,
+// nothing. A charge beyond the burst is a debt; the largest is of half of 2^53 units,
 // or of 2^53 parts of a bucket. A block lasts at least for as long as the units would count.
 func (l *Limiter) Charge(ctx context.Context, key string, cost int) (sluice.Decision, error) {
 	return l.decide(ctx, l.newCharge(l.plan.Load(), key, cost))
@@ -146,8 +146,8 @@ func (l *Limiter) TakeMany(ctx context.Context, calls []Call, out []Result) erro
 	return nil
 }
 
-// SetLimit changes the limit. Calls that are under way are judged by the old one. What a
-// key has spent still counts; see the package documentation. The error is a *ConfigError,
+// SetLimit changes the limit. Calls that are under way are judged by the old one. The units
+// that a key has spent still count; see the package documentation. The error is a *ConfigError,
 // and changes nothing.
 func (l *Limiter) SetLimit(limit sluice.Limit) error {
 	l.admin.Lock()

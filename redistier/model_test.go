@@ -276,7 +276,7 @@ func (tr *tracer) compare(op *operation, r *reply) {
 	tr.log = append(tr.log, fmt.Sprintf("%c %s at %d cost %d x %d units %d debt %d: %+v", op.kind, op.name, op.now, op.call.cost, op.k, op.units, op.call.debt, r))
 	require.True(tr, r.now >= floor && r.now <= max(floor, tr.newest), "judged at %d\n%s", r.now, tr.tail())
 	at := r.now / tr.step
-	// What was admitted without Redis counts first, as far as it fits.
+	// Units that were admitted without Redis count first, as far as they fit.
 	if fits := min(op.call.debt, tr.model.Peek(op.name, at, 0).Remaining); fits > 0 {
 		tr.model.Take(op.name, at, fits)
 		tr.newest = max(tr.newest, r.now)
@@ -350,7 +350,7 @@ func TestModel(t *testing.T) {
 	})
 }
 
-// TestModel_Limits changes the limit midway. What the model says is that a limit takes hold
+// TestModel_Limits changes the limit midway. By the model a limit takes hold
 // of a key right after the key's last charge.
 func TestModel_Limits(t *testing.T) {
 	t.Parallel()

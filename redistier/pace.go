@@ -32,7 +32,7 @@ func (t *terms) largest(p *plan) int64 {
 }
 
 // pause returns for how long, in ns, a process that has found Redis without a unit leaves it alone, or 0: a single unit
-// is due at once, and to ask for each takes a call for each. What drains meanwhile is a batch, for one call. It is not so much
+// is due at once, and to ask for each takes a call for each. The units that drain meanwhile are a batch, for one call. It is not so much
 // that the bucket could run empty meanwhile, for then units would be lost, and nobody waits for longer than life.
 func (t *terms) pause(p *plan) int64 {
 	if _, drains := p.shape.(bucket); !drains || t.largest(p) < minBatch {

@@ -118,6 +118,6 @@ func (l *link) prober(ctx context.Context, key string) (processor, error) {
 	return node.WithTimeout(probeLife), nil
 }
 
-// answers reports whether what has come of a call shows that the primary answers. What it refuses for want of
+// answers reports whether what has come of a call shows that the primary answers. A refusal for want of
 // memory is no reason not to ask it: denials write nothing.
 func answers(err error) bool { return err == nil || errors.Is(err, ErrForeignValue) || isOOM(err) }

@@ -89,7 +89,7 @@ func (t *takeCall) giveBack(s subject) {
 	}
 }
 
-// ofShare returns a decision of the share as one on the limit. What is more than the share may be admitted once Redis
+// ofShare returns a decision of the share as one on the limit. More than the share may be admitted once Redis
 // decides again.
 func (t *takeCall) ofShare(d sluice.Decision, l *lane) sluice.Decision {
 	d.Limit = int(t.plan.burst)

@@ -217,7 +217,7 @@ func (l *StoreLimit) Limit() sluice.Limit { return l.plan.Load().limit }
 func (l *StoreLimit) WorstCase(d time.Duration) int { return l.plan.Load().worstCase(d) }
 
 // Close takes the limit out of the Store. Calls for it fail with ErrClosed from then on; its leases are given back, in
-// the background. What Redis is owed it is told all the same. What has been spent stays in Redis for as long as it counts.
+// the background. Redis is told all the same what it is owed. Spent units stay in Redis for as long as they count.
 func (l *StoreLimit) Close() {
 	if l.closed.Swap(true) {
 		return

@@ -188,7 +188,7 @@ type StoreCall struct {
 	Op    Op
 
 	// Override is a limit in the place of that of Limit, for this call alone, unless it is the zero
-	// value. It is of the same period, unless the limit is a bucket. What has been spent counts under both.
+	// value. It is of the same period, unless the limit is a bucket. Spent units count under both.
 	Override sluice.Limit
 }
 

@@ -68,7 +68,7 @@ func (t *table[V]) get(id uint64, now int64) (value V, until int64, ok bool) {
 }
 
 // update puts what f makes of it in the place of the value of an id, and of the time until
-// which it holds, which is 0 if there is none that holds at now. What f says not to hold
+// which it holds, which is 0 if there is none that holds at now. A value that f says not to hold
 // at now is forgotten.
 func (t *table[V]) update(id uint64, now int64, f func(old V, until int64) (V, int64)) {
 	if t == nil {

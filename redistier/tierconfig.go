@@ -50,7 +50,7 @@ type TierConfig struct {
 // drains in a pause of up to Life as one lease; so a caller can be admitted later than without leases, by Life at most.
 //
 // A key gets leases if its calls come fast enough to use them: of one unit at first, and of twice as
-// many each time that one is spent within half of Life. What is unused at the end is
+// many each time that one is spent within half of Life. Units that are unused at the end are
 // given back. A process that dies loses its leases: Redis takes them for spent within twice
 // Life + 2*Budget.
 //

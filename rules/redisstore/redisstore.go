@@ -109,7 +109,7 @@ type counter struct {
 	store *Store
 	on    *redistier.Store
 	limit *redistier.StoreLimit
-	// What keys were denied: all of it that waits for its refund, and that which the present window has counted.
+	// The units that keys were denied: all that wait for a refund, and those that the present window has counted.
 	denied, deniedNow *redistier.StoreLimit
 	plenty            sluice.Limit // for windows: one of their period that is never reached
 	domain            *domain

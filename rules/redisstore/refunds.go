@@ -82,7 +82,7 @@ func newRefunds(client redis.UniversalClient, prefix string, report func(error))
 	return r
 }
 
-// close ends what is under way. What it returns waits for that, as far as ctx lets it.
+// close ends all that is under way. The function that it returns waits for that, as far as ctx lets it.
 func (r *refunds) close() (wait func(ctx context.Context)) {
 	r.mutex.Lock()
 	r.ending = true

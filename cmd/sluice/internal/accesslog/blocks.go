@@ -27,7 +27,7 @@ const (
 
 // splitter makes blocks of a source, which it never holds as a whole.
 //
-// A line ends at LF, CRLF or the end of the source. What the file systems and editors of the world put
+// A line ends at LF, CRLF or the end of the source. Bytes that file systems and editors put
 // around lines is taken off: a byte order mark at the start of a line, where a file began before it was put
 // behind another one, and NUL bytes there, which a crash or a truncation under a running server leaves in
 // front of the next record.

@@ -32,7 +32,7 @@ func (r *Request) set(name, value string) {
 	r.Header.Add(name, value)
 }
 
-// line reads the first line of a request, METHOD TARGET HTTP/1.1. What is none is nothing: servers
+// line reads the first line of a request, METHOD TARGET HTTP/1.1. Any other text is nothing: servers
 // log whatever bytes come.
 func (r *Request) line(s string) {
 	method, target, ok := strings.Cut(s, " ")

@@ -95,7 +95,7 @@ func (c *Config) total() (sum int64) {
 }
 
 // order puts the sources in the order of their first times: the names of logs that are kept by number,
-// as a shell lists them, begin with the newest. What can be read only once stays where it is, and so does all
+// as a shell lists them, begin with the newest. A source that can be read only once stays where it is, and so does all
 // else then.
 func (c *Config) order() error {
 	last := len(c.Sources)

@@ -32,7 +32,7 @@ func nanos(t time.Time) (int64, error) {
 }
 
 // parseTime reads RFC 3339 with any fraction and with or without a colon in the
-// zone, the CLF form, or a Unix time as a decimal number. What is finer than a
+// zone, the CLF form, or a Unix time as a decimal number. A part finer than a
 // nanosecond is cut off.
 func parseTime(s string) (int64, error) {
 	switch {

@@ -67,7 +67,7 @@ func newNamer(ipv6Prefix int) (*namer, error) {
 	return &namer{key: key}, err
 }
 
-// name returns the name of a client that the log spells so. What is no address, with
+// name returns the name of a client that the log spells so. A text that is no address, with
 // or without a port, keeps its spelling. An IPv4 address has only the one.
 func (n *namer) name(spelled []byte) []byte {
 	if bytes.IndexByte(spelled, ':') < 0 {

@@ -9,7 +9,7 @@ import (
 )
 
 // plain makes text from a log harmless: printable ASCII that takes one column a
-// byte and can be read back. What else there is becomes a Go escape.
+// byte and can be read back. Any other byte becomes a Go escape.
 func plain(s string) string {
 	quoted := strconv.QuoteToASCII(s)
 	return strings.ReplaceAll(quoted[1:len(quoted)-1], `\"`, `"`)
