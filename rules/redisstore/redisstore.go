@@ -158,8 +158,8 @@ func (s *Store) Open(l rules.StoreLimit) (rules.StoreCounter, error) {
 	return c, nil
 }
 
-// plenty is a limit that is never reached.
-const plenty = math.MaxInt32
+// plenty is a limit that is never reached. Where an int has 32 bits one more would be Unlimited, under which nothing counts.
+const plenty = math.MaxInt32 - 1
 
 // plentyOf is plenty, or what leaves room beside it for the numbers of windows that are short.
 func plentyOf(period time.Duration) int {
