@@ -49,6 +49,7 @@ type compareFlags struct {
 	requests   int
 	output     string
 	input      input
+	html       htmlFlag
 }
 
 func newCompare() *cobra.Command {
@@ -70,6 +71,7 @@ func newCompare() *cobra.Command {
 	f.Uint64Var(&flags.seed, "seed", 1, "`SEED` of what is drawn by chance")
 	f.IntVar(&flags.requests, "requests", 0, "`N` requests (default what the pattern has)")
 	f.StringVar(&flags.output, "output", "text", "`FORM` of the report: text or json")
+	flags.html.add(cmd)
 	flags.input.add(cmd)
 	return cmd
 }
@@ -113,6 +115,9 @@ func (f *compareFlags) run(cmd *cobra.Command, args []string) error {
 	rep.Result = rep.Found.Replay
 	if err := write(cmd.OutOrStdout(), rep); err != nil {
 		return failure{fmt.Errorf("writing the report: %w", err)}
+	}
+	if err := f.html.write(cmd, func(w io.Writer, command string) error { return report.CompareHTML(w, rep, command) }); err != nil {
+		return err
 	}
 	return readErr
 }

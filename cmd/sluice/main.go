@@ -54,6 +54,7 @@ func commandLine(args []string) []string {
 func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	root := newRoot()
 	root.SetArgs(args)
+	root.Annotations = map[string]string{asTyped: shellLine(args)}
 	root.SetIn(stdin)
 	out := &checkedOutput{Writer: stdout}
 	root.SetOut(out)

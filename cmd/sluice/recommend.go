@@ -67,6 +67,7 @@ type recommendFlags struct {
 	top        int
 	output     string
 	input      input
+	html       htmlFlag
 }
 
 func newRecommend() *cobra.Command {
@@ -92,6 +93,7 @@ func newRecommend() *cobra.Command {
 	f.IntVar(&flags.ipv6Prefix, "ipv6-prefix", replay.IPv6Prefix, "an IPv6 client is its first `N` bits; 128 is an address")
 	f.IntVar(&flags.top, "top", 5, "list the `N` most denied clients of each rule")
 	f.StringVar(&flags.output, "output", "text", "`FORM` of the report: text, json or, only of the rule, "+targetNames())
+	flags.html.add(cmd)
 	flags.input.add(cmd)
 	return cmd
 }
@@ -244,6 +246,9 @@ func (f *recommendFlags) run(cmd *cobra.Command, args []string) error {
 	rep.Gate = f.gate(rep)
 	if err := write(cmd.OutOrStdout(), rep); err != nil {
 		return failure{fmt.Errorf("writing the report: %w", err)}
+	}
+	if err := f.html.write(cmd, func(w io.Writer, command string) error { return report.RecommendHTML(w, rep, command) }); err != nil {
+		return err
 	}
 	if readErr == nil && rep.Gate != nil && len(rep.Gate.Exceeds) > 0 {
 		return failure{fmt.Errorf("%d recommended limits deny something to more than %d of %d clients, which is --max-denied-clients %s",

@@ -88,6 +88,7 @@ type replayFlags struct {
 	top         int
 	output      string
 	input       input
+	html        htmlFlag
 }
 
 func newReplay() *cobra.Command {
@@ -113,6 +114,7 @@ func newReplay() *cobra.Command {
 	f.IntVar(&flags.ipv6Prefix, "ipv6-prefix", replay.IPv6Prefix, "an IPv6 client is its first `N` bits; 128 is an address")
 	f.IntVar(&flags.top, "top", 5, "list the `N` most denied clients of each rule")
 	f.StringVar(&flags.output, "output", "text", "`FORM` of the report: text or json")
+	flags.html.add(cmd)
 	flags.input.add(cmd)
 	return cmd
 }
@@ -152,6 +154,9 @@ func (f *replayFlags) run(cmd *cobra.Command, args []string) error {
 	}
 	if err := write(cmd.OutOrStdout(), rep); err != nil {
 		return failure{fmt.Errorf("writing the report: %w", err)}
+	}
+	if err := f.html.write(cmd, func(w io.Writer, command string) error { return report.HTML(w, rep, command) }); err != nil {
+		return err
 	}
 	return readErr
 }

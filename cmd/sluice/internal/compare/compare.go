@@ -154,7 +154,7 @@ const maxBytes = 64 << 20
 
 // bytesAKey measures what a limiter takes for a key, with as many as fit.
 func bytesAKey(rule replay.Rule) (float64, error) {
-	keys := 50_000
+	keys := 20_000
 	if rule.Algorithm == sluice.SlidingLog {
 		keys = max(1, min(keys, maxBytes/(64+8*rule.Limit.Rate)))
 	}

@@ -99,3 +99,18 @@ func ascending(needs []int64) (largest int) {
 	slices.Sort(needs)
 	return largest
 }
+
+// tail counts the clients that need so much or more, of needs in ascending order: for each number that occurs up to 10, and from there on for one in
+// twelve percent.
+func tail(needs []int64) (out []Tail) {
+	for i, n := range needs {
+		if i == 0 || n > needs[i-1] && (n <= 10 || float64(n) >= 1.12*float64(out[len(out)-1].Requests)) {
+			out = append(out, Tail{n, len(needs) - i})
+		}
+	}
+	if last := needs[len(needs)-1]; last > out[len(out)-1].Requests {
+		first, _ := slices.BinarySearch(needs, last)
+		out = append(out, Tail{last, len(needs) - first})
+	}
+	return out
+}

@@ -84,6 +84,14 @@ type Peak struct {
 	Span                      time.Duration
 	P50, P90, P99, P999, Most int64 // of clients in a hundred, or in a thousand; and of all
 	Client                    string
+	// Tail says how many clients have had so many requests or more, for a few numbers of requests, ascending.
+	Tail []Tail
+}
+
+// Tail is clients that have had so many requests in a time, or more.
+type Tail struct {
+	Requests int64
+	Clients  int
 }
 
 // Column is a column of the frontier: so many clients may be denied something.
@@ -158,7 +166,7 @@ func (l *Log) measureAll(res *Result, rates []sluice.Limit) (windows map[sluice.
 	for i, span := range Spans {
 		measure(l.slidingLog(span), func(needs []int64, largest int) {
 			res.Peaks[i] = Peak{span, percentile(needs, 500), percentile(needs, 900), percentile(needs, 990), percentile(needs, 999),
-				needs[len(needs)-1], l.Clients.Name(largest)}
+				needs[len(needs)-1], l.Clients.Name(largest), tail(needs)}
 		})
 	}
 	res.Frontier = make([]Point, len(rates))
