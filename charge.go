@@ -60,7 +60,7 @@ func (k Key) ChargeAt(now int64, cost int) (d Decision) {
 // charge.
 func (k Key) chargeAt(d *Decision, now int64, cost int) {
 	now = max(now, 0)
-	if cost <= 0 || !k.debit(d, now, cost, Key.policyFor) {
+	if cost <= 0 || !k.debit(d, now, cost, true) {
 		k.peekAt(d, now, 0)
 		return
 	}
@@ -69,8 +69,8 @@ func (k Key) chargeAt(d *Decision, now int64, cost int) {
 
 // debit charges cost > 0 units, under the policy that policyFor finds. It fails where
 // there is no state to charge, and then leaves d as it was.
-func (k Key) debit(d *Decision, now int64, cost int, policyFor func(Key) *policy) (charged bool) {
-	k.act(policyFor, func(p *policy, key state) uint64 {
+func (k Key) debit(d *Decision, now int64, cost int, put bool) (charged bool) {
+	k.act(put, func(p *policy, key state) uint64 {
 		if charged = p.keeps(); charged {
 			key.word = p.debit(key, now, cost)
 			*d = Decision{}
@@ -155,7 +155,7 @@ func (k Key) takeUpToAt(d *Decision, name string, now int64, cost int) (taken in
 // takeSome charges as many of cost > 0 units as there are.
 func (k Key) takeSome(d *Decision, now int64, cost int) (taken int) {
 	out := retrying
-	k.act(Key.policyFor, func(p *policy, key state) (next uint64) {
+	k.act(true, func(p *policy, key state) (next uint64) {
 		next, taken, out = p.takeSome(d, key, now, cost)
 		return next
 	}, func(p *policy) (done bool) {
@@ -177,28 +177,19 @@ func (p *policy) takeSome(d *Decision, key state, now int64, cost int) (next uin
 		p.peek(d, key, p.blockedUntil(key), now, cost)
 		return key.word, cost, p.edgeOutcome(d, cost)
 	}
-	key, blockedUntil := p.admissible(key, now)
-	if blockedUntil > 0 {
-		d.block(blockedUntil, now)
-		return key.word, 0, blocked
+	_, _, there, _, _ := p.judge(key, now, 1, false)
+	taken = min(cost, max(there, 1))
+	if next, out = p.decide(d, key, now, taken); out != admitted {
+		taken = 0
 	}
-	_, there, _, _ := p.judge(key, now, 1, false)
-	if taken = min(cost, there); taken > 0 {
-		d.Allowed, d.Remaining, d.RetryAfter, d.ResetAfter = p.judge(key, now, taken, true)
-		return p.commit(key, now, taken), taken, admitted
-	}
-	if p.denies {
-		key.word = p.deny(key, now, 1)
-	}
-	_, d.Remaining, d.RetryAfter, d.ResetAfter = p.judge(key, now, 1, false)
-	return key.word, 0, denied
+	return next, taken, out
 }
 
 // takeNew charges a key that was not tracked, which has all that is asked for.
 func (st *store) takeNew(d *Decision, p *policy, id uint64, now int64, cost int) (taken int, out outcome) {
 	*d = Decision{Limit: int(p.burst)}
 	if p.burst == 0 {
-		if !st.fresh(id, p) {
+		if at := st.locate(id); !at.fresh(p) {
 			return 0, retrying
 		}
 		p.peek(d, state{}, 0, now, cost)

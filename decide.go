@@ -137,20 +137,24 @@ func (k Key) decide(d *Decision, now int64, cost int) (allowed bool) {
 	now = max(now, 0)
 	l, id := k.lim, k.id
 	p := l.current.Load()
+	word, out := uint64(0), retrying
 	if k.terms != nil {
 		p = nil // to be found first
-	}
-	word, out := uint64(0), retrying
-	for {
-		switch {
-		case p == nil:
-		case p.wide != nil:
-			out = l.chargeWide(p, id, now, cost, d)
-		default:
-			word, out = l.charge(p, id, now, cost)
+	} else if p.fits(cost) { // as nearly all calls, and without a frame of charge
+		t := l.guide.tableOf(id)
+		if e, i := t.lookup(id); e != nil && t.policy == p {
+			if p.wide == nil {
+				word, out = l.chargeWord(p, e, now, cost)
+			} else if word := e.word.Load(); word != elsewhere { // a mark has no tail
+				out = l.chargeTail(p, e, state{word, t.tails.of(i)}, now, cost, d)
+			}
 		}
-		if out.decided() {
-			break
+	}
+	for !out.decided() {
+		if p != nil {
+			if word, out = l.charge(d, p, id, now, cost); out.decided() {
+				break
+			}
 		}
 		if own, left, how := k.chargeCell(d, now, cost); how.decided() {
 			p, word, out = own, left, how
@@ -160,8 +164,8 @@ func (k Key) decide(d *Decision, now int64, cost int) (allowed bool) {
 			*d = Decision{} // in which a call that met a change may have left something
 		}
 		was := p
-		if p = k.policyFor(); out == unfit && p == was {
-			if done, allowed := l.edge(d, p, id, now, cost); done {
+		if p = k.policyFor(true); out == unfit && p == was {
+			if done, allowed := k.edge(d, p, now, cost); done {
 				return allowed
 			}
 		}
@@ -191,60 +195,73 @@ func (p *policy) tell(d *Decision, word uint64, out outcome, now int64, cost int
 	}
 }
 
-// charge decides one call under p, which is of one word. It returns the word that the
-// key was left with.
-func (st *store) charge(p *policy, id uint64, now int64, cost int) (uint64, outcome) {
+// charge decides one call under p. It returns the word that the key was left with, if it has no tail. Under a wide
+// algorithm, unless d is nil, it writes the numbers of the decision to it.
+func (st *store) charge(d *Decision, p *policy, id uint64, now int64, cost int) (word uint64, out outcome) {
 	if !p.fits(cost) {
 		return 0, unfit
 	}
-	marked := false // the table says that the key is, or was, in a cell
 	for t := st.guide.tableOf(id); ; t = st.tableOf(id) {
-		e, end := t.lookup(id)
-		if t.policy != p || e == nil || marked {
-			var word uint64
-			var out outcome
-			if e, _, word, out = st.slotOrInsert(p, id, now, cost, nil, e, gap{t, end}); e == nil {
+		e, i := t.lookup(id)
+		var tail []atomic.Uint64
+		switch {
+		case e == nil || t.policy != p || e.word.Load() == elsewhere: // a mark has no tail
+			if e, tail, word, out = st.slotOrInsert(p, id, now, cost, d, e, gap{t, i}); e == nil {
+				if d != nil {
+					d.RetryAfter = 0 // of the unit after this one
+				}
 				return word, out
 			}
+		case p.wide != nil:
+			tail = t.tails.of(i)
 		}
-		for {
-			word := e.word.Load()
-			from := word
-			if word >= reserved {
-				if marked = word == elsewhere; marked {
-					break
-				}
-				if word == moved {
-					st.awaitMove(id)
-					break
-				}
-				if word == held {
-					runtime.Gosched()
-					continue
-				}
-				if p.blockedUntil(state{word: word}) > uint64(now) {
-					return word, blocked
-				}
-				from = 0
-			}
-			next, ok := p.alg.charge(from, now, cost)
-			out := admitted
-			if !ok {
-				if !p.denies {
-					return word, denied
-				}
-				next, out = p.deny(state{word: word}, now, cost), denied
-			}
-			if e.word.CompareAndSwap(word, next) {
-				return next, out
-			}
-			st.lostRaces.Inc()
+		if p.wide != nil {
+			out = st.chargeTail(p, e, state{e.word.Load(), tail}, now, cost, d)
+		} else {
+			word, out = st.chargeWord(p, e, now, cost)
 		}
+		if out != retrying {
+			return word, out
+		}
+		st.awaitMove(id)
+	}
+}
+
+// chargeWord decides on the word of a slot, under p, which is of one word. It returns the word that the key was
+// left with, and retrying if the word has gone.
+func (st *store) chargeWord(p *policy, e *slot, now int64, cost int) (uint64, outcome) {
+	for {
+		word := e.word.Load()
+		from := word
+		if word >= reserved {
+			switch {
+			case word == moved || word == elsewhere:
+				return word, retrying
+			case word == held:
+				runtime.Gosched()
+				continue
+			case p.blockedUntil(state{word: word}) > uint64(now):
+				return word, blocked
+			}
+			from = 0
+		}
+		next, ok := p.alg.charge(from, now, cost)
+		out := admitted
+		if !ok {
+			if !p.denies {
+				return word, denied
+			}
+			next, out = p.deny(state{word: word}, now, cost), denied
+		}
+		if e.word.CompareAndSwap(word, next) {
+			return next, out
+		}
+		st.lostRaces.Inc()
 	}
 }
 
 // chargeCell is charge for a key in a cell, if that is under the terms that the call goes by and
-// nobody is in the way. Else the call is not decided, and d may have something in it. It returns the cell's
+// its word has not gone. Else the call is not decided, and d may have something in it. It returns the cell's
 // policy, or nil if there is no cell.
 func (k Key) chargeCell(d *Decision, now int64, cost int) (p *policy, word uint64, out outcome) {
 	c := k.lim.shardOf(k.id).cell(k.id)
@@ -252,25 +269,14 @@ func (k Key) chargeCell(d *Decision, now int64, cost int) (p *policy, word uint6
 		return nil, 0, retrying
 	}
 	p = c.policy
-	if p.of != k.termsOf(c) || !p.fits(cost) {
+	switch {
+	case p.of != k.termsOf(c) || !p.fits(cost):
 		return p, 0, retrying
-	}
-	if p.wide != nil {
+	case p.wide != nil:
 		return p, 0, k.lim.chargeTail(p, &c.slot, c.state(c.word.Load()), now, cost, d)
 	}
-	for word = c.word.Load(); word < reserved; word = c.word.Load() {
-		next, ok := p.alg.charge(word, now, cost)
-		switch {
-		case !ok && p.denies:
-			return p, 0, retrying
-		case !ok:
-			return p, word, denied
-		case c.word.CompareAndSwap(word, next):
-			return p, next, admitted
-		}
-		k.lim.lostRaces.Inc()
-	}
-	return p, 0, retrying
+	word, out = k.lim.chargeWord(p, &c.slot, now, cost)
+	return p, word, out
 }
 
 // slotOrInsert returns the slot of a key that is not in a table of p where it was looked for, and its
@@ -298,37 +304,6 @@ func (st *store) slotOrInsert(p *policy, id uint64, now int64, cost int, d *Deci
 		if e, seen.slot = seen.table.lookup(id); e != nil && seen.table.policy == p && e.word.Load() != elsewhere {
 			return e, seen.table.tail(seen.slot), 0, retrying
 		}
-	}
-}
-
-// chargeWide is charge under a wide algorithm. Unless d is nil it writes the numbers of
-// the decision to it. (In one function, a denial under a wide algorithm took 4 ns longer.)
-func (st *store) chargeWide(p *policy, id uint64, now int64, cost int, d *Decision) outcome {
-	if !p.fits(cost) {
-		return unfit
-	}
-	for t := st.guide.tableOf(id); ; t = st.tableOf(id) {
-		e, i := t.lookup(id)
-		key := state{word: elsewhere}
-		if e != nil && t.policy == p {
-			key.word = e.word.Load()
-		}
-		if key.word != elsewhere { // a mark has no tail
-			key.tail = t.tails.of(i)
-		} else {
-			var out outcome
-			if e, key.tail, _, out = st.slotOrInsert(p, id, now, cost, d, e, gap{t, i}); e == nil {
-				if d != nil {
-					d.RetryAfter = 0 // of the unit after this one
-				}
-				return out
-			}
-			key.word = e.word.Load()
-		}
-		if out := st.chargeTail(p, e, key, now, cost, d); out != retrying {
-			return out
-		}
-		st.awaitMove(id)
 	}
 }
 
@@ -402,7 +377,7 @@ func (st *store) denyTail(p *policy, e *slot, key state, now int64, cost int, d 
 	}
 	key.word = p.deny(key, now, cost)
 	if d != nil {
-		_, d.Remaining, d.RetryAfter, d.ResetAfter = p.judge(key, now, cost, false)
+		_, _, d.Remaining, d.RetryAfter, d.ResetAfter = p.judge(key, now, cost, false)
 	}
 	e.word.Store(key.word)
 	return true

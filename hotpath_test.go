@@ -279,8 +279,8 @@ func TestHotPath_KeysAndDecisionsStayOnTheStack(t *testing.T) {
 		for _, name := range []string{
 			"(*Limiter).Allow", "(*Limiter).AllowN", "(*Limiter).Take", "(*Limiter).Peek", "Key.AllowN", "Key.Take", "Key.Peek",
 			"Key.AllowAt", "Key.TakeAt", "(*Limiter).allowAt", "Key.decide", "Key.peekAt",
-			"Key.glance", "(*Limiter).edge", "(*store).charge", "(*store).locate", "(*table).lookup",
-			"(*store).insert", "(*store).chargeWide", "(*policy).peekTail", "(*gcra).charge", "(*store).now",
+			"Key.glance", "Key.edge", "(*store).charge", "(*store).locate", "(*table).lookup",
+			"(*store).insert", "(*store).chargeWord", "(*policy).peekTail", "(*gcra).charge", "(*store).now",
 		} {
 			for _, d := range src.in(all, src.fn(t, name)) {
 				assert.NotContains(t, d.text, "escapes to heap", "%s: %s, %s:%d", arch, name, d.file, d.line)

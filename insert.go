@@ -20,7 +20,11 @@ func (st *store) insert(p *policy, id uint64, now int64, cost int, d *Decision, 
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	t := st.tableOf(id)
-	e, i := t.findFrom(seen, id)
+	var e *slot
+	i := seen.slot
+	if seen.table != t || t.slots[i].id.Load() != 0 {
+		e, i = t.lookup(id)
+	}
 	if e != nil && e.word.Load() != elsewhere {
 		return 0, retrying
 	}

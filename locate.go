@@ -20,8 +20,8 @@ type spot struct {
 func (st *store) locate(id uint64) spot {
 	for {
 		t := st.tableOf(id)
-		if i, live := t.findLive(id); live {
-			return spot{policy: t.policy, slot: &t.slots[i], tail: t.tail(i)}
+		if e, i := t.lookup(id); e != nil && e.word.Load() != elsewhere {
+			return spot{policy: t.policy, slot: e, tail: t.tail(i)}
 		}
 		if c := st.shardOf(id).cell(id); c != nil {
 			at := spot{policy: c.policy, tail: c.tail, cell: c}
@@ -47,24 +47,12 @@ func (st *store) slotOf(id uint64) (p *policy, e *slot, tail []atomic.Uint64) {
 	return at.policy, at.slot, at.tail
 }
 
-// policyOf returns the policy that id is under, or if it is not tracked, would be.
-func (st *store) policyOf(id uint64) *policy {
-	if c := st.shardOf(id).cell(id); c != nil {
-		return c.policy
-	}
-	return st.tableOf(id).policy
-}
-
-// fresh reports whether, at an instant since the call began, id was not tracked and would
-// have been under p.
-func (st *store) fresh(id uint64, p *policy) bool {
-	at := st.locate(id)
-	return at.slot == nil && at.admits(p)
-}
+// fresh reports whether the key was not tracked, and would have been under p.
+func (at *spot) fresh(p *policy) bool { return at.slot == nil && at.admits(p) }
 
 // strange reports whether, at an instant since it was called, id was not tracked nor in a cell,
-// and would have been under p. Where a probe ended before tells that, too, if it is looked at in the
-// order of locate: the slot is still empty, there is no cell, and the table is still that of the id.
+// and would have been under p. The empty slot where an earlier probe ended proves it as well, if it is looked
+// at in the order of locate: the slot is still empty, there is no cell, and the table is still that of the id.
 func (st *store) strange(p *policy, id uint64, seen gap) bool {
 	if t := seen.table; t != nil && t.policy == p && t.slots[seen.slot].id.Load() == 0 &&
 		st.shardOf(id).cell(id) == nil && t == st.tableOf(id) {
@@ -99,23 +87,6 @@ func (at *spot) glance() (key state, blocked uint64, ok bool) {
 // still reports whether all that has been read of the key since a glance stands together.
 func (e *slot) still(key state) bool {
 	return e == nil || key.tail == nil || e.word.Load() == key.word
-}
-
-// glanceUnder is glance for id. It fails if p is not the policy of the key.
-func (st *store) glanceUnder(p *policy, id uint64) (e *slot, key state, blocked uint64, ok bool) {
-	for {
-		at := st.locate(id)
-		switch {
-		case at.slot == nil:
-			return nil, state{}, 0, at.admits(p)
-		case at.policy != p:
-			return nil, state{}, 0, false
-		}
-		if key, blocked, ok = at.glance(); ok {
-			return at.slot, key, blocked, true
-		}
-		st.awaitMove(id)
-	}
 }
 
 // read returns a copy of the key's state. It fails if the word has gone.

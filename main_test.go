@@ -96,3 +96,11 @@ func wordOf(l *Limiter, id uint64) uint64 {
 	}
 	return 0
 }
+
+// policyOf returns the policy that id is under, or if it is not tracked, would be.
+func (st *store) policyOf(id uint64) *policy {
+	if c := st.shardOf(id).cell(id); c != nil {
+		return c.policy
+	}
+	return st.tableOf(id).policy
+}

@@ -58,7 +58,7 @@ func (l *Limiter) adoptShard(i int, empty *table) {
 	records := lg.GuardAll()
 	times := l.adoptKeys(i, empty, records)
 	lg.UnguardAll(records, func(rec *ledger.Record) {
-		switch p := l.policyOf(rec.ID()); {
+		switch p := l.locate(rec.ID()).policy; {
 		case p.of != empty.policy.of:
 		case l.blockNow(rec.ID()) > 0:
 			rec.Forget() // a block may end before what it has taken the place of
@@ -192,16 +192,17 @@ type amendment func(p *policy, e state, tracked bool, now int64) (from *policy, 
 // that are kept on nothing.
 func (l *Limiter) putUnderLocked(s *shard, rec *ledger.Record, id uint64, to placement, amend amendment) {
 	c := s.cell(id)
-	i, live := l.tableOf(id).findLive(id)
+	e, i := l.tableOf(id).lookup(id)
+	live := e != nil && e.word.Load() != elsewhere
 	counts, counted := to.kept == nil, live || c != nil && c.kept == nil
 	room := true
 	if counts && !counted { // and so in a cell that stays
 		room = c.word.Load() != elsewhere && l.roomLocked(s, id, max(l.clock.Now(), 0), false)
 	}
-	from, e, tracked, now := l.freezeLocked(s, id, c, i, live)
+	from, key, tracked, now := l.freezeLocked(s, id, c, i, live)
 	amended := false
 	if amend != nil {
-		if from, e, amended = amend(from, e, tracked, now); amended {
+		if from, key, amended = amend(from, key, tracked, now); amended {
 			tracked = true
 		}
 	}
@@ -209,22 +210,21 @@ func (l *Limiter) putUnderLocked(s *shard, rec *ledger.Record, id uint64, to pla
 		l.forgetLocked(s, rec, c, id, live, counted)
 		return
 	}
-	p := to.terms.policyFor(from, e, now)
+	p := to.terms.policyFor(from, key, now)
 	next := &cell{policy: p, kept: to.kept}
 	next.id.Store(id)
 	next.word.Store(elsewhere)
 	if tracked {
-		next.adopt(from, e, now)
+		next.adopt(from, key, now)
 		if !counts {
 			l.keptLive.Add(1)
 			l.arm()
 		}
 	}
 	l.putCellLocked(s, next)
-	t := l.tableOf(id)
-	t.idleSooner()
+	l.tableOf(id).idleSooner()
 	if live {
-		t.slots[i].word.Store(elsewhere)
+		e.word.Store(elsewhere)
 	}
 	switch {
 	case counts && !counted:
@@ -232,7 +232,7 @@ func (l *Limiter) putUnderLocked(s *shard, rec *ledger.Record, id uint64, to pla
 	case counted && !counts:
 		s.count.Add(-1)
 	}
-	if tracked && !amended && from.blockedUntil(e) == 0 {
+	if tracked && !amended && from.blockedUntil(key) == 0 {
 		rec.Adopt(p, now)
 	} else {
 		rec.Forget()
@@ -371,8 +371,9 @@ func (k Key) termsOf(c *cell) *terms {
 	return k.lim.own.Load()
 }
 
-// policyFor returns the policy that a call through k goes by, and puts the key under it if it is tracked under another one.
-func (k Key) policyFor() *policy {
+// policyFor returns the policy that a call through k goes by, and with put, puts the key under it if it is tracked
+// under another one. Without, it returns the one that the key is under if it is tracked.
+func (k Key) policyFor(put bool) *policy {
 	if k.terms == nil && k.lim.shardOf(k.id).cell(k.id) == nil {
 		return k.lim.tableOf(k.id).policy // as for nearly all keys, in half the time
 	}
@@ -383,20 +384,12 @@ func (k Key) policyFor() *policy {
 			return at.policy
 		case at.nowhere():
 			return tm.policyFor(at.policy, state{}, 0)
+		case !put:
+			return at.policy
 		}
 		k.lim.putUnder(k.id, func(kept *terms) (placement, bool) {
 			at, tm := k.lookUp() // again: the terms before may have been of a limit that is over
 			return placement{kept, tm}, at.policy.of != tm && !at.nowhere()
 		})
 	}
-}
-
-// policyNow returns the policy that the key is under, or would be if a call through k
-// tracked it now.
-func (k Key) policyNow() *policy {
-	at, tm := k.lookUp()
-	if at.policy.of == tm || !at.nowhere() {
-		return at.policy
-	}
-	return tm.policyFor(at.policy, state{}, 0)
 }

@@ -66,7 +66,7 @@ func (l *Limiter) peekTable(d *Decision, id uint64, now int64, cost int) (ok boo
 	case p.wide != nil:
 		return p.peekTail(d, e, t.tails.of(i), now, cost)
 	}
-	d.Allowed, d.Remaining, d.RetryAfter, d.ResetAfter = p.judge(state{word: word}, now, cost, true)
+	_, d.Allowed, d.Remaining, d.RetryAfter, d.ResetAfter = p.judge(state{word: word}, now, cost, true)
 	return true
 }
 
@@ -107,9 +107,9 @@ func (p *policy) peek(d *Decision, key state, blocked uint64, now int64, cost in
 	case blocked > uint64(now):
 		d.block(blocked, now)
 	case fits:
-		d.Allowed, d.Remaining, d.RetryAfter, d.ResetAfter = p.judge(key, now, cost, true)
+		_, d.Allowed, d.Remaining, d.RetryAfter, d.ResetAfter = p.judge(key, now, cost, true)
 	default:
-		d.Allowed, d.Remaining, d.RetryAfter, d.ResetAfter = p.judge(key, now, 1, false)
+		_, d.Allowed, d.Remaining, d.RetryAfter, d.ResetAfter = p.judge(key, now, 1, false)
 	}
 	if cost < 0 || cost > 0 && !fits && !p.unlimited() || p.denyAll() {
 		d.Allowed, d.RetryAfter = false, Never
@@ -148,29 +148,32 @@ func (l *Limiter) readUnder(at spot, tm *terms) (p *policy, key state, ok bool) 
 
 // edge decides the calls that charge nothing whatever the key's state: costs
 // below 1 or above the burst, and all calls under Unlimited and DenyAll. It describes
-// the decision in d, which is zero, unless d is nil. It fails if p is no longer the
-// key's policy.
-func (l *Limiter) edge(d *Decision, p *policy, id uint64, now int64, cost int) (ok, allowed bool) {
+// the decision in d, which is zero, unless d is nil. It fails if p is no longer the key's policy.
+func (k Key) edge(d *Decision, p *policy, now int64, cost int) (ok, allowed bool) {
 	var own Decision
 	if d == nil {
 		d = &own
 	}
 	for {
-		var e *slot
+		var at spot
 		var key state
 		var blocked uint64
 		if !p.denyAll() { // which no state changes
-			if e, key, blocked, ok = l.glanceUnder(p, id); !ok {
+			if at = k.lim.locate(k.id); at.policy != p && (at.slot != nil || !at.admits(p)) {
 				return false, false
 			}
+			if key, blocked, ok = at.glance(); !ok {
+				k.lim.awaitMove(k.id)
+				continue
+			}
 		}
-		if p.peek(d, key, blocked, now, cost); e.still(key) {
+		if p.peek(d, key, blocked, now, cost); at.slot.still(key) {
 			break
 		}
 		*d = Decision{}
 	}
 	if cost != 0 {
-		l.count(id, p.edgeOutcome(d, cost))
+		k.lim.count(k.id, p.edgeOutcome(d, cost))
 	}
 	return true, d.Allowed
 }
@@ -255,14 +258,14 @@ func (p *policy) status(key state, now int64, blocked uint64, soft int) Status {
 		s.Remaining, s.NextAfter = 0, Never
 	case !p.unlimited():
 		var there int
-		_, there, _, s.ResetAfter = p.judge(key, now, 1, false)
+		_, _, there, _, s.ResetAfter = p.judge(key, now, 1, false)
 		s.Remaining = max(0, there-soft)
 		next := 1
 		if there > 0 {
 			next = max(there, soft) + 1
 		}
 		if p.fits(next) {
-			_, _, s.NextAfter, _ = p.judge(key, now, next, false)
+			_, _, _, s.NextAfter, _ = p.judge(key, now, next, false)
 		}
 	}
 	if w, ok := p.adopter().(windowEnder); ok && !p.limit.constant() {

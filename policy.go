@@ -142,34 +142,52 @@ func (p *policy) rank(key state, now int64) uint64 {
 	return p.alg.rank(key.word, now)
 }
 
-// judge describes a call for a key with the word. With charges, an admitted call is
-// described as having been charged.
-func (p *policy) judge(key state, now int64, cost int, charges bool) (allowed bool, remaining int, retry, reset time.Duration) {
+// judge describes a call of a cost that the state decides on, and writes nothing. An admitted call is
+// described as charged if charges is true. next is the word after an admitted call, if it has no tail.
+func (p *policy) judge(key state, now int64, cost int, charges bool) (next uint64, allowed bool, remaining int, retry, reset time.Duration) {
 	switch at := p.blockedUntil(key); {
 	case at > uint64(now):
 		wait := until(at, now)
-		return false, 0, wait, wait
+		return key.word, false, 0, wait, wait
 	case at > 0:
 		key.word = 0
 	}
 	if p.wide != nil {
-		return p.wide.describe(key, now, cost, charges)
+		allowed, remaining, retry, reset = p.wide.describe(key, now, cost, charges)
+		return key.word, allowed, remaining, retry, reset
 	}
-	next, allowed := p.alg.charge(key.word, now, cost)
+	next, allowed = p.alg.charge(key.word, now, cost)
 	if allowed && charges {
 		key.word = next
 	}
 	remaining, retry, reset = p.alg.describe(key.word, now, cost, allowed)
-	return allowed, remaining, retry, reset
+	return next, allowed, remaining, retry, reset
 }
 
-// commit returns the word after a charge that is admitted. A wide word is locked.
-func (p *policy) commit(key state, now int64, cost int) uint64 {
-	if p.wide != nil {
-		return p.wide.commit(key, now, cost)
+// commit returns the word after a call that judge admits, of which it says next. A wide word is locked.
+func (p *policy) commit(key state, next uint64, now int64, cost int) uint64 {
+	if p.wide == nil {
+		return next
 	}
-	next, _ := p.alg.charge(key.word, now, cost)
-	return next
+	key, _ = p.admissible(key, now)
+	return p.wide.commit(key, now, cost)
+}
+
+// decide decides on a call, describes it in d, which is zero, and returns the word after it. A wide
+// word is locked.
+func (p *policy) decide(d *Decision, key state, now int64, cost int) (next uint64, out outcome) {
+	d.Limit = int(p.burst)
+	next, d.Allowed, d.Remaining, d.RetryAfter, d.ResetAfter = p.judge(key, now, cost, true)
+	switch {
+	case d.Allowed:
+		return p.commit(key, next, now, cost), admitted
+	case p.blockedUntil(key) > uint64(now):
+		return key.word, blocked
+	case p.denies:
+		key.word = p.deny(key, now, cost)
+		_, _, d.Remaining, d.RetryAfter, d.ResetAfter = p.judge(key, now, cost, false)
+	}
+	return key.word, denied
 }
 
 // debit returns the word after a charge of any cost > 0 that nobody asks about. A wide

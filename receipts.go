@@ -68,7 +68,7 @@ func (r *Reservation) Settle(actual int) {
 	l := r.lim
 	if actual > r.cost {
 		var d Decision
-		l.key(r.id).debit(&d, max(l.now(), 0), actual-r.cost, Key.policyNow)
+		l.key(r.id).debit(&d, max(l.now(), 0), actual-r.cost, false)
 	}
 	rec := r.rec
 	if rec == nil || !rec.Lock() {
@@ -133,20 +133,16 @@ type receipts struct {
 	all     []*Reservation
 	charges []Charge
 	same    chain
-	records []*ledger.Record // of the claims' keys
-	locked  bool             // the records are
 }
 
-// write makes the receipts for the charges of the i-th claim, which has been charged while its key had
-// the word before.
-func (rs *receipts) write(c *claim, i int, before uint64) {
+// write makes the receipts for the charges of a claim, which has been charged while its key had
+// the word before. rec is the key's record.
+func (rs *receipts) write(c *claim, rec *ledger.Record, before uint64) {
 	p := c.policy
 	a, s := p.line, p.stamper()
 	kept := c.slot != nil && c.cost > 0 && p.keeps() && (a != nil || s != nil)
-	var rec *ledger.Record
 	var drops, from, stamp, end uint64
 	if kept {
-		rec = rs.records[i]
 		rec.DropSome(c.now)
 		drops = rec.Drops() // with the word held
 		if a != nil {

@@ -84,7 +84,7 @@ var errNoRecord = errors.New("no record")
 func (k Key) tryReserve(r *Reservation, now int64, maxWait time.Duration) (err error) {
 	for done := false; !done; {
 		// With no record locked: it may have to put the key under another policy.
-		done, err = k.lim.reserveUnder(k.policyFor(), r, now, maxWait)
+		done, err = k.lim.reserveUnder(k.policyFor(true), r, now, maxWait)
 	}
 	return err
 }
@@ -136,7 +136,7 @@ func (l *Limiter) reserveHere(rec *ledger.Record, r *Reservation, p *policy, now
 		}
 		return same, err
 	}
-	if (r.cost == 0 || maxWait < 0) && l.fresh(r.id, p) {
+	if at := l.locate(r.id); (r.cost == 0 || maxWait < 0) && at.fresh(p) {
 		return true, tooLate(0, maxWait)
 	}
 	switch _, out := l.insert(p, r.id, now, 0, nil, gap{}); out {
@@ -149,7 +149,15 @@ func (l *Limiter) reserveHere(rec *ledger.Record, r *Reservation, p *policy, now
 }
 
 func (l *Limiter) reserveUnlimited(p *policy, id uint64, now int64, maxWait time.Duration) (done bool, err error) {
-	_, _, until, done := l.glanceUnder(p, id)
+	until := uint64(0)
+	tracked, done := l.updateUnder(p, id, func(_ *policy, key state) uint64 {
+		until = p.blockedUntil(key)
+		return key.word
+	})
+	if !tracked {
+		at := l.locate(id)
+		done = at.fresh(p)
+	}
 	if until > uint64(now) {
 		return done, ErrBlocked
 	}
@@ -319,7 +327,7 @@ func (l *Limiter) blocked(id uint64) bool { return l.blockNow(id) > uint64(max(l
 // how long to wait before the next attempt, or that there are turns to wait for.
 func (k Key) attempt(now int64, cost int) (wait time.Duration, err error) {
 	l, id := k.lim, k.id
-	k.act(Key.policyFor, func(p *policy, key state) uint64 {
+	k.act(true, func(p *policy, key state) uint64 {
 		key.word, wait, err = p.attempt(key, now, cost)
 		return key.word
 	}, func(p *policy) (done bool) {
@@ -328,7 +336,8 @@ func (k Key) attempt(now int64, cost int) (wait time.Duration, err error) {
 			return true
 		}
 		if cost == 0 {
-			return l.fresh(id, p)
+			at := l.locate(id)
+			return at.fresh(p)
 		}
 		_, out := l.insert(p, id, now, cost, nil, gap{})
 		if out == refused {
@@ -349,23 +358,19 @@ func (p *policy) attempt(key state, now int64, cost int) (next uint64, wait time
 	if p.unlimited() {
 		return key.word, until(max(p.blockedUntil(key), uint64(now)), now), nil
 	}
-	key, at := p.admissible(key, now)
-	if at > 0 {
-		return key.word, until(at, now), nil
-	}
-	b := p.bucket()
-	if b != nil {
+	b, at := p.bucket(), p.blockedUntil(key)
+	if b != nil && at == 0 {
 		if s, queue := b.turns(); queue && b.full(key.word) > s.tick(now) {
 			return key.word, 0, errHasTurns
 		}
 	}
-	ok, _, wait, _ := p.judge(key, now, max(cost, 1), false)
+	next, ok, _, wait, _ := p.judge(key, now, max(cost, 1), false)
 	switch {
 	case ok && cost == 0:
 		return key.word, 0, nil
 	case ok:
-		return p.commit(key, now, cost), 0, nil
-	case b != nil:
+		return p.commit(key, next, now, cost), 0, nil
+	case b != nil && at <= uint64(now):
 		return key.word, 0, errHasTurns
 	}
 	return key.word, wait, nil

@@ -115,70 +115,57 @@ var errNotYet = errors.New("not yet")
 
 // A joint is a ReserveAll, or an attempt of a WaitAll, while it is being made.
 type joint struct {
-	charges []Charge
+	transaction
 	maxWait time.Duration
-	same    chain
-	claims  []claim
-	froms   []uint64         // the full tick that each claim comes after
-	delays  []time.Duration  // of each claim by itself
-	errs    []error          // of each charge
-	delay   time.Duration    // of all
-	slowest *claim           // the one that has it
-	waits   bool             // for what has no turns: its delay is when to ask again
-	asks    bool             // there is such a claim
-	first   int              // of the charges that keep the others from being made, or -1
-	records []*ledger.Record // of the claims' keys; locked
+	froms   []uint64        // the full tick that each claim comes after
+	delays  []time.Duration // of each claim by itself
+	errs    []error         // of each charge
+	delay   time.Duration   // of all
+	slowest *claim          // the one that has it
+	waits   bool            // for what has no turns: its delay is when to ask again
+	asks    bool            // there is such a claim
+	first   int             // of the charges that keep the others from being made, or -1
 }
 
 func newJoint(charges []Charge, maxWait time.Duration) *joint {
-	return &joint{charges: charges, maxWait: maxWait, errs: make([]error, len(charges)), same: make(chain, len(charges))}
+	n := len(charges)
+	t := transaction{charges: charges, space: make([]claim, n), same: make(chain, n), records: make([]*ledger.Record, n)}
+	return &joint{transaction: t, maxWait: maxWait, errs: make([]error, n)}
 }
 
 // reserve is ReserveAll without the counting. If it has to be asked again after the delay, it
 // returns errNotYet.
-func (j *joint) reserve() ([]*Reservation, error) {
-	charges := j.charges
-	if len(charges) == 0 {
+func (j *joint) reserve() (all []*Reservation, err error) {
+	if len(j.charges) == 0 {
 		return nil, tooLate(0, j.maxWait)
 	}
-	space := make([]claim, len(charges))
-	// With no record locked: it may have to put keys under other policies.
-	j.records = lockRecords(nil, collect(space, charges, nil, j.same, Key.policyFor))
-	defer releaseRecords(j.records)
-	clear(space)
-	j.claims = collect(space, charges, nil, j.same, Key.policyNow)
-	for round := 0; ; {
-		if moving := holdAll(j.claims); moving != nil {
-			moving.lim.awaitMove(moving.id)
-			clear(space)
-			j.claims = collect(space, charges, nil, j.same, Key.policyNow)
-			continue
+	defer j.releaseRecords()
+	j.run(func() step {
+		if !j.locked {
+			return lockThem
 		}
 		j.judge()
 		switch {
 		case j.first >= 0:
-			releaseAll(j.claims)
-			return nil, j.errs[j.first]
+			err = j.errs[j.first]
 		case j.asks && j.delay > 0:
-			releaseAll(j.claims)
-			return nil, errNotYet
-		case j.ready():
-			all := j.charge()
-			releaseAll(j.claims)
-			return all, nil
+			err = errNotYet
+		case !j.ready():
+			return trackNew
+		default:
+			all = j.charge()
 		}
-		releaseAll(j.claims)
-		trackAll(j.claims, round)
-		round++
-	}
+		return done
+	})
+	return all, err
 }
 
 // judge finds the turn of all claims, whose keys are held.
 func (j *joint) judge() {
 	j.first, j.delay, j.slowest, j.asks = -1, 0, nil, false
-	j.froms, j.delays = make([]uint64, len(j.claims)), make([]time.Duration, len(j.claims))
-	for i := range j.claims {
-		c := &j.claims[i]
+	j.froms, j.delays = make([]uint64, j.n), make([]time.Duration, j.n)
+	for i := range j.claims() {
+		c := &j.space[i]
 		from, delay, err := j.turn(i)
 		if j.waits && !c.lim.shadow && (err == ErrBlocked || c.turnless()) {
 			j.asks = true
@@ -198,8 +185,8 @@ func (j *joint) judge() {
 			j.first = c.index
 		}
 	}
-	for i := range j.claims {
-		if c := &j.claims[i]; j.first < 0 && !c.lim.shadow && c.slot != nil && c.policy.bucket() != nil && !c.policy.unlimited() {
+	for i := range j.claims() {
+		if c := &j.space[i]; j.first < 0 && !c.lim.shadow && c.slot != nil && c.policy.bucket() != nil && !c.policy.unlimited() {
 			if after(c.now, j.delay) > math.MaxInt64 {
 				j.first, j.errs[c.index] = c.index, ErrWouldExceedDeadline
 			}
@@ -209,7 +196,7 @@ func (j *joint) judge() {
 
 // turn returns the turn of the i-th claim by itself.
 func (j *joint) turn(i int) (from uint64, delay time.Duration, err error) {
-	c, n := &j.claims[i], 0
+	c, n := &j.space[i], 0
 	for k := range j.same.of(c) {
 		if j.charges[k].Cost > 0 {
 			n++
@@ -250,9 +237,10 @@ func (j *joint) retry(c *claim) (time.Duration, error) {
 	case c.slot == nil:
 		return 0, nil // the key is fresh
 	}
-	ok, _, wait, _ := c.policy.judge(c.state, c.now, c.units(), false)
+	next, ok, _, wait, _ := c.policy.judge(c.state, c.now, c.units(), false)
 	switch {
 	case ok:
+		c.next = next
 		return 0, nil
 	case c.lim.shadow:
 		return 0, ErrWouldExceedDeadline
@@ -260,11 +248,14 @@ func (j *joint) retry(c *claim) (time.Duration, error) {
 	return wait, tooLate(wait, j.maxWait)
 }
 
+// turnless reports whether the algorithm of the claim has no turns, though it has states.
+func (c *claim) turnless() bool { return !c.policy.unlimited() && c.policy.bucket() == nil }
+
 // ready reports whether all that is to be charged has a word to go to. A charge that Shadow
 // lets pass unmade needs none.
 func (j *joint) ready() bool {
-	for i := range j.claims {
-		if c := &j.claims[i]; j.errs[c.index] == nil && !c.ready() {
+	for i := range j.claims() {
+		if c := &j.space[i]; j.errs[c.index] == nil && !c.ready() {
 			return false
 		}
 	}
@@ -274,8 +265,8 @@ func (j *joint) ready() bool {
 // charge makes the charges, and returns their receipts.
 func (j *joint) charge() []*Reservation {
 	all := make([]*Reservation, len(j.charges))
-	for i := range j.claims {
-		c, from := &j.claims[i], j.froms[i]
+	for i := range j.claims() {
+		c, from := &j.space[i], j.froms[i]
 		delay := max(j.delay, j.delays[i]) // a claim of Shadow takes its own turn
 		for k := range j.same.of(c) {
 			charge := &j.charges[k]
@@ -291,8 +282,7 @@ func (j *joint) charge() []*Reservation {
 				continue
 			}
 			if c.turnless() {
-				from, _ := c.policy.admissible(c.state, c.now)
-				c.word = c.policy.commit(from, c.now, charge.Cost)
+				c.word = c.policy.commit(c.state, c.next, c.now, charge.Cost)
 				continue
 			}
 			if after(c.now, delay) > math.MaxInt64 {

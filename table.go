@@ -129,14 +129,6 @@ type gap struct {
 	slot  uint64
 }
 
-// findFrom is lookup for a caller that has probed before, in this table or in another one.
-func (t *table) findFrom(g gap, id uint64) (e *slot, end uint64) {
-	if g.table == t && t.slots[g.slot].id.Load() == 0 {
-		return nil, g.slot
-	}
-	return t.lookup(id)
-}
-
 // blockSlots is how many slots are looked at together: a bit of a word for each.
 const blockSlots = 64
 
@@ -311,10 +303,4 @@ func (ts *tails) attach(i uint64, tail []atomic.Uint64) {
 		return
 	}
 	copy(ts.add(i), tail)
-}
-
-// findLive is lookup for a slot that has the key's state.
-func (t *table) findLive(id uint64) (i uint64, live bool) {
-	e, i := t.lookup(id)
-	return i, e != nil && e.word.Load() != elsewhere
 }

@@ -51,7 +51,7 @@ type AllDecision struct {
 // where there is none for all of the keys at once; OverflowEvictSoonest then admits without
 // state, like OverflowAdmitNew. New keys are added, as fresh, before all have been judged
 // again, so a call that is denied then can leave some of them tracked.
-func TakeAll(charges ...Charge) AllDecision { return takeAllInto(nil, charges) }
+func TakeAll(charges ...Charge) AllDecision { return takeAll(nil, charges) }
 
 // TakeAllReceipts is TakeAll, and tells more, of as many charges as all and each have room for;
 // either can be nil, and what is beyond the charges is left alone.
@@ -90,79 +90,48 @@ func TakeAll(charges ...Charge) AllDecision { return takeAllInto(nil, charges) }
 func TakeAllReceipts(all []*Reservation, each []Decision, charges ...Charge) AllDecision {
 	all, each = all[:min(len(all), len(charges))], each[:min(len(each), len(charges))]
 	if len(all) == 0 {
-		return takeAllInto(each, charges)
+		return takeAll(each, charges)
 	}
 	clear(all)
 	var few [8]claim
-	var fewRecords [8]*ledger.Record
 	var fewSame [8]int
-	space := few[:]
-	if len(charges) > len(few) {
-		space = make([]claim, len(charges))
+	var fewRecords [8]*ledger.Record
+	t := transaction{charges: charges, each: each, space: few[:], same: fewSame[:], records: fewRecords[:]}
+	if n := len(charges); n > len(few) {
+		t.space, t.same, t.records = make([]claim, n), make(chain, n), make([]*ledger.Record, n)
 	}
-	// Records are locked before words are held. As a denial needs none, the charges are judged
-	// without them first, which also puts the keys under the policies that they go by.
-	rs := receipts{all: all, charges: charges, same: fewSame[:]}
-	if len(charges) > len(few) {
-		rs.same = make(chain, len(charges))
-	}
-	d, unsettled := takeAll(space, each, charges, Key.policyFor, &rs)
-	if unsettled != nil {
-		rs.records, rs.locked = lockRecords(fewRecords[:0], unsettled), true
-		clear(space)
-		d, _ = takeAll(space, each, charges, Key.policyNow, &rs)
-		releaseRecords(rs.records)
-	}
+	t.space = t.space[:len(charges)]
+	rs := receipts{all: all, charges: charges, same: t.same}
+	var d AllDecision
+	t.run(func() (next step) {
+		// A denial needs no records.
+		d, next = t.takeAll(t.locked, func(i int, before uint64) { rs.write(&t.space[i], t.records[i], before) })
+		return next
+	})
+	t.releaseRecords()
 	return d
 }
 
-// takeAllInto is TakeAllReceipts without receipts.
-func takeAllInto(each []Decision, charges []Charge) AllDecision {
+// takeAll is TakeAllReceipts without receipts.
+func takeAll(each []Decision, charges []Charge) (d AllDecision) {
 	var few [8]claim
-	space := few[:]
+	t := transaction{charges: charges, space: few[:], each: each}
 	if len(charges) > len(few) {
-		space = make([]claim, len(charges))
+		t.space = make([]claim, len(charges))
 	}
-	d, _ := takeAll(space, each, charges, Key.policyFor, nil)
+	t.space = t.space[:len(charges)]
+	t.run(func() (next step) {
+		d, next = t.takeAll(true, nil)
+		return next
+	})
 	return d
 }
 
-// takeAll is TakeAllReceipts in a space for the claims, under the policies that policyFor finds.
-// It returns the claims if they would be admitted, but the receipts cannot be written yet.
-func takeAll(space []claim, each []Decision, charges []Charge, policyFor func(Key) *policy, rs *receipts) (d AllDecision, unsettled []claim) {
-	var same chain
-	if rs != nil {
-		same = rs.same
-	}
-	claims := collect(space, charges, each, same, policyFor)
-	for round := 0; ; {
-		if moving := holdAll(claims); moving != nil {
-			moving.lim.awaitMove(moving.id)
-			clear(space)
-			claims = collect(space, charges, each, same, policyFor)
-			continue
-		}
-		d, done := settleAll(claims, rs)
-		if done {
-			if len(each) > 0 {
-				describeAll(each, claims)
-			}
-			return d, nil
-		}
-		if rs != nil && !rs.locked {
-			return d, claims
-		}
-		trackAll(claims, round)
-		round++
-	}
-}
-
-// settleAll judges the claims, whose keys are held, makes the charges if all are
-// admitted, and lets the keys go. It is not done if a key has to be tracked first, or
-// its record to be locked.
-func settleAll(claims []claim, rs *receipts) (d AllDecision, done bool) {
+// takeAll is the judge of TakeAll. Unless made is nil it tells that of each claim that is charged, and of
+// the word that its key had before, which takes the records: if there are none, nothing is charged.
+func (t *transaction) takeAll(recorded bool, made func(i int, before uint64)) (d AllDecision, next step) {
 	d = AllDecision{Allowed: true, Denied: -1, Remaining: math.MaxInt}
-	ready := rs == nil || rs.locked
+	ready, claims := true, t.claims()
 	for i := range claims {
 		c := &claims[i]
 		if c.judge(); !c.Allowed && !c.lim.shadow {
@@ -173,13 +142,21 @@ func settleAll(claims []claim, rs *receipts) (d AllDecision, done bool) {
 		}
 		ready = ready && c.ready()
 	}
-	if d.Allowed && !ready {
-		releaseAll(claims)
-		return d, false
+	switch {
+	case d.Allowed && !recorded:
+		return d, lockThem
+	case d.Allowed && !ready:
+		return d, trackNew
 	}
 	for i := range claims {
 		c := &claims[i]
-		c.settle(d.Allowed, rs, i)
+		before := c.word
+		c.settle(d.Allowed)
+		if made != nil && d.Allowed && c.Allowed {
+			made(i, before)
+		}
+		c.amend(c.lim.soft, c.lim.shadow, int(min(c.cost, 1)))
+		c.OverSoft = c.OverSoft && d.Allowed
 		d.Remaining = min(d.Remaining, c.Remaining)
 		d.WouldDeny = d.WouldDeny || c.WouldDeny
 		d.OverSoft = d.OverSoft || c.OverSoft
@@ -187,27 +164,21 @@ func settleAll(claims []claim, rs *receipts) (d AllDecision, done bool) {
 			d.RetryAfter = max(d.RetryAfter, c.RetryAfter)
 		}
 	}
-	return d, true
+	if len(t.each) > 0 {
+		t.describeAll()
+	}
+	return d, done
 }
 
-// settle describes the claim, charges it if all are admitted, and lets its key go. A
-// claim that is denied itself leaves its key as a denied Take would. The claim is the i-th one.
-func (c *claim) settle(all bool, rs *receipts, i int) {
-	cost := int(min(c.cost, 1)) // what it means for what follows: below, at or above 0
+// settle counts the claim and charges it, if all are admitted.
+func (c *claim) settle(all bool) {
 	if !c.Allowed {
-		c.lim.deny(c.id, "", cost)
+		c.lim.deny(c.id, "", int(min(c.cost, 1)))
 	}
-	if t := c.lim.tally; t != nil && cost != 0 && (all || !c.Allowed) {
+	if t := c.lim.tally; t != nil && c.cost != 0 && (all || !c.Allowed) {
 		t.count(c.id>>c.lim.shift, c.outcome())
 	}
-	before := c.word
-	c.describe(all && c.Allowed && cost > 0)
-	if rs != nil && all && c.Allowed {
-		rs.write(c, i, before)
-	}
-	c.release()
-	c.amend(c.lim.soft, c.lim.shadow, cost)
-	c.OverSoft = c.OverSoft && all
+	c.charge(all)
 }
 
 // eachAhead is how many keys ahead of the decision their slots are asked for. With 8, and with

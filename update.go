@@ -52,9 +52,9 @@ func (k Key) Unblock() { k.lim.made().unblock(k.id) }
 // through k. It starts over if the key has another policy by then, so f may be called
 // several times, under several policies: the last call counts. If the key is not tracked,
 // absent is called in place of f, and act starts over unless that is done.
-func (k Key) act(policyFor func(Key) *policy, f func(p *policy, key state) uint64, absent func(p *policy) (done bool)) {
+func (k Key) act(put bool, f func(p *policy, key state) uint64, absent func(p *policy) (done bool)) {
 	for {
-		p := policyFor(k)
+		p := k.policyFor(put)
 		if tracked, same := k.lim.updateUnder(p, k.id, f); same && (tracked || absent(p)) {
 			return
 		}
@@ -76,7 +76,7 @@ func (k Key) block(d time.Duration) (blocked bool) {
 	if d <= 0 {
 		return false
 	}
-	k.act(Key.policyNow, func(p *policy, key state) uint64 {
+	k.act(false, func(p *policy, key state) uint64 {
 		blocked = true
 		return p.block(key, after(now, d))
 	}, func(p *policy) (done bool) {

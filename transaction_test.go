@@ -42,12 +42,13 @@ func TestCollect_LinksTheChargesOfEachKey(t *testing.T) {
 		for i, c := range charges {
 			want[c.Key] = append(want[c.Key], i)
 		}
-		same := make(chain, n)
+		tx := transaction{charges: charges, space: make([]claim, n), same: make(chain, n)}
 		got := map[Key][]int{}
 		for range 2 { // as a TakeAll does that starts over
 			clear(got)
-			for _, c := range collect(make([]claim, n), charges, nil, same, Key.policyFor) {
-				got[Key{c.lim, c.id, c.terms}] = slices.Collect(same.of(&c))
+			tx.collectAgain()
+			for _, c := range tx.claims() {
+				got[Key{c.lim, c.id, c.terms}] = slices.Collect(tx.same.of(&c))
 			}
 		}
 		require.Equal(t, want, got)

@@ -18,34 +18,75 @@ type Charge struct {
 	Cost int
 }
 
-// trackRounds is how often a TakeAll tracks its new keys anew because one of them has
+// trackRounds is how often a transaction tracks its new keys again because one of them has
 // been dropped before all were held. Where a shard cannot hold them all at once, each
 // pushes another one out, for ever. (A sweep may come in between as well, but hardly
 // so often.) Not tuned.
 const trackRounds = 64
 
-// A claim is what a TakeAll wants of one key.
-type claim struct {
-	lim    *Limiter
-	id     uint64
-	terms  *terms // that the first Key brings, or nil
-	cost   int64  // the sum of the key's charges; negative if one of them is
-	index  int    // of the key's first charge
-	now    int64
-	noRoom outcome // waved or refused, if there was no room to track the key
-	hold
-	next  uint64 // the word after the charge, of a one-word algorithm
-	until uint64 // when the key's block ends, or has ended; 0 if it has none
-	Decision
+// A transaction makes charges for several keys, or none of them: TakeAll and ReserveAll. It holds
+// the words of all keys, lets its judge decide, and releases them. A key that is to be charged needs
+// a word, and for a receipt, its record: the judge says if one is missing, and is asked again with it.
+type transaction struct {
+	charges []Charge
+	same    chain            // nil unless somebody asks for the charges of a key
+	each    []Decision       // what to describe of the first charges, or nil
+	space   []claim          // for a claim of each charge. It and records can be on a stack, so that
+	n       int              // how many claims there are, one a key, is a number and not a slice of space
+	records []*ledger.Record // of the claims' keys; as long as charges, or nil
+	locked  bool             // the records
+}
+
+// claims are in the order in which the keys are held.
+func (t *transaction) claims() []claim { return t.space[:t.n] }
+
+// What a judge asks for.
+type step uint8
+
+const (
+	done     step = iota // nothing: it has decided, and made the charges or not
+	lockThem             // the records
+	trackNew             // words for the keys that have none
+)
+
+// run asks the judge, with the keys held, until it has decided. It leaves the records locked.
+func (t *transaction) run(judge func() step) {
+	t.collect()
+	for round := 0; ; {
+		if moving := holdAll(t.claims()); moving != nil {
+			moving.lim.awaitMove(moving.id)
+			t.collectAgain()
+			continue
+		}
+		next := judge()
+		releaseAll(t.claims())
+		switch next {
+		case done:
+			return
+		case lockThem:
+			// Records are locked before words are held, and after the keys have been put under the limits
+			// that they go by.
+			lockRecords(t.records[:t.n], t.claims())
+			t.locked = true
+			t.collectAgain()
+		case trackNew:
+			trackAll(t.claims(), round)
+			round++
+		}
+	}
+}
+
+func (t *transaction) collectAgain() {
+	clear(t.space)
+	t.collect()
 }
 
 // collect makes one claim of the charges of each key, in the order in which they are to be
-// held: by limiter, then by id. It returns them in the front of space, which is zero. They go
-// by the policies that policyFor finds. Unless same is nil it links the charges of each key.
-func collect(space []claim, charges []Charge, each []Decision, same chain, policyFor func(Key) *policy) []claim {
-	claims := space[:len(charges)]
-	for i := range charges {
-		c, charge := &claims[i], &charges[i]
+// held: by limiter, then by id. The space is zero.
+func (t *transaction) collect() {
+	claims := t.space
+	for i := range claims {
+		c, charge := &claims[i], &t.charges[i]
 		c.lim, c.id, c.terms, c.cost, c.index = charge.Key.lim.made(), charge.Key.id, charge.Key.terms, int64(charge.Cost), i
 		c.lim.lookAhead(c.id)
 	}
@@ -57,23 +98,43 @@ func collect(space []claim, charges []Charge, each []Decision, same chain, polic
 		last = c.index
 		if n > 0 && claims[n-1].lim == c.lim && claims[n-1].id == c.id {
 			claims[n-1].cost = addCosts(claims[n-1].cost, c.cost)
-			sameAs(each, c.index, claims[n-1].index)
-			if same != nil {
-				same[before] = c.index
+			sameAs(t.each, c.index, claims[n-1].index)
+			if t.same != nil {
+				t.same[before] = c.index
 			}
 			continue
 		}
 		if n < i {
-			claims[n] = *c
+			claims[n].asked = c.asked
 		}
 		n++
 	}
+	t.n = n
 	readClocks(claims[:n])
 	for i := range claims[:n] {
 		c := &claims[i]
-		c.policy = policyFor(Key{c.lim, c.id, c.terms})
+		c.policy = Key{c.lim, c.id, c.terms}.policyFor(!t.locked)
 	}
-	return claims[:n]
+}
+
+// asked is what a claim is sorted by, and all that it has then.
+type asked struct {
+	lim   *Limiter
+	id    uint64
+	terms *terms // that the first Key brings, or nil
+	cost  int64  // the sum of the key's charges; negative if one of them is
+	index int    // of the key's first charge
+}
+
+// A claim is what a transaction wants of one key.
+type claim struct {
+	asked
+	now    int64
+	noRoom outcome // waved or refused, if there was no room to track the key
+	hold
+	next  uint64 // the word after the charge, of a one-word algorithm
+	until uint64 // when the key's block ends, or has ended; 0 if it has none
+	Decision
 }
 
 // sameAs notes in each, until describeAll, that charge i is for the key of an earlier one:
@@ -84,23 +145,23 @@ func sameAs(each []Decision, i, first int) {
 	}
 }
 
-// describeAll tells of the claims, which are settled, and of the charges added to them.
-func describeAll(each []Decision, claims []claim) {
+// describeAll writes the decisions on the claims, and on the charges added to them, to each.
+func (t *transaction) describeAll() {
+	claims := t.claims()
 	for i := range claims {
-		if at := claims[i].index; at < len(each) {
-			each[at] = claims[i].Decision
+		if at := claims[i].index; at < len(t.each) {
+			t.each[at] = claims[i].Decision
 		}
 	}
-	for i := range each {
-		if at := each[i].RetryAfter; at < 0 {
-			each[i] = each[^at]
+	for i := range t.each {
+		if at := t.each[i].RetryAfter; at < 0 {
+			t.each[i] = t.each[^at]
 		}
 	}
 }
 
 // sortClaims sorts the claims, those of one key in the order of the charges. A few are
-// sorted by insertion: they are often in order already, and large to be handed to a
-// function by value.
+// sorted by insertion: they are often in order already, and claims are large to be moved.
 func sortClaims(claims []claim) {
 	if len(claims) > 16 {
 		slices.SortStableFunc(claims, func(a, b claim) int {
@@ -110,9 +171,19 @@ func sortClaims(claims []claim) {
 	}
 	for i := 1; i < len(claims); i++ {
 		for j := i; j > 0 && claims[j].before(&claims[j-1]); j-- {
-			claims[j], claims[j-1] = claims[j-1], claims[j]
+			claims[j].swap(&claims[j-1].asked)
 		}
 	}
+}
+
+// swap swaps what claims that have just been written are asked, word by word: a processor waits for
+// stores that are not yet done if it is to load more than one of them at once.
+func (a *asked) swap(b *asked) {
+	a.lim, b.lim = b.lim, a.lim
+	a.id, b.id = b.id, a.id
+	a.terms, b.terms = b.terms, a.terms
+	a.cost, b.cost = b.cost, a.cost
+	a.index, b.index = b.index, a.index
 }
 
 func (c *claim) before(d *claim) bool {
@@ -160,12 +231,8 @@ func (same chain) of(c *claim) iter.Seq[int] {
 	}
 }
 
-// stateless reports whether all calls of its key are decided alike, or all while it is not
-// blocked.
-func (c *claim) stateless() bool { return c.policy.burst == 0 }
-
-// unfit reports whether no state of its key admits the claim. It still describes the key.
-func (c *claim) unfit() bool { return c.cost < 0 || uint64(c.cost) > c.policy.burst }
+// unfit reports whether no state of its key decides on the claim. It still describes the key.
+func (c *claim) unfit() bool { return c.cost < 0 || uint64(max(c.cost, 1)) > c.policy.burst }
 
 // units is what a claim that fits asks for: one with a cost of 0 asks for one.
 func (c *claim) units() int { return int(max(c.cost, 1)) }
@@ -175,8 +242,8 @@ func (c *claim) ready() bool {
 	return c.cost == 0 || c.slot != nil || c.noRoom != denied || c.unfit()
 }
 
-// turnless reports whether the algorithm of the claim has no turns, though it has states.
-func (c *claim) turnless() bool { return !c.policy.unlimited() && c.policy.bucket() == nil }
+// decides reports whether the state of the key decides on the claim.
+func (c *claim) decides() bool { return !c.unfit() && (c.slot != nil || c.noRoom == denied) }
 
 // trackAll makes the claims ready, and reads their clocks again, since the keys may have been
 // forgotten since the last reading.
@@ -206,69 +273,53 @@ func (c *claim) track(last bool) {
 	}
 }
 
-// judge sets Allowed to whether the claim would be admitted.
+// judge describes what Take would say of the claim, and changes nothing.
 func (c *claim) judge() {
+	p := c.policy
+	c.Decision, c.until = Decision{}, 0
+	if c.word >= blockedTail {
+		c.until = p.blockedUntil(c.state)
+	}
 	switch {
-	case c.stateless():
-		if c.policy.unlimited() {
-			c.until = c.policy.blockedUntil(c.state)
-			c.Allowed = c.cost >= 0 && c.until <= uint64(c.now)
-		}
-	case c.unfit():
-		c.Allowed = false
-	case c.slot == nil && c.noRoom != denied:
-		c.Allowed = c.noRoom == waved
+	case c.decides():
+		c.Limit = int(p.burst)
+		c.next, c.Allowed, c.Remaining, c.RetryAfter, c.ResetAfter = p.judge(c.state, c.now, c.units(), c.cost > 0)
+	case !c.unfit():
+		p.tell(&c.Decision, 0, c.noRoom, c.now, c.units())
+	case c.cost > 0 && !p.unlimited(): // too large for an int, perhaps
+		p.peek(&c.Decision, c.state, c.until, c.now, -1)
 	default:
-		from := c.word
-		if c.until = c.policy.blockedUntil(c.state); c.until > 0 {
-			from = 0
-		}
-		switch wide := c.policy.wide; {
-		case c.until > uint64(c.now):
-			c.Allowed = false
-		case wide != nil:
-			c.Allowed = wide.admit(state{from, c.tail}, c.now, c.units())
-		default:
-			c.next, c.Allowed = c.policy.alg.charge(from, c.now, c.units())
-		}
+		p.peek(&c.Decision, c.state, c.until, c.now, int(min(c.cost, 1)))
 	}
 }
 
-// describe fills in the Decision. With charges, it makes the charge.
-func (c *claim) describe(charges bool) {
+// describe describes the claim as not charged.
+func (c *claim) describe() {
+	_, _, c.Remaining, c.RetryAfter, c.ResetAfter = c.policy.judge(c.state, c.now, c.units(), false)
+}
+
+// charge does to the key what its call does once all claims have been judged: with all, it is
+// charged if it admits that itself. Without, a claim that is denied itself leaves its key as a
+// denied Take would.
+func (c *claim) charge(all bool) {
 	p := c.policy
 	switch {
-	case c.stateless():
-		p.peek(&c.Decision, c.state, c.until, c.now, int(min(c.cost, 1)))
-		return
-	case c.slot == nil && c.noRoom == waved:
-		c.Remaining = int(p.burst)
-	case c.slot == nil && c.noRoom == refused:
-		c.RetryAfter = p.limit.interval()
-	case c.unfit():
-		_, c.Remaining, _, c.ResetAfter = p.judge(c.state, c.now, 1, false)
-		c.RetryAfter = Never
-	case charges && p.wide == nil:
-		c.word = c.next
-		c.Remaining, c.RetryAfter, c.ResetAfter = p.alg.describe(c.word, c.now, c.units(), true)
-	default:
-		if p.denies && !c.Allowed && c.until == 0 && c.slot != nil && c.cost > 0 {
-			c.word = p.deny(c.state, c.now, c.units())
-		}
-		_, c.Remaining, c.RetryAfter, c.ResetAfter = p.judge(c.state, c.now, c.units(), charges)
-		if charges {
-			from, _ := p.admissible(c.state, c.now)
-			c.word = p.wide.commit(from, c.now, c.units())
-		}
+	case !c.decides() || c.cost == 0:
+	case all && c.Allowed:
+		c.word = p.commit(c.state, c.next, c.now, c.units())
+	case c.Allowed: // it has been described as charged
+		c.describe()
+	case p.denies && c.until == 0 && c.slot != nil:
+		c.word = p.deny(c.state, c.now, c.units())
+		c.describe()
 	}
-	c.Limit = int(p.burst)
 }
 
 func (c *claim) outcome() outcome {
 	switch {
 	case c.Allowed:
 		return admitted
-	case c.until > uint64(c.now):
+	case c.until > uint64(c.now) && (!c.unfit() || c.policy.unlimited() && c.cost >= 0):
 		return blocked
 	}
 	return denied
@@ -298,7 +349,7 @@ func holdAll(claims []claim) (moving *claim) {
 		if c.slot != nil {
 			continue
 		}
-		if !c.lim.fresh(c.id, c.policy) {
+		if at := c.lim.locate(c.id); !at.fresh(c.policy) {
 			releaseAll(claims)
 			return c
 		}
@@ -354,24 +405,29 @@ func (h *hold) release() {
 	}
 }
 
-// lockRecords locks the records of the claims' keys, and returns them in the order of the claims, in
-// space, if they fit. It makes all that are missing before it locks the first: to make one
-// takes the lock of a ledger.
-func lockRecords(space []*ledger.Record, claims []claim) []*ledger.Record {
+// lockRecords locks the records of the claims' keys, and puts them into records. It makes all that are
+// missing before it locks the first: to make one takes the lock of a ledger.
+func lockRecords(records []*ledger.Record, claims []claim) {
 	for {
-		records := space
 		for i := range claims {
 			c := &claims[i]
-			records = append(records, c.lim.ledgers.Of(c.id).Record(c.id, c.now))
+			records[i] = c.lim.ledgers.Of(c.id).Record(c.id, c.now)
 		}
 		n := 0
 		for n < len(records) && records[n].Lock() {
 			n++
 		}
 		if n == len(records) {
-			return records
+			return
 		}
 		releaseRecords(records[:n])
+	}
+}
+
+// releaseRecords ends a transaction that may have locked records.
+func (t *transaction) releaseRecords() {
+	if t.locked {
+		releaseRecords(t.records[:t.n])
 	}
 }
 
