@@ -39,10 +39,8 @@ type cellTable struct {
 	depth  uint   // how many of the first bits of its ids are the same
 
 	// The rest is guarded by the shard's lock.
-	used    int   // places that are not nil
-	live    int   // of these, not gone
-	added   int   // insertions since the last sweep
-	sweepAt int64 // when an insertion may sweep
+	used int // places that are not nil
+	live int // of these, not gone
 }
 
 // A full cellTable of so many cells is split, since all are moved at once, some 0.1 us each. So it has at
@@ -80,10 +78,8 @@ func (ct *cellTable) next(homes uint64, depth uint) (next [2]*cellTable) {
 	if depth > ct.depth {
 		bit, places = 64-depth, places/2
 		next[1] = newCellTable(places, homes, depth)
-		next[1].sweepAt = ct.sweepAt
 	}
 	next[0] = newCellTable(places, homes, depth)
-	next[0].sweepAt = ct.sweepAt
 	ct.eachIn(0, math.MaxUint64, func(c *cell) { next[c.id.Load()>>bit&1].put(c) })
 	return next
 }

@@ -26,12 +26,9 @@ const (
 	// minSweepEvery bounds how often the timer sweeps when the TTL is shorter.
 	minSweepEvery = 100 * time.Millisecond
 
-	// The timer rebuilds a table only if a quarter of its keys can go, and an
-	// insertion looks for idle keys only after an eighth as many insertions as
-	// there are keys, so that either costs a key no more than a few slots' worth of
-	// work. Not tuned.
+	// The timer rebuilds a table only if a quarter of its keys can go, so that it costs a key no
+	// more than a few slots' worth of work. Not tuned.
 	sweepFraction = 4
-	scanFraction  = 8
 
 	// roomFraction is the part of a table in a full shard that OverflowEvictSoonest frees at
 	// once: a rebuild looks at every slot, and this spreads it over many insertions.
@@ -159,7 +156,6 @@ func (st *store) sweepTableLocked(s *shard, id uint64, cutoff int64, fraction in
 		st.mergeEmptyLocked(id)
 		return 0
 	}
-	t.added = 0
 	idle, all := st.countIdleLocked(s, t, cutoff)
 	if idle == 0 || idle < all/fraction {
 		return 0
@@ -180,33 +176,6 @@ func (st *store) sweepShards(cutoff int64, fraction int) (dropped int) {
 
 // sweep drops every entry that is idle now.
 func (st *store) sweep() (dropped int) { return st.sweepShards(max(0, st.clock.Now()), math.MaxInt) }
-
-// sweepOnInsertLocked stands in for the timer where the clock is not the system's:
-// an insertion sweeps the tables of its id if that has not been done for a TTL.
-func (st *store) sweepOnInsertLocked(s *shard, id uint64, now int64) {
-	if st.timed {
-		return
-	}
-	if d := s.cells.Load(); d != nil {
-		ct := d.tableOf(id)
-		if ct.added++; now >= ct.sweepAt && ct.added*scanFraction >= ct.used {
-			now := st.settled(now)
-			ct.added, ct.sweepAt = 0, st.sweepAfter(now)
-			first, last := covers(id, ct.depth)
-			st.emptyCellsLocked(s, first, last, now-st.ttl)
-		}
-	}
-	t := st.tableOf(id)
-	if t.used == 0 || now < t.sweepAt || t.added*scanFraction < t.used {
-		return
-	}
-	now = st.settled(now)
-	t.sweepAt = st.sweepAfter(now)
-	st.sweepTableLocked(s, id, now-st.ttl, sweepFraction)
-}
-
-// sweepAfter returns when an insertion may sweep again, after one at now.
-func (st *store) sweepAfter(now int64) int64 { return now + min(st.ttl, math.MaxInt64-now) }
 
 // arm starts the sweep timer if it is not running. The timer runs while the store
 // has keys. It knows the store by a weak pointer, so that it does not keep an

@@ -1,6 +1,9 @@
 package sluice
 
-import "sync/atomic"
+import (
+	"math"
+	"sync/atomic"
+)
 
 // insert charges a key that is not tracked, and adds it. With cost 0 it adds it as fresh.
 // It does not do so under another policy than p.
@@ -41,7 +44,6 @@ func (st *store) insert(p *policy, id uint64, now int64, cost int, d *Decision, 
 		return 0, retrying
 	}
 	s.countTryLocked()
-	st.sweepOnInsertLocked(s, id, now)
 	if !st.roomLocked(s, id, now, cost == 0) {
 		return 0, st.turnedAway()
 	}
@@ -58,7 +60,7 @@ func (st *store) insert(p *policy, id uint64, now int64, cost int, d *Decision, 
 		preset(&t.slots[i].word, word)
 		t.slots[i].id.Store(id)
 		t.used++
-		t.newKey()
+		t.idleSooner()
 		s.count.Add(1)
 		st.arm()
 		return word, admitted
@@ -117,7 +119,7 @@ func (st *store) markLocked(s *shard, id uint64) {
 	if e, _ := t.lookup(id); e == nil {
 		t.mark(id)
 	}
-	t.newKey()
+	t.idleSooner()
 	s.count.Add(1)
 	st.arm()
 }
@@ -148,10 +150,8 @@ func (st *store) growLocked(s *shard, id uint64, now int64, keep bool) {
 		st.rebuildLocked(s, id, want, nil)
 	}
 	if t.used == 0 {
-		next := st.tableOf(id)
-		next.sweepAt = st.sweepAfter(now)
-		if next.used == 0 { // it has not been merged with one that has keys
-			next.young = next.sweepAt
+		if next := st.tableOf(id); next.used == 0 { // it has not been merged with one that has keys
+			next.young = now + min(st.ttl, math.MaxInt64-now)
 		}
 	}
 }

@@ -2,7 +2,6 @@ package sluice
 
 import (
 	"fmt"
-	"math"
 	"testing"
 	"time"
 
@@ -77,7 +76,6 @@ func TestGrowth_IdleKeysComeBackWhileTheyAreCounted(t *testing.T) {
 			fill(l, "old", 4)
 		}
 	}})
-	l.tableOf(0).added = math.MinInt / scanFraction // growth is to find them, not a sweep
 	require.True(t, l.Allow("fifth"))
 	setAlgorithm(l, nil, plain)
 	require.Equal(t, 5, l.Len())
@@ -159,53 +157,6 @@ func TestStrange_GapOfBefore(t *testing.T) {
 		fill(l, "key", 300)
 		require.False(t, l.strange(p, k.id, seen), "it has come, and been moved")
 	})
-}
-
-// TestSweepOnInsert_EmptiesItsTableOfCells, and not the shard's other ones.
-func TestSweepOnInsert_EmptiesItsTableOfCells(t *testing.T) {
-	if crowded() || splits() {
-		return // one long probe, or tables of a few keys
-	}
-	l, clock := newFrozen(t, Config{Limit: PerSecond(1), Shards: 1, MaxKeys: -1, TTL: 10 * time.Second})
-	l.mostCells = 4
-	key := func(half, i uint64) Key { return l.KeyHash(half<<63 | i*0x9e3779b97f4a7c15>>1) }
-	for i := range uint64(1500) {
-		require.True(t, key(0, i+1).Allow())
-		require.True(t, key(1, i+1).Allow())
-	}
-	clock.Advance(time.Second)
-	for half := range uint64(2) {
-		for _, id := range []uint64{1, 2, 1 << 62, 1<<63 - 1} { // the first one and the last one of a table among them
-			k := l.KeyHash(half<<63 | id)
-			require.NoError(t, k.SetLimit(PerSecond(1)))
-			require.True(t, k.Allow()) // idle a second later
-		}
-	}
-	next := uint64(5000)
-	insert := func(half uint64) {
-		for range 10 {
-			require.True(t, key(half, next).Allow())
-			next++
-		}
-	}
-	require.Len(t, cellTablesOf(l, 0), 2)
-	clock.Advance(10500 * time.Millisecond)
-	insert(1)
-	require.Less(t, l.tableOf(key(1, 5000).id).used, 11, "the table was not swept")
-	require.EqualValues(t, 8, l.keptLive.Load(), "they have not been idle for the TTL")
-	clock.Advance(6 * time.Second)
-	require.True(t, l.KeyHash(1<<63|2).Allow()) // idle for the TTL 11 s later
-	clock.Advance(5 * time.Second)
-	insert(1)
-	require.EqualValues(t, 5, l.keptLive.Load())
-	clock.Advance(7 * time.Second)
-	insert(1)
-	require.EqualValues(t, 5, l.keptLive.Load(), "the last sweep was less than the TTL ago")
-	clock.Advance(4 * time.Second)
-	insert(1)
-	require.EqualValues(t, 4, l.keptLive.Load())
-	insert(0)
-	require.Zero(t, l.keptLive.Load())
 }
 
 // TestDenyNew_EverybodyPays for looks, also who puts a key that was kept on a plan among the others.

@@ -125,8 +125,8 @@ func (l *Limiter) setUp(c *Config, tm *terms, shards int, homes uint64, most int
 func (l *Limiter) Len() int { return l.made().len() }
 
 // Sweep drops all keys that are idle now, whatever the TTL, and returns how many.
-// It changes no decision, and there is no need to call it: with a system clock a
-// timer sweeps, with any other clock insertions do.
+// It changes no decision, and there is seldom a need to call it: with a system clock a
+// timer sweeps; with any other clock idle keys are dropped when a table grows, and at MaxKeys.
 func (l *Limiter) Sweep() int {
 	l.made().ledgers.DropPassed(max(l.clock.Now(), 0))
 	return l.sweep()

@@ -329,7 +329,7 @@ func (l *Limiter) restoreNewLocked(s *shard, id uint64, tm *terms, from *policy,
 	p, t := tm.policyFor(from, e, now), l.tableOf(id)
 	if mark, _ := t.lookup(id); mark == nil && p == t.policy {
 		t.adopt(id, from, e, now)
-		t.newKey()
+		t.idleSooner()
 		s.count.Add(1)
 		l.arm()
 		return

@@ -43,7 +43,7 @@ func (st *store) rebuildLocked(s *shard, id uint64, want int, drop func(*policy,
 	r.publishLocked(first, old, want)
 	if buddy != nil {
 		t := st.tableOf(first)
-		t.added, t.sweepAt, t.young = old.added+buddy.added, min(old.sweepAt, buddy.sweepAt), min(old.young, buddy.young)
+		t.young = min(old.young, buddy.young)
 	}
 	s.count.Add(-int64(dropped))
 	return dropped
@@ -168,7 +168,7 @@ func (r *rebuild) publishLocked(first uint64, old *table, want int) {
 // them.
 func (st *store) publishLocked(id uint64, old, t *table) {
 	if t.used > 0 { // or it may be the table of others, too
-		t.added, t.sweepAt, t.young = old.added, old.sweepAt, old.young
+		t.young = old.young
 	}
 	if t.used > 0 || t.depth == st.depth() { // an empty part of a shard says nothing of the others
 		if far := st.cached == &notCached && t.isFar(); far != st.far.Load() {

@@ -104,7 +104,7 @@ func TestRebuild_TablesOfTwoPoliciesAreNotMerged(t *testing.T) {
 	checkTables(t, l)
 }
 
-// TestRebuild_MergedTablesAreAsOldAsTheOlder, and are swept when either would have been.
+// TestRebuild_MergedTablesAreAsOldAsTheOlder of the two.
 func TestRebuild_MergedTablesAreAsOldAsTheOlder(t *testing.T) {
 	if crowded() || splits() {
 		return // it is about two tables
@@ -116,8 +116,7 @@ func TestRebuild_MergedTablesAreAsOldAsTheOlder(t *testing.T) {
 	s := &l.shards[0]
 	a, b := l.tableOf(0), l.tableOf(math.MaxUint64)
 	require.Len(t, tablesOf(l), 2)
-	a.added, a.sweepAt, a.young = 3, 50, 70
-	b.added, b.sweepAt, b.young = 4, 60, 40
+	a.young, b.young = 70, 40
 	s.mu.Lock()
 	for _, c := range []struct {
 		id   uint64
@@ -130,7 +129,7 @@ func TestRebuild_MergedTablesAreAsOldAsTheOlder(t *testing.T) {
 	require.Len(t, tablesOf(l), 1)
 	merged := l.tableOf(0)
 	require.Equal(t, 20, merged.used)
-	require.Equal(t, []int64{7, 50, 40}, []int64{int64(merged.added), merged.sweepAt, merged.young})
+	require.Equal(t, int64(40), merged.young)
 	checkTables(t, l)
 }
 

@@ -367,6 +367,7 @@ func (p *policy) attempt(key state, now int64, cost int) (next uint64, wait time
 	next, ok, _, wait, _ := p.judge(key, now, max(cost, 1), false)
 	switch {
 	case ok && cost == 0:
+		key, _ = p.admissible(key, now) // a block that has ended is gone
 		return key.word, 0, nil
 	case ok:
 		return p.commit(key, next, now, cost), 0, nil

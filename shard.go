@@ -61,7 +61,7 @@ type store struct {
 	cached   *atomic.Int64 // the clock's time, if that is not negative
 	ttl      int64
 	overflow Overflow
-	timed    bool // sweeps run on a timer, else on insertions
+	timed    bool // sweeps run on a timer, else only when somebody asks
 	armed    atomic.Bool
 	far      atomic.Bool  // slots are fetched ahead
 	kept     atomic.Int64 // cells that stay

@@ -27,11 +27,9 @@ type table struct {
 	tails  tails // only for wide algorithms
 
 	// The rest is guarded by the shard's lock, and far enough from what decisions read.
-	used    int   // ids, those of cells that stay included
-	added   int   // ids added since the last scan for idle keys
-	sweepAt int64 // when an insertion may sweep
-	young   int64 // until then no key has been here for the TTL
-	_       [24]byte
+	used  int   // ids, those of cells that stay included
+	young int64 // until then no key has been here for the TTL
+	_     [40]byte
 
 	// idleFrom is when a key may be idle first; 0 if nobody knows, 1 while somebody looks. Whoever
 	// makes one idle sooner writes 0, under the lock or not: see lookForIdleLocked.
@@ -193,12 +191,6 @@ func (t *table) put(id uint64, e state) {
 	preset(&t.slots[i].word, e.word)
 	preset(&t.slots[i].id, id)
 	t.used++
-}
-
-// newKey counts a key that has been added.
-func (t *table) newKey() {
-	t.added++
-	t.idleSooner()
 }
 
 // idleSooner notes that a key may be idle sooner than it would have been.
