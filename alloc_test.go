@@ -163,8 +163,6 @@ func checkKeyForms(t *testing.T, form string, key func() Key) {
 		requireNoAllocs(t, form+".Peek/cost="+name, func() { key().Peek(cost) })
 		requireNoAllocs(t, form+".AllowAt/cost="+name, func() { key().AllowAt(k.lim.clock.Now(), cost) })
 		requireNoAllocs(t, form+".TakeAt/cost="+name, func() { key().TakeAt(k.lim.clock.Now(), cost) })
-		requireNoAllocs(t, form+".TakeUpToAt/cost="+name, func() { key().TakeUpToAt(k.lim.clock.Now(), cost) })
-		requireNoAllocs(t, form+".ChargeAt/cost="+name, func() { key().Reset(); key().ChargeAt(k.lim.clock.Now(), cost) })
 	}
 	requireNoAllocs(t, form+".Reset and Allow", func() { key().Reset(); key().Allow() })
 	requireNoAllocs(t, form+".Allow and Refund", func() { key().Allow(); key().Refund(1) })

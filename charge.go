@@ -49,13 +49,6 @@ func (k Key) Charge(cost int) (d Decision) {
 	return d
 }
 
-// ChargeAt is Charge at now; see AllowAt.
-func (k Key) ChargeAt(now int64, cost int) (d Decision) {
-	k.lim.made()
-	k.chargeAt(&d, now, cost)
-	return d
-}
-
 // chargeAt describes in d, which is zero, the call for one unit that comes after the
 // charge.
 func (k Key) chargeAt(d *Decision, now int64, cost int) {
@@ -121,13 +114,6 @@ func (l *Limiter) TakeUpTo(key string, cost int) (taken int, d Decision) {
 func (k Key) TakeUpTo(cost int) (taken int, d Decision) {
 	k.lim.made().ahead(k.id)
 	taken = k.takeUpToAt(&d, "", k.lim.now(), cost)
-	return taken, d
-}
-
-// TakeUpToAt is TakeUpTo at now; see AllowAt.
-func (k Key) TakeUpToAt(now int64, cost int) (taken int, d Decision) {
-	k.lim.made()
-	taken = k.takeUpToAt(&d, "", now, cost)
 	return taken, d
 }
 

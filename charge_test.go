@@ -15,7 +15,10 @@ import (
 // said of one more unit.
 func runCharges(t *testing.T, c Config, rows []traceRow) {
 	t.Helper()
-	playTrace(t, c, rows, Key.ChargeAt)
+	playTrace(t, c, rows, func(k Key, now int64, cost int) (d Decision) {
+		k.chargeAt(&d, now, cost)
+		return d
+	})
 }
 
 // TestCharge_BucketTrace: 2 a second, 4 at once. A debt is paid at the rate.

@@ -46,8 +46,8 @@ func TestLookForIdle_WhatMakesAKeyIdleSooner(t *testing.T) {
 	}{
 		{"AllowAt", func(_ *Limiter, k Key, _ string, now int64, n int) { k.AllowAt(now, n) }},
 		{"AllowAt, again", func(_ *Limiter, k Key, _ string, now int64, n int) { k.AllowAt(now, n) }},
-		{"TakeUpToAt", func(_ *Limiter, k Key, _ string, now int64, n int) { k.TakeUpToAt(now, n) }},
-		{"ChargeAt", func(_ *Limiter, k Key, _ string, now int64, n int) { k.ChargeAt(now, n) }},
+		{"TakeUpTo, at", func(_ *Limiter, k Key, _ string, now int64, n int) { k.takeUpToAt(&Decision{}, "", now, n) }},
+		{"Charge, at", func(_ *Limiter, k Key, _ string, now int64, n int) { k.chargeAt(&Decision{}, now, n) }},
 		{"TakeAll", func(l *Limiter, k Key, _ string, _ int64, n int) { TakeAll(Charge{k, n}, Charge{l.Key("k0"), 1}) }},
 		{"Refund", func(_ *Limiter, k Key, _ string, _ int64, n int) { k.Refund(n) }},
 		{"Reset", func(_ *Limiter, k Key, _ string, _ int64, _ int) { k.Reset() }},

@@ -50,9 +50,6 @@ func (k Key) WithLimit(limit Limit) (Key, error) {
 	return Key{k.lim, k.id, tm}, nil
 }
 
-// KeyLimit returns the limit that calls for key go by: its own, or the limiter's.
-func (l *Limiter) KeyLimit(key string) Limit { return l.made().Key(key).Limit() }
-
 // Limit returns the limit that calls through k go by.
 func (k Key) Limit() Limit {
 	return k.termsOf(k.lim.made().shardOf(k.id).cell(k.id)).limit // whatever another call has brought

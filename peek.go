@@ -228,12 +228,6 @@ func (k Key) Status() Status {
 	return k.statusAt(k.lim.now())
 }
 
-// StatusAt is Status at now; see AllowAt.
-func (k Key) StatusAt(now int64) Status {
-	k.lim.made()
-	return k.statusAt(now)
-}
-
 func (k Key) statusAt(now int64) (s Status) {
 	now = max(now, 0)
 	for {

@@ -67,10 +67,10 @@ func TestStatus_WhileAKeyMoves(t *testing.T) {
 		k := l.Key("k")
 		require.True(t, k.AllowN(300))
 		for _, move := range []func(){func() { assert.NoError(t, k.SetLimit(Per(1000, c.Limit.Period))) }, k.ClearLimit, func() { assert.NoError(t, l.SetLimit(Per(2000, c.Limit.Period))) }} {
-			before := k.StatusAt(start.UnixNano())
+			before := k.statusAt(start.UnixNano())
 			var s Status
-			whileMoved(clock, move, func() { s = k.StatusAt(start.UnixNano()) })
-			require.Contains(t, []Status{before, k.StatusAt(start.UnixNano())}, s)
+			whileMoved(clock, move, func() { s = k.statusAt(start.UnixNano()) })
+			require.Contains(t, []Status{before, k.statusAt(start.UnixNano())}, s)
 			require.Equal(t, 300, k.Limit().Capacity()-k.Peek(0).Remaining)
 		}
 	})

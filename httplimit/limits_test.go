@@ -274,7 +274,7 @@ func TestPolicy_LimitOfARequest(t *testing.T) {
 					assert.Equal(t, want.told, w.Header().Get("RateLimit-Policy"), i)
 					assert.Equal(t, want.remaining, w.Header().Get("X-RateLimit-Remaining"), i)
 				}
-				assert.Equal(t, sluice.PerMinute(3), lim.KeyLimit("ann"), "nothing is kept for the key")
+				assert.Equal(t, sluice.PerMinute(3), lim.Key("ann").Limit(), "nothing is kept for the key")
 			})
 		}
 	}

@@ -35,7 +35,8 @@ func (tr *tracer) charge(key string, back int64) {
 	at := max(0, tr.now-back)
 	cost := tr.debt(key, at)
 	admissible := cost > 0 && tr.lim.Key(key).PeekAt(at, cost).Allowed
-	got := tr.lim.Key(key).ChargeAt(at, cost)
+	var got sluice.Decision
+	tr.told.earlier(tr.now-at, func() { got = tr.lim.Key(key).Charge(cost) })
 	want := fromOracle(tr.model.Guess(guess(got)).Charge(key, at, int64(cost)))
 	tr.Note("%s at %d charge %d: %+v", key, at, cost, want)
 	tr.Equal(want, got, "Charge")
@@ -52,7 +53,9 @@ func (tr *tracer) charge(key string, back int64) {
 // takeUpTo makes one partial take, and compares.
 func (tr *tracer) takeUpTo(key string, cost int, back int64) sluice.Decision {
 	at := max(0, tr.now-back)
-	taken, got := tr.lim.Key(key).TakeUpToAt(at, cost)
+	var taken int
+	var got sluice.Decision
+	tr.told.earlier(tr.now-at, func() { taken, got = tr.lim.Key(key).TakeUpTo(cost) })
 	n, d := tr.model.Guess(guess(got)).TakeUpTo(key, at, int64(cost))
 	want := fromOracle(d)
 	tr.Note("%s at %d up to %d: %d %+v", key, at, cost, n, want)

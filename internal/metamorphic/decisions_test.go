@@ -23,6 +23,7 @@ type tracer struct {
 	lim   *sluice.Limiter
 	swept *sluice.Limiter // the same, swept after every call; nil in traces with older times
 	model *oracle.Model
+	told  *toldClock
 	now   int64
 	stop  int64 // time goes no further: the model does not know the end of a limiter's
 
@@ -38,7 +39,8 @@ func newTracer(tb testing.TB, rng *rand.Rand, c sluice.Config, older bool) *trac
 	if rng.IntN(4) > 0 && tr.stop > start.UnixNano() { // else in 1970
 		tr.now = start.UnixNano()
 	}
-	tr.Clock = sluice.NewManualClock(time.Unix(0, tr.now))
+	tr.told = &toldClock{ManualClock: sluice.NewManualClock(time.Unix(0, tr.now))}
+	tr.Clock = tr.told
 	c.Clock, c.Shards = tr.Clock, 1<<rng.IntN(3) // few, since a sweep locks them all
 	if older {
 		// A sweep may forgive what an older time still sees: keep everything.
@@ -56,17 +58,38 @@ func newTracer(tb testing.TB, rng *rand.Rand, c sluice.Config, older bool) *trac
 	return tr
 }
 
+// A toldClock is one that says for a while that it is earlier, as if a call had lost the processor after it
+// had read the time. A limiter takes it for a user's own.
+type toldClock struct {
+	*sluice.ManualClock
+	back int64
+}
+
+func (c *toldClock) Now() int64 { return c.ManualClock.Now() - c.back }
+
+// earlier makes a call at a time before the present one, or after it if back is negative.
+func (c *toldClock) earlier(back int64, call func()) {
+	c.back = back
+	call()
+	c.back = 0
+}
+
 // lastFull is the last time at which a full charge is paid back before the tick that time ends in.
 func lastFull(tb testing.TB, c sluice.Config) int64 {
-	c.TTL = math.MaxInt64
+	clock := &toldClock{ManualClock: sluice.NewManualClock(time.Unix(0, 0))}
+	c.TTL, c.Clock = math.MaxInt64, clock
 	l := mustNew(tb, c)
 	known, never := int64(0), int64(math.MaxInt64)
-	if l.KeyUint64(0).ChargeAt(never, capacity(c)).ResetAfter != sluice.Never {
+	charge := func(i uint64, at int64) (reset time.Duration) {
+		clock.earlier(-at, func() { reset = l.KeyUint64(i).Charge(capacity(c)).ResetAfter })
+		return reset
+	}
+	if charge(0, never) != sluice.Never {
 		return never - 1
 	}
 	for i := uint64(1); never-known > 1; i++ {
 		middle := known + (never-known)/2
-		if l.KeyUint64(i).ChargeAt(middle, capacity(c)).ResetAfter == sluice.Never {
+		if charge(i, middle) == sluice.Never {
 			never = middle
 		} else {
 			known = middle

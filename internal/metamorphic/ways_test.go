@@ -312,7 +312,6 @@ func (w *wayTracer) stepAt(name string, cost int) {
 		at = min(w.Clock.Now()+min(w.gap(), 1<<55), lastTime)
 	}
 	w.one(fmt.Sprintf("TakeAt %d %d", at, cost), name, func(k sluice.Key) any { return k.TakeAt(at, cost) })
-	w.one(fmt.Sprintf("StatusAt %d", at), name, func(k sluice.Key) any { return k.StatusAt(at) })
 	w.look()
 }
 
