@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+
+	"github.com/sluice-go/sluice/internal/snapfile"
 )
 
 // ConfigError is the error of New, and of what changes limits.
@@ -54,4 +56,4 @@ func (deadlineError) Is(target error) bool {
 // ErrBadSnapshot is matched by the errors of Restore for input that is not a snapshot, is
 // of a version that is not known or of another kind of limiter, or has been cut short or
 // changed.
-var ErrBadSnapshot = errors.New("sluice: not a snapshot that can be read")
+var ErrBadSnapshot = snapfile.ErrBad

@@ -1,21 +1,16 @@
 package sluice
 
 import (
-	"bufio"
-	"bytes"
 	"cmp"
-	"encoding/binary"
 	"errors"
 	"fmt"
-	"hash"
 	"io"
 	"math"
 	"math/rand/v2"
 	"slices"
-	"sync/atomic"
 	"time"
 
-	"github.com/cespare/xxhash/v2"
+	"github.com/sluice-go/sluice/internal/snapfile"
 )
 
 // Restore takes over the keys of a Snapshot, under the same limit or another one, as
@@ -38,7 +33,7 @@ func (l *Limiter) Restore(r io.Reader) error {
 	if err := l.made().requireStable("Restore"); err != nil {
 		return err
 	}
-	in := &snapshotReader{r: bufio.NewReader(r), sum: xxhash.New(), lim: l, config: l.Config()}
+	in := snapshotReader{snapfile.NewReader(r), l, l.Config()}
 	sections, err := in.read()
 	switch {
 	case errors.Is(err, ErrBadSnapshot):
@@ -113,80 +108,27 @@ type restored struct {
 
 // A snapshotReader reads a snapshot of a limiter like lim, which has the config.
 type snapshotReader struct {
-	r      *bufio.Reader
-	sum    hash.Hash64
+	*snapfile.Reader
 	lim    *Limiter
 	config Config
-	buf    [512]byte
-}
-
-func bad(format string, args ...any) error {
-	return fmt.Errorf("%w: %s", ErrBadSnapshot, fmt.Sprintf(format, args...))
-}
-
-// fill reads b whole.
-func (in *snapshotReader) fill(b []byte) error {
-	_, err := io.ReadFull(in.r, b)
-	switch {
-	case err == io.EOF || err == io.ErrUnexpectedEOF:
-		return bad("it has been cut short")
-	case err != nil:
-		return err
-	}
-	in.sum.Write(b)
-	return nil
-}
-
-// fields reads a number, or the fields of a struct of numbers, of a fixed size.
-func (in *snapshotReader) fields(h any) error {
-	b := in.buf[:binary.Size(h)]
-	if err := in.fill(b); err != nil {
-		return err
-	}
-	return binary.Read(bytes.NewReader(b), binary.LittleEndian, h)
 }
 
 func (in *snapshotReader) read() ([]section, error) {
-	var head [len(snapshotMagic) + 1]byte
-	if err := in.fill(head[:]); err != nil {
-		return nil, err
-	}
-	switch version := head[len(snapshotMagic)]; {
-	case string(head[:len(snapshotMagic)]) != snapshotMagic:
-		return nil, bad("it does not begin as one")
-	case version != snapshotVersion:
-		return nil, bad("its version is %d; want %d", version, snapshotVersion)
-	}
 	var sections []section
 	for {
-		var more uint8
-		if err := in.fields(&more); err != nil {
+		h, ok, err := in.Section()
+		switch {
+		case err != nil:
 			return nil, err
+		case !ok:
+			return sections, requireDistinct(sections)
 		}
-		if more == 0 {
-			break
-		}
-		s, err := in.section()
+		s, err := in.section(h)
 		if err != nil {
 			return nil, err
 		}
 		sections = append(sections, s)
 	}
-	var sum uint64
-	want := in.sum.Sum64()
-	if err := in.fields(&sum); err != nil {
-		return nil, err
-	}
-	if sum != want {
-		return nil, bad("its checksum is wrong")
-	}
-	switch _, err := in.r.ReadByte(); {
-	case err == nil:
-		return nil, bad("something follows it")
-	case err != io.EOF:
-		return nil, err
-	}
-	return sections, requireDistinct(sections)
 }
 
 // requireDistinct fails if a key comes twice: it would have two states.
@@ -199,117 +141,86 @@ func requireDistinct(sections []section) error {
 	}
 	slices.Sort(ids)
 	if n := len(ids); len(slices.Compact(ids)) != n {
-		return bad("it has a key twice")
+		return snapfile.Bad("it has a key twice")
 	}
 	return nil
 }
 
-func (in *snapshotReader) section() (s section, err error) {
-	var h sectionHeader
-	if err := in.fields(&h); err != nil {
+func (in *snapshotReader) section(h snapfile.Header) (s section, err error) {
+	if s.policy, err = in.policy(h); err != nil {
 		return s, err
 	}
-	if s.policy, err = in.policy(h.sectionNumbers); err != nil {
-		return s, err
-	}
-	if s.terms, err = in.terms(h.sectionPlan); err != nil {
+	if s.terms, err = in.terms(h.Source); err != nil {
 		return s, err
 	}
 	s.kept = h.Kind == ofKey
 	for {
-		var n uint32
-		if err := in.fields(&n); err != nil || n == 0 {
+		id, word, ok, err := in.Entry()
+		if err != nil || !ok {
 			return s, err
 		}
-		for range n {
-			e, err := in.state(&s)
-			if err != nil {
-				return s, err
-			}
+		e := restored{id, state{word: word}}
+		if id != 0 && word == elsewhere && s.kept {
+			e.word = 0 // no state, and so no tail
 			s.entries = append(s.entries, e)
+			continue
 		}
+		if e.tail, err = in.Tail(s.policy.tailLen()); err != nil {
+			return s, err
+		}
+		if id == 0 || !s.policy.sound(e.state) {
+			return s, snapfile.Bad("it has a key that no limiter has written")
+		}
+		s.entries = append(s.entries, e)
 	}
 }
 
 // policy returns the policy that wrote a section.
-func (in *snapshotReader) policy(h sectionNumbers) (*policy, error) {
+func (in *snapshotReader) policy(h snapfile.Header) (*policy, error) {
 	c := in.config
 	switch {
-	case h.algorithm() != c.Algorithm:
-		return nil, bad("it is of algorithm %v; want %v, as this limiter", h.algorithm(), c.Algorithm)
+	case algorithmOf(h) != c.Algorithm:
+		return nil, snapfile.Bad("it is of algorithm %v; want %v, as this limiter", algorithmOf(h), c.Algorithm)
 	case h.Strikes < 0 || h.Strikes > 1: // words of earlier builds with a count of denials in a row
-		return nil, bad("it is of BlockAfter %d, which there no longer is; want one without BlockAfter, or a start without a snapshot", h.Strikes)
+		return nil, snapfile.Bad("it is of BlockAfter %d, which there no longer is; want one without BlockAfter, or a start without a snapshot", h.Strikes)
 	case h.Rate == 0 && h.Period == 0: // never had a limit to keep
 		return &policy{alg: stateless{}}, nil
 	}
 	for _, n := range []int64{h.Rate, h.Burst, h.Soft, h.Room} {
 		if n < 0 || n > math.MaxInt {
-			return nil, bad("%d is out of range", n)
+			return nil, snapfile.Bad("%d is out of range", n)
 		}
 	}
 	c.Soft, c.Offset = int(h.Soft), time.Duration(h.Offset)
 	limit := Limit{Rate: int(h.Rate), Period: time.Duration(h.Period), Burst: int(h.Burst)}
 	p, err := newPolicy(&c, limit, &policy{reach: int(h.Room)})
 	if err != nil || limit.constant() || p.reach != int(h.Room) || p.tailLen() != int(h.TailLen) {
-		return nil, bad("its numbers are of no limit")
+		return nil, snapfile.Bad("its numbers are of no limit")
 	}
 	return p, nil
 }
 
 // terms returns the terms of a section, whose limit this limiter can keep; nil for the limiter's own,
 // which can change until all has been read.
-func (in *snapshotReader) terms(h sectionPlan) (*terms, error) {
+func (in *snapshotReader) terms(h snapfile.Source) (*terms, error) {
 	switch {
 	case h.Kind == ofLimiter && h.NameLen == 0:
 		return nil, nil
 	case h.Kind == ofPlan || h.NameLen != 0: // of earlier builds
-		return nil, bad("it has plans with names, which there no longer are; want one without them, or a start without a snapshot")
+		return nil, snapfile.Bad("it has plans with names, which there no longer are; want one without them, or a start without a snapshot")
 	case h.Kind > ofCall:
-		return nil, bad("its kind of limit is %d", h.Kind)
+		return nil, snapfile.Bad("its kind of limit is %d", h.Kind)
 	}
-	for _, n := range []int64{h.LimitRate, h.Limit} {
+	for _, n := range []int64{h.LimitRate, h.LimitBurst} {
 		if n < 0 || n > math.MaxInt {
-			return nil, bad("%d is out of range", n)
+			return nil, snapfile.Bad("%d is out of range", n)
 		}
 	}
-	tm, err := in.lim.broughtTerms(Limit{Rate: int(h.LimitRate), Period: time.Duration(h.LimitPeriod), Burst: int(h.Limit)})
+	tm, err := in.lim.broughtTerms(Limit{Rate: int(h.LimitRate), Period: time.Duration(h.LimitPeriod), Burst: int(h.LimitBurst)})
 	if err != nil {
-		return nil, bad("a key's limit cannot be kept: %v", err)
+		return nil, snapfile.Bad("a key's limit cannot be kept: %v", err)
 	}
 	return tm, nil
-}
-
-func (in *snapshotReader) state(s *section) (e restored, err error) {
-	word := in.buf[:8]
-	for _, n := range []*uint64{&e.id, &e.word} {
-		if err := in.fill(word); err != nil {
-			return e, err
-		}
-		*n = binary.LittleEndian.Uint64(word)
-	}
-	p := s.policy
-	if e.id != 0 && e.word == elsewhere && s.kept {
-		e.word = 0 // no state, and so no tail
-		return e, nil
-	}
-	// Not all at once: a header can claim a longer tail than there is.
-	if n := p.tailLen(); n > 0 {
-		e.tail = make([]atomic.Uint64, 0, min(n, len(in.buf)/8))
-	}
-	for left := 8 * p.tailLen(); left > 0; {
-		b := in.buf[:min(left, len(in.buf))]
-		if err := in.fill(b); err != nil {
-			return e, err
-		}
-		for left -= len(b); len(b) > 0; b = b[8:] {
-			e.tail = append(e.tail, atomic.Uint64{})
-			e.tail[len(e.tail)-1].Store(binary.LittleEndian.Uint64(b))
-		}
-	}
-	if e.id == 0 || !p.sound(e.state) {
-		return e, bad("it has a key that no limiter has written")
-	}
-	return e, nil
 }
 
 // sound reports whether e can be taken over: arithmetic on it does not leave its range.

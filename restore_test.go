@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-go/sluice/internal/snapfile"
 )
 
 func TestRestore_NeedsRoom(t *testing.T) {
@@ -417,23 +419,23 @@ func TestRestore_OfAPlanUnderNoLimit(t *testing.T) {
 
 // TestRestore_RefusesLimitsThatCannotBe, in a snapshot whose checksum is right.
 func TestRestore_RefusesLimitsThatCannotBe(t *testing.T) {
-	restore := func(p sectionPlan, name string) error {
-		b, err := binary.Append(append([]byte(snapshotMagic), snapshotVersion, 1), binary.LittleEndian, sectionHeader{sectionPlan: p})
+	restore := func(p snapfile.Source, name string) error {
+		b, err := binary.Append(append([]byte(snapfile.Magic), snapfile.Version, 1), binary.LittleEndian, snapfile.Header{Source: p})
 		require.NoError(t, err)
 		sealed := sealed(append(append(b, name...), make([]byte, 4+1+8)...)) // no entries, no more sections, checksum
 		return mustNew(t, Config{Limit: PerSecond(1), Hash: HashStable}).Restore(bytes.NewReader(sealed))
 	}
-	require.NoError(t, restore(sectionPlan{ofKey, 5, int64(sec), 5, 0}, ""))
+	require.NoError(t, restore(snapfile.Source{Kind: ofKey, LimitRate: 5, LimitPeriod: int64(sec), LimitBurst: 5, NameLen: 0}, ""))
 	for want, c := range map[string]struct {
-		plan sectionPlan
+		plan snapfile.Source
 		name string
 	}{
-		"its kind of limit is 4":               {sectionPlan{4, 5, int64(sec), 5, 0}, ""},
-		"it has plans with names, which there": {sectionPlan{ofPlan, 5, int64(sec), 5, 3}, "pro"},
-		"want one without them, or a start":    {sectionPlan{ofKey, 5, int64(sec), 5, 3}, "pro"},
-		"-1 is out of range":                   {sectionPlan{ofKey, -1, int64(sec), 5, 0}, ""},
-		"-9223372036854775808 is out of range": {sectionPlan{ofKey, 5, int64(sec), math.MinInt64, 0}, ""},
-		"a key's limit cannot be kept":         {sectionPlan{ofCall, 5, 0, 5, 0}, ""},
+		"its kind of limit is 4":               {snapfile.Source{Kind: 4, LimitRate: 5, LimitPeriod: int64(sec), LimitBurst: 5, NameLen: 0}, ""},
+		"it has plans with names, which there": {snapfile.Source{Kind: ofPlan, LimitRate: 5, LimitPeriod: int64(sec), LimitBurst: 5, NameLen: 3}, "pro"},
+		"want one without them, or a start":    {snapfile.Source{Kind: ofKey, LimitRate: 5, LimitPeriod: int64(sec), LimitBurst: 5, NameLen: 3}, "pro"},
+		"-1 is out of range":                   {snapfile.Source{Kind: ofKey, LimitRate: -1, LimitPeriod: int64(sec), LimitBurst: 5, NameLen: 0}, ""},
+		"-9223372036854775808 is out of range": {snapfile.Source{Kind: ofKey, LimitRate: 5, LimitPeriod: int64(sec), LimitBurst: math.MinInt64, NameLen: 0}, ""},
+		"a key's limit cannot be kept":         {snapfile.Source{Kind: ofCall, LimitRate: 5, LimitPeriod: 0, LimitBurst: 5, NameLen: 0}, ""},
 	} {
 		err := restore(c.plan, c.name)
 		require.ErrorIs(t, err, ErrBadSnapshot, want)

@@ -1,84 +1,44 @@
 package sluice
 
 import (
-	"bufio"
-	"encoding/binary"
 	"fmt"
 	"io"
 	"math"
 	"slices"
 	"sync/atomic"
 
-	"github.com/cespare/xxhash/v2"
+	"github.com/sluice-go/sluice/internal/snapfile"
 )
 
-// A snapshot is, in little endian:
-//
-//	magic, version          8 bytes
-//	sections, each of the keys under one policy that are kept on one limit, or on none:
-//	  1, sectionHeader
-//	  several times, a number of entries above 0, and as many times
-//	    id, word, and the words of the tail, unless the word is elsewhere
-//	  0                     4 bytes
-//	0                       1 byte
-//	xxHash64 of all before  8 bytes
-//
-// Words are as in memory. So the version must change with any layout of any algorithm.
-const (
-	snapshotMagic   = "sluice\x00"
-	snapshotVersion = 3
-)
-
-// sectionHeader says how the words of a section are to be read.
-type sectionHeader struct {
-	sectionNumbers
-	sectionPlan
-}
-
-type sectionNumbers struct {
-	Algorithm, Refill, Anchor uint8 // see algorithm
-	Rate, Period, Burst, Soft int64
-	Offset, Room, Strikes     int64 // Strikes is no longer in use, and 0
-	TailLen                   uint32
-}
+// written is how a header of internal/snapfile tells an algorithm.
+type written struct{ algorithm, refill, anchor uint8 }
 
 // writtenAs says how a header tells each algorithm. Two were options of others in earlier builds.
-var writtenAs = [...]sectionNumbers{
-	GCRA:                   {Algorithm: 0},
-	TokenBucket:            {Algorithm: 1},
-	TokenBucketInterval:    {Algorithm: 1, Refill: 1},
-	LeakyBucket:            {Algorithm: 2},
-	SlidingWindow:          {Algorithm: 3},
-	SlidingLog:             {Algorithm: 4},
-	FixedWindow:            {Algorithm: 5},
-	FixedWindowFirstCharge: {Algorithm: 5, Anchor: 1},
+var writtenAs = [...]written{
+	GCRA:                   {algorithm: 0},
+	TokenBucket:            {algorithm: 1},
+	TokenBucketInterval:    {algorithm: 1, refill: 1},
+	LeakyBucket:            {algorithm: 2},
+	SlidingWindow:          {algorithm: 3},
+	SlidingLog:             {algorithm: 4},
+	FixedWindow:            {algorithm: 5},
+	FixedWindowFirstCharge: {algorithm: 5, anchor: 1},
 }
 
-// algorithm returns the algorithm of the section, or one that there is not.
-func (h *sectionNumbers) algorithm() Algorithm {
-	for a, as := range writtenAs {
-		if h.Algorithm == as.Algorithm && h.Refill == as.Refill && h.Anchor == as.Anchor {
-			return Algorithm(a)
-		}
+// algorithmOf returns the algorithm of a header, or one that there is not.
+func algorithmOf(h snapfile.Header) Algorithm {
+	if a := slices.Index(writtenAs[:], written{h.Algorithm, h.Refill, h.Anchor}); a >= 0 {
+		return Algorithm(a)
 	}
 	return math.MaxUint8
 }
 
-// sectionPlan says by whom the keys have their limit, and what it is, unless it is the
-// limiter's.
-type sectionPlan struct {
-	Kind                          sectionKind
-	LimitRate, LimitPeriod, Limit int64  // the last one is the burst
-	NameLen                       uint32 // is no longer in use, and 0
-}
-
-type sectionKind uint8
-
+// By what the keys of a section have their limit.
 const (
-	ofLimiter sectionKind = iota
-	ofKey                 // SetKeyLimit
-	ofPlan                // is no longer in use
-	ofCall                // Key.WithLimit
+	ofLimiter uint8 = iota
+	ofKey           // SetKeyLimit
+	ofPlan          // is no longer in use
+	ofCall          // Key.WithLimit
 )
 
 // Snapshot writes the state of all keys that are not idle, for a Restore in another process,
@@ -95,32 +55,25 @@ func (l *Limiter) Snapshot(w io.Writer) error {
 	if err := l.made().requireStable("Snapshot"); err != nil {
 		return err
 	}
-	sum := xxhash.New()
-	out := &snapshotWriter{w: bufio.NewWriter(io.MultiWriter(w, sum)), config: l.Config()}
-	out.w.WriteString(snapshotMagic)
-	out.w.WriteByte(snapshotVersion)
+	out := snapshotWriter{Writer: snapfile.NewWriter(w), config: l.Config()}
 	var all copies
 	var keys copied
 	for id := uint64(0); ; id++ {
 		id = l.copyKeys(id, &keys, &all)
 		out.begin(nil, keys.policy)
-		out.entries(keys)
+		out.Entries(keys.Entries)
 		if id == math.MaxUint64 {
 			break
 		}
 	}
-	out.end()
 	for _, of := range all.order {
+		out.policy = nil // the terms can differ under one policy
 		out.begin(of.kept, of.policy)
 		for _, keys := range all.of[of] {
-			out.entries(*keys)
+			out.Entries(keys.Entries)
 		}
-		out.end()
 	}
-	out.w.WriteByte(0)
-	out.w.Flush()
-	binary.Write(out.w, binary.LittleEndian, sum.Sum64()) // which is not of itself
-	if err := out.w.Flush(); err != nil {                 // the first error of all
+	if err := out.Close(); err != nil {
 		return fmt.Errorf("sluice: Snapshot: %w", err)
 	}
 	return nil
@@ -133,9 +86,9 @@ func (l *Limiter) requireStable(what string) error {
 	return nil
 }
 
-// A snapshotWriter writes sections. Errors stay in w.
+// A snapshotWriter writes sections of policies.
 type snapshotWriter struct {
-	w      *bufio.Writer
+	*snapfile.Writer
 	config Config
 	policy *policy // of the section that has begun; nil if none has
 }
@@ -145,16 +98,13 @@ func (out *snapshotWriter) begin(kept *terms, p *policy) {
 	if out.policy == p {
 		return
 	}
-	if out.policy != nil {
-		out.end()
-	}
-	c := out.config
-	h := sectionHeader{sectionNumbers: sectionNumbers{
+	out.policy = p
+	c, as := &out.config, writtenAs[out.config.Algorithm]
+	h := snapfile.Header{
+		Algorithm: as.algorithm, Refill: as.refill, Anchor: as.anchor,
 		Rate: int64(p.base.Rate), Period: int64(p.base.Period), Burst: int64(p.base.Burst), Soft: int64(c.Soft),
 		Offset: int64(c.Offset), Room: int64(p.reach), TailLen: uint32(p.tailLen()),
-	}}
-	as := writtenAs[c.Algorithm]
-	h.Algorithm, h.Refill, h.Anchor = as.Algorithm, as.Refill, as.Anchor
+	}
 	limit := p.limit
 	switch {
 	case kept != nil:
@@ -164,42 +114,14 @@ func (out *snapshotWriter) begin(kept *terms, p *policy) {
 	default:
 		limit = Limit{}
 	}
-	h.LimitRate, h.LimitPeriod, h.Limit = int64(limit.Rate), int64(limit.Period), int64(limit.Burst)
-	out.w.WriteByte(1)
-	binary.Write(out.w, binary.LittleEndian, h)
-	out.policy = p
+	h.LimitRate, h.LimitPeriod, h.LimitBurst = int64(limit.Rate), int64(limit.Period), int64(limit.Burst)
+	out.Section(h)
 }
 
-func (out *snapshotWriter) entries(c copied) {
-	if c.n > 0 {
-		binary.Write(out.w, binary.LittleEndian, uint32(c.n))
-		out.w.Write(c.bytes)
-	}
-}
-
-func (out *snapshotWriter) end() {
-	if out.policy != nil {
-		binary.Write(out.w, binary.LittleEndian, uint32(0))
-	}
-	out.policy = nil
-}
-
-// copied are n entries as they are written.
+// copied are entries of keys under a policy.
 type copied struct {
 	policy *policy
-	bytes  []byte
-	n      int
-}
-
-// add adds an entry of a key that is at rest.
-func (c *copied) add(id uint64, e state) {
-	to := binary.LittleEndian.AppendUint64(c.bytes, id)
-	to = binary.LittleEndian.AppendUint64(to, e.word)
-	for i := range e.tail {
-		to = binary.LittleEndian.AppendUint64(to, e.tail[i].Load())
-	}
-	c.bytes = to
-	c.n++
+	snapfile.Entries
 }
 
 // copies are the entries of cells, by what they are kept on and the policy they are under, some at a
@@ -221,7 +143,7 @@ const enough = 1 << 15
 func (all *copies) get(kept *terms, p *policy) *copied {
 	of := copiesOf{kept, p}
 	some := all.of[of]
-	if n := len(some); n > 0 && len(some[n-1].bytes) < enough {
+	if n := len(some); n > 0 && len(some[n-1].Bytes) < enough {
 		return some[n-1]
 	}
 	c := &copied{policy: p}
@@ -258,7 +180,7 @@ func (st *store) copyKeys(first uint64, c *copied, all *copies) (last uint64) {
 		s.cellsIn(from, to, func(one *cell) {
 			keys, id := part.get(one.kept, one.policy), one.id.Load()
 			if live, _ := keys.copy(&one.slot, id, one.tail, now); !live && one.kept != nil {
-				keys.add(id, state{word: elsewhere})
+				keys.Add(id, elsewhere, nil)
 			}
 		})
 	})
@@ -271,7 +193,7 @@ func (st *store) copyKeys(first uint64, c *copied, all *copies) (last uint64) {
 // copyTable makes c the live entries of a table, of the ids from first to last. It fails if the table is
 // being replaced.
 func (c *copied) copyTable(t *table, first, last uint64, now int64) (ok bool) {
-	*c = copied{policy: t.policy, bytes: c.bytes[:0]}
+	*c = copied{t.policy, snapfile.Entries{Bytes: c.Bytes[:0]}}
 	for i, id := range t.occupied {
 		e := &t.slots[i]
 		if id < first || id > last || e.word.Load() == elsewhere {
@@ -287,7 +209,7 @@ func (c *copied) copyTable(t *table, first, last uint64, now int64) (ok bool) {
 // copy adds the key of a slot, unless it is idle. It fails if the word has gone.
 func (c *copied) copy(e *slot, id uint64, tail []atomic.Uint64, now int64) (live, ok bool) {
 	key := state{tail: tail}
-	c.bytes = slices.Grow(c.bytes, 16+8*len(tail)) // calls for the key wait while its word is locked
+	c.Bytes = slices.Grow(c.Bytes, snapfile.Size(len(tail))) // calls for the key wait while its word is locked
 	if c.policy.wide == nil {
 		if key.word = e.released(); key.word >= elsewhere {
 			return false, false
@@ -299,7 +221,7 @@ func (c *copied) copy(e *slot, id uint64, tail []atomic.Uint64, now int64) (live
 		defer e.word.Store(key.word)
 	}
 	if live = !c.policy.idleBy(key, now); live {
-		c.add(id, key)
+		c.Add(id, key.word, key.tail)
 	}
 	return live, true
 }

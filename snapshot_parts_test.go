@@ -62,8 +62,8 @@ func snapshotsHaveEachKeyOnce(t *testing.T, own bool) {
 		var keys copied
 		times, tables := map[uint64]int{}, 0
 		count := func(c *copied) {
-			for at := 0; at < len(c.bytes); at += 16 {
-				times[binary.LittleEndian.Uint64(c.bytes[at:])]++
+			for at := 0; at < len(c.Bytes); at += 16 {
+				times[binary.LittleEndian.Uint64(c.Bytes[at:])]++
 			}
 		}
 		for id := uint64(0); ; id++ {
@@ -111,12 +111,12 @@ func TestSnapshot_LocksAWordForItsCopyOnly(t *testing.T) {
 		setAlgorithm(l, nil, lookedAtWide{p.wide, func() {
 			met++
 			require.NotZero(t, slotOf(k).word.Load()&locked)
-			require.GreaterOrEqual(t, cap(keys.bytes)-len(keys.bytes), 16+8*p.tailLen())
+			require.GreaterOrEqual(t, cap(keys.Bytes)-len(keys.Bytes), 16+8*p.tailLen())
 		}})
 		_, end := covers(k.id, l.tableOf(k.id).depth)
 		require.Equal(t, end, l.copyKeys(k.id, &keys, new(copies)))
 		require.Equal(t, 1, met)
-		require.Equal(t, 1, keys.n)
+		require.Equal(t, 1, keys.N)
 	})
 }
 
@@ -155,12 +155,12 @@ func TestSnapshot_OfManyCells(t *testing.T) {
 	before, inTable := 0, 0
 	for id := uint64(0); ; id++ {
 		id = l.copyKeys(id, &keys, &cells)
-		inTable += keys.n
+		inTable += keys.N
 		all := 0
 		for _, some := range cells.of {
 			for _, c := range some {
-				require.LessOrEqual(t, len(c.bytes), enough+16, "a large one would be moved to grow")
-				all += c.n
+				require.LessOrEqual(t, len(c.Bytes), enough+16, "a large one would be moved to grow")
+				all += c.N
 			}
 		}
 		require.LessOrEqual(t, all-before, fullIDs)

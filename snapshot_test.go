@@ -18,6 +18,8 @@ import (
 
 	"github.com/cespare/xxhash/v2"
 	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-go/sluice/internal/snapfile"
 )
 
 // snapshotOf returns what Snapshot writes.
@@ -281,7 +283,7 @@ func TestRestore_AllocatesWhatItHasRead(t *testing.T) {
 	require.Equal(t, 5, restoredFrom(t, c, empty).current.Load().reach)
 }
 
-var writeSnapshots = flag.Bool("write-snapshots", false, "write testdata/snapshot-v*; for a new snapshotVersion only")
+var writeSnapshots = flag.Bool("write-snapshots", false, "write testdata/snapshot-v*; for a new version only")
 
 // snapshotConfigs are one configuration for each way in which a word and a tail are laid
 // out, with limits under which a snapshot is small.
@@ -335,7 +337,7 @@ func TestSnapshot_LayoutIsThatOfItsVersion(t *testing.T) {
 			clock := NewManualClock(start)
 			l := planned(t, c, clock)
 			written := snapshotOf(t, l)
-			file := filepath.Join("testdata", fmt.Sprint("snapshot-v", snapshotVersion), name+".hex")
+			file := filepath.Join("testdata", fmt.Sprint("snapshot-v", snapfile.Version), name+".hex")
 			if *writeSnapshots {
 				require.NoError(t, os.MkdirAll(filepath.Dir(file), 0o755))
 				require.NoError(t, os.WriteFile(file, []byte(hexLines(written)), 0o644))
@@ -345,7 +347,7 @@ func TestSnapshot_LayoutIsThatOfItsVersion(t *testing.T) {
 			golden, err := hex.DecodeString(strings.Join(strings.Fields(string(text)), ""))
 			require.NoError(t, err)
 			require.Equal(t, golden, written, "The words of %s are no longer those of version %d. Restore would take the "+
-				"snapshots of earlier builds for something else: raise snapshotVersion, then go test -write-snapshots.", name, snapshotVersion)
+				"snapshots of earlier builds for something else: raise snapfile.Version, then go test -write-snapshots.", name, snapfile.Version)
 			c.Clock = clock
 			other := mustNew(t, c)
 			require.NoError(t, other.Restore(bytes.NewReader(golden)))
