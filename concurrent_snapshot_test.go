@@ -135,14 +135,21 @@ func TestRestore_WhileDecisionsRun(t *testing.T) {
 			require.NoError(t, other.KeyUint64(uint64(i)).SetLimit(c.Limit))
 		}
 		var charged [keys]atomic.Int64
-		stop := goUntil(2, func(g, i int) {
+		stop, begun := func() {}, false
+		calls := func(g, i int) {
 			k := (g + i) * 7 % (keys / 2)
 			if charged[k].Load() < 50 && other.KeyUint64(uint64(k)).Allow() {
 				charged[k].Add(1)
 			}
 			runtime.Gosched()
-		})
-		err := other.Restore(bytes.NewReader(data))
+		}
+		r := &hooked{hook: func() {
+			if !begun {
+				begun, stop = true, goUntil(2, calls)
+			}
+		}}
+		r.Buffer.Write(data)
+		err := other.Restore(r)
 		stop()
 		require.NoError(t, err)
 		for i := range keys {

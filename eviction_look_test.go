@@ -67,7 +67,10 @@ func TestLookForIdle_WhatMakesAKeyIdleSooner(t *testing.T) {
 			}
 		}},
 		{"Snapshot", func(l *Limiter, _ Key, _ string, _ int64, _ int) { snapshot.Reset(); _ = l.Snapshot(&snapshot) }},
-		{"Restore", func(l *Limiter, _ Key, _ string, _ int64, _ int) { _ = l.Restore(bytes.NewReader(snapshot.Bytes())) }},
+		{"Restore", func(l *Limiter, _ Key, _ string, _ int64, _ int) {
+			l.decided.Store(false)
+			_ = l.Restore(bytes.NewReader(snapshot.Bytes()))
+		}},
 		{"Sweep", func(l *Limiter, _ Key, _ string, _ int64, _ int) { l.Sweep() }},
 	}
 	for _, penalty := range penalties {

@@ -22,6 +22,9 @@ func (st *store) insert(p *policy, id uint64, now int64, cost int, d *Decision, 
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if !st.decided.Load() {
+		st.decided.Store(true)
+	}
 	t := st.tableOf(id)
 	var e *slot
 	i := seen.slot

@@ -352,6 +352,7 @@ func TestRestore_KeyWhoseMarkHasStayed(t *testing.T) {
 		l.Reset("k")
 		l.ClearKeyLimit("k") // without state, so that only its mark is left
 		require.Equal(t, 1, l.Len())
+		l.decided.Store(false) // as if it had been decided while Restore reads
 		require.NoError(t, l.Restore(bytes.NewReader(data)))
 		require.Equal(t, 1, spentOf(l, "k"))
 		checkCells(t, l, []string{"k", "other"}, nil)

@@ -21,10 +21,10 @@ import (
 // behind that one nothing comes back before it has caught up, and under the buckets a key that
 // owes anything is denied until then.
 //
-// Restore before the first decision, where that is possible. A key that has been decided on
-// before, or is meanwhile, keeps the stricter of both states: so it has had its burst once
-// more than its limit, and no more than once however often a snapshot is restored. Receipts
-// for a state that was replaced give nothing back.
+// It is for a limiter that has not decided yet: once a call has charged or blocked a new key, Restore
+// is an error, since the key would have its burst twice. Limits can be set before, and further
+// snapshots restored. A key that is decided on while Restore runs, or is in several snapshots, keeps
+// the stricter of its states, and receipts for a state that was replaced give nothing back.
 //
 // It reads to the end of r, holding nothing, and changes nothing before it has read and
 // checked all. Errors that speak of the input match ErrBadSnapshot. Where there is no room
@@ -32,6 +32,9 @@ import (
 func (l *Limiter) Restore(r io.Reader) error {
 	if err := l.made().requireStable("Restore"); err != nil {
 		return err
+	}
+	if l.decided.Load() {
+		return errors.New("sluice: Restore of a limiter that has decided before, whose keys would have had their burst twice; want a limiter that New has just made")
 	}
 	in := snapshotReader{snapfile.NewReader(r), l, l.Config()}
 	sections, err := in.read()

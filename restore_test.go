@@ -137,6 +137,7 @@ func TestRestore_KeepsTheStricterState(t *testing.T) {
 				other := mustNew(t, c)
 				require.NoError(t, other.SetKeyLimit("k", c.Limit))
 				other.AllowN("k", now)
+				other.decided.Store(false) // as if it had been decided while Restore reads
 				require.NoError(t, other.Restore(bytes.NewReader(data)))
 				require.Equal(t, max(before, now), spentOf(other, "k"))
 				require.True(t, other.Block("k", time.Hour))
@@ -160,6 +161,7 @@ func TestRestore_ForgetsReceipts(t *testing.T) {
 		require.NoError(t, other.SetKeyLimit("k", PerMinute(60)))
 		r, err := other.Reserve("k", 10, 0)
 		require.NoError(t, err)
+		other.decided.Store(false) // as if it had been reserved while Restore reads
 		require.NoError(t, other.Restore(bytes.NewReader(data)))
 		r.Cancel()
 		want := before
@@ -349,6 +351,7 @@ func TestRestore_KeepsTheLaterOfTwoStatesAlike(t *testing.T) {
 			clock.Advance(ms)
 			require.True(t, late.AllowN("k", 5))
 			want := late.Peek("k", 1)
+			other.decided.Store(false) // as if it had been decided while Restore reads
 			require.NoError(t, other.Restore(bytes.NewReader(snapshotOf(t, l))))
 			require.Equal(t, want, other.Peek("k", 1))
 		}
@@ -456,6 +459,9 @@ func TestRestore_KeyLimitOfATrackedKey(t *testing.T) {
 		require.True(t, orig.AllowN("k", burst-1))
 		l, _ := newFrozen(t, c)
 		require.True(t, l.Allow("k"))
+		require.ErrorContains(t, l.Restore(bytes.NewReader(snapshotOf(t, orig))), "has decided before")
+		require.Equal(t, c.Limit, l.Key("k").Limit())
+		l.decided.Store(false) // as if it had been decided while Restore reads
 		require.NoError(t, l.Restore(bytes.NewReader(snapshotOf(t, orig))))
 		require.Equal(t, own, l.Key("k").Limit())
 		require.Equal(t, 1, l.Peek("k", 0).Remaining)

@@ -63,6 +63,7 @@ type store struct {
 	overflow Overflow
 	timed    bool // sweeps run on a timer, else only when somebody asks
 	armed    atomic.Bool
+	decided  atomic.Bool  // a call has had a key tracked: see Limiter.Restore
 	far      atomic.Bool  // slots are fetched ahead
 	kept     atomic.Int64 // cells that stay
 	keptLive atomic.Int64 // of these, those with state
