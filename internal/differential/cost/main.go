@@ -2,8 +2,8 @@
 
 // Command cost measures what a call costs `sluice serve`, beside an empty handler of gRPC and
 // beside envoyproxy/ratelimit with a Redis: the processor time of the servers, by the same client, in
-// rounds in which all take turns; and how long a reload of its rules takes, and calls meanwhile. Run it in
-// the folder above.
+// rounds in which all take turns; and how long a reload of its rules takes, and calls meanwhile. With --shared both
+// count in one Redis: see shared.go. Run it in the folder above.
 package main
 
 import (
@@ -21,10 +21,11 @@ import (
 	"time"
 )
 
-const usage = `usage: GOWORK=off go run ./cost [--rounds N] [--calls N] [NAME=PROGRAM...]
+const usage = `usage: GOWORK=off go run ./cost [--shared] [--rounds N] [--calls N] [NAME=PROGRAM...]
 
 Measures sluice of this tree beside an empty handler and envoyproxy/ratelimit with Redis, and says which
-budgets are kept. Each NAME=PROGRAM is another sluice to measure beside them.
+budgets are kept. Each NAME=PROGRAM is another sluice to measure beside them. With --shared both count in one
+redis-server, and what that has to do is measured, too.
 `
 
 func main() {
@@ -33,9 +34,14 @@ func main() {
 	}
 	rounds := flag.Int("rounds", 5, "rounds, each of which measures every server once")
 	calls := flag.Int("calls", 10_000, "calls of a measurement")
+	shared := flag.Bool("shared", false, "measure both on one redis-server")
 	flag.Usage = func() { fmt.Fprint(os.Stderr, usage) }
 	flag.Parse()
-	ok, err := run(context.Background(), *rounds, *calls, flag.Args())
+	measures := run
+	if *shared {
+		measures = runShared
+	}
+	ok, err := measures(context.Background(), *rounds, *calls, flag.Args())
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "cost:", err)
 	}
@@ -93,11 +99,11 @@ func (b *bench) subjects(ctx context.Context, others []string) (list []*subject,
 			err = s.dial(ctx)
 		}
 	}
-	add(b.self(emptyKind))
+	add(b.self(emptyKind, emptyKind))
 	add(b.sluice(sluiceName, b.program, rulesText(1)))
 	add(b.sluice(few, b.program, rulesText(1000)))
 	add(b.sluice(many, b.program, rulesText(100_000)))
-	add(b.upstream(rulesText(1)))
+	add(b.upstreamAlone(rulesText(1)))
 	for _, o := range others {
 		name, path, ok := strings.Cut(o, "=")
 		if !ok {
@@ -132,7 +138,7 @@ func run(ctx context.Context, rounds, calls int, others []string) (bool, error) 
 		for round := range rounds + 1 {
 			for _, i := range rand.Perm(len(list)) {
 				s := list[i]
-				one, err := s.measure(ctx, calls, n)
+				one, err := s.measure(ctx, calls, inFlight, requests(1000, n))
 				if err != nil {
 					return false, err
 				}
@@ -166,7 +172,7 @@ func turns(ctx context.Context, few, many *subject, n int) (bool, error) {
 	for range n {
 		var now [2]float64
 		for _, i := range rand.Perm(2) {
-			one, err := []*subject{few, many}[i].measure(ctx, turn, 1)
+			one, err := []*subject{few, many}[i].measure(ctx, turn, inFlight, requests(1000, 1))
 			if err != nil {
 				return false, err
 			}

@@ -19,7 +19,6 @@ import (
 	pb "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"github.com/envoyproxy/ratelimit/src/service_cmd/runner"
 	"github.com/envoyproxy/ratelimit/src/settings"
-	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/types/known/durationpb"
 )
@@ -77,21 +76,21 @@ func (empty) ShouldRateLimit(_ context.Context, req *pb.RateLimitRequest) (*pb.R
 
 // A subject is a server that is measured: one process or more.
 type subject struct {
-	name    string
-	address string
-	pids    []int
-	conns   []*grpc.ClientConn
+	name      string
+	addresses []string
+	metrics   []string // addresses of sluice's metrics
+	pids      []int
+	conns     []*grpc.ClientConn
 }
 
 // cpu is the processor time of all processes.
 func (s *subject) cpu() (sum time.Duration, err error) {
 	for _, pid := range s.pids {
-		var t unix.Timespec
-		// The clock of a process, as clock_getcpuclockid(3) makes it of its number.
-		if err := unix.ClockGettime(int32(^uint32(pid)<<3|2), &t); err != nil {
-			return 0, fmt.Errorf("%s: the processor time of %d: %w", s.name, pid, err)
+		t, err := processorTime(pid)
+		if err != nil {
+			return 0, fmt.Errorf("%s: %w", s.name, err)
 		}
-		sum += time.Duration(t.Nano())
+		sum += t
 	}
 	return sum, nil
 }
@@ -145,7 +144,7 @@ func (b *bench) start(name string, environment []string, args ...string) (pid in
 }
 
 // self starts this program as a server.
-func (b *bench) self(kind string, environment ...string) (*subject, error) {
+func (b *bench) self(name, kind string, environment ...string) (*subject, error) {
 	port, err := freePort()
 	if err != nil {
 		return nil, err
@@ -154,29 +153,72 @@ func (b *bench) self(kind string, environment ...string) (*subject, error) {
 	if err != nil {
 		return nil, err
 	}
-	pid, out, err := b.start(kind, append(environment, kindVariable+"="+kind, "GRPC_PORT="+port), program)
+	pid, out, err := b.start(filepath.Base(b.folder(name)), append(environment, kindVariable+"="+kind, "GRPC_PORT="+port), program)
 	if err != nil {
 		return nil, err
 	}
 	go func() { _, _ = io.Copy(io.Discard, out) }()
-	return &subject{name: kind, address: "127.0.0.1:" + port, pids: []int{pid}}, nil
+	return &subject{name: name, addresses: []string{"127.0.0.1:" + port}, pids: []int{pid}}, nil
 }
 
-// upstream starts envoyproxy/ratelimit, and a Redis for it.
-func (b *bench) upstream(rules string) (*subject, error) {
+// A store is a redis-server, as the two programs name it.
+type store struct {
+	pid                  int
+	url, network, socket string // url is sluice's; network and socket are upstream's
+}
+
+// unixRedis starts a Redis on a socket, and tcpRedis one on a port.
+func (b *bench) unixRedis(name string) (store, error) {
+	s := store{network: "unix", socket: filepath.Join(b.dir, name+".sock")}
+	s.url = "unix://" + s.socket
+	return s, b.redis(&s, name, "--port", "0", "--unixsocket", s.socket)
+}
+
+func (b *bench) tcpRedis(name string) (store, error) {
+	port, err := freePort()
+	if err != nil {
+		return store{}, err
+	}
+	s := store{network: "tcp", socket: "127.0.0.1:" + port}
+	s.url = "redis://" + s.socket
+	return s, b.redis(&s, name, "--port", port, "--bind", "127.0.0.1")
+}
+
+func (b *bench) redis(s *store, name string, where ...string) error {
 	path, err := exec.LookPath("redis-server")
 	if err != nil {
-		return nil, err
+		return err
 	}
-	socket := filepath.Join(b.dir, "redis.sock")
-	redis, out, err := b.start("redis", nil, path, "--port", "0", "--unixsocket", socket, "--save", "", "--appendonly", "no", "--dir", b.dir)
+	pid, out, err := b.start(name, nil, append([]string{path, "--save", "", "--appendonly", "no", "--dir", b.dir}, where...)...)
+	if err != nil {
+		return err
+	}
+	s.pid = pid
+	go func() { _, _ = io.Copy(io.Discard, out) }()
+	return waitFor(func() error {
+		conn, err := net.Dial(s.network, s.socket)
+		if err == nil {
+			err = conn.Close()
+		}
+		return err
+	})
+}
+
+// upstreamAlone starts envoyproxy/ratelimit and a Redis for it, whose processor time is a part of its own.
+func (b *bench) upstreamAlone(rules string) (*subject, error) {
+	redis, err := b.unixRedis("redis")
 	if err != nil {
 		return nil, err
 	}
-	go func() { _, _ = io.Copy(io.Discard, out) }()
-	if err := waitFor(func() error { _, err := os.Stat(socket); return err }); err != nil {
-		return nil, err
+	s, err := b.upstream(upstreamName, rules, redis)
+	if err == nil {
+		s.pids = append(s.pids, redis.pid)
 	}
+	return s, err
+}
+
+// upstream starts envoyproxy/ratelimit, which counts in a Redis.
+func (b *bench) upstream(name, rules string, in store, environment ...string) (*subject, error) {
 	ports := []string{}
 	for range 2 {
 		port, err := freePort()
@@ -185,19 +227,17 @@ func (b *bench) upstream(rules string) (*subject, error) {
 		}
 		ports = append(ports, port)
 	}
-	if err := os.MkdirAll(filepath.Join(b.dir, "root", "config"), 0o755); err != nil {
+	root := b.folder(name)
+	if err := os.MkdirAll(filepath.Join(root, "config"), 0o755); err != nil {
 		return nil, err
 	}
-	if err := os.WriteFile(filepath.Join(b.dir, "root", "config", "a.yaml"), []byte(rules), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(root, "config", "a.yaml"), []byte(rules), 0o600); err != nil {
 		return nil, err
 	}
-	s, err := b.self(upstreamKind, "RUNTIME_ROOT="+filepath.Join(b.dir, "root"), "RUNTIME_SUBDIRECTORY=", "RUNTIME_WATCH_ROOT=false",
-		"REDIS_SOCKET_TYPE=unix", "REDIS_URL="+socket, "USE_STATSD=false", "LOG_LEVEL=error", "HOST=127.0.0.1", "GRPC_HOST=127.0.0.1",
-		"DEBUG_HOST=127.0.0.1", "PORT="+ports[0], "DEBUG_PORT="+ports[1])
-	if err == nil {
-		s.name, s.pids = "envoyproxy/ratelimit + Redis", append(s.pids, redis)
-	}
-	return s, err
+	return b.self(name, upstreamKind, append([]string{
+		"RUNTIME_ROOT=" + root, "RUNTIME_SUBDIRECTORY=", "RUNTIME_WATCH_ROOT=false", "REDIS_SOCKET_TYPE=" + in.network, "REDIS_URL=" + in.socket,
+		"USE_STATSD=false", "LOG_LEVEL=error", "HOST=127.0.0.1", "GRPC_HOST=127.0.0.1", "DEBUG_HOST=127.0.0.1", "PORT=" + ports[0], "DEBUG_PORT=" + ports[1],
+	}, environment...)...)
 }
 
 // folder has the rules of a server.
@@ -206,7 +246,7 @@ func (b *bench) folder(name string) string {
 }
 
 // sluice starts `sluice serve`.
-func (b *bench) sluice(name, program, rules string) (*subject, error) {
+func (b *bench) sluice(name, program, rules string, flags ...string) (*subject, error) {
 	dir := b.folder(name)
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, err
@@ -215,7 +255,7 @@ func (b *bench) sluice(name, program, rules string) (*subject, error) {
 		return nil, err
 	}
 	const free = "127.0.0.1:0"
-	pid, out, err := b.start(filepath.Base(dir), nil, program, "serve", "--rules", dir, "--grpc", free, "--http", free, "--debug", free, "--metrics", free)
+	pid, out, err := b.start(filepath.Base(dir), nil, append([]string{program, "serve", "--rules", dir, "--grpc", free, "--http", free, "--debug", free, "--metrics", free}, flags...)...)
 	if err != nil {
 		return nil, err
 	}
@@ -224,12 +264,18 @@ func (b *bench) sluice(name, program, rules string) (*subject, error) {
 		log, _ := os.ReadFile(dir + ".log")
 		return nil, fmt.Errorf("%s does not start: %w: %s", name, err, log)
 	}
-	_, rest, _ := strings.Cut(line, "grpc on ")
-	address, _, ok := strings.Cut(rest, ",")
-	if !ok {
+	address, metrics := listening(line, "grpc"), listening(line, "metrics")
+	if address == "" || metrics == "" {
 		return nil, fmt.Errorf("%s says: %q", name, line)
 	}
-	return &subject{name: name, address: address, pids: []int{pid}}, nil
+	go func() { _, _ = io.Copy(io.Discard, out) }()
+	return &subject{name: name, addresses: []string{address}, metrics: []string{metrics}, pids: []int{pid}}, nil
+}
+
+// listening is the address of a port in sluice's first line.
+func listening(line, port string) string {
+	_, rest, _ := strings.Cut(line, port+" on ")
+	return strings.TrimRight(strings.SplitN(rest, " ", 2)[0], ",;\n")
 }
 
 // waitFor tries something until it works.
