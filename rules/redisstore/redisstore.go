@@ -115,6 +115,16 @@ type counter struct {
 	domain            *domain
 }
 
+// leaseLife is how long a lease of a window of a minute or more lives. Most keys are called a few times a second, and in
+// redistier's 100 ms a lease would serve one call. It is 0, for those, of shorter windows; and of other algorithms, since of a
+// bucket that is empty a lease brings what drains in its life.
+func leaseLife(l *rules.StoreLimit) time.Duration {
+	if !l.Windows() || l.Limit.Period < time.Minute {
+		return 0
+	}
+	return time.Second
+}
+
 // Open implements rules.Store.
 func (s *Store) Open(l rules.StoreLimit) (rules.StoreCounter, error) {
 	c := &counter{StoreLimit: l, store: s, on: s.main, domain: s.refunds.enter(l.Domain)}
@@ -128,6 +138,9 @@ func (s *Store) Open(l rules.StoreLimit) (rules.StoreCounter, error) {
 	// A lease lives for a budget at least, and for half of a period at most.
 	if l.Leases && l.Algorithm != sluice.SlidingLog && l.BlockFor == 0 && s.budget <= l.Limit.Period/2 {
 		cfg.Lease.Max = most
+		if life := leaseLife(&l); life >= 2*s.budget {
+			cfg.Lease.Life = life
+		}
 	}
 	cfg.Exact = !l.Leases
 	var err error

@@ -11,6 +11,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
+	"github.com/sluice-go/sluice"
 	"github.com/sluice-go/sluice/internal/redistest"
 	"github.com/sluice-go/sluice/internal/seeded"
 	"github.com/sluice-go/sluice/redistier"
@@ -184,7 +185,7 @@ func TestOpen_ShortPeriods(t *testing.T) {
 	for _, c := range []struct {
 		budget time.Duration
 		limit  string
-	}{{time.Second, "unit: second"}, {time.Minute, "unit: minute, algorithm: gcra"}, {0, "period: 9ms"}, {0, "period: 10ms"}} {
+	}{{time.Second, "unit: second"}, {time.Minute, "unit: minute, algorithm: gcra"}, {2 * time.Second, "unit: minute"}, {0, "period: 9ms"}, {0, "period: 10ms"}} {
 		client := redis.NewClient(&redis.Options{Addr: server.Addr})
 		defer client.Close()
 		store, err := New(client, Config{StoreConfig: redistier.StoreConfig{Budget: c.budget}})
@@ -195,6 +196,27 @@ func TestOpen_ShortPeriods(t *testing.T) {
 		require.NoError(t, engine.Decide(&rules.Request{Domain: "d", Descriptors: []rules.Descriptor{{Entries: []rules.Entry{{Key: "k", Value: "v"}}}}}, &out))
 		require.Equal(t, rules.OK, out.Code)
 		require.NoError(t, store.Close(context.Background()))
+	}
+}
+
+// TestLeaseLife: leases of long windows live longer than those of anything else.
+func TestLeaseLife(t *testing.T) {
+	for _, c := range []struct {
+		algorithm sluice.Algorithm
+		period    time.Duration
+		block     time.Duration
+		want      time.Duration
+	}{
+		{sluice.FixedWindow, time.Second, 0, 0},
+		{sluice.FixedWindow, time.Minute - 1, 0, 0},
+		{sluice.FixedWindow, time.Minute, 0, time.Second},
+		{sluice.FixedWindow, 24 * time.Hour, 0, time.Second},
+		{sluice.FixedWindow, time.Minute, time.Hour, 0},
+		{sluice.SlidingWindow, time.Minute, 0, 0},
+		{sluice.GCRA, time.Minute, 0, 0},
+	} {
+		l := &rules.StoreLimit{Algorithm: c.algorithm, Limit: sluice.Per(100, c.period), BlockFor: c.block}
+		require.Equal(t, c.want, leaseLife(l), "%v", c)
 	}
 }
 
