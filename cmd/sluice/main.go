@@ -116,6 +116,7 @@ traffic before a server has to live with them.`,
 	root.SetUsageTemplate(usageTemplate(root))
 	root.SetFlagErrorFunc(flagError)
 	root.AddCommand(newReplay(), newRecommend(), newCompare(), newCheck(), newServe(), newAsk(), newVersion(root.Version))
+	completeFlags(root)
 	root.InitDefaultHelpCmd()
 	help, _, _ := root.Find([]string{"help"})
 	help.Args = func(_ *cobra.Command, args []string) error {

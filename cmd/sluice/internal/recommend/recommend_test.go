@@ -306,3 +306,28 @@ func TestShare(t *testing.T) {
 	}
 	assert.Equal(t, 1<<30, whole.Of(1<<30))
 }
+
+// TestTail: each number of clients is right, the first is all of them, and the last those with the most.
+func TestTail(t *testing.T) {
+	rng := seeded.Rand(t)
+	for range 1000 {
+		needs := make([]int64, 1+rng.IntN(300))
+		for i := range needs {
+			needs[i] = 1 + rng.Int64N(1<<rng.IntN(20))
+		}
+		largest := ascending(needs)
+		require.Less(t, largest, len(needs))
+		out := tail(needs)
+		require.Equal(t, Tail{needs[0], len(needs)}, out[0])
+		require.Equal(t, needs[len(needs)-1], out[len(out)-1].Requests)
+		require.Less(t, len(out), 150, "few enough for a table")
+		for i, p := range out {
+			first, found := slices.BinarySearch(needs, p.Requests)
+			require.True(t, found)
+			require.Equal(t, len(needs)-first, p.Clients)
+			if i > 0 {
+				require.Greater(t, p.Requests, out[i-1].Requests)
+			}
+		}
+	}
+}

@@ -1,0 +1,41 @@
+package main
+
+import (
+	"github.com/spf13/cobra"
+
+	"github.com/sluice-go/sluice/cmd/sluice/internal/compare"
+	"github.com/sluice-go/sluice/cmd/sluice/internal/recommend"
+	"github.com/sluice-go/sluice/cmd/sluice/internal/replay"
+)
+
+// completeFlags tells shells what the flags of commands take that read logs.
+func completeFlags(root *cobra.Command) {
+	var algorithms []string
+	for _, a := range replay.Algorithms() {
+		algorithms = append(algorithms, a.String())
+	}
+	outputs := []string{"text", "json"}
+	var patterns []string
+	for _, p := range compare.Patterns {
+		patterns = append(patterns, p.Name+"\t"+p.About)
+	}
+	targets := outputs
+	for _, t := range recommend.Targets {
+		targets = append(targets, t.Name+"\tthe rule for "+t.Title)
+	}
+	for command, flags := range map[string]map[string][]string{
+		"replay":    {"algorithm": append([]string{allAlgorithms}, algorithms...), "output": outputs},
+		"recommend": {"algorithm": algorithms, "output": targets},
+		"compare":   {"algorithm": algorithms, "output": outputs, "pattern": patterns},
+	} {
+		cmd, _, err := root.Find([]string{command})
+		for flag, values := range flags {
+			if err == nil {
+				err = cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp))
+			}
+		}
+		if err != nil {
+			panic(err) // there is no such command, or no such flag
+		}
+	}
+}
