@@ -10,7 +10,7 @@ import (
 type algorithm interface {
 	// charge returns the word after an admitted call, or word and false.
 	charge(word uint64, now int64, cost int) (next uint64, admitted bool)
-	// debit returns the word after a charge of any cost > 0 that nobody asks about. What
+	// debit returns the word after an unconditional charge of any cost > 0. What
 	// the word has no room for is lost, but it is then as strict as after a full burst.
 	debit(word uint64, now int64, cost int) (next uint64)
 	// refund returns the word after cost units of what counts at now, 1 <= cost <= the
@@ -45,8 +45,8 @@ type wideAlgorithm interface {
 	// having been charged. Word 0 needs no tail.
 	admit(key state, now int64, cost int) bool
 	describe(key state, now int64, cost int, charges bool) (allowed bool, remaining int, retry, reset time.Duration)
-	// commit charges a call that admit admits, or one of any cost > 0 that nobody asks
-	// about, as algorithm's debit, and returns the new word.
+	// commit makes the charge of a call that admit admits, or an unconditional one of any
+	// cost > 0, as algorithm's debit, and returns the new word.
 	commit(key state, now int64, cost int) uint64
 	// lasts returns the first nanosecond from which a key is idle again that is fresh at
 	// now and charged cost > 0.

@@ -151,7 +151,7 @@ type Overflow uint8
 // Looking for idle keys takes time in proportion to their number. So a full shard is looked at
 // some thousand keys at a time, and as often as if all keys were looked at once in a pause of 1 us
 // for each key of MaxKeys (1 s at the default). In between, OverflowEvictSoonest does not spare live keys;
-// the others turn new keys away, which pay for looks, too: a quarter of a share for a look at all of it.
+// the others turn new keys away, and look at all keys of a share once for each quarter of a share of rejected keys.
 const (
 	// OverflowEvictSoonest drops live keys, a third of up to 2,000 at a time: the ones that
 	// would become idle soonest, and under the window algorithms, where keys become

@@ -269,8 +269,8 @@ func (st *store) restLocked(s *shard, now int64, n int) {
 	s.restedAt.Store(from + min(pause, math.MaxInt64-from))
 }
 
-// payLocked takes a batch of new keys off the account, if there are as many. If not, it does as if
-// those had tried that will be turned away until the batch is complete.
+// payLocked takes a batch of new keys off the account, if there are as many. If not, it counts the
+// next rejected calls in advance, until the batch is complete.
 func (s *shard) payLocked(batch uint32) bool {
 	if s.tries >= batch {
 		s.tries -= batch
@@ -281,7 +281,7 @@ func (s *shard) payLocked(batch uint32) bool {
 	return false
 }
 
-// settleTriesLocked takes those off the account that have not come.
+// settleTriesLocked subtracts the expected calls that did not arrive.
 func (s *shard) settleTriesLocked() {
 	if s.unpaid.Load() > 0 {
 		s.tries -= min(s.tries, uint32(max(0, s.unpaid.Swap(0))))

@@ -145,12 +145,14 @@ func (p *policy) rank(key state, now int64) uint64 {
 // judge describes a call of a cost that the state decides on, and writes nothing. An admitted call is
 // described as charged if charges is true. next is the word after an admitted call, if it has no tail.
 func (p *policy) judge(key state, now int64, cost int, charges bool) (next uint64, allowed bool, remaining int, retry, reset time.Duration) {
-	switch at := p.blockedUntil(key); {
-	case at > uint64(now):
-		wait := until(at, now)
-		return key.word, false, 0, wait, wait
-	case at > 0:
-		key.word = 0
+	if key.word >= blockedTail { // the words of blocked keys are among these
+		switch at := p.blockedUntil(key); {
+		case at > uint64(now):
+			wait := until(at, now)
+			return key.word, false, 0, wait, wait
+		case at > 0:
+			key.word = 0
+		}
 	}
 	if p.wide != nil {
 		allowed, remaining, retry, reset = p.wide.describe(key, now, cost, charges)
@@ -169,7 +171,9 @@ func (p *policy) commit(key state, next uint64, now int64, cost int) uint64 {
 	if p.wide == nil {
 		return next
 	}
-	key, _ = p.admissible(key, now)
+	if key.word&blockedTail != 0 {
+		key, _ = p.admissible(key, now)
+	}
 	return p.wide.commit(key, now, cost)
 }
 
@@ -190,7 +194,7 @@ func (p *policy) decide(d *Decision, key state, now int64, cost int) (next uint6
 	return key.word, denied
 }
 
-// debit returns the word after a charge of any cost > 0 that nobody asks about. A wide
+// debit returns the word after an unconditional charge of any cost > 0. A wide
 // word is locked. A block has no room for what is charged beside it, so it becomes longer.
 func (p *policy) debit(key state, now int64, cost int) uint64 {
 	key, until := p.admissible(key, now)
@@ -382,8 +386,8 @@ func (p *policy) stamper() stamper {
 	return s
 }
 
-// forward returns the word of a line whose full tick is sooner by so many ticks, which
-// count at now.
+// forward moves the full tick of a line earlier by so many ticks, which count at now, and returns
+// the word.
 func (p *policy) forward(word uint64, now int64, ticks uint64) uint64 {
 	if b := p.bucket(); b != nil {
 		s, _ := b.turns()

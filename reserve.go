@@ -266,7 +266,7 @@ func (k Key) wait(ctx context.Context, name string, cost int) error {
 // errHasTurns says that a call is not admitted now, but could be given a turn.
 var errHasTurns = errors.New("has turns")
 
-// await is Wait without the work that a failure leaves.
+// await waits; the caller counts failures.
 func (k Key) await(ctx context.Context, cost int) error {
 	l := k.lim
 	for {

@@ -134,7 +134,7 @@ func (t *transaction) takeAll(recorded bool, made func(i int, before uint64)) (d
 	ready, claims := true, t.claims()
 	for i := range claims {
 		c := &claims[i]
-		if c.judge(); !c.Allowed && !c.lim.shadow {
+		if c.judge(d.Allowed); !c.Allowed && !c.lim.shadow {
 			d.Allowed = false
 			if d.Denied < 0 || c.index < d.Denied {
 				d.Denied = c.index

@@ -109,8 +109,7 @@ func newTerms(config *Config, limit Limit, from *policy) (*terms, error) {
 	return p.of, nil
 }
 
-// needs returns the least reach that the words of a policy must have to keep what e counts
-// under p. Buckets owe what they owe in any word.
+// needs returns how large a count the new word must hold to keep what e counts under p. Buckets owe what they owe in any word.
 func (p *policy) needs(e state, now int64) int {
 	if e.word == 0 || p.bucket() != nil || p.blockedUntil(e) > 0 {
 		return 0

@@ -134,6 +134,7 @@ type claim struct {
 	hold
 	next  uint64 // the word after the charge, of a one-word algorithm
 	until uint64 // when the key's block ends, or has ended; 0 if it has none
+	made  bool   // the Decision describes the charge as made
 	Decision
 }
 
@@ -273,9 +274,11 @@ func (c *claim) track(last bool) {
 	}
 }
 
-// judge describes what Take would say of the claim, and changes nothing.
-func (c *claim) judge() {
+// judge describes what Take would say of the claim, and changes nothing. Unless made is true, it describes an
+// admitted claim as not charged.
+func (c *claim) judge(made bool) {
 	p := c.policy
+	c.made = made && c.cost > 0
 	c.Decision, c.until = Decision{}, 0
 	if c.word >= blockedTail {
 		c.until = p.blockedUntil(c.state)
@@ -283,7 +286,7 @@ func (c *claim) judge() {
 	switch {
 	case c.decides():
 		c.Limit = int(p.burst)
-		c.next, c.Allowed, c.Remaining, c.RetryAfter, c.ResetAfter = p.judge(c.state, c.now, c.units(), c.cost > 0)
+		c.next, c.Allowed, c.Remaining, c.RetryAfter, c.ResetAfter = p.judge(c.state, c.now, c.units(), c.made)
 	case !c.unfit():
 		p.tell(&c.Decision, 0, c.noRoom, c.now, c.units())
 	case c.cost > 0 && !p.unlimited(): // too large for an int, perhaps
@@ -307,9 +310,9 @@ func (c *claim) charge(all bool) {
 	case !c.decides() || c.cost == 0:
 	case all && c.Allowed:
 		c.word = p.commit(c.state, c.next, c.now, c.units())
-	case c.Allowed: // it has been described as charged
+	case c.Allowed && c.made:
 		c.describe()
-	case p.denies && c.until == 0 && c.slot != nil:
+	case !c.Allowed && p.denies && c.until == 0 && c.slot != nil:
 		c.word = p.deny(c.state, c.now, c.units())
 		c.describe()
 	}
