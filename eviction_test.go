@@ -164,9 +164,9 @@ func TestSweep_TimerDoesNotKeepTheLimiter(t *testing.T) {
 	_ = l
 }
 
-// TestSweep_ManualClockSweepsOnInsertion: with a clock of its own a limiter drops
-// idle keys as new ones come, and does not grow with all it has ever seen.
-func TestSweep_ManualClockSweepsOnInsertion(t *testing.T) {
+// TestSweep_ManualClockDropsAsTablesGrow: with a clock of its own a limiter drops idle keys in the
+// place of growing, and does not grow with all it has ever seen.
+func TestSweep_ManualClockDropsAsTablesGrow(t *testing.T) {
 	l, clock := newFrozen(t, Config{Limit: PerSecond(1), MaxKeys: -1})
 	most := 0
 	for round := range 100 {
@@ -174,7 +174,7 @@ func TestSweep_ManualClockSweepsOnInsertion(t *testing.T) {
 		most = max(most, l.Len())
 		clock.Advance(15 * time.Second)
 	}
-	require.LessOrEqual(t, most, 1500)
+	require.LessOrEqual(t, most, 2500, "of 50,000")
 	require.Positive(t, l.Stats().Swept)
 	require.False(t, l.armed.Load(), "it has no timer")
 }
