@@ -9,11 +9,11 @@ import (
 	"github.com/sluice-go/sluice/internal/rank"
 )
 
-// Dropping a key forgets what it has spent. Two rules keep that from mattering.
+// A dropped key loses its record of spent units. Two rules keep that from changing decisions.
 //
 // A key is idle at a time if no later call could tell it from a fresh one, and
-// only idle keys are swept. The verdict is on the word that rebuildLocked has
-// taken out of the reach of decisions, never on one seen earlier:
+// only idle keys are swept. A sweep judges the word that rebuildLocked has taken
+// away from decisions, never a word that it read earlier:
 //
 //	sweep:   reads the clock, 59.9 s; finds k idle; is delayed
 //	charge:  at 60.1 s, in the next window, admits k
@@ -35,27 +35,27 @@ const (
 	// With 4 a new key at MaxKeys takes 1.1 times as long.
 	roomFraction = 3
 
-	// lookFraction is the part of a table that has to come as new keys before the table is
+	// lookFraction: new keys worth this part of a table must arrive before the table is
 	// looked at. Not tuned.
 	lookFraction = 4
 
-	// sampleSlots is how many slots of a table, of several that a shard has, OverflowEvictSoonest
-	// looks at to find out which ranks are the lowest third. It is then a third give or take a
-	// tenth of it (one sigma). Looking at all of them, and ordering all ranks, a new key takes 1.3
+	// sampleSlots is how many slots of a table OverflowEvictSoonest looks at, in a shard with several
+	// tables, to find out which ranks are the lowest third. The result is a third give or take a
+	// tenth of it (one sigma). If it looks at all slots and orders all ranks, a new key takes 1.3
 	// times as long.
 	sampleSlots = 256
 
 	// sampleRow is how many slots in a row are looked at, since the next one is in the cache.
 	sampleRow = 32
 
-	// maxLooks is how many tables are looked at for one new key: of one word, so many take some
-	// 100 us.
+	// maxLooks is how many tables are looked at for one new key: with one-word keys this takes
+	// some 100 us.
 	maxLooks = 4
 
-	// scanPause is how long a full shard rests for each key that has been looked at unpaid, times the
-	// shards. Looking at a key and moving it takes some 0.1 us, so all shards together spend
-	// at most about a tenth of one processor on looks that no new keys have paid
-	// for. Not tuned.
+	// scanPause, times the number of shards, is how long a full shard rests for each key that it has
+	// looked at without payment by new keys. It takes some 0.1 us to look at a key and move it,
+	// so all shards together spend at most about a tenth of one processor on such
+	// looks. Not tuned.
 	scanPause = time.Microsecond
 )
 
@@ -64,8 +64,8 @@ func (p *policy) idleBy(e state, cutoff int64) bool {
 	return cutoff >= 0 && p.idleAt(e) <= uint64(cutoff)
 }
 
-// countIdleLocked counts the entries of a table, and those that are idle by cutoff as they
-// stand now.
+// countIdleLocked counts the entries of a table, and how many of them are idle by cutoff in
+// their present state.
 func (st *store) countIdleLocked(s *shard, t *table, cutoff int64) (idle, all int) {
 	st.eachLocked(s, t, func(p *policy, e state) {
 		all++
@@ -76,14 +76,14 @@ func (st *store) countIdleLocked(s *shard, t *table, cutoff int64) (idle, all in
 	return idle, all
 }
 
-// lookForIdleLocked is countIdleLocked by now, and tells of all entries only if one is idle. It does
-// not look again before one can be. Charges and denials make a key idle later; whatever else changes a word says so.
+// lookForIdleLocked is countIdleLocked by now; all is valid only if idle > 0. It does not look again
+// before an entry can be idle. Charges and denials make a key idle later; every other change calls idleSooner.
 //
 //	look:    notes 1; reads that k is idle from 9
 //	refund:  swaps in a word that is idle from 5; finds a note, and puts 0 in its place
 //	look:    does not find 1, so it notes nothing
 //
-// Under OverflowEvictSoonest, where looks are few, nobody says so and nothing is noted.
+// Under OverflowEvictSoonest looks are few: no change calls idleSooner, and no look notes a time.
 func (st *store) lookForIdleLocked(s *shard, t *table, now int64) (idle, all int) {
 	switch {
 	case st.overflow == OverflowEvictSoonest:
@@ -99,7 +99,7 @@ func (st *store) lookForIdleLocked(s *shard, t *table, now int64) (idle, all int
 		if at <= uint64(now) {
 			idle++
 		}
-		if p.wide != nil || e.word == held { // somebody has it in hand, or may have its tail
+		if p.wide != nil || e.word == held { // a call holds the word, or may be writing the tail
 			at = 0
 		}
 		first = min(first, at)
@@ -116,7 +116,7 @@ func (st *store) dropIdleLocked(s *shard, id uint64, cutoff int64, want int) int
 	return n
 }
 
-// forgotLocked notes that n keys have been dropped that were idle by the cutoff.
+// forgotLocked notes that n keys that were idle by the cutoff have been dropped.
 func (st *store) forgotLocked(s *shard, n int, cutoff int64) {
 	if n > 0 {
 		s.floor = max(s.floor, cutoff)
@@ -124,7 +124,7 @@ func (st *store) forgotLocked(s *shard, n int, cutoff int64) {
 	}
 }
 
-// emptyCellsLocked takes the state out of cells that stay and have been idle by cutoff, of the ids
+// emptyCellsLocked removes the state of cells that stay and that have been idle by cutoff, for the ids
 // from first to last.
 func (st *store) emptyCellsLocked(s *shard, first, last uint64, cutoff int64) (dropped int) {
 	s.cellsIn(first, last, func(c *cell) {
@@ -163,7 +163,7 @@ func (st *store) sweepTableLocked(s *shard, id uint64, cutoff int64, fraction in
 	return st.dropIdleLocked(s, id, cutoff, all-idle)
 }
 
-// sweepShards drops the entries that are idle by cutoff, of a table if at least one in fraction is.
+// sweepShards drops the entries that are idle by cutoff from each table where at least one in fraction is.
 func (st *store) sweepShards(cutoff int64, fraction int) (dropped int) {
 	for i := range st.shards {
 		s := &st.shards[i]
@@ -192,8 +192,8 @@ func (st *store) arm() {
 	})
 }
 
-// sweepOnTimer drops what has been idle for the TTL and arms the next sweep. When
-// no key is left it disarms, and then looks again:
+// sweepOnTimer drops the keys that have been idle for the TTL and arms the next sweep.
+// When no key is left it disarms, and then looks again:
 //
 //	sweep:   finds no keys
 //	insert:  adds a key, sees the timer armed
@@ -213,9 +213,9 @@ func (st *store) sweepOnTimer() {
 // Looking for idle keys and dropping them takes time in proportion to the table, and
 // may free a single slot. It must be paid for, or an outsider who makes one
 // key idle at a time (say by logging in, which resets it) and then shows a new one
-// has a lever. So each look at a table is paid for by a batch of new keys, or by a pause
-// as long as the look before is worth. In between, OverflowEvictSoonest frees a whole batch,
-// live keys included, and the other policies turn new keys away.
+// can make each new key cost a look. So each look at a table is paid for by a batch of new
+// keys, or by a pause in proportion to the look before. In between, OverflowEvictSoonest frees
+// a whole batch, live keys included, and the other policies turn new keys away.
 func (st *store) makeRoomLocked(s *shard, now int64) bool {
 	now = st.settled(now)
 	rested := now >= s.restedAt.Load()
@@ -236,8 +236,8 @@ func (st *store) makeRoomLocked(s *shard, now int64) bool {
 	return true
 }
 
-// dropSomeIdleLocked drops the idle keys of the next table that has some, as far as that is
-// paid for. In a rested shard one look at each key is free, and the account begins anew.
+// dropSomeIdleLocked drops the idle keys of the next table that has some, as far as new keys
+// have paid for the looks. In a rested shard one look at each key is free, and tries begins anew.
 func (st *store) dropSomeIdleLocked(s *shard, now int64, rested bool) bool {
 	free := 0
 	if rested {
@@ -262,14 +262,14 @@ func (st *store) dropSomeIdleLocked(s *shard, now int64, rested bool) bool {
 	return false
 }
 
-// restLocked notes that n keys have been looked at that no new ones have paid for.
+// restLocked notes a look at n keys that no new keys have paid for.
 func (st *store) restLocked(s *shard, now int64, n int) {
 	from := max(s.restedAt.Load(), now)
 	pause := int64(n) * int64(len(st.shards)) * int64(scanPause)
 	s.restedAt.Store(from + min(pause, math.MaxInt64-from))
 }
 
-// payLocked takes a batch of new keys off the account, if there are as many. If not, it counts the
+// payLocked subtracts a batch of new keys from tries, if there are as many. If not, it counts the
 // next rejected calls in advance, until the batch is complete.
 func (s *shard) payLocked(batch uint32) bool {
 	if s.tries >= batch {
@@ -297,7 +297,7 @@ func (s *shard) countTryLocked() {
 }
 
 // turnsAway reports whether a key that is not tracked is to be turned away without a look for
-// room, which nobody has paid for.
+// room, since no new keys have paid for a look.
 func (st *store) turnsAway(s *shard, p *policy, id uint64, now int64, seen gap) bool {
 	if st.overflow == OverflowEvictSoonest || s.len() < s.share || now >= s.restedAt.Load() || s.unpaid.Load() <= 0 {
 		return false
@@ -326,8 +326,8 @@ func (st *store) evictSoonestLocked(s *shard, now int64) {
 			return
 		}
 	}
-	// The keys that were to go have been charged meanwhile. That must not turn the new key
-	// away. Blocked keys still go last.
+	// The keys chosen for eviction have been charged meanwhile. The new key must get room all the
+	// same. Blocked keys still go last.
 	free := 0
 	st.eachLocked(s, st.tableOf(id), func(p *policy, e state) {
 		if p.rank(e, 0) < reserved {
@@ -340,8 +340,8 @@ func (st *store) evictSoonestLocked(s *shard, now int64) {
 	st.evictLocked(s, id, now, batch, rank.Some(st.tableOf(id).used, batch, math.MaxUint64))
 }
 
-// rankOf ranks e, which is under the policy of, among the keys under p. Units of windows
-// are the same everywhere; how late a bucket becomes idle is told in ticks of its own.
+// rankOf ranks e, which is under the policy of, among the keys under p. All windows count in the
+// same units; a bucket says when it becomes idle in ticks of its own, which rankOf converts.
 func (p *policy) rankOf(of *policy, e state, now int64) uint64 {
 	rank := of.rank(e, now)
 	if of == p || rank >= reserved {
@@ -355,9 +355,9 @@ func (p *policy) rankOf(of *policy, e state, now int64) uint64 {
 	return s.tick(int64(min(of.idleAt(e), math.MaxInt64)))
 }
 
-// surveyLocked returns how many entries of a table are idle at now and the ranks of live ones. If
-// it is all of a shard, or a sample meets few, it looks at all of them, else at the sample. (A random
-// one, since under the stable hash strangers can choose the places of their keys.)
+// surveyLocked returns how many entries of a table are idle at now and the ranks of live entries. If
+// the table is all of a shard, or a sample meets few, it looks at all entries, else at the sample. (The
+// sample is random, since under the stable hash strangers can choose the places of their keys.)
 func (st *store) surveyLocked(s *shard, t *table, now int64) (idle int, ranks []uint64) {
 	look := func(p *policy, e state) {
 		if p.idleBy(e, now) {
@@ -382,14 +382,14 @@ func (st *store) surveyLocked(s *shard, t *table, now int64) (idle int, ranks []
 	return idle, ranks
 }
 
-// evictLocked drops the idle entries of the table of id and the live ones that c takes, about n, and
-// returns how many those were. An entry that has been charged since it was ranked ranks higher,
+// evictLocked drops the idle entries of the table of id and the live entries that c takes, about n, and
+// returns how many it has dropped. An entry that has been charged since it was ranked ranks higher,
 // and stays.
 func (st *store) evictLocked(s *shard, id uint64, now int64, n int, c rank.Cut) int {
 	swept, evicted := 0, 0
 	t := st.tableOf(id)
-	// Not for 0, since a key is to be added, and for some more than stay: a table has more of the new keys
-	// than another one by chance, and would grow before the hand comes back.
+	// The next table has room for at least one key, which is about to be added, and for some more than stay:
+	// by chance a table gets more new keys than another, and would grow before the hand comes back.
 	st.rebuildLocked(s, id, max(1, t.used-n+t.used/12), func(p *policy, e state) bool {
 		switch {
 		case p.idleBy(e, now): // first: an idle key need not rank lowest
@@ -417,9 +417,9 @@ func (st *store) atHandLocked(s *shard) (first uint64, t *table) {
 	}
 }
 
-// fullAtHandLocked returns the next table that has half of its part of a full shard, or more. One
-// with few keys would have to give up those that owe the most, to make room for strangers
-// who have chosen their places in another one. Not all tables of a full shard have less.
+// fullAtHandLocked returns the next table that has half of its part of a full shard, or more. A table
+// with few keys would have to give up the keys that owe the most, to make room for keys that
+// strangers have placed in another table. A full shard always has a table with that many.
 func (st *store) fullAtHandLocked(s *shard) (first uint64, t *table) {
 	for {
 		if first, t = st.atHandLocked(s); uint64(2*t.used)<<(t.depth-st.depth()) > uint64(s.share) {

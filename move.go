@@ -10,26 +10,26 @@ import (
 
 // A word changes its policy in one of three ways: SetLimit moves all words of a shard into a
 // table of the new policy; putUnder moves one key, into a cell or out of one; and Restore adds a
-// word of another process. In each, the word is taken out of everybody's reach first, so that
-// nobody charges it any more, and then the new policy adopts it as of a time read after that.
+// word of another process. In each, the word is frozen first, so that no other call can
+// charge it any more; then the clock is read, and the new policy adopts the word as of that time.
 
-// SetLimit changes the limit while decisions run. Every key keeps what it has spent, in
-// units of cost: nobody is given a burst, and nobody is charged twice. A key that has spent
+// SetLimit changes the limit while decisions run. Every key keeps the units that it has
+// spent: no key gets a fresh burst, and no key is charged twice. A key that has spent
 // more than the new burst owes the rest, and is denied until it has paid that back; Refund and
-// Reset forgive. The error is a *ConfigError, as of New, and then nothing has changed.
+// Reset forgive debts. The error is a *ConfigError, as of New, and then nothing has changed.
 //
-// Spent units come back as the new limit says. The buckets keep what they owe, to less
-// than a tick. Windows of the same length keep it exactly; if the length changes, what
-// counts at that moment is put into the present window, since it is not known when in its
-// old window it was spent. SlidingLog keeps the times of what counts at that moment, and
-// room for the largest limit it has had. Blocks stay. Under Unlimited and DenyAll units go on coming back as they did
-// before. Units that no word has room for are forgotten: more than some 160 years' worth of units,
-// or in windows that are much shorter than before, more than can be counted beside their
-// numbers.
+// Spent units come back as the new limit says. The buckets keep their debts, to less
+// than a tick. Windows of the same length keep the spent units exactly; if the length changes,
+// the units that count at that moment go into the present window, since it is not known when in
+// the old window they were spent. SlidingLog keeps the times of the units that count at that moment,
+// and room for the largest limit it has had. Blocks stay. Under Unlimited and DenyAll units go on
+// coming back as before. Units that no word has room for are forgotten: more than some 160 years'
+// worth of units, or in windows that are much shorter than before, more than can be counted beside
+// the window numbers.
 //
-// Calls that start after SetLimit has returned are decided by the new limit. Those that
-// run meanwhile go by either, also two of one goroutine, in any order. It does not change
-// limits that SetKeyLimit has set, and moves nobody who waits already: see Wait.
+// Calls that start after SetLimit has returned are decided by the new limit. A call that
+// runs meanwhile goes by either limit, also two calls of one goroutine, in any order. SetLimit does
+// not change limits that SetKeyLimit has set, and does not move calls that wait already: see Wait.
 // It moves all keys, some thousand at a time, some 0.1 us each.
 func (l *Limiter) SetLimit(limit Limit) error {
 	l.made().admin.Lock()
@@ -61,7 +61,7 @@ func (l *Limiter) adoptShard(i int, empty *table) {
 		switch p := l.locate(rec.ID()).policy; {
 		case p.of != empty.policy.of:
 		case l.blockNow(rec.ID()) > 0:
-			rec.Forget() // a block may end before what it has taken the place of
+			rec.Forget() // a block may end before the reserved units would have come back
 		default:
 			rec.Adopt(p, adoptedAt(times, rec.ID()))
 		}
@@ -79,8 +79,8 @@ func adoptedAt(times []adoption, id uint64) int64 {
 	return times[i].at
 }
 
-// adoptKeys moves the keys of a shard, those in cells included, to another policy. Each table and
-// each cell is moved at a time of its own, and so is what is reserved of its keys.
+// adoptKeys moves the keys of a shard, also the ones in cells, to another policy. Each table and
+// each cell is moved at a time of its own, and so are the reservations of its keys.
 func (l *Limiter) adoptKeys(i int, empty *table, records []*ledger.Record) (times []adoption) {
 	s := &l.shards[i]
 	l.eachPart(i, l.tableDepth, func(first, last uint64) {
@@ -99,8 +99,8 @@ func (l *Limiter) adoptKeys(i int, empty *table, records []*ledger.Record) (time
 
 // adoptAllLocked moves all entries of the table of id into one of another policy.
 //
-// All words are taken out of the reach of decisions before the clock is read, so that
-// none has been charged at a later time than that at which it is judged. Keys that are idle then
+// All words are taken away from decisions before the clock is read, so that no word has
+// been charged at a later time than the time at which it is judged. Keys that are idle then
 // are dropped, as by a sweep: under the new limit they might seem to count again.
 func (st *store) adoptAllLocked(s *shard, id uint64, empty *table) (now int64) {
 	old := st.tableOf(id)
@@ -153,15 +153,15 @@ func (t *table) adopt(id uint64, from *policy, e state, now int64) {
 	t.used++
 }
 
-// A placement is what becomes of a key: the terms it is kept on, if any, and those that it is
-// under from now on.
+// A placement says under which terms a key is from now on, and on which terms it is kept: kept is nil if
+// it has no override.
 type placement struct {
 	kept  *terms
 	terms *terms
 }
 
-// putUnder puts id under the placement that f returns, if it returns one. f is told what id is
-// kept on. The key keeps what it has spent.
+// putUnder puts id under the placement that f returns, if it returns one. f gets the terms that id is
+// kept on, or nil. The spent units of the key stay spent.
 func (l *Limiter) putUnder(id uint64, f func(kept *terms) (p placement, ok bool)) {
 	s, rec := l.lockKey(id)
 	defer l.unlockKey(s, rec, id)
@@ -170,7 +170,7 @@ func (l *Limiter) putUnder(id uint64, f func(kept *terms) (p placement, ok bool)
 	}
 }
 
-// lockKey guards what is reserved of id and then, always in this order, locks its shard.
+// lockKey guards the record of id and then, always in this order, locks its shard.
 func (l *Limiter) lockKey(id uint64) (*shard, *ledger.Record) {
 	rec := l.ledgers.Of(id).Guard(id)
 	s := l.shardOf(id)
@@ -183,20 +183,20 @@ func (l *Limiter) unlockKey(s *shard, rec *ledger.Record, id uint64) {
 	l.ledgers.Of(id).Unguard(rec)
 }
 
-// An amendment puts another state in the place of the one that a key has, and reports whether
-// it has done so.
+// An amendment may replace the state of a key by another one, and reports whether it has
+// done so.
 type amendment func(p *policy, e state, tracked bool, now int64) (from *policy, next state, amended bool)
 
-// putUnderLocked is putUnder with the key guarded and the shard locked. A key that is to be kept on
-// nothing and has no state is forgotten. So is one for which there is no room among the keys
-// that are kept on nothing.
+// putUnderLocked is putUnder with the key guarded and the shard locked. A key that is to have no
+// override is forgotten if it has no state, or if there is no room for it among the keys without
+// an override.
 func (l *Limiter) putUnderLocked(s *shard, rec *ledger.Record, id uint64, to placement, amend amendment) {
 	c := s.cell(id)
 	e, i := l.tableOf(id).lookup(id)
 	live := e != nil && e.word.Load() != elsewhere
 	counts, counted := to.kept == nil, live || c != nil && c.kept == nil
 	room := true
-	if counts && !counted { // and so in a cell that stays
+	if counts && !counted { // its cell is one that stays
 		room = c.word.Load() != elsewhere && l.roomLocked(s, id, max(l.clock.Now(), 0), false)
 	}
 	from, key, tracked, now := l.freezeLocked(s, id, c, i, live)
@@ -239,9 +239,9 @@ func (l *Limiter) putUnderLocked(s *shard, rec *ledger.Record, id uint64, to pla
 	}
 }
 
-// freezeLocked takes the state of id out of everybody's reach, if it is tracked and not idle
-// by the time now, which is read after that. c is its cell, or nil; without one, it is in slot i
-// of its table if it is live.
+// freezeLocked takes the state of id away from all other calls, and then reads the time now. tracked
+// says whether id was tracked and is not idle by then. c is the cell of id, or nil; without a
+// cell, its state is in slot i of its table if it is live.
 func (l *Limiter) freezeLocked(s *shard, id uint64, c *cell, i uint64, live bool) (from *policy, e state, tracked bool, now int64) {
 	t := l.tableOf(id)
 	from = t.policy
@@ -262,7 +262,7 @@ func (l *Limiter) freezeLocked(s *shard, id uint64, c *cell, i uint64, live bool
 	return from, e, tracked, now
 }
 
-// adopt gives a cell that nobody sees yet what a key has spent under another policy.
+// adopt fills a cell, which no other call sees yet, with the state of a key under another policy.
 func (c *cell) adopt(from *policy, e state, now int64) {
 	key := c.policy.adopted(from, e, now)
 	c.tail = key.tail
@@ -284,7 +284,7 @@ func (l *Limiter) forgetLocked(s *shard, rec *ledger.Record, c *cell, id uint64,
 	rec.Forget()
 }
 
-// restore adds an entry, of a key that is kept on the terms, or under them now.
+// restore adds an entry of a key that is under the terms; with keeps, it is kept on them.
 func (l *Limiter) restore(id uint64, keeps bool, tm *terms, from *policy, e state) {
 	s, rec := l.lockKey(id)
 	defer l.unlockKey(s, rec, id)
@@ -310,7 +310,7 @@ func (l *Limiter) restore(id uint64, keeps bool, tm *terms, from *policy, e stat
 	}
 	if at.slot != nil && kept == to.kept {
 		if other, _ := at.read(); e.word == 0 || !at.policy.stricter(from, e, other, now) {
-			return // where it is
+			return // the key stays where it is
 		}
 	}
 	l.putUnderLocked(s, rec, id, to, func(p *policy, other state, tracked bool, now int64) (*policy, state, bool) {
@@ -348,8 +348,8 @@ func (p *policy) stricter(from *policy, e, other state, now int64) bool {
 	return cmp.Or(cmp.Compare(p.rank(mine, now), p.rank(other, now)), cmp.Compare(p.idleAt(mine), p.idleAt(other))) > 0
 }
 
-// lookUp finds the key, and the terms that a call through k goes by. A call that brings
-// none goes by those that a table is of.
+// lookUp finds the key, and the terms that a call through k goes by. If neither k nor a cell
+// has terms, the call goes by the terms of the table.
 func (k Key) lookUp() (at spot, tm *terms) {
 	at = k.lim.locate(k.id)
 	if k.terms == nil && at.cell == nil {
@@ -371,8 +371,8 @@ func (k Key) termsOf(c *cell) *terms {
 	return k.lim.own.Load()
 }
 
-// policyFor returns the policy that a call through k goes by, and with put, puts the key under it if it is tracked
-// under another one. Without, it returns the one that the key is under if it is tracked.
+// policyFor returns the policy that a call through k goes by. With put, it puts a key that is tracked under another
+// policy under this one. Without put, it returns the policy that the key is under if it is tracked.
 func (k Key) policyFor(put bool) *policy {
 	if k.terms == nil && k.lim.shardOf(k.id).cell(k.id) == nil {
 		return k.lim.tableOf(k.id).policy // as for nearly all keys, in half the time
@@ -388,7 +388,7 @@ func (k Key) policyFor(put bool) *policy {
 			return at.policy
 		}
 		k.lim.putUnder(k.id, func(kept *terms) (placement, bool) {
-			at, tm := k.lookUp() // again: the terms before may have been of a limit that is over
+			at, tm := k.lookUp() // again: the limit may have changed since the first lookUp
 			return placement{kept, tm}, at.policy.of != tm && !at.nowhere()
 		})
 	}

@@ -7,30 +7,30 @@ import (
 	"time"
 )
 
-// A policy is a limit as an algorithm keeps it. The words of a table are those of one
-// policy; the limit changes by moving all words into tables of another.
+// A policy is a limit as an algorithm keeps it. All words of a table are under one
+// policy; the limit changes by moving all words into tables of another policy.
 type policy struct {
 	alg   algorithm // one of alg and wide is set
 	wide  wideAlgorithm
 	limit Limit
-	base  Limit // the limit that the algorithm is of: limit, or what it was before Unlimited or DenyAll
+	base  Limit // the limit that alg or wide was made for: limit, or the one before Unlimited or DenyAll
 	reach int   // the most that words can count, or more
 	of    *terms
 	penalty
 	burst uint64 // costs from 1 to burst are decided by the key's state; others by Limiter.edge
-	plain uint64 // the same for Limiter.allowAt, which not everything is plain enough for
-	most  uint64 // that is given back at once: the burst, or under Unlimited and DenyAll that of base
+	plain uint64 // the same for Limiter.allowAt; 0 if only Limiter.decide can make these decisions
+	most  uint64 // units given back at once: the burst, or under Unlimited and DenyAll the burst of base
 	line  line   // alg, if it is one
 }
 
-// newPolicy returns the policy of a limit in a limiter of that config. It is to take over
-// what keys have spent under the policy from, unless that is nil, and can count as much.
-// (Else a limit that is lowered and raised again would have forgotten what exceeded the
+// newPolicy returns the policy of a limit in a limiter of that config. Unless from is nil,
+// the new policy takes over the units that keys have spent under from, and can count as many.
+// (Else a limit that is lowered and raised again would have forgotten the units above the
 // lower one.) The error is a *ConfigError.
 func newPolicy(config *Config, limit Limit, from *policy) (*policy, error) {
 	c := *config
 	if c.Limit = limit; limit.constant() {
-		c.Soft = 0 // there is nothing beyond it
+		c.Soft = 0 // such a limit has no units beyond it
 	}
 	if _, err := c.withDefaults(); err != nil {
 		return nil, err
@@ -48,7 +48,7 @@ func newPolicy(config *Config, limit Limit, from *policy) (*policy, error) {
 		p.most = p.burst
 		var err *ConfigError
 		if p.alg, p.wide, err = newAlgorithm(c, p.reach); err != nil {
-			p.reach = burst // so much, in windows of that length, takes more than a word
+			p.reach = burst // a count up to the larger reach does not fit into a word
 			if p.alg, p.wide, err = newAlgorithm(c, p.reach); err != nil {
 				return nil, unkept(c)
 			}
@@ -93,8 +93,8 @@ func newAlgorithm(c Config, reach int) (algorithm, wideAlgorithm, *ConfigError) 
 	return alg, wide, err
 }
 
-// unkept returns what is wrong with c, for which there is no algorithm: the limit, or else the
-// soft units on top.
+// unkept returns the error of c, for which there is no algorithm: it names the limit, or else
+// the soft units on top.
 func unkept(c Config) *ConfigError {
 	of := func(soft int) *ConfigError {
 		c := c
@@ -142,8 +142,8 @@ func (p *policy) rank(key state, now int64) uint64 {
 	return p.alg.rank(key.word, now)
 }
 
-// judge describes a call of a cost that the state decides on, and writes nothing. An admitted call is
-// described as charged if charges is true. next is the word after an admitted call, if it has no tail.
+// judge describes a call whose cost the state decides on, and writes nothing. With charges, it describes
+// an admitted call as charged. next is the word after an admitted call, if the key has no tail.
 func (p *policy) judge(key state, now int64, cost int, charges bool) (next uint64, allowed bool, remaining int, retry, reset time.Duration) {
 	if key.word >= blockedTail { // the words of blocked keys are among these
 		switch at := p.blockedUntil(key); {
@@ -166,7 +166,7 @@ func (p *policy) judge(key state, now int64, cost int, charges bool) (next uint6
 	return next, allowed, remaining, retry, reset
 }
 
-// commit returns the word after a call that judge admits, of which it says next. A wide word is locked.
+// commit returns the word after a call that judge admits; next is the word from judge. A wide word is locked.
 func (p *policy) commit(key state, next uint64, now int64, cost int) uint64 {
 	if p.wide == nil {
 		return next
@@ -195,7 +195,7 @@ func (p *policy) decide(d *Decision, key state, now int64, cost int) (next uint6
 }
 
 // debit returns the word after an unconditional charge of any cost > 0. A wide
-// word is locked. A block has no room for what is charged beside it, so it becomes longer.
+// word is locked. A block cannot hold a charge as well, so the block becomes longer.
 func (p *policy) debit(key state, now int64, cost int) uint64 {
 	key, until := p.admissible(key, now)
 	switch {
@@ -207,8 +207,8 @@ func (p *policy) debit(key state, now int64, cost int) uint64 {
 	return p.alg.debit(key.word, now, cost)
 }
 
-// debitTail is debit for a key that is not blocked, with a tail. A log counts to its limit,
-// whatever reach it has: that depends on where its key has been, and on sweeps.
+// debitTail is debit for a key with a tail that is not blocked. A log counts up to its limit
+// and not to its reach, since the reach depends on the limits that the key has had, and on sweeps.
 func (p *policy) debitTail(key state, now int64, cost int) uint64 {
 	if log, ok := p.wide.(*slidingLog); ok {
 		return log.countDenied(key, now, cost)
@@ -216,10 +216,10 @@ func (p *policy) debitTail(key state, now int64, cost int) uint64 {
 	return p.wide.commit(key, now, cost)
 }
 
-// lengthen returns when the block of a key ends that would have ended at until, once the key
-// is charged cost at now. However often it is charged, it is not fresh sooner than it would
+// lengthen returns the new end of a block that would have ended at until, after the key is
+// charged cost at now. However often it is charged, the key is not fresh sooner than it would
 // be without the block. In a window all units count for equally long, however many there are. A
-// bucket has to gain each of them, and gains nothing else before the block is over.
+// bucket has to gain each unit, and gains none before the block is over.
 func (p *policy) lengthen(until uint64, now int64, cost int) uint64 {
 	if until > math.MaxInt64 {
 		return until
@@ -233,8 +233,8 @@ func (p *policy) lengthen(until uint64, now int64, cost int) uint64 {
 	return p.alg.idleAt(p.alg.debit(0, now, cost))
 }
 
-// refund returns the word after a refund, which does nothing for a blocked key, nor under Unlimited:
-// what is given back there has not been charged.
+// refund returns the word after a refund. A refund does nothing for a blocked key, nor under Unlimited:
+// there the units have not been charged.
 func (p *policy) refund(key state, now int64, cost int) uint64 {
 	cost = int(min(uint64(cost), p.most))
 	switch {
@@ -257,8 +257,8 @@ func (p *policy) reset(key state) uint64 {
 	return p.wide.reset(key)
 }
 
-// adopt returns the word of a key, and writes its tail, that has spent what e says under
-// the policy from.
+// adopt returns the word under p of a key whose state under the policy from is e, and
+// writes the key's tail.
 func (p *policy) adopt(from *policy, e state, tail []atomic.Uint64, now int64) uint64 {
 	if e.word == 0 {
 		return 0
@@ -301,9 +301,9 @@ func (p *policy) worstCase(d int64) uint64 {
 
 // A penalty is what a denied call does to its key.
 //
-// A blocked key has no state but the time until which it is blocked, and is fresh then. A
-// one-word block cannot tell times from 2116 on: they stand for ever. A key is never blocked
-// for less time than it would take to become fresh, or a block would give units back.
+// The only state of a blocked key is the end of its block; the key is fresh then. A
+// one-word block cannot hold an end from 2116 on; such a block lasts for ever. A key is never
+// blocked for less time than it would take to become fresh, or a block would give units back.
 type penalty struct {
 	denies   bool          // a denied call changes its key
 	blockFor int64         // ns, or 0
@@ -338,7 +338,7 @@ func (p *policy) block(key state, until uint64) uint64 {
 	if key.word&blockedTail == 0 {
 		key.word = p.wide.reset(key) | blockedTail
 	}
-	if until >= endless { // no later than one word can tell, so that no layout ends it before another
+	if until >= endless { // for ever, as in a one-word block: no layout ends a block sooner than another
 		until = math.MaxInt64
 	}
 	key.tail[0].Store(until | blockMark)
@@ -354,8 +354,8 @@ func (p *policy) unblock(key state) uint64 {
 	return key.word &^ blockedTail
 }
 
-// admissible returns what a charge at now starts from, or the time until which the key is
-// blocked. A wide word is locked.
+// admissible returns the state from which a charge at now starts, or the time until which the
+// key is blocked. A wide word is locked.
 func (p *policy) admissible(key state, now int64) (from state, until uint64) {
 	switch until = p.blockedUntil(key); {
 	case until > uint64(now):
@@ -369,7 +369,7 @@ func (p *policy) admissible(key state, now int64) (from state, until uint64) {
 // deny returns the word after a denied call for a key that is not blocked. A wide word
 // is locked.
 func (p *policy) deny(key state, now int64, cost int) uint64 {
-	if p.blockFor > 0 { // which forgets whatever would be counted
+	if p.blockFor > 0 { // a block replaces the count
 		return p.block(key, after(now, time.Duration(p.blockFor)))
 	}
 	return p.counts.countDenied(key, now, cost)
@@ -393,18 +393,18 @@ func (p *policy) forward(word uint64, now int64, ticks uint64) uint64 {
 		s, _ := b.turns()
 		return b.pack(b.full(word)-ticks, s.tick(now))
 	}
-	return p.alg.refund(word, now, int(ticks)) // whose ticks are units
+	return p.alg.refund(word, now, int(ticks)) // a tick of such a line is a unit
 }
 
-// firstCharge returns the word after the first charge, at the time at, of a key under p, which a
-// cost within the burst is always admitted for; a larger one is a debt. Under a wide
-// algorithm it also writes the tail, and unless d is nil describes in it a call for one more
-// unit as seen from now, which is not later than at.
+// firstCharge returns the word after the first charge, at the time at, of a key under p. A
+// cost within the burst is always admitted; a larger cost is a debt. Under a wide
+// algorithm firstCharge also writes the tail; and unless d is nil, d describes a call for one
+// more unit as seen from now, which is not later than at.
 func (p *policy) firstCharge(tail []atomic.Uint64, now, at int64, cost int, d *Decision) uint64 {
 	switch {
 	case cost == 0:
-		// Fresh as from at on: to an older call, as if something had been charged. (Of a log nothing
-		// stays that could say so. A TakeAll reads its clock once more, which may go back by a us.)
+		// The key is fresh from at on: an older call sees it as if it had been charged. (An empty log
+		// holds no time to say so. A TakeAll reads its clock once more, and that may go back by a us.)
 		return p.unspent(tail, at)
 	case p.wide == nil:
 		return p.alg.debit(0, at, cost)
@@ -431,7 +431,7 @@ func (p *policy) tailLen() int {
 	return p.wide.tailLen()
 }
 
-// never returns the error of calls of that cost that no wait helps.
+// never returns the error of a cost that no wait helps, or nil.
 func (p *policy) never(cost int) error {
 	switch {
 	case cost < 0:

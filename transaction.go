@@ -10,29 +10,29 @@ import (
 	"github.com/sluice-go/sluice/internal/ledger"
 )
 
-// A Charge is one of the charges of TakeAll or AllowEach.
+// A Charge is one charge of a call of TakeAll, TakeAllReceipts, ReserveAll, WaitAll or AllowEach.
 type Charge struct {
 	Key Key
 	// Cost is how many units are charged. It must be set: with 0 nothing is charged, and the
-	// call passes as long as one unit is there.
+	// charge is admitted if one unit would be.
 	Cost int
 }
 
-// trackRounds is how often a transaction tracks its new keys again because one of them has
-// been dropped before all were held. Where a shard cannot hold them all at once, each
-// pushes another one out, for ever. (A sweep may come in between as well, but hardly
-// so often.) Not tuned.
+// trackRounds is how often a transaction tracks its new keys again because one of them was
+// dropped before all were held. In a shard without room for all of them, each new key
+// pushes out another one, for ever. (A sweep may drop one as well, but hardly so
+// often.) Not tuned.
 const trackRounds = 64
 
 // A transaction makes charges for several keys, or none of them: TakeAll and ReserveAll. It holds
-// the words of all keys, lets its judge decide, and releases them. A key that is to be charged needs
-// a word, and for a receipt, its record: the judge says if one is missing, and is asked again with it.
+// the words of all keys, lets its judge decide, and releases the words. A key that is to be charged needs
+// a word, and for a receipt a record: the judge says if one is missing, and decides again once it is there.
 type transaction struct {
 	charges []Charge
-	same    chain            // nil unless somebody asks for the charges of a key
-	each    []Decision       // what to describe of the first charges, or nil
-	space   []claim          // for a claim of each charge. It and records can be on a stack, so that
-	n       int              // how many claims there are, one a key, is a number and not a slice of space
+	same    chain            // nil if nothing walks through the charges of a key
+	each    []Decision       // where describeAll describes the first charges, or nil
+	space   []claim          // room for a claim of each charge. It and records can be on a stack, and so
+	n       int              // the number of claims, one a key, is kept in place of a slice of space
 	records []*ledger.Record // of the claims' keys; as long as charges, or nil
 	locked  bool             // the records
 }
@@ -40,7 +40,7 @@ type transaction struct {
 // claims are in the order in which the keys are held.
 func (t *transaction) claims() []claim { return t.space[:t.n] }
 
-// What a judge asks for.
+// A step is the next thing that a judge asks for.
 type step uint8
 
 const (
@@ -65,7 +65,7 @@ func (t *transaction) run(judge func() step) {
 			return
 		case lockThem:
 			// Records are locked before words are held, and after the keys have been put under the limits
-			// that they go by.
+			// that the charges go by.
 			lockRecords(t.records[:t.n], t.claims())
 			t.locked = true
 			t.collectAgain()
@@ -117,7 +117,7 @@ func (t *transaction) collect() {
 	}
 }
 
-// asked is what a claim is sorted by, and all that it has then.
+// asked is the part of a claim that is set before the claims are sorted.
 type asked struct {
 	lim   *Limiter
 	id    uint64
@@ -126,11 +126,11 @@ type asked struct {
 	index int    // of the key's first charge
 }
 
-// A claim is what a transaction wants of one key.
+// A claim is the sum of a transaction's charges for one key, and the decision on it.
 type claim struct {
 	asked
 	now    int64
-	noRoom outcome // waved or refused, if there was no room to track the key
+	noRoom outcome // waved or refused if there was no room to track the key
 	hold
 	next  uint64 // the word after the charge, of a one-word algorithm
 	until uint64 // when the key's block ends, or has ended; 0 if it has none
@@ -161,8 +161,8 @@ func (t *transaction) describeAll() {
 	}
 }
 
-// sortClaims sorts the claims, those of one key in the order of the charges. A few are
-// sorted by insertion: they are often in order already, and claims are large to be moved.
+// sortClaims sorts the claims, and keeps claims of one key in the order of the charges. A few
+// are sorted by insertion: they are often in order already, and a claim is large to move.
 func sortClaims(claims []claim) {
 	if len(claims) > 16 {
 		slices.SortStableFunc(claims, func(a, b claim) int {
@@ -177,8 +177,8 @@ func sortClaims(claims []claim) {
 	}
 }
 
-// swap swaps what claims that have just been written are asked, word by word: a processor waits for
-// stores that are not yet done if it is to load more than one of them at once.
+// swap swaps the fields of two claims that have just been written, word by word: a load of several words
+// at once would wait until the stores of these words are done.
 func (a *asked) swap(b *asked) {
 	a.lim, b.lim = b.lim, a.lim
 	a.id, b.id = b.id, a.id
@@ -206,9 +206,9 @@ func readClocks(claims []claim) {
 	}
 }
 
-// addCosts adds costs of one key. A negative one is not made up for by another, and a
-// sum that is too large stays too large: no burst is math.MaxInt64. (On 32 bits some are
-// math.MaxInt.)
+// addCosts adds costs of one key. The sum with a negative cost is negative, whatever the other
+// cost is. A sum that is too large stays too large: no burst is math.MaxInt64. (On 32 bits some
+// bursts are math.MaxInt.)
 func addCosts(a, b int64) int64 {
 	switch {
 	case a < 0 || b < 0:
@@ -219,9 +219,9 @@ func addCosts(a, b int64) int64 {
 	return a + b
 }
 
-// A chain has for each charge the next one for the same key, or 0 if there is none. (Looking for
-// them among all charges, for each key, would take a time in proportion to the square of their number,
-// with all keys held.)
+// A chain has for each charge the next one for the same key, or 0 if there is none. (A search among
+// all charges, for each key, would take a time in proportion to the square of their number, with all
+// keys held.)
 type chain []int
 
 // of yields the charges for the key of a claim, in their order.
@@ -232,13 +232,13 @@ func (same chain) of(c *claim) iter.Seq[int] {
 	}
 }
 
-// unfit reports whether no state of its key decides on the claim. It still describes the key.
+// unfit reports whether every state of the key decides the claim alike. The Decision still describes the key.
 func (c *claim) unfit() bool { return c.cost < 0 || uint64(max(c.cost, 1)) > c.policy.burst }
 
-// units is what a claim that fits asks for: one with a cost of 0 asks for one.
+// units returns how many units a claim that fits asks for: with a cost of 0, one.
 func (c *claim) units() int { return int(max(c.cost, 1)) }
 
-// ready reports whether there is a word for the charge to go to, or no need of one.
+// ready reports whether the key has a word to charge, or the claim needs no word.
 func (c *claim) ready() bool {
 	return c.cost == 0 || c.slot != nil || c.noRoom != denied || c.unfit()
 }
@@ -255,9 +255,9 @@ func trackAll(claims []claim, round int) {
 	readClocks(claims)
 }
 
-// track makes a claim ready. The last time, it settles what becomes of it if the key
-// is dropped again. As ever at MaxKeys, OverflowEvictSoonest gives up state for that, and
-// denies nothing.
+// track makes a claim ready. The last time, it decides the claim without room, in case the
+// key is dropped again: OverflowEvictSoonest then admits it without state, since as always
+// at MaxKeys it gives up state and denies nothing.
 func (c *claim) track(last bool) {
 	if c.ready() {
 		return
@@ -274,7 +274,7 @@ func (c *claim) track(last bool) {
 	}
 }
 
-// judge describes what Take would say of the claim, and changes nothing. Unless made is true, it describes an
+// judge describes the claim as Take would, and changes no key. Unless made is true, it describes an
 // admitted claim as not charged.
 func (c *claim) judge(made bool) {
 	p := c.policy
@@ -301,9 +301,9 @@ func (c *claim) describe() {
 	_, _, c.Remaining, c.RetryAfter, c.ResetAfter = c.policy.judge(c.state, c.now, c.units(), false)
 }
 
-// charge does to the key what its call does once all claims have been judged: with all, it is
-// charged if it admits that itself. Without, a claim that is denied itself leaves its key as a
-// denied Take would.
+// charge changes the key once all claims have been judged. With all, the key is charged if its
+// own claim is admitted. A claim that is itself denied leaves its key as a denied Take
+// would.
 func (c *claim) charge(all bool) {
 	p := c.policy
 	switch {
@@ -328,25 +328,25 @@ func (c *claim) outcome() outcome {
 	return denied
 }
 
-// holdAll holds the keys of all claims that are tracked, or none if one of them is
-// being moved, perhaps to another policy, which it returns. It waits for keys that others
-// hold while it holds some itself. That cannot go round in circles, since all hold in the
-// same order; and nobody waits for a lock while holding a key.
+// holdAll holds the keys of all claims that are tracked. If one of them is being moved, perhaps
+// to another policy, it holds none and returns that claim. It waits for keys that others hold
+// while it holds some itself. No two transactions can wait for each other, since all hold keys in
+// the same order; and no transaction waits for a lock while it holds a key.
 func holdAll(claims []claim) (moving *claim) {
 	for i := range claims {
 		c := &claims[i]
 		was := c.policy
 		var ok bool
 		if c.hold, ok = c.lim.tryHold(c.id); ok && c.slot == nil {
-			c.policy = was // which is looked at below
+			c.policy = was // the loop below looks at it
 		}
 		if !ok || c.policy != was {
 			releaseAll(claims[:i+1])
 			return c
 		}
 	}
-	// A key that was not tracked is not held, and may have been charged meanwhile. Now
-	// that all others are held there is an instant at which it is fresh.
+	// A key that was not tracked is not held, and may have been charged meanwhile. All
+	// other keys are held now, so this looks for an instant at which it is fresh.
 	for i := range claims {
 		c := &claims[i]
 		if c.slot != nil {
@@ -366,17 +366,17 @@ func releaseAll(claims []claim) {
 	}
 }
 
-// A hold is a key whose word is out of everybody else's reach, for a moment: a call that
-// wants the word waits without sleeping. A holder must not wait for a shard's lock, since a
-// rebuild holds that while it waits for words.
+// A hold is a key whose word no other call can use, for a moment: a call that
+// needs the word waits without sleeping. A holder must not wait for a shard's lock, since a
+// rebuild holds that lock while it waits for words.
 type hold struct {
 	policy *policy
 	slot   *slot // nil if the key is not tracked
 	state        // as it was, without the lock bit
 }
 
-// tryHold holds the word of id once nobody else does. It fails if the word is being
-// moved; awaitMove then waits for that. An untracked key is not held, and fresh.
+// tryHold holds the word of id once no other call does. It fails if the word is being
+// moved; awaitMove then waits for the end of the move. An untracked key is fresh, and not held.
 func (st *store) tryHold(id uint64) (h hold, ok bool) {
 	p, e, tail := st.slotOf(id)
 	if e == nil {
@@ -400,7 +400,7 @@ func (st *store) tryHold(id uint64) (h hold, ok bool) {
 	}
 }
 
-// release ends the hold, and leaves the key with the word that the hold has by then.
+// release ends the hold, and stores the word that the hold has by then in the key's slot.
 func (h *hold) release() {
 	if h.slot != nil {
 		h.slot.word.Store(h.word)
@@ -408,8 +408,8 @@ func (h *hold) release() {
 	}
 }
 
-// lockRecords locks the records of the claims' keys, and puts them into records. It makes all that are
-// missing before it locks the first: to make one takes the lock of a ledger.
+// lockRecords locks the records of the claims' keys, and puts them into records. It makes all missing
+// records before it locks the first one: to make one takes the lock of a ledger.
 func lockRecords(records []*ledger.Record, claims []claim) {
 	for {
 		for i := range claims {
