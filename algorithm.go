@@ -10,11 +10,11 @@ import (
 type algorithm interface {
 	// charge returns the word after an admitted call, or word and false.
 	charge(word uint64, now int64, cost int) (next uint64, admitted bool)
-	// debit returns the word after an unconditional charge of any cost > 0. What
-	// the word has no room for is lost, but it is then as strict as after a full burst.
+	// debit returns the word after an unconditional charge of any cost > 0. Units that
+	// the word has no room for are lost, but it is then as strict as after a full burst.
 	debit(word uint64, now int64, cost int) (next uint64)
-	// refund returns the word after cost units of what counts at now, 1 <= cost <= the
-	// burst, have been given back, but not more than there are.
+	// refund returns the word after cost of the units that count at now have been given
+	// back, 1 <= cost <= the burst, or all of them if fewer count.
 	refund(word uint64, now int64, cost int) uint64
 	// describe returns the numbers of the Decision on a call that left the key with
 	// word. (Not a Decision: it has too many fields for registers, and copying it
@@ -23,8 +23,8 @@ type algorithm interface {
 	// idleAt returns the first nanosecond from which the key is idle, or
 	// math.MaxUint64.
 	idleAt(word uint64) uint64
-	// rank orders keys by what counts against them at now, in the algorithm's own
-	// measure. For the buckets that is also how late they become idle.
+	// rank orders keys by how much counts against them at now, in the algorithm's own
+	// measure. For the buckets this is also the order in which they become idle.
 	rank(word uint64, now int64) uint64
 	// worstCase returns the most that a key can be admitted in a closed span of d
 	// >= 0 nanoseconds, saturating.
@@ -40,16 +40,16 @@ type algorithm interface {
 type wideAlgorithm interface {
 	// tailLen returns the number of words in a tail.
 	tailLen() int
-	// admit and describe only read; what they return for a tail that is being
-	// written is not used. With charges, describe describes an admitted call as
-	// having been charged. Word 0 needs no tail.
+	// admit and describe only read. Their results are not used if the tail was being
+	// written meanwhile. With charges, describe describes an admitted call as
+	// charged. Word 0 needs no tail.
 	admit(key state, now int64, cost int) bool
 	describe(key state, now int64, cost int, charges bool) (allowed bool, remaining int, retry, reset time.Duration)
 	// commit makes the charge of a call that admit admits, or an unconditional one of any
 	// cost > 0, as algorithm's debit, and returns the new word.
 	commit(key state, now int64, cost int) uint64
-	// lasts returns the first nanosecond from which a key is idle again that is fresh at
-	// now and charged cost > 0.
+	// lasts returns the first nanosecond from which a key is idle again if it is fresh at
+	// now and charged cost > 0 then.
 	lasts(now int64, cost int) uint64
 	// refund is algorithm's; word is not 0.
 	refund(key state, now int64, cost int) uint64
@@ -61,15 +61,15 @@ type wideAlgorithm interface {
 	adopter
 }
 
-// An adopter takes over what a key has spent at now under from, another limit of the same
-// algorithm: it returns the word, and writes the tail, of a key of its own. The word of e
-// is not 0, and not blocked; its tail is at rest.
+// An adopter takes over the spent units of a key at now. The state e is under from, another
+// limit of the same algorithm; adopt returns the key's word under its own limit, and writes
+// the tail. The word of e is not 0, and not blocked; no other call writes the tail of e.
 type adopter interface {
 	adopt(from adopter, e state, tail []atomic.Uint64, now int64) uint64
 }
 
-// A denialCounter is an algorithm that can count denied calls: word, which is not
-// blocked, denies the cost at now. It counts up to the limit at most.
+// A denialCounter is an algorithm that can count denied calls, at most up to the limit.
+// The key is not blocked, and denies the cost at now.
 type denialCounter interface {
 	countDenied(key state, now int64, cost int) uint64
 }
@@ -81,8 +81,8 @@ type windowEnder interface {
 	windowEnd(key state, now int64) uint64
 }
 
-// A line is an algorithm whose units come back in order, on a line of ticks: a key is as if
-// fresh from its full tick on.
+// A line is an algorithm whose units come back in order, each at a tick of its own: a key is
+// as if fresh from its full tick on.
 type line interface {
 	algorithm
 	tick(now int64) uint64
@@ -99,8 +99,8 @@ type bucket interface {
 
 // A stamper is an algorithm that can tell its units apart by when they were charged.
 type stamper interface {
-	// stamp returns what tells the units of a charge that has left the key like this, and when
-	// they no longer count.
+	// stamp returns the mark of the units of the newest charge, which has left the key in
+	// this state, and the time from which they no longer count.
 	stamp(key state) (stamp, end uint64)
 	// takeOut returns the word without n of the units with the stamp, or as many as still
 	// count. A wide word is locked.

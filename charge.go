@@ -1,40 +1,40 @@
 package sluice
 
-// Charge charges cost units to key whether they are there or not, and returns what Peek
-// with a cost of 0 would say right after it: whether one more unit would be admitted, and
-// if not, when. It is for costs that are known too late to be denied, and for mirroring
-// what another limiter has decided. It blocks nobody, and counts neither as admitted nor
+// Charge charges cost units to key whether they are there or not. It returns the Decision that
+// Peek with a cost of 0 would return right after it: whether one more unit would be admitted,
+// and if not, when. Use it for costs that are known too late to be denied, and to mirror the
+// decisions of another limiter. It blocks no key, and counts neither as admitted nor
 // as denied. A cost below 1 charges nothing.
 //
-// The key is left exactly as if the call had been admitted. So what it is charged beyond
-// its burst is a debt, and it is denied until it has paid that back:
+// The key is left exactly as if the call had been admitted. Units beyond its burst are
+// a debt, and calls for the key are denied until the debt is paid back:
 //
 //   - GCRA, TokenBucket and LeakyBucket gain units at the rate until the debt is paid,
 //     however long that takes: for ResetAfter less the Config.RefillTime of the burst and
 //     Config.Soft. TokenBucketInterval gains at each boundary.
-//   - FixedWindow counts it in the present window, with which it ends.
-//   - SlidingWindow counts it like all other units of the window: in full until its end,
-//     and then less and less.
-//   - SlidingLog counts it for one period, up to its limit: a higher limit later finds no
-//     more than that.
+//   - FixedWindow counts the debt in the present window, and it ends with that window.
+//   - SlidingWindow counts the debt like all other units of the window: in full until the
+//     window ends, and then less and less.
+//   - SlidingLog counts the debt for one period, up to its limit: under a higher limit
+//     later, no more than that counts.
 //
 // A block becomes longer: under the buckets, by the time in which they gain the cost;
 // under the window algorithms, it lasts until the cost no longer counts. Under Unlimited
 // nothing is charged, nor under a DenyAll that the limiter has been made with; under any
 // other DenyAll the cost is charged as under the limit before. With Config.Soft the debt
-// begins beyond the soft units, and under Shadow it is made like any other.
+// begins beyond the soft units. Under Shadow, Charge makes a debt as well.
 //
 // Buckets have room for all debts, to the end of time. A window counts at least to the
 // limit, and as far beyond it as the number of the window leaves bits: with periods of a
 // second FixedWindow and TokenBucketInterval count to 2^30, FixedWindowFirstCharge to 2^28,
-// and SlidingWindow to 2^15, or where the limit takes two words, to 2^28. With each 64
-// times longer period that is 6 bits more, and for a SlidingWindow of one word 3; with
-// FixedWindowFirstCharge it stays. SlidingWindow charges the rest to its next window, and
-// TokenBucketInterval forgives it. For the others it changes no decision.
-// Refund gives back of what has been counted, and of a log, of as many units as its limit.
+// and SlidingWindow to 2^15, or where the limit takes two words, to 2^28. Each 64 times longer
+// period adds 6 bits, and 3 to a SlidingWindow of one word, but none to FixedWindowFirstCharge.
+// Of the units beyond these counts, SlidingWindow charges the rest to its next window, and
+// TokenBucketInterval forgives them. With the other algorithms they change no decision.
+// Refund gives back units that have been counted, and of a log at most as many as its limit.
 //
 // A new key for which there is no room at MaxKeys is not charged under OverflowDenyNew and
-// OverflowAdmitNew: see Stats.Untracked. WorstCase does not speak of what is charged.
+// OverflowAdmitNew: see Stats.Untracked. WorstCase does not include the units of a Charge.
 func (l *Limiter) Charge(key string, cost int) (d Decision) {
 	id := l.made().hash.String(key)
 	l.ahead(id)
@@ -49,7 +49,7 @@ func (k Key) Charge(cost int) (d Decision) {
 	return d
 }
 
-// chargeAt describes in d, which is zero, the call for one unit that comes after the
+// chargeAt describes in d, which is zero, a call for one unit right after the
 // charge.
 func (k Key) chargeAt(d *Decision, now int64, cost int) {
 	now = max(now, 0)
@@ -77,10 +77,10 @@ func (k Key) debit(d *Decision, now int64, cost int, put bool) (charged bool) {
 	return charged
 }
 
-// debitNew is debit for a key that is not tracked. It is not done if that is to be tried again.
+// debitNew is debit for a key that is not tracked. It returns false if the caller has to try again.
 func (st *store) debitNew(d *Decision, p *policy, id uint64, now int64, cost int) (done bool) {
 	*d = Decision{}
-	var next Decision // of a key with a tail
+	var next Decision // only for a key with a tail
 	switch word, out := st.insert(p, id, now, cost, &next, gap{}); {
 	case out == retrying:
 		return false
@@ -96,13 +96,13 @@ func (st *store) debitNew(d *Decision, p *policy, id uint64, now int64, cost int
 }
 
 // TakeUpTo charges as many of cost units to key as there are at one instant, and returns
-// how many that is: from 1 to cost, or 0 if there is none. The decision is that of Take
-// for the units taken; or if there is none, that of Take for one unit, which is denied,
-// with all that a denial does. A cost below 1 takes nothing: see Take.
+// how many it has taken: from 1 to cost, or 0 if no unit is there. The decision is the one of
+// Take for the units taken. If no unit is there, it is the denial of Take for one unit,
+// which has all effects of a denial. A cost below 1 takes nothing: see Take.
 //
-// Under Unlimited that is all of cost. So it is under Shadow: what is charged is what
-// there was, and WouldDeny says whether that was less. A new key without room at MaxKeys
-// gets up to its burst under OverflowAdmitNew.
+// Under Unlimited TakeUpTo takes all of cost. Under Shadow it returns all of cost as well, but
+// charges only the units that were there; WouldDeny reports whether they were fewer. A new key
+// without room at MaxKeys gets up to its burst under OverflowAdmitNew.
 func (l *Limiter) TakeUpTo(key string, cost int) (taken int, d Decision) {
 	id := l.made().hash.String(key)
 	l.ahead(id)
@@ -155,11 +155,11 @@ func (k Key) takeSome(d *Decision, now int64, cost int) (taken int) {
 	return taken
 }
 
-// takeSome returns the word of the key after the charge, and what has been taken if that is admitted. A
-// wide word is locked.
+// takeSome returns the word of the key after the charge, and how many units were taken if the call is
+// admitted. A wide word is locked.
 func (p *policy) takeSome(d *Decision, key state, now int64, cost int) (next uint64, taken int, out outcome) {
 	*d = Decision{Limit: int(p.burst)}
-	if p.burst == 0 { // all or nothing, whatever there is
+	if p.burst == 0 { // Unlimited or DenyAll: all or nothing
 		p.peek(d, key, p.blockedUntil(key), now, cost)
 		return key.word, cost, p.edgeOutcome(d, cost)
 	}
@@ -171,7 +171,7 @@ func (p *policy) takeSome(d *Decision, key state, now int64, cost int) (next uin
 	return next, taken, out
 }
 
-// takeNew charges a key that was not tracked, which has all that is asked for.
+// takeNew charges a key that was not tracked, and so has its whole burst.
 func (st *store) takeNew(d *Decision, p *policy, id uint64, now int64, cost int) (taken int, out outcome) {
 	*d = Decision{Limit: int(p.burst)}
 	if p.burst == 0 {

@@ -35,7 +35,7 @@ type Config struct {
 	// is the default up to 2047 keys.
 	MaxKeys int
 
-	// Overflow says what happens to a new key when its shard is full and
+	// Overflow selects how a new key is treated when its shard is full and
 	// dropping idle keys did not make room.
 	Overflow Overflow
 
@@ -67,33 +67,34 @@ type Config struct {
 	// limit's. Limiter.WorstCase counts them.
 	Soft int
 
-	// Shadow tries a limit out: every call is admitted, Decision.WouldDeny says which
-	// would not have been, and keys are left as if it had not been. Stats then counts
-	// WouldDeny instead of Denied, and TopDenied lists the keys all the same.
+	// Shadow tries a limit out: every call is admitted, and Decision.WouldDeny reports a
+	// call that the limit would have denied. Such a call leaves its key as a denied call would.
+	// Stats then counts WouldDeny instead of Denied, and TopDenied lists the keys all the same.
 	Shadow bool
 
-	// BlockFor is how long a denied call blocks its key: all calls for it are then denied,
-	// with a RetryAfter that says until when, and after that it is fresh. A key that would
-	// take longer to become fresh by itself is blocked for as long as that: under 5 per hour
-	// a key that has spent all 5 is blocked for the hour that it takes to get them back
-	// (under FixedWindow, until the hour ends), also with a BlockFor of 15 minutes. For a
-	// shorter block, give it a limit of a shorter period. 0 does not block. Calls with a cost that is denied whatever the key's state do not block, nor do
-	// Peek, Wait and Reserve. A charge of a TakeAll blocks its key if it was denied itself.
+	// BlockFor is how long a denied call blocks its key: all calls for the key are then denied,
+	// with the time to the end of the block as RetryAfter, and after the block the key is fresh.
+	// If the key would take longer than BlockFor to become fresh without a block, the block lasts as
+	// long as that: under 5 per hour, a key that has spent all 5 is blocked for the hour that it
+	// takes to get them back (under FixedWindow, until the hour ends), also with a BlockFor of 15 minutes.
+	// For a shorter block, choose a limit with a shorter period. 0 does not block. A cost that every state
+	// of a key denies does not block, nor do Peek, Wait and Reserve. A charge of a TakeAll blocks its key if
+	// that charge was denied itself.
 	//
 	// To block a key after n failures, give it a limit of n in BlockFor, charge every
 	// attempt, and Reset the key when one succeeds: see the example of Block.
 	BlockFor time.Duration
 
 	// CountDenied makes denied calls count under the window algorithms, up to the limit, so
-	// that a client that goes on hammering stays limited. Under SlidingLog that means that
-	// nothing is admitted before the client has kept to the limit for a period; under the
-	// others, that a window it has hammered in is a full one. Beside BlockFor it changes
-	// nothing: a denied call blocks its key, which is fresh afterwards.
+	// that a client that goes on calling too often stays limited. Under SlidingLog nothing is
+	// then admitted before the client has kept to the limit for a period; under the
+	// others, the denied calls fill their window up to the limit. Together with BlockFor it
+	// changes nothing: a denied call blocks its key, which is fresh afterwards.
 	CountDenied bool
 
-	// MaxReservations is how many reservations and waiting calls a key can have that have
-	// not been settled, and have not come back by themselves: some 200 bytes each. Reserve
-	// and Wait have ErrTooManyReservations beyond it. 0 means 65,536.
+	// MaxReservations is how many open reservations and waiting calls a key can have, of some 200
+	// bytes each: they are open until they are settled or their units have come back. Beyond that
+	// number, Reserve and Wait return ErrTooManyReservations. 0 means 65,536.
 	MaxReservations int
 
 	// TopDenied is how many keys Limiter.TopDenied can list, at most 65,536. 0 means
@@ -112,17 +113,17 @@ const (
 	// TokenBucket gains its tokens with time: one after each Period/Rate.
 	TokenBucket
 	// TokenBucketInterval adds Rate tokens at once at each boundary k*Period + Config.Offset of Unix
-	// time, and what exceeds Burst is lost. In any span d at most Burst + Rate for each
-	// boundary in it are admitted. A call with an older time than its key has seen is
+	// time; tokens above Burst are lost. In any span d at most Burst units, and Rate for each
+	// boundary in it, are admitted. A call with an older time than its key has seen is
 	// judged and charged after the last boundary that the key has seen.
 	TokenBucketInterval
-	// LeakyBucket: the burst is the length of the queue in units, with what is draining. With a
-	// burst of 1 nobody can wait while a unit drains; so that ten calls of one unit can, want
-	// WithBurst(11).
+	// LeakyBucket is a queue: the burst is its length in units, with the unit that is draining. With a
+	// burst of 1 no call can wait while a unit drains; so that ten calls of one unit can wait,
+	// use WithBurst(11).
 	LeakyBucket
 	SlidingWindow
 	SlidingLog
-	// FixedWindow: the windows of all keys begin together, at k*Period + Config.Offset of Unix time.
+	// FixedWindow begins the windows of all keys together, at k*Period + Config.Offset of Unix time.
 	FixedWindow
 	// FixedWindowFirstCharge makes a key's window begin, to the nanosecond, at its first charge
 	// after its last window has ended: s to s+Period. Rates are at most 2147483647, and
@@ -136,12 +137,12 @@ func (a Algorithm) windowed() bool {
 	return a >= SlidingWindow
 }
 
-// bounded reports whether there are boundaries on the clock, which an offset can move.
+// bounded reports whether the algorithm has boundaries on the clock, which an offset can move.
 func (a Algorithm) bounded() bool {
 	return a == SlidingWindow || a == FixedWindow || a == TokenBucketInterval
 }
 
-// Overflow is what happens to a new key at MaxKeys, once the idle keys of its
+// Overflow is the policy for a new key at MaxKeys, when the idle keys of its
 // shard have been dropped and the shard is still full.
 type Overflow uint8
 
@@ -155,12 +156,12 @@ type Overflow uint8
 const (
 	// OverflowEvictSoonest drops live keys, a third of up to 2,000 at a time: the ones that
 	// would become idle soonest, and under the window algorithms, where keys become
-	// idle together, the ones with the fewest units against them. A flood of keys
-	// that are charged once pushes out itself, not the key that has spent the most.
+	// idle together, the ones with the fewest counted units. In a flood of new keys that are
+	// charged once, these keys push out each other, not the key that has spent the most.
 	// Stats.Evicted counts the dropped keys, since each of them starts afresh.
 	OverflowEvictSoonest Overflow = iota
-	// OverflowDenyNew denies the new key. No tracked key loses its state. As nobody knows when
-	// there will be room, RetryAfter is Period/Rate, rounded up.
+	// OverflowDenyNew denies the new key. No tracked key loses its state. The limiter cannot know
+	// when there will be room, so RetryAfter is Period/Rate, rounded up.
 	OverflowDenyNew
 	// OverflowAdmitNew admits the new key without tracking it. No tracked key loses its
 	// state, and keys without room are not limited.
@@ -172,12 +173,12 @@ type Hash uint8
 
 // The hashes. Their text forms are seeded and stable.
 const (
-	// HashSeeded hashes with a random seed of this limiter, so that nobody outside can
+	// HashSeeded hashes with a random seed of this limiter, so that strangers cannot
 	// find keys that collide, crowd one shard, or share another key's budget.
 	HashSeeded Hash = iota
 	// HashStable is xxHash64: the same id in every process and run. It is for keys
-	// that strangers cannot choose: who can finds some that share a budget. Where they do, and
-	// a Snapshot is wanted, take an HMAC of the key by a secret for the key.
+	// that strangers cannot choose: a stranger who can finds some that share a budget. To use
+	// Snapshot with keys that strangers choose, use an HMAC of the key, by a secret, as the key.
 	HashStable
 )
 
@@ -233,8 +234,8 @@ const (
 )
 
 // withDefaults returns c with every zero field but Limit and Shards replaced by
-// its default, or the first thing that is wrong with it. Whether the algorithm
-// can represent the limit is for the algorithm to say.
+// its default, or the first error in it. It leaves it to newAlgorithm to check whether
+// the algorithm can represent the limit.
 func (c Config) withDefaults() (Config, *ConfigError) {
 	for _, validate := range []func(Config) *ConfigError{Config.validateFields, Config.validateClock, Config.validateLimit, Config.validateSoft, Config.validateOffset} {
 		if err := validate(c); err != nil {
@@ -255,7 +256,7 @@ func (c Config) withDefaults() (Config, *ConfigError) {
 	return c, nil
 }
 
-// validateFields looks at all but the limit, and what is measured by it.
+// validateFields checks all fields except the clock, the limit, and the fields that depend on the limit.
 func (c Config) validateFields() *ConfigError {
 	switch {
 	case int(c.Algorithm) >= len(algorithmNames):
@@ -283,7 +284,7 @@ func (c Config) validateFields() *ConfigError {
 	return nil
 }
 
-// validateClock finds a nil pointer, or another nil, in the interface, which is then not nil.
+// validateClock finds an interface that is not nil, but holds a nil pointer or another nil value.
 func (c Config) validateClock() *ConfigError {
 	switch v := reflect.ValueOf(c.Clock); v.Kind() {
 	case reflect.Pointer, reflect.Func, reflect.Map, reflect.Slice, reflect.Chan:
@@ -314,7 +315,7 @@ func (c Config) validateSoft() *ConfigError {
 	case c.Soft > 0 && l.constant():
 		return configErrorf("Soft", "%d with a limit of %v, which nothing is beyond; want 0", c.Soft, l)
 	}
-	// The sum stays below math.MaxInt, which is what Unlimited has.
+	// The sum stays below math.MaxInt, which is the Rate of Unlimited.
 	if most := max(0, math.MaxInt-1-max(l.Rate, l.burst())); c.Soft > most {
 		return configErrorf("Soft", "%d on top of a limit of %v is too large to count; want at most %d", c.Soft, l, most)
 	}
@@ -334,7 +335,7 @@ func (c Config) enforced() Limit {
 }
 
 // validateOffset does not compare the offset with the period of a limit that denies or
-// admits everything: it has no windows, and may stand in for one that has.
+// admits everything: such a limit has no windows, and may stand in for one with windows.
 func (c Config) validateOffset() *ConfigError {
 	rest := c.Offset % c.Limit.Period
 	if rest < 0 {
@@ -354,14 +355,13 @@ func (c Config) validateOffset() *ConfigError {
 }
 
 // RefillTime returns how long so many spent units take to come back under c.Limit, rounded up
-// to the nanosecond: Period/Rate each. Under TokenBucketInterval it is as many periods as they take at
-// the most that comes at once, in proportion; under the window algorithms, where units do
-// not come back one by one, the Period. It is 0 for less than one unit and under Unlimited,
-// and Never under DenyAll, and for a time that does not fit into a Duration. Of the other
-// fields only Algorithm matters. For a key with a limit of its own, set Limit to
-// that.
+// to the nanosecond: Period/Rate each. Under TokenBucketInterval, where a boundary brings back the
+// lesser of Rate and burst, it is Period/min(Rate, burst) each; under the window algorithms, where
+// units do not come back one by one, it is the Period. It is 0 for less than one unit and under
+// Unlimited, and Never under DenyAll, and for a time that does not fit into a Duration. Of the other
+// fields only Algorithm matters. For a key with a limit of its own, set Limit to that limit.
 //
-// What comes back in fact may come earlier: see Status.
+// The units may come back earlier in fact: see Status.
 func (c Config) RefillTime(units int) time.Duration {
 	rate := c.Limit.Rate
 	switch {

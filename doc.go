@@ -4,12 +4,12 @@
 //
 //	lim, err := sluice.New(sluice.Config{Limit: sluice.PerSecond(100).WithBurst(20)})
 //	if lim.Allow("user:42") { ... }
-//	d := lim.Take("user:42", 5)           // cost 5; what to tell the client
+//	d := lim.Take("user:42", 5)           // cost 5; details for the client
 //	k := lim.Key("user:42"); k.Allow()    // hash once, decide often
 //
 // # Which algorithm when
 //
-// All six are exact for what they define, and run on the same engine.
+// All six do exactly as they define, and run on the same engine.
 //
 //   - [GCRA], the default: a sustained rate with a burst, paced smoothly. Take this
 //     one unless there is a reason not to.
@@ -18,7 +18,7 @@
 //   - [LeakyBucket], as a meter, decides like GCRA. Take it for Wait and Reserve, which
 //     make it a queue that lets calls pass at even distances.
 //   - [SlidingWindow]: N in any window while calls come evenly, for the price of a
-//     counter. It assumes that the previous window's cost was spread evenly. Where that
+//     counter. It assumes that the previous window's cost was spread evenly. If that cost
 //     came all at once, almost 2*N can pass within a period.
 //   - [SlidingLog]: at most N in any window, exactly, for 8*N bytes a key and limits
 //     up to 1<<20. The worst case is 8*N*MaxKeys bytes, and about a fifth on top.
@@ -27,28 +27,28 @@
 //     to midnight in another time zone, say; with [FixedWindowFirstCharge] they are each key's own.
 //
 // [Limiter.WorstCase] states the most that each admits in any span of time: under GCRA
-// and the buckets the burst and what comes back meanwhile, so 2*N within a period where
-// the burst is the rate, N, as it is without [Limit.WithBurst].
+// and the buckets the burst and the units that come back meanwhile, so 2*N within a period
+// if the burst is the rate, N, as it is without [Limit.WithBurst].
 //
 // # Around a decision
 //
-// [Limiter.Take] describes it, for the client. [TakeAll] charges several keys or none,
+// [Limiter.Take] describes the decision, for the client. [TakeAll] charges several keys or none,
 // [Limiter.TakeUpTo] as many units as there are, and [Limiter.Charge] any number, as a debt
 // if they are not there.
 //
-// [Limiter.Wait] waits for it, and [Limiter.Reserve] gives a turn to come and a receipt, to
-// be settled when it is known what was used; [WaitAll] and [ReserveAll] do so for several
-// keys. [Limiter.Refund] gives back what turned out not to count. [Limiter.Block], and
+// [Limiter.Wait] waits until a call is admitted, and [Limiter.Reserve] gives a turn to come and a
+// receipt, to be settled when the cost is known; [WaitAll] and [ReserveAll] do so for several
+// keys. [Limiter.Refund] gives back units that turned out not to count. [Limiter.Block], and
 // Config.BlockFor, shut out a key for a while.
 //
 // [Limiter.SetLimit] and [Limiter.SetKeyLimit] change limits while decisions run, and
-// [Key.WithLimit] takes one that comes with the request. Config.Shadow
-// tries a limit out. [Limiter.Stats] and [Limiter.TopDenied] tell what has been decided, if
-// the [Config] asks for them. [Limiter.Snapshot] and [Limiter.Restore] outlive the process.
+// [Key.WithLimit] takes a limit that comes with the request. Config.Shadow
+// tries a limit out. [Limiter.Stats] counts the decisions and [Limiter.TopDenied] lists keys, if the
+// [Config] asks for them. [Limiter.Snapshot] and [Limiter.Restore] carry keys to the next process.
 //
 // # How the controls combine
 //
-// Denials, and the settings that say what comes of them:
+// Denials, and the settings that change their effect:
 //
 //	            a denied call            the key then               beside the others
 //	none        is denied                is as it was
@@ -63,11 +63,11 @@
 //	Shadow      passes, with WouldDeny   as the other settings say  counted, blocked and listed
 //	                                                                as if it had been denied
 //
-// Refund gives back what counts, admitted or counted by CountDenied, and nothing of a blocked
-// key. Charge makes a block longer. Reset and Unblock end it. Calls that are denied whatever
-// the key's state (a cost below 0, or above the burst and Soft), Peek, a cost of 0, and Wait and Reserve
-// that fail neither charge nor block. A TakeAll does to the key of each charge that is denied
-// itself what a denied Take would do, and nothing to the others.
+// Refund gives back units that count, admitted or counted by CountDenied, but none of a blocked
+// key. Charge makes a block longer. Reset and Unblock end it. These neither charge nor block: a cost
+// that every state of a key denies (below 0, or above the burst and Soft), a Peek, a cost of 0, and a
+// Wait or Reserve that fails. A TakeAll with a denied charge changes the key of each charge that is
+// denied itself, as a denied Take would, and no other key.
 //
 // # Coming from another limiter
 //
@@ -109,8 +109,8 @@
 //   - A Burst of 0 is the Rate, where x/time/rate admits nothing. A Rate of 0 denies all, where
 //     x/time/rate admits a burst.
 //   - A cost of 0 asks whether a unit is there, where x/time/rate always admits it.
-//   - Cancel gives back what the key would have without the reservation, also when the turn has
-//     begun. x/time/rate gives back less, and nothing then.
+//   - Cancel gives back the units that the key would have without the reservation, also when the turn
+//     has begun. x/time/rate gives back fewer, and none once the turn has begun.
 //   - A larger burst can be used at once, where x/time/rate fills it up at the rate.
 //   - Remaining is never negative, and above the burst nothing is reserved: Charge makes a debt.
 //   - RetryAfter is 0 for a call that is admitted, and Never if no wait helps, where throttled has
@@ -120,7 +120,7 @@
 //
 // Under HTTP, see package httplimit.
 //
-// # What is promised
+// # Promises
 //
 // No decision uses floating point, and nothing drifts: after k periods exactly
 // k*Rate units have come back. Where Period/Rate is no whole number of
@@ -128,16 +128,16 @@
 // kept exactly in 64 bits is refused by New. RetryAfter is exact to the
 // nanosecond.
 //
-// A key that has been idle, that is, can no longer be told from a fresh one, is
-// forgotten by a sweep; that never changes a decision. Memory is bounded by
-// MaxKeys: from 10,000 keys on 18 to 30 bytes a key, none of which the garbage collector
-// has to look into. (SlidingLog takes its logs on top, and a log of more than 32
+// A key is idle once it can no longer be told from a fresh one. A sweep forgets idle
+// keys, which never changes a decision. Memory is bounded by MaxKeys: from 10,000 keys
+// on 18 to 30 bytes a key, none of which the garbage collector has to look
+// into. (SlidingLog takes its logs on top, and a log of more than 32
 // units is an object of its own.)
 //
 // Decision paths do not allocate, except for a new key now and then, when its table
 // grows, and under SlidingLog, when it gets its log.
 //
-// # What is not
+// # Limitations
 //
 // Keys are tracked by a 64-bit hash. Two of n live keys share one, and so a
 // budget, with a chance of about n*n/2^65: 3e-8 at a million keys.
@@ -147,9 +147,9 @@
 //
 // At MaxKeys the overflow policy gives something up: the state of the keys that
 // would soonest be idle (OverflowEvictSoonest), the new keys (OverflowDenyNew), or their limit
-// (OverflowAdmitNew). Stats tells how often.
+// (OverflowAdmitNew). Stats counts how often.
 //
 // A call judged at an older time than its key has seen (Key.AllowAt) is judged
-// strictly. WorstCase then speaks of the newer time: in the windows, and with a
+// strictly. WorstCase then holds for the newer time: in the windows, and with a
 // refill at intervals, a call counts as made in the key's window, not in its own.
 package sluice

@@ -2,25 +2,25 @@ package sluice
 
 import "github.com/puzpuzpuz/xsync/v3"
 
-// SetKeyLimit gives key a limit of its own, until ClearKeyLimit: Unlimited or
-// DenyAll, say, under which units come back as they did under the key's limit before. Like
-// SetLimit, which does not touch it, it keeps what the key has spent. The limit is kept
-// until it is cleared, whatever becomes of the key's state; such keys do not count towards
-// MaxKeys and Len, and WorstCase does not speak of them. Config.Soft is added to it. The
+// SetKeyLimit gives key a limit of its own, an override, until ClearKeyLimit: Unlimited or
+// DenyAll, say, under which units come back as they did under the key's limit before. Spent units
+// stay spent, as with SetLimit, which does not change overrides. The override stays until it is
+// cleared, even if the key's state is dropped. Keys with an override do not count towards
+// MaxKeys and Len, and WorstCase does not include them. Config.Soft is added to the limit. The
 // error is a *ConfigError, as of New, and then nothing has changed.
 //
-// It takes some 100 bytes a key, some 1 KiB for each different limit, and a time that does not
-// depend on how many keys and limits there are, though it does on how many reservations of the
-// key are open, some 0.1 us each; no other tracked key's decision waits for it. Calls for the key that run meanwhile go by either limit, also two of one goroutine, in
-// any order.
+// An override takes some 100 bytes a key, and some 1 KiB for each different limit. The time of the call
+// does not depend on the number of keys and limits; each open reservation of the key adds some 0.1 us.
+// No other tracked key's decision waits for it. Calls for the key that run meanwhile go by either
+// limit, also two calls of one goroutine, in any order.
 func (l *Limiter) SetKeyLimit(key string, limit Limit) error {
 	return l.setKeyLimit(l.made().hash.String(key), limit)
 }
 
-// ClearKeyLimit gives key the limiter's limit again. It keeps what the key has spent, and
-// does nothing for a key without a limit of its own. The key counts towards MaxKeys again;
-// if there is no room for it, what it has spent is forgotten, as for any key that has no
-// room. The time that it takes, and what it means for other calls, are as SetKeyLimit says.
+// ClearKeyLimit gives key the limiter's limit again. Spent units stay spent. It does
+// nothing for a key without a limit of its own. The key counts towards MaxKeys again;
+// if there is no room for it, its spent units are forgotten, as for any key without
+// room. Its time, and its effect on other calls, are as SetKeyLimit says.
 func (l *Limiter) ClearKeyLimit(key string) { l.clearKeyLimit(l.made().hash.String(key)) }
 
 // SetLimit is Limiter.SetKeyLimit for this key.
@@ -29,19 +29,19 @@ func (k Key) SetLimit(limit Limit) error { return k.lim.made().setKeyLimit(k.id,
 // ClearLimit is Limiter.ClearKeyLimit for this key.
 func (k Key) ClearLimit() { k.lim.made().clearKeyLimit(k.id) }
 
-// WithLimit returns the key with a limit that its calls bring along: one that comes with the
-// request, say in a token, and that nobody has to keep. Calls through k itself go on going by
-// the limit that the key has. The state is one: a call puts the key under the limit it
-// brings, and the key keeps what it has spent. So nobody gains by changing between limits, with
-// one exception, which SetLimit has too: a limit of another period moves what has been spent into
-// a window that has just begun. A call that changes the limit takes a lock and allocates;
-// the next one with the same limit does not.
+// WithLimit returns the key with a limit that its calls bring along: a limit that comes with the
+// request, say in a token, and does not have to be stored here. Calls through k itself still go by
+// the limit that the key has. Both share one state: a call puts the key under the limit that it
+// brings, and spent units stay spent. So a client gains nothing by changing between limits, with
+// one exception, as with SetLimit: a limit of another period moves the spent units into a
+// window that has just begun. A call that changes the limit takes a lock and allocates;
+// the next call with the same limit does not.
 //
-// The key is tracked and forgotten like others: it counts towards MaxKeys, and goes when it
-// is idle. The limiter remembers up to 4096 such limits, some 1 KiB each. More than that are
+// The key is tracked and forgotten like others: it counts towards MaxKeys, and is dropped when
+// it is idle. The limiter remembers up to 4096 such limits, some 1 KiB each. Further limits are
 // made anew at each call, which takes some us, and stay as long as a key is under them: with
 // as many limits as keys, that is 1 KiB a key. The error is a *ConfigError, as of New: deny a
-// request whose limit is none.
+// request that comes with an invalid limit.
 func (k Key) WithLimit(limit Limit) (Key, error) {
 	tm, err := k.lim.made().broughtTerms(limit)
 	if err != nil {
@@ -52,7 +52,7 @@ func (k Key) WithLimit(limit Limit) (Key, error) {
 
 // Limit returns the limit that calls through k go by.
 func (k Key) Limit() Limit {
-	return k.termsOf(k.lim.made().shardOf(k.id).cell(k.id)).limit // whatever another call has brought
+	return k.termsOf(k.lim.made().shardOf(k.id).cell(k.id)).limit // even if another call has brought one
 }
 
 func (l *Limiter) setKeyLimit(id uint64, limit Limit) error {
@@ -84,7 +84,7 @@ func (l *Limiter) broughtTerms(limit Limit) (*terms, error) {
 	if tm, ok := all.Load(limit); ok {
 		return tm, nil
 	}
-	var from *policy // without one, no more reach than the limit's own
+	var from *policy // if nil, the reach is the limit's own
 	if limit.constant() {
 		from = l.current.Load()
 	}
@@ -92,7 +92,7 @@ func (l *Limiter) broughtTerms(limit Limit) (*terms, error) {
 	if err != nil {
 		return nil, err
 	}
-	if all.Size() >= max(maxBrought, 2*int(l.kept.Load())) { // those of calls are not counted
+	if all.Size() >= max(maxBrought, 2*int(l.kept.Load())) { // kept does not count limits that calls bring
 		all.Clear() // keys that are under them stay under them
 	}
 	tm, _ = all.LoadOrStore(limit, tm)

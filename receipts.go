@@ -9,23 +9,23 @@ import (
 )
 
 // A Reservation is the receipt for a charge, of Reserve for a time to come or of
-// TakeAllReceipts. Its methods can be called concurrently, in any order. A nil one stands for a
-// charge that has not been made: there is nothing to wait for and nothing to settle.
+// TakeAllReceipts. Its methods can be called concurrently, in any order. A nil Reservation stands for
+// a charge that has not been made: there is nothing to wait for and nothing to settle.
 type Reservation struct {
 	lim       *Limiter
 	id        uint64
 	cost      int
-	begins    int64 // when the caller can go ahead: at, or under Shadow at once
+	begins    int64 // when the caller can go ahead: at node.At, or under Shadow at once
 	wouldDeny bool
 	settled   atomic.Bool
 	rec       *ledger.Record // nil if nothing has been charged
 
 	node  ends.Node // guarded by the record
-	stamp uint64    // what a window algorithm tells the units by: see stamper
+	stamp uint64    // by which a window algorithm knows the units: see stamper
 }
 
 // Delay returns how long from now the turn begins, by the limiter's clock: wait that long,
-// and go ahead. Once the turn has begun it is 0.
+// and go ahead. It is 0 once the turn has begun.
 func (r *Reservation) Delay() time.Duration {
 	if r == nil {
 		return 0
@@ -34,7 +34,7 @@ func (r *Reservation) Delay() time.Duration {
 }
 
 // At returns when the turn begins, in Unix nanoseconds of the limiter's clock: the time of
-// the call that has reserved it, or later. Of a nil one it is 0.
+// the call that has reserved it, or later. It is 0 for a nil Reservation.
 func (r *Reservation) At() int64 {
 	if r == nil {
 		return 0
@@ -43,24 +43,24 @@ func (r *Reservation) At() int64 {
 }
 
 // WouldDeny reports whether there would be an error instead of the reservation, had the
-// limiter been made without Config.Shadow. Nothing has been charged then, as by a nil one.
+// limiter been made without Config.Shadow. Nothing has been charged then, as with a nil Reservation.
 func (r *Reservation) WouldDeny() bool { return r == nil || r.wouldDeny }
 
-// Cancel gives the whole charge back, also when its turn has begun. So it is for a call that
-// has not been made, and not for a defer. It is Settle(0).
+// Cancel gives the whole charge back, also when its turn has begun. Use it for a call that
+// has not been made, and not in a defer. It is Settle(0).
 func (r *Reservation) Cancel() { r.Settle(0) }
 
-// Settle replaces the cost of the reservation by what was used. Units that were not used are given
-// back, unless they have come back by themselves meanwhile; units beyond the cost are
-// charged as by Charge, under the limit that the key has now. Only the first Settle or Cancel does
-// anything. An actual below 0 counts as the cost.
+// Settle replaces the cost of the reservation by the actual cost. Unused units are given back,
+// unless they have come back meanwhile; units beyond the cost are charged as by Charge, under the
+// limit that the key has now. Only the first Settle or Cancel has an effect. An actual below 0
+// counts as the cost.
 //
 // Settle gives back at most the units that would be left without the reservation, whatever
-// other calls have been made, except Refund of the same units. Where the key
-// would have been fresh for a while without the reservation, it is less by that while.
-// Turns that others have reserved stay where they are: what is missing between the turns of
-// others is not handed out again beside them, where it would exceed the limit, as long as
-// they are to come; it is given back if they are cancelled, too.
+// other calls have been made, except Refund of the same units. If the key would have been
+// fresh for a while without the reservation, it gives back less, by that while.
+// Turns that other calls have reserved stay where they are. Units that become free between such
+// turns are not given back while the turns are to come, where that would exceed the limit; they
+// are given back if those reservations are cancelled, too.
 func (r *Reservation) Settle(actual int) {
 	if r == nil || r.settled.Swap(true) {
 		return
@@ -87,11 +87,11 @@ func (r *Reservation) Settle(actual int) {
 	}
 }
 
-// giveBack lets r count for no more than what was used. It fails if the key has no longer
-// what had been charged: it is blocked, or has been dropped.
+// giveBack lets r count for no more than the used units. It fails if the charged units no longer
+// count against the key: the key is blocked, or has been dropped.
 //
-// It reads the clock with the word at hand, and so not before anybody whose charge is in it.
-// An older time would give back what has come back by itself:
+// It reads the clock after the word, and so after each call whose charge is in the word.
+// With an older time it would give back units that have already come back:
 //
 //	settle:  reads the clock, 0 s; is delayed
 //	charge:  at 1 s takes the unit that was reserved at 0 s, and has come back
@@ -111,7 +111,7 @@ func (l *Limiter) giveBack(rec *ledger.Record, r *Reservation, used int) (ok boo
 		if ok = a.full(key.word) >= last; !ok {
 			return key.word
 		}
-		r.node.Span, r.node.Least = span, least // whatever an attempt before has made of them
+		r.node.Span, r.node.Least = span, least // an earlier attempt may have changed them
 		rec.Changed(&r.node)
 		now := max(l.now(), 0)
 		if given := rec.Shrink(&r.node, used, now); given > 0 {
@@ -128,15 +128,15 @@ func (r *Reservation) enter(rec *ledger.Record, p *policy, drops, from uint64) {
 	rec.Enter(&r.node, p, drops, from)
 }
 
-// receipts are those of a TakeAllReceipts.
+// receipts are the receipts that a TakeAllReceipts returns.
 type receipts struct {
 	all     []*Reservation
 	charges []Charge
 	same    chain
 }
 
-// write makes the receipts for the charges of a claim, which has been charged while its key had
-// the word before. rec is the key's record.
+// write makes the receipts for the charges of a claim that has been charged. before is the word that
+// its key had until then. rec is the key's record.
 func (rs *receipts) write(c *claim, rec *ledger.Record, before uint64) {
 	p := c.policy
 	a, s := p.line, p.stamper()

@@ -11,19 +11,19 @@ import (
 
 // ReserveAll makes all of the charges for one turn to come, or none, and returns a receipt
 // for each, in their order: LLM APIs, say, limit requests and tokens together. The turn is the
-// latest of those that Reserve would give for each key by itself, all at one instant, which
-// nobody else sees a part of. All receipts begin with it, each by the clock of its own
-// limiter; each is settled or cancelled by itself.
+// latest of the turns that Reserve would give for each key by itself. All charges are made at one
+// instant: no other call sees only a part of them. All receipts begin with the turn, each by the
+// clock of its own limiter; each is settled or cancelled by itself.
 //
 // Charges for the same key add up, and have one turn; if their Keys bring different limits,
-// all go by that of the first. If one of the keys has no turn within
-// maxWait, the error is that of Reserve for the first such charge, and nothing has been
-// charged. A charge that Shadow lets pass has a receipt that says so and does not keep the
-// others waiting. Keys of limiters with other algorithms have ErrNotReservable. A key whose own
-// turn is sooner is not charged for the time between, and others cannot use it.
+// all go by the limit of the first. If one of the keys has no turn within maxWait, ReserveAll
+// returns the error that Reserve would return for the first such charge, and charges nothing.
+// A charge that only Shadow lets pass has a receipt with WouldDeny and does not keep the other
+// charges waiting. A key of a limiter whose algorithm has no turns gives ErrNotReservable. A key whose
+// own turn is sooner is not charged for the time between, and no other call can use that time.
 //
-// It is safe to call at the same time in any order of the keys. No charges at all have the
-// turn that begins now.
+// Concurrent calls are safe, in any order of the keys. Without charges, the turn begins
+// now.
 func ReserveAll(maxWait time.Duration, charges ...Charge) ([]*Reservation, error) {
 	j := newJoint(charges, maxWait)
 	all, err := j.reserve()
@@ -35,14 +35,14 @@ func ReserveAll(maxWait time.Duration, charges ...Charge) ([]*Reservation, error
 }
 
 // WaitAll makes all of the charges as ReserveAll, and returns when their turn begins; or it
-// returns an error, having charged nothing: one of ReserveAll, at once, if the turn is after
-// the context's deadline, or the context's if that is done first. Then what has been charged is
-// given back, as by Reservation.Cancel.
+// returns an error, and leaves nothing charged. It returns an error of ReserveAll at once if the turn
+// is after the context's deadline. If the context is done first, it returns the context's error and
+// gives the charges back, as by Reservation.Cancel.
 //
 // If one of the keys is blocked, or its algorithm has no turns to reserve, WaitAll waits until
 // all keys could be charged at once, if nothing else happens to them, and asks again, as Wait
-// does: the order of those that wait is then not determined. So it does if a key is blocked when the turn
-// begins. A denial while it waits blocks nobody, and is not counted.
+// does: the order of waiting calls is then not determined. It does the same if a key is blocked when
+// the turn begins. A denial while it waits blocks no key, and is not counted.
 func WaitAll(ctx context.Context, charges ...Charge) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -76,8 +76,8 @@ func WaitAll(ctx context.Context, charges ...Charge) error {
 	}
 }
 
-// awaitAll returns when the turn of all begins, or an error if a key is blocked then. A
-// charge under Shadow has a turn of its own, which nobody waits for.
+// awaitAll returns when the turn of all begins, or an error if a key is blocked then. It does
+// not wait for a charge under Shadow, which has a turn of its own.
 func (j *joint) awaitAll(ctx context.Context, all []*Reservation) error {
 	if j.delay == 0 {
 		return nil
@@ -97,8 +97,8 @@ func (j *joint) awaitAll(ctx context.Context, all []*Reservation) error {
 	return nil
 }
 
-// count counts the charges as Reserve would each key: all as admitted, or, if there is
-// an error, those that had one themselves as denied.
+// count counts the charges as Reserve would count each of them. If there is no error, all are
+// admitted; else the charges with an error of their own are denied.
 func (j *joint) count(err error) {
 	for i, c := range j.charges {
 		switch l := c.Key.lim; {
@@ -110,21 +110,21 @@ func (j *joint) count(err error) {
 	}
 }
 
-// errNotYet says that charges are to be asked for again, later.
+// errNotYet says that the caller should make the charges again, later.
 var errNotYet = errors.New("not yet")
 
 // A joint is a ReserveAll, or an attempt of a WaitAll, while it is being made.
 type joint struct {
 	transaction
 	maxWait time.Duration
-	froms   []uint64        // the full tick that each claim comes after
+	froms   []uint64        // the full tick after which each claim is charged
 	delays  []time.Duration // of each claim by itself
 	errs    []error         // of each charge
 	delay   time.Duration   // of all
-	slowest *claim          // the one that has it
-	waits   bool            // for what has no turns: its delay is when to ask again
+	slowest *claim          // the claim with that delay
+	waits   bool            // for WaitAll: the delay of a claim without turns says when to ask again
 	asks    bool            // there is such a claim
-	first   int             // of the charges that keep the others from being made, or -1
+	first   int             // the first charge that keeps the others from being made, or -1
 }
 
 func newJoint(charges []Charge, maxWait time.Duration) *joint {
@@ -133,8 +133,8 @@ func newJoint(charges []Charge, maxWait time.Duration) *joint {
 	return &joint{transaction: t, maxWait: maxWait, errs: make([]error, n)}
 }
 
-// reserve is ReserveAll without the counting. If it has to be asked again after the delay, it
-// returns errNotYet.
+// reserve is ReserveAll without the counting. It returns errNotYet if the caller has to call it
+// again after the delay.
 func (j *joint) reserve() (all []*Reservation, err error) {
 	if len(j.charges) == 0 {
 		return nil, tooLate(0, j.maxWait)
@@ -228,8 +228,8 @@ func (j *joint) turn(i int) (from uint64, delay time.Duration, err error) {
 	return p.turn(c.word, c.now, int(c.cost), j.maxWait)
 }
 
-// retry returns when the claim is to ask again, whose algorithm has no turns, or 0 if it would
-// be admitted now. Shadow keeps nobody waiting, and so has no other time than now.
+// retry returns when a claim whose algorithm has no turns is to ask again, or 0 if it would
+// be admitted now. Under Shadow no call waits, so a claim that is denied now has an error.
 func (j *joint) retry(c *claim) (time.Duration, error) {
 	switch {
 	case c.policy.blockedUntil(c.state) > uint64(c.now):
@@ -248,11 +248,11 @@ func (j *joint) retry(c *claim) (time.Duration, error) {
 	return wait, tooLate(wait, j.maxWait)
 }
 
-// turnless reports whether the algorithm of the claim has no turns, though it has states.
+// turnless reports whether the limit of the claim keeps states, but its algorithm has no turns.
 func (c *claim) turnless() bool { return !c.policy.unlimited() && c.policy.bucket() == nil }
 
-// ready reports whether all that is to be charged has a word to go to. A charge that Shadow
-// lets pass unmade needs none.
+// ready reports whether all keys that are to be charged have a word. A charge that passes
+// unmade under Shadow needs none.
 func (j *joint) ready() bool {
 	for i := range j.claims() {
 		if c := &j.space[i]; j.errs[c.index] == nil && !c.ready() {

@@ -13,80 +13,80 @@ type AllDecision struct {
 	// none was made.
 	Allowed bool
 
-	// Denied is the index of the first charge that was denied, or -1. Of charges for
-	// one key, which are judged together, it is the first. TakeAllReceipts tells of all.
+	// Denied is the index of the first charge that was denied, or -1. Charges for one key are
+	// judged together; Denied is then the first of them. TakeAllReceipts describes every charge.
 	Denied int
 
 	// Remaining is the least of the Remaining of all charges, each in units of its
 	// own limiter.
 	Remaining int
 
-	// WouldDeny and OverSoft report that there is such a charge among them: see
-	// Decision. A charge that would be denied under Config.Shadow is not made, and
-	// does not keep the others from being made.
+	// WouldDeny and OverSoft report that the Decision on one of the charges has the
+	// field set. A charge that only Config.Shadow lets pass is not made, and does
+	// not keep the others from being made.
 	WouldDeny, OverSoft bool
 
-	// RetryAfter is 0 if the charges were admitted; else the longest of the
-	// RetryAfter of those denied. If nothing else happens to the keys, the same
-	// charges are admitted then.
+	// RetryAfter is 0 if the charges were admitted; else the longest RetryAfter of
+	// the denied charges. If nothing else happens to the keys, the same charges
+	// are admitted then.
 	RetryAfter time.Duration
 }
 
 // TakeAll makes all of the charges or none. They are judged together at one instant,
-// which nobody else sees a part of: a charge that another one stands in the way of is
-// not made and taken back, it is never made. Charges for the same key add up. The
+// and no other call sees only a part of them: if one charge is denied, the others are
+// never made, so that none has to be taken back. Charges for the same key add up. The
 // keys may be of different limiters and algorithms; each is judged by the clock of
-// its own limiter. No charges at all are admitted.
+// its own limiter. A call without charges is admitted.
 //
-// A charge means what Take makes of its cost: with 0 it is admitted if one unit would
-// be, and charges nothing; a negative one, or one above the burst, is denied for
-// ever. It is safe to call at the same time in any order of the keys. Other calls for
-// the keys wait for the time of the judgement, some 100 ns a key. Up to 8 charges
+// A charge treats its cost as Take does: with 0 it is admitted if one unit would be,
+// and charges nothing; a negative cost, or one above the burst, is denied for
+// ever. Concurrent calls are safe, in any order of the keys. Other calls for
+// the keys wait while TakeAll judges them, some 100 ns a key. Up to 8 charges
 // take no allocation.
 //
-// Of charges for one key whose Keys bring different limits, or some of which bring none, all
+// If charges for one key have Keys that bring different limits, or bring none, all of them
 // go by the limit of the first: see Key.WithLimit.
 //
-// A key for which there is no room at MaxKeys is decided as Take decides it, also
-// where there is none for all of the keys at once; OverflowEvictSoonest then admits without
-// state, like OverflowAdmitNew. New keys are added, as fresh, before all have been judged
-// again, so a call that is denied then can leave some of them tracked.
+// A key for which there is no room at MaxKeys is decided as Take decides it, also if there
+// is no room for all of the keys at once; OverflowEvictSoonest then admits without
+// state, like OverflowAdmitNew. New keys are added, as fresh, before all charges are judged
+// again, so a call that is denied then can leave some of the new keys tracked.
 func TakeAll(charges ...Charge) AllDecision { return takeAll(nil, charges) }
 
-// TakeAllReceipts is TakeAll, and tells more, of as many charges as all and each have room for;
-// either can be nil, and what is beyond the charges is left alone.
+// TakeAllReceipts is TakeAll with receipts and decisions, for as many charges as all and each have
+// room for. Either slice can be nil; elements beyond the charges are left alone.
 //
-// It says in each[i] what was decided on charge i, seen at the same instant. Allowed there is
-// whether the charge would have been admitted without those of other keys, so it names every
-// charge that stood in the way; if it is true of a charge that was not made, the rest describes
-// the key as it is. Charges for the same key have the same Decision, that on their sum.
+// It writes to each[i] the decision on charge i, seen at the same instant. Allowed there reports
+// whether the charge would have been admitted without the charges for other keys, so each shows every
+// charge that was denied itself. If Allowed is true for a charge that was not made, the other fields
+// describe the key as it is. Charges for the same key have the same Decision, on their sum.
 //
-// It puts into all[i] the receipt for charge i, by which it is settled, or taken back, once it is
-// known what was used. It is nil for a charge that has not been made: if any is denied, and for one
-// that would be under Config.Shadow, although all are Allowed then. The methods of a nil one do
-// nothing.
+// It puts into all[i] the receipt for charge i, by which the charge is settled, or taken back, once
+// its actual cost is known. The receipt is nil for a charge that has not been made: if any charge is
+// denied, and for a charge that only Config.Shadow lets pass, although all are Allowed then. The
+// methods of a nil receipt do nothing.
 //
-// However many receipts of a key are open at once, and in whatever order they are settled,
-// Settle and Cancel give back what the key would have left without the units that were not
-// used, and never more:
+// However many receipts of a key are open at once, and in whatever order they are settled, Settle
+// and Cancel give back as much as the key would have left without the unused units, and never
+// more:
 //
-//   - Of the buckets, those that have not come back by themselves. Reservation.Settle says
-//     what is missing where the key would have been fresh for a while without them.
-//   - Of FixedWindow, all while the window lasts, and then none. Under FixedWindowFirstCharge the
-//     window began with its first charge even if that is given back.
-//   - Of SlidingWindow, what they count for: in the next window, less and less.
-//   - Of SlidingLog, all for a period.
+//   - With the buckets, the unused units that have not come back by themselves, less the amount
+//     that Reservation.Settle describes if the key would have been fresh for a while without them.
+//   - With FixedWindow, all while the window lasts, and then none. Under FixedWindowFirstCharge the
+//     window began with its first charge even if that charge is given back.
+//   - With SlidingWindow, as much as the units count: in the next window, less and less.
+//   - With SlidingLog, all for a period.
 //
-// None come back after a Reset, a Block or an eviction of the key, nor, except with the buckets
-// that refill continuously and SlidingLog, after a change of its limit's Period; under
-// TokenBucketInterval of its Rate, too. Debts that are not counted, as Limiter.Charge says, do not
-// make it less.
+// No units come back after a Reset, a Block or an eviction of the key. Except with SlidingLog and the
+// buckets that refill continuously, none come back after a change of the limit's Period either, nor,
+// under TokenBucketInterval, of its Rate. Debts that are not counted, as Limiter.Charge says, do not
+// reduce the units that come back.
 //
 // A receipt takes some 200 bytes until it is settled, or until its units have come back and the
-// key is used again. Open receipts of a key are no more than its burst, so that
-// Config.MaxReservations does not bound them, though Reserve counts them. A call that is
-// admitted allocates for its receipts; of up to 8 charges, one that is denied, or asks for none, does
-// not.
+// key is used again. A key has no more open receipts than its burst, so Config.MaxReservations
+// does not bound them, though Reserve counts them. A call that is admitted allocates for
+// its receipts. A call with up to 8 charges does not allocate if it is denied or asks for no
+// receipts.
 func TakeAllReceipts(all []*Reservation, each []Decision, charges ...Charge) AllDecision {
 	all, each = all[:min(len(all), len(charges))], each[:min(len(each), len(charges))]
 	if len(all) == 0 {
@@ -127,8 +127,8 @@ func takeAll(each []Decision, charges []Charge) (d AllDecision) {
 	return d
 }
 
-// takeAll is the judge of TakeAll. Unless made is nil it tells that of each claim that is charged, and of
-// the word that its key had before, which takes the records: if there are none, nothing is charged.
+// takeAll is the judge of TakeAll. Unless made is nil, it calls made for each claim that is charged, with the
+// word that the key had before. That takes the records: unless recorded is true, nothing is charged.
 func (t *transaction) takeAll(recorded bool, made func(i int, before uint64)) (d AllDecision, next step) {
 	d = AllDecision{Allowed: true, Denied: -1, Remaining: math.MaxInt}
 	ready, claims := true, t.claims()
@@ -181,7 +181,7 @@ func (c *claim) settle(all bool) {
 	c.charge(all)
 }
 
-// eachAhead is how many keys ahead of the decision their slots are asked for. With 8, and with
+// eachAhead is how many keys before its decision the slot of a key is fetched. With 8, and with
 // 32, a batch of a million keys takes as long, give or take 7% (BenchmarkAllowEach).
 const eachAhead = 16
 
@@ -193,8 +193,8 @@ const eachAhead = 16
 //
 // The memory of the next keys is fetched meanwhile, so a decision on one of a million keys takes
 // about half the time in a batch of 16, and three quarters of it on a CoarseClock. The clock is
-// read once for all charges in a row whose keys are of one limiter, which are judged as if they
-// had all come at that time: hand a large batch over in parts. For charges that are made together
+// read once for all charges in a row whose keys are of one limiter. They are judged as if they
+// had all come at that time, so divide a large batch into parts. For charges that are made together
 // or not at all, see TakeAll.
 func AllowEach(dst []bool, charges ...Charge) []bool {
 	if len(charges) == 1 { // as fast as AllowN
