@@ -99,7 +99,7 @@ type bucket interface {
 
 // A stamper is an algorithm that can tell its units apart by when they were charged.
 type stamper interface {
-	// stamp returns the mark of the units of the newest charge, which has left the key in
+	// stamp returns the stamp that identifies the units of the charge that left the key in
 	// this state, and the time from which they no longer count.
 	stamp(key state) (stamp, end uint64)
 	// takeOut returns the word without n of the units with the stamp, or as many as still

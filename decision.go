@@ -10,20 +10,20 @@ import (
 // of a key that cannot become fresh within the range of the clock.
 const Never time.Duration = math.MaxInt64
 
-// Decision is the outcome of one call, with what a caller may want to tell its
-// client. All times are relative to the instant at which the call was judged.
+// Decision is the outcome of one call, with details for the client of the caller.
+// All times are relative to the instant at which the call was judged.
 type Decision struct {
-	// Allowed reports whether the call was admitted. Its cost has then been
-	// charged, except for Peek, a cost of 0 (where Allowed speaks of one unit, and
-	// so does RetryAfter), under Unlimited, and under OverflowAdmitNew for want of room.
+	// Allowed reports whether the call was admitted. Its cost has then been charged,
+	// except for Peek, a cost of 0 (Allowed and RetryAfter are then the ones for one
+	// unit), under Unlimited, and under OverflowAdmitNew without room for the key.
 	Allowed bool
 
 	// WouldDeny reports, under Config.Shadow, that the call would have been denied.
 	// Allowed is then true all the same, nothing has been charged, and the other
-	// fields are those of the denial.
+	// fields describe the denial.
 	WouldDeny bool
 
-	// OverSoft reports that the call was admitted, but only by the units of
+	// OverSoft reports that the call was admitted, but only thanks to the units of
 	// Config.Soft: it is beyond the limit.
 	OverSoft bool
 
@@ -33,7 +33,7 @@ type Decision struct {
 	Limit int
 
 	// Remaining is the cost that could be admitted now, after this call, rounded
-	// down to whole units; without those of Config.Soft.
+	// down to whole units, without the units of Config.Soft.
 	Remaining int
 
 	// RetryAfter is 0 if the call was admitted. Otherwise it is the least wait
@@ -59,10 +59,10 @@ func (d *Decision) unlimited(until uint64, now int64) {
 	d.Allowed, d.Remaining = true, math.MaxInt
 }
 
-// amend turns the decision on the enforced limit into what Config.Soft and Config.Shadow make
-// of it.
+// amend turns the decision on the enforced limit into the one that Config.Soft and Config.Shadow
+// report.
 func (d *Decision) amend(soft int, shadow bool, cost int) {
-	if soft > 0 && 0 < d.Limit && d.Limit < math.MaxInt { // not beyond Unlimited and DenyAll
+	if soft > 0 && 0 < d.Limit && d.Limit < math.MaxInt { // Unlimited and DenyAll have no soft units
 		after := d.Remaining
 		if cost == 0 {
 			after-- // the decision is on one unit, which has not been charged
@@ -84,7 +84,7 @@ const (
 	waved    // admitted without state: there is no room for the key
 	refused  // denied because there is no room for the key
 	blocked  // denied because the key is blocked
-	unfit    // not for the key's state to decide: see Limiter.edge
+	unfit    // the key's state does not decide: see Key.edge
 	retrying // start over, with the policy that the key has now
 )
 
@@ -104,38 +104,38 @@ type Stats struct {
 	// calls of cost 0 and Peek are not counted. They stay 0 without Config.Stats.
 	//
 	// A TakeAll counts as one call for each of its keys, in the Stats of the key's limiter:
-	// as admitted if all charges were made, and else as denied if the key denied it. A key
-	// that would have admitted its charges, had not another one denied its own, counts
-	// nothing.
+	// as admitted if all charges were made, and else as denied if the key denied it. It
+	// counts as nothing for a key that would have admitted its charges, if only another key
+	// denied its own.
 	Admitted, Denied uint64
 
-	// WouldDeny counts the calls, among those admitted, that Config.Shadow admitted
-	// although the limit would have denied them.
+	// WouldDeny counts the admitted calls that Config.Shadow admitted although the
+	// limit would have denied them.
 	WouldDeny uint64
 
-	// Blocked counts the calls, among those denied (under Config.Shadow, those that would
-	// have been), whose key was blocked. It stays 0 without Config.Stats.
+	// Blocked counts the denied calls whose key was blocked; under Config.Shadow, the calls
+	// that would have been denied for that. It stays 0 without Config.Stats.
 	Blocked uint64
 
 	// Evicted counts live keys dropped at MaxKeys: each of them may have been
 	// admitted more than its limit since. Untracked counts calls for new keys that were
-	// decided without state, denied under OverflowDenyNew or admitted under OverflowAdmitNew; also
-	// keys of a TakeAll for which there was no room beside its other ones, and Blocks of
-	// keys for which there was none.
+	// decided without state, denied under OverflowDenyNew or admitted under OverflowAdmitNew. It also
+	// counts keys of a TakeAll without room beside the other keys, and calls of Block for keys without
+	// room.
 	Evicted, Untracked uint64
 
 	// Swept counts idle keys dropped.
 	Swept uint64
 
-	// Waiting is how many calls of Wait wait now. One of WaitAll is counted by the limiter of one
-	// of its keys.
+	// Waiting is how many calls of Wait wait now. A call of WaitAll is counted by the limiter of one of
+	// its keys.
 	Waiting int
 }
 
 // A tally counts the outcomes of decisions, in as many stripes as there are shards,
-// so that processors that decide on different keys do not contend. On one key they
-// do, as they do for its word. (An xsync.Counter, which would spare them that, takes
-// four times as long where nobody contends.)
+// so that processors that decide on different keys do not contend. Calls for one key do,
+// as they do for its word. (An xsync.Counter would avoid that, but takes four times as
+// long without contention.)
 type tally []stripe
 
 type stripe struct {
@@ -155,7 +155,7 @@ func (t tally) count(shard uint64, out outcome) {
 	}
 }
 
-// addTo adds what has been counted to s.
+// addTo adds the counts to s.
 func (t tally) addTo(s *Stats) {
 	for i := range t {
 		s.Admitted += t[i].admitted.Load()

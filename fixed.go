@@ -52,14 +52,14 @@ func (a *fixedWindow) charge(word uint64, now int64, cost int) (uint64, bool) {
 	return number<<a.bits | count, true
 }
 
-// debit counts as far as the count goes, which is at least to the limit.
+// debit counts up to the largest count of a word, which is at least the limit.
 func (a *fixedWindow) debit(word uint64, now int64, cost int) uint64 {
 	number, count := a.roll(word, now)
 	return number<<a.bits | min(count+uint64(cost), 1<<a.bits-1)
 }
 
-// adopt puts what has been spent into the present window. If the windows are the same,
-// that is where it is.
+// adopt puts the spent units into the present window. If the windows are the same, they
+// are there already.
 func (a *fixedWindow) adopt(from adopter, e state, _ []atomic.Uint64, now int64) uint64 {
 	old := from.(*fixedWindow)
 	number, count := old.roll(e.word, now)
@@ -108,7 +108,7 @@ func (a *fixedWindow) windowEnd(key state, now int64) uint64 {
 	return a.start(number + 1)
 }
 
-// idleAt is the end of the window of the last charge. Where all has been refunded it
+// idleAt is the end of the window of the last charge. If all units have been refunded it
 // is the window's start: an older call would still be charged in that window.
 func (a *fixedWindow) idleAt(word uint64) uint64 {
 	if word&(1<<a.bits-1) == 0 {
@@ -137,21 +137,21 @@ func inWindows(limit, period uint64, d int64) uint64 {
 // last window has ended: a charge at s begins the window [s, s+P), and a call in a
 // window is admitted iff the cost admitted there stays within the limit.
 //
-// That takes a time to the nanosecond and a count, which are too much for one word.
+// A time to the nanosecond and a count do not fit into one word.
 // The time is in the tail, a second word that is written under the lock bit.
 //
-// A window without units has not begun; if it has been refunded, the next one begins
-// at s at the earliest, so that an older time finds no other window than the newest.
+// A window without units has not begun. If all its units have been refunded, the next
+// window begins at s at the earliest, so that an older time finds no window but the newest.
 //
 // The version is raised when the tail is written, by a charge that begins a window and
-// by a reset. So a word comes with one tail only, and a reader who sees the same
-// unlocked word before and after has seen the two together. (The version has at least
+// by a reset. So a word has one tail only, and a reader that sees the same unlocked
+// word before and after it reads the tail has seen a matching pair. (The version has at least
 // 31 bits. For a reader to be deceived, a key would have to begin exactly a multiple of
 // 2^31 windows, at some 20 ns each, between two of its loads, and come back to the same
 // count.) Version 0 is for word 0, a fresh key, and the last one, which with the lock
 // bit could be moved, is not used.
 //
-// Invariant: s never falls but by a reset, and within a window the count falls by a
+// Invariant: s falls by a reset only, and within a window the count falls by a
 // refund only. A call with a now before the key's window is judged and charged in the
 // key's window.
 type anchoredWindow struct {
@@ -210,8 +210,8 @@ func (a *anchoredWindow) commit(key state, now int64, cost int) uint64 {
 
 func (a *anchoredWindow) lasts(now int64, _ int) uint64 { return uint64(now) + a.period }
 
-// adopt keeps the window, but begins it anew where what has been spent in it would be
-// forgotten.
+// adopt keeps the window. If the window would have ended under the new limit, it begins a
+// new one at now, so that the spent units still count.
 func (a *anchoredWindow) adopt(from adopter, e state, tail []atomic.Uint64, now int64) uint64 {
 	start, count := from.(*anchoredWindow).roll(e, now)
 	if count > 0 && uint64(now) >= start+a.period {
@@ -278,7 +278,7 @@ func (a *anchoredWindow) windowEnd(key state, now int64) uint64 {
 	return start + a.period
 }
 
-// idleAt is the end of the window, or if it has no units, its beginning.
+// idleAt is the end of the window, or its start if it has no units.
 func (a *anchoredWindow) idleAt(key state) uint64 {
 	switch {
 	case key.word == 0:

@@ -9,25 +9,25 @@ import (
 	"github.com/sluice-go/sluice/internal/ledger"
 )
 
-// Reserve charges cost units to key for a turn to come, and returns a receipt; or an
-// error, having charged nothing. The turns of a key are handed out in order of arrival.
+// Reserve charges cost units to key for a turn to come, and returns a receipt. If it returns
+// an error, it has charged nothing. The turns of a key are handed out in order of arrival.
 // It takes no context, since it does not wait: to wait, call Wait, or wait for the Delay
 // and cancel if the context is done first.
 //
 // GCRA and TokenBucket give the first turn at which the call would be admitted, so bursts
-// stay bursts. LeakyBucket is a queue that holds the burst, what is draining included: it
-// spaces calls evenly, each beginning when the ones before have drained, and has ErrQueueFull
-// for what does not fit in. ErrWouldExceedDeadline says that the turn is more than maxWait
-// away, as any turn is for a negative one; ErrTooManyReservations that the key has as many as
-// Config.MaxReservations. The other algorithms have ErrNotReservable; further errors are
+// stay bursts. LeakyBucket is a queue that holds the burst, with the units that are draining: it
+// spaces calls evenly, each beginning when the calls before have drained, and returns ErrQueueFull
+// for a cost that does not fit in. ErrWouldExceedDeadline says that the turn is more than maxWait
+// away, as any turn is for a negative maxWait; ErrTooManyReservations, that the key has as many as
+// Config.MaxReservations. The other algorithms return ErrNotReservable; further errors are
 // ErrCostExceedsBurst, ErrNegativeCost, ErrBlocked and ErrNoRoom. A cost of 0 charges nothing,
 // and asks for the turn of one unit.
 //
-// A receipt that nobody settles or cancels takes some 300 bytes until its units have come back,
+// A receipt that is never settled or cancelled takes some 300 bytes until its units have come back,
 // or its key has been dropped, and another reservation or a sweep finds that. A key with
-// reservations denies calls until its turns have passed. A Block does not call a reservation
-// back: the caller may go ahead although the key has been blocked meanwhile.
-// Under Shadow there is no delay, and no error but ErrNotReservable: see
+// reservations denies calls until its turns have passed. A Block does not cancel a
+// reservation: the caller may go ahead although the key has been blocked meanwhile.
+// Under Shadow there is no delay, and the only error is ErrNotReservable: see
 // Reservation.WouldDeny. A Reserve that fails is counted as denied, but does not block.
 func (l *Limiter) Reserve(key string, cost int, maxWait time.Duration) (*Reservation, error) {
 	return l.made().key(l.hash.String(key)).reserve(key, cost, maxWait)
@@ -77,20 +77,20 @@ func (l *Limiter) refuse(id uint64, name string, cost int) {
 	}
 }
 
-// errNoRecord says that a charge is to be made with the key's record.
+// errNoRecord says that the charge needs the key's record.
 var errNoRecord = errors.New("no record")
 
 // tryReserve makes the charge of r, and enters r in the ledger.
 func (k Key) tryReserve(r *Reservation, now int64, maxWait time.Duration) (err error) {
 	for done := false; !done; {
-		// With no record locked: it may have to put the key under another policy.
+		// No record is locked here, since policyFor may have to put the key under another policy.
 		done, err = k.lim.reserveUnder(k.policyFor(true), r, now, maxWait)
 	}
 	return err
 }
 
-// reserveUnder is tryReserve under p. It is not done if that is not the key's policy, or the
-// key has been tracked in between.
+// reserveUnder is tryReserve under p. done is false if p is not the key's policy, or if the
+// key has become tracked in between.
 func (l *Limiter) reserveUnder(p *policy, r *Reservation, now int64, maxWait time.Duration) (done bool, err error) {
 	lg := l.ledgers.Of(r.id)
 	rec := lg.Find(r.id)
@@ -111,7 +111,7 @@ func (l *Limiter) reserveUnder(p *policy, r *Reservation, now int64, maxWait tim
 
 // reserveHere is reserveUnder with the key's record. Without one it makes no charge.
 func (l *Limiter) reserveHere(rec *ledger.Record, r *Reservation, p *policy, now int64, maxWait time.Duration) (done bool, err error) {
-	r.node.At = 0 // whatever an attempt before has found
+	r.node.At = 0 // an earlier attempt may have set it
 	switch err = p.never(r.cost); {
 	case err != nil:
 		return true, err
@@ -164,7 +164,7 @@ func (l *Limiter) reserveUnlimited(p *policy, id uint64, now int64, maxWait time
 	return done, tooLate(0, maxWait)
 }
 
-// charge returns the word after the reservation, and the full tick that it comes after.
+// charge returns the word after the reservation, and the full tick before it.
 func (r *Reservation) charge(p *policy, word uint64, now int64, maxWait time.Duration) (from, next uint64, err error) {
 	from, delay, err := p.turn(word, now, r.cost, maxWait)
 	if err != nil {
@@ -182,7 +182,7 @@ func tooLate(delay, maxWait time.Duration) error {
 }
 
 // turn returns how long after now the first turn of a key with the word begins, and the full
-// tick that it comes after. The error says whether that is too late.
+// tick before it. The error says whether the turn is too late.
 func (p *policy) turn(word uint64, now int64, cost int, maxWait time.Duration) (from uint64, delay time.Duration, err error) {
 	key, blockedUntil := p.admissible(state{word: word}, now)
 	if blockedUntil > 0 {
@@ -215,30 +215,30 @@ func (r *Reservation) chargeTurn(p *policy, word, from uint64, now int64) (next 
 	}
 	b := p.bucket()
 	s, _ := b.turns()
-	// A call that begins at the nanosecond begins at its tick, which may be after the turn. It ends
-	// within a burst of either, and so by the last tick that a word can tell.
+	// A call that begins at a nanosecond begins at the tick of that, which may be after the turn. It ends
+	// within a burst of either, and so by the last tick that a word can hold.
 	return b.pack(s.debit(from, r.node.At, r.cost), s.tick(now))
 }
 
-// Wait charges cost units to key, and returns when they are admitted; or it returns an
-// error, having charged nothing. It fails at once, with an error of Reserve, if the cost
-// can never be admitted or not before the context's deadline, and with the context's error
-// when that is done first: a charge made for a turn to come is then given back, as by
-// Reservation.Cancel, and the call counts as neither admitted nor denied. There is no
+// Wait charges cost units to key, and returns when they are admitted. If it returns an
+// error, it leaves nothing charged. It fails at once, with an error of Reserve, if the cost
+// can never be admitted or not before the context's deadline. If the context is done first, it
+// returns the context's error: a charge made for a turn to come is then given back, as by
+// Reservation.Cancel, and the call counts as neither admitted nor denied. Wait starts no
 // goroutine.
 //
-// Where Reserve hands out turns, Wait takes one, in order of arrival. Under the other
-// algorithms, and for a blocked key, it waits for what RetryAfter says and asks again; the
-// order of those that wait is then not determined. So does a call that finds the key blocked when its turn
-// begins: the block has taken the turn. A cost of 0 waits until one unit would be admitted.
+// If the algorithm has turns to reserve, Wait takes one, in order of arrival. Under the other
+// algorithms, and for a blocked key, it waits for the RetryAfter and asks again; the order of
+// waiting calls is then not determined. A call whose key is blocked when its turn begins also asks
+// again: the block has taken the turn. A cost of 0 waits until one unit would be admitted.
 //
-// SetLimit, SetKeyLimit, Reset, Refund and Unblock move nobody who waits already. A turn is a time
-// that stays, also under DenyAll; a call without one asks again when it would have anyway, and
-// goes by what is new then. Calls that come later go by it at once, and may be admitted first.
+// SetLimit, SetKeyLimit, Reset, Refund and Unblock do not move calls that wait already. A turn is a
+// time that stays, also under DenyAll; a call without a turn asks again at the time it had planned,
+// and goes by the new state then. Later calls go by the new state at once, and may be admitted first.
 //
 // Time is the limiter's: with a ManualClock the wait ends when the clock has been moved far
-// enough. With a clock of another kind it is asked again after as much real time as it says
-// is left. The context's deadline is always one of real time.
+// enough. With any other clock, Wait reads the clock again after as much real time as was left
+// by that clock. The context's deadline is always in real time.
 func (l *Limiter) Wait(ctx context.Context, key string, cost int) error {
 	return l.made().key(l.hash.String(key)).wait(ctx, key, cost)
 }
@@ -263,7 +263,7 @@ func (k Key) wait(ctx context.Context, name string, cost int) error {
 	return err
 }
 
-// errHasTurns says that a call is not admitted now, but could be given a turn.
+// errHasTurns says that a call is not admitted now, but can take a turn.
 var errHasTurns = errors.New("has turns")
 
 // await waits; the caller counts failures.
@@ -377,7 +377,7 @@ func (p *policy) attempt(key state, now int64, cost int) (next uint64, wait time
 	return key.word, wait, nil
 }
 
-// maxNap is how long a Wait leaves a clock alone, in the end, that stands still. Not tuned.
+// maxNap is the longest pause between two readings of a clock that stands still. Not tuned.
 const maxNap = time.Millisecond
 
 // sleepUntil returns when the limiter's clock has reached at.

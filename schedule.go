@@ -18,8 +18,8 @@ import (
 // the tick before it, and everything after that is exact: k periods are always
 // k*R*c ticks, so k*R units accrue in them and nothing drifts.
 //
-// All three algorithms come down to the full tick: the tick from which the key
-// is as if fresh. They differ in how they put it into the word.
+// The state of all three algorithms is the full tick: the tick from which the key
+// is as if fresh. They differ in how they encode it in the word.
 type schedule struct {
 	end   int64  // time stops here, at the last tick
 	whole uint64 // ticks a ns, whole part
@@ -30,14 +30,14 @@ type schedule struct {
 	unit  uint64 // c: ticks a unit
 	burst uint64 // ticks of B units
 
-	most     uint64 // the last full tick that a word can tell
+	most     uint64 // the last full tick that a word can hold
 	num      uint64 // ticks a ns are num/den
 	capacity int    // B
 }
 
 const (
 	// maxBurst is the longest burst in ticks, 146 years. With ticks up to MaxInt64 a full
-	// tick stays below reserved, the first word that is no algorithm's.
+	// tick stays below reserved, the first word that no algorithm uses.
 	maxBurst = 1 << 62
 
 	// minHorizon is the earliest end of time that New accepts: almost 2^61 ns after 1970
@@ -71,7 +71,7 @@ func newSchedule(l Limit) (schedule, *ConfigError) {
 	return s, s.endAt(l, math.MaxInt64)
 }
 
-// endAt makes time end at the given last tick.
+// endAt lets time end at the given last tick.
 func (s *schedule) endAt(l Limit, last uint64) *ConfigError {
 	s.end = math.MaxInt64
 	if end, _ := mulDiv(last, s.den, s.num); end < math.MaxInt64 {
@@ -91,11 +91,11 @@ func (s *schedule) tick(now int64) uint64 {
 	if s.part == 0 {
 		return t * s.whole
 	}
-	// A division of 128 bits is an instruction on amd64 only. Two products do for
-	// it: q is floor(t*part/den) or one less, since magic falls short of
-	// part*2^64/den by less than 1, and so t*magic/2^64 by less than t/2^64 < 1. The
-	// remainder tells which; it is below 2*den < 2^64, so the wrapping products do
-	// not hurt.
+	// Only amd64 has an instruction for a division of 128 bits. Two products replace
+	// it: q is floor(t*part/den) or one less, since magic is below part*2^64/den by
+	// less than 1, and so t*magic/2^64 is too low by less than t/2^64 < 1. The
+	// remainder tells which of the two q is. It is below 2*den < 2^64, so the products
+	// may wrap.
 	q, _ := bits.Mul64(t, s.magic)
 	if t*s.part-q*s.den >= s.den {
 		q++
@@ -125,23 +125,23 @@ func (s *schedule) earliest(tick uint64) uint64 {
 	return t
 }
 
-// debit, refund, describe, idleAt and rank are algorithm's, for a word that is the full tick.
+// debit, refund, describe, idleAt and rank are as in algorithm, for a word that is the full tick.
 
-// debit moves the full tick away, to the last one that a word can tell at most: what is
-// owed then is owed to the end of time.
+// debit moves the full tick to a later one, at most to the last tick that a word can hold:
+// such a debt lasts to the end of time.
 func (s *schedule) debit(full uint64, now int64, cost int) uint64 {
 	from := max(full, s.tick(now))
 	return from + min(s.ticks(cost), s.most-from)
 }
 
-// ticks is what units last.
+// ticks returns how many ticks units last.
 func (s *schedule) ticks(units int) uint64 {
 	n, _ := mulDiv(uint64(units), s.unit, 1)
 	return n
 }
 
-// refund brings the full tick forward, to now at most: what has come back by itself
-// is not given back again.
+// refund moves the full tick earlier, to now at most: units that have already come back
+// are not given back again.
 func (s *schedule) refund(full uint64, now int64, cost int) uint64 {
 	t := s.tick(now)
 	if full <= t {
@@ -164,8 +164,8 @@ func (s *schedule) describe(full uint64, now int64, cost int, allowed bool) (rem
 	return remaining, retry, reset
 }
 
-// adopt returns the full tick of a key that owes at now what old says it does. What
-// exceeds the burst stays owed.
+// adopt returns the full tick of a key that owes as much at now as full says under old. Units
+// beyond the burst stay owed.
 func (s *schedule) adopt(old *schedule, full uint64, now int64) uint64 {
 	since := old.tick(now)
 	if full <= since {
@@ -183,8 +183,8 @@ func (s *schedule) idleAt(full uint64) uint64 { return s.earliest(full) }
 
 func (s *schedule) rank(full uint64, _ int64) uint64 { return full }
 
-// worstCase is a burst, and what accrues in the most ticks that a span of d ns
-// can hold.
+// worstCase is a burst, and the units that accrue in the most ticks that a span of
+// d ns can hold.
 func (s *schedule) worstCase(d int64) uint64 {
 	ticks, rest := mulDiv(uint64(d), s.num, s.den)
 	if rest != 0 && ticks != math.MaxUint64 {

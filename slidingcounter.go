@@ -8,14 +8,14 @@ import (
 )
 
 // slidingWindow is the sliding window counter. It keeps the cost admitted in
-// this window [k*P + Offset, (k+1)*P + Offset) of Unix time and in the one before,
-// and counts the latter in proportion to its part that lies less than P back. A call
+// this window [k*P + Offset, (k+1)*P + Offset) of Unix time and in the window before,
+// and counts the latter in proportion to its part that is less than P ago. A call
 // of n units is admitted iff
 //
 //	prev*(P - elapsed) + (cur + n)*P <= limit*P, elapsed = (t - Offset) mod P
 //
-// in whole numbers of up to 128 bits. It takes the previous window's cost to be
-// spread evenly, which is what sets it apart from the exact sliding log.
+// in whole numbers of up to 128 bits. It assumes that the previous window's cost was
+// spread evenly; the sliding log, which is exact, does not.
 //
 // The arithmetic works on unpacked counts; two packings share it.
 //
@@ -53,8 +53,8 @@ func newSlidingWindow(l Limit, offset time.Duration, reach int) (algorithm, wide
 		l.Rate, l.Period, largestRate(l.Period, offset, wideBits))
 }
 
-// roll returns c as it stands in the window of now, and the time since that
-// window's start. Where now is before c's window, c is judged at its start.
+// roll returns c as seen from the window of now, and the time since that window's
+// start. If now is before the window of c, c is judged at the start of its own window.
 func (a *slidingWindow) roll(c counts, now int64) (counts, uint64) {
 	number, elapsed := a.at(now)
 	switch {
@@ -69,7 +69,7 @@ func (a *slidingWindow) roll(c counts, now int64) (counts, uint64) {
 	return c, elapsed
 }
 
-// used is cur + ceil(prev*(P-elapsed)/P): the units that count against c.
+// used returns cur + ceil(prev*(P-elapsed)/P): the units that count against the key.
 func (a *slidingWindow) used(c counts, elapsed uint64) uint64 {
 	units, rest := mulDiv(c.prev, a.period-elapsed, a.period)
 	if rest != 0 {
@@ -102,8 +102,8 @@ func (a *slidingWindow) admitFrom(c counts, cost uint64) uint64 {
 	return a.period - min(span, a.period)
 }
 
-// adopt returns the counts of a key of another limit. If its windows are others, what
-// counts at now is put into the present one.
+// adopt returns the counts of a key that comes from another limit. If its windows are not the
+// same, the units that count at now are put into the present window.
 func (a *slidingWindow) adopt(from adopter, e state, now int64) counts {
 	var old *slidingWindow
 	var c counts
@@ -121,9 +121,9 @@ func (a *slidingWindow) adopt(from adopter, e state, now int64) counts {
 	return counts{a.carry(&old.window, c.number, now), min(c.cur, most), min(c.prev, most)}
 }
 
-// debit charges cost to c as it stands in its window. Units that the count has no room for are
-// charged to the next window, as far as there is room: so c denies everything until that
-// one begins, as it would if it could count all, and no less than that from then on.
+// debit charges cost to c, in the window of c. Units that the count has no room for are charged
+// to the next window, as far as there is room: so c denies everything until that window
+// begins, as it would if it could count all units, and is no less strict from then on.
 func (a *slidingWindow) debit(c counts, cost uint64) counts {
 	most := uint64(1)<<a.bits - 1
 	sum := c.cur + cost
@@ -136,7 +136,7 @@ func (a *slidingWindow) debit(c counts, cost uint64) counts {
 	return counts{c.number + 1, min(sum-most, most), most}
 }
 
-// refund takes cost from this window first, and then from the one before.
+// refund subtracts cost from this window first, and then from the window before.
 func (c counts) refund(cost uint64) counts {
 	cur := min(cost, c.cur)
 	return counts{c.number, c.cur - cur, c.prev - min(cost-cur, c.prev)}
@@ -147,8 +147,8 @@ func (a *slidingWindow) stampOf(c counts) (stamp, end uint64) {
 	return c.number, a.start(c.number + 2)
 }
 
-// takeOut takes cost from the window stamp. What it counts for is in proportion, so that c
-// need not have come to the present window.
+// takeOut subtracts cost from the count of the window stamp. The weight of a window applies to
+// its whole count, so c may still be in an earlier window than the present one.
 func (c counts) takeOut(stamp, cost uint64) counts {
 	switch c.number {
 	case stamp:
@@ -172,9 +172,9 @@ func (a *slidingWindow) describe(c counts, now int64, cost int, allowed bool) (r
 		c = counts{number: c.number + 1, prev: c.cur}
 		from = a.admitFrom(c, uint64(cost))
 	}
-	// Not window 0, which may have begun before 1970: with nothing before it, what it
-	// denies it denies to its end. The last window has no end, and time stands at its
-	// start.
+	// c is not window 0 here, which may have begun before 1970: with no window before it,
+	// window 0 denies a call until its end. The last window has no end, and time stands
+	// still at its start.
 	start := a.start(c.number)
 	if start > math.MaxInt64 || from != 0 && c.number == a.last {
 		return remaining, Never, reset
@@ -182,7 +182,7 @@ func (a *slidingWindow) describe(c counts, now int64, cost int, allowed bool) (r
 	return remaining, until(start+from, now), reset
 }
 
-// freshAt is the end of the last window in which c weighs anything.
+// freshAt returns the end of the last window in which a unit of c counts.
 func (a *slidingWindow) freshAt(c counts) uint64 {
 	switch {
 	case c.cur != 0:
@@ -193,7 +193,7 @@ func (a *slidingWindow) freshAt(c counts) uint64 {
 	return 0
 }
 
-// emptyAt is the time from which c is idle. Where all has been refunded it is the
+// emptyAt returns the time from which c is idle. If all units have been refunded it is the
 // window's start: an older call would still be charged in that window.
 func (a *slidingWindow) emptyAt(c counts) uint64 {
 	if c.cur == 0 && c.prev == 0 {
@@ -202,10 +202,10 @@ func (a *slidingWindow) emptyAt(c counts) uint64 {
 	return a.freshAt(c)
 }
 
-// worstCase is an upper bound, reached for d <= P. The most comes from a full
+// worstCase is an upper bound, reached for d <= P. A key gets the most with a full
 // limit in the last nanosecond of a window. In the windows after it, the last
 // two that the span touches admit together at most limit + limit*elapsed/P, and
-// each one before at most the limit.
+// each window before them at most the limit.
 func (a *slidingWindow) worstCase(d int64) uint64 {
 	if d == 0 {
 		return a.limit
@@ -287,10 +287,10 @@ func (a *slidingWindowWord) rank(word uint64, now int64) uint64 {
 // previous window's count lives in the tail, a second word that is written under
 // the lock bit.
 //
-// A reader that sees the same unlocked word before and after it has read the
-// tail has read a previous count of that span. Between two sightings of one word lie
-// only resets and refunds in the same window, which lower that count: what is decided
-// on is never less strict than what is there.
+// If a reader sees the same unlocked word before and after it reads the tail, the
+// previous count that it has read is from the time between. While the word stays the same,
+// only resets and refunds in the same window change that count, and they lower it. So a
+// decision is never less strict than the state requires.
 type slidingWindowWide struct{ slidingWindow }
 
 func (a *slidingWindowWide) tailLen() int { return 1 }
@@ -301,7 +301,7 @@ func (a *slidingWindowWide) unpack(key state) counts {
 	}
 	prev := key.tail[0].Load()
 	if prev&blockMark != 0 {
-		prev = 0 // the key has been blocked since, and if the word is the same, is fresh again
+		prev = 0 // the key has been blocked since; if the word is still the same, it is fresh again
 	}
 	return counts{number: key.word >> a.bits, cur: key.word & (1<<a.bits - 1), prev: prev}
 }
@@ -340,13 +340,13 @@ func (a *slidingWindowWide) countDenied(key state, now int64, cost int) uint64 {
 func (a *slidingWindowWide) refund(key state, now int64, cost int) uint64 {
 	c, _ := a.roll(a.unpack(key), now)
 	if c.cur == 0 && c.prev == 0 {
-		return key.word // in the window that it is in
+		return key.word // the key stays in its window
 	}
 	return a.pack(key.tail, c.refund(uint64(cost)))
 }
 
-// reset keeps the number, so that a word comes back only with a tail that it has
-// had before or 0.
+// reset keeps the number, so that a word can come back only with a tail that it has
+// had before, or with 0.
 func (a *slidingWindowWide) reset(key state) uint64 {
 	key.tail[0].Store(0)
 	return key.word >> a.bits << a.bits

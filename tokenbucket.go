@@ -10,12 +10,12 @@ import (
 // call iff its cost in tokens is there (Turner, "New directions in
 // communications", 1986; RFC 2697 gives the packet form).
 //
-// The word is two numbers, the time of the last refill in coarse units and what
-// has been spent since then in ticks. A coarse unit is 2^u ticks, the least
+// The word is two numbers: the time of the last refill in coarse units, and the
+// tokens spent since then in ticks. A coarse unit is 2^u ticks, the least
 // power of two that is no shorter than the time to fill the bucket.
 //
-// Counting spent tokens in ticks (a token is c ticks, the time in which it comes
-// back) makes the refill exact: in the time of x ticks exactly x ticks' worth
+// Spent tokens are counted in ticks (a token is c ticks, the time in which it comes
+// back). So the refill is exact: in the time of x ticks exactly x ticks' worth
 // come back. At tick t
 //
 //	owed(t) = spent - (t - refill), at least 0; tokens(t) = (burst - owed(t)) / unit
@@ -65,8 +65,8 @@ func (a *tokenBucket) charge(word uint64, now int64, cost int) (uint64, bool) {
 	if owed > a.burst-need {
 		return word, false
 	}
-	// An older t refills nothing: the refill time never moves back, and what is
-	// owed at t is owed later than at the newest time, so spent comes out right.
+	// An older t refills nothing: the refill time never moves back. It makes owed larger,
+	// and the sum below smaller by as much, so spent comes out right.
 	refill = max(refill, t>>a.coarse<<a.coarse)
 	spent = owed + need + t - refill
 	return refill>>a.coarse<<(a.coarse+1) | spent, true
@@ -76,15 +76,15 @@ func (a *tokenBucket) debit(word uint64, now int64, cost int) uint64 {
 	return a.pack(a.schedule.debit(a.full(word), now, cost), a.tick(now))
 }
 
-// refund takes what is given back from what was spent, and goes back before the last
-// refill if that is not enough.
+// refund subtracts the refunded tokens from the spent ones. If fewer are spent, it moves the
+// refill time back.
 func (a *tokenBucket) refund(word uint64, now int64, cost int) uint64 {
 	refill, spent := a.unpack(word)
 	return a.pack(a.schedule.refund(refill+spent, now, cost), refill)
 }
 
-// pack returns the word of a bucket that is full again at the given tick. If that is
-// further away than what can be spent, the refill time lies in the future.
+// pack returns the word of a bucket that is full again at the given tick. If that tick is
+// further from t than the spent field can hold, the refill time lies in the future.
 func (a *tokenBucket) pack(full, t uint64) uint64 {
 	unit := uint64(1) << a.coarse
 	refill := min(t, full) >> a.coarse << a.coarse
@@ -118,12 +118,12 @@ func (a *tokenBucket) rank(word uint64, now int64) uint64 { return a.schedule.ra
 
 // tokenInterval is the token bucket that is refilled at intervals: it holds B tokens
 // when full, gains R at once at each boundary k*P + Offset of Unix time, and admits a
-// call iff its cost in tokens is there. B may be less or more than R; what does not
-// fit into the bucket is lost.
+// call iff its cost in tokens is there. B may be less or more than R; tokens that do not
+// fit into the bucket are lost.
 //
 // The word is the number k of the period, between two boundaries, of the last charge,
-// and spent, the tokens missing from a full bucket right after it. That has all bits that the
-// number does not need, so that a debt has room.
+// and spent, the tokens missing from a full bucket right after that charge. spent has all bits
+// that the number does not need, so that a debt has room.
 //
 // A call of n tokens at a time of period j >= k is admitted iff
 //
@@ -141,7 +141,7 @@ type tokenInterval struct {
 	bits  int // b
 }
 
-// newTokenInterval returns a bucket whose words can tell up to reach missing tokens, which
+// newTokenInterval returns a bucket whose words can hold up to reach missing tokens, which
 // is at least the burst.
 func newTokenInterval(l Limit, offset time.Duration, reach int) (algorithm, *ConfigError) {
 	b := countBits(l.Period, offset, 64, bits.Len(uint(reach)), 1)
@@ -157,7 +157,7 @@ func newTokenInterval(l Limit, offset time.Duration, reach int) (algorithm, *Con
 	return &tokenInterval{window: w, rate: uint64(l.Rate), burst: uint64(l.burst()), bits: b}, nil
 }
 
-// roll returns the period in which a call at now is judged, and what is missing there.
+// roll returns the period in which a call at now is judged, and the tokens missing there.
 func (a *tokenInterval) roll(word uint64, now int64) (number, spent uint64) {
 	number, _ = a.at(now)
 	last, spent := word>>a.bits, word&(1<<a.bits-1)
@@ -170,7 +170,7 @@ func (a *tokenInterval) roll(word uint64, now int64) (number, spent uint64) {
 	return number, 0
 }
 
-// adopt keeps what is missing.
+// adopt keeps the missing tokens.
 func (a *tokenInterval) adopt(from adopter, e state, _ []atomic.Uint64, now int64) uint64 {
 	old := from.(*tokenInterval)
 	number, spent := old.roll(e.word, now)
@@ -217,8 +217,8 @@ func (a *tokenInterval) describe(word uint64, now int64, cost int, allowed bool)
 	return int(a.burst - min(spent, a.burst)), retry, reset
 }
 
-// tick, ticks and full are line's. A period is as many ticks as tokens come back in it. No
-// product overflows: the number and the count share a word.
+// tick, ticks and full implement line. A period has as many ticks as tokens come back in it.
+// No product overflows: the number and the count share a word.
 func (a *tokenInterval) tick(now int64) uint64 {
 	number, _ := a.at(now)
 	return number * a.gain()
@@ -247,15 +247,15 @@ func (a *tokenInterval) idleAt(word uint64) uint64 {
 	return a.after(number, spent)
 }
 
-// rank is what is missing at now: of two keys the one that misses more becomes idle
-// at the same boundary or at a later one.
+// rank is the number of tokens missing at now: of two keys the one that misses more becomes
+// idle at the same boundary or at a later one.
 func (a *tokenInterval) rank(word uint64, now int64) uint64 {
 	_, spent := a.roll(word, now)
 	return spent
 }
 
 // worstCase is a full bucket, and a refill for each of the ceil(d/P) boundaries that
-// can lie behind the first instant of a closed span of d ns.
+// can come after the first instant of a closed span of d ns.
 func (a *tokenInterval) worstCase(d int64) uint64 {
 	boundaries := (uint64(d) + a.period - 1) / a.period
 	refills, _ := mulDiv(min(a.rate, a.burst), boundaries, 1)
