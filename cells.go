@@ -5,23 +5,23 @@ import (
 	"sync/atomic"
 )
 
-// A cell is the state of one key by itself. The words of a table are those of one policy;
-// a key under another policy has a cell. Its slot in the table, if it has one, then says
-// elsewhere, so that a key leaves the table, and changes its policy, in a time that no other
-// key has a part in. The next rebuild of the table drops such slots, and takes keys back
+// A cell is the state of one key outside of the tables. All words of a table are under one
+// policy; a key under another policy has a cell. Its slot in the table, if it has one, then has
+// the word elsewhere: so a key leaves the table, and changes its policy, in a time that does not
+// depend on other keys. The next rebuild of the table drops such slots, and takes back the keys
 // that are under its policy again.
 //
-// All but the word is written before others see the cell, and never again: a change makes
+// All fields but the word are written before others see the cell, and never again: a change makes
 // another cell in its place. A call that finds a word moved waits for the shard's lock, under which
-// that happens, and starts over:
+// the cell is replaced, and starts over:
 //
 //	SetKeyLimit:  locks the shard; swaps moved into the key's word
 //	decision:     finds the slot; its swap fails or it loads moved; waits for the lock
 //	SetKeyLimit:  publishes the cell; makes the slot say elsewhere; unlocks
 //	decision:     starts over; finds the cell
 //
-// At no time have two words of a key been live. A call that finds the key nowhere believes it
-// only of an instant at which it was so: see locate.
+// A key never has two live words. A call that finds the key nowhere relies on that only
+// for an instant at which it was true: see locate.
 type cell struct {
 	slot   // elsewhere stands for no state
 	policy *policy
@@ -43,8 +43,8 @@ type cellTable struct {
 	live int // of these, not gone
 }
 
-// A full cellTable of so many cells is split, since all are moved at once, some 0.1 us each. So it has at
-// most 1,024 places, and 896 cells.
+// fullCells is the number of cells from which a full cellTable is split: all cells are moved at once, some
+// 0.1 us each. So a cellTable has at most 1,024 places, and 896 cells.
 const fullCells = 512
 
 var gone = new(cell)
@@ -121,10 +121,10 @@ func (c *cell) keptOn() *terms {
 
 func (c *cell) state(word uint64) state { return state{word, c.tail} }
 
-// freeze takes the word out for good, unless there is no state. The caller holds the
-// shard's lock.
+// freeze replaces the word by moved, for good. tracked is false if the cell has no state. The
+// caller holds the shard's lock.
 func (c *cell) freeze() (e state, tracked bool) {
-	if c.word.Load() == elsewhere { // and nobody else puts a state there
+	if c.word.Load() == elsewhere { // no other call stores a state there
 		c.word.Store(moved)
 		return state{}, false
 	}

@@ -2,17 +2,17 @@ package sluice
 
 import "sync/atomic"
 
-// A spot is where a key has its state, and under which policy.
+// A spot is the location of a key's state, and the policy that the state is under.
 type spot struct {
-	policy *policy // of a key that is not tracked, what it would be under
+	policy *policy // of a key that is not tracked, the policy that it would be under
 	slot   *slot   // nil if the key is not tracked
 	tail   []atomic.Uint64
 	cell   *cell // nil if the slot is a table's, or there is none
 }
 
-// locate finds id. If it is not tracked, there has been an instant since the call began
-// at which it was not. Within a table slots are added, and get the mark elsewhere, but
-// nothing is taken back, and a cell comes before its mark. So, if the table is still that of
+// locate finds id. If it finds no state, there has been an instant since the call began at
+// which id was not tracked. Within a table slots are added, and get the mark elsewhere, but
+// neither is undone, and a cell is stored before its mark. So if the table is still the one of
 // the id and no cell is found:
 //
 //	the slot had the mark before      the mark was old
@@ -36,7 +36,7 @@ func (st *store) locate(id uint64) spot {
 	}
 }
 
-// slotOf is locate in half the time for nearly all keys: those in their table. (A spot is too
+// slotOf is locate in half the time for keys in their table, as nearly all are. (A spot is too
 // large for registers.)
 func (st *store) slotOf(id uint64) (p *policy, e *slot, tail []atomic.Uint64) {
 	t := st.guide.tableOf(id)
@@ -47,12 +47,12 @@ func (st *store) slotOf(id uint64) (p *policy, e *slot, tail []atomic.Uint64) {
 	return at.policy, at.slot, at.tail
 }
 
-// fresh reports whether the key was not tracked, and would have been under p.
+// fresh reports whether the key was not tracked, and would have been tracked under p.
 func (at *spot) fresh(p *policy) bool { return at.slot == nil && at.admits(p) }
 
-// strange reports whether, at an instant since it was called, id was not tracked nor in a cell,
-// and would have been under p. The empty slot where an earlier probe ended proves it as well, if it is looked
-// at in the order of locate: the slot is still empty, there is no cell, and the table is still that of the id.
+// strange reports whether, at an instant since it was called, id was neither tracked nor in a cell, and
+// would have been tracked under p. The empty slot where an earlier probe ended proves it as well, if the checks
+// are in the order of locate: the slot is still empty, there is no cell, and the table is still the one of the id.
 func (st *store) strange(p *policy, id uint64, seen gap) bool {
 	if t := seen.table; t != nil && t.policy == p && t.slots[seen.slot].id.Load() == 0 &&
 		st.shardOf(id).cell(id) == nil && t == st.tableOf(id) {
@@ -65,13 +65,13 @@ func (st *store) strange(p *policy, id uint64, seen gap) bool {
 // nowhere reports whether the key is neither tracked nor in a cell.
 func (at *spot) nowhere() bool { return at.slot == nil && at.cell == nil }
 
-// admits reports whether a key that is not tracked can be tracked at p.
+// admits reports whether a key that is not tracked can be tracked under p.
 func (at *spot) admits(p *policy) bool {
 	return at.policy == p || at.cell == nil && p.called()
 }
 
 // glance returns the state of the key, and when its block ends or has ended, 0 if it has none. It fails
-// if the word has gone. What is then read of the tail stands together if the slot is still as it was.
+// if the word is moved or elsewhere. Later loads of the tail belong together if still holds after them.
 func (at *spot) glance() (key state, blocked uint64, ok bool) {
 	switch {
 	case at.slot == nil:
@@ -84,12 +84,12 @@ func (at *spot) glance() (key state, blocked uint64, ok bool) {
 	return key, at.policy.blockedUntil(key), key.word < elsewhere
 }
 
-// still reports whether all that has been read of the key since a glance stands together.
+// still reports whether all loads of the key's state since a glance belong together.
 func (e *slot) still(key state) bool {
 	return e == nil || key.tail == nil || e.word.Load() == key.word
 }
 
-// read returns a copy of the key's state. It fails if the word has gone.
+// read returns a copy of the key's state. It fails if the word is moved or elsewhere.
 func (at *spot) read() (e state, ok bool) {
 	for {
 		key, _, ok := at.glance()
@@ -113,8 +113,8 @@ func (st *store) update(id uint64, f func(p *policy, key state) uint64) (tracked
 	return tracked
 }
 
-// updateUnder is update for a key that is under the policy want, if that is not nil. Under
-// another one it does nothing.
+// updateUnder is update for a key that is under the policy want, unless want is nil. Under
+// another policy it does nothing.
 func (st *store) updateUnder(want *policy, id uint64, f func(p *policy, key state) uint64) (tracked, same bool) {
 	for {
 		p, e, tail := st.slotOf(id)
@@ -124,7 +124,7 @@ func (st *store) updateUnder(want *policy, id uint64, f func(p *policy, key stat
 		case want != nil && p != want:
 			return true, false
 		case e.update(p, tail, f):
-			if st.overflow != OverflowEvictSoonest { // under which nothing is noted
+			if st.overflow != OverflowEvictSoonest { // OverflowEvictSoonest notes nothing
 				st.tableOf(id).idleSooner()
 			}
 			return true, true
@@ -133,8 +133,8 @@ func (st *store) updateUnder(want *policy, id uint64, f func(p *policy, key stat
 	}
 }
 
-// update fails if the word, which is of p, has gone. If f leaves a word without a tail as it
-// is, nothing is written.
+// update fails if the word, which is under p, is moved or elsewhere. If f returns a word without
+// a tail as it was, nothing is written.
 func (e *slot) update(p *policy, tail []atomic.Uint64, f func(p *policy, key state) uint64) (ok bool) {
 	if p.wide != nil {
 		word, ok := e.lock()

@@ -2,28 +2,28 @@ package sluice
 
 import "math/bits"
 
-// A rebuild puts the ids of a table into one of another size. A table that would have too many
-// is split into its two halves; one that has few is merged with its buddy, the other half of
-// what the two would be together.
+// A rebuild puts the ids of a table into a table of another size. A table that would have too many
+// ids is split into two halves; a table that has few is merged with its buddy, the other half of
+// the table that the two would be together.
 type rebuild struct {
 	st    *store
 	s     *shard
 	depth uint
-	bit   uint      // of an id: which half it is in; 64 if there is one table
-	next  [2]*table // before anybody else sees them
-	back  []*cell   // of keys that are in a table again
+	bit   uint      // the bit of an id that says which half it is in; 64 if there is one table
+	next  [2]*table // no other call sees them yet
+	back  []*cell   // the cells of keys that are in a table again
 }
 
 // rebuildLocked replaces the table of id by one made for about want ids that holds all
-// entries but those that drop names, if it is not nil. drop sees each entry after its
-// word has been taken out of reach of decisions, so its verdict stays true.
+// entries but the ones for which drop, if it is not nil, is true. drop sees each entry after
+// its word has been taken away from decisions, so its verdict stays true.
 func (st *store) rebuildLocked(s *shard, id uint64, want int, drop func(*policy, state) bool) (dropped int) {
 	old := st.tableOf(id)
 	first, _ := covers(id, old.depth)
 	r := rebuild{st: st, s: s, depth: old.depth, bit: 64}
 	buddy := st.buddyOf(first, old)
 	if buddy != nil && want+buddy.used > st.mostOf(old.policy)/2 {
-		buddy = nil // too much for one table
+		buddy = nil // too many ids for one table
 	}
 	switch {
 	case buddy != nil:
@@ -49,8 +49,8 @@ func (st *store) rebuildLocked(s *shard, id uint64, want int, drop func(*policy,
 	return dropped
 }
 
-// buddyOf returns the other half of what a table would be together with it, unless it has been
-// split or is of another policy.
+// buddyOf returns the table with which t could be merged, the other half of the larger table. It returns
+// nil if that half has been split or is of another policy.
 func (st *store) buddyOf(id uint64, t *table) *table {
 	if t.depth == st.depth() {
 		return nil
@@ -61,7 +61,7 @@ func (st *store) buddyOf(id uint64, t *table) *table {
 	return nil
 }
 
-// mergeEmptyLocked merges the table of id, which is empty, with all that are beside it.
+// mergeEmptyLocked merges the table of id, which is empty, with its buddy as long as that is empty, too.
 func (st *store) mergeEmptyLocked(id uint64) {
 	t := st.tableOf(id)
 	for b := st.buddyOf(id, t); b != nil && b.used == 0; b = st.buddyOf(id, t) {
@@ -73,8 +73,8 @@ func (st *store) mergeEmptyLocked(id uint64) {
 
 // takeLocked moves the entries of a table.
 //
-// Slots of keys in cells go if the cell stays anyway, or is no longer there. A key whose cell
-// is under the policy of the table comes back into the table.
+// The slot of a key in a cell is dropped if the cell stays, or is no longer there. A key whose
+// cell is under the policy of the table comes back into the table.
 func (r *rebuild) takeLocked(old *table, drop func(*policy, state) bool) (dropped int) {
 	wide, free := old.policy.wide != nil, uint64(reserved)
 	if wide {
@@ -105,7 +105,7 @@ func (r *rebuild) takeLocked(old *table, drop func(*policy, state) bool) (droppe
 	return dropped
 }
 
-// takeMarkLocked moves what says that a key is in a cell, and returns how many keys it has dropped.
+// takeMarkLocked moves the mark of a key in a cell, and returns how many keys it has dropped.
 func (r *rebuild) takeMarkLocked(p *policy, id uint64, drop func(*policy, state) bool) int {
 	c := r.s.counted(id)
 	if c == nil {
@@ -155,22 +155,22 @@ func (r *rebuild) publishLocked(first uint64, old *table, want int) {
 			continue
 		}
 		if t.used == 0 && (want == 0 || r.depth > old.depth) {
-			t = emptyTable(t.policy, t.depth) // a new one: a call that finds it twice has missed no other table
+			t = emptyTable(t.policy, t.depth) // always new: if a call finds it twice, no other table was there between
 		}
 		r.st.publishLocked(first|uint64(i)<<r.bit, old, t)
 	}
 	for _, c := range r.back {
-		r.st.removeCellLocked(r.s, c) // which finds only now that the key is in the table
+		r.st.removeCellLocked(r.s, c) // only now, when calls find the key in the table
 	}
 }
 
-// publishLocked puts t in the place of the tables of its ids, of which id is one, and old one of
-// them.
+// publishLocked puts t in the place of the tables of its ids. id is one of its ids, and old is one
+// of the replaced tables.
 func (st *store) publishLocked(id uint64, old, t *table) {
-	if t.used > 0 { // or it may be the table of others, too
+	if t.used > 0 { // an empty table may be shared with other shards
 		t.young = old.young
 	}
-	if t.used > 0 || t.depth == st.depth() { // an empty part of a shard says nothing of the others
+	if t.used > 0 || t.depth == st.depth() { // an empty part of a shard says nothing about the other parts
 		if far := st.cached == &notCached && t.isFar(); far != st.far.Load() {
 			st.far.Store(far)
 		}
@@ -183,8 +183,8 @@ func (st *store) publishLocked(id uint64, old, t *table) {
 	}
 }
 
-// tableFor returns a table for n ids and some more, but not for more than a shard's share, nor
-// than is split, if n is not more.
+// tableFor returns a table for n ids and some more, but for no more than a shard's share, and no
+// more than a table has before it is split, unless n is more.
 func (st *store) tableFor(p *policy, depth uint, n, share int) *table {
 	most := st.mostOf(p)
 	if n > most {
@@ -192,7 +192,7 @@ func (st *store) tableFor(p *policy, depth uint, n, share int) *table {
 	}
 	limit := max(minLimit, n, min(n/growDen*growNum+1, most))
 	if limit > share-share/8 && most == share {
-		limit = max(n, share) // a step earlier than it would be
+		limit = max(n, share) // room for all of the share, one rebuild earlier than by growth
 	}
 	num, den := maxLoadNum, maxLoadDen
 	if limit == share {
@@ -214,9 +214,9 @@ func (st *store) mostOf(p *policy) int {
 	return min(st.most, max(fewIDs, fullWords/max(1, p.tailLen())))
 }
 
-// splitsLocked reports whether a table can be split. The directory grows only where
-// keys are spread as they should be: strangers who choose their places could make it grow
-// without end.
+// splitsLocked reports whether a table can be split. The directory grows only if
+// the keys are spread evenly: else strangers who choose the places of their keys could make
+// it grow without end.
 func (st *store) splitsLocked(t *table) bool {
 	d := st.directory.Load()
 	return t.depth < d.depth() || t.depth < maxDepth && st.spread(len(d.places), st.mostOf(t.policy))

@@ -11,13 +11,13 @@ import (
 	"github.com/sluice-go/sluice/internal/ledger"
 )
 
-// A shard is some tables and the lock that serialises their changes of shape. Deciding
+// A shard is some tables and the lock that serialises their changes of shape. A decision
 // takes the lock only for a key that is not in its table or that is being moved.
-// It is as large as a cache line, so that no two are in one.
+// A shard is as large as a cache line, so that no two share one.
 type shard struct {
 	share    int                                  // most keys
 	cells    atomic.Pointer[directory[cellTable]] // nil until there is one
-	count    atomic.Int64                         // keys, but those in cells that stay; written under mu
+	count    atomic.Int64                         // keys without an override; written under mu
 	unpaid   atomic.Int64                         // new keys to turn away before the next look for room
 	restedAt atomic.Int64                         // when all tables are looked at again; written under mu
 	mu       sync.Mutex
@@ -41,9 +41,9 @@ type shard struct {
 //	growth:    publishes the new table, unlocks
 //	decision:  starts over in the new table, which holds every earlier charge
 //
-// No charge is lost, since it either precedes the swap, and is copied, or fails.
-// No key is in two tables with a live word. A decision that denies on a word
-// which is moved right afterwards takes effect at the load.
+// No charge is lost: either it precedes the swap, and is copied, or it fails.
+// No key is in two tables with a live word. If a decision denies on a word that is
+// moved right afterwards, it takes effect at the load.
 type store struct {
 	current atomic.Pointer[policy] // of all tables, unless they are being moved to it
 	ledgers *ledger.Ledgers
@@ -61,24 +61,24 @@ type store struct {
 	cached   *atomic.Int64 // the clock's time, if that is not negative
 	ttl      int64
 	overflow Overflow
-	timed    bool // sweeps run on a timer, else only when somebody asks
+	timed    bool // sweeps run on a timer, else only by Limiter.Sweep
 	armed    atomic.Bool
 	decided  atomic.Bool  // a call has had a key tracked: see Limiter.Restore
 	far      atomic.Bool  // slots are fetched ahead
 	kept     atomic.Int64 // cells that stay
-	keptLive atomic.Int64 // of these, those with state
+	keptLive atomic.Int64 // cells that stay and have state
 
-	// Decisions read what is before and after the counters, and should not miss when
-	// those are written.
+	// Decisions read the fields before and after the counters; a write of a counter
+	// must not cost them a cache miss.
 	_ [64]byte
 	counters
 	directoryMu sync.Mutex // taken last, to write the directory
 	_           [64]byte
 }
 
-// counters are the store's statistics, and what tests ask whether a race has happened. The
-// counters of retries are striped because they are written where processors already
-// contend; the others are rare.
+// counters are the store's statistics; tests also read them to see whether a race has happened.
+// The counters of retries are striped because they are written where processors already
+// contend; the others are written rarely.
 type counters struct {
 	evicted, untracked, swept atomic.Uint64
 	lostRaces, moves          *xsync.Counter // failed CAS, and decisions that met a moved word
@@ -96,7 +96,7 @@ func (st *store) setDirectory(d *directory[table]) {
 // gives 0.
 func (st *store) shardOf(id uint64) *shard { return &st.shards[id>>st.shift] }
 
-// awaitMove returns once the table of id that was being replaced has been.
+// awaitMove returns once the replacement of the table of id is done.
 func (st *store) awaitMove(id uint64) {
 	st.moves.Inc()
 	st.shardOf(id).awaitHolder()
@@ -109,7 +109,7 @@ func (s *shard) awaitHolder() {
 	s.mu.Unlock()
 }
 
-// notCached is what the time of a clock that has to be called is read from first.
+// notCached is the cached time of a clock that has to be called: negative.
 var notCached atomic.Int64
 
 func init() { notCached.Store(-1) }
@@ -122,10 +122,10 @@ func (st *store) now() int64 {
 	return st.clock.Now()
 }
 
-// ahead lets the processor fetch the slot of id while the clock is being read. By
-// itself it does not: the system clock waits for all loads before it, and holds up
-// those after it, even the next call's. It is not worth its instructions where the
-// slots are likely to be in the cache, nor where time is a load like any other.
+// ahead lets the processor fetch the slot of id while the clock is being read. Without
+// it the two do not overlap: the system clock waits for all loads before it, and delays
+// the loads after it, even the loads of the next call. It is not worth its instructions if
+// the slots are likely to be in the cache, or if the time is a plain load.
 func (st *store) ahead(id uint64) {
 	if st.far.Load() {
 		st.prefetch(id)
@@ -136,8 +136,8 @@ func (st *store) prefetch(id uint64) {
 	st.guide.tableOf(id).prefetch(id)
 }
 
-// lookAhead is ahead for any clock, where the slot is not likely to be in the cache. Other keys come
-// first, so there is time for two lines.
+// lookAhead is ahead for any clock, if the slot is not likely to be in the cache. Other keys come
+// first, so there is time to fetch two cache lines.
 func (st *store) lookAhead(id uint64) {
 	if t := st.guide.tableOf(id); t.isFar() {
 		t.prefetchTwo(id)
@@ -145,9 +145,9 @@ func (st *store) lookAhead(id uint64) {
 }
 
 // settled is the time that idleness is judged by when a call at now needs room: the
-// older of now and the limiter's own clock. Ahead of the clock a caller of AllowAt
-// may have made now up. Behind it, judging by the clock would raise the floor over
-// the caller's head, and charge all that it brings to a time it has not reached.
+// older of now and the limiter's own clock. If now is ahead of the clock, a caller of AllowAt
+// may have made it up. If now is behind, the clock would raise the floor above the caller's
+// time, and its new keys would be charged at a time that it has not reached.
 func (st *store) settled(now int64) int64 { return max(0, min(now, st.clock.Now())) }
 
 func (s *shard) len() int { return int(s.count.Load()) }
@@ -176,7 +176,7 @@ func (s *shard) cellsIn(first, last uint64, f func(*cell)) {
 }
 
 // counted returns the cell of id if its key is counted, and so has state: only a cell that
-// stays can be without.
+// stays can be without state.
 func (s *shard) counted(id uint64) *cell {
 	if c := s.cell(id); c != nil && c.kept == nil {
 		return c
@@ -198,7 +198,7 @@ func (st *store) putCellLocked(s *shard, c *cell) {
 	}
 }
 
-// cellRoomLocked makes room for a cell. Tables of cells split as those of slots do: see splitsLocked.
+// cellRoomLocked makes room for a cell. Tables of cells split as tables of slots do: see splitsLocked.
 func (st *store) cellRoomLocked(s *shard, id uint64) {
 	d := s.cells.Load()
 	if d == nil {
@@ -228,8 +228,8 @@ func (st *store) removeCellLocked(s *shard, c *cell) {
 	}
 }
 
-// eachLocked calls f for every tracked key of a table but those in cells that stay, with
-// its policy.
+// eachLocked calls f for every tracked key of a table without an override, with its
+// policy.
 func (st *store) eachLocked(s *shard, t *table, f func(*policy, state)) {
 	st.eachOfLocked(s, t, 0, len(t.slots), f)
 }
@@ -255,8 +255,8 @@ func (st *store) depth() uint { return 64 - st.shift }
 // ids returns the first and the last id of a shard.
 func (st *store) ids(i int) (first, last uint64) { return covers(uint64(i)<<st.shift, st.depth()) }
 
-// tableDepth is the depth of the table that id is in, cellDepth that of its table of cells, and
-// partDepth that of the smaller of the two.
+// tableDepth returns the depth of the table that id is in, cellDepth the depth of its table of
+// cells, and partDepth the depth of the smaller of the two.
 func (st *store) tableDepth(id uint64) uint { return st.tableOf(id).depth }
 
 func (st *store) cellDepth(id uint64) uint {
@@ -274,9 +274,9 @@ func (st *store) cellsOf(i int, f func(*cell)) {
 	st.shards[i].cellsIn(first, last, f)
 }
 
-// eachPart locks a shard for the ids that have the first bits of one in common, as many as depth
-// says, and calls f with the first and the last of them, until there are no more. The parts do not
-// overlap. The table may have other ids, too: it can have been merged since.
+// eachPart divides the ids of a shard into parts: the ids whose first bits, as many as depth says, are
+// equal. It calls f with the first and the last id of each part, with the shard locked. The parts do not
+// overlap. The table of a part may have other ids, too: it can have been merged since.
 func (st *store) eachPart(i int, depth func(id uint64) uint, f func(first, last uint64)) {
 	id, end := st.ids(i)
 	for ; ; id++ {
@@ -286,7 +286,7 @@ func (st *store) eachPart(i int, depth func(id uint64) uint, f func(first, last 
 	}
 }
 
-// underLock is eachPart for the ids from first on. It returns the last one. It yields
+// underLock is eachPart for one part, which begins with first. It returns the last id. It yields
 // afterwards, so that a waiter gets the lock: a mutex would hand it over only after 1 ms.
 func (st *store) underLock(first uint64, depth func(id uint64) uint, f func(first, last uint64)) (last uint64) {
 	defer runtime.Gosched()
@@ -307,8 +307,8 @@ func (st *store) len() int {
 	return n
 }
 
-// spread reports whether there are keys for so many places, of a table each that is split when it has
-// most of them.
+// spread reports whether there are enough keys for so many places: at least half as many as fit into
+// their tables, each of which is split at most keys.
 func (st *store) spread(places, most int) bool { return st.len()+int(st.kept.Load()) >= places*most/2 }
 
 // init makes an empty store of the given number of shards, a power of two, whose
@@ -332,7 +332,7 @@ func (st *store) init(tm *terms, shards, maxKeys, most int) {
 		if i < maxKeys%shards {
 			s.share++
 		}
-		s.tries = math.MaxUint32 // nobody has looked for room yet, and anybody may
+		s.tries = math.MaxUint32 // as if new keys had paid for the first looks for room
 	}
 	st.setDirectory(all)
 }

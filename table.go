@@ -10,7 +10,7 @@ import (
 )
 
 // A table is an open-addressed hash table of slots with linear probing. Slots hold
-// no pointers, so the garbage collector does not scan them. All of its words are of
+// no pointers, so the garbage collector does not scan them. All of its words are under
 // one policy.
 //
 // It has any number of slots. The low half of an id, as a part of 2^32, says how far into the
@@ -20,19 +20,19 @@ import (
 // Invariant: at least one slot is empty, so every probe ends.
 type table struct {
 	slots  []slot
-	homes  uint64 // how many slots are homes, where that is not all: see crowding.Built
+	homes  uint64 // how many slots are homes, if not all of them are: see crowding.Built
 	policy *policy
 	depth  uint  // how many of the first bits of its ids are the same
 	limit  int   // how many ids it may hold
 	tails  tails // only for wide algorithms
 
-	// The rest is guarded by the shard's lock, and far enough from what decisions read.
-	used  int   // ids, those of cells that stay included
-	young int64 // until then no key has been here for the TTL
+	// The rest is guarded by the shard's lock, and in other cache lines than the fields above.
+	used  int   // ids, also the ids of cells that stay
+	young int64 // before this time no key has been here for the TTL
 	_     [40]byte
 
-	// idleFrom is when a key may be idle first; 0 if nobody knows, 1 while somebody looks. Whoever
-	// makes one idle sooner writes 0, under the lock or not: see lookForIdleLocked.
+	// idleFrom is the first time at which a key may be idle; 0 if that is unknown, 1 during a look. A call
+	// that makes a key idle sooner writes 0, with or without the lock: see lookForIdleLocked.
 	idleFrom atomic.Int64
 }
 
@@ -40,8 +40,8 @@ const (
 	minSlots, minLimit = 8, 2
 
 	// A table is at most 7/8 full, and made for half as many ids again as there are, or for
-	// the shard's share. That is 18 bytes a key at most full, 28 when it has just grown, and 23
-	// on average; a key has been moved twice.
+	// the shard's share. That is 18 bytes a key when it is full, 28 when it has just grown, and 23
+	// on average; on average a key has been moved twice.
 	maxLoadNum, maxLoadDen = 7, 8
 	growNum, growDen       = 3, 2
 
@@ -59,17 +59,17 @@ const (
 	// ahead: 1 MiB, the size of a second level cache.
 	farSlots = 1 << 16
 
-	// A table of more than fullIDs is split, and one of more than fullWords of tails and fewIDs: of
-	// a third of fewer ids, too many would owe much. Moving so many takes some 100 us at most, for
-	// which their shard's lock is held.
+	// A table of more than fullIDs is split, and so is one of more than fullWords of tails and fewIDs:
+	// in a table with fewer ids, the third that is evicted would have too many keys that owe much. To
+	// move so many takes some 100 us at most, during which the lock of their shard is held.
 	fullIDs   = 1792
 	fullWords = 1 << 15
 	fewIDs    = 256
 )
 
-// mostIDs returns how many ids a table has at most, in shards of the share: all of them, or an
-// eighth more than each table has when the shard is full and its tables have been split so often
-// that they are not too large. (That many ids too many is 4 sigma.)
+// mostIDs returns how many ids a table has at most, in shards of the share. It is the share; or if that
+// is too large, the share is halved until it is small enough, as splits do, and an eighth is
+// added. (By chance a table gets that many more ids at 4 sigma.)
 func mostIDs(share int) int {
 	n := share
 	for n > fullIDs {
@@ -120,8 +120,8 @@ func (t *table) prefetchTwo(id uint64) {
 	prefetch.Line(unsafe.Pointer(&t.slots[min(home+2, uint64(len(t.slots)-1))]))
 }
 
-// A gap is the slot of a table where the probe for an id ended. As long as it is empty, the table does
-// not hold the id.
+// A gap is the empty slot of a table where the probe for an id ended. As long as that slot is empty, the
+// table does not hold the id.
 type gap struct {
 	table *table
 	slot  uint64
@@ -130,8 +130,8 @@ type gap struct {
 // blockSlots is how many slots are looked at together: a bit of a word for each.
 const blockSlots = 64
 
-// block returns the next slots from the given one on, and which of them have an id. Some do and some do not, in
-// no order that a processor could guess, so it looks at the ids of all without a branch.
+// block returns the next slots from the given one on, and a mask of the slots that have an id. A processor
+// cannot predict which slots have one, so block looks at all ids without a branch.
 func (t *table) block(from, end int) (some []slot, mask uint64) {
 	some = t.slots[from:min(from+blockSlots, end)]
 	for i := range some {
@@ -177,12 +177,12 @@ func emptyTable(p *policy, depth uint) *table {
 // isFar reports whether the slots of a store of such tables are not likely to be in the cache.
 func (t *table) isFar() bool { return uint64(len(t.slots))<<t.depth >= farSlots }
 
-// freeze takes the state of slot i out for good: see slot.freeze.
+// freeze takes the state of slot i away for good: see slot.freeze.
 func (t *table) freeze(i uint64) state {
 	return t.state(i, t.slots[i].freeze(t.policy.wide != nil))
 }
 
-// put adds an entry to a table that nobody else sees yet.
+// put adds an entry to a table that no other call sees yet.
 func (t *table) put(id uint64, e state) {
 	_, i := t.lookup(id)
 	if e.tail != nil {
@@ -200,7 +200,7 @@ func (t *table) idleSooner() {
 	}
 }
 
-// mark adds a slot that says that the key is in a cell.
+// mark adds a mark: a slot that says that the key is in a cell.
 func (t *table) mark(id uint64) {
 	_, i := t.lookup(id)
 	preset(&t.slots[i].word, elsewhere)
@@ -208,14 +208,14 @@ func (t *table) mark(id uint64) {
 	t.used++
 }
 
-// makeSlots returns at least so many empty slots: as many as the memory has room for that they are
-// given anyway.
+// makeSlots returns at least as many empty slots as least: append rounds the memory up, and all of it
+// becomes slots.
 func makeSlots(least int) []slot {
 	slots := append([]slot(nil), make([]slot, least)...)
 	return slots[:cap(slots)]
 }
 
-// newTable returns a table for at most limit ids, of which at most so many slots are homes.
+// newTable returns a table for at most limit ids. At most homes of its slots are homes.
 func newTable(p *policy, depth uint, slots []slot, limit int, homes uint64) *table {
 	t := &table{
 		slots:  slots,
@@ -231,21 +231,21 @@ func newTable(p *policy, depth uint, slots []slot, limit int, homes uint64) *tab
 }
 
 // tails is a table's storage for tails: chunks that are allocated as keys are
-// added. Slots are never emptied in a table, so tails are handed out in order
-// and nothing is ever freed but by building the next table.
+// added. Slots are never emptied in a table, so tails are handed out in order,
+// and only a rebuild of the table frees them.
 //
 // A chunk holds many short tails, so that they cost no heap object each, or one
 // long tail, so that it can be handed on to the next table without copying.
 type tails struct {
 	length int               // words a tail
-	shift  uint8             // a chunk has 1<<shift tails, so that nobody divides to find one
+	shift  uint8             // a chunk has 1<<shift tails, so that of needs no division
 	used   int               // tails handed out
 	number []uint32          // slot -> tail
 	chunks [][]atomic.Uint64 // tail>>shift -> chunk; nil until needed
 }
 
 const (
-	shortTail  = 32   // words; copying 256 bytes costs about what the heap object would
+	shortTail  = 32   // words; copying 256 bytes costs about as much as a heap object would
 	chunkWords = 2048 // the size of a chunk of short tails
 	// Neither was tuned.
 )
@@ -264,16 +264,16 @@ func newTails(slots, limit, length int) tails {
 	}
 }
 
-// of returns the tail of slot i. The slot's id has been seen, and so has all that
-// was written before the id.
+// of returns the tail of slot i. The caller has seen the slot's id, and so sees all
+// that was written before the id.
 func (ts *tails) of(i uint64) []atomic.Uint64 {
 	n, shift := ts.number[i], ts.shift%32
 	chunk, at := ts.chunks[n>>shift], int(n&(1<<shift-1))*ts.length
 	return chunk[at : at+ts.length]
 }
 
-// add gives slot i a new tail of zeros. The caller holds the shard's lock, or is
-// the only one to know the table.
+// add gives slot i a new tail of zeros. The caller holds the shard's lock, or no
+// other call sees the table yet.
 func (ts *tails) add(i uint64) []atomic.Uint64 {
 	chunk := &ts.chunks[ts.used>>ts.shift]
 	if *chunk == nil {
@@ -284,9 +284,9 @@ func (ts *tails) add(i uint64) []atomic.Uint64 {
 	return ts.of(i)
 }
 
-// attach gives slot i the contents of a tail of an older table that nobody writes
-// to any more. Readers of that table may still read it; they find their word
-// moved and discard what they read.
+// attach gives slot i the contents of a tail of an older table that no call writes
+// to any more. Readers of that table may still read the tail; they then find their
+// word moved, and do not use their result.
 func (ts *tails) attach(i uint64, tail []atomic.Uint64) {
 	if ts.shift == 0 {
 		ts.number[i] = uint32(ts.used)

@@ -9,10 +9,10 @@ import (
 )
 
 // Terms are a limit that keys have in common: the limiter's own, or one that a key, or a call, has
-// brought. The keys of all but the limiter's own are in cells. The terms that a call goes by are, in
-// this order: those that its Key brings, those that its key is kept on, the limiter's own. A key that
-// is under others is put under those first. Terms never change: a limiter whose limit changes gets new
-// ones, and what is under the old ones is put under these by the next call, if not before.
+// brought. The keys of all terms but the limiter's own are in cells. A call goes by the terms that its Key
+// brings; if it brings none, by the override of its key; else by the limiter's own terms. A key that
+// is under other terms is put under these first. Terms never change: a limiter whose limit changes gets new
+// terms, and a key under the old ones is put under the new ones by its next call, if not before.
 type terms struct {
 	own    bool    // the limiter's
 	config *Config // of the limiter, with some other limit
@@ -23,29 +23,29 @@ type terms struct {
 	policies map[variant]*policy
 }
 
-// A variant of a policy. Unlimited and DenyAll have the algorithm of the limit before, and
-// what has been spent under a larger limit takes words with more reach.
+// A variant says which policy of the terms a key needs. Unlimited and DenyAll have the algorithm of
+// the limit before, and units spent under a larger limit need words with more reach.
 type variant struct {
 	base  Limit
 	reach int
 }
 
-// maxVariants bounds how many policies terms have at hand, and maxBrought how many limits
-// of keys and calls a limiter has, unless more keys are kept on such. Those beyond are made
-// anew. Neither was tuned.
+// maxVariants bounds how many policies terms remember, and maxBrought how many limits of keys
+// and calls a limiter remembers, unless more keys have an override. Others are made anew when
+// needed. Neither was tuned.
 const (
 	maxVariants = 64
 	maxBrought  = 4096
 )
 
-// called reports whether p is of other terms than the limiter's own.
+// called reports whether p belongs to other terms than the limiter's own.
 func (p *policy) called() bool {
 	return p.of != nil && !p.of.own
 }
 
-// policyFor returns the policy of the terms for a key that has spent what e says under
-// from. Under a constant limit that is of the base of from, and under the limiter's own of
-// the limiter's last other limit.
+// policyFor returns the policy of the terms for a key whose state under from is e. If the
+// limit is constant, the policy has the base of from, but under the limiter's own terms the
+// last limit of the limiter that was not constant.
 func (tm *terms) policyFor(from *policy, e state, now int64) *policy {
 	common, base := tm.common, tm.limit
 	if base.constant() {
@@ -74,7 +74,7 @@ func (tm *terms) policyFor(from *policy, e state, now int64) *policy {
 	}
 	p, err := tm.newVariant(v, from)
 	if err != nil {
-		return common // no word has such reach: what is beyond is forgotten
+		return common // no word has such reach: the units beyond it are forgotten
 	}
 	if tm.policies == nil || len(tm.policies) >= maxVariants {
 		tm.policies = map[variant]*policy{}
@@ -98,8 +98,8 @@ func (tm *terms) newVariant(v variant, from *policy) (p *policy, err error) {
 	return p, nil
 }
 
-// newTerms returns terms of that limit in a limiter of that config, which take over from a policy,
-// if that is not nil. The error is a *ConfigError.
+// newTerms returns terms of the limit in a limiter with the config. They take over from the policy from,
+// unless it is nil. The error is a *ConfigError.
 func newTerms(config *Config, limit Limit, from *policy) (*terms, error) {
 	p, err := newPolicy(config, limit, from)
 	if err != nil {
@@ -109,7 +109,7 @@ func newTerms(config *Config, limit Limit, from *policy) (*terms, error) {
 	return p.of, nil
 }
 
-// needs returns how large a count the new word must hold to keep what e counts under p. Buckets owe what they owe in any word.
+// needs returns how large a count a new word must hold for the units of e under p. A bucket's debt fits into any word.
 func (p *policy) needs(e state, now int64) int {
 	if e.word == 0 || p.bucket() != nil || p.blockedUntil(e) > 0 {
 		return 0
@@ -120,10 +120,10 @@ func (p *policy) needs(e state, now int64) int {
 	return int(min(p.rank(e, 0), math.MaxInt)) // at 0 all of it counts
 }
 
-// widest returns the largest count that words of p have bits for, if p keeps each count of a
-// sliding window under from as it is, whatever both add up to; else there is no such bound.
-// In words that count further, a charge would end with its window where from charges the
-// rest to the next one.
+// widest returns the largest count that words of p have bits for, if p can keep both counts of a
+// sliding window under from unchanged, whatever their sum is; else there is no such bound.
+// In wider words a charge would end with its window, although from charges the rest of it to
+// the next window.
 func (p *policy) widest(from *policy) int {
 	a, old := p.sliding(), from.sliding()
 	if a == nil || old == nil || !a.same(&old.window) || a.bits < old.bits {
@@ -172,8 +172,8 @@ func (p *policy) End(from ledger.Policy, end uint64, now int64) uint64 {
 	return after.adopt(before, end, now)
 }
 
-// keepsReceipts reports whether the ends and stamps of receipts under from, which has no
-// turns, mean the same under p.
+// keepsReceipts reports whether the ends and stamps of receipts under from, whose algorithm has
+// no turns, mean the same under p.
 func (p *policy) keepsReceipts(from *policy) bool {
 	switch a := p.adopter().(type) {
 	case *fixedWindow:

@@ -7,20 +7,20 @@ import (
 )
 
 // A window cuts the clock's time into windows [k*P + Offset, (k+1)*P + Offset) of
-// Unix time and numbers them from the one that 1970 begins in, which is number 0.
+// Unix time. It numbers them from 0, the window in which 1970 begins.
 // FixedWindow, SlidingWindow and the refill at intervals share it.
 //
-// With an offset window 0 has begun before 1970, by the shift: P - Offset. The time
-// since then, t + shift, is below 2^64 for every t, and t/P is its number as it is
-// without an offset, where the shift is 0.
+// With an offset, window 0 has begun before 1970, by the shift: P - Offset. The time
+// since the start of window 0 is t + shift, which is below 2^64 for every t, and
+// (t + shift)/P is the window's number. Without an offset the shift is 0.
 type window struct {
 	period uint64
 	shift  uint64 // < period
 	last   uint64 // the last number; time stands still at its start
 }
 
-// newWindow returns windows of a period, shifted by 0 <= offset < period, and numbered
-// in what countBits leave of a word. In a word of 64 bits the numbers that begin with
+// newWindow returns windows of a period, shifted by 0 <= offset < period. Their numbers have
+// the bits that countBits leave of a word. In a word of 64 bits the numbers that begin with
 // two ones are not used, so that it stays below reserved. ok is false if time would end
 // before horizon < 2^63, nanoseconds after 1970.
 func newWindow(period, offset time.Duration, wordBits, countBits int, horizon uint64) (w window, ok bool) {
@@ -39,8 +39,8 @@ func newWindow(period, offset time.Duration, wordBits, countBits int, horizon ui
 	return w, hi != 0 || end >= horizon+w.shift
 }
 
-// countBits returns how many bits a count can have, of which there are so many in a word
-// of wordBits, if time is to last as long as the clock; least, if it cannot, or if that
+// countBits returns how many bits each of several counts in a word of wordBits can have if the
+// window numbers are to last as long as the clock. It returns least if they cannot, or if least
 // is more.
 func countBits(period, offset time.Duration, wordBits, least, counts int) int {
 	for b := least; ; b++ {
@@ -74,9 +74,9 @@ func (w *window) at(now int64) (number, elapsed uint64) {
 	return number, t - number*w.period
 }
 
-// carry returns the number of the window that goes on at now with a key of the old windows:
-// its own if the windows are the same, else that of now, or of the start of its own if that
-// is later.
+// carry returns the number of the window in which a key of the old windows goes on at now: its own
+// number if the windows are the same, else the number of the window of now, or of the start of its
+// own window if that is later.
 func (w *window) carry(old *window, number uint64, now int64) uint64 {
 	if !w.same(old) {
 		number, _ = w.at(max(now, int64(min(old.start(number), math.MaxInt64))))
@@ -84,7 +84,7 @@ func (w *window) carry(old *window, number uint64, now int64) uint64 {
 	return min(number, w.last)
 }
 
-// same reports whether the windows are those of v.
+// same reports whether the windows are the same as in v.
 func (w *window) same(v *window) bool { return w.period == v.period && w.shift == v.shift }
 
 // countDenied returns the count of a window after a denied call, which counts up to the
@@ -93,8 +93,8 @@ func countDenied(count uint64, cost int, limit uint64) uint64 {
 	return max(count, min(count+uint64(cost), limit))
 }
 
-// start returns the first nanosecond after 1970 of a window, which for window 0 is
-// 0, or more than math.MaxInt64 for a window that time does not reach.
+// start returns the first nanosecond of a window after 1970: 0 for window 0, and
+// more than math.MaxInt64 for a window that time does not reach.
 func (w *window) start(number uint64) uint64 {
 	hi, t := bits.Mul64(number, w.period)
 	if hi != 0 || number > w.last {

@@ -8,10 +8,10 @@ import (
 )
 
 // A key's whole state is one word, or where that is too small, a word and a tail of further
-// words. Word 0 is a fresh key. Words that begin with two ones are no algorithm's: all 64
+// words. Word 0 is a fresh key. No algorithm uses words that begin with two ones: all 64
 // bits set is moved, one less held, two less elsewhere, and the others are blocked keys. A
-// wide word, one with a tail, says by two bits that a writer holds it and that its key is
-// blocked. So a decision finds out about all of these by one compare, with reserved or with
+// wide word, one with a tail, has a bit for a writer that holds it and a bit for a
+// blocked key. So a decision recognises all of these by one compare, with reserved or with
 // blockedTail.
 //
 //	blocked         63 62 61                                              0
@@ -31,11 +31,11 @@ import (
 //
 //	  Interval      63                            b  b-1                  0
 //	               | refill number k              | tokens missing       |
-//	                 b = what the number leaves
+//	                 b = the bits that the number leaves
 //
 //	FixedWindow     63                            b  b-1                  0
 //	               | window number k               | units admitted in k  |
-//	                 b = what the number leaves
+//	                 b = the bits that the number leaves
 //
 //	  FirstCharge   63     62 61                  b  b-1                  0    tail[0]
 //	               | lock | 0 | version            | units in the window  |   | when it began |
@@ -60,10 +60,10 @@ const (
 	// slot the lock bit says so.)
 	held = moved - 1
 	// elsewhere marks a slot whose key has its state in a cell, or no longer has any; and a
-	// cell without state. (As a wide word it has all version or number bits set, as no
-	// word has.)
+	// cell without state. (As a wide word it has all version or number bits set, which no
+	// wide word of an algorithm has.)
 	elsewhere = held - 1
-	// endless is the last time that a one-word block can tell, and stands for never.
+	// endless is the last time that a one-word block can hold, and stands for never.
 	endless = elsewhere - 1 - reserved
 )
 
@@ -73,11 +73,11 @@ const (
 	locked = 1 << 63
 	// blockedTail says that the key is blocked.
 	blockedTail = 1 << 62
-	// wideBits is how much of a wide word is its algorithm's.
+	// wideBits is how many bits of a wide word its algorithm uses.
 	wideBits = 62
-	// blockMark is set in the first word of the tail as long as that is the end of a block. A
-	// reader who comes between then does not mistake the end of a block for a count or a
-	// time, or these for the end of a block.
+	// blockMark is set in the first word of the tail as long as that word is the end of a block.
+	// So a reader does not mistake the end of a block for a count or a time, or these for the end
+	// of a block, even if the word changes while it reads.
 	blockMark = 1 << 63
 )
 
@@ -85,9 +85,9 @@ const (
 // its table.
 type slot struct{ id, word atomic.Uint64 }
 
-// preset stores what nobody else reads before a later atomic store shows it: the word of a
-// slot, before its id; an id in a new table, before the table's address. An atomic store would wait
-// for all stores before it, some of which miss the cache.
+// preset stores a value that no other goroutine reads before a later atomic store publishes it: the
+// word of a slot, before its id; an id in a new table, before the table's address. An atomic store
+// would wait for all stores before it, some of which miss the cache.
 func preset(v *atomic.Uint64, to uint64) { *(*uint64)(unsafe.Pointer(v)) = to }
 
 // A state is a key's word and tail, as one call of an algorithm sees them.
@@ -99,8 +99,8 @@ type state struct {
 // blockedWord is the word of a key that is blocked until then.
 func blockedWord(until uint64) uint64 { return reserved + min(until, endless) }
 
-// blockEnd returns the end of a block from the tail. A reader may find that there is none
-// any more.
+// blockEnd returns the end of a block from the tail. ok is false if the tail no longer holds
+// one.
 func blockEnd(tail []atomic.Uint64) (until uint64, ok bool) {
 	word := tail[0].Load()
 	if word == math.MaxUint64 {
@@ -109,7 +109,7 @@ func blockEnd(tail []atomic.Uint64) (until uint64, ok bool) {
 	return word &^ blockMark, word&blockMark != 0
 }
 
-// released returns the word once nobody holds it. It may have gone.
+// released returns the word once it is not held. It may be moved or elsewhere.
 func (e *slot) released() uint64 {
 	for {
 		if word := e.word.Load(); word != held {
@@ -119,9 +119,9 @@ func (e *slot) released() uint64 {
 	}
 }
 
-// glance returns a wide word once nobody has locked it, for those who only read, and when the block
-// of its key ends, 0 if it has none: what they have read of the tail stands together if the word is
-// still the same afterwards. It fails if the word has gone.
+// glance returns a wide word once it is not locked, for a reader, and the end of the block of its key, 0 if
+// it has none. The reader's loads of the tail belong together if the word is still the same after them.
+// glance fails if the word is moved or elsewhere.
 func (e *slot) glance(tail []atomic.Uint64) (word, blocked uint64, ok bool) {
 	for {
 		word = e.word.Load()
@@ -140,7 +140,7 @@ func (e *slot) glance(tail []atomic.Uint64) (word, blocked uint64, ok bool) {
 }
 
 // lock sets the lock bit of a wide word and returns the word without it. It
-// fails if the word has gone.
+// fails if the word is moved or elsewhere.
 func (e *slot) lock() (word uint64, ok bool) {
 	for {
 		word = e.word.Load()
@@ -155,8 +155,8 @@ func (e *slot) lock() (word uint64, ok bool) {
 	}
 }
 
-// freeze takes the word out for good. The caller holds the shard's lock, and so nobody
-// else stores moved or elsewhere.
+// freeze replaces the word by moved, for good, and returns it. The caller holds the shard's
+// lock, so no other call stores moved or elsewhere.
 func (e *slot) freeze(wide bool) uint64 {
 	for {
 		word := e.word.Load()
