@@ -15,16 +15,16 @@ import (
 // Clock tells the time to a limiter.
 //
 // Now returns nanoseconds since the Unix epoch. It never returns a negative
-// number, nor less than it has returned before by more than a microsecond or so: by
-// as much as it goes back, calls are judged as if they had come earlier. It is called
+// number, and never goes back by more than a microsecond or so: by as much as it
+// goes back, calls are judged as if they had come earlier. It is called
 // from many goroutines at once, also with locks of the limiter held, so it must not
 // call the limiter.
 type Clock interface{ Now() int64 }
 
 // SystemClock returns a clock that tells the wall time of its creation plus the
 // monotonic time since. It does not follow later steps of the wall clock, so no
-// step can admit or deny anything; and where the monotonic clock stops while the
-// machine is suspended, as on Linux, it lags by that time.
+// step can admit or deny a call. If the monotonic clock stops while the machine is
+// suspended, as on Linux, it lags by that time.
 //
 // Inside a testing/synctest bubble, make the clock, or the limiter that makes one,
 // in the bubble.
@@ -42,7 +42,7 @@ type systemClock struct {
 // clock read, where time.Now costs two.
 func (c *systemClock) Now() int64 { return c.wall + int64(time.Since(c.base)) }
 
-// unixNanos is t as nanoseconds since 1970, clamped to what a Clock may return.
+// unixNanos returns t as nanoseconds since 1970, clamped to the range of a Clock.
 func unixNanos(t time.Time) int64 {
 	switch s := t.Unix(); {
 	case s < 0:
@@ -57,26 +57,26 @@ func unixNanos(t time.Time) int64 {
 // call, which makes a decision up to about twice as fast.
 //
 // A call is judged as if it had arrived up to one refresh earlier. Between two
-// refreshes time stands still, so that a limit whose burst is smaller than what
-// it earns in one resolution admits at most a burst per resolution. When the
-// process is starved of processor time, refreshes come late and the clock lags
-// by as much: calls are then denied that an exact clock would admit, and the
-// time is caught up with at the next refresh. It never runs ahead.
+// refreshes time stands still. So a limit whose burst is smaller than the units that
+// come back in one resolution admits at most a burst per resolution. If the process
+// gets too little processor time, refreshes come late and the clock lags by as much:
+// calls are then denied that an exact clock would admit. The next refresh sets the
+// clock right. It never runs ahead.
 //
 // The RetryAfter of a denial counts from the refresh by which the call was judged, and a
-// call that comes that much later is judged by a refresh that may be due: whoever waits in
-// real time adds Resolution, or twice that, since a refresh can be late. (httplimit does,
+// call that comes that much later may be judged before the next refresh: a client that waits
+// in real time adds Resolution, or twice that, since a refresh can be late. (httplimit does,
 // and Wait asks again.)
 //
 // The refresh runs on a timer that is armed only while the clock is being read;
-// a clock that is no longer read stops by itself and needs no Close. The first
-// read after a pause is exact. Its timer belongs to where it was first read: a
+// a clock that is no longer read stops its timer and needs no Close. The first
+// read after a pause is exact. The timer belongs to the bubble of the first read: a
 // clock that is used inside a testing/synctest bubble must be made there and not be
 // used outside. A CoarseClock is safe for concurrent use and must be made by
 // NewCoarseClock.
 type CoarseClock struct {
-	// now is the time while somebody reads it, ^time when nobody has read it since
-	// the last refresh, and coarseParked when it is not being refreshed. So a read
+	// now is the time if it has been read since the last refresh, ^time if it has not
+	// been read since, and coarseParked if it is not being refreshed. So a read
 	// is one load: if that is negative, the timer must learn that there are readers.
 	now atomic.Int64
 
@@ -94,7 +94,7 @@ const coarseParked = math.MinInt64
 // Waking costs a timer and a lock, a few hundred ns; the value was not tuned.
 const coarseQuietTicks = 100
 
-// minCoarseResolution keeps the timer from taking a processor for itself.
+// minCoarseResolution keeps the timer from taking a whole processor.
 const minCoarseResolution = 10 * time.Microsecond
 
 // NewCoarseClock returns a clock that is refreshed every resolution; 0 means
@@ -165,28 +165,28 @@ func (c *CoarseClock) tick() {
 }
 
 // FastClock is the system clock, read from the processor's counter of time (TSC on amd64,
-// CNTVCT_EL0 on arm64) without the system's help and without waiting for other instructions.
-// It compares the counter with the system clock as it is read, some 200 times a second. One that
-// is no longer read stops its timer by itself, and needs no Close.
+// CNTVCT_EL0 on arm64) without a call of the system and without waiting for other instructions.
+// It compares the counter with the system clock while it is being read, some 200 times a second. A
+// FastClock that is no longer read stops its timer, and needs no Close.
 //
 // A reading is within 1 us of the system clock while the rates of the two change by no more
 // than 50 ppm in 5 ms, and within 12 us while the system clock is being set right. While the
-// clock is new, until it has compared the two half a dozen times, it is within 2 us, or 5 us where
+// clock is new, until it has compared the two half a dozen times, it is within 2 us, or 5 us if
 // the counters of two processors are apart by more than 0.4 us. A reading may be less than an
 // earlier one, by up to 1 us: the processor reads the counter ahead of other instructions, and
 // the counters of two processors may be apart. A limiter judges a time that has gone back as
-// strictly as if it had not. So nothing is admitted for that, and a call can be judged as if it
-// had come up to 1 us earlier.
+// strictly as if it had not. So a time that goes back admits nothing more, and a call can be judged
+// as if it had come up to 1 us earlier.
 //
-// It makes up for what the two have come to differ by in going faster or slower. It steps to
-// the system clock where nobody has read it for 10 ms, and where the counter has begun anew or
+// If counter and system clock have come to differ, it goes faster or slower until they agree. It
+// steps to the system clock if it has not been read for 10 ms, and if the counter has begun anew or
 // the machine was suspended. If the two differ by more than 0.1% of the time that has passed
 // (4% when it is new, half as much after each of the first comparisons), and no suspend explains
 // it, or if reading them together takes long, it is the system clock from then on. It can be
-// ahead then, by at most 10 ms, and stands still until the system clock has caught up. A counter
-// that stops is found out within 0.2 s.
+// ahead then, by at most 10 ms, and stands still until the system clock has caught up. It detects
+// a counter that stops within 0.2 s.
 //
-// It is the system clock from the beginning where processor or kernel do not say that the
+// It is the system clock from the beginning if processor or kernel do not say that the
 // counter is steady, on processors other than amd64 and arm64, with the build tag purego, and
 // when made inside a testing/synctest bubble; Source says so. A clock that is used in a bubble
 // must be made there and not be used outside.
@@ -202,8 +202,8 @@ func NewFastClock() *FastClock {
 	return c
 }
 
-// Source returns what the clock reads: "TSC" or "CNTVCT_EL0"; or "system clock: " and why.
-// The system clock it can become at any time.
+// Source returns the source of the time: "TSC" or "CNTVCT_EL0"; or "system clock: " and the
+// reason. A FastClock can become the system clock at any time.
 func (c *FastClock) Source() string { return c.tsc.Source() }
 
 // Now implements Clock.
@@ -223,16 +223,16 @@ type ManualClock struct {
 	sleepers map[*sleeper]struct{} // guarded by mu
 }
 
-// A sleeper is a Wait that has not been reached by the time.
+// A sleeper is a Wait whose time has not come.
 type sleeper struct {
 	at    uint64
-	awake chan struct{} // closed when it is
+	awake chan struct{} // closed when its time has come
 }
 
 // sleepUntil returns when the clock has been moved to at.
 func (c *ManualClock) sleepUntil(ctx context.Context, at uint64) error {
 	c.mu.Lock()
-	if at <= uint64(c.Now()) { // it may have been moved before anybody knew of the sleeper
+	if at <= uint64(c.Now()) { // the clock may have been moved before this call had the lock
 		c.mu.Unlock()
 		return nil
 	}

@@ -8,7 +8,7 @@ import (
 	"github.com/sluice-go/sluice/internal/snapfile"
 )
 
-// ConfigError is the error of New, and of what changes limits.
+// ConfigError is the error of New, and of the methods that change limits.
 type ConfigError struct {
 	Field  string // the offending field of Config, such as "Limit.Period"
 	Reason string // its value, what is wrong with it, and what would be accepted
@@ -33,15 +33,15 @@ var (
 	ErrWouldExceedDeadline error = deadlineError{}
 	// ErrQueueFull: a LeakyBucket has no room for the cost in its queue.
 	ErrQueueFull = errors.New("sluice: the queue is full")
-	// ErrBlocked: the key is blocked, and what comes after its block cannot be reserved.
+	// ErrBlocked: the key is blocked, and a turn after its block cannot be reserved.
 	ErrBlocked = errors.New("sluice: the key is blocked")
 	// ErrNoRoom: the key is new, and there is no room for it at MaxKeys under OverflowDenyNew.
 	ErrNoRoom = errors.New("sluice: there is no room for a new key")
 	// ErrTooManyReservations: the key has as many open reservations and waiting calls as
 	// Config.MaxReservations.
 	ErrTooManyReservations = errors.New("sluice: the key has too many reservations")
-	// ErrNotReservable: the algorithm has no turns to hand out. GCRA, TokenBucket with a
-	// continuous refill and LeakyBucket have.
+	// ErrNotReservable: the algorithm has no turns to hand out. GCRA, TokenBucket and
+	// LeakyBucket have turns.
 	ErrNotReservable = errors.New("sluice: the algorithm has no turns to reserve")
 )
 
@@ -53,7 +53,7 @@ func (deadlineError) Is(target error) bool {
 	return target == context.DeadlineExceeded
 }
 
-// ErrBadSnapshot is matched by the errors of Restore for input that is not a snapshot, is
-// of a version that is not known or of another kind of limiter, or has been cut short or
+// ErrBadSnapshot is matched by the errors of Restore for input that is not a snapshot, has an
+// unknown version or comes from another kind of limiter, or has been cut short or
 // changed.
 var ErrBadSnapshot = snapfile.ErrBad

@@ -57,11 +57,11 @@ func (l Limit) WithBurst(n int) Limit {
 }
 
 // Share returns the limit for each of n replicas that together keep to l and do not know
-// of each other. Rate and Burst are divided by n and rounded down; where that would leave
-// no unit, it is one: a Rate below n becomes 1 per n*Period/Rate, rounded up. So in the
-// long run all shares together admit at most what l does, and at once at most its burst,
+// of each other. Rate and Burst are divided by n and rounded down, but not to 0: a Burst
+// below n becomes 1, and a Rate below n becomes 1 per n*Period/Rate, rounded up. So in the
+// long run all shares together admit at most as much as l, and at once at most its burst,
 // or n units if that is more. A period that does not fit into a Duration becomes the
-// longest one. DenyAll and Unlimited stay what they are, and an n below 1 counts as 1.
+// longest one. DenyAll and Unlimited do not change, and an n below 1 counts as 1.
 //
 // Shares round down by up to n-1 units in all: of 10 a second, three replicas get 3 each.
 func (l Limit) Share(n int) Limit {
@@ -115,8 +115,8 @@ func (l Limit) interval() time.Duration {
 func (l Limit) String() string { return limittext.Limit(l).Text() }
 
 // MarshalText returns the text form, which is empty for the zero Limit, so that a
-// configuration with a limit that nobody has set can be written. Any other limit that New
-// would refuse under every algorithm has none.
+// configuration without a limit can be written. Any other limit that New would refuse
+// under every algorithm is an error.
 func (l Limit) MarshalText() ([]byte, error) {
 	if l == (Limit{}) {
 		return []byte{}, nil
@@ -151,7 +151,7 @@ func ParseLimit(s string) (Limit, error) {
 	return Limit(l), err
 }
 
-// constant reports whether no state decides under the limit.
+// constant reports whether the limit decides without the key's state.
 func (l Limit) constant() bool { return l.Rate == 0 || l.Rate == math.MaxInt }
 
 // Capacity returns the most that can be admitted at once: the burst, under the window

@@ -22,13 +22,13 @@ import (
 // Contention is never an error and never a denial.
 //
 // Nothing has to be closed: a limiter that is no longer referenced is collected.
-// It must be made by New: any other one panics when used, and so does a nil one. It must not
-// be copied, which go vet finds.
+// A Limiter must be made by New: any other Limiter panics when used, also a nil one. It must not
+// be copied; go vet finds copies.
 type Limiter struct {
 	store
 	brought atomic.Pointer[xsync.MapOf[Limit, *terms]] // limits of keys and calls; nil until there is one
 	hash    keyid.Hasher
-	direct  bool   // keys are seeded, and nobody asks who is denied: see Allow
+	direct  bool   // keys are seeded, and a denial only returns false: see Allow
 	serial  uint64 // orders limiters: see TakeAll
 	soft    int
 	shadow  bool
@@ -40,9 +40,9 @@ type Limiter struct {
 	waiting atomic.Int64 // calls that sleep
 }
 
-// New returns a limiter. The error is a *ConfigError: it names the field, its
-// value and what would be accepted. A limit that the algorithm cannot keep
-// exactly is an error, never a weaker limit.
+// New returns a limiter. The error is a *ConfigError: it names the field, its value
+// and the accepted values. A limit that the algorithm cannot keep exactly
+// is an error, never a weaker limit.
 func New(c Config) (*Limiter, error) { return newLimiter(c, crowding.Homes, crowding.IDs) }
 
 // notMade is a variable since a constant would be boxed in each of made's callers, which
@@ -97,8 +97,8 @@ func newLimiter(c Config, homes uint64, most int) (*Limiter, error) {
 	return l, nil
 }
 
-// setUp makes the limiter ready to decide, with a number of shards, or one if homes are
-// crowded.
+// setUp makes the limiter ready to decide, with the number of shards, or with one shard if
+// homes are crowded.
 func (l *Limiter) setUp(c *Config, tm *terms, shards int, homes uint64, most int) {
 	if homes != math.MaxUint64 {
 		shards = 1
@@ -120,11 +120,11 @@ func (l *Limiter) setUp(c *Config, tm *terms, shards int, homes uint64, most int
 	l.init(tm, shards, c.MaxKeys, most)
 }
 
-// Len returns the number of tracked keys, idle ones that have not been swept yet
-// included. It is at most MaxKeys at any time.
+// Len returns the number of tracked keys, also idle ones that have not been swept
+// yet. It is at most MaxKeys at any time.
 func (l *Limiter) Len() int { return l.made().len() }
 
-// Sweep drops all keys that are idle now, whatever the TTL, and returns how many.
+// Sweep drops all keys that are idle now, even before the TTL, and returns how many.
 // It changes no decision, and there is seldom a need to call it: with a system clock a
 // timer sweeps; with any other clock idle keys are dropped when a table grows, and at MaxKeys.
 func (l *Limiter) Sweep() int {
@@ -133,10 +133,10 @@ func (l *Limiter) Sweep() int {
 }
 
 // WorstCase returns the most units that any one key can be admitted in any closed
-// span [t, t+d], whatever the pattern of calls; math.MaxInt if that is not below
+// span [t, t+d], with any pattern of calls; math.MaxInt if that is not below
 // math.MaxInt, 0 for a negative d. It does not cover keys that were evicted at
-// MaxKeys, admitted under OverflowAdmitNew, or Reset, nor what Shadow admits. For
-// SlidingWindow and d beyond the period it is an upper bound that need not be
+// MaxKeys, admitted under OverflowAdmitNew, or Reset, nor calls that only Shadow admits.
+// For SlidingWindow and d beyond the period it is an upper bound that need not be
 // reached.
 func (l *Limiter) WorstCase(d time.Duration) int {
 	if d < 0 {
@@ -149,16 +149,16 @@ func (l *Limiter) WorstCase(d time.Duration) int {
 // make and to copy. Its methods are those of the limiter without the key. It must
 // be made by a limiter that New has made: the methods of the zero Key panic.
 //
-// Keys can be compared, and be keys of a map. Two that the same limiter has made are equal
-// if they are handles of the same key. Keys of WithLimit are equal to no others,
-// and need not be equal to each other.
+// Keys can be compared, and be keys of a map. Two Keys that the same limiter has made are equal
+// if they are handles of the same key. A Key of WithLimit is not equal to a Key without a
+// limit, and need not be equal to another Key of WithLimit.
 type Key struct {
 	lim   *Limiter
 	id    uint64
-	terms *terms // that its calls bring, or nil
+	terms *terms // the terms that its calls bring, or nil
 }
 
-// key is KeyHash of an id.
+// key returns KeyHash of an id.
 func (l *Limiter) key(id uint64) Key { return Key{lim: l, id: id} }
 
 // Key returns the handle of s: hash once, decide often.
@@ -202,8 +202,8 @@ func (l *Limiter) KeyAddr(a netip.Addr) Key {
 func (l *Limiter) KeyHash(h uint64) Key { return l.made().key(keyid.Of(h)) }
 
 // Config returns the configuration in force: with defaults filled in, and with the limit
-// that SetLimit has set. Shards stays 0 if it was. New takes it, except while SetLimit has
-// set Unlimited or DenyAll beside a Soft, which counts again under the next other limit.
+// that SetLimit has set. Shards stays 0 if it was 0. New accepts this Config, except while SetLimit
+// has set Unlimited or DenyAll and Soft is not 0. (Soft counts again under the next other limit.)
 func (l *Limiter) Config() Config { return *l.made().config.Load() }
 
 // serials numbers limiters, for an order in which all TakeAll hold their keys.
@@ -226,7 +226,7 @@ func (l *Limiter) Stats() Stats {
 	return s
 }
 
-// count counts what came of a call for id.
+// count counts the outcome of a call for id.
 func (l *Limiter) count(id uint64, out outcome) {
 	if l.tally != nil {
 		l.tally.count(id>>l.shift, out)

@@ -9,14 +9,14 @@ import (
 
 // A DeniedKey is one of the keys that were denied most: see Limiter.TopDenied.
 type DeniedKey struct {
-	// Name is the key as it was given to a method that takes a string, or to the one that
+	// Name is the key as it was given to a method that takes a string, or to the method that
 	// made its Key: a string, the bytes, or the text of the address, cut to 256 bytes; or
-	// what Key.Named says. It is empty until the limiter has heard it.
+	// the name that Key.Named gives. It is empty until the limiter gets a name.
 	//
-	// A method that takes a string names the key that it denies. A denied Key is a number
-	// to the limiter, and is named when a Key for it is made the next time: one that is
-	// made for each request, as in a middleware, soon is. For a Key that is kept, and for
-	// those of KeyUint64 and KeyHash, there is Key.Named.
+	// A method that takes a string names the key that it denies. For a denied Key the limiter
+	// has only a number, and the key gets its name when a Key for it is made the next time:
+	// soon, if a Key is made for each request, as in a middleware. For a Key that is kept, and
+	// for the Keys of KeyUint64 and KeyHash, use Key.Named.
 	Name string
 	// ID is the 64-bit id by which the key is tracked: Limiter.KeyHash(ID) is the key, to
 	// be blocked, say. With HashStable it is the xxHash64 of a key that is a string.
@@ -25,27 +25,27 @@ type DeniedKey struct {
 	// deviation for n denials is 8*sqrt(n): 25 % of 1,000, 2.5 % of 100,000.
 	Denied uint64
 	// Excess is by how much Denied may be too high: the key was denied Denied-Excess times
-	// or more, with a chance of 999 in 1,000. It covers the luck of the samples, and those
-	// that a key takes over from another in whose place it is listed.
+	// or more, with a chance of 999 in 1,000. It covers the chance of sampling, and the samples
+	// that a key takes over from another key when it replaces that key in the list.
 	Excess uint64
 }
 
 // denialsASample is how many denials one sample stands for. A sample takes a lock and
-// a look into a map, and at worst a copy of the name, some 300 ns; a denial should not
-// take 10 ns more than without.
+// a look into a map, and at worst a copy of the name, some 300 ns; sampling should add
+// less than 10 ns to a denial.
 const denialsASample = 64
 
 // TopDenied returns the keys that were denied most, most often first, at most
-// Config.TopDenied of them; nil without that.
+// Config.TopDenied of them; nil if that is 0.
 //
-// One denial in 64, at random, is a sample. (Where many are denied at once some samples
-// are dropped: a denial does not wait for statistics.) Of these samples any key that
-// makes up more than one in Config.TopDenied is in the list (Metwally, Agrawal,
+// One denial in 64, at random, is a sample. (If many calls are denied at once, some samples
+// are dropped: a denial does not wait for statistics.) Each key that has more than one in
+// Config.TopDenied of these samples is in the list (Metwally, Agrawal,
 // El Abbadi, "Efficient computation of frequent and top-k elements in data streams",
 // 2005: the Space-Saving algorithm). Denials of cost 0 and of Peek are not counted.
 //
-// Names are what clients send. Where keys are secrets, such as session cookies, make them
-// with KeyHash.
+// Names come from clients as they are. If keys are secrets, such as session cookies, make
+// them with KeyHash.
 func (l *Limiter) TopDenied() []DeniedKey {
 	if l.made().top == nil {
 		return nil
@@ -62,14 +62,14 @@ func (l *Limiter) TopDenied() []DeniedKey {
 	return all
 }
 
-// Named tells TopDenied what the key is called, if it lists the key and does not know yet,
-// and returns k. Only then is name called, and costs more than looking. It is for a Key that
-// is kept, and for one of a number or of a hash:
+// Named gives the key a name in the list of TopDenied, if the key is in the list without one,
+// and returns k. It calls name only then; a call without that costs little. Use it for a Key
+// that is kept, and for a Key of a number or of a hash:
 //
 //	k := lim.KeyUint64(user.ID).Named(user.Email)
 //	if !k.Allow() { ... }
 //
-// Call it where a Key is made anew for each call, and else after a denial.
+// Call it each time if a Key is made anew for each call, and else after a denial.
 func (k Key) Named(name func() string) Key {
 	if top := k.lim.made().top; top.Nameless(k.id) {
 		top.Name(k.id, name())
@@ -77,7 +77,7 @@ func (k Key) Named(name func() string) Key {
 	return k
 }
 
-// sampleDenial counts a denial if it is one that is looked at. There is a list.
+// sampleDenial counts a denial, by chance one in denialsASample. l.top is not nil.
 func (l *Limiter) sampleDenial(id uint64, name string) {
 	if rand.Uint64()%denialsASample == 0 {
 		l.top.Count(id, name)
@@ -85,9 +85,9 @@ func (l *Limiter) sampleDenial(id uint64, name string) {
 }
 
 // atLeast returns how many denials there were at least, if so many of them were samples.
-// Their number is a Poisson variable of mean denials/64, or less wide. The normal quantile
-// of 99.9 % below it is a bound on the safe side of the exact one, as is a count that
-// never exceeds the samples themselves, each of which was a denial.
+// The number of samples is a Poisson variable of mean denials/64, or narrower. The normal
+// quantile of 99.9 % below it is a bound on the safe side of the exact bound. The result is
+// at least the number of samples, each of which was a denial.
 func atLeast(samples uint64) uint64 {
 	n := float64(samples)
 	return max(samples, uint64(max(0, denialsASample*(n-3.1*math.Sqrt(n)))))

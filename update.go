@@ -5,13 +5,13 @@ import "time"
 // Reset makes key fresh, as if it had never been charged.
 func (l *Limiter) Reset(key string) { l.reset(l.made().hash.String(key)) }
 
-// Refund gives key back cost units that it has been charged, so that only what
-// turned out to matter counts: a login that succeeded, say. It gives back at most
-// what still counts against the key, which makes the key fresh, and at most the
-// burst and Config.Soft. A window algorithm gives back from the units of the present window first;
-// FixedWindow has nothing to give back of an earlier one. A cost below 1 does
-// nothing. Nor does any under Unlimited, where nothing is charged; under a DenyAll that has
-// taken the place of another limit a Refund is as under that.
+// Refund gives key back cost units that it has been charged, for a call that should
+// not count after all: a login that succeeded, say. It gives back at most the units
+// that still count against the key, which makes the key fresh, and at most the
+// burst and Config.Soft. A window algorithm gives back the units of the present window first;
+// FixedWindow has none to give back of an earlier window. A cost below 1 does nothing.
+// Under Unlimited, where nothing is charged, Refund does nothing; under a DenyAll that has
+// replaced another limit it does the same as under that limit.
 //
 // WorstCase holds for what was admitted and not refunded. Under SlidingLog a call
 // with an older time than the units given back is then charged at its own time.
@@ -19,12 +19,12 @@ func (l *Limiter) Refund(key string, cost int) {
 	l.refundAt(l.made().hash.String(key), l.now(), cost)
 }
 
-// Block denies all calls for key for the time d, or longer if the key is blocked for
-// longer or would take longer to become fresh by itself. Then the key is fresh. A block
-// that would end after 2116 never ends; a d that is not positive does nothing. Block
-// reports whether it has blocked the key: it cannot if there is no room for it at MaxKeys
-// under OverflowDenyNew and OverflowAdmitNew. OverflowEvictSoonest drops blocked keys last. A block holds under any
-// limit, Unlimited too, and outlasts SetLimit and SetKeyLimit.
+// Block denies all calls for key for the time d, or longer if the key is already blocked for
+// longer or would take longer to become fresh without a block. Then the key is fresh. A block
+// that would end after 2116 never ends; a d that is not positive does nothing. Block reports
+// whether it has blocked the key: it cannot if there is no room for the key at MaxKeys under
+// OverflowDenyNew and OverflowAdmitNew. OverflowEvictSoonest drops blocked keys last. A block holds
+// under any limit, Unlimited too, and SetLimit and SetKeyLimit do not end it.
 func (l *Limiter) Block(key string, d time.Duration) bool {
 	return l.made().key(l.hash.String(key)).block(d)
 }
@@ -48,10 +48,10 @@ func (k Key) Block(d time.Duration) bool {
 // Unblock is Limiter.Unblock for this key.
 func (k Key) Unblock() { k.lim.made().unblock(k.id) }
 
-// act replaces the key's word by f's, under the policy that policyFor finds for a call
-// through k. It starts over if the key has another policy by then, so f may be called
+// act replaces the key's word by the result of f, under the policy that policyFor finds for a
+// call through k. It starts over if the key has another policy by then, so f may be called
 // several times, under several policies: the last call counts. If the key is not tracked,
-// absent is called in place of f, and act starts over unless that is done.
+// act calls absent in place of f, and starts over unless absent returns done.
 func (k Key) act(put bool, f func(p *policy, key state) uint64, absent func(p *policy) (done bool)) {
 	for {
 		p := k.policyFor(put)
@@ -82,7 +82,7 @@ func (k Key) block(d time.Duration) (blocked bool) {
 	}, func(p *policy) (done bool) {
 		blocked = false
 		_, out := l.insert(p, k.id, now, 0, nil, gap{})
-		return out == waved || out == refused // else it is tracked now, and fresh
+		return out == waved || out == refused // else the key is tracked now, and fresh
 	})
 	return blocked
 }
