@@ -186,7 +186,7 @@ func (st *store) takeNew(d *Decision, p *policy, id uint64, now int64, cost int)
 	if out == retrying {
 		return 0, retrying
 	}
-	d.RetryAfter = 0 // of the unit after these
+	d.RetryAfter = 0 // insert set it for one more unit
 	p.tell(d, word, out, now, taken)
 	return taken, out
 }

@@ -16,7 +16,7 @@ func (l *Limiter) Allow(key string) bool {
 }
 
 // AllowN charges cost units to key and reports whether they were admitted, all or
-// none. See Take for the costs that are not from 1 to the burst.
+// none. See Take for costs below 1 or above the burst.
 func (l *Limiter) AllowN(key string, cost int) bool {
 	id := l.made().hash.String(key)
 	l.ahead(id)
@@ -27,9 +27,9 @@ func (l *Limiter) AllowN(key string, cost int) bool {
 //
 // The charge is all or nothing: without BlockFor and CountDenied a denied call leaves
 // the key as it was, and a key that is not tracked stays untracked. A cost of 0 charges
-// nothing; the decision is then the one on one unit, without regard to MaxKeys. A negative
-// cost, or one above the burst and Config.Soft, is denied with RetryAfter Never. Take does
-// not retain key.
+// nothing; the decision is then the one for one unit, as if there were always room at MaxKeys. A
+// negative cost, or one above the burst and Config.Soft, is denied with RetryAfter Never. Take
+// does not retain key.
 func (l *Limiter) Take(key string, cost int) (d Decision) {
 	id := l.made().hash.String(key)
 	l.ahead(id)
@@ -46,7 +46,7 @@ func (k Key) Allow() bool { return k.AllowN(1) }
 // AllowN is Limiter.AllowN for this key.
 func (k Key) AllowN(cost int) bool {
 	l := k.lim.made()
-	if k.terms != nil { // looked at first, so that it need not be kept
+	if k.terms != nil { // checked first, so that it need not stay in a register
 		return k.AllowAt(l.now(), cost)
 	}
 	l.ahead(k.id)
@@ -65,13 +65,13 @@ func (k Key) Take(cost int) (d Decision) {
 
 // AllowAt is AllowN at now, the caller's own reading of the limiter's clock in
 // Unix nanoseconds, so that one reading can serve a batch. It must come from that
-// clock, which says what is idle: with recorded times, give the limiter a
-// ManualClock and move it along. A now far ahead of the clock spends the key's
-// units in that future.
+// clock, since the clock decides which keys are idle: with recorded times, give the
+// limiter a ManualClock and move it along. A now far ahead of the clock spends the
+// key's units in that future.
 //
-// An older now than the key has seen is safe: nothing is admitted that would be
-// denied at the newest one, and what is admitted is charged in full as at the
-// newest one. A negative now counts as 0.
+// An older now than the key has seen is safe: a call that would be denied at the
+// newest time is denied, and an admitted call is charged in full, as at the newest
+// time. A negative now counts as 0.
 func (k Key) AllowAt(now int64, cost int) bool {
 	l := k.lim.made()
 	if k.terms != nil {
@@ -90,11 +90,11 @@ func (k Key) TakeAt(now int64, cost int) (d Decision) {
 	return d
 }
 
-// allowAt decides in this one frame what nearly every call is: one for a tracked key,
-// under a one-word algorithm, with nobody in the way. It leaves the rest to others,
-// having changed nothing.
+// allowAt decides nearly every call in this one frame: a call for a tracked key, under
+// a one-word algorithm, if no other call changes the word meanwhile. It changes nothing
+// for other calls, and leaves them to other functions.
 func (l *Limiter) allowAt(id uint64, now int64, cost int) bool {
-	// From the table, the policy would be known three loads later.
+	// If it came from the table, the policy would be known three loads later.
 	if p := l.current.Load(); uint64(cost)-1 < p.plain && now >= 0 {
 		t := l.guide.tableOf(id)
 		e, end := t.lookup(id)
@@ -117,7 +117,7 @@ func (l *Limiter) allowAt(id uint64, now int64, cost int) bool {
 	return l.key(id).decide(nil, now, cost)
 }
 
-// allowNew is decide for a key that a table of p does not have, without looking there again.
+// allowNew is decide for a key that a table of p does not have, without a second lookup there.
 func (l *Limiter) allowNew(p *policy, id uint64, now int64, cost int, seen gap) bool {
 	own, _, out := l.key(id).chargeCell(nil, now, cost)
 	if own == nil {
@@ -130,17 +130,17 @@ func (l *Limiter) allowNew(p *policy, id uint64, now int64, cost int, seen gap) 
 	return out.allowed()
 }
 
-// decide charges a call, in every case, and reports whether the state of the key, or the edge,
-// admits it. Unless d is nil it describes that in d, which is zero. (Passed back from frame to
-// frame, a Decision would be copied through memory in each.)
+// decide charges a call, in every case, and reports whether the state of the key, or edge, admits
+// it. Unless d is nil it describes the decision in d, which is zero. (A Decision as a result would
+// be copied through memory in each frame.)
 func (k Key) decide(d *Decision, now int64, cost int) (allowed bool) {
 	now = max(now, 0)
 	l, id := k.lim, k.id
 	p := l.current.Load()
 	word, out := uint64(0), retrying
 	if k.terms != nil {
-		p = nil // to be found first
-	} else if p.fits(cost) { // as nearly all calls, and without a frame of charge
+		p = nil // policyFor finds it below
+	} else if p.fits(cost) { // as in nearly all calls: decided without a frame of charge
 		t := l.guide.tableOf(id)
 		if e, i := t.lookup(id); e != nil && t.policy == p {
 			if p.wide == nil {
@@ -161,7 +161,7 @@ func (k Key) decide(d *Decision, now int64, cost int) (allowed bool) {
 			break
 		}
 		if d != nil {
-			*d = Decision{} // in which a call that met a change may have left something
+			*d = Decision{} // an attempt that met a change may have set fields
 		}
 		was := p
 		if p = k.policyFor(true); out == unfit && p == was {
@@ -177,8 +177,8 @@ func (k Key) decide(d *Decision, now int64, cost int) (allowed bool) {
 	return out.allowed()
 }
 
-// tell describes a call that left its key with word, of a one-word algorithm, or that is
-// described in d already, of a wide one.
+// tell describes a call that left its key with word, under a one-word algorithm. Under a wide
+// algorithm d has the numbers of the call already.
 func (p *policy) tell(d *Decision, word uint64, out outcome, now int64, cost int) {
 	d.Limit = int(p.burst)
 	d.Allowed = out.allowed()
@@ -195,8 +195,8 @@ func (p *policy) tell(d *Decision, word uint64, out outcome, now int64, cost int
 	}
 }
 
-// charge decides one call under p. It returns the word that the key was left with, if it has no tail. Under a wide
-// algorithm, unless d is nil, it writes the numbers of the decision to it.
+// charge decides one call under p. It returns the word of the key after the call, if it has no tail. Under a wide
+// algorithm, unless d is nil, it writes the numbers of the decision to d.
 func (st *store) charge(d *Decision, p *policy, id uint64, now int64, cost int) (word uint64, out outcome) {
 	if !p.fits(cost) {
 		return 0, unfit
@@ -208,7 +208,7 @@ func (st *store) charge(d *Decision, p *policy, id uint64, now int64, cost int) 
 		case e == nil || t.policy != p || e.word.Load() == elsewhere: // a mark has no tail
 			if e, tail, word, out = st.slotOrInsert(p, id, now, cost, d, e, gap{t, i}); e == nil {
 				if d != nil {
-					d.RetryAfter = 0 // of the unit after this one
+					d.RetryAfter = 0 // insert set it for one more unit
 				}
 				return word, out
 			}
@@ -227,8 +227,8 @@ func (st *store) charge(d *Decision, p *policy, id uint64, now int64, cost int) 
 	}
 }
 
-// chargeWord decides on the word of a slot, under p, which is of one word. It returns the word that the key was
-// left with, and retrying if the word has gone.
+// chargeWord decides on the word of a slot, under p, whose algorithm has one word. It returns the word of the key
+// after the call, and retrying if the word is moved or elsewhere.
 func (st *store) chargeWord(p *policy, e *slot, now int64, cost int) (uint64, outcome) {
 	for {
 		word := e.word.Load()
@@ -260,9 +260,9 @@ func (st *store) chargeWord(p *policy, e *slot, now int64, cost int) (uint64, ou
 	}
 }
 
-// chargeCell is charge for a key in a cell, if that is under the terms that the call goes by and
-// its word has not gone. Else the call is not decided, and d may have something in it. It returns the cell's
-// policy, or nil if there is no cell.
+// chargeCell is charge for a key in a cell, if the cell is under the terms that the call goes by and its word
+// is neither moved nor elsewhere. Else the call is not decided, and fields of d may be set. It returns the
+// cell's policy, or nil if there is no cell.
 func (k Key) chargeCell(d *Decision, now int64, cost int) (p *policy, word uint64, out outcome) {
 	c := k.lim.shardOf(k.id).cell(k.id)
 	if c == nil {
@@ -279,11 +279,11 @@ func (k Key) chargeCell(d *Decision, now int64, cost int) (p *policy, word uint6
 	return p, word, out
 }
 
-// slotOrInsert returns the slot of a key that is not in a table of p where it was looked for, and its
-// tail; if there is none, it decides the call.
+// slotOrInsert returns the slot and the tail of a key that a lookup in a table of p has not found. If
+// the key is not tracked, it decides the call and returns no slot.
 func (st *store) slotOrInsert(p *policy, id uint64, now int64, cost int, d *Decision, e *slot, seen gap) (_ *slot, tail []atomic.Uint64, word uint64, out outcome) {
 	for {
-		at := spot{policy: p} // of no one instant; insert looks again
+		at := spot{policy: p} // true at no single instant; insert looks again
 		c := st.shardOf(id).cell(id)
 		if c != nil && c.policy != p {
 			return nil, nil, 0, retrying
@@ -307,9 +307,9 @@ func (st *store) slotOrInsert(p *policy, id uint64, now int64, cost int, d *Deci
 	}
 }
 
-// chargeTail decides on what it has read of the tail. A denial counts if the word
-// is still the same afterwards. So does whatever is written, by the swap that locks the
-// word.
+// chargeTail decides on the tail as it has read it. A denial is valid if the word is
+// still the same afterwards. A write is valid because the swap that locks the word
+// succeeds only then.
 func (st *store) chargeTail(p *policy, e *slot, key state, now int64, cost int, d *Decision) outcome {
 	wide := p.wide
 	for ; ; key.word = e.word.Load() {
@@ -364,7 +364,7 @@ func (p *policy) stillBlocked(e *slot, key state, now int64, d *Decision) bool {
 	return false
 }
 
-// denyTail does to the key what a denied call does, unless it is admitted after all: a
+// denyTail changes the key as a denied call does, unless the call is admitted after all: a
 // refund can have made room, and left the word as it was.
 func (st *store) denyTail(p *policy, e *slot, key state, now int64, cost int, d *Decision) bool {
 	if !e.word.CompareAndSwap(key.word, key.word|locked) {
@@ -383,8 +383,8 @@ func (st *store) denyTail(p *policy, e *slot, key state, now int64, cost int, d 
 	return true
 }
 
-// finish does what is left of a call once decide has described it: a denial is noted, and
-// Config.Soft and Config.Shadow have their say.
+// finish ends a call once decide has described it: it notes a denial, and applies
+// Config.Soft and Config.Shadow to the Decision.
 func (l *Limiter) finish(d *Decision, id uint64, name string, cost int) {
 	if !d.Allowed {
 		l.deny(id, name, cost)
@@ -392,8 +392,8 @@ func (l *Limiter) finish(d *Decision, id uint64, name string, cost int) {
 	d.amend(l.soft, l.shadow, cost)
 }
 
-// deny ends a decision that the state denies: it notes whom, and returns whether the
-// call passes all the same.
+// deny ends a decision that the state denies: it notes the key for TopDenied, and returns
+// whether the call passes all the same, under Shadow.
 func (l *Limiter) deny(id uint64, name string, cost int) bool {
 	if l.top != nil && cost != 0 {
 		l.sampleDenial(id, name)

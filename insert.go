@@ -5,12 +5,12 @@ import (
 	"sync/atomic"
 )
 
-// insert charges a key that is not tracked, and adds it. With cost 0 it adds it as fresh.
-// It does not do so under another policy than p.
+// insert charges a key that is not tracked, and adds it. With cost 0 it adds the key as fresh.
+// It does so only under p, and returns retrying under another policy.
 //
-// The key is looked for again under the lock, since another call may have added it, or the table
-// may have been replaced, since it was seen not to be there. An older now is raised to the newest
-// time at which this shard forgot an idle key, which this key may be:
+// It looks for the key again under the lock: since the lookup that did not find the key, another call
+// may have added it, or the table may have been replaced. An older now is raised to the newest
+// time at which this shard forgot an idle key, since that may have been this key:
 //
 //	call A:  charges at 90, idle from 100
 //	sweep:   at 200, drops the key
@@ -75,7 +75,7 @@ func (st *store) insert(p *policy, id uint64, now int64, cost int, d *Decision, 
 	return word, admitted
 }
 
-// turnedAway is what comes of a new key for which there is no room.
+// turnedAway returns the outcome of a call for a new key without room.
 func (st *store) turnedAway() outcome {
 	if st.overflow == OverflowAdmitNew {
 		return waved
@@ -83,7 +83,7 @@ func (st *store) turnedAway() outcome {
 	return refused
 }
 
-// fillLocked puts a cell with the first charge in the place of c, which has no state.
+// fillLocked replaces c, which has no state, by a cell with the first charge.
 func (st *store) fillLocked(s *shard, c *cell, p *policy, now int64, cost int, d *Decision) uint64 {
 	next := &cell{policy: p, kept: c.kept}
 	if p.wide != nil {
@@ -103,7 +103,7 @@ func (st *store) roomLocked(s *shard, id uint64, now int64, keep bool) bool {
 		st.untracked.Add(1)
 		return false
 	}
-	// More keys may stay than expected, so that the new table is full, too.
+	// More keys may stay than expected, and then the new table is full, too.
 	for {
 		t := st.tableOf(id)
 		if t.used < t.limit {
@@ -127,12 +127,12 @@ func (st *store) markLocked(s *shard, id uint64) {
 	st.arm()
 }
 
-// growLocked replaces the table of id by one that has room for another key. Keys that have been
-// idle for the TTL are left behind; had it not waited for the TTL, keys of a
-// high rate that are in constant use but idle between any two calls would be
-// dropped and added over and over (twice as slow on 1,000 busy keys). With keep, no
-// key is left behind: a TakeAll that adds several would lose the first ones, which
-// are idle until it charges them, to the growth for the last, each time it tries.
+// growLocked replaces the table of id by one that has room for another key. It drops keys that
+// have been idle for the TTL. If it did not wait for the TTL, keys of a high rate that
+// are in constant use but idle between any two calls would be dropped and added
+// over and over (twice as slow on 1,000 busy keys). With keep, it drops no key:
+// else a TakeAll that adds several keys would lose the first ones, which are idle
+// until it charges them, to the growth for the last one, each time it tries.
 func (st *store) growLocked(s *shard, id uint64, now int64, keep bool) {
 	now = st.settled(now)
 	cutoff := now - st.ttl
@@ -142,7 +142,7 @@ func (st *store) growLocked(s *shard, id uint64, now int64, keep bool) {
 	t := st.tableOf(id)
 	want := t.used + 1
 	idle := 0
-	if young := now < t.young; !young || s.cells.Load() != nil { // in a young table no key is idle for so long
+	if young := now < t.young; !young || s.cells.Load() != nil { // in a young table no key has been idle for the TTL
 		var all int
 		idle, all = st.countIdleLocked(s, t, cutoff)
 		want = all - idle + 1
@@ -153,7 +153,7 @@ func (st *store) growLocked(s *shard, id uint64, now int64, keep bool) {
 		st.rebuildLocked(s, id, want, nil)
 	}
 	if t.used == 0 {
-		if next := st.tableOf(id); next.used == 0 { // it has not been merged with one that has keys
+		if next := st.tableOf(id); next.used == 0 { // it has not been merged with a table that has keys
 			next.young = now + min(st.ttl, math.MaxInt64-now)
 		}
 	}

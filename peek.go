@@ -6,10 +6,10 @@ import (
 	"time"
 )
 
-// Peek returns what Take would return, but charges nothing and tracks nothing. For
-// a key that is not tracked it does not consider MaxKeys; nor, for a call that would be
-// denied, what the denial would do to the key (BlockFor, CountDenied). So its Remaining is
-// what the call would leave; what is left now, Peek says with a cost of 0, and Status.
+// Peek returns the Decision that Take would return, but charges nothing and tracks nothing.
+// It does not consider MaxKeys for a key that is not tracked. For a call that would be denied it
+// does not consider the effects of the denial on the key (BlockFor, CountDenied). Its Remaining
+// is the cost left after the call; for the cost left now, Peek with a cost of 0, or use Status.
 func (l *Limiter) Peek(key string, cost int) (d Decision) {
 	id := l.made().hash.String(key)
 	l.ahead(id)
@@ -36,7 +36,7 @@ func (k Key) peekAt(d *Decision, now int64, cost int) {
 	now = max(now, 0)
 	l := k.lim
 	for ok := k.terms == nil && l.peekTable(d, k.id, now, cost); !ok; {
-		*d = Decision{} // in which an attempt before may have left something
+		*d = Decision{} // an earlier attempt may have set fields
 		p, e, key, blocked := k.glance()
 		p.peek(d, key, blocked, now, cost)
 		ok = e.still(key)
@@ -46,7 +46,7 @@ func (k Key) peekAt(d *Decision, now int64, cost int) {
 	}
 }
 
-// peekTable is peekAt for nearly all calls: of a cost that the state decides, for a key that
+// peekTable is peekAt for nearly all calls: for a cost that the state decides, and a key that
 // is in the table and not being moved.
 func (l *Limiter) peekTable(d *Decision, id uint64, now int64, cost int) (ok bool) {
 	t := l.guide.tableOf(id)
@@ -61,7 +61,7 @@ func (l *Limiter) peekTable(d *Decision, id uint64, now int64, cost int) (ok boo
 	word := e.word.Load()
 	d.Limit = int(p.burst)
 	switch {
-	case word >= elsewhere: // or moved, or held
+	case word >= elsewhere: // elsewhere, held or moved
 		return false
 	case p.wide != nil:
 		return p.peekTail(d, e, t.tails.of(i), now, cost)
@@ -70,8 +70,8 @@ func (l *Limiter) peekTable(d *Decision, id uint64, now int64, cost int) (ok boo
 	return true
 }
 
-// peekTail is peek for a key whose tail others write, and a cost that its state decides. It fails if the
-// word has gone.
+// peekTail is peek for a key whose tail other calls may write meanwhile, and a cost that its state decides.
+// It fails if the word is moved or elsewhere.
 func (p *policy) peekTail(d *Decision, e *slot, tail []atomic.Uint64, now int64, cost int) (ok bool) {
 	for {
 		word, blocked, ok := e.glance(tail)
@@ -92,8 +92,8 @@ func (p *policy) peekTail(d *Decision, e *slot, tail []atomic.Uint64, now int64,
 	}
 }
 
-// peek describes in d, which is zero, a call for a key that is, or was, blocked until then, or never if
-// that is 0. A cost that the key's state does not decide charges nothing; the numbers are those of one unit.
+// peek describes in d, which is zero, a call for a key that is, or was, blocked until the time blocked; 0 means
+// no block. A cost that the key's state does not decide charges nothing; the numbers are the ones for one unit.
 func (p *policy) peek(d *Decision, key state, blocked uint64, now int64, cost int) {
 	if blocked > 0 {
 		key.word = 0
@@ -132,7 +132,7 @@ func (k Key) glance() (p *policy, e *slot, key state, blocked uint64) {
 }
 
 // readUnder returns a copy of the state of a key as it would be under other terms than its
-// own, and their policy. It fails if the word has gone.
+// own, and their policy. It fails if the word is moved or elsewhere.
 func (l *Limiter) readUnder(at spot, tm *terms) (p *policy, key state, ok bool) {
 	e, ok := at.read()
 	if !ok {
@@ -146,9 +146,9 @@ func (l *Limiter) readUnder(at spot, tm *terms) (p *policy, key state, ok bool) 
 	return p, p.adopted(at.policy, e, clock), true
 }
 
-// edge decides the calls that charge nothing whatever the key's state: costs
-// below 1 or above the burst, and all calls under Unlimited and DenyAll. It describes
-// the decision in d, which is zero, unless d is nil. It fails if p is no longer the key's policy.
+// edge decides the calls that charge nothing in any state of the key: costs below
+// 1 or above the burst, and all calls under Unlimited and DenyAll. It describes the
+// decision in d, which is zero, unless d is nil. It fails if p is no longer the key's policy.
 func (k Key) edge(d *Decision, p *policy, now int64, cost int) (ok, allowed bool) {
 	var own Decision
 	if d == nil {
@@ -158,7 +158,7 @@ func (k Key) edge(d *Decision, p *policy, now int64, cost int) (ok, allowed bool
 		var at spot
 		var key state
 		var blocked uint64
-		if !p.denyAll() { // which no state changes
+		if !p.denyAll() { // DenyAll needs no state
 			if at = k.lim.locate(k.id); at.policy != p && (at.slot != nil || !at.admits(p)) {
 				return false, false
 			}
@@ -178,7 +178,7 @@ func (k Key) edge(d *Decision, p *policy, now int64, cost int) (ok, allowed bool
 	return true, d.Allowed
 }
 
-// edgeOutcome is what comes of a call that edge has decided, of a cost other than 0.
+// edgeOutcome returns the outcome of a call that edge has decided, with a cost other than 0.
 func (p *policy) edgeOutcome(d *Decision, cost int) outcome {
 	switch {
 	case d.Allowed:
@@ -189,7 +189,7 @@ func (p *policy) edgeOutcome(d *Decision, cost int) outcome {
 	return denied
 }
 
-// A Status is how a key stands at one instant, for those who tell clients, or watch. All
+// A Status describes a key at one instant, for messages to clients and for monitoring. All
 // times are relative to that instant, and hold if nothing else happens to the key.
 type Status struct {
 	// Limit is the limit that calls for the key go by, as Key.Limit says.
@@ -199,15 +199,15 @@ type Status struct {
 	Remaining int
 
 	// NextAfter is the least wait after which more than Remaining is there, exact to the
-	// nanosecond: the time to the next unit. It is 0 if nothing is missing, and Never if no
-	// more will come. Where the units of Config.Soft are used up as well, it is the wait for
-	// the first of those. For a key that is blocked, the block has ended then.
+	// nanosecond: the time to the next unit. It is 0 if no unit is missing, and Never if no
+	// more will come. If the units of Config.Soft are used up as well, it is the wait for
+	// the first soft unit. For a blocked key, it is the wait until the block ends.
 	NextAfter time.Duration
 
-	// WindowAfter is the time to the end of the window that a charge would be counted in
-	// now, above 0: under FixedWindow and SlidingWindow. Under FixedWindowFirstCharge, if no window
-	// has begun, that is the one which would begin now. Under TokenBucketInterval it is the time
-	// to the next boundary. It is 0 under all else, which has no windows, and under Unlimited
+	// WindowAfter is the time, above 0, to the end of the window in which a charge would be counted
+	// now, under the fixed windows and SlidingWindow. Under FixedWindowFirstCharge, if no window
+	// has begun, it is the window that would begin now. Under TokenBucketInterval WindowAfter is the
+	// time to the next boundary. It is 0 under algorithms without windows, and under Unlimited
 	// and DenyAll; and Never beyond the range of the clock.
 	WindowAfter time.Duration
 
@@ -215,7 +215,7 @@ type Status struct {
 	ResetAfter time.Duration
 }
 
-// Status returns how key stands. It charges nothing and tracks nothing, like Peek.
+// Status describes key as it is now. It charges nothing and tracks nothing, like Peek.
 func (l *Limiter) Status(key string) Status {
 	id := l.made().hash.String(key)
 	l.ahead(id)
@@ -238,7 +238,7 @@ func (k Key) statusAt(now int64) (s Status) {
 	}
 }
 
-// status describes a key that is, or was, blocked until then, or never if that is 0.
+// status describes a key that is, or was, blocked until the time blocked; 0 means no block.
 func (p *policy) status(key state, now int64, blocked uint64, soft int) Status {
 	if blocked > 0 {
 		key.word = 0

@@ -13,22 +13,22 @@ import (
 	"github.com/sluice-go/sluice/internal/snapfile"
 )
 
-// Restore takes over the keys of a Snapshot, under the same limit or another one, as
-// SetLimit would: what they have spent counts, and so does the time that has passed since.
-// It takes over the limits of keys that have not been set in this limiter; what has been set stays. The algorithm must be the same, and Hash must be HashStable.
+// Restore takes over the keys of a Snapshot, under the same limit or another one, as SetLimit
+// would: their spent units count, and so does the time that has passed since. It takes over the limits of
+// keys, except where this limiter has one for the key. The algorithm must be the same, and Hash HashStable.
 //
-// The times in a snapshot are those of the clock that it was made by. Under a clock that is
-// behind that one nothing comes back before it has caught up, and under the buckets a key that
-// owes anything is denied until then.
+// The times in a snapshot come from the clock that it was made by. Under a clock that is
+// behind that one, no unit comes back before the clock has caught up, and under the buckets a key
+// with spent units is denied until then.
 //
 // It is for a limiter that has not decided yet: once a call has charged or blocked a new key, Restore
 // is an error, since the key would have its burst twice. Limits can be set before, and further
 // snapshots restored. A key that is decided on while Restore runs, or is in several snapshots, keeps
 // the stricter of its states, and receipts for a state that was replaced give nothing back.
 //
-// It reads to the end of r, holding nothing, and changes nothing before it has read and
-// checked all. Errors that speak of the input match ErrBadSnapshot. Where there is no room
-// for all keys, OverflowDenyNew and OverflowAdmitNew are an error, and OverflowEvictSoonest drops as ever.
+// It reads to the end of r, with no lock held, and changes nothing before it has read and
+// checked all. Errors about the input match ErrBadSnapshot. Without room for all keys it returns
+// an error under OverflowDenyNew and OverflowAdmitNew; OverflowEvictSoonest drops keys as always.
 func (l *Limiter) Restore(r io.Reader) error {
 	if err := l.made().requireStable("Restore"); err != nil {
 		return err
@@ -54,7 +54,7 @@ func (l *Limiter) Restore(r io.Reader) error {
 	}
 	// Keys that are not in the snapshot, or idle by now, are forgotten as by a sweep.
 	l.forgetUntil(now)
-	// Keys come in the order of tables. So do sections, where each key has another limit. In that order
+	// Keys come in the order of tables. So do sections, if each key has another limit. In that order
 	// they would crowd the front of a table that grows with them.
 	rand.Shuffle(len(sections), func(i, j int) { sections[i], sections[j] = sections[j], sections[i] })
 	own := l.own.Load()
@@ -67,7 +67,7 @@ func (l *Limiter) Restore(r io.Reader) error {
 	return nil
 }
 
-// forgetUntil makes new keys as if they had been dropped when idle at now.
+// forgetUntil lets each new key count as one that has been dropped, idle at now.
 func (st *store) forgetUntil(now int64) {
 	for i := range st.shards {
 		s := &st.shards[i]
@@ -99,8 +99,8 @@ func (l *Limiter) requireRoom(sections []section, now int64) error {
 // A section holds the keys of one policy that are kept on the same terms, or on none.
 type section struct {
 	policy  *policy
-	terms   *terms // that the keys are under; nil for the limiter's own
-	kept    bool   // on these
+	terms   *terms // the keys are under these; nil for the limiter's own
+	kept    bool   // the keys are kept on terms
 	entries []restored
 }
 
@@ -186,7 +186,7 @@ func (in *snapshotReader) policy(h snapfile.Header) (*policy, error) {
 		return nil, snapfile.Bad("it is of algorithm %v; want %v, as this limiter", algorithmOf(h), c.Algorithm)
 	case h.Strikes < 0 || h.Strikes > 1: // words of earlier builds with a count of denials in a row
 		return nil, snapfile.Bad("it is of BlockAfter %d, which there no longer is; want one without BlockAfter, or a start without a snapshot", h.Strikes)
-	case h.Rate == 0 && h.Period == 0: // never had a limit to keep
+	case h.Rate == 0 && h.Period == 0: // the keys have only been under Unlimited or DenyAll
 		return &policy{alg: stateless{}}, nil
 	}
 	for _, n := range []int64{h.Rate, h.Burst, h.Soft, h.Room} {
@@ -203,8 +203,8 @@ func (in *snapshotReader) policy(h snapfile.Header) (*policy, error) {
 	return p, nil
 }
 
-// terms returns the terms of a section, whose limit this limiter can keep; nil for the limiter's own,
-// which can change until all has been read.
+// terms returns the terms of a section, and an error if this limiter cannot keep their limit. They are nil
+// for the limiter's own, which can change until all has been read.
 func (in *snapshotReader) terms(h snapfile.Source) (*terms, error) {
 	switch {
 	case h.Kind == ofLimiter && h.NameLen == 0:
@@ -226,7 +226,7 @@ func (in *snapshotReader) terms(h snapfile.Source) (*terms, error) {
 	return tm, nil
 }
 
-// sound reports whether e can be taken over: arithmetic on it does not leave its range.
+// sound reports whether e can be taken over: no arithmetic on it leaves its range.
 func (p *policy) sound(e state) bool {
 	switch {
 	case p.wide == nil:

@@ -10,10 +10,10 @@ import (
 	"github.com/sluice-go/sluice/internal/snapfile"
 )
 
-// written is how a header of internal/snapfile tells an algorithm.
+// written is an algorithm as in a header of internal/snapfile.
 type written struct{ algorithm, refill, anchor uint8 }
 
-// writtenAs says how a header tells each algorithm. Two were options of others in earlier builds.
+// writtenAs is each algorithm as in a header. Two of them were options of others in earlier builds.
 var writtenAs = [...]written{
 	GCRA:                   {algorithm: 0},
 	TokenBucket:            {algorithm: 1},
@@ -25,7 +25,7 @@ var writtenAs = [...]written{
 	FixedWindowFirstCharge: {algorithm: 5, anchor: 1},
 }
 
-// algorithmOf returns the algorithm of a header, or one that there is not.
+// algorithmOf returns the algorithm of a header, or math.MaxUint8, which is no algorithm.
 func algorithmOf(h snapfile.Header) Algorithm {
 	if a := slices.Index(writtenAs[:], written{h.Algorithm, h.Refill, h.Anchor}); a >= 0 {
 		return Algorithm(a)
@@ -33,7 +33,7 @@ func algorithmOf(h snapfile.Header) Algorithm {
 	return math.MaxUint8
 }
 
-// By what the keys of a section have their limit.
+// The sources of the limit of a section's keys.
 const (
 	ofLimiter uint8 = iota
 	ofKey           // SetKeyLimit
@@ -48,9 +48,9 @@ const (
 // No call waits for w. A call may wait while its own key is copied. Where a table is being replaced, or
 // keys are or have been under other limits than the limiter's, it may wait for a thousand keys or two.
 //
-// It does not hold the limiter's own limit, nor receipts: what has been reserved stays
+// A snapshot does not hold the limiter's own limit, nor receipts: reserved units stay
 // charged. The format has a version and a checksum, which finds accidents, not forgeries:
-// keep it where nobody else can write.
+// keep a snapshot where strangers cannot write.
 func (l *Limiter) Snapshot(w io.Writer) error {
 	if err := l.made().requireStable("Snapshot"); err != nil {
 		return err
@@ -124,8 +124,8 @@ type copied struct {
 	snapfile.Entries
 }
 
-// copies are the entries of cells, by what they are kept on and the policy they are under, some at a
-// time: growing one of all of them would take long, with a shard locked.
+// copies are the entries of cells, by the terms that they are kept on and the policy that they are under.
+// They are in several pieces: it would take long to grow one large piece, with a shard locked.
 type copies struct {
 	of    map[copiesOf][]*copied
 	order []copiesOf
@@ -136,7 +136,7 @@ type copiesOf struct {
 	policy *policy
 }
 
-// enough is how many bytes are put together.
+// enough is how many bytes a piece has before the next one is begun.
 const enough = 1 << 15
 
 // get returns where an entry is to be added.
@@ -161,9 +161,9 @@ func (all *copies) put(of copiesOf, more ...*copied) {
 	all.of[of] = append(all.of[of], more...)
 }
 
-// copyKeys makes c the live entries of the table of first, of the ids from there on, and adds those
-// of these ids that are in cells to all. It returns the last id of the table, or one before it where
-// there are many cells.
+// copyKeys makes c the live entries of the table of first, for the ids from first on, and adds the
+// entries of these ids that are in cells to all. It returns the last id that it has copied: the last id
+// of the table, or an earlier one if there are many cells.
 //
 // It takes no lock where the shard has never had a cell. Then each key that is tracked all the time is
 // in the table, unless its word has moved.
@@ -206,7 +206,7 @@ func (c *copied) copyTable(t *table, first, last uint64, now int64) (ok bool) {
 	return true
 }
 
-// copy adds the key of a slot, unless it is idle. It fails if the word has gone.
+// copy adds the key of a slot, unless it is idle. It fails if the word is moved or elsewhere.
 func (c *copied) copy(e *slot, id uint64, tail []atomic.Uint64, now int64) (live, ok bool) {
 	key := state{tail: tail}
 	c.Bytes = slices.Grow(c.Bytes, snapfile.Size(len(tail))) // calls for the key wait while its word is locked
