@@ -97,7 +97,7 @@ type bucket interface {
 	turns() (s *schedule, queue bool)
 }
 
-// A stamper is an algorithm that can tell its units apart by when they were charged.
+// A stamper is an algorithm that can distinguish its units by the time of their charge.
 type stamper interface {
 	// stamp returns the stamp that identifies the units of the charge that left the key in
 	// this state, and the time from which they no longer count.
@@ -108,7 +108,7 @@ type stamper interface {
 }
 
 // stateless stands in for an algorithm where there has never been a limit to keep. Its
-// words are 0, except those of blocked keys.
+// words are 0, except for blocked keys.
 type stateless struct{}
 
 func (stateless) charge(uint64, int64, int) (uint64, bool) { return 0, false }

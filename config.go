@@ -14,7 +14,7 @@ type Config struct {
 	// Algorithm decides how cost is counted over time. The zero value is GCRA.
 	Algorithm Algorithm
 
-	// Limit is the policy that holds for each key by itself.
+	// Limit is the limit of each key by itself.
 	Limit Limit
 
 	// Offset moves the windows of FixedWindow and SlidingWindow, and the refills of

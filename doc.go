@@ -57,9 +57,9 @@
 //	BlockFor    blocks its key           denies every call to the   counts from the first
 //	                                     end of the block, and is   denial: a denied call for
 //	                                     fresh then                 a blocked key adds nothing
-//	Soft        comes after the soft     as the other settings say  the soft units are part of
-//	            units are spent, too                                what must be spent before
-//	                                                                a call is denied
+//	Soft        comes after the soft     as the other settings say  the soft units, too, must
+//	            units are spent, too                                be spent before a call is
+//	                                                                denied
 //	Shadow      passes, with WouldDeny   as the other settings say  counted, blocked and listed
 //	                                                                as if it had been denied
 //

@@ -11,7 +11,7 @@ import (
 // ConfigError is the error of New, and of the methods that change limits.
 type ConfigError struct {
 	Field  string // the offending field of Config, such as "Limit.Period"
-	Reason string // its value, what is wrong with it, and what would be accepted
+	Reason string // its value, why that is wrong, and which values would be accepted
 }
 
 // Error names the field and the reason.

@@ -208,10 +208,10 @@ func (st *store) sweepOnTimer() {
 }
 
 // makeRoomLocked makes room for a key in a full shard and reports whether it
-// could. Idle keys go first, whatever the TTL.
+// could. Idle keys go first, even before the TTL.
 //
 // Looking for idle keys and dropping them takes time in proportion to the table, and
-// may free a single slot. It must be paid for, or an outsider who makes one
+// may free a single slot. It must be paid for, or a client that makes one
 // key idle at a time (say by logging in, which resets it) and then shows a new one
 // can make each new key cost a look. So each look at a table is paid for by a batch of new
 // keys, or by a pause in proportion to the look before. In between, OverflowEvictSoonest frees

@@ -148,7 +148,7 @@ func inWindows(limit, period uint64, d int64) uint64 {
 // word before and after it reads the tail has seen a matching pair. (The version has at least
 // 31 bits. For a reader to be deceived, a key would have to begin exactly a multiple of
 // 2^31 windows, at some 20 ns each, between two of its loads, and come back to the same
-// count.) Version 0 is for word 0, a fresh key, and the last one, which with the lock
+// count.) Version 0 is for word 0, a fresh key. The last version, which with the lock
 // bit could be moved, is not used.
 //
 // Invariant: s falls by a reset only, and within a window the count falls by a

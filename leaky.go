@@ -9,8 +9,8 @@ package sluice
 // The level at tick t, in ticks of draining, is emptyAt - t, or 0 if that has
 // passed. A call of n units is admitted iff level + n*unit <= burst, and raises
 // the level by n*unit. I.371 proves that this decides like GCRA, and it is the same
-// arithmetic: emptyAt is the TAT, level is max(TAT, t) - t. The turns alone are others, those
-// of a queue.
+// arithmetic: emptyAt is the TAT, level is max(TAT, t) - t. Only the turns differ: they are
+// the turns of a queue.
 func newLeakyBucket(l Limit) (algorithm, *ConfigError) {
 	s, err := newSchedule(l)
 	return &gcra{s, true}, err

@@ -146,7 +146,7 @@ func (l *Limiter) WorstCase(d time.Duration) int {
 }
 
 // A Key is a key of one limiter, already hashed: a small value that is cheap to
-// make and to copy. Its methods are those of the limiter without the key. It must
+// make and to copy. Its methods are the limiter's, without the key parameter. It must
 // be made by a limiter that New has made: the methods of the zero Key panic.
 //
 // Keys can be compared, and be keys of a map. Two Keys that the same limiter has made are equal
@@ -201,7 +201,7 @@ func (l *Limiter) KeyAddr(a netip.Addr) Key {
 // s is Key(s).
 func (l *Limiter) KeyHash(h uint64) Key { return l.made().key(keyid.Of(h)) }
 
-// Config returns the configuration in force: with defaults filled in, and with the limit
+// Config returns the current configuration: with defaults filled in, and with the limit
 // that SetLimit has set. Shards stays 0 if it was 0. New accepts this Config, except while SetLimit
 // has set Unlimited or DenyAll and Soft is not 0. (Soft counts again under the next other limit.)
 func (l *Limiter) Config() Config { return *l.made().config.Load() }

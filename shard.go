@@ -24,7 +24,7 @@ type shard struct {
 
 	// The rest is guarded by mu.
 	floor int64  // newest time at which an idle key has been dropped
-	hand  uint32 // first half of an id of the table that is the next to give up keys
+	hand  uint32 // first half of an id of the table that gives up keys next
 	tries uint32 // new keys that have not paid for a look yet
 }
 
@@ -114,7 +114,7 @@ var notCached atomic.Int64
 
 func init() { notCached.Store(-1) }
 
-// now reads the clock, and does so without a call where the time is in memory.
+// now reads the clock, without a call if the time is in memory.
 func (st *store) now() int64 {
 	if t := st.cached.Load(); t >= 0 {
 		return t

@@ -11,19 +11,19 @@ import (
 // slidingLog is the sliding window log: it admits a call at t of n units iff the
 // cost admitted in (t-P, t] plus n is at most the limit L, exactly.
 //
-// The log is a ring of L times, one for each unit, in the key's tail. A unit that
-// is admitted takes the place of the oldest one. So a call of n units is
+// The log is a ring of L times, one for each unit, in the key's tail. An admitted
+// unit takes the place of the oldest one. So a call of n units is
 // admitted iff the n-th oldest place is unused, or its time s is old enough,
-// s + P <= t. That is one read, whatever L is; a charge writes n times.
+// s + P <= t. That is one read for any L; a charge writes n times.
 //
-// The word says how far the ring has been written, and has a version. Written
+// The word holds how far the ring has been written, and a version. Written
 // counts the units charged since the key was fresh until it reaches 2L, and then
 // stays within [L, 2L); written mod L is the place of the oldest unit once the ring
-// has been full. (After a change to a lower limit the ring has more than L places,
-// and what is said here of 2L is true of twice these.) The version counts charges
-// and resets, so that a reader who sees the same unlocked word before and after has
-// seen one state of the ring. (It has at least 42 bits, which 18 hours of continuous
-// charging at 15 ns each would go round in.)
+// has been full. (After a change to a lower limit the ring has more than L places;
+// 2L then stands for twice the number of places.) The version counts charges and
+// resets, so that a reader that sees the same unlocked word before and after has seen
+// one state of the ring. (The version has at least 42 bits: it takes 18 hours of
+// continuous charging at 15 ns each until a version comes back.)
 //
 // Invariant: times in the ring never fall from the oldest to the newest. A call
 // with a now before the newest time is charged at the newest time.
@@ -114,7 +114,7 @@ func (a *slidingLog) commit(key state, now int64, cost int) uint64 {
 
 func (a *slidingLog) lasts(now int64, _ int) uint64 { return uint64(now) + a.period }
 
-// sound reports whether the word and the ring are such as charges and refunds leave them.
+// sound reports whether charges and refunds can have left this word and this ring.
 func (a *slidingLog) sound(key state) bool {
 	if a.written(key.word) >= 2*a.places {
 		return false
@@ -132,8 +132,8 @@ func (a *slidingLog) sound(key state) bool {
 	return true
 }
 
-// adopt takes over the newest units that there are places for. Units that count no longer
-// stay behind: under a longer period they would count again, unless a sweep came before.
+// adopt takes over the newest units, as many as there are places for. It drops units that no longer
+// count: under a longer period they would count again, unless a sweep came before.
 func (a *slidingLog) adopt(from adopter, e state, ring []atomic.Uint64, now int64) uint64 {
 	old := from.(*slidingLog)
 	written := uint64(0)
@@ -154,9 +154,9 @@ func (a *slidingLog) counting(key state, now int64) uint64 {
 }
 
 // countDenied writes the cost as if it had been admitted, and so does a debit: of all units asked for, the
-// newest count, as many as the limit. In a ring with spare places the oldest are given up
-// for that, or a higher limit would count them one day. Units that counted beyond the limit
-// before, since it has been lowered, go on counting.
+// newest count, as many as the limit. In a ring with spare places the oldest units are removed,
+// since they would count under a higher limit later. Units that already counted beyond the
+// limit, since it has been lowered, go on counting.
 func (a *slidingLog) countDenied(key state, now int64, cost int) uint64 {
 	t := now
 	if s, ok := a.newest(key); ok {
@@ -167,7 +167,7 @@ func (a *slidingLog) countDenied(key state, now int64, cost int) uint64 {
 	if most := max(before, a.limit); before+uint64(cost) > most {
 		for n := a.places - most; n > 0; n-- {
 			if _, used := a.nthOldest(key, n); !used {
-				break // and so are all older ones
+				break // all older places are unused, too
 			}
 			key.tail[a.place(a.written(key.word)+n-1)].Store(refunded)
 		}
@@ -175,8 +175,8 @@ func (a *slidingLog) countDenied(key state, now int64, cost int) uint64 {
 	return key.word
 }
 
-// refund takes the newest units out. In a ring that has been full, their places
-// become the oldest ones. The units that they had overwritten are not brought back; they did not
+// refund removes the newest units. In a ring that has been full, their places become
+// the oldest ones. The units that they had overwritten do not come back; they did not
 // count any more.
 func (a *slidingLog) refund(key state, _ int64, cost int) uint64 {
 	written := a.written(key.word)
@@ -197,7 +197,7 @@ func (a *slidingLog) stamp(key state) (stamp, end uint64) {
 	return s, s + a.period
 }
 
-// takeOut moves the units that are newer into the places of those that it takes out.
+// takeOut moves newer units into the places of the units that it removes.
 func (a *slidingLog) takeOut(key state, stamp, n uint64) uint64 {
 	newer := uint64(sort.Search(int(a.places), func(i int) bool {
 		s, ok := a.nthOldest(key, uint64(i)+1)
@@ -222,8 +222,8 @@ func (a *slidingLog) takeOut(key state, stamp, n uint64) uint64 {
 }
 
 // nextVersion returns word with the version raised by one and nothing written.
-// The version starts over one short of all ones, which with the lock bit would be
-// moved.
+// The version starts over before all of its bits are ones, since that word with the lock
+// bit would be moved.
 func (a *slidingLog) nextVersion(word uint64) uint64 {
 	version := word>>a.bits + 1
 	if version == 1<<(wideBits-a.bits)-1 {
@@ -248,8 +248,8 @@ func (a *slidingLog) describe(key state, now int64, cost int, charges bool) (all
 	return allowed, remaining, retry, until(fresh, now)
 }
 
-// remaining counts the places that are old enough. They get younger with n, so
-// those are a prefix.
+// remaining counts the places that are old enough. The places are in order of age, so
+// the old ones are a prefix.
 func (a *slidingLog) remaining(key state, now int64) int {
 	return sort.Search(int(a.limit), func(i int) bool {
 		return a.admitFrom(key, uint64(i+1)) > uint64(now)

@@ -37,20 +37,20 @@ func algorithmOf(h snapfile.Header) Algorithm {
 const (
 	ofLimiter uint8 = iota
 	ofKey           // SetKeyLimit
-	ofPlan          // is no longer in use
+	ofPlan          // no longer in use
 	ofCall          // Key.WithLimit
 )
 
 // Snapshot writes the state of all keys that are not idle, for a Restore in another process,
 // and the limits that SetKeyLimit has set. It needs
-// HashStable: seeded ids mean nothing elsewhere. It can run while decisions and changes of
-// limits do; each key is written as it stands at one instant, but not all at the same one.
-// No call waits for w. A call may wait while its own key is copied. Where a table is being replaced, or
-// keys are or have been under other limits than the limiter's, it may wait for a thousand keys or two.
+// HashStable: seeded ids mean nothing elsewhere. It can run at the same time as decisions and changes
+// of limits. It writes each key as of one instant, but not all keys as of the same instant. No call
+// waits for w. A call may wait while its own key is copied. If a table is being replaced, or keys are
+// or have been under other limits than the limiter's, a call may wait for a thousand keys or two.
 //
 // A snapshot does not hold the limiter's own limit, nor receipts: reserved units stay
 // charged. The format has a version and a checksum, which finds accidents, not forgeries:
-// keep a snapshot where strangers cannot write.
+// keep a snapshot where no other user can write.
 func (l *Limiter) Snapshot(w io.Writer) error {
 	if err := l.made().requireStable("Snapshot"); err != nil {
 		return err

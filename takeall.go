@@ -70,7 +70,7 @@ func TakeAll(charges ...Charge) AllDecision { return takeAll(nil, charges) }
 // and Cancel give back as much as the key would have left without the unused units, and never
 // more:
 //
-//   - With the buckets, the unused units that have not come back by themselves, less the amount
+//   - With the buckets, the unused units that have not come back already, less the amount
 //     that Reservation.Settle describes if the key would have been fresh for a while without them.
 //   - With FixedWindow, all while the window lasts, and then none. Under FixedWindowFirstCharge the
 //     window began with its first charge even if that charge is given back.

@@ -13,7 +13,7 @@ func (l *Limiter) Reset(key string) { l.reset(l.made().hash.String(key)) }
 // Under Unlimited, where nothing is charged, Refund does nothing; under a DenyAll that has
 // replaced another limit it does the same as under that limit.
 //
-// WorstCase holds for what was admitted and not refunded. Under SlidingLog a call
+// WorstCase holds for units that were admitted and not refunded. Under SlidingLog a call
 // with an older time than the units given back is then charged at its own time.
 func (l *Limiter) Refund(key string, cost int) {
 	l.refundAt(l.made().hash.String(key), l.now(), cost)
