@@ -149,10 +149,10 @@ type Overflow uint8
 // The overflow policies. Their text forms are evict-soonest, deny-new and
 // admit-new.
 //
-// Looking for idle keys takes time in proportion to their number. So a full shard is looked at
-// some thousand keys at a time, and as often as if all keys were looked at once in a pause of 1 us
-// for each key of MaxKeys (1 s at the default). In between, OverflowEvictSoonest does not spare live keys;
-// the others turn new keys away, and look at all keys of a share once for each quarter of a share of rejected keys.
+// A look for idle keys takes time in proportion to their number. So each look at a full shard is at some
+// thousand keys, and looks come at the rate of one look at all keys in a pause of 1 us for each key of
+// MaxKeys (1 s at the default). Between the looks, OverflowEvictSoonest also drops live keys. The other
+// policies turn new keys away, and look once at all keys of a share for each quarter of a share of rejected keys.
 const (
 	// OverflowEvictSoonest drops live keys, a third of up to 2,000 at a time: the ones that
 	// would become idle soonest, and under the window algorithms, where keys become
@@ -177,7 +177,7 @@ const (
 	// find keys that collide, crowd one shard, or share another key's budget.
 	HashSeeded Hash = iota
 	// HashStable is xxHash64: the same id in every process and run. It is for keys
-	// that strangers cannot choose: a stranger who can finds some that share a budget. To use
+	// that strangers cannot choose; else strangers can find keys that share a budget. To use
 	// Snapshot with keys that strangers choose, use an HMAC of the key, by a secret, as the key.
 	HashStable
 )

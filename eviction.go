@@ -48,8 +48,8 @@ const (
 	// sampleRow is how many slots in a row are looked at, since the next one is in the cache.
 	sampleRow = 32
 
-	// maxLooks is how many tables are looked at for one new key: with one-word keys this takes
-	// some 100 us.
+	// maxLooks is how many tables are looked at for one new key. With one-word keys these looks
+	// take some 100 us.
 	maxLooks = 4
 
 	// scanPause, times the number of shards, is how long a full shard rests for each key that it has
@@ -83,7 +83,7 @@ func (st *store) countIdleLocked(s *shard, t *table, cutoff int64) (idle, all in
 //	refund:  swaps in a word that is idle from 5; finds a note, and puts 0 in its place
 //	look:    does not find 1, so it notes nothing
 //
-// Under OverflowEvictSoonest looks are few: no change calls idleSooner, and no look notes a time.
+// Under OverflowEvictSoonest looks are few: updates do not call idleSooner, and looks note no time.
 func (st *store) lookForIdleLocked(s *shard, t *table, now int64) (idle, all int) {
 	switch {
 	case st.overflow == OverflowEvictSoonest:

@@ -97,7 +97,7 @@ func (l *Limiter) adoptKeys(i int, empty *table, records []*ledger.Record) (time
 	return times
 }
 
-// adoptAllLocked moves all entries of the table of id into one of another policy.
+// adoptAllLocked moves all entries of the table of id into a table of another policy.
 //
 // All words are taken away from decisions before the clock is read, so that no word has
 // been charged at a later time than the time at which it is judged. Keys that are idle then
@@ -153,8 +153,8 @@ func (t *table) adopt(id uint64, from *policy, e state, now int64) {
 	t.used++
 }
 
-// A placement says under which terms a key is from now on, and on which terms it is kept: kept is nil if
-// it has no override.
+// A placement says under which terms a key is from now on. kept is the override of the key, or nil if it
+// has none.
 type placement struct {
 	kept  *terms
 	terms *terms
@@ -341,8 +341,8 @@ func (l *Limiter) restoreNewLocked(s *shard, id uint64, tm *terms, from *policy,
 	l.markLocked(s, id)
 }
 
-// stricter reports whether of two states of a key, e under the policy from and other
-// under p, e is the one with more against it now, or with as much for longer.
+// stricter compares two states of a key, e under the policy from and other under p. It
+// reports whether more counts against e now, or as much for longer.
 func (p *policy) stricter(from *policy, e, other state, now int64) bool {
 	mine := p.adopted(from, e, now)
 	return cmp.Or(cmp.Compare(p.rank(mine, now), p.rank(other, now)), cmp.Compare(p.idleAt(mine), p.idleAt(other))) > 0

@@ -31,7 +31,7 @@ func (k Key) PeekAt(now int64, cost int) (d Decision) {
 	return d
 }
 
-// peekAt is PeekAt into d, which is zero.
+// peekAt is PeekAt. It writes the Decision to d, which is zero.
 func (k Key) peekAt(d *Decision, now int64, cost int) {
 	now = max(now, 0)
 	l := k.lim

@@ -17,7 +17,7 @@ type policy struct {
 	reach int   // the most that words can count, or more
 	of    *terms
 	penalty
-	burst uint64 // costs from 1 to burst are decided by the key's state; others by Limiter.edge
+	burst uint64 // the key's state decides on costs from 1 to burst; Key.edge on others
 	plain uint64 // the same for Limiter.allowAt; 0 if only Limiter.decide can make these decisions
 	most  uint64 // units given back at once: the burst, or under Unlimited and DenyAll the burst of base
 	line  line   // alg, if it is one
@@ -131,7 +131,7 @@ func (p *policy) idleAt(key state) uint64 {
 	return p.alg.idleAt(key.word)
 }
 
-// rank orders keys as their algorithm does, and blocked ones after all others.
+// rank orders keys as their algorithm does, and blocked keys after all others.
 func (p *policy) rank(key state, now int64) uint64 {
 	switch until := p.blockedUntil(key); {
 	case until > 0:
@@ -386,7 +386,7 @@ func (p *policy) stamper() stamper {
 	return s
 }
 
-// forward moves the full tick of a line earlier by so many ticks, which count at now, and returns
+// forward moves the full tick of a line earlier by ticks, which must still count at now, and returns
 // the word.
 func (p *policy) forward(word uint64, now int64, ticks uint64) uint64 {
 	if b := p.bucket(); b != nil {

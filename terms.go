@@ -15,7 +15,7 @@ import (
 // terms, and a key under the old ones is put under the new ones by its next call, if not before.
 type terms struct {
 	own    bool    // the limiter's
-	config *Config // of the limiter, with some other limit
+	config *Config // the limiter's, but its Limit may be another one
 	limit  Limit
 	common *policy // for keys that have spent no more than the limit
 

@@ -192,7 +192,7 @@ func (a *tokenInterval) charge(word uint64, now int64, cost int) (uint64, bool) 
 	return number<<a.bits | spent, true
 }
 
-// debit counts as far as the count goes, which is at least to the burst.
+// debit counts up to the largest count of a word, which is at least the burst.
 func (a *tokenInterval) debit(word uint64, now int64, cost int) uint64 {
 	number, spent := a.roll(word, now)
 	return number<<a.bits | min(spent+uint64(cost), 1<<a.bits-1)

@@ -121,9 +121,9 @@ func (t *transaction) collect() {
 type asked struct {
 	lim   *Limiter
 	id    uint64
-	terms *terms // that the first Key brings, or nil
+	terms *terms // the terms that the first Key brings, or nil
 	cost  int64  // the sum of the key's charges; negative if one of them is
-	index int    // of the key's first charge
+	index int    // the index of the key's first charge
 }
 
 // A claim is the sum of a transaction's charges for one key, and the decision on it.
@@ -138,7 +138,7 @@ type claim struct {
 	Decision
 }
 
-// sameAs notes in each, until describeAll, that charge i is for the key of an earlier one:
+// sameAs notes in each, until describeAll, that charge i is for the key of an earlier charge:
 // by a RetryAfter below 0, which no Decision has.
 func sameAs(each []Decision, i, first int) {
 	if i < len(each) {
