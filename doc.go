@@ -123,9 +123,9 @@
 // # Promises
 //
 // No decision uses floating point, and nothing drifts: after k periods exactly
-// k*Rate units have come back. Where Period/Rate is no whole number of
-// nanoseconds, an arrival is judged up to 1 ns earlier. A limit that cannot be
-// kept exactly in 64 bits is refused by New. RetryAfter is exact to the
+// k*Rate units have come back. If Period/Rate is not a whole number of
+// nanoseconds, an arrival is judged up to 1 ns earlier. New refuses a limit that
+// cannot be kept exactly in 64 bits. RetryAfter is exact to the
 // nanosecond.
 //
 // A key is idle once it can no longer be told from a fresh one. A sweep forgets idle
@@ -142,8 +142,8 @@
 // Keys are tracked by a 64-bit hash. Two of n live keys share one, and so a
 // budget, with a chance of about n*n/2^65: 3e-8 at a million keys.
 //
-// State is in memory: it is gone with the process, unless a Snapshot of it has been
-// taken, and not shared between processes.
+// State is in memory: it ends with the process, unless a Snapshot of it has been
+// taken, and is not shared between processes.
 //
 // At MaxKeys the overflow policy gives something up: the state of the keys that
 // would soonest be idle (OverflowEvictSoonest), the new keys (OverflowDenyNew), or their limit

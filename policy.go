@@ -278,7 +278,7 @@ func (p *policy) adopted(from *policy, e state, now int64) (key state) {
 	return key
 }
 
-// adopter returns the algorithm, whichever it is.
+// adopter returns alg or wide, whichever is set.
 func (p *policy) adopter() adopter {
 	if p.wide != nil {
 		return p.wide
@@ -299,7 +299,7 @@ func (p *policy) worstCase(d int64) uint64 {
 	return p.alg.worstCase(d)
 }
 
-// A penalty is what a denied call does to its key.
+// A penalty is the effect of a denied call on its key.
 //
 // The only state of a blocked key is the end of its block; the key is fresh then. A
 // one-word block cannot hold an end from 2116 on; such a block lasts for ever. A key is never

@@ -126,7 +126,7 @@ func (r *rebuild) takeMarkLocked(p *policy, id uint64, drop func(*policy, state)
 	return 0
 }
 
-// put adds an entry. More keys than wanted may stay: idle ones can be charged up to the freeze.
+// put adds an entry. More keys than wanted may stay: idle keys can still be charged before the freeze.
 func (r *rebuild) put(id uint64, e state) {
 	half := &r.next[id>>r.bit&1]
 	if (*half).used == (*half).limit {

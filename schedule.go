@@ -13,7 +13,7 @@ import (
 //	c     = ceil(P/R)   ticks a unit, so a tick is P/(R*c) <= 1 ns
 //	g(t)  = floor(t*R*c/P)   the tick of the clock's nanosecond t
 //
-// Where P/R is a whole number of nanoseconds a tick is one nanosecond and g is
+// If P/R is a whole number of nanoseconds, a tick is one nanosecond and g is
 // the identity. Otherwise g moves an arrival by less than one tick, always to
 // the tick before it, and everything after that is exact: k periods are always
 // k*R*c ticks, so k*R units accrue in them and nothing drifts.
@@ -103,7 +103,7 @@ func (s *schedule) tick(now int64) uint64 {
 	return t*s.whole + q
 }
 
-// sameTicks reports whether a unit lasts as many ticks, and a tick as long, as under v. The
+// sameTicks reports whether a unit has as many ticks as under v, and a tick lasts as long. The
 // bursts may differ: that changes no full tick.
 func (s *schedule) sameTicks(v *schedule) bool {
 	return s.unit == v.unit && s.num == v.num && s.den == v.den && s.end == v.end

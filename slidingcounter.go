@@ -214,7 +214,7 @@ func (a *slidingWindow) worstCase(d int64) uint64 {
 	return saturatingAdd(a.limit, more)
 }
 
-// slidingWindowWord packs the counts into the word. Each has all bits that the number leaves,
+// slidingWindowWord packs the counts into the word. They share all bits that the number leaves,
 // so that a debt has room. Limits of up to 32,767 a second, 262,143 a minute,
 // 2,097,151 an hour and 8,388,607 a day fit.
 type slidingWindowWord struct{ slidingWindow }

@@ -139,7 +139,7 @@ type copiesOf struct {
 // enough is how many bytes a piece has before the next one is begun.
 const enough = 1 << 15
 
-// get returns where an entry is to be added.
+// get returns the piece to which an entry is to be added.
 func (all *copies) get(kept *terms, p *policy) *copied {
 	of := copiesOf{kept, p}
 	some := all.of[of]
@@ -165,7 +165,7 @@ func (all *copies) put(of copiesOf, more ...*copied) {
 // entries of these ids that are in cells to all. It returns the last id that it has copied: the last id
 // of the table, or an earlier one if there are many cells.
 //
-// It takes no lock where the shard has never had a cell. Then each key that is tracked all the time is
+// It takes no lock if the shard has never had a cell. Then each key that is tracked all the time is
 // in the table, unless its word has moved.
 func (st *store) copyKeys(first uint64, c *copied, all *copies) (last uint64) {
 	s, t := st.shardOf(first), st.tableOf(first)
@@ -190,7 +190,7 @@ func (st *store) copyKeys(first uint64, c *copied, all *copies) (last uint64) {
 	return last
 }
 
-// copyTable makes c the live entries of a table, of the ids from first to last. It fails if the table is
+// copyTable makes c the live entries of a table, for the ids from first to last. It fails if the table is
 // being replaced.
 func (c *copied) copyTable(t *table, first, last uint64, now int64) (ok bool) {
 	*c = copied{t.policy, snapfile.Entries{Bytes: c.Bytes[:0]}}

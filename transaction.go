@@ -247,7 +247,7 @@ func (c *claim) ready() bool {
 func (c *claim) decides() bool { return !c.unfit() && (c.slot != nil || c.noRoom == denied) }
 
 // trackAll makes the claims ready, and reads their clocks again, since the keys may have been
-// forgotten since the last reading.
+// dropped since the last reading.
 func trackAll(claims []claim, round int) {
 	for i := range claims {
 		claims[i].track(round >= trackRounds)
