@@ -168,7 +168,7 @@ func (in *snapshotReader) section(h snapfile.Header) (s section, err error) {
 			s.entries = append(s.entries, e)
 			continue
 		}
-		if e.tail, err = in.Tail(s.policy.tailLen()); err != nil {
+		if e.tail, err = in.Tail(uint32(s.policy.tailLen())); err != nil {
 			return s, err
 		}
 		if id == 0 || !s.policy.sound(e.state) {

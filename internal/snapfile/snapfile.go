@@ -227,18 +227,18 @@ func (in *Reader) Entry() (id, word uint64, ok bool, err error) {
 }
 
 // Tail reads the tail of the entry, of n words.
-func (in *Reader) Tail(n int) (tail []atomic.Uint64, err error) {
+func (in *Reader) Tail(n uint32) (tail []atomic.Uint64, err error) {
 	if n == 0 {
 		return nil, nil
 	}
 	// Not all at once: a header can claim a longer tail than there is.
-	tail = make([]atomic.Uint64, 0, min(n, len(in.buf)/8))
-	for left := 8 * n; left > 0; {
-		b := in.buf[:min(left, len(in.buf))]
+	tail = make([]atomic.Uint64, 0, min(uint64(n), uint64(len(in.buf)/8)))
+	for left := 8 * uint64(n); left > 0; {
+		b := in.buf[:min(left, uint64(len(in.buf)))]
 		if err := in.fill(b); err != nil {
 			return nil, err
 		}
-		for left -= len(b); len(b) > 0; b = b[8:] {
+		for left -= uint64(len(b)); len(b) > 0; b = b[8:] {
 			tail = append(tail, atomic.Uint64{})
 			tail[len(tail)-1].Store(binary.LittleEndian.Uint64(b))
 		}

@@ -62,7 +62,7 @@ func read(r io.Reader) (headers []Header, entries []entry, err error) {
 			if !ok {
 				break
 			}
-			tail, err := in.Tail(int(h.TailLen))
+			tail, err := in.Tail(h.TailLen)
 			if err != nil {
 				return headers, entries, err
 			}
