@@ -5,34 +5,34 @@ import (
 	"time"
 )
 
-// A breaker says whether a primary is asked. It opens when at least half of at least 20
-// calls within a second have failed: a number of failures alone would open it on noise. And where calls
-// are few, it opens when 5 have failed one after another, each made after the one before had failed.
+// A breaker decides whether a primary is asked. It opens when at least half of at least 20
+// calls within a second have failed: a number of failures alone would open it on noise. If calls
+// are few, it also opens when 5 have failed one after another, each made after the failure of the one before.
 //
-// While it is open, probes go out, after 100 ms at first and every 250 ms at last, whether there are
-// calls or not. One that is answered in time lets calls out again, and begins the return: for as long as
-// other processes may take to find out, and to tell what they have been admitted, this one keeps to its
-// share as well; see core.within. One failure ends the return, too.
+// While it is open, probes go out, after 100 ms at first and every 250 ms at last, with or without
+// calls. A probe that is answered in time lets calls out again, and begins the return. The return is as long as
+// other processes may need to find out, and to tell Redis which units they have admitted. Until it ends, this
+// process keeps to its share as well; see core.within. A failure ends the return, too.
 //
 //	closed -> open        by failures
 //	open -> returning     by a probe
 //	returning -> open     by a failure
 //	returning -> closed   by time
 //
-// Libraries of breakers guard calls, and need a call to find out; this one guards batches,
-// and has to say when it will ask again.
+// Breaker libraries guard calls, and need a call to find out whether the other side is back. This breaker guards
+// batches, and has to say when the primary will be asked again.
 //
-// Its owner's lock guards it.
+// The lock of its owner guards it.
 type breaker struct {
 	state breakerState
-	until time.Time // of the pause, or of the return
+	until time.Time // end of the pause, or of the return
 	pause time.Duration
 
-	began         time.Time // of the second that is counted
+	began         time.Time // start of the second that is counted
 	calls, failed int
 
 	run   int       // calls that have failed one after another
-	runAt time.Time // the last one
+	runAt time.Time // the last of these failures
 }
 
 type breakerState uint8
@@ -52,7 +52,7 @@ const (
 	returnPause   = 2 * longestPause
 )
 
-// note counts the outcome of calls that have been made at a time, and reports whether the breaker opens.
+// note counts the outcome of calls that were made at the time made, and reports whether the breaker opens.
 func (b *breaker) note(now, made time.Time, calls int, ok bool) (opens bool) {
 	switch b.state {
 	case breakerOpen:

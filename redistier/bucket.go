@@ -6,10 +6,10 @@ import (
 )
 
 // bucket is the shape of GCRA, TokenBucket and LeakyBucket, which agree on every decision.
-// With the rate reduced, a unit costs `unit` sub-units of debt and a step drains `drain` of
-// them; the debt is at most full = burst * unit.
+// The rate is reduced to lowest terms. A unit costs `unit` sub-units of debt, and a step drains `drain`
+// sub-units; the debt is at most full = burst * unit.
 //
-// Of a view, a is the debt and b the units on lease, which count and do not drain.
+// In a view, a is the debt and b the units on lease, which count and do not drain.
 //
 // Invariant: full + drain < 2^53.
 type bucket struct {
@@ -59,7 +59,7 @@ func (b bucket) charged(v view, units int64) view {
 	return v
 }
 
-// wait: units on lease that are still out then count as if they did not come back.
+// wait assumes that units on lease that are still out do not come back.
 func (b bucket) wait(v view, cost int64) int64 {
 	lent := min(v.b, b.full/b.unit) + cost
 	over := v.a - (b.full - min(lent*b.unit, b.full))

@@ -12,10 +12,10 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// ErrForeignValue is in the errors of calls for a key under whose name Redis holds a value
-// that this package has not written. The value is left as it is. An empty string, a string of a
-// state's first byte and length with a time in its place, and a list that begins and ends with
-// numbers in order cannot be told from what this package writes.
+// ErrForeignValue is in the errors of calls for a key if Redis holds a value under the key's name that
+// this package has not written. The value is left as it is. Three foreign values are not recognized: an empty
+// string; a string with the first byte and length of a state, and a time in its place; and a list that begins and
+// ends with numbers in order.
 var ErrForeignValue = errors.New("redistier: the key holds a value that redistier has not written; delete it, or use another Prefix")
 
 const (
@@ -23,8 +23,8 @@ const (
 	opRefund
 	opReset
 	opCharge
-	opAll        // several calls, together; not of a script, see all.go
-	opLeases = 8 // added: the call says something of leases
+	opAll        // several calls, together; scripts do not know it, see all.go
+	opLeases = 8 // added to op: the call has a leasing
 )
 
 // A request is a call of a script.
@@ -32,41 +32,41 @@ type request struct {
 	plan *plan
 	key  string // in Redis
 	op   byte
-	k, n int64 // calls, and units of each
+	k, n int64 // calls, and units of each call
 	debt int64 // units that were admitted without Redis
 	leasing
 	terms *terms   // of leases that it may ask for, or nil
 	all   *allCall // of opAll
 }
 
-// leasing is what a call says of leases; it may be nothing. See head.lua.
+// leasing is the part of a call that concerns leases. The zero value asks for nothing. See head.lua.
 type leasing struct {
 	lend, share, epoch   int64
 	since, spent, unused int64
 }
 
-// A reply is what a script says.
+// A reply is the answer of a script.
 type reply struct {
 	view
 	admitted int64
-	state    string    // that is stored now
+	state    string    // the state that is stored now
 	all      *allReply // of opAll
 }
 
 const (
 	replyHead = 7 + 4 + 3*7
 	maxState  = 46
-	stamp     = 6 + 7 // a state's generation and time, behind the first byte
+	stamp     = 6 + 7 // a state's generation and time, after the first byte
 	blockTag  = 66
 	blockSize = 1 + stamp
 	maxPlain  = 128
 )
 
-// name returns the name of key in Redis. No two keys, of one prefix or of two, have the
-// same: a prefix has no ~ in it, so the first one ends it.
+// name returns the name of key in Redis. Two different keys, of one prefix or of two, never have the
+// same name: a prefix has no ~ in it, so the first ~ ends the prefix.
 //
-// The first { of a name, with a } behind it, chooses the slot of a cluster. No key may, or whoever chooses keys could
-// put all of them on one primary; a prefix may, and one that has a { has a } behind it as well.
+// The first { of a name, if a } follows, chooses the slot of a cluster. The text of a key must not choose it: a client
+// that picks its keys could put all of them on one primary. A prefix may; if it has a {, a } follows in the prefix.
 func name(prefix string, letter byte, key string) string {
 	if len(key) <= maxPlain && (strings.IndexByte(key, '{') < 0 || strings.IndexByte(prefix, '{') >= 0) {
 		return prefix + "~" + string(letter) + ":" + key
@@ -79,7 +79,7 @@ func digest(key string) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// arguments returns what the script of r takes. now is in us, or 0 to let Redis say it.
+// arguments returns the arguments of the script of r. now is in us, or 0 to use the clock of Redis.
 func (r *request) arguments(now, spare int64, seen string) []byte {
 	b := make([]byte, 0, 160)
 	op := r.op
@@ -97,10 +97,10 @@ func (r *request) arguments(now, spare int64, seen string) []byte {
 	return append(b, seen...)
 }
 
-// A command is one that the client must not send twice: the first may have been charged.
+// A command must not be sent twice by the client: the first one may have been charged.
 type command struct{ *redis.Cmd }
 
-// NoRetry tells the client so.
+// NoRetry tells the client not to send the command again.
 func (command) NoRetry() bool { return true }
 
 // SetErr is called by the client. A script that the server has refused has not run.
@@ -112,7 +112,7 @@ func (c command) SetErr(err error) {
 	c.Cmd.SetErr(err)
 }
 
-// argument returns that of a script.
+// argument returns the argument of the script.
 func (c command) argument() *argument {
 	args := c.Args()
 	if a, ok := args[len(args)-1].(*argument); ok {
@@ -121,9 +121,9 @@ func (c command) argument() *argument {
 	return &argument{}
 }
 
-// An argument of a script knows whether it has been written to a connection since the server has last
-// refused it. The error of its command does not say: in a pipeline that a cluster's client has redirected,
-// it is the redirection if the connection ends before the next answer.
+// An argument of a script knows whether it has been written to a connection since the server last
+// refused it. The error of its command does not tell: if a cluster's client has redirected a pipeline, and the
+// connection ends before the next answer, the error is the redirection.
 type argument struct {
 	packed  []byte
 	written bool
@@ -135,10 +135,10 @@ func (a *argument) MarshalBinary() ([]byte, error) {
 	return a.packed, nil
 }
 
-// String is for hooks that tell of commands.
+// String is for hooks that print commands.
 func (a *argument) String() string { return string(a.packed) }
 
-// commands of a request: by hash, and with the text, for a server that does not know it.
+// evalsha and eval return the command of a request: by hash, and with the text, for a server without the script.
 func evalsha(ctx context.Context, r *request, packed []byte) command {
 	if r.all != nil {
 		return r.all.command(ctx, "evalsha", allScript.sha)
@@ -179,7 +179,7 @@ func failed(cmd command) error {
 	return err
 }
 
-// unpackReply returns what a script has answered.
+// unpackReply unpacks the answer of a script.
 func unpackReply(answer any) (r reply, err error) {
 	s, ok := answer.(string)
 	if !ok || len(s) < replyHead || len(s) > replyHead+maxState {
@@ -191,8 +191,8 @@ func unpackReply(answer any) (r reply, err error) {
 	return r, nil
 }
 
-// keeps reports whether a script that begins its states with first, and gives them one of sizes, can have
-// answered with state. A log answers with no state, unless it is blocked.
+// keeps reports whether a script can have answered with state, if its states begin with first and have one
+// of sizes. A log answers with no state, unless it is blocked.
 func keeps(state string, first byte, sizes ...int) bool {
 	switch {
 	case state == "":
@@ -205,7 +205,7 @@ func keeps(state string, first byte, sizes ...int) bool {
 	return state[0] == first && slices.Contains(sizes, len(state))
 }
 
-// A notDoneError is that of a call whose script has not run: the server has refused it, or has not been sent it.
+// A notDoneError is the error of a call whose script has not run: the server has refused it, or has not received it.
 type notDoneError struct{ error }
 
 func (e *notDoneError) Unwrap() error { return e.error }
@@ -223,11 +223,11 @@ func number(s string) (n int64) {
 	return n
 }
 
-// endless is longer than a Duration can tell, in us.
+// endless is longer than any Duration, in us.
 const endless = exact * 1000
 
-// blocked returns for how many us the key is blocked, or 0. A time that scripts cannot count up to
-// does not end.
+// blocked returns for how many us the key is blocked, or 0. A block until a time that scripts cannot count up to
+// never ends.
 func (r *reply) blocked() int64 {
 	if len(r.state) != blockSize || r.state[0] != blockTag {
 		return 0

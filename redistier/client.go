@@ -14,41 +14,41 @@ import (
 	"github.com/redis/go-redis/v9/maintnotifications"
 )
 
-// A Client is a redis.Client with which a lone caller of a Tier leads: it makes the round trip
-// itself, instead of handing the call over to another goroutine. It has all methods of a
+// A Client is a redis.Client with which a lone caller of a Tier leads: the caller makes the round trip
+// itself, instead of handing the call over to another goroutine. A Client has all methods of a
 // redis.Client. See NewClient.
 type Client struct {
 	*base
 	options redis.Options // of the connections that callers lead on
-	alone   atomic.Bool   // nobody leads any more
+	alone   atomic.Bool   // callers no longer lead
 }
 
-// A base has no exported name in a Client, past which hooks could be added.
+// base gives the embedded client an unexported name, so that hooks cannot be added past Client.AddHook.
 type base = redis.Client
 
-// NewClient returns a client of a single server, for New. It is used and closed as one of
-// redis.NewClient, and does not connect yet.
+// NewClient returns a client of a single server, for New. Use it and close it like a client of
+// redis.NewClient. It does not connect yet.
 //
-// A caller of a Tier leads if nobody else's call is under way. It uses a connection that only the
-// Tier has, beside the client's pool and until Tier.Close. All promises of a Tier hold for it:
+// A caller of a Tier leads if no other caller's call is under way. It uses a connection that belongs to
+// the Tier alone, beside the client's pool and until Tier.Close. All promises of a Tier hold for such calls:
 //
-//   - The connection has been dialled in the background, by opt with its Dialer, credentials and
-//     OnConnect. It has no hooks, and sends nothing again.
+//   - The connection has been dialled in the background, with the Dialer, credentials and OnConnect of
+//     opt. It has no hooks, and never sends a command twice.
 //   - The end of the budget, or of the caller's context, ends its read or write at once.
-//   - A connection on which a call has failed is closed. Another one is dialled in the background,
-//     once a second at most; until it is there, calls go through the pool.
+//   - A connection is closed after a failed call. Another one is dialled in the background,
+//     once a second at most; until it is ready, calls go through the pool.
 //
-// A caller that leaves before the answer has come takes it along: a lease that it has asked for
+// If a caller leaves before the answer has come, the answer is lost: a lease that the call has asked for
 // counts as spent.
 //
-// The first call has the connection dialled; until it is there, calls go through the pool, too.
+// The first call starts the dial; until the connection is ready, calls go through the pool, too.
 //
-// Nobody leads after AddHook, Unwrap or Close, nor if Dialer returns anything but connections of package
-// net, or TLS on top of them: others may not end in time. Nor does anybody with any other client: those of
-// clusters, of Sentinel, and those that WithTimeout returns.
+// Callers do not lead after AddHook, Unwrap or Close. They do not lead if Dialer returns anything but connections
+// of package net, or TLS on top of these: other connections may not end in time. Nor do they lead with any other
+// client, such as clients of clusters or of Sentinel, and the clients that WithTimeout returns.
 //
 // The error is a *ConfigError. opt must have no Limiter, which would run in callers, and no
-// StreamingCredentialsProvider, which renews the connections of a pool only.
+// StreamingCredentialsProvider, which renews only the connections of a pool.
 func NewClient(opt *redis.Options) (c *Client, err error) {
 	switch {
 	case opt == nil:
@@ -66,11 +66,11 @@ func NewClient(opt *redis.Options) (c *Client, err error) {
 	c = &Client{base: redis.NewClient(opt)}
 	c.options = *c.base.Options()
 	o := &c.options
-	o.ReadTimeout, o.WriteTimeout = -2, -2 // the socket's deadline is that of the call
+	o.ReadTimeout, o.WriteTimeout = -2, -2 // the socket has the deadline of the call
 	o.MaxRetries, o.DialerRetries = -1, 1
 	o.PoolSize, o.MinIdleConns, o.MaxIdleConns, o.MaxActiveConns = 1, 0, 0, 0
 	o.PipelineReadBufferSize, o.PipelineWriteBufferSize = 0, 0
-	// Nothing comes that has not been asked for.
+	// The server must send nothing that was not asked for.
 	o.Protocol, o.PushNotificationProcessor, o.ClientSideCache, o.ClientSideCacheConfig = 2, nil, nil, nil
 	o.MaintNotificationsConfig = &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
 	return c, nil
@@ -82,7 +82,7 @@ func (c *Client) AddHook(hook redis.Hook) {
 	c.base.AddHook(hook)
 }
 
-// Unwrap returns the redis.Client that c is, for libraries that want one, as those that trace calls by
+// Unwrap returns the redis.Client inside of c, for libraries that need one, such as those that trace calls by
 // hooks: callers no longer lead.
 func (c *Client) Unwrap() *redis.Client {
 	c.alone.Store(true)
@@ -95,28 +95,28 @@ func (c *Client) Close() error {
 	return c.base.Close()
 }
 
-// A direct is a connection on which callers lead, one at a time. Whoever has taken it from its
-// lane has it alone. One on which a call has failed is closed: a reply may be left in it.
+// A direct is a connection on which callers lead, one at a time. A caller that has taken it from its
+// lane has it alone. It is closed after a failed call: a reply may be left in it.
 //
-// Invariant: what has been read from one at rest are the replies to its calls, and nothing beyond them that
-// could pass for the reply to the next. A byte too many or too few makes it off, for good.
+// Invariant: exactly the replies to its calls have been read from a direct at rest, and no further bytes that
+// could pass for the reply to the next call. A byte too many or too few turns it off, for good.
 type direct struct {
-	conn    *redis.Conn   // never dials again. No embedded one: the compiler would write all its 600 methods twice
-	client  *redis.Client // has this connection only
+	conn    *redis.Conn   // never dials again. Not embedded: the compiler would write all its 600 methods twice
+	client  *redis.Client // its pool has only this connection
 	heard   *heard        // on top of TLS
 	off     bool
 	socket  socket // beneath TLS
-	cancel  func() // ends what is read or written, from any goroutine
+	cancel  func() // ends a read or a write, from any goroutine
 	dialled time.Time
-	used    time.Time // the last time
+	used    time.Time // when it was last used
 
 	raw   syscall.RawConn
 	look  func(fd uintptr) // sets quiet
 	quiet bool
 }
 
-// A heard counts the bytes that have been read from a connection. Only go-redis knows which of them it has
-// in its buffer, and does not tell.
+// A heard counts the bytes that have been read from a connection. Only go-redis knows which of these bytes are
+// in its buffer, and it does not tell.
 type heard struct {
 	net.Conn
 	bytes int
@@ -130,8 +130,8 @@ func (h *heard) Read(b []byte) (int, error) {
 
 var errOff = errors.New("redistier: more than its replies, or less, has been read from the connection")
 
-// Process makes a call whose reply is a string or an error. The connection is off unless just that
-// reply has been read.
+// Process makes a call whose reply is a string or an error. Unless exactly that reply has been read, the
+// connection is off.
 func (d *direct) Process(ctx context.Context, cmd redis.Cmder) error {
 	if d.off {
 		cmd.SetErr(errOff)
@@ -144,8 +144,8 @@ func (d *direct) Process(ctx context.Context, cmd redis.Cmder) error {
 	return err
 }
 
-// replySize returns the number of bytes of the reply to a command, or -1 if it has none, or none of those that
-// scripts have: "-text\r\n", or "$7\r\na reply\r\n".
+// replySize returns the number of bytes of the reply to a command. It is -1 without a reply, and for a reply that
+// no script gives. Scripts reply "-text\r\n", or "$7\r\na reply\r\n".
 func replySize(cmd redis.Cmder) int {
 	var refused redis.Error
 	if err := cmd.Err(); errors.As(err, &refused) {
@@ -170,7 +170,7 @@ type socket interface {
 	syscall.Conn
 }
 
-// socketOf returns what a connection is on top of, or nil if that is no socket.
+// socketOf returns the socket beneath a connection, or nil if it is no socket.
 func socketOf(c net.Conn) socket {
 	if t, ok := c.(*tls.Conn); ok {
 		c = t.NetConn()
@@ -184,8 +184,8 @@ func socketOf(c net.Conn) socket {
 	return nil
 }
 
-// dial returns a connection that is ready for calls, or nil. Dialling takes up to DialTimeout, and so does
-// all that is said then.
+// dial returns a connection that is ready for calls, or nil. The dial takes up to DialTimeout, and so does
+// the exchange that follows it.
 func (c *Client) dial() *direct {
 	o := c.options
 	ctx, cancel := context.WithTimeout(context.Background(), o.DialTimeout)
@@ -219,9 +219,9 @@ func (c *Client) dial() *direct {
 	d.client = redis.NewClient(&o)
 	d.conn = d.client.Conn()
 	_ = s.SetDeadline(d.dialled.Add(o.DialTimeout))
-	// The first one says all that belongs to dialling, too; the second one finds what that has left unread:
-	// what is there before its answer is another. Nobody who may run scripts is refused EVAL, as some are PING.
-	// A refusal is a reply, to both: the call will tell.
+	// The first call also makes the handshake. The second call finds replies that the first has left unread: its
+	// answer would then be a different one. Both use EVAL, since users who may run scripts may call EVAL, but not
+	// always PING. If both are refused that counts as a reply: the caller's call will report the refusal.
 	first, second := command{redis.NewCmd(ctx, "eval", "return '1'", 0)}, command{redis.NewCmd(ctx, "eval", "return '2'", 0)}
 	_ = d.conn.Process(ctx, first)
 	_ = d.Process(ctx, second)
@@ -233,8 +233,8 @@ func (c *Client) dial() *direct {
 	return d
 }
 
-// usable reports whether d is one that the client's pool would use, too: not too old, and neither ended
-// by the other side nor with something to read in it.
+// usable reports whether the client's pool would use d, too: it is not too old, the other side has not ended
+// it, and there is nothing to read in it.
 func (c *Client) usable(d *direct, now time.Time) bool {
 	o := &c.options
 	if o.ConnMaxIdleTime > 0 && now.Sub(d.used) >= o.ConnMaxIdleTime || o.ConnMaxLifetime > 0 && now.Sub(d.dialled) >= o.ConnMaxLifetime {
@@ -243,7 +243,7 @@ func (c *Client) usable(d *direct, now time.Time) bool {
 	return d.raw.Control(d.look) == nil && d.quiet
 }
 
-// close does not wait: TLS has nobody left to say goodbye to.
+// close does not wait for TLS to say goodbye: the socket is closed first.
 func (d *direct) close() {
 	d.socket.Close()
 	d.conn.Close()

@@ -8,55 +8,55 @@ import (
 	"github.com/sluice-go/sluice"
 )
 
-// Config describes a shared limiter. Replicas that share keys should have the same one;
-// what happens where they differ is said at the fields.
+// Config describes a shared limiter. Replicas that share keys should use the same Config.
+// Each field says what happens if replicas differ in it.
 type Config struct {
 	// Algorithm decides how cost is counted over time. The zero value is GCRA. GCRA,
-	// TokenBucket and LeakyBucket share their state in Redis. Under algorithms of
-	// different states a key has a budget each.
+	// TokenBucket and LeakyBucket share their state in Redis. Other algorithms have states of
+	// their own, so a key has a separate budget under each of them.
 	Algorithm sluice.Algorithm
 
-	// Limit is the policy that holds for each key by itself. For a while replicas may have
-	// different ones, as in a rolling deployment: each judges by its own, and units that
-	// have been spent count for all of them.
+	// Limit is the limit of each single key. For a while replicas may have
+	// different limits, as in a rolling deployment: each replica judges its calls by its own limit, and
+	// units that have been spent count for all of them.
 	Limit sluice.Limit
 
 	// Offset moves windows and refills; see sluice.Config.
 	Offset time.Duration
 
-	// BlockFor is how long a denied call blocks its key, or 0; see sluice.Config. It is
-	// rounded up to a microsecond.
+	// BlockFor is how long a denied call blocks its key, rounded up to a microsecond. 0 blocks no
+	// keys. See sluice.Config.
 	BlockFor time.Duration
 
-	// Prefix begins the names of all keys in Redis. It has 1 to 64 bytes, and no ~, which
-	// ends it there. Limiters with the same Prefix share their keys, and should be of one limit: New
-	// refuses a Prefix that another limiter of the client has in this process with another limit, and
-	// nothing finds out about those of other processes, since in a rolling deployment limits may differ.
+	// Prefix begins the names of all keys in Redis. It has 1 to 64 bytes, and must not contain a ~, which
+	// ends the Prefix in a name. Limiters with the same Prefix share their keys, and should have the same limit. New
+	// refuses a Prefix that another limiter of the same client has in this process with another limit. Differences
+	// between processes are not detected, since limits may differ during a rolling deployment.
 	//
-	// In a cluster, a Prefix with a hash tag, such as "rl:{login}", has all its keys in one slot. Without one
-	// they are spread, and nothing in a key chooses its slot.
+	// In a cluster, a Prefix with a hash tag, such as "rl:{login}", puts all its keys in one slot. Without a
+	// hash tag the keys are spread over the slots. The text of a key never chooses its slot.
 	Prefix string
 
-	// Clock says whose clock judges. The zero value is RedisClock.
+	// Clock chooses the clock that decisions use. The zero value is RedisClock.
 	Clock Clock
 
-	// Remember is how many keys' last states the limiter keeps, to put them back if Redis
-	// loses them: 0 means 65,536, and a negative number none. A key takes up to about 150
-	// bytes. Beyond that, the ones that would be fresh soonest go.
+	// Remember is the number of keys whose last states the limiter keeps, to restore them if Redis
+	// loses them. 0 means 65,536; a negative number keeps none. A key takes up to about 150
+	// bytes. If there are more keys, the states that would expire soonest are dropped.
 	Remember int
 }
 
-// Clock says whose clock judges calls.
+// Clock chooses the clock that decisions use.
 type Clock uint8
 
 // The clocks.
 const (
-	// RedisClock is that of the Redis server, read once in each call.
+	// RedisClock is the clock of the Redis server. It is read once in each call.
 	RedisClock Clock = iota
-	// CallerClock is that of the caller, for servers that refuse TIME to scripts. Replicas
+	// CallerClock is the caller's clock, for servers that do not let scripts call TIME. Replicas
 	// whose clocks differ by J admit at most min(burst, J*rate) more in all.
-	// With windows, and refills at intervals, one whose clock is behind can admit a burst more of a
-	// key within J before a boundary, if it has not seen the key's state.
+	// With windows, and with refills at intervals, a replica whose clock is behind can admit another burst
+	// of a key within J before a boundary, if it has not seen the key's state.
 	CallerClock
 )
 
@@ -65,7 +65,7 @@ var clockNames = []string{"redis", "caller"}
 // String returns redis or caller.
 func (c Clock) String() string { return nameOf("Clock", clockNames, c) }
 
-// ConfigError is the error of New and SetLimit for what cannot be.
+// ConfigError is the error of New and SetLimit for an invalid configuration.
 type ConfigError struct {
 	Field  string // the offending field, such as "Limit.Period"
 	Reason string // its value, what is wrong with it, and what would be accepted
@@ -97,7 +97,7 @@ func (c Config) validate() error {
 	return nil
 }
 
-// untagged reports whether a hash tag begins in a prefix, and does not end there.
+// untagged reports whether a prefix has the beginning of a hash tag, but not its end.
 func untagged(prefix string) bool {
 	_, rest, begins := strings.Cut(prefix, "{")
 	return begins && !strings.Contains(rest, "}")

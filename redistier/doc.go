@@ -9,33 +9,33 @@
 //	...
 //	d, err := limiter.Take(ctx, "user:42", 1)
 //
-// It has the algorithms of package sluice, and decides as that does: exactly, in whole
+// It has the algorithms of package sluice, and decides as that package does: exactly, in whole
 // numbers, in one step and one round trip. There are four differences.
 //
-//   - Arrivals are judged in whole microseconds, rounded down; limits whose numbers would not
-//     fit use steps of up to a millisecond, and New refuses those that do not fit then.
+//   - Arrivals are judged in whole microseconds, rounded down. Limits whose numbers would not
+//     fit use steps of up to a millisecond. New refuses limits that do not fit even then.
 //     RetryAfter and ResetAfter are rounded up to such steps.
 //   - Rates whose interval is no whole number of nanoseconds are exact. (Package sluice
 //     moves arrivals by less than a nanosecond there.)
-//   - Where a clock goes back, calls are judged at the newest time that the key has been
-//     charged at. Nothing is given away, and nothing comes back until the clock is there
-//     again: after a step of J, a key that is spent is denied for up to J longer than
+//   - If a clock goes back, calls are judged at the newest time at which the key has been
+//     charged. No unit is given away, and no unit comes back until the clock has reached that time
+//     again. After a step of J, a key that is spent is denied for up to J longer than
 //     RetryAfter and ResetAfter say, since they count from that time.
-//   - A new limit takes hold of a key as if it had been set at the key's last charge: units
-//     that were spent then still count, and from then on come back at the new rate.
+//   - A new limit applies to a key as if it had been set at the key's last charge: units
+//     that were spent by then still count, and come back at the new rate from then on.
 //
-// An error says that nothing is known of the decision. It is never a denial, and a denial
+// An error means that the decision is unknown. It is never a denial, and a denial
 // is never an error. A call whose answer got lost may have been charged, and is not sent
 // again.
 //
 // # Redis forgets
 //
-// A limiter remembers the last state that it has seen of a key, and sends it with the next
-// call for it. If Redis has lost it, in a restart without data, a FLUSHALL, an eviction, or
-// a failover to a replica that was behind, the script puts it back. So what has been spent
-// stays spent for every key that a living process has seen last; the log alone, whose
-// state is a list, is not put back. That process puts it back with its next call for the key. Units
-// that others are admitted before then add to what they have seen, and not to what it has.
+// A limiter remembers the last state that it has seen of a key, and sends it with its next
+// call for the key. If Redis has lost the state, in a restart without data, a FLUSHALL, an eviction, or
+// a failover to a replica that was behind, the script restores it. So spent units stay spent
+// for every key whose last state was seen by a process that is still alive. A log is the exception: its
+// state is a list, and is not restored. That process restores the state with its next call for the key. Units
+// that other processes admit before then add to the states that those have seen, not to the restored state.
 //
 // # Tier
 //
@@ -46,20 +46,20 @@
 //
 // # Store
 //
-// A Store is a Tier of many limits, which share all of that: calls that several of them judge are one
-// pipeline, or one script that makes all of them or none. It counts denied calls, too, and finds out by itself how many
-// processes there are.
+// A Store is a Tier of many limits, which share all of that. Calls that several of them judge go out in one
+// pipeline, or in one script that makes all of them or none. A Store also counts denied calls, and finds out by
+// itself how many processes there are.
 //
-// A Limiter or a Tier is a httplimit.Remote, by which a policy of httplimit counts.
+// A Limiter or a Tier is a httplimit.Remote: a policy of httplimit can count with it.
 //
 // # Redis
 //
-// Redis 5 and later, and what runs its scripts, alone, with Sentinel, and as a cluster: each
-// call names exactly one key. Users with ACLs need +evalsha, +eval, and inside of scripts
+// The package works with Redis 5 and later, and with other servers that run its scripts: alone, with Sentinel, and
+// as a cluster. Each call names exactly one key. Users with ACLs need +evalsha, +eval, and inside of scripts
 // +get +set +pttl +time, for the log +llen +lindex +rpush +ltrim +pexpire +del, and for processes
-// that count each other +zadd +zrem +zremrangebyscore +zcard +pexpire. Keys are
-// named prefix~x:key, x one of b, w, i, a, s, l; of a key of more than 128 bytes, or with a {
-// in it, the SHA-256 stands in its place, after a # instead of the colon: so no text of a key
-// is a hash tag of a cluster. One in the Prefix is. Those of a Store are named prefix~x{tag}~name~key, and
-// prefix~replicas. Every key expires when it would be fresh.
+// that count each other +zadd +zrem +zremrangebyscore +zcard +pexpire. Keys are named prefix~x:key, where x is
+// one of b, w, i, a, s, l. For a key of more than 128 bytes, or with a { in it, the name has the key's SHA-256
+// instead, after a # instead of the colon. So the text of a key is never a hash tag of a cluster; a hash tag in the
+// Prefix is one. Keys of a Store are named prefix~x{tag}~name~key, and prefix~replicas. Every key expires when it
+// would be fresh.
 package redistier

@@ -10,22 +10,22 @@ import (
 	"github.com/sluice-go/sluice"
 )
 
-// leases are the units that Redis has lent this process, which admits calls from them
-// without asking.
+// leases holds the units that Redis has lent to this process. Calls are admitted from them
+// without asking Redis.
 //
 //	caller:  spends from the lease of its key                             (shard's lock)
 //	sender:  before it sends a call for the key: serves callers that wait, closes the lease,
 //	         and lets the call settle it and ask for another   (lane's, then shard's lock)
 //	sender:  with the reply, opens the lease, and serves callers that wait (the same)
-//	timer:   closes a lease that ends; what is unused, a call of its own gives back
+//	timer:   closes a lease that ends; a call of its own gives back the unused units
 //
-// Redis counts a lease from its reply until it is settled, and for an epoch at least: life
-// and two budgets, by its clock. A lease is spent until life after its call was sent, by the clock of this
-// process, which is earlier. So everything that is admitted counts at that time, and the
-// bound of the limit is that of all replicas together, however many there are.
+// Redis counts a lease from its reply until the lease is settled, and for an epoch at least: life
+// and two budgets, by the clock of Redis. This process spends from a lease until life after it sent the call, by
+// its own clock, which is earlier. So every admitted unit counts in Redis at the time of its admission, and the
+// bound of the limit holds for all replicas together, however many there are.
 //
-// A call that is not answered lends nothing here, and has settled nothing: what Redis may
-// have lent, or does not know of, it takes for spent.
+// A call without an answer opens no lease here, and its settlement is not sent again. Redis then counts as spent
+// the units that it may have lent, and the units whose settlement it has not seen.
 type leases struct {
 	replicas *atomic.Int64
 	pause    time.Duration
@@ -34,25 +34,25 @@ type leases struct {
 	settle   func(name string, p *plan, s leasing) // sends a settlement
 
 	shards [tableShards]leaseShard
-	room   int // holds of a shard
+	room   int // number of holds of a shard
 	closed atomic.Bool
 
-	ending sync.Mutex // held while leases are closed that have ended; before any other lock
-	mu     sync.Mutex // guards the rest; after any other lock
-	ends   []leaseEnd // in their order
+	ending sync.Mutex // held while ended leases are closed; taken before any other lock
+	mu     sync.Mutex // guards the rest; taken after any other lock
+	ends   []leaseEnd // in order of time
 	timer  *time.Timer
 }
 
 type leaseShard struct {
 	mu    sync.Mutex
-	holds map[uint64]*hold // by hash: of two keys that have the same, one has no leases
+	holds map[uint64]*hold // by hash: if two keys have the same hash, one of them has no leases
 	_     [48]byte
 }
 
-// A hold is what is known of a key for which leases are asked for. Times are in ns since
+// A hold is the state of a key for which leases are asked for. Times are in ns since
 // the tier began.
 type hold struct {
-	shard     *leaseShard // its lock guards what follows the names
+	shard     *leaseShard // its lock guards the fields after name
 	keys      *keyspace
 	key, name string
 	id        uint64
@@ -60,10 +60,10 @@ type hold struct {
 	plan    *plan // of the lease
 	terms   *terms
 	serial  int64 // of the lease
-	granted int64 // units; 0: there is no lease
-	left    int64 // that may be spent before ends
-	spent   int64 // that Redis has not been told of
-	told    int64 // of these, what the local limiter has been told of
+	granted int64 // units of the lease; 0 if there is no lease
+	left    int64 // units that may be spent before ends
+	spent   int64 // units that Redis has not been told of
+	told    int64 // of spent, the units that the local limiter has been told of
 	since   int64 // us: the time of the reply
 	sent    int64
 	ends    int64
@@ -72,12 +72,12 @@ type hold struct {
 	reset  time.Duration // until the key would have been as if fresh, from sent
 
 	asking  bool  // a call that asks for a lease is under way,
-	batch   bool  // for all that there is
+	batch   bool  // that call asks for all free units, not for a share of them
 	size    int64 // units to ask for
 	asked   int64 // when a call was last sent
 	emptied int64 // when the last unit of the lease was spent
-	paused  int64 // until when Redis is not asked
-	denials int64 // steers how long to wait after a denial; 0: Redis has had units left
+	paused  int64 // Redis is not asked before this time
+	denials int64 // determines how long to wait after a denial; 0 while Redis has had units left
 }
 
 type leaseEnd struct {
@@ -99,7 +99,7 @@ func newLeases(c *core) *leases {
 
 func (ls *leases) shard(id uint64) *leaseShard { return &ls.shards[id%tableShards] }
 
-// of returns what is known of a key, or nil. The caller holds the shard's lock.
+// of returns the hold of a key, or nil. The caller holds the shard's lock.
 func (s *leaseShard) of(k subject) *hold {
 	if h := s.holds[k.id]; h != nil && h.keys == k.keyspace && h.key == k.key {
 		return h
@@ -107,8 +107,8 @@ func (s *leaseShard) of(k subject) *hold {
 	return nil
 }
 
-// spend admits a call from the lease of the key, if there is one that it fits into; and if
-// charges is false, says what it would.
+// spend admits a call from the lease of its key, if there is a lease and the call fits into it. If
+// charges is false, spend only returns the Decision.
 func (ls *leases) spend(p *plan, k subject, cost int, charges bool, now int64) (d sluice.Decision, ok bool) {
 	if ls == nil {
 		return d, false
@@ -140,9 +140,9 @@ func (h *hold) spend(p *plan, cost int64, charges bool, now int64) (d sluice.Dec
 	return d, true
 }
 
-// hold returns that of a call's key. If there is none it makes one for a call that charges,
-// unless no leases can be asked for under the plan, or there is no room and no other hold
-// can go.
+// hold returns the hold of a call's key. If there is none, it makes one for a call that charges.
+// It returns nil if the plan allows no leases, or if there is no room and no other hold can be
+// dropped.
 func (ls *leases) hold(r *request, k subject, now time.Time) *hold {
 	if ls == nil || !k.lends.Load() {
 		return nil
@@ -165,11 +165,11 @@ func (ls *leases) hold(r *request, k subject, now time.Time) *hold {
 	return h
 }
 
-// drop makes room for one hold: of a few, those go that have no lease, and no call that asks
-// for one, and have not been asked for since a time.
+// drop makes room for one hold. It looks at a few holds, and drops those that have no lease, have no call
+// under way that asks for one, and have not been asked for since a time.
 func (s *leaseShard) drop(before int64) (dropped bool) {
 	left := tableSample
-	for hash, h := range s.holds { // which begins anywhere
+	for hash, h := range s.holds { // begins at a random hold
 		if h.granted == 0 && !h.asking && h.asked <= before {
 			delete(s.holds, hash)
 			dropped = true
@@ -181,8 +181,8 @@ func (s *leaseShard) drop(before int64) (dropped bool) {
 	return dropped
 }
 
-// prepare is for a group that is about to be sent. It serves what callers it can, and says
-// what the group's call says of leases. The caller holds the lane's lock.
+// prepare is called for a group that is about to be sent. It serves as many of its callers as it can from the
+// lease, and sets the leasing of the group's call. The caller holds the lane's lock.
 func (ls *leases) prepare(g *group, now int64) {
 	h := g.hold
 	h.shard.mu.Lock()
@@ -204,17 +204,17 @@ func (ls *leases) prepare(g *group, now int64) {
 	}
 }
 
-// next closes the lease and says what to ask for: twice as many units as before while they
-// are spent within half of life, and half as many where more than half lapsed.
+// next closes the lease and returns the leasing that asks for another one. It asks for twice as many units as
+// before if the lease was spent within half of life, and for half as many if more than half of it lapsed.
 //
-// One call at a time asks. Others for the key may be under way with it, and bring none.
+// Only one call at a time asks. Other calls for the key may be under way with it, and bring no lease.
 func (ls *leases) next(h *hold, r *request, now int64) leasing {
 	if h.asking {
 		return leasing{}
 	}
 	took := now - h.asked
 	switch {
-	case h.granted == 0: // calls were not asked about for a while
+	case h.granted == 0: // there was no lease: time in a pause does not count
 		took = now - max(h.asked, h.paused)
 	case h.left == 0:
 		took = h.emptied - h.asked
@@ -231,13 +231,13 @@ func (ls *leases) next(h *hold, r *request, now int64) leasing {
 	if h.asking {
 		s.lend, s.share, s.epoch = h.size, min(product(2, ls.replicas.Load()), 1<<32-1), r.terms.epoch
 		if h.batch = h.denials > 0 && r.terms.pause(r.plan) > 0; h.batch {
-			s.share = 1 // each takes its turn with what has drained meanwhile
+			s.share = 1 // each process takes its turn with the units that have drained meanwhile
 		}
 	}
 	return s
 }
 
-// close ends the lease, and returns its settlement, if there is anything to settle. The
+// close ends the lease, and returns its settlement, which is empty if there is nothing to settle. The
 // caller holds the shard's lock.
 func (ls *leases) close(h *hold) leasing {
 	if 2*h.left > h.granted {
@@ -252,7 +252,7 @@ func (ls *leases) close(h *hold) leasing {
 	return s
 }
 
-// report returns the settlement of what has been spent of the lease, which goes on. The
+// report returns a settlement of the units that have been spent; the lease stays open. The
 // caller holds the shard's lock.
 func (ls *leases) report(h *hold) (s leasing) {
 	ls.warm(h)
@@ -263,7 +263,7 @@ func (ls *leases) report(h *hold) (s leasing) {
 	return s
 }
 
-// warm charges the local limiter with what has been spent. The caller holds the shard's lock.
+// warm charges the local limiter with the units spent. The caller holds the shard's lock.
 func (ls *leases) warm(h *hold) {
 	if n := h.spent - h.told; n > 0 {
 		subject{h.keys, h.key, h.id}.share(h.plan).TakeUpTo(int(n))
@@ -271,7 +271,7 @@ func (ls *leases) warm(h *hold) {
 	}
 }
 
-// warmKey charges the local limiter with what has been spent of a key.
+// warmKey charges the local limiter with the units spent from the lease of a key.
 func (ls *leases) warmKey(k subject) {
 	if ls == nil || !k.lends.Load() {
 		return
@@ -284,9 +284,9 @@ func (ls *leases) warmKey(k subject) {
 	}
 }
 
-// answered is for a group that the client has returned with. It opens the lease that has
-// come, and serves the callers that wait in next, which may be nil. It returns the
-// settlement of a lease for which it is too late. The caller holds the lane's lock.
+// answered is called for a group when the client has returned. It opens the lease that has come with
+// the reply, and serves the callers that wait in next, which may be nil. If the leases have been closed
+// meanwhile it returns the settlement of the new lease. The caller holds the lane's lock.
 func (ls *leases) answered(g *group, s *scheduled, next *group, now int64) (p leasing) {
 	h := g.hold
 	h.shard.mu.Lock()
@@ -313,7 +313,7 @@ func (ls *leases) answered(g *group, s *scheduled, next *group, now int64) (p le
 	return p
 }
 
-// open makes a lease of what a reply has lent. One that comes too late ends at once.
+// open makes a lease of the units that a reply has lent. A lease that comes too late ends at once.
 func (ls *leases) open(h *hold, q *request, r *reply, sent int64) {
 	ls.stats.lent.Add(uint64(r.c))
 	p, life := q.plan, q.terms.life
@@ -343,7 +343,7 @@ func (h *hold) serve(g *group, now int64) {
 	}
 }
 
-// out returns how many units can be spent now.
+// out returns how many units can be spent from leases now.
 func (ls *leases) out() (units int64) {
 	if ls == nil {
 		return 0
@@ -362,7 +362,7 @@ func (ls *leases) out() (units int64) {
 	return units
 }
 
-// arm sets the timer for the first end. The pause lets it find others as well. The caller
+// arm sets the timer for the first lease that ends, and a pause: so it finds other ends as well. The caller
 // holds mu.
 func (ls *leases) arm() {
 	if len(ls.ends) == 0 || ls.closed.Load() {
@@ -394,7 +394,7 @@ func (ls *leases) expire() {
 	ls.arm()
 }
 
-// ended takes those off the list that have ended.
+// ended removes the leases that have ended from the list, and returns them.
 func (ls *leases) ended(now int64) (due []leaseEnd) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
@@ -405,7 +405,7 @@ func (ls *leases) ended(now int64) (due []leaseEnd) {
 	return due
 }
 
-// endOf closes the leases of some terms, which no call asks for any more.
+// endOf closes all leases of some terms. Calls no longer ask for such leases.
 func (ls *leases) endOf(t *terms) {
 	if t == nil {
 		return
@@ -416,7 +416,7 @@ func (ls *leases) endOf(t *terms) {
 	ls.closeAll(func(h *hold) bool { return h.terms == t })
 }
 
-// end closes all leases, and those that are still to come at once.
+// end closes all leases. Leases that arrive later are closed at once.
 func (ls *leases) end() {
 	if ls == nil {
 		return

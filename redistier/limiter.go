@@ -11,22 +11,22 @@ import (
 	"github.com/sluice-go/sluice"
 )
 
-// A Limiter shares a limit with all others of the same Config and the same Redis.
+// A Limiter shares its limit with all Limiters that have the same Config and the same Redis.
 //
-// It is safe for concurrent use, and does not have to be closed; the client belongs to
-// whoever has made it. Calls on one key take effect one at a time.
+// It is safe for concurrent use, and does not have to be closed: the client belongs to the
+// code that created it. Calls on one key take effect one at a time.
 type Limiter struct {
 	*link
 	plan   atomic.Pointer[plan]
 	prefix string
-	config Config // its Limit is that of New; for the one in force see configOf
+	config Config // its Limit is the one given to New; configOf has the limit in force
 
 	admin sync.Mutex // held while the limit changes
 }
 
 // New returns a limiter. It does not talk to Redis, which may be down. The error is a
-// *ConfigError; a limit that cannot be kept exactly is one, and so is one whose Prefix another limiter
-// of the client has for another limit, as long as anything in the process refers to that.
+// *ConfigError. Among others, New refuses a limit that cannot be kept exactly, and a Prefix that another limiter
+// of the client has for another limit, as long as that limiter is still referenced in the process.
 func New(client redis.UniversalClient, cfg Config) (*Limiter, error) {
 	to, err := newLink(client, cfg.Clock, cfg.Remember)
 	if err != nil {
@@ -48,26 +48,26 @@ func New(client redis.UniversalClient, cfg Config) (*Limiter, error) {
 }
 
 // Take charges cost units to key and describes the decision, in one round trip; in two, if
-// the server does not know the script. See sluice.Limiter.Take for the costs that are not
-// from 1 to the burst. An error says that nothing is known: the call may have been charged.
+// the server does not know the script. See sluice.Limiter.Take for costs that are not
+// from 1 to the burst. After an error the outcome is unknown: the call may have been charged.
 func (l *Limiter) Take(ctx context.Context, key string, cost int) (sluice.Decision, error) {
 	return l.decide(ctx, l.newCall(key, cost, true))
 }
 
-// Peek returns what Take would, but charges nothing.
+// Peek returns the Decision that Take would return, but charges nothing.
 func (l *Limiter) Peek(ctx context.Context, key string, cost int) (sluice.Decision, error) {
 	return l.decide(ctx, l.newCall(key, cost, false))
 }
 
-// Charge charges cost units to key whether they are there or not, and returns what Peek with
-// a cost of 0 would say right after it; see sluice.Limiter.Charge. A cost below 1 charges
-// nothing. A charge beyond the burst is a debt; the largest is of half of 2^53 units,
-// or of 2^53 parts of a bucket. A block lasts at least for as long as the units would count.
+// Charge charges cost units to key whether the limit has room for them or not. It returns the Decision that
+// Peek with a cost of 0 would return right after it; see sluice.Limiter.Charge. A cost below 1 charges
+// nothing. A charge beyond the burst is a debt. The largest charge is half of 2^53 units,
+// or 2^53 parts of a bucket. A block lasts at least as long as the units count.
 func (l *Limiter) Charge(ctx context.Context, key string, cost int) (sluice.Decision, error) {
 	return l.decide(ctx, l.newCharge(l.plan.Load(), key, cost))
 }
 
-// Refund gives key back cost units that it has been charged, as sluice.Limiter.Refund does.
+// Refund gives back cost units that key has been charged, as sluice.Limiter.Refund does.
 // A cost below 1 does nothing.
 func (l *Limiter) Refund(ctx context.Context, key string, cost int) error {
 	r, ok := l.refundOf(key, cost)
@@ -78,7 +78,7 @@ func (l *Limiter) Refund(ctx context.Context, key string, cost int) error {
 	return err
 }
 
-// refundOf returns the call of a Refund, unless that does nothing.
+// refundOf returns the request of a Refund. ok is false if the Refund does nothing.
 func (l *Limiter) refundOf(key string, cost int) (r request, ok bool) {
 	p := l.plan.Load()
 	if cost < 1 || !p.counts() {
@@ -102,7 +102,7 @@ func (l *Limiter) resetOf(key string) request {
 	return r
 }
 
-// A Call is a call for TakeMany.
+// A Call is one call of TakeMany.
 type Call struct {
 	Key  string
 	Cost int
@@ -114,9 +114,9 @@ type Result struct {
 	Err      error
 }
 
-// TakeMany does what Take does for each of calls, in their order, in one round trip to each
-// Redis server concerned. out must be as long as calls; each of them has an error of its
-// own. The error of TakeMany itself says that nothing has been done.
+// TakeMany makes each of calls as Take does, in their order, in one round trip to each
+// Redis server concerned. out must be as long as calls; each Result has an error of its
+// own. An error of TakeMany itself means that nothing has been done.
 func (l *Limiter) TakeMany(ctx context.Context, calls []Call, out []Result) error {
 	if len(out) != len(calls) {
 		return fmt.Errorf("redistier: TakeMany of %d calls with room for %d results; want as many", len(calls), len(out))
@@ -146,9 +146,9 @@ func (l *Limiter) TakeMany(ctx context.Context, calls []Call, out []Result) erro
 	return nil
 }
 
-// SetLimit changes the limit. Calls that are under way are judged by the old one. The units
-// that a key has spent still count; see the package documentation. The error is a *ConfigError,
-// and changes nothing.
+// SetLimit changes the limit. Calls that are under way are judged by the old limit. The units
+// that a key has spent still count; see the package documentation. The error is a *ConfigError;
+// the limit then stays as it was.
 func (l *Limiter) SetLimit(limit sluice.Limit) error {
 	l.admin.Lock()
 	defer l.admin.Unlock()
@@ -162,7 +162,7 @@ func (l *Limiter) SetLimit(limit sluice.Limit) error {
 	return nil
 }
 
-// configOf returns the config with the limit of p.
+// configOf returns the Config with the limit of p.
 func (l *Limiter) configOf(p *plan) Config {
 	c := l.config
 	c.Limit = p.limit
@@ -172,20 +172,20 @@ func (l *Limiter) configOf(p *plan) Config {
 // Limit returns the limit in force.
 func (l *Limiter) Limit() sluice.Limit { return l.plan.Load().limit }
 
-// WorstCase returns the most units that any one key can be admitted by all replicas together
-// in any closed span [t, t+d] of the deciding clock, under the present limit; math.MaxInt
-// if that is not below math.MaxInt, 0 for a negative d. It covers neither keys that are
-// Reset, nor states that Redis has lost and nobody puts back, nor steps of the clock.
+// WorstCase returns the most units of any one key that all replicas together can admit
+// in any closed span [t, t+d] of the deciding clock, under the present limit. It is math.MaxInt
+// if that number is not below math.MaxInt, and 0 for a negative d. It does not cover keys that are
+// Reset, states that Redis has lost and no process restores, or steps of the clock.
 func (l *Limiter) WorstCase(d time.Duration) int { return l.plan.Load().worstCase(d) }
 
 // A takeCall is a call of Take or Peek.
 type takeCall struct {
 	request
 	cost    int
-	charges bool // Take
+	charges bool // a Take, not a Peek
 	within  bool // the share has been charged already
-	judges  bool // Charge, with a decision on whether the cost fits
-	over    bool // the share says that it does not
+	judges  bool // a Charge that also decides whether the cost fits
+	over    bool // the share has no room for the cost
 }
 
 func (l *Limiter) newCall(key string, cost int, charges bool) takeCall {
@@ -203,7 +203,7 @@ func (l *Limiter) newCallOf(p *plan, key string, cost int, charges bool) takeCal
 	return t
 }
 
-// newCharge returns a call of Charge, which says what Peek does afterwards.
+// newCharge returns a call of Charge. Its decision is the one of a Peek right afterwards.
 func (l *Limiter) newCharge(p *plan, key string, cost int) takeCall {
 	t := l.newCallOf(p, key, 0, false)
 	if cost > 0 {
@@ -233,16 +233,16 @@ func (t *takeCall) asks() int64 {
 	return int64(t.cost)
 }
 
-// judged describes a Charge that says whether its cost fits, as Take would have found.
+// judged describes a Charge that also says whether its cost fits, as Take would have decided.
 func (t *takeCall) judged(r *reply) sluice.Decision {
-	fits := r.admitted > 0 // says the log, which cannot be told what was there before
+	fits := r.admitted > 0 // for a log: its reply does not tell the state before the charge
 	if t.plan.shape.letter() != logLetter {
 		fits = r.blocked() == 0 && t.plan.shape.free(t.plan.shape.charged(r.view, -t.n)) >= t.n
 	}
 	return t.plan.describe(r.view, r.blocked(), int(t.n), fits && !t.over)
 }
 
-// chargeShare is Charge of this process's share.
+// chargeShare makes a Charge of this process's share.
 func (t *takeCall) chargeShare(share sluice.Key) (d sluice.Decision) {
 	if t.judges {
 		if d = share.Take(int(t.n)); d.Allowed {
@@ -267,7 +267,7 @@ func (l *Limiter) decide(ctx context.Context, t takeCall) (sluice.Decision, erro
 	return t.decision(&r), nil
 }
 
-// request returns the one that asks about a unit and changes nothing.
+// request returns a request that asks about one unit and changes nothing.
 func (l *Limiter) request(p *plan, key string) request {
 	return request{plan: p, key: name(l.prefix, p.shape.letter(), key), op: opAdmit, n: 1}
 }

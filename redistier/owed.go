@@ -2,27 +2,27 @@ package redistier
 
 import "time"
 
-// owedPause is how long what is owed rests when Redis could not be told.
+// owedPause is how long owed charges wait after Redis could not be told of them.
 const owedPause = time.Second
 
-// clocksApart is how far the clocks of Redis and of this process may be apart, in us, for both to
-// see which windows are over.
+// clocksApart is how far the clocks of Redis and of this process may differ, in us, while both still agree
+// on which windows are over.
 const clocksApart = int64(time.Second) / micro
 
-// An owedCharge is units that Redis has not been told of, without those that have come back since:
-// Redis never counts less than if it had been told at once. In windows each unit comes back
-// with its own, whatever else Redis knows of. From a bucket units drain together with those that
-// Redis knows of, and with other processes': there, none are taken to have come back.
+// An owedCharge is units that Redis has not been told of, less the units that have come back since.
+// Redis never counts less than if it had been told at once. In windows each unit comes back with its
+// own window, whatever else Redis has counted. From a bucket, owed units drain together with the units that
+// Redis knows of, and with other processes' units: for buckets no owed unit is taken to have come back.
 type owedCharge struct {
 	plan   *plan
-	window int64 // the number of the last one that has begun for sure
-	units  int64 // charged by then, that count
-	next   int64 // the same, charged so late that they may belong to the window after
-	last   int64 // units of the window before, that count in part
+	window int64 // the number of the last window that has begun for certain
+	units  int64 // units charged by then that still count
+	next   int64 // units charged so late that they may belong to the next window
+	last   int64 // units of the window before, which count in part
 }
 
-// A cycle is windows, by a clock that may be wrong, at whose ends units come back. With a period
-// of 0 there are none.
+// A cycle is the windows at whose ends units come back, by a clock that may be wrong. A period
+// of 0 means that there are no windows.
 type cycle struct {
 	period, offset int64 // us
 	margin         int64 // us by which an end may be earlier or later; at most half of the period
@@ -33,7 +33,7 @@ func (bucket) cycle() cycle { return cycle{} }
 
 func (s counter) cycle() cycle {
 	if s.back < s.burst {
-		return cycle{} // as from a bucket
+		return cycle{} // as for a bucket
 	}
 	return s.aligned.cycle()
 }
@@ -48,14 +48,14 @@ func (w aligned) cycle() cycle {
 	return cycle{period: w.period, offset: w.offset, margin: min(clocksApart, w.period/2)}
 }
 
-// cycle: nobody here knows when a window of the key began, or when each unit was charged. It comes
-// back a period later, and is taken to after one period to two.
+// cycle: this process does not know when a window of the key began, or when each unit was charged. A unit comes
+// back a period after its charge; here it is taken to come back after one to two periods.
 func (m most) cycle() cycle {
 	half := ceilDiv(m.period, 2)
 	return cycle{2 * half, 0, half, false}
 }
 
-// number returns that of the window of a time, in us.
+// number returns the number of the window that a time is in. at is in us.
 func (c *cycle) number(at int64) int64 {
 	if c.period == 0 {
 		return 0
@@ -63,7 +63,7 @@ func (c *cycle) number(at int64) int64 {
 	return floorDiv(at-c.offset, c.period)
 }
 
-// newOwed returns units that are charged now, in us.
+// newOwed returns the owedCharge of units that are charged now, in us.
 func newOwed(p *plan, units, now int64) owedCharge {
 	c := p.shape.cycle()
 	o := owedCharge{plan: p, window: c.number(now - c.margin)}
@@ -75,7 +75,7 @@ func newOwed(p *plan, units, now int64) owedCharge {
 	return o
 }
 
-// left returns how many units there are to tell Redis of, at most a burst. now is in us.
+// left returns how many units Redis has yet to be told of, at most a burst. now is in us.
 func (o *owedCharge) left(now int64) int64 {
 	c := o.plan.shape.cycle()
 	o.goOn(&c, now)
@@ -88,10 +88,10 @@ func (o *owedCharge) left(now int64) int64 {
 	return min(n, o.plan.kept)
 }
 
-// goOn takes off what has come back by now.
+// goOn removes the units that have come back by now.
 func (o *owedCharge) goOn(c *cycle, now int64) {
 	n := c.number(now-c.margin) - o.window
-	for range min(n, 3) { // the third leaves nothing
+	for range min(n, 3) { // after three windows no unit is left
 		if c.fades {
 			o.last = o.units
 		}
@@ -100,8 +100,8 @@ func (o *owedCharge) goOn(c *cycle, now int64) {
 	o.window += max(n, 0)
 }
 
-// plus returns both together. Of more than a burst the older units go. Under another limit, those
-// of before count as if they had been charged now.
+// plus returns the sum of both charges. If it is more than a burst, the older units are dropped. If the limit has
+// other windows now, the older units count as if they had been charged now.
 func (o owedCharge) plus(newer owedCharge, now int64) owedCharge {
 	c := newer.plan.shape.cycle()
 	if o.plan.shape.cycle() != c {
@@ -116,7 +116,7 @@ func (o owedCharge) plus(newer owedCharge, now int64) owedCharge {
 	return newer
 }
 
-// takeOwed moves what is owed of a key to a group, whose call is about to tell of it. The caller
+// takeOwed moves the charge owed for a key into a group, whose call is about to tell Redis of it. The caller
 // holds mu.
 func (l *lane) takeOwed(g *group, now time.Time) {
 	o, ok := l.owed[g.key]
@@ -128,9 +128,9 @@ func (l *lane) takeOwed(g *group, now time.Time) {
 	g.owed = &o
 }
 
-// admitted notes that c, of a group that Redis has not answered, or of none, was admitted
-// all the same. If Redis cannot have been charged it is owed that; while the group is on
-// its way, that is not known.
+// admitted notes that c was admitted although Redis has not answered its group, or there is no group.
+// If Redis cannot have charged c, the units are owed to Redis. While the group is on its way, it is not
+// known whether Redis has charged c.
 func (l *lane) admitted(g *group, c *takeCall) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -145,8 +145,8 @@ func (l *lane) admitted(g *group, c *takeCall) {
 	}
 }
 
-// notTold notes what the call of a group, which Redis has not run, was to tell, and what has been
-// admitted in its place. The caller holds mu.
+// notTold is called for a group whose call Redis has not run. It notes again the charge that the call was to tell
+// of, and notes the units admitted in place of the call. The caller holds mu.
 func (l *lane) notTold(g *group, now time.Time) {
 	if g.op == opAll {
 		for _, c := range g.all.admitted {
@@ -170,7 +170,7 @@ func (l *lane) owe(p *plan, name string, units int64, now time.Time) {
 	l.oweAlso(name, newOwed(p, units, l.core.micros(now)), now)
 }
 
-// oweAlso notes a charge that Redis has to be told of, beside those that it has to be already, at
+// oweAlso notes a charge that Redis has to be told of, and adds it to what is owed for the key already, at
 // most a burst of a key. The caller holds mu.
 func (l *lane) oweAlso(name string, o owedCharge, now time.Time) {
 	at := l.core.micros(now)
@@ -181,11 +181,11 @@ func (l *lane) oweAlso(name string, o owedCharge, now time.Time) {
 	}
 }
 
-// dropPaid makes room for a key: of a few, one goes of which everything has come back. The caller
-// holds mu.
+// dropPaid makes room for a key. It looks at a few keys, and drops one whose owed units have all come back. The
+// caller holds mu.
 func (l *lane) dropPaid(now int64) bool {
 	left := tableSample
-	for name, o := range l.owed { // which begins anywhere
+	for name, o := range l.owed { // begins at a random key
 		if o.left(now) == 0 {
 			delete(l.owed, name)
 			return true
@@ -197,10 +197,10 @@ func (l *lane) dropPaid(now int64) bool {
 	return false
 }
 
-// postpone lets what is owed rest for a while. The caller holds mu.
+// postpone makes owed charges wait for a while. The caller holds mu.
 func (l *lane) postpone(now time.Time) {
 	if now.Before(l.owedFrom) {
-		return // and a timer is set
+		return // a timer is set already
 	}
 	l.owedFrom = now.Add(owedPause)
 	time.AfterFunc(owedPause, func() {
@@ -210,8 +210,8 @@ func (l *lane) postpone(now time.Time) {
 	})
 }
 
-// retire is for a lane that no key goes by any more: nobody would find out that its primary
-// answers. It returns what is owed.
+// retire is called for a lane that keys no longer use, so that no call would find out that its primary
+// answers again. It returns the charges that are owed.
 func (l *lane) retire() map[string]owedCharge {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -225,7 +225,7 @@ func (l *lane) retire() map[string]owedCharge {
 	return owed
 }
 
-// inherit takes over what is owed of a key.
+// inherit takes over the charge that is owed for a key.
 func (l *lane) inherit(name string, o owedCharge) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -22,39 +22,39 @@ const (
 var steps = []int64{1, 10, 100, 1000}
 
 // A shape is a limit in the form in which a script keeps it. It turns the numbers of a
-// script's reply into those of a Decision; what the numbers are is said in the scripts.
+// script's reply into the numbers of a Decision. The scripts explain their numbers.
 type shape interface {
 	// letter stands for the shape in the names of keys.
 	letter() byte
 	script() *script
 	// keeps reports whether state can be the script's, by its first byte and length.
 	keeps(state string) bool
-	// arguments appends what the script needs of the limit.
+	// arguments appends the part of the limit that the script needs.
 	arguments(b []byte) []byte
 	// free returns the units that would be admitted.
 	free(v view) int64
-	// used returns the units that count, also beyond what would be admitted; a part of one as one.
+	// used returns the units that count, also beyond the limit; a part of a unit counts as one.
 	used(v view) int64
 	// charged returns v with more units charged, or with fewer, if units is negative. It is
-	// only asked for what was, or would be, admitted.
+	// only used for units that were, or would be, admitted.
 	charged(v view, units int64) view
-	// wait returns after how many us cost units are admitted which are not yet, with cost at
+	// wait returns after how many us cost units will be admitted that are not admitted yet. cost is at
 	// most the burst.
 	wait(v view, cost int64) int64
-	// soonest is wait if all that others have on lease came back now.
+	// soonest is wait, as if all units on lease came back now.
 	soonest(v view, cost int64) int64
-	// open returns for how many us units that are lent now may come back.
+	// open returns for how many us units that are lent now may be given back.
 	open(v view) int64
 	// reset returns after how many us the key is as if fresh.
 	reset(v view) int64
-	// cycle returns when units come back of which Redis is told later; see owed.go.
+	// cycle returns when owed units come back; see owed.go.
 	cycle() cycle
 	// worst returns the most units that are admitted in a closed span of d >= 0 ns.
 	worst(d int64) uint64
 }
 
-// A view is a key's state at a time, in us. Of all shapes but the log, c is the units that
-// the call has been lent.
+// A view is a key's state at a time, in us. For all shapes except the log, c is the units that
+// were lent to the call.
 type view struct{ now, a, b, c int64 }
 
 // A plan is a limit in force.
@@ -63,18 +63,18 @@ type plan struct {
 	burst int64 // the most at once; math.MaxInt for Unlimited, 0 for DenyAll
 	block int64 // us
 	shape shape
-	kept  int64 // the burst of the limit that shape keeps; 0 if that decides on nothing
+	kept  int64 // the burst of the limit that shape keeps; 0 if that limit decides nothing
 }
 
 // constant reports whether decisions depend on nothing but the cost.
 func (p *plan) constant() bool { return p.burst == 0 || p.burst == math.MaxInt }
 
-// counts reports whether keys are charged and given back units: under DenyAll, as under the limit
-// whose place it has taken.
+// counts reports whether keys are charged units and given units back. Under DenyAll they are, as under the
+// limit that DenyAll has replaced.
 func (p *plan) counts() bool { return p.kept > 0 && p.burst != math.MaxInt }
 
-// refunds returns the units that OpRefund gives back: other than Refund also those that have been charged beyond the burst,
-// which only a log does not keep.
+// refunds returns the units that OpRefund gives back. Unlike Refund it also gives back units that were charged beyond
+// the burst; a log does not keep these.
 func (p *plan) refunds(cost int) int64 {
 	if p.shape.letter() == logLetter {
 		return min(int64(cost), p.kept)
@@ -82,8 +82,8 @@ func (p *plan) refunds(cost int) int64 {
 	return min(int64(cost), exact/2-1)
 }
 
-// newPlan returns the plan of c. before, which may be nil, is the one that it follows: a
-// limit that decides on nothing keeps its shape, so that keys can still be reset, and charged.
+// newPlan returns the plan of c. before, which may be nil, is the plan that it replaces. A
+// limit that decides nothing keeps the shape of before, so that keys can still be reset, and charged.
 func newPlan(c Config, before *plan) (*plan, error) {
 	_, err := sluice.New(sluice.Config{
 		Algorithm: c.Algorithm, Limit: c.Limit,
@@ -125,8 +125,8 @@ func newShape(c Config) (shape, error) {
 	return newBucket(c)
 }
 
-// describe returns the Decision on a call that has, or has not, been admitted, when the
-// key is in v, or blocked for a time that is not 0.
+// describe returns the Decision on a call that has, or has not, been admitted. v is the key's state;
+// blocked is how long the key is blocked, or 0.
 func (p *plan) describe(v view, blocked int64, cost int, admitted bool) sluice.Decision {
 	d := sluice.Decision{Allowed: admitted, Limit: int(p.burst)}
 	asked := int64(max(cost, 1))
@@ -145,8 +145,8 @@ func (p *plan) describe(v view, blocked int64, cost int, admitted bool) sluice.D
 	return d
 }
 
-// judge returns the Decision on a call of a cost that nobody has charged, and with charges,
-// as if it had been.
+// judge returns the Decision on a call that has not been charged. With charges, the Decision is as if the call
+// had been charged.
 func (p *plan) judge(v view, blocked int64, cost int, charges bool) sluice.Decision {
 	asked := int64(max(cost, 1))
 	admitted := cost >= 0 && asked <= p.burst && blocked == 0 && p.shape.free(v) >= asked
@@ -176,7 +176,7 @@ func (p *plan) worstCase(d time.Duration) int {
 	return int(min(p.shape.worst(int64(d)), math.MaxInt))
 }
 
-// duration returns us as a Duration, and Never if that cannot tell it.
+// duration returns us as a Duration, or Never if it is too long for a Duration.
 func duration(us int64) time.Duration {
 	if us >= math.MaxInt64/micro {
 		return sluice.Never

@@ -14,9 +14,9 @@ import (
 	"github.com/sluice-go/sluice"
 )
 
-// A Store is one way to a Redis that many limits share: lanes and pipelines to each primary, the memory of states and of
-// denials, leases, and what Redis is owed after an outage. A hundred limits cost one Store, and not a
-// hundred Tiers. All that a Tier promises holds for each limit of a Store.
+// A Store gives many limits one way to Redis. They share the queue and the pipelines to each primary, the memory of
+// states and of denials, the leases, and the charges that Redis is owed after an outage. A hundred limits cost one
+// Store, not a hundred Tiers. All promises of a Tier hold for each limit of a Store.
 //
 // A Store is safe for concurrent use. Close it when it is no longer needed.
 type Store struct {
@@ -30,7 +30,7 @@ type Store struct {
 	locals map[family]*sluice.Limiter
 }
 
-// named are the limits of a Name.
+// named holds the limits of one Name.
 type named struct {
 	keyspace
 	shapeOf
@@ -38,13 +38,13 @@ type named struct {
 	limits int
 }
 
-// A family is limits whose shares are of one local limiter.
+// A family is the limits whose shares are kept in one local limiter.
 type family struct {
 	algorithm sluice.Algorithm
 	offset    time.Duration
 }
 
-// A StoreLimit is a limit of a Store. It is safe for concurrent use. Close it when nobody needs it any more.
+// A StoreLimit is a limit of a Store. It is safe for concurrent use. Close it when it is no longer needed.
 type StoreLimit struct {
 	store  *Store
 	named  *named
@@ -56,11 +56,11 @@ type StoreLimit struct {
 
 	admin  sync.Mutex // held while the limit changes; guards the rest
 	config LimitConfig
-	others sync.Map // plans by sluice.Limit, of Overrides
+	others sync.Map // plans of Overrides, by sluice.Limit
 	kept   atomic.Int64
 }
 
-// maxOverrides is how many plans of Overrides a limit has at hand. Those beyond are made anew.
+// maxOverrides is how many plans of Overrides a limit keeps. One more drops all of them.
 const maxOverrides = 1024
 
 // NewStore returns a store without limits. It does not wait for Redis, which may be down. The error is a
@@ -87,8 +87,8 @@ func NewStore(client redis.UniversalClient, cfg StoreConfig) (*Store, error) {
 	return s, nil
 }
 
-// Limit adds a limit. There may be more than one of a Name: see LimitConfig. The error is a *ConfigError, also if
-// a limit of that Name is still there which does not fit, or ErrClosed.
+// Limit adds a limit. Several limits may have the same Name: see LimitConfig. The error is a *ConfigError, also if
+// the limit does not fit an open limit of the same Name, or ErrClosed.
 func (s *Store) Limit(cfg LimitConfig) (*StoreLimit, error) {
 	if err := cfg.validate(s.prefix); err != nil {
 		return nil, err
@@ -114,7 +114,7 @@ func (s *Store) Limit(cfg LimitConfig) (*StoreLimit, error) {
 	return l, err
 }
 
-// enter adds a limit to those of its Name. The caller holds mu.
+// enter adds a limit to the limits of its Name. The caller holds mu.
 func (s *Store) enter(cfg *LimitConfig, p *plan) (*named, error) {
 	shape := cfg.shapeOf(p)
 	n := s.names[cfg.Name]
@@ -150,12 +150,12 @@ func (s *Store) localOf(cfg *LimitConfig) (l *sluice.Limiter, err error) {
 	return l, err
 }
 
-// newPlan returns the plan of a limit in the place of the one that l has, if it has one yet.
+// newPlan returns the plan of a limit that replaces the present plan of l, if there is one yet.
 func (l *StoreLimit) newPlan(limit sluice.Limit) (*plan, error) {
 	c := l.config.config()
 	c.Limit = limit
 	before := l.plan.Load()
-	if limit.Rate == 0 && limit.Period > 0 { // it counts in windows of its period
+	if limit.Rate == 0 && limit.Period > 0 { // OpCharge counts, in windows of the period
 		var err error
 		c.Limit = sluice.Per(1, limit.Period)
 		if before, err = newPlan(c, nil); err != nil {
@@ -166,7 +166,7 @@ func (l *StoreLimit) newPlan(limit sluice.Limit) (*plan, error) {
 	return newPlan(c, before)
 }
 
-// judge returns the plan that a call is judged by.
+// judge returns the plan that decides a call.
 func (l *StoreLimit) judge(override sluice.Limit) (*plan, error) {
 	p := l.plan.Load()
 	if override == (sluice.Limit{}) || override == p.limit {
@@ -190,8 +190,8 @@ func (l *StoreLimit) judge(override sluice.Limit) (*plan, error) {
 	return known.(*plan), nil
 }
 
-// SetLimit changes the limit, and never what has been spent; see Limiter.SetLimit. It is of the same period,
-// unless the limit is a bucket. Units that are on lease go back. The error is a *ConfigError, and changes nothing.
+// SetLimit changes the limit, and never the units that have been spent; see Limiter.SetLimit. The period must stay
+// the same, unless the limit is a bucket. Units on lease go back. After an error, a *ConfigError, nothing has changed.
 func (l *StoreLimit) SetLimit(limit sluice.Limit) error {
 	l.admin.Lock()
 	defer l.admin.Unlock()
@@ -216,8 +216,8 @@ func (l *StoreLimit) Limit() sluice.Limit { return l.plan.Load().limit }
 // WorstCase is Limiter.WorstCase of the limit in force.
 func (l *StoreLimit) WorstCase(d time.Duration) int { return l.plan.Load().worstCase(d) }
 
-// Close takes the limit out of the Store. Calls for it fail with ErrClosed from then on; its leases are given back, in
-// the background. Redis is told all the same what it is owed. Spent units stay in Redis for as long as they count.
+// Close takes the limit out of the Store. From then on calls for it fail with ErrClosed. Its leases are given back in
+// the background. Redis is still told of the charges that it is owed. Spent units stay in Redis while they count.
 func (l *StoreLimit) Close() {
 	if l.closed.Swap(true) {
 		return
@@ -231,30 +231,30 @@ func (l *StoreLimit) Close() {
 	s.leases.endOf(l.terms)
 }
 
-// Mode returns the mode.
+// Mode returns the current mode.
 func (s *Store) Mode() Mode { return s.mode() }
 
 // Stats returns what has been counted so far.
 func (s *Store) Stats() Stats { return s.counted() }
 
-// Replicas returns how many processes share the limits. If StoreConfig does not say it, Redis does: those that have
-// called NewStore with the same Prefix and not Close, and have been heard of within three and a half seconds. It is 1
-// until Redis has answered the first time, and stays what it was while Redis does not answer. Each of more
-// than 10,000 has the share of 10,000.
+// Replicas returns how many processes share the limits. If StoreConfig.Replicas is 0, Redis counts the processes that
+// have called NewStore with the same Prefix, have not called Close, and were heard of within the last three and a half
+// seconds. The number is 1 until Redis has answered the first time, and stays the same while Redis does not answer.
+// With more than 10,000 processes it is 10,000.
 func (s *Store) Replicas() int { return int(s.replicas.Load()) }
 
-// SetReplicas changes how many processes share the limits, until Redis says it again if StoreConfig does not.
-// A number below 1 counts as 1.
+// SetReplicas changes how many processes share the limits. If StoreConfig.Replicas is 0, the next answer of Redis
+// replaces this number. A number below 1 counts as 1.
 func (s *Store) SetReplicas(n int) { s.replicas.Store(max(int64(n), 1)) }
 
-// Close makes all later calls fail with ErrClosed, and waits until those that are under way have ended; see
-// Tier.Close. Other processes find out at once that there is one less.
+// Close makes all later calls fail with ErrClosed, and waits until the calls that are under way have ended; see
+// Tier.Close. Other processes notice at once that there is one process less.
 func (s *Store) Close(ctx context.Context) error { return s.close(ctx, s.beats.end) }
 
-// Status returns the mode, and what has become of it.
+// Status returns the current mode, and when and why it began.
 func (s *Store) Status() Status { return s.status() }
 
-// checkCalls returns an error if calls of Do or DoAll are none.
+// checkCalls returns an error if the calls of a Do or DoAll are invalid.
 func (s *Store) checkCalls(calls []StoreCall, out []StoreResult) error {
 	if len(out) != len(calls) {
 		return fmt.Errorf("redistier: %d calls with room for %d results; want as many", len(calls), len(out))

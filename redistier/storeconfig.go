@@ -8,31 +8,31 @@ import (
 	"github.com/sluice-go/sluice"
 )
 
-// StoreConfig describes a Store. Replicas that share limits should have the same one.
+// StoreConfig describes a Store. Replicas that share limits should use the same StoreConfig.
 type StoreConfig struct {
-	// Prefix begins the names of all keys in Redis, as Config.Prefix does; limits tell theirs
-	// apart by LimitConfig.Name.
+	// Prefix begins the names of all keys in Redis, as Config.Prefix does. LimitConfig.Name keeps the keys
+	// of different limits apart.
 	Prefix string
 
-	// Clock says whose clock judges. The zero value is RedisClock.
+	// Clock chooses the clock that decisions use. The zero value is RedisClock.
 	Clock Clock
 
-	// Remember is how many keys' last states are kept, of all limits; see Config.Remember.
+	// Remember is the number of keys whose last states are kept, over all limits; see Config.Remember.
 	Remember int
 
-	// Replicas is how many processes share the limits. 0 means that they find out by themselves,
-	// once a second, by a key of their own in Redis; see Store.Replicas.
+	// Replicas is the number of processes that share the limits. 0 means that they count each other
+	// once a second, through a key of their own in Redis; see Store.Replicas.
 	Replicas int
 
-	// Budget is how long a call may take, OnUnavailable what happens if Redis does not answer
-	// by then, and MaxStale how long a denial is answered from memory; see TierConfig.
+	// Budget is the longest time that a call may take. OnUnavailable decides calls that Redis does not answer
+	// by then. MaxStale is how long a denial is answered from memory. See TierConfig for all three.
 	Budget        time.Duration
 	OnUnavailable OnUnavailable
 	MaxStale      time.Duration
 
-	// MaxKeys bounds the keys that are tracked for LocalShare, for each Algorithm and Offset,
-	// those that are known to be denied, those that have leases, and those that
-	// Redis has to be told of: each of all limits together. 0 means 65,536.
+	// MaxKeys bounds four sets of keys, each over all limits together: the keys tracked for LocalShare (for
+	// each Algorithm and Offset), the keys known to be denied, the keys with leases, and the keys with charges
+	// that Redis has yet to be told of. 0 means 65,536.
 	MaxKeys int
 
 	// OnMode is called when the mode changes; see TierConfig.OnMode.
@@ -41,19 +41,19 @@ type StoreConfig struct {
 
 // LimitConfig describes a limit of a Store.
 type LimitConfig struct {
-	// Name is part of the names of the limit's keys in Redis, of 1 to 128 bytes of any kind. Limits
-	// of one Name share their keys, whatever their Limit: each call is judged by its own, and units
+	// Name is part of the names of the limit's keys in Redis, 1 to 128 bytes of any kind. Limits with the
+	// same Name share their keys, even if their Limits differ: each limit judges its own calls, and units
 	// that have been spent count for all of them. So they must have the same Algorithm, Offset and
-	// Tag, and unless they are buckets the same Limit.Period.
+	// Tag, and, unless they are buckets, the same Limit.Period.
 	Name string
 
-	// Tag, if any, is a hash tag of up to 64 bytes: in a cluster all keys of limits with the same Tag
-	// are in one slot, and so on one primary, as Store.DoAll needs it. It stands in the names of keys,
-	// and is up to whoever writes the configuration. With it, and without, nothing in a key chooses its slot.
+	// Tag, if it is set, is a hash tag of up to 64 bytes. In a cluster all keys of limits with the same Tag
+	// are in one slot, and so on one primary, as Store.DoAll requires. The Tag is part of the keys' names and
+	// comes from the configuration alone. With or without it, the text of a key never chooses its slot.
 	Tag string
 
-	// Algorithm, Limit, Offset and BlockFor are those of Config. A Limit with a Rate of
-	// 0 denies; Charge counts under it, too, in windows of its Period.
+	// Algorithm, Limit, Offset and BlockFor mean the same as in Config. A Limit with a Rate of
+	// 0 denies everything; OpCharge still counts under it, in windows of its Period.
 	Algorithm sluice.Algorithm
 	Limit     sluice.Limit
 	Offset    time.Duration
@@ -62,8 +62,8 @@ type LimitConfig struct {
 	// Lease lets Redis lend units; see Lease. The zero value lends none.
 	Lease Lease
 
-	// Exact asks Redis at every call, so that each answer tells what remains just then. Without it a denial from memory
-	// tells what remained when Redis denied the key. It goes without a Lease.
+	// Exact asks Redis at every call, so that each answer tells what remains at that moment. Without it a denial
+	// from memory tells what remained when Redis denied the key. Exact cannot be combined with a Lease.
 	Exact bool
 }
 
@@ -72,7 +72,7 @@ const (
 	maxTag  = 64
 )
 
-// tierConfig returns the part that a Tier has as well, for so many replicas.
+// tierConfig returns the fields that a Tier has as well, for the given number of replicas.
 func (c *StoreConfig) tierConfig() TierConfig {
 	return TierConfig{
 		Replicas: max(c.Replicas, 1), Budget: c.Budget, OnUnavailable: c.OnUnavailable, MaxKeys: c.MaxKeys, MaxStale: c.MaxStale, OnMode: c.OnMode,
@@ -100,21 +100,21 @@ func (c *LimitConfig) validate(prefix string) error {
 	return nil
 }
 
-// config returns the part that a Limiter has as well.
+// config returns the fields that a Limiter has as well.
 func (c *LimitConfig) config() Config {
 	return Config{Algorithm: c.Algorithm, Limit: c.Limit, Offset: c.Offset, BlockFor: c.BlockFor}
 }
 
-// escaped is a text without what has a meaning in the names of keys. No two texts have the same.
+// escaped escapes the characters that have a meaning in the names of keys. Different texts stay different.
 var escaped = strings.NewReplacer("%", "%25", "~", "%7E", "{", "%7B", "}", "%7D")
 
-// keyNames begin the names of a limit's keys in Redis: of the key itself, or of its hash.
+// keyNames holds how the names of a limit's keys in Redis begin: before the key itself, or before its hash.
 //
-// A name is prefix~x{tag}~name~key. No other limit has it, and no Limiter, whose names have a : or a # behind the
-// letter.
+// A name is prefix~x{tag}~name~key. No other limit uses the same name. Nor does a Limiter: its names have
+// a : or a # after the letter.
 type keyNames struct {
 	plain, hashed string
-	tagged        bool // so that no text of a key chooses its slot
+	tagged        bool // every name has a hash tag, so that the text of a key cannot choose its slot
 }
 
 func newKeyNames(prefix string, c *LimitConfig, letter byte) keyNames {
@@ -133,11 +133,11 @@ func (n *keyNames) of(key string) string {
 	return n.hashed + digest(key)
 }
 
-// A shapeOf is all of a limit but its rate, that limits of one Name must have in common.
+// A shapeOf holds the settings, all but the rate, that limits of one Name must have in common.
 type shapeOf struct {
 	algorithm sluice.Algorithm
 	offset    time.Duration
-	period    time.Duration // 0 of a bucket
+	period    time.Duration // 0 for a bucket
 	tag       string
 }
 
@@ -157,20 +157,20 @@ func (s shapeOf) String() string {
 	return text + fmt.Sprintf(" and the tag %q", s.tag)
 }
 
-// An Op says what a call of a Store does.
+// An Op is the operation that a call of a Store makes.
 type Op uint8
 
 // The operations.
 const (
-	// OpTake charges the cost if it is there, as Tier.Take does.
+	// OpTake charges the cost if the limit has room for it, as Tier.Take does.
 	OpTake Op = iota
-	// OpPeek charges nothing, and says what OpTake would.
+	// OpPeek charges nothing, and reports the decision that OpTake would make.
 	OpPeek
-	// OpCharge charges the cost whether it is there or not, and says whether it was: so denied calls
-	// count, too. In windows all of it is forgotten with its window, however much it is.
+	// OpCharge charges the cost whether the limit has room or not, and reports whether it had: so denied calls
+	// count, too. In windows the whole charge expires with its window, however large it is.
 	OpCharge
-	// OpRefund gives the cost back, but not more than has been charged, and says what OpPeek of 0 would
-	// afterwards.
+	// OpRefund gives the cost back, up to the units that have been charged. It then reports the decision
+	// that OpPeek with a cost of 0 would make.
 	OpRefund
 )
 
@@ -179,31 +179,31 @@ var opNames = []string{"take", "peek", "charge", "refund"}
 // String returns take, peek, charge or refund.
 func (o Op) String() string { return nameOf("Op", opNames, o) }
 
-// A StoreCall is a call of Store.Do and DoAll. OpTake and OpPeek take a Cost as Limiter.Take does; for the
-// others one below 1 is an OpPeek of 0.
+// A StoreCall is one call of Store.Do or Store.DoAll. OpTake and OpPeek accept the same Costs as Limiter.Take.
+// For the other operations a Cost below 1 makes the call an OpPeek with a cost of 0.
 type StoreCall struct {
 	Limit *StoreLimit
 	Key   string
 	Cost  int
 	Op    Op
 
-	// Override is a limit in the place of that of Limit, for this call alone, unless it is the zero
-	// value. It is of the same period, unless the limit is a bucket. Spent units count under both.
+	// Override, unless it is the zero value, replaces the StoreLimit's own limit for this call alone.
+	// It must have the same period, unless the limit is a bucket. Spent units count under both.
 	Override sluice.Limit
 }
 
 // A StoreResult is the outcome of a StoreCall.
 type StoreResult struct {
-	// Decision holds if Err is nil. Of OpCharge it says of the cost what that of OpTake would, but for
-	// the Remaining, which is what is left afterwards.
+	// Decision holds if Err is nil. For OpCharge it judges the cost as OpTake would, except that
+	// Remaining is what is left after the charge.
 	Decision sluice.Decision
 
-	// Count is how many units of the key count, this call's included if they were charged, so of OpTake that is
-	// denied without them; also beyond the limit, where OpCharge has charged more. Of buckets it is what has not drained yet, of a
-	// sliding window its estimate, both rounded up. Units on lease to other processes count; of a key that is blocked
-	// it is the limit at least. FromCache it is what counted when Redis denied the key, and FromLease the limit's burst less the
-	// Remaining. FromFallback it is what this process's share has counted, up to the share. It is 0 under Unlimited, and of
-	// OpTake and OpPeek under a limit of 0, of which Redis is not asked.
+	// Count is how many of the key's units count after the call. If this call's units were charged they are included;
+	// for a denied OpTake they are not. OpCharge can take Count beyond the limit. A bucket counts units that have not
+	// drained yet, a sliding window its estimate, both rounded up. Units on lease to other processes are included.
+	// A blocked key has at least the limit. FromCache, Count is from the time when Redis denied the key; FromLease, the
+	// limit's burst less Remaining; FromFallback, the units counted by this process's share, up to the share. Count
+	// is 0 under Unlimited, and for OpTake and OpPeek under a limit of 0, for which Redis is not asked.
 	Count int64
 
 	Source Source

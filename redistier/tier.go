@@ -9,32 +9,32 @@ import (
 	"github.com/sluice-go/sluice"
 )
 
-// A Tier stands before a Limiter: its calls return within a budget, and go on when Redis
-// does not.
+// A Tier stands before a Limiter. Its calls return within a budget, and get answers even while
+// Redis does not answer.
 //
-//   - Callers of one key and cost share a call of the script, first come first served, and
-//     keys share pipelines, of which at most two are under way to each primary. That
+//   - Callers with the same key and cost share a call of the script, first come first served, and
+//     keys share pipelines. At most two pipelines are under way to each primary. This
 //     changes no decision, and makes hot keys cheap.
-//   - A key that is denied a cost is denied it, and any larger one, from memory until Redis
-//     could admit it.
-//   - With leases, Redis lends units, from which calls are admitted without asking it; see
+//   - After a key is denied a cost, the same and any larger cost are denied from memory until Redis
+//     could admit them.
+//   - With leases, Redis lends units. Calls are admitted from these without asking Redis; see
 //     Lease.
-//   - When a primary does not answer in time, OnUnavailable does. When half of at least 20
-//     calls within a second have failed, or 5 one after another, no call asks it any more, but a probe does,
-//     every 250 ms.
-//   - What was admitted without Redis is charged there as soon as a probe is answered, without what has come
-//     back with windows that are over, and at most a burst of a key. For half a second more calls keep to the
-//     share of LocalShare as well: others may not have told Redis yet.
+//   - When a primary does not answer in time, OnUnavailable decides. When half of at least 20
+//     calls within a second have failed, or 5 one after another, calls no longer ask the primary. Only a probe
+//     does, every 250 ms.
+//   - Units that were admitted without Redis are charged there as soon as a probe is answered: at most a burst of
+//     a key, and without units whose windows are over. For half a second more calls also keep to the share of
+//     LocalShare, since other processes may not have told Redis yet.
 //
 // A call that was sent and not answered in time counts as charged, and is not sent again.
-// The client's own timeouts and retries make no difference to callers, nor do their
-// contexts to the client. With a client of NewClient a lone caller makes its calls itself.
+// The client's own timeouts and retries do not affect callers, and the callers' contexts do not
+// affect the client. With a client of NewClient a lone caller makes its calls itself.
 //
-// All replicas together admit at most WorstCase(d) in a span d, with leases or without; as
-// seen by callers, plus what drains while an answer is on its way, at most Budget. Under LocalShare, an outage
-// within the span adds one burst, or Replicas units if that is more; one that only some replicas
-// have, also their shares of the limit for as long as it lasts. With a process that has not made a call in the outage, and makes one
-// within 250 ms of its end, it adds a burst more, and what the limit admits in 250 ms and Budget.
+// All replicas together admit at most WorstCase(d) in a span d, with leases or without. Measured at the
+// callers, add the units that drain while an answer is on its way, for at most Budget. Under LocalShare, an outage
+// within the span adds one burst, or Replicas units if that is more. An outage that only some replicas see also
+// adds their shares of the limit for as long as it lasts. A process that makes no call during the outage, and one
+// within 250 ms of its end, adds another burst, and the units that the limit admits in 250 ms and Budget.
 //
 // A Tier is safe for concurrent use. Close it when it is no longer needed.
 type Tier struct {
@@ -44,7 +44,7 @@ type Tier struct {
 	terms  *terms // or nil
 }
 
-// NewTier returns a tier before shared. It does not talk to Redis, which may be down.
+// NewTier returns a Tier before shared. It does not talk to Redis, which may be down.
 func NewTier(shared *Limiter, cfg TierConfig) (*Tier, error) {
 	if shared == nil {
 		return nil, configErrorf("shared", "it is nil; want a limiter, made by New")
@@ -68,25 +68,25 @@ func NewTier(shared *Limiter, cfg TierConfig) (*Tier, error) {
 }
 
 // Take charges cost units to key and describes the decision; see Limiter.Take. It returns
-// within the budget, with ctx's error if that ends first: a call that has not been sent
-// is not charged then. Errors are those of ctx, ErrClosed, and under Closed ErrUnavailable.
+// within the budget. If ctx ends first it returns ctx's error, and a call that has not been sent by then
+// is not charged. Errors are ctx's, ErrClosed, and under Closed ErrUnavailable.
 func (t *Tier) Take(ctx context.Context, key string, cost int) (sluice.Decision, error) {
 	d, _, err := t.TakeSource(ctx, key, cost)
 	return d, err
 }
 
-// TakeSource is Take, and says where the decision comes from.
+// TakeSource is Take, and also returns how the decision was made.
 func (t *Tier) TakeSource(ctx context.Context, key string, cost int) (sluice.Decision, Source, error) {
 	return t.decide(ctx, key, cost, true)
 }
 
-// Peek returns what Take would, but charges nothing.
+// Peek returns the Decision that Take would return, but charges nothing.
 func (t *Tier) Peek(ctx context.Context, key string, cost int) (sluice.Decision, error) {
 	d, _, err := t.decide(ctx, key, cost, false)
 	return d, err
 }
 
-// decide is TakeSource, and unless it charges, Peek.
+// decide is TakeSource if charges is true. Otherwise it is Peek, with the source.
 func (t *Tier) decide(ctx context.Context, key string, cost int, charges bool) (sluice.Decision, Source, error) {
 	now := time.Now()
 	p := t.shared.plan.Load()
@@ -128,9 +128,9 @@ func (t *Tier) decide(ctx context.Context, key string, cost int, charges bool) (
 	return t.decision(&c, s, a.group, a.waiter.rank), FromRedis, nil
 }
 
-// Charge charges cost units to key whether they are there or not, and returns what Peek with
-// a cost of 0 would say right after it; see Limiter.Charge. If Redis does not answer within
-// the budget it is told later, of a burst at most; until then the share of LocalShare has
+// Charge charges cost units to key whether the limit has room for them or not. It returns the Decision that
+// Peek with a cost of 0 would return right after it; see Limiter.Charge. If Redis does not answer within
+// the budget it is told of the charge later, up to a burst; until then the share of LocalShare has
 // been charged. Under Closed the error is ErrUnavailable, and Redis may have been charged.
 func (t *Tier) Charge(ctx context.Context, key string, cost int) (sluice.Decision, error) {
 	p := t.shared.plan.Load()
@@ -157,9 +157,9 @@ func (t *Tier) Charge(ctx context.Context, key string, cost int) (sluice.Decisio
 	return t.decision(&c, s, a.group, a.waiter.rank), nil
 }
 
-// Refund gives key back cost units; see Limiter.Refund. If Redis does not answer within the
-// budget the error is ErrUnavailable, and units may have been given back. Of units that
-// another process has admitted from a lease, those cannot be that have not been settled.
+// Refund gives back cost units of key; see Limiter.Refund. If Redis does not answer within the
+// budget the error is ErrUnavailable, and the units may have been given back. Units that
+// another process has admitted from a lease can be given back once that lease is settled.
 func (t *Tier) Refund(ctx context.Context, key string, cost int) error {
 	r, ok := t.shared.refundOf(key, cost)
 	if !ok {
@@ -172,8 +172,8 @@ func (t *Tier) Refund(ctx context.Context, key string, cost int) error {
 	return err
 }
 
-// Reset makes key fresh; see Refund for its error. Leases that other processes have of it
-// go on.
+// Reset makes key fresh; see Refund for its error. Leases of the key that other processes have
+// stay valid.
 func (t *Tier) Reset(ctx context.Context, key string) error {
 	err := t.change(ctx, key, t.shared.resetOf(key))
 	if err == nil {
@@ -210,13 +210,13 @@ func (t *Tier) reshare() {
 	t.keyspace.reshare(t.shared, int(t.replicas.Load()))
 }
 
-// Mode returns the mode.
+// Mode returns the current mode.
 func (t *Tier) Mode() Mode { return t.mode() }
 
 // Stats returns what has been counted so far.
 func (t *Tier) Stats() Stats { return t.counted() }
 
-// Close makes all later calls fail with ErrClosed, and waits until those that are under way
-// have ended, leases have been given back, and Redis has been told what it is owed, as far as it answers. It returns
-// ctx's error if that ends first; the rest then ends by itself, when the client gives up.
+// Close makes all later calls fail with ErrClosed. It waits until the calls that are under way have ended, leases
+// have been given back, and Redis has been told of all charges that it is owed, as far as it answers. If ctx ends
+// first, Close returns ctx's error; the rest then ends by itself, when the client gives up.
 func (t *Tier) Close(ctx context.Context) error { return t.core.close(ctx, func() {}) }

@@ -12,70 +12,70 @@ import (
 
 // TierConfig describes a Tier.
 type TierConfig struct {
-	// Replicas is how many processes share the limit, at least 1: each enforces its part of
-	// it when Redis does not answer.
+	// Replicas is the number of processes that share the limit, at least 1. Each process enforces
+	// its part of the limit when Redis does not answer.
 	Replicas int
 
-	// Budget is how long a call may take. It waits for Redis for seven eighths of that, or for all
-	// but 2 ms if that is longer: timers are late, and those who have waited still have to be
-	// answered. 0 means 5 ms; the least is 100 us.
+	// Budget is the longest time that a call may take. The call waits for Redis for seven eighths of Budget, or for
+	// Budget less 2 ms if that is longer. The rest is for late timers and for the answers to callers that have
+	// waited. 0 means 5 ms; the least is 100 us.
 	Budget time.Duration
 
-	// OnUnavailable says what happens to a call that Redis does not answer within Budget.
+	// OnUnavailable decides calls that Redis does not answer within Budget.
 	// The zero value is LocalShare.
 	OnUnavailable OnUnavailable
 
-	// MaxKeys bounds the keys that are tracked for LocalShare, those that are known to be
-	// denied, those that have leases, and those that Redis has to be told of. 0 means 65,536.
+	// MaxKeys bounds four sets of keys: the keys tracked for LocalShare, the keys known to be denied,
+	// the keys with leases, and the keys with charges that Redis has yet to be told of. 0 means 65,536.
 	MaxKeys int
 
-	// MaxStale is how long a denial is answered from memory, even if the key cannot be
-	// admitted anything before, so that refunds and raised limits show. 0 means 1 s.
+	// MaxStale is the longest time that a denial is answered from memory. Redis is then asked again, even if
+	// the key cannot be admitted yet, so that refunds and raised limits are noticed. 0 means 1 s.
 	MaxStale time.Duration
 
-	// Lease lets Redis lend units, from which calls are admitted without asking it. The zero
+	// Lease lets Redis lend units. Calls are admitted from these without asking Redis. The zero
 	// value lends none.
 	Lease Lease
 
 	// OnMode is called when the mode changes, in the order of the changes, with the error
-	// that has led to it if there is one. It may take its time, but must not call Close.
+	// that caused the change if there is one. It may take its time, but must not call Close.
 	OnMode func(mode Mode, cause error)
 }
 
-// A Lease is a number of units that Redis lends a process for a while. They count as if they had
-// been admitted, until they are given back; so whatever the number of replicas, and whatever
-// becomes of them, nothing beyond Limiter.WorstCase is admitted. The price is that a caller
-// can be denied a unit that another process holds: each lease has at most the 2*Replicas-th part
-// of what is left of the key's budget. Of a bucket that is called for above its limit, a process takes what
-// drains in a pause of up to Life as one lease; so a caller can be admitted later than without leases, by Life at most.
+// A Lease is a number of units that Redis lends a process for a while. Lent units count as admitted until they
+// are given back. So no more than Limiter.WorstCase is admitted, however many replicas there are and even if
+// they fail. The price: a caller can be denied a unit that another process holds. Each lease has at most
+// 1/(2*Replicas) of what is left of the key's budget. If a bucket is asked for more than its limit, a process takes
+// the units that drain during a pause of up to Life as one lease. So leases can delay the admission of a caller,
+// by Life at most.
 //
-// A key gets leases if its calls come fast enough to use them: of one unit at first, and of twice as
-// many each time that one is spent within half of Life. Units that are unused at the end are
-// given back. A process that dies loses its leases: Redis takes them for spent within twice
-// Life + 2*Budget.
+// A key gets leases if its calls come fast enough to use them. The first lease has one unit. The next one
+// has twice as many whenever a lease is spent within half of Life. Units that are unused at the end are
+// given back. A process that dies loses its leases: within twice Life + 2*Budget, Redis counts
+// their units as spent.
 //
 // SlidingLog and BlockFor have no leases.
 type Lease struct {
-	// Max is the most units that are lent at once. 0 means that none are. No lease has more
-	// than the limit admits within Life in the long run, so a limit that admits less than a unit has none.
+	// Max is the most units in one lease. 0 means that no units are lent. No lease has more units than the
+	// limit admits within Life in the long run, so a limit that admits less than one unit in Life has no leases.
 	Max int
 
-	// Life is how long a lease can be spent, from Budget to half of the limit's period, and at most an
-	// hour. 0 means 100 ms, or twice the Budget if that is more, or half of the period if that is less. Windows, and intervals
-	// of refills, end it. A SetLimit to a shorter period ends leases until another one.
+	// Life is how long a lease can be spent: from Budget to half of the limit's period, and at most an hour. 0 means
+	// 100 ms, or twice the Budget if that is more, or half of the period if that is less. The end of a window, or of
+	// a refill interval, ends the lease. A SetLimit to a period below 2*Life stops leases until another SetLimit.
 	Life time.Duration
 }
 
-// OnUnavailable is what happens to calls that Redis does not answer in time. Its values stand
-// behind the name of their field, and so do without it in their own.
+// OnUnavailable is how calls are decided that Redis does not answer in time. The names of its values have no
+// prefix, since they are used after the name of their field.
 type OnUnavailable uint8
 
 // The answers without Redis.
 const (
-	// LocalShare enforces Limit.Share(Replicas) in this process. It has been
-	// charged with what the process has been admitted before, as far as that fits, so that a
-	// failing Redis gives nobody a fresh budget. A cost above the share is denied until
-	// Redis is asked the next time.
+	// LocalShare enforces Limit.Share(Replicas) in this process. The share has already been
+	// charged with the units that this process was admitted before, as far as they fit, so that an
+	// outage of Redis never provides a fresh budget. A cost above the share is denied until
+	// Redis is asked again.
 	LocalShare OnUnavailable = iota
 	// Open admits.
 	Open
@@ -83,26 +83,26 @@ const (
 	Closed
 )
 
-// Source is where a decision comes from.
+// Source says how a decision was made.
 type Source uint8
 
 // The sources.
 const (
 	FromRedis    Source = iota // the shared limiter
-	FromCache                  // a denial that still holds; or a limit that denies or admits everything
-	FromLease                  // units that Redis has lent
-	FromFallback               // OnUnavailable
+	FromCache                  // a remembered denial that still holds; or a limit that denies or admits everything
+	FromLease                  // units that Redis has lent this process
+	FromFallback               // without Redis: see OnUnavailable
 )
 
-// Mode says whether all primaries of Redis are asked.
+// Mode says whether calls for all primaries of Redis are sent to them.
 type Mode uint8
 
 // The modes.
 const (
 	// ModeShared asks Redis about every call.
 	ModeShared Mode = iota
-	// ModeDegraded answers calls for the keys of at least one primary without it, until a
-	// probe succeeds, and half a second more within the share of LocalShare.
+	// ModeDegraded answers calls for the keys of at least one primary without asking it, until a
+	// probe succeeds. For another half second those calls also keep to the share of LocalShare.
 	ModeDegraded
 )
 
@@ -130,7 +130,7 @@ func (m Mode) String() string { return nameOf("Mode", modeNames, m) }
 
 // The errors of a Tier.
 var (
-	// ErrUnavailable is in the errors under Closed, and of Refund and Reset, when Redis does
+	// ErrUnavailable is in the errors of calls under Closed, and of Refund and Reset, when Redis does
 	// not answer in time.
 	ErrUnavailable = errors.New("redistier: Redis is unavailable")
 	// ErrClosed is the error after Close.
@@ -139,32 +139,32 @@ var (
 
 // Stats counts what a Tier has done.
 type Stats struct {
-	Redis, Cache, Lease, Fallback uint64 // calls by Source; those that failed are in none
+	Redis, Cache, Lease, Fallback uint64 // calls by Source; calls that failed are in none of these
 
 	Scripts      uint64 // calls of scripts that were sent for them
-	Led          uint64 // of these, calls that callers have sent themselves; see NewClient
+	Led          uint64 // of Scripts: sent by the callers themselves; see NewClient
 	Late         uint64 // calls that were not answered within the budget
 	Failed       uint64 // calls to which the client or Redis answered with an error
 	PoolTimeouts uint64 // calls of scripts for which the client had no connection
-	Outages      uint64 // times that a primary was no longer asked
+	Outages      uint64 // times that calls stopped to be sent to a primary
 	Lent         uint64 // units that Redis has lent
-	Returned     uint64 // of these, units that were given back unused
+	Returned     uint64 // of Lent: units that were given back unused
 
-	Unasked  uint64        // calls that were not sent, since their primary is not asked
+	Unasked  uint64        // calls that were not sent, since their primary was degraded
 	Unshared uint64        // units that were admitted, or charged, without Redis
-	Trips    uint64        // pipelines that have come back, and calls that callers have sent themselves
-	TripTime time.Duration // how long these took, in all
+	Trips    uint64        // pipelines that have come back, plus calls that callers have sent themselves
+	TripTime time.Duration // the sum of the times that Trips took
 
-	Leased int64 // units that can be spent from leases now
-	Owed   int64 // units that Redis has still to be told of
+	Leased int64 // units in leases that can be spent now
+	Owed   int64 // units that Redis has yet to be told of
 }
 
-// Status is the mode of a Store, and what has become of it.
+// Status is the mode of a Store, and the history of that mode.
 type Status struct {
 	Mode     Mode
-	Since    time.Time // when it has begun; that of the Store for the first one
-	Cause    error     // what has led to it, if there is anything
-	Unshared uint64    // units that have been admitted, or charged, without Redis since then
+	Since    time.Time // the time when the mode began; for the first mode, when the Store was made
+	Cause    error     // the error that led to the mode, or nil
+	Unshared uint64    // units admitted or charged without Redis since then
 }
 
 type tierStats struct {
@@ -175,9 +175,9 @@ const (
 	defaultBudget      = 5 * time.Millisecond
 	defaultMaxStale    = time.Second
 	defaultTierMaxKeys = 1 << 16
-	minBudget          = 100 * time.Microsecond // a plain number is ns; nor is there a Redis that answers sooner
+	minBudget          = 100 * time.Microsecond // a number without a unit is ns; and no Redis answers sooner
 	maxBudget          = time.Minute
-	maxReserve         = 2 * time.Millisecond // of the budget, for the answer after the wait
+	maxReserve         = 2 * time.Millisecond // the part of the budget that is left for the answer after the wait
 	defaultLife        = 100 * time.Millisecond
 	maxLife            = time.Hour
 )
@@ -201,7 +201,7 @@ func (c *TierConfig) validate() error {
 	return nil
 }
 
-// wait returns for how long callers wait for Redis.
+// wait returns how long callers wait for Redis.
 func (c *TierConfig) wait() time.Duration { return c.Budget - min(c.Budget/8, maxReserve) }
 
 // validateLease is validate for leases of a shared limiter.
