@@ -10,15 +10,15 @@ import (
 	"github.com/sluice-go/sluice"
 )
 
-// An allCall is calls that are made together, by one call of all.lua.
+// An allCall is several calls that are made together, by one call of all.lua.
 type allCall struct {
-	calls  []takeCall // those that ask Redis
+	calls  []takeCall // the calls that ask Redis
 	packed [][]byte
 
-	admitted []takeCall // without Redis, while it was late
+	admitted []takeCall // calls that were admitted without Redis while this one was late
 }
 
-// An allReply is what the script says: of each call whether it stands in no way, as 1 or 0, and the reply.
+// An allReply is the reply of the script: for each call a 0 in fits if it stands in the way, else a 1, and its reply.
 type allReply struct {
 	fits string
 	each []reply
@@ -27,11 +27,11 @@ type allReply struct {
 // made reports whether all calls have been made.
 func (r *allReply) made() bool { return strings.IndexByte(r.fits, '0') < 0 }
 
-// maxAll is how many calls there may be: a script has Redis for itself.
+// maxAll is the most calls: while a script runs, Redis does nothing else.
 const maxAll = 256
 
-// pack makes up the arguments of the script: the letter of the shape, whether the call can stand in the way (1, or 2 if
-// that blocks no key), and those of a call by itself.
+// pack makes up the arguments of the script. A call has three: the letter of its shape, whether it can stand in the way
+// (1, or 2 if it then blocks no key), and the arguments that the call would have by itself.
 func (a *allCall) pack(l *link, now int64) {
 	a.packed = a.packed[:0]
 	sums := map[string]int64{}
@@ -41,7 +41,7 @@ func (a *allCall) pack(l *link, now int64) {
 		if c.k > 0 {
 			sums[c.key] += c.n
 			needed = '1'
-			if sums[c.key] > c.plan.burst { // which is never there, and so is no reason to block
+			if sums[c.key] > c.plan.burst { // a sum that never fits is no reason to block
 				needed = '2'
 			}
 		}
@@ -89,20 +89,20 @@ func (a *allCall) parse(cmd command) (r reply, err error) {
 	return r, nil
 }
 
-// DoAll makes all of the calls or none of them. They are judged together, at one instant and in their order; those of one key
-// add up. Only an OpTake of a cost of at least 1 can stand in the way. Denied is the first one that does, beside those of its
-// key before it, or -1.
+// DoAll makes all of the calls or none of them. They are judged together, at one instant and in their order; calls of
+// one key add up. Only an OpTake of a cost of at least 1 can stand in the way. Denied is the first call that does, when
+// the calls of its key before it are counted as well, or -1.
 //
-// Where all are made, results are those of Do. Where none is, they say how the keys stand: of an OpTake and of an
-// OpPeek what OpPeek says, but that Allowed is false of all that have stood in the way; of the others what OpPeek of 0 does.
-// A limit with BlockFor blocks the keys that have stood in the way.
+// If all are made, the results are the same as from Do. If none is made, they say how the keys stand. An OpTake or
+// OpPeek gets the decision of OpPeek, but Allowed is false for each call that has stood in the way. The others get the
+// decision of OpPeek with a cost of 0. A limit with BlockFor blocks the keys of calls that have stood in the way.
 //
-// It is one call of a script, and takes no leases: units that are on lease count as spent. In a cluster all keys must
-// be in one slot, which limits of one Tag see to; else nothing is done, and the error says so. Without Redis the shares
-// of this process are judged together, by sluice.TakeAll.
+// DoAll is one call of a script, and takes no leases: units on lease count as spent. In a cluster all keys must be in
+// one slot, as they are if the limits have the same Tag. Otherwise nothing is done, and the error says so. Without Redis
+// the shares of this process are judged together, by sluice.TakeAll.
 //
-// There may be 256 calls. The error says that nothing is known, of Redis, or that nothing has been done: it is ctx's,
-// ErrClosed, a *ConfigError of an Override, or under Closed ErrUnavailable. Then the results hold nothing.
+// There may be 256 calls. An error means that nothing has been done or, if Redis was asked, that the outcome is unknown.
+// It is ctx's, ErrClosed, a *ConfigError of an Override, or under Closed ErrUnavailable. The results then hold nothing.
 func (s *Store) DoAll(ctx context.Context, calls []StoreCall, out []StoreResult) (sluice.AllDecision, error) {
 	none := sluice.AllDecision{Denied: -1}
 	if err := s.checkCalls(calls, out); err != nil {
@@ -129,18 +129,18 @@ func (s *Store) DoAll(ctx context.Context, calls []StoreCall, out []StoreResult)
 	return a.decision(), nil
 }
 
-// together are the calls of a DoAll.
+// together holds the calls of a DoAll.
 type together struct {
 	store  *Store
 	calls  []StoreCall
 	out    []StoreResult
-	work   []storeCall // those that ask Redis
-	at     []int       // whose they are
+	work   []storeCall // the calls that ask Redis
+	at     []int       // their indexes in calls
 	denied int
 	within bool // the shares have been charged already
 }
 
-// begin makes up the calls, and answers those that ask nobody. One that is denied whatever there is is denied.
+// begin makes up the calls, and answers those that need not ask Redis. denied is the first that no state would admit.
 func (a *together) begin() error {
 	for i := range a.calls {
 		call := &a.calls[i]
@@ -185,7 +185,7 @@ func (a *together) oneSlot() error {
 	return nil
 }
 
-// look says how the keys stand of calls one of which is denied in any case.
+// look answers calls of which one is denied in any case: it says how the keys stand.
 func (a *together) look(ctx context.Context) (sluice.AllDecision, error) {
 	looks := make([]StoreCall, len(a.calls))
 	for i, c := range a.calls {
@@ -267,7 +267,7 @@ func (a *together) answer(r *allReply) {
 	}
 }
 
-// made fills in the result of a call that has been made.
+// made fills in the result of a call, if the calls have been made.
 func (a *together) made(w *storeCall, r *reply) {
 	t := &w.takeCall
 	switch {
@@ -283,7 +283,7 @@ func (a *together) made(w *storeCall, r *reply) {
 	w.out.Decision = t.decision(r)
 }
 
-// stands fills in the result of a call that has not been made: how its key stands.
+// stands fills in the result of a call, if the calls have not been made: how its key stands.
 func (a *together) stands(w *storeCall, r *reply, fits bool) {
 	cost := w.cost
 	d := w.plan.judge(r.view, r.blocked(), cost, true)
@@ -302,7 +302,7 @@ func (a *together) stands(w *storeCall, r *reply, fits bool) {
 	w.out.Decision = d
 }
 
-// sum returns the cost of a call and of those of OpTake of its key before it.
+// sum returns the cost of an OpTake and of the calls of OpTake before it that are of its key.
 func (w *storeCall) sum(work []storeCall) (sum int64) {
 	for i := range work {
 		if o := &work[i]; o.subject.id == w.subject.id && o.k > 0 {
@@ -315,7 +315,7 @@ func (w *storeCall) sum(work []storeCall) (sum int64) {
 	return sum
 }
 
-// decision is that of all calls, whose results are there.
+// decision returns the decision on all calls, from their results.
 func (a *together) decision() sluice.AllDecision {
 	d := sluice.AllDecision{Allowed: a.denied < 0, Denied: a.denied}
 	for i := range a.out {
@@ -329,7 +329,7 @@ func (a *together) decision() sluice.AllDecision {
 	return d
 }
 
-// least returns the least Remaining.
+// least returns the smallest Remaining.
 func (a *together) least() int {
 	if len(a.out) == 0 {
 		return 0
@@ -341,7 +341,7 @@ func (a *together) least() int {
 	return n
 }
 
-// fallback answers calls that Redis has not.
+// fallback answers the calls without Redis.
 func (a *together) fallback(asked asked) error {
 	s := a.store
 	if s.policy == Closed || asked.failed == ErrClosed {
@@ -369,7 +369,7 @@ func (a *together) fallback(asked asked) error {
 	return nil
 }
 
-// apart says how the keys stand in the shares, which have denied the calls.
+// apart says how the keys stand in the shares, after the shares have denied the calls.
 func (a *together) apart(asked asked) error {
 	for i := range a.work {
 		w := &a.work[i]
@@ -383,7 +383,7 @@ func (a *together) apart(asked asked) error {
 	return nil
 }
 
-// giveBack gives the shares back what they have been charged with.
+// giveBack gives back to the shares the units that they have been charged.
 func (a *together) giveBack() {
 	for i := range a.work {
 		if w := &a.work[i]; a.within && w.k > 0 {
@@ -392,7 +392,7 @@ func (a *together) giveBack() {
 	}
 }
 
-// shares charges the shares of all calls of OpTake, or of none. If none, denied is the first of work that stands in the way.
+// shares charges the shares for all calls of OpTake, or for none. If for none, denied is the first of work in the way.
 func (a *together) shares() bool {
 	charges, at := make([]sluice.Charge, 0, len(a.work)), make([]int, 0, len(a.work))
 	for i := range a.work {

@@ -9,10 +9,10 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// A batch is groups that go out together.
+// A batch is the groups that go out together.
 type batch struct {
 	groups  []*group
-	scripts []scheduled // of the groups, in their order
+	scripts []scheduled // requests of the groups, in the same order
 	sent    time.Time
 	late    bool // the deadline of one of them has come
 
@@ -20,7 +20,7 @@ type batch struct {
 	oneScript [1]scheduled
 }
 
-// newBatch returns one with room for n groups.
+// newBatch returns a batch with room for n groups.
 func newBatch(sent time.Time, n int) *batch {
 	b := &batch{sent: sent}
 	b.groups, b.scripts = b.oneGroup[:0], b.oneScript[:0]
@@ -36,19 +36,19 @@ func (b *batch) add(g *group) {
 	b.groups = append(b.groups, g)
 }
 
-// context returns one that ends a second after the budget at the earliest, and half of that
-// later at the latest. The caller holds mu.
+// context returns a context that lasts for at least life, a second and the budget, and for at most half
+// of life longer. The caller holds mu.
 func (l *lane) context(now time.Time) context.Context {
 	life := time.Second + l.core.budget
 	if !now.Before(l.renew) {
-		l.ctx, l.cancel = context.WithTimeout(context.Background(), life+life/2) // those before end by themselves
+		l.ctx, l.cancel = context.WithTimeout(context.Background(), life+life/2) // earlier contexts end by themselves
 		l.renew = now.Add(life / 2)
 	}
 	return l.ctx
 }
 
-// take takes up to maxBatch groups that somebody waits for, and what is owed; or returns nil
-// if there is nothing. The caller holds mu.
+// take returns a batch of up to maxBatch groups: queued groups, settlements and owed charges. It returns nil
+// if there is nothing to send. The caller holds mu.
 func (l *lane) take() *batch {
 	if len(l.waiting)+len(l.settling)+len(l.owed) == 0 {
 		return nil
@@ -67,7 +67,7 @@ func (l *lane) take() *batch {
 	}
 	l.waiting = slices.Delete(l.waiting, back, taken)
 	if l.breaker.state == breakerOpen {
-		l.settling = nil // Redis takes it for spent
+		l.settling = nil // Redis counts these leases as spent
 	} else {
 		l.takeUnasked(b)
 	}
@@ -77,16 +77,16 @@ func (l *lane) take() *batch {
 	return b
 }
 
-// holdsBack reports whether a group waits for the answer to another call for its key, of which a batch is to
-// come. Whoever hands that out has the group sent, and so has the end of that call's deadline. The caller holds mu.
+// holdsBack reports whether a group waits for another call for its key, whose answer is to bring a batch of units. The
+// group is sent when that answer is handed out, or when that call's deadline ends. The caller holds mu.
 func (l *lane) holdsBack(g *group, now time.Time) bool {
 	return g.hold != nil && g.k > 0 && g.wanted() && g.hold.batchComes(int64(now.Sub(l.core.began)), int64(l.core.wait))
 }
 
-// ready makes up the call of a group that is about to be sent, unless it is not wanted any more: then
-// the group ends. The caller holds mu.
+// ready makes up the call of a group that is about to be sent. If the group is not wanted any more
+// it ends instead. The caller holds mu.
 func (l *lane) ready(g *group, now time.Time) bool {
-	if g.hold != nil && g.wanted() { // what it says of leases, they forget
+	if g.hold != nil && g.wanted() { // prepare moves settlements into the call: it has to be sent
 		l.core.leases.prepare(g, int64(now.Sub(l.core.began)))
 	}
 	if !g.wanted() {
@@ -113,7 +113,7 @@ func (l *lane) ready(g *group, now time.Time) bool {
 	return true
 }
 
-// takeUnasked adds to a batch what no caller waits for. The caller holds mu.
+// takeUnasked adds to a batch the calls that no caller waits for. The caller holds mu.
 func (l *lane) takeUnasked(b *batch) {
 	add := func(r request, o *owedCharge) {
 		g := l.newGroup(r, b.sent)
@@ -142,7 +142,7 @@ func (l *lane) takeUnasked(b *batch) {
 }
 
 // exchange sends a batch and hands out the replies. It reports whether the sender is to go
-// on: one that was late has been replaced, unless its place is free again.
+// on: a late sender has been replaced, and ends unless there is a place for it again.
 func (l *lane) exchange(ctx context.Context, b *batch) (goOn bool) {
 	for _, g := range b.groups {
 		b.scripts = append(b.scripts, scheduled{request: g.request, now: l.core.link.clock()})
@@ -168,8 +168,8 @@ func (l *lane) exchange(ctx context.Context, b *batch) (goOn bool) {
 	return true
 }
 
-// finish is for a group that the client has returned with, and ends it with what came of it, unless it
-// has ended. The caller holds mu.
+// finish is called for a group when the client has returned. It ends the group with the outcome, unless the
+// group has ended already. The caller holds mu.
 func (l *lane) finish(g *group, s *scheduled, now time.Time) {
 	if errors.Is(s.err, redis.ErrPoolTimeout) {
 		l.core.stats.poolTimeouts.Add(1)
@@ -193,7 +193,7 @@ func (l *lane) finish(g *group, s *scheduled, now time.Time) {
 	l.end(g, state, s.err)
 }
 
-// leased opens the lease that has come with a reply. The caller holds mu.
+// leased opens the lease that a reply has brought. The caller holds mu.
 func (l *lane) leased(g *group, s *scheduled, now time.Time) {
 	next := l.joining[groupKey{g.plan, g.key, g.n, opAdmit, true}]
 	late := l.core.leases.answered(g, s, next, int64(now.Sub(l.core.began)))

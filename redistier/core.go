@@ -9,13 +9,13 @@ import (
 	"github.com/sluice-go/sluice"
 )
 
-// A core is all that limits share which ask the same Redis: the ways to its primaries, the denials that
-// are remembered, the units on lease, and the mode.
+// A core is shared by all limits that ask the same Redis. It has the ways to the primaries, the remembered
+// denials, the units on lease, and the mode.
 type core struct {
 	link     *link
 	router   *router
 	budget   time.Duration
-	wait     time.Duration // for Redis
+	wait     time.Duration // how long to wait for Redis
 	policy   OnUnavailable
 	maxKeys  int
 	maxStale int64 // ns
@@ -26,14 +26,14 @@ type core struct {
 	closed   atomic.Bool
 	replicas atomic.Int64
 
-	returning atomic.Int64 // primaries that have only just come back; see within
+	returning atomic.Int64 // primaries that have just come back; see within
 
 	modes  sync.Mutex // guards the rest
 	down   int        // primaries that are not asked
-	since  time.Time  // the mode has been in force
-	cause  error      // of the mode, or nil
-	base   uint64     // units that had been admitted without Redis by then
-	events []event    // that OnMode has not been told of
+	since  time.Time  // when the mode began
+	cause  error      // the cause of the mode, or nil
+	base   uint64     // units admitted without Redis before the mode began
+	events []event    // changes that OnMode has not been told of
 	onMode func(Mode, error)
 	told   sync.WaitGroup
 }
@@ -43,16 +43,16 @@ type event struct {
 	cause error
 }
 
-// A denial is a cost that a key was denied, and the key's state then.
+// A denial is a cost that a key was denied, and the key's state at that time.
 type denial struct {
 	plan    *plan
 	cost    int64
 	view    view
 	blocked int64 // us
-	at      int64 // ns since the tier began, at the latest
+	at      int64 // ns since the tier began: when the call was sent
 }
 
-// newCore returns one for a config that has been validated.
+// newCore returns a core for a config that has been validated.
 func newCore(to *link, cfg *TierConfig, lends bool) *core {
 	c := &core{
 		link: to, budget: cfg.Budget, wait: cfg.wait(), policy: cfg.OnUnavailable, maxKeys: cfg.MaxKeys, maxStale: int64(cfg.MaxStale),
@@ -73,18 +73,18 @@ func (c *core) check(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// An asked is what a Tier has asked Redis, and how that has ended.
+// An asked is a call that asks Redis, and its outcome.
 type asked struct {
 	lane   *lane
-	group  *group // nil if there was none to join, and so no waiter
+	group  *group // nil if there was no group to join; there is no waiter then
 	waiter *waiter
 	failed error // why Redis has not answered
 }
 
-// leased reports whether the caller has been admitted from a lease, whatever has become of its group.
+// leased reports whether the caller has been admitted from a lease, whatever has happened to its group.
 func (a *asked) leased() bool { return a.waiter != nil && a.waiter.leased }
 
-// ask asks Redis, in a group, and waits for its end. The error is that of ctx.
+// ask asks Redis, in a group, and waits for the group's end. The error is ctx's.
 func (c *core) ask(ctx context.Context, s subject, r request, now time.Time) (a asked, err error) {
 	a.lane = c.router.lane(r.key, now)
 	var h *hold
@@ -99,8 +99,8 @@ func (c *core) ask(ctx context.Context, s subject, r request, now time.Time) (a 
 	return a, err
 }
 
-// await waits for the group's end, or brings it about. The error is that of ctx, except for a caller
-// that has been admitted from a lease: its units are spent.
+// await waits for the group's end, or leads it there. The error is ctx's. A caller that has been admitted
+// from a lease gets no error: its units are spent.
 func (a *asked) await(ctx context.Context) error {
 	if a.group.direct != nil {
 		err := a.lane.lead(ctx, a.group)
@@ -118,8 +118,8 @@ func (a *asked) await(ctx context.Context) error {
 	return nil
 }
 
-// decision is that of the caller of a rank, from the reply that its group shares. The
-// state is that after all calls of the group: those behind it are taken off.
+// decision returns the decision for the caller with a rank, from the reply that its group shares. The
+// reply has the state after all calls of the group: the calls behind the caller's are subtracted.
 func (c *core) decision(t *takeCall, s subject, g *group, rank int64) sluice.Decision {
 	r := &g.reply
 	if t.k == 0 {
@@ -136,7 +136,7 @@ func (c *core) decision(t *takeCall, s subject, g *group, rank int64) sluice.Dec
 		}
 		d := t.plan.describe(t.plan.shape.charged(r.view, -(r.admitted-1-rank)*t.n), 0, t.cost, true)
 		if g.lend > 0 {
-			d.Remaining += int(r.c) // is lent to us
+			d.Remaining += int(r.c) // r.c units are lent to this process
 		}
 		return d
 	}
@@ -147,11 +147,11 @@ func (c *core) decision(t *takeCall, s subject, g *group, rank int64) sluice.Dec
 }
 
 // remember notes that the key has been denied the cost, and returns for how long. Redis
-// judged after the group was sent, so nothing is admitted earlier than the wait that it
-// tells, counted from there.
+// judged after the group was sent. So nothing is admitted before the wait of the reply is over,
+// counted from the time when the group was sent.
 //
-// With leases, it is if those come back that others have. So that replicas that wait for the same unit do not
-// all ask for it together, and with every unit again, each adds some slack.
+// With leases, something may be admitted earlier if other processes give units back. So that replicas that wait for
+// the same unit do not all ask for it together, and again for every unit, each adds some slack.
 func (c *core) remember(t *takeCall, s subject, g *group) time.Duration {
 	d := denial{plan: t.plan, cost: t.n, view: g.reply.view, blocked: g.reply.blocked(), at: int64(g.batch.sent.Sub(c.began))}
 	wait := d.blocked
@@ -176,13 +176,13 @@ func (c *core) remember(t *takeCall, s subject, g *group) time.Duration {
 	return time.Duration(ask)
 }
 
-// remembered returns the decision on a call that is denied from memory.
+// remembered returns the decision on a call if the memory denies it.
 func (c *core) remembered(p *plan, s subject, cost int, at int64) (d sluice.Decision, ok bool) {
 	d, _, ok = c.recall(p, s, cost, at)
 	return d, ok
 }
 
-// recall is remembered, and returns what is remembered as well.
+// recall is remembered, and also returns the denial in memory.
 func (c *core) recall(p *plan, s subject, cost int, at int64) (d sluice.Decision, e denial, ok bool) {
 	if cost < 1 || int64(cost) > p.burst {
 		return d, e, false
@@ -202,8 +202,8 @@ func (c *core) recall(p *plan, s subject, cost int, at int64) (d sluice.Decision
 	return d, e, true
 }
 
-// micros returns a time in us of Unix time, by the clock that local has as well: no step of this
-// machine's clock changes anything.
+// micros returns a time in us of Unix time, by the same clock as local: steps of this
+// machine's clock do not change it.
 func (c *core) micros(now time.Time) int64 {
 	return c.began.UnixMicro() + now.Sub(c.began).Microseconds()
 }
@@ -222,7 +222,7 @@ func (c *core) modeLocked() Mode {
 	return ModeShared
 }
 
-// turn notes that there are more, or fewer, primaries that are not asked.
+// turn notes that one primary more, or one less, is no longer asked.
 func (c *core) turn(more int, cause error) {
 	c.modes.Lock()
 	defer c.modes.Unlock()
@@ -244,8 +244,8 @@ func (c *core) turn(more int, cause error) {
 	}
 }
 
-// tell calls OnMode for all events. The first stays in the list until it has been told, so
-// that there is one goroutine that tells.
+// tell calls OnMode for all events. An event stays in the list until OnMode has been told of it, so
+// that only one goroutine tells.
 func (c *core) tell() {
 	c.modes.Lock()
 	defer c.modes.Unlock()
@@ -294,7 +294,7 @@ func (c *core) close(ctx context.Context, also func()) error {
 		}
 		c.router.done.Wait()
 		for _, l := range c.router.all() {
-			l.close() // those that the last answer of the cluster has made
+			l.close() // lanes that the last answer of the cluster has made
 			l.wait()
 		}
 		c.told.Wait()

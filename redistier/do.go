@@ -12,20 +12,20 @@ type storeCall struct {
 	takeCall
 	subject subject
 	asked   asked
-	err     error // that of ctx
+	err     error // ctx's error
 	out     *StoreResult
-	before  int // the index of the last one before it that is of the same key, or -1
+	before  int // the index of the last call before it for the same key, or -1
 }
 
-// linearCalls is how many calls are searched for one of the same key; more of them get an index.
+// linearCalls is the most calls among which an earlier one of the same key is searched; more of them get an index.
 const linearCalls = 16
 
-// Do makes calls, of any limits and keys, each judged by itself: those of one key in their order, and all that have to
-// ask Redis together, in one pipeline to each primary. It returns within the budget. Each result has an error of its own:
-// that of ctx, if it ends first, ErrClosed of a limit that has been closed, a *ConfigError of an Override, and under
-// Closed ErrUnavailable. The error of Do itself says that nothing has been done.
+// Do makes calls, of any limits and keys. Each is judged by itself, and the calls of one key in their order. All calls
+// that have to ask Redis go out together, in one pipeline to each primary. Do returns within the budget. Each result
+// has an error of its own: ctx's if ctx ends first, ErrClosed of a limit that has been closed, a *ConfigError of an
+// Override, and under Closed ErrUnavailable. An error of Do itself means that nothing has been done.
 //
-// Without Redis each call is answered by itself, as those of a Tier are. A refund is then one of this process's share, and
+// Without Redis each call is answered by itself, as by a Tier. A refund then goes to this process's share, and
 // Redis is not told of it.
 func (s *Store) Do(ctx context.Context, calls []StoreCall, out []StoreResult) error {
 	if err := s.checkCalls(calls, out); err != nil {
@@ -36,7 +36,7 @@ func (s *Store) Do(ctx context.Context, calls []StoreCall, out []StoreResult) er
 	}
 	now := time.Now()
 	work := make([]storeCall, 0, len(calls))
-	var last map[uint64]int // by id, of work
+	var last map[uint64]int // indexes in work, by id
 	if len(calls) > linearCalls {
 		last = make(map[uint64]int, len(calls))
 	}
@@ -74,7 +74,7 @@ func lastOf(work []storeCall, last map[uint64]int, id uint64) int {
 	return -1
 }
 
-// begin makes up a call, or answers it.
+// begin makes up a call, or answers it at once.
 func (s *Store) begin(w *storeCall, call *StoreCall, now time.Time) (done bool) {
 	l := call.Limit
 	p, err := l.judge(call.Override)
@@ -165,7 +165,7 @@ func (c *core) askAll(ctx context.Context, work []storeCall, now time.Time) {
 	}
 }
 
-// joinAll makes the callers of a lane part of groups, or says why not. They go out together.
+// joinAll makes the callers of a lane part of groups, or sets their errors. The groups go out together.
 func (l *lane) joinAll(leases *leases, work []storeCall, now time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -187,8 +187,8 @@ func (l *lane) joinAll(leases *leases, work []storeCall, now time.Time) {
 	l.send()
 }
 
-// after sees to it that a request goes out after a group of the same key: it can join that, or none that
-// there is yet. The caller holds mu.
+// after makes sure that a request goes out after a group of the same key. The request can join that group, but no
+// other group that exists already. The caller holds mu.
 func (l *lane) after(g *group, r *request) {
 	if g == nil || l.joining[joinKey(r)] == g {
 		return
@@ -230,7 +230,7 @@ func (s *Store) finish(w *storeCall) {
 	*w.out = out
 }
 
-// counted is the Count of the caller of a rank.
+// counted is the Count for the caller with a rank.
 func (t *takeCall) counted(g *group, rank int64) int64 {
 	r := &g.reply
 	if t.k == 0 {
@@ -240,13 +240,13 @@ func (t *takeCall) counted(g *group, rank int64) int64 {
 	if rank < r.admitted {
 		n -= (r.admitted - 1 - rank) * t.n
 		if g.lend > 0 {
-			n -= r.c // is lent to us
+			n -= r.c // r.c units are lent to this process
 		}
 	}
 	return max(n, 0)
 }
 
-// count is the Count of a key in v, or blocked.
+// count is the Count of a key in state v that is blocked for a time, or not if that is 0.
 func (p *plan) count(v view, blocked int64) int64 {
 	if blocked > 0 {
 		return max(p.kept, p.shape.used(v))

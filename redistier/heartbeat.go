@@ -12,8 +12,8 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// A heartbeat finds out how many processes share limits: each tells Redis that it is there, and is told how many have
-// done so lately. While Redis does not answer, the last number holds.
+// A heartbeat finds out how many processes share limits. Each process tells Redis that it is there, and learns how
+// many have done so lately. While Redis does not answer, the last number holds.
 type heartbeat struct {
 	core *core
 	key  string
@@ -24,9 +24,9 @@ type heartbeat struct {
 
 const (
 	beatPause = time.Second
-	// beatLife is how long a process counts that is no longer heard of.
+	// beatLife is how long a process counts after it was last heard of.
 	beatLife = 3500 * time.Millisecond
-	// maxReplicas bounds what Redis says: shares and leases of more are next to nothing.
+	// maxReplicas bounds the number from Redis: with more processes, shares and leases would be next to nothing.
 	maxReplicas = 10_000
 )
 
@@ -39,7 +39,7 @@ func newHeartbeat(c *core, prefix string) *heartbeat {
 	return h
 }
 
-// beat tells Redis until ctx ends, and then that the process leaves.
+// beat tells Redis regularly until ctx ends, and then that the process leaves.
 func (h *heartbeat) beat(ctx context.Context) {
 	for there := false; ; {
 		n, err := h.tell(ctx, false)

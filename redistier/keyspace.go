@@ -8,22 +8,22 @@ import (
 	"github.com/sluice-go/sluice"
 )
 
-// A keyspace is the keys of a limit, or of several that have the same keys in Redis, and this process's
+// A keyspace is the keys of a limit, or of several limits that have the same keys in Redis, with this process's
 // share of them.
 type keyspace struct {
-	seed  maphash.Seed // of the ids of its keys
+	seed  maphash.Seed // for the ids of its keys
 	local *sluice.Limiter
-	lends atomic.Bool // there may be leases of its keys
+	lends atomic.Bool // its keys may have leases
 
-	// Of a Tier, local is of its share, and of nobody else's.
-	shareOf atomic.Pointer[plan] // that local has its part of
+	// For a Tier, local has the share of this keyspace alone.
+	shareOf atomic.Pointer[plan] // the plan of which local has a part
 	sharing sync.Mutex           // held while local's limit changes
 
-	// Of a Store, local is all keyspaces' of the same algorithm: keys bring their share along.
+	// For a Store, all keyspaces of a family share local: each key brings its share along.
 	parts *atomic.Int64 // processes that share limits, or nil
 }
 
-// A subject is a key of a keyspace. Its id tells it from those of all keyspaces of a core.
+// A subject is a key of a keyspace. Its id is its own among the keys of all keyspaces of a core.
 type subject struct {
 	*keyspace
 	key string
@@ -45,14 +45,14 @@ func (s subject) share(p *plan) sluice.Key {
 	if k, err := key.WithLimit(p.limit.Share(int(s.parts.Load()))); err == nil {
 		return k
 	}
-	if k, err := key.WithLimit(p.limit); err == nil { // which Store.Limit has found out
+	if k, err := key.WithLimit(p.limit); err == nil { // Store.Limit has checked that this limit can be kept
 		return k
 	}
 	return key
 }
 
-// newLocal returns a limiter of a part of a limit. It does not block: it is charged, too, by calls that
-// it is not asked about. The error is a *ConfigError.
+// newLocal returns a limiter of a part of a limit. It never blocks a key: it is also charged for calls that
+// it does not decide. The error is a *ConfigError.
 func newLocal(c Config, replicas, maxKeys int) (*sluice.Limiter, error) {
 	local, err := sluice.New(sluice.Config{
 		Algorithm: c.Algorithm, Limit: c.Limit.Share(replicas), Offset: c.Offset, MaxKeys: maxKeys,
@@ -63,8 +63,8 @@ func newLocal(c Config, replicas, maxKeys int) (*sluice.Limiter, error) {
 	return local, nil
 }
 
-// reshare gives the local limiter of a Tier its part of the limit in force. A part that it cannot
-// keep leaves it with the last one.
+// reshare gives the local limiter of a Tier its part of the limit in force. If it cannot keep that
+// part it stays with the last one.
 func (k *keyspace) reshare(of *Limiter, replicas int) {
 	k.sharing.Lock()
 	defer k.sharing.Unlock()

@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// A lane is the way to one primary. Callers never go into the client: they join a group,
-// and wait for it or for its deadline; or they lead, see lead.go. Groups go out in pipelines,
+// A lane is the way to one primary. Callers do not call the client: they join a group, and wait for
+// the group or for its deadline. The exception are callers that lead, see lead.go. Groups go out in pipelines,
 // in order of arrival.
 //
 //	caller:  joins the group of its key and cost, or makes one          (lock)
@@ -19,55 +19,55 @@ import (
 //	timer:   ends groups whose deadline has come, sent or not           (lock)
 //	sender:  gets the replies; ends groups that have not ended          (lock)
 //
-// How far a group has come is its state; see group.go. A reply that comes too late still goes into the
-// memory, unless its caller led: that connection is closed.
+// The state of a group says how far it has come; see group.go. A late reply still goes into the
+// memory of states, unless its caller led: then the connection is closed.
 //
-// Invariant: at most maxSenders senders, callers that lead included, are not late, and none begins while maxLate are, so
-// that there are at most maxLate + 1; a sender is late once the deadline of a group of its
-// batch has come. If late ones were not replaced, a primary that answers nothing would keep
-// both until the client gives up, seconds later.
+// Invariant: at most maxSenders senders, with callers that lead, are not late, and no sender begins while maxLate
+// are late. So there are at most maxLate + 1 senders. A sender is late once the deadline of a group of its
+// batch has come. Late senders are replaced: otherwise a primary that answers nothing would keep
+// both senders until the client gives up, seconds later.
 type lane struct {
 	core   *core
-	client *Client        // by which callers lead, or nil
+	client *Client        // the client if callers can lead with it, or nil
 	work   chan struct{}  // wakes a sender that is idle
-	done   sync.WaitGroup // senders, callers that lead, and what they leave
+	done   sync.WaitGroup // senders, callers that lead, and goroutines that these leave behind
 
-	returning atomic.Bool // the breaker is; see core.within
+	returning atomic.Bool // the breaker is returning; see core.within
 
 	mu      sync.Mutex // guards the rest
 	closed  bool
 	breaker breaker
 	pulse   *time.Timer // pending while the breaker is not closed
-	lost    request     // of a probe
-	probes  int         // under way
-	probed  time.Time   // when the last one went out
+	lost    request     // the request that probes send
+	probes  int         // probes under way
+	probed  time.Time   // when the last probe went out
 
-	// Groups. Those that have ended are dropped when their turn comes.
-	waiting []*group            // queued, in order of arrival
-	joining map[groupKey]*group // those of them that have room
-	open    []*group            // whose deadlines are to come, in their order
-	timer   *time.Timer         // pending, if armed, until the first of these or before
+	// Groups. Groups that have ended are dropped when their turn comes.
+	waiting []*group            // queued groups, in order of arrival
+	joining map[groupKey]*group // queued groups that have room for callers
+	open    []*group            // groups whose deadlines are to come, in order of deadlines
+	timer   *time.Timer         // if armed: fires at the first of these deadlines or before
 	armed   bool
 
-	// Redis has to be told this, if no call takes it along.
-	settling []settlement          // of leases
+	// Redis has to be told of these, unless another call takes them along.
+	settling []settlement          // settlements of leases
 	owed     map[string]owedCharge // by name: units admitted without Redis
-	owedFrom time.Time             // they rest until then
+	owedFrom time.Time             // owed charges wait until then
 
 	// Senders.
-	senders int // that are not late
+	senders int // senders that are not late
 	late    int
-	idle    int // that wait for work: they are neither of those
+	idle    int // senders that wait for work; senders and late do not count them
 
 	// The connection of callers that lead.
-	direct   *direct // that the next one may lead on, or nil
+	direct   *direct // for the next caller that leads, or nil
 	dialling bool
-	dialFrom time.Time // not before
+	dialFrom time.Time // the next dial is not before this time
 
 	// The context of calls of the client.
 	ctx    context.Context
 	cancel context.CancelFunc // or nil
-	renew  time.Time          // when ctx is too old for more of them
+	renew  time.Time          // ctx is too old for more calls from then on
 }
 
 func newLane(c *core) *lane {
@@ -89,14 +89,14 @@ var (
 	errOpen = errors.New("redistier: the primary is not asked, since it has failed")
 )
 
-// A settlement is of a lease that has ended.
+// A settlement settles a lease that has ended.
 type settlement struct {
 	name string
 	plan *plan
 	leasing
 }
 
-// join makes the caller part of a group, or says why not. h may be nil. The caller may lead.
+// join makes the caller part of a group, or returns an error. h may be nil. The caller may lead.
 func (l *lane) join(r request, h *hold, now time.Time) (*group, *waiter, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -107,7 +107,7 @@ func (l *lane) join(r request, h *hold, now time.Time) (*group, *waiter, error) 
 	return g, w, err
 }
 
-// joinLocked is join, without sending. Only a caller that is alone may lead. The caller holds mu.
+// joinLocked is join, without sending. The caller may lead only if alone is true. mu is held.
 func (l *lane) joinLocked(r *request, h *hold, now time.Time, alone bool) (*group, *waiter, error) {
 	if l.closed {
 		return nil, nil, ErrClosed
@@ -140,19 +140,19 @@ func (l *lane) joinLocked(r *request, h *hold, now time.Time, alone bool) (*grou
 	return g, w, nil
 }
 
-// newGroup returns one without callers, whose deadline is that of a call that comes now.
+// newGroup returns a group without callers, with the deadline of a call that comes now.
 func (l *lane) newGroup(r request, now time.Time) *group {
 	return &group{request: r, deadline: now.Add(l.core.wait), done: make(chan struct{})}
 }
 
-// unjoin lets nobody else join a group that is about to be sent, or to end. The caller holds mu.
+// unjoin keeps callers from joining a group that is about to be sent, or to end. The caller holds mu.
 func (l *lane) unjoin(g *group) {
 	if key := joinKey(&g.request); l.joining[key] == g {
 		delete(l.joining, key)
 	}
 }
 
-// leave is for a caller that no longer waits. It reports whether it has been admitted from a lease, all the same.
+// leave is called for a caller that no longer waits. It reports whether the caller was admitted from a lease meanwhile.
 func (l *lane) leave(w *waiter) (leased bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -160,7 +160,7 @@ func (l *lane) leave(w *waiter) (leased bool) {
 	return w.leased
 }
 
-// send lets a sender begin if there is something to send and one more may. The caller holds
+// send starts a sender if there is something to send and one more sender is allowed. The caller holds
 // mu.
 func (l *lane) send() {
 	owed := len(l.owed) > 0 && !time.Now().Before(l.owedFrom) || len(l.settling) > 0
@@ -175,8 +175,8 @@ func (l *lane) send() {
 	}
 }
 
-// sender sends batches until there is nothing left to send, and then waits for more: a new
-// one would have to grow its stack each time.
+// sender sends batches until nothing is left to send, and then waits for more: a new
+// goroutine would have to grow its stack each time.
 func (l *lane) sender() {
 	for {
 		l.mu.Lock()
@@ -201,7 +201,7 @@ func (l *lane) sender() {
 	}
 }
 
-// settle sends the settlement of a lease.
+// settle has the settlement of a lease sent.
 func (l *lane) settle(name string, p *plan, s leasing) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -216,14 +216,14 @@ func (l *lane) nextProbe() time.Duration {
 	return l.breaker.left(time.Now())
 }
 
-// quiet reports whether nothing is under way, and nothing is to be told.
+// quiet reports whether nothing is under way, and Redis has been told everything.
 func (l *lane) quiet() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.senders+l.late+len(l.waiting)+len(l.open)+len(l.settling)+len(l.owed) == 0
 }
 
-// close lets nobody join any more. Senders go on until there is nothing left to send.
+// close keeps callers from joining. Senders go on until nothing is left to send.
 func (l *lane) close() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -262,7 +262,7 @@ func (l *lane) outcome(g *group, err error, now time.Time) {
 	}
 }
 
-// end hands the group to those who wait for it, in a state that has ended. The caller holds mu.
+// end puts the group in an ended state, and wakes the callers that wait for it. The caller holds mu.
 func (l *lane) end(g *group, state groupState, err error) {
 	if g.state == groupQueued {
 		l.unjoin(g)
@@ -271,7 +271,7 @@ func (l *lane) end(g *group, state groupState, err error) {
 	close(g.done)
 }
 
-// trim drops groups that have ended, up to the first that has not. The caller holds mu.
+// trim drops ended groups, up to the first group that has not ended. The caller holds mu.
 func (l *lane) trim() {
 	n := 0
 	for n < len(l.open) && l.open[n].state.ended() {
@@ -280,8 +280,8 @@ func (l *lane) trim() {
 	l.open = slices.Delete(l.open, 0, n)
 }
 
-// arm sets the timer for the first group that has not ended, unless it is set: then it is for
-// that, or for one before. The caller holds mu.
+// arm sets the timer for the first group that has not ended. A timer that is set already is for
+// that group, or for one before it. The caller holds mu.
 func (l *lane) arm(now time.Time) {
 	if l.armed {
 		return
@@ -295,7 +295,7 @@ func (l *lane) arm(now time.Time) {
 	l.timer = rearm(l.timer, d, l.expire)
 }
 
-// rearm returns a timer that calls f after d: t, unless that is nil.
+// rearm returns a timer that calls f after d. It reuses t unless t is nil.
 func rearm(t *time.Timer, d time.Duration, f func()) *time.Timer {
 	if t == nil {
 		return time.AfterFunc(d, f)
@@ -304,7 +304,7 @@ func rearm(t *time.Timer, d time.Duration, f func()) *time.Timer {
 	return t
 }
 
-// expire sees to the groups whose deadlines have come.
+// expire handles the groups whose deadlines have come.
 func (l *lane) expire() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -339,7 +339,7 @@ func (l *lane) overdue(g *group, now time.Time) {
 	}
 }
 
-// isOOM reports whether the server has no memory for what would be written.
+// isOOM reports whether the server has refused a write for lack of memory.
 func isOOM(err error) bool {
 	return err != nil && strings.Contains(err.Error(), "OOM command not allowed")
 }

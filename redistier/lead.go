@@ -7,29 +7,29 @@ import (
 	"time"
 )
 
-// Callers lead if the client is one of NewClient. A caller that comes to an idle lane is a sender
-// for one batch, of its own call:
+// Callers lead if NewClient has made the client. A caller that comes to an idle lane is a sender
+// for one batch, which is its own call:
 //
 //	caller:  takes the lane's connection, and makes its group a batch   (lock)
 //	caller:  sets the socket's deadline, writes, and reads
 //	context: ends, and moves the deadline into the past
 //	caller:  ends its group; puts the connection back, or closes it     (lock)
 //
-// Callers that come meanwhile queue for the other senders. Callers never go into a client since that
-// may hold them: it dials, runs hooks, tries again, and reads until a timeout of its own. None of that is so
-// on this connection: it has been dialled before, and its deadline is the call's.
+// Callers that come meanwhile queue for the other senders. Other callers never call the client, since
+// it may hold them up: it dials, runs hooks, tries again, and reads until a timeout of its own. This connection
+// does none of these: it has been dialled before, and its deadline is the call's.
 //
-// Invariant: a connection is in the lane or with one caller, and at rest in the lane it has no
-// reply left in it. While one is dialled there is none.
+// Invariant: a connection is in the lane or with one caller. In the lane it is at rest, and has no
+// reply left in it. While one is dialled the lane has none.
 
 // dialPause is the time from one dial to the next.
 const dialPause = time.Second
 
-// errLeft is the error of a call whose caller's context has ended. It says nothing of the primary.
+// errLeft is the error of a call whose caller's context has ended. It says nothing about the primary.
 var errLeft = errors.New("redistier: the caller has left")
 
-// leads returns the connection on which a caller is to make its call itself, or nil if a
-// sender is to make it. Then it sees to it that there is one next time. The caller holds mu.
+// leads returns the connection on which a caller is to make its call itself. It returns nil if a sender is to
+// make it; then leads arranges a connection for the next time. The caller holds mu.
 func (l *lane) leads(now time.Time) *direct {
 	if l.client == nil || l.senders+l.late+len(l.waiting)+len(l.owed)+len(l.settling) > 0 {
 		return nil
@@ -62,7 +62,7 @@ func (l *lane) begin(g *group, d *direct, now time.Time) {
 	l.done.Add(1)
 }
 
-// dial puts a connection at callers' disposal.
+// dial gives the lane a connection for callers.
 func (l *lane) dial() {
 	d := l.client.dial()
 	l.mu.Lock()
@@ -70,7 +70,7 @@ func (l *lane) dial() {
 	l.dialling, l.direct = false, d
 }
 
-// lead makes the call of a group, for its only caller. The error is that of ctx.
+// lead makes the call of a group, for its only caller. The error is ctx's.
 func (l *lane) lead(ctx context.Context, g *group) (err error) {
 	b := g.batch
 	b.scripts = append(b.scripts, scheduled{request: g.request, now: l.core.link.clock(), err: errLeft}) // if go-redis or ctx panics
@@ -108,7 +108,7 @@ func (l *lane) led(g *group, s *scheduled, sound bool) {
 	} else {
 		l.done.Go(g.direct.close)
 	}
-	if l.closed && len(l.settling) > 0 { // the lease has come too late, and nobody else is there to say so
+	if l.closed && len(l.settling) > 0 { // a lease has come too late, and only another sender can give it back
 		l.done.Go(l.sender)
 	} else {
 		l.senders--

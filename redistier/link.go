@@ -11,15 +11,15 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// A link makes calls of scripts by a client, and remembers the states of keys that they tell of.
+// A link makes calls of scripts with a client, and remembers the states of keys that the replies bring.
 type link struct {
 	client redis.UniversalClient
 	memory memory
-	clock  func() int64 // us, or 0 to let Redis say it
-	spare  int64        // ms that keys outlive their state by
+	clock  func() int64 // us, or 0 to use the clock of Redis
+	spare  int64        // ms that keys live on after their state
 }
 
-// newLink returns one that remembers so many keys; see Config.Remember. The error is a *ConfigError.
+// newLink returns a link that remembers up to so many keys; see Config.Remember. The error is a *ConfigError.
 func newLink(client redis.UniversalClient, clock Clock, remember int) (*link, error) {
 	if v := reflect.ValueOf(client); client == nil || v.Kind() == reflect.Pointer && v.IsNil() {
 		return nil, configErrorf("client", "it is nil; want a client, such as redis.NewClient(&redis.Options{Addr: \"localhost:6379\"})")
@@ -50,7 +50,7 @@ type processor interface {
 func (l *link) runAt(ctx context.Context, by processor, r *request, now int64) (reply, error) {
 	arg := l.arguments(r, now)
 	cmd := evalsha(ctx, r, arg)
-	_ = by.Process(ctx, cmd) // the error is in the command, too
+	_ = by.Process(ctx, cmd) // cmd has the error, too
 	if unknownScript(cmd.Err()) {
 		cmd = eval(ctx, r, arg)
 		_ = by.Process(ctx, cmd)
@@ -67,8 +67,8 @@ type scheduled struct {
 	err   error
 }
 
-// runAll sends requests in one pipeline, and once more those whose scripts are not known.
-// Those of one key run in their order.
+// runAll sends requests in one pipeline. If the server does not know a request's script, it sends that request again,
+// with the script. Requests for one key run in their order.
 func (l *link) runAll(ctx context.Context, batch []scheduled) {
 	if len(batch) == 1 {
 		b := &batch[0]
@@ -111,10 +111,10 @@ func execute(ctx context.Context, pipe redis.Pipeliner, cmds []command) {
 	}
 }
 
-// read returns the reply to cmd, and remembers the state that it tells of.
+// read returns the reply to cmd, and remembers the state in the reply.
 //
-// A client of a cluster looks for the slots again when it tries a command again. Ours it
-// does not, so that without more it would go on asking a node that has gone.
+// A cluster's client looks for the slots again when it tries a command again. Our commands are not tried again, so
+// read has the slots looked for after an error: otherwise the client would keep asking a node that has gone.
 func (l *link) read(r *request, cmd command) (answer reply, err error) {
 	if r.all != nil {
 		answer, err = r.all.parse(cmd)
@@ -124,7 +124,7 @@ func (l *link) read(r *request, cmd command) (answer reply, err error) {
 	}
 	if err != nil {
 		if c, ok := l.client.(interface{ ReloadState(context.Context) }); ok && !errors.Is(err, ErrForeignValue) {
-			c.ReloadState(context.Background()) // in the background, and once at a time
+			c.ReloadState(context.Background()) // in the background, one at a time
 		}
 		return answer, err
 	}
@@ -138,7 +138,7 @@ func (l *link) read(r *request, cmd command) (answer reply, err error) {
 	return answer, nil
 }
 
-// arguments returns those of a script, with the state that was seen last.
+// arguments returns the arguments of a script, with the state of the key that was seen last.
 func (l *link) arguments(r *request, now int64) []byte {
 	if r.all != nil {
 		r.all.pack(l, now)
@@ -147,8 +147,8 @@ func (l *link) arguments(r *request, now int64) []byte {
 	return r.arguments(now, l.spare, l.memory.last(r.key))
 }
 
-// checked returns an error, if there is none yet, about a reply that no script of the shape gives. Kept,
-// its state would be sent with each call for the key, and refused.
+// checked returns err or, for a reply that no script of the shape gives, an error. If the state of such a reply
+// were kept, it would be sent with each call for the key, and refused.
 func (r *request) checked(answer *reply, err error) error {
 	if err == nil && !r.plan.shape.keeps(answer.state) {
 		err = fmt.Errorf("redistier: the script answered with the state %.64q, which is another script's: is there a proxy in between that changes replies?", answer.state)
@@ -156,7 +156,7 @@ func (r *request) checked(answer *reply, err error) error {
 	return err
 }
 
-// see remembers the state that a reply tells of.
+// see remembers the state in a reply.
 func (l *link) see(r *request, answer *reply) {
 	fresh := answer.now + r.plan.shape.reset(answer.view)
 	if blocked := answer.blocked(); blocked > 0 {

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// terms are those of the leases of a limit.
+// terms are the terms of a limit's leases.
 type terms struct {
 	max   int64
 	life  int64 // ns
@@ -14,7 +14,7 @@ type terms struct {
 	ended atomic.Bool
 }
 
-// terms returns those of Lease, or nil if that lends nothing.
+// terms returns the terms of c.Lease, or nil if it lends nothing.
 func (c *TierConfig) terms() *terms {
 	if c.Lease.Max == 0 {
 		return nil
@@ -25,15 +25,15 @@ func (c *TierConfig) terms() *terms {
 
 // largest returns the most units to ask for.
 func (t *terms) largest(p *plan) int64 {
-	if t == nil || t.ended.Load() || int64(p.limit.Period)/2 < t.life { // which New refuses, and SetLimit can bring about
+	if t == nil || t.ended.Load() || int64(p.limit.Period)/2 < t.life { // New refuses this, but SetLimit can bring it about
 		return 0
 	}
 	return min(t.max, p.burst, int64(min(mulDiv(uint64(p.limit.Rate), uint64(t.life), uint64(p.limit.Period)), exact)))
 }
 
-// pause returns for how long, in ns, a process that has found Redis without a unit leaves it alone, or 0: a single unit
-// is due at once, and to ask for each takes a call for each. The units that drain meanwhile are a batch, for one call. It is not so much
-// that the bucket could run empty meanwhile, for then units would be lost, and nobody waits for longer than life.
+// pause returns for how long, in ns, a process leaves Redis alone after it has found no unit there, or 0. A single
+// unit is due at once, but each unit would take a call. The units that drain in a pause are a batch, for one call. The
+// pause is too short for the bucket to run empty, which would lose units, and no caller waits for longer than life.
 func (t *terms) pause(p *plan) int64 {
 	if _, drains := p.shape.(bucket); !drains || t.largest(p) < minBatch {
 		return 0
@@ -46,10 +46,10 @@ func (t *terms) pause(p *plan) int64 {
 	return pause
 }
 
-// minBatch is how many units are worth a pause.
+// minBatch is the least number of units that is worth a pause.
 const minBatch = 4
 
-// paces says how long Redis is left alone after a reply that has nothing left for others, or has denied calls.
+// paces decides how long Redis is left alone after a reply that leaves no unit for others, or has denied calls.
 func (ls *leases) paces(h *hold, g *group, r *reply) {
 	denied, free := r.admitted < g.k, g.plan.shape.free(r.view)
 	if !denied && (h.denials == 0 || free > 0) {
@@ -77,7 +77,7 @@ func (ls *leases) paces(h *hold, g *group, r *reply) {
 	g.slack = rand.N(min(product(units, int64(g.plan.limit.Period)/int64(g.plan.limit.Rate)), g.terms.life/2) + 1)
 }
 
-// batchComes reports whether a call is under way, and not late, that is to bring what has drained in a pause.
+// batchComes reports whether a call is under way, and not late, that is to bring the units drained in a pause.
 func (h *hold) batchComes(now, wait int64) bool {
 	h.shard.mu.Lock()
 	defer h.shard.mu.Unlock()

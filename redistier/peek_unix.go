@@ -5,7 +5,7 @@ package redistier
 import "syscall"
 
 // quiet reports whether there is nothing to read from a socket: neither the end of the connection,
-// nor anything that nobody has asked for. It does not wait, and reads nothing.
+// nor bytes that were not asked for. It does not wait, and reads nothing.
 func quiet(fd uintptr) bool {
 	var b [1]byte
 	_, _, err := syscall.Recvfrom(int(fd), b[:], syscall.MSG_PEEK|syscall.MSG_DONTWAIT)

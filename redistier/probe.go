@@ -8,26 +8,26 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Probes find out whether a primary that has failed answers again. Nobody waits for one, and none is a call
-// that somebody has made: it writes the state of a key as it is, so that a server that refuses scripts, or
-// writes, fails it as well.
+// Probes find out whether a primary that has failed answers again. No caller waits for a probe, and a probe does not
+// repeat a caller's call. It writes the state of a key as it is. So it also fails on a server that refuses scripts, or
+// writes.
 //
-//	timer:   sends a probe when a pause ends, and begins the next one; when a return ends, so does the outage
+//	timer:   sends a probe when a pause ends, and begins the next pause; at the end of a return, ends the outage
 //	probe:   asks, and begins the return if the answer has come in time                       (lock)
 //
-// A probe may get stuck in the client. Others go out all the same, up to maxProbes at a time.
+// A probe may get stuck in the client. Further probes go out all the same, up to maxProbes at a time.
 
 const (
 	maxProbes = 4
-	// probeLife is how long a probe may be read for. Then its connection is closed.
+	// probeLife is how long the answer to a probe may take. Then the probe's connection is closed.
 	probeLife = time.Second
 )
 
-// opened is for a breaker that has opened, by a call of a request. The caller holds mu.
+// opened is called when a call of a request has opened the breaker. The caller holds mu.
 func (l *lane) opened(r *request) {
 	l.setReturning(false)
 	l.lost = request{plan: r.plan, key: r.key, op: opCharge}
-	if r.plan.shape.letter() == logLetter { // a charge of none would make its block last longer
+	if r.plan.shape.letter() == logLetter { // a charge of no units would make the block of a log last longer
 		l.lost.op, l.lost.n = opAdmit, 1
 	}
 	l.beats(time.Now())
@@ -40,7 +40,7 @@ func (l *lane) setReturning(yes bool) {
 	}
 }
 
-// beats sets the timer for what the breaker waits for. The caller holds mu.
+// beats sets the timer for the end of the breaker's pause or return. The caller holds mu.
 func (l *lane) beats(now time.Time) {
 	l.pulse = rearm(l.pulse, max(l.breaker.until.Sub(now), 0), l.beat)
 }
@@ -70,8 +70,8 @@ func (l *lane) beat() {
 	}
 }
 
-// probe asks, and tells the breaker of an answer. One that is late says that the primary may be quick again by
-// now, as one does that had been stopped.
+// probe asks, and tells the breaker of an answer. A late answer means that the primary may be quick again by
+// now, such as one that had been stopped.
 func (l *lane) probe(ctx context.Context, r *request, sent time.Time) {
 	l.core.stats.scripts.Add(1)
 	by, err := l.core.link.prober(ctx, r.key)
@@ -96,7 +96,7 @@ func (l *lane) probe(ctx context.Context, r *request, sent time.Time) {
 	l.beats(now)
 }
 
-// prober returns what runs a probe: the client of the primary that has a key, with a timeout of ours, or else the client.
+// prober returns a processor for a probe: the client of the primary of a key, with our timeout, or else the client.
 func (l *link) prober(ctx context.Context, key string) (processor, error) {
 	var node *redis.Client
 	var err error
@@ -118,6 +118,6 @@ func (l *link) prober(ctx context.Context, key string) (processor, error) {
 	return node.WithTimeout(probeLife), nil
 }
 
-// answers reports whether what has come of a call shows that the primary answers. A refusal for want of
-// memory is no reason not to ask it: denials write nothing.
+// answers reports whether the outcome of a call shows that the primary answers. A refusal for lack of
+// memory is no reason to stop asking it: denials write nothing.
 func answers(err error) bool { return err == nil || errors.Is(err, ErrForeignValue) || isOOM(err) }

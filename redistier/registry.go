@@ -8,21 +8,21 @@ import (
 	"weak"
 )
 
-// limiters are those of this process that somebody still has, by Prefix and shape: two of one client
-// with different limits charge each other for what their callers are admitted.
+// limiters holds the limiters of this process that are still in use, by Prefix and shape. Two limiters of one client
+// with different limits would charge each other for the units of their callers.
 var limiters = struct {
 	sync.Mutex
 	by map[string][]weak.Pointer[Limiter]
 }{by: map[string][]weak.Pointer[Limiter]{}}
 
-// register notes a new limiter, unless its Prefix is that of another limit.
+// register notes a new limiter, unless its Prefix is in use for another limit.
 func (l *Limiter) register() error {
 	p := l.plan.Load()
 	name := name(l.prefix, p.shape.letter(), "")
 	limiters.Lock()
 	defer limiters.Unlock()
 	other := l.rival(name)
-	if other != nil { // perhaps nobody has it any more
+	if other != nil { // perhaps it is no longer in use
 		other = nil
 		runtime.GC()
 		other = l.rival(name)
@@ -36,7 +36,7 @@ func (l *Limiter) register() error {
 	return nil
 }
 
-// rival returns a limiter that keeps another limit under the same names, or nil. The caller has limiters locked.
+// rival returns a limiter that keeps another limit under the same names, or nil. The caller holds the lock of limiters.
 func (l *Limiter) rival(name string) *Limiter {
 	p := l.plan.Load()
 	for _, w := range limiters.by[name] {
@@ -51,7 +51,7 @@ func (l *Limiter) rival(name string) *Limiter {
 	return nil
 }
 
-// forgetLimiters drops those of a name that are gone.
+// forgetLimiters drops the limiters of a name that are gone.
 func forgetLimiters(name string) {
 	limiters.Lock()
 	defer limiters.Unlock()

@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// A script decides on one key, in one step. One fits all limits of a shape of state: what
-// it needs of the limit is an argument.
+// A script decides on one key, in one step. One script serves all limits of a shape: the numbers of
+// a limit are arguments.
 type script struct {
 	text string
 	sha  any // a string: as an argument of a command, it is put into an interface once
@@ -37,7 +37,7 @@ func assemble(flow string, files ...string) *script {
 	return newScript(text)
 }
 
-// code returns the lines of text that are more than a comment.
+// code returns the lines of text that are neither empty nor a comment.
 func code(text string) string {
 	var b strings.Builder
 	for line := range strings.Lines(text) {
@@ -83,11 +83,11 @@ var (
 	allScript = assembleAll()
 )
 
-// headOf is what a script begins with that is of one key; as a function, it has that from its caller.
+// headOf begins each script for one key. As a function in another script it gets these variables from its caller.
 const headOf = "local key, arg, call = KEYS[1], ARGV[1], redis.call\n"
 
-// assembleAll makes the script of calls that are made together: those of the shapes are functions of it, which write by
-// what they are called with.
+// assembleAll makes the script for calls that are made together. The scripts of the shapes are functions in it; they
+// write with the function that they get as call.
 func assembleAll() *script {
 	var shapes strings.Builder
 	for _, s := range []struct {

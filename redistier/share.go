@@ -7,7 +7,7 @@ import (
 	"github.com/sluice-go/sluice"
 )
 
-// fallback answers a call that Redis has not.
+// fallback answers a call that Redis has not answered.
 func (c *core) fallback(a asked, t *takeCall, s subject) (d sluice.Decision, from Source, err error) {
 	switch a.failed {
 	case ErrClosed:
@@ -16,7 +16,7 @@ func (c *core) fallback(a asked, t *takeCall, s subject) (d sluice.Decision, fro
 		c.stats.late.Add(1)
 	case errOpen:
 		c.stats.unasked.Add(1)
-	case nil: // it has not been asked, while it returns
+	case nil: // Redis was not asked: its primary is returning
 	default:
 		c.stats.failed.Add(1)
 	}
@@ -55,9 +55,9 @@ func (c *core) fallback(a asked, t *takeCall, s subject) (d sluice.Decision, fro
 	return d, FromFallback, nil
 }
 
-// within charges the share with a call that charges, while its primary has only just come back: others may not yet
-// have told it what they were admitted without it, so that what it would admit is no bound. All shares
-// together are. It reports whether the call fits; d is the decision if not.
+// within charges the share with a call that charges, while its primary has only just come back. Other processes may
+// not have told Redis yet of the units that they admitted without it, so the count in Redis is no bound yet. The shares
+// of all processes together are a bound. within reports whether the call fits; d is the decision if not.
 func (c *core) within(t *takeCall, s subject, now time.Time) (d sluice.Decision, ok bool) {
 	if c.returning.Load() == 0 || t.k == 0 && !t.judges || c.policy != LocalShare {
 		return d, true
@@ -67,7 +67,7 @@ func (c *core) within(t *takeCall, s subject, now time.Time) (d sluice.Decision,
 		return d, true
 	}
 	c.leases.warmKey(s)
-	if t.judges { // it is counted in any case
+	if t.judges { // a Charge counts in any case
 		d = t.chargeShare(s.share(t.plan))
 		t.within, t.over = true, !d.Allowed
 		return d, true
@@ -81,7 +81,7 @@ func (c *core) within(t *takeCall, s subject, now time.Time) (d sluice.Decision,
 	return t.ofShare(d, l), false
 }
 
-// giveBack gives the share back what within has charged it with.
+// giveBack gives back to the share the units that within has charged.
 func (t *takeCall) giveBack(s subject) {
 	if t.within {
 		t.within = false
@@ -89,8 +89,8 @@ func (t *takeCall) giveBack(s subject) {
 	}
 }
 
-// ofShare returns a decision of the share as one on the limit. More than the share may be admitted once Redis
-// decides again.
+// ofShare returns a decision of the share as a decision on the limit. More than the share may be admitted once
+// Redis decides again.
 func (t *takeCall) ofShare(d sluice.Decision, l *lane) sluice.Decision {
 	d.Limit = int(t.plan.burst)
 	if d.RetryAfter == sluice.Never && 0 < t.asks() && t.asks() <= t.plan.burst {

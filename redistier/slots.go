@@ -13,26 +13,26 @@ import (
 
 const clusterSlots = 16384
 
-// A router finds the lane of a key: there is one for each primary, so that one that is slow
-// does not hold up the others' keys. Commands find their primary by themselves: a router
-// that is behind costs isolation, and nothing else. It asks for the slots of a cluster in the
+// A router finds the lane of a key. There is a lane for each primary, so that a slow primary
+// does not hold up the keys of others. Commands find their primary by themselves: a router
+// that is out of date costs isolation, and nothing else. It asks for the slots of a cluster in the
 // background, one goroutine at a time; until it has them there is one lane. A ring knows its shards by itself.
 type router struct {
 	first   *lane
 	make    func() *lane
 	cluster *redis.ClusterClient // nil for any other client
-	ring    *redis.Ring          // the same
+	ring    *redis.Ring          // nil for any other client
 	slots   atomic.Pointer[[clusterSlots]*lane]
-	asked   atomic.Int64 // Unix ns of the last time
+	asked   atomic.Int64 // when it last asked, in Unix ns
 	asking  atomic.Bool
 
 	mu     sync.Mutex
 	lanes  map[string]*lane // by address
-	unused []*lane          // that no address has any more
+	unused []*lane          // lanes that no longer have an address
 	done   sync.WaitGroup
 }
 
-// slotsAge is how old the slots may be that a router goes by.
+// slotsAge is the age at which a router asks for the slots again.
 const slotsAge = 10 * time.Second
 
 func newRouter(client redis.UniversalClient, make func() *lane) *router {
@@ -42,7 +42,7 @@ func newRouter(client redis.UniversalClient, make func() *lane) *router {
 	return r
 }
 
-// lane returns that of a name in Redis.
+// lane returns the lane of a name in Redis.
 func (r *router) lane(name string, now time.Time) *lane {
 	if r.ring != nil {
 		return r.shard(name)
@@ -65,10 +65,10 @@ func (r *router) lane(name string, now time.Time) *lane {
 	return r.first
 }
 
-// shard returns the lane of the shard of a ring that has a name now.
+// shard returns the lane of the shard that a ring has for a name now.
 func (r *router) shard(name string) *lane {
 	client, err := r.ring.GetShardClientForKey(name)
-	if err != nil { // there is none
+	if err != nil { // there is no shard
 		return r.first
 	}
 	r.mu.Lock()
@@ -110,7 +110,7 @@ func (r *router) ask() {
 	}
 }
 
-// assign returns the lanes of the slots, and those that have none.
+// assign returns the lane of each slot, and the lanes without slots.
 func (r *router) assign(ranges []redis.ClusterSlot) (slots *[clusterSlots]*lane, unused []*lane) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -141,14 +141,14 @@ func (r *router) assign(ranges []redis.ClusterSlot) (slots *[clusterSlots]*lane,
 		}
 	}
 	unused = slices.Clone(r.unused)
-	if covered >= clusterSlots { // else the first has the others
+	if covered >= clusterSlots { // otherwise the first lane has the other slots
 		unused = append(unused, r.first)
 	}
 	return slots, unused
 }
 
-// spare returns a lane for a new address: one that no other has, if nothing is under way in it. So there
-// are not more and more of them where primaries come back under new addresses. The caller holds mu.
+// spare returns a lane for a new address: an unused lane, if nothing is under way in it. So the number of lanes
+// does not keep growing if primaries come back under new addresses. The caller holds mu.
 func (r *router) spare() *lane {
 	for i, l := range r.unused {
 		if l.quiet() {
@@ -171,7 +171,7 @@ func (r *router) owed(now int64) (units int64) {
 	return units
 }
 
-// all returns the lanes there are.
+// all returns all lanes.
 func (r *router) all() []*lane {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -182,8 +182,8 @@ func (r *router) all() []*lane {
 	return all
 }
 
-// slotOf returns the slot of a name: the CRC-16 (XMODEM) of what stands between the first {
-// and the next }, if that is anything, or of all.
+// slotOf returns the slot of a name: the CRC-16 (XMODEM) of the text between the first {
+// and the next }, if that text is not empty, or else of the whole name.
 func slotOf(name string) int {
 	if _, rest, ok := strings.Cut(name, "{"); ok {
 		if tag, _, ok := strings.Cut(rest, "}"); ok && tag != "" {

@@ -5,9 +5,9 @@ import (
 	"sync"
 )
 
-// A table keeps values of keys for a while, and at most so many of them. Keys are told
-// apart by their ids, 64 bits of a seeded hash: strangers cannot find two that collide, and of n keys
-// two do with a chance of n^2/2^65.
+// A table keeps values of keys for a while, for a bounded number of keys. Keys are told
+// apart by their ids, 64 bits of a seeded hash: strangers cannot find two keys that collide, and among n keys
+// two collide with a chance of n^2/2^65.
 //
 // It is safe for concurrent use.
 type table[V any] struct {
@@ -18,7 +18,7 @@ type table[V any] struct {
 
 const (
 	tableShards = 16
-	// tableSample is how many entries are looked at for one to drop.
+	// tableSample is how many entries are looked at to find one to drop.
 	tableSample = 8
 )
 
@@ -30,10 +30,10 @@ type tableShard[V any] struct {
 
 type tableEntry[V any] struct {
 	value V
-	until int64 // time from which on it says nothing
+	until int64 // the value does not hold from this time on
 }
 
-// newTable returns one for up to n keys, or nil, which keeps none, if n is not positive.
+// newTable returns a table for up to n keys. If n is not positive it returns nil, which keeps nothing.
 func newTable[V any](n int) *table[V] {
 	if n <= 0 {
 		return nil
@@ -45,7 +45,7 @@ func newTable[V any](n int) *table[V] {
 	return t
 }
 
-// id returns that of a key.
+// id returns the id of a key.
 func (t *table[V]) id(key string) uint64 {
 	if t == nil {
 		return 0
@@ -67,9 +67,9 @@ func (t *table[V]) get(id uint64, now int64) (value V, until int64, ok bool) {
 	return e.value, e.until, ok && e.until > now
 }
 
-// update puts what f makes of it in the place of the value of an id, and of the time until
-// which it holds, which is 0 if there is none that holds at now. A value that f says not to hold
-// at now is forgotten.
+// update replaces the value of an id, and the time until which it holds, by the results of f. If the present value
+// does not hold at now, f gets zero values. If the new value does not hold at now, the id
+// is forgotten.
 func (t *table[V]) update(id uint64, now int64, f func(old V, until int64) (V, int64)) {
 	if t == nil {
 		return
@@ -103,11 +103,11 @@ func (t *table[V]) forget(id uint64) {
 	s.mu.Unlock()
 }
 
-// drop makes room for one entry: of a few, the one that ends soonest goes, and with it all
-// of them that have ended.
+// drop makes room for one entry. It looks at a few, and drops the one that ends soonest and all
+// that have ended.
 func (s *tableShard[V]) drop(now int64) {
 	soonest, at, left := uint64(0), int64(0), tableSample
-	for h, e := range s.entries { // which begins anywhere
+	for h, e := range s.entries { // begins at a random entry
 		if e.until <= now {
 			delete(s.entries, h)
 		}

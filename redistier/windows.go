@@ -26,7 +26,7 @@ func countable(c Config, n int64) error {
 	return nil
 }
 
-// most is a number of units that count for a time, at most so many at once. Of a view, a is
+// most is a number of units that count for a time, with a maximum at once. In a view, a is
 // the units that count.
 type most struct {
 	burst, period int64 // period in us
@@ -50,7 +50,7 @@ func (most) charged(v view, units int64) view {
 	return v
 }
 
-// anchored is the shape of FixedWindow whose windows begin with a key's first charge. Of a
+// anchored is the shape of FixedWindow whose windows begin with a key's first charge. In a
 // view, b is the window's beginning.
 type anchored struct{ most }
 
@@ -83,7 +83,7 @@ func (s anchored) worst(d int64) uint64 {
 	return times(uint64(s.burst), 1+uint64(ceilDiv(d, s.period*micro)))
 }
 
-// aligned is windows that all keys have in common. Of a view, a is units of the present one.
+// aligned is windows that all keys have in common. In a view, a is the units of the present window.
 type aligned struct{ period, offset int64 } // us
 
 func (aligned) charged(v view, units int64) view {
@@ -102,7 +102,7 @@ func (aligned) soonest(view, int64) int64 { return 0 }
 func (w aligned) open(v view) int64       { return w.boundary(v.now, 1) }
 
 // counter is the shape of FixedWindow, and of TokenBucket with refills at intervals: at
-// each boundary, `back` units come back. Of a view, a is the units that count.
+// each boundary, `back` units come back. In a view, a is the units that count.
 type counter struct {
 	aligned
 	burst, back int64
@@ -146,21 +146,21 @@ func (s counter) reset(v view) int64 {
 	return s.boundary(v.now, ceilDiv(v.a, s.back))
 }
 
-// worst: of k boundaries in a span, each gives back at most a burst.
+// worst: each of the boundaries in a span gives back at most a burst.
 func (s counter) worst(d int64) uint64 {
 	boundaries := uint64(ceilDiv(d, s.period*micro))
 	return sum(uint64(s.burst), times(boundaries, uint64(min(s.back, s.burst))))
 }
 
 // sliding is the shape of SlidingWindow. Times within a window are in steps, rounded down.
-// Of a view, a is the units of this window, and b those of the one before.
+// In a view, a is the units of this window, and b the units of the window before.
 //
 // Invariant: burst * steps < 2^53.
 type sliding struct {
 	aligned
 	burst int64
 	step  int64 // us
-	steps int64 // of a period
+	steps int64 // in a period
 }
 
 func newSliding(c Config) (shape, error) {
@@ -187,13 +187,13 @@ func (s sliding) arguments(to []byte) []byte {
 	return appendUint32(to, s.step)
 }
 
-// left returns the steps of now's window that are left.
+// left returns how many steps are left of the window that now is in.
 func (s sliding) left(now int64) int64 {
 	elapsed := now - s.offset - floorDiv(now-s.offset, s.period)*s.period
 	return s.steps - elapsed/s.step
 }
 
-// used: of the window before, the part that counts.
+// used adds the units of this window, and the part of the window before that still counts.
 func (s sliding) used(v view) int64 {
 	hi, lo := bits.Mul64(uint64(v.b), uint64(s.left(v.now)))
 	whole, rest := bits.Div64(hi, lo, uint64(s.steps)) // at most b, as at most all steps are left
@@ -211,8 +211,8 @@ func (s sliding) free(v view) int64 {
 	return max(0, (whole-v.b*left)/s.steps-v.a)
 }
 
-// within returns the time in a window of a and b, from its beginning on, from which cost is
-// admitted, or a period if it is not.
+// within returns the time in a window of a and b, from the window's beginning, from which on cost is
+// admitted; or a period, if cost is not admitted in that window.
 func (s sliding) within(a, b, cost int64) int64 {
 	if a > s.burst-cost {
 		return s.period
@@ -223,8 +223,8 @@ func (s sliding) within(a, b, cost int64) int64 {
 	return s.period - min((s.burst-cost-a)*s.steps/b, s.steps)*s.step
 }
 
-// wait: if not in this window then in the next one, where a is what b was; or at the end
-// of that, from which on neither counts.
+// wait looks in this window, then in the next one, where v.a units are those of the window before. At
+// the end of the next window neither v.a nor v.b counts any more.
 func (s sliding) wait(v view, cost int64) int64 {
 	if at := s.within(v.a, v.b, cost); at < s.period {
 		return at - (s.period - s.boundary(v.now, 1))
@@ -254,8 +254,8 @@ func (s sliding) worst(d int64) uint64 {
 // maxLog is the most units that a log holds.
 const maxLog = 1 << 16
 
-// slog is the shape of SlidingLog. Of a view, b is the time of the newest unit, and c the
-// time of the one that has to go for the cost that was asked for.
+// slog is the shape of SlidingLog. In a view, b is the time of the newest unit, and c the
+// time of the unit that has to expire before the call's cost fits.
 type slog struct{ most }
 
 func newSlog(c Config) (shape, error) {
