@@ -6,16 +6,16 @@ import (
 	"github.com/sluice-go/sluice"
 )
 
-// A counter is a FixedWindow with a limit that no rule reaches, which counts denied hits, too: the
-// count is what is missing from it. The rule's threshold is compared with the count outside, so
+// A counter is a FixedWindow that also counts denied hits, with a limit that no rule reaches. The
+// count is that limit less the remaining units. Thresholds are compared with the count outside of the counter, so
 // that rules, overrides and reloads change thresholds and never counts.
 
-// maxCount is the most that a counter counts in a window. Where a shorter one leaves too few bits
-// for the number of the window, it is less.
+// maxCount is the most that a counter counts in a window. It counts less in a short window that leaves too few bits
+// for the number of the window.
 const maxCount = min(1<<33-1, math.MaxInt-1)
 
-// maxRequests is the largest requests_per_unit. Only where int has 32 bits is it less than what
-// the format has room for.
+// maxRequests is the largest requests_per_unit. Only if int has 32 bits is it less than the largest number
+// of the format.
 const maxRequests = min(math.MaxUint32, math.MaxInt-1)
 
 // counter is a limiter that counts, and its limit.
@@ -40,7 +40,7 @@ func newCounter(o *rateLimit, base sluice.Config) (counter, error) {
 	}
 }
 
-// counters are the counters of a domain, or of all that have none of their own, by unit.
+// counters are the counters of a domain, or of all domains without counters of their own, by unit.
 type counters [Week + 1]counter
 
 func newCounters(base sluice.Config) (*counters, error) {

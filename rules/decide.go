@@ -13,25 +13,25 @@ import (
 type Request struct {
 	Domain      string
 	Descriptors []Descriptor
-	// Hits is what the call counts for, for descriptors that do not say. 0 counts as 1.
+	// Hits is how many hits the call counts for, for descriptors without Hits. 0 counts as 1.
 	Hits uint32
 }
 
-// A Descriptor is one of the things that a call is limited by.
+// A Descriptor describes the call. A rule that fits the Descriptor limits the call.
 type Descriptor struct {
 	Entries []Entry
-	// Hits is what the call counts for here; nil for Request.Hits. 0 looks and counts nothing: a
-	// window passes that is full to the brim, and a limiter that would admit one unit. More than
-	// 2^32 count as that.
+	// Hits is how many hits the call counts for here; nil means Request.Hits. 0 only looks: a window
+	// passes up to its limit, even if it is full, and a limiter passes if it would admit one unit. A number above
+	// 2^32 counts as 2^32.
 	Hits *uint64
-	// Refund gives the hits back that the call would count: at most those that a window holds still, or a
-	// key of a limiter owes. It is for the hits of denied calls, too, as Envoy sends it, and whose they are it does
-	// not say: they are first taken off what these entries were denied, so that hits that nothing has counted give
-	// nothing back. For how long denied hits wait for that see Series.Absorbed. Such a descriptor passes, and
-	// Series.Refunded counts its hits, nothing else does.
+	// Refund gives back the hits that the call would count: at most the hits that a window still holds, or that
+	// a limiter's key has been charged. Envoy sends refunds for denied calls, too, and does not say for which calls a
+	// refund is. So a refund is first set off against the denied hits of these entries: hits that were never
+	// counted are not given back. Series.Absorbed says how long denied hits wait for that. A descriptor with Refund
+	// passes. Its hits count in Series.Refunded only.
 	Refund bool
-	// Override is a limit that takes the place of the rule's. It needs a domain that has rules, but
-	// no rule; it counts in the window that a rule of its unit would count in.
+	// Override is a limit that replaces the rule's limit. The domain must have rules, but no rule has to fit.
+	// An Override counts in the same window as a rule of its unit.
 	Override *Override
 }
 
@@ -41,7 +41,7 @@ type Override struct {
 	Unit     Unit
 }
 
-// Code is the answer to a call, or to one of its descriptors, by the numbers of Envoy's protocol.
+// Code is the answer to a call, or to one of its descriptors, with the numbers of Envoy's protocol.
 type Code uint8
 
 // The codes.
@@ -63,12 +63,12 @@ func (c Code) String() string {
 
 // A Response answers a Request. Decide reuses it: keep one for many calls.
 type Response struct {
-	// Code is OverLimit if a status is whose rule is no quota, or if those of all quotas are.
+	// Code is OverLimit if a status is OverLimit whose rule is no quota, or if all quotas are.
 	Code Code
-	// Statuses are as many as descriptors, in their order.
+	// Statuses answer the descriptors, in their order.
 	Statuses []Status
-	// Tightest is the status to tell the client of: the last that denies and is no quota, else the
-	// first of those with the least left; -1 if no descriptor is limited.
+	// Tightest is the status to tell the client of: the last one that denies and is no quota, else the
+	// first one with the least left; -1 if no descriptor is limited.
 	Tightest int
 	// WouldDeny reports that Config.Shadow has admitted the call.
 	WouldDeny bool
@@ -78,9 +78,9 @@ type Response struct {
 	calls   []StoreCall
 }
 
-// DeniedBy returns the path of the rule that has denied the call, or would have without Config.Shadow, as the
-// statistics name it without values of requests: that of Tightest where it is over its limit, else of the first that is. It is "override"
-// for a limit that came in the request, and "" for a call that no rule denies.
+// DeniedBy returns the path of the rule that has denied the call, or would have denied it without Config.Shadow. If
+// Tightest is over its limit the rule is that of Tightest, otherwise that of the first status over its limit. The path
+// has no values of requests. It is "override" for a limit that came in the request, and "" if no rule denies the call.
 func (resp *Response) DeniedBy() string {
 	if resp.Code != OverLimit && !resp.WouldDeny {
 		return ""
@@ -103,21 +103,21 @@ func (resp *Response) DeniedBy() string {
 // A Status answers a Descriptor.
 type Status struct {
 	Code Code
-	// Rule is the rule that fits; nil for none, for an override, and if another rule replaces it.
+	// Rule is the rule that fits. It is nil if there is none, for an override, and if another rule replaces it.
 	Rule *Rule
-	// Limited reports whether there is a limit. Requests, Unit and Period are that limit, and
-	// Remaining, ResetAfter and RetryAfter are about it.
+	// Limited reports whether there is a limit. Requests, Unit and Period describe that limit;
+	// Remaining, ResetAfter and RetryAfter refer to it.
 	Limited  bool
 	Requests uint32
-	Unit     Unit // UnknownUnit if Period is none
+	Unit     Unit // UnknownUnit if Period is not the length of a unit
 	Period   time.Duration
-	// Remaining is what could be admitted now: of a window, whose denied hits count, nothing after a
-	// denial; of other algorithms it may be some, if less than the call asked for. It is
+	// Remaining is how many hits could be admitted now. For a window that counts denied hits it is 0 after a
+	// denial; for other algorithms some hits may remain, if fewer than the call asked for. It is
 	// math.MaxUint32 for an unlimited rule.
 	Remaining uint32
-	// ResetAfter is the time until the window ends, in whole seconds, rounded up; for other
-	// algorithms than fixed windows the time until the key is fresh. It is sluice.Never if that
-	// never comes.
+	// ResetAfter is the time until the window ends, in whole seconds, rounded up. For algorithms other than
+	// fixed windows it is the time until the key is fresh. It is sluice.Never if that
+	// never happens.
 	ResetAfter time.Duration
 	// RetryAfter is how long to wait after a denial, to the nanosecond, or sluice.Never. It is 0
 	// if the descriptor passed.
@@ -129,7 +129,7 @@ type Status struct {
 // unlimited reports whether the rule admits everything: it is then no quota.
 func (st *Status) unlimited() bool { return st.Rule != nil && st.Rule.unlimited }
 
-// work is what a judgement needs and nobody else.
+// work is the part of a judgement that no answer shows.
 type work struct {
 	counter
 	id      uint64
@@ -138,22 +138,22 @@ type work struct {
 	near    uint64
 	series  *series
 	offset  int64
-	counts  bool // a counter; else a limiter
+	counts  bool // counter is a counter; else it is a limiter
 	refund  bool
 	limited bool
 	shadow  bool
-	over    bool // decided before it is charged
-	full    bool // what counts has no room for the hits
-	stopped bool // not charged, since another one is over
+	over    bool // known before it is charged
+	full    bool // the counter has no room for the hits
+	stopped bool // not charged, since another descriptor is over
 }
 
-// The errors of Decide for requests that lack something.
+// The errors of Decide for incomplete requests.
 var (
 	ErrNoDomain      = errors.New("rate limit domain must not be empty")
 	ErrNoDescriptors = errors.New("rate limit descriptor list must not be empty")
 )
 
-// InvalidError is the error of Decide for an override that is none.
+// InvalidError is the error of Decide for an invalid override.
 type InvalidError struct{ Reason string }
 
 // Error is the reason.
@@ -162,8 +162,8 @@ func (e *InvalidError) Error() string { return e.Reason }
 // maxHits is the most that one call counts for.
 const maxHits = 1 << 32
 
-// Decide judges a request, counts it, and answers in resp. After an error nothing has been
-// counted, unless it is one of a Store, which may have. A request for a domain without rules is OK, and so is a descriptor without a rule.
+// Decide judges a request, counts it, and answers in resp. After an error nothing has been counted, but a Store may
+// have counted. A request for a domain without rules is OK, and so is a descriptor without a rule.
 func (e *Engine) Decide(req *Request, resp *Response) error {
 	if req.Domain == "" {
 		return ErrNoDomain
@@ -240,7 +240,7 @@ func (resp *Response) reset(n int) {
 	resp.Code, resp.Tightest, resp.WouldDeny = OK, -1, false
 }
 
-// resolve finds what limits descriptor i, and returns its rule.
+// resolve finds the limit of descriptor i, and returns its rule.
 func (e *Engine) resolve(g *generation, d *domainState, req *Request, resp *Response, i int) *Rule {
 	desc, st, w := &req.Descriptors[i], &resp.Statuses[i], &resp.work[i]
 	w.refund = desc.Refund
@@ -281,7 +281,7 @@ func (e *Engine) resolve(g *generation, d *domainState, req *Request, resp *Resp
 	return r
 }
 
-// id is the hash by which a rule counts these entries.
+// id returns the hash under which a rule counts these entries.
 func (d *domainState) id(r *Rule, entries []Entry) uint64 {
 	h := d.hash
 	for i := range entries {
@@ -294,8 +294,8 @@ func (d *domainState) id(r *Rule, entries []Entry) uint64 {
 	return h.sum()
 }
 
-// replace lifts the limits whose rules others of the request replace. A rule that is replaced
-// itself replaces others all the same; one without a limit cannot be.
+// replace lifts the limits of rules that other rules of the request replace. A rule that is replaced
+// itself still replaces others. A rule without a limit cannot be replaced.
 func (resp *Response) replace() {
 	for i := range resp.Statuses {
 		by := resp.Statuses[i].Rule
@@ -342,7 +342,7 @@ func (e *Engine) count(w *work, st *Status, now int64, n uint64) {
 	after := uint64(w.most-d.Remaining) + n - uint64(cost)
 	counted := n
 	if n > 0 && !d.Allowed {
-		// The counter is full, above any limit, or has no room for a new key.
+		// The counter is full, which is above any limit, or has no room for a new key.
 		w.over, w.full, after, counted = true, true, max(after, w.limit), 0
 	}
 	if after > w.limit || w.over {
@@ -360,7 +360,7 @@ func (w *work) left(st *Status, now int64) time.Duration {
 func (w *work) counted(st *Status, left time.Duration, count uint64) {
 	before := w.limit
 	if w.hits <= count && !w.full {
-		before = count - w.hits // as if they were the last that were counted, if they were not
+		before = count - w.hits // hits that were not counted are placed as if they came last
 	}
 	w.windowStatus(st, left, count, count > w.limit || w.over)
 	h := hitsOf(w.hits, before, count, w.near, w.limit, st.Over)
@@ -388,7 +388,7 @@ func floorMod(a, n int64) int64 {
 	return a
 }
 
-// roundUp rounds up to whole seconds, of which the last ones are Never. A window's reset is between 1 s and its
+// roundUp rounds up to whole seconds; the largest results are Never. The reset of a window is between 1 s and its
 // length.
 func roundUp(d time.Duration) time.Duration {
 	r := d % time.Second
@@ -433,7 +433,7 @@ func (w *work) finish(st *Status, h *hits) {
 	}
 }
 
-// conclude makes one answer of all.
+// conclude combines the statuses into one answer.
 func (e *Engine) conclude(resp *Response) {
 	quotas, quotasOver := 0, 0
 	least := uint32(math.MaxUint32)

@@ -8,24 +8,24 @@ import (
 	"time"
 )
 
-// denials are the denied hits of keys whose refunds may still come. A proxy gives back at a stream's end the hits
-// that it has asked for, also those that were denied: where nothing has counted these, there is nothing to give
-// back, and their refund would be units that nobody has had.
+// denials are the denied hits of keys whose refunds may still come. At a stream's end a proxy gives back the hits
+// that it has asked for, even if they were denied. If denied hits were not counted there is nothing to give
+// back: their refund would create units.
 //
 // Keys are the ids of rules' entries, not of limiters, so that nothing is forgotten when a rule gets another
-// algorithm. Where there is no room for a key, all keys that are not there count as denied without bound.
+// algorithm. If there is no room for a key, all keys that are not there count as denied without bound.
 type denials struct {
 	shards     [256]denialShard
 	most       int           // keys of a shard
-	unrecorded atomic.Uint64 // denied calls that found no room
+	unrecorded atomic.Uint64 // denied calls that were not noted for lack of room
 }
 
-// denial is what a key has been denied, and not given back.
+// denial is the hits that a key has been denied, and that have not been given back.
 type denial struct {
-	missing uint64 // hits that no count holds; all that ever come, if boundless
+	missing uint64 // hits that no count holds; boundless means all hits that ever come
 	counted uint64 // hits that the count of a window holds
-	window  uint64 // which one
-	until   int64  // when they are forgotten, Unix nanoseconds
+	window  uint64 // the window of counted
+	until   int64  // when both are forgotten, Unix nanoseconds
 }
 
 const boundless = math.MaxUint64
@@ -33,12 +33,12 @@ const boundless = math.MaxUint64
 type denialShard struct {
 	mutex sync.Mutex
 	keys  map[uint64]denial
-	room  int   // how many keys there can be before a look for those to forget
-	look  int64 // when a full shard is looked at again
-	blind int64 // until when a key that is not here may have been denied
+	room  int   // how many keys there can be before the shard is searched for keys to forget
+	look  int64 // when a full shard is searched again
+	blind int64 // until then, a key that is not here may have been denied
 }
 
-// lookPause is for how long a full shard is not looked at again: a look takes time in proportion to its keys.
+// lookPause is how long a full shard is not searched again: a search takes time in proportion to its keys.
 const lookPause = int64(time.Minute)
 
 // bound makes room for so many keys, and for some of each shard.
@@ -51,7 +51,7 @@ func (d *denials) bound(keys int) {
 
 func (d *denials) shard(id uint64) *denialShard { return &d.shards[id>>56] }
 
-// add notes what a key was denied.
+// add notes hits that a key was denied.
 func (d *denials) add(id uint64, now int64, more denial) {
 	s := d.shard(id)
 	s.mutex.Lock()
@@ -66,7 +66,7 @@ func (d *denials) add(id uint64, now int64, more denial) {
 		return
 	default:
 		key = denial{window: more.window}
-		if s.blind > now { // it may have been denied more than is known
+		if s.blind > now { // the key may have been denied more hits than are known
 			key.missing, key.until = boundless, s.blind
 		}
 	}
@@ -76,7 +76,7 @@ func (d *denials) add(id uint64, now int64, more denial) {
 	s.keys[id] = key
 }
 
-// absorb takes n hits off what the key was denied, and returns how many of them nothing has counted.
+// absorb subtracts n hits from the denied hits of the key, and returns how many of them were never counted.
 func (d *denials) absorb(id uint64, now int64, n, window uint64) (absorbed uint64) {
 	s := d.shard(id)
 	s.mutex.Lock()
@@ -107,7 +107,7 @@ func (d *denials) absorb(id uint64, now int64, n, window uint64) (absorbed uint6
 	return absorbed
 }
 
-// roll moves on to a window, whose count does not hold what that of another one did.
+// roll moves on to another window. Its count does not hold the hits that the count of the window before held.
 func (k *denial) roll(window uint64) {
 	if k.window != window {
 		k.missing, k.counted, k.window = addUpTo(k.missing, k.counted), 0, window
@@ -121,7 +121,7 @@ func addUpTo(a, b uint64) uint64 {
 	return a + b
 }
 
-// fits reports whether there is room for another key, and makes some.
+// fits reports whether there is room for another key. If it is full, fits first drops keys to forget.
 func (s *denialShard) fits(most int, now int64) bool {
 	if len(s.keys) < s.room {
 		return true
@@ -148,7 +148,7 @@ func addTime(now, d int64) int64 {
 	return now + d
 }
 
-// len is how many keys there are, with some that have been forgotten.
+// len is how many keys there are, including some that are due to be forgotten.
 func (d *denials) len() (n int) {
 	for i := range d.shards {
 		s := &d.shards[i]
@@ -182,7 +182,7 @@ func (d *denials) appendTo(b []byte) []byte {
 	return b
 }
 
-// restore adds what appendTo has written.
+// restore adds the state that appendTo has written.
 func (d *denials) restore(b []byte, now int64) error {
 	if len(b)%denialSize != 8 {
 		return badSnapshot("the denied hits are cut short")

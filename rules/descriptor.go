@@ -100,7 +100,7 @@ func (l *loader) identify(at *yaml.Node, fields fieldList, path string) (*node, 
 // flags are the keys of a descriptor that are true or false.
 type flags struct{ shadow, quota, detailed, valueToMetric, shareThreshold, disabled bool }
 
-// flags reads them, and names the keys that nothing knows.
+// flags reads them, and reports keys that have no meaning.
 func (l *loader) flags(fields fieldList, path string) (out flags) {
 	for _, f := range fields {
 		switch f.name {
@@ -156,7 +156,7 @@ func (l *loader) insert(at *yaml.Node, fields fieldList, parent, n *node, path s
 	}
 }
 
-// rule reads what a descriptor says of its limit.
+// rule reads the limit of a descriptor.
 func (l *loader) rule(fields, current fieldList, d *domain, n *node, flags flags, path string, levels []*node) {
 	var metadata map[string]any
 	if f, ok := current.get("metadata"); ok {
@@ -183,7 +183,7 @@ func (l *loader) rule(fields, current fieldList, d *domain, n *node, flags flags
 	l.set.rules = append(l.set.rules, r)
 }
 
-// warnIdle names what a descriptor without a limit says of its limit.
+// warnIdle warns of keys about a limit in a descriptor without a limit.
 func (l *loader) warnIdle(fields fieldList, flags flags, path string) {
 	if _, ok := fields.get("rate_limit"); ok {
 		return
@@ -206,7 +206,7 @@ func (l *loader) warnIdle(fields fieldList, flags flags, path string) {
 	}
 }
 
-// identity names the rule without ambiguity: no two lists of keys and values give the same.
+// identity identifies the rule: different lists of keys and values have different identities.
 func (r *Rule) identity() string {
 	b := appendText(nil, r.domain.name)
 	for _, n := range r.levels {
@@ -219,7 +219,7 @@ func appendText(b []byte, s string) []byte {
 	return append(binary.AppendUvarint(b, uint64(len(s))), s...)
 }
 
-// metadata reads a map of anything.
+// metadata reads a map of any values.
 func (l *loader) metadata(f field, path string) map[string]any {
 	if isNull(f.value) {
 		return nil
@@ -232,7 +232,7 @@ func (l *loader) metadata(f field, path string) map[string]any {
 	return m
 }
 
-// plain turns a value into what JSON can say.
+// plain turns a value into one that JSON can express.
 func (l *loader) plain(n *yaml.Node, path string, depth int) any {
 	if depth > maxDepth || l.exhausted() {
 		l.errorAt(n, path, "metadata nests deeper than %d; want fewer levels", maxDepth)

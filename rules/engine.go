@@ -17,42 +17,42 @@ type Config struct {
 	// Clock tells the time. nil means sluice.SystemClock.
 	Clock sluice.Clock
 
-	// MaxKeys bounds the keys that are tracked, for each unit by itself, and for each rule with a
-	// limiter of its own; Overflow says what happens to more. They are those of sluice.Config,
-	// and hold for domains that say nothing else. MaxKeys also bounds the keys whose denied hits wait for
-	// their refund, for all domains together; see Stats.Unrecorded for what happens to more.
+	// MaxKeys bounds the tracked keys, for each unit by itself, and for each rule with a limiter of its
+	// own. Overflow says what happens when there are more. Both mean the same as in sluice.Config,
+	// and hold for domains that do not set their own. MaxKeys also bounds the keys with denied hits that wait for
+	// their refund, for all domains together; see Stats.Unrecorded for what happens when there are more.
 	MaxKeys  int
 	Overflow sluice.Overflow
 
-	// NearRatio is the share of a limit above which hits are near it, in statistics. 0 means 0.8; a negative number
-	// means none: all hits up to the limit are near it.
+	// NearRatio is the share of a limit above which hits count as near it, in statistics. 0 means 0.8. A negative
+	// number means none: all hits up to the limit are then near it.
 	NearRatio float32
 
-	// MaxSeries bounds the series of statistics whose paths requests decide (detailed_metric,
-	// value_to_metric). The hits of the others, and of paths above 1024 bytes, are counted as the
+	// MaxSeries bounds the series of statistics whose paths depend on requests (detailed_metric,
+	// value_to_metric). Hits of further paths, and of paths above 1024 bytes, are counted as the
 	// domain's "other". 0 means 2000; a negative number none.
 	MaxSeries int
 
-	// Shadow counts as ever and answers OK: Response.Code, not the statuses.
+	// Shadow counts as usual, but answers OK in Response.Code. The statuses are not changed.
 	Shadow bool
-	// Quota makes all descriptors quotas, those without a rule too, unless their rule is unlimited.
+	// Quota makes all descriptors quotas, also those without a rule. Descriptors with an unlimited rule are no quotas.
 	Quota bool
-	// StopWhenOver counts only the descriptors that are over their limit, if any is. It is exact
-	// also when calls come at the same time, unless a Store counts.
+	// StopWhenOver counts only the descriptors that are over their limit, if there are any. It is exact
+	// even if calls come at the same time, unless a Store counts.
 	StopWhenOver bool
 
-	// Store counts in the place of the engine's memory. nil means that memory. MaxKeys and Overflow mean
-	// nothing to a Store, and it refuses rules that it cannot keep: New and Swap then return a *LoadError. Counters that an engine has opened there are
-	// closed with the Store.
+	// Store counts instead of the engine's memory. nil means the memory. A Store ignores MaxKeys and Overflow.
+	// It refuses rules that it cannot keep: New and Swap then return a *LoadError. The counters that an engine has
+	// opened in a Store are closed with the Store.
 	Store Store
-	// Leases lets the Store admit hits from units that it has been lent, for rules that do not say leases:
-	// false. Remaining is then approximate, and the count of a window above its limit; admissions are not.
+	// Leases lets the Store admit hits from units that it has been lent, except for rules with leases:
+	// false. Remaining is then approximate, and so is the count of a window above its limit; admissions are exact.
 	Leases bool
 }
 
-// An Engine decides by the rules of a Set, which can be swapped for another one while it does.
-// It is safe for concurrent use, and nothing has to be closed: with a Config.Store that one has, when no engine needs
-// it any more.
+// An Engine decides by the rules of a Set, which can be swapped for another Set while it does.
+// It is safe for concurrent use, and does not have to be closed. A Config.Store has to be, when no engine
+// needs it any more.
 type Engine struct {
 	config Config
 	clock  sluice.Clock
@@ -62,24 +62,24 @@ type Engine struct {
 
 	denials denials
 
-	unrestored []string // does not change
+	unrestored []string // set once, by Restore
 
 	globalShadow atomic.Uint64
 	unknown      unknownDomains
 	seriesLeft   atomic.Int64
 
-	admin    sync.Mutex // guards what is below
+	admin    sync.Mutex // guards the fields below
 	groups   map[string]*counters
 	kept     map[string]*kept
-	shared   map[StoreLimit]StoreCounter // in the place of both, with a Store
+	shared   map[StoreLimit]StoreCounter // with a Store, instead of groups and kept
 	domains  map[string]*domainSeries
 	previous []*series // of the rules in force, by Rule.index
 	number   uint64
 
-	evicted, untracked uint64 // of limiters that are gone
+	evicted, untracked uint64 // of limiters that are no longer there
 }
 
-// domainSeries is what a domain counts beside the series of its rules.
+// domainSeries is the statistics of a domain beside the series of its rules.
 type domainSeries struct {
 	override, other *series
 	dynamic         *dynamic
@@ -87,7 +87,7 @@ type domainSeries struct {
 	gone            uint64        // the first generation without the domain, 0 while it is in force
 }
 
-// kept is what a rule counts with, and under which configuration.
+// kept is the counter or limiter of a rule, and its configuration.
 type kept struct {
 	counter
 	config sluice.Config
@@ -107,18 +107,18 @@ type domainState struct {
 	hash     sip // fed the domain
 	counters *counters
 
-	shared    sharedUnits // in the place of counters, with a Store
-	storeName string      // begins its keys there
+	shared    sharedUnits // with a Store, instead of counters
+	storeName string      // begins the names of its keys in the Store
 }
 
-// ruleState is what a rule needs for decisions.
+// ruleState is the state of a rule that decisions need.
 type ruleState struct {
 	counter
 	near   uint64
-	offset int64 // of its windows
+	offset int64 // of the rule's windows
 	series *series
 
-	shared StoreCounter // in the place of counter, with a Store
+	shared StoreCounter // with a Store, instead of counter
 }
 
 // New returns an engine that decides by set.
@@ -155,7 +155,7 @@ func newEngine(set *Set, c Config, key sipKey) (*Engine, error) {
 	return e, e.Swap(set)
 }
 
-// base is what all limiters of a domain have in common.
+// base returns the configuration that all limiters of a domain have in common.
 func (e *Engine) base(o *domainOptions) sluice.Config {
 	c := sluice.Config{MaxKeys: e.config.MaxKeys, Overflow: e.config.Overflow, Clock: e.clock, Hash: sluice.HashStable}
 	if o.maxKeys != 0 {
@@ -167,13 +167,13 @@ func (e *Engine) base(o *domainOptions) sluice.Config {
 	return c
 }
 
-// Swap puts other rules into force. Counts stay: those of windows belong to domains, entries and
+// Swap puts other rules into force. Counts stay: the counts of windows belong to domains, entries and
 // units, and a rule with a limiter of its own keeps it, found by its path, unless more than its
-// limit has changed. max_keys and overflow of a domain, or of such a rule, change when the process
-// starts again. A domain that ten Swaps in a row have not named begins its statistics anew when it comes back,
-// and with them its choice of counters; those of its own stay until all of their keys are
+// limit has changed. New values of max_keys and overflow, of a domain or of such a rule, take effect when the
+// process starts again. If ten Swaps in a row have not named a domain and it then comes back, its statistics begin
+// anew, and its counters are chosen anew. Counters of its own stay until all of their keys are
 // idle. Calls that start after Swap has returned are decided by the new rules, and each
-// call by one set from its begin to its end. After an error nothing has changed.
+// call is decided by one set from its begin to its end. After an error nothing has changed.
 func (e *Engine) Swap(set *Set) error {
 	if set == nil {
 		return errors.New("rules: Swap of no set; want one that Load has returned")
@@ -188,7 +188,7 @@ func (e *Engine) Swap(set *Set) error {
 			return err
 		}
 		for name := range set.domains {
-			groups[name] = &counters{} // that count nothing
+			groups[name] = &counters{} // no counters
 		}
 		e.commit(g, groups, make([]*kept, len(set.rules)), opened)
 		return nil
@@ -212,7 +212,7 @@ func (e *Engine) Swap(set *Set) error {
 	return nil
 }
 
-// group returns the counters of a domain: those that it has had before, or its own, or all others'.
+// group returns the counters of a domain: the ones that it has already, or new ones of its own, or the shared ones.
 func (e *Engine) group(d *domain) (*counters, error) {
 	if known := e.groups["="+d.name]; known != nil {
 		return known, nil
@@ -223,8 +223,8 @@ func (e *Engine) group(d *domain) (*counters, error) {
 	return newCounters(e.base(&d.domainOptions))
 }
 
-// keep returns what a rule counts with, nil for the counters of its unit: what it has had before
-// if that can go on, else new.
+// keep returns the limiter or counter of a rule, or nil for the counters of its unit. It returns the present one
+// if that fits the rule, otherwise a new one.
 func (e *Engine) keep(r *Rule) (*kept, error) {
 	if r.unlimited || r.counting && !r.ownCounter {
 		return nil, nil
@@ -243,8 +243,8 @@ func (e *Engine) keep(r *Rule) (*kept, error) {
 	return &kept{counter: counter{limiter: lim}, config: *r.config}, err
 }
 
-// fits reports whether r can go on counting with k: a counter for any threshold that it counts to, in
-// the same windows; a limiter if at most its limit has changed.
+// fits reports whether r can go on counting with k. A counter fits if its windows are the same, and it counts up to
+// the threshold. A limiter fits if at most its limit has changed.
 func (k *kept) fits(r *Rule) bool {
 	if r.counting {
 		return k.most >= int(max(r.requests, 1)) && k.config.Limit.Period == r.period && k.config.Offset == r.config.Offset
@@ -254,8 +254,8 @@ func (k *kept) fits(r *Rule) bool {
 	return k.most == 0 && a == b
 }
 
-// commit puts g into force. Limits of limiters that stay are changed first, so that no decision
-// by the new rules meets an old one.
+// commit puts g into force. Limiters that stay get their new limits first, so that no decision
+// by the new rules uses an old limit.
 func (e *Engine) commit(g *generation, groups map[string]*counters, limiters []*kept, opened map[StoreLimit]StoreCounter) {
 	for name, d := range g.set.domains {
 		if e.domains[name] == nil {
@@ -276,7 +276,7 @@ func (e *Engine) commit(g *generation, groups map[string]*counters, limiters []*
 		state := ruleState{near: near(e.config.NearRatio, r.requests), series: all[i]}
 		if k := limiters[i]; k != nil {
 			if !r.counting && k.config.Limit != r.config.Limit {
-				// New has accepted the same limit at Load, so this cannot fail.
+				// Load has accepted the same limit, so this cannot fail.
 				if err := k.limiter.SetLimit(r.config.Limit); err != nil {
 					panic(fmt.Sprintf("rules: %s: a limit that was accepted before: %v", r.path, err))
 				}
@@ -307,7 +307,7 @@ func (e *Engine) commit(g *generation, groups map[string]*counters, limiters []*
 // forgetAfter is how many generations in a row a domain must be missing from.
 const forgetAfter = 10
 
-// forget drops what domains have left behind that are not coming back. Counters of their own are only
+// forget drops the state of domains that are not coming back. Counters of their own are only
 // dropped when they hold nothing.
 func (e *Engine) forget(g *generation) {
 	for name, d := range e.domains {
@@ -331,14 +331,14 @@ func (e *Engine) forget(g *generation) {
 	}
 }
 
-// retire keeps what Stats has of a limiter that goes: sums never go down.
+// retire adds the sums of a limiter that is dropped to those in Stats, so that sums never go down.
 func (e *Engine) retire(l *sluice.Limiter) {
 	s := l.Stats()
 	e.evicted += s.Evicted
 	e.untracked += s.Untracked
 }
 
-// seriesOf returns the series of each rule: that of its path in the last set, or a new one.
+// seriesOf returns the series of each rule: the series of its path in the last set, or a new one.
 func (e *Engine) seriesOf(rules []*Rule) []*series {
 	type name struct{ domain, path string }
 	known := make(map[name]*series, len(e.previous))
@@ -355,19 +355,19 @@ func (e *Engine) seriesOf(rules []*Rule) []*series {
 			s = fresh.one()
 			known[n] = s
 		}
-		// By the words of the new set, lest the old one stay in memory.
+		// With the strings of the new set, so that the old set does not stay in memory.
 		s.domain, s.path, s.rule = n.domain, n.path, r
 		all[i] = s
 	}
 	for _, s := range e.previous {
-		if s.rule == nil { // its neighbours may stay in memory
+		if s.rule == nil { // series beside it may stay in memory
 			s.domain, s.path = "", ""
 		}
 	}
 	return all
 }
 
-// near is the count from which on hits are near the limit, rounded as upstream rounds it.
+// near is the count above which hits are near the limit, rounded as upstream rounds it.
 func near(ratio float32, requests uint32) uint64 { return uint64(float32(requests) * ratio) }
 
 func (e *Engine) domainHash(name string) sip {
@@ -377,7 +377,7 @@ func (e *Engine) domainHash(name string) sip {
 	return h
 }
 
-// Set returns the rules in force, and their number: 1 for the first, one more for each Swap.
+// Set returns the rules in force, and their number: 1 for the first rules, one more after each Swap.
 func (e *Engine) Set() (*Set, uint64) {
 	g := e.now.Load()
 	return g.set, g.number

@@ -25,7 +25,7 @@ func (v level) String() string {
 	return [...]string{"a file's top level", "a descriptor", "rate_limit", "replaces", "sluice", "http", "actions"}[v]
 }
 
-// known lists the keys of each level, first upstream's, then those that only sluice reads.
+// known lists the keys of each level, first upstream's keys, then the keys that only sluice reads.
 var known = map[level]struct{ upstream, own []string }{
 	inFile: {[]string{"domain", "descriptors"}, []string{"sluice", "http"}},
 	inDescriptor: {[]string{"key", "value", "rate_limit", "descriptors", "shadow_mode", "quota_mode", "detailed_metric",
@@ -38,8 +38,8 @@ var known = map[level]struct{ upstream, own []string }{
 	inActions:       {nil, actionNames[:]},
 }
 
-// upstreamKey reports whether upstream knows the key, at whatever level: it ignores such keys
-// where they mean nothing.
+// upstreamKey reports whether upstream knows the key, at any level: upstream ignores such keys
+// at levels where they mean nothing.
 func upstreamKey(name string) bool {
 	for v := range known {
 		if slices.Contains(known[v].upstream, name) {
@@ -49,8 +49,8 @@ func upstreamKey(name string) bool {
 	return false
 }
 
-// unknown deals with a key that means nothing at its level. If upstream reads files with it, so
-// do we, with a warning.
+// unknown deals with a key that means nothing at its level. If upstream reads files with such a key, sluice
+// does so, too, with a warning.
 func (l *loader) unknown(f field, path string, here level) {
 	if !upstreamKey(f.name) {
 		keys := slices.Concat(known[here].upstream, known[here].own)
@@ -76,8 +76,8 @@ func homes(name string) string {
 	return strings.Join(out, " or ")
 }
 
-// ignored checks a value that means nothing by what upstream demands of any value: text keys that
-// it knows, lists of maps, and no fractions, dates or huge numbers.
+// ignored checks a value that means nothing, as upstream checks any value: it must have text keys that
+// upstream knows, and lists of maps, and no fractions, dates or huge numbers.
 func (l *loader) ignored(n *yaml.Node, path string, depth int) {
 	if depth > maxDepth || l.exhausted() {
 		return
@@ -108,7 +108,7 @@ func (l *loader) ignored(n *yaml.Node, path string, depth int) {
 	}
 }
 
-// nearest returns the name that takes the fewest edits, if they are few.
+// nearest returns the name that takes the fewest edits, or "" if it takes many.
 func nearest(name string, names []string) string {
 	best, edits := "", 3
 	for _, n := range names {

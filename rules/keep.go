@@ -6,8 +6,8 @@ import (
 	"github.com/sluice-go/sluice"
 )
 
-// keeper lays out what a set is made of in few large objects. The garbage collector looks at every
-// object that has pointers, as long as the rules are in force, on processors that calls wait for.
+// keeper stores the parts of a set in a few large objects. As long as the rules are in force, the garbage collector
+// looks at every object that has pointers, on processors that calls wait for.
 type keeper struct {
 	text    strings.Builder // of paths, one behind the other
 	nodes   []node
@@ -28,7 +28,7 @@ func one[T any](slab *[]T) *T {
 	return &(*slab)[len(*slab)-1]
 }
 
-// node returns a descriptor below parent, and its path. Its names are parts of that.
+// node returns a descriptor below parent, and its path. The descriptor's names are parts of the path.
 func (k *keeper) node(parent, key, value string) (*node, string) {
 	if size := len(parent) + len(key) + len(value) + 2; k.text.Cap()-k.text.Len() < size {
 		last := k.text.Cap()
@@ -50,7 +50,7 @@ func (k *keeper) node(parent, key, value string) (*node, string) {
 	return n, path
 }
 
-// below returns the list of n behind above.
+// below returns above followed by n.
 func (k *keeper) below(above []*node, n *node) []*node {
 	size := len(above) + 1
 	if cap(k.levels)-len(k.levels) < size {
@@ -61,14 +61,14 @@ func (k *keeper) below(above []*node, n *node) []*node {
 	return k.levels[from:len(k.levels):len(k.levels)]
 }
 
-// config returns a copy of c, one for all equal ones.
+// config returns a copy of c. Equal configurations share one copy.
 func (k *keeper) config(c sluice.Config) *sluice.Config {
 	if k.configs == nil {
 		k.configs = map[sluice.Config]*sluice.Config{}
 	}
 	known := k.configs[c]
 	if known == nil {
-		kept := c // not c itself, which would be an object whether it is known or not
+		kept := c // not c itself, which would then be allocated in any case
 		known = &kept
 		k.configs[c] = known
 	}

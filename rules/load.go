@@ -71,14 +71,14 @@ func comparePlaces(a, b Problem) int {
 	return cmp.Or(cmp.Compare(a.Line, b.Line), cmp.Compare(a.Column, b.Column))
 }
 
-// LoadError is the error of Load: all that is wrong with the files, warnings included, by file
-// and place. It is also that of New and Swap about what a Store does not keep.
+// LoadError is the error of Load: all problems of the files, warnings included, by file
+// and place. It is also the error of New and Swap for rules that a Store cannot keep.
 type LoadError struct{ Problems []Problem }
 
-// maxLines is how many problems are told of in a text.
+// maxLines is how many problems the text of an error has.
 const maxLines = 1000
 
-// Error is the problems, a line each: the first 1,000, and how many there are beyond them.
+// Error returns the problems, a line each: the first 1,000, and how many more there are.
 func (e *LoadError) Error() string {
 	told := e.Problems[:min(len(e.Problems), maxLines)]
 	lines := make([]string, len(told), len(told)+1)
@@ -92,8 +92,8 @@ func (e *LoadError) Error() string {
 }
 
 // Load reads files of rules, and checks all of them to the end. The error is a *LoadError; there
-// is no Set then. Files without a rule, and no files at all, are fine: what no rule is for is not
-// limited.
+// is no Set then. Files without a rule, and no files at all, are accepted. Requests without a rule
+// are not limited.
 func Load(files []File, o Options) (*Set, error) {
 	return load(files, o, pieceSize)
 }
@@ -117,7 +117,7 @@ func load(files []File, o Options, size int) (*Set, error) {
 	return l.set, nil
 }
 
-// digest names the content of files, whatever their order.
+// digest identifies the content of files, in any order.
 func digest(files []File) string {
 	sums := make([]string, len(files))
 	for i, f := range files {
@@ -141,14 +141,14 @@ type loader struct {
 	size  int // of pieces
 
 	replaced []replacement
-	compared int // pairs of patterns
+	compared int // pairs of patterns so far
 
 	file  string
-	left  int // how many more values of it are looked at
+	left  int // how many more values of the file may be read
 	paths int // how many more bytes the paths of its descriptors may have
 }
 
-// nodeName is what no two descriptors may have in common: "a_b" is both the key a_b, and the key a with
+// nodeName must be unique for each descriptor: "a_b" is both the key a_b, and the key a with
 // the value b.
 type nodeName struct {
 	parent *node
@@ -193,7 +193,7 @@ func (l *loader) problem(n *yaml.Node, path string, warning bool, message string
 	return Problem{File: l.file, Line: max(n.Line, 1), Column: max(n.Column, 1), Path: path, Message: message, Warning: warning}
 }
 
-// load reads a file. It is false if the file has to be read in one piece.
+// load reads a file. It returns false if the file has to be read in one piece.
 func (l *loader) load(f File) bool {
 	l.file, l.left, l.paths = f.Name, budget(f.Data), pathBudget(f.Data)
 	c := cut(f.Data, l.size)
@@ -213,7 +213,7 @@ func (l *loader) load(f File) bool {
 	return l.root(root, c)
 }
 
-// root reads a file's top level. It is false if the file has to be read in one piece.
+// root reads a file's top level. It returns false if the file has to be read in one piece.
 func (l *loader) root(n *yaml.Node, c cuts) bool {
 	fields := l.fields(n, "")
 	if !c.fits(fields) {
@@ -232,7 +232,7 @@ func (l *loader) root(n *yaml.Node, c cuts) bool {
 	for _, f := range last(fields) {
 		switch f.name {
 		case "domain", "descriptors":
-		case "sluice": // what rules below depend on
+		case "sluice": // rules below depend on it
 			l.domainOptions(f, d, name)
 		case "http":
 			l.httpLists(f, d, name)
@@ -286,17 +286,17 @@ func (fs fieldList) get(name string) (field, bool) {
 	return field{}, false
 }
 
-// at is get where the field is there, or what is wanted is none.
+// at returns the field, or a field without nodes if it is not there.
 func (fs fieldList) at(name string) field {
 	f, _ := fs.get(name)
 	return f
 }
 
-// last returns the fields that count: of equal keys the last, in the order of the first.
+// last returns the fields that count: of equal keys the last one, in the order of the first.
 func last(fields fieldList) fieldList {
 	var out fieldList // nil as long as no key comes again
 	var keys firsts
-	n := 0 // different ones
+	n := 0 // number of different keys
 	for i, f := range fields {
 		j := keys.of(f.name, n)
 		switch {

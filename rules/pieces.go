@@ -14,25 +14,25 @@ import (
 // descriptors is therefore parsed in pieces: cut takes lines out of a file that look like items of
 // the list, and each piece is parsed by itself.
 //
-// Pieces mean what the whole means. A text in quotes, or a list in brackets, that a cut goes through
-// is left open at the end of the first piece, which is an error. Text without quotes and blocks of
-// text end where a line begins with an item of a list around them, whether something is cut there or
-// not. An alias of what another piece defines is an error. After an error the file is read as a whole.
+// Pieces mean the same as the whole. If a cut goes through a text in quotes, or through a list in brackets, that
+// is still open at the end of the first piece, which is an error. Text without quotes, and blocks of text, end at
+// a line that begins with an item of a list around them, whether something is cut there or
+// not. An alias of an anchor in another piece is an error. After an error the file is read as a whole.
 
-// pieceSize is the size of a piece in bytes, at least, without the last one.
+// pieceSize is the least size of a piece in bytes, except for the last one.
 const pieceSize = 16 << 10
 
 // cuts is a file that has been cut up.
 type cuts struct {
-	rest   []byte  // the file, with nothing but line breaks in the place of the list
-	line   int     // of the list's key
+	rest   []byte  // the file, with empty lines in the place of the list
+	line   int     // the line of the list's key
 	pieces []piece // of the list; nil if nothing has been cut
 }
 
-// piece is some of the items of a list, as a list.
+// piece is some of the items of a list, in the form of a list.
 type piece struct {
 	text   []byte
-	before int // lines
+	before int // number of lines before it
 }
 
 // cut cuts up a file whose descriptors are longer than a piece.
@@ -43,7 +43,7 @@ func cut(data []byte, size int) cuts {
 	}
 	c := cuts{line: line}
 	end, indent := begin, -1
-	from, before := begin, line // of the piece that is open
+	from, before := begin, line // where the present piece begins
 lines:
 	for text := range bytes.Lines(data[begin:]) {
 		depth := len(text) - len(bytes.TrimLeft(text, " "))
@@ -71,8 +71,8 @@ lines:
 	return c
 }
 
-// listStart returns where the line behind "descriptors:" begins, and how many lines there are before
-// it; the end of the file if there is none.
+// listStart returns where the line after "descriptors:" begins, and how many lines there are before
+// it; without such a list, the end of the file.
 func listStart(data []byte) (at, line int) {
 	for text := range bytes.Lines(data) {
 		at += len(text)
@@ -89,8 +89,8 @@ func isItem(text []byte) bool {
 	return len(text) > 1 && text[0] == '-' && bytes.IndexByte([]byte(" \r\n"), text[1]) >= 0
 }
 
-// fits reports whether the list that was cut out is what the file's only field of its name had, and
-// nothing else.
+// fits reports whether the list that was cut out was the whole value of the file's only field
+// "descriptors".
 func (c *cuts) fits(fields fieldList) bool {
 	if c.pieces == nil {
 		return true
@@ -108,7 +108,7 @@ func (c *cuts) fits(fields fieldList) bool {
 	return found
 }
 
-// parse returns the items of a piece; false if it is not a list by itself.
+// parse returns the items of a piece; false if the piece is not a list by itself.
 func (p *piece) parse() ([]*yaml.Node, bool) {
 	dec := yaml.NewDecoder(bytes.NewReader(p.text))
 	var doc, next yaml.Node
@@ -119,7 +119,7 @@ func (p *piece) parse() ([]*yaml.Node, bool) {
 	return doc.Content[0].Content, true
 }
 
-// shift moves what was parsed down by some lines.
+// shift moves parsed values down by some lines.
 func shift(n *yaml.Node, lines int) {
 	n.Line += lines
 	for _, c := range n.Content {

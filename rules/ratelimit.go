@@ -34,8 +34,8 @@ type rateLimitReader struct {
 	domain *domainOptions
 }
 
-// rateLimit reads the limit of a descriptor; false if it has none. If it is given twice, the keys
-// of both count, as upstream has it.
+// rateLimit reads the limit of a descriptor; false if it has none. If the limit is given twice, the keys
+// of both count, as in upstream.
 func (l *loader) rateLimit(fields fieldList, d *domain, path string) (rateLimit, bool) {
 	r := rateLimitReader{loader: l, path: path, multiplier: 1, domain: &d.domainOptions}
 	var all fieldList
@@ -216,7 +216,7 @@ func (r *rateLimitReader) checkReplaces() {
 	}
 }
 
-// shape decides how the rule is kept, and tries it out: a limit that cannot be kept is an error.
+// shape decides how the rule counts, and checks it: a limit that cannot be kept is an error.
 func (r *rateLimitReader) shape() {
 	o := &r.out
 	if o.unlimited || o.period == 0 {
@@ -249,8 +249,8 @@ func (r *rateLimitReader) shape() {
 	r.configError(err)
 }
 
-// deniedCount reports whether denied hits count: what the rule says, or the domain; else they do
-// with fixed windows, as upstream has it.
+// deniedCount reports whether denied hits count: as the rule or the domain says, otherwise only for
+// fixed windows, as in upstream.
 func (r *rateLimitReader) deniedCount(fixed bool) bool {
 	windowed := fixed || r.algorithm == sluice.SlidingWindow || r.algorithm == sluice.SlidingLog
 	switch {
@@ -267,7 +267,7 @@ func (r *rateLimitReader) deniedCount(fixed bool) bool {
 	return fixed
 }
 
-// configFields says which key a field of sluice.Config comes from.
+// configFields names the key of a rule for each field of sluice.Config.
 var configFields = map[string]string{
 	"Limit": "requests_per_unit", "Limit.Rate": "requests_per_unit", "Limit.Period": "period", "Limit.Burst": "burst",
 	"Offset": "offset", "Soft": "soft", "BlockFor": "block_for", "CountDenied": "count_denied", "Algorithm": "algorithm",

@@ -6,21 +6,21 @@ import (
 	"strings"
 )
 
-// A part that can never apply is most likely a mistake: a descriptor that another one takes all requests of, and a
-// name in replaces that no rule of the domain has. Both are warnings, as files with them load in Envoy's service.
+// A part that can never apply is most likely a mistake: a descriptor whose requests all go to another one, or a
+// name in replaces that no rule of the domain has. Both are warnings, since Envoy's service loads files with them.
 
-// maxCompared bounds how many pairs of patterns a load compares, which takes tens of milliseconds: there may be more in
-// files with thousands of patterns for one key, and no warnings of these.
+// maxCompared bounds how many pairs of patterns a load compares, which takes tens of milliseconds. Files with thousands
+// of patterns for one key can have more pairs; further pairs are not compared, and get no warnings.
 const maxCompared = 1 << 20
 
-// fresh stands for the asterisks of a pattern: only an asterisk fits it. It is no character of text.
+// fresh stands for the asterisks of a pattern. Only an asterisk fits it, since no text contains this character.
 const fresh = "\U0010FFFF"
 
-// hardest is a value that the pattern of a value fits, and another one that has no fresh itself only if it fits
-// all that this one does.
+// hardest returns a value that the pattern value fits. If another pattern without fresh in it fits this value, it
+// fits all values that the pattern fits.
 func hardest(value string) string { return strings.ReplaceAll(value, "*", fresh) }
 
-// unreached warns if n, which is about to become one of b, is never reached, or keeps another one from that.
+// unreached warns if n, which is about to become one of b, is never reached, or makes another descriptor unreachable.
 func (l *loader) unreached(fields fieldList, parent *node, b *branch, n *node, path string) {
 	where := func(n *node) place { return l.nodes[nodeName{parent, n.name}] }
 	if n.value() == "" {
@@ -57,7 +57,7 @@ type replacement struct {
 	warning Problem // if no rule has it
 }
 
-// unnamed warns of names that rules replace and none has. A file is known when all are.
+// unnamed warns of replaced names that no rule has. It is called when all files have been read.
 func (l *loader) unnamed(files []File) {
 	if len(l.replaced) == 0 {
 		return

@@ -7,14 +7,14 @@ import (
 	"sync/atomic"
 )
 
-// hits is what a judgement adds to a series.
+// hits is the numbers that a judgement adds to a series.
 type hits struct{ total, within, near, over, shadow uint64 }
 
-// series counts the hits of one rule, or of one value of it where detailed_metric or
+// series counts the hits of one rule, or of one value of it if detailed_metric or
 // value_to_metric ask for that. It is striped, so that cores do not write to the same line.
 type series struct {
 	domain, path string
-	levels       []string // nil for those of rule
+	levels       []string // nil for the levels of rule
 	rule         *Rule
 	stripes      []stripe
 }
@@ -38,10 +38,10 @@ func newSeries(domain, path string, levels []string) *series {
 	return &series{domain: domain, path: path, levels: levels, stripes: make([]stripe, stripeCount)}
 }
 
-// seriesSlab makes series side by side, in few objects for the garbage collector to look at. Series of an object
-// stay in memory until none of them is used, so it has one at first, then twice as many each time, to 32.
+// seriesSlab makes series side by side, in few objects for the garbage collector to look at. An object stays in
+// memory while one of its series is used. So the first has one series, and each next one twice as many, up to 32.
 type seriesSlab struct {
-	size    int // of the last one
+	size    int // of the last object
 	series  []series
 	stripes []stripe
 }
@@ -57,7 +57,7 @@ func (b *seriesSlab) one() *series {
 	return s
 }
 
-// add counts h in the stripe that pick chooses.
+// add counts h in the stripe that pick selects.
 func (s *series) add(pick uint64, h *hits) {
 	t := &s.stripes[pick&uint64(len(s.stripes)-1)]
 	t.total.Add(h.total)
@@ -75,7 +75,7 @@ func (s *series) add(pick uint64, h *hits) {
 	}
 }
 
-// refund counts hits that were to be given back, and those of them that gave nothing.
+// refund counts hits that were to be given back, and how many of them were not.
 func (s *series) refund(pick, refunded, absorbed uint64) {
 	t := &s.stripes[pick&uint64(len(s.stripes)-1)]
 	t.refunded.Add(refunded)
@@ -84,27 +84,27 @@ func (s *series) refund(pick, refunded, absorbed uint64) {
 	}
 }
 
-// Series is the hits that have been counted for one rule since the engine was made; hits, not
+// Series is the hits that have been counted for one rule since the engine was made. It counts hits, not
 // calls.
 type Series struct {
 	Domain string
-	// Path is the rule's: "domain.key_value.key". With detailed_metric and value_to_metric it
-	// has the values of requests. It is "override" for limits that come in a request, and
-	// "other" for paths that there is no room for.
+	// Path is the rule's path: "domain.key_value.key". With detailed_metric and value_to_metric it
+	// includes the values of requests. It is "override" for limits that come in a request, and
+	// "other" for paths for which there is no room.
 	Path string
 	// Levels is the path's parts below the domain.
 	Levels []string
-	// Total is Within, of descriptors that passed, and the rest, of descriptors that did not.
+	// Total is all hits. Within is the hits of descriptors that passed.
 	Total, Within uint64
-	// Near is the hits above 80% of the limit (Config.NearRatio) and up to it; Over the hits
-	// above it; Shadow those of Over that a rule in shadow_mode admitted.
+	// Near is the hits above 80% of the limit (Config.NearRatio) and up to it. Over is the hits above
+	// it. Shadow is the hits in Over that a rule in shadow_mode admitted.
 	Near, Over, Shadow uint64
-	// Refunded is the hits that descriptors with Refund have asked to give back. No other number has them.
+	// Refunded is the hits that descriptors with Refund have asked to give back. They are in no other number.
 	Refunded uint64
-	// Absorbed is those of Refunded that gave nothing back, since as many hits of the same entries had been denied
+	// Absorbed is the hits in Refunded that were not given back, since as many hits of the same entries had been denied
 	// and not counted. Denied hits wait for their refund for the limit's period from the last denial of these
-	// entries on, but for at least an hour and at most a day. Where denied calls get no refund, those of
-	// admitted ones are absorbed for that time.
+	// entries on, but for at least an hour and at most a day. If denied calls get no refund, the refunds of
+	// admitted calls are absorbed for that time.
 	Absorbed uint64
 }
 
@@ -126,12 +126,12 @@ func (s *series) snapshot() Series {
 	return out
 }
 
-// hitsOf divides the hits of a judgement, which moved a count from before to after, into those up
-// to the threshold near, those from there to the limit, and those above.
+// hitsOf divides the hits of a judgement, which moved a count from before to after, into hits up
+// to the threshold near, hits from there to the limit, and hits above the limit.
 func hitsOf(n, before, after, near, limit uint64, over bool) hits {
 	h := hits{total: n}
 	switch {
-	case over && (before >= limit || after <= limit): // the latter if it was not counted
+	case over && (before >= limit || after <= limit): // the latter if the hits were not counted
 		h.over = n
 	case over:
 		h.over = after - limit
@@ -145,13 +145,13 @@ func hitsOf(n, before, after, near, limit uint64, over bool) hits {
 	return h
 }
 
-// dynamic is the series of a domain whose paths requests decide.
+// dynamic is the series of a domain whose paths depend on requests.
 type dynamic struct {
 	left  *atomic.Int64 // how many more there can be, in all domains
 	all   atomic.Pointer[map[string]*series]
-	mutex sync.Mutex // held to add one, which copies the map
+	mutex sync.Mutex // held to add a series, which copies the map
 
-	closed bool // guarded by mutex: there are no more
+	closed bool // guarded by mutex: no more series can be added
 }
 
 func newDynamic(left *atomic.Int64) *dynamic {
@@ -163,7 +163,7 @@ func newDynamic(left *atomic.Int64) *dynamic {
 // maxSeriesPath is the longest path that gets a series, in bytes.
 const maxSeriesPath = 1024
 
-// get returns the series for these entries, or nil if there is no room for it.
+// get returns the series for these entries, or nil if there is no room for another series.
 func (d *dynamic) get(r *Rule, entries []Entry) *series {
 	var few [256]byte
 	path := r.appendMetricPath(few[:0], entries)
@@ -224,8 +224,8 @@ func (r *Rule) appendLevel(b []byte, i int, e *Entry, sharing bool) []byte {
 	return append(append(b, '_'), value...)
 }
 
-// sharing reports whether a level of the rule shares its counter for these entries. A value that is
-// spelled like the pattern is not one of those that share for upstream's statistics.
+// sharing reports whether a level of the rule shares its counter for these entries. For upstream's statistics, a
+// value that is spelled like the pattern does not share.
 func (r *Rule) sharing(entries []Entry) bool {
 	for i, n := range r.levels {
 		if n.share && n.pattern != nil && entries[i].Value != n.value() {
@@ -245,7 +245,7 @@ func (r *Rule) appendMetricPath(b []byte, entries []Entry) []byte {
 	return b
 }
 
-// metricLevels is appendMetricPath, in its parts.
+// metricLevels returns the parts that appendMetricPath joins.
 func (r *Rule) metricLevels(entries []Entry) []string {
 	out := make([]string, len(entries))
 	sharing := r.detailed && r.sharing(entries)

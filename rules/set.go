@@ -62,16 +62,16 @@ func parseUnit(s string) (Unit, bool) {
 	return UnknownUnit, false
 }
 
-// A Set is the rules of a number of files. It does not change: it is safe for concurrent use.
+// A Set is the rules of a number of files. It never changes, and so is safe for concurrent use.
 type Set struct {
 	domains  map[string]*domain
 	rules    []*Rule
-	names    map[string]int // of rate_limit.name, from 1
+	names    map[string]int // numbers of rate_limit.name, from 1
 	warnings []Problem
 	digest   string
 }
 
-// Warnings returns what Load found odd in the files.
+// Warnings returns the problems that Load found in the files although it accepted them.
 func (s *Set) Warnings() []Problem { return slices.Clone(s.warnings) }
 
 // Digest identifies the content of the files that the set was loaded from.
@@ -115,7 +115,7 @@ type domainOptions struct {
 	countDenied *bool
 }
 
-// ownCounters reports whether the domain's counters are apart from those of others.
+// ownCounters reports whether the domain has counters of its own.
 func (o *domainOptions) ownCounters() bool { return o.maxKeys != 0 || o.overflowSet }
 
 // node is a descriptor of the configuration.
@@ -131,7 +131,7 @@ type node struct {
 
 func (n *node) key() string { return n.name[:n.keyLen] }
 
-// value is empty if there is none.
+// value returns the descriptor's value, empty if it has none.
 func (n *node) value() string {
 	if len(n.name) == n.keyLen {
 		return ""
@@ -141,13 +141,13 @@ func (n *node) value() string {
 
 // branch holds the descriptors of a level that have the same key.
 type branch struct {
-	values   map[string]*node // by value, also those of patterns
+	values   map[string]*node // by value; patterns are there, too
 	patterns []*node          // in the order of the file
 	all      *node            // the one without a value
 }
 
-// child returns the descriptor for an entry: that of exactly its value, else the first pattern
-// that fits, else that of its key; nil if there is none.
+// child returns the descriptor for an entry: the one with exactly its value, else the first pattern
+// that fits, else the one without a value; nil if there is none.
 func (n *node) child(e *Entry) *node {
 	b := n.children[e.Key]
 	if b == nil {
@@ -168,7 +168,7 @@ func (n *node) child(e *Entry) *node {
 type Entry struct{ Key, Value string }
 
 // Match returns the rule that limits a descriptor with these entries, or nil. The choice for an
-// entry stands: a more specific descriptor hides a more general one, also where it has no
+// entry is final: a more specific descriptor hides a more general one, even if it has no
 // rule at the depth of the last entry.
 func (s *Set) Match(domain string, entries []Entry) *Rule {
 	d := s.domains[domain]
@@ -197,7 +197,7 @@ type Rule struct {
 	domain    *domain
 	path      string
 	levels    []*node // from the top to the rule's own
-	rateLimit         // what the file says
+	rateLimit         // the limit in the file
 
 	shadow, quota bool
 	detailed      bool
@@ -208,15 +208,15 @@ type Rule struct {
 // rateLimit is the keys of "rate_limit".
 type rateLimit struct {
 	requests   uint32
-	unit       Unit // UnknownUnit if the period is none
+	unit       Unit // UnknownUnit if the period is not the length of a unit
 	period     time.Duration
 	unlimited  bool
 	name       string
 	nameID     int // 0 for none
 	replaces   []int
-	counting   bool // in counters of the unit or of its own; else in a limiter
+	counting   bool // in counters, of the unit or of its own; else in a limiter
 	ownCounter bool
-	noLeases   bool           // of a Store
+	noLeases   bool           // leases: false, for a Store
 	config     *sluice.Config // of the limiter, without MaxKeys, Overflow, Clock; nil if unlimited
 	at         place
 }
@@ -227,13 +227,13 @@ func (r *Rule) Path() string { return r.path }
 // Domain is the name of the rule's domain.
 func (r *Rule) Domain() string { return r.domain.name }
 
-// Name is rate_limit.name, which others can replace; empty for none.
+// Name is rate_limit.name, which other rules can replace; empty if there is none.
 func (r *Rule) Name() string { return r.name }
 
-// Requests is requests_per_unit, and Unit is the unit; UnknownUnit if Period is none.
+// Requests is requests_per_unit.
 func (r *Rule) Requests() uint32 { return r.requests }
 
-// Unit is the unit of the limit; UnknownUnit if Period is the length of none.
+// Unit is the unit of the limit; UnknownUnit if Period is not the length of a unit.
 func (r *Rule) Unit() Unit { return r.unit }
 
 // Period is the time over which Requests are counted; 0 if the rule is unlimited.
@@ -260,7 +260,7 @@ func (r *Rule) Algorithm() sluice.Algorithm {
 // map[string]any. It must not be changed.
 func (r *Rule) Metadata() map[string]any { return r.metadata }
 
-// String is a line for people, in upstream's form, with what upstream does not have behind it.
+// String describes the rule in a line, in upstream's form, followed by the settings that upstream does not have.
 func (r *Rule) String() string {
 	s := fmt.Sprintf("%s: unit=%s requests_per_unit=%d, shadow_mode: %t, quota_mode: %t", r.path, r.unit, r.requests, r.shadow, r.quota)
 	if r.unlimited {

@@ -14,8 +14,8 @@ import (
 // sharedUnits are the counters of a Store for overrides, by unit.
 type sharedUnits [Week + 1]StoreCounter
 
-// openAll opens what the rules of set count with in the Store, and returns the counters that were not
-// open before. After an error, a *LoadError of all that the Store does not keep, it has closed these again.
+// openAll opens the counters of set in the Store, and returns the counters that were not open before. The error
+// is a *LoadError of all that the Store does not keep; openAll has then closed these counters again.
 func (e *Engine) openAll(set *Set) (opened map[StoreLimit]StoreCounter, err error) {
 	opened = map[StoreLimit]StoreCounter{}
 	open := func(l StoreLimit) error {
@@ -63,7 +63,7 @@ func (e *Engine) openAll(set *Set) (opened map[StoreLimit]StoreCounter, err erro
 	return nil, &LoadError{problems}
 }
 
-// unshared refuses what no Store keeps, and what would be a weaker limit without.
+// unshared refuses rules that no Store can keep, or only as a weaker limit.
 func (r *Rule) unshared() error {
 	c := r.config
 	switch {
@@ -75,7 +75,7 @@ func (r *Rule) unshared() error {
 	return nil
 }
 
-// storeLimit is what a rule counts by.
+// storeLimit returns the StoreLimit of a rule.
 func (e *Engine) storeLimit(r *Rule) StoreLimit {
 	c := r.config
 	l := StoreLimit{Algorithm: c.Algorithm, Limit: c.Limit, Offset: c.Offset, BlockFor: c.BlockFor}
@@ -84,12 +84,12 @@ func (e *Engine) storeLimit(r *Rule) StoreLimit {
 	return l
 }
 
-// unitLimit is that of overrides of a unit, whose thresholds come with the calls.
+// unitLimit returns the StoreLimit of overrides of a unit. Their thresholds come with the calls.
 func unitLimit(d *domain, u Unit) StoreLimit {
 	return StoreLimit{Domain: d.name, Atomic: d.atomic, Override: true, Algorithm: sluice.FixedWindow, Limit: sluice.Per(maxRequests, u.Period())}
 }
 
-// commitShared makes the counters of g those in force, and returns those that no rule needs any more, to be
+// commitShared puts the counters of g into force. It returns the counters that no rule needs any more, to be
 // closed when g is in force.
 func (e *Engine) commitShared(g *generation, opened map[StoreLimit]StoreCounter) (idle []StoreCounter) {
 	if e.config.Store == nil {
@@ -121,7 +121,7 @@ func (e *Engine) commitShared(g *generation, opened map[StoreLimit]StoreCounter)
 	return idle
 }
 
-// decideShared is what Decide does where a Store counts.
+// decideShared does the work of Decide with a Store.
 func (e *Engine) decideShared(g *generation, d *domainState, req *Request, resp *Response, now int64) error {
 	resp.calls = resp.calls[:0]
 	for i := range resp.work {
@@ -146,14 +146,14 @@ func (e *Engine) decideShared(g *generation, d *domainState, req *Request, resp 
 			denied = append(denied, StoreCall{Counter: c.Counter, Key: c.Key, Op: Deny, Hits: w.hits, Counted: c.Counted && !w.stopped})
 		}
 	}
-	if len(denied) > 0 && e.config.Store.Decide(denied) != nil { // the denial stands all the same
+	if len(denied) > 0 && e.config.Store.Decide(denied) != nil { // the denial still stands
 		e.denials.unrecorded.Add(uint64(len(denied)))
 	}
 	clear(resp.calls)
 	return nil
 }
 
-// call is what the Store is asked for a descriptor. The limit of an override comes with it.
+// call returns the call of the Store for a descriptor. The limit of an override comes with the call.
 func (w *work) call(g *generation, d *domainState, desc *Descriptor, r *Rule) StoreCall {
 	c := StoreCall{Key: d.key(r, desc.Entries), Hits: w.hits}
 	if r != nil {
@@ -173,8 +173,8 @@ func (w *work) call(g *generation, d *domainState, desc *Descriptor, r *Rule) St
 	return c
 }
 
-// key is the text of domain and entries that a rule counts by, with the lengths of all parts, so that no two
-// lists have the same. The mark of a value that shares its pattern's count is a star.
+// key is the text of domain and entries under which a rule counts, with the lengths of all parts, so that different
+// lists have different keys. A star marks a value that shares the count of its pattern.
 func (d *domainState) key(r *Rule, entries []Entry) string {
 	b := append(make([]byte, 0, 64), d.storeName...)
 	for i := range entries {
@@ -193,9 +193,9 @@ func appendPart(b []byte, kind byte, text string) []byte {
 	return append(append(b, ':'), text...)
 }
 
-// ParseStoreKey takes a StoreCall's Key apart, for a Store that has names of its own: the domain, and the entries of the
-// descriptor, of which a value that shares the count of its pattern is that pattern. Such a name can have the
-// entries that Key tells apart in one.
+// ParseStoreKey takes a StoreCall's Key apart, for a Store that has names of its own. It returns the domain and the
+// entries of the descriptor. A value that shares the count of its pattern is replaced by the pattern. Such names can
+// be equal for entries that have different Keys.
 func ParseStoreKey(key string) (domain string, entries []Entry, err error) {
 	bad := func() error { return fmt.Errorf("rules: %q is no Key of a StoreCall", key) }
 	for rest := key; rest != ""; {
@@ -220,7 +220,7 @@ func ParseStoreKey(key string) (domain string, entries []Entry, err error) {
 	return domain, entries, nil
 }
 
-// ask makes the calls: each by itself, or as the domain and the engine have it.
+// ask makes the calls, in the way that the domain and the engine require.
 func (e *Engine) ask(d *domainState, resp *Response) error {
 	switch {
 	case d.atomic:
@@ -231,8 +231,8 @@ func (e *Engine) ask(d *domainState, resp *Response) error {
 	return e.config.Store.Decide(resp.calls)
 }
 
-// askAtomic makes all calls or none. A rule in shadow mode stands in nobody's way: its window counts all, and its
-// limiter what fits, once the others are counted.
+// askAtomic makes all calls or none. A rule in shadow mode never stands in the way: its window counts all hits, and its
+// limiter counts the hits that fit, after the others have been counted.
 func (e *Engine) askAtomic(resp *Response) error {
 	var later []int
 	for i := range resp.calls {
@@ -267,7 +267,7 @@ func (e *Engine) askAtomic(resp *Response) error {
 	return err
 }
 
-// askStopping looks, and counts only what is over its limit, if anything is. Other calls can come between
+// askStopping first looks. If some calls are over their limit it counts only these. Other calls can come between
 // these two steps, as in upstream.
 func (e *Engine) askStopping(resp *Response) error {
 	ops := make([]StoreOp, len(resp.calls))
@@ -297,7 +297,7 @@ func (e *Engine) askStopping(resp *Response) error {
 	return e.config.Store.Decide(resp.calls)
 }
 
-// exceeds reports whether the hits of a call would exceed what its key has room for.
+// exceeds reports whether the hits of a call exceed the room of its key.
 func (w *work) exceeds(c *StoreCall) bool {
 	if w.counts && !c.Local {
 		return c.Count+w.hits > w.limit
@@ -305,7 +305,7 @@ func (w *work) exceeds(c *StoreCall) bool {
 	return !c.Decision.Allowed
 }
 
-// answered answers for a call that the Store has made.
+// answered fills in the status for a call that the Store has made.
 func (w *work) answered(st *Status, now int64, c *StoreCall) {
 	d := &c.Decision
 	left := d.ResetAfter

@@ -6,10 +6,10 @@ import (
 )
 
 // sip is SipHash-2-4 (Aumasson, Bernstein, "SipHash: a fast short-input PRF", 2012), fed piece by
-// piece. Without the key nobody can find inputs of the same hash, or tell the hash of an
+// piece. Without the key it is impossible to find inputs with the same hash, or to tell the hash of an
 // input.
 //
-// A sip is a value: a copy goes on from what the original has been fed.
+// A sip is a value: a copy continues from the state of the original.
 type sip struct {
 	v0, v1, v2, v3 uint64
 	tail           uint64 // the bytes that do not fill a word yet, lowest first
@@ -72,7 +72,7 @@ func (s *sip) text(t string) {
 	}
 }
 
-// sum is the hash of what has been fed.
+// sum is the hash of the input so far.
 func (s sip) sum() uint64 {
 	s.compress(s.tail | s.length<<56)
 	s.v2 ^= 0xff

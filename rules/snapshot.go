@@ -25,17 +25,17 @@ import (
 //	0                       4 bytes
 //	SHA-256 of all before   32 bytes
 //
-// A name says whose the limiter is, and all of its configuration but its limit: state under
-// another one is left out at the restore.
+// A name identifies the limiter's owner, and all of its configuration except the limit. State under
+// another name is left out at the restore.
 const snapshotMagic = "sluice rules \x00\x00\x01"
 
-// denialSection is the name of the section of denied hits, which no limiter has.
+// denialSection is the name of the section of denied hits. No limiter has this name.
 const denialSection = "denied hits"
 
-// errStoreState is the error of Snapshot and Restore where a Store has the counts.
+// errStoreState is the error of Snapshot and Restore if a Store has the counts.
 var errStoreState = errors.New("rules: a Store has the counts; want no snapshot of the engine")
 
-// maxName bounds a section's name, so that damage does not ask for much memory.
+// maxName bounds a section's name, so that a damaged length does not take much memory.
 const maxName = 1 << 20
 
 // named lists all limiters by the name of their section.
@@ -64,8 +64,8 @@ func (k *kept) section() string {
 	return fmt.Sprintf("%v+%v soft %d block %v denied %v ", c.Algorithm, c.Offset, c.Soft, c.BlockFor, c.CountDenied)
 }
 
-// Snapshot writes all counts, for a Restore in another process. Decisions go on meanwhile; each
-// key is written as it stands at one instant, but not all at the same one. It holds the key of the
+// Snapshot writes all counts, for a Restore in another process. Decisions go on meanwhile. Each
+// key is written as it is at one instant, but not all keys at the same instant. A snapshot holds the key of the
 // hash: keep it where strangers cannot read or write.
 func (e *Engine) Snapshot(w io.Writer) error {
 	if e.config.Store != nil {
@@ -90,7 +90,7 @@ func (e *Engine) Snapshot(w io.Writer) error {
 			return err
 		}
 	}
-	// Last, since hits that were denied meanwhile must not be missing here.
+	// Last, so that hits that were denied meanwhile are in it.
 	if err := writeSection(out, denialSection, e.denials.appendTo(nil)); err != nil {
 		return err
 	}
@@ -108,10 +108,10 @@ func writeSection(w io.Writer, name string, state []byte) error {
 	return err
 }
 
-// Restore returns an engine that goes on from a Snapshot: what the rules of set count, and what
-// overrides have counted, is as it was. Rules that count in another way now begin afresh; so may
+// Restore returns an engine that goes on from a Snapshot: the counts of the rules of set, and of
+// overrides, are as they were. Rules that now count in another way begin anew. So may
 // a domain that has max_keys or overflow now and had none before, or the other way round: see
-// Unrestored. Errors that speak of the input match sluice.ErrBadSnapshot.
+// Unrestored. Errors about the input match sluice.ErrBadSnapshot.
 func Restore(set *Set, c Config, r io.Reader) (*Engine, error) {
 	if c.Store != nil {
 		return nil, errStoreState
@@ -143,14 +143,14 @@ func Restore(set *Set, c Config, r io.Reader) (*Engine, error) {
 	return e, e.restoreMoved(sections)
 }
 
-// Unrestored lists the domains whose windows count from 0 after a Restore, although others' go on:
-// they have had max_keys or overflow since, or no longer have, and there is no room for the keys that they were
-// tracked among.
+// Unrestored lists the domains whose windows count from 0 after a Restore, although other domains go on.
+// They have got max_keys or overflow since the Snapshot, or have lost them, and there is no room for the keys among
+// which theirs were tracked.
 func (e *Engine) Unrestored() []string { return slices.Clone(e.unrestored) }
 
-// restoreMoved restores domains that had counters of their own, and no longer have, or the other way round.
-// Nothing tells a domain's keys from others': where it has left those that all domains share, it
-// takes all of them along, and those of others are idle in time. It does not where these would keep its own
+// restoreMoved restores domains that have got counters of their own since the Snapshot, or have lost them.
+// The keys of a domain cannot be told from others'. So a domain that leaves the shared counters takes all their keys
+// along; the keys of other domains become idle in time. It does not take them if they would keep its own
 // new keys out.
 func (e *Engine) restoreMoved(sections map[string][]byte) error {
 	shared := e.groups[""]
@@ -186,7 +186,7 @@ func badSnapshot(reason string) error {
 	return fmt.Errorf("rules: %s: %w", reason, sluice.ErrBadSnapshot)
 }
 
-// parseSnapshot checks all of a snapshot, and cuts it up.
+// parseSnapshot checks a whole snapshot, and splits it into sections.
 func parseSnapshot(b []byte) (key sipKey, sections map[string][]byte, err error) {
 	const head = len(snapshotMagic) + len(key)
 	if len(b) < head+4+sha256.Size || string(b[:len(snapshotMagic)]) != snapshotMagic {

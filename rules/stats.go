@@ -12,8 +12,8 @@ import (
 
 // Series returns the statistics: of each rule in force, of the values that detailed_metric and
 // value_to_metric ask for, and of each domain's overrides and others, sorted by domain and path.
-// Rules that have counted nothing are there with zeros; overrides and others are not. A series
-// that is no longer here, and comes back, begins at 0.
+// Rules that have counted nothing have zeros; overrides and others that have counted nothing are left out.
+// A series that has been dropped, and comes back, begins at 0.
 func (e *Engine) Series() []Series {
 	e.admin.Lock()
 	defer e.admin.Unlock()
@@ -29,7 +29,7 @@ func (e *Engine) Series() []Series {
 	return sums(all)
 }
 
-// sums returns what each series has counted, those of the same path added up.
+// sums returns the counts of each series, added up for series with the same path.
 func sums(all []*series) []Series {
 	seen := make(map[*series]bool, len(all))
 	byPath := make(map[[2]string]int, len(all))
@@ -57,27 +57,27 @@ func sums(all []*series) []Series {
 	return out
 }
 
-// Stats is what an engine holds, and has seen beside hits.
+// Stats is the contents of an engine, and its counters beside hits.
 type Stats struct {
-	// Keys is the tracked keys, by the unit of their window; UnknownUnit stands for those of rules
+	// Keys is the number of tracked keys, by the unit of their window; UnknownUnit stands for keys of rules
 	// with a limiter, or windows, of their own.
 	Keys [Week + 1]int
-	// Evicted is the live keys that have been dropped for want of room. Untracked is the calls for new keys
-	// that were decided without a count, since Overflow keeps the old ones.
+	// Evicted is the live keys that have been dropped for lack of room. Untracked is the calls for new keys
+	// that were decided without a count, since Overflow keeps the old keys.
 	Evicted, Untracked uint64
-	// Denied is the keys whose denied hits wait for their refund, at most Config.MaxKeys, or one of each of 256
-	// parts, with some that wait no longer. Unrecorded is the denied calls that there was no room for: as
-	// long as their hits would have waited, refunds of keys of the same part that are not among Denied give nothing back.
+	// Denied is the keys whose denied hits wait for their refund, at most Config.MaxKeys, or one key in each of 256
+	// parts, including some that wait no longer. Unrecorded is the denied calls that were not noted for lack of room. For
+	// as long as their hits would have waited, refunds of keys of the same part that are not in Denied give nothing back.
 	Denied     int
 	Unrecorded uint64
-	// Series is the series of statistics whose paths requests have made, at most Config.MaxSeries.
+	// Series is how many series have paths that depend on requests, at most Config.MaxSeries.
 	Series int
-	// Calls is the answers by domain.
+	// Calls is the number of answers, by domain.
 	Calls map[string]Calls
 	// GlobalShadow is the calls that Config.Shadow has admitted, and that would have been denied.
 	GlobalShadow uint64
-	// UnknownDomains is the descriptors of calls for domains without rules, and which these were: at
-	// most 100, the others as "other".
+	// UnknownDomains is the number of descriptors of calls for domains without rules. UnknownDomainsByName has them by
+	// name: at most 100 names, the others as "other".
 	UnknownDomains       uint64
 	UnknownDomainsByName map[string]uint64
 }
@@ -116,7 +116,7 @@ func (e *Engine) Stats() Stats {
 }
 
 // unknownDomains counts descriptors of calls for domains that no file defines. Clients of the service choose
-// their names, so few are kept.
+// these names, so only a few are kept.
 type unknownDomains struct {
 	mutex sync.Mutex
 	total uint64

@@ -7,8 +7,8 @@ import (
 	"github.com/sluice-go/sluice"
 )
 
-// decideTogether judges all descriptors before it counts any: in an atomic domain a call that is
-// denied counts nothing, and with StopWhenOver only what is over its limit is counted.
+// decideTogether judges all descriptors before it counts any. In an atomic domain a call that is
+// denied counts nothing. With StopWhenOver only the descriptors over their limit are counted.
 //
 // Counters are locked by key, in order, while they are looked at and charged, so that no other
 // call of the domain comes between. Limiters are charged by TakeAll, which is exact by itself,
@@ -70,8 +70,8 @@ func (e *Engine) unlock(held [4]uint64) {
 }
 
 // lookCounters marks the counters that would be over their limit, and reports whether that keeps
-// others from being charged. In an atomic domain a rule in shadow mode does not, and charges of the
-// same counter add up.
+// others from being charged. In an atomic domain a rule in shadow mode does not keep others from it, and charges
+// of the same counter add up.
 func lookCounters(d *domainState, resp *Response, now int64) (stop bool) {
 	for i := range resp.work {
 		w := &resp.work[i]
@@ -95,7 +95,7 @@ func lookCounters(d *domainState, resp *Response, now int64) (stop bool) {
 	return stop
 }
 
-// byTakeAll reports whether TakeAll charges what limits a descriptor: a limiter that can stand in the way of others.
+// byTakeAll reports whether TakeAll charges the limit of a descriptor: a limiter that can stand in the way of others.
 func (w *work) byTakeAll(atomic bool) bool {
 	return w.limited && !w.counts && !w.refund && !(atomic && w.shadow)
 }
@@ -111,8 +111,8 @@ func (resp *Response) takeLimiters(atomic bool) sluice.AllDecision {
 	return sluice.TakeAll(resp.charges...)
 }
 
-// answerLimiter says how a limiter stands that TakeAll has charged, or, if the call is stopped,
-// has not. denied is whether it was the first that stood in the way.
+// answerLimiter fills in how a limiter stands after TakeAll. If the call is stopped, TakeAll has not charged
+// it. denied says whether it was the first that stood in the way.
 func (w *work) answerLimiter(st *Status, stopped, denied bool, retry time.Duration) {
 	if !stopped {
 		d := w.key().Peek(0)
@@ -121,7 +121,7 @@ func (w *work) answerLimiter(st *Status, stopped, denied bool, retry time.Durati
 	}
 	d := w.key().Peek(clampInt(w.hits))
 	if denied && d.Allowed {
-		d.RetryAfter = retry // what stood in the way has passed meanwhile
+		d.RetryAfter = retry // the limiter would admit the hits by now
 	}
 	w.limiterStatus(st, &d, denied || !d.Allowed)
 }

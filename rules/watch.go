@@ -18,12 +18,12 @@ import (
 // maxFile bounds a file of rules: 100,000 rules take about 10 MB.
 const maxFile = 256 << 20
 
-// Read reads the files of rules at paths: a file whatever its name, and of a directory all files
-// below it that end in .yaml or .yml, sorted. Symbolic links are followed. Names that begin with
-// two dots are not read, since those are how Kubernetes keeps versions of a ConfigMap apart, nor
-// those that begin with ".#", which editors lock files with. A pipe, a device or the like is read
-// where paths names it, and is an error in a directory. other lists further files, which somebody
-// may have meant to be read.
+// Read reads the files of rules at paths. A path to a file is read whatever its name; of a directory, Read takes all
+// files below it that end in .yaml or .yml, sorted. Symbolic links are followed. Names that begin with
+// two dots are not read, since Kubernetes uses them to keep versions of a ConfigMap apart. Nor are names
+// that begin with ".#", which editors use to lock files. A pipe, a device or the like is read
+// if paths names it, and is an error in a directory. other lists further files that may have been
+// meant to be read.
 func Read(paths []string) (files []File, other []string, err error) {
 	list, err := scan(paths)
 	if err != nil {
@@ -39,7 +39,7 @@ func Read(paths []string) (files []File, other []string, err error) {
 	return files, list.other, nil
 }
 
-// readBounded reads a file of at most most bytes. Not every file says beforehand how many it has.
+// readBounded reads a file of at most most bytes. Some files do not tell their size beforehand.
 func readBounded(name string, most int64) ([]byte, error) {
 	f, err := os.Open(name)
 	if err != nil {
@@ -59,7 +59,7 @@ func readBounded(name string, most int64) ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// requireRegular refuses what reading could wait for, or never come to the end of.
+// requireRegular refuses files whose reading could block, or never end.
 func requireRegular(name string, info fs.FileInfo) error {
 	if !info.Mode().IsRegular() {
 		return fmt.Errorf("%s is %v; want a regular file, or a link to one", name, info.Mode())
@@ -67,13 +67,13 @@ func requireRegular(name string, info fs.FileInfo) error {
 	return nil
 }
 
-// listing is the files at some paths, and what they looked like.
+// listing is the files at some paths, and how they looked.
 type listing struct {
 	files, other []string
 	infos        map[string]fs.FileInfo
 }
 
-// unchanged reports whether the file behind a name is the same, and looks the same without reading it.
+// unchanged reports whether the file of a name is still the same, and looks the same without reading it.
 func unchanged(a, b fs.FileInfo) bool {
 	return a.Size() == b.Size() && a.ModTime().Equal(b.ModTime()) && os.SameFile(a, b)
 }
@@ -119,7 +119,7 @@ func (l *listing) add(name string, info fs.FileInfo) {
 	l.infos[name] = info
 }
 
-// maxDirectories bounds how deep directories nest; links can make them go round.
+// maxDirectories bounds how deep directories nest: links can make them go in circles.
 const maxDirectories = 20
 
 func (l *listing) directory(dir string, depth int) error {
@@ -162,13 +162,13 @@ func isRules(name string) bool {
 	return ext == ".yaml" || ext == ".yml"
 }
 
-// A Watcher tells when files of rules have changed, by looking at them again and again: at names,
-// sizes, times and what links lead to. It must be made by NewWatcher, and be used by one goroutine
+// A Watcher finds out when files of rules have changed, by looking at them again and again: at names,
+// sizes, times and the targets of links. It must be made by NewWatcher, and be used by one goroutine
 // at a time.
 type Watcher struct {
 	paths   []string
-	loaded  *listing // what the last load was of
-	last    *listing // what the last look saw
+	loaded  *listing // the listing of the last load
+	last    *listing // the listing of the last look
 	failure string   // why the last look saw nothing, or the last load failed
 	waited  int
 }
@@ -176,15 +176,15 @@ type Watcher struct {
 // PollInterval is how often Watch looks.
 const PollInterval = 500 * time.Millisecond
 
-// patience is for how many looks files that keep changing are waited for.
+// patience is for how many looks the Watcher waits for files that keep changing.
 const patience = 3
 
-// NewWatcher returns a watcher of the paths, which are as for Read, but must be regular files or
-// directories of such: a pipe can be read once, and could be waited for without end. Its first Poll
-// sees a change.
+// NewWatcher returns a watcher of the paths. They are as for Read, but must be regular files or
+// directories of regular files: a pipe can be read only once, and reading it could block for ever. The first
+// Poll sees a change.
 func NewWatcher(paths []string) *Watcher { return &Watcher{paths: slices.Clone(paths)} }
 
-// look lists what is there now.
+// look lists the files that are there now.
 func (w *Watcher) look() (*listing, error) {
 	l, err := scan(w.paths)
 	if err != nil {
@@ -198,10 +198,10 @@ func (w *Watcher) look() (*listing, error) {
 	return l, nil
 }
 
-// Poll looks once. changed is true if the files are other ones than at the last change, and look as
-// they did at the last Poll: a file that is being written is waited for. Where files keep being
-// replaced it waits for three looks. After a change, files are as Read returns them, or err says
-// why they cannot be read; that is reported once.
+// Poll looks once. changed is true if the files differ from those at the last change, and look as
+// they did at the last Poll: so Poll waits for a file that is being written. If files keep being
+// replaced it waits for three looks. After a change it returns the files as Read does, or in err the
+// reason why they cannot be read; that is reported once.
 func (w *Watcher) Poll() (files []File, other []string, changed bool, err error) {
 	now, err := w.look()
 	if err != nil {

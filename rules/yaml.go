@@ -14,12 +14,12 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// budget is how many values of a file are looked at, counted where they are used: aliases of
+// budget is how many values of a file are read, counted at each use: aliases of
 // aliases can make a short file a very long one.
 func budget(data []byte) int { return 100_000 + 10*len(data) }
 
-// pathBudget is how many bytes the paths of a file's descriptors have together: each has the names of
-// those above it, which can make a short file a very long one, too.
+// pathBudget is how many bytes the paths of a file's descriptors have together. Each path has the names of
+// the descriptors above, so paths can make a short file a very long one, too.
 func pathBudget(data []byte) int { return 64<<20 + 10*len(data) }
 
 // field is a key of a mapping, and its value with aliases followed.
@@ -28,8 +28,8 @@ type field struct {
 	name       string
 }
 
-// document parses the first document of a file; nil if there is none. More documents are not
-// read, which is a warning.
+// document parses the first document of a file; root is nil if there is none. Further documents are
+// ignored, with a warning.
 func (l *loader) document(data []byte) (root *yaml.Node, ok bool) {
 	dec := yaml.NewDecoder(bytes.NewReader(data))
 	var doc, next yaml.Node
@@ -75,7 +75,7 @@ func (l *loader) syntaxError(err error) {
 	l.add(Problem{File: l.file, Line: line, Column: 1, Message: "not YAML: " + text})
 }
 
-// follow returns what an alias stands for, and counts the visit.
+// follow returns the value that an alias stands for, and counts the visit.
 func (l *loader) follow(n *yaml.Node) *yaml.Node {
 	l.left--
 	if l.left == 0 {
@@ -87,11 +87,11 @@ func (l *loader) follow(n *yaml.Node) *yaml.Node {
 	return n
 }
 
-// exhausted reports whether a file has more values than are looked at.
+// exhausted reports whether a file has more values than its budget.
 func (l *loader) exhausted() bool { return l.left <= 0 }
 
-// fields lists the keys of a mapping in order, with those that "<<" merges in its place: as with
-// YAML 1.1 readers, the last of equal keys counts.
+// fields lists the keys of a mapping in order; keys that "<<" merges are in the place of "<<". As for readers of
+// YAML 1.1, the last of equal keys counts.
 func (l *loader) fields(n *yaml.Node, path string) fieldList {
 	return l.mergedFields(make(fieldList, 0, len(n.Content)/2), n, path, 0)
 }
@@ -126,7 +126,7 @@ func (l *loader) merge(out fieldList, value *yaml.Node, path string, depth int) 
 	case yaml.MappingNode:
 		return l.mergedFields(out, value, path, depth+1)
 	case yaml.SequenceNode:
-		// Of several maps the first counts most.
+		// If several maps are merged, the first one has precedence.
 		for i := len(value.Content) - 1; i >= 0; i-- {
 			if m := l.follow(value.Content[i]); m.Kind == yaml.MappingNode {
 				out = l.mergedFields(out, m, path, depth+1)
@@ -149,16 +149,16 @@ func (l *loader) fieldName(key *yaml.Node, path string) (string, bool) {
 	return key.Value, true
 }
 
-// firsts finds where each name of a list came first. Few names are compared one by one; of more there is a
-// table, since a file decides how many there are.
+// firsts finds where each name of a list came first. It compares a few names one by one, and uses a table for more,
+// since the file decides how many names there are.
 type firsts struct {
 	few  [16]string
 	at   [16]int
-	n    int // of few
+	n    int // number of names, while few
 	many map[string]int
 }
 
-// of returns where a name came first, which is i if it has not come yet.
+// of returns where a name came first, or i if it has not come yet.
 func (f *firsts) of(name string, i int) int {
 	for j := range f.few[:f.n] {
 		if f.few[j] == name {
@@ -180,7 +180,7 @@ func (f *firsts) of(name string, i int) int {
 	return i
 }
 
-// kind is what YAML 1.1, which upstream reads, takes a scalar for.
+// kind is the type that YAML 1.1, which upstream reads, gives a scalar.
 type kind int
 
 const (
@@ -219,8 +219,8 @@ func scalarKind(n *yaml.Node) kind {
 	return textKind
 }
 
-// maps returns the maps of a list, and tells of what is wrong with a field that is no list of maps. item is what one of
-// them looks like.
+// maps returns the maps of a list, and reports problems if a field is no list of maps. item shows how one of
+// the maps looks.
 func (l *loader) maps(f field, path, item string) iter.Seq[*yaml.Node] {
 	return func(yield func(*yaml.Node) bool) {
 		if f.value.Kind != yaml.SequenceNode {
@@ -237,10 +237,10 @@ func (l *loader) maps(f field, path, item string) iter.Seq[*yaml.Node] {
 	}
 }
 
-// isNull reports whether a value is none: nothing, ~ or null.
+// isNull reports whether a value is null: nothing, ~ or null.
 func isNull(n *yaml.Node) bool { return n.Kind == yaml.ScalarNode && scalarKind(n) == nullKind }
 
-// plainKind is the kind of what is neither quoted nor tagged.
+// plainKind returns the kind of a scalar that is neither quoted nor tagged.
 func plainKind(s string) kind {
 	switch s {
 	case "", "~", "null", "Null", "NULL":
@@ -250,7 +250,7 @@ func plainKind(s string) kind {
 		return boolKind
 	}
 	if c := s[0]; c != '+' && c != '-' && c != '.' && (c < '0' || c > '9') {
-		return textKind // as nothing below begins
+		return textKind // no other kind begins like this
 	}
 	if _, ok := yamlInt(s); ok {
 		return intKind
@@ -271,8 +271,8 @@ func yamlInt(s string) (int64, bool) {
 	return n, err == nil
 }
 
-// text reads a value as text, "" for none, as upstream does: what is not quoted, and is a number or a
-// boolean for YAML, is taken as it is written.
+// text reads a value as text, "" if there is none, as upstream does: an unquoted number or
+// boolean of YAML is taken as it is written.
 func (l *loader) text(f field, path string) string {
 	if f.value.Kind != yaml.ScalarNode {
 		l.errorAt(f.value, path, "%s is %s; want text", f.name, show(f.value))
@@ -301,7 +301,7 @@ func (l *loader) boolean(f field, path string) bool {
 	return false
 }
 
-// number reads a whole number from least to most. ok is false if there is none: an error, or null.
+// number reads a whole number from least to most. ok is false after an error, and for null.
 func (l *loader) number(f field, path string, least, most int64) (n int64, ok bool) {
 	if f.value.Kind == yaml.ScalarNode {
 		switch scalarKind(f.value) {
@@ -321,7 +321,7 @@ func (l *loader) number(f field, path string, least, most int64) (n int64, ok bo
 	return 0, false
 }
 
-// octal reports whether a number begins with 0, and so is not the decimal one that it looks like.
+// octal reports whether a number begins with 0, and so is not the decimal number that it looks like.
 func octal(s string) (decimal string, ok bool) {
 	digits := strings.ReplaceAll(strings.TrimPrefix(s, "+"), "_", "")
 	decimal = strings.TrimLeft(digits, "0")

@@ -13,21 +13,21 @@ import (
 	"github.com/sluice-go/sluice/rules"
 )
 
-// action makes an entry of a request.
+// action makes one entry of a request's descriptor.
 type action struct {
 	key   string
 	value httplimit.KeyFunc // ErrNoKey if the request has none
 	skip  bool
 }
 
-// defaultActions are those of a domain without any.
+// defaultActions are the actions of a domain without actions.
 var defaultActions = [][]rules.Action{{{Kind: rules.RemoteAddress, Key: "remote_address"}}}
 
 // A Describer makes descriptors of requests by lists of actions. It is safe for concurrent use.
 type Describer struct{ lists [][]action }
 
-// NewDescriber returns a Describer for lists of actions, as rules.Set.Actions returns them: nil, of a
-// domain without any, makes the descriptor remote_address. client names the client of a request for that.
+// NewDescriber returns a Describer for lists of actions, as rules.Set.Actions returns them. It is nil for a
+// domain without actions, and then makes the descriptor remote_address. client names the client of a request for it.
 func NewDescriber(lists [][]rules.Action, client httplimit.KeyFunc) *Describer {
 	if lists == nil {
 		lists = defaultActions
@@ -41,8 +41,8 @@ func NewDescriber(lists [][]rules.Action, client httplimit.KeyFunc) *Describer {
 	return d
 }
 
-// Describe sets req.Descriptors to those of r, and returns the entries that they are made of, appended
-// to entries. A list whose actions find no value makes none. The error says that an action has found
+// Describe sets req.Descriptors to the descriptors of r, and returns the entries that they are made of, appended
+// to entries. A list whose actions find no value makes no descriptor. An error means that an action has found
 // a value that it cannot use: it matches httplimit.ErrBadKey or httplimit.ErrKeyTooLong.
 func (d *Describer) Describe(r *http.Request, req *rules.Request, entries []rules.Entry) ([]rules.Entry, error) {
 	req.Descriptors = req.Descriptors[:0]
@@ -82,8 +82,8 @@ func value(a rules.Action, client httplimit.KeyFunc) httplimit.KeyFunc {
 	}
 }
 
-// bounded makes a function that refuses values: an empty one is ErrNoKey, one beyond httplimit.MaxKeyLen
-// ErrKeyTooLong.
+// bounded makes a function that refuses values: an empty value is ErrNoKey, a value beyond httplimit.MaxKeyLen
+// is ErrKeyTooLong.
 func bounded(what string) func(v string) (string, error) {
 	none := fmt.Errorf("%w: %s is missing", httplimit.ErrNoKey, what)
 	long := fmt.Errorf("%w: %s is above %d bytes", httplimit.ErrKeyTooLong, what, httplimit.MaxKeyLen)
@@ -98,8 +98,8 @@ func bounded(what string) func(v string) (string, error) {
 	}
 }
 
-// header reads a header, or what HTTP/2 has among its headers. One that is there more than once is
-// ErrBadKey: the handler might take another one of them.
+// header reads a header, or a pseudo-header of HTTP/2. A header that is there more than once is
+// ErrBadKey: the handler might use another one of them.
 func header(name string) httplimit.KeyFunc {
 	pseudo := bounded(name)
 	switch strings.ToLower(name) {
@@ -126,8 +126,8 @@ func header(name string) httplimit.KeyFunc {
 	}
 }
 
-// query reads a parameter. One that is there more than once is ErrBadKey, and so is a query that
-// cannot be read as a whole, or has a "#" before or in it: it ends there for some handlers.
+// query reads a parameter. A parameter that is there more than once is ErrBadKey. So is a query that cannot
+// be read as a whole, and a "#" before or in the query, since the query ends there for some handlers.
 func query(name string) httplimit.KeyFunc {
 	bad := fmt.Errorf("%w: more than one query parameter %q, or a query that cannot be read", httplimit.ErrBadKey, name)
 	one := bounded("query parameter " + name)
@@ -140,8 +140,8 @@ func query(name string) httplimit.KeyFunc {
 	}
 }
 
-// plainPath reads the path in one spelling. One that has a way up, and an escaped slash or a "#", is ErrBadKey: for some
-// handlers, those of http.ServeMux among them, "/a/..%2Fb" is below /a, and for others it is /b.
+// plainPath reads the path in one spelling. A path with a ".." part, and an escaped slash or a "#", is ErrBadKey: for
+// some handlers, such as those of http.ServeMux, "/a/..%2Fb" is below /a, and for others it is /b.
 func plainPath() httplimit.KeyFunc {
 	bad := fmt.Errorf("%w: the path has both \"..\" and an escaped slash or \"#\"", httplimit.ErrBadKey)
 	plain := bounded("the path")
@@ -156,8 +156,8 @@ func plainPath() httplimit.KeyFunc {
 	}
 }
 
-// leadsTwoWays reports whether the path, as the client has sent it, has a part that is "..", and an escaped slash or
-// a "#".
+// leadsTwoWays reports whether the path, as the client has sent it, has a part that is "..", and also an escaped
+// slash or a "#".
 func leadsTwoWays(r *http.Request) bool {
 	sent, _, _ := strings.Cut(r.RequestURI, "?")
 	if sent == "" {
@@ -166,6 +166,6 @@ func leadsTwoWays(r *http.Request) bool {
 	if !strings.Contains(sent, "%2f") && !strings.Contains(sent, "%2F") && !strings.Contains(sent, "#") {
 		return false
 	}
-	unescaped, _ := url.PathUnescape(sent) // empty, and so without a way up, if it cannot be: then nobody does
+	unescaped, _ := url.PathUnescape(sent) // empty if it cannot be unescaped: then handlers cannot do so either
 	return slices.Contains(strings.Split(unescaped, "/"), "..")
 }

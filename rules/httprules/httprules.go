@@ -4,8 +4,8 @@
 //	limit, err := httprules.New(httprules.Config{Engine: engine, Domain: "api"})
 //	http.ListenAndServe(":8080", limit(mux))
 //
-// Descriptors are made of a request by the domain's lists of actions, "http" in its files, in the words
-// of Envoy's routes. A domain without them is asked about one descriptor, the client's
+// The domain's lists of actions, "http" in its files, make descriptors of a request, in the terms
+// of Envoy's routes. For a domain without actions the only descriptor is the client's
 // remote_address.
 package httprules
 
@@ -22,31 +22,31 @@ import (
 	"github.com/sluice-go/sluice/rules"
 )
 
-// Config describes a middleware. Functions are called on the goroutine of the request, and so from
-// many at once.
+// Config describes a middleware. Its functions are called on the goroutines of the requests, so several can
+// run at once.
 type Config struct {
-	// Engine decides, by its rules for Domain. Both are required. Rules that are swapped, and their
-	// actions, count for requests that begin afterwards.
+	// Engine decides, by its rules for Domain. Both are required. Rules that are swapped in, and their
+	// actions, apply to requests that begin afterwards.
 	Engine *rules.Engine
 	Domain string
 
 	// Client names the client of a request for remote_address. nil means the socket peer:
-	// httplimit.ByRemoteIP(httplimit.IPConfig{}), by which an IPv6 client is its /64. Behind a
-	// proxy it must be told which peers to believe.
+	// httplimit.ByRemoteIP(httplimit.IPConfig{}), which takes an IPv6 client's /64. Behind a
+	// proxy it must be told which peers to trust.
 	Client httplimit.KeyFunc
 
-	// OnDenied answers the requests that are denied: with status 429, with 400 if an action finds a
-	// value that it cannot use, such as a header that is there twice, or with 503 if the engine's Store does not
-	// answer and is to deny then. Violated has the paths of the
+	// OnDenied answers denied requests. The status is 429; 400 if an action finds a
+	// value that it cannot use, such as a header that is there twice; or 503 if the engine's Store does not
+	// answer, and is configured to deny then. Violated has the paths of the
 	// rules that are over. Retry-After has been set. nil means httplimit.WriteProblem.
 	OnDenied func(http.ResponseWriter, *http.Request, httplimit.Decision)
 
-	// OnDecision is called for each request that the engine has decided on, before the handler or
-	// OnDenied: for metrics, and for headers of its own. The Response must not be kept.
+	// OnDecision is called for each request that the engine has decided, before the handler or
+	// OnDenied. It can record metrics, or set headers of its own. It must not keep the Response.
 	OnDecision func(http.ResponseWriter, *http.Request, *rules.Response)
 }
 
-// middleware is a Config that has been checked.
+// middleware is a checked Config.
 type middleware struct {
 	Config
 	now   atomic.Pointer[compiled]
@@ -59,15 +59,15 @@ type compiled struct {
 	*Describer
 }
 
-// call is what a request needs while it is decided.
+// call is the state of a request while it is decided.
 type call struct {
 	entries []rules.Entry
 	req     rules.Request
 	resp    rules.Response
 }
 
-// New returns a middleware: a function that puts the rules in front of a handler. Handlers that it
-// returns are safe for concurrent use. The error says which field of c is wrong.
+// New returns a middleware: a function that puts the rules in front of a handler. The handlers that the
+// function returns are safe for concurrent use. The error says which field of c is wrong.
 func New(c Config) (func(http.Handler) http.Handler, error) {
 	switch {
 	case c.Engine == nil:
@@ -114,8 +114,8 @@ func (m *middleware) admit(w http.ResponseWriter, r *http.Request) bool {
 	return false
 }
 
-// decide asks the engine. There is nothing to refuse in a request with a domain and descriptors and without overrides, so
-// an error is that of a Store that does not answer.
+// decide asks the engine. The request has a domain and descriptors, and no overrides, so the engine cannot refuse it:
+// an error is always an error of a Store that does not answer.
 func (m *middleware) decide(w http.ResponseWriter, r *http.Request, c *call) httplimit.Decision {
 	if err := m.Engine.Decide(&c.req, &c.resp); err != nil {
 		return httplimit.Decision{Status: http.StatusServiceUnavailable, KeyError: err}
@@ -129,7 +129,7 @@ func (m *middleware) decide(w http.ResponseWriter, r *http.Request, c *call) htt
 	return httplimit.Decision{Allowed: true}
 }
 
-// denial says what stands in a request's way.
+// denial describes the denial of a request.
 func denial(resp *rules.Response) httplimit.Decision {
 	d := httplimit.Decision{Status: http.StatusTooManyRequests}
 	for i := range resp.Statuses {
@@ -141,14 +141,14 @@ func denial(resp *rules.Response) httplimit.Decision {
 	return d
 }
 
-// forget drops what is of the request, so that a call that waits for another one does not keep it.
+// forget drops all references to the request, so that a pooled call does not keep them in memory.
 func (c *call) forget() {
 	clear(c.entries)
 	clear(c.req.Descriptors)
 	clear(c.resp.Statuses)
 }
 
-// describer is for the actions of the rules in force.
+// describer returns the Describer for the rules in force.
 func (m *middleware) describer() *Describer {
 	set, _ := m.Engine.Set()
 	c := m.now.Load()

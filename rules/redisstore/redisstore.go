@@ -6,10 +6,10 @@
 //	...
 //	store.Close(ctx)
 //
-// It is a rules.Store on a redistier.Store: that package says how units are lent, how counts heal, and how calls go on
-// without Redis. Keys of Redis hold the domain and the entries of a descriptor as text, each with its
-// length, or their SHA-256 if that is long, so that no two lists of entries meet. The keys of an atomic domain are in one slot of a
-// cluster, by a hash tag of the domain; those of others are spread over all slots.
+// It is a rules.Store on top of a redistier.Store: package redistier says how units are lent, how counts are restored,
+// and how calls go on without Redis. Keys of Redis hold the domain and the entries of a descriptor as text, each with its
+// length, or their SHA-256 if that is long, so that different lists of entries have different keys. The keys of an
+// atomic domain are in one slot of a cluster, by a hash tag of the domain; other keys are spread over all slots.
 package redisstore
 
 import (
@@ -31,16 +31,16 @@ import (
 	"github.com/sluice-go/sluice/rules"
 )
 
-// Config describes a Store. Processes that share counts have the same Prefix and, where that is not 0, the same Replicas.
+// Config describes a Store. Processes that share counts have the same Prefix and, unless it is 0, the same Replicas.
 type Config struct {
-	// StoreConfig is that of the Redis, and, with Prefix and Replicas, of the PerSecond one. An empty Prefix is "sluice".
+	// StoreConfig is for the Redis and, with Prefix and Replicas, for PerSecond, too. An empty Prefix is "sluice".
 	redistier.StoreConfig
 
-	// PerSecond is where limits of a second are counted, except those of atomic domains. nil means with the others.
+	// PerSecond counts the limits of a second, except those of atomic domains. If it is nil they count with the others.
 	PerSecond redis.UniversalClient
 
-	// OnError, if it is not nil, is told why Redis has not said, or was not told, which domains are sent refunds: once, until that has
-	// gone well again. Meanwhile what is known stays. Calls that fail are those of StoreConfig.OnMode.
+	// OnError, if not nil, is called when Redis has not said, or was not told, which domains are sent refunds: once,
+	// until that has worked again. The known domains stay meanwhile. Failed calls are for StoreConfig.OnMode.
 	OnError func(error)
 }
 
@@ -53,12 +53,12 @@ type Store struct {
 	after     func(time.Duration, func()) // time.AfterFunc
 }
 
-// most is the largest lease. The units that a limit admits within a lease's life, and those that are left of it, bound them further.
+// most is the largest lease. The units that the limit admits in a lease's life, and the units left, bound it further.
 const most = 1 << 20
 
-// closeAfter is how long calls that began before a limit was closed may take: an engine asks the Store three times at
-// most for one, and the Store makes four calls of redistier at most, to one server after the other, each within the
-// budget. A minute is for what the process does between them.
+// closeAfter is how long calls may take that began before a limit was closed. For one call an engine asks the Store at
+// most three times. The Store then makes at most four calls of redistier, to one server after the other, each within the
+// budget. A minute is for the work of the process between these calls.
 func (s *Store) closeAfter() time.Duration { return time.Minute + 3*4*2*s.budget }
 
 // New returns a store. It does not wait for Redis, which may be down.
@@ -83,8 +83,8 @@ func New(client redis.UniversalClient, c Config) (*Store, error) {
 	return s, nil
 }
 
-// Close gives back what is on lease and tells Redis what it is owed, as far as ctx lets it. It ends all that the Store does in
-// the background, also for the engines that it has served: these have nothing to close themselves.
+// Close gives back the units on lease and tells Redis of the charges that it is owed, as far as ctx lets it. It ends all
+// background work of the Store. The engines that used the Store have nothing to close themselves.
 func (s *Store) Close(ctx context.Context) error {
 	wait := s.refunds.close()
 	err := s.main.Close(ctx)
@@ -95,7 +95,7 @@ func (s *Store) Close(ctx context.Context) error {
 	return err
 }
 
-// Stores returns the store of each server that is counted in: one, and with Config.PerSecond two.
+// Stores returns the store of each server that counts: one, or two with Config.PerSecond.
 func (s *Store) Stores() []*redistier.Store {
 	if s.perSecond != nil {
 		return []*redistier.Store{s.main, s.perSecond}
@@ -109,15 +109,15 @@ type counter struct {
 	store *Store
 	on    *redistier.Store
 	limit *redistier.StoreLimit
-	// The units that keys were denied: all that wait for a refund, and those that the present window has counted.
+	// The units that keys were denied: all that wait for a refund, and those that are in the count of the present window.
 	denied, deniedNow *redistier.StoreLimit
-	plenty            sluice.Limit // for windows: one of their period that is never reached
+	plenty            sluice.Limit // for windows: a limit of the same period that is never reached
 	domain            *domain
 }
 
-// leaseLife is how long a lease of a window of a minute or more lives. Most keys are called a few times a second, and in
-// redistier's 100 ms a lease would serve one call. It is 0, for those, of shorter windows; and of other algorithms, since of a
-// bucket that is empty a lease brings what drains in its life.
+// leaseLife is the life of a lease of a window of a minute or more. Most keys are called a few times a second, and in
+// redistier's 100 ms a lease would serve one call. It is 0, for the 100 ms, for shorter windows, and for other
+// algorithms: from an empty bucket a lease brings only the units that drain in its life.
 func leaseLife(l *rules.StoreLimit) time.Duration {
 	if !l.Windows() || l.Limit.Period < time.Minute {
 		return 0
@@ -135,7 +135,7 @@ func (s *Store) Open(l rules.StoreLimit) (rules.StoreCounter, error) {
 	if l.Atomic {
 		cfg.Tag = tag(l.Domain)
 	}
-	// A lease lives for a budget at least, and for half of a period at most.
+	// A lease lives at least for a budget, and at most for half of a period.
 	if l.Leases && l.Algorithm != sluice.SlidingLog && l.BlockFor == 0 && s.budget <= l.Limit.Period/2 {
 		cfg.Lease.Max = most
 		if life := leaseLife(&l); life >= 2*s.budget {
@@ -171,10 +171,10 @@ func (s *Store) Open(l rules.StoreLimit) (rules.StoreCounter, error) {
 	return c, nil
 }
 
-// plenty is a limit that is never reached. Where an int has 32 bits one more would be Unlimited, under which nothing counts.
+// plenty is a limit that is never reached. If an int has 32 bits, one more would be Unlimited, which counts nothing.
 const plenty = math.MaxInt32 - 1
 
-// plentyOf is plenty, or what leaves room beside it for the numbers of windows that are short.
+// plentyOf returns plenty, or less for short windows, whose large numbers need room beside the count.
 func plentyOf(period time.Duration) int {
 	n := plenty
 	for rate := n; rate > 1; rate /= 2 {
@@ -186,7 +186,7 @@ func plentyOf(period time.Duration) int {
 	return n
 }
 
-// plain is the error of a limit without the name of redistier's field, which no rule has.
+// plain returns the error of a limit without the name of redistier's field, since rules have no such name.
 func plain(err error) error {
 	var c *redistier.ConfigError
 	if errors.As(err, &c) {
@@ -195,7 +195,7 @@ func plain(err error) error {
 	return err
 }
 
-// name is what limits have in common that count the same keys.
+// name returns the name that limits share if they count the same keys.
 func name(l *rules.StoreLimit) string {
 	n := l.Algorithm.String()
 	if l.Windows() || l.Algorithm == sluice.SlidingWindow || l.Algorithm == sluice.SlidingLog || l.Algorithm == sluice.FixedWindow {
@@ -213,7 +213,7 @@ func name(l *rules.StoreLimit) string {
 	return n
 }
 
-// tag keeps the keys of a domain together.
+// tag returns the hash tag that keeps the keys of a domain together.
 func tag(domain string) string {
 	sum := sha256.Sum256([]byte(domain))
 	return hex.EncodeToString(sum[:8])
@@ -231,11 +231,11 @@ func (c *counter) closeAll() {
 	c.store.refunds.leave(c.domain)
 }
 
-// batch is the calls of a Decide, as redistier has them.
+// batch is the calls of a Decide, in redistier's form.
 type batch struct {
 	calls   []redistier.StoreCall
 	results []redistier.StoreResult
-	on      []*redistier.Store // of each call
+	on      []*redistier.Store // the store of each call
 }
 
 var batches = sync.Pool{New: func() any { return new(batch) }}
@@ -254,7 +254,7 @@ func (b *batch) add(c *counter, call redistier.StoreCall) {
 	b.on = append(b.on, c.on)
 }
 
-// do makes the calls, those of one server after those of the other, and returns the first error of any.
+// do makes the calls, one server after the other, and returns the errors.
 func (b *batch) do(s *Store) error {
 	if len(b.calls) == 0 {
 		return nil
@@ -271,7 +271,7 @@ func (b *batch) do(s *Store) error {
 	return err
 }
 
-// doParts makes the calls of each server in one go.
+// doParts makes the calls of each server together.
 func (b *batch) doParts(s *Store) error {
 	for _, on := range s.Stores() {
 		var part batch
@@ -351,8 +351,8 @@ func (s *Store) DecideAll(calls []rules.StoreCall) (denied int, err error) {
 	return -1, s.settle(calls, absorbed)
 }
 
-// overfull returns the first call without hits that stands in the way of others, or -1: one whose window holds more than
-// its limit, or whose limiter would admit nothing. To redistier it is a look, which stands in nobody's way.
+// overfull returns the first call without hits that stands in the way of others, or -1. Such a call stands in the way
+// if its window holds more than its limit, or its limiter would admit nothing. redistier would only see a look.
 func (s *Store) overfull(calls []rules.StoreCall) (int, error) {
 	if !slices.ContainsFunc(calls, looks) {
 		return -1, nil
@@ -385,7 +385,7 @@ func (s *Store) overfull(calls []rules.StoreCall) (int, error) {
 // looks reports whether a call counts no hits.
 func looks(in rules.StoreCall) bool { return in.Op == rules.CountFitting && in.Hits == 0 }
 
-// asked is the limit in the place of the counter's. Under one of 0 nothing is told of a window's count.
+// asked returns the limit for a call, if not the counter's. Under a limit of 0 redistier does not tell a window's count.
 func (c *counter) asked(in *rules.StoreCall) sluice.Limit {
 	fits := in.Op == rules.CountFitting && in.Hits > 0
 	if c.Windows() && c.limitOf(in).Rate == 0 && !fits {
@@ -394,7 +394,7 @@ func (c *counter) asked(in *rules.StoreCall) sluice.Limit {
 	return in.Limit
 }
 
-// call is a call as redistier has it.
+// call returns a call in redistier's form.
 func (c *counter) call(in *rules.StoreCall, a absorptions) redistier.StoreCall {
 	out := redistier.StoreCall{Limit: c.limit, Key: in.Key, Cost: clamp(in.Hits), Override: c.asked(in)}
 	switch in.Op {
@@ -411,7 +411,7 @@ func (c *counter) call(in *rules.StoreCall, a absorptions) redistier.StoreCall {
 	case rules.GiveBack:
 		out.Op = redistier.OpRefund
 		in.Absorbed = a[in].absorbed
-		if c.Windows() { // which hold more than their limits where hits were denied
+		if c.Windows() { // a window holds more than its limit after hits were denied
 			out.Override = c.plenty
 		}
 		out.Cost = clamp(in.Hits - in.Absorbed)
@@ -419,15 +419,15 @@ func (c *counter) call(in *rules.StoreCall, a absorptions) redistier.StoreCall {
 	return out
 }
 
-// leases reports whether hits that are denied need not be counted: where refunds are sent they must be, since those of
-// denied calls would give away what they had not taken.
+// leases reports whether denied hits may stay uncounted. They may not if refunds are sent: refunds of denied calls
+// would give back hits that were never counted.
 func (c *counter) leases() bool { return c.Leases && !c.domain.refunds() }
 
 // answer fills in the result of a call.
 func (c *counter) answer(in *rules.StoreCall, out *redistier.StoreCall, r *redistier.StoreResult) {
 	in.Decision, in.Local, in.Count = r.Decision, r.Source == redistier.FromFallback, uint64(max(r.Count, 0))
 	switch limit := c.limitOf(in).Rate; {
-	case looks(*in) && c.Windows(): // it passes up to the limit, and not below it
+	case looks(*in) && c.Windows(): // a look passes if the count is at most the limit
 		in.Decision.Allowed = in.Count <= uint64(limit)
 	case c.Windows() && limit == 0:
 		in.Decision.Allowed, in.Decision.Remaining = in.Hits == 0, 0
@@ -441,12 +441,12 @@ func (c *counter) answer(in *rules.StoreCall, out *redistier.StoreCall, r *redis
 	}
 	limit := c.limitOf(in).Rate
 	in.Count = uint64(max(limit-r.Decision.Remaining, 0))
-	if in.Counted = r.Decision.Allowed; !in.Counted { // others may hold what is left on lease
+	if in.Counted = r.Decision.Allowed; !in.Counted { // other processes may hold the units that are left, on lease
 		in.Count = max(in.Count+in.Hits, uint64(limit)+1)
 	}
 }
 
-// limitOf is the limit that a call is judged by.
+// limitOf returns the limit that judges a call.
 func (c *counter) limitOf(in *rules.StoreCall) sluice.Limit {
 	if in.Limit != (sluice.Limit{}) {
 		return in.Limit
@@ -454,5 +454,5 @@ func (c *counter) limitOf(in *rules.StoreCall) sluice.Limit {
 	return c.Limit
 }
 
-// clamp is the cost of hits. No limit has room for more, where an int has 32 bits.
+// clamp returns the cost of hits. If an int has 32 bits, no limit has room for more.
 func clamp(hits uint64) int { return int(min(hits, math.MaxInt)) }

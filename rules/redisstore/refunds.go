@@ -15,20 +15,20 @@ import (
 	"github.com/sluice-go/sluice/rules"
 )
 
-// A proxy gives back what it has asked for at a stream's end, also where it was denied: units that nothing has
-// counted must not be given. So what keys are denied is noted in Redis, and taken off their next refunds.
+// At a stream's end a proxy gives back all hits that it has asked for, even denied ones. Hits that were never
+// counted must not be given back. So denied hits are noted in Redis, and subtracted from the next refunds of their keys.
 //
-// That is a call of Redis for each denial, which only domains pay for that are sent refunds. A domain is known to be once
-// one of its processes is sent one; the others hear of it within pollEvery. Until knownAfter has passed, refunds
-// give nothing back: denials may not have been noted until then. So no refund gives what was not counted, unless a process has not
-// reached Redis for knownAfter, and has denied, from memory, what another one is sent the refunds of.
+// Each denial then takes a call of Redis, so this is done only for domains that are sent refunds. When a process is sent
+// one, the other processes hear of it within pollEvery. Until knownAfter has passed, refunds give nothing back, since
+// denials before that may not have been noted. So no refund gives back uncounted hits, unless a process has not reached
+// Redis for knownAfter, has denied calls from memory, and another process is sent their refunds.
 
 const (
 	pollEvery  = time.Second
 	knownAfter = 5 * pollEvery
-	// denialLife is for how long denied hits wait for their refund, from the first of a key on.
+	// denialLife is how long denied hits wait for their refund, from the first denial of a key on.
 	denialLife = 24 * time.Hour
-	// flagLife is for how long a domain that is sent no more refunds is known to be; flagAgain is how often that is renewed.
+	// flagLife is how long a domain stays known after its last refund; flagAgain is how often that time is renewed.
 	flagLife  = 7 * 24 * time.Hour
 	flagAgain = time.Hour
 )
@@ -44,24 +44,24 @@ type refunds struct {
 	work    sync.WaitGroup
 
 	mutex   sync.Mutex         // guards the rest
-	domains map[string]*domain // those that have counters
-	failing bool               // reported, and not over
+	domains map[string]*domain // the domains that have counters
+	failing bool               // an error was reported, and nothing has gone well since
 	ending  bool
 }
 
-// domain is what is known of a domain.
+// domain is the knowledge about refunds of a domain.
 type domain struct {
 	name     string
 	counters int // guarded by refunds.mutex
 
 	asked   atomic.Bool  // Redis has been asked about it
 	known   atomic.Bool  // it is sent refunds
-	since   atomic.Int64 // Redis's time in ms of the first, 0 if that is not known yet
+	since   atomic.Int64 // Redis's time in ms of the first refund, 0 if it is not known yet
 	settled atomic.Bool  // all processes know it
 	told    atomic.Int64 // Unix ns when this process has last told the others
 }
 
-// refunds reports whether the domain is sent refunds, as far as is known: until Redis has been asked, it may be.
+// refunds reports whether the domain is sent refunds, as far as is known. Before Redis has been asked, it may be.
 func (d *domain) refunds() bool { return d.known.Load() || !d.asked.Load() }
 
 func newRefunds(client redis.UniversalClient, prefix string, report func(error)) *refunds {
@@ -82,7 +82,7 @@ func newRefunds(client redis.UniversalClient, prefix string, report func(error))
 	return r
 }
 
-// close ends all that is under way. The function that it returns waits for that, as far as ctx lets it.
+// close ends all background work. The function that it returns waits for that end, as far as ctx lets it.
 func (r *refunds) close() (wait func(ctx context.Context)) {
 	r.mutex.Lock()
 	r.ending = true
@@ -101,7 +101,7 @@ func (r *refunds) close() (wait func(ctx context.Context)) {
 	}
 }
 
-// failed reports an error, unless it is the end, or was reported already and nothing has gone well since.
+// failed reports an error, unless the Store is closed, or an error was reported and nothing has gone well since.
 func (r *refunds) failed(err error) {
 	r.mutex.Lock()
 	tell := err != nil && !r.failing && !r.ending
@@ -112,7 +112,7 @@ func (r *refunds) failed(err error) {
 	}
 }
 
-// enter returns the domain of a name, for one more counter, which leaves it in the end.
+// enter returns the domain of a name for one more counter. The counter leaves the domain when it is closed.
 func (r *refunds) enter(name string) *domain {
 	r.mutex.Lock()
 	defer r.mutex.Unlock()
@@ -125,7 +125,7 @@ func (r *refunds) enter(name string) *domain {
 	return d
 }
 
-// leave forgets a domain that has no counter any more. If it comes back Redis is asked about it again.
+// leave forgets a domain that no longer has a counter. If it comes back, Redis is asked about it again.
 func (r *refunds) leave(d *domain) {
 	r.mutex.Lock()
 	defer r.mutex.Unlock()
@@ -134,7 +134,7 @@ func (r *refunds) leave(d *domain) {
 	}
 }
 
-// poll learns what others know. Without an answer everything stays as it is.
+// poll reads from Redis which domains are sent refunds. Without an answer everything stays as it is.
 func (r *refunds) poll() error {
 	ctx, cancel := context.WithTimeout(r.running, pollEvery)
 	defer cancel()
@@ -158,7 +158,7 @@ func (r *refunds) poll() error {
 		since, listed := first[d.name]
 		if listed {
 			d.known.Store(true)
-		} else { // or no longer: those who begin now do not know it
+		} else { // not listed, or no longer: processes that begin now do not know it
 			d.told.Store(0)
 		}
 		d.since.Store(since)
@@ -168,7 +168,7 @@ func (r *refunds) poll() error {
 	return nil
 }
 
-// sent notes that the domain is sent a refund, and tells the others now and then.
+// sent notes that the domain is sent a refund, and tells the other processes now and then.
 func (r *refunds) sent(d *domain) {
 	d.known.Store(true)
 	now, told := time.Now().UnixNano(), d.told.Load()
@@ -182,7 +182,7 @@ func (r *refunds) sent(d *domain) {
 	}
 }
 
-// tell tells the others that a domain is sent refunds.
+// tell tells the other processes that a domain is sent refunds.
 func (r *refunds) tell(d *domain) error {
 	ctx, cancel := context.WithTimeout(r.running, pollEvery)
 	defer cancel()
@@ -193,14 +193,14 @@ func (r *refunds) tell(d *domain) error {
 	return errors.Join(r.client.ZAddNX(ctx, r.key, redis.Z{Score: float64(at.UnixMilli()), Member: d.name}).Err(), r.client.Expire(ctx, r.key, flagLife).Err())
 }
 
-// absorption is what becomes of a refund: absorbed hits were denied and not counted, and give nothing back;
-// counted ones were denied and are in the count of the present window.
+// absorption is the part of a refund that gives no admitted hits back: absorbed hits were denied and not counted, and
+// give nothing back; counted hits were denied and are in the count of the present window.
 type absorption struct{ absorbed, counted uint64 }
 
 type absorptions map[*rules.StoreCall]absorption
 
-// absorb looks up what the keys of refunds were denied. Refunds of one key at the same time may find the same hits, and
-// then give less back than they could.
+// absorb looks up the denied hits of the keys of refunds. Refunds of one key at the same time may find the same hits, and
+// then give back less than they could.
 func (s *Store) absorb(calls []rules.StoreCall) (absorptions, error) {
 	var out absorptions
 	b := batches.Get().(*batch)
@@ -246,7 +246,7 @@ func (s *Store) absorb(calls []rules.StoreCall) (absorptions, error) {
 	return out, nil
 }
 
-// settle takes refunds off what their keys were denied.
+// settle subtracts refunds from the denied hits of their keys.
 func (s *Store) settle(calls []rules.StoreCall, a absorptions) error {
 	if len(a) == 0 {
 		return nil
@@ -269,7 +269,7 @@ func (s *Store) settle(calls []rules.StoreCall, a absorptions) error {
 	return b.do(s)
 }
 
-// deny notes what keys were denied, in domains that are sent refunds.
+// deny notes the denied hits of keys, in domains that are sent refunds.
 func (s *Store) deny(calls []rules.StoreCall) error {
 	b := batches.Get().(*batch)
 	defer b.free()

@@ -14,7 +14,7 @@ import (
 	"github.com/sluice-go/sluice/rules"
 )
 
-// An UpstreamServer is one that an Upstream counts in. Every call asks it, also while it does not answer.
+// An UpstreamServer is a server in which an Upstream counts. Every call asks it, even while it does not answer.
 type UpstreamServer struct {
 	client redis.UniversalClient
 	onMode func(mode redistier.Mode, cause error)
@@ -25,7 +25,7 @@ type UpstreamServer struct {
 
 	mutex  sync.Mutex // held while onMode is told; guards the rest
 	status redistier.Status
-	base   uint64 // unshared when that began
+	base   uint64 // unshared when status.Mode began
 }
 
 // degradedAfter is how many trips must fail one after another.
@@ -35,11 +35,11 @@ func newUpstreamServer(client redis.UniversalClient, onMode func(redistier.Mode,
 	return &UpstreamServer{client: client, onMode: onMode, status: redistier.Status{Mode: redistier.ModeShared, Since: time.Now()}}
 }
 
-// Mode is that of Status.
+// Mode returns the current mode; see Status.
 func (s *UpstreamServer) Mode() redistier.Mode { return s.Status().Mode }
 
-// Status returns the mode, and what has become of it: degraded from five trips on that have failed one after another, until
-// one has not.
+// Status returns the current mode, and when and why it began. The mode is degraded after five trips have failed one
+// after another, until a trip succeeds.
 func (s *UpstreamServer) Status() redistier.Status {
 	s.mutex.Lock()
 	defer s.mutex.Unlock()
@@ -48,8 +48,8 @@ func (s *UpstreamServer) Status() redistier.Status {
 	return out
 }
 
-// Stats returns what has been counted so far: calls by the Redis or the Fallback, those that were Late or Failed,
-// PoolTimeouts, Outages, Unshared, Trips and TripTime. The rest is 0.
+// Stats returns what has been counted so far: calls by the Redis or the Fallback, Late and Failed calls,
+// PoolTimeouts, Outages, Unshared, Trips and TripTime. All other fields are 0.
 func (s *UpstreamServer) Stats() redistier.Stats {
 	return redistier.Stats{
 		Redis: s.redis.Load(), Fallback: s.fallback.Load(), Late: s.late.Load(), Failed: s.failed.Load(), PoolTimeouts: s.poolTimeouts.Load(),
@@ -79,7 +79,7 @@ func (t *trip) exec(ctx context.Context) error {
 	return err
 }
 
-// judge notes how a trip with so many calls has ended.
+// judge notes the outcome of a trip with that many calls.
 func (s *UpstreamServer) judge(calls uint64, err error) {
 	var timeout net.Error
 	switch {
@@ -101,7 +101,7 @@ func (s *UpstreamServer) judge(calls uint64, err error) {
 	}
 }
 
-// turn changes the mode, unless another call has.
+// turn changes the mode, unless another call has changed it already.
 func (s *UpstreamServer) turn(mode redistier.Mode, cause error) {
 	s.mutex.Lock()
 	defer s.mutex.Unlock()

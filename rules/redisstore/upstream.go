@@ -21,29 +21,29 @@ import (
 type UpstreamConfig struct {
 	// Prefix begins the names of all keys, as CACHE_KEY_PREFIX does.
 	Prefix string
-	// PerSecond is where limits of a second are counted. nil means with the others.
+	// PerSecond counts the limits of a second. If it is nil they count with the others.
 	PerSecond redis.UniversalClient
-	// Budget is how long a call waits for an answer. 0 means 5 ms. The clients must have ContextTimeoutEnabled, without
-	// which they wait for timeouts of their own.
+	// Budget is how long a call waits for an answer. 0 means 5 ms. The clients must have ContextTimeoutEnabled: otherwise
+	// they wait for timeouts of their own.
 	Budget time.Duration
-	// OnUnavailable is Open or Closed. There is no local share, since nothing is known of other processes.
+	// OnUnavailable is Open or Closed. There is no local share, since the number of processes is not known.
 	OnUnavailable redistier.OnUnavailable
-	// Jitter is up to how long keys outlive their windows at random, as EXPIRATION_JITTER_MAX_SECONDS has it.
+	// Jitter is the longest random time that keys outlive their windows, as in EXPIRATION_JITTER_MAX_SECONDS.
 	Jitter time.Duration
-	// OnMode, if it is not nil, is called when the mode of a server changes, by the call that has found out, which waits for it. See
-	// UpstreamServer.Status.
+	// OnMode, if not nil, is called when the mode of a server changes. The call that has found the change calls
+	// OnMode, and waits for it. See UpstreamServer.Status.
 	OnMode func(mode redistier.Mode, cause error)
 }
 
-// Upstream is a rules.Store that counts under the names that envoyproxy/ratelimit gives to keys, so that processes of both
-// programs count together while one takes the other's place: domain_key_value_..., and the window's begin by this
-// process's clock in seconds. Names can collide as there: user=id_42 and user_id=42 are one, and text in braces chooses the
-// slot of a cluster. There are no leases, and nothing but fixed windows of whole units. Refunds are taken off what the present window
-// holds, whether the hits were counted there or not.
+// Upstream is a rules.Store that gives keys the same names as envoyproxy/ratelimit, so that processes of both
+// programs count together while one replaces the other: domain_key_value_..., and the window's begin by this
+// process's clock in seconds. Names can collide as in envoyproxy/ratelimit: user=id_42 and user_id=42 have one name,
+// and text in braces chooses the slot of a cluster. There are no leases, and only fixed windows of whole units. Refunds
+// are subtracted from the count of the present window, whether their hits were counted in it or not.
 //
-// It is safe for concurrent use, and nothing has to be closed but its clients.
+// It is safe for concurrent use, and only its clients have to be closed.
 type Upstream struct {
-	main, perSecond *UpstreamServer // the same one if there is one
+	main, perSecond *UpstreamServer // the same one if there is only one
 	config          UpstreamConfig
 	now             func() time.Time
 }
@@ -67,7 +67,7 @@ func NewUpstream(client redis.UniversalClient, c UpstreamConfig) (*Upstream, err
 	return u, nil
 }
 
-// Servers returns those that are counted in: one, and with UpstreamConfig.PerSecond two.
+// Servers returns the servers that count: one, or two with UpstreamConfig.PerSecond.
 func (u *Upstream) Servers() []*UpstreamServer {
 	if u.perSecond != u.main {
 		return []*UpstreamServer{u.main, u.perSecond}
@@ -83,7 +83,7 @@ type upstreamCounter struct {
 
 func (*upstreamCounter) Close() {}
 
-// limitOf is the limit that a call is judged by.
+// limitOf returns the limit that judges a call.
 func (c *upstreamCounter) limitOf(in *rules.StoreCall) sluice.Limit {
 	if in.Limit != (sluice.Limit{}) {
 		return in.Limit
@@ -108,7 +108,7 @@ func (u *Upstream) Open(l rules.StoreLimit) (rules.StoreCounter, error) {
 	return &upstreamCounter{l, int64(l.Limit.Period / time.Second)}, nil
 }
 
-// giveBack takes units off a count, down to 0, and leaves the time that it lives.
+// giveBack subtracts units from a count, down to 0, and keeps the time at which the count expires.
 var giveBack = redis.NewScript(`
 local held = tonumber(redis.call('GET', KEYS[1]) or '0')
 local n = math.min(held, tonumber(ARGV[1]))
@@ -118,7 +118,7 @@ return held`)
 // Decide implements rules.Store: one pipeline to each server, of INCRBY and EXPIRE.
 func (u *Upstream) Decide(calls []rules.StoreCall) error {
 	if len(calls) > 0 && calls[0].Op == rules.Deny {
-		return nil // as upstream, which takes refunds off whatever the present window holds
+		return nil // as upstream, which subtracts refunds from any count of the present window
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), u.config.Budget)
 	defer cancel()
@@ -207,7 +207,7 @@ func (u *Upstream) unavailable(calls []rules.StoreCall, err error) error {
 	return nil
 }
 
-// DecideAll implements rules.Store. Open refuses what it would be for.
+// DecideAll implements rules.Store. It is not used, since Open refuses atomic limits.
 func (u *Upstream) DecideAll([]rules.StoreCall) (int, error) {
 	return -1, errors.New("redisstore: counts under upstream's names cannot be made all or none")
 }
@@ -226,7 +226,7 @@ func (u *Upstream) jitter() time.Duration {
 	return rand.N(u.config.Jitter/time.Second) * time.Second
 }
 
-// name is upstream's name of a key in the window that begins at a second.
+// name returns upstream's name of a key in the window that begins at a second.
 func (u *Upstream) name(key string, begin int64) (string, error) {
 	domain, entries, err := rules.ParseStoreKey(key)
 	if err != nil {
