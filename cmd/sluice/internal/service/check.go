@@ -31,31 +31,31 @@ type checker struct {
 	told     atomic.Int64 // when a failure was last logged, Unix nanoseconds
 }
 
-// proxies are those that are believed what they say of a request.
+// proxies are the peers that are trusted to describe a request.
 type proxies struct {
 	ranges []netip.Prefix
-	client httplimit.KeyFunc // the client's address, as far as they are believed
+	client httplimit.KeyFunc // the client's address, from trusted peers
 }
 
 // compiledActions make descriptors of requests by the actions of a set.
 type compiledActions struct {
 	set      *rules.Set
 	byDomain map[string]*httprules.Describer
-	none     *httprules.Describer // of a domain without actions
+	none     *httprules.Describer // for a domain without actions
 }
 
-// checkCall is what a call needs while it is decided.
+// checkCall is the state of a call while it is decided.
 type checkCall struct {
 	entries []rules.Entry
 	req     rules.Request
 	resp    rules.Response
 }
 
-// errRequest is about what the client has sent: it is denied, and never admitted by --fail-open.
+// errRequest is an error of the client's request: the request is denied, and never admitted by --fail-open.
 type errRequest struct{ error }
 
-// newProxies reads --trusted-proxies and --client-header. untrusted is told of headers that are not
-// believed.
+// newProxies reads --trusted-proxies and --client-header. untrusted is called for headers of peers that are not
+// trusted.
 func newProxies(c *Config, untrusted func(r *http.Request, header string)) (p proxies, err error) {
 	ip := httplimit.IPConfig{OnUntrustedProxy: untrusted}
 	for _, text := range c.TrustedProxies {
@@ -158,7 +158,7 @@ func (c *checker) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	c.calls.Put(call)
 }
 
-// forget drops what is of the request, so that a call that waits for another one does not keep it.
+// forget drops all references to the request, so that a pooled call does not keep them in memory.
 func (call *checkCall) forget() {
 	clear(call.entries)
 	clear(call.req.Descriptors)
@@ -167,7 +167,7 @@ func (call *checkCall) forget() {
 }
 
 // decide asks about the descriptors that the domain's actions make of the request. A request without
-// any is limited by nothing.
+// descriptors is not limited.
 func (c *checker) decide(call *checkCall, set *rules.Set, domain string, r *http.Request) (err error) {
 	defer func() {
 		if v := recover(); v != nil {
@@ -175,7 +175,7 @@ func (c *checker) decide(call *checkCall, set *rules.Set, domain string, r *http
 		}
 	}()
 	if _, err := c.proxies.client(r); err != nil {
-		return err // of the proxy's making, and so not found by Describe below
+		return err // an error of the proxy, so it is found before Describe
 	}
 	call.req.Domain = domain
 	call.entries, err = c.describer(set, domain).Describe(c.original(r), &call.req, call.entries[:0])
@@ -207,8 +207,8 @@ func (c *checker) describer(set *rules.Set, domain string) *httprules.Describer 
 	return now.none
 }
 
-// original is the request that the proxy has, as far as it tells and is believed: without a method, a
-// path and a host otherwise. The headers are the client's, with what the proxy has added.
+// original returns the request that the proxy has received, as a trusted proxy describes it: otherwise without a
+// method, a path and a host. The headers are the client's headers, with those that the proxy has added.
 func (c *checker) original(r *http.Request) *http.Request {
 	method, host, uri := "", "", ""
 	if c.proxies.include(r) {
@@ -219,7 +219,7 @@ func (c *checker) original(r *http.Request) *http.Request {
 	return out
 }
 
-// last is the line of a header that the proxy has added, if the client has sent some, too.
+// last returns the last line of a header. The proxy has added it, after any lines of the client.
 func last(values []string) string {
 	if len(values) == 0 {
 		return ""
@@ -227,7 +227,7 @@ func last(values []string) string {
 	return values[len(values)-1]
 }
 
-// describe tells the client of its limit, if the configuration wants that.
+// describe tells the client of its limit, if the configuration asks for that.
 func (c *checker) describe(h http.Header, resp *rules.Response) {
 	if resp.Tightest < 0 {
 		return
@@ -245,7 +245,7 @@ func (c *checker) describe(h http.Header, resp *rules.Response) {
 	}
 }
 
-// policyName is a rule's name, or path, as a string of RFC 9651.
+// policyName returns a rule's name, or its path, as a string of RFC 9651.
 func policyName(r *rules.Rule) string {
 	name := r.Name()
 	if name == "" {
@@ -259,7 +259,7 @@ func policyName(r *rules.Rule) string {
 	}, name) + `"`
 }
 
-// retryAfter is how long to wait until nothing denies any more.
+// retryAfter returns how long to wait until no rule denies the call any more.
 func retryAfter(resp *rules.Response) (wait time.Duration) {
 	for i := range resp.Statuses {
 		if st := &resp.Statuses[i]; st.Code == rules.OverLimit {
@@ -278,7 +278,7 @@ func seconds(d time.Duration) int64 {
 	return n
 }
 
-// fail answers a call that could not be decided, and logs why, once a minute.
+// fail answers a call that could not be decided, and logs the error, at most once a minute.
 func (c *checker) fail(w http.ResponseWriter, err error) {
 	c.failed.Add(1)
 	now, told := time.Now().UnixNano(), c.told.Load()

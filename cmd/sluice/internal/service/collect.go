@@ -16,10 +16,10 @@ var collecting sync.Mutex
 
 // putOffCollecting calls f while the garbage collector waits until the heap has grown by room. Loading
 // rules makes forty times their size in garbage within a tenth of a second. The collector would run
-// several times meanwhile, for a quarter of all processors, and calls wait for its turns: of two
-// processors it takes one for up to half the time that it has been running for. Behind f it runs
-// once, and most is free then. A limit of memory, GOMEMLIMIT, holds meanwhile, too; where GOGC is set, that
-// decides alone.
+// several times meanwhile, on a quarter of all processors, and delay calls: of two
+// processors it takes one, for up to half of the time for which it has run. After f it runs
+// once, and most of the garbage is free then. A memory limit, GOMEMLIMIT, still holds meanwhile. If GOGC is set,
+// only GOGC decides.
 func putOffCollecting(room uint64, f func()) {
 	collecting.Lock()
 	defer collecting.Unlock()
@@ -32,5 +32,5 @@ func putOffCollecting(room uint64, f func()) {
 	f()
 }
 
-// maxPercent is above any percentage that is one: the collector may be off.
+// maxPercent is above any real percentage: the collector may be off.
 const maxPercent = 1 << 20

@@ -15,7 +15,7 @@ import (
 	"github.com/sluice-go/sluice/cmd/sluice/internal/xds"
 )
 
-// Config is what the command line and the environment say. Flags gives it its defaults.
+// Config is the settings from the command line and the environment. Flags sets its defaults.
 type Config struct {
 	Rules  []string
 	Merge  bool
@@ -136,7 +136,7 @@ func (c *Config) portFlags(f *pflag.FlagSet) {
 	f.BoolVar(&c.Reflection, "reflection", false, "serve gRPC reflection")
 }
 
-// Check refuses what cannot be, by the first thing that is wrong.
+// Check refuses invalid settings, and reports the first one.
 func (c *Config) Check() error {
 	for _, check := range []func() error{c.checkChoices, c.checkNumbers, c.checkTLS, c.checkXDS, c.checkPorts, c.checkProxies, c.checkStore} {
 		if err := check(); err != nil {
@@ -169,7 +169,7 @@ func (c *Config) checkChoices() error {
 	return nil
 }
 
-// isToken reports whether r can be in the name of a header (RFC 9110, section 5.6.2).
+// isToken reports whether the name of a header can contain r (RFC 9110, section 5.6.2).
 func isToken(r rune) bool {
 	return r > ' ' && r < 0x7f && !strings.ContainsRune(`"(),/:;<=>?@[\]{}`, r)
 }
@@ -198,7 +198,7 @@ func (c *Config) checkNumbers() error {
 		}
 	}
 	switch {
-	case !(c.NearRatio >= 0 && c.NearRatio <= 1): // also if it is no number
+	case !(c.NearRatio >= 0 && c.NearRatio <= 1): // also if it is not a number
 		return fmt.Errorf("--near-ratio %v: want 0 to 1", c.NearRatio)
 	case c.MaxSeries < 0:
 		return fmt.Errorf("--metrics-max-series %d: want at least 0", c.MaxSeries)
@@ -275,10 +275,10 @@ func (c *Config) checkPorts() error {
 	return nil
 }
 
-// port is one of the things that are listened to.
+// port is one address on which the service listens.
 type port struct{ name, network, address string }
 
-// ports are named by their flags. The unix socket takes the place and the name of grpc.
+// ports returns the ports, with the names of their flags. The unix socket replaces the port grpc, and has its name.
 func (c *Config) ports() []port {
 	grpc := port{"grpc", "tcp", c.GRPC}
 	if c.UDS != "" {

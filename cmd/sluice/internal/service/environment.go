@@ -25,14 +25,14 @@ var variables = [][2]string{
 	{"CONFIG_GRPC_XDS_NODE_ID", "xds-node"}, {"XDS_CLIENT_BACKOFF_INITIAL_INTERVAL", "xds-retry"}, {"XDS_CLIENT_BACKOFF_MAX_INTERVAL", "xds-retry-max"},
 }
 
-// xdsTLS are those about TLS with the management server, which mean nothing without it.
+// xdsTLS are the variables about TLS with the management server. Without TLS they mean nothing.
 var xdsTLS = [][2]string{
 	{"CONFIG_GRPC_XDS_SERVER_TLS_CACERT", "xds-ca"}, {"CONFIG_GRPC_XDS_SERVER_TLS_SAN", "xds-san"},
 	{"CONFIG_GRPC_XDS_CLIENT_TLS_CERT", "xds-cert"}, {"CONFIG_GRPC_XDS_CLIENT_TLS_KEY", "xds-key"},
 }
 
 // meaningless are further variables of envoyproxy/ratelimit; a name that ends in _ stands for all
-// that begin with it.
+// variables that begin with it.
 var meaningless = []string{
 	"REDIS_PIPELINE_WINDOW", "REDIS_PIPELINE_LIMIT", "REDIS_PERSECOND_PIPELINE_WINDOW", "REDIS_PERSECOND_PIPELINE_LIMIT",
 	"REDIS_POOL_ON_EMPTY_BEHAVIOR", "REDIS_PERSECOND_POOL_ON_EMPTY_BEHAVIOR", "MEMCACHE_", "LOCAL_CACHE_",
@@ -41,15 +41,15 @@ var meaningless = []string{
 	"XDS_CLIENT_BACKOFF_RANDOM_FACTOR", "XDS_CLIENT_BACKOFF_JITTER", "XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES", "RUNTIME_IGNOREDOTFILES", "RUNTIME_WATCH_ROOT",
 }
 
-// environment sets flags that the command line leaves alone.
+// environment sets flags that the command line does not set.
 type environment struct {
 	flags  *pflag.FlagSet
 	values map[string]string
-	err    error // the first one
+	err    error // the first error
 }
 
-// Environment takes over what variables, each NAME=VALUE, say and flags do not. An empty variable
-// says nothing. It returns the names of variables that are set and mean nothing here.
+// Environment takes settings from variables, each NAME=VALUE, unless flags set them. An empty variable
+// sets nothing. It returns the names of variables that are set and mean nothing here.
 func (c *Config) Environment(f *pflag.FlagSet, variablesOfProcess []string) (ignored []string, err error) {
 	e := environment{flags: f, values: map[string]string{}}
 	for _, v := range variablesOfProcess {
@@ -116,7 +116,7 @@ func (e *environment) set(flag, variable, value string) {
 	}
 }
 
-// setAddress sets a flag from two variables; what neither says stays as it is.
+// setAddress sets a flag from two variables. A part that neither variable sets stays as it is.
 func (e *environment) setAddress(flag, host, port string) {
 	if e.values[host] == "" && e.values[port] == "" {
 		return
@@ -138,7 +138,7 @@ func (e *environment) is(variable string, otherwise bool) bool {
 	return b
 }
 
-// levelName translates the levels of upstream's log to those there are here.
+// levelName translates the levels of upstream's log to the levels here.
 func levelName(level string) string {
 	switch level = strings.ToLower(level); level {
 	case "trace":

@@ -2,7 +2,7 @@ package service
 
 import "encoding/binary"
 
-// Header and kind of HTTP/2's frames.
+// The header and one type of HTTP/2's frames.
 const (
 	frameHeader = 9
 	goAway      = 7 // with the last stream and an error code, of 4 bytes each
@@ -10,15 +10,15 @@ const (
 
 // frames follows one direction of a connection of HTTP/2 from frame to frame.
 type frames struct {
-	head [frameHeader + 8]byte // of a frame: its header, and what a GOAWAY says
-	have int                   // of head
-	left int                   // of the frame, behind what head has
+	head [frameHeader + 8]byte // of a frame: its header, and the payload of a GOAWAY
+	have int                   // bytes of head so far
+	left int                   // bytes of the frame that follow those in head
 
-	goingAway bool   // a GOAWAY has gone by, and why
+	goingAway bool   // a GOAWAY has gone by, with this code
 	code      uint32 // 0 for no error
 }
 
-// want is how many bytes of head the frame has that it begins with.
+// want is how many bytes head needs of the present frame.
 func (f *frames) want() int {
 	if f.have >= frameHeader && f.head[3] == goAway {
 		return min(len(f.head), frameHeader+f.length())
@@ -26,12 +26,12 @@ func (f *frames) want() int {
 	return frameHeader
 }
 
-// length is the frame's, without its header, which head must have.
+// length is the length of the frame without its header. head must have the header.
 func (f *frames) length() int {
 	return int(f.head[0])<<16 | int(f.head[1])<<8 | int(f.head[2])
 }
 
-// follow goes on by b.
+// follow continues with b.
 func (f *frames) follow(b []byte) {
 	for len(b) > 0 {
 		if f.left > 0 {
@@ -54,5 +54,5 @@ func (f *frames) follow(b []byte) {
 	}
 }
 
-// within reports whether a frame has begun and not ended.
+// within reports whether a frame has begun and has not ended.
 func (f *frames) within() bool { return f.have+f.left > 0 }

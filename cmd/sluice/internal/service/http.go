@@ -13,7 +13,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// public is what the HTTP port serves.
+// public returns the handler of the HTTP port.
 func (s *server) public() http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("/json", timed(s.metrics.http, s.service.JSON()))
@@ -24,7 +24,7 @@ func (s *server) public() http.Handler {
 	return mux
 }
 
-// timed tells the metrics how long a handler took.
+// timed records in the metrics how long a handler took.
 func timed(times prometheus.Observer, h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		begin := time.Now()
@@ -38,7 +38,7 @@ const debugIndex = `/rlconfig: the rules in force, and why others are not; ?form
 /debug/pprof/: profiles of this process
 `
 
-// debug is what the debug port serves.
+// debug returns the handler of the debug port.
 func (s *server) debug() http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("/rlconfig", s.service.Rules(s.loads.report))

@@ -24,17 +24,17 @@ import (
 	"google.golang.org/grpc/tap"
 )
 
-// Bounds of what a gRPC connection can make the process hold, besides messageBytes a call. A call takes a
-// stream for as long as it lasts, which is microseconds once its message is there.
+// These bound the memory that a gRPC connection can take, besides messageBytes for each call. A call takes a
+// stream for as long as it lasts, which is microseconds once its message has come.
 const (
 	maxStreams  = 1000
 	maxHeaders  = 64 << 10
-	maxUnread   = 64 << 10 // of a stream, beyond the message that is waited for
+	maxUnread   = 64 << 10 // of a stream, besides the message that is waited for
 	messageTime = 10 * time.Second
 )
 
-// writeTime is how long an answer over HTTP may take, for clients that do not read it. Handlers of profiles prolong
-// it by what is asked for.
+// writeTime is how long an answer over HTTP may take, for clients that do not read it. Handlers of profiles add
+// the time that the request asks for.
 const writeTime = time.Minute
 
 // listen opens all ports, and only then serves on them.
@@ -59,7 +59,7 @@ func (s *server) listen() (map[string]net.Addr, error) {
 	return s.serve(listeners), nil
 }
 
-// serve serves on listeners, which are named as their flags, and returns their addresses.
+// serve serves on listeners, which have the names of their flags, and returns their addresses.
 func (s *server) serve(listeners map[string]net.Listener) map[string]net.Addr {
 	handlers := map[string]http.Handler{"http": s.public(), "debug": s.debug(), "metrics": s.metrics.handler()}
 	addresses := map[string]net.Addr{}
@@ -74,7 +74,7 @@ func (s *server) serve(listeners map[string]net.Listener) map[string]net.Addr {
 			ReadHeaderTimeout: 10 * time.Second, ReadTimeout: time.Minute, WriteTimeout: writeTime,
 			IdleTimeout: 2 * time.Minute, MaxHeaderBytes: maxHeaders,
 		}
-		// Bytes of strangers do not keep a panic of a handler out of the log: each has its own limit.
+		// Strangers cannot keep a panic of a handler out of the log: each has its own limit.
 		watchRequests(h, s.strangers(name))
 		s.http = append(s.http, h)
 		go func() { s.ended(name, h.Serve(httpListener{l})) }()
@@ -82,7 +82,7 @@ func (s *server) serve(listeners map[string]net.Listener) map[string]net.Addr {
 	return addresses
 }
 
-// ended is told why nothing is served on a port any more.
+// ended is called with the error when a port is no longer served.
 func (s *server) ended(name string, err error) {
 	if err != nil && !errors.Is(err, http.ErrServerClosed) {
 		s.failed <- fmt.Errorf("serving --%s: %w", name, err)
@@ -92,14 +92,14 @@ func (s *server) ended(name string, err error) {
 func (s *server) newGRPC() error {
 	options := []grpc.ServerOption{
 		grpc.KeepaliveParams(keepalive.ServerParameters{MaxConnectionAge: s.config.MaxConnectionAge, MaxConnectionAgeGrace: s.config.ConnectionEnd}),
-		// Proxies that look after idle connections more often than gRPC's default allows are no attackers.
+		// Proxies may check idle connections more often than gRPC's default allows.
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: time.Second, PermitWithoutStream: true}),
 		grpc.MaxConcurrentStreams(maxStreams), grpc.MaxHeaderListSize(maxHeaders), grpc.MaxRecvMsgSize(s.config.messageBytes()),
-		// Windows that gRPC chooses grow to 16 MiB for each stream, read or not. The window of a
-		// connection may be larger: it is always read.
+		// Windows that gRPC chooses grow to 16 MiB for each stream, whether it is read or not. The window of a
+		// connection may be larger: connections are always read.
 		grpc.StaticStreamWindowSize(maxUnread), grpc.StaticConnWindowSize(1 << 20),
 		grpc.InTapHandle(s.callInTime), grpc.StreamInterceptor(s.runStream),
-		// Goroutines that stay grow their stacks once, and not at each call. If all are busy, others help.
+		// Goroutines that stay grow their stacks once, not at each call. If all are busy, gRPC starts others.
 		grpc.NumStreamWorkers(uint32(8 * runtime.GOMAXPROCS(0))),
 	}
 	transport := insecure.NewCredentials()
@@ -120,17 +120,17 @@ func (s *server) newGRPC() error {
 	return nil
 }
 
-// messageBytes is how long a message may be on the wire. Whatever --max-message and its like admit is no
-// longer: an entry takes 6 bytes besides its text, a descriptor some 30, and a length one byte more with each
-// 128 bytes of text.
+// messageBytes is the largest size of a message on the wire. It has room for all messages that --max-message and
+// similar flags allow: an entry takes 6 bytes besides its text, a descriptor some 30, and a length one more byte for
+// each 128 bytes of text.
 func (c *Config) messageBytes() int {
 	const most = 1 << 30
 	text, descriptors, entries := int64(min(c.MaxMessage, most)), int64(min(c.MaxDescriptors, most/8)), int64(min(c.MaxEntries, most/8))
 	return int(min(1<<10+2*text+64*descriptors+8*descriptors*entries, most))
 }
 
-// callInTime bounds the time of calls that neither package rls ends if their message does not come, nor
-// runStream. gRPC calls it when a call begins, and cancels the context that it hands in when the call ends.
+// callInTime bounds the time of calls whose message may not come, except for calls that package rls or runStream
+// end. gRPC calls it when a call begins, and cancels the context that it passes when the call ends.
 func (s *server) callInTime(ctx context.Context, info *tap.Info) (context.Context, error) {
 	if info.FullMethodName == pb.RateLimitService_ShouldRateLimit_FullMethodName || s.streams[info.FullMethodName] {
 		return ctx, nil
@@ -140,8 +140,8 @@ func (s *server) callInTime(ctx context.Context, info *tap.Info) (context.Contex
 	return ctx, nil
 }
 
-// runStream is the interceptor of streams, such as health.Watch: it ends those whose first message does not come,
-// and all of them when the service ends, which they would hold up. A handler ends with its stream.
+// runStream is the interceptor of streams, such as health.Watch. It ends streams whose first message does not come.
+// When the service ends it ends all streams, since they would delay the end. A handler ends with its stream.
 func (s *server) runStream(service any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
 	first := &firstMessage{ServerStream: stream, come: make(chan struct{})}
 	ended := make(chan error, 1)
@@ -163,7 +163,7 @@ func (s *server) runStream(service any, stream grpc.ServerStream, _ *grpc.Stream
 	}
 }
 
-// firstMessage is a stream that tells when its first message has come.
+// firstMessage is a stream that reports when its first message has come.
 type firstMessage struct {
 	grpc.ServerStream
 	once sync.Once
@@ -179,7 +179,7 @@ func (f *firstMessage) RecvMsg(m any) error {
 	return err
 }
 
-// streamsOf names the methods of a server that are streams.
+// streamsOf returns the methods of a server that are streams.
 func streamsOf(g *grpc.Server) map[string]bool {
 	out := map[string]bool{}
 	for name, service := range g.GetServiceInfo() {
@@ -201,11 +201,11 @@ func (p port) listen() (net.Listener, error) {
 	return net.Listen(p.network, p.address)
 }
 
-// removeSocket removes a socket that a process has left behind: one that nobody listens on.
+// removeSocket removes a socket that an earlier process has left behind, if no process listens on it.
 func removeSocket(path string) error {
 	info, err := os.Lstat(path)
 	if err != nil || info.Mode()&os.ModeSocket == 0 {
-		return nil // not there, or something that net.Listen complains about
+		return nil // it does not exist, or net.Listen will report it
 	}
 	conn, err := net.Dial("unix", path)
 	switch {
@@ -214,7 +214,7 @@ func removeSocket(path string) error {
 		return fmt.Errorf("%s: another process listens on it", path)
 	case errors.Is(err, syscall.ECONNREFUSED):
 		return os.Remove(path)
-	case errors.Is(err, syscall.EAGAIN): // it has as many connections waiting as it can have
+	case errors.Is(err, syscall.EAGAIN): // its queue of waiting connections is full: a process listens
 		return fmt.Errorf("%s: another process listens on it, and is busy", path)
 	}
 	return fmt.Errorf("%s is there, and may be another process's: %w", path, err)

@@ -15,11 +15,11 @@ var errStopped = errors.New("stopped before there were rules")
 // managed is the rules of a management server.
 type managed struct {
 	*server
-	first chan *rules.Set // the first ones, which the engine is made of; nil if it has been made without
+	first chan *rules.Set // gets the first rules, if the engine waits for them; else nil
 }
 
 // managedRules asks the management server until s.stopManaged is called. It waits for the first rules, unless
-// the service starts without any: the ports open when there is something to decide by.
+// the service starts without rules: ports open only when there are rules to decide by.
 func (s *server) managedRules(stop <-chan os.Signal) (*rules.Set, error) {
 	c := s.config
 	m := &managed{server: s}

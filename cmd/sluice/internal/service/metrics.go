@@ -53,7 +53,7 @@ func (m *metrics) handler() http.Handler {
 	return mux
 }
 
-// The metrics that are not the engine's. A call that was refused, or failed, is one of the engine's metric, too.
+// The metrics of the service itself. A call that was refused, or failed, is also in a metric of the engine.
 var (
 	requestsDesc   = desc("sluice_requests_total", "Calls by answer. Those that were refused, or failed, belong to no domain.", "domain", "code")
 	reloadsDesc    = desc("sluice_config_reloads_total", "Loads of the rules, the first one included.", "result")
@@ -65,7 +65,7 @@ func desc(name, help string, labels ...string) *prometheus.Desc {
 	return prometheus.NewDesc(name, help, labels, nil)
 }
 
-// collector adds what the service counts to the metrics of the engine.
+// collector adds the counters of the service to the metrics of the engine.
 type collector struct {
 	*server
 	rules *promengine.Collector
@@ -97,7 +97,7 @@ func (c *collector) Collect(out chan<- prometheus.Metric) {
 	out <- prometheus.MustNewConstMetric(buildDesc, prometheus.GaugeValue, 1, version(), runtime.Version())
 }
 
-// text makes anything a label's value, which is UTF-8.
+// text makes a string valid as the value of a label, which is UTF-8.
 func text(s string) string { return strings.ToValidUTF8(s, "\uFFFD") }
 
 func version() string {

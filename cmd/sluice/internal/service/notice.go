@@ -6,19 +6,19 @@ import (
 	"github.com/sluice-go/sluice/rules"
 )
 
-// noticeEvery is how often the service looks whether it has run into a bound.
+// noticeEvery is how often the service checks whether it has reached a bound.
 const noticeEvery = 10 * time.Second
 
-// noticeAgain is how long it says nothing about a bound that it has told of.
+// noticeAgain is how long the service does not report the same bound again.
 const noticeAgain = time.Hour
 
-// notices tell of bounds that were reached, while limits or statistics are less than they should be.
+// notices report bounds that were reached, since limits or statistics are then incomplete.
 type notices struct {
 	last         rules.Stats
-	room, series time.Time // when they were told of
+	room, series time.Time // when each was reported
 }
 
-// notice looks once.
+// notice checks once.
 func (s *server) notice(now time.Time) {
 	n, stats := &s.notices, s.engine.Stats()
 	evicted, untracked := stats.Evicted-n.last.Evicted, stats.Untracked-n.last.Untracked

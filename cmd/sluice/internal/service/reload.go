@@ -11,15 +11,15 @@ import (
 	"github.com/sluice-go/sluice/rules"
 )
 
-// loads is how loading rules went.
+// loads records the outcomes of loading rules.
 type loads struct {
 	mutex               sync.Mutex
 	successes, failures uint64
-	last                error     // of the last load, nil if it was fine
-	at                  time.Time // of the last one that was fine
+	last                error     // of the last load, nil if it succeeded
+	at                  time.Time // when the last load succeeded
 }
 
-// firstRules loads the rules to begin with.
+// firstRules loads the rules at the start.
 func (s *server) firstRules(stop <-chan os.Signal) (*rules.Set, error) {
 	if s.config.XDS != "" {
 		return s.managedRules(stop)
@@ -43,12 +43,12 @@ func (s *server) firstRules(stop <-chan os.Signal) (*rules.Set, error) {
 	return set, err
 }
 
-// NoFiles is the error about paths that have no file of rules.
+// NoFiles returns the error for paths without a file of rules.
 func NoFiles(paths []string) error {
 	return fmt.Errorf("no file of rules in %q: want names that end in .yaml or .yml", paths)
 }
 
-// watch loads the rules whenever their files change, and when it is told to.
+// watch loads the rules when their files change, and when it is told to.
 func (s *server) watch(ctx context.Context, again <-chan os.Signal) {
 	force := make(chan struct{}, 1)
 	go func() {
@@ -63,14 +63,14 @@ func (s *server) watch(ctx context.Context, again <-chan os.Signal) {
 			}
 			select {
 			case force <- struct{}{}:
-			default: // one is waiting already
+			default: // a load is waiting already
 			}
 		}
 	}()
 	s.watcher.Watch(ctx, force, s.reload)
 }
 
-// load makes a set of files, and logs what is odd about them.
+// load makes a set of files, and logs its warnings.
 func (s *server) load(files []rules.File, other []string) (*rules.Set, error) {
 	for _, name := range other {
 		s.log.Warn("not read, since its name does not end in .yaml or .yml", "file", name)
@@ -92,12 +92,12 @@ func (s *server) load(files []rules.File, other []string) (*rules.Set, error) {
 	return set, nil
 }
 
-// reload is replace, for a watcher.
+// reload is replace for a watcher.
 func (s *server) reload(files []rules.File, other []string, err error) {
 	_ = s.replace(files, other, err)
 }
 
-// replace puts other rules into force, or says why the old ones stay: err, if it is not nil.
+// replace puts other rules into force. Otherwise it returns why the old rules stay: err, if it is not nil.
 func (s *server) replace(files []rules.File, other []string, err error) error {
 	var set *rules.Set
 	putOffCollecting(loadRoom, func() {
@@ -119,7 +119,7 @@ func (s *server) replace(files []rules.File, other []string, err error) error {
 	return nil
 }
 
-// add counts a load. It is called when the new rules answer already.
+// add counts a load. It is called when the new rules are in force already.
 func (l *loads) add(err error) {
 	l.mutex.Lock()
 	defer l.mutex.Unlock()
@@ -138,7 +138,7 @@ func (l *loads) counts() (successes, failures uint64) {
 	return l.successes, l.failures
 }
 
-// report is the last load, in the words of package rls.
+// report returns the last load in the form of package rls.
 func (l *loads) report() rls.Load {
 	l.mutex.Lock()
 	defer l.mutex.Unlock()

@@ -37,10 +37,10 @@ type server struct {
 	http    []*http.Server
 	metrics *metrics
 	ending  chan struct{} // closed when streams are to end
-	failed  chan error    // what ends the service: a port that cannot be served on
+	failed  chan error    // gets the error of a port that can no longer be served: it ends the service
 
 	clockMutex sync.Mutex
-	notices    notices // for notice only
+	notices    notices // used by notice only
 	loads      loads
 
 	made        chan struct{} // closed when there is an engine
@@ -50,17 +50,17 @@ type server struct {
 	healthMutex sync.Mutex // held while health follows the rules
 }
 
-// Hooks connect a run with its process. None of them has to be there.
+// Hooks connect a run with its process. All of them are optional.
 type Hooks struct {
-	// Stop begins the drain by its first value, and ends it by another one, or when it is closed.
+	// Stop begins the drain with its first value. A further value, or closing it, ends the drain.
 	Stop <-chan os.Signal
-	// Reload makes the rules be read again.
+	// Reload makes the service read the rules again.
 	Reload <-chan os.Signal
-	// Ready is told the addresses, by the names of their flags, once the service is healthy.
+	// Ready is called with the addresses, by the names of their flags, once the service is healthy.
 	Ready func(map[string]net.Addr)
 }
 
-// Run serves until it is told to stop, and then drains and stops. c must have passed Check.
+// Run serves until it is told to stop, then drains and stops. c must have passed Check.
 func Run(c *Config, log *slog.Logger, h Hooks) error {
 	s, err := newServer(c, log, h.Stop)
 	if errors.Is(err, errStopped) {
@@ -85,7 +85,7 @@ func Run(c *Config, log *slog.Logger, h Hooks) error {
 	work, stopWork := context.WithCancel(context.Background())
 	var background sync.WaitGroup
 	if s.watcher != nil {
-		// The end waits for no rules: reading a file may block.
+		// The end does not wait for rules: reading a file may block.
 		go s.watch(work, h.Reload)
 	}
 	if c.StateEvery > 0 {
@@ -110,8 +110,8 @@ func Run(c *Config, log *slog.Logger, h Hooks) error {
 	return err
 }
 
-// newServer loads the rules and the state, and opens no port yet. stop ends the time for which it may have to
-// wait for rules, with errStopped.
+// newServer loads the rules and the state, and opens no port yet. It may have to wait for rules; stop ends
+// that wait, with errStopped.
 func newServer(c *Config, log *slog.Logger, stop <-chan os.Signal) (s *server, err error) {
 	s = &server{config: c, log: log, clock: sluice.SystemClock(), ending: make(chan struct{}), failed: make(chan error, 8), made: make(chan struct{}), stopManaged: func() {}, health: rls.NewHealth()}
 	defer func() {
@@ -130,7 +130,7 @@ func newServer(c *Config, log *slog.Logger, stop <-chan os.Signal) (s *server, e
 	}
 	maxSeries := c.MaxSeries
 	if maxSeries == 0 {
-		maxSeries = -1 // none, in the words of rules.Config
+		maxSeries = -1 // means none, in rules.Config
 	}
 	if s.store, err = s.openStore(); err != nil {
 		return s, err
@@ -164,7 +164,7 @@ func newServer(c *Config, log *slog.Logger, stop <-chan os.Signal) (s *server, e
 	return s, nil
 }
 
-// updateHealth makes the health follow the rules, until the drain.
+// updateHealth sets the health from the rules and the store, until the drain.
 func (s *server) updateHealth() {
 	s.healthMutex.Lock()
 	defer s.healthMutex.Unlock()
@@ -172,8 +172,8 @@ func (s *server) updateHealth() {
 	s.health.Set((!s.config.HealthyWithRules || len(set.Domains()) > 0) && s.storeHealthy())
 }
 
-// drain says that the end is near, and goes on answering for as long as load balancers may take to
-// see it.
+// drain announces the end, and goes on answering for as long as load balancers may take to
+// notice it.
 func (s *server) drain(hurry <-chan os.Signal) error {
 	s.log.Info("draining", "time", s.config.Drain)
 	s.health.Shutdown()
@@ -188,7 +188,7 @@ func (s *server) drain(hurry <-chan os.Signal) error {
 	return nil
 }
 
-// stop lets calls that are under way end, for a while. It ends streams.
+// stop lets calls that are under way end, for a limited time. It ends streams.
 func (s *server) stop() {
 	limit, cancel := context.WithTimeout(context.Background(), stopLimit)
 	defer cancel()
@@ -208,7 +208,7 @@ func (s *server) stop() {
 	s.log.Info("stopped")
 }
 
-// close gives up what a start that failed has opened.
+// close releases everything that a failed start has opened.
 func (s *server) close() {
 	if s.grpc != nil {
 		s.grpc.Stop()

@@ -13,8 +13,8 @@ import (
 	"github.com/sluice-go/sluice/rules"
 )
 
-// restore makes the engine, from the state file if there is one. A damaged one, or one of another
-// program, is put aside.
+// restore makes the engine, from the state file if there is one. A file that is damaged, or that another
+// program has written, is put aside.
 func (s *server) restore(set *rules.Set, c rules.Config) (*rules.Engine, error) {
 	name := s.config.State
 	if name == "" {
@@ -50,17 +50,17 @@ func (s *server) restore(set *rules.Set, c rules.Config) (*rules.Engine, error) 
 	return rules.New(set, c)
 }
 
-// create makes the file that a state is written to first. It holds the key of the hash: nobody
-// else may read it.
+// create makes the temporary file that a state is written to. It holds the key of the hash: other users must
+// not read it.
 func create(name string) (*os.File, error) {
 	temporary := name + ".tmp"
-	if err := os.Remove(temporary); err != nil && !errors.Is(err, fs.ErrNotExist) { // of a process that was killed
+	if err := os.Remove(temporary); err != nil && !errors.Is(err, fs.ErrNotExist) { // left by a process that was killed
 		return nil, err
 	}
 	return os.OpenFile(temporary, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 }
 
-// writable says before anything is counted if the state could not be written at the end.
+// writable finds out, before any hit is counted, whether the state could not be written at the end.
 func writable(name string) error {
 	if info, err := os.Stat(name); err == nil && !info.Mode().IsRegular() {
 		return fmt.Errorf("%s: not a regular file", name)
@@ -72,14 +72,14 @@ func writable(name string) error {
 	return errors.Join(f.Close(), os.Remove(f.Name()))
 }
 
-// saveAgain is save while the service runs: a failure is logged, and it goes on.
+// saveAgain saves the state while the service runs. A failure is logged, and the service goes on.
 func (s *server) saveAgain(time.Time) {
 	if err := s.save(); err != nil {
 		s.log.Error("counts since the last time are lost if the process dies", "error", err)
 	}
 }
 
-// save writes the state: to a file of its own first, so that there is always a whole one.
+// save writes the state to a temporary file first, so that the state file is always complete.
 func (s *server) save() error {
 	name := s.config.State
 	f, err := create(name)

@@ -21,7 +21,7 @@ import (
 	"github.com/sluice-go/sluice/rules/redisstore"
 )
 
-// StoreConfig says where the counts of several processes are, if they share them.
+// StoreConfig says where the processes keep the counts that they share. The zero value shares no counts.
 type StoreConfig struct {
 	Redis, PerSecond redisconn.Config
 	Prefix           string
@@ -37,7 +37,7 @@ type StoreConfig struct {
 // failures are the values of --on-store-failure, as redistier numbers them.
 var failures = []string{redistier.LocalShare: "local-share", redistier.Open: "open", redistier.Closed: "closed"}
 
-// storeFlags defines the flags about the store. Passwords are no flags, since everybody on a machine can read those.
+// storeFlags defines the flags about the store. No flag takes a password, since all users of a machine can read flags.
 func (c *StoreConfig) storeFlags(f *pflag.FlagSet) {
 	f.StringSliceVar(&c.Redis.URLs, "redis", nil, "servers in which several processes count together, as\nredis://HOST:PORT, rediss://... or unix:///PATH; several\nof a cluster")
 	f.StringVar(&c.Redis.Type, "redis-type", "", "single, cluster or sentinel (NAME,HOST:PORT,...); else\nas --redis suggests")
@@ -56,7 +56,7 @@ func (c *StoreConfig) storeFlags(f *pflag.FlagSet) {
 	f.BoolVar(&c.Health, "store-health", false, "be unhealthy while the store does not answer")
 }
 
-// storeVariables are those of envoyproxy/ratelimit that are flags here.
+// storeVariables are the variables of envoyproxy/ratelimit about the store that are flags here.
 var storeVariables = [][2]string{
 	{"REDIS_TYPE", "redis-type"}, {"REDIS_PERSECOND_TYPE", "redis-per-second-type"}, {"REDIS_POOL_SIZE", "redis-pool-size"},
 	{"REDIS_TLS_CACERT", "redis-ca"}, {"REDIS_TLS_CLIENT_CERT", "redis-cert"}, {"REDIS_TLS_CLIENT_KEY", "redis-key"},
@@ -96,7 +96,7 @@ func (e *environment) store(c *StoreConfig) {
 	}
 }
 
-// redis takes one server from the variables that begin alike. Those of flags win.
+// redis takes one server from the variables that begin with begin. Flags have precedence.
 func (e *environment) redis(begin string, c *redisconn.Config, flag string) {
 	if url := e.values[begin+"URL"]; url != "" && !e.flags.Changed(flag) {
 		c.URLs = strings.Split(url, ",")
@@ -136,7 +136,7 @@ func (e *environment) fail(err error) {
 	}
 }
 
-// checkStore refuses what cannot be.
+// checkStore refuses invalid settings of the store.
 func (c *Config) checkStore() error {
 	s := &c.Store
 	if !s.Redis.On() {
@@ -188,15 +188,15 @@ func (c *Config) checkStore() error {
 	return nil
 }
 
-// sharedStore is a store, and the clients that it is reached by.
+// sharedStore is a store, and the clients that connect to it.
 type sharedStore struct {
 	rules.Store
-	own      *redisstore.Store    // nil under upstream's names
-	upstream *redisstore.Upstream // nil under our own
+	own      *redisstore.Store    // nil with upstream's names
+	upstream *redisstore.Upstream // nil with our own names
 	clients  []redis.UniversalClient
 }
 
-// parts are those of each server, and nothing without a store.
+// parts returns the part of the store in each server, or nothing without a store.
 func (s *sharedStore) parts() (out []storePart) {
 	switch {
 	case s == nil:
@@ -212,7 +212,7 @@ func (s *sharedStore) parts() (out []storePart) {
 	return out
 }
 
-// openStore connects to the store, if there is one; nil if not. It does not wait for it.
+// openStore connects to the store. It returns nil if there is none. It does not wait for the store.
 func (s *server) openStore() (_ *sharedStore, err error) {
 	c := &s.config.Store
 	if !c.Redis.On() {
@@ -249,7 +249,7 @@ func (s *server) openStore() (_ *sharedStore, err error) {
 	return out, nil
 }
 
-// storeNews is told what becomes of a store.
+// storeNews is the callbacks of a store.
 type storeNews struct {
 	mode    func(redistier.Mode, error)
 	refunds func(error)
@@ -272,8 +272,8 @@ func (s *sharedStore) open(c *StoreConfig, client, perSecond redis.UniversalClie
 	return err
 }
 
-// CheckStored returns what a store does not keep of the rules under names of keys that CheckKeys accepts, as serve says it:
-// a *rules.LoadError, if it is the rules. It reaches no server.
+// CheckStored returns an error about rules that a store does not keep, in the same words as serve. keys is a name that
+// CheckKeys accepts. For the rules the error is a *rules.LoadError. CheckStored connects to no server.
 func CheckStored(set *rules.Set, keys string) error {
 	client := redis.NewClient(&redis.Options{MaxRetries: -1, Dialer: func(context.Context, string, string) (net.Conn, error) {
 		return nil, errors.New("no server is asked")
@@ -286,7 +286,7 @@ func CheckStored(set *rules.Set, keys string) error {
 	return errors.Join(err, store.close())
 }
 
-// CheckKeys refuses what is no value of --store-keys.
+// CheckKeys refuses values other than those of --store-keys.
 func CheckKeys(keys string) error {
 	if keys != ownNames && keys != upstreamNames {
 		return fmt.Errorf("--store-keys %q: want %s or %s", keys, ownNames, upstreamNames)
@@ -294,7 +294,7 @@ func CheckKeys(keys string) error {
 	return nil
 }
 
-// storeMode logs that the store has ceased to answer, or does again.
+// storeMode logs that the store no longer answers, or answers again.
 func (s *server) storeMode(mode redistier.Mode, cause error) {
 	if mode == redistier.ModeDegraded {
 		s.log.Warn("the store does not answer", "now", s.config.Store.OnFailure, "error", cause)
@@ -304,7 +304,7 @@ func (s *server) storeMode(mode redistier.Mode, cause error) {
 	select {
 	case <-s.made:
 		s.updateHealth()
-	default: // the first health will follow the mode
+	default: // the first health of the service will include the mode
 	}
 }
 
@@ -313,15 +313,15 @@ func (s *server) refundsUnknown(cause error) {
 	s.log.Warn("the store does not say, or was not told, which domains are sent refunds: what is known of them stays", "error", cause)
 }
 
-// storeHealthy reports whether health has nothing to say of the store.
+// storeHealthy reports whether the store lets the service be healthy.
 func (s *server) storeHealthy() bool {
 	return !s.config.Store.Health || !slices.ContainsFunc(s.store.parts(), func(p storePart) bool { return p.Mode() != redistier.ModeShared })
 }
 
-// storeEnd is how long the store may take to be told what it is owed, at the end.
+// storeEnd is how long the end waits while the store is told of the charges that it is owed.
 const storeEnd = 2 * time.Second
 
-// close gives back what is on lease, and disconnects. A nil store does nothing.
+// close gives back the units on lease, and disconnects. A nil store does nothing.
 func (s *sharedStore) close() error {
 	if s == nil {
 		return nil
@@ -342,7 +342,7 @@ func (s *sharedStore) closeClients() {
 	}
 }
 
-// rulesStore is the store in the words of rules.Config: nil for memory.
+// rulesStore returns the store for rules.Config: nil means memory.
 func (s *server) rulesStore() rules.Store {
 	if s.store == nil {
 		return nil
@@ -350,12 +350,12 @@ func (s *server) rulesStore() rules.Store {
 	return s.store.Store
 }
 
-// clientLog is where the client of Redis logs to: it has one logger for a process, which can be set while no client is in use.
+// clientLog gets the lines of the Redis client, whose only logger must be set while no client is in use.
 var clientLog atomic.Pointer[slog.Logger]
 
 func init() { redis.SetLogger(quietLog{}) }
 
-// quietLog puts what the client of Redis logs by itself among the details: the modes of the store tell the rest.
+// quietLog logs the client's own lines at the level of details: the modes of the store tell the rest.
 type quietLog struct{}
 
 // Printf implements the client's logger.

@@ -7,8 +7,8 @@ import (
 	"github.com/sluice-go/sluice/redistier"
 )
 
-// Metrics of a store beside those of promtier, whose label has the same values. Owed and leased units, and replicas, are those of our
-// own names.
+// Metrics of a store beside those of promtier. The label is the same, with the same values. With upstream's names
+// there are no owed and leased units, and no replicas.
 var (
 	storeSinceDesc    = desc("sluice_store_mode_since_timestamp_seconds", "When the present mode of the store has begun, in Unix time.", "limiter")
 	storeUnsharedDesc = desc("sluice_store_unshared_units_total", "Units that were admitted, or counted, without the store.", "limiter")
@@ -31,7 +31,7 @@ type storePart interface {
 	Status() redistier.Status
 }
 
-// newStoreCollector returns nil without a store.
+// newStoreCollector returns a collector, or nil without a store.
 func newStoreCollector(s *sharedStore) *storeCollector {
 	c := &storeCollector{tiers: promtier.New(), stores: map[string]storePart{}}
 	for i, r := range s.parts() {
@@ -39,7 +39,7 @@ func newStoreCollector(s *sharedStore) *storeCollector {
 	}
 	for name, r := range c.stores {
 		if err := c.tiers.AddStore(name, r); err != nil {
-			panic(err) // the names are two, and valid
+			panic(err) // there are two names, and both are valid
 		}
 	}
 	if len(c.stores) == 0 {
@@ -70,7 +70,7 @@ func (c *storeCollector) Collect(out chan<- prometheus.Metric) {
 		metric(storeUnsharedDesc, prometheus.CounterValue, float64(stats.Unshared))
 		metric(storeTripsDesc, prometheus.CounterValue, float64(stats.Trips))
 		metric(storeTripTimeDesc, prometheus.CounterValue, stats.TripTime.Seconds())
-		if own, ok := r.(*redistier.Store); ok { // upstream's names know no leases, debts or others
+		if own, ok := r.(*redistier.Store); ok { // with upstream's names there are no leases, debts or replicas
 			metric(storeOwedDesc, prometheus.GaugeValue, float64(stats.Owed))
 			metric(storeLeasedDesc, prometheus.GaugeValue, float64(stats.Leased))
 			metric(storeReplicasDesc, prometheus.GaugeValue, float64(own.Replicas()))

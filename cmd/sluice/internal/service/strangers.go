@@ -18,26 +18,26 @@ import (
 	"google.golang.org/grpc/credentials"
 )
 
-// A stranger is a connection that does not speak the protocol of its port: of a scanner, say, or of
-// a client with the wrong address. The log has a line about the first one on each port, and then at
-// most one a minute.
+// A stranger is a connection that does not speak the protocol of its port. It may come from a scanner, or from
+// a client with the wrong address. For each port the log has a line about the first one, and then at
+// most one line a minute.
 
-// strangersEvery is how often a port's log tells of them.
+// strangersEvery is the least time between two lines about strangers of a port.
 const strangersEvery = time.Minute
 
-// strangers tells of those of one port.
+// strangers logs the strangers of one port.
 type strangers struct {
 	log  *slog.Logger
 	port string
 
 	mutex  sync.Mutex
-	told   time.Time // of the last one
-	untold int       // since then
+	told   time.Time // when the last line was logged
+	untold int       // strangers since then
 }
 
 func (s *server) strangers(port string) *strangers { return &strangers{log: s.log, port: port} }
 
-// tell logs message unless it has told of another one lately; then it counts this one for the next line.
+// tell logs message, unless it has logged a line lately. Then it counts the stranger for the next line.
 func (s *strangers) tell(now time.Time, message string, more ...any) {
 	s.mutex.Lock()
 	defer s.mutex.Unlock()
@@ -49,7 +49,7 @@ func (s *strangers) tell(now time.Time, message string, more ...any) {
 	s.told, s.untold = now, 0
 }
 
-// errorLog is for http.Server, whose lines about panics of handlers are as frequent as those.
+// errorLog returns a log for http.Server. Its lines about panics of handlers are bounded in the same way.
 func (s *strangers) errorLog() *log.Logger { return log.New(s, "", 0) }
 
 // Write takes lines of the log of package net/http.
@@ -71,7 +71,7 @@ type greeted struct {
 func (g *greeted) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	conn, info, err := g.TransportCredentials.ServerHandshake(raw)
 	if err != nil {
-		if err != io.EOF && !errors.Is(err, syscall.ECONNRESET) { // which are health checks that only connect
+		if err != io.EOF && !errors.Is(err, syscall.ECONNRESET) { // health checks that only connect are no strangers
 			g.strangers.tell(time.Now(), "a connection is refused: the TLS handshake fails", "from", raw.RemoteAddr().String(), "error", err)
 		}
 		return conn, info, err
@@ -84,18 +84,18 @@ func (g *greeted) Clone() credentials.TransportCredentials {
 	return &greeted{g.TransportCredentials.Clone(), g.strangers}
 }
 
-// greetedConn is a connection of gRPC. One that ends before its first byte is a health check.
+// greetedConn is a connection of gRPC. A connection that ends before its first byte is a health check.
 //
-// gRPC closes a connection without a word if it cannot read a frame. That is so if Close comes and
-// nothing has said before that the connection ends: no error of Read or Write, and no GOAWAY, with which
-// gRPC begins every end of its own.
+// gRPC closes a connection silently if it cannot read a frame. That is the case if Close comes and
+// nothing before has announced the end: no error of Read or Write, and no GOAWAY, which gRPC sends
+// before it ends a connection itself.
 type greetedConn struct {
 	net.Conn
 	strangers *strangers
-	known     int    // bytes of the greeting that have been read, all of them also once there is a line of log
-	in        frames // behind the greeting
+	known     int    // bytes of the greeting that have been read; set to all of them once a fault is logged
+	in        frames // after the greeting
 	out       frames
-	over      atomic.Bool // it ends, for a reason of its own or with a line of log
+	over      atomic.Bool // the connection ends, and the reason is known
 	told      atomic.Bool
 }
 
@@ -139,7 +139,7 @@ func (c *greetedConn) Close() error {
 	return c.Conn.Close()
 }
 
-// fault tells why a connection ends, once.
+// fault logs why a connection ends, once.
 func (c *greetedConn) fault(why string, more ...any) {
 	c.over.Store(true)
 	if !c.told.Swap(true) {
@@ -147,7 +147,7 @@ func (c *greetedConn) fault(why string, more ...any) {
 	}
 }
 
-// check looks at what has been read next.
+// check looks at the next bytes that have been read.
 func (c *greetedConn) check(next string, err error) {
 	begin := c.known
 	c.known += len(next)
@@ -158,7 +158,7 @@ func (c *greetedConn) check(next string, err error) {
 	}
 }
 
-// httpListener is a listener of connections that know whether they have sent a request.
+// httpListener accepts connections that know whether they have sent a request.
 type httpListener struct{ net.Listener }
 
 // Accept implements net.Listener.
@@ -174,10 +174,10 @@ func (l httpListener) Accept() (net.Conn, error) {
 type httpConn struct {
 	net.Conn
 
-	// Of the goroutine that serves the connection:
-	pending   bool // bytes have come, and no request yet
+	// Used only by the goroutine that serves the connection:
+	pending   bool // bytes have come, but no request yet
 	answering bool // a request has come, and its answer is not done
-	refused   bool // what has come is answered by package net/http itself, as no request
+	refused   bool // package net/http itself answers the bytes, since they are no request
 }
 
 // Write implements net.Conn.
@@ -188,7 +188,7 @@ func (c *httpConn) Write(b []byte) (int, error) {
 
 type httpConnKey struct{}
 
-// watchRequests makes h tell of connections that begin with bytes that are no request.
+// watchRequests makes h report connections that begin with bytes that are no request.
 func watchRequests(h *http.Server, s *strangers) {
 	inner := h.Handler
 	h.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -197,7 +197,7 @@ func watchRequests(h *http.Server, s *strangers) {
 		}
 		inner.ServeHTTP(w, r)
 	})
-	h.DisableGeneralOptionsHandler = true // which would answer in the place of Handler
+	h.DisableGeneralOptionsHandler = true // it would answer instead of Handler
 	h.ConnContext = func(ctx context.Context, c net.Conn) context.Context { return context.WithValue(ctx, httpConnKey{}, c) }
 	h.ConnState = func(conn net.Conn, state http.ConnState) {
 		c, ok := conn.(*httpConn)

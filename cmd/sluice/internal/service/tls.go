@@ -15,16 +15,16 @@ import (
 // certificates makes the TLS configuration from files, and makes it anew when they change.
 type certificates struct {
 	config *Config
-	failed func(error) // told of each reason once
+	failed func(error) // called once for each reason
 
 	mutex   sync.Mutex
 	current *tls.Config
-	files   [3][]byte // that current is made of
+	files   [3][]byte // the contents from which current is made
 	checked time.Time
 	failure string
 }
 
-// recheck is how often the files are looked at, at most: at a handshake.
+// recheck is the least time between two looks at the files. They are looked at in handshakes.
 const recheck = time.Second
 
 func newCertificates(c *Config, failed func(error)) (*certificates, error) {
@@ -36,7 +36,7 @@ func newCertificates(c *Config, failed func(error)) (*certificates, error) {
 	return t, err
 }
 
-// server is the configuration of the listener. Files that cannot be used leave the last ones in
+// server returns the configuration of the listener. If the files cannot be used, the last ones stay in
 // force.
 func (t *certificates) server() *tls.Config {
 	return &tls.Config{
@@ -54,7 +54,7 @@ func (t *certificates) server() *tls.Config {
 	}
 }
 
-// refresh is called with t.mutex held. A failure is tried again: the files may be in the middle of a
+// refresh is called with t.mutex held. After a failure the files are tried again: they may be in the middle of a
 // change.
 func (t *certificates) refresh() {
 	files, err := t.read()
@@ -110,7 +110,7 @@ func (t *certificates) load(files [3][]byte) (*tls.Config, error) {
 	return c, nil
 }
 
-// checkName looks for a name among those of the client's certificate.
+// checkName looks for a name in the client's certificate.
 func checkName(s tls.ConnectionState, san string) error {
 	if len(s.PeerCertificates) == 0 {
 		return errors.New("the client has no certificate")

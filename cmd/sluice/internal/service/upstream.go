@@ -11,7 +11,7 @@ import (
 	"github.com/sluice-go/sluice/rules"
 )
 
-// upstreamCollector has the metrics of envoyproxy/ratelimit, by its names, for dashboards that know
+// upstreamCollector has the metrics of envoyproxy/ratelimit, under their names, for dashboards that use
 // them.
 type upstreamCollector struct{ *server }
 
@@ -41,7 +41,7 @@ var (
 	upstreamRequestsDesc = desc("ratelimit_service_total_requests", "Calls.", "grpc_method")
 )
 
-// upstreamLabels tell upstream's series apart: two levels, into which deeper ones fold.
+// upstreamLabels identify upstream's series: two levels, into which deeper levels are folded.
 type upstreamLabels struct{ domain, key1, key2 string }
 
 func (c *upstreamCollector) Describe(out chan<- *prometheus.Desc) {
@@ -81,7 +81,7 @@ func (c *upstreamCollector) Collect(out chan<- prometheus.Metric) {
 	counter(upstreamRequestsDesc, calls.OK+calls.OverLimit+calls.Refused+calls.Panics, "ShouldRateLimit")
 }
 
-// foldSeries adds up what has the same labels.
+// foldSeries adds up the series with the same labels.
 func foldSeries(all []rules.Series) map[upstreamLabels]rules.Series {
 	sums := map[upstreamLabels]rules.Series{}
 	for _, x := range all {
@@ -100,13 +100,13 @@ func foldSeries(all []rules.Series) map[upstreamLabels]rules.Series {
 	return sums
 }
 
-// stats is the statistics in upstream's text form: a name and a number a line.
+// stats writes the statistics in upstream's text form: a name and a number on each line.
 func (s *server) stats(w http.ResponseWriter, _ *http.Request) {
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	const prefix = "ratelimit.service.rate_limit."
 	for _, x := range s.engine.Series() {
 		name := prefix + x.Path
-		if x.Path == "override" || x.Path == "other" { // which belong to a domain, and to no rule
+		if x.Path == "override" || x.Path == "other" { // these belong to a domain, and to no rule
 			name = prefix + x.Domain + "." + x.Path
 		}
 		name = sanitize(name)
@@ -127,7 +127,7 @@ var (
 	separators = strings.NewReplacer(":", "_", "|", "_", "\n", "_", "\r", "_")
 )
 
-// sanitize makes a path what upstream's statistics have.
+// sanitize turns a path into the form that it has in upstream's statistics.
 func sanitize(s string) string {
 	s = separators.Replace(text(s))
 	return ipv4.ReplaceAllStringFunc(s, func(ip string) string { return strings.ReplaceAll(ip, ".", "_") })
