@@ -101,8 +101,8 @@ func (a *allCall) parse(cmd command) (r reply, err error) {
 // one slot, as they are if the limits have the same Tag. Otherwise nothing is done, and the error says so. Without Redis
 // the shares of this process are judged together, by sluice.TakeAll.
 //
-// There may be 256 calls. An error means that nothing has been done or, if Redis was asked, that the outcome is unknown.
-// It is ctx's, ErrClosed, a *ConfigError of an Override, or under Closed ErrUnavailable. The results then hold nothing.
+// At most 256 calls may be given. After an error nothing has been done or, if Redis was asked, the outcome is unknown.
+// The error is ctx's, ErrClosed, a *ConfigError of an Override, or under Closed ErrUnavailable. Results then hold nothing.
 func (s *Store) DoAll(ctx context.Context, calls []StoreCall, out []StoreResult) (sluice.AllDecision, error) {
 	none := sluice.AllDecision{Denied: -1}
 	if err := s.checkCalls(calls, out); err != nil {

@@ -222,7 +222,7 @@ func (c *core) modeLocked() Mode {
 	return ModeShared
 }
 
-// turn notes that one primary more, or one less, is no longer asked.
+// turn notes that calls no longer ask a primary (more is 1), or ask it again (more is -1).
 func (c *core) turn(more int, cause error) {
 	c.modes.Lock()
 	defer c.modes.Unlock()

@@ -51,8 +51,8 @@ type TierConfig struct {
 //
 // A key gets leases if its calls come fast enough to use them. The first lease has one unit. The next one
 // has twice as many whenever a lease is spent within half of Life. Units that are unused at the end are
-// given back. A process that dies loses its leases: within twice Life + 2*Budget, Redis counts
-// their units as spent.
+// given back. A process that dies loses its leases: Redis counts their units as spent
+// within 2*(Life + 2*Budget).
 //
 // SlidingLog and BlockFor have no leases.
 type Lease struct {

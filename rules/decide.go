@@ -25,7 +25,7 @@ type Descriptor struct {
 	// 2^32 counts as 2^32.
 	Hits *uint64
 	// Refund gives back the hits that the call would count: at most the hits that a window still holds, or that
-	// a limiter's key has been charged. Envoy sends refunds for denied calls, too, and does not say for which calls a
+	// the key of a limiter still owes. Envoy sends refunds for denied calls, too, and does not say for which calls a
 	// refund is. So a refund is first set off against the denied hits of these entries: hits that were never
 	// counted are not given back. Series.Absorbed says how long denied hits wait for that. A descriptor with Refund
 	// passes. Its hits count in Series.Refunded only.

@@ -26,8 +26,8 @@ var defaultActions = [][]rules.Action{{{Kind: rules.RemoteAddress, Key: "remote_
 // A Describer makes descriptors of requests by lists of actions. It is safe for concurrent use.
 type Describer struct{ lists [][]action }
 
-// NewDescriber returns a Describer for lists of actions, as rules.Set.Actions returns them. It is nil for a
-// domain without actions, and then makes the descriptor remote_address. client names the client of a request for it.
+// NewDescriber returns a Describer for lists of actions, as rules.Set.Actions returns them. lists is nil for a
+// domain without actions: the descriptor is then remote_address. client names the client of a request for it.
 func NewDescriber(lists [][]rules.Action, client httplimit.KeyFunc) *Describer {
 	if lists == nil {
 		lists = defaultActions
