@@ -254,7 +254,7 @@ func (p *plan) count(v view, blocked int64) int64 {
 	return p.shape.used(v)
 }
 
-// shareCount is the Count of a call that has been answered without Redis.
+// shareCount is the Count of a call that was answered without Redis.
 func (s *Store) shareCount(w *storeCall, d *sluice.Decision) int64 {
 	if s.policy != LocalShare || w.plan.constant() {
 		return 0

@@ -34,13 +34,13 @@ type Action struct {
 	Name string
 	// Value is the entry's value for GenericKey.
 	Value string
-	// SkipIfAbsent leaves the entry out where the request has no value for it. Otherwise such a request
+	// SkipIfAbsent leaves the entry out if the request has no value for it. Otherwise a request without a value
 	// has no descriptor by this list of actions.
 	SkipIfAbsent bool
 }
 
-// Actions returns the lists of "http" in a domain's files: each makes one descriptor of a request. It
-// is nil for a domain without them. It must not be changed.
+// Actions returns the lists of "http" in a domain's files. Each list makes one descriptor of a request. The
+// result is nil for a domain without them, and must not be changed.
 func (s *Set) Actions(domain string) [][]Action {
 	if d := s.domains[domain]; d != nil {
 		return d.actions
@@ -138,7 +138,7 @@ func isHeader(name string) bool {
 	})
 }
 
-// actionFields says what each kind of action has.
+// actionFields lists the fields of each kind of action.
 var actionFields = [...]string{
 	RemoteAddress:  "none, remote_address: {}",
 	RequestHeaders: "header_name, descriptor_key or skip_if_absent",

@@ -356,7 +356,7 @@ func (w *work) left(st *Status, now int64) time.Duration {
 	return st.Period - time.Duration(floorMod(now-w.offset, int64(st.Period)))
 }
 
-// counted answers for a window that holds count hits now.
+// counted fills in the status for a window that holds count hits now.
 func (w *work) counted(st *Status, left time.Duration, count uint64) {
 	before := w.limit
 	if w.hits <= count && !w.full {
@@ -367,7 +367,7 @@ func (w *work) counted(st *Status, left time.Duration, count uint64) {
 	w.finish(st, &h)
 }
 
-// windowStatus answers for a window that has been counted to count.
+// windowStatus fills in the numbers of a window whose count is now count.
 func (w *work) windowStatus(st *Status, left time.Duration, count uint64, over bool) {
 	st.Over = over
 	st.ResetAfter = roundUp(left)
@@ -401,7 +401,7 @@ func roundUp(d time.Duration) time.Duration {
 	return d - r + time.Second
 }
 
-// limiterStatus answers for a rule with a limiter of its own.
+// limiterStatus fills in the status for a rule with a limiter of its own.
 func (w *work) limiterStatus(st *Status, d *sluice.Decision, over bool) {
 	st.Over = over
 	st.Remaining = uint32(min(uint64(d.Remaining), math.MaxUint32))

@@ -26,7 +26,7 @@ func newPattern(value string) *pattern {
 	return p
 }
 
-// fits looks for each part at its first place: where any choice fits, this one does.
+// fits looks for each part at its first place: if any choice of places fits, this one does.
 func (p *pattern) fits(value string) bool {
 	if len(value) < p.least || !strings.HasPrefix(value, p.prefix) || !strings.HasSuffix(value, p.suffix) {
 		return false

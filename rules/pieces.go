@@ -9,10 +9,10 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// A tree of YAML takes twenty times the memory of its text, in small objects, and the garbage
-// collector takes the processors from calls for as long as it looks at them. A long list of
-// descriptors is therefore parsed in pieces: cut takes lines out of a file that look like items of
-// the list, and each piece is parsed by itself.
+// A tree of YAML takes twenty times the memory of its text, in small objects. While the garbage
+// collector looks at them it takes processors from calls. A long list of descriptors is therefore
+// parsed in pieces: cut takes lines out of a file that look like items of the list, and each piece is
+// parsed by itself.
 //
 // Pieces mean the same as the whole. If a cut goes through a text in quotes, or through a list in brackets, that
 // is still open at the end of the first piece, which is an error. Text without quotes, and blocks of text, end at

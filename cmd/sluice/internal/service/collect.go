@@ -11,7 +11,7 @@ import (
 // some 15,000 rules.
 const loadRoom = 64 << 20
 
-// collecting is held while the garbage collector is put off, which is for the whole process.
+// collecting is held while the garbage collector is put off, since that affects the whole process.
 var collecting sync.Mutex
 
 // putOffCollecting calls f while the garbage collector waits until the heap has grown by room. Loading

@@ -12,7 +12,7 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// variables are the environment variables of envoyproxy/ratelimit that mean what a flag means.
+// variables are the environment variables of envoyproxy/ratelimit, each with the flag of the same meaning.
 var variables = [][2]string{
 	{"GRPC_UDS", "uds"}, {"GRPC_MAX_CONNECTION_AGE", "max-connection-age"}, {"GRPC_MAX_CONNECTION_AGE_GRACE", "max-connection-age-grace"},
 	{"GRPC_CLIENT_TLS_CACERT", "client-ca"}, {"GRPC_CLIENT_TLS_SAN", "client-san"},
@@ -76,7 +76,7 @@ func (c *Config) Environment(f *pflag.FlagSet, variablesOfProcess []string) (ign
 	return e.meaningless(), e.err
 }
 
-// source says where rules come from, unless the command line does.
+// source takes the place of the rules from variables, unless the command line has it.
 func (e *environment) source(c *Config) {
 	switch t := cmp.Or(e.values["CONFIG_TYPE"], "FILE"); {
 	case t != "FILE" && t != "GRPC_XDS_SOTW":
@@ -105,7 +105,7 @@ func (e *environment) files(c *Config) {
 	}
 }
 
-// set gives a flag the value of a variable, if there is one and the command line has none.
+// set gives a flag the value of a variable, if the variable is set and the command line does not set the flag.
 func (e *environment) set(flag, variable, value string) {
 	if value == "" || e.flags.Changed(flag) || e.err != nil {
 		return

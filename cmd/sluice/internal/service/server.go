@@ -17,7 +17,7 @@ import (
 	"github.com/sluice-go/sluice/rules"
 )
 
-// stopLimit is how long calls may take that are under way when the drain ends.
+// stopLimit is how long calls that are under way at the end of the drain may still take.
 const stopLimit = 10 * time.Second
 
 // server is one run of the service.

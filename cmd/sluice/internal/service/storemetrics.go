@@ -25,7 +25,7 @@ type storeCollector struct {
 	stores map[string]storePart
 }
 
-// storePart is the part of a store that is in one server.
+// storePart is one server of a store.
 type storePart interface {
 	promtier.Store
 	Status() redistier.Status
