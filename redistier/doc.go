@@ -33,9 +33,9 @@
 // A limiter remembers the last state that it has seen of a key, and sends it with its next
 // call for the key. If Redis has lost the state, in a restart without data, a FLUSHALL, an eviction, or
 // a failover to a replica that was behind, the script restores it. So spent units stay spent
-// for every key whose last state was seen by a process that is still alive. A log is the exception: its
-// state is a list, and is not restored. That process restores the state with its next call for the key. Units
-// that other processes admit before then add to the states that those have seen, not to the restored state.
+// for every key whose last state was seen by a process that is still alive: that process restores the state
+// with its next call for the key. A log is not restored, since its state is a list. Units that other
+// processes admit before then add to the states that those have seen, not to the restored state.
 //
 // # Tier
 //

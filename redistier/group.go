@@ -56,7 +56,7 @@ const (
 	groupQueued groupState = iota
 	groupSent
 	// Ended states, as callers see them:
-	groupDropped // and never sent
+	groupDropped // never sent
 	groupLate    // still on its way: Redis may be charged
 	groupBack    // the client has returned
 	groupUndone  // the client has returned, and Redis has done nothing

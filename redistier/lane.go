@@ -11,7 +11,7 @@ import (
 )
 
 // A lane is the way to one primary. Callers do not call the client: they join a group, and wait for
-// the group or for its deadline. The exception are callers that lead, see lead.go. Groups go out in pipelines,
+// the group or for its deadline. Callers that lead are the exception; see lead.go. Groups go out in pipelines,
 // in order of arrival.
 //
 //	caller:  joins the group of its key and cost, or makes one          (lock)

@@ -79,7 +79,7 @@ type Response struct {
 }
 
 // DeniedBy returns the path of the rule that has denied the call, or would have denied it without Config.Shadow. If
-// Tightest is over its limit the rule is that of Tightest, otherwise that of the first status over its limit. The path
+// Tightest is over its limit it is the rule of Tightest, otherwise the rule of the first status over its limit. The path
 // has no values of requests. It is "override" for a limit that came in the request, and "" if no rule denies the call.
 func (resp *Response) DeniedBy() string {
 	if resp.Code != OverLimit && !resp.WouldDeny {

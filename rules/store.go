@@ -63,7 +63,7 @@ type StoreOp uint8
 const (
 	// CountFitting counts the hits if the limit has room for all of them, and denies them otherwise.
 	CountFitting StoreOp = iota
-	// CountAll counts the hits of a window whether there is room or not. They are over the limit if Count is afterwards.
+	// CountAll counts the hits of a window whether there is room or not. If Count is then above the limit, so are the hits.
 	CountAll
 	// Look counts nothing, and says whether CountFitting would admit the hits.
 	Look
@@ -93,7 +93,7 @@ type StoreCall struct {
 	Decision sluice.Decision
 	// Counted reports whether the hits are in Count. CountAll sets it; for Deny the engine sets it.
 	Counted bool
-	// Absorbed is how many hits of a GiveBack were not subtracted.
+	// Absorbed is how many hits of a GiveBack have given nothing back.
 	Absorbed uint64
 	// Local reports that the Store has not been reached, and that this process has judged the call by its share of the
 	// limit, CountAll included: Decision.Allowed then says whether the hits fit.
