@@ -365,8 +365,8 @@ func (k Key) termsOf(c *cell) *terms {
 		return k.terms
 	case kept != nil:
 		return kept
-	case c != nil && c.policy.of.own:
-		return c.policy.of // until SetLimit has moved it, as with a table
+	case c != nil && c.policy.of == k.lim.current.Load().of:
+		return c.policy.of // while SetLimit runs, until it has moved the cell, as with a table
 	}
 	return k.lim.own.Load()
 }

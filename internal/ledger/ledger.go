@@ -331,14 +331,15 @@ func (rec *Record) Adopt(to Policy, now int64) {
 	}
 	from := rec.policy
 	kept, same := to.Carry(from)
-	if kept {
-		rec.dropPassed(now, rec.Len())
-	} else {
+	switch {
+	case !kept:
 		rec.Clear()
+	case !same: // else a unit whose end has passed under from may still count: the period of a log can be longer now
+		rec.dropPassed(now, rec.Len())
 	}
 	rec.policy = to
 	if same {
-		return // and what is missing before turns need not stay charged
+		return // and units that are missing before turns need not stay charged
 	}
 	was, is := uint64(0), uint64(0)
 	rec.Each(func(r *ends.Node) {
