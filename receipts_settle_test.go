@@ -375,3 +375,16 @@ func TestReservation_MovesToAKeysOwnLimit(t *testing.T) {
 	r.Settle(3)
 	require.Equal(t, 7*sec, k.Peek(0).ResetAfter)
 }
+
+// TestSettle_OfALogWithALongerPeriodThanWhenItWasCharged: the units count for the new period, so the receipt
+// outlasts the old one, and a sweep does not drop it.
+func TestSettle_OfALogWithALongerPeriodThanWhenItWasCharged(t *testing.T) {
+	l, clock := newFrozen(t, Config{Algorithm: SlidingLog, Limit: PerSecond(10)})
+	r := mustTake(t, l.Key("k"), 4)
+	require.NoError(t, l.SetLimit(Per(10, 7*time.Second)))
+	clock.Advance(5 * time.Second)
+	l.Sweep()
+	require.Equal(t, 6, l.Peek("k", 0).Remaining)
+	r.Settle(1)
+	require.Equal(t, 9, l.Peek("k", 0).Remaining)
+}

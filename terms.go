@@ -152,13 +152,18 @@ func (p *policy) Tick(now int64) uint64 {
 }
 
 // Ticks implements ledger.Policy.
-func (p *policy) Ticks(units int) uint64 { return p.line.ticks(units) }
+func (p *policy) Ticks(units int) uint64 {
+	if a := p.line; a != nil {
+		return a.ticks(units)
+	}
+	return 0
+}
 
 // Carry implements ledger.Policy.
 func (p *policy) Carry(from ledger.Policy) (kept, same bool) {
 	old := from.(*policy)
 	if p.bucket() == nil || old.bucket() == nil {
-		return p.keepsReceipts(old), true
+		return p.keepsReceipts(old), p.logPeriod() == old.logPeriod()
 	}
 	before, _ := old.bucket().turns()
 	after, _ := p.bucket().turns()
@@ -167,9 +172,21 @@ func (p *policy) Carry(from ledger.Policy) (kept, same bool) {
 
 // End implements ledger.Policy.
 func (p *policy) End(from ledger.Policy, end uint64, now int64) uint64 {
-	before, _ := from.(*policy).bucket().turns()
+	old := from.(*policy)
+	if p.bucket() == nil {
+		return end - old.logPeriod() + p.logPeriod() // the stamp stays
+	}
+	before, _ := old.bucket().turns()
 	after, _ := p.bucket().turns()
 	return after.adopt(before, end, now)
+}
+
+// logPeriod is how long a unit in a log counts, and 0 for another algorithm.
+func (p *policy) logPeriod() uint64 {
+	if a, ok := p.adopter().(*slidingLog); ok {
+		return a.period
+	}
+	return 0
 }
 
 // keepsReceipts reports whether the ends and stamps of receipts under from, whose algorithm has

@@ -26,7 +26,7 @@ import (
 type Policy interface {
 	// Tick is the time by which the ends go.
 	Tick(now int64) uint64
-	// Ticks is what so many units take. Only a policy that has ticks is asked.
+	// Ticks is what so many units take, and 0 without ticks.
 	Ticks(units int) uint64
 	// Carry reports whether reservations under from mean something under this policy, and if so,
 	// whether their ends stay the same numbers.
@@ -331,11 +331,10 @@ func (rec *Record) Adopt(to Policy, now int64) {
 	}
 	from := rec.policy
 	kept, same := to.Carry(from)
-	switch {
-	case !kept:
-		rec.Clear()
-	case !same: // else a unit whose end has passed under from may still count: the period of a log can be longer now
+	if kept {
 		rec.dropPassed(now, rec.Len())
+	} else {
+		rec.Clear()
 	}
 	rec.policy = to
 	if same {
