@@ -320,7 +320,7 @@ func disturb(k Key, n int) {
 // key has spent; nor does such a key take the room of another.
 func TestSetKeyLimit_OutlivesSweepsAndFloods(t *testing.T) {
 	forEveryLayout(t, func(t *testing.T, c Config) {
-		for _, c.Overflow = range overflows {
+		for _, c.Overflow = range overflowsOf(c) {
 			c.MaxKeys, c.TTL = 8, 1
 			l, clock := newFrozen(t, c)
 			plan := Per(77, c.Limit.Period)

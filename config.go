@@ -103,11 +103,11 @@ type Config struct {
 }
 
 // Algorithm names a way of counting: the six classic rate limiting algorithms, two of which have a
-// variant. The package documentation says which one to use when.
+// variant, and InFlight. The package documentation says which one to use when.
 type Algorithm uint8
 
 // The algorithms. Their text forms are gcra, token-bucket, token-bucket-interval, leaky-bucket,
-// sliding-window, sliding-log, fixed-window and fixed-window-first-charge.
+// sliding-window, sliding-log, fixed-window, fixed-window-first-charge and in-flight.
 const (
 	GCRA Algorithm = iota
 	// TokenBucket gains its tokens with time: one after each Period/Rate.
@@ -131,11 +131,20 @@ const (
 	// or Refunded all that it has been charged in its window, begins a new one with its
 	// next charge. Up to twice the rate can pass around the end of a window here, too.
 	FixedWindowFirstCharge
+	// InFlight limits units that are in use at once, to the Rate: calls that run, streams that are
+	// open. Units are given back when they end: see Limiter.Acquire. The Period is their TTL: units that are
+	// not given back, or renewed, come back by themselves, after one Period at the earliest and
+	// before the end of the second. A RetryAfter is the wait for these, so it is an upper bound. A key
+	// whose units are in use is never dropped for room: OverflowEvictSoonest does as OverflowDenyNew.
+	InFlight
 )
 
 func (a Algorithm) windowed() bool {
 	return a >= SlidingWindow
 }
+
+// countsDenied reports whether CountDenied has a meaning: denied units are not in use.
+func (a Algorithm) countsDenied() bool { return a.windowed() && a != InFlight }
 
 // bounded reports whether the algorithm has boundaries on the clock, which an offset can move.
 func (a Algorithm) bounded() bool {
@@ -183,7 +192,7 @@ const (
 )
 
 var (
-	algorithmNames = []string{"gcra", "token-bucket", "token-bucket-interval", "leaky-bucket", "sliding-window", "sliding-log", "fixed-window", "fixed-window-first-charge"}
+	algorithmNames = []string{"gcra", "token-bucket", "token-bucket-interval", "leaky-bucket", "sliding-window", "sliding-log", "fixed-window", "fixed-window-first-charge", "in-flight"}
 	overflowNames  = []string{"evict-soonest", "deny-new", "admit-new"}
 	hashNames      = []string{"seeded", "stable"}
 )
@@ -253,6 +262,9 @@ func (c Config) withDefaults() (Config, *ConfigError) {
 	if c.Clock == nil {
 		c.Clock = SystemClock()
 	}
+	if c.Algorithm == InFlight && c.Overflow == OverflowEvictSoonest {
+		c.Overflow = OverflowDenyNew // else permits would give back units of others
+	}
 	return c, nil
 }
 
@@ -273,7 +285,7 @@ func (c Config) validateFields() *ConfigError {
 		return configErrorf("Shards", "%d is too many; want 0 for a default, or 1 to %d", c.Shards, maxShards)
 	case c.BlockFor < 0:
 		return configErrorf("BlockFor", "%v is negative; want 0 for no blocks, or a positive duration", c.BlockFor)
-	case c.CountDenied && !c.Algorithm.windowed():
+	case c.CountDenied && !c.Algorithm.countsDenied():
 		return configErrorf("CountDenied", "true with %v, which counts what is admitted; want false, or %v, %v, %v or %v",
 			c.Algorithm, SlidingWindow, SlidingLog, FixedWindow, FixedWindowFirstCharge)
 	case c.MaxReservations < 0:

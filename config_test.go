@@ -20,7 +20,7 @@ const year = 365 * day
 func TestNew_ErrorNamesFieldValueAndWhatIsAccepted(t *testing.T) {
 	const noBoundaries = ", which has no boundaries to move; want 0, or fixed-window, sliding-window or token-bucket-interval"
 	const counts = ", which counts what is admitted; want false, or sliding-window, sliding-log, fixed-window or fixed-window-first-charge"
-	const algorithmList = "[gcra token-bucket token-bucket-interval leaky-bucket sliding-window sliding-log fixed-window fixed-window-first-charge]"
+	const algorithmList = "[gcra token-bucket token-bucket-interval leaky-bucket sliding-window sliding-log fixed-window fixed-window-first-charge in-flight]"
 	ok := PerSecond(1)
 	for _, c := range []struct {
 		name   string
@@ -28,8 +28,8 @@ func TestNew_ErrorNamesFieldValueAndWhatIsAccepted(t *testing.T) {
 		field  string
 		reason string
 	}{
-		{"algorithm=unknown", Config{Limit: ok, Algorithm: 8}, "Algorithm",
-			"Algorithm(8) is not an algorithm; want one of " + algorithmList},
+		{"algorithm=unknown", Config{Limit: ok, Algorithm: 9}, "Algorithm",
+			"Algorithm(9) is not an algorithm; want one of " + algorithmList},
 		{"algorithm=max", Config{Limit: ok, Algorithm: 255}, "Algorithm",
 			"Algorithm(255) is not an algorithm; want one of " + algorithmList},
 		{"overflow=unknown", Config{Limit: ok, Overflow: 3}, "Overflow",
@@ -241,8 +241,8 @@ type textForm interface {
 }
 
 func TestEnum_TextFormsRoundTrip(t *testing.T) {
-	checkEnum(t, []Algorithm{GCRA, TokenBucket, TokenBucketInterval, LeakyBucket, SlidingWindow, SlidingLog, FixedWindow, FixedWindowFirstCharge},
-		[]string{"gcra", "token-bucket", "token-bucket-interval", "leaky-bucket", "sliding-window", "sliding-log", "fixed-window", "fixed-window-first-charge"},
+	checkEnum(t, []Algorithm{GCRA, TokenBucket, TokenBucketInterval, LeakyBucket, SlidingWindow, SlidingLog, FixedWindow, FixedWindowFirstCharge, InFlight},
+		[]string{"gcra", "token-bucket", "token-bucket-interval", "leaky-bucket", "sliding-window", "sliding-log", "fixed-window", "fixed-window-first-charge", "in-flight"},
 		"algorithm", "Algorithm")
 	checkEnum(t, []Overflow{OverflowEvictSoonest, OverflowDenyNew, OverflowAdmitNew}, []string{"evict-soonest", "deny-new", "admit-new"},
 		"overflow", "Overflow")
@@ -322,7 +322,7 @@ func TestNew_PenaltiesAreAccepted(t *testing.T) {
 		for _, limit := range []Limit{c.Limit, Unlimited, DenyAll} {
 			for _, block := range []time.Duration{1, time.Hour, math.MaxInt64} {
 				c := c
-				c.Limit, c.BlockFor, c.CountDenied = limit, block, c.Algorithm.windowed()
+				c.Limit, c.BlockFor, c.CountDenied = limit, block, c.Algorithm.countsDenied()
 				_, err := New(c)
 				require.NoError(t, err, "%s %+v", name, c)
 			}

@@ -123,6 +123,23 @@ var (
 	untracking = overflows[1:]
 )
 
+// forEveryEvicting is forEveryLayout, where keys are evicted.
+func forEveryEvicting(t *testing.T, f func(t *testing.T, c Config)) {
+	forEveryLayout(t, func(t *testing.T, c Config) {
+		if c.Algorithm != InFlight {
+			f(t, c)
+		}
+	})
+}
+
+// overflowsOf are those that c can have: InFlight evicts no keys.
+func overflowsOf(c Config) []Overflow {
+	if c.Algorithm == InFlight {
+		return untracking
+	}
+	return overflows
+}
+
 // clocks are the clocks that programs run under.
 var clocks = []struct {
 	name string

@@ -9,7 +9,7 @@
 //
 // # Which algorithm when
 //
-// All six do exactly as they define, and run on the same engine.
+// All do exactly as they define, and run on the same engine.
 //
 //   - [GCRA], the default: a sustained rate with a burst, paced smoothly. Take this
 //     one unless there is a reason not to.
@@ -25,6 +25,8 @@
 //   - [FixedWindow]: at most N in each calendar second, minute or day, as quotas are
 //     sold. Up to 2*N can pass around a boundary. Config.Offset moves the boundaries,
 //     to midnight in another time zone, say; with [FixedWindowFirstCharge] they are each key's own.
+//   - [InFlight]: at most N units in use at once, given back when they end: see
+//     [Limiter.Acquire]. It is no rate, but goes together with rates in [TakeAll] and [WaitAll].
 //
 // [Limiter.WorstCase] states the most that each admits in any span of time: under GCRA
 // and the buckets the burst and the units that come back meanwhile, so 2*N within a period
@@ -38,7 +40,7 @@
 //
 // [Limiter.Wait] waits until a call is admitted, and [Limiter.Reserve] gives a turn to come and a
 // receipt, to be settled when the cost is known; [WaitAll] and [ReserveAll] do so for several
-// keys. [Limiter.Refund] gives back units that turned out not to count. [Limiter.Block], and
+// keys. [Reservation.Extend] asks for more while a stream grows. [Limiter.Refund] gives back units that turned out not to count. [Limiter.Block], and
 // Config.BlockFor, shut out a key for a while.
 //
 // [Limiter.SetLimit] and [Limiter.SetKeyLimit] change limits while decisions run, and

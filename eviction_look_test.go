@@ -77,7 +77,7 @@ func TestLookForIdle_WhatMakesAKeyIdleSooner(t *testing.T) {
 		for name, c := range everyFew {
 			t.Run(fmt.Sprintf("layout=%s/count=%v/block=%v", name, penalty.CountDenied, penalty.BlockFor), func(t *testing.T) {
 				c.Limit, c.Overflow, c.MaxKeys, c.Shards = PerMinute(30), OverflowDenyNew, 6, 1
-				if c.CountDenied = penalty.CountDenied && c.Algorithm.windowed(); penalty.BlockFor > 0 {
+				if c.CountDenied = penalty.CountDenied && c.Algorithm.countsDenied(); penalty.BlockFor > 0 {
 					c.BlockFor = 20 * time.Second
 				}
 				c.Hash = HashStable

@@ -40,7 +40,7 @@ func TestEvictSoonest_FloodPushesOutItself(t *testing.T) {
 	if splits() {
 		return // it is about one table
 	}
-	forEveryLayout(t, func(t *testing.T, c Config) {
+	forEveryEvicting(t, func(t *testing.T, c Config) {
 		c.MaxKeys = 64
 		l, _ := newFrozen(t, c)
 		require.True(t, l.AllowN("offender", int(l.policyOf(0).burst)))
@@ -216,7 +216,7 @@ func TestEvictSoonest_ASampleServesALargeTable(t *testing.T) {
 		return // probes of 20,000 slots, and sampling does not care where a probe starts
 	}
 	const share = 20_000
-	forEveryLayout(t, func(t *testing.T, c Config) {
+	forEveryEvicting(t, func(t *testing.T, c Config) {
 		c.MaxKeys, c.Shards = share, 1
 		l, _ := newFrozen(t, c)
 		most := min(int(l.policyOf(0).burst), 100)
@@ -385,7 +385,7 @@ func TestDenyNew_IdleKeysAreFoundAgain(t *testing.T) {
 // TestAllowAt_AFutureTimeHurtsNobodyElse: a now from the future spends its own
 // key's units there. It must not make the shard believe that it is that late.
 func TestAllowAt_AFutureTimeHurtsNobodyElse(t *testing.T) {
-	forEveryLayout(t, func(t *testing.T, c Config) {
+	forEveryEvicting(t, func(t *testing.T, c Config) {
 		c.Shards, c.TTL, c.MaxKeys = 1, 1, 100
 		l, _ := newFrozen(t, c)
 		fill(l, "old", 90)

@@ -235,7 +235,7 @@ func TestEvictSoonest_BlocksThatAreOverGoFirst(t *testing.T) {
 	if splits() {
 		return // it is about one table
 	}
-	forEveryLayout(t, func(t *testing.T, c Config) {
+	forEveryEvicting(t, func(t *testing.T, c Config) {
 		c.MaxKeys, c.Shards = 100, 1
 		l, clock := newFrozen(t, c)
 		fill(l, "live", 80)

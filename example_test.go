@@ -497,3 +497,43 @@ func ExampleReserveAll() {
 	// wait 5s
 	// 1000 tokens left
 }
+
+// A client may have two streams open at once. A stream that ends without a Release, in a goroutine that
+// has been lost, gives its unit back within two minutes.
+func ExampleLimiter_Acquire() {
+	streams := sluice.Must(sluice.New(sluice.Config{Algorithm: sluice.InFlight, Limit: sluice.PerMinute(2)}))
+	first, ok := streams.Acquire("user:42", 1)
+	fmt.Println(ok)
+	second, _ := streams.Acquire("user:42", 1)
+	_, ok = streams.Acquire("user:42", 1)
+	fmt.Println(ok)
+	fmt.Println(first.Release(), second.Release(), second.Release())
+	// Output:
+	// true
+	// false
+	// <nil> <nil> sluice: the permit is not held: it has been released, or has lapsed
+}
+
+// A call of a language model needs a request, an estimate of tokens, and a stream, or nothing. The stream asks for
+// more tokens as it grows. In the end the tokens that it has used are charged.
+func ExampleReservation_Extend() {
+	requests := sluice.Must(sluice.New(sluice.Config{Limit: sluice.PerMinute(60)}))
+	tokens := sluice.Must(sluice.New(sluice.Config{Limit: sluice.PerHour(1000)}))
+	streams := sluice.Must(sluice.New(sluice.Config{Algorithm: sluice.InFlight, Limit: sluice.PerMinute(5)}))
+	receipts, err := sluice.WaitAll(context.Background(),
+		sluice.Charge{requests.Key("ann"), 1}, sluice.Charge{tokens.Key("ann"), 300}, sluice.Charge{streams.Key("ann"), 1})
+	if err != nil {
+		return
+	}
+	defer receipts[2].Cancel() // the stream has ended
+	used := 0
+	for held := 300; ; held += 100 {
+		used = held // the stream has sent so many tokens
+		if !receipts[1].Extend(100) {
+			break // cut, where the limit is reached
+		}
+	}
+	receipts[1].Settle(used)
+	fmt.Println(used, tokens.Peek("ann", 0).Remaining)
+	// Output: 1000 0
+}

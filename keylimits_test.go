@@ -88,7 +88,8 @@ func TestReserveAll_KeysThatBringLimits(t *testing.T) {
 	all[1].Cancel()
 
 	clock.Advance(time.Second)
-	require.NoError(t, WaitAll(context.Background(), Charge{five, 5}, Charge{pro, 4}))
+	_, err = WaitAll(context.Background(), Charge{five, 5}, Charge{pro, 4})
+	require.NoError(t, err)
 	require.Zero(t, five.Peek(1).Remaining)
 }
 
@@ -259,7 +260,7 @@ func TestWithLimit_IsOfTheCall(t *testing.T) {
 // MaxKeys, are evicted and swept like others, and leave nothing behind; nor do the limits.
 func TestWithLimit_TakesNoMoreThanTheTrackedKeys(t *testing.T) {
 	forEveryLayout(t, func(t *testing.T, c Config) {
-		for _, c.Overflow = range overflows {
+		for _, c.Overflow = range overflowsOf(c) {
 			c.MaxKeys, c.TTL = 20, 1
 			l, clock := newFrozen(t, c)
 			for i := range depth.Of(maxBrought+100, maxBrought+100, 3*maxBrought) {

@@ -37,7 +37,8 @@ type Limiter struct {
 	config  atomic.Pointer[Config]
 	admin   sync.Mutex // held to change the limiter's limit, and by Restore
 
-	waiting atomic.Int64 // calls that sleep
+	waiting  atomic.Int64 // calls that sleep
+	awaiting awaiting     // of them, under InFlight
 }
 
 // New returns a limiter. The error is a *ConfigError: it names the field, its value
@@ -232,3 +233,6 @@ func (l *Limiter) count(id uint64, out outcome) {
 		l.tally.count(id>>l.shift, out)
 	}
 }
+
+// holds reports whether the limiter is of InFlight.
+func (l *Limiter) holds() bool { return l.config.Load().Algorithm == InFlight }

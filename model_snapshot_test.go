@@ -53,7 +53,7 @@ func restartConfig(rng *rand.Rand, variant Config) Config {
 	case 1:
 		c.BlockFor = time.Duration(1 + rng.Int64N(int64(c.Limit.Period)))
 	}
-	c.CountDenied = c.Algorithm.windowed() && rng.IntN(3) == 0
+	c.CountDenied = c.Algorithm.countsDenied() && rng.IntN(3) == 0
 	return c
 }
 

@@ -262,7 +262,8 @@ func (p *policy) status(key state, now int64, blocked uint64, soft int) Status {
 			_, _, _, s.NextAfter, _ = p.judge(key, now, next, false)
 		}
 	}
-	if w, ok := p.adopter().(windowEnder); ok && !p.limit.constant() {
+	a := p.sliding()
+	if w, ok := p.adopter().(windowEnder); ok && !p.limit.constant() && (a == nil || !a.whole) {
 		s.WindowAfter = until(w.windowEnd(key, now), now)
 	}
 	return s

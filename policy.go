@@ -80,7 +80,9 @@ func newAlgorithm(c Config, reach int) (algorithm, wideAlgorithm, *ConfigError) 
 	case LeakyBucket:
 		alg, err = newLeakyBucket(l)
 	case SlidingWindow:
-		alg, wide, err = newSlidingWindow(l, c.Offset, reach)
+		alg, wide, err = newSlidingWindow(l, c.Offset, reach, false)
+	case InFlight:
+		alg, wide, err = newSlidingWindow(l, 0, reach, true)
 	case SlidingLog:
 		wide, err = newSlidingLog(l, reach)
 	case FixedWindow:

@@ -60,7 +60,8 @@ func TestBlock_WhatItSays(t *testing.T) {
 		require.Zero(t, l.Len())
 		l.Unblock("k")
 		require.Zero(t, l.Len(), "an untracked key stays untracked")
-		for o, want := range map[Overflow]bool{OverflowEvictSoonest: true, OverflowDenyNew: false, OverflowAdmitNew: false} {
+		for _, o := range overflowsOf(c) {
+			want := o == OverflowEvictSoonest
 			c.MaxKeys, c.Overflow = 2, o
 			l, _ := newFrozen(t, c)
 			require.Equal(t, 2, fill(l, "key", 2))
@@ -123,7 +124,7 @@ func TestBlock_OtherKeysChangeNothing(t *testing.T) {
 	if splits() {
 		return // it is about one table
 	}
-	forEveryLayout(t, func(t *testing.T, c Config) {
+	forEveryEvicting(t, func(t *testing.T, c Config) {
 		for _, block := range []time.Duration{0, 1} {
 			for _, maxKeys := range []int{64, -1} {
 				c := c
@@ -162,7 +163,7 @@ func TestBlock_FullOfBlockedKeys(t *testing.T) {
 	if splits() {
 		return // it is about one table
 	}
-	forEveryLayout(t, func(t *testing.T, c Config) {
+	forEveryEvicting(t, func(t *testing.T, c Config) {
 		c.MaxKeys = 8
 		l, _ := newFrozen(t, c)
 		for i := range 8 {
@@ -207,7 +208,7 @@ func TestBlock_TakesNoLock(t *testing.T) {
 		for _, block := range []time.Duration{0, time.Hour} {
 			c := c
 			c.Shards, c.BlockFor = 1, block
-			c.CountDenied = c.Algorithm.windowed()
+			c.CountDenied = c.Algorithm.countsDenied()
 			l, clock := newFrozen(t, c)
 			k := l.Key("k")
 			require.True(t, k.Block(time.Hour))
@@ -235,7 +236,7 @@ func TestBlock_TakesNoLock(t *testing.T) {
 // has room for a larger one that was in force before, and comes back.
 func TestCountDenied_UpToTheLimit(t *testing.T) {
 	for name, c := range everyMany {
-		if !c.Algorithm.windowed() {
+		if !c.Algorithm.countsDenied() {
 			continue
 		}
 		c.CountDenied = true
@@ -281,7 +282,7 @@ func TestBlockFor_AllocatesNothing(t *testing.T) {
 // TestBlockFor_WhatDoesNotBlock: looks, and costs that are denied whatever the state.
 func TestBlockFor_WhatDoesNotBlock(t *testing.T) {
 	forEveryLayout(t, func(t *testing.T, c Config) {
-		c.BlockFor, c.CountDenied = 1000*time.Hour, c.Algorithm.windowed()
+		c.BlockFor, c.CountDenied = 1000*time.Hour, c.Algorithm.countsDenied()
 		l, _ := newFrozen(t, c)
 		k, burst := l.Key("k"), int(l.policyOf(0).burst)
 		require.True(t, k.AllowN(burst))

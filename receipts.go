@@ -1,6 +1,8 @@
 package sluice
 
 import (
+	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -19,6 +21,9 @@ type Reservation struct {
 	wouldDeny bool
 	settled   atomic.Bool
 	rec       *ledger.Record // nil if nothing has been charged
+
+	extending sync.Mutex     // guards more
+	more      []*Reservation // what Extend has charged, nil where nothing was
 
 	node  ends.Node // guarded by the record
 	stamp uint64    // by which a window algorithm knows the units: see stamper
@@ -61,11 +66,14 @@ func (r *Reservation) Cancel() { r.Settle(0) }
 // Turns that other calls have reserved stay where they are. Units that become free between such
 // turns are not given back while the turns are to come, where that would exceed the limit; they
 // are given back if those reservations are cancelled, too.
+//
+// Under InFlight a call that has ended uses no unit any more: Cancel gives all back.
 func (r *Reservation) Settle(actual int) {
 	if r == nil || r.settled.Swap(true) {
 		return
 	}
 	l := r.lim
+	actual = r.settleMore(actual)
 	if actual > r.cost {
 		var d Decision
 		l.key(r.id).debit(&d, max(l.now(), 0), actual-r.cost, false)
@@ -82,9 +90,38 @@ func (r *Reservation) Settle(actual int) {
 		rec.Clear()
 		return
 	}
+	l.awaiting.wake(r.id)
 	if r.node.Units == 0 || r.node.At <= l.now() {
 		rec.Remove(&r.node)
 	}
+}
+
+// settleMore settles what Extend has charged, the newest units first, and returns what of the actual cost is left for
+// the receipt's own units.
+func (r *Reservation) settleMore(actual int) int {
+	r.extending.Lock()
+	more := r.more
+	r.more = nil
+	r.extending.Unlock()
+	if actual < 0 {
+		return actual // all have been used, and come back by themselves
+	}
+	total := r.cost
+	for _, e := range more {
+		if e != nil {
+			total += e.cost
+		}
+	}
+	unused := max(total-actual, 0)
+	for _, e := range slices.Backward(more) {
+		if e != nil {
+			back := min(unused, e.cost)
+			e.Settle(e.cost - back)
+			unused -= back
+			actual -= e.cost - back
+		}
+	}
+	return actual
 }
 
 // giveBack lets r count for no more than the used units. It fails if the charged units no longer
@@ -168,8 +205,13 @@ func (rs *receipts) write(c *claim, rec *ledger.Record, before uint64) {
 			r.enter(rec, p, drops, from)
 			from += r.node.Span
 		} else {
-			r.rec, r.stamp = rec, stamp
-			rec.EnterStamped(&r.node, p, drops, end)
+			r.enterStamped(rec, p, drops, stamp, end)
 		}
 	}
+}
+
+// enterStamped is enter under a window algorithm.
+func (r *Reservation) enterStamped(rec *ledger.Record, p *policy, drops, stamp, end uint64) {
+	r.rec, r.stamp = rec, stamp
+	rec.EnterStamped(&r.node, p, drops, end)
 }

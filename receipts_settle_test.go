@@ -388,3 +388,58 @@ func TestSettle_OfALogWithALongerPeriodThanWhenItWasCharged(t *testing.T) {
 	r.Settle(1)
 	require.Equal(t, 9, l.Peek("k", 0).Remaining)
 }
+
+// TestExtend_IsCutAtTheLimit: a receipt grows as far as there is room, and is settled as one.
+func TestExtend_IsCutAtTheLimit(t *testing.T) {
+	forEveryLayout(t, func(t *testing.T, c Config) {
+		l, _ := newFrozen(t, c)
+		k, unit := l.Key("k"), int(l.policyOf(0).burst)/10
+		for _, used := range []int{0, 1, 3, 4, 6, 8, 9} {
+			k.Reset()
+			r := mustTake(t, k, 3*unit)
+			require.True(t, r.Extend(4*unit))
+			require.False(t, r.Extend(4*unit), "there are 3 left")
+			require.True(t, r.Extend(unit))
+			require.False(t, r.Extend(0))
+			r.Settle(used * unit)
+			require.Equal(t, int(l.policyOf(0).burst)-used*unit, k.Peek(0).Remaining, "%d used", used)
+			require.False(t, r.Extend(1), "it is settled")
+			r.Settle(0)
+			require.Equal(t, int(l.policyOf(0).burst)-used*unit, k.Peek(0).Remaining)
+			require.LessOrEqual(t, openReservations(l), 3)
+		}
+		require.False(t, (*Reservation)(nil).Extend(1))
+	})
+}
+
+// TestExtend_KeepsTheKeysLimit: also a limit that a call has brought.
+func TestExtend_KeepsTheKeysLimit(t *testing.T) {
+	l, _ := newFrozen(t, Config{Limit: PerHour(2)})
+	k, err := l.Key("k").WithLimit(PerHour(10))
+	require.NoError(t, err)
+	r := mustTake(t, k, 3)
+	require.True(t, r.Extend(5))
+	require.Equal(t, 2, k.Peek(0).Remaining)
+	r.Settle(4)
+	require.Equal(t, 6, k.Peek(0).Remaining)
+}
+
+// TestConcurrent_ExtendMeetsSettle: whichever comes first, no unit is lost.
+func TestConcurrent_ExtendMeetsSettle(t *testing.T) {
+	forEveryLayout(t, func(t *testing.T, c Config) {
+		l, _ := newFrozen(t, c)
+		k := l.Key("k")
+		for range 100 {
+			k.Reset()
+			r := mustTake(t, k, 2)
+			goDo(3, func(g int) {
+				if g == 2 {
+					r.Settle(1)
+				} else {
+					r.Extend(1)
+				}
+			})()
+			require.Equal(t, int(l.policyOf(0).burst)-1, k.Peek(0).Remaining)
+		}
+	})
+}

@@ -227,6 +227,8 @@ func (r *Reservation) chargeTurn(p *policy, word, from uint64, now int64) (next 
 // Reservation.Cancel, and the call counts as neither admitted nor denied. Wait starts no
 // goroutine.
 //
+// Under InFlight, where other calls give units back at any time, it waits for them until the context is done.
+//
 // If the algorithm has turns to reserve, Wait takes one, in order of arrival. Under the other
 // algorithms, and for a blocked key, it waits for the RetryAfter and asks again; the order of
 // waiting calls is then not determined. A call whose key is blocked when its turn begins also asks
@@ -234,7 +236,7 @@ func (r *Reservation) chargeTurn(p *policy, word, from uint64, now int64) (next 
 //
 // SetLimit, SetKeyLimit, Reset, Refund and Unblock do not move calls that wait already. A turn is a
 // time that stays, also under DenyAll; a call without a turn asks again at the time it had planned,
-// and goes by the new state then. Later calls go by the new state at once, and may be admitted first.
+// and goes by the new state then. (Under InFlight, Reset and Refund wake calls that wait.) Later calls go by the new state at once, and may be admitted first.
 //
 // Time is the limiter's: with a ManualClock the wait ends when the clock has been moved far
 // enough. With any other clock, Wait reads the clock again after as much real time as was left
@@ -268,24 +270,33 @@ var errHasTurns = errors.New("has turns")
 
 // await waits; the caller counts failures.
 func (k Key) await(ctx context.Context, cost int) error {
-	l := k.lim
+	woken, stop := ctx, func() {}
+	defer func() { stop() }()
 	for {
-		now := max(l.now(), 0)
+		now := max(k.lim.now(), 0)
 		wait, err := k.attempt(now, cost)
 		if err == errHasTurns {
 			if err = k.awaitTurn(ctx, cost); err == ErrBlocked {
 				continue
 			}
 		}
+		if err != nil || wait == 0 {
+			return err
+		}
+		units := k.lim.holds() && !k.lim.blocked(k.id) // which may come back sooner
 		switch {
-		case err != nil || wait == 0:
-			return err
-		case wait > patience(ctx) || l.shadow:
+		case k.lim.shadow || !units && wait > patience(ctx):
 			return ErrWouldExceedDeadline
+		case units && woken == ctx:
+			woken, stop = k.lim.awaiting.listen(ctx, k.id) // and then it has to ask again: see awaiting
+			continue
 		}
-		if err := l.sleepUntil(ctx, after(now, wait)); err != nil {
+		err = k.lim.sleepUntil(woken, after(now, wait))
+		if ctx.Err() != nil {
 			return err
 		}
+		stop()
+		woken, stop = ctx, func() {}
 	}
 }
 

@@ -84,6 +84,9 @@ func TestWait_IsAdmittedAtRetryAfter(t *testing.T) {
 // TestWait_FailsAtOnce if the deadline is too soon, charging nothing.
 func TestWait_FailsAtOnce(t *testing.T) {
 	inBubble(t, func(t *testing.T, l *Limiter) {
+		if l.holds() {
+			return // units may come back at any time
+		}
 		spend(t, l)
 		cost := 2
 		if l.Config().Algorithm == LeakyBucket {
@@ -467,6 +470,9 @@ func TestWait_KeepsItsTime(t *testing.T) {
 	for name, change := range changes {
 		t.Run("change="+name, func(t *testing.T) {
 			inBubble(t, func(t *testing.T, l *Limiter) {
+				if l.holds() && (name == "Reset" || name == "Refund") {
+					return // gives units back, which the call is waiting for
+				}
 				turns := l.policyOf(0).bucket() != nil
 				spend(t, l)
 				wait := l.Peek("k", 1).RetryAfter

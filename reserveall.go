@@ -34,45 +34,67 @@ func ReserveAll(maxWait time.Duration, charges ...Charge) ([]*Reservation, error
 	return all, err
 }
 
-// WaitAll makes all of the charges as ReserveAll, and returns when their turn begins; or it
-// returns an error, and leaves nothing charged. It returns an error of ReserveAll at once if the turn
+// WaitAll makes all of the charges as ReserveAll, and returns the receipts when their turn begins; or it
+// returns an error, and leaves nothing charged. A caller that does not know better than its charges need not settle the
+// receipts, except for units of InFlight keys, which it gives back by them. WaitAll returns an error of ReserveAll at once if the turn
 // is after the context's deadline. If the context is done first, it returns the context's error and
 // gives the charges back, as by Reservation.Cancel.
 //
 // If one of the keys is blocked, or its algorithm has no turns to reserve, WaitAll waits until
 // all keys could be charged at once, if nothing else happens to them, and asks again, as Wait
-// does: the order of waiting calls is then not determined. It does the same if a key is blocked when
-// the turn begins. A denial while it waits blocks no key, and is not counted.
-func WaitAll(ctx context.Context, charges ...Charge) error {
+// does, and when units of an InFlight key come back: the order of waiting calls is then not determined. It
+// does the same if a key is blocked when the turn begins. A denial while it waits blocks no key, and is not counted.
+func WaitAll(ctx context.Context, charges ...Charge) ([]*Reservation, error) {
 	if err := ctx.Err(); err != nil {
-		return err
+		return nil, err
 	}
 	for {
+		woken, stop := listenAll(ctx, charges)
 		j := newJoint(charges, patience(ctx))
 		j.waits = true
 		all, err := j.reserve()
 		switch err {
 		case nil:
-			err = j.awaitAll(ctx, all)
-			for _, r := range all {
-				if err != nil {
+			if err = j.awaitAll(ctx, all); err != nil {
+				for _, r := range all {
 					r.Cancel()
-				} else {
-					r.Settle(r.cost)
 				}
+				all = nil
 			}
 			if err == ErrBlocked {
-				continue
+				err = errNotYet
 			}
 		case errNotYet:
-			if err = j.slowest.lim.sleepUntil(ctx, after(j.slowest.now, j.delay)); err == nil {
-				continue
+			err = j.slowest.lim.sleepUntil(woken, after(j.slowest.now, j.delay))
+			if err == nil || ctx.Err() == nil {
+				err = errNotYet
 			}
+		}
+		stop()
+		if err == errNotYet {
+			continue
 		}
 		if err == nil || err != ctx.Err() {
 			j.count(err)
 		}
-		return err
+		return all, err
+	}
+}
+
+// listenAll listens to the InFlight keys of all charges.
+func listenAll(ctx context.Context, charges []Charge) (woken context.Context, stop func()) {
+	var stops []func()
+	for _, c := range charges {
+		if l := c.Key.lim.made(); l.holds() {
+			var stop func()
+			ctx, stop = l.awaiting.listen(ctx, c.Key.id)
+			stops = append(stops, stop)
+		}
+	}
+	return ctx, func() {
+		for _, stop := range stops {
+			stop()
+		}
 	}
 }
 
@@ -244,6 +266,8 @@ func (j *joint) retry(c *claim) (time.Duration, error) {
 		return 0, nil
 	case c.lim.shadow:
 		return 0, ErrWouldExceedDeadline
+	case c.lim.holds():
+		return wait, nil // units may come back before
 	}
 	return wait, tooLate(wait, j.maxWait)
 }
@@ -283,6 +307,11 @@ func (j *joint) charge() []*Reservation {
 			}
 			if c.turnless() {
 				c.word = c.policy.commit(c.state, c.next, c.now, charge.Cost)
+				if s, rec := c.policy.stamper(), j.records[i]; s != nil {
+					r.node.Units = r.cost
+					stamp, end := s.stamp(state{c.word, c.tail})
+					r.enterStamped(rec, c.policy, rec.Drops(), stamp, end)
+				}
 				continue
 			}
 			if after(c.now, delay) > math.MaxInt64 {

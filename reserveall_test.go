@@ -77,11 +77,11 @@ func TestReserveAll_Errors(t *testing.T) {
 		require.Equal(t, 2, l.Peek("k", 0).Remaining)
 		require.Zero(t, openReservations(l)+openReservations(other))
 		require.Zero(t, l.Stats().Admitted)
-		require.Error(t, WaitAll(t.Context(), Charge{l.Key("k"), 1}, Charge{other.Key("k"), -1}))
+		require.Error(t, waitAll(t.Context(), Charge{l.Key("k"), 1}, Charge{other.Key("k"), -1}))
 	}
 	_, err := ReserveAll(0)
 	require.NoError(t, err)
-	require.NoError(t, WaitAll(t.Context()))
+	require.NoError(t, waitAll(t.Context()))
 }
 
 // TestReserveAll_Shadow: a limiter that is being tried out keeps nobody waiting.
@@ -146,21 +146,21 @@ func TestWaitAll_PassesAtTheLatestSlot(t *testing.T) {
 			charges := []Charge{{l.Key("k"), 1}, {tokens.Key("k"), 100}}
 			begin := time.Now()
 			for range 3 {
-				require.NoError(t, WaitAll(t.Context(), charges...))
+				require.NoError(t, waitAll(t.Context(), charges...))
 			}
 			require.Equal(t, 2*sec, time.Since(begin), "%v", a)
 			require.Zero(t, openReservations(l)+openReservations(tokens))
 
 			ctx, cancel := context.WithTimeout(t.Context(), sec-1)
 			defer cancel()
-			require.ErrorIs(t, WaitAll(ctx, charges...), ErrWouldExceedDeadline)
+			require.ErrorIs(t, waitAll(ctx, charges...), ErrWouldExceedDeadline)
 			ctx, cancel = context.WithCancel(t.Context())
 			go func() {
 				time.Sleep(sec / 2)
 				cancel()
 			}()
-			require.ErrorIs(t, WaitAll(ctx, charges...), context.Canceled)
-			require.ErrorIs(t, WaitAll(ctx, charges...), context.Canceled)
+			require.ErrorIs(t, waitAll(ctx, charges...), context.Canceled)
+			require.ErrorIs(t, waitAll(ctx, charges...), context.Canceled)
 			require.Equal(t, sec/2, tokens.Peek("k", 0).ResetAfter)
 			require.Equal(t, uint64(3), l.Stats().Admitted)
 
@@ -169,12 +169,12 @@ func TestWaitAll_PassesAtTheLatestSlot(t *testing.T) {
 				l.Block("k", 5*sec)
 			}()
 			begin = time.Now()
-			require.NoError(t, WaitAll(t.Context(), charges...))
+			require.NoError(t, waitAll(t.Context(), charges...))
 			require.Equal(t, 21*sec/4, time.Since(begin), "%v: it was blocked when its slot began", a)
 			l.Block("k", sec)
 			ctx, cancel = context.WithTimeout(t.Context(), sec/2)
 			defer cancel()
-			require.ErrorIs(t, WaitAll(ctx, charges...), ErrWouldExceedDeadline)
+			require.ErrorIs(t, waitAll(ctx, charges...), ErrWouldExceedDeadline)
 		})
 	}
 }
@@ -187,7 +187,7 @@ func TestWaitAll_Shadow(t *testing.T) {
 		charges := []Charge{{l.Key("k"), 1}, {shadow.Key("k"), 1}}
 		begin := time.Now()
 		for range 3 {
-			require.NoError(t, WaitAll(t.Context(), charges...))
+			require.NoError(t, waitAll(t.Context(), charges...))
 		}
 		require.Equal(t, 2*sec, time.Since(begin))
 	})
@@ -205,7 +205,7 @@ func TestWaitAll_CountsABlockThatTakesItsSlot(t *testing.T) {
 			time.Sleep(sec / 2)
 			l.Block("k", time.Hour)
 		}()
-		require.ErrorIs(t, WaitAll(ctx, Charge{other.Key("k"), 1}, Charge{l.Key("k"), 1}), ErrWouldExceedDeadline)
+		require.ErrorIs(t, waitAll(ctx, Charge{other.Key("k"), 1}, Charge{l.Key("k"), 1}), ErrWouldExceedDeadline)
 		require.Equal(t, uint64(1), l.Stats().Denied)
 		require.Zero(t, other.Stats().Denied+other.Stats().Admitted)
 	})
@@ -253,32 +253,32 @@ func TestWaitAll_AsksAgain(t *testing.T) {
 					require.Equal(t, token, tokens.Peek("k", 0).Remaining)
 					require.Zero(t, openReservations(requests)+openReservations(tokens))
 				}
-				require.NoError(t, WaitAll(t.Context(), charges...))
+				require.NoError(t, waitAll(t.Context(), charges...))
 				left(1, 60)
 				if a == LeakyBucket { // whose calls are spaced
-					require.NoError(t, WaitAll(t.Context(), charges...))
+					require.NoError(t, waitAll(t.Context(), charges...))
 					require.Equal(t, 4*sec, time.Since(begin))
 					left(0, 60)
 				} else {
-					require.NoError(t, WaitAll(t.Context(), charges...))
+					require.NoError(t, waitAll(t.Context(), charges...))
 					require.Zero(t, time.Since(begin))
 					left(0, 20)
 				}
 
 				ctx, cancel := context.WithDeadline(t.Context(), begin.Add(10*sec-1))
 				defer cancel()
-				require.ErrorIs(t, WaitAll(ctx, charges...), ErrWouldExceedDeadline, "known beforehand")
+				require.ErrorIs(t, waitAll(ctx, charges...), ErrWouldExceedDeadline, "known beforehand")
 				require.Less(t, time.Since(begin), 5*sec)
 				require.Equal(t, uint64(1), requests.Stats().Denied)
 				require.Zero(t, tokens.Stats().Denied, "it is not the one that is late")
 
 				ctx, cancel = context.WithCancel(t.Context())
 				time.AfterFunc(sec, cancel)
-				require.ErrorIs(t, WaitAll(ctx, charges...), context.Canceled)
+				require.ErrorIs(t, waitAll(ctx, charges...), context.Canceled)
 				require.Equal(t, uint64(1), requests.Stats().Denied)
 				require.Equal(t, uint64(2), requests.Stats().Admitted)
 
-				require.NoError(t, WaitAll(t.Context(), charges...))
+				require.NoError(t, waitAll(t.Context(), charges...))
 				require.Equal(t, 10*sec, time.Since(begin))
 				if a == LeakyBucket && c.Algorithm == SlidingLog {
 					left(0, 60) // the second one counts until 14 s
@@ -292,9 +292,9 @@ func TestWaitAll_AsksAgain(t *testing.T) {
 				if a != LeakyBucket { // which has 40 to drain already
 					require.True(t, tokens.AllowN("k", 60))
 				}
-				require.NoError(t, WaitAll(t.Context(), charges...))
+				require.NoError(t, waitAll(t.Context(), charges...))
 				require.Equal(t, 14*sec, time.Since(begin))
-				require.NoError(t, WaitAll(t.Context(), charges...))
+				require.NoError(t, waitAll(t.Context(), charges...))
 				require.Equal(t, 20*sec, time.Since(begin))
 			})
 		}
@@ -310,7 +310,7 @@ func TestWaitAll_AsksWithoutBlocking(t *testing.T) {
 			charges := []Charge{{requests.Key("k"), 1}, {tokens.Key("k"), 90}}
 			begin := time.Now()
 			require.True(t, requests.AllowN("k", 2))
-			require.NoError(t, WaitAll(t.Context(), charges...))
+			require.NoError(t, waitAll(t.Context(), charges...))
 			require.Equal(t, 10*sec, time.Since(begin), "%v", c.Algorithm)
 
 			for _, l := range []*Limiter{requests, tokens} {
@@ -318,15 +318,15 @@ func TestWaitAll_AsksWithoutBlocking(t *testing.T) {
 				l.Block("k", 25*sec)
 				ctx, cancel := context.WithTimeout(t.Context(), 25*sec-1)
 				defer cancel()
-				require.ErrorIs(t, WaitAll(ctx, charges...), ErrWouldExceedDeadline)
+				require.ErrorIs(t, waitAll(ctx, charges...), ErrWouldExceedDeadline)
 				require.Equal(t, now, time.Now(), "known beforehand")
-				require.NoError(t, WaitAll(t.Context(), charges...))
+				require.NoError(t, waitAll(t.Context(), charges...))
 				require.Equal(t, now.Add(25*sec), time.Now())
 			}
 			requests.Block("k", sec)
 			tokens.Block("k", Never)
 			now := time.Now()
-			require.ErrorIs(t, WaitAll(t.Context(), charges...), ErrWouldExceedDeadline)
+			require.ErrorIs(t, waitAll(t.Context(), charges...), ErrWouldExceedDeadline)
 			require.Equal(t, now, time.Now(), "no block is waited for in vain")
 		})
 	})
@@ -352,13 +352,13 @@ func TestWaitAll_FailsAtOnce(t *testing.T) {
 					{Charge{requests.Key("k"), 2}, ErrCostExceedsBurst}, // and one
 					{Charge{requests.Key("other"), -1}, ErrNegativeCost},
 				} {
-					require.ErrorIs(t, WaitAll(t.Context(), Charge{requests.Key("k"), 1}, f.charge), f.want)
+					require.ErrorIs(t, waitAll(t.Context(), Charge{requests.Key("k"), 1}, f.charge), f.want)
 				}
 				require.Equal(t, begin, time.Now())
 				requests.Block("k", sec)
 			}
 			for _, k := range []Key{full.Key("k"), window.Key("k")} {
-				require.ErrorIs(t, WaitAll(t.Context(), Charge{requests.Key("free"), 1}, Charge{k, 1}), ErrNoRoom)
+				require.ErrorIs(t, waitAll(t.Context(), Charge{requests.Key("free"), 1}, Charge{k, 1}), ErrNoRoom)
 				require.Equal(t, 2, requests.Peek("free", 0).Remaining)
 			}
 			_, err := ReserveAll(time.Hour, Charge{requests.Key("free"), 1})
@@ -375,7 +375,7 @@ func TestWaitAll_ShadowIsNotAskedAgain(t *testing.T) {
 			shadow, tokens := mustNew(t, c), mustNew(t, Config{Limit: PerSecond(1).WithBurst(10)})
 			begin := time.Now()
 			for range 4 {
-				require.NoError(t, WaitAll(t.Context(), Charge{shadow.Key("k"), 1}, Charge{tokens.Key("k"), 1}))
+				require.NoError(t, waitAll(t.Context(), Charge{shadow.Key("k"), 1}, Charge{tokens.Key("k"), 1}))
 			}
 			require.Equal(t, begin, time.Now())
 			require.Zero(t, shadow.Peek("k", 0).Remaining)
@@ -396,7 +396,7 @@ func TestConcurrent_WaitAllAsksAgain(t *testing.T) {
 				if g%2 == 0 {
 					charges[0], charges[1] = charges[1], charges[0]
 				}
-				assert.NoError(t, WaitAll(t.Context(), charges...))
+				assert.NoError(t, waitAll(t.Context(), charges...))
 			})()
 			require.Equal(t, 40*sec, time.Since(begin), "two each 10 s: %v", c.Algorithm)
 			require.Equal(t, uint64(9), requests.Stats().Admitted)
@@ -496,4 +496,13 @@ func TestReserveAll_WhileATableIsRebuilt(t *testing.T) {
 		all[0].Cancel()
 		require.Equal(t, 1, spentOf(l, "k"), "%v", a)
 	}
+}
+
+// waitAll is WaitAll for callers that use what they have asked for.
+func waitAll(ctx context.Context, charges ...Charge) error {
+	all, err := WaitAll(ctx, charges...)
+	for i, r := range all {
+		r.Settle(charges[i].Cost)
+	}
+	return err
 }

@@ -105,7 +105,7 @@ func TestRestore_EvictsTheLowest(t *testing.T) {
 	if crowded() || splits() {
 		return // it is about shards of one table each
 	}
-	forEveryLayout(t, func(t *testing.T, c Config) {
+	forEveryEvicting(t, func(t *testing.T, c Config) {
 		c.Hash, c.Shards = HashStable, 1
 		l, clock := newFrozen(t, c)
 		for i := range 400 {

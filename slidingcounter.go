@@ -22,10 +22,13 @@ import (
 // Invariant: the window's number never falls, and within a window the counts fall by
 // refunds only. A call with a now before the key's window is judged at that window's
 // start, where the previous window weighs most.
+//
+// InFlight is the same with the previous window counted in full: see inFlight.
 type slidingWindow struct {
 	window
 	limit uint64
-	bits  int // of a count
+	bits  int  // of a count
+	whole bool // a window counts in full until the one after it has ended
 }
 
 // counts is the state of a key: the cost admitted in a window and in the one
@@ -35,14 +38,17 @@ type counts struct{ number, cur, prev uint64 }
 // newSlidingWindow returns the one-word packing if it lasts as long as the clock,
 // and else the wide one.
 //
-// The counts go up to reach, which is at least the limit.
-func newSlidingWindow(l Limit, offset time.Duration, reach int) (algorithm, wideAlgorithm, *ConfigError) {
+// The counts go up to reach, which is at least the limit. With whole they are those of InFlight.
+func newSlidingWindow(l Limit, offset time.Duration, reach int, whole bool) (algorithm, wideAlgorithm, *ConfigError) {
 	b := bits.Len(uint(reach))
-	a := slidingWindow{limit: uint64(l.Rate)}
+	a := slidingWindow{limit: uint64(l.Rate), whole: whole}
 	var ok bool
 	if _, ok = newWindow(l.Period, offset, 64, 2*b, math.MaxInt64); ok {
 		a.bits = countBits(l.Period, offset, 64, b, 2)
 		a.window, _ = newWindow(l.Period, offset, 64, 2*a.bits, math.MaxInt64)
+		if whole {
+			return &inFlight{slidingWindowWord{a}}, nil, nil
+		}
 		return &slidingWindowWord{a}, nil, nil
 	}
 	a.bits = countBits(l.Period, offset, wideBits, b, 1)
@@ -54,8 +60,18 @@ func newSlidingWindow(l Limit, offset time.Duration, reach int) (algorithm, wide
 }
 
 // roll returns c as seen from the window of now, and the time since that window's
-// start. If now is before the window of c, c is judged at the start of its own window.
+// start, or 0 if windows count in full.
 func (a *slidingWindow) roll(c counts, now int64) (counts, uint64) {
+	c, elapsed := a.rollIn(c, now)
+	if a.whole {
+		elapsed = 0
+	}
+	return c, elapsed
+}
+
+// rollIn is roll where windows do not count in full. If now is before the window of c, c is judged at the start
+// of its own window.
+func (a *slidingWindow) rollIn(c counts, now int64) (counts, uint64) {
 	number, elapsed := a.at(now)
 	switch {
 	case number == c.number:
@@ -95,8 +111,11 @@ func (a *slidingWindow) admitFrom(c counts, cost uint64) uint64 {
 	if c.cur+cost > a.limit {
 		return a.period
 	}
-	if c.prev == 0 {
+	switch {
+	case c.prev == 0:
 		return 0
+	case a.whole && c.prev > a.limit-c.cur-cost:
+		return a.period
 	}
 	span, _ := mulDiv(a.limit-c.cur-cost, a.period, c.prev)
 	return a.period - min(span, a.period)
@@ -105,13 +124,12 @@ func (a *slidingWindow) admitFrom(c counts, cost uint64) uint64 {
 // adopt returns the counts of a key that comes from another limit. If its windows are not the
 // same, the units that count at now are put into the present window.
 func (a *slidingWindow) adopt(from adopter, e state, now int64) counts {
-	var old *slidingWindow
 	var c counts
-	if word, ok := from.(*slidingWindowWord); ok {
-		old, c = &word.slidingWindow, word.unpack(e.word)
+	old := slidingOf(from)
+	if wide, ok := from.(*slidingWindowWide); ok {
+		c = wide.unpack(e)
 	} else {
-		wide := from.(*slidingWindowWide)
-		old, c = &wide.slidingWindow, wide.unpack(e)
+		c = (&slidingWindowWord{*old}).unpack(e.word)
 	}
 	if !a.same(&old.window) {
 		rolled, elapsed := old.roll(c, now)
@@ -136,8 +154,13 @@ func (a *slidingWindow) debit(c counts, cost uint64) counts {
 	return counts{c.number + 1, min(sum-most, most), most}
 }
 
-// refund subtracts cost from this window first, and then from the window before.
-func (c counts) refund(cost uint64) counts {
+// refund subtracts cost from this window first, and then from the window before; if windows count in full, from
+// the window before first, so that what remains does not come back before its time.
+func (a *slidingWindow) refund(c counts, cost uint64) counts {
+	if a.whole {
+		prev := min(cost, c.prev)
+		return counts{c.number, c.cur - min(cost-prev, c.cur), c.prev - prev}
+	}
 	cur := min(cost, c.cur)
 	return counts{c.number, c.cur - cur, c.prev - min(cost-cur, c.prev)}
 }
@@ -207,7 +230,11 @@ func (a *slidingWindow) emptyAt(c counts) uint64 {
 // two that the span touches admit together at most limit + limit*elapsed/P, and
 // each window before them at most the limit.
 func (a *slidingWindow) worstCase(d int64) uint64 {
-	if d == 0 {
+	switch {
+	case a.whole: // the last nanosecond of a window, and of every other one from then on
+		most, _ := mulDiv(a.limit, 1+(uint64(d)+a.period-1)/(2*a.period), 1)
+		return most
+	case d == 0:
 		return a.limit
 	}
 	more, _ := mulDiv(a.limit, uint64(d-1), a.period)
@@ -225,7 +252,7 @@ func (a *slidingWindowWord) unpack(word uint64) counts {
 }
 
 func (a *slidingWindowWord) charge(word uint64, now int64, cost int) (uint64, bool) {
-	c, elapsed := a.roll(a.unpack(word), now)
+	c, elapsed := a.rollIn(a.unpack(word), now) // an InFlight has a charge of its own
 	if !a.admits(c, elapsed, uint64(cost)) {
 		return word, false
 	}
@@ -257,7 +284,7 @@ func (a *slidingWindowWord) refund(word uint64, now int64, cost int) uint64 {
 	if c.cur == 0 && c.prev == 0 {
 		return word
 	}
-	return a.pack(c.refund(uint64(cost)))
+	return a.pack(a.slidingWindow.refund(c, uint64(cost)))
 }
 
 func (a *slidingWindowWord) describe(word uint64, now int64, cost int, allowed bool) (int, time.Duration, time.Duration) {
@@ -342,7 +369,7 @@ func (a *slidingWindowWide) refund(key state, now int64, cost int) uint64 {
 	if c.cur == 0 && c.prev == 0 {
 		return key.word // the key stays in its window
 	}
-	return a.pack(key.tail, c.refund(uint64(cost)))
+	return a.pack(key.tail, a.slidingWindow.refund(c, uint64(cost)))
 }
 
 // reset keeps the number, so that a word can come back only with a tail that it has
@@ -381,4 +408,52 @@ func (a *slidingWindowWide) idleAt(key state) uint64 {
 
 func (a *slidingWindowWide) rank(key state, now int64) uint64 {
 	return a.used(a.roll(a.unpack(key), now))
+}
+
+// inFlight is the one-word packing of InFlight: the sliding window counter, with the units of the previous window
+// counted in full. So a charge in window k counts until window k+2 begins, unless it is given back before:
+//
+//	admit n at t:  prev + cur + n <= limit
+//
+// The number of the window is the stamp of the charge, by which it is taken out: see slidingWindow.
+type inFlight struct{ slidingWindowWord }
+
+func (a *inFlight) charge(word uint64, now int64, cost int) (uint64, bool) {
+	c, _ := a.roll(a.unpack(word), now)
+	if c.cur+c.prev+uint64(cost) > a.limit {
+		return word, false
+	}
+	c.cur += uint64(cost)
+	return a.pack(c), true
+}
+
+// moveOut takes n units out of the window that begins at start, at now, and with renew charges them to the window of now
+// instead, which begins at next. ok is false if the window does not hold them, or no longer counts.
+func (a *slidingWindow) moveOut(c counts, now int64, start, n uint64, renew bool) (_ counts, next uint64, ok bool) {
+	c, _ = a.roll(c, now)
+	switch next = c.number * a.period; {
+	case next == start && c.cur >= n:
+		c.cur -= n
+	case next == start+a.period && c.prev >= n:
+		c.prev -= n
+	default:
+		return c, 0, false
+	}
+	if renew {
+		c.cur += n
+	}
+	return c, next, true
+}
+
+// slidingOf returns the sliding window of an algorithm, or nil if it is another one.
+func slidingOf(a adopter) *slidingWindow {
+	switch a := a.(type) {
+	case *slidingWindowWord:
+		return &a.slidingWindow
+	case *slidingWindowWide:
+		return &a.slidingWindow
+	case *inFlight:
+		return &a.slidingWindow
+	}
+	return nil
 }

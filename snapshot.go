@@ -23,6 +23,7 @@ var writtenAs = [...]written{
 	SlidingLog:             {algorithm: 4},
 	FixedWindow:            {algorithm: 5},
 	FixedWindowFirstCharge: {algorithm: 5, anchor: 1},
+	InFlight:               {algorithm: 6},
 }
 
 // algorithmOf returns the algorithm of a header, or math.MaxUint8, which is no algorithm.

@@ -133,15 +133,7 @@ func (p *policy) widest(from *policy) int {
 }
 
 // sliding returns the sliding window of p, or nil if it is of another algorithm.
-func (p *policy) sliding() *slidingWindow {
-	if a, ok := p.alg.(*slidingWindowWord); ok {
-		return &a.slidingWindow
-	}
-	if a, ok := p.wide.(*slidingWindowWide); ok {
-		return &a.slidingWindow
-	}
-	return nil
-}
+func (p *policy) sliding() *slidingWindow { return slidingOf(p.adopter()) }
 
 // Tick implements ledger.Policy.
 func (p *policy) Tick(now int64) uint64 {

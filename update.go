@@ -68,6 +68,7 @@ func (l *Limiter) reset(id uint64) {
 	defer lg.Unguard(rec)
 	l.update(id, (*policy).reset)
 	rec.Forget()
+	l.awaiting.wake(id)
 }
 
 func (k Key) block(d time.Duration) (blocked bool) {
@@ -122,4 +123,5 @@ func (l *Limiter) refundAt(id uint64, now int64, cost int) {
 	})
 	rec.Refunded(given)
 	lg.Unguard(rec)
+	l.awaiting.wake(id)
 }

@@ -40,7 +40,7 @@ import (
 //	  FirstCharge   63     62 61                  b  b-1                  0    tail[0]
 //	               | lock | 0 | version            | units in the window  |   | when it began |
 //
-//	SlidingWindow   63                2b  2b-1         b  b-1             0
+//	SlidingWindow   63                2b  2b-1         b  b-1             0    InFlight, too
 //	               | window number k    | units in k    | units in k-1    |
 //
 //	  wide          63     62 61                  b  b-1                  0    tail[0]

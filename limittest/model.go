@@ -65,6 +65,7 @@ var algorithms = map[sluice.Algorithm]oracle.Algorithm{
 	sluice.SlidingWindow: oracle.SlidingWindow,
 	sluice.SlidingLog:    oracle.SlidingLog,
 	sluice.FixedWindow:   oracle.FixedWindow,
+	sluice.InFlight:      oracle.InFlight,
 
 	sluice.TokenBucketInterval:    oracle.TokenBucket,
 	sluice.FixedWindowFirstCharge: oracle.FixedWindow,

@@ -272,6 +272,7 @@ var variants = []sluice.Config{
 	{Algorithm: sluice.SlidingLog},
 	{Algorithm: sluice.FixedWindow},
 	{Algorithm: sluice.FixedWindowFirstCharge},
+	{Algorithm: sluice.InFlight},
 }
 
 // A script is what the goroutines of one history do, and how.
@@ -294,7 +295,7 @@ func draw(seed uint64) script {
 	case 0:
 		s.config.BlockFor = period / 2
 	case 1:
-		s.config.CountDenied = s.config.Algorithm >= sluice.SlidingWindow
+		s.config.CountDenied = s.config.Algorithm >= sluice.SlidingWindow && s.config.Algorithm != sluice.InFlight
 	}
 	stepping := rng.IntN(2) == 0
 	kinds := []kind{take, take, take, takeUpTo, debit, peek, takeAll, takeAll, refund, refund, reset, sweep}

@@ -64,7 +64,7 @@ func FuzzPenalties(f *testing.F) {
 		}
 		variant, penalty := variants[int(data[0])%len(variants)], traces.Penalties[int(data[1])%len(traces.Penalties)]
 		older := data[2]%2 == 1
-		if penalty.Counts && !variant.Windowed() {
+		if penalty.Counts && !variant.CountsDenied() {
 			return
 		}
 		src := traces.NewBytes(data[3:])

@@ -363,7 +363,7 @@ func TestModel_PenaltiesAreExact(t *testing.T) {
 				t.Parallel()
 				rng := seeded.Rand(t)
 				for _, penalty := range traces.Penalties {
-					if !penalty.Counts || variant.Windowed() {
+					if !penalty.Counts || variant.CountsDenied() {
 						tracePenalty(t, rng, variant, penalty, older)
 					}
 				}

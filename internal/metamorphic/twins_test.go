@@ -38,7 +38,7 @@ func newTwins(t *testing.T, rng *rand.Rand, c sluice.Config) *twins {
 	if rng.IntN(3) == 0 {
 		c.BlockFor = time.Duration(rng.Int64N(int64(10 * time.Second)))
 	}
-	c.CountDenied = windowed(c.Algorithm) && rng.IntN(3) == 0
+	c.CountDenied = windowed(c.Algorithm) && c.Algorithm != sluice.InFlight && rng.IntN(3) == 0
 	c.Stats = rng.IntN(2) == 0
 	if c.Offset != 0 {
 		c.Offset = time.Duration(1 + rng.Int64N(int64(time.Second)-1))

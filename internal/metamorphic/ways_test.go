@@ -144,7 +144,7 @@ func (w *wayTracer) random(v variant, changes bool) sluice.Config {
 	if w.Rng.IntN(3) == 0 {
 		c.BlockFor = time.Duration(1 + w.Rng.Int64N(3*int64(min(c.Limit.Period, math.MaxInt64/4))))
 	}
-	c.CountDenied = windowed(c.Algorithm) && w.Rng.IntN(3) == 0
+	c.CountDenied = windowed(c.Algorithm) && c.Algorithm != sluice.InFlight && w.Rng.IntN(3) == 0
 	if c.CountDenied && c.Algorithm == sluice.SlidingWindow {
 		// Two windows of denied calls are more than any limit, and are not kept if a change puts them into one.
 		for i := range w.limits {

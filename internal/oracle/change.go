@@ -149,6 +149,9 @@ func (s *slidingWindow) adopt(old state, t int64) {
 		return
 	}
 	_, elapsed := o.view(t)
+	if s.whole {
+		elapsed.SetInt64(0)
+	}
 	units, rest := new(big.Int), new(big.Int)
 	units.Mul(&o.atPrev, new(big.Int).Sub(&o.period, elapsed))
 	if units.QuoRem(units, &o.period, rest); rest.Sign() != 0 {

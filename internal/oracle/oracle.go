@@ -35,6 +35,7 @@ const (
 	SlidingWindow
 	SlidingLog
 	FixedWindow
+	InFlight
 )
 
 // Never is the RetryAfter of a call that no wait helps, and of one that would
@@ -46,6 +47,7 @@ var named = map[string]Config{
 	"gcra": {Algorithm: GCRA}, "token-bucket": {Algorithm: TokenBucket}, "token-bucket-interval": {Algorithm: TokenBucket, Interval: true},
 	"leaky-bucket": {Algorithm: LeakyBucket}, "sliding-window": {Algorithm: SlidingWindow}, "sliding-log": {Algorithm: SlidingLog},
 	"fixed-window": {Algorithm: FixedWindow}, "fixed-window-first-charge": {Algorithm: FixedWindow, Anchored: true},
+	"in-flight": {Algorithm: InFlight},
 }
 
 // Named returns a configuration of the algorithm with that text form, without a limit.
@@ -238,7 +240,7 @@ func newRule(c Config, before *rule) *rule {
 		}
 	case LeakyBucket:
 		r.fresh = newLeakyBucket(newTicks(c), r.limit)
-	case SlidingWindow:
+	case SlidingWindow, InFlight:
 		r.fresh = newSlidingWindow(c, r.limit)
 	case SlidingLog:
 		r.fresh = newSlidingLog(c.Period, r.limit)
@@ -264,7 +266,7 @@ func (c Config) check(limit int64) {
 	if c.Offset < 0 || c.Offset >= c.Period || c.Offset > 0 && !c.aligned() {
 		panic(fmt.Sprintf("oracle: invalid offset: %+v", c))
 	}
-	if c.CountDenied && c.Algorithm < SlidingWindow || c.BlockFor < 0 {
+	if c.CountDenied && (c.Algorithm < SlidingWindow || c.Algorithm == InFlight) || c.BlockFor < 0 {
 		panic(fmt.Sprintf("oracle: invalid penalty: %+v", c))
 	}
 	if c.Interval && c.Algorithm != TokenBucket || c.Anchored && c.Algorithm != FixedWindow {

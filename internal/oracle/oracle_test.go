@@ -347,7 +347,8 @@ func TestNewRefuses(t *testing.T) {
 		{Rate: 2, Period: 1, Burst: 3, Algorithm: FixedWindow},
 		{Rate: 2, Period: 1, Burst: 3, Algorithm: SlidingWindow},
 		{Rate: 2, Period: 1, Burst: 1, Algorithm: SlidingLog},
-		{Rate: 2, Period: 1, Algorithm: 6},
+		{Rate: 2, Period: 1, Algorithm: 7},
+		{Rate: 2, Period: 1, Algorithm: InFlight, CountDenied: true},
 		{Rate: 2, Period: 10, Algorithm: FixedWindow, Offset: 10},
 		{Rate: 2, Period: 10, Algorithm: FixedWindow, Offset: -1},
 		{Rate: 2, Period: 10, Algorithm: SlidingLog, Offset: 1},
@@ -488,4 +489,28 @@ func TestGuess_ChangesNothing(t *testing.T) {
 			require.Equal(t, plain.Take("k", now, cost), guessing.Take("k", now, cost), "%+v at %d cost %d", c, now, cost)
 		}
 	})
+}
+
+// TestInFlight_ByHand: units count to the end of the window after theirs, unless they are given back, the oldest first.
+func TestInFlight_ByHand(t *testing.T) {
+	m := New(Config{Algorithm: InFlight, Rate: 3, Period: 10})
+	take := func(at, cost int64, allowed bool, remaining, retry int64) {
+		t.Helper()
+		d := m.Take("k", at, cost)
+		assert.Equal(t, allowed, d.Allowed)
+		assert.Equal(t, remaining, d.Remaining)
+		assert.Equal(t, retry, d.RetryAfter)
+	}
+	take(9, 2, true, 1, 0)
+	take(10, 1, true, 0, 0)
+	take(19, 1, false, 0, 1) // the two of 9 lapse at 20
+	m.Refund("k", 19, 1)     // one of them
+	take(19, 2, false, 1, 1)
+	take(20, 2, true, 0, 0) // beside the unit of 10
+	take(29, 2, false, 0, 11)
+	take(30, 2, false, 1, 10)
+	take(40, 3, true, 0, 0)
+	for d, worst := range map[int64]int64{0: 3, 10: 3, 11: 6, 30: 6, 31: 9} {
+		assert.Equal(t, worst, m.WorstCase(d).Int64(), "in %d", d)
+	}
 }

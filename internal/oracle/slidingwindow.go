@@ -1,6 +1,9 @@
 package oracle
 
-import "math/big"
+import (
+	"math/big"
+	"slices"
+)
 
 // Sliding window counter: the cost of the last Period is estimated from the
 // counts of two fixed windows, as if the older one's cost were spread evenly.
@@ -12,11 +15,15 @@ import "math/big"
 //	charge:        cur = cur + n, after moving the key's window up to that of t
 //	refund:        likewise, of n units as many as there are from cur, the rest from prev
 //
+// InFlight is the same with prev counted in full, elapsed = 0, and a refund of units from
+// prev first.
+//
 // A time t in a window older than the key's is judged as the first instant of
 // the key's window, where prev still counts in full, and charged there.
 
 type slidingWindow struct {
 	*windows
+	whole          bool // InFlight
 	win, prev, cur big.Int
 
 	// The same three as they stand at some time, see view. Scratch.
@@ -27,7 +34,7 @@ func newSlidingWindow(c Config, limit int64) func() state {
 	w := newWindows(c, limit)
 	first := w.first()
 	return func() state {
-		s := &slidingWindow{windows: w}
+		s := &slidingWindow{windows: w, whole: c.Algorithm == InFlight}
 		s.win.Set(first)
 		return s
 	}
@@ -62,6 +69,9 @@ var one = big.NewInt(1)
 
 func (s *slidingWindow) admits(t, n int64) bool {
 	_, elapsed := s.view(t)
+	if s.whole {
+		elapsed.SetInt64(0)
+	}
 	weighted := s.sum.Sub(&s.period, elapsed)
 	weighted.Mul(weighted, &s.atPrev)
 	s.atCur.Add(&s.atCur, s.left.SetInt64(n))
@@ -84,7 +94,11 @@ func (s *slidingWindow) refund(t, n int64) {
 	}
 	s.win.Set(k)
 	rest := s.left.SetInt64(n)
-	for _, count := range []*big.Int{&s.atCur, &s.atPrev} {
+	counts := []*big.Int{&s.atCur, &s.atPrev}
+	if s.whole {
+		slices.Reverse(counts)
+	}
+	for _, count := range counts {
 		if count.Cmp(rest) >= 0 {
 			count.Sub(count, rest)
 			rest.SetInt64(0)
@@ -105,7 +119,7 @@ func (s *slidingWindow) idle(t int64) bool {
 }
 
 func (s *slidingWindow) clone() state {
-	c := &slidingWindow{windows: s.windows}
+	c := &slidingWindow{windows: s.windows, whole: s.whole}
 	c.win.Set(&s.win)
 	c.prev.Set(&s.prev)
 	c.cur.Set(&s.cur)

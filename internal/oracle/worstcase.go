@@ -35,6 +35,8 @@ func (m *Model) WorstCase(d int64) *big.Int {
 	switch c.Algorithm {
 	case SlidingWindow:
 		return worstSlidingWindow(c, d)
+	case InFlight:
+		return worstInFlight(c, d)
 	case SlidingLog:
 		return worstSlidingLog(c, d)
 	case FixedWindow:
@@ -109,6 +111,18 @@ func worstSlidingWindow(c Config, d int64) *big.Int {
 	more.Mul(more, worst)
 	more.Quo(more, big.NewInt(c.Period))
 	return worst.Add(worst, more)
+}
+
+// worstInFlight is R, of units that are not given back, for each charge of R that a span can hold. A charge in
+// window k keeps out all others until window k+2 begins. So of two charges of R that a span holds one after the
+// other, from its start on, the n-th comes (2n-1)*P + 1 - P ns after the first at the earliest, where the first comes in
+// the last instant of its window.
+func worstInFlight(c Config, d int64) *big.Int {
+	n := big.NewInt(d)
+	n.Add(n, big.NewInt(c.Period-1))
+	n.Quo(n, new(big.Int).Lsh(big.NewInt(c.Period), 1))
+	n.Add(n, one)
+	return n.Mul(n, big.NewInt(c.Rate))
 }
 
 // ceil returns the least integer >= x/y, for x >= 0 and y > 0. It may write x.

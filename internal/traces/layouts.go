@@ -31,7 +31,7 @@ type Options struct {
 
 // Name names the options.
 func (o Options) Name() string {
-	name := [...]string{"gcra", "token-bucket", "leaky-bucket", "sliding-window", "sliding-log", "fixed-window"}[o.Algorithm]
+	name := [...]string{"gcra", "token-bucket", "leaky-bucket", "sliding-window", "sliding-log", "fixed-window", "in-flight"}[o.Algorithm]
 	if o.Anchored {
 		name += "+first-charge"
 	}
@@ -46,6 +46,9 @@ func (o Options) Name() string {
 
 // Windowed reports whether the algorithm counts in windows, or the log.
 func (o Options) Windowed() bool { return o.Algorithm >= oracle.SlidingWindow }
+
+// CountsDenied reports whether denied calls can count.
+func (o Options) CountsDenied() bool { return o.Windowed() && o.Algorithm != oracle.InFlight }
 
 // A Layout is one way in which the state of a key is laid out in words, as options and limits
 // that have it.
@@ -74,6 +77,8 @@ var Layouts = []Layout{
 	{Name: "fixed-window", Options: Options{Algorithm: oracle.FixedWindow}, Few: perSecond(10), Many: perMinute(500)},
 	{Name: "fixed-window-offset", Options: Options{Algorithm: oracle.FixedWindow, Offset: 7 * time.Second}, Few: perSecond(10), Many: perMinute(500)},
 	{Name: "fixed-first-charge", Options: Options{Algorithm: oracle.FixedWindow, Anchored: true}, Few: perSecond(10), Many: perMinute(500), Wide: true},
+	{Name: "in-flight", Options: Options{Algorithm: oracle.InFlight}, Few: perSecond(10), Many: perMinute(500)},
+	{Name: "in-flight-wide", Options: Options{Algorithm: oracle.InFlight}, Few: Limit{Rate: 100_000_000, Period: day}, Many: perSecond(100_000), Wide: true},
 }
 
 const day = 24 * time.Hour

@@ -31,15 +31,15 @@ func WordsOf(c oracle.Config) Words {
 	if limit == 0 {
 		limit = c.Rate
 	}
-	least := bits.Len64(uint64(limit))
+	least, sliding := bits.Len64(uint64(limit)), c.Algorithm == oracle.SlidingWindow || c.Algorithm == oracle.InFlight
 	switch {
 	case c.Algorithm == oracle.FixedWindow && c.Anchored:
 		return Words{CountMost: 1<<max(least, anchoredBits) - 1, Lasts: true}
 	case c.Algorithm == oracle.FixedWindow, c.Algorithm == oracle.TokenBucket && c.Interval:
 		return counting(c, wordBits, least, 1)
-	case c.Algorithm == oracle.SlidingWindow && lasts(c, wordBits, 2*least):
+	case sliding && lasts(c, wordBits, 2*least):
 		return counting(c, wordBits, least, 2)
-	case c.Algorithm == oracle.SlidingWindow:
+	case sliding:
 		w := counting(c, wideBits, least, 1)
 		w.Wide = true
 		return w

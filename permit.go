@@ -1,0 +1,207 @@
+package sluice
+
+import (
+	"errors"
+	"math"
+	"runtime"
+	"sync/atomic"
+)
+
+// ErrNotHeld is the error of a Permit that holds nothing: it has been released, its units have come back by
+// themselves, or the limiter has never admitted it.
+var ErrNotHeld = errors.New("sluice: the permit is not held: it has been released, or has lapsed")
+
+// A Permit is the right to units of an InFlight limit, from Acquire until Release. Its methods can be called
+// concurrently. It must not be copied; go vet finds copies. The zero Permit holds nothing.
+type Permit struct { // four words, so that it is returned in registers
+	lim   *Limiter
+	id    uint64
+	start uint64 // of the window that the units are counted in, or uncounted
+	units owned
+}
+
+// uncounted is the start of a permit whose units are not counted: under Unlimited or Shadow, or without room for the key.
+const uncounted = math.MaxUint64
+
+// Acquire charges cost units to key until they are released, and reports whether they were admitted, all or none:
+//
+//	p, ok := lim.Acquire("user:42", 1)
+//	if !ok { ... }
+//	defer p.Release()
+//
+// It is AllowN for an InFlight limit, with a permit by which exactly these units are given back. A permit that is neither
+// released nor renewed lapses: its units come back after the limit's Period, before the end of a second one. Under
+// other algorithms Acquire is AllowN, and a release gives nothing back. With a cost of 0 the permit holds nothing.
+// Acquire allocates nothing.
+//
+// A permit knows its units by the time of the charge. Refund, Reset and Block take units away from permits without
+// their knowledge; a permit from before may then give back units of others that were charged in the same Period. After a
+// change of the limit's Period, permits from before are not held: their units come back by themselves.
+func (l *Limiter) Acquire(key string, cost int) (Permit, bool) { return l.Key(key).Acquire(cost) }
+
+// Acquire is Limiter.Acquire for this key.
+//
+// It decides a call for a key in a table in this frame, as allowAt does.
+func (k Key) Acquire(cost int) (Permit, bool) {
+	l := k.lim.made()
+	l.ahead(k.id)
+	now := max(l.now(), 0)
+	p := l.current.Load()
+	a, ok := p.alg.(*inFlight)
+	if !ok || k.terms != nil || p.denies || !p.fits(cost) {
+		return k.acquire(cost)
+	}
+	t := l.guide.tableOf(k.id)
+	e, _ := t.lookup(k.id)
+	if e == nil || t.policy != p {
+		return k.acquire(cost)
+	}
+	word := e.word.Load()
+	if word >= reserved {
+		return k.acquire(cost)
+	}
+	next, ok := a.charge(word, now, cost)
+	switch {
+	case !ok:
+		l.count(k.id, denied)
+		if l.deny(k.id, "", cost) {
+			return k.permit(uncounted, cost), true
+		}
+		return Permit{}, false
+	case !e.word.CompareAndSwap(word, next):
+		return k.acquire(cost)
+	}
+	l.count(k.id, admitted)
+	return k.permit(next>>(2*a.bits)*a.period, cost), true
+}
+
+func (k Key) permit(start uint64, cost int) Permit {
+	return Permit{k.lim, k.id, start, owned{units: uintptr(cost)}}
+}
+
+// acquire decides a call as TakeAll does, which knows the state after the charge.
+func (k Key) acquire(cost int) (Permit, bool) {
+	var d AllDecision
+	var claims [1]claim
+	charges := [1]Charge{{k, cost}}
+	t := transaction{charges: charges[:], space: claims[:]}
+	start := uint64(uncounted)
+	t.run(func() (next step) {
+		d, next = t.takeAll(true, func(int, uint64) {
+			c := &claims[0]
+			if a := c.policy.sliding(); a != nil && a.whole && c.slot != nil && cost > 0 && c.policy.keeps() {
+				number, _ := c.policy.stamper().stamp(state{c.word, c.tail})
+				start = number * a.period
+			}
+		})
+		return next
+	})
+	if !d.Allowed {
+		return Permit{}, false
+	}
+	return k.permit(start, cost), true
+}
+
+// Release gives the units back, whole. It returns ErrNotHeld, and changes nothing, if the permit has been released
+// or has lapsed.
+func (p *Permit) Release() error {
+	units := p.units.take(0)
+	switch {
+	case units == 0:
+		return ErrNotHeld
+	case p.start == uncounted:
+		return nil
+	case !p.change(units, false):
+		return ErrNotHeld
+	}
+	p.lim.awaiting.wake(p.id)
+	return nil
+}
+
+// Renew holds the units for another Period from now on, as if they had just been acquired. It returns ErrNotHeld, and
+// changes nothing, if the permit has been released or has lapsed.
+func (p *Permit) Renew() error {
+	units := p.units.take(renewing)
+	if units != 0 {
+		if p.start != uncounted && !p.change(units, true) {
+			units = 0
+		}
+		atomic.StoreUintptr(&p.units.units, units)
+	}
+	if units == 0 {
+		return ErrNotHeld
+	}
+	return nil
+}
+
+// owned are the units of a permit: 0 if nothing is held, and renewing while a Renew has them. The call that takes them
+// owns the permit.
+type owned struct {
+	noCopy
+	units uintptr
+}
+
+// noCopy lets go vet find copies.
+type noCopy struct{}
+
+func (*noCopy) Lock()   {}
+func (*noCopy) Unlock() {}
+
+const renewing = math.MaxUint
+
+// take returns the units, once no Renew has them, and leaves the mark in their place. It returns 0 if nothing is held.
+func (o *owned) take(mark uintptr) (units uintptr) {
+	for {
+		units = atomic.LoadUintptr(&o.units)
+		if units == renewing {
+			runtime.Gosched()
+		} else if units == 0 || atomic.CompareAndSwapUintptr(&o.units, units, mark) {
+			return units
+		}
+	}
+}
+
+// change is moveOut for the permit, whose units the caller owns.
+func (p *Permit) change(units uintptr, renew bool) (ok bool) {
+	l, n, next := p.lim, uint64(units), uint64(0)
+	now := max(l.now(), 0)
+	pol := l.current.Load()
+	if a, one := pol.alg.(*inFlight); one {
+		t := l.guide.tableOf(p.id)
+		if e, _ := t.lookup(p.id); e != nil && t.policy == pol {
+			if word := e.word.Load(); word < reserved {
+				var c counts
+				if c, next, ok = a.moveOut(a.unpack(word), now, p.start, n, renew); !ok {
+					return false
+				}
+				if e.word.CompareAndSwap(word, a.pack(c)) {
+					p.start = next
+					t.idleSooner()
+					return true
+				}
+			}
+		}
+	}
+	l.update(p.id, func(pol *policy, key state) uint64 {
+		a := pol.sliding()
+		if ok = a != nil && a.whole && pol.blockedUntil(key) == 0; !ok {
+			return key.word
+		}
+		var c counts
+		if wide, _ := pol.wide.(*slidingWindowWide); wide != nil {
+			if c, next, ok = a.moveOut(wide.unpack(key), now, p.start, n, renew); ok {
+				return wide.pack(key.tail, c)
+			}
+			return key.word
+		}
+		one := pol.alg.(*inFlight)
+		if c, next, ok = a.moveOut(one.unpack(key.word), now, p.start, n, renew); ok {
+			return one.pack(c)
+		}
+		return key.word
+	})
+	if ok && renew {
+		p.start = next
+	}
+	return ok
+}

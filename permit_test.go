@@ -1,0 +1,287 @@
+package sluice
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-go/sluice/internal/seeded"
+)
+
+// everyInFlight ranges over the layouts of InFlight.
+func everyInFlight(yield func(string, Config) bool) {
+	for name, c := range everyFew {
+		if c.Algorithm == InFlight {
+			if !yield(name, c) {
+				return
+			}
+		}
+	}
+}
+
+// A holder is a permit of a trace, and how the definition sees it.
+type holder struct {
+	Permit
+	key   string
+	units int
+	end   int64 // when it lapses
+}
+
+// TestPermit_HoldersModel plays random acquisitions, releases, and renewals, in time and too late, beside a list of
+// the holders: each holds its units until it ends, or until the window after that of its last renewal ends.
+func TestPermit_HoldersModel(t *testing.T) {
+	for name, c := range everyInFlight {
+		t.Run(name, func(t *testing.T) {
+			rng := seeded.Rand(t)
+			denied, late := 0, 0
+			for range 60 {
+				c, unit := c, c.Limit.Rate/10
+				c.TTL, c.Stats = 1, rng.IntN(2) == 0
+				l, clock := newFrozen(t, c)
+				var all []*holder
+				used := func(key string) (n int) {
+					for _, h := range all {
+						if h.key == key && h.end > clock.Now() {
+							n += h.units
+						}
+					}
+					return n
+				}
+				end := func() int64 {
+					p := int64(c.Limit.Period)
+					return (clock.Now()/p + 2) * p
+				}
+				for step := range 200 {
+					key := fmt.Sprint("k", rng.IntN(2))
+					var h *holder
+					if len(all) > 0 {
+						h = all[rng.IntN(len(all))]
+					}
+					switch op := rng.IntN(10); {
+					case op < 4:
+						n := unit * (1 + rng.IntN(3))
+						p, ok := l.Acquire(key, n)
+						require.Equal(t, used(key)+n <= c.Limit.Rate, ok, "step %d", step)
+						if ok {
+							all = append(all, &holder{key: key, units: n, end: end()})
+							all[len(all)-1].Permit = Permit{p.lim, p.id, p.start, owned{units: p.units.units}}
+						} else {
+							denied++
+						}
+					case op < 6 && h != nil:
+						held := h.units > 0 && h.end > clock.Now()
+						require.Equal(t, held, h.Release() == nil, "step %d", step)
+						late += map[bool]int{false: h.units}[held]
+						h.units = 0
+					case op < 7 && h != nil:
+						held := h.units > 0 && h.end > clock.Now()
+						require.Equal(t, held, h.Renew() == nil, "step %d", step)
+						if held {
+							h.end = end()
+						} else {
+							h.units = 0 // a renewal that is too late ends the permit
+						}
+					case op == 7:
+						l.Sweep()
+					case op == 8:
+						clock.Advance(time.Duration(rng.Int64N(int64(c.Limit.Period))))
+					}
+					require.Equal(t, c.Limit.Rate-used(key), l.Peek(key, 0).Remaining, "step %d", step)
+				}
+			}
+			require.Positive(t, denied)
+			require.Positive(t, late)
+		})
+	}
+}
+
+// TestConcurrent_PermitsNeverExceedTheLimit, while tables grow, keys are swept, and the limit's Rate changes to the
+// same one, which moves all keys. In the end nothing is held.
+func TestConcurrent_PermitsNeverExceedTheLimit(t *testing.T) {
+	for name, c := range everyInFlight {
+		t.Run(name, func(t *testing.T) {
+			unit := c.Limit.Rate / 5
+			for range 20 {
+				c.Shards, c.TTL = 1, 1
+				l, _ := newFrozen(t, c)
+				k := l.Key("k")
+				var inUse, double, most atomic.Int64
+				stop := goUntil(1, func(_, i int) {
+					switch i % 3 {
+					case 0:
+						l.Sweep()
+					case 1:
+						require.NoError(t, l.SetLimit(c.Limit))
+					}
+					l.Allow(fmt.Sprint(i))
+				})
+				goDo(4, func(g int) {
+					for i := range 200 {
+						p, ok := k.Acquire((1 + g%2) * unit)
+						if !ok {
+							continue
+						}
+						n := inUse.Add(int64(1 + g%2))
+						for m := most.Load(); n > m && !most.CompareAndSwap(m, n); m = most.Load() {
+						}
+						if i%3 == 0 && p.Renew() != nil {
+							t.Error("renewed in time")
+						}
+						inUse.Add(int64(-1 - g%2))
+						goDo(2, func(int) { // one of two releases is the first
+							if p.Release() != nil {
+								double.Add(1)
+							}
+						})()
+						double.Add(-1)
+					}
+				})()
+				stop()
+				require.LessOrEqual(t, most.Load(), int64(5))
+				require.Zero(t, double.Load())
+				require.Equal(t, c.Limit.Rate, k.Peek(0).Remaining)
+			}
+		})
+	}
+}
+
+// TestAcquire_WithoutACount: a permit for what is not counted can be released once, and changes nothing.
+func TestAcquire_WithoutACount(t *testing.T) {
+	minute := PerMinute(1)
+	for name, c := range map[string]Config{
+		"gcra":      {Limit: minute},
+		"unlimited": {Algorithm: InFlight, Limit: Unlimited},
+		"shadow":    {Algorithm: InFlight, Limit: minute, Shadow: true},
+		"admit-new": {Algorithm: InFlight, Limit: minute, MaxKeys: 1, Overflow: OverflowAdmitNew},
+	} {
+		l, _ := newFrozen(t, c)
+		l.Allow("other")
+		if c.Shadow {
+			l.Allow("k")
+		}
+		before := l.Stats()
+		p, ok := l.Acquire("k", 1)
+		require.True(t, ok, name)
+		after := l.Peek("k", 0)
+		require.NoError(t, p.Renew(), name)
+		require.NoError(t, p.Release(), name)
+		require.ErrorIs(t, p.Release(), ErrNotHeld, name)
+		require.ErrorIs(t, p.Renew(), ErrNotHeld, name)
+		require.Equal(t, after, l.Peek("k", 0), name)
+		require.Equal(t, before.Keys, l.Stats().Keys-map[bool]int{true: 1}[name == "gcra"], name)
+	}
+	var none Permit
+	require.ErrorIs(t, none.Release(), ErrNotHeld)
+	l, _ := newFrozen(t, Config{Algorithm: InFlight, Limit: minute})
+	for _, cost := range []int{0, -1, 2} {
+		p, ok := l.Acquire("k", cost)
+		require.Equal(t, cost == 0, ok)
+		require.ErrorIs(t, p.Release(), ErrNotHeld)
+	}
+	require.Zero(t, l.Len())
+}
+
+// TestAcquire_ByALimitOfItsOwn: in a cell, with an override or with a limit that the call brings, and back.
+func TestAcquire_ByALimitOfItsOwn(t *testing.T) {
+	l, clock := newFrozen(t, Config{Algorithm: InFlight, Limit: PerMinute(2), Stats: true})
+	a, _ := l.Acquire("k", 2)
+	three, err := l.Key("k").WithLimit(PerMinute(3))
+	require.NoError(t, err)
+	b, ok := three.Acquire(1)
+	require.True(t, ok)
+	require.NoError(t, a.Release())
+	require.NoError(t, l.SetKeyLimit("k", PerMinute(4)))
+	require.Equal(t, 3, l.Peek("k", 0).Remaining)
+	require.NoError(t, b.Renew())
+	require.NoError(t, b.Release())
+	c, ok := l.Acquire("k", 4)
+	require.True(t, ok)
+
+	require.NoError(t, l.SetKeyLimit("k", PerSecond(4)))
+	require.ErrorIs(t, c.Release(), ErrNotHeld, "the windows are others now")
+	require.Zero(t, l.Peek("k", 0).Remaining)
+	clock.Advance(2 * time.Second)
+	require.Equal(t, 4, l.Peek("k", 0).Remaining)
+	require.Equal(t, uint64(3), l.Stats().Admitted)
+}
+
+// TestPermit_Blocked: a block forgets what is held, and a key is as if fresh after it.
+func TestPermit_Blocked(t *testing.T) {
+	for _, c := range everyInFlight {
+		l, _ := newFrozen(t, c)
+		p, ok := l.Acquire("k", 2)
+		require.True(t, ok)
+		require.True(t, l.Block("k", 1))
+		_, ok = l.Acquire("k", 1)
+		require.False(t, ok)
+		require.ErrorIs(t, p.Release(), ErrNotHeld)
+		l.Unblock("k")
+		require.Equal(t, c.Limit.Rate, l.Peek("k", 0).Remaining)
+	}
+}
+
+// TestInFlight_EvictsNobody: a flood of new keys takes no units away from permits.
+func TestInFlight_EvictsNobody(t *testing.T) {
+	l, _ := newFrozen(t, Config{Algorithm: InFlight, Limit: PerMinute(1), MaxKeys: 8, Shards: 1})
+	require.Equal(t, OverflowDenyNew, l.Config().Overflow)
+	var all [8]Permit
+	for i := range all {
+		p, ok := l.Acquire(fmt.Sprint(i), 1)
+		require.True(t, ok)
+		all[i] = Permit{p.lim, p.id, p.start, owned{units: 1}}
+	}
+	require.Zero(t, fill(l, "flood", 1000))
+	for i := range all {
+		require.False(t, l.Allow(fmt.Sprint(i)))
+		require.NoError(t, all[i].Release())
+		require.True(t, l.Allow(fmt.Sprint(i)))
+	}
+}
+
+func TestAllocs_NoneForPermits(t *testing.T) {
+	for _, c := range everyInFlight {
+		l, _ := newFrozen(t, c)
+		k := l.Key("k")
+		k.Allow()
+		requireNoAllocs(t, "a permit", func() {
+			p, _ := k.Acquire(1)
+			_ = p.Renew()
+			_ = p.Release()
+			p, _ = l.Acquire("k", 100)
+			_ = p.Release()
+		})
+	}
+}
+
+func BenchmarkAcquire(b *testing.B) {
+	for _, clock := range clocks {
+		b.Run("clock="+clock.name+"/of=Allow", func(b *testing.B) {
+			k := mustNew(b, Config{Limit: PerSecond(1e9), Clock: clock.new()}).Key("k")
+			for b.Loop() {
+				k.Allow()
+			}
+		})
+		b.Run("clock="+clock.name+"/of=AcquireAndRelease", func(b *testing.B) {
+			k := mustNew(b, Config{Algorithm: InFlight, Limit: PerMinute(1000), Clock: clock.new()}).Key("k")
+			for b.Loop() {
+				p, _ := k.Acquire(1)
+				_ = p.Release()
+			}
+		})
+	}
+	b.Run("keys=1M/of=AcquireAndRelease", func(b *testing.B) {
+		l := mustNew(b, Config{Algorithm: InFlight, Limit: PerMinute(1000), MaxKeys: -1})
+		for i := range uint64(1 << 20) {
+			l.KeyUint64(i).Allow()
+		}
+		rng := rand.New(rand.NewPCG(1, 2))
+		for b.Loop() {
+			p, _ := l.KeyUint64(rng.Uint64() >> 44).Acquire(1)
+			_ = p.Release()
+		}
+	})
+}
