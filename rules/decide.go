@@ -124,6 +124,9 @@ type Status struct {
 	RetryAfter time.Duration
 	// Over reports whether the limit was exceeded; a rule in shadow_mode says OK all the same.
 	Over bool
+	// Fault says why the entries with counts for the rule's weights make no number of units. The descriptor is then
+	// denied, unless it is a Refund, and nothing is counted for it. It is empty otherwise.
+	Fault string
 }
 
 // unlimited reports whether the rule admits everything: it is then no quota.
@@ -185,13 +188,17 @@ func (e *Engine) Decide(req *Request, resp *Response) error {
 		e.unknown.add(req.Domain, uint64(len(req.Descriptors)))
 		return nil
 	}
-	replaces := false
+	replaces, faulty := false, false
 	for i := range req.Descriptors {
 		r := e.resolve(g, d, req, resp, i)
 		replaces = replaces || r != nil && len(r.replaces) != 0
+		faulty = faulty || resp.Statuses[i].Fault != ""
 	}
 	if replaces {
 		resp.replace()
+	}
+	if faulty {
+		resp.refuse(d.atomic || e.config.StopWhenOver)
 	}
 	now := e.clock.Now()
 	switch {
@@ -271,9 +278,11 @@ func (e *Engine) resolve(g *generation, d *domainState, req *Request, resp *Resp
 	w.id = d.id(r, desc.Entries)
 	w.counter, w.counts, w.limited, w.shadow = state.counter, r.counting, true, r.shadow
 	w.limit, w.near, w.offset = uint64(r.requests), state.near, state.offset
+	st.Fault = w.weigh(r, desc)
+	w.hits = min(w.hits, maxHits)
 	w.series = state.series
 	if r.metricValues {
-		if w.series = d.dynamic.get(r, desc.Entries); w.series == nil {
+		if w.series = d.dynamic.get(r, desc.Entries[:len(r.levels)]); w.series == nil {
 			w.series = d.other
 		}
 	}
@@ -284,8 +293,8 @@ func (e *Engine) resolve(g *generation, d *domainState, req *Request, resp *Resp
 // id returns the hash under which a rule counts these entries.
 func (d *domainState) id(r *Rule, entries []Entry) uint64 {
 	h := d.hash
-	for i := range entries {
-		if n := r.levels[i]; n.share {
+	for i, n := range r.levels {
+		if n.share {
 			h.entry(entries[i].Key, n.value(), shared)
 		} else {
 			h.entry(entries[i].Key, entries[i].Value, 0)

@@ -61,6 +61,7 @@ func (l *loader) descriptor(at *yaml.Node, d *domain, parent *node, path string,
 	if f, ok := current.get("descriptors"); ok {
 		l.descriptors(f, d, n, path, levels)
 	}
+	l.kindsApart(current, n, path)
 	if flags.disabled {
 		l.set.rules, l.replaced = l.set.rules[:rules], l.replaced[:replaced]
 		return

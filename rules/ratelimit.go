@@ -102,6 +102,8 @@ func (r *rateLimitReader) read(f field) {
 		r.countDenied = &b
 	case "leases":
 		r.out.noLeases = !r.boolean(f, r.path)
+	case "weights":
+		r.out.weights = r.readWeights(f)
 	default:
 		r.unknown(f, r.path, inRateLimit)
 	}

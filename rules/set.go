@@ -169,7 +169,7 @@ type Entry struct{ Key, Value string }
 
 // Match returns the rule that limits a descriptor with these entries, or nil. The choice for an
 // entry is final: a more specific descriptor hides a more general one, even if it has no
-// rule at the depth of the last entry.
+// rule at the depth of the last entry. Entries with counts for the weights of a rule come after the rule's own.
 func (s *Set) Match(domain string, entries []Entry) *Rule {
 	d := s.domains[domain]
 	if d == nil {
@@ -184,7 +184,13 @@ func (d *domain) match(entries []Entry) *Rule {
 	}
 	n := d.root
 	for i := range entries {
-		if n = n.child(&entries[i]); n == nil {
+		next := n.child(&entries[i])
+		switch {
+		case next != nil:
+			n = next
+		case n.rule != nil && n.rule.weights.has(entries[i].Key):
+			return n.rule // the rest is counts
+		default:
 			return nil
 		}
 	}
@@ -217,6 +223,7 @@ type rateLimit struct {
 	counting   bool // in counters, of the unit or of its own; else in a limiter
 	ownCounter bool
 	noLeases   bool           // leases: false, for a Store
+	weights    *weights       // nil for none
 	config     *sluice.Config // of the limiter, without MaxKeys, Overflow, Clock; nil if unlimited
 	at         place
 }
@@ -268,6 +275,9 @@ func (r *Rule) String() string {
 	}
 	if r.unit == UnknownUnit {
 		s += fmt.Sprintf(", period: %s", r.period)
+	}
+	if r.weights != nil {
+		s += ", weights: " + r.weights.String()
 	}
 	c := r.config
 	if !r.counting {

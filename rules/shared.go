@@ -177,6 +177,9 @@ func (w *work) call(g *generation, d *domainState, desc *Descriptor, r *Rule) St
 // lists have different keys. A star marks a value that shares the count of its pattern.
 func (d *domainState) key(r *Rule, entries []Entry) string {
 	b := append(make([]byte, 0, 64), d.storeName...)
+	if r != nil {
+		entries = entries[:len(r.levels)]
+	}
 	for i := range entries {
 		b = appendPart(b, '.', entries[i].Key)
 		if r != nil && r.levels[i].share {
