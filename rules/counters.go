@@ -28,13 +28,17 @@ type counter struct {
 func newCounter(o *rateLimit, base sluice.Config) (counter, error) {
 	base.Algorithm, base.CountDenied, base.Hash = sluice.FixedWindow, true, sluice.HashStable
 	base.Offset = o.config.Offset
-	for most := maxCount; ; most /= 2 {
+	first := maxCount
+	if o.limit > maxRequests {
+		first = math.MaxInt / 2
+	}
+	for most := first; ; most /= 2 {
 		base.Limit = sluice.Per(most, o.period)
 		lim, err := sluice.New(base)
 		if err == nil {
 			return counter{lim, most}, nil
 		}
-		if most/2 < int(o.requests) || most < 2 {
+		if most/2 < int(o.limit) || most < 2 {
 			return counter{}, err
 		}
 	}
@@ -46,7 +50,7 @@ type counters [Week + 1]counter
 func newCounters(base sluice.Config) (*counters, error) {
 	var cs counters
 	for _, u := range units {
-		c, err := newCounter(&rateLimit{requests: maxRequests, period: u.Period(), config: &sluice.Config{}}, base)
+		c, err := newCounter(&rateLimit{limit: maxRequests, period: u.Period(), config: &sluice.Config{}}, base)
 		if err != nil {
 			return nil, err
 		}

@@ -22,7 +22,7 @@ type Descriptor struct {
 	Entries []Entry
 	// Hits is how many hits the call counts for here; nil means Request.Hits. 0 only looks: a window
 	// passes up to its limit, even if it is full, and a limiter passes if it would admit one unit. A number above
-	// 2^32 counts as 2^32.
+	// 2^32 counts as 2^32, and for a limit above 2^32 as what is 2^32 above the limit.
 	Hits *uint64
 	// Refund gives back the hits that the call would count: at most the hits that a window still holds, or that
 	// the key of a limiter still owes. Envoy sends refunds for denied calls, too, and does not say for which calls a
@@ -139,6 +139,7 @@ type work struct {
 	hits    uint64
 	limit   uint64
 	near    uint64
+	scale   uint64 // units in one of Status.Requests
 	series  *series
 	offset  int64
 	counts  bool // counter is a counter; else it is a limiter
@@ -162,8 +163,17 @@ type InvalidError struct{ Reason string }
 // Error is the reason.
 func (e *InvalidError) Error() string { return e.Reason }
 
-// maxHits is the most that one call counts for.
+// maxHits is the most that one call counts for, beyond a limit that is larger itself.
 const maxHits = 1 << 32
+
+// bound makes hits no more than the most.
+func (w *work) bound() {
+	most := uint64(maxHits)
+	if w.limit > maxRequests {
+		most += w.limit // soft is less
+	}
+	w.hits = min(w.hits, most)
+}
 
 // Decide judges a request, counts it, and answers in resp. After an error nothing has been counted, but a Store may
 // have counted. A request for a domain without rules is OK, and so is a descriptor without a rule.
@@ -253,7 +263,7 @@ func (e *Engine) resolve(g *generation, d *domainState, req *Request, resp *Resp
 	w.refund = desc.Refund
 	w.hits = uint64(max(req.Hits, 1))
 	if desc.Hits != nil {
-		w.hits = min(*desc.Hits, maxHits)
+		w.hits = *desc.Hits
 	}
 	if o := desc.Override; o != nil {
 		h := d.hash
@@ -261,7 +271,9 @@ func (e *Engine) resolve(g *generation, d *domainState, req *Request, resp *Resp
 			h.entry(desc.Entries[i].Key, desc.Entries[i].Value, 0)
 		}
 		w.id, w.counter, w.counts, w.limited = h.sum(), d.counters[o.Unit], true, true
-		w.limit, w.near, w.series = uint64(o.Requests), near(e.config.NearRatio, o.Requests), d.override
+		w.limit, w.scale, w.series = uint64(o.Requests), 1, d.override
+		w.near = near(e.config.NearRatio, w.limit)
+		w.bound()
 		st.Limited, st.Requests, st.Unit, st.Period = true, o.Requests, o.Unit, o.Unit.Period()
 		return nil
 	}
@@ -277,9 +289,9 @@ func (e *Engine) resolve(g *generation, d *domainState, req *Request, resp *Resp
 	state := &g.rules[r.index]
 	w.id = d.id(r, desc.Entries)
 	w.counter, w.counts, w.limited, w.shadow = state.counter, r.counting, true, r.shadow
-	w.limit, w.near, w.offset = uint64(r.requests), state.near, state.offset
+	w.limit, w.scale, w.near, w.offset = r.limit, r.scale, state.near, state.offset
 	st.Fault = w.weigh(r, desc)
-	w.hits = min(w.hits, maxHits)
+	w.bound()
 	w.series = state.series
 	if r.metricValues {
 		if w.series = d.dynamic.get(r, desc.Entries[:len(r.levels)]); w.series == nil {
@@ -387,8 +399,11 @@ func (w *work) windowStatus(st *Status, left time.Duration, count uint64, over b
 		}
 		return
 	}
-	st.Remaining = uint32(w.limit - min(count, w.limit))
+	st.Remaining = w.whole(w.limit - min(count, w.limit))
 }
+
+// whole returns units as Status.Remaining has them: what is no whole one of Requests is not there.
+func (w *work) whole(units uint64) uint32 { return uint32(min(units/w.scale, math.MaxUint32)) }
 
 func floorMod(a, n int64) int64 {
 	if a %= n; a < 0 {
@@ -413,7 +428,7 @@ func roundUp(d time.Duration) time.Duration {
 // limiterStatus fills in the status for a rule with a limiter of its own.
 func (w *work) limiterStatus(st *Status, d *sluice.Decision, over bool) {
 	st.Over = over
-	st.Remaining = uint32(min(uint64(d.Remaining), math.MaxUint32))
+	st.Remaining = w.whole(uint64(d.Remaining))
 	st.ResetAfter = roundUp(d.ResetAfter)
 	h := hits{total: w.hits}
 	if over {

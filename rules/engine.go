@@ -247,7 +247,7 @@ func (e *Engine) keep(r *Rule) (*kept, error) {
 // the threshold. A limiter fits if at most its limit has changed.
 func (k *kept) fits(r *Rule) bool {
 	if r.counting {
-		return k.most >= int(max(r.requests, 1)) && k.config.Limit.Period == r.period && k.config.Offset == r.config.Offset
+		return k.most >= int(max(r.limit, 1)) && k.config.Limit.Period == r.period && k.config.Offset == r.config.Offset
 	}
 	a, b := k.config, *r.config
 	a.Limit, b.Limit = sluice.Limit{}, sluice.Limit{}
@@ -273,7 +273,7 @@ func (e *Engine) commit(g *generation, groups map[string]*counters, limiters []*
 	all := e.seriesOf(g.set.rules)
 	next := map[string]*kept{}
 	for i, r := range g.set.rules {
-		state := ruleState{near: near(e.config.NearRatio, r.requests), series: all[i]}
+		state := ruleState{near: near(e.config.NearRatio, r.limit), series: all[i]}
 		if k := limiters[i]; k != nil {
 			if !r.counting && k.config.Limit != r.config.Limit {
 				// Load has accepted the same limit, so this cannot fail.
@@ -368,7 +368,7 @@ func (e *Engine) seriesOf(rules []*Rule) []*series {
 }
 
 // near is the count above which hits are near the limit, rounded as upstream rounds it.
-func near(ratio float32, requests uint32) uint64 { return uint64(float32(requests) * ratio) }
+func near(ratio float32, limit uint64) uint64 { return uint64(float32(limit) * ratio) }
 
 func (e *Engine) domainHash(name string) sip {
 	h := newSip(&e.key)

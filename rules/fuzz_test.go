@@ -21,6 +21,7 @@ func FuzzLoad(f *testing.F) {
 	f.Add("domain: d\ndescriptors: [{key: k, value: 'a*', share_threshold: yes, descriptors: [{key: l, detailed_metric: y, rate_limit: {period: 1m, requests_per_unit: 3, soft: 1}}]}]", "k=ab,l=1")
 	f.Add("domain: d\ndescriptors: [{key: k, rate_limit: {unit: day, requests_per_unit: 9, weights: {input: 1, output: 5, cached: 0.1}}}]", "k=a,input=3,cached=1")
 	f.Add("domain: d\ndescriptors: [{key: k, rate_limit: {unit: day, requests_per_unit: 9, weights: {output: 999999999.999999999}}}]", "k=a,output=hits_addend")
+	f.Add("domain: d\ndescriptors: [{key: k, rate_limit: {unit: day, requests_per_unit: 50_000, scale: 1_000_000, weights: {in: 1}}}]", "k=a,in=50000000000")
 	f.Fuzz(func(t *testing.T, text, list string) {
 		set, err := Load([]File{{"f", []byte(text)}}, Options{})
 		var problems []Problem

@@ -38,6 +38,7 @@ type rateLimitReader struct {
 // of both count, as in upstream.
 func (l *loader) rateLimit(fields fieldList, d *domain, path string) (rateLimit, bool) {
 	r := rateLimitReader{loader: l, path: path, multiplier: 1, domain: &d.domainOptions}
+	r.out.scale = 1
 	var all fieldList
 	for _, f := range fields {
 		if f.name != "rate_limit" {
@@ -104,6 +105,10 @@ func (r *rateLimitReader) read(f field) {
 		r.out.noLeases = !r.boolean(f, r.path)
 	case "weights":
 		r.out.weights = r.readWeights(f)
+	case "scale":
+		if n, ok := r.number(f, r.path, 1, maxScale); ok {
+			r.out.scale = uint64(n)
+		}
 	default:
 		r.unknown(f, r.path, inRateLimit)
 	}
@@ -221,14 +226,14 @@ func (r *rateLimitReader) checkReplaces() {
 // shape decides how the rule counts, and checks it: a limit that cannot be kept is an error.
 func (r *rateLimitReader) shape() {
 	o := &r.out
-	if o.unlimited || o.period == 0 {
+	if o.unlimited || o.period == 0 || !r.inUnits() {
 		return
 	}
 	_, hasAlgorithm := r.by.get("algorithm")
 	fixed := !hasAlgorithm || r.algorithm == sluice.FixedWindow
 	denied := r.deniedCount(fixed)
 	c := sluice.Config{
-		Algorithm: sluice.FixedWindow, Limit: sluice.Per(int(o.requests), o.period), Offset: r.offset,
+		Algorithm: sluice.FixedWindow, Limit: sluice.Per(int(o.limit), o.period), Offset: r.offset,
 		Soft: int(r.soft), BlockFor: r.blockFor, CountDenied: denied, Hash: sluice.HashStable,
 	}
 	if hasAlgorithm {
@@ -238,7 +243,7 @@ func (r *rateLimitReader) shape() {
 		c.Limit = c.Limit.WithBurst(int(r.burst))
 	}
 	o.counting = fixed && r.soft == 0 && r.blockFor == 0 && r.burst == 0 && (denied || r.domain.atomic)
-	o.ownCounter = o.counting && (o.unit == UnknownUnit || r.offset != 0)
+	o.ownCounter = o.counting && (o.unit == UnknownUnit || r.offset != 0 || o.limit > maxRequests)
 	o.config = r.keep.config(c)
 	if o.counting && !o.ownCounter {
 		return
@@ -249,6 +254,23 @@ func (r *rateLimitReader) shape() {
 		_, err = newCounter(o, sluice.Config{MaxKeys: 1, Shards: 1})
 	}
 	r.configError(err)
+}
+
+// maxScale is the most that scale can be.
+const maxScale = 1_000_000_000
+
+// inUnits multiplies what is given in the place of requests_per_unit by scale. It returns false if a number then does not
+// fit in an int.
+func (r *rateLimitReader) inUnits() bool {
+	o := &r.out
+	o.limit = uint64(o.requests) * o.scale
+	r.burst *= int64(o.scale)
+	r.soft *= int64(o.scale)
+	if max(o.limit, uint64(r.burst), uint64(r.soft)) < math.MaxInt {
+		return true
+	}
+	r.errorAt(r.by.at("scale").value, r.path, "scale is %d, and a number times that is more than %d; want a smaller one", o.scale, math.MaxInt-1)
+	return false
 }
 
 // deniedCount reports whether denied hits count: as the rule or the domain says, otherwise only for
@@ -285,6 +307,10 @@ func (r *rateLimitReader) configError(err error) {
 		return
 	}
 	name := configFields[c.Field]
+	if f, ok := r.by.get("scale"); ok && r.out.scale > 1 && slices.Contains([]string{"requests_per_unit", "burst", "soft"}, name) {
+		r.errorAt(f.value, r.path, "scale is %d, and in units %s: %s", r.out.scale, name, c.Reason)
+		return
+	}
 	at := r.at
 	if f, ok := r.by.get(name); ok {
 		at = f.value

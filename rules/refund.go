@@ -1,7 +1,6 @@
 package rules
 
 import (
-	"math"
 	"time"
 
 	"github.com/sluice-go/sluice"
@@ -74,7 +73,7 @@ func (w *work) gaveBack(st *Status, n, absorbed uint64, left time.Duration, coun
 		w.windowStatus(st, left, count, false)
 		return
 	}
-	st.Remaining = uint32(min(uint64(look.Remaining), math.MaxUint32))
+	st.Remaining = w.whole(uint64(look.Remaining))
 	st.ResetAfter = roundUp(look.ResetAfter)
 }
 

@@ -224,6 +224,8 @@ type rateLimit struct {
 	ownCounter bool
 	noLeases   bool           // leases: false, for a Store
 	weights    *weights       // nil for none
+	scale      uint64         // units in one of requests
+	limit      uint64         // requests in units
 	config     *sluice.Config // of the limiter, without MaxKeys, Overflow, Clock; nil if unlimited
 	at         place
 }
@@ -278,6 +280,9 @@ func (r *Rule) String() string {
 	}
 	if r.weights != nil {
 		s += ", weights: " + r.weights.String()
+	}
+	if r.scale > 1 {
+		s += fmt.Sprintf(", scale: %d", r.scale)
 	}
 	c := r.config
 	if !r.counting {

@@ -69,6 +69,8 @@ func (r *Rule) unshared() error {
 	switch {
 	case c.Soft != 0:
 		return fmt.Errorf("soft: %d, which a store has no word for; want it deleted, or counts in memory", c.Soft)
+	case r.limit > maxRequests:
+		return fmt.Errorf("requests_per_unit times scale is %d, of which a store counts at most %d; want a smaller scale, or counts in memory", r.limit, uint64(maxRequests))
 	case c.CountDenied && c.Algorithm != sluice.FixedWindow:
 		return fmt.Errorf("count_denied: true with %v, of which a store counts what is admitted; want it deleted, or counts in memory", c.Algorithm)
 	}
