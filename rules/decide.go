@@ -1,6 +1,7 @@
 package rules
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math"
@@ -74,6 +75,7 @@ type Response struct {
 	WouldDeny bool
 
 	work    []work
+	seconds []second // as many as work has room for
 	charges []sluice.Charge
 	calls   []StoreCall
 }
@@ -137,11 +139,14 @@ type work struct {
 	counter
 	id      uint64
 	hits    uint64
+	second  *second // nil for none
 	limit   uint64
 	near    uint64
 	scale   uint64 // units in one of Status.Requests
 	series  *series
 	offset  int64
+	from    int  // its charges in TakeAll are from here
+	to      int  // to here
 	counts  bool // counter is a counter; else it is a limiter
 	refund  bool
 	limited bool
@@ -162,18 +167,6 @@ type InvalidError struct{ Reason string }
 
 // Error is the reason.
 func (e *InvalidError) Error() string { return e.Reason }
-
-// maxHits is the most that one call counts for, beyond a limit that is larger itself.
-const maxHits = 1 << 32
-
-// bound makes hits no more than the most.
-func (w *work) bound() {
-	most := uint64(maxHits)
-	if w.limit > maxRequests {
-		most += w.limit // soft is less
-	}
-	w.hits = min(w.hits, most)
-}
 
 // Decide judges a request, counts it, and answers in resp. After an error nothing has been counted, but a Store may
 // have counted. A request for a domain without rules is OK, and so is a descriptor without a rule.
@@ -221,7 +214,7 @@ func (e *Engine) Decide(req *Request, resp *Response) error {
 	default:
 		for i := range resp.work {
 			if w := &resp.work[i]; w.limited {
-				e.take(w, &resp.Statuses[i], now, w.hits)
+				e.takeAlone(w, &resp.Statuses[i], now)
 			}
 		}
 	}
@@ -246,6 +239,7 @@ func (o *Override) check(i int) error {
 
 func (resp *Response) reset(n int) {
 	if cap(resp.Statuses) < n {
+		resp.seconds = make([]second, n)
 		resp.Statuses = make([]Status, n)
 		resp.work = make([]work, n)
 	}
@@ -291,13 +285,16 @@ func (e *Engine) resolve(g *generation, d *domainState, req *Request, resp *Resp
 	w.counter, w.counts, w.limited, w.shadow = state.counter, r.counting, true, r.shadow
 	w.limit, w.scale, w.near, w.offset = r.limit, r.scale, state.near, state.offset
 	st.Fault = w.weigh(r, desc)
-	w.bound()
 	w.series = state.series
+	own := desc.Entries[:len(r.levels)]
 	if r.metricValues {
-		if w.series = d.dynamic.get(r, desc.Entries[:len(r.levels)]); w.series == nil {
-			w.series = d.other
-		}
+		w.series = cmp.Or(d.dynamic.get(r, own), d.other)
 	}
+	if r.second != nil {
+		resp.seconds[i] = d.secondOf(g, r, own)
+		w.second = &resp.seconds[i]
+	}
+	w.bound()
 	st.Limited, st.Requests, st.Unit, st.Period = true, r.requests, r.unit, r.period
 	return r
 }
@@ -338,6 +335,16 @@ func (resp *Response) replace() {
 	}
 }
 
+// takeAlone counts the hits of a descriptor that is judged by itself.
+func (e *Engine) takeAlone(w *work, st *Status, now int64) {
+	if w.second != nil {
+		lock := &e.locks[w.id>>56]
+		lock.Lock()
+		defer lock.Unlock()
+	}
+	e.take(w, st, now, w.hits)
+}
+
 // take counts n hits, and answers.
 func (e *Engine) take(w *work, st *Status, now int64, n uint64) {
 	switch {
@@ -345,6 +352,8 @@ func (e *Engine) take(w *work, st *Status, now int64, n uint64) {
 		e.giveBack(w, st, now, n)
 	case w.counts:
 		e.count(w, st, now, n)
+	case w.second != nil:
+		e.takeBoth(w, st, now)
 	default:
 		d := w.key().TakeAt(now, clampInt(n))
 		w.limiterStatus(st, &d, w.over || !d.Allowed)
@@ -401,9 +410,6 @@ func (w *work) windowStatus(st *Status, left time.Duration, count uint64, over b
 	}
 	st.Remaining = w.whole(w.limit - min(count, w.limit))
 }
-
-// whole returns units as Status.Remaining has them: what is no whole one of Requests is not there.
-func (w *work) whole(units uint64) uint32 { return uint32(min(units/w.scale, math.MaxUint32)) }
 
 func floorMod(a, n int64) int64 {
 	if a %= n; a < 0 {

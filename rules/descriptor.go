@@ -174,6 +174,9 @@ func (l *loader) rule(fields, current fieldList, d *domain, n *node, flags flags
 		rateLimit: rate,
 		shadow:    flags.shadow, quota: flags.quota, detailed: flags.detailed, metadata: metadata,
 	}
+	if r.then != "" && r.shadow {
+		l.errorAt(current.at("shadow_mode").value, path, "shadow_mode and then are both given, but a rule in shadow mode has room for all; want one of them")
+	}
 	r.metricValues = r.detailed
 	for _, level := range levels {
 		if level.valueToMetric && (level.value() == "" || level.pattern != nil && !level.share) {

@@ -61,6 +61,7 @@ type Engine struct {
 	locks  [256]sync.Mutex // of keys, by hash: for calls that look before they count
 
 	denials denials
+	spilled spills
 
 	unrestored []string // set once, by Restore
 
@@ -144,6 +145,7 @@ func newEngine(set *Set, c Config, key sipKey) (*Engine, error) {
 	}
 	e.seriesLeft.Store(int64(c.MaxSeries))
 	e.denials.bound(cmp.Or(c.MaxKeys, 1<<20))
+	e.spilled.most = e.denials.most
 	if c.Store != nil {
 		return e, e.Swap(set)
 	}

@@ -22,6 +22,7 @@ func FuzzLoad(f *testing.F) {
 	f.Add("domain: d\ndescriptors: [{key: k, rate_limit: {unit: day, requests_per_unit: 9, weights: {input: 1, output: 5, cached: 0.1}}}]", "k=a,input=3,cached=1")
 	f.Add("domain: d\ndescriptors: [{key: k, rate_limit: {unit: day, requests_per_unit: 9, weights: {output: 999999999.999999999}}}]", "k=a,output=hits_addend")
 	f.Add("domain: d\ndescriptors: [{key: k, rate_limit: {unit: day, requests_per_unit: 50_000, scale: 1_000_000, weights: {in: 1}}}]", "k=a,in=50000000000")
+	f.Add("domain: d\ndescriptors: [{key: k, value: x, rate_limit: {unit: day, requests_per_unit: 2, then: c}}, {key: k, rate_limit: {unit: month, requests_per_unit: 3, name: c, algorithm: gcra}}]", "k=x")
 	f.Fuzz(func(t *testing.T, text, list string) {
 		set, err := Load([]File{{"f", []byte(text)}}, Options{})
 		var problems []Problem

@@ -108,13 +108,29 @@ func load(files []File, o Options, size int) (*Set, error) {
 		}
 		slices.SortStableFunc(l.problems[before:], comparePlaces)
 	}
-	l.unnamed(files)
+	known := len(l.problems)
+	l.unnamed()
+	l.linkSeconds()
+	if len(l.problems) > known {
+		l.sortProblems(files)
+	}
 	if l.failed {
 		return nil, &LoadError{l.problems}
 	}
 	l.set.warnings = l.problems
 	l.set.digest = digest(files)
 	return l.set, nil
+}
+
+// sortProblems orders the problems by file and place.
+func (l *loader) sortProblems(files []File) {
+	order := map[string]int{}
+	for i, f := range files {
+		order[f.Name] = i
+	}
+	slices.SortStableFunc(l.problems, func(a, b Problem) int {
+		return cmp.Or(cmp.Compare(order[a.File], order[b.File]), comparePlaces(a, b))
+	})
 }
 
 // digest identifies the content of files, in any order.

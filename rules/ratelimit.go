@@ -105,6 +105,8 @@ func (r *rateLimitReader) read(f field) {
 		r.out.noLeases = !r.boolean(f, r.path)
 	case "weights":
 		r.out.weights = r.readWeights(f)
+	case "then":
+		r.out.then = r.text(f, r.path)
 	case "scale":
 		if n, ok := r.number(f, r.path, 1, maxScale); ok {
 			r.out.scale = uint64(n)
@@ -232,6 +234,7 @@ func (r *rateLimitReader) shape() {
 	_, hasAlgorithm := r.by.get("algorithm")
 	fixed := !hasAlgorithm || r.algorithm == sluice.FixedWindow
 	denied := r.deniedCount(fixed)
+	r.checkThen()
 	c := sluice.Config{
 		Algorithm: sluice.FixedWindow, Limit: sluice.Per(int(o.limit), o.period), Offset: r.offset,
 		Soft: int(r.soft), BlockFor: r.blockFor, CountDenied: denied, Hash: sluice.HashStable,
@@ -242,7 +245,7 @@ func (r *rateLimitReader) shape() {
 	if r.burst != 0 {
 		c.Limit = c.Limit.WithBurst(int(r.burst))
 	}
-	o.counting = fixed && r.soft == 0 && r.blockFor == 0 && r.burst == 0 && (denied || r.domain.atomic)
+	o.counting = fixed && r.soft == 0 && r.blockFor == 0 && r.burst == 0 && o.then == "" && (denied || r.domain.atomic)
 	o.ownCounter = o.counting && (o.unit == UnknownUnit || r.offset != 0 || o.limit > maxRequests)
 	o.config = r.keep.config(c)
 	if o.counting && !o.ownCounter {
@@ -256,23 +259,6 @@ func (r *rateLimitReader) shape() {
 	r.configError(err)
 }
 
-// maxScale is the most that scale can be.
-const maxScale = 1_000_000_000
-
-// inUnits multiplies what is given in the place of requests_per_unit by scale. It returns false if a number then does not
-// fit in an int.
-func (r *rateLimitReader) inUnits() bool {
-	o := &r.out
-	o.limit = uint64(o.requests) * o.scale
-	r.burst *= int64(o.scale)
-	r.soft *= int64(o.scale)
-	if max(o.limit, uint64(r.burst), uint64(r.soft)) < math.MaxInt {
-		return true
-	}
-	r.errorAt(r.by.at("scale").value, r.path, "scale is %d, and a number times that is more than %d; want a smaller one", o.scale, math.MaxInt-1)
-	return false
-}
-
 // deniedCount reports whether denied hits count: as the rule or the domain says, otherwise only for
 // fixed windows, as in upstream.
 func (r *rateLimitReader) deniedCount(fixed bool) bool {
@@ -282,8 +268,9 @@ func (r *rateLimitReader) deniedCount(fixed bool) bool {
 		if *r.countDenied && r.domain.atomic {
 			r.errorAt(r.by.at("count_denied").value, r.path, "count_denied is true, but the domain is atomic, where a call that is denied counts nothing; want it deleted")
 		}
+		r.out.deniedToo = *r.countDenied
 		return *r.countDenied
-	case r.domain.atomic || !windowed:
+	case r.domain.atomic || !windowed || r.out.then != "":
 		return false
 	case r.domain.countDenied != nil:
 		return *r.domain.countDenied

@@ -1,8 +1,6 @@
 package rules
 
 import (
-	"cmp"
-	"slices"
 	"strings"
 )
 
@@ -58,7 +56,7 @@ type replacement struct {
 }
 
 // unnamed warns of replaced names that no rule has. It is called when all files have been read.
-func (l *loader) unnamed(files []File) {
+func (l *loader) unnamed() {
 	if len(l.replaced) == 0 {
 		return
 	}
@@ -70,20 +68,9 @@ func (l *loader) unnamed(files []File) {
 	for _, r := range l.set.rules {
 		named[name{&r.domain.domainOptions, r.nameID}] = true
 	}
-	before := len(l.problems)
 	for _, r := range l.replaced {
 		if !named[name{r.domain, r.name}] {
 			l.add(r.warning)
 		}
 	}
-	if len(l.problems) == before {
-		return
-	}
-	order := map[string]int{}
-	for i, f := range files {
-		order[f.Name] = i
-	}
-	slices.SortStableFunc(l.problems, func(a, b Problem) int {
-		return cmp.Or(cmp.Compare(order[a.File], order[b.File]), cmp.Compare(a.Line, b.Line), cmp.Compare(a.Column, b.Column))
-	})
 }

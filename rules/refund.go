@@ -49,6 +49,10 @@ func (w *work) window(st *Status, now int64) uint64 {
 
 // giveBack gives n hits back, and fills in how the key stands then.
 func (e *Engine) giveBack(w *work, st *Status, now int64, n uint64) {
+	if w.second != nil {
+		e.giveBackBoth(w, st, now, n)
+		return
+	}
 	absorbed := uint64(0)
 	if n != 0 {
 		absorbed = e.denials.absorb(w.denialID(st), now, n, w.window(st, now))

@@ -209,6 +209,9 @@ type Rule struct {
 	detailed      bool
 	metricValues  bool // the series depends on the request's values
 	metadata      map[string]any
+
+	second  *Rule // by then
+	valueAt []int // for each level of second the entry that has its value, -1 for its own
 }
 
 // rateLimit is the keys of "rate_limit".
@@ -224,6 +227,9 @@ type rateLimit struct {
 	ownCounter bool
 	noLeases   bool           // leases: false, for a Store
 	weights    *weights       // nil for none
+	then       string         // the name of the second budget
+	thenAt     place          // of that name
+	deniedToo  bool           // count_denied: true, in the rule itself
 	scale      uint64         // units in one of requests
 	limit      uint64         // requests in units
 	config     *sluice.Config // of the limiter, without MaxKeys, Overflow, Clock; nil if unlimited
@@ -283,6 +289,9 @@ func (r *Rule) String() string {
 	}
 	if r.scale > 1 {
 		s += fmt.Sprintf(", scale: %d", r.scale)
+	}
+	if r.then != "" {
+		s += fmt.Sprintf(", then: %s", r.then)
 	}
 	c := r.config
 	if !r.counting {

@@ -69,6 +69,8 @@ func (r *Rule) unshared() error {
 	switch {
 	case c.Soft != 0:
 		return fmt.Errorf("soft: %d, which a store has no word for; want it deleted, or counts in memory", c.Soft)
+	case r.second != nil:
+		return fmt.Errorf("then: %s, but a store has no word for units that are given back to one of two budgets; want it deleted, or counts in memory", r.then)
 	case r.limit > maxRequests:
 		return fmt.Errorf("requests_per_unit times scale is %d, of which a store counts at most %d; want a smaller scale, or counts in memory", r.limit, uint64(maxRequests))
 	case c.CountDenied && c.Algorithm != sluice.FixedWindow:

@@ -32,6 +32,9 @@ const snapshotMagic = "sluice rules \x00\x00\x01"
 // denialSection is the name of the section of denied hits. No limiter has this name.
 const denialSection = "denied hits"
 
+// spillSection is the name of the section of units that came from second budgets.
+const spillSection = "units of second budgets"
+
 // errStoreState is the error of Snapshot and Restore if a Store has the counts.
 var errStoreState = errors.New("rules: a Store has the counts; want no snapshot of the engine")
 
@@ -94,6 +97,9 @@ func (e *Engine) Snapshot(w io.Writer) error {
 	if err := writeSection(out, denialSection, e.denials.appendTo(nil)); err != nil {
 		return err
 	}
+	if err := writeSection(out, spillSection, e.appendSpills(nil)); err != nil {
+		return err
+	}
 	if _, err := out.Write(make([]byte, 4)); err != nil {
 		return err
 	}
@@ -139,6 +145,9 @@ func Restore(set *Set, c Config, r io.Reader) (*Engine, error) {
 		if err := e.denials.restore(state, e.clock.Now()); err != nil {
 			return nil, err
 		}
+	}
+	if err := e.restoreSpills(sections[spillSection]); err != nil {
+		return nil, err
 	}
 	return e, e.restoreMoved(sections)
 }

@@ -23,14 +23,15 @@ func (e *Engine) decideTogether(d *domainState, resp *Response, now int64) {
 		all = resp.takeLimiters(d.atomic)
 		stop = !all.Allowed
 	}
-	limiter := 0
 	for i := range resp.work {
 		w, st := &resp.work[i], &resp.Statuses[i]
 		switch {
 		case !w.limited:
+		case w.byTakeAll(d.atomic) && w.second != nil:
+			over := stop && (w.holds(all.Denied) || !w.fitsBoth())
+			e.answerBoth(w, st, now, stop, over, all.RetryAfter)
 		case w.byTakeAll(d.atomic):
-			w.answerLimiter(st, stop, limiter == all.Denied, all.RetryAfter)
-			limiter++
+			w.answerLimiter(st, stop, w.holds(all.Denied), all.RetryAfter)
 			if stop {
 				e.deny(w, st, now, 0, w.hits)
 			}
@@ -45,10 +46,10 @@ func (e *Engine) decideTogether(d *domainState, resp *Response, now int64) {
 	}
 }
 
-// lock locks the keys of all counters.
+// lock locks the keys of all counters, and of all rules with a second budget.
 func (e *Engine) lock(works []work) (held [4]uint64) {
 	for i := range works {
-		if w := &works[i]; w.limited && w.counts {
+		if w := &works[i]; w.limited && (w.counts || w.second != nil) {
 			n := w.id >> 56
 			held[n/64] |= 1 << (n % 64)
 		}
@@ -95,6 +96,9 @@ func lookCounters(d *domainState, resp *Response, now int64) (stop bool) {
 	return stop
 }
 
+// holds reports whether a charge of TakeAll is one of the descriptor's.
+func (w *work) holds(charge int) bool { return charge >= w.from && charge < w.to }
+
 // byTakeAll reports whether TakeAll charges the limit of a descriptor: a limiter that can stand in the way of others.
 func (w *work) byTakeAll(atomic bool) bool {
 	return w.limited && !w.counts && !w.refund && !(atomic && w.shadow)
@@ -104,9 +108,18 @@ func (w *work) byTakeAll(atomic bool) bool {
 func (resp *Response) takeLimiters(atomic bool) sluice.AllDecision {
 	resp.charges = resp.charges[:0]
 	for i := range resp.work {
-		if w := &resp.work[i]; w.byTakeAll(atomic) {
+		w := &resp.work[i]
+		w.from = len(resp.charges)
+		switch {
+		case !w.byTakeAll(atomic):
+		case w.second == nil:
 			resp.charges = append(resp.charges, sluice.Charge{Key: w.key(), Cost: clampInt(w.hits)})
+		case w.hits == 0 && !w.fitsBoth():
+			return sluice.AllDecision{Denied: -1}
+		case w.hits != 0:
+			resp.charges = w.appendBoth(resp.charges)
 		}
+		w.to = len(resp.charges)
 	}
 	return sluice.TakeAll(resp.charges...)
 }

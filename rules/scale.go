@@ -1,0 +1,38 @@
+package rules
+
+import "math"
+
+// maxScale is the most that scale can be.
+const maxScale = 1_000_000_000
+
+// inUnits multiplies what is given in the place of requests_per_unit by scale. It returns false if a number then does not
+// fit in an int.
+func (r *rateLimitReader) inUnits() bool {
+	o := &r.out
+	o.limit = uint64(o.requests) * o.scale
+	r.burst *= int64(o.scale)
+	r.soft *= int64(o.scale)
+	if max(o.limit, uint64(r.burst), uint64(r.soft)) < math.MaxInt {
+		return true
+	}
+	r.errorAt(r.by.at("scale").value, r.path, "scale is %d, and a number times that is more than %d; want a smaller one", o.scale, math.MaxInt-1)
+	return false
+}
+
+// maxHits is the most that one call counts for, beyond a limit that is larger itself.
+const maxHits = 1 << 32
+
+// bound makes hits no more than the most. All limits of the call may be above it.
+func (w *work) bound() {
+	most := uint64(maxHits)
+	if w.limit > maxRequests {
+		most += w.limit // soft is less
+	}
+	if w.second != nil {
+		most += w.second.rule.limit
+	}
+	w.hits = min(w.hits, most)
+}
+
+// whole returns units as Status.Remaining has them: what is no whole one of Requests is not there.
+func (w *work) whole(units uint64) uint32 { return uint32(min(units/w.scale, math.MaxUint32)) }
