@@ -22,6 +22,9 @@ func newCheck() *cobra.Command {
 that is wrong with them: a line each, with the file, the line and the column,
 what is wrong and what would be accepted.
 
+Of rules with weights, scale or then it says what a request costs, with an
+example.
+
 With --store-keys it also says what "serve --redis" would refuse, since a store
 does not keep it. It asks no store.
 
@@ -65,6 +68,13 @@ func check(out io.Writer, paths []string, o rules.Options, store string) error {
 	}
 	for _, name := range other {
 		fmt.Fprintf(out, "%s: not read: its name does not end in .yaml or .yml\n", name)
+	}
+	if set != nil {
+		for _, r := range set.Rules() {
+			if text := r.Explain(); text != "" {
+				fmt.Fprintln(out, text)
+			}
+		}
 	}
 	faults := 0
 	for _, p := range problems {

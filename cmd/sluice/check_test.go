@@ -106,3 +106,17 @@ func TestCheck_Stored(t *testing.T) {
 	require.Equal(t, exitOK, code, stderr)
 	require.Equal(t, "1 rule in 1 domain of 1 file\n", stdout)
 }
+
+// TestCheck_Explains: what a request costs by weights, scale and then is said in words.
+func TestCheck_Explains(t *testing.T) {
+	dir := files(t, map[string]string{"a.yaml": `domain: d
+descriptors:
+- {key: a, rate_limit: {unit: day, requests_per_unit: 100000, weights: {input: 1, output: 5}, then: credits}}
+- {key: a, value: x, rate_limit: {unit: month, requests_per_unit: 1000000, name: credits}}
+`})
+	code, stdout, stderr := execute(nil, "check", dir)
+	require.Equal(t, exitOK, code, stderr)
+	require.Equal(t, dir+`/a.yaml:3: d.a: a request of 1,000 input and 200 output costs 2,000 units of 100,000 a day; what does not fit is taken from "credits", d.a_x (1,000,000 a month)
+2 rules in 1 domain of 1 file
+`, stdout)
+}

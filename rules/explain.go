@@ -1,0 +1,70 @@
+package rules
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// Explain says in plain words what a request costs by weights, scale and then, with an example: FILE:LINE, the rule and a
+// sentence. It is empty for a rule without these.
+func (r *Rule) Explain() string {
+	if r.unlimited || r.weights == nil && r.scale == 1 && r.second == nil {
+		return ""
+	}
+	var said []string
+	budget := fmt.Sprintf("%s a %s", grouped(uint64(r.requests)), r.span())
+	if r.scale > 1 {
+		budget = fmt.Sprintf("%s units a %s", grouped(r.limit), r.span())
+		said = append(said, fmt.Sprintf("%s is %s units, counted one by one", grouped(uint64(r.requests)), grouped(r.limit)))
+	}
+	switch {
+	case r.weights != nil:
+		said = append(said, r.weights.example()+" of "+budget)
+	case r.scale == 1:
+		said = append(said, "a request costs its hits, of "+budget)
+	}
+	if r.second != nil {
+		said = append(said, fmt.Sprintf("what does not fit is taken from %s, %s (%s a %s)", strconv.Quote(r.then), r.second.path,
+			grouped(uint64(r.second.requests)), r.second.span()))
+	}
+	return fmt.Sprintf("%s:%d: %s: %s", r.at.file, r.at.line, oneLine(r.path), oneLine(strings.Join(said, "; ")))
+}
+
+// span is the period in words.
+func (r *Rule) span() string {
+	if r.unit == UnknownUnit {
+		return "period of " + r.period.String()
+	}
+	return strings.ToLower(r.unit.String())
+}
+
+// example is the cost of a request with counts of all kinds.
+func (w *weights) example() string {
+	counts := make([]Entry, len(w.kinds))
+	parts := make([]string, len(w.kinds))
+	for i, k := range w.kinds {
+		n := uint64(1000)
+		if i > 0 {
+			n = 200
+		}
+		counts[i] = Entry{k, strconv.FormatUint(n, 10)}
+		parts[i] = grouped(n) + " " + k
+	}
+	text := parts[0]
+	if last := len(parts) - 1; last > 0 {
+		text = strings.Join(parts[:last], ", ") + " and " + parts[last]
+	}
+	units, _, _ := w.cost(counts, nil, false)
+	return fmt.Sprintf("a request of %s costs %s units", text, grouped(units))
+}
+
+// grouped writes a number with commas.
+func grouped(n uint64) string {
+	b := []byte(strconv.FormatUint(n, 10))
+	for i := len(b) - 3; i > 0; i -= 3 {
+		b = slices.Insert(b, i, ',')
+	}
+	return string(b)
+}
