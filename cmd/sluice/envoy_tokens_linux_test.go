@@ -1,8 +1,13 @@
 package main
 
 import (
+	"context"
+	"net/http"
 	"os"
 	"regexp"
+	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -48,4 +53,92 @@ func TestEnvoy_TokenBudgets(t *testing.T) {
 	}
 	assert.EqualValues(t, 4, app.calls.Load())
 	assert.Equal(t, "53", left(replicas[0], "requests"))
+}
+
+// TestEnvoy_EstimatesAtOnce: of 60 calls at once, each of 30 tokens, a limit of 1,000 and an estimate of 100 admit exactly 10, and 300
+// tokens are counted in the end. Where tokens are only counted when answers have ended, all are admitted.
+func TestEnvoy_EstimatesAtOnce(t *testing.T) {
+	rules, err := os.ReadFile(deployDir + "/envoy/estimates-rules.yaml")
+	require.NoError(t, err)
+	file, err := os.ReadFile(deployDir + "/envoy/estimates.yaml")
+	require.NoError(t, err)
+	readme, err := os.ReadFile(deployDir + "/envoy/README.md")
+	require.NoError(t, err)
+	limits := regexp.MustCompile("(?s)```yaml\n(.*?)```").FindSubmatch(readme)[1]
+	require.Contains(t, string(file), string(limits), "the page shows what is run here")
+	const estimate = `
+                  - actions: [{remote_address: {}}]
+                    hits_addend: {number: 100}
+                  - actions: [{remote_address: {}}]
+                    hits_addend: {number: 100, is_negative_hits: true}
+                    apply_on_stream_done: true`
+	const over = `sluice_hits_total{domain="web",outcome="over",rule="web.remote_address"} ` // what is counted beyond 1,000
+	for _, c := range []struct {
+		name, instead string
+		admitted      int
+		over, left    string
+	}{
+		{"estimate", estimate, 10, over + "5000\n", "700 of 1000"},
+		{"afterwards", "\n                  - actions: [{remote_address: {}}]\n                    hits_addend: {number: 0}", 60, over + "800\n", "0 of 1000"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			s, app := serveEnvoy(t, string(rules)), startApplication(t)
+			e := startEnvoyOf(t, "envoy/estimates.yaml", app, []string{s.addresses["grpc"]}, estimate, c.instead)
+			var ok, denied atomic.Int64
+			var calls sync.WaitGroup
+			for range 60 {
+				calls.Go(func() {
+					resp, err := plainClient.Get("http://" + e.address + "/held/30")
+					if !assert.NoError(t, err) {
+						return
+					}
+					_ = resp.Body.Close()
+					if resp.StatusCode == http.StatusOK {
+						ok.Add(1)
+					} else {
+						denied.Add(1)
+					}
+				})
+			}
+			servetest.Eventually(t, "all calls are judged", func() bool { return int(app.calls.Load())+int(denied.Load()) == 60 })
+			close(app.hold)
+			calls.Wait()
+			assert.EqualValues(t, c.admitted, ok.Load())
+			assert.EqualValues(t, c.admitted, app.calls.Load())
+			servetest.Eventually(t, "the tokens are counted", func() bool {
+				metrics, err := plainGet("http://" + s.addresses["metrics"] + "/metrics")
+				require.NoError(t, err)
+				_, stdout, _ := s.askFor("-d", "web", "remote_address=127.0.0.1", "--hits", "0")
+				return strings.Contains(metrics, c.over) && strings.Contains(stdout, c.left)
+			})
+		})
+	}
+}
+
+// TestEnvoy_EstimateOfAClientThatLeaves: Envoy gives the estimate back when a client goes away before the answer.
+func TestEnvoy_EstimateOfAClientThatLeaves(t *testing.T) {
+	rules, err := os.ReadFile(deployDir + "/envoy/estimates-rules.yaml")
+	require.NoError(t, err)
+	s, app := serveEnvoy(t, string(rules)), startApplication(t)
+	e := startEnvoyOf(t, "envoy/estimates.yaml", app, []string{s.addresses["grpc"]})
+	ctx, leave := context.WithCancel(t.Context())
+	left := make(chan error)
+	go func() {
+		req, err := http.NewRequestWithContext(ctx, "GET", "http://"+e.address+"/held/30", nil)
+		if err == nil {
+			_, err = plainClient.Do(req) //nolint:bodyclose // there is no answer
+		}
+		left <- err
+	}()
+	has := func(what string) func() bool {
+		return func() bool {
+			_, stdout, _ := s.askFor("-d", "web", "remote_address=127.0.0.1", "--hits", "0")
+			return strings.Contains(stdout, what)
+		}
+	}
+	servetest.Eventually(t, "the call is held", func() bool { return app.calls.Load() == 1 })
+	require.True(t, has("900 of 1000")())
+	leave()
+	require.ErrorIs(t, <-left, context.Canceled)
+	servetest.Eventually(t, "the estimate is back", has("1000 of 1000"))
 }

@@ -58,14 +58,22 @@ func deployed(t *testing.T, name string, replace ...string) string {
 type application struct {
 	address string
 	calls   atomic.Int64
+	hold    chan struct{} // until it is closed /held/N does not answer
 }
 
 func startApplication(t *testing.T) *application {
-	a := new(application)
+	a := &application{hold: make(chan struct{})}
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		a.calls.Add(1)
 		if tokens, ok := strings.CutPrefix(r.URL.Path, "/tokens/"); ok {
 			w.Header().Set("Tokens", tokens)
+		}
+		if tokens, ok := strings.CutPrefix(r.URL.Path, "/held/"); ok {
+			select {
+			case <-a.hold:
+			case <-r.Context().Done():
+			}
+			w.Header().Set("X-Tokens", tokens)
 		}
 		if r.URL.Path == "/forbidden" {
 			w.WriteHeader(http.StatusForbidden)
