@@ -80,13 +80,13 @@ func (l *lane) take() *batch {
 // holdsBack reports whether a group waits for another call for its key, whose answer is to bring a batch of units. The
 // group is sent when that answer is handed out, or when that call's deadline ends. The caller holds mu.
 func (l *lane) holdsBack(g *group, now time.Time) bool {
-	return g.hold != nil && g.k > 0 && g.wanted() && g.hold.batchComes(int64(now.Sub(l.core.began)), int64(l.core.wait))
+	return g.loan != nil && g.k > 0 && g.wanted() && g.loan.batchComes(int64(now.Sub(l.core.began)), int64(l.core.wait))
 }
 
 // ready makes up the call of a group that is about to be sent. If the group is not wanted any more
 // it ends instead. The caller holds mu.
 func (l *lane) ready(g *group, now time.Time) bool {
-	if g.hold != nil && g.wanted() { // prepare moves settlements into the call: it has to be sent
+	if g.loan != nil && g.wanted() { // prepare moves settlements into the call: it has to be sent
 		l.core.leases.prepare(g, int64(now.Sub(l.core.began)))
 	}
 	if !g.wanted() {
@@ -179,7 +179,7 @@ func (l *lane) finish(g *group, s *scheduled, now time.Time) {
 		state = groupUndone
 		l.notTold(g, now)
 	}
-	if g.hold != nil {
+	if g.loan != nil {
 		l.leased(g, s, now)
 	}
 	if g.state == groupLate {

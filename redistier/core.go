@@ -87,9 +87,9 @@ func (a *asked) leased() bool { return a.waiter != nil && a.waiter.leased }
 // ask asks Redis, in a group, and waits for the group's end. The error is ctx's.
 func (c *core) ask(ctx context.Context, s subject, r request, now time.Time) (a asked, err error) {
 	a.lane = c.router.lane(r.key, now)
-	var h *hold
+	var h *loan
 	if !a.lane.returning.Load() { // a lease would not keep to the share
-		h = c.leases.hold(&r, s, now)
+		h = c.leases.loan(&r, s, now)
 	}
 	a.group, a.waiter, a.failed = a.lane.join(r, h, now)
 	if a.failed != nil {
@@ -168,7 +168,7 @@ func (c *core) remember(t *takeCall, s subject, g *group) time.Duration {
 		}
 		soonest := int64(duration(t.plan.shape.soonest(d.view, d.cost)))
 		ask = min(max(soonest, g.pause), c.maxStale)
-	case g.hold != nil && t.terms != nil && d.blocked == 0:
+	case g.loan != nil && t.terms != nil && d.blocked == 0:
 		soonest := min(int64(duration(t.plan.shape.soonest(d.view, t.n))), ask)
 		ask = min(soonest+min(ask-soonest+g.slack, t.terms.life/2), c.maxStale)
 	}

@@ -178,9 +178,9 @@ func (l *lane) joinAll(leases *leases, work []storeCall, now time.Time) {
 		if w.before >= 0 {
 			l.after(work[w.before].asked.group, &w.request)
 		}
-		var h *hold
+		var h *loan
 		if !l.returning.Load() { // see ask
-			h = leases.hold(&w.request, w.subject, now)
+			h = leases.loan(&w.request, w.subject, now)
 		}
 		a.group, a.waiter, a.failed = l.joinLocked(&w.request, h, now, false)
 	}

@@ -14,7 +14,7 @@ import (
 type group struct {
 	// Set when the group is made.
 	request
-	hold     *hold // of the key's leases, or nil
+	loan     *loan // of the key's leases, or nil
 	deadline time.Time
 
 	state   groupState

@@ -97,7 +97,7 @@ type settlement struct {
 }
 
 // join makes the caller part of a group, or returns an error. h may be nil. The caller may lead.
-func (l *lane) join(r request, h *hold, now time.Time) (*group, *waiter, error) {
+func (l *lane) join(r request, h *loan, now time.Time) (*group, *waiter, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	g, w, err := l.joinLocked(&r, h, now, true)
@@ -108,7 +108,7 @@ func (l *lane) join(r request, h *hold, now time.Time) (*group, *waiter, error) 
 }
 
 // joinLocked is join, without sending. The caller may lead only if alone is true. mu is held.
-func (l *lane) joinLocked(r *request, h *hold, now time.Time, alone bool) (*group, *waiter, error) {
+func (l *lane) joinLocked(r *request, h *loan, now time.Time, alone bool) (*group, *waiter, error) {
 	if l.closed {
 		return nil, nil, ErrClosed
 	}
@@ -122,7 +122,7 @@ func (l *lane) joinLocked(r *request, h *hold, now time.Time, alone bool) (*grou
 		return nil, nil, errOpen
 	}
 	g := l.newGroup(*r, now)
-	g.hold = h
+	g.loan = h
 	w := &g.first
 	g.waiters = append(g.some[:0], w)
 	if alone {

@@ -419,7 +419,7 @@ func TestLead_Leased(t *testing.T) {
 	require.NotNil(t, d)
 	led := tier.Stats().Led
 	c.terms = tier.terms
-	g, w, err := l.join(c.request, tier.leases.hold(&c.request, tier.subject("a"), time.Now()), time.Now())
+	g, w, err := l.join(c.request, tier.leases.loan(&c.request, tier.subject("a"), time.Now()), time.Now())
 	require.NoError(t, err)
 	require.NoError(t, (&asked{lane: l, group: g, waiter: w}).await(ctx))
 	require.True(t, w.leased)

@@ -34,7 +34,7 @@ type leases struct {
 	settle   func(name string, p *plan, s leasing) // sends a settlement
 
 	shards [tableShards]leaseShard
-	room   int // number of holds of a shard
+	room   int // number of loans of a shard
 	closed atomic.Bool
 
 	ending sync.Mutex // held while ended leases are closed; taken before any other lock
@@ -45,13 +45,13 @@ type leases struct {
 
 type leaseShard struct {
 	mu    sync.Mutex
-	holds map[uint64]*hold // by hash: if two keys have the same hash, one of them has no leases
+	loans map[uint64]*loan // by hash: if two keys have the same hash, one of them has no leases
 	_     [48]byte
 }
 
-// A hold is the state of a key for which leases are asked for. Times are in ns since
+// A loan is the state of a key for which leases are asked for. Times are in ns since
 // the tier began.
-type hold struct {
+type loan struct {
 	shard     *leaseShard // its lock guards the fields after name
 	keys      *keyspace
 	key, name string
@@ -81,7 +81,7 @@ type hold struct {
 }
 
 type leaseEnd struct {
-	hold   *hold
+	loan   *loan
 	serial int64
 	at     int64
 }
@@ -91,7 +91,7 @@ func newLeases(c *core) *leases {
 		replicas: &c.replicas, pause: c.budget / 8, began: c.began, stats: &c.stats, room: (c.maxKeys-1)/tableShards + 1,
 	}
 	for i := range ls.shards {
-		ls.shards[i].holds = map[uint64]*hold{}
+		ls.shards[i].loans = map[uint64]*loan{}
 	}
 	ls.settle = func(name string, p *plan, s leasing) { c.router.lane(name, time.Now()).settle(name, p, s) }
 	return ls
@@ -99,9 +99,9 @@ func newLeases(c *core) *leases {
 
 func (ls *leases) shard(id uint64) *leaseShard { return &ls.shards[id%tableShards] }
 
-// of returns the hold of a key, or nil. The caller holds the shard's lock.
-func (s *leaseShard) of(k subject) *hold {
-	if h := s.holds[k.id]; h != nil && h.keys == k.keyspace && h.key == k.key {
+// of returns the loan of a key, or nil. The caller holds the shard's lock.
+func (s *leaseShard) of(k subject) *loan {
+	if h := s.loans[k.id]; h != nil && h.keys == k.keyspace && h.key == k.key {
 		return h
 	}
 	return nil
@@ -122,7 +122,7 @@ func (ls *leases) spend(p *plan, k subject, cost int, charges bool, now int64) (
 	return d, ok
 }
 
-func (h *hold) spend(p *plan, cost int64, charges bool, now int64) (d sluice.Decision, ok bool) {
+func (h *loan) spend(p *plan, cost int64, charges bool, now int64) (d sluice.Decision, ok bool) {
 	if cost < 0 || max(cost, 1) > h.left || now >= h.ends || h.plan != p {
 		return d, false
 	}
@@ -140,10 +140,10 @@ func (h *hold) spend(p *plan, cost int64, charges bool, now int64) (d sluice.Dec
 	return d, true
 }
 
-// hold returns the hold of a call's key. If there is none, it makes one for a call that charges.
-// It returns nil if the plan allows no leases, or if there is no room and no other hold can be
+// loan returns the loan of a call's key. If there is none, it makes one for a call that charges.
+// It returns nil if the plan allows no leases, or if there is no room and no other loan can be
 // dropped.
-func (ls *leases) hold(r *request, k subject, now time.Time) *hold {
+func (ls *leases) loan(r *request, k subject, now time.Time) *loan {
 	if ls == nil || !k.lends.Load() {
 		return nil
 	}
@@ -153,25 +153,25 @@ func (ls *leases) hold(r *request, k subject, now time.Time) *hold {
 	switch h := s.of(k); {
 	case h != nil:
 		return h
-	case s.holds[k.id] != nil || r.k == 0 || r.terms.largest(r.plan) == 0:
+	case s.loans[k.id] != nil || r.k == 0 || r.terms.largest(r.plan) == 0:
 		return nil
 	}
 	at := int64(now.Sub(ls.began)) - r.terms.life
-	if len(s.holds) >= ls.room && !s.drop(at) {
+	if len(s.loans) >= ls.room && !s.drop(at) {
 		return nil
 	}
-	h := &hold{shard: s, terms: r.terms, keys: k.keyspace, key: k.key, id: k.id, name: r.key, asked: at, paused: at}
-	s.holds[k.id] = h
+	h := &loan{shard: s, terms: r.terms, keys: k.keyspace, key: k.key, id: k.id, name: r.key, asked: at, paused: at}
+	s.loans[k.id] = h
 	return h
 }
 
-// drop makes room for one hold. It looks at a few holds, and drops those that have no lease, have no call
+// drop makes room for one loan. It looks at a few loans, and drops those that have no lease, have no call
 // under way that asks for one, and have not been asked for since a time.
 func (s *leaseShard) drop(before int64) (dropped bool) {
 	left := tableSample
-	for hash, h := range s.holds { // begins at a random hold
+	for hash, h := range s.loans { // begins at a random loan
 		if h.granted == 0 && !h.asking && h.asked <= before {
-			delete(s.holds, hash)
+			delete(s.loans, hash)
 			dropped = true
 		}
 		if left--; left == 0 {
@@ -184,7 +184,7 @@ func (s *leaseShard) drop(before int64) (dropped bool) {
 // prepare is called for a group that is about to be sent. It serves as many of its callers as it can from the
 // lease, and sets the leasing of the group's call. The caller holds the lane's lock.
 func (ls *leases) prepare(g *group, now int64) {
-	h := g.hold
+	h := g.loan
 	h.shard.mu.Lock()
 	defer h.shard.mu.Unlock()
 	switch {
@@ -208,7 +208,7 @@ func (ls *leases) prepare(g *group, now int64) {
 // before if the lease was spent within half of life, and for half as many if more than half of it lapsed.
 //
 // Only one call at a time asks. Other calls for the key may be under way with it, and bring no lease.
-func (ls *leases) next(h *hold, r *request, now int64) leasing {
+func (ls *leases) next(h *loan, r *request, now int64) leasing {
 	if h.asking {
 		return leasing{}
 	}
@@ -239,7 +239,7 @@ func (ls *leases) next(h *hold, r *request, now int64) leasing {
 
 // close ends the lease, and returns its settlement, which is empty if there is nothing to settle. The
 // caller holds the shard's lock.
-func (ls *leases) close(h *hold) leasing {
+func (ls *leases) close(h *loan) leasing {
 	if 2*h.left > h.granted {
 		h.size /= 2
 	}
@@ -254,7 +254,7 @@ func (ls *leases) close(h *hold) leasing {
 
 // report returns a settlement of the units that have been spent; the lease stays open. The
 // caller holds the shard's lock.
-func (ls *leases) report(h *hold) (s leasing) {
+func (ls *leases) report(h *loan) (s leasing) {
 	ls.warm(h)
 	if h.spent > 0 {
 		s.since, s.epoch, s.spent = h.since, h.terms.epoch, h.spent
@@ -264,7 +264,7 @@ func (ls *leases) report(h *hold) (s leasing) {
 }
 
 // warm charges the local limiter with the units spent. The caller holds the shard's lock.
-func (ls *leases) warm(h *hold) {
+func (ls *leases) warm(h *loan) {
 	if n := h.spent - h.told; n > 0 {
 		subject{h.keys, h.key, h.id}.share(h.plan).TakeUpTo(int(n))
 		h.told = h.spent
@@ -288,7 +288,7 @@ func (ls *leases) warmKey(k subject) {
 // the reply, and serves the callers that wait in next, which may be nil. If the leases have been closed
 // meanwhile it returns the settlement of the new lease. The caller holds the lane's lock.
 func (ls *leases) answered(g *group, s *scheduled, next *group, now int64) (p leasing) {
-	h := g.hold
+	h := g.loan
 	h.shard.mu.Lock()
 	defer h.shard.mu.Unlock()
 	if g.lend > 0 {
@@ -314,7 +314,7 @@ func (ls *leases) answered(g *group, s *scheduled, next *group, now int64) (p le
 }
 
 // open makes a lease of the units that a reply has lent. A lease that comes too late ends at once.
-func (ls *leases) open(h *hold, q *request, r *reply, sent int64) {
+func (ls *leases) open(h *loan, q *request, r *reply, sent int64) {
 	ls.stats.lent.Add(uint64(r.c))
 	p, life := q.plan, q.terms.life
 	h.plan, h.terms, h.granted, h.left, h.spent, h.told = p, q.terms, r.c, r.c, 0, 0
@@ -332,7 +332,7 @@ func (ls *leases) open(h *hold, q *request, r *reply, sent int64) {
 }
 
 // serve admits callers from the lease, in their order, while they fit.
-func (h *hold) serve(g *group, now int64) {
+func (h *loan) serve(g *group, now int64) {
 	for _, w := range g.waiters {
 		if w.gone || w.leased {
 			continue
@@ -352,7 +352,7 @@ func (ls *leases) out() (units int64) {
 	for i := range ls.shards {
 		s := &ls.shards[i]
 		s.mu.Lock()
-		for _, h := range s.holds {
+		for _, h := range s.loans {
 			if now < h.ends {
 				units += h.left
 			}
@@ -377,7 +377,7 @@ func (ls *leases) expire() {
 	ls.ending.Lock()
 	defer ls.ending.Unlock()
 	for _, e := range ls.ended(int64(time.Since(ls.began))) {
-		h := e.hold
+		h := e.loan
 		h.shard.mu.Lock()
 		var s leasing
 		p := h.plan
@@ -413,7 +413,7 @@ func (ls *leases) endOf(t *terms) {
 	ls.ending.Lock()
 	defer ls.ending.Unlock()
 	t.ended.Store(true)
-	ls.closeAll(func(h *hold) bool { return h.terms == t })
+	ls.closeAll(func(h *loan) bool { return h.terms == t })
 }
 
 // end closes all leases. Leases that arrive later are closed at once.
@@ -429,16 +429,16 @@ func (ls *leases) end() {
 		ls.timer.Stop()
 	}
 	ls.mu.Unlock()
-	ls.closeAll(func(*hold) bool { return true })
+	ls.closeAll(func(*loan) bool { return true })
 }
 
 // closeAll closes the leases that f picks, and forgets their keys. The caller holds ending.
-func (ls *leases) closeAll(f func(*hold) bool) {
+func (ls *leases) closeAll(f func(*loan) bool) {
 	for i := range ls.shards {
 		s := &ls.shards[i]
 		s.mu.Lock()
 		var settled []settlement
-		for id, h := range s.holds {
+		for id, h := range s.loans {
 			if !f(h) {
 				continue
 			}
@@ -446,7 +446,7 @@ func (ls *leases) closeAll(f func(*hold) bool) {
 				settled = append(settled, settlement{h.name, h.plan, ls.close(h)})
 			}
 			if !h.asking {
-				delete(s.holds, id)
+				delete(s.loans, id)
 			}
 		}
 		s.mu.Unlock()

@@ -22,7 +22,7 @@ func answersHere(tb testing.TB) *Tier {
 	now, p := time.Now(), l.plan.Load()
 	c := l.newCallOf(p, "lease", 1, true)
 	c.terms = t.terms
-	h := t.leases.hold(&c.request, t.subject("lease"), now)
+	h := t.leases.loan(&c.request, t.subject("lease"), now)
 	h.shard.mu.Lock()
 	t.leases.open(h, &c.request, &reply{view: view{c: 1 << 40}}, int64(now.Sub(t.began)))
 	h.shard.mu.Unlock()

@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestLease_Bounded: there are no more holds than keys that may be tracked, and those that
+// TestLease_Bounded: there are no more loans than keys that may be tracked, and those that
 // are not used make room.
 func TestLease_Bounded(t *testing.T) {
 	bubble(t, TierConfig{MaxKeys: 64, Lease: Lease{Max: 100}}, sluice.PerSecond(1000), func(t *testing.T, tier *Tier, _ *fakeRedis) {
@@ -20,7 +20,7 @@ func TestLease_Bounded(t *testing.T) {
 			for i := range tier.leases.shards {
 				s := &tier.leases.shards[i]
 				s.mu.Lock()
-				n += len(s.holds)
+				n += len(s.loans)
 				s.mu.Unlock()
 			}
 			return n
@@ -118,7 +118,7 @@ func TestLease_CloseChanging(t *testing.T) {
 			settled++
 			for i := range ls.shards { // an answer to a call that was under way
 				ls.shards[i].mu.Lock()
-				for _, h := range ls.shards[i].holds {
+				for _, h := range ls.shards[i].loans {
 					h.plan = tier.shared.plan.Load()
 				}
 				ls.shards[i].mu.Unlock()
@@ -130,7 +130,7 @@ func TestLease_CloseChanging(t *testing.T) {
 	})
 }
 
-// keysOfShard returns keys whose holds are in one shard.
+// keysOfShard returns keys whose loans are in one shard.
 func keysOfShard(tier *Tier, n int) (keys []string) {
 	first := tier.leases.shard(tier.subject("0").id)
 	for i := 0; len(keys) < n; i++ {
@@ -190,7 +190,7 @@ func TestLease_CallerLeft(t *testing.T) {
 				}
 				lane := tier.router.first
 				withoutSenders(t, lane)
-				_, w, err := lane.join(call.request, tier.leases.hold(&call.request, tier.subject("a"), time.Now()), time.Now())
+				_, w, err := lane.join(call.request, tier.leases.loan(&call.request, tier.subject("a"), time.Now()), time.Now())
 				require.NoError(t, err)
 				require.False(t, lane.leave(w))
 				lane.mu.Lock()

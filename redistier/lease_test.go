@@ -81,7 +81,7 @@ func (s *simulation) invariant(_ string, b bucket, state *lentState) {
 		for i := range t.leases.shards {
 			shard := &t.leases.shards[i]
 			shard.mu.Lock()
-			for _, h := range shard.holds {
+			for _, h := range shard.loans {
 				if int64(time.Since(t.began)) < h.ends {
 					held += h.left + h.spent
 				}

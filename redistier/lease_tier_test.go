@@ -186,9 +186,9 @@ func leaseWaiting(t *testing.T, s *server) {
 		}
 		lane, c := tier.router.first, tier.shared.newCall("a", 1, true)
 		c.terms = tier.terms
-		hold := tier.leases.hold(&c.request, tier.subject("a"), time.Now())
+		of := tier.leases.loan(&c.request, tier.subject("a"), time.Now())
 		withoutSenders(t, lane)
-		g, _, err := lane.join(c.request, hold, time.Now())
+		g, _, err := lane.join(c.request, of, time.Now())
 		require.NoError(t, err)
 		lane.mu.Lock()
 		batch := lane.take()
@@ -197,7 +197,7 @@ func leaseWaiting(t *testing.T, s *server) {
 		var waiters []*waiter
 		var next *group
 		for range waiting {
-			g, w, err := lane.join(c.request, hold, time.Now())
+			g, w, err := lane.join(c.request, of, time.Now())
 			require.NoError(t, err)
 			next, waiters = g, append(waiters, w)
 		}
@@ -259,7 +259,7 @@ func (f *fakeRedis) count() int {
 
 // held returns what is known of key a.
 func (t *Tier) held() (h struct{ granted, left, spent, size int64 }) {
-	of := t.leases.hold(&request{plan: t.shared.plan.Load()}, t.subject("a"), time.Now())
+	of := t.leases.loan(&request{plan: t.shared.plan.Load()}, t.subject("a"), time.Now())
 	if of == nil {
 		return h
 	}

@@ -50,7 +50,7 @@ func (t *terms) pause(p *plan) int64 {
 const minBatch = 4
 
 // paces decides how long Redis is left alone after a reply that leaves no unit for others, or has denied calls.
-func (ls *leases) paces(h *hold, g *group, r *reply) {
+func (ls *leases) paces(h *loan, g *group, r *reply) {
 	denied, free := r.admitted < g.k, g.plan.shape.free(r.view)
 	if !denied && (h.denials == 0 || free > 0) {
 		if free >= product(2*minBatch, ls.replicas.Load()) {
@@ -78,7 +78,7 @@ func (ls *leases) paces(h *hold, g *group, r *reply) {
 }
 
 // batchComes reports whether a call is under way, and not late, that is to bring the units drained in a pause.
-func (h *hold) batchComes(now, wait int64) bool {
+func (h *loan) batchComes(now, wait int64) bool {
 	h.shard.mu.Lock()
 	defer h.shard.mu.Unlock()
 	return h.asking && h.batch && now-h.asked < wait

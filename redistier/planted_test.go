@@ -21,7 +21,7 @@ var faults = []struct{ name, file, old, new, test string }{
 	{"share not charged before", "core.go", "s.share(t.plan).TakeUpTo(t.cost)", "if !planted(NAME) { s.share(t.plan).TakeUpTo(t.cost) }", "TestFault_Foreign_Warm"},
 	{"rank ignored", "core.go", "rank < r.admitted", "rank < r.admitted || planted(NAME) && r.admitted > 0", "TestTier_Coalesces"},
 	{"who has left is charged", "batch.go", "if !w.gone && !w.leased {\n\t\t\tw.rank", "if (!w.gone || planted(NAME)) && !w.leased {\n\t\t\tw.rank", "TestTier_FirstComeFirstServed"},
-	{"late reply dropped", "batch.go", "if g.hold != nil {\n\t\tl.leased", "if g.hold != nil && !(planted(NAME) && g.state == groupLate) {\n\t\tl.leased", "TestLease_Late"},
+	{"late reply dropped", "batch.go", "if g.loan != nil {\n\t\tl.leased", "if g.loan != nil && !(planted(NAME) && g.state == groupLate) {\n\t\tl.leased", "TestLease_Late"},
 	{"nothing left of the budget", "tierconfig.go", "return c.Budget - min(", "if planted(NAME) { return c.Budget }; return c.Budget - min(", "TestTier_Budget"},
 	{"lease spent after its end", "lease.go", "now >= h.ends", "now >= h.ends && !planted(NAME)", "TestLease_WindowEnds"},
 	{"lease settled twice", "lease.go", "h.spent, h.told = 0, 0\n\treturn s", "if h.told = 0; !planted(NAME) { h.spent = 0 }\n\treturn s", "TestLease_Adversaries"},

@@ -73,7 +73,7 @@ D = min(D, LARGEST - R)
 had = D
 D = max(0, D - units * U)
 
--- @hold
+-- @lend
 -- The longest epoch of all callers holds: with a longer one, what is out stays out for
 -- longer.
 if O1 + O2 == 0 then

@@ -4,7 +4,7 @@
 -- Of a shape, @learn takes in a state, @advance goes on to t, @room says how many units
 -- would be admitted, and @fresh the life in us that the key has until it is as if fresh;
 -- @charge charges units, and @cap takes off what is more than numbers can be; @giveback
--- gives back units and says how many it had, @hold lends
+-- gives back units and says how many it had, @lend lends
 -- and @settle settles; @state packs the state, and @view is what the reply tells of it.
 @variables
 local stored, seen = call('GET', key) or '', sub(arg, at)
@@ -84,7 +84,7 @@ else
     @room
     lent = min(lend, floor(room / share))
     if lent > 0 then
-      @hold
+      @lend
     end
   end
   local blocks = m < k and block > 0

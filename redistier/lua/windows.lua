@@ -2,7 +2,7 @@
 -- a unit is admitted: so units that are lent are charged, and are given back within their
 -- window or not at all. The generation is raised, or who has seen them charged would
 -- put them back. @same says whether a lease is of the window of t.
--- @hold
+-- @lend
 units = lent
 @charge
 -- @settle
