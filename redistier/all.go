@@ -45,16 +45,33 @@ func (a *allCall) pack(l *link, now int64) {
 				needed = '2'
 			}
 		}
-		a.packed = append(a.packed, append([]byte{c.plan.shape.letter(), needed}, c.arguments(now, l.spare, l.memory.last(c.key))...))
+		a.packed = append(a.packed, append([]byte{c.plan.letter(), needed}, c.arguments(now, l.spare, l.memory.last(c.key))...))
 	}
 }
 
+// script returns the script for the calls.
+func (a *allCall) script() *script {
+	for i := range a.calls {
+		if a.calls[i].plan.holds {
+			return allHoldsScript
+		}
+	}
+	return allScript
+}
+
 func (a *allCall) command(ctx context.Context, by string, script any) command {
-	args := make([]any, 0, 3+2*len(a.calls))
+	args := make([]any, 0, 3+4*len(a.calls))
 	args = append(args, by, script, len(a.calls))
 	for i := range a.calls {
 		args = append(args, a.calls[i].key)
 	}
+	for i := range a.calls {
+		if c := &a.calls[i]; c.plan.holds {
+			holds, times := holdNames(c.key)
+			args = append(args, holds, times)
+		}
+	}
+	args[2] = len(args) - 3
 	for i, p := range a.packed {
 		if i == len(a.packed)-1 {
 			args = append(args, &argument{packed: p})
@@ -81,7 +98,7 @@ func (a *allCall) parse(cmd command) (r reply, err error) {
 	r.all = &allReply{fits, make([]reply, len(a.calls))}
 	for i := range a.calls {
 		one := &r.all.each[i]
-		*one, err = unpackReply(answers[1+i])
+		*one, err = unpackReply(answers[1+i], a.calls[i].plan.holds)
 		if err = a.calls[i].checked(one, err); err != nil {
 			return reply{}, err
 		}
@@ -90,10 +107,11 @@ func (a *allCall) parse(cmd command) (r reply, err error) {
 }
 
 // DoAll makes all of the calls or none of them. They are judged together, at one instant and in their order; calls of
-// one key add up. Only an OpTake of a cost of at least 1 can stand in the way. Denied is the first call that does, when
+// one key add up. Only an OpTake of a cost of at least 1, or an
+// OpHold, can stand in the way. OpSettle and OpExtend are for Do. Denied is the first call that does, when
 // the calls of its key before it are counted as well, or -1.
 //
-// If all are made, the results are the same as from Do. If none is made, they say how the keys stand. An OpTake or
+// If all are made, the results are the same as from Do. If none is made, they say how the keys stand. An OpTake, OpHold or
 // OpPeek gets the decision of OpPeek, but Allowed is false for each call that has stood in the way. The others get the
 // decision of OpPeek with a cost of 0. A limit with BlockFor blocks the keys of calls that have stood in the way.
 //
@@ -138,6 +156,8 @@ type together struct {
 	at     []int       // their indexes in calls
 	denied int
 	within bool // the shares have been charged already
+
+	receipts []*sluice.Reservation // of the charges of the shares, by index in work
 }
 
 // begin makes up the calls, and answers those that need not ask Redis. denied is the first that no state would admit.
@@ -153,6 +173,12 @@ func (a *together) begin() error {
 			return fmt.Errorf("call %d: %w", i, err)
 		}
 		cost, op := call.Cost, call.Op
+		if op.isOfHold() {
+			if err := a.beginHold(i, p); err != nil {
+				return err
+			}
+			continue
+		}
 		if op >= OpCharge && (cost < 1 || !p.counts()) {
 			cost, op = 0, OpPeek
 		}
@@ -169,6 +195,31 @@ func (a *together) begin() error {
 		a.work, a.at = append(a.work, w), append(a.at, i)
 	}
 	return a.oneSlot()
+}
+
+// beginHold is begin for a call of a hold.
+func (a *together) beginHold(i int, p *plan) error {
+	call := &a.calls[i]
+	if call.Op != OpHold {
+		return fmt.Errorf("redistier: DoAll of %v; want OpHold, or Do", call.Op)
+	}
+	if a.denied < 0 && int64(call.Cost) > p.burst {
+		a.denied = i
+	}
+	if p.constant() {
+		a.out[i] = StoreResult{Decision: p.decideConstant(call.Cost), Source: FromCache, HoldID: call.HoldID}
+		return nil
+	}
+	w := storeCall{subject: call.Limit.named.subject(call.Key), out: &a.out[i], call: call, before: -1}
+	w.takeCall = call.Limit.newHold(p, call)
+	w.terms, w.k = nil, 1
+	for j := range a.work {
+		if o := &a.work[j]; o.key == w.key && o.op == opHold && o.id == w.id {
+			return fmt.Errorf("redistier: DoAll of two holds %q of the key %q; want another HoldID for each", call.HoldID, call.Key)
+		}
+	}
+	a.work, a.at = append(a.work, w), append(a.at, i)
+	return nil
 }
 
 // oneSlot returns an error if the keys are not in one slot of a cluster.
@@ -189,7 +240,7 @@ func (a *together) oneSlot() error {
 func (a *together) look(ctx context.Context) (sluice.AllDecision, error) {
 	looks := make([]StoreCall, len(a.calls))
 	for i, c := range a.calls {
-		if c.Op >= OpCharge {
+		if c.Op >= OpCharge && c.Op != OpHold {
 			c.Cost = 0
 		}
 		c.Op = OpPeek
@@ -228,6 +279,10 @@ func (a *together) ask(ctx context.Context) error {
 			return err
 		}
 	}
+	if asked.failed == ErrManyHolds {
+		a.giveBack()
+		return asked.failed
+	}
 	if asked.failed != nil {
 		return a.fallback(asked)
 	}
@@ -264,6 +319,7 @@ func (a *together) answer(r *allReply) {
 			a.stands(w, one, fits)
 		}
 		w.out.Source, w.out.Count = FromRedis, w.plan.count(one.view, one.blocked())
+		w.out.HoldID, w.out.Held = w.id, int(one.held)
 	}
 }
 
@@ -287,7 +343,7 @@ func (a *together) made(w *storeCall, r *reply) {
 func (a *together) stands(w *storeCall, r *reply, fits bool) {
 	cost := w.cost
 	d := w.plan.judge(r.view, r.blocked(), cost, true)
-	if w.op != opAdmit {
+	if w.op != opAdmit && w.op != opHold {
 		d = w.plan.judge(r.view, r.blocked(), 0, true)
 	}
 	if !fits {
@@ -319,7 +375,7 @@ func (w *storeCall) sum(work []storeCall) (sum int64) {
 func (a *together) decision() sluice.AllDecision {
 	d := sluice.AllDecision{Allowed: a.denied < 0, Denied: a.denied}
 	for i := range a.out {
-		if r := &a.out[i].Decision; a.calls[i].Op == OpTake {
+		if r := &a.out[i].Decision; a.calls[i].Op == OpTake || a.calls[i].Op == OpHold {
 			if !d.Allowed && !r.Allowed {
 				d.RetryAfter = max(d.RetryAfter, r.RetryAfter)
 			}
@@ -364,9 +420,25 @@ func (a *together) fallback(asked asked) error {
 		} else {
 			w.out.Decision, w.out.Source, w.out.Err = s.fallback(asked, t, w.subject)
 		}
+		if t.op == opHold {
+			if err := a.holdHere(i, asked); err != nil {
+				return err
+			}
+		}
 		w.out.Count = s.shareCount(w, &w.out.Decision)
 	}
 	return nil
+}
+
+// holdHere notes a hold that the share has admitted.
+func (a *together) holdHere(i int, asked asked) error {
+	w := &a.work[i]
+	of := &localHold{lane: asked.lane, units: w.n, late: asked.failed == errLate}
+	if i < len(a.receipts) {
+		of.receipt = a.receipts[i]
+	}
+	w.out.HoldID, w.out.Held = w.id, int(w.n)
+	return a.store.held.add(holdKey{w.key, w.id}, of, time.Duration(w.ttl*micro), w.flags&flagGiveBack != 0)
 }
 
 // apart says how the keys stand in the shares, after the shares have denied the calls.
@@ -401,9 +473,15 @@ func (a *together) shares() bool {
 			charges, at = append(charges, sluice.Charge{Key: w.subject.share(w.plan), Cost: w.takeCall.cost}), append(at, i)
 		}
 	}
-	all := sluice.TakeAll(charges...)
+	receipts := make([]*sluice.Reservation, len(charges))
+	all := sluice.TakeAllReceipts(receipts, nil, charges...)
 	if !all.Allowed {
 		a.denied = at[all.Denied]
+		return false
+	}
+	a.receipts = make([]*sluice.Reservation, len(a.work))
+	for i, r := range receipts {
+		a.receipts[at[i]] = r
 	}
 	return all.Allowed
 }

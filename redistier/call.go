@@ -23,6 +23,7 @@ const (
 	opRefund
 	opReset
 	opCharge
+	opHold       // with a receipt
 	opAll        // several calls, together; scripts do not know it, see all.go
 	opLeases = 8 // added to op: the call has a leasing
 )
@@ -37,6 +38,7 @@ type request struct {
 	leasing
 	terms *terms   // of leases that it may ask for, or nil
 	all   *allCall // of opAll
+	receipt
 }
 
 // leasing is the part of a call that concerns leases. The zero value asks for nothing. See head.lua.
@@ -49,13 +51,15 @@ type leasing struct {
 type reply struct {
 	view
 	admitted int64
+	held     int64     // units of the hold that the call is about
+	lapsed   int64     // us: when the last hold of the key lapses
 	state    string    // the state that is stored now
 	all      *allReply // of opAll
 }
 
 const (
 	replyHead = 7 + 4 + 3*7
-	maxState  = 46
+	maxState  = 46 + tailSize
 	stamp     = 6 + 7 // a state's generation and time, after the first byte
 	blockTag  = 66
 	blockSize = 1 + stamp
@@ -93,6 +97,9 @@ func (r *request) arguments(now, spare int64, seen string) []byte {
 	if op != r.op {
 		b = appendUint32(appendUint32(appendUint56(b, r.lend), r.share), r.epoch)
 		b = appendUint56(appendUint56(appendUint56(b, r.since), r.spent), r.unused)
+	}
+	if r.plan.holds {
+		b = r.receipt.arguments(b)
 	}
 	return append(b, seen...)
 }
@@ -141,26 +148,34 @@ func (a *argument) String() string { return string(a.packed) }
 // evalsha and eval return the command of a request: by hash, and with the text, for a server without the script.
 func evalsha(ctx context.Context, r *request, packed []byte) command {
 	if r.all != nil {
-		return r.all.command(ctx, "evalsha", allScript.sha)
+		return r.all.command(ctx, "evalsha", r.all.script().sha)
 	}
-	return command{redis.NewCmd(ctx, "evalsha", r.plan.shape.script().sha, 1, r.key, &argument{packed: packed})}
+	return r.command(ctx, "evalsha", r.plan.script().sha, packed)
 }
 
 func eval(ctx context.Context, r *request, packed []byte) command {
 	if r.all != nil {
-		return r.all.command(ctx, "eval", allScript.text)
+		return r.all.command(ctx, "eval", r.all.script().text)
 	}
-	return command{redis.NewCmd(ctx, "eval", r.plan.shape.script().text, 1, r.key, &argument{packed: packed})}
+	return r.command(ctx, "eval", r.plan.script().text, packed)
+}
+
+func (r *request) command(ctx context.Context, by string, script any, packed []byte) command {
+	if r.plan.holds {
+		holds, times := holdNames(r.key)
+		return command{redis.NewCmd(ctx, by, script, 3, r.key, holds, times, &argument{packed: packed})}
+	}
+	return command{redis.NewCmd(ctx, by, script, 1, r.key, &argument{packed: packed})}
 }
 
 func unknownScript(err error) bool { return err != nil && strings.HasPrefix(err.Error(), "NOSCRIPT") }
 
 // parse returns the reply to a command.
-func parse(cmd command) (r reply, err error) {
+func parse(cmd command, holds bool) (r reply, err error) {
 	if err := failed(cmd); err != nil {
 		return r, err
 	}
-	return unpackReply(cmd.Val())
+	return unpackReply(cmd.Val(), holds)
 }
 
 // failed returns the error of a command.
@@ -171,6 +186,8 @@ func failed(cmd command) error {
 	}
 	if text := err.Error(); strings.HasPrefix(text, "SLUICEFOREIGN") || strings.Contains(text, "WRONGTYPE") {
 		return ErrForeignValue
+	} else if strings.HasPrefix(text, "SLUICEHOLDS") {
+		return ErrManyHolds
 	}
 	err = fmt.Errorf("redistier: %w", err)
 	if !cmd.argument().written {
@@ -179,9 +196,13 @@ func failed(cmd command) error {
 	return err
 }
 
-// unpackReply unpacks the answer of a script.
-func unpackReply(answer any) (r reply, err error) {
+// unpackReply unpacks the answer of a script, of a limit with holds or without.
+func unpackReply(answer any, holds bool) (r reply, err error) {
 	s, ok := answer.(string)
+	if ok && holds && len(s) >= replyHead+2*7 {
+		r.held, r.lapsed = number(s[replyHead:replyHead+7]), number(s[replyHead+7:replyHead+14])
+		s = s[:replyHead] + s[replyHead+14:]
+	}
 	if !ok || len(s) < replyHead || len(s) > replyHead+maxState {
 		return r, fmt.Errorf("redistier: the script answered %.64q of type %T, which it cannot: is there a proxy in between that changes replies?", fmt.Sprint(answer), answer)
 	}

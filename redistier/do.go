@@ -14,6 +14,7 @@ type storeCall struct {
 	asked   asked
 	err     error // ctx's error
 	out     *StoreResult
+	call    *StoreCall
 	before  int // the index of the last call before it for the same key, or -1
 }
 
@@ -26,7 +27,9 @@ const linearCalls = 16
 // Override, and under Closed ErrUnavailable. An error of Do itself means that nothing has been done.
 //
 // Without Redis each call is answered by itself, as by a Tier. A refund then goes to this process's share, and
-// Redis is not told of it.
+// Redis is not told of it. A hold is then one of this process's share: it is settled here, it cannot be extended, and other
+// processes do not know it. OpSettle of any other hold is answered from the share, and sent again as by Store.Settle. OpExtend is
+// ErrUnavailable.
 func (s *Store) Do(ctx context.Context, calls []StoreCall, out []StoreResult) error {
 	if err := s.checkCalls(calls, out); err != nil {
 		return err
@@ -34,6 +37,11 @@ func (s *Store) Do(ctx context.Context, calls []StoreCall, out []StoreResult) er
 	if err := s.check(ctx); err != nil {
 		return err
 	}
+	return s.do(ctx, calls, out)
+}
+
+// do is Do for calls that have been checked.
+func (s *Store) do(ctx context.Context, calls []StoreCall, out []StoreResult) error {
 	now := time.Now()
 	work := make([]storeCall, 0, len(calls))
 	var last map[uint64]int // indexes in work, by id
@@ -41,7 +49,7 @@ func (s *Store) Do(ctx context.Context, calls []StoreCall, out []StoreResult) er
 		last = make(map[uint64]int, len(calls))
 	}
 	for i := range calls {
-		w := storeCall{subject: calls[i].Limit.named.subject(calls[i].Key), out: &out[i]}
+		w := storeCall{subject: calls[i].Limit.named.subject(calls[i].Key), out: &out[i], call: &calls[i]}
 		w.before = lastOf(work, last, w.subject.id)
 		if s.begin(&w, &calls[i], now) {
 			continue
@@ -86,6 +94,9 @@ func (s *Store) begin(w *storeCall, call *StoreCall, now time.Time) (done bool) 
 		return true
 	}
 	cost, op := call.Cost, call.Op
+	if op.isOfHold() {
+		return s.beginHold(w, call, p, now)
+	}
 	if op >= OpCharge && (cost < 1 || !p.counts()) {
 		cost, op = 0, OpPeek
 	}
@@ -104,6 +115,33 @@ func (s *Store) begin(w *storeCall, call *StoreCall, now time.Time) (done bool) 
 		return true
 	}
 	return false
+}
+
+// beginHold is begin for a call of a hold. Under Unlimited there is nothing to hold, and under a limit of 0 no room.
+func (s *Store) beginHold(w *storeCall, call *StoreCall, p *plan, now time.Time) (done bool) {
+	if p.constant() && (call.Op == OpHold || p.burst > 0) {
+		s.stats.cache.Add(1)
+		*w.out = StoreResult{Decision: p.decideConstant(call.Cost), Source: FromCache, HoldID: call.HoldID}
+		return true
+	}
+	w.takeCall = call.Limit.newHold(p, call)
+	if call.Op == OpSettle && s.settleHere(w, call) {
+		return true
+	}
+	if d, ok := s.within(&w.takeCall, w.subject, now); !ok {
+		*w.out = StoreResult{Decision: d, Source: FromFallback, HoldID: w.id}
+		w.out.Count = s.shareCount(w, &d)
+		return true
+	}
+	return false
+}
+
+// newHold returns a call of a hold.
+func (l *StoreLimit) newHold(p *plan, call *StoreCall) takeCall {
+	t := takeCall{request: request{plan: p, key: l.keys.of(call.Key), op: opHold, n: min(int64(call.Cost), exact/2-1), terms: l.terms}, cost: call.Cost}
+	t.receipt = call.receiptOf()
+	t.charges = t.what == whatHold
+	return t
 }
 
 // answer answers a call without Redis, from a lease or from memory, if it can.
@@ -202,6 +240,8 @@ func (s *Store) finish(w *storeCall) {
 	a, t, p := &w.asked, &w.takeCall, w.plan
 	out := StoreResult{Err: w.err}
 	switch {
+	case t.op == opHold:
+		out = s.finishHold(w)
 	case w.err != nil:
 	case a.leased():
 		s.stats.lease.Add(1)
@@ -228,6 +268,44 @@ func (s *Store) finish(w *storeCall) {
 		out.Count = t.counted(a.group, a.waiter.rank)
 	}
 	*w.out = out
+}
+
+// finishHold answers a call of a hold that has asked Redis.
+func (s *Store) finishHold(w *storeCall) (out StoreResult) {
+	a, t := &w.asked, &w.takeCall
+	switch {
+	case w.err != nil:
+		out.Err = w.err
+	case a.failed == ErrManyHolds:
+		t.giveBack(w.subject)
+		out.Err = a.failed
+	case a.failed != nil:
+		out = s.fallbackHold(w)
+	default:
+		s.stats.redis.Add(1)
+		r := &a.group.reply
+		out.Decision, out.Err = t.holdDecision(r)
+		out.Source, out.Count, out.Held = FromRedis, t.plan.count(r.view, 0), int(r.held)
+		s.warmHold(w, r)
+	}
+	out.HoldID = t.id
+	return out
+}
+
+// warmHold charges the share with a hold, or gives back what was not used.
+func (s *Store) warmHold(w *storeCall, r *reply) {
+	t := &w.takeCall
+	switch made := r.admitted == 1; {
+	case t.what == whatSettle:
+		s.denied.forget(w.subject.id)
+		if unused := r.held - t.n; made && unused > 0 {
+			w.subject.share(t.plan).Refund(int(unused))
+		}
+	case !made:
+		t.giveBack(w.subject)
+	case !t.within:
+		w.subject.share(t.plan).TakeUpTo(t.cost)
+	}
 }
 
 // counted is the Count for the caller with a rank.

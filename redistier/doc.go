@@ -50,16 +50,21 @@
 // pipeline, or in one script that makes all of them or none. A Store also counts denied calls, and finds out by
 // itself how many processes there are.
 //
+// A limit of a Store can have holds: OpHold sets an estimate apart under an id, and OpSettle says in any process what has been
+// used of it.
+//
 // A Limiter or a Tier is a httplimit.Remote: a policy of httplimit can count with it.
 //
 // # Redis
 //
 // The package works with Redis 5 and later, and with other servers that run its scripts: alone, with Sentinel, and
-// as a cluster. Each call names exactly one key. Users with ACLs need +evalsha, +eval, and inside of scripts
-// +get +set +pttl +time, for the log +llen +lindex +rpush +ltrim +pexpire +del, and for processes
-// that count each other +zadd +zrem +zremrangebyscore +zcard +pexpire. Keys are named prefix~x:key, where x is
+// as a cluster. Each call names exactly one key, or with holds three in one slot. Users with ACLs need +evalsha, +eval, and inside of scripts
+// +get +set +pttl +time, for the log +llen +lindex +rpush +ltrim +pexpire +del, for processes
+// that count each other +zadd +zrem +zremrangebyscore +zcard +pexpire, and for holds +hget +hmget +hset +hdel +hlen +zadd
+// +zrem +zrangebyscore +zremrangebyscore +zscore +zcard +pexpire. Keys are named prefix~x:key, where x is
 // one of b, w, i, a, s, l. For a key of more than 128 bytes, or with a { in it, the name has the key's SHA-256
 // instead, after a # instead of the colon. So the text of a key is never a hash tag of a cluster; a hash tag in the
-// Prefix is one. Keys of a Store are named prefix~x{tag}~name~key, and prefix~replicas. Every key expires when it
+// Prefix is one. Keys of a Store are named prefix~x{tag}~name~key, and prefix~replicas. With holds x is a capital, and the
+// holds of a key are in {its name}h and {its name}t or, if it has a hash tag, behind an h and a t after the x. Every key expires when it
 // would be fresh.
 package redistier

@@ -83,8 +83,10 @@ func (g *group) waits() (n int) {
 	return n
 }
 
-// wanted reports whether a group is to be sent. A Refund or a Reset is sent even if its caller has left.
-func (g *group) wanted() bool { return g.op == opRefund || g.op == opReset || g.waits() > 0 }
+// wanted reports whether a group is to be sent. A Refund, a Reset or a settlement is sent even if its caller has left.
+func (g *group) wanted() bool {
+	return g.op == opRefund || g.op == opReset || g.what == whatSettle || g.waits() > 0
+}
 
 // A groupKey is equal for callers that can share a call.
 type groupKey struct {

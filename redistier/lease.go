@@ -188,7 +188,7 @@ func (ls *leases) prepare(g *group, now int64) {
 	h.shard.mu.Lock()
 	defer h.shard.mu.Unlock()
 	switch {
-	case g.op == opReset:
+	case g.op == opReset, g.op == opHold:
 		g.leasing = ls.close(h)
 	case g.op == opRefund, g.op == opCharge:
 		g.leasing = ls.report(h)

@@ -416,12 +416,12 @@ func TestReply(t *testing.T) {
 	for _, value := range []any{nil, int64(1), "", "short", strings.Repeat("x", 200), []any{int64(1)}, true} {
 		cmd := command{redis.NewCmd(ctx, "evalsha")}
 		cmd.SetVal(value)
-		_, err := parse(cmd)
+		_, err := parse(cmd, false)
 		require.Error(t, err, "%v", value)
 	}
 	cmd := command{redis.NewCmd(ctx, "evalsha")}
 	cmd.SetErr(errors.New("NOPERM this user has no permissions to run the 'evalsha' command"))
-	_, err := parse(cmd)
+	_, err := parse(cmd, false)
 	require.ErrorContains(t, err, "NOPERM")
 }
 

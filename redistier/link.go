@@ -119,11 +119,11 @@ func (l *link) read(r *request, cmd command) (answer reply, err error) {
 	if r.all != nil {
 		answer, err = r.all.parse(cmd)
 	} else {
-		answer, err = parse(cmd)
+		answer, err = parse(cmd, r.plan.holds)
 		err = r.checked(&answer, err)
 	}
 	if err != nil {
-		if c, ok := l.client.(interface{ ReloadState(context.Context) }); ok && !errors.Is(err, ErrForeignValue) {
+		if c, ok := l.client.(interface{ ReloadState(context.Context) }); ok && !errors.Is(err, ErrForeignValue) && !errors.Is(err, ErrManyHolds) {
 			c.ReloadState(context.Background()) // in the background, one at a time
 		}
 		return answer, err
@@ -150,7 +150,7 @@ func (l *link) arguments(r *request, now int64) []byte {
 // checked returns err or, for a reply that no script of the shape gives, an error. If the state of such a reply
 // were kept, it would be sent with each call for the key, and refused.
 func (r *request) checked(answer *reply, err error) error {
-	if err == nil && !r.plan.shape.keeps(answer.state) {
+	if err == nil && !r.plan.keeps(answer.state) {
 		err = fmt.Errorf("redistier: the script answered with the state %.64q, which is another script's: is there a proxy in between that changes replies?", answer.state)
 	}
 	return err
@@ -162,5 +162,6 @@ func (l *link) see(r *request, answer *reply) {
 	if blocked := answer.blocked(); blocked > 0 {
 		fresh = answer.now + blocked
 	}
+	fresh += max(0, answer.lapsed-answer.now) // units on hold begin to come back then
 	l.memory.see(r.key, answer.state, answer.now, fresh)
 }

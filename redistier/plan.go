@@ -64,6 +64,7 @@ type plan struct {
 	block int64 // us
 	shape shape
 	kept  int64 // the burst of the limit that shape keeps; 0 if that limit decides nothing
+	holds bool  // its keys can have holds; then they have other names, and other scripts: see holds.go
 }
 
 // constant reports whether decisions depend on nothing but the cost.

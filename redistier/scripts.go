@@ -31,7 +31,7 @@ func assemble(flow string, files ...string) *script {
 		}
 	}
 	text, replacer := code(flow), strings.NewReplacer(sections...)
-	for range 2 { // a section may have another in it
+	for range 4 { // a section may have others in it
 		text = replacer.Replace(text)
 	}
 	return newScript(text)
@@ -68,40 +68,75 @@ var (
 	//go:embed lua/windows.lua
 	windowsLua string
 
-	bucketScript   = assemble(headLua+flowLua, bucketLua)
-	counterScript  = assemble(headLua+flowLua, counterLua, countedLua, windowsLua)
-	anchoredScript = assemble(headLua+flowLua, anchoredLua, countedLua, windowsLua)
-	slidingScript  = assemble(headLua+flowLua, slidingLua, windowsLua)
-	slogScript     = assemble(headLua+"@flow", slogLua)
+	//go:embed lua/plain.lua
+	plainLua string
+	//go:embed lua/receipts.lua
+	receiptsLua string
+	//go:embed lua/apart.lua
+	apartLua string
+	//go:embed lua/within.lua
+	withinLua string
+
+	bucketScript   = assemble(headLua+flowLua, plainLua, bucketLua)
+	counterScript  = assemble(headLua+flowLua, plainLua, counterLua, countedLua, windowsLua)
+	anchoredScript = assemble(headLua+flowLua, plainLua, anchoredLua, countedLua, windowsLua)
+	slidingScript  = assemble(headLua+flowLua, plainLua, slidingLua, windowsLua)
+	slogScript     = assemble(headLua+"@flow", plainLua, slogLua)
+
+	// The scripts of limits with holds, by the letter of the shape.
+	holdScripts = map[byte]*script{
+		'b': assembleHolds(receiptsLua, apartLua, bucketLua),
+		'w': assembleHolds(receiptsLua, withinLua, counterLua, countedLua, windowsLua),
+		'i': assembleHolds(receiptsLua, withinLua, counterLua, countedLua, windowsLua),
+		'a': assembleHolds(receiptsLua, withinLua, anchoredLua, countedLua, windowsLua),
+		's': assembleHolds(receiptsLua, withinLua, slidingLua, windowsLua),
+	}
 
 	//go:embed lua/replicas.lua
 	replicasLua    string
 	replicasScript = newScript(code(replicasLua))
 
 	//go:embed lua/all.lua
-	allLua    string
-	allScript = assembleAll()
+	allLua         string
+	allScript      = assembleAll(false)
+	allHoldsScript = assembleAll(true)
 )
 
-// headOf begins each script for one key. As a function in another script it gets these variables from its caller.
-const headOf = "local key, arg, call = KEYS[1], ARGV[1], redis.call\n"
+// headOf begins each script for one key, and sideOf comes next with holds. As a function in another script it gets these
+// variables from its caller.
+const (
+	headOf = "local key, arg, call = KEYS[1], ARGV[1], redis.call\n"
+	sideOf = "local holds, times = KEYS[2], KEYS[3]\n"
+)
 
-// assembleAll makes the script for calls that are made together. The scripts of the shapes are functions in it; they
-// write with the function that they get as call.
-func assembleAll() *script {
+// assembleHolds is assemble for a shape with holds.
+func assembleHolds(files ...string) *script {
+	s := assemble(headLua+flowLua, files...)
+	return newScript(strings.Replace(s.text, headOf, headOf+sideOf, 1))
+}
+
+// assembleAll makes the script for calls that are made together, with holds or without. The scripts of the shapes are
+// functions in it; they write with the function that they get as call.
+func assembleAll(holds bool) *script {
 	var shapes strings.Builder
+	add := func(letters string, s *script, head, arguments string) {
+		body, ok := strings.CutPrefix(s.text, head)
+		if !ok {
+			panic("redistier: a script begins otherwise")
+		}
+		first, others := letters[:1], letters[1:]
+		shapes.WriteString("run['" + first + "'] = function(" + arguments + ")\n" + strings.ReplaceAll(body, "redis.pcall", "call") + "end\n")
+		for i := range others {
+			shapes.WriteString("run['" + others[i:i+1] + "'] = run['" + first + "']\n")
+		}
+	}
 	for _, s := range []struct {
 		letters string
 		script  *script
 	}{{"b", bucketScript}, {"wi", counterScript}, {"a", anchoredScript}, {"s", slidingScript}, {string(logLetter), slogScript}} {
-		body, ok := strings.CutPrefix(s.script.text, headOf)
-		if !ok {
-			panic("redistier: a script begins otherwise")
-		}
-		first, others := s.letters[:1], s.letters[1:]
-		shapes.WriteString("run['" + first + "'] = function(key, arg, call)\n" + strings.ReplaceAll(body, "redis.pcall", "call") + "end\n")
-		for i := range others {
-			shapes.WriteString("run['" + others[i:i+1] + "'] = run['" + first + "']\n")
+		add(s.letters, s.script, headOf, "key, arg, call")
+		if with := holdScripts[s.letters[0]]; holds && with != nil {
+			add(strings.ToUpper(s.letters), with, headOf+sideOf, "key, arg, call, holds, times")
 		}
 	}
 	return newScript(strings.Replace(code(allLua), "@shapes\n", shapes.String(), 1))

@@ -59,7 +59,7 @@ func (c *core) fallback(a asked, t *takeCall, s subject) (d sluice.Decision, fro
 // not have told Redis yet of the units that they admitted without it, so the count in Redis is no bound yet. The shares
 // of all processes together are a bound. within reports whether the call fits; d is the decision if not.
 func (c *core) within(t *takeCall, s subject, now time.Time) (d sluice.Decision, ok bool) {
-	if c.returning.Load() == 0 || t.k == 0 && !t.judges || c.policy != LocalShare {
+	if c.returning.Load() == 0 || t.k == 0 && !t.judges && t.what != whatHold || c.policy != LocalShare {
 		return d, true
 	}
 	l := c.router.lane(t.key, now)

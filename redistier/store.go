@@ -24,6 +24,8 @@ type Store struct {
 	prefix  string
 	maxKeys int
 	beats   *heartbeat // or nil
+	settler settler
+	held    localHolds
 
 	mu     sync.Mutex // guards the rest
 	names  map[string]*named
@@ -81,6 +83,8 @@ func NewStore(client redis.UniversalClient, cfg StoreConfig) (*Store, error) {
 		core: newCore(to, &tier, true), prefix: cfg.Prefix, maxKeys: cmp.Or(tier.MaxKeys, defaultTierMaxKeys),
 		names: map[string]*named{}, locals: map[family]*sluice.Limiter{},
 	}
+	s.settler.store = s
+	s.held = localHolds{most: s.maxKeys, open: map[holdKey]*localHold{}}
 	if cfg.Replicas == 0 {
 		s.beats = newHeartbeat(s.core, cfg.Prefix)
 	}
@@ -104,7 +108,7 @@ func (s *Store) Limit(cfg LimitConfig) (*StoreLimit, error) {
 	}
 	l.plan.Store(p)
 	l.terms = tier.terms()
-	l.keys = newKeyNames(s.prefix, &cfg, p.shape.letter())
+	l.keys = newKeyNames(s.prefix, &cfg, p.letter())
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed.Load() {
@@ -153,7 +157,6 @@ func (s *Store) localOf(cfg *LimitConfig) (l *sluice.Limiter, err error) {
 // newPlan returns the plan of a limit that replaces the present plan of l, if there is one yet.
 func (l *StoreLimit) newPlan(limit sluice.Limit) (*plan, error) {
 	c := l.config.config()
-	c.Limit = limit
 	before := l.plan.Load()
 	if limit.Rate == 0 && limit.Period > 0 { // OpCharge counts, in windows of the period
 		var err error
@@ -161,9 +164,13 @@ func (l *StoreLimit) newPlan(limit sluice.Limit) (*plan, error) {
 		if before, err = newPlan(c, nil); err != nil {
 			return nil, err
 		}
-		c.Limit = limit
 	}
-	return newPlan(c, before)
+	c.Limit = limit
+	p, err := newPlan(c, before)
+	if err == nil {
+		p.holds = l.config.MaxHolds > 0
+	}
+	return p, err
 }
 
 // judge returns the plan that decides a call.
@@ -249,7 +256,13 @@ func (s *Store) SetReplicas(n int) { s.replicas.Store(max(int64(n), 1)) }
 
 // Close makes all later calls fail with ErrClosed, and waits until the calls that are under way have ended; see
 // Tier.Close. Other processes notice at once that there is one process less.
-func (s *Store) Close(ctx context.Context) error { return s.close(ctx, s.beats.end) }
+//
+// Settlements that Redis has not answered are sent once more. Holds stay open until they lapse.
+func (s *Store) Close(ctx context.Context) error {
+	s.settler.end()
+	s.held.end()
+	return s.close(ctx, s.beats.end)
+}
 
 // Status returns the current mode, and when and why it began.
 func (s *Store) Status() Status { return s.status() }
@@ -265,6 +278,10 @@ func (s *Store) checkCalls(calls []StoreCall, out []StoreResult) error {
 			return fmt.Errorf("redistier: call %d is not of a limit of this Store; want one of Store.Limit", i)
 		case int(c.Op) >= len(opNames):
 			return fmt.Errorf("redistier: call %d: %v is not an operation; want one of %v", i, c.Op, opNames)
+		case c.Op.isOfHold():
+			if err := c.checkHold(); err != nil {
+				return fmt.Errorf("redistier: call %d: %w", i, err)
+			}
 		}
 	}
 	return nil

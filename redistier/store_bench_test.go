@@ -2,6 +2,7 @@ package redistier
 
 import (
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -49,4 +50,40 @@ func BenchmarkStore_Limits(b *testing.B) {
 			}
 		})
 	}
+}
+
+// BenchmarkStore_Holds compares a hold with a take of the same limit, on one server, and a hold whose settlement goes out in
+// the background. The ratios count; the calls take turns.
+func BenchmarkStore_Holds(b *testing.B) {
+	server := anyServer(b)
+	s := newStore(b, server.client, StoreConfig{})
+	limit := sluice.PerHour(1_000_000_000)
+	plain := limitOf(b, s, LimitConfig{Name: "plain", Limit: limit, Exact: true})
+	holds := limitOf(b, s, LimitConfig{Name: "holds", Limit: limit, Exact: true, MaxHolds: maxHolds})
+	out := make([]StoreResult, 1)
+	call := func(c StoreCall) StoreResult {
+		require.NoError(b, s.Do(ctx, []StoreCall{c}, out))
+		require.NoError(b, out[0].Err)
+		return out[0]
+	}
+	var took [4]time.Duration
+	turn := func(i int, f func()) {
+		began := time.Now()
+		f()
+		took[i] += time.Since(began)
+	}
+	for b.Loop() {
+		turn(0, func() { call(StoreCall{Limit: plain, Key: "k", Cost: 1}) })
+		turn(1, func() { call(StoreCall{Limit: holds, Key: "k", Cost: 1}) })
+		var r StoreResult
+		turn(2, func() { r = call(StoreCall{Limit: holds, Key: "k", Cost: 1, Op: OpHold, TTL: time.Minute}) })
+		turn(3, func() {
+			require.NoError(b, s.Settle([]StoreCall{{Limit: holds, Key: "k", Op: OpSettle, HoldID: r.HoldID, Cost: 1}}))
+		})
+		s.settler.done.Wait() // it is not on the caller's path
+	}
+	for i, name := range []string{"take", "take-with-holds", "hold", "settle"} {
+		b.ReportMetric(float64(took[i])/float64(took[0]), name+"/take")
+	}
+	b.ReportMetric(float64(took[0].Nanoseconds())/float64(b.N), "ns/take")
 }

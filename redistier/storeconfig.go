@@ -65,6 +65,11 @@ type LimitConfig struct {
 	// Exact asks Redis at every call, so that each answer tells what remains at that moment. Without it a denial
 	// from memory tells what remained when Redis denied the key. Exact cannot be combined with a Lease.
 	Exact bool
+
+	// MaxHolds is the most holds of a key that can be open at once, up to 1,048,576, such as 10,000. 0 means a limit
+	// without holds. A limit with holds has other keys in Redis than one without, so that a key begins afresh when that
+	// changes. SlidingLog and BlockFor have no holds.
+	MaxHolds int
 }
 
 const (
@@ -97,7 +102,7 @@ func (c *LimitConfig) validate(prefix string) error {
 	case c.Tag != "" && strings.Contains(prefix, "{"):
 		return configErrorf("Tag", "%q, and the Prefix %q has a hash tag already; want one of them", c.Tag, prefix)
 	}
-	return nil
+	return c.validateHolds(prefix)
 }
 
 // config returns the fields that a Limiter has as well.
@@ -114,7 +119,8 @@ var escaped = strings.NewReplacer("%", "%25", "~", "%7E", "{", "%7B", "}", "%7D"
 // a : or a # after the letter.
 type keyNames struct {
 	plain, hashed string
-	tagged        bool // every name has a hash tag, so that the text of a key cannot choose its slot
+	tagged        bool   // every name has a hash tag, so that the text of a key cannot choose its slot
+	braces        string // which a key in a name without one must not have
 }
 
 func newKeyNames(prefix string, c *LimitConfig, letter byte) keyNames {
@@ -123,11 +129,15 @@ func newKeyNames(prefix string, c *LimitConfig, letter byte) keyNames {
 		begin += "{" + escaped.Replace(c.Tag) + "}"
 	}
 	begin += "~" + escaped.Replace(c.Name)
-	return keyNames{begin + "~", begin + "#", strings.Contains(begin, "{")}
+	n := keyNames{begin + "~", begin + "#", strings.Contains(begin, "{"), "{"}
+	if c.MaxHolds > 0 {
+		n.braces = "{}" // see holdNames
+	}
+	return n
 }
 
 func (n *keyNames) of(key string) string {
-	if len(key) <= maxPlain && (n.tagged || strings.IndexByte(key, '{') < 0) {
+	if len(key) <= maxPlain && (n.tagged || !strings.ContainsAny(key, n.braces)) {
 		return n.plain + key
 	}
 	return n.hashed + digest(key)
@@ -139,10 +149,11 @@ type shapeOf struct {
 	offset    time.Duration
 	period    time.Duration // 0 for a bucket
 	tag       string
+	holds     bool
 }
 
 func (c *LimitConfig) shapeOf(p *plan) shapeOf {
-	s := shapeOf{c.Algorithm, c.Offset, c.Limit.Period, c.Tag}
+	s := shapeOf{c.Algorithm, c.Offset, c.Limit.Period, c.Tag, c.MaxHolds > 0}
 	if _, ok := p.shape.(bucket); ok {
 		s.period = 0
 	}
@@ -153,6 +164,9 @@ func (s shapeOf) String() string {
 	text := fmt.Sprintf("%v, an offset of %v", s.algorithm, s.offset)
 	if s.period > 0 {
 		text += fmt.Sprintf(", a period of %v", s.period)
+	}
+	if s.holds {
+		text += ", holds"
 	}
 	return text + fmt.Sprintf(" and the tag %q", s.tag)
 }
@@ -172,11 +186,27 @@ const (
 	// OpRefund gives the cost back, up to the units that have been charged. It then reports the decision
 	// that OpPeek with a cost of 0 would make.
 	OpRefund
+	// OpHold sets the cost apart for a caller that does not know yet how much it will use: it is admitted if OpTake would
+	// be. A bucket's units on hold do not come back until the hold ends; in windows they count as spent in the present
+	// window. A hold ends when it is settled, in any process, or when it lapses after TTL: then it has been spent, or
+	// comes back, with GiveBack. If the key has an open hold of that HoldID, the call is taken for one that is tried
+	// again: it is admitted, and changes nothing. The same goes for one that has ended, until it would have lapsed, if
+	// HoldID was given, and the key has not had MaxHolds ended ones since.
+	OpHold
+	// OpSettle ends a hold of which Cost units have been used, and reports the decision that OpPeek with a cost of 0 would
+	// make. What was not used is free again: of a bucket all of it; in windows as far as it would still count. What was
+	// used beyond the hold is charged as by OpCharge. A hold is released with a Cost of 0. Do does not need an answer of
+	// Redis for it: see Store.Do.
+	OpSettle
+	// OpExtend adds Cost units to a hold if the limit has room for them, and lets it lapse TTL from now on, unless TTL is
+	// 0. If it is denied, the hold stays as it is. With a Cost of 0 it renews the hold. Unlike the others it is not to
+	// be tried again after an error: it may have been made.
+	OpExtend
 )
 
-var opNames = []string{"take", "peek", "charge", "refund"}
+var opNames = []string{"take", "peek", "charge", "refund", "hold", "settle", "extend"}
 
-// String returns take, peek, charge or refund.
+// String returns take, peek, charge, refund, hold, settle or extend.
 func (o Op) String() string { return nameOf("Op", opNames, o) }
 
 // A StoreCall is one call of Store.Do or Store.DoAll. OpTake and OpPeek accept the same Costs as Limiter.Take.
@@ -190,6 +220,15 @@ type StoreCall struct {
 	// Override, unless it is the zero value, replaces the StoreLimit's own limit for this call alone.
 	// It must have the same period, unless the limit is a bucket. Spent units count under both.
 	Override sluice.Limit
+
+	// HoldID names a hold of the key, in at most 128 bytes of any kind. OpSettle and OpExtend need it. OpHold makes one of
+	// 128 random bits if there is none; StoreResult has it.
+	HoldID string
+	// TTL is when a hold lapses, at most 365 days. OpHold needs it. GiveBack lets its units come back then.
+	TTL      time.Duration
+	GiveBack bool
+
+	until time.Time // of a settlement that waits for Redis: it is not sent after that
 }
 
 // A StoreResult is the outcome of a StoreCall.
@@ -205,6 +244,10 @@ type StoreResult struct {
 	// limit's burst less Remaining; FromFallback, the units counted by this process's share, up to the share. Count
 	// is 0 under Unlimited, and for OpTake and OpPeek under a limit of 0, for which Redis is not asked.
 	Count int64
+
+	// HoldID is that of the hold, and Held the units that it has; for OpSettle, that it had.
+	HoldID string
+	Held   int
 
 	Source Source
 	Err    error

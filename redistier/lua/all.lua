@@ -1,6 +1,6 @@
 -- All calls or none. KEYS[i] is the key of call i, ARGV[i] is packed: the letter of its shape, whether it can
 -- stand in the way (0 no, 1, or 2 without a block), and what the shape's own script takes. A key may come more than once: then the
--- calls add up. There are functions here, since one script has all shapes.
+-- calls add up. Behind the keys come the two that keep the holds of each call whose letter is a capital. There are functions here, since one script has all shapes.
 --
 -- The calls run one after another as they would by themselves, but on what they read only: what they
 -- would write goes into a journal, and later ones read it from there. If no call stands in the way, the journal is
@@ -12,10 +12,10 @@ local run = {}
 local redis_call = redis.call
 @shapes
 
-local journal, values, expiries, lists, instant
+local journal, values, expiries, lists, more, instant
 
 local function forget()
-  journal, values, expiries, lists = {}, {}, {}, {}
+  journal, values, expiries, lists, more = {}, {}, {}, {}, {}
 end
 
 -- A list, without having written to it: the elements from lo to hi - 1 of the real one, and a tail.
@@ -52,7 +52,22 @@ local reads = {
   end,
 }
 
+-- Of holds, only their number changes what later calls read: no two calls are of the same hold, and one that has lapsed
+-- tells so itself.
+for _, command in ipairs({'HGET', 'HMGET', 'ZSCORE', 'ZRANGEBYSCORE'}) do
+  reads[command] = function(...) return redis_call(command, ...) end
+end
+function reads.HLEN(key) return redis_call('HLEN', key) + (more[key] or 0) end
+
 local writes = {
+  HSET = function(key) more[key] = (more[key] or 0) + 1 end,
+  HDEL = function(key, ...)
+    for i = 1, select('#', ...) do
+      if redis_call('HGET', key, (select(i, ...))) then more[key] = (more[key] or 0) - 1 end
+    end
+  end,
+  ZADD = function() end,
+  ZREMRANGEBYSCORE = function() end,
   SET = function(key, value, _, ms)
     values[key], expiries[key] = value, tonumber(ms)
   end,
@@ -89,21 +104,42 @@ local function write()
   for _, entry in ipairs(journal) do redis_call(unpack(entry)) end
 end
 
-local function judge(i, arg)
-  return run[string.sub(ARGV[i], 1, 1)](KEYS[i], arg, pretend)
+local side, sides = #ARGV + 1, {}
+for i = 1, #ARGV do
+  if string.byte(ARGV[i]) < 97 then sides[i], side = side, side + 2 end
+end
+
+local function judge(i, arg, call)
+  local at = sides[i] or #KEYS + 1
+  return run[string.sub(ARGV[i], 1, 1)](KEYS[i], arg, call, KEYS[at], KEYS[at + 1])
+end
+
+local function look(i, call)
+  local op = string.byte(ARGV[i], 3)
+  local n = (op == 0 or op == 4) and string.sub(ARGV[i], 8, 14) or struct.pack('>I7', 1)
+  return judge(i, struct.pack('>BI4', 0, 0) .. n .. string.sub(ARGV[i], 15), call)
 end
 
 local fits, replies, sums, all = {}, {}, {}, true
 forget()
-for i, key in ipairs(KEYS) do
-  local arg = string.sub(ARGV[i], 3)
-  local reply = judge(i, arg)
+for i = 1, #ARGV do -- what has lapsed has, whether the calls are made or not
+  local reply = sides[i] and look(i, function(command, ...)
+    if command == 'TIME' then return reads.TIME() end
+    return redis_call(command, ...)
+  end)
+  if type(reply) == 'table' then return reply end
+end
+for i = 1, #ARGV do
+  local key, arg = KEYS[i], string.sub(ARGV[i], 3)
+  local reply = judge(i, arg, pretend)
   if type(reply) == 'table' then return reply end
   local _, k, n = struct.unpack('>BI4I7', arg)
   fits[i], replies[i + 1] = '1', reply
   if string.sub(ARGV[i], 2, 2) ~= '0' then
+    local made = struct.unpack('>I4', reply, 8)
+    if made > k then return redis.error_reply('SLUICEHOLDS the key has too many holds') end
     sums[key] = (sums[key] or 0) + n
-    if struct.unpack('>I4', reply, 8) < k then
+    if made < k then
       fits[i], all = '0', false
       ARGV[i] = string.sub(ARGV[i], 1, 7) .. struct.pack('>I7', sums[key]) .. string.sub(ARGV[i], 15)
       sums[key] = sums[key] - n
@@ -113,18 +149,15 @@ end
 if all then
   write()
 else
-  for i in ipairs(KEYS) do -- what stands in the way may block its key
+  for i = 1, #ARGV do -- what stands in the way may block its key
     local arg = string.sub(ARGV[i], 3)
     if fits[i] == '0' and string.sub(ARGV[i], 2, 2) == '1' and struct.unpack('>I7', arg, 24) > 0 then
       forget()
-      if struct.unpack('>I4', judge(i, arg), 8) == 0 then write() end
+      if struct.unpack('>I4', judge(i, arg, pretend), 8) == 0 then write() end
     end
   end
   forget()
-  for i in ipairs(KEYS) do
-    local n = string.byte(ARGV[i], 3) == 0 and string.sub(ARGV[i], 8, 14) or struct.pack('>I7', 1)
-    replies[i + 1] = judge(i, struct.pack('>BI4', 0, 0) .. n .. string.sub(ARGV[i], 15))
-  end
+  for i = 1, #ARGV do replies[i + 1] = look(i, pretend) end
 end
 replies[1] = table.concat(fits)
 return replies

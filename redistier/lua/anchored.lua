@@ -43,3 +43,8 @@ C > 0 and since >= S
 life = C > 0 and S + P - t or 0
 -- @state
 value = pack('>BI6I7I7I7', 97, gen, T, S, C)
+
+-- @receipt_shift
+if C == 0 or charged < S then a = 0 end
+-- @receipt_back
+C = max(0, C - min(unused, a))

@@ -12,7 +12,7 @@ I7I7I7I4
 -- @variables
 local T, D, E, O1, O2 = 0, 0, 0, 0, 0
 -- @view
-D, O1 + O2, lent
+D, O1 + O2 @receipt_out, lent
 
 -- @learn
 local size = #state
@@ -38,6 +38,7 @@ if g >= gen then
     if whole > floor((LARGEST - R - sum) / U) then D2 = LARGEST - R else D2 = whole * U + sum end
   end
   T2 = T2 + -T2 % G -- the step at or after it: another limit's steps may be finer
+  @receipt_lost
   if T2 > T then
     D, T = max(0, D - (T2 - T) / G * R), T2
   elseif T2 < T then
@@ -64,7 +65,7 @@ end
 D, T = max(0, D - (t - T) / G * R), t
 
 -- @room
-room = max(0, floor((B - D) / U) - O1 - O2)
+room = max(0, floor((B - D) / U) - O1 - O2 @receipt_held)
 -- @charge
 D = D + units * U
 -- @cap
@@ -101,7 +102,28 @@ end
 -- If nothing that is lent comes back.
 life = (floor((D - 1) / R) + 1) * G
 if O1 + O2 > 0 then life = life + 2000 * E + (floor((O1 + O2) * U / R) + 1) * G end
+@receipt_life
 
 -- @state
 value = pack('>BI6I7I7I7', 98, gen, T, D, U)
 if O1 + O2 > 0 then value = value .. pack('>I4I7I7', E, O1, O2) end
+
+-- @receipt_held
+- H
+-- @receipt_out
++ H
+-- @receipt_life
+if H > 0 then life = life + max(0, M - t) + (floor(min(H * U, B) / R) + 1) * G end
+-- @receipt_late
+now = now + -now % G
+-- @receipt_lasting
+lasting = (floor(B / R) + 1) * G
+-- @receipt_lost
+-- Redis has lost a newer state. Holds that it has lost with it count as spent, from when they would have lapsed or from
+-- now on.
+if lost and H2 > H and (stored == '' or g > gen or T2 > T) then
+  local from = max(T2, min(now, M2))
+  from = from + -from % G
+  D2 = min(max(0, D2 - (from - T2) / G * R) + min((H2 - H) * U, B), LARGEST - R)
+  T2 = from
+end

@@ -30,7 +30,7 @@ end
 -- @advance
 t = max(now, T)
 local boundaries = floor((t - offset) / P)
-C, T = max(0, C - (boundaries - w) * R), t
+C, T, w = max(0, C - (boundaries - w) * R), t, boundaries
 
 -- @same
 floor((since - offset) / P) == boundaries
@@ -40,3 +40,8 @@ life = (boundaries + floor((C - 1) / R) + 1) * P + offset - t
 -- @state
 value = pack('>BI6I7I7', 99, gen, T, C)
 us = us + t - now -- gone before the clock is at the boundary, it would be fresh twice
+
+-- @receipt_shift
+if floor((charged - offset) / P) ~= boundaries then a = 0 end
+-- @receipt_back
+C = max(0, C - min(unused, a))

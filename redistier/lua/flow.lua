@@ -6,7 +6,10 @@
 -- @charge charges units, and @cap takes off what is more than numbers can be; @giveback
 -- gives back units and says how many it had, @lend lends
 -- and @settle settles; @state packs the state, and @view is what the reply tells of it.
+--
+-- The @receipt_ sections are for holds: see receipts.lua. Limits without holds have nothing in their place.
 @variables
+@receipt_variables
 local stored, seen = call('GET', key) or '', sub(arg, at)
 local state, value, lost, was, healed = stored, stored, false, 0, false
 while true do
@@ -19,6 +22,7 @@ while true do
     local g, till = read('>I6I7', state, 2)
     if g >= gen then blocked, gen = max(blocked, till), g end
   else
+    @receipt_learn
     @learn
   end
   if lost then break end
@@ -27,6 +31,7 @@ while true do
   state, lost = seen, true
 end
 
+@receipt_pass
 @advance
 local us, store, settled, units, had, life, room = 0, false, false, 0, 0, 0, 0
 if spent + unused > 0 and blocked <= t then
@@ -52,6 +57,7 @@ if op == 2 then
   units = LARGEST
   @giveback
   gen, blocked, store = max(gen + 1, floor(t / 1000)), 0, true
+@receipt_call
 elseif op == 3 then
   units = n
   @charge
@@ -102,15 +108,18 @@ end
 -- A key that has been given back units stays for as long as it would have without: a
 -- caller that has seen it before must find out. A denial stands whether it can be stored
 -- or not.
+@receipt_store
 if store then
   if blocked > t then
     us = blocked - t
   else
     @state
+    @receipt_state
   end
   local ms = floor(us / 1000) + 1 + spare
   if gen > 0 then ms = max(ms, call('PTTL', key)) end
   if op == 0 and m == 0 and (k > 0 or debt == 0) then call = redis.pcall end
-  call('SET', key, value, 'PX', tostring(min(ms, 99999999999999)))
+  @receipt_wrote call('SET', key, value, 'PX', tostring(min(ms, 99999999999999)))
+  @receipt_forget
 end
-return pack('>I7I4I7I7I7', t, m, @view) .. value
+return pack('>I7I4I7I7I7', t, m, @view) .. @receipt_reply value

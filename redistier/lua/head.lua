@@ -12,7 +12,7 @@
 -- is then below 0 counts as 0, and is, however the product was rounded.
 --
 --   op     0 admit up to k calls of n units, 1 give back n units, 2 make the key fresh;
---          n is then the burst; 3 charge n units whether they are there or not
+--          n is then the burst; 3 charge n units whether they are there or not; 4 see receipts.lua
 --   now    us of Unix time, or 0 to ask Redis
 --   spare  ms to add to every expiry
 --   block  us for which a denied call blocks its key, or 0
@@ -46,6 +46,7 @@ if op > 7 then
   op = op - 8
   lend, share, epoch, since, spent, unused, at = read('>I7I4I4I7I7I7', arg, at)
 end
+@receipt_arguments
 if now == 0 then
   local time = call('TIME')
   now = time[1] * 1000000 + time[2]

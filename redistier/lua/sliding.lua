@@ -44,7 +44,7 @@ end
 t = max(now, T)
 local window = floor((t - offset) / P)
 if window > w then cur, prev = 0, window == w + 1 and cur or 0 end
-T = t
+T, w = t, window
 
 -- @same
 floor((since - offset) / P) == window
@@ -67,3 +67,10 @@ cur, prev = max(0, cur - units), max(0, prev - max(0, units - cur))
 life = cur + prev > 0 and (window + (cur > 0 and 2 or 1)) * P + offset - t or 0
 -- @state
 value = pack('>BI6I7I7I7I7I7I2', 115, gen, T, cur, prev, P, offset, G)
+
+-- @receipt_shift
+local gone = window - floor((charged - offset) / P)
+if gone > 0 then a, b = 0, gone == 1 and a or 0 end
+-- @receipt_back
+local back = min(unused, a)
+cur, prev = max(0, cur - back), max(0, prev - min(unused - back, b))

@@ -1,0 +1,354 @@
+package redistier
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-go/sluice"
+	"github.com/sluice-go/sluice/internal/depth"
+	"github.com/sluice-go/sluice/internal/seeded"
+)
+
+// holdVariants are the algorithms whose keys can have holds.
+var holdVariants = []sluice.Algorithm{
+	sluice.GCRA, sluice.TokenBucket, sluice.LeakyBucket, sluice.FixedWindow, sluice.FixedWindowFirstCharge, sluice.SlidingWindow, sluice.TokenBucketInterval,
+}
+
+// A heldUnits is a hold of a model: what it was charged, by time.
+type heldUnits struct {
+	total, ends int64
+	back        bool
+	at, units   []int64 // charges: times and units
+}
+
+// A holdModel is a key with holds, kept the plainest way. Times are in us.
+type holdModel struct {
+	shape    shape
+	burst    int64
+	holds    map[string]*heldUnits
+	ended    map[string]int64 // ids of holds that have ended, until when they are known
+	now      int64
+	debt     int64           // of a bucket, in sub-units
+	counts   map[int64]int64 // of windows
+	spent    [][2]int64      // what has been used for good: times and units
+	start    int64           // of an anchored window
+	overs    int64           // units used beyond holds
+	interval int64           // units of refills at intervals, as of the boundary number last
+	last     int64
+}
+
+func newHoldModel(p *plan, now int64) *holdModel {
+	return &holdModel{shape: p.shape, burst: p.burst, holds: map[string]*heldUnits{}, ended: map[string]int64{}, now: now, counts: map[int64]int64{}, start: -1}
+}
+
+// window is the number of the window of a time.
+func (m *holdModel) window(at int64) int64 {
+	switch s := m.shape.(type) {
+	case counter:
+		return floorDiv(at-s.offset, s.period)
+	case sliding:
+		return floorDiv(at-s.offset, s.period)
+	case anchored:
+		if m.start >= 0 && at >= m.start && at < m.start+s.period {
+			return m.start
+		}
+	}
+	return -1
+}
+
+// goOn goes on to a time, from one lapse to the next.
+func (m *holdModel) goOn(to int64) {
+	for {
+		first := ""
+		for id, h := range m.holds {
+			if h.ends <= to && (first == "" || h.ends < m.holds[first].ends || h.ends == m.holds[first].ends && id < first) {
+				first = id
+			}
+		}
+		if first == "" {
+			m.drain(to)
+			return
+		}
+		h := m.holds[first]
+		m.drain(max(h.ends, m.now))
+		used := h.total
+		if h.back {
+			used = 0
+		}
+		m.end(first, used)
+		delete(m.ended, first)
+	}
+}
+
+func (m *holdModel) drain(to int64) {
+	switch s := m.shape.(type) {
+	case bucket:
+		m.debt = max(0, m.debt-(to-m.now)*s.drain)
+	case counter:
+		if s.sign == 'i' {
+			m.interval = max(0, m.interval-(m.window(to)-m.window(m.now))*s.back)
+		}
+	case anchored:
+		if m.start >= 0 && (to >= m.start+s.period || m.counts[m.start] == 0) {
+			m.start = -1
+		}
+	}
+	m.now = to
+}
+
+// held is the units on hold.
+func (m *holdModel) held() (n int64) {
+	for _, h := range m.holds {
+		n += h.total
+	}
+	return n
+}
+
+func (m *holdModel) free() int64 {
+	switch s := m.shape.(type) {
+	case bucket:
+		return max(0, floorDiv(s.full-m.debt, s.unit)-m.held())
+	case counter:
+		if s.sign == 'i' {
+			return max(0, m.burst-m.interval)
+		}
+		return max(0, m.burst-m.counts[m.window(m.now)])
+	case sliding:
+		w := m.window(m.now)
+		return s.free(view{now: m.now, a: m.counts[w], b: m.counts[w-1]})
+	}
+	return max(0, m.burst-m.counts[m.window(m.now)])
+}
+
+// charge charges units that are spent, or on hold in a window.
+func (m *holdModel) charge(n int64) {
+	switch s := m.shape.(type) {
+	case bucket:
+		m.debt += n * s.unit
+	case counter:
+		m.interval += n
+		m.counts[m.window(m.now)] += n
+	case anchored:
+		if m.start < 0 && n > 0 {
+			m.start = m.now
+			m.counts[m.start] = 0
+		}
+		m.counts[m.window(m.now)] += n
+	default:
+		m.counts[m.window(m.now)] += n
+	}
+}
+
+func (m *holdModel) take(n int64) bool {
+	if n > m.free() {
+		return false
+	}
+	m.charge(n)
+	m.spent = append(m.spent, [2]int64{m.now, n})
+	return true
+}
+
+func (m *holdModel) hold(id string, n, ttl int64, back bool) bool {
+	if m.holds[id] != nil || m.ended[id] > m.now {
+		return true
+	}
+	if n > m.free() {
+		return false
+	}
+	m.holds[id] = &heldUnits{ends: m.now + ttl, back: back}
+	m.more(id, n)
+	return true
+}
+
+func (m *holdModel) more(id string, n int64) {
+	h := m.holds[id]
+	h.total, h.at, h.units = h.total+n, append(h.at, m.now), append(h.units, n)
+	if _, ok := m.shape.(bucket); !ok {
+		m.charge(n)
+	}
+}
+
+func (m *holdModel) extend(id string, n, ttl int64) bool {
+	if n > m.free() {
+		return false
+	}
+	m.more(id, n)
+	if ttl > 0 {
+		m.holds[id].ends = m.now + ttl
+	}
+	return true
+}
+
+// end ends a hold of which some units have been used: the first ones it was charged.
+func (m *holdModel) end(id string, used int64) {
+	h := m.holds[id]
+	delete(m.holds, id)
+	m.ended[id] = h.ends
+	m.overs += max(0, used-h.total)
+	if _, ok := m.shape.(bucket); ok {
+		m.charge(used)
+		m.spent = append(m.spent, [2]int64{m.now, used})
+		return
+	}
+	left := used
+	for i, n := range h.units {
+		part := min(left, n)
+		left -= part
+		m.spent = append(m.spent, [2]int64{h.at[i], part})
+		m.giveBack(h.at[i], n-part)
+	}
+	m.charge(left)
+	if left > 0 {
+		m.spent = append(m.spent, [2]int64{m.now, left})
+	}
+}
+
+// giveBack gives back units of a window to where they still count.
+func (m *holdModel) giveBack(at, n int64) {
+	w, same := m.window(at), m.window(at) == m.window(m.now)
+	if s, ok := m.shape.(counter); ok && s.sign == 'i' && same {
+		m.interval = max(0, m.interval-n)
+	}
+	if _, ok := m.shape.(anchored); ok && (w < 0 || !same) {
+		return
+	}
+	m.counts[w] -= n
+}
+
+// bounded demands that what has been used is within the worst case, of each span.
+func (m *holdModel) bounded(t *testing.T, worst func(time.Duration) int) {
+	slices.SortFunc(m.spent, func(a, b [2]int64) int { return int(a[0] - b[0]) })
+	for i := range m.spent {
+		sum := int64(0)
+		for j := i; j < len(m.spent); j++ {
+			sum += m.spent[j][1]
+			span := time.Duration(m.spent[j][0]-m.spent[i][0]) * time.Microsecond
+			require.LessOrEqual(t, sum, int64(worst(span))+m.overs, "from %d to %d", m.spent[i][0], m.spent[j][0])
+		}
+	}
+}
+
+// A holdTracer makes the same calls of processes that share a key, and of a model.
+type holdTracer struct {
+	*testing.T
+	now    int64
+	stores []*Store
+	limits []*StoreLimit
+	models map[string]*holdModel
+	log    []string
+}
+
+func newHoldTracer(t *testing.T, s *server, cfg LimitConfig, processes int) *holdTracer {
+	tr := &holdTracer{T: t, now: startMicros, models: map[string]*holdModel{}}
+	prefix := newPrefix()
+	cfg.Exact, cfg.Name = true, "a"
+	for range processes {
+		store := newStore(t, s.client, StoreConfig{Prefix: prefix, Clock: CallerClock})
+		store.link.clock, store.link.spare = func() int64 { return tr.now }, 3_600_000
+		tr.stores, tr.limits = append(tr.stores, store), append(tr.limits, limitOf(t, store, cfg))
+	}
+	return tr
+}
+
+func (tr *holdTracer) model(key string) *holdModel {
+	if tr.models[key] == nil {
+		tr.models[key] = newHoldModel(tr.limits[0].plan.Load(), tr.now)
+	}
+	return tr.models[key]
+}
+
+// call makes a call of a process, and compares.
+func (tr *holdTracer) call(at int, c StoreCall) StoreResult {
+	c.Limit = tr.limits[at]
+	out := do(tr.T, tr.stores[at], c)[0]
+	m, n := tr.model(c.Key), int64(c.Cost)
+	m.goOn(tr.now)
+	tr.log = append(tr.log, fmt.Sprintf("process %d at %d: %v %s of %s, cost %d, TTL %v: %+v", at, tr.now-startMicros, c.Op, c.HoldID, c.Key, c.Cost, c.TTL, out))
+	var want error
+	allowed, ttl := true, int64(c.TTL/time.Microsecond)
+	h := m.holds[c.HoldID]
+	held := int64(0)
+	if h != nil {
+		held = h.total
+	}
+	switch c.Op {
+	case OpTake:
+		allowed = m.take(n)
+	case OpHold:
+		if allowed = m.hold(c.HoldID, n, ttl, c.GiveBack); m.holds[c.HoldID] != nil {
+			held = m.holds[c.HoldID].total
+		}
+	case OpSettle, OpExtend:
+		if h == nil {
+			want = ErrNotHeld
+		} else if c.Op == OpExtend {
+			allowed = m.extend(c.HoldID, n, ttl)
+			held = h.total
+		} else {
+			m.end(c.HoldID, n)
+			allowed = m.free() >= 1
+		}
+	default:
+		allowed = m.free() >= max(1, n)
+	}
+	tail := tr.log[max(0, len(tr.log)-20):]
+	require.Equal(tr, want, out.Err, "%v", tail)
+	if want == nil {
+		require.Equal(tr, allowed, out.Decision.Allowed, "%v", tail)
+		require.Equal(tr, m.free(), int64(out.Decision.Remaining), "%v", tail)
+		require.Equal(tr, FromRedis, out.Source)
+	}
+	if c.Op >= OpHold && want == nil {
+		require.Equal(tr, held, int64(out.Held), "%v", tail)
+	}
+	return out
+}
+
+// TestHolds_Model compares holds with a model over random histories, of three processes that share a server: calls that are
+// tried again, settlements twice, late and of nothing, extensions, renewals and lapses. What has been used stays within
+// WorstCase, but for what holds have used beyond their units.
+func TestHolds_Model(t *testing.T) {
+	t.Parallel()
+	eachServer(t, func(t *testing.T, s *server) {
+		for _, a := range holdVariants {
+			t.Run(a.String(), func(t *testing.T) {
+				rng := seeded.Rand(t)
+				for range depth.Of(10, 25, 400) {
+					limit := sluice.Per(1+rng.IntN(30), time.Duration(1+rng.IntN(20))*100*time.Millisecond)
+					if a < sluice.SlidingWindow && a != sluice.TokenBucketInterval && rng.IntN(2) == 0 {
+						limit = limit.WithBurst(1 + rng.IntN(60))
+					}
+					tr := newHoldTracer(t, s, LimitConfig{Algorithm: a, Limit: limit, MaxHolds: 1000}, 3)
+					greedy := rng.IntN(3) == 0 // more is used than was held
+					for i := range 120 {
+						tr.now += rng.Int64N(1 + 1<<rng.IntN(20))
+						c := StoreCall{Key: []string{"a", "b}c"}[rng.IntN(2)], Cost: rng.IntN(2 + limit.Capacity()/2), HoldID: fmt.Sprint(rng.IntN(1 + i/3))}
+						c.TTL, c.GiveBack = time.Duration(1+rng.Int64N(2_000_000))*time.Microsecond, rng.IntN(3) == 0
+						c.Op = []Op{OpHold, OpHold, OpHold, OpSettle, OpSettle, OpExtend, OpTake, OpPeek}[rng.IntN(8)]
+						switch {
+						case c.Op == OpTake && c.Cost == 0:
+							c.Cost = 1
+						case c.Op == OpPeek:
+							c.Cost = 0
+						case c.Op == OpExtend && rng.IntN(2) == 0:
+							c.TTL = 0
+						case c.Op == OpSettle && !greedy:
+							if h := tr.model(c.Key).holds[c.HoldID]; h != nil {
+								c.Cost = rng.IntN(int(h.total) + 1)
+							}
+						}
+						tr.call(rng.IntN(3), c)
+					}
+					for _, m := range tr.models {
+						m.goOn(tr.now + 10_000_000)
+						m.bounded(t, tr.limits[0].WorstCase)
+					}
+				}
+			})
+		}
+	})
+}

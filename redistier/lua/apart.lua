@@ -1,0 +1,21 @@
+-- Holds of shapes whose units come back by and by: units on hold are apart from those that have been spent, and none of
+-- them comes back. What a hold has used is spent from the time on when it is settled, or lapses.
+-- @receipt_charge
+H = H + units
+-- @receipt_shift
+-- @receipt_settle
+given = total > 0
+H = max(0, H - total)
+units = n
+@charge
+@cap
+-- @receipt_lapse
+local out = min(H, total)
+H = H - out
+if backs then
+  gen = max(gen + 1, floor(t / 1000))
+else
+  units = out
+  @charge
+  @cap
+end

@@ -1,0 +1,15 @@
+-- Limits without holds have nothing in the place of these.
+-- @receipt_arguments
+-- @receipt_call
+-- @receipt_forget
+-- @receipt_held
+-- @receipt_learn
+-- @receipt_life
+-- @receipt_lost
+-- @receipt_out
+-- @receipt_pass
+-- @receipt_reply
+-- @receipt_state
+-- @receipt_store
+-- @receipt_variables
+-- @receipt_wrote

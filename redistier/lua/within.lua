@@ -1,0 +1,21 @@
+-- Holds of windows: units on hold count as spent, from the time on when they were held. What was not used comes back if it
+-- still counts.
+-- @receipt_charge
+@charge
+-- @receipt_lost
+-- @receipt_late
+-- @receipt_lasting
+lasting = 2 * P
+-- @receipt_settle
+given = unused > 0
+@receipt_back
+units = max(0, n - total)
+@charge
+@cap
+-- @receipt_lapse
+if backs then
+  local unused = total
+  @receipt_shift
+  @receipt_back
+  gen = max(gen + 1, floor(t / 1000))
+end
