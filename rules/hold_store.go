@@ -1,0 +1,69 @@
+package rules
+
+import (
+	"errors"
+	"time"
+)
+
+// A HoldStore is a Store that keeps holds: units that a call is charged before it knows what it will need. A hold is
+// of several keys. Each key knows it by its id, so that any engine can settle it, by the id and the same calls.
+//
+// The methods make all calls or none. All calls of one method are of different keys, or of different counters. The
+// result of each call is filled in as DecideAll fills it in. A call of a limit without StoreLimit.Atomic may have a
+// key that cannot be reached together with the others: the error then says so, and nothing has been done.
+//
+// After another error the outcome is unknown. The engine's caller repeats the method then, with the same id: the
+// methods must do nothing twice.
+type HoldStore interface {
+	Store
+
+	// Hold charges the Hits of each call, of CountFitting, or denies all: it returns the first call that stood in
+	// the way, or -1. Calls of CountAll never stand in the way: their hits are held all the same.
+	//
+	// If the keys have a hold of this id, nothing is charged. It is then the answer -1 if they have been held, or settled
+	// within HoldTerms.Remember, with the same Hits; and ErrOtherHold otherwise. A denial is not remembered. The error is
+	// ErrManyHolds if a key has no room for more holds.
+	Hold(terms HoldTerms, calls []StoreCall) (denied int, err error)
+
+	// Settle ends the hold. Hits is what has been used of each key. What has been held beyond it is given back
+	// as far as it would still be there without the hold; what has been used beyond what was held is charged, above
+	// the limit if it must be. A key of a limit of units in flight gets all of its units back, whatever Hits says.
+	//
+	// If any of the keys does not have the hold, the error is ErrNotHeld and nothing changes. But a hold that has
+	// been settled with the same Hits within HoldTerms.Remember is answered again as the first time.
+	Settle(terms HoldTerms, calls []StoreCall) error
+
+	// Extend charges Hits more to each key of the hold, or denies all, and returns the first call that stood in the
+	// way, or -1. Calls with 0 hits never stand in the way. If nothing was denied, the hold lapses terms.TTL from now. The
+	// error is ErrNotHeld if any of the keys does not have the hold.
+	//
+	// If terms.Step is not "", an Extend of a step that the hold has made already is answered -1 and charges nothing.
+	Extend(terms HoldTerms, calls []StoreCall) (denied int, err error)
+}
+
+// HoldTerms say which hold a call of a HoldStore is about.
+type HoldTerms struct {
+	// ID is 1 to 128 bytes of ASCII, visible and without spaces. It is the hold's in each key of its calls.
+	ID string
+	// TTL is how long after Hold, or after the last Extend, a hold lapses that is not settled. Its units are then
+	// spent, or if GiveBack is true are given back as Settle does with 0. GiveBack is that of the Hold: Settle and
+	// Extend ignore it.
+	TTL      time.Duration
+	GiveBack bool
+	// Remember is how long a settled hold is known by its id, at least as far as there is room.
+	Remember time.Duration
+	// Step names an Extend, so that it can be repeated: up to 128 bytes, or "".
+	Step string
+}
+
+// The errors of holds.
+var (
+	// ErrNotHeld: there is no such hold. It has been settled, it has lapsed, or it has never been.
+	ErrNotHeld = errors.New("rules: there is no such hold: it has been settled, has lapsed, or has never been")
+	// ErrOtherHold: the id is that of a hold of another request.
+	ErrOtherHold = errors.New("rules: the id of the hold is that of another request; want an id of its own for each")
+	// ErrManyHolds: there is no room for another hold.
+	ErrManyHolds = errors.New("rules: there is no room for another hold until one is settled or lapses")
+	// ErrNoHolds: the engine's Store keeps no holds.
+	ErrNoHolds = errors.New("rules: the store keeps no holds; want one that is a HoldStore, or counts in memory")
+)
