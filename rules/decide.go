@@ -204,6 +204,9 @@ func (e *Engine) Decide(req *Request, resp *Response) error {
 		resp.refuse(d.atomic || e.config.StopWhenOver)
 	}
 	now := e.clock.Now()
+	if now >= e.holds.next.Load() {
+		e.lapse(now)
+	}
 	switch {
 	case e.config.Store != nil:
 		if err := e.decideShared(g, d, req, resp, now); err != nil {

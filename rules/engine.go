@@ -5,9 +5,11 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"math"
 	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/sluice-go/sluice"
 )
@@ -37,6 +39,13 @@ type Config struct {
 	Shadow bool
 	// Quota makes all descriptors quotas, also those without a rule. Descriptors with an unlimited rule are no quotas.
 	Quota bool
+	// MaxHolds bounds the holds, and the Extends of holds, that are open at the same time in the engine's memory, and those
+	// that have been settled and are remembered. Hold and Extend return ErrManyHolds if there are more. 0 means 100,000; a
+	// hold of one limit takes some 1 KiB. A Store has bounds of its own.
+	MaxHolds int
+	// MaxHoldTTL is the longest Hold.TTL. 0 means an hour.
+	MaxHoldTTL time.Duration
+
 	// StopWhenOver counts only the descriptors that are over their limit, if there are any. It is exact
 	// even if calls come at the same time, unless a Store counts.
 	StopWhenOver bool
@@ -61,6 +70,7 @@ type Engine struct {
 	locks  [256]sync.Mutex // of keys, by hash: for calls that look before they count
 
 	denials denials
+	holds   holds
 	spilled spills
 
 	unrestored []string // set once, by Restore
@@ -136,6 +146,10 @@ func newEngine(set *Set, c Config, key sipKey) (*Engine, error) {
 		return nil, fmt.Errorf("rules: Config.NearRatio is %v; want at most 1, 0 for 0.8, or a negative number for none", c.NearRatio)
 	}
 	c.MaxSeries = cmp.Or(c.MaxSeries, 2000)
+	c.MaxHolds, c.MaxHoldTTL = cmp.Or(c.MaxHolds, 100_000), cmp.Or(c.MaxHoldTTL, time.Hour)
+	if c.MaxHolds < 0 || c.MaxHoldTTL < 0 {
+		return nil, fmt.Errorf("rules: Config.MaxHolds is %d and MaxHoldTTL is %v; want at least 1 and more than 0, or 0 for the defaults", c.MaxHolds, c.MaxHoldTTL)
+	}
 	if c.Clock == nil {
 		c.Clock = sluice.SystemClock()
 	}
@@ -144,6 +158,7 @@ func newEngine(set *Set, c Config, key sipKey) (*Engine, error) {
 		groups: map[string]*counters{}, kept: map[string]*kept{}, domains: map[string]*domainSeries{},
 	}
 	e.seriesLeft.Store(int64(c.MaxSeries))
+	e.holds.next.Store(math.MaxInt64)
 	e.denials.bound(cmp.Or(c.MaxKeys, 1<<20))
 	e.spilled.most = e.denials.most
 	if c.Store != nil {

@@ -17,6 +17,8 @@ type series struct {
 	levels       []string // nil for the levels of rule
 	rule         *Rule
 	stripes      []stripe
+
+	estimated, settled atomic.Uint64 // hits of holds
 }
 
 type stripe struct {
@@ -84,6 +86,10 @@ func (s *series) refund(pick, refunded, absorbed uint64) {
 	}
 }
 
+// estimate counts hits that have been held, and settle hits of holds that were used.
+func (s *series) estimate(n uint64) { s.estimated.Add(n) }
+func (s *series) settle(n uint64)   { s.settled.Add(n) }
+
 // Series is the hits that have been counted for one rule since the engine was made. It counts hits, not
 // calls.
 type Series struct {
@@ -106,6 +112,9 @@ type Series struct {
 	// entries on, but for at least an hour and at most a day. If denied calls get no refund, the refunds of
 	// admitted calls are absorbed for that time.
 	Absorbed uint64
+	// Estimated is the hits that holds were admitted for, extensions included; they are in Total, too. Settled is the hits that
+	// settled holds have used, which are in no other number. Holds that lapse are in Estimated only.
+	Estimated, Settled uint64
 }
 
 func (s *series) snapshot() Series {
@@ -113,6 +122,7 @@ func (s *series) snapshot() Series {
 	if s.rule != nil {
 		out.Levels = s.rule.staticLevels()
 	}
+	out.Estimated, out.Settled = s.estimated.Load(), s.settled.Load()
 	for i := range s.stripes {
 		t := &s.stripes[i]
 		out.Total += t.total.Load()

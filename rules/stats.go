@@ -49,6 +49,7 @@ func sums(all []*series) []Series {
 		o := &out[i]
 		o.Total, o.Within, o.Near = o.Total+sum.Total, o.Within+sum.Within, o.Near+sum.Near
 		o.Over, o.Shadow = o.Over+sum.Over, o.Shadow+sum.Shadow
+		o.Estimated, o.Settled = o.Estimated+sum.Estimated, o.Settled+sum.Settled
 		o.Refunded, o.Absorbed = o.Refunded+sum.Refunded, o.Absorbed+sum.Absorbed
 	}
 	slices.SortFunc(out, func(a, b Series) int {

@@ -17,7 +17,7 @@ import (
 func (e *Engine) decideTogether(d *domainState, resp *Response, now int64) {
 	held := e.lock(resp.work)
 	defer e.unlock(held)
-	stop := lookCounters(d, resp, now)
+	stop := lookCounters(d.atomic, resp, now)
 	all := sluice.AllDecision{Denied: -1}
 	if !stop {
 		all = resp.takeLimiters(d.atomic)
@@ -71,9 +71,9 @@ func (e *Engine) unlock(held [4]uint64) {
 }
 
 // lookCounters marks the counters that would be over their limit, and reports whether that keeps
-// others from being charged. In an atomic domain a rule in shadow mode does not keep others from it, and charges
+// others from being charged. If atomic is true, as in an atomic domain and for holds, a rule in shadow mode does not keep others from it, and charges
 // of the same counter add up.
-func lookCounters(d *domainState, resp *Response, now int64) (stop bool) {
+func lookCounters(atomic bool, resp *Response, now int64) (stop bool) {
 	for i := range resp.work {
 		w := &resp.work[i]
 		if !w.limited || !w.counts || w.refund {
@@ -81,7 +81,7 @@ func lookCounters(d *domainState, resp *Response, now int64) (stop bool) {
 		}
 		look := w.key().TakeAt(now, 0)
 		sum := uint64(w.most-look.Remaining) + w.hits
-		if d.atomic {
+		if atomic {
 			for j := range i {
 				if o := &resp.work[j]; o.limited && o.counts && !o.refund && o.id == w.id && o.limiter == w.limiter {
 					sum += o.hits
@@ -90,7 +90,7 @@ func lookCounters(d *domainState, resp *Response, now int64) (stop bool) {
 		}
 		if sum > w.limit {
 			w.over = true
-			stop = stop || !d.atomic || !w.shadow
+			stop = stop || !atomic || !w.shadow
 		}
 	}
 	return stop

@@ -1,0 +1,320 @@
+package rules
+
+import (
+	"cmp"
+	"crypto/rand"
+	"fmt"
+	"time"
+
+	"github.com/sluice-go/sluice"
+)
+
+// A Hold is units that a call is charged before it knows what it will need: Engine.Hold charges an estimate,
+// Engine.Extend charges more, and Engine.Settle replaces all of it by what was used. A call of one of these has a Hold
+// of its own. It may be changed once the method has returned.
+type Hold struct {
+	// Request is the call that the hold is for. Its hits are the estimate in Hold, what is to be added in Extend, and
+	// what was used in Settle. Extend, Settle and Release want the descriptors of the Hold again, in its order.
+	Request Request
+	// ID names the hold in its domain: 1 to 128 visible characters of ASCII. The client chooses it, so that it can
+	// repeat a call whose answer it has not got. If it is empty, Engine.Hold puts in 128 random bits, as text.
+	ID string
+	// TTL is how long after Hold, and after each Extend that was admitted, the hold lapses, if nobody settles it. 0
+	// means 10 minutes. More than Config.MaxHoldTTL counts as that.
+	TTL time.Duration
+	// GiveBack says what happens then: false means that its units are spent, true that they are given back. It
+	// is that of Engine.Hold; the others ignore it.
+	GiveBack bool
+	// Step names an Extend in its hold, so that it can be repeated: an Extend of a step that was admitted charges nothing
+	// and is answered as admitted. Up to 128 bytes; an Extend without one is new each time.
+	Step string
+}
+
+// Bounds of holds.
+const (
+	maxHoldID      = 128
+	defaultHoldTTL = 10 * time.Minute
+	// rememberHolds is how long the end of a hold is remembered, so that it can be repeated.
+	rememberHolds = 10 * time.Minute
+)
+
+// Hold charges the hits of all limits of a request, or denies it and charges none, in domains that are atomic and
+// in others. Then the units are held until Settle, Release or the end of TTL. Response.Code is OverLimit if a limit has no
+// room; a rule with quota_mode denies as any other, and one in shadow_mode never does. A hold that is denied
+// counts nothing, also in windows that count denied hits, and takes no refunds. A hold that only Config.Shadow
+// lets pass holds nothing. In windows a held hit counts as one that has been counted.
+//
+// The same request with the same ID again holds nothing, and gets the first answer, while the hold is open and for
+// ten minutes after it has been settled. Another request with the ID gets ErrOtherHold. A denial and a hold that has
+// lapsed are not remembered: the request is then judged anew.
+//
+// Open holds survive Swap: they are settled with the limiters that they were made with. They do not survive the process:
+// in a Snapshot, and after a restart, their units are spent. With a Store any engine can settle a hold, as long as
+// its rules find the same limits; ErrNoHolds says that the Store is no HoldStore.
+func (e *Engine) Hold(h *Hold, resp *Response) error {
+	if h.ID == "" {
+		h.ID = rand.Text()
+	}
+	g, d, err := e.beginHold(h, resp, false)
+	if err != nil {
+		return err
+	}
+	now := e.clock.Now()
+	if e.config.Store != nil {
+		err = e.holdShared(g, d, h, resp, now)
+	} else {
+		err = e.holdHere(d, h, resp, now)
+	}
+	if err == nil {
+		d.answered(resp)
+	}
+	return err
+}
+
+// Extend charges more hits to the limits of an open hold, all or none, by the rules in force. If it is admitted, the hold
+// lapses TTL from now. If it is denied (Response.Code) it has charged nothing, and the hold is as it was: the client cuts
+// what it does, and settles. Hits of 0 only prolong the hold, and are admitted unless a limit has no unit left.
+// It is ErrNotHeld if there is no such hold.
+func (e *Engine) Extend(h *Hold, resp *Response) error {
+	g, d, err := e.beginHold(h, resp, false)
+	if err != nil {
+		return err
+	}
+	now := e.clock.Now()
+	if e.config.Store != nil {
+		err = e.extendShared(g, d, h, resp, now)
+	} else {
+		err = e.extendHere(d, h, resp, now)
+	}
+	if err == nil {
+		d.answered(resp)
+	}
+	return err
+}
+
+// Settle ends a hold: the hits of the request are what was used in all, estimate and extensions together. What has
+// been held beyond that is given back, as far as it would still be there if it had not been held; what was used
+// beyond it is charged, above the limit if it must be. See sluice.Reservation.Settle.
+//
+// It is ErrNotHeld if there is no such hold: it was settled with other numbers, it has lapsed, or it has never been.
+// Nothing has changed then. The same Settle again is no error within ten minutes, and changes nothing.
+func (e *Engine) Settle(h *Hold) error { return e.end(h, false) }
+
+// Release gives all of a hold back. It is Settle with 0, whatever hits the request has.
+func (e *Engine) Release(h *Hold) error { return e.end(h, true) }
+
+func (e *Engine) end(h *Hold, released bool) error {
+	resp, _ := e.holds.scratch.Get().(*Response)
+	if resp == nil {
+		resp = new(Response)
+	}
+	defer e.holds.scratch.Put(resp)
+	g, d, err := e.beginHold(h, resp, released)
+	if err != nil {
+		return err
+	}
+	if e.config.Store != nil {
+		return e.settleShared(g, d, h, resp, released)
+	}
+	return e.settleHere(h, resp, released, e.clock.Now())
+}
+
+// beginHold checks a call of a hold, and finds its limits. d is nil if the domain has no rules. The hits of a
+// release are 0, whatever the request says.
+func (e *Engine) beginHold(h *Hold, resp *Response, release bool) (g *generation, d *domainState, err error) {
+	if err := h.check(); err != nil {
+		return nil, nil, err
+	}
+	if h.TTL = cmp.Or(h.TTL, defaultHoldTTL); h.TTL > e.config.MaxHoldTTL {
+		h.TTL = e.config.MaxHoldTTL
+	}
+	resp.reset(len(h.Request.Descriptors))
+	g = e.now.Load()
+	if d = g.domains[h.Request.Domain]; d == nil {
+		e.unknown.add(h.Request.Domain, uint64(len(h.Request.Descriptors)))
+		for i := range resp.work { // the hold may be of rules that are gone
+			resp.work[i].hits = h.hits(i, release)
+		}
+		return g, nil, nil
+	}
+	replaces := false
+	for i := range h.Request.Descriptors {
+		r := e.resolve(g, d, &h.Request, resp, i)
+		replaces = replaces || r != nil && len(r.replaces) != 0
+		if release {
+			resp.work[i].hits = 0
+		} else if fault := resp.Statuses[i].Fault; fault != "" {
+			return nil, nil, &InvalidError{fmt.Sprintf("descriptor %d: %s", i, fault)}
+		}
+	}
+	if replaces {
+		resp.replace()
+	}
+	return g, d, nil
+}
+
+// hits is the hits of a descriptor without a rule.
+func (h *Hold) hits(i int, release bool) uint64 {
+	switch n := h.Request.Descriptors[i].Hits; {
+	case release:
+		return 0
+	case n != nil:
+		return *n
+	}
+	return uint64(max(h.Request.Hits, 1))
+}
+
+func (h *Hold) check() error {
+	switch {
+	case h.Request.Domain == "":
+		return ErrNoDomain
+	case len(h.Request.Descriptors) == 0:
+		return ErrNoDescriptors
+	case !validHoldID(h.ID):
+		return &InvalidError{"the id of the hold is no text of 1 to 128 visible characters of ASCII"}
+	case h.TTL < 0:
+		return &InvalidError{fmt.Sprintf("the hold's TTL is %v; want more than 0, or 0 for %v", h.TTL, defaultHoldTTL)}
+	case len(h.Step) > maxHoldID:
+		return &InvalidError{fmt.Sprintf("the step has %d bytes; want at most %d", len(h.Step), maxHoldID)}
+	}
+	for i := range h.Request.Descriptors {
+		d := &h.Request.Descriptors[i]
+		if d.Refund {
+			return &InvalidError{fmt.Sprintf("descriptor %d gives hits back; want a hold to be settled instead", i)}
+		}
+		if d.Override != nil {
+			if err := d.Override.check(i); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func validHoldID(id string) bool {
+	for i := range len(id) {
+		if id[i] <= ' ' || id[i] > '~' {
+			return false
+		}
+	}
+	return id != "" && len(id) <= maxHoldID
+}
+
+// answered counts the answer to a call. d may be nil.
+func (d *domainState) answered(resp *Response) {
+	switch {
+	case d == nil:
+	case resp.Code == OK:
+		d.ok.Add(1)
+	default:
+		d.overLimit.Add(1)
+	}
+}
+
+// chargeHold charges all limits, or none, and answers. made are the receipts, a list for each descriptor.
+//
+// The keys of counters are locked while they are looked at and charged, as in decideTogether. Calls that do not
+// lock them may come between, and so may the begin of another window. So the counts are looked at again, with the
+// charge in them: if one is above its limit, everything is given back, and the hold is denied.
+func (e *Engine) chargeHold(resp *Response, now int64) (made [][]*sluice.Reservation, stop bool) {
+	held := e.lock(resp.work)
+	defer e.unlock(held)
+	all := sluice.AllDecision{Denied: -1}
+	var receipts []*sluice.Reservation
+	if stop = lookCounters(true, resp, now) || !resp.holdCharges(); !stop {
+		receipts = make([]*sluice.Reservation, len(resp.charges))
+		each := make([]sluice.Decision, len(resp.charges))
+		if all = sluice.TakeAllReceipts(receipts, each, resp.charges...); !all.Allowed || resp.exceeded(each) {
+			stop = true
+			for _, r := range receipts {
+				r.Cancel()
+			}
+		}
+	}
+	if made = make([][]*sluice.Reservation, len(resp.work)); !stop {
+		for i := range resp.work {
+			made[i] = receipts[resp.work[i].from:resp.work[i].to:resp.work[i].to]
+		}
+	}
+	for i := range resp.work {
+		if w := &resp.work[i]; w.limited {
+			made[i] = append(made[i], e.answerHold(w, &resp.Statuses[i], now, stop, all)...)
+		}
+	}
+	e.concludeHold(resp, stop)
+	return made, stop
+}
+
+// holdCharges lists the charges of all limits that can stand in the way. It is false if one has no room for a look.
+func (resp *Response) holdCharges() bool {
+	resp.charges = resp.charges[:0]
+	for i := range resp.work {
+		w := &resp.work[i]
+		w.from = len(resp.charges)
+		switch {
+		case !w.limited || w.shadow:
+		case w.second == nil:
+			resp.charges = append(resp.charges, sluice.Charge{Key: w.key(), Cost: clampInt(w.hits)})
+		case w.hits != 0:
+			resp.charges = w.appendBoth(resp.charges)
+		case !w.fitsBoth():
+			return false
+		}
+		w.to = len(resp.charges)
+	}
+	return true
+}
+
+// exceeded marks the counters that are above their limit after the charge, and reports whether there is one.
+func (resp *Response) exceeded(each []sluice.Decision) (any bool) {
+	for i := range resp.work {
+		w := &resp.work[i]
+		if w.limited && w.counts && !w.shadow && uint64(w.most-each[w.from].Remaining) > w.limit {
+			w.over, any = true, true
+		}
+	}
+	return any
+}
+
+// answerHold fills in a status after the charge, or after none. It charges a rule in shadow mode, which stands in
+// nobody's way, by itself.
+func (e *Engine) answerHold(w *work, st *Status, now int64, stop bool, all sluice.AllDecision) (made []*sluice.Reservation) {
+	shadow := [1]sluice.Decision{}
+	if w.shadow && !stop {
+		made = make([]*sluice.Reservation, 1)
+		sluice.TakeAllReceipts(made, shadow[:], sluice.Charge{Key: w.key(), Cost: clampInt(w.hits)})
+	}
+	switch {
+	case w.counts:
+		e.take(w, st, now, 0)
+	case w.shadow && !stop:
+		w.limiterStatus(st, &shadow[0], !shadow[0].Allowed)
+	case w.second == nil:
+		w.answerLimiter(st, stop, all.Denied >= w.from && all.Denied < w.to, all.RetryAfter)
+	case stop:
+		e.answerBoth(w, st, now, true, all.Denied >= w.from && all.Denied < w.to || !w.fitsBoth(), all.RetryAfter)
+		e.denials.absorb(w.denialID(st), now, w.hits, w.window(st, now)) // no refund comes for a hold
+	default:
+		took := w.second.took // is settled, and so cannot be given back by refunds
+		w.hits, w.second.took = w.hits-took, 0
+		e.answerBoth(w, st, now, false, false, 0)
+		w.hits, w.second.took = w.hits+took, took
+		b := w.second.key().Peek(0)
+		more := withinOf(took, w.second.rule.limit, w.second.near, &b)
+		w.second.series.add(w.second.id, &more)
+	}
+	return made
+}
+
+// concludeHold combines the statuses. Whatever has stopped the hold denies it.
+func (e *Engine) concludeHold(resp *Response, stop bool) {
+	if e.conclude(resp); !stop || resp.Code == OverLimit || resp.WouldDeny {
+		return
+	}
+	if e.config.Shadow {
+		resp.WouldDeny = true
+		e.globalShadow.Add(1)
+		return
+	}
+	resp.Code = OverLimit
+}

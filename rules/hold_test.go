@@ -1,0 +1,436 @@
+package rules
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-go/sluice"
+)
+
+func holdOf(id string, ds ...Descriptor) *Hold {
+	return &Hold{ID: id, Request: Request{Domain: "d", Descriptors: ds}}
+}
+
+// hold makes a hold, and says whether it was admitted.
+func (w *world) hold(h *Hold) bool {
+	w.tb.Helper()
+	require.NoError(w.tb, w.Hold(h, &w.resp))
+	return w.resp.Code == OK
+}
+
+func (w *world) extend(h *Hold) bool {
+	w.tb.Helper()
+	require.NoError(w.tb, w.Extend(h, &w.resp))
+	return w.resp.Code == OK
+}
+
+const tokenRules = `
+domain: d
+descriptors:
+- {key: user, rate_limit: {unit: minute, requests_per_unit: 3}}
+- {key: tokens, rate_limit: {unit: hour, requests_per_unit: 1000}}
+- {key: bucket, rate_limit: {unit: hour, requests_per_unit: 3600, burst: 100, algorithm: token-bucket}}
+- {key: watched, shadow_mode: true, rate_limit: {unit: hour, requests_per_unit: 10}}
+- {key: free, rate_limit: {unlimited: true}}
+`
+
+// TestHold_AllOrNone: windows and a bucket are held together, or not at all; denied holds count nothing.
+func TestHold_AllOrNone(t *testing.T) {
+	w := newWorld(t, Config{}, tokenRules)
+	request := func(tokens, bucket uint64) []Descriptor {
+		return []Descriptor{describe("user=u"), withHits("tokens=u", tokens), withHits("bucket=u", bucket), withHits("watched=u", 8), describe("free=u"), describe("nothing=u")}
+	}
+	require.True(t, w.hold(holdOf("a", request(600, 60)...)))
+	require.Equal(t, []int{2, 400, 40, 2}, []int{w.left("user=u"), w.left("tokens=u"), w.left("bucket=u"), w.left("watched=u")})
+	for i, ds := range [][]Descriptor{request(401, 1), request(1, 41)} {
+		require.False(t, w.hold(holdOf("b", ds...)))
+		require.Equal(t, OverLimit, w.resp.Statuses[1+i].Code)
+		require.NotZero(t, w.resp.Statuses[1+i].RetryAfter)
+		require.Equal(t, OK, w.resp.Statuses[0].Code)
+		require.Equal(t, []int{2, 400, 40}, []int{w.left("user=u"), w.left("tokens=u"), w.left("bucket=u")})
+	}
+	require.True(t, w.hold(holdOf("b", request(1, 1)...)), "a rule in shadow mode does not stand in the way")
+	require.NoError(t, w.Settle(holdOf("a", request(10, 70)...)))
+	require.Equal(t, []int{1, 989, 29}, []int{w.left("user=u"), w.left("tokens=u"), w.left("bucket=u")}, "590 back, and a debt of 10")
+	require.NoError(t, w.Release(holdOf("b", request(5, 5)...)))
+	require.Equal(t, []int{2, 990, 30}, []int{w.left("user=u"), w.left("tokens=u"), w.left("bucket=u")})
+	require.Equal(t, Holds{Held: 2, Settled: 1, Released: 1, Denied: 2}, w.Holds())
+	s := w.series("d.tokens")
+	require.Equal(t, []uint64{601, 10}, []uint64{s.Estimated, s.Settled})
+}
+
+// TestHold_Again: an id is a hold of one request, once.
+func TestHold_Again(t *testing.T) {
+	w := newWorld(t, Config{}, tokenRules)
+	five := func() *Hold { return holdOf("a", withHits("tokens=u", 5)) }
+	require.True(t, w.hold(five()))
+	require.True(t, w.hold(five()))
+	require.EqualValues(t, 995, w.resp.Statuses[0].Remaining, "the first answer")
+	require.Equal(t, 995, w.left("tokens=u"))
+	require.ErrorIs(t, w.Hold(holdOf("a", withHits("tokens=u", 6)), &w.resp), ErrOtherHold)
+	require.ErrorIs(t, w.Hold(holdOf("a", withHits("tokens=v", 5)), &w.resp), ErrOtherHold)
+	require.ErrorIs(t, w.Settle(holdOf("a", withHits("tokens=v", 5))), ErrNotHeld)
+	require.ErrorIs(t, w.Settle(holdOf("a", withHits("tokens=u", 5), describe("user=u"))), ErrNotHeld)
+	require.ErrorIs(t, w.Settle(holdOf("b", withHits("tokens=u", 5))), ErrNotHeld)
+
+	more := holdOf("a", withHits("tokens=u", 10))
+	more.Step = "1"
+	require.True(t, w.extend(more))
+	require.True(t, w.extend(more))
+	require.Equal(t, 985, w.left("tokens=u"))
+	require.False(t, w.extend(holdOf("a", withHits("tokens=u", 986))))
+	require.Equal(t, 985, w.left("tokens=u"))
+
+	twelve := holdOf("a", withHits("tokens=u", 12))
+	require.NoError(t, w.Settle(twelve))
+	require.NoError(t, w.Settle(twelve))
+	require.Equal(t, 988, w.left("tokens=u"))
+	require.ErrorIs(t, w.Settle(holdOf("a", withHits("tokens=u", 3))), ErrNotHeld)
+	require.ErrorIs(t, w.Release(twelve), ErrNotHeld)
+	require.ErrorIs(t, w.Extend(more, &w.resp), ErrNotHeld)
+	require.True(t, w.hold(five()), "the first answer")
+	require.Equal(t, 988, w.left("tokens=u"))
+
+	w.clock.Advance(rememberHolds)
+	require.ErrorIs(t, w.Settle(twelve), ErrNotHeld)
+	require.True(t, w.hold(five()))
+	require.Equal(t, 983, w.left("tokens=u"))
+	require.Equal(t, Holds{Open: 1, Held: 2, Settled: 1, Cut: 1}, w.Holds())
+}
+
+// TestHold_Lapse: a hold that nobody settles is spent, or given back, at the end of its TTL.
+func TestHold_Lapse(t *testing.T) {
+	w := newWorld(t, Config{MaxHoldTTL: 20 * time.Minute}, tokenRules)
+	spent, back := holdOf("spent", withHits("tokens=u", 100)), holdOf("back", withHits("tokens=u", 10))
+	spent.TTL, back.TTL, back.GiveBack = time.Minute, 2*time.Minute, true
+	require.True(t, w.hold(spent) && w.hold(back))
+	w.clock.Advance(time.Minute)
+	require.Equal(t, 890, w.left("tokens=u"))
+	require.ErrorIs(t, w.Settle(spent), ErrNotHeld)
+	more := holdOf("back", withHits("tokens=u", 1))
+	more.TTL = 2 * time.Minute
+	require.True(t, w.extend(more))
+	w.clock.Advance(2*time.Minute - 1)
+	require.Equal(t, 889, w.left("tokens=u"))
+	w.clock.Advance(1)
+	require.Equal(t, 900, w.left("tokens=u"), "any call finds what has lapsed")
+	require.ErrorIs(t, w.Release(back), ErrNotHeld)
+	require.Equal(t, Holds{Held: 2, Lapsed: 2}, w.Holds())
+
+	long := holdOf("long", withHits("tokens=u", 1))
+	long.TTL = 50 * time.Hour
+	require.True(t, w.hold(long))
+	require.Equal(t, 20*time.Minute, long.TTL)
+	w.clock.Advance(20 * time.Minute)
+	require.Equal(t, Holds{Held: 3, Lapsed: 3}, w.Holds())
+}
+
+// TestHold_LaterWindow: what is settled in a later window takes nothing from that window.
+func TestHold_LaterWindow(t *testing.T) {
+	w := newWorld(t, Config{}, tokenRules)
+	require.True(t, w.hold(holdOf("a", withHits("user=u", 3))))
+	w.clock.Advance(time.Minute)
+	require.True(t, w.hold(holdOf("b", withHits("user=u", 2))))
+	require.NoError(t, w.Release(holdOf("a", withHits("user=u", 3))))
+	require.Equal(t, 1, w.left("user=u"))
+}
+
+// TestHold_Swap: open holds are settled with the limiters that they were made with.
+func TestHold_Swap(t *testing.T) {
+	w := newWorld(t, Config{}, tokenRules)
+	ds := []Descriptor{withHits("tokens=u", 100), withHits("bucket=u", 50)}
+	require.True(t, w.hold(holdOf("a", ds...)))
+	require.True(t, w.hold(holdOf("b", ds...)))
+	require.NoError(t, w.Swap(mustLoad(t, "domain: other\ndescriptors: [{key: k, rate_limit: {unit: day, requests_per_unit: 1}}]")))
+	require.NoError(t, w.Settle(holdOf("a", withHits("tokens=u", 30), withHits("bucket=u", 40))))
+	require.NoError(t, w.Swap(mustLoad(t, tokenRules)))
+	require.Equal(t, 870, w.left("tokens=u"), "counters outlive their rules, and 70 are back")
+	require.NoError(t, w.Release(holdOf("b", ds...)))
+	require.Equal(t, 970, w.left("tokens=u"))
+}
+
+// TestHold_Bounds: more holds than Config.MaxHolds are an error that says so, and hold nothing.
+func TestHold_Bounds(t *testing.T) {
+	w := newWorld(t, Config{MaxHolds: 3}, tokenRules)
+	one := func(id string) *Hold { return holdOf(id, withHits("tokens=u", 1)) }
+	require.True(t, w.hold(one("a")) && w.hold(one("b")) && w.extend(one("a")))
+	require.ErrorIs(t, w.Hold(one("c"), &w.resp), ErrManyHolds)
+	require.ErrorIs(t, w.Extend(one("b"), &w.resp), ErrManyHolds)
+	require.Equal(t, 997, w.left("tokens=u"))
+	require.NoError(t, w.Settle(one("a")))
+	for i := range 10 {
+		require.True(t, w.hold(one(fmt.Sprint(i))))
+		require.NoError(t, w.Settle(one(fmt.Sprint(i))))
+	}
+	require.Len(t, w.holds.byID, 1+3, "the ends that are remembered are bounded, too")
+	require.ErrorIs(t, w.Settle(one("0")), ErrNotHeld)
+	require.NoError(t, w.Settle(one("9")))
+}
+
+// TestHold_Invalid: bad input is an error that names it, and holds nothing.
+func TestHold_Invalid(t *testing.T) {
+	w := newWorld(t, Config{}, tokenRules)
+	for want, h := range map[string]*Hold{
+		ErrNoDomain.Error():      {ID: "a", Request: Request{Descriptors: []Descriptor{describe("user=u")}}},
+		ErrNoDescriptors.Error(): holdOf("a"),
+		"the id of the hold is no text of 1 to 128 visible characters of ASCII":                    holdOf("a b", describe("user=u")),
+		"the hold's TTL is -1ns; want more than 0, or 0 for 10m0s":                                 {ID: "a", TTL: -1, Request: holdOf("", describe("user=u")).Request},
+		"descriptor 0 gives hits back; want a hold to be settled instead":                          holdOf("a", Descriptor{Entries: entries("user=u"), Refund: true}),
+		"descriptor 1: limit.unit is Unit(9); want SECOND, MINUTE, HOUR, DAY, WEEK, MONTH or YEAR": holdOf("a", describe("user=u"), override("user=u", 1, 9)),
+	} {
+		require.EqualError(t, w.Hold(h, &w.resp), want)
+	}
+	h := holdOf("", describe("user=u"))
+	require.True(t, w.hold(h))
+	require.Len(t, h.ID, 26)
+	require.NoError(t, w.Release(h))
+}
+
+func TestHold_Shadow(t *testing.T) {
+	w := newWorld(t, Config{Shadow: true}, tokenRules)
+	require.True(t, w.hold(holdOf("a", withHits("user=u", 4))))
+	require.True(t, w.resp.WouldDeny)
+	require.Equal(t, 3, w.left("user=u"), "nothing is held")
+	require.NoError(t, w.Settle(holdOf("a", withHits("user=u", 4))))
+}
+
+func holdSeed(t *testing.T) *rand.Rand {
+	seed := rand.Uint64()
+	if s := os.Getenv("SLUICE_SEED"); s != "" {
+		var err error
+		seed, err = strconv.ParseUint(s, 10, 64)
+		require.NoError(t, err)
+	}
+	t.Logf("SLUICE_SEED=%d", seed)
+	return rand.New(rand.NewPCG(seed, 1))
+}
+
+// modelHold is a hold as the test knows it.
+type modelHold struct {
+	id       string
+	charges  []charged // of the hold, then of its extensions
+	end      int64
+	giveBack bool
+}
+
+type charged struct {
+	at    int64
+	units uint64
+}
+
+// TestHold_Histories: in random histories of holds that use at most what they hold, what was used never exceeds the worst
+// case of the limit, in any interval; and calls that fail, or come twice, change nothing. In windows each answer is
+// that of an exact count.
+func TestHold_Histories(t *testing.T) {
+	random := holdSeed(t)
+	for _, algorithm := range []string{"", "fixed-window", "sliding-window", "sliding-log", "gcra", "token-bucket", "leaky-bucket"} {
+		t.Run("algorithm="+algorithm, func(t *testing.T) {
+			for range 40 {
+				holdHistory(t, algorithm, random)
+			}
+		})
+	}
+}
+
+const holdLimit, holdPeriod = 20, time.Minute
+
+func holdHistory(t *testing.T, algorithm string, random *rand.Rand) {
+	limit := sluice.Per(holdLimit, holdPeriod)
+	extension := ""
+	if algorithm != "" {
+		extension = ", algorithm: " + algorithm
+	}
+	w := newWorld(t, Config{}, fmt.Sprintf("domain: d\ndescriptors: [{key: k, rate_limit: {unit: minute, requests_per_unit: %d%s}}]", holdLimit, extension))
+	worst := func(d time.Duration) uint64 { return 2 * holdLimit * uint64(1+d/holdPeriod) }
+	if algorithm != "" {
+		var a sluice.Algorithm
+		require.NoError(t, a.UnmarshalText([]byte(algorithm)))
+		l, err := sluice.New(sluice.Config{Limit: limit, Algorithm: a})
+		require.NoError(t, err)
+		worst = func(d time.Duration) uint64 { return uint64(l.WorstCase(d)) }
+	}
+	var open []*modelHold
+	var used []charged
+	use := func(h *modelHold, n uint64) {
+		for _, c := range h.charges {
+			own := min(n, c.units)
+			n -= own
+			used = append(used, charged{c.at, own})
+		}
+	}
+	window := func(at int64) int64 { return at / int64(holdPeriod) }
+	room := func() (n uint64) { // of a window
+		n = holdLimit
+		count := func(c charged) {
+			if window(c.at) == window(w.clock.Now()) {
+				n -= c.units
+			}
+		}
+		for _, c := range used {
+			count(c)
+		}
+		for _, h := range open {
+			for _, c := range h.charges {
+				count(c)
+			}
+		}
+		return n
+	}
+	exact := algorithm == "" || algorithm == "fixed-window"
+	unchanged := func(f func() error, want error) {
+		before := w.left("k=v")
+		require.ErrorIs(t, f(), want)
+		require.Equal(t, before, w.left("k=v"))
+	}
+	lapse := func() {
+		kept := open[:0]
+		for _, h := range open {
+			switch {
+			case h.end > w.clock.Now():
+				kept = append(kept, h)
+			case !h.giveBack:
+				use(h, 1<<40)
+			}
+		}
+		open = kept
+	}
+	for step := range 120 {
+		w.clock.Advance(time.Duration(random.Int64N(int64(8 * time.Second))))
+		lapse()
+		n := 1 + random.Uint64N(8)
+		id := fmt.Sprint(step)
+		if len(open) > 0 && random.IntN(3) > 0 {
+			i := random.IntN(len(open))
+			h := open[i]
+			request := func(n uint64) *Hold { return holdOf(h.id, withHits("k=v", n)) }
+			if random.IntN(3) == 0 {
+				more := request(n)
+				more.TTL = time.Duration(1 + random.Int64N(int64(time.Minute)))
+				r := room()
+				ok := w.extend(more)
+				if exact {
+					require.Equal(t, n <= r, ok)
+				}
+				if ok {
+					h.charges, h.end = append(h.charges, charged{w.clock.Now(), n}), w.clock.Now()+int64(more.TTL)
+				}
+				continue
+			}
+			held := uint64(0)
+			for _, c := range h.charges {
+				held += c.units
+			}
+			actual := random.Uint64N(held + 1)
+			require.NoError(t, w.Settle(request(actual)))
+			use(h, actual)
+			open = append(open[:i], open[i+1:]...)
+			unchanged(func() error { return w.Settle(request(actual)) }, nil)
+			unchanged(func() error { return w.Settle(request(actual + 1)) }, ErrNotHeld)
+			unchanged(func() error { return w.Extend(request(1), &w.resp) }, ErrNotHeld)
+			continue
+		}
+		h := holdOf(id, withHits("k=v", n))
+		h.TTL, h.GiveBack = time.Duration(1+random.Int64N(int64(2*time.Minute))), random.IntN(2) == 0
+		r := room()
+		ok := w.hold(h)
+		if exact {
+			require.Equal(t, n <= r, ok, "room for %d, and %d asked", r, n)
+		}
+		if ok {
+			require.Equal(t, !exact || uint64(w.left("k=v")) == r-n, true)
+			open = append(open, &modelHold{id, []charged{{w.clock.Now(), n}}, w.clock.Now() + int64(h.TTL), h.GiveBack})
+			unchanged(func() error { return w.Hold(h, &w.resp) }, nil)
+		}
+	}
+	for i, from := range used {
+		sum := uint64(0)
+		for _, c := range used {
+			if c.at >= from.at && c.at-from.at <= int64(3*holdPeriod) {
+				sum += c.units
+			}
+		}
+		require.LessOrEqual(t, sum, worst(3*holdPeriod), "from charge %d on", i)
+	}
+}
+
+// TestHold_Concurrent: 200 goroutines hold, extend, settle, release and die; in the end each unit is accounted for.
+func TestHold_Concurrent(t *testing.T) {
+	const limit = 1 << 20
+	w := newWorld(t, Config{}, fmt.Sprintf(`
+domain: d
+descriptors:
+- {key: window, rate_limit: {unit: year, requests_per_unit: %d}}
+- {key: log, rate_limit: {unit: year, requests_per_unit: %d, algorithm: fixed-window, count_denied: false}}
+`, limit, limit))
+	random := holdSeed(t)
+	seeds := make([]uint64, 200)
+	for i := range seeds {
+		seeds[i] = random.Uint64()
+	}
+	var all sync.WaitGroup
+	var mutex sync.Mutex
+	used := uint64(0)
+	for i, seed := range seeds {
+		all.Go(func() {
+			own, random := uint64(0), rand.New(rand.NewPCG(seed, 2))
+			for k := range 20 {
+				own += holdLife(t, w.Engine, fmt.Sprint(i, ".", k), random)
+			}
+			mutex.Lock()
+			defer mutex.Unlock()
+			used += own
+		})
+	}
+	all.Wait()
+	w.clock.Advance(defaultHoldTTL)
+	require.Equal(t, limit-int(used), w.left("window=w"))
+	require.Equal(t, limit-int(used), w.left("log=w"))
+	n := w.Holds()
+	require.Equal(t, Holds{Held: 4000, Settled: n.Settled, Released: n.Released, Lapsed: 4000 - n.Settled - n.Released}, n)
+}
+
+// holdLife is the life of a hold. It returns what the hold has used in the end.
+func holdLife(t *testing.T, e *Engine, id string, random *rand.Rand) uint64 {
+	held := 1 + random.Uint64N(9)
+	request := func(n uint64) *Hold { return holdOf(id, withHits("window=w", n), withHits("log=w", n)) }
+	h, resp := request(held), new(Response)
+	h.GiveBack = random.IntN(2) == 0
+	err := e.Hold(h, resp)
+	if random.IntN(3) == 0 && err == nil {
+		more := 1 + random.Uint64N(9)
+		err = e.Extend(request(more), resp)
+		held += more
+	}
+	actual := random.Uint64N(2 * held)
+	switch random.IntN(4) {
+	case 0: // dies
+		if actual = held; h.GiveBack {
+			actual = 0
+		}
+	case 1:
+		actual = 0
+		err = firstError(err, e.Release(request(3)))
+	default:
+		err = firstError(err, e.Settle(request(actual)), e.Settle(request(actual)))
+	}
+	if err != nil {
+		t.Error(err)
+	}
+	return actual
+}
+
+func firstError(errs ...error) error {
+	for _, err := range errs {
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
