@@ -34,6 +34,9 @@ func completeFlags(root *cobra.Command) {
 				err = cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp))
 			}
 		}
+		if err == nil && cmd.Flags().Lookup("key") != nil {
+			err = cmd.RegisterFlagCompletionFunc("key", completeKey)
+		}
 		if err != nil {
 			panic(err) // there is no such command, or no such flag
 		}

@@ -10,10 +10,12 @@ import (
 // TestCompletion: shells are told what flags take, and scripts for them can be had.
 func TestCompletion(t *testing.T) {
 	for line, want := range map[string]string{ // the shell picks what fits
-		"replay --algorithm ":    "all\ngcra\ntoken-bucket\nleaky-bucket\nsliding-window\nsliding-log\nfixed-window\n:4\n",
-		"recommend --algorithm ": "gcra\ntoken-bucket\nleaky-bucket\nsliding-window\nsliding-log\nfixed-window\n:4\n",
-		"compare --output ":      "text\njson\n:4\n",
-		"rec":                    "recommend\tRecommend limits for the clients of an access log\n:4\n",
+		"replay --algorithm ":           "all\ngcra\ntoken-bucket\nleaky-bucket\nsliding-window\nsliding-log\nfixed-window\n:4\n",
+		"recommend --algorithm ":        "gcra\ntoken-bucket\nleaky-bucket\nsliding-window\nsliding-log\nfixed-window\n:4\n",
+		"compare --output ":             "text\njson\n:4\n",
+		"replay --key ":                 "client\npath-class\npath\nmethod\nhost\nuser\nagent\nstatus\nstatus-class\nfield:\n:6\n",
+		"recommend --key client,status": "client,path-class\nclient,path\nclient,method\nclient,host\nclient,user\nclient,agent\nclient,status\nclient,status-class\nclient,field:\n:6\n",
+		"rec":                           "recommend\tRecommend limits for the clients of an access log\n:4\n",
 	} {
 		code, stdout, _ := execute(nil, append([]string{"__complete"}, strings.Split(line, " ")...)...)
 		assert.Equal(t, exitOK, code)

@@ -65,6 +65,8 @@ type output struct {
 		Blank          int64
 		Counted        int64
 		Malformed      int64
+		Key            string
+		Keyless        int64
 		MalformedLines []int64 `json:"malformed_lines"`
 		Reason         string  `json:"malformed_reason"`
 		Incomplete     string

@@ -25,6 +25,7 @@ nothing to --clients of the clients. Without FILE a small made-up log is read.
 ` + inputHelp + `
 A client is an IPv4 address, an IPv6 network or a name, and the clock is the
 log's own, as for sluice replay.
+` + keyHelp + `
 
 The report has what one client asked for at most in any second, ten seconds,
 minute and hour; for each of a row of rates the smallest burst that denies
@@ -42,6 +43,7 @@ see with --check whether it holds for another day.
 
 --output serve, nginx, envoy, haproxy or go prints the limit for that program
 alone. nginx and HAProxy count in their own ways, and get numbers of their own.
+With another --key there is go, and serve if its rules can count by that.
 
 Requests are kept in a temporary file of a few bytes each, and clients in
 memory, at most --max-clients of them. With --max-denied-clients the exit code
@@ -52,6 +54,7 @@ const recommendExample = `  sluice recommend
   sluice recommend access.log.gz --clients 99.5%
   sluice recommend monday.log --check tuesday.log --max-denied-clients 1%
   sluice recommend 'access.log*' --rate 60/m --algorithm gcra
+  sluice recommend access.log --key client,path-class
   sluice recommend access.log --output nginx`
 
 // recommendFlags are the flags of the command as given.
@@ -63,6 +66,7 @@ type recommendFlags struct {
 	check      []string
 	maxDenied  string
 	maxClients int
+	key        keyFlag
 	ipv6Prefix int
 	top        int
 	output     string
@@ -90,6 +94,7 @@ func newRecommend() *cobra.Command {
 	f.StringArrayVar(&flags.check, "check", nil, "`FILE` of a second log, to try the limits on; repeatable")
 	f.StringVar(&flags.maxDenied, "max-denied-clients", "", "exit with 1 if more than `N` clients, or N%, are denied something")
 	f.IntVar(&flags.maxClients, "max-clients", 1<<20, "give up at more than `N` clients")
+	flags.key.add(cmd)
 	f.IntVar(&flags.ipv6Prefix, "ipv6-prefix", replay.IPv6Prefix, "an IPv6 client is its first `N` bits; 128 is an address")
 	f.IntVar(&flags.top, "top", 5, "list the `N` most denied clients of each rule")
 	f.StringVar(&flags.output, "output", "text", "`FORM` of the report: text, json or, only of the rule, "+targetNames())
@@ -117,6 +122,9 @@ func (f *recommendFlags) writer() (func(io.Writer, report.Recommendation) error,
 	}
 	for _, t := range recommend.Targets {
 		if t.Name == f.output {
+			if able := (recommend.Result{Config: recommend.Config{Key: f.key.parts()}}).TargetsFor(); !slices.ContainsFunc(able, func(o recommend.Target) bool { return o.Name == t.Name }) {
+				return nil, fmt.Errorf("--output %s has no words for --key %s: want text, json or go", t.Name, f.key.text)
+			}
 			return func(w io.Writer, rep report.Recommendation) error {
 				_, err := io.WriteString(w, t.Write(rep.Found))
 				return err
@@ -132,7 +140,10 @@ func (f *recommendFlags) config() (c recommend.Config, err error) {
 	if err != nil {
 		return c, fmt.Errorf("--clients %w", err)
 	}
-	c = recommend.Config{Denied: clients.Rest(), Per: f.per, IPv6Prefix: f.ipv6Prefix, Top: f.top, Algorithms: replay.Algorithms()}
+	c = recommend.Config{Denied: clients.Rest(), Per: f.per, Key: f.key.parts(), IPv6Prefix: f.ipv6Prefix, Top: f.top, Algorithms: replay.Algorithms()}
+	if _, err := accesslog.ParseKey(f.key.text, nil); err != nil {
+		return c, err
+	}
 	if err := recommend.CheckPeriod(f.per); err != nil {
 		return c, fmt.Errorf("--per %w", err)
 	}
@@ -204,11 +215,11 @@ func (f *recommendFlags) maxDeniedOf(n int) (int, error) {
 
 // run is the command. It looks at the whole command line before it opens a log.
 func (f *recommendFlags) run(cmd *cobra.Command, args []string) error {
-	write, err := f.writer()
+	c, err := f.config()
 	if err != nil {
 		return err
 	}
-	c, err := f.config()
+	write, err := f.writer()
 	if err != nil {
 		return err
 	}
@@ -259,10 +270,12 @@ func (f *recommendFlags) run(cmd *cobra.Command, args []string) error {
 
 // recommend reads the log and looks for limits. The report is whole unless the error is a failure that is not partly.
 func (f *recommendFlags) recommend(errs io.Writer, logs accesslog.Config, c recommend.Config) (rep report.Recommendation, err error) {
-	log, err := recommend.NewLog(f.ipv6Prefix, f.maxClients)
+	key, clients, err := f.key.newKey(f.ipv6Prefix)
 	if err != nil {
 		return rep, err
 	}
+	logs.Key = key
+	log := recommend.NewLog(clients, f.maxClients)
 	defer func() {
 		if closeErr := log.Close(); err == nil && closeErr != nil {
 			err = failure{closeErr}
@@ -286,16 +299,18 @@ func (f *recommendFlags) recommend(errs io.Writer, logs accesslog.Config, c reco
 		return rep, failure{err}
 	}
 	rep = report.Recommendation{Report: newReport(logs, facts, readErr), Found: found}
+	rep.Key = f.key.reported()
 	rep.Result = found.Evidence
 	return rep, readErr
 }
 
 // try replays a second log through the limits that the first one asks for.
 func (f *recommendFlags) try(errs io.Writer, logs accesslog.Config, found recommend.Result) (report.Report, error) {
-	clients, err := replay.NewClients(f.ipv6Prefix)
+	key, clients, err := f.key.newKey(f.ipv6Prefix)
 	if err != nil {
 		return report.Report{}, err
 	}
+	logs.Key = key
 	var rules []replay.Rule
 	for _, r := range found.Evidence.Rules {
 		rules = append(rules, r.Rule)
@@ -318,7 +333,7 @@ func (f *recommendFlags) try(errs io.Writer, logs accesslog.Config, found recomm
 		return report.Report{}, readErr
 	}
 	rep := newReport(logs, facts, readErr)
-	rep.Result = engine.Result(f.top)
+	rep.Key, rep.Result = f.key.reported(), engine.Result(f.top)
 	return rep, readErr
 }
 

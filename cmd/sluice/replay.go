@@ -36,6 +36,7 @@ made-up log is replayed.
 
 A client is an IPv4 address, an IPv6 network or a name, without a port: what
 httplimit takes for a client.
+` + keyHelp + `
 
 A rule is an algorithm and a limit. The algorithms are gcra, token-bucket,
 leaky-bucket, sliding-window, sliding-log and fixed-window. A limit is a count
@@ -70,6 +71,7 @@ const replayExample = `  sluice replay
   sluice replay access.log.gz --limit 60/m
   sluice replay access.log --rule 'gcra 60/m burst 9' --rule 'fixed-window 60/m'
   sluice replay 'access.log*' --algorithm all
+  sluice replay access.log --limit 10/m --key client,path-class
   sluice replay access.log --rules rules/
   sluice replay access.log --rules old.yaml --against new.yaml
   sluice replay access.log --rules rules/ --descriptor 'path={path},user={user}'
@@ -84,6 +86,7 @@ type replayFlags struct {
 	against     []string
 	domain      string
 	descriptors []string
+	key         keyFlag
 	ipv6Prefix  int
 	top         int
 	output      string
@@ -111,6 +114,7 @@ func newReplay() *cobra.Command {
 	f.StringArrayVar(&flags.against, "against", nil, "`PATH` of rules to compare --rules with; repeatable")
 	f.StringVar(&flags.domain, "domain", "", "`DOMAIN` whose rules count (default the only one)")
 	f.StringArrayVar(&flags.descriptors, "descriptor", nil, "`ENTRIES` that describe a request to the rules; repeatable")
+	flags.key.add(cmd)
 	f.IntVar(&flags.ipv6Prefix, "ipv6-prefix", replay.IPv6Prefix, "an IPv6 client is its first `N` bits; 128 is an address")
 	f.IntVar(&flags.top, "top", 5, "list the `N` most denied clients of each rule")
 	f.StringVar(&flags.output, "output", "text", "`FORM` of the report: text or json")
@@ -134,7 +138,11 @@ func (f *replayFlags) run(cmd *cobra.Command, args []string) error {
 	if f.ipv6Prefix < replay.MinIPv6Prefix || f.ipv6Prefix > replay.MaxIPv6Prefix {
 		return badIPv6Prefix(f.ipv6Prefix)
 	}
-	engine, err := f.newEngine(cmd.ErrOrStderr())
+	key, clients, err := f.key.newKey(f.ipv6Prefix)
+	if err != nil {
+		return err
+	}
+	engine, err := f.newEngine(clients, cmd.ErrOrStderr())
 	if err != nil {
 		return err
 	}
@@ -142,12 +150,14 @@ func (f *replayFlags) run(cmd *cobra.Command, args []string) error {
 	if err != nil {
 		return err
 	}
+	logs.Key = key
 	logs.Requests = len(f.files)+len(f.against) > 0
 	facts, readErr := readLogs(cmd.Context(), logs, cmd.ErrOrStderr(), func(rec accesslog.Record) { engine.Add(rec.Client, rec.Time, rec.Request) })
 	if facts.Counted == 0 {
 		return readErr
 	}
 	rep := newReport(logs, facts, readErr)
+	rep.Key = f.key.reported()
 	rep.Result = engine.Result(f.top)
 	if len(args) == 0 {
 		rep.Note = sampleNote
@@ -171,14 +181,13 @@ func newReport(logs accesslog.Config, facts accesslog.Facts, readErr error) repo
 }
 
 // newEngine makes a replay through all rules of the command line.
-func (f *replayFlags) newEngine(errs io.Writer) (*replay.Replay, error) {
+func (f *replayFlags) newEngine(clients *replay.Clients, errs io.Writer) (*replay.Replay, error) {
 	list, err := f.selectRules()
 	if err != nil {
 		return nil, err
 	}
-	clients, err := replay.NewClients(f.ipv6Prefix)
-	if err != nil {
-		return nil, err
+	if len(f.files) > 0 && f.key.text != defaultKey {
+		return nil, errors.New("--key says what limits count by, and --rules say it themselves: want one of the two, or --descriptor")
 	}
 	engine, err := replay.New(list, clients)
 	if err != nil {

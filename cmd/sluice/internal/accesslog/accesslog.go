@@ -15,7 +15,7 @@ import (
 
 // A Record is what a log says of one request.
 type Record struct {
-	// Client is the client as the log spells it. It is never empty, and valid until the function that got
+	// Client is the client as the log spells it, or the Key of the Config. It is never empty, and valid until the function that got
 	// the record returns.
 	Client []byte
 	// Time is the time of the request in nanoseconds since 1970, never negative.
@@ -42,13 +42,14 @@ const MaxMalformedLines = 10
 
 // Facts is the account of the lines read so far, of all sources together.
 //
-// Lines = Blank + Counted + Malformed.
+// Lines = Blank + Counted + Malformed + Keyless.
 type Facts struct {
 	Format    string // names of the formats, with commas between; empty until a line was readable
 	Lines     int64
 	Blank     int64 // lines of nothing but white space, and comments of formats that have some
 	Counted   int64 // lines that became records
 	Malformed int64
+	Keyless   int64 // readable lines without a part of Config.Key
 	// MalformedLines are the numbers, from 1 in the first source on, of the first malformed lines.
 	MalformedLines []int64
 	// MalformedReason is what was wrong with the first of them. Of several sources it begins with the name

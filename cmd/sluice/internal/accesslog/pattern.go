@@ -20,7 +20,7 @@ const errQuotes = decisive("quotes in a field, so that it is not certain where t
 // has not escaped. It has no blanks if a blank comes next.
 type pattern struct {
 	name, text   string
-	fields       []patternField
+	order        []patternField
 	behind       string // the last field
 	client, time int    // numbers of fields
 	need         int    // fields that a line must have: those before quotes behind client, time and status
@@ -50,15 +50,15 @@ func compile(name, text string) (pattern, error) {
 		end := strings.IndexFunc(after+" ", func(r rune) bool {
 			return r != '_' && (r < '0' || r > '9') && (r < 'a' || r > 'z') && (r < 'A' || r > 'Z')
 		})
-		switch last := len(p.fields) - 1; {
+		switch last := len(p.order) - 1; {
 		case end == 0:
 			return p, fmt.Errorf("format %q has a $ without a name behind it: want one as in nginx's log_format, such as $remote_addr", text)
 		case before == "" && last >= 0:
-			return p, fmt.Errorf("format %q has nothing between $%s and $%s: want text there, to tell where one ends", text, p.fields[last].name, after[:end])
-		case len(p.fields) == maxFields:
+			return p, fmt.Errorf("format %q has nothing between $%s and $%s: want text there, to tell where one ends", text, p.order[last].name, after[:end])
+		case len(p.order) == maxFields:
 			return p, fmt.Errorf("format %q has too many fields: want at most %d, and those behind them left out", text, maxFields)
 		}
-		p.fields = append(p.fields, patternField{after[:end], before, strings.HasSuffix(before, `"`) && strings.HasPrefix(after[end:], `"`)})
+		p.order = append(p.order, patternField{after[:end], before, strings.HasSuffix(before, `"`) && strings.HasPrefix(after[end:], `"`)})
 		rest = after[end:]
 	}
 	return p, nil
@@ -73,7 +73,7 @@ func newPattern(name, text, client, time string) (pattern, error) {
 		client = "remote_addr"
 	}
 	p.client = p.index(client)
-	p.time = slices.IndexFunc(p.fields, func(f patternField) bool {
+	p.time = slices.IndexFunc(p.order, func(f patternField) bool {
 		return f.name == time || time == "" && slices.Contains(times, f.name)
 	})
 	switch {
@@ -85,17 +85,17 @@ func newPattern(name, text, client, time string) (pattern, error) {
 		return p, fmt.Errorf("format %q has no time: want $%s, or its name in --time-field", text, strings.Join(times, ", $"))
 	}
 	p.need = max(p.client, p.time, p.index("status")) + 1
-	for p.need < len(p.fields) && !p.fields[p.need].quoted {
+	for p.need < len(p.order) && !p.order[p.need].quoted {
 		p.need++
 	}
-	if slices.ContainsFunc(p.fields[:p.client], func(f patternField) bool { return f.quoted }) {
+	if slices.ContainsFunc(p.order[:p.client], func(f patternField) bool { return f.quoted }) {
 		p.quotes = strings.Count(text, `"`)
 	}
 	return p, nil
 }
 
 func (p pattern) index(name string) int {
-	return slices.IndexFunc(p.fields, func(f patternField) bool { return f.name == name })
+	return slices.IndexFunc(p.order, func(f patternField) bool { return f.name == name })
 }
 
 func (p pattern) Name() string { return p.name }
@@ -110,7 +110,7 @@ func (p pattern) Parse(line []byte) (Record, error) {
 	if p.quotes > 0 && bytes.Count(line, []byte{'"'}) != p.quotes {
 		return Record{}, errQuotes
 	}
-	client, err := theClient(p.fields[p.client].name, values[p.client])
+	client, err := theClient(p.order[p.client].name, values[p.client])
 	if err != nil {
 		return Record{}, err
 	}
@@ -143,14 +143,14 @@ const maxFields = 48
 
 // match cuts a line up, and returns how many fields it has.
 func (p pattern) match(line []byte) (values [maxFields][]byte, n int) {
-	for i, f := range p.fields {
+	for i, f := range p.order {
 		if len(line) < len(f.before) || string(line[:len(f.before)]) != f.before {
 			return values, i
 		}
 		line = line[len(f.before):]
 		after := p.behind
-		if i+1 < len(p.fields) {
-			after = p.fields[i+1].before
+		if i+1 < len(p.order) {
+			after = p.order[i+1].before
 		}
 		end := p.end(i, line, after)
 		if end < 0 {
@@ -161,20 +161,20 @@ func (p pattern) match(line []byte) (values [maxFields][]byte, n int) {
 			return values, i
 		}
 	}
-	return values, len(p.fields)
+	return values, len(p.order)
 }
 
 // end finds the end of a field that line begins with: -1 if there is none.
 func (p pattern) end(i int, line []byte, after string) int {
-	switch f := p.fields[i]; {
+	switch f := p.order[i]; {
 	case f.quoted:
 		return quoteEnd(line, func(rest []byte) bool {
 			switch {
-			case i+1 == len(p.fields) && after == `"`:
+			case i+1 == len(p.order) && after == `"`:
 				return beforeBlank(rest)
 			case !bytes.HasPrefix(rest, []byte(after[1:])):
 				return false
-			case i+1 == len(p.fields) || p.fields[i+1].name != "status":
+			case i+1 == len(p.order) || p.order[i+1].name != "status":
 				return true
 			}
 			status, _ := word(rest[len(after)-1 : min(len(after)+4, len(rest))])
@@ -216,7 +216,7 @@ func (p pattern) Request(line []byte) Request {
 		return ""
 	}
 	r := requestOf(get)
-	for i, f := range p.fields[:n] {
+	for i, f := range p.order[:n] {
 		if header, ok := strings.CutPrefix(f.name, "http_"); ok {
 			r.set(strings.ReplaceAll(header, "_", "-"), p.plain(values[i]))
 		}

@@ -2,6 +2,7 @@ package accesslog
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -24,6 +25,8 @@ type Config struct {
 	Follow bool
 	// Requests fills Record.Request.
 	Requests bool
+	// Key, unless nil, takes the place of the client in Record.Client.
+	Key *Key
 	// Progress, unless nil, is called now and then, on the goroutine that called Read.
 	Progress func(Progress)
 
@@ -61,6 +64,9 @@ func Read(ctx context.Context, c Config, each func(Record)) (Facts, error) {
 		}
 		p.free <- b
 	}
+	if s.facts.Counted == 0 && s.lacking != nil {
+		return s.facts, fmt.Errorf("%s: %w", Names(c.Sources), s.lacking)
+	}
 	if err := s.facts.end(c.Parsers); err != nil {
 		return s.facts, fmt.Errorf("%s: %w", Names(c.Sources), err)
 	}
@@ -91,7 +97,7 @@ func newPipeline(c *Config) *pipeline {
 	for range workers {
 		go func() {
 			for b := range p.work {
-				b.parse(c.Requests)
+				b.parse(c.Requests, c.Key)
 				b.parsed <- struct{}{}
 			}
 		}()
@@ -147,11 +153,15 @@ type line struct {
 	rec   Record
 	bad   error // why it is no record
 	blank bool
+	none  bool // it is a record that lacks the key
 	quote bool // it ends within quotes, or began within some
 }
 
 // parse reads the lines of the block.
-func (b *block) parse(requests bool) {
+func (b *block) parse(requests bool, key *Key) {
+	if b.err = cmp.Or(b.checkKey(key), b.err); errors.Is(b.err, ErrKey) {
+		return
+	}
 	if b.bad != nil {
 		b.lines = append(b.lines, line{bad: b.bad})
 	}
@@ -176,12 +186,29 @@ func (b *block) parse(requests bool) {
 		if l.rec, l.bad = parse(b.parsers, l.text); errors.Is(l.bad, errComment) {
 			l.bad, l.blank = nil, true
 			b.parsers = withDirectives(b.parsers, l.text)
+			if err := b.checkKey(key); err != nil {
+				b.err = err
+				return
+			}
+		}
+		if key != nil && l.bad == nil && !l.blank {
+			var err error
+			l.rec.Client, err = key.of(b.parsers[0], l.text, l.rec)
+			l.none = err != nil
 		}
 		if requests && l.bad == nil && !l.blank {
 			r := b.parsers[0].Request(l.text)
 			l.rec.Request = &r
 		}
 	}
+}
+
+// checkKey says whether lines of the block cannot have the key.
+func (b *block) checkKey(key *Key) error {
+	if key == nil || len(b.parsers) > 1 {
+		return nil
+	}
+	return key.check(b.parsers[0])
 }
 
 // parse tries parsers on a line. If none can read it, the reason is that of the one that knows its kind,
@@ -233,6 +260,8 @@ type sequencer struct {
 	wrap   wrap
 	source string
 	before int64 // lines of the sources before
+
+	lacking error // of the first line without the key, if no other line has it
 }
 
 func (s *sequencer) take(b *block) {
@@ -261,6 +290,13 @@ func (s *sequencer) take(b *block) {
 			s.facts.malformed(l.bad)
 			continue
 		}
+		if l.none {
+			if s.facts.Keyless == 0 {
+				s.lacking = s.config.Key.missing(b.parsers[0], l.text)
+			}
+			s.facts.Keyless++
+			continue
+		}
 		s.facts.Counted++
 		s.each(l.rec)
 	}
@@ -282,7 +318,7 @@ func (s *sequencer) ended(source string, err error) error {
 	if source != s.source {
 		s.source, s.before = source, s.facts.Lines
 	}
-	if !errors.As(err, new(openError)) {
+	if !errors.As(err, new(openError)) && !errors.Is(err, ErrKey) {
 		err = fmt.Errorf("line %d: %w", s.facts.Lines-s.before+1, err)
 	}
 	return fmt.Errorf("%s: %w", source, err)

@@ -12,15 +12,15 @@ import (
 // w3c reads the extended log format of the W3C, as IIS and CloudFront write it: a line of #Fields: names the
 // fields of those behind it. Times are in UTC. W3C has blanks between fields, CloudFront tabs.
 type w3c struct {
-	name   string   // empty is W3C
-	fields []string // of the lines that follow; nil as long as no line has named them
-	loose  bool     // there may be fewer, or more
-	date   string   // where fields have none
+	name  string   // empty is W3C
+	names []string // of the fields of the lines that follow; nil as long as no line has named them
+	loose bool     // there may be fewer, or more
+	date  string   // where fields have none
 }
 
 // newCloudFront reads logs of CloudFront, also without the lines that name their fields.
 func newCloudFront() w3c {
-	return w3c{name: CloudFront, loose: true, fields: strings.Fields("date time x-edge-location sc-bytes c-ip cs-method cs(Host) cs-uri-stem " +
+	return w3c{name: CloudFront, loose: true, names: strings.Fields("date time x-edge-location sc-bytes c-ip cs-method cs(Host) cs-uri-stem " +
 		"sc-status cs(Referer) cs(User-Agent) cs-uri-query cs(Cookie) x-edge-result-type x-edge-request-id x-host-header")}
 }
 
@@ -56,7 +56,7 @@ func (f w3c) directive(line string) Parser {
 	name, value, _ := strings.Cut(line, ":")
 	switch value = strings.TrimSpace(value); name {
 	case "#Fields":
-		f.fields, f.loose = strings.Fields(value), false
+		f.names, f.loose = strings.Fields(value), false
 	case "#Date":
 		f.date, _, _ = strings.Cut(value, " ")
 	}
@@ -70,12 +70,12 @@ func (f w3c) Parse(line []byte) (Record, error) {
 	if len(line) > 0 && line[0] == '#' && slices.ContainsFunc(directives, func(d string) bool { return bytes.HasPrefix(line, []byte(d)) }) {
 		return Record{}, errComment
 	}
-	if f.fields == nil {
+	if f.names == nil {
 		return Record{}, errNoFields
 	}
 	n := bytes.Count(line, f.separator()) + 1 // before a slice of them is made, which can be long
-	if n != len(f.fields) && !(f.loose && cloudFrontLeast <= n && n <= cloudFrontMost) {
-		return Record{}, fmt.Errorf("%d fields where #Fields: names %d", n, len(f.fields))
+	if n != len(f.names) && !(f.loose && cloudFrontLeast <= n && n <= cloudFrontMost) {
+		return Record{}, fmt.Errorf("%d fields where #Fields: names %d", n, len(f.names))
 	}
 	values := bytes.Split(line, f.separator())
 	client, err := theClient("", f.value(values, "c-ip"))
@@ -97,7 +97,7 @@ func (f w3c) Parse(line []byte) (Record, error) {
 }
 
 func (f w3c) value(values [][]byte, name string) []byte {
-	if i := slices.Index(f.fields, name); i >= 0 && i < len(values) {
+	if i := slices.Index(f.names, name); i >= 0 && i < len(values) {
 		return values[i]
 	}
 	return nil

@@ -30,10 +30,9 @@ func (e TooManyClients) Error() string {
 		int(e))
 }
 
-// NewLog returns a log without requests. All IPv6 addresses with the same first ipv6Prefix bits are one client.
-func NewLog(ipv6Prefix, maxClients int) (*Log, error) {
-	clients, err := replay.NewClients(ipv6Prefix)
-	return &Log{Clients: clients, maxClients: maxClients}, err
+// NewLog returns a log without requests, of clients that are none yet.
+func NewLog(clients *replay.Clients, maxClients int) *Log {
+	return &Log{Clients: clients, maxClients: maxClients}
 }
 
 // Add adds a request of a client that the log spells so, at a time in nanoseconds since 1970 that is not negative. After an

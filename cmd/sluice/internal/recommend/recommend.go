@@ -20,6 +20,8 @@ type Config struct {
 	Rate sluice.Limit
 	// Algorithms are those to recommend a limit of.
 	Algorithms []sluice.Algorithm
+	// Key is the parts of what the log's clients are, if they are keys of another kind; nil if not.
+	Key []string
 	// IPv6Prefix is that of the log's clients.
 	IPv6Prefix int
 	// Top is how many clients that are denied the most are listed.

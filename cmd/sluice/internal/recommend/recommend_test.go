@@ -27,7 +27,8 @@ type request struct {
 
 func newLog(t *testing.T, requests []request) *Log {
 	t.Helper()
-	l, err := NewLog(replay.IPv6Prefix, math.MaxInt)
+	clients, err := replay.NewClients(replay.IPv6Prefix)
+	l := NewLog(clients, math.MaxInt)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, l.Close()) })
 	for _, q := range requests {
@@ -269,7 +270,8 @@ func TestRecommend_MoreThanALimiterCanTell(t *testing.T) {
 }
 
 func TestLog_TooManyClients(t *testing.T) {
-	l, err := NewLog(replay.IPv6Prefix, 2)
+	clients, err := replay.NewClients(replay.IPv6Prefix)
+	l := NewLog(clients, 2)
 	require.NoError(t, err)
 	for _, client := range []string{"a", "b", "a"} {
 		require.NoError(t, l.Add([]byte(client), 1))

@@ -16,6 +16,44 @@ type Target struct {
 	Write func(r Result) string // the rule, with the end of its last line
 }
 
+// TargetsFor returns those that can count by the key of the result.
+func (r Result) TargetsFor() (out []Target) {
+	for _, t := range Targets {
+		if _, known := r.actions(); len(r.Key) == 0 || t.Name == "go" || t.Name == "serve" && known {
+			out = append(out, t)
+		}
+	}
+	return out
+}
+
+// actionsOf are the actions of rules by the parts of keys.
+var actionsOf = map[string]string{
+	"client": "remote_address: {}",
+	"path":   "path: {}",
+	"method": "request_headers: {header_name: ':method', descriptor_key: method}",
+	"host":   "request_headers: {header_name: ':authority', descriptor_key: host}",
+	"agent":  "request_headers: {header_name: user-agent, descriptor_key: agent}",
+}
+
+// actions returns what makes descriptors by the key; false if rules have no words for it.
+func (r Result) actions() (actions []string, known bool) {
+	for _, part := range r.keyParts() {
+		action, ok := actionsOf[part]
+		if !ok {
+			return nil, false
+		}
+		actions = append(actions, "{"+action+"}")
+	}
+	return actions, true
+}
+
+func (r Result) keyParts() []string {
+	if len(r.Key) == 0 {
+		return []string{"client"}
+	}
+	return r.Key
+}
+
 // Targets are all of them.
 var Targets = []Target{
 	{"serve", "sluice serve", Result.Serve},
@@ -25,16 +63,22 @@ var Targets = []Target{
 	{"go", "Go", Result.Go},
 }
 
-// Serve is a file of rules for sluice serve.
+// Serve is a file of rules for sluice serve. It counts by each part of the key within the one before.
 func (r Result) Serve() string {
+	actions, _ := r.actions()
+	var b strings.Builder
+	fmt.Fprintf(&b, "domain: web\nhttp:\n- actions: [%s]\n", strings.Join(actions, ", "))
+	margin := ""
+	for _, part := range r.keyParts() {
+		if part == "client" {
+			part = "remote_address"
+		}
+		fmt.Fprintf(&b, "%sdescriptors:\n%s- key: %s\n", margin, margin, part)
+		margin += "  "
+	}
 	limit := r.Bucket
-	return fmt.Sprintf(`domain: web
-http:
-- actions: [{remote_address: {}}]
-descriptors:
-- key: remote_address
-  rate_limit: {%s, requests_per_unit: %d, algorithm: gcra, burst: %d}
-`, yamlPeriod(limit.Period), limit.Rate, limit.Burst)
+	fmt.Fprintf(&b, "%srate_limit: {%s, requests_per_unit: %d, algorithm: gcra, burst: %d}\n", margin, yamlPeriod(limit.Period), limit.Rate, limit.Burst)
+	return b.String()
 }
 
 func yamlPeriod(period time.Duration) string {

@@ -20,7 +20,7 @@ const (
 // Clients numbers the clients of a log, from 0 and in the order of their first requests. A client is what the
 // middleware of httplimit takes for one: an IPv4 address, an IPv6 network, or another name as it is spelled.
 type Clients struct {
-	namer  *namer
+	namer  *namer // nil if they are keys
 	ids    map[string]int
 	names  []string
 	public bool // one has no private address
@@ -32,9 +32,21 @@ func NewClients(ipv6Prefix int) (*Clients, error) {
 	return &Clients{namer: namer, ids: make(map[string]int)}, err
 }
 
+// NewKeys returns no keys yet. Keys of any other kind take the place of clients; each has the one spelling.
+func NewKeys() *Clients { return &Clients{ids: make(map[string]int), public: true} }
+
+// Naming returns what gives all spellings of a client one name, as Clients do. Several goroutines may call it at once.
+func Naming(ipv6Prefix int) (func(spelled []byte) []byte, error) {
+	shared, err := newNamer(ipv6Prefix)
+	return func(spelled []byte) []byte { return (&namer{key: shared.key}).name(spelled) }, err
+}
+
 // ID returns the number of a client that the log spells so. It does not retain spelled.
 func (c *Clients) ID(spelled []byte) int {
-	key := c.namer.name(spelled)
+	key := spelled
+	if c.namer != nil {
+		key = c.namer.name(spelled)
+	}
 	id, ok := c.ids[string(key)]
 	if !ok {
 		id = len(c.names)

@@ -40,8 +40,11 @@ func RecommendHTML(w io.Writer, rep Recommendation, command string) error {
 		check.About = fmt.Sprintf("At most %d of its %d clients are the goal.", found.Denied.Of(rep.Check.Result.Clients), rep.Check.Result.Clients)
 		p.Sections = append(p.Sections, check)
 	}
-	rules := page.Section{Title: "The rule", About: "nginx does not count the request that comes first, and HAProxy has no burst, so each has a number of its own."}
-	for _, target := range recommend.Targets {
+	rules := page.Section{Title: "The rule"}
+	if len(found.Key) == 0 {
+		rules.About = "nginx does not count the request that comes first, and HAProxy has no burst, so each has a number of its own."
+	}
+	for _, target := range found.TargetsFor() {
 		rules.Texts = append(rules.Texts, page.Text{Title: target.Title, Text: target.Write(found)})
 	}
 	p.Sections = append(p.Sections, rules)
@@ -69,6 +72,9 @@ func facts(rep Report) []string {
 		fmt.Sprintf("%s of %s, %s format", Count(res.Requests, "request"), Count(res.Clients, "client"), f.Format),
 		newClock(res).span(res),
 		fmt.Sprintf("%s counted, %d malformed", Count(f.Counted, "line"), f.Malformed),
+	}
+	if rep.Key != "" {
+		out = append(out, keyText(rep))
 	}
 	if rep.Incomplete != "" {
 		out = append(out, "not read to the end: "+OneLine(rep.Incomplete))

@@ -20,7 +20,7 @@ type document struct {
 type logFacts struct {
 	Source string `json:"source"` // file name, "standard input" or "sample log"; of several the first ones
 	Format string `json:"format"` // of several the names of all
-	Lines  int64  `json:"lines"`  // blank + counted + malformed
+	Lines  int64  `json:"lines"`  // blank + counted + malformed + keyless
 	Blank  int64  `json:"blank"`
 	// Counted is the number of lines that were replayed, one request each.
 	Counted   int64 `json:"counted"`
@@ -31,7 +31,11 @@ type logFacts struct {
 	MalformedReason string  `json:"malformed_reason,omitempty"`
 	// Incomplete says why the log was not read to its end; there only if so.
 	Incomplete string `json:"incomplete,omitempty"`
-	Clients    int    `json:"clients"`
+	// Key is the --key that takes the place of the client, and Keyless the readable lines that lack
+	// it; there only with one.
+	Key     string `json:"key,omitempty"`
+	Keyless *int64 `json:"keyless,omitempty"`
+	Clients int    `json:"clients"`
 	// PrivateClients is true if all clients have private addresses, or none at all: they
 	// may be proxies, and budgets shared by all behind them.
 	PrivateClients bool   `json:"private_clients"`
@@ -123,7 +127,13 @@ func JSON(w io.Writer, rep Report) error {
 
 func newLogFacts(rep Report) logFacts {
 	f, res := rep.Log, rep.Result
+	var keyless *int64
+	if rep.Key != "" {
+		keyless = &f.Keyless
+	}
 	return logFacts{
+		Key:             rep.Key,
+		Keyless:         keyless,
 		Source:          rep.Source,
 		Format:          f.Format,
 		Lines:           f.Lines,

@@ -42,7 +42,7 @@ func RecommendText(w io.Writer, rep Recommendation) error {
 	if rep.Gate != nil {
 		writeGate(&b, *rep.Gate)
 	}
-	for _, target := range recommend.Targets {
+	for _, target := range rep.Found.TargetsFor() {
 		fmt.Fprintf(&b, "\n%s\n\n", target.Title)
 		for line := range strings.Lines(target.Write(rep.Found)) {
 			fmt.Fprint(&b, indent, line)

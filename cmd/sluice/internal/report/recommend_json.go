@@ -88,7 +88,7 @@ func RecommendJSON(w io.Writer, rep Recommendation) error {
 		}
 		doc.Limits = append(doc.Limits, data)
 	}
-	for _, target := range recommend.Targets {
+	for _, target := range rep.Found.TargetsFor() {
 		doc.Text[target.Name] = target.Write(found)
 	}
 	if rep.Check != nil {

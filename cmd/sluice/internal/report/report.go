@@ -16,5 +16,6 @@ type Report struct {
 	Log    accesslog.Facts
 	// Incomplete says why the log could not be read to its end; empty if it was.
 	Incomplete string
+	Key        string // what a client is here, in the words of --key; empty if it is one
 	Result     replay.Result
 }

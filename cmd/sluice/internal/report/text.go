@@ -50,6 +50,9 @@ func writeLog(w io.Writer, rep Report) {
 	fmt.Fprintf(w, "%s%s of %s, %s format\n", indent,
 		Count(res.Requests, "request"), Count(res.Clients, "client"), f.Format)
 	fmt.Fprintf(w, "%s%s\n", indent, newClock(res).span(res))
+	if rep.Key != "" {
+		fmt.Fprintf(w, "%s%s\n", indent, keyText(rep))
+	}
 	if res.Late > 0 {
 		fmt.Fprintf(w, "%s%s out of order, at most %v late; the clock never goes back\n", indent,
 			Count(res.Late, "request"), res.MaxLate)
@@ -66,6 +69,15 @@ func writeLog(w io.Writer, rep Report) {
 		fmt.Fprintf(w, "%sline %d: %s", indent, f.MalformedLines[0], OneLine(f.MalformedReason))
 	}
 	fmt.Fprintln(w)
+}
+
+// keyText says what a client is, and how many requests are none's.
+func keyText(rep Report) string {
+	text := "a client is what has the same " + strings.ReplaceAll(plain(rep.Key), ",", ", ")
+	if n := rep.Log.Keyless; n > 0 {
+		text += fmt.Sprintf("; left out for want of it: %s", Count(n, "request"))
+	}
+	return text
 }
 
 func writeRules(w io.Writer, res replay.Result) {
