@@ -34,7 +34,21 @@ func TestHelp_OfAnUnknownCommandIsAnError(t *testing.T) {
 		assert.Contains(t, stderr, `: unknown command "foo": want `, args)
 	}
 	_, _, stderr := execute(nil, "help", "foo")
-	assert.Equal(t, "sluice help: unknown command \"foo\": want ask, check, compare, recommend, replay, serve or version\n", stderr)
+	assert.Equal(t, "sluice help: unknown command \"foo\": want ask, check, compare, completion, recommend, replay, serve or version\n", stderr)
+}
+
+// TestHelp_Examples: each command has one, and none writes what a terminal takes for colour: NO_COLOR has nothing to turn off.
+func TestHelp_Examples(t *testing.T) {
+	for _, cmd := range append(newRoot().Commands(), newRoot()) {
+		if cmd.Name() == "help" {
+			continue
+		}
+		assert.Contains(t, cmd.Example, "  sluice", cmd.Name())
+	}
+	for _, args := range [][]string{{}, {"replay"}, {"recommend"}, {"compare"}, {"replay", "--help"}, {"version"}} {
+		_, stdout, stderr := execute(nil, args...)
+		assert.NotContains(t, stdout+stderr, "\x1b", args)
+	}
 }
 
 // TestHelp_FitsIntoATerminal covers every command that there is.
@@ -68,5 +82,5 @@ func TestHelp_OfTheProgramSaysWhatToTry(t *testing.T) {
 	assert.Contains(t, stdout, "\n  sluice replay\n")
 	assert.Contains(t, stdout, "\n  sluice serve --rules rules/\n")
 	assert.Contains(t, stdout, "Usage:\n  sluice [command]\n")
-	assert.NotContains(t, stdout, "completion")
+	assert.Contains(t, stdout, "\n  completion  ")
 }

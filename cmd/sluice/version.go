@@ -14,6 +14,7 @@ func newVersion(line string) *cobra.Command {
 		Short: "Print the version of this program",
 		Long: `Version prints the version of this program, the commit it was built from where
 that is known, and the version of Go that built it.`,
+		Example: "  sluice version",
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) > 0 {
 				return fmt.Errorf("want no arguments, got %q", args[0])
