@@ -165,7 +165,7 @@ func (w *work) appendBoth(charges []sluice.Charge) []sluice.Charge {
 		}
 	}
 	own := min(w.hits, uint64(room))
-	w.second.took = (w.hits - own) &^ 1
+	w.second.took = w.hits - own
 	if own != 0 {
 		charges = append(charges, sluice.Charge{Key: key, Cost: clampInt(own)})
 	}
