@@ -107,6 +107,7 @@ func TestCluster(t *testing.T) {
 	c := startCluster(t, anyServer(t).binary, 0)
 	t.Run("everywhere", func(t *testing.T) { clusterWide(t, c) })
 	t.Run("store", func(t *testing.T) { clusterStore(t, c) })
+	t.Run("holds", func(t *testing.T) { clusterHolds(t, c) })
 	t.Run("moved", func(t *testing.T) { clusterMoved(t, c) })
 }
 

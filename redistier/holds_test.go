@@ -303,3 +303,53 @@ func TestHolds_Names(t *testing.T) {
 		}
 	}
 }
+
+// clusterHolds: the keys of holds are on the primary of their key, with a Tag and without.
+func clusterHolds(t *testing.T, c *cluster) {
+	s := newStore(t, c.client(), StoreConfig{})
+	for _, tag := range []string{"", "domain"} {
+		l := limitOf(t, s, LimitConfig{Name: "held" + tag, Tag: tag, Limit: sluice.PerHour(10), MaxHolds: 10})
+		var holds, settlements []StoreCall
+		for i := range 30 {
+			key := fmt.Sprint("}a{", i)
+			holds = append(holds, StoreCall{Limit: l, Key: key, Op: OpHold, HoldID: "1", Cost: 10, TTL: time.Minute})
+			settlements = append(settlements, StoreCall{Limit: l, Key: key, Op: OpSettle, HoldID: "1", Cost: 3})
+		}
+		for _, r := range do(t, s, holds...) {
+			require.NoError(t, r.Err)
+			require.Equal(t, FromRedis, r.Source)
+			require.True(t, r.Decision.Allowed)
+		}
+		for _, r := range do(t, s, settlements...) {
+			require.NoError(t, r.Err)
+			require.Equal(t, 7, r.Decision.Remaining)
+		}
+	}
+}
+
+// TestHolds_Rights: the rights that the documentation names are enough.
+func TestHolds_Rights(t *testing.T) {
+	eachServer(t, func(t *testing.T, shared *server) {
+		s := start(t, shared.binary)
+		defer s.kill()
+		rights := []any{"acl", "setuser", "app", "on", ">x", "~*", "+evalsha", "+eval", "+get", "+set", "+pttl", "+time"}
+		for _, command := range strings.Fields("hget hmget hset hdel hlen zadd zrem zrangebyscore zremrangebyscore zscore zcard pexpire") {
+			rights = append(rights, "+"+command)
+		}
+		require.NoError(t, s.client.Do(ctx, rights...).Err())
+		client := redis.NewClient(&redis.Options{Addr: s.addr, MaxRetries: -1, Username: "app", Password: "x"})
+		defer client.Close()
+		tr := newHoldTracer(t, &server{client: client}, LimitConfig{Limit: sluice.PerHour(100), MaxHolds: 10}, 1)
+		for _, id := range []string{"1", "2"} {
+			tr.call(0, StoreCall{Key: "a", Op: OpHold, HoldID: id, Cost: 10, TTL: time.Second})
+		}
+		tr.call(0, StoreCall{Key: "a", Op: OpSettle, HoldID: "1", Cost: 3})
+		tr.call(0, StoreCall{Key: "a", Op: OpHold, HoldID: "1", Cost: 10, TTL: time.Second})
+		tr.now += 2_000_000
+		tr.call(0, StoreCall{Key: "a", Op: OpPeek})
+		d, err := tr.stores[0].DoAll(ctx, []StoreCall{{Limit: tr.limits[0], Key: "a", Op: OpHold, Cost: 1, TTL: time.Second}}, make([]StoreResult, 1))
+		require.NoError(t, err)
+		require.True(t, d.Allowed)
+		require.Equal(t, ModeShared, tr.stores[0].Mode())
+	})
+}
