@@ -27,6 +27,11 @@ type Policy struct {
 
 	// Limiter counts the requests. Policies may share one; where their keys are equal,
 	// too, their costs add up.
+	//
+	// A Limiter of sluice.InFlight counts requests that run at once: a request gives back its cost when its handler
+	// has returned or panicked, or when the connection that it has hijacked is closed. One that runs for longer
+	// than the limit's Period may count no more. A denial has a RetryAfter of one second, since it is not
+	// known when another request ends. Unit is "concurrent-requests".
 	Limiter *sluice.Limiter
 
 	// Remote counts them in place of a Limiter, such as a redistier.Tier does for several
@@ -293,6 +298,7 @@ type policy struct {
 	conf   sluice.Config // of a Limiter
 	lag    time.Duration // how far the limiter's clock can be behind
 	quoted string        // the name as a structured-field string
+	holds  bool          // the Limiter is of InFlight
 	terms  *atomic.Pointer[terms]
 }
 
@@ -308,6 +314,9 @@ func newPolicies(ps []Policy) []policy {
 			q.kind = remote
 		default:
 			q.conf = p.Limiter.Config()
+			if q.holds = q.conf.Algorithm == sluice.InFlight; q.holds {
+				q.Unit = cmp.Or(q.Unit, inUse)
+			}
 			q.lag = lag(q.conf.Clock)
 			q.terms = new(atomic.Pointer[terms])
 			q.terms.Store(newTerms(q.conf))

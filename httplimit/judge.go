@@ -124,6 +124,9 @@ func (j *judgement) judge(ctx context.Context, keyErr error) Decision {
 	if !d.Allowed {
 		d.Status = statusDenied
 		d.Violated = against
+		if j.settles {
+			d.RetryAfter = j.retryAfter()
+		}
 		if d.RetryAfter != sluice.Never {
 			d.RetryAfter = later(d.RetryAfter, j.lag())
 		}

@@ -16,7 +16,7 @@ type terms struct {
 
 func newTerms(c sluice.Config) *terms {
 	t := &terms{conf: c, capacity: c.Limit.Capacity()}
-	if c.Limit.Rate > 0 {
+	if c.Limit.Rate > 0 && c.Algorithm != sluice.InFlight {
 		t.window = c.RefillTime(t.capacity)
 	}
 	return t
@@ -115,6 +115,9 @@ func quotaOf(e *entry, l sluice.Limit, d *sluice.Decision) (q quota, ok bool) {
 	}
 	q = quota{policy: e.policy, key: e.key, terms: t, capacity: t.capacity, remaining: d.Remaining, reset: d.ResetAfter}
 	switch {
+	case t.conf.Algorithm == sluice.InFlight:
+		q.never = true // it is not known when others give back
+		return q, true
 	case t.conf.Algorithm == sluice.FixedWindow, t.conf.Algorithm == sluice.FixedWindowFirstCharge:
 		q.effective = q.reset
 		return q, q.reset > 0 // or it cannot say when the window ends
@@ -136,6 +139,8 @@ func quotaNow(e *entry, s sluice.Status) (q quota, ok bool) {
 		return q, true
 	}
 	switch q.reset = s.ResetAfter; t.conf.Algorithm {
+	case sluice.InFlight:
+		q.never = true
 	case sluice.FixedWindow, sluice.FixedWindowFirstCharge:
 		if q.reset == 0 { // nothing counts
 			q.reset = s.WindowAfter

@@ -125,6 +125,7 @@ func (j *judgement) takeBack(ctx context.Context) {
 		e.asked.Remaining += min(cost, e.asked.Limit-e.asked.Remaining)
 	}
 	j.settle(0)
+	j.end()
 	for i := range j.entries {
 		j.entries[i].charged = false
 	}

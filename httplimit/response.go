@@ -16,6 +16,8 @@ import (
 type recorder struct {
 	http.ResponseWriter
 	status int // 0 as long as nothing but informational responses has been written
+	holds  bool
+	conn   *heldConn // with holds, the connection that has been hijacked
 }
 
 // writer returns the recorder with those of http.Flusher, http.Hijacker and
@@ -170,6 +172,10 @@ func (h hijackRecorder) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	conn, rw, err := http.NewResponseController(h.rec.ResponseWriter).Hijack()
 	if err == nil {
 		h.rec.note(http.StatusSwitchingProtocols)
+		if h.rec.holds {
+			h.rec.conn = &heldConn{Conn: conn}
+			conn = h.rec.conn
+		}
 	}
 	return conn, rw, err
 }

@@ -28,6 +28,7 @@ type Judge struct {
 	config   Config
 	policies []policy
 	remotes  bool // there are Remotes among them
+	holds    bool // there are InFlight policies among them
 	settles  bool // what a Limiter has charged may be given back
 	fields   fields
 	twice    countedTwice
@@ -40,7 +41,8 @@ func NewJudge(c Config) (*Judge, error) {
 	}
 	j := &Judge{config: c, policies: newPolicies(c.Policies)}
 	j.remotes = slices.ContainsFunc(j.policies, func(p policy) bool { return p.Remote != nil })
-	j.settles = c.Settle != nil || j.remotes
+	j.holds = slices.ContainsFunc(j.policies, func(p policy) bool { return p.holds })
+	j.settles = c.Settle != nil || j.remotes || j.holds
 	j.fields = newFields(c.Headers, j.policies)
 	j.twice.hook = c.OnCountedTwice
 	return j, nil
@@ -102,7 +104,7 @@ func (h *handler) serveIn(w http.ResponseWriter, r *http.Request, j judgement) {
 	switch {
 	case !d.Allowed:
 		h.answer(w, r, d)
-	case h.config.Settle == nil:
+	case h.config.Settle == nil && !h.holds:
 		h.next.ServeHTTP(w, r)
 	default:
 		h.serveAndSettle(w, r, &j)
@@ -167,7 +169,7 @@ func (m *Judge) Decide(header http.Header, r *http.Request) *Verdict {
 	var keyErr error
 	v.judgement, keyErr = m.collect(judgement{entries: v.entries[:0], charges: v.charges[:0], states: v.states[:0], settles: m.settles}, r)
 	v.Decision = m.decide(&v.judgement, keyErr, header, r)
-	v.settled = !v.Allowed || m.config.Settle == nil
+	v.settled = !v.Allowed || m.config.Settle == nil && !m.holds
 	if v.Allowed && m.config.Explain {
 		v.request = withDecision(r, v.Decision)
 	}
@@ -183,15 +185,16 @@ func (v *Verdict) Answer(w http.ResponseWriter) { v.judge.answer(w, v.request, v
 
 // Settle has Config.Settle say what the request finally costs, given the status of its
 // response, and charges or gives back the difference. A status of 0 says that there is
-// none because the client has gone, and counts as StatusClientGone. Only the first call
-// does anything, and none for requests that were denied or skipped, or without
-// Config.Settle.
+// none because the client has gone, and counts as StatusClientGone. It gives back what InFlight
+// policies have charged. Only the first call does anything, and none for requests that were denied or
+// skipped.
 func (v *Verdict) Settle(status int) {
 	if v.settled {
 		return
 	}
 	v.settled = true
 	v.judge.settle(&v.judgement, v.request, status)
+	v.judgement.end()
 }
 
 type decisionKey struct{}
@@ -216,9 +219,14 @@ const StatusClientGone = 499
 // serveAndSettle calls the handler and settles what the request costs, also if the
 // handler panics. It does not recover, so that the panic goes on as it is.
 func (h *handler) serveAndSettle(w http.ResponseWriter, r *http.Request, j *judgement) {
-	rec := &recorder{ResponseWriter: w}
+	rec := &recorder{ResponseWriter: w, holds: h.holds}
 	panicked := true
 	defer func() {
+		if rec.conn != nil {
+			j.endWith(rec.conn)
+		} else {
+			j.end()
+		}
 		status := rec.status
 		switch {
 		case status != 0:
@@ -235,6 +243,9 @@ func (h *handler) serveAndSettle(w http.ResponseWriter, r *http.Request, j *judg
 
 // settle asks what the request finally costs, and makes it so. A status of 0 is none.
 func (m *Judge) settle(j *judgement, r *http.Request, status int) {
+	if m.config.Settle == nil {
+		return
+	}
 	final := max(asCharged, m.config.Settle(r, cmp.Or(status, StatusClientGone)))
 	j.settle(final)
 	if m.remotes && final != asCharged {
@@ -245,9 +256,12 @@ func (m *Judge) settle(j *judgement, r *http.Request, status int) {
 // asCharged is the final cost of what stays as it was charged.
 const asCharged = -1
 
-// settle makes what the Limiters have charged final, so that they need not remember it.
+// settle makes what the Limiters have charged final, so that they need not remember it; except for InFlight
+// policies, whose units are in use until end.
 func (j *judgement) settle(final int) {
 	for i := range j.entries {
-		j.entries[i].receipt.Settle(final)
+		if e := &j.entries[i]; !e.policy.holds {
+			e.receipt.Settle(final)
+		}
 	}
 }
