@@ -5,15 +5,21 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/sluice-go/sluice"
 )
 
 // Explain says in plain words what a request costs by weights, scale and then, with an example: FILE:LINE, the rule and a
 // sentence. It is empty for a rule without these.
 func (r *Rule) Explain() string {
-	if r.unlimited || r.weights == nil && r.scale == 1 && r.second == nil {
+	if r.unlimited || r.weights == nil && r.scale == 1 && r.second == nil && r.config.Algorithm != sluice.InFlight {
 		return ""
 	}
 	var said []string
+	if r.config.Algorithm == sluice.InFlight {
+		said = append(said, fmt.Sprintf("at most %s at once; one that is not given back comes back after %v at the earliest, and %v at the latest",
+			grouped(r.limit), r.period, 2*r.period))
+	}
 	budget := fmt.Sprintf("%s a %s", grouped(uint64(r.requests)), r.span())
 	if r.scale > 1 {
 		budget = fmt.Sprintf("%s units a %s", grouped(r.limit), r.span())
@@ -22,7 +28,7 @@ func (r *Rule) Explain() string {
 	switch {
 	case r.weights != nil:
 		said = append(said, r.weights.example()+" of "+budget)
-	case r.scale == 1:
+	case r.scale == 1 && r.config.Algorithm != sluice.InFlight:
 		said = append(said, "a request costs its hits, of "+budget)
 	}
 	if r.second != nil {

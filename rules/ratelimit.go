@@ -86,9 +86,9 @@ func (r *rateLimitReader) read(f field) {
 	case "period":
 		r.period = r.duration(f, 1)
 	case "algorithm":
-		err := r.algorithm.UnmarshalText([]byte(r.text(f, r.path)))
+		err := r.algorithm.UnmarshalText([]byte(strings.ReplaceAll(r.text(f, r.path), "in_flight", "in-flight")))
 		if err != nil || r.algorithm == sluice.TokenBucketInterval || r.algorithm == sluice.FixedWindowFirstCharge {
-			r.errorAt(f.value, r.path, "algorithm is %s; want %s", show(f.value), "gcra, token-bucket, leaky-bucket, sliding-window, sliding-log or fixed-window")
+			r.errorAt(f.value, r.path, "algorithm is %s; want %s", show(f.value), "gcra, token-bucket, leaky-bucket, sliding-window, sliding-log, fixed-window or in-flight")
 		}
 	case "burst":
 		r.burst, _ = r.number(f, r.path, 1, math.MaxInt32)

@@ -69,6 +69,8 @@ func (r *Rule) link(found []*Rule) (fault string) {
 		return "which has soft or block_for; want a rule without"
 	case s.scale != r.scale:
 		return fmt.Sprintf("whose scale is %d, and here it is %d; want the same", s.scale, r.scale)
+	case s.config.Algorithm == sluice.InFlight || r.config != nil && r.config.Algorithm == sluice.InFlight:
+		return "but units in flight are no budget; want another algorithm than in-flight for both"
 	case s.deniedToo:
 		return "which has count_denied: true, but hits that are denied count in neither; want it deleted there"
 	}

@@ -142,3 +142,35 @@ func TestEnvoy_EstimateOfAClientThatLeaves(t *testing.T) {
 	require.ErrorIs(t, <-left, context.Canceled)
 	servetest.Eventually(t, "the estimate is back", has("1000 of 1000"))
 }
+
+// TestEnvoy_InFlight: of 20 calls at once a rule with in-flight admits as many as it names, and none is left in flight when they have ended.
+func TestEnvoy_InFlight(t *testing.T) {
+	s, app := serveEnvoy(t, "domain: web\ndescriptors:\n- {key: remote_address, rate_limit: {unit: day, requests_per_unit: 5, algorithm: in-flight}}\n"), startApplication(t)
+	e := startEnvoyOf(t, "envoy/estimates.yaml", app, []string{s.addresses["grpc"]}, "number: 100", "number: 1",
+		"                  - actions: [{remote_address: {}}]\n                    hits_addend: {format: \"%RESP(X-TOKENS)%\"}\n                    apply_on_stream_done: true\n", "")
+	var ok, denied atomic.Int64
+	var calls sync.WaitGroup
+	for range 20 {
+		calls.Go(func() {
+			resp, err := plainClient.Get("http://" + e.address + "/held/1")
+			if !assert.NoError(t, err) {
+				return
+			}
+			_ = resp.Body.Close()
+			if resp.StatusCode == http.StatusOK {
+				ok.Add(1)
+			} else {
+				denied.Add(1)
+			}
+		})
+	}
+	servetest.Eventually(t, "all calls are judged", func() bool { return app.calls.Load()+denied.Load() == 20 })
+	assert.EqualValues(t, 5, app.calls.Load())
+	close(app.hold)
+	calls.Wait()
+	assert.EqualValues(t, 5, ok.Load())
+	servetest.Eventually(t, "none is in flight", func() bool {
+		_, stdout, _ := s.askFor("-d", "web", "remote_address=127.0.0.1", "--hits", "0")
+		return strings.Contains(stdout, "5 of 5")
+	})
+}

@@ -1,0 +1,36 @@
+package rules
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-go/sluice"
+)
+
+const inFlightRules = "domain: d\ndescriptors:\n- {key: k, rate_limit: {unit: minute, requests_per_unit: 2, algorithm: in_flight}}\n"
+
+// TestInFlight: so many hits are there at once, and come back when they are given back, or by themselves after a unit.
+func TestInFlight(t *testing.T) {
+	w := newWorld(t, Config{}, inFlightRules)
+	back := withHits("k=x", 1)
+	back.Refund = true
+	for range 3 {
+		require.Equal(t, OK, w.one("k=x").Code)
+		require.Equal(t, OK, w.one("k=x").Code)
+		require.Equal(t, OverLimit, w.one("k=x").Code)
+		for range 3 {
+			require.Equal(t, OK, w.ask(back).Code, "of the one that was denied, too")
+		}
+		require.Equal(t, 2, w.left("k=x"))
+	}
+	w.ask(withHits("k=x", 2))
+	w.clock.Advance(59 * time.Second)
+	require.Equal(t, 0, w.left("k=x"))
+	w.clock.Advance(61 * time.Second)
+	require.Equal(t, 2, w.left("k=x"))
+	require.Equal(t, "test.yaml:3: d.k: at most 2 at once; one that is not given back comes back after 1m0s at the earliest, and 2m0s at the latest", w.now.Load().set.rules[0].Explain())
+	_, err := New(mustLoad(t, inFlightRules), Config{Store: newModelStore(sluice.NewManualClock(start))})
+	require.EqualError(t, err, "test.yaml:3:24: d.k: algorithm: in-flight, which a store does not keep; want another one, or counts in memory")
+}
