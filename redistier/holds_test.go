@@ -353,3 +353,15 @@ func TestHolds_Rights(t *testing.T) {
 		require.Equal(t, ModeShared, tr.stores[0].Mode())
 	})
 }
+
+// TestInFlight: a limit of what runs at once is not kept in Redis; nothing takes its place without a word.
+func TestInFlight(t *testing.T) {
+	client := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"})
+	defer client.Close()
+	var config *ConfigError
+	_, err := New(client, Config{Prefix: newPrefix(), Algorithm: sluice.InFlight, Limit: sluice.PerMinute(10)})
+	require.ErrorAs(t, err, &config)
+	require.Equal(t, "Algorithm", config.Field)
+	_, err = newStore(t, client, StoreConfig{}).Limit(LimitConfig{Name: "a", Algorithm: sluice.InFlight, Limit: sluice.PerMinute(10)})
+	require.ErrorAs(t, err, &config)
+}

@@ -122,6 +122,8 @@ func newShape(c Config) (shape, error) {
 		return newSliding(c)
 	case sluice.SlidingLog:
 		return newSlog(c)
+	case sluice.InFlight:
+		return nil, configErrorf("Algorithm", "%v, which is not kept in Redis; want another Algorithm, or a sluice.Limiter in each process", c.Algorithm)
 	}
 	return newBucket(c)
 }
