@@ -154,6 +154,7 @@ type work struct {
 	over    bool // known before it is charged
 	full    bool // the counter has no room for the hits
 	stopped bool // not charged, since another descriptor is over
+	idle    bool // an Extend asks for nothing of it
 }
 
 // The errors of Decide for incomplete requests.

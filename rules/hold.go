@@ -73,12 +73,15 @@ func (e *Engine) Hold(h *Hold, resp *Response) error {
 
 // Extend charges more hits to the limits of an open hold, all or none, by the rules in force. If it is admitted, the hold
 // lapses TTL from now. If it is denied (Response.Code) it has charged nothing, and the hold is as it was: the client cuts
-// what it does, and settles. Hits of 0 only prolong the hold, and are admitted unless a limit has no unit left.
+// what it does, and settles. Limits with 0 hits never deny it: if all are 0 it only prolongs the hold, by a TTL that may be another.
 // It is ErrNotHeld if there is no such hold.
 func (e *Engine) Extend(h *Hold, resp *Response) error {
 	g, d, err := e.beginHold(h, resp, false)
 	if err != nil {
 		return err
+	}
+	for i := range resp.work {
+		resp.work[i].idle = resp.work[i].hits == 0
 	}
 	now := e.clock.Now()
 	if e.config.Store != nil {
@@ -221,9 +224,10 @@ func (e *Engine) chargeHold(resp *Response, now int64) (made [][]*sluice.Reserva
 	defer e.unlock(held)
 	all := sluice.AllDecision{Denied: -1}
 	var receipts []*sluice.Reservation
+	var each []sluice.Decision
 	if stop = lookCounters(true, resp, now) || !resp.holdCharges(); !stop {
 		receipts = make([]*sluice.Reservation, len(resp.charges))
-		each := make([]sluice.Decision, len(resp.charges))
+		each = make([]sluice.Decision, len(resp.charges))
 		if all = sluice.TakeAllReceipts(receipts, each, resp.charges...); !all.Allowed || resp.exceeded(each) {
 			stop = true
 			for _, r := range receipts {
@@ -238,7 +242,7 @@ func (e *Engine) chargeHold(resp *Response, now int64) (made [][]*sluice.Reserva
 	}
 	for i := range resp.work {
 		if w := &resp.work[i]; w.limited {
-			made[i] = append(made[i], e.answerHold(w, &resp.Statuses[i], now, stop, all)...)
+			made[i] = append(made[i], e.answerHold(w, &resp.Statuses[i], now, stop, all, each)...)
 		}
 	}
 	e.concludeHold(resp, stop)
@@ -252,7 +256,7 @@ func (resp *Response) holdCharges() bool {
 		w := &resp.work[i]
 		w.from = len(resp.charges)
 		switch {
-		case !w.limited || w.shadow:
+		case !w.limited || w.shadow || w.idle:
 		case w.second == nil:
 			resp.charges = append(resp.charges, sluice.Charge{Key: w.key(), Cost: clampInt(w.hits)})
 		case w.hits != 0:
@@ -269,7 +273,7 @@ func (resp *Response) holdCharges() bool {
 func (resp *Response) exceeded(each []sluice.Decision) (any bool) {
 	for i := range resp.work {
 		w := &resp.work[i]
-		if w.limited && w.counts && !w.shadow && uint64(w.most-each[w.from].Remaining) > w.limit {
+		if w.limited && w.counts && !w.shadow && !w.idle && uint64(w.most-each[w.from].Remaining) > w.limit {
 			w.over, any = true, true
 		}
 	}
@@ -278,15 +282,23 @@ func (resp *Response) exceeded(each []sluice.Decision) (any bool) {
 
 // answerHold fills in a status after the charge, or after none. It charges a rule in shadow mode, which stands in
 // nobody's way, by itself.
-func (e *Engine) answerHold(w *work, st *Status, now int64, stop bool, all sluice.AllDecision) (made []*sluice.Reservation) {
+func (e *Engine) answerHold(w *work, st *Status, now int64, stop bool, all sluice.AllDecision, each []sluice.Decision) (made []*sluice.Reservation) {
+	if w.idle {
+		w.answerIdle(st, now)
+		return nil
+	}
 	shadow := [1]sluice.Decision{}
 	if w.shadow && !stop {
 		made = make([]*sluice.Reservation, 1)
 		sluice.TakeAllReceipts(made, shadow[:], sluice.Charge{Key: w.key(), Cost: clampInt(w.hits)})
 	}
 	switch {
-	case w.counts:
+	case w.counts && stop:
 		e.take(w, st, now, 0)
+	case w.counts && w.shadow:
+		w.counted(st, w.left(st, now), uint64(w.most-shadow[0].Remaining))
+	case w.counts: // as it was with the charge: hits that came since must not deny what is held
+		w.counted(st, w.left(st, now), uint64(w.most-each[w.from].Remaining))
 	case w.shadow && !stop:
 		w.limiterStatus(st, &shadow[0], !shadow[0].Allowed)
 	case w.second == nil:
@@ -304,6 +316,15 @@ func (e *Engine) answerHold(w *work, st *Status, now int64, stop bool, all sluic
 		w.second.series.add(w.second.id, &more)
 	}
 	return made
+}
+
+// answerIdle fills in the status of a limit that an Extend asks nothing of, and that passes therefore.
+func (w *work) answerIdle(st *Status, now int64) {
+	if look := w.key().Peek(0); w.counts {
+		w.windowStatus(st, w.left(st, now), min(uint64(w.most-look.Remaining), w.limit), false)
+	} else {
+		st.Remaining, st.ResetAfter = w.whole(uint64(look.Remaining)), roundUp(look.ResetAfter)
+	}
 }
 
 // concludeHold combines the statuses. Whatever has stopped the hold denies it.

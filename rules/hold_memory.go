@@ -51,6 +51,7 @@ type hold struct {
 type heldLimit struct {
 	id       uint64 // 0 if there was no limit
 	series   *series
+	inFlight bool        // its units go back whole at the end
 	receipts []heldUnits // the oldest first
 }
 
@@ -131,7 +132,7 @@ func (h *hold) add(resp *Response, made [][]*sluice.Reservation) {
 		if !w.limited {
 			continue
 		}
-		limit.id, limit.series = w.id, w.series
+		limit.id, limit.series, limit.inFlight = w.id, w.series, w.inFlight()
 		w.series.estimate(w.hits)
 		for k, r := range made[i] {
 			units := w.hits
@@ -251,9 +252,15 @@ func (l *heldLimit) settle(used uint64) {
 			own = min(own, r.units)
 		}
 		used -= own
+		if l.inFlight {
+			own = 0
+		}
 		r.receipt.Settle(clampInt(own))
 	}
 }
+
+// inFlight reports whether the limit is of units in flight.
+func (w *work) inFlight() bool { return !w.counts && w.limiter.Config().Algorithm == sluice.InFlight }
 
 // remember keeps the end of a hold, and forgets the oldest if there are more than most.
 func (s *holds) remember(h *hold, actual uint64, most int, now int64) {
@@ -289,9 +296,10 @@ func (s *holds) lapse(now int64) {
 	}
 	for len(s.ends) > 0 && s.ends[0].end <= now {
 		h := heap.Pop(&s.ends).(*hold)
-		if h.giveBack {
-			for i := range h.limits {
-				for _, r := range h.limits[i].receipts {
+		for i := range h.limits {
+			l := &h.limits[i]
+			for _, r := range l.receipts {
+				if h.giveBack || l.inFlight {
 					r.receipt.Cancel()
 				}
 			}

@@ -103,7 +103,10 @@ func (e *Engine) askHold(g *generation, d *domainState, h *Hold, resp *Response,
 		if w.stopped && !w.over {
 			w.over = w.exceeds(c)
 		}
-		w.answered(&resp.Statuses[i], now, c)
+		st := &resp.Statuses[i]
+		if w.answered(st, now, c); w.idle || !w.stopped && !w.shadow { // hits that came since must not deny what is held
+			st.Code, st.Over, st.RetryAfter = OK, false, 0
+		}
 	}
 	clear(resp.calls)
 	e.concludeHold(resp, denied >= 0)

@@ -6,6 +6,7 @@ import (
 	"os"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -433,4 +434,70 @@ func firstError(errs ...error) error {
 		}
 	}
 	return nil
+}
+
+// TestHold_InFlight: tokens and calls in flight are held together. A full limit of calls in flight does not deny extensions,
+// and a call that ends, or lapses, leaves its place whatever was used.
+func TestHold_InFlight(t *testing.T) {
+	w := newWorld(t, Config{}, `
+domain: d
+descriptors:
+- {key: calls, rate_limit: {unit: hour, requests_per_unit: 1, algorithm: in-flight}}
+- {key: tokens, rate_limit: {unit: minute, requests_per_unit: 100}}
+`)
+	request := func(id string, calls, tokens uint64) *Hold {
+		return holdOf(id, withHits("calls=u", calls), withHits("tokens=u", tokens))
+	}
+	require.True(t, w.hold(request("a", 1, 10)))
+	require.False(t, w.hold(request("b", 1, 10)))
+	require.True(t, w.extend(request("a", 0, 90)))
+	require.Equal(t, 0, w.left("tokens=u"))
+	require.False(t, w.extend(request("a", 0, 1)), "the stream is cut at its limit")
+	w.ask(withHits("tokens=u", 50)) // is denied, and counts
+	require.True(t, w.extend(request("a", 0, 0)), "hits of others deny nothing to who asks nothing")
+	require.NoError(t, w.Settle(request("a", 1, 40)))
+	require.Equal(t, 1, w.left("calls=u"))
+	w.clock.Advance(time.Minute)
+	require.True(t, w.hold(request("b", 1, 10)))
+	w.clock.Advance(defaultHoldTTL)
+	require.Equal(t, 1, w.left("calls=u"), "a call that lapses has ended")
+}
+
+// TestHold_BesideDecide: holds and plain calls of one window together never get more than its limit, and a hold that
+// is denied holds nothing.
+func TestHold_BesideDecide(t *testing.T) {
+	for range 20 {
+		w := newWorld(t, Config{}, "domain: d\ndescriptors: [{key: k, rate_limit: {unit: year, requests_per_unit: 200}}]")
+		var all sync.WaitGroup
+		var held, passed, denied atomic.Int64
+		for g := range 8 {
+			all.Go(func() {
+				var resp Response
+				for i := range 100 {
+					var err error
+					if hold := g%2 == 0; hold {
+						if err = w.Hold(holdOf(fmt.Sprint(g, ".", i), withHits("k=v", 1)), &resp); resp.Code == OK {
+							held.Add(1)
+						}
+					} else if err = w.Decide(&Request{Domain: "d", Descriptors: []Descriptor{describe("k=v")}}, &resp); resp.Code == OK {
+						passed.Add(1)
+					} else {
+						denied.Add(1)
+					}
+					if err != nil {
+						t.Error(err)
+					}
+				}
+			})
+		}
+		all.Wait()
+		require.LessOrEqual(t, held.Load()+passed.Load(), int64(200))
+		require.EqualValues(t, held.Load(), w.Holds().Held)
+		w.clock.Advance(defaultHoldTTL)
+		w.Holds()
+		count := w.now.Load().domains["d"].counters[Year]
+		id := w.now.Load().domains["d"].id(w.now.Load().set.Match("d", entries("k=v")), entries("k=v"))
+		counted := int64(count.most - count.limiter.KeyHash(id).Peek(0).Remaining)
+		require.Equal(t, held.Load()+passed.Load()+denied.Load(), counted, "what was held, and all plain calls")
+	}
 }

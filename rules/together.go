@@ -71,12 +71,12 @@ func (e *Engine) unlock(held [4]uint64) {
 }
 
 // lookCounters marks the counters that would be over their limit, and reports whether that keeps
-// others from being charged. If atomic is true, as in an atomic domain and for holds, a rule in shadow mode does not keep others from it, and charges
-// of the same counter add up.
+// others from being charged. If atomic is true, as in an atomic domain and for holds, a rule in shadow mode does not
+// keep others from it, and charges of the same counter add up.
 func lookCounters(atomic bool, resp *Response, now int64) (stop bool) {
 	for i := range resp.work {
 		w := &resp.work[i]
-		if !w.limited || !w.counts || w.refund {
+		if !w.limited || !w.counts || w.refund || w.idle {
 			continue
 		}
 		look := w.key().TakeAt(now, 0)
