@@ -63,6 +63,10 @@ type Policy struct {
 
 	// Limiter counts the calls. Policies may share one; where their keys are equal, too, their
 	// costs add up. One with sluice.Config.Shadow denies nobody: see Decision.WouldDeny.
+	//
+	// A Limiter of sluice.InFlight counts calls, and streams, that run at once: a call gives back its cost when its
+	// handler has returned or panicked. One that runs for longer than the limit's Period may count no more. A
+	// denial has a RetryAfter of one second, since it is not known when another call ends.
 	Limiter *sluice.Limiter
 
 	// Key says what the calls are counted under.
@@ -235,6 +239,8 @@ func (p *Policy) validate(field string) error {
 		return configErrorf(field+".Key", "is nil; want a function that returns what calls are counted under")
 	case p.Per > PerSent:
 		return configErrorf(field+".Per", "%d is nothing to count; want PerCall, PerReceived or PerSent", p.Per)
+	case p.Per != PerCall && p.Limiter.Config().Algorithm == sluice.InFlight:
+		return configErrorf(field+".Per", "%d with a Limiter of in-flight, and messages do not run; want PerCall", p.Per)
 	}
 	return nil
 }
@@ -245,12 +251,13 @@ func unprintable(r rune) bool { return r < ' ' || r > '~' }
 type policy struct {
 	Policy
 	shadow bool
+	holds  bool          // the Limiter is of InFlight
 	lag    time.Duration // how far the limiter's clock can be behind
 }
 
 func newPolicy(p Policy) policy {
 	conf := p.Limiter.Config()
-	return policy{Policy: p, shadow: conf.Shadow, lag: lag(conf.Clock)}
+	return policy{Policy: p, shadow: conf.Shadow, holds: conf.Algorithm == sluice.InFlight, lag: lag(conf.Clock)}
 }
 
 // lag returns how far a clock can be behind: the time that has passed since its last refresh,

@@ -18,6 +18,7 @@ import (
 // other frameworks. It is safe for concurrent use and must be made by New.
 type Judge struct {
 	config Config
+	holds  bool // there are InFlight policies
 
 	// The policies that are judged together, by what they judge; those in shadow mode come last.
 	unary, opening, received, sent []policy
@@ -35,6 +36,7 @@ func New(c Config) (*Judge, error) {
 	for _, shadow := range []bool{false, true} {
 		for _, conf := range c.Policies {
 			if p := newPolicy(conf); p.shadow == shadow {
+				j.holds = j.holds || p.holds
 				j.add(p)
 			}
 		}
@@ -73,6 +75,15 @@ const inline = 8
 // receipts are for the charges of one call. Those of what has not been charged are nil.
 type receipts [inline]*sluice.Reservation
 
+// settles reports whether calls are to be settled when they are done.
+func (j *Judge) settles() bool { return j.config.Settle != nil || j.holds }
+
+// A settlement has the receipts of a call that is to be settled.
+type settlement struct {
+	kept []*sluice.Reservation // nil where held has it
+	held []*sluice.Reservation // of InFlight policies
+}
+
 // An entry says whose charge it is that has the same index.
 type entry struct {
 	policy *policy
@@ -100,27 +111,33 @@ func (m *judgement) free() {
 
 // judge charges a call to all policies that judge it, or to none, and tells the hook. With
 // space for receipts it returns them.
-func (j *Judge) judge(ctx context.Context, call Call, space []*sluice.Reservation) (d Decision, kept []*sluice.Reservation) {
+func (j *Judge) judge(ctx context.Context, call Call, space []*sluice.Reservation) (d Decision, s settlement) {
 	policies := j.of(call)
 	if len(policies) == 0 {
-		return Decision{Allowed: true, Remaining: math.MaxInt}, nil
+		return Decision{Allowed: true, Remaining: math.MaxInt}, s
 	}
 	d.Remaining = math.MaxInt
 	m := judgements.Get().(*judgement)
 	if m.collect(ctx, call, policies, &d, j.config.OnKeyError) {
 		if space != nil {
-			kept = slices.Grow(space[:0], len(m.charges))[:len(m.charges)]
+			s.kept = slices.Grow(space[:0], len(m.charges))[:len(m.charges)]
 		}
-		m.charge(&d, kept)
+		m.charge(&d, s.kept)
 	}
 	if !d.Allowed {
-		d.WouldDeny, d.Charges, kept = nil, m.explain(), nil
+		d.WouldDeny, d.Charges, s.kept = nil, m.explain(), nil
+	}
+	for i := range s.kept {
+		if m.entries[i].policy.holds {
+			s.held = append(s.held, s.kept[i])
+			s.kept[i] = nil
+		}
 	}
 	m.free()
 	if j.config.OnDecision != nil {
 		j.config.OnDecision(ctx, call, d)
 	}
-	return d, kept
+	return d, s
 }
 
 // collect notes what the call asks of each policy. It reports whether the call has the keys that it
@@ -207,14 +224,23 @@ func makeAll(charges []sluice.Charge, kept []*sluice.Reservation, states []sluic
 	return sluice.AllDecision{Allowed: d.Allowed, OverSoft: d.OverSoft, Remaining: d.Remaining, RetryAfter: d.RetryAfter}
 }
 
+// retryInUse is the RetryAfter for an InFlight policy. The limiter knows only when the units lapse.
+const retryInUse = time.Second
+
 // deny says who has denied the charges.
 func (m *judgement) deny(d *Decision) {
 	d.Code = codes.ResourceExhausted
+	d.RetryAfter = 0
 	var most time.Duration
 	for i, e := range m.entries[:m.enforced] {
 		most = max(most, e.policy.lag)
-		if !m.states[i].Allowed {
+		if s := &m.states[i]; !s.Allowed {
 			d.Violated = append(d.Violated, e.policy.Name)
+			if wait := s.RetryAfter; e.policy.holds && wait != sluice.Never {
+				d.RetryAfter = max(d.RetryAfter, retryInUse)
+			} else {
+				d.RetryAfter = max(d.RetryAfter, wait)
+			}
 		}
 	}
 	d.RetryAfter = later(d.RetryAfter, most)
@@ -237,7 +263,7 @@ type Verdict struct {
 	judge *Judge
 	ctx   context.Context
 	call  Call
-	kept  []*sluice.Reservation
+	rest  settlement
 }
 
 // Decide judges a call as the interceptors do: it asks Config.Skip, charges the policies and calls
@@ -252,10 +278,10 @@ func (j *Judge) Decide(ctx context.Context, call Call) *Verdict {
 		return v
 	}
 	var space []*sluice.Reservation
-	if j.config.Settle != nil && call.Per == PerCall {
+	if j.settles() && call.Per == PerCall {
 		space = new(receipts)[:]
 	}
-	v.Decision, v.kept = j.judge(ctx, call, space)
+	v.Decision, v.rest = j.judge(ctx, call, space)
 	return v
 }
 
@@ -268,21 +294,27 @@ func (v *Verdict) Err() error {
 }
 
 // Settle has Config.Settle say what the call finally costs, given the code of its status, and
-// charges or gives back the difference. Only the first call does anything, and none for calls that
-// were denied or skipped, for messages, or without Config.Settle.
+// charges or gives back the difference. It gives back what InFlight policies have charged. Only the first call
+// does anything, and none for calls that were denied or skipped, or for messages.
 func (v *Verdict) Settle(code codes.Code) {
-	kept := v.kept
-	v.kept = nil
-	v.judge.settle(v.ctx, v.call, kept, code)
+	rest := v.rest
+	v.rest = settlement{}
+	v.judge.settle(v.ctx, v.call, rest, code)
 }
 
-// settle asks what the call finally costs, and makes it so.
-func (j *Judge) settle(ctx context.Context, call Call, kept []*sluice.Reservation, code codes.Code) {
-	if len(kept) == 0 {
+// settle asks what the call finally costs, and makes it so, once the call no longer runs.
+func (j *Judge) settle(ctx context.Context, call Call, s settlement, code codes.Code) {
+	for _, r := range s.held {
+		r.Cancel()
+	}
+	if len(s.kept) == 0 {
 		return
 	}
-	final := j.config.Settle(ctx, call, code)
-	for _, r := range kept {
+	final := -1 // as it was charged
+	if j.config.Settle != nil {
+		final = j.config.Settle(ctx, call, code)
+	}
+	for _, r := range s.kept {
 		r.Settle(final)
 	}
 }

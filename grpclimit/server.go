@@ -44,7 +44,7 @@ func (j *Judge) Unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, 
 	if j.config.Skip(ctx, call) {
 		return handler(ctx, req)
 	}
-	if j.config.Settle != nil {
+	if j.settles() {
 		return j.unaryAndSettle(ctx, call, handler)
 	}
 	if d, _ := j.judge(ctx, call, nil); !d.Allowed {
@@ -95,7 +95,7 @@ func (j *Judge) Stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInf
 		return handler(srv, ss)
 	}
 	var space []*sluice.Reservation
-	if j.config.Settle != nil {
+	if j.settles() {
 		space = new(receipts)[:]
 	}
 	d, kept := j.judge(ctx, call, space)
