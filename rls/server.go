@@ -21,6 +21,7 @@ import (
 func (s *Service) NewServer(options ...grpc.ServerOption) *grpc.Server {
 	server := grpc.NewServer(append(options, grpc.ForceServerCodecV2(codec{encoding.GetCodecV2(proto.Name)}))...)
 	server.RegisterService(&direct, s)
+	s.RegisterHolds(server)
 	return server
 }
 

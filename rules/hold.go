@@ -55,7 +55,7 @@ func (e *Engine) Hold(h *Hold, resp *Response) error {
 	if h.ID == "" {
 		h.ID = rand.Text()
 	}
-	g, d, err := e.beginHold(h, resp, false)
+	g, d, err := e.beginHold(h, resp, holding)
 	if err != nil {
 		return err
 	}
@@ -76,7 +76,7 @@ func (e *Engine) Hold(h *Hold, resp *Response) error {
 // what it does, and settles. Limits with 0 hits never deny it: if all are 0 it only prolongs the hold, by a TTL that may be another.
 // It is ErrNotHeld if there is no such hold.
 func (e *Engine) Extend(h *Hold, resp *Response) error {
-	g, d, err := e.beginHold(h, resp, false)
+	g, d, err := e.beginHold(h, resp, settling)
 	if err != nil {
 		return err
 	}
@@ -112,7 +112,11 @@ func (e *Engine) end(h *Hold, released bool) error {
 		resp = new(Response)
 	}
 	defer e.holds.scratch.Put(resp)
-	g, d, err := e.beginHold(h, resp, released)
+	use := settling
+	if released {
+		use = releasing
+	}
+	g, d, err := e.beginHold(h, resp, use)
 	if err != nil {
 		return err
 	}
@@ -122,9 +126,17 @@ func (e *Engine) end(h *Hold, released bool) error {
 	return e.settleHere(h, resp, released, e.clock.Now())
 }
 
-// beginHold checks a call of a hold, and finds its limits. d is nil if the domain has no rules. The hits of a
-// release are 0, whatever the request says.
-func (e *Engine) beginHold(h *Hold, resp *Response, release bool) (g *generation, d *domainState, err error) {
+// hitsUse says what the hits of a request stand for.
+type hitsUse uint8
+
+const (
+	holding   hitsUse = iota // without a number they are 1
+	settling                 // there must be a number, also in Extend
+	releasing                // they are 0, whatever the request says
+)
+
+// beginHold checks a call of a hold, and finds its limits. d is nil if the domain has no rules.
+func (e *Engine) beginHold(h *Hold, resp *Response, use hitsUse) (g *generation, d *domainState, err error) {
 	if err := h.check(); err != nil {
 		return nil, nil, err
 	}
@@ -136,7 +148,10 @@ func (e *Engine) beginHold(h *Hold, resp *Response, release bool) (g *generation
 	if d = g.domains[h.Request.Domain]; d == nil {
 		e.unknown.add(h.Request.Domain, uint64(len(h.Request.Descriptors)))
 		for i := range resp.work { // the hold may be of rules that are gone
-			resp.work[i].hits = h.hits(i, release)
+			if use == settling && !h.counted(i, nil) {
+				return nil, nil, noHits(i)
+			}
+			resp.work[i].hits = h.hits(i, use)
 		}
 		return g, nil, nil
 	}
@@ -144,10 +159,13 @@ func (e *Engine) beginHold(h *Hold, resp *Response, release bool) (g *generation
 	for i := range h.Request.Descriptors {
 		r := e.resolve(g, d, &h.Request, resp, i)
 		replaces = replaces || r != nil && len(r.replaces) != 0
-		if release {
+		switch fault := resp.Statuses[i].Fault; {
+		case use == releasing:
 			resp.work[i].hits = 0
-		} else if fault := resp.Statuses[i].Fault; fault != "" {
+		case fault != "":
 			return nil, nil, &InvalidError{fmt.Sprintf("descriptor %d: %s", i, fault)}
+		case use == settling && !h.counted(i, r):
+			return nil, nil, noHits(i)
 		}
 	}
 	if replaces {
@@ -156,10 +174,20 @@ func (e *Engine) beginHold(h *Hold, resp *Response, release bool) (g *generation
 	return g, d, nil
 }
 
+func noHits(i int) error {
+	return &InvalidError{fmt.Sprintf("descriptor %d has no hits; want hits there, or once for all descriptors", i)}
+}
+
+// counted reports whether a descriptor has a number of hits, or counts for the weights of its rule.
+func (h *Hold) counted(i int, r *Rule) bool {
+	d := &h.Request.Descriptors[i]
+	return d.Hits != nil || h.Request.Hits != 0 || r != nil && r.weights != nil && len(d.Entries) > len(r.levels)
+}
+
 // hits is the hits of a descriptor without a rule.
-func (h *Hold) hits(i int, release bool) uint64 {
+func (h *Hold) hits(i int, use hitsUse) uint64 {
 	switch n := h.Request.Descriptors[i].Hits; {
-	case release:
+	case use == releasing:
 		return 0
 	case n != nil:
 		return *n

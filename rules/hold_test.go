@@ -46,7 +46,7 @@ descriptors:
 func TestHold_AllOrNone(t *testing.T) {
 	w := newWorld(t, Config{}, tokenRules)
 	request := func(tokens, bucket uint64) []Descriptor {
-		return []Descriptor{describe("user=u"), withHits("tokens=u", tokens), withHits("bucket=u", bucket), withHits("watched=u", 8), describe("free=u"), describe("nothing=u")}
+		return []Descriptor{withHits("user=u", 1), withHits("tokens=u", tokens), withHits("bucket=u", bucket), withHits("watched=u", 8), withHits("free=u", 1), withHits("nothing=u", 1)}
 	}
 	require.True(t, w.hold(holdOf("a", request(600, 60)...)))
 	require.Equal(t, []int{2, 400, 40, 2}, []int{w.left("user=u"), w.left("tokens=u"), w.left("bucket=u"), w.left("watched=u")})
@@ -78,7 +78,8 @@ func TestHold_Again(t *testing.T) {
 	require.ErrorIs(t, w.Hold(holdOf("a", withHits("tokens=u", 6)), &w.resp), ErrOtherHold)
 	require.ErrorIs(t, w.Hold(holdOf("a", withHits("tokens=v", 5)), &w.resp), ErrOtherHold)
 	require.ErrorIs(t, w.Settle(holdOf("a", withHits("tokens=v", 5))), ErrNotHeld)
-	require.ErrorIs(t, w.Settle(holdOf("a", withHits("tokens=u", 5), describe("user=u"))), ErrNotHeld)
+	require.ErrorIs(t, w.Settle(holdOf("a", withHits("tokens=u", 5), withHits("user=u", 1))), ErrNotHeld)
+	require.ErrorContains(t, w.Settle(holdOf("a", describe("tokens=u"))), "descriptor 0 has no hits; want")
 	require.ErrorIs(t, w.Settle(holdOf("b", withHits("tokens=u", 5))), ErrNotHeld)
 
 	more := holdOf("a", withHits("tokens=u", 10))
