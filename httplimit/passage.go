@@ -27,6 +27,9 @@ type passage struct {
 	// it which has no turns to reserve.
 	receipt *sluice.Reservation
 	charged bool
+
+	charges  []sluice.Charge // of TransportConfig.Charges, and their receipts
+	receipts []*sluice.Reservation
 }
 
 func (t *Transport) newPassage(req *http.Request) (*passage, error) {
@@ -38,6 +41,11 @@ func (t *Transport) newPassage(req *http.Request) (*passage, error) {
 		return nil, err
 	}
 	p := &passage{Transport: t, req: req, ctx: req.Context(), host: host, cost: 1}
+	if t.config.Charges != nil {
+		if p.charges, err = t.config.Charges(req); err != nil {
+			return nil, fmt.Errorf("httplimit: the request has no charges: %w", err)
+		}
+	}
 	if t.config.Limiter == nil {
 		return p, nil
 	}
@@ -95,6 +103,9 @@ func (p *passage) awaitHost() error {
 
 // charge charges the limiter, waiting for it if need be.
 func (p *passage) charge() error {
+	if len(p.charges) > 0 {
+		return p.chargeAll()
+	}
 	if p.config.Limiter == nil {
 		return nil
 	}
@@ -126,6 +137,36 @@ func (p *passage) charge() error {
 		}
 	}
 	e.RetryAfter = p.inRealTime(e.RetryAfter)
+	return e
+}
+
+// chargeAll is charge for TransportConfig.Charges.
+func (p *passage) chargeAll() (err error) {
+	if p.config.FailFast {
+		all := make([]*sluice.Reservation, len(p.charges))
+		if d := sluice.TakeAllReceipts(all, nil, p.charges...); !d.Allowed {
+			return &LimitError{Host: p.host, RetryAfter: d.RetryAfter}
+		}
+		p.receipts = all
+		return nil
+	}
+	left, why := p.patience()
+	start := time.Now()
+	p.receipts, err = sluice.WaitAll(impatient{p.ctx, start.Add(left)}, p.charges...)
+	p.waited += time.Since(start)
+	switch {
+	case err == nil:
+		return nil
+	case p.ctx.Err() != nil:
+		return context.Cause(p.ctx)
+	}
+	e := &LimitError{Host: p.host, Err: err}
+	for _, c := range p.charges {
+		e.RetryAfter = max(e.RetryAfter, c.Key.Peek(c.Cost).RetryAfter)
+	}
+	if errors.Is(err, sluice.ErrWouldExceedDeadline) {
+		e.Err = why
+	}
 	return e
 }
 
@@ -174,7 +215,10 @@ func (c impatient) Deadline() (time.Time, bool) { return c.deadline, true }
 // spend makes the charge final.
 func (p *passage) spend() {
 	p.receipt.Settle(p.cost) // so that the limiter need not remember it
-	p.receipt, p.charged = nil, false
+	for i, r := range p.receipts {
+		r.Settle(p.charges[i].Cost)
+	}
+	p.receipt, p.charged, p.receipts = nil, false, nil
 }
 
 // refund gives the charge back.
@@ -185,7 +229,10 @@ func (p *passage) refund() {
 	case p.charged:
 		p.key.Refund(p.cost)
 	}
-	p.receipt, p.charged = nil, false
+	for _, r := range p.receipts {
+		r.Cancel()
+	}
+	p.receipt, p.charged, p.receipts = nil, false, nil
 }
 
 // patience returns how long the request may still wait, and the error for what takes

@@ -37,6 +37,12 @@ type TransportConfig struct {
 	// above the limiter's burst, fails the request. nil means 1.
 	Cost func(*http.Request) int
 
+	// Charges returns what each attempt of a request is charged, in place of Limiter, Key and Cost: a request and the
+	// tokens that it may take, say, all or none. A request waits until all can be charged at once: see
+	// sluice.WaitAll. It is called once a request, and its error fails the request. The clocks of the limiters must
+	// run with real time. It is not for limiters of sluice.InFlight: nothing gives their units back.
+	Charges func(*http.Request) ([]sluice.Charge, error)
+
 	// FailFast makes requests that would have to wait fail with a *LimitError instead.
 	// It excludes MaxWait and MaxRetries.
 	FailFast bool
@@ -211,6 +217,8 @@ func (c TransportConfig) validate() error {
 		return fail("Key", "set without a Limiter to use it; want a Limiter, or no Key")
 	case c.Limiter == nil && c.Cost != nil:
 		return fail("Cost", "set without a Limiter to charge it; want a Limiter, or no Cost")
+	case c.Limiter != nil && c.Charges != nil:
+		return fail("Charges", "set beside a Limiter; want the charge for that among the Charges, or no Charges")
 	case c.MaxWait < 0:
 		return fail("MaxWait", "%v is negative; want 0 for the deadline of the request, or %v without one, or a positive duration", c.MaxWait, defaultMaxWait)
 	case c.MaxWait > 0 && c.FailFast:

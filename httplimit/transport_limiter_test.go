@@ -302,3 +302,48 @@ func TestTransport_MaxWaitCoversLimiterAndHold(t *testing.T) {
 		assert.True(t, lim.Allow("a.test"), "a request that was not sent was charged")
 	})
 }
+
+// TestTransport_ChargesOfSeveralLimits: a request waits for a request and its tokens at once, and one that cannot have
+// both in time is charged nothing. Retries are charged, too.
+func TestTransport_ChargesOfSeveralLimits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		requests := limiterOf(t, sluice.Config{Limit: sluice.PerSecond(1).WithBurst(2)})
+		tokens := limiterOf(t, sluice.Config{Algorithm: sluice.FixedWindow, Limit: sluice.PerMinute(100)})
+		charges := func(req *http.Request) ([]sluice.Charge, error) {
+			if req.URL.Path == "/none" {
+				return nil, ErrNoKey
+			}
+			return []sluice.Charge{{Key: requests.Key("m"), Cost: 1}, {Key: tokens.Key("m"), Cost: 40}}, nil
+		}
+		base := newFakeBase(always(http.StatusOK))
+		tr := newTestTransport(t, base, TransportConfig{Charges: charges})
+		begin := time.Now()
+		require.NoError(t, sendIn(t, tr, "1", 0))
+		require.NoError(t, sendIn(t, tr, "2", 0))
+		require.Zero(t, time.Since(begin))
+		var e *LimitError
+		require.ErrorAs(t, sendIn(t, tr, "3", time.Second), &e)
+		require.ErrorIs(t, e, context.DeadlineExceeded)
+		require.Positive(t, e.RetryAfter)
+		require.Equal(t, 20, tokens.Peek("m", 0).Remaining)
+		require.ErrorIs(t, sendIn(t, tr, "none", 0), ErrNoKey)
+		require.NoError(t, sendIn(t, tr, "3", 0))
+		require.Equal(t, time.Now().Truncate(time.Minute), time.Now(), "with the next window of the tokens")
+		require.Equal(t, 60, tokens.Peek("m", 0).Remaining)
+		require.Equal(t, 1, requests.Peek("m", 0).Remaining)
+		require.Len(t, base.sent, 3)
+
+		fast := newTestTransport(t, base, TransportConfig{Charges: charges, FailFast: true})
+		require.NoError(t, sendIn(t, fast, "4", 0))
+		require.ErrorAs(t, sendIn(t, fast, "5", 0), &e)
+		require.Equal(t, 20, tokens.Peek("m", 0).Remaining)
+
+		busy := newFakeBase(denyFirst(1, http.StatusServiceUnavailable))
+		time.Sleep(time.Minute)
+		require.NoError(t, sendIn(t, newTestTransport(t, busy, TransportConfig{Charges: charges, MaxRetries: 1}), "6", 0))
+		require.Len(t, busy.sent, 2)
+		require.Equal(t, 20, tokens.Peek("m", 0).Remaining)
+	})
+	_, err := NewTransport(nil, TransportConfig{Limiter: newLimiter(t, sluice.PerSecond(1)), Charges: func(*http.Request) ([]sluice.Charge, error) { return nil, nil }})
+	require.ErrorContains(t, err, "TransportConfig.Charges")
+}
