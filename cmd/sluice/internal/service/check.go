@@ -186,7 +186,11 @@ func (c *checker) decide(call *checkCall, set *rules.Set, domain string, r *http
 		call.resp.Code, call.resp.Statuses, call.resp.Tightest = rules.OK, call.resp.Statuses[:0], -1
 		return nil
 	}
-	return c.engine.Decide(&call.req, &call.resp)
+	err = c.engine.Decide(&call.req, &call.resp)
+	if err == nil && call.resp.Code != rules.OK {
+		c.live.denied(&call.req, &call.resp)
+	}
+	return err
 }
 
 func (c *checker) describer(set *rules.Set, domain string) *httprules.Describer {

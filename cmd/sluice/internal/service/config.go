@@ -26,6 +26,7 @@ type Config struct {
 	XDSRetry, XDSRetryMax time.Duration
 
 	GRPC, HTTP, Debug, Metrics, UDS string
+	LiveKeys                        bool
 	TLSCert, TLSKey                 string
 	ClientCA, ClientSAN             string
 	MaxConnectionAge, ConnectionEnd time.Duration
@@ -125,7 +126,8 @@ func (c *Config) portFlags(f *pflag.FlagSet) {
 	f.StringVar(&c.GRPC, "grpc", ":8081", "address of the gRPC service")
 	f.StringVar(&c.UDS, "uds", "", "path of a unix socket for gRPC, in place of --grpc")
 	f.StringVar(&c.HTTP, "http", ":8080", "address of /check, /json and /healthcheck; empty for\nnone")
-	f.StringVar(&c.Debug, "debug", "127.0.0.1:6070", "address of /rlconfig, /stats and /debug/pprof; empty\nfor none")
+	f.StringVar(&c.Debug, "debug", "127.0.0.1:6070", "address of /rlconfig, /stats, /live and /debug/pprof;\nempty for none")
+	f.BoolVar(&c.LiveKeys, "live-keys", false, "show the most denied keys on /live as they are, and not\nas hashes")
 	f.StringVar(&c.Metrics, "metrics", ":9090", "address of the metrics; empty for none")
 	f.StringVar(&c.TLSCert, "tls-cert", "", "certificate of the gRPC service; read again when it\nchanges")
 	f.StringVar(&c.TLSKey, "tls-key", "", "key of the certificate")

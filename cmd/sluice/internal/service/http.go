@@ -35,6 +35,7 @@ func timed(times prometheus.Observer, h http.Handler) http.Handler {
 
 const debugIndex = `/rlconfig: the rules in force, and why others are not; ?format=json
 /stats: the statistics, by upstream's names
+/live: what is admitted and denied now, as a page
 /debug/pprof/: profiles of this process
 `
 
@@ -43,6 +44,9 @@ func (s *server) debug() http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("/rlconfig", s.service.Rules(s.loads.report))
 	mux.HandleFunc("/stats", s.stats)
+	mux.HandleFunc("GET /live", s.live.page)
+	mux.HandleFunc("GET /live/{file}", s.live.page)
+	mux.HandleFunc("GET /live/events", s.live.events)
 	mux.HandleFunc("/debug/pprof/", pprof.Index)
 	mux.HandleFunc("/debug/pprof/cmdline", pprof.Cmdline)
 	mux.HandleFunc("/debug/pprof/profile", pprof.Profile)

@@ -32,6 +32,7 @@ type server struct {
 	store   *sharedStore // nil if counts are in memory
 	service *rls.Service
 	checker *checker
+	live    *live
 	grpc    *grpc.Server
 	streams map[string]bool // methods of grpc that are streams
 	http    []*http.Server
@@ -147,11 +148,13 @@ func newServer(c *Config, log *slog.Logger, stop <-chan os.Signal) (s *server, e
 	if err != nil {
 		return s, err
 	}
+	s.live = newLive(s)
 	s.service = rls.New(s.engine, rls.Options{
 		Headers: c.Headers, LimitHeader: c.LimitHeader, RemainingHeader: c.RemainingHeader, ResetHeader: c.ResetHeader,
 		DynamicMetadata: c.DynamicMetadata, RuleHeader: c.RuleHeader,
 		MaxDescriptors: c.MaxDescriptors, MaxEntries: c.MaxEntries, MaxValue: c.MaxValue, MaxText: c.MaxMessage,
 		MessageTime: messageTime,
+		Denied:      s.live.denied,
 		Took:        func(d time.Duration) { s.metrics.grpc.Observe(d.Seconds()) },
 		StoreFailed: func(err error) { log.Warn("calls are refused, since the store has not answered", "error", err) },
 		Panicked:    func(v any, stack []byte) { log.Error("a call panicked", "value", v, "stack", string(stack)) },

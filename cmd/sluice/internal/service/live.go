@@ -1,0 +1,265 @@
+package service
+
+import (
+	"bytes"
+	"cmp"
+	"embed"
+	"encoding/json"
+	"fmt"
+	"hash/maphash"
+	"net/http"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/sluice-go/sluice/internal/spacesaving"
+	"github.com/sluice-go/sluice/rules"
+)
+
+//go:embed live/live.html live/live.css live/live.js
+var liveFiles embed.FS
+
+const (
+	maxWatchers  = 16   // browsers at once
+	liveRules    = 100  // rules shown, those with the most denied hits first
+	liveKeys     = 20   // keys shown
+	countedKeys  = 1024 // that are counted: those with more than one in so many denials are among them
+	liveEvery    = time.Second
+	liveUnread   = 4                // states that wait for a watcher; one that reads slower is dropped
+	liveDeadline = 10 * time.Second // to write one state
+)
+
+// live tells browsers what the service decides. Without a watcher there is no goroutine, no key is counted, and a denial costs one
+// load of a pointer.
+type live struct {
+	*server
+	seed maphash.Seed // of the hashes of keys, other in each process
+	keys atomic.Pointer[spacesaving.Top]
+
+	mutex    sync.Mutex
+	watchers map[chan []byte]bool
+	stop     chan struct{} // of the goroutine that tells; nil without a watcher
+}
+
+func newLive(s *server) *live {
+	return &live{server: s, seed: maphash.MakeSeed(), watchers: map[chan []byte]bool{}}
+}
+
+// denied counts the keys of a denied call, while somebody watches.
+func (l *live) denied(req *rules.Request, resp *rules.Response) {
+	top := l.keys.Load()
+	if top == nil {
+		return
+	}
+	for i := range resp.Statuses {
+		if resp.Statuses[i].Code == rules.OverLimit {
+			l.count(top, req.Domain, &req.Descriptors[i], resp.Statuses[i].Rule)
+		}
+	}
+}
+
+func (l *live) count(top *spacesaving.Top, domain string, d *rules.Descriptor, rule *rules.Rule) {
+	path := domain + ".override"
+	if rule != nil {
+		path = rule.Path()
+	}
+	name := make([]byte, 0, 256)
+	name = append(append(name, path...), 0)
+	for _, e := range d.Entries {
+		name = fmt.Appendf(name, "%q=%q ", e.Key, e.Value)
+	}
+	id := maphash.Bytes(l.seed, name)
+	if l.config.LiveKeys {
+		top.Count(id, string(name))
+	} else {
+		top.Count(id, path)
+	}
+}
+
+// liveState is what a watcher is told at a time.
+type liveState struct {
+	Time  float64     `json:"time"` // Unix seconds of the system's clock
+	Rules []liveRule  `json:"rules"`
+	More  int         `json:"more"` // rules that are not shown
+	Keys  []liveKey   `json:"keys"`
+	Store []liveStore `json:"store"`
+}
+
+type liveRule struct {
+	Name     string `json:"name"`
+	Admitted uint64 `json:"admitted"` // hits, since the rule is there
+	Denied   uint64 `json:"denied"`
+}
+
+type liveKey struct {
+	Rule   string `json:"rule"`
+	Key    string `json:"key"`
+	Denied uint64 `json:"denied"` // calls, since the first watcher came
+}
+
+type liveStore struct {
+	Name  string  `json:"name"`
+	Mode  string  `json:"mode"`
+	Since float64 `json:"since"` // Unix seconds; 0 if it cannot change
+}
+
+func (l *live) state() []byte {
+	out := liveState{Time: float64(time.Now().UnixMicro()) / 1e6, Rules: []liveRule{}, Keys: []liveKey{}}
+	for _, x := range l.engine.Series() {
+		denied := x.Over - min(x.Over, x.Shadow)
+		out.Rules = append(out.Rules, liveRule{text(x.Path), x.Total - min(x.Total, denied), denied})
+	}
+	slices.SortStableFunc(out.Rules, func(a, b liveRule) int {
+		return cmp.Or(cmp.Compare(b.Denied, a.Denied), cmp.Compare(b.Admitted, a.Admitted))
+	})
+	if n := len(out.Rules); n > liveRules {
+		out.Rules, out.More = out.Rules[:liveRules], n-liveRules
+	}
+	if top := l.keys.Load(); top != nil {
+		out.Keys = l.topKeys(top)
+	}
+	for i, p := range l.store.parts() {
+		s := p.Status()
+		out.Store = append(out.Store, liveStore{[]string{"redis", "redis-per-second"}[i], s.Mode.String(), float64(s.Since.UnixMilli()) / 1e3})
+	}
+	if out.Store == nil {
+		out.Store = []liveStore{{Name: "memory", Mode: "of this process"}}
+	}
+	data, err := json.Marshal(out)
+	if err != nil {
+		panic(err) // there is nothing in it that JSON cannot have
+	}
+	return append(append([]byte("data: "), data...), "\n\n"...)
+}
+
+func (l *live) topKeys(top *spacesaving.Top) []liveKey {
+	counters := top.List()
+	slices.SortFunc(counters, func(a, b spacesaving.Counter) int {
+		return cmp.Or(cmp.Compare(b.Count, a.Count), cmp.Compare(a.ID, b.ID))
+	})
+	out := []liveKey{}
+	for _, c := range counters[:min(liveKeys, len(counters))] {
+		rule, key, plain := bytes.Cut([]byte(c.Name), []byte{0})
+		k := liveKey{Rule: text(string(rule)), Key: fmt.Sprintf("%016x", c.ID), Denied: c.Count}
+		if plain {
+			k.Key = text(string(bytes.TrimSuffix(key, []byte(" "))))
+		}
+		out = append(out, k)
+	}
+	return out
+}
+
+// join adds a watcher, and lets the first one begin the counting of keys. It returns nil if there are too many.
+func (l *live) join() chan []byte {
+	l.mutex.Lock()
+	defer l.mutex.Unlock()
+	if len(l.watchers) >= maxWatchers {
+		return nil
+	}
+	if l.stop == nil {
+		l.stop = make(chan struct{})
+		l.keys.Store(spacesaving.New(countedKeys))
+		go l.tellAll(l.stop)
+	}
+	states := make(chan []byte, liveUnread)
+	l.watchers[states] = true
+	return states
+}
+
+// leave takes a watcher off; with the last one the counting ends.
+func (l *live) leave(states chan []byte) {
+	l.mutex.Lock()
+	defer l.mutex.Unlock()
+	delete(l.watchers, states)
+	if len(l.watchers) == 0 && l.stop != nil {
+		close(l.stop)
+		l.stop = nil
+		l.keys.Store(nil)
+	}
+}
+
+func (l *live) tellAll(stop <-chan struct{}) {
+	ticker := time.NewTicker(liveEvery)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-stop:
+			return
+		case <-ticker.C:
+			l.tell(l.state())
+		}
+	}
+}
+
+// tell hands a state to all watchers, and drops those that have not read the ones before.
+func (l *live) tell(state []byte) {
+	l.mutex.Lock()
+	defer l.mutex.Unlock()
+	for states := range l.watchers {
+		select {
+		case states <- state:
+		default:
+			delete(l.watchers, states)
+			close(states)
+		}
+	}
+}
+
+// events is the stream of states, as server-sent events. It ends with the service.
+func (l *live) events(w http.ResponseWriter, r *http.Request) {
+	// Another site may not take the places of watchers.
+	if site := r.Header.Get("Sec-Fetch-Site"); site != "" && site != "same-origin" && site != "none" {
+		http.Error(w, "not for other sites", http.StatusForbidden)
+		return
+	}
+	states := l.join()
+	if states == nil {
+		w.Header().Set("Retry-After", "10")
+		http.Error(w, fmt.Sprintf("%d watch already, and more cannot", maxWatchers), http.StatusServiceUnavailable)
+		return
+	}
+	defer l.leave(states)
+	stream := http.NewResponseController(w)
+	_ = stream.SetReadDeadline(time.Time{}) // that of a request would end the stream
+	h := w.Header()
+	h.Set("Content-Type", "text/event-stream")
+	h.Set("Cache-Control", "no-store")
+	h.Set("X-Content-Type-Options", "nosniff")
+	for state := l.state(); ; {
+		_ = stream.SetWriteDeadline(time.Now().Add(liveDeadline))
+		if _, err := w.Write(state); err != nil || stream.Flush() != nil {
+			return
+		}
+		var more bool
+		select {
+		case state, more = <-states:
+			if !more {
+				return
+			}
+		case <-r.Context().Done():
+			return
+		case <-l.ending:
+			return
+		}
+	}
+}
+
+// page serves the files of the page.
+func (l *live) page(w http.ResponseWriter, r *http.Request) {
+	name := r.PathValue("file")
+	if name == "" {
+		name = "live.html"
+	}
+	data, err := liveFiles.ReadFile("live/" + name)
+	if err != nil {
+		http.NotFound(w, r)
+		return
+	}
+	h := w.Header()
+	h.Set("Content-Security-Policy", "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'")
+	h.Set("X-Content-Type-Options", "nosniff")
+	h.Set("Referrer-Policy", "no-referrer")
+	h.Set("Cache-Control", "no-store")
+	http.ServeContent(w, r, name, time.Time{}, bytes.NewReader(data))
+}
