@@ -2,6 +2,7 @@ package sluice
 
 import (
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"sync/atomic"
 	"testing"
@@ -273,15 +274,65 @@ func BenchmarkAcquire(b *testing.B) {
 			}
 		})
 	}
+	const keys = 1 << 20
+	rng := rand.New(rand.NewPCG(1, 2))
 	b.Run("keys=1M/of=AcquireAndRelease", func(b *testing.B) {
 		l := mustNew(b, Config{Algorithm: InFlight, Limit: PerMinute(1000), MaxKeys: -1})
-		for i := range uint64(1 << 20) {
+		for i := range uint64(keys) {
 			l.KeyUint64(i).Allow()
 		}
-		rng := rand.New(rand.NewPCG(1, 2))
 		for b.Loop() {
-			p, _ := l.KeyUint64(rng.Uint64() >> 44).Acquire(1)
+			p, _ := l.KeyUint64(rng.Uint64() % keys).Acquire(1)
 			_ = p.Release()
+		}
+	})
+	// A sketch of constant memory, 4 rows of counters: it never counts too few, and does not know who has gone.
+	b.Run("keys=1M/of=estimator", func(b *testing.B) {
+		var rows [4][keys]atomic.Int32
+		add := func(id uint64, n int32) (least int32) {
+			least = math.MaxInt32
+			for i := range rows {
+				least = min(least, rows[i][id>>(11*i)%keys].Add(n))
+			}
+			return least
+		}
+		l := mustNew(b, Config{Limit: PerMinute(1)})
+		for b.Loop() {
+			id := l.KeyUint64(rng.Uint64() % keys).id
+			if add(id, 1) <= 1000 {
+				add(id, -1)
+			}
+		}
+	})
+}
+
+// BenchmarkHold: an estimate over three limits, and the truth behind it, beside one Take.
+func BenchmarkHold(b *testing.B) {
+	tokens := mustNew(b, Config{Limit: PerSecond(1e9)})
+	charges := []Charge{
+		{mustNew(b, Config{Limit: PerSecond(1e9)}).Key("k"), 1}, {tokens.Key("k"), 100},
+		{mustNew(b, Config{Algorithm: InFlight, Limit: PerMinute(1000)}).Key("k"), 1},
+	}
+	b.Run("of=Take", func(b *testing.B) {
+		for b.Loop() {
+			charges[1].Key.Take(1)
+		}
+	})
+	b.Run("of=TakeAll", func(b *testing.B) {
+		for n := 0; b.Loop(); n++ {
+			if n%1000 == 0 {
+				charges[2].Key.Reset()
+			}
+			TakeAll(charges...)
+		}
+	})
+	b.Run("of=ReceiptsAndSettle", func(b *testing.B) {
+		var all [3]*Reservation
+		for b.Loop() {
+			TakeAllReceipts(all[:], nil, charges...)
+			all[0].Settle(1)
+			all[1].Settle(30)
+			all[2].Cancel()
 		}
 	})
 }
