@@ -57,6 +57,7 @@ func pages(t *testing.T) map[string][]string {
 	return map[string][]string{
 		"3 recommend": {"recommend", "--client-field", "client", "--time-field", "ts", hostile(t), "--clients", "70%"},
 		"3 check":     {"recommend", dayLog(t, 1, 2, 30), "--check", dayLog(t, 4, 40), "--max-clients", "9"},
+		"3 denied":    {"recommend", "--clients", "90%"},
 		"1 replay":    {"replay", "--client-field", "client", "--time-field", "ts", hostile(t), "--limit", "20/m"},
 		"2 against":   {"replay", "--rules", rules, "--against", rules, "--limit", "5/m"},
 		"2 compare":   {"compare", "--pattern", "diurnal"},
@@ -67,6 +68,7 @@ func pages(t *testing.T) map[string][]string {
 // TestHTML_Browser opens each page in Chromium: all charts are drawn, the console says nothing, and names of clients stay text. With axe-core, whose
 // axe.min.js SLUICE_AXE names, it is asked for what keeps people out.
 func TestHTML_Browser(t *testing.T) {
+	sparks := 0
 	for name, args := range pages(t) {
 		t.Run(name, func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "report.html")
@@ -74,7 +76,7 @@ func TestHTML_Browser(t *testing.T) {
 			require.Equal(t, exitOK, code, stderr)
 			addAxe(t, path)
 			for scheme, number := range map[string]string{"light": "1", "dark": "0"} {
-				if scheme == "dark" && name[2:] != "recommend" && name[2:] != "compare" {
+				if scheme == "dark" && name[2:] != "recommend" && name[2:] != "denied" && name[2:] != "compare" {
 					continue // it has nothing that is not there, too
 				}
 				dom, console := browse(t, path, "--blink-settings=preferredColorScheme="+number)
@@ -84,6 +86,10 @@ func TestHTML_Browser(t *testing.T) {
 				result := regexp.MustCompile(` data-axe="([^"]*)"`).FindStringSubmatch(dom)
 				dom = regexp.MustCompile(`(?s)<script.*?</script>`).ReplaceAllString(dom, "")
 				assert.Equal(t, charts, strconv.Itoa(strings.Count(dom, "<canvas")))
+				if strings.Contains(dom, ">Clients with the most denials<") {
+					sparks++
+					assert.Regexp(t, `<svg class="spark" role="img" aria-label="denials of [^"]*, at most [0-9]+, in [0-9]+ equal parts of the time: [0-9, ]+" [^>]*><path d="M`, dom)
+				}
 				assert.NotContains(t, dom, "<img")
 				assert.NotContains(t, dom, "<title>taken")
 				assert.Contains(t, html.UnescapeString(dom), "sluice "+args[0])
@@ -94,6 +100,7 @@ func TestHTML_Browser(t *testing.T) {
 			}
 		})
 	}
+	assert.True(t, sparks > 0 || testing.Short(), "no page has had sparklines")
 }
 
 // addAxe puts axe-core into a page, if there is one.

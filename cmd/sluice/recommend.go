@@ -140,7 +140,7 @@ func (f *recommendFlags) config() (c recommend.Config, err error) {
 	if err != nil {
 		return c, fmt.Errorf("--clients %w", err)
 	}
-	c = recommend.Config{Denied: clients.Rest(), Per: f.per, Key: f.key.parts(), IPv6Prefix: f.ipv6Prefix, Top: f.top, Algorithms: replay.Algorithms()}
+	c = recommend.Config{Denied: clients.Rest(), Per: f.per, Key: f.key.parts(), IPv6Prefix: f.ipv6Prefix, Top: f.top, Sparklines: f.html.path != "", Algorithms: replay.Algorithms()}
 	if _, err := accesslog.ParseKey(f.key.text, nil); err != nil {
 		return c, err
 	}

@@ -146,6 +146,9 @@ func (f *replayFlags) run(cmd *cobra.Command, args []string) error {
 	if err != nil {
 		return err
 	}
+	if f.html.path != "" {
+		engine.Sparklines()
+	}
 	logs, err := f.input.open(cmd, args)
 	if err != nil {
 		return err

@@ -59,6 +59,8 @@ type Table struct {
 	Header []string
 	Left   int
 	Rows   [][]string
+	// Sparks are drawn behind the rows, one for each; nil for none.
+	Sparks []Spark
 }
 
 // Text is what a program reads.

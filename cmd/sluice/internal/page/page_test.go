@@ -70,3 +70,13 @@ func TestWrite_Unwritable(t *testing.T) {
 	r.Close()
 	assert.Error(t, Write(w, Page{}))
 }
+
+// TestWrite_Sparks: a row has its drawing, and all of its values to be read aloud.
+func TestWrite_Sparks(t *testing.T) {
+	text := written(t, Page{Sections: []Section{{Title: "S", Table: &Table{Header: []string{"client"}, Rows: [][]string{{"a"}, {"b"}},
+		Sparks: []Spark{{`denials of "a"`, []int64{0, 1, 100}}, {"denials of b", []int64{2}}}}}}})
+	assert.Contains(t, text, `<th scope="col">over time</th>`)
+	assert.Contains(t, text, `aria-label="denials of &#34;a&#34;, at most 100, in 3 equal parts of the time: 0, 1, 100" viewBox="0 0 12 24"`)
+	assert.Contains(t, text, `<path d="M6 24v-1.5M10 24v-24.0"/>`)
+	assert.Contains(t, text, `<path d="M2 24v-24.0"/>`)
+}

@@ -52,10 +52,13 @@ func (l *Log) Requests() int64 { return l.spool.Len() }
 func (l *Log) Close() error { return l.spool.Close() }
 
 // Replay decides the requests under rules, and sums up with the top clients of each.
-func (l *Log) Replay(rules []replay.Rule, top int) (replay.Result, error) {
+func (l *Log) Replay(rules []replay.Rule, top int, sparklines bool) (replay.Result, error) {
 	engine, err := replay.New(rules, l.Clients)
 	if err != nil {
 		return replay.Result{}, err
+	}
+	if sparklines {
+		engine.Sparklines()
 	}
 	r := l.spool.Read()
 	for r.Next() {

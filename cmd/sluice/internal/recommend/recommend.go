@@ -26,6 +26,8 @@ type Config struct {
 	IPv6Prefix int
 	// Top is how many clients that are denied the most are listed.
 	Top int
+	// Sparklines asks for Client.OverTime of these.
+	Sparklines bool
 }
 
 // The periods that limits are recommended in, whole milliseconds: all programs can tell them.
@@ -152,7 +154,7 @@ func (l *Log) Recommend(c Config) (Result, error) {
 			rules = append(rules, choice.Rule)
 		}
 	}
-	res.Evidence, err = l.Replay(rules, c.Top)
+	res.Evidence, err = l.Replay(rules, c.Top, c.Sparklines)
 	return res, err
 }
 

@@ -31,6 +31,9 @@ type Replay struct {
 	timeline *timeline // rows: requests, denials by rule, and with Compare what changes
 	denied   []bool    // the present request, by rule
 	changes  *changes  // nil without Compare
+
+	sparks map[int]*sparkline // of clients that are denied something; nil without Sparklines
+	begin  int64              // the time of the first request
 }
 
 // ruleState is one rule in the course of a replay.
@@ -122,6 +125,9 @@ func (r *Replay) Decide(id int, at int64, request *accesslog.Request) (denied []
 		s.deny(id, r.requests, r.log.Now)
 		r.timeline.rows[i+1][bin]++
 	}
+	if r.sparks != nil && slices.Contains(r.denied, true) {
+		r.spark(id)
+	}
 	if r.changes == nil {
 		return r.denied
 	}
@@ -146,6 +152,7 @@ func (r *Replay) advance(at int64) {
 			rows += 2
 		}
 		r.timeline = newTimeline(at, rows)
+		r.begin = at
 	}
 	r.clock.Set(time.Unix(0, now))
 }
@@ -257,6 +264,9 @@ func (r *Replay) client(id int) Client {
 	c := Client{Name: r.clients.Name(id), Requests: r.seen[id], Denied: make([]int64, len(r.rules))}
 	for i, s := range r.rules {
 		c.Denied[i] = s.deniedTo(id)
+	}
+	if s := r.sparks[id]; s != nil {
+		c.OverTime = s.parts(r.log.Now - r.begin)
 	}
 	return c
 }

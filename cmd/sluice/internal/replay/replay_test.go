@@ -83,7 +83,7 @@ func TestReplay_CountsByRule(t *testing.T) {
 	assert.EqualValues(t, 9, limited.Denied)
 	assert.Equal(t, 4, limited.LimitedClients)
 	assert.Equal(t, []Client{
-		{"z", 4, []int64{3, 0, 4}}, {"a\xff", 3, []int64{2, 0, 3}}, {"b", 3, []int64{2, 0, 3}},
+		{"z", 4, []int64{3, 0, 4}, nil}, {"a\xff", 3, []int64{2, 0, 3}, nil}, {"b", 3, []int64{2, 0, 3}, nil},
 	}, limited.Top)
 
 	unlimited := res.Rules[1]

@@ -61,4 +61,6 @@ type Client struct {
 	Name     string
 	Requests int64
 	Denied   []int64 // by rule, in the order of Result.Rules
+	// OverTime is the requests that some rule has denied, in equal parts of the log, at most 64; nil without Sparklines.
+	OverTime []int64
 }

@@ -163,6 +163,9 @@ func topTable(res replay.Result) []page.Section {
 			row = append(row, count(n))
 		}
 		t.Rows = append(t.Rows, row)
+		if c.OverTime != nil {
+			t.Sparks = append(t.Sparks, page.Spark{Of: "denials of " + plain(c.Name), Values: c.OverTime})
+		}
 	}
 	return []page.Section{{Title: "Clients with the most denials", Table: t}}
 }
