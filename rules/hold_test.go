@@ -107,6 +107,14 @@ func TestHold_Again(t *testing.T) {
 	require.Equal(t, Holds{Open: 1, Held: 2, Settled: 1, Cut: 1}, w.Holds())
 }
 
+// TestHold_ExtendByNothing: a limit that an extension asks for nothing does not stand in its way, even if it is full.
+func TestHold_ExtendByNothing(t *testing.T) {
+	w := newWorld(t, Config{}, tokenRules)
+	require.True(t, w.hold(holdOf("a", withHits("bucket=u", 100), withHits("tokens=u", 1))))
+	require.True(t, w.extend(holdOf("a", withHits("bucket=u", 0), withHits("tokens=u", 5))))
+	require.Equal(t, 994, w.left("tokens=u"))
+}
+
 // TestHold_Lapse: a hold that nobody settles is spent, or given back, at the end of its TTL.
 func TestHold_Lapse(t *testing.T) {
 	w := newWorld(t, Config{MaxHoldTTL: 20 * time.Minute}, tokenRules)

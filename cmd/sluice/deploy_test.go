@@ -165,6 +165,12 @@ func plainGet(url string) (string, error) {
 func TestDeploy_MetricsExist(t *testing.T) {
 	p := startServe(t, nil, "--rules", "../../examples/rules", "--manual-clock")
 	p.askFor("-d", "api", "client=ann")
+	for _, path := range []string{"hold", "settle"} {
+		resp, err := http.Post("http://"+p.addresses["http"]+"/"+path, "application/json", strings.NewReader(`{"domain":"api","id":"a","hits":1,"descriptors":[{"entries":[{"key":"client","value":"ann"}]}]}`))
+		require.NoError(t, err)
+		require.NoError(t, resp.Body.Close())
+		require.Equal(t, http.StatusOK, resp.StatusCode)
+	}
 	exposition, err := plainGet("http://" + p.addresses["metrics"] + "/metrics")
 	require.NoError(t, err)
 	stored := startServe(t, nil, "--rules", "../../examples/rules", "--redis", "127.0.0.1:1", "--redis-per-second", "127.0.0.1:1")

@@ -10,6 +10,11 @@
 //	                                            by a rule in shadow_mode, which is the outcome shadow
 //	sluice_refunded_hits_total{domain,rule}     hits that were to be given back
 //	sluice_absorbed_hits_total{domain,rule}     of these, hits that gave nothing back; see rules.Series.Absorbed
+//	sluice_holds_open                           open holds, of an engine without a Store
+//	sluice_holds_total{outcome}                 holds held; and then settled, released or lapsed; holds denied, and
+//	                                            extensions that were cut
+//	sluice_holds_estimated_hits_total{domain,rule}  hits that holds were admitted for
+//	sluice_holds_settled_hits_total{domain,rule}    of holds that were settled, hits that were used
 //	sluice_unrecorded_denials_total             denied calls that were not remembered; see rules.Stats.Unrecorded
 //	sluice_requests_total{domain,code}          calls ok and over_limit
 //	sluice_config_generation                    the number of the rules in force
@@ -42,6 +47,10 @@ var (
 	hitsDesc       = desc("sluice_hits_total", "Hits by rule: within its limit; near it; over it, and denied; over it, and admitted in shadow mode.", "domain", "rule", "outcome")
 	refundedDesc   = desc("sluice_refunded_hits_total", "Hits that calls have given back (is_negative_hits), by rule. No other metric has them.", "domain", "rule")
 	absorbedDesc   = desc("sluice_absorbed_hits_total", "Hits given back that gave nothing, by rule: as many had been denied and not counted.", "domain", "rule")
+	estimatedDesc  = desc("sluice_holds_estimated_hits_total", "Hits that holds and their extensions were admitted for, by rule.", "domain", "rule")
+	settledDesc    = desc("sluice_holds_settled_hits_total", "Hits that settled holds have used, by rule.", "domain", "rule")
+	holdsDesc      = desc("sluice_holds_total", "Holds by what became of them: held, and then settled, released or lapsed; denied; and extensions that were cut.", "outcome")
+	openDesc       = desc("sluice_holds_open", "Open holds. With a store only the store knows.")
 	unrecordedDesc = desc("sluice_unrecorded_denials_total", "Denied calls that there was no room to remember: refunds of keys that are not remembered give nothing back for a while.")
 	requestsDesc   = desc("sluice_requests_total", "Calls by answer. Those that were refused, or failed, belong to no domain.", "domain", "code")
 	generationDesc = desc("sluice_config_generation", "The number of the rules in force: one more after each load that was fine.")
@@ -76,7 +85,7 @@ func New(e *rules.Engine) *Collector {
 // Describe implements prometheus.Collector.
 func (c *Collector) Describe(out chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
-		hitsDesc, refundedDesc, absorbedDesc, unrecordedDesc, requestsDesc, generationDesc, keysDesc, evictedDesc, untrackedDesc, unknownDesc, shadowedDesc,
+		hitsDesc, refundedDesc, absorbedDesc, estimatedDesc, settledDesc, holdsDesc, openDesc, unrecordedDesc, requestsDesc, generationDesc, keysDesc, evictedDesc, untrackedDesc, unknownDesc, shadowedDesc,
 	} {
 		out <- d
 	}
@@ -99,6 +108,19 @@ func (c *Collector) Collect(out chan<- prometheus.Metric) {
 	}
 	for l, n := range ruleSums(series, func(x *rules.Series) uint64 { return x.Absorbed }) {
 		counter(absorbedDesc, n, l.domain, l.rule)
+	}
+	for l, n := range ruleSums(series, func(x *rules.Series) uint64 { return x.Estimated }) {
+		counter(estimatedDesc, n, l.domain, l.rule)
+	}
+	for l, n := range ruleSums(series, func(x *rules.Series) uint64 { return x.Settled }) {
+		counter(settledDesc, n, l.domain, l.rule)
+	}
+	holds := c.engine.Holds()
+	gauge(openDesc, float64(holds.Open))
+	for outcome, n := range map[string]uint64{
+		"held": holds.Held, "settled": holds.Settled, "released": holds.Released, "lapsed": holds.Lapsed, "denied": holds.Denied, "cut": holds.Cut,
+	} {
+		counter(holdsDesc, n, outcome)
 	}
 	stats := c.engine.Stats()
 	for name, n := range stats.Calls {

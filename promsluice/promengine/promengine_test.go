@@ -181,5 +181,5 @@ func TestDocs_NameAllMetrics(t *testing.T) {
 		assert.Contains(t, string(source), "//	"+strings.Split(d.String(), `"`)[1]+labels+" ")
 		n++
 	}
-	assert.Equal(t, 11, n)
+	assert.Equal(t, 15, n)
 }

@@ -35,6 +35,8 @@ type Config struct {
 	Shadow, Quota, StopWhenOver bool
 	NearRatio                   float32
 	MaxKeys, MaxSeries          int
+	MaxHolds                    int
+	MaxHoldTTL                  time.Duration
 
 	Headers                                   bool
 	LimitHeader, RemainingHeader, ResetHeader string
@@ -81,6 +83,8 @@ func (c *Config) Flags(f *pflag.FlagSet) {
 	f.BoolVar(&c.Quota, "quota", false, "deny only if all descriptors are over their limits")
 	f.BoolVar(&c.StopWhenOver, "stop-when-over", false, "if a descriptor is over its limit, count no other one")
 	f.IntVar(&c.MaxKeys, "max-keys", 1<<20, "tracked keys, for each unit")
+	f.IntVar(&c.MaxHolds, "max-holds", 100_000, "open holds in memory, and extensions of them")
+	f.DurationVar(&c.MaxHoldTTL, "max-hold-ttl", time.Hour, "how long a hold may last that nobody settles")
 	f.BoolVar(&c.Headers, "headers", false, "answer with headers for the client")
 	f.StringVar(&c.LimitHeader, "limit-header", "RateLimit-Limit", "name of the header with the limit")
 	f.StringVar(&c.RemainingHeader, "remaining-header", "RateLimit-Remaining", "name of the header with what remains")
@@ -125,7 +129,7 @@ func (c *Config) xdsFlags(f *pflag.FlagSet) {
 func (c *Config) portFlags(f *pflag.FlagSet) {
 	f.StringVar(&c.GRPC, "grpc", ":8081", "address of the gRPC service")
 	f.StringVar(&c.UDS, "uds", "", "path of a unix socket for gRPC, in place of --grpc")
-	f.StringVar(&c.HTTP, "http", ":8080", "address of /check, /json and /healthcheck; empty for\nnone")
+	f.StringVar(&c.HTTP, "http", ":8080", "address of /check, /json, /hold and /healthcheck; empty\nfor none")
 	f.StringVar(&c.Debug, "debug", "127.0.0.1:6070", "address of /rlconfig, /stats, /live and /debug/pprof;\nempty for none")
 	f.BoolVar(&c.LiveKeys, "live-keys", false, "show the most denied keys on /live as they are, and not\nas hashes")
 	f.StringVar(&c.Metrics, "metrics", ":9090", "address of the metrics; empty for none")
@@ -181,7 +185,7 @@ func (c *Config) checkNumbers() error {
 		flag  string
 		value int
 	}{
-		{"max-keys", c.MaxKeys}, {"max-message", c.MaxMessage}, {"max-descriptors", c.MaxDescriptors},
+		{"max-keys", c.MaxKeys}, {"max-holds", c.MaxHolds}, {"max-message", c.MaxMessage}, {"max-descriptors", c.MaxDescriptors},
 		{"max-entries", c.MaxEntries}, {"max-value", c.MaxValue},
 	} {
 		if n.value < 1 {
@@ -200,6 +204,8 @@ func (c *Config) checkNumbers() error {
 		}
 	}
 	switch {
+	case c.MaxHoldTTL <= 0:
+		return fmt.Errorf("--max-hold-ttl %v: want more than 0", c.MaxHoldTTL)
 	case !(c.NearRatio >= 0 && c.NearRatio <= 1): // also if it is not a number
 		return fmt.Errorf("--near-ratio %v: want 0 to 1", c.NearRatio)
 	case c.MaxSeries < 0:

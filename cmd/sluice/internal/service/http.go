@@ -17,6 +17,10 @@ import (
 func (s *server) public() http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("/json", timed(s.metrics.http, s.service.JSON()))
+	holds := timed(s.metrics.http, s.service.Holds())
+	for _, path := range []string{"/hold", "/extend", "/settle", "/release"} {
+		mux.Handle(path, holds)
+	}
 	check := timed(s.metrics.check, s.checker)
 	mux.Handle("/check", check)
 	mux.Handle("/check/{domain...}", check)

@@ -142,6 +142,7 @@ func newServer(c *Config, log *slog.Logger, stop <-chan os.Signal) (s *server, e
 	}
 	s.engine, err = s.restore(set, rules.Config{
 		Clock: s.clock, MaxKeys: c.MaxKeys, NearRatio: nearRatio, MaxSeries: maxSeries,
+		MaxHolds: c.MaxHolds, MaxHoldTTL: c.MaxHoldTTL,
 		Shadow: c.Shadow, Quota: c.Quota, StopWhenOver: c.StopWhenOver,
 		Store: s.rulesStore(), Leases: c.Store.Leases,
 	})
