@@ -178,10 +178,6 @@ func (e *Engine) extendHere(d *domainState, h *Hold, resp *Response, now int64) 
 		return ErrManyHolds
 	}
 	if d != nil {
-		for i := range resp.work { // what asks for nothing does not stand in the way
-			w := &resp.work[i]
-			w.limited = w.limited && w.hits != 0
-		}
 		made, stop := e.chargeHold(resp, now)
 		if !stop {
 			known.add(resp, made)
