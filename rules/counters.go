@@ -2,6 +2,7 @@ package rules
 
 import (
 	"math"
+	"time"
 
 	"github.com/sluice-go/sluice"
 )
@@ -68,4 +69,24 @@ func (cs *counters) empty() bool {
 		}
 	}
 	return true
+}
+
+func floorMod(a, n int64) int64 {
+	if a %= n; a < 0 {
+		a += n
+	}
+	return a
+}
+
+// roundUp rounds up to whole seconds; the largest results are Never. The reset of a window is between 1 s and its
+// length.
+func roundUp(d time.Duration) time.Duration {
+	r := d % time.Second
+	switch {
+	case r <= 0:
+		return d
+	case d-r > sluice.Never-time.Second:
+		return sluice.Never
+	}
+	return d - r + time.Second
 }

@@ -127,7 +127,8 @@ type Status struct {
 	// Over reports whether the limit was exceeded; a rule in shadow_mode says OK all the same.
 	Over bool
 	// Fault says why the entries with counts for the rule's weights make no number of units. The descriptor is then
-	// denied, unless it is a Refund, and nothing is counted for it. It is empty otherwise.
+	// denied, unless it is a Refund, and nothing is counted for it. Then refunds of these entries are taken to be for it,
+	// up to the most that one can give back, for as long as denied hits wait. It is empty otherwise.
 	Fault string
 }
 
@@ -139,6 +140,7 @@ type work struct {
 	counter
 	id      uint64
 	hits    uint64
+	refused uint64  // hits that refuse has kept from counting
 	second  *second // nil for none
 	limit   uint64
 	near    uint64
@@ -172,18 +174,8 @@ func (e *InvalidError) Error() string { return e.Reason }
 // Decide judges a request, counts it, and answers in resp. After an error nothing has been counted, but a Store may
 // have counted. A request for a domain without rules is OK, and so is a descriptor without a rule.
 func (e *Engine) Decide(req *Request, resp *Response) error {
-	if req.Domain == "" {
-		return ErrNoDomain
-	}
-	if len(req.Descriptors) == 0 {
-		return ErrNoDescriptors
-	}
-	for i := range req.Descriptors {
-		if o := req.Descriptors[i].Override; o != nil {
-			if err := o.check(i); err != nil {
-				return err
-			}
-		}
+	if err := req.check(); err != nil {
+		return err
 	}
 	resp.reset(len(req.Descriptors))
 	g := e.now.Load()
@@ -222,11 +214,32 @@ func (e *Engine) Decide(req *Request, resp *Response) error {
 			}
 		}
 	}
+	if faulty {
+		e.denyRefused(g, d, req, resp, now)
+	}
 	e.conclude(resp)
 	if resp.Code == OK {
 		d.ok.Add(1)
 	} else {
 		d.overLimit.Add(1)
+	}
+	return nil
+}
+
+// check refuses a request that is incomplete, or has an invalid override.
+func (req *Request) check() error {
+	switch {
+	case req.Domain == "":
+		return ErrNoDomain
+	case len(req.Descriptors) == 0:
+		return ErrNoDescriptors
+	}
+	for i := range req.Descriptors {
+		if o := req.Descriptors[i].Override; o != nil {
+			if err := o.check(i); err != nil {
+				return err
+			}
+		}
 	}
 	return nil
 }
@@ -413,26 +426,6 @@ func (w *work) windowStatus(st *Status, left time.Duration, count uint64, over b
 		return
 	}
 	st.Remaining = w.whole(w.limit - min(count, w.limit))
-}
-
-func floorMod(a, n int64) int64 {
-	if a %= n; a < 0 {
-		a += n
-	}
-	return a
-}
-
-// roundUp rounds up to whole seconds; the largest results are Never. The reset of a window is between 1 s and its
-// length.
-func roundUp(d time.Duration) time.Duration {
-	r := d % time.Second
-	switch {
-	case r <= 0:
-		return d
-	case d-r > sluice.Never-time.Second:
-		return sluice.Never
-	}
-	return d - r + time.Second
 }
 
 // limiterStatus fills in the status for a rule with a limiter of its own.

@@ -185,6 +185,9 @@ func (resp *Response) refuse(together bool) {
 		case w.refund:
 			w.limited = false
 		default:
+			w.hits = math.MaxUint64
+			w.bound()
+			w.refused = w.hits // as many as one refund can give back: nobody knows how many the call would have been
 			w.limited, w.hits = false, 1
 			st.Over, st.RetryAfter = true, sluice.Never
 			w.finish(st, &hits{total: 1, over: 1})
@@ -192,9 +195,33 @@ func (resp *Response) refuse(together bool) {
 		}
 	}
 	for i := range resp.work {
-		if denied && together {
-			resp.work[i].hits, resp.work[i].refund = 0, false
+		w := &resp.work[i]
+		if !denied || !together {
+			continue
 		}
+		if w.limited && !w.refund {
+			w.refused = w.hits
+		}
+		w.hits, w.refund = 0, false
+	}
+}
+
+// denyRefused notes the hits that refuse has kept from counting, since their refunds may come.
+func (e *Engine) denyRefused(g *generation, d *domainState, req *Request, resp *Response, now int64) {
+	var calls []StoreCall
+	for i := range resp.work {
+		w, st := &resp.work[i], &resp.Statuses[i]
+		switch {
+		case w.refused == 0:
+		case e.config.Store == nil:
+			e.deny(w, st, now, 0, w.refused)
+		default:
+			c := w.call(g, d, &req.Descriptors[i], st.Rule)
+			calls = append(calls, StoreCall{Counter: c.Counter, Key: c.Key, Op: Deny, Hits: w.refused})
+		}
+	}
+	if len(calls) > 0 && e.config.Store.Decide(calls) != nil { // the denial still stands
+		e.denials.unrecorded.Add(uint64(len(calls)))
 	}
 }
 

@@ -167,3 +167,30 @@ func TestWeights_Model(t *testing.T) {
 		}
 	}
 }
+
+// TestWeights_FaultsGiveNothingBack: Envoy gives back what it wanted to take for a call that was refused for its counts, too, of
+// all its descriptors. None of that was counted, so it adds nothing to what is left.
+func TestWeights_FaultsGiveNothingBack(t *testing.T) {
+	text := "domain: d\nsluice: {atomic: %t}\ndescriptors:\n- {key: client, rate_limit: {unit: day, requests_per_unit: 9, weights: {input: 1}%s}}\n- {key: all, rate_limit: {unit: day, requests_per_unit: 9%s}}\n"
+	for _, atomic := range []bool{false, true} {
+		for _, more := range []string{"", ", algorithm: gcra", ", algorithm: sliding-window"} {
+			for _, store := range []bool{false, true} {
+				c := Config{}
+				w := newWorld(t, c, fmt.Sprintf(text, atomic, more, more))
+				if store {
+					c.Clock, c.Store = w.clock, newModelStore(w.clock)
+					e, err := New(w.now.Load().set, c)
+					require.NoError(t, err)
+					w.Engine = e
+				}
+				require.Equal(t, OK, w.ask(withHits("all=x", 5), describe("client=ann,input=5")).Code)
+				require.Equal(t, OverLimit, w.ask(withHits("all=x", 3), describe("client=ann,input=many")).Code)
+				back := []Descriptor{withHits("all=x", 3), withHits("client=ann,input=hits_addend", 3)}
+				back[0].Refund, back[1].Refund = true, true
+				require.Equal(t, OK, w.ask(back...).Code)
+				require.Equal(t, 4, w.left("client=ann"), "%t %q %t", atomic, more, store)
+				require.Equal(t, 4, w.left("all=x"), "%t %q %t", atomic, more, store)
+			}
+		}
+	}
+}
