@@ -34,3 +34,17 @@ func TestInFlight(t *testing.T) {
 	_, err := New(mustLoad(t, inFlightRules), Config{Store: newModelStore(sluice.NewManualClock(start))})
 	require.EqualError(t, err, "test.yaml:3:24: d.k: algorithm: in-flight, which a store does not keep; want another one, or counts in memory")
 }
+
+// TestInFlight_Late: a hit that is given back after it has come back by itself takes the place of another one, as a refund has no
+// owner; deploy/envoy/README.md says so.
+func TestInFlight_Late(t *testing.T) {
+	w := newWorld(t, Config{}, inFlightRules)
+	require.Equal(t, OK, w.one("k=x").Code)
+	w.clock.Advance(2 * time.Minute)
+	w.ask(withHits("k=x", 2))
+	require.Equal(t, 0, w.left("k=x"))
+	back := withHits("k=x", 1)
+	back.Refund = true
+	w.ask(back)
+	require.Equal(t, 1, w.left("k=x"))
+}
