@@ -114,7 +114,7 @@ traffic before a server has to live with them.`,
 	root.SetVersionTemplate("{{.Version}}\n")
 	root.SetUsageTemplate(usageTemplate(root))
 	root.SetFlagErrorFunc(flagError)
-	root.AddCommand(newReplay(), newRecommend(), newCompare(), newCheck(), newServe(), newAsk(), newVersion(root.Version))
+	root.AddCommand(newReplay(), newRecommend(), newCompare(), newCheck(), newServe(), newAsk(), newVersion(root.Version), newMan())
 	completeFlags(root)
 	root.InitDefaultHelpCmd()
 	help, _, _ := root.Find([]string{"help"})
