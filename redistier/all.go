@@ -31,14 +31,16 @@ func (r *allReply) made() bool { return strings.IndexByte(r.fits, '0') < 0 }
 const maxAll = 256
 
 // pack makes up the arguments of the script. A call has three: the letter of its shape, whether it can stand in the way
-// (1, or 2 if it then blocks no key), and the arguments that the call would have by itself.
+// (1, 2 if it then blocks no key, or 3 if it does not need room), and the arguments that the call would have by itself.
 func (a *allCall) pack(l *link, now int64) {
 	a.packed = a.packed[:0]
 	sums := map[string]int64{}
 	for i := range a.calls {
 		c := &a.calls[i]
 		needed := byte('0')
-		if c.k > 0 {
+		if c.k > 0 && c.what == whatSettle {
+			needed = '3'
+		} else if c.k > 0 {
 			sums[c.key] += c.n
 			needed = '1'
 			if sums[c.key] > c.plan.burst { // a sum that never fits is no reason to block
@@ -107,8 +109,8 @@ func (a *allCall) parse(cmd command) (r reply, err error) {
 }
 
 // DoAll makes all of the calls or none of them. They are judged together, at one instant and in their order; calls of
-// one key add up. Only an OpTake of a cost of at least 1, or an
-// OpHold, can stand in the way. OpSettle and OpExtend are for Do. Denied is the first call that does, when
+// one key add up. Only an OpTake of a cost of at least 1, an OpHold, or an OpExtend can stand in the way. If a hold is
+// not there, or another one, nothing is done, and the error says so. Denied is the first call that stands in the way, when
 // the calls of its key before it are counted as well, or -1.
 //
 // If all are made, the results are the same as from Do. If none is made, they say how the keys stand. An OpTake, OpHold or
@@ -120,7 +122,8 @@ func (a *allCall) parse(cmd command) (r reply, err error) {
 // the shares of this process are judged together, by sluice.TakeAll.
 //
 // At most 256 calls may be given. After an error nothing has been done or, if Redis was asked, the outcome is unknown.
-// The error is ctx's, ErrClosed, a *ConfigError of an Override, or under Closed ErrUnavailable. Results then hold nothing.
+// The error is ctx's, ErrClosed, a *ConfigError of an Override, one of holds, or ErrUnavailable: under Closed, and for an
+// OpSettle or OpExtend of a hold that Redis has. Results then hold nothing.
 func (s *Store) DoAll(ctx context.Context, calls []StoreCall, out []StoreResult) (sluice.AllDecision, error) {
 	none := sluice.AllDecision{Denied: -1}
 	if err := s.checkCalls(calls, out); err != nil {
@@ -138,6 +141,9 @@ func (s *Store) DoAll(ctx context.Context, calls []StoreCall, out []StoreResult)
 	}
 	if a.denied >= 0 {
 		return a.look(ctx)
+	}
+	if done, err := a.settleHere(); done || err != nil {
+		return a.decision(), err
 	}
 	if len(a.work) > 0 {
 		if err := a.ask(ctx); err != nil {
@@ -200,13 +206,10 @@ func (a *together) begin() error {
 // beginHold is begin for a call of a hold.
 func (a *together) beginHold(i int, p *plan) error {
 	call := &a.calls[i]
-	if call.Op != OpHold {
-		return fmt.Errorf("redistier: DoAll of %v; want OpHold, or Do", call.Op)
-	}
-	if a.denied < 0 && int64(call.Cost) > p.burst {
+	if call.Op != OpSettle && !call.Over && a.denied < 0 && int64(call.Cost) > p.burst {
 		a.denied = i
 	}
-	if p.constant() {
+	if p.constant() && (call.Op == OpHold || p.burst > 0) {
 		a.out[i] = StoreResult{Decision: p.decideConstant(call.Cost), Source: FromCache, HoldID: call.HoldID}
 		return nil
 	}
@@ -220,6 +223,31 @@ func (a *together) beginHold(i int, p *plan) error {
 	}
 	a.work, a.at = append(a.work, w), append(a.at, i)
 	return nil
+}
+
+// settleHere settles holds of the share, if one of the calls is of one. Then all calls have to be of such holds.
+func (a *together) settleHere() (done bool, err error) {
+	n := 0
+	for i := range a.work {
+		if w := &a.work[i]; w.what == whatSettle && a.store.held.of(holdKey{w.key, w.id}) != nil {
+			n++
+		}
+	}
+	if n == 0 {
+		return false, nil
+	}
+	if n < len(a.calls) {
+		return false, fmt.Errorf("%w: Redis did not answer when some of these holds were made; want them settled by calls of their own", ErrNotHeld)
+	}
+	for i := range a.work {
+		a.store.settleHere(&a.work[i], a.work[i].call)
+	}
+	return true, nil
+}
+
+// needsRoom reports whether a call stands in the way of others if there is no room for it.
+func (c *StoreCall) needsRoom() bool {
+	return c.Op == OpTake || (c.Op == OpHold || c.Op == OpExtend) && !c.Over
 }
 
 // oneSlot returns an error if the keys are not in one slot of a cluster.
@@ -240,7 +268,7 @@ func (a *together) oneSlot() error {
 func (a *together) look(ctx context.Context) (sluice.AllDecision, error) {
 	looks := make([]StoreCall, len(a.calls))
 	for i, c := range a.calls {
-		if c.Op >= OpCharge && c.Op != OpHold {
+		if c.Op >= OpCharge && !c.needsRoom() {
 			c.Cost = 0
 		}
 		c.Op = OpPeek
@@ -279,7 +307,7 @@ func (a *together) ask(ctx context.Context) error {
 			return err
 		}
 	}
-	if asked.failed == ErrManyHolds {
+	if ofHold(asked.failed) {
 		a.giveBack()
 		return asked.failed
 	}
@@ -327,6 +355,11 @@ func (a *together) answer(r *allReply) {
 func (a *together) made(w *storeCall, r *reply) {
 	t := &w.takeCall
 	switch {
+	case t.op == opHold:
+		t.within = a.within && t.what != whatSettle
+		a.store.warmHold(w, r)
+		w.out.Decision, w.out.Err = t.holdDecision(r)
+		return
 	case t.k > 0 && a.within:
 	case t.k > 0:
 		w.subject.share(t.plan).TakeUpTo(t.cost)
@@ -361,7 +394,7 @@ func (a *together) stands(w *storeCall, r *reply, fits bool) {
 // sum returns the cost of an OpTake and of the calls of OpTake before it that are of its key.
 func (w *storeCall) sum(work []storeCall) (sum int64) {
 	for i := range work {
-		if o := &work[i]; o.subject.id == w.subject.id && o.k > 0 {
+		if o := &work[i]; o.subject.id == w.subject.id && o.k > 0 && o.what != whatSettle {
 			sum += o.n
 		}
 		if &work[i] == w {
@@ -375,7 +408,7 @@ func (w *storeCall) sum(work []storeCall) (sum int64) {
 func (a *together) decision() sluice.AllDecision {
 	d := sluice.AllDecision{Allowed: a.denied < 0, Denied: a.denied}
 	for i := range a.out {
-		if r := &a.out[i].Decision; a.calls[i].Op == OpTake || a.calls[i].Op == OpHold {
+		if r := &a.out[i].Decision; a.calls[i].needsRoom() {
 			if !d.Allowed && !r.Allowed {
 				d.RetryAfter = max(d.RetryAfter, r.RetryAfter)
 			}
@@ -403,6 +436,12 @@ func (a *together) fallback(asked asked) error {
 	if s.policy == Closed || asked.failed == ErrClosed {
 		_, _, err := s.fallback(asked, &a.work[0].takeCall, a.work[0].subject)
 		return err
+	}
+	for i := range a.work {
+		if w := &a.work[i]; w.op == opHold && w.what != whatHold { // only Redis knows the hold
+			a.giveBack()
+			return fmt.Errorf("%w: %w", ErrUnavailable, asked.failed)
+		}
 	}
 	if s.policy == LocalShare && !a.within && !a.shares() {
 		return a.apart(asked)
@@ -458,7 +497,7 @@ func (a *together) apart(asked asked) error {
 // giveBack gives back to the shares the units that they have been charged.
 func (a *together) giveBack() {
 	for i := range a.work {
-		if w := &a.work[i]; a.within && w.k > 0 {
+		if w := &a.work[i]; a.within && w.k > 0 && w.what != whatSettle {
 			w.subject.share(w.plan).Refund(w.takeCall.cost)
 		}
 	}
@@ -468,7 +507,7 @@ func (a *together) giveBack() {
 func (a *together) shares() bool {
 	charges, at := make([]sluice.Charge, 0, len(a.work)), make([]int, 0, len(a.work))
 	for i := range a.work {
-		if w := &a.work[i]; w.k > 0 {
+		if w := &a.work[i]; w.k > 0 && w.what != whatSettle {
 			a.store.leases.warmKey(w.subject)
 			charges, at = append(charges, sluice.Charge{Key: w.subject.share(w.plan), Cost: w.takeCall.cost}), append(at, i)
 		}

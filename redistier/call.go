@@ -186,8 +186,8 @@ func failed(cmd command) error {
 	}
 	if text := err.Error(); strings.HasPrefix(text, "SLUICEFOREIGN") || strings.Contains(text, "WRONGTYPE") {
 		return ErrForeignValue
-	} else if strings.HasPrefix(text, "SLUICEHOLDS") {
-		return ErrManyHolds
+	} else if err := refusedHold(text); err != nil {
+		return err
 	}
 	err = fmt.Errorf("redistier: %w", err)
 	if !cmd.argument().written {

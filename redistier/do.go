@@ -276,7 +276,7 @@ func (s *Store) finishHold(w *storeCall) (out StoreResult) {
 	switch {
 	case w.err != nil:
 		out.Err = w.err
-	case a.failed == ErrManyHolds:
+	case ofHold(a.failed):
 		t.giveBack(w.subject)
 		out.Err = a.failed
 	case a.failed != nil:

@@ -18,6 +18,28 @@ var ErrNotHeld = errors.New("redistier: there is no such hold of the key: it has
 // ErrManyHolds is the error of OpHold for a key that has LimitConfig.MaxHolds open holds. Nothing has been held.
 var ErrManyHolds = errors.New("redistier: the key has as many open holds as LimitConfig.MaxHolds allows")
 
+// ErrOtherHold is the error of OpHold if the key has a hold of that HoldID that was made with another Cost or GiveBack.
+// Nothing has been held.
+var ErrOtherHold = errors.New("redistier: the HoldID is that of another hold of the key; want one of its own for each")
+
+// ofHold reports whether an error is what Redis says of a hold.
+func ofHold(err error) bool {
+	return errors.Is(err, ErrNotHeld) || errors.Is(err, ErrManyHolds) || errors.Is(err, ErrOtherHold)
+}
+
+// refusedHold returns the error of a script that has refused a hold, or nil.
+func refusedHold(text string) error {
+	switch {
+	case strings.HasPrefix(text, "SLUICENOTHELD"):
+		return ErrNotHeld
+	case strings.HasPrefix(text, "SLUICEHOLDS"):
+		return ErrManyHolds
+	case strings.HasPrefix(text, "SLUICEOTHERHOLD"):
+		return ErrOtherHold
+	}
+	return nil
+}
+
 const (
 	maxHolds  = 1 << 20
 	maxHoldID = 128
@@ -36,6 +58,7 @@ const (
 const (
 	saysNotHeld = 1<<32 - 1 - iota
 	saysManyHolds
+	saysOtherHold
 )
 
 // A receipt is the part of a request that concerns holds; see receipts.lua. The zero value asks for nothing.
@@ -49,6 +72,7 @@ type receipt struct {
 const (
 	flagGiveBack = 1 << iota // units come back when the hold lapses
 	flagChosen               // the caller has chosen the id, and may try again
+	flagOver                 // units are held whether there is room or not
 )
 
 func (r *receipt) arguments(b []byte) []byte {
@@ -133,6 +157,8 @@ func (c *StoreCall) checkHold() error {
 		return fmt.Errorf("redistier: HoldID is empty; want that of the hold")
 	case c.TTL < 0 || c.TTL > maxTTL || c.TTL == 0 && c.Op == OpHold:
 		return fmt.Errorf("redistier: TTL is %v; want up to %v until the hold lapses", c.TTL, maxTTL)
+	case c.Remember < 0 || c.Remember > maxTTL || c.Remember > 0 && c.Op != OpSettle:
+		return fmt.Errorf("redistier: Remember of %v is %v; want 0, or up to %v with OpSettle", c.Op, c.Remember, maxTTL)
 	case c.Cost < 0:
 		return fmt.Errorf("redistier: the Cost of a hold is %d; want 0 or more", c.Cost)
 	}
@@ -144,6 +170,12 @@ func (c *StoreCall) receiptOf() receipt {
 	r := receipt{what: whatHold + byte(c.Op-OpHold), ttl: ceilDiv(int64(c.TTL), micro), most: int64(c.Limit.config.MaxHolds), id: c.HoldID}
 	if c.GiveBack {
 		r.flags |= flagGiveBack
+	}
+	if c.Op == OpSettle {
+		r.ttl = ceilDiv(int64(c.Remember), micro)
+	}
+	if c.Over {
+		r.flags |= flagOver
 	}
 	if c.HoldID != "" {
 		r.flags |= flagChosen
@@ -160,6 +192,8 @@ func (t *takeCall) holdDecision(r *reply) (d sluice.Decision, err error) {
 		return d, ErrNotHeld
 	case saysManyHolds:
 		return d, ErrManyHolds
+	case saysOtherHold:
+		return d, ErrOtherHold
 	}
 	if t.what == whatSettle {
 		return t.plan.judge(r.view, 0, 0, false), nil

@@ -21,8 +21,15 @@ var holdVariants = []sluice.Algorithm{
 // A heldUnits is a hold of a model: what it was charged, by time.
 type heldUnits struct {
 	total, ends int64
+	asked       int64 // by OpHold
 	back        bool
 	at, units   []int64 // charges: times and units
+}
+
+// An endedHold is what is known of a hold until a time.
+type endedHold struct {
+	until, asked int64
+	used         int64 // or -1 if that is not known
 }
 
 // A holdModel is a key with holds, kept the plainest way. Times are in us.
@@ -30,7 +37,7 @@ type holdModel struct {
 	shape    shape
 	burst    int64
 	holds    map[string]*heldUnits
-	ended    map[string]int64 // ids of holds that have ended, until when they are known
+	ended    map[string]endedHold // holds that have been settled, by id
 	now      int64
 	debt     int64           // of a bucket, in sub-units
 	counts   map[int64]int64 // of windows
@@ -42,7 +49,7 @@ type holdModel struct {
 }
 
 func newHoldModel(p *plan, now int64) *holdModel {
-	return &holdModel{shape: p.shape, burst: p.burst, holds: map[string]*heldUnits{}, ended: map[string]int64{}, now: now, counts: map[int64]int64{}, start: -1}
+	return &holdModel{shape: p.shape, burst: p.burst, holds: map[string]*heldUnits{}, ended: map[string]endedHold{}, now: now, counts: map[int64]int64{}, start: -1}
 }
 
 // window is the number of the window of a time.
@@ -153,15 +160,25 @@ func (m *holdModel) take(n int64) bool {
 }
 
 func (m *holdModel) hold(id string, n, ttl int64, back bool) bool {
-	if m.holds[id] != nil || m.ended[id] > m.now {
+	if m.known(id) {
 		return true
 	}
 	if n > m.free() {
 		return false
 	}
-	m.holds[id] = &heldUnits{ends: m.now + ttl, back: back}
+	m.holds[id] = &heldUnits{ends: m.now + ttl, asked: n, back: back}
 	m.more(id, n)
 	return true
+}
+
+func (m *holdModel) known(id string) bool { return m.holds[id] != nil || m.ended[id].until > m.now }
+
+// other reports whether a hold is known that was made otherwise.
+func (m *holdModel) other(c StoreCall) bool {
+	if h := m.holds[c.HoldID]; h != nil {
+		return h.asked != int64(c.Cost) || h.back != c.GiveBack
+	}
+	return m.known(c.HoldID) && m.ended[c.HoldID].asked != int64(c.Cost)
 }
 
 func (m *holdModel) more(id string, n int64) {
@@ -187,7 +204,7 @@ func (m *holdModel) extend(id string, n, ttl int64) bool {
 func (m *holdModel) end(id string, used int64) {
 	h := m.holds[id]
 	delete(m.holds, id)
-	m.ended[id] = h.ends
+	m.ended[id] = endedHold{h.ends, h.asked, -1}
 	m.overs += max(0, used-h.total)
 	if _, ok := m.shape.(bucket); ok {
 		m.charge(used)
@@ -279,18 +296,25 @@ func (tr *holdTracer) call(at int, c StoreCall) StoreResult {
 	case OpTake:
 		allowed = m.take(n)
 	case OpHold:
-		if allowed = m.hold(c.HoldID, n, ttl, c.GiveBack); m.holds[c.HoldID] != nil {
+		if m.other(c) {
+			want = ErrOtherHold
+		} else if allowed = m.hold(c.HoldID, n, ttl, c.GiveBack); m.holds[c.HoldID] != nil {
 			held = m.holds[c.HoldID].total
 		}
 	case OpSettle, OpExtend:
-		if h == nil {
+		if e := m.ended[c.HoldID]; h == nil && c.Remember > 0 && e.until > m.now && e.used == n {
+			allowed = m.free() >= 1
+		} else if h == nil {
 			want = ErrNotHeld
 		} else if c.Op == OpExtend {
 			allowed = m.extend(c.HoldID, n, ttl)
 			held = h.total
 		} else {
 			m.end(c.HoldID, n)
-			allowed = m.free() >= 1
+			if allowed = m.free() >= 1; c.Remember > 0 {
+				e := m.ended[c.HoldID]
+				m.ended[c.HoldID] = endedHold{max(e.until, tr.now+int64(c.Remember/time.Microsecond)), e.asked, n}
+			}
 		}
 	default:
 		allowed = m.free() >= max(1, n)
@@ -329,6 +353,18 @@ func TestHolds_Model(t *testing.T) {
 						c := StoreCall{Key: []string{"a", "b}c"}[rng.IntN(2)], Cost: rng.IntN(2 + limit.Capacity()/2), HoldID: fmt.Sprint(rng.IntN(1 + i/3))}
 						c.TTL, c.GiveBack = time.Duration(1+rng.Int64N(2_000_000))*time.Microsecond, rng.IntN(3) == 0
 						c.Op = []Op{OpHold, OpHold, OpHold, OpSettle, OpSettle, OpExtend, OpTake, OpPeek}[rng.IntN(8)]
+						if m := tr.model(c.Key); rng.IntN(3) > 0 { // the same again
+							if h := m.holds[c.HoldID]; h != nil && c.Op == OpHold {
+								c.Cost, c.GiveBack = int(h.asked), h.back
+							} else if e := m.ended[c.HoldID]; c.Op == OpHold && e.until > 0 {
+								c.Cost = int(e.asked)
+							} else if c.Op == OpSettle && e.used >= 0 {
+								c.Cost = int(e.used)
+							}
+						}
+						if c.Op == OpSettle && rng.IntN(2) == 0 {
+							c.Remember = time.Duration(1+rng.Int64N(2_000_000)) * time.Microsecond
+						}
 						switch {
 						case c.Op == OpTake && c.Cost == 0:
 							c.Cost = 1

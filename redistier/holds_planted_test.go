@@ -19,10 +19,10 @@ func TestHolds_Planted(t *testing.T) {
 		{"settled twice", "call('HDEL', holds, id)", ""},
 		{"unused units stay", "H = max(0, H - total)", ""},
 		{"lapsed units are free", "units = out", "units = 0"},
-		{"held twice", "if record then\nm = 1", "if false then\nm = 1"},
-		{"held again after its end", "or 0) > t then\nm = 1", "or 0) < 0 then\nm = 1"},
+		{"held twice", "if record then\nm = wanted", "if false then\nm = wanted"},
+		{"held again after its end", "known = tonumber(", "known = false and tonumber("},
 		{"lost units are free", "min((H2 - H) * U, B)", "0"},
-		{"extended beyond the limit", "@room\nif n <= room then m, more, store = 1, n, true end\nelse", "m, more, store = 1, n, true\nelse"},
+		{"extended beyond the limit", "@room\nif n <= room or always then m, more, store = 1, n, true end\nelse", "m, more, store = 1, n, true\nelse"},
 		{"it lapses late", "", ""},
 		{"the lapse is forgotten", "max(M, ends), L > 0 and min(L, ends) or ends", "max(M, ends), 0"},
 	} {

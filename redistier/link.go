@@ -123,7 +123,7 @@ func (l *link) read(r *request, cmd command) (answer reply, err error) {
 		err = r.checked(&answer, err)
 	}
 	if err != nil {
-		if c, ok := l.client.(interface{ ReloadState(context.Context) }); ok && !errors.Is(err, ErrForeignValue) && !errors.Is(err, ErrManyHolds) {
+		if c, ok := l.client.(interface{ ReloadState(context.Context) }); ok && !errors.Is(err, ErrForeignValue) && !ofHold(err) {
 			c.ReloadState(context.Background()) // in the background, one at a time
 		}
 		return answer, err

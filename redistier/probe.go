@@ -121,5 +121,5 @@ func (l *link) prober(ctx context.Context, key string) (processor, error) {
 // answers reports whether the outcome of a call shows that the primary answers. A refusal for lack of
 // memory is no reason to stop asking it: denials write nothing.
 func answers(err error) bool {
-	return err == nil || errors.Is(err, ErrForeignValue) || errors.Is(err, ErrManyHolds) || isOOM(err)
+	return err == nil || errors.Is(err, ErrForeignValue) || ofHold(err) || isOOM(err)
 }

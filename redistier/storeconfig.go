@@ -228,6 +228,13 @@ type StoreCall struct {
 	TTL      time.Duration
 	GiveBack bool
 
+	// Over makes OpHold and OpExtend hold the cost whether the limit has room or not, as OpCharge charges.
+	Over bool
+
+	// Remember is how long the settlement of an OpSettle is known, if HoldID was given to OpHold: within that time, and as
+	// far as MaxHolds has room, an OpSettle of the same Cost and with a Remember is done no other time, and has no error.
+	Remember time.Duration
+
 	until time.Time // of a settlement that waits for Redis: it is not sent after that
 }
 

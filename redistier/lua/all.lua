@@ -1,5 +1,5 @@
 -- All calls or none. KEYS[i] is the key of call i, ARGV[i] is packed: the letter of its shape, whether it can
--- stand in the way (0 no, 1, or 2 without a block), and what the shape's own script takes. A key may come more than once: then the
+-- stand in the way (0 no, 1, 2 without a block, or 3 but not for want of room), and what the shape's own script takes. A key may come more than once: then the
 -- calls add up. Behind the keys come the two that keep the holds of each call whose letter is a capital. There are functions here, since one script has all shapes.
 --
 -- The calls run one after another as they would by themselves, but on what they read only: what they
@@ -54,7 +54,7 @@ local reads = {
 
 -- Of holds, only their number changes what later calls read: no two calls are of the same hold, and one that has lapsed
 -- tells so itself.
-for _, command in ipairs({'HGET', 'HMGET', 'ZSCORE', 'ZRANGEBYSCORE'}) do
+for _, command in ipairs({'HGET', 'HMGET', 'ZSCORE', 'ZCARD', 'ZRANGEBYSCORE'}) do
   reads[command] = function(...) return redis_call(command, ...) end
 end
 function reads.HLEN(key) return redis_call('HLEN', key) + (more[key] or 0) end
@@ -67,6 +67,7 @@ local writes = {
     end
   end,
   ZADD = function() end,
+  ZREM = function() end,
   ZREMRANGEBYSCORE = function() end,
   SET = function(key, value, _, ms)
     values[key], expiries[key] = value, tonumber(ms)
@@ -120,6 +121,7 @@ local function look(i, call)
   return judge(i, struct.pack('>BI4', 0, 0) .. n .. string.sub(ARGV[i], 15), call)
 end
 
+local said = {[4294967294] = 'SLUICEHOLDS the key has too many holds', [4294967293] = 'SLUICEOTHERHOLD the id is that of another hold'}
 local fits, replies, sums, all = {}, {}, {}, true
 forget()
 for i = 1, #ARGV do -- what has lapsed has, whether the calls are made or not
@@ -137,7 +139,8 @@ for i = 1, #ARGV do
   fits[i], replies[i + 1] = '1', reply
   if string.sub(ARGV[i], 2, 2) ~= '0' then
     local made = struct.unpack('>I4', reply, 8)
-    if made > k then return redis.error_reply('SLUICEHOLDS the key has too many holds') end
+    if made > k then return redis.error_reply(said[made] or 'SLUICENOTHELD there is no such hold') end
+    if string.sub(ARGV[i], 2, 2) == '3' then n = 0 end
     sums[key] = (sums[key] or 0) + n
     if made < k then
       fits[i], all = '0', false

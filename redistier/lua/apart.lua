@@ -1,7 +1,7 @@
 -- Holds of shapes whose units come back by and by: units on hold are apart from those that have been spent, and none of
 -- them comes back. What a hold has used is spent from the time on when it is settled, or lapses.
 -- @receipt_charge
-H = H + units
+H = min(H + units, HALF)
 -- @receipt_shift
 -- @receipt_settle
 given = total > 0

@@ -4,17 +4,18 @@
 -- which none lapses, and the time M when the last one does. Without holds the two have expired, or have been lost: then
 -- what was on hold has been spent.
 --
--- A record is the units of a hold, when it lapses, when it has last been charged, and what of its units count in the window
--- of that time and in the one before; and 1 if its units come back when it lapses, plus 2 if its id is of the
--- caller's choice. The id of a hold that has ended stays in the sorted set, behind a -, until the hold would have lapsed:
--- whoever tries again to make it finds out that it has been made. Open holds are there behind a +.
+-- A record is the units of a hold, when it lapses, when it has last been charged, what of its units count in the window
+-- of that time and in the one before, and the units that it was made with; and 1 if its units come back when it lapses, plus 2
+-- if its id is of the caller's choice. Open holds are in the sorted set behind a +. The id of one that has ended stays there,
+-- behind a -, until it would have lapsed, or for ttl after it was settled; so do the units that it was made with, behind a =,
+-- and, if that ttl is not 0, those that were used, behind a #. Whoever tries again to make or to settle it finds out that this has been done.
 --
 -- More follows the arguments that concern leases:
 --
 --   what   1 hold n units, 2 settle: n have been used, 3 hold n more; if op is 4
---   ttl    us until it lapses, or 0 to leave that time as it is
+--   ttl    us until it lapses, or 0 to leave that time as it is; of a settlement, us for which it is known, or 0
 --   most   open holds a key may have
---   flags  and
+--   flags  1 and 2 as above, and 4 to hold the units whether there is room or not, and
 --   id     of the hold
 --
 -- The reply has two numbers more: the units of the hold, before it was settled, and M. Instead of the calls
@@ -23,9 +24,9 @@
 local what, ttl, most, flags, id
 what, ttl, most, flags, id, at = read('>BI7I4BBc0', arg, at)
 -- @receipt_variables
-local NOTHELD, TOOMANY = 4294967295, 4294967294
+local NOTHELD, TOOMANY, OTHER = 4294967295, 4294967294, 4294967293
 local H, L, M, H2, L2, M2 = 0, 0, 0, 0, 0, 0
-local dropped, ended, mark, held, given, units, lapses, made = false, false, false, 0, false, 0, 0, ''
+local dropped, ended, mark, held, given, units, lapses, made, wanted = false, false, false, 0, false, 0, 0, '', 0
 -- @receipt_learn
 if #state < 22 then return redis.error_reply(FOREIGN) end
 H2, L2, M2 = read('>I7I7I7', state, #state - 20)
@@ -48,7 +49,7 @@ if holds and (L > 0 and max(now, T) >= L or op == 4 and stored == '') then
     local records = #due > 0 and call('HMGET', holds, unpack(due)) or due
     for i = 1, #due do
       if records[i] then
-        local total, ends, charged, a, b, kind = read('>I7I7I7I7I7B', records[i])
+        local total, ends, charged, a, b, _, kind = read('>I7I7I7I7I7I7B', records[i])
         local backs = kind % 2 == 1
         now = ends
         @receipt_late
@@ -78,35 +79,42 @@ elseif op == 4 then
   @fresh
   us = max(us, life) -- a key that is given back units stays for as long as without
   local record = call('HGET', holds, id)
+  local always = flags > 3
+  flags = flags % 4
   local total, ends, charged, a, b, kind = 0, 0, t, 0, 0, flags
+  wanted = n
   if record then
-    total, ends, charged, a, b, kind = read('>I7I7I7I7I7B', record)
+    total, ends, charged, a, b, wanted, kind = read('>I7I7I7I7I7I7B', record)
     if ends <= t then -- it has lapsed just now
-      record, total, charged, a, b, kind = false, 0, t, 0, 0, flags
+      record, total, charged, a, b, wanted, kind = false, 0, t, 0, 0, n, flags
     end
     @receipt_shift
   end
   held = total
-  local more = 0
+  local more, known = 0, false
+  if what < 3 and not record and flags > 1 then
+    known = tonumber(call('ZSCORE', times, '-' .. id) or 0) > t
+  end
+  local number = pack('>I7', n)
   if what == 1 then
     if record then
-      m = 1 -- a call that is tried again
-    elseif flags > 1 and tonumber(call('ZSCORE', times, '-' .. id) or 0) > t then
-      m = 1
+      m = wanted == n and kind == flags and 1 or OTHER -- a call that is tried again
+    elseif known then
+      m = tonumber(call('ZSCORE', times, '=' .. number .. id) or 0) > t and 1 or OTHER
     elseif call('HLEN', holds) - lapses >= most then
       m = TOOMANY
     else
       @room
-      if n <= room then m, more, store = 1, n, true end
+      if n <= room or always then m, more, store = 1, n, true end
     end
   elseif not record then
-    m = NOTHELD
+    m = what == 2 and known and ttl > 0 and tonumber(call('ZSCORE', times, '#' .. number .. id) or 0) > t and 1 or NOTHELD
   elseif what == 3 then
     @room
-    if n <= room then m, more, store = 1, n, true end
+    if n <= room or always then m, more, store = 1, n, true end
   else
     m, store, ended = 1, true, true
-    mark = kind > 1 and call('ZCARD', times) < 2 * most and ends
+    mark = kind > 1 and call('ZCARD', times) < 4 * most and max(ends, t + ttl)
     local unused = max(0, total - n)
     @receipt_settle
     if given then gen = max(gen + 1, floor(t / 1000)) end
@@ -124,7 +132,7 @@ elseif op == 4 then
     @receipt_lasting
     lasting = tostring(min(floor((M - t + lasting) / 1000) + 1 + spare, 99999999999999))
     made = id
-    call('HSET', holds, id, pack('>I7I7I7I7I7B', total, ends, t, a, b, kind))
+    call('HSET', holds, id, pack('>I7I7I7I7I7I7B', total, ends, t, a, b, wanted, kind))
     call('ZADD', times, string.format('%.0f', ends), '+' .. id)
     call('PEXPIRE', holds, lasting)
     call('PEXPIRE', times, lasting)
@@ -154,7 +162,12 @@ if not wrote or not wrote.err then
   if ended then
     call('HDEL', holds, id)
     call('ZREM', times, '+' .. id)
-    if mark then call('ZADD', times, string.format('%.0f', mark), '-' .. id) end
+    if mark then
+      local score = string.format('%.0f', mark)
+      call('ZADD', times, score, '-' .. id, score, '=' .. pack('>I7', wanted) .. id)
+      if ttl > 0 then call('ZADD', times, score, '#' .. pack('>I7', n) .. id) end
+      if mark > M then call('PEXPIRE', times, tostring(min(floor((mark - t) / 1000) + 1 + spare, 99999999999999))) end
+    end
   end
 end
 -- @receipt_reply

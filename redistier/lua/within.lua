@@ -2,6 +2,7 @@
 -- still counts.
 -- @receipt_charge
 @charge
+@cap
 -- @receipt_lost
 -- @receipt_late
 -- @receipt_lasting
