@@ -44,7 +44,7 @@ type Config struct {
 	OnError func(error)
 }
 
-// Store implements rules.Store. It is safe for concurrent use. Close it when no engine needs it any more.
+// Store implements rules.HoldStore. It is safe for concurrent use. Close it when no engine needs it any more.
 type Store struct {
 	main      *redistier.Store
 	perSecond *redistier.Store // or nil
@@ -143,6 +143,9 @@ func (s *Store) Open(l rules.StoreLimit) (rules.StoreCounter, error) {
 		}
 	}
 	cfg.Exact = !l.Leases
+	if holdable(&l) {
+		cfg.MaxHolds = maxHolds
+	}
 	var err error
 	open := func(cfg redistier.LimitConfig) (opened *redistier.StoreLimit) {
 		if err == nil {
@@ -151,7 +154,7 @@ func (s *Store) Open(l rules.StoreLimit) (rules.StoreCounter, error) {
 		return opened
 	}
 	c.limit = open(cfg)
-	cfg.Lease, cfg.BlockFor, cfg.Exact = redistier.Lease{}, 0, true
+	cfg.Lease, cfg.BlockFor, cfg.Exact, cfg.MaxHolds = redistier.Lease{}, 0, true, 0
 	kind := name(&l)
 	if l.Override {
 		kind += " override"
@@ -435,7 +438,7 @@ func (c *counter) answer(in *rules.StoreCall, out *redistier.StoreCall, r *redis
 	if in.Op != rules.CountAll || out.Op == redistier.OpPeek {
 		return
 	}
-	in.Counted = out.Op == redistier.OpCharge
+	in.Counted = out.Op == redistier.OpCharge || out.Over
 	if in.Counted || in.Local {
 		return
 	}

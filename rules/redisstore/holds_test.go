@@ -1,0 +1,120 @@
+package redisstore
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-go/sluice/internal/redistest"
+	"github.com/sluice-go/sluice/redistier"
+	"github.com/sluice-go/sluice/rules"
+)
+
+var _ rules.HoldStore = (*Store)(nil)
+
+// holders returns engines of one set of rules, on one Redis.
+func holders(t *testing.T, s *redistest.Server, n int, text string) (engines []*rules.Engine) {
+	prefix := fmt.Sprint(t.Name(), time.Now().UnixNano())
+	for range n {
+		store := newStore(t, s.Addr, Config{StoreConfig: redistier.StoreConfig{Prefix: prefix[len(prefix)-20:]}})
+		e, err := rules.New(load(t, text), rules.Config{Store: store})
+		require.NoError(t, err)
+		engines = append(engines, e)
+	}
+	return engines
+}
+
+// holdOf is a hold of the user u with so many hits of each descriptor.
+func holdOf(id string, hits ...uint64) *rules.Hold {
+	h := &rules.Hold{ID: id, TTL: time.Hour, Request: rules.Request{Domain: "d"}}
+	for i := range hits {
+		h.Request.Descriptors = append(h.Request.Descriptors, rules.Descriptor{Entries: []rules.Entry{{Key: []string{"requests", "tokens"}[i], Value: "u"}}, Hits: &hits[i]})
+	}
+	return h
+}
+
+const holdRules = `
+domain: d
+sluice: {atomic: %t}
+descriptors:
+  - key: requests
+    rate_limit: {unit: year, requests_per_unit: 3}
+  - key: tokens
+    %s
+`
+
+// TestHolds_TwoEngines: a hold of one engine is extended and settled at another one, all or none, and repeated.
+func TestHolds_TwoEngines(t *testing.T) {
+	eachServer(t, func(t *testing.T, s *redistest.Server) {
+		for _, atomic := range []bool{false, true} {
+			for _, limit := range []string{"rate_limit: {unit: year, requests_per_unit: 100}", "rate_limit: {unit: year, requests_per_unit: 100, algorithm: gcra}", "rate_limit: {unit: year, requests_per_unit: 100, algorithm: sliding-window}"} {
+				e := holders(t, s, 2, fmt.Sprintf(holdRules, atomic, limit))
+				var resp rules.Response
+				code := func(f func(*rules.Hold, *rules.Response) error, h *rules.Hold) rules.Code {
+					t.Helper()
+					require.NoError(t, f(h, &resp))
+					return resp.Code
+				}
+				left := func(a, b uint32) {
+					t.Helper()
+					h := holdOf("", 0, 0)
+					require.NoError(t, e[1].Decide(&h.Request, &resp))
+					require.Equal(t, []uint32{a, b}, []uint32{resp.Statuses[0].Remaining, resp.Statuses[1].Remaining})
+				}
+				require.Equal(t, rules.OK, code(e[0].Hold, holdOf("x", 1, 60)))
+				require.Equal(t, rules.OK, code(e[1].Hold, holdOf("x", 1, 60)), "again")
+				left(2, 40)
+				require.ErrorIs(t, e[1].Hold(holdOf("x", 1, 61), &resp), rules.ErrOtherHold)
+				require.Equal(t, rules.OverLimit, code(e[1].Hold, holdOf("y", 1, 41)))
+				left(2, 40)
+				require.Equal(t, rules.OverLimit, code(e[1].Extend, holdOf("x", 0, 41)))
+				require.Equal(t, rules.OK, code(e[1].Extend, holdOf("x", 0, 30)))
+				left(2, 10)
+				require.NoError(t, e[1].Settle(holdOf("x", 1, 20)))
+				left(2, 80)
+				require.NoError(t, e[0].Settle(holdOf("x", 1, 20)), "again")
+				require.ErrorIs(t, e[0].Settle(holdOf("x", 1, 21)), rules.ErrNotHeld)
+				require.ErrorIs(t, e[0].Settle(holdOf("unknown", 1, 20)), rules.ErrNotHeld)
+				require.ErrorIs(t, e[0].Extend(holdOf("x", 0, 1), &resp), rules.ErrNotHeld)
+				require.Equal(t, rules.OK, code(e[0].Hold, holdOf("z", 1, 80)))
+				require.NoError(t, e[1].Release(holdOf("z", 1, 80)))
+				left(2, 80)
+			}
+		}
+	})
+}
+
+// TestHolds_SameKey: two calls of one hold whose limits count the same keys are held beside each other.
+func TestHolds_SameKey(t *testing.T) {
+	s := newStore(t, redistest.Start(t).Addr, Config{})
+	open := func(n int) rules.StoreCounter {
+		l := rules.StoreLimit{Domain: "d"}
+		l.Limit.Rate, l.Limit.Period = n, 365*24*time.Hour
+		c, err := s.Open(l)
+		require.NoError(t, err)
+		t.Cleanup(c.Close)
+		return c
+	}
+	a, b := open(100), open(50)
+	terms := rules.HoldTerms{ID: "x", TTL: time.Hour, Remember: time.Hour}
+	calls := func(x, y uint64) []rules.StoreCall {
+		return []rules.StoreCall{{Counter: a, Key: "k", Hits: x}, {Counter: b, Key: "k", Hits: y, Op: rules.CountAll}}
+	}
+	count := func() uint64 {
+		look := []rules.StoreCall{{Counter: a, Key: "k", Op: rules.Look}}
+		require.NoError(t, s.Decide(look))
+		return look[0].Count
+	}
+	for range 2 {
+		denied, err := s.Hold(terms, calls(40, 70))
+		require.NoError(t, err)
+		require.Equal(t, -1, denied)
+		require.EqualValues(t, 110, count())
+	}
+	for range 2 {
+		require.NoError(t, s.Settle(terms, calls(1, 2)))
+		require.EqualValues(t, 3, count())
+	}
+}
