@@ -190,7 +190,7 @@ const (
 	// be. A bucket's units on hold do not come back until the hold ends; in windows they count as spent in the present
 	// window. A hold ends when it is settled, in any process, or when it lapses after TTL: then it has been spent, or
 	// comes back, with GiveBack. If the key has an open hold of that HoldID, the call is taken for one that is tried
-	// again: it is admitted, and changes nothing. The same goes for one that has ended, until it would have lapsed, if
+	// again: it is admitted, and changes nothing; with another Cost or GiveBack it is ErrOtherHold. The same goes for one that has ended, until it would have lapsed, if
 	// HoldID was given, and the key has not had MaxHolds ended ones since.
 	OpHold
 	// OpSettle ends a hold of which Cost units have been used, and reports the decision that OpPeek with a cost of 0 would

@@ -5,8 +5,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
+	"github.com/sluice-go/sluice"
 	"github.com/sluice-go/sluice/internal/redistest"
 	"github.com/sluice-go/sluice/redistier"
 	"github.com/sluice-go/sluice/rules"
@@ -84,6 +86,28 @@ func TestHolds_TwoEngines(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestHolds_TwoServers: limits that count in two servers are not held together, and nothing is held.
+func TestHolds_TwoServers(t *testing.T) {
+	server, second := redistest.Start(t), redistest.Start(t)
+	client := redis.NewClient(&redis.Options{Addr: second.Addr})
+	defer client.Close()
+	s := newStore(t, server.Addr, Config{PerSecond: client})
+	var calls []rules.StoreCall
+	for _, period := range []time.Duration{time.Hour, time.Second} {
+		c, err := s.Open(rules.StoreLimit{Domain: "d", Limit: sluice.Per(10, period)})
+		require.NoError(t, err)
+		defer c.Close()
+		calls = append(calls, rules.StoreCall{Counter: c, Key: "k", Hits: 1})
+	}
+	_, err := s.Hold(rules.HoldTerms{ID: "x", TTL: time.Hour}, calls)
+	require.ErrorContains(t, err, "another Redis")
+	for _, c := range calls {
+		_, err = s.Hold(rules.HoldTerms{ID: "y", TTL: time.Hour}, []rules.StoreCall{c})
+		require.NoError(t, err)
+		require.ErrorIs(t, s.Settle(rules.HoldTerms{ID: "x", TTL: time.Hour}, []rules.StoreCall{c}), rules.ErrNotHeld)
+	}
 }
 
 // TestHolds_SameKey: two calls of one hold whose limits count the same keys are held beside each other.
