@@ -29,6 +29,7 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/sluice-go/sluice/cmd/sluice/internal/servetest"
+	"github.com/sluice-go/sluice/rls/holdpb"
 )
 
 // These tests make the same calls by clients with other HTTP/2 stacks, each to a service of its own
@@ -104,6 +105,33 @@ func someCalls(t *testing.T) (out []call) {
 		newCall(t, healthpb.Health_Check_FullMethodName, &healthpb.HealthCheckRequest{Service: "none"}),
 	)
 	add("d", 0, descriptor("client", "ann"))
+	return append(out, someHolds(t)...)
+}
+
+// someHolds has all calls about holds, with all of their answers.
+func someHolds(t *testing.T) (out []call) {
+	t.Helper()
+	const ours, kuadrants = "/sluice.ratelimit.v1.HoldService/", "/kuadrant.service.ratelimit.v1.RateLimitService/"
+	load := []*holdpb.Descriptor{{Entries: []*holdpb.Descriptor_Entry{{Key: "load", Value: "x"}}}}
+	reserve := func(service, id string, amount uint64) {
+		out = append(out, newCall(t, service+"Reserve", &holdpb.ReserveRequest{Domain: "d", Descriptors: load, Amount: amount, IdempotencyKey: id}))
+	}
+	commit := func(service, id string, amount uint64) {
+		out = append(out, newCall(t, service+"Commit", &holdpb.CommitRequest{Domain: "d", Descriptors: load, ReservationId: id, ActualAmount: amount}))
+	}
+	reserve(ours, "a", 600_000)
+	reserve(ours, "a", 600_000)
+	reserve(ours, "a", 1)
+	reserve(kuadrants, "b", 400_001)
+	out = append(out, newCall(t, ours+"Extend", &holdpb.ExtendRequest{Domain: "d", Descriptors: load, ReservationId: "a", Amount: 400_000}))
+	out = append(out, newCall(t, ours+"Extend", &holdpb.ExtendRequest{Domain: "d", Descriptors: load, ReservationId: "a", Amount: 1}))
+	commit(ours, "a", 10)
+	commit(kuadrants, "a", 10)
+	commit(kuadrants, "a", 11)
+	reserve(kuadrants, "b", 999_990)
+	out = append(out, newCall(t, ours+"Release", &holdpb.ReleaseRequest{Domain: "d", Descriptors: load, ReservationId: "b"}))
+	out = append(out, newCall(t, ours+"Release", &holdpb.ReleaseRequest{Domain: "d", Descriptors: load, ReservationId: "c"}))
+	reserve(ours, "no id", 1)
 	return out
 }
 
