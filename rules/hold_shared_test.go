@@ -116,6 +116,7 @@ func TestHold_Shared(t *testing.T) {
 	require.ErrorIs(t, a.Release(request("z", 1)), ErrNotHeld)
 	require.Equal(t, []int{990, 2}, []int{a.left("tokens=u"), a.left("user=u")})
 	require.True(t, a.hold(holdOf("twice", withHits("tokens=u", 5), withHits("tokens=u", 6))), "one count has one number")
+	require.Equal(t, 979, b.left("tokens=u"))
 	require.NoError(t, b.Release(holdOf("twice", withHits("tokens=u", 5), withHits("tokens=u", 6))))
 	require.Equal(t, 990, a.left("tokens=u"))
 	require.Equal(t, Holds{Held: 2, Settled: 1, Cut: 1}, a.Holds())

@@ -406,6 +406,37 @@ descriptors:
 	require.Equal(t, Holds{Held: 4000, Settled: n.Settled, Released: n.Released, Lapsed: 4000 - n.Settled - n.Released}, n)
 }
 
+// hookClock calls a function at the second time that it is read.
+type hookClock struct {
+	*sluice.ManualClock
+	reads int
+	hook  func()
+}
+
+func (c *hookClock) Now() int64 {
+	if c.reads++; c.reads == 2 && c.hook != nil {
+		c.hook()
+	}
+	return c.ManualClock.Now()
+}
+
+// TestHold_CallBetween: a call that comes between the look at a window and the charge takes its units, and the hold is denied.
+func TestHold_CallBetween(t *testing.T) {
+	clock := &hookClock{ManualClock: sluice.NewManualClock(start)}
+	e, err := New(mustLoad(t, tokenRules), Config{Clock: clock})
+	require.NoError(t, err)
+	resp := new(Response)
+	clock.reads, clock.hook = 0, func() {
+		between := new(Response)
+		require.NoError(t, e.Decide(&holdOf("", withHits("tokens=u", 600)).Request, between))
+		require.Equal(t, OK, between.Code)
+	}
+	require.NoError(t, e.Hold(holdOf("a", withHits("tokens=u", 401)), resp))
+	require.Equal(t, OverLimit, resp.Code)
+	w := &world{tb: t, clock: clock.ManualClock, Engine: e}
+	require.Equal(t, 400, w.left("tokens=u"))
+}
+
 // holdLife is the life of a hold. It returns what the hold has used in the end.
 func holdLife(t *testing.T, e *Engine, id string, random *rand.Rand) uint64 {
 	held := 1 + random.Uint64N(9)
