@@ -44,8 +44,7 @@ type holdModel struct {
 	spent    [][2]int64      // what has been used for good: times and units
 	start    int64           // of an anchored window
 	overs    int64           // units used beyond holds
-	interval int64           // units of refills at intervals, as of the boundary number last
-	last     int64
+	interval int64           // units of refills at intervals, as of the last boundary
 }
 
 func newHoldModel(p *plan, now int64) *holdModel {

@@ -41,7 +41,7 @@ type Config struct {
 	Quota bool
 	// MaxHolds bounds the holds, and the Extends of holds, that are open at the same time in the engine's memory, and those
 	// that have been settled and are remembered. Hold and Extend return ErrManyHolds if there are more. 0 means 100,000; a
-	// hold of one limit takes some 1 KiB. A Store has bounds of its own.
+	// hold of one limit takes some 800 bytes. A Store has bounds of its own.
 	MaxHolds int
 	// MaxHoldTTL is the longest Hold.TTL. 0 means an hour.
 	MaxHoldTTL time.Duration
