@@ -13,7 +13,9 @@ import (
 type Config struct {
 	// Algorithm decides how cost is counted over time. The zero value is GCRA. GCRA,
 	// TokenBucket and LeakyBucket share their state in Redis. Other algorithms have states of
-	// their own, so a key has a separate budget under each of them.
+	// their own, so a key has a separate budget under each of them. Under InFlight Take holds units and Refund gives them
+	// back, the oldest first; those that nobody gives back come back after one Period to two. A RetryAfter is the wait for
+	// these. A denial is then not remembered.
 	Algorithm sluice.Algorithm
 
 	// Limit is the limit of each single key. For a while replicas may have

@@ -152,7 +152,12 @@ func (c *core) decision(t *takeCall, s subject, g *group, rank int64) sluice.Dec
 //
 // With leases, something may be admitted earlier if other processes give units back. So that replicas that wait for
 // the same unit do not all ask for it together, and again for every unit, each adds some slack.
+//
+// Of units in flight nothing is remembered: they come back when they end.
 func (c *core) remember(t *takeCall, s subject, g *group) time.Duration {
+	if t.plan.inFlight() {
+		return 0
+	}
 	d := denial{plan: t.plan, cost: t.n, view: g.reply.view, blocked: g.reply.blocked(), at: int64(g.batch.sent.Sub(c.began))}
 	wait := d.blocked
 	if wait > 0 {

@@ -62,7 +62,7 @@
 // +get +set +pttl +time, for the log +llen +lindex +rpush +ltrim +pexpire +del, for processes
 // that count each other +zadd +zrem +zremrangebyscore +zcard +pexpire, and for holds +hget +hmget +hset +hdel +hlen +zadd
 // +zrem +zrangebyscore +zremrangebyscore +zscore +zcard +pexpire. Keys are named prefix~x:key, where x is
-// one of b, w, i, a, s, l. For a key of more than 128 bytes, or with a { in it, the name has the key's SHA-256
+// one of b, w, i, a, s, l, f. For a key of more than 128 bytes, or with a { in it, the name has the key's SHA-256
 // instead, after a # instead of the colon. So the text of a key is never a hash tag of a cluster; a hash tag in the
 // Prefix is one. Keys of a Store are named prefix~x{tag}~name~key, and prefix~replicas. With holds x is a capital, and the
 // holds of a key are in {its name}h and {its name}t or, if it has a hash tag, behind an h and a t after the x. Every key expires when it

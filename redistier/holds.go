@@ -168,7 +168,7 @@ func (c *StoreCall) checkHold() error {
 // receiptOf returns the request part of a call of a hold. A made id is put into the call.
 func (c *StoreCall) receiptOf() receipt {
 	r := receipt{what: whatHold + byte(c.Op-OpHold), ttl: ceilDiv(int64(c.TTL), micro), most: int64(c.Limit.config.MaxHolds), id: c.HoldID}
-	if c.GiveBack {
+	if c.GiveBack || c.Limit.config.Algorithm == sluice.InFlight {
 		r.flags |= flagGiveBack
 	}
 	if c.Op == OpSettle {

@@ -15,7 +15,7 @@ import (
 
 // holdVariants are the algorithms whose keys can have holds.
 var holdVariants = []sluice.Algorithm{
-	sluice.GCRA, sluice.TokenBucket, sluice.LeakyBucket, sluice.FixedWindow, sluice.FixedWindowFirstCharge, sluice.SlidingWindow, sluice.TokenBucketInterval,
+	sluice.GCRA, sluice.TokenBucket, sluice.LeakyBucket, sluice.FixedWindow, sluice.FixedWindowFirstCharge, sluice.SlidingWindow, sluice.TokenBucketInterval, sluice.InFlight,
 }
 
 // A heldUnits is a hold of a model: what it was charged, by time.
@@ -58,6 +58,8 @@ func (m *holdModel) window(at int64) int64 {
 		return floorDiv(at-s.offset, s.period)
 	case sliding:
 		return floorDiv(at-s.offset, s.period)
+	case inFlight:
+		return floorDiv(at, s.period)
 	case anchored:
 		if m.start >= 0 && at >= m.start && at < m.start+s.period {
 			return m.start
@@ -123,6 +125,9 @@ func (m *holdModel) free() int64 {
 			return max(0, m.burst-m.interval)
 		}
 		return max(0, m.burst-m.counts[m.window(m.now)])
+	case inFlight:
+		w := m.window(m.now)
+		return max(0, m.burst-m.counts[w]-m.counts[w-1])
 	case sliding:
 		w := m.window(m.now)
 		return s.free(view{now: m.now, a: m.counts[w], b: m.counts[w-1]})
@@ -165,7 +170,8 @@ func (m *holdModel) hold(id string, n, ttl int64, back bool) bool {
 	if n > m.free() {
 		return false
 	}
-	m.holds[id] = &heldUnits{ends: m.now + ttl, asked: n, back: back}
+	_, whole := m.shape.(inFlight)
+	m.holds[id] = &heldUnits{ends: m.now + ttl, asked: n, back: back || whole}
 	m.more(id, n)
 	return true
 }
@@ -175,7 +181,8 @@ func (m *holdModel) known(id string) bool { return m.holds[id] != nil || m.ended
 // other reports whether a hold is known that was made otherwise.
 func (m *holdModel) other(c StoreCall) bool {
 	if h := m.holds[c.HoldID]; h != nil {
-		return h.asked != int64(c.Cost) || h.back != c.GiveBack
+		_, whole := m.shape.(inFlight)
+		return h.asked != int64(c.Cost) || !whole && h.back != c.GiveBack
 	}
 	return m.known(c.HoldID) && m.ended[c.HoldID].asked != int64(c.Cost)
 }
@@ -189,12 +196,39 @@ func (m *holdModel) more(id string, n int64) {
 }
 
 func (m *holdModel) extend(id string, n, ttl int64) bool {
+	if _, ok := m.shape.(inFlight); ok {
+		return m.renew(id, n, ttl)
+	}
 	if n > m.free() {
 		return false
 	}
 	m.more(id, n)
 	if ttl > 0 {
 		m.holds[id].ends = m.now + ttl
+	}
+	return true
+}
+
+// renew extends a hold of units in flight: all its units are then of the present window. Those that have come back by
+// themselves need room as new ones do.
+func (m *holdModel) renew(id string, n, ttl int64) bool {
+	h, w, counted := m.holds[id], m.window(m.now), int64(0)
+	for i := range h.at {
+		if m.window(h.at[i]) >= w-1 {
+			counted += h.units[i]
+		}
+	}
+	if n+h.total-counted > m.free() {
+		return false
+	}
+	for i, units := range h.units {
+		m.counts[m.window(h.at[i])] -= units
+	}
+	total := h.total + n
+	h.at, h.units, h.total = nil, nil, 0
+	m.more(id, total)
+	if ttl > 0 {
+		h.ends = m.now + ttl
 	}
 	return true
 }

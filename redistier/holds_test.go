@@ -21,7 +21,7 @@ func TestHolds_DoAll(t *testing.T) {
 		rng := seeded.Rand(t)
 		for range depth.Of(5, 15, 100) {
 			var all []*holdTracer // a limit each, of one store
-			limits := []sluice.Algorithm{sluice.GCRA, sluice.FixedWindow, sluice.SlidingWindow, sluice.TokenBucketInterval}
+			limits := []sluice.Algorithm{sluice.GCRA, sluice.FixedWindow, sluice.SlidingWindow, sluice.TokenBucketInterval, sluice.InFlight}
 			store := newStore(t, s.client, StoreConfig{Clock: CallerClock})
 			now := int64(startMicros)
 			store.link.clock, store.link.spare = func() int64 { return now }, 3_600_000
@@ -352,16 +352,4 @@ func TestHolds_Rights(t *testing.T) {
 		require.True(t, d.Allowed)
 		require.Equal(t, ModeShared, tr.stores[0].Mode())
 	})
-}
-
-// TestInFlight: a limit of what runs at once is not kept in Redis; nothing takes its place without a word.
-func TestInFlight(t *testing.T) {
-	client := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"})
-	defer client.Close()
-	var config *ConfigError
-	_, err := New(client, Config{Prefix: newPrefix(), Algorithm: sluice.InFlight, Limit: sluice.PerMinute(10)})
-	require.ErrorAs(t, err, &config)
-	require.Equal(t, "Algorithm", config.Field)
-	_, err = newStore(t, client, StoreConfig{}).Limit(LimitConfig{Name: "a", Algorithm: sluice.InFlight, Limit: sluice.PerMinute(10)})
-	require.ErrorAs(t, err, &config)
 }

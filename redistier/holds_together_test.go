@@ -45,8 +45,10 @@ func TestHolds_Together(t *testing.T) {
 			wants(50, 40, "held")
 			_, err := each(OpHold, 50, 61, nil)
 			require.ErrorIs(t, err, ErrOtherHold)
-			_, err = each(OpHold, 50, 60, func(c *StoreCall) { c.GiveBack = true })
-			require.ErrorIs(t, err, ErrOtherHold)
+			if a != sluice.InFlight { // whose holds always come back
+				_, err = each(OpHold, 50, 60, func(c *StoreCall) { c.GiveBack = true })
+				require.ErrorIs(t, err, ErrOtherHold)
+			}
 			d, err := each(OpExtend, 10, 41, nil)
 			require.NoError(t, err)
 			require.Equal(t, 1, d.Denied)

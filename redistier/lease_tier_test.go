@@ -17,8 +17,10 @@ var lending = Lease{Max: 1000, Life: time.Minute}
 // variantsThatLend lists the variants that have leases.
 func variantsThatLend() (vs []Config) {
 	for _, v := range healing() {
-		v.Limit = sluice.PerHour(10_000)
-		vs = append(vs, v)
+		if v.Algorithm != sluice.InFlight {
+			v.Limit = sluice.PerHour(10_000)
+			vs = append(vs, v)
+		}
 	}
 	return vs
 }

@@ -384,7 +384,7 @@ func TestBadConfig(t *testing.T) {
 		{with(func(c *Config) { c.Prefix = "rl{a" }), "Prefix"},
 		{with(func(c *Config) { c.Prefix = "}rl{" }), "Prefix"},
 		{with(func(c *Config) { c.Clock = 2 }), "Clock"},
-		{with(func(c *Config) { c.Algorithm = 8 }), "Algorithm"},
+		{with(func(c *Config) { c.Algorithm = 9 }), "Algorithm"},
 		{with(func(c *Config) { c.Offset = 1 }), "Offset"},
 		{with(func(c *Config) { c.BlockFor = -1 }), "BlockFor"},
 		{with(func(c *Config) { c.Limit.Period = 0 }), "Limit.Period"},

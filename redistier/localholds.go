@@ -89,6 +89,11 @@ func (l *lane) disown(name string, units int64) {
 	if !ok {
 		return
 	}
+	if o.plan.inFlight() {
+		last := min(units, o.last)
+		o.last -= last
+		units -= last
+	}
 	late := min(units, o.next)
 	o.next -= late
 	o.units -= min(units-late, o.units)

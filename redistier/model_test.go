@@ -24,6 +24,7 @@ var variants = []Config{
 	{Algorithm: sluice.SlidingWindow, Offset: 1}, {Algorithm: sluice.FixedWindow, Offset: 1}, // drawn
 	{Algorithm: sluice.FixedWindowFirstCharge},
 	{Algorithm: sluice.TokenBucketInterval}, {Algorithm: sluice.TokenBucketInterval, Offset: 1},
+	{Algorithm: sluice.InFlight},
 }
 
 func variantName(c Config) string {

@@ -27,6 +27,7 @@ type cycle struct {
 	period, offset int64 // us
 	margin         int64 // us by which an end may be earlier or later; at most half of the period
 	fades          bool  // units count for one more window, in part
+	whole          bool  // with fades: in full
 }
 
 func (bucket) cycle() cycle { return cycle{} }
@@ -52,7 +53,7 @@ func (w aligned) cycle() cycle {
 // back a period after its charge; here it is taken to come back after one to two periods.
 func (m most) cycle() cycle {
 	half := ceilDiv(m.period, 2)
-	return cycle{2 * half, 0, half, false}
+	return cycle{period: 2 * half, margin: half}
 }
 
 // number returns the number of the window that a time is in. at is in us.
@@ -83,6 +84,9 @@ func (o *owedCharge) left(now int64) int64 {
 	if o.last > 0 {
 		end := (o.window+1)*c.period + c.offset
 		part := min(end-(now-c.margin), c.period)
+		if c.whole {
+			part = c.period
+		}
 		n += min(int64(mulDiv(uint64(o.last), uint64(part), uint64(c.period)))+1, o.last)
 	}
 	return min(n, o.plan.kept)

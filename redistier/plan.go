@@ -123,7 +123,7 @@ func newShape(c Config) (shape, error) {
 	case sluice.SlidingLog:
 		return newSlog(c)
 	case sluice.InFlight:
-		return nil, configErrorf("Algorithm", "%v, which is not kept in Redis; want another Algorithm, or a sluice.Limiter in each process", c.Algorithm)
+		return newInFlight(c)
 	}
 	return newBucket(c)
 }

@@ -20,7 +20,7 @@ func newScript(text string) *script {
 }
 
 // assemble puts the sections of files in the place of their names in a flow. A section
-// begins with a line such as "-- @name"; other comments are left out.
+// begins with a line such as "-- @name"; other comments are left out. Of two sections of the same name the first one is taken.
 func assemble(flow string, files ...string) *script {
 	var sections []string // "@name", text, ...
 	for _, file := range files {
@@ -61,6 +61,8 @@ var (
 	anchoredLua string
 	//go:embed lua/sliding.lua
 	slidingLua string
+	//go:embed lua/inflight.lua
+	inFlightLua string
 	//go:embed lua/slog.lua
 	slogLua string
 	//go:embed lua/counted.lua
@@ -81,6 +83,7 @@ var (
 	counterScript  = assemble(headLua+flowLua, plainLua, counterLua, countedLua, windowsLua)
 	anchoredScript = assemble(headLua+flowLua, plainLua, anchoredLua, countedLua, windowsLua)
 	slidingScript  = assemble(headLua+flowLua, plainLua, slidingLua, windowsLua)
+	inFlightScript = assemble(headLua+flowLua, plainLua, inFlightLua, slidingLua, windowsLua)
 	slogScript     = assemble(headLua+"@flow", plainLua, slogLua)
 
 	// The scripts of limits with holds, by the letter of the shape.
@@ -90,6 +93,8 @@ var (
 		'i': assembleHolds(receiptsLua, withinLua, counterLua, countedLua, windowsLua),
 		'a': assembleHolds(receiptsLua, withinLua, anchoredLua, countedLua, windowsLua),
 		's': assembleHolds(receiptsLua, withinLua, slidingLua, windowsLua),
+
+		inFlightLetter: assembleHolds(receiptsLua, inFlightLua, withinLua, slidingLua, windowsLua),
 	}
 
 	//go:embed lua/replicas.lua
@@ -133,7 +138,7 @@ func assembleAll(holds bool) *script {
 	for _, s := range []struct {
 		letters string
 		script  *script
-	}{{"b", bucketScript}, {"wi", counterScript}, {"a", anchoredScript}, {"s", slidingScript}, {string(logLetter), slogScript}} {
+	}{{"b", bucketScript}, {"wi", counterScript}, {"a", anchoredScript}, {"s", slidingScript}, {string(inFlightLetter), inFlightScript}, {string(logLetter), slogScript}} {
 		add(s.letters, s.script, headOf, "key, arg, call")
 		if with := holdScripts[s.letters[0]]; holds && with != nil {
 			add(strings.ToUpper(s.letters), with, headOf+sideOf, "key, arg, call, holds, times")

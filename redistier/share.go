@@ -35,7 +35,7 @@ func (c *core) fallback(a asked, t *takeCall, s subject) (d sluice.Decision, fro
 		case t.op == opCharge:
 			d = t.chargeShare(share)
 		case t.op == opRefund:
-			share.Refund(int(t.n))
+			a.refundHere(&t.request, share)
 			d = share.Peek(0)
 		case t.charges:
 			d = share.Take(t.cost)

@@ -189,8 +189,10 @@ const (
 	// OpHold sets the cost apart for a caller that does not know yet how much it will use: it is admitted if OpTake would
 	// be. A bucket's units on hold do not come back until the hold ends; in windows they count as spent in the present
 	// window. A hold ends when it is settled, in any process, or when it lapses after TTL: then it has been spent, or
-	// comes back, with GiveBack. If the key has an open hold of that HoldID, the call is taken for one that is tried
-	// again: it is admitted, and changes nothing; with another Cost or GiveBack it is ErrOtherHold. The same goes for one that has ended, until it would have lapsed, if
+	// comes back, with GiveBack. Under InFlight it always comes back, at the latest when the second window after it was held
+	// or extended begins. If the key has an open hold of that HoldID, the call is taken for one that is tried
+	// again: it is admitted, and changes nothing; with another Cost or GiveBack it is ErrOtherHold. The same goes for one
+	// that has ended, until it would have lapsed, if
 	// HoldID was given, and the key has not had MaxHolds ended ones since.
 	OpHold
 	// OpSettle ends a hold of which Cost units have been used, and reports the decision that OpPeek with a cost of 0 would
@@ -199,7 +201,8 @@ const (
 	// Redis for it: see Store.Do.
 	OpSettle
 	// OpExtend adds Cost units to a hold if the limit has room for them, and lets it lapse TTL from now on, unless TTL is
-	// 0. If it is denied, the hold stays as it is. With a Cost of 0 it renews the hold. Unlike the others it is not to
+	// 0. If it is denied, the hold stays as it is. With a Cost of 0 it renews the hold; under InFlight all its units then count
+	// from now on, and those that no longer counted need room. Unlike the others it is not to
 	// be tried again after an error: it may have been made.
 	OpExtend
 )

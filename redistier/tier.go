@@ -159,15 +159,19 @@ func (t *Tier) Charge(ctx context.Context, key string, cost int) (sluice.Decisio
 
 // Refund gives back cost units of key; see Limiter.Refund. If Redis does not answer within the
 // budget the error is ErrUnavailable, and the units may have been given back. Units that
-// another process has admitted from a lease can be given back once that lease is settled.
+// another process has admitted from a lease can be given back once that lease is settled. Under InFlight the share of
+// LocalShare has the units back also after that error.
 func (t *Tier) Refund(ctx context.Context, key string, cost int) error {
 	r, ok := t.shared.refundOf(key, cost)
 	if !ok {
 		return t.check(ctx)
 	}
-	err := t.change(ctx, key, r)
-	if err == nil {
+	a, err := t.change(ctx, key, r)
+	switch {
+	case err == nil:
 		t.local.Refund(key, cost)
+	case a.failed != nil && a.failed != ErrClosed && r.plan.inFlight():
+		a.refundHere(&r, t.local.Key(key))
 	}
 	return err
 }
@@ -175,7 +179,7 @@ func (t *Tier) Refund(ctx context.Context, key string, cost int) error {
 // Reset makes key fresh; see Refund for its error. Leases of the key that other processes have
 // stay valid.
 func (t *Tier) Reset(ctx context.Context, key string) error {
-	err := t.change(ctx, key, t.shared.resetOf(key))
+	_, err := t.change(ctx, key, t.shared.resetOf(key))
 	if err == nil {
 		t.local.Reset(key)
 	}
@@ -183,20 +187,20 @@ func (t *Tier) Reset(ctx context.Context, key string) error {
 }
 
 // change makes a call of Refund or Reset.
-func (t *Tier) change(ctx context.Context, key string, r request) error {
+func (t *Tier) change(ctx context.Context, key string, r request) (a asked, err error) {
 	if err := t.check(ctx); err != nil {
-		return err
+		return a, err
 	}
 	s := t.subject(key)
-	a, err := t.ask(ctx, s, r, time.Now())
+	a, err = t.ask(ctx, s, r, time.Now())
 	if err != nil {
-		return err
+		return a, err
 	}
 	t.denied.forget(s.id)
 	if a.failed == nil || a.failed == ErrClosed || errors.Is(a.failed, ErrForeignValue) {
-		return a.failed
+		return a, a.failed
 	}
-	return fmt.Errorf("%w: %w", ErrUnavailable, a.failed)
+	return a, fmt.Errorf("%w: %w", ErrUnavailable, a.failed)
 }
 
 // SetReplicas changes how many processes share the limit. A number below 1 counts as 1.

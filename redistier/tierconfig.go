@@ -54,7 +54,7 @@ type TierConfig struct {
 // given back. A process that dies loses its leases: Redis counts their units as spent
 // within 2*(Life + 2*Budget).
 //
-// SlidingLog and BlockFor have no leases.
+// SlidingLog, InFlight and BlockFor have no leases.
 type Lease struct {
 	// Max is the most units in one lease. 0 means that no units are lent. No lease has more units than the
 	// limit admits within Life in the long run, so a limit that admits less than one unit in Life has no leases.
@@ -215,6 +215,8 @@ func (c *TierConfig) validateLease(shared Config) error {
 		return configErrorf("Lease.Max", "%d with a Life of %v; want at least 1 unit, or neither", l.Max, l.Life)
 	case shared.Algorithm == sluice.SlidingLog:
 		return configErrorf("Lease", "%v keeps the time of each unit, and cannot lend any; want no Lease, or %v", shared.Algorithm, sluice.SlidingWindow)
+	case shared.Algorithm == sluice.InFlight:
+		return configErrorf("Lease", "%v: units that are lent would be in use for a whole Period, and cannot be given back one by one; want no Lease", shared.Algorithm)
 	case shared.BlockFor > 0:
 		return configErrorf("Lease", "BlockFor is %v, which would not hold for units that are lent; want no Lease, or no BlockFor", shared.BlockFor)
 	}

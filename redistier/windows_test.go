@@ -17,6 +17,7 @@ func TestShape_Letters(t *testing.T) {
 		"i": {{Algorithm: sluice.TokenBucketInterval}},
 		"a": {{Algorithm: sluice.FixedWindowFirstCharge}},
 		"s": {{Algorithm: sluice.SlidingWindow}},
+		"f": {{Algorithm: sluice.InFlight}},
 		"l": {{Algorithm: sluice.SlidingLog}},
 	} {
 		for _, c := range configs {

@@ -22,11 +22,7 @@ if byte(state) ~= 115 or #state ~= 44 then return redis.error_reply(FOREIGN) end
 local g, T2, cur2, prev2, P2, offset2, G2 = read('>I6I7I7I7I7I7I2', state, 2)
 if g >= gen then
   if P2 ~= P or offset2 ~= offset then
-    -- Of the previous one of other windows, ceil(prev * part/steps) units counted. The
-    -- product fits unless prev is of a limit before that limit.
-    local steps = P2 / G2
-    local part = steps - floor((T2 - offset2) % P2 / G2)
-    if prev2 <= floor((LARGEST - steps) / part) then prev2 = floor((prev2 * part + steps - 1) / steps) end
+    @fade
     cur2, prev2 = cur2 + prev2, 0
   end
   local w2 = floor((T2 - offset) / P)
@@ -39,6 +35,13 @@ if g >= gen then
   if cur2 > cur or prev2 > prev then healed = lost end
   cur, prev, gen = max(cur, cur2), max(prev, prev2), g
 end
+
+-- @fade
+-- Of the previous one of other windows, ceil(prev * part/steps) units counted. The
+-- product fits unless prev is of a limit before that limit.
+local steps = P2 / G2
+local part = steps - floor((T2 - offset2) % P2 / G2)
+if prev2 <= floor((LARGEST - steps) / part) then prev2 = floor((prev2 * part + steps - 1) / steps) end
 
 -- @advance
 t = max(now, T)
