@@ -5,8 +5,6 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-
-	"github.com/sluice-go/sluice"
 )
 
 const inFlightRules = "domain: d\ndescriptors:\n- {key: k, rate_limit: {unit: minute, requests_per_unit: 2, algorithm: in_flight}}\n"
@@ -31,8 +29,6 @@ func TestInFlight(t *testing.T) {
 	w.clock.Advance(61 * time.Second)
 	require.Equal(t, 2, w.left("k=x"))
 	require.Equal(t, "test.yaml:3: d.k: at most 2 at once; one that is not given back comes back after 1m0s at the earliest, and 2m0s at the latest", w.now.Load().set.rules[0].Explain())
-	_, err := New(mustLoad(t, inFlightRules), Config{Store: newModelStore(sluice.NewManualClock(start))})
-	require.EqualError(t, err, "test.yaml:3:24: d.k: algorithm: in-flight, which a store does not keep; want another one, or counts in memory")
 }
 
 // TestInFlight_Late: a hit that is given back after it has come back by itself takes the place of another one, as a refund has no

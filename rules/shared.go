@@ -2,7 +2,6 @@ package rules
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -70,8 +69,6 @@ func (r *Rule) unshared() error {
 	switch {
 	case c.Soft != 0:
 		return fmt.Errorf("soft: %d, which a store has no word for; want it deleted, or counts in memory", c.Soft)
-	case c.Algorithm == sluice.InFlight:
-		return errors.New("algorithm: in-flight, which a store does not keep; want another one, or counts in memory")
 	case r.second != nil:
 		return fmt.Errorf("then: %s, but a store has no word for units that are given back to one of two budgets; want it deleted, or counts in memory", r.then)
 	case r.limit > maxRequests:

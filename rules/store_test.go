@@ -205,7 +205,7 @@ func newModelStore(clock sluice.Clock) *modelStore {
 }
 
 // algorithms of random rules; the empty one is the counter that upstream has.
-var storeAlgorithms = []string{"", "", "gcra", "token-bucket", "leaky-bucket", "sliding-window", "sliding-log"}
+var storeAlgorithms = []string{"", "", "gcra", "token-bucket", "leaky-bucket", "sliding-window", "sliding-log", "in-flight"}
 
 // storeRules makes a domain of rules of all kinds, in one level.
 func storeRules(r *rand.Rand, atomic bool) string {

@@ -136,7 +136,7 @@ func (s *Store) Open(l rules.StoreLimit) (rules.StoreCounter, error) {
 		cfg.Tag = tag(l.Domain)
 	}
 	// A lease lives at least for a budget, and at most for half of a period.
-	if l.Leases && l.Algorithm != sluice.SlidingLog && l.BlockFor == 0 && s.budget <= l.Limit.Period/2 {
+	if l.Leases && l.Algorithm != sluice.SlidingLog && l.Algorithm != sluice.InFlight && l.BlockFor == 0 && s.budget <= l.Limit.Period/2 {
 		cfg.Lease.Max = most
 		if life := leaseLife(&l); life >= 2*s.budget {
 			cfg.Lease.Life = life
@@ -201,7 +201,7 @@ func plain(err error) error {
 // name returns the name that limits share if they count the same keys.
 func name(l *rules.StoreLimit) string {
 	n := l.Algorithm.String()
-	if l.Windows() || l.Algorithm == sluice.SlidingWindow || l.Algorithm == sluice.SlidingLog || l.Algorithm == sluice.FixedWindow {
+	if l.Windows() || l.Algorithm == sluice.SlidingWindow || l.Algorithm == sluice.SlidingLog || l.Algorithm == sluice.FixedWindow || l.Algorithm == sluice.InFlight {
 		n += fmt.Sprintf(" %d", int64(l.Limit.Period))
 	}
 	if l.Offset != 0 {

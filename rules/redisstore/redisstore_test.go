@@ -62,7 +62,7 @@ func pick(r *rand.Rand, of ...string) string { return of[r.IntN(len(of))] }
 // units are so long that no boundary comes while a test runs; and nothing comes back that a status would show.
 var units = []string{"month", "year"}
 
-var algorithms = []string{"", "", "gcra", "token-bucket", "leaky-bucket", "sliding-window", "sliding-log"}
+var algorithms = []string{"", "", "gcra", "token-bucket", "leaky-bucket", "sliding-window", "sliding-log", "in-flight"}
 
 func randomRules(r *rand.Rand, atomic bool) string {
 	var b strings.Builder

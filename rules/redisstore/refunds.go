@@ -11,6 +11,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/sluice-go/sluice"
 	"github.com/sluice-go/sluice/redistier"
 	"github.com/sluice-go/sluice/rules"
 )
@@ -215,6 +216,14 @@ func (s *Store) absorb(calls []rules.StoreCall) (absorptions, error) {
 		}
 		c := in.Counter.(*counter)
 		s.refunds.sent(c.domain)
+		if c.inFlight() {
+			n, err := c.absorbOne(in)
+			if err != nil {
+				return nil, err
+			}
+			out[in] = absorption{absorbed: n}
+			continue
+		}
 		out[in] = absorption{absorbed: in.Hits}
 		if c.domain.settled.Load() {
 			out[in] = absorption{}
@@ -230,8 +239,9 @@ func (s *Store) absorb(calls []rules.StoreCall) (absorptions, error) {
 	next := 0
 	for i := range calls {
 		in := &calls[i]
-		if a, ok := out[in]; ok && a.absorbed == 0 {
-			c, counted := in.Counter.(*counter), uint64(0)
+		c, _ := in.Counter.(*counter)
+		if a, ok := out[in]; ok && a.absorbed == 0 && !c.inFlight() {
+			counted := uint64(0)
 			all := uint64(max(b.results[next].Count, 0))
 			next++
 			if c.deniedNow != nil {
@@ -246,6 +256,21 @@ func (s *Store) absorb(calls []rules.StoreCall) (absorptions, error) {
 	return out, nil
 }
 
+// inFlight reports whether the limit is of units in flight. All processes always note its denied hits, since refunds are the
+// rule.
+func (c *counter) inFlight() bool { return c.Algorithm == sluice.InFlight }
+
+// absorbOne takes the hits of a refund off the denied hits of the key, in one step, and returns how many it has taken. If two
+// refunds took the same hits, a unit would stay in use until it comes back by itself.
+func (c *counter) absorbOne(in *rules.StoreCall) (uint64, error) {
+	calls := [2]redistier.StoreCall{{Limit: c.denied, Key: in.Key, Op: redistier.OpPeek}, {Limit: c.denied, Key: in.Key, Op: redistier.OpRefund, Cost: clamp(in.Hits)}}
+	var results [len(calls)]redistier.StoreResult
+	if _, err := c.on.DoAll(context.Background(), calls[:], results[:]); err != nil {
+		return 0, err
+	}
+	return min(in.Hits, uint64(max(results[0].Count, 0))), errors.Join(results[0].Err, results[1].Err)
+}
+
 // settle subtracts refunds from the denied hits of their keys.
 func (s *Store) settle(calls []rules.StoreCall, a absorptions) error {
 	if len(a) == 0 {
@@ -256,7 +281,7 @@ func (s *Store) settle(calls []rules.StoreCall, a absorptions) error {
 	for i := range calls {
 		in := &calls[i]
 		of, c := a[in], in.Counter.(*counter)
-		if !c.domain.settled.Load() {
+		if c.inFlight() || !c.domain.settled.Load() {
 			continue
 		}
 		if n := of.absorbed + of.counted; n > 0 {
@@ -276,7 +301,7 @@ func (s *Store) deny(calls []rules.StoreCall) error {
 	for i := range calls {
 		in := &calls[i]
 		c := in.Counter.(*counter)
-		if !c.domain.refunds() {
+		if !c.inFlight() && !c.domain.refunds() {
 			continue
 		}
 		b.add(c, redistier.StoreCall{Limit: c.denied, Key: in.Key, Op: redistier.OpCharge, Cost: clamp(in.Hits)})
