@@ -2,6 +2,7 @@ package redistier
 
 import (
 	"fmt"
+	"math"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -200,6 +201,20 @@ func inFlightCounts(t *testing.T, s *server) error {
 		}
 	}
 	return nil
+}
+
+// TestInFlight_Debt: units that holds take whether there is room or not are bounded, so that their sums stay exact.
+func TestInFlight_Debt(t *testing.T) {
+	store := newStore(t, anyServer(t).client, StoreConfig{})
+	l := limitOf(t, store, LimitConfig{Name: "a", Algorithm: sluice.InFlight, Limit: sluice.PerHour(1), MaxHolds: 10})
+	sum := int64(0)
+	for i := range 3 {
+		cost := int(min(int64(math.MaxInt), exact/2-1))
+		sum = min(sum+int64(cost), exact/2-1)
+		r := do(t, store, StoreCall{Limit: l, Key: "a", Op: OpHold, HoldID: fmt.Sprint(i), Cost: cost, TTL: time.Hour, Over: true})[0]
+		require.NoError(t, r.Err)
+		require.Equal(t, sum, r.Count)
+	}
 }
 
 // TestInFlight_Denial: a denial is not remembered, since units come back when they end.

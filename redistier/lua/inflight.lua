@@ -24,6 +24,6 @@ if ends > t then lapsed = total - a - b end -- it has not lapsed itself
 -- @receipt_charge
 -- An extension renews the whole hold: all its units count from now on.
 local renewed = min(b, prev)
-cur, prev = cur + units + renewed + lapsed, prev - renewed
+cur, prev = min(cur + units + renewed + lapsed, HALF), prev - renewed
 if renewed > 0 then gen = max(gen + 1, floor(t / 1000)) end
 a, b = total, 0
