@@ -68,6 +68,9 @@ func (c *counter) hold(op redistier.Op, terms *rules.HoldTerms, calls []rules.St
 	switch op {
 	case redistier.OpSettle:
 		out.Remember = terms.Remember
+		if c.inFlight() { // what has ended uses nothing
+			out.Cost = 0
+		}
 	case redistier.OpExtend:
 		out.TTL = terms.TTL
 		out.Over = in.Op == rules.CountAll

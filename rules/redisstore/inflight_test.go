@@ -1,6 +1,7 @@
 package redisstore
 
 import (
+	"fmt"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -63,4 +64,28 @@ func TestInFlight(t *testing.T) {
 	wg.Wait()
 	_, left := decide(0, "at once", 0, false)
 	require.Equal(t, 4, left, "all have come back; %d of 400 calls were admitted", made.Load())
+}
+
+// TestHolds_InFlight: a hold that is settled has ended, and uses nothing of what runs at once, whatever it has used.
+func TestHolds_InFlight(t *testing.T) {
+	text := "\ndomain: d\ndescriptors:\n  - {key: requests, rate_limit: {unit: year, requests_per_unit: 2, algorithm: in-flight}}\n  - {key: tokens, rate_limit: {unit: year, requests_per_unit: 100}}\n"
+	e := holders(t, redistest.Start(t), 2, text)
+	var resp rules.Response
+	for i, tokens := range []uint32{80, 60, 40} {
+		for _, id := range []string{"x", "y"} {
+			require.NoError(t, e[i%2].Hold(holdOf(fmt.Sprint(id, i), 1, 20), &resp))
+			require.Equal(t, rules.OK, resp.Code)
+		}
+		require.NoError(t, e[1].Hold(holdOf("z", 1, 1), &resp))
+		require.Equal(t, rules.OverLimit, resp.Code)
+		for _, id := range []string{"x", "y"} {
+			require.NoError(t, e[0].Extend(holdOf(fmt.Sprint(id, i), 0, 1), &resp))
+			require.Equal(t, rules.OK, resp.Code, "what runs is not cut by what runs at once")
+			for range 2 {
+				require.NoError(t, e[1].Settle(holdOf(fmt.Sprint(id, i), 1, 10)))
+			}
+		}
+		require.NoError(t, e[0].Decide(&holdOf("", 0, 0).Request, &resp))
+		require.Equal(t, []uint32{2, tokens}, []uint32{resp.Statuses[0].Remaining, resp.Statuses[1].Remaining})
+	}
 }
