@@ -349,7 +349,7 @@ func (s *Store) DecideAll(calls []rules.StoreCall) (denied int, err error) {
 		calls[i].Counter.(*counter).answer(&calls[i], &b.calls[i], &b.results[i])
 	}
 	if !all.Allowed {
-		return all.Denied, nil
+		return all.Denied, s.unabsorb(calls, absorbed)
 	}
 	return -1, s.settle(calls, absorbed)
 }

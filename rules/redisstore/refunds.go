@@ -271,6 +271,19 @@ func (c *counter) absorbOne(in *rules.StoreCall) (uint64, error) {
 	return min(in.Hits, uint64(max(results[0].Count, 0))), errors.Join(results[0].Err, results[1].Err)
 }
 
+// unabsorb notes the denied hits again that absorbOne has taken for calls that have not been made.
+func (s *Store) unabsorb(calls []rules.StoreCall, a absorptions) error {
+	b := batches.Get().(*batch)
+	defer b.free()
+	for i := range calls {
+		in := &calls[i]
+		if c := in.Counter.(*counter); c.inFlight() && a[in].absorbed > 0 {
+			b.add(c, redistier.StoreCall{Limit: c.denied, Key: in.Key, Op: redistier.OpCharge, Cost: clamp(a[in].absorbed)})
+		}
+	}
+	return b.do(s)
+}
+
 // settle subtracts refunds from the denied hits of their keys.
 func (s *Store) settle(calls []rules.StoreCall, a absorptions) error {
 	if len(a) == 0 {
