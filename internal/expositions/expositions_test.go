@@ -134,7 +134,12 @@ descriptors:
 			require.NoError(t, e.Decide(&req, new(rules.Response)))
 		}
 	}
+	three := uint64(3)
+	hold := rules.Hold{ID: "h", Request: rules.Request{Domain: "d", Descriptors: []rules.Descriptor{{Entries: []rules.Entry{{Key: "ten", Value: "held"}}, Hits: &three}}}}
+	require.NoError(t, e.Hold(&hold, new(rules.Response)))
+	require.NoError(t, e.Settle(&hold))
 	got := s.agree(t)
+	assert.Contains(t, got, "\n"+`sluice_holds_settled_hits_total{domain="d",rule="d.ten"} 3`)
 	assert.Contains(t, got, "\n"+`sluice_hits_total{domain="d",outcome="shadow",rule="d.seen"} 8`)
 	assert.Contains(t, got, "\n"+`sluice_absorbed_hits_total{domain="d",rule="d.own"} 1`)
 	assert.Contains(t, got, "\n"+`sluice_refunded_hits_total{domain="d",rule="d.ten"} 1`)

@@ -9,6 +9,11 @@
 //	                          over it, and admitted by a rule in shadow_mode, which is the outcome shadow
 //	sluice.refunded_hits      counter, by domain and rule: hits that were to be given back
 //	sluice.absorbed_hits      counter, by domain and rule: of these, hits that gave nothing back; see rules.Series.Absorbed
+//	sluice.holds              counter, by outcome: holds held; and then settled, released or lapsed; holds denied, and
+//	                          extensions that were cut
+//	sluice.holds.open         up-down counter: open holds, of an engine without a Store
+//	sluice.holds.estimated_hits  counter, by domain and rule: hits that holds were admitted for
+//	sluice.holds.settled_hits    counter, by domain and rule: of holds that were settled, hits that were used
 //	sluice.unrecorded_denials counter: denied calls that were not remembered; see rules.Stats.Unrecorded
 //	sluice.requests           counter, by domain and code: calls ok and over_limit
 //	sluice.config.generation  gauge: the number of the rules in force
@@ -116,6 +121,21 @@ func (c *Collector) observe(_ context.Context, o metric.Observer) error {
 	absorbed := ruleSums(series, func(x *rules.Series) uint64 { return x.Absorbed })
 	for _, l := range inOrder(absorbed) {
 		observe(i.absorbed, absorbed[l], "domain", l.domain, "rule", l.rule)
+	}
+	estimated := ruleSums(series, func(x *rules.Series) uint64 { return x.Estimated })
+	for _, l := range inOrder(estimated) {
+		observe(i.estimated, estimated[l], "domain", l.domain, "rule", l.rule)
+	}
+	settled := ruleSums(series, func(x *rules.Series) uint64 { return x.Settled })
+	for _, l := range inOrder(settled) {
+		observe(i.settled, settled[l], "domain", l.domain, "rule", l.rule)
+	}
+	holds := c.engine.Holds()
+	observe(i.open, uint64(holds.Open))
+	for outcome, n := range map[string]uint64{
+		"held": holds.Held, "settled": holds.Settled, "released": holds.Released, "lapsed": holds.Lapsed, "denied": holds.Denied, "cut": holds.Cut,
+	} {
+		observe(i.holds, n, "outcome", outcome)
 	}
 	stats := c.engine.Stats()
 	for name, n := range stats.Calls {

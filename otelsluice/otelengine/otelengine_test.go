@@ -215,6 +215,10 @@ func TestDocs_NameAllInstruments(t *testing.T) {
 		decide(t, e, "d", "own", "x", rules.Descriptor{})
 	}
 	decide(t, e, "d", "own", "x", rules.Descriptor{Refund: true})
+	one := uint64(1)
+	hold := rules.Hold{Request: rules.Request{Domain: "d", Descriptors: []rules.Descriptor{{Entries: []rules.Entry{{Key: "own", Value: "y"}}, Hits: &one}}}}
+	require.NoError(t, e.Hold(&hold, new(rules.Response)))
+	require.NoError(t, e.Settle(&hold))
 	source, err := os.ReadFile("otelengine.go")
 	require.NoError(t, err)
 	names := map[string]bool{}
@@ -223,5 +227,5 @@ func TestDocs_NameAllInstruments(t *testing.T) {
 		names[name] = true
 		assert.Contains(t, string(source), "//	"+name+" ")
 	}
-	assert.Len(t, names, 11)
+	assert.Len(t, names, 15)
 }
