@@ -97,7 +97,7 @@ func TestCollector_Values(t *testing.T) {
 		assert.Contains(t, got, name)
 		assert.Equal(t, want, got[name], name)
 	}
-	assert.Len(t, got, 4*4+1+2+1+8+5)
+	assert.Len(t, got, 4*4+1+2+1+8+5+7)
 	require.NoError(t, c.Unregister())
 	assert.Empty(t, told(t, reader))
 }
