@@ -135,7 +135,7 @@ func TestReplay_JSONFields(t *testing.T) {
 
 func TestReplay_BadCommandLine(t *testing.T) {
 	for want, args := range map[string][]string{
-		`sluice: unknown command "reply": want ask, check, compare, recommend, replay, serve or version`: {"reply"},
+		`sluice: unknown command "reply": want ask, check, compare, completion, recommend, replay, serve or version`: {"reply"},
 		`sluice: unknown flag: --limit; see sluice --help`:                                               {"--limit", "5/m"},
 		`sluice replay: unknown flag: --limits; see sluice replay --help`:                                {"replay", "--limits", "5/m"},
 		`sluice replay: flag needs an argument: --limit; see sluice replay --help`:                       {"replay", "--limit"},

@@ -319,7 +319,7 @@ func (w *wayTracer) stepAt(name string, cost int) {
 // units. How far it remembers depends on how many units its words can count: a sliding window
 // in two words keeps the window that it was in, and a log what it has not written over.
 func (w *wayTracer) remembers() bool {
-	return w.older && (w.Cfg.Algorithm == sluice.SlidingWindow || w.Cfg.Algorithm == sluice.SlidingLog)
+	return w.older && (w.Cfg.Algorithm == sluice.SlidingWindow || w.Cfg.Algorithm == sluice.InFlight || w.Cfg.Algorithm == sluice.SlidingLog)
 }
 
 // giveBack gives back units, blocks a key, or makes it fresh.
