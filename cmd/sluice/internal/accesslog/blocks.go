@@ -66,14 +66,15 @@ func (s *splitter) run(source Source) bool {
 		if !whole && !errors.Is(err, errIdle) {
 			b.err = withoutPath(err)
 		}
+		failed := b.err != nil // from send on, the block is its worker's
 		if len(b.data) == 0 && b.bad == nil && b.err == nil {
 			s.p.free <- b
 		} else {
 			s.send(b)
 		}
 		s.first = s.first || errors.Is(err, errNewFile)
-		if b.err != nil || errors.Is(err, io.EOF) {
-			return b.err == nil
+		if failed || errors.Is(err, io.EOF) {
+			return !failed
 		}
 	}
 }
