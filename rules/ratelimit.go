@@ -107,6 +107,7 @@ func (r *rateLimitReader) read(f field) {
 		r.out.weights = r.readWeights(f)
 	case "then":
 		r.out.then = r.text(f, r.path)
+		r.out.thenAt = r.place(f.value)
 	case "scale":
 		if n, ok := r.number(f, r.path, 1, maxScale); ok {
 			r.out.scale = uint64(n)

@@ -100,11 +100,9 @@ func keysOf(levels []*node) string {
 
 // checkThen refuses what a rule with then cannot keep.
 func (r *rateLimitReader) checkThen() {
-	f, ok := r.by.get("then")
-	if !ok || r.out.then == "" {
+	if r.out.then == "" {
 		return
 	}
-	r.out.thenAt = r.place(f.value)
 	if r.soft != 0 {
 		r.errorAt(r.by.at("soft").value, r.path, "soft and then are both given; want one of them")
 	}
