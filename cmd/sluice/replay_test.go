@@ -136,12 +136,12 @@ func TestReplay_JSONFields(t *testing.T) {
 func TestReplay_BadCommandLine(t *testing.T) {
 	for want, args := range map[string][]string{
 		`sluice: unknown command "reply": want ask, check, compare, completion, recommend, replay, serve or version`: {"reply"},
-		`sluice: unknown flag: --limit; see sluice --help`:                                               {"--limit", "5/m"},
-		`sluice replay: unknown flag: --limits; see sluice replay --help`:                                {"replay", "--limits", "5/m"},
-		`sluice replay: flag needs an argument: --limit; see sluice replay --help`:                       {"replay", "--limit"},
-		`sluice replay: unknown output "xml": want text or json`:                                         {"replay", "--output", "xml"},
-		`sluice replay: --top -1 is negative: want 0 or more`:                                            {"replay", "--top", "-1"},
-		`sluice replay: --follow: want a FILE to follow`:                                                 {"replay", "--follow"},
+		`sluice: unknown flag: --limit; see sluice --help`:                                                           {"--limit", "5/m"},
+		`sluice replay: unknown flag: --limits; see sluice replay --help`:                                            {"replay", "--limits", "5/m"},
+		`sluice replay: flag needs an argument: --limit; see sluice replay --help`:                                   {"replay", "--limit"},
+		`sluice replay: unknown output "xml": want text or json`:                                                     {"replay", "--output", "xml"},
+		`sluice replay: --top -1 is negative: want 0 or more`:                                                        {"replay", "--top", "-1"},
+		`sluice replay: --follow: want a FILE to follow`:                                                             {"replay", "--follow"},
 		`sluice replay: unknown format "iis": want one of auto, combined, vhost-combined, s3, alb, cloudfront, w3c, haproxy, envoy, nginx-json, caddy, traefik, json, or a pattern with $remote_addr and $time_local`: {"replay",
 			"--format", "iis"},
 		`sluice replay: format "$a$b" has nothing between $a and $b: want text there, to tell where one ends`:                            {"replay", "--format", "$a$b"},
