@@ -40,8 +40,8 @@
 //
 // [Limiter.Wait] waits until a call is admitted, and [Limiter.Reserve] gives a turn to come and a
 // receipt, to be settled when the cost is known; [WaitAll] and [ReserveAll] do so for several
-// keys. [Reservation.Extend] asks for more while a stream grows. [Limiter.Refund] gives back units that turned out not to count. [Limiter.Block], and
-// Config.BlockFor, shut out a key for a while.
+// keys. [Reservation.Extend] asks for more while a stream grows. [Limiter.Refund] gives back units that
+// turned out not to count. [Limiter.Block], and Config.BlockFor, shut out a key for a while.
 //
 // [Limiter.SetLimit] and [Limiter.SetKeyLimit] change limits while decisions run, and
 // [Key.WithLimit] takes a limit that comes with the request. Config.Shadow

@@ -188,19 +188,22 @@ func (p *Permit) change(units uintptr, renew bool) (ok bool) {
 			return key.word
 		}
 		var c counts
-		if wide, _ := pol.wide.(*slidingWindowWide); wide != nil {
-			if c, next, ok = a.moveOut(wide.unpack(key), now, p.start, n, renew); ok {
-				return wide.pack(key.tail, c)
-			}
-			return key.word
+		one, isOne := pol.alg.(*inFlight)
+		wide, _ := pol.wide.(*slidingWindowWide)
+		if isOne {
+			c = one.unpack(key.word)
+		} else {
+			c = wide.unpack(key)
 		}
-		one := pol.alg.(*inFlight)
-		if c, next, ok = a.moveOut(one.unpack(key.word), now, p.start, n, renew); ok {
+		switch c, next, ok = a.moveOut(c, now, p.start, n, renew); {
+		case !ok:
+			return key.word
+		case isOne:
 			return one.pack(c)
 		}
-		return key.word
+		return wide.pack(key.tail, c)
 	})
-	if ok && renew {
+	if ok {
 		p.start = next
 	}
 	return ok

@@ -8,7 +8,7 @@ import (
 	"github.com/sluice-go/sluice"
 )
 
-// A policy whose Limiter is of InFlight limits requests that run at once. What it has charged is given back when the
+// A policy whose Limiter is of InFlight limits requests that run at once. It gives its charge back when the
 // handler returns or panics; after a Hijack, when the connection is closed.
 
 // inUse is the unit of such a policy in RateLimit-Policy: section 3.1.2 of the draft.

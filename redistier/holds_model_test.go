@@ -367,7 +367,7 @@ func (tr *holdTracer) call(at int, c StoreCall) StoreResult {
 
 // TestHolds_Model compares holds with a model over random histories, of three processes that share a server: calls that are
 // tried again, settlements twice, late and of nothing, extensions, renewals and lapses. What has been used stays within
-// WorstCase, but for what holds have used beyond their units.
+// WorstCase, and the units that holds have used beyond theirs.
 func TestHolds_Model(t *testing.T) {
 	t.Parallel()
 	eachServer(t, func(t *testing.T, s *server) {

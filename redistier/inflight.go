@@ -41,7 +41,7 @@ func (s inFlight) cycle() cycle {
 func (p *plan) inFlight() bool { return p.shape.letter() == inFlightLetter }
 
 // refundHere gives units back to the share, since Redis has not answered. Units in flight are also taken off what Redis has
-// to be told of, unless it may have made the refund. What it is being told at this moment stays: it comes back by itself.
+// to be told of, unless it may have made the refund. Units that Redis is being told of at this moment stay: they come back by themselves.
 func (a *asked) refundHere(r *request, share sluice.Key) {
 	share.Refund(int(r.n))
 	if r.plan.inFlight() && a.lane.unmade(a.group) {

@@ -114,22 +114,16 @@ func (c *Collector) observe(_ context.Context, o metric.Observer) error {
 	for _, l := range inOrder(hits) {
 		observe(i.hits, hits[l], "domain", l.domain, "rule", l.rule, "outcome", l.outcome)
 	}
-	refunded := ruleSums(series, func(x *rules.Series) uint64 { return x.Refunded })
-	for _, l := range inOrder(refunded) {
-		observe(i.refunded, refunded[l], "domain", l.domain, "rule", l.rule)
+	byRule := func(to metric.Int64Observable, number func(*rules.Series) uint64) {
+		sums := ruleSums(series, number)
+		for _, l := range inOrder(sums) {
+			observe(to, sums[l], "domain", l.domain, "rule", l.rule)
+		}
 	}
-	absorbed := ruleSums(series, func(x *rules.Series) uint64 { return x.Absorbed })
-	for _, l := range inOrder(absorbed) {
-		observe(i.absorbed, absorbed[l], "domain", l.domain, "rule", l.rule)
-	}
-	estimated := ruleSums(series, func(x *rules.Series) uint64 { return x.Estimated })
-	for _, l := range inOrder(estimated) {
-		observe(i.estimated, estimated[l], "domain", l.domain, "rule", l.rule)
-	}
-	settled := ruleSums(series, func(x *rules.Series) uint64 { return x.Settled })
-	for _, l := range inOrder(settled) {
-		observe(i.settled, settled[l], "domain", l.domain, "rule", l.rule)
-	}
+	byRule(i.refunded, func(x *rules.Series) uint64 { return x.Refunded })
+	byRule(i.absorbed, func(x *rules.Series) uint64 { return x.Absorbed })
+	byRule(i.estimated, func(x *rules.Series) uint64 { return x.Estimated })
+	byRule(i.settled, func(x *rules.Series) uint64 { return x.Settled })
 	holds := c.engine.Holds()
 	observe(i.open, uint64(holds.Open))
 	for outcome, n := range map[string]uint64{

@@ -103,18 +103,15 @@ func (c *Collector) Collect(out chan<- prometheus.Metric) {
 	for l, n := range c.hits(series) {
 		counter(hitsDesc, n, l.domain, l.rule, l.outcome)
 	}
-	for l, n := range ruleSums(series, func(x *rules.Series) uint64 { return x.Refunded }) {
-		counter(refundedDesc, n, l.domain, l.rule)
+	byRule := func(d *prometheus.Desc, number func(*rules.Series) uint64) {
+		for l, n := range ruleSums(series, number) {
+			counter(d, n, l.domain, l.rule)
+		}
 	}
-	for l, n := range ruleSums(series, func(x *rules.Series) uint64 { return x.Absorbed }) {
-		counter(absorbedDesc, n, l.domain, l.rule)
-	}
-	for l, n := range ruleSums(series, func(x *rules.Series) uint64 { return x.Estimated }) {
-		counter(estimatedDesc, n, l.domain, l.rule)
-	}
-	for l, n := range ruleSums(series, func(x *rules.Series) uint64 { return x.Settled }) {
-		counter(settledDesc, n, l.domain, l.rule)
-	}
+	byRule(refundedDesc, func(x *rules.Series) uint64 { return x.Refunded })
+	byRule(absorbedDesc, func(x *rules.Series) uint64 { return x.Absorbed })
+	byRule(estimatedDesc, func(x *rules.Series) uint64 { return x.Estimated })
+	byRule(settledDesc, func(x *rules.Series) uint64 { return x.Settled })
 	holds := c.engine.Holds()
 	gauge(openDesc, float64(holds.Open))
 	for outcome, n := range map[string]uint64{

@@ -3,7 +3,7 @@
 --
 --   prev + cur + n <= B
 --
--- What is not here is in sliding.lua. G is 1, and means nothing.
+-- The other sections are in sliding.lua. G is 1, and means nothing.
 -- @variables
 local T, cur, prev = 0, 0, 0
 local w = floor((T - offset) / P)
