@@ -84,26 +84,11 @@ func TestEnvoy_EstimatesAtOnce(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			s, app := serveEnvoy(t, string(rules)), startApplication(t)
 			e := startEnvoyOf(t, "envoy/estimates.yaml", app, []string{s.addresses["grpc"]}, estimate, c.instead)
-			var ok, denied atomic.Int64
-			var calls sync.WaitGroup
-			for range 60 {
-				calls.Go(func() {
-					resp, err := plainClient.Get("http://" + e.address + "/held/30")
-					if !assert.NoError(t, err) {
-						return
-					}
-					_ = resp.Body.Close()
-					if resp.StatusCode == http.StatusOK {
-						ok.Add(1)
-					} else {
-						denied.Add(1)
-					}
-				})
-			}
-			servetest.Eventually(t, "all calls are judged", func() bool { return int(app.calls.Load())+int(denied.Load()) == 60 })
+			calls := callAtOnce(t, "http://"+e.address+"/held/30", 60)
+			servetest.Eventually(t, "all calls are judged", func() bool { return int(app.calls.Load())+int(calls.denied.Load()) == 60 })
 			close(app.hold)
-			calls.Wait()
-			assert.EqualValues(t, c.admitted, ok.Load())
+			calls.done.Wait()
+			assert.EqualValues(t, c.admitted, calls.ok.Load())
 			assert.EqualValues(t, c.admitted, app.calls.Load())
 			servetest.Eventually(t, "the tokens are counted", func() bool {
 				metrics, err := plainGet("http://" + s.addresses["metrics"] + "/metrics")
@@ -113,6 +98,32 @@ func TestEnvoy_EstimatesAtOnce(t *testing.T) {
 			})
 		})
 	}
+}
+
+// calls are calls under way, and how those have ended that are done.
+type calls struct {
+	ok, denied atomic.Int64
+	done       sync.WaitGroup
+}
+
+// callAtOnce sends n requests at once.
+func callAtOnce(t *testing.T, url string, n int) *calls {
+	c := new(calls)
+	for range n {
+		c.done.Go(func() {
+			resp, err := plainClient.Get(url)
+			if !assert.NoError(t, err) {
+				return
+			}
+			_ = resp.Body.Close()
+			if resp.StatusCode == http.StatusOK {
+				c.ok.Add(1)
+			} else {
+				c.denied.Add(1)
+			}
+		})
+	}
+	return c
 }
 
 // TestEnvoy_EstimateOfAClientThatLeaves: Envoy gives the estimate back when a client goes away before the answer.
@@ -148,27 +159,12 @@ func TestEnvoy_InFlight(t *testing.T) {
 	s, app := serveEnvoy(t, "domain: web\ndescriptors:\n- {key: remote_address, rate_limit: {unit: day, requests_per_unit: 5, algorithm: in-flight}}\n"), startApplication(t)
 	e := startEnvoyOf(t, "envoy/estimates.yaml", app, []string{s.addresses["grpc"]}, "number: 100", "number: 1",
 		"                  - actions: [{remote_address: {}}]\n                    hits_addend: {format: \"%RESP(X-TOKENS)%\"}\n                    apply_on_stream_done: true\n", "")
-	var ok, denied atomic.Int64
-	var calls sync.WaitGroup
-	for range 20 {
-		calls.Go(func() {
-			resp, err := plainClient.Get("http://" + e.address + "/held/1")
-			if !assert.NoError(t, err) {
-				return
-			}
-			_ = resp.Body.Close()
-			if resp.StatusCode == http.StatusOK {
-				ok.Add(1)
-			} else {
-				denied.Add(1)
-			}
-		})
-	}
-	servetest.Eventually(t, "all calls are judged", func() bool { return app.calls.Load()+denied.Load() == 20 })
+	calls := callAtOnce(t, "http://"+e.address+"/held/1", 20)
+	servetest.Eventually(t, "all calls are judged", func() bool { return app.calls.Load()+calls.denied.Load() == 20 })
 	assert.EqualValues(t, 5, app.calls.Load())
 	close(app.hold)
-	calls.Wait()
-	assert.EqualValues(t, 5, ok.Load())
+	calls.done.Wait()
+	assert.EqualValues(t, 5, calls.ok.Load())
 	servetest.Eventually(t, "none is in flight", func() bool {
 		_, stdout, _ := s.askFor("-d", "web", "remote_address=127.0.0.1", "--hits", "0")
 		return strings.Contains(stdout, "5 of 5")
