@@ -169,8 +169,7 @@ func TestSnapshot_WaitsForWordsThatAreHeld(t *testing.T) {
 		c.Clock = clock
 		k := l.Key("k")
 		require.True(t, k.AllowN(7))
-		h, ok := l.tryHold(k.id)
-		require.True(t, ok)
+		h := holdByHand(t, k)
 		wait := goDo(1, func(int) {
 			for range 100 {
 				runtime.Gosched()

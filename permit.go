@@ -86,15 +86,14 @@ func (k Key) acquire(cost int) (Permit, bool) {
 	charges := [1]Charge{{k, cost}}
 	t := transaction{charges: charges[:], space: claims[:]}
 	start := uint64(uncounted)
-	t.run(func() (next step) {
-		d, next = t.takeAll(true, func(int, uint64) {
+	t.run(func() step {
+		return t.takeAll(&d, true, func(int, uint64) {
 			c := &claims[0]
 			if a := c.policy.sliding(); a != nil && a.whole && c.slot != nil && cost > 0 && c.policy.keeps() {
 				number, _ := c.policy.stamper().stamp(state{c.word, c.tail})
 				start = number * a.period
 			}
 		})
-		return next
 	})
 	if !d.Allowed {
 		return Permit{}, false

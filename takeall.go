@@ -103,10 +103,9 @@ func TakeAllReceipts(all []*Reservation, each []Decision, charges ...Charge) All
 	t.space = t.space[:len(charges)]
 	rs := receipts{all: all, charges: charges, same: t.same}
 	var d AllDecision
-	t.run(func() (next step) {
+	t.run(func() step {
 		// A denial needs no records.
-		d, next = t.takeAll(t.locked, func(i int, before uint64) { rs.write(&t.space[i], t.records[i], before) })
-		return next
+		return t.takeAll(&d, t.locked, func(i int, before uint64) { rs.write(&t.space[i], t.records[i], before) })
 	})
 	t.releaseRecords()
 	return d
@@ -137,25 +136,29 @@ func (r *Reservation) Extend(n int) bool {
 	return true
 }
 
-// takeAll is TakeAllReceipts without receipts.
-func takeAll(each []Decision, charges []Charge) (d AllDecision) {
-	var few [8]claim
-	t := transaction{charges: charges, space: few[:], each: each}
-	if len(charges) > len(few) {
-		t.space = make([]claim, len(charges))
+// takeAll is TakeAllReceipts without receipts. Room for 4 claims is zeroed in half the time of room for 8.
+func takeAll(each []Decision, charges []Charge) AllDecision {
+	switch n := len(charges); {
+	case n <= 4:
+		var space [4]claim
+		return takeAllIn(space[:n], each, charges)
+	case n <= 8:
+		var space [8]claim
+		return takeAllIn(space[:n], each, charges)
 	}
-	t.space = t.space[:len(charges)]
-	t.run(func() (next step) {
-		d, next = t.takeAll(true, nil)
-		return next
-	})
+	return takeAllIn(make([]claim, len(charges)), each, charges)
+}
+
+func takeAllIn(space []claim, each []Decision, charges []Charge) (d AllDecision) {
+	t := transaction{charges: charges, space: space, each: each}
+	t.run(func() step { return t.takeAll(&d, true, nil) })
 	return d
 }
 
-// takeAll is the judge of TakeAll. Unless made is nil, it calls made for each claim that is charged, with the
+// takeAll is the judge of TakeAll, and writes its decision to d. Unless made is nil, it calls made for each claim that is charged, with the
 // word that the key had before. That takes the records: unless recorded is true, nothing is charged.
-func (t *transaction) takeAll(recorded bool, made func(i int, before uint64)) (d AllDecision, next step) {
-	d = AllDecision{Allowed: true, Denied: -1, Remaining: math.MaxInt}
+func (t *transaction) takeAll(d *AllDecision, recorded bool, made func(i int, before uint64)) step {
+	*d = AllDecision{Allowed: true, Denied: -1, Remaining: math.MaxInt}
 	ready, claims := true, t.claims()
 	for i := range claims {
 		c := &claims[i]
@@ -169,9 +172,9 @@ func (t *transaction) takeAll(recorded bool, made func(i int, before uint64)) (d
 	}
 	switch {
 	case d.Allowed && !recorded:
-		return d, lockThem
+		return lockThem
 	case d.Allowed && !ready:
-		return d, trackNew
+		return trackNew
 	}
 	for i := range claims {
 		c := &claims[i]
@@ -192,7 +195,7 @@ func (t *transaction) takeAll(recorded bool, made func(i int, before uint64)) (d
 	if len(t.each) > 0 {
 		t.describeAll()
 	}
-	return d, done
+	return done
 }
 
 // settle counts the claim and charges it, if all are admitted.

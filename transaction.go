@@ -194,15 +194,24 @@ func (c *claim) before(d *claim) bool {
 	return c.id < d.id
 }
 
-// readClocks reads the clock of each limiter, once for all of its keys.
+// readClocks reads the clock of each limiter, once for all of its keys, and all system clocks at once.
 func readClocks(claims []claim) {
+	since := int64(-1)
 	for i := range claims {
 		c := &claims[i]
 		if i > 0 && claims[i-1].lim == c.lim {
 			c.now = claims[i-1].now
-		} else {
-			c.now = max(c.lim.now(), 0)
+			continue
 		}
+		sys, ok := c.lim.clock.(*systemClock)
+		switch {
+		case !ok:
+			c.now = max(c.lim.now(), 0)
+			continue
+		case since < 0:
+			since = monotonic()
+		}
+		c.now = max(sys.zero+since, 0)
 	}
 }
 
@@ -336,8 +345,8 @@ func holdAll(claims []claim) (moving *claim) {
 	for i := range claims {
 		c := &claims[i]
 		was := c.policy
-		var ok bool
-		if c.hold, ok = c.lim.tryHold(c.id); ok && c.slot == nil {
+		ok := c.tryHold(&c.lim.store, c.id)
+		if ok && c.slot == nil {
 			c.policy = was // the loop below looks at it
 		}
 		if !ok || c.policy != was {
@@ -377,25 +386,33 @@ type hold struct {
 
 // tryHold holds the word of id once no other call does. It fails if the word is being
 // moved; awaitMove then waits for the end of the move. An untracked key is fresh, and not held.
-func (st *store) tryHold(id uint64) (h hold, ok bool) {
+// It writes to h, since a hold is too large for registers.
+func (h *hold) tryHold(st *store, id uint64) (ok bool) {
 	p, e, tail := st.slotOf(id)
-	if e == nil {
-		return hold{policy: p}, true
+	h.policy, h.slot, h.state = p, nil, state{tail: tail}
+	switch {
+	case e == nil:
+		return true
+	case p.wide != nil:
+		h.word, ok = e.lock()
+	default:
+		h.word, ok = e.hold()
 	}
-	if p.wide != nil {
-		word, ok := e.lock()
-		if !ok {
-			return hold{}, false
-		}
-		return hold{p, e, state{word, tail}}, true
+	if ok {
+		h.slot = e
 	}
+	return ok
+}
+
+// hold marks the word as held, and returns the word. It fails if the word is moved or elsewhere.
+func (e *slot) hold() (word uint64, ok bool) {
 	for {
-		word := e.released()
+		word = e.released()
 		if word == moved || word == elsewhere {
-			return hold{}, false
+			return 0, false
 		}
 		if e.word.CompareAndSwap(word, held) {
-			return hold{p, e, state{word: word}}, true
+			return word, true
 		}
 	}
 }

@@ -107,8 +107,8 @@ func TestTakeAll_MoreNewKeysThanRoom(t *testing.T) {
 // holdByHand takes the word of a tracked key as a TakeAll does.
 func holdByHand(t *testing.T, k Key) hold {
 	t.Helper()
-	h, ok := k.lim.tryHold(k.id)
-	require.True(t, ok)
+	var h hold
+	require.True(t, h.tryHold(&k.lim.store, k.id))
 	require.NotNil(t, h.slot)
 	return h
 }
