@@ -12,20 +12,6 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestFixedWindow_Trace(t *testing.T) {
-	runTrace(t, Config{Algorithm: FixedWindow, Limit: PerMinute(3)}, []traceRow{
-		{at: 10 * sec, cost: 2, ok: true, remaining: 1, reset: 50 * sec},
-		{at: 10 * sec, cost: 2, ok: false, remaining: 1, retry: 50 * sec, reset: 50 * sec},
-		{at: 60*sec - 1, cost: 1, ok: true, remaining: 0, reset: 1},
-		{at: 60*sec - 1, cost: 1, ok: false, remaining: 0, retry: 1, reset: 1},
-		{at: 60 * sec, cost: 3, ok: true, remaining: 0, reset: 60 * sec}, // the next window is full again
-		{at: 59 * sec, cost: 1, ok: false, remaining: 0, retry: 61 * sec, reset: 61 * sec},
-		{at: 180*sec - 1, cost: 1, ok: true, remaining: 2, reset: 1},
-		{at: 59 * sec, cost: 2, ok: true, remaining: 0, reset: 121 * sec}, // charged in the newest window
-		{at: 179 * sec, cost: 1, ok: false, remaining: 0, retry: sec, reset: sec},
-	})
-}
-
 // TestFixedWindow_BoundariesAreUnixTime, not the key's first charge.
 func TestFixedWindow_BoundariesAreUnixTime(t *testing.T) {
 	for _, l := range []Limit{PerSecond(1), PerMinute(1), PerHour(1), PerDay(1), Per(1, 7*time.Second)} {
@@ -42,19 +28,6 @@ func TestFixedWindow_WordHoldsNumberAndCount(t *testing.T) {
 	word, ok := alg.charge(0, 5_000_000_007, 999_999)
 	require.True(t, ok)
 	require.Equal(t, uint64(5)<<30|999_999, word)
-}
-
-// TestFixedWindow_OffsetTrace: windows from second 15 to second 15. The trace begins
-// at a minute's edge, which lies in the window of 45 s ago.
-func TestFixedWindow_OffsetTrace(t *testing.T) {
-	runTrace(t, Config{Algorithm: FixedWindow, Limit: PerMinute(3), Offset: 15 * sec}, []traceRow{
-		{at: 0, cost: 2, ok: true, remaining: 1, reset: 15 * sec},
-		{at: 15*sec - 1, cost: 2, ok: false, remaining: 1, retry: 1, reset: 1},
-		{at: 15 * sec, cost: 3, ok: true, remaining: 0, reset: 60 * sec},
-		{at: 0, cost: 1, ok: false, remaining: 0, retry: 75 * sec, reset: 75 * sec}, // older
-		{at: 60 * sec, cost: 1, ok: false, remaining: 0, retry: 15 * sec, reset: 15 * sec},
-		{at: 75 * sec, cost: 1, ok: true, remaining: 2, reset: 60 * sec},
-	})
 }
 
 // TestFixedWindow_OffsetMakesTheDayOfATimeZone, as the documentation says.
@@ -91,22 +64,6 @@ func TestFixedWindow_BeforeTheFirstOffset(t *testing.T) {
 	l.refundAt(k.id, 3, 1)
 	require.Equal(t, Decision{Allowed: true, Limit: 3, Remaining: 2, ResetAfter: 1}, k.PeekAt(3, 0))
 	require.Equal(t, uint64(4), l.policyOf(0).alg.idleAt(wordOf(l, k.id)))
-}
-
-func TestFixedWindowFirstCharge_Trace(t *testing.T) {
-	runTrace(t, Config{Algorithm: FixedWindowFirstCharge, Limit: PerMinute(3)}, []traceRow{
-		{at: 10*sec + 7, cost: 1, ok: true, remaining: 2, reset: 60 * sec},
-		{at: 65 * sec, cost: 2, ok: true, remaining: 0, reset: 5*sec + 7}, // across the minute's edge
-		{at: 65 * sec, cost: 1, ok: false, remaining: 0, retry: 5*sec + 7, reset: 5*sec + 7},
-		{at: 70*sec + 6, cost: 1, ok: false, remaining: 0, retry: 1, reset: 1},
-		{at: 70*sec + 7, cost: 0, ok: true, remaining: 3},                                    // over; looking begins no window
-		{at: 80 * sec, cost: 4, ok: false, remaining: 3, retry: Never},                       // nor does a denial
-		{at: 90 * sec, cost: 3, ok: true, remaining: 0, reset: 60 * sec},                     // but a charge does
-		{at: 40 * sec, cost: 1, ok: false, remaining: 0, retry: 110 * sec, reset: 110 * sec}, // older
-		{at: 150 * sec, cost: 1, ok: true, remaining: 2, reset: 60 * sec},
-		{at: 40 * sec, cost: 2, ok: true, remaining: 0, reset: 170 * sec}, // older, charged in the newest
-		{at: 209 * sec, cost: 1, ok: false, remaining: 0, retry: sec, reset: sec},
-	})
 }
 
 // TestFixedWindowFirstCharge_KeysHaveWindowsOfTheirOwn.

@@ -3,14 +3,9 @@ package sluice
 import (
 	"math"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 )
-
-func TestGCRA_Trace(t *testing.T) {
-	runTrace(t, Config{Algorithm: GCRA, Limit: PerSecond(2).WithBurst(4)}, bucketTrace)
-}
 
 // TestGCRA_WordIsTAT: the state is the theoretical arrival time itself.
 func TestGCRA_WordIsTAT(t *testing.T) {
@@ -38,17 +33,4 @@ func TestGCRA_OldTimeCannotOverflow(t *testing.T) {
 			require.False(t, ok, "at %d", now)
 		}
 	}
-}
-
-// TestGCRA_UnevenIntervalStaysWithinTheGrid: a third of a second is no whole
-// number of ns; three of them are a second.
-func TestGCRA_UnevenIntervalStaysWithinTheGrid(t *testing.T) {
-	third := 333_333_334 * time.Nanosecond
-	runTrace(t, Config{Limit: PerSecond(3).WithBurst(1)}, []traceRow{
-		{at: 0, cost: 1, ok: true, reset: third},
-		{at: third - 1, cost: 1, ok: false, retry: 1, reset: 1},
-		{at: third, cost: 1, ok: true, reset: third - 1}, // 2/3 s, rounded up
-		{at: 2*third - 1, cost: 1, ok: true, reset: third - 1},
-		{at: sec, cost: 1, ok: true, reset: third},
-	})
 }

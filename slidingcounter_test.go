@@ -9,33 +9,6 @@ import (
 	"github.com/sluice-go/sluice/internal/seeded"
 )
 
-// slidingTrace is worked out for 50 a minute. 15 s into the second minute the
-// first one's 42 weigh 42*45/60 = 31.5; one unit more fits when they weigh 31.
-var slidingTrace = []traceRow{
-	{at: 30 * sec, cost: 42, ok: true, remaining: 8, reset: 90 * sec},
-	{at: 30 * sec, cost: 9, ok: false, remaining: 8, retry: 30*sec + 60*sec/42 + 1, reset: 90 * sec},
-	{at: 60 * sec, cost: 8, ok: true, remaining: 0, reset: 120 * sec},
-	{at: 60 * sec, cost: 1, ok: false, remaining: 0, retry: 60*sec/42 + 1, reset: 120 * sec},
-	{at: 75 * sec, cost: 10, ok: true, remaining: 0, reset: 105 * sec}, // 31.5 + 18 = 49.5
-	{at: 75 * sec, cost: 1, ok: false, remaining: 0, retry: 45*sec - 31*60*sec/42, reset: 105 * sec},
-	{at: 120*sec - 1, cost: 31, ok: true, remaining: 0, reset: 60*sec + 1},
-	{at: 100 * sec, cost: 1, ok: false, remaining: 0, retry: 20 * sec, reset: 80 * sec}, // older; 49 + 1 at the edge
-	{at: 240 * sec, cost: 50, ok: true, remaining: 0, reset: 120 * sec},
-}
-
-func TestSlidingWindow_Trace(t *testing.T) {
-	runTrace(t, Config{Algorithm: SlidingWindow, Limit: PerMinute(50)}, slidingTrace)
-}
-
-// TestSlidingWindow_OffsetTrace is the same, moved by 20 s.
-func TestSlidingWindow_OffsetTrace(t *testing.T) {
-	moved := append([]traceRow(nil), slidingTrace...)
-	for i := range moved {
-		moved[i].at += 20 * sec
-	}
-	runTrace(t, Config{Algorithm: SlidingWindow, Limit: PerMinute(50), Offset: 20 * sec}, moved)
-}
-
 func TestSlidingWindow_LayoutFollowsTheLimit(t *testing.T) {
 	for _, c := range []struct {
 		limit Limit

@@ -6,22 +6,6 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestSlidingLog_Trace(t *testing.T) {
-	runTrace(t, Config{Algorithm: SlidingLog, Limit: PerMinute(3)}, []traceRow{
-		{at: 0, cost: 1, ok: true, remaining: 2, reset: 60 * sec},
-		{at: 10 * sec, cost: 2, ok: true, remaining: 0, reset: 60 * sec},
-		{at: 20 * sec, cost: 1, ok: false, remaining: 0, retry: 40 * sec, reset: 50 * sec},
-		{at: 20 * sec, cost: 2, ok: false, remaining: 0, retry: 50 * sec, reset: 50 * sec},
-		{at: 60*sec - 1, cost: 1, ok: false, remaining: 0, retry: 1, reset: 10*sec + 1},
-		{at: 60 * sec, cost: 1, ok: true, remaining: 0, reset: 60 * sec}, // the first no longer counts
-		{at: 70 * sec, cost: 3, ok: false, remaining: 2, retry: 50 * sec, reset: 50 * sec},
-		{at: 50 * sec, cost: 1, ok: false, remaining: 0, retry: 20 * sec, reset: 70 * sec}, // older
-		{at: 70 * sec, cost: 1, ok: true, remaining: 1, reset: 60 * sec},
-		{at: 69 * sec, cost: 1, ok: false, remaining: 0, retry: sec, reset: 61 * sec},
-		{at: 130 * sec, cost: 3, ok: true, remaining: 0, reset: 60 * sec},
-	})
-}
-
 // TestSlidingLog_RingGoesRound many times, with costs that straddle its end.
 func TestSlidingLog_RingGoesRound(t *testing.T) {
 	for _, rate := range []int{1, 2, 3, 5, 8} {

@@ -10,10 +10,6 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestTokenBucket_Trace(t *testing.T) {
-	runTrace(t, Config{Algorithm: TokenBucket, Limit: PerSecond(2).WithBurst(4)}, bucketTrace)
-}
-
 // TestTokenBucket_WordHoldsTwoNumbers: the last refill in units no finer than the
 // time to fill the bucket, and what was spent since, as the drawing says.
 func TestTokenBucket_WordHoldsTwoNumbers(t *testing.T) {
@@ -76,35 +72,6 @@ func TestTokenBucket_RefillTimeNeverMovesBack(t *testing.T) {
 	again, more := a.unpack(word)
 	require.Equal(t, refill, again)
 	require.Equal(t, spent+2e8, more)
-}
-
-// TestTokenInterval_Trace: 2 more each minute, at second 15, up to 5. The trace begins
-// at second 0.
-func TestTokenInterval_Trace(t *testing.T) {
-	runTrace(t, Config{Algorithm: TokenBucketInterval, Limit: PerMinute(2).WithBurst(5), Offset: 15 * sec}, []traceRow{
-		{at: 0, cost: 4, ok: true, remaining: 1, reset: 75 * sec}, // two refills for 4
-		{at: 0, cost: 2, ok: false, remaining: 1, retry: 15 * sec, reset: 75 * sec},
-		{at: 0, cost: 4, ok: false, remaining: 1, retry: 75 * sec, reset: 75 * sec}, // two for the 3 that are missing
-		{at: 15*sec - 1, cost: 2, ok: false, remaining: 1, retry: 1, reset: 60*sec + 1},
-		{at: 15 * sec, cost: 2, ok: true, remaining: 1, reset: 120 * sec},
-		{at: 0, cost: 2, ok: false, remaining: 1, retry: 75 * sec, reset: 135 * sec}, // older
-		{at: 10 * sec, cost: 1, ok: true, remaining: 0, reset: 185 * sec},            // older, and charged
-		{at: 74 * sec, cost: 1, ok: false, remaining: 0, retry: sec, reset: 121 * sec},
-		{at: 135*sec + 1, cost: 5, ok: false, remaining: 4, retry: 60*sec - 1, reset: 60*sec - 1},
-		{at: 135*sec + 1, cost: 4, ok: true, remaining: 0, reset: 180*sec - 1},
-		{at: time.Hour, cost: 5, ok: true, remaining: 0, reset: 135 * sec},
-		{at: time.Hour, cost: 6, ok: false, remaining: 0, retry: Never, reset: 135 * sec},
-	})
-}
-
-// TestTokenInterval_BurstBelowTheRate: a refill fills the bucket, and the rest is lost.
-func TestTokenInterval_BurstBelowTheRate(t *testing.T) {
-	runTrace(t, Config{Algorithm: TokenBucketInterval, Limit: PerMinute(100).WithBurst(3)}, []traceRow{
-		{at: 59 * sec, cost: 3, ok: true, remaining: 0, reset: sec},
-		{at: 60*sec - 1, cost: 1, ok: false, remaining: 0, retry: 1, reset: 1},
-		{at: 60 * sec, cost: 3, ok: true, remaining: 0, reset: 60 * sec},
-		{at: 10 * time.Minute, cost: 2, ok: true, remaining: 1, reset: 60 * sec},
-	})
 }
 
 // TestTokenInterval_BurstIsTheRate: it then decides like a fixed window.

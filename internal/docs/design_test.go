@@ -126,21 +126,3 @@ func TestContributing_TestsAreWhereItSays(t *testing.T) {
 		assert.True(t, used, "no test is of kind %s", kind)
 	}
 }
-
-// TestContributing_EachSourceHasItsTests: a source file of the root has a test file beside it. Only
-// doc.go has nothing to test.
-func TestContributing_EachSourceHasItsTests(t *testing.T) {
-	paths, err := filepath.Glob("../../*.go")
-	require.NoError(t, err)
-	for _, path := range paths {
-		if strings.HasSuffix(path, "_test.go") || filepath.Base(path) == "doc.go" {
-			continue
-		}
-		subject := strings.TrimSuffix(path, ".go")
-		more, err := filepath.Glob(subject + "_*_test.go")
-		require.NoError(t, err)
-		if len(more) == 0 {
-			assert.FileExists(t, subject+"_test.go")
-		}
-	}
-}
