@@ -37,6 +37,8 @@ func TestWait_ForUnitsThatAreGivenBack(t *testing.T) {
 			wait(0, func() { require.NoError(t, p.Release()) })
 			wait(0, func() { k.Refund(unit) })
 			wait(0, func() { r.Settle(c.Limit.Rate - 2*unit) })
+			wait(c.Limit.Rate-unit, k.Reset)
+			require.True(t, k.AllowN(c.Limit.Rate-unit))
 			require.Zero(t, time.Since(begin))
 			wait(c.Limit.Rate-unit, func() {}) // they lapse
 			require.Greater(t, time.Since(begin), c.Limit.Period)
