@@ -2,6 +2,7 @@ package redistier
 
 import (
 	"crypto/rand"
+	"crypto/sha256"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -15,7 +16,8 @@ import (
 // lapsed, is of another key, or was made without Redis by another process. Nothing has changed.
 var ErrNotHeld = errors.New("redistier: there is no such hold of the key: it has been settled, has lapsed, or was not made here")
 
-// ErrManyHolds is the error of OpHold for a key that has LimitConfig.MaxHolds open holds. Nothing has been held.
+// ErrManyHolds is the error of OpHold for a key that has LimitConfig.MaxHolds open holds, and of OpExtend for a hold that
+// has 1,024 Steps. Nothing has been held.
 var ErrManyHolds = errors.New("redistier: the key has as many open holds as LimitConfig.MaxHolds allows")
 
 // ErrOtherHold is the error of OpHold if the key has a hold of that HoldID that was made with another Cost or GiveBack.
@@ -67,6 +69,7 @@ type receipt struct {
 	ttl, most int64 // ttl in us
 	flags     byte
 	id        string
+	step      string // 16 bytes, or none
 }
 
 const (
@@ -77,7 +80,8 @@ const (
 
 func (r *receipt) arguments(b []byte) []byte {
 	b = appendUint32(appendUint56(append(b, r.what), r.ttl), r.most)
-	return append(append(b, r.flags, byte(len(r.id))), r.id...)
+	b = append(append(b, r.flags, byte(len(r.id))), r.id...)
+	return append(append(b, byte(len(r.step))), r.step...)
 }
 
 // newHoldID returns an id that no other hold has: 128 random bits.
@@ -159,6 +163,8 @@ func (c *StoreCall) checkHold() error {
 		return fmt.Errorf("redistier: TTL is %v; want up to %v until the hold lapses", c.TTL, maxTTL)
 	case c.Remember < 0 || c.Remember > maxTTL || c.Remember > 0 && c.Op != OpSettle:
 		return fmt.Errorf("redistier: Remember of %v is %v; want 0, or up to %v with OpSettle", c.Op, c.Remember, maxTTL)
+	case c.Step != "" && c.Op != OpExtend:
+		return fmt.Errorf("redistier: Step of %v is %q; want none, or OpExtend", c.Op, c.Step)
 	case c.Cost < 0:
 		return fmt.Errorf("redistier: the Cost of a hold is %d; want 0 or more", c.Cost)
 	}
@@ -176,6 +182,10 @@ func (c *StoreCall) receiptOf() receipt {
 	}
 	if c.Over {
 		r.flags |= flagOver
+	}
+	if c.Step != "" {
+		sum := sha256.Sum256([]byte(c.Step))
+		r.step = string(sum[:16])
 	}
 	if c.HoldID != "" {
 		r.flags |= flagChosen

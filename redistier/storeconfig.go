@@ -238,6 +238,10 @@ type StoreCall struct {
 	// far as MaxHolds has room, an OpSettle of the same Cost and with a Remember is done no other time, and has no error.
 	Remember time.Duration
 
+	// Step, if not empty, names an OpExtend in its hold: an OpExtend of a Step that the hold has made holds nothing more, and is
+	// answered as admitted. A hold has at most 1,024 of them.
+	Step string
+
 	until time.Time // of a settlement that waits for Redis: it is not sent after that
 }
 

@@ -6,7 +6,7 @@
 --
 -- A record is the units of a hold, when it lapses, when it has last been charged, what of its units count in the window
 -- of that time and in the one before, and the units that it was made with; and 1 if its units come back when it lapses, plus 2
--- if its id is of the caller's choice. Open holds are in the sorted set behind a +. The id of one that has ended stays there,
+-- if its id is of the caller's choice; behind them the steps of its extensions. Open holds are in the sorted set behind a +. The id of one that has ended stays there,
 -- behind a -, until it would have lapsed, or for ttl after it was settled; so do the units that it was made with, behind a =,
 -- and, if that ttl is not 0, those that were used, behind a #. Whoever tries again to make or to settle it finds out that this has been done.
 --
@@ -17,12 +17,13 @@
 --   most   open holds a key may have
 --   flags  1 and 2 as above, and 4 to hold the units whether there is room or not, and
 --   id     of the hold
+--   step   16 bytes that name an extension in its hold, or nothing
 --
 -- The reply has two numbers more: the units of the hold, before it was settled, and M. Instead of the calls
 -- admitted it has 1 if the hold has been made or changed, 0 if there is no room, and the two numbers below.
 -- @receipt_arguments
-local what, ttl, most, flags, id
-what, ttl, most, flags, id, at = read('>BI7I4BBc0', arg, at)
+local what, ttl, most, flags, id, step
+what, ttl, most, flags, id, step, at = read('>BI7I4BBc0Bc0', arg, at)
 -- @receipt_variables
 local NOTHELD, TOOMANY, OTHER = 4294967295, 4294967294, 4294967293
 local H, L, M, H2, L2, M2 = 0, 0, 0, 0, 0, 0
@@ -81,12 +82,13 @@ elseif op == 4 then
   local record = call('HGET', holds, id)
   local always = flags > 3
   flags = flags % 4
-  local total, ends, charged, a, b, kind = 0, 0, t, 0, 0, flags
+  local total, ends, charged, a, b, kind, steps = 0, 0, t, 0, 0, flags, ''
   wanted = n
   if record then
+    steps = sub(record, 44)
     total, ends, charged, a, b, wanted, kind = read('>I7I7I7I7I7I7B', record)
     if ends <= t then -- it has lapsed just now
-      record, total, charged, a, b, wanted, kind = false, 0, t, 0, 0, n, flags
+      record, total, charged, a, b, wanted, kind, steps = false, 0, t, 0, 0, n, flags, ''
     end
     @receipt_shift
   end
@@ -110,8 +112,17 @@ elseif op == 4 then
   elseif not record then
     m = what == 2 and known and ttl > 0 and tonumber(call('ZSCORE', times, '#' .. number .. id) or 0) > t and 1 or NOTHELD
   elseif what == 3 then
-    @room
-    if n <= room or always then m, more, store = 1, n, true end
+    local again = false
+    for i = 1, step ~= '' and #steps or 0, 16 do again = again or sub(steps, i, i + 15) == step end
+    if again then
+      m = 1
+    elseif step ~= '' and #steps >= 16384 then
+      m = TOOMANY
+    else
+      @room
+      if n <= room or always then m, more, store = 1, n, true end
+      if store then steps = steps .. step end
+    end
   else
     m, store, ended = 1, true, true
     mark = kind > 1 and call('ZCARD', times) < 4 * most and max(ends, t + ttl)
@@ -132,7 +143,7 @@ elseif op == 4 then
     @receipt_lasting
     lasting = tostring(min(floor((M - t + lasting) / 1000) + 1 + spare, 99999999999999))
     made = id
-    call('HSET', holds, id, pack('>I7I7I7I7I7I7B', total, ends, t, a, b, wanted, kind))
+    call('HSET', holds, id, pack('>I7I7I7I7I7I7B', total, ends, t, a, b, wanted, kind) .. steps)
     call('ZADD', times, string.format('%.0f', ends), '+' .. id)
     call('PEXPIRE', holds, lasting)
     call('PEXPIRE', times, lasting)

@@ -21,7 +21,7 @@ func (s *Store) Hold(terms rules.HoldTerms, calls []rules.StoreCall) (denied int
 	return s.holds(redistier.OpHold, &terms, calls)
 }
 
-// Extend implements rules.HoldStore. It does not know steps: an Extend that is repeated is another one.
+// Extend implements rules.HoldStore. It is rules.ErrManyHolds for a hold that has 1,024 steps.
 func (s *Store) Extend(terms rules.HoldTerms, calls []rules.StoreCall) (denied int, err error) {
 	return s.holds(redistier.OpExtend, &terms, calls)
 }
@@ -72,7 +72,7 @@ func (c *counter) hold(op redistier.Op, terms *rules.HoldTerms, calls []rules.St
 			out.Cost = 0
 		}
 	case redistier.OpExtend:
-		out.TTL = terms.TTL
+		out.TTL, out.Step = terms.TTL, terms.Step
 		out.Over = in.Op == rules.CountAll
 	default:
 		out.TTL, out.GiveBack = terms.TTL, terms.GiveBack

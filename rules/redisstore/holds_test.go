@@ -88,6 +88,52 @@ func TestHolds_TwoEngines(t *testing.T) {
 	})
 }
 
+// TestHolds_Step: an extension that is repeated by its step, at whatever engine, is made once; one that was denied is not
+// remembered, and a hold knows so many steps.
+func TestHolds_Step(t *testing.T) {
+	eachServer(t, func(t *testing.T, s *redistest.Server) {
+		for _, limit := range []string{"rate_limit: {unit: year, requests_per_unit: 100}", "rate_limit: {unit: year, requests_per_unit: 100, algorithm: gcra}"} {
+			e := holders(t, s, 2, fmt.Sprintf(holdRules, true, limit))
+			var resp rules.Response
+			left := func(want uint32) {
+				t.Helper()
+				require.NoError(t, e[1].Decide(&holdOf("", 0, 0).Request, &resp))
+				require.Equal(t, want, resp.Statuses[1].Remaining)
+			}
+			extend := func(engine int, step string, more uint64) rules.Code {
+				t.Helper()
+				h := holdOf("x", 0, more)
+				h.Step = step
+				require.NoError(t, e[engine].Extend(h, &resp))
+				return resp.Code
+			}
+			require.NoError(t, e[0].Hold(holdOf("x", 1, 50), &resp))
+			for i := range 4 {
+				require.Equal(t, rules.OK, extend(i%2, "first", 20))
+				left(30)
+			}
+			require.Equal(t, rules.OverLimit, extend(0, "second", 31))
+			require.Equal(t, rules.OK, extend(1, "second", 10))
+			require.Equal(t, rules.OK, extend(0, "first", 20))
+			left(20)
+			for i := range 1022 {
+				require.Equal(t, rules.OK, extend(0, fmt.Sprint(i), 0))
+			}
+			h := holdOf("x", 0, 1)
+			h.Step = "more"
+			require.ErrorIs(t, e[0].Extend(h, &resp), rules.ErrManyHolds)
+			require.Equal(t, rules.OK, extend(1, "1021", 1))
+			require.NoError(t, e[1].Settle(holdOf("x", 1, 60)))
+			left(40)
+			require.NoError(t, e[0].Hold(holdOf("y", 1, 10), &resp))
+			h = holdOf("y", 0, 5)
+			h.Step = "first"
+			require.NoError(t, e[0].Extend(h, &resp), "another hold has steps of its own")
+			left(25)
+		}
+	})
+}
+
 // TestHolds_TwoServers: limits that count in two servers are not held together, and nothing is held.
 func TestHolds_TwoServers(t *testing.T) {
 	server, second := redistest.Start(t), redistest.Start(t)
