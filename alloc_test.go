@@ -121,17 +121,17 @@ func checkStringForms(t *testing.T, l *Limiter) {
 		requireNoAllocs(t, "Peek/untracked/cost="+name, func() { l.Peek("untracked", cost) })
 	}
 	for name, cost := range allocCosts(l) {
-		requireNoAllocs(t, "TakeUpTo/cost="+name, func() { l.TakeUpTo("tracked", cost) })
-		requireNoAllocs(t, "Reset and TakeUpTo/cost="+name, func() { l.Reset("tracked"); l.TakeUpTo("tracked", cost) })
+		requireNoAllocs(t, "TakeUpTo/cost="+name, func() { l.Key("tracked").TakeUpTo(cost) })
+		requireNoAllocs(t, "Reset and TakeUpTo/cost="+name, func() { l.Reset("tracked"); l.Key("tracked").TakeUpTo(cost) })
 		requireNoAllocs(t, "Reset and Charge/cost="+name, func() { l.Reset("tracked"); l.Charge("tracked", cost) })
 	}
 	requireNoAllocs(t, "Charge of a blocked key", func() { l.Block("tracked", time.Hour); l.Charge("tracked", 1) })
-	l.Unblock("tracked")
+	l.Key("tracked").Unblock()
 	// After a reset the call is admitted again: the path of a charge, every time.
 	requireNoAllocs(t, "Reset and Allow", func() { l.Reset("tracked"); l.Allow("tracked") })
 	requireNoAllocs(t, "Reset and Take", func() { l.Reset("tracked"); l.Take("tracked", 1) })
-	requireNoAllocs(t, "Refund", func() { l.Allow("tracked"); l.Refund("tracked", 1) })
-	requireNoAllocs(t, "Refund/untracked", func() { l.Refund("untracked", 1) })
+	requireNoAllocs(t, "Refund", func() { l.Allow("tracked"); l.Key("tracked").Refund(1) })
+	requireNoAllocs(t, "Refund/untracked", func() { l.Key("untracked").Refund(1) })
 	requireNoAllocs(t, "Reset/untracked", func() { l.Reset("untracked") })
 	requireNoAllocs(t, "Len, Stats and WorstCase", func() { l.Len(); l.Stats(); l.WorstCase(time.Hour) })
 	requireNoAllocs(t, "Sweep with nothing to drop", func() { l.Allow("tracked"); l.Sweep() })
@@ -317,7 +317,7 @@ func TestStatus_TakesNoAllocation(t *testing.T) {
 		k := l.Key("k")
 		k.Allow()
 		assert.Zero(t, testing.AllocsPerRun(100, func() { k.Status() }))
-		assert.Zero(t, testing.AllocsPerRun(100, func() { l.Status("new") }))
+		assert.Zero(t, testing.AllocsPerRun(100, func() { l.Key("new").Status() }))
 	})
 }
 

@@ -71,7 +71,7 @@ func BenchmarkRefund(b *testing.B) {
 		l := mustNew(b, hot.config(a, c))
 		drive(b, hot, l, parallel, func(uint64) bool {
 			ok := l.Allow("user:42")
-			l.Refund("user:42", 1)
+			l.Key("user:42").Refund(1)
 			return ok
 		})
 		checkKeys(b, hot, l)

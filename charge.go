@@ -95,7 +95,7 @@ func (st *store) debitNew(d *Decision, p *policy, id uint64, now int64, cost int
 	return true
 }
 
-// TakeUpTo charges as many of cost units to key as there are at one instant, and returns
+// TakeUpTo charges as many of cost units to the key as there are at one instant, and returns
 // how many it has taken: from 1 to cost, or 0 if no unit is there. The decision is the one of
 // Take for the units taken. If no unit is there, it is the denial of Take for one unit,
 // which has all effects of a denial. A cost below 1 takes nothing: see Take.
@@ -103,14 +103,6 @@ func (st *store) debitNew(d *Decision, p *policy, id uint64, now int64, cost int
 // Under Unlimited TakeUpTo takes all of cost. Under Shadow it returns all of cost as well, but
 // charges only the units that were there; WouldDeny reports whether they were fewer. A new key
 // without room at MaxKeys gets up to its burst under OverflowAdmitNew.
-func (l *Limiter) TakeUpTo(key string, cost int) (taken int, d Decision) {
-	id := l.made().hash.String(key)
-	l.ahead(id)
-	taken = l.key(id).takeUpToAt(&d, key, l.now(), cost)
-	return taken, d
-}
-
-// TakeUpTo is Limiter.TakeUpTo for this key.
 func (k Key) TakeUpTo(cost int) (taken int, d Decision) {
 	k.lim.made().ahead(k.id)
 	taken = k.takeUpToAt(&d, "", k.lim.now(), cost)

@@ -204,7 +204,7 @@ func TestConcurrent_ChargesAreNeitherLostNorCountedTwice(t *testing.T) {
 			burst := int64(l.policyOf(0).burst)
 			require.Equal(t, int(burst-spent), l.Peek("hot", 0).Remaining)
 			// All that is left at once, and no more.
-			n, d := l.TakeUpTo("hot", math.MaxInt)
+			n, d := l.Key("hot").TakeUpTo(math.MaxInt)
 			require.Equal(t, burst-spent, int64(n))
 			require.Zero(t, d.Remaining)
 			moves, lost = moves+uint64(l.moves.Value()), lost+uint64(l.lostRaces.Value())
@@ -232,7 +232,7 @@ func chargeAndTake(t *testing.T, l *Limiter) int64 {
 				l.Charge("hot", 2)
 				spent.Add(2)
 			case 1:
-				n, d := l.TakeUpTo("hot", 2)
+				n, d := l.Key("hot").TakeUpTo(2)
 				if n != 2 || !d.Allowed {
 					t.Errorf("took %d of 2, %+v", n, d)
 				}
@@ -243,7 +243,7 @@ func chargeAndTake(t *testing.T, l *Limiter) int64 {
 				}
 			default:
 				l.Charge("hot", 1)
-				l.Refund("hot", 1)
+				l.Key("hot").Refund(1)
 			}
 		}
 	})()
@@ -293,22 +293,22 @@ func TestTakeUpTo_ByHand(t *testing.T) {
 		l, _ := newFrozen(t, c)
 		burst := int(l.policyOf(0).burst)
 		for cost, allowed := range map[int]bool{0: true, -1: false, math.MinInt: false} {
-			n, d := l.TakeUpTo("k", cost)
+			n, d := l.Key("k").TakeUpTo(cost)
 			require.Zero(t, n)
 			require.Equal(t, l.Take("k", cost), d)
 			require.Equal(t, allowed, d.Allowed)
 		}
 		require.Zero(t, l.Len())
-		n, d := l.TakeUpTo("new", math.MaxInt)
+		n, d := l.Key("new").TakeUpTo(math.MaxInt)
 		require.Equal(t, burst, n)
 		require.True(t, d.Allowed)
 		n, d = l.Key("k").TakeUpTo(burst - 2)
 		require.Equal(t, burst-2, n)
 		require.Equal(t, 2, d.Remaining)
-		n, d = l.TakeUpTo("k", 7)
+		n, d = l.Key("k").TakeUpTo(7)
 		require.Equal(t, 2, n)
 		require.True(t, d.Allowed && d.Remaining == 0 && d.RetryAfter == 0)
-		n, d = l.TakeUpTo("k", 7)
+		n, d = l.Key("k").TakeUpTo(7)
 		require.Zero(t, n)
 		require.Equal(t, l.Take("k", 1), d)
 	})
@@ -317,24 +317,24 @@ func TestTakeUpTo_ByHand(t *testing.T) {
 // TestTakeUpTo_WhereNothingIsCounted, or nobody is denied, or there is no room.
 func TestTakeUpTo_WhereNothingIsCounted(t *testing.T) {
 	l, _ := newFrozen(t, Config{Limit: Unlimited, Stats: true})
-	n, d := l.TakeUpTo("k", 7)
+	n, d := l.Key("k").TakeUpTo(7)
 	require.Equal(t, 7, n)
 	require.Equal(t, Decision{Allowed: true, Limit: math.MaxInt, Remaining: math.MaxInt}, d)
 	l, _ = newFrozen(t, Config{Limit: DenyAll, Stats: true})
-	n, d = l.TakeUpTo("k", 7)
+	n, d = l.Key("k").TakeUpTo(7)
 	require.Zero(t, n)
 	require.Equal(t, Decision{RetryAfter: Never}, d)
 	require.Equal(t, uint64(1), l.Stats().Denied)
 	for _, a := range algorithms {
 		l, _ = newFrozen(t, Config{Algorithm: a, Limit: PerHour(5), Shadow: true})
 		for _, would := range []bool{false, true, true} {
-			n, d = l.TakeUpTo("k", 4)
+			n, d = l.Key("k").TakeUpTo(4)
 			require.Equal(t, 4, n)
 			require.True(t, d.Allowed)
 			require.Equal(t, would, d.WouldDeny)
 		}
 		l, _ = newFrozen(t, Config{Algorithm: a, Limit: PerHour(5), Soft: 2})
-		n, d = l.TakeUpTo("k", 9)
+		n, d = l.Key("k").TakeUpTo(9)
 		require.Equal(t, 7, n)
 		require.True(t, d.OverSoft)
 		for o, want := range map[Overflow]int{OverflowEvictSoonest: 5, OverflowDenyNew: 0, OverflowAdmitNew: 5} {
@@ -343,7 +343,7 @@ func TestTakeUpTo_WhereNothingIsCounted(t *testing.T) {
 			}
 			l, _ = newFrozen(t, Config{Algorithm: a, Limit: PerHour(5), MaxKeys: 1, Overflow: o})
 			require.True(t, l.AllowN("other", 5))
-			n, d = l.TakeUpTo("k", 9)
+			n, d = l.Key("k").TakeUpTo(9)
 			require.Equal(t, want, n, "%v", o)
 			require.Equal(t, want > 0, d.Allowed)
 		}
@@ -365,7 +365,7 @@ func TestConcurrent_TakeUpToTakesWhatThereIs(t *testing.T) {
 			var partial atomic.Int64
 			goDo(3, func(int) {
 				for range 5 {
-					n, d := l.TakeUpTo("k", ask)
+					n, d := l.Key("k").TakeUpTo(ask)
 					got.Add(int64(n))
 					if 0 < n && n < ask {
 						partial.Add(1)

@@ -342,7 +342,7 @@ func TestConcurrent_RefundsGiveBackWhatWasCharged(t *testing.T) {
 					if left := l.Peek("k", 0).Remaining; left > int(l.policyOf(0).burst)-2 || left < int(l.policyOf(0).burst)-2*callers {
 						t.Errorf("%d left", left)
 					}
-					l.Refund("k", 1)
+					l.Key("k").Refund(1)
 					l.Key("k").Refund(1)
 				}
 			})()

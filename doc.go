@@ -35,12 +35,12 @@
 // # Around a decision
 //
 // [Limiter.Take] describes the decision, for the client. [TakeAll] charges several keys or none,
-// [Limiter.TakeUpTo] as many units as there are, and [Limiter.Charge] any number, as a debt
+// [Key.TakeUpTo] as many units as there are, and [Limiter.Charge] any number, as a debt
 // if they are not there.
 //
 // [Limiter.Wait] waits until a call is admitted, and [Limiter.Reserve] gives a turn to come and a
 // receipt, to be settled when the cost is known; [WaitAll] and [ReserveAll] do so for several
-// keys. [Reservation.Extend] asks for more while a stream grows. [Limiter.Refund] gives back units that
+// keys. [Reservation.Extend] asks for more while a stream grows. [Key.Refund] gives back units that
 // turned out not to count. [Limiter.Block], and Config.BlockFor, shut out a key for a while.
 //
 // [Limiter.SetLimit] and [Limiter.SetKeyLimit] change limits while decisions run, and

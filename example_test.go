@@ -187,7 +187,7 @@ func ExampleAllowEach() {
 
 // Only failed logins count. An attempt is charged before the password is looked at,
 // so that many at once cannot slip through, and refunded if the password was right.
-func ExampleLimiter_Refund() {
+func ExampleKey_Refund() {
 	failures := sluice.Must(sluice.New(sluice.Config{Limit: sluice.PerHour(3)}))
 	login := func(user, password string) string {
 		if !failures.Allow(user) {
@@ -196,7 +196,7 @@ func ExampleLimiter_Refund() {
 		if password != "secret" {
 			return "wrong password"
 		}
-		failures.Refund(user, 1)
+		failures.Key(user).Refund(1)
 		return "welcome"
 	}
 	for _, password := range []string{"secret", "secret", "secret", "guess", "guess", "secret", "guess", "secret"} {
@@ -430,7 +430,7 @@ func ExampleLimiter_Block() {
 	}
 	clock.Advance(5 * time.Minute)
 	fmt.Println(login("ann", "correct"))
-	logins.Unblock("ann") // she has called
+	logins.Key("ann").Unblock() // she has called
 	fmt.Println(login("ann", "correct"))
 	fmt.Println(logins.Block("mallory", 24*time.Hour), logins.Peek("mallory", 1).RetryAfter)
 	// Output:
@@ -461,10 +461,10 @@ func ExampleLimiter_Charge() {
 	// in debt for 20s
 }
 
-func ExampleLimiter_TakeUpTo() {
+func ExampleKey_TakeUpTo() {
 	l := sluice.Must(sluice.New(sluice.Config{Limit: sluice.PerHour(100)}))
 	for range 3 {
-		n, _ := l.TakeUpTo("batch", 60)
+		n, _ := l.Key("batch").TakeUpTo(60)
 		fmt.Println(n)
 	}
 	// Output:

@@ -268,7 +268,7 @@ func (p *limitTracer) step() {
 		cost := p.cost(key)
 		p.Note("Refund %s %d", key, cost)
 		p.model.Refund(key, p.now(), int64(cost))
-		p.l.Refund(key, cost)
+		p.l.Key(key).Refund(cost)
 		if p.Cfg.Algorithm == SlidingLog { // how much stricter older times are then is not defined: see the oracle
 			p.floor = p.now()
 		}

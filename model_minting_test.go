@@ -95,7 +95,7 @@ func mintOnce(t *testing.T, rng *rand.Rand, c Config) {
 				l.Reset(k)
 				fresh(k)
 			} else {
-				l.Refund(k, cost)
+				l.Key(k).Refund(cost)
 				if !blocked {
 					spent[k] = max(0, spent[k]-cost)
 				}
@@ -104,7 +104,7 @@ func mintOnce(t *testing.T, rng *rand.Rand, c Config) {
 			if rng.IntN(2) == 0 {
 				l.Block(k, time.Minute)
 			} else if blocked {
-				l.Unblock(k)
+				l.Key(k).Unblock()
 				fresh(k)
 			}
 		case 10:

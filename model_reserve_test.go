@@ -202,7 +202,7 @@ func (tr *receiptTracer) takeReceipts() {
 		if r == nil {
 			continue
 		}
-		tr.Equal(now, r.At(), "At")
+		tr.Equal(now, r.begins, "At")
 		e := tr.model.ReserveFor(now, int64(charges[i].Cost), now)
 		tr.open = append(tr.open, receipt{r, e})
 		tr.taken = append(tr.taken, e)

@@ -212,7 +212,7 @@ func (ch *changer) other(key string) {
 		cost := ch.cost(key)
 		ch.Note("Refund %s %d", key, cost)
 		ch.model.Refund(key, ch.now(), int64(cost))
-		ch.both(func(l *Limiter) { l.Refund(key, cost) })
+		ch.both(func(l *Limiter) { l.Key(key).Refund(cost) })
 	case 4:
 		ch.Note("Reset %s", key)
 		ch.model.Reset(key)
@@ -225,7 +225,7 @@ func (ch *changer) other(key string) {
 	case 6:
 		ch.Note("Unblock %s", key)
 		ch.model.Unblock(key)
-		ch.both(func(l *Limiter) { l.Unblock(key) })
+		ch.both(func(l *Limiter) { l.Key(key).Unblock() })
 	case 7:
 		ch.charge(key)
 	}
@@ -261,7 +261,7 @@ func (ch *changer) takeUpTo(key string) {
 	want := ch.soft(d, min(asked, cost))
 	ch.Note("TakeUpTo %s %d: %d %+v", key, cost, n, want)
 	ch.both(func(l *Limiter) {
-		taken, got := l.TakeUpTo(key, cost)
+		taken, got := l.Key(key).TakeUpTo(cost)
 		ch.Equal(want, got, "TakeUpTo")
 		require.Equal(ch.TB, int(n), taken, "%s", ch)
 	})

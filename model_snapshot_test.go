@@ -132,12 +132,12 @@ func (tw *twin) step() {
 	case n < 36:
 		tw.both("AllowN"+call, func(l *Limiter) any { return l.AllowN(key, cost) })
 	case n < 42:
-		tw.both("Refund"+call, func(l *Limiter) any { l.Refund(key, cost); return l.Peek(key, 1) })
+		tw.both("Refund"+call, func(l *Limiter) any { l.Key(key).Refund(cost); return l.Peek(key, 1) })
 	case n < 44 && !tw.stateless(): // else it depends on whether the key is tracked
 		d := []time.Duration{1, tw.Cfg.Limit.Period, time.Hour, math.MaxInt64}[tw.Rng.IntN(4)]
 		tw.both("Block "+key, func(l *Limiter) any { return l.Block(key, d) })
 	case n < 46:
-		tw.both("Unblock "+key, func(l *Limiter) any { l.Unblock(key); return l.Peek(key, 1) })
+		tw.both("Unblock "+key, func(l *Limiter) any { l.Key(key).Unblock(); return l.Peek(key, 1) })
 	case n < 47:
 		tw.both("Reset "+key, func(l *Limiter) any { l.Reset(key); return l.Peek(key, 1) })
 	case n < 53:

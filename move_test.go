@@ -66,7 +66,7 @@ func TestSetKeyLimit_KeepsWhatHasBeenSpent(t *testing.T) {
 		require.Equal(t, 1, l.Len())
 		d := TakeAll(Charge{l.Key("other"), 1}, Charge{l.Key("vip"), 1})
 		require.Equal(t, 1, d.Denied)
-		l.Refund("vip", 4900)
+		l.Key("vip").Refund(4900)
 		require.Equal(t, 4900, l.Peek("vip", 0).Remaining)
 		l.ClearKeyLimit("vip")
 		require.Equal(t, 100, spentOf(l, "vip"))
@@ -262,7 +262,7 @@ func TestSetLimit_BucketsAgree(t *testing.T) {
 				case 2:
 					l.ClearKeyLimit("k")
 				case 3:
-					l.Refund("k", cost)
+					l.Key("k").Refund(cost)
 				}
 				got := l.Take("k", cost)
 				if i == 0 {

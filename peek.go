@@ -215,14 +215,7 @@ type Status struct {
 	ResetAfter time.Duration
 }
 
-// Status describes key as it is now. It charges nothing and tracks nothing, like Peek.
-func (l *Limiter) Status(key string) Status {
-	id := l.made().hash.String(key)
-	l.ahead(id)
-	return l.key(id).statusAt(l.now())
-}
-
-// Status is Limiter.Status for this key.
+// Status describes the key as it is now. It charges nothing and tracks nothing, like Peek.
 func (k Key) Status() Status {
 	k.lim.made().ahead(k.id)
 	return k.statusAt(k.lim.now())

@@ -16,8 +16,8 @@ func TestStatus_Edges(t *testing.T) {
 		l, clock := newFrozen(t, c)
 		limit := l.Config().Limit
 		k := l.Key("k")
-		window := l.Status("k").WindowAfter
-		assert.Equal(t, Status{Limit: limit, Remaining: limit.Capacity(), WindowAfter: window}, l.Status("k"), "fresh")
+		window := l.Key("k").Status().WindowAfter
+		assert.Equal(t, Status{Limit: limit, Remaining: limit.Capacity(), WindowAfter: window}, l.Key("k").Status(), "fresh")
 
 		require.True(t, k.Block(sec))
 		assert.Equal(t, Status{Limit: limit, NextAfter: sec, WindowAfter: window, ResetAfter: sec}, k.Status())
@@ -54,7 +54,7 @@ func TestStatus_BlockOfATail(t *testing.T) {
 		l, clock := newFrozen(t, c)
 		require.True(t, l.Block("k", sec))
 		clock.Advance(time.Hour)
-		assert.Equal(t, l.Status("other"), l.Status("k"))
+		assert.Equal(t, l.Key("other").Status(), l.Key("k").Status())
 	})
 }
 

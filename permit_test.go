@@ -220,7 +220,7 @@ func TestPermit_Blocked(t *testing.T) {
 		_, ok = l.Acquire("k", 1)
 		require.False(t, ok)
 		require.ErrorIs(t, p.Release(), ErrNotHeld)
-		l.Unblock("k")
+		l.Key("k").Unblock()
 		require.Equal(t, c.Limit.Rate, l.Peek("k", 0).Remaining)
 	}
 }

@@ -30,7 +30,7 @@ func TestBlock_DeniesUntilThenAndIsFresh(t *testing.T) {
 				require.Equal(t, AllDecision{Denied: 0, RetryAfter: time.Hour}, TakeAll(Charge{l.Key(key), 1}))
 				require.True(t, l.Block(key, time.Minute), "a shorter block does not end it sooner")
 				require.Equal(t, want, l.Take(key, 1))
-				l.Refund(key, burst)
+				l.Key(key).Refund(burst)
 				require.Equal(t, want, l.Take(key, 1))
 				want.RetryAfter = Never
 				require.Equal(t, want, l.Take(key, burst+1))
@@ -58,7 +58,7 @@ func TestBlock_WhatItSays(t *testing.T) {
 			require.False(t, l.Key("k").Block(d))
 		}
 		require.Zero(t, l.Len())
-		l.Unblock("k")
+		l.Key("k").Unblock()
 		require.Zero(t, l.Len(), "an untracked key stays untracked")
 		for _, o := range overflowsOf(c) {
 			want := o == OverflowEvictSoonest
@@ -79,7 +79,7 @@ func TestBlock_WhatItSays(t *testing.T) {
 			l, _ = newFrozen(t, c)
 			require.Equal(t, d > 0, l.Block("k", d))
 			require.Equal(t, d > 0, l.Len() == 1)
-			l.Unblock("k")
+			l.Key("k").Unblock()
 			require.Equal(t, Decision{RetryAfter: Never}, l.Take("k", 1))
 			l.Sweep()
 			require.Zero(t, l.Len())
@@ -112,7 +112,7 @@ func TestBlock_EndOfTime(t *testing.T) {
 			require.False(t, l.Allow("ever"))
 			clock.Set(time.Unix(0, math.MaxInt64))
 			require.False(t, l.Peek("ever", 1).Allowed, "the last nanosecond stands for never")
-			l.Unblock("ever")
+			l.Key("ever").Unblock()
 			require.True(t, l.Allow("ever"))
 		}
 	})
@@ -141,7 +141,7 @@ func TestBlock_OtherKeysChangeNothing(t *testing.T) {
 					require.True(t, l.AllowN(key, burst))
 					if i%10 == 0 {
 						l.Reset(key)
-						l.Unblock(key)
+						l.Key(key).Unblock()
 					}
 					if i%50 == 0 {
 						clock.Advance(time.Second)

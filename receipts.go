@@ -38,15 +38,6 @@ func (r *Reservation) Delay() time.Duration {
 	return time.Duration(max(r.begins-max(r.lim.now(), 0), 0))
 }
 
-// At returns when the turn begins, in Unix nanoseconds of the limiter's clock: the time of
-// the call that has reserved it, or later. It is 0 for a nil Reservation.
-func (r *Reservation) At() int64 {
-	if r == nil {
-		return 0
-	}
-	return r.begins
-}
-
 // WouldDeny reports whether there would be an error instead of the reservation, had the
 // limiter been made without Config.Shadow. Nothing has been charged then, as with a nil Reservation.
 func (r *Reservation) WouldDeny() bool { return r == nil || r.wouldDeny }

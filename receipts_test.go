@@ -121,7 +121,6 @@ func TestTakeAllReceipts_NilAndEmpty(t *testing.T) {
 		all[1].Settle(5)
 		all[1].Cancel()
 		assert.Zero(t, all[1].Delay())
-		assert.Zero(t, all[1].At())
 		assert.True(t, all[1].WouldDeny())
 		assert.Zero(t, shadow.Peek("k", 0).Remaining, "and so nothing is settled")
 		all[0].Cancel()

@@ -89,21 +89,21 @@ func TestReservation_DelayCountsFromNow(t *testing.T) {
 		slots = append(slots, r)
 		now := clock.Now()
 		for i, r := range slots {
-			require.Equal(t, now+int64(i+1)*int64(sec), r.At(), "%v", a)
+			require.Equal(t, now+int64(i+1)*int64(sec), r.begins, "%v", a)
 		}
 		clock.Advance(sec / 4)
 		require.Equal(t, 3*sec/4, slots[0].Delay(), "%v", a)
 		require.Equal(t, 7*sec/4, slots[1].Delay(), "%v", a)
 		clock.Advance(time.Minute)
 		require.Zero(t, r.Delay(), "%v: it began long ago", a)
-		require.Equal(t, now+int64(2*sec), r.At(), "%v", a)
+		require.Equal(t, now+int64(2*sec), r.begins, "%v", a)
 	}
 	l, clock := newFrozen(t, Config{Limit: PerHour(1), Shadow: true})
 	for _, wouldDeny := range []bool{false, true} {
 		r, err := l.Reserve("k", 1, 0)
 		require.NoError(t, err)
 		require.Equal(t, wouldDeny, r.WouldDeny())
-		require.Equal(t, clock.Now(), r.At())
+		require.Equal(t, clock.Now(), r.begins)
 		require.Zero(t, r.Delay())
 	}
 }

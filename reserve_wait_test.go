@@ -124,7 +124,7 @@ func TestWait_Counted(t *testing.T) {
 	inBubble(t, func(t *testing.T, l *Limiter) {
 		spend(t, l)
 		if l.Config().Algorithm == LeakyBucket {
-			l.Refund("k", 100)
+			l.Key("k").Refund(100)
 		}
 		other := mustNew(t, Config{Limit: PerHour(10)})
 		brought, err := other.Key("k").WithLimit(PerHour(1))
@@ -161,7 +161,7 @@ func TestWait_CancelledLeavesNothing(t *testing.T) {
 				spend(t, l)
 				before := l.Peek("k", 0)
 				if c.Algorithm == LeakyBucket { // there must be room to wait in
-					l.Refund("k", 100)
+					l.Key("k").Refund(100)
 					before = l.Peek("k", 0)
 				}
 				ctx, cancel := context.WithCancel(t.Context())
@@ -465,7 +465,7 @@ func TestWait_KeepsItsTime(t *testing.T) {
 		"Unlimited":   func(l *Limiter) error { return l.SetLimit(Unlimited) },
 		"DenyAll":     func(l *Limiter) error { return l.SetLimit(DenyAll) },
 		"Reset":       func(l *Limiter) error { l.Reset("k"); return nil },
-		"Refund":      func(l *Limiter) error { l.Refund("k", int(l.policyOf(0).burst)); return nil },
+		"Refund":      func(l *Limiter) error { l.Key("k").Refund(int(l.policyOf(0).burst)); return nil },
 	}
 	for name, change := range changes {
 		t.Run("change="+name, func(t *testing.T) {

@@ -225,7 +225,7 @@ func TestRestore_ForgivesNothingBeyondALowerLimit(t *testing.T) {
 			next.Limit = low
 			other := restoredFrom(t, next, data)
 			for _, step := range []func(l *Limiter){
-				func(l *Limiter) { l.Refund("k", 30) },
+				func(l *Limiter) { l.Key("k").Refund(30) },
 				func(*Limiter) { clock.Advance(high.Period) },
 				func(l *Limiter) { require.NoError(t, l.SetLimit(high)) },
 			} {

@@ -5,20 +5,6 @@ import "time"
 // Reset makes key fresh, as if it had never been charged.
 func (l *Limiter) Reset(key string) { l.reset(l.made().hash.String(key)) }
 
-// Refund gives key back cost units that it has been charged, for a call that should
-// not count after all: a login that succeeded, say. It gives back at most the units
-// that still count against the key, which makes the key fresh, and at most the
-// burst and Config.Soft. A window algorithm gives back the units of the present window first;
-// FixedWindow has none to give back of an earlier window. A cost below 1 does nothing.
-// Under Unlimited, where nothing is charged, Refund does nothing; under a DenyAll that has
-// replaced another limit it does the same as under that limit.
-//
-// WorstCase holds for units that were admitted and not refunded. Under SlidingLog a call
-// with an older time than the units given back is then charged at its own time.
-func (l *Limiter) Refund(key string, cost int) {
-	l.refundAt(l.made().hash.String(key), l.now(), cost)
-}
-
 // Block denies all calls for key for the time d, or longer if the key is already blocked for
 // longer or would take longer to become fresh without a block. Then the key is fresh. A block
 // that would end after 2116 never ends; a d that is not positive does nothing. Block reports
@@ -29,14 +15,19 @@ func (l *Limiter) Block(key string, d time.Duration) bool {
 	return l.made().key(l.hash.String(key)).block(d)
 }
 
-// Unblock ends the block of key, which is then fresh. It does nothing if key is not
-// blocked.
-func (l *Limiter) Unblock(key string) { l.unblock(l.made().hash.String(key)) }
-
 // Reset is Limiter.Reset for this key.
 func (k Key) Reset() { k.lim.made().reset(k.id) }
 
-// Refund is Limiter.Refund for this key.
+// Refund gives the key back cost units that it has been charged, for a call that should
+// not count after all: a login that succeeded, say. It gives back at most the units
+// that still count against the key, which makes the key fresh, and at most the
+// burst and Config.Soft. A window algorithm gives back the units of the present window first;
+// FixedWindow has none to give back of an earlier window. A cost below 1 does nothing.
+// Under Unlimited, where nothing is charged, Refund does nothing; under a DenyAll that has
+// replaced another limit it does the same as under that limit.
+//
+// WorstCase holds for units that were admitted and not refunded. Under SlidingLog a call
+// with an older time than the units given back is then charged at its own time.
 func (k Key) Refund(cost int) { k.lim.made().refundAt(k.id, k.lim.now(), cost) }
 
 // Block is Limiter.Block for this key.
@@ -45,7 +36,8 @@ func (k Key) Block(d time.Duration) bool {
 	return k.block(d)
 }
 
-// Unblock is Limiter.Unblock for this key.
+// Unblock ends the block of the key, which is then fresh. It does nothing if the key is not
+// blocked.
 func (k Key) Unblock() { k.lim.made().unblock(k.id) }
 
 // act replaces the key's word by the result of f, under the policy that policyFor finds for a

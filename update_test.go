@@ -34,7 +34,7 @@ func runRefunds(t *testing.T, c Config, rows []refundRow) {
 	for i, r := range rows {
 		clock.Set(t0.Add(r.at))
 		if r.units < 0 {
-			l.Refund("k", -r.units)
+			l.Key("k").Refund(-r.units)
 		} else {
 			assert.True(t, l.AllowN("k", r.units), "row %d", i)
 		}
@@ -118,7 +118,7 @@ func TestRefund_SlidingLogYoungerThanItsPeriod(t *testing.T) {
 		for range 3 {
 			require.True(t, l.AllowN("k", limit))
 			for n := 1; n <= limit; n++ {
-				l.Refund("k", 1)
+				l.Key("k").Refund(1)
 				require.Equal(t, n, l.Peek("k", 0).Remaining)
 			}
 			require.Zero(t, l.Peek("k", 0).ResetAfter)
@@ -131,25 +131,25 @@ func TestRefund_NothingToGiveBack(t *testing.T) {
 		c.Stats = true
 		l, clock := newFrozen(t, c)
 		burst := int(l.policyOf(0).burst)
-		l.Refund("k", 1)
+		l.Key("k").Refund(1)
 		l.Key("k").Refund(burst)
 		require.Zero(t, l.Len(), "an untracked key stays untracked")
 		require.True(t, l.AllowN("k", 3))
 		before := snapshot(l)
 		for _, cost := range []int{0, -1, math.MinInt} {
-			l.Refund("k", cost)
+			l.Key("k").Refund(cost)
 		}
-		l.Refund("other", 1)
+		l.Key("other").Refund(1)
 		require.Equal(t, before, snapshot(l))
 		stats := l.Stats()
-		l.Refund("k", 1)
+		l.Key("k").Refund(1)
 		require.Equal(t, stats, l.Stats(), "a refund is no decision")
-		l.Refund("k", burst+1)
+		l.Key("k").Refund(burst + 1)
 		require.Equal(t, Decision{Allowed: true, Limit: burst, Remaining: burst}, l.Peek("k", 0), "never more than fresh")
 		require.False(t, l.AllowN("k", burst+1))
 		require.True(t, l.AllowN("k", burst))
 		clock.Advance(l.Peek("k", 0).ResetAfter)
-		l.Refund("k", burst)
+		l.Key("k").Refund(burst)
 		require.True(t, l.AllowN("k", burst), "an idle key is as fresh as can be")
 		require.False(t, l.Allow("k"))
 	})
@@ -166,7 +166,7 @@ func TestRefund_OfAnIdleKeyWritesNothing(t *testing.T) {
 		require.True(t, l.AllowN("k", 5))
 		before := snapshot(l)
 		clock.Advance(l.Peek("k", 0).ResetAfter)
-		l.Refund("k", 5)
+		l.Key("k").Refund(5)
 		require.Equal(t, before, snapshot(l))
 	})
 }
@@ -177,7 +177,7 @@ func TestRefund_UnlimitedAndDenyAll(t *testing.T) {
 			l, _ := newFrozen(t, Config{Algorithm: a, Limit: limit})
 			before := l.Peek("k", 1)
 			for _, cost := range []int{0, 1, -1, math.MaxInt} {
-				l.Refund("k", cost)
+				l.Key("k").Refund(cost)
 			}
 			require.Equal(t, before, l.Peek("k", 1))
 			require.Zero(t, l.Len())
@@ -198,14 +198,14 @@ func TestRefund_WhileAllIsDenied(t *testing.T) {
 			burst := c.Limit.Capacity()
 			require.True(t, l.AllowN("k", burst))
 			require.NoError(t, set(Unlimited))
-			l.Refund("k", 1)
+			l.Key("k").Refund(1)
 			require.NoError(t, set(DenyAll))
-			l.Refund("k", 2)
+			l.Key("k").Refund(2)
 			l.Charge("k", 1)
 			require.NoError(t, set(c.Limit))
 			require.Equal(t, 1, l.Peek("k", 0).Remaining)
 			require.NoError(t, set(DenyAll))
-			l.Refund("k", math.MaxInt)
+			l.Key("k").Refund(math.MaxInt)
 			require.NoError(t, set(c.Limit))
 			require.Equal(t, burst, l.Peek("k", 0).Remaining)
 		}
@@ -217,9 +217,9 @@ func TestRefund_RefundedKeyIsSwept(t *testing.T) {
 	forEveryLayout(t, func(t *testing.T, c Config) {
 		l, _ := newFrozen(t, c)
 		require.True(t, l.AllowN("k", 7))
-		l.Refund("k", 6)
+		l.Key("k").Refund(6)
 		require.Zero(t, l.Sweep())
-		l.Refund("k", 1)
+		l.Key("k").Refund(1)
 		require.Zero(t, l.Peek("k", 0).ResetAfter)
 		require.Equal(t, 1, l.Sweep())
 		require.Zero(t, l.Len())
@@ -373,7 +373,7 @@ func TestBlock_UnderUnlimited(t *testing.T) {
 			require.Equal(t, want, l.Charge("k", 3))
 			require.False(t, l.Allow("k"))
 			require.Equal(t, Never, l.Take("k", -1).RetryAfter)
-			n, d := l.TakeUpTo("k", 3)
+			n, d := l.Key("k").TakeUpTo(3)
 			require.Zero(t, n)
 			require.Equal(t, want, d)
 			all := TakeAll(Charge{l.Key("k"), 1}, Charge{l.Key("other"), 1})
@@ -389,7 +389,7 @@ func TestBlock_UnderUnlimited(t *testing.T) {
 			require.True(t, l.Take("k", math.MaxInt).Allowed)
 			require.Equal(t, 1, l.Sweep())
 			require.True(t, l.Block("k", time.Hour))
-			l.Unblock("k")
+			l.Key("k").Unblock()
 			require.True(t, l.Allow("k"))
 		}
 	})

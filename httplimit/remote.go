@@ -19,7 +19,7 @@ type Remote interface {
 	// nothing. An error says that nothing is known of the decision: it may have been charged.
 	Take(ctx context.Context, key string, cost int) (sluice.Decision, error)
 
-	// Refund gives back what Take has charged, as sluice.Limiter.Refund does. The context is
+	// Refund gives back what Take has charged, as sluice.Key.Refund does. The context is
 	// not that of the request, which may have ended, though it has the request's values.
 	Refund(ctx context.Context, key string, cost int) error
 }

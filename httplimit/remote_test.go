@@ -49,7 +49,7 @@ func (f *far) Refund(ctx context.Context, key string, cost int) error {
 	}
 	f.mu.Unlock()
 	if ctx.Err() == nil {
-		f.Limiter.Refund(key, cost)
+		f.Limiter.Key(key).Refund(cost)
 	}
 	return ctx.Err()
 }

@@ -82,7 +82,7 @@ func (m *Model) Peek(now int64, key string, cost int) sluice.Decision {
 	return decision(m.oracle.Peek(key, now, int64(cost)))
 }
 
-// Refund gives back up to cost units of key at now, as Limiter.Refund does.
+// Refund gives back up to cost units of key at now, as Key.Refund does.
 func (m *Model) Refund(now int64, key string, cost int) { m.oracle.Refund(key, now, int64(cost)) }
 
 // Reset makes key as if it had never been charged.

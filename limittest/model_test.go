@@ -44,7 +44,7 @@ func TestModel_IsTheLimiter(t *testing.T) {
 			}
 			switch rng.IntN(50) {
 			case 0:
-				lim.Refund(a.Key, 2)
+				lim.Key(a.Key).Refund(2)
 				model.(*Model).Refund(a.At, a.Key, 2)
 			case 1:
 				lim.Reset(a.Key)

@@ -156,7 +156,7 @@ func TestCharge_WhileAllIsDenied(t *testing.T) {
 				}
 				refund := func(cost int) {
 					require.NoError(t, shared.Refund(ctx, "a", cost))
-					local.Refund("a", cost)
+					local.Key("a").Refund(cost)
 				}
 				charge := func(cost int) {
 					d, err := shared.Charge(ctx, "a", cost)

@@ -67,7 +67,7 @@ func (l *Limiter) Charge(ctx context.Context, key string, cost int) (sluice.Deci
 	return l.decide(ctx, l.newCharge(l.plan.Load(), key, cost))
 }
 
-// Refund gives back cost units that key has been charged, as sluice.Limiter.Refund does.
+// Refund gives back cost units that key has been charged, as sluice.Key.Refund does.
 // A cost below 1 does nothing.
 func (l *Limiter) Refund(ctx context.Context, key string, cost int) error {
 	r, ok := l.refundOf(key, cost)

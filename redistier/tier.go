@@ -169,7 +169,7 @@ func (t *Tier) Refund(ctx context.Context, key string, cost int) error {
 	a, err := t.change(ctx, key, r)
 	switch {
 	case err == nil:
-		t.local.Refund(key, cost)
+		t.local.Key(key).Refund(cost)
 	case a.failed != nil && a.failed != ErrClosed && r.plan.inFlight():
 		a.refundHere(&r, t.local.Key(key))
 	}

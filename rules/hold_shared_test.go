@@ -79,7 +79,7 @@ func (s *holdModel) Settle(terms HoldTerms, calls []StoreCall) error {
 		c := &calls[i]
 		l := c.Counter.(*modelCounter).limiter(c.Key)
 		if n := held[callName(c)]; c.Hits < n {
-			l.Refund("", int(n-c.Hits))
+			l.Key("").Refund(int(n - c.Hits))
 		} else {
 			l.Charge("", int(c.Hits-n))
 		}

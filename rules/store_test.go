@@ -122,7 +122,7 @@ func (s *modelStore) one(c *StoreCall, counts bool) {
 		return
 	case c.Op == GiveBack && counts:
 		c.Absorbed = s.denials.absorb(m.id(c.Key), s.clock.Now(), c.Hits, m.window())
-		l.Refund("", n-int(c.Absorbed))
+		l.Key("").Refund(n - int(c.Absorbed))
 	case c.Op == CountAll && counts:
 		c.Counted = true
 		if m.windows() {

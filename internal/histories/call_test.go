@@ -78,13 +78,13 @@ func (c *call) do(l *sluice.Limiter) (r result) {
 	}
 	switch c.kind {
 	case refund:
-		l.Refund(c.key, c.cost)
+		l.Key(c.key).Refund(c.cost)
 	case reset:
 		l.Reset(c.key)
 	case block:
 		r.blocked = l.Block(c.key, c.time)
 	case unblock:
-		l.Unblock(c.key)
+		l.Key(c.key).Unblock()
 	case setLimit:
 		must(l.SetLimit(c.limit))
 	case setKeyLimit:

@@ -62,7 +62,7 @@ func (tr *tracer) takeUpTo(key string, cost int, back int64) sluice.Decision {
 	tr.Equal(want, got, "TakeUpTo")
 	tr.Equal(n, int64(taken), "taken")
 	if back == 0 && tr.swept != nil {
-		taken, got := tr.swept.TakeUpTo(key, cost)
+		taken, got := tr.swept.Key(key).TakeUpTo(cost)
 		tr.Equal(want, got, "TakeUpTo after a sweep")
 		tr.Equal(n, int64(taken), "taken after a sweep")
 		tr.swept.Sweep()

@@ -139,7 +139,7 @@ func (tr *tracer) refund(key string, cost int) {
 	tr.model.Refund(key, tr.now, int64(cost))
 	tr.Note("%s refund %d", key, cost)
 	tracked := tr.lim.Len()
-	tr.lim.Refund(key, cost)
+	tr.lim.Key(key).Refund(cost)
 	got := tr.lim.Peek(key, 0)
 	want := fromOracle(tr.model.Guess(guess(got)).Peek(key, tr.now, 0))
 	tr.Equal(want, got, "Peek after a refund")

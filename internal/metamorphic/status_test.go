@@ -72,7 +72,7 @@ func TestModel_StatusIsExact(t *testing.T) {
 					tr.Note("cost %d", cost)
 					d := tr.lim.Take("k", cost)
 					tr.model.Guess(guess(d)).Take("k", tr.now, int64(cost))
-					k, got := tr.lim.Key("k"), tr.lim.Status("k")
+					k, got := tr.lim.Key("k"), tr.lim.Key("k").Status()
 					want := statusOf(tr.Cfg, tr.model, "k", tr.now, got)
 					tr.Equal(want, got, "Limiter.Status")
 					tr.Equal(want, k.Status(), "Key.Status")

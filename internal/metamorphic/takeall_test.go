@@ -168,7 +168,7 @@ func (tr *allTracer) step() {
 	switch tr.Rng.IntN(8) {
 	case 0:
 		for _, l := range both {
-			l.Refund(key, cost)
+			l.Key(key).Refund(cost)
 		}
 		tr.models[i].Refund(key, tr.now, int64(cost))
 	case 1:

@@ -116,13 +116,13 @@ func (tw *twins) step() {
 			tw.a.Block(key, d)
 			tw.b.Block(key, d)
 		} else {
-			tw.a.Unblock(key)
-			tw.b.Unblock(key)
+			tw.a.Key(key).Unblock()
+			tw.b.Key(key).Unblock()
 		}
 	case 16:
 		name = "refund"
-		tw.a.Refund(key, cost)
-		tw.b.Refund(key, cost)
+		tw.a.Key(key).Refund(cost)
+		tw.b.Key(key).Refund(cost)
 	case 17:
 		name = "bring the same"
 		tw.alike(tw.b.Take(key, cost), tw.bring(tw.a, key, tw.a.Key(key).Limit()).Take(cost))
@@ -151,7 +151,7 @@ func (tw *twins) bring(l *sluice.Limiter, key string, limit sluice.Limit) sluice
 }
 
 func (tw *twins) takeUpTo(key string, cost int) {
-	taken, d := tw.a.TakeUpTo(key, cost)
+	taken, d := tw.a.Key(key).TakeUpTo(cost)
 	n := cost
 	for n > 1 && !tw.b.Peek(key, n).Allowed {
 		n--

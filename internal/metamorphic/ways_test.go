@@ -414,7 +414,7 @@ func (w *wayTracer) reserve(name string, cost int) {
 		if err != nil {
 			return err.Error()
 		}
-		return [3]any{all[0].At(), all[0].Delay(), all[0].WouldDeny()}
+		return [2]any{all[0].Delay(), all[0].WouldDeny()}
 	})
 }
 
