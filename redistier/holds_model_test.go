@@ -2,6 +2,7 @@ package redistier
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"slices"
 	"testing"
 	"time"
@@ -179,7 +180,7 @@ func (m *holdModel) hold(id string, n, ttl int64, back bool) bool {
 func (m *holdModel) known(id string) bool { return m.holds[id] != nil || m.ended[id].until > m.now }
 
 // other reports whether a hold is known that was made otherwise.
-func (m *holdModel) other(c StoreCall) bool {
+func (m *holdModel) other(c *StoreCall) bool {
 	if h := m.holds[c.HoldID]; h != nil {
 		_, whole := m.shape.(inFlight)
 		return h.asked != int64(c.Cost) || !whole && h.back != c.GiveBack
@@ -311,58 +312,117 @@ func (tr *holdTracer) model(key string) *holdModel {
 	return tr.models[key]
 }
 
+// A holdAnswer is what a model says of a call. After an error the rest means nothing.
+type holdAnswer struct {
+	err             error
+	allowed         bool
+	remaining, held int64 // held is 0 unless the call is of a hold
+}
+
+// answerOf is what a process has answered.
+func answerOf(op Op, r *StoreResult) holdAnswer {
+	if r.Err != nil {
+		return holdAnswer{err: r.Err}
+	}
+	a := holdAnswer{allowed: r.Decision.Allowed, remaining: int64(r.Decision.Remaining)}
+	if op.isOfHold() {
+		a.held = int64(r.Held)
+	}
+	return a
+}
+
+// apply makes a call at a time.
+func (m *holdModel) apply(c *StoreCall, now int64) (a holdAnswer) {
+	m.goOn(now)
+	n, ttl, h := int64(c.Cost), int64(c.TTL/time.Microsecond), m.holds[c.HoldID]
+	a.allowed = true
+	if h != nil && c.Op.isOfHold() {
+		a.held = h.total
+	}
+	switch c.Op {
+	case OpTake:
+		a.allowed = m.take(n)
+	case OpHold:
+		if m.other(c) {
+			return holdAnswer{err: ErrOtherHold}
+		}
+		if a.allowed = m.hold(c.HoldID, n, ttl, c.GiveBack); m.holds[c.HoldID] != nil {
+			a.held = m.holds[c.HoldID].total
+		}
+	case OpSettle, OpExtend:
+		if e := m.ended[c.HoldID]; h == nil && c.Remember > 0 && e.until > m.now && e.used == n {
+			a.allowed = m.free() >= 1
+		} else if h == nil {
+			return holdAnswer{err: ErrNotHeld}
+		} else if c.Op == OpExtend {
+			a.allowed = m.extend(c.HoldID, n, ttl)
+			a.held = h.total
+		} else {
+			m.end(c.HoldID, n)
+			if a.allowed = m.free() >= 1; c.Remember > 0 {
+				e := m.ended[c.HoldID]
+				m.ended[c.HoldID] = endedHold{max(e.until, now+int64(c.Remember/time.Microsecond)), e.asked, n}
+			}
+		}
+	default:
+		a.allowed = m.free() >= max(1, n)
+	}
+	a.remaining = m.free()
+	return a
+}
+
 // call makes a call of a process, and compares.
 func (tr *holdTracer) call(at int, c StoreCall) StoreResult {
 	c.Limit = tr.limits[at]
 	out := do(tr.T, tr.stores[at], c)[0]
-	m, n := tr.model(c.Key), int64(c.Cost)
-	m.goOn(tr.now)
 	tr.log = append(tr.log, fmt.Sprintf("process %d at %d: %v %s of %s, cost %d, TTL %v: %+v", at, tr.now-startMicros, c.Op, c.HoldID, c.Key, c.Cost, c.TTL, out))
-	var want error
-	allowed, ttl := true, int64(c.TTL/time.Microsecond)
-	h := m.holds[c.HoldID]
-	held := int64(0)
-	if h != nil {
-		held = h.total
-	}
-	switch c.Op {
-	case OpTake:
-		allowed = m.take(n)
-	case OpHold:
-		if m.other(c) {
-			want = ErrOtherHold
-		} else if allowed = m.hold(c.HoldID, n, ttl, c.GiveBack); m.holds[c.HoldID] != nil {
-			held = m.holds[c.HoldID].total
-		}
-	case OpSettle, OpExtend:
-		if e := m.ended[c.HoldID]; h == nil && c.Remember > 0 && e.until > m.now && e.used == n {
-			allowed = m.free() >= 1
-		} else if h == nil {
-			want = ErrNotHeld
-		} else if c.Op == OpExtend {
-			allowed = m.extend(c.HoldID, n, ttl)
-			held = h.total
-		} else {
-			m.end(c.HoldID, n)
-			if allowed = m.free() >= 1; c.Remember > 0 {
-				e := m.ended[c.HoldID]
-				m.ended[c.HoldID] = endedHold{max(e.until, tr.now+int64(c.Remember/time.Microsecond)), e.asked, n}
-			}
-		}
-	default:
-		allowed = m.free() >= max(1, n)
-	}
-	tail := tr.log[max(0, len(tr.log)-20):]
-	require.Equal(tr, want, out.Err, "%v", tail)
-	if want == nil {
-		require.Equal(tr, allowed, out.Decision.Allowed, "%v", tail)
-		require.Equal(tr, m.free(), int64(out.Decision.Remaining), "%v", tail)
+	require.Equal(tr, tr.model(c.Key).apply(&c, tr.now), answerOf(c.Op, &out), "%v", tr.log[max(0, len(tr.log)-20):])
+	if out.Err == nil {
 		require.Equal(tr, FromRedis, out.Source)
 	}
-	if c.Op >= OpHold && want == nil {
-		require.Equal(tr, held, int64(out.Held), "%v", tail)
-	}
 	return out
+}
+
+// holdLimit draws a limit of an algorithm.
+func holdLimit(rng *rand.Rand, a sluice.Algorithm) sluice.Limit {
+	limit := sluice.Per(1+rng.IntN(30), time.Duration(1+rng.IntN(20))*100*time.Millisecond)
+	if a < sluice.SlidingWindow && a != sluice.TokenBucketInterval && rng.IntN(2) == 0 {
+		limit = limit.WithBurst(1 + rng.IntN(60))
+	}
+	return limit
+}
+
+// holdCall draws the i-th call of a history. models tells how a key stands. If greedy is false, no hold is settled with more
+// than it has.
+func holdCall(rng *rand.Rand, i int, limit sluice.Limit, greedy bool, models func(key string) *holdModel) StoreCall {
+	c := StoreCall{Key: []string{"a", "b}c"}[rng.IntN(2)], Cost: rng.IntN(2 + limit.Capacity()/2), HoldID: fmt.Sprint(rng.IntN(1 + i/3))}
+	c.TTL, c.GiveBack = time.Duration(1+rng.Int64N(2_000_000))*time.Microsecond, rng.IntN(3) == 0
+	c.Op = []Op{OpHold, OpHold, OpHold, OpSettle, OpSettle, OpExtend, OpTake, OpPeek}[rng.IntN(8)]
+	m := models(c.Key)
+	h, e := m.holds[c.HoldID], m.ended[c.HoldID]
+	if rng.IntN(3) > 0 { // the same again
+		if h != nil && c.Op == OpHold {
+			c.Cost, c.GiveBack = int(h.asked), h.back
+		} else if c.Op == OpHold && e.until > 0 {
+			c.Cost = int(e.asked)
+		} else if c.Op == OpSettle && e.used >= 0 {
+			c.Cost = int(e.used)
+		}
+	}
+	if c.Op == OpSettle && rng.IntN(2) == 0 {
+		c.Remember = time.Duration(1+rng.Int64N(2_000_000)) * time.Microsecond
+	}
+	switch {
+	case c.Op == OpTake && c.Cost == 0:
+		c.Cost = 1
+	case c.Op == OpPeek:
+		c.Cost = 0
+	case c.Op == OpExtend && rng.IntN(2) == 0:
+		c.TTL = 0
+	case c.Op == OpSettle && !greedy && h != nil:
+		c.Cost = rng.IntN(int(h.total) + 1)
+	}
+	return c
 }
 
 // TestHolds_Model compares holds with a model over random histories, of three processes that share a server: calls that are
@@ -375,42 +435,12 @@ func TestHolds_Model(t *testing.T) {
 			t.Run(a.String(), func(t *testing.T) {
 				rng := seeded.Rand(t)
 				for range depth.Of(10, 25, 400) {
-					limit := sluice.Per(1+rng.IntN(30), time.Duration(1+rng.IntN(20))*100*time.Millisecond)
-					if a < sluice.SlidingWindow && a != sluice.TokenBucketInterval && rng.IntN(2) == 0 {
-						limit = limit.WithBurst(1 + rng.IntN(60))
-					}
+					limit := holdLimit(rng, a)
 					tr := newHoldTracer(t, s, LimitConfig{Algorithm: a, Limit: limit, MaxHolds: 1000}, 3)
 					greedy := rng.IntN(3) == 0 // more is used than was held
 					for i := range 120 {
 						tr.now += rng.Int64N(1 + 1<<rng.IntN(20))
-						c := StoreCall{Key: []string{"a", "b}c"}[rng.IntN(2)], Cost: rng.IntN(2 + limit.Capacity()/2), HoldID: fmt.Sprint(rng.IntN(1 + i/3))}
-						c.TTL, c.GiveBack = time.Duration(1+rng.Int64N(2_000_000))*time.Microsecond, rng.IntN(3) == 0
-						c.Op = []Op{OpHold, OpHold, OpHold, OpSettle, OpSettle, OpExtend, OpTake, OpPeek}[rng.IntN(8)]
-						if m := tr.model(c.Key); rng.IntN(3) > 0 { // the same again
-							if h := m.holds[c.HoldID]; h != nil && c.Op == OpHold {
-								c.Cost, c.GiveBack = int(h.asked), h.back
-							} else if e := m.ended[c.HoldID]; c.Op == OpHold && e.until > 0 {
-								c.Cost = int(e.asked)
-							} else if c.Op == OpSettle && e.used >= 0 {
-								c.Cost = int(e.used)
-							}
-						}
-						if c.Op == OpSettle && rng.IntN(2) == 0 {
-							c.Remember = time.Duration(1+rng.Int64N(2_000_000)) * time.Microsecond
-						}
-						switch {
-						case c.Op == OpTake && c.Cost == 0:
-							c.Cost = 1
-						case c.Op == OpPeek:
-							c.Cost = 0
-						case c.Op == OpExtend && rng.IntN(2) == 0:
-							c.TTL = 0
-						case c.Op == OpSettle && !greedy:
-							if h := tr.model(c.Key).holds[c.HoldID]; h != nil {
-								c.Cost = rng.IntN(int(h.total) + 1)
-							}
-						}
-						tr.call(rng.IntN(3), c)
+						tr.call(rng.IntN(3), holdCall(rng, i, limit, greedy, tr.model))
 					}
 					for _, m := range tr.models {
 						m.goOn(tr.now + 10_000_000)

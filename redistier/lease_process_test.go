@@ -39,6 +39,9 @@ func beReplica(what string) error {
 	if _, err := fmt.Sscan(what, &addr, &prefix, &role); err != nil {
 		return err
 	}
+	if role == "holder" {
+		return beHolder(addr, prefix)
+	}
 	var client redis.UniversalClient = redis.NewClient(&redis.Options{Addr: addr})
 	if role == "leaders" {
 		var err error
