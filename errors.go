@@ -43,6 +43,9 @@ var (
 	// ErrNotReservable: the algorithm has no turns to hand out. GCRA, TokenBucket and
 	// LeakyBucket have turns.
 	ErrNotReservable = errors.New("sluice: the algorithm has no turns to reserve")
+	// ErrNotHeld: the Permit or Reservation has been released or settled, or its units have come back by themselves, or
+	// the limiter has never admitted it.
+	ErrNotHeld = errors.New("sluice: the units are not held: they have been released, or have lapsed")
 )
 
 type deadlineError struct{}

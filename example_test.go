@@ -511,7 +511,7 @@ func ExampleLimiter_Acquire() {
 	// Output:
 	// true
 	// false
-	// <nil> <nil> sluice: the permit is not held: it has been released, or has lapsed
+	// <nil> <nil> sluice: the units are not held: they have been released, or have lapsed
 }
 
 // A call of a language model needs a request, an estimate of tokens, and a stream, or nothing. The stream asks for

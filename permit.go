@@ -1,15 +1,10 @@
 package sluice
 
 import (
-	"errors"
 	"math"
 	"runtime"
 	"sync/atomic"
 )
-
-// ErrNotHeld is the error of a Permit that holds nothing: it has been released, its units have come back by
-// themselves, or the limiter has never admitted it.
-var ErrNotHeld = errors.New("sluice: the permit is not held: it has been released, or has lapsed")
 
 // A Permit is the right to units of an InFlight limit, from Acquire until Release. Its methods can be called
 // concurrently. It must not be copied; go vet finds copies. The zero Permit holds nothing.
@@ -181,26 +176,9 @@ func (p *Permit) change(units uintptr, renew bool) (ok bool) {
 			}
 		}
 	}
-	l.update(p.id, func(pol *policy, key state) uint64 {
-		a := pol.sliding()
-		if ok = a != nil && a.whole && pol.blockedUntil(key) == 0; !ok {
-			return key.word
-		}
-		var c counts
-		one, isOne := pol.alg.(*inFlight)
-		wide, _ := pol.wide.(*slidingWindowWide)
-		if isOne {
-			c = one.unpack(key.word)
-		} else {
-			c = wide.unpack(key)
-		}
-		switch c, next, ok = a.moveOut(c, now, p.start, n, renew); {
-		case !ok:
-			return key.word
-		case isOne:
-			return one.pack(c)
-		}
-		return wide.pack(key.tail, c)
+	l.update(p.id, func(pol *policy, key state) (word uint64) {
+		word, next, ok = pol.moveOut(key, now, p.start, n, renew)
+		return word
 	})
 	if ok {
 		p.start = next

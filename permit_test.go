@@ -24,12 +24,20 @@ func everyInFlight(yield func(string, Config) bool) {
 	}
 }
 
-// A holder is a permit of a trace, and how the definition sees it.
+// A holder is a permit of a trace, or a receipt, and how the definition sees it.
 type holder struct {
 	Permit
-	key   string
-	units int
-	end   int64 // when it lapses
+	receipt *Reservation
+	key     string
+	units   int
+	end     int64 // when it lapses
+}
+
+func (h *holder) Renew() error {
+	if h.receipt != nil {
+		return h.receipt.Renew()
+	}
+	return h.Permit.Renew()
 }
 
 // TestPermit_HoldersModel plays random acquisitions, releases, and renewals, in time and too late, beside a list of
@@ -65,17 +73,30 @@ func TestPermit_HoldersModel(t *testing.T) {
 					switch op := rng.IntN(10); {
 					case op < 4:
 						n := unit * (1 + rng.IntN(3))
-						p, ok := l.Acquire(key, n)
+						h := &holder{key: key, units: n, end: end()}
+						var receipts [1]*Reservation
+						var p Permit
+						var ok bool
+						if op < 2 {
+							ok = TakeAllReceipts(receipts[:], nil, Charge{l.Key(key), n}).Allowed
+							h.receipt = receipts[0]
+						} else {
+							p, ok = l.Acquire(key, n)
+						}
 						require.Equal(t, used(key)+n <= c.Limit.Rate, ok, "step %d", step)
 						if ok {
-							all = append(all, &holder{key: key, units: n, end: end()})
-							all[len(all)-1].Permit = Permit{p.lim, p.id, p.start, owned{units: p.units.units}}
+							all = append(all, h)
+							h.Permit = Permit{p.lim, p.id, p.start, owned{units: p.units.units}}
 						} else {
 							denied++
 						}
 					case op < 6 && h != nil:
 						held := h.units > 0 && h.end > clock.Now()
-						require.Equal(t, held, h.Release() == nil, "step %d", step)
+						if h.receipt != nil {
+							h.receipt.Cancel()
+						} else {
+							require.Equal(t, held, h.Release() == nil, "step %d", step)
+						}
 						late += map[bool]int{false: h.units}[held]
 						h.units = 0
 					case op < 7 && h != nil:
@@ -98,6 +119,31 @@ func TestPermit_HoldersModel(t *testing.T) {
 			require.Positive(t, late)
 		})
 	}
+}
+
+// TestRenew_OfReceipts: a receipt keeps all of its units by renewals, those of Extend too, and under other algorithms there is
+// nothing to renew.
+func TestRenew_OfReceipts(t *testing.T) {
+	for _, c := range everyInFlight {
+		l, clock := newFrozen(t, c)
+		k, unit := l.Key("k"), c.Limit.Rate/10
+		r := mustTake(t, k, unit)
+		require.True(t, r.Extend(2*unit))
+		for range 5 {
+			clock.Advance(c.Limit.Period)
+			require.NoError(t, r.Renew())
+			require.Equal(t, 7*unit, k.Peek(0).Remaining)
+		}
+		r.Cancel()
+		require.Equal(t, 10*unit, k.Peek(0).Remaining)
+		require.ErrorIs(t, r.Renew(), ErrNotHeld)
+	}
+	l, clock := newFrozen(t, Config{Limit: PerSecond(1)})
+	r := mustTake(t, l.Key("k"), 1)
+	clock.Advance(sec)
+	require.NoError(t, r.Renew())
+	require.True(t, l.Allow("k"))
+	require.NoError(t, (*Reservation)(nil).Renew())
 }
 
 // TestConcurrent_PermitsNeverExceedTheLimit, while tables grow, keys are swept, and the limit's Rate changes to the

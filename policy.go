@@ -398,6 +398,29 @@ func (p *policy) forward(word uint64, now int64, ticks uint64) uint64 {
 	return p.alg.refund(word, now, int(ticks)) // a tick of such a line is a unit
 }
 
+// moveOut is slidingWindow.moveOut for a key's state. It fails, and returns the word as it is, for a key that is blocked
+// or is not under InFlight.
+func (p *policy) moveOut(key state, now int64, start, n uint64, renew bool) (word, next uint64, ok bool) {
+	a := p.sliding()
+	if a == nil || !a.whole || p.blockedUntil(key) > 0 {
+		return key.word, 0, false
+	}
+	one, isOne := p.alg.(*inFlight)
+	if isOne {
+		c, next, ok := a.moveOut(one.unpack(key.word), now, start, n, renew)
+		if !ok {
+			return key.word, 0, false
+		}
+		return one.pack(c), next, true
+	}
+	wide := p.wide.(*slidingWindowWide)
+	c, next, ok := a.moveOut(wide.unpack(key), now, start, n, renew)
+	if !ok {
+		return key.word, 0, false
+	}
+	return wide.pack(key.tail, c), next, true
+}
+
 // firstCharge returns the word after the first charge, at the time at, of a key under p. A
 // cost within the burst is always admitted; a larger cost is a debt. Under a wide
 // algorithm firstCharge also writes the tail; and unless d is nil, d describes a call for one

@@ -115,6 +115,55 @@ func (r *Reservation) settleMore(actual int) int {
 	return actual
 }
 
+// Renew holds the units of an InFlight key for another Period from now on, as Permit.Renew does. It returns ErrNotHeld for
+// a receipt that is settled, and if units have lapsed: those are not taken again. A nil receipt, one of another
+// algorithm, and one whose units are not counted have nothing to renew.
+func (r *Reservation) Renew() (err error) {
+	if r == nil || r.lim.config.Load().Algorithm != InFlight {
+		return nil
+	}
+	r.extending.Lock()
+	defer r.extending.Unlock()
+	for _, e := range r.more {
+		if e.Renew() != nil {
+			err = ErrNotHeld
+		}
+	}
+	if !r.renew() {
+		err = ErrNotHeld
+	}
+	return err
+}
+
+// renew is Renew without the units of Extend.
+func (r *Reservation) renew() (ok bool) {
+	rec := r.rec
+	if rec == nil {
+		return true
+	}
+	if !rec.Lock() {
+		return false
+	}
+	defer rec.Release()
+	if !r.node.Listed() {
+		return false
+	}
+	now, start := max(r.lim.now(), 0), uint64(0)
+	var a *slidingWindow
+	r.lim.update(r.id, func(p *policy, key state) (word uint64) {
+		if a = p.sliding(); !rec.IsOf(p) {
+			return key.word
+		}
+		word, start, ok = p.moveOut(key, now, r.stamp*a.period, uint64(r.node.Units), true)
+		return word
+	})
+	if ok {
+		r.stamp = start / a.period
+		rec.Restamp(&r.node, a.start(r.stamp+2))
+	}
+	return ok
+}
+
 // giveBack lets r count for no more than the used units. It fails if the charged units no longer
 // count against the key: the key is blocked, or has been dropped.
 //

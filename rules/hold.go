@@ -74,7 +74,8 @@ func (e *Engine) Hold(h *Hold, resp *Response) error {
 // Extend charges more hits to the limits of an open hold, all or none, by the rules in force. If it is admitted, the hold
 // lapses TTL from now. If it is denied (Response.Code) it has charged nothing, and the hold is as it was: the client cuts
 // what it does, and settles. Limits with 0 hits never deny it: if all are 0 it only prolongs the hold, by a TTL that may be another.
-// It is ErrNotHeld if there is no such hold.
+// It also keeps the hold's units in flight for as long; in memory, until a unit of their limit from now, unless they have
+// lapsed. It is ErrNotHeld if there is no such hold.
 func (e *Engine) Extend(h *Hold, resp *Response) error {
 	g, d, err := e.beginHold(h, resp, settling)
 	if err != nil {

@@ -197,6 +197,7 @@ func (e *Engine) extendHere(d *domainState, h *Hold, resp *Response, now int64) 
 		}
 		known.steps[step] = true
 	}
+	known.renew()
 	known.end = addTime(now, int64(h.TTL))
 	heap.Fix(&s.ends, known.index)
 	s.wake()
@@ -261,6 +262,18 @@ func (l *heldLimit) settle(used uint64) {
 
 // inFlight reports whether the limit is of units in flight.
 func (w *work) inFlight() bool { return !w.counts && w.limiter.Config().Algorithm == sluice.InFlight }
+
+// renew keeps the units in flight, which lapse a Period of their limit after their charge at the earliest, for another
+// one. Those that have lapsed are not taken again: others may have them.
+func (h *hold) renew() {
+	for i := range h.limits {
+		if l := &h.limits[i]; l.inFlight {
+			for _, r := range l.receipts {
+				_ = r.receipt.Renew()
+			}
+		}
+	}
+}
 
 // remember keeps the end of a hold, and forgets the oldest if there are more than most.
 func (s *holds) remember(h *hold, actual uint64, most int, now int64) {

@@ -503,6 +503,19 @@ descriptors:
 	require.Equal(t, 1, w.left("calls=u"), "a call that lapses has ended")
 }
 
+// TestHold_LongStream: a stream that extends its hold in time keeps its place, however long it takes.
+func TestHold_LongStream(t *testing.T) {
+	w := newWorld(t, Config{}, "domain: d\ndescriptors: [{key: calls, rate_limit: {unit: minute, requests_per_unit: 1, algorithm: in-flight}}]")
+	require.True(t, w.hold(holdOf("a", withHits("calls=u", 1))))
+	for range 6 {
+		w.clock.Advance(50 * time.Second)
+		require.True(t, w.extend(holdOf("a", withHits("calls=u", 0))))
+		require.Equal(t, 0, w.left("calls=u"))
+	}
+	require.NoError(t, w.Settle(holdOf("a", withHits("calls=u", 1))))
+	require.Equal(t, 1, w.left("calls=u"))
+}
+
 // TestHold_BesideDecide: holds and plain calls of one window together never get more than its limit, and a hold that
 // is denied holds nothing.
 func TestHold_BesideDecide(t *testing.T) {

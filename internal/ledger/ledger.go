@@ -255,6 +255,13 @@ func (rec *Record) EnterStamped(r *ends.Node, p Policy, drops, end uint64) {
 	rec.Append(r)
 }
 
+// Restamp moves r to the last place: its units count until end now.
+func (rec *Record) Restamp(r *ends.Node, end uint64) {
+	rec.Remove(r)
+	r.Least = min(end, math.MaxInt64)
+	rec.Append(r)
+}
+
 // begin lets go of reservations that are not of the key as it is.
 func (rec *Record) begin(p Policy, drops uint64) {
 	if rec.Len() > 0 && (p != rec.policy || drops != rec.seen) {
