@@ -296,6 +296,11 @@ func (m *Model) Guess(d Decision) *Model {
 func (m *Model) Take(name string, now, cost int64) Decision {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	return m.take(name, now, cost)
+}
+
+// take is Take. The caller holds mu.
+func (m *Model) take(name string, now, cost int64) Decision {
 	r := m.ruleOf(name)
 	if r.fresh == nil {
 		return m.constant(name, r, max(now, 0), cost)
