@@ -18,8 +18,11 @@ const (
 	takeUpTo
 	debit
 	peek
+	acquire
 	takeAll
 	refund
+	release
+	renew
 	reset
 	block
 	unblock
@@ -30,7 +33,7 @@ const (
 	move // of a key by a call, to the limit that it brings: see moves
 )
 
-var kindNames = [...]string{"Take", "TakeUpTo", "Charge", "Peek", "TakeAll", "Refund", "Reset", "Block", "Unblock", "SetLimit", "SetKeyLimit", "ClearKeyLimit", "Sweep", "move"}
+var kindNames = [...]string{"Take", "TakeUpTo", "Charge", "Peek", "Acquire", "TakeAll", "Refund", "Release", "Renew", "Reset", "Block", "Unblock", "SetLimit", "SetKeyLimit", "ClearKeyLimit", "Sweep", "move"}
 
 // A call is what a goroutine is to do.
 type call struct {
@@ -41,6 +44,7 @@ type call struct {
 	charges []charge      // of TakeAll
 	limit   sluice.Limit  // of SetLimit and SetKeyLimit
 	time    time.Duration // of Block
+	permit  int           // of Acquire, which fills it, and of Release and Renew: a place among the permits
 }
 
 type charge struct {
@@ -69,14 +73,19 @@ type result struct {
 	all      sluice.AllDecision
 	each     []sluice.Decision // of TakeAll
 	blocked  bool
+	ok       bool // of Acquire, Release and Renew
 }
 
 // do makes the call.
-func (c *call) do(l *sluice.Limiter) (r result) {
+func (c *call) do(l *sluice.Limiter, held permits) (r result) {
 	if c.goesByLimit() {
-		return c.doByLimit(l)
+		return c.doByLimit(l, held)
 	}
 	switch c.kind {
+	case release:
+		r.ok = held[c.permit].Load().Release() == nil
+	case renew:
+		r.ok = held[c.permit].Load().Renew() == nil
 	case refund:
 		l.Key(c.key).Refund(c.cost)
 	case reset:
@@ -100,7 +109,7 @@ func (c *call) do(l *sluice.Limiter) (r result) {
 // goesByLimit reports whether the limit of a key says what the call returns.
 func (c *call) goesByLimit() bool { return c.kind <= takeAll }
 
-func (c *call) doByLimit(l *sluice.Limiter) (r result) {
+func (c *call) doByLimit(l *sluice.Limiter, held permits) (r result) {
 	if c.kind == takeAll {
 		return c.doAll(l)
 	}
@@ -114,6 +123,8 @@ func (c *call) doByLimit(l *sluice.Limiter) (r result) {
 		r.decision = k.Charge(c.cost)
 	case peek:
 		r.decision = k.Peek(c.cost)
+	case acquire:
+		r.ok = held.acquire(c.permit, k, c.cost)
 	}
 	return r
 }
@@ -163,6 +174,12 @@ func (c *call) explains(w world, now int64, certain bool, r result) bool {
 		return r.taken <= c.cost && same(m.Take(c.key, now, int64(r.taken)), r.decision, certain)
 	case debit:
 		return same(m.Charge(c.key, now, int64(c.cost)), r.decision, certain)
+	case acquire:
+		p, ok := m.Acquire(c.key, now, int64(c.cost))
+		if ok {
+			w[c.key].permits[c.permit] = p
+		}
+		return ok == r.ok
 	}
 	return same(m.Peek(c.key, now, int64(c.cost)), r.decision, certain)
 }
@@ -219,6 +236,10 @@ func (c call) String() string {
 	switch c.kind {
 	case take, takeUpTo, debit, peek, refund:
 		return fmt.Sprintf("%s(%s, %d)%v", s, c.key, c.cost, c.brings)
+	case acquire:
+		return fmt.Sprintf("%s(%s, %d)%v as permit %d", s, c.key, c.cost, c.brings, c.permit)
+	case release, renew:
+		return fmt.Sprintf("%s(%s, permit %d)", s, c.key, c.permit)
 	case takeAll:
 		return fmt.Sprintf("%s%v", s, c.charges)
 	case block:
@@ -250,6 +271,8 @@ func (c call) outcome(r result) string {
 		return fmt.Sprintf("%+v %+v", r.all, r.each)
 	case block:
 		return fmt.Sprint(r.blocked)
+	case acquire, release, renew:
+		return fmt.Sprint(r.ok)
 	}
 	return ""
 }
@@ -283,6 +306,7 @@ type script struct {
 	before  []call             // one after the other
 	clients [][]call           // at the same time
 	steps   [2][]time.Duration // of the clock: those of before, each ahead of a call, and those of the clients' time
+	keyOf   []string           // the keys of the permits
 }
 
 // draw draws a script. One seed makes one script.

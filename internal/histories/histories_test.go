@@ -43,13 +43,17 @@ func record(s script) []porcupine.Operation {
 		told = append(told, told[len(told)-1]+int64(d))
 	}
 	var order atomic.Int64
+	held := make(permits, len(s.keyOf))
 	do := func(client int, c call) []porcupine.Operation {
+		if (c.kind == release || c.kind == renew) && held[c.permit].Load() == nil {
+			return nil // it has not been acquired, or not yet
+		}
 		op := porcupine.Operation{ClientId: client, Call: order.Add(1)}
 		from := clock.Now()
-		op.Output = c.do(l)
+		op.Output = c.do(l, held)
 		to := clock.Now()
 		op.Return = order.Add(1)
-		in := input{c, op.Call, op.Return, slices.DeleteFunc(slices.Clone(told), func(t int64) bool { return t < from || t > to })}
+		in := input{call: c, began: op.Call, returned: op.Return, times: slices.DeleteFunc(slices.Clone(told), func(t int64) bool { return t < from || t > to })}
 		return in.perKey(op)
 	}
 
@@ -88,6 +92,7 @@ func record(s script) []porcupine.Operation {
 	}
 	wg.Wait()
 	history = append(history, slices.Concat(by...)...)
+	contest(history)
 	if s.brings {
 		history = append(history, moves(history)...)
 	}
@@ -141,6 +146,18 @@ func count() int { return depth.Of(2000, 4000, 50_000) }
 // they have returned. The script of a failure is repeated by SLUICE_SEED, again and again,
 // since how the goroutines run differs each time.
 func TestHistories_HaveAnOrder(t *testing.T) {
+	overlapping := 0
+	findOrders(t, draw, func(history []porcupine.Operation) {
+		if together(history) {
+			overlapping++
+		}
+	})
+	t.Logf("%d histories, %d of them with calls at the same time", count(), overlapping)
+	require.Positive(t, overlapping, "no calls were made at the same time")
+}
+
+// findOrders records the histories of scripts, calls see with each, and fails without an order.
+func findOrders(t *testing.T, draw func(seed uint64) script, see func(history []porcupine.Operation)) {
 	seed, repeats := rand.Uint64(), false
 	if s := os.Getenv("SLUICE_SEED"); s != "" {
 		var err error
@@ -148,7 +165,6 @@ func TestHistories_HaveAnOrder(t *testing.T) {
 		require.NoError(t, err, "SLUICE_SEED")
 		repeats = true
 	}
-	overlapping := 0
 	for i := range count() {
 		if i > 0 && !repeats {
 			seed++
@@ -161,12 +177,8 @@ func TestHistories_HaveAnOrder(t *testing.T) {
 		case porcupine.Unknown:
 			t.Logf("undecided after a minute: SLUICE_SEED=%d", seed)
 		}
-		if together(history) {
-			overlapping++
-		}
+		see(history)
 	}
-	t.Logf("%d histories, %d of them with calls at the same time", count(), overlapping)
-	require.Positive(t, overlapping, "no calls were made at the same time")
 }
 
 // TestHistories_WithoutAnOrder: what the search is for is found, in histories of calls that
@@ -175,7 +187,7 @@ func TestHistories_HaveAnOrder(t *testing.T) {
 func TestHistories_WithoutAnOrder(t *testing.T) {
 	ns := start.UnixNano()
 	at := func(client int, from, to int64, now int64, c call, r result) porcupine.Operation {
-		return porcupine.Operation{ClientId: client, Input: input{c, from, to, []int64{ns + now}}, Call: from, Output: r, Return: to}
+		return porcupine.Operation{ClientId: client, Input: input{call: c, began: from, returned: to, times: []int64{ns + now}}, Call: from, Output: r, Return: to}
 	}
 	left := func(n int, back time.Duration) sluice.Decision {
 		return sluice.Decision{Allowed: true, Limit: burst, Remaining: n, ResetAfter: back}

@@ -15,6 +15,7 @@ type input struct {
 	call
 	began, returned int64
 	times           []int64
+	contested       bool // see contest
 }
 
 // perKey returns the operations that a call comes to: a change of the limit of many keys is
@@ -69,6 +70,7 @@ type key struct {
 
 	main, own sluice.Limit // the latter may be zero, for none
 	former    []former
+	permits   map[int]oracle.Permit
 }
 
 // A former limit is one that calls which have begun before until may still go by: those that
@@ -81,19 +83,19 @@ type former struct {
 func newWorld(c sluice.Config) world {
 	w := world{}
 	for _, name := range keys {
-		w[name] = &key{name: name, config: &c, model: oracle.New(oracleConfig(c, c.Limit)), main: c.Limit}
+		w[name] = &key{name: name, config: &c, model: oracle.New(oracleConfig(c, c.Limit)), main: c.Limit, permits: map[int]oracle.Permit{}}
 	}
 	return w
 }
 
 func (k *key) clone() *key {
 	c := *k
-	c.model, c.former = k.model.Clone(), slices.Clone(k.former)
+	c.model, c.former, c.permits = k.model.Clone(), slices.Clone(k.former), maps.Clone(k.permits)
 	return &c
 }
 
 func (k *key) equal(o *key) bool {
-	return k.main == o.main && k.own == o.own && slices.Equal(k.former, o.former) && k.model.Equal(o.model)
+	return k.main == o.main && k.own == o.own && slices.Equal(k.former, o.former) && maps.Equal(k.permits, o.permits) && k.model.Equal(o.model)
 }
 
 // after returns the worlds that there can be after a call which has returned r.
@@ -104,6 +106,9 @@ func (w world) after(in input, r result) (next []world) {
 			next = append(next, w.goBy(in.all(), in.began, now)...)
 		}
 		return next
+	}
+	if in.contested {
+		next = append(next, w)
 	}
 	if !in.goesByLimit() {
 		for _, now := range in.times {
@@ -207,6 +212,11 @@ func (k *key) change(in input, now int64, r result) bool {
 	switch in.kind {
 	case refund:
 		k.model.Refund(k.name, now, int64(in.cost))
+	case release, renew:
+		p := k.permits[in.permit]
+		held := in.kind == release && k.model.Release(&p, now) || in.kind == renew && k.model.Renew(&p, now)
+		k.permits[in.permit] = p
+		return held == r.ok
 	case reset:
 		k.model.Reset(k.name)
 	case block:
