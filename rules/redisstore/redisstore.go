@@ -430,6 +430,8 @@ func (c *counter) leases() bool { return c.Leases && !c.domain.refunds() }
 func (c *counter) answer(in *rules.StoreCall, out *redistier.StoreCall, r *redistier.StoreResult) {
 	in.Decision, in.Local, in.Count = r.Decision, r.Source == redistier.FromFallback, uint64(max(r.Count, 0))
 	switch limit := c.limitOf(in).Rate; {
+	case in.Op == rules.GiveBack && c.Windows(): // it was judged under plenty
+		in.Decision = lookOf(limit, in.Count, in.Decision.ResetAfter)
 	case looks(*in) && c.Windows(): // a look passes if the count is at most the limit
 		in.Decision.Allowed = in.Count <= uint64(limit)
 	case c.Windows() && limit == 0:
@@ -447,6 +449,18 @@ func (c *counter) answer(in *rules.StoreCall, out *redistier.StoreCall, r *redis
 	if in.Counted = r.Decision.Allowed; !in.Counted { // other processes may hold the units that are left, on lease
 		in.Count = max(in.Count+in.Hits, uint64(limit)+1)
 	}
+}
+
+// lookOf is the decision of a look at a window that holds count hits of limit.
+func lookOf(limit int, count uint64, left time.Duration) sluice.Decision {
+	d := sluice.Decision{Limit: limit, Remaining: int(uint64(limit) - min(count, uint64(limit))), ResetAfter: left}
+	if d.Allowed = d.Remaining > 0; !d.Allowed {
+		d.RetryAfter = left
+		if limit == 0 {
+			d.RetryAfter = sluice.Never
+		}
+	}
+	return d
 }
 
 // limitOf returns the limit that judges a call.

@@ -13,6 +13,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
+	"github.com/sluice-go/sluice"
 	"github.com/sluice-go/sluice/internal/redistest"
 	"github.com/sluice-go/sluice/redistier"
 	"github.com/sluice-go/sluice/rules"
@@ -110,4 +111,62 @@ func TestStore_CloseEndsAll(t *testing.T) {
 	require.Eventually(t, func() bool {
 		return !strings.Contains(running(), "created by github.com/sluice-go/sluice/redistier") && !strings.Contains(running(), "redisstore.newRefunds")
 	}, 10*time.Second, time.Millisecond, "%s", running())
+}
+
+// TestRefunds_AnswerAsMemory: the answer of a refund tells what is left of the rule's limit, as the answer of an engine in
+// memory does, also for a window that does not count denied hits.
+func TestRefunds_AnswerAsMemory(t *testing.T) {
+	eachServer(t, func(t *testing.T, server *redistest.Server) {
+		for name, limit := range map[string]string{
+			"denials not counted": "requests_per_unit: 10, count_denied: false",
+			"denials counted":     "requests_per_unit: 10",
+			"nothing admitted":    "requests_per_unit: 0, count_denied: false",
+		} {
+			t.Run(name, func(t *testing.T) {
+				set := load(t, "domain: d\ndescriptors: [{key: k, rate_limit: {unit: year, "+limit+"}}]\n")
+				memory, err := rules.New(set, rules.Config{})
+				require.NoError(t, err)
+				store := newStore(t, server.Addr, Config{})
+				store.sentRefunds(t)
+				shared, err := rules.New(set, rules.Config{Store: store})
+				require.NoError(t, err)
+				for i, step := range []struct {
+					hits uint64
+					back bool
+				}{{7, false}, {3, true}, {0, true}, {7, false}, {7, true}, {5, true}, {9, true}, {10, false}, {1, true}} {
+					req := &rules.Request{Domain: "d", Descriptors: []rules.Descriptor{{Entries: []rules.Entry{{Key: "k", Value: name}}, Hits: &step.hits, Refund: step.back}}}
+					var a, b rules.Response
+					require.NoError(t, memory.Decide(req, &a))
+					require.NoError(t, shared.Decide(req, &b))
+					require.Equal(t, comparable(a.Statuses[0]), comparable(b.Statuses[0]), "step %d: %+v", i, step)
+				}
+			})
+		}
+	})
+}
+
+// TestDecide_GiveBackIsALook: the decision of a GiveBack is that of a Peek of 0 under the call's limit.
+func TestDecide_GiveBackIsALook(t *testing.T) {
+	store := newStore(t, redistest.Start(t).Addr, Config{})
+	store.sentRefunds(t)
+	limit := sluice.Per(10, 365*24*time.Hour)
+	counter, err := store.Open(rules.StoreLimit{Domain: "d", Limit: limit, Algorithm: sluice.FixedWindow})
+	require.NoError(t, err)
+	memory, err := sluice.New(sluice.Config{Algorithm: sluice.FixedWindow, Limit: limit})
+	require.NoError(t, err)
+	for _, c := range []struct{ take, back int }{{7, 3}, {6, 0}, {0, 4}} {
+		calls := []rules.StoreCall{{Counter: counter, Key: "k", Hits: uint64(c.take)}, {Counter: counter, Key: "k", Op: rules.GiveBack, Hits: uint64(c.back)}}
+		require.NoError(t, store.Decide(calls))
+		memory.Take("k", c.take)
+		memory.Key("k").Refund(c.back)
+		want, got := memory.Peek("k", 0), calls[1].Decision
+		require.InDelta(t, want.RetryAfter, got.RetryAfter, float64(time.Minute), "%+v", c)
+		require.InDelta(t, want.ResetAfter, got.ResetAfter, float64(time.Minute), "%+v", c)
+		got.RetryAfter, got.ResetAfter = want.RetryAfter, want.ResetAfter
+		require.Equal(t, want, got, "%+v", c)
+	}
+	none := []rules.StoreCall{{Counter: counter, Key: "k", Op: rules.GiveBack, Hits: 1, Limit: sluice.Limit{Period: limit.Period}}}
+	require.NoError(t, store.Decide(none))
+	require.Equal(t, sluice.Never, none[0].Decision.RetryAfter)
+	require.False(t, none[0].Decision.Allowed)
 }
