@@ -34,9 +34,11 @@ func held1(hits uint64, pairs ...string) *holdpb.Descriptor {
 
 // TestHolds_GRPC: a hold over gRPC is made once, extended, cut, and settled; every error has its code.
 func TestHolds_GRPC(t *testing.T) {
-	w := newWorld(t, rules.Config{MaxHolds: 3}, Options{})
+	calls, took := 0, 0
+	w := newWorld(t, rules.Config{MaxHolds: 3}, Options{Took: func(time.Duration) { took++ }})
 	conn := dial(t, w.Service, NewHealth())
 	call := func(name string, in, out proto.Message) codes.Code {
+		calls++
 		return status.Code(conn.Invoke(t.Context(), "/"+name, in, out))
 	}
 	ten := []*holdpb.Descriptor{held1(0, "ten", "x")}
@@ -102,6 +104,7 @@ func TestHolds_GRPC(t *testing.T) {
 		require.Equal(t, codes.OK, call(holdService+"/Reserve", &holdpb.ReserveRequest{Domain: "d", Descriptors: ten, Amount: 1, IdempotencyKey: id}, &out))
 	}
 	require.Equal(t, codes.ResourceExhausted, call(holdService+"/Reserve", &holdpb.ReserveRequest{Domain: "d", Descriptors: ten, Amount: 1}, &out))
+	require.Equal(t, calls, took, "Options.Took is told of every call")
 }
 
 // post sends a body, and perhaps the header of an id.

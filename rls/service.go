@@ -45,8 +45,8 @@ type Options struct {
 	// then gets DEADLINE_EXCEEDED. 0 means 10 s; a negative time that there is no bound.
 	MessageTime time.Duration
 
-	// Took is told how long a call of a server by NewServer has taken, without the network. nil means that
-	// nobody is told.
+	// Took is told how long a call of a server by NewServer, or one of RegisterHolds, has taken, without the network.
+	// nil means that nobody is told.
 	Took func(time.Duration)
 
 	// Denied is told of each call that is denied, on the goroutine that answers it. It keeps neither the request nor the

@@ -16,8 +16,10 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/sluice-go/sluice/promsluice/promengine"
+	"github.com/sluice-go/sluice/rls/holdpb"
 )
 
 const metricRules = `
@@ -142,6 +144,33 @@ func TestMetrics(t *testing.T) {
 	assert.EqualValues(t, 5, r.scrape()[`sluice_refunded_hits_total{domain="d",rule="d.ten"}`])
 	assert.EqualValues(t, 0, r.scrape()["sluice_unrecorded_denials_total"])
 	assert.Empty(t, r.lint())
+}
+
+// TestMetrics_HoldDurations: every call about a hold, refused or not, is in the histogram of its transport.
+func TestMetrics_HoldDurations(t *testing.T) {
+	r := start(t, "--rules", rulesFile(t, metricRules), "--manual-clock")
+	conn := r.dial()
+	ten := []*holdpb.Descriptor{{Entries: []*holdpb.Descriptor_Entry{{Key: "ten", Value: "x"}}}}
+	for _, service := range []string{"sluice.ratelimit.v1.HoldService", "kuadrant.service.ratelimit.v1.RateLimitService"} {
+		for _, call := range []struct {
+			method  string
+			in, out proto.Message
+		}{
+			{"Reserve", &holdpb.ReserveRequest{Domain: "d", Descriptors: ten, Amount: 2, IdempotencyKey: service}, new(holdpb.ReserveResponse)},
+			{"Extend", &holdpb.ExtendRequest{Domain: "d", Descriptors: ten, ReservationId: service, Amount: 1}, new(holdpb.ExtendResponse)},
+			{"Commit", &holdpb.CommitRequest{Domain: "d", Descriptors: ten, ReservationId: service, ActualAmount: 1}, new(holdpb.CommitResponse)},
+			{"Release", &holdpb.ReleaseRequest{Domain: "d", Descriptors: ten, ReservationId: service}, new(holdpb.ReleaseResponse)}, // NOT_FOUND
+		} {
+			_ = conn.Invoke(t.Context(), "/"+service+"/"+call.method, call.in, call.out) // Kuadrant's has no Extend and no Release
+		}
+	}
+	for _, path := range []string{"/hold", "/extend", "/settle", "/release"} {
+		r.send("POST", "http", path, `{"domain":"d","descriptors":[{"entries":[{"key":"ten","value":"x"}]}],"id":"h"}`) // /extend and /settle want hits
+	}
+	got := r.scrape()
+	assert.EqualValues(t, 3, got[`sluice_holds_total{outcome="held"}`])
+	assert.EqualValues(t, 6, got[`sluice_request_duration_seconds_count{transport="grpc"}`])
+	assert.EqualValues(t, 4, got[`sluice_request_duration_seconds_count{transport="json"}`])
 }
 
 // TestMetrics_Absorbed: a refund that gives nothing back is told.
