@@ -266,6 +266,11 @@ func TestHolds_Invalid(t *testing.T) {
 	} {
 		require.Error(t, store.Do(ctx, []StoreCall{c}, make([]StoreResult, 1)), "%+v", c)
 	}
+	for _, c := range []StoreCall{
+		{Limit: l, Op: OpHold, Cost: 1, TTL: time.Minute, Step: "s"}, {Limit: l, Op: OpSettle, HoldID: "x", Cost: 1, Step: "s"},
+	} {
+		require.ErrorContains(t, store.Do(ctx, []StoreCall{c}, make([]StoreResult, 1)), "Step of "+c.Op.String()+` is "s"; want none, or OpExtend`)
+	}
 	same := StoreCall{Limit: l, Key: "a", Op: OpHold, HoldID: "x", Cost: 1, TTL: time.Minute}
 	_, err = store.DoAll(ctx, []StoreCall{same, same}, make([]StoreResult, 2))
 	require.ErrorContains(t, err, "two holds")

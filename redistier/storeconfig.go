@@ -203,7 +203,7 @@ const (
 	// OpExtend adds Cost units to a hold if the limit has room for them, and lets it lapse TTL from now on, unless TTL is
 	// 0. If it is denied, the hold stays as it is. With a Cost of 0 it renews the hold; under InFlight all its units then count
 	// from now on, and those that no longer counted need room. Unlike the others it is not to
-	// be tried again after an error: it may have been made.
+	// be tried again after an error, unless it has a Step: it may have been made.
 	OpExtend
 )
 

@@ -82,13 +82,13 @@ elseif op == 4 then
   local record = call('HGET', holds, id)
   local always = flags > 3
   flags = flags % 4
-  local total, ends, charged, a, b, kind, steps = 0, 0, t, 0, 0, flags, ''
+  local total, ends, charged, a, b, kind, extended = 0, 0, t, 0, 0, flags, ''
   wanted = n
   if record then
-    steps = sub(record, 44)
+    extended = sub(record, 44)
     total, ends, charged, a, b, wanted, kind = read('>I7I7I7I7I7I7B', record)
     if ends <= t then -- it has lapsed just now
-      record, total, charged, a, b, wanted, kind, steps = false, 0, t, 0, 0, n, flags, ''
+      record, total, charged, a, b, wanted, kind, extended = false, 0, t, 0, 0, n, flags, ''
     end
     @receipt_shift
   end
@@ -113,15 +113,15 @@ elseif op == 4 then
     m = what == 2 and known and ttl > 0 and tonumber(call('ZSCORE', times, '#' .. number .. id) or 0) > t and 1 or NOTHELD
   elseif what == 3 then
     local again = false
-    for i = 1, step ~= '' and #steps or 0, 16 do again = again or sub(steps, i, i + 15) == step end
+    for i = 1, step ~= '' and #extended or 0, 16 do again = again or sub(extended, i, i + 15) == step end
     if again then
       m = 1
-    elseif step ~= '' and #steps >= 16384 then
+    elseif step ~= '' and #extended >= 16384 then
       m = TOOMANY
     else
       @room
       if n <= room or always then m, more, store = 1, n, true end
-      if store then steps = steps .. step end
+      if store then extended = extended .. step end
     end
   else
     m, store, ended = 1, true, true
@@ -143,7 +143,7 @@ elseif op == 4 then
     @receipt_lasting
     lasting = tostring(min(floor((M - t + lasting) / 1000) + 1 + spare, 99999999999999))
     made = id
-    call('HSET', holds, id, pack('>I7I7I7I7I7I7B', total, ends, t, a, b, wanted, kind) .. steps)
+    call('HSET', holds, id, pack('>I7I7I7I7I7I7B', total, ends, t, a, b, wanted, kind) .. extended)
     call('ZADD', times, string.format('%.0f', ends), '+' .. id)
     call('PEXPIRE', holds, lasting)
     call('PEXPIRE', times, lasting)
