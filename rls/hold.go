@@ -42,11 +42,12 @@ func (s *Service) RegisterHolds(r grpc.ServiceRegistrar) {
 func unary[In, Out any](name string, do func(*In) (*Out, error)) func(service string) grpc.MethodDesc {
 	return func(service string) grpc.MethodDesc {
 		return grpc.MethodDesc{MethodName: name, Handler: func(srv any, ctx context.Context, read func(any) error, interceptor grpc.UnaryServerInterceptor) (any, error) {
-			if s := srv.(*Service); s.options.Took != nil {
+			s := srv.(*Service)
+			if s.options.Took != nil {
 				defer s.took(time.Now())
 			}
 			in := new(In)
-			if err := read(in); err != nil {
+			if err := s.readInTime(ctx, read, in); err != nil {
 				return nil, err
 			}
 			if interceptor == nil {
