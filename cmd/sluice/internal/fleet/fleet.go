@@ -122,7 +122,7 @@ func (s *Service) Reload() { _ = s.cmd.Process.Signal(syscall.SIGHUP) }
 // modes counts how often the service has lost its store, and found it again.
 func (s *Service) modes() (lost, found int) {
 	log := s.log.String()
-	return strings.Count(log, "the store does not answer"), strings.Count(log, "the store answers again")
+	return strings.Count(log, `msg="the store does not answer"`), strings.Count(log, `msg="the store answers again"`)
 }
 
 // Get returns a page of the service, of metrics or debug.

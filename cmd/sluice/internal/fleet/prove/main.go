@@ -3,6 +3,7 @@
 //	go run ./cmd/sluice/internal/fleet/prove pair -seconds 60      two gateways, 500 a second, 800 offered
 //	go run ./cmd/sluice/internal/fleet/prove faults                the table of faults, for each kind of server that there is
 //	go run ./cmd/sluice/internal/fleet/prove soak -minutes 30 -seed 1
+//	go run ./cmd/sluice/internal/fleet/prove streams -seed 1       1,000 streams that hold, a third of which die
 //
 // It starts the redis-server or valkey-server in the PATH, and those that SLUICE_REDIS_SERVERS names.
 package main
@@ -27,9 +28,9 @@ func main() {
 }
 
 func run(args []string) error {
-	commands := map[string]func(program string, servers []string, args []string) error{"pair": pair, "faults": faults, "soak": soak}
+	commands := map[string]func(program string, servers []string, args []string) error{"pair": pair, "faults": faults, "soak": soak, "streams": streams}
 	if len(args) == 0 || commands[args[0]] == nil {
-		return fmt.Errorf("%q: want pair, faults or soak", args)
+		return fmt.Errorf("%q: want pair, faults, soak or streams", args)
 	}
 	servers := redistest.All()
 	if len(servers) == 0 {
@@ -121,5 +122,18 @@ func soak(program string, servers, args []string) error {
 		return err
 	}
 	s := fleet.Soak{Program: program, Server: servers[0], Seed: *seed, Every: *every, Rounds: int(time.Duration(*minutes) * time.Minute / *every), Rate: *rate, Out: os.Stdout}
+	return s.Run()
+}
+
+// streams loads three services with streams that hold, extend and settle, and accounts for each of their units.
+func streams(program string, servers, args []string) error {
+	flags := flag.NewFlagSet("streams", flag.ContinueOnError)
+	n := flags.Int("streams", 1000, "how many")
+	atOnce := flags.Int("at-once", 120, "and how many at once")
+	seed := flags.Uint64("seed", 1, "chooses what streams do, who dies, and the faults")
+	if err := flags.Parse(args); err != nil {
+		return err
+	}
+	s := fleet.Streams{Program: program, Server: servers[0], Seed: *seed, Streams: *n, AtOnce: *atOnce, Out: os.Stdout}
 	return s.Run()
 }

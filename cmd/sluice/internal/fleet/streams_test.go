@@ -1,0 +1,106 @@
+package fleet
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-go/sluice/internal/depth"
+	"github.com/sluice-go/sluice/internal/redistest"
+	"github.com/sluice-go/sluice/internal/seeded"
+)
+
+// TestSoak_Streams: whatever dies, each unit of each stream is accounted for in the end, and none is in flight.
+func TestSoak_Streams(t *testing.T) {
+	binary, err := redistest.Find()
+	if err != nil {
+		t.Skip(err)
+	}
+	r := seeded.Rand(t)
+	s := Streams{Program: program(t), Server: binary, Seed: r.Uint64(), Streams: depth.Of(300, 1000, 1000), AtOnce: 120, Out: logged{t}}
+	if err := s.Run(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// told is a stream whose client has been told so; a try begins each second, and takes half of one.
+func told(calls ...holdCall) *stream {
+	s := &stream{id: "s0", user: "u0", estimate: 100, dies: -1, calls: calls}
+	at := time.Unix(0, 0)
+	for i := range s.calls {
+		c := &s.calls[i]
+		if c.sent.IsZero() {
+			at = at.Add(time.Second)
+			c.sent, c.back = at, at.Add(time.Second/2)
+		}
+	}
+	return s
+}
+
+// TestStream: what a stream may count follows from what its client has been told; and what it cannot be told is found.
+func TestStream(t *testing.T) {
+	held := holdCall{verb: hold, tokens: 100, outcome: done}
+	late := time.Unix(20, 0)
+	for name, c := range map[string]struct {
+		calls []holdCall
+		back  bool
+		want  []uint64
+		wrong bool
+	}{
+		"nothing":                      {want: []uint64{0}},
+		"denied":                       {calls: []holdCall{{verb: hold, outcome: denied}}, want: []uint64{0}},
+		"dies":                         {calls: []holdCall{held}, want: []uint64{100}},
+		"dies, and gives back":         {calls: []holdCall{held}, back: true, want: []uint64{0}},
+		"no answer":                    {calls: []holdCall{{verb: hold}}, want: []uint64{0, 100}},
+		"no answer, then denied":       {calls: []holdCall{{verb: hold}, {verb: hold, outcome: denied}}, want: []uint64{0, 100}},
+		"no answer, then held":         {calls: []holdCall{{verb: hold}, held}, want: []uint64{100}},
+		"extended":                     {calls: []holdCall{held, {verb: extend, tokens: 5, outcome: done}}, want: []uint64{105}},
+		"extended by two tries":        {calls: []holdCall{held, {verb: extend, tokens: 5}, {verb: extend, tokens: 5, outcome: done}}, want: []uint64{105}},
+		"maybe extended":               {calls: []holdCall{held, {verb: extend, tokens: 5}}, want: []uint64{100, 105}},
+		"cut":                          {calls: []holdCall{held, {verb: extend, tokens: 5, outcome: denied}}, want: []uint64{100}},
+		"settled":                      {calls: []holdCall{held, {verb: settle, tokens: 7, outcome: done}}, back: true, want: []uint64{7}},
+		"maybe settled":                {calls: []holdCall{held, {verb: settle, tokens: 7}}, want: []uint64{7, 100}},
+		"released":                     {calls: []holdCall{held, {verb: release, outcome: done}}, want: []uint64{0}},
+		"settled late":                 {calls: []holdCall{held, {verb: settle, tokens: 7, outcome: gone, sent: late, back: late}}, want: []uint64{100}},
+		"lost before it lapses":        {calls: []holdCall{held, {verb: settle, tokens: 7, outcome: gone}}, wrong: true},
+		"settled, although it lapsed":  {calls: []holdCall{held, {verb: settle, tokens: 7, outcome: done, sent: late, back: late}}, wrong: true},
+		"a hold that says it is gone":  {calls: []holdCall{{verb: hold, outcome: gone}}, wrong: true},
+		"extended after it has lapsed": {calls: []holdCall{held, {verb: extend, tokens: 5, outcome: gone, sent: late, back: late}}, want: []uint64{100}},
+	} {
+		s := told(c.calls...)
+		s.giveBack = c.back
+		may, err := s.possible()
+		require.Equal(t, c.wrong, err != nil, "%s: %v", name, err)
+		require.Equal(t, c.want, may, name)
+	}
+}
+
+// TestStream_Account: the account finds each unit that is too many or too few, and a place that is still taken.
+func TestStream_Account(t *testing.T) {
+	s := told(holdCall{verb: hold, tokens: 100, outcome: done}, holdCall{verb: settle, tokens: 7, outcome: done})
+	for name, c := range map[string]struct {
+		own, tokens, places uint64
+		wrong               string
+	}{
+		"right":     {7, 7, 0, ""},
+		"own":       {8, 8, 0, "s0 counts 8, and not [7]"},
+		"tokens":    {7, 8, 0, "the tokens of u0 are 8, and its streams count 7"},
+		"minted":    {7, 6, 0, "the tokens of u0 are 6, and its streams count 7"},
+		"in flight": {7, 7, 1, "1 streams of u0 are still in flight"},
+	} {
+		_, err := account([]*stream{s}, map[[2]string]uint64{{"own", "s0"}: c.own, {"tokens", "u0"}: c.tokens, {"streams", "u0"}: c.places})
+		if c.wrong == "" {
+			require.NoError(t, err, name)
+		} else {
+			require.ErrorContains(t, err, c.wrong, name)
+		}
+	}
+	var many []*stream
+	for range streamPlaces + 1 {
+		many = append(many, told(holdCall{verb: hold, tokens: 100, outcome: done}))
+	}
+	require.Equal(t, streamPlaces+1, atOnce(many, "u0"))
+	require.Equal(t, 1, atOnce([]*stream{s}, "u0"))
+	require.Len(t, requestsOf(many, "u0"), streamPlaces+1)
+}
