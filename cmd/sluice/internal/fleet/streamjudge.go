@@ -7,8 +7,9 @@ import (
 )
 
 // possible returns what a stream may count in the end, by what its client has been told: one number, unless the answer to its
-// last calls is missing. It is an error if the client has been told what cannot be.
-func (s *stream) possible() ([]uint64, error) {
+// last calls is missing. It is an error if the client has been told what cannot be: that a hold
+// is not there before it lapses is possible if Redis forgets.
+func (s *stream) possible(forgets bool) ([]uint64, error) {
 	if s.fault != nil {
 		return nil, s.fault
 	}
@@ -32,7 +33,7 @@ func (s *stream) possible() ([]uint64, error) {
 		}
 		switch {
 		case c.outcome == gone:
-			if c.verb == hold || c.back.Before(reached.Add(streamTTL)) {
+			if c.verb == hold || !forgets && c.back.Before(reached.Add(streamTTL)) {
 				return nil, fmt.Errorf("%s is not there any more, %v after it was held or extended", s.id, c.back.Sub(reached))
 			}
 			ended = nil
@@ -44,7 +45,7 @@ func (s *stream) possible() ([]uint64, error) {
 			held, reached, lapses = plus(before, c.tokens), first, c.back.Add(streamTTL)
 		case c.verb == extend && c.outcome == unknown:
 			held, lapses = append(slices.Clone(before), plus(before, c.tokens)...), c.back.Add(streamTTL+tryFor)
-		case c.outcome == done && len(ended) == 0 && c.sent.After(lapses):
+		case c.outcome == done && !forgets && len(ended) == 0 && c.sent.After(lapses):
 			return nil, fmt.Errorf("%s is settled %v after it lapsed", s.id, c.sent.Sub(lapses))
 		case c.outcome == done:
 			return []uint64{c.tokens}, nil
@@ -62,27 +63,33 @@ func (s *stream) possible() ([]uint64, error) {
 	return slices.Compact(ended), nil
 }
 
-// account returns the sums of all streams, and an error if what counts is anything else than what they have used, settled or
+// An account is of all streams, by what counts in the end.
+type account struct {
+	streams []*stream
+	counts  map[[2]string]uint64
+	losses  []loss
+	forgets bool
+
+	sums map[string]uint64 // of what counts for the streams of each user; of the least that may, if Redis forgets
+	most map[string]uint64
+	err  error // the first of it that is wrong
+}
+
+func (a *account) wrong(format string, args ...any) {
+	if a.err == nil {
+		a.err = fmt.Errorf(format, args...)
+	}
+}
+
+// judge returns the sums of all streams, and an error if what counts is anything else than what they have used, settled or
 // lapsed; if a limit has admitted too much; or if a place is still taken.
-func account(streams []*stream, counts map[[2]string]uint64) (string, error) {
-	sums := map[string]uint64{}
+func (a *account) judge() (string, error) {
+	a.sums, a.most = map[string]uint64{}, map[string]uint64{}
 	settled, lapsed := uint64(0), uint64(0)
 	var died, ends, without int
-	var err error
-	wrong := func(format string, args ...any) {
-		if err == nil {
-			err = fmt.Errorf(format, args...)
-		}
-	}
-	for _, s := range streams {
-		may, fault := s.possible()
-		n := counts[[2]string{"own", s.id}]
-		if fault != nil {
-			wrong("%w", fault)
-		} else if !slices.Contains(may, n) {
-			wrong("%s counts %d, and not %v: %s", s.id, n, may, s.history())
-		}
-		if sums[s.user] += n; s.settled() {
+	for _, s := range a.streams {
+		n, known := a.of(s)
+		if a.sums[s.user] += n; s.settled() {
 			settled += n
 			ends++
 		} else {
@@ -91,33 +98,85 @@ func account(streams []*stream, counts map[[2]string]uint64) (string, error) {
 		if s.dies >= 0 {
 			died++
 		}
-		if len(may) > 1 {
+		if !known {
 			without++
 		}
+		a.most[s.user] += s.most(a.losses)
 	}
+	text := fmt.Sprintf("%d clients were to die, %d streams were settled; %d tokens settled, %d lapsed; %d clients do not know what counts", died, ends, settled, lapsed, without)
 	for u := range streamUsers {
-		user := fmt.Sprint("u", u)
-		if n := counts[[2]string{"tokens", user}]; n != sums[user] {
-			wrong("the tokens of %s are %d, and its streams count %d", user, n, sums[user])
+		text += a.user(fmt.Sprint("u", u))
+	}
+	return text, a.err
+}
+
+// of returns what counts for a stream, and whether that was known before.
+func (a *account) of(s *stream) (n uint64, known bool) {
+	may, fault := s.possible(a.forgets)
+	n = a.counts[[2]string{"own", s.id}]
+	switch {
+	case fault != nil:
+		a.wrong("%w", fault)
+		return n, false
+	case a.forgets:
+		return slices.Min(may), len(may) == 1
+	case !slices.Contains(may, n):
+		a.wrong("%s counts %d, and not %v: %s", s.id, n, may, s.history())
+	}
+	return n, len(may) == 1
+}
+
+// user judges the limits of a user.
+func (a *account) user(user string) (text string) {
+	risk, holds := uint64(0), 0
+	n, least := a.counts[[2]string{"tokens", user}], a.sums[user]
+	if a.forgets {
+		risk, holds = a.risk(user)
+		text = fmt.Sprintf("; of %s %d tokens count, at least %d less %d and at most %d", user, n, least, risk, a.most[user])
+	}
+	switch {
+	case !a.forgets && n != least:
+		a.wrong("the tokens of %s are %d, and its streams count %d", user, n, least)
+	case n+risk < least || a.forgets && n > a.most[user]:
+		a.wrong("the tokens of %s are %d, and its streams have used at least %d, of which %d may be lost, and at most %d", user, n, least, risk, a.most[user])
+	case user == tightUser && least > streamTight+risk:
+		a.wrong("%s has used %d tokens, the limit is %d, and %d may be lost", user, least, streamTight, risk)
+	}
+	if n := a.counts[[2]string{"streams", user}]; n != 0 {
+		a.wrong("%d streams of %s are still in flight", n, user)
+	}
+	if n := atOnce(a.streams, user); n > streamPlaces+holds {
+		a.wrong("%d streams of %s ran at once, and at most %d may", n, user, streamPlaces+holds)
+	}
+	worst, err := worstRequests()
+	if err == nil {
+		err = Spans(requestsOf(a.streams, user), holds, worst)
+	}
+	if err != nil {
+		a.wrong("the requests of %s: %w", user, err)
+	}
+	return text
+}
+
+// most returns the most that a stream may count if Redis forgets: a call that is tried again after a loss is made once more, and
+// nothing is given back of a hold that is lost.
+func (s *stream) most(losses []loss) (n uint64) {
+	tries := map[int]int{} // by step, -1 for the hold
+	for _, c := range s.calls {
+		step := c.step
+		if c.verb == hold {
+			step = -1
 		}
-		if n := counts[[2]string{"streams", user}]; n != 0 {
-			wrong("%d streams of %s are still in flight", n, user)
-		}
-		if n := atOnce(streams, user); n > streamPlaces {
-			wrong("%d streams of %s ran at once, and at most %d may", n, user, streamPlaces)
-		}
-		worst, bad := worstRequests()
-		if bad == nil {
-			bad = Spans(requestsOf(streams, user), 0, worst)
-		}
-		if bad != nil {
-			wrong("the requests of %s: %w", user, bad)
+		switch {
+		case c.outcome == gone, c.verb == release:
+		case c.verb >= settle:
+			n += max(s.used, s.estimate) - s.estimate
+		case c.outcome != denied && tries[step] <= len(losses):
+			tries[step]++
+			n += c.tokens
 		}
 	}
-	if tight := fmt.Sprint("u", streamUsers-1); sums[tight] > streamTight {
-		wrong("%d tokens of %s count, and the limit is %d", sums[tight], tight, streamTight)
-	}
-	return fmt.Sprintf("%d clients were to die, %d streams were settled; %d tokens settled, %d lapsed; %d clients do not know what counts", died, ends, settled, lapsed, without), err
+	return n
 }
 
 // settled reports whether the client knows that its stream is settled.
@@ -187,4 +246,45 @@ func requestsOf(streams []*stream, user string) (calls []Call) {
 		}
 	}
 	return calls
+}
+
+// A loss is a time in which Redis was dead. If it forgets, services remember what they have seen.
+type loss struct{ killed, back time.Time }
+
+// risk returns the tokens, and the holds, that may be lost, since no service that knew of them told a Redis that had forgotten.
+//
+// A service knows of a call that it has answered, and of all that were answered before one of the same key that it
+// has made. It tells so with its next call of the key, unless it dies before.
+func (a *account) risk(user string) (tokens uint64, holds int) {
+	var calls []*holdCall
+	for _, s := range a.streams {
+		for i := range s.calls {
+			if s.user == user {
+				calls = append(calls, &s.calls[i])
+			}
+		}
+	}
+	for _, l := range a.losses {
+		tells := map[*instance]bool{}
+		for _, c := range calls {
+			if c.outcome != unknown && c.sent.After(l.back) && (c.by.died.IsZero() || c.back.Before(c.by.died)) && c.by.began.Before(l.killed) {
+				tells[c.by] = true
+			}
+		}
+		known := time.Time{}
+		for _, c := range calls {
+			if c.outcome != unknown && tells[c.by] && c.back.Before(l.killed) && c.sent.After(known) {
+				known = c.sent
+			}
+		}
+		for _, c := range calls {
+			if c.outcome != done || c.verb == release || c.sent.After(l.killed) || tells[c.by] || !c.back.After(known) {
+				continue
+			}
+			if tokens += c.tokens; c.verb == hold {
+				holds++
+			}
+		}
+	}
+	return tokens, holds
 }

@@ -17,19 +17,26 @@ import (
 // once, asks for more while it grows, and settles. A third of the clients die on the way, some between a call and its
 // answer; meanwhile services are killed and started again, and the store is killed, halted, slowed, and loses its answers.
 //
-// Redis writes each command to its disk before it answers, so that its death loses nothing, and the account is exact.
+// Redis writes each command to its disk before it answers, so that its death loses nothing, and the account is exact. If it
+// Forgets, it has no disk: then the account is of what services remember together; see risk.
 type Streams struct {
 	Program, Server string
 	Seed            uint64 // of the streams and of the faults
 	Streams, AtOnce int
+	Forgets         bool
 	Out             io.Writer
 }
 
 // streamTTL is how long a hold lasts that nobody settles or extends. Faults and the patience of clients are shorter.
 const streamTTL = 5 * time.Second
 
+// streamPeriod is that of what runs at once.
+const streamPeriod = 6 * time.Second
+
 // streamUsers share limits. Those of the last one are tight.
 const streamUsers, streamServices = 3, 3
+
+const tightUser = "u2"
 
 const (
 	streamPlaces   = 32      // of streams at once, for each user
@@ -44,15 +51,15 @@ sluice: {atomic: true}
 descriptors:
 - {key: requests, rate_limit: {unit: second, requests_per_unit: %d, algorithm: gcra}}
 - {key: tokens, rate_limit: {unit: year, requests_per_unit: %d}}
-- {key: tokens, value: u%d, rate_limit: {unit: year, requests_per_unit: %d}}
-- {key: streams, rate_limit: {period: 6s, requests_per_unit: %d, algorithm: in-flight}}
+- {key: tokens, value: %s, rate_limit: {unit: year, requests_per_unit: %d}}
+- {key: streams, rate_limit: {period: %v, requests_per_unit: %d, algorithm: in-flight}}
 - {key: own, rate_limit: {unit: year, requests_per_unit: %d}}
-`, streamRequests, streamTokens, streamUsers-1, streamTight, streamPlaces, streamTokens)
+`, streamRequests, streamTokens, tightUser, streamTight, streamPeriod, streamPlaces, streamTokens)
 
 // An instance is a process of a replica, from its start to its death.
 type instance struct {
 	*Service
-	dead atomic.Bool
+	began, died time.Time // died is zero if it is alive
 	// The answers of each kind that clients have read, and the calls whose outcome nobody has told them.
 	done, denied, gone, unknown [verbs]atomic.Int64
 }
@@ -63,7 +70,7 @@ type streaming struct {
 	store    *Store
 	fleet    *Fleet
 	replicas [streamServices]atomic.Pointer[instance]
-	past     []*instance
+	losses   []loss
 	streams  []*stream
 	faults   map[string]int
 }
@@ -76,7 +83,11 @@ func (s *Streams) Run() error {
 	}
 	defer os.RemoveAll(dir)
 	run := &streaming{Streams: s, faults: map[string]int{}}
-	if run.store, err = Open(s.Server, Single, streamServices, "--dir", dir, "--appendonly", "yes", "--appendfsync", "always"); err != nil {
+	disk := []string{"--dir", dir, "--appendonly", "yes", "--appendfsync", "always"}
+	if s.Forgets {
+		disk = nil
+	}
+	if run.store, err = Open(s.Server, Single, streamServices, disk...); err != nil {
 		return err
 	}
 	defer run.store.Close()
@@ -88,7 +99,7 @@ func (s *Streams) Run() error {
 	}
 	defer run.fleet.Close()
 	for i, service := range run.fleet.Services {
-		run.replicas[i].Store(&instance{Service: service})
+		run.replicas[i].Store(&instance{Service: service, began: time.Now()})
 	}
 	fmt.Fprintf(s.Out, "%s, seed %d, %d streams\n", run.store.Version, s.Seed, s.Streams)
 	run.plan()
@@ -153,9 +164,7 @@ func (s *streaming) fault(r *rand.Rand) error {
 	case "a service killed":
 		return s.restart(i, lasts)
 	case "Redis killed":
-		server.Kill()
-		time.Sleep(lasts)
-		return server.Restart()
+		return s.lose(func() error { time.Sleep(lasts); return nil })
 	case "Redis halted":
 		if err := server.Stop(); err != nil {
 			return err
@@ -173,27 +182,34 @@ func (s *streaming) fault(r *rand.Rand) error {
 		time.Sleep(lasts)
 		proxy.Slow(0)
 	default:
-		server.Kill()
-		err := s.restart(i, lasts/2)
-		if again := server.Restart(); err == nil {
-			err = again
-		}
-		return err
+		return s.lose(func() error { return s.restart(i, lasts/2) })
 	}
 	return nil
+}
+
+// lose kills Redis, and starts it again after something else.
+func (s *streaming) lose(meanwhile func() error) error {
+	server, l := s.store.Servers[0], loss{killed: time.Now()}
+	server.Kill()
+	err := meanwhile()
+	l.back = time.Now()
+	if again := server.Restart(); err == nil {
+		err = again
+	}
+	s.losses = append(s.losses, l)
+	return err
 }
 
 // restart kills a service, and starts another one in its place after a time.
 func (s *streaming) restart(i int, after time.Duration) error {
 	old := s.replicas[i].Load()
-	old.dead.Store(true)
+	old.died = time.Now()
 	old.Kill()
-	s.past = append(s.past, old)
 	time.Sleep(after)
 	if err := s.fleet.start(i, s.store.URLs[i]); err != nil {
 		return err
 	}
-	s.replicas[i].Store(&instance{Service: s.fleet.Services[i]})
+	s.replicas[i].Store(&instance{Service: s.fleet.Services[i], began: time.Now()})
 	return nil
 }
 
@@ -204,12 +220,16 @@ func (s *streaming) settleUp() error {
 	}
 	// A call without an answer may be made a little later than its client has given up.
 	due := s.lastTouch().Add(streamTTL + time.Second)
+	if s.Forgets { // what is in flight of lost holds comes back with its windows
+		due = s.lastTouch().Add(2*streamPeriod + time.Second)
+	}
 	time.Sleep(time.Until(due))
 	counts, err := s.counts()
 	if err != nil {
 		return err
 	}
-	text, err := account(s.streams, counts)
+	judge := account{streams: s.streams, counts: counts, losses: s.losses, forgets: s.Forgets}
+	text, err := judge.judge()
 	for _, in := range s.live() {
 		if wrong := in.metrics(); err == nil {
 			err = wrong

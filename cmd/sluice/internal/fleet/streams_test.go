@@ -1,6 +1,7 @@
 package fleet
 
 import (
+	"os"
 	"testing"
 	"time"
 
@@ -11,16 +12,25 @@ import (
 	"github.com/sluice-go/sluice/internal/seeded"
 )
 
-// TestSoak_Streams: whatever dies, each unit of each stream is accounted for in the end, and none is in flight.
+// TestSoak_Streams: whatever dies, each unit of each stream is accounted for in the end, and none is in flight: exactly if Redis
+// forgets nothing, and else but for what no service that lives on has seen.
 func TestSoak_Streams(t *testing.T) {
 	binary, err := redistest.Find()
 	if err != nil {
 		t.Skip(err)
 	}
+	n := depth.Of(0, 60, 60)
+	if os.Getenv("SLUICE_FLEET") != "" {
+		n = depth.Of(300, 1000, 1000)
+	} else if n == 0 {
+		t.Skip("this takes half a minute of real time")
+	}
+	path, err := built()
+	require.NoError(t, err)
 	r := seeded.Rand(t)
-	s := Streams{Program: program(t), Server: binary, Seed: r.Uint64(), Streams: depth.Of(300, 1000, 1000), AtOnce: 120, Out: logged{t}}
-	if err := s.Run(); err != nil {
-		t.Fatal(err)
+	for _, forgets := range []bool{false, true} {
+		s := Streams{Program: path, Server: binary, Seed: r.Uint64(), Streams: n, AtOnce: 120, Forgets: forgets, Out: logged{t}}
+		require.NoError(t, s.Run())
 	}
 }
 
@@ -70,7 +80,7 @@ func TestStream(t *testing.T) {
 	} {
 		s := told(c.calls...)
 		s.giveBack = c.back
-		may, err := s.possible()
+		may, err := s.possible(false)
 		require.Equal(t, c.wrong, err != nil, "%s: %v", name, err)
 		require.Equal(t, c.want, may, name)
 	}
@@ -89,7 +99,8 @@ func TestStream_Account(t *testing.T) {
 		"minted":    {7, 6, 0, "the tokens of u0 are 6, and its streams count 7"},
 		"in flight": {7, 7, 1, "1 streams of u0 are still in flight"},
 	} {
-		_, err := account([]*stream{s}, map[[2]string]uint64{{"own", "s0"}: c.own, {"tokens", "u0"}: c.tokens, {"streams", "u0"}: c.places})
+		a := account{streams: []*stream{s}, counts: map[[2]string]uint64{{"own", "s0"}: c.own, {"tokens", "u0"}: c.tokens, {"streams", "u0"}: c.places}}
+		_, err := a.judge()
 		if c.wrong == "" {
 			require.NoError(t, err, name)
 		} else {
@@ -103,4 +114,39 @@ func TestStream_Account(t *testing.T) {
 	require.Equal(t, streamPlaces+1, atOnce(many, "u0"))
 	require.Equal(t, 1, atOnce([]*stream{s}, "u0"))
 	require.Len(t, requestsOf(many, "u0"), streamPlaces+1)
+}
+
+// TestStream_Risk: what may be lost is what nobody has seen who tells of it after the loss.
+func TestStream_Risk(t *testing.T) {
+	at := func(s float64) time.Time { return time.Unix(0, 0).Add(time.Duration(s * float64(time.Second))) }
+	first, other := &instance{}, &instance{}
+	call := func(by *instance, v verb, tokens uint64, sent float64) holdCall {
+		return holdCall{verb: v, tokens: tokens, outcome: done, sent: at(sent), back: at(sent + 0.5), by: by}
+	}
+	lost := []loss{{at(10), at(11)}}
+	risk := func(calls ...holdCall) (uint64, int) {
+		first.began, other.began = at(-1), at(-1)
+		a := account{streams: []*stream{{user: "u0", calls: calls}}, losses: lost}
+		return a.risk("u0")
+	}
+	for name, c := range map[string]struct {
+		calls  []holdCall
+		tokens uint64
+		holds  int
+	}{
+		"told by who has made it":     {calls: []holdCall{call(first, hold, 100, 1), call(first, extend, 1, 12)}},
+		"told by who has seen it":     {calls: []holdCall{call(first, hold, 100, 1), call(other, extend, 1, 3), call(other, extend, 1, 12)}},
+		"seen by nobody who tells":    {calls: []holdCall{call(first, hold, 100, 1), call(other, extend, 1, 12)}, tokens: 100, holds: 1},
+		"seen before it was made":     {calls: []holdCall{call(other, extend, 1, 0), call(first, extend, 100, 1), call(other, extend, 1, 12)}, tokens: 100},
+		"made after the loss":         {calls: []holdCall{call(first, hold, 100, 12)}},
+		"nobody tells":                {calls: []holdCall{call(first, hold, 100, 1), call(first, settle, 7, 2)}, tokens: 107, holds: 1},
+		"nothing is left to be known": {calls: []holdCall{call(first, release, 0, 1)}},
+	} {
+		tokens, holds := risk(c.calls...)
+		require.Equal(t, c.tokens, tokens, name)
+		require.Equal(t, c.holds, holds, name)
+	}
+	first.died = at(11.5)
+	tokens, _ := risk(call(first, hold, 100, 1), call(other, extend, 1, 12))
+	require.EqualValues(t, 100, tokens)
 }

@@ -131,9 +131,10 @@ func streams(program string, servers, args []string) error {
 	n := flags.Int("streams", 1000, "how many")
 	atOnce := flags.Int("at-once", 120, "and how many at once")
 	seed := flags.Uint64("seed", 1, "chooses what streams do, who dies, and the faults")
+	forgets := flags.Bool("forgets", false, "Redis has no disk, so that it forgets all when it dies")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
-	s := fleet.Streams{Program: program, Server: servers[0], Seed: *seed, Streams: *n, AtOnce: *atOnce, Out: os.Stdout}
+	s := fleet.Streams{Program: program, Server: servers[0], Seed: *seed, Streams: *n, AtOnce: *atOnce, Forgets: *forgets, Out: os.Stdout}
 	return s.Run()
 }
