@@ -97,7 +97,7 @@ func (k Key) acquire(cost int) (Permit, bool) {
 }
 
 // Release gives the units back, whole. It returns ErrNotHeld, and changes nothing, if the permit has been released
-// or has lapsed.
+// or has lapsed. Of several at the same time one gives the units back; the others may return before it has.
 func (p *Permit) Release() error {
 	units := p.units.take(0)
 	switch {

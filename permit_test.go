@@ -196,6 +196,26 @@ func TestConcurrent_PermitsNeverExceedTheLimit(t *testing.T) {
 	}
 }
 
+// TestConcurrent_PermitsAllComeBack, by calls that are close enough to meet between the reading of a word and its swap.
+func TestConcurrent_PermitsAllComeBack(t *testing.T) {
+	for name, c := range everyInFlight {
+		t.Run(name, func(t *testing.T) {
+			l, _ := newFrozen(t, c)
+			k := l.Key("k")
+			goDo(4, func(int) {
+				for range 50_000 {
+					p, ok := k.Acquire(1)
+					if !ok || p.Renew() != nil || p.Release() != nil {
+						t.Error("there was room, and the permit was held")
+						return
+					}
+				}
+			})()
+			require.Equal(t, c.Limit.Rate, k.Peek(0).Remaining)
+		})
+	}
+}
+
 // TestAcquire_WithoutACount: a permit for what is not counted can be released once, and changes nothing.
 func TestAcquire_WithoutACount(t *testing.T) {
 	minute := PerMinute(1)
