@@ -176,11 +176,11 @@ func (p *Permit) change(units uintptr, renew bool) (ok bool) {
 			}
 		}
 	}
-	l.update(p.id, func(pol *policy, key state) (word uint64) {
+	tracked := l.update(p.id, func(pol *policy, key state) (word uint64) {
 		word, next, ok = pol.moveOut(key, now, p.start, n, renew)
 		return word
 	})
-	if ok {
+	if ok = ok && tracked; ok { // a try from before the key was dropped may have set ok
 		p.start = next
 	}
 	return ok

@@ -150,14 +150,14 @@ func (r *Reservation) renew() (ok bool) {
 	}
 	now, start := max(r.lim.now(), 0), uint64(0)
 	var a *slidingWindow
-	r.lim.update(r.id, func(p *policy, key state) (word uint64) {
-		if a = p.sliding(); !rec.IsOf(p) {
+	tracked := r.lim.update(r.id, func(p *policy, key state) (word uint64) {
+		if a, ok = p.sliding(), rec.IsOf(p); !ok {
 			return key.word
 		}
 		word, start, ok = p.moveOut(key, now, r.stamp*a.period, uint64(r.node.Units), true)
 		return word
 	})
-	if ok {
+	if ok = ok && tracked; ok {
 		r.stamp = start / a.period
 		rec.Restamp(&r.node, a.start(r.stamp+2))
 	}
