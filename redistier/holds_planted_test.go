@@ -21,7 +21,7 @@ func TestHolds_Planted(t *testing.T) {
 		{"lapsed units are free", "units = out", "units = 0"},
 		{"held twice", "if record then\nm = wanted", "if false then\nm = wanted"},
 		{"held again after its end", "known = tonumber(", "known = false and tonumber("},
-		{"lost units are free", "min((H2 - H) * U, B)", "0"},
+		{"lost units are free", "min(out * U, B)", "0"},
 		{"extended beyond the limit", "@room\nif n <= room or always then m, more, store = 1, n, true end\nif store", "m, more, store = 1, n, true\nif store"},
 		{"it lapses late", "", ""},
 		{"the lapse is forgotten", "max(M, ends), L > 0 and min(L, ends) or ends", "max(M, ends), 0"},

@@ -4,7 +4,6 @@
 H = min(H + units, HALF)
 -- @receipt_shift
 -- @receipt_settle
-given = total > 0
 H = max(0, H - total)
 units = n
 @charge

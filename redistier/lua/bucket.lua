@@ -44,6 +44,7 @@ if g >= gen then
   elseif T2 < T then
     D2 = max(0, D2 - (T - T2) / G * R)
   end
+  @receipt_stale
   if D2 > D then D, healed = D2, lost end
   gen = g
   if size == 46 and not lost then E, O1, O2 = read('>I4I7I7', state, p) end
@@ -121,9 +122,20 @@ lasting = (floor(B / R) + 1) * G
 -- @receipt_lost
 -- Redis has lost a newer state. Holds that it has lost with it count as spent, from when they would have lapsed or from
 -- now on.
-if lost and H2 > H and (stored == '' or g > gen or T2 > T) then
+local out = stored ~= '' and g > gen and H2 or max(0, H2 - H)
+if lost and out > 0 and (stored == '' or g > gen or T2 > T) then
   local from = max(T2, min(now, M2))
   from = from + -from % G
-  D2 = min(max(0, D2 - (from - T2) / G * R) + min((H2 - H) * U, B), LARGEST - R)
+  D2 = min(max(0, D2 - (from - T2) / G * R) + min(out * U, B), LARGEST - R)
   T2 = from
+end
+-- @receipt_stale
+-- Holds have ended since the server was a replica, and it does not know which: all that it has count as spent.
+if lost and stored ~= '' and g > gen and D2 > 0 then
+  stale = true
+  local from = max(T, min(now, M))
+  from = from + -from % G
+  local gone = (from - T) / G * R
+  D, D2, T = min(max(0, D - gone) + min(H * U, B), LARGEST - R), max(0, D2 - gone), from
+  H = 0
 end

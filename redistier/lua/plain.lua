@@ -9,6 +9,7 @@
 -- @receipt_out
 -- @receipt_pass
 -- @receipt_reply
+-- @receipt_stale
 -- @receipt_state
 -- @receipt_store
 -- @receipt_variables

@@ -27,7 +27,8 @@ what, ttl, most, flags, id, step, at = read('>BI7I4BBc0Bc0', arg, at)
 -- @receipt_variables
 local NOTHELD, TOOMANY, OTHER = 4294967295, 4294967294, 4294967293
 local H, L, M, H2, L2, M2 = 0, 0, 0, 0, 0, 0
-local dropped, ended, mark, held, given, units, lapses, made, wanted = false, false, false, 0, false, 0, 0, '', 0
+local dropped, ended, mark, held, units, lapses, made, wanted = false, false, false, 0, 0, 0, '', 0
+local stale = false
 -- @receipt_learn
 if #state < 22 then return redis.error_reply(FOREIGN) end
 H2, L2, M2 = read('>I7I7I7', state, #state - 20)
@@ -39,8 +40,11 @@ elseif stored == '' then
 end
 
 -- @receipt_pass
+-- The records may be of holds that have ended: see @receipt_stale. What the caller has seen has what they used, and none
+-- of them gives anything back.
+if stale then call('PEXPIRE', holds, '0') end
 -- Holds that have lapsed do so at their own times, one after another.
-if holds and (L > 0 and max(now, T) >= L or op == 4 and stored == '') then
+if holds and not stale and (L > 0 and max(now, T) >= L or op == 4 and stored == '') then
   local asked, till, from = now, max(now, T), 0
   local limit = string.format('%.0f', till)
   dropped = {}
@@ -128,7 +132,7 @@ elseif op == 4 then
     mark = kind > 1 and call('ZCARD', times) < 4 * most and max(ends, t + ttl)
     local unused = max(0, total - n)
     @receipt_settle
-    if given then gen = max(gen + 1, floor(t / 1000)) end
+    gen = max(gen + 1, floor(t / 1000)) -- so that whoever has seen this tells a replica that has not
   end
   if store and not ended then
     units = more
@@ -152,7 +156,7 @@ elseif op == 4 then
     us = max(us, life)
   end
 -- @receipt_store
-if dropped and not store then
+if (dropped or stale) and not store then
   @fresh
   us, store = max(us, life), true
 end

@@ -8,7 +8,6 @@
 -- @receipt_lasting
 lasting = 2 * P
 -- @receipt_settle
-given = unused > 0
 @receipt_back
 units = max(0, n - total)
 @charge
