@@ -19,7 +19,7 @@ import (
 // A standby is what a replica has of a key with holds: its three values, as they were when it got the last write.
 type standby struct {
 	values  map[string]string
-	charged int // units that callers had been admitted by then
+	charged int // that of the failover, by then
 }
 
 func standbyOf(t testing.TB, client redis.UniversalClient, key string) standby {
@@ -62,7 +62,7 @@ type failover struct {
 	settled  []StoreCall // to be sent again
 	standbys []standby
 	used     int // units used for good
-	charged  int // units that were admitted, in all
+	charged  int // units that were admitted, in all, and those that settlements have kept from coming back
 	lost     int // of them, those that a replica had not got when it took over
 }
 
@@ -156,6 +156,9 @@ func (f *failover) step(i int) {
 			}
 			f.ask(c)
 			f.used += c.Cost
+			if f.open[id].back { // it would come back, where the settlement is lost
+				f.charged += c.Cost
+			}
 			delete(f.open, id)
 			f.settled = append(f.settled, c)
 		}
