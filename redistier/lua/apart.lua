@@ -12,7 +12,7 @@ units = n
 local out = min(H, total)
 H = H - out
 if backs then
-  gen = max(gen + 1, floor(t / 1000))
+  gen = gen + 1
 else
   units = out
   @charge

@@ -25,5 +25,5 @@ if ends > t then lapsed = total - a - b end -- it has not lapsed itself
 -- An extension renews the whole hold: all its units count from now on.
 local renewed = min(b, prev)
 cur, prev = min(cur + units + renewed + lapsed, HALF), prev - renewed
-if renewed > 0 then gen = max(gen + 1, floor(t / 1000)) end
+if renewed > 0 then gen = gen + 1 end
 a, b = total, 0

@@ -132,7 +132,9 @@ elseif op == 4 then
     mark = kind > 1 and call('ZCARD', times) < 4 * most and max(ends, t + ttl)
     local unused = max(0, total - n)
     @receipt_settle
-    gen = max(gen + 1, floor(t / 1000)) -- so that whoever has seen this tells a replica that has not
+    -- Whoever has seen this tells a replica that has not. It is one more, and not the time: else a process that has seen
+    -- nothing, and settles after Redis has lost its data, would outdo all that others have seen.
+    gen = gen + 1
   end
   if store and not ended then
     units = more

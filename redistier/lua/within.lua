@@ -17,5 +17,5 @@ if backs then
   local unused = total
   @receipt_shift
   @receipt_back
-  gen = max(gen + 1, floor(t / 1000))
+  gen = gen + 1
 end
