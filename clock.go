@@ -29,20 +29,25 @@ type Clock interface{ Now() int64 }
 // Inside a testing/synctest bubble, make the clock, or the limiter that makes one,
 // in the bubble.
 func SystemClock() Clock {
-	now := time.Now()
-	return &systemClock{zero: unixNanos(now) - int64(now.Sub(monotonicZero))}
+	base := time.Now()
+	wall := unixNanos(base)
+	return &systemClock{base: base, wall: wall, zero: wall - int64(base.Sub(monotonicZero))}
 }
 
-type systemClock struct{ zero int64 } // its time at monotonicZero
+type systemClock struct {
+	base time.Time
+	wall int64
+	zero int64 // its time at monotonicZero
+}
 
-// monotonicZero is the same for all system clocks, so that one reading tells the time of each.
+// Now implements Clock. time.Since of a base with a monotonic reading costs one
+// clock read, where time.Now costs two.
+func (c *systemClock) Now() int64 { return c.wall + int64(time.Since(c.base)) }
+
+// monotonicZero is the same for all system clocks, so that one reading tells the time of each: zero + monotonic().
 var monotonicZero = time.Now()
 
-// monotonic is the time since monotonicZero. time.Since costs one clock read, where time.Now costs two.
 func monotonic() int64 { return int64(time.Since(monotonicZero)) }
-
-// Now implements Clock.
-func (c *systemClock) Now() int64 { return c.zero + monotonic() }
 
 // unixNanos returns t as nanoseconds since 1970, clamped to the range of a Clock.
 func unixNanos(t time.Time) int64 {

@@ -188,7 +188,7 @@ func TestHolds_Failover(t *testing.T) {
 				t.Run(fmt.Sprintf("%v/processes=%d", a, processes), func(t *testing.T) {
 					rng := seeded.Rand(t)
 					fullest := 0
-					for range depth.Of(20, 40, 400) {
+					for range depth.Of(20, 40, 80) {
 						f := newFailover(t, s, rng, a, processes)
 						f.replicate(s)
 						for i := range 60 {

@@ -121,9 +121,9 @@ now = now + -now % G
 lasting = (floor(B / R) + 1) * G
 -- @receipt_lost
 -- Redis has lost a newer state. Holds that it has lost with it count as spent, from when they would have lapsed or from
--- now on.
+-- now on. Of two states of one step the one with less debt is older: a hold that lapses becomes debt.
 local out = stored ~= '' and g > gen and H2 or max(0, H2 - H)
-if lost and out > 0 and (stored == '' or g > gen or T2 > T) then
+if lost and out > 0 and (stored == '' or g > gen or T2 > T or T2 == T and D2 >= D) then
   local from = max(T2, min(now, M2))
   from = from + -from % G
   D2 = min(max(0, D2 - (from - T2) / G * R) + min(out * U, B), LARGEST - R)
