@@ -234,7 +234,7 @@ func TestHolds_Processes(t *testing.T) {
 		rng := seeded.Rand(t)
 		c := newHolderCrowd(t, rng, s)
 		for _, a := range holdVariants {
-			for range depth.Of(1, 3, 40) {
+			for range depth.Of(1, 3, 10) {
 				limit, greedy := holdLimit(rng, a), rng.IntN(3) == 0
 				c.begin(LimitConfig{Algorithm: a, Limit: limit, MaxHolds: 1000})
 				for i := range 60 {
