@@ -155,8 +155,8 @@ func takeAllIn(space []claim, each []Decision, charges []Charge) (d AllDecision)
 	return d
 }
 
-// takeAll is the judge of TakeAll, and writes its decision to d. Unless made is nil, it calls made for each claim that is charged, with the
-// word that the key had before. That takes the records: unless recorded is true, nothing is charged.
+// takeAll is the judge of TakeAll, and writes its decision to d. Unless made is nil, it calls made for each claim that
+// is charged, with the word that the key had before. That takes the records: unless recorded is true, nothing is charged.
 func (t *transaction) takeAll(d *AllDecision, recorded bool, made func(i int, before uint64)) step {
 	*d = AllDecision{Allowed: true, Denied: -1, Remaining: math.MaxInt}
 	ready, claims := true, t.claims()

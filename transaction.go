@@ -204,11 +204,11 @@ func readClocks(claims []claim) {
 			continue
 		}
 		sys, ok := c.lim.clock.(*systemClock)
-		switch {
-		case !ok:
+		if !ok {
 			c.now = max(c.lim.now(), 0)
 			continue
-		case since < 0:
+		}
+		if since < 0 {
 			since = monotonic()
 		}
 		c.now = max(sys.zero+since, 0)

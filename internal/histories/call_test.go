@@ -333,17 +333,7 @@ func draw(seed uint64) script {
 	for range 1 + rng.IntN(4) {
 		s.before = append(s.before, s.drawCall(rng, kinds))
 	}
-	clients, most := 2+rng.IntN(2), 5
-	if s.brings { // which makes the search long
-		clients, most = 2, 4
-	}
-	for range clients {
-		var calls []call
-		for range 2 + rng.IntN(most-1) {
-			calls = append(calls, s.drawCall(rng, kinds))
-		}
-		s.clients = append(s.clients, calls)
-	}
+	s.drawClients(rng, func() call { return s.drawCall(rng, kinds) })
 	if rng.IntN(4) == 0 { // units go from key to key, and there is always a key that has spent most
 		most := 1 + burst/2
 		s.before = append(s.before, call{kind: take, key: "a", cost: most})
@@ -356,6 +346,21 @@ func draw(seed uint64) script {
 		}
 	}
 	return s
+}
+
+// drawClients draws what two or three clients call.
+func (s *script) drawClients(rng *rand.Rand, draw func() call) {
+	clients, most := 2+rng.IntN(2), 5
+	if s.brings { // which makes the search long
+		clients, most = 2, 4
+	}
+	for range clients {
+		var calls []call
+		for range 2 + rng.IntN(most-1) {
+			calls = append(calls, draw())
+		}
+		s.clients = append(s.clients, calls)
+	}
 }
 
 func drawSteps(rng *rand.Rand, n int) (steps []time.Duration) {

@@ -44,17 +44,7 @@ func drawPermits(seed uint64) script {
 	for range 2 + rng.IntN(3) {
 		s.before = append(s.before, s.drawPermitCall(rng, []kind{acquire}))
 	}
-	clients, most := 2+rng.IntN(2), 5
-	if s.brings { // which makes the search long
-		clients, most = 2, 4
-	}
-	for range clients {
-		var calls []call
-		for range 2 + rng.IntN(most-1) {
-			calls = append(calls, s.drawPermitCall(rng, kinds))
-		}
-		s.clients = append(s.clients, calls)
-	}
+	s.drawClients(rng, func() call { return s.drawPermitCall(rng, kinds) })
 	if rng.IntN(2) == 0 {
 		s.steps[0] = drawSteps(rng, rng.IntN(len(s.before)))
 		if s.config.BlockFor == 0 { // the time of a denial is that of its block
