@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"os"
 	"os/exec"
 	"slices"
@@ -23,13 +22,12 @@ import (
 
 // A holderOrder is what a process that makes calls of holds is told, in a line of JSON.
 type holderOrder struct {
-	Number  int          // of the call; the answer has it, too
-	Open    *LimitConfig // makes a Store with that limit, in the place of the one before
-	Prefix  string       // of the keys of that Store
-	Primary string       // the address of Redis from now on, if it is not empty
-	Now     int64        // the time of the call, in us
-	Dies    string       // "before" the call goes to Redis, or "after" Redis has answered it
-	Call    StoreCall
+	Number int          // of the call; the answer has it, too
+	Open   *LimitConfig // makes a Store with that limit, in the place of the one before
+	Prefix string       // of the keys of that Store
+	Now    int64        // the time of the call, in us
+	Dies   string       // "before" the call goes to Redis, or "after" Redis has answered it
+	Call   StoreCall
 }
 
 // A holderReport is the answer to an order.
@@ -41,25 +39,17 @@ type holderReport struct {
 
 // A holder is the process.
 type holder struct {
-	primary atomic.Pointer[string]
-	now     atomic.Int64
-	dies    atomic.Pointer[string]
-	client  *redis.Client
-	store   *Store
-	limit   *StoreLimit
-	out     sync.Mutex // guards os.Stdout
+	now    atomic.Int64
+	dies   atomic.Pointer[string]
+	client *redis.Client
+	store  *Store
+	limit  *StoreLimit
+	out    sync.Mutex // guards os.Stdout
 }
 
 // beHolder obeys orders until there are no more. Calls are made at the same time.
 func beHolder(addr, name string) error {
-	h := &holder{}
-	h.primary.Store(&addr)
-	h.client = redis.NewClient(&redis.Options{
-		Addr: addr, MaxRetries: -1, ClientName: name,
-		Dialer: func(ctx context.Context, _, _ string) (net.Conn, error) {
-			return new(net.Dialer).DialContext(ctx, "tcp", *h.primary.Load())
-		},
-	})
+	h := &holder{client: redis.NewClient(&redis.Options{Addr: addr, MaxRetries: -1, ClientName: name})}
 	h.client.AddHook(h)
 	for orders := json.NewDecoder(os.Stdin); ; {
 		o := new(holderOrder)
@@ -67,9 +57,6 @@ func beHolder(addr, name string) error {
 			return nil
 		} else if err != nil {
 			return err
-		}
-		if o.Primary != "" {
-			h.primary.Store(&o.Primary)
 		}
 		switch {
 		case o.Open != nil:
