@@ -172,16 +172,8 @@ var holderNames atomic.Int64
 // startHolder starts a process that asks a server.
 func startHolder(t *testing.T, addr string) *holderProcess {
 	p := &holderProcess{T: t, name: fmt.Sprint("holder", holderNames.Add(1)), reports: make(chan holderReport, 16)}
-	self, err := os.Executable()
-	require.NoError(t, err)
-	p.cmd = exec.Command(self)
-	p.cmd.Env = append(os.Environ(), fmt.Sprintf("%s=%s %s holder", replicaEnv, addr, p.name))
-	p.cmd.Stderr = os.Stderr
-	p.orders, err = p.cmd.StdinPipe()
-	require.NoError(t, err)
-	out, err := p.cmd.StdoutPipe()
-	require.NoError(t, err)
-	require.NoError(t, p.cmd.Start())
+	var out io.Reader
+	p.cmd, p.orders, out = startReplica(t, addr, p.name, "holder")
 	go func() {
 		defer close(p.reports)
 		for lines := bufio.NewScanner(out); lines.Scan(); {
@@ -192,7 +184,6 @@ func startHolder(t *testing.T, addr string) *holderProcess {
 			p.reports <- r
 		}
 	}()
-	t.Cleanup(func() { _ = p.cmd.Process.Kill(); _ = p.cmd.Wait() })
 	return p
 }
 

@@ -116,21 +116,20 @@ func beLeft(t *Tier) error {
 	}
 }
 
-func startReplica(t *testing.T, addr, prefix, role string) (*exec.Cmd, io.Reader) {
+// startReplica starts a process of a role, which ends with the test. It can write to the process, and read from it.
+func startReplica(t *testing.T, addr, prefix, role string) (cmd *exec.Cmd, in io.WriteCloser, out io.Reader) {
 	self, err := os.Executable()
 	require.NoError(t, err)
-	cmd := exec.Command(self)
+	cmd = exec.Command(self)
 	cmd.Env = append(os.Environ(), fmt.Sprintf("%s=%s %s %s", replicaEnv, addr, prefix, role))
 	cmd.Stderr = os.Stderr
-	out, err := cmd.StdoutPipe()
+	in, err = cmd.StdinPipe()
 	require.NoError(t, err)
-	if role == "left" {
-		_, err = cmd.StdinPipe()
-		require.NoError(t, err)
-	}
+	out, err = cmd.StdoutPipe()
+	require.NoError(t, err)
 	require.NoError(t, cmd.Start())
-	t.Cleanup(func() { _ = cmd.Process.Kill() })
-	return cmd, out
+	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
+	return cmd, in, out
 }
 
 // TestLease_Processes: eight processes with leases of one key are together admitted no more
@@ -145,7 +144,7 @@ func leaseProcesses(t *testing.T, s *server) {
 	var cmds []*exec.Cmd
 	var outs []io.Reader
 	for i := range 8 {
-		cmd, out := startReplica(t, s.addr, prefix, []string{"crowd", "leaders"}[i%2])
+		cmd, _, out := startReplica(t, s.addr, prefix, []string{"crowd", "leaders"}[i%2])
 		cmds, outs = append(cmds, cmd), append(outs, out)
 	}
 	var units []admission
@@ -293,7 +292,7 @@ func TestLease_Killed(t *testing.T) {
 func leaseKilled(t *testing.T, s *server) {
 	prefix := newPrefix()
 	begin := time.Now()
-	cmd, out := startReplica(t, s.addr, prefix, "left")
+	cmd, _, out := startReplica(t, s.addr, prefix, "left")
 	var admitted, late, spent, left int
 	_, err := fmt.Fscan(out, &admitted, &late, &spent, &left)
 	require.NoError(t, err)
