@@ -378,24 +378,32 @@ func TestRefund_Concurrent(t *testing.T) {
 		for _, options := range []string{"{}", "{atomic: true}"} {
 			w := newWorld(t, Config{}, "domain: d\nsluice: "+options+"\ndescriptors:\n- {key: k, rate_limit: {"+limit+", requests_per_unit: 1000}}\n")
 			var kept atomic.Int64
+			call := func() bool {
+				var resp Response
+				_ = w.Decide(&Request{Domain: "d", Descriptors: []Descriptor{withHits("k=a", 100)}}, &resp)
+				admitted, back := resp.Code == OK, uint64(100)
+				if admitted {
+					back = 97
+					kept.Add(3)
+				}
+				_ = w.Decide(&Request{Domain: "d", Descriptors: []Descriptor{refund("k=a", back)}}, &resp)
+				return admitted
+			}
 			var wait sync.WaitGroup
 			for range 8 {
 				wait.Go(func() {
-					var resp Response
 					for range 500 {
-						_ = w.Decide(&Request{Domain: "d", Descriptors: []Descriptor{withHits("k=a", 100)}}, &resp)
-						back := uint64(100)
-						if resp.Code == OK {
-							back = 97
-							kept.Add(3)
-						}
-						_ = w.Decide(&Request{Domain: "d", Descriptors: []Descriptor{refund("k=a", back)}}, &resp)
+						call()
 					}
 				})
 			}
 			wait.Wait()
 			require.LessOrEqual(t, kept.Load(), int64(1000), limit+options)
-			require.Greater(t, kept.Load(), int64(900), limit+options)
+			// How far the eight come is up to the scheduler: one that waits holds 100. One alone goes on to the edge.
+			for range 1000 {
+				require.Equal(t, kept.Load() <= 900, call(), limit+options)
+			}
+			require.EqualValues(t, 903, kept.Load(), limit+options)
 			require.EqualValues(t, 1000-kept.Load(), w.left("k=a"))
 			require.Zero(t, w.Engine.Stats().Denied)
 		}
