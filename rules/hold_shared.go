@@ -77,6 +77,9 @@ func storeError(err error) error {
 			return own
 		}
 	}
+	if errors.Is(err, ErrNoHolds) {
+		return err
+	}
 	return fmt.Errorf("%w: %w", ErrStore, err)
 }
 

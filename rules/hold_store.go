@@ -64,6 +64,6 @@ var (
 	ErrOtherHold = errors.New("rules: the id of the hold is that of another request; want an id of its own for each")
 	// ErrManyHolds: there is no room for another hold.
 	ErrManyHolds = errors.New("rules: there is no room for another hold until one is settled or lapses")
-	// ErrNoHolds: the engine's Store keeps no holds.
-	ErrNoHolds = errors.New("rules: the store keeps no holds; want one that is a HoldStore, or counts in memory")
+	// ErrNoHolds: the engine's Store keeps no holds, or none of these limits. Counts in memory have holds of each.
+	ErrNoHolds = errors.New("rules: the store keeps no holds")
 )

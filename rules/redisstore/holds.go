@@ -43,8 +43,11 @@ func (s *Store) holds(op redistier.Op, terms *rules.HoldTerms, calls []rules.Sto
 	for i := range calls {
 		in := &calls[i]
 		c := in.Counter.(*counter)
+		if !holdable(&c.StoreLimit) {
+			return -1, fmt.Errorf("%w: a rule has algorithm: sliding-log or block_for, whose counts in Redis have none; want another rule for what is held", rules.ErrNoHolds)
+		}
 		if c.on != on {
-			return -1, errors.New("redisstore: some limits of the hold are of a second, and count in another Redis: they cannot be held together; want an atomic domain")
+			return -1, fmt.Errorf("%w of these limits together: some are of a second, and count in another Redis; want an atomic domain", rules.ErrNoHolds)
 		}
 		b.add(c, c.hold(op, terms, calls, i))
 	}

@@ -152,11 +152,38 @@ func TestHolds_TwoServers(t *testing.T) {
 		calls = append(calls, rules.StoreCall{Counter: c, Key: "k", Hits: 1})
 	}
 	_, err := s.Hold(rules.HoldTerms{ID: "x", TTL: time.Hour}, calls)
+	require.ErrorIs(t, err, rules.ErrNoHolds)
 	require.ErrorContains(t, err, "another Redis")
 	for _, c := range calls {
 		_, err = s.Hold(rules.HoldTerms{ID: "y", TTL: time.Hour}, []rules.StoreCall{c})
 		require.NoError(t, err)
 		require.ErrorIs(t, s.Settle(rules.HoldTerms{ID: "x", TTL: time.Hour}, []rules.StoreCall{c}), rules.ErrNotHeld)
+	}
+}
+
+// TestHolds_NotOfThisLimit: a limit that has no holds in Redis says so through the engine, and nothing is held.
+func TestHolds_NotOfThisLimit(t *testing.T) {
+	s := newStore(t, redistest.Start(t).Addr, Config{})
+	set, err := rules.Load([]rules.File{{Name: "rules.yaml", Data: []byte(`
+domain: d
+descriptors:
+- {key: log, rate_limit: {unit: hour, requests_per_unit: 9, algorithm: sliding-log}}
+- {key: blocks, rate_limit: {unit: hour, requests_per_unit: 9, block_for: 1m}}
+- {key: window, rate_limit: {unit: hour, requests_per_unit: 9}}
+`)}}, rules.Options{})
+	require.NoError(t, err)
+	e, err := rules.New(set, rules.Config{Store: s})
+	require.NoError(t, err)
+	one := func(key string) rules.Descriptor {
+		return rules.Descriptor{Entries: []rules.Entry{{Key: key, Value: "a"}}}
+	}
+	for _, key := range []string{"log", "blocks"} {
+		h := &rules.Hold{ID: key, Request: rules.Request{Domain: "d", Descriptors: []rules.Descriptor{one("window"), one(key)}}}
+		err := e.Hold(h, new(rules.Response))
+		require.ErrorIs(t, err, rules.ErrNoHolds)
+		require.ErrorContains(t, err, "sliding-log or block_for")
+		h.Request.Descriptors = h.Request.Descriptors[:1]
+		require.ErrorIs(t, e.Release(h), rules.ErrNotHeld)
 	}
 }
 
