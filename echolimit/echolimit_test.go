@@ -2,7 +2,6 @@ package echolimit_test
 
 import (
 	"errors"
-	"fmt"
 	"io"
 	"log/slog"
 	"net/http"
@@ -25,10 +24,7 @@ var (
 )
 
 // failures are the ways in which a login can fail under echo, and what the client sees.
-var failures = map[string]struct {
-	fail   echo.HandlerFunc
-	status int
-}{
+var failures = map[string]logins.Failure[echo.HandlerFunc]{
 	"a response":           {func(c *echo.Context) error { return c.String(401, "no") }, 401},
 	"a status":             {func(c *echo.Context) error { return c.NoContent(401) }, 401},
 	"an error of echo's":   {func(*echo.Context) error { return echo.ErrUnauthorized }, 401},
@@ -75,20 +71,26 @@ func newServer(t *testing.T, fail echo.HandlerFunc, middlewares ...echo.Middlewa
 	return srv.URL + "/login"
 }
 
-// Through a real server: logins that succeed are free, and three may fail, however they do.
-func TestEcho_FailedLoginsAreCounted(t *testing.T) {
-	for name, tt := range failures {
-		for _, order := range logins.Orders {
-			t.Run(fmt.Sprintf("%s/%v", name, order), func(t *testing.T) {
-				c, told := logins.Config(t)
-				limit, err := echolimit.New(c)
-				require.NoError(t, err)
-				holds := middleware.GzipWithConfig(middleware.GzipConfig{MinLength: 1000})
-				url := newServer(t, tt.fail, logins.Arrange(order, holds, translate, middleware.Recover(), limit)...)
-				logins.RequireThreeMayFail(t, url, tt.status, told)
-			})
-		}
-	}
+// holds is echo's own, and holds a status back until the body is known to be short.
+var holds = middleware.GzipWithConfig(middleware.GzipConfig{MinLength: 1000})
+
+func TestEcho(t *testing.T) {
+	logins.Framework[echo.HandlerFunc, echo.MiddlewareFunc]{
+		New: echolimit.New, Serve: newServer, Failures: failures,
+		Outer: [][]echo.MiddlewareFunc{{translate}, {holds, translate}}, Recovers: middleware.Recover(),
+		Silent: func(*echo.Context) error { return nil },
+		Waits: func(begun chan<- struct{}) echo.HandlerFunc {
+			return func(c *echo.Context) error {
+				close(begun)
+				<-c.Request().Context().Done()
+				return nil
+			}
+		},
+		Unanswered: logins.Failure[echo.HandlerFunc]{Fail: func(*echo.Context) error { return io.EOF }, Status: http.StatusOK},
+		Swallows: []echo.MiddlewareFunc{func(next echo.HandlerFunc) echo.HandlerFunc {
+			return func(c *echo.Context) error { _ = next(c); return nil }
+		}},
+	}.Test(t)
 }
 
 // Why there is this package: the wrapper has Settle told 200 for an error.
@@ -96,46 +98,7 @@ func TestEcho_WrapMiddlewareDoesNotSeeErrors(t *testing.T) {
 	c, told := logins.Config(t)
 	limit, err := httplimit.New(c)
 	require.NoError(t, err)
-	url := newServer(t, failures["an error of echo's"].fail, echo.WrapMiddleware(limit))
+	url := newServer(t, failures["an error of echo's"].Fail, echo.WrapMiddleware(limit))
 	assert.Equal(t, http.StatusUnauthorized, logins.Fail(t, url))
 	assert.Equal(t, []int{200}, *told)
-}
-
-func TestEcho_AClientThatHasGone(t *testing.T) {
-	statuses := make(chan int, 1)
-	c, _ := logins.Config(t)
-	c.Settle = func(_ *http.Request, status int) int { statuses <- status; return 0 }
-	limit, err := echolimit.New(c)
-	require.NoError(t, err)
-	begun := make(chan struct{})
-	url := newServer(t, func(c *echo.Context) error {
-		close(begun)
-		<-c.Request().Context().Done()
-		return nil
-	}, limit)
-	logins.Leave(t, url, begun)
-	assert.Equal(t, httplimit.StatusClientGone, <-statuses)
-}
-
-// A handler that says nothing has succeeded, and an error that nobody answers stays charged.
-func TestEcho_Silence(t *testing.T) {
-	c, told := logins.Config(t)
-	limit, err := echolimit.New(c)
-	require.NoError(t, err)
-	url := newServer(t, func(*echo.Context) error { return nil }, limit)
-	assert.Equal(t, http.StatusOK, logins.Fail(t, url))
-	assert.Equal(t, []int{200}, *told)
-
-	swallow := func(next echo.HandlerFunc) echo.HandlerFunc {
-		return func(c *echo.Context) error { _ = next(c); return nil }
-	}
-	url = newServer(t, func(*echo.Context) error { return io.EOF }, swallow, limit)
-	for _, want := range []int{200, 200, 200, 429} {
-		assert.Equal(t, want, logins.Fail(t, url))
-	}
-}
-
-func TestNew_RefusesWhatHttplimitRefuses(t *testing.T) {
-	_, err := echolimit.New(httplimit.Config{})
-	logins.RequireRefused(t, err)
 }

@@ -32,10 +32,7 @@ var (
 )
 
 // failures are the ways in which a login can fail under fiber, and what the client sees.
-var failures = map[string]struct {
-	fail   fiber.Handler
-	status int
-}{
+var failures = map[string]logins.Failure[fiber.Handler]{
 	"a response":          {func(c fiber.Ctx) error { return c.Status(401).SendString("no") }, 401},
 	"a status":            {func(c fiber.Ctx) error { return c.SendStatus(401) }, 401},
 	"an error of fiber's": {func(fiber.Ctx) error { return fiber.ErrUnauthorized }, 401},
@@ -95,23 +92,13 @@ func newServer(t *testing.T, fail fiber.Handler, middlewares ...any) string {
 	return "http://" + serve(t, outer) + "/login"
 }
 
-// Through a real server: logins that succeed are free, and three may fail, however they do.
-func TestFiber_FailedLoginsAreCounted(t *testing.T) {
-	for name, tt := range failures {
-		for _, recovers := range []string{"outside", "inside"} {
-			t.Run(name+"/recover="+recovers, func(t *testing.T) {
-				c, told := logins.Config(t)
-				limit, err := fiberlimit.New(c)
-				require.NoError(t, err)
-				middlewares := []any{recover.New(), limit}
-				if recovers == "inside" {
-					middlewares = []any{limit, recover.New()}
-				}
-				url := newServer(t, tt.fail, middlewares...)
-				logins.RequireThreeMayFail(t, url, tt.status, told)
-			})
-		}
-	}
+func TestFiber(t *testing.T) {
+	logins.Framework[fiber.Handler, any]{
+		New:   func(c httplimit.Config) (any, error) { return fiberlimit.New(c) },
+		Serve: newServer, Failures: failures,
+		Outer: [][]any{{}}, Recovers: recover.New(),
+		Silent: func(fiber.Ctx) error { return nil },
+	}.Test(t)
 }
 
 // raw sends the lines of a request without a body, and returns the response.
@@ -356,18 +343,10 @@ func TestFiber_Headers(t *testing.T) {
 		"status":429,"violated-policies":["p"]}`, string(body))
 }
 
-// A route that there is not is a failure, and a handler that says nothing has succeeded.
-func TestFiber_Silence(t *testing.T) {
+func TestFiber_APathWithoutARoute(t *testing.T) {
 	c, told := logins.Config(t)
 	limit, err := fiberlimit.New(c)
 	require.NoError(t, err)
-	url := newServer(t, func(fiber.Ctx) error { return nil }, limit)
-	assert.Equal(t, http.StatusOK, logins.Fail(t, url))
-	assert.Equal(t, http.StatusNotFound, logins.Fail(t, url+"/no"))
-	assert.Equal(t, []int{200, 404}, *told)
-}
-
-func TestNew_RefusesWhatHttplimitRefuses(t *testing.T) {
-	_, err := fiberlimit.New(httplimit.Config{})
-	logins.RequireRefused(t, err)
+	assert.Equal(t, http.StatusNotFound, logins.Fail(t, newServer(t, nil, limit)+"/no"))
+	assert.Equal(t, []int{404}, *told)
 }

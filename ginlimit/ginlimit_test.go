@@ -12,7 +12,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-go/sluice/ginlimit"
-	"github.com/sluice-go/sluice/httplimit"
 	"github.com/sluice-go/sluice/internal/logins"
 )
 
@@ -25,10 +24,7 @@ func TestMain(m *testing.M) {
 var errWrongPassword = errors.New("wrong password")
 
 // refusals are the ways in which a login can fail under gin, and what the client sees.
-var refusals = map[string]struct {
-	refuse gin.HandlerFunc
-	status int
-}{
+var refusals = map[string]logins.Failure[gin.HandlerFunc]{
 	"a response":             {func(c *gin.Context) { c.JSON(401, gin.H{"error": "no"}) }, 401},
 	"a status":               {func(c *gin.Context) { c.Status(401) }, 401},
 	"an abort":               {func(c *gin.Context) { c.AbortWithStatus(401) }, 401},
@@ -70,58 +66,28 @@ func newServer(t *testing.T, refuse gin.HandlerFunc, middlewares ...gin.HandlerF
 	})
 	srv := httptest.NewServer(engine)
 	t.Cleanup(srv.Close)
-	return srv.URL
+	return srv.URL + "/"
 }
 
-// Through a real server: logins that succeed are free, and three may fail, however they do.
-func TestGin_FailedLoginsAreCounted(t *testing.T) {
-	for name, tt := range refusals {
-		for _, text := range []bool{false, true} {
-			t.Run(name, func(t *testing.T) {
-				c, told := logins.Config(t)
-				limit, err := ginlimit.New(c)
-				require.NoError(t, err)
-				url := newServer(t, tt.refuse, gin.Recovery(), answerErrors(text), limit)
-				logins.RequireThreeMayFail(t, url, tt.status, told)
-			})
-		}
-	}
+func TestGin(t *testing.T) {
+	logins.Framework[gin.HandlerFunc, gin.HandlerFunc]{
+		New: ginlimit.New, Serve: newServer, Failures: refusals,
+		Outer: [][]gin.HandlerFunc{{answerErrors(true)}, {answerErrors(false)}}, Recovers: gin.Recovery(),
+		Silent: func(*gin.Context) {},
+		Waits: func(begun chan<- struct{}) gin.HandlerFunc {
+			return func(c *gin.Context) {
+				close(begun)
+				<-c.Request.Context().Done()
+			}
+		},
+		Unanswered: logins.Failure[gin.HandlerFunc]{Fail: func(c *gin.Context) { _ = c.Error(io.EOF) }, Status: http.StatusOK},
+	}.Test(t)
 }
 
-// A handler that gives up on a client that has gone has not succeeded.
-func TestGin_AClientThatHasGone(t *testing.T) {
-	c, _ := logins.Config(t)
-	told := make(chan int, 1)
-	c.Settle = func(_ *http.Request, status int) int { told <- status; return 1 }
-	limit, err := ginlimit.New(c)
-	require.NoError(t, err)
-	begun := make(chan struct{})
-	url := newServer(t, func(c *gin.Context) {
-		close(begun)
-		<-c.Request.Context().Done()
-	}, limit)
-	logins.Leave(t, url, begun)
-	assert.Equal(t, httplimit.StatusClientGone, <-told)
-}
-
-// An error that nobody answers stays charged, and a path without a route is a 404.
-func TestGin_WhatNobodyAnswers(t *testing.T) {
+func TestGin_APathWithoutARoute(t *testing.T) {
 	c, told := logins.Config(t)
 	limit, err := ginlimit.New(c)
 	require.NoError(t, err)
-	url := newServer(t, func(c *gin.Context) { _ = c.Error(io.EOF) }, limit)
-	for _, want := range []int{200, 200, 404, 429} {
-		path := "/"
-		if want == 404 {
-			path = "/none"
-		}
-		assert.Equal(t, want, logins.Fail(t, url+path))
-	}
+	assert.Equal(t, http.StatusNotFound, logins.Fail(t, newServer(t, nil, limit)+"none"))
 	assert.Equal(t, []int{404}, *told)
-}
-
-func TestNew_Refuses(t *testing.T) {
-	limit, err := ginlimit.New(httplimit.Config{})
-	assert.Nil(t, limit)
-	logins.RequireRefused(t, err)
 }

@@ -1,16 +1,14 @@
-// Package logins is what the tests of the middlewares for frameworks share: a login, of which three
-// an hour may fail.
+// Package logins is the suite of the middlewares for frameworks: a login, of which three an hour may fail,
+// behind each of them. Only their tests use it.
 package logins
 
 import (
 	"context"
-	"fmt"
 	"io"
 	"net/http"
 	"testing"
 	"time"
 
-	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-go/sluice"
@@ -67,74 +65,4 @@ func Fail(t *testing.T, url string) int {
 	resp, err := try(t.Context(), url, "guess")
 	require.NoError(t, err)
 	return resp.StatusCode
-}
-
-// RequireThreeMayFail demands that logins at url that succeed are free, and that three may fail,
-// each with the status; and that Settle is told so.
-func RequireThreeMayFail(t *testing.T, url string, status int, told *[]int) {
-	t.Helper()
-	succeed := func() *http.Response {
-		resp, err := try(t.Context(), url, "secret")
-		require.NoError(t, err)
-		return resp
-	}
-	var want []int
-	for range 3 {
-		for range 5 {
-			require.Equal(t, http.StatusOK, succeed().StatusCode)
-		}
-		require.Equal(t, status, Fail(t, url))
-		want = append(want, 200, 200, 200, 200, 200, status)
-	}
-	resp := succeed()
-	assert.Equal(t, http.StatusTooManyRequests, resp.StatusCode)
-	assert.Equal(t, "1200", resp.Header.Get("Retry-After"))
-	assert.Equal(t, "application/problem+json", resp.Header.Get("Content-Type"))
-	assert.Equal(t, want, *told, "the handler is not called")
-}
-
-// An Order is how middlewares stand around a handler.
-type Order struct {
-	recoversInside bool // of the limit, what recovers from panics
-	held           bool // by one further out: the status, until the body is known to be short
-}
-
-// Orders are all that there are.
-var Orders = []Order{{false, false}, {false, true}, {true, false}, {true, true}}
-
-func (o Order) String() string {
-	recovers := "outside"
-	if o.recoversInside {
-		recovers = "inside"
-	}
-	return fmt.Sprintf("recover=%s/held=%v", recovers, o.held)
-}
-
-// Arrange puts middlewares into an order, from the outside in.
-func Arrange[M any](o Order, holds, translates, recovers, limits M) []M {
-	chain := []M{holds, translates, recovers, limits}
-	if o.recoversInside {
-		chain[2], chain[3] = limits, recovers
-	}
-	if !o.held {
-		return chain[1:]
-	}
-	return chain
-}
-
-// Leave makes a login that fails, and goes once the handler has begun.
-func Leave(t *testing.T, url string, begun <-chan struct{}) {
-	t.Helper()
-	ctx, cancel := context.WithCancel(t.Context())
-	go func() { <-begun; cancel() }()
-	_, err := try(ctx, url, "guess")
-	require.ErrorIs(t, err, context.Canceled)
-}
-
-// RequireRefused demands the error of a Config without policies.
-func RequireRefused(t *testing.T, err error) {
-	t.Helper()
-	var e *httplimit.ConfigError
-	require.ErrorAs(t, err, &e)
-	assert.Equal(t, "Config.Policies", e.Field)
 }
