@@ -3,6 +3,7 @@ package redistier
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -20,8 +21,9 @@ type allCall struct {
 
 // An allReply is the reply of the script: for each call a 0 in fits if it stands in the way, else a 1, and its reply.
 type allReply struct {
-	fits string
-	each []reply
+	fits  string
+	units []int64 // of the calls, if there is a chain
+	each  []reply
 }
 
 // made reports whether all calls have been made.
@@ -30,24 +32,27 @@ func (r *allReply) made() bool { return strings.IndexByte(r.fits, '0') < 0 }
 // maxAll is the most calls: while a script runs, Redis does nothing else.
 const maxAll = 256
 
-// pack makes up the arguments of the script. A call has three: the letter of its shape, whether it can stand in the way
-// (1, 2 if it then blocks no key, or 3 if it does not need room), and the arguments that the call would have by itself.
+// pack makes up the arguments of the script. A call has three: the letter of its shape, flags, among them whether it can stand
+// in the way (1, 2 if it then blocks no key, or 3 if it does not need room), and the arguments that the call would have by itself.
 func (a *allCall) pack(l *link, now int64) {
 	a.packed = a.packed[:0]
 	sums := map[string]int64{}
 	for i := range a.calls {
 		c := &a.calls[i]
 		needed := byte('0')
-		if c.k > 0 && c.what == whatSettle {
+		switch {
+		case c.k > 0 && c.what == whatSettle:
 			needed = '3'
-		} else if c.k > 0 {
+		case c.in() && c.k > 0 && !c.upTo:
+			needed = '1'
+		case c.k > 0 && !c.upTo:
 			sums[c.key] += c.n
 			needed = '1'
 			if sums[c.key] > c.plan.burst { // a sum that never fits is no reason to block
 				needed = '2'
 			}
 		}
-		a.packed = append(a.packed, append([]byte{c.plan.letter(), needed}, c.arguments(now, l.spare, l.memory.last(c.key))...))
+		a.packed = append(a.packed, append([]byte{c.plan.letter(), needed + c.bits()}, c.arguments(now, l.spare, l.memory.last(c.key))...))
 	}
 }
 
@@ -84,6 +89,11 @@ func (a *allCall) command(ctx context.Context, by string, script any) command {
 	return command{redis.NewCmd(ctx, args...)}
 }
 
+// chains reports whether there is a chain.
+func (a *allCall) chains() bool {
+	return slices.ContainsFunc(a.calls, func(c takeCall) bool { return c.in() })
+}
+
 // parse returns the reply to a command.
 func (a *allCall) parse(cmd command) (r reply, err error) {
 	if err := failed(cmd); err != nil {
@@ -94,10 +104,16 @@ func (a *allCall) parse(cmd command) (r reply, err error) {
 		return r, fmt.Errorf("redistier: the script answered %.64q of type %T, which it cannot: is there a proxy in between that changes replies?", fmt.Sprint(cmd.Val()), cmd.Val())
 	}
 	fits, _ := answers[0].(string)
-	if len(fits) != len(a.calls) {
-		return r, fmt.Errorf("redistier: the script answered %.64q, which it cannot: is there a proxy in between that changes replies?", fmt.Sprint(answers[0]))
+	r.all = &allReply{each: make([]reply, len(a.calls))}
+	if n := len(a.calls); len(fits) == 8*n { // with the units
+		for i := n; i < len(fits); i += 7 {
+			r.all.units = append(r.all.units, number(fits[i:i+7]))
+		}
+		fits = fits[:n]
 	}
-	r.all = &allReply{fits, make([]reply, len(a.calls))}
+	if r.all.fits = fits; len(fits) != len(a.calls) || a.chains() != (r.all.units != nil) {
+		return reply{}, fmt.Errorf("redistier: the script answered %.64q, which it cannot: is there a proxy in between that changes replies?", fmt.Sprint(answers[0]))
+	}
 	for i := range a.calls {
 		one := &r.all.each[i]
 		*one, err = unpackReply(answers[1+i], a.calls[i].plan.holds)
@@ -179,24 +195,30 @@ func (a *together) begin() error {
 			return fmt.Errorf("call %d: %w", i, err)
 		}
 		cost, op := call.Cost, call.Op
+		chain, err := a.chained(i, p)
+		if err != nil {
+			return err
+		}
 		if op.isOfHold() {
 			if err := a.beginHold(i, p); err != nil {
 				return err
 			}
 			continue
 		}
-		if op >= OpCharge && (cost < 1 || !p.counts()) {
+		if op >= OpCharge && !chain.in() && (cost < 1 || !p.counts()) {
 			cost, op = 0, OpPeek
 		}
-		if op == OpTake && a.denied < 0 && (cost < 0 || int64(cost) > p.burst) {
+		if op == OpTake && a.denied < 0 && !chain.in() && (cost < 0 || int64(cost) > p.burst) {
 			a.denied = i
 		}
 		if p.constant() && op <= OpPeek {
 			a.out[i] = StoreResult{Decision: p.decideConstant(cost), Source: FromCache}
 			continue
 		}
-		w := storeCall{subject: l.named.subject(call.Key), out: &a.out[i], before: -1}
-		w.takeCall = l.newCall(p, call.Key, cost, op)
+		w := storeCall{subject: l.named.subject(call.Key), out: &a.out[i], call: call, before: -1}
+		if w.takeCall = l.newCall(p, call.Key, cost, op); chain.in() {
+			w.takeCall = l.newPart(p, call, chain)
+		}
 		w.terms = nil
 		a.work, a.at = append(a.work, w), append(a.at, i)
 	}
@@ -220,20 +242,30 @@ func (a *together) oneSlot() error {
 // look answers calls of which one is denied in any case: it says how the keys stand.
 func (a *together) look(ctx context.Context) (sluice.AllDecision, error) {
 	looks := make([]StoreCall, len(a.calls))
+	var upTo []int // which have a look of 0 besides, that tells how their keys stand
 	for i, c := range a.calls {
-		if c.Op >= OpCharge && !c.needsRoom() {
+		if c.Op >= OpCharge && !c.needsRoom() || c.Part != Whole {
 			c.Cost = 0
 		}
-		c.Op = OpPeek
+		c.Op, c.Part = OpPeek, Whole
 		looks[i] = c
+		if a.upTo(i) {
+			c.Cost = 0
+			looks, upTo = append(looks, c), append(upTo, i)
+		}
 	}
-	if err := a.store.Do(ctx, looks, a.out); err != nil {
+	out := make([]StoreResult, len(looks))
+	if err := a.store.Do(ctx, looks, out); err != nil {
 		return sluice.AllDecision{Denied: -1}, err
 	}
-	for i := range a.out {
-		if a.out[i].Err != nil {
-			return sluice.AllDecision{Denied: -1}, a.out[i].Err
+	for i := range out {
+		if out[i].Err != nil {
+			return sluice.AllDecision{Denied: -1}, out[i].Err
 		}
+	}
+	copy(a.out, out)
+	for j, i := range upTo {
+		a.out[i].Decision = standing(out[len(a.calls)+j].Decision, out[i].Decision)
 	}
 	return a.decision(), nil
 }
@@ -249,7 +281,7 @@ func (a *together) ask(ctx context.Context) error {
 	r := request{plan: first.plan, key: first.key, op: opAll, n: 1, all: all}
 	asked := asked{lane: s.router.lane(r.key, now)}
 	if s.policy == LocalShare && asked.lane.returning.Load() { // see within
-		if !a.shares() {
+		if !a.withoutRedis() {
 			return a.apart(asked)
 		}
 		a.within = true
@@ -268,7 +300,7 @@ func (a *together) ask(ctx context.Context) error {
 		return a.fallback(asked)
 	}
 	s.stats.redis.Add(uint64(len(a.work)))
-	a.answer(asked.group.reply.all)
+	a.answer(all, asked.group.reply.all)
 	return nil
 }
 
@@ -283,11 +315,14 @@ func (l *lane) joinQueue(r request, now time.Time) (*group, *waiter, error) {
 	return g, w, err
 }
 
-// answer fills in the results from a reply.
-func (a *together) answer(r *allReply) {
+// answer fills in the results from the reply to a call.
+func (a *together) answer(all *allCall, r *allReply) {
 	made := r.made()
 	if !made {
 		a.giveBack()
+	}
+	if r.units != nil {
+		a.divided(r, all.calls)
 	}
 	for i := range a.work {
 		w, one, fits := &a.work[i], &r.each[i], r.fits[i] != '0'
@@ -322,13 +357,15 @@ func (a *together) made(w *storeCall, r *reply) {
 		w.subject.share(t.plan).Refund(int(t.n))
 		a.store.denied.forget(w.subject.id)
 	}
-	w.out.Decision = t.decision(r)
+	if w.out.Decision = t.decision(r); t.op == opAdmit && t.in() {
+		w.out.Decision = t.plan.describe(r.view, r.blocked(), t.cost, true)
+	}
 }
 
 // stands fills in the result of a call, if the calls have not been made: how its key stands.
 func (a *together) stands(w *storeCall, r *reply, fits bool) {
 	cost := w.cost
-	d := w.plan.judge(r.view, r.blocked(), cost, true)
+	d := w.plan.judge(r.view, r.blocked(), cost, !w.in())
 	if w.op != opAdmit && w.op != opHold {
 		d = w.plan.judge(r.view, r.blocked(), 0, true)
 	}
@@ -361,7 +398,7 @@ func (w *storeCall) sum(work []storeCall) (sum int64) {
 func (a *together) decision() sluice.AllDecision {
 	d := sluice.AllDecision{Allowed: a.denied < 0, Denied: a.denied}
 	for i := range a.out {
-		if r := &a.out[i].Decision; a.calls[i].needsRoom() {
+		if r := &a.out[i].Decision; a.calls[i].needsRoom() && !a.upTo(i) {
 			if !d.Allowed && !r.Allowed {
 				d.RetryAfter = max(d.RetryAfter, r.RetryAfter)
 			}
@@ -381,88 +418,4 @@ func (a *together) least() int {
 		n = min(n, a.out[i].Decision.Remaining)
 	}
 	return n
-}
-
-// fallback answers the calls without Redis.
-func (a *together) fallback(asked asked) error {
-	s := a.store
-	if s.policy == Closed || asked.failed == ErrClosed {
-		_, _, err := s.fallback(asked, &a.work[0].takeCall, a.work[0].subject)
-		return err
-	}
-	for i := range a.work {
-		if w := &a.work[i]; w.op == opHold && w.what != whatHold { // only Redis knows the hold
-			a.giveBack()
-			return fmt.Errorf("%w: %w", ErrUnavailable, asked.failed)
-		}
-	}
-	if s.policy == LocalShare && !a.within && !a.shares() {
-		return a.apart(asked)
-	}
-	for i := range a.work {
-		w := &a.work[i]
-		t := &w.takeCall
-		if s.policy == LocalShare && t.k > 0 { // the share has been charged
-			asked.lane.admitted(asked.group, t)
-			s.stats.unshared.Add(uint64(t.n))
-			look := *t
-			look.k, look.charges, look.cost = 0, false, 0
-			w.out.Decision, w.out.Source, w.out.Err = s.fallback(asked, &look, w.subject)
-			w.out.Decision.Allowed = true
-		} else {
-			w.out.Decision, w.out.Source, w.out.Err = s.fallback(asked, t, w.subject)
-		}
-		if t.op == opHold {
-			if err := a.holdHere(i, asked); err != nil {
-				return err
-			}
-		}
-		w.out.Count = s.shareCount(w, &w.out.Decision)
-	}
-	return nil
-}
-
-// apart says how the keys stand in the shares, after the shares have denied the calls.
-func (a *together) apart(asked asked) error {
-	for i := range a.work {
-		w := &a.work[i]
-		t := w.takeCall
-		t.op, t.k, t.charges, t.judges = opAdmit, 0, false, false
-		w.out.Decision, w.out.Source, w.out.Err = a.store.fallback(asked, &t, w.subject)
-		w.out.Count = a.store.shareCount(w, &w.out.Decision)
-	}
-	a.work[a.denied].out.Decision.Allowed = false
-	a.denied = a.at[a.denied]
-	return nil
-}
-
-// giveBack gives back to the shares the units that they have been charged.
-func (a *together) giveBack() {
-	for i := range a.work {
-		if w := &a.work[i]; a.within && w.k > 0 && w.what != whatSettle {
-			w.subject.share(w.plan).Refund(w.takeCall.cost)
-		}
-	}
-}
-
-// shares charges the shares for all calls of OpTake, or for none. If for none, denied is the first of work in the way.
-func (a *together) shares() bool {
-	charges, at := make([]sluice.Charge, 0, len(a.work)), make([]int, 0, len(a.work))
-	for i := range a.work {
-		if w := &a.work[i]; w.k > 0 && w.what != whatSettle {
-			a.store.leases.warmKey(w.subject)
-			charges, at = append(charges, sluice.Charge{Key: w.subject.share(w.plan), Cost: w.takeCall.cost}), append(at, i)
-		}
-	}
-	receipts := make([]*sluice.Reservation, len(charges))
-	all := sluice.TakeAllReceipts(receipts, nil, charges...)
-	if !all.Allowed {
-		a.denied = at[all.Denied]
-		return false
-	}
-	a.receipts = make([]*sluice.Reservation, len(a.work))
-	for i, r := range receipts {
-		a.receipts[at[i]] = r
-	}
-	return all.Allowed
 }

@@ -2,6 +2,7 @@ package redistier
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	"github.com/sluice-go/sluice"
@@ -33,6 +34,11 @@ const linearCalls = 16
 func (s *Store) Do(ctx context.Context, calls []StoreCall, out []StoreResult) error {
 	if err := s.checkCalls(calls, out); err != nil {
 		return err
+	}
+	for i := range calls {
+		if calls[i].Part != Whole {
+			return fmt.Errorf("redistier: call %d of Do is about a part of the call before it; want DoAll", i)
+		}
 	}
 	if err := s.check(ctx); err != nil {
 		return err

@@ -186,6 +186,7 @@ type takeCall struct {
 	within  bool // the share has been charged already
 	judges  bool // a Charge that also decides whether the cost fits
 	over    bool // the share has no room for the cost
+	chained
 }
 
 func (l *Limiter) newCall(key string, cost int, charges bool) takeCall {

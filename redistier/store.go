@@ -278,6 +278,8 @@ func (s *Store) checkCalls(calls []StoreCall, out []StoreResult) error {
 			return fmt.Errorf("redistier: call %d is not of a limit of this Store; want one of Store.Limit", i)
 		case int(c.Op) >= len(opNames):
 			return fmt.Errorf("redistier: call %d: %v is not an operation; want one of %v", i, c.Op, opNames)
+		case c.Part > Same:
+			return fmt.Errorf("redistier: call %d: %d is not a Part; want Whole, Rest or Same", i, c.Part)
 		case c.Op.isOfHold():
 			if err := c.checkHold(); err != nil {
 				return fmt.Errorf("redistier: call %d: %w", i, err)

@@ -231,6 +231,9 @@ type StoreCall struct {
 	TTL      time.Duration
 	GiveBack bool
 
+	// Part, unless it is Whole, makes a call of DoAll be about units of the Cost of a call before it.
+	Part Part
+
 	// Over makes OpHold and OpExtend hold the cost whether the limit has room or not, as OpCharge charges.
 	Over bool
 
@@ -258,6 +261,9 @@ type StoreResult struct {
 	// limit's burst less Remaining; FromFallback, the units counted by this process's share, up to the share. Count
 	// is 0 under Unlimited, and for OpTake and OpPeek under a limit of 0, for which Redis is not asked.
 	Count int64
+
+	// Units is how many units a call of a chain has charged or given back: see Part. It is 0 if DoAll has made none.
+	Units int
 
 	// HoldID is that of the hold, and Held the units that it has; for OpSettle, that it had.
 	HoldID string

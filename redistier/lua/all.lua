@@ -1,13 +1,15 @@
--- All calls or none. KEYS[i] is the key of call i, ARGV[i] is packed: the letter of its shape, whether it can
--- stand in the way (0 no, 1, 2 without a block, or 3 but not for want of room), and what the shape's own script takes. A key may come more than once: then the
--- calls add up. Behind the keys come the two that keep the holds of each call whose letter is a capital. There are functions here, since one script has all shapes.
+-- All calls or none. KEYS[i] is the key of call i, ARGV[i] is packed: the letter of its shape, flags, and what the shape's own script takes. The flags are a
+-- character from '0' on: whether it can stand in the way (0 no, 1, 2 without a block, or 3 but not for want of room); 4 more if its units are the rest of those of
+-- the calls before it, or 8 more if they are the same as the call before has made; and 16 more if others follow whose units it decides, or 32 if it then takes as
+-- many as there is room for. A key may come more than once: then the calls add up. Behind the keys come the two that keep the holds of each call whose letter is a
+-- capital. There are functions here, since one script has all shapes.
 --
 -- The calls run one after another as they would by themselves, but on what they read only: what they
 -- would write goes into a journal, and later ones read it from there. If no call stands in the way, the journal is
 -- written. If any does, nothing is but the blocks of keys that have stood in the way, and the replies tell
 -- how keys stand.
 --
--- The reply is an array: whether each call fits, as a text of 0 and 1, and a reply for each.
+-- The reply is an array: whether each call fits, as a text of 0 and 1, and a reply for each. If units are divided, the text goes on with the units of each call.
 local run = {}
 local redis_call = redis.call
 @shapes
@@ -123,6 +125,23 @@ end
 
 local said = {[4294967294] = 'SLUICEHOLDS the key has too many holds', [4294967293] = 'SLUICEOTHERHOLD the id is that of another hold'}
 local fits, replies, sums, all = {}, {}, {}, true
+local left, made, divided, units = 0, 0, false, {} -- of the calls whose units others decide
+
+-- The argument of a call, whose units are now known.
+local function argument(i, flags)
+  local op, k, n = struct.unpack('>BI4I7', ARGV[i], 3)
+  if flags >= 4 then
+    divided = true
+    if flags % 16 >= 4 then
+      n = flags % 16 >= 8 and made or left
+      if n == 0 then op, k = 0, 0 end
+      ARGV[i] = string.sub(ARGV[i], 1, 2) .. struct.pack('>BI4I7', op, k, math.max(n, 1)) .. string.sub(ARGV[i], 15)
+    end
+  end
+  if flags < 32 then return string.sub(ARGV[i], 3), op, k, n end
+  return struct.pack('>BI4I7', op, n > 0 and math.min(n, 4294967295) or 0, 1) .. string.sub(ARGV[i], 15), op, k, n
+end
+
 forget()
 for i = 1, #ARGV do -- what has lapsed has, whether the calls are made or not
   local reply = sides[i] and look(i, function(command, ...)
@@ -132,17 +151,26 @@ for i = 1, #ARGV do -- what has lapsed has, whether the calls are made or not
   if type(reply) == 'table' then return reply end
 end
 for i = 1, #ARGV do
-  local key, arg = KEYS[i], string.sub(ARGV[i], 3)
+  local key, flags = KEYS[i], string.byte(ARGV[i], 2) - 48
+  local arg, op, k, n = argument(i, flags)
+  local before = op == 1 and flags >= 16 and look(i, pretend)
+  if type(before) == 'table' then return before end
   local reply = judge(i, arg, pretend)
   if type(reply) == 'table' then return reply end
-  local _, k, n = struct.unpack('>BI4I7', arg)
-  fits[i], replies[i + 1] = '1', reply
-  if string.sub(ARGV[i], 2, 2) ~= '0' then
-    local made = struct.unpack('>I4', reply, 8)
-    if made > k then return redis.error_reply(said[made] or 'SLUICENOTHELD there is no such hold') end
-    if string.sub(ARGV[i], 2, 2) == '3' then n = 0 end
+  fits[i], replies[i + 1], units[i] = '1', reply, n
+  if flags >= 32 then
+    units[i] = struct.unpack('>I4', reply, 8)
+  elseif before then
+    local now, last = struct.unpack('>I7I7', before, 12) -- units in flight count in two windows
+    units[i] = math.min(n, now + (string.sub(ARGV[i], 1, 1) == 'f' and last or 0))
+  end
+  if flags % 16 < 8 then left, made = n - units[i], units[i] end
+  if flags % 4 > 0 then
+    local m = struct.unpack('>I4', reply, 8)
+    if m > k then return redis.error_reply(said[m] or 'SLUICENOTHELD there is no such hold') end
+    if flags % 4 == 3 then n = 0 end
     sums[key] = (sums[key] or 0) + n
-    if made < k then
+    if m < k then
       fits[i], all = '0', false
       ARGV[i] = string.sub(ARGV[i], 1, 7) .. struct.pack('>I7', sums[key]) .. string.sub(ARGV[i], 15)
       sums[key] = sums[key] - n
@@ -154,13 +182,16 @@ if all then
 else
   for i = 1, #ARGV do -- what stands in the way may block its key
     local arg = string.sub(ARGV[i], 3)
-    if fits[i] == '0' and string.sub(ARGV[i], 2, 2) == '1' and struct.unpack('>I7', arg, 24) > 0 then
+    if fits[i] == '0' and (string.byte(ARGV[i], 2) - 48) % 4 == 1 and struct.unpack('>I7', arg, 24) > 0 then
       forget()
       if struct.unpack('>I4', judge(i, arg, pretend), 8) == 0 then write() end
     end
   end
   forget()
   for i = 1, #ARGV do replies[i + 1] = look(i, pretend) end
+end
+if divided then
+  for i = 1, #ARGV do fits[#fits + 1] = struct.pack('>I7', units[i]) end
 end
 replies[1] = table.concat(fits)
 return replies

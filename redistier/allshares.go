@@ -1,0 +1,127 @@
+package redistier
+
+import (
+	"fmt"
+
+	"github.com/sluice-go/sluice"
+)
+
+// fallback answers the calls without Redis.
+func (a *together) fallback(asked asked) error {
+	s := a.store
+	if s.policy == Closed || asked.failed == ErrClosed {
+		_, _, err := s.fallback(asked, &a.work[0].takeCall, a.work[0].subject)
+		return err
+	}
+	for i := range a.work {
+		if w := &a.work[i]; w.op == opHold && w.what != whatHold { // only Redis knows the hold
+			a.giveBack()
+			return fmt.Errorf("%w: %w", ErrUnavailable, asked.failed)
+		}
+	}
+	if !a.within && !a.withoutRedis() {
+		return a.apart(asked)
+	}
+	for i := range a.work {
+		w := &a.work[i]
+		t := &w.takeCall
+		if s.policy == LocalShare && t.k > 0 { // the share has been charged
+			asked.lane.admitted(asked.group, t)
+			s.stats.unshared.Add(uint64(t.n))
+			look := *t
+			look.k, look.charges, look.cost = 0, false, 0
+			w.out.Decision, w.out.Source, w.out.Err = s.fallback(asked, &look, w.subject)
+			w.out.Decision.Allowed = true
+		} else {
+			w.out.Decision, w.out.Source, w.out.Err = s.fallback(asked, t, w.subject)
+			w.out.Decision.Allowed = w.out.Decision.Allowed || w.in() && w.call.Op == OpTake // it is about no units
+		}
+		if t.op == opHold {
+			if err := a.holdHere(i, asked); err != nil {
+				return err
+			}
+		}
+		w.out.Count = s.shareCount(w, &w.out.Decision)
+	}
+	return nil
+}
+
+// apart says how the keys stand in the shares, after the shares have denied the calls.
+func (a *together) apart(asked asked) error {
+	for i := range a.work {
+		w := &a.work[i]
+		t := w.takeCall
+		t.op, t.k, t.charges, t.judges = opAdmit, 0, false, false
+		if w.in() {
+			t.cost, w.out.Units = 0, 0
+		}
+		w.out.Decision, w.out.Source, w.out.Err = a.store.fallback(asked, &t, w.subject)
+		if w.upTo && a.store.policy == LocalShare {
+			w.out.Decision = standing(w.out.Decision, w.subject.share(w.plan).Peek(w.call.Cost))
+		}
+		w.out.Count = a.store.shareCount(w, &w.out.Decision)
+	}
+	a.work[a.denied].out.Decision.Allowed = false
+	a.denied = a.at[a.denied]
+	return nil
+}
+
+// giveBack gives back to the shares the units that they have been charged.
+func (a *together) giveBack() {
+	for i := range a.work {
+		if w := &a.work[i]; a.within && w.k > 0 && w.what != whatSettle {
+			w.subject.share(w.plan).Refund(w.takeCall.cost)
+		}
+	}
+}
+
+// withoutRedis divides the units of chains and, under LocalShare, charges the shares, for all calls or for none. If for none,
+// denied is the first of work in the way.
+func (a *together) withoutRedis() bool {
+	for range 8 { // a share may have less room by now than when it was looked at
+		a.divide()
+		if a.store.policy != LocalShare {
+			return a.admits()
+		}
+		if a.shares() {
+			return true
+		}
+		if !a.work[a.denied].upTo {
+			break
+		}
+	}
+	return false
+}
+
+// admits reports whether the limits ever admit what is left of the calls before. If not, denied is the first of work in the way.
+func (a *together) admits() bool {
+	for i := range a.work {
+		if w := &a.work[i]; w.in() && w.op == opAdmit && w.n > w.plan.burst {
+			a.denied = i
+			return false
+		}
+	}
+	return true
+}
+
+// shares charges the shares for all calls of OpTake, or for none. If for none, denied is the first of work in the way.
+func (a *together) shares() bool {
+	charges, at := make([]sluice.Charge, 0, len(a.work)), make([]int, 0, len(a.work))
+	for i := range a.work {
+		if w := &a.work[i]; w.k > 0 && w.what != whatSettle {
+			a.store.leases.warmKey(w.subject)
+			charges, at = append(charges, sluice.Charge{Key: w.subject.share(w.plan), Cost: w.takeCall.cost}), append(at, i)
+		}
+	}
+	receipts := make([]*sluice.Reservation, len(charges))
+	all := sluice.TakeAllReceipts(receipts, nil, charges...)
+	if !all.Allowed {
+		a.denied = at[all.Denied]
+		return false
+	}
+	a.receipts = make([]*sluice.Reservation, len(a.work))
+	for i, r := range receipts {
+		a.receipts[at[i]] = r
+	}
+	return all.Allowed
+}
