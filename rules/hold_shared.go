@@ -34,7 +34,7 @@ func (e *Engine) extendShared(g *generation, d *domainState, h *Hold, resp *Resp
 
 // settleShared is Settle with a Store.
 func (e *Engine) settleShared(g *generation, d *domainState, h *Hold, resp *Response, released bool) error {
-	store, err := e.holdStore()
+	store, err := e.holdStore(resp)
 	if err != nil || d == nil {
 		return err
 	}
@@ -58,10 +58,15 @@ func (e *Engine) settleShared(g *generation, d *domainState, h *Hold, resp *Resp
 	return nil
 }
 
-func (e *Engine) holdStore() (HoldStore, error) {
+func (e *Engine) holdStore(resp *Response) (HoldStore, error) {
 	store, ok := e.config.Store.(HoldStore)
 	if !ok {
 		return nil, ErrNoHolds
+	}
+	for i := range resp.work {
+		if resp.work[i].limited && resp.work[i].second != nil {
+			return nil, fmt.Errorf("%w of two budgets, and %s has then; want Decide and a refund, or a rule without then for what is held", ErrNoHolds, resp.Statuses[i].Rule.path)
+		}
 	}
 	return store, nil
 }
@@ -85,7 +90,7 @@ func storeError(err error) error {
 
 // askHold charges all limits by ask, or none, and answers. A request without limits asks nothing.
 func (e *Engine) askHold(g *generation, d *domainState, h *Hold, resp *Response, now int64, ask func(HoldStore, HoldTerms) (int, error)) error {
-	store, err := e.holdStore()
+	store, err := e.holdStore(resp)
 	if err != nil || d == nil {
 		return err
 	}

@@ -210,8 +210,9 @@ type Rule struct {
 	metricValues  bool // the series depends on the request's values
 	metadata      map[string]any
 
-	second  *Rule // by then
-	valueAt []int // for each level of second the entry that has its value, -1 for its own
+	second   *Rule // by then
+	isSecond bool  // of another rule
+	valueAt  []int // for each level of second the entry that has its value, -1 for its own
 }
 
 // rateLimit is the keys of "rate_limit".

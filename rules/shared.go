@@ -69,8 +69,6 @@ func (r *Rule) unshared() error {
 	switch {
 	case c.Soft != 0:
 		return fmt.Errorf("soft: %d, which a store has no word for; want it deleted, or counts in memory", c.Soft)
-	case r.second != nil:
-		return fmt.Errorf("then: %s, but a store has no word for units that are given back to one of two budgets; want it deleted, or counts in memory", r.then)
 	case r.limit > maxRequests:
 		return fmt.Errorf("requests_per_unit times scale is %d, of which a store counts at most %d; want a smaller scale, or counts in memory", r.limit, uint64(maxRequests))
 	case c.CountDenied && c.Algorithm != sluice.FixedWindow:
@@ -83,7 +81,7 @@ func (r *Rule) unshared() error {
 func (e *Engine) storeLimit(r *Rule) StoreLimit {
 	c := r.config
 	l := StoreLimit{Algorithm: c.Algorithm, Limit: c.Limit, Offset: c.Offset, BlockFor: c.BlockFor}
-	l.Domain, l.Atomic = r.domain.name, r.domain.atomic
+	l.Domain, l.Atomic, l.Second = r.domain.name, r.domain.atomic || r.second != nil || r.isSecond, r.isSecond
 	l.Leases = e.config.Leases && !r.noLeases && !l.Atomic && !e.config.StopWhenOver
 	return l
 }
@@ -147,7 +145,7 @@ func (e *Engine) decideShared(g *generation, d *domainState, req *Request, resp 
 		w, st := &resp.work[c.at], &resp.Statuses[c.at]
 		w.answered(st, now, c)
 		if w.hits != 0 && !w.refund && (st.Over || w.stopped) {
-			denied = append(denied, StoreCall{Counter: c.Counter, Key: c.Key, Op: Deny, Hits: w.hits, Counted: c.Counted && !w.stopped})
+			denied = append(denied, StoreCall{Counter: c.Counter, Key: c.Key, Op: Deny, Hits: w.hits, Counted: c.Counted && !w.stopped, Second: c.Second})
 		}
 	}
 	if len(denied) > 0 && e.config.Store.Decide(denied) != nil { // the denial still stands
@@ -162,6 +160,9 @@ func (w *work) call(g *generation, d *domainState, desc *Descriptor, r *Rule) St
 	c := StoreCall{Key: d.key(r, desc.Entries), Hits: w.hits}
 	if r != nil {
 		c.Counter = g.rules[r.index].shared
+		if w.second != nil {
+			w.callBoth(g, d, &c, desc.Entries, r)
+		}
 	} else {
 		o := desc.Override
 		c.Counter, c.Limit = d.shared[o.Unit], sluice.Per(int(o.Requests), o.Unit.Period())
@@ -324,6 +325,8 @@ func (w *work) answered(st *Status, now int64, c *StoreCall) {
 		n = 0
 	}
 	switch {
+	case w.second != nil:
+		w.answeredBoth(st, c, n)
 	case w.refund:
 		w.gaveBack(st, n, c.Absorbed, left, c.Count, d)
 	case !w.counts:

@@ -35,9 +35,13 @@ var ErrStore = errors.New("rules: the store does not answer")
 
 // A StoreLimit describes how a rule counts. Equal StoreLimits are the same limit.
 type StoreLimit struct {
-	// Domain is the domain of the rule. If Atomic is true, DecideAll must be able to reach all its keys together.
+	// Domain is the domain of the rule. If Atomic is true, DecideAll must be able to reach all its keys together, and so must
+	// Decide for a call with a StoreCall.Second.
 	Domain string
 	Atomic bool
+	// Second is true for the limit of a StoreSecond. Its keys have counts apart from those of other limits. Calls of it alone
+	// have these counts, too.
+	Second bool
 	// Override is true for limits that come with requests: see StoreCall.Limit. They count in the windows of rules of
 	// the same period, and have denials of their own.
 	Override bool
@@ -80,10 +84,13 @@ type StoreCall struct {
 	Counter StoreCounter
 	Key     string // of any length; different keys never share a count
 	Op      StoreOp
-	Hits    uint64 // at most 2^32
+	Hits    uint64 // at most 2^32; with Second at most 2^33
 	// Limit, unless it is zero, replaces the Counter's limit for this call. It is used only for windows, and has
 	// the same period.
 	Limit sluice.Limit
+
+	// Second, unless its Counter is nil, is a second budget of the call, for what Counter has no room for: see there.
+	Second StoreSecond
 
 	// Count is how many hits the key's window has after the call; from a lease, as far as is known. Only for windows.
 	Count uint64
@@ -100,4 +107,22 @@ type StoreCall struct {
 	Local bool
 
 	at int // index in Response.work of the descriptor
+}
+
+// A StoreSecond is the second budget of a StoreCall. Both are counted in one step:
+//
+//   - CountFitting counts in the first limit as many of the hits as it has room for, and the others in the second. If that has no
+//     room for them, it counts none.
+//   - GiveBack, after what is Absorbed, gives back to the second limit as many hits as calls with this Counter and Key of both have
+//     counted in it, less what they have been given back, as far as the second limit still knows them. The others go to the first.
+//   - Look tells how both stand. Deny is of the first, and is always noted.
+//
+// Then both Decisions say how the keys stand, as after a Peek of 0, except that Decision.Allowed says whether there is room
+// for the hits in both together, or for 0 hits whether one of them has room for one. If there is not, Decision.RetryAfter is when
+// the first limit has room for all of the hits, and Second.Decision.RetryAfter when the second has room for the others, or 0 if that is not known.
+type StoreSecond struct {
+	Counter  StoreCounter // of a StoreLimit with Second
+	Key      string
+	Hits     uint64 // how many were counted in it, or given back to it
+	Decision sluice.Decision
 }

@@ -26,6 +26,7 @@ type modelStore struct {
 	mu       sync.Mutex
 	limiters map[string]*sluice.Limiter
 	denials  denials
+	spilled  map[string]spill // by both keys
 	open     int
 	refuse   error // of Open
 	fail     error // of Decide and DecideAll
@@ -46,7 +47,7 @@ func (s *modelStore) Open(l StoreLimit) (StoreCounter, error) {
 		return nil, s.refuse
 	}
 	s.open++
-	c := &modelCounter{store: s, limit: l, name: fmt.Sprint(l.Algorithm, l.Offset, l.BlockFor)}
+	c := &modelCounter{store: s, limit: l, name: fmt.Sprint(l.Algorithm, l.Offset, l.BlockFor, l.Second)}
 	if c.windows() {
 		c.name += l.Limit.Period.String()
 	}
@@ -120,6 +121,9 @@ func (s *modelStore) one(c *StoreCall, counts bool) {
 	case c.Op == Deny:
 		m.deny(c)
 		return
+	case c.Second.Counter != nil:
+		s.both(c, counts)
+		return
 	case c.Op == GiveBack && counts:
 		c.Absorbed = s.denials.absorb(m.id(c.Key), s.clock.Now(), c.Hits, m.window())
 		l.Key("").Refund(n - int(c.Absorbed))
@@ -147,13 +151,16 @@ func (s *modelStore) one(c *StoreCall, counts bool) {
 		limit = m.limit.Limit
 	}
 	held := l.Config().Limit.Rate - l.Peek("", 0).Remaining
-	allowed := held+n <= limit.Rate
+	allowed := held+n <= limit.Rate && (!m.limit.Second || held < limit.Rate)
 	if c.Op == CountFitting && counts && allowed {
 		l.Take("", n)
 		held += n
 	}
 	c.Count = uint64(held)
 	c.Decision = sluice.Decision{Allowed: allowed, Limit: limit.Rate, Remaining: max(0, limit.Rate-held), ResetAfter: l.Peek("", 0).ResetAfter}
+	if m.limit.Second && !allowed { // else the engine knows
+		c.Decision.RetryAfter = s.look(c.Counter, c.Key, c.Hits).RetryAfter
+	}
 }
 
 func (s *modelStore) Decide(calls []StoreCall) error {
@@ -199,7 +206,7 @@ func (s *modelStore) DecideAll(calls []StoreCall) (int, error) {
 }
 
 func newModelStore(clock sluice.Clock) *modelStore {
-	s := &modelStore{clock: clock, limiters: map[string]*sluice.Limiter{}}
+	s := &modelStore{clock: clock, limiters: map[string]*sluice.Limiter{}, spilled: map[string]spill{}}
 	s.denials.bound(1 << 20)
 	return s
 }

@@ -13,7 +13,7 @@ import (
 // A rule with then has a second budget, which is charged with what the first one has no room for. One TakeAll charges both, so
 // that no other call sees the one without the other. The lock of the key is held from the look at the first budget to the charge,
 // and all calls for that key take it. So the room that was seen is still there, unless a Swap lowers the limit just then: the call
-// is denied.
+// is denied. With a Store both are one StoreCall.
 
 // linkSeconds finds the rules that then names. It is called when all files have been read.
 func (l *loader) linkSeconds() {
@@ -37,7 +37,12 @@ func (l *loader) linkSeconds() {
 		}
 	}
 	for _, r := range l.set.rules {
-		if s := r.second; s != nil && (s.counting || s.config.CountDenied) {
+		s := r.second
+		if s == nil {
+			continue
+		}
+		s.isSecond = true
+		if s.counting || s.config.CountDenied {
 			c := *s.config
 			c.CountDenied = false
 			s.counting, s.ownCounter, s.config = false, false, l.keep.config(c)
@@ -145,13 +150,18 @@ func (d *domainState) secondOf(g *generation, r *Rule, entries []Entry) second {
 	}
 	s := second{counter: state.counter, rule: r.second, id: h.sum(), near: state.near, series: state.series}
 	if s.rule.metricValues {
-		own := make([]Entry, len(s.rule.levels))
-		for i, n := range s.rule.levels {
-			own[i] = Entry{n.key(), r.secondValue(i, entries)}
-		}
-		s.series = cmp.Or(d.dynamic.get(s.rule, own), d.other)
+		s.series = cmp.Or(d.dynamic.get(s.rule, r.secondEntries(entries)), d.other)
 	}
 	return s
+}
+
+// secondEntries are the entries of the second budget, for entries of the first.
+func (r *Rule) secondEntries(entries []Entry) []Entry {
+	own := make([]Entry, len(r.second.levels))
+	for i, n := range r.second.levels {
+		own[i] = Entry{n.key(), r.secondValue(i, entries)}
+	}
+	return own
 }
 
 // appendBoth divides the hits between the budgets, and appends the charges. The first budget has as many hits as it has room
@@ -198,30 +208,39 @@ func (w *work) fitsBoth() bool {
 // lack of room here, for at least retry.
 func (e *Engine) answerBoth(w *work, st *Status, now int64, stopped, over bool, retry time.Duration) {
 	a, b := w.key().Peek(0), w.second.key().Peek(0)
+	if over {
+		retry = min(cmp.Or(retry, sluice.Never), w.key().Peek(clampInt(w.hits)).RetryAfter)
+	}
+	w.bothStatus(st, &a, &b, stopped, over, retry)
+	if stopped {
+		e.deny(w, st, now, 0, w.hits)
+	} else if took := w.second.took; took != 0 {
+		e.spilled.add(w, now, took, b.ResetAfter)
+	}
+}
+
+// bothStatus fills in the status from how the budgets stand. retry is when either of them has room for its part.
+func (w *work) bothStatus(st *Status, a, b *sluice.Decision, stopped, over bool, retry time.Duration) {
 	st.Over, st.ResetAfter = over, roundUp(a.ResetAfter)
 	st.Remaining = w.whole(uint64(a.Remaining) + uint64(b.Remaining))
 	h := hits{total: w.hits}
 	switch {
 	case over:
 		h.over = w.hits
-		st.RetryAfter = min(cmp.Or(retry, sluice.Never), w.key().Peek(clampInt(w.hits)).RetryAfter)
+		st.RetryAfter = retry
 		if w.hits <= uint64(a.Limit)+uint64(b.Limit) {
 			st.RetryAfter = min(st.RetryAfter, max(a.ResetAfter, b.ResetAfter))
 		}
 	case stopped:
 		h.within = w.hits
 	default:
-		h = withinOf(w.hits-w.second.took, w.limit, w.near, &a)
+		h = withinOf(w.hits-w.second.took, w.limit, w.near, a)
 		if took := w.second.took; took != 0 {
-			more := withinOf(took, w.second.rule.limit, w.second.near, &b)
+			more := withinOf(took, w.second.rule.limit, w.second.near, b)
 			w.second.series.add(w.second.id, &more)
-			e.spilled.add(w, now, took, b.ResetAfter)
 		}
 	}
 	w.finish(st, &h)
-	if stopped {
-		e.deny(w, st, now, 0, w.hits)
-	}
 }
 
 // withinOf is the numbers of n hits that a limiter has admitted.
@@ -242,10 +261,32 @@ func (e *Engine) giveBackBoth(w *work, st *Status, now int64, n uint64) {
 		w.second.key().Refund(clampInt(spilled))
 		w.key().Refund(clampInt(n - absorbed - spilled))
 	}
+	a, b := w.key().Peek(0), w.second.key().Peek(0)
+	w.gaveBackBoth(st, &a, &b, n, spilled, absorbed)
+}
+
+// gaveBackBoth fills in the status after n hits were given back: spilled of them to the second budget, and absorbed to none.
+func (w *work) gaveBackBoth(st *Status, a, b *sluice.Decision, n, spilled, absorbed uint64) {
 	if spilled != 0 {
 		w.second.series.refund(w.second.id, spilled, 0)
 	}
-	a, b := w.key().Peek(0), w.second.key().Peek(0)
-	w.gaveBack(st, n-spilled, absorbed, 0, 0, &a)
+	w.gaveBack(st, n-spilled, absorbed, 0, 0, a)
 	st.Remaining = w.whole(uint64(a.Remaining) + uint64(b.Remaining))
+}
+
+// callBoth makes the call of a Store one of both budgets.
+func (w *work) callBoth(g *generation, d *domainState, c *StoreCall, entries []Entry, r *Rule) {
+	c.Second = StoreSecond{Counter: g.rules[r.second.index].shared, Key: d.key(r.second, r.secondEntries(entries))}
+}
+
+// answeredBoth fills in the status for a call that a Store has made. n is how many hits it was to count or to give back.
+func (w *work) answeredBoth(st *Status, c *StoreCall, n uint64) {
+	a, b := &c.Decision, &c.Second.Decision
+	if w.refund {
+		w.gaveBackBoth(st, a, b, n, c.Second.Hits, c.Absorbed)
+		return
+	}
+	w.second.took = c.Second.Hits
+	w.over = w.over || !a.Allowed
+	w.bothStatus(st, a, b, w.stopped, w.over, min(cmp.Or(b.RetryAfter, sluice.Never), cmp.Or(a.RetryAfter, sluice.Never)))
 }

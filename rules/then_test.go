@@ -282,10 +282,3 @@ func TestThen_NoAllocations(t *testing.T) {
 		require.Zero(t, testing.AllocsPerRun(100, func() { _ = w.Decide(req, &resp) }))
 	}
 }
-
-// TestThen_Stored: a store does not keep two budgets, and says so when the rules are loaded.
-func TestThen_Stored(t *testing.T) {
-	set := mustLoad(t, fmt.Sprintf(planAndCredits, true, 1, "", 1, ""))
-	_, err := New(set, Config{Store: newModelStore(nil)})
-	require.EqualError(t, err, "test.yaml:7:44: d.client.budget_plan: then: credits, but a store has no word for units that are given back to one of two budgets; want it deleted, or counts in memory")
-}

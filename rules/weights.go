@@ -217,7 +217,7 @@ func (e *Engine) denyRefused(g *generation, d *domainState, req *Request, resp *
 			e.deny(w, st, now, 0, w.refused)
 		default:
 			c := w.call(g, d, &req.Descriptors[i], st.Rule)
-			calls = append(calls, StoreCall{Counter: c.Counter, Key: c.Key, Op: Deny, Hits: w.refused})
+			calls = append(calls, StoreCall{Counter: c.Counter, Key: c.Key, Op: Deny, Hits: w.refused, Second: c.Second})
 		}
 	}
 	if len(calls) > 0 && e.config.Store.Decide(calls) != nil { // the denial still stands

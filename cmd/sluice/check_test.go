@@ -89,7 +89,7 @@ func TestCheck_Stored(t *testing.T) {
 	})
 	soft := dir + "/a.yaml:3:24: d.k: soft: 1, which a store has no word for; want it deleted, or counts in memory\n"
 	denied := dir + "/c.yaml:3:24: f.k: count_denied: true with sliding-log, of which a store counts what is admitted; want it deleted, or counts in memory\n"
-	atomic := dir + "/b.yaml:1:9: e: atomic: keys under upstream's names are in many places, and cannot be counted all or none; want the store's own names\n"
+	atomic := dir + "/b.yaml:1:9: e: atomic or then: keys under upstream's names are in many places, and cannot be counted all or none; want the store's own names\n"
 	for keys, want := range map[string]string{"sluice": soft + denied, "upstream": soft + atomic + denied} {
 		code, stdout, stderr := execute(nil, "check", "--store-keys", keys, dir)
 		require.Equal(t, exitFailed, code)

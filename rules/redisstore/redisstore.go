@@ -9,7 +9,8 @@
 // It is a rules.Store on top of a redistier.Store: package redistier says how units are lent, how counts are restored,
 // and how calls go on without Redis. Keys of Redis hold the domain and the entries of a descriptor as text, each with its
 // length, or their SHA-256 if that is long, so that different lists of entries have different keys. The keys of an
-// atomic domain are in one slot of a cluster, by a hash tag of the domain; other keys are spread over all slots.
+// atomic domain are in one slot of a cluster, by a hash tag of the domain, and so are those of rules with then and of their
+// second budgets; other keys are spread over all slots.
 package redisstore
 
 import (
@@ -21,7 +22,6 @@ import (
 	"math"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -58,7 +58,7 @@ const most = 1 << 20
 
 // closeAfter is how long calls may take that began before a limit was closed. For one call an engine asks the Store at
 // most three times. The Store then makes at most four calls of redistier, to one server after the other, each within the
-// budget. A minute is for the work of the process between these calls.
+// budget. A minute is for the work of the process between these calls, and for calls of two budgets, which are made one by one.
 func (s *Store) closeAfter() time.Duration { return time.Minute + 3*4*2*s.budget }
 
 // New returns a store. It does not wait for Redis, which may be down.
@@ -111,7 +111,8 @@ type counter struct {
 	limit *redistier.StoreLimit
 	// The units that keys were denied: all that wait for a refund, and those that are in the count of the present window.
 	denied, deniedNow *redistier.StoreLimit
-	plenty            sluice.Limit // for windows: a limit of the same period that is never reached
+	spilled           *redistier.StoreLimit // for a second budget: see both.go
+	plenty            sluice.Limit          // for windows: a limit of the same period that is never reached
 	domain            *domain
 }
 
@@ -160,13 +161,16 @@ func (s *Store) Open(l rules.StoreLimit) (rules.StoreCounter, error) {
 		kind += " override"
 	}
 	if l.Windows() {
-		cfg.Name, c.plenty = kind+" denied now", sluice.Per(plentyOf(l.Limit.Period), l.Limit.Period)
+		cfg.Name, c.plenty = kind+" denied now", sluice.Per(plentyOf(sluice.FixedWindow, l.Limit.Period), l.Limit.Period)
 		cfg.Limit = c.plenty
 		c.deniedNow = open(cfg)
 	}
 	cfg.Name, cfg.Algorithm, cfg.Offset = kind+" denied", sluice.FixedWindowFirstCharge, 0
 	cfg.Limit = sluice.Per(plenty, denialLife)
 	c.denied = open(cfg)
+	if l.Second {
+		c.openSpilled(cfg, open)
+	}
 	if err != nil {
 		c.closeAll()
 		return nil, plain(err)
@@ -178,11 +182,11 @@ func (s *Store) Open(l rules.StoreLimit) (rules.StoreCounter, error) {
 const plenty = math.MaxInt32 - 1
 
 // plentyOf returns plenty, or less for short windows, whose large numbers need room beside the count.
-func plentyOf(period time.Duration) int {
+func plentyOf(algorithm sluice.Algorithm, period time.Duration) int {
 	n := plenty
 	for rate := n; rate > 1; rate /= 2 {
 		n = rate
-		if _, err := sluice.New(sluice.Config{Algorithm: sluice.FixedWindow, Limit: sluice.Per(n, period), MaxKeys: 1}); err == nil {
+		if _, err := sluice.New(sluice.Config{Algorithm: algorithm, Limit: sluice.Per(n, period), MaxKeys: 1}); err == nil {
 			break
 		}
 	}
@@ -210,6 +214,9 @@ func name(l *rules.StoreLimit) string {
 	if l.BlockFor != 0 {
 		n += " blocks"
 	}
+	if l.Second {
+		n += " second"
+	}
 	if l.Atomic {
 		n += " of " + tag(l.Domain)
 	}
@@ -226,7 +233,7 @@ func tag(domain string) string {
 func (c *counter) Close() { c.store.after(c.store.closeAfter(), c.closeAll) }
 
 func (c *counter) closeAll() {
-	for _, l := range []*redistier.StoreLimit{c.limit, c.denied, c.deniedNow} {
+	for _, l := range []*redistier.StoreLimit{c.limit, c.denied, c.deniedNow, c.spilled} {
 		if l != nil {
 			l.Close()
 		}
@@ -234,76 +241,33 @@ func (c *counter) closeAll() {
 	c.store.refunds.leave(c.domain)
 }
 
-// batch is the calls of a Decide, in redistier's form.
-type batch struct {
-	calls   []redistier.StoreCall
-	results []redistier.StoreResult
-	on      []*redistier.Store // the store of each call
-}
-
-var batches = sync.Pool{New: func() any { return new(batch) }}
-
-// free lets another Decide use b.
-func (b *batch) free() {
-	clear(b.calls)
-	clear(b.results)
-	b.calls, b.results, b.on = b.calls[:0], b.results[:0], b.on[:0]
-	batches.Put(b)
-}
-
-func (b *batch) add(c *counter, call redistier.StoreCall) {
-	b.calls = append(b.calls, call)
-	b.results = append(b.results, redistier.StoreResult{})
-	b.on = append(b.on, c.on)
-}
-
-// do makes the calls, one server after the other, and returns the errors.
-func (b *batch) do(s *Store) error {
-	if len(b.calls) == 0 {
-		return nil
-	}
-	var err error
-	if s.perSecond == nil {
-		err = s.main.Do(context.Background(), b.calls, b.results)
-	} else {
-		err = b.doParts(s)
-	}
-	for i := range b.results {
-		err = errors.Join(err, b.results[i].Err)
-	}
-	return err
-}
-
-// doParts makes the calls of each server together.
-func (b *batch) doParts(s *Store) error {
-	for _, on := range s.Stores() {
-		var part batch
-		var at []int
-		for i := range b.calls {
-			if b.on[i] == on {
-				part.calls = append(part.calls, b.calls[i])
-				at = append(at, i)
-			}
-		}
-		if len(at) == 0 {
-			continue
-		}
-		part.results = make([]redistier.StoreResult, len(at))
-		if err := on.Do(context.Background(), part.calls, part.results); err != nil {
-			return err
-		}
-		for j, i := range at {
-			b.results[i] = part.results[j]
-		}
-	}
-	return nil
-}
-
 // Decide implements rules.Store.
 func (s *Store) Decide(calls []rules.StoreCall) error {
 	if len(calls) > 0 && calls[0].Op == rules.Deny {
 		return s.deny(calls)
 	}
+	for len(calls) > 0 {
+		n := slices.IndexFunc(calls, ofBoth)
+		switch {
+		case n == 0:
+			if err := s.decideBoth(&calls[0]); err != nil {
+				return err
+			}
+			calls = calls[1:]
+			continue
+		case n < 0:
+			n = len(calls)
+		}
+		if err := s.decideEach(calls[:n]); err != nil {
+			return err
+		}
+		calls = calls[n:]
+	}
+	return nil
+}
+
+// decideEach makes calls of one budget.
+func (s *Store) decideEach(calls []rules.StoreCall) error {
 	absorbed, err := s.absorb(calls)
 	if err != nil {
 		return err
@@ -335,21 +299,19 @@ func (s *Store) DecideAll(calls []rules.StoreCall) (denied int, err error) {
 	b := batches.Get().(*batch)
 	defer b.free()
 	for i := range calls {
-		c := calls[i].Counter.(*counter)
-		b.add(c, c.call(&calls[i], absorbed))
+		b.addOf(&calls[i], func(c *counter) redistier.StoreCall { return c.call(&calls[i], absorbed) })
 	}
 	all, err := s.main.DoAll(context.Background(), b.calls, b.results)
 	if err != nil {
 		return -1, err
 	}
-	for i := range calls {
+	for i := range b.results {
 		if err := b.results[i].Err; err != nil {
 			return -1, err
 		}
-		calls[i].Counter.(*counter).answer(&calls[i], &b.calls[i], &b.results[i])
 	}
-	if !all.Allowed {
-		return all.Denied, s.unabsorb(calls, absorbed)
+	if denied = b.answer(calls, all); denied >= 0 {
+		return denied, s.unabsorb(calls, absorbed)
 	}
 	return -1, s.settle(calls, absorbed)
 }
@@ -362,27 +324,30 @@ func (s *Store) overfull(calls []rules.StoreCall) (int, error) {
 	}
 	b := batches.Get().(*batch)
 	defer b.free()
+	made := calls
+	calls = slices.Clone(made)
 	for i := range calls {
 		in := &calls[i]
-		c := in.Counter.(*counter)
-		peek := redistier.StoreCall{Limit: c.limit, Key: in.Key, Op: redistier.OpPeek, Override: c.asked(in)}
-		if in.Op == rules.CountFitting || in.Op == rules.Look {
-			peek.Cost = clamp(in.Hits)
+		if ofBoth(*in) {
+			in.Op = rules.Look
 		}
-		b.add(c, peek)
+		b.addOf(in, func(c *counter) redistier.StoreCall {
+			peek := redistier.StoreCall{Limit: c.limit, Key: in.Key, Op: redistier.OpPeek, Override: c.asked(in)}
+			if in.Op == rules.CountFitting || in.Op == rules.Look {
+				peek.Cost = clamp(in.Hits)
+			}
+			return peek
+		})
 	}
 	if err := b.do(s); err != nil {
 		return -1, err
 	}
-	denied := -1
+	b.answer(calls, sluice.AllDecision{Denied: -1})
 	for i := range calls {
-		in := &calls[i]
-		in.Counter.(*counter).answer(in, &b.calls[i], &b.results[i])
-		if denied < 0 && looks(*in) && !in.Decision.Allowed {
-			denied = i
-		}
+		calls[i].Op = made[i].Op
 	}
-	return denied, nil
+	copy(made, calls)
+	return slices.IndexFunc(made, func(in rules.StoreCall) bool { return looks(in) && !in.Decision.Allowed }), nil
 }
 
 // looks reports whether a call counts no hits.
@@ -432,7 +397,7 @@ func (c *counter) answer(in *rules.StoreCall, out *redistier.StoreCall, r *redis
 	switch limit := c.limitOf(in).Rate; {
 	case in.Op == rules.GiveBack && c.Windows(): // it was judged under plenty
 		in.Decision = lookOf(limit, in.Count, in.Decision.ResetAfter)
-	case looks(*in) && c.Windows(): // a look passes if the count is at most the limit
+	case looks(*in) && c.Windows() && !c.Second: // a look passes if the count is at most the limit
 		in.Decision.Allowed = in.Count <= uint64(limit)
 	case c.Windows() && limit == 0:
 		in.Decision.Allowed, in.Decision.Remaining = in.Hits == 0, 0

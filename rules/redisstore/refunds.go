@@ -208,7 +208,7 @@ func (s *Store) absorb(calls []rules.StoreCall) (absorptions, error) {
 	defer b.free()
 	for i := range calls {
 		in := &calls[i]
-		if in.Op != rules.GiveBack || in.Hits == 0 {
+		if in.Op != rules.GiveBack || in.Hits == 0 || ofBoth(*in) {
 			continue
 		}
 		if out == nil {
@@ -314,7 +314,7 @@ func (s *Store) deny(calls []rules.StoreCall) error {
 	for i := range calls {
 		in := &calls[i]
 		c := in.Counter.(*counter)
-		if !c.inFlight() && !c.domain.refunds() {
+		if !c.inFlight() && !ofBoth(*in) && !c.domain.refunds() {
 			continue
 		}
 		b.add(c, redistier.StoreCall{Limit: c.denied, Key: in.Key, Op: redistier.OpCharge, Cost: clamp(in.Hits)})

@@ -99,7 +99,7 @@ func (u *Upstream) Open(l rules.StoreLimit) (rules.StoreCounter, error) {
 	}
 	switch {
 	case l.Atomic:
-		return nil, errors.New("atomic: keys under upstream's names are in many places, and cannot be counted all or none; want the store's own names")
+		return nil, errors.New("atomic or then: keys under upstream's names are in many places, and cannot be counted all or none; want the store's own names")
 	case !l.Windows():
 		return nil, fmt.Errorf("algorithm: %v; upstream's names count fixed windows only: want no algorithm, soft or block_for, or the store's own names", l.Algorithm)
 	case l.Offset != 0 || !unit:

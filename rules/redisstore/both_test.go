@@ -1,0 +1,286 @@
+package redisstore
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-go/sluice"
+	"github.com/sluice-go/sluice/internal/redistest"
+	"github.com/sluice-go/sluice/internal/seeded"
+	"github.com/sluice-go/sluice/redistier"
+	"github.com/sluice-go/sluice/rules"
+)
+
+const planAndCredits = `
+domain: d
+sluice: {atomic: %t}
+descriptors:
+- key: client
+  descriptors:
+  - {key: budget, value: plan, rate_limit: {unit: month, requests_per_unit: %d, name: plan, then: credits%s}}
+  - {key: budget, value: credits, rate_limit: {unit: year, requests_per_unit: %d, name: credits%s}}
+- {key: other, rate_limit: {unit: year, requests_per_unit: 200}}
+`
+
+func budgetOf(client, budget string, hits uint64, back bool) rules.Descriptor {
+	return rules.Descriptor{Entries: []rules.Entry{{Key: "client", Value: client}, {Key: "budget", Value: budget}}, Hits: &hits, Refund: back}
+}
+
+func engineOf(t *testing.T, text string, c rules.Config) *rules.Engine {
+	t.Helper()
+	e, err := rules.New(load(t, text), c)
+	require.NoError(t, err)
+	return e
+}
+
+// ask makes a call of one descriptor.
+func ask(t *testing.T, e *rules.Engine, d ...rules.Descriptor) rules.Response {
+	t.Helper()
+	var resp rules.Response
+	require.NoError(t, e.Decide(&rules.Request{Domain: "d", Descriptors: d}, &resp))
+	return resp
+}
+
+// left is what the plan and the credits have left together, and the credits by themselves.
+func left(t *testing.T, e *rules.Engine, client string) [2]uint32 {
+	t.Helper()
+	return [2]uint32{
+		ask(t, e, budgetOf(client, "plan", 0, false)).Statuses[0].Remaining,
+		ask(t, e, budgetOf(client, "credits", 0, false)).Statuses[0].Remaining,
+	}
+}
+
+var budgetKinds = []string{"", "", ", algorithm: gcra", ", algorithm: token-bucket", ", algorithm: leaky-bucket", ", algorithm: sliding-window", ", algorithm: sliding-log"}
+
+// budgetRequest is a call of the plan, or of the credits by themselves, with others beside it.
+func budgetRequest(r *rand.Rand, most int) *rules.Request {
+	budget := pick(r, "plan", "plan", "plan", "credits")
+	req := &rules.Request{Domain: "d", Descriptors: []rules.Descriptor{budgetOf(pick(r, "ann", "bob"), budget, uint64(r.IntN(most)), r.IntN(3) == 0)}}
+	if r.IntN(4) == 0 {
+		n := uint64(r.IntN(3))
+		req.Descriptors = append(req.Descriptors, rules.Descriptor{Entries: []rules.Entry{{Key: "other", Value: "x"}}, Hits: &n})
+	}
+	if r.IntN(2) == 0 && len(req.Descriptors) == 2 {
+		req.Descriptors[0], req.Descriptors[1] = req.Descriptors[1], req.Descriptors[0]
+	}
+	return req
+}
+
+// TestThen_DecidesAsMemory: two engines on one Redis, in turn, answer and count as one in memory.
+func TestThen_DecidesAsMemory(t *testing.T) {
+	rounds := 24
+	if testing.Short() {
+		rounds = 6
+	}
+	eachServer(t, func(t *testing.T, server *redistest.Server) {
+		for _, mode := range []string{"each", "atomic", "stop"} {
+			t.Run(mode, func(t *testing.T) {
+				r := seeded.Rand(t)
+				codes, spilled, back := map[rules.Code]int{}, uint64(0), uint64(0)
+				for round := range rounds {
+					text := fmt.Sprintf(planAndCredits, mode == "atomic", r.IntN(60), pick(r, budgetKinds...), r.IntN(120), pick(r, budgetKinds...))
+					c := rules.Config{StopWhenOver: mode == "stop"}
+					memory := engineOf(t, text, c)
+					var shared []*rules.Engine
+					for range 2 {
+						store := newStore(t, server.Addr, Config{StoreConfig: redistier.StoreConfig{Prefix: fmt.Sprint(mode, round)}})
+						store.sentRefunds(t)
+						c.Store, c.Leases = store, true
+						shared = append(shared, engineOf(t, text, c))
+					}
+					var a, b rules.Response
+					for i := range 150 {
+						req := budgetRequest(r, 40)
+						require.NoError(t, memory.Decide(req, &a))
+						require.NoError(t, shared[r.IntN(2)].Decide(req, &b))
+						require.Equal(t, a.Code, b.Code, "call %d: %+v of %s", i, req, text)
+						for j := range a.Statuses {
+							require.Equal(t, comparable(a.Statuses[j]), comparable(b.Statuses[j]), "call %d, descriptor %d: %+v of %s", i, j, req, text)
+							require.InDelta(t, a.Statuses[j].ResetAfter.Seconds(), b.Statuses[j].ResetAfter.Seconds(), 61, "call %d: %+v of %s", i, req, text)
+							if a.Statuses[j].RetryAfter == sluice.Never || b.Statuses[j].RetryAfter == sluice.Never {
+								require.Equal(t, a.Statuses[j].RetryAfter, b.Statuses[j].RetryAfter, "call %d: %+v of %s", i, req, text)
+							}
+							require.InDelta(t, a.Statuses[j].RetryAfter.Seconds(), b.Statuses[j].RetryAfter.Seconds(), 61, "call %d: %+v of %s", i, req, text)
+						}
+						codes[a.Code]++
+					}
+					want, one, two := memory.Series(), shared[0].Series(), shared[1].Series()
+					for i := range want {
+						require.Equal(t, want[i].Within, one[i].Within+two[i].Within, "%s of %s", want[i].Path, text)
+						require.Equal(t, want[i].Over, one[i].Over+two[i].Over, "%s of %s", want[i].Path, text)
+						require.Equal(t, want[i].Refunded, one[i].Refunded+two[i].Refunded, "%s of %s", want[i].Path, text)
+						require.Equal(t, want[i].Absorbed, one[i].Absorbed+two[i].Absorbed, "%s of %s", want[i].Path, text)
+						if want[i].Path == "d.client.budget_credits" {
+							spilled, back = spilled+want[i].Within, back+want[i].Refunded
+						}
+					}
+				}
+				require.Greater(t, codes[rules.OK], rounds*20)
+				require.Greater(t, codes[rules.OverLimit], rounds*10)
+				require.Positive(t, spilled)
+				require.Positive(t, back)
+			})
+		}
+	})
+}
+
+// TestThen_AtOnce: three engines, with callers at once, take from both budgets what they are admitted for, and all that there is,
+// and give back what they took, whether they were admitted or denied.
+func TestThen_AtOnce(t *testing.T) {
+	eachServer(t, func(t *testing.T, server *redistest.Server) {
+		r := seeded.Rand(t)
+		for round := range 6 {
+			limits := [2]int{1 + r.IntN(200), 1 + r.IntN(200)}
+			text := fmt.Sprintf(planAndCredits, round%2 == 0, limits[0], pick(r, budgetKinds...), limits[1], pick(r, budgetKinds...))
+			var engines []*rules.Engine
+			for range 3 {
+				engines = append(engines, engineOf(t, text, rules.Config{Store: newStore(t, server.Addr, Config{StoreConfig: redistier.StoreConfig{Prefix: fmt.Sprint("once", round)}})}))
+			}
+			var admitted, returned, direct atomic.Int64
+			var all sync.WaitGroup
+			for g := range 9 {
+				r := rand.New(rand.NewPCG(r.Uint64(), 1))
+				all.Go(func() {
+					var resp rules.Response
+					decide := func(budget string, n uint64, back bool) bool {
+						err := engines[g%3].Decide(&rules.Request{Domain: "d", Descriptors: []rules.Descriptor{budgetOf("ann", budget, n, back)}}, &resp)
+						return assert.NoError(t, err) && resp.Code == rules.OK
+					}
+					for range 40 {
+						n := uint64(1 + r.IntN(9))
+						switch part := uint64(r.IntN(int(n) + 1)); {
+						case r.IntN(8) == 0:
+							if decide("credits", n, false) {
+								direct.Add(int64(n))
+							}
+						case decide("plan", n, false):
+							admitted.Add(int64(n))
+							returned.Add(int64(part))
+							decide("plan", part, true)
+						default:
+							decide("plan", n, true) // as a proxy does, also for calls that were denied
+						}
+					}
+					for decide("plan", 1, false) {
+						admitted.Add(1)
+					}
+					decide("plan", 1, true)
+				})
+			}
+			all.Wait()
+			require.EqualValues(t, limits[0]+limits[1], admitted.Load()-returned.Load()+direct.Load(), text)
+			require.Equal(t, [2]uint32{}, left(t, engines[0], "ann"), "each went on until both were used up, and gave no more back: %s", text)
+			within, refunded := int64(0), int64(0)
+			for _, e := range engines {
+				for _, s := range e.Series() {
+					within, refunded = within+int64(s.Within), refunded+int64(s.Refunded-s.Absorbed)
+				}
+			}
+			require.Equal(t, admitted.Load()+direct.Load(), within, text)
+			require.Equal(t, returned.Load(), refunded, text)
+		}
+	})
+}
+
+// TestThen_SameEntries: two budgets of the same entries count apart, and of different clients, too.
+func TestThen_SameEntries(t *testing.T) {
+	server := redistest.Start(t)
+	text := "domain: d\ndescriptors:\n- {key: k, value: a, rate_limit: {unit: year, requests_per_unit: 3, name: first, then: rest%[1]s}}\n- {key: k, rate_limit: {unit: year, requests_per_unit: 5, name: rest%[1]s}}\n"
+	for i, kind := range budgetKinds {
+		e := engineOf(t, fmt.Sprintf(text, kind), rules.Config{Store: newStore(t, server.Addr, Config{StoreConfig: redistier.StoreConfig{Prefix: fmt.Sprint(i)}})})
+		of := func(value string, hits uint64) rules.Status {
+			return ask(t, e, rules.Descriptor{Entries: []rules.Entry{{Key: "k", Value: value}}, Hits: &hits}).Statuses[0]
+		}
+		require.EqualValues(t, 4, of("a", 4).Remaining, kind)
+		require.EqualValues(t, 1, of("a", 3).Remaining, kind)
+		require.Equal(t, rules.OverLimit, of("a", 2).Code, kind)
+		require.EqualValues(t, 2, of("b", 3).Remaining, kind)
+		require.EqualValues(t, 0, of("a", 1).Remaining, kind)
+	}
+}
+
+// TestThen_Huge: units are counted one by one up to the most that a Store keeps, in both budgets; a call may ask for all.
+func TestThen_Huge(t *testing.T) {
+	server := redistest.Start(t)
+	text := fmt.Sprintf(planAndCredits, false, 4, ", scale: 1000000000", 4, ", scale: 1000000000")
+	e := engineOf(t, text, rules.Config{Store: newStore(t, server.Addr, Config{})})
+	memory := engineOf(t, text, rules.Config{})
+	for i, d := range []rules.Descriptor{
+		budgetOf("ann", "plan", 8_000_000_001, false), budgetOf("ann", "plan", 7_999_999_999, false), budgetOf("ann", "plan", 1, false), budgetOf("ann", "plan", 1, false),
+		budgetOf("ann", "plan", 8_000_000_001, true), budgetOf("ann", "plan", 1, true), budgetOf("ann", "plan", 4_500_000_000, true), budgetOf("ann", "plan", 2_000_000_000, false),
+		budgetOf("ann", "plan", 6_000_000_000, true), budgetOf("ann", "plan", 1<<63, false), budgetOf("ann", "plan", 8_000_000_000, false),
+	} {
+		want, got := ask(t, memory, d), ask(t, e, d)
+		require.Equal(t, want.Code, got.Code, "step %d", i)
+		require.Equal(t, want.Statuses[0].Remaining, got.Statuses[0].Remaining, "step %d", i)
+	}
+}
+
+// TestThen_Without: without Redis the shares have both budgets, or all calls pass, or none is answered.
+func TestThen_Without(t *testing.T) {
+	client := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", MaxRetries: -1})
+	defer client.Close()
+	for _, policy := range []redistier.OnUnavailable{redistier.LocalShare, redistier.Open, redistier.Closed} {
+		for _, atomic := range []bool{false, true} {
+			store, err := New(client, Config{StoreConfig: redistier.StoreConfig{Replicas: 2, OnUnavailable: policy, Budget: time.Minute}})
+			require.NoError(t, err)
+			e := engineOf(t, fmt.Sprintf(planAndCredits, atomic, 20, "", 40, ""), rules.Config{Store: store})
+			var resp rules.Response
+			decide := func(d rules.Descriptor) error {
+				return e.Decide(&rules.Request{Domain: "d", Descriptors: []rules.Descriptor{d}}, &resp)
+			}
+			if policy == redistier.Closed {
+				require.ErrorIs(t, decide(budgetOf("ann", "plan", 5, false)), rules.ErrStore)
+				require.NoError(t, store.Close(context.Background()))
+				continue
+			}
+			for _, step := range []struct {
+				hits  uint64
+				back  bool
+				ok    bool
+				share uint32
+			}{{7, false, true, 23}, {11, false, true, 12}, {13, false, false, 12}, {12, false, true, 0}, {0, false, false, 0}, {13 + 25, true, true, 25}, {5, false, true, 20}} {
+				require.NoError(t, decide(budgetOf("ann", "plan", step.hits, step.back)))
+				if policy == redistier.Open {
+					require.Equal(t, rules.OK, resp.Code)
+					continue
+				}
+				require.Equal(t, step.ok, resp.Code == rules.OK, "%+v", step)
+				require.Equal(t, step.share, resp.Statuses[0].Remaining, "%+v", step)
+			}
+			require.NoError(t, store.Close(context.Background()))
+		}
+	}
+}
+
+// TestThen_Fresh: how long a Store knows what was taken from a second budget.
+func TestThen_Fresh(t *testing.T) {
+	const day = 24 * time.Hour
+	for _, c := range []struct {
+		algorithm sluice.Algorithm
+		limit     sluice.Limit
+		want      time.Duration
+	}{
+		{sluice.FixedWindow, sluice.Per(10, day), day},
+		{sluice.SlidingLog, sluice.Per(10, day), day},
+		{sluice.SlidingWindow, sluice.Per(10, day), 2 * day},
+		{sluice.GCRA, sluice.Per(10, day), day},
+		{sluice.GCRA, sluice.Per(10, day).WithBurst(21), 3 * day},
+		{sluice.LeakyBucket, sluice.Per(10, day).WithBurst(1), day},
+		{sluice.TokenBucket, sluice.Per(1, day).WithBurst(1 << 30), longestFresh},
+		{sluice.TokenBucket, sluice.Per(0, day), day},
+	} {
+		require.Equal(t, c.want, fresh(&rules.StoreLimit{Algorithm: c.algorithm, Limit: c.limit}), "%+v", c)
+		n := plentyOf(sluice.InFlight, c.want)
+		require.GreaterOrEqual(t, n, 1<<30, "%v", c.want)
+	}
+}
