@@ -5,17 +5,30 @@ import (
 	"time"
 )
 
-// An algorithm is pure arithmetic over a key's word. Word 0 is a fresh key, the
-// word moved does not occur, now is not negative, and 1 <= cost <= the burst.
+// Arithmetic is what one-word and wide algorithms have in common: pure functions of a key's state. Word 0
+// is a fresh key, the words moved and elsewhere do not occur, and now is not negative. A wide word comes without its
+// lock bit; functions that return a word may write the tail, which no other call does meanwhile.
+type arithmetic interface {
+	// refund returns the word after cost of the units that count at now have been given
+	// back, 1 <= cost <= the burst, or all of them if fewer count. The word is not 0.
+	refund(key state, now int64, cost int) uint64
+	// worstCase returns the most that a key can be admitted in a closed span of d
+	// >= 0 nanoseconds, saturating.
+	worstCase(d int64) uint64
+	// adopt takes over the spent units of a key at now. The state e is under from, another limit of the same
+	// algorithm; adopt returns the key's word under its own limit, and writes the tail. The word of e is not 0,
+	// and not blocked; no other call writes the tail of e.
+	adopt(from arithmetic, e state, tail []atomic.Uint64, now int64) uint64
+}
+
+// An algorithm keeps a key's state in one word. It charges 1 <= cost <= the burst.
 type algorithm interface {
+	arithmetic
 	// charge returns the word after an admitted call, or word and false.
 	charge(word uint64, now int64, cost int) (next uint64, admitted bool)
 	// debit returns the word after an unconditional charge of any cost > 0. Units that
 	// the word has no room for are lost, but it is then as strict as after a full burst.
 	debit(word uint64, now int64, cost int) (next uint64)
-	// refund returns the word after cost of the units that count at now have been given
-	// back, 1 <= cost <= the burst, or all of them if fewer count.
-	refund(word uint64, now int64, cost int) uint64
 	// describe returns the numbers of the Decision on a call that left the key with
 	// word. (Not a Decision: it has too many fields for registers, and copying it
 	// from frame to frame took half the time of a Take.)
@@ -26,18 +39,14 @@ type algorithm interface {
 	// rank orders keys by how much counts against them at now, in the algorithm's own
 	// measure. For the buckets this is also the order in which they become idle.
 	rank(word uint64, now int64) uint64
-	// worstCase returns the most that a key can be admitted in a closed span of d
-	// >= 0 nanoseconds, saturating.
-	worstCase(d int64) uint64
-	adopter
 }
 
 // A wideAlgorithm keeps a key's state in the word and a tail of further words.
 // The tail is written only while the word's lock bit is set, for the time of one
 // charge (a few nanoseconds, and under the sliding log a few more a unit); the
-// word that is stored after a charge differs from the one before. Words are passed
-// without the lock bit. Otherwise the conditions of algorithm hold.
+// word that is stored after a charge differs from the one before.
 type wideAlgorithm interface {
+	arithmetic
 	// tailLen returns the number of words in a tail.
 	tailLen() int
 	// admit and describe only read. Their results are not used if the tail was being
@@ -51,21 +60,10 @@ type wideAlgorithm interface {
 	// lasts returns the first nanosecond from which a key is idle again if it is fresh at
 	// now and charged cost > 0 then.
 	lasts(now int64, cost int) uint64
-	// refund is algorithm's; word is not 0.
-	refund(key state, now int64, cost int) uint64
 	// reset makes the key fresh and returns its word.
 	reset(key state) uint64
 	idleAt(key state) uint64
 	rank(key state, now int64) uint64
-	worstCase(d int64) uint64
-	adopter
-}
-
-// An adopter takes over the spent units of a key at now. The state e is under from, another
-// limit of the same algorithm; adopt returns the key's word under its own limit, and writes
-// the tail. The word of e is not 0, and not blocked; no other call writes the tail of e.
-type adopter interface {
-	adopt(from adopter, e state, tail []atomic.Uint64, now int64) uint64
 }
 
 // A denialCounter is an algorithm that can count denied calls, at most up to the limit.
@@ -115,7 +113,7 @@ func (stateless) charge(uint64, int64, int) (uint64, bool) { return 0, false }
 
 func (stateless) debit(uint64, int64, int) uint64 { return 0 }
 
-func (stateless) refund(uint64, int64, int) uint64 { return 0 }
+func (stateless) refund(state, int64, int) uint64 { return 0 }
 
 func (stateless) idleAt(uint64) uint64 { return 0 }
 
@@ -127,4 +125,4 @@ func (stateless) describe(uint64, int64, int, bool) (remaining int, retry, reset
 	return 0, 0, 0
 }
 
-func (stateless) adopt(adopter, state, []atomic.Uint64, int64) uint64 { return 0 }
+func (stateless) adopt(arithmetic, state, []atomic.Uint64, int64) uint64 { return 0 }

@@ -16,7 +16,7 @@ func TestStateless_HasNoWords(t *testing.T) {
 		require.False(t, ok)
 		require.Zero(t, next)
 		require.Zero(t, a.debit(word, 9, 1))
-		require.Zero(t, a.refund(word, 9, 1))
+		require.Zero(t, a.refund(state{word: word}, 9, 1))
 		require.Zero(t, a.idleAt(word))
 		require.Zero(t, a.rank(word, 9))
 		remaining, retry, reset := a.describe(word, 9, 1, true)
@@ -28,6 +28,6 @@ func TestStateless_HasNoWords(t *testing.T) {
 		require.True(t, l.AllowN("k", 3))
 		old, e := l.policyOf(0), state{}
 		l.update(l.Key("k").id, func(_ *policy, key state) uint64 { e = key; return key.word })
-		require.Zero(t, a.adopt(old.adopter(), e, []atomic.Uint64{}, start.UnixNano()))
+		require.Zero(t, a.adopt(old.arith, e, []atomic.Uint64{}, start.UnixNano()))
 	})
 }

@@ -266,7 +266,7 @@ func TestSemantics_WordsStayClear(t *testing.T) {
 					continue
 				}
 				had := left(now)
-				word = alg.refund(word, now, cost)
+				word = alg.refund(state{word: word}, now, cost)
 				require.Less(t, word, uint64(reserved), "%+v", c)
 				require.GreaterOrEqual(t, left(now), had, "%+v: a refund took away", c)
 				require.LessOrEqual(t, left(now)-had, cost, "%+v: a refund gave too much", c)

@@ -60,7 +60,7 @@ func (a *fixedWindow) debit(word uint64, now int64, cost int) uint64 {
 
 // adopt puts the spent units into the present window. If the windows are the same, they
 // are there already.
-func (a *fixedWindow) adopt(from adopter, e state, _ []atomic.Uint64, now int64) uint64 {
+func (a *fixedWindow) adopt(from arithmetic, e state, _ []atomic.Uint64, now int64) uint64 {
 	old := from.(*fixedWindow)
 	number, count := old.roll(e.word, now)
 	return a.carry(&old.window, number, now)<<a.bits | min(count, 1<<a.bits-1)
@@ -71,10 +71,10 @@ func (a *fixedWindow) countDenied(key state, now int64, cost int) uint64 {
 	return number<<a.bits | countDenied(count, cost, a.limit)
 }
 
-func (a *fixedWindow) refund(word uint64, now int64, cost int) uint64 {
-	number, count := a.roll(word, now)
+func (a *fixedWindow) refund(key state, now int64, cost int) uint64 {
+	number, count := a.roll(key.word, now)
 	if count == 0 {
-		return word
+		return key.word
 	}
 	return number<<a.bits | count - min(uint64(cost), count)
 }
@@ -212,7 +212,7 @@ func (a *anchoredWindow) lasts(now int64, _ int) uint64 { return uint64(now) + a
 
 // adopt keeps the window. If the window would have ended under the new limit, it begins a
 // new one at now, so that the spent units still count.
-func (a *anchoredWindow) adopt(from adopter, e state, tail []atomic.Uint64, now int64) uint64 {
+func (a *anchoredWindow) adopt(from arithmetic, e state, tail []atomic.Uint64, now int64) uint64 {
 	start, count := from.(*anchoredWindow).roll(e, now)
 	if count > 0 && uint64(now) >= start+a.period {
 		start = uint64(now)

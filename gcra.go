@@ -28,7 +28,7 @@ func newGCRA(l Limit) (algorithm, *ConfigError) {
 	return &gcra{schedule: s}, err
 }
 
-func (a *gcra) adopt(from adopter, e state, _ []atomic.Uint64, now int64) uint64 {
+func (a *gcra) adopt(from arithmetic, e state, _ []atomic.Uint64, now int64) uint64 {
 	return a.schedule.adopt(&from.(*gcra).schedule, e.word, now)
 }
 

@@ -45,7 +45,10 @@ func TestSuite_TablesOfAFewIDs(t *testing.T) {
 // setAlgorithm puts another algorithm, of the same words, in the place of the limiter's.
 func setAlgorithm(l *Limiter, alg algorithm, wide wideAlgorithm) {
 	p := l.policyOf(0)
-	p.alg, p.wide = alg, wide
+	p.alg, p.wide, p.arith = alg, wide, alg
+	if wide != nil {
+		p.arith = wide
+	}
 	p.line, _ = alg.(line)
 }
 

@@ -256,7 +256,7 @@ func (p *policy) status(key state, now int64, blocked uint64, soft int) Status {
 		}
 	}
 	a := p.sliding()
-	if w, ok := p.adopter().(windowEnder); ok && !p.limit.constant() && (a == nil || !a.whole) {
+	if w, ok := p.arith.(windowEnder); ok && !p.limit.constant() && (a == nil || !a.whole) {
 		s.WindowAfter = until(w.windowEnd(key, now), now)
 	}
 	return s

@@ -17,10 +17,11 @@ type policy struct {
 	reach int   // the most that words can count, or more
 	of    *terms
 	penalty
-	burst uint64 // the key's state decides on costs from 1 to burst; Key.edge on others
-	plain uint64 // the same for Limiter.allowAt; 0 if only Limiter.decide can make these decisions
-	most  uint64 // units given back at once: the burst, or under Unlimited and DenyAll the burst of base
-	line  line   // alg, if it is one
+	burst uint64     // the key's state decides on costs from 1 to burst; Key.edge on others
+	plain uint64     // the same for Limiter.allowAt; 0 if only Limiter.decide can make these decisions
+	most  uint64     // units given back at once: the burst, or under Unlimited and DenyAll the burst of base
+	line  line       // alg, if it is one
+	arith arithmetic // alg or wide, whichever is set
 }
 
 // newPolicy returns the policy of a limit in a limiter of that config. Unless from is nil,
@@ -36,11 +37,11 @@ func newPolicy(config *Config, limit Limit, from *policy) (*policy, error) {
 		return nil, err
 	}
 	if from == nil {
-		from = &policy{alg: stateless{}}
+		from = &policy{alg: stateless{}, arith: stateless{}}
 	}
 	p := &policy{limit: limit, reach: from.reach}
 	if limit.constant() {
-		p.alg, p.wide, p.penalty, p.base, p.most = from.alg, from.wide, from.penalty, from.base, from.most
+		p.alg, p.wide, p.arith, p.penalty, p.base, p.most = from.alg, from.wide, from.arith, from.penalty, from.base, from.most
 	} else {
 		burst := c.enforced().burst()
 		p.base = limit
@@ -53,8 +54,11 @@ func newPolicy(config *Config, limit Limit, from *policy) (*policy, error) {
 				return nil, unkept(c)
 			}
 		}
+		if p.arith = p.wide; p.alg != nil {
+			p.arith = p.alg
+		}
 		if c.CountDenied {
-			p.counts, _ = p.adopter().(denialCounter) // all window algorithms are
+			p.counts, _ = p.arith.(denialCounter) // all window algorithms are
 		}
 		p.denies = p.blockFor > 0 || p.counts != nil
 	}
@@ -239,13 +243,10 @@ func (p *policy) lengthen(until uint64, now int64, cost int) uint64 {
 // there the units have not been charged.
 func (p *policy) refund(key state, now int64, cost int) uint64 {
 	cost = int(min(uint64(cost), p.most))
-	switch {
-	case key.word == 0 || cost == 0 || p.unlimited() || p.blockedUntil(key) > 0:
+	if key.word == 0 || cost == 0 || p.unlimited() || p.blockedUntil(key) > 0 {
 		return key.word
-	case p.wide == nil:
-		return p.alg.refund(key.word, now, cost)
 	}
-	return p.wide.refund(key, now, cost)
+	return p.arith.refund(key, now, cost)
 }
 
 // reset returns the word of a key that is fresh.
@@ -268,7 +269,7 @@ func (p *policy) adopt(from *policy, e state, tail []atomic.Uint64, now int64) u
 	if until := from.blockedUntil(e); until > 0 {
 		return p.block(state{0, tail}, until)
 	}
-	return p.adopter().adopt(from.adopter(), e, tail, now)
+	return p.arith.adopt(from.arith, e, tail, now)
 }
 
 // adopted is adopt with a tail of its own.
@@ -280,14 +281,6 @@ func (p *policy) adopted(from *policy, e state, now int64) (key state) {
 	return key
 }
 
-// adopter returns alg or wide, whichever is set.
-func (p *policy) adopter() adopter {
-	if p.wide != nil {
-		return p.wide
-	}
-	return p.alg
-}
-
 // worstCase is the most that a key can be admitted in a closed span of d >= 0 ns.
 func (p *policy) worstCase(d int64) uint64 {
 	switch {
@@ -295,10 +288,8 @@ func (p *policy) worstCase(d int64) uint64 {
 		return 0
 	case p.unlimited():
 		return math.MaxUint64
-	case p.wide != nil:
-		return p.wide.worstCase(d)
 	}
-	return p.alg.worstCase(d)
+	return p.arith.worstCase(d)
 }
 
 // A penalty is the effect of a denied call on its key.
@@ -384,7 +375,7 @@ func (p *policy) bucket() bucket {
 }
 
 func (p *policy) stamper() stamper {
-	s, _ := p.adopter().(stamper)
+	s, _ := p.arith.(stamper)
 	return s
 }
 
@@ -395,7 +386,7 @@ func (p *policy) forward(word uint64, now int64, ticks uint64) uint64 {
 		s, _ := b.turns()
 		return b.pack(b.full(word)-ticks, s.tick(now))
 	}
-	return p.alg.refund(word, now, int(ticks)) // a tick of such a line is a unit
+	return p.alg.refund(state{word: word}, now, int(ticks)) // a tick of such a line is a unit
 }
 
 // moveOut is slidingWindow.moveOut for a key's state. It fails, and returns the word as it is, for a key that is blocked
@@ -405,20 +396,11 @@ func (p *policy) moveOut(key state, now int64, start, n uint64, renew bool) (wor
 	if a == nil || !a.whole || p.blockedUntil(key) > 0 {
 		return key.word, 0, false
 	}
-	one, isOne := p.alg.(*inFlight)
-	if isOne {
-		c, next, ok := a.moveOut(one.unpack(key.word), now, start, n, renew)
-		if !ok {
-			return key.word, 0, false
-		}
-		return one.pack(c), next, true
-	}
-	wide := p.wide.(*slidingWindowWide)
-	c, next, ok := a.moveOut(wide.unpack(key), now, start, n, renew)
+	c, next, ok := a.moveOut(a.load(key), now, start, n, renew)
 	if !ok {
 		return key.word, 0, false
 	}
-	return wide.pack(key.tail, c), next, true
+	return a.store(key.tail, c), next, true
 }
 
 // firstCharge returns the word after the first charge, at the time at, of a key under p. A
@@ -430,7 +412,7 @@ func (p *policy) firstCharge(tail []atomic.Uint64, now, at int64, cost int, d *D
 	case cost == 0:
 		// The key is fresh from at on: an older call sees it as if it had been charged. (An empty log
 		// holds no time to say so. A TakeAll reads its clock once more, and that may go back by a us.)
-		return p.unspent(tail, at)
+		return p.arith.refund(state{p.firstCharge(tail, now, at, 1, nil), tail}, at, 1)
 	case p.wide == nil:
 		return p.alg.debit(0, at, cost)
 	}
@@ -439,14 +421,6 @@ func (p *policy) firstCharge(tail []atomic.Uint64, now, at int64, cost int, d *D
 		d.Allowed, d.Remaining, d.RetryAfter, d.ResetAfter = p.wide.describe(state{word, tail}, now, 1, false)
 	}
 	return word
-}
-
-func (p *policy) unspent(tail []atomic.Uint64, at int64) uint64 {
-	if p.wide == nil {
-		word, _ := p.alg.charge(0, at, 1)
-		return p.alg.refund(word, at, 1)
-	}
-	return p.wide.refund(state{p.wide.commit(state{0, tail}, at, 1), tail}, at, 1)
 }
 
 func (p *policy) tailLen() int {

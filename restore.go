@@ -187,7 +187,7 @@ func (in *snapshotReader) policy(h snapfile.Header) (*policy, error) {
 	case h.Strikes < 0 || h.Strikes > 1: // words of earlier builds with a count of denials in a row
 		return nil, snapfile.Bad("it is of BlockAfter %d, which there no longer is; want one without BlockAfter, or a start without a snapshot", h.Strikes)
 	case h.Rate == 0 && h.Period == 0: // the keys have only been under Unlimited or DenyAll
-		return &policy{alg: stateless{}}, nil
+		return &policy{alg: stateless{}, arith: stateless{}}, nil
 	}
 	for _, n := range []int64{h.Rate, h.Burst, h.Soft, h.Room} {
 		if n < 0 || n > math.MaxInt {

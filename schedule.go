@@ -142,8 +142,8 @@ func (s *schedule) ticks(units int) uint64 {
 
 // refund moves the full tick earlier, to now at most: units that have already come back
 // are not given back again.
-func (s *schedule) refund(full uint64, now int64, cost int) uint64 {
-	t := s.tick(now)
+func (s *schedule) refund(key state, now int64, cost int) uint64 {
+	full, t := key.word, s.tick(now)
 	if full <= t {
 		return full
 	}

@@ -17,7 +17,7 @@ import (
 // in whole numbers of up to 128 bits. It assumes that the previous window's cost was
 // spread evenly; the sliding log, which is exact, does not.
 //
-// The arithmetic works on unpacked counts; two packings share it.
+// The arithmetic works on unpacked counts. Two packings share it: see load and store.
 //
 // Invariant: the window's number never falls, and within a window the counts fall by
 // refunds only. A call with a now before the key's window is judged at that window's
@@ -121,28 +121,67 @@ func (a *slidingWindow) admitFrom(c counts, cost uint64) uint64 {
 	return a.period - min(span, a.period)
 }
 
-// adopt returns the counts of a key that comes from another limit. If its windows are not the
-// same, the units that count at now are put into the present window.
-func (a *slidingWindow) adopt(from adopter, e state, now int64) counts {
-	var c counts
-	old := slidingOf(from)
-	if wide, ok := from.(*slidingWindowWide); ok {
-		c = wide.unpack(e)
-	} else {
-		c = (&slidingWindowWord{*old}).unpack(e.word)
+// load returns the counts of a key. With a tail, the count of the previous window is there.
+func (a *slidingWindow) load(key state) counts {
+	if len(key.tail) == 0 {
+		return a.unpack(key.word)
 	}
+	return a.unpackWide(key)
+}
+
+func (a *slidingWindow) unpackWide(key state) counts {
+	if key.word == 0 {
+		return counts{}
+	}
+	prev := key.tail[0].Load()
+	if prev&blockMark != 0 {
+		prev = 0 // the key has been blocked since; if the word is still the same, it is fresh again
+	}
+	return counts{number: key.word >> a.bits, cur: key.word & (1<<a.bits - 1), prev: prev}
+}
+
+// store writes the tail, if there is one, and returns the word.
+func (a *slidingWindow) store(tail []atomic.Uint64, c counts) uint64 {
+	if len(tail) == 0 {
+		return a.pack(c)
+	}
+	tail[0].Store(c.prev)
+	return c.number<<a.bits | c.cur
+}
+
+// unpack and pack are load and store for a key without a tail.
+func (a *slidingWindow) unpack(word uint64) counts {
+	mask := uint64(1)<<a.bits - 1
+	return counts{number: word >> (2 * a.bits), cur: word >> a.bits & mask, prev: word & mask}
+}
+
+func (a *slidingWindow) pack(c counts) uint64 {
+	return c.number<<(2*a.bits) | c.cur<<a.bits | c.prev
+}
+
+// loadAt returns the counts of a key as seen from the window of now.
+func (a *slidingWindow) loadAt(key state, now int64) counts {
+	c, _ := a.roll(a.load(key), now)
+	return c
+}
+
+// adopt keeps the counts of a key that comes from another limit. If its windows are not the
+// same, the units that count at now are put into the present window.
+func (a *slidingWindow) adopt(from arithmetic, e state, tail []atomic.Uint64, now int64) uint64 {
+	old := slidingOf(from)
+	c := old.load(e)
 	if !a.same(&old.window) {
 		rolled, elapsed := old.roll(c, now)
 		c = counts{number: rolled.number, cur: old.used(rolled, elapsed)}
 	}
 	most := uint64(1)<<a.bits - 1
-	return counts{a.carry(&old.window, c.number, now), min(c.cur, most), min(c.prev, most)}
+	return a.store(tail, counts{a.carry(&old.window, c.number, now), min(c.cur, most), min(c.prev, most)})
 }
 
-// debit charges cost to c, in the window of c. Units that the count has no room for are charged
+// add charges cost to c, in the window of c. Units that the count has no room for are charged
 // to the next window, as far as there is room: so c denies everything until that window
 // begins, as it would if it could count all units, and is no less strict from then on.
-func (a *slidingWindow) debit(c counts, cost uint64) counts {
+func (a *slidingWindow) add(c counts, cost uint64) counts {
 	most := uint64(1)<<a.bits - 1
 	sum := c.cur + cost
 	switch {
@@ -154,20 +193,43 @@ func (a *slidingWindow) debit(c counts, cost uint64) counts {
 	return counts{c.number + 1, min(sum-most, most), most}
 }
 
-// refund subtracts cost from this window first, and then from the window before; if windows count in full, from
-// the window before first, so that what remains does not come back before its time.
-func (a *slidingWindow) refund(c counts, cost uint64) counts {
-	if a.whole {
-		prev := min(cost, c.prev)
-		return counts{c.number, c.cur - min(cost-prev, c.cur), c.prev - prev}
-	}
-	cur := min(cost, c.cur)
-	return counts{c.number, c.cur - cur, c.prev - min(cost-cur, c.prev)}
+func (a *slidingWindow) countDenied(key state, now int64, cost int) uint64 {
+	c := a.loadAt(key, now)
+	c.cur = countDenied(c.cur, cost, a.limit)
+	return a.store(key.tail, c)
 }
 
-// stampOf is the number of the window.
-func (a *slidingWindow) stampOf(c counts) (stamp, end uint64) {
-	return c.number, a.start(c.number + 2)
+// refund subtracts cost from this window first, and then from the window before; if windows count in full, from
+// the window before first, so that what remains does not come back before its time.
+func (a *slidingWindow) refund(key state, now int64, cost int) uint64 {
+	c, n := a.loadAt(key, now), uint64(cost)
+	switch {
+	case c.cur == 0 && c.prev == 0:
+		return key.word // the key stays in its window
+	case a.whole:
+		prev := min(n, c.prev)
+		c.prev -= prev
+		c.cur -= min(n-prev, c.cur)
+	default:
+		cur := min(n, c.cur)
+		c.cur -= cur
+		c.prev -= min(n-cur, c.prev)
+	}
+	return a.store(key.tail, c)
+}
+
+// stamp is the number of the window.
+func (a *slidingWindow) stamp(key state) (stamp, end uint64) {
+	number := a.load(key).number
+	return number, a.start(number + 2)
+}
+
+func (a *slidingWindow) takeOut(key state, stamp, n uint64) uint64 {
+	return a.store(key.tail, a.load(key).takeOut(stamp, n))
+}
+
+func (a *slidingWindow) windowEnd(key state, now int64) uint64 {
+	return a.start(a.loadAt(key, now).number + 1)
 }
 
 // takeOut subtracts cost from the count of the window stamp. The weight of a window applies to
@@ -241,15 +303,10 @@ func (a *slidingWindow) worstCase(d int64) uint64 {
 	return saturatingAdd(a.limit, more)
 }
 
-// slidingWindowWord packs the counts into the word. They share all bits that the number leaves,
+// slidingWindowWord has the counts in the word. They share all bits that the number leaves,
 // so that a debt has room. Limits of up to 32,767 a second, 262,143 a minute,
 // 2,097,151 an hour and 8,388,607 a day fit.
 type slidingWindowWord struct{ slidingWindow }
-
-func (a *slidingWindowWord) unpack(word uint64) counts {
-	mask := uint64(1)<<a.bits - 1
-	return counts{number: word >> (2 * a.bits), cur: word >> a.bits & mask, prev: word & mask}
-}
 
 func (a *slidingWindowWord) charge(word uint64, now int64, cost int) (uint64, bool) {
 	c, elapsed := a.rollIn(a.unpack(word), now) // an InFlight has a charge of its own
@@ -260,48 +317,13 @@ func (a *slidingWindowWord) charge(word uint64, now int64, cost int) (uint64, bo
 	return a.pack(c), true
 }
 
-func (a *slidingWindowWord) pack(c counts) uint64 {
-	return c.number<<(2*a.bits) | c.cur<<a.bits | c.prev
-}
-
-func (a *slidingWindowWord) adopt(from adopter, e state, _ []atomic.Uint64, now int64) uint64 {
-	return a.pack(a.slidingWindow.adopt(from, e, now))
-}
-
-func (a *slidingWindowWord) countDenied(key state, now int64, cost int) uint64 {
-	c, _ := a.roll(a.unpack(key.word), now)
-	c.cur = countDenied(c.cur, cost, a.limit)
-	return a.pack(c)
-}
-
 func (a *slidingWindowWord) debit(word uint64, now int64, cost int) uint64 {
 	c, _ := a.roll(a.unpack(word), now)
-	return a.pack(a.slidingWindow.debit(c, uint64(cost)))
-}
-
-func (a *slidingWindowWord) refund(word uint64, now int64, cost int) uint64 {
-	c, _ := a.roll(a.unpack(word), now)
-	if c.cur == 0 && c.prev == 0 {
-		return word
-	}
-	return a.pack(a.slidingWindow.refund(c, uint64(cost)))
+	return a.pack(a.add(c, uint64(cost)))
 }
 
 func (a *slidingWindowWord) describe(word uint64, now int64, cost int, allowed bool) (int, time.Duration, time.Duration) {
 	return a.slidingWindow.describe(a.unpack(word), now, cost, allowed)
-}
-
-func (a *slidingWindowWord) stamp(key state) (stamp, end uint64) {
-	return a.stampOf(a.unpack(key.word))
-}
-
-func (a *slidingWindowWord) takeOut(key state, stamp, n uint64) uint64 {
-	return a.pack(a.unpack(key.word).takeOut(stamp, n))
-}
-
-func (a *slidingWindowWord) windowEnd(key state, now int64) uint64 {
-	c, _ := a.roll(a.unpack(key.word), now)
-	return a.start(c.number + 1)
 }
 
 func (a *slidingWindowWord) idleAt(word uint64) uint64 { return a.emptyAt(a.unpack(word)) }
@@ -322,54 +344,19 @@ type slidingWindowWide struct{ slidingWindow }
 
 func (a *slidingWindowWide) tailLen() int { return 1 }
 
-func (a *slidingWindowWide) unpack(key state) counts {
-	if key.word == 0 {
-		return counts{}
-	}
-	prev := key.tail[0].Load()
-	if prev&blockMark != 0 {
-		prev = 0 // the key has been blocked since; if the word is still the same, it is fresh again
-	}
-	return counts{number: key.word >> a.bits, cur: key.word & (1<<a.bits - 1), prev: prev}
-}
-
 func (a *slidingWindowWide) admit(key state, now int64, cost int) bool {
-	c, elapsed := a.roll(a.unpack(key), now)
+	c, elapsed := a.roll(a.unpackWide(key), now)
 	return a.admits(c, elapsed, uint64(cost))
 }
 
 func (a *slidingWindowWide) commit(key state, now int64, cost int) uint64 {
-	c, _ := a.roll(a.unpack(key), now)
-	return a.pack(key.tail, a.debit(c, uint64(cost)))
-}
-
-// pack writes the tail, and returns the word.
-func (a *slidingWindowWide) pack(tail []atomic.Uint64, c counts) uint64 {
-	tail[0].Store(c.prev)
-	return c.number<<a.bits | c.cur
+	c, _ := a.roll(a.unpackWide(key), now)
+	return a.store(key.tail, a.add(c, uint64(cost)))
 }
 
 func (a *slidingWindowWide) lasts(now int64, cost int) uint64 {
 	c, _ := a.roll(counts{}, now)
-	return a.freshAt(a.debit(c, uint64(cost)))
-}
-
-func (a *slidingWindowWide) adopt(from adopter, e state, tail []atomic.Uint64, now int64) uint64 {
-	return a.pack(tail, a.slidingWindow.adopt(from, e, now))
-}
-
-func (a *slidingWindowWide) countDenied(key state, now int64, cost int) uint64 {
-	c, _ := a.roll(a.unpack(key), now)
-	c.cur = countDenied(c.cur, cost, a.limit)
-	return a.pack(key.tail, c)
-}
-
-func (a *slidingWindowWide) refund(key state, now int64, cost int) uint64 {
-	c, _ := a.roll(a.unpack(key), now)
-	if c.cur == 0 && c.prev == 0 {
-		return key.word // the key stays in its window
-	}
-	return a.pack(key.tail, a.slidingWindow.refund(c, uint64(cost)))
+	return a.freshAt(a.add(c, uint64(cost)))
 }
 
 // reset keeps the number, so that a word can come back only with a tail that it has
@@ -380,7 +367,7 @@ func (a *slidingWindowWide) reset(key state) uint64 {
 }
 
 func (a *slidingWindowWide) describe(key state, now int64, cost int, charges bool) (allowed bool, remaining int, retry, reset time.Duration) {
-	c, elapsed := a.roll(a.unpack(key), now)
+	c, elapsed := a.roll(a.unpackWide(key), now)
 	allowed = a.admits(c, elapsed, uint64(cost))
 	if allowed && charges {
 		c.cur += uint64(cost)
@@ -389,25 +376,10 @@ func (a *slidingWindowWide) describe(key state, now int64, cost int, charges boo
 	return allowed, remaining, retry, reset
 }
 
-func (a *slidingWindowWide) stamp(key state) (stamp, end uint64) {
-	return a.stampOf(a.unpack(key))
-}
-
-func (a *slidingWindowWide) takeOut(key state, stamp, n uint64) uint64 {
-	return a.pack(key.tail, a.unpack(key).takeOut(stamp, n))
-}
-
-func (a *slidingWindowWide) windowEnd(key state, now int64) uint64 {
-	c, _ := a.roll(a.unpack(key), now)
-	return a.start(c.number + 1)
-}
-
-func (a *slidingWindowWide) idleAt(key state) uint64 {
-	return a.emptyAt(a.unpack(key))
-}
+func (a *slidingWindowWide) idleAt(key state) uint64 { return a.emptyAt(a.unpackWide(key)) }
 
 func (a *slidingWindowWide) rank(key state, now int64) uint64 {
-	return a.used(a.roll(a.unpack(key), now))
+	return a.used(a.roll(a.unpackWide(key), now))
 }
 
 // inFlight is the one-word packing of InFlight: the sliding window counter, with the units of the previous window
@@ -446,7 +418,7 @@ func (a *slidingWindow) moveOut(c counts, now int64, start, n uint64, renew bool
 }
 
 // slidingOf returns the sliding window of an algorithm, or nil if it is another one.
-func slidingOf(a adopter) *slidingWindow {
+func slidingOf(a arithmetic) *slidingWindow {
 	switch a := a.(type) {
 	case *slidingWindowWord:
 		return &a.slidingWindow

@@ -56,8 +56,8 @@ func TestSlidingWindow_DebitsOfTheLastWindow(t *testing.T) {
 	l := mustNew(t, Config{Algorithm: SlidingWindow, Limit: PerMinute(10)})
 	a := l.policyOf(0).alg.(*slidingWindowWord).slidingWindow
 	most := uint64(1)<<a.bits - 1
-	require.Equal(t, counts{5, most, 3}, a.debit(counts{5, most - 4, 3}, 4))
-	require.Equal(t, counts{6, 2, most}, a.debit(counts{5, most - 4, 3}, 6))
-	require.Equal(t, counts{6, most, most}, a.debit(counts{5, most, 3}, 2*most))
-	require.Equal(t, counts{a.last, most, 3}, a.debit(counts{a.last, most - 4, 3}, 6))
+	require.Equal(t, counts{5, most, 3}, a.add(counts{5, most - 4, 3}, 4))
+	require.Equal(t, counts{6, 2, most}, a.add(counts{5, most - 4, 3}, 6))
+	require.Equal(t, counts{6, most, most}, a.add(counts{5, most, 3}, 2*most))
+	require.Equal(t, counts{a.last, most, 3}, a.add(counts{a.last, most - 4, 3}, 6))
 }

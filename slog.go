@@ -134,7 +134,7 @@ func (a *slidingLog) sound(key state) bool {
 
 // adopt takes over the newest units, as many as there are places for. It drops units that no longer
 // count: under a longer period they would count again, unless a sweep came before.
-func (a *slidingLog) adopt(from adopter, e state, ring []atomic.Uint64, now int64) uint64 {
+func (a *slidingLog) adopt(from arithmetic, e state, ring []atomic.Uint64, now int64) uint64 {
 	old := from.(*slidingLog)
 	written := uint64(0)
 	for n := old.places - min(old.counting(e, now), a.places) + 1; n <= old.places; n++ {

@@ -133,7 +133,7 @@ func (p *policy) widest(from *policy) int {
 }
 
 // sliding returns the sliding window of p, or nil if it is of another algorithm.
-func (p *policy) sliding() *slidingWindow { return slidingOf(p.adopter()) }
+func (p *policy) sliding() *slidingWindow { return slidingOf(p.arith) }
 
 // Tick implements ledger.Policy.
 func (p *policy) Tick(now int64) uint64 {
@@ -175,7 +175,7 @@ func (p *policy) End(from ledger.Policy, end uint64, now int64) uint64 {
 
 // logPeriod is how long a unit in a log counts, and 0 for another algorithm.
 func (p *policy) logPeriod() uint64 {
-	if a, ok := p.adopter().(*slidingLog); ok {
+	if a, ok := p.arith.(*slidingLog); ok {
 		return a.period
 	}
 	return 0
@@ -184,7 +184,7 @@ func (p *policy) logPeriod() uint64 {
 // keepsReceipts reports whether the ends and stamps of receipts under from, whose algorithm has
 // no turns, mean the same under p.
 func (p *policy) keepsReceipts(from *policy) bool {
-	switch a := p.adopter().(type) {
+	switch a := p.arith.(type) {
 	case *fixedWindow:
 		old, ok := from.alg.(*fixedWindow)
 		return ok && a.same(&old.window)

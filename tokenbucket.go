@@ -78,9 +78,9 @@ func (a *tokenBucket) debit(word uint64, now int64, cost int) uint64 {
 
 // refund subtracts the refunded tokens from the spent ones. If fewer are spent, it moves the
 // refill time back.
-func (a *tokenBucket) refund(word uint64, now int64, cost int) uint64 {
-	refill, spent := a.unpack(word)
-	return a.pack(a.schedule.refund(refill+spent, now, cost), refill)
+func (a *tokenBucket) refund(key state, now int64, cost int) uint64 {
+	refill, spent := a.unpack(key.word)
+	return a.pack(a.schedule.refund(state{word: refill + spent}, now, cost), refill)
 }
 
 // pack returns the word of a bucket that is full again at the given tick. If that tick is
@@ -94,7 +94,7 @@ func (a *tokenBucket) pack(full, t uint64) uint64 {
 	return refill>>a.coarse<<(a.coarse+1) | (full - refill)
 }
 
-func (a *tokenBucket) adopt(from adopter, e state, _ []atomic.Uint64, now int64) uint64 {
+func (a *tokenBucket) adopt(from arithmetic, e state, _ []atomic.Uint64, now int64) uint64 {
 	old := from.(*tokenBucket)
 	full := a.schedule.adopt(&old.schedule, old.full(e.word), now)
 	return a.pack(full, a.tick(now))
@@ -171,7 +171,7 @@ func (a *tokenInterval) roll(word uint64, now int64) (number, spent uint64) {
 }
 
 // adopt keeps the missing tokens.
-func (a *tokenInterval) adopt(from adopter, e state, _ []atomic.Uint64, now int64) uint64 {
+func (a *tokenInterval) adopt(from arithmetic, e state, _ []atomic.Uint64, now int64) uint64 {
 	old := from.(*tokenInterval)
 	number, spent := old.roll(e.word, now)
 	return a.carry(&old.window, number, now)<<a.bits | min(spent, 1<<a.bits-1)
@@ -198,10 +198,10 @@ func (a *tokenInterval) debit(word uint64, now int64, cost int) uint64 {
 	return number<<a.bits | min(spent+uint64(cost), 1<<a.bits-1)
 }
 
-func (a *tokenInterval) refund(word uint64, now int64, cost int) uint64 {
-	number, spent := a.roll(word, now)
+func (a *tokenInterval) refund(key state, now int64, cost int) uint64 {
+	number, spent := a.roll(key.word, now)
 	if spent == 0 {
-		return word
+		return key.word
 	}
 	return number<<a.bits | spent - min(uint64(cost), spent)
 }
