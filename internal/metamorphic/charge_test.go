@@ -31,13 +31,12 @@ func (tr *tracer) debt(key string, at int64) int {
 }
 
 // charge makes one unconditional charge, at a time before the newest one, and compares.
-func (tr *tracer) charge(key string, back int64) {
+func (tr *tracer) charge(key string, cost int, back int64) sluice.Decision {
 	at := max(0, tr.now-back)
-	cost := tr.debt(key, at)
 	admissible := cost > 0 && tr.lim.Key(key).PeekAt(at, cost).Allowed
 	var got sluice.Decision
 	tr.told.earlier(tr.now-at, func() { got = tr.lim.Key(key).Charge(cost) })
-	want := fromOracle(tr.model.Guess(guess(got)).Charge(key, at, int64(cost)))
+	want := tr.soft(tr.model.Guess(guess(got)).Charge(key, at, int64(cost)), 0)
 	tr.Note("%s at %d charge %d: %+v", key, at, cost, want)
 	tr.Equal(want, got, "Charge")
 	// Units that two words cannot count go to the next window, also across a
@@ -48,6 +47,7 @@ func (tr *tracer) charge(key string, back int64) {
 		tr.Equal(want, tr.swept.Charge(key, cost), "Charge after a sweep")
 		tr.swept.Sweep()
 	}
+	return got
 }
 
 // takeUpTo makes one partial take, and compares.
@@ -57,7 +57,11 @@ func (tr *tracer) takeUpTo(key string, cost int, back int64) sluice.Decision {
 	var got sluice.Decision
 	tr.told.earlier(tr.now-at, func() { taken, got = tr.lim.Key(key).TakeUpTo(cost) })
 	n, d := tr.model.Guess(guess(got)).TakeUpTo(key, at, int64(cost))
-	want := fromOracle(d)
+	asked := int(n)
+	if cost > 0 {
+		asked = max(asked, 1)
+	}
+	want := tr.soft(d, min(asked, cost))
 	tr.Note("%s at %d up to %d: %d %+v", key, at, cost, n, want)
 	tr.Equal(want, got, "TakeUpTo")
 	tr.Equal(n, int64(taken), "taken")

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"strings"
 	"testing"
 	"time"
 
@@ -29,23 +30,43 @@ type tracer struct {
 
 	wide   bool // a sliding window in two words
 	resets bool // Reset makes keys as if new, with older times, too
+
+	first sluice.Config // of the recording
+	older bool
+	calls []call
+	keys  map[string]bool         // that there have been calls of
+	on    map[string]sluice.Limit // that keys have as their own
+	under map[string]sluice.Limit // that keys are under: their own, or one that a call has brought
+	floor int64                   // when a key was last put under another limit, which drops what is idle then
 }
 
 func newTracer(tb testing.TB, rng *rand.Rand, c sluice.Config, older bool) *tracer {
-	tr := &tracer{trace: &trace{TB: tb, Rng: rng}, stop: 1<<61 + 1<<59}
+	now, stop := int64(0), int64(1<<61+1<<59)
 	if c.Algorithm == sluice.TokenBucket {
-		tr.stop = min(tr.stop, lastFull(tb, c)-1<<60)
+		stop = min(stop, lastFull(tb, c)-1<<60)
 	}
-	if rng.IntN(4) > 0 && tr.stop > start.UnixNano() { // else in 1970
-		tr.now = start.UnixNano()
+	if rng.IntN(4) > 0 && stop > start.UnixNano() { // else in 1970
+		now = start.UnixNano()
 	}
-	tr.told = &toldClock{ManualClock: sluice.NewManualClock(time.Unix(0, tr.now))}
+	tr := newPlayer(tb, c, older, now, 1<<rng.IntN(3)) // few, since a sweep locks them all
+	tr.Rng, tr.stop = rng, stop
+	return tr
+}
+
+// newPlayer returns a tracer for given calls.
+func newPlayer(tb testing.TB, c sluice.Config, older bool, now int64, shards int) *tracer {
+	tr := &tracer{trace: &trace{TB: tb}, now: now, first: c, older: older, floor: now,
+		keys: map[string]bool{}, on: map[string]sluice.Limit{}, under: map[string]sluice.Limit{}}
+	tr.told = &toldClock{ManualClock: sluice.NewManualClock(time.Unix(0, now))}
 	tr.Clock = tr.told
-	c.Clock, c.Shards = tr.Clock, 1<<rng.IntN(3) // few, since a sweep locks them all
-	if older {
+	c.Clock, c.Shards = tr.Clock, shards
+	switch {
+	case older:
 		// A sweep may forgive what an older time still sees: keep everything.
 		c.TTL = math.MaxInt64
-	} else {
+	case c.MaxKeys > 0:
+		c.TTL = 1
+	default:
 		tr.swept = mustNew(tb, c)
 		c.TTL = 1
 	}
@@ -56,6 +77,54 @@ func newTracer(tb testing.TB, rng *rand.Rand, c sluice.Config, older bool) *trac
 	tr.wide = traces.WordsOf(oracleConfig(c)).Wide
 	tr.resets = !(older && tr.wide)
 	return tr
+}
+
+// record lets a failure be written as calls, if all of them are made by do.
+func (tr *tracer) record() *tracer {
+	tr.TB = &recorder{tr.TB, tr}
+	return tr
+}
+
+// do makes one call and compares.
+func (tr *tracer) do(c call) (got sluice.Decision) {
+	tr.calls = append(tr.calls, c)
+	for _, key := range strings.Split(c.key, ",") {
+		tr.keys[key] = true
+	}
+	if c.now > tr.now {
+		tr.now = c.now
+		tr.Clock.Set(time.Unix(0, tr.now))
+	}
+	cost := int(c.cost)
+	switch c.name {
+	case "take":
+		tr.bring(c.key, c.limit)
+		got = tr.step(c.key, c.limit, cost, c.ago)
+	case "allow":
+		tr.bring(c.key, c.limit)
+		tr.allow(c)
+	case "peek":
+		tr.peek(c)
+	case "charge":
+		tr.bring(c.key, sluice.Limit{})
+		got = tr.charge(c.key, cost, c.ago)
+	case "upto":
+		tr.bring(c.key, sluice.Limit{})
+		got = tr.takeUpTo(c.key, cost, c.ago)
+	case "all":
+		tr.takeAll(c)
+	case "refund":
+		tr.refund(c.key, cost)
+	case "reset":
+		tr.reset(c.key)
+	default:
+		tr.change(c)
+	}
+	if c.want != "" {
+		tr.Equal(decisionOf(tr.TB, c.want, tr.Cfg.Limit.Capacity()), got, c.String())
+	}
+	tr.noteEvictions()
+	return got
 }
 
 // A toldClock is one that says for a while that it is earlier, as if a call had lost the processor after it
@@ -106,17 +175,19 @@ func (tr *tracer) cost() int { return traces.RandomCost(tr.Rng, tr.Cfg.Limit.Cap
 
 // step makes one call and compares. back is how far before the newest time it is
 // made.
-func (tr *tracer) step(key string, cost int, back int64) {
+func (tr *tracer) step(key string, brings sluice.Limit, cost int, back int64) sluice.Decision {
 	at := max(0, tr.now-back)
-	k := tr.lim.Key(key)
+	k := tr.handle(tr.lim, key, brings)
 	seen := k.PeekAt(at, cost)
-	want := fromOracle(tr.model.Guess(guess(seen)).Take(key, at, int64(cost)))
+	want := tr.soft(tr.model.Guess(guess(seen)).Take(key, at, int64(cost)), cost)
 	tr.Note("%s at %d cost %d: %+v", key, at, cost, want)
-	tr.Equal(want, seen, "Peek")
+	if !tr.Cfg.CountDenied && tr.Cfg.BlockFor == 0 {
+		tr.Equal(want, seen, "Peek")
+	}
 	got := k.TakeAt(at, cost)
 	tr.Equal(want, got, "Take")
 	if back == 0 && tr.swept != nil {
-		tr.Equal(want, tr.swept.Take(key, cost), "Take after a sweep")
+		tr.Equal(want, tr.handle(tr.swept, key, brings).Take(cost), "Take after a sweep")
 		tr.swept.Sweep()
 	}
 	if !got.Allowed && got.RetryAfter < math.MaxInt64-time.Duration(at) {
@@ -124,6 +195,21 @@ func (tr *tracer) step(key string, cost int, back int64) {
 		tr.Equal(true, k.PeekAt(retry, cost).Allowed, "at RetryAfter")
 		tr.Equal(false, k.PeekAt(retry-1, cost).Allowed, "1 ns before RetryAfter")
 	}
+	return got
+}
+
+// soft makes of a model's decision what Config.Soft does.
+func (tr *tracer) soft(o oracle.Decision, cost int) sluice.Decision {
+	d := fromOracle(o)
+	if n := tr.Cfg.Soft; n > 0 {
+		after := d.Remaining
+		if cost == 0 {
+			after--
+		}
+		d.OverSoft = d.Allowed && after < n
+		d.Limit, d.Remaining = d.Limit-n, max(0, d.Remaining-n)
+	}
+	return d
 }
 
 // advance moves time on, but stays where the end of time is out of sight.
@@ -140,13 +226,13 @@ func (tr *tracer) refund(key string, cost int) {
 	tr.Note("%s refund %d", key, cost)
 	tracked := tr.lim.Len()
 	tr.lim.Key(key).Refund(cost)
-	got := tr.lim.Peek(key, 0)
-	want := fromOracle(tr.model.Guess(guess(got)).Peek(key, tr.now, 0))
+	got := tr.handle(tr.lim, key, tr.under[key]).Peek(0)
+	want := tr.soft(tr.model.Guess(guess(got)).Peek(key, tr.now, 0), 0)
 	tr.Equal(want, got, "Peek after a refund")
 	tr.Equal(tracked, tr.lim.Len(), "a refund tracks nothing")
 	if tr.swept != nil {
 		tr.swept.Key(key).Refund(cost)
-		tr.Equal(want, tr.swept.Peek(key, 0), "Peek after a refund, swept")
+		tr.Equal(want, tr.handle(tr.swept, key, tr.under[key]).Peek(0), "Peek after a refund, swept")
 		tr.swept.Sweep()
 	}
 }
@@ -169,22 +255,27 @@ func (tr *tracer) run(n int, older bool) {
 	for range n {
 		key := keys[tr.Rng.IntN(len(keys))]
 		tr.advance(tr.gap())
-		back := int64(0)
+		c := call{now: tr.now, key: key}
 		if older {
-			back = tr.back()
+			c.ago = tr.back()
+		}
+		make := func(name string, cost int, ago int64) {
+			c := c
+			c.name, c.cost, c.ago = name, int64(cost), ago
+			tr.do(c)
 		}
 		if tr.Rng.IntN(6) == 0 {
-			tr.refund(key, tr.cost())
+			make("refund", tr.cost(), 0)
 		}
 		switch tr.Rng.IntN(12) {
 		case 0:
-			tr.charge(key, back)
+			make("charge", tr.debt(key, max(0, tr.now-c.ago)), c.ago)
 		case 1:
-			tr.takeUpTo(key, tr.cost(), back)
+			make("upto", tr.cost(), c.ago)
 		}
-		tr.step(key, tr.cost(), back)
+		make("take", tr.cost(), c.ago)
 		if tr.Rng.IntN(50) == 0 && tr.resets {
-			tr.reset(key)
+			make("reset", 0, 0)
 		}
 	}
 }
@@ -207,7 +298,7 @@ func TestModel_EveryDecisionIsExact(t *testing.T) {
 				rng := seeded.Rand(t)
 				for range max(1, depth.Ops()/2/steps/variant.Sharing()) {
 					c := valid(func() sluice.Config { return variant.random(rng) })
-					newTracer(t, rng, c, older).run(steps, older)
+					newTracer(t, rng, c, older).record().run(steps, older)
 				}
 			})
 		}

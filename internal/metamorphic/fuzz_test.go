@@ -26,7 +26,7 @@ func FuzzDecisions(f *testing.F) {
 		if _, err := sluice.New(c); err != nil {
 			return
 		}
-		tr := newTracer(t, rng, c, older)
+		tr := newTracer(t, rng, c, older).record()
 		for src.Left() {
 			tr.run(1, older)
 		}

@@ -20,8 +20,7 @@ import (
 // denials that count, TakeAll, refunds and resets in between.
 type penaltyTracer struct {
 	*tracer
-	older  bool
-	keys   []string
+	names  []string
 	gate   *sluice.Limiter // denies every TakeAll that it has a charge in
 	closed *oracle.Model
 
@@ -63,7 +62,7 @@ func randomBlock(rng *rand.Rand, l sluice.Limit) time.Duration {
 }
 
 func newPenaltyTracer(tb testing.TB, rng *rand.Rand, c sluice.Config, older bool) *penaltyTracer {
-	tr := &penaltyTracer{tracer: newTracer(tb, rng, c, older), older: older, keys: []string{"a", "b", "c"}}
+	tr := &penaltyTracer{tracer: newTracer(tb, rng, c, older), names: []string{"a", "b", "c"}}
 	oc := oracleConfig(c)
 	oc.BlockEnd = 1<<62 - 4 // what 62 bits can tell, less the three words that mean something else
 	tr.model = traces.NewCounting(oc)
@@ -209,11 +208,11 @@ func (tr *penaltyTracer) block(key string) {
 
 // takeAll makes one TakeAll for several keys, now and then with one that is always denied,
 // so that all others are denied with it or left alone.
-func (tr *penaltyTracer) takeAll() {
+func (tr *penaltyTracer) takeSome() {
 	var lims, swept []sluice.Charge
 	var model []oracle.Charge
 	for range 1 + tr.Rng.IntN(4) {
-		key, cost := tr.keys[tr.Rng.IntN(len(tr.keys))], tr.cost()
+		key, cost := tr.names[tr.Rng.IntN(len(tr.names))], tr.cost()
 		lims = append(lims, sluice.Charge{Key: tr.lim.Key(key), Cost: cost})
 		if tr.swept != nil {
 			swept = append(swept, sluice.Charge{Key: tr.swept.Key(key), Cost: cost})
@@ -239,7 +238,7 @@ func (tr *penaltyTracer) takeAll() {
 		require.Equal(tr.TB, want, sluice.TakeAll(swept...), "after a sweep\n%s", tr)
 		tr.swept.Sweep()
 	}
-	for _, key := range tr.keys {
+	for _, key := range tr.names {
 		tr.look(key, tr.now)
 	}
 }
@@ -290,7 +289,7 @@ func (tr *penaltyTracer) jump() {
 		tr.advance(tr.gap())
 		return
 	}
-	d := tr.model.Peek(tr.keys[tr.Rng.IntN(len(tr.keys))], tr.now, 0)
+	d := tr.model.Peek(tr.names[tr.Rng.IntN(len(tr.names))], tr.now, 0)
 	wait := []int64{d.ResetAfter - 1, d.ResetAfter, d.ResetAfter + 1, d.RetryAfter - 1, d.RetryAfter}[tr.Rng.IntN(5)]
 	if wait > 0 && wait < math.MaxInt64-1 {
 		tr.advance(wait)
@@ -298,7 +297,7 @@ func (tr *penaltyTracer) jump() {
 }
 
 func (tr *penaltyTracer) step() {
-	key := tr.keys[tr.Rng.IntN(len(tr.keys))]
+	key := tr.names[tr.Rng.IntN(len(tr.names))]
 	if tr.Rng.IntN(2) == 0 { // else hammer
 		tr.jump()
 	}
@@ -317,7 +316,7 @@ func (tr *penaltyTracer) step() {
 		tr.each(key, sluice.Key.Reset)
 	case op < 10 && !tr.older:
 		// It may clear away a block that is over, which is all that is left of the key.
-		tr.takeAll()
+		tr.takeSome()
 	}
 	back := int64(0)
 	if tr.older && tr.Rng.IntN(3) == 0 {
@@ -325,7 +324,7 @@ func (tr *penaltyTracer) step() {
 	}
 	switch tr.Rng.IntN(10) {
 	case 0:
-		tr.charge(key, back)
+		tr.charge(key, tr.debt(key, max(0, tr.now-back)), back)
 	case 1:
 		tr.upTo(key, tr.cost(), back)
 	}
