@@ -53,22 +53,32 @@ type heldNow struct {
 	back  bool
 }
 
-// A failover is callers of a key whose server is replaced now and then by a replica that was behind. It counts what they
-// use and hold: a caller whose settlement is ErrNotHeld has still used what it says.
+// A failover is callers of a key whose server is replaced now and then by a replica that was behind, or loses its data. It counts
+// what they use and hold: a caller whose settlement is ErrNotHeld has still used what it says.
 type failover struct {
 	*holdTracer
 	rng      *rand.Rand
 	open     map[string]*heldNow
 	settled  []StoreCall // to be sent again
 	standbys []standby
-	used     int // units used for good
-	charged  int // units that were admitted, in all, and those that settlements have kept from coming back
-	lost     int // of them, those that a replica had not got when it took over
+	used     int          // units used for good
+	charged  int          // units that were admitted, in all, and those that settlements have kept from coming back
+	lost     int          // of them, those that a replica had not got when it took over, or that were charged while any knew more
+	last     int          // the process that has made the last call, and has seen all
+	knows    map[int]bool // processes that have seen all before a loss, and have not called since
 }
 
 func newFailover(t *testing.T, s *server, rng *rand.Rand, a sluice.Algorithm, processes int) *failover {
 	cfg := LimitConfig{Algorithm: a, Limit: sluice.Per(100, 2400*time.Hour), MaxHolds: 1000} // nothing comes back meanwhile
-	return &failover{holdTracer: newHoldTracer(t, s, cfg, processes), rng: rng, open: map[string]*heldNow{}}
+	return &failover{holdTracer: newHoldTracer(t, s, cfg, processes), rng: rng, open: map[string]*heldNow{}, knows: map[int]bool{}}
+}
+
+// charge counts units that have been admitted. Those that are charged before Redis is told of others are not added to them.
+func (f *failover) charge(n int) {
+	f.charged += n
+	if len(f.knows) > 0 {
+		f.lost += n
+	}
 }
 
 // live is the units that are used, or on hold.
@@ -106,9 +116,34 @@ func (f *failover) failOver(s *server) {
 	f.log = append(f.log, fmt.Sprintf("a replica takes over, %d units lost", f.charged-r.charged))
 }
 
+// lose lets Redis lose the key. If there are several processes, one that is new settles often then.
+func (f *failover) lose(s *server) {
+	f.forget(s, "a")
+	f.now += 10_000
+	f.log = append(f.log, "all is lost")
+	f.standbys = nil
+	f.replicate(s)
+	if len(f.stores) == 1 {
+		return
+	}
+	f.knows[f.last] = true
+	if len(f.stores) < 6 {
+		f.join()
+	}
+	for i := range f.rng.IntN(30) {
+		c := StoreCall{Op: OpHold, HoldID: fmt.Sprint("new", f.now, i), Cost: f.rng.IntN(2), TTL: time.Hour}
+		if r := f.askOf(len(f.stores)-1, c); r.Decision.Allowed {
+			f.charge(c.Cost)
+			f.askOf(len(f.stores)-1, StoreCall{Op: OpSettle, HoldID: c.HoldID})
+		}
+		f.now += 200
+	}
+}
+
 // ask makes a call of any process.
-func (f *failover) ask(c StoreCall) StoreResult {
-	at := f.rng.IntN(len(f.stores))
+func (f *failover) ask(c StoreCall) StoreResult { return f.askOf(f.rng.IntN(len(f.stores)), c) }
+
+func (f *failover) askOf(at int, c StoreCall) StoreResult {
 	c.Limit, c.Key = f.limits[at], "a"
 	var r StoreResult
 	if c.Op != OpTake && f.rng.IntN(3) == 0 {
@@ -122,8 +157,12 @@ func (f *failover) ask(c StoreCall) StoreResult {
 	f.log = append(f.log, fmt.Sprintf("process %d at %d: %v %s, cost %d, TTL %v, GiveBack %v: %+v", at, f.now-startMicros, c.Op, c.HoldID, c.Cost, c.TTL, c.GiveBack, r))
 	if r.Err != nil {
 		require.ErrorIs(f, r.Err, ErrNotHeld)
-	} else {
-		require.Equal(f, FromRedis, r.Source)
+		return r // of DoAll it tells no state
+	}
+	require.Equal(f, FromRedis, r.Source)
+	if f.last = at; f.knows[at] {
+		delete(f.knows, at)
+		f.charged += f.live()
 	}
 	return r
 }
@@ -136,13 +175,14 @@ func (f *failover) step(i int) {
 	switch f.rng.IntN(6) {
 	case 0:
 		if r := f.ask(StoreCall{Cost: 1 + cost}); r.Decision.Allowed {
-			f.used, f.charged = f.used+1+cost, f.charged+1+cost
+			f.used += 1 + cost
+			f.charge(1 + cost)
 		}
 	case 1, 2:
 		c := StoreCall{Op: OpHold, HoldID: fmt.Sprint(i), Cost: cost, TTL: ttl, GiveBack: f.rng.IntN(2) == 0}
 		if r := f.ask(c); r.Decision.Allowed {
 			f.open[c.HoldID] = &heldNow{cost, f.now + int64(ttl/time.Microsecond), c.GiveBack || inFlight}
-			f.charged += cost
+			f.charge(cost)
 		}
 	case 3:
 		if len(ids) > 0 {
@@ -157,7 +197,7 @@ func (f *failover) step(i int) {
 			f.ask(c)
 			f.used += c.Cost
 			if f.open[id].back { // it would come back, where the settlement is lost
-				f.charged += c.Cost
+				f.charge(c.Cost)
 			}
 			delete(f.open, id)
 			f.settled = append(f.settled, c)
@@ -171,14 +211,14 @@ func (f *failover) step(i int) {
 			id := ids[f.rng.IntN(len(ids))]
 			if r := f.ask(StoreCall{Op: OpExtend, HoldID: id, Cost: cost / 5}); r.Err == nil && r.Decision.Allowed {
 				f.open[id].total += cost / 5
-				f.charged += cost / 5
+				f.charge(cost / 5)
 			}
 		}
 	}
 }
 
 // TestHolds_Failover: callers hold, extend and settle, send settlements again, and let holds lapse, while replicas that are behind
-// take over. A process that has seen all admits nothing beyond the limit. Of several, none knows what the others were
+// take over, and data are lost. A process that has seen all admits nothing beyond the limit. Of several, none knows what the others were
 // admitted and Redis has lost: they admit at most that much more.
 func TestHolds_Failover(t *testing.T) {
 	t.Parallel()
@@ -204,8 +244,11 @@ func TestHolds_Failover(t *testing.T) {
 							if rng.IntN(3) == 0 {
 								f.replicate(s)
 							}
-							if rng.IntN(10) == 0 {
+							switch rng.IntN(20) {
+							case 0, 1:
 								f.failOver(s)
+							case 2:
+								f.lose(s)
 							}
 						}
 					}

@@ -287,6 +287,7 @@ func (m *holdModel) bounded(t *testing.T, worst func(time.Duration) int) {
 type holdTracer struct {
 	*testing.T
 	now    int64
+	join   func() // another process
 	stores []*Store
 	limits []*StoreLimit
 	models map[string]*holdModel
@@ -297,10 +298,13 @@ func newHoldTracer(t *testing.T, s *server, cfg LimitConfig, processes int) *hol
 	tr := &holdTracer{T: t, now: startMicros, models: map[string]*holdModel{}}
 	prefix := newPrefix()
 	cfg.Exact, cfg.Name = true, "a"
-	for range processes {
+	tr.join = func() {
 		store := newStore(t, s.client, StoreConfig{Prefix: prefix, Clock: CallerClock})
 		store.link.clock, store.link.spare = func() int64 { return tr.now }, 3_600_000
 		tr.stores, tr.limits = append(tr.stores, store), append(tr.limits, limitOf(t, store, cfg))
+	}
+	for range processes {
+		tr.join()
 	}
 	return tr
 }

@@ -181,7 +181,7 @@ func TestPlanted(t *testing.T) {
 		{"expiry of a log forgotten", &slogScript, "expire(P)", "", func() error { return keysExpire(t, s.client, Config{Algorithm: sluice.SlidingLog}) }},
 		{"TIME read twice", &bucketScript, "local time = call('TIME')", "local time = call('TIME') time = call('TIME')", func() error { return timeOnce(t, s, Config{}) }},
 		{"refund in the place of a settlement", &bucketScript, "O1 = O1 + lent", "D = D + lent * U", func() error { return lentCounts(t, s.client) }},
-		{"generation not raised", &bucketScript, "gen = max(gen + 1, floor(t / 1000))", "", func() error { return refundHolds(t, s.client, Config{Limit: sluice.PerHour(10)}) }},
+		{"generation not raised", &bucketScript, "gen = max(gen + 1, floor(t / 100))", "", func() error { return refundHolds(t, s.client, Config{Limit: sluice.PerHour(10)}) }},
 	} {
 		t.Run(f.name, func(t *testing.T) {
 			good := *f.script

@@ -22,7 +22,6 @@ if g >= gen then
   local newest = max(T, T2)
   if S + P <= newest then C = 0 end
   if S2 + P <= newest then C2 = 0 end
-  @receipt_stale
   if C2 > 0 then
     if C2 > C then healed = lost end
     if C == 0 or S2 < S then S = S2 end
@@ -30,10 +29,6 @@ if g >= gen then
   end
   T, gen = newest, g
 end
-
--- @receipt_stale
--- Holds have ended since the server was a replica, and it does not know which.
-if lost and stored ~= '' and g > gen and C2 > 0 then stale = true end
 
 -- @advance
 t = max(now, T)

@@ -2,6 +2,7 @@
 -- them comes back. What a hold has used is spent from the time on when it is settled, or lapses.
 -- @receipt_charge
 H = min(H + units, HALF)
+-- @receipt_seen
 -- @receipt_shift
 -- @receipt_settle
 H = max(0, H - total)

@@ -44,7 +44,7 @@ if g >= gen then
   elseif T2 < T then
     D2 = max(0, D2 - (T - T2) / G * R)
   end
-  @receipt_stale
+  @receipt_ended
   if D2 > D then D, healed = D2, lost end
   gen = g
   if size == 46 and not lost then E, O1, O2 = read('>I4I7I7', state, p) end
@@ -122,16 +122,16 @@ lasting = (floor(B / R) + 1) * G
 -- @receipt_lost
 -- Redis has lost a newer state. Holds that it has lost with it count as spent, from when they would have lapsed or from
 -- now on. Of two states of one step the one with less debt is older: a hold that lapses becomes debt.
-local out = stored ~= '' and g > gen and H2 or max(0, H2 - H)
-if lost and out > 0 and (stored == '' or g > gen or T2 > T or T2 == T and D2 >= D) then
+local gone = newer or earlier or stored == ''
+local out = gone and H2 or max(0, H2 - H)
+if lost and out > 0 and (gone or T2 > T or T2 == T and D2 >= D) then
   local from = max(T2, min(now, M2))
   from = from + -from % G
   D2 = min(max(0, D2 - (from - T2) / G * R) + min(out * U, B), LARGEST - R)
   T2 = from
 end
--- @receipt_stale
--- Holds have ended since the server was a replica, and it does not know which: all that it has count as spent.
-if lost and stored ~= '' and g > gen and D2 > 0 then
+-- @receipt_ended
+if newer and D2 > 0 then -- all holds that it has count as spent
   stale = true
   local from = max(T, min(now, M))
   from = from + -from % G

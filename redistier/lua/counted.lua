@@ -8,3 +8,5 @@ C = min(C, HALF)
 -- @giveback
 had = C
 C = max(0, C - units)
+-- @receipt_counts
+C2

@@ -23,14 +23,9 @@ if g >= gen then
   elseif T2 < T then
     C2 = max(0, C2 - (w - w2) * R)
   end
-  @receipt_stale
   if C2 > C then C, healed = C2, lost end
   gen = g
 end
-
--- @receipt_stale
--- Holds have ended since the server was a replica, and it does not know which.
-if lost and stored ~= '' and g > gen and C2 > 0 then stale = true end
 
 -- @advance
 t = max(now, T)

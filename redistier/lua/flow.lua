@@ -24,6 +24,7 @@ while true do
   else
     @receipt_learn
     @learn
+    @receipt_seen
   end
   if lost then break end
   was = blocked
@@ -56,7 +57,8 @@ if op == 2 then
   us = max(us, life) -- others may have seen more than this
   units = LARGEST
   @giveback
-  gen, blocked, store = max(gen + 1, floor(t / 1000)), 0, true
+  gen, blocked, store = max(gen + 1, floor(t / 100)), 0, true
+  @receipt_reset
 @receipt_call
 elseif op == 3 then
   units = n
@@ -76,7 +78,7 @@ elseif op == 1 then
   us = max(us, life)
   units = n
   @giveback
-  if had > 0 then gen = max(gen + 1, floor(t / 1000)) end
+  if had > 0 then gen = max(gen + 1, floor(t / 100)) end
   store = settled or had > 0
 else
   if k > 0 then
@@ -117,7 +119,7 @@ if store then
     @receipt_state
   end
   local ms = floor(us / 1000) + 1 + spare
-  if gen > 0 then ms = max(ms, call('PTTL', key)) end
+  if gen > @receipt_birth then ms = max(ms, call('PTTL', key)) end
   if op == 0 and m == 0 and (k > 0 or debt == 0) then call = redis.pcall end
   @receipt_wrote call('SET', key, value, 'PX', tostring(min(ms, 99999999999999)))
   @receipt_forget

@@ -53,6 +53,7 @@ if now == 0 then
 end
 
 -- t is the time of the judgement, never before what the key has seen. A higher generation
--- of a state says that units have been given back, or that a hold has been settled.
+-- of a state says that units have been given back, or that a hold has been settled. It is at
+-- least the time of the last refund or reset, in steps of 100 us.
 local t, gen, blocked = now, 0, 0
 local m, lent = 0, 0 -- calls admitted, units lent

@@ -1,15 +1,19 @@
 -- Limits without holds have nothing in the place of these.
 -- @receipt_arguments
+-- @receipt_birth
+0
 -- @receipt_call
+-- @receipt_ended
 -- @receipt_forget
 -- @receipt_held
 -- @receipt_learn
+-- @receipt_seen
 -- @receipt_life
 -- @receipt_lost
 -- @receipt_out
 -- @receipt_pass
 -- @receipt_reply
--- @receipt_stale
+-- @receipt_reset
 -- @receipt_state
 -- @receipt_store
 -- @receipt_variables

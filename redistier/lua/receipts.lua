@@ -4,6 +4,16 @@
 -- which none lapses, and the time M when the last one does. Without holds the two have expired, or have been lost: then
 -- what was on hold has been spent.
 --
+-- It also remembers since which generation, birth, its data have been there. When there are none, the next call begins a
+-- new life of the key, at a generation that no earlier life has had, that of the time. So, by its generation g, a state that a caller has seen is
+--
+--   g >= gen          newer, and has been lost since: it is merged, and with it all open holds that are stored have ended
+--   birth <= g < gen  older
+--   g < birth         of an earlier life: all that counts in it is merged as spent, unless it is older than another one
+--                     of that life, which began at first, that has been merged: first <= g < past
+--
+-- Of two states that are merged, each count is the larger one. After a reset birth is 0.
+--
 -- A record is the units of a hold, when it lapses, when it has last been charged, what of its units count in the window
 -- of that time and in the one before, and the units that it was made with; and 1 if its units come back when it lapses, plus 2
 -- if its id is of the caller's choice; behind them the steps of its extensions. Open holds are in the sorted set behind a +. The id of one that has ended stays there,
@@ -28,22 +38,37 @@ what, ttl, most, flags, id, step, at = read('>BI7I4BBc0Bc0', arg, at)
 local NOTHELD, TOOMANY, OTHER = 4294967295, 4294967294, 4294967293
 local H, L, M, H2, L2, M2 = 0, 0, 0, 0, 0, 0
 local dropped, ended, mark, held, units, lapses, made, wanted = false, false, false, 0, 0, 0, '', 0
-local stale = false
+local birth, first, past = 0, 0, 0
+local written = 0 -- time of what is stored
+local newer, earlier, stale = false, false, false
 -- @receipt_learn
-if #state < 22 then return redis.error_reply(FOREIGN) end
-H2, L2, M2 = read('>I7I7I7', state, #state - 20)
-state = sub(state, 1, #state - 21)
+if #state < 40 then return redis.error_reply(FOREIGN) end
+local g, at2 = read('>I6I7', state, 2)
+local birth2, first2, past2
+H2, L2, M2, birth2, first2, past2 = read('>I7I7I7I6I6I6', state, #state - 38)
+state = sub(state, 1, #state - 39)
 if not lost then
-  H, L, M = H2, L2, M2
+  H, L, M, birth, first, past, written = H2, L2, M2, birth2, first2, past2, at2
 elseif stored == '' then
-  L, M = L2, M2
+  L, M, first, past = L2, M2, birth2, g
+elseif g > gen then
+  newer, birth, first, past = true, birth2, first2, past2
+elseif g < birth and (g < first or g >= past) then
+  earlier = true
+  if g >= past then first, past = birth2, g end
+  state = sub(state, 1, 1) .. pack('>I6', gen) .. sub(state, 8)
 end
 
 -- @receipt_pass
--- The records may be of holds that have ended: see @receipt_stale. What the caller has seen has what they used, and none
--- of them gives anything back.
+if stored == '' then
+  gen = max(gen + 1, floor(max(now, T) / 100))
+  birth = gen
+end
+-- Holds have ended since the server was a replica, and it does not know which. What the caller has seen has what they used,
+-- and none of those that are open here gives anything back.
 if stale then call('PEXPIRE', holds, '0') end
--- Holds that have lapsed do so at their own times, one after another.
+-- Holds that have lapsed do so at their own times, one after another. Those that had when the state was written are left
+-- over from a key that has expired since.
 if holds and not stale and (L > 0 and max(now, T) >= L or op == 4 and stored == '') then
   local asked, till, from = now, max(now, T), 0
   local limit = string.format('%.0f', till)
@@ -56,10 +81,12 @@ if holds and not stale and (L > 0 and max(now, T) >= L or op == 4 and stored == 
       if records[i] then
         local total, ends, charged, a, b, _, kind = read('>I7I7I7I7I7I7B', records[i])
         local backs = kind % 2 == 1
-        now = ends
-        @receipt_late
-        @advance
-        @receipt_lapse
+        if ends > written then
+          now = ends
+          @receipt_late
+          @advance
+          @receipt_lapse
+        end
         lapses = lapses + 1
       end
     end
@@ -132,8 +159,8 @@ elseif op == 4 then
     mark = kind > 1 and call('ZCARD', times) < 4 * most and max(ends, t + ttl)
     local unused = max(0, total - n)
     @receipt_settle
-    -- Whoever has seen this tells a replica that has not. It is one more, and not the time: else a process that has seen
-    -- nothing, and settles after Redis has lost its data, would outdo all that others have seen.
+    -- Whoever has seen this tells a replica that has not. It is one more, and not the time: else a process that settles at
+    -- the replica before would outdo all that others have seen.
     gen = gen + 1
   end
   if store and not ended then
@@ -158,12 +185,16 @@ elseif op == 4 then
     us = max(us, life)
   end
 -- @receipt_store
-if (dropped or stale) and not store then
+if (dropped or stale or healed) and not store then
   @fresh
   us, store = max(us, life), true
 end
+-- @receipt_birth
+birth
+-- @receipt_reset
+birth, first, past = 0, 0, 0
 -- @receipt_state
-value = value .. pack('>I7I7I7', H, L, M)
+value = value .. pack('>I7I7I7I6I6I6', H, L, M, birth, first, past)
 -- @receipt_wrote
 local wrote =
 -- @receipt_forget

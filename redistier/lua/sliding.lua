@@ -32,14 +32,9 @@ if g >= gen then
     cur2, prev2 = 0, w == w2 + 1 and cur2 or 0
   end
   if T2 > T then T, w = T2, w2 end
-  @receipt_stale
   if cur2 > cur or prev2 > prev then healed = lost end
   cur, prev, gen = max(cur, cur2), max(prev, prev2), g
 end
-
--- @receipt_stale
--- Holds have ended since the server was a replica, and it does not know which.
-if lost and stored ~= '' and g > gen and cur2 + prev2 > 0 then stale = true end
 
 -- @fade
 -- Of the previous one of other windows, ceil(prev * part/steps) units counted. The
@@ -79,6 +74,8 @@ value = pack('>BI6I7I7I7I7I7I2', 115, gen, T, cur, prev, P, offset, G)
 -- @receipt_shift
 local gone = window - floor((charged - offset) / P)
 if gone > 0 then a, b = 0, gone == 1 and a or 0 end
+-- @receipt_counts
+cur2 + prev2
 -- @receipt_back
 local back = min(unused, a)
 cur, prev = max(0, cur - back), max(0, prev - min(unused - back, b))

@@ -3,6 +3,9 @@
 -- @receipt_charge
 @charge
 @cap
+-- @receipt_seen
+-- Once all that the caller has seen has come back it makes no difference.
+stale = newer and @receipt_counts > 0
 -- @receipt_lost
 -- @receipt_late
 -- @receipt_lasting
