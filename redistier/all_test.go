@@ -206,4 +206,15 @@ func clusterStore(t *testing.T, c *cluster) {
 			require.Equal(t, int64(2), r.Count)
 		}
 	}
+	out = out[:3]
+	limits := chainLimits(t, s, 5, 7)
+	for _, left := range [][2]int{{2, 7}, {0, 6}, {0, 3}} {
+		d, err := s.DoAll(ctx, chainOf(limits, 3), out)
+		require.NoError(t, err)
+		require.True(t, d.Allowed)
+		require.Equal(t, left, [2]int{out[0].Decision.Remaining, out[1].Decision.Remaining})
+	}
+	limits[1] = apart
+	_, err = s.DoAll(ctx, chainOf(limits, 3), out)
+	require.ErrorContains(t, err, "different slots")
 }

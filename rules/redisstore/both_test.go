@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -283,4 +284,28 @@ func TestThen_Fresh(t *testing.T) {
 		n := plentyOf(sluice.InFlight, c.want)
 		require.GreaterOrEqual(t, n, 1<<30, "%v", c.want)
 	}
+}
+
+// TestThen_Cluster: in a cluster both budgets of a rule can be reached together, also where the domain is not atomic.
+func TestThen_Cluster(t *testing.T) {
+	server := redistest.Start(t, "--cluster-enabled", "yes")
+	node := redis.NewClient(&redis.Options{Addr: server.Addr})
+	defer node.Close()
+	ctx := t.Context()
+	require.NoError(t, node.Do(ctx, "CLUSTER", "ADDSLOTSRANGE", 0, 16383).Err())
+	require.Eventually(t, func() bool { return strings.Contains(node.ClusterInfo(ctx).Val(), "cluster_state:ok") }, 30*time.Second, time.Millisecond)
+	client := redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{server.Addr}})
+	defer client.Close()
+	store, err := New(client, Config{StoreConfig: redistier.StoreConfig{Budget: 5 * time.Second, Replicas: 1}})
+	require.NoError(t, err)
+	defer func() { require.NoError(t, store.Close(context.Background())) }()
+	for i, kind := range budgetKinds {
+		e := engineOf(t, fmt.Sprintf(planAndCredits, i%2 == 0, 10, kind, 20, kind), rules.Config{Store: store})
+		client := fmt.Sprint("client", i)
+		require.EqualValues(t, 30-13, ask(t, e, budgetOf(client, "plan", 13, false)).Statuses[0].Remaining)
+		require.Equal(t, rules.OverLimit, ask(t, e, budgetOf(client, "plan", 18, false)).Code)
+		ask(t, e, budgetOf(client, "plan", 18+2, true))
+		require.Equal(t, [2]uint32{19, 19}, left(t, e, client))
+	}
+	require.Zero(t, store.Stores()[0].Stats().Fallback)
 }
