@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-go/sluice/internal/depth"
+	"github.com/sluice-go/sluice/internal/tails"
 )
 
 func skipUnderRace(t *testing.T) {
@@ -193,10 +194,10 @@ func TestAllocs_NoneForANewKeyWithoutGrowth(t *testing.T) {
 			chunks := 0
 			switch {
 			case l.policyOf(0).wide == nil:
-			case l.policyOf(0).wide.tailLen() > shortTail: // a long tail is an object of its own
+			case l.policyOf(0).wide.tailLen() > tails.Short: // a long tail is an object of its own
 				chunks = keys
 			default: // short ones come in chunks, of which these keys need a few
-				chunks = keys*l.policyOf(0).wide.tailLen()/chunkWords + 1
+				chunks = keys*l.policyOf(0).wide.tailLen()/tails.ChunkWords + 1
 			}
 			allocs := leastAllocs(1, func() {
 				for range keys {

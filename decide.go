@@ -146,7 +146,7 @@ func (k Key) decide(d *Decision, now int64, cost int) (allowed bool) {
 			if p.wide == nil {
 				word, out = l.chargeWord(p, e, now, cost)
 			} else if word := e.word.Load(); word != elsewhere { // a mark has no tail
-				out = l.chargeTail(p, e, state{word, t.tails.of(i)}, now, cost, d)
+				out = l.chargeTail(p, e, state{word, t.tails.Of(i)}, now, cost, d)
 			}
 		}
 	}
@@ -213,7 +213,7 @@ func (st *store) charge(d *Decision, p *policy, id uint64, now int64, cost int) 
 				return word, out
 			}
 		case p.wide != nil:
-			tail = t.tails.of(i)
+			tail = t.tails.Of(i)
 		}
 		if p.wide != nil {
 			out = st.chargeTail(p, e, state{e.word.Load(), tail}, now, cost, d)

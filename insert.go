@@ -57,7 +57,7 @@ func (st *store) insert(p *policy, id uint64, now int64, cost int, d *Decision, 
 	if e == nil && t.policy == p {
 		var tail []atomic.Uint64
 		if p.wide != nil {
-			tail = t.tails.add(i)
+			tail = t.tails.Add(i)
 		}
 		word := p.firstCharge(tail, now, max(now, s.floor), cost, d)
 		preset(&t.slots[i].word, word)

@@ -146,7 +146,7 @@ func (t *table) adopt(id uint64, from *policy, e state, now int64) {
 	_, i := t.lookup(id)
 	var tail []atomic.Uint64
 	if t.policy.wide != nil {
-		tail = t.tails.add(i)
+		tail = t.tails.Add(i)
 	}
 	preset(&t.slots[i].word, t.policy.adopt(from, e, tail, now))
 	t.slots[i].id.Store(id) // others may see the table

@@ -64,7 +64,7 @@ func (l *Limiter) peekTable(d *Decision, id uint64, now int64, cost int) (ok boo
 	case word >= elsewhere: // elsewhere, held or moved
 		return false
 	case p.wide != nil:
-		return p.peekTail(d, e, t.tails.of(i), now, cost)
+		return p.peekTail(d, e, t.tails.Of(i), now, cost)
 	}
 	_, d.Allowed, d.Remaining, d.RetryAfter, d.ResetAfter = p.judge(state{word: word}, now, cost, true)
 	return true

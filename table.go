@@ -7,6 +7,7 @@ import (
 
 	"github.com/sluice-go/sluice/internal/crowding"
 	"github.com/sluice-go/sluice/internal/prefetch"
+	"github.com/sluice-go/sluice/internal/tails"
 )
 
 // A table is an open-addressed hash table of slots with linear probing. Slots hold
@@ -22,9 +23,9 @@ type table struct {
 	slots  []slot
 	homes  uint64 // how many slots are homes, if not all of them are: see crowding.Built
 	policy *policy
-	depth  uint  // how many of the first bits of its ids are the same
-	limit  int   // how many ids it may hold
-	tails  tails // only for wide algorithms
+	depth  uint        // how many of the first bits of its ids are the same
+	limit  int         // how many ids it may hold
+	tails  tails.Store // only for wide algorithms
 
 	// The rest is guarded by the shard's lock, and in other cache lines than the fields above.
 	used  int   // ids, also the ids of cells that stay
@@ -163,10 +164,10 @@ func (t *table) state(i uint64, word uint64) state {
 
 // tail returns the tail of slot i, nil for one-word algorithms.
 func (t *table) tail(i uint64) []atomic.Uint64 {
-	if t.tails.length == 0 {
+	if t.tails.Length() == 0 {
 		return nil
 	}
-	return t.tails.of(i)
+	return t.tails.Of(i)
 }
 
 // emptyTable returns a table without keys, which takes no ids.
@@ -185,8 +186,8 @@ func (t *table) freeze(i uint64) state {
 // put adds an entry to a table that no other call sees yet.
 func (t *table) put(id uint64, e state) {
 	_, i := t.lookup(id)
-	if e.tail != nil {
-		t.tails.attach(i, e.tail)
+	if e.tail != nil { // calls may still read it in the old table; they find their word moved, and do not use the result
+		t.tails.Attach(i, e.tail)
 	}
 	preset(&t.slots[i].word, e.word)
 	preset(&t.slots[i].id, id)
@@ -225,74 +226,7 @@ func newTable(p *policy, depth uint, slots []slot, limit int, homes uint64) *tab
 		limit:  limit,
 	}
 	if p.wide != nil {
-		t.tails = newTails(len(slots), limit, p.wide.tailLen())
+		t.tails = tails.New(len(slots), limit, p.wide.tailLen())
 	}
 	return t
-}
-
-// tails is a table's storage for tails: chunks that are allocated as keys are
-// added. Slots are never emptied in a table, so tails are handed out in order,
-// and only a rebuild of the table frees them.
-//
-// A chunk holds many short tails, so that they cost no heap object each, or one
-// long tail, so that it can be handed on to the next table without copying.
-type tails struct {
-	length int               // words a tail
-	shift  uint8             // a chunk has 1<<shift tails, so that of needs no division
-	used   int               // tails handed out
-	number []uint32          // slot -> tail
-	chunks [][]atomic.Uint64 // tail>>shift -> chunk; nil until needed
-}
-
-const (
-	shortTail  = 32   // words; copying 256 bytes costs about as much as a heap object would
-	chunkWords = 2048 // the size of a chunk of short tails
-	// Neither was tuned.
-)
-
-func newTails(slots, limit, length int) tails {
-	per := 1
-	if length <= shortTail {
-		per = min(chunkWords/length, limit)
-	}
-	shift := bits.Len(uint(per)) - 1
-	return tails{
-		length: length,
-		shift:  uint8(shift),
-		number: make([]uint32, slots),
-		chunks: make([][]atomic.Uint64, (limit-1)>>shift+1),
-	}
-}
-
-// of returns the tail of slot i. The caller has seen the slot's id, and so sees all
-// that was written before the id.
-func (ts *tails) of(i uint64) []atomic.Uint64 {
-	n, shift := ts.number[i], ts.shift%32
-	chunk, at := ts.chunks[n>>shift], int(n&(1<<shift-1))*ts.length
-	return chunk[at : at+ts.length]
-}
-
-// add gives slot i a new tail of zeros. The caller holds the shard's lock, or no
-// other call sees the table yet.
-func (ts *tails) add(i uint64) []atomic.Uint64 {
-	chunk := &ts.chunks[ts.used>>ts.shift]
-	if *chunk == nil {
-		*chunk = make([]atomic.Uint64, ts.length<<ts.shift)
-	}
-	ts.number[i] = uint32(ts.used)
-	ts.used++
-	return ts.of(i)
-}
-
-// attach gives slot i the contents of a tail of an older table that no call writes
-// to any more. Readers of that table may still read the tail; they then find their
-// word moved, and do not use their result.
-func (ts *tails) attach(i uint64, tail []atomic.Uint64) {
-	if ts.shift == 0 {
-		ts.number[i] = uint32(ts.used)
-		ts.chunks[ts.used] = tail
-		ts.used++
-		return
-	}
-	copy(ts.add(i), tail)
 }
