@@ -52,6 +52,12 @@ func setAlgorithm(l *Limiter, alg algorithm, wide wideAlgorithm) {
 	p.line, _ = alg.(line)
 }
 
+// cellsOf calls f for the cells of a shard, as cellsIn.
+func (st *store) cellsOf(i int, f func(*cell)) {
+	first, last := st.ids(i)
+	st.shards[i].cellsIn(first, last, f)
+}
+
 // tablesLocked yields the tables of a shard, each with its first id.
 func (st *store) tablesLocked(s *shard) iter.Seq2[uint64, *table] {
 	return func(yield func(uint64, *table) bool) {

@@ -268,12 +268,6 @@ func (st *store) cellDepth(id uint64) uint {
 
 func (st *store) partDepth(id uint64) uint { return max(st.tableDepth(id), st.cellDepth(id)) }
 
-// cellsOf calls f for the cells of a shard, as cellsIn.
-func (st *store) cellsOf(i int, f func(*cell)) {
-	first, last := st.ids(i)
-	st.shards[i].cellsIn(first, last, f)
-}
-
 // eachPart divides the ids of a shard into parts: the ids whose first bits, as many as depth says, are
 // equal. It calls f with the first and the last id of each part, with the shard locked. The parts do not
 // overlap. The table of a part may have other ids, too: it can have been merged since.

@@ -10,16 +10,15 @@ import (
 // A DeniedKey is one of the keys that were denied most: see Limiter.TopDenied.
 type DeniedKey struct {
 	// Name is the key as it was given to a method that takes a string, or to the method that
-	// made its Key: a string, the bytes, or the text of the address, cut to 256 bytes; or
-	// the name that Key.Named gives. It is empty until the limiter gets a name.
+	// made its Key: a string, the bytes, or the text of the address, cut to 256 bytes. It is
+	// empty until the limiter gets a name, and for the Keys of KeyUint64 and KeyHash.
 	//
 	// A method that takes a string names the key that it denies. For a denied Key the limiter
-	// has only a number, and the key gets its name when a Key for it is made the next time:
-	// soon, if a Key is made for each request, as in a middleware. For a Key that is kept, and
-	// for the Keys of KeyUint64 and KeyHash, use Key.Named.
+	// has only its id, and the key gets its name when a Key for it is made the next time:
+	// soon, if a Key is made for each request, as in a middleware.
 	Name string
 	// ID is the 64-bit id by which the key is tracked: Limiter.KeyHash(ID) is the key, to
-	// be blocked, say. With HashStable it is the xxHash64 of a key that is a string.
+	// be blocked, say, or looked up in a map of Keys. With HashStable it is the xxHash64 of a key that is a string.
 	ID uint64
 	// Denied estimates how often the key was denied, as 64 times its samples. The standard
 	// deviation for n denials is 8*sqrt(n): 25 % of 1,000, 2.5 % of 100,000.
@@ -60,21 +59,6 @@ func (l *Limiter) TopDenied() []DeniedKey {
 		return cmp.Or(cmp.Compare(b.Denied, a.Denied), cmp.Compare(a.ID, b.ID))
 	})
 	return all
-}
-
-// Named gives the key a name in the list of TopDenied, if the key is in the list without one,
-// and returns k. It calls name only then; a call without that costs little. Use it for a Key
-// that is kept, and for a Key of a number or of a hash:
-//
-//	k := lim.KeyUint64(user.ID).Named(user.Email)
-//	if !k.Allow() { ... }
-//
-// Call it each time if a Key is made anew for each call, and else after a denial.
-func (k Key) Named(name func() string) Key {
-	if top := k.lim.made().top; top.Nameless(k.id) {
-		top.Name(k.id, name())
-	}
-	return k
 }
 
 // sampleDenial counts a denial, by chance one in denialsASample. l.top is not nil.

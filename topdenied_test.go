@@ -65,8 +65,6 @@ func TestTopDenied_NamesKeys(t *testing.T) {
 		"192.0.2.7":   func(l *Limiter) Key { return l.KeyAddr(netip.MustParseAddr("::ffff:192.0.2.7")) },
 		"2001:db8::7": func(l *Limiter) Key { return l.KeyAddr(netip.MustParseAddr("2001:db8::7%eth0")) },
 		"invalid IP":  func(l *Limiter) Key { return l.KeyAddr(netip.Addr{}) },
-		"ann":         func(l *Limiter) Key { return l.KeyUint64(7).Named(func() string { return "ann" }) },
-		"a pair":      func(l *Limiter) Key { return l.KeyHash(7).Named(func() string { return "a pair" }) },
 	} {
 		for way, deny := range map[string]func(k Key) bool{
 			"Allow":   func(k Key) bool { return k.Allow() },
@@ -85,6 +83,13 @@ func TestTopDenied_NamesKeys(t *testing.T) {
 			}
 		}
 	}
+	l, _ := newFrozen(t, Config{Limit: DenyAll, TopDenied: 4})
+	names := map[Key]string{l.KeyUint64(7): "ann"}
+	for range 10_000 {
+		require.False(t, l.KeyUint64(7).Allow())
+	}
+	require.Empty(t, l.TopDenied()[0].Name)
+	require.Equal(t, "ann", names[l.KeyHash(l.TopDenied()[0].ID)])
 }
 
 // TestTopDenied_NamesKeysOfPlans, whose denials are listed with all others.
@@ -95,26 +100,6 @@ func TestTopDenied_NamesKeysOfPlans(t *testing.T) {
 		require.False(t, TakeAll(Charge{l.Key("vip"), 1}).Allowed)
 	}
 	require.Equal(t, "vip", l.TopDenied()[0].Name)
-}
-
-// TestTopDenied_AsksForNamesOnlyOnce: nobody has to make a name that nobody wants.
-func TestTopDenied_AsksForNamesOnlyOnce(t *testing.T) {
-	for _, top := range []int{0, 4} {
-		l, _ := newFrozen(t, Config{Limit: PerHour(1), TopDenied: top})
-		asked := 0
-		name := func() string {
-			asked++
-			return "ann"
-		}
-		kept := l.KeyUint64(7).Named(name)
-		require.True(t, kept.Allow())
-		require.Zero(t, asked, "the key has not been denied")
-		for range 10_000 {
-			kept.Allow()
-			kept.Named(name)
-		}
-		require.Equal(t, top > 0, asked == 1, "asked %d times", asked)
-	}
 }
 
 // TestTopDenied_ExcessIsABound: of keys that have been denied a known number of times, no
@@ -157,7 +142,7 @@ func TestTopDenied_OnlySamplesAllocate(t *testing.T) {
 		binary.BigEndian.PutUint32(bytes[:], n)
 		l.KeyAddr(netip.AddrFrom4(bytes)).AllowN(2)
 		TakeAll(Charge{l.KeyBytes(bytes[:]), 2})
-		l.KeyUint64(uint64(n)).Named(func() string { return fmt.Sprint("user ", n) }).AllowN(2)
+		l.KeyUint64(uint64(n)).AllowN(2)
 	}
 	strangers := func() {
 		for n := range uint32(64 * 20) {
