@@ -32,63 +32,6 @@ func TestSetLimit_ReceiptsOfKeysInCellsGiveBack(t *testing.T) {
 	require.Equal(t, 3, k.Peek(0).Remaining)
 }
 
-// checkCells checks that the keys kept on a plan are those with a limit of their own, that
-// no key has two live words, and that all is counted.
-func checkCells(tb testing.TB, l *Limiter, keys []string, own map[string]bool) {
-	for _, key := range keys {
-		id := l.Key(key).id
-		c := l.shardOf(id).cell(id)
-		traces.Equal(tb, own[key], c != nil && c.kept != nil, key)
-	}
-	kept, live := 0, 0
-	for i := range l.shards {
-		s := &l.shards[i]
-		s.mu.Lock()
-		count := 0
-		for _, t := range l.tablesLocked(s) {
-			used := 0
-			for j, id := range t.occupied {
-				used++
-				word := t.slots[j].word.Load()
-				traces.Equal(tb, false, word == moved, "a mark of a move has stayed")
-				if word != elsewhere {
-					count++
-					traces.Equal(tb, nil, s.cell(id), "a key is in the table and in a cell")
-				}
-			}
-			traces.Equal(tb, used, t.used)
-		}
-		cells := 0
-		l.cellsOf(i, func(c *cell) {
-			cells++
-			word := c.word.Load()
-			traces.Equal(tb, false, word == moved, "a mark of a move has stayed")
-			switch e, _ := l.tableOf(c.id.Load()).lookup(c.id.Load()); {
-			case c.kept == nil:
-				count++
-				traces.Equal(tb, true, e != nil, "a key that is counted has no slot")
-				traces.Equal(tb, false, word == elsewhere, "a cell without state does not stay")
-			case word != elsewhere:
-				live++
-				fallthrough
-			default:
-				kept++
-			}
-		})
-		traces.Equal(tb, count, s.len())
-		inTables := 0
-		for _, ct := range cellTablesOf(l, i) {
-			inTables += ct.live
-		}
-		traces.Equal(tb, cells, inTables)
-		s.mu.Unlock()
-	}
-	traces.Equal(tb, int64(live), l.keptLive.Load())
-	traces.Equal(tb, int64(kept), l.kept.Load())
-	traces.Equal(tb, len(own), kept)
-	require.Len(tb, limitsOf(l), kept)
-}
-
 // cellTablesOf returns the tables of the cells of a shard, in order.
 func cellTablesOf(l *Limiter, i int) (all []*cellTable) {
 	d := l.shards[i].cells.Load()
@@ -132,8 +75,6 @@ func TestSetKeyLimit_TouchesNoOtherKey(t *testing.T) {
 			require.Same(t, table, l.tableOf(0))
 		}
 		require.Equal(t, int(l.current.Load().burst)-300, l.KeyUint64(100).Peek(0).Remaining)
-		l.Sweep()
-		checkCells(t, l, nil, map[string]bool{})
 	})
 }
 

@@ -21,7 +21,7 @@ func (st *store) insert(p *policy, id uint64, now int64, cost int, d *Decision, 
 		return 0, st.turnedAway()
 	}
 	s.mu.Lock()
-	defer s.mu.Unlock()
+	defer st.unlock(s)
 	if !st.decided.Load() {
 		st.decided.Store(true)
 	}

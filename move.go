@@ -179,7 +179,7 @@ func (l *Limiter) lockKey(id uint64) (*shard, *ledger.Record) {
 }
 
 func (l *Limiter) unlockKey(s *shard, rec *ledger.Record, id uint64) {
-	s.mu.Unlock()
+	l.unlock(s)
 	l.ledgers.Of(id).Unguard(rec)
 }
 

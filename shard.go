@@ -3,11 +3,13 @@ package sluice
 import (
 	"math"
 	"math/bits"
+	"math/rand/v2"
 	"runtime"
 	"sync"
 	"sync/atomic"
 
 	"github.com/puzpuzpuz/xsync/v3"
+	"github.com/sluice-go/sluice/internal/invariants"
 	"github.com/sluice-go/sluice/internal/ledger"
 )
 
@@ -286,7 +288,7 @@ func (st *store) underLock(first uint64, depth func(id uint64) uint, f func(firs
 	defer runtime.Gosched()
 	s := st.shardOf(first)
 	s.mu.Lock()
-	defer s.mu.Unlock()
+	defer st.unlock(s)
 	_, last = covers(first, depth(first))
 	f(first, last)
 	return last
@@ -340,4 +342,66 @@ func defaultShards(maxKeys int) int {
 		n /= 2
 	}
 	return n
+}
+
+// unlock lets go of the shard's lock. Built with -tags invariants, it first checks the shard: each time if it has
+// a few keys, and else the more rarely the more there are.
+func (st *store) unlock(s *shard) {
+	if invariants.Built {
+		if n := s.len() + int(st.kept.Load()); n < 64 || rand.IntN(n) < 16 {
+			st.checkLocked(s)
+		}
+	}
+	s.mu.Unlock()
+}
+
+// checkLocked panics unless each key of the shard has its state in one place, each table in the directory is
+// where its ids are, and all is counted. Words may change meanwhile, but not which of them are marks.
+func (st *store) checkLocked(s *shard) {
+	count := 0
+	for id, end := covers(s.handID(), st.depth()); ; id++ {
+		t := st.tableOf(id)
+		first, last := covers(id, t.depth)
+		invariants.Require(first == id, "the table of %x begins at %x", id, first)
+		count += st.checkTableLocked(s, t, first, last)
+		if id = last; id == end {
+			break
+		}
+	}
+	cells, kept := map[*cellTable]int{}, 0
+	first, end := covers(s.handID(), st.depth())
+	s.cellsIn(first, end, func(c *cell) {
+		id, word := c.id.Load(), c.word.Load()
+		cells[s.cells.Load().tableOf(id)]++
+		invariants.Require(word != moved, "the cell of %x has been moved", id)
+		if e, _ := st.tableOf(id).lookup(id); c.kept == nil {
+			count++
+			invariants.Require(e != nil, "%x is in a cell without a mark", id)
+			invariants.Require(word != elsewhere, "%x has a cell without state", id)
+		} else {
+			kept++
+		}
+	})
+	for ct, n := range cells {
+		invariants.Require(ct.live == n && ct.used >= n, "%d cells in a table of %d", n, ct.live)
+	}
+	invariants.Require(kept <= int(st.kept.Load()) && st.keptLive.Load() >= 0, "%d keys with limits of their own, of %d", kept, st.kept.Load())
+	invariants.Require(count == s.len(), "%d keys, counted as %d", count, s.len())
+}
+
+// checkTableLocked returns how many keys have their state in the table.
+func (st *store) checkTableLocked(s *shard, t *table, first, last uint64) (count int) {
+	used := 0
+	for i, id := range t.occupied {
+		used++
+		word := t.slots[i].word.Load()
+		invariants.Require(first <= id && id <= last, "%x is in the table of %x", id, first)
+		invariants.Require(word != moved, "%x has been moved", id)
+		if word != elsewhere {
+			count++
+			invariants.Require(s.cell(id) == nil, "%x is in the table and in a cell", id)
+		}
+	}
+	invariants.Require(used == t.used && used <= max(t.limit, 1), "%d ids in a table of %d, for %d", used, t.used, t.limit)
+	return count
 }

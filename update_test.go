@@ -9,106 +9,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-go/sluice/internal/seeded"
 )
-
-// A refundRow is a step in a scenario worked out by hand: units charged, which are
-// admitted, or if negative given back, and what is then left.
-type refundRow struct {
-	at        time.Duration
-	units     int
-	remaining int
-	reset     time.Duration
-}
-
-// runRefunds plays the rows from a minute's edge, on one key.
-func runRefunds(t *testing.T, c Config, rows []refundRow) {
-	t.Helper()
-	t0 := time.Unix(1_790_000_100, 0)
-	clock := NewManualClock(t0)
-	c.Clock = clock
-	l := mustNew(t, c)
-	for i, r := range rows {
-		clock.Set(t0.Add(r.at))
-		if r.units < 0 {
-			l.Key("k").Refund(-r.units)
-		} else {
-			assert.True(t, l.AllowN("k", r.units), "row %d", i)
-		}
-		want := Decision{Allowed: r.remaining > 0, Limit: int(l.policyOf(0).burst), Remaining: r.remaining, ResetAfter: r.reset}
-		got := l.Peek("k", 0)
-		got.RetryAfter = 0
-		assert.Equal(t, want, got, "row %d: %d units at %v", i, r.units, r.at)
-	}
-}
-
-// TestRefund_BucketTrace: 2 a second, 4 at once.
-func TestRefund_BucketTrace(t *testing.T) {
-	for _, a := range bucketAlgorithms {
-		runRefunds(t, Config{Algorithm: a, Limit: PerSecond(2).WithBurst(4)}, []refundRow{
-			{at: 0, units: -1, remaining: 4},
-			{at: 0, units: 3, remaining: 1, reset: 1500 * ms},
-			{at: 0, units: -1, remaining: 2, reset: 1000 * ms},
-			{at: 200 * ms, units: -1, remaining: 3, reset: 300 * ms},
-			{at: 200 * ms, units: -1, remaining: 4},
-			{at: 200 * ms, units: 4, remaining: 0, reset: 2 * sec},
-			{at: 200 * ms, units: -math.MaxInt, remaining: 4},
-			{at: 200 * ms, units: 4, remaining: 0, reset: 2 * sec},
-			{at: time.Hour, units: -4, remaining: 4},
-			{at: time.Hour, units: 4, remaining: 0, reset: 2 * sec},
-		})
-	}
-}
-
-// TestRefund_FixedWindowTrace: 3 a minute.
-func TestRefund_FixedWindowTrace(t *testing.T) {
-	runRefunds(t, Config{Algorithm: FixedWindow, Limit: PerMinute(3)}, []refundRow{
-		{at: 10 * sec, units: 3, remaining: 0, reset: 50 * sec},
-		{at: 20 * sec, units: -1, remaining: 1, reset: 40 * sec},
-		{at: 20 * sec, units: -3, remaining: 3},
-		{at: 30 * sec, units: 3, remaining: 0, reset: 30 * sec},
-		{at: 60 * sec, units: -1, remaining: 3}, // the window is over
-		{at: 60 * sec, units: 2, remaining: 1, reset: 60 * sec},
-	})
-}
-
-// TestRefund_SlidingWindowTrace: 4 a minute, one word and two.
-func TestRefund_SlidingWindowTrace(t *testing.T) {
-	rows := []refundRow{
-		{at: 10 * sec, units: 4, remaining: 0, reset: 110 * sec},
-		{at: 90 * sec, units: 1, remaining: 1, reset: 90 * sec},
-		{at: 90 * sec, units: -2, remaining: 2, reset: 30 * sec}, // the present one, then 1 of 4: 3/2 used
-		{at: 90 * sec, units: -3, remaining: 4},
-		{at: 90 * sec, units: 4, remaining: 0, reset: 90 * sec},
-		{at: 200 * sec, units: -4, remaining: 4}, // came back by itself
-	}
-	runRefunds(t, Config{Algorithm: SlidingWindow, Limit: PerMinute(4)}, rows)
-	const many = 1_000_000
-	for i := range rows {
-		rows[i].units *= many
-		rows[i].remaining *= many
-	}
-	rows[2].remaining += many / 2
-	runRefunds(t, Config{Algorithm: SlidingWindow, Limit: PerMinute(4 * many)}, rows)
-}
-
-// TestRefund_SlidingLogTrace: 3 a minute.
-func TestRefund_SlidingLogTrace(t *testing.T) {
-	runRefunds(t, Config{Algorithm: SlidingLog, Limit: PerMinute(3)}, []refundRow{
-		{at: 0, units: 1, remaining: 2, reset: 60 * sec},
-		{at: 10 * sec, units: 2, remaining: 0, reset: 60 * sec},
-		{at: 20 * sec, units: -1, remaining: 1, reset: 50 * sec}, // the newest goes first: 0, 10
-		{at: 20 * sec, units: -1, remaining: 2, reset: 40 * sec}, // 0
-		{at: 30 * sec, units: 2, remaining: 0, reset: 60 * sec},  // 0, 30, 30
-		{at: 60 * sec, units: 1, remaining: 0, reset: 60 * sec},  // 30, 30, 60
-		{at: 60 * sec, units: -2, remaining: 2, reset: 30 * sec}, // 30
-		{at: 60 * sec, units: -3, remaining: 3},
-		{at: 60 * sec, units: 3, remaining: 0, reset: 60 * sec},
-	})
-}
 
 // TestRefund_SlidingLogYoungerThanItsPeriod: places that were never overwritten are
 // unused again, also where the clock has not run for a period yet.
