@@ -1,7 +1,6 @@
 package sluice
 
 import (
-	"fmt"
 	"math"
 	"testing"
 	"time"
@@ -62,38 +61,6 @@ func TestSemantics_CostZeroPeeksForOneUnit(t *testing.T) {
 	})
 }
 
-func TestSemantics_NegativeCostIsDenied(t *testing.T) {
-	forEveryLayout(t, func(t *testing.T, c Config) {
-		requireNever(t, c, -1, -2, math.MinInt, math.MinInt+1)
-	})
-}
-
-func TestSemantics_CostAboveBurstIsDenied(t *testing.T) {
-	forEveryLayout(t, func(t *testing.T, c Config) {
-		requireNever(t, c, c.Limit.burst()+1, math.MaxInt-1, math.MaxInt)
-	})
-}
-
-// requireNever demands that the costs are denied for ever, on a key with state and
-// on one without, and that nothing is written.
-func requireNever(t *testing.T, c Config, costs ...int) {
-	t.Helper()
-	l, _ := newFrozen(t, c)
-	require.True(t, l.Allow("k"))
-	before, burst := snapshot(l), int(l.policyOf(0).burst)
-	for _, cost := range costs {
-		require.False(t, l.AllowN("k", cost))
-		d := l.Take("k", cost)
-		require.False(t, d.Allowed)
-		require.Equal(t, Never, d.RetryAfter)
-		require.Equal(t, burst-1, d.Remaining)
-		require.Equal(t, d, l.Peek("k", cost))
-		require.False(t, l.AllowN("other", cost))
-		require.Equal(t, Decision{Limit: burst, Remaining: burst, RetryAfter: Never}, l.Take("other", cost))
-	}
-	require.Equal(t, before, snapshot(l))
-}
-
 func TestSemantics_DeniedCallWritesNothing(t *testing.T) {
 	forEveryLayout(t, func(t *testing.T, c Config) {
 		l, clock := newFrozen(t, c)
@@ -151,85 +118,6 @@ func TestSemantics_NothingDriftsInSmallSteps(t *testing.T) {
 			require.True(t, k.AllowAt(at, limit.Rate))
 		}
 	}
-}
-
-// TestSemantics_OlderTime: an older time admits nothing that the newest would
-// deny, and what it admits is charged as at the newest.
-func TestSemantics_OlderTime(t *testing.T) {
-	forEveryLayout(t, func(t *testing.T, c Config) {
-		rng := seeded.Rand(t)
-		for range 300 {
-			l, clock := newFrozen(t, c)
-			k, now := l.Key("k"), clock.Now()
-			k.AllowAt(now, 1+rng.IntN(int(l.policyOf(0).burst)))
-			older := now - 1 - rng.Int64N(3*int64(c.Limit.Period))
-			cost := 1 + rng.IntN(int(l.policyOf(0).burst))
-			before := k.PeekAt(now, 0).Remaining
-			if k.AllowAt(older, cost) {
-				require.GreaterOrEqual(t, before, cost, "admitted what the newest time denies")
-				require.Equal(t, before-cost, k.PeekAt(now, 0).Remaining, "not charged in full")
-			} else {
-				require.Equal(t, before, k.PeekAt(now, 0).Remaining, "a denial wrote")
-			}
-		}
-	})
-}
-
-// TestSemantics_IdleForever: a key is fresh after any idle time.
-func TestSemantics_IdleForever(t *testing.T) {
-	forEveryLayout(t, func(t *testing.T, c Config) {
-		for shift := range 63 {
-			l, clock := newFrozen(t, c)
-			k, burst := l.Key("k"), int(l.policyOf(0).burst)
-			require.True(t, k.AllowN(burst))
-			clock.Advance(k.Peek(0).ResetAfter)
-			clock.Advance(math.MaxInt64 >> shift)
-			require.Equal(t, l.Peek("other", burst), k.Take(burst))
-			require.False(t, k.Allow())
-		}
-	})
-}
-
-// TestSemantics_RetryAfterIsExact: at RetryAfter the call is admitted, 1 ns before
-// it is denied; the wait never grows while time passes.
-func TestSemantics_RetryAfterIsExact(t *testing.T) {
-	forEveryLayout(t, func(t *testing.T, c Config) {
-		rng := seeded.Rand(t)
-		for range 300 {
-			l, clock := newFrozen(t, c)
-			k := l.Key("k")
-			k.AllowN(1 + rng.IntN(int(l.policyOf(0).burst)))
-			clock.Advance(time.Duration(rng.Int64N(int64(c.Limit.Period))))
-			k.AllowN(1 + rng.IntN(int(l.policyOf(0).burst)))
-			cost := 1 + rng.IntN(int(l.policyOf(0).burst))
-			d := k.Peek(cost)
-			if d.Allowed {
-				require.Zero(t, d.RetryAfter)
-				continue
-			}
-			clock.Advance(d.RetryAfter - 1)
-			require.Equal(t, time.Duration(1), k.Peek(cost).RetryAfter)
-			require.False(t, k.AllowN(cost))
-			clock.Advance(1)
-			require.True(t, k.AllowN(cost))
-		}
-	})
-}
-
-// TestSemantics_PeekIsTheNextTake, field by field, and changes nothing.
-func TestSemantics_PeekIsTheNextTake(t *testing.T) {
-	forEveryLayout(t, func(t *testing.T, c Config) {
-		rng := seeded.Rand(t)
-		l, clock := newFrozen(t, c)
-		for range 2000 {
-			key, cost := fmt.Sprint("key", rng.IntN(3)), rng.IntN([]int{4, int(l.policyOf(0).burst) + 3}[rng.IntN(2)])-1
-			before := snapshot(l)
-			peeked := l.Peek(key, cost)
-			require.Equal(t, before, snapshot(l))
-			require.Equal(t, peeked, l.Take(key, cost))
-			clock.Advance(time.Duration(rng.Int64N(int64(c.Limit.Period) / 20)))
-		}
-	})
 }
 
 // TestSemantics_WordsStayClear of those that have a meaning: no charge leaves a

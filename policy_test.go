@@ -139,23 +139,6 @@ func TestSoft_TooMuchForTheAlgorithm(t *testing.T) {
 	}
 }
 
-// TestSoft_ByHand: two, and one beyond.
-func TestSoft_ByHand(t *testing.T) {
-	for _, a := range algorithms {
-		l, _ := newFrozen(t, Config{Algorithm: a, Limit: PerHour(2), Soft: 1})
-		require.Equal(t, 2, l.Peek("k", 0).Limit)
-		d := l.Take("k", 2)
-		require.True(t, d.Allowed && !d.OverSoft && d.Remaining == 0, "%v %+v", a, d)
-		require.True(t, l.Peek("k", 0).OverSoft, "the next unit would be beyond the limit")
-		d = l.Take("k", 1)
-		require.True(t, d.Allowed && d.OverSoft && d.Remaining == 0, "%v %+v", a, d)
-		d = l.Take("k", 1)
-		require.False(t, d.Allowed || d.OverSoft, "%v", a)
-		require.False(t, l.AllowN("other", 4), "%v", a)
-		require.True(t, l.AllowN("other", 3), "%v", a)
-	}
-}
-
 // TestShadow_AdmitsWhateverTheCost, and notes whom it would have denied.
 func TestShadow_AdmitsWhateverTheCost(t *testing.T) {
 	for _, limit := range []Limit{PerHour(1), DenyAll, Unlimited} {

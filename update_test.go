@@ -130,40 +130,6 @@ func TestRefund_RefundedKeyIsSwept(t *testing.T) {
 	})
 }
 
-// TestRefund_OlderTimeIsNoKinder: after refunds too, an older time admits nothing
-// that the newest would deny, and what it admits is charged in full.
-func TestRefund_OlderTimeIsNoKinder(t *testing.T) {
-	forEveryLayout(t, func(t *testing.T, c Config) {
-		c.TTL = math.MaxInt64
-		rng := seeded.Rand(t)
-		for range 300 {
-			l, clock := newFrozen(t, c)
-			k, burst, period := l.Key("k"), int(l.policyOf(0).burst), int64(c.Limit.Period)
-			admitted := false
-			for range 4 {
-				clock.Advance(time.Duration(rng.Int64N(period)))
-				admitted = k.AllowN(1 + rng.IntN(max(1, k.Peek(0).Remaining)))
-				k.Refund(rng.IntN(burst))
-			}
-			if !admitted {
-				continue // the key has not seen the clock's time
-			}
-			now := clock.Now()
-			older, cost := now-1-rng.Int64N(3*period), 1+rng.IntN(burst)
-			before := k.Peek(cost)
-			had := k.Peek(0).Remaining
-			if !k.AllowAt(older, cost) {
-				require.Equal(t, had, k.Peek(0).Remaining, "a denial wrote")
-				continue
-			}
-			require.True(t, before.Allowed, "admitted what the newest time denies")
-			if c.Algorithm != SlidingLog { // which does not know the newest time once it is refunded
-				require.Equal(t, before.Remaining, k.Peek(0).Remaining, "not charged in full")
-			}
-		}
-	})
-}
-
 // TestRefund_WorstCase: of what was admitted and not refunded, the newest units taken
 // to be those that are, no closed span holds more than WorstCase.
 func TestRefund_WorstCase(t *testing.T) {
