@@ -309,3 +309,48 @@ func TestThen_Cluster(t *testing.T) {
 	}
 	require.Zero(t, store.Stores()[0].Stats().Fallback)
 }
+
+// TestThen_ByHand: what is rare in random calls is as in memory, too: limits of 0, looks at full budgets, and calls that ask for the same
+// budgets twice.
+func TestThen_ByHand(t *testing.T) {
+	server := redistest.Start(t)
+	twice := func(hits ...uint64) (all []rules.Descriptor) {
+		for i, n := range hits {
+			all = append(all, budgetOf("ann", []string{"plan", "plan", "credits"}[i], n, false))
+		}
+		return all
+	}
+	calls := [][]rules.Descriptor{
+		twice(0), twice(7), {budgetOf("ann", "plan", 2, true)}, twice(4, 9), twice(4, 30), twice(2, 1, 40), twice(1, 1, 1), {budgetOf("ann", "plan", 80, true)},
+		twice(10, 10), {budgetOf("ann", "plan", 33, true)}, twice(1), twice(31), twice(30), twice(0), {budgetOf("ann", "credits", 0, false)},
+		{budgetOf("ann", "plan", 31, true)}, {budgetOf("ann", "plan", 12, true)}, {budgetOf("ann", "credits", 0, false)}, {budgetOf("ann", "credits", 3, true)},
+	}
+	for round, limits := range [][2]int{{10, 20}, {0, 20}, {10, 0}, {0, 0}} {
+		for mode, c := range map[string]rules.Config{"each": {}, "stop": {StopWhenOver: true}, "atomic": {}} {
+			for k, kind := range []string{"", ", algorithm: gcra"} {
+				text := fmt.Sprintf(planAndCredits, mode == "atomic", limits[0], kind, limits[1], kind)
+				memory := engineOf(t, text, c)
+				store := newStore(t, server.Addr, Config{StoreConfig: redistier.StoreConfig{Prefix: fmt.Sprint(round, mode, k)}})
+				store.sentRefunds(t)
+				c.Store = store
+				shared := engineOf(t, text, c)
+				for i, d := range calls {
+					if len(d) > 1 && mode != "atomic" {
+						continue
+					}
+					want, got := ask(t, memory, d...), ask(t, shared, d...)
+					require.Equal(t, want.Code, got.Code, "%s, call %d: %+v of %s", mode, i, d, text)
+					for j := range want.Statuses {
+						if len(d) > 1 { // in memory both are over, and tell how they stand after both; here the one that does not fit, and between them
+							break
+						}
+						require.Equal(t, comparable(want.Statuses[j]), comparable(got.Statuses[j]), "%s, call %d, %d: %+v of %s", mode, i, j, d, text)
+					}
+				}
+				if mode != "atomic" {
+					require.Equal(t, memory.Series(), shared.Series(), "%s: %s", mode, text)
+				}
+			}
+		}
+	}
+}

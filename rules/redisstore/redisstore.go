@@ -400,7 +400,7 @@ func (c *counter) answer(in *rules.StoreCall, out *redistier.StoreCall, r *redis
 	case looks(*in) && c.Windows() && !c.Second: // a look passes if the count is at most the limit
 		in.Decision.Allowed = in.Count <= uint64(limit)
 	case c.Windows() && limit == 0:
-		in.Decision.Allowed, in.Decision.Remaining = in.Hits == 0, 0
+		in.Decision.Allowed, in.Decision.Remaining = in.Hits == 0 && !c.Second, 0
 	}
 	if in.Op != rules.CountAll || out.Op == redistier.OpPeek {
 		return
