@@ -88,10 +88,8 @@ const (
 	retrying // start over, with the policy that the key has now
 )
 
-// decided reports whether the call has been decided.
 func (o outcome) decided() bool { return o != unfit && o != retrying }
 
-// allowed reports whether the call passes.
 func (o outcome) allowed() bool { return o == admitted || o == waved }
 
 // Stats is a snapshot of a limiter's counters. They are read one after the other
@@ -155,7 +153,6 @@ func (t tally) count(shard uint64, out outcome) {
 	}
 }
 
-// addTo adds the counts to s.
 func (t tally) addTo(s *Stats) {
 	for i := range t {
 		s.Admitted += t[i].admitted.Load()

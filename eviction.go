@@ -174,7 +174,6 @@ func (st *store) sweepShards(cutoff int64, fraction int) (dropped int) {
 	return dropped
 }
 
-// sweep drops every entry that is idle now.
 func (st *store) sweep() (dropped int) { return st.sweepShards(max(0, st.clock.Now()), math.MaxInt) }
 
 // arm starts the sweep timer if it is not running. The timer runs while the store
@@ -429,7 +428,6 @@ func (st *store) fullAtHandLocked(s *shard) (first uint64, t *table) {
 	}
 }
 
-// moveHandLocked moves the hand on to the next table.
 func (st *store) moveHandLocked(s *shard) {
 	id := s.handID()
 	_, last := covers(id, st.tableOf(id).depth)

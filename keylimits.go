@@ -14,20 +14,36 @@ import "github.com/puzpuzpuz/xsync/v3"
 // No other tracked key's decision waits for it. Calls for the key that run meanwhile go by either
 // limit, also two calls of one goroutine, in any order.
 func (l *Limiter) SetKeyLimit(key string, limit Limit) error {
-	return l.setKeyLimit(l.made().hash.String(key), limit)
+	return l.made().key(l.hash.String(key)).SetLimit(limit)
 }
 
 // ClearKeyLimit gives key the limiter's limit again. Spent units stay spent. It does
 // nothing for a key without a limit of its own. The key counts towards MaxKeys again;
 // if there is no room for it, its spent units are forgotten, as for any key without
 // room. Its time, and its effect on other calls, are as SetKeyLimit says.
-func (l *Limiter) ClearKeyLimit(key string) { l.clearKeyLimit(l.made().hash.String(key)) }
+func (l *Limiter) ClearKeyLimit(key string) { l.made().key(l.hash.String(key)).ClearLimit() }
 
 // SetLimit is Limiter.SetKeyLimit for this key.
-func (k Key) SetLimit(limit Limit) error { return k.lim.made().setKeyLimit(k.id, limit) }
+func (k Key) SetLimit(limit Limit) error {
+	tm, err := k.lim.made().broughtTerms(limit)
+	if err != nil {
+		return err
+	}
+	k.lim.putUnder(k.id, func(kept *terms) (placement, bool) {
+		return placement{tm, tm}, kept == nil || kept.limit != limit
+	})
+	return nil
+}
 
 // ClearLimit is Limiter.ClearKeyLimit for this key.
-func (k Key) ClearLimit() { k.lim.made().clearKeyLimit(k.id) }
+func (k Key) ClearLimit() {
+	l := k.lim.made()
+	if l.shardOf(k.id).cell(k.id).keptOn() != nil {
+		l.putUnder(k.id, func(kept *terms) (placement, bool) {
+			return placement{nil, l.own.Load()}, kept != nil
+		})
+	}
+}
 
 // WithLimit returns the key with a limit that its calls bring along: a limit that comes with the
 // request, say in a token, and does not have to be stored here. Calls through k itself still go by
@@ -53,25 +69,6 @@ func (k Key) WithLimit(limit Limit) (Key, error) {
 // Limit returns the limit that calls through k go by.
 func (k Key) Limit() Limit {
 	return k.termsOf(k.lim.made().shardOf(k.id).cell(k.id)).limit // even if another call has brought one
-}
-
-func (l *Limiter) setKeyLimit(id uint64, limit Limit) error {
-	tm, err := l.broughtTerms(limit)
-	if err != nil {
-		return err
-	}
-	l.putUnder(id, func(kept *terms) (placement, bool) {
-		return placement{tm, tm}, kept == nil || kept.limit != limit
-	})
-	return nil
-}
-
-func (l *Limiter) clearKeyLimit(id uint64) {
-	if l.shardOf(id).cell(id).keptOn() != nil {
-		l.putUnder(id, func(kept *terms) (placement, bool) {
-			return placement{nil, l.own.Load()}, kept != nil
-		})
-	}
 }
 
 // broughtTerms returns the terms of a limit that a key or a call has brought.

@@ -227,7 +227,6 @@ func (l *Limiter) Stats() Stats {
 	return s
 }
 
-// count counts the outcome of a call for id.
 func (l *Limiter) count(id uint64, out outcome) {
 	if l.tally != nil {
 		l.tally.count(id>>l.shift, out)

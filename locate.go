@@ -62,7 +62,6 @@ func (st *store) strange(p *policy, id uint64, seen gap) bool {
 	return at.nowhere() && at.admits(p)
 }
 
-// nowhere reports whether the key is neither tracked nor in a cell.
 func (at *spot) nowhere() bool { return at.slot == nil && at.cell == nil }
 
 // admits reports whether a key that is not tracked can be tracked under p.

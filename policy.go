@@ -249,7 +249,6 @@ func (p *policy) refund(key state, now int64, cost int) uint64 {
 	return p.arith.refund(key, now, cost)
 }
 
-// reset returns the word of a key that is fresh.
 func (p *policy) reset(key state) uint64 {
 	switch {
 	case p.wide == nil:
@@ -338,7 +337,6 @@ func (p *policy) block(key state, until uint64) uint64 {
 	return key.word
 }
 
-// unblock returns the word of a blocked key that is fresh.
 func (p *policy) unblock(key state) uint64 {
 	if p.wide == nil {
 		return 0
@@ -368,7 +366,6 @@ func (p *policy) deny(key state, now int64, cost int) uint64 {
 	return p.counts.countDenied(key, now, cost)
 }
 
-// bucket returns the policy's bucket, or nil.
 func (p *policy) bucket() bucket {
 	b, _ := p.alg.(bucket)
 	return b

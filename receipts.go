@@ -199,7 +199,6 @@ func (l *Limiter) giveBack(rec *ledger.Record, r *Reservation, used int) (ok boo
 	return ok
 }
 
-// enter adds r to the record of its key.
 func (r *Reservation) enter(rec *ledger.Record, p *policy, drops, from uint64) {
 	r.rec = rec
 	rec.Enter(&r.node, p, drops, from)

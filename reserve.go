@@ -62,14 +62,12 @@ func (k Key) reserve(name string, cost int, maxWait time.Duration) (*Reservation
 	return nil, err
 }
 
-// admit counts a call that is admitted.
 func (l *Limiter) admit(id uint64, cost int) {
 	if cost > 0 {
 		l.count(id, admitted)
 	}
 }
 
-// refuse counts a call that is not admitted.
 func (l *Limiter) refuse(id uint64, name string, cost int) {
 	l.deny(id, name, cost)
 	if cost != 0 {
@@ -308,7 +306,6 @@ func patience(ctx context.Context) time.Duration {
 	return Never - 1
 }
 
-// awaitTurn takes a turn of a bucket and waits for it.
 func (k Key) awaitTurn(ctx context.Context, cost int) error {
 	l, id := k.lim, k.id
 	r := &Reservation{lim: l, id: id, cost: cost}
@@ -331,7 +328,6 @@ func (k Key) awaitTurn(ctx context.Context, cost int) error {
 	return nil
 }
 
-// blocked reports whether id is blocked now.
 func (l *Limiter) blocked(id uint64) bool { return l.blockNow(id) > uint64(max(l.now(), 0)) }
 
 // attempt charges a call if it is admitted now, and need not queue. Otherwise it returns

@@ -81,7 +81,6 @@ func WaitAll(ctx context.Context, charges ...Charge) ([]*Reservation, error) {
 	}
 }
 
-// listenAll listens to the InFlight keys of all charges.
 func listenAll(ctx context.Context, charges []Charge) (woken context.Context, stop func()) {
 	var stops []func()
 	for _, c := range charges {
@@ -286,7 +285,6 @@ func (j *joint) ready() bool {
 	return true
 }
 
-// charge makes the charges, and returns their receipts.
 func (j *joint) charge() []*Reservation {
 	all := make([]*Reservation, len(j.charges))
 	for i := range j.claims() {

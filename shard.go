@@ -101,11 +101,7 @@ func (st *store) shardOf(id uint64) *shard { return &st.shards[id>>st.shift] }
 // awaitMove returns once the replacement of the table of id is done.
 func (st *store) awaitMove(id uint64) {
 	st.moves.Inc()
-	st.shardOf(id).awaitHolder()
-}
-
-// awaitHolder returns once the holder of the shard's lock has let it go.
-func (s *shard) awaitHolder() {
+	s := st.shardOf(id)
 	s.mu.Lock()
 	//lint:ignore SA2001 to wait is the point
 	s.mu.Unlock()
@@ -156,7 +152,6 @@ func (s *shard) len() int { return int(s.count.Load()) }
 
 func (s *shard) handID() uint64 { return uint64(s.hand) << 32 }
 
-// cell returns the cell of id, or nil.
 func (s *shard) cell(id uint64) *cell {
 	d := s.cells.Load()
 	if d == nil {
@@ -254,7 +249,6 @@ func (st *store) eachOfLocked(s *shard, t *table, from, end int, f func(*policy,
 // depth is the depth of a table that has a whole shard.
 func (st *store) depth() uint { return 64 - st.shift }
 
-// ids returns the first and the last id of a shard.
 func (st *store) ids(i int) (first, last uint64) { return covers(uint64(i)<<st.shift, st.depth()) }
 
 // tableDepth returns the depth of the table that id is in, cellDepth the depth of its table of
@@ -294,7 +288,6 @@ func (st *store) underLock(first uint64, depth func(id uint64) uint, f func(firs
 	return last
 }
 
-// len returns the number of tracked keys.
 func (st *store) len() int {
 	n := 0
 	for i := range st.shards {

@@ -87,7 +87,6 @@ func (l *Limiter) requireStable(what string) error {
 	return nil
 }
 
-// A snapshotWriter writes sections of policies.
 type snapshotWriter struct {
 	*snapfile.Writer
 	config Config

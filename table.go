@@ -110,7 +110,6 @@ func (t *table) home(id uint64) uint64 {
 	return uint64(uint32(id)) * homes >> 32
 }
 
-// prefetch lets the processor fetch the slot where the probe for id starts.
 func (t *table) prefetch(id uint64) { prefetch.Line(unsafe.Pointer(&t.slots[t.home(id)])) }
 
 // prefetchTwo lets it fetch the slot where the probe ends on average as well: half of the time that is in

@@ -102,7 +102,6 @@ func (a *tokenBucket) adopt(from arithmetic, e state, _ []atomic.Uint64, now int
 
 func (a *tokenBucket) turns() (*schedule, bool) { return &a.schedule, false }
 
-// full is the tick at which the bucket is full again.
 func (a *tokenBucket) full(word uint64) uint64 {
 	refill, spent := a.unpack(word)
 	return refill + spent

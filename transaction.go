@@ -37,7 +37,6 @@ type transaction struct {
 	locked  bool             // the records
 }
 
-// claims are in the order in which the keys are held.
 func (t *transaction) claims() []claim { return t.space[:t.n] }
 
 // A step is the next thing that a judge asks for.
@@ -305,7 +304,6 @@ func (c *claim) judge(made bool) {
 	}
 }
 
-// describe describes the claim as not charged.
 func (c *claim) describe() {
 	_, _, c.Remaining, c.RetryAfter, c.ResetAfter = c.policy.judge(c.state, c.now, c.units(), false)
 }

@@ -3,7 +3,7 @@ package sluice
 import "time"
 
 // Reset makes key fresh, as if it had never been charged.
-func (l *Limiter) Reset(key string) { l.reset(l.made().hash.String(key)) }
+func (l *Limiter) Reset(key string) { l.made().key(l.hash.String(key)).Reset() }
 
 // Block denies all calls for key for the time d, or longer if the key is already blocked for
 // longer or would take longer to become fresh without a block. Then the key is fresh. A block
@@ -12,11 +12,19 @@ func (l *Limiter) Reset(key string) { l.reset(l.made().hash.String(key)) }
 // OverflowDenyNew and OverflowAdmitNew. OverflowEvictSoonest drops blocked keys last. A block holds
 // under any limit, Unlimited too, and SetLimit and SetKeyLimit do not end it.
 func (l *Limiter) Block(key string, d time.Duration) bool {
-	return l.made().key(l.hash.String(key)).block(d)
+	return l.made().key(l.hash.String(key)).Block(d)
 }
 
 // Reset is Limiter.Reset for this key.
-func (k Key) Reset() { k.lim.made().reset(k.id) }
+func (k Key) Reset() {
+	l := k.lim.made()
+	lg := l.ledgers.Of(k.id)
+	rec := lg.Guard(k.id)
+	defer lg.Unguard(rec)
+	l.update(k.id, (*policy).reset) // the key stays in its table until a sweep finds it idle
+	rec.Forget()
+	l.awaiting.wake(k.id)
+}
 
 // Refund gives the key back cost units that it has been charged, for a call that should
 // not count after all: a login that succeeded, say. It gives back at most the units
@@ -31,40 +39,8 @@ func (k Key) Reset() { k.lim.made().reset(k.id) }
 func (k Key) Refund(cost int) { k.lim.made().refundAt(k.id, k.lim.now(), cost) }
 
 // Block is Limiter.Block for this key.
-func (k Key) Block(d time.Duration) bool {
-	k.lim.made()
-	return k.block(d)
-}
-
-// Unblock ends the block of the key, which is then fresh. It does nothing if the key is not
-// blocked.
-func (k Key) Unblock() { k.lim.made().unblock(k.id) }
-
-// act replaces the key's word by the result of f, under the policy that policyFor finds for a
-// call through k. It starts over if the key has another policy by then, so f may be called
-// several times, under several policies: the last call counts. If the key is not tracked,
-// act calls absent in place of f, and starts over unless absent returns done.
-func (k Key) act(put bool, f func(p *policy, key state) uint64, absent func(p *policy) (done bool)) {
-	for {
-		p := k.policyFor(put)
-		if tracked, same := k.lim.updateUnder(p, k.id, f); same && (tracked || absent(p)) {
-			return
-		}
-	}
-}
-
-// reset makes id fresh. The key stays in its table until a sweep finds it idle.
-func (l *Limiter) reset(id uint64) {
-	lg := l.ledgers.Of(id)
-	rec := lg.Guard(id)
-	defer lg.Unguard(rec)
-	l.update(id, (*policy).reset)
-	rec.Forget()
-	l.awaiting.wake(id)
-}
-
-func (k Key) block(d time.Duration) (blocked bool) {
-	l := k.lim
+func (k Key) Block(d time.Duration) (blocked bool) {
+	l := k.lim.made()
 	now := max(l.now(), 0)
 	if d <= 0 {
 		return false
@@ -80,13 +56,15 @@ func (k Key) block(d time.Duration) (blocked bool) {
 	return blocked
 }
 
-// unblock ends the block of id, if there is one.
-func (l *Limiter) unblock(id uint64) {
-	lg := l.ledgers.Of(id)
-	rec := lg.Guard(id)
+// Unblock ends the block of the key, which is then fresh. It does nothing if the key is not
+// blocked.
+func (k Key) Unblock() {
+	l := k.lim.made()
+	lg := l.ledgers.Of(k.id)
+	rec := lg.Guard(k.id)
 	defer lg.Unguard(rec)
 	was := false
-	l.update(id, func(p *policy, key state) uint64 {
+	l.update(k.id, func(p *policy, key state) uint64 {
 		if was = p.blockedUntil(key) > 0; was {
 			return p.unblock(key)
 		}
@@ -94,6 +72,19 @@ func (l *Limiter) unblock(id uint64) {
 	})
 	if was {
 		rec.Forget()
+	}
+}
+
+// act replaces the key's word by the result of f, under the policy that policyFor finds for a
+// call through k. It starts over if the key has another policy by then, so f may be called
+// several times, under several policies: the last call counts. If the key is not tracked,
+// act calls absent in place of f, and starts over unless absent returns done.
+func (k Key) act(put bool, f func(p *policy, key state) uint64, absent func(p *policy) (done bool)) {
+	for {
+		p := k.policyFor(put)
+		if tracked, same := k.lim.updateUnder(p, k.id, f); same && (tracked || absent(p)) {
+			return
+		}
 	}
 }
 
