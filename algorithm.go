@@ -110,19 +110,12 @@ type stamper interface {
 type stateless struct{}
 
 func (stateless) charge(uint64, int64, int) (uint64, bool) { return 0, false }
-
-func (stateless) debit(uint64, int64, int) uint64 { return 0 }
-
-func (stateless) refund(state, int64, int) uint64 { return 0 }
-
-func (stateless) idleAt(uint64) uint64 { return 0 }
-
-func (stateless) rank(uint64, int64) uint64 { return 0 }
-
-func (stateless) worstCase(int64) uint64 { return 0 }
-
-func (stateless) describe(uint64, int64, int, bool) (remaining int, retry, reset time.Duration) {
+func (stateless) debit(uint64, int64, int) uint64          { return 0 }
+func (stateless) refund(state, int64, int) uint64          { return 0 }
+func (stateless) idleAt(uint64) uint64                     { return 0 }
+func (stateless) rank(uint64, int64) uint64                { return 0 }
+func (stateless) worstCase(int64) uint64                   { return 0 }
+func (stateless) describe(uint64, int64, int, bool) (int, time.Duration, time.Duration) {
 	return 0, 0, 0
 }
-
 func (stateless) adopt(arithmetic, state, []atomic.Uint64, int64) uint64 { return 0 }

@@ -22,9 +22,8 @@ type Config struct {
 	// and below Limit.Period, and 0 for the other algorithms.
 	//
 	// Unix time began on a Thursday at 00:00 UTC, and so do windows without an offset.
-	// A day that starts at midnight in Korea, 15:00 UTC, is PerDay with an Offset of
-	// 15 hours; one that starts there at 09:00, 00:00 UTC, is PerDay with none; a week
-	// that starts on Monday at 00:00 UTC is Per(n, 7*24*time.Hour) with an Offset of
+	// A day that starts at midnight in Korea, 15:00 UTC, is PerDay with an Offset of 15 hours;
+	// a week that starts on Monday at 00:00 UTC is Per(n, 7*24*time.Hour) with an Offset of
 	// 4*24 hours. All windows have the same length: days do not follow daylight saving.
 	Offset time.Duration
 

@@ -209,12 +209,11 @@ func (st *store) sweepOnTimer() {
 // makeRoomLocked makes room for a key in a full shard and reports whether it
 // could. Idle keys go first, even before the TTL.
 //
-// Looking for idle keys and dropping them takes time in proportion to the table, and
-// may free a single slot. It must be paid for, or a client that makes one
-// key idle at a time (say by logging in, which resets it) and then shows a new one
-// can make each new key cost a look. So each look at a table is paid for by a batch of new
-// keys, or by a pause in proportion to the look before. In between, OverflowEvictSoonest frees
-// a whole batch, live keys included, and the other policies turn new keys away.
+// Looking for idle keys takes time in proportion to the table, and may free a single slot. So
+// each look is paid for, by a batch of new keys or a pause in proportion to the look before: else
+// a client that makes one key idle at a time (by a login, which resets it) and then shows a new one
+// makes each new key cost a look. In between, OverflowEvictSoonest frees a whole batch, live keys
+// included, and the other policies turn new keys away.
 func (st *store) makeRoomLocked(s *shard, now int64) bool {
 	now = st.settled(now)
 	rested := now >= s.restedAt.Load()
