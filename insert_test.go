@@ -132,7 +132,6 @@ func TestInsert_GapOfBefore(t *testing.T) {
 					left--
 				}
 				require.Equal(t, left, l.KeyHash(id).Peek(0).Remaining)
-				checkTables(t, l)
 			})
 		})
 	}

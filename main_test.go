@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sluice-go/sluice/internal/invariants"
 	"github.com/sluice-go/sluice/internal/suite"
 	"github.com/sluice-go/sluice/internal/traces"
 )
@@ -14,8 +15,8 @@ import (
 // crowded and splits report whether the suite runs with crowded tables, by -homes or -most.
 var crowded, splits = suite.Crowded, suite.Splits
 
-// raceEnabled says that the race detector is on, which allocates; race_test.go sets it.
-var raceEnabled bool
+// raceEnabled says that the race detector is on, which allocates, as the checks of invariants do; race_test.go sets it.
+var raceEnabled = invariants.Built
 
 // mustNew is New for tests.
 func mustNew(tb testing.TB, c Config) *Limiter {

@@ -379,7 +379,7 @@ func (st *store) checkLocked(s *shard) {
 		invariants.Require(ct.live == n && ct.used >= n, "%d cells in a table of %d", n, ct.live)
 	}
 	invariants.Require(kept <= int(st.kept.Load()) && st.keptLive.Load() >= 0, "%d keys with limits of their own, of %d", kept, st.kept.Load())
-	invariants.Require(count == s.len(), "%d keys, counted as %d", count, s.len())
+	invariants.Require(count == s.len() && count <= s.share, "%d keys of %d, counted as %d", count, s.share, s.len())
 }
 
 // checkTableLocked returns how many keys have their state in the table.
@@ -387,7 +387,9 @@ func (st *store) checkTableLocked(s *shard, t *table, first, last uint64) (count
 	used := 0
 	for i, id := range t.occupied {
 		used++
-		word := t.slots[i].word.Load()
+		e, _ := t.lookup(id)
+		invariants.Require(e == &t.slots[i], "%x is there twice, or out of its probe's reach", id)
+		word := e.word.Load()
 		invariants.Require(first <= id && id <= last, "%x is in the table of %x", id, first)
 		invariants.Require(word != moved, "%x has been moved", id)
 		if word != elsewhere {
@@ -395,6 +397,7 @@ func (st *store) checkTableLocked(s *shard, t *table, first, last uint64) (count
 			invariants.Require(s.cell(id) == nil, "%x is in the table and in a cell", id)
 		}
 	}
-	invariants.Require(used == t.used && used <= max(t.limit, 1), "%d ids in a table of %d, for %d", used, t.used, t.limit)
+	invariants.Require(used == t.used && used <= t.limit, "%d ids in a table of %d, for %d", used, t.used, t.limit)
+	invariants.Require(t.limit*8 <= max(1, len(t.slots))*7, "%d slots for %d ids are more than 7/8 full", len(t.slots), t.limit)
 	return count
 }

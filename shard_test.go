@@ -194,25 +194,3 @@ func TestShard_StatesOfSomeSlots(t *testing.T) {
 		require.Positive(t, marks)
 	})
 }
-
-// TestShard_TablesUpToOne: whoever has found what was looked for needs no further tables.
-func TestShard_TablesUpToOne(t *testing.T) {
-	if crowded() {
-		return // probes of 4,000 slots
-	}
-	l, _ := newFrozen(t, Config{Limit: PerHour(5), MaxKeys: -1, Shards: 1})
-	for i := range uint64(4000) {
-		l.KeyUint64(i).Allow()
-	}
-	all := tablesOf(l)
-	require.Greater(t, len(all), 2)
-	for n := range all {
-		var some []*table
-		for _, tab := range l.tablesLocked(&l.shards[0]) {
-			if some = append(some, tab); len(some) > n {
-				break
-			}
-		}
-		require.Equal(t, all[:n+1], some)
-	}
-}

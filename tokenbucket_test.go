@@ -74,28 +74,6 @@ func TestTokenBucket_RefillTimeNeverMovesBack(t *testing.T) {
 	require.Equal(t, spent+2e8, more)
 }
 
-// TestTokenInterval_BurstIsTheRate: it then decides like a fixed window.
-func TestTokenInterval_BurstIsTheRate(t *testing.T) {
-	rng := seeded.Rand(t)
-	for range 300 {
-		c := randomConfig(rng, Config{Algorithm: FixedWindow, Offset: 1})
-		window, err := New(c)
-		if err != nil {
-			continue
-		}
-		c.Algorithm = TokenBucketInterval
-		bucket := mustNew(t, c)
-		now := start.UnixNano()
-		for range 60 {
-			now += rng.Int64N(min(int64(c.Limit.Period), math.MaxInt64-now) + 1)
-			older, cost := max(0, now-rng.Int64N(int64(c.Limit.Period))), 1+rng.IntN(c.Limit.Rate)
-			require.Equal(t, window.Key("k").TakeAt(now, cost), bucket.Key("k").TakeAt(now, cost), "%+v", c)
-			require.Equal(t, window.Key("k").TakeAt(older, 1), bucket.Key("k").TakeAt(older, 1), "%+v", c)
-			require.Equal(t, window.WorstCase(time.Duration(now)), bucket.WorstCase(time.Duration(now)))
-		}
-	}
-}
-
 // TestTokenInterval_NothingDrifts: after k refills exactly k*R tokens have come back,
 // up to B.
 func TestTokenInterval_NothingDrifts(t *testing.T) {

@@ -221,7 +221,9 @@ func (tw *twin) clearKeyLimit(key string) {
 }
 
 // countsNoMore reports whether the words of the limiter's own limit can count all that a key may have been charged.
-func (tw *twin) countsNoMore() bool { return tw.most <= tw.Cfg.Limit.Capacity()+tw.Cfg.Soft }
+func (tw *twin) countsNoMore() bool {
+	return !tw.stateless() && tw.most <= tw.Cfg.Limit.Capacity()+tw.Cfg.Soft
+}
 
 // restart writes the first limiter, lets time pass, and restores the second one, in half
 // of the cases under another limit, and with other limits of keys. What SetLimit and

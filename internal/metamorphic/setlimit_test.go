@@ -192,10 +192,14 @@ func (tr *tracer) noteEvictions() {
 		return
 	}
 	tr.Equal(true, tr.lim.Len() <= tr.Cfg.MaxKeys, "Len")
+	limit := tr.first.Limit // under which all that counts can be seen
+	if tr.Cfg.Algorithm == sluice.SlidingLog {
+		limit.Period = 1000 * 24 * time.Hour
+	}
 	for key := range tr.keys {
 		m := tr.model.Clone()
-		tr.putUnder(m, key, tr.first.Limit)
-		if m.Peek(key, tr.now, 0).ResetAfter > 0 && tr.handle(tr.lim, key, tr.first.Limit).Peek(0).ResetAfter == 0 {
+		tr.putUnder(m, key, limit)
+		if m.Peek(key, tr.now, 0).ResetAfter > 0 && tr.handle(tr.lim, key, limit).Peek(0).ResetAfter == 0 {
 			tr.Equal(sluice.Limit{}, tr.on[key], key+" has been forgotten")
 			tr.Equal(true, tr.lim.Stats().Evicted > 0, "Evicted")
 			tr.model.Reset(key)
