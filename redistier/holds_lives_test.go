@@ -248,3 +248,20 @@ func plantedLives(t *testing.T, s *server, a sluice.Algorithm, steps []livesStep
 	defer func() { *script = good }()
 	return livesCount(t, s, a, steps)
 }
+
+// TestHolds_LeftOver: a hold that outlives its key in Redis, since nobody has called after it lapsed, takes nothing of those that are made later.
+func TestHolds_LeftOver(t *testing.T) {
+	eachServer(t, func(t *testing.T, s *server) {
+		tr := newHoldTracer(t, s, LimitConfig{Limit: sluice.PerSecond(10).WithBurst(100), MaxHolds: 10}, 2)
+		hold := func(id string) StoreCall {
+			return StoreCall{Op: OpHold, Key: "a", HoldID: id, Cost: 50, TTL: time.Second}
+		}
+		tr.call(0, hold("1"))
+		tr.now += 6_100_000 // the key has expired, and what is known of its holds has not
+		require.NoError(t, s.client.Del(ctx, tr.limits[0].keys.of("a")).Err())
+		tr.call(1, StoreCall{Key: "a", Cost: 1})
+		tr.call(1, hold("2"))
+		tr.now += 2_000_000
+		tr.call(1, StoreCall{Key: "a", Op: OpPeek})
+	})
+}
