@@ -254,7 +254,7 @@ type loss struct{ killed, back time.Time }
 // risk returns the tokens, and the holds, that may be lost, since no service that knew of them told a Redis that had forgotten.
 //
 // A service knows of a call that it has answered, and of all that were answered before one of the same key that it
-// has made. It tells so with its next call of the key, unless it dies before.
+// has made. It tells so with its next call of the key, unless it dies before. What others are admitted meanwhile is not added to it.
 func (a *account) risk(user string) (tokens uint64, holds int) {
 	var calls []*holdCall
 	for _, s := range a.streams {
@@ -265,20 +265,30 @@ func (a *account) risk(user string) (tokens uint64, holds int) {
 		}
 	}
 	for _, l := range a.losses {
-		tells := map[*instance]bool{}
+		tells := map[*instance]time.Time{} // since when
 		for _, c := range calls {
 			if c.outcome != unknown && c.sent.After(l.back) && (c.by.died.IsZero() || c.back.Before(c.by.died)) && c.by.began.Before(l.killed) {
-				tells[c.by] = true
+				if at, ok := tells[c.by]; !ok || c.back.Before(at) {
+					tells[c.by] = c.back
+				}
+			}
+		}
+		var last *instance
+		for by, at := range tells {
+			if at.After(tells[last]) {
+				last = by
 			}
 		}
 		known := time.Time{}
 		for _, c := range calls {
-			if c.outcome != unknown && tells[c.by] && c.back.Before(l.killed) && c.sent.After(known) {
+			if c.outcome != unknown && !tells[c.by].IsZero() && c.back.Before(l.killed) && c.sent.After(known) {
 				known = c.sent
 			}
 		}
 		for _, c := range calls {
-			if c.outcome != done || c.verb == release || c.sent.After(l.killed) || tells[c.by] || !c.back.After(known) {
+			lost := !c.sent.After(l.killed) && tells[c.by].IsZero() && c.back.After(known)
+			meanwhile := c.sent.After(l.killed) && c.by != last && c.sent.Before(tells[last])
+			if c.outcome != done || c.verb == release || !lost && !meanwhile {
 				continue
 			}
 			if tokens += c.tokens; c.verb == hold {

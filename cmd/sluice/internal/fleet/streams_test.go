@@ -137,6 +137,7 @@ func TestStream_Risk(t *testing.T) {
 		"seen by nobody who tells":    {calls: []holdCall{call(first, hold, 100, 1), call(other, extend, 1, 12)}, tokens: 100, holds: 1},
 		"seen before it was made":     {calls: []holdCall{call(other, extend, 1, 0), call(first, extend, 100, 1), call(other, extend, 1, 12)}, tokens: 100},
 		"made after the loss":         {calls: []holdCall{call(first, hold, 100, 12)}},
+		"made before others tell":     {calls: []holdCall{call(first, hold, 100, 1), call(other, hold, 5, 11.2), call(first, extend, 1, 12)}, tokens: 5, holds: 1},
 		"nobody tells":                {calls: []holdCall{call(first, hold, 100, 1), call(first, settle, 7, 2)}, tokens: 107, holds: 1},
 		"nothing is left to be known": {calls: []holdCall{call(first, release, 0, 1)}},
 	} {
