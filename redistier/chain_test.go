@@ -268,6 +268,15 @@ func TestStore_ChainWithout(t *testing.T) {
 		if policy == LocalShare {
 			require.Equal(t, []int{20, 20, 5}, units)
 			require.Equal(t, []int{20, 5}, []int{out[1].Decision.Remaining, out[2].Decision.Remaining})
+			both := append(chainOf(limits, 6), chainOf(limits, 6)...)
+			for i := range both {
+				both[i].Key = "b"
+			}
+			out = make([]StoreResult, 6)
+			d, err := s.DoAll(ctx, both, out)
+			require.NoError(t, err)
+			require.True(t, d.Allowed)
+			require.Equal(t, []int{6, 0, 4, 2}, []int{out[0].Units, out[1].Units, out[3].Units, out[4].Units})
 		}
 	}
 }

@@ -321,7 +321,7 @@ func TestThen_ByHand(t *testing.T) {
 		return all
 	}
 	calls := [][]rules.Descriptor{
-		twice(0), twice(7), {budgetOf("ann", "plan", 2, true)}, twice(4, 9), twice(4, 30), twice(2, 1, 40), twice(1, 1, 1), {budgetOf("ann", "plan", 80, true)},
+		twice(20, 15), twice(0), twice(7), {budgetOf("ann", "plan", 2, true)}, twice(4, 9), twice(4, 30), twice(2, 1, 40), twice(1, 1, 1), {budgetOf("ann", "plan", 80, true)},
 		twice(10, 10), {budgetOf("ann", "plan", 33, true)}, twice(1), twice(31), twice(30), twice(0), {budgetOf("ann", "credits", 0, false)},
 		{budgetOf("ann", "plan", 31, true)}, {budgetOf("ann", "plan", 12, true)}, {budgetOf("ann", "credits", 0, false)}, {budgetOf("ann", "credits", 3, true)},
 	}
