@@ -163,7 +163,7 @@ func (t *table) state(i uint64, word uint64) state {
 
 // tail returns the tail of slot i, nil for one-word algorithms.
 func (t *table) tail(i uint64) []atomic.Uint64 {
-	if t.tails.Length() == 0 {
+	if t.tails.Length == 0 {
 		return nil
 	}
 	return t.tails.Of(i)

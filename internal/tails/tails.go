@@ -13,7 +13,7 @@ import (
 // A chunk holds many short tails, so that they cost no heap object each, or one
 // long tail, so that it can be handed on to the next table without copying.
 type Store struct {
-	length int               // words a tail
+	Length int               // words a tail, 0 if there are no tails; never written
 	shift  uint8             // a chunk has 1<<shift tails, so that Of needs no division
 	used   int               // tails handed out
 	number []uint32          // slot -> tail
@@ -34,28 +34,25 @@ func New(slots, limit, length int) Store {
 	}
 	shift := bits.Len(uint(per)) - 1
 	return Store{
-		length: length,
+		Length: length,
 		shift:  uint8(shift),
 		number: make([]uint32, slots),
 		chunks: make([][]atomic.Uint64, (limit-1)>>shift+1),
 	}
 }
 
-// Length returns the number of words in a tail, 0 if there are no tails.
-func (s *Store) Length() int { return s.length }
-
 // Of returns the tail of a slot that has one. The caller must see all that was written before Add or Attach returned.
 func (s *Store) Of(slot uint64) []atomic.Uint64 {
 	n, shift := s.number[slot], s.shift%32
-	chunk, at := s.chunks[n>>shift], int(n&(1<<shift-1))*s.length
-	return chunk[at : at+s.length]
+	chunk, at := s.chunks[n>>shift], int(n&(1<<shift-1))*s.Length
+	return chunk[at : at+s.Length]
 }
 
 // Add gives a slot a new tail of zeros. No two calls of Add and Attach may run at once.
 func (s *Store) Add(slot uint64) []atomic.Uint64 {
 	chunk := &s.chunks[s.used>>s.shift]
 	if *chunk == nil {
-		*chunk = make([]atomic.Uint64, s.length<<s.shift)
+		*chunk = make([]atomic.Uint64, s.Length<<s.shift)
 	}
 	s.number[slot] = uint32(s.used)
 	s.used++

@@ -15,7 +15,7 @@ func TestStore_EachSlotHasATailOfItsOwn(t *testing.T) {
 		slots, length := 1+rng.IntN(100), 1+rng.IntN(3*Short)
 		limit := 1 + rng.IntN(slots)
 		s, old := New(slots, limit, length), New(slots, limit, length)
-		require.Equal(t, length, s.Length())
+		require.Equal(t, length, s.Length)
 		taken := rng.Perm(slots)[:limit]
 		for i, slot := range taken {
 			if rng.IntN(2) == 0 {
@@ -39,5 +39,5 @@ func TestStore_EachSlotHasATailOfItsOwn(t *testing.T) {
 		}
 	}
 	var none Store
-	require.Zero(t, none.Length())
+	require.Zero(t, none.Length)
 }
