@@ -48,6 +48,7 @@ func TestPermit_HoldersModel(t *testing.T) {
 			rng := seeded.Rand(t)
 			denied, late := 0, 0
 			for range 60 {
+				before := denied
 				c, unit := c, c.Limit.Rate/10
 				c.TTL, c.Stats = 1, rng.IntN(2) == 0
 				l, clock := newFrozen(t, c)
@@ -113,6 +114,9 @@ func TestPermit_HoldersModel(t *testing.T) {
 						clock.Advance(time.Duration(rng.Int64N(int64(c.Limit.Period))))
 					}
 					require.Equal(t, c.Limit.Rate-used(key), l.Peek(key, 0).Remaining, "step %d", step)
+				}
+				if c.Stats {
+					require.EqualValues(t, denied-before, l.Stats().Denied)
 				}
 			}
 			require.Positive(t, denied)
