@@ -2,6 +2,7 @@ package redisstore
 
 import (
 	"context"
+	"math"
 	"time"
 
 	"github.com/sluice-go/sluice"
@@ -49,6 +50,10 @@ func fresh(l *rules.StoreLimit) time.Duration {
 // ofBoth reports whether a call is of two budgets.
 func ofBoth(in rules.StoreCall) bool { return in.Second.Counter != nil }
 
+// beyondInt reports whether an int cannot be the hits that a call is to count: on 32 bits both budgets together can have
+// room for more. They are denied, since fewer would be counted.
+func beyondInt(in *rules.StoreCall) bool { return in.Op == rules.CountFitting && in.Hits > math.MaxInt }
+
 // addBoth adds the calls for a call of two budgets.
 func (b *batch) addBoth(in *rules.StoreCall) {
 	c, s := in.Counter.(*counter), in.Second.Counter.(*counter)
@@ -57,7 +62,7 @@ func (b *batch) addBoth(in *rules.StoreCall) {
 	}
 	first, second, note := in.Key, in.Second.Key, in.Key+in.Second.Key
 	switch {
-	case in.Hits == 0 || in.Op == rules.Look:
+	case in.Hits == 0 || in.Op == rules.Look || beyondInt(in):
 		add(c.limit, first, redistier.OpPeek, 0, redistier.Whole)
 		add(s.limit, second, redistier.OpPeek, 0, redistier.Whole)
 		add(c.limit, first, redistier.OpPeek, in.Hits, redistier.Whole)
@@ -86,7 +91,7 @@ func answerBoth(in *rules.StoreCall, r []redistier.StoreResult, made bool) {
 	c, s := in.Counter.(*counter), in.Second.Counter.(*counter)
 	first, second, retry := r[0].Decision, r[1].Decision, r[0].Decision.RetryAfter
 	in.Local = r[0].Source == redistier.FromFallback
-	looks := in.Hits == 0 || in.Op == rules.Look
+	looks := in.Hits == 0 || in.Op == rules.Look || beyondInt(in)
 	in.Second.Hits = 0
 	switch {
 	case looks:
@@ -108,7 +113,7 @@ func answerBoth(in *rules.StoreCall, r []redistier.StoreResult, made bool) {
 	case in.Hits == 0:
 		in.Decision.Allowed = first.Allowed || second.Allowed
 	case looks || !made:
-		in.Decision.Allowed = in.Hits <= uint64(first.Remaining)+uint64(second.Remaining)
+		in.Decision.Allowed = !beyondInt(in) && in.Hits <= uint64(first.Remaining)+uint64(second.Remaining)
 	default:
 		in.Decision.Allowed = true
 	}

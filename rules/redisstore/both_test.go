@@ -3,6 +3,7 @@ package redisstore
 import (
 	"context"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"strings"
 	"sync"
@@ -212,13 +213,29 @@ func TestThen_SameEntries(t *testing.T) {
 // TestThen_Huge: units are counted one by one up to the most that a Store keeps, in both budgets; a call may ask for all.
 func TestThen_Huge(t *testing.T) {
 	server := redistest.Start(t)
-	text := fmt.Sprintf(planAndCredits, false, 4, ", scale: 1000000000", 4, ", scale: 1000000000")
-	e := engineOf(t, text, rules.Config{Store: newStore(t, server.Addr, Config{})})
-	memory := engineOf(t, text, rules.Config{})
+	of := func(atomic bool, scale uint64) string {
+		more := fmt.Sprint(", scale: ", scale)
+		return fmt.Sprintf(planAndCredits, atomic, 4, more, 4, more)
+	}
+	u := uint64(1_000_000_000)
+	if math.MaxInt == math.MaxInt32 {
+		u /= 4
+		other := func(n uint64) rules.Descriptor {
+			return rules.Descriptor{Entries: []rules.Entry{{Key: "other", Value: "x"}}, Hits: &n}
+		}
+		for _, atomic := range []bool{false, true} {
+			e := engineOf(t, of(atomic, 2*u), rules.Config{Store: newStore(t, server.Addr, Config{StoreConfig: redistier.StoreConfig{Prefix: fmt.Sprint(atomic)}})})
+			require.Equal(t, rules.OverLimit, ask(t, e, other(3), budgetOf("ann", "plan", 12*u, false)).Code, "an int ends below")
+			require.Equal(t, [2]uint32{8, 4}, left(t, e, "ann"))
+			require.Equal(t, atomic, ask(t, e, other(0)).Statuses[0].Remaining == 200)
+		}
+	}
+	e := engineOf(t, of(false, u), rules.Config{Store: newStore(t, server.Addr, Config{})})
+	memory := engineOf(t, of(false, u), rules.Config{})
 	for i, d := range []rules.Descriptor{
-		budgetOf("ann", "plan", 8_000_000_001, false), budgetOf("ann", "plan", 7_999_999_999, false), budgetOf("ann", "plan", 1, false), budgetOf("ann", "plan", 1, false),
-		budgetOf("ann", "plan", 8_000_000_001, true), budgetOf("ann", "plan", 1, true), budgetOf("ann", "plan", 4_500_000_000, true), budgetOf("ann", "plan", 2_000_000_000, false),
-		budgetOf("ann", "plan", 6_000_000_000, true), budgetOf("ann", "plan", 1<<63, false), budgetOf("ann", "plan", 8_000_000_000, false),
+		budgetOf("ann", "plan", 8*u+1, false), budgetOf("ann", "plan", 8*u-1, false), budgetOf("ann", "plan", 1, false), budgetOf("ann", "plan", 1, false),
+		budgetOf("ann", "plan", 8*u+1, true), budgetOf("ann", "plan", 1, true), budgetOf("ann", "plan", 4*u+u/2, true), budgetOf("ann", "plan", 2*u, false),
+		budgetOf("ann", "plan", 6*u, true), budgetOf("ann", "plan", 1<<63, false), budgetOf("ann", "plan", 8*u, false),
 	} {
 		want, got := ask(t, memory, d), ask(t, e, d)
 		require.Equal(t, want.Code, got.Code, "step %d", i)

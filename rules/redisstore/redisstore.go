@@ -316,8 +316,8 @@ func (s *Store) DecideAll(calls []rules.StoreCall) (denied int, err error) {
 	return -1, s.settle(calls, absorbed)
 }
 
-// overfull returns the first call without hits that stands in the way of others, or -1. Such a call stands in the way
-// if its window holds more than its limit, or its limiter would admit nothing. redistier would only see a look.
+// overfull returns the first call without hits, or with too many for an int, that stands in the way of others, or -1. One without
+// stands in the way if its window holds more than its limit, or its limiter would admit nothing. redistier would only see a look.
 func (s *Store) overfull(calls []rules.StoreCall) (int, error) {
 	if !slices.ContainsFunc(calls, looks) {
 		return -1, nil
@@ -344,14 +344,18 @@ func (s *Store) overfull(calls []rules.StoreCall) (int, error) {
 	}
 	b.answer(calls, sluice.AllDecision{Denied: -1})
 	for i := range calls {
-		calls[i].Op = made[i].Op
+		in := &calls[i]
+		in.Op = made[i].Op
+		in.Decision.Allowed = in.Decision.Allowed && !(ofBoth(*in) && beyondInt(in))
 	}
 	copy(made, calls)
 	return slices.IndexFunc(made, func(in rules.StoreCall) bool { return looks(in) && !in.Decision.Allowed }), nil
 }
 
-// looks reports whether a call counts no hits.
-func looks(in rules.StoreCall) bool { return in.Op == rules.CountFitting && in.Hits == 0 }
+// looks reports whether a call counts no hits, or cannot.
+func looks(in rules.StoreCall) bool {
+	return in.Op == rules.CountFitting && in.Hits == 0 || ofBoth(in) && beyondInt(&in)
+}
 
 // asked returns the limit for a call, if not the counter's. Under a limit of 0 redistier does not tell a window's count.
 func (c *counter) asked(in *rules.StoreCall) sluice.Limit {
