@@ -405,6 +405,9 @@ func (c *counter) answer(in *rules.StoreCall, out *redistier.StoreCall, r *redis
 		in.Decision.Allowed = in.Count <= uint64(limit)
 	case c.Windows() && limit == 0:
 		in.Decision.Allowed, in.Decision.Remaining = in.Hits == 0 && !c.Second, 0
+		if !in.Decision.Allowed {
+			in.Decision.RetryAfter = sluice.Never
+		}
 	}
 	if in.Op != rules.CountAll || out.Op == redistier.OpPeek {
 		return
