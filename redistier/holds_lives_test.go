@@ -174,7 +174,7 @@ func (e *expiry) note(tr *holdTracer, s *server, name string, began time.Time) {
 	*e = expiry{state, tr.now, tr.now + left.Microseconds() - tr.stores[0].link.spare*1000}
 }
 
-// TestHolds_Expired: a key that expires was fresh, but for holds that last longer: no process can tell that it has expired, whatever
+// TestHolds_Expired: a key that expires was fresh, apart from holds that last longer: no process can tell that it has expired, whatever
 // it has seen before. A process that has seen units of a bucket on hold knows only when the last of them lapse, so here they all do then.
 func TestHolds_Expired(t *testing.T) {
 	t.Parallel()

@@ -54,6 +54,11 @@ func ofBoth(in rules.StoreCall) bool { return in.Second.Counter != nil }
 // room for more. They are denied, since fewer would be counted.
 func beyondInt(in *rules.StoreCall) bool { return in.Op == rules.CountFitting && in.Hits > math.MaxInt }
 
+// onlyLooks reports whether a call of two budgets counts nothing, and gives nothing back.
+func onlyLooks(in *rules.StoreCall) bool {
+	return in.Hits == 0 || in.Op == rules.Look || beyondInt(in)
+}
+
 // addBoth adds the calls for a call of two budgets.
 func (b *batch) addBoth(in *rules.StoreCall) {
 	c, s := in.Counter.(*counter), in.Second.Counter.(*counter)
@@ -62,7 +67,7 @@ func (b *batch) addBoth(in *rules.StoreCall) {
 	}
 	first, second, note := in.Key, in.Second.Key, in.Key+in.Second.Key
 	switch {
-	case in.Hits == 0 || in.Op == rules.Look || beyondInt(in):
+	case onlyLooks(in):
 		add(c.limit, first, redistier.OpPeek, 0, redistier.Whole)
 		add(s.limit, second, redistier.OpPeek, 0, redistier.Whole)
 		add(c.limit, first, redistier.OpPeek, in.Hits, redistier.Whole)
@@ -91,7 +96,7 @@ func answerBoth(in *rules.StoreCall, r []redistier.StoreResult, made bool) {
 	c, s := in.Counter.(*counter), in.Second.Counter.(*counter)
 	first, second, retry := r[0].Decision, r[1].Decision, r[0].Decision.RetryAfter
 	in.Local = r[0].Source == redistier.FromFallback
-	looks := in.Hits == 0 || in.Op == rules.Look || beyondInt(in)
+	looks := onlyLooks(in)
 	in.Second.Hits = 0
 	switch {
 	case looks:

@@ -254,7 +254,7 @@ type loss struct{ killed, back time.Time }
 // risk returns the tokens, and the holds, that may be lost, since no service that knew of them told a Redis that had forgotten.
 //
 // A service knows of a call that it has answered, and of all that were answered before one of the same key that it
-// has made. It tells so with its next call of the key, unless it dies before. What others are admitted meanwhile is not added to it.
+// has made. It tells so with its next call of the key, unless it dies before. Units that others are admitted meanwhile are not added to it.
 func (a *account) risk(user string) (tokens uint64, holds int) {
 	var calls []*holdCall
 	for _, s := range a.streams {
