@@ -51,6 +51,15 @@ func (b *batch) do(s *Store) error {
 	return err
 }
 
+// doAll makes all calls or none, and returns the first error.
+func (b *batch) doAll(on *redistier.Store) (sluice.AllDecision, error) {
+	all, err := on.DoAll(context.Background(), b.calls, b.results)
+	for i := 0; err == nil && i < len(b.results); i++ {
+		err = b.results[i].Err
+	}
+	return all, err
+}
+
 // doParts makes the calls of each server together.
 func (b *batch) doParts(s *Store) error {
 	for _, on := range s.Stores() {

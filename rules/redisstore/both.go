@@ -1,7 +1,6 @@
 package redisstore
 
 import (
-	"context"
 	"math"
 	"time"
 
@@ -133,7 +132,7 @@ func (s *Store) decideBoth(in *rules.StoreCall) error {
 	b := batches.Get().(*batch)
 	defer b.free()
 	b.addBoth(in)
-	all, err := c.on.DoAll(context.Background(), b.calls, b.results)
+	all, err := b.doAll(c.on)
 	if err != nil {
 		return err
 	}

@@ -1,7 +1,6 @@
 package redisstore
 
 import (
-	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
@@ -51,14 +50,11 @@ func (s *Store) holds(op redistier.Op, terms *rules.HoldTerms, calls []rules.Sto
 		}
 		b.add(c, c.hold(op, terms, calls, i))
 	}
-	all, err := on.DoAll(context.Background(), b.calls, b.results)
+	all, err := b.doAll(on)
 	if err != nil {
 		return -1, holdError(err)
 	}
 	for i := range calls {
-		if err := b.results[i].Err; err != nil {
-			return -1, holdError(err)
-		}
 		calls[i].Counter.(*counter).answer(&calls[i], &b.calls[i], &b.results[i])
 	}
 	return all.Denied, nil

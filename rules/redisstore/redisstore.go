@@ -301,14 +301,9 @@ func (s *Store) DecideAll(calls []rules.StoreCall) (denied int, err error) {
 	for i := range calls {
 		b.addOf(&calls[i], func(c *counter) redistier.StoreCall { return c.call(&calls[i], absorbed) })
 	}
-	all, err := s.main.DoAll(context.Background(), b.calls, b.results)
+	all, err := b.doAll(s.main)
 	if err != nil {
 		return -1, err
-	}
-	for i := range b.results {
-		if err := b.results[i].Err; err != nil {
-			return -1, err
-		}
 	}
 	if denied = b.answer(calls, all); denied >= 0 {
 		return denied, s.unabsorb(calls, absorbed)
