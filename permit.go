@@ -7,8 +7,9 @@ import (
 )
 
 // A Permit is the right to units of an InFlight limit, from Acquire until Release. Its methods can be called
-// concurrently. It must not be copied; go vet finds copies. The zero Permit holds nothing.
-type Permit struct { // four words, so that it is returned in registers
+// concurrently. The zero Permit, and a nil one, hold nothing. Pass the pointer on: the Permit itself must not be copied,
+// and go vet finds copies.
+type Permit struct {
 	lim   *Limiter
 	id    uint64
 	start uint64 // of the window that the units are counted in, or uncounted
@@ -26,56 +27,75 @@ const uncounted = math.MaxUint64
 //
 // It is AllowN for an InFlight limit, with a permit by which exactly these units are given back. A permit that is neither
 // released nor renewed lapses: its units come back after the limit's Period, before the end of a second one. Under
-// other algorithms Acquire is AllowN, and a release gives nothing back. With a cost of 0 the permit holds nothing.
-// Acquire allocates nothing.
+// other algorithms Acquire is AllowN, and a release gives nothing back. With a cost of 0 the permit holds nothing, nor
+// does the permit of a call that is denied; it is never nil.
+//
+// Acquire allocates nothing if the permit stays in the calling function, as above. A permit that leaves it, as a
+// result, in a field or with a goroutine, takes an allocation of 32 bytes.
 //
 // A permit knows its units by the time of the charge. Refund, Reset and Block take units away from permits without
 // their knowledge; a permit from before may then give back units of others that were charged in the same Period. After a
 // change of the limit's Period, permits from before are not held: their units come back by themselves.
-func (l *Limiter) Acquire(key string, cost int) (Permit, bool) { return l.Key(key).Acquire(cost) }
+func (l *Limiter) Acquire(key string, cost int) (*Permit, bool) {
+	p := new(Permit) // in the caller's frame, into which Acquire is inlined
+	return p, p.acquireFor(l, key, cost)
+}
 
 // Acquire is Limiter.Acquire for this key.
+func (k Key) Acquire(cost int) (*Permit, bool) {
+	p := new(Permit)
+	return p, p.acquire(k, cost)
+}
+
+func (p *Permit) acquireFor(l *Limiter, key string, cost int) bool {
+	return p.acquire(l.Key(key), cost)
+}
+
+// acquire makes the zero Permit p one of the key, and reports whether it was admitted.
 //
 // It decides a call for a key in a table in this frame, as allowAt does.
-func (k Key) Acquire(cost int) (Permit, bool) {
+func (p *Permit) acquire(k Key, cost int) bool {
 	l := k.lim.made()
 	l.ahead(k.id)
 	now := max(l.now(), 0)
-	p := l.current.Load()
-	a, ok := p.alg.(*inFlight)
-	if !ok || k.terms != nil || p.denies || !p.fits(cost) {
-		return k.acquire(cost)
+	pol := l.current.Load()
+	a, ok := pol.alg.(*inFlight)
+	if !ok || k.terms != nil || pol.denies || !pol.fits(cost) {
+		return p.acquireSlow(k, cost)
 	}
 	t := l.guide.tableOf(k.id)
 	e, _ := t.lookup(k.id)
-	if e == nil || t.policy != p {
-		return k.acquire(cost)
+	if e == nil || t.policy != pol {
+		return p.acquireSlow(k, cost)
 	}
 	word := e.word.Load()
 	if word >= reserved {
-		return k.acquire(cost)
+		return p.acquireSlow(k, cost)
 	}
 	next, ok := a.charge(word, now, cost)
 	switch {
 	case !ok:
 		l.count(k.id, denied)
-		if l.deny(k.id, "", cost) {
-			return k.permit(uncounted, cost), true
+		if !l.deny(k.id, "", cost) {
+			return false
 		}
-		return Permit{}, false
+		p.hold(k, uncounted, cost)
+		return true
 	case !e.word.CompareAndSwap(word, next):
-		return k.acquire(cost)
+		return p.acquireSlow(k, cost)
 	}
 	l.count(k.id, admitted)
-	return k.permit(next>>(2*a.bits)*a.period, cost), true
+	p.hold(k, next>>(2*a.bits)*a.period, cost)
+	return true
 }
 
-func (k Key) permit(start uint64, cost int) Permit {
-	return Permit{k.lim, k.id, start, owned{units: uintptr(cost)}}
+// hold makes the zero Permit p one for units of the key.
+func (p *Permit) hold(k Key, start uint64, cost int) {
+	p.lim, p.id, p.start, p.units.units = k.lim, k.id, start, uintptr(cost)
 }
 
-// acquire decides a call as TakeAll does, which knows the state after the charge.
-func (k Key) acquire(cost int) (Permit, bool) {
+// acquireSlow is acquire by the way of TakeAll, which knows the state after the charge.
+func (p *Permit) acquireSlow(k Key, cost int) bool {
 	var d AllDecision
 	var claims [1]claim
 	charges := [1]Charge{{k, cost}}
@@ -90,15 +110,18 @@ func (k Key) acquire(cost int) (Permit, bool) {
 			}
 		})
 	})
-	if !d.Allowed {
-		return Permit{}, false
+	if d.Allowed {
+		p.hold(k, start, cost)
 	}
-	return k.permit(start, cost), true
+	return d.Allowed
 }
 
 // Release gives the units back, whole. It returns ErrNotHeld, and changes nothing, if the permit has been released
 // or has lapsed. Of several at the same time one gives the units back; the others may return before it has.
 func (p *Permit) Release() error {
+	if p == nil {
+		return ErrNotHeld
+	}
 	units := p.units.take(0)
 	switch {
 	case units == 0:
@@ -115,6 +138,9 @@ func (p *Permit) Release() error {
 // Renew holds the units for another Period from now on, as if they had just been acquired. It returns ErrNotHeld, and
 // changes nothing, if the permit has been released or has lapsed.
 func (p *Permit) Renew() error {
+	if p == nil {
+		return ErrNotHeld
+	}
 	units := p.units.take(renewing)
 	if units != 0 {
 		if p.start != uncounted && !p.change(units, true) {

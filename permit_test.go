@@ -26,7 +26,7 @@ func everyInFlight(yield func(string, Config) bool) {
 
 // A holder is a permit of a trace, or a receipt, and how the definition sees it.
 type holder struct {
-	Permit
+	*Permit
 	receipt *Reservation
 	key     string
 	units   int
@@ -76,18 +76,16 @@ func TestPermit_HoldersModel(t *testing.T) {
 						n := unit * (1 + rng.IntN(3))
 						h := &holder{key: key, units: n, end: end()}
 						var receipts [1]*Reservation
-						var p Permit
 						var ok bool
 						if op < 2 {
 							ok = TakeAllReceipts(receipts[:], nil, Charge{l.Key(key), n}).Allowed
 							h.receipt = receipts[0]
 						} else {
-							p, ok = l.Acquire(key, n)
+							h.Permit, ok = l.Acquire(key, n)
 						}
 						require.Equal(t, used(key)+n <= c.Limit.Rate, ok, "step %d", step)
 						if ok {
 							all = append(all, h)
-							h.Permit = Permit{p.lim, p.id, p.start, owned{units: p.units.units}}
 						} else {
 							denied++
 						}
@@ -245,8 +243,10 @@ func TestAcquire_WithoutACount(t *testing.T) {
 		require.Equal(t, after, l.Peek("k", 0), name)
 		require.Equal(t, before.Keys, l.Stats().Keys-map[bool]int{true: 1}[name == "gcra"], name)
 	}
-	var none Permit
-	require.ErrorIs(t, none.Release(), ErrNotHeld)
+	for _, none := range []*Permit{nil, {}} {
+		require.ErrorIs(t, none.Release(), ErrNotHeld)
+		require.ErrorIs(t, none.Renew(), ErrNotHeld)
+	}
 	l, _ := newFrozen(t, Config{Algorithm: InFlight, Limit: minute})
 	for _, cost := range []int{0, -1, 2} {
 		p, ok := l.Acquire("k", cost)
@@ -299,11 +299,11 @@ func TestPermit_Blocked(t *testing.T) {
 func TestInFlight_EvictsNobody(t *testing.T) {
 	l, _ := newFrozen(t, Config{Algorithm: InFlight, Limit: PerMinute(1), MaxKeys: 8, Shards: 1})
 	require.Equal(t, OverflowDenyNew, l.Config().Overflow)
-	var all [8]Permit
+	var all [8]*Permit
 	for i := range all {
 		p, ok := l.Acquire(fmt.Sprint(i), 1)
 		require.True(t, ok)
-		all[i] = Permit{p.lim, p.id, p.start, owned{units: 1}}
+		all[i] = p
 	}
 	require.Zero(t, fill(l, "flood", 1000))
 	for i := range all {
@@ -313,18 +313,41 @@ func TestInFlight_EvictsNobody(t *testing.T) {
 	}
 }
 
+// returned is a helper that a user may have.
+//
+//go:noinline
+func returned(k Key) (*Permit, error) {
+	p, ok := k.Acquire(1)
+	if !ok {
+		return p, ErrNotHeld
+	}
+	return p, nil
+}
+
+// TestAllocs_NoneForPermits: a permit that stays in its function is in the frame of it, whatever the call comes to. A
+// permit that a helper returns is one allocation.
 func TestAllocs_NoneForPermits(t *testing.T) {
-	for _, c := range everyInFlight {
-		l, _ := newFrozen(t, c)
-		k := l.Key("k")
-		k.Allow()
-		requireNoAllocs(t, "a permit", func() {
-			p, _ := k.Acquire(1)
-			_ = p.Renew()
-			_ = p.Release()
-			p, _ = l.Acquire("k", 100)
-			_ = p.Release()
-		})
+	for name, c := range everyInFlight {
+		for _, c.BlockFor = range []time.Duration{0, time.Minute} {
+			l, _ := newFrozen(t, c)
+			k, full := l.Key("k"), l.Key("full")
+			k.Allow()
+			full.Charge(c.Limit.Rate)
+			requireNoAllocs(t, "a permit of "+name, func() {
+				p, _ := k.Acquire(1)
+				defer p.Release()
+				_ = p.Renew()
+				q, _ := l.Acquire("k", 1)
+				_ = q.Release()
+				q, _ = full.Acquire(1)
+				_ = q.Release()
+			})
+			require.InDelta(t, 1, leastAllocs(200, func() {
+				p, _ := returned(k)
+				_ = p.Release()
+			}), 0, name)
+			require.Equal(t, c.Limit.Rate-1, k.Peek(0).Remaining, "all is given back")
+		}
 	}
 }
 

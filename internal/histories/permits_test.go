@@ -18,7 +18,7 @@ type permits []atomic.Pointer[sluice.Permit]
 func (ps permits) acquire(i int, k sluice.Key, cost int) bool {
 	p, ok := k.Acquire(cost)
 	if ok {
-		ps[i].Store(&p)
+		ps[i].Store(p)
 	}
 	return ok
 }
