@@ -98,6 +98,13 @@ func TestNewLimiter_ConfigErrors(t *testing.T) {
 		_, err = grpclimit.NewLimiter(c)
 		requireConfigError(t, err, "Config.Policies", "per message")
 	}
+	for _, shadow := range []bool{false, true} {
+		c = onePolicy(t, sluice.PerSecond(1), nil)
+		atOnce := newLimiter(t, sluice.Config{Algorithm: sluice.InFlight, Limit: sluice.PerHour(2), Shadow: shadow})
+		c.Policies = append(c.Policies, grpclimit.Policy{Name: "at-once", Limiter: atOnce, Key: oneKey})
+		_, err = grpclimit.NewLimiter(c)
+		requireConfigError(t, err, "Config.Policies[1].Limiter", "want another algorithm, or the interceptors of New")
+	}
 	_, err = grpclimit.NewLimiter(grpclimit.Config{})
 	requireConfigError(t, err, "Config.Policies", "there is none")
 }

@@ -2,6 +2,7 @@ package grpclimit
 
 import (
 	"context"
+	"fmt"
 
 	"google.golang.org/grpc"
 )
@@ -15,7 +16,8 @@ import (
 type Limiter struct{ judge *Judge }
 
 // NewLimiter returns a Limiter. The error is a *ConfigError. Of a call Limit knows only when it
-// begins: Config.Settle must be nil, and all policies PerCall.
+// begins: Config.Settle must be nil, all policies PerCall, and no Limiter of sluice.InFlight, since nothing
+// would give its units back.
 func NewLimiter(c Config) (*Limiter, error) {
 	j, err := New(c)
 	switch {
@@ -25,6 +27,11 @@ func NewLimiter(c Config) (*Limiter, error) {
 		return nil, configErrorf("Config.Settle", "is set for a Limiter, which does not hear how calls end; want nil, or the interceptors of New")
 	case len(j.received) > 0 || len(j.sent) > 0:
 		return nil, configErrorf("Config.Policies", "some are per message, of which a Limiter does not hear; want PerCall only, or the interceptors of New")
+	}
+	for i := range c.Policies {
+		if newPolicy(c.Policies[i]).holds {
+			return nil, configErrorf(fmt.Sprintf("Config.Policies[%d].Limiter", i), "is of in-flight, whose units come back when calls end, of which a Limiter does not hear; want another algorithm, or the interceptors of New")
+		}
 	}
 	return &Limiter{j}, nil
 }
