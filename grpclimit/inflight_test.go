@@ -90,3 +90,44 @@ func TestInFlight_NotForMessages(t *testing.T) {
 		require.ErrorContains(t, err, "want PerCall")
 	}
 }
+
+// TestInFlight_CallbacksThatPanic: a call whose callback panics, and is answered by an interceptor that recovers, gives
+// everything back, as one whose handler panics.
+func TestInFlight_CallbacksThatPanic(t *testing.T) {
+	boom := func(c *grpclimit.Config) map[string]func() {
+		return map[string]func(){
+			"Skip": func() { c.Skip = func(context.Context, grpclimit.Call) bool { panic("x") } },
+			"Key":  func() { c.Policies[1].Key = func(context.Context, grpclimit.Call) (string, error) { panic("x") } },
+			"Cost": func() { c.Policies[1].Cost = func(context.Context, grpclimit.Call) int { panic("x") } },
+			"OnDecision": func() {
+				c.OnDecision = func(context.Context, grpclimit.Call, grpclimit.Decision) { panic("x") }
+			},
+			"Settle": func() { c.Settle = func(context.Context, grpclimit.Call, codes.Code) int { panic("x") } },
+		}
+	}
+	for name := range boom(nil) {
+		atOnce := newLimiter(t, sluice.Config{Algorithm: sluice.InFlight, Limit: sluice.PerHour(2), Clock: newClock()})
+		shadow := newLimiter(t, sluice.Config{Algorithm: sluice.InFlight, Limit: sluice.PerHour(2), Clock: newClock(), Shadow: true})
+		rate := gcra(t, sluice.PerHour(100), newClock())
+		settled := codes.OK
+		c := grpclimit.Config{
+			Policies: []grpclimit.Policy{{Name: "at-once", Limiter: atOnce, Key: oneKey}, {Name: "rate", Limiter: rate, Key: oneKey}, {Name: "shadow", Limiter: shadow, Key: oneKey}},
+			Settle:   func(_ context.Context, _ grpclimit.Call, code codes.Code) int { settled = code; return 0 },
+		}
+		boom(&c)[name]()
+		j := newJudge(t, c)
+		for range 3 {
+			assert.Panics(t, func() {
+				_, _ = j.Unary(t.Context(), nil, &grpc.UnaryServerInfo{FullMethod: "/s/m"}, func(context.Context, any) (any, error) { return nil, nil })
+			}, name)
+			assert.Panics(t, func() { _ = j.Stream(nil, still{}, &grpc.StreamServerInfo{FullMethod: "/s/m"}, func(any, grpc.ServerStream) error { return nil }) }, name)
+			assert.Panics(t, func() { j.Decide(t.Context(), grpclimit.Call{FullMethod: "/s/m"}).Settle(codes.OK) }, name)
+		}
+		assert.Equal(t, 2, atOnce.Peek("k", 0).Remaining, name)
+		assert.Equal(t, 2, shadow.Peek("k", 0).Remaining, name)
+		if name == "OnDecision" {
+			assert.Equal(t, codes.Internal, settled)
+			assert.Equal(t, 100, rate.Peek("k", 0).Remaining, "Settle has been asked")
+		}
+	}
+}

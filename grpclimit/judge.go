@@ -135,9 +135,21 @@ func (j *Judge) judge(ctx context.Context, call Call, space []*sluice.Reservatio
 	}
 	m.free()
 	if j.config.OnDecision != nil {
-		j.config.OnDecision(ctx, call, d)
+		j.tell(ctx, call, d, s)
 	}
 	return d, s
+}
+
+// tell tells the hook. A call ends with a panic of the hook, as with one of its handler.
+func (j *Judge) tell(ctx context.Context, call Call, d Decision, s settlement) {
+	told := false
+	defer func() {
+		if !told {
+			j.settle(ctx, call, s, codes.Internal)
+		}
+	}()
+	j.config.OnDecision(ctx, call, d)
+	told = true
 }
 
 // collect notes what the call asks of each policy. It reports whether the call has the keys that it
