@@ -20,8 +20,12 @@ import (
 // pushbackKey is the trailer by which a server tells clients when to retry, or not to: gRFC A6.
 const pushbackKey = "grpc-retry-pushback-ms"
 
-// maxNamed is the most policies that a denial names: clients accept 8 KiB of trailers.
-const maxNamed = 16
+// What bounds the trailers of a denial: clients accept 8 KiB of them, and what denies the call is not alone in
+// setting some. Beside the names a denial takes less than 1 KiB.
+const (
+	maxNamed      = 16      // policies that it names
+	maxNamedBytes = 5 << 10 // that the names of more than one policy take
+)
 
 // DeniedError is the error of a call, or message, that was denied. As the error of a handler it is
 // the status that clients see: see GRPCStatus.
@@ -53,11 +57,30 @@ func (e *DeniedError) text() string {
 }
 
 // named returns the violated policies that clients are told of.
-func (d *Decision) named() []string { return d.Violated[:min(len(d.Violated), maxNamed)] }
+func (d *Decision) named() []string {
+	room := maxNamedBytes
+	for i, name := range d.Violated {
+		if room -= trailerBytes(name); i == maxNamed || i > 0 && room < 0 {
+			return d.Violated[:i]
+		}
+	}
+	return d.Violated
+}
+
+// violation describes a policy.
+func violation(name string) string { return "the policy " + name + " has no room for the call" }
+
+// trailerBytes is the most that a name takes of the trailers: in the message, which is quoted, and where "%" is three
+// bytes; and in base64, in the message again, as a subject and in a description, with the tags and lengths of all.
+func trailerBytes(name string) int {
+	quoted := len(strconv.Quote(name)) + len(", ")
+	details := quoted + len(name) + len(violation(name)) + 8
+	return quoted + 2*strings.Count(name, "%") + (details+2)/3*4
+}
 
 // GRPCStatus returns the status: RESOURCE_EXHAUSTED with a google.rpc.QuotaFailure that names the
-// policies, up to 16 of them, and, if a wait helps, a google.rpc.RetryInfo with the time; or
-// INVALID_ARGUMENT for a call without a key.
+// policies, up to 16 of them and as many as fit, so that the status and the Trailer take at most 6 KiB; and, if a wait
+// helps, a google.rpc.RetryInfo with the time; or INVALID_ARGUMENT for a call without a key.
 func (e *DeniedError) GRPCStatus() *status.Status {
 	d := &e.Decision
 	s := status.New(d.Code, e.text())
@@ -67,7 +90,7 @@ func (e *DeniedError) GRPCStatus() *status.Status {
 	failure := &errdetails.QuotaFailure{}
 	for _, name := range d.named() {
 		failure.Violations = append(failure.Violations, &errdetails.QuotaFailure_Violation{
-			Subject: name, Description: "the policy " + name + " has no room for the call",
+			Subject: name, Description: violation(name),
 		})
 	}
 	details := []protoadapt.MessageV1{failure}

@@ -120,7 +120,9 @@ func TestInFlight_CallbacksThatPanic(t *testing.T) {
 			assert.Panics(t, func() {
 				_, _ = j.Unary(t.Context(), nil, &grpc.UnaryServerInfo{FullMethod: "/s/m"}, func(context.Context, any) (any, error) { return nil, nil })
 			}, name)
-			assert.Panics(t, func() { _ = j.Stream(nil, still{}, &grpc.StreamServerInfo{FullMethod: "/s/m"}, func(any, grpc.ServerStream) error { return nil }) }, name)
+			assert.Panics(t, func() {
+				_ = j.Stream(nil, still{}, &grpc.StreamServerInfo{FullMethod: "/s/m"}, func(any, grpc.ServerStream) error { return nil })
+			}, name)
 			assert.Panics(t, func() { j.Decide(t.Context(), grpclimit.Call{FullMethod: "/s/m"}).Settle(codes.OK) }, name)
 		}
 		assert.Equal(t, 2, atOnce.Peek("k", 0).Remaining, name)

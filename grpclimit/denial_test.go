@@ -1,0 +1,67 @@
+package grpclimit_test
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	testpb "google.golang.org/grpc/interop/grpc_testing"
+	"google.golang.org/grpc/status"
+
+	"github.com/sluice-go/sluice"
+	"github.com/sluice-go/sluice/grpclimit"
+)
+
+// TestServer_ADenialFitsIntoTrailers: whatever the policies are called, a client that takes 8 KiB of trailers, which
+// is the default of gRPC in C, sees the denial, and at least one name.
+func TestServer_ADenialFitsIntoTrailers(t *testing.T) {
+	for _, fill := range []string{"%", `"`, `\`, "a", " ", "~"} {
+		for _, length := range []int{1, 20, 60} {
+			var c grpclimit.Config
+			c.Settle = func(context.Context, grpclimit.Call, codes.Code) int { return 0 }
+			for i := range 40 {
+				name := strings.Repeat(fill, length) + fmt.Sprintf("%04d", i)
+				c.Policies = append(c.Policies, grpclimit.Policy{Name: name, Limiter: gcra(t, sluice.Per(1, 140*365*24*time.Hour), newClock()), Key: oneKey})
+			}
+			j := newJudge(t, c)
+			for range 2 {
+				j.Decide(t.Context(), grpclimit.Call{FullMethod: "/s/m"})
+			}
+			address := serve(t, &service{}, j.ServerOptions()...)
+			_, trailer, err := empty(t, dial(t, address, grpc.WithMaxHeaderListSize(8<<10)))
+			require.Equal(t, codes.ResourceExhausted, status.Code(err), "%d times %s: %v", length, fill, err)
+
+			named := status.Convert(err).Details()[0].(*errdetails.QuotaFailure).GetViolations()
+			want := 16
+			if length == 60 {
+				want = 1
+			}
+			require.GreaterOrEqual(t, len(named), want, "%d times %s", length, fill)
+			require.LessOrEqual(t, len(named), 16)
+			for i, v := range named {
+				require.Equal(t, c.Policies[i].Name, v.GetSubject())
+				require.Contains(t, status.Convert(err).Message(), strconv.Quote(v.GetSubject()))
+			}
+			resp := overHTTP2(t, address, testpb.TestService_EmptyCall_FullMethodName, http.Header{})
+			size := 0
+			for name, values := range resp.Header { // an answer of trailers only
+				for _, v := range values {
+					size += len(name) + len(v) + 32 // RFC 9113, section 6.5.2
+				}
+			}
+			require.LessOrEqual(t, size, 6<<10, "%d times %s", length, fill)
+			require.NotEmpty(t, trailer.Get("grpc-retry-pushback-ms"))
+			if fill == "%" && length == 60 {
+				require.Greater(t, size, 5<<10, "and as many names as fit")
+			}
+		}
+	}
+}
