@@ -14,6 +14,7 @@ import (
 const (
 	// maxInteger is the largest integer: section 3.3.1.
 	maxInteger = 999_999_999_999_999
+	maxDigits  = 15 // of it
 	// listSeparator is between the members of a list: section 4.1.1.
 	listSeparator = ", "
 )

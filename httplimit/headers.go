@@ -44,7 +44,9 @@ type Headers struct {
 	RetryJitter time.Duration
 
 	// RateLimitPolicy sends the field RateLimit-Policy: the limits. Policies with equal
-	// limits for all keys send the same value all the time.
+	// limits for all keys send the same value all the time. It and RateLimit must not be able to take
+	// more than 8 KiB, with the longest numbers and partition keys: some 80 policies whose names have 10 bytes, or 25
+	// with a PartitionKey.
 	RateLimitPolicy HeaderVersion
 
 	// RateLimit sends the field RateLimit: what is left of them. If RateLimitPolicy is
@@ -116,6 +118,31 @@ func (c *Headers) validate() error {
 		return configErrorf(field+"XReset", "%d is not a form; want ResetOff, ResetDelta or ResetUnix", c.XReset)
 	}
 	return nil
+}
+
+// maxFieldBytes bounds RateLimit-Policy and RateLimit together. Servers and proxies commonly refuse responses with more
+// than 16 KiB of headers, and there are others.
+const maxFieldBytes = 8 << 10
+
+// bytes returns the most that RateLimit-Policy and RateLimit can take for policies.
+func (c *Headers) bytes(policies []policy) (most int) {
+	for i := range policies {
+		p := &policies[i]
+		item := len(listSeparator) + len(p.quoted) + 2*(len(";q=")+maxDigits)
+		if c.PartitionKey != nil {
+			item += len(";pk=::") + base64.StdEncoding.EncodedLen(maxPartitionKey)
+		}
+		if c.RateLimit != HeaderOff {
+			most += item
+		}
+		if c.RateLimitPolicy == HeaderOff {
+			continue
+		}
+		if most += item; p.Unit != "" {
+			most += len(";qu=") + len(quote(p.Unit))
+		}
+	}
+	return most
 }
 
 // HashedPartitionKey returns a function for Headers.PartitionKey. It returns 16 bytes

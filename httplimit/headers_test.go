@@ -15,6 +15,7 @@ import (
 
 	"github.com/sluice-go/sluice"
 	"github.com/sluice-go/sluice/httplimit"
+	"github.com/sluice-go/sluice/internal/seeded"
 )
 
 var allHeaders = httplimit.Headers{
@@ -378,4 +379,55 @@ func TestHeaders_OfStackedMiddlewares(t *testing.T) {
 	assert.Equal(t, []string{`"outer";r=9;t=54`, `"inner";r=4;t=48`, `"theirs";r=1`}, h.Values("RateLimit"))
 	assert.Equal(t, []string{"5", "7"}, h.Values("X-RateLimit-Limit"))
 	assert.Equal(t, []string{"4"}, h.Values("X-RateLimit-Remaining"))
+}
+
+// TestHeaders_FieldsAreBounded: policies whose fields could take more than 8 KiB are refused, and those that are not take
+// no more, with every byte that a name, a unit or a partition key can have.
+func TestHeaders_FieldsAreBounded(t *testing.T) {
+	rng := seeded.Rand(t)
+	refused := 0
+	for range 200 {
+		text := func() string {
+			const all = `"\%aaaaaaa `
+			b := make([]byte, 1+rng.IntN(64))
+			for i := range b {
+				b[i] = all[rng.IntN(len(all))]
+			}
+			return string(b)
+		}
+		c := httplimit.Config{Headers: httplimit.Headers{RateLimitPolicy: httplimit.HeaderVersion(rng.IntN(2)), RateLimit: httplimit.Draft11}}
+		if rng.IntN(2) == 0 {
+			c.Headers.PartitionKey = func(string, string) []byte { return make([]byte, 64) }
+		}
+		for i := range 1 + rng.IntN(60) {
+			p := httplimit.Policy{Name: fmt.Sprintf("%d%.60s", i, text()), Limiter: gcra(t, sluice.Per(1_000_000_000, 3_000_000*time.Second), newClock()), Key: oneKey}
+			if rng.IntN(2) == 0 {
+				p.Unit = text()
+			}
+			c.Policies = append(c.Policies, p)
+		}
+		limit, err := httplimit.New(c)
+		if err != nil {
+			require.ErrorContains(t, err, "Config.Headers: RateLimit-Policy and RateLimit of")
+			require.ErrorContains(t, err, "want at most 8192")
+			refused++
+			continue
+		}
+		h := get(limit(ok200)).Header()
+		require.NotEmpty(t, h.Get("RateLimit"))
+		require.LessOrEqual(t, len(h.Get("RateLimit"))+len(h.Get("RateLimit-Policy")), 8<<10)
+	}
+	require.Positive(t, refused)
+	c := httplimit.Config{Headers: httplimit.Headers{RateLimitPolicy: httplimit.Draft11, RateLimit: httplimit.Draft11}}
+	for i := range 200 {
+		c.Policies = append(c.Policies, httplimit.Policy{Name: fmt.Sprintf("policy-%03d", i), Limiter: gcra(t, sluice.PerSecond(1), newClock()), Key: oneKey})
+	}
+	_, err := httplimit.New(c)
+	require.ErrorContains(t, err, "of 200 policies can take")
+	c.Policies = c.Policies[:80]
+	_, err = httplimit.New(c)
+	require.NoError(t, err)
+	c.Policies, c.Headers.PartitionKey = c.Policies[:25], func(string, string) []byte { return nil }
+	_, err = httplimit.New(c)
+	require.NoError(t, err)
 }

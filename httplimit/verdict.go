@@ -40,6 +40,9 @@ func NewJudge(c Config) (*Judge, error) {
 		return nil, err
 	}
 	j := &Judge{config: c, policies: newPolicies(c.Policies)}
+	if most := c.Headers.bytes(j.policies); most > maxFieldBytes {
+		return nil, configErrorf("Config.Headers", "RateLimit-Policy and RateLimit of %d policies can take %d bytes; want at most %d: fewer policies, shorter names and units, or one of the two off", len(j.policies), most, maxFieldBytes)
+	}
 	j.remotes = slices.ContainsFunc(j.policies, func(p policy) bool { return p.Remote != nil })
 	j.holds = slices.ContainsFunc(j.policies, func(p policy) bool { return p.holds })
 	j.settles = c.Settle != nil || j.remotes || j.holds
