@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-go/sluice"
+	"github.com/sluice-go/sluice/internal/seeded"
 )
 
 // holdModel is a modelStore that keeps holds, on a clock that stands.
@@ -142,7 +143,7 @@ func TestHold_NoHoldStore(t *testing.T) {
 
 // TestHold_SharedAsInMemory: random holds get the same answers from an engine with a Store and from one in memory.
 func TestHold_SharedAsInMemory(t *testing.T) {
-	random := holdSeed(t)
+	random := seeded.Rand(t)
 	for range 100 {
 		clock := sluice.NewManualClock(start)
 		memory := &world{tb: t, clock: clock}

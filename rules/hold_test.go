@@ -4,9 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"math/rand/v2"
-	"os"
 	"slices"
-	"strconv"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -15,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-go/sluice"
+	"github.com/sluice-go/sluice/internal/seeded"
 )
 
 func holdOf(id string, ds ...Descriptor) *Hold {
@@ -213,17 +212,6 @@ func TestHold_Shadow(t *testing.T) {
 	require.NoError(t, w.Settle(holdOf("a", withHits("user=u", 4))))
 }
 
-func holdSeed(t *testing.T) *rand.Rand {
-	seed := rand.Uint64()
-	if s := os.Getenv("SLUICE_SEED"); s != "" {
-		var err error
-		seed, err = strconv.ParseUint(s, 10, 64)
-		require.NoError(t, err)
-	}
-	t.Logf("SLUICE_SEED=%d", seed)
-	return rand.New(rand.NewPCG(seed, 1))
-}
-
 // modelHold is a hold as the test knows it.
 type modelHold struct {
 	id       string
@@ -243,7 +231,7 @@ type charged struct {
 // case of the limit, in any interval; and calls that fail, or come twice, change nothing. Each answer is that of
 // an exact count in windows, and else that of a limiter whose receipts are settled one by one, which has an exact model.
 func TestHold_Histories(t *testing.T) {
-	random := holdSeed(t)
+	random := seeded.Rand(t)
 	for _, algorithm := range []string{"", "fixed-window", "sliding-window", "sliding-log", "gcra", "token-bucket", "leaky-bucket"} {
 		t.Run("algorithm="+algorithm, func(t *testing.T) {
 			for range 40 {
@@ -392,7 +380,7 @@ descriptors:
 - {key: window, rate_limit: {unit: year, requests_per_unit: %d}}
 - {key: log, rate_limit: {unit: year, requests_per_unit: %d, algorithm: fixed-window, count_denied: false}}
 `, limit, limit))
-	random := holdSeed(t)
+	random := seeded.Rand(t)
 	seeds := make([]uint64, 200)
 	for i := range seeds {
 		seeds[i] = random.Uint64()

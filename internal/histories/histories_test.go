@@ -3,11 +3,8 @@ package histories
 import (
 	"fmt"
 	"maps"
-	"math/rand/v2"
-	"os"
 	"runtime"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -17,6 +14,7 @@ import (
 	"github.com/anishathalye/porcupine"
 	"github.com/sluice-go/sluice"
 	"github.com/sluice-go/sluice/internal/depth"
+	"github.com/sluice-go/sluice/internal/seeded"
 	"github.com/stretchr/testify/require"
 )
 
@@ -158,13 +156,7 @@ func TestHistories_HaveAnOrder(t *testing.T) {
 
 // findOrders records the histories of scripts, calls see with each, and fails without an order.
 func findOrders(t *testing.T, draw func(seed uint64) script, see func(history []porcupine.Operation)) {
-	seed, repeats := rand.Uint64(), false
-	if s := os.Getenv("SLUICE_SEED"); s != "" {
-		var err error
-		seed, err = strconv.ParseUint(s, 10, 64)
-		require.NoError(t, err, "SLUICE_SEED")
-		repeats = true
-	}
+	seed, repeats := seeded.Seed(t)
 	for i := range count() {
 		if i > 0 && !repeats {
 			seed++

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-go/sluice"
+	"github.com/sluice-go/sluice/internal/seeded"
 )
 
 const sec = int64(time.Second)
@@ -201,9 +202,7 @@ func TestParseRule_IsTheInverseOfString(t *testing.T) {
 }
 
 func TestTimeline_KeepsEveryEventInItsColumn(t *testing.T) {
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
-	rng := rand.New(rand.NewPCG(seed, 0))
+	rng := seeded.Rand(t)
 	for range 200 {
 		start := rng.Int64N(math.MaxInt64 / 2)
 		span := int64(1) << rng.IntN(62)
