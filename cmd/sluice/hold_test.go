@@ -14,8 +14,7 @@ import (
 
 // TestHold_Page: the rules and the commands of the page for language models do what it says, by curl.
 func TestHold_Page(t *testing.T) {
-	curl, err := exec.LookPath("curl")
-	require.NoError(t, err, "install curl")
+	curl := installed(t, "curl", "apt-get install curl")
 	data, err := os.ReadFile("LLM.md")
 	require.NoError(t, err)
 	rules := regexp.MustCompile("(?s)```yaml\n(.*?)```").FindStringSubmatch(string(data))

@@ -68,6 +68,7 @@ func pages(t *testing.T) map[string][]string {
 // TestHTML_Browser opens each page in Chromium: all charts are drawn, the console says nothing, and names of clients stay text. With axe-core, whose
 // axe.min.js SLUICE_AXE names, it is asked for what keeps people out.
 func TestHTML_Browser(t *testing.T) {
+	installed(t, "chromium", "apt-get install chromium")
 	sparks := 0
 	for name, args := range pages(t) {
 		t.Run(name, func(t *testing.T) {
