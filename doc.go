@@ -3,9 +3,16 @@
 // store, keeps no goroutine, and nothing has to be closed.
 //
 //	lim, err := sluice.New(sluice.Config{Limit: sluice.PerSecond(100).WithBurst(20)})
-//	if lim.Allow("user:42") { ... }
-//	d := lim.Take("user:42", 5)           // cost 5; details for the client
-//	k := lim.Key("user:42"); k.Allow()    // hash once, decide often
+//
+// Most callers need one of five methods:
+//
+//	if lim.Allow("user:42") { ... }             // one unit, now or never
+//	if lim.AllowN("user:42", 5) { ... }         // five units, all or none
+//	d := lim.Take("user:42", 5)                 // and details for the client: Remaining, RetryAfter
+//	err := lim.Wait(ctx, "user:42", 1)          // wait for it
+//	p, ok := lim.Acquire("user:42", 1)          // under InFlight, until p.Release
+//
+// k := lim.Key("user:42") hashes the key once, and has these methods and all others.
 //
 // # Which algorithm when
 //
