@@ -289,8 +289,7 @@ func (k Key) await(ctx context.Context, cost int) error {
 			woken, stop = k.lim.awaiting.listen(ctx, k.id) // and then it has to ask again: see awaiting
 			continue
 		}
-		err = k.lim.sleepUntil(woken, after(now, wait))
-		if ctx.Err() != nil {
+		if err = k.lim.nap(ctx, woken, after(now, wait)); err != nil {
 			return err
 		}
 		stop()
@@ -382,6 +381,14 @@ func (p *policy) attempt(key state, now int64, cost int) (next uint64, wait time
 		return key.word, 0, errHasTurns
 	}
 	return key.word, wait, nil
+}
+
+// nap returns when the limiter's clock has reached at, when ctx is done, or sooner when woken, a child of ctx, is done. The
+// caller has charged nothing and goes on only without an error, which is of ctx: the context can have ended although the
+// sleep ended well, and woken has an error of its own.
+func (l *Limiter) nap(ctx, woken context.Context, at uint64) error {
+	_ = l.sleepUntil(woken, at)
+	return ctx.Err()
 }
 
 // maxNap is the longest pause between two readings of a clock that stands still. Not tuned.

@@ -65,9 +65,8 @@ func WaitAll(ctx context.Context, charges ...Charge) ([]*Reservation, error) {
 				err = errNotYet
 			}
 		case errNotYet:
-			err = j.slowest.lim.sleepUntil(woken, after(j.slowest.now, j.delay))
-			if err == nil || ctx.Err() == nil {
-				err = errNotYet
+			if ended := j.slowest.lim.nap(ctx, woken, after(j.slowest.now, j.delay)); ended != nil {
+				err = ended
 			}
 		}
 		stop()
