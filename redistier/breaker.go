@@ -12,12 +12,21 @@ import (
 // While it is open, probes go out, after 100 ms at first and every 250 ms at last, with or without
 // calls. A probe that is answered in time lets calls out again, and begins the return. The return is as long as
 // other processes may need to find out, and to tell Redis which units they have admitted. Until it ends, this
-// process keeps to its share as well; see core.within. A failure ends the return, too.
+// process keeps to its share as well; see core.within.
 //
 //	closed -> open        by failures
 //	open -> returning     by a probe
-//	returning -> open     by a failure
+//	returning -> open     by failures, as many as in closed
 //	returning -> closed   by time
+//
+// One rule decides on failures, before an outage, in the return and after it, so that answers of which a few are late
+// keep no breaker open that they would not have opened.
+//
+// The bound on what an outage admits needs no failure to end the return. What a process admits before its breaker
+// closes is within its share: a call that fails in the return is decided by the share, which has it charged once, and Redis
+// is told of it. So all processes are admitted one burst more than WorstCase, or a unit each. If probes of a process
+// are late for so long that another process closes first, add what the share of the late process admits until it
+// returns. TestComeback and TestComeback_Noise measure both.
 //
 // Breaker libraries guard calls, and need a call to find out whether the other side is back. This breaker guards
 // batches, and has to say when the primary will be asked again.
@@ -54,14 +63,8 @@ const (
 
 // note counts the outcome of calls that were made at the time made, and reports whether the breaker opens.
 func (b *breaker) note(now, made time.Time, calls int, ok bool) (opens bool) {
-	switch b.state {
-	case breakerOpen:
+	if b.state == breakerOpen {
 		return false
-	case breakerReturning:
-		if !ok {
-			b.open(now)
-		}
-		return !ok
 	}
 	if now.Sub(b.began) >= breakerWindow {
 		b.began, b.calls, b.failed = now, 0, 0
@@ -100,6 +103,9 @@ func (b *breaker) wait(now time.Time) {
 func (b *breaker) returns(now time.Time) {
 	*b = breaker{state: breakerReturning, until: now.Add(returnPause)}
 }
+
+// closes ends a return. What has been counted in it goes on counting.
+func (b *breaker) closes() { b.state, b.until = breakerClosed, time.Time{} }
 
 // left returns how long it is until the next probe, or until the return is over; at least a millisecond.
 func (b *breaker) left(now time.Time) time.Duration {

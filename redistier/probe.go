@@ -55,7 +55,7 @@ func (l *lane) beat() {
 	case now.Before(l.breaker.until):
 		l.beats(now)
 	case l.breaker.state == breakerReturning:
-		l.breaker = breaker{}
+		l.breaker.closes()
 		l.setReturning(false)
 		l.core.turn(-1, nil)
 	default:

@@ -77,6 +77,7 @@ type comeback struct {
 
 	mu    sync.Mutex
 	units []admission
+	late  int // of units: admitted without Redis by replicas that were not degraded
 	begun time.Time
 }
 
@@ -112,11 +113,14 @@ func (c *comeback) join(key func() string) {
 			if key == "" || c.pulses && time.Since(c.begun)/(200*time.Millisecond)%2 == 1 {
 				continue
 			}
-			from := time.Since(c.begun)
-			d, err := t.Take(context.Background(), key, 1)
+			from, mode := time.Since(c.begun), t.Mode()
+			d, source, err := t.TakeSource(context.Background(), key, 1)
 			assert.NoError(c, err)
 			if d.Allowed && key == "a" {
 				c.mu.Lock()
+				if source == FromFallback && mode == ModeShared {
+					c.late++
+				}
 				c.units = append(c.units, admission{int64(from), int64(time.Since(c.begun))})
 				c.mu.Unlock()
 			}

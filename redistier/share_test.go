@@ -48,25 +48,37 @@ func TestReturn_Share(t *testing.T) {
 	})
 }
 
-// TestReturn_Fails: a call that fails while Redis is only just back is enough for the outage to go on, as one outage.
+// TestReturn_Fails: a call that fails while Redis is only just back is charged to the share, once, and is told to Redis. As many failures as begin an
+// outage let it go on, as one outage; fewer do not.
 func TestReturn_Fails(t *testing.T) {
 	bubble(t, TierConfig{Replicas: 4}, sluice.PerHour(100), func(t *testing.T, tier *Tier, fake *fakeRedis) {
 		breaks(tier, "a")
 		time.Sleep(firstPause)
+		fails := func() (waited time.Duration) {
+			begin := time.Now()
+			_, from := takeFrom(t, tier, "a", 1)
+			require.Equal(t, FromFallback, from)
+			return time.Since(begin)
+		}
 		fake.slow(time.Second)
-		_, from := takeFrom(t, tier, "a", 1)
-		require.Equal(t, FromFallback, from)
-		begin := time.Now()
-		_, from = takeFrom(t, tier, "a", 1)
-		require.Equal(t, FromFallback, from)
-		require.Zero(t, time.Since(begin), "Redis is not asked")
-		d, _ := takeFrom(t, tier, "a", 24)
+		for i := range breakerRun {
+			require.NotZero(t, fails(), "Redis is asked, although %d calls have failed", i)
+		}
+		require.Zero(t, fails(), "Redis is not asked")
+		d, _ := takeFrom(t, tier, "a", 25-breakerRun)
 		require.False(t, d.Allowed, "each call is charged once")
-		d, _ = takeFrom(t, tier, "a", 23)
+		d, _ = takeFrom(t, tier, "a", 25-breakerRun-1)
 		require.True(t, d.Allowed)
-		require.Equal(t, uint64(1), tier.Stats().Outages)
 		fake.slow(0)
-		time.Sleep(3 * time.Second)
-		require.Equal(t, ModeShared, tier.Mode())
+		time.Sleep(firstPause + longestPause)
+		require.True(t, tier.router.first.returning.Load())
+		fake.slow(time.Second)
+		for range breakerRun - 1 {
+			fails()
+		}
+		fake.slow(0)
+		time.Sleep(returnPause)
+		require.Equal(t, ModeShared, tier.Mode(), "it ends when it would have ended without these failures")
+		require.Equal(t, uint64(1), tier.Stats().Outages)
 	})
 }

@@ -295,7 +295,7 @@ func TestBreaker_Run(t *testing.T) {
 	}
 }
 
-// TestBreaker_Pauses: they grow up to a quarter of a second. Then there is a return, which one failure ends.
+// TestBreaker_Pauses: they grow up to a quarter of a second. Then there is a return, which ends as a closed breaker does: not by one failure.
 func TestBreaker_Pauses(t *testing.T) {
 	var b breaker
 	now := time.Unix(1_700_000_000, 0)
@@ -309,7 +309,9 @@ func TestBreaker_Pauses(t *testing.T) {
 	b.returns(now)
 	require.Equal(t, returnPause, b.left(now))
 	require.False(t, b.note(now, now, 1, true))
-	require.True(t, b.note(now, now, 1, false))
+	require.False(t, b.note(now, now, 1, false))
+	require.Equal(t, breakerReturning, b.state)
+	require.True(t, b.note(now, now, breakerCalls, false))
 	require.Equal(t, breakerOpen, b.state)
 	require.LessOrEqual(t, b.left(now), firstPause)
 }
