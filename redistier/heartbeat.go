@@ -14,18 +14,28 @@ import (
 
 // A heartbeat finds out how many processes share limits. Each process tells Redis that it is there, and learns how
 // many have done so lately. While Redis does not answer, the last number holds.
+//
+// After Redis has lost its data, or could not be reached for longer than beatLife, whoever beats first finds itself
+// alone. Shares of too small a number are too large. So a larger number counts at once, and a smaller one only after
+// lessAfter in which every beat was answered and no primary was given up: by then the others have beaten, too. Of
+// the numbers in this time the largest counts.
 type heartbeat struct {
 	core *core
 	key  string
 	name string // of this process
 	stop context.CancelFunc
 	done sync.WaitGroup
+
+	less  time.Time // since when beats have found fewer processes than count; zero while they do not
+	found int64     // the most that they have found since
 }
 
 const (
 	beatPause = time.Second
 	// beatLife is how long a process counts after it was last heard of.
 	beatLife = 3500 * time.Millisecond
+	// lessAfter is how long others may take until they have beaten: to dial for 5 s, and to make a pause and a call.
+	lessAfter = 2 * beatLife
 	// maxReplicas bounds the number from Redis: with more processes, shares and leases would be next to nothing.
 	maxReplicas = 10_000
 )
@@ -43,10 +53,9 @@ func newHeartbeat(c *core, prefix string) *heartbeat {
 func (h *heartbeat) beat(ctx context.Context) {
 	for there := false; ; {
 		n, err := h.tell(ctx, false)
-		if err == nil {
-			h.core.replicas.Store(min(max(n, 1), maxReplicas))
-		}
 		there = err == nil
+		steady := there && h.core.mode() == ModeShared
+		h.core.replicas.Store(h.count(time.Now(), h.core.replicas.Load(), n, steady))
 		select {
 		case <-time.After(beatPause - mathrand.N(beatPause/8)): // so that replicas do not beat together
 		case <-ctx.Done():
@@ -56,6 +65,25 @@ func (h *heartbeat) beat(ctx context.Context) {
 			return
 		}
 	}
+}
+
+// count returns the number of processes that count after a beat. known is their number so far, and n what the beat has
+// found, or 0. steady reports whether the beat was answered, and every primary is asked.
+func (h *heartbeat) count(now time.Time, known, n int64, steady bool) int64 {
+	n = min(n, maxReplicas)
+	switch {
+	case n >= known || !steady:
+		h.less = time.Time{}
+		return max(n, known)
+	case h.less.IsZero():
+		h.less, h.found = now, n
+	}
+	h.found = max(h.found, n, 1)
+	if now.Sub(h.less) < lessAfter {
+		return known
+	}
+	h.less = time.Time{}
+	return h.found
 }
 
 // tell makes a call of the script.

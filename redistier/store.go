@@ -247,15 +247,16 @@ func (s *Store) Stats() Stats { return s.counted() }
 // Replicas returns how many processes share the limits. If StoreConfig.Replicas is 0, Redis counts the processes that
 // have called NewStore with the same Prefix, have not called Close, and were heard of within the last three and a half
 // seconds. The number is 1 until Redis has answered the first time, and stays the same while Redis does not answer.
-// With more than 10,000 processes it is 10,000.
+// A larger number counts at once. A smaller one counts after 7 seconds in which Redis answered: after a failover, or a
+// loss of data, the others first have to be heard of again. With more than 10,000 processes the number is 10,000.
 func (s *Store) Replicas() int { return int(s.replicas.Load()) }
 
-// SetReplicas changes how many processes share the limits. If StoreConfig.Replicas is 0, the next answer of Redis
-// replaces this number. A number below 1 counts as 1.
+// SetReplicas changes how many processes share the limits. If StoreConfig.Replicas is 0, what Redis counts
+// replaces this number as it replaces its own. A number below 1 counts as 1.
 func (s *Store) SetReplicas(n int) { s.replicas.Store(max(int64(n), 1)) }
 
 // Close makes all later calls fail with ErrClosed, and waits until the calls that are under way have ended; see
-// Tier.Close. Other processes notice at once that there is one process less.
+// Tier.Close. Other processes count one process less from about 8 seconds later on; see Replicas.
 //
 // Settlements that Redis has not answered are sent once more. Holds stay open until they lapse.
 func (s *Store) Close(ctx context.Context) error {

@@ -283,6 +283,7 @@ func TestStore_Without(t *testing.T) {
 
 // TestStore_Replicas: processes find out how many of them there are; what Redis does not say stays as it was.
 func TestStore_Replicas(t *testing.T) {
+	t.Parallel() // it mostly waits
 	if len(binaries()) == 0 {
 		t.Skip("there is no redis-server: apt-get install redis-server")
 	}
