@@ -403,3 +403,56 @@ func TestLedger_ARecordThatHasGone(t *testing.T) {
 	mustReserve(t, k, 1)
 	require.NotSame(t, found, lg.Find(k.id))
 }
+
+// TestWaitAll_GivesTheReceiptsOfTakeAllReceipts: they are settled to the same effect, under every algorithm, but for the turns
+// of LeakyBucket.
+func TestWaitAll_GivesTheReceiptsOfTakeAllReceipts(t *testing.T) {
+	rng := seeded.Rand(t)
+	for name, c := range everyFew {
+		if c.Algorithm == LeakyBucket {
+			continue
+		}
+		t.Run("layout="+name, func(t *testing.T) {
+			for range 40 {
+				waits, clock := newFrozen(t, c)
+				c.Clock = clock
+				takes := mustNew(t, c)
+				unit := max(int(waits.policyOf(0).burst)/10, 1)
+				var got, want []*Reservation
+				for step := range 60 {
+					switch op := rng.IntN(8); {
+					case op < 3:
+						n := 1 + rng.IntN(2)
+						a, b := make([]Charge, n), make([]Charge, n)
+						for i := range n {
+							cost := rng.IntN(4) * unit
+							a[i], b[i] = Charge{waits.Key("k"), cost}, Charge{takes.Key("k"), cost}
+						}
+						all := make([]*Reservation, n)
+						if !TakeAllReceipts(all, nil, b...).Allowed {
+							continue
+						}
+						mine, err := WaitAll(t.Context(), a...)
+						require.NoError(t, err)
+						got, want = append(got, mine...), append(want, all...)
+					case op < 6 && len(got) > 0:
+						i, actual := rng.IntN(len(got)), rng.IntN(5)*unit
+						got[i].Settle(actual)
+						want[i].Settle(actual)
+					case op == 6:
+						clock.Advance(time.Duration(rng.Int64N(int64(c.Limit.Period))))
+					case op == 7 && rng.IntN(4) == 0:
+						waits.Block("k", c.Limit.Period)
+						takes.Block("k", c.Limit.Period)
+					}
+					require.Equal(t, takes.Peek("k", 1), waits.Peek("k", 1), "step %d", step)
+				}
+				for i := range got {
+					got[i].Cancel()
+					want[i].Cancel()
+				}
+				require.Equal(t, takes.Peek("k", 1), waits.Peek("k", 1))
+			}
+		})
+	}
+}

@@ -251,8 +251,8 @@ func (j *joint) turn(i int) (from uint64, delay time.Duration, err error) {
 // retry returns when a claim whose algorithm has no turns is to ask again, or 0 if it would
 // be admitted now. Under Shadow no call waits, so a claim that is denied now has an error.
 func (j *joint) retry(c *claim) (time.Duration, error) {
-	switch {
-	case c.policy.blockedUntil(c.state) > uint64(c.now):
+	switch c.until = c.policy.blockedUntil(c.state); {
+	case c.until > uint64(c.now):
 		return 0, ErrBlocked
 	case c.slot == nil:
 		return 0, nil // the key is fresh
@@ -285,37 +285,49 @@ func (j *joint) ready() bool {
 }
 
 func (j *joint) charge() []*Reservation {
-	all := make([]*Reservation, len(j.charges))
+	rs := receipts{all: make([]*Reservation, len(j.charges)), charges: j.charges, same: j.same}
 	for i := range j.claims() {
-		c, from := &j.space[i], j.froms[i]
-		delay := max(j.delay, j.delays[i]) // a claim of Shadow takes its own turn
+		c := &j.space[i]
+		begins := int64(min(after(c.now, j.delay), math.MaxInt64))
+		switch {
+		case j.errs[c.index] != nil: // all charges of the key have the same
+			for k := range j.same.of(c) {
+				rs.all[k] = &Reservation{lim: c.lim, id: c.id, cost: j.charges[k].Cost, wouldDeny: true}
+				rs.all[k].settled.Store(true)
+			}
+		case c.slot != nil && c.policy.bucket() != nil && !c.policy.unlimited():
+			j.takeTurns(rs.all, i)
+		default:
+			before := c.word
+			if c.cost > 0 && c.slot != nil && !c.policy.unlimited() {
+				c.word = c.policy.commit(c.state, c.next, c.now, c.units())
+			}
+			rs.write(c, j.records[i], before)
+		}
 		for k := range j.same.of(c) {
-			charge := &j.charges[k]
-			r := &Reservation{lim: c.lim, id: c.id, cost: charge.Cost}
-			all[k] = r
-			r.node.At = int64(min(after(c.now, delay), math.MaxInt64))
-			r.begins = int64(min(after(c.now, j.delay), math.MaxInt64))
-			if j.errs[k] != nil {
-				r.wouldDeny = true
-				r.settled.Store(true)
+			r := rs.all[k]
+			if r.begins = begins; r.rec == nil { // it has no time of its own
+				r.node.At = begins
 			}
-			if j.errs[k] != nil || charge.Cost == 0 || c.slot == nil || c.policy.unlimited() {
-				continue
-			}
-			if c.turnless() {
-				c.word = c.policy.commit(c.state, c.next, c.now, charge.Cost)
-				if s, rec := c.policy.stamper(), j.records[i]; s != nil {
-					r.node.Units = r.cost
-					stamp, end := s.stamp(state{c.word, c.tail})
-					r.enterStamped(rec, c.policy, rec.Drops(), stamp, end)
-				}
-				continue
-			}
-			if after(c.now, delay) > math.MaxInt64 {
-				r.wouldDeny = true
-				r.settled.Store(true)
-				continue
-			}
+		}
+	}
+	return rs.all
+}
+
+// takeTurns makes the receipts for the charges of the i-th claim, and charges its key for the turns.
+func (j *joint) takeTurns(all []*Reservation, i int) {
+	c, from := &j.space[i], j.froms[i]
+	at := after(c.now, max(j.delay, j.delays[i])) // a claim of Shadow takes its own turn
+	for k := range j.same.of(c) {
+		r := &Reservation{lim: c.lim, id: c.id, cost: j.charges[k].Cost}
+		all[k] = r
+		r.node.At = int64(min(at, math.MaxInt64))
+		switch {
+		case r.cost == 0:
+		case at > math.MaxInt64:
+			r.wouldDeny = true
+			r.settled.Store(true)
+		default:
 			next := r.chargeTurn(c.policy, c.word, from, c.now)
 			rec := j.records[i]
 			r.enter(rec, c.policy, rec.Drops(), from)
@@ -323,5 +335,4 @@ func (j *joint) charge() []*Reservation {
 			from = c.policy.bucket().full(next)
 		}
 	}
-	return all
 }
