@@ -10,6 +10,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/sluice-go/sluice"
@@ -25,11 +26,15 @@ const (
 )
 
 // RegisterHolds makes the service answer Reserve, Commit, Extend and Release of holdpb on a server, and Reserve and
-// Commit of kuadrant.service.ratelimit.v1.RateLimitService. The server of NewServer answers them already.
-func (s *Service) RegisterHolds(r grpc.ServiceRegistrar) {
-	reserve := unary("Reserve", s.reserve)
-	commit := unary("Commit", s.commit)
-	extend, release := unary("Extend", s.extend), unary("Release", s.release)
+// Commit of kuadrant.service.ratelimit.v1.RateLimitService. The server of NewServer answers them already. Others decode
+// requests before their sizes are looked at, as with Register.
+func (s *Service) RegisterHolds(r grpc.ServiceRegistrar) { s.registerHolds(r, false) }
+
+// registerHolds is RegisterHolds. raw says that the server has our codec.
+func (s *Service) registerHolds(r grpc.ServiceRegistrar, raw bool) {
+	reserve := unary("Reserve", raw, s.reserve)
+	commit := unary("Commit", raw, s.commit)
+	extend, release := unary("Extend", raw, s.extend), unary("Release", raw, s.release)
 	for name, methods := range map[string][]grpc.MethodDesc{
 		holdService:     {reserve(holdService), commit(holdService), extend(holdService), release(holdService)},
 		kuadrantService: {reserve(kuadrantService), commit(kuadrantService)},
@@ -39,7 +44,7 @@ func (s *Service) RegisterHolds(r grpc.ServiceRegistrar) {
 }
 
 // unary is a method of a service, by its name and what it does.
-func unary[In, Out any](name string, do func(*In) (*Out, error)) func(service string) grpc.MethodDesc {
+func unary[In, Out any](name string, raw bool, do func(*In) (*Out, error)) func(service string) grpc.MethodDesc {
 	return func(service string) grpc.MethodDesc {
 		return grpc.MethodDesc{MethodName: name, Handler: func(srv any, ctx context.Context, read func(any) error, interceptor grpc.UnaryServerInterceptor) (any, error) {
 			s := srv.(*Service)
@@ -47,7 +52,9 @@ func unary[In, Out any](name string, do func(*In) (*Out, error)) func(service st
 				defer s.took(time.Now())
 			}
 			in := new(In)
-			if err := s.readInTime(ctx, read, in); err != nil {
+			entered, err := s.readHoldMessage(ctx, read, in, raw)
+			defer s.leave(entered)
+			if err != nil {
 				return nil, err
 			}
 			if interceptor == nil {
@@ -57,6 +64,21 @@ func unary[In, Out any](name string, do func(*In) (*Out, error)) func(service st
 			return interceptor(ctx, in, info, func(_ context.Context, m any) (any, error) { return do(m.(*In)) })
 		}}
 	}
+}
+
+// readHoldMessage reads the message of a call about a hold. What is returned is for leave, also with an error.
+func (s *Service) readHoldMessage(ctx context.Context, read func(any) error, in any, raw bool) (entered int, err error) {
+	if !raw {
+		return 0, s.readInTime(ctx, read, in)
+	}
+	var m message
+	if err = s.readInTime(ctx, read, &m); err != nil {
+		return 0, err
+	}
+	if entered, err = s.enter(len(m.text)); err == nil {
+		err = s.unpack(m.text, in.(proto.Message))
+	}
+	return entered, err
 }
 
 // held is a call about a hold in a form that both transports share.

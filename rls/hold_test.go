@@ -159,7 +159,7 @@ func TestHolds_HTTP(t *testing.T) {
 		{"/hold", `{"domain":"d"}`, nil, 400, "descriptor list must not be empty"},
 		{"/hold", `{"domain":"d","descriptors":[{"limit":{"requests_per_unit":1,"unit":"fortnight"}}]}`, nil, 400, "limit.unit is"},
 		{"/hold", `{"domain":"d","descriptors":[{"entries":[{"key":"k"}],"limit":{"requests_per_unit":1,"unit":"hour"}}],"hits":2}`, nil, 503, ""},
-		{"/hold", strings.Repeat(" ", maxBody+1), nil, 413, "the body: "},
+		{"/hold", strings.Repeat(" ", w.options.bodyBytes()+1), nil, 413, "the body: "},
 		{"/other", `{}`, nil, 404, ""},
 	} {
 		got := post(t, h, c.path, c.body, c.key...)

@@ -67,12 +67,14 @@ type verb struct {
 }
 
 // Holds answers calls about holds, in JSON: POST /hold, /extend, /settle and /release. The last part of the path
-// is the call. A body is at most 1 MiB, and unknown fields are refused.
+// is the call. A body is at most as large as the bounds of Options let a request be, without spaces, and unknown fields are refused.
 //
 // The answer is 200 for what was done, and 429 for a /hold or /extend that was denied, with Retry-After unless waiting does
-// not help. 400 is for what is no such request, or has an Idempotency-Key header and another id; 404 for a hold that
+// not help. 400 is for what is no such request, or has an Idempotency-Key header and another id; 408 for a body that has not
+// come in Options.MessageTime; 404 for a hold that
 // is not there (any more); 409 for an id of another request; 413 for a body that is too large; 501 if the Store keeps
-// no holds; 503 if it does not answer, or if there is no room for another hold. Those have the error as text.
+// no holds; 503 if it does not answer, if there is no room for another hold, or if too many
+// large bodies are under way. Those have the error as text.
 func (s *Service) Holds() http.Handler {
 	settle := func(h *rules.Hold, _ *rules.Response) error { return s.engine.Settle(h) }
 	mux := http.NewServeMux()
@@ -88,21 +90,21 @@ func (s *Service) Holds() http.Handler {
 }
 
 func (s *Service) answerHold(w http.ResponseWriter, r *http.Request, v *verb) {
-	var in holdJSON
-	if err := readJSON(w, r, &in); err != nil {
-		s.refused.Add(1)
-		code := http.StatusBadRequest
-		if errors.As(err, new(*http.MaxBytesError)) {
-			code = http.StatusRequestEntityTooLarge
-		}
-		http.Error(w, "the body: "+err.Error(), code)
-		return
-	}
-	out, err := withHold(s, func(w *scratch, o *Options) (rules.Hold, error) { return in.read(w, o, r, v) }, v.do, func(h *held) *heldJSON {
-		return answerOf(h, v)
-	})
+	body, taken, err := s.body(w, r)
+	defer s.bodies.give(taken)
+	var out *heldJSON
+	code := bodyCode(err)
 	if err != nil {
-		http.Error(w, status.Convert(err).Message(), httpCode(status.Code(err)))
+		err = fmt.Errorf("the body: %w", err)
+	} else {
+		out, code, err = s.answerHoldJSON(body, r, v)
+	}
+	switch {
+	case errors.Is(err, errBusy):
+		refuseBusy(w, err)
+		return
+	case out == nil:
+		http.Error(w, err.Error(), code)
 		return
 	}
 	w.Header().Set("Content-Type", "application/json")
@@ -115,11 +117,31 @@ func (s *Service) answerHold(w http.ResponseWriter, r *http.Request, v *verb) {
 	_ = json.NewEncoder(w).Encode(out)
 }
 
-// readJSON reads one value, and nothing else.
-func readJSON(w http.ResponseWriter, r *http.Request, in *holdJSON) error {
-	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
+// answerHoldJSON answers a body, or says why not and with which status.
+func (s *Service) answerHoldJSON(body []byte, r *http.Request, v *verb) (out *heldJSON, code int, err error) {
+	entered, err := s.enter(len(body))
 	if err != nil {
-		return err
+		return nil, bodyCode(err), err
+	}
+	defer s.leave(entered)
+	var in holdJSON
+	if err := s.readJSON(body, &in); err != nil {
+		s.refused.Add(1)
+		return nil, bodyCode(err), fmt.Errorf("the body: %w", err)
+	}
+	out, err = withHold(s, func(w *scratch, o *Options) (rules.Hold, error) { return in.read(w, o, r, v) }, v.do, func(h *held) *heldJSON {
+		return answerOf(h, v)
+	})
+	if err != nil {
+		return nil, httpCode(status.Code(err)), errors.New(status.Convert(err).Message())
+	}
+	return out, http.StatusOK, nil
+}
+
+// readJSON reads one value, and nothing else.
+func (s *Service) readJSON(body []byte, in *holdJSON) error {
+	if err := s.options.jsonFits(body); err != nil {
+		return errors.New(status.Convert(err).Message())
 	}
 	d := json.NewDecoder(bytes.NewReader(body))
 	d.DisallowUnknownFields()

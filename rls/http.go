@@ -1,10 +1,13 @@
 package rls
 
 import (
+	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
+	"os"
 	"strings"
 	"sync"
 	"time"
@@ -15,40 +18,59 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 )
 
-// maxBody bounds a request in JSON. A request that is much larger is beyond the bounds of Options anyway.
-const maxBody = 1 << 20
-
 // JSON answers requests in the JSON form of the protocol: 200 for OK, 429 for OVER_LIMIT, both with
-// the answer, and 400 for what is refused. The method does not matter.
+// the answer, and 400 for what is refused. The method does not matter. A body has Options.MessageTime to come, or gets 408;
+// where too many large ones are under way it gets 503, with Retry-After.
 func (s *Service) JSON() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
-		var req pb.RateLimitRequest
+		body, taken, err := s.body(w, r)
+		defer s.bodies.give(taken)
+		var out []byte
+		var code pb.RateLimitResponse_Code
 		if err == nil {
-			err = protojson.Unmarshal(body, &req)
-			if err != nil {
-				s.refused.Add(1)
-			}
+			out, code, err = s.answerJSON(r.Context(), body)
 		}
-		var resp *pb.RateLimitResponse
-		if err == nil {
-			resp, err = s.ShouldRateLimit(r.Context(), &req)
-		}
-		if err != nil {
-			http.Error(w, http.StatusText(http.StatusBadRequest), http.StatusBadRequest)
+		if errors.Is(err, errBusy) {
+			refuseBusy(w, err)
 			return
 		}
-		out, err := protojson.Marshal(resp)
 		if err != nil {
-			http.Error(w, http.StatusText(http.StatusInternalServerError), http.StatusInternalServerError)
+			code := http.StatusBadRequest // whatever is wrong, as upstream has it
+			if errors.Is(err, os.ErrDeadlineExceeded) {
+				code = http.StatusRequestTimeout
+			}
+			http.Error(w, http.StatusText(code), code)
 			return
 		}
 		w.Header().Set("Content-Type", "application/json")
-		if resp.OverallCode == pb.RateLimitResponse_OVER_LIMIT {
+		if code == pb.RateLimitResponse_OVER_LIMIT {
 			w.WriteHeader(http.StatusTooManyRequests)
 		}
 		_, _ = w.Write(out)
 	})
+}
+
+// answerJSON answers a request in JSON.
+func (s *Service) answerJSON(ctx context.Context, body []byte) (out []byte, code pb.RateLimitResponse_Code, err error) {
+	entered, err := s.enter(len(body))
+	if err != nil {
+		return nil, 0, err
+	}
+	defer s.leave(entered)
+	var req pb.RateLimitRequest
+	if err = s.options.jsonFits(body); err == nil {
+		err = protojson.Unmarshal(body, &req)
+	}
+	if err != nil {
+		s.refused.Add(1)
+		return nil, 0, err
+	}
+	resp, err := s.ShouldRateLimit(ctx, &req)
+	if err != nil {
+		return nil, 0, err
+	}
+	out, err = protojson.Marshal(resp)
+	return out, resp.OverallCode, err
 }
 
 // Load is how the last load of rules went.

@@ -39,7 +39,7 @@ func TestJSON(t *testing.T) {
 	require.Equal(t, 429, r.Code)
 	require.Contains(t, r.Body.String(), "OVER_LIMIT")
 	require.NotContains(t, r.Body.String(), "limitRemaining", "zero values are left out")
-	for _, bad := range []string{"", "x", "{}", `{"domain": "d"}`, `{"domain": "d", "colour": "red"}`, strings.Repeat(" ", maxBody+1),
+	for _, bad := range []string{"", "x", "{}", `{"domain": "d"}`, `{"domain": "d", "colour": "red"}`, strings.Repeat(" ", w.options.bodyBytes()+1),
 		`{"domain": "d", "descriptors": [{"limit": {"requestsPerUnit": 1}}]}`} {
 		r := serve(w.JSON(), "POST", bad)
 		require.Equal(t, 400, r.Code, "%.20q", bad)

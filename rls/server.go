@@ -10,18 +10,20 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/encoding"
-	"google.golang.org/grpc/encoding/proto"
+	grpcproto "google.golang.org/grpc/encoding/proto"
 	"google.golang.org/grpc/mem"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 )
 
 // NewServer returns a server of gRPC on which the service answers. Its calls take less time than those
 // of a server that the service has been registered on: their messages are read and written directly.
-// Others can be registered on it.
+// Descriptors beyond the bounds of Options are counted before any is decoded, and large requests wait for others: an answer is
+// UNAVAILABLE where too many do. Others can be registered on it.
 func (s *Service) NewServer(options ...grpc.ServerOption) *grpc.Server {
-	server := grpc.NewServer(append(options, grpc.ForceServerCodecV2(codec{encoding.GetCodecV2(proto.Name)}))...)
+	server := grpc.NewServer(append(options, grpc.ForceServerCodecV2(codec{encoding.GetCodecV2(grpcproto.Name)}))...)
 	server.RegisterService(&direct, s)
-	s.RegisterHolds(server)
+	s.registerHolds(server, true)
 	return server
 }
 
@@ -42,12 +44,17 @@ func handle(service any, ctx context.Context, read func(any) error, interceptor 
 	if s.options.Took != nil {
 		defer s.took(time.Now())
 	}
-	if interceptor != nil || s.options.DynamicMetadata {
-		return generated(service, ctx, func(m any) error { return s.readInTime(ctx, read, m) }, interceptor)
-	}
 	var m message
 	if err := s.readInTime(ctx, read, &m); err != nil {
 		return nil, err
+	}
+	entered, err := s.enter(len(m.text))
+	if err != nil {
+		return nil, err
+	}
+	defer s.leave(entered)
+	if interceptor != nil || s.options.DynamicMetadata {
+		return generated(service, ctx, func(in any) error { return s.unpack(m.text, in.(proto.Message)) }, interceptor)
 	}
 	return s.answerWire(m.text)
 }
@@ -114,11 +121,7 @@ func (c codec) Marshal(v any) (mem.BufferSlice, error) {
 func (c codec) Unmarshal(data mem.BufferSlice, v any) error {
 	m, ok := v.(*message)
 	if !ok {
-		err := c.CodecV2.Unmarshal(data, v)
-		if _, ok := v.(*pb.RateLimitRequest); ok && err != nil {
-			return c.CodecV2.Unmarshal(mem.BufferSlice{mem.SliceBuffer(withValidTexts(data.Materialize()))}, v)
-		}
-		return err
+		return c.CodecV2.Unmarshal(data, v)
 	}
 	var b strings.Builder
 	b.Grow(data.Len())

@@ -41,8 +41,8 @@ type Options struct {
 	// and 64 KiB, which is more than all headers of a request that Envoy takes.
 	MaxDescriptors, MaxEntries, MaxValue, MaxText int
 
-	// MessageTime bounds how long the message of a call of a server by NewServer may take to come: the call
-	// then gets DEADLINE_EXCEEDED. 0 means 10 s; a negative time that there is no bound.
+	// MessageTime bounds how long the message of a call of a server by NewServer, or a body in JSON, may take to come: the
+	// call then gets DEADLINE_EXCEEDED, or 408. 0 means 10 s; a negative time that there is no bound.
 	MessageTime time.Duration
 
 	// Took is told how long a call of a server by NewServer, or one of RegisterHolds, has taken, without the network.
@@ -70,6 +70,8 @@ type Service struct {
 	options Options
 	scratch sync.Pool // of *scratch
 
+	decoding, bodies *room // bytes of requests that are decoded and decided, and of bodies that come, at a time
+
 	ok, overLimit, refused, panics atomic.Uint64
 	toldPanic, toldStore           atomic.Int64 // when Panicked and StoreFailed were last called, Unix nanoseconds
 }
@@ -95,6 +97,13 @@ type described struct {
 
 // New returns a service that decides by engine.
 func New(engine *rules.Engine, o Options) *Service {
+	return &Service{
+		engine: engine, options: o.withDefaults(), scratch: sync.Pool{New: func() any { return new(scratch) }},
+		decoding: newRoom(decodingRoom), bodies: newRoom(bodyRoom),
+	}
+}
+
+func (o Options) withDefaults() Options {
 	o.LimitHeader = cmp.Or(o.LimitHeader, "RateLimit-Limit")
 	o.RemainingHeader = cmp.Or(o.RemainingHeader, "RateLimit-Remaining")
 	o.ResetHeader = cmp.Or(o.ResetHeader, "RateLimit-Reset")
@@ -103,10 +112,11 @@ func New(engine *rules.Engine, o Options) *Service {
 	o.MaxValue = cmp.Or(o.MaxValue, 64<<10)
 	o.MaxText = cmp.Or(o.MaxText, 64<<10)
 	o.MessageTime = cmp.Or(o.MessageTime, 10*time.Second)
-	return &Service{engine: engine, options: o, scratch: sync.Pool{New: func() any { return new(scratch) }}}
+	return o
 }
 
-// Register makes the service answer on a server.
+// Register makes the service answer on a server, which decodes requests before their sizes are looked at: grpc.MaxRecvMsgSize
+// of MessageBytes bounds them, and a server of NewServer counts their descriptors first.
 func (s *Service) Register(r grpc.ServiceRegistrar) { pb.RegisterRateLimitServiceServer(r, s) }
 
 // Counts is how many calls have been answered with a code, and how many have not.

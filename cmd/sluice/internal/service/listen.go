@@ -24,7 +24,7 @@ import (
 	"google.golang.org/grpc/tap"
 )
 
-// These bound the memory that a gRPC connection can take, besides messageBytes for each call. A call takes a
+// These bound the memory that a gRPC connection can take, besides MessageBytes of package rls for each call. A call takes a
 // stream for as long as it lasts, which is microseconds once its message has come.
 const (
 	maxStreams  = 1000
@@ -94,7 +94,7 @@ func (s *server) newGRPC() error {
 		grpc.KeepaliveParams(keepalive.ServerParameters{MaxConnectionAge: s.config.MaxConnectionAge, MaxConnectionAgeGrace: s.config.ConnectionEnd}),
 		// Proxies may check idle connections more often than gRPC's default allows.
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: time.Second, PermitWithoutStream: true}),
-		grpc.MaxConcurrentStreams(maxStreams), grpc.MaxHeaderListSize(maxHeaders), grpc.MaxRecvMsgSize(s.config.messageBytes()),
+		grpc.MaxConcurrentStreams(maxStreams), grpc.MaxHeaderListSize(maxHeaders), grpc.MaxRecvMsgSize(s.service.MessageBytes()),
 		// Windows that gRPC chooses grow to 16 MiB for each stream, whether it is read or not. The window of a
 		// connection may be larger: connections are always read.
 		grpc.StaticStreamWindowSize(maxUnread), grpc.StaticConnWindowSize(1 << 20),
@@ -118,15 +118,6 @@ func (s *server) newGRPC() error {
 	}
 	s.streams = streamsOf(s.grpc)
 	return nil
-}
-
-// messageBytes is the largest size of a message on the wire. It has room for all messages that --max-message and
-// similar flags allow: an entry takes 6 bytes besides its text, a descriptor some 30, and a length one more byte for
-// each 128 bytes of text.
-func (c *Config) messageBytes() int {
-	const most = 1 << 30
-	text, descriptors, entries := int64(min(c.MaxMessage, most)), int64(min(c.MaxDescriptors, most/8)), int64(min(c.MaxEntries, most/8))
-	return int(min(1<<10+2*text+64*descriptors+8*descriptors*entries, most))
 }
 
 // callInTime bounds the time of calls whose message may not come, except for calls that package rls or runStream
