@@ -135,8 +135,9 @@ func (l *Limiter) Sweep() int {
 
 // WorstCase returns the most units that any one key can be admitted in any closed
 // span [t, t+d], with any pattern of calls; math.MaxInt if that is not below
-// math.MaxInt, 0 for a negative d. It does not cover keys that were evicted at
-// MaxKeys, admitted under OverflowAdmitNew, or Reset, nor calls that only Shadow admits.
+// math.MaxInt, 0 for a negative d. It is math.MaxInt under InFlight, which limits what is in use
+// at once: units that are given back can be admitted again, any number of times in any span. It does
+// not cover keys that were evicted at MaxKeys, admitted under OverflowAdmitNew, or Reset, nor calls that only Shadow admits.
 // For SlidingWindow and d beyond the period it is an upper bound that need not be
 // reached.
 func (l *Limiter) WorstCase(d time.Duration) int {

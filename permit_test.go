@@ -313,6 +313,24 @@ func TestInFlight_EvictsNobody(t *testing.T) {
 	}
 }
 
+// TestInFlight_WorstCase: no span of time bounds how often a unit is acquired and released.
+func TestInFlight_WorstCase(t *testing.T) {
+	for _, c := range everyInFlight {
+		l, _ := newFrozen(t, c)
+		for range 100 {
+			p, ok := l.Acquire("k", c.Limit.Rate)
+			require.True(t, ok)
+			require.NoError(t, p.Release())
+		}
+		for _, span := range []time.Duration{0, 1, time.Hour} {
+			require.Equal(t, math.MaxInt, l.WorstCase(span), "%d were admitted at once", 100*c.Limit.Rate)
+		}
+		require.Zero(t, l.WorstCase(-1))
+		require.NoError(t, l.SetLimit(DenyAll))
+		require.Zero(t, l.WorstCase(time.Hour))
+	}
+}
+
 // returned is a helper that a user may have.
 //
 //go:noinline

@@ -293,9 +293,8 @@ func (a *slidingWindow) emptyAt(c counts) uint64 {
 // each window before them at most the limit.
 func (a *slidingWindow) worstCase(d int64) uint64 {
 	switch {
-	case a.whole: // the last nanosecond of a window, and of every other one from then on
-		most, _ := mulDiv(a.limit, 1+(uint64(d)+a.period-1)/(2*a.period), 1)
-		return most
+	case a.whole: // units that are given back can be admitted again at once
+		return math.MaxUint64
 	case d == 0:
 		return a.limit
 	}

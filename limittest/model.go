@@ -89,7 +89,7 @@ func (m *Model) Refund(now int64, key string, cost int) { m.oracle.Refund(key, n
 func (m *Model) Reset(key string) { m.oracle.Reset(key) }
 
 // WorstCase is the most that a key is admitted in any closed span [t, t+d]: Limiter.WorstCase, found from
-// the definition; math.MaxInt if it is no less.
+// the definition; math.MaxInt if it is no less, and under InFlight.
 func (m *Model) WorstCase(d time.Duration) int {
 	if most := m.oracle.WorstCase(int64(d)); most.IsInt64() {
 		return int(min(most.Int64(), math.MaxInt))

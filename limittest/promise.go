@@ -64,12 +64,12 @@ func Bound(most func(d time.Duration) int, longest time.Duration) Promise {
 // Of is the promise of a limiter as it is configured now: its WorstCase, which holds for keys that have
 // no limit of their own, and are not evicted, reset or given back anything. For buckets it costs what Bucket
 // costs, for others what Bound does; it looks at spans up to longest then, and 0 is for all. A sliding log needs no
-// span of a period or more: if one has too much, a shorter one has.
+// span of a period or more: if one has too much, a shorter one has. Under Shadow and InFlight nothing is promised.
 //
 // The times that count are those on the limiter's clock.
 func Of(lim *sluice.Limiter, longest time.Duration) Promise {
 	c := lim.Config()
-	if c.Shadow {
+	if c.Shadow || c.Algorithm == sluice.InFlight {
 		return constant(math.MaxInt)
 	}
 	limit := c.Limit

@@ -1,6 +1,10 @@
 package redistier
 
-import "github.com/sluice-go/sluice"
+import (
+	"math"
+
+	"github.com/sluice-go/sluice"
+)
 
 // inFlight is the shape of InFlight: windows as those of sliding, with a step as long as the period, so that the window
 // before counts in full until this one has ended.
@@ -25,11 +29,8 @@ func (s inFlight) arguments(to []byte) []byte {
 	return s.sliding.arguments(to)
 }
 
-// worst: a burst in the last us of a window, and in that of every other window from then on.
-func (s inFlight) worst(d int64) uint64 {
-	us := uint64(ceilDiv(d, micro))
-	return times(uint64(s.burst), 1+(us+uint64(s.period)-1)/(2*uint64(s.period)))
-}
+// worst: units that are given back can be admitted again at once.
+func (inFlight) worst(int64) uint64 { return math.MaxUint64 }
 
 func (s inFlight) cycle() cycle {
 	c := s.sliding.cycle()

@@ -174,7 +174,7 @@ func (l *Limiter) Limit() sluice.Limit { return l.plan.Load().limit }
 
 // WorstCase returns the most units of any one key that all replicas together can admit
 // in any closed span [t, t+d] of the deciding clock, under the present limit. It is math.MaxInt
-// if that number is not below math.MaxInt, and 0 for a negative d. It does not cover keys that are
+// if that number is not below math.MaxInt, as under InFlight, and 0 for a negative d. It does not cover keys that are
 // Reset, states that Redis has lost and no process restores, or steps of the clock.
 func (l *Limiter) WorstCase(d time.Duration) int { return l.plan.Load().worstCase(d) }
 

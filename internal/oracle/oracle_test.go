@@ -511,6 +511,6 @@ func TestInFlight_ByHand(t *testing.T) {
 	take(30, 2, false, 1, 10)
 	take(40, 3, true, 0, 0)
 	for d, worst := range map[int64]int64{0: 3, 10: 3, 11: 6, 30: 6, 31: 9} {
-		assert.Equal(t, worst, m.WorstCase(d).Int64(), "in %d", d)
+		assert.Equal(t, worst, worstKept(m, d).Int64(), "in %d", d)
 	}
 }

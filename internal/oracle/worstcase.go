@@ -7,8 +7,8 @@ import (
 
 // WorstCase returns a bound on the units that any one key can be admitted in a
 // closed span [t, t+d] of nanoseconds, whatever its history. It is not
-// saturated, except that it is math.MaxInt64 for Rate math.MaxInt64. It is 0
-// for a negative d.
+// saturated, except that it is math.MaxInt64 for Rate math.MaxInt64, and under
+// InFlight. It is 0 for a negative d.
 //
 // A charge counts at the time it is charged at, which for a call with an older
 // time is the time of the key's newest charge. For the GCRA family and
@@ -36,7 +36,7 @@ func (m *Model) WorstCase(d int64) *big.Int {
 	case SlidingWindow:
 		return worstSlidingWindow(c, d)
 	case InFlight:
-		return worstInFlight(c, d)
+		return big.NewInt(math.MaxInt64) // units that are given back can be admitted again at once
 	case SlidingLog:
 		return worstSlidingLog(c, d)
 	case FixedWindow:
@@ -111,18 +111,6 @@ func worstSlidingWindow(c Config, d int64) *big.Int {
 	more.Mul(more, worst)
 	more.Quo(more, big.NewInt(c.Period))
 	return worst.Add(worst, more)
-}
-
-// worstInFlight is R, of units that are not given back, for each charge of R that a span can hold. A charge in
-// window k keeps out all others until window k+2 begins. So of two charges of R that a span holds one after the
-// other, from its start on, the n-th comes (2n-1)*P + 1 - P ns after the first at the earliest, where the first comes in
-// the last instant of its window.
-func worstInFlight(c Config, d int64) *big.Int {
-	n := big.NewInt(d)
-	n.Add(n, big.NewInt(c.Period-1))
-	n.Quo(n, new(big.Int).Lsh(big.NewInt(c.Period), 1))
-	n.Add(n, one)
-	return n.Mul(n, big.NewInt(c.Rate))
 }
 
 // ceil returns the least integer >= x/y, for x >= 0 and y > 0. It may write x.
