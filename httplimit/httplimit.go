@@ -302,6 +302,9 @@ type policy struct {
 	terms  *atomic.Pointer[terms]
 }
 
+// shadows reports whether the policy denies nothing.
+func (p *policy) shadows() bool { return p.kind >= localShadow }
+
 // newPolicies returns the policies in the order in which they are judged.
 func newPolicies(ps []Policy) []policy {
 	policies := make([]policy, len(ps))

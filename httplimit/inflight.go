@@ -1,11 +1,16 @@
 package httplimit
 
 import (
+	"crypto/tls"
+	"io"
 	"net"
-	"sync"
+	"net/http"
+	"runtime"
+	"sync/atomic"
+	"syscall"
 	"time"
 
-	"github.com/sluice-go/sluice"
+	"github.com/sluice-go/sluice/internal/inflight"
 )
 
 // A policy whose Limiter is of InFlight limits requests that run at once. It gives its charge back when the
@@ -14,9 +19,6 @@ import (
 // inUse is the unit of such a policy in RateLimit-Policy: section 3.1.2 of the draft.
 const inUse = "concurrent-requests"
 
-// retryInUse is the Retry-After for such a policy. The limiter knows only when the units lapse.
-const retryInUse = time.Second
-
 // retryAfter returns the wait that a denial by the Limiters tells of.
 func (j *judgement) retryAfter() (wait time.Duration) {
 	entries, _ := j.of(local)
@@ -24,8 +26,8 @@ func (j *judgement) retryAfter() (wait time.Duration) {
 		d := &j.states[i]
 		switch {
 		case d.Allowed:
-		case entries[i].policy.holds && d.RetryAfter != sluice.Never:
-			wait = max(wait, retryInUse)
+		case entries[i].policy.holds:
+			wait = max(wait, inflight.RetryAfter(d.RetryAfter))
 		default:
 			wait = max(wait, d.RetryAfter)
 		}
@@ -33,54 +35,157 @@ func (j *judgement) retryAfter() (wait time.Duration) {
 	return wait
 }
 
-// end gives back what the InFlight policies have charged.
+// running is what a request has charged to InFlight policies, and holds until it ends.
+type running struct {
+	lease inflight.Lease
+	held  atomic.Bool // a hold ends it
+}
+
+// run has the request hold what the policies of a kind have been charged, where they are of InFlight.
+func (j *judgement) run(k kind) {
+	entries, charges := j.of(k)
+	for i := range entries {
+		e := &entries[i]
+		if !e.policy.holds {
+			continue
+		}
+		if *j.running == nil {
+			*j.running = new(running)
+		}
+		(*j.running).lease.Add(charges[i], e.receipt)
+		e.receipt = nil
+	}
+}
+
+// end gives back what the request holds, unless a hold does that.
 func (j *judgement) end() {
-	for i := range j.entries {
-		if e := &j.entries[i]; e.policy.holds {
-			e.receipt.Cancel()
-		}
+	if held := j.held(); held != nil && !held.held.Load() {
+		held.lease.End()
 	}
 }
 
-// endWith is end when the connection is closed.
-func (j *judgement) endWith(c *heldConn) {
-	var held []*sluice.Reservation
-	for i := range j.entries {
-		if e := &j.entries[i]; e.policy.holds {
-			held = append(held, e.receipt)
-		}
+// held returns what the request holds, or nil.
+func (j *judgement) held() *running {
+	if j.running == nil {
+		return nil
 	}
-	c.hold(held)
+	return *j.running
 }
 
-// A heldConn is a hijacked connection that gives units back when it is closed.
-type heldConn struct {
-	net.Conn
-	mu     sync.Mutex
-	closed bool
-	held   []*sluice.Reservation
+// A hold is what ends a request that goes on when its handler has returned. It does so when it is closed, or when it is
+// garbage: a connection that is dropped, or closed by other means, is in use no more.
+type hold struct{ lease *inflight.Lease }
+
+func (r *running) hold() *hold {
+	h := &hold{&r.lease}
+	r.held.Store(true)
+	runtime.AddCleanup(h, (*inflight.Lease).End, h.lease)
+	return h
 }
 
-func (c *heldConn) hold(held []*sluice.Reservation) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.held = held; c.closed {
-		c.release()
+// Close implements io.Closer. It returns nil.
+func (h *hold) Close() error {
+	h.lease.End()
+	return nil
+}
+
+// noHold is the hold of a request that holds nothing.
+type noHold struct{}
+
+func (noHold) Close() error { return nil }
+
+// Hold keeps what InFlight policies have charged beyond Settle and End, for a request that goes on when its handler has
+// returned: until the io.Closer is closed, by anybody and as often as they like, or is garbage. Call it once. Close returns nil.
+func (v *Verdict) Hold() io.Closer {
+	if v.held == nil {
+		return noHold{}
 	}
+	return v.held.hold()
 }
 
-func (c *heldConn) release() {
-	for _, r := range c.held {
-		r.Cancel()
+// End gives back what InFlight policies have charged, for a request that is over although its status is not known yet. It can
+// be called more than once, and beside Settle.
+func (v *Verdict) End() { v.judgement.end() }
+
+// Writer returns the ResponseWriter for the handler of an admitted request: one by which a connection that the handler
+// takes over, by http.Hijacker or http.ResponseController, stays in use after Settle and End until it is closed. It has
+// those of http.Flusher, http.Hijacker and http.Pusher that w has. It is w itself if no InFlight policy has been charged.
+func (v *Verdict) Writer(w http.ResponseWriter) http.ResponseWriter {
+	if v.held == nil {
+		return w
 	}
-	c.held = nil
+	return (&recorder{ResponseWriter: w, running: v.held}).writer()
 }
 
-// Close implements net.Conn.
-func (c *heldConn) Close() error {
-	c.mu.Lock()
-	c.closed = true
-	c.release()
-	c.mu.Unlock()
-	return c.Conn.Close()
+// hold returns a hijacked connection as one that ends the request when it is closed. It has the methods that the connection
+// has, as far as they are known.
+func (h *hold) conn(conn net.Conn) net.Conn {
+	switch c := conn.(type) {
+	case *net.TCPConn:
+		return &heldTCP{c, h}
+	case *net.UnixConn:
+		return &heldUnix{c, h}
+	case *tls.Conn:
+		return &heldTLS{c, h}
+	}
+	held := heldConn{conn, h}
+	w, half := conn.(closeWriter)
+	s, raw := conn.(syscall.Conn)
+	switch {
+	case half && raw:
+		return &struct {
+			heldConn
+			closeWriter
+			syscall.Conn
+		}{held, w, s}
+	case half:
+		return &struct {
+			heldConn
+			closeWriter
+		}{held, w}
+	case raw:
+		return &struct {
+			heldConn
+			syscall.Conn
+		}{held, s}
+	}
+	return &held
 }
+
+// A closeWriter is a connection that can be closed in one direction, by which ReverseProxy passes an end on.
+type closeWriter interface{ CloseWrite() error }
+
+// NetConn returns the connection below, as of a tls.Conn.
+type (
+	heldTCP struct {
+		*net.TCPConn
+		hold *hold
+	}
+	heldUnix struct {
+		*net.UnixConn
+		hold *hold
+	}
+	heldTLS struct {
+		*tls.Conn
+		hold *hold
+	}
+	heldConn struct {
+		net.Conn
+		hold *hold
+	}
+)
+
+func (c *heldTCP) NetConn() net.Conn  { return c.TCPConn }
+func (c *heldUnix) NetConn() net.Conn { return c.UnixConn }
+func (c *heldConn) NetConn() net.Conn { return c.Conn }
+
+// closeWith closes a connection, and ends its request before: who sees it closed sees its units, too.
+func closeWith(c net.Conn, h *hold) error {
+	h.lease.End()
+	return c.Close()
+}
+
+func (c *heldTCP) Close() error  { return closeWith(c.TCPConn, c.hold) }
+func (c *heldUnix) Close() error { return closeWith(c.UnixConn, c.hold) }
+func (c *heldTLS) Close() error  { return closeWith(c.Conn, c.hold) }
+func (c *heldConn) Close() error { return closeWith(c.Conn, c.hold) }

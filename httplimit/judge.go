@@ -26,6 +26,13 @@ type judgement struct {
 	settles bool              // what is charged may be given back
 	ends    [kinds]int32      // where the entries of each kind end; small, as all of it is copied
 	keyless bool              // the request is denied for the error of a Key
+	running **running         // what it holds of InFlight policies; nil if there are none
+}
+
+// lacking is what a request lacks that a Key needs.
+type lacking struct {
+	err       error    // that the request is denied for, or else the first
+	wouldDeny []string // the policies in shadow mode that would deny it
 }
 
 type entry struct {
@@ -62,24 +69,26 @@ func (j *judgement) of(k kind) ([]entry, []sluice.Charge) {
 	return j.entries[from:to], j.charges[from:to]
 }
 
-// collect appends to j what the request asks of each policy. keyErr is the error of a
-// Key that the request is denied for, or else the first. (It takes and returns a value:
+// collect appends to j what the request asks of each policy. (It takes and returns a value:
 // what is stored through a pointer would be put on the heap. So would all that j refers
-// to if the error, which goes on to the hooks, were a part of it.)
-func (m *Judge) collect(j judgement, r *http.Request) (_ judgement, keyErr error) {
+// to if what the request lacks, which goes on to the hooks, were a part of it.)
+func (m *Judge) collect(j judgement, r *http.Request) (_ judgement, lacks lacking) {
 	for i := range m.policies {
 		p := &m.policies[i]
 		key, k, err := p.keys(r)
-		switch {
-		case err == nil:
-		case m.config.OnKeyError == KeyErrorSkip && errors.Is(err, ErrNoKey):
-			if keyErr == nil {
-				keyErr = err
+		if err != nil {
+			none := m.config.OnKeyError == KeyErrorSkip && errors.Is(err, ErrNoKey)
+			if !none && !p.shadows() {
+				j.keyless = true
+				return j, lacking{err: err}
+			}
+			if !none {
+				lacks.wouldDeny = append(lacks.wouldDeny, p.Name)
+			}
+			if lacks.err == nil {
+				lacks.err = err
 			}
 			continue
-		default:
-			j.keyless = true
-			return j, err
 		}
 		cost := 1
 		if p.Cost != nil {
@@ -93,7 +102,7 @@ func (m *Judge) collect(j judgement, r *http.Request) (_ judgement, keyErr error
 	for k := remote; k < kinds; k++ { // some may have no entries
 		j.ends[k] = max(j.ends[k], j.ends[k-1])
 	}
-	return j, keyErr
+	return j, lacks
 }
 
 // keys returns the key of a request, and the Limiter's handle of it, if there is a Limiter.
@@ -113,8 +122,8 @@ func (p *policy) keys(r *http.Request) (key string, k sluice.Key, err error) {
 }
 
 // judge charges the request to all policies, or denies it.
-func (j *judgement) judge(ctx context.Context, keyErr error) Decision {
-	d := Decision{Remaining: noLimit, KeyError: keyErr}
+func (j *judgement) judge(ctx context.Context, lacks lacking) Decision {
+	d := Decision{Remaining: noLimit, KeyError: lacks.err}
 	if j.keyless {
 		d.Status = http.StatusBadRequest
 		return d
@@ -132,6 +141,7 @@ func (j *judgement) judge(ctx context.Context, keyErr error) Decision {
 		}
 		return d
 	}
+	d.WouldDeny = lacks.wouldDeny
 	if j.ends[remoteShadow] == j.ends[local] {
 		return d
 	}
@@ -163,7 +173,10 @@ func (j *judgement) charge(k kind) (all sluice.AllDecision, against []string) {
 	entries, charges := j.of(k)
 	states := j.states[int(j.ends[k])-len(entries) : j.ends[k]]
 	if len(charges) != 1 || j.settles {
-		return chargeAll(entries, charges, states, j.settles)
+		if all, against = chargeAll(entries, charges, states, j.settles); all.Allowed {
+			j.run(k)
+		}
+		return all, against
 	}
 	d := &states[0]
 	*d = charges[0].Key.Take(charges[0].Cost)

@@ -15,9 +15,8 @@ import (
 // request and, like every ResponseWriter, not for use after it.
 type recorder struct {
 	http.ResponseWriter
-	status int // 0 as long as nothing but informational responses has been written
-	holds  bool
-	conn   *heldConn // with holds, the connection that has been hijacked
+	status  int      // 0 as long as nothing but informational responses has been written
+	running *running // what a connection that is hijacked holds, or nil
 }
 
 // writer returns the recorder with those of http.Flusher, http.Hijacker and
@@ -172,9 +171,8 @@ func (h hijackRecorder) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	conn, rw, err := http.NewResponseController(h.rec.ResponseWriter).Hijack()
 	if err == nil {
 		h.rec.note(http.StatusSwitchingProtocols)
-		if h.rec.holds {
-			h.rec.conn = &heldConn{Conn: conn}
-			conn = h.rec.conn
+		if h.rec.running != nil {
+			conn = h.rec.running.hold().conn(conn)
 		}
 	}
 	return conn, rw, err

@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"github.com/sluice-go/sluice"
+	"github.com/sluice-go/sluice/internal/inflight"
 )
 
 // A Judge decides on requests by the policies of a Config. Its Handler is the middleware
@@ -27,9 +28,9 @@ import (
 type Judge struct {
 	config   Config
 	policies []policy
-	remotes  bool // there are Remotes among them
-	holds    bool // there are InFlight policies among them
-	settles  bool // what a Limiter has charged may be given back
+	remotes  bool              // there are Remotes among them
+	settles  bool              // what a Limiter has charged may be given back
+	renewer  *inflight.Renewer // of what InFlight policies have charged; nil if there are none
 	fields   fields
 	twice    countedTwice
 }
@@ -44,8 +45,10 @@ func NewJudge(c Config) (*Judge, error) {
 		return nil, configErrorf("Config.Headers", "RateLimit-Policy and RateLimit of %d policies can take %d bytes; want at most %d: fewer policies, shorter names and units, or one of the two off", len(j.policies), most, maxFieldBytes)
 	}
 	j.remotes = slices.ContainsFunc(j.policies, func(p policy) bool { return p.Remote != nil })
-	j.holds = slices.ContainsFunc(j.policies, func(p policy) bool { return p.holds })
-	j.settles = c.Settle != nil || j.remotes || j.holds
+	if slices.ContainsFunc(j.policies, func(p policy) bool { return p.holds }) {
+		j.renewer = inflight.NewRenewer()
+	}
+	j.settles = c.Settle != nil || j.remotes || j.renewer != nil
 	j.fields = newFields(c.Headers, j.policies)
 	j.twice.hook = c.OnCountedTwice
 	return j, nil
@@ -99,24 +102,36 @@ func (h *handler) serveMany(w http.ResponseWriter, r *http.Request) {
 
 // serveIn is serve in the space of j.
 func (h *handler) serveIn(w http.ResponseWriter, r *http.Request, j judgement) {
-	j, keyErr := h.collect(j, r)
-	d := h.decide(&j, keyErr, w.Header(), r)
-	if d.Allowed && h.config.Explain {
-		r = withDecision(r, d)
+	j, lacks := h.collect(j, r)
+	if h.concludes() {
+		h.serveAndSettle(w, r, &j, lacks)
+		return
 	}
-	switch {
-	case !d.Allowed:
+	d := h.decide(&j, lacks, w.Header(), r)
+	if !d.Allowed {
 		h.answer(w, r, d)
-	case h.config.Settle == nil && !h.holds:
-		h.next.ServeHTTP(w, r)
-	default:
-		h.serveAndSettle(w, r, &j)
+		return
 	}
+	h.next.ServeHTTP(w, h.explained(r, d))
+}
+
+// concludes reports whether there is something to do about an admitted request that has ended.
+func (m *Judge) concludes() bool { return m.config.Settle != nil || m.renewer != nil }
+
+// explained returns the request for the handler.
+func (m *Judge) explained(r *http.Request, d Decision) *http.Request {
+	if !m.config.Explain {
+		return r
+	}
+	return withDecision(r, d)
 }
 
 // decide judges what has been collected, and says so in the headers and to the hook.
-func (m *Judge) decide(j *judgement, keyErr error, header http.Header, r *http.Request) Decision {
-	d := j.judge(r.Context(), keyErr)
+func (m *Judge) decide(j *judgement, lacks lacking, header http.Header, r *http.Request) Decision {
+	d := j.judge(r.Context(), lacks)
+	if held := j.held(); held != nil {
+		m.renewer.Keep(&held.lease)
+	}
 	if j.settles && m.config.Settle == nil { // no Remote can deny it any more
 		j.settle(asCharged)
 	}
@@ -151,6 +166,7 @@ type Verdict struct {
 	judge     *Judge
 	request   *http.Request
 	judgement judgement
+	held      *running // of InFlight policies, or nil
 	settled   bool
 	entries   [inline]entry
 	charges   [inline]sluice.Charge
@@ -169,12 +185,21 @@ func (m *Judge) Decide(header http.Header, r *http.Request) *Verdict {
 		v.settled = true
 		return v
 	}
-	var keyErr error
-	v.judgement, keyErr = m.collect(judgement{entries: v.entries[:0], charges: v.charges[:0], states: v.states[:0], settles: m.settles}, r)
-	v.Decision = m.decide(&v.judgement, keyErr, header, r)
-	v.settled = !v.Allowed || m.config.Settle == nil && !m.holds
-	if v.Allowed && m.config.Explain {
-		v.request = withDecision(r, v.Decision)
+	var lacks lacking
+	v.judgement, lacks = m.collect(judgement{entries: v.entries[:0], charges: v.charges[:0], states: v.states[:0], settles: m.settles}, r)
+	if m.renewer != nil {
+		v.judgement.running = &v.held
+	}
+	decided := false
+	defer func() {
+		if !decided { // a hook or a Remote has panicked
+			v.Settle(http.StatusInternalServerError)
+		}
+	}()
+	v.Decision = m.decide(&v.judgement, lacks, header, r)
+	decided = true
+	if v.settled = !v.Allowed || !m.concludes(); v.Allowed {
+		v.request = m.explained(r, v.Decision)
 	}
 	return v
 }
@@ -196,8 +221,7 @@ func (v *Verdict) Settle(status int) {
 		return
 	}
 	v.settled = true
-	v.judge.settle(&v.judgement, v.request, status)
-	v.judgement.end()
+	v.judge.conclude(&v.judgement, v.request, status)
 }
 
 type decisionKey struct{}
@@ -219,29 +243,44 @@ func DecisionFromContext(ctx context.Context) (d Decision, ok bool) {
 // is what nginx logs then, and no status of HTTP.
 const StatusClientGone = 499
 
-// serveAndSettle calls the handler and settles what the request costs, also if the
-// handler panics. It does not recover, so that the panic goes on as it is.
-func (h *handler) serveAndSettle(w http.ResponseWriter, r *http.Request, j *judgement) {
-	rec := &recorder{ResponseWriter: w, holds: h.holds}
-	panicked := true
+// serveAndSettle judges the request, calls the handler and settles what the request costs, also if one of them
+// panics. It does not recover, so that the panic goes on as it is.
+func (h *handler) serveAndSettle(w http.ResponseWriter, r *http.Request, j *judgement, lacks lacking) {
+	var held *running
+	if h.renewer != nil {
+		j.running = &held
+	}
+	var rec *recorder // of an admitted request
+	denied, panicked := false, true
 	defer func() {
-		if rec.conn != nil {
-			j.endWith(rec.conn)
-		} else {
-			j.end()
-		}
-		status := rec.status
+		status := 0
 		switch {
-		case status != 0:
+		case denied:
+			return
+		case rec != nil && rec.status != 0:
+			status = rec.status
 		case panicked:
 			status = http.StatusInternalServerError
 		case r.Context().Err() == nil:
 			status = http.StatusOK
 		}
-		h.settle(j, r, status)
+		h.conclude(j, r, status)
 	}()
+	d := h.decide(j, lacks, w.Header(), r)
+	if denied = !d.Allowed; denied {
+		h.answer(w, r, d)
+		return
+	}
+	r = h.explained(r, d)
+	rec = &recorder{ResponseWriter: w, running: held}
 	h.next.ServeHTTP(rec.writer(), r)
 	panicked = false
+}
+
+// conclude gives back what the request held while it ran, and settles the rest.
+func (m *Judge) conclude(j *judgement, r *http.Request, status int) {
+	j.end()
+	m.settle(j, r, status)
 }
 
 // settle asks what the request finally costs, and makes it so. A status of 0 is none.
@@ -259,12 +298,10 @@ func (m *Judge) settle(j *judgement, r *http.Request, status int) {
 // asCharged is the final cost of what stays as it was charged.
 const asCharged = -1
 
-// settle makes what the Limiters have charged final, so that they need not remember it; except for InFlight
-// policies, whose units are in use until end.
+// settle makes what the Limiters have charged final, so that they need not remember it; except for what the request
+// holds until end.
 func (j *judgement) settle(final int) {
 	for i := range j.entries {
-		if e := &j.entries[i]; !e.policy.holds {
-			e.receipt.Settle(final)
-		}
+		j.entries[i].receipt.Settle(final)
 	}
 }

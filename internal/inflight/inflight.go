@@ -93,7 +93,8 @@ type unit struct {
 	receipt *sluice.Reservation
 }
 
-// Add adds a charge to a lease that is not kept yet, with its receipt. It leaves out what has charged nothing.
+// Add adds a charge to a lease that is not kept yet, with its receipt, which is the lease's from then on. It leaves out what
+// has charged nothing.
 func (l *Lease) Add(c sluice.Charge, receipt *sluice.Reservation) {
 	if receipt.WouldDeny() || c.Cost <= 0 {
 		return
@@ -120,22 +121,27 @@ func (r *Renewer) Keep(l *Lease) {
 	r.arm(look)
 }
 
-// End gives all units back. Only the first call does, and calls can be concurrent. Call it after Keep.
+// End gives all units back. Only the first call does. Calls can be concurrent with each other and with looks once the lease is
+// kept; a lease that is not kept gives its units back, too.
 func (l *Lease) End() {
-	s := l.shard
-	if s == nil {
-		return
-	}
-	s.mu.Lock()
-	units := l.units
-	if l.units = nil; units != nil {
-		l.unlink()
-		s.n--
-	}
-	s.mu.Unlock()
+	units := l.take()
 	for i := range units {
 		units[i].receipt.Cancel()
 	}
+}
+
+// take returns the units, the first time.
+func (l *Lease) take() (units []unit) {
+	if s := l.shard; s != nil {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if l.units != nil {
+			l.unlink()
+			s.n--
+		}
+	}
+	units, l.units = l.units, nil
+	return units
 }
 
 // zero is the instant 0.

@@ -172,6 +172,19 @@ func TestRenewer_NothingToRenew(t *testing.T) {
 	l.End()
 }
 
+// TestLease_NotKept: a lease that ends before it is kept gives back what it has.
+func TestLease_NotKept(t *testing.T) {
+	lim, l := newLimiter(t, sluice.PerHour(3)), &inflight.Lease{}
+	var receipts [1]*sluice.Reservation
+	c := sluice.Charge{Key: lim.Key("k"), Cost: 2}
+	require.True(t, sluice.TakeAllReceipts(receipts[:], nil, c).Allowed)
+	l.Add(c, receipts[0])
+	require.Equal(t, 1, left(lim))
+	l.End()
+	l.End()
+	require.Equal(t, 3, left(lim))
+}
+
 // TestRenewer_Concurrent: calls that begin and end while others are renewed give back what they have taken.
 func TestRenewer_Concurrent(t *testing.T) {
 	seed := seeded.Rand(t).Uint64()
