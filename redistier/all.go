@@ -158,8 +158,8 @@ func (s *Store) DoAll(ctx context.Context, calls []StoreCall, out []StoreResult)
 	if a.denied >= 0 {
 		return a.look(ctx)
 	}
-	if done, err := a.settleHere(); done || err != nil {
-		return a.decision(), err
+	if a.settleHere() {
+		return a.decision(), nil
 	}
 	if len(a.work) > 0 {
 		if err := a.ask(ctx); err != nil {
@@ -294,7 +294,7 @@ func (a *together) ask(ctx context.Context) error {
 	}
 	if ofHold(asked.failed) {
 		a.giveBack()
-		return asked.failed
+		return a.notYet(asked.failed)
 	}
 	if asked.failed != nil {
 		return a.fallback(asked)

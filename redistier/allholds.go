@@ -2,7 +2,8 @@ package redistier
 
 import (
 	"fmt"
-	"time"
+
+	"github.com/sluice-go/sluice"
 )
 
 // beginHold is begin for a call of a hold.
@@ -27,24 +28,42 @@ func (a *together) beginHold(i int, p *plan) error {
 	return nil
 }
 
-// settleHere settles holds of the share, if one of the calls is of one. Then all calls have to be of such holds.
-func (a *together) settleHere() (done bool, err error) {
-	n := 0
+// settleHere settles holds of the share, if all calls are of such holds. If only some are, Redis is told of these before it is asked.
+func (a *together) settleHere() (done bool) {
+	if len(a.work) < len(a.calls) {
+		return false
+	}
 	for i := range a.work {
-		if w := &a.work[i]; w.what == whatSettle && a.store.held.of(holdKey{w.key, w.id}) != nil {
-			n++
+		if w := &a.work[i]; w.what != whatSettle || a.store.laneOf(&w.request) == nil {
+			return false
 		}
-	}
-	if n == 0 {
-		return false, nil
-	}
-	if n < len(a.calls) {
-		return false, fmt.Errorf("%w: Redis did not answer when some of these holds were made; want them settled by calls of their own", ErrNotHeld)
 	}
 	for i := range a.work {
 		a.store.settleHere(&a.work[i], a.work[i].call)
 	}
-	return true, nil
+	return len(a.work) > 0
+}
+
+// repeats makes looks of the calls that make holds of the share again.
+func (a *together) repeats(lane *lane) error {
+	for i := range a.work {
+		w := &a.work[i]
+		if w.what != whatHold {
+			continue
+		}
+		again, err := lane.repeats(&w.request)
+		if err != nil {
+			a.giveBack()
+			return err
+		}
+		if again {
+			if a.within {
+				w.subject.share(w.plan).Refund(w.takeCall.cost)
+			}
+			w.k, w.charges, w.takeCall.cost, w.again = 0, false, 0, true
+		}
+	}
+	return nil
 }
 
 // needsRoom reports whether a call stands in the way of others if there is no room for it.
@@ -55,10 +74,27 @@ func (c *StoreCall) needsRoom() bool {
 // holdHere notes a hold that the share has admitted.
 func (a *together) holdHere(i int, asked asked) error {
 	w := &a.work[i]
-	of := &localHold{lane: asked.lane, units: w.n, late: asked.failed == errLate}
-	if i < len(a.receipts) {
-		of.receipt = a.receipts[i]
-	}
 	w.out.HoldID, w.out.Held = w.id, int(w.n)
-	return a.store.held.add(holdKey{w.key, w.id}, of, time.Duration(w.ttl*micro), w.flags&flagGiveBack != 0)
+	if w.again {
+		w.out.Decision.Allowed, w.out.Decision.RetryAfter = true, 0
+		return nil
+	}
+	var share *sluice.Reservation
+	if i < len(a.receipts) {
+		share = a.receipts[i]
+	}
+	_, err := asked.lane.hold(asked.group, &w.request, share)
+	return err
+}
+
+// notYet is Store.notYet for the error of calls that are made together.
+func (a *together) notYet(err error) error {
+	for i := range a.work {
+		if w := &a.work[i]; w.what > whatHold {
+			if yet := a.store.notYet(&w.request, err); yet != err {
+				return yet
+			}
+		}
+	}
+	return err
 }

@@ -19,6 +19,9 @@ func (a *together) fallback(asked asked) error {
 			return fmt.Errorf("%w: %w", ErrUnavailable, asked.failed)
 		}
 	}
+	if err := a.repeats(asked.lane); err != nil {
+		return err
+	}
 	if !a.within && !a.withoutRedis() {
 		return a.apart(asked)
 	}
@@ -26,7 +29,9 @@ func (a *together) fallback(asked asked) error {
 		w := &a.work[i]
 		t := &w.takeCall
 		if s.policy == LocalShare && t.k > 0 { // the share has been charged
-			asked.lane.admitted(asked.group, t)
+			if t.op != opHold {
+				asked.lane.admitted(asked.group, t)
+			}
 			s.stats.unshared.Add(uint64(t.n))
 			look := *t
 			look.k, look.charges, look.cost = 0, false, 0

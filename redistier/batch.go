@@ -50,7 +50,7 @@ func (l *lane) context(now time.Time) context.Context {
 // take returns a batch of up to maxBatch groups: queued groups, settlements and owed charges. It returns nil
 // if there is nothing to send. The caller holds mu.
 func (l *lane) take() *batch {
-	if len(l.waiting)+len(l.settling)+len(l.owed) == 0 {
+	if len(l.waiting)+len(l.settling)+len(l.owed)+len(l.held) == 0 {
 		return nil
 	}
 	b := newBatch(time.Now(), min(len(l.waiting), maxBatch))
@@ -62,6 +62,7 @@ func (l *lane) take() *batch {
 			l.waiting[back] = g
 			back++
 		} else if g.state == groupQueued && l.ready(g, b.sent) {
+			l.tell(b, g)
 			b.add(g)
 		}
 	}
@@ -115,30 +116,47 @@ func (l *lane) ready(g *group, now time.Time) bool {
 
 // takeUnasked adds to a batch the calls that no caller waits for. The caller holds mu.
 func (l *lane) takeUnasked(b *batch) {
-	add := func(r request, o *owedCharge) {
-		g := l.newGroup(r, b.sent)
-		g.owed = o
-		l.open = append(l.open, g)
-		l.arm(b.sent)
-		b.add(g)
-	}
 	for len(l.settling) > 0 && len(b.groups) < maxBatch {
 		s := l.settling[0]
 		l.settling = l.settling[1:]
-		add(request{plan: s.plan, key: s.name, op: opAdmit, n: 1, leasing: s.leasing}, nil)
+		l.unasked(b, request{plan: s.plan, key: s.name, op: opAdmit, n: 1, leasing: s.leasing})
 	}
 	if b.sent.Before(l.owedFrom) {
 		return
 	}
-	for name, o := range l.owed {
-		if len(b.groups) == maxBatch {
+	for name := range l.owed {
+		if len(b.groups) >= maxBatch {
 			return
 		}
-		delete(l.owed, name)
-		if units := o.left(l.core.micros(b.sent)); units > 0 {
-			add(request{plan: o.plan, key: name, op: opAdmit, n: 1, debt: units}, &o)
-		}
+		l.tellOwed(b, name)
 	}
+	for name := range l.held {
+		if len(b.groups) >= maxBatch {
+			return
+		}
+		l.tellHolds(b, name)
+	}
+}
+
+// tellOwed adds to a batch the call that tells of the charge owed for a key. The caller holds mu.
+func (l *lane) tellOwed(b *batch, name string) {
+	o, ok := l.owed[name]
+	if !ok {
+		return
+	}
+	delete(l.owed, name)
+	if units := o.left(l.core.micros(b.sent)); units > 0 {
+		l.unasked(b, request{plan: o.plan, key: name, op: opAdmit, n: 1, debt: units}).owed = &o
+	}
+}
+
+// unasked adds to a batch a call that no caller waits for. The caller holds mu.
+func (l *lane) unasked(b *batch, r request) *group {
+	g := l.newGroup(r, b.sent)
+	l.open = append(l.open, g)
+	l.arm(b.sent)
+	b.add(g)
+	return g
 }
 
 // exchange sends a batch and hands out the replies. It reports whether the sender is to go
@@ -182,8 +200,12 @@ func (l *lane) finish(g *group, s *scheduled, now time.Time) {
 	if g.loan != nil {
 		l.leased(g, s, now)
 	}
+	if g.tells != nil {
+		l.heardOf(g, s, now)
+	}
 	if g.state == groupLate {
 		g.state = state
+		l.learn(g, s, now)
 		return
 	}
 	if s.err != errLeft {

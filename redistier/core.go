@@ -25,6 +25,7 @@ type core struct {
 	stats    tierStats
 	closed   atomic.Bool
 	replicas atomic.Int64
+	heldHere atomic.Int64 // holds of the share; see localHold
 
 	returning atomic.Int64 // primaries that have just come back; see within
 

@@ -16,7 +16,8 @@ type storeCall struct {
 	err     error // ctx's error
 	out     *StoreResult
 	call    *StoreCall
-	before  int // the index of the last call before it for the same key, or -1
+	before  int  // the index of the last call before it for the same key, or -1
+	again   bool // it makes a hold of the share again
 }
 
 // linearCalls is the most calls among which an earlier one of the same key is searched; more of them get an index.
@@ -29,8 +30,8 @@ const linearCalls = 16
 //
 // Without Redis each call is answered by itself, as by a Tier. A refund then goes to this process's share, and
 // Redis is not told of it. A hold is then one of this process's share: it is settled here, it cannot be extended, and other
-// processes do not know it. OpSettle of any other hold is answered from the share, and sent again as by Store.Settle. OpExtend is
-// ErrUnavailable.
+// processes do not know it until Redis answers again, and has been told of it. OpSettle of any other hold is answered from the share, and
+// sent again as by Store.Settle. OpExtend is ErrUnavailable.
 func (s *Store) Do(ctx context.Context, calls []StoreCall, out []StoreResult) error {
 	if err := s.checkCalls(calls, out); err != nil {
 		return err
@@ -291,6 +292,7 @@ func (s *Store) finishHold(w *storeCall) (out StoreResult) {
 		s.stats.redis.Add(1)
 		r := &a.group.reply
 		out.Decision, out.Err = t.holdDecision(r)
+		out.Err = s.notYet(&t.request, out.Err)
 		out.Source, out.Count, out.Held = FromRedis, t.plan.count(r.view, 0), int(r.held)
 		s.warmHold(w, r)
 	}

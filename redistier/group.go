@@ -1,6 +1,7 @@
 package redistier
 
 import (
+	"math"
 	"time"
 
 	"github.com/sluice-go/sluice"
@@ -26,9 +27,15 @@ type group struct {
 	batch  *batch
 	direct *direct     // if its caller leads
 	owed   *owedCharge // the owed charge that its call tells of, or nil
+	tells  *localHold  // the hold that its call tells of, or nil
 
-	charges  int64 // how many calls of Charge share it: n is the sum of their units
-	admitted int64 // units that its callers were admitted without Redis while it was late
+	charges int64 // how many calls of Charge share it: n is the sum of their units
+
+	// Of a call that is late.
+	admitted int64        // units that its callers were admitted without Redis
+	holds    []*localHold // holds that they were admitted
+	known    bool         // Redis has answered by now, and has charged
+	covered  int64        // so many units that no caller has been admitted yet
 
 	// Set when the group ends.
 	done  chan struct{} // closed
@@ -118,4 +125,19 @@ func (g *group) viewOf(rank int64) view {
 		return g.reply.view
 	}
 	return g.plan.shape.charged(g.reply.view, -(g.charges-1-rank)*(g.n/g.charges))
+}
+
+// charged returns how many units Redis has charged for the callers: of calls that are made together, and of a hold, all or none.
+func (g *group) charged(s *scheduled) int64 {
+	switch {
+	case s.err != nil:
+		return 0
+	case g.op == opAll && s.reply.all.made(), g.op == opHold && s.reply.admitted == 1:
+		return math.MaxInt64
+	case g.op == opCharge:
+		return g.n
+	case g.op == opAdmit:
+		return s.reply.admitted * g.n
+	}
+	return 0
 }

@@ -84,9 +84,19 @@ func TestGroup_Wanted(t *testing.T) {
 }
 
 // TestGroup_LateAndBack: what is admitted in the place of a call, before the client has returned or after, is owed once it has
-// with nothing done, and not if Redis may have been charged.
+// with nothing done or a denial, and not if Redis may have been charged.
 func TestGroup_LateAndBack(t *testing.T) {
-	for _, err := range []error{nil, errLate, &notDoneError{errLate}} {
+	for _, one := range []struct {
+		scheduled
+		owed int64
+		end  groupState
+	}{
+		{scheduled{reply: reply{admitted: 2}}, 0, groupBack},
+		{scheduled{reply: reply{admitted: 1}}, 5, groupBack},
+		{scheduled{}, 10, groupBack}, // Redis has denied both
+		{scheduled{err: errLate}, 0, groupBack},
+		{scheduled{err: &notDoneError{errLate}}, 10, groupUndone},
+	} {
 		bubble(t, TierConfig{}, sluice.PerHour(100), func(t *testing.T, tier *Tier, _ *fakeRedis) {
 			l, c := tier.router.first, tier.shared.newCall("a", 5, true)
 			g := l.newGroup(c.request, time.Now())
@@ -94,13 +104,13 @@ func TestGroup_LateAndBack(t *testing.T) {
 			l.admitted(g, &c)
 			require.Empty(t, l.owed, "that is not known yet")
 			l.mu.Lock()
-			l.finish(g, &scheduled{err: err}, time.Now())
 			l.owedFrom = time.Now().Add(time.Hour)
+			l.finish(g, &one.scheduled, time.Now())
 			l.mu.Unlock()
-			require.Equal(t, notDone(err), l.owed[c.key].units == 5, "%v, before", err)
+			require.Equal(t, max(0, one.owed-5), l.owed[c.key].units, "%+v, before", one)
 			l.admitted(g, &c)
-			require.Equal(t, notDone(err), l.owed[c.key].units == 10, "%v, after", err)
-			require.Equal(t, notDone(err), g.state == groupUndone)
+			require.Equal(t, one.owed, l.owed[c.key].units, "%+v, after", one)
+			require.Equal(t, one.end, g.state)
 		})
 	}
 }

@@ -50,9 +50,10 @@ type lane struct {
 	armed   bool
 
 	// Redis has to be told of these, unless another call takes them along.
-	settling []settlement          // settlements of leases
-	owed     map[string]owedCharge // by name: units admitted without Redis
-	owedFrom time.Time             // owed charges wait until then
+	settling []settlement                     // settlements of leases
+	owed     map[string]owedCharge            // by name: units admitted without Redis
+	held     map[string]map[string]*localHold // by name and id: holds admitted without Redis
+	owedFrom time.Time                        // both wait until then
 
 	// Senders.
 	senders int // senders that are not late
@@ -73,7 +74,7 @@ type lane struct {
 func newLane(c *core) *lane {
 	leader, _ := c.link.client.(*Client)
 	return &lane{
-		client: leader, core: c, joining: map[groupKey]*group{}, owed: map[string]owedCharge{},
+		client: leader, core: c, joining: map[groupKey]*group{}, owed: map[string]owedCharge{}, held: map[string]map[string]*localHold{},
 		work: make(chan struct{}, maxSenders), closed: c.closed.Load(),
 	}
 }
@@ -163,7 +164,7 @@ func (l *lane) leave(w *waiter) (leased bool) {
 // send starts a sender if there is something to send and one more sender is allowed. The caller holds
 // mu.
 func (l *lane) send() {
-	owed := len(l.owed) > 0 && !time.Now().Before(l.owedFrom) || len(l.settling) > 0
+	owed := len(l.owed)+len(l.held) > 0 && !time.Now().Before(l.owedFrom) || len(l.settling) > 0
 	if (len(l.waiting) > 0 || owed && l.breaker.state != breakerOpen) && !l.closed && l.senders < maxSenders && l.late < maxLate {
 		l.senders++
 		if l.idle > 0 {
@@ -220,7 +221,7 @@ func (l *lane) nextProbe() time.Duration {
 func (l *lane) quiet() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.senders+l.late+len(l.waiting)+len(l.open)+len(l.settling)+len(l.owed) == 0
+	return l.senders+l.late+len(l.waiting)+len(l.open)+len(l.settling)+len(l.owed)+len(l.held) == 0
 }
 
 // close keeps callers from joining. Senders go on until nothing is left to send.

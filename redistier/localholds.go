@@ -1,180 +1,365 @@
 package redistier
 
 import (
-	"fmt"
-	"sync"
+	"errors"
 	"time"
 
 	"github.com/sluice-go/sluice"
 )
 
-// localHolds are the holds that this process has admitted from its share, since Redis did not answer. Only this process
-// knows them.
-type localHolds struct {
-	most int
-
-	mu   sync.Mutex // guards the rest
-	open map[holdKey]*localHold
-}
-
-type holdKey struct{ key, id string }
-
-// A localHold is a hold of the share.
+// A localHold is a hold that this process has admitted in the place of Redis. Redis is told of it by its id: the same OpHold is
+// made again, and then its OpSettle. So it makes no difference whether Redis has made the first one, nor when. A hold that
+// Redis cannot have heard of, and that has ended with at most its units, is a plain charge; see owed.go.
+//
+//	open -> gone                      Redis has it: it is a hold of Redis from then on
+//	open -> a charge                  it has ended, and Redis has not heard of it
+//	open -> ended -> told -> gone     otherwise
+//	told -> gone                      Redis has made it, but has not answered its settlement
+//
+// The lock of its lane guards it.
 type localHold struct {
-	receipt *sluice.Reservation // nil under Open
-	lane    *lane
-	units   int64
-	late    bool // Redis may have made the hold as well
-	lapse   *time.Timer
+	request                     // the OpHold
+	share   *sluice.Reservation // or nil under Open
+	made    time.Time
+	lapses  time.Time
+	timer   *time.Timer
+
+	heard   bool      // Redis may have made it
+	telling bool      // a call that tells of it is under way
+	told    bool      // it has ended, and Redis has made it: n may be unknown then
+	from    time.Time // it is not told before
+
+	ended bool
+	end   time.Time // when it has ended, and
+	used  int64     // how many units it has used
 }
 
-// add notes a hold, which lapses after ttl.
-func (h *localHolds) add(k holdKey, of *localHold, ttl time.Duration, back bool) error {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if len(h.open) >= h.most {
-		return ErrManyHolds
+const (
+	// knownFor is how long Redis knows that a hold has ended that it was told of late: so long the first call may be on its way.
+	knownFor = time.Minute
+	// maxTold is the size from which on a batch is not filled up with holds.
+	maxTold = 16 * maxBatch
+)
+
+// holdOf returns the hold of a request if it is one of the share, or nil. The caller holds mu.
+func (l *lane) holdOf(r *request) *localHold { return l.held[r.key][r.id] }
+
+// laneOf returns the lane that has the hold of a request, if it is one of the share, or nil.
+func (c *core) laneOf(r *request) *lane {
+	if c.heldHere.Load() == 0 {
+		return nil
 	}
-	h.open[k] = of
-	of.lapse = time.AfterFunc(ttl, func() {
-		if of := h.take(k); of != nil && back {
-			of.settle(k.key, 0)
+	for _, l := range append([]*lane{c.router.lane(r.key, time.Now())}, c.router.all()...) {
+		l.mu.Lock()
+		of := l.holdOf(r)
+		l.mu.Unlock()
+		if of != nil {
+			return l
 		}
-	})
+	}
 	return nil
 }
 
-// of returns an open hold, or nil.
-func (h *localHolds) of(k holdKey) *localHold {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.open[k]
-}
-
-// take takes a hold out, or returns nil.
-func (h *localHolds) take(k holdKey) *localHold {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	of := h.open[k]
-	if of != nil {
-		of.lapse.Stop()
-		delete(h.open, k)
-	}
-	return of
-}
-
-// end forgets all holds.
-func (h *localHolds) end() {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	for k, of := range h.open {
-		of.lapse.Stop()
-		delete(h.open, k)
-	}
-}
-
-// settle gives back to the share what was not used, and takes it off what Redis has to be told of.
-func (of *localHold) settle(key string, used int64) {
-	of.receipt.Settle(int(used))
-	if unused := of.units - used; unused > 0 {
-		of.lane.disown(key, unused)
-	}
-}
-
-// disown takes units off what Redis has yet to be told of for a key.
-func (l *lane) disown(name string, units int64) {
+// repeats reports whether a request makes a hold again that is one of the share. The error is ErrOtherHold.
+func (l *lane) repeats(r *request) (again bool, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	o, ok := l.owed[name]
-	if !ok {
+	return l.repeatsLocked(r)
+}
+
+func (l *lane) repeatsLocked(r *request) (again bool, err error) {
+	of := l.holdOf(r)
+	if of != nil && !of.told && (of.n != r.n || of.flags&flagGiveBack != r.flags&flagGiveBack) {
+		return false, ErrOtherHold
+	}
+	return of != nil, nil
+}
+
+// hold notes a hold that the share has admitted in the place of the call of a group, or of none. again is true if it was there
+// already. After an error, nothing is noted.
+func (l *lane) hold(g *group, r *request, share *sluice.Reservation) (again bool, err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if again, err = l.repeatsLocked(r); again || err != nil {
+		return again, err
+	}
+	now := time.Now()
+	if !l.hasRoom(now) {
+		return false, ErrManyHolds
+	}
+	of := &localHold{
+		request: request{plan: r.plan, key: r.key, op: opHold, n: r.n, receipt: r.receipt},
+		share:   share, made: now, lapses: now.Add(time.Duration(r.ttl * micro)),
+	}
+	if g != nil && g.state != groupDropped && g.state != groupUndone {
+		if g.known && g.covered > 0 {
+			return false, nil // Redis has it
+		}
+		of.heard = !g.known
+		g.holds = append(g.holds, of)
+	}
+	l.keep(of)
+	l.send()
+	return false, nil
+}
+
+// settlesLater notes a settlement that Redis has not answered, and is to be told of for as long as life. If one of the same hold waits
+// already, that one counts.
+func (l *lane) settlesLater(r *request, life time.Duration) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	now := time.Now()
+	if l.holdOf(r) != nil {
+		return nil
+	}
+	if !l.hasRoom(now) {
+		return errManySettlements
+	}
+	of := &localHold{
+		request: request{plan: r.plan, key: r.key, op: opHold, receipt: r.receipt},
+		lapses:  now.Add(life), heard: true, told: true, ended: true, end: now, used: r.n,
+	}
+	l.keep(of)
+	l.send()
+	return nil
+}
+
+// hasRoom reports whether there is room for one more hold. It looks at a few keys, and makes a plain charge of a hold that has ended if
+// there is none. The caller holds mu.
+func (l *lane) hasRoom(now time.Time) bool {
+	if l.core.heldHere.Load() < int64(l.core.maxKeys) {
+		return true
+	}
+	left := tableSample
+	for _, holds := range l.held { // begins at a random key
+		for _, of := range holds {
+			if of.ended && !of.telling && !of.told {
+				l.drop(of)
+				l.oweHold(of, now)
+				return true
+			}
+		}
+		if left--; left == 0 {
+			break
+		}
+	}
+	return false
+}
+
+// keep and drop add and remove a hold. The caller holds mu.
+func (l *lane) keep(of *localHold) {
+	of.timer = time.AfterFunc(time.Until(of.lapses), func() { l.core.lapse(of.key, of.id) })
+	if l.held[of.key] == nil {
+		l.held[of.key] = map[string]*localHold{}
+	}
+	l.held[of.key][of.id] = of
+	l.core.heldHere.Add(1)
+}
+
+func (l *lane) drop(of *localHold) {
+	of.timer.Stop()
+	delete(l.held[of.key], of.id)
+	if len(l.held[of.key]) == 0 {
+		delete(l.held, of.key)
+	}
+	l.core.heldHere.Add(-1)
+}
+
+// settleHold settles the hold of a request, if it is one of the share; otherwise it returns nil. The error is ErrNotHeld if the hold has
+// been settled before, unless with as many units, and again.
+func (l *lane) settleHold(r *request, used int64, again bool) (of *localHold, err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	switch of = l.holdOf(r); {
+	case of == nil:
+	case !of.ended:
+		l.endHold(of, used, time.Now())
+	case !again || of.used != used:
+		return of, ErrNotHeld
+	}
+	return of, nil
+}
+
+// endHold ends a hold of which so many units have been used. The caller holds mu.
+func (l *lane) endHold(of *localHold, used int64, now time.Time) {
+	of.timer.Stop()
+	of.ended, of.end, of.used = true, now, used
+	l.plain(of, now)
+	l.send()
+}
+
+// plain makes a plain charge of a hold that has ended, if Redis cannot have heard of it. What has been used beyond the hold is not
+// bounded by what a key can owe, and so Redis is told of that hold by its id. The caller holds mu.
+func (l *lane) plain(of *localHold, now time.Time) {
+	if of.ended && !of.heard && !of.telling && !of.told && of.used <= of.n {
+		l.drop(of)
+		l.oweHold(of, now)
+	}
+}
+
+// oweHold owes what a hold has used, each unit in its own window. The caller holds mu.
+func (l *lane) oweHold(of *localHold, now time.Time) {
+	if n := min(of.used, of.n); n > 0 {
+		l.oweAlso(of.key, newOwed(of.plan, n, l.core.micros(of.made)), now)
+	}
+	if more := of.used - of.n; more > 0 {
+		l.oweAlso(of.key, newOwed(of.plan, more, l.core.micros(of.end)), now)
+	}
+}
+
+// lapse ends a hold of the share that nobody has settled in time, and gives up a settlement that Redis has not answered in time. A hold that comes
+// back, and of which Redis has heard, comes back there by itself.
+func (c *core) lapse(key, id string) {
+	r := request{key: key, receipt: receipt{id: id}}
+	l := c.laneOf(&r)
+	if l == nil {
 		return
 	}
-	if o.plan.inFlight() {
-		last := min(units, o.last)
-		o.last -= last
-		units -= last
+	l.mu.Lock()
+	of, now := l.holdOf(&r), time.Now()
+	if of == nil || of.ended && !of.told || now.Before(of.lapses) {
+		l.mu.Unlock()
+		return
 	}
-	late := min(units, o.next)
-	o.next -= late
-	o.units -= min(units-late, o.units)
-	l.owed[name] = o
+	back := of.told || of.flags&flagGiveBack != 0
+	if back {
+		l.drop(of)
+	} else {
+		l.endHold(of, of.n, now)
+	}
+	l.mu.Unlock()
+	if back {
+		of.share.Cancel()
+	}
 }
 
-// fallbackHold answers a call of a hold that Redis has not answered.
-func (s *Store) fallbackHold(w *storeCall) (out StoreResult) {
-	t := &w.takeCall
-	key := holdKey{t.key, t.id}
-	if w.asked.failed == ErrClosed {
-		return StoreResult{Err: ErrClosed}
+// tell adds to a batch what Redis has to be told of before it is asked about the keys of a group. The caller holds mu.
+func (l *lane) tell(b *batch, g *group) {
+	if len(l.owed)+len(l.held) == 0 {
+		return
 	}
-	if t.what == whatSettle {
-		return s.settleLater(w)
+	if g.op != opAll {
+		l.tellHolds(b, g.key)
+		return
 	}
-	if s.policy == Closed || t.what == whatExtend {
-		t.giveBack(w.subject)
-		_, _, err := s.fallback(asked{failed: w.asked.failed}, &takeCall{request: request{plan: t.plan, n: 1}}, w.subject)
-		if err == nil {
-			err = fmt.Errorf("%w: %w", ErrUnavailable, w.asked.failed)
-		}
-		return StoreResult{Err: err}
+	for i := range g.all.calls {
+		key := g.all.calls[i].key
+		l.tellOwed(b, key)
+		l.tellHolds(b, key)
 	}
-	if s.held.of(key) != nil { // a call that is tried again
-		t.what = 0
-	}
-	late := w.asked.failed == errLate
-	of := &localHold{lane: w.asked.lane, units: t.n, late: late}
-	if t.what == whatHold && s.policy == LocalShare {
-		s.leases.warmKey(w.subject)
-		t.giveBack(w.subject)
-		receipts := make([]*sluice.Reservation, 1)
-		if !sluice.TakeAllReceipts(receipts, nil, sluice.Charge{Key: w.subject.share(t.plan), Cost: int(t.n)}).Allowed {
-			t.charges = false
-			out.Decision, out.Source, out.Err = s.fallback(w.asked, t, w.subject)
-			out.Count = s.shareCount(w, &out.Decision)
-			return out
-		}
-		of.receipt = receipts[0]
-	}
-	if t.what == whatHold {
-		if err := s.held.add(key, of, time.Duration(t.ttl*micro), t.flags&flagGiveBack != 0); err != nil {
-			of.receipt.Cancel()
-			return StoreResult{Err: err}
-		}
-		w.asked.lane.admitted(w.asked.group, t)
-		s.stats.unshared.Add(uint64(t.n))
-	}
-	look := *t
-	look.k, look.charges, look.cost = 0, false, 0
-	out.Decision, out.Source, out.Err = s.fallback(w.asked, &look, w.subject)
-	out.Decision.Allowed, out.Decision.RetryAfter = true, 0
-	out.Held, out.Count = int(t.n), s.shareCount(w, &out.Decision)
-	return out
 }
 
-// settleLater has Redis told of a settlement that it has not answered.
-func (s *Store) settleLater(w *storeCall) (out StoreResult) {
-	if err := s.settler.add([]StoreCall{*w.call}, false); err != nil {
-		return StoreResult{Err: err}
+// tellHolds adds to a batch the calls that tell of the holds of a key. The caller holds mu.
+func (l *lane) tellHolds(b *batch, key string) {
+	for _, of := range l.held[key] {
+		if len(b.groups) >= maxTold {
+			return
+		}
+		if r, ok := l.holdCall(of, b.sent); ok {
+			of.telling = true
+			l.unasked(b, r).tells = of
+		}
 	}
-	look := w.takeCall
-	look.op, look.cost = opAdmit, 0
-	out.Decision, out.Source, out.Err = s.fallback(w.asked, &look, w.subject)
-	out.Count = s.shareCount(w, &out.Decision)
-	return out
 }
 
-// settleHere settles a hold of the share, if the call is of one.
-func (s *Store) settleHere(w *storeCall, call *StoreCall) bool {
-	of := s.held.take(holdKey{w.takeCall.key, call.HoldID})
-	if of == nil {
-		return false
+// holdCall returns the call that tells of a hold, if there is one to make now. The caller holds mu.
+func (l *lane) holdCall(of *localHold, now time.Time) (r request, ok bool) {
+	if of.telling || now.Before(of.from) {
+		return r, false
 	}
-	of.settle(w.takeCall.key, int64(call.Cost))
-	if of.late { // if Redis has not made the hold, there is none to settle
-		_ = s.settler.add([]StoreCall{*call}, true)
+	r = of.request
+	if of.told {
+		r.what, r.n, r.ttl, r.flags = whatSettle, of.used, max(of.ttl, int64(knownFor)/micro), flagChosen
+		return r, true
 	}
-	share := w.subject.share(w.plan)
-	*w.out = StoreResult{Decision: share.Peek(0), Source: FromFallback, HoldID: call.HoldID, Held: int(of.units)}
-	w.out.Count = s.shareCount(w, &w.out.Decision)
-	return true
+	if o := newOwed(of.plan, max(of.n, 1), l.core.micros(of.made)); o.left(l.core.micros(now)) == 0 {
+		if of.ended { // with its window
+			l.drop(of)
+			of.used = max(of.used-of.n, 0)
+			of.n = 0
+			l.oweHold(of, now)
+		}
+		return r, false
+	}
+	life := of.lapses.Sub(now)
+	if of.ended {
+		life = max(life, knownFor)
+	}
+	r.ttl, r.flags = ceilDiv(int64(max(life, 0)), micro), r.flags|flagOver
+	return r, life > 0
+}
+
+// heardOf takes in the answer to a call that tells of a hold. The caller holds mu.
+func (l *lane) heardOf(g *group, s *scheduled, now time.Time) {
+	of := g.tells
+	of.telling = false
+	switch {
+	case l.holdOf(&of.request) != of: // it has lapsed meanwhile, or another lane has it
+	case s.err != nil && !errors.Is(s.err, ErrForeignValue):
+		of.heard = of.heard || !notDone(s.err)
+		l.postpone(now)
+	case s.err == nil && g.what == whatSettle:
+		l.drop(of)
+	case s.err == nil && s.reply.admitted == 1:
+		l.taken(of)
+	case of.ended: // there is no room for a hold, or another one of that id
+		l.drop(of)
+		l.oweHold(of, now)
+	default:
+		of.heard, of.from = false, now.Add(owedPause)
+		time.AfterFunc(owedPause, l.wake)
+	}
+}
+
+// taken is called for a hold that Redis has. The caller holds mu.
+func (l *lane) taken(of *localHold) {
+	if of.told = of.ended; !of.told {
+		l.drop(of)
+	}
+	l.send()
+}
+
+// learnHolds takes in whether Redis has made the holds whose late call has been answered. The caller holds mu.
+func (l *lane) learnHolds(g *group, made bool, now time.Time) {
+	for _, of := range g.holds {
+		switch {
+		case l.holdOf(&of.request) != of:
+		case made:
+			l.taken(of)
+		case !of.telling:
+			of.heard = false
+			l.plain(of, now)
+		}
+	}
+	g.holds = nil
+}
+
+// stopHolds keeps holds of the share from lapsing here, when the process no longer makes calls.
+func (l *lane) stopHolds() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, holds := range l.held {
+		for _, of := range holds {
+			of.timer.Stop()
+		}
+	}
+}
+
+// inheritHold takes over a hold of another lane, where a call that tells of it may be under way. It has lapsed if that was due meanwhile.
+func (l *lane) inheritHold(of localHold) {
+	of.timer.Stop()
+	l.mu.Lock()
+	of.telling, of.heard = false, true
+	l.keep(&of)
+	l.send()
+	l.mu.Unlock()
+	l.core.lapse(of.key, of.id)
+}
+
+// owed returns the units of a hold that Redis has to be told of.
+func (of *localHold) owed() int64 {
+	if of.ended {
+		return of.used
+	}
+	return of.n
 }

@@ -9,7 +9,9 @@ const owedPause = time.Second
 // on which windows are over.
 const clocksApart = int64(time.Second) / micro
 
-// An owedCharge is units that Redis has not been told of, less the units that have come back since.
+// What Redis is owed is kept by window and, for holds, by hold: see localHold.
+
+// An owedCharge is units of a key that Redis has not been told of, less the units that have come back since.
 // Redis never counts less than if it had been told at once. In windows each unit comes back with its
 // own window, whatever else Redis has counted. From a bucket, owed units drain together with the units that
 // Redis knows of, and with other processes' units: for buckets no owed unit is taken to have come back.
@@ -132,9 +134,9 @@ func (l *lane) takeOwed(g *group, now time.Time) {
 	g.owed = &o
 }
 
-// admitted notes that c was admitted although Redis has not answered its group, or there is no group.
-// If Redis cannot have charged c, the units are owed to Redis. While the group is on its way, it is not
-// known whether Redis has charged c.
+// admitted notes that c was admitted although Redis has not answered its group in time, or there is no group.
+// If Redis has not charged c, the units are owed to Redis. While the group is on its way, it is not
+// known whether Redis has charged c; nor is it if the answer has been lost.
 func (l *lane) admitted(g *group, c *takeCall) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -146,6 +148,41 @@ func (l *lane) admitted(g *group, c *takeCall) {
 		g.all.admitted = append(g.all.admitted, *c)
 	case g.state == groupLate:
 		g.admitted += c.n
+	case g.known:
+		l.uncovered(g, c.plan, c.key, c.n, time.Now())
+	}
+}
+
+// learn takes in the answer to a call whose callers have been answered without it. What they were admitted beyond what Redis has charged is
+// owed. The caller holds mu.
+func (l *lane) learn(g *group, s *scheduled, now time.Time) {
+	undone := notDone(s.err) // see notTold
+	if s.err != nil && !undone && !ofHold(s.err) {
+		return
+	}
+	if !undone {
+		g.known, g.covered = true, g.charged(s)
+	}
+	l.learnHolds(g, g.covered > 0, now)
+	if undone {
+		return
+	}
+	if g.op == opAll {
+		for i := range g.all.admitted {
+			c := &g.all.admitted[i]
+			l.uncovered(g, c.plan, c.key, c.n, now)
+		}
+	}
+	l.uncovered(g, g.plan, g.key, g.admitted, now)
+}
+
+// uncovered notes units that were admitted in the place of a call of which it is known how many units it has charged. The caller holds mu.
+func (l *lane) uncovered(g *group, p *plan, name string, units int64, now time.Time) {
+	covered := min(units, g.covered)
+	g.covered -= covered
+	if units > covered {
+		l.owe(p, name, units-covered, now)
+		l.send()
 	}
 }
 
@@ -207,16 +244,12 @@ func (l *lane) postpone(now time.Time) {
 		return // a timer is set already
 	}
 	l.owedFrom = now.Add(owedPause)
-	time.AfterFunc(owedPause, func() {
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		l.send()
-	})
+	time.AfterFunc(owedPause, l.wake)
 }
 
 // retire is called for a lane that keys no longer use, so that no call would find out that its primary
-// answers again. It returns the charges that are owed.
-func (l *lane) retire() map[string]owedCharge {
+// answers again. It returns what Redis has to be told of.
+func (l *lane) retire() (owed map[string]owedCharge, held []localHold) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.breaker.state != breakerClosed {
@@ -224,9 +257,16 @@ func (l *lane) retire() map[string]owedCharge {
 	}
 	l.breaker = breaker{}
 	l.setReturning(false)
-	owed := l.owed
+	owed = l.owed
 	l.owed = map[string]owedCharge{}
-	return owed
+	for _, holds := range l.held {
+		for _, of := range holds {
+			held = append(held, *of)
+		}
+	}
+	l.core.heldHere.Add(-int64(len(held)))
+	l.held = map[string]map[string]*localHold{}
+	return owed, held
 }
 
 // inherit takes over the charge that is owed for a key.
@@ -234,5 +274,28 @@ func (l *lane) inherit(name string, o owedCharge) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.oweAlso(name, o, time.Now())
+	l.send()
+}
+
+// disown takes units in flight that have been given back off what Redis has yet to be told of for a key, the oldest first.
+func (l *lane) disown(name string, units int64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	o, ok := l.owed[name]
+	if !ok {
+		return
+	}
+	for _, n := range []*int64{&o.last, &o.units, &o.next} {
+		back := min(units, *n)
+		*n -= back
+		units -= back
+	}
+	l.owed[name] = o
+}
+
+// wake sends what Redis has to be told of.
+func (l *lane) wake() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	l.send()
 }

@@ -11,15 +11,14 @@ import (
 // settleFor is how long Redis is told of a settlement again and again, if the call has no TTL.
 const settleFor = time.Minute
 
-// A settler sends settlements that no caller waits for, and sends again those that Redis has not answered: a hold is settled
-// once, whatever the number of tries. There is one goroutine at most.
+// A settler sends settlements that no caller waits for. There is one goroutine at most. Those that Redis does not answer go the way of all
+// others: a hold is settled once, whatever the number of tries. See settleLater.
 type settler struct {
 	store *Store
 
 	mu      sync.Mutex // guards the rest
 	queue   []StoreCall
 	running bool
-	timer   *time.Timer // set while settlements wait after a failure
 	done    sync.WaitGroup
 }
 
@@ -39,65 +38,34 @@ func (s *Store) Settle(calls []StoreCall) error {
 	if s.closed.Load() {
 		return ErrClosed
 	}
-	return s.settler.add(calls, true)
+	return s.settler.add(calls)
 }
 
 var errManySettlements = errors.New("redistier: as many settlements wait for Redis as StoreConfig.MaxKeys allows")
 
-// add queues settlements. If they are not for now, they wait for a pause, since Redis has not answered.
-func (q *settler) add(calls []StoreCall, now bool) error {
+// add queues settlements.
+func (q *settler) add(calls []StoreCall) error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if len(q.queue)+len(calls) > q.store.maxKeys {
 		return errManySettlements
 	}
-	for _, c := range calls {
-		if c.until.IsZero() {
-			life := c.TTL
-			if life == 0 {
-				life = settleFor
-			}
-			c.until = time.Now().Add(life)
-		}
-		q.queue = append(q.queue, c)
-	}
-	switch {
-	case now && !q.running:
+	q.queue = append(q.queue, calls...)
+	if !q.running {
 		q.running = true
 		q.done.Go(q.run)
-	case !now && q.timer == nil && !q.store.closed.Load():
-		q.timer = time.AfterFunc(owedPause, q.again)
 	}
 	return nil
 }
 
-// again tries once more after a pause.
-func (q *settler) again() {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	q.timer = nil
-	if !q.running && len(q.queue) > 0 && !q.store.closed.Load() {
-		q.running = true
-		q.done.Go(q.run)
-	}
-}
-
-// take returns settlements that are worth a try. It stops the goroutine if there are none, or they are to wait.
-func (q *settler) take() (calls []StoreCall) {
+// take returns the next settlements, or none, and then the goroutine ends.
+func (q *settler) take() []StoreCall {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	n := min(len(q.queue), maxAll)
-	now := time.Now()
-	for _, c := range q.queue[:n] {
-		if now.Before(c.until) {
-			calls = append(calls, c)
-		}
-	}
+	calls := append([]StoreCall(nil), q.queue[:n]...)
 	q.queue = append(q.queue[:0], q.queue[n:]...)
-	if n == 0 || q.timer != nil {
-		q.queue = append(calls, q.queue...)
-		calls, q.running = nil, false
-	}
+	q.running = n > 0
 	return calls
 }
 
@@ -107,24 +75,18 @@ func (q *settler) run() {
 	}
 }
 
-// waits returns how many settlements wait.
-func (q *settler) waits() int {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	return len(q.queue)
-}
-
-// end tries what waits once more, and waits for that.
-func (q *settler) end() {
-	q.mu.Lock()
-	if q.timer != nil {
-		q.timer.Stop()
-		q.timer = nil
+// settleLater has Redis told of a settlement that it has not answered.
+func (s *Store) settleLater(w *storeCall) (out StoreResult) {
+	life := w.call.TTL
+	if life == 0 {
+		life = settleFor
 	}
-	if !q.running && len(q.queue) > 0 {
-		q.running = true
-		q.done.Go(q.run)
+	if err := w.asked.lane.settlesLater(&w.takeCall.request, life); err != nil {
+		return StoreResult{Err: err}
 	}
-	q.mu.Unlock()
-	q.done.Wait()
+	look := w.takeCall
+	look.op, look.cost = opAdmit, 0
+	out.Decision, out.Source, out.Err = s.fallback(w.asked, &look, w.subject)
+	out.Count = s.shareCount(w, &out.Decision)
+	return out
 }

@@ -1,6 +1,7 @@
 package redistier
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"strings"
@@ -100,12 +101,15 @@ func (r *router) ask() {
 	slots, unused := r.assign(ranges)
 	r.slots.Store(slots)
 	for _, l := range unused {
-		for name, o := range l.retire() {
-			to := slots[slotOf(name)]
-			if to == nil {
-				to = r.first
-			}
-			to.inherit(name, o)
+		owed, held := l.retire()
+		to := func(name string) *lane {
+			return cmp.Or(slots[slotOf(name)], r.first)
+		}
+		for name, o := range owed {
+			to(name).inherit(name, o)
+		}
+		for _, of := range held {
+			to(of.key).inheritHold(of)
 		}
 	}
 }
@@ -165,6 +169,11 @@ func (r *router) owed(now int64) (units int64) {
 		l.mu.Lock()
 		for _, o := range l.owed {
 			units += o.left(now)
+		}
+		for _, holds := range l.held {
+			for _, of := range holds {
+				units += of.owed()
+			}
 		}
 		l.mu.Unlock()
 	}

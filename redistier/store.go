@@ -25,7 +25,6 @@ type Store struct {
 	maxKeys int
 	beats   *heartbeat // or nil
 	settler settler
-	held    localHolds
 
 	mu     sync.Mutex // guards the rest
 	names  map[string]*named
@@ -84,7 +83,6 @@ func NewStore(client redis.UniversalClient, cfg StoreConfig) (*Store, error) {
 		names: map[string]*named{}, locals: map[family]*sluice.Limiter{},
 	}
 	s.settler.store = s
-	s.held = localHolds{most: s.maxKeys, open: map[holdKey]*localHold{}}
 	if cfg.Replicas == 0 {
 		s.beats = newHeartbeat(s.core, cfg.Prefix)
 	}
@@ -260,8 +258,10 @@ func (s *Store) SetReplicas(n int) { s.replicas.Store(max(int64(n), 1)) }
 //
 // Settlements that Redis has not answered are sent once more. Holds stay open until they lapse.
 func (s *Store) Close(ctx context.Context) error {
-	s.settler.end()
-	s.held.end()
+	s.settler.done.Wait()
+	for _, l := range s.router.all() {
+		l.stopHolds()
+	}
 	return s.close(ctx, s.beats.end)
 }
 

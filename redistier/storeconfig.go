@@ -237,15 +237,13 @@ type StoreCall struct {
 	// Over makes OpHold and OpExtend hold the cost whether the limit has room or not, as OpCharge charges.
 	Over bool
 
-	// Remember is how long the settlement of an OpSettle is known, if HoldID was given to OpHold: within that time, and as
+	// Remember is how long the settlement of an OpSettle is known: within that time, and as
 	// far as MaxHolds has room, an OpSettle of the same Cost and with a Remember is done no other time, and has no error.
 	Remember time.Duration
 
 	// Step, if not empty, names an OpExtend in its hold: an OpExtend of a Step that the hold has made holds nothing more, and is
 	// answered as admitted. A hold has at most 1,024 of them.
 	Step string
-
-	until time.Time // of a settlement that waits for Redis: it is not sent after that
 }
 
 // A StoreResult is the outcome of a StoreCall.

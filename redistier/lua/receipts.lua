@@ -16,8 +16,8 @@
 --
 -- A record is the units of a hold, when it lapses, when it has last been charged, what of its units count in the window
 -- of that time and in the one before, and the units that it was made with; and 1 if its units come back when it lapses, plus 2
--- if its id is of the caller's choice; behind them the steps of its extensions. Open holds are in the sorted set behind a +. The id of one that has ended stays there,
--- behind a -, until it would have lapsed, or for ttl after it was settled; so do the units that it was made with, behind a =,
+-- if its id is of the caller's choice; behind them the steps of its extensions. Open holds are in the sorted set behind a +. The id of such a one that has ended, or
+-- of any that was settled with a ttl, stays there, behind a -, until it would have lapsed, or for ttl after it was settled; so do the units that it was made with, behind a =,
 -- and, if that ttl is not 0, those that were used, behind a #. Whoever tries again to make or to settle it finds out that this has been done.
 --
 -- More follows the arguments that concern leases:
@@ -125,7 +125,7 @@ elseif op == 4 then
   end
   held = total
   local more, known = 0, false
-  if what < 3 and not record and flags > 1 then
+  if what < 3 and not record then
     known = tonumber(call('ZSCORE', times, '-' .. id) or 0) > t
   end
   local number = pack('>I7', n)
@@ -156,7 +156,7 @@ elseif op == 4 then
     end
   else
     m, store, ended = 1, true, true
-    mark = kind > 1 and call('ZCARD', times) < 4 * most and max(ends, t + ttl)
+    mark = (kind > 1 or ttl > 0) and call('ZCARD', times) < 4 * most and max(ends, t + ttl)
     local unused = max(0, total - n)
     @receipt_settle
     -- Whoever has seen this tells a replica that has not. It is one more, and not the time: else a process that settles at
