@@ -209,6 +209,9 @@ func unpackReply(answer any, holds bool) (r reply, err error) {
 	r.now, r.admitted = number(s[:7]), number(s[7:11])
 	r.a, r.b, r.c = number(s[11:18]), number(s[18:25]), number(s[25:32])
 	r.state = s[replyHead:]
+	if most := max(r.now, r.a, r.b, r.c, r.held, r.lapsed); most >= exact {
+		return reply{}, fmt.Errorf("redistier: the script answered with the number %d, and counts below 2^53: is there a proxy in between that changes replies?", most)
+	}
 	return r, nil
 }
 

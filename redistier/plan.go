@@ -179,12 +179,13 @@ func (p *plan) worstCase(d time.Duration) int {
 	return int(min(p.shape.worst(int64(d)), math.MaxInt))
 }
 
-// duration returns us as a Duration, or Never if it is too long for a Duration.
+// duration returns us as a Duration, or Never if it is too long for a Duration. What is due already, as a reply may say whose numbers do
+// not belong together, is due now.
 func duration(us int64) time.Duration {
 	if us >= math.MaxInt64/micro {
 		return sluice.Never
 	}
-	return time.Duration(us * micro)
+	return time.Duration(max(us, 0) * micro)
 }
 
 // ceilDiv is ceil(x/y), for x >= 0 and y > 0.
