@@ -62,6 +62,8 @@ type wideAlgorithm interface {
 	lasts(now int64, cost int) uint64
 	// reset makes the key fresh and returns its word.
 	reset(key state) uint64
+	// blank reports whether the word counts no unit, as after reset.
+	blank(word uint64) bool
 	idleAt(key state) uint64
 	rank(key state, now int64) uint64
 }

@@ -152,8 +152,9 @@ func (k Key) takeSome(d *Decision, now int64, cost int) (taken int) {
 func (p *policy) takeSome(d *Decision, key state, now int64, cost int) (next uint64, taken int, out outcome) {
 	*d = Decision{Limit: int(p.burst)}
 	if p.burst == 0 { // Unlimited or DenyAll: all or nothing
-		p.peek(d, key, p.blockedUntil(key), now, cost)
-		return key.word, cost, p.edgeOutcome(d, cost)
+		until := p.blockedUntil(key)
+		p.peek(d, key, until, now, cost)
+		return key.word, cost, edgeOutcome(d, until, now)
 	}
 	_, _, there, _, _ := p.judge(key, now, 1, false)
 	taken = min(cost, max(there, 1))
@@ -171,7 +172,7 @@ func (st *store) takeNew(d *Decision, p *policy, id uint64, now int64, cost int)
 			return 0, retrying
 		}
 		p.peek(d, state{}, 0, now, cost)
-		return cost, p.edgeOutcome(d, cost)
+		return cost, edgeOutcome(d, 0, now)
 	}
 	taken = min(cost, d.Limit)
 	word, out := st.insert(p, id, now, taken, d, gap{})

@@ -111,8 +111,8 @@ type Stats struct {
 	// limit would have denied them.
 	WouldDeny uint64
 
-	// Blocked counts the denied calls whose key was blocked; under Config.Shadow, the calls
-	// that would have been denied for that. It stays 0 without Config.Stats.
+	// Blocked counts the denied calls whose key was blocked, whatever their cost; under Config.Shadow, the
+	// calls that would have been denied. It stays 0 without Config.Stats.
 	Blocked uint64
 
 	// Evicted counts live keys dropped at MaxKeys: each of them may have been

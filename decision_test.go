@@ -1,9 +1,11 @@
 package sluice
 
 import (
+	"context"
 	"fmt"
 	"math"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -140,6 +142,51 @@ func TestStats_OutliveALimitOfAKey(t *testing.T) {
 			require.Equal(t, [3]uint64{4, 2, 1}, [3]uint64{before.Admitted, before.Denied, before.Blocked})
 			l.ClearKeyLimit("k")
 			require.Equal(t, before, l.Stats())
+		}
+	})
+}
+
+// TestStats_BlockedByEveryCall: whatever the cost, the limit and the call, a denied call of a blocked key is counted as blocked.
+func TestStats_BlockedByEveryCall(t *testing.T) {
+	forEveryLayout(t, func(t *testing.T, c Config) {
+		c.Stats = true
+		for _, limit := range []Limit{{}, Unlimited, DenyAll} {
+			l, _ := newFrozen(t, c)
+			k, burst := l.Key("k"), int(l.policyOf(0).burst)
+			require.True(t, k.Allow())
+			require.True(t, k.Block(time.Hour))
+			if limit != (Limit{}) {
+				require.NoError(t, l.SetLimit(limit))
+			}
+			soon, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			for _, cost := range []int{1, burst, burst + 1, math.MaxInt, -1} {
+				for name, call := range map[string]func() bool{
+					"AllowN":     func() bool { return k.AllowN(cost) },
+					"Take":       func() bool { return k.Take(cost).Allowed },
+					"TakeUpTo":   func() bool { _, d := k.TakeUpTo(max(cost, 1)); return d.Allowed },
+					"TakeAll":    func() bool { return TakeAll(Charge{k, cost}).Allowed },
+					"Acquire":    func() bool { _, ok := k.Acquire(cost); return ok },
+					"Wait":       func() bool { return k.Wait(soon, cost) == nil },
+					"WaitAll":    func() bool { return waitAll(soon, Charge{k, cost}) == nil },
+					"Reserve":    func() bool { _, err := k.Reserve(cost, 0); return err == nil },
+					"ReserveAll": func() bool { _, err := ReserveAll(0, Charge{k, cost}); return err == nil },
+				} {
+					before := l.Stats()
+					require.False(t, call(), "%s of %d", name, cost)
+					s, want := l.Stats(), uint64(1)
+					if s.Denied == before.Denied && strings.HasPrefix(name, "Reserve") {
+						want = 0 // of no algorithm with turns
+					}
+					require.Equal(t, before.Denied+want, s.Denied, "%s of %d under %v", name, cost, limit)
+					require.Equal(t, before.Blocked+want, s.Blocked, "%s of %d under %v", name, cost, limit)
+				}
+			}
+			before := l.Stats().Blocked
+			l.Allow("other")
+			l.AllowN("other", -1)
+			k.AllowN(0)
+			require.Equal(t, before, l.Stats().Blocked, "the others have no block, and a cost of 0 is not counted")
 		}
 	})
 }

@@ -245,6 +245,8 @@ func (a *anchoredWindow) reset(key state) uint64 {
 	return a.nextVersion(key.word)
 }
 
+func (a *anchoredWindow) blank(word uint64) bool { return a.count(word) == 0 }
+
 func (a *anchoredWindow) describe(key state, now int64, cost int, charges bool) (allowed bool, remaining int, retry, reset time.Duration) {
 	start, count := a.roll(key, now)
 	allowed = count+uint64(cost) <= a.limit

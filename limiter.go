@@ -188,7 +188,8 @@ func (l *Limiter) KeyUint64(n uint64) Key { return l.made().key(l.hash.Uint64(n)
 // KeyAddr returns the handle of an address. An IPv4 address and its IPv4-mapped
 // IPv6 form are the same key, and a zone makes no difference. It is not the handle
 // of the address's text. An IPv6 host has a network of 2^64 addresses, each of which is
-// a key: cut it, as in the example. httplimit.ByRemoteIP does.
+// a key: cut it, as in the example. httplimit.ByRemoteIP does. The zero Addr is a key of its own,
+// which no address shares.
 func (l *Limiter) KeyAddr(a netip.Addr) Key {
 	k := l.made().key(l.hash.Addr(a))
 	if l.top.Nameless(k.id) {

@@ -154,18 +154,16 @@ func (k Key) edge(d *Decision, p *policy, now int64, cost int) (ok, allowed bool
 	if d == nil {
 		d = &own
 	}
+	var blocked uint64
 	for {
-		var at spot
 		var key state
-		var blocked uint64
-		if !p.denyAll() { // DenyAll needs no state
-			if at = k.lim.locate(k.id); at.policy != p && (at.slot != nil || !at.admits(p)) {
-				return false, false
-			}
-			if key, blocked, ok = at.glance(); !ok {
-				k.lim.awaitMove(k.id)
-				continue
-			}
+		at := k.lim.locate(k.id)
+		if at.policy != p && (at.slot != nil || !at.admits(p)) {
+			return false, false
+		}
+		if key, blocked, ok = at.glance(); !ok {
+			k.lim.awaitMove(k.id)
+			continue
 		}
 		if p.peek(d, key, blocked, now, cost); at.slot.still(key) {
 			break
@@ -173,17 +171,18 @@ func (k Key) edge(d *Decision, p *policy, now int64, cost int) (ok, allowed bool
 		*d = Decision{}
 	}
 	if cost != 0 {
-		k.lim.count(k.id, p.edgeOutcome(d, cost))
+		k.lim.count(k.id, edgeOutcome(d, blocked, now))
 	}
 	return true, d.Allowed
 }
 
-// edgeOutcome returns the outcome of a call that edge has decided, with a cost other than 0.
-func (p *policy) edgeOutcome(d *Decision, cost int) outcome {
+// edgeOutcome returns the outcome of a call that no state of the key decides, with a cost other than 0. until is when
+// the key's block ends, or 0.
+func edgeOutcome(d *Decision, until uint64, now int64) outcome {
 	switch {
 	case d.Allowed:
 		return admitted
-	case p.unlimited() && cost > 0:
+	case until > uint64(now):
 		return blocked
 	}
 	return denied

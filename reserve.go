@@ -70,7 +70,11 @@ func (l *Limiter) admit(id uint64, cost int) {
 
 func (l *Limiter) refuse(id uint64, name string, cost int) {
 	l.deny(id, name, cost)
-	if cost != 0 {
+	switch {
+	case cost == 0 || l.tally == nil:
+	case l.blocked(id):
+		l.count(id, blocked)
+	default:
 		l.count(id, denied)
 	}
 }

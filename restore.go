@@ -230,12 +230,12 @@ func (in *snapshotReader) terms(h snapfile.Source) (*terms, error) {
 func (p *policy) sound(e state) bool {
 	switch {
 	case p.wide == nil:
-		return e.word < elsewhere
+		return e.word < elsewhere && e.word != blockedWord(0)
 	case e.word >= locked:
 		return false
 	case e.word&blockedTail != 0:
-		_, ok := blockEnd(e.tail)
-		return ok
+		until, ok := blockEnd(e.tail)
+		return ok && until > 0 && p.wide.blank(e.word)
 	}
 	if log, ok := p.wide.(*slidingLog); ok {
 		return log.sound(e)

@@ -365,6 +365,8 @@ func (a *slidingWindowWide) reset(key state) uint64 {
 	return key.word >> a.bits << a.bits
 }
 
+func (a *slidingWindowWide) blank(word uint64) bool { return word&(1<<a.bits-1) == 0 }
+
 func (a *slidingWindowWide) describe(key state, now int64, cost int, charges bool) (allowed bool, remaining int, retry, reset time.Duration) {
 	c, elapsed := a.roll(a.unpackWide(key), now)
 	allowed = a.admits(c, elapsed, uint64(cost))

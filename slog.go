@@ -234,6 +234,8 @@ func (a *slidingLog) nextVersion(word uint64) uint64 {
 
 func (a *slidingLog) reset(key state) uint64 { return a.nextVersion(key.word) }
 
+func (a *slidingLog) blank(word uint64) bool { return a.written(word) == 0 }
+
 func (a *slidingLog) describe(key state, now int64, cost int, charges bool) (allowed bool, remaining int, retry, reset time.Duration) {
 	remaining = a.remaining(key, now)
 	fresh := max(a.idleAt(key), uint64(now))

@@ -329,7 +329,7 @@ func (c *claim) outcome() outcome {
 	switch {
 	case c.Allowed:
 		return admitted
-	case c.until > uint64(c.now) && (!c.unfit() || c.policy.unlimited() && c.cost >= 0):
+	case c.until > uint64(c.now):
 		return blocked
 	}
 	return denied

@@ -88,7 +88,7 @@ func (tr *penaltyTracer) count(allowed, blocked bool, cost int64) {
 		tr.tally.Admitted++
 	} else {
 		tr.tally.Denied++
-		if blocked && 0 < cost && cost <= int64(capacity(tr.Cfg)) {
+		if blocked {
 			tr.tally.Blocked++
 		}
 	}
