@@ -336,6 +336,7 @@ func (a *together) answer(all *allCall, r *allReply) {
 		}
 		w.out.Source, w.out.Count = FromRedis, w.plan.count(one.view, one.blocked())
 		w.out.HoldID, w.out.Held = w.id, int(one.held)
+		w.out.Again, w.out.Capped = made && one.said == saidAgain, made && one.said == saidCapped
 	}
 }
 

@@ -9,7 +9,7 @@ import (
 // beginHold is begin for a call of a hold.
 func (a *together) beginHold(i int, p *plan) error {
 	call := &a.calls[i]
-	if call.Op != OpSettle && !call.Over && a.denied < 0 && int64(call.Cost) > p.burst {
+	if call.needsRoom() && call.HoldID == "" && a.denied < 0 && int64(call.Cost) > p.burst {
 		a.denied = i
 	}
 	if p.constant() && (call.Op == OpHold || p.burst > 0) {
@@ -68,7 +68,7 @@ func (a *together) repeats(lane *lane) error {
 
 // needsRoom reports whether a call stands in the way of others if there is no room for it.
 func (c *StoreCall) needsRoom() bool {
-	return c.Op == OpTake || (c.Op == OpHold || c.Op == OpExtend) && !c.Over
+	return c.Op == OpTake || (c.Op == OpHold || c.Op == OpExtend) && !c.Over && !c.OrNone
 }
 
 // holdHere notes a hold that the share has admitted.
@@ -76,7 +76,7 @@ func (a *together) holdHere(i int, asked asked) error {
 	w := &a.work[i]
 	w.out.HoldID, w.out.Held = w.id, int(w.n)
 	if w.again {
-		w.out.Decision.Allowed, w.out.Decision.RetryAfter = true, 0
+		w.out.Decision.Allowed, w.out.Decision.RetryAfter, w.out.Again = true, 0, true
 		return nil
 	}
 	var share *sluice.Reservation

@@ -53,6 +53,7 @@ type reply struct {
 	admitted int64
 	held     int64     // units of the hold that the call is about
 	lapsed   int64     // us: when the last hold of the key lapses
+	said     byte      // saidAgain or saidCapped
 	state    string    // the state that is stored now
 	all      *allReply // of opAll
 }
@@ -199,9 +200,9 @@ func failed(cmd command) error {
 // unpackReply unpacks the answer of a script, of a limit with holds or without.
 func unpackReply(answer any, holds bool) (r reply, err error) {
 	s, ok := answer.(string)
-	if ok && holds && len(s) >= replyHead+2*7 {
-		r.held, r.lapsed = number(s[replyHead:replyHead+7]), number(s[replyHead+7:replyHead+14])
-		s = s[:replyHead] + s[replyHead+14:]
+	if ok && holds && len(s) >= replyHead+2*7+1 {
+		r.held, r.lapsed, r.said = number(s[replyHead:replyHead+7]), number(s[replyHead+7:replyHead+14]), s[replyHead+14]
+		s = s[:replyHead] + s[replyHead+15:]
 	}
 	if !ok || len(s) < replyHead || len(s) > replyHead+maxState {
 		return r, fmt.Errorf("redistier: the script answered %.64q of type %T, which it cannot: is there a proxy in between that changes replies?", fmt.Sprint(answer), answer)

@@ -294,6 +294,7 @@ func (s *Store) finishHold(w *storeCall) (out StoreResult) {
 		out.Decision, out.Err = t.holdDecision(r)
 		out.Err = s.notYet(&t.request, out.Err)
 		out.Source, out.Count, out.Held = FromRedis, t.plan.count(r.view, 0), int(r.held)
+		out.Again, out.Capped = out.Err == nil && r.said == saidAgain, r.said == saidCapped
 		s.warmHold(w, r)
 	}
 	out.HoldID = t.id
@@ -303,7 +304,7 @@ func (s *Store) finishHold(w *storeCall) (out StoreResult) {
 // warmHold charges the share with a hold, or gives back what was not used.
 func (s *Store) warmHold(w *storeCall, r *reply) {
 	t := &w.takeCall
-	switch made := r.admitted == 1; {
+	switch made := r.admitted == 1 && r.said != saidAgain; {
 	case t.what == whatSettle:
 		s.denied.forget(w.subject.id)
 		if unused := r.held - t.n; made && unused > 0 {

@@ -24,9 +24,12 @@ var ErrManyHolds = errors.New("redistier: the key has as many open holds as Limi
 // Nothing has been held.
 var ErrOtherHold = errors.New("redistier: the HoldID is that of another hold of the key; want one of its own for each")
 
+// ErrEndedHold is the error of OpHold, with StoreCall.Once, for the HoldID of a hold of the key that has ended. Nothing has been held.
+var ErrEndedHold = errors.New("redistier: the hold of this HoldID has ended; want one of its own for each")
+
 // ofHold reports whether an error is what Redis says of a hold.
 func ofHold(err error) bool {
-	return errors.Is(err, ErrNotHeld) || errors.Is(err, ErrManyHolds) || errors.Is(err, ErrOtherHold)
+	return errors.Is(err, ErrNotHeld) || errors.Is(err, ErrManyHolds) || errors.Is(err, ErrOtherHold) || errors.Is(err, ErrEndedHold)
 }
 
 // refusedHold returns the error of a script that has refused a hold, or nil.
@@ -38,6 +41,8 @@ func refusedHold(text string) error {
 		return ErrManyHolds
 	case strings.HasPrefix(text, "SLUICEOTHERHOLD"):
 		return ErrOtherHold
+	case strings.HasPrefix(text, "SLUICEENDEDHOLD"):
+		return ErrEndedHold
 	}
 	return nil
 }
@@ -61,12 +66,21 @@ const (
 	saysNotHeld = 1<<32 - 1 - iota
 	saysManyHolds
 	saysOtherHold
+	saysEndedHold
+)
+
+// What the script says of a hold beside that, or 0.
+const (
+	saidAgain = 1 + iota
+	saidCapped
+	saidNone // there was no room, see flagOrNone
 )
 
 // A receipt is the part of a request that concerns holds; see receipts.lua. The zero value asks for nothing.
 type receipt struct {
 	what      byte
 	ttl, most int64 // ttl in us
+	beyond    int64
 	flags     byte
 	id        string
 	step      string // 16 bytes, or none
@@ -76,10 +90,12 @@ const (
 	flagGiveBack = 1 << iota // units come back when the hold lapses
 	flagChosen               // the caller has chosen the id, and may try again
 	flagOver                 // units are held whether there is room or not
+	flagOrNone               // where there is no room none are held
+	flagOnce                 // the id of a hold that has ended is refused
 )
 
 func (r *receipt) arguments(b []byte) []byte {
-	b = appendUint32(appendUint56(append(b, r.what), r.ttl), r.most)
+	b = appendUint56(appendUint32(appendUint56(append(b, r.what), r.ttl), r.most), r.beyond)
 	b = append(append(b, r.flags, byte(len(r.id))), r.id...)
 	return append(append(b, byte(len(r.step))), r.step...)
 }
@@ -167,6 +183,12 @@ func (c *StoreCall) checkHold() error {
 		return fmt.Errorf("redistier: Step of %v is %q; want none, or OpExtend", c.Op, c.Step)
 	case c.Cost < 0:
 		return fmt.Errorf("redistier: the Cost of a hold is %d; want 0 or more", c.Cost)
+	case c.Debt < 0 || c.Capped && c.Op != OpSettle || c.Debt > 0 && !c.Capped:
+		return fmt.Errorf("redistier: Debt of %v is %d, and Capped is %t; want Debt of 0 or more with OpSettle and Capped, or none", c.Op, c.Debt, c.Capped)
+	case c.OrNone && (c.Over || c.Op == OpSettle):
+		return fmt.Errorf("redistier: OrNone of %v, where Over is %t; want OpHold or OpExtend, and one of OrNone and Over", c.Op, c.Over)
+	case c.Once && c.Op != OpHold:
+		return fmt.Errorf("redistier: Once of %v; want OpHold", c.Op)
 	}
 	return nil
 }
@@ -182,6 +204,15 @@ func (c *StoreCall) receiptOf() receipt {
 	}
 	if c.Over {
 		r.flags |= flagOver
+	}
+	if c.OrNone {
+		r.flags |= flagOrNone
+	}
+	if c.Once {
+		r.flags |= flagOnce
+	}
+	if r.beyond = exact/2 - 1; c.Capped {
+		r.beyond = min(int64(c.Debt), r.beyond)
 	}
 	if c.Step != "" {
 		sum := sha256.Sum256([]byte(c.Step))
@@ -204,9 +235,14 @@ func (t *takeCall) holdDecision(r *reply) (d sluice.Decision, err error) {
 		return d, ErrManyHolds
 	case saysOtherHold:
 		return d, ErrOtherHold
+	case saysEndedHold:
+		return d, ErrEndedHold
 	}
 	if t.what == whatSettle {
 		return t.plan.judge(r.view, 0, 0, false), nil
 	}
-	return t.plan.describe(r.view, 0, t.cost, r.admitted > 0), nil
+	if r.said == saidAgain {
+		return t.plan.describe(r.view, 0, 0, true), nil
+	}
+	return t.plan.describe(r.view, 0, t.cost, r.admitted > 0 && r.said != saidNone), nil
 }

@@ -50,7 +50,7 @@ func (s *Store) fallbackHold(w *storeCall) (out StoreResult) {
 	look.k, look.charges, look.cost = 0, false, 0
 	out.Decision, out.Source, out.Err = s.fallback(w.asked, &look, w.subject)
 	out.Decision.Allowed, out.Decision.RetryAfter = true, 0
-	out.Held, out.Count = int(t.n), s.shareCount(w, &out.Decision)
+	out.Held, out.Again, out.Count = int(t.n), again, s.shareCount(w, &out.Decision)
 	return out
 }
 
@@ -60,13 +60,14 @@ func (s *Store) settleHere(w *storeCall, call *StoreCall) bool {
 	if lane == nil {
 		return false
 	}
-	of, err := lane.settleHold(&w.takeCall.request, w.takeCall.n, call.Remember > 0)
+	of, used, again, err := lane.settleHold(&w.takeCall.request, call.Remember > 0)
 	if of == nil || err != nil {
 		*w.out = StoreResult{Err: err, HoldID: call.HoldID}
 		return of != nil
 	}
-	of.share.Settle(call.Cost) // the first time
-	*w.out = StoreResult{Decision: w.subject.share(w.plan).Peek(0), Source: FromFallback, HoldID: call.HoldID, Held: int(of.n)}
+	of.share.Settle(int(used)) // the first time
+	*w.out = StoreResult{Decision: w.subject.share(w.plan).Peek(0), Source: FromFallback, HoldID: call.HoldID, Held: int(of.n), Again: again}
+	w.out.Capped = !again && used < w.takeCall.n
 	w.out.Count = s.shareCount(w, &w.out.Decision)
 	return true
 }

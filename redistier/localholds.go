@@ -165,19 +165,23 @@ func (l *lane) drop(of *localHold) {
 	l.core.heldHere.Add(-1)
 }
 
-// settleHold settles the hold of a request, if it is one of the share; otherwise it returns nil. The error is ErrNotHeld if the hold has
-// been settled before, unless with as many units, and again.
-func (l *lane) settleHold(r *request, used int64, again bool) (of *localHold, err error) {
+// settleHold settles the hold of a request, if it is one of the share; otherwise of is nil. used is what it is charged, and again whether
+// that was done before. The error is ErrNotHeld if it was, unless with as many units and a Remember.
+func (l *lane) settleHold(r *request, remember bool) (of *localHold, used int64, again bool, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	switch of = l.holdOf(r); {
-	case of == nil:
-	case !of.ended:
-		l.endHold(of, used, time.Now())
-	case !again || of.used != used:
-		return of, ErrNotHeld
+	if of = l.holdOf(r); of == nil {
+		return nil, 0, false, nil
 	}
-	return of, nil
+	if used = r.n; !of.told {
+		used = min(used, of.n+r.beyond)
+	}
+	if again = of.ended; !again {
+		l.endHold(of, used, time.Now())
+	} else if !remember || of.used != used {
+		err = ErrNotHeld
+	}
+	return of, used, again, err
 }
 
 // endHold ends a hold of which so many units have been used. The caller holds mu.
@@ -285,7 +289,7 @@ func (l *lane) holdCall(of *localHold, now time.Time) (r request, ok bool) {
 	if of.ended {
 		life = max(life, knownFor)
 	}
-	r.ttl, r.flags = ceilDiv(int64(max(life, 0)), micro), r.flags|flagOver
+	r.ttl, r.flags = ceilDiv(int64(max(life, 0)), micro), r.flags&^(flagOrNone|flagOnce)|flagOver
 	return r, life > 0
 }
 

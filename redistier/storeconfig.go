@@ -237,6 +237,17 @@ type StoreCall struct {
 	// Over makes OpHold and OpExtend hold the cost whether the limit has room or not, as OpCharge charges.
 	Over bool
 
+	// OrNone makes OpHold and OpExtend hold nothing where the limit has no room for the cost, and be made all the same: the hold is
+	// there, and Decision.Allowed is false.
+	OrNone bool
+
+	// Once makes OpHold refuse the HoldID of a hold that has ended, as long as that is known: ErrEndedHold.
+	Once bool
+
+	// Capped makes OpSettle charge at most Debt units beyond what was held, whatever was used: see StoreResult.Capped.
+	Capped bool
+	Debt   int
+
 	// Remember is how long the settlement of an OpSettle is known: within that time, and as
 	// far as MaxHolds has room, an OpSettle of the same Cost and with a Remember is done no other time, and has no error.
 	Remember time.Duration
@@ -266,6 +277,9 @@ type StoreResult struct {
 	// HoldID is that of the hold, and Held the units that it has; for OpSettle, that it had.
 	HoldID string
 	Held   int
+	// Again reports that the call was made before, and that this one has changed nothing; Capped, that an OpSettle has charged less
+	// than was used: see StoreCall.Capped.
+	Again, Capped bool
 
 	Source Source
 	Err    error

@@ -120,7 +120,7 @@ func (s *Service) holdRefusal(err error) error {
 	switch {
 	case errors.Is(err, rules.ErrNotHeld):
 		return status.Error(codes.NotFound, err.Error())
-	case errors.Is(err, rules.ErrOtherHold):
+	case errors.Is(err, rules.ErrOtherHold), errors.Is(err, rules.ErrEndedHold):
 		return status.Error(codes.AlreadyExists, err.Error())
 	case errors.Is(err, rules.ErrManyHolds):
 		return status.Error(codes.ResourceExhausted, err.Error())
@@ -168,7 +168,7 @@ func (s *Service) reserve(in *holdpb.ReserveRequest) (*holdpb.ReserveResponse, e
 		h.ID, h.GiveBack = in.GetIdempotencyKey(), in.GetGiveBack()
 		return h, err
 	}, s.engine.Hold, func(h *held) *holdpb.ReserveResponse {
-		out := &holdpb.ReserveResponse{Code: holdpb.Code(h.response.Code), RetryAfter: retryAfter(h.response), DeniedBy: h.response.DeniedBy()}
+		out := &holdpb.ReserveResponse{Code: holdpb.Code(h.response.Code), RetryAfter: retryAfter(h.response), DeniedBy: h.response.DeniedBy(), Replayed: h.hold.Again}
 		if h.response.Code == rules.OK {
 			out.ReservationId = h.hold.ID
 		}
@@ -186,7 +186,7 @@ func (s *Service) commit(in *holdpb.CommitRequest) (*holdpb.CommitResponse, erro
 		w.readHold(o, in.GetDomain(), in.GetDescriptors(), in.GetActualAmount())
 		return rules.Hold{ID: in.GetReservationId()}, nil
 	}, do, func(h *held) *holdpb.CommitResponse {
-		return &holdpb.CommitResponse{ReservationReleased: h.hold.ID != ""}
+		return &holdpb.CommitResponse{ReservationReleased: h.hold.ID != "", Replayed: h.hold.Again, Capped: h.hold.Capped}
 	})
 	if status.Code(err) == codes.NotFound {
 		return &holdpb.CommitResponse{}, nil
@@ -201,7 +201,7 @@ func (s *Service) extend(in *holdpb.ExtendRequest) (*holdpb.ExtendResponse, erro
 		h.ID, h.Step = in.GetReservationId(), in.GetIdempotencyKey()
 		return h, err
 	}, s.engine.Extend, func(h *held) *holdpb.ExtendResponse {
-		return &holdpb.ExtendResponse{Code: holdpb.Code(h.response.Code), RetryAfter: retryAfter(h.response), DeniedBy: h.response.DeniedBy()}
+		return &holdpb.ExtendResponse{Code: holdpb.Code(h.response.Code), RetryAfter: retryAfter(h.response), DeniedBy: h.response.DeniedBy(), Replayed: h.hold.Again}
 	})
 }
 
@@ -209,7 +209,7 @@ func (s *Service) release(in *holdpb.ReleaseRequest) (*holdpb.ReleaseResponse, e
 	return withHold(s, func(w *scratch, o *Options) (h rules.Hold, err error) {
 		w.readHold(o, in.GetDomain(), in.GetDescriptors(), 0)
 		return rules.Hold{ID: in.GetReservationId()}, nil
-	}, s.releaseHold, func(*held) *holdpb.ReleaseResponse { return &holdpb.ReleaseResponse{} })
+	}, s.releaseHold, func(h *held) *holdpb.ReleaseResponse { return &holdpb.ReleaseResponse{Replayed: h.hold.Again} })
 }
 
 func (s *Service) releaseHold(h *rules.Hold, _ *rules.Response) error { return s.engine.Release(h) }

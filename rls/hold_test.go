@@ -44,9 +44,10 @@ func TestHolds_GRPC(t *testing.T) {
 	ten := []*holdpb.Descriptor{held1(0, "ten", "x")}
 	reserve := &holdpb.ReserveRequest{Domain: "d", Descriptors: ten, Amount: 6, Ttl: durationpb.New(time.Minute), IdempotencyKey: "a"}
 	var out holdpb.ReserveResponse
-	for range 2 {
+	for _, replayed := range []bool{false, true} {
 		require.Equal(t, codes.OK, call(holdService+"/Reserve", reserve, &out))
 		require.Equal(t, holdpb.Code_OK, out.Code)
+		require.Equal(t, replayed, out.Replayed)
 		require.Equal(t, "a", out.ReservationId)
 	}
 	require.Equal(t, codes.OK, call(holdService+"/Reserve", &holdpb.ReserveRequest{Domain: "d", Descriptors: ten, Amount: 5}, &out))
@@ -66,10 +67,12 @@ func TestHolds_GRPC(t *testing.T) {
 
 	var done holdpb.CommitResponse
 	commit := &holdpb.CommitRequest{Domain: "d", Descriptors: ten, ReservationId: "a", ActualAmount: 3}
-	for range 2 {
+	for _, replayed := range []bool{false, true} {
 		require.Equal(t, codes.OK, call(holdService+"/Commit", commit, &done))
 		require.True(t, done.ReservationReleased)
+		require.Equal(t, replayed, done.Replayed)
 	}
+	require.Equal(t, codes.AlreadyExists, call(holdService+"/Reserve", reserve, &out), "the hold has ended")
 	commit.ActualAmount = 4
 	require.Equal(t, codes.OK, call(holdService+"/Commit", commit, &done))
 	require.False(t, done.ReservationReleased)
@@ -130,12 +133,13 @@ func TestHolds_HTTP(t *testing.T) {
 		want       string
 	}{
 		{"/hold", `{` + ten + `,"hits":6,"ttl":"1m"}`, []string{"a"}, 200, `{"id":"a","code":"OK","statuses":[{"code":"OK","rule":"d.ten","limit":10,"remaining":4}]}`},
-		{"/hold", `{` + ten + `,"hits":6,"id":"a"}`, nil, 200, `{"id":"a","code":"OK","statuses":[{"code":"OK","rule":"d.ten","limit":10,"remaining":4}]}`},
+		{"/hold", `{` + ten + `,"hits":6,"id":"a"}`, nil, 200, `{"id":"a","code":"OK","replayed":true,"statuses":[{"code":"OK","rule":"d.ten","limit":10,"remaining":4}]}`},
 		{"/hold", `{` + ten + `,"hits":5,"id":"a"}`, nil, 409, "the id of the hold is that of another request"},
 		{"/hold", `{` + ten + `,"hits":5,"id":"a"}`, []string{"b"}, 400, "id and the header Idempotency-Key differ"},
 		{"/hold", `{` + ten + `,"hits":5}`, []string{"b", "c"}, 400, "2 headers Idempotency-Key"},
 		{"/hold", `{` + ten + `,"hits":5,"id":"b"}`, nil, 429, `{"id":"b","code":"OVER_LIMIT","denied_by":"d.ten","retry_after":`},
 		{"/extend", `{` + ten + `,"hits":3,"id":"a","step":"1","ttl":"2m"}`, nil, 200, `"remaining":1`},
+		{"/extend", `{` + ten + `,"hits":3,"id":"a","step":"1","ttl":"2m"}`, nil, 200, `"replayed":true`},
 		{"/extend", `{` + ten + `,"hits":2,"id":"a"}`, nil, 429, `"OVER_LIMIT"`},
 		{"/extend", `{` + ten + `,"id":"a"}`, nil, 400, "descriptor 0 has no hits"},
 		{"/extend", `{` + ten + `,"hits":1}`, nil, 400, "there is no id"},
@@ -143,10 +147,14 @@ func TestHolds_HTTP(t *testing.T) {
 		{"/settle", `{` + ten + `,"hits":2,"id":"a","ttl":"1m"}`, nil, 400, "ttl is not of this call"},
 		{"/settle", `{` + ten + `,"hits":2,"id":"b"}`, nil, 404, "there is no such hold"},
 		{"/settle", `{` + ten + `,"hits":0,"id":"a"}`, nil, 200, `{"id":"a","code":"OK","statuses":[]}`},
-		{"/settle", `{` + ten + `,"hits":0}`, []string{"a"}, 200, `"OK"`},
+		{"/settle", `{` + ten + `,"hits":0}`, []string{"a"}, 200, `{"id":"a","code":"OK","replayed":true,"statuses":[]}`},
+		{"/hold", `{` + ten + `,"hits":6,"id":"a"}`, nil, 409, "the hold of this id has ended"},
+		{"/settle", `{"domain":"d","descriptors":[{"entries":[{"key":"no","value":"x"}]}],"hits":0,"id":"a"}`, nil, 404, "there is no such hold"},
+		{"/extend", `{"domain":"no","descriptors":[{"entries":[{"key":"ten","value":"x"}]}],"hits":0,"id":"a"}`, nil, 404, "there is no such hold"},
 		{"/release", `{` + ten + `,"id":"b","hits":1}`, nil, 400, "hits are not of this call"},
 		{"/hold", `{` + ten + `,"hits":10,"id":"b"}`, nil, 200, `"remaining":0`},
 		{"/release", `{` + ten + `,"id":"b"}`, nil, 200, `"OK"`},
+		{"/release", `{` + ten + `,"id":"b"}`, nil, 200, `"replayed":true`},
 		{"/hold", `{` + ten + `,"hits":11,"id":"c"}`, nil, 429, `"denied_by":"d.ten","statuses"`},
 		{"/hold", `{` + ten + `,"id":"1"}`, nil, 200, `"remaining":9`},
 		{"/hold", `{` + ten + `,"id":"2"}`, nil, 200, `"remaining":8`},

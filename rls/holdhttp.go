@@ -43,12 +43,14 @@ type descriptorJSON struct {
 	} `json:"limit"`
 }
 
-// heldJSON is the answer to /hold and /extend.
+// heldJSON is the answer to all four.
 type heldJSON struct {
 	ID       string       `json:"id"`
 	Code     string       `json:"code"`
 	DeniedBy string       `json:"denied_by,omitempty"`
 	Wait     *float64     `json:"retry_after,omitempty"` // seconds
+	Replayed bool         `json:"replayed,omitempty"`    // an earlier call has done it
+	Capped   bool         `json:"capped,omitempty"`      // a settlement was charged up to max_debt only
 	Statuses []statusJSON `json:"statuses"`
 }
 
@@ -70,10 +72,10 @@ type verb struct {
 // is the call. A body is at most as large as the bounds of Options let a request be, without spaces, and unknown fields are refused.
 //
 // The answer is 200 for what was done, and 429 for a /hold or /extend that was denied, with Retry-After unless waiting does
-// not help. 400 is for what is no such request, or has an Idempotency-Key header and another id; 408 for a body that has not
-// come in Options.MessageTime; 404 for a hold that
-// is not there (any more); 409 for an id of another request; 413 for a body that is too large; 501 if the Store keeps
-// no holds; 503 if it does not answer, if there is no room for another hold, or if too many
+// not help. The answer to a call that was made before has "replayed": true. 400 is for what is no such request, or has an
+// Idempotency-Key header and another id; 408 for a body that has not come in Options.MessageTime; 404 for a hold that
+// is not there (any more); 409 for an id of another request, or of a hold that has ended; 413 for a body that is too
+// large; 501 if the Store keeps no holds; 503 if it does not answer, if there is no room for another hold, or if too many
 // large bodies are under way. Those have the error as text.
 func (s *Service) Holds() http.Handler {
 	settle := func(h *rules.Hold, _ *rules.Response) error { return s.engine.Settle(h) }
@@ -239,7 +241,7 @@ func (in *holdJSON) descriptor(w *scratch, o *Options, i int) {
 
 // answerOf is the answer to a call that was made.
 func answerOf(h *held, v *verb) *heldJSON {
-	out := &heldJSON{ID: h.hold.ID, Code: rules.OK.String(), Statuses: []statusJSON{}}
+	out := &heldJSON{ID: h.hold.ID, Code: rules.OK.String(), Replayed: h.hold.Again, Capped: h.hold.Capped, Statuses: []statusJSON{}}
 	if !v.answers {
 		return out
 	}

@@ -153,10 +153,12 @@ type work struct {
 	refund  bool
 	limited bool
 	shadow  bool
-	over    bool // known before it is charged
-	full    bool // the counter has no room for the hits
-	stopped bool // not charged, since another descriptor is over
-	idle    bool // an Extend asks for nothing of it
+	over    bool   // known before it is charged
+	full    bool   // the counter has no room for the hits
+	stopped bool   // not charged, since another descriptor is over
+	idle    bool   // a Hold or an Extend asks for nothing of it
+	named   int    // so many entries of the descriptor name what is held, and the others are counts for weights
+	debt    uint64 // the most that a settlement charges beyond what was held
 }
 
 // The errors of Decide for incomplete requests.
@@ -198,7 +200,7 @@ func (e *Engine) Decide(req *Request, resp *Response) error {
 	}
 	now := e.clock.Now()
 	if now >= e.holds.next.Load() {
-		e.lapse(now)
+		e.lapseSome(now)
 	}
 	switch {
 	case e.config.Store != nil:
@@ -283,6 +285,7 @@ func (e *Engine) resolve(g *generation, d *domainState, req *Request, resp *Resp
 		}
 		w.id, w.counter, w.counts, w.limited = h.sum(), d.counters[o.Unit], true, true
 		w.limit, w.scale, w.series = uint64(o.Requests), 1, d.override
+		w.debt = debtTimes * w.limit
 		w.near = near(e.config.NearRatio, w.limit)
 		w.bound()
 		st.Limited, st.Requests, st.Unit, st.Period = true, o.Requests, o.Unit, o.Unit.Period()
@@ -300,7 +303,7 @@ func (e *Engine) resolve(g *generation, d *domainState, req *Request, resp *Resp
 	state := &g.rules[r.index]
 	w.id = d.id(r, desc.Entries)
 	w.counter, w.counts, w.limited, w.shadow = state.counter, r.counting, true, r.shadow
-	w.limit, w.scale, w.near, w.offset = r.limit, r.scale, state.near, state.offset
+	w.limit, w.scale, w.near, w.offset, w.debt = r.limit, r.scale, state.near, state.offset, r.debt
 	st.Fault = w.weigh(r, desc)
 	w.series = state.series
 	own := desc.Entries[:len(r.levels)]

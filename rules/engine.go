@@ -39,9 +39,10 @@ type Config struct {
 	Shadow bool
 	// Quota makes all descriptors quotas, also those without a rule. Descriptors with an unlimited rule are no quotas.
 	Quota bool
-	// MaxHolds bounds the holds, and the Extends of holds, that are open at the same time in the engine's memory, and those
-	// that have been settled and are remembered. Hold and Extend return ErrManyHolds if there are more. 0 means 100,000; a
-	// hold of one limit takes some 800 bytes. A Store has bounds of its own.
+	// MaxHolds bounds the limits that are held at the same time in the engine's memory, and those of Extends: a hold of three
+	// limits counts as three. Half of it is divided evenly among the domains with rules, the rest is for whoever comes first.
+	// Hold and Extend return ErrManyHolds for more. Each domain remembers as many ends of holds as its even part of MaxHolds.
+	// 0 means 100,000; a limit that is held takes some 600 bytes. A Store has bounds of its own.
 	MaxHolds int
 	// MaxHoldTTL is the longest Hold.TTL. 0 means an hour.
 	MaxHoldTTL time.Duration
@@ -82,6 +83,7 @@ type Engine struct {
 	admin    sync.Mutex // guards the fields below
 	groups   map[string]*counters
 	kept     map[string]*kept
+	absent   map[string]*kept            // of rules that are not in force, while they count something
 	shared   map[StoreLimit]StoreCounter // with a Store, instead of groups and kept
 	domains  map[string]*domainSeries
 	previous []*series // of the rules in force, by Rule.index
@@ -102,6 +104,7 @@ type domainSeries struct {
 type kept struct {
 	counter
 	config sluice.Config
+	gone   uint64 // the first generation without the rule, 0 while it is in force
 }
 
 // generation is a set in force. It does not change.
@@ -155,7 +158,7 @@ func newEngine(set *Set, c Config, key sipKey) (*Engine, error) {
 	}
 	e := &Engine{
 		config: c, clock: c.Clock, key: key,
-		groups: map[string]*counters{}, kept: map[string]*kept{}, domains: map[string]*domainSeries{},
+		groups: map[string]*counters{}, kept: map[string]*kept{}, absent: map[string]*kept{}, domains: map[string]*domainSeries{},
 	}
 	e.seriesLeft.Store(int64(c.MaxSeries))
 	e.holds.next.Store(math.MaxInt64)
@@ -186,7 +189,7 @@ func (e *Engine) base(o *domainOptions) sluice.Config {
 
 // Swap puts other rules into force. Counts stay: the counts of windows belong to domains, entries and
 // units, and a rule with a limiter of its own keeps it, found by its path, unless more than its
-// limit has changed. New values of max_keys and overflow, of a domain or of such a rule, take effect when the
+// limit has changed. If ten Swaps in a row have not had the rule, its limiter is gone. New values of max_keys and overflow, of a domain or of such a rule, take effect when the
 // process starts again. If ten Swaps in a row have not named a domain and it then comes back, its statistics begin
 // anew, and its counters are chosen anew. Counters of its own stay until all of their keys are
 // idle. Calls that start after Swap has returned are decided by the new rules, and each
@@ -246,7 +249,7 @@ func (e *Engine) keep(r *Rule) (*kept, error) {
 	if r.unlimited || r.counting && !r.ownCounter {
 		return nil, nil
 	}
-	if old := e.kept[r.identity()]; old != nil && old.fits(r) {
+	if old := cmp.Or(e.kept[r.identity()], e.absent[r.identity()]); old != nil && old.fits(r) {
 		return old, nil
 	}
 	base := e.base(&r.domain.domainOptions)
@@ -306,14 +309,11 @@ func (e *Engine) commit(g *generation, groups map[string]*counters, limiters []*
 		}
 		g.rules[i] = state
 	}
-	for identity, k := range e.kept {
-		if next[identity] != k {
-			e.retire(k.limiter)
-		}
-	}
+	e.part(next, g.number)
 	idle := e.commitShared(g, opened)
 	e.kept, e.previous = next, all
 	e.number = g.number
+	e.holds.share(e.config.MaxHolds, len(g.domains))
 	e.now.Store(g)
 	for _, c := range idle {
 		c.Close()
@@ -321,7 +321,31 @@ func (e *Engine) commit(g *generation, groups map[string]*counters, limiters []*
 	e.forget(g)
 }
 
-// forgetAfter is how many generations in a row a domain must be missing from.
+// part puts the limiters of rules that are no longer in force aside, so that a rule that comes back finds its counts. A
+// limiter goes when all its keys are idle, when it is absent from forgetAfter generations in a row, or when its rule has another.
+func (e *Engine) part(next map[string]*kept, number uint64) {
+	for identity, k := range e.kept {
+		if next[identity] == nil {
+			k.gone, e.absent[identity] = number, k
+		} else if next[identity] != k {
+			e.retire(k.limiter)
+		}
+	}
+	for identity, k := range e.absent {
+		k.limiter.Sweep()
+		switch {
+		case next[identity] == k:
+			k.gone = 0
+		case next[identity] == nil && k.limiter.Len() != 0 && number-k.gone+1 < forgetAfter:
+			continue
+		default:
+			e.retire(k.limiter)
+		}
+		delete(e.absent, identity)
+	}
+}
+
+// forgetAfter is how many generations in a row a domain, or a rule, must be missing from.
 const forgetAfter = 10
 
 // forget drops the state of domains that are not coming back. Counters of their own are only

@@ -3,6 +3,7 @@ package rules
 import (
 	"cmp"
 	"crypto/rand"
+	"errors"
 	"fmt"
 	"time"
 
@@ -28,11 +29,17 @@ type Hold struct {
 	// Step names an Extend in its hold, so that it can be repeated: an Extend of a step that was admitted charges nothing
 	// and is answered as admitted. Up to 128 bytes; an Extend without one is new each time.
 	Step string
+
+	// Again is set by each method: the same call was made before, and this one has changed nothing.
+	Again bool
+	// Capped is set by Settle: more was used than max_debt of a rule lets one hold owe, and only so much is charged.
+	Capped bool
 }
 
 // Bounds of holds.
 const (
 	maxHoldID      = 128
+	maxSteps       = 1024 // of a hold
 	defaultHoldTTL = 10 * time.Minute
 	// rememberHolds is how long the end of a hold is remembered, so that it can be repeated.
 	rememberHolds = 10 * time.Minute
@@ -44,29 +51,60 @@ const (
 // counts nothing, also in windows that count denied hits, and takes no refunds. A hold that only Config.Shadow
 // lets pass holds nothing. In windows a held hit counts as one that has been counted.
 //
-// The same request with the same ID again holds nothing, and gets the first answer, while the hold is open and for
-// ten minutes after it has been settled. Another request with the ID gets ErrOtherHold. A denial and a hold that has
-// lapsed are not remembered: the request is then judged anew.
+// Limits that are asked for 0 hits are never in the way. If no rule limits any descriptor, nothing is held.
 //
-// Open holds survive Swap: they are settled with the limiters that they were made with. They do not survive the process:
-// in a Snapshot, and after a restart, their units are spent. With a Store any engine can settle a hold, as long as
-// its rules find the same limits; ErrNoHolds says that the Store is no HoldStore.
+// The same request with the same ID again holds nothing while the hold is open: it is admitted, with Hold.Again and the
+// numbers of now. Another request with the ID gets ErrOtherHold, and for ten minutes after a hold has been settled, as far as
+// there is room to remember it, any request gets ErrEndedHold. A denial and a hold that has lapsed are not remembered: the request
+// is then judged anew.
+//
+// Open holds survive Swap: what the rules still limit is settled, and the units of a limit that they have lost stay until
+// the hold's TTL. They do not survive the process: in a Snapshot, and after a restart, their units are spent. With a
+// Store any engine can settle a hold, as long as its rules find the same limits; ErrNoHolds says that the Store is no
+// HoldStore.
+//
+// MEANING.md lists what each call about a hold does.
 func (e *Engine) Hold(h *Hold, resp *Response) error {
 	if h.ID == "" {
 		h.ID = rand.Text()
 	}
-	g, d, err := e.beginHold(h, resp, holding)
-	if err != nil {
-		return err
+	return e.chargeFor(h, resp, holding)
+}
+
+// chargeFor is Hold, and Extend.
+func (e *Engine) chargeFor(h *Hold, resp *Response, use hitsUse) error {
+	g, d, limited, err := e.beginHold(h, resp, use)
+	if err == nil {
+		err = e.holdable(resp)
 	}
-	now := e.clock.Now()
-	if e.config.Store != nil {
-		err = e.holdShared(g, d, h, resp, now)
-	} else {
-		err = e.holdHere(d, h, resp, now)
+	if err == nil && limited {
+		for i := range resp.work {
+			resp.work[i].idle = resp.work[i].hits == 0
+		}
+		now := e.clock.Now()
+		switch {
+		case e.config.Store != nil:
+			err = e.chargeShared(g, d, h, resp, now, use)
+		case use == holding:
+			err = e.holdHere(h, resp, now)
+		default:
+			err = e.extendHere(h, resp, now)
+		}
+	}
+	if err != nil && e.watchedOnly(err) == nil {
+		resp.reset(len(h.Request.Descriptors))
+		err = nil
 	}
 	if err == nil {
 		d.answered(resp)
+	}
+	return err
+}
+
+// watchedOnly is nil for an ErrNotHeld under Config.Shadow, which holds nothing that it would deny.
+func (e *Engine) watchedOnly(err error) error {
+	if e.config.Shadow && errors.Is(err, ErrNotHeld) {
+		return nil
 	}
 	return err
 }
@@ -76,32 +114,15 @@ func (e *Engine) Hold(h *Hold, resp *Response) error {
 // what it does, and settles. Limits with 0 hits never deny it: if all are 0 it only prolongs the hold, by a TTL that may be another.
 // It also keeps the hold's units in flight for as long; in memory, until a unit of their limit from now, unless they have
 // lapsed. It is ErrNotHeld if there is no such hold.
-func (e *Engine) Extend(h *Hold, resp *Response) error {
-	g, d, err := e.beginHold(h, resp, settling)
-	if err != nil {
-		return err
-	}
-	for i := range resp.work {
-		resp.work[i].idle = resp.work[i].hits == 0
-	}
-	now := e.clock.Now()
-	if e.config.Store != nil {
-		err = e.extendShared(g, d, h, resp, now)
-	} else {
-		err = e.extendHere(d, h, resp, now)
-	}
-	if err == nil {
-		d.answered(resp)
-	}
-	return err
-}
+func (e *Engine) Extend(h *Hold, resp *Response) error { return e.chargeFor(h, resp, extending) }
 
 // Settle ends a hold: the hits of the request are what was used in all, estimate and extensions together. What has
 // been held beyond that is given back, as far as it would still be there if it had not been held; what was used
-// beyond it is charged, above the limit if it must be. See sluice.Reservation.Settle.
+// beyond it is charged, above the limit if it must be, and up to max_debt of the rule: see Hold.Capped and
+// sluice.Reservation.Settle.
 //
-// It is ErrNotHeld if there is no such hold: it was settled with other numbers, it has lapsed, or it has never been.
-// Nothing has changed then. The same Settle again is no error within ten minutes, and changes nothing.
+// It is ErrNotHeld if there is no such hold: it was settled with other numbers, it has lapsed, it has never been, or it is
+// of other descriptors. Nothing has changed then. The same Settle again is no error within ten minutes, and changes nothing.
 func (e *Engine) Settle(h *Hold) error { return e.end(h, false) }
 
 // Release gives all of a hold back. It is Settle with 0, whatever hits the request has.
@@ -117,14 +138,18 @@ func (e *Engine) end(h *Hold, released bool) error {
 	if released {
 		use = releasing
 	}
-	g, d, err := e.beginHold(h, resp, use)
-	if err != nil {
-		return err
+	g, d, limited, err := e.beginHold(h, resp, use)
+	if err == nil {
+		err = e.holdable(resp)
 	}
-	if e.config.Store != nil {
-		return e.settleShared(g, d, h, resp, released)
+	switch {
+	case err != nil || !limited:
+	case e.config.Store != nil:
+		err = e.settleShared(g, d, h, resp, released)
+	default:
+		err = e.settleHere(h, resp, released, e.clock.Now())
 	}
-	return e.settleHere(h, resp, released, e.clock.Now())
+	return e.watchedOnly(err)
 }
 
 // hitsUse says what the hits of a request stand for.
@@ -132,15 +157,18 @@ type hitsUse uint8
 
 const (
 	holding   hitsUse = iota // without a number they are 1
-	settling                 // there must be a number, also in Extend
+	extending                // there must be a number
+	settling                 // there must be a number
 	releasing                // they are 0, whatever the request says
 )
 
-// beginHold checks a call of a hold, and finds its limits. d is nil if the domain has no rules.
-func (e *Engine) beginHold(h *Hold, resp *Response, use hitsUse) (g *generation, d *domainState, err error) {
+// beginHold checks a call of a hold, and finds its limits. If there is none the call is answered: OK, or with an error. d is nil if
+// the domain has no rules.
+func (e *Engine) beginHold(h *Hold, resp *Response, use hitsUse) (g *generation, d *domainState, limited bool, err error) {
 	if err := h.check(); err != nil {
-		return nil, nil, err
+		return nil, nil, false, err
 	}
+	h.Again, h.Capped = false, false
 	if h.TTL = cmp.Or(h.TTL, defaultHoldTTL); h.TTL > e.config.MaxHoldTTL {
 		h.TTL = e.config.MaxHoldTTL
 	}
@@ -148,31 +176,60 @@ func (e *Engine) beginHold(h *Hold, resp *Response, use hitsUse) (g *generation,
 	g = e.now.Load()
 	if d = g.domains[h.Request.Domain]; d == nil {
 		e.unknown.add(h.Request.Domain, uint64(len(h.Request.Descriptors)))
-		for i := range resp.work { // the hold may be of rules that are gone
-			if use == settling && !h.counted(i, nil) {
-				return nil, nil, noHits(i)
-			}
-			resp.work[i].hits = h.hits(i, use)
-		}
-		return g, nil, nil
+		return g, nil, false, notHeldUnless(use == holding)
 	}
+	ruled, err := e.findHeld(g, d, h, resp, use)
+	if err != nil {
+		return nil, nil, false, err
+	}
+	if resp.limits() == 0 {
+		return g, d, false, notHeldUnless(use == holding || ruled)
+	}
+	return g, d, true, nil
+}
+
+func notHeldUnless(ok bool) error {
+	if ok {
+		return nil
+	}
+	return ErrNotHeld
+}
+
+// findHeld finds the limits of a call of a hold. ruled reports whether each descriptor has a rule or a limit of its own.
+func (e *Engine) findHeld(g *generation, d *domainState, h *Hold, resp *Response, use hitsUse) (ruled bool, err error) {
 	replaces := false
+	ruled = true
 	for i := range h.Request.Descriptors {
+		desc, w := &h.Request.Descriptors[i], &resp.work[i]
 		r := e.resolve(g, d, &h.Request, resp, i)
 		replaces = replaces || r != nil && len(r.replaces) != 0
+		ruled = ruled && (r != nil || desc.Override != nil)
+		if w.named = len(desc.Entries); r != nil && r.weights != nil {
+			w.named = len(r.levels)
+		}
 		switch fault := resp.Statuses[i].Fault; {
 		case use == releasing:
-			resp.work[i].hits = 0
+			w.hits = 0
 		case fault != "":
-			return nil, nil, &InvalidError{fmt.Sprintf("descriptor %d: %s", i, fault)}
-		case use == settling && !h.counted(i, r):
-			return nil, nil, noHits(i)
+			return false, &InvalidError{fmt.Sprintf("descriptor %d: %s", i, fault)}
+		case use != holding && !h.counted(i, r):
+			return false, noHits(i)
 		}
 	}
 	if replaces {
 		resp.replace()
 	}
-	return g, d, nil
+	return ruled, nil
+}
+
+// limits counts the descriptors with a limit.
+func (resp *Response) limits() (n int) {
+	for i := range resp.work {
+		if resp.work[i].limited {
+			n++
+		}
+	}
+	return n
 }
 
 func noHits(i int) error {
@@ -183,17 +240,6 @@ func noHits(i int) error {
 func (h *Hold) counted(i int, r *Rule) bool {
 	d := &h.Request.Descriptors[i]
 	return d.Hits != nil || h.Request.Hits != 0 || r != nil && r.weights != nil && len(d.Entries) > len(r.levels)
-}
-
-// hits is the hits of a descriptor without a rule.
-func (h *Hold) hits(i int, use hitsUse) uint64 {
-	switch n := h.Request.Descriptors[i].Hits; {
-	case use == releasing:
-		return 0
-	case n != nil:
-		return *n
-	}
-	return uint64(max(h.Request.Hits, 1))
 }
 
 func (h *Hold) check() error {
@@ -332,6 +378,9 @@ func (e *Engine) answerHold(w *work, st *Status, now int64, stop bool, all sluic
 		w.limiterStatus(st, &shadow[0], !shadow[0].Allowed)
 	case w.second == nil:
 		w.answerLimiter(st, stop, all.Denied >= w.from && all.Denied < w.to, all.RetryAfter)
+		if stop {
+			st.Remaining = w.whole(uint64(w.key().Peek(0).Remaining))
+		}
 	case stop:
 		e.answerBoth(w, st, now, true, all.Denied >= w.from && all.Denied < w.to || !w.fitsBoth(), all.RetryAfter)
 		e.denials.absorb(w.denialID(st), now, w.hits, w.window(st, now)) // no refund comes for a hold
@@ -347,13 +396,30 @@ func (e *Engine) answerHold(w *work, st *Status, now int64, stop bool, all sluic
 	return made
 }
 
-// answerIdle fills in the status of a limit that an Extend asks nothing of, and that passes therefore.
+// answerIdle fills in the status of a limit that a call asks nothing of, and that passes therefore.
 func (w *work) answerIdle(st *Status, now int64) {
-	if look := w.key().Peek(0); w.counts {
+	look := w.key().Peek(0)
+	if w.counts {
 		w.windowStatus(st, w.left(st, now), min(uint64(w.most-look.Remaining), w.limit), false)
-	} else {
-		st.Remaining, st.ResetAfter = w.whole(uint64(look.Remaining)), roundUp(look.ResetAfter)
+		return
 	}
+	left := uint64(look.Remaining)
+	if w.second != nil {
+		more := w.second.key().Peek(0)
+		left += uint64(more.Remaining)
+	}
+	st.Remaining, st.ResetAfter = w.whole(left), roundUp(look.ResetAfter)
+}
+
+// answerAgain answers a call that was made before: it passes, with the numbers of now.
+func (e *Engine) answerAgain(h *Hold, resp *Response, now int64) {
+	for i := range resp.work {
+		if w := &resp.work[i]; w.limited {
+			w.answerIdle(&resp.Statuses[i], now)
+		}
+	}
+	e.conclude(resp)
+	h.Again = true
 }
 
 // concludeHold combines the statuses. Whatever has stopped the hold denies it.

@@ -1,49 +1,60 @@
 package rules
 
 import (
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
 	"errors"
 	"fmt"
 )
 
-// holdShared is Hold with a Store.
-func (e *Engine) holdShared(g *generation, d *domainState, h *Hold, resp *Response, now int64) error {
-	err := e.askHold(g, d, h, resp, now, func(s HoldStore, terms HoldTerms) (int, error) { return s.Hold(terms, resp.calls) })
-	switch {
-	case err != nil:
-	case resp.Code == OverLimit:
-		e.holds.denied.Add(1)
-	default:
-		e.holds.held.Add(1)
-		resp.estimated()
+// chargeShared is Hold and Extend with a Store.
+func (e *Engine) chargeShared(g *generation, d *domainState, h *Hold, resp *Response, now int64, use hitsUse) error {
+	store := e.config.Store.(HoldStore)
+	resp.holdCalls(g, d, h)
+	defer clear(resp.calls)
+	names := h.names(resp)
+	terms := h.terms(names, h.request(names))
+	do, denied, made := store.Hold, &e.holds.denied, &e.holds.held
+	if use == extending {
+		do, denied, made = store.Extend, &e.holds.cut, nil
 	}
-	return err
-}
-
-// extendShared is Extend with a Store.
-func (e *Engine) extendShared(g *generation, d *domainState, h *Hold, resp *Response, now int64) error {
-	err := e.askHold(g, d, h, resp, now, func(s HoldStore, terms HoldTerms) (int, error) { return s.Extend(terms, resp.calls) })
-	switch {
-	case err != nil:
-	case resp.Code == OverLimit:
-		e.holds.cut.Add(1)
-	default:
-		resp.estimated()
+	r, err := do(terms, resp.calls)
+	if err != nil {
+		return storeError(err)
 	}
-	return err
+	h.Again = r.Again
+	e.answerHeld(resp, now, r)
+	switch {
+	case r.Denied >= 0:
+		if resp.Code == OverLimit {
+			denied.Add(1)
+		}
+		return nil
+	case r.Again:
+		return nil
+	case made != nil:
+		made.Add(1)
+	}
+	for i := range resp.work {
+		if w := &resp.work[i]; w.limited {
+			w.series.estimate(w.hits)
+		}
+	}
+	return nil
 }
 
 // settleShared is Settle with a Store.
 func (e *Engine) settleShared(g *generation, d *domainState, h *Hold, resp *Response, released bool) error {
-	store, err := e.holdStore(resp)
-	if err != nil || d == nil {
-		return err
-	}
-	if resp.holdCalls(g, d, h); len(resp.calls) == 0 {
-		return nil
-	}
+	store := e.config.Store.(HoldStore)
+	resp.holdCalls(g, d, h)
 	defer clear(resp.calls)
-	if err := store.Settle(h.terms(), resp.calls); err != nil {
+	r, err := store.Settle(h.terms(h.names(resp), resp.usage()), resp.calls)
+	if err != nil {
 		return storeError(err)
+	}
+	if h.Again, h.Capped = r.Again, r.Capped; r.Again {
+		return nil
 	}
 	for i := range resp.work {
 		if w := &resp.work[i]; w.limited {
@@ -58,26 +69,33 @@ func (e *Engine) settleShared(g *generation, d *domainState, h *Hold, resp *Resp
 	return nil
 }
 
-func (e *Engine) holdStore(resp *Response) (HoldStore, error) {
-	store, ok := e.config.Store.(HoldStore)
-	if !ok {
-		return nil, ErrNoHolds
+// holdable returns an error if the Store keeps no holds of these limits.
+func (e *Engine) holdable(resp *Response) error {
+	if e.config.Store == nil {
+		return nil
+	}
+	if _, ok := e.config.Store.(HoldStore); !ok {
+		return ErrNoHolds
 	}
 	for i := range resp.work {
 		if resp.work[i].limited && resp.work[i].second != nil {
-			return nil, fmt.Errorf("%w of two budgets, and %s has then; want Decide and a refund, or a rule without then for what is held", ErrNoHolds, resp.Statuses[i].Rule.path)
+			return fmt.Errorf("%w of two budgets, and %s has then; want Decide and a refund, or a rule without then for what is held", ErrNoHolds, resp.Statuses[i].Rule.path)
 		}
 	}
-	return store, nil
+	return nil
 }
 
-func (h *Hold) terms() HoldTerms {
-	return HoldTerms{ID: h.ID, TTL: h.TTL, GiveBack: h.GiveBack, Remember: rememberHolds, Step: h.Step}
+func (h *Hold) terms(names, digest []byte) HoldTerms {
+	named, told := sha256.Sum256(names), sha256.Sum256(digest)
+	return HoldTerms{
+		Domain: h.Request.Domain, ID: h.ID, Names: hex.EncodeToString(named[:16]), Digest: binary.BigEndian.Uint64(told[:]),
+		TTL: h.TTL, GiveBack: h.GiveBack, Remember: rememberHolds, Step: h.Step,
+	}
 }
 
 // storeError is the error of a method of a HoldStore.
 func storeError(err error) error {
-	for _, own := range []error{ErrNotHeld, ErrOtherHold, ErrManyHolds} {
+	for _, own := range []error{ErrNotHeld, ErrEndedHold, ErrOtherHold, ErrManyHolds} {
 		if errors.Is(err, own) {
 			return own
 		}
@@ -88,37 +106,31 @@ func storeError(err error) error {
 	return fmt.Errorf("%w: %w", ErrStore, err)
 }
 
-// askHold charges all limits by ask, or none, and answers. A request without limits asks nothing.
-func (e *Engine) askHold(g *generation, d *domainState, h *Hold, resp *Response, now int64, ask func(HoldStore, HoldTerms) (int, error)) error {
-	store, err := e.holdStore(resp)
-	if err != nil || d == nil {
-		return err
-	}
-	resp.holdCalls(g, d, h)
-	denied := -1
-	if len(resp.calls) > 0 {
-		if denied, err = ask(store, h.terms()); err != nil {
-			return storeError(err)
-		}
-	}
+// answerHeld answers a Hold or an Extend from the results of its calls.
+func (e *Engine) answerHeld(resp *Response, now int64, r HoldResult) {
+	denied := r.Denied
 	for i := range resp.work {
 		w := &resp.work[i]
 		if !w.limited {
 			continue
 		}
 		c := &resp.calls[w.from]
+		if r.Again {
+			w.hits, w.idle = 0, true
+		}
 		w.stopped, w.over = denied >= 0, denied >= 0 && w.from == denied
-		if w.stopped && !w.over {
+		if w.stopped && !w.over && !w.idle {
 			w.over = w.exceeds(c)
 		}
 		st := &resp.Statuses[i]
 		if w.answered(st, now, c); w.idle || !w.stopped && !w.shadow { // hits that came since must not deny what is held
 			st.Code, st.Over, st.RetryAfter = OK, false, 0
 		}
+		if w.stopped && !w.counts && c.Decision.Allowed { // of a look, which tells what the hits would leave
+			st.Remaining = w.whole(uint64(c.Decision.Remaining) + c.Hits)
+		}
 	}
-	clear(resp.calls)
 	e.concludeHold(resp, denied >= 0)
-	return nil
 }
 
 // holdCalls lists the calls of the limits. Descriptors with the same count of one counter make one call, since
@@ -134,10 +146,12 @@ func (resp *Response) holdCalls(g *generation, d *domainState, h *Hold) {
 		if c.Op = CountFitting; w.shadow {
 			c.Op = CountAll
 		}
+		c.Debt = w.debt
 		w.from = len(resp.calls)
 		for j := range resp.calls {
 			if o := &resp.calls[j]; o.Counter == c.Counter && o.Key == c.Key && o.Op == c.Op {
 				w.from = j
+				o.Debt += c.Debt
 				if o.Hits += c.Hits; c.Limit.Rate < o.Limit.Rate {
 					o.Limit = c.Limit
 				}
@@ -145,15 +159,6 @@ func (resp *Response) holdCalls(g *generation, d *domainState, h *Hold) {
 		}
 		if w.from == len(resp.calls) {
 			resp.calls = append(resp.calls, c)
-		}
-	}
-}
-
-// estimated counts the hits that a call has held.
-func (resp *Response) estimated() {
-	for i := range resp.work {
-		if w := &resp.work[i]; w.limited {
-			w.series.estimate(w.hits)
 		}
 	}
 }

@@ -17,34 +17,40 @@ import (
 type HoldStore interface {
 	Store
 
-	// Hold charges the Hits of each call, of CountFitting, or denies all: it returns the first call that stood in
-	// the way, or -1. Calls of CountAll never stand in the way: their hits are held all the same.
+	// Hold charges the Hits of each call, of CountFitting, or denies all: HoldResult.Denied is the first call that stood in
+	// the way. Calls of CountAll never stand in the way: a window holds their hits all the same, another limit if they
+	// fit, and else none of them.
 	//
-	// If the keys have a hold of this id, nothing is charged. It is then the answer -1 if they have been held, or settled
-	// within HoldTerms.Remember, with the same Hits; and ErrOtherHold otherwise. A denial is not remembered. The error is
-	// ErrManyHolds if a key has no room for more holds.
-	Hold(terms HoldTerms, calls []StoreCall) (denied int, err error)
+	// If the domain has a hold of this id, nothing is charged. It is Again if it is open, and of the same Names, Digest and
+	// Hits. If it has been settled within HoldTerms.Remember, the error is ErrEndedHold, and otherwise ErrOtherHold. A denial is not
+	// remembered. The error is ErrManyHolds if a key has no room for more holds.
+	Hold(terms HoldTerms, calls []StoreCall) (HoldResult, error)
 
 	// Settle ends the hold. Hits is what has been used of each key. What has been held beyond it is given back
 	// as far as it would still be there without the hold; what has been used beyond what was held is charged, above
-	// the limit if it must be. A key of a limit of units in flight gets all of its units back, whatever Hits says.
+	// the limit if it must be, up to StoreCall.Debt. A key of a limit of units in flight gets all of its units back, whatever
+	// Hits says.
 	//
-	// If any of the keys does not have the hold, the error is ErrNotHeld and nothing changes. But a hold that has
-	// been settled with the same Hits within HoldTerms.Remember is answered again as the first time.
-	Settle(terms HoldTerms, calls []StoreCall) error
+	// If any of the keys does not have the hold of these Names, the error is ErrNotHeld and nothing changes. But a hold that has
+	// been settled with the same Digest within HoldTerms.Remember is answered again as the first time.
+	Settle(terms HoldTerms, calls []StoreCall) (HoldResult, error)
 
-	// Extend charges Hits more to each key of the hold, or denies all, and returns the first call that stood in the
-	// way, or -1. Calls with 0 hits never stand in the way. If nothing was denied, the hold lapses terms.TTL from now. The
-	// error is ErrNotHeld if any of the keys does not have the hold.
+	// Extend charges Hits more to each key of the hold, or denies all as Hold does. Calls with 0 hits never stand in the way. If
+	// nothing was denied, the hold lapses terms.TTL from now. The error is ErrNotHeld if any of the keys does not have
+	// the hold of these Names.
 	//
-	// If terms.Step is not "", an Extend of a step that the hold has made already is answered -1 and charges nothing.
-	Extend(terms HoldTerms, calls []StoreCall) (denied int, err error)
+	// If terms.Step is not "", an Extend of a step that the hold has made already is Again, and charges nothing.
+	Extend(terms HoldTerms, calls []StoreCall) (HoldResult, error)
 }
 
 // HoldTerms say which hold a call of a HoldStore is about.
 type HoldTerms struct {
-	// ID is 1 to 128 bytes of ASCII, visible and without spaces. It is the hold's in each key of its calls.
-	ID string
+	// Domain and ID name the hold. ID is 1 to 128 bytes of ASCII, visible and without spaces. Names is a digest of the descriptors
+	// that the hold is of: 32 characters of hexadecimal.
+	Domain, ID, Names string
+	// Digest is a digest of the hits of all descriptors, those without a limit too: of the request in Hold, and of what was used
+	// in Settle.
+	Digest uint64
 	// TTL is how long after Hold, or after the last Extend, a hold lapses that is not settled. Its units are then
 	// spent, or if GiveBack is true are given back as Settle does with 0. GiveBack is that of the Hold: Settle and
 	// Extend ignore it.
@@ -56,10 +62,19 @@ type HoldTerms struct {
 	Step string
 }
 
+// HoldResult is the outcome of a call of a HoldStore that had no error.
+type HoldResult struct {
+	Denied int  // the first call that stood in the way, or -1
+	Again  bool // the call was made before, and this one has changed nothing
+	Capped bool // a Settle has charged less than was used, by StoreCall.Debt
+}
+
 // The errors of holds.
 var (
 	// ErrNotHeld: there is no such hold. It has been settled, it has lapsed, or it has never been.
 	ErrNotHeld = errors.New("rules: there is no such hold: it has been settled, has lapsed, or has never been")
+	// ErrEndedHold: the id is that of a hold that was settled or released.
+	ErrEndedHold = errors.New("rules: the hold of this id has ended; want an id of its own for each call")
 	// ErrOtherHold: the id is that of a hold of another request.
 	ErrOtherHold = errors.New("rules: the id of the hold is that of another request; want an id of its own for each")
 	// ErrManyHolds: there is no room for another hold.

@@ -74,7 +74,7 @@ func TestHold_Again(t *testing.T) {
 	five := func() *Hold { return holdOf("a", withHits("tokens=u", 5)) }
 	require.True(t, w.hold(five()))
 	require.True(t, w.hold(five()))
-	require.EqualValues(t, 995, w.resp.Statuses[0].Remaining, "the first answer")
+	require.EqualValues(t, 995, w.resp.Statuses[0].Remaining)
 	require.Equal(t, 995, w.left("tokens=u"))
 	require.ErrorIs(t, w.Hold(holdOf("a", withHits("tokens=u", 6)), &w.resp), ErrOtherHold)
 	require.ErrorIs(t, w.Hold(holdOf("a", withHits("tokens=v", 5)), &w.resp), ErrOtherHold)
@@ -98,7 +98,7 @@ func TestHold_Again(t *testing.T) {
 	require.ErrorIs(t, w.Settle(holdOf("a", withHits("tokens=u", 3))), ErrNotHeld)
 	require.ErrorIs(t, w.Release(twelve), ErrNotHeld)
 	require.ErrorIs(t, w.Extend(more, &w.resp), ErrNotHeld)
-	require.True(t, w.hold(five()), "the first answer")
+	require.ErrorIs(t, w.Hold(five(), &w.resp), ErrEndedHold)
 	require.Equal(t, 988, w.left("tokens=u"))
 
 	w.clock.Advance(rememberHolds)
@@ -153,18 +153,17 @@ func TestHold_LaterWindow(t *testing.T) {
 	require.Equal(t, 1, w.left("user=u"))
 }
 
-// TestHold_Swap: open holds are settled with the limiters that they were made with.
+// TestHold_Swap: a hold of rules that are gone is not settled, and is when they are back.
 func TestHold_Swap(t *testing.T) {
 	w := newWorld(t, Config{}, tokenRules)
 	ds := []Descriptor{withHits("tokens=u", 100), withHits("bucket=u", 50)}
 	require.True(t, w.hold(holdOf("a", ds...)))
-	require.True(t, w.hold(holdOf("b", ds...)))
 	require.NoError(t, w.Swap(mustLoad(t, "domain: other\ndescriptors: [{key: k, rate_limit: {unit: day, requests_per_unit: 1}}]")))
-	require.NoError(t, w.Settle(holdOf("a", withHits("tokens=u", 30), withHits("bucket=u", 40))))
+	used := holdOf("a", withHits("tokens=u", 30), withHits("bucket=u", 40))
+	require.ErrorIs(t, w.Settle(used), ErrNotHeld)
 	require.NoError(t, w.Swap(mustLoad(t, tokenRules)))
-	require.Equal(t, 870, w.left("tokens=u"), "counters outlive their rules, and 70 are back")
-	require.NoError(t, w.Release(holdOf("b", ds...)))
-	require.Equal(t, 970, w.left("tokens=u"))
+	require.NoError(t, w.Settle(used))
+	require.Equal(t, []int{970, 60}, []int{w.left("tokens=u"), w.left("bucket=u")}, "counters outlive their rules")
 }
 
 // TestHold_Bounds: more holds than Config.MaxHolds are an error that says so, and hold nothing.
@@ -180,7 +179,7 @@ func TestHold_Bounds(t *testing.T) {
 		require.True(t, w.hold(one(fmt.Sprint(i))))
 		require.NoError(t, w.Settle(one(fmt.Sprint(i))))
 	}
-	require.Len(t, w.holds.byID, 1+3, "the ends that are remembered are bounded, too")
+	require.Len(t, w.holds.domains["d"].byID, 1+3, "the ends that are remembered are bounded, too")
 	require.ErrorIs(t, w.Settle(one("0")), ErrNotHeld)
 	require.NoError(t, w.Settle(one("9")))
 }
@@ -401,9 +400,9 @@ descriptors:
 	}
 	all.Wait()
 	w.clock.Advance(defaultHoldTTL)
+	n := w.Holds()
 	require.Equal(t, limit-int(used), w.left("window=w"))
 	require.Equal(t, limit-int(used), w.left("log=w"))
-	n := w.Holds()
 	require.Equal(t, Holds{Held: 4000, Settled: n.Settled, Released: n.Released, Lapsed: 4000 - n.Settled - n.Released}, n)
 }
 

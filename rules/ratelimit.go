@@ -26,6 +26,8 @@ type rateLimitReader struct {
 
 	algorithm        sluice.Algorithm
 	burst, soft      int64
+	maxDebt          int64
+	hasMaxDebt       bool
 	period           time.Duration
 	multiplier       int64
 	blockFor, offset time.Duration
@@ -94,6 +96,8 @@ func (r *rateLimitReader) read(f field) {
 		r.burst, _ = r.number(f, r.path, 1, math.MaxInt32)
 	case "soft":
 		r.soft, _ = r.number(f, r.path, 0, math.MaxInt32)
+	case "max_debt":
+		r.maxDebt, r.hasMaxDebt = r.number(f, r.path, 0, math.MaxUint32)
 	case "block_for":
 		r.blockFor = r.duration(f, 0)
 	case "offset":
@@ -236,6 +240,7 @@ func (r *rateLimitReader) shape() {
 	fixed := !hasAlgorithm || r.algorithm == sluice.FixedWindow
 	denied := r.deniedCount(fixed)
 	r.checkThen()
+	r.checkMaxDebt()
 	c := sluice.Config{
 		Algorithm: sluice.FixedWindow, Limit: sluice.Per(int(o.limit), o.period), Offset: r.offset,
 		Soft: int(r.soft), BlockFor: r.blockFor, CountDenied: denied, Hash: sluice.HashStable,

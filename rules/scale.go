@@ -1,9 +1,29 @@
 package rules
 
-import "math"
+import (
+	"math"
+
+	"github.com/sluice-go/sluice"
+)
 
 // maxScale is the most that scale can be.
 const maxScale = 1_000_000_000
+
+// debtTimes is how many times its limit a rule lets one settlement charge beyond what was held, without max_debt. So many
+// times more than the whole limit is a mistake of who counts, rather than use; and it is paid off in so many periods.
+const debtTimes = 10
+
+// defaultDebt is max_debt where the file has none.
+func (o *rateLimit) defaultDebt(burst uint64) uint64 {
+	return min(max(o.limit, burst), math.MaxInt64/debtTimes) * debtTimes
+}
+
+// checkMaxDebt refuses a bound on what units in flight never owe.
+func (r *rateLimitReader) checkMaxDebt() {
+	if f, ok := r.by.get("max_debt"); ok && r.algorithm == sluice.InFlight {
+		r.errorAt(f.value, r.path, "max_debt and algorithm: in-flight are both given, but what has ended uses nothing; want max_debt deleted")
+	}
+}
 
 // inUnits multiplies what is given in the place of requests_per_unit by scale. It returns false if a number then does not
 // fit in an int.
@@ -12,6 +32,10 @@ func (r *rateLimitReader) inUnits() bool {
 	o.limit = uint64(o.requests) * o.scale
 	r.burst *= int64(o.scale)
 	r.soft *= int64(o.scale)
+	o.debt = o.defaultDebt(uint64(r.burst))
+	if r.hasMaxDebt {
+		o.debt = uint64(r.maxDebt) * o.scale
+	}
 	if max(o.limit, uint64(r.burst), uint64(r.soft)) < math.MaxInt {
 		return true
 	}

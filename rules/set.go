@@ -233,6 +233,7 @@ type rateLimit struct {
 	deniedToo  bool           // count_denied: true, in the rule itself
 	scale      uint64         // units in one of requests
 	limit      uint64         // requests in units
+	debt       uint64         // max_debt in units
 	config     *sluice.Config // of the limiter, without MaxKeys, Overflow, Clock; nil if unlimited
 	at         place
 }
@@ -303,6 +304,9 @@ func (r *Rule) String() string {
 	}
 	if c.Soft != 0 {
 		s += fmt.Sprintf(", soft: %d", c.Soft)
+	}
+	if r.debt != r.defaultDebt(uint64(c.Limit.Burst)) {
+		s += fmt.Sprintf(", max_debt: %d", r.debt/r.scale)
 	}
 	if c.BlockFor != 0 {
 		s += fmt.Sprintf(", block_for: %s", c.BlockFor)

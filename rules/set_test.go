@@ -15,8 +15,8 @@ func TestRule_String(t *testing.T) {
 		"requests_per_unit: 5, unit: day, offset: 2h":       "unit=DAY requests_per_unit=5, shadow_mode: false, quota_mode: false, offset: 2h0m0s",
 		"requests_per_unit: 5, period: 90s":                 "unit=UNKNOWN requests_per_unit=5, shadow_mode: false, quota_mode: false, period: 1m30s",
 		"requests_per_unit: 5, unit: minute, block_for: 5m": "unit=MINUTE requests_per_unit=5, shadow_mode: false, quota_mode: false, algorithm: fixed-window, block_for: 5m0s",
-		"requests_per_unit: 5, period: 90s, algorithm: gcra, burst: 7, soft: 2, block_for: 1h": "unit=UNKNOWN requests_per_unit=5, shadow_mode: false, quota_mode: false, " +
-			"period: 1m30s, algorithm: gcra, burst: 7, soft: 2, block_for: 1h0m0s",
+		"requests_per_unit: 5, period: 90s, algorithm: gcra, burst: 7, soft: 2, max_debt: 3, block_for: 1h": "unit=UNKNOWN requests_per_unit=5, shadow_mode: false, quota_mode: false, " +
+			"period: 1m30s, algorithm: gcra, burst: 7, soft: 2, max_debt: 3, block_for: 1h0m0s",
 	} {
 		rule := mustLoad(t, "domain: d\ndescriptors:\n- {key: k, rate_limit: {"+given+"}}\n").Match("d", entries("k=x"))
 		require.NotNil(t, rule, given)

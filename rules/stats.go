@@ -102,8 +102,10 @@ func (e *Engine) Stats() Stats {
 			add(u, g[u].limiter)
 		}
 	}
-	for _, k := range e.kept {
-		add(UnknownUnit, k.limiter)
+	for _, limiters := range []map[string]*kept{e.kept, e.absent} {
+		for _, k := range limiters {
+			add(UnknownUnit, k.limiter)
+		}
 	}
 	out.Calls = make(map[string]Calls, len(e.domains))
 	for name, d := range e.domains {

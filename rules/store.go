@@ -89,6 +89,9 @@ type StoreCall struct {
 	// the same period.
 	Limit sluice.Limit
 
+	// Debt is, for HoldStore.Settle, the most hits that are charged beyond what was held.
+	Debt uint64
+
 	// Second, unless its Counter is nil, is a second budget of the call, for what Counter has no room for: see there.
 	Second StoreSecond
 

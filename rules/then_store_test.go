@@ -200,9 +200,9 @@ func TestThen_StoreHold(t *testing.T) {
 // noHold fails a test that holds.
 type noHold struct{ *modelStore }
 
-func (noHold) Hold(HoldTerms, []StoreCall) (int, error)   { panic("held") }
-func (noHold) Extend(HoldTerms, []StoreCall) (int, error) { panic("extended") }
-func (noHold) Settle(HoldTerms, []StoreCall) error        { panic("settled") }
+func (noHold) Hold(HoldTerms, []StoreCall) (HoldResult, error)   { panic("held") }
+func (noHold) Extend(HoldTerms, []StoreCall) (HoldResult, error) { panic("extended") }
+func (noHold) Settle(HoldTerms, []StoreCall) (HoldResult, error) { panic("settled") }
 
 // recorder notes what a Store is asked.
 type recorder struct {

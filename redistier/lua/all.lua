@@ -123,7 +123,7 @@ local function look(i, call)
   return judge(i, struct.pack('>BI4', 0, 0) .. n .. string.sub(ARGV[i], 15), call)
 end
 
-local said = {[4294967294] = 'SLUICEHOLDS the key has too many holds', [4294967293] = 'SLUICEOTHERHOLD the id is that of another hold'}
+local said = {[4294967294] = 'SLUICEHOLDS the key has too many holds', [4294967293] = 'SLUICEOTHERHOLD the id is that of another hold', [4294967292] = 'SLUICEENDEDHOLD the hold of the id has ended'}
 local fits, replies, sums, all = {}, {}, {}, true
 local left, made, divided, units = 0, 0, false, {} -- of the calls whose units others decide
 

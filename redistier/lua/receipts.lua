@@ -25,17 +25,21 @@
 --   what   1 hold n units, 2 settle: n have been used, 3 hold n more; if op is 4
 --   ttl    us until it lapses, or 0 to leave that time as it is; of a settlement, us for which it is known, or 0
 --   most   open holds a key may have
---   flags  1 and 2 as above, and 4 to hold the units whether there is room or not, and
+--   beyond units that a settlement charges at most beyond those that were held
+--   flags  1 and 2 as above; 4 to hold the units whether there is room or not; 8 to hold none where there is no room, and be made
+--          all the same; 16 to refuse the id of a hold that has ended
 --   id     of the hold
 --   step   16 bytes that name an extension in its hold, or nothing
 --
--- The reply has two numbers more: the units of the hold, before it was settled, and M. Instead of the calls
--- admitted it has 1 if the hold has been made or changed, 0 if there is no room, and the two numbers below.
+-- The reply has three numbers more: the units of the hold, before it was settled; M; and 1 if this has been done before, so that
+-- nothing has changed, 2 if a settlement was cut, or 3 if flag 8 has let pass what holds nothing. Instead of the calls admitted it has 1 if the hold has been made or changed, 0
+-- if there is no room, and the numbers below.
 -- @receipt_arguments
-local what, ttl, most, flags, id, step
-what, ttl, most, flags, id, step, at = read('>BI7I4BBc0Bc0', arg, at)
+local what, ttl, most, beyond, flags, id, step
+what, ttl, most, beyond, flags, id, step, at = read('>BI7I4I7BBc0Bc0', arg, at)
 -- @receipt_variables
-local NOTHELD, TOOMANY, OTHER = 4294967295, 4294967294, 4294967293
+local NOTHELD, TOOMANY, OTHER, ENDED = 4294967295, 4294967294, 4294967293, 4294967292
+local said, told = 0, 0
 local H, L, M, H2, L2, M2 = 0, 0, 0, 0, 0, 0
 local dropped, ended, mark, held, units, lapses, made, wanted = false, false, false, 0, 0, 0, '', 0
 local birth, first, past = 0, 0, 0
@@ -111,7 +115,7 @@ elseif op == 4 then
   @fresh
   us = max(us, life) -- a key that is given back units stays for as long as without
   local record = call('HGET', holds, id)
-  local always = flags > 3
+  local once, none, always = flags > 15, flags % 16 > 7, flags % 8 > 3
   flags = flags % 4
   local total, ends, charged, a, b, kind, extended = 0, 0, t, 0, 0, flags, ''
   wanted = n
@@ -131,32 +135,35 @@ elseif op == 4 then
   local number = pack('>I7', n)
   if what == 1 then
     if record then
-      m = wanted == n and kind == flags and 1 or OTHER -- a call that is tried again
+      m, said = wanted == n and kind == flags and 1 or OTHER, 1 -- a call that is tried again
     elseif known then
-      m = tonumber(call('ZSCORE', times, '=' .. number .. id) or 0) > t and 1 or OTHER
+      m, said = tonumber(call('ZSCORE', times, '=' .. number .. id) or 0) > t and (once and ENDED or 1) or OTHER, 1
     elseif call('HLEN', holds) - lapses >= most then
       m = TOOMANY
     else
       @room
-      if n <= room or always then m, more, store = 1, n, true end
+      if n <= room or always then m, more, store = 1, n, true elseif none then m, said, store = 1, 3, true end
     end
   elseif not record then
+    said = 1
     m = what == 2 and known and ttl > 0 and tonumber(call('ZSCORE', times, '#' .. number .. id) or 0) > t and 1 or NOTHELD
   elseif what == 3 then
     local again = false
     for i = 1, step ~= '' and #extended or 0, 16 do again = again or sub(extended, i, i + 15) == step end
     if again then
-      m = 1
+      m, said = 1, 1
     elseif step ~= '' and #extended >= 16384 then
       m = TOOMANY
     else
       @room
-      if n <= room or always then m, more, store = 1, n, true end
+      if n <= room or always then m, more, store = 1, n, true elseif none then m, said, store = 1, 3, true end
       if store then extended = extended .. step end
     end
   else
     m, store, ended = 1, true, true
     mark = (kind > 1 or ttl > 0) and call('ZCARD', times) < 4 * most and max(ends, t + ttl)
+    told = n
+    if n - total > beyond then n, said = total + beyond, 2 end
     local unused = max(0, total - n)
     @receipt_settle
     -- Whoever has seen this tells a replica that has not. It is one more, and not the time: else a process that settles at
@@ -213,10 +220,10 @@ if not wrote or not wrote.err then
     if mark then
       local score = string.format('%.0f', mark)
       call('ZADD', times, score, '-' .. id, score, '=' .. pack('>I7', wanted) .. id)
-      if ttl > 0 then call('ZADD', times, score, '#' .. pack('>I7', n) .. id) end
+      if ttl > 0 then call('ZADD', times, score, '#' .. pack('>I7', told) .. id) end
       if mark > M then call('PEXPIRE', times, tostring(min(floor((mark - t) / 1000) + 1 + spare, 99999999999999))) end
     end
   end
 end
 -- @receipt_reply
-pack('>I7I7', held, M) ..
+pack('>I7I7B', held, M, said) ..

@@ -245,8 +245,10 @@ type ReserveResponse struct {
 	// Empty if the code is OVER_LIMIT.
 	ReservationId string `protobuf:"bytes,2,opt,name=reservation_id,json=reservationId,proto3" json:"reservation_id,omitempty"`
 	// How long to wait, and the rule that denied; if the code is OVER_LIMIT. No time means for ever.
-	RetryAfter    *durationpb.Duration `protobuf:"bytes,16,opt,name=retry_after,json=retryAfter,proto3" json:"retry_after,omitempty"`
-	DeniedBy      string               `protobuf:"bytes,17,opt,name=denied_by,json=deniedBy,proto3" json:"denied_by,omitempty"`
+	RetryAfter *durationpb.Duration `protobuf:"bytes,16,opt,name=retry_after,json=retryAfter,proto3" json:"retry_after,omitempty"`
+	DeniedBy   string               `protobuf:"bytes,17,opt,name=denied_by,json=deniedBy,proto3" json:"denied_by,omitempty"`
+	// The hold was made by an earlier call, and this one has held nothing.
+	Replayed      bool `protobuf:"varint,18,opt,name=replayed,proto3" json:"replayed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -307,6 +309,13 @@ func (x *ReserveResponse) GetDeniedBy() string {
 		return x.DeniedBy
 	}
 	return ""
+}
+
+func (x *ReserveResponse) GetReplayed() bool {
+	if x != nil {
+		return x.Replayed
+	}
+	return false
 }
 
 type CommitRequest struct {
@@ -383,8 +392,12 @@ type CommitResponse struct {
 	// False if there is no such hold: it was committed with another amount, it has lapsed, or it has never been. Then
 	// nothing has changed. It is false as well if the reservation_id was empty.
 	ReservationReleased bool `protobuf:"varint,1,opt,name=reservation_released,json=reservationReleased,proto3" json:"reservation_released,omitempty"`
-	unknownFields       protoimpl.UnknownFields
-	sizeCache           protoimpl.SizeCache
+	// The hold was ended by an earlier call with the same amounts, and this one has changed nothing.
+	Replayed bool `protobuf:"varint,16,opt,name=replayed,proto3" json:"replayed,omitempty"`
+	// More was used than a rule lets one hold owe (max_debt), and only so much is charged.
+	Capped        bool `protobuf:"varint,17,opt,name=capped,proto3" json:"capped,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *CommitResponse) Reset() {
@@ -420,6 +433,20 @@ func (*CommitResponse) Descriptor() ([]byte, []int) {
 func (x *CommitResponse) GetReservationReleased() bool {
 	if x != nil {
 		return x.ReservationReleased
+	}
+	return false
+}
+
+func (x *CommitResponse) GetReplayed() bool {
+	if x != nil {
+		return x.Replayed
+	}
+	return false
+}
+
+func (x *CommitResponse) GetCapped() bool {
+	if x != nil {
+		return x.Capped
 	}
 	return false
 }
@@ -510,10 +537,12 @@ func (x *ExtendRequest) GetIdempotencyKey() string {
 }
 
 type ExtendResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Code          Code                   `protobuf:"varint,1,opt,name=code,proto3,enum=sluice.ratelimit.v1.Code" json:"code,omitempty"`
-	RetryAfter    *durationpb.Duration   `protobuf:"bytes,16,opt,name=retry_after,json=retryAfter,proto3" json:"retry_after,omitempty"`
-	DeniedBy      string                 `protobuf:"bytes,17,opt,name=denied_by,json=deniedBy,proto3" json:"denied_by,omitempty"`
+	state      protoimpl.MessageState `protogen:"open.v1"`
+	Code       Code                   `protobuf:"varint,1,opt,name=code,proto3,enum=sluice.ratelimit.v1.Code" json:"code,omitempty"`
+	RetryAfter *durationpb.Duration   `protobuf:"bytes,16,opt,name=retry_after,json=retryAfter,proto3" json:"retry_after,omitempty"`
+	DeniedBy   string                 `protobuf:"bytes,17,opt,name=denied_by,json=deniedBy,proto3" json:"denied_by,omitempty"`
+	// An earlier call with this idempotency_key has extended the hold, and this one has charged nothing.
+	Replayed      bool `protobuf:"varint,18,opt,name=replayed,proto3" json:"replayed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -567,6 +596,13 @@ func (x *ExtendResponse) GetDeniedBy() string {
 		return x.DeniedBy
 	}
 	return ""
+}
+
+func (x *ExtendResponse) GetReplayed() bool {
+	if x != nil {
+		return x.Replayed
+	}
+	return false
 }
 
 type ReleaseRequest struct {
@@ -630,7 +666,9 @@ func (x *ReleaseRequest) GetReservationId() string {
 }
 
 type ReleaseResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The hold was released by an earlier call, and this one has changed nothing.
+	Replayed      bool `protobuf:"varint,16,opt,name=replayed,proto3" json:"replayed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -663,6 +701,13 @@ func (x *ReleaseResponse) ProtoReflect() protoreflect.Message {
 // Deprecated: Use ReleaseResponse.ProtoReflect.Descriptor instead.
 func (*ReleaseResponse) Descriptor() ([]byte, []int) {
 	return file_holdpb_hold_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *ReleaseResponse) GetReplayed() bool {
+	if x != nil {
+		return x.Replayed
+	}
+	return false
 }
 
 type Descriptor_Entry struct {
@@ -793,37 +838,42 @@ const file_holdpb_hold_proto_rawDesc = "" +
 	"\x06amount\x18\x03 \x01(\x04R\x06amount\x12+\n" +
 	"\x03ttl\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\x03ttl\x12'\n" +
 	"\x0fidempotency_key\x18\x10 \x01(\tR\x0eidempotencyKey\x12\x1b\n" +
-	"\tgive_back\x18\x11 \x01(\bR\bgiveBack\"\xc0\x01\n" +
+	"\tgive_back\x18\x11 \x01(\bR\bgiveBack\"\xdc\x01\n" +
 	"\x0fReserveResponse\x12-\n" +
 	"\x04code\x18\x01 \x01(\x0e2\x19.sluice.ratelimit.v1.CodeR\x04code\x12%\n" +
 	"\x0ereservation_id\x18\x02 \x01(\tR\rreservationId\x12:\n" +
 	"\vretry_after\x18\x10 \x01(\v2\x19.google.protobuf.DurationR\n" +
 	"retryAfter\x12\x1b\n" +
-	"\tdenied_by\x18\x11 \x01(\tR\bdeniedBy\"\xb6\x01\n" +
+	"\tdenied_by\x18\x11 \x01(\tR\bdeniedBy\x12\x1a\n" +
+	"\breplayed\x18\x12 \x01(\bR\breplayed\"\xb6\x01\n" +
 	"\rCommitRequest\x12\x16\n" +
 	"\x06domain\x18\x01 \x01(\tR\x06domain\x12A\n" +
 	"\vdescriptors\x18\x02 \x03(\v2\x1f.sluice.ratelimit.v1.DescriptorR\vdescriptors\x12%\n" +
 	"\x0ereservation_id\x18\x03 \x01(\tR\rreservationId\x12#\n" +
-	"\ractual_amount\x18\x04 \x01(\x04R\factualAmount\"C\n" +
+	"\ractual_amount\x18\x04 \x01(\x04R\factualAmount\"w\n" +
 	"\x0eCommitResponse\x121\n" +
-	"\x14reservation_released\x18\x01 \x01(\bR\x13reservationReleased\"\xff\x01\n" +
+	"\x14reservation_released\x18\x01 \x01(\bR\x13reservationReleased\x12\x1a\n" +
+	"\breplayed\x18\x10 \x01(\bR\breplayed\x12\x16\n" +
+	"\x06capped\x18\x11 \x01(\bR\x06capped\"\xff\x01\n" +
 	"\rExtendRequest\x12\x16\n" +
 	"\x06domain\x18\x01 \x01(\tR\x06domain\x12A\n" +
 	"\vdescriptors\x18\x02 \x03(\v2\x1f.sluice.ratelimit.v1.DescriptorR\vdescriptors\x12%\n" +
 	"\x0ereservation_id\x18\x03 \x01(\tR\rreservationId\x12\x16\n" +
 	"\x06amount\x18\x04 \x01(\x04R\x06amount\x12+\n" +
 	"\x03ttl\x18\x05 \x01(\v2\x19.google.protobuf.DurationR\x03ttl\x12'\n" +
-	"\x0fidempotency_key\x18\x10 \x01(\tR\x0eidempotencyKey\"\x98\x01\n" +
+	"\x0fidempotency_key\x18\x10 \x01(\tR\x0eidempotencyKey\"\xb4\x01\n" +
 	"\x0eExtendResponse\x12-\n" +
 	"\x04code\x18\x01 \x01(\x0e2\x19.sluice.ratelimit.v1.CodeR\x04code\x12:\n" +
 	"\vretry_after\x18\x10 \x01(\v2\x19.google.protobuf.DurationR\n" +
 	"retryAfter\x12\x1b\n" +
-	"\tdenied_by\x18\x11 \x01(\tR\bdeniedBy\"\x92\x01\n" +
+	"\tdenied_by\x18\x11 \x01(\tR\bdeniedBy\x12\x1a\n" +
+	"\breplayed\x18\x12 \x01(\bR\breplayed\"\x92\x01\n" +
 	"\x0eReleaseRequest\x12\x16\n" +
 	"\x06domain\x18\x01 \x01(\tR\x06domain\x12A\n" +
 	"\vdescriptors\x18\x02 \x03(\v2\x1f.sluice.ratelimit.v1.DescriptorR\vdescriptors\x12%\n" +
-	"\x0ereservation_id\x18\x03 \x01(\tR\rreservationId\"\x11\n" +
-	"\x0fReleaseResponse*+\n" +
+	"\x0ereservation_id\x18\x03 \x01(\tR\rreservationId\"-\n" +
+	"\x0fReleaseResponse\x12\x1a\n" +
+	"\breplayed\x18\x10 \x01(\bR\breplayed*+\n" +
 	"\x04Code\x12\v\n" +
 	"\aUNKNOWN\x10\x00\x12\x06\n" +
 	"\x02OK\x10\x01\x12\x0e\n" +

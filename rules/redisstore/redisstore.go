@@ -51,6 +51,8 @@ type Store struct {
 	refunds   *refunds
 	budget    time.Duration
 	after     func(time.Duration, func()) // time.AfterFunc
+	slots     bool                        // keys are spread over servers
+	idLimits  idLimits
 }
 
 // most is the largest lease. The units that the limit admits in a lease's life, and the units left, bound it further.
@@ -73,7 +75,7 @@ func New(client redis.UniversalClient, c Config) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Store{main: main, budget: c.Budget, after: func(d time.Duration, f func()) { time.AfterFunc(d, f) }}
+	s := &Store{main: main, slots: spread(client) || spread(c.PerSecond), budget: c.Budget, after: func(d time.Duration, f func()) { time.AfterFunc(d, f) }}
 	if c.PerSecond != nil {
 		if s.perSecond, err = redistier.NewStore(c.PerSecond, c.StoreConfig); err != nil {
 			return nil, errors.Join(err, main.Close(context.Background()))
@@ -81,6 +83,15 @@ func New(client redis.UniversalClient, c Config) (*Store, error) {
 	}
 	s.refunds = newRefunds(client, c.Prefix, c.OnError)
 	return s, nil
+}
+
+// spread reports whether the keys of a client are on several servers.
+func spread(client redis.UniversalClient) bool {
+	switch client.(type) {
+	case *redis.ClusterClient, *redis.Ring:
+		return true
+	}
+	return false
 }
 
 // Close gives back the units on lease and tells Redis of the charges that it is owed, as far as ctx lets it. It ends all

@@ -83,7 +83,7 @@ func (c *Config) Flags(f *pflag.FlagSet) {
 	f.BoolVar(&c.Quota, "quota", false, "deny only if all descriptors are over their limits")
 	f.BoolVar(&c.StopWhenOver, "stop-when-over", false, "if a descriptor is over its limit, count no other one")
 	f.IntVar(&c.MaxKeys, "max-keys", 1<<20, "tracked keys, for each unit")
-	f.IntVar(&c.MaxHolds, "max-holds", 100_000, "open holds in memory, and extensions of them")
+	f.IntVar(&c.MaxHolds, "max-holds", 100_000, "limits that holds in memory have, and extensions of them")
 	f.DurationVar(&c.MaxHoldTTL, "max-hold-ttl", time.Hour, "how long a hold may last that nobody settles")
 	f.BoolVar(&c.Headers, "headers", false, "answer with headers for the client")
 	f.StringVar(&c.LimitHeader, "limit-header", "RateLimit-Limit", "name of the header with the limit")

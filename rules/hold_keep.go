@@ -1,0 +1,248 @@
+package rules
+
+import (
+	"container/heap"
+	"math"
+	"strings"
+	"sync"
+	"sync/atomic"
+
+	"github.com/sluice-go/sluice"
+)
+
+// holds are the holds in the memory of an engine, open ones and those whose end is remembered.
+//
+// Nothing runs beside the calls. A hold lapses at a call of the engine from the end of its TTL on: next says when. A call ends
+// at most lapseBatch of what is due, so that no call waits for all of them; a call about a hold that is due ends it first.
+type holds struct {
+	next    atomic.Int64 // when the first hold ends, or is forgotten
+	scratch sync.Pool    // of *Response
+
+	mutex   sync.Mutex // guards the rest; it is taken before the locks of keys
+	domains map[string]*domainHolds
+	ends    holdHeap
+	open    int // of ends
+	pooled  int // limits that domains hold beyond reserve
+	reserve int // limits that each domain can hold whatever the others hold
+	pool    int // limits that all can hold beyond that
+	most    int // ends that a domain remembers
+
+	held, denied, settled, released, lapsed, cut atomic.Uint64
+}
+
+// lapseBatch is how many limits and receipts of holds one call ends. It takes some 0.1 ms.
+const lapseBatch = 256
+
+// domainHolds are the holds of a domain.
+type domainHolds struct {
+	byID   map[string]*hold
+	limits int     // held, those of Extends again
+	ended  []*hold // in the order in which they are forgotten, but for those that are gone
+}
+
+// hold is a hold in memory.
+type hold struct {
+	of       *domainHolds
+	id       string // "" for what the rules have lost of a hold that was settled
+	request  uint64 // hash of the request that it was made for
+	names    uint64 // hash of what names it
+	actual   uint64 // hash of what was used, once it is ended
+	end      int64  // when it lapses, or is forgotten
+	index    int    // in the heap
+	taken    int    // limits of domainHolds.limits
+	giveBack bool
+	ended    bool
+	gone     bool
+	limits   []heldLimit
+	steps    map[uint64]bool // hashes of Steps
+}
+
+// heldLimit is what is held of one limit.
+type heldLimit struct {
+	at       int // index of the descriptor
+	id       uint64
+	limiter  *sluice.Limiter
+	series   *series
+	inFlight bool        // its units go back whole at the end
+	receipts []heldUnits // the oldest first
+}
+
+type heldUnits struct {
+	receipt *sluice.Reservation
+	units   uint64
+}
+
+// holdHeap is a heap of holds by their ends.
+type holdHeap []*hold
+
+func (h holdHeap) Len() int           { return len(h) }
+func (h holdHeap) Less(i, j int) bool { return h[i].end < h[j].end }
+func (h holdHeap) Swap(i, j int)      { h[i], h[j] = h[j], h[i]; h[i].index, h[j].index = i, j }
+func (h *holdHeap) Push(x any)        { x.(*hold).index = len(*h); *h = append(*h, x.(*hold)) }
+func (h *holdHeap) Pop() any {
+	old := *h
+	last := old[len(old)-1]
+	old[len(old)-1] = nil
+	*h = old[:len(old)-1]
+	return last
+}
+
+// share divides most limits among the domains of a set of rules: half of them evenly, the others to whoever comes first.
+func (s *holds) share(most, domains int) {
+	s.mutex.Lock()
+	defer s.mutex.Unlock()
+	domains = max(domains, 1)
+	s.reserve, s.most = most/(2*domains), max(most/domains, 1)
+	s.pool, s.pooled = most-domains*s.reserve, 0
+	for name, of := range s.domains {
+		if s.pooled += max(of.limits-s.reserve, 0); len(of.byID) == 0 && of.limits == 0 {
+			delete(s.domains, name)
+		}
+	}
+}
+
+// domain returns the holds of a domain.
+func (s *holds) domain(name string) *domainHolds {
+	of := s.domains[name]
+	if of == nil {
+		of = &domainHolds{byID: map[string]*hold{}}
+		if s.domains == nil {
+			s.domains = map[string]*domainHolds{}
+		}
+		s.domains[strings.Clone(name)] = of
+	}
+	return of
+}
+
+// room reports whether a domain can hold so many limits more.
+func (s *holds) room(of *domainHolds, limits int) bool {
+	over := max(of.limits+limits-s.reserve, 0) - max(of.limits-s.reserve, 0)
+	return s.pooled+over <= s.pool
+}
+
+// take counts the limits that a hold has more, or fewer.
+func (s *holds) take(h *hold, limits int) {
+	s.pooled -= max(h.of.limits-s.reserve, 0)
+	h.taken += limits
+	h.of.limits += limits
+	s.pooled += max(h.of.limits-s.reserve, 0)
+}
+
+// find returns the hold of an id, or nil. One whose time has come ends now.
+func (s *holds) find(h *Hold, now int64) *hold {
+	of := s.domains[h.Request.Domain]
+	if of == nil {
+		return nil
+	}
+	known := of.byID[h.ID]
+	if known != nil && known.end <= now {
+		s.pass(known, math.MaxInt)
+		return nil
+	}
+	return known
+}
+
+// remember keeps the end of a hold, and of its data what a repeated call is compared with.
+func (s *holds) remember(h *hold, now int64) {
+	s.take(h, -h.taken)
+	s.open--
+	h.ended, h.limits, h.steps = true, nil, nil
+	h.end = addTime(now, int64(rememberHolds))
+	heap.Fix(&s.ends, h.index)
+	h.of.ended = append(h.of.ended, h)
+	for len(h.of.ended) > s.most {
+		s.drop(h.of.ended[0])
+	}
+}
+
+// lapseSome ends what is due, but not all of it at once. It does nothing while another call is about holds, which does it itself.
+func (e *Engine) lapseSome(now int64) {
+	if s := &e.holds; s.mutex.TryLock() {
+		s.lapse(now)
+		s.mutex.Unlock()
+	}
+}
+
+// lapse ends the holds whose time has come, and forgets others, until that was work enough.
+func (s *holds) lapse(now int64) {
+	for work := 0; work < lapseBatch && len(s.ends) > 0 && s.ends[0].end <= now; {
+		work += s.pass(s.ends[0], lapseBatch-work)
+	}
+	s.wake()
+}
+
+// pass ends a hold whose time has come, or forgets one that has ended. It stops when it has given back the units of most
+// receipts. It returns how much it has done.
+func (s *holds) pass(h *hold, most int) (work int) {
+	for i := range h.limits {
+		l := &h.limits[i]
+		if !h.giveBack && !l.inFlight {
+			l.receipts = nil
+		}
+		for ; len(l.receipts) > 0; work++ {
+			if work >= most {
+				return work
+			}
+			last := len(l.receipts) - 1
+			l.receipts[last].receipt.Cancel()
+			l.receipts = l.receipts[:last]
+		}
+	}
+	work += 1 + len(h.limits)
+	if !h.ended && h.id != "" {
+		s.lapsed.Add(1)
+	}
+	s.drop(h)
+	return work
+}
+
+// drop takes a hold out.
+func (s *holds) drop(h *hold) {
+	h.gone = true
+	s.take(h, -h.taken)
+	if !h.ended {
+		s.open--
+	}
+	for of := h.of; len(of.ended) > 0 && of.ended[0].gone; of.ended = of.ended[1:] {
+		of.ended[0] = nil
+	}
+	heap.Remove(&s.ends, h.index)
+	if h.id != "" {
+		delete(h.of.byID, h.id)
+	}
+}
+
+// wake sets when lapse has something to do again.
+func (s *holds) wake() {
+	next := int64(math.MaxInt64)
+	if len(s.ends) > 0 {
+		next = s.ends[0].end
+	}
+	s.next.Store(next)
+}
+
+// Holds is the holds of an engine. With a Store it has the calls that this engine has made, and nothing of
+// Open and Lapsed, of which only the Store knows.
+type Holds struct {
+	Open int
+	// Held is the holds that were made. Each of these is then Settled, Released or Lapsed.
+	Held, Settled, Released, Lapsed uint64
+	// Denied is the Holds that were denied, and Cut the Extends.
+	Denied, Cut uint64
+}
+
+// Holds returns the counters of holds. Series has the units.
+func (e *Engine) Holds() Holds {
+	s, now := &e.holds, e.clock.Now()
+	for now >= s.next.Load() {
+		s.mutex.Lock()
+		s.lapse(now)
+		s.mutex.Unlock()
+	}
+	s.mutex.Lock()
+	defer s.mutex.Unlock()
+	return Holds{
+		Open: s.open, Held: s.held.Load(), Settled: s.settled.Load(), Released: s.released.Load(),
+		Lapsed: s.lapsed.Load(), Denied: s.denied.Load(), Cut: s.cut.Load(),
+	}
+}
