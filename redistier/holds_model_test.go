@@ -278,7 +278,7 @@ func (m *holdModel) bounded(t *testing.T, worst func(time.Duration) int) {
 		for j := i; j < len(m.spent); j++ {
 			sum += m.spent[j][1]
 			span := time.Duration(m.spent[j][0]-m.spent[i][0]) * time.Microsecond
-			require.LessOrEqual(t, sum, int64(worst(span))+m.overs, "from %d to %d", m.spent[i][0], m.spent[j][0])
+			require.LessOrEqual(t, sum-m.overs, int64(worst(span)), "from %d to %d", m.spent[i][0], m.spent[j][0])
 		}
 	}
 }
