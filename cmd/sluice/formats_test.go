@@ -21,6 +21,7 @@ import (
 const (
 	request = ` "GET / HTTP/1.1" 200 1 "-" "curl/8.5.0"`
 	stamp   = "[02/Mar/2026:09:00:00 +0000]"
+	clfLine = "192.0.2.1 - - " + stamp + request
 	s3Owner = "79a59df900b949e55d96a1e698fbacedfd6e09d98eacf8f8d5218e7cd47ef2be"
 )
 
@@ -77,12 +78,46 @@ func TestReplay_FindsTheClient(t *testing.T) {
 		"envoy, list": {`{"start_time":"2026-03-02T09:00:00.310Z","x-forwarded-for":"203.0.113.9, 192.0.2.1"}`, "envoy", "192.0.2.1"},
 		"caddy": {`{"level":"info","ts":1772442000.25,"logger":"http.log.access.log0","msg":"handled request",` +
 			`"request":{"remote_ip":"10.0.0.2","remote_port":"41342","client_ip":"192.0.2.1","proto":"HTTP/2.0"},"status":200}`, "caddy", "192.0.2.1"},
-		"caddy before 2.7": {`{"level":"info","ts":1772442000.25,"request":{"remote_ip":"192.0.2.1","remote_port":"41342"},"status":200}`, "caddy", "192.0.2.1"},
-		"caddy before 2.5": {`{"level":"info","ts":1772442000.25,"request":{"remote_addr":"192.0.2.1:41342","proto":"HTTP/1.1"},"status":200}`, "caddy", "192.0.2.1"},
-		"caddy, iso8601":   {`{"ts":"2026-03-02T09:00:00.000+0000","request":{"client_ip":"192.0.2.1"}}`, "caddy", "192.0.2.1"},
-		"nginx, iso8601":   {`{"time_iso8601":"2026-03-02T09:00:00+00:00","remote_addr":"192.0.2.1","request":"GET / HTTP/1.1"}`, "nginx-json", "192.0.2.1"},
-		"nginx, local":     {`{"time_local":"02/Mar/2026:09:00:00 +0000","remote_addr":"192.0.2.1","time":"0.003"}`, "nginx-json", "192.0.2.1"},
-		"elastic":          {`{"time":"02/Mar/2026:09:00:00 +0000","remote_ip":"192.0.2.1"}`, "nginx-json", "192.0.2.1"},
+		"caddy before 2.7":  {`{"level":"info","ts":1772442000.25,"request":{"remote_ip":"192.0.2.1","remote_port":"41342"},"status":200}`, "caddy", "192.0.2.1"},
+		"caddy before 2.5":  {`{"level":"info","ts":1772442000.25,"request":{"remote_addr":"192.0.2.1:41342","proto":"HTTP/1.1"},"status":200}`, "caddy", "192.0.2.1"},
+		"caddy, iso8601":    {`{"ts":"2026-03-02T09:00:00.000+0000","request":{"client_ip":"192.0.2.1"}}`, "caddy", "192.0.2.1"},
+		"nginx, iso8601":    {`{"time_iso8601":"2026-03-02T09:00:00+00:00","remote_addr":"192.0.2.1","request":"GET / HTTP/1.1"}`, "nginx-json", "192.0.2.1"},
+		"nginx, local":      {`{"time_local":"02/Mar/2026:09:00:00 +0000","remote_addr":"192.0.2.1","time":"0.003"}`, "nginx-json", "192.0.2.1"},
+		"nginx, forwarded":  {`{"time":"2026-03-02T09:00:00+00:00","remote_addr":"","x_forwarded_for":"203.0.113.9, 192.0.2.1"}`, "nginx-json", "192.0.2.1"},
+		"nginx, @timestamp": {`{"@timestamp":"2026-03-02T09:00:00+00:00","remote_addr":"192.0.2.1"}`, "nginx-json", "192.0.2.1"},
+		"syslog":            {"Mar  2 09:00:00 web1 nginx: " + clfLine, "combined", "192.0.2.1"},
+		"syslog, priority":  {"<190>Mar  2 09:00:00 web1 nginx: " + clfLine, "combined", "192.0.2.1"},
+		"syslog, 5424":      {"<165>1 2026-03-02T09:00:00.003Z web1 nginx - - - " + clfLine, "combined", "192.0.2.1"},
+		"syslog, data":      {`<165>1 2026-03-02T09:00:00.003Z web1 nginx 8 ID [a c="\]"][d] ` + clfLine, "combined", "192.0.2.1"},
+		"rsyslog":           {"2026-03-02T09:00:00.1+00:00 web1 nginx: " + clfLine, "combined", "192.0.2.1"},
+		"journald":          {"Mar 02 09:00:00 web1 nginx[812]: " + clfLine, "combined", "192.0.2.1"},
+		"haproxy, syslog":   {"Mar  2 09:00:00 lb1 haproxy[14389]: " + clfLine, "combined", "192.0.2.1"},
+		"compose":           {"nginx-1  | " + clfLine, "combined", "192.0.2.1"},
+		"cri":               {"2026-03-02T09:00:00.1Z stdout F " + clfLine, "combined", "192.0.2.1"},
+		"kubectl --prefix":  {"[pod/web-7d4b9c/nginx] " + clfLine, "combined", "192.0.2.1"},
+		"docker":            {`{"log":"` + strings.ReplaceAll(clfLine, `"`, `\"`) + `\n","stream":"stdout","time":"2026-03-02T09:00:00.1Z"}`, "combined", "192.0.2.1"},
+		"fluent-bit":        {`{"date":1772442000.1,"log":"{\"remote_addr\":\"192.0.2.1\",\"time_iso8601\":\"2026-03-02T09:00:00Z\"}"}`, "nginx-json", "192.0.2.1"},
+		"message":           {`{"@timestamp":"2026-03-02T09:00:00Z","message":"` + strings.ReplaceAll(clfLine, `"`, `\"`) + `"}`, "combined", "192.0.2.1"},
+		"array":             {`[{"remote_addr":"192.0.2.1","time_iso8601":"2026-03-02T09:00:00Z"},`, "nginx-json", "192.0.2.1"},
+		"list":              {"203.0.113.7, 192.0.2.1 - - " + stamp + request, "combined", "192.0.2.1"},
+		"vhost, list":       {"www.example.com:443 203.0.113.7, 192.0.2.1 - - " + stamp + request, "vhost-combined", "192.0.2.1"},
+		"alb, list":         {`https 2026-03-02T09:00:00.1Z app/lb/50dc 10.0.0.1,192.0.2.1:2817 10.0.0.1:80 0.08 0.04 0.03 200 200 34 366` + request, "alb", "192.0.2.1"},
+		"iis, no fields":    {"2026-03-02 09:00:00 10.0.0.1 GET / - 80 - 192.0.2.1 curl - 200 0 0 5", "w3c", "192.0.2.1"},
+		"squid":             {"1772442000.586    921 192.0.2.1 TCP_MISS/200 507 POST http://example.com - HIER_DIRECT/10.0.0.1 -", "squid", "192.0.2.1"},
+		"cloudflare":        {`{"ClientIP":"192.0.2.1","EdgeStartTimestamp":1772442000000000000,"ClientRequestURI":"/"}`, "cloudflare", "192.0.2.1"},
+		"google cloud":      {`{"httpRequest":{"remoteIp":"192.0.2.1"},"timestamp":"2026-03-02T09:00:00.1Z"}`, "gcp", "192.0.2.1"},
+		"azure":             {`{"time":"2026-03-02T09:00:00Z","properties":{"clientIP":"192.0.2.1","httpMethod":"GET"}}`, "azure", "192.0.2.1"},
+		"azure, front door": {`{"time":"2026-03-02T09:00:00Z","properties":{"clientIp":"192.0.2.1"}}`, "azure", "192.0.2.1"},
+		"aws waf":           {`{"timestamp":1772442000123,"httpRequest":{"clientIp":"192.0.2.1","country":"DE"}}`, "aws-waf", "192.0.2.1"},
+		"api gateway":       {`{"requestId":"x","ip":"192.0.2.1","requestTime":"02/Mar/2026:09:00:00 +0000","httpMethod":"GET"}`, "api-gateway", "192.0.2.1"},
+		"cloudfront, json":  {`{"date":"2026-03-02","time":"09:00:00","c-ip":"192.0.2.1","cs-method":"GET"}`, "cloudfront", "192.0.2.1"},
+		"kong":              {`{"client_ip":"192.0.2.1","started_at":1772442000123,"request":{"method":"GET"}}`, "kong", "192.0.2.1"},
+		"apisix":            {`{"client_ip":"192.0.2.1","start_time":1772442000123,"request":{"method":"GET"}}`, "apisix", "192.0.2.1"},
+		"ecs":               {`{"@timestamp":"2026-03-02T09:00:00Z","client":{"ip":"192.0.2.1"},"http":{"request":{"method":"GET"}}}`, "ecs", "192.0.2.1"},
+		"heroku":            {`2026-03-02T09:00:00.1+00:00 heroku[router]: at=info method=GET path="/?fwd=1" host=a.example request_id=x fwd="203.0.113.9, 192.0.2.1" dyno=web.1 status=200`, "logfmt", "192.0.2.1"},
+		"logfmt":            {`time=2026-03-02T09:00:00Z level=info msg="a \"b\" client_ip=203.0.113.9" client_ip=192.0.2.1 path=/`, "logfmt", "192.0.2.1"},
+		"caddy, console":    {"2026/03/02 09:00:00.123\tINFO\thttp.log.access\thandled request\t" + `{"request":{"client_ip":"192.0.2.1","method":"GET"},"status":200}`, "caddy", "192.0.2.1"},
+		"elastic":           {`{"time":"02/Mar/2026:09:00:00 +0000","remote_ip":"192.0.2.1"}`, "nginx-json", "192.0.2.1"},
 	} {
 		t.Run("line="+name, func(t *testing.T) {
 			format, client := clientOf(t, c.line)
@@ -98,29 +133,20 @@ func TestReplay_FindsTheClient(t *testing.T) {
 // TestReplay_RefusesWhereTheClientIsNotCertain: another field in its place would be
 // replayed without anybody noticing.
 func TestReplay_RefusesWhereTheClientIsNotCertain(t *testing.T) {
-	const clf = "192.0.2.1 - - " + stamp + request
 	for name, c := range map[string]struct{ line, reason string }{
-		"syslog":          {"Mar  2 09:00:00 web1 nginx: " + clf, "text before the client"},
-		"syslog, 5424":    {"<165>1 2026-03-02T09:00:00.003Z web1 nginx - - - " + clf, "text before the client"},
-		"haproxy clf":     {"Mar  2 09:00:00 lb1 haproxy[14389]: " + clf, "text before the client"},
-		"compose":         {"nginx-1  | " + clf, "text before the client"},
-		"cri":             {"2026-03-02T09:00:00.1Z stdout F " + clf, "text before the client"},
-		"two addresses":   {"203.0.113.7 " + clf, "two addresses"},
-		"list":            {"203.0.113.7, 10.0.0.1 " + clf, "a list of addresses"},
+		"two addresses":   {"203.0.113.7 " + clfLine, "two addresses"},
+		"list of names":   {"203.0.113.7, host.example.org - - " + stamp + request, "a list whose last word is no address"},
+		"message":         {"Mar  2 09:00:00 web1 nginx: starting", ""},
+		"text before":     {"web1 nginx | " + clfLine, "text before the client"},
 		"no client":       {"- - - " + stamp + request, "the client is -"},
-		"none forwarded":  {"- " + clf, "the client is -"},
+		"none forwarded":  {"- " + clfLine, "the client is -"},
 		"s3, no client":   {s3Owner + " bucket " + stamp + ` - s3.amazonaws.com 3E57 S3.EXPIRE.OBJECT key "-" - - 7 - - - "-" "-" -`, "the client is -"},
 		"cloudfront, cut": {"2026-03-02\t09:00:00\tFRA2\t2390\t192.0.2.1\tGET", ""},
-		"alb, list":       {`https 2026-03-02T09:00:00.1Z app/lb/50dc 10.0.0.1,192.0.2.1:2817 10.0.0.1:80 0.08 0.04 0.03 200 200 34 366` + request, ""},
 		"envoy, forged": {`[2026-03-02T09:00:00.310Z] "GET /" 200 - 1 1 1 - "203.0.113.9" " HTTP/2" 204 - 154 0 226 100 "192.0.2.1" "nsq" "cc21" "a.example" "10.0.2.1:80"`,
-			"quotes in a field"},
+			"16 quotes where the format has 12: in a field"},
 		"envoy, nobody": {`[2026-03-02T09:00:00.310Z] "GET / HTTP/2" 204 - 154 0 226 100 "-" "nsq" "cc21" "a.example" "10.0.2.1:80"`, "the client is -"},
 		"haproxy, tcp":  {"192.0.2.1:33317 [02/Mar/2026:09:00:00.655] fnt bck/srv 0/0/5007 212 -- 0/0/0/0/3 0/0", ""},
-		"iis w3c":       {"2026-03-02 09:00:00 10.0.0.1 GET / - 80 - 192.0.2.1 curl - 200 0 0 5", ""},
-		"squid":         {"1772442000.586 921 192.0.2.1 TCP_MISS/200 507 POST http://example.com - HIER_DIRECT/10.0.0.1 -", ""},
-		"docker json":   {`{"log":"` + strings.ReplaceAll(clf, `"`, `\"`) + `\n","stream":"stdout","time":"2026-03-02T09:00:00.1Z"}`, ""},
 		"json, dash":    {`{"remote_addr":"-","time_iso8601":"2026-03-02T09:00:00Z"}`, "the client is -"},
-		"google cloud":  {`{"httpRequest":{"remoteIp":"192.0.2.1"},"timestamp":"2026-03-02T09:00:00.1Z"}`, "--client-field and --time-field"},
 	} {
 		t.Run("line="+name, func(t *testing.T) {
 			code, stdout, stderr := execute(strings.NewReader(c.line+"\n"+c.line+"\n"), "replay", "-")
@@ -132,15 +158,47 @@ func TestReplay_RefusesWhereTheClientIsNotCertain(t *testing.T) {
 	}
 }
 
-// TestReplay_RefusesLinesOfOtherKinds: within one log, too, the client stays where it was.
-func TestReplay_RefusesLinesOfOtherKinds(t *testing.T) {
+// TestReplay_EachLineByItsFormat: a format that was changed in the middle of a file costs no line.
+func TestReplay_EachLineByItsFormat(t *testing.T) {
 	vhost := "www.example.com:443 192.0.2.1 - - " + stamp + request + "\n"
-	clf := "192.0.2.1 - - " + stamp + request + "\n"
-	for _, log := range []string{vhost + clf, clf + vhost} {
+	for _, log := range []string{vhost + clfLine + "\n", clfLine + "\n" + vhost} {
 		out := replayJSON(t, strings.NewReader(log), "-")
-		assert.EqualValues(t, 1, out.Log.Counted)
-		assert.Equal(t, []int64{2}, out.Log.MalformedLines)
+		assert.EqualValues(t, 2, out.Log.Counted)
+		assert.EqualValues(t, 1, out.Log.Clients)
+		assert.Contains(t, out.Log.Format, "combined, ")
 	}
+}
+
+// TestReplay_FromTo leaves out what is earlier, or not earlier than the end.
+func TestReplay_FromTo(t *testing.T) {
+	var log strings.Builder
+	for second := range 10 {
+		fmt.Fprintf(&log, "192.0.2.1 - - [02/Mar/2026:09:00:%02d +0000]%s\n", second, request)
+	}
+	for args, counted := range map[string]int64{
+		"--from 2026-03-02T09:00:04Z":                                6,
+		"--to 2026-03-02T09:00:04Z":                                  4,
+		"--from 2026-03-02T09:00:04Z --to 2026-03-02T10:00:05+01:00": 1,
+		"--from 2026-03-02 --to 2026-03-03":                          10,
+	} {
+		out := replayJSON(t, strings.NewReader(log.String()), append(strings.Fields(args), "-")...)
+		assert.Equal(t, counted, out.Log.Counted, args)
+		assert.Equal(t, 10-counted, out.Log.Outside, args)
+	}
+	code, _, stderr := execute(strings.NewReader(log.String()), "replay", "-", "--from", "2027-01-01")
+	assert.Equal(t, exitFailed, code)
+	assert.Equal(t, "sluice replay: standard input: no request in the time asked for: all 10 are before --from or after --to, which are in UTC unless they have a zone\n", stderr)
+}
+
+// TestReplay_Lighttpd: the host in the place of the ident can be an address, which --format lighttpd says.
+func TestReplay_Lighttpd(t *testing.T) {
+	line := "192.0.2.1 203.0.113.9 - " + stamp + request + "\n"
+	code, _, stderr := execute(strings.NewReader(line), "replay", "-")
+	assert.Equal(t, exitFailed, code)
+	assert.Contains(t, stderr, "--format lighttpd")
+	format, client := clientOf(t, strings.TrimSuffix(line, "\n"), "--format", "lighttpd")
+	assert.Equal(t, "lighttpd", format)
+	assert.Equal(t, "192.0.2.1", client)
 }
 
 func TestReplay_CountsIPv6ByNetworkAsTheMiddlewareDoes(t *testing.T) {

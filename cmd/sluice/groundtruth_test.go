@@ -67,6 +67,7 @@ type output struct {
 		Malformed      int64
 		Key            string
 		Keyless        int64
+		Outside        int64
 		MalformedLines []int64 `json:"malformed_lines"`
 		Reason         string  `json:"malformed_reason"`
 		Incomplete     string

@@ -142,7 +142,7 @@ func TestReplay_BadCommandLine(t *testing.T) {
 		`sluice replay: unknown output "xml": want text or json`:                                                     {"replay", "--output", "xml"},
 		`sluice replay: --top -1 is negative: want 0 or more`:                                                        {"replay", "--top", "-1"},
 		`sluice replay: --follow: want a FILE to follow`:                                                             {"replay", "--follow"},
-		`sluice replay: unknown format "iis": want one of auto, combined, vhost-combined, s3, alb, cloudfront, w3c, haproxy, envoy, nginx-json, caddy, traefik, json, or a pattern with $remote_addr and $time_local`: {"replay",
+		`sluice replay: unknown format "iis": want one of auto, combined, vhost-combined, s3, alb, cloudfront, w3c, haproxy, envoy, nginx-json, caddy, traefik, squid, lighttpd, logfmt, cloudflare, gcp, azure, aws-waf, api-gateway, kong, apisix, ecs, json, or a pattern with $remote_addr and $time_local`: {"replay",
 			"--format", "iis"},
 		`sluice replay: format "$a$b" has nothing between $a and $b: want text there, to tell where one ends`:                            {"replay", "--format", "$a$b"},
 		`sluice replay: format "$" has a $ without a name behind it: want one as in nginx's log_format, such as $remote_addr`:            {"replay", "--format", "$"},
@@ -150,7 +150,9 @@ func TestReplay_BadCommandLine(t *testing.T) {
 		`sluice replay: format "$remote_addr" has no time: want $time_local, $time_iso8601, $msec, or its name in --time-field`:          {"replay", "--format", "$remote_addr"},
 		`sluice replay: format "$remote_addr [$msec]" has no $t: want it where the time is`:                                              {"replay", "--format", "$remote_addr [$msec]", "--time-field", "t"},
 		`sluice replay: format "` + strings.Repeat("$a ", 49) + `" has too many fields: want at most 48, and those behind them left out`: {"replay", "--format", strings.Repeat("$a ", 49)},
-		`sluice replay: format json needs the names of both the client and the time field`:                                               {"replay", "--client-field", "c"},
+		`sluice replay: format json needs the names of both the client and the time field`:                                               {"replay", "--format", "json", "--client-field", "c"},
+		`sluice replay: --from "noon": time is not RFC 3339, 2006-01-02 15:04:05 in UTC, 02/Jan/2006:15:04:05 -0700 or a Unix time`:      {"replay", "--from", "noon"},
+		`sluice replay: --to "2026-03-02" is not after --from "2026-03-02"; want it later`:                                               {"replay", "--from", "2026-03-02", "--to", "2026-03-02"},
 		`sluice replay: unknown algorithm "gcar": want one of gcra, token-bucket, leaky-bucket, sliding-window, sliding-log, fixed-window, or all`: {
 			"replay", "--algorithm", "gcar"},
 		`sluice replay: unknown algorithm "all": want one of gcra, token-bucket, leaky-bucket, sliding-window, sliding-log, fixed-window`: {
@@ -202,7 +204,7 @@ func TestReplay_UnreadableLog(t *testing.T) {
 		"noise, one format": {nil, []string{noise, "--format", "combined"}, noise +
 			": no readable line among 3 (lines 1, 3: no [02/Jan/2006:15:04:05 -0700] after the client); expected CLIENT ... [02/Jan/2006:15:04:05 -0700]"},
 		"noise": {nil, []string{noise}, noise +
-			": no readable line among 3 (lines 1, 3: in none of the known formats: combined, vhost-combined, s3, alb, haproxy, envoy, cloudfront, w3c, traefik, nginx-json, caddy)"},
+			": no readable line among 3 (lines 1, 3: in none of the known formats: combined, vhost-combined, s3, alb, haproxy, envoy, squid, cloudfront, w3c, logfmt, caddy, traefik, nginx-json, cloudflare, gcp, azure, aws-waf, api-gateway, kong, apisix, ecs)"},
 		"unknown json": {strings.NewReader("{}\n"), []string{"-"}, "standard input: no readable line among 1 (line 1: JSON without the fields of a known format)" +
 			"; name the fields with --client-field and --time-field"},
 		"broken gzip": {strings.NewReader("\x1f\x8b\x08\x00"), []string{"-"}, "standard input: the gzip data is cut off"},

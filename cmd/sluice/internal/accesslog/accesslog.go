@@ -42,7 +42,7 @@ const MaxMalformedLines = 10
 
 // Facts is the account of the lines read so far, of all sources together.
 //
-// Lines = Blank + Counted + Malformed + Keyless.
+// Lines = Blank + Counted + Malformed + Keyless + Outside.
 type Facts struct {
 	Format    string // names of the formats, with commas between; empty until a line was readable
 	Lines     int64
@@ -50,6 +50,7 @@ type Facts struct {
 	Counted   int64 // lines that became records
 	Malformed int64
 	Keyless   int64 // readable lines without a part of Config.Key
+	Outside   int64 // requests before Config.From or not before Config.To
 	// MalformedLines are the numbers, from 1 in the first source on, of the first malformed lines.
 	MalformedLines []int64
 	// MalformedReason is what was wrong with the first of them. Of several sources it begins with the name
@@ -66,6 +67,7 @@ var (
 	ErrBlank     = errors.New("the log has nothing but blank lines")
 	ErrNUL       = errors.New("the log has nothing but NUL bytes, as a crash may leave it")
 	ErrNoRecords = errors.New("no readable line")
+	ErrOutside   = errors.New("no request in the time asked for")
 
 	// ErrUnknownJSON is wrapped by ErrNoRecords: the first line was JSON without the
 	// fields of any format.
@@ -99,6 +101,8 @@ func (f *Facts) end(parsers []Parser) error {
 	switch {
 	case f.Counted > 0:
 		return nil
+	case f.Outside > 0:
+		return fmt.Errorf("%w: all %d are before --from or after --to, which are in UTC unless they have a zone", ErrOutside, f.Outside)
 	case f.Malformed > 0:
 		err := fmt.Errorf("%w among %d (%s: %w)", ErrNoRecords, f.Lines, f.malformedPlaces(), f.reason)
 		if len(names(parsers)) == 1 && !isDecisive(f.reason) {

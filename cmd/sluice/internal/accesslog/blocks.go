@@ -35,7 +35,8 @@ type splitter struct {
 	p       *pipeline
 	ctx     context.Context
 	source  string
-	parsers []Parser
+	parsers []Parser // the first one reads the most lines, once that is settled
+	settled bool
 	follow  bool
 
 	first bool
@@ -133,10 +134,10 @@ func (s *splitter) fail(err error) bool {
 
 func (s *splitter) send(b *block) {
 	b.source, b.first, b.nuls = s.source, s.first, s.nuls
-	if len(s.parsers) > 1 {
-		s.parsers = settle(s.parsers, b.data)
+	if !s.settled {
+		s.parsers, s.settled = settle(s.parsers, b.data)
 	}
-	b.parsers = s.parsers
+	b.parsers, b.settled = s.parsers, s.settled
 	s.parsers = withDirectives(s.parsers, b.data)
 	s.first = false
 	s.p.send(b)
@@ -224,9 +225,9 @@ func (b *block) trim(line []byte) ([]byte, error) {
 // settleLines is how many readable lines tell the format of a source. The first one may be the odd one.
 const settleLines = 100
 
-// settle returns the parser that reads the most of the first lines; of several the one that reads the first
-// of them; or all parsers if none reads one.
-func settle(parsers []Parser, data []byte) []Parser {
+// settle returns the parsers with the one first that reads the most of the first lines, of several the one that reads
+// the first of these lines; false if none reads one.
+func settle(parsers []Parser, data []byte) ([]Parser, bool) {
 	counts := make([]int, len(parsers))
 	first, readable := -1, 0
 	for now := parsers; len(data) > 0 && readable < settleLines; {
@@ -237,9 +238,9 @@ func settle(parsers []Parser, data []byte) []Parser {
 		if err != nil {
 			continue
 		}
-		known := readable
+		known, texts := readable, peeled{text}
 		for i, p := range now {
-			if _, err := p.Parse(text); err == nil {
+			if l := (&line{text: text}); l.readBy(p, &texts) && l.bad == nil {
 				counts[i]++
 				readable = known + 1
 			}
@@ -249,12 +250,12 @@ func settle(parsers []Parser, data []byte) []Parser {
 		}
 	}
 	if readable == 0 {
-		return parsers
+		return parsers, len(parsers) == 1
 	}
 	if most := slices.Max(counts); counts[first] < most {
 		first = slices.Index(counts, most)
 	}
-	return parsers[first : first+1]
+	return slices.Concat(parsers[first:first+1], parsers[:first], parsers[first+1:]), true
 }
 
 // directed is a parser that goes by lines of the log which are no records.

@@ -18,8 +18,8 @@ var (
 const (
 	errDash   = decisive("the client is -: the log does not say who asked")
 	errPrefix = decisive("text before the client, as syslog puts it there: cut it off")
-	errTwo    = decisive("two addresses at the start of the line: cut off the one that is not the client")
-	errList   = decisive("a list of addresses at the start of the line: keep the one that is the client")
+	errTwo    = decisive("two addresses at the start of the line: cut off the address that is not the client, or --format lighttpd, whose second word is the host")
+	errList   = decisive("a list whose last word is no address where the client should be: keep the address that is the client")
 )
 
 // combined reads Common and Combined lines:
@@ -44,24 +44,24 @@ func (combined) Parse(line []byte) (Record, error) {
 	if err != nil {
 		return Record{}, err
 	}
-	first, second := addressForm(h.words[0]), addressForm(h.words[1])
+	client, err := theClient(h.words[0])
+	if err != nil {
+		return Record{}, err
+	}
+	first, second := addressForm(client), addressForm(h.words[1])
 	switch {
-	case isDash(h.words[0]):
-		return Record{}, errDash
-	case bytes.IndexByte(h.words[0], ',') >= 0:
-		return Record{}, errList
 	case first == noAddress && (second != noAddress || namesPort(h.words[0])), first == withPort && second == bare:
 		return Record{}, errVhost
 	case first != noAddress && second != noAddress:
 		return Record{}, errTwo
 	case first != noAddress:
-		return Record{Client: h.words[0], Time: h.time}, nil
+		return Record{Client: client, Time: h.time}, nil
 	case !isName(h.words[0]):
 		return Record{}, errNoClient
 	case h.count > 3 && allDigits(h.words[0]):
 		return Record{}, errPrefix
 	case isDash(h.words[1]), h.count == 3 && addressForm(h.words[2]) == noAddress, h.count > 3 && plainUser(h.before):
-		return Record{Client: h.words[0], Time: h.time}, nil
+		return Record{Client: client, Time: h.time}, nil
 	case h.count <= 3:
 		return Record{}, errNoClient
 	}
@@ -91,9 +91,13 @@ func ncsa(line []byte, words int) Request {
 	r := tail.Request(line[h.end:])
 	user := h.before
 	for range words {
-		_, user = word(user)
+		_, user = listWord(user)
 	}
-	if name := string(bytes.TrimSpace(user)); name != emptyUser {
+	user = bytes.TrimSpace(user)
+	if second, rest := word(user); len(second) > 2 && second[0] == '[' && addressForm(second) != noAddress && bytes.HasPrefix(rest, []byte(" - ")) {
+		user = rest[len(" - "):] // ADDR - [ADDR] - USER of older ingress-nginx
+	}
+	if name := string(user); name != emptyUser {
 		r.User = orEmpty(name)
 	}
 	return r
@@ -141,18 +145,46 @@ func (vhostCombined) Parse(line []byte) (Record, error) {
 	if err != nil {
 		return Record{}, err
 	}
-	host, second := h.words[0], addressForm(h.words[1])
+	host, second := h.words[0], noAddress
+	client, err := theClient(h.words[1])
+	if err == nil {
+		second = addressForm(client)
+	}
 	switch first := addressForm(host); {
-	case isDash(host), bytes.IndexByte(host, ',') >= 0, h.count < 2:
+	case isDash(host), bytes.IndexByte(host, ',') >= 0, h.count < 2, isTime(host):
 		return Record{}, errNoVhost
 	case first == bare, first == withPort && second != bare:
 		return Record{}, errNoVhost
 	case second == noAddress && !namesPort(host):
 		return Record{}, errNoVhost
-	case isDash(h.words[1]):
-		return Record{}, errDash
+	case err != nil:
+		return Record{}, err
+	case second == noAddress && hasAddress(h.before):
+		return Record{}, errPrefix
 	}
-	return Record{Client: h.words[1], Time: h.time}, nil
+	return Record{Client: client, Time: h.time}, nil
+}
+
+// isTime reports whether a word is a time, which ends as HOST:PORT does.
+func isTime(word []byte) bool {
+	if allDigits(bytes.ReplaceAll(word, []byte{':'}, nil)) {
+		return true
+	}
+	_, err := parseTime(string(word))
+	return err == nil
+}
+
+// hasAddress reports whether a word behind the first two is an address.
+func hasAddress(before []byte) bool {
+	_, rest := word(before)
+	_, rest = word(rest)
+	for len(bytes.TrimLeft(rest, " \t")) > 0 {
+		var next []byte
+		if next, rest = word(rest); addressForm(next) != noAddress {
+			return true
+		}
+	}
+	return false
 }
 
 // head is the part of a line before its request.
@@ -186,7 +218,7 @@ func readHead(line []byte) (head, error) {
 	h := head{time: stamp.nanos, before: line[:stamp.start], end: len(line)}
 	for rest := h.before; h.count <= len(h.words); h.count++ {
 		var first []byte
-		if first, rest = word(rest); len(first) == 0 {
+		if first, rest = listWord(rest); len(first) == 0 {
 			break
 		}
 		if h.count < len(h.words) {
@@ -197,6 +229,20 @@ func readHead(line []byte) (head, error) {
 		return head{}, errNoTimestamp
 	}
 	return h, nil
+}
+
+// listWord cuts the first word off, or words with commas behind them and the word that ends the list.
+func listWord(b []byte) (first, rest []byte) {
+	first, rest = word(b)
+	whole := b[len(b)-len(rest)-len(first):]
+	for len(first) > 0 && first[len(first)-1] == ',' {
+		var next []byte
+		if next, rest = word(rest); len(next) == 0 {
+			break
+		}
+		first = whole[:len(whole)-len(rest)]
+	}
+	return first, rest
 }
 
 // emptyUser is what Apache writes for a user without a name, which any client can be. It is not the

@@ -1,6 +1,7 @@
 package accesslog
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -16,15 +17,17 @@ var errNotJSON = errors.New("not a JSON object")
 type jsonLines struct {
 	name   string
 	client field
+	date   field // of the day, where the time has none; its name may be empty
 	time   field
 }
 
+// newJSON names the fields. A date stands before the time, with a comma between.
 func newJSON(name, clientField, timeField string) jsonLines {
-	return jsonLines{
-		name:   name,
-		client: newField(clientField),
-		time:   newField(timeField),
+	f := jsonLines{name: name, client: newField(clientField), time: newField(timeField)}
+	if date, clock, ok := strings.Cut(timeField, ","); ok {
+		f.date, f.time = newField(date), newField(clock)
 	}
+	return f
 }
 
 func (f jsonLines) Name() string { return f.name }
@@ -34,25 +37,41 @@ func (f jsonLines) Wants() string {
 }
 
 func (f jsonLines) Parse(line []byte) (Record, error) {
+	name, err := f.clientOf(line)
+	if err != nil && !errors.Is(err, errDash) {
+		return Record{}, err
+	}
+	at, timeErr := f.timeOf(line)
+	return Record{Client: name, Time: at}, cmp.Or(timeErr, err)
+}
+
+func (f jsonLines) clientOf(line []byte) ([]byte, error) {
 	// gjson reads anything; encoding/json has the last word on what is JSON, and
 	// refuses the nesting of a hundred thousand arrays that would take the stack.
 	if !looksJSON(line) || !json.Valid(line) {
-		return Record{}, errNotJSON
+		return nil, errNotJSON
 	}
 	client := f.client.in(line)
 	if !isScalar(client) || text(client) == "" {
-		return Record{}, fmt.Errorf("field %s is not a client", f.client.name)
+		return nil, fmt.Errorf("field %s is not a client", f.client.name)
 	}
+	return theClient([]byte(text(client)))
+}
+
+func (f jsonLines) timeOf(line []byte) (int64, error) {
 	stamp := f.time.in(line)
 	if !isScalar(stamp) {
-		return Record{}, fmt.Errorf("field %s is not a time", f.time.name)
+		return 0, fmt.Errorf("field %s is not a time", f.time.name)
 	}
-	at, err := parseTime(text(stamp))
+	when := text(stamp)
+	if f.date.name != "" {
+		when = text(f.date.in(line)) + "T" + when + "Z"
+	}
+	at, err := parseTime(when)
 	if err != nil {
-		return Record{}, fmt.Errorf("field %s: %w", f.time.name, err)
+		return 0, fmt.Errorf("field %s: %w", f.time.name, err)
 	}
-	name, err := theClient(f.client.name, []byte(text(client)))
-	return Record{Client: name, Time: at}, err
+	return at, nil
 }
 
 func looksJSON(line []byte) bool {

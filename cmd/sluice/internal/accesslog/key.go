@@ -1,7 +1,6 @@
 package accesslog
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"slices"
@@ -249,7 +248,8 @@ func (p pattern) field(line []byte, name string) string {
 func (f w3c) fields() []string { return f.names }
 
 func (f w3c) field(line []byte, name string) string {
-	return orEmpty(string(f.value(bytes.Split(line, f.separator()), name)))
+	values, _ := f.split(line)
+	return orEmpty(string(f.value(values, name)))
 }
 
 func (jsonLines) fields() []string { return nil }

@@ -13,7 +13,10 @@ var (
 	errAddress = errors.New("no address where the client should be")
 )
 
-const errQuotes = decisive("quotes in a field, so that it is not certain where the client is: JSON tells")
+// quotesError says why a client behind quotes is not certain.
+func quotesError(has, want int) error {
+	return decisive(fmt.Sprintf("%d quotes where the format has %d: in a field, so that it is not certain where the client is, or in fields that the format leaves out", has, want))
+}
 
 // pattern reads lines whose fields have an order, in the notation of nginx's log_format: text, and the names
 // of fields behind a $. A field ends where the text behind it begins; in quotes, at a quote that the server
@@ -26,6 +29,7 @@ type pattern struct {
 	need         int    // fields that a line must have: those before quotes behind client, time and status
 	quotes       int    // in the text, if a client that comes behind quotes can be forged by more of them
 	addresses    bool   // the client is an address
+	padded       bool   // fields can have more blanks in front
 	plain        func([]byte) string
 }
 
@@ -107,18 +111,16 @@ func (p pattern) Parse(line []byte) (Record, error) {
 	if n < p.need {
 		return Record{}, errPattern
 	}
-	if p.quotes > 0 && bytes.Count(line, []byte{'"'}) != p.quotes {
-		return Record{}, errQuotes
+	if has := bytes.Count(line, []byte{'"'}); p.quotes > 0 && has != p.quotes {
+		return Record{}, quotesError(has, p.quotes)
 	}
-	client, err := theClient(p.order[p.client].name, values[p.client])
+	client, err := theClient(values[p.client])
 	if err != nil {
 		return Record{}, err
 	}
 	switch {
 	case p.addresses && addressForm(client) == noAddress:
 		return Record{}, errAddress
-	case bytes.IndexByte(client, ',') >= 0:
-		return Record{}, errList
 	case bytes.ContainsAny(client, "\" \t"):
 		return Record{}, errNoClient
 	}
@@ -126,11 +128,15 @@ func (p pattern) Parse(line []byte) (Record, error) {
 	return Record{Client: client, Time: at}, err
 }
 
-// theClient is the client in a field of a name. Of a list that proxies have forwarded it is the last one,
-// which the proxy has seen itself: the others are what it was told.
-func theClient(name string, value []byte) ([]byte, error) {
-	if strings.Contains(strings.ToLower(name), "forwarded") {
-		value = bytes.TrimSpace(value[bytes.LastIndexByte(value, ',')+1:])
+// theClient is the client in a field. Of a list that proxies have forwarded it is the last address, which the proxy has
+// seen itself: the addresses before it are what the proxy was told.
+func theClient(value []byte) ([]byte, error) {
+	value = bytes.TrimSpace(value)
+	if comma := bytes.LastIndexByte(value, ','); comma >= 0 {
+		value = bytes.TrimSpace(value[comma+1:])
+		if addressForm(value) == noAddress && len(value) > 0 && !isDash(value) {
+			return nil, errList
+		}
 	}
 	if len(value) == 0 || isDash(value) {
 		return nil, errDash
@@ -148,6 +154,9 @@ func (p pattern) match(line []byte) (values [maxFields][]byte, n int) {
 			return values, i
 		}
 		line = line[len(f.before):]
+		if p.padded {
+			line = bytes.TrimLeft(line, " ")
+		}
 		after := p.behind
 		if i+1 < len(p.order) {
 			after = p.order[i+1].before

@@ -25,6 +25,8 @@ type Config struct {
 	Follow bool
 	// Requests fills Record.Request.
 	Requests bool
+	// From and To, unless 0, leave out requests before From, and from To on: in nanoseconds since 1970.
+	From, To int64
 	// Key, unless nil, takes the place of the client in Record.Client.
 	Key *Key
 	// Progress, unless nil, is called now and then, on the goroutine that called Read.
@@ -136,9 +138,10 @@ func (p *pipeline) send(b *block) {
 // block is whole lines of one source, and what their parser makes of them.
 type block struct {
 	source  string
-	first   bool     // of its source, or of a file that has taken its name: no line goes on across it
-	parsers []Parser // one, or those of which none has read a line yet
-	bad     error    // why the line before data was not kept
+	first   bool // of its source, or of a file that has taken its name: no line goes on across it
+	parsers []Parser
+	settled bool  // the first parser is the one of the source
+	bad     error // why the line before data was not kept
 	data    []byte
 	err     error // what ended the source behind it
 
@@ -149,12 +152,13 @@ type block struct {
 
 // line is what can be said of a line without those before it.
 type line struct {
-	text  []byte
-	rec   Record
-	bad   error // why it is no record
-	blank bool
-	none  bool // it is a record that lacks the key
-	quote bool // it ends within quotes, or began within some
+	text   []byte
+	parser Parser // that has read it
+	rec    Record
+	bad    error // why it is no record
+	blank  bool
+	none   bool // it is a record that lacks the key
+	quote  bool // it ends within quotes, or began within some
 }
 
 // parse reads the lines of the block.
@@ -175,15 +179,14 @@ func (b *block) parse(requests bool, key *Key) {
 		if l.bad != nil {
 			continue
 		}
-		if l.blank = len(bytes.TrimSpace(l.text)) == 0; l.blank {
+		if l.blank = len(bytes.TrimSpace(l.text)) == 0 || inArray(l.text); l.blank {
 			continue
 		}
-		l.quote = leavesQuote(l.text)
 		if returns && several(b.parsers, l.text) {
-			l.bad = errCarriage
+			l.bad, l.quote = errCarriage, leavesQuote(l.text)
 			continue
 		}
-		if l.rec, l.bad = parse(b.parsers, l.text); errors.Is(l.bad, errComment) {
+		if b.read(l); errors.Is(l.bad, errComment) {
 			l.bad, l.blank = nil, true
 			b.parsers = withDirectives(b.parsers, l.text)
 			if err := b.checkKey(key); err != nil {
@@ -191,49 +194,72 @@ func (b *block) parse(requests bool, key *Key) {
 				return
 			}
 		}
-		if key != nil && l.bad == nil && !l.blank {
+		if l.quote = leavesQuote(l.text); l.bad != nil || l.blank {
+			continue
+		}
+		if key != nil {
 			var err error
-			l.rec.Client, err = key.of(b.parsers[0], l.text, l.rec)
+			l.rec.Client, err = key.of(l.parser, l.text, l.rec)
 			l.none = err != nil
 		}
-		if requests && l.bad == nil && !l.blank {
-			r := b.parsers[0].Request(l.text)
+		if requests {
+			r := l.parser.Request(l.text)
 			l.rec.Request = &r
 		}
 	}
 }
 
+// read reads a line by the source's parser, else by any that can: a format can change within a file.
+func (b *block) read(l *line) {
+	texts := peeled{l.text}
+	if l.readBy(b.parsers[0], &texts) {
+		return
+	}
+	reason := l.bad
+	for _, p := range b.parsers[1:] {
+		if l.readBy(p, &texts) {
+			return
+		}
+		if isDecisive(l.bad) && !isDecisive(reason) && !b.settled {
+			reason = l.bad
+		}
+	}
+	if names := names(b.parsers); len(names) > 1 && !isDecisive(reason) && !b.settled {
+		if looksJSON(l.text) && json.Valid(l.text) {
+			reason = ErrUnknownJSON
+		} else {
+			reason = errors.New("in none of the known formats: " + strings.Join(names, ", "))
+		}
+	}
+	l.bad = reason
+}
+
+// readBy reads the line as it is, or else without its envelopes, and keeps the text that is read. The error is about the
+// line as it is.
+func (l *line) readBy(p Parser, texts *peeled) bool {
+	if l.rec, l.bad = p.Parse(l.text); l.bad == nil || errors.Is(l.bad, errComment) {
+		l.parser = p
+		return true
+	}
+	for i := 1; i < len(texts); i++ {
+		within := texts.get(i)
+		if within == nil {
+			break
+		}
+		if rec, err := p.Parse(within); err == nil {
+			l.rec, l.bad, l.text, l.parser = rec, nil, within, p
+			return true
+		}
+	}
+	return false
+}
+
 // checkKey says whether lines of the block cannot have the key.
 func (b *block) checkKey(key *Key) error {
-	if key == nil || len(b.parsers) > 1 {
+	if key == nil || !b.settled {
 		return nil
 	}
 	return key.check(b.parsers[0])
-}
-
-// parse tries parsers on a line. If none can read it, the reason is that of the one that knows its kind,
-// if there is one.
-func parse(parsers []Parser, text []byte) (Record, error) {
-	if len(parsers) == 1 {
-		return parsers[0].Parse(text)
-	}
-	var reason error
-	for _, p := range parsers {
-		rec, err := p.Parse(text)
-		if err == nil || errors.Is(err, errComment) {
-			return rec, err
-		}
-		if reason == nil || isDecisive(err) && !isDecisive(reason) {
-			reason = err
-		}
-	}
-	if names := names(parsers); len(names) > 1 && !isDecisive(reason) {
-		if looksJSON(text) && json.Valid(text) {
-			return Record{}, ErrUnknownJSON
-		}
-		reason = errors.New("in none of the known formats: " + strings.Join(names, ", "))
-	}
-	return Record{}, reason
 }
 
 // several reports whether there are carriage returns in a line, and a record behind one. There may be one
@@ -259,7 +285,8 @@ type sequencer struct {
 	facts  Facts
 	wrap   wrap
 	source string
-	before int64 // lines of the sources before
+	before int64  // lines of the sources before
+	last   string // format
 
 	lacking error // of the first line without the key, if no other line has it
 }
@@ -272,7 +299,7 @@ func (s *sequencer) take(b *block) {
 		s.source, s.before = b.source, s.facts.Lines
 	}
 	s.facts.nuls = s.facts.nuls || b.nuls
-	counted, mayWrap := s.facts.Counted, wrappable(b.parsers[0])
+	mayWrap := wrappable(b.parsers[0])
 	for i := range b.lines {
 		l := &b.lines[i]
 		s.facts.Lines++
@@ -280,7 +307,7 @@ func (s *sequencer) take(b *block) {
 			s.facts.Blank++
 			continue
 		}
-		if mayWrap {
+		if mayWrap || l.parser != nil && wrappable(l.parser) {
 			s.wrap.see(l)
 		}
 		if l.bad != nil {
@@ -290,23 +317,29 @@ func (s *sequencer) take(b *block) {
 			s.facts.malformed(l.bad)
 			continue
 		}
+		if c := s.config; l.rec.Time < c.From || c.To > 0 && l.rec.Time >= c.To {
+			s.facts.Outside++
+			continue
+		}
 		if l.none {
 			if s.facts.Keyless == 0 {
-				s.lacking = s.config.Key.missing(b.parsers[0], l.text)
+				s.lacking = s.config.Key.missing(l.parser, l.text)
 			}
 			s.facts.Keyless++
 			continue
 		}
 		s.facts.Counted++
+		s.format(l.parser)
 		s.each(l.rec)
-	}
-	if s.facts.Counted > counted {
-		s.format(b.parsers[0].Name())
 	}
 }
 
-func (s *sequencer) format(name string) {
-	if s.facts.Format == "" {
+func (s *sequencer) format(p Parser) {
+	name := p.Name()
+	if name == s.last {
+		return
+	}
+	if s.last = name; s.facts.Format == "" {
 		s.facts.Format = name
 	} else if !slices.Contains(strings.Split(s.facts.Format, ", "), name) {
 		s.facts.Format += ", " + name

@@ -124,10 +124,10 @@ func TestReader_AutoSettlesOnMostOfTheFirstLines(t *testing.T) {
 		"combined":             {[]string{combinedLine}, Combined, []string{"c"}, nil},
 		"nginx":                {[]string{nginxLine}, NginxJSON, []string{"n"}, nil},
 		"traefik":              {[]string{traefikLine}, Traefik, []string{"t"}, nil},
-		"combined then nginx":  {[]string{combinedLine, nginxLine, combinedLine}, Combined, []string{"c", "c"}, []int64{2}},
-		"noise then traefik":   {[]string{`{"level":"info"}`, "starting", traefikLine, `{"ClientHost":"u","StartUTC":"2021-12-08T14:02:43Z"}`, nginxLine}, Traefik, []string{"t", "u"}, []int64{1, 2, 5}},
+		"combined then nginx":  {[]string{combinedLine, nginxLine, combinedLine}, Combined + ", " + NginxJSON, []string{"c", "n", "c"}, nil},
+		"noise then traefik":   {[]string{`{"level":"info"}`, "starting", traefikLine, `{"ClientHost":"u","StartUTC":"2021-12-08T14:02:43Z"}`, nginxLine}, Traefik + ", " + NginxJSON, []string{"t", "u", "n"}, []int64{1, 2}},
 		"an odd one first":     {[]string{"400 192.0.2.7" + record, combinedLine, combinedLine}, Combined, []string{"c", "c"}, []int64{1}},
-		"as many of two":       {[]string{nginxLine, combinedLine}, NginxJSON, []string{"n"}, []int64{2}},
+		"as many of two":       {[]string{nginxLine, combinedLine}, NginxJSON + ", " + Combined, []string{"n", "c"}, nil},
 		"combined inside json": {[]string{`{"log":"` + "c" + record[:40] + `"}`, nginxLine}, NginxJSON, []string{"n"}, []int64{1}},
 	}
 	for name, c := range cases {
@@ -160,7 +160,7 @@ func TestReader_Errors(t *testing.T) {
 		"one bad line": {"\nwhat", Combined,
 			"no readable line among 2 (line 2: no [02/Jan/2006:15:04:05 -0700] after the client); expected CLIENT ... [02/Jan/2006:15:04:05 -0700]"},
 		"many bad lines": {"1\n2\n3\n4\n", Auto,
-			"no readable line among 4 (lines 1, 2, 3, ...: in none of the known formats: combined, vhost-combined, s3, alb, haproxy, envoy, cloudfront, w3c, traefik, nginx-json, caddy)"},
+			"no readable line among 4 (lines 1, 2, 3, ...: in none of the known formats: combined, vhost-combined, s3, alb, haproxy, envoy, squid, cloudfront, w3c, logfmt, caddy, traefik, nginx-json, cloudflare, gcp, azure, aws-waf, api-gateway, kong, apisix, ecs)"},
 		"two bad lines": {"{}\n{}", NginxJSON,
 			"no readable line among 2 (lines 1, 2: field remote_ip is not a client); expected a JSON object with remote_ip and time"},
 		"cut gzip header": {"\x1f\x8b\x08", Auto, "the gzip data is cut off"},
@@ -194,14 +194,15 @@ func TestSelect(t *testing.T) {
 		names                []string
 		err                  string
 	}{
-		"auto":             {format: Auto, names: []string{Combined, VhostCombined, S3, ALB, HAProxy, Envoy, CloudFront, W3C, Traefik, NginxJSON, Caddy, Envoy}},
-		"auto with fields": {format: Auto, client: "a", time: "b", names: []string{JSON}},
-		"auto, one field":  {format: Auto, client: "a", err: "format json needs the names of both the client and the time field"},
+		"auto": {format: Auto, names: []string{Combined, VhostCombined, S3, ALB, HAProxy, Envoy, Squid, CloudFront, W3C, Logfmt, Caddy,
+			Traefik, NginxJSON, Caddy, Envoy, Cloudflare, GCP, Azure, WAF, Gateway, CloudFront, Kong, APISIX, ECS}},
+		"auto with fields": {format: Auto, client: "a", time: "b", names: []string{JSON, W3C, Logfmt}},
+		"auto, one field":  {format: Auto, client: "a", names: []string{W3C, Logfmt}},
 		"json":             {format: JSON, err: "format json needs the names of both the client and the time field"},
 		"combined":         {format: Combined, names: []string{Combined}},
 		"combined, field":  {format: Combined, time: "b", err: "format combined has no fields to name"},
 		"traefik, field":   {format: Traefik, time: "time", names: []string{Traefik}},
-		"unknown":          {format: "iis", err: `unknown format "iis": want one of auto, combined, vhost-combined, s3, alb, cloudfront, w3c, haproxy, envoy, nginx-json, caddy, traefik, json, or a pattern with $remote_addr and $time_local`},
+		"unknown":          {format: "iis", err: `unknown format "iis": want one of auto, combined, vhost-combined, s3, alb, cloudfront, w3c, haproxy, envoy, nginx-json, caddy, traefik, squid, lighttpd, logfmt, cloudflare, gcp, azure, aws-waf, api-gateway, kong, apisix, ecs, json, or a pattern with $remote_addr and $time_local`},
 	} {
 		t.Run("case="+name, func(t *testing.T) {
 			parsers, err := Select(c.format, c.client, c.time)
@@ -275,6 +276,7 @@ func settledBy(t *testing.T, log []byte, block int) bool {
 	parsers, err := Select(Auto, "", "")
 	require.NoError(t, err)
 	end := bytes.LastIndexByte(log[:min(block+1, len(log))], '\n') + 1
-	one, all := settle(parsers, log[:end]), settle(parsers, log)
-	return len(one) == 1 && one[0].Name() == all[0].Name() && one[0].Wants() == all[0].Wants()
+	one, settled := settle(parsers, log[:end])
+	all, _ := settle(parsers, log)
+	return settled && one[0].Name() == all[0].Name() && one[0].Wants() == all[0].Wants()
 }

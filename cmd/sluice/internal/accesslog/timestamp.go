@@ -13,12 +13,13 @@ import (
 const clfTime = "02/Jan/2006:15:04:05 -0700"
 
 const (
-	errTimeForm  = decisive("time is not RFC 3339, 02/Jan/2006:15:04:05 -0700 or a Unix time")
+	errTimeForm  = decisive("time is not RFC 3339, 2006-01-02 15:04:05 in UTC, 02/Jan/2006:15:04:05 -0700 or a Unix time")
 	errTimeRange = decisive("time is before 1970 or after April 2262")
 )
 
-// isoTime is RFC 3339 without the colon in the zone, as Caddy writes it.
-const isoTime = "2006-01-02T15:04:05Z0700"
+// isoTimes are RFC 3339 and what programs write in its place: no colon in the zone, its hours alone, or no zone, which
+// is UTC; and a blank for the T.
+var isoTimes = []string{time.RFC3339, "2006-01-02T15:04:05Z0700", "2006-01-02T15:04:05Z07", "2006-01-02T15:04:05"}
 
 // maxTime is the last instant that fits into nanoseconds since 1970.
 var maxTime = time.Unix(0, math.MaxInt64)
@@ -31,16 +32,28 @@ func nanos(t time.Time) (int64, error) {
 	return t.UnixNano(), nil
 }
 
-// parseTime reads RFC 3339 with any fraction and with or without a colon in the
-// zone, the CLF form, or a Unix time as a decimal number. A part finer than a
+// ParseTime reads a time as it stands in logs, or a day, which begins at midnight in UTC.
+func ParseTime(s string) (int64, error) {
+	if t, err := time.Parse(time.DateOnly, s); err == nil {
+		return nanos(t)
+	}
+	return parseTime(s)
+}
+
+// parseTime reads RFC 3339 and the forms of isoTimes with any fraction, the CLF form, or a Unix time as a decimal number. A part finer than a
 // nanosecond is cut off.
 func parseTime(s string) (int64, error) {
 	switch {
 	case len(s) > 4 && s[4] == '-':
-		if n, err := parseLayout(time.RFC3339, s); !errors.Is(err, errTimeForm) {
-			return n, err
+		if len(s) > 10 && s[10] == ' ' {
+			s = s[:10] + "T" + strings.TrimSuffix(strings.Replace(s[11:], " ", "", 1), "UTC")
 		}
-		return parseLayout(isoTime, s)
+		for _, layout := range isoTimes {
+			if n, err := parseLayout(layout, s); !errors.Is(err, errTimeForm) {
+				return n, err
+			}
+		}
+		return 0, errTimeForm
 	case len(s) > 2 && s[2] == '/':
 		if !strings.Contains(s, " ") {
 			s += " +0000" // HAProxy has no zone

@@ -2,6 +2,7 @@ package accesslog
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"net/url"
@@ -16,7 +17,13 @@ type w3c struct {
 	names []string // of the fields of the lines that follow; nil as long as no line has named them
 	loose bool     // there may be fewer, or more
 	date  string   // where fields have none
+	from  string   // the field of the client; empty is c-ip
+	clock string   // the field of the time of the day; empty is time
 }
+
+// iis are the fields that IIS writes if nobody chooses others, for a file whose first lines are gone.
+var iis = strings.Fields("date time s-ip cs-method cs-uri-stem cs-uri-query s-port cs-username c-ip cs(User-Agent) cs(Referer) " +
+	"sc-status sc-substatus sc-win32-status time-taken")
 
 // newCloudFront reads logs of CloudFront, also without the lines that name their fields.
 func newCloudFront() w3c {
@@ -31,7 +38,7 @@ const (
 )
 
 var (
-	errNoFields = errors.New("no line with #Fields: before it")
+	errNoFields = errors.New("no line with #Fields: before it, and not the 15 fields that IIS writes by default")
 	errDate     = errors.New("no date")
 )
 
@@ -70,15 +77,19 @@ func (f w3c) Parse(line []byte) (Record, error) {
 	if len(line) > 0 && line[0] == '#' && slices.ContainsFunc(directives, func(d string) bool { return bytes.HasPrefix(line, []byte(d)) }) {
 		return Record{}, errComment
 	}
-	if f.names == nil {
+	values, n := f.split(line)
+	switch {
+	case f.names == nil && n == len(iis):
+		f.names = iis
+	case f.names == nil:
 		return Record{}, errNoFields
-	}
-	n := bytes.Count(line, f.separator()) + 1 // before a slice of them is made, which can be long
-	if n != len(f.names) && !(f.loose && cloudFrontLeast <= n && n <= cloudFrontMost) {
+	case n != len(f.names) && !(f.loose && cloudFrontLeast <= n && n <= cloudFrontMost):
 		return Record{}, fmt.Errorf("%d fields where #Fields: names %d", n, len(f.names))
 	}
-	values := bytes.Split(line, f.separator())
-	client, err := theClient("", f.value(values, "c-ip"))
+	if f.from != "" && !slices.Contains(f.names, f.from) {
+		return Record{}, fmt.Errorf("no field %s among those that #Fields: names", f.from)
+	}
+	client, err := theClient(f.value(values, cmp.Or(f.from, "c-ip")))
 	if err != nil {
 		return Record{}, err
 	}
@@ -92,12 +103,57 @@ func (f w3c) Parse(line []byte) (Record, error) {
 	if date == "" {
 		return Record{}, errDate
 	}
-	at, err := parseTime(date + "T" + string(f.value(values, "time")) + "Z")
+	at, err := parseTime(date + "T" + string(f.value(values, cmp.Or(f.clock, "time"))) + "Z")
 	return Record{Client: client, Time: at}, err
 }
 
+// split returns the fields of a line, of which those in quotes can have separators, and how many there are: none are
+// returned if these are more than any format has.
+func (f w3c) split(line []byte) (values [][]byte, n int) {
+	separator := f.separator()
+	if n = bytes.Count(line, separator) + 1; bytes.IndexByte(line, '"') < 0 {
+		if n > w3cMost {
+			return nil, n
+		}
+		return bytes.Split(line, separator), n
+	}
+	for rest := line; ; {
+		end := bytes.Index(rest, separator)
+		if len(rest) > 0 && rest[0] == '"' {
+			if quote := bytes.Index(rest[1:], append([]byte{'"'}, separator...)); quote >= 0 {
+				end = quote + 2
+			} else if bytes.HasSuffix(rest[1:], []byte{'"'}) {
+				end = -1
+			}
+		}
+		if len(values) == w3cMost {
+			return nil, n
+		}
+		if end < 0 {
+			values = append(values, unquoted(rest))
+			return values, len(values)
+		}
+		values = append(values, unquoted(rest[:end]))
+		rest = rest[end+len(separator):]
+	}
+}
+
+// w3cMost bounds the fields of a line.
+const w3cMost = 256
+
+func unquoted(field []byte) []byte {
+	if len(field) >= 2 && field[0] == '"' && field[len(field)-1] == '"' {
+		return field[1 : len(field)-1]
+	}
+	return field
+}
+
 func (f w3c) value(values [][]byte, name string) []byte {
-	if i := slices.Index(f.names, name); i >= 0 && i < len(values) {
+	names := f.names
+	if names == nil {
+		names = iis
+	}
+	if i := slices.Index(names, name); i >= 0 && i < len(values) {
 		return values[i]
 	}
 	return nil
@@ -116,7 +172,7 @@ var w3cNames = map[string][]string{
 }
 
 func (f w3c) Request(line []byte) Request {
-	values := bytes.Split(line, f.separator())
+	values, _ := f.split(line)
 	get := func(name string) string {
 		for _, field := range w3cNames[name] {
 			if v := orEmpty(string(f.value(values, field))); v != "" {

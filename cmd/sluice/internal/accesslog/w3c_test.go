@@ -60,14 +60,14 @@ func TestPattern(t *testing.T) {
 		{`$remote_addr $time_local $status`, "", `host ` + someTime + ` 200 more`, "host", ""},
 		{`$remote_addr $time_local`, "", `host ` + someTime, "host", ""},
 		{`$msec,$remote_addr,$x`, "", `1431857103.000,192.0.2.1,y`, "192.0.2.1", ""},
-		{`$msec|$remote_addr|`, "", `1431857103.000|192.0.2.1, 192.0.2.2|`, "", errList.Error()},
+		{`$msec|$remote_addr|`, "", `1431857103.000|192.0.2.1, 192.0.2.2|`, "192.0.2.2", ""},
 		{`$msec|$remote_addr|`, "", `1431857103.000|-|`, "", string(errDash)},
 		{`$msec|$remote_addr|`, "", `1431857103.000|a "b|`, "", errNoClient.Error()},
 		{`$msec|$http_x_forwarded_for|`, "http_x_forwarded_for", `1431857103.000|192.0.2.1, 192.0.2.2|`, "192.0.2.2", ""},
 		{`$msec|$http_x_forwarded_for|`, "http_x_forwarded_for", `1431857103.000|192.0.2.1, -|`, "", string(errDash)},
 		{`$remote_addr:$port $msec`, "", `2001:db8::1:80 1431857103`, "2001:db8::1", ""},
 		{`"$request" $remote_addr $msec`, "", `"GET /" 192.0.2.1 1431857103`, "192.0.2.1", ""},
-		{`"$request" $remote_addr $msec`, "", `"GET /" 203.0.113.9 1 " 192.0.2.1 1431857103`, "", string(errQuotes)},
+		{`"$request" $remote_addr $msec`, "", `"GET /" 203.0.113.9 1 " 192.0.2.1 1431857103`, "", quotesError(3, 2).Error()},
 	} {
 		p, err := newPattern("pattern", c.format, c.client, "")
 		require.NoError(t, err)

@@ -1,6 +1,9 @@
 package accesslog
 
-import "bytes"
+import (
+	"bytes"
+	"strings"
+)
 
 const errWrapped = decisive("the rest of the line before, which another tool has wrapped")
 
@@ -32,15 +35,37 @@ func (w *wrap) see(l *line) {
 		*w = wrap{longest: w.longest}
 		return
 	}
-	rest := w.isRest(l.text)
-	if rest {
+	open := w.bare || w.quote
+	switch {
+	case w.isRest(l.text):
 		l.bad = errWrapped
-	} else {
+	case l.bad != nil && !open && isMessage(l.text):
+		w.bare, w.quote = false, l.quote // so that no quote is open below
+	default:
 		w.bare, w.quote = l.bad != nil, false
 	}
 	w.bare = w.bare && bytes.IndexByte(l.text, '"') < 0
 	w.quote = w.quote != l.quote
 	w.longest, w.last = max(w.longest, len(l.text)), len(l.text)
+}
+
+// isMessage reports whether a line that is no record is whole, such as an error or a warning between records: it begins
+// with a bracket or a date, or it has marks that no start of a record has before its time.
+func isMessage(line []byte) bool {
+	first, rest := word(line)
+	switch {
+	case len(first) == 0 || addressForm(first) != noAddress:
+		return false
+	case strings.IndexByte("[<({", first[0]) >= 0, isDate(first):
+		return true
+	}
+	rest, _, _ = bytes.Cut(rest, []byte{'['})
+	return bytes.IndexByte(line, '"') < 0 && bytes.ContainsAny(rest, ":|(){}=;")
+}
+
+// isDate reports whether a word begins with a year, a month and a day.
+func isDate(word []byte) bool {
+	return len(word) >= 10 && allDigits(word[:4]) && allDigits(word[5:7]) && allDigits(word[8:10]) && word[4] == word[7] && strings.IndexByte("/-.", word[4]) >= 0
 }
 
 func (w *wrap) isRest(line []byte) bool {

@@ -64,24 +64,6 @@ func CompareHTML(w io.Writer, rep Comparison, command string) error {
 	return page.Write(w, p)
 }
 
-// facts is what the text says of a log.
-func facts(rep Report) []string {
-	f, res := rep.Log, rep.Result
-	out := []string{
-		OneLine(rep.Source) + rep.Note,
-		fmt.Sprintf("%s of %s, %s format", Count(res.Requests, "request"), Count(res.Clients, "client"), f.Format),
-		newClock(res).span(res),
-		fmt.Sprintf("%s counted, %d malformed", Count(f.Counted, "line"), f.Malformed),
-	}
-	if rep.Key != "" {
-		out = append(out, keyText(rep))
-	}
-	if rep.Incomplete != "" {
-		out = append(out, "not read to the end: "+OneLine(rep.Incomplete))
-	}
-	return out
-}
-
 // columnsOf are the beginnings of a result's columns, in seconds since 1970.
 func columnsOf(res replay.Result) (seconds []float64) {
 	for i := range res.OverTime {

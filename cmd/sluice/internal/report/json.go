@@ -20,7 +20,7 @@ type document struct {
 type logFacts struct {
 	Source string `json:"source"` // file name, "standard input" or "sample log"; of several the first ones
 	Format string `json:"format"` // of several the names of all
-	Lines  int64  `json:"lines"`  // blank + counted + malformed + keyless
+	Lines  int64  `json:"lines"`  // blank + counted + malformed + keyless + outside
 	Blank  int64  `json:"blank"`
 	// Counted is the number of lines that were replayed, one request each.
 	Counted   int64 `json:"counted"`
@@ -35,7 +35,9 @@ type logFacts struct {
 	// it; there only with one.
 	Key     string `json:"key,omitempty"`
 	Keyless *int64 `json:"keyless,omitempty"`
-	Clients int    `json:"clients"`
+	// Outside are the requests before --from or after --to; there only if some are.
+	Outside int64 `json:"outside,omitempty"`
+	Clients int   `json:"clients"`
 	// PrivateClients is true if all clients have private addresses, or none at all: they
 	// may be proxies, and budgets shared by all behind them.
 	PrivateClients bool   `json:"private_clients"`
@@ -134,6 +136,7 @@ func newLogFacts(rep Report) logFacts {
 	return logFacts{
 		Key:             rep.Key,
 		Keyless:         keyless,
+		Outside:         f.Outside,
 		Source:          rep.Source,
 		Format:          f.Format,
 		Lines:           f.Lines,

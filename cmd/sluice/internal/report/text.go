@@ -45,30 +45,44 @@ func Text(w io.Writer, rep Report) error {
 }
 
 func writeLog(w io.Writer, rep Report) {
+	for i, fact := range facts(rep) {
+		if i > 0 {
+			fact = indent + fact
+		}
+		fmt.Fprintln(w, fact)
+	}
+}
+
+// facts is what text and pages say of a log: its source, then remarks.
+func facts(rep Report) []string {
 	f, res := rep.Log, rep.Result
-	fmt.Fprintln(w, OneLine(rep.Source)+rep.Note)
-	fmt.Fprintf(w, "%s%s of %s, %s format\n", indent,
-		Count(res.Requests, "request"), Count(res.Clients, "client"), f.Format)
-	fmt.Fprintf(w, "%s%s\n", indent, newClock(res).span(res))
+	out := []string{
+		OneLine(rep.Source) + rep.Note,
+		fmt.Sprintf("%s of %s, %s format", Count(res.Requests, "request"), Count(res.Clients, "client"), f.Format),
+		newClock(res).span(res),
+	}
+	add := func(format string, args ...any) { out = append(out, fmt.Sprintf(format, args...)) }
 	if rep.Key != "" {
-		fmt.Fprintf(w, "%s%s\n", indent, keyText(rep))
+		add("%s", keyText(rep))
 	}
 	if res.Late > 0 {
-		fmt.Fprintf(w, "%s%s out of order, at most %v late; the clock never goes back\n", indent,
-			Count(res.Late, "request"), res.MaxLate)
+		add("%s out of order, at most %v late; the clock never goes back", Count(res.Late, "request"), res.MaxLate)
 	}
 	if res.Private && res.Clients <= fewProxies {
-		fmt.Fprintf(w, "%seach client has a private address: if that is a proxy, log what it forwards\n", indent)
+		add("each client has a private address: if that is a proxy, log what it forwards")
 	}
 	if rep.Incomplete != "" {
-		fmt.Fprintf(w, "%snot read to the end: %s\n", indent, OneLine(rep.Incomplete))
+		add("not read to the end: %s", OneLine(rep.Incomplete))
 	}
-	fmt.Fprintf(w, "%s%s counted, %d malformed", indent, Count(f.Counted, "line"), f.Malformed)
-	if f.Malformed > 0 {
-		fmt.Fprintf(w, ": %s\n", f.MalformedNumbers(accesslog.MaxMalformedLines))
-		fmt.Fprintf(w, "%sline %d: %s", indent, f.MalformedLines[0], OneLine(f.MalformedReason))
+	if f.Outside > 0 {
+		add("%s before --from or after --to", Count(f.Outside, "request"))
 	}
-	fmt.Fprintln(w)
+	counted := fmt.Sprintf("%s counted, %d malformed", Count(f.Counted, "line"), f.Malformed)
+	if f.Malformed == 0 {
+		return append(out, counted)
+	}
+	return append(out, counted+": "+f.MalformedNumbers(accesslog.MaxMalformedLines),
+		fmt.Sprintf("line %d: %s", f.MalformedLines[0], OneLine(f.MalformedReason)))
 }
 
 // keyText says what a client is, and how many requests are none's.
