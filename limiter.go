@@ -160,6 +160,9 @@ type Key struct {
 	terms *terms // the terms that its calls bring, or nil
 }
 
+// Limiter returns the limiter that has made the key.
+func (k Key) Limiter() *Limiter { return k.lim.made() }
+
 // key returns KeyHash of an id.
 func (l *Limiter) key(id uint64) Key { return Key{lim: l, id: id} }
 

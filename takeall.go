@@ -136,6 +136,14 @@ func (r *Reservation) Extend(n int) bool {
 	return true
 }
 
+// PeekAll returns the decision that TakeAll would return, but charges nothing and tracks nothing. Like Peek it considers
+// neither MaxKeys, for keys that are not tracked, nor the effects of a denial.
+func PeekAll(charges ...Charge) (d AllDecision) {
+	t := transaction{charges: charges, space: make([]claim, len(charges)), looks: true}
+	t.run(func() step { return t.takeAll(&d, true, nil) })
+	return d
+}
+
 // takeAll is TakeAllReceipts without receipts. Room for 4 claims is zeroed in half the time of room for 8.
 func takeAll(each []Decision, charges []Charge) AllDecision {
 	switch n := len(charges); {
@@ -173,13 +181,18 @@ func (t *transaction) takeAll(d *AllDecision, recorded bool, made func(i int, be
 	switch {
 	case d.Allowed && !recorded:
 		return lockThem
-	case d.Allowed && !ready:
+	case d.Allowed && !ready && !t.looks:
 		return trackNew
 	}
 	for i := range claims {
 		c := &claims[i]
 		before := c.word
-		c.settle(d.Allowed)
+		switch {
+		case !t.looks:
+			c.settle(d.Allowed)
+		case !d.Allowed && c.made && c.decides():
+			c.describe()
+		}
 		if made != nil && d.Allowed && c.Allowed {
 			made(i, before)
 		}

@@ -4,8 +4,11 @@ import (
 	"math"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-go/sluice/internal/seeded"
 )
 
 func TestTakeAll_AllOrNone(t *testing.T) {
@@ -48,6 +51,44 @@ func TestTakeAll_ChargesOfOneKeyAddUp(t *testing.T) {
 		require.Equal(t, Never, d.RetryAfter, "a negative cost is not made up for")
 		d = TakeAll(Charge{k, math.MaxInt}, Charge{other, 1}, Charge{k, math.MaxInt}, Charge{k, 2})
 		require.Equal(t, AllDecision{Denied: 0, Remaining: burst - half.Cost, RetryAfter: Never}, d, "the sum does not wrap")
+	})
+}
+
+// TestPeekAll_IsTheNextTakeAll: PeekAll says what TakeAll decides then, on charges of any costs for any keys, also of one
+// key twice and under limits of their own, and changes nothing.
+func TestPeekAll_IsTheNextTakeAll(t *testing.T) {
+	forEveryLayout(t, func(t *testing.T, c Config) {
+		rng := seeded.Rand(t)
+		c.Stats, c.BlockFor = true, 0
+		l, clock := newFrozen(t, c)
+		soft := mustNew(t, Config{Limit: PerMinute(3), Soft: 1, Clock: clock})
+		shadow := mustNew(t, Config{Limit: PerMinute(2), Shadow: true, Clock: clock})
+		own, err := l.Key("b").WithLimit(c.Limit)
+		require.NoError(t, err)
+		keys := []Key{l.Key("a"), l.Key("b"), own, soft.Key("a"), shadow.Key("a")}
+		denied := 0
+		for range 500 {
+			charges := make([]Charge, 1+rng.IntN(5))
+			for i := range charges {
+				charges[i] = Charge{keys[rng.IntN(len(keys))], rng.IntN(4)}
+				if rng.IntN(20) == 0 {
+					charges[i].Cost = []int{-1, math.MaxInt}[rng.IntN(2)]
+				}
+			}
+			before, stats := snapshot(l), l.Stats()
+			looked := PeekAll(charges...)
+			require.Equal(t, looked, PeekAll(charges...))
+			require.Equal(t, before, snapshot(l))
+			require.Equal(t, stats, l.Stats())
+			if looked.Allowed {
+				require.Zero(t, looked.RetryAfter)
+			} else {
+				denied++
+			}
+			require.Equal(t, TakeAll(charges...), looked)
+			clock.Advance(time.Duration(rng.Int64N(int64(c.Limit.Period) / 8)))
+		}
+		require.Positive(t, denied)
 	})
 }
 

@@ -35,6 +35,7 @@ type transaction struct {
 	n       int              // the number of claims, one a key, is kept in place of a slice of space
 	records []*ledger.Record // of the claims' keys; as long as charges, or nil
 	locked  bool             // the records
+	looks   bool             // changes nothing: for PeekAll
 }
 
 func (t *transaction) claims() []claim { return t.space[:t.n] }
@@ -112,7 +113,7 @@ func (t *transaction) collect() {
 	readClocks(claims[:n])
 	for i := range claims[:n] {
 		c := &claims[i]
-		c.policy = Key{c.lim, c.id, c.terms}.policyFor(!t.locked)
+		c.policy = Key{c.lim, c.id, c.terms}.policyFor(!t.locked && !t.looks)
 	}
 }
 
