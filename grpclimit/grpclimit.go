@@ -65,8 +65,8 @@ type Policy struct {
 	// costs add up. One with sluice.Config.Shadow denies nobody: see Decision.WouldDeny.
 	//
 	// A Limiter of sluice.InFlight counts calls, and streams, that run at once: a call gives back its cost when its
-	// handler has returned or panicked. One that runs for longer than the limit's Period may count no more. A
-	// denial has a RetryAfter of one second, since it is not known when another call ends.
+	// handler has returned or panicked, and keeps it until then, however long that takes. A
+	// denial has a RetryAfter of at most one second, since it is not known when another call ends.
 	Limiter *sluice.Limiter
 
 	// Key says what the calls are counted under.

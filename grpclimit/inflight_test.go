@@ -3,7 +3,9 @@ package grpclimit_test
 import (
 	"context"
 	"io"
+	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
@@ -132,4 +134,37 @@ func TestInFlight_CallbacksThatPanic(t *testing.T) {
 			assert.Equal(t, 100, rate.Peek("k", 0).Remaining, "Settle has been asked")
 		}
 	}
+}
+
+// TestInFlight_LongCalls: calls that run for longer than the limit's Period count until they end, and no longer.
+func TestInFlight_LongCalls(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		atOnce := newLimiter(t, sluice.Config{Algorithm: sluice.InFlight, Limit: sluice.Per(2, 400*time.Millisecond)})
+		j := newJudge(t, grpclimit.Config{Policies: []grpclimit.Policy{{Name: "p", Limiter: atOnce, Key: oneKey}}})
+		end := make(chan struct{})
+		var calls sync.WaitGroup
+		run := func(serve func() error) {
+			calls.Go(func() { assert.NoError(t, serve()) })
+			synctest.Wait()
+		}
+		run(func() error {
+			_, err := j.Unary(t.Context(), nil, &grpc.UnaryServerInfo{FullMethod: "/s/m"}, func(context.Context, any) (any, error) { <-end; return nil, nil })
+			return err
+		})
+		run(func() error {
+			return j.Stream(nil, still{}, &grpc.StreamServerInfo{FullMethod: "/s/m"}, func(any, grpc.ServerStream) error { <-end; return nil })
+		})
+		for range 30 {
+			time.Sleep(100 * time.Millisecond)
+			require.False(t, j.Decide(t.Context(), grpclimit.Call{FullMethod: "/s/m"}).Allowed)
+		}
+		close(end)
+		calls.Wait()
+		require.Equal(t, 2, atOnce.Peek("k", 0).Remaining)
+		v := j.Decide(t.Context(), grpclimit.Call{FullMethod: "/s/m"})
+		time.Sleep(10 * time.Second)
+		require.Equal(t, 1, atOnce.Peek("k", 0).Remaining)
+		v.Settle(codes.OK)
+		require.Equal(t, 2, atOnce.Peek("k", 0).Remaining)
+	})
 }

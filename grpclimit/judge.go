@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/sluice-go/sluice"
+	"github.com/sluice-go/sluice/internal/inflight"
 )
 
 // A Judge decides on calls by the policies of a Config. Unary and Stream are the interceptors
@@ -18,7 +19,7 @@ import (
 // other frameworks. It is safe for concurrent use and must be made by New.
 type Judge struct {
 	config Config
-	holds  bool // there are InFlight policies
+	holds  *inflight.Renewer // nil without InFlight policies
 
 	// The policies that are judged together, by what they judge; those in shadow mode come last.
 	unary, opening, received, sent []policy
@@ -36,7 +37,9 @@ func New(c Config) (*Judge, error) {
 	for _, shadow := range []bool{false, true} {
 		for _, conf := range c.Policies {
 			if p := newPolicy(conf); p.shadow == shadow {
-				j.holds = j.holds || p.holds
+				if p.holds && j.holds == nil {
+					j.holds = inflight.NewRenewer()
+				}
 				j.add(p)
 			}
 		}
@@ -76,12 +79,12 @@ const inline = 8
 type receipts [inline]*sluice.Reservation
 
 // settles reports whether calls are to be settled when they are done.
-func (j *Judge) settles() bool { return j.config.Settle != nil || j.holds }
+func (j *Judge) settles() bool { return j.config.Settle != nil || j.holds != nil }
 
 // A settlement has the receipts of a call that is to be settled.
 type settlement struct {
 	kept []*sluice.Reservation // nil where held has it
-	held []*sluice.Reservation // of InFlight policies
+	held *inflight.Lease       // of InFlight policies; nil without them
 }
 
 // An entry says whose charge it is that has the same index.
@@ -127,17 +130,28 @@ func (j *Judge) judge(ctx context.Context, call Call, space []*sluice.Reservatio
 	if !d.Allowed {
 		d.WouldDeny, d.Charges, s.kept = nil, m.explain(), nil
 	}
-	for i := range s.kept {
-		if m.entries[i].policy.holds {
-			s.held = append(s.held, s.kept[i])
-			s.kept[i] = nil
-		}
+	if j.holds != nil && s.kept != nil {
+		held := m.lease(s.kept) // a variable, so that the compiler leaves s on the stack
+		j.holds.Keep(held)
+		s.held = held
 	}
 	m.free()
 	if j.config.OnDecision != nil {
 		j.tell(ctx, call, d, s)
 	}
 	return d, s
+}
+
+// lease takes the receipts of InFlight policies out of kept.
+func (m *judgement) lease(kept []*sluice.Reservation) *inflight.Lease {
+	l := &inflight.Lease{}
+	for i := range kept {
+		if m.entries[i].policy.holds {
+			l.Add(m.charges[i], kept[i])
+			kept[i] = nil
+		}
+	}
+	return l
 }
 
 // tell tells the hook. A call ends with a panic of the hook, as with one of its handler.
@@ -236,9 +250,6 @@ func makeAll(charges []sluice.Charge, kept []*sluice.Reservation, states []sluic
 	return sluice.AllDecision{Allowed: d.Allowed, OverSoft: d.OverSoft, Remaining: d.Remaining, RetryAfter: d.RetryAfter}
 }
 
-// retryInUse is the RetryAfter for an InFlight policy. The limiter knows only when the units lapse.
-const retryInUse = time.Second
-
 // deny says who has denied the charges.
 func (m *judgement) deny(d *Decision) {
 	d.Code = codes.ResourceExhausted
@@ -248,11 +259,11 @@ func (m *judgement) deny(d *Decision) {
 		most = max(most, e.policy.lag)
 		if s := &m.states[i]; !s.Allowed {
 			d.Violated = append(d.Violated, e.policy.Name)
-			if wait := s.RetryAfter; e.policy.holds && wait != sluice.Never {
-				d.RetryAfter = max(d.RetryAfter, retryInUse)
-			} else {
-				d.RetryAfter = max(d.RetryAfter, wait)
+			wait := s.RetryAfter
+			if e.policy.holds {
+				wait = inflight.RetryAfter(wait)
 			}
+			d.RetryAfter = max(d.RetryAfter, wait)
 		}
 	}
 	d.RetryAfter = later(d.RetryAfter, most)
@@ -316,8 +327,8 @@ func (v *Verdict) Settle(code codes.Code) {
 
 // settle asks what the call finally costs, and makes it so, once the call no longer runs.
 func (j *Judge) settle(ctx context.Context, call Call, s settlement, code codes.Code) {
-	for _, r := range s.held {
-		r.Cancel()
+	if s.held != nil {
+		s.held.End()
 	}
 	if len(s.kept) == 0 {
 		return

@@ -174,7 +174,7 @@ func TestDeniedError_Pushback(t *testing.T) {
 func TestDeniedError_NamesAreBounded(t *testing.T) {
 	d := grpclimit.Decision{Code: codes.ResourceExhausted, RetryAfter: time.Hour}
 	for i := range 40 {
-		d.Violated = append(d.Violated, fmt.Sprintf("%064d", i))
+		d.Violated = append(d.Violated, fmt.Sprintf("%048d", i))
 	}
 	e := &grpclimit.DeniedError{Decision: d}
 	requireDenied(t, e.GRPCStatus().Err(), e.Trailer(), time.Hour, "3600000", d.Violated[:16]...)
