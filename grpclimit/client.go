@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"math/rand/v2"
 	"slices"
 	"time"
@@ -16,6 +15,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/sluice-go/sluice"
+	"github.com/sluice-go/sluice/internal/inflight"
 )
 
 // ClientConfig says how a Client limits, holds back and retries calls.
@@ -25,6 +25,12 @@ type ClientConfig struct {
 	// stream is one. Retries that grpc-go makes by itself, by a retryPolicy, are not seen. Its
 	// clock must run with real time. Which of the calls that wait goes first is what
 	// sluice.Limiter.Wait says.
+	//
+	// A Limiter of sluice.InFlight limits how many calls are open at once: a unary call gives its cost back when its attempt
+	// returns, a stream when it has ended, as gRPC wants streams to end: RecvMsg, SendMsg or Header has returned an error
+	// (for SendMsg other than io.EOF), the one response of a stream that has one has come, the context has ended, or the
+	// connection is closed. It keeps it until then, however long that takes. Calls that wait are woken, in no order. The
+	// RetryAfter of a LimitError is then at most a second, since nobody knows when another call ends.
 	Limiter *sluice.Limiter
 
 	// Key returns the key of a call for the Limiter. It is called once a call, and its error
@@ -175,8 +181,7 @@ var (
 // HTTP/2 itself says was not processed, grpc-go sends again.)
 type Client struct {
 	config ClientConfig
-	shadow bool          // the Limiter denies nothing
-	lag    time.Duration // how far the Limiter's clock can be behind
+	units  *inflight.Renewer // keeps the units in flight
 	holds  holdTable
 	jitter func(below time.Duration) time.Duration
 }
@@ -187,12 +192,7 @@ func NewClient(c ClientConfig) (*Client, error) {
 		return nil, err
 	}
 	c.MaxRetryAfter = cmp.Or(c.MaxRetryAfter, defaultMaxRetryAfter)
-	client := &Client{config: c, jitter: rand.N[time.Duration]}
-	if c.Limiter != nil {
-		conf := c.Limiter.Config()
-		client.shadow, client.lag = conf.Shadow, lag(conf.Clock)
-	}
-	return client, nil
+	return &Client{config: c, units: inflight.NewRenewer(), jitter: rand.N[time.Duration]}, nil
 }
 
 // DialOptions returns the options that put the limit in front of all calls of a connection, unary
@@ -215,7 +215,7 @@ func (c *Client) Unary(ctx context.Context, method string, req, reply any, cc *g
 	var trailer metadata.MD
 	opts = append(slices.Clip(opts), grpc.Trailer(&trailer))
 	for n := 0; ; n++ {
-		err := invoker(ctx, method, req, reply, cc, opts...)
+		err := p.attempt(func() error { return invoker(ctx, method, req, reply, cc, opts...) })
 		if err == nil {
 			return nil
 		}
@@ -249,25 +249,20 @@ func (c *Client) Stream(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.Cli
 	if err := p.admit(); err != nil {
 		return nil, err
 	}
+	s := &clientStream{client: c, hold: p.hold, held: p.paid.Spend(c.units), one: !desc.ServerStreams}
+	if s.held != nil {
+		defer func() {
+			if s.ClientStream == nil { // it was not opened
+				s.over()
+			}
+		}()
+		opts = append(slices.Clip(opts), grpc.OnFinish(s.finished(cc)))
+	}
 	cs, err := streamer(ctx, desc, cc, method, opts...)
 	if err != nil {
 		return nil, err
 	}
-	return &heedingStream{ClientStream: cs, client: c, hold: p.hold}, nil
-}
-
-// A heedingStream heeds what its end says.
-type heedingStream struct {
-	grpc.ClientStream
-	client *Client
-	hold   holdKey
-}
-
-// RecvMsg implements grpc.ClientStream.
-func (s *heedingStream) RecvMsg(m any) error {
-	err := s.ClientStream.RecvMsg(m)
-	if err != nil && err != io.EOF {
-		s.client.heed(s.hold, err, s.Trailer())
-	}
-	return err
+	s.ClientStream = cs
+	s.endWith(ctx)
+	return s, nil
 }

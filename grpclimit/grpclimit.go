@@ -3,13 +3,13 @@ package grpclimit
 import (
 	"context"
 	"fmt"
-	"math"
 	"strings"
 	"time"
 
 	"google.golang.org/grpc/codes"
 
 	"github.com/sluice-go/sluice"
+	"github.com/sluice-go/sluice/internal/lag"
 )
 
 // Per is what a policy counts.
@@ -257,22 +257,5 @@ type policy struct {
 
 func newPolicy(p Policy) policy {
 	conf := p.Limiter.Config()
-	return policy{Policy: p, shadow: conf.Shadow, holds: conf.Algorithm == sluice.InFlight, lag: lag(conf.Clock)}
-}
-
-// lag returns how far a clock can be behind: the time that has passed since its last refresh,
-// and as much for one that is late.
-func lag(c sluice.Clock) time.Duration {
-	if r, ok := c.(interface{ Resolution() time.Duration }); ok {
-		return 2 * min(max(r.Resolution(), 0), math.MaxInt64/2)
-	}
-	return 0
-}
-
-// later returns a wait on a limiter's clock as one in real time.
-func later(wait, lag time.Duration) time.Duration {
-	if wait == sluice.Never {
-		return wait
-	}
-	return wait + min(lag, sluice.Never-1-wait)
+	return policy{Policy: p, shadow: conf.Shadow, holds: conf.Algorithm == sluice.InFlight, lag: lag.Of(conf.Clock)}
 }

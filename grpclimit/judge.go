@@ -12,6 +12,7 @@ import (
 
 	"github.com/sluice-go/sluice"
 	"github.com/sluice-go/sluice/internal/inflight"
+	"github.com/sluice-go/sluice/internal/lag"
 )
 
 // A Judge decides on calls by the policies of a Config. Unary and Stream are the interceptors
@@ -266,7 +267,7 @@ func (m *judgement) deny(d *Decision) {
 			d.RetryAfter = max(d.RetryAfter, wait)
 		}
 	}
-	d.RetryAfter = later(d.RetryAfter, most)
+	d.RetryAfter = lag.Later(d.RetryAfter, most)
 }
 
 // explain returns what is to be charged.

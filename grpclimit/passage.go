@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/sluice-go/sluice"
+	"github.com/sluice-go/sluice/internal/fare"
 )
 
 // A passage is one call on its way through a Client.
@@ -22,39 +23,38 @@ type passage struct {
 	*Client
 	ctx    context.Context
 	hold   holdKey
-	key    sluice.Key // of the Limiter, if there is one
-	cost   int
+	fare   fare.Fare
+	paid   fare.Ticket   // for the attempt to come
 	waited time.Duration // so far, in all attempts
 }
 
 func (c *Client) newPassage(ctx context.Context, cc *grpc.ClientConn, call Call) (*passage, error) {
 	call.Target = cc.Target()
-	p := &passage{Client: c, ctx: ctx, hold: holdKey{call.Target, call.FullMethod}, cost: 1}
+	p := &passage{Client: c, ctx: ctx, hold: holdKey{call.Target, call.FullMethod}, fare: fare.Of()}
 	if c.config.Limiter == nil {
 		return p, nil
 	}
-	key := call.Target
+	key, cost := call.Target, 1
 	if c.config.Key != nil {
 		var err error
 		if key, err = c.config.Key(ctx, call); err != nil {
 			return nil, fmt.Errorf("grpclimit: the call has no key: %w", err)
 		}
 	}
-	p.key = c.config.Limiter.Key(key)
 	if c.config.Cost != nil {
-		p.cost = c.config.Cost(ctx, call)
+		cost = c.config.Cost(ctx, call)
 	}
+	p.fare = fare.Of(sluice.Charge{Key: c.config.Limiter.Key(key), Cost: cost})
 	return p, nil
 }
 
-// admit returns when the next attempt may be sent, which has then been charged.
+// admit returns when the next attempt may be sent. It has then been paid for.
 func (p *passage) admit() error {
 	for {
 		if err := p.awaitHold(); err != nil {
 			return err
 		}
-		charged, err := p.charge()
-		if err != nil {
+		if err := p.charge(); err != nil {
 			return err
 		}
 		// While it waited for the limiter, its method may have been held back. Were the charge
@@ -62,9 +62,7 @@ func (p *passage) admit() error {
 		if p.ctx.Err() == nil && p.holds.remaining(p.hold, time.Now()) == 0 {
 			return nil
 		}
-		if charged {
-			p.key.Refund(p.cost)
-		}
+		p.paid.Refund()
 	}
 }
 
@@ -96,44 +94,42 @@ func (p *passage) ended() error {
 	return nil
 }
 
-// charge charges the limiter, waiting for it if need be.
-func (p *passage) charge() (charged bool, err error) {
-	if p.config.Limiter == nil {
-		return false, nil
+// attempt makes an attempt of a unary call, which holds units in flight until it returns.
+func (p *passage) attempt(invoke func() error) error {
+	if held := p.paid.Spend(p.units); held != nil {
+		defer held.End()
 	}
-	if p.config.FailFast || p.shadow { // a limiter in shadow mode is not waited for
-		d := p.key.Take(p.cost)
-		if !d.Allowed {
-			return false, &LimitError{FullMethod: p.hold.method, RetryAfter: later(d.RetryAfter, p.lag)}
+	return invoke()
+}
+
+// charge charges the limiter, waiting for it if need be.
+func (p *passage) charge() (err error) {
+	var wait time.Duration
+	if p.config.FailFast || p.fare.Free() {
+		var ok bool
+		if p.paid, wait, ok = p.fare.Take(); !ok {
+			return &LimitError{FullMethod: p.hold.method, RetryAfter: wait}
 		}
-		return !d.WouldDeny, nil
+		return nil
 	}
 	left, why := p.patience()
 	start := time.Now()
-	err = p.key.Wait(impatient{p.ctx, start.Add(left)}, p.cost)
+	p.paid, wait, err = p.fare.Wait(p.ctx, left)
 	p.waited += time.Since(start)
 	if err == nil {
-		return true, nil
+		return nil
 	}
 	if ended := p.ended(); ended != nil {
-		return false, ended
+		return ended
 	}
-	e := &LimitError{FullMethod: p.hold.method, RetryAfter: later(p.key.Peek(p.cost).RetryAfter, p.lag), Err: err}
+	e := &LimitError{FullMethod: p.hold.method, RetryAfter: wait, Err: err}
 	if errors.Is(err, sluice.ErrWouldExceedDeadline) {
-		e.Err = why
+		if e.Err = why; wait == sluice.Never && why == errMaxWait {
+			e.Err = errNever
+		}
 	}
-	return false, e
+	return e
 }
-
-// impatient is a context that does not end sooner, but does not begin a wait that ends after the
-// deadline: Wait fails at once then.
-type impatient struct {
-	context.Context
-	deadline time.Time
-}
-
-// Deadline implements context.Context.
-func (c impatient) Deadline() (time.Time, bool) { return c.deadline, true }
 
 // patience returns how long the call may still wait, and the error for what takes longer.
 func (p *passage) patience() (left time.Duration, why error) {

@@ -106,7 +106,11 @@ func TestCoarseClock_LimitErrorSaysWhenToComeBack(t *testing.T) {
 		for _, algorithm := range everyAlgorithm {
 			for phase := range 14 {
 				lim := newLimiter(t, sluice.Config{Algorithm: algorithm, Limit: sluice.PerSecond(1), Clock: clock})
-				for _, c := range []httplimit.TransportConfig{{Limiter: lim, FailFast: true}, {Limiter: lim, MaxWait: 1}} {
+				two := newLimiter(t, sluice.Config{Algorithm: algorithm, Limit: sluice.PerSecond(2), Clock: clock})
+				both := func(*http.Request) ([]sluice.Charge, error) {
+					return []sluice.Charge{{Key: two.Key("both"), Cost: 1}, {Key: two.Key("both"), Cost: 1}}, nil
+				}
+				for _, c := range []httplimit.TransportConfig{{Limiter: lim, FailFast: true}, {Limiter: lim, MaxWait: 1}, {Charges: both, FailFast: true}, {Charges: both, MaxWait: 1}} {
 					tr, err := httplimit.NewTransport(roundTrips{}, c)
 					require.NoError(t, err)
 					time.Sleep(time.Duration(phase) * time.Millisecond / 2)
@@ -119,7 +123,7 @@ func TestCoarseClock_LimitErrorSaysWhenToComeBack(t *testing.T) {
 					require.True(t, errors.As(err, &e))
 					time.Sleep(e.RetryAfter)
 					_, err = tr.RoundTrip(req)
-					assert.NoError(t, err, "%v", algorithm)
+					assert.NoError(t, err, "%v, MaxWait %v, FailFast %v, phase %d", algorithm, c.MaxWait, c.FailFast, phase)
 				}
 			}
 		}

@@ -138,5 +138,5 @@
 // [NewTransport] returns an http.RoundTripper that keeps a program's own requests within a
 // limit for each host, by waiting or by failing fast; that leaves a host alone for as long
 // as its Retry-After or RateLimit asks; and that sends again what was denied, where that
-// is safe.
+// is safe. With a limiter of [sluice.InFlight] it keeps so many requests to a host open at once.
 package httplimit

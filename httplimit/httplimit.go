@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/sluice-go/sluice"
+	"github.com/sluice-go/sluice/internal/lag"
 )
 
 // KeyFunc returns the key that a request is counted under. The error says that the
@@ -320,7 +321,7 @@ func newPolicies(ps []Policy) []policy {
 			if q.holds = q.conf.Algorithm == sluice.InFlight; q.holds {
 				q.Unit = cmp.Or(q.Unit, inUse)
 			}
-			q.lag = lag(q.conf.Clock)
+			q.lag = lag.Of(q.conf.Clock)
 			q.terms = new(atomic.Pointer[terms])
 			q.terms.Store(newTerms(q.conf))
 			if q.conf.Shadow {

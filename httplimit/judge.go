@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/sluice-go/sluice"
+	"github.com/sluice-go/sluice/internal/lag"
 )
 
 // inline is the number of policies that are judged without an allocation, which is
@@ -136,9 +137,7 @@ func (j *judgement) judge(ctx context.Context, lacks lacking) Decision {
 		if j.settles {
 			d.RetryAfter = j.retryAfter()
 		}
-		if d.RetryAfter != sluice.Never {
-			d.RetryAfter = later(d.RetryAfter, j.lag())
-		}
+		d.RetryAfter = lag.Later(d.RetryAfter, j.lag())
 		return d
 	}
 	d.WouldDeny = lacks.wouldDeny

@@ -1,16 +1,15 @@
 package httplimit
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
-	"sync"
 	"time"
 
 	"github.com/sluice-go/sluice"
+	"github.com/sluice-go/sluice/internal/fare"
+	"github.com/sluice-go/sluice/internal/inflight"
 )
 
 // A passage is one request on its way through a Transport.
@@ -19,17 +18,12 @@ type passage struct {
 	req    *http.Request
 	ctx    context.Context
 	host   string
-	key    sluice.Key // of the Limiter, if there is one
-	cost   int
+	fare   fare.Fare
+	paid   fare.Ticket   // for the attempt to come
 	waited time.Duration // so far, in all attempts
 
-	// The charge for the attempt to come is a reservation; or charged says that a limiter made
-	// it which has no turns to reserve.
-	receipt *sluice.Reservation
-	charged bool
-
-	charges  []sluice.Charge // of TransportConfig.Charges, and their receipts
-	receipts []*sluice.Reservation
+	held *inflight.Lease // the units in flight that a retry takes over, once the response before it has given them up
+	body *heldBody       // of the response before
 }
 
 func (t *Transport) newPassage(req *http.Request) (*passage, error) {
@@ -40,30 +34,39 @@ func (t *Transport) newPassage(req *http.Request) (*passage, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &passage{Transport: t, req: req, ctx: req.Context(), host: host, cost: 1}
+	charges, err := t.charges(req, host)
+	if err != nil {
+		return nil, err
+	}
+	return &passage{Transport: t, req: req, ctx: req.Context(), host: host, fare: fare.Of(charges...)}, nil
+}
+
+// charges returns what each attempt of a request is charged.
+func (t *Transport) charges(req *http.Request, host string) ([]sluice.Charge, error) {
 	if t.config.Charges != nil {
-		if p.charges, err = t.config.Charges(req); err != nil {
+		charges, err := t.config.Charges(req)
+		if err != nil {
 			return nil, fmt.Errorf("httplimit: the request has no charges: %w", err)
 		}
+		return charges, nil
 	}
 	if t.config.Limiter == nil {
-		return p, nil
+		return nil, nil
 	}
-	key := host
+	key, cost := host, 1
 	if t.config.Key != nil {
+		var err error
 		if key, err = t.config.Key(req); err != nil {
 			return nil, fmt.Errorf("httplimit: the request has no key: %w", err)
 		}
 	}
-	p.key = t.config.Limiter.Key(key)
 	if t.config.Cost != nil {
-		p.cost = t.config.Cost(req)
+		cost = t.config.Cost(req)
 	}
-	return p, nil
+	return []sluice.Charge{{Key: t.config.Limiter.Key(key), Cost: cost}}, nil
 }
 
-// admit returns when the next attempt may be sent. It is then for spend or refund to end
-// the charge.
+// admit returns when the next attempt may be sent. It has then been paid for.
 func (p *passage) admit() error {
 	for {
 		if err := p.awaitHost(); err != nil {
@@ -77,7 +80,7 @@ func (p *passage) admit() error {
 		if p.ctx.Err() == nil && p.holds.remaining(p.host, time.Now()) == 0 {
 			return nil
 		}
-		p.refund()
+		p.paid.Refund()
 	}
 }
 
@@ -101,138 +104,37 @@ func (p *passage) awaitHost() error {
 	}
 }
 
-// charge charges the limiter, waiting for it if need be.
-func (p *passage) charge() error {
-	if len(p.charges) > 0 {
-		return p.chargeAll()
+// charge charges the limiters, waiting for them if need be.
+func (p *passage) charge() (err error) {
+	f := p.fare
+	if p.held != nil {
+		f = f.Rates()
 	}
-	if p.config.Limiter == nil {
-		return nil
-	}
-	if p.config.FailFast || p.shadow { // a limiter in shadow mode is not waited for
-		d := p.key.Take(p.cost)
-		if p.charged = d.Allowed && !d.WouldDeny; !d.Allowed {
-			return &LimitError{Host: p.host, RetryAfter: p.inRealTime(d.RetryAfter)}
+	var wait time.Duration
+	if p.config.FailFast || f.Free() {
+		var ok bool
+		if p.paid, wait, ok = f.Take(); !ok {
+			return &LimitError{Host: p.host, RetryAfter: wait}
 		}
 		return nil
 	}
 	left, why := p.patience()
-	err := p.reserve(left)
-	if errors.Is(err, sluice.ErrNotReservable) || errors.Is(err, sluice.ErrBlocked) {
-		err = p.await(left)
-	}
+	start := time.Now()
+	p.paid, wait, err = f.Wait(p.ctx, left)
+	p.waited += time.Since(start)
 	switch {
 	case err == nil:
 		return nil
 	case p.ctx.Err() != nil:
 		return context.Cause(p.ctx)
 	}
-	e := &LimitError{Host: p.host, RetryAfter: p.key.Peek(p.cost).RetryAfter, Err: err}
+	e := &LimitError{Host: p.host, RetryAfter: wait, Err: err}
 	if errors.Is(err, sluice.ErrWouldExceedDeadline) {
-		if p.queue {
-			e.RetryAfter = p.key.Peek(0).ResetAfter // when all before it have drained
-		}
-		if e.Err = why; e.RetryAfter == sluice.Never && why == errMaxWait {
+		if e.Err = why; wait == sluice.Never && why == errMaxWait {
 			e.Err = errNever
 		}
 	}
-	e.RetryAfter = p.inRealTime(e.RetryAfter)
 	return e
-}
-
-// chargeAll is charge for TransportConfig.Charges.
-func (p *passage) chargeAll() (err error) {
-	if p.config.FailFast {
-		all := make([]*sluice.Reservation, len(p.charges))
-		if d := sluice.TakeAllReceipts(all, nil, p.charges...); !d.Allowed {
-			return &LimitError{Host: p.host, RetryAfter: d.RetryAfter}
-		}
-		p.receipts = all
-		return nil
-	}
-	left, why := p.patience()
-	start := time.Now()
-	p.receipts, err = sluice.WaitAll(impatient{p.ctx, start.Add(left)}, p.charges...)
-	p.waited += time.Since(start)
-	switch {
-	case err == nil:
-		return nil
-	case p.ctx.Err() != nil:
-		return context.Cause(p.ctx)
-	}
-	e := &LimitError{Host: p.host, Err: err}
-	for _, c := range p.charges {
-		e.RetryAfter = max(e.RetryAfter, c.Key.Peek(c.Cost).RetryAfter)
-	}
-	if errors.Is(err, sluice.ErrWouldExceedDeadline) {
-		e.Err = why
-	}
-	return e
-}
-
-// inRealTime returns a wait on the Limiter's clock as one in real time.
-func (p *passage) inRealTime(wait time.Duration) time.Duration {
-	if wait == sluice.Never || wait == 0 {
-		return wait
-	}
-	return later(wait, p.lag)
-}
-
-// reserve takes a turn of a bucket, and waits for it.
-func (p *passage) reserve(maxWait time.Duration) error {
-	r, err := p.key.Reserve(p.cost, maxWait)
-	if err != nil {
-		return err
-	}
-	p.receipt = r
-	if r.Delay() > 0 {
-		if err = p.pause(r.Delay()); err != nil {
-			p.refund()
-		}
-	}
-	return err
-}
-
-// await is reserve for what has no turns, for now or at all.
-func (p *passage) await(maxWait time.Duration) error {
-	start := time.Now()
-	err := p.key.Wait(impatient{p.ctx, start.Add(maxWait)}, p.cost)
-	p.waited += time.Since(start)
-	p.charged = err == nil
-	return err
-}
-
-// impatient is a context that does not end sooner, but does not begin a wait that ends
-// after the deadline: Wait fails at once then.
-type impatient struct {
-	context.Context
-	deadline time.Time
-}
-
-// Deadline implements context.Context.
-func (c impatient) Deadline() (time.Time, bool) { return c.deadline, true }
-
-// spend makes the charge final.
-func (p *passage) spend() {
-	p.receipt.Settle(p.cost) // so that the limiter need not remember it
-	for i, r := range p.receipts {
-		r.Settle(p.charges[i].Cost)
-	}
-	p.receipt, p.charged, p.receipts = nil, false, nil
-}
-
-// refund gives the charge back.
-func (p *passage) refund() {
-	switch {
-	case p.receipt != nil:
-		p.receipt.Cancel()
-	case p.charged:
-		p.key.Refund(p.cost)
-	}
-	for _, r := range p.receipts {
-		r.Cancel()
-	}
-	p.receipt, p.charged, p.receipts = nil, false, nil
 }
 
 // patience returns how long the request may still wait, and the error for what takes
@@ -335,81 +237,49 @@ func (p *passage) again(resp *http.Response, d time.Duration) (next *http.Reques
 		err = p.waitFor(parked, min(left, parkGrace))
 	}
 	if err == nil {
-		err = p.admit()
+		panicked := true
+		defer func() {
+			if panicked { // so that nobody has the response
+				closeResponse(resp)
+			}
+		}()
+		next, err = p.admitAgain()
+		panicked = false
 	}
-	if p.ctx.Err() != nil {
+	if err != nil && p.ctx.Err() != nil {
 		return nil, context.Cause(p.ctx)
-	}
-	if err != nil {
-		return nil, nil
-	}
-	next = p.req.Clone(p.ctx)
-	if !hasBody(p.req) {
-		return next, nil
-	}
-	if next.Body, err = p.req.GetBody(); err != nil {
-		p.refund()
-		return nil, nil
 	}
 	return next, nil
 }
 
-// maxParked bounds what is read of a response that may have to be returned later. Bodies
-// of denials are far shorter.
-const maxParked = 8 << 10
-
-// parkGrace is what the reading may take beyond the pause. A connection is not worth more
-// of waiting for a server that trickles.
-const parkGrace = time.Second
-
-// park begins to read the body of resp, so that its connection is free during the pause,
-// and returns a channel that is closed once it has. The body is then what has been read,
-// or that and the rest of a longer one; whoever reads it before waits for that.
-func park(resp *http.Response) (done <-chan struct{}) {
-	reading := make(chan struct{})
-	if resp.Body == nil || resp.ContentLength > maxParked {
-		close(reading)
-		return reading
+// admitAgain is admit for a retry, and returns what to send. The response before it may still be read, and then holds its
+// units in flight: the retry takes these over.
+func (p *passage) admitAgain() (next *http.Request, err error) {
+	if p.body != nil {
+		p.held = p.body.takeOut()
 	}
-	p := &parkedBody{body: resp.Body, done: reading}
-	resp.Body = p
-	go p.park()
-	return reading
-}
-
-// A parkedBody is a body whose beginning is read ahead.
-type parkedBody struct {
-	body   io.ReadCloser
-	close  sync.Once
-	done   chan struct{} // closed when there is a reader
-	reader io.Reader
-}
-
-func (p *parkedBody) park() {
-	defer close(p.done)
-	read, err := io.ReadAll(io.LimitReader(p.body, maxParked+1))
-	p.reader = bytes.NewReader(read)
-	if err == nil && len(read) <= maxParked {
-		p.Close()
-		return
+	paid := false
+	defer func() {
+		if next != nil {
+			return
+		}
+		if paid { // and GetBody has failed, or panicked
+			p.paid.Refund()
+		}
+		if p.held != nil {
+			p.body.putBack(p.held)
+			p.held = nil
+		}
+	}()
+	if err = p.admit(); err != nil {
+		return nil, err
 	}
-	p.reader = io.MultiReader(p.reader, p.body)
-}
-
-// Read implements io.Reader.
-func (p *parkedBody) Read(b []byte) (int, error) {
-	<-p.done
-	return p.reader.Read(b)
-}
-
-// Close implements io.Closer. It ends the reading ahead, too.
-func (p *parkedBody) Close() (err error) {
-	p.close.Do(func() { err = p.body.Close() })
-	return err
-}
-
-func closeResponse(resp *http.Response) {
-	if resp.Body != nil {
-		resp.Body.Close()
+	paid = true
+	again := p.req.Clone(p.ctx)
+	if hasBody(p.req) {
+		if again.Body, err = p.req.GetBody(); err != nil {
+			return nil, err
+		}
 	}
+	return again, nil
 }

@@ -1,10 +1,10 @@
 package httplimit
 
 import (
-	"math"
 	"time"
 
 	"github.com/sluice-go/sluice"
+	"github.com/sluice-go/sluice/internal/lag"
 )
 
 // terms are what is the same for all keys under one limit.
@@ -83,25 +83,13 @@ func newQuota(e *entry, k sluice.Key, d *sluice.Decision) (q quota, ok bool) {
 		q, ok = quotaNow(e, k.Status())
 	}
 	if q.reset > 0 {
-		q.reset = later(q.reset, e.policy.lag)
+		q.reset = lag.Later(q.reset, e.policy.lag)
 	}
 	if q.remaining == 0 && q.effective > 0 {
-		q.effective = later(q.effective, e.policy.lag)
+		q.effective = lag.Later(q.effective, e.policy.lag)
 	}
 	return q, ok
 }
-
-// lag returns how far a clock can be behind: the time that has passed since its last refresh,
-// and as much for one that is late.
-func lag(c sluice.Clock) time.Duration {
-	if r, ok := c.(interface{ Resolution() time.Duration }); ok {
-		return 2 * min(max(r.Resolution(), 0), math.MaxInt64/2)
-	}
-	return 0
-}
-
-// later returns a wait on the limiter's clock as one in real time.
-func later(wait, lag time.Duration) time.Duration { return wait + min(lag, sluice.Never-1-wait) }
 
 // quotaOf is newQuota by the limiter's clock, for keys of which the Decision says enough. It
 // says nothing of when the next unit comes.

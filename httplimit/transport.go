@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/sluice-go/sluice"
+	"github.com/sluice-go/sluice/internal/fare"
+	"github.com/sluice-go/sluice/internal/inflight"
 )
 
 // TransportConfig says how a Transport limits, holds back and retries requests.
@@ -24,6 +26,12 @@ type TransportConfig struct {
 	// who comes first. Requests that wait for another algorithm, or for the end of a block
 	// (sluice.Config.BlockFor), try again when it may admit them, in no order. A change of
 	// the limit moves no request that waits already: see sluice.Limiter.Wait.
+	//
+	// A Limiter of sluice.InFlight limits how many requests to a host are open at once: a request gives its cost back when
+	// the body of its response is closed or has been read to its end, or its context ends; when an upgraded connection
+	// (status 101) is closed; or when the attempt fails. It keeps it until then, however long that takes: a response
+	// whose body nobody closes counts for ever, as it takes a connection. Requests that wait are woken, in no order.
+	// The RetryAfter of a LimitError is then at most a second, since nobody knows when another request ends.
 	Limiter *sluice.Limiter
 
 	// Key returns the key of a request for the Limiter. It is called once a request,
@@ -40,7 +48,7 @@ type TransportConfig struct {
 	// Charges returns what each attempt of a request is charged, in place of Limiter, Key and Cost: a request and the
 	// tokens that it may take, say, all or none. A request waits until all can be charged at once: see
 	// sluice.WaitAll. It is called once a request, and its error fails the request. The clocks of the limiters must
-	// run with real time. It is not for limiters of sluice.InFlight: nothing gives their units back.
+	// run with real time. Charges of sluice.InFlight limiters are given back as Limiter says.
 	Charges func(*http.Request) ([]sluice.Charge, error)
 
 	// FailFast makes requests that would have to wait fail with a *LimitError instead.
@@ -182,9 +190,7 @@ var (
 type Transport struct {
 	base   http.RoundTripper
 	config TransportConfig
-	shadow bool          // the Limiter denies nothing
-	queue  bool          // the Limiter is a LeakyBucket
-	lag    time.Duration // how far the Limiter's clock can be behind
+	units  *inflight.Renewer // keeps the units in flight
 	holds  holdTable
 	jitter func(below time.Duration) time.Duration
 }
@@ -199,12 +205,7 @@ func NewTransport(base http.RoundTripper, c TransportConfig) (*Transport, error)
 		base = http.DefaultTransport
 	}
 	c = c.withDefaults()
-	t := &Transport{base: base, config: c, holds: newHoldTable(c.MaxHosts), jitter: rand.N[time.Duration]}
-	if c.Limiter != nil {
-		conf := c.Limiter.Config()
-		t.shadow, t.queue, t.lag = conf.Shadow, conf.Algorithm == sluice.LeakyBucket, lag(conf.Clock)
-	}
-	return t, nil
+	return &Transport{base: base, config: c, units: inflight.NewRenewer(), holds: newHoldTable(c.MaxHosts), jitter: rand.N[time.Duration]}, nil
 }
 
 func (c TransportConfig) validate() error {
@@ -263,8 +264,7 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 		}
 		return nil, err
 	}
-	p.spend()
-	resp, err := t.base.RoundTrip(req)
+	resp, err := p.send(req)
 	for n := 0; err == nil && resp != nil; n++ {
 		asked := t.heed(p.host, resp)
 		if n >= t.config.MaxRetries || asked > t.config.MaxRetryAfter || !retryable(req, resp) {
@@ -279,10 +279,32 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 			break
 		}
 		closeResponse(resp)
-		p.spend()
-		if resp, err = t.base.RoundTrip(next); resp != nil && resp.Request == next {
+		if resp, err = p.send(next); resp != nil && resp.Request == next {
 			resp.Request = req
 		}
+	}
+	return resp, err
+}
+
+// send spends what has been paid on an attempt. Units in flight are held until the body of its response ends; or until it
+// fails, or panics.
+func (p *passage) send(req *http.Request) (resp *http.Response, err error) {
+	held := p.held
+	if spent := p.paid.Spend(p.units); held == nil {
+		held = spent
+	}
+	p.paid, p.held, p.body = fare.Ticket{}, nil, nil
+	if held == nil {
+		return p.base.RoundTrip(req)
+	}
+	defer func() {
+		if p.body == nil {
+			held.End()
+		}
+	}()
+	resp, err = p.base.RoundTrip(req)
+	if err == nil && resp != nil && resp.Body != nil && resp.Body != http.NoBody {
+		p.body = holdUntilRead(p.ctx, resp, held)
 	}
 	return resp, err
 }

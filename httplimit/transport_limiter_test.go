@@ -202,7 +202,7 @@ func TestTransport_Shadow(t *testing.T) {
 			p, err := tr.newPassage(get(t, "http://a.test/"))
 			require.NoError(t, err)
 			require.NoError(t, p.charge()) // would have been denied
-			p.refund()
+			p.paid.Refund()
 			assert.Zero(t, lim.Peek("a.test", 0).Remaining, "%v", algorithm)
 		})
 	}
