@@ -123,7 +123,7 @@ func TestInFlight_CallbacksThatPanic(t *testing.T) {
 				_, _ = j.Unary(t.Context(), nil, &grpc.UnaryServerInfo{FullMethod: "/s/m"}, func(context.Context, any) (any, error) { return nil, nil })
 			}, name)
 			assert.Panics(t, func() {
-				_ = j.Stream(nil, still{}, &grpc.StreamServerInfo{FullMethod: "/s/m"}, func(any, grpc.ServerStream) error { return nil })
+				_ = j.Stream(nil, calm{}, &grpc.StreamServerInfo{FullMethod: "/s/m"}, func(any, grpc.ServerStream) error { return nil })
 			}, name)
 			assert.Panics(t, func() { j.Decide(t.Context(), grpclimit.Call{FullMethod: "/s/m"}).Settle(codes.OK) }, name)
 		}
@@ -152,7 +152,7 @@ func TestInFlight_LongCalls(t *testing.T) {
 			return err
 		})
 		run(func() error {
-			return j.Stream(nil, still{}, &grpc.StreamServerInfo{FullMethod: "/s/m"}, func(any, grpc.ServerStream) error { <-end; return nil })
+			return j.Stream(nil, calm{}, &grpc.StreamServerInfo{FullMethod: "/s/m"}, func(any, grpc.ServerStream) error { <-end; return nil })
 		})
 		for range 30 {
 			time.Sleep(100 * time.Millisecond)
@@ -168,3 +168,8 @@ func TestInFlight_LongCalls(t *testing.T) {
 		require.Equal(t, 2, atOnce.Peek("k", 0).Remaining)
 	})
 }
+
+// calm is a stream that only has a context.
+type calm struct{ grpc.ServerStream }
+
+func (calm) Context() context.Context { return context.Background() }
