@@ -342,8 +342,8 @@ func TestRestore_RefusesHeadersOfNoLimit(t *testing.T) {
 	for _, c := range snapshotConfigs() {
 		c.Clock, c.Shards = NewManualClock(start), 1
 		data := snapshotOf(t, storied(t, c, NewManualClock(start)))
-		for field := range 7 { // Rate, Period, Burst, Soft, Offset, Room, Strikes
-			at := 8 + 1 + 3 + 8*field
+		for field := range 6 { // Rate, Period, Burst, Soft, Offset, Room
+			at := 8 + 1 + 1 + 8*field
 			for _, n := range numbers {
 				changed := bytes.Clone(data)
 				binary.LittleEndian.PutUint64(changed[at:], n)
@@ -351,10 +351,10 @@ func TestRestore_RefusesHeadersOfNoLimit(t *testing.T) {
 			}
 		}
 		changed := bytes.Clone(data)
-		binary.LittleEndian.PutUint64(changed[8+1+3+8*5:], 0) // Room, less than the burst
+		binary.LittleEndian.PutUint64(changed[8+1+1+8*5:], 0) // Room, less than the burst
 		require.ErrorIs(t, mustNew(t, c).Restore(bytes.NewReader(sealed(changed))), ErrBadSnapshot)
 		changed = bytes.Clone(data)
-		changed[8+1+3+8*7]++ // TailLen
+		changed[8+1+1+8*6]++ // TailLen
 		err := mustNew(t, c).Restore(bytes.NewReader(sealed(changed)))
 		require.ErrorIs(t, err, ErrBadSnapshot)
 	}

@@ -18,7 +18,7 @@ type policy struct {
 	of    *terms
 	penalty
 	burst uint64     // the key's state decides on costs from 1 to burst; Key.edge on others
-	plain uint64     // the same for Limiter.allowAt; 0 if only Limiter.decide can make these decisions
+	plain uint64     // the same for Limiter.allowAt; 0 if only Key.decide can make these decisions
 	most  uint64     // units given back at once: the burst, or under Unlimited and DenyAll the burst of base
 	line  line       // alg, if it is one
 	arith arithmetic // alg or wide, whichever is set

@@ -182,10 +182,8 @@ func (in *snapshotReader) section(h snapfile.Header) (s section, err error) {
 func (in *snapshotReader) policy(h snapfile.Header) (*policy, error) {
 	c := in.config
 	switch {
-	case algorithmOf(h) != c.Algorithm:
-		return nil, snapfile.Bad("it is of algorithm %v; want %v, as this limiter", algorithmOf(h), c.Algorithm)
-	case h.Strikes < 0 || h.Strikes > 1: // words of earlier builds with a count of denials in a row
-		return nil, snapfile.Bad("it is of BlockAfter %d, which there no longer is; want one without BlockAfter, or a start without a snapshot", h.Strikes)
+	case Algorithm(h.Algorithm) != c.Algorithm:
+		return nil, snapfile.Bad("it is of algorithm %v; want %v, as this limiter", Algorithm(h.Algorithm), c.Algorithm)
 	case h.Rate == 0 && h.Period == 0: // the keys have only been under Unlimited or DenyAll
 		return &policy{alg: stateless{}, arith: stateless{}}, nil
 	}
@@ -207,10 +205,8 @@ func (in *snapshotReader) policy(h snapfile.Header) (*policy, error) {
 // for the limiter's own, which can change until all has been read.
 func (in *snapshotReader) terms(h snapfile.Source) (*terms, error) {
 	switch {
-	case h.Kind == ofLimiter && h.NameLen == 0:
+	case h.Kind == ofLimiter:
 		return nil, nil
-	case h.Kind == ofPlan || h.NameLen != 0: // of earlier builds
-		return nil, snapfile.Bad("it has plans with names, which there no longer are; want one without them, or a start without a snapshot")
 	case h.Kind > ofCall:
 		return nil, snapfile.Bad("its kind of limit is %d", h.Kind)
 	}

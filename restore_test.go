@@ -422,25 +422,20 @@ func TestRestore_OfAPlanUnderNoLimit(t *testing.T) {
 
 // TestRestore_RefusesLimitsThatCannotBe, in a snapshot whose checksum is right.
 func TestRestore_RefusesLimitsThatCannotBe(t *testing.T) {
-	restore := func(p snapfile.Source, name string) error {
+	restore := func(p snapfile.Source) error {
 		b, err := binary.Append(append([]byte(snapfile.Magic), snapfile.Version, 1), binary.LittleEndian, snapfile.Header{Source: p})
 		require.NoError(t, err)
-		sealed := sealed(append(append(b, name...), make([]byte, 4+1+8)...)) // no entries, no more sections, checksum
+		sealed := sealed(append(b, make([]byte, 4+1+8)...)) // no entries, no more sections, checksum
 		return mustNew(t, Config{Limit: PerSecond(1), Hash: HashStable}).Restore(bytes.NewReader(sealed))
 	}
-	require.NoError(t, restore(snapfile.Source{Kind: ofKey, LimitRate: 5, LimitPeriod: int64(sec), LimitBurst: 5, NameLen: 0}, ""))
-	for want, c := range map[string]struct {
-		plan snapfile.Source
-		name string
-	}{
-		"its kind of limit is 4":               {snapfile.Source{Kind: 4, LimitRate: 5, LimitPeriod: int64(sec), LimitBurst: 5, NameLen: 0}, ""},
-		"it has plans with names, which there": {snapfile.Source{Kind: ofPlan, LimitRate: 5, LimitPeriod: int64(sec), LimitBurst: 5, NameLen: 3}, "pro"},
-		"want one without them, or a start":    {snapfile.Source{Kind: ofKey, LimitRate: 5, LimitPeriod: int64(sec), LimitBurst: 5, NameLen: 3}, "pro"},
-		"-1 is out of range":                   {snapfile.Source{Kind: ofKey, LimitRate: -1, LimitPeriod: int64(sec), LimitBurst: 5, NameLen: 0}, ""},
-		"-9223372036854775808 is out of range": {snapfile.Source{Kind: ofKey, LimitRate: 5, LimitPeriod: int64(sec), LimitBurst: math.MinInt64, NameLen: 0}, ""},
-		"a key's limit cannot be kept":         {snapfile.Source{Kind: ofCall, LimitRate: 5, LimitPeriod: 0, LimitBurst: 5, NameLen: 0}, ""},
+	require.NoError(t, restore(snapfile.Source{Kind: ofKey, LimitRate: 5, LimitPeriod: int64(sec), LimitBurst: 5}))
+	for want, limit := range map[string]snapfile.Source{
+		"its kind of limit is 3":               {Kind: 3, LimitRate: 5, LimitPeriod: int64(sec), LimitBurst: 5},
+		"-1 is out of range":                   {Kind: ofKey, LimitRate: -1, LimitPeriod: int64(sec), LimitBurst: 5},
+		"-9223372036854775808 is out of range": {Kind: ofKey, LimitRate: 5, LimitPeriod: int64(sec), LimitBurst: math.MinInt64},
+		"a key's limit cannot be kept":         {Kind: ofCall, LimitRate: 5, LimitPeriod: 0, LimitBurst: 5},
 	} {
-		err := restore(c.plan, c.name)
+		err := restore(limit)
 		require.ErrorIs(t, err, ErrBadSnapshot, want)
 		require.ErrorContains(t, err, want)
 	}

@@ -10,35 +10,10 @@ import (
 	"github.com/sluice-go/sluice/internal/snapfile"
 )
 
-// written is an algorithm as in a header of internal/snapfile.
-type written struct{ algorithm, refill, anchor uint8 }
-
-// writtenAs is each algorithm as in a header. Two of them were options of others in earlier builds.
-var writtenAs = [...]written{
-	GCRA:                   {algorithm: 0},
-	TokenBucket:            {algorithm: 1},
-	TokenBucketInterval:    {algorithm: 1, refill: 1},
-	LeakyBucket:            {algorithm: 2},
-	SlidingWindow:          {algorithm: 3},
-	SlidingLog:             {algorithm: 4},
-	FixedWindow:            {algorithm: 5},
-	FixedWindowFirstCharge: {algorithm: 5, anchor: 1},
-	InFlight:               {algorithm: 6},
-}
-
-// algorithmOf returns the algorithm of a header, or math.MaxUint8, which is no algorithm.
-func algorithmOf(h snapfile.Header) Algorithm {
-	if a := slices.Index(writtenAs[:], written{h.Algorithm, h.Refill, h.Anchor}); a >= 0 {
-		return Algorithm(a)
-	}
-	return math.MaxUint8
-}
-
 // The sources of the limit of a section's keys.
 const (
 	ofLimiter uint8 = iota
 	ofKey           // SetKeyLimit
-	ofPlan          // no longer in use
 	ofCall          // Key.WithLimit
 )
 
@@ -99,10 +74,10 @@ func (out *snapshotWriter) begin(kept *terms, p *policy) {
 		return
 	}
 	out.policy = p
-	c, as := &out.config, writtenAs[out.config.Algorithm]
+	c := &out.config
 	h := snapfile.Header{
-		Algorithm: as.algorithm, Refill: as.refill, Anchor: as.anchor,
-		Rate: int64(p.base.Rate), Period: int64(p.base.Period), Burst: int64(p.base.Burst), Soft: int64(c.Soft),
+		Algorithm: uint8(c.Algorithm),
+		Rate:      int64(p.base.Rate), Period: int64(p.base.Period), Burst: int64(p.base.Burst), Soft: int64(c.Soft),
 		Offset: int64(c.Offset), Room: int64(p.reach), TailLen: uint32(p.tailLen()),
 	}
 	limit := p.limit

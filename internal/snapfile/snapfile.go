@@ -30,14 +30,14 @@ import (
 // A snapshot begins with the magic and its version.
 const (
 	Magic   = "sluice\x00"
-	Version = 3
+	Version = 4
 )
 
 // A Header says how the words of a section are to be read, and by what its keys have their limit.
 type Header struct {
-	Algorithm, Refill, Anchor uint8
+	Algorithm                 uint8
 	Rate, Period, Burst, Soft int64
-	Offset, Room, Strikes     int64 // Strikes is no longer in use, and 0
+	Offset, Room              int64
 	TailLen                   uint32
 	Source
 }
@@ -46,7 +46,6 @@ type Header struct {
 type Source struct {
 	Kind                               uint8
 	LimitRate, LimitPeriod, LimitBurst int64
-	NameLen                            uint32 // is no longer in use, and 0
 }
 
 // ErrBad is matched by the errors that speak of the input.

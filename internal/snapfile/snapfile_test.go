@@ -41,7 +41,7 @@ func twoSections(t *testing.T) []byte {
 	e = Entries{}
 	e.Add(3, 30, tailOf(300, 301))
 	w.Entries(e)
-	w.Section(Header{Algorithm: 1, Refill: 2, Anchor: 3, Burst: 4, Soft: 5, Offset: 6, Room: 7, Strikes: 8})
+	w.Section(Header{Algorithm: 1, Burst: 4, Soft: 5, Offset: 6, Room: 7})
 	require.NoError(t, w.Close())
 	return b.Bytes()
 }
@@ -80,7 +80,7 @@ func TestReader_ReadsWhatWasWritten(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, []Header{
 		{Algorithm: 5, Rate: 7, Period: -1, TailLen: 2, Source: Source{Kind: 1, LimitRate: math.MaxInt64}},
-		{Algorithm: 1, Refill: 2, Anchor: 3, Burst: 4, Soft: 5, Offset: 6, Room: 7, Strikes: 8},
+		{Algorithm: 1, Burst: 4, Soft: 5, Offset: 6, Room: 7},
 	}, headers)
 	require.Equal(t, []entry{{1, 10, []uint64{100, 101}}, {math.MaxUint64, 0, []uint64{0, math.MaxUint64}}, {3, 30, []uint64{300, 301}}}, entries)
 }
@@ -102,7 +102,7 @@ func TestReader_FindsEveryAccident(t *testing.T) {
 	_, _, err := read(bytes.NewReader(append(bytes.Clone(good), 0)))
 	require.ErrorContains(t, err, "something follows it")
 	_, _, err = read(bytes.NewReader(append([]byte(Magic), Version+1)))
-	require.ErrorContains(t, err, "its version is 4; want 3")
+	require.ErrorContains(t, err, "its version is 5; want 4")
 	_, _, err = read(bytes.NewReader([]byte("something else")))
 	require.ErrorContains(t, err, "it does not begin as one")
 }
