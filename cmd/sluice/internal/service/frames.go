@@ -16,6 +16,8 @@ type frames struct {
 
 	goingAway bool   // a GOAWAY has gone by, with this code
 	code      uint32 // 0 for no error
+
+	each func(kind, flags byte, stream uint32, length int) // is told of each frame that begins, unless it is nil
 }
 
 // want is how many bytes head needs of the present frame.
@@ -48,6 +50,9 @@ func (f *frames) follow(b []byte) {
 		}
 		if f.have == len(f.head) {
 			f.goingAway, f.code = true, binary.BigEndian.Uint32(f.head[frameHeader+4:])
+		}
+		if f.each != nil {
+			f.each(f.head[3], f.head[4], binary.BigEndian.Uint32(f.head[5:])&^(1<<31), f.length())
 		}
 		f.left = f.length() - (f.have - frameHeader)
 		f.have = 0

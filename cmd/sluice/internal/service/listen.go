@@ -24,14 +24,17 @@ import (
 	"google.golang.org/grpc/tap"
 )
 
-// These bound the memory that a gRPC connection can take, besides MessageBytes of package rls for each call. A call takes a
-// stream for as long as it lasts, which is microseconds once its message has come.
+// These bound what a gRPC connection can have under way, besides MessageBytes of package rls for each call; underWay bounds
+// what all of them have. A call takes a stream for as long as it lasts, which is microseconds once its message has come.
 const (
 	maxStreams  = 1000
-	maxHeaders  = 64 << 10
+	maxMetadata = 16 << 10 // headers of a call
 	maxUnread   = 64 << 10 // of a stream, besides the message that is waited for
 	messageTime = 10 * time.Second
 )
+
+// maxHeaders bounds the headers of a request over HTTP: /check gets those of the proxy's client.
+const maxHeaders = 64 << 10
 
 // writeTime is how long an answer over HTTP may take, for clients that do not read it. Handlers of profiles add
 // the time that the request asks for.
@@ -94,7 +97,7 @@ func (s *server) newGRPC() error {
 		grpc.KeepaliveParams(keepalive.ServerParameters{MaxConnectionAge: s.config.MaxConnectionAge, MaxConnectionAgeGrace: s.config.ConnectionEnd}),
 		// Proxies may check idle connections more often than gRPC's default allows.
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: time.Second, PermitWithoutStream: true}),
-		grpc.MaxConcurrentStreams(maxStreams), grpc.MaxHeaderListSize(maxHeaders), grpc.MaxRecvMsgSize(s.service.MessageBytes()),
+		grpc.MaxConcurrentStreams(maxStreams), grpc.MaxHeaderListSize(maxMetadata), grpc.MaxRecvMsgSize(s.service.MessageBytes()),
 		// Windows that gRPC chooses grow to 16 MiB for each stream, whether it is read or not. The window of a
 		// connection may be larger: connections are always read.
 		grpc.StaticStreamWindowSize(maxUnread), grpc.StaticConnWindowSize(1 << 20),
@@ -102,6 +105,7 @@ func (s *server) newGRPC() error {
 		// Goroutines that stay grow their stacks once, not at each call. If all are busy, gRPC starts others.
 		grpc.NumStreamWorkers(uint32(8 * runtime.GOMAXPROCS(0))),
 	}
+	s.underWay = newUnderWay(s.service.MessageBytes())
 	transport := insecure.NewCredentials()
 	if s.config.TLSCert != "" {
 		certs, err := newCertificates(s.config, func(err error) { s.log.Error("the certificates cannot be used, and the old ones stay", "error", err) })
@@ -110,7 +114,7 @@ func (s *server) newGRPC() error {
 		}
 		transport = credentials.NewTLS(certs.server())
 	}
-	options = append(options, grpc.Creds(&greeted{transport, s.strangers("grpc")}))
+	options = append(options, grpc.Creds(&greeted{transport, s.strangers("grpc"), s.underWay}))
 	s.grpc = s.service.NewServer(options...)
 	healthpb.RegisterHealthServer(s.grpc, s.health.Server())
 	if s.config.Reflection {

@@ -104,6 +104,12 @@ func dialPipe(t *testing.T, s *server) *grpc.ClientConn {
 	l := bufconn.Listen(1 << 16)
 	go func() { _ = s.grpc.Serve(l) }()
 	t.Cleanup(s.grpc.Stop)
+	return dialOver(t, l)
+}
+
+// dialOver connects to a service that serves on l.
+func dialOver(t *testing.T, l *bufconn.Listener) *grpc.ClientConn {
+	t.Helper()
 	conn, err := grpc.NewClient("passthrough:///pipe", grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return l.DialContext(ctx) }))
 	require.NoError(t, err)

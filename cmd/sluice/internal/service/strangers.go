@@ -65,6 +65,7 @@ const greeting = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 type greeted struct {
 	credentials.TransportCredentials
 	strangers *strangers
+	underWay  *underWay
 }
 
 // ServerHandshake implements credentials.TransportCredentials.
@@ -76,12 +77,12 @@ func (g *greeted) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo,
 		}
 		return conn, info, err
 	}
-	return &greetedConn{Conn: conn, strangers: g.strangers}, info, nil
+	return newGreetedConn(conn, g.strangers, g.underWay), info, nil
 }
 
 // Clone implements credentials.TransportCredentials.
 func (g *greeted) Clone() credentials.TransportCredentials {
-	return &greeted{g.TransportCredentials.Clone(), g.strangers}
+	return &greeted{g.TransportCredentials.Clone(), g.strangers, g.underWay}
 }
 
 // greetedConn is a connection of gRPC. A connection that ends before its first byte is a health check.
@@ -92,6 +93,7 @@ func (g *greeted) Clone() credentials.TransportCredentials {
 type greetedConn struct {
 	net.Conn
 	strangers *strangers
+	calls     connCalls
 	known     int    // bytes of the greeting that have been read; set to all of them once a fault is logged
 	in        frames // after the greeting
 	out       frames
@@ -99,8 +101,18 @@ type greetedConn struct {
 	told      atomic.Bool
 }
 
+func newGreetedConn(conn net.Conn, s *strangers, u *underWay) *greetedConn {
+	c := &greetedConn{Conn: conn, strangers: s, calls: connCalls{all: u}}
+	c.in.each, c.out.each = c.calls.received, c.calls.sent
+	return c
+}
+
 // Read is called by one goroutine at a time.
 func (c *greetedConn) Read(b []byte) (int, error) {
+	c.calls.wait(func() {
+		c.fault("its calls under way take more than its share, and it does not let them end")
+		_ = c.Close()
+	})
 	n, err := c.Conn.Read(b)
 	next := b[:n]
 	if c.known < len(greeting) {
@@ -120,6 +132,7 @@ func (c *greetedConn) Read(b []byte) (int, error) {
 
 // Write is called by one goroutine at a time.
 func (c *greetedConn) Write(b []byte) (int, error) {
+	_ = c.Conn.SetWriteDeadline(time.Now().Add(2 * messageTime)) // for clients that do not read
 	n, err := c.Conn.Write(b)
 	c.out.follow(b[:n])
 	switch {
@@ -127,6 +140,10 @@ func (c *greetedConn) Write(b []byte) (int, error) {
 		c.fault(fmt.Sprintf("it breaks the rules of HTTP/2, error code %d", c.out.code))
 	case c.out.goingAway, err != nil:
 		c.over.Store(true)
+	}
+	if err != nil { // gRPC relies on Read to fail, too
+		c.calls.close()
+		_ = c.Conn.Close()
 	}
 	return n, err
 }
@@ -136,6 +153,7 @@ func (c *greetedConn) Close() error {
 	if !c.over.Load() {
 		c.fault("what it sends is not HTTP/2, or it answers no pings")
 	}
+	c.calls.close()
 	return c.Conn.Close()
 }
 

@@ -176,7 +176,7 @@ func TestStrangers_GoAway(t *testing.T) {
 		s := &strangers{log: slog.New(slog.NewTextHandler(log, nil)), port: "grpc"}
 		client, server := net.Pipe()
 		go func() { _, _ = io.Copy(io.Discard, client) }()
-		c := &greetedConn{Conn: server, strangers: s}
+		c := newGreetedConn(server, s, newUnderWay(0))
 		_, err := io.WriteString(c, settings+"\x00\x00\x08\x07\x00\x00\x00\x00\x00"+"\x00\x00\x00\x01"+"\x00\x00\x00"+code)
 		require.NoError(t, err)
 		_, err = io.WriteString(c, settings)
