@@ -1,0 +1,41 @@
+package echolimit_test
+
+import (
+	"errors"
+	"log/slog"
+	"testing"
+
+	"github.com/labstack/echo/v5"
+	"github.com/labstack/echo/v5/middleware"
+
+	"github.com/sluice-go/sluice/echolimit"
+	"github.com/sluice-go/sluice/internal/surfaces"
+)
+
+func TestSurface(t *testing.T) {
+	surfaces.Surface{
+		Open: func(t *testing.T, s *surfaces.Setup) (surfaces.Door, error) {
+			limit, err := echolimit.New(surfaces.HTTPConfig(s))
+			if err != nil {
+				return surfaces.Door{}, err
+			}
+			e := echo.New()
+			e.Logger = slog.New(slog.DiscardHandler)
+			answer := e.HTTPErrorHandler
+			e.HTTPErrorHandler = func(c *echo.Context, err error) {
+				if !errors.Is(err, surfaces.ErrUnanswered) {
+					answer(c, err)
+				}
+			}
+			e.Use(middleware.Recover(), limit)
+			e.GET("/", func(c *echo.Context) error { return surfaces.ServeHTTP(s, c.Response()) })
+			url := surfaces.Listen(t, surfaces.Around(s, e))
+			return surfaces.Door{Call: surfaces.CallHTTP(t, s, url)}, nil
+		},
+		Cannot: surfaces.HTTPCannot(map[string]string{
+			"streaming after the handler": "a response ends with its handler, unless that has hijacked the connection",
+			"timeout":                     "echo's middlewares with timeouts end the context and wait for the handler",
+		}),
+		Failing: []string{"error that nobody answers", "client gone, and an error that nobody answers", "hijacked"},
+	}.Test(t)
+}

@@ -1,0 +1,41 @@
+package echov4limit_test
+
+import (
+	"errors"
+	"io"
+	"testing"
+
+	"github.com/labstack/echo/v4"
+	"github.com/labstack/echo/v4/middleware"
+
+	"github.com/sluice-go/sluice/echov4limit"
+	"github.com/sluice-go/sluice/internal/surfaces"
+)
+
+func TestSurface(t *testing.T) {
+	surfaces.Surface{
+		Open: func(t *testing.T, s *surfaces.Setup) (surfaces.Door, error) {
+			limit, err := echov4limit.New(surfaces.HTTPConfig(s))
+			if err != nil {
+				return surfaces.Door{}, err
+			}
+			e := echo.New()
+			e.Logger.SetOutput(io.Discard)
+			answer := e.DefaultHTTPErrorHandler
+			e.HTTPErrorHandler = func(err error, c echo.Context) {
+				if !errors.Is(err, surfaces.ErrUnanswered) {
+					answer(err, c)
+				}
+			}
+			e.Use(middleware.Recover(), limit)
+			e.GET("/", func(c echo.Context) error { return surfaces.ServeHTTP(s, c.Response()) })
+			url := surfaces.Listen(t, surfaces.Around(s, e))
+			return surfaces.Door{Call: surfaces.CallHTTP(t, s, url)}, nil
+		},
+		Cannot: surfaces.HTTPCannot(map[string]string{
+			"streaming after the handler": "a response ends with its handler, unless that has hijacked the connection",
+			"timeout":                     "echo's middlewares with timeouts end the context and wait for the handler",
+		}),
+		Failing: []string{"error that nobody answers", "client gone, and an error that nobody answers", "hijacked"},
+	}.Test(t)
+}

@@ -1,0 +1,32 @@
+package httplimit_test
+
+import (
+	"net/http"
+	"testing"
+
+	"github.com/sluice-go/sluice/httplimit"
+	"github.com/sluice-go/sluice/internal/surfaces"
+)
+
+func TestSurface(t *testing.T) {
+	surfaces.Surface{
+		Open: func(t *testing.T, s *surfaces.Setup) (surfaces.Door, error) {
+			limit, err := httplimit.New(surfaces.HTTPConfig(s))
+			if err != nil {
+				return surfaces.Door{}, err
+			}
+			handler := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+				if surfaces.ServeHTTP(s, w) != nil {
+					w.WriteHeader(http.StatusInternalServerError)
+				}
+			})
+			url := surfaces.Listen(t, surfaces.Around(s, limit(surfaces.TimeoutHandler(s, handler))))
+			return surfaces.Door{Call: surfaces.CallHTTP(t, s, url)}, nil
+		},
+		Cannot: surfaces.HTTPCannot(map[string]string{
+			"error that nobody answers":                     "handlers of net/http return none",
+			"client gone, and an error that nobody answers": "handlers of net/http return none",
+			"streaming after the handler":                   "a response ends with its handler, unless that has hijacked the connection",
+		}),
+	}.Test(t)
+}

@@ -1,0 +1,368 @@
+package surfaces
+
+import (
+	"context"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-go/sluice"
+	"github.com/sluice-go/sluice/internal/oracle"
+	"github.com/sluice-go/sluice/internal/traces"
+)
+
+// A row is what every surface does, or says why it cannot.
+type row struct {
+	name string
+	run  func(*run)
+}
+
+// rows is the table.
+var rows = func() (all []row) {
+	all = append(all, row{"in-flight or a clear refusal", refuses})
+	for _, e := range ends {
+		all = append(all, row{e.name, e.run})
+	}
+	for _, f := range functions {
+		all = append(all, row{"panics in " + f.name, f.run})
+		if f.name != "Settle" {
+			f.settles = true
+			all = append(all, row{"panics in " + f.name + ", settled", f.run})
+		}
+	}
+	for _, la := range traces.Layouts {
+		if la.Few.Rate == 10 {
+			all = append(all, row{"algorithm " + la.Name, algorithm(la).run})
+		}
+	}
+	return append(all,
+		row{"client gone before", goneBefore},
+		row{"denied by the second policy", second},
+		row{"shadow", shadow},
+		row{"shadow, in flight", shadowInFlight},
+		row{"shadow whose Key fails", shadowKeyFails},
+		row{"Key fails", keyFails},
+	)
+}()
+
+// refuses: a surface takes an InFlight limiter, or its error names one that does.
+func refuses(r *run) {
+	r.clock()
+	err := r.start(r.atOnce())
+	if !r.inFlight() {
+		require.ErrorContains(r, err, r.surface.Refuses)
+		return
+	}
+	require.NoError(r, err)
+	r.through(1)
+}
+
+// ends are the ways in which a call can end.
+var ends = []ending{
+	{name: "returns", end: Returns},
+	{name: "error that is answered", end: Answered},
+	{name: "error that nobody answers", end: Unanswered},
+	{name: "panics in the handler", end: Panics},
+	{name: "client gone while it runs", end: Returns, gone: true},
+	{name: "client gone, and an error that nobody answers", end: Unanswered, gone: true},
+	{name: "hijacked", end: Hijacks, lingers: true},
+	{name: "streaming in the handler", end: Streams, lingers: true, inside: true},
+	{name: "streaming after the handler", end: StreamsOn, lingers: true},
+	{name: "timeout", end: TimesOut},
+}
+
+type ending struct {
+	name    string
+	end     End
+	gone    bool // the client has, while the handler runs
+	lingers bool // beyond the handler's end, until Handler.Closing
+	inside  bool // it lingers in the handler
+}
+
+// run has few calls at once run, more of them denied, and many come one after another. What they take of a rate is as
+// many as have run, and all that is in flight comes back.
+func (e ending) run(r *run) {
+	r.clock()
+	r.setup.TimesOut = e.end == TimesOut
+	all, atOnce := r.rate("all", plenty), r.atOnce()
+	policies := []*Policy{all, atOnce}
+	switch {
+	case !r.inFlight():
+		policies = policies[:1]
+	case r.surface.One:
+		policies = policies[1:]
+	}
+	r.open(policies...)
+	held := r.hold(few)
+	if r.inFlight() {
+		r.refuseForNow()
+	}
+	r.remains(0, atOnce)
+	r.remains(plenty-few, all)
+	e.finish(r, held)
+	r.remains(few, atOnce)
+	for range 2*few + 1 {
+		e.finish(r, r.hold(1))
+		r.remains(few, atOnce)
+	}
+	r.fresh(atOnce)
+	ran := few + 2*few + 1 + few
+	r.ran(ran)
+	r.remains(plenty-ran, all)
+}
+
+// finish has calls end that are held. As long as they linger, the next is denied.
+func (e ending) finish(r *run, held []*call) {
+	h := r.setup.Handler
+	defer h.going.stop()
+	defer h.closing.stop()
+	h.end.Store(int32(e.end))
+	if e.gone {
+		for _, c := range held {
+			c.cancel()
+			r.end(c)
+			require.Error(r, c.Err)
+		}
+	}
+	h.going.pass()
+	if e.lingers {
+		for range held {
+			r.await(h.seen, "the client to see a response begin")
+		}
+	}
+	if !e.inside {
+		r.left(len(held))
+	}
+	if e.lingers && r.inFlight() && len(held) == few {
+		r.refuseForNow()
+	}
+	h.closing.pass()
+	if e.inside {
+		r.left(len(held))
+	}
+	if e.gone {
+		return
+	}
+	for _, c := range held {
+		r.end(c)
+		require.False(r, c.Denied)
+	}
+}
+
+// fresh demands that exactly few calls run at once, as if there had been none before.
+func (r *run) fresh(atOnce *Policy) {
+	h := r.setup.Handler
+	h.end.Store(int32(Returns))
+	held := r.hold(few)
+	if r.inFlight() {
+		r.refuseForNow()
+	}
+	r.remains(0, atOnce)
+	ending{}.finish(r, held)
+	r.remains(few, atOnce)
+}
+
+// functions are those of a user that a surface calls.
+var functions = []function{
+	{name: "Key"}, {name: "Cost"}, {name: "Limit"}, {name: "Skip"}, {name: "Charges"}, {name: "Client"},
+	{name: "PartitionKey", late: true}, {name: "OnDecision", late: true},
+	{name: "OnDenied"}, {name: "Settle", after: true, late: true},
+}
+
+type function struct {
+	name    string
+	settles bool // there is a Settle beside it
+	late    bool // it is called when the call has been charged, of which a rate gets nothing back
+	after   bool // it is called when the handler has run
+}
+
+// run has a function panic more often than calls fit, with a recovery around. Nothing stays in flight.
+func (f function) run(r *run) {
+	r.clock()
+	const times = 2*few + 1
+	r.setup.Functions = map[string]bool{f.name: true, "Settle": f.settles || f.after}
+	all, atOnce := r.rate("all", plenty), r.atOnce()
+	last := atOnce
+	if !r.inFlight() {
+		last = r.rate("last", few)
+	}
+	policies := []*Policy{all, last}
+	switch {
+	case r.surface.One:
+		policies = policies[1:]
+	case !r.inFlight() && f.name != "OnDenied":
+		policies = policies[:1]
+	}
+	r.open(policies...)
+	var held []*call
+	if f.name == "OnDenied" {
+		held = r.hold(few)
+	}
+	r.setup.arm.set(f.name)
+	for range times {
+		c := r.call()
+		require.Equal(r, f.after, c.running)
+		if c.running {
+			ending{}.finish(r, []*call{c})
+		} else {
+			require.False(r, c.Denied, "it is told that it is denied")
+			require.Error(r, c.Err)
+		}
+	}
+	require.Equal(r, times, r.setup.arm.count())
+	r.setup.arm.set("")
+	ending{}.finish(r, held)
+	r.remains(few, atOnce)
+	charged := len(held)
+	if f.late {
+		charged += times
+	}
+	r.remains(plenty-charged, all)
+	if last == atOnce {
+		r.fresh(atOnce)
+	}
+}
+
+// algorithm is a limit of ten units of each kind.
+type algorithm traces.Layout
+
+func (a algorithm) run(r *run) {
+	const limit, tries = 10, 15
+	r.clock()
+	var kind sluice.Algorithm
+	o := a.Options
+	require.NoError(r, kind.UnmarshalText([]byte(oracle.Config{Algorithm: o.Algorithm, Interval: o.Interval, Anchored: o.Anchored}.Name())))
+	p := r.policy(a.Name, sluice.Config{Algorithm: kind, Limit: sluice.Limit(a.Few), Offset: min(o.Offset, a.Few.Period-1)})
+	if kind == sluice.InFlight && !r.inFlight() {
+		require.ErrorContains(r, r.start(p), r.surface.Refuses)
+		return
+	}
+	r.open(p)
+	r.remains(limit, p)
+	if kind == sluice.InFlight {
+		held := r.hold(limit)
+		r.refuseForNow()
+		ending{}.finish(r, held)
+		r.remains(limit, p)
+		return
+	}
+	r.through(limit)
+	wait := r.refuse(tries - limit).RetryAfter
+	require.Positive(r, wait)
+	r.remains(0, p)
+	r.clock().Advance(wait)
+	r.through(1)
+	r.clock().Advance(time.Hour)
+	r.through(limit)
+	r.refuse(1)
+	r.ran(limit + 1 + limit)
+}
+
+// through makes n calls that run, one after another.
+func (r *run) through(n int) {
+	for range n {
+		ending{}.finish(r, r.hold(1))
+	}
+}
+
+// goneBefore: the client's context has ended when it calls.
+func goneBefore(r *run) {
+	r.clock()
+	all := r.rate("all", plenty)
+	r.open(all)
+	r.through(1)
+	ctx, cancel := context.WithCancel(r.ctx)
+	cancel()
+	o := r.door.Call(ctx)
+	require.Error(r, o.Err)
+	require.False(r, o.Denied)
+	r.ran(1)
+	r.remains(plenty-1, all)
+}
+
+// second: a call that the second policy denies takes nothing of the first.
+func second(r *run) {
+	r.clock()
+	first, last := r.rate("all", plenty), r.rate("last", 3)
+	r.open(first, last)
+	r.through(3)
+	r.refuse(2)
+	r.remains(plenty-3, first)
+	if !r.inFlight() {
+		return
+	}
+	r.setup = nil
+	r.clock()
+	atOnce, last := r.atOnce(), r.rate("last", 3)
+	r.open(atOnce, last)
+	r.through(3)
+	r.refuse(2)
+	r.remains(few, atOnce)
+	r.ran(3)
+}
+
+// shadow: a policy in shadow mode denies nobody, and those beside it do.
+func shadow(r *run) {
+	r.clock()
+	silent, last := r.policy("silent", sluice.Config{Limit: sluice.PerHour(1), Shadow: true}), r.rate("last", 3)
+	r.beside(silent, last)
+}
+
+// beside makes calls under a policy in shadow mode and one of 3 calls.
+func (r *run) beside(silent, last *Policy) {
+	if r.surface.One {
+		r.open(silent)
+		r.through(5)
+		r.ran(5)
+		return
+	}
+	r.open(silent, last)
+	r.through(3)
+	r.refuse(2)
+	r.ran(3)
+}
+
+// shadowInFlight: more calls than the limit run at once, and the limit is whole again afterwards.
+func shadowInFlight(r *run) {
+	r.clock()
+	silent := r.policy("silent", sluice.Config{Algorithm: sluice.InFlight, Limit: sluice.PerHour(1), Shadow: true})
+	if !r.inFlight() {
+		require.ErrorContains(r, r.start(silent), r.surface.Refuses)
+		return
+	}
+	r.open(silent)
+	for range 2 {
+		held := r.hold(3)
+		r.remains(0, silent)
+		ending{}.finish(r, held)
+		r.remains(1, silent)
+	}
+}
+
+// shadowKeyFails: the error of a Key of a policy in shadow mode denies nobody.
+func shadowKeyFails(r *run) {
+	r.clock()
+	silent, last := r.policy("silent", sluice.Config{Limit: sluice.PerHour(1), Shadow: true}), r.rate("last", 3)
+	silent.fails = true
+	r.beside(silent, last)
+}
+
+// keyFails: a call without a key does not run, and takes nothing.
+func keyFails(r *run) {
+	r.clock()
+	all, last := r.rate("all", plenty), r.rate("last", plenty)
+	last.fails = true
+	policies := []*Policy{all, last}
+	if r.surface.One {
+		policies = policies[1:]
+	}
+	r.open(policies...)
+	for range 3 {
+		c := r.call()
+		require.False(r, c.running)
+		require.False(r, c.Denied)
+		require.Error(r, c.Err)
+	}
+	r.remains(plenty, all)
+	r.remains(plenty, last)
+}

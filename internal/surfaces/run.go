@@ -1,0 +1,257 @@
+package surfaces
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-go/sluice"
+)
+
+// Test runs all rows.
+func (s Surface) Test(t *testing.T) {
+	unused := maps.Clone(s.Cannot)
+	failing := slices.Clone(s.Failing)
+	for _, row := range rows {
+		if prefix, why := s.cannot(row.name); why != "" {
+			delete(unused, prefix)
+			continue
+		}
+		known := slices.Index(failing, row.name)
+		if known >= 0 {
+			failing = slices.Delete(failing, known, known+1)
+		}
+		t.Run(row.name, func(t *testing.T) {
+			failure := s.try(t, row, known >= 0)
+			switch {
+			case known >= 0 && failure == "":
+				assert.Fail(t, "the row passes; take it out of Failing")
+			case known < 0 && failure != "":
+				assert.Fail(t, failure)
+			}
+		})
+	}
+	assert.Empty(t, unused, "Cannot names rows that there are not")
+	assert.Empty(t, failing, "Failing names rows that are not run")
+}
+
+// cannot returns why the surface cannot run a row, and the entry that says so.
+func (s Surface) cannot(name string) (prefix, why string) {
+	for prefix, why := range s.Cannot {
+		if strings.HasPrefix(name, prefix) {
+			return prefix, why
+		}
+	}
+	return "", ""
+}
+
+// try runs a row and returns how it fails.
+func (s Surface) try(t *testing.T, row row, known bool) string {
+	r := &run{T: t, surface: s, patience: 5 * time.Second}
+	if known {
+		r.patience = time.Second
+	}
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		row.run(r)
+	}()
+	<-ended
+	return r.failure
+}
+
+// A run is one of a row. Its failures are noted, for rows that are known to fail.
+type run struct {
+	*testing.T
+	surface  Surface
+	patience time.Duration // with what real goroutines and connections do
+	failure  string
+
+	setup *Setup
+	door  Door
+	ctx   context.Context
+}
+
+// Errorf notes a failure, the first one of a row.
+func (r *run) Errorf(format string, args ...any) {
+	if r.failure == "" {
+		r.failure = fmt.Sprintf(format, args...)
+	}
+}
+
+// FailNow ends the row.
+func (r *run) FailNow() { runtime.Goexit() }
+
+func (r *run) inFlight() bool { return r.surface.Refuses == "" }
+
+// policy returns a policy on the clock of the run.
+func (r *run) policy(name string, c sluice.Config) *Policy {
+	c.Clock = r.clock()
+	l, err := sluice.New(c)
+	require.NoError(r, err)
+	return &Policy{Name: name, Config: c, Limiter: l, setup: r.setup}
+}
+
+func (r *run) clock() *sluice.ManualClock {
+	if r.setup == nil {
+		r.setup = &Setup{Handler: newHandler(), Functions: map[string]bool{}, Clock: sluice.NewManualClock(time.Unix(1_790_000_123, 456_789_012))}
+	}
+	return r.setup.Clock
+}
+
+const (
+	plenty = 100 // of the policy "all"
+	few    = 2   // of the policy "at-once"
+)
+
+func (r *run) rate(name string, n int) *Policy {
+	return r.policy(name, sluice.Config{Limit: sluice.PerHour(n)})
+}
+
+func (r *run) atOnce() *Policy {
+	return r.policy("at-once", sluice.Config{Algorithm: sluice.InFlight, Limit: sluice.PerHour(few)})
+}
+
+// open starts the surface with those of the policies that it takes.
+func (r *run) open(policies ...*Policy) {
+	require.NoError(r, r.start(policies...))
+}
+
+func (r *run) start(policies ...*Policy) (err error) {
+	s := r.setup
+	s.Policies = policies
+	ctx, cancel := context.WithCancel(context.Background())
+	r.ctx = ctx
+	r.door, err = r.surface.Open(r.T, s)
+	r.T.Cleanup(func() { // before what Open has registered, which waits for handlers
+		s.arm.set("")
+		s.Handler.going.pass()
+		s.Handler.closing.pass()
+		cancel()
+	})
+	return err
+}
+
+// A call is one that has been made.
+type call struct {
+	running bool // in the handler, once; else it has ended
+	cancel  context.CancelFunc
+	done    chan Outcome
+	Outcome
+}
+
+// call makes a call, and returns when its handler has begun or it has ended.
+func (r *run) call() *call {
+	ctx, cancel := context.WithCancel(r.ctx)
+	c := &call{cancel: cancel, done: make(chan Outcome, 1)}
+	door := r.door
+	go func() { c.done <- door.Call(ctx) }()
+	select {
+	case <-r.setup.Handler.begun:
+		c.running = true
+		return c
+	case c.Outcome = <-c.done:
+	case <-time.After(r.patience):
+		require.Fail(r, "a call neither begins nor ends")
+	}
+	select {
+	case <-r.setup.Handler.begun: // and has ended at once
+		c.running = true
+		c.done <- c.Outcome
+	default:
+		r.await(r.setup.Handler.left, "the limit to return from a call that does not run")
+	}
+	return c
+}
+
+// hold makes n calls that run in their handlers.
+func (r *run) hold(n int) (held []*call) {
+	for i := range n {
+		c := r.call()
+		require.True(r, c.running, "call %d of %d ended with %+v", i+1, n, c.Outcome)
+		held = append(held, c)
+	}
+	return held
+}
+
+// refuse makes n calls that are denied.
+func (r *run) refuse(n int) (last Outcome) {
+	for range n {
+		c := r.call()
+		require.False(r, c.running, "more calls run than may")
+		require.NoError(r, c.Err)
+		require.True(r, c.Denied)
+		last = c.Outcome
+	}
+	return last
+}
+
+// soon is the longest hint of a denial that waits for others to end.
+const soon = 10 * time.Second
+
+// refuseForNow makes calls that are denied since others run. The hint is a short one: nobody knows when those end.
+func (r *run) refuseForNow() {
+	o := r.refuse(3)
+	require.Positive(r, o.RetryAfter)
+	require.LessOrEqual(r, o.RetryAfter, soon)
+}
+
+// end waits for the end of a call that has run.
+func (r *run) end(c *call) {
+	select {
+	case c.Outcome = <-c.done:
+	case <-time.After(r.patience):
+		require.Fail(r, "a call does not end")
+	}
+}
+
+func (r *run) await(event <-chan struct{}, what string) {
+	select {
+	case <-event:
+	case <-time.After(r.patience):
+		require.Fail(r, "in vain for "+what)
+	}
+}
+
+// left waits until the limit has returned from so many calls that have run.
+func (r *run) left(n int) {
+	for range n {
+		r.await(r.setup.Handler.left, "the limit to return")
+	}
+}
+
+func (r *run) remaining(p *Policy) int {
+	if r.door.Remaining != nil {
+		return r.door.Remaining(p)
+	}
+	return p.Limiter.Peek(Key, 0).Remaining
+}
+
+// remains waits until so much remains to a policy.
+func (r *run) remains(want int, p *Policy) {
+	if !slices.Contains(r.setup.Policies, p) {
+		return
+	}
+	left, ended := r.remaining(p), time.After(r.patience)
+	for left != want {
+		select {
+		case <-ended:
+			require.Equal(r, want, left, "of %s", p.Name)
+		case <-time.After(time.Millisecond):
+			left = r.remaining(p)
+		}
+	}
+}
+
+// ran demands that so many calls have run so far.
+func (r *run) ran(want int) {
+	require.EqualValues(r, want, r.setup.Handler.ran.Load(), "calls that have run")
+}

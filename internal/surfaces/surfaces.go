@@ -1,0 +1,98 @@
+// Package surfaces is the suite of whatever takes a limiter from a user: middlewares, interceptors, clients and the
+// doors of the service. Every surface runs the one table of rows, how calls end and what users' functions do, with exact
+// totals and everything given back at the end. Only tests use it.
+//
+// A surface is a Surface in its own package's tests, which starts it and makes calls. A new surface is a new Surface; a
+// new kind of limit, or a new way for calls to end, begins with a row here.
+package surfaces
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/sluice-go/sluice"
+)
+
+// A Surface is one that is tested.
+type Surface struct {
+	// Open starts the surface with a Setup, and stops it when the test ends. The error is its constructor's.
+	Open func(t *testing.T, s *Setup) (Door, error)
+
+	// Cannot says of rows why the surface cannot run them. A key is the name of a row, or the beginning of several.
+	Cannot map[string]string
+
+	// Refuses is set for a surface that takes no limiter of sluice.InFlight: its error has this text, which names a
+	// surface that does. Rows then go without such a policy.
+	Refuses string
+
+	// One is set for a surface that takes one policy only.
+	One bool
+
+	// Failing are the rows that fail today. A row of the list that passes fails the suite, so that it is taken out.
+	Failing []string
+}
+
+// A Door makes calls through a surface that has been started.
+type Door struct {
+	// Call makes a call, and returns what came of it once it has ended. It calls Handler.Seen when the client has the
+	// beginning of a response that is no denial.
+	Call func(ctx context.Context) Outcome
+
+	// Remaining looks at what remains to a policy. nil means to Peek at its Limiter.
+	Remaining func(p *Policy) int
+}
+
+// An Outcome is what a client sees of a call.
+type Outcome struct {
+	Denied     bool          // for want of units, which is not an error
+	RetryAfter time.Duration // that the denial tells
+	Err        error         // that the call failed with, a status that says so included
+}
+
+// Key is the key that all calls are counted under.
+const Key = "k"
+
+// A Setup is what a row starts a surface with.
+type Setup struct {
+	Policies []*Policy
+	Handler  *Handler
+
+	// Functions are the user's functions that are set besides Key, by the names of their fields. Each calls Called.
+	Functions map[string]bool
+
+	// TimesOut says that there is somebody behind the limit who gives up on a handler that ends with TimesOut.
+	TimesOut bool
+
+	// Clock is the one of all limiters.
+	Clock *sluice.ManualClock
+
+	arm arm
+}
+
+// Called is what a user's function does first. It panics, or returns the error that the function is to return.
+func (s *Setup) Called(function string) error { return s.arm.called(function) }
+
+// A Policy is one of the limits.
+type Policy struct {
+	Name    string
+	Config  sluice.Config
+	Limiter *sluice.Limiter // made of Config
+
+	setup *Setup
+	fails bool // its Key does
+}
+
+// Key is what the Key function of the policy returns.
+func (p *Policy) Key() (string, error) {
+	if p.fails {
+		return "", errKey
+	}
+	return Key, p.setup.Called("Key")
+}
+
+// Cost is what the Cost function of the policy returns.
+func (p *Policy) Cost() int {
+	_ = p.setup.Called("Cost")
+	return 1
+}
