@@ -30,6 +30,9 @@ import (
 // the error, so that the request stays charged. A handler that panics has status 500 if it
 // has written nothing. A connection that was taken over counts as 200. Config.Skip sees the
 // path, but no path values.
+//
+// httplimit.ByPattern counts by the path of the route, without a method, such as /items/:id, which
+// echo sets as the request's Pattern. In Echo.Pre there is none yet.
 func New(c httplimit.Config) (echo.MiddlewareFunc, error) {
 	judge, err := httplimit.NewJudge(c)
 	if err != nil {
@@ -50,10 +53,14 @@ func New(c httplimit.Config) (echo.MiddlewareFunc, error) {
 
 // serve calls the handler and settles what the request costs.
 func serve(c *echo.Context, next echo.HandlerFunc, v *httplimit.Verdict) (err error) {
-	rec := &recorder{ResponseWriter: c.Response()}
-	if _, ok := rec.ResponseWriter.(*echo.Response); !ok {
+	w := c.Response()
+	rec := &recorder{ResponseWriter: w}
+	if resp, ok := w.(*echo.Response); ok {
+		resp.ResponseWriter = v.Writer(resp.ResponseWriter)
+	} else {
+		rec.ResponseWriter = v.Writer(w)
 		c.SetResponse(rec)
-		defer c.SetResponse(rec.ResponseWriter)
+		defer c.SetResponse(w)
 	}
 	panicked := true
 	defer func() {
@@ -66,6 +73,7 @@ func serve(c *echo.Context, next echo.HandlerFunc, v *httplimit.Verdict) (err er
 			status = http.StatusInternalServerError
 		case err != nil && resp != nil:
 			resp.Before(func() { v.Settle(resp.Status) })
+			v.End() // perhaps nobody answers
 			return
 		case err == nil && c.Request().Context().Err() != nil:
 			status = httplimit.StatusClientGone

@@ -28,6 +28,9 @@ import (
 // the error, so that the request stays charged. A handler that panics has status 500 if it
 // has written nothing. A connection that was taken over counts as 200. Config.Skip sees the
 // path, but no path values.
+//
+// httplimit.ByPattern counts by the path of the route, without a method, such as /items/:id: the
+// middleware sets it as the request's Pattern. In Echo.Pre there is none yet.
 func New(c httplimit.Config) (echo.MiddlewareFunc, error) {
 	judge, err := httplimit.NewJudge(c)
 	if err != nil {
@@ -35,12 +38,16 @@ func New(c httplimit.Config) (echo.MiddlewareFunc, error) {
 	}
 	return func(next echo.HandlerFunc) echo.HandlerFunc {
 		return func(c echo.Context) error {
+			if path := c.Path(); path != "" {
+				c.Request().Pattern = path
+			}
 			v := judge.Decide(c.Response().Header(), c.Request())
 			if !v.Allowed {
 				v.Answer(c.Response())
 				return nil
 			}
 			c.SetRequest(v.Request())
+			c.Response().Writer = v.Writer(c.Response().Writer)
 			return serve(c, next, v)
 		}
 	}, nil
@@ -58,6 +65,7 @@ func serve(c echo.Context, next echo.HandlerFunc, v *httplimit.Verdict) (err err
 			status = http.StatusInternalServerError
 		case err != nil:
 			resp.Before(func() { v.Settle(resp.Status) })
+			v.End() // perhaps nobody answers
 			return
 		case c.Request().Context().Err() != nil:
 			status = httplimit.StatusClientGone

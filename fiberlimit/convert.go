@@ -27,6 +27,7 @@ func newRequest(c fiber.Ctx) (*http.Request, error) {
 		Method: string(h.Method()), URL: u, RequestURI: target, Proto: string(h.Protocol()),
 		Header: http.Header{}, Body: http.NoBody, ContentLength: max(int64(h.ContentLength()), -1),
 		Host: string(h.Host()), RemoteAddr: c.RequestCtx().RemoteAddr().String(), TLS: c.RequestCtx().TLSConnectionState(),
+		Pattern: c.FullPath(),
 	}
 	if u.Host != "" { // which comes before the field
 		r.Host = u.Host

@@ -35,6 +35,13 @@ import (
 // been set, which is 200 if there is none. fasthttp does not say when a client has gone.
 // Config.Skip sees the path, but no path values.
 //
+// What a policy of sluice.InFlight has charged stays in use until fasthttp has sent the response, with a body that is a stream
+// (SendStreamWriter, SendFile), and until the handler of a connection that was taken over (Hijack) has returned: with
+// fasthttp's KeepHijackedConns, have that handler wait for the connection's end.
+//
+// httplimit.ByPattern counts by the path that the middleware has been registered with, without a method: that of the
+// route, such as /items/:id, for app.Get(path, limit, handler), and that of all below for app.Use.
+//
 // With httplimit.Config.Explain, httplimit.DecisionFromContext finds the decision in the
 // context of the fiber.Ctx.
 func New(c httplimit.Config) (fiber.Handler, error) {
@@ -68,6 +75,11 @@ func serve(c fiber.Ctx, v *httplimit.Verdict) error {
 		status := c.Response().StatusCode()
 		if panicked {
 			status = http.StatusInternalServerError
+		}
+		if c.Response().IsBodyStream() || c.RequestCtx().Hijacked() {
+			// fasthttp closes it with the request, once the response is sent or the hijack handler is done; or, if the connection
+			// is to be closed, it may drop the handler, and the hold with it. By a key of its own: another limit may have one.
+			c.RequestCtx().SetUserValue(v, v.Hold())
 		}
 		v.Settle(status)
 	}()

@@ -10,9 +10,11 @@ import (
 	"net/http"
 	"net/netip"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/gofiber/fiber/v3"
 	"github.com/gofiber/fiber/v3/middleware/adaptor"
@@ -92,12 +94,34 @@ func newServer(t *testing.T, fail fiber.Handler, middlewares ...any) string {
 	return "http://" + serve(t, outer) + "/login"
 }
 
+// streams sends lines until nobody reads them.
+func streams(c fiber.Ctx) error {
+	return c.SendStreamWriter(func(w *bufio.Writer) {
+		for line := "begun\n"; ; line = "more\n" {
+			if _, err := w.WriteString(line); err != nil || w.Flush() != nil {
+				return
+			}
+			time.Sleep(10 * time.Millisecond)
+		}
+	})
+}
+
+func takesOver(c fiber.Ctx) error {
+	c.RequestCtx().HijackSetNoResponse(true)
+	c.RequestCtx().Hijack(func(conn net.Conn) {
+		_, _ = io.WriteString(conn, logins.SwitchesProtocols)
+		logins.Echo(conn)
+	})
+	return nil
+}
+
 func TestFiber(t *testing.T) {
 	logins.Framework[fiber.Handler, any]{
 		New:   func(c httplimit.Config) (any, error) { return fiberlimit.New(c) },
 		Serve: newServer, Failures: failures,
 		Outer: [][]any{{}}, Recovers: recover.New(),
-		Silent: func(fiber.Ctx) error { return nil },
+		Silent:    func(fiber.Ctx) error { return nil },
+		TakesOver: takesOver, Streams: streams, Pattern: "/",
 	}.Test(t)
 }
 
@@ -349,4 +373,55 @@ func TestFiber_APathWithoutARoute(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, http.StatusNotFound, logins.Fail(t, newServer(t, nil, limit)+"/no"))
 	assert.Equal(t, []int{404}, *told)
+}
+
+// TestFiber_ConnectionsThatAreToBeClosed: fasthttp drops the takeover of one, and with it the request's hold, which is garbage
+// then; but not if there is no response.
+func TestFiber_ConnectionsThatAreToBeClosed(t *testing.T) {
+	atOnce, err := sluice.New(sluice.Config{Algorithm: sluice.InFlight, Limit: sluice.PerHour(2), Clock: sluice.NewManualClock(time.Now())})
+	require.NoError(t, err)
+	left := func() int { return atOnce.Peek("k", 0).Remaining }
+	limit := httplimit.Must(fiberlimit.New(httplimit.Config{Policies: []httplimit.Policy{{Name: "p", Limiter: atOnce, Key: func(*http.Request) (string, error) { return "k", nil }}}}))
+	for _, silent := range []bool{false, true} {
+		app := fiber.New()
+		app.Get("/", limit, func(c fiber.Ctx) error {
+			err := takesOver(c)
+			c.RequestCtx().HijackSetNoResponse(silent)
+			return err
+		})
+		conn, err := net.Dial("tcp", serve(t, app))
+		require.NoError(t, err)
+		require.NoError(t, conn.SetReadDeadline(time.Now().Add(10*time.Second)))
+		fmt.Fprint(conn, "GET / HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n")
+		resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+		require.NoError(t, err)
+		if silent {
+			require.Equal(t, http.StatusSwitchingProtocols, resp.StatusCode)
+			for range 3 {
+				runtime.GC()
+				require.Equal(t, 1, left(), "it goes on")
+			}
+			require.NoError(t, conn.(*net.TCPConn).CloseWrite())
+		}
+		require.Eventually(t, func() bool { runtime.GC(); return left() == 2 }, 10*time.Second, time.Millisecond)
+		_ = conn.Close()
+	}
+}
+
+// TestFiber_Pattern: that of the route, where the middleware is on it.
+func TestFiber_Pattern(t *testing.T) {
+	keys := make(chan string, 2)
+	limiter, err := sluice.New(sluice.Config{Limit: sluice.PerHour(2)})
+	require.NoError(t, err)
+	limit := httplimit.Must(fiberlimit.New(httplimit.Config{
+		Policies: []httplimit.Policy{{Name: "p", Limiter: limiter, Key: httplimit.ByPattern()}}, Explain: true,
+		OnDecision: func(_ *http.Request, d httplimit.Decision) { keys <- fmt.Sprint(d.Charges) },
+	}))
+	app := fiber.New()
+	app.Get("/items/:id", limit, func(c fiber.Ctx) error { return nil })
+	app.Use("/all", limit)
+	address := serve(t, app)
+	send(t, address, []string{"GET /items/1 HTTP/1.1", "Host: h", "Connection: close"})
+	send(t, address, []string{"GET /all/2 HTTP/1.1", "Host: h", "Connection: close"})
+	require.Equal(t, []string{"[{p /items/:id 1}]", "[{p /all 1}]"}, []string{<-keys, <-keys})
 }

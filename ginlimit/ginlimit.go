@@ -5,6 +5,8 @@
 package ginlimit
 
 import (
+	"bufio"
+	"net"
 	"net/http"
 
 	"github.com/gin-gonic/gin"
@@ -24,12 +26,18 @@ import (
 // middleware further out answers that; and not at all where none does, so that the request
 // stays charged. A handler that panics has status 500 if it has written nothing. A
 // connection that was taken over counts as 200.
+//
+// httplimit.ByPattern counts by the path of the route, without a method, such as /items/:id: the
+// middleware sets it as the request's Pattern. A path without a route has none.
 func New(c httplimit.Config) (gin.HandlerFunc, error) {
 	judge, err := httplimit.NewJudge(c)
 	if err != nil {
 		return nil, err
 	}
 	return func(c *gin.Context) {
+		if path := c.FullPath(); path != "" {
+			c.Request.Pattern = path
+		}
 		v := judge.Decide(c.Writer.Header(), c.Request)
 		if !v.Allowed {
 			v.Answer(c.Writer)
@@ -37,6 +45,9 @@ func New(c httplimit.Config) (gin.HandlerFunc, error) {
 			return
 		}
 		c.Request = v.Request()
+		if w := v.Writer(c.Writer); w != http.ResponseWriter(c.Writer) {
+			c.Writer = &hijacker{c.Writer, w}
+		}
 		serve(c, v)
 	}, nil
 }
@@ -53,6 +64,7 @@ func serve(c *gin.Context, v *httplimit.Verdict) {
 		case status != http.StatusOK: // set, and written when all is done
 		case len(c.Errors) > 0:
 			c.Writer = &unanswered{c.Writer, v}
+			v.End() // perhaps nobody answers
 			return
 		case c.Request.Context().Err() != nil:
 			status = httplimit.StatusClientGone
@@ -62,6 +74,20 @@ func serve(c *gin.Context, v *httplimit.Verdict) {
 	c.Next()
 	panicked = false
 }
+
+// A hijacker is gin's writer with the Hijack of another one.
+type hijacker struct {
+	gin.ResponseWriter
+	by http.ResponseWriter
+}
+
+// Hijack implements http.Hijacker.
+func (w *hijacker) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	return http.NewResponseController(w.by).Hijack()
+}
+
+// Unwrap is for http.ResponseController.
+func (w *hijacker) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
 // unanswered is the writer of a response whose status a middleware further out decides.
 type unanswered struct {
@@ -86,3 +112,6 @@ func (w *unanswered) WriteString(s string) (int, error) {
 	w.verdict.Settle(w.Status())
 	return w.ResponseWriter.WriteString(s)
 }
+
+// Unwrap is for http.ResponseController.
+func (w *unanswered) Unwrap() http.ResponseWriter { return w.ResponseWriter }
