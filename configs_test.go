@@ -31,7 +31,7 @@ type layout struct {
 // withOptions returns a configuration that lacks a limit.
 func withOptions(o traces.Options) Config {
 	c := Config{Offset: o.Offset}
-	if err := c.Algorithm.UnmarshalText([]byte(oracle.Config{Algorithm: o.Algorithm, Interval: o.Interval, Anchored: o.Anchored}.Name())); err != nil {
+	if err := c.Algorithm.UnmarshalText([]byte(oracle.Config{Algorithm: o.Algorithm, Interval: o.Interval, FirstCharge: o.FirstCharge}.Name())); err != nil {
 		panic(err)
 	}
 	return c
@@ -217,7 +217,7 @@ func TestLayouts_AreAllThereAre(t *testing.T) {
 func traced(c Config) traces.Config {
 	o := oracle.Named(c.Algorithm.String())
 	return traces.Config{
-		Options: traces.Options{Algorithm: o.Algorithm, Interval: o.Interval, Anchored: o.Anchored, Offset: c.Offset},
+		Options: traces.Options{Algorithm: o.Algorithm, Interval: o.Interval, FirstCharge: o.FirstCharge, Offset: c.Offset},
 		Limit:   traces.Limit(c.Limit), Soft: c.Soft, BlockFor: c.BlockFor, CountDenied: c.CountDenied,
 	}
 }

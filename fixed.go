@@ -133,7 +133,7 @@ func inWindows(limit, period uint64, d int64) uint64 {
 	return admitted
 }
 
-// anchoredWindow is the fixed window that begins at the key's first charge after its
+// firstChargeWindow is the fixed window that begins at the key's first charge after its
 // last window has ended: a charge at s begins the window [s, s+P), and a call in a
 // window is admitted iff the cost admitted there stays within the limit.
 //
@@ -154,36 +154,36 @@ func inWindows(limit, period uint64, d int64) uint64 {
 // Invariant: s falls by a reset only, and within a window the count falls by a
 // refund only. A call with a now before the key's window is judged and charged in the
 // key's window.
-type anchoredWindow struct {
+type firstChargeWindow struct {
 	period uint64
 	limit  uint64
 	bits   int // b
 }
 
 const (
-	// maxAnchored is the largest limit of a window with an anchor.
-	maxAnchored = 1<<31 - 1
-	// anchoredBits is how many bits a count has at least, so that a debt has room.
-	anchoredBits = 28
+	// maxFirstCharge is the largest limit of a window that begins at the first charge.
+	maxFirstCharge = 1<<31 - 1
+	// firstChargeBits is how many bits a count has at least, so that a debt has room.
+	firstChargeBits = 28
 )
 
-// newAnchoredWindow returns a window whose words can count up to reach, which is at least
+// newFirstChargeWindow returns a window whose words can count up to reach, which is at least
 // the limit.
-func newAnchoredWindow(l Limit, reach int) (wideAlgorithm, *ConfigError) {
-	if l.Rate > maxAnchored || reach > maxAnchored { // a hostile snapshot can claim such reach
-		return nil, configErrorf("Limit.Rate", "%d with a window that begins at the first charge, whose count has 31 bits; want at most %d, or anchor unix",
-			l.Rate, maxAnchored)
+func newFirstChargeWindow(l Limit, reach int) (wideAlgorithm, *ConfigError) {
+	if l.Rate > maxFirstCharge || reach > maxFirstCharge { // a hostile snapshot can claim such reach
+		return nil, configErrorf("Limit.Rate", "%d with a window that begins at the first charge, whose count has 31 bits; want at most %d, or fixed-window",
+			l.Rate, maxFirstCharge)
 	}
-	return &anchoredWindow{period: uint64(l.Period), limit: uint64(l.Rate), bits: max(bits.Len(uint(reach)), anchoredBits)}, nil
+	return &firstChargeWindow{period: uint64(l.Period), limit: uint64(l.Rate), bits: max(bits.Len(uint(reach)), firstChargeBits)}, nil
 }
 
-func (a *anchoredWindow) tailLen() int { return 1 }
+func (a *firstChargeWindow) tailLen() int { return 1 }
 
-func (a *anchoredWindow) count(word uint64) uint64 { return word & (1<<a.bits - 1) }
+func (a *firstChargeWindow) count(word uint64) uint64 { return word & (1<<a.bits - 1) }
 
 // roll returns when the window began, or would begin, in which a call at now is
 // judged, and the count there. The sum does not wrap: both are below 2^63.
-func (a *anchoredWindow) roll(key state, now int64) (start, count uint64) {
+func (a *firstChargeWindow) roll(key state, now int64) (start, count uint64) {
 	if key.word == 0 {
 		return uint64(now), 0
 	}
@@ -194,12 +194,12 @@ func (a *anchoredWindow) roll(key state, now int64) (start, count uint64) {
 	return start, count
 }
 
-func (a *anchoredWindow) admit(key state, now int64, cost int) bool {
+func (a *firstChargeWindow) admit(key state, now int64, cost int) bool {
 	_, count := a.roll(key, now)
 	return count+uint64(cost) <= a.limit
 }
 
-func (a *anchoredWindow) commit(key state, now int64, cost int) uint64 {
+func (a *firstChargeWindow) commit(key state, now int64, cost int) uint64 {
 	start, count := a.roll(key, now)
 	if count == 0 {
 		key.tail[0].Store(start)
@@ -208,12 +208,12 @@ func (a *anchoredWindow) commit(key state, now int64, cost int) uint64 {
 	return key.word + min(uint64(cost), 1<<a.bits-1-a.count(key.word))
 }
 
-func (a *anchoredWindow) lasts(now int64, _ int) uint64 { return uint64(now) + a.period }
+func (a *firstChargeWindow) lasts(now int64, _ int) uint64 { return uint64(now) + a.period }
 
 // adopt keeps the window. If the window would have ended under the new limit, it begins a
 // new one at now, so that the spent units still count.
-func (a *anchoredWindow) adopt(from arithmetic, e state, tail []atomic.Uint64, now int64) uint64 {
-	start, count := from.(*anchoredWindow).roll(e, now)
+func (a *firstChargeWindow) adopt(from arithmetic, e state, tail []atomic.Uint64, now int64) uint64 {
+	start, count := from.(*firstChargeWindow).roll(e, now)
 	if count > 0 && uint64(now) >= start+a.period {
 		start = uint64(now)
 	}
@@ -221,18 +221,18 @@ func (a *anchoredWindow) adopt(from arithmetic, e state, tail []atomic.Uint64, n
 	return a.nextVersion(0) | min(count, 1<<a.bits-1)
 }
 
-func (a *anchoredWindow) countDenied(key state, now int64, cost int) uint64 {
+func (a *firstChargeWindow) countDenied(key state, now int64, cost int) uint64 {
 	_, count := a.roll(key, now)
 	return key.word + countDenied(count, cost, a.limit) - count
 }
 
-func (a *anchoredWindow) refund(key state, now int64, cost int) uint64 {
+func (a *firstChargeWindow) refund(key state, now int64, cost int) uint64 {
 	_, count := a.roll(key, now)
 	return key.word - min(uint64(cost), count)
 }
 
 // nextVersion returns word with the version raised by one and no units.
-func (a *anchoredWindow) nextVersion(word uint64) uint64 {
+func (a *firstChargeWindow) nextVersion(word uint64) uint64 {
 	version := word>>a.bits + 1
 	if version == 1<<(wideBits-a.bits)-1 {
 		version = 1
@@ -240,14 +240,14 @@ func (a *anchoredWindow) nextVersion(word uint64) uint64 {
 	return version << a.bits
 }
 
-func (a *anchoredWindow) reset(key state) uint64 {
+func (a *firstChargeWindow) reset(key state) uint64 {
 	key.tail[0].Store(0)
 	return a.nextVersion(key.word)
 }
 
-func (a *anchoredWindow) blank(word uint64) bool { return a.count(word) == 0 }
+func (a *firstChargeWindow) blank(word uint64) bool { return a.count(word) == 0 }
 
-func (a *anchoredWindow) describe(key state, now int64, cost int, charges bool) (allowed bool, remaining int, retry, reset time.Duration) {
+func (a *firstChargeWindow) describe(key state, now int64, cost int, charges bool) (allowed bool, remaining int, retry, reset time.Duration) {
 	start, count := a.roll(key, now)
 	allowed = count+uint64(cost) <= a.limit
 	if allowed && charges {
@@ -263,25 +263,25 @@ func (a *anchoredWindow) describe(key state, now int64, cost int, charges bool) 
 }
 
 // stamp is when the window began.
-func (a *anchoredWindow) stamp(key state) (stamp, end uint64) {
+func (a *firstChargeWindow) stamp(key state) (stamp, end uint64) {
 	start := key.tail[0].Load()
 	return start, start + a.period
 }
 
-func (a *anchoredWindow) takeOut(key state, stamp, n uint64) uint64 {
+func (a *firstChargeWindow) takeOut(key state, stamp, n uint64) uint64 {
 	if key.word == 0 || key.tail[0].Load() != stamp {
 		return key.word
 	}
 	return key.word - min(n, a.count(key.word))
 }
 
-func (a *anchoredWindow) windowEnd(key state, now int64) uint64 {
+func (a *firstChargeWindow) windowEnd(key state, now int64) uint64 {
 	start, _ := a.roll(key, now)
 	return start + a.period
 }
 
 // idleAt is the end of the window, or its start if it has no units.
-func (a *anchoredWindow) idleAt(key state) uint64 {
+func (a *firstChargeWindow) idleAt(key state) uint64 {
 	switch {
 	case key.word == 0:
 		return 0
@@ -291,7 +291,7 @@ func (a *anchoredWindow) idleAt(key state) uint64 {
 	return key.tail[0].Load() + a.period
 }
 
-func (a *anchoredWindow) rank(key state, now int64) uint64 {
+func (a *firstChargeWindow) rank(key state, now int64) uint64 {
 	_, count := a.roll(key, now)
 	return count
 }
@@ -300,4 +300,4 @@ func (a *anchoredWindow) rank(key state, now int64) uint64 {
 // that ends in it, and one more for each begun P of the rest. Unless P divides d, the
 // unit that began the first window lies before the span, and so it takes a refund of
 // that unit to reach the last one of the bound.
-func (a *anchoredWindow) worstCase(d int64) uint64 { return inWindows(a.limit, a.period, d) }
+func (a *firstChargeWindow) worstCase(d int64) uint64 { return inWindows(a.limit, a.period, d) }

@@ -142,9 +142,9 @@ func TestFixedWindowFirstCharge_EndOfTime(t *testing.T) {
 func TestFixedWindowFirstCharge_AWordComesWithOneTail(t *testing.T) {
 	rng := seeded.Rand(t)
 	for range 200 {
-		wide, err := newAnchoredWindow(Per(1+rng.IntN(5), time.Duration(1+rng.IntN(20))), 5)
+		wide, err := newFirstChargeWindow(Per(1+rng.IntN(5), time.Duration(1+rng.IntN(20))), 5)
 		require.Nil(t, err)
-		a := wide.(*anchoredWindow)
+		a := wide.(*firstChargeWindow)
 		var word uint64
 		tail := make([]atomic.Uint64, 1)
 		seen := map[uint64]uint64{0: 0}
@@ -172,10 +172,10 @@ func TestFixedWindowFirstCharge_AWordComesWithOneTail(t *testing.T) {
 // TestFixedWindowFirstCharge_VersionGoesRound: past its last value it starts over at 1,
 // without touching the lock bit, and never as the word of a fresh key.
 func TestFixedWindowFirstCharge_VersionGoesRound(t *testing.T) {
-	for _, rate := range []int{1, 1000, maxAnchored - 1} {
-		wide, err := newAnchoredWindow(Per(rate, 10), rate)
+	for _, rate := range []int{1, 1000, maxFirstCharge - 1} {
+		wide, err := newFirstChargeWindow(Per(rate, 10), rate)
 		require.Nil(t, err)
-		a := wide.(*anchoredWindow)
+		a := wide.(*firstChargeWindow)
 		require.GreaterOrEqual(t, 62-a.bits, 31)
 		word := uint64(1<<(62-a.bits)-3)<<a.bits | uint64(rate)
 		tail := make([]atomic.Uint64, 1)
@@ -193,13 +193,13 @@ func TestFixedWindowFirstCharge_VersionGoesRound(t *testing.T) {
 }
 
 func TestFixedWindowFirstCharge_RefusesWhatItCannotKeep(t *testing.T) {
-	c := Config{Algorithm: FixedWindowFirstCharge, Limit: PerDay(maxAnchored)}
+	c := Config{Algorithm: FixedWindowFirstCharge, Limit: PerDay(maxFirstCharge)}
 	_, err := New(c)
 	require.NoError(t, err) // Unlimited, on a 32-bit machine
 	if strconv.IntSize == 64 {
 		c.Limit.Rate++
 		requireConfigError(t, c, "Limit.Rate",
-			"2147483648 with a window that begins at the first charge, whose count has 31 bits; want at most 2147483647, or anchor unix")
+			"2147483648 with a window that begins at the first charge, whose count has 31 bits; want at most 2147483647, or fixed-window")
 	}
 }
 

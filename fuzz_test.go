@@ -258,7 +258,7 @@ func hostile(tb testing.TB, c Config, words ...uint64) []byte {
 func TestRestore_RefusesWhatNoLimiterWrites(t *testing.T) {
 	now := uint64(start.UnixNano())
 	log := Config{Algorithm: SlidingLog, Limit: PerMinute(3)}
-	anchored := Config{Algorithm: FixedWindowFirstCharge, Limit: PerMinute(3)}
+	first := Config{Algorithm: FixedWindowFirstCharge, Limit: PerMinute(3)}
 	wide := Config{Algorithm: SlidingWindow, Limit: PerSecond(100_000)}
 	gcra := Config{Limit: PerMinute(3)}
 	const blockedWide = blockedTail | 1<<40
@@ -269,17 +269,17 @@ func TestRestore_RefusesWhatNoLimiterWrites(t *testing.T) {
 		"elsewhere":                   {gcra, []uint64{elsewhere}},
 		"held":                        {gcra, []uint64{held}},
 		"moved":                       {gcra, []uint64{moved}},
-		"locked":                      {anchored, []uint64{locked | 1<<20, now}},
-		"window without end":          {anchored, []uint64{1 << 20, math.MaxUint64}},
-		"window beyond time":          {anchored, []uint64{1<<20 | 1, 1 << 63}},
+		"locked":                      {first, []uint64{locked | 1<<20, now}},
+		"window without end":          {first, []uint64{1 << 20, math.MaxUint64}},
+		"window beyond time":          {first, []uint64{1<<20 | 1, 1 << 63}},
 		"previous beyond range":       {wide, []uint64{1 << 30, 1 << 63}},
-		"blocked until never was":     {anchored, []uint64{blockedWide, 0}},
+		"blocked until never was":     {first, []uint64{blockedWide, 0}},
 		"blocked until 0":             {gcra, []uint64{reserved}},
 		"wide: blocked until 0":       {wide, []uint64{blockedWide, blockMark}},
-		"first: blocked until 0":      {anchored, []uint64{blockedWide, blockMark}},
+		"first: blocked until 0":      {first, []uint64{blockedWide, blockMark}},
 		"log: blocked until 0":        {log, []uint64{blockedTail, blockMark, 0, 0}},
 		"wide: blocked with a count":  {wide, []uint64{blockedTail | 5, blockMark | now}},
-		"first: blocked with a count": {anchored, []uint64{blockedTail | 5, blockMark | now}},
+		"first: blocked with a count": {first, []uint64{blockedTail | 5, blockMark | now}},
 		"log: blocked with units":     {log, []uint64{blockedTail | 5, blockMark | now, 1 << 63, 1 << 63}},
 		"log: falling":                {log, []uint64{3, now, now - 1, now}},
 		"log: hole":                   {log, []uint64{3, now, refunded, now}},
@@ -304,7 +304,7 @@ func TestRestore_RefusesWhatNoLimiterWrites(t *testing.T) {
 		words []uint64
 	}{
 		{gcra, []uint64{elsewhere - 1}}, {gcra, []uint64{reserved - 1}}, {gcra, []uint64{blockedWord(now + 1)}},
-		{anchored, []uint64{1 << 20, math.MaxInt64}}, {anchored, []uint64{blockedWide, math.MaxUint64}},
+		{first, []uint64{1 << 20, math.MaxInt64}}, {first, []uint64{blockedWide, math.MaxUint64}},
 		{log, []uint64{5, now, now + 1, now - 1}}, {log, []uint64{3, refunded, now, now}}, {log, []uint64{1, now, 9, 1 << 63}},
 	} {
 		r.c.Hash, r.c.Shards = HashStable, 1

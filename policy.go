@@ -92,7 +92,7 @@ func newAlgorithm(c Config, reach int) (algorithm, wideAlgorithm, *ConfigError) 
 	case FixedWindow:
 		alg, err = newFixedWindow(l, c.Offset, reach)
 	case FixedWindowFirstCharge:
-		wide, err = newAnchoredWindow(l, reach)
+		wide, err = newFirstChargeWindow(l, reach)
 	default:
 		alg, err = newGCRA(l)
 	}

@@ -190,8 +190,8 @@ func TestRestore_SaysWhatIsWrong(t *testing.T) {
 		require.ErrorContains(t, err, want)
 	}
 	fixed := with(func(c *Config) { c.Algorithm = FixedWindow })
-	anchored := with(func(c *Config) { c.Algorithm = FixedWindowFirstCharge })
-	err := mustNew(t, fixed).Restore(bytes.NewReader(snapshotOf(t, mustNew(t, anchored))))
+	first := with(func(c *Config) { c.Algorithm = FixedWindowFirstCharge })
+	err := mustNew(t, fixed).Restore(bytes.NewReader(snapshotOf(t, mustNew(t, first))))
 	require.ErrorIs(t, err, ErrBadSnapshot)
 	require.ErrorContains(t, err, "fixed-window-first-charge; want fixed-window")
 }

@@ -191,8 +191,8 @@ func (p *policy) keepsReceipts(from *policy) bool {
 	case *tokenInterval:
 		old, ok := from.alg.(*tokenInterval)
 		return ok && a.same(&old.window) && a.gain() == old.gain()
-	case *anchoredWindow:
-		old, ok := from.wide.(*anchoredWindow)
+	case *firstChargeWindow:
+		old, ok := from.wide.(*firstChargeWindow)
 		return ok && a.period == old.period
 	case *slidingLog:
 		return true

@@ -46,7 +46,7 @@ func NewModel(c sluice.Config) (*Model, error) {
 		Burst:       int64(c.Limit.Burst),
 		Period:      int64(c.Limit.Period),
 		Interval:    c.Algorithm == sluice.TokenBucketInterval,
-		Anchored:    c.Algorithm == sluice.FixedWindowFirstCharge,
+		FirstCharge: c.Algorithm == sluice.FixedWindowFirstCharge,
 		Offset:      int64(c.Offset),
 		Grid:        true, // as WorstCase has it
 		BlockFor:    int64(c.BlockFor),

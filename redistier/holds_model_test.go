@@ -43,7 +43,7 @@ type holdModel struct {
 	debt     int64           // of a bucket, in sub-units
 	counts   map[int64]int64 // of windows
 	spent    [][2]int64      // what has been used for good: times and units
-	start    int64           // of an anchored window
+	start    int64           // of a window from the first charge
 	overs    int64           // units used beyond holds
 	interval int64           // units of refills at intervals, as of the last boundary
 }
@@ -61,7 +61,7 @@ func (m *holdModel) window(at int64) int64 {
 		return floorDiv(at-s.offset, s.period)
 	case inFlight:
 		return floorDiv(at, s.period)
-	case anchored:
+	case firstCharge:
 		if m.start >= 0 && at >= m.start && at < m.start+s.period {
 			return m.start
 		}
@@ -101,7 +101,7 @@ func (m *holdModel) drain(to int64) {
 		if s.sign == 'i' {
 			m.interval = max(0, m.interval-(m.window(to)-m.window(m.now))*s.back)
 		}
-	case anchored:
+	case firstCharge:
 		if m.start >= 0 && (to >= m.start+s.period || m.counts[m.start] == 0) {
 			m.start = -1
 		}
@@ -144,7 +144,7 @@ func (m *holdModel) charge(n int64) {
 	case counter:
 		m.interval += n
 		m.counts[m.window(m.now)] += n
-	case anchored:
+	case firstCharge:
 		if m.start < 0 && n > 0 {
 			m.start = m.now
 			m.counts[m.start] = 0
@@ -264,7 +264,7 @@ func (m *holdModel) giveBack(at, n int64) {
 	if s, ok := m.shape.(counter); ok && s.sign == 'i' && same {
 		m.interval = max(0, m.interval-n)
 	}
-	if _, ok := m.shape.(anchored); ok && (w < 0 || !same) {
+	if _, ok := m.shape.(firstCharge); ok && (w < 0 || !same) {
 		return
 	}
 	m.counts[w] -= n

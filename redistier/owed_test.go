@@ -40,7 +40,7 @@ func owedCovers(t *testing.T, s *server, rng *rand.Rand, v Config) {
 		most := min(clocksApart, c.period/2)
 		apart = rng.Int64N(2*most+1) - most
 		apart = apart / stepOf(p.shape) * stepOf(p.shape)
-	case anchored:
+	case firstCharge:
 		alone = true // windows begin elsewhere if others charge the key as well
 	case bucket:
 		inParts = 1

@@ -117,7 +117,7 @@ func newShape(c Config) (shape, error) {
 	case sluice.TokenBucketInterval, sluice.FixedWindow:
 		return newCounter(c)
 	case sluice.FixedWindowFirstCharge:
-		return newAnchored(c)
+		return newFirstCharge(c)
 	case sluice.SlidingWindow:
 		return newSliding(c)
 	case sluice.SlidingLog:

@@ -57,8 +57,8 @@ var (
 	bucketLua string
 	//go:embed lua/counter.lua
 	counterLua string
-	//go:embed lua/anchored.lua
-	anchoredLua string
+	//go:embed lua/firstcharge.lua
+	firstChargeLua string
 	//go:embed lua/sliding.lua
 	slidingLua string
 	//go:embed lua/inflight.lua
@@ -79,19 +79,19 @@ var (
 	//go:embed lua/within.lua
 	withinLua string
 
-	bucketScript   = assemble(headLua+flowLua, plainLua, bucketLua)
-	counterScript  = assemble(headLua+flowLua, plainLua, counterLua, countedLua, windowsLua)
-	anchoredScript = assemble(headLua+flowLua, plainLua, anchoredLua, countedLua, windowsLua)
-	slidingScript  = assemble(headLua+flowLua, plainLua, slidingLua, windowsLua)
-	inFlightScript = assemble(headLua+flowLua, plainLua, inFlightLua, slidingLua, windowsLua)
-	slogScript     = assemble(headLua+"@flow", plainLua, slogLua)
+	bucketScript      = assemble(headLua+flowLua, plainLua, bucketLua)
+	counterScript     = assemble(headLua+flowLua, plainLua, counterLua, countedLua, windowsLua)
+	firstChargeScript = assemble(headLua+flowLua, plainLua, firstChargeLua, countedLua, windowsLua)
+	slidingScript     = assemble(headLua+flowLua, plainLua, slidingLua, windowsLua)
+	inFlightScript    = assemble(headLua+flowLua, plainLua, inFlightLua, slidingLua, windowsLua)
+	slogScript        = assemble(headLua+"@flow", plainLua, slogLua)
 
 	// The scripts of limits with holds, by the letter of the shape.
 	holdScripts = map[byte]*script{
 		'b': assembleHolds(receiptsLua, apartLua, bucketLua),
 		'w': assembleHolds(receiptsLua, withinLua, counterLua, countedLua, windowsLua),
 		'i': assembleHolds(receiptsLua, withinLua, counterLua, countedLua, windowsLua),
-		'a': assembleHolds(receiptsLua, withinLua, anchoredLua, countedLua, windowsLua),
+		'a': assembleHolds(receiptsLua, withinLua, firstChargeLua, countedLua, windowsLua),
 		's': assembleHolds(receiptsLua, withinLua, slidingLua, windowsLua),
 
 		inFlightLetter: assembleHolds(receiptsLua, inFlightLua, withinLua, slidingLua, windowsLua),
@@ -138,7 +138,7 @@ func assembleAll(holds bool) *script {
 	for _, s := range []struct {
 		letters string
 		script  *script
-	}{{"b", bucketScript}, {"wi", counterScript}, {"a", anchoredScript}, {"s", slidingScript}, {string(inFlightLetter), inFlightScript}, {string(logLetter), slogScript}} {
+	}{{"b", bucketScript}, {"wi", counterScript}, {"a", firstChargeScript}, {"s", slidingScript}, {string(inFlightLetter), inFlightScript}, {string(logLetter), slogScript}} {
 		add(s.letters, s.script, headOf, "key, arg, call")
 		if with := holdScripts[s.letters[0]]; holds && with != nil {
 			add(strings.ToUpper(s.letters), with, headOf+sideOf, "key, arg, call, holds, times")

@@ -50,36 +50,36 @@ func (most) charged(v view, units int64) view {
 	return v
 }
 
-// anchored is the shape of FixedWindow whose windows begin with a key's first charge. In a
+// firstCharge is the shape of FixedWindow whose windows begin with a key's first charge. In a
 // view, b is the window's beginning.
-type anchored struct{ most }
+type firstCharge struct{ most }
 
-func newAnchored(c Config) (shape, error) {
+func newFirstCharge(c Config) (shape, error) {
 	m, err := newMost(c)
 	if err != nil {
 		return nil, err
 	}
-	return anchored{m}, countable(c, m.burst)
+	return firstCharge{m}, countable(c, m.burst)
 }
 
-func (anchored) letter() byte    { return 'a' }
-func (anchored) script() *script { return anchoredScript }
+func (firstCharge) letter() byte    { return 'a' }
+func (firstCharge) script() *script { return firstChargeScript }
 
-func (anchored) keeps(state string) bool { return keeps(state, 'a', 28) }
+func (firstCharge) keeps(state string) bool { return keeps(state, 'a', 28) }
 
-func (s anchored) wait(v view, _ int64) int64 { return s.reset(v) }
+func (s firstCharge) wait(v view, _ int64) int64 { return s.reset(v) }
 
-func (anchored) soonest(view, int64) int64 { return 0 }
-func (s anchored) open(v view) int64       { return s.reset(v) }
+func (firstCharge) soonest(view, int64) int64 { return 0 }
+func (s firstCharge) open(v view) int64       { return s.reset(v) }
 
-func (s anchored) reset(v view) int64 {
+func (s firstCharge) reset(v view) int64 {
 	if v.a == 0 {
 		return 0
 	}
 	return v.b + s.period - v.now
 }
 
-func (s anchored) worst(d int64) uint64 {
+func (s firstCharge) worst(d int64) uint64 {
 	return times(uint64(s.burst), 1+uint64(ceilDiv(d, s.period*micro)))
 }
 

@@ -37,7 +37,7 @@ var variants = func() (all []variant) {
 // config returns the variant's configuration, which lacks a limit.
 func (v variant) config() sluice.Config {
 	c := sluice.Config{Offset: v.Offset}
-	if err := c.Algorithm.UnmarshalText([]byte(oracle.Config{Algorithm: v.Algorithm, Interval: v.Interval, Anchored: v.Anchored}.Name())); err != nil {
+	if err := c.Algorithm.UnmarshalText([]byte(oracle.Config{Algorithm: v.Algorithm, Interval: v.Interval, FirstCharge: v.FirstCharge}.Name())); err != nil {
 		panic(err)
 	}
 	return c
@@ -79,7 +79,7 @@ func mustNew(tb testing.TB, c sluice.Config) *sluice.Limiter {
 func traced(c sluice.Config) traces.Config {
 	o := oracle.Named(c.Algorithm.String())
 	return traces.Config{
-		Options: traces.Options{Algorithm: o.Algorithm, Interval: o.Interval, Anchored: o.Anchored, Offset: c.Offset},
+		Options: traces.Options{Algorithm: o.Algorithm, Interval: o.Interval, FirstCharge: o.FirstCharge, Offset: c.Offset},
 		Limit:   traces.Limit(c.Limit), Soft: c.Soft, BlockFor: c.BlockFor, CountDenied: c.CountDenied,
 	}
 }

@@ -162,8 +162,8 @@ func (s *slidingWindow) adopt(old state, t int64) {
 }
 
 // adopt keeps the window, unless it would have ended by now.
-func (s *anchoredWindow) adopt(old state, t int64) {
-	o := old.(*anchoredWindow)
+func (s *firstChargeWindow) adopt(old state, t int64) {
+	o := old.(*firstChargeWindow)
 	s.count.Set(o.used(t))
 	s.start.Set(&o.start)
 	if s.count.Sign() > 0 && s.ended(t) {

@@ -27,7 +27,7 @@ func playShifts(t *testing.T, c Config, rows []shift) {
 		for i, w := range rows {
 			if w.set != nil {
 				to := *w.set
-				to.Algorithm, to.Anchored, to.Interval, to.Grid = c.Algorithm, c.Anchored, c.Interval, c.Grid
+				to.Algorithm, to.FirstCharge, to.Interval, to.Grid = c.Algorithm, c.FirstCharge, c.Interval, c.Grid
 				if own {
 					m.SetKeyLimit("k", w.now, to)
 				} else {
@@ -71,7 +71,7 @@ func TestChangeFixedWindow(t *testing.T) {
 		{now: 14, set: &Config{Rate: 4, Period: 10, Offset: 3}, left: 1, resetIn: 9},
 		{now: 23, set: &Config{Rate: 4, Period: 1000}, left: 4},
 	})
-	playShifts(t, Config{Algorithm: FixedWindow, Anchored: true, Rate: 3, Period: 10}, []shift{
+	playShifts(t, Config{Algorithm: FixedWindow, FirstCharge: true, Rate: 3, Period: 10}, []shift{
 		{now: 12, units: 3, left: 0, resetIn: 10},
 		{now: 14, set: &Config{Rate: 4, Period: 5}, left: 1, resetIn: 3},
 		{now: 15, set: &Config{Rate: 4, Period: 2}, left: 1, resetIn: 2}, // begun anew

@@ -95,7 +95,7 @@ func (s *fixedWindow) debit(t, n int64) {
 	s.most.cap(&s.count)
 }
 
-func (s *anchoredWindow) debit(t, n int64) {
+func (s *firstChargeWindow) debit(t, n int64) {
 	s.charge(t, n)
 	s.most.cap(&s.count)
 }

@@ -17,7 +17,7 @@ func TestClone(t *testing.T) {
 		{Algorithm: SlidingWindow, Rate: 8, Period: 80},
 		{Algorithm: SlidingLog, Rate: 8, Period: 80},
 		{Algorithm: FixedWindow, Rate: 8, Period: 80},
-		{Algorithm: FixedWindow, Rate: 8, Period: 80, Anchored: true},
+		{Algorithm: FixedWindow, Rate: 8, Period: 80, FirstCharge: true},
 	} {
 		m := New(c)
 		m.Take("k", 100, 3)

@@ -46,7 +46,7 @@ const Never int64 = math.MaxInt64
 var named = map[string]Config{
 	"gcra": {Algorithm: GCRA}, "token-bucket": {Algorithm: TokenBucket}, "token-bucket-interval": {Algorithm: TokenBucket, Interval: true},
 	"leaky-bucket": {Algorithm: LeakyBucket}, "sliding-window": {Algorithm: SlidingWindow}, "sliding-log": {Algorithm: SlidingLog},
-	"fixed-window": {Algorithm: FixedWindow}, "fixed-window-first-charge": {Algorithm: FixedWindow, Anchored: true},
+	"fixed-window": {Algorithm: FixedWindow}, "fixed-window-first-charge": {Algorithm: FixedWindow, FirstCharge: true},
 	"in-flight": {Algorithm: InFlight},
 }
 
@@ -62,7 +62,7 @@ func Named(text string) Config {
 // Name is the text form of the algorithm of c.
 func (c Config) Name() string {
 	for text, o := range named {
-		if o.Algorithm == c.Algorithm && o.Interval == c.Interval && o.Anchored == c.Anchored {
+		if o.Algorithm == c.Algorithm && o.Interval == c.Interval && o.FirstCharge == c.FirstCharge {
 			return text
 		}
 	}
@@ -89,9 +89,9 @@ type Config struct {
 	// Offset. It must be false for the others.
 	Interval bool
 
-	// Anchored makes the windows of FixedWindow begin at a key's first charge after
+	// FirstCharge makes the windows of FixedWindow begin at a key's first charge after
 	// the last one has ended. It must be false for the others.
-	Anchored bool
+	FirstCharge bool
 
 	// Offset moves the windows of FixedWindow and SlidingWindow, and the refills of
 	// an Interval, 0 <= Offset < Period. It must be 0 for the others.
@@ -246,8 +246,8 @@ func newRule(c Config, before *rule) *rule {
 		r.fresh = newSlidingLog(c.Period, r.limit)
 	case FixedWindow:
 		r.fresh = newFixedWindow(c, r.limit)
-		if c.Anchored {
-			r.fresh = newAnchoredWindow(c, r.limit)
+		if c.FirstCharge {
+			r.fresh = newFirstChargeWindow(c, r.limit)
 		}
 	default:
 		panic(fmt.Sprintf("oracle: unknown algorithm %d", c.Algorithm))
@@ -269,14 +269,14 @@ func (c Config) check(limit int64) {
 	if c.CountDenied && (c.Algorithm < SlidingWindow || c.Algorithm == InFlight) || c.BlockFor < 0 {
 		panic(fmt.Sprintf("oracle: invalid penalty: %+v", c))
 	}
-	if c.Interval && c.Algorithm != TokenBucket || c.Anchored && c.Algorithm != FixedWindow {
+	if c.Interval && c.Algorithm != TokenBucket || c.FirstCharge && c.Algorithm != FixedWindow {
 		panic(fmt.Sprintf("oracle: invalid options: %+v", c))
 	}
 }
 
 // aligned reports whether c has boundaries in Unix time.
 func (c Config) aligned() bool {
-	return c.Algorithm == FixedWindow && !c.Anchored || c.Algorithm == SlidingWindow || c.Interval
+	return c.Algorithm == FixedWindow && !c.FirstCharge || c.Algorithm == SlidingWindow || c.Interval
 }
 
 // Guess says which decision the caller expects next, and returns m. Its numbers are the first to

@@ -24,15 +24,15 @@ var (
 		{Algorithm: GCRA}, {Algorithm: TokenBucket}, {Algorithm: LeakyBucket},
 		{Algorithm: SlidingWindow}, {Algorithm: SlidingLog}, {Algorithm: FixedWindow},
 		{Algorithm: TokenBucket, Interval: true},
-		{Algorithm: FixedWindow, Anchored: true},
+		{Algorithm: FixedWindow, FirstCharge: true},
 	}
 	names = []string{"gcra", "token-bucket", "leaky-bucket", "sliding-window", "sliding-log", "fixed-window"}
 )
 
 func kindName(k Config) string {
 	name := names[k.Algorithm]
-	if k.Anchored {
-		name += "+anchored"
+	if k.FirstCharge {
+		name += "+first-charge"
 	}
 	if k.Interval {
 		name += "+interval"
@@ -48,7 +48,7 @@ func eachConfig(t *testing.T, n int, f func(t *testing.T, rng *rand.Rand, c Conf
 			rng := seeded.Rand(t)
 			for range n {
 				c := randomConfig(rng)
-				c.Algorithm, c.Interval, c.Anchored = k.Algorithm, k.Interval, k.Anchored
+				c.Algorithm, c.Interval, c.FirstCharge = k.Algorithm, k.Interval, k.FirstCharge
 				if c.Algorithm >= SlidingWindow {
 					c.Burst = 0
 				}
@@ -355,8 +355,8 @@ func TestNewRefuses(t *testing.T) {
 		{Rate: 2, Period: 10, Algorithm: GCRA, Offset: 1},
 		{Rate: 2, Period: 10, Algorithm: TokenBucket, Offset: 1},
 		{Rate: 2, Period: 10, Algorithm: LeakyBucket, Interval: true},
-		{Rate: 2, Period: 10, Algorithm: SlidingWindow, Anchored: true},
-		{Rate: 2, Period: 10, Algorithm: FixedWindow, Anchored: true, Offset: 1},
+		{Rate: 2, Period: 10, Algorithm: SlidingWindow, FirstCharge: true},
+		{Rate: 2, Period: 10, Algorithm: FixedWindow, FirstCharge: true, Offset: 1},
 	} {
 		assert.Panics(t, func() { New(c) }, "%+v", c)
 	}

@@ -109,7 +109,7 @@ func (m *Model) punish(k *key, t, cost int64) {
 // countDenied counts in the key's window: a newer one would not have denied.
 func (s *fixedWindow) countDenied(_, n int64) { countUpTo(&s.count, n, &s.limit) }
 
-func (s *anchoredWindow) countDenied(_, n int64) { countUpTo(&s.count, n, s.limit) }
+func (s *firstChargeWindow) countDenied(_, n int64) { countUpTo(&s.count, n, s.limit) }
 
 // countDenied counts in the window of t, or in the key's own if that is newer.
 func (s *slidingWindow) countDenied(t, n int64) {

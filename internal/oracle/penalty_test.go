@@ -85,7 +85,7 @@ func TestCountDeniedTrace(t *testing.T) {
 		{3, 1, false, 0, 7, 7},
 		{10, 4, true, 0, 0, 10},
 	})
-	playPenalised(t, New(Config{Algorithm: FixedWindow, Anchored: true, Rate: 4, Period: 10, CountDenied: true}), []penalised{
+	playPenalised(t, New(Config{Algorithm: FixedWindow, FirstCharge: true, Rate: 4, Period: 10, CountDenied: true}), []penalised{
 		{5, 2, true, 2, 0, 10},
 		{7, 3, false, 0, 8, 8},
 		{15, 4, true, 0, 0, 10},

@@ -127,11 +127,11 @@ func (r *ring) take(t, n int64) bool {
 	return true
 }
 
-// anchored goes through the whole history to find where the last window begins.
-type anchored struct{ history }
+// firstCharge goes through the whole history to find where the last window begins.
+type firstCharge struct{ history }
 
 // take judges and charges at t, not older than any time before.
-func (h *anchored) take(t, n int64) bool {
+func (h *firstCharge) take(t, n int64) bool {
 	end, used := big.NewInt(-1), new(big.Int)
 	for _, c := range append(h.charges, struct{ at, n int64 }{t, n}) {
 		if at := big.NewInt(c.at); at.Cmp(end) >= 0 {
@@ -183,8 +183,8 @@ func TestMatchesReferences(t *testing.T) {
 		take := (&history{c: c}).take
 		older := false
 		switch {
-		case c.Anchored:
-			take = (&anchored{history{c: c}}).take
+		case c.FirstCharge:
+			take = (&firstCharge{history{c: c}}).take
 		case c.Interval:
 			if c.Burst/c.Rate > 10_000 {
 				return // too many refills to count

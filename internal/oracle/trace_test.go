@@ -272,9 +272,9 @@ func TestTraceInterval(t *testing.T) {
 	})
 }
 
-// TestTraceAnchored: 3 in 10 ns from the first charge on.
-func TestTraceAnchored(t *testing.T) {
-	replay(t, Config{Algorithm: FixedWindow, Anchored: true, Rate: 3, Period: 10}, []call{
+// TestTraceFirstCharge: 3 in 10 ns from the first charge on.
+func TestTraceFirstCharge(t *testing.T) {
+	replay(t, Config{Algorithm: FixedWindow, FirstCharge: true, Rate: 3, Period: 10}, []call{
 		{12, 1, true, 2, 0, 10}, // the window of 12
 		{12, 3, false, 2, 10, 10},
 		{20, 2, true, 0, 0, 2},
@@ -295,10 +295,10 @@ func TestTraceAnchored(t *testing.T) {
 	})
 }
 
-// TestRefundOfWindows: the refunds of the anchored window and of the refill at
+// TestRefundOfWindows: the refunds of the window from the first charge and of the refill at
 // intervals, which give back what counts and no more.
 func TestRefundOfWindows(t *testing.T) {
-	a := newAnchoredWindow(Config{Period: 10}, 3)().(*anchoredWindow)
+	a := newFirstChargeWindow(Config{Period: 10}, 3)().(*firstChargeWindow)
 	a.charge(12, 3)
 	a.refund(15, 1)
 	assert.False(t, a.admits(15, 2))

@@ -14,8 +14,8 @@ import (
 // time is the time of the key's newest charge. For the GCRA family and
 // SlidingLog the bound holds for the times of the calls as well.
 //
-// FixedWindow, SlidingLog and an Interval attain it for every d, windows that are
-// Anchored where Period divides d and to within 1 unit elsewhere, SlidingWindow for d <=
+// FixedWindow, SlidingLog and an Interval attain it for every d, windows of
+// FirstCharge where Period divides d and to within 1 unit elsewhere, SlidingWindow for d <=
 // Period, and the GCRA family wherever a key that is charged whatever it can
 // pay, every nanosecond, never becomes full: where Period/Rate is whole, and
 // where Burst >= Rate/Period + 1.
@@ -70,7 +70,7 @@ func worstInterval(c Config, burst, d int64) *big.Int {
 }
 
 // worstFixedWindow is R for each window that a span can touch: 1 + ceil(d/P). Of
-// windows that are Anchored and not empty, the first to be touched began with a unit
+// windows of FirstCharge that are not empty, the first to be touched began with a unit
 // before the span, unless the span begins with a window. Then it ends within one, or
 // with one if Period divides d.
 func worstFixedWindow(c Config, d int64) *big.Int {

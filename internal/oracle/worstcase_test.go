@@ -64,7 +64,7 @@ func TestWorstCaseHolds(t *testing.T) {
 			}
 		}
 		requireBounded(t, m, charges)
-		if !c.aligned() && !c.Anchored {
+		if !c.aligned() && !c.FirstCharge {
 			requireBounded(t, m, calls)
 		}
 	})
@@ -134,7 +134,7 @@ func TestWorstCaseTight(t *testing.T) {
 								tight++
 								require.Equal(t, bound, most[d], where)
 							}
-							if c.Anchored && d%period != 0 {
+							if c.FirstCharge && d%period != 0 {
 								require.Equal(t, bound-1, most[d], where)
 							}
 						}
@@ -171,7 +171,7 @@ func smallConfigs(c Config, rate, period int64) []Config {
 func promisedTight(c Config, d int64) bool {
 	switch c.Algorithm {
 	case FixedWindow, SlidingLog:
-		return !c.Anchored || d%c.Period == 0
+		return !c.FirstCharge || d%c.Period == 0
 	case TokenBucket:
 		if c.Interval {
 			return true
@@ -247,7 +247,7 @@ func fingerprint(st state, t int64) string {
 		return s.tokensAt(t).String()
 	case *leakyBucket:
 		return s.levelAt(s.at(t)).String()
-	case *anchoredWindow:
+	case *firstChargeWindow:
 		if s.idle(t) {
 			return ""
 		}

@@ -23,16 +23,16 @@ func (l Limit) Interval() int64 { return (int64(l.Period)-1)/int64(l.Rate) + 1 }
 // Options are an algorithm, and whatever else of a configuration says how the state of a key is
 // laid out in words.
 type Options struct {
-	Algorithm oracle.Algorithm
-	Interval  bool // is refilled at intervals
-	Anchored  bool // windows begin at a key's first charge
-	Offset    time.Duration
+	Algorithm   oracle.Algorithm
+	Interval    bool // is refilled at intervals
+	FirstCharge bool // windows begin at a key's first charge
+	Offset      time.Duration
 }
 
 // Name names the options.
 func (o Options) Name() string {
 	name := [...]string{"gcra", "token-bucket", "leaky-bucket", "sliding-window", "sliding-log", "fixed-window", "in-flight"}[o.Algorithm]
-	if o.Anchored {
+	if o.FirstCharge {
 		name += "+first-charge"
 	}
 	if o.Interval {
@@ -76,7 +76,7 @@ var Layouts = []Layout{
 	{Name: "sliding-log", Options: Options{Algorithm: oracle.SlidingLog}, Few: perSecond(10), Many: perMinute(500), Wide: true},
 	{Name: "fixed-window", Options: Options{Algorithm: oracle.FixedWindow}, Few: perSecond(10), Many: perMinute(500)},
 	{Name: "fixed-window-offset", Options: Options{Algorithm: oracle.FixedWindow, Offset: 7 * time.Second}, Few: perSecond(10), Many: perMinute(500)},
-	{Name: "fixed-first-charge", Options: Options{Algorithm: oracle.FixedWindow, Anchored: true}, Few: perSecond(10), Many: perMinute(500), Wide: true},
+	{Name: "fixed-first-charge", Options: Options{Algorithm: oracle.FixedWindow, FirstCharge: true}, Few: perSecond(10), Many: perMinute(500), Wide: true},
 	{Name: "in-flight", Options: Options{Algorithm: oracle.InFlight}, Few: perSecond(10), Many: perMinute(500)},
 	{Name: "in-flight-wide", Options: Options{Algorithm: oracle.InFlight}, Few: Limit{Rate: 100_000_000, Period: day}, Many: perSecond(100_000), Wide: true},
 }

@@ -39,7 +39,7 @@ func (c Config) Oracle() oracle.Config {
 		Period:      int64(c.Limit.Period),
 		Offset:      int64(c.Offset),
 		Interval:    c.Interval,
-		Anchored:    c.Anchored,
+		FirstCharge: c.FirstCharge,
 		Grid:        true,
 		BlockFor:    int64(c.BlockFor),
 		CountDenied: c.CountDenied,

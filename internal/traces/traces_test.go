@@ -24,8 +24,8 @@ func TestWordsOf(t *testing.T) {
 		{oracle.Config{Algorithm: oracle.TokenBucket, Interval: true, Rate: 3, Burst: 1 << 30, Period: second}, Words{1<<31 - 1, false, false}},
 		{oracle.Config{Algorithm: oracle.SlidingWindow, Rate: 10, Period: second}, Words{1<<15 - 1, false, true}},
 		{oracle.Config{Algorithm: oracle.SlidingWindow, Rate: 1 << 15, Period: second}, Words{1<<28 - 1, true, true}},
-		{oracle.Config{Algorithm: oracle.FixedWindow, Anchored: true, Rate: 10, Period: second}, Words{1<<28 - 1, false, true}},
-		{oracle.Config{Algorithm: oracle.FixedWindow, Anchored: true, Rate: 1 << 29, Period: second}, Words{1<<30 - 1, false, true}},
+		{oracle.Config{Algorithm: oracle.FixedWindow, FirstCharge: true, Rate: 10, Period: second}, Words{1<<28 - 1, false, true}},
+		{oracle.Config{Algorithm: oracle.FixedWindow, FirstCharge: true, Rate: 1 << 29, Period: second}, Words{1<<30 - 1, false, true}},
 		// 2^63 is in window 2, of 2 bits; or in window 3, of 3, since window 0 has begun before 1970.
 		{oracle.Config{Algorithm: oracle.FixedWindow, Rate: 10, Period: 1 << 62, Offset: 1}, Words{1<<61 - 1, false, true}},
 		{oracle.Config{Algorithm: oracle.FixedWindow, Rate: 10, Period: 1 << 62}, Words{1<<62 - 1, false, true}},

@@ -20,9 +20,9 @@ type Words struct {
 // How many bits there are for the number of a window and counts: in a word, and in one that has
 // a tail, where two are marks. The count of a window that begins at a charge has at least some.
 const (
-	wordBits     = 64
-	wideBits     = 62
-	anchoredBits = 28
+	wordBits        = 64
+	wideBits        = 62
+	firstChargeBits = 28
 )
 
 // WordsOf returns what the words have room for under a limit that keeps state.
@@ -33,8 +33,8 @@ func WordsOf(c oracle.Config) Words {
 	}
 	least, sliding := bits.Len64(uint64(limit)), c.Algorithm == oracle.SlidingWindow || c.Algorithm == oracle.InFlight
 	switch {
-	case c.Algorithm == oracle.FixedWindow && c.Anchored:
-		return Words{CountMost: 1<<max(least, anchoredBits) - 1, Lasts: true}
+	case c.Algorithm == oracle.FixedWindow && c.FirstCharge:
+		return Words{CountMost: 1<<max(least, firstChargeBits) - 1, Lasts: true}
 	case c.Algorithm == oracle.FixedWindow, c.Algorithm == oracle.TokenBucket && c.Interval:
 		return counting(c, wordBits, least, 1)
 	case sliding && lasts(c, wordBits, 2*least):

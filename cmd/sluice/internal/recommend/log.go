@@ -45,9 +45,6 @@ func (l *Log) Add(client []byte, at int64) error {
 	return l.spool.Add(id, l.Clock.Advance(at))
 }
 
-// Requests returns how many requests there are.
-func (l *Log) Requests() int64 { return l.spool.Len() }
-
 // Close gives up the requests.
 func (l *Log) Close() error { return l.spool.Close() }
 

@@ -1,4 +1,4 @@
--- Anchored window: FixedWindow whose windows begin with a key's first charge and last for
+-- Window from the first charge: FixedWindow whose windows begin with a key's first charge and last for
 -- P us; at most B units in each.
 --
 -- State: time T of the last charge, the window's beginning S, and the units C in it. C is

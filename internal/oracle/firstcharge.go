@@ -2,7 +2,7 @@ package oracle
 
 import "math/big"
 
-// Fixed window with an anchor: a charge that no window of its key holds begins one,
+// Fixed window from the first charge: a charge that no window of its key holds begins one,
 // which lasts for Period.
 //
 // State: when the newest window began, and the cost admitted in it.
@@ -13,7 +13,7 @@ import "math/big"
 //
 // A time t before the key's window is judged and charged in the key's window.
 
-type anchoredWindow struct {
+type firstChargeWindow struct {
 	period, limit *big.Int // never written
 	most          *ceiling // likewise
 	start, count  big.Int  // 0 <= count <= limit
@@ -21,31 +21,31 @@ type anchoredWindow struct {
 	sum, left big.Int // scratch
 }
 
-func newAnchoredWindow(c Config, limit int64) func() state {
+func newFirstChargeWindow(c Config, limit int64) func() state {
 	p, l, most := big.NewInt(c.Period), big.NewInt(limit), &ceiling{}
 	most.SetInt64(c.CountMost)
-	return func() state { return &anchoredWindow{period: p, limit: l, most: most} }
+	return func() state { return &firstChargeWindow{period: p, limit: l, most: most} }
 }
 
-func (s *anchoredWindow) ended(t int64) bool {
+func (s *firstChargeWindow) ended(t int64) bool {
 	s.sum.Add(&s.start, s.period)
 	return s.count.Sign() == 0 || s.left.SetInt64(t).Cmp(&s.sum) >= 0
 }
 
 // used returns, as scratch, what counts at t.
-func (s *anchoredWindow) used(t int64) *big.Int {
+func (s *firstChargeWindow) used(t int64) *big.Int {
 	if s.ended(t) {
 		return s.sum.SetInt64(0)
 	}
 	return s.sum.Set(&s.count)
 }
 
-func (s *anchoredWindow) admits(t, n int64) bool {
+func (s *firstChargeWindow) admits(t, n int64) bool {
 	used := s.used(t)
 	return used.Add(used, s.left.SetInt64(n)).Cmp(s.limit) <= 0
 }
 
-func (s *anchoredWindow) charge(t, n int64) {
+func (s *firstChargeWindow) charge(t, n int64) {
 	if s.ended(t) {
 		if s.left.SetInt64(t).Cmp(&s.start) > 0 {
 			s.start.Set(&s.left)
@@ -56,7 +56,7 @@ func (s *anchoredWindow) charge(t, n int64) {
 }
 
 // refund: a window that is over has nothing to give back.
-func (s *anchoredWindow) refund(t, n int64) {
+func (s *firstChargeWindow) refund(t, n int64) {
 	if s.ended(t) {
 		return
 	}
@@ -66,10 +66,10 @@ func (s *anchoredWindow) refund(t, n int64) {
 }
 
 // idle: with anything counted, a call of the whole limit is denied.
-func (s *anchoredWindow) idle(t int64) bool { return s.used(t).Sign() == 0 }
+func (s *firstChargeWindow) idle(t int64) bool { return s.used(t).Sign() == 0 }
 
-func (s *anchoredWindow) clone() state {
-	c := &anchoredWindow{period: s.period, limit: s.limit, most: s.most}
+func (s *firstChargeWindow) clone() state {
+	c := &firstChargeWindow{period: s.period, limit: s.limit, most: s.most}
 	c.start.Set(&s.start)
 	c.count.Set(&s.count)
 	return c
