@@ -231,7 +231,7 @@ func (a algorithm) run(r *run) {
 	r.clock()
 	var kind sluice.Algorithm
 	o := a.Options
-	require.NoError(r, kind.UnmarshalText([]byte(oracle.Config{Algorithm: o.Algorithm, Interval: o.Interval, Anchored: o.Anchored}.Name())))
+	require.NoError(r, kind.UnmarshalText([]byte(oracle.Config{Algorithm: o.Algorithm, Interval: o.Interval, FirstCharge: o.FirstCharge}.Name())))
 	p := r.policy(a.Name, sluice.Config{Algorithm: kind, Limit: sluice.Limit(a.Few), Offset: min(o.Offset, a.Few.Period-1)})
 	if kind == sluice.InFlight && !r.inFlight() {
 		require.ErrorContains(r, r.start(p), r.surface.Refuses)
