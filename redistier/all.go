@@ -280,7 +280,7 @@ func (a *together) ask(ctx context.Context) error {
 	first := &a.work[0].request
 	r := request{plan: first.plan, key: first.key, op: opAll, n: 1, all: all}
 	asked := asked{lane: s.router.lane(r.key, now)}
-	if s.policy == LocalShare && asked.lane.returning.Load() { // see within
+	if s.decides() == LocalShare && asked.lane.returning.Load() { // see within
 		if !a.withoutRedis() {
 			return a.apart(asked)
 		}

@@ -9,7 +9,7 @@ import (
 // fallback answers the calls without Redis.
 func (a *together) fallback(asked asked) error {
 	s := a.store
-	if s.policy == Closed || asked.failed == ErrClosed {
+	if s.decides() == Closed || asked.failed == ErrClosed {
 		_, _, err := s.fallback(asked, &a.work[0].takeCall, a.work[0].subject)
 		return err
 	}
@@ -28,7 +28,7 @@ func (a *together) fallback(asked asked) error {
 	for i := range a.work {
 		w := &a.work[i]
 		t := &w.takeCall
-		if s.policy == LocalShare && t.k > 0 { // the share has been charged
+		if s.decides() == LocalShare && t.k > 0 { // the share has been charged
 			if t.op != opHold {
 				asked.lane.admitted(asked.group, t)
 			}
@@ -61,7 +61,7 @@ func (a *together) apart(asked asked) error {
 			t.cost, w.out.Units = 0, 0
 		}
 		w.out.Decision, w.out.Source, w.out.Err = a.store.fallback(asked, &t, w.subject)
-		if w.upTo && a.store.policy == LocalShare {
+		if w.upTo && a.store.decides() == LocalShare {
 			w.out.Decision = standing(w.out.Decision, w.subject.share(w.plan).Peek(w.call.Cost))
 		}
 		w.out.Count = a.store.shareCount(w, &w.out.Decision)
@@ -85,7 +85,7 @@ func (a *together) giveBack() {
 func (a *together) withoutRedis() bool {
 	for range 8 { // a share may have less room by now than when it was looked at
 		a.divide()
-		if a.store.policy != LocalShare {
+		if a.store.decides() != LocalShare {
 			return a.admits()
 		}
 		if a.shares() {

@@ -192,6 +192,9 @@ func (l *lane) finish(g *group, s *scheduled, now time.Time) {
 	if errors.Is(s.err, redis.ErrPoolTimeout) {
 		l.core.stats.poolTimeouts.Add(1)
 	}
+	if Unreached(s.err) {
+		l.core.stats.dialErrors.Add(1)
+	}
 	state := groupBack
 	if notDone(s.err) {
 		state = groupUndone
@@ -204,6 +207,7 @@ func (l *lane) finish(g *group, s *scheduled, now time.Time) {
 		l.heardOf(g, s, now)
 	}
 	if g.state == groupLate {
+		l.because(s.err)
 		g.state = state
 		l.learn(g, s, now)
 		return

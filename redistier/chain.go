@@ -152,7 +152,7 @@ func (a *together) divide() {
 func (a *together) shareHas(i int) int64 {
 	w := &a.work[i]
 	refund := w.call.Op == OpRefund
-	if a.store.policy != LocalShare {
+	if a.store.decides() != LocalShare {
 		if refund {
 			return 0
 		}

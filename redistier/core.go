@@ -27,6 +27,8 @@ type core struct {
 	replicas atomic.Int64
 	heldHere atomic.Int64 // holds of the share; see localHold
 
+	uncounted atomic.Bool // replicas is a guess: Redis has not said yet how many there are
+
 	returning atomic.Int64 // primaries that have just come back; see within
 
 	modes  sync.Mutex // guards the rest
@@ -237,10 +239,26 @@ func (c *core) turn(more int, cause error) {
 	if more > 0 {
 		c.stats.outages.Add(1)
 	}
-	if c.modeLocked() == before {
+	if c.modeLocked() != before {
+		c.since, c.cause, c.base = time.Now(), cause, c.stats.unshared.Load()
+	} else if more < 0 {
 		return
 	}
-	c.since, c.cause, c.base = time.Now(), cause, c.stats.unshared.Load()
+	c.occurs(cause)
+}
+
+// explain notes why the mode is degraded, if it still is.
+func (c *core) explain(cause error) {
+	c.modes.Lock()
+	defer c.modes.Unlock()
+	if c.modeLocked() == ModeDegraded {
+		c.cause = cause
+		c.occurs(cause)
+	}
+}
+
+// occurs has OnMode told of the present mode, and of a cause. The caller holds modes.
+func (c *core) occurs(cause error) {
 	if c.onMode == nil {
 		return
 	}
@@ -282,7 +300,7 @@ func (c *core) counted() Stats {
 	s := &c.stats
 	return Stats{
 		Redis: s.redis.Load(), Cache: s.cache.Load(), Lease: s.lease.Load(), Fallback: s.fallback.Load(), Scripts: s.scripts.Load(), Led: s.led.Load(),
-		Late: s.late.Load(), Failed: s.failed.Load(), PoolTimeouts: s.poolTimeouts.Load(), Outages: s.outages.Load(),
+		Late: s.late.Load(), Failed: s.failed.Load(), PoolTimeouts: s.poolTimeouts.Load(), DialErrors: s.dialErrors.Load(), Outages: s.outages.Load(),
 		Lent: s.lent.Load(), Returned: s.returned.Load(),
 		Unasked: s.unasked.Load(), Unshared: s.unshared.Load(), Trips: s.trips.Load(), TripTime: time.Duration(s.tripTime.Load()),
 		Leased: c.leases.out(), Owed: c.router.owed(c.micros(time.Now())),

@@ -343,7 +343,7 @@ func (p *plan) count(v view, blocked int64) int64 {
 
 // shareCount is the Count of a call that was answered without Redis.
 func (s *Store) shareCount(w *storeCall, d *sluice.Decision) int64 {
-	if s.policy != LocalShare || w.plan.constant() {
+	if s.decides() != LocalShare || w.plan.constant() {
 		return 0
 	}
 	return int64(w.plan.limit.Share(s.Replicas()).Capacity() - d.Remaining)

@@ -26,8 +26,9 @@ type heartbeat struct {
 	stop context.CancelFunc
 	done sync.WaitGroup
 
-	less  time.Time // since when beats have found fewer processes than count; zero while they do not
-	found int64     // the most that they have found since
+	mu    sync.Mutex // guards the rest
+	less  time.Time  // since when beats have found fewer processes than count; zero while they do not
+	found int64      // the most that they have found since
 }
 
 const (
@@ -44,6 +45,7 @@ func newHeartbeat(c *core, prefix string) *heartbeat {
 	var name [16]byte
 	_, _ = rand.Read(name[:]) // never fails
 	ctx, stop := context.WithCancel(context.Background())
+	c.uncounted.Store(true)
 	h := &heartbeat{core: c, key: prefix + "~replicas", name: hex.EncodeToString(name[:]), stop: stop}
 	h.done.Go(func() { h.beat(ctx) })
 	return h
@@ -54,8 +56,7 @@ func (h *heartbeat) beat(ctx context.Context) {
 	for there := false; ; {
 		n, err := h.tell(ctx, false)
 		there = err == nil
-		steady := there && h.core.mode() == ModeShared
-		h.core.replicas.Store(h.count(time.Now(), h.core.replicas.Load(), n, steady))
+		h.heard(n, err)
 		select {
 		case <-time.After(beatPause - mathrand.N(beatPause/8)): // so that replicas do not beat together
 		case <-ctx.Done():
@@ -67,8 +68,19 @@ func (h *heartbeat) beat(ctx context.Context) {
 	}
 }
 
+// heard notes what a beat has found, or its error.
+func (h *heartbeat) heard(n int64, err error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	steady := err == nil && h.core.mode() == ModeShared
+	h.core.replicas.Store(h.count(time.Now(), h.core.replicas.Load(), n, steady))
+	if err == nil {
+		h.core.uncounted.Store(false)
+	}
+}
+
 // count returns the number of processes that count after a beat. known is their number so far, and n what the beat has
-// found, or 0. steady reports whether the beat was answered, and every primary is asked.
+// found, or 0. steady reports whether the beat was answered, and every primary is asked. The caller holds mu.
 func (h *heartbeat) count(now time.Time, known, n int64, steady bool) int64 {
 	n = min(n, maxReplicas)
 	switch {

@@ -16,7 +16,7 @@ func (s *Store) fallbackHold(w *storeCall) (out StoreResult) {
 		return s.settleLater(w)
 	}
 	t.giveBack(w.subject)
-	if s.policy == Closed || t.what == whatExtend {
+	if s.decides() == Closed || t.what == whatExtend {
 		_, _, err := s.fallback(asked{failed: w.asked.failed}, &takeCall{request: request{plan: t.plan, n: 1}}, w.subject)
 		if err == nil {
 			err = fmt.Errorf("%w: %w", ErrUnavailable, w.asked.failed)
@@ -25,7 +25,7 @@ func (s *Store) fallbackHold(w *storeCall) (out StoreResult) {
 	}
 	again, err := lane.repeats(&t.request)
 	var receipt *sluice.Reservation
-	if err == nil && !again && s.policy == LocalShare {
+	if err == nil && !again && s.decides() == LocalShare {
 		s.leases.warmKey(w.subject)
 		receipts := make([]*sluice.Reservation, 1)
 		if !sluice.TakeAllReceipts(receipts, nil, sluice.Charge{Key: w.subject.share(t.plan), Cost: int(t.n)}).Allowed {

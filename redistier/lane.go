@@ -38,6 +38,8 @@ type lane struct {
 	closed  bool
 	breaker breaker
 	pulse   *time.Timer // pending while the breaker is not closed
+	node    string      // the address of the primary, or empty
+	told    bool        // OnMode knows why the primary is not asked
 	lost    request     // the request that probes send
 	probes  int         // probes under way
 	probed  time.Time   // when the last probe went out
@@ -255,10 +257,12 @@ func (l *lane) outcome(g *group, err error, now time.Time) {
 	if l.breaker.note(now, g.deadline.Add(-l.core.wait), max(len(g.waiters), 1), ok) {
 		l.opened(&g.request)
 		if closed {
-			l.core.turn(+1, err)
+			l.told = tellsWhy(err)
+			l.core.turn(+1, l.of(err))
 		}
 	}
 	if !ok {
+		l.because(err)
 		l.core.router.stale(now)
 	}
 }

@@ -82,6 +82,10 @@ func (l *lane) probe(ctx context.Context, r *request, sent time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.probes--
+	if Unreached(err) {
+		l.core.stats.dialErrors.Add(1)
+	}
+	l.because(err)
 	if l.breaker.state != breakerOpen || l.closed || !answers(err) {
 		return
 	}

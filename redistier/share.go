@@ -1,6 +1,7 @@
 package redistier
 
 import (
+	"errors"
 	"fmt"
 	"time"
 
@@ -20,9 +21,9 @@ func (c *core) fallback(a asked, t *takeCall, s subject) (d sluice.Decision, fro
 	default:
 		c.stats.failed.Add(1)
 	}
-	switch c.policy {
+	switch c.decides() {
 	case Closed:
-		return d, 0, fmt.Errorf("%w: %w", ErrUnavailable, a.failed)
+		return d, 0, c.unavailable(a.failed)
 	case Open:
 		d = sluice.Decision{Allowed: t.cost >= 0 && t.asks() <= t.plan.burst, Limit: int(t.plan.burst)}
 		if !d.Allowed {
@@ -55,11 +56,31 @@ func (c *core) fallback(a asked, t *takeCall, s subject) (d sluice.Decision, fro
 	return d, FromFallback, nil
 }
 
+// decides returns how calls are decided that Redis does not answer. Of how many processes a share is, only Redis knows, unless
+// the configuration says so: before it has said so, there is no share, since the limit itself would be one of each process.
+func (c *core) decides() OnUnavailable {
+	if c.policy == LocalShare && c.uncounted.Load() {
+		return Closed
+	}
+	return c.policy
+}
+
+// errUncounted is in errors while calls are decided as under Closed, although OnUnavailable is LocalShare.
+var errUncounted = errors.New("how many processes share the limit is not known, since Redis has not answered yet; set Replicas where processes may start without Redis")
+
+// unavailable returns the error of a call that nobody decides.
+func (c *core) unavailable(cause error) error {
+	if c.policy == LocalShare && c.uncounted.Load() {
+		return fmt.Errorf("%w: %w; %w", ErrUnavailable, cause, errUncounted)
+	}
+	return fmt.Errorf("%w: %w", ErrUnavailable, cause)
+}
+
 // within charges the share with a call that charges, while its primary has only just come back. Other processes may
 // not have told Redis yet of the units that they admitted without it, so the count in Redis is no bound yet. The shares
 // of all processes together are a bound. within reports whether the call fits; d is the decision if not.
 func (c *core) within(t *takeCall, s subject, now time.Time) (d sluice.Decision, ok bool) {
-	if c.returning.Load() == 0 || t.k == 0 && !t.judges && t.what != whatHold || c.policy != LocalShare {
+	if c.returning.Load() == 0 || t.k == 0 && !t.judges && t.what != whatHold || c.decides() != LocalShare {
 		return d, true
 	}
 	l := c.router.lane(t.key, now)

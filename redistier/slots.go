@@ -40,6 +40,12 @@ func newRouter(client redis.UniversalClient, make func() *lane) *router {
 	r := &router{first: make(), make: make, lanes: map[string]*lane{}}
 	r.cluster, _ = client.(*redis.ClusterClient)
 	r.ring, _ = client.(*redis.Ring)
+	switch c := client.(type) {
+	case *Client:
+		r.first.at(c.Options().Addr)
+	case *redis.Client:
+		r.first.at(c.Options().Addr)
+	}
 	return r
 }
 
@@ -55,7 +61,9 @@ func (r *router) lane(name string, now time.Time) *lane {
 		r.asked.Store(now.UnixNano())
 		r.done.Go(func() {
 			defer r.asking.Store(false)
-			r.ask()
+			ctx, cancel := context.WithTimeout(context.Background(), slotsAge)
+			defer cancel()
+			_ = r.ask(ctx)
 		})
 	}
 	if slots := r.slots.Load(); slots != nil {
@@ -78,6 +86,7 @@ func (r *router) shard(name string) *lane {
 	l := r.lanes[addr]
 	if l == nil {
 		l = r.make()
+		l.at(addr)
 		r.lanes[addr] = l
 	}
 	return l
@@ -90,13 +99,12 @@ func (r *router) stale(now time.Time) {
 	}
 }
 
-func (r *router) ask() {
-	ctx, cancel := context.WithTimeout(context.Background(), slotsAge)
-	defer cancel()
+// ask asks for the slots of a cluster.
+func (r *router) ask(ctx context.Context) error {
 	//lint:ignore SA1019 CLUSTER SHARDS needs Redis 7
 	ranges, err := r.cluster.ClusterSlots(ctx).Result()
 	if err != nil {
-		return
+		return err
 	}
 	slots, unused := r.assign(ranges)
 	r.slots.Store(slots)
@@ -112,6 +120,7 @@ func (r *router) ask() {
 			to(of.key).inheritHold(of)
 		}
 	}
+	return nil
 }
 
 // assign returns the lane of each slot, and the lanes without slots.
@@ -137,6 +146,7 @@ func (r *router) assign(ranges []redis.ClusterSlot) (slots *[clusterSlots]*lane,
 		l := r.lanes[s.Nodes[0].Addr]
 		if l == nil {
 			l = r.spare()
+			l.at(s.Nodes[0].Addr)
 			r.lanes[s.Nodes[0].Addr] = l
 		}
 		for i := max(s.Start, 0); i <= min(s.End, clusterSlots-1); i++ {

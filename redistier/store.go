@@ -37,6 +37,7 @@ type named struct {
 	shapeOf
 	name   string
 	limits int
+	first  *StoreLimit // the first that was added: for Store.Reach
 }
 
 // A family is the limits whose shares are kept in one local limiter.
@@ -113,6 +114,9 @@ func (s *Store) Limit(cfg LimitConfig) (*StoreLimit, error) {
 		return nil, ErrClosed
 	}
 	l.named, err = s.enter(&cfg, p)
+	if err == nil && l.named.first == nil {
+		l.named.first = l
+	}
 	return l, err
 }
 
@@ -244,14 +248,17 @@ func (s *Store) Stats() Stats { return s.counted() }
 
 // Replicas returns how many processes share the limits. If StoreConfig.Replicas is 0, Redis counts the processes that
 // have called NewStore with the same Prefix, have not called Close, and were heard of within the last three and a half
-// seconds. The number is 1 until Redis has answered the first time, and stays the same while Redis does not answer.
+// seconds. The number is 1 until Redis has answered the first time, when there is no share yet, and stays the same while Redis does not answer.
 // A larger number counts at once. A smaller one counts after 7 seconds in which Redis answered: after a failover, or a
 // loss of data, the others first have to be heard of again. With more than 10,000 processes the number is 10,000.
 func (s *Store) Replicas() int { return int(s.replicas.Load()) }
 
 // SetReplicas changes how many processes share the limits. If StoreConfig.Replicas is 0, what Redis counts
 // replaces this number as it replaces its own. A number below 1 counts as 1.
-func (s *Store) SetReplicas(n int) { s.replicas.Store(max(int64(n), 1)) }
+func (s *Store) SetReplicas(n int) {
+	s.replicas.Store(max(int64(n), 1))
+	s.uncounted.Store(false)
+}
 
 // Close makes all later calls fail with ErrClosed, and waits until the calls that are under way have ended; see
 // Tier.Close. Other processes count one process less from about 8 seconds later on; see Replicas.

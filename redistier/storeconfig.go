@@ -21,7 +21,8 @@ type StoreConfig struct {
 	Remember int
 
 	// Replicas is the number of processes that share the limits. 0 means that they count each other
-	// once a second, through a key of their own in Redis; see Store.Replicas.
+	// once a second, through a key of their own in Redis; see Store.Replicas. Until Redis has answered once there is no
+	// share then: under LocalShare calls that Redis does not answer get ErrUnavailable.
 	Replicas int
 
 	// Budget is the longest time that a call may take. OnUnavailable decides calls that Redis does not answer

@@ -38,7 +38,9 @@ type TierConfig struct {
 	Lease Lease
 
 	// OnMode is called when the mode changes, in the order of the changes, with the error
-	// that caused the change if there is one. It may take its time, but must not call Close.
+	// that caused the change if there is one. It is called with ModeDegraded again for each further primary that is not asked,
+	// and when the reason why a primary does not answer is found out later: why no connection can be made, say. It may take
+	// its time, but must not call Close.
 	OnMode func(mode Mode, cause error)
 }
 
@@ -145,6 +147,7 @@ type Stats struct {
 	Led          uint64 // of Scripts: sent by the callers themselves; see NewClient
 	Late         uint64 // calls that were not answered within the budget
 	Failed       uint64 // calls to which the client or Redis answered with an error
+	DialErrors   uint64 // calls of scripts, and probes, for which the client could not connect
 	PoolTimeouts uint64 // calls of scripts for which the client had no connection
 	Outages      uint64 // times that calls stopped to be sent to a primary
 	Lent         uint64 // units that Redis has lent
@@ -168,7 +171,7 @@ type Status struct {
 }
 
 type tierStats struct {
-	redis, cache, lease, fallback, scripts, led, late, failed, poolTimeouts, outages, lent, returned, unasked, unshared, trips, tripTime atomic.Uint64
+	redis, cache, lease, fallback, scripts, led, late, failed, poolTimeouts, dialErrors, outages, lent, returned, unasked, unshared, trips, tripTime atomic.Uint64
 }
 
 const (

@@ -14,7 +14,8 @@
 //	sluice.tier.outages         counter, by limiter: times that a primary was no longer asked
 //	sluice.tier.errors          counter, by limiter and cause: late, calls that were not answered within the budget;
 //	                            failed, calls that the client or Redis answered with an error; pool_timeout,
-//	                            scripts for which the client had no connection
+//	                            scripts for which the client had no connection; dial, scripts and probes for which
+//	                            it could make none
 //	sluice.tier.scripts         counter, by limiter: scripts that were sent
 //	sluice.tier.led_scripts     counter, by limiter: of these, those that callers have sent themselves
 //	sluice.tier.lent_units      counter, by limiter: units that Redis has lent
@@ -182,6 +183,7 @@ func (i *instruments) observe(o metric.Observer, name string, t source) {
 	counter(i.errors, s.Late, attribute.String("cause", "late"))
 	counter(i.errors, s.Failed, attribute.String("cause", "failed"))
 	counter(i.errors, s.PoolTimeouts, attribute.String("cause", "pool_timeout"))
+	counter(i.errors, s.DialErrors, attribute.String("cause", "dial"))
 	counter(i.scripts, s.Scripts)
 	counter(i.led, s.Led)
 	counter(i.lent, s.Lent)

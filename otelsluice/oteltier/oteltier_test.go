@@ -58,7 +58,7 @@ type fixed redistier.Mode
 
 func (fixed) Stats() redistier.Stats {
 	return redistier.Stats{
-		Redis: 1, Cache: 2, Lease: 3, Fallback: 4, Scripts: 5, Led: 6, Late: 7, Failed: 8, PoolTimeouts: 9, Outages: 10, Lent: 11, Returned: 12,
+		Redis: 1, Cache: 2, Lease: 3, Fallback: 4, Scripts: 5, Led: 6, Late: 7, Failed: 8, PoolTimeouts: 9, Outages: 10, Lent: 11, Returned: 12, DialErrors: 13,
 	}
 }
 
@@ -79,6 +79,7 @@ func TestCollector_Values(t *testing.T) {
 		"sluice.tier.errors cause=late,limiter=api":         7,
 		"sluice.tier.errors cause=failed,limiter=api":       8,
 		"sluice.tier.errors cause=pool_timeout,limiter=api": 9,
+		"sluice.tier.errors cause=dial,limiter=api":         13,
 		"sluice.tier.outages limiter=api":                   10,
 		"sluice.tier.lent_units limiter=api":                11,
 		"sluice.tier.returned_units limiter=api":            12,
@@ -100,7 +101,7 @@ func TestCollector_Cardinality(t *testing.T) {
 	}
 	assert.EqualError(t, c.add("last", fixed(0)), `oteltier: the tier "last" would be one more than 499, for which the SDK keeps no attributes apart; want fewer`)
 	got := told(t, reader)
-	assert.Len(t, got, 499*13)
+	assert.Len(t, got, 499*14)
 	for name := range got {
 		require.NotContains(t, name, "overflow")
 	}
@@ -187,7 +188,7 @@ func TestNew_Global(t *testing.T) {
 	c, err := New(Config{})
 	require.NoError(t, err)
 	require.NoError(t, c.add("api", fixed(0)))
-	assert.Len(t, told(t, reader), 13)
+	assert.Len(t, told(t, reader), 14)
 }
 
 // TestDocs_NameAllInstruments: the package's documentation has each instrument.

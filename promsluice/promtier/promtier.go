@@ -12,14 +12,15 @@
 //	sluice_tier_outages_total{limiter}            times that a primary was no longer asked
 //	sluice_tier_errors_total{limiter,cause}       late: calls that were not answered within the budget; failed: calls
 //	                                              that the client or Redis answered with an error; pool_timeout:
-//	                                              scripts for which the client had no connection
+//	                                              scripts for which the client had no connection; dial: scripts and
+//	                                              probes for which it could make none
 //	sluice_tier_scripts_total{limiter}            scripts that were sent
 //	sluice_tier_led_scripts_total{limiter}        of these, those that callers have sent themselves
 //	sluice_tier_lent_units_total{limiter}         units that Redis has lent
 //	sluice_tier_returned_units_total{limiter}     of these, units that were given back unused
 //
 // A script for which there was no connection makes calls late or failed, so the causes do not add up to
-// anything. No label has the key of a call in it: there are thirteen series a Tier, whatever clients send. The
+// anything. No label has the key of a call in it: there are fourteen series a Tier, whatever clients send. The
 // label "limiter" is a name that the program chooses, as with the limiters of package promsluice; a Tier and a limiter can have the same one.
 //
 // A registry takes one Collector: see package promsluice.
@@ -146,6 +147,7 @@ func collect(out chan<- prometheus.Metric, name string, t Store) {
 	counter(errorsDesc, s.Late, "late")
 	counter(errorsDesc, s.Failed, "failed")
 	counter(errorsDesc, s.PoolTimeouts, "pool_timeout")
+	counter(errorsDesc, s.DialErrors, "dial")
 	counter(scriptsDesc, s.Scripts)
 	counter(ledDesc, s.Led)
 	counter(lentDesc, s.Lent)

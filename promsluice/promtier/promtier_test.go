@@ -42,7 +42,7 @@ type fixed redistier.Mode
 
 func (fixed) Stats() redistier.Stats {
 	return redistier.Stats{
-		Redis: 1, Cache: 2, Lease: 3, Fallback: 4, Scripts: 5, Led: 6, Late: 7, Failed: 8, PoolTimeouts: 9, Outages: 10, Lent: 11, Returned: 12,
+		Redis: 1, Cache: 2, Lease: 3, Fallback: 4, Scripts: 5, Led: 6, Late: 7, Failed: 8, PoolTimeouts: 9, Outages: 10, Lent: 11, Returned: 12, DialErrors: 13,
 	}
 }
 

@@ -19,7 +19,7 @@ type UpstreamServer struct {
 	client redis.UniversalClient
 	onMode func(mode redistier.Mode, cause error)
 
-	redis, fallback, late, failed, poolTimeouts, outages, unshared, trips, tripTime atomic.Uint64
+	redis, fallback, late, failed, poolTimeouts, dialErrors, outages, unshared, trips, tripTime atomic.Uint64
 
 	row atomic.Int64 // trips that have failed, one after another
 
@@ -49,10 +49,10 @@ func (s *UpstreamServer) Status() redistier.Status {
 }
 
 // Stats returns what has been counted so far: calls by the Redis or the Fallback, Late and Failed calls,
-// PoolTimeouts, Outages, Unshared, Trips and TripTime. All other fields are 0.
+// PoolTimeouts, DialErrors, Outages, Unshared, Trips and TripTime. All other fields are 0.
 func (s *UpstreamServer) Stats() redistier.Stats {
 	return redistier.Stats{
-		Redis: s.redis.Load(), Fallback: s.fallback.Load(), Late: s.late.Load(), Failed: s.failed.Load(), PoolTimeouts: s.poolTimeouts.Load(),
+		Redis: s.redis.Load(), Fallback: s.fallback.Load(), Late: s.late.Load(), Failed: s.failed.Load(), PoolTimeouts: s.poolTimeouts.Load(), DialErrors: s.dialErrors.Load(),
 		Outages: s.outages.Load(), Unshared: s.unshared.Load(), Trips: s.trips.Load(), TripTime: time.Duration(s.tripTime.Load()),
 	}
 }
@@ -82,6 +82,9 @@ func (t *trip) exec(ctx context.Context) error {
 // judge notes the outcome of a trip with that many calls.
 func (s *UpstreamServer) judge(calls uint64, err error) {
 	var timeout net.Error
+	if redistier.Unreached(err) {
+		s.dialErrors.Add(1)
+	}
 	switch {
 	case err == nil:
 		if s.row.Load() != 0 {

@@ -3,6 +3,7 @@
 package redisconn
 
 import (
+	"cmp"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
@@ -46,7 +47,7 @@ type Config struct {
 	// SkipHostname accepts a server's certificate for any name, if it is signed.
 	SkipHostname bool
 
-	// PoolSize is connections to each server, 0 for the client's default. Timeout bounds the making of one; 0 is
+	// PoolSize is connections to each server, 0 for as many as are needed. Timeout bounds the making of one; 0 is
 	// the client's default.
 	PoolSize int
 	Timeout  time.Duration
@@ -65,7 +66,12 @@ type address struct {
 	more          []string // addresses of a URL's parameters
 }
 
-// Client returns a client that has not connected yet. It sends no command again, since one whose answer is lost may have counted.
+// defaultPool bounds the connections to a server if Config.PoolSize is 0. A store has some twenty at most under way. After as many
+// failed dials in all as the bound says the client dials once a second only, and so learns late that a server is back.
+const defaultPool = 1000
+
+// Client returns a client that has not connected yet. It sends no command again, since one whose answer is lost may have counted, and
+// dials once, so that a call has the error of the dial in time: what goes on without the server tries again.
 func (c *Config) Client() (redis.UniversalClient, error) {
 	kind, list, err := c.parse()
 	if err != nil {
@@ -80,15 +86,16 @@ func (c *Config) Client() (redis.UniversalClient, error) {
 		return nil, err
 	}
 	first := list[0]
+	size := cmp.Or(c.PoolSize, defaultPool)
 	if kind == Single {
-		o := &redis.Options{Network: first.network, Addr: first.host, TLSConfig: config, PoolSize: c.PoolSize, DialTimeout: c.Timeout, ContextTimeoutEnabled: true, MaxRetries: -1}
+		o := &redis.Options{Network: first.network, Addr: first.host, Dialer: c.dialer(config), DialerRetries: 1, TLSConfig: config, PoolSize: size, DialTimeout: c.Timeout, ContextTimeoutEnabled: true, MaxRetries: -1}
 		o.Username, o.Password = userAndPassword(c.Auth, first.auth)
 		if o.DB, err = first.database(); err != nil {
 			return nil, err
 		}
 		return redistier.NewClient(o)
 	}
-	o := &redis.UniversalOptions{TLSConfig: config, PoolSize: c.PoolSize, DialTimeout: c.Timeout, ContextTimeoutEnabled: true, MaxRetries: -1, IsClusterMode: kind == Cluster, MasterName: first.master}
+	o := &redis.UniversalOptions{Dialer: c.dialer(config), DialerRetries: 1, TLSConfig: config, PoolSize: size, DialTimeout: c.Timeout, ContextTimeoutEnabled: true, MaxRetries: -1, IsClusterMode: kind == Cluster, MasterName: first.master}
 	for _, a := range list {
 		o.Addrs = append(append(o.Addrs, a.host), a.more...)
 	}

@@ -43,7 +43,7 @@ func (c *StoreConfig) storeFlags(f *pflag.FlagSet) {
 	f.StringVar(&c.Redis.Type, "redis-type", "", "single, cluster or sentinel (NAME,HOST:PORT,...); else\nas --redis suggests")
 	f.StringSliceVar(&c.PerSecond.URLs, "redis-per-second", nil, "servers for limits of a second, if others")
 	f.StringVar(&c.PerSecond.Type, "redis-per-second-type", "", "their type")
-	f.IntVar(&c.Redis.PoolSize, "redis-pool-size", 0, "connections to each server; 0 for ten a processor")
+	f.IntVar(&c.Redis.PoolSize, "redis-pool-size", 0, "connections to each server; 0 for as many as needed")
 	f.StringVar(&c.Redis.CA, "redis-ca", "", "certificates that must have signed those of the\nservers; empty for those of the system")
 	f.StringVar(&c.Redis.Cert, "redis-cert", "", "certificate of this service, as their client")
 	f.StringVar(&c.Redis.Key, "redis-key", "", "key of the certificate")
