@@ -268,9 +268,15 @@ type directed interface {
 // errComment is the error of such a line.
 var errComment = errors.New("a comment")
 
+// mayDirect reports whether a line of data can begin with #, without a look at each.
+func mayDirect(data []byte) bool {
+	return bytes.HasPrefix(data, []byte{'#'}) || bytes.Contains(data, []byte("\n#")) ||
+		bytes.Contains(data, []byte(utf8BOM+"#")) || bytes.Contains(data, []byte("\x00#"))
+}
+
 // withDirectives returns the parsers for what follows data.
 func withDirectives(parsers []Parser, data []byte) []Parser {
-	if !slices.ContainsFunc(parsers, func(p Parser) bool { _, ok := p.(directed); return ok }) {
+	if !mayDirect(data) || !slices.ContainsFunc(parsers, func(p Parser) bool { _, ok := p.(directed); return ok }) {
 		return parsers
 	}
 	out := slices.Clone(parsers)
