@@ -3,6 +3,7 @@ package rules
 import (
 	"encoding/binary"
 	"math"
+	"net/netip"
 	"strconv"
 	"strings"
 
@@ -90,6 +91,9 @@ func (l *loader) identify(at *yaml.Node, fields fieldList, path string) (*node, 
 	}
 	if strings.Contains(key, "*") {
 		l.warnAt(at, path, "the key %q has a \"*\", which stands for itself: only values are patterns", key)
+	}
+	if _, err := netip.ParsePrefix(value); err == nil && key == "remote_address" {
+		l.warnAt(fields.at("value").value, path+".remote_address_"+value, "the value of remote_address is an address, so a network fits none; want masked_remote_address, whose value is the network that Envoy's action makes")
 	}
 	if l.paths -= len(path) + len(key) + len(value) + 2; l.paths < 0 && !l.exhausted() {
 		l.left = 0

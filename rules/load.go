@@ -159,9 +159,10 @@ type loader struct {
 	replaced []replacement
 	compared int // pairs of patterns so far
 
-	file  string
-	left  int // how many more values of the file may be read
-	paths int // how many more bytes the paths of its descriptors may have
+	file   string
+	within bool // a ConfigMap
+	left   int  // how many more values of the file may be read
+	paths  int  // how many more bytes the paths of its descriptors may have
 }
 
 // nodeName must be unique for each descriptor: "a_b" is both the key a_b, and the key a with
@@ -209,7 +210,7 @@ func (l *loader) problem(n *yaml.Node, path string, warning bool, message string
 	return Problem{File: l.file, Line: max(n.Line, 1), Column: max(n.Column, 1), Path: path, Message: message, Warning: warning}
 }
 
-// load reads a file. It returns false if the file has to be read in one piece.
+// load reads a file, or the files within a ConfigMap. It returns false if the file has to be read in one piece.
 func (l *loader) load(f File) bool {
 	l.file, l.left, l.paths = f.Name, budget(f.Data), pathBudget(f.Data)
 	c := cut(f.Data, l.size)
@@ -225,6 +226,9 @@ func (l *loader) load(f File) bool {
 	if root.Kind != yaml.MappingNode {
 		l.errorAt(root, "", "the file is %s; want a map with domain and descriptors", show(root))
 		return c.pieces == nil
+	}
+	if kind, ok := kubernetes(root); ok {
+		return l.manifest(f, root, kind)
 	}
 	return l.root(root, c)
 }

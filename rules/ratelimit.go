@@ -52,6 +52,9 @@ func (l *loader) rateLimit(fields fieldList, d *domain, path string) (rateLimit,
 			all = append(all, l.fields(f.value, path)...)
 		case isNull(f.value):
 			r.at, all = nil, nil
+			if list := fields.at("descriptors").value; list != nil && len(list.Content) > 0 {
+				continue // it leads to limits
+			}
 			l.warnAt(f.key, path, "rate_limit is empty, so nothing is limited; want unit and requests_per_unit, or no rate_limit")
 		default:
 			l.errorAt(f.value, path, "rate_limit is %s; want a map with unit and requests_per_unit", show(f.value))
