@@ -323,9 +323,9 @@ func TestSetKeyLimit_OutlivesSweepsAndFloods(t *testing.T) {
 		for _, c.Overflow = range overflowsOf(c) {
 			c.MaxKeys, c.TTL = 8, 1
 			l, clock := newFrozen(t, c)
-			plan := Per(77, c.Limit.Period)
+			own := Per(77, c.Limit.Period)
 			for i := range 20 {
-				require.NoError(t, l.SetKeyLimit(fmt.Sprint("vip", i), plan))
+				require.NoError(t, l.SetKeyLimit(fmt.Sprint("vip", i), own))
 				require.True(t, l.AllowN(fmt.Sprint("vip", i), 7))
 			}
 			require.Zero(t, l.Len())
@@ -339,7 +339,7 @@ func TestSetKeyLimit_OutlivesSweepsAndFloods(t *testing.T) {
 			clock.Advance(time.Hour)
 			l.Sweep()
 			for i := range 20 {
-				require.Equal(t, plan, l.Key(fmt.Sprint("vip", i)).Limit())
+				require.Equal(t, own, l.Key(fmt.Sprint("vip", i)).Limit())
 				require.Equal(t, 76, l.Take(fmt.Sprint("vip", i), 1).Remaining)
 			}
 			for i := range 20 {

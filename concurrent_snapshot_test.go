@@ -310,7 +310,7 @@ func TestRestore_HoldsNothingWhileItReads(t *testing.T) {
 				require.Equal(t, limit, other.KeyHash(keys[2].id).Limit())
 			}
 			requireSpent(t, other, keys)
-			require.Equal(t, 3000, other.KeyHash(keys[0].id).Limit().Rate, "the plan that was set meanwhile")
+			require.Equal(t, 3000, other.KeyHash(keys[0].id).Limit().Rate, "the limit that was set meanwhile")
 		}
 	})
 }

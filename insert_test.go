@@ -158,7 +158,7 @@ func TestStrange_GapOfBefore(t *testing.T) {
 	})
 }
 
-// TestDenyNew_EverybodyPays for looks, also who puts a key that was kept on a plan among the others.
+// TestDenyNew_EverybodyPays for looks, also who puts a key that was kept on a limit of its own among the others.
 func TestDenyNew_EverybodyPays(t *testing.T) {
 	if splits() {
 		return // tables of a few keys are looked at for each new key

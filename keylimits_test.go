@@ -139,14 +139,14 @@ func TestReserveAll_GoesByTheFirstLimitOfAKey(t *testing.T) {
 func TestClearKeyLimit_NobodyIsGiftedABurst(t *testing.T) {
 	forEveryLayout(t, func(t *testing.T, c Config) {
 		c.Limit = Per(1000, c.Limit.Period)
-		plan := Per(4600, c.Limit.Period)
+		own := Per(4600, c.Limit.Period)
 		if c.Algorithm == SlidingWindow {
-			plan.Rate = 3_000_000 // in two words
+			own.Rate = 3_000_000 // in two words
 		}
 		l, _ := newFrozen(t, c)
 		k := l.Key("k")
 		require.True(t, l.AllowN("other", 200))
-		brought, err := k.WithLimit(plan)
+		brought, err := k.WithLimit(own)
 		require.NoError(t, err)
 		admitted := 0
 		spend := func(k Key) {
@@ -157,21 +157,21 @@ func TestClearKeyLimit_NobodyIsGiftedABurst(t *testing.T) {
 			}
 		}
 		for range 4 {
-			require.NoError(t, k.SetLimit(plan))
+			require.NoError(t, k.SetLimit(own))
 			spend(k)
 			k.ClearLimit()
 			spend(k)
 			spend(brought)
 			require.NoError(t, k.SetLimit(Unlimited))
-			require.NoError(t, k.SetLimit(plan))
+			require.NoError(t, k.SetLimit(own))
 			spend(k)
 		}
-		require.Equal(t, plan.Rate, admitted)
+		require.Equal(t, own.Rate, admitted)
 		if k.ClearLimit(); c.Algorithm == SlidingLog {
 			require.Equal(t, c.Limit.Rate, l.current.Load().tailLen(), "a key's limit lengthens no other log")
 			return
 		}
-		require.NoError(t, l.SetLimit(plan))
+		require.NoError(t, l.SetLimit(own))
 		require.Zero(t, k.Peek(0).Remaining)
 		require.Equal(t, 200, spentOf(l, "other"))
 	})

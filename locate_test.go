@@ -47,8 +47,8 @@ func TestSetKeyLimit_NothingIsMissedWhileAKeyMoves(t *testing.T) {
 		l := mustNew(t, c)
 		k := l.Key("k")
 		require.True(t, k.AllowN(300))
-		plan := Per(1000, c.Limit.Period)
-		for i, move := range []func(){func() { require.NoError(t, k.SetLimit(plan)) }, k.ClearLimit} {
+		own := Per(1000, c.Limit.Period)
+		for i, move := range []func(){func() { require.NoError(t, k.SetLimit(own)) }, k.ClearLimit} {
 			left := k.lim.policyOf(0).burst - 300
 			if i == 0 {
 				left = 1000 - 300
@@ -57,7 +57,7 @@ func TestSetKeyLimit_NothingIsMissedWhileAKeyMoves(t *testing.T) {
 			whileMoved(clock, move, func() { d = k.Peek(0) })
 			require.Contains(t, []int{1000 - 300, int(l.policyOf(0).burst) - 300}, d.Remaining, "Peek")
 			var all AllDecision
-			back := []func(){k.ClearLimit, func() { require.NoError(t, k.SetLimit(plan)) }}[i]
+			back := []func(){k.ClearLimit, func() { require.NoError(t, k.SetLimit(own)) }}[i]
 			whileMoved(clock, back, func() { all = TakeAll(Charge{k, 0}) })
 			require.Contains(t, []int{1000 - 300, int(l.policyOf(0).burst) - 300}, all.Remaining, "TakeAll")
 

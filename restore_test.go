@@ -275,7 +275,7 @@ func TestRestore_UnderNoLimit(t *testing.T) {
 	})
 }
 
-// TestSetKeyLimit_OfALimiterWithoutWords: main, or an old plan, may never have had a
+// TestSetKeyLimit_OfALimiterWithoutWords: main, or an old limit of a key, may never have had a
 // limit to keep, or words that count as far as those of the key.
 func TestSetKeyLimit_OfALimiterWithoutWords(t *testing.T) {
 	forEveryLayout(t, func(t *testing.T, c Config) {
@@ -298,8 +298,8 @@ func TestSetKeyLimit_OfALimiterWithoutWords(t *testing.T) {
 			require.NoError(t, l.SetKeyLimit("older", Per(1, limit.Period)))
 			require.NoError(t, l.SetLimit(limit))
 			require.True(t, l.AllowN("k", 300))
-			for _, plan := range []Limit{none, Per(1, limit.Period)} {
-				require.NoError(t, l.SetKeyLimit("k", plan))
+			for _, own := range []Limit{none, Per(1, limit.Period)} {
+				require.NoError(t, l.SetKeyLimit("k", own))
 				l.ClearKeyLimit("k")
 				require.Equal(t, 300, spentOf(l, "k"))
 			}
@@ -312,19 +312,19 @@ func TestSetKeyLimit_OfALimiterWithoutWords(t *testing.T) {
 func TestSnapshot_KeysGoToTheLimitThatTheyHave(t *testing.T) {
 	forEveryLayout(t, func(t *testing.T, c Config) {
 		c.Hash = HashStable
-		plan := func(n int) Limit { return Per(n, c.Limit.Period) }
+		of := func(n int) Limit { return Per(n, c.Limit.Period) }
 		l, clock := newFrozen(t, c)
-		require.NoError(t, l.SetKeyLimit("kept", plan(900)))
-		require.NoError(t, l.SetKeyLimit("changed", plan(900)))
-		require.NoError(t, l.SetKeyLimit("brought", plan(400)))
+		require.NoError(t, l.SetKeyLimit("kept", of(900)))
+		require.NoError(t, l.SetKeyLimit("changed", of(900)))
+		require.NoError(t, l.SetKeyLimit("brought", of(400)))
 		for _, key := range []string{"kept", "changed", "brought", "new", "none"} {
 			require.True(t, l.AllowN(key, 300))
 		}
 		c.Clock = clock
 		other := mustNew(t, c)
-		require.NoError(t, other.SetKeyLimit("kept", plan(900)))
-		require.NoError(t, other.SetKeyLimit("changed", plan(1000)))
-		require.NoError(t, other.SetKeyLimit("new", plan(700)))
+		require.NoError(t, other.SetKeyLimit("kept", of(900)))
+		require.NoError(t, other.SetKeyLimit("changed", of(1000)))
+		require.NoError(t, other.SetKeyLimit("new", of(700)))
 		require.NoError(t, other.Restore(bytes.NewReader(snapshotOf(t, l))))
 		burst := int(l.policyOf(0).burst)
 		for key, left := range map[string]int{"kept": 600, "changed": 700, "brought": 100, "new": 400, "none": burst - 300} {
@@ -358,24 +358,24 @@ func TestRestore_KeepsTheLaterOfTwoStatesAlike(t *testing.T) {
 	})
 }
 
-// TestRestore_CountsAsFarAsTheKeysOfEachLimit: a plan as far as its keys have spent, but no
+// TestRestore_CountsAsFarAsTheKeysOfEachLimit: the limit of a key as far as its keys have spent, but no
 // log of main's gets the room of the largest customer that has left.
 func TestRestore_CountsAsFarAsTheKeysOfEachLimit(t *testing.T) {
 	forEveryLayout(t, func(t *testing.T, c Config) {
 		c.Hash = HashStable
-		plan := func(n int) Limit { return Per(n, c.Limit.Period) }
-		c.Limit = plan(10)
+		of := func(n int) Limit { return Per(n, c.Limit.Period) }
+		c.Limit = of(10)
 		l, clock := newFrozen(t, c)
 		c.Clock = clock
-		require.NoError(t, l.SetKeyLimit("vip", plan(1000)))
+		require.NoError(t, l.SetKeyLimit("vip", of(1000)))
 		require.True(t, l.AllowN("vip", 700))
 		require.True(t, l.Allow("k"))
 		data := snapshotOf(t, l)
 
 		other := mustNew(t, c)
-		require.NoError(t, other.SetKeyLimit("vip", plan(5)))
+		require.NoError(t, other.SetKeyLimit("vip", of(5)))
 		require.NoError(t, other.Restore(bytes.NewReader(data)))
-		require.NoError(t, other.SetKeyLimit("vip", plan(1000)))
+		require.NoError(t, other.SetKeyLimit("vip", of(1000)))
 		require.Equal(t, 700, spentOf(other, "vip"))
 		require.Equal(t, 10, other.current.Load().reach)
 
@@ -389,18 +389,18 @@ func TestRestore_CountsAsFarAsTheKeysOfEachLimit(t *testing.T) {
 
 		// Room that main has had is there for them, though no other key needs it.
 		l.Reset("k")
-		require.NoError(t, l.SetLimit(plan(1000)))
-		require.NoError(t, l.SetLimit(plan(10)))
+		require.NoError(t, l.SetLimit(of(1000)))
+		require.NoError(t, l.SetLimit(of(10)))
 		other = restoredFrom(t, c, snapshotOf(t, l))
 		other.ClearKeyLimit("vip")
-		require.NoError(t, other.SetLimit(plan(1000)))
+		require.NoError(t, other.SetLimit(of(1000)))
 		require.Equal(t, 700, spentOf(other, "vip"))
 	})
 }
 
-// TestRestore_OfAPlanUnderNoLimit: neither the snapshot nor the limiter has words but
-// those of the plan.
-func TestRestore_OfAPlanUnderNoLimit(t *testing.T) {
+// TestRestore_OfAKeysLimitUnderNoLimit: neither the snapshot nor the limiter has words but
+// those of the limit of a key.
+func TestRestore_OfAKeysLimitUnderNoLimit(t *testing.T) {
 	forEveryLayout(t, func(t *testing.T, c Config) {
 		limit := c.Limit
 		c.Hash, c.Limit = HashStable, DenyAll

@@ -302,15 +302,15 @@ func storied(tb testing.TB, c Config, clock *ManualClock) *Limiter {
 	return l
 }
 
-// planned is storied, with keys that have limits of their own.
-func planned(tb testing.TB, c Config, clock *ManualClock) *Limiter {
+// withOwnLimits is storied, with keys that have limits of their own.
+func withOwnLimits(tb testing.TB, c Config, clock *ManualClock) *Limiter {
 	tb.Helper()
 	l := storied(tb, c, clock)
-	plan := Per(6, c.Limit.Period)
-	brought, err := l.KeyHash(8).WithLimit(plan)
+	own := Per(6, c.Limit.Period)
+	brought, err := l.KeyHash(8).WithLimit(own)
 	require.NoError(tb, err)
 	brought.AllowN(3)
-	require.NoError(tb, l.KeyHash(5).SetLimit(plan))
+	require.NoError(tb, l.KeyHash(5).SetLimit(own))
 	require.NoError(tb, l.KeyHash(6).SetLimit(Per(4, c.Limit.Period)))
 	require.NoError(tb, l.KeyHash(7).SetLimit(DenyAll)) // and has no state
 	for _, k := range []Key{l.KeyHash(5), l.KeyHash(6), l.KeyHash(7)} {
@@ -325,7 +325,7 @@ func TestSnapshot_LayoutIsThatOfItsVersion(t *testing.T) {
 	for name, c := range snapshotConfigs() {
 		t.Run("layout="+name, func(t *testing.T) {
 			clock := NewManualClock(start)
-			l := planned(t, c, clock)
+			l := withOwnLimits(t, c, clock)
 			written := snapshotOf(t, l)
 			file := filepath.Join("testdata", fmt.Sprint("snapshot-v", snapfile.Version), name+".hex")
 			if *writeSnapshots {

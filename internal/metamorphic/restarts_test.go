@@ -21,9 +21,9 @@ import (
 // right is for others to show.
 type twin struct {
 	*trace
-	lims  []*sluice.Limiter // the one that goes on, and the restored one
-	plans map[string]sluice.Limit
-	most  int // the largest capacity that a limit has had
+	lims []*sluice.Limiter // the one that goes on, and the restored one
+	own  map[string]sluice.Limit
+	most int // the largest capacity that a limit has had
 }
 
 var twinKeys = []string{"a", "b", "c", "d", "vip", "star"}
@@ -205,17 +205,17 @@ func (tw *twin) setKeyLimit(key string) {
 		if l.SetKeyLimit(key, limit) != nil {
 			return errors.New("refused")
 		}
-		tw.plans[key] = limit
+		tw.own[key] = limit
 		tw.charged(limit)
 		return l.Peek(key, 1)
 	})
 }
 
 // clearKeyLimit takes it away again. (That could make windows forget what they cannot
-// count, and is left out if the plan can count more.)
+// count, and is left out if that limit can count more.)
 func (tw *twin) clearKeyLimit(key string) {
-	if _, ok := tw.plans[key]; ok && tw.countsNoMore() {
-		delete(tw.plans, key)
+	if _, ok := tw.own[key]; ok && tw.countsNoMore() {
+		delete(tw.own, key)
 		tw.both("ClearKeyLimit "+key, func(l *sluice.Limiter) any { l.ClearKeyLimit(key); return l.Peek(key, 1) })
 	}
 }
@@ -239,7 +239,7 @@ func (tw *twin) restart() {
 	// One change a key, as there is one for Restore: each rounds up by itself.
 	tw.setKeyLimit([]string{"vip", ""}[tw.Rng.IntN(2)])
 	if tw.Rng.IntN(2) == 0 {
-		tw.setLimit(tw.otherLimit(tw.Cfg.Algorithm == sluice.SlidingLog && len(tw.plans) > 0))
+		tw.setLimit(tw.otherLimit(tw.Cfg.Algorithm == sluice.SlidingLog && len(tw.own) > 0))
 	}
 	// Under Unlimited and DenyAll units go on coming back as under the limit before, which the
 	// limiter that is made for Restore has never had.
@@ -248,12 +248,12 @@ func (tw *twin) restart() {
 	}
 	tw.Cfg.Shards = 1 << tw.Rng.IntN(7)
 	l := mustNew(tw.TB, tw.Cfg)
-	for key, limit := range tw.plans {
+	for key, limit := range tw.own {
 		require.NoError(tw.TB, l.SetKeyLimit(key, limit))
 	}
 	require.NoError(tw.TB, l.Restore(&data), "%s", tw)
 	for _, key := range twinKeys { // as of the snapshot
-		if _, ok := tw.plans[key]; !ok {
+		if _, ok := tw.own[key]; !ok {
 			l.ClearKeyLimit(key)
 		}
 	}
@@ -277,7 +277,7 @@ func TestModel_RestoredDecidesAsTheOriginal(t *testing.T) {
 				if err != nil {
 					continue
 				}
-				tw := &twin{trace: &trace{TB: t, Rng: rng, Cfg: c, Clock: c.Clock.(*sluice.ManualClock)}, lims: []*sluice.Limiter{l}, plans: map[string]sluice.Limit{}}
+				tw := &twin{trace: &trace{TB: t, Rng: rng, Cfg: c, Clock: c.Clock.(*sluice.ManualClock)}, lims: []*sluice.Limiter{l}, own: map[string]sluice.Limit{}}
 				tw.charged(c.Limit)
 				for range 3 {
 					for range 25 {

@@ -489,7 +489,7 @@ func (w *wayTracer) count() {
 	}
 }
 
-// TestModel_WaysToALimitAreAlike: New, SetLimit, SetKeyLimit, a plan, and limits and plans that calls
+// TestModel_WaysToALimitAreAlike: New, SetLimit, SetKeyLimit, and limits that calls
 // bring make the same of a limit, and of one that changes.
 func TestModel_WaysToALimitAreAlike(t *testing.T) {
 	for _, v := range variants {

@@ -69,9 +69,6 @@ func (s *Spool) flush() (err error) {
 	return err
 }
 
-// Len returns the number of requests.
-func (s *Spool) Len() int64 { return s.n }
-
 // Close gives up the requests, and the file.
 func (s *Spool) Close() error {
 	if s.file == nil {

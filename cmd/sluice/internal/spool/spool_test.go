@@ -48,7 +48,7 @@ func TestSpool_ReadsWhatWasWritten(t *testing.T) {
 		require.NoError(t, s.Add(math.MaxInt32, math.MaxInt64))
 		assert.Equal(t, want, all(t, s), limit)
 		assert.Equal(t, want, all(t, s), "a second time")
-		assert.EqualValues(t, len(want), s.Len())
+		assert.EqualValues(t, len(want), s.n)
 		assert.Equal(t, limit != 0, s.file != nil)
 		require.NoError(t, s.Close())
 		left, err := os.ReadDir(os.TempDir())
@@ -71,7 +71,7 @@ func TestSpool_NoRoom(t *testing.T) {
 	err := s.Add(1, 1)
 	assert.ErrorContains(t, err, "keeping the requests of the log in a temporary file: ")
 	assert.Equal(t, err, s.Add(1, 1))
-	assert.EqualValues(t, 1, s.Len())
+	assert.EqualValues(t, 1, s.n)
 }
 
 // TestSpool_LostFile: what cannot be read is an error, and not the end.
