@@ -306,3 +306,18 @@ func TestTransport_AtOnce_UpgradedConnections(t *testing.T) {
 	require.NoError(t, conn.Close())
 	require.Equal(t, 1, freeUnits(lim))
 }
+
+// TestHeldBody_EndsMeanwhile: a body that ends while its units are elsewhere gives them back when it gets them again.
+func TestHeldBody_EndsMeanwhile(t *testing.T) {
+	lim, base := atOnce(t, sluice.PerHour(1)), newFakeBase(always(http.StatusOK))
+	resp, err := newTestTransport(t, base, TransportConfig{Limiter: lim}).RoundTrip(get(t, "http://a.test/"))
+	require.NoError(t, err)
+	body := resp.Body.(*heldBody)
+	held := body.takeOut()
+	require.NotNil(t, held)
+	require.Nil(t, body.takeOut())
+	require.NoError(t, body.Close())
+	require.Zero(t, freeUnits(lim))
+	body.putBack(held)
+	require.Equal(t, 1, freeUnits(lim))
+}
