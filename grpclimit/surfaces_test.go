@@ -2,6 +2,8 @@ package grpclimit_test
 
 import (
 	"context"
+	"errors"
+	"io"
 	"testing"
 
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
@@ -87,6 +89,10 @@ func endCall(s *surfaces.Setup) error {
 
 // outcome is what a client sees of an error.
 func outcome(err error) (o surfaces.Outcome) {
+	var limited *grpclimit.LimitError
+	if errors.As(err, &limited) {
+		return surfaces.Outcome{Denied: true, RetryAfter: limited.RetryAfter}
+	}
 	st := status.Convert(err)
 	if o.Denied = st.Code() == codes.ResourceExhausted; !o.Denied {
 		o.Err = err
@@ -101,11 +107,61 @@ func outcome(err error) (o surfaces.Outcome) {
 }
 
 // emptyCall makes unary calls of a server.
-func emptyCall(t *testing.T, address string) func(context.Context) surfaces.Outcome {
-	client := dial(t, address)
+func emptyCall(client testpb.TestServiceClient) func(context.Context) surfaces.Outcome {
 	return func(ctx context.Context) surfaces.Outcome {
 		_, err := client.EmptyCall(ctx, &testpb.Empty{})
 		return outcome(err)
+	}
+}
+
+// aroundStreams stands around the limit of streams.
+func aroundStreams(s *surfaces.Setup) grpc.ServerOption {
+	return grpc.ChainStreamInterceptor(func(srv any, ss grpc.ServerStream, _ *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+		return recovered(s, func() error { return handler(srv, ss) })
+	})
+}
+
+// streamService has streams that begin when they have received or sent what is asked for.
+func streamService(s *surfaces.Setup, first func(duplexServer) error) *service {
+	return &service{duplex: func(stream duplexServer) error {
+		if err := first(stream); err != nil {
+			return err
+		}
+		switch s.Handler.Begin() {
+		case surfaces.Answered:
+			return surfaces.ErrAnswered
+		case surfaces.Panics:
+			panic(surfaces.Panic)
+		case surfaces.Streams:
+			closing := s.Handler.Closing()
+			if err := stream.Send(&testpb.StreamingOutputCallResponse{}); err != nil {
+				return err
+			}
+			<-closing
+		}
+		return nil
+	}}
+}
+
+type duplexServer = grpc.BidiStreamingServer[testpb.StreamingOutputCallRequest, testpb.StreamingOutputCallResponse]
+
+// openStream opens streams of a server, sends a message and reads the stream to its end.
+func openStream(s *surfaces.Setup, client testpb.TestServiceClient) func(context.Context) surfaces.Outcome {
+	return func(ctx context.Context) surfaces.Outcome {
+		stream, err := client.FullDuplexCall(ctx)
+		if err != nil {
+			return outcome(err)
+		}
+		_ = stream.Send(&testpb.StreamingOutputCallRequest{}) // of a stream that was denied, RecvMsg says so
+		for {
+			switch _, err := stream.Recv(); {
+			case err == io.EOF:
+				return surfaces.Outcome{}
+			case err != nil:
+				return outcome(err)
+			}
+			s.Handler.Seen()
+		}
 	}
 }
 
@@ -118,8 +174,157 @@ func TestSurface_Unary(t *testing.T) {
 			}
 			svc := &service{empty: func(context.Context) error { return endCall(s) }}
 			address := serve(t, svc, append([]grpc.ServerOption{aroundUnary(s)}, judge.ServerOptions()...)...)
-			return surfaces.Door{Call: emptyCall(t, address)}, nil
+			return surfaces.Door{Call: emptyCall(dial(t, address))}, nil
 		},
 		Cannot: cannotOverGRPC(map[string]string{"streaming in the handler": "a unary call has one answer"}),
+	}.Test(t)
+}
+
+// surfaceOfStreams counts streams, or their messages in one direction.
+func surfaceOfStreams(per grpclimit.Per, first func(duplexServer) error, more map[string]string) surfaces.Surface {
+	return surfaces.Surface{
+		Open: func(t *testing.T, s *surfaces.Setup) (surfaces.Door, error) {
+			c := surfaceConfig(s)
+			for i := range c.Policies {
+				c.Policies[i].Per = per
+			}
+			judge, err := grpclimit.New(c)
+			if err != nil {
+				return surfaces.Door{}, err
+			}
+			address := serve(t, streamService(s, first), append([]grpc.ServerOption{aroundStreams(s)}, judge.ServerOptions()...)...)
+			return surfaces.Door{Call: openStream(s, dial(t, address))}, nil
+		},
+		Cannot: cannotOverGRPC(more),
+	}
+}
+
+// ofMessages are the rows that streams do not run whose messages are counted.
+var ofMessages = map[string]string{
+	"panics in Settle": "charges of messages are final",
+	"settled: ":        "charges of messages are final",
+}
+
+func TestSurface_Streams(t *testing.T) {
+	surfaceOfStreams(grpclimit.PerCall, func(duplexServer) error { return nil }, nil).Test(t)
+}
+
+func TestSurface_MessagesReceived(t *testing.T) {
+	s := surfaceOfStreams(grpclimit.PerReceived, func(stream duplexServer) error { _, err := stream.Recv(); return err }, ofMessages)
+	s.Refuses = "want PerCall"
+	s.Test(t)
+}
+
+func TestSurface_MessagesSent(t *testing.T) {
+	s := surfaceOfStreams(grpclimit.PerSent, func(stream duplexServer) error { return stream.Send(&testpb.StreamingOutputCallResponse{}) }, ofMessages)
+	s.Cannot["streaming in the handler"] = "each message takes a unit of its own"
+	s.Refuses = "want PerCall"
+	s.Test(t)
+}
+
+func TestSurface_Limiter(t *testing.T) {
+	surfaces.Surface{
+		Open: func(t *testing.T, s *surfaces.Setup) (surfaces.Door, error) {
+			limiter, err := grpclimit.NewLimiter(surfaceConfig(s))
+			if err != nil {
+				return surfaces.Door{}, err
+			}
+			ask := grpc.ChainUnaryInterceptor(func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+				if err := limiter.Limit(ctx); err != nil {
+					return nil, err
+				}
+				return handler(ctx, req)
+			})
+			svc := &service{empty: func(context.Context) error { return endCall(s) }}
+			return surfaces.Door{Call: emptyCall(dial(t, serve(t, svc, aroundUnary(s), ask)))}, nil
+		},
+		Cannot: cannotOverGRPC(map[string]string{
+			"streaming in the handler": "a unary call has one answer",
+			"panics in Settle":         "a Limiter does not hear how calls end",
+			"settled: ":                "a Limiter does not hear how calls end",
+		}),
+		Refuses: "the interceptors of New",
+	}.Test(t)
+}
+
+// openClient makes calls of a server without a limit by a Client.
+func openClient(t *testing.T, s *surfaces.Setup, svc *service) (client testpb.TestServiceClient, err error) {
+	p := s.Policies[0]
+	limit, err := grpclimit.NewClient(grpclimit.ClientConfig{
+		Limiter:  p.Limiter,
+		Key:      func(context.Context, grpclimit.Call) (string, error) { return p.Key() },
+		Cost:     func(context.Context, grpclimit.Call) int { return p.Cost() },
+		FailFast: true, // the limiters' clock does not run with real time
+	})
+	if err != nil {
+		return nil, err
+	}
+	around := []grpc.DialOption{
+		grpc.WithChainUnaryInterceptor(func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoker grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+			return recovered(s, func() error { return invoker(ctx, method, req, reply, cc, opts...) })
+		}),
+		grpc.WithChainStreamInterceptor(func(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, streamer grpc.Streamer, opts ...grpc.CallOption) (cs grpc.ClientStream, err error) {
+			err = recovered(s, func() (err error) { cs, err = streamer(ctx, desc, cc, method, opts...); return err })
+			return cs, err
+		}),
+	}
+	address := serve(t, svc, grpc.ChainUnaryInterceptor(quietUnary), grpc.ChainStreamInterceptor(quietStream))
+	return dial(t, address, append(around, limit.DialOptions()...)...), nil
+}
+
+// A server of gRPC does not recover from panics by itself.
+func quietUnary(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (resp any, err error) {
+	defer func() {
+		if recover() != nil {
+			err = status.Error(codes.Internal, "a panic")
+		}
+	}()
+	return handler(ctx, req)
+}
+
+func quietStream(srv any, ss grpc.ServerStream, _ *grpc.StreamServerInfo, handler grpc.StreamHandler) (err error) {
+	defer func() {
+		if recover() != nil {
+			err = status.Error(codes.Internal, "a panic")
+		}
+	}()
+	return handler(srv, ss)
+}
+
+// cannotByClient are the rows that no Client runs.
+func cannotByClient(more map[string]string) map[string]string {
+	cannot := cannotOverGRPC(map[string]string{
+		"settled: ":                   "there is no Settle",
+		"panics in Settle":            "there is none",
+		"panics in Skip":              "there is none",
+		"panics in OnDecision":        "there is none",
+		"denied by the second policy": "a Client has one limit",
+		"shadow whose Key fails":      "a call without a key is not sent",
+	})
+	for name, why := range more {
+		cannot[name] = why
+	}
+	return cannot
+}
+
+func TestSurface_ClientUnary(t *testing.T) {
+	surfaces.Surface{
+		Open: func(t *testing.T, s *surfaces.Setup) (surfaces.Door, error) {
+			client, err := openClient(t, s, &service{empty: func(context.Context) error { return endCall(s) }})
+			return surfaces.Door{Call: emptyCall(client)}, err
+		},
+		Cannot: cannotByClient(map[string]string{"streaming in the handler": "a unary call has one answer"}),
+		One:    true,
+	}.Test(t)
+}
+
+func TestSurface_ClientStreams(t *testing.T) {
+	surfaces.Surface{
+		Open: func(t *testing.T, s *surfaces.Setup) (surfaces.Door, error) {
+			client, err := openClient(t, s, streamService(s, func(duplexServer) error { return nil }))
+			return surfaces.Door{Call: openStream(s, client)}, err
+		},
+		Cannot: cannotByClient(nil),
+		One:    true,
 	}.Test(t)
 }

@@ -17,6 +17,9 @@ type row struct {
 	run  func(*run)
 }
 
+// settled begins the names of rows with a Settle.
+const settled = "settled: "
+
 // rows is the table.
 var rows = func() (all []row) {
 	all = append(all, row{"in-flight or a clear refusal", refuses})
@@ -27,7 +30,7 @@ var rows = func() (all []row) {
 		all = append(all, row{"panics in " + f.name, f.run})
 		if f.name != "Settle" {
 			f.settles = true
-			all = append(all, row{"panics in " + f.name + ", settled", f.run})
+			all = append(all, row{settled + "panics in " + f.name, f.run})
 		}
 	}
 	for _, la := range traces.Layouts {
@@ -36,6 +39,7 @@ var rows = func() (all []row) {
 		}
 	}
 	return append(all,
+		row{"outlasts the lease", outlasts},
 		row{"client gone before", goneBefore},
 		row{"denied by the second policy", second},
 		row{"shadow", shadow},
@@ -256,6 +260,29 @@ func (a algorithm) run(r *run) {
 	r.through(limit)
 	r.refuse(1)
 	r.ran(limit + 1 + limit)
+}
+
+// outlasts: units of calls that run for longer than the limit's Period stay theirs. Each renewal is waited for, which comes in
+// real time; the limiter's clock stands still meanwhile.
+func outlasts(r *run) {
+	const period = 30 * time.Millisecond
+	r.clock()
+	atOnce := r.policy("at-once", sluice.Config{Algorithm: sluice.InFlight, Limit: sluice.Limit{Rate: few, Period: period}})
+	if !r.inFlight() {
+		require.ErrorContains(r, r.start(atOnce), r.surface.Refuses)
+		return
+	}
+	r.open(atOnce)
+	held := r.hold(few)
+	for range 5 {
+		lapse := atOnce.Limiter.Peek(Key, 0).ResetAfter
+		r.clock().Advance(period)
+		r.eventually(func() bool { return atOnce.Limiter.Peek(Key, 0).ResetAfter >= lapse }, "the units to be renewed")
+	}
+	r.refuseForNow()
+	r.remains(0, atOnce)
+	ending{}.finish(r, held)
+	r.fresh(atOnce)
 }
 
 // through makes n calls that run, one after another.

@@ -21,8 +21,10 @@ func (s Surface) Test(t *testing.T) {
 	unused := maps.Clone(s.Cannot)
 	failing := slices.Clone(s.Failing)
 	for _, row := range rows {
-		if prefix, why := s.cannot(row.name); why != "" {
-			delete(unused, prefix)
+		if prefixes := s.cannot(row.name); len(prefixes) > 0 {
+			for _, prefix := range prefixes {
+				delete(unused, prefix)
+			}
 			continue
 		}
 		known := slices.Index(failing, row.name)
@@ -43,14 +45,14 @@ func (s Surface) Test(t *testing.T) {
 	assert.Empty(t, failing, "Failing names rows that are not run")
 }
 
-// cannot returns why the surface cannot run a row, and the entry that says so.
-func (s Surface) cannot(name string) (prefix, why string) {
-	for prefix, why := range s.Cannot {
-		if strings.HasPrefix(name, prefix) {
-			return prefix, why
+// cannot returns the entries that say why the surface cannot run a row.
+func (s Surface) cannot(name string) (prefixes []string) {
+	for prefix := range s.Cannot {
+		if strings.HasPrefix(name, prefix) || strings.HasPrefix(strings.TrimPrefix(name, settled), prefix) {
+			prefixes = append(prefixes, prefix)
 		}
 	}
-	return "", ""
+	return prefixes
 }
 
 // try runs a row and returns how it fails.
@@ -213,6 +215,18 @@ func (r *run) end(c *call) {
 	}
 }
 
+// eventually waits until a condition holds.
+func (r *run) eventually(holds func() bool, what string, args ...any) {
+	ended := time.After(r.patience)
+	for !holds() {
+		select {
+		case <-ended:
+			require.Fail(r, "in vain for "+fmt.Sprintf(what, args...))
+		case <-time.After(time.Millisecond):
+		}
+	}
+}
+
 func (r *run) await(event <-chan struct{}, what string) {
 	select {
 	case <-event:
@@ -240,15 +254,7 @@ func (r *run) remains(want int, p *Policy) {
 	if !slices.Contains(r.setup.Policies, p) {
 		return
 	}
-	left, ended := r.remaining(p), time.After(r.patience)
-	for left != want {
-		select {
-		case <-ended:
-			require.Equal(r, want, left, "of %s", p.Name)
-		case <-time.After(time.Millisecond):
-			left = r.remaining(p)
-		}
-	}
+	r.eventually(func() bool { return r.remaining(p) == want }, "%d to remain of %s", want, p.Name)
 }
 
 // ran demands that so many calls have run so far.
