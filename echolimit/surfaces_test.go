@@ -36,6 +36,5 @@ func TestSurface(t *testing.T) {
 			"streaming after the handler": "a response ends with its handler, unless that has hijacked the connection",
 			"timeout":                     "echo's middlewares with timeouts end the context and wait for the handler",
 		}),
-		Failing: []string{"error that nobody answers", "client gone, and an error that nobody answers", "hijacked"},
 	}.Test(t)
 }

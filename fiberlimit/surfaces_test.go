@@ -38,7 +38,6 @@ func TestSurface(t *testing.T) {
 			"streaming in the handler": "fiber sends a response when its handlers have returned",
 			"timeout":                  "fiber's middleware with timeouts abandons the context, too, which the limit in front is done with then",
 		}),
-		Failing: []string{"hijacked", "streaming after the handler"},
 	}.Test(t)
 }
 

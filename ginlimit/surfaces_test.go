@@ -32,7 +32,6 @@ func TestSurface(t *testing.T) {
 			"streaming after the handler": "a response ends with its handlers, unless they have hijacked the connection",
 			"timeout":                     "gin has nobody who gives up on a handler",
 		}),
-		Failing: []string{"error that nobody answers", "client gone, and an error that nobody answers", "hijacked"},
 	}.Test(t)
 }
 
