@@ -83,6 +83,25 @@
 // SetLimit and SetKeyLimit change are told from then on. Of a blocked key, r is 0, and t and
 // Retry-After last until the block ends.
 //
+// # Requests that run at once
+//
+// A Policy with a Limiter of [sluice.InFlight] limits requests that run at once: sluice.PerSecond(10) is ten, and so is any other
+// Period. A request counts until its handler has returned or panicked, or a hook has panicked. One whose handler has taken
+// the connection over (http.Hijacker) counts until that is closed, or nobody has it any more: who closes the connection below it (NetConn) gives its
+// units back with the garbage. In adapters one whose response streams on counts until the stream has ended. The connection keeps the
+// methods of a *net.TCPConn, *net.UnixConn or *tls.Conn, but is of another type.
+//
+// While it runs, its units are renewed three times in a Period, however long it runs. They are looked at no more than
+// once in 10 ms, so take a Period of 30 ms or more; with a shorter one they can lapse for a moment, and be given to
+// others. The Period of a limit only says how soon the units of a process that hangs are free, and those of a
+// key that has been Reset, or whose limit's Period SetLimit has changed, are counted again within a third of it, or a second.
+//
+// A denial has a Retry-After of at most one second, since nobody knows when a request ends. The quota unit is "concurrent-requests".
+//
+// http.TimeoutHandler answers while its handler goes on. Inside the middleware it frees the unit with the answer: ten at once
+// become as many as there are handlers that do not heed their context. Put it around the middleware, or have handlers
+// return when their context ends. So with the timeouts of frameworks that go on by themselves.
+//
 // # Limits that processes share
 //
 // A Policy with a Remote in place of a Limiter counts elsewhere, as with redistier in Redis.
@@ -102,8 +121,8 @@
 // # Roll-out
 //
 // Policies whose limiter has sluice.Config.Shadow, or that have Policy.Shadow with a Remote,
-// deny nobody; Decision.WouldDeny names those that would have. They are asked once all
-// others have admitted.
+// deny nobody, for want of a key either; Decision.WouldDeny names those that would have. They are
+// asked once all others have admitted.
 //
 // # Coming from another middleware
 //
@@ -112,7 +131,7 @@
 //	  LimitAll, Key("*")               a Key that returns "" for all
 //	  KeyByIP                          ByRemoteIP(IPConfig{})
 //	  KeyByRealIP                      ByRemoteIP, with the proxies that are to be believed
-//	  KeyByEndpoint                    a Key that returns r.URL.Path; or ByPattern
+//	  KeyByEndpoint                    ByPattern; or r.URL.Path, with care: see below
 //	  JoinKeys                         Join
 //	  WithIncrement                    Policy.Cost
 //	  WithRequestLimit                 Policy.Limit
@@ -128,6 +147,11 @@
 //	  WithTrustForwardHeader           ByRemoteIP, with the proxies that are to be believed
 //	  WithIPv4Mask, WithIPv6Mask       IPConfig.IPv4Bits, IPv6Bits
 //	  WithExcludedKey                  Config.Skip; or sluice.Unlimited by SetKeyLimit
+//
+// A Key that returns r.URL.Path has a budget for each spelling of a path that a router takes for the same: //x and
+// /x/ beside /x behind chi's CleanPath and StripSlashes, or /X and /%78. Clients choose the spelling, and so the budget.
+// [ByPattern] has one for all that a route serves: http.ServeMux and chi set the pattern, echo does, and the adapters for
+// echo v4, gin and fiber. Under chi put the middleware on the route (With, Group), since the pattern is known there.
 //
 // These differ: responses have no headers but Retry-After on denials until Headers says so; a
 // failing Key is answered with 400, and a failing Remote with 503; IPv6 is cut to a /64, as by

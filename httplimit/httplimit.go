@@ -29,17 +29,16 @@ type Policy struct {
 	// Limiter counts the requests. Policies may share one; where their keys are equal,
 	// too, their costs add up.
 	//
-	// A Limiter of sluice.InFlight counts requests that run at once: a request gives back its cost when its handler
-	// has returned or panicked, or when the connection that it has hijacked is closed. One that runs for longer
-	// than the limit's Period may count no more. A denial has a RetryAfter of one second, since it is not
-	// known when another request ends. Unit is "concurrent-requests".
+	// A Limiter of sluice.InFlight counts requests that run at once, however long: see "Requests that run at once" in the
+	// documentation of the package.
 	Limiter *sluice.Limiter
 
 	// Remote counts them in place of a Limiter, such as a redistier.Tier does for several
 	// processes. Each policy has one of the two. Remotes are asked one after another when all
 	// Limiters have admitted the request, with its context. If one of them denies, all that
 	// has been charged before is given back; until then other requests see it charged. If one
-	// returns an error, the request is answered with 503.
+	// returns an error, the request is answered with 503. One whose method Algorithm returns
+	// sluice.InFlight is refused.
 	Remote Remote
 
 	// Shadow asks the Remote, but denies nothing, as sluice.Config.Shadow does for a
@@ -114,7 +113,8 @@ type Config struct {
 	// informational one; 500 if it has panicked before anything was written; 101 if it
 	// has hijacked the connection before; StatusClientGone if it has returned without a
 	// response after the context of the request has ended, as handlers do when the client
-	// has gone.
+	// has gone. A hook or a Remote that panics once the request is charged counts as a handler
+	// that does.
 	//
 	// The status is the one that comes by way of the ResponseWriter. A framework whose
 	// handlers return errors, which it answers later, needs a middleware of its own: see
@@ -146,7 +146,8 @@ type Config struct {
 type KeyErrorAction uint8
 
 const (
-	// KeyErrorDeny denies the request with status 400. No limiter is asked.
+	// KeyErrorDeny denies the request with status 400. No limiter is asked. A policy in shadow
+	// mode denies nothing: it is left out, and named in Decision.WouldDeny.
 	KeyErrorDeny KeyErrorAction = iota
 	// KeyErrorSkip leaves the policy out for this request if the error matches ErrNoKey,
 	// and the other policies judge. If there is no other, the request passes: who leaves
@@ -192,7 +193,7 @@ type Decision struct {
 	RemoteError error
 
 	// KeyError is the error of a Key that the request is denied for. If it is not, it is
-	// the first that KeyErrorSkip has made nothing of, or nil.
+	// the first that KeyErrorSkip or a policy in shadow mode has made nothing of, or nil.
 	KeyError error
 
 	// Charges says what the policies have been asked to charge, those with a Remote behind the
@@ -282,6 +283,8 @@ func (p *Policy) validate(field string) error {
 		return configErrorf(field+".Remote", "is set, and so is Limiter; want one of them, and another policy for the other")
 	case p.Remote != nil && reflect.ValueOf(p.Remote).Kind() == reflect.Pointer && reflect.ValueOf(p.Remote).IsNil():
 		return configErrorf(field+".Remote", "is a nil %T; want one that has been made", p.Remote)
+	case heldFar(p.Remote):
+		return configErrorf(field+".Remote", "is a %T of InFlight, whose units nobody would give back when requests end, or renew while they run; want a Limiter of InFlight in each process, or a Remote of another algorithm", p.Remote)
 	case p.Shadow && p.Remote == nil:
 		return configErrorf(field+".Shadow", "is set for a Limiter, which has a switch of its own; want sluice.Config.Shadow")
 	case p.Limit != nil && p.Remote != nil:
@@ -290,6 +293,12 @@ func (p *Policy) validate(field string) error {
 		return configErrorf(field+".Key", "is nil; want a function that returns what requests are counted under")
 	}
 	return nil
+}
+
+// heldFar reports whether a Remote says that it keeps units in flight.
+func heldFar(r Remote) bool {
+	a, ok := r.(interface{ Algorithm() sluice.Algorithm })
+	return ok && a.Algorithm() == sluice.InFlight
 }
 
 // A policy is a Policy with what never changes about its limiter.

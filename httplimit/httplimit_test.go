@@ -36,6 +36,9 @@ func TestNew_RefusesWhatCannotBeMeant(t *testing.T) {
 		{"a name of 65", func(c *httplimit.Config) { c.Policies[0].Name = strings.Repeat("x", 65) }, "Policies[0].Name", "1 to 64"},
 		{"a name twice", func(c *httplimit.Config) { c.Policies[1].Name = "p" }, "Policies[1].Name", `"p" is the name of policy 0`},
 		{"no limiter", func(c *httplimit.Config) { c.Policies[1].Limiter = nil }, "Policies[1].Limiter", "is nil"},
+		{"a remote of InFlight", func(c *httplimit.Config) {
+			c.Policies[1].Limiter, c.Policies[1].Remote = nil, farAway{algorithm: sluice.InFlight}
+		}, "Policies[1].Remote", "want a Limiter of InFlight in each process"},
 		{"no key", func(c *httplimit.Config) { c.Policies[1].Key = nil }, "Policies[1].Key", "is nil"},
 		{"a quote's unit", func(c *httplimit.Config) { c.Policies[1].Unit = "bytes\n" }, "Policies[1].Unit", "printable ASCII"},
 		{"an unknown action", func(c *httplimit.Config) { c.OnKeyError = 2 }, "OnKeyError", "want KeyErrorDeny or KeyErrorSkip"},
@@ -66,12 +69,23 @@ func TestNew_RefusesWhatCannotBeMeant(t *testing.T) {
 		})
 	}
 	limit, err := httplimit.New(httplimit.Config{
-		Policies: []httplimit.Policy{{Name: strings.Repeat("~", 64), Limiter: lim, Key: oneKey, Unit: strings.Repeat(" ", 64)}},
-		Headers:  httplimit.Headers{RetryJitter: time.Hour, RateLimit: httplimit.Draft11, PartitionKey: pk},
+		Policies: []httplimit.Policy{
+			{Name: strings.Repeat("~", 64), Limiter: lim, Key: oneKey, Unit: strings.Repeat(" ", 64)},
+			{Name: "far", Remote: farAway{algorithm: sluice.FixedWindow}, Key: oneKey},
+		},
+		Headers: httplimit.Headers{RetryJitter: time.Hour, RateLimit: httplimit.Draft11, PartitionKey: pk},
 	})
 	require.NoError(t, err)
 	assert.PanicsWithValue(t, "httplimit: the handler behind the middleware is nil; want a handler", func() { limit(nil) })
 }
+
+// farAway is a Remote that tells its algorithm.
+type farAway struct {
+	failingRemote
+	algorithm sluice.Algorithm
+}
+
+func (f farAway) Algorithm() sluice.Algorithm { return f.algorithm }
 
 func TestNew_LaterChangesHaveNoEffect(t *testing.T) {
 	policies := []httplimit.Policy{{Name: "p", Limiter: gcra(t, sluice.PerMinute(1), newClock()), Key: oneKey}}

@@ -80,8 +80,9 @@ func ByHeader(name string) (KeyFunc, error) {
 // serves, however the path is spelled. It does not allocate.
 //
 // The mux sets http.Request.Pattern when it calls the handler. In a middleware around
-// the mux there is none yet, nor under other routers, and every request is ErrNoKey: put
-// the middleware around the handlers, inside the mux.
+// the mux there is none yet, and every request is ErrNoKey: put the middleware around the
+// handlers, inside the mux. Under chi and echo it is the path of the route, without a method, as
+// the router sets it; under gin and fiber, and echo v4, the adapters do that.
 func ByPattern() KeyFunc {
 	none := fmt.Errorf("%w: no pattern; it is known to handlers of a http.ServeMux, not to what is around the mux", ErrNoKey)
 	long := fmt.Errorf("%w: pattern is above %d bytes", ErrKeyTooLong, MaxKeyLen)

@@ -135,3 +135,21 @@ func TestHTTP_WithoutRedis(t *testing.T) {
 	}
 	require.NoError(t, tier.Close(context.Background()))
 }
+
+// TestRemote_InFlightIsRefused: httplimit could not end what it has begun.
+func TestRemote_InFlightIsRefused(t *testing.T) {
+	client := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"}) // nobody asks it
+	t.Cleanup(func() { assert.NoError(t, client.Close()) })
+	for algorithm, refused := range map[sluice.Algorithm]bool{sluice.InFlight: true, sluice.FixedWindow: false} {
+		l, err := New(client, Config{Algorithm: algorithm, Limit: sluice.PerHour(2), Prefix: newPrefix()})
+		require.NoError(t, err)
+		for _, remote := range []httplimit.Remote{l, newTier(t, l, TierConfig{Budget: time.Millisecond})} {
+			_, err := httplimit.New(httplimit.Config{Policies: []httplimit.Policy{{Name: "p", Remote: remote, Key: byPath}}})
+			if refused {
+				require.ErrorContains(t, err, "nobody would give back")
+			} else {
+				require.NoError(t, err)
+			}
+		}
+	}
+}

@@ -172,6 +172,9 @@ func (l *Limiter) configOf(p *plan) Config {
 // Limit returns the limit in force.
 func (l *Limiter) Limit() sluice.Limit { return l.plan.Load().limit }
 
+// Algorithm returns that of Config.
+func (l *Limiter) Algorithm() sluice.Algorithm { return l.config.Algorithm }
+
 // WorstCase returns the most units of any one key that all replicas together can admit
 // in any closed span [t, t+d] of the deciding clock, under the present limit. It is math.MaxInt
 // if that number is not below math.MaxInt, as under InFlight, and 0 for a negative d. It does not cover keys that are

@@ -75,6 +75,9 @@ func (t *Tier) Take(ctx context.Context, key string, cost int) (sluice.Decision,
 	return d, err
 }
 
+// Algorithm returns that of the Limiter.
+func (t *Tier) Algorithm() sluice.Algorithm { return t.shared.Algorithm() }
+
 // TakeSource is Take, and also returns how the decision was made.
 func (t *Tier) TakeSource(ctx context.Context, key string, cost int) (sluice.Decision, Source, error) {
 	return t.decide(ctx, key, cost, true)
