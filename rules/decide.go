@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/sluice-go/sluice"
+	"github.com/sluice-go/sluice/internal/inflight"
 )
 
 // A Request asks whether a call may pass.
@@ -119,10 +120,10 @@ type Status struct {
 	Remaining uint32
 	// ResetAfter is the time until the window ends, in whole seconds, rounded up. For algorithms other than
 	// fixed windows it is the time until the key is fresh. It is sluice.Never if that
-	// never happens.
+	// never happens. After a denial by units in flight it is RetryAfter, rounded up.
 	ResetAfter time.Duration
 	// RetryAfter is how long to wait after a denial, to the nanosecond, or sluice.Never. It is 0
-	// if the descriptor passed.
+	// if the descriptor passed. For units in flight, of which nobody knows when they end, it is at most a second.
 	RetryAfter time.Duration
 	// Over reports whether the limit was exceeded; a rule in shadow_mode says OK all the same.
 	Over bool
@@ -439,6 +440,10 @@ func (w *work) limiterStatus(st *Status, d *sluice.Decision, over bool) {
 	h := hits{total: w.hits}
 	if over {
 		st.RetryAfter = d.RetryAfter
+		if st.Rule != nil && st.Rule.Algorithm() == sluice.InFlight { // a call may end at any time
+			st.RetryAfter = inflight.RetryAfter(d.RetryAfter)
+			st.ResetAfter = min(st.ResetAfter, roundUp(st.RetryAfter))
+		}
 		h.over = w.hits
 	} else {
 		h.within = w.hits

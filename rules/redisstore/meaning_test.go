@@ -19,6 +19,7 @@ import (
 //
 //	hold|extend|settle|release ID DESCRIPTOR:HITS,... [back] [step=S] [ttl=T] -> CODE [again] [capped] REMAINING...
 //	look DESCRIPTOR,... -> REMAINING...
+//	denial DESCRIPTOR:HITS -> RetryAfter ResetAfter, or never, of Decide
 //	series RULE -> hits, over, estimated, settled
 //	reload N, of the sets of rules
 //	wait: until what lasts a millisecond has ended
@@ -147,6 +148,8 @@ var meanings = []struct {
 		settle a i=u:2,w=u:1 -> not held
 		look i=u -> 5
 		hold b i=u:3 -> OK 2
+		denial i=u:3 -> 1s 1s
+		denial i=u:6 -> never
 		hold b i=u:3 back -> other
 		settle b i=u:1 -> OK
 		settle b i=u:3 -> not held
@@ -261,6 +264,14 @@ func meaningCall(t *testing.T, e *rules.Engine, words []string) string {
 			}
 		}
 		t.Fatal(words)
+	case "denial":
+		h := meaningHold(t, "", words[1])
+		require.NoError(t, e.Decide(&h.Request, &resp))
+		require.Equal(t, rules.OverLimit, resp.Code)
+		if resp.Statuses[0].RetryAfter == sluice.Never {
+			return "never"
+		}
+		return fmt.Sprint(resp.Statuses[0].RetryAfter, " ", resp.Statuses[0].ResetAfter)
 	case "look":
 		h := meaningHold(t, "", words[1])
 		require.NoError(t, e.Decide(&h.Request, &resp))
