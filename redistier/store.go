@@ -3,6 +3,7 @@ package redistier
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"hash/maphash"
 	"math"
@@ -274,6 +275,25 @@ func (s *Store) Close(ctx context.Context) error {
 
 // Status returns the current mode, and when and why it began.
 func (s *Store) Status() Status { return s.status() }
+
+// Reset makes a key of a limit fresh, as Tier.Reset does. Its open holds have then ended: to settle them is ErrNotHeld. Leases of the
+// key that other processes have stay valid. The error is ErrUnavailable if Redis does not answer within the budget; the key may be fresh then.
+func (s *Store) Reset(ctx context.Context, l *StoreLimit, key string) error {
+	if l == nil || l.store != s {
+		return errors.New("redistier: Reset of a limit that is not of this Store; want one of Store.Limit")
+	}
+	if l.closed.Load() {
+		return ErrClosed
+	}
+	p := l.plan.Load()
+	of := l.named.subject(key)
+	r := request{plan: p, key: l.keys.of(key), op: opReset, n: max(1, p.kept), terms: l.terms}
+	if _, err := s.change(ctx, of, r); err != nil {
+		return err
+	}
+	of.share(p).Reset()
+	return nil
+}
 
 // checkCalls returns an error if the calls of a Do or DoAll are invalid.
 func (s *Store) checkCalls(calls []StoreCall, out []StoreResult) error {

@@ -169,7 +169,7 @@ func (t *Tier) Refund(ctx context.Context, key string, cost int) error {
 	if !ok {
 		return t.check(ctx)
 	}
-	a, err := t.change(ctx, key, r)
+	a, err := t.change(ctx, t.subject(key), r)
 	switch {
 	case err == nil:
 		t.local.Key(key).Refund(cost)
@@ -182,7 +182,7 @@ func (t *Tier) Refund(ctx context.Context, key string, cost int) error {
 // Reset makes key fresh; see Refund for its error. Leases of the key that other processes have
 // stay valid.
 func (t *Tier) Reset(ctx context.Context, key string) error {
-	_, err := t.change(ctx, key, t.shared.resetOf(key))
+	_, err := t.change(ctx, t.subject(key), t.shared.resetOf(key))
 	if err == nil {
 		t.local.Reset(key)
 	}
@@ -190,16 +190,15 @@ func (t *Tier) Reset(ctx context.Context, key string) error {
 }
 
 // change makes a call of Refund or Reset.
-func (t *Tier) change(ctx context.Context, key string, r request) (a asked, err error) {
-	if err := t.check(ctx); err != nil {
+func (c *core) change(ctx context.Context, s subject, r request) (a asked, err error) {
+	if err := c.check(ctx); err != nil {
 		return a, err
 	}
-	s := t.subject(key)
-	a, err = t.ask(ctx, s, r, time.Now())
+	a, err = c.ask(ctx, s, r, time.Now())
 	if err != nil {
 		return a, err
 	}
-	t.denied.forget(s.id)
+	c.denied.forget(s.id)
 	if a.failed == nil || a.failed == ErrClosed || errors.Is(a.failed, ErrForeignValue) {
 		return a, a.failed
 	}

@@ -200,6 +200,8 @@ end
 birth
 -- @receipt_reset
 birth, first, past = 0, 0, 0
+H, L, M = 0, 0, 0
+if holds then call('PEXPIRE', holds, '0') end -- open holds would give back units of others
 -- @receipt_state
 value = value .. pack('>I7I7I7I6I6I6', H, L, M, birth, first, past)
 -- @receipt_wrote

@@ -21,6 +21,7 @@ import (
 //	look DESCRIPTOR,... -> REMAINING...
 //	denial DESCRIPTOR:HITS -> RetryAfter ResetAfter, or never, of Decide
 //	series RULE -> hits, over, estimated, settled
+//	reset DESCRIPTOR,...
 //	reload N, of the sets of rules
 //	wait: until what lasts a millisecond has ended
 var meanings = []struct {
@@ -106,10 +107,12 @@ var meanings = []struct {
 		series w -> 10 0 10 3`},
 	{"lapsed", false, `
 		hold a w=u:5,g=u:1,i=u:1 ttl=1ms -> OK 95 9 4
-		hold b w=u:5,g=u:1,i=u:1 ttl=1ms back -> OK 90 8 3
 		wait
 		look w=u,g=u,i=u -> 95 9 5
 		settle a w=u:5,g=u:1,i=u:1 -> not held
+		hold b w=u:5,g=u:1,i=u:1 ttl=1ms back -> OK 90 8 4
+		wait
+		look w=u,g=u,i=u -> 95 9 5
 		settle b w=u:5,g=u:1,i=u:1 -> not held
 		hold a w=u:5,g=u:1,i=u:1 -> OK 90 8 4`},
 	{"extended", false, `
@@ -159,6 +162,8 @@ var meanings = []struct {
 		settle a c=u:1000000000000000000,w=u:1000000000000000000,g=u:1000000000000000000,i=u:1000000000000000000 -> OK capped
 		settle a c=u:1000000000000000000,w=u:1000000000000000000,g=u:1000000000000000000,i=u:1000000000000000000 -> OK again
 		look c=u -> 85
+		reset w=u,g=u
+		look w=u,g=u -> 100 10
 		hold b c=u:10 -> OK 75
 		extend b c=u:10 -> OK 65
 		settle b c=u:24 -> OK
@@ -166,6 +171,20 @@ var meanings = []struct {
 		hold d c=u:0 -> OK 61
 		settle d c=u:6 -> OK capped
 		look c=u -> 56`},
+	{"reset", false, `
+		hold a w=u:60,g=u:6,i=u:3,f=u:50 -> OK 40 4 2 50
+		hold c w=v:60 -> OK 40
+		reset w=u,g=u,i=u
+		look w=u,g=u,i=u,f=u,w=v -> 100 10 5 50 40
+		hold b w=u:50,g=u:5,i=u:5 -> OK 50 5 0
+		release a w=u:0,g=u:0,i=u:0,f=u:0 -> not held
+		settle a w=u:0,g=u:0,i=u:0,f=u:0 -> not held
+		extend a w=u:0,g=u:0,i=u:0,f=u:0 -> not held
+		look w=u,g=u,f=u -> 50 5 50
+		release b w=u:0,g=u:0,i=u:0 -> OK
+		look w=u,g=u,i=u -> 100 10 5
+		release c w=v:0 -> OK
+		look w=v -> 100`},
 	{"a rule is lost by a reload", false, `
 		hold a w=u:5,g=u:5 -> OK 95 5
 		hold b g=u:1 -> OK 4
@@ -257,6 +276,9 @@ func TestHolds_Meaning(t *testing.T) {
 func meaningCall(t *testing.T, e *rules.Engine, words []string) string {
 	var resp rules.Response
 	switch words[0] {
+	case "reset":
+		require.NoError(t, e.Reset(&meaningHold(t, "", words[1]).Request))
+		return ""
 	case "series":
 		for _, s := range e.Series() {
 			if s.Path == "d."+words[1] {

@@ -1,0 +1,107 @@
+package rules
+
+import (
+	"errors"
+	"fmt"
+)
+
+// A ResetStore is a Store that makes keys fresh.
+type ResetStore interface {
+	Store
+
+	// Reset takes all hits off the keys of the calls, of their second budgets too. Holds of the keys that are open have then ended:
+	// to settle them is ErrNotHeld. Hits that were denied, and that a key's count had, have then never been counted. After an error
+	// some of the keys may be fresh.
+	Reset(calls []StoreCall) error
+}
+
+// ErrNoReset: the engine's Store is no ResetStore.
+var ErrNoReset = errors.New("rules: the store makes no keys fresh")
+
+// Reset makes the keys of all descriptors fresh, also of their second budgets: nothing counts against them any more, and they are
+// blocked no longer. A window is shared by all rules and overrides of its unit for the same entries. Hits are ignored. A hold that is open
+// gives nothing back to such a key, and is charged nothing there; a call about it gets ErrNotHeld, and its other limits lapse.
+//
+// It is for operators: to free a client that a wrong number has locked. The error is an *InvalidError, and nothing has changed, if a
+// descriptor has no limit. Statistics stay as they are.
+func (e *Engine) Reset(req *Request) error {
+	if err := req.check(); err != nil {
+		return err
+	}
+	g := e.now.Load()
+	d := g.domains[req.Domain]
+	if d == nil {
+		return &InvalidError{fmt.Sprintf("domain %.64q has no rules; want a domain that has", req.Domain)}
+	}
+	resp := new(Response)
+	resp.reset(len(req.Descriptors))
+	for i := range req.Descriptors {
+		if e.resolve(g, d, req, resp, i); !resp.work[i].limited {
+			return &InvalidError{fmt.Sprintf("descriptor %d: no rule limits it; want the entries of a rule that has a limit", i)}
+		}
+	}
+	if e.config.Store == nil {
+		e.resetHere(d, resp)
+		return nil
+	}
+	store, ok := e.config.Store.(ResetStore)
+	if !ok {
+		return ErrNoReset
+	}
+	for i := range resp.work {
+		resp.calls = append(resp.calls, resp.work[i].call(g, d, &req.Descriptors[i], resp.Statuses[i].Rule))
+	}
+	if err := store.Reset(resp.calls); err != nil {
+		return fmt.Errorf("%w: %w", ErrStore, err)
+	}
+	return nil
+}
+
+// resetHere is Reset in memory.
+func (e *Engine) resetHere(d *domainState, resp *Response) {
+	s := &e.holds
+	s.mutex.Lock()
+	defer s.mutex.Unlock()
+	for i := range resp.work {
+		w := &resp.work[i]
+		s.detach(d.name, w)
+		lock := &e.locks[w.id>>56]
+		lock.Lock()
+		w.key().Reset()
+		if w.second != nil {
+			w.second.key().Reset()
+			delete(e.spilled.shards[w.id>>56].keys, w.id)
+		}
+		e.denials.uncount(w.denialID(&resp.Statuses[i]))
+		lock.Unlock()
+	}
+}
+
+// detach takes a key out of all holds of a domain: what they hold of it is gone.
+func (s *holds) detach(domain string, w *work) {
+	of := s.domains[domain]
+	if of == nil {
+		return
+	}
+	for _, h := range of.byID {
+		kept := h.limits[:0]
+		for _, l := range h.limits {
+			if l.id != w.id || l.limiter != w.limiter {
+				kept = append(kept, l)
+			}
+		}
+		clear(h.limits[len(kept):])
+		h.limits = kept
+	}
+}
+
+// uncount is called when nothing counts against a key any more: no count holds hits that it was denied.
+func (d *denials) uncount(id uint64) {
+	s := d.shard(id)
+	s.mutex.Lock()
+	defer s.mutex.Unlock()
+	if key, known := s.keys[id]; known {
+		key.missing, key.counted = addUpTo(key.missing, key.counted), 0
+		s.keys[id] = key
+	}
+}
