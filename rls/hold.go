@@ -124,7 +124,7 @@ func (s *Service) holdRefusal(err error) error {
 		return status.Error(codes.AlreadyExists, err.Error())
 	case errors.Is(err, rules.ErrManyHolds):
 		return status.Error(codes.ResourceExhausted, err.Error())
-	case errors.Is(err, rules.ErrNoHolds):
+	case errors.Is(err, rules.ErrNoHolds), errors.Is(err, rules.ErrNoReset):
 		return status.Error(codes.Unimplemented, err.Error())
 	case errors.Is(err, rules.ErrNoDomain), errors.Is(err, rules.ErrNoDescriptors):
 		return status.Error(codes.InvalidArgument, err.Error())

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"mime"
 	"net/http"
 	"strconv"
 	"strings"
@@ -45,7 +46,7 @@ type descriptorJSON struct {
 
 // heldJSON is the answer to all four.
 type heldJSON struct {
-	ID       string       `json:"id"`
+	ID       string       `json:"id,omitempty"`
 	Code     string       `json:"code"`
 	DeniedBy string       `json:"denied_by,omitempty"`
 	Wait     *float64     `json:"retry_after,omitempty"` // seconds
@@ -66,6 +67,7 @@ type verb struct {
 	do                      func(*rules.Hold, *rules.Response) error
 	hits, ttl, lapses, step bool // fields that it uses
 	answers                 bool // with statuses
+	nameless                bool // it is about no hold
 }
 
 // Holds answers calls about holds, in JSON: POST /hold, /extend, /settle and /release. The last part of the path
@@ -89,6 +91,26 @@ func (s *Service) Holds() http.Handler {
 		mux.HandleFunc(path, func(w http.ResponseWriter, r *http.Request) { s.answerHold(w, r, &v) })
 	}
 	return mux
+}
+
+// ResetKeys answers POST, with the domain and the descriptors of a call about a hold as JSON: it makes their keys fresh, by
+// Engine.Reset. It is for operators: let nobody else reach it. The answer is 200; 400 for what is no such request, or has a
+// descriptor without a limit; 415 for a body that is not said to be application/json, as another site could send it from a browser;
+// 501 if the Store makes no keys fresh; 503 if it does not answer.
+func (s *Service) ResetKeys() http.Handler {
+	v := verb{do: func(h *rules.Hold, _ *rules.Response) error { return s.engine.Reset(&h.Request) }, nameless: true}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		kind, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type"))
+		switch {
+		case r.Method != http.MethodPost:
+			w.Header().Set("Allow", http.MethodPost)
+			http.Error(w, "the method is "+r.Method+"; want POST", http.StatusMethodNotAllowed)
+		case kind != "application/json":
+			http.Error(w, fmt.Sprintf("Content-Type is %.64q; want application/json", kind), http.StatusUnsupportedMediaType)
+		default:
+			s.answerHold(w, r, &v)
+		}
+	})
 }
 
 func (s *Service) answerHold(w http.ResponseWriter, r *http.Request, v *verb) {
@@ -183,7 +205,9 @@ func (in *holdJSON) read(w *scratch, o *Options, r *http.Request, v *verb) (h ru
 		return h, err
 	}
 	switch {
-	case in.ID == "" && !v.lapses:
+	case in.ID != "" && v.nameless:
+		return h, invalid("id is not of this call")
+	case in.ID == "" && !v.lapses && !v.nameless:
 		return h, invalid("there is no id; want that of the hold, in the field id or the header Idempotency-Key")
 	case in.Hits != nil && !v.hits:
 		return h, invalid("hits are not of this call")

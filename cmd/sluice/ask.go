@@ -29,7 +29,8 @@ type question struct {
 	address, domain   string
 	hits              uint32
 	look              bool // hits are 0, and that was said
-	refund            bool
+	refund, reset     bool
+	debug             string
 	json              bool
 	timeout           time.Duration
 	caFile            string
@@ -47,11 +48,16 @@ func newAsk() *cobra.Command {
 argument is a descriptor: its entries, with commas between them. A comma, or a
 backslash, within a value has a backslash before it.
 
+With --reset it asks nothing: it makes the keys of the descriptors fresh,
+through the debug port. That frees a client that a wrong number has locked.
+Holds of the keys that are open have then ended.
+
 It exits with 0 for OK, 1 for OVER_LIMIT and if there is no answer, and 2 if the
 command line is wrong.`,
 		Example: `  sluice ask -d api client=ann
   sluice ask -d api client=ann path=/login,client=ann --hits 3
-  sluice ask -d api client=ann --hits 3 --refund`,
+  sluice ask -d api client=ann --hits 3 --refund
+  sluice ask -d api client=ann --reset`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) == 0 {
 				return errors.New("no descriptor: want KEY=VALUE, or several with commas between them")
@@ -61,6 +67,12 @@ command line is wrong.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			q.look = q.hits == 0 && cmd.Flags().Changed("hits")
 			q.descriptors, q.stdout = args, cmd.OutOrStdout()
+			if q.reset {
+				return q.runReset(cmd.Flags())
+			}
+			if cmd.Flags().Changed("debug") {
+				return errors.New("--debug without --reset: want --address, or both")
+			}
 			return q.run()
 		},
 	}
@@ -69,6 +81,8 @@ command line is wrong.`,
 	f.StringVar(&q.address, "address", "127.0.0.1:8081", "address of the service, or unix:PATH")
 	f.Uint32Var(&q.hits, "hits", 1, "what the call counts for; 0 looks and counts nothing")
 	f.BoolVar(&q.refund, "refund", false, "give the hits back that an earlier call has counted (is_negative_hits)")
+	f.BoolVar(&q.reset, "reset", false, "make the keys fresh, through the debug port")
+	f.StringVar(&q.debug, "debug", "127.0.0.1:6070", "address of the service's debug port, for --reset")
 	f.BoolVar(&q.json, "json", false, "print the answer as JSON")
 	f.DurationVar(&q.timeout, "timeout", 5*time.Second, "how long to wait for the answer")
 	f.StringVar(&q.caFile, "tls-ca", "", "use TLS, and trust certificates signed by those in this file")

@@ -77,10 +77,7 @@ descriptors:
 	})
 	eachServer(t, func(t *testing.T, server *redistest.Server) {
 		s := newStore(t, server.Addr, Config{})
-		d := s.refunds.enter("d")
-		for _, known := range []interface{ Store(bool) }{&d.asked, &d.known, &d.settled} {
-			known.Store(true) // it is sent refunds
-		}
+		s.sentRefunds(t)
 		e, err := rules.New(set, rules.Config{Store: s})
 		require.NoError(t, err)
 		run(t, e)

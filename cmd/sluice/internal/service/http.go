@@ -40,6 +40,7 @@ func timed(times prometheus.Observer, h http.Handler) http.Handler {
 const debugIndex = `/rlconfig: the rules in force, and why others are not; ?format=json
 /stats: the statistics, by upstream's names
 /live: what is admitted and denied now, as a page
+/reset: POST {"domain": ..., "descriptors": [...]} as JSON makes keys fresh, as sluice ask --reset does
 /debug/pprof/: profiles of this process
 `
 
@@ -48,6 +49,12 @@ func (s *server) debug() http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("/rlconfig", s.service.Rules(s.loads.report))
 	mux.HandleFunc("/stats", s.stats)
+	reset := s.service.ResetKeys()
+	mux.HandleFunc("/reset", func(w http.ResponseWriter, r *http.Request) {
+		if !refusedSite(w, r) {
+			reset.ServeHTTP(w, r)
+		}
+	})
 	mux.HandleFunc("GET /live", s.live.page)
 	mux.HandleFunc("GET /live/{file}", s.live.page)
 	mux.HandleFunc("GET /live/events", s.live.events)
