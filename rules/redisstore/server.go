@@ -17,6 +17,7 @@ import (
 // An UpstreamServer is a server in which an Upstream counts. Every call asks it, even while it does not answer.
 type UpstreamServer struct {
 	client redis.UniversalClient
+	prefix string
 	onMode func(mode redistier.Mode, cause error)
 
 	redis, fallback, late, failed, poolTimeouts, dialErrors, outages, unshared, trips, tripTime atomic.Uint64
@@ -31,12 +32,22 @@ type UpstreamServer struct {
 // degradedAfter is how many trips must fail one after another.
 const degradedAfter = 5
 
-func newUpstreamServer(client redis.UniversalClient, onMode func(redistier.Mode, error)) *UpstreamServer {
-	return &UpstreamServer{client: client, onMode: onMode, status: redistier.Status{Mode: redistier.ModeShared, Since: time.Now()}}
+func newUpstreamServer(client redis.UniversalClient, prefix string, onMode func(redistier.Mode, error)) *UpstreamServer {
+	return &UpstreamServer{client: client, prefix: prefix, onMode: onMode, status: redistier.Status{Mode: redistier.ModeShared, Since: time.Now()}}
 }
 
 // Mode returns the current mode; see Status.
 func (s *UpstreamServer) Mode() redistier.Mode { return s.Status().Mode }
+
+// Reach asks the server for a key that counts nothing, so that the first calls find a connection. It returns the client's error, or
+// that of the server.
+func (s *UpstreamServer) Reach(ctx context.Context) error {
+	err := s.client.Get(ctx, s.prefix+"_").Err()
+	if errors.Is(err, redis.Nil) {
+		return nil
+	}
+	return err
+}
 
 // Status returns the current mode, and when and why it began. The mode is degraded after five trips have failed one
 // after another, until a trip succeeds.

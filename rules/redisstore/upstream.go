@@ -59,10 +59,10 @@ func NewUpstream(client redis.UniversalClient, c UpstreamConfig) (*Upstream, err
 	case c.OnUnavailable != redistier.Open && c.OnUnavailable != redistier.Closed:
 		return nil, errors.New("redisstore: there is no local share of counts under upstream's names; want Open or Closed")
 	}
-	u := &Upstream{main: newUpstreamServer(client, c.OnMode), config: c, now: time.Now}
+	u := &Upstream{main: newUpstreamServer(client, c.Prefix, c.OnMode), config: c, now: time.Now}
 	u.perSecond = u.main
 	if c.PerSecond != nil {
-		u.perSecond = newUpstreamServer(c.PerSecond, c.OnMode)
+		u.perSecond = newUpstreamServer(c.PerSecond, c.Prefix, c.OnMode)
 	}
 	return u, nil
 }

@@ -10,14 +10,17 @@ import (
 	"time"
 )
 
-// defaultTimeout bounds the making of a connection if Config.Timeout is 0.
-const defaultTimeout = 5 * time.Second
+// defaultTimeout bounds the making of a connection if Config.Timeout is 0. A store's calls last for a second at least, so that they have the
+// error of a dial that takes as long; and a store that is there again is dialled as soon.
+const defaultTimeout = 900 * time.Millisecond
+
+func (c *Config) timeout() time.Duration { return cmp.Or(c.Timeout, defaultTimeout) }
 
 // dialer makes a client's connections. The client's own dialer would not end with the context of a call while it speaks TLS, and its
 // errors do not say TLS.
 func (c *Config) dialer(secure *tls.Config) func(ctx context.Context, network, addr string) (net.Conn, error) {
 	return func(ctx context.Context, network, addr string) (net.Conn, error) {
-		ctx, cancel := context.WithTimeout(ctx, cmp.Or(c.Timeout, defaultTimeout))
+		ctx, cancel := context.WithTimeout(ctx, c.timeout())
 		defer cancel()
 		conn, err := new(net.Dialer).DialContext(ctx, network, addr)
 		if err != nil || secure == nil {

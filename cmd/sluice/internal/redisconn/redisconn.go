@@ -47,8 +47,8 @@ type Config struct {
 	// SkipHostname accepts a server's certificate for any name, if it is signed.
 	SkipHostname bool
 
-	// PoolSize is connections to each server, 0 for as many as are needed. Timeout bounds the making of one; 0 is
-	// the client's default.
+	// PoolSize is connections to each server, 0 for as many as are needed. Timeout bounds the making of one; 0 means
+	// 900 ms.
 	PoolSize int
 	Timeout  time.Duration
 }
@@ -88,14 +88,14 @@ func (c *Config) Client() (redis.UniversalClient, error) {
 	first := list[0]
 	size := cmp.Or(c.PoolSize, defaultPool)
 	if kind == Single {
-		o := &redis.Options{Network: first.network, Addr: first.host, Dialer: c.dialer(config), DialerRetries: 1, TLSConfig: config, PoolSize: size, DialTimeout: c.Timeout, ContextTimeoutEnabled: true, MaxRetries: -1}
+		o := &redis.Options{Network: first.network, Addr: first.host, Dialer: c.dialer(config), DialerRetries: 1, TLSConfig: config, PoolSize: size, DialTimeout: c.timeout(), ContextTimeoutEnabled: true, MaxRetries: -1}
 		o.Username, o.Password = userAndPassword(c.Auth, first.auth)
 		if o.DB, err = first.database(); err != nil {
 			return nil, err
 		}
 		return redistier.NewClient(o)
 	}
-	o := &redis.UniversalOptions{Dialer: c.dialer(config), DialerRetries: 1, TLSConfig: config, PoolSize: size, DialTimeout: c.Timeout, ContextTimeoutEnabled: true, MaxRetries: -1, IsClusterMode: kind == Cluster, MasterName: first.master}
+	o := &redis.UniversalOptions{Dialer: c.dialer(config), DialerRetries: 1, TLSConfig: config, PoolSize: size, DialTimeout: c.timeout(), ContextTimeoutEnabled: true, MaxRetries: -1, IsClusterMode: kind == Cluster, MasterName: first.master}
 	for _, a := range list {
 		o.Addrs = append(append(o.Addrs, a.host), a.more...)
 	}

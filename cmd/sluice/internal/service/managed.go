@@ -9,8 +9,8 @@ import (
 	"github.com/sluice-go/sluice/rules"
 )
 
-// errStopped ends a start that waits for rules.
-var errStopped = errors.New("stopped before there were rules")
+// errStopped ends a start that waits for rules, or for the store.
+var errStopped = errors.New("stopped before the service had started")
 
 // managed is the rules of a management server.
 type managed struct {

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"os"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc"
@@ -41,6 +42,9 @@ type server struct {
 	ending   chan struct{} // closed when streams are to end
 	failed   chan error    // gets the error of a port that can no longer be served: it ends the service
 
+	reached    atomic.Bool // the store has answered once
+	unanswered string      // the last error of a first contact with the store; used by contacted only
+
 	clockMutex sync.Mutex
 	notices    notices // used by notice only
 	loads      loads
@@ -58,7 +62,8 @@ type Hooks struct {
 	Stop <-chan os.Signal
 	// Reload makes the service read the rules again.
 	Reload <-chan os.Signal
-	// Ready is called with the addresses, by the names of their flags, once the service is healthy.
+	// Ready is called with the addresses, by the names of their flags, once the service answers. It is healthy then, unless
+	// there are no rules, or the store has not answered, and it waits for these.
 	Ready func(map[string]net.Addr)
 }
 
@@ -94,6 +99,9 @@ func Run(c *Config, log *slog.Logger, h Hooks) error {
 		background.Go(func() { every(c.StateEvery, work, s.saveAgain) })
 	}
 	background.Go(func() { every(noticeEvery, work, s.notice) })
+	if s.store != nil {
+		background.Go(func() { s.contactLater(work) })
+	}
 	select {
 	case <-h.Stop:
 		err = s.drain(h.Stop)
@@ -112,7 +120,7 @@ func Run(c *Config, log *slog.Logger, h Hooks) error {
 	return err
 }
 
-// newServer loads the rules and the state, and opens no port yet. It may have to wait for rules; stop ends
+// newServer loads the rules and the state, asks the store, and opens no port yet. It may have to wait for rules; stop ends
 // that wait, with errStopped.
 func newServer(c *Config, log *slog.Logger, stop <-chan os.Signal) (s *server, err error) {
 	s = &server{config: c, log: log, clock: sluice.SystemClock(), ending: make(chan struct{}), failed: make(chan error, 8), made: make(chan struct{}), stopManaged: func() {}, health: rls.NewHealth()}
@@ -166,7 +174,7 @@ func newServer(c *Config, log *slog.Logger, stop <-chan os.Signal) (s *server, e
 		return s, err
 	}
 	close(s.made)
-	return s, nil
+	return s, s.contact(stop)
 }
 
 // updateHealth sets the health from the rules and the store, until the drain.

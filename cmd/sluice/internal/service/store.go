@@ -245,7 +245,6 @@ func (s *server) openStore() (_ *sharedStore, err error) {
 	if err := out.open(c, client, perSecond, s.config.MaxKeys, storeNews{s.storeMode, s.refundsUnknown}); err != nil {
 		return nil, fmt.Errorf("the store: %w", err)
 	}
-	s.log.Info("counts are shared", "servers", c.Redis.Servers(), "per second", c.PerSecond.Servers(), "keys", c.Keys, "on failure", c.OnFailure, "leases", c.Leases)
 	return out, nil
 }
 
@@ -315,6 +314,9 @@ func (s *server) refundsUnknown(cause error) {
 
 // storeHealthy reports whether the store lets the service be healthy.
 func (s *server) storeHealthy() bool {
+	if s.store != nil && s.config.Store.needsContact() && !s.reached.Load() {
+		return false
+	}
 	return !s.config.Store.Health || !slices.ContainsFunc(s.store.parts(), func(p storePart) bool { return p.Mode() != redistier.ModeShared })
 }
 

@@ -1,6 +1,8 @@
 package service
 
 import (
+	"context"
+
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/sluice-go/sluice/promsluice/promtier"
@@ -29,13 +31,17 @@ type storeCollector struct {
 type storePart interface {
 	promtier.Store
 	Status() redistier.Status
+	Reach(ctx context.Context) error
 }
+
+// partNames are the labels of the servers of a store, and their flags.
+var partNames = []string{"redis", "redis-per-second"}
 
 // newStoreCollector returns a collector, or nil without a store.
 func newStoreCollector(s *sharedStore) *storeCollector {
 	c := &storeCollector{tiers: promtier.New(), stores: map[string]storePart{}}
 	for i, r := range s.parts() {
-		c.stores[[]string{"redis", "redis-per-second"}[i]] = r
+		c.stores[partNames[i]] = r
 	}
 	for name, r := range c.stores {
 		if err := c.tiers.AddStore(name, r); err != nil {
