@@ -110,3 +110,37 @@ func TestCause(t *testing.T) {
 		require.Equal(t, c.becomes, tellsWhy(c.err), "%v", c.err)
 	}
 }
+
+// TestCause_Node: OnMode is told which primary of a cluster does not answer, of each.
+func TestCause_Node(t *testing.T) {
+	c := startCluster(t, anyServer(t).binary, 0)
+	client := redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{c.nodes[0].addr}})
+	defer client.Close()
+	causes := make(chan error, 100)
+	tier := newTier(t, newLimiter(t, client, Config{Limit: sluice.PerHour(1_000_000)}), TierConfig{OnMode: func(mode Mode, err error) {
+		if mode == ModeDegraded {
+			causes <- err
+		}
+	}})
+	await(t, "it knows the slots", func() bool {
+		_, _ = takeFrom(t, tier, "a", 1)
+		return tier.router.slots.Load() != nil
+	})
+	for _, node := range c.nodes[:2] {
+		require.NoError(t, stop(node))
+		defer func() { require.NoError(t, resume(node)) }()
+		var cause error
+		await(t, "it is given up", func() bool {
+			for i := range 20 {
+				_, _ = takeFrom(t, tier, fmt.Sprint("key", i), 1)
+			}
+			select {
+			case cause = <-causes:
+				return true
+			default:
+				return false
+			}
+		})
+		require.ErrorContains(t, cause, node.addr)
+	}
+}

@@ -192,3 +192,10 @@ func TestContact_RefusedLater(t *testing.T) {
 	defer server.Kill()
 	require.ErrorContains(t, r.ended(), "the store refuses this service: --redis: NOAUTH")
 }
+
+// TestContact_Sentinels: Sentinels that do not answer are named as such.
+func TestContact_Sentinels(t *testing.T) {
+	one, other := nobody(t).Addr, nobody(t).Addr
+	r := start(t, "--redis", "main,"+one+","+other, "--redis-type", "sentinel", "--rules", rulesFile(t, fourAYear))
+	require.Regexp(t, `the store has not answered yet.*servers="sentinel `+one+","+other+` of main".*entinel.*connection refused`, r.log.String())
+}
