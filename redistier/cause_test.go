@@ -83,6 +83,29 @@ func TestCause_Dial(t *testing.T) {
 	}
 }
 
+// TestCause_Answered: the call that makes those that have failed enough for an outage may itself have been answered.
+func TestCause_Answered(t *testing.T) {
+	causes := make(chan error, 1)
+	bubble(t, TierConfig{OnMode: func(mode Mode, err error) {
+		if mode == ModeDegraded {
+			causes <- err
+		}
+	}}, sluice.PerHour(100), func(t *testing.T, tier *Tier, _ *fakeRedis) {
+		l, now := tier.router.first, time.Now()
+		outcome := func(calls int, err error) {
+			l.mu.Lock()
+			defer l.mu.Unlock()
+			l.outcome(&group{request: tier.shared.request(tier.shared.plan.Load(), "a"), deadline: now, waiters: make([]*waiter, calls)}, err, now)
+		}
+		outcome(breakerCalls-1, errLate)
+		outcome(1, nil)
+		require.Equal(t, ModeDegraded, tier.Mode())
+		require.ErrorIs(t, tier.status().Cause, errLate)
+		time.Sleep(time.Second)
+	})
+	require.ErrorIs(t, <-causes, errLate)
+}
+
 // TestCause tells reasons from errors that say nothing of one.
 func TestCause(t *testing.T) {
 	dial := &net.OpError{Op: "dial", Err: errors.New("connection refused")}

@@ -39,6 +39,7 @@ type lane struct {
 	breaker breaker
 	pulse   *time.Timer // pending while the breaker is not closed
 	node    string      // the address of the primary, or empty
+	failure error       // of the last call that has failed
 	told    bool        // OnMode knows why the primary is not asked
 	lost    request     // the request that probes send
 	probes  int         // probes under way
@@ -254,11 +255,14 @@ func (l *lane) wait() {
 // outcome tells the breaker how a group has fared that is about to end. The caller holds mu.
 func (l *lane) outcome(g *group, err error, now time.Time) {
 	ok, closed := answers(err), l.breaker.state == breakerClosed
+	if !ok {
+		l.failure = err
+	}
 	if l.breaker.note(now, g.deadline.Add(-l.core.wait), max(len(g.waiters), 1), ok) {
 		l.opened(&g.request)
 		if closed {
-			l.told = tellsWhy(err)
-			l.core.turn(+1, l.of(err))
+			l.told = tellsWhy(l.failure) // err is nil if this is the call that makes the others enough
+			l.core.turn(+1, l.of(l.failure))
 		}
 	}
 	if !ok {

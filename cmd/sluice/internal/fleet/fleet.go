@@ -119,10 +119,17 @@ func (s *Service) Stop() error {
 // Reload makes the service read its rules again.
 func (s *Service) Reload() { _ = s.cmd.Process.Signal(syscall.SIGHUP) }
 
-// modes counts how often the service has lost its store, and found it again.
+// modes counts how often the service has lost its store, and found it again. Of an outage there can be several lines.
 func (s *Service) modes() (lost, found int) {
-	log := s.log.String()
-	return strings.Count(log, `msg="the store does not answer"`), strings.Count(log, `msg="the store answers again"`)
+	for line := range strings.Lines(s.log.String()) {
+		switch {
+		case lost == found && strings.Contains(line, `msg="the store does not answer"`):
+			lost++
+		case lost > found && strings.Contains(line, `msg="the store answers again"`):
+			found++
+		}
+	}
+	return lost, found
 }
 
 // Get returns a page of the service, of metrics or debug.
