@@ -31,6 +31,7 @@ type server struct {
 	watcher  *rules.Watcher
 	engine   *rules.Engine
 	store    *sharedStore // nil if counts are in memory
+	state    *stateFile   // nil without --state
 	service  *rls.Service
 	checker  *checker
 	live     *live
@@ -81,6 +82,7 @@ func Run(c *Config, log *slog.Logger, h Hooks) error {
 	addresses, err := s.listen()
 	if err != nil {
 		s.close()
+		s.state.close()
 		return errors.Join(err, s.store.close())
 	}
 	s.updateHealth()
@@ -114,6 +116,7 @@ func Run(c *Config, log *slog.Logger, h Hooks) error {
 	if c.State != "" {
 		err = errors.Join(err, s.save())
 	}
+	s.state.close()
 	if e := s.store.close(); e != nil {
 		s.log.Warn("the store was not told all, or was not reached, at the end", "error", e)
 	}
@@ -128,6 +131,7 @@ func newServer(c *Config, log *slog.Logger, stop <-chan os.Signal) (s *server, e
 		if err != nil {
 			s.stopManaged()
 			_ = s.store.close()
+			s.state.close()
 		}
 	}()
 	if c.ManualClock {

@@ -1,0 +1,43 @@
+//go:build darwin || dragonfly || freebsd || linux || netbsd || openbsd
+
+package service
+
+import (
+	"errors"
+	"os"
+	"syscall"
+)
+
+// lockFile opens a file that no other process has locked, and locks it, for as long as it is open. errLocked means that another
+// has.
+func lockFile(name string) (*os.File, error) {
+	for {
+		f, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE|syscall.O_NOFOLLOW, 0o600)
+		if err != nil {
+			return nil, err
+		}
+		if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+			_ = f.Close()
+			if errors.Is(err, syscall.EWOULDBLOCK) {
+				return nil, errLocked
+			}
+			return nil, &os.PathError{Op: "flock", Path: name, Err: err}
+		}
+		if sameFile(f, name) {
+			return f, nil
+		}
+		_ = f.Close() // the process that had it has removed it meanwhile
+	}
+}
+
+func sameFile(f *os.File, name string) bool {
+	a, err := f.Stat()
+	b, e := os.Lstat(name)
+	return err == nil && e == nil && os.SameFile(a, b)
+}
+
+// unlockFile removes the file first: whoever waits for no lock finds none.
+func unlockFile(f *os.File) {
+	_ = os.Remove(f.Name())
+	_ = f.Close()
+}
