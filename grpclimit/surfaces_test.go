@@ -40,8 +40,8 @@ func surfaceConfig(s *surfaces.Setup) (c grpclimit.Config) {
 // cannotOverGRPC are the rows that no server of gRPC runs.
 func cannotOverGRPC(more map[string]string) map[string]string {
 	cannot := map[string]string{
-		"error that nobody answers":                     "gRPC answers every error",
-		"client gone, and an error that nobody answers": "gRPC answers every error",
+		"error that nobody answers":                    "gRPC answers every error",
+		"client gone and an error that nobody answers": "gRPC answers every error",
 		"hijacked":                    "no connection can be taken over",
 		"streaming after the handler": "a call ends with its handler",
 		"timeout":                     "nobody gives up on a handler",

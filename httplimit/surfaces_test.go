@@ -24,9 +24,9 @@ func TestSurface(t *testing.T) {
 			return surfaces.Door{Call: surfaces.CallHTTP(t, s, url)}, nil
 		},
 		Cannot: surfaces.HTTPCannot(map[string]string{
-			"error that nobody answers":                     "handlers of net/http return none",
-			"client gone, and an error that nobody answers": "handlers of net/http return none",
-			"streaming after the handler":                   "a response ends with its handler, unless that has hijacked the connection",
+			"error that nobody answers":                    "handlers of net/http return none",
+			"client gone and an error that nobody answers": "handlers of net/http return none",
+			"streaming after the handler":                  "a response ends with its handler, unless that has hijacked the connection",
 		}),
 	}.Test(t)
 }

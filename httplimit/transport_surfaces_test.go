@@ -47,8 +47,8 @@ func openTransport(t *testing.T, s *surfaces.Setup, c httplimit.TransportConfig)
 // cannotByTransport are the rows that no Transport runs.
 func cannotByTransport(more map[string]string) map[string]string {
 	cannot := map[string]string{
-		"error that nobody answers":                     "what handlers return is the server's",
-		"client gone, and an error that nobody answers": "what handlers return is the server's",
+		"error that nobody answers":                    "what handlers return is the server's",
+		"client gone and an error that nobody answers": "what handlers return is the server's",
 		"timeout":                     "nobody gives up on a handler but the client: see \"client gone\"",
 		"settled: ":                   "there is no Settle",
 		"panics in Settle":            "there is none",

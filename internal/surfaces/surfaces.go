@@ -26,6 +26,9 @@ type Surface struct {
 	// surface that does. Rows then go without such a policy.
 	Refuses string
 
+	// Each is set for a surface whose policies each count by themselves the calls that another one denies.
+	Each bool
+
 	// One is set for a surface that takes one policy only.
 	One bool
 

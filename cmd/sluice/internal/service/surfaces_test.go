@@ -1,0 +1,62 @@
+package service
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-go/sluice/internal/surfaces"
+	"github.com/sluice-go/sluice/rules"
+)
+
+// TestSurface_Check: a proxy asks /check/d for each request, and passes on what may pass.
+func TestSurface_Check(t *testing.T) {
+	surfaces.Surface{
+		Open: func(t *testing.T, s *surfaces.Setup) (surfaces.Door, error) {
+			server, _ := still(t, surfaces.RuleFile(s.Policies))
+			s.Clock = server.manual
+			public := server.public()
+			proxy := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+				answer, question := httptest.NewRecorder(), httptest.NewRequest("GET", "/check/d", nil)
+				public.ServeHTTP(answer, question)
+				if answer.Code == http.StatusNoContent {
+					if surfaces.ServeHTTP(s, w) != nil {
+						w.WriteHeader(http.StatusInternalServerError)
+					}
+					return
+				}
+				w.Header().Set("Retry-After", answer.Header().Get("Retry-After"))
+				w.WriteHeader(answer.Code)
+			})
+			url := surfaces.Listen(t, surfaces.Around(s, surfaces.TimeoutHandler(s, proxy)))
+			return surfaces.Door{Call: surfaces.CallHTTP(t, s, url), Remaining: func(p *surfaces.Policy) int { return remainingOf(t, server, p) }}, nil
+		},
+		Cannot: map[string]string{
+			"error that nobody answers":                    "a proxy answers errors",
+			"client gone and an error that nobody answers": "a proxy answers errors",
+			"streaming after the handler":                  "a proxy's request ends with its response",
+			"shadow whose Key fails":                       "there are no functions",
+			"Key fails":                                    "there are no functions",
+			"settled: ":                                    "there are no functions",
+			"panics in ":                                   "there are no functions",
+			"algorithm token-interval":                     "rules have no such algorithm",
+			"algorithm fixed-first-charge":                 "rules have no such algorithm",
+		},
+		Each:    true,
+		Refuses: "/hold",
+		Failing: []string{"in-flight or a clear refusal", "algorithm in-flight", "outlasts the lease", "shadow in flight"},
+	}.Test(t)
+}
+
+// remainingOf is what a look says remains to a rule of the client of httptest.NewRequest.
+func remainingOf(t *testing.T, s *server, p *surfaces.Policy) int {
+	var none uint64
+	var resp rules.Response
+	req := rules.Request{Domain: "d", Descriptors: []rules.Descriptor{{
+		Entries: []rules.Entry{{Key: p.Name, Value: p.Name}, {Key: "remote_address", Value: "192.0.2.1"}}, Hits: &none,
+	}}}
+	require.NoError(t, s.engine.Decide(&req, &resp))
+	return int(resp.Statuses[0].Remaining)
+}

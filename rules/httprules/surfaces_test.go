@@ -1,0 +1,73 @@
+package httprules
+
+import (
+	"net/http"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-go/sluice/httplimit"
+	"github.com/sluice-go/sluice/internal/surfaces"
+	"github.com/sluice-go/sluice/rules"
+)
+
+func TestSurface(t *testing.T) {
+	surfaces.Surface{
+		Open: func(t *testing.T, s *surfaces.Setup) (surfaces.Door, error) {
+			engine, err := rules.New(load(t, surfaces.RuleFile(s.Policies)), rules.Config{Clock: s.Clock})
+			require.NoError(t, err)
+			c := Config{Engine: engine, Domain: "d", Client: func(*http.Request) (string, error) {
+				if err := s.Called("Client"); err != nil {
+					return "", err
+				}
+				return s.Policies[len(s.Policies)-1].Key() // of all rules
+			}}
+			if s.Functions["OnDenied"] {
+				c.OnDenied = func(http.ResponseWriter, *http.Request, httplimit.Decision) { _ = s.Called("OnDenied") }
+			}
+			if s.Functions["OnDecision"] {
+				c.OnDecision = func(http.ResponseWriter, *http.Request, *rules.Response) { _ = s.Called("OnDecision") }
+			}
+			limit, err := New(c)
+			if err != nil {
+				return surfaces.Door{}, err
+			}
+			handler := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+				if surfaces.ServeHTTP(s, w) != nil {
+					w.WriteHeader(http.StatusInternalServerError)
+				}
+			})
+			url := surfaces.Listen(t, surfaces.Around(s, limit(surfaces.TimeoutHandler(s, handler))))
+			return surfaces.Door{Call: surfaces.CallHTTP(t, s, url), Remaining: func(p *surfaces.Policy) int { return remaining(t, engine, p) }}, nil
+		},
+		Cannot: map[string]string{
+			"error that nobody answers":                    "handlers of net/http return none",
+			"client gone and an error that nobody answers": "handlers of net/http return none",
+			"streaming after the handler":                  "a response ends with its handler, unless that has hijacked the connection",
+			"shadow whose Key fails":                       "a client is that of all rules",
+			"settled: ":                                    "there is no Settle",
+			"panics in Settle":                             "there is none",
+			"panics in Cost":                               "there is none",
+			"panics in Limit":                              "there is none",
+			"panics in Skip":                               "there is none",
+			"panics in Charges":                            "there are none",
+			"panics in PartitionKey":                       "there is none",
+			"algorithm token-interval":                     "rules have no such algorithm",
+			"algorithm fixed-first-charge":                 "rules have no such algorithm",
+		},
+		Each:    true,
+		Refuses: "httplimit.New",
+		Failing: []string{"in-flight or a clear refusal", "algorithm in-flight", "outlasts the lease", "shadow in flight"},
+	}.Test(t)
+}
+
+// remaining is what a look says remains to a rule.
+func remaining(t *testing.T, engine *rules.Engine, p *surfaces.Policy) int {
+	var none uint64
+	var resp rules.Response
+	req := rules.Request{Domain: "d", Descriptors: []rules.Descriptor{{
+		Entries: []rules.Entry{{Key: p.Name, Value: p.Name}, {Key: "remote_address", Value: surfaces.Key}}, Hits: &none,
+	}}}
+	require.NoError(t, engine.Decide(&req, &resp))
+	return int(resp.Statuses[0].Remaining)
+}
