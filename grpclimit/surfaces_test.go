@@ -32,7 +32,7 @@ func surfaceConfig(s *surfaces.Setup) (c grpclimit.Config) {
 		c.OnDecision = func(context.Context, grpclimit.Call, grpclimit.Decision) { _ = s.Called("OnDecision") }
 	}
 	if s.Functions["Settle"] {
-		c.Settle = func(context.Context, grpclimit.Call, codes.Code) int { _ = s.Called("Settle"); return -1 }
+		c.Settle = func(context.Context, grpclimit.Call, codes.Code) int { _ = s.Called("Settle"); return s.Final }
 	}
 	return c
 }

@@ -54,7 +54,7 @@ func HTTPConfig(s *Setup) (c httplimit.Config) {
 		c.OnDenied = func(http.ResponseWriter, *http.Request, httplimit.Decision) { _ = s.Called("OnDenied") }
 	}
 	if s.Functions["Settle"] {
-		c.Settle = func(*http.Request, int) int { _ = s.Called("Settle"); return -1 }
+		c.Settle = func(*http.Request, int) int { _ = s.Called("Settle"); return s.Final }
 	}
 	return c
 }

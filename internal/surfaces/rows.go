@@ -25,6 +25,8 @@ var rows = func() (all []row) {
 	all = append(all, row{"in-flight or a clear refusal", refuses})
 	for _, e := range ends {
 		all = append(all, row{e.name, e.run})
+		e.settles = true
+		all = append(all, row{settled + e.name, e.run})
 	}
 	for _, f := range functions {
 		all = append(all, row{"panics in " + f.name, f.run})
@@ -81,6 +83,7 @@ type ending struct {
 	gone    bool // the client has, while the handler runs
 	lingers bool // beyond the handler's end, until Handler.Closing
 	inside  bool // it lingers in the handler
+	settles bool // for nothing, as far as somebody answers
 }
 
 // run has few calls at once run, more of them denied, and many come one after another. What they take of a rate is as
@@ -88,6 +91,8 @@ type ending struct {
 func (e ending) run(r *run) {
 	r.clock()
 	r.setup.TimesOut = e.end == TimesOut
+	r.setup.Functions = map[string]bool{"Settle": e.settles}
+	r.setup.Final = 0
 	all, atOnce := r.rate("all", plenty), r.atOnce()
 	policies := []*Policy{all, atOnce}
 	switch {
@@ -110,9 +115,16 @@ func (e ending) run(r *run) {
 		r.remains(few, atOnce)
 	}
 	r.fresh(atOnce)
-	ran := few + 2*few + 1 + few
+	const ran, fresh = few + 2*few + 1 + few, few
 	r.ran(ran)
-	r.remains(plenty-ran, all)
+	switch {
+	case !e.settles:
+		r.remains(plenty-ran, all)
+	case e.end == Unanswered:
+		r.remains(plenty-ran+fresh, all)
+	default:
+		r.remains(plenty, all)
+	}
 }
 
 // finish has calls end that are held. As long as they linger, the next is denied.
@@ -166,6 +178,9 @@ func (r *run) fresh(atOnce *Policy) {
 	r.remains(few, atOnce)
 }
 
+// asCharged is what a Settle returns that changes nothing.
+const asCharged = -1
+
 // functions are those of a user that a surface calls.
 var functions = []function{
 	{name: "Key"}, {name: "Cost"}, {name: "Limit"}, {name: "Skip"}, {name: "Charges"}, {name: "Client"},
@@ -185,6 +200,7 @@ func (f function) run(r *run) {
 	r.clock()
 	const times = 2*few + 1
 	r.setup.Functions = map[string]bool{f.name: true, "Settle": f.settles || f.after}
+	r.setup.Final = asCharged
 	all, atOnce := r.rate("all", plenty), r.atOnce()
 	last := atOnce
 	if !r.inFlight() {

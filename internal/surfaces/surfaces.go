@@ -64,6 +64,9 @@ type Setup struct {
 	// Functions are the user's functions that are set besides Key, by the names of their fields. Each calls Called.
 	Functions map[string]bool
 
+	// Final is what a Settle returns.
+	Final int
+
 	// TimesOut says that there is somebody behind the limit who gives up on a handler that ends with TimesOut.
 	TimesOut bool
 
