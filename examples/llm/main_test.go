@@ -8,10 +8,13 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-go/sluice"
 )
 
 // TestLoad_StaysWithinTheLimits: whoever dies, no key uses more than its limit, and no stream stays open.
@@ -91,4 +94,24 @@ func TestProxy_RefusesWhatItCannotLimit(t *testing.T) {
 	require.Equal(t, http.StatusBadGateway, w.Code)
 	require.Equal(t, 1000, p.tokens.Peek("k", 0).Remaining, "a call that has not been made costs nothing")
 	require.Equal(t, 5, p.streams.Peek("k", 0).Remaining)
+}
+
+// TestKeepPlace: a stream that is open for ten minutes is one of the five at once all the time.
+func TestKeepPlace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newProxy("")
+		var receipts [1]*sluice.Reservation
+		sluice.TakeAllReceipts(receipts[:], nil, sluice.Charge{Key: p.streams.Key("k"), Cost: 1})
+		giveBack := keepPlace(receipts[0], p.streams.Key("k").Limit().Period/3)
+		for range 600 {
+			time.Sleep(time.Second)
+			if left := p.streams.Peek("k", 0).Remaining; left != 4 {
+				t.Fatalf("%d places are left beside one stream; want 4", left)
+			}
+		}
+		giveBack()
+		if left := p.streams.Peek("k", 0).Remaining; left != 5 {
+			t.Errorf("%d places are left; want 5", left)
+		}
+	})
 }

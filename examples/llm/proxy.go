@@ -63,13 +63,35 @@ func (p *proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	s := &stream{held: prompt + step, prompt: prompt, tokens: receipts[1]}
-	defer receipts[2].Cancel() // the stream has ended
+	defer keepPlace(receipts[2], p.streams.Key(key).Limit().Period/3)()
 	defer func() {
 		receipts[1].Settle(s.used())
 		p.count.settle(key, s)
 	}()
 	if err := s.pass(w, r, p, key, body); err != nil && r.Context().Err() == nil {
 		log.Printf("stream of %s: %v", key, err)
+	}
+}
+
+// keepPlace renews the place of a stream, which would lapse after the limit's Period, until it is given back.
+func keepPlace(place *sluice.Reservation, every time.Duration) (giveBack func()) {
+	ended, ticker := make(chan struct{}), time.NewTicker(every)
+	go func() {
+		for {
+			select {
+			case <-ended:
+				return
+			case <-ticker.C:
+				if place.Renew() != nil {
+					log.Print("a stream has lost its place: its key was reset or blocked")
+				}
+			}
+		}
+	}()
+	return func() {
+		ticker.Stop()
+		close(ended)
+		place.Cancel()
 	}
 }
 
