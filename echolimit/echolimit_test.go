@@ -7,7 +7,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"testing"
-	"time"
 
 	"github.com/labstack/echo/v5"
 	"github.com/labstack/echo/v5/middleware"
@@ -75,34 +74,6 @@ func newServer(t *testing.T, fail echo.HandlerFunc, middlewares ...echo.Middlewa
 // holds is echo's own, and holds a status back until the body is known to be short.
 var holds = middleware.GzipWithConfig(middleware.GzipConfig{MinLength: 1000})
 
-// streams sends lines until nobody reads them.
-func streams(c *echo.Context) error {
-	for line := "begun\n"; ; line = "more\n" {
-		_, err := io.WriteString(c.Response(), line)
-		if err == nil {
-			err = http.NewResponseController(c.Response()).Flush()
-		}
-		select {
-		case <-c.Request().Context().Done():
-			return nil
-		case <-time.After(10 * time.Millisecond):
-		}
-		if err != nil {
-			return nil
-		}
-	}
-}
-
-func takesOver(c *echo.Context) error {
-	conn, _, err := c.Response().(http.Hijacker).Hijack()
-	if err != nil {
-		return err
-	}
-	_, err = io.WriteString(conn, logins.SwitchesProtocols)
-	go logins.Echo(conn)
-	return err
-}
-
 func TestEcho(t *testing.T) {
 	logins.Framework[echo.HandlerFunc, echo.MiddlewareFunc]{
 		New: echolimit.New, Serve: newServer, Failures: failures,
@@ -115,7 +86,7 @@ func TestEcho(t *testing.T) {
 				return nil
 			}
 		},
-		TakesOver: takesOver, Streams: streams, Pattern: "/login",
+		Pattern:    "/login",
 		Unanswered: logins.Failure[echo.HandlerFunc]{Fail: func(*echo.Context) error { return io.EOF }, Status: http.StatusOK},
 		Swallows: []echo.MiddlewareFunc{func(next echo.HandlerFunc) echo.HandlerFunc {
 			return func(c *echo.Context) error { _ = next(c); return nil }

@@ -12,8 +12,13 @@ import (
 	"github.com/sluice-go/sluice/internal/surfaces"
 )
 
-func TestSurface(t *testing.T) {
-	surfaces.Surface{
+func TestSurface(t *testing.T) { surface().Test(t) }
+
+func TestSurface_BehindGzip(t *testing.T) { surface(holds).Test(t) }
+
+// surface is the middleware, behind others.
+func surface(outer ...echo.MiddlewareFunc) surfaces.Surface {
+	return surfaces.Surface{
 		Open: func(t *testing.T, s *surfaces.Setup) (surfaces.Door, error) {
 			limit, err := echov4limit.New(surfaces.HTTPConfig(s))
 			if err != nil {
@@ -27,7 +32,7 @@ func TestSurface(t *testing.T) {
 					answer(err, c)
 				}
 			}
-			e.Use(middleware.Recover(), limit)
+			e.Use(append(outer, middleware.Recover(), limit)...)
 			e.GET("/", func(c echo.Context) error { return surfaces.ServeHTTP(s, c.Response()) })
 			url := surfaces.Listen(t, surfaces.Around(s, e))
 			return surfaces.Door{Call: surfaces.CallHTTP(t, s, url)}, nil
@@ -36,5 +41,5 @@ func TestSurface(t *testing.T) {
 			"streaming after the handler": "a response ends with its handler, unless that has hijacked the connection",
 			"timeout":                     "echo's middlewares with timeouts end the context and wait for the handler",
 		}),
-	}.Test(t)
+	}
 }

@@ -6,7 +6,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"testing"
-	"time"
 
 	"github.com/gin-gonic/gin"
 	"github.com/stretchr/testify/assert"
@@ -70,32 +69,6 @@ func newServer(t *testing.T, refuse gin.HandlerFunc, middlewares ...gin.HandlerF
 	return srv.URL + "/"
 }
 
-// streams sends lines until nobody reads them.
-func streams(c *gin.Context) {
-	line := "begun\n"
-	c.Stream(func(w io.Writer) bool {
-		_, err := io.WriteString(w, line)
-		line = "more\n"
-		c.Writer.Flush()
-		select {
-		case <-c.Request.Context().Done():
-			return false
-		case <-time.After(10 * time.Millisecond):
-			return err == nil
-		}
-	})
-}
-
-func takesOver(c *gin.Context) {
-	conn, _, err := c.Writer.Hijack()
-	if err != nil {
-		_ = c.AbortWithError(500, err)
-		return
-	}
-	_, _ = io.WriteString(conn, logins.SwitchesProtocols)
-	go logins.Echo(conn)
-}
-
 func TestGin(t *testing.T) {
 	logins.Framework[gin.HandlerFunc, gin.HandlerFunc]{
 		New: ginlimit.New, Serve: newServer, Failures: refusals,
@@ -107,7 +80,7 @@ func TestGin(t *testing.T) {
 				<-c.Request.Context().Done()
 			}
 		},
-		TakesOver: takesOver, Streams: streams, Pattern: "/",
+		Pattern:    "/",
 		Unanswered: logins.Failure[gin.HandlerFunc]{Fail: func(c *gin.Context) { _ = c.Error(io.EOF) }, Status: http.StatusOK},
 	}.Test(t)
 }

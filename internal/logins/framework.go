@@ -29,10 +29,6 @@ type Framework[H, M any] struct {
 	Silent H
 	// Waits closes begun, and says nothing once the client has gone; nil if the framework does not tell.
 	Waits func(begun chan<- struct{}) H
-	// TakesOver takes the connection over, says SwitchesProtocols and has Echo go on with it, beyond its return if it can.
-	TakesOver H
-	// Streams sends a line, "begun", and others until nobody reads them, beyond its return if it can.
-	Streams H
 	// Pattern is what ByPattern finds at the login.
 	Pattern string
 	// Unanswered is an error that nobody answers, within Swallows; the zero value if there is no such thing.
@@ -63,7 +59,6 @@ func (f Framework[H, M]) Test(t *testing.T) {
 	t.Run("AClientThatHasGone", f.gone)
 	t.Run("AnErrorThatNobodyAnswers", f.unanswered)
 	t.Run("AtOnceUntilTheEnd", f.ends)
-	t.Run("AtOnceBeyondTheHandler", f.goOn)
 	t.Run("ByPattern", f.patterns)
 	t.Run("NewRefusesWhatHttplimitRefuses", f.refuses)
 }

@@ -82,7 +82,11 @@ func ServeHTTP(s *Setup, w http.ResponseWriter) error {
 	case Panics:
 		panic(Panic)
 	case Hijacks:
-		conn, _, err := http.NewResponseController(w).Hijack()
+		hijack := http.NewResponseController(w).Hijack
+		if h, ok := w.(http.Hijacker); ok && s.Handler.ran.Load()%2 == 0 { // the two ways that there are
+			hijack = h.Hijack
+		}
+		conn, _, err := hijack()
 		if err != nil {
 			return err
 		}
