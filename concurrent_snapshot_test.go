@@ -257,7 +257,7 @@ func spentLimiter(t *testing.T, c Config) (*Limiter, Config, []Key) {
 func requireSpent(t *testing.T, l *Limiter, keys []Key) {
 	t.Helper()
 	for _, k := range keys {
-		d := l.KeyHash(k.id).Peek(0)
+		d := l.KeyHash(hashOf(k)).Peek(0)
 		require.Equal(t, 7, d.Limit-d.Remaining)
 	}
 }
@@ -307,10 +307,10 @@ func TestRestore_HoldsNothingWhileItReads(t *testing.T) {
 			} else {
 				require.NoError(t, other.Restore(r))
 				require.Greater(t, calls, 2)
-				require.Equal(t, limit, other.KeyHash(keys[2].id).Limit())
+				require.Equal(t, limit, other.KeyHash(hashOf(keys[2])).Limit())
 			}
 			requireSpent(t, other, keys)
-			require.Equal(t, 3000, other.KeyHash(keys[0].id).Limit().Rate, "the limit that was set meanwhile")
+			require.Equal(t, 3000, other.KeyHash(hashOf(keys[0])).Limit().Rate, "the limit that was set meanwhile")
 		}
 	})
 }

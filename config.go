@@ -184,8 +184,9 @@ const (
 	// HashSeeded hashes with a random seed of this limiter, so that strangers cannot
 	// find keys that collide, crowd one shard, or share another key's budget.
 	HashSeeded Hash = iota
-	// HashStable is xxHash64: the same id in every process and run. It is for keys
-	// that strangers cannot choose; else strangers can find keys that share a budget. To use
+	// HashStable is xxHash64: the same hash in every process and run. It is for keys
+	// that strangers cannot choose; else strangers can find keys that share a budget. (They cannot crowd a
+	// shard: the place of a hash is a secret of this limiter.) To use
 	// Snapshot with keys that strangers choose, use an HMAC of the key, by a secret, as the key.
 	HashStable
 )

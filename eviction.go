@@ -355,7 +355,7 @@ func (p *policy) rankOf(of *policy, e state, now int64) uint64 {
 
 // surveyLocked returns how many entries of a table are idle at now and the ranks of live entries. If
 // the table is all of a shard, or a sample meets few, it looks at all entries, else at the sample. (The
-// sample is random, since under the stable hash strangers can choose the places of their keys.)
+// sample is random, since strangers may choose the places of their keys, by what a caller gives to KeyHash.)
 func (st *store) surveyLocked(s *shard, t *table, now int64) (idle int, ranks []uint64) {
 	look := func(p *policy, e state) {
 		if p.idleBy(e, now) {

@@ -201,11 +201,11 @@ func (l *Limiter) KeyAddr(a netip.Addr) Key {
 	return k
 }
 
-// KeyHash returns the handle of an id that the caller has hashed. Its high bits
+// KeyHash returns the handle of an id that the caller has hashed. With HashSeeded its high bits
 // pick the shard and its low bits the place in the shard, so all 64 must be well
 // mixed; 0 is replaced by another id. With HashStable, KeyHash of the xxHash64 of
 // s is Key(s).
-func (l *Limiter) KeyHash(h uint64) Key { return l.made().key(keyid.Of(h)) }
+func (l *Limiter) KeyHash(h uint64) Key { return l.made().key(l.hash.ID(h)) }
 
 // Config returns the current configuration: with defaults filled in, and with the limit
 // that SetLimit has set. Shards stays 0 if it was 0. New accepts this Config, except while SetLimit

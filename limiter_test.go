@@ -294,6 +294,7 @@ func TestLimiter_NotMadeByNew(t *testing.T) {
 			"Key.SetLimit":   func() { _ = k.SetLimit(PerSecond(1)) },
 			"Key.ClearLimit": func() { k.ClearLimit() },
 			"Key.Limit":      func() { k.Limit() },
+			"Key.Limiter":    func() { k.Limiter() },
 			"Key.WithLimit":  func() { _, _ = k.WithLimit(PerSecond(1)) },
 		}
 		for of, prefix := range map[reflect.Type]string{reflect.TypeFor[*Limiter](): "", reflect.TypeFor[Key](): "Key."} {

@@ -93,6 +93,9 @@ func slotsOf(l *Limiter) (n int) {
 	return n
 }
 
+// hashOf returns the hash by which other limiters of HashStable know k.
+func hashOf(k Key) uint64 { return k.lim.hash.Hash(k.id) }
+
 // slotOf returns the slot of k in its table, or nil.
 func slotOf(k Key) *slot {
 	e, _ := k.lim.tableOf(k.id).lookup(k.id)

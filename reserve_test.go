@@ -293,7 +293,7 @@ func TestReserve_UnlimitedHasItNoLonger(t *testing.T) {
 func TestReserve_AfterTheLastTick(t *testing.T) {
 	for _, a := range bucketAlgorithms {
 		c := Config{Algorithm: a, Limit: Per(1, 1<<62), Hash: HashStable, Clock: NewManualClock(start), TTL: math.MaxInt64}
-		l := restoredFrom(t, c, hostile(t, c, reserved))
+		l := restoredFrom(t, c, hostile(t, c, reserved-1))
 		k, b := l.KeyHash(1), l.policyOf(0).bucket()
 		s, _ := b.turns()
 		require.Equal(t, s.most, b.full(wordOf(l, k.id)), "%v", a)

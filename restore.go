@@ -162,7 +162,7 @@ func (in *snapshotReader) section(h snapfile.Header) (s section, err error) {
 		if err != nil || !ok {
 			return s, err
 		}
-		e := restored{id, state{word: word}}
+		e := restored{in.lim.hash.ID(id), state{word: word}}
 		if id != 0 && word == elsewhere && s.kept {
 			e.word = 0 // no state, and so no tail
 			s.entries = append(s.entries, e)

@@ -79,6 +79,28 @@ func TestShard_KeysSpreadOverShards(t *testing.T) {
 	}
 }
 
+// TestShard_NobodyChoosesPlaces: strangers who know the stable hash find keys whose hashes lie in one shard, and at one
+// place of a table. They fill no shard, and make no probe longer.
+func TestShard_NobodyChoosesPlaces(t *testing.T) {
+	if crowded() || splits() {
+		return // one long probe, or small tables
+	}
+	const keys = 30_000
+	l, _ := newFrozen(t, Config{Limit: PerHour(1), Hash: HashStable, MaxKeys: 1 << 18, Shards: 64})
+	for i := range uint64(keys) {
+		require.True(t, l.KeyHash(0xabcd<<48|i<<32|0x12345678).Allow())
+	}
+	require.Equal(t, keys, l.Len())
+	require.Zero(t, l.Stats().Evicted)
+	probes := 0
+	for _, tab := range tablesOf(l) {
+		for i, id := range tab.occupied {
+			probes += int((i + uint64(len(tab.slots)) - tab.home(id)) % uint64(len(tab.slots)))
+		}
+	}
+	require.Less(t, probes, 4*keys, "slots that all lookups pass")
+}
+
 // TestShard_FarTables: slots that are not in the cache are fetched ahead, on a clock that has to be
 // called, and no decision depends on it.
 func TestShard_FarTables(t *testing.T) {

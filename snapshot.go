@@ -142,18 +142,19 @@ func (all *copies) put(of copiesOf, more ...*copied) {
 //
 // It takes no lock if the shard has never had a cell. Then each key that is tracked all the time is
 // in the table, unless its word has moved.
-func (st *store) copyKeys(first uint64, c *copied, all *copies) (last uint64) {
+func (l *Limiter) copyKeys(first uint64, c *copied, all *copies) (last uint64) {
+	st, hash := &l.store, l.hash.Hash
 	s, t := st.shardOf(first), st.tableOf(first)
 	_, last = covers(first, t.depth)
-	if s.cells.Load() == nil && c.copyTable(t, first, last, max(st.clock.Now(), 0)) && s.cells.Load() == nil {
+	if s.cells.Load() == nil && c.copyTable(t, first, last, hash, max(st.clock.Now(), 0)) && s.cells.Load() == nil {
 		return last
 	}
 	var part copies
 	last = st.underLock(first, st.partDepth, func(from, to uint64) {
 		now := max(st.clock.Now(), 0)
-		c.copyTable(st.tableOf(from), from, to, now)
+		c.copyTable(st.tableOf(from), from, to, hash, now)
 		s.cellsIn(from, to, func(one *cell) {
-			keys, id := part.get(one.kept, one.policy), one.id.Load()
+			keys, id := part.get(one.kept, one.policy), hash(one.id.Load())
 			if live, _ := keys.copy(&one.slot, id, one.tail, now); !live && one.kept != nil {
 				keys.Add(id, elsewhere, nil)
 			}
@@ -167,22 +168,22 @@ func (st *store) copyKeys(first uint64, c *copied, all *copies) (last uint64) {
 
 // copyTable makes c the live entries of a table, for the ids from first to last. It fails if the table is
 // being replaced.
-func (c *copied) copyTable(t *table, first, last uint64, now int64) (ok bool) {
+func (c *copied) copyTable(t *table, first, last uint64, hash func(id uint64) uint64, now int64) (ok bool) {
 	*c = copied{t.policy, snapfile.Entries{Bytes: c.Bytes[:0]}}
 	for i, id := range t.occupied {
 		e := &t.slots[i]
 		if id < first || id > last || e.word.Load() == elsewhere {
 			continue
 		}
-		if _, ok := c.copy(e, id, t.tail(i), now); !ok && e.word.Load() == moved {
+		if _, ok := c.copy(e, hash(id), t.tail(i), now); !ok && e.word.Load() == moved {
 			return false
 		}
 	}
 	return true
 }
 
-// copy adds the key of a slot, unless it is idle. It fails if the word is moved or elsewhere.
-func (c *copied) copy(e *slot, id uint64, tail []atomic.Uint64, now int64) (live, ok bool) {
+// copy adds the key of a slot, with the hash of its id, unless it is idle. It fails if the word is moved or elsewhere.
+func (c *copied) copy(e *slot, hash uint64, tail []atomic.Uint64, now int64) (live, ok bool) {
 	key := state{tail: tail}
 	c.Bytes = slices.Grow(c.Bytes, snapfile.Size(len(tail))) // calls for the key wait while its word is locked
 	if c.policy.wide == nil {
@@ -196,7 +197,7 @@ func (c *copied) copy(e *slot, id uint64, tail []atomic.Uint64, now int64) (live
 		defer e.word.Store(key.word)
 	}
 	if live = !c.policy.idleBy(key, now); live {
-		c.Add(id, key.word, key.tail)
+		c.Add(hash, key.word, key.tail)
 	}
 	return live, true
 }

@@ -17,7 +17,7 @@ type DeniedKey struct {
 	// has only its id, and the key gets its name when a Key for it is made the next time:
 	// soon, if a Key is made for each request, as in a middleware.
 	Name string
-	// ID is the 64-bit id by which the key is tracked: Limiter.KeyHash(ID) is the key, to
+	// ID is the 64-bit hash by which the key is tracked: Limiter.KeyHash(ID) is the key, to
 	// be blocked, say, or looked up in a map of Keys. With HashStable it is the xxHash64 of a key that is a string.
 	ID uint64
 	// Denied estimates how often the key was denied, as 64 times its samples. The standard
@@ -53,7 +53,7 @@ func (l *Limiter) TopDenied() []DeniedKey {
 	all := make([]DeniedKey, len(counters))
 	for i, c := range counters {
 		denied := denialsASample * c.Count
-		all[i] = DeniedKey{Name: c.Name, ID: c.ID, Denied: denied, Excess: denied - atLeast(c.Count-c.Excess)}
+		all[i] = DeniedKey{Name: c.Name, ID: l.hash.Hash(c.ID), Denied: denied, Excess: denied - atLeast(c.Count-c.Excess)}
 	}
 	slices.SortFunc(all, func(a, b DeniedKey) int {
 		return cmp.Or(cmp.Compare(b.Denied, a.Denied), cmp.Compare(a.ID, b.ID))

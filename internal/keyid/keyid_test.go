@@ -2,6 +2,7 @@ package keyid
 
 import (
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -12,37 +13,17 @@ import (
 	"github.com/sluice-go/sluice/internal/seeded"
 )
 
-// multiplyInverse is the x with m*x = 1 mod 2^64, by Newton's iteration, which
-// doubles the number of right bits each time.
-func multiplyInverse(m uint64) uint64 {
-	x := m // right to 3 bits
-	for range 5 {
-		x *= 2 - m*x
-	}
-	return x
-}
-
-// unhash undoes Hasher.Uint64 step by step, which shows that it is a bijection.
-func unhash(h *Hasher, id uint64) uint64 {
-	n := id ^ id>>32
-	n *= multiplyInverse(finishMul)
-	n ^= n>>29 ^ n>>58
-	n *= multiplyInverse(stableMul)
-	n ^= n >> 32
-	return n*multiplyInverse(h.mix[1]) - h.mix[0]
-}
-
 func TestUint64_IsABijection(t *testing.T) {
 	rng := seeded.Rand(t)
-	for _, kind := range []bool{false, true} {
+	for _, stable := range []bool{false, true} {
 		for range 20 {
-			h := New(kind)
-			require.Equal(t, uint64(1), h.mix[1]&1, "only odd multipliers can be undone")
+			h := New(stable)
+			require.Equal(t, uint64(1), h.number.mul&1, "only odd multipliers can be undone")
 			check := func(n uint64) {
 				id := h.Uint64(n)
 				require.NotZero(t, id)
-				if back := unhash(&h, id); back != n && id != 1 {
-					t.Fatalf("stable %v: %#x and %#x share the id %#x", kind, n, back, id)
+				if back := h.number.unmix(h.Hash(id)); back != n && h.Hash(id) != 1 {
+					t.Fatalf("stable %v: %#x and %#x share the id %#x", stable, n, back, id)
 				}
 			}
 			for i := range uint64(1000) {
@@ -51,10 +32,51 @@ func TestUint64_IsABijection(t *testing.T) {
 				check(rng.Uint64())
 				check(1 << (i % 64))
 			}
-			// The one number that would land on 0 shares the id 1.
-			zero := unhash(&h, 0)
-			require.Equal(t, uint64(1), h.Uint64(zero))
-			require.NotZero(t, h.Uint64(zero))
+			// The one number that would land on 0 shares the id of another one.
+			require.Equal(t, h.ID(1), h.Uint64(h.number.unmix(0)))
+		}
+	}
+}
+
+// TestHash_UndoesID, also at the one hash that would land on 0. Ids of a seeded Hasher are hashes themselves.
+func TestHash_UndoesID(t *testing.T) {
+	rng := seeded.Rand(t)
+	for range 20 {
+		plain, h := New(false), New(true)
+		require.Equal(t, uint64(1), h.place.mul&1, "only odd multipliers can be undone")
+		hashes := []uint64{1, math.MaxUint64, 1 << 63, h.place.unmix(0)}
+		for range 1000 {
+			hashes = append(hashes, rng.Uint64(), 1<<rng.IntN(64))
+		}
+		for _, hash := range hashes {
+			require.NotZero(t, h.ID(hash))
+			require.Equal(t, hash, h.Hash(h.ID(hash)))
+			require.Equal(t, hash, plain.ID(hash))
+			require.Equal(t, hash, plain.Hash(hash))
+		}
+		require.Equal(t, h.place.mix(0), h.ID(h.place.unmix(0)), "0 is no hash, so no other has its id")
+		require.Equal(t, h.ID(1), h.ID(0))
+		other := New(true)
+		require.NotEqual(t, other.String("k"), h.String("k"), "the places are its own")
+		require.Equal(t, other.Hash(other.String("k")), h.Hash(h.String("k")))
+	}
+}
+
+// TestID_SpreadsHashesThatStrangersChoose: many share the first bits, or the low ones, and differ by any power of two.
+func TestID_SpreadsHashesThatStrangersChoose(t *testing.T) {
+	rng := rand.New(rand.NewPCG(3, 4)) // fixed, as the bounds of chance ask for
+	for range 20 {
+		h := Hasher{stable: true, place: mixer{rng.Uint64(), rng.Uint64() | 1}}
+		first := rng.Uint64()
+		for shift := range 52 {
+			shards, homes := make([]int, 64), make([]int, 64)
+			for i := range uint64(1 << 12) {
+				id := h.ID(first + i<<shift)
+				shards[id>>58]++
+				homes[uint32(id)>>26]++
+			}
+			assert.Less(t, chiSquare(shards), 3*chiSquareBound, "1<<%d", shift)
+			assert.Less(t, chiSquare(homes), 3*chiSquareBound, "1<<%d", shift)
 		}
 	}
 }
@@ -112,7 +134,7 @@ func TestUint64_NoSeedMakesLongProbes(t *testing.T) {
 	const size = 1 << 14
 	seeds := rand.New(rand.NewPCG(1, 2)) // as New draws them, but fixed
 	for range 20 {
-		h := Hasher{mix: [2]uint64{seeds.Uint64(), seeds.Uint64() | 1}}
+		h := Hasher{number: mixer{seeds.Uint64(), seeds.Uint64() | 1}}
 		for name, number := range numberings {
 			var used [size]bool
 			shards, steps := make([]int, 32), 0
@@ -125,8 +147,8 @@ func TestUint64_NoSeedMakesLongProbes(t *testing.T) {
 				}
 				used[at] = true
 			}
-			assert.Less(t, float64(steps)/(size/4*3), 5.0, "%s: slots a probe, multiplier %#x", name, h.mix[1])
-			assert.Less(t, slices.Max(shards), size/4*3/32*5/4, "%s: keys in a shard, multiplier %#x", name, h.mix[1])
+			assert.Less(t, float64(steps)/(size/4*3), 5.0, "%s: slots a probe, multiplier %#x", name, h.number.mul)
+			assert.Less(t, slices.Max(shards), size/4*3/32*5/4, "%s: keys in a shard, multiplier %#x", name, h.number.mul)
 		}
 	}
 }
