@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/http"
 	"runtime"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -38,7 +39,27 @@ func (j *judgement) retryAfter() (wait time.Duration) {
 // running is what a request has charged to InFlight policies, and holds until it ends.
 type running struct {
 	lease inflight.Lease
+	over  func()      // called in place of lease.End, unless it is nil
 	held  atomic.Bool // a hold ends it
+}
+
+// end ends it, unless a hold does that.
+func (r *running) end() {
+	switch {
+	case r.held.Load():
+	case r.over != nil:
+		r.over()
+	default:
+		r.lease.End()
+	}
+}
+
+// Follow is for middlewares of other counters. It returns the ResponseWriter for a handler, which has those of http.Flusher,
+// http.Hijacker and http.Pusher that w has, and a function to call, in a defer, when the handler has returned or panicked. over is called
+// once: by that function; or, if the handler has taken the connection over, when the connection is closed or garbage.
+func Follow(w http.ResponseWriter, over func()) (_ http.ResponseWriter, returned func()) {
+	r := &running{over: sync.OnceFunc(over)}
+	return (&recorder{ResponseWriter: w, running: r}).writer(), r.end
 }
 
 // run has the request hold what the policies of a kind have been charged, where they are of InFlight.
@@ -59,8 +80,8 @@ func (j *judgement) run(k kind) {
 
 // end gives back what the request holds, unless a hold does that.
 func (j *judgement) end() {
-	if held := j.held(); held != nil && !held.held.Load() {
-		held.lease.End()
+	if held := j.held(); held != nil {
+		held.end()
 	}
 }
 
@@ -74,18 +95,21 @@ func (j *judgement) held() *running {
 
 // A hold is what ends a request that goes on when its handler has returned. It does so when it is closed, or when it is
 // garbage: a connection that is dropped, or closed by other means, is in use no more.
-type hold struct{ lease *inflight.Lease }
+type hold struct{ end func() }
 
 func (r *running) hold() *hold {
-	h := &hold{&r.lease}
+	h := &hold{r.over}
+	if r.over == nil {
+		h.end = r.lease.End
+	}
 	r.held.Store(true)
-	runtime.AddCleanup(h, (*inflight.Lease).End, h.lease)
+	runtime.AddCleanup(h, func(end func()) { go end() }, h.end) // which may take a call to a server
 	return h
 }
 
 // Close implements io.Closer. It returns nil.
 func (h *hold) Close() error {
-	h.lease.End()
+	h.end()
 	return nil
 }
 
@@ -181,7 +205,7 @@ func (c *heldConn) NetConn() net.Conn { return c.Conn }
 
 // closeWith closes a connection, and ends its request before: who sees it closed sees its units, too.
 func closeWith(c net.Conn, h *hold) error {
-	h.lease.End()
+	h.end()
 	return c.Close()
 }
 

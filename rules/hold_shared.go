@@ -69,12 +69,18 @@ func (e *Engine) settleShared(g *generation, d *domainState, h *Hold, resp *Resp
 	return nil
 }
 
+// KeepsHolds reports whether the engine keeps holds: it does, unless its Store is no HoldStore.
+func (e *Engine) KeepsHolds() bool {
+	_, ok := e.config.Store.(HoldStore)
+	return e.config.Store == nil || ok
+}
+
 // holdable returns an error if the Store keeps no holds of these limits.
 func (e *Engine) holdable(resp *Response) error {
-	if e.config.Store == nil {
+	switch {
+	case e.config.Store == nil:
 		return nil
-	}
-	if _, ok := e.config.Store.(HoldStore); !ok {
+	case !e.KeepsHolds():
 		return ErrNoHolds
 	}
 	for i := range resp.work {

@@ -1,6 +1,7 @@
 package rules
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -43,4 +44,35 @@ func TestInFlight_Late(t *testing.T) {
 	back.Refund = true
 	w.ask(back)
 	require.Equal(t, 1, w.left("k=x"))
+}
+
+// TestSet_InFlight: the rule of units in flight that applies to a request is found, of several the one whose units lapse first.
+func TestSet_InFlight(t *testing.T) {
+	w := newWorld(t, Config{}, `domain: d
+descriptors:
+- {key: k, rate_limit: {unit: minute, requests_per_unit: 2, algorithm: in_flight}}
+- {key: k, value: none, rate_limit: {unlimited: true}}
+- {key: s, rate_limit: {unit: second, requests_per_unit: 2, algorithm: in_flight}, shadow_mode: true}
+- {key: r, rate_limit: {unit: minute, requests_per_unit: 2}}
+`)
+	set, _ := w.Set()
+	path := func(domain string, keys ...string) string {
+		req := Request{Domain: domain}
+		for _, k := range keys {
+			key, value, _ := strings.Cut(k, "=")
+			req.Descriptors = append(req.Descriptors, Descriptor{Entries: []Entry{{key, value}}})
+		}
+		rule := set.InFlight(&req)
+		if rule == nil {
+			return ""
+		}
+		return rule.Path()
+	}
+	require.Empty(t, path("d"))
+	require.Empty(t, path("e", "k=x"))
+	require.Empty(t, path("d", "k=none", "r=x", "other=x"))
+	require.Equal(t, "d.k", path("d", "r=x", "k=x"))
+	require.Equal(t, "d.s", path("d", "k=x", "s=x", "k=y"))
+	override := Request{Domain: "d", Descriptors: []Descriptor{{Entries: []Entry{{"k", "x"}}, Override: &Override{Requests: 1, Unit: Hour}}}}
+	require.Nil(t, set.InFlight(&override), "a limit that comes with a request is no limit of units in flight")
 }

@@ -111,6 +111,9 @@ func load(files []File, o Options, size int) (*Set, error) {
 	known := len(l.problems)
 	l.unnamed()
 	l.linkSeconds()
+	for _, r := range l.set.rules {
+		r.domain.inFlight = r.domain.inFlight || r.inFlight()
+	}
 	if len(l.problems) > known {
 		l.sortProblems(files)
 	}

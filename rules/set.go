@@ -104,6 +104,7 @@ type domain struct {
 
 	actions [][]Action // "http"
 	domainOptions
+	inFlight bool // there are rules of units in flight
 }
 
 // domainOptions are the keys of "sluice".
@@ -176,6 +177,25 @@ func (s *Set) Match(domain string, entries []Entry) *Rule {
 		return nil
 	}
 	return d.match(entries)
+}
+
+// InFlight returns the rule of units in flight, of the shortest Period, that limits one of a request's descriptors, or nil.
+// Whoever decides such a request has to say when it ends: by Engine.Hold and Settle, or by a Descriptor with Refund.
+func (s *Set) InFlight(req *Request) (shortest *Rule) {
+	d := s.domains[req.Domain]
+	if d == nil || !d.inFlight {
+		return nil
+	}
+	for i := range req.Descriptors {
+		r := d.match(req.Descriptors[i].Entries)
+		if r == nil || req.Descriptors[i].Override != nil || !r.inFlight() {
+			continue
+		}
+		if shortest == nil || r.period < shortest.period {
+			shortest = r
+		}
+	}
+	return shortest
 }
 
 func (d *domain) match(entries []Entry) *Rule {
@@ -272,6 +292,9 @@ func (r *Rule) Algorithm() sluice.Algorithm {
 	}
 	return r.config.Algorithm
 }
+
+// inFlight reports whether the rule is of units in flight.
+func (r *Rule) inFlight() bool { return r.Algorithm() == sluice.InFlight }
 
 // Metadata is the descriptor's metadata: text, bool, int64, float64, nil, []any and
 // map[string]any. It must not be changed.

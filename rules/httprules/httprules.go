@@ -7,10 +7,16 @@
 // The domain's lists of actions, "http" in its files, make descriptors of a request, in the terms
 // of Envoy's routes. For a domain without actions the only descriptor is the client's
 // remote_address.
+//
+// A request that a rule of units in flight (algorithm: in-flight) limits is held by the engine: see rules.Engine.Hold. It is
+// charged to all of its rules or to none, and counts nothing if it is denied. What is in flight is given back when the
+// handler has returned or panicked, or when the connection that it has taken over is closed, however long that takes; all
+// else stays charged.
 package httprules
 
 import (
 	"errors"
+	"fmt"
 	"net/http"
 	"strconv"
 	"sync"
@@ -46,6 +52,20 @@ type Config struct {
 	OnDecision func(http.ResponseWriter, *http.Request, *rules.Response)
 }
 
+// check refuses rules of units in flight that the engine cannot give back.
+func (c *Config) check() error {
+	if c.Engine.KeepsHolds() {
+		return nil
+	}
+	set, _ := c.Engine.Set()
+	for _, rule := range set.Rules() {
+		if rule.Domain() == c.Domain && rule.Algorithm() == sluice.InFlight {
+			return fmt.Errorf("httprules: Config.Engine has the rule %s of units in flight, and a Store that keeps no holds, by which they would be given back; want a rules.HoldStore, such as redisstore, no Store, or another algorithm", rule.Path())
+		}
+	}
+	return nil
+}
+
 // middleware is a checked Config.
 type middleware struct {
 	Config
@@ -75,6 +95,9 @@ func New(c Config) (func(http.Handler) http.Handler, error) {
 	case c.Domain == "":
 		return nil, errors.New("httprules: Config.Domain is empty; want the domain of the rules")
 	}
+	if err := c.check(); err != nil {
+		return nil, err
+	}
 	if c.Client == nil {
 		c.Client = httplimit.Must(httplimit.ByRemoteIP(httplimit.IPConfig{}))
 	}
@@ -84,40 +107,54 @@ func New(c Config) (func(http.Handler) http.Handler, error) {
 	m := &middleware{Config: c, calls: sync.Pool{New: func() any { return new(call) }}}
 	return func(next http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			if m.admit(w, r) {
+			held, ok := m.admit(w, r)
+			switch {
+			case held != nil:
+				held.serve(next, w, r)
+			case ok:
 				next.ServeHTTP(w, r)
 			}
 		})
 	}, nil
 }
 
-// admit decides on a request, and answers it if it is denied.
-func (m *middleware) admit(w http.ResponseWriter, r *http.Request) bool {
+// admit decides on a request, and answers it if it is denied. held is what an admitted request holds, or nil.
+func (m *middleware) admit(w http.ResponseWriter, r *http.Request) (held *held, ok bool) {
 	c := m.calls.Get().(*call)
 	d := httplimit.Decision{Allowed: true}
 	c.req.Domain = m.Domain
+	now := m.compiled()
 	var err error
-	if c.entries, err = m.describer().Describe(r, &c.req, c.entries[:0]); err != nil {
+	if c.entries, err = now.Describe(r, &c.req, c.entries[:0]); err != nil {
 		d = httplimit.Decision{Status: http.StatusBadRequest, KeyError: err}
+	} else if rule := now.set.InFlight(&c.req); rule != nil {
+		held, d = m.hold(w, r, c, rule)
 	} else if len(c.req.Descriptors) > 0 {
 		d = m.decide(w, r, c)
 	}
-	c.forget()
-	m.calls.Put(c)
+	if held == nil {
+		c.forget()
+		m.calls.Put(c)
+	}
 	if d.Allowed {
-		return true
+		return held, true
 	}
 	if d.RetryAfter > 0 && d.RetryAfter != sluice.Never {
 		w.Header().Set("Retry-After", strconv.FormatInt(int64((d.RetryAfter-1)/time.Second)+1, 10))
 	}
 	m.OnDenied(w, r, d)
-	return false
+	return nil, false
 }
 
 // decide asks the engine. The request has a domain and descriptors, and no overrides, so the engine cannot refuse it:
 // an error is always an error of a Store that does not answer.
 func (m *middleware) decide(w http.ResponseWriter, r *http.Request, c *call) httplimit.Decision {
-	if err := m.Engine.Decide(&c.req, &c.resp); err != nil {
+	return m.decided(w, r, c, m.Engine.Decide(&c.req, &c.resp))
+}
+
+// decided returns the decision that the engine has made, unless there was an error.
+func (m *middleware) decided(w http.ResponseWriter, r *http.Request, c *call, err error) httplimit.Decision {
+	if err != nil {
 		return httplimit.Decision{Status: http.StatusServiceUnavailable, KeyError: err}
 	}
 	if m.OnDecision != nil {
@@ -146,15 +183,16 @@ func (c *call) forget() {
 	clear(c.entries)
 	clear(c.req.Descriptors)
 	clear(c.resp.Statuses)
+	c.req.Hits = 0
 }
 
-// describer returns the Describer for the rules in force.
-func (m *middleware) describer() *Describer {
+// compiled returns the actions of the rules in force.
+func (m *middleware) compiled() *compiled {
 	set, _ := m.Engine.Set()
 	c := m.now.Load()
 	if c == nil || c.set != set {
 		c = &compiled{set, NewDescriber(set.Actions(m.Domain), m.Client)}
 		m.now.Store(c)
 	}
-	return c.Describer
+	return c
 }
