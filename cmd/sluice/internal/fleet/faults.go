@@ -138,7 +138,8 @@ type Row struct {
 	Day, DayLimit  int           // admitted by the limit of a day, in all
 	Second         int           // admitted by the bucket,
 	SecondWorst    int           // and WorstCase of the time that that took
-	Heal           time.Duration // from the end of the fault until all services count in the store
+	Failover       time.Duration // from the beginning of the fault until a replica is a primary
+	Heal           time.Duration // from then, or from the end of the fault, until all services count in the store, and in it alone
 	Lost           int           // how often services have lost the store
 	Broken         error         // of a promise
 	FirstError     error
@@ -258,6 +259,7 @@ func (f Fault) run(b *bench, row *Row, lasts time.Duration) error {
 	if b.target, err = b.holder(); err != nil {
 		return err
 	}
+	began, successor := time.Now(), b.watchReplicas()
 	if err := f.Begin(b); err != nil {
 		return fmt.Errorf("to begin: %w", err)
 	}
@@ -265,8 +267,18 @@ func (f Fault) run(b *bench, row *Row, lasts time.Duration) error {
 	if err := f.End(b); err != nil {
 		return fmt.Errorf("to end: %w", err)
 	}
-	if row.Heal, err = b.fleet.Healed(); err != nil {
+	ended := time.Now()
+	if successor != nil {
+		ended = <-successor
+		row.Failover = ended.Sub(began)
+	}
+	if err := b.fleet.Healed(); err != nil {
 		return err
+	}
+	for _, s := range b.fleet.Services {
+		if at := s.healed(); !at.IsZero() {
+			row.Heal = max(row.Heal, at.Sub(ended))
+		}
 	}
 	for _, s := range b.fleet.Services {
 		lost, _ := s.modes()
@@ -274,6 +286,31 @@ func (f Fault) run(b *bench, row *Row, lasts time.Duration) error {
 	}
 	time.Sleep(steady)
 	return nil
+}
+
+// watchReplicas returns what tells when a replica has become a primary, or nil without replicas.
+func (b *bench) watchReplicas() <-chan time.Time {
+	replicas := b.store.Replicas()
+	if len(replicas) == 0 {
+		return nil
+	}
+	moved := make(chan time.Time, 1)
+	go func() {
+		defer close(moved)
+		for began := time.Now(); time.Since(began) < patience; time.Sleep(5 * time.Millisecond) {
+			for _, s := range replicas {
+				c := redis.NewClient(&redis.Options{Addr: s.Addr, MaxRetries: -1})
+				info := c.Info(context.Background(), "replication").Val()
+				_ = c.Close()
+				if strings.Contains(info, "role:master") {
+					moved <- time.Now()
+					return
+				}
+			}
+		}
+		moved <- time.Now()
+	}()
+	return moved
 }
 
 // holder returns the server that has the key of the day.
@@ -360,10 +397,14 @@ func (r *Row) String() string {
 		broken = "BROKEN: " + r.Broken.Error()
 	}
 	round := func(d time.Duration) time.Duration { return d.Round(100 * time.Microsecond) }
-	return fmt.Sprintf("| %s | %s | %s | %v | %v | %d of %d | %d of %d | %d | %v | %d | %d | %s |", r.Version, r.Fault.Kind, r.Fault.Name,
-		round(r.Longest), round(r.P99), r.Day, r.DayLimit, r.Second, r.SecondWorst, r.Errors, round(r.Heal), r.Lost, max(0, r.Day-r.DayLimit), broken)
+	failover := "-"
+	if r.Failover > 0 {
+		failover = fmt.Sprint(round(r.Failover))
+	}
+	return fmt.Sprintf("| %s | %s | %s | %v | %v | %d of %d | %d of %d | %d | %s | %v | %d | %d | %s |", r.Version, r.Fault.Kind, r.Fault.Name,
+		round(r.Longest), round(r.P99), r.Day, r.DayLimit, r.Second, r.SecondWorst, r.Errors, failover, round(r.Heal), r.Lost, max(0, r.Day-r.DayLimit), broken)
 }
 
 // Header begins the table.
-const Header = `| server | kind | fault | longest answer | p99 | admitted of a day's limit | by a bucket, of WorstCase | errors | heals in | outages seen | forgiven | the promise |
-|---|---|---|--:|--:|--:|--:|--:|--:|--:|--:|---|`
+const Header = `| server | kind | fault | longest answer | p99 | admitted of a day's limit | by a bucket, of WorstCase | errors | failover after | heals in | outages seen | forgiven | the promise |
+|---|---|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|---|`

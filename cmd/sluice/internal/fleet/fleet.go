@@ -222,8 +222,19 @@ func (f *Fleet) Close() {
 	_ = os.RemoveAll(f.dir)
 }
 
-// Healed waits until each service that has lost its store has found it again, and returns how long that took.
-func (f *Fleet) Healed() (time.Duration, error) {
+// healed returns when the service found its store again the last time, as its log says; zero for never.
+func (s *Service) healed() (at time.Time) {
+	for line := range strings.Lines(s.log.String()) {
+		if text, ok := strings.CutPrefix(line, "time="); ok && strings.Contains(line, `msg="the store answers again"`) {
+			text, _, _ = strings.Cut(text, " ")
+			at, _ = time.Parse(time.RFC3339Nano, text)
+		}
+	}
+	return at
+}
+
+// Healed waits until each service that has lost its store has found it again.
+func (f *Fleet) Healed() error {
 	began := time.Now()
 	for _, s := range f.Services {
 		for {
@@ -231,12 +242,12 @@ func (f *Fleet) Healed() (time.Duration, error) {
 				break
 			}
 			if time.Since(began) > patience {
-				return 0, fmt.Errorf("a service does not find its store again:\n%s", s.Log())
+				return fmt.Errorf("a service does not find its store again:\n%s", s.Log())
 			}
 			time.Sleep(5 * time.Millisecond)
 		}
 	}
-	return time.Since(began), nil
+	return nil
 }
 
 // lockedBuffer can be read while it is written.

@@ -103,7 +103,9 @@ func (s *Soak) round(b *bench, t *totals, r *rand.Rand, round int, f Fault) erro
 	if err != nil {
 		return err
 	}
-	heal, err := b.fleet.Healed()
+	ended := time.Now()
+	err = b.fleet.Healed()
+	heal := time.Since(ended)
 	if err != nil {
 		return err
 	}

@@ -215,7 +215,7 @@ func (s *streaming) restart(i int, after time.Duration) error {
 
 // settleUp waits until all holds have lapsed, and looks at what counts. By then no place may be taken.
 func (s *streaming) settleUp() error {
-	if _, err := s.fleet.Healed(); err != nil {
+	if err := s.fleet.Healed(); err != nil {
 		return err
 	}
 	// A call without an answer may be made a little later than its client has given up.

@@ -58,6 +58,17 @@ func Open(binary, kind string, n int, options ...string) (*Store, error) {
 	return s, nil
 }
 
+// Replicas returns the servers that began as replicas.
+func (s *Store) Replicas() []*redistest.Server {
+	switch s.Kind {
+	case Sentinel:
+		return s.Servers[1:]
+	case Cluster:
+		return s.Servers[3:]
+	}
+	return nil
+}
+
 // Close ends all of it.
 func (s *Store) Close() {
 	for i := len(s.ends) - 1; i >= 0; i-- {
