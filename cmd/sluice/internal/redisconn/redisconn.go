@@ -51,6 +51,9 @@ type Config struct {
 	// 900 ms.
 	PoolSize int
 	Timeout  time.Duration
+	// Reply bounds how long a reply may take, 0 for the client's default. A node that hangs holds up the search for the node
+	// in its place for as long.
+	Reply time.Duration
 }
 
 // On reports whether there are servers to reach.
@@ -88,14 +91,14 @@ func (c *Config) Client() (redis.UniversalClient, error) {
 	first := list[0]
 	size := cmp.Or(c.PoolSize, defaultPool)
 	if kind == Single {
-		o := &redis.Options{Network: first.network, Addr: first.host, Dialer: c.dialer(config), DialerRetries: 1, TLSConfig: config, PoolSize: size, DialTimeout: c.timeout(), ContextTimeoutEnabled: true, MaxRetries: -1}
+		o := &redis.Options{Network: first.network, Addr: first.host, Dialer: c.dialer(config), DialerRetries: 1, TLSConfig: config, PoolSize: size, DialTimeout: c.timeout(), ReadTimeout: c.Reply, ContextTimeoutEnabled: true, MaxRetries: -1}
 		o.Username, o.Password = userAndPassword(c.Auth, first.auth)
 		if o.DB, err = first.database(); err != nil {
 			return nil, err
 		}
 		return redistier.NewClient(o)
 	}
-	o := &redis.UniversalOptions{Dialer: c.dialer(config), DialerRetries: 1, TLSConfig: config, PoolSize: size, DialTimeout: c.timeout(), ContextTimeoutEnabled: true, MaxRetries: -1, IsClusterMode: kind == Cluster, MasterName: first.master}
+	o := &redis.UniversalOptions{Dialer: c.dialer(config), DialerRetries: 1, TLSConfig: config, PoolSize: size, DialTimeout: c.timeout(), ReadTimeout: c.Reply, ContextTimeoutEnabled: true, MaxRetries: -1, IsClusterMode: kind == Cluster, MasterName: first.master}
 	for _, a := range list {
 		o.Addrs = append(append(o.Addrs, a.host), a.more...)
 	}

@@ -225,20 +225,21 @@ func (s *server) openStore() (_ *sharedStore, err error) {
 			out.closeClients()
 		}
 	}()
-	open := func(c *redisconn.Config) (redis.UniversalClient, error) {
-		client, err := c.Client()
+	open := func(to redisconn.Config) (redis.UniversalClient, error) {
+		to.Reply = c.Budget + time.Second // no call waits longer
+		client, err := to.Client()
 		if err == nil {
 			out.clients = append(out.clients, client)
 		}
 		return client, err
 	}
-	client, err := open(&c.Redis)
+	client, err := open(c.Redis)
 	if err != nil {
 		return nil, fmt.Errorf("--redis: %w", err)
 	}
 	var perSecond redis.UniversalClient
 	if c.PerSecond.On() {
-		if perSecond, err = open(&c.PerSecond); err != nil {
+		if perSecond, err = open(c.PerSecond); err != nil {
 			return nil, fmt.Errorf("--redis-per-second: %w", err)
 		}
 	}
