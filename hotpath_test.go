@@ -172,6 +172,7 @@ func TestHotPath_SmallFunctionsAreInlined(t *testing.T) {
 		for _, name := range []string{
 			"(*table).lookup", "(*guide).tableOf", "(*store).now", "(*store).ahead", "(*Hasher).Seeded",
 			"(*schedule).tick", "(*CoarseClock).Now", "(*systemClock).Now", "(*Clock).Read", "(*table).state",
+			"(*Hasher).ID", "(*Hasher).Number",
 			"(*Limiter).Acquire", "Key.Acquire", // which make the permit in the caller's frame
 		} {
 			assert.True(t, says(src.fn(t, name), "can inline "+name), "%s: %s can no longer be inlined", arch, name)

@@ -186,7 +186,7 @@ func (l *Limiter) KeyBytes(b []byte) Key {
 
 // KeyUint64 returns the handle of a number. Different numbers do not share an id, except for one
 // pair of all 2^64, since no id is 0. It is not the handle of the number's decimal form.
-func (l *Limiter) KeyUint64(n uint64) Key { return l.made().key(l.hash.Uint64(n)) }
+func (l *Limiter) KeyUint64(n uint64) Key { return l.made().key(l.hash.ID(l.hash.Number(n))) }
 
 // KeyAddr returns the handle of an address. An IPv4 address and its IPv4-mapped
 // IPv6 form are the same key, and a zone makes no difference. It is not the handle

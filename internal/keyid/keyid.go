@@ -82,11 +82,15 @@ func inverse(a uint64) uint64 {
 }
 
 // ID returns the id for a hash of the caller's, as Hash gives it back. 0 counts as another hash.
-func (h *Hasher) ID(hash uint64) uint64 {
+func (h *Hasher) ID(hash uint64) uint64 { // small enough to be inlined
 	hash = Of(hash)
-	if !h.stable {
-		return hash
+	if h.stable {
+		hash = h.placed(hash)
 	}
+	return hash
+}
+
+func (h *Hasher) placed(hash uint64) uint64 {
 	if id := h.place.mix(hash); id != 0 {
 		return id
 	}
@@ -127,7 +131,10 @@ func (h *Hasher) bytes(b []byte) uint64 {
 
 // Uint64 returns the id of a number. It is a bijection, so no two numbers share an id. (One number lands on
 // 0, and shares the id of another one.)
-func (h *Hasher) Uint64(n uint64) uint64 { return h.ID(h.number.mix(n)) }
+func (h *Hasher) Uint64(n uint64) uint64 { return h.ID(h.Number(n)) }
+
+// Number returns the hash of a number, for ID. Both are inlined, as Uint64 is not.
+func (h *Hasher) Number(n uint64) uint64 { return h.number.mix(n) }
 
 // Addr returns the id of an address, whose IPv4-mapped form has the same one; a zone makes no
 // difference. The zero Addr has an id of its own.
