@@ -36,6 +36,7 @@ type Handler struct {
 	ran               atomic.Int64
 	end               atomic.Int32
 	going, closing    gate
+	one               chan struct{} // lets one go
 
 	mu      sync.Mutex
 	cancels []func() // of those who give up on handlers
@@ -43,14 +44,17 @@ type Handler struct {
 
 func newHandler() *Handler {
 	const most = 1 << 10
-	return &Handler{begun: make(chan struct{}, most), seen: make(chan struct{}, most), left: make(chan struct{}, most)}
+	return &Handler{begun: make(chan struct{}, most), seen: make(chan struct{}, most), left: make(chan struct{}, most), one: make(chan struct{})}
 }
 
 // Begin is what a handler calls first. It returns when the handler is to end, and how.
 func (h *Handler) Begin() End {
 	h.ran.Add(1)
 	h.begun <- struct{}{}
-	<-h.going.passed()
+	select {
+	case <-h.going.passed():
+	case <-h.one:
+	}
 	return End(h.end.Load())
 }
 

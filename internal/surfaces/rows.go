@@ -108,6 +108,14 @@ func (e ending) run(r *run) {
 	}
 	r.remains(0, atOnce)
 	r.remains(plenty-few, all)
+	ran := few
+	if r.inFlight() && !e.gone && e.end != TimesOut { // which end all of them
+		held = e.finishOne(r, held)
+		r.remains(1, atOnce)
+		held = append(held, r.hold(1)...)
+		r.refuseForNow()
+		ran++
+	}
 	e.finish(r, held)
 	r.remains(few, atOnce)
 	for range 2*few + 1 {
@@ -115,15 +123,57 @@ func (e ending) run(r *run) {
 		r.remains(few, atOnce)
 	}
 	r.fresh(atOnce)
-	const ran, fresh = few + 2*few + 1 + few, few
+	ran += 2*few + 1 + few
 	r.ran(ran)
 	switch {
 	case !e.settles:
 		r.remains(plenty-ran, all)
 	case e.end == Unanswered:
-		r.remains(plenty-ran+fresh, all)
+		r.remains(plenty-ran+few, all) // the last ones are answered
 	default:
 		r.remains(plenty, all)
+	}
+}
+
+// finishOne has one of the calls end that are held, and returns the others.
+func (e ending) finishOne(r *run, held []*call) (others []*call) {
+	h := r.setup.Handler
+	defer h.closing.stop()
+	h.end.Store(int32(e.end))
+	select {
+	case h.one <- struct{}{}:
+	case <-time.After(r.patience):
+		require.Fail(r, "no handler waits")
+	}
+	e.pause(r, 1, true)
+	select {
+	case <-held[0].done:
+		return held[1:]
+	case <-held[1].done:
+		return held[:1]
+	case <-time.After(r.patience):
+		require.Fail(r, "a call does not end")
+		return nil
+	}
+}
+
+// pause lets n calls go on that have been let go, and linger. The next is denied meanwhile, if it is to be.
+func (e ending) pause(r *run, n int, full bool) {
+	h := r.setup.Handler
+	if e.lingers {
+		for range n {
+			r.await(h.seen, "the client to see a response begin")
+		}
+	}
+	if !e.inside {
+		r.left(n)
+	}
+	if e.lingers && full && r.inFlight() {
+		r.refuseForNow()
+	}
+	h.closing.pass()
+	if e.inside {
+		r.left(n)
 	}
 }
 
@@ -141,21 +191,7 @@ func (e ending) finish(r *run, held []*call) {
 		}
 	}
 	h.going.pass()
-	if e.lingers {
-		for range held {
-			r.await(h.seen, "the client to see a response begin")
-		}
-	}
-	if !e.inside {
-		r.left(len(held))
-	}
-	if e.lingers && r.inFlight() && len(held) == few {
-		r.refuseForNow()
-	}
-	h.closing.pass()
-	if e.inside {
-		r.left(len(held))
-	}
+	e.pause(r, len(held), len(held) == few)
 	if e.gone {
 		return
 	}
