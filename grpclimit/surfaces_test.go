@@ -58,10 +58,15 @@ func cannotOverGRPC(more map[string]string) map[string]string {
 }
 
 // recovered recovers from panics around a limit.
-func recovered(s *surfaces.Setup, call func() error) (err error) {
+func recovered(s *surfaces.Setup, call func() error) error {
 	defer s.Handler.Left()
+	return recovering(call)
+}
+
+// recovering returns a panic as an error.
+func recovering(call func() error) (err error) {
 	defer func() {
-		if v := recover(); v != nil {
+		if recover() != nil {
 			err = status.Error(codes.Internal, "a panic")
 		}
 	}()
@@ -268,27 +273,15 @@ func openClient(t *testing.T, s *surfaces.Setup, svc *service) (client testpb.Te
 			return cs, err
 		}),
 	}
-	address := serve(t, svc, grpc.ChainUnaryInterceptor(quietUnary), grpc.ChainStreamInterceptor(quietStream))
+	address := serve(t, svc, // which does not recover from panics by itself
+		grpc.ChainUnaryInterceptor(func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (resp any, err error) {
+			err = recovering(func() (err error) { resp, err = handler(ctx, req); return err })
+			return resp, err
+		}),
+		grpc.ChainStreamInterceptor(func(srv any, ss grpc.ServerStream, _ *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+			return recovering(func() error { return handler(srv, ss) })
+		}))
 	return dial(t, address, append(around, limit.DialOptions()...)...), nil
-}
-
-// A server of gRPC does not recover from panics by itself.
-func quietUnary(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (resp any, err error) {
-	defer func() {
-		if recover() != nil {
-			err = status.Error(codes.Internal, "a panic")
-		}
-	}()
-	return handler(ctx, req)
-}
-
-func quietStream(srv any, ss grpc.ServerStream, _ *grpc.StreamServerInfo, handler grpc.StreamHandler) (err error) {
-	defer func() {
-		if recover() != nil {
-			err = status.Error(codes.Internal, "a panic")
-		}
-	}()
-	return handler(srv, ss)
 }
 
 // cannotByClient are the rows that no Client runs.

@@ -1,7 +1,6 @@
 package httplimit_test
 
 import (
-	"net/http"
 	"testing"
 
 	"github.com/sluice-go/sluice/httplimit"
@@ -15,12 +14,7 @@ func TestSurface(t *testing.T) {
 			if err != nil {
 				return surfaces.Door{}, err
 			}
-			handler := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-				if surfaces.ServeHTTP(s, w) != nil {
-					w.WriteHeader(http.StatusInternalServerError)
-				}
-			})
-			url := surfaces.Listen(t, surfaces.Around(s, limit(surfaces.TimeoutHandler(s, handler))))
+			url := surfaces.Listen(t, surfaces.Around(s, limit(surfaces.NewHandler(s))))
 			return surfaces.Door{Call: surfaces.CallHTTP(t, s, url)}, nil
 		},
 		Cannot: surfaces.HTTPCannot(map[string]string{

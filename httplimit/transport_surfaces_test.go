@@ -20,11 +20,7 @@ func openTransport(t *testing.T, s *surfaces.Setup, c httplimit.TransportConfig)
 	if err != nil {
 		return surfaces.Door{}, err
 	}
-	url := surfaces.Listen(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		if surfaces.ServeHTTP(s, w) != nil {
-			w.WriteHeader(http.StatusInternalServerError)
-		}
-	}))
+	url := surfaces.Listen(t, surfaces.NewHandler(s))
 	roundTrip := func(r *http.Request) (resp *http.Response, err error) {
 		defer s.Handler.Left()
 		defer func() {

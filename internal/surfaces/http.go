@@ -72,7 +72,7 @@ func Around(s *Setup, limited http.Handler) http.Handler {
 	})
 }
 
-// ServeHTTP is a handler of net/http that ends as it is told. It returns the error of a handler of a framework.
+// ServeHTTP is the handler of a framework with net/http's ResponseWriter, and ends as it is told.
 func ServeHTTP(s *Setup, w http.ResponseWriter) error {
 	switch s.Handler.Begin() {
 	case Answered:
@@ -121,8 +121,14 @@ func Listen(t *testing.T, h http.Handler) string {
 	return server.URL
 }
 
-// TimeoutHandler is http.TimeoutHandler, whose time is up when the handler ends with TimesOut.
-func TimeoutHandler(s *Setup, h http.Handler) http.Handler {
+// NewHandler returns a handler of net/http that ends as it is told. It answers errors. It is in a http.TimeoutHandler if it is
+// to, whose time is up when the handler ends with TimesOut.
+func NewHandler(s *Setup) http.Handler {
+	h := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		if ServeHTTP(s, w) != nil {
+			w.WriteHeader(http.StatusInternalServerError)
+		}
+	})
 	if !s.TimesOut {
 		return h
 	}

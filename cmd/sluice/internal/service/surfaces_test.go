@@ -17,20 +17,18 @@ func TestSurface_Check(t *testing.T) {
 		Open: func(t *testing.T, s *surfaces.Setup) (surfaces.Door, error) {
 			server, _ := still(t, surfaces.RuleFile(s.Policies))
 			s.Clock = server.manual
-			public := server.public()
-			proxy := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			public, behind := server.public(), surfaces.NewHandler(s)
+			proxy := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 				answer, question := httptest.NewRecorder(), httptest.NewRequest("GET", "/check/d", nil)
 				public.ServeHTTP(answer, question)
 				if answer.Code == http.StatusNoContent {
-					if surfaces.ServeHTTP(s, w) != nil {
-						w.WriteHeader(http.StatusInternalServerError)
-					}
+					behind.ServeHTTP(w, r)
 					return
 				}
 				w.Header().Set("Retry-After", answer.Header().Get("Retry-After"))
 				w.WriteHeader(answer.Code)
 			})
-			url := surfaces.Listen(t, surfaces.Around(s, surfaces.TimeoutHandler(s, proxy)))
+			url := surfaces.Listen(t, surfaces.Around(s, proxy))
 			return surfaces.Door{Call: surfaces.CallHTTP(t, s, url), Remaining: func(p *surfaces.Policy) int { return remainingOf(t, server, p) }}, nil
 		},
 		Cannot: map[string]string{
