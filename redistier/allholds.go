@@ -19,6 +19,7 @@ func (a *together) beginHold(i int, p *plan) error {
 	w := storeCall{subject: call.Limit.named.subject(call.Key), out: &a.out[i], call: call, before: -1}
 	w.takeCall = call.Limit.newHold(p, call)
 	w.terms, w.k = nil, 1
+	w.owed = w.what != whatHold && a.store.owesHold(&w.request)
 	for j := range a.work {
 		if o := &a.work[j]; o.key == w.key && o.op == opHold && o.id == w.id {
 			return fmt.Errorf("redistier: DoAll of two holds %q of the key %q; want another HoldID for each", call.HoldID, call.Key)
@@ -87,14 +88,10 @@ func (a *together) holdHere(i int, asked asked) error {
 	return err
 }
 
-// notYet is Store.notYet for the error of calls that are made together.
+// notYet is storeCall.notYet for the error of calls that are made together.
 func (a *together) notYet(err error) error {
 	for i := range a.work {
-		if w := &a.work[i]; w.what > whatHold {
-			if yet := a.store.notYet(&w.request, err); yet != err {
-				return yet
-			}
-		}
+		err = a.work[i].notYet(err)
 	}
 	return err
 }

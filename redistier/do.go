@@ -18,6 +18,7 @@ type storeCall struct {
 	call    *StoreCall
 	before  int  // the index of the last call before it for the same key, or -1
 	again   bool // it makes a hold of the share again
+	owed    bool // it is of a hold of the share that Redis may not have been told of
 }
 
 // linearCalls is the most calls among which an earlier one of the same key is searched; more of them get an index.
@@ -135,6 +136,7 @@ func (s *Store) beginHold(w *storeCall, call *StoreCall, p *plan, now time.Time)
 	if call.Op == OpSettle && s.settleHere(w, call) {
 		return true
 	}
+	w.owed = call.Op == OpExtend && s.owesHold(&w.request)
 	if d, ok := s.within(&w.takeCall, w.subject, now); !ok {
 		*w.out = StoreResult{Decision: d, Source: FromFallback, HoldID: w.id}
 		w.out.Count = s.shareCount(w, &d)
@@ -292,7 +294,7 @@ func (s *Store) finishHold(w *storeCall) (out StoreResult) {
 		s.stats.redis.Add(1)
 		r := &a.group.reply
 		out.Decision, out.Err = t.holdDecision(r)
-		out.Err = s.notYet(&t.request, out.Err)
+		out.Err = w.notYet(out.Err)
 		out.Source, out.Count, out.Held = FromRedis, t.plan.count(r.view, 0), int(r.held)
 		out.Again, out.Capped = out.Err == nil && r.said == saidAgain, r.said == saidCapped
 		s.warmHold(w, r)

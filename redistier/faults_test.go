@@ -107,11 +107,13 @@ func (f *fault) hammer(callers, n int, keys int) map[string]int {
 func (f *fault) waits(d time.Duration) { waits(f.tier, d) }
 
 // waits makes calls from now on wait for Redis for d.
-func waits(t *Tier, d time.Duration) {
-	l := t.router.first
+func waits(t *Tier, d time.Duration) { t.core.waits(d) }
+
+func (c *core) waits(d time.Duration) {
+	l := c.router.first
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	t.wait = d
+	c.wait = d
 	if l.armed { // for a deadline of before
 		l.timer.Reset(d)
 	}

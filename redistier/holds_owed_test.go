@@ -19,7 +19,7 @@ func newOwedHolds(t *testing.T, a sluice.Algorithm) *holdOutage {
 	client := redis.NewClient(&redis.Options{Addr: f.proxy.addr(), MaxRetries: -1})
 	t.Cleanup(func() { client.Close() })
 	prefix := newPrefix()
-	f.near = newStore(t, client, StoreConfig{Prefix: prefix, Budget: 50 * time.Millisecond, Replicas: 1})
+	f.near = newStore(t, client, StoreConfig{Prefix: prefix, Budget: patient, Replicas: 1})
 	f.far = newStore(t, s.client, StoreConfig{Prefix: prefix, Budget: patient, Replicas: 1})
 	cfg := LimitConfig{Name: "a", Algorithm: a, Limit: sluice.Per(1000, 24_000*time.Hour), MaxHolds: 100, Exact: true}
 	f.nearLimit, f.farLimit = limitOf(t, f.near, cfg), limitOf(t, f.far, cfg)
@@ -38,8 +38,15 @@ func holdNear(t *testing.T, f *holdOutage, c StoreCall) StoreResult {
 
 // gone makes the near process lose Redis, and find out.
 func (f *holdOutage) gone(t *testing.T) {
+	f.near.waits(quick)
 	f.proxy.hole.Store(true)
 	f.finds(t)
+}
+
+// late lets the answers come when the near process no longer waits for them.
+func (f *holdOutage) late() {
+	f.near.waits(quick)
+	f.proxy.delay.Store(int64(400 * time.Millisecond))
 }
 
 func (f *holdOutage) finds(t *testing.T) {
@@ -51,6 +58,7 @@ func (f *holdOutage) finds(t *testing.T) {
 
 // back lets the near process find Redis again, and waits until Redis has been told.
 func (f *holdOutage) back(t *testing.T) {
+	f.near.waits(patient)
 	f.proxy.hole.Store(false)
 	f.proxy.delay.Store(0)
 	f.proxy.cut(false)
@@ -59,7 +67,18 @@ func (f *holdOutage) back(t *testing.T) {
 }
 
 func (f *holdOutage) told(t *testing.T) {
-	await(t, "Redis has been told", func() bool { return f.near.Stats().Owed == 0 && f.near.router.first.quiet() })
+	await(t, "Redis has been told", func() bool { return f.near.Stats().Owed == 0 && idle(f.near) })
+}
+
+// idle reports whether nothing is under way.
+func idle(s *Store) bool {
+	s.settler.mu.Lock()
+	running := s.settler.running
+	s.settler.mu.Unlock()
+	l := s.router.first
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return !running && l.senders+l.late+len(l.waiting)+len(l.open) == 0
 }
 
 // counts is how many units of a key count in Redis.
@@ -136,7 +155,7 @@ func TestHoldsOwed_Late(t *testing.T) {
 			want  int
 		}{{false, "", 0, 300}, {false, "x", 0, 300}, {true, "x", 0, 300}, {true, "", 10, 310}, {false, "x", 650, 950}, {true, "", 650, 950}} {
 			key := fmt.Sprint(c)
-			f.proxy.delay.Store(int64(400 * time.Millisecond))
+			f.late()
 			held := holdNear(t, f, StoreCall{Key: key, Op: OpHold, HoldID: c.id, Cost: 600})
 			require.NoError(t, held.Err)
 			require.Equal(t, FromFallback, held.Source)
@@ -165,7 +184,7 @@ func TestHoldsOwed_Lapse(t *testing.T) {
 		const soon = 100 * time.Millisecond
 		inFlight := f.nearLimit.config.Algorithm == sluice.InFlight // its holds come back in any case
 		spent := map[bool]int{true: 0, false: 100}[inFlight]
-		f.proxy.delay.Store(int64(400 * time.Millisecond))
+		f.late()
 		holdNear(t, f, StoreCall{Key: "late and back", Op: OpHold, Cost: 100, TTL: soon, GiveBack: true})
 		f.gone(t)
 		holdNear(t, f, StoreCall{Key: "back", Op: OpHold, Cost: 100, TTL: soon, GiveBack: true})
@@ -191,7 +210,7 @@ func TestHoldsOwed_Denied(t *testing.T) {
 		calls := map[string]StoreCall{"take": {Cost: 50}, "hold": {Op: OpHold, Cost: 50}, "together": {Cost: 50}}
 		for key, c := range calls {
 			far(StoreCall{Key: key, Op: OpHold, Cost: 990})
-			f.proxy.delay.Store(int64(400 * time.Millisecond))
+			f.late()
 			c.Key, c.Limit = key, f.nearLimit
 			if key == "together" {
 				d, err := f.near.DoAll(ctx, []StoreCall{c}, make([]StoreResult, 1))
@@ -204,6 +223,7 @@ func TestHoldsOwed_Denied(t *testing.T) {
 			}
 			c = StoreCall{Limit: f.farLimit, Key: key, Op: OpSettle, HoldID: "x"}
 			require.NoError(t, do(t, f.far, c)[0].Err)
+			f.near.waits(patient)
 			f.proxy.delay.Store(0)
 			f.told(t)
 			require.Equal(t, 50, f.counts(t, key), key)
@@ -253,12 +273,12 @@ func TestHoldsOwed_Windows(t *testing.T) {
 				return o.left(store.micros(time.Now()))
 			}
 			time.Sleep(time.Until(time.Now().Truncate(time.Hour).Add(59 * time.Minute))) // the end of a window
-			held := do(t, store, StoreCall{Limit: limit, Key: "a", Op: OpHold, HoldID: "x", Cost: c.held, TTL: 20 * time.Minute, GiveBack: c.back})[0]
+			held := do(t, store, StoreCall{Limit: limit, Key: "a", Op: OpHold, Cost: c.held, TTL: 20 * time.Minute, GiveBack: c.back})[0]
 			require.NoError(t, held.Err)
 			time.Sleep(10 * time.Minute)
 			require.True(t, do(t, store, StoreCall{Limit: limit, Key: "a", Cost: 500})[0].Decision.Allowed)
 			if c.used >= 0 {
-				require.NoError(t, do(t, store, StoreCall{Limit: limit, Key: "a", Op: OpSettle, HoldID: "x", Cost: c.used})[0].Err)
+				require.NoError(t, do(t, store, StoreCall{Limit: limit, Key: "a", Op: OpSettle, HoldID: held.HoldID, Cost: c.used})[0].Err)
 			}
 			time.Sleep(15 * time.Minute)
 			l.mu.Lock()
@@ -275,4 +295,27 @@ func TestHoldsOwed_Windows(t *testing.T) {
 			require.NoError(t, store.Close(ctx))
 		})
 	}
+}
+
+// TestHoldsOwed_Told: whatever becomes of the call that tells Redis of an owed charge, the charge counts.
+func TestHoldsOwed_Told(t *testing.T) {
+	eachHoldVariant(t, func(t *testing.T, f *holdOutage) {
+		l, key := f.near.router.first, f.nearLimit.keys.of("a")
+		for _, c := range []StoreCall{
+			{Op: OpHold, HoldID: "open", Cost: 600}, {Op: OpHold, HoldID: "open", Cost: 600}, {Op: OpHold, HoldID: "open", Cost: 601},
+			{Op: OpHold, Cost: 1000}, {Op: OpSettle, HoldID: "none", Cost: 1}, {Op: OpExtend, HoldID: "open", Cost: 1000}, {Op: OpExtend, HoldID: "none", Cost: 1},
+			{Cost: 1000}, {Op: OpPeek}, {Op: OpRefund, Cost: 0}, {Op: OpExtend, HoldID: "open"}, {Op: OpSettle, HoldID: "open", Cost: 600},
+		} {
+			before := f.counts(t, "a")
+			l.mu.Lock()
+			l.owedFrom = time.Now().Add(time.Hour)
+			l.owe(f.nearLimit.plan.Load(), key, 7, time.Now())
+			l.mu.Unlock()
+			c.Key = "a"
+			held := map[bool]int{true: 600}[c.HoldID == "open" && before == 0]
+			require.Equal(t, FromRedis, max(FromRedis, holdNear(t, f, c).Source))
+			require.Equal(t, before+held+7, f.counts(t, "a"), "%v %q", c.Op, c.HoldID)
+			require.Empty(t, l.owed)
+		}
+	})
 }

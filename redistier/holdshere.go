@@ -72,9 +72,9 @@ func (s *Store) settleHere(w *storeCall, call *StoreCall) bool {
 	return true
 }
 
-// notYet returns the error of a call of a hold: Redis knows none of the share that it has not been told of yet.
-func (s *Store) notYet(r *request, err error) error {
-	if err == ErrNotHeld && s.laneOf(r) != nil {
+// notYet returns the error of a call of a hold: Redis knew none of the share that it had not been told of yet.
+func (w *storeCall) notYet(err error) error {
+	if err == ErrNotHeld && w.owed {
 		return fmt.Errorf("%w: Redis is being told of the hold", ErrUnavailable)
 	}
 	return err

@@ -56,7 +56,8 @@ type lane struct {
 	settling []settlement                     // settlements of leases
 	owed     map[string]owedCharge            // by name: units admitted without Redis
 	held     map[string]map[string]*localHold // by name and id: holds admitted without Redis
-	owedFrom time.Time                        // both wait until then
+	ended    int                              // of these, so many have ended
+	owedFrom time.Time                        // owed and held wait until then
 
 	// Senders.
 	senders int // senders that are not late

@@ -14,7 +14,8 @@ import (
 //	open -> gone                      Redis has it: it is a hold of Redis from then on
 //	open -> a charge                  it has ended, and Redis has not heard of it
 //	open -> ended -> told -> gone     otherwise
-//	told -> gone                      Redis has made it, but has not answered its settlement
+//	open -> told -> ended -> gone     Redis has it, but the first call may be on its way yet, and Redis would not know its id any more
+//	told, ended -> gone               Redis has made it, but has not answered its settlement
 //
 // The lock of its lane guards it.
 type localHold struct {
@@ -25,8 +26,9 @@ type localHold struct {
 	timer   *time.Timer
 
 	heard   bool      // Redis may have made it
+	sent    bool      // a call that makes it may be on its way
 	telling bool      // a call that tells of it is under way
-	told    bool      // it has ended, and Redis has made it: n may be unknown then
+	told    bool      // Redis has it: n may be unknown then
 	from    time.Time // it is not told before
 
 	ended bool
@@ -39,10 +41,24 @@ const (
 	knownFor = time.Minute
 	// maxTold is the size from which on a batch is not filled up with holds.
 	maxTold = 16 * maxBatch
+	// maxEnded is how many holds that have ended are kept by their ids: so many calls more a lane makes when Redis comes back.
+	maxEnded = 1 << 12
 )
 
 // holdOf returns the hold of a request if it is one of the share, or nil. The caller holds mu.
 func (l *lane) holdOf(r *request) *localHold { return l.held[r.key][r.id] }
+
+// owesHold reports whether the hold of a request is one of the share that Redis may not have been told of.
+func (c *core) owesHold(r *request) bool {
+	l := c.laneOf(r)
+	if l == nil {
+		return false
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	of := l.holdOf(r)
+	return of != nil && !of.told
+}
 
 // laneOf returns the lane that has the hold of a request, if it is one of the share, or nil.
 func (c *core) laneOf(r *request) *lane {
@@ -95,8 +111,10 @@ func (l *lane) hold(g *group, r *request, share *sluice.Reservation) (again bool
 		if g.known && g.covered > 0 {
 			return false, nil // Redis has it
 		}
-		of.heard = !g.known
 		g.holds = append(g.holds, of)
+		of.heard, of.sent = !g.known, !g.known
+	} else {
+		of.heard = of.chosen()
 	}
 	l.keep(of)
 	l.send()
@@ -146,6 +164,9 @@ func (l *lane) hasRoom(now time.Time) bool {
 	return false
 }
 
+// chosen reports whether Redis may have had a hold of that id before, which this call has made again.
+func (of *localHold) chosen() bool { return of.flags&flagChosen != 0 }
+
 // keep and drop add and remove a hold. The caller holds mu.
 func (l *lane) keep(of *localHold) {
 	of.timer = time.AfterFunc(time.Until(of.lapses), func() { l.core.lapse(of.key, of.id) })
@@ -153,11 +174,17 @@ func (l *lane) keep(of *localHold) {
 		l.held[of.key] = map[string]*localHold{}
 	}
 	l.held[of.key][of.id] = of
+	if of.ended {
+		l.ended++
+	}
 	l.core.heldHere.Add(1)
 }
 
 func (l *lane) drop(of *localHold) {
 	of.timer.Stop()
+	if of.ended {
+		l.ended--
+	}
 	delete(l.held[of.key], of.id)
 	if len(l.held[of.key]) == 0 {
 		delete(l.held, of.key)
@@ -173,7 +200,9 @@ func (l *lane) settleHold(r *request, remember bool) (of *localHold, used int64,
 	if of = l.holdOf(r); of == nil {
 		return nil, 0, false, nil
 	}
-	if used = r.n; !of.told {
+	if used = r.n; of.told {
+		of.beyond = r.beyond
+	} else {
 		used = min(used, of.n+r.beyond)
 	}
 	if again = of.ended; !again {
@@ -188,14 +217,15 @@ func (l *lane) settleHold(r *request, remember bool) (of *localHold, used int64,
 func (l *lane) endHold(of *localHold, used int64, now time.Time) {
 	of.timer.Stop()
 	of.ended, of.end, of.used = true, now, used
+	l.ended++
 	l.plain(of, now)
 	l.send()
 }
 
-// plain makes a plain charge of a hold that has ended, if Redis cannot have heard of it. What has been used beyond the hold is not
-// bounded by what a key can owe, and so Redis is told of that hold by its id. The caller holds mu.
+// plain makes a plain charge of a hold that has ended, if Redis cannot have heard of it, or too many have ended. What has been used beyond
+// the hold is not bounded by what a key can owe, and so Redis is told of that hold by its id. The caller holds mu.
 func (l *lane) plain(of *localHold, now time.Time) {
-	if of.ended && !of.heard && !of.telling && !of.told && of.used <= of.n {
+	if of.ended && !of.telling && !of.told && (!of.heard && of.used <= of.n || l.ended > maxEnded) {
 		l.drop(of)
 		l.oweHold(of, now)
 	}
@@ -225,8 +255,8 @@ func (c *core) lapse(key, id string) {
 		l.mu.Unlock()
 		return
 	}
-	back := of.told || of.flags&flagGiveBack != 0
-	if back {
+	back := !of.ended && of.flags&flagGiveBack != 0
+	if back || of.told {
 		l.drop(of)
 	} else {
 		l.endHold(of, of.n, now)
@@ -268,7 +298,7 @@ func (l *lane) tellHolds(b *batch, key string) {
 
 // holdCall returns the call that tells of a hold, if there is one to make now. The caller holds mu.
 func (l *lane) holdCall(of *localHold, now time.Time) (r request, ok bool) {
-	if of.telling || now.Before(of.from) {
+	if of.telling || now.Before(of.from) || of.told && !of.ended {
 		return r, false
 	}
 	r = of.request
@@ -300,7 +330,10 @@ func (l *lane) heardOf(g *group, s *scheduled, now time.Time) {
 	switch {
 	case l.holdOf(&of.request) != of: // it has lapsed meanwhile, or another lane has it
 	case s.err != nil && !errors.Is(s.err, ErrForeignValue):
-		of.heard = of.heard || !notDone(s.err)
+		if !notDone(s.err) {
+			of.heard, of.sent = true, true
+		}
+		l.letGo(of)
 		l.postpone(now)
 	case s.err == nil && g.what == whatSettle:
 		l.drop(of)
@@ -317,21 +350,30 @@ func (l *lane) heardOf(g *group, s *scheduled, now time.Time) {
 
 // taken is called for a hold that Redis has. The caller holds mu.
 func (l *lane) taken(of *localHold) {
-	if of.told = of.ended; !of.told {
+	of.told = true
+	l.letGo(of)
+	l.send()
+}
+
+// letGo forgets a hold that Redis has, unless Redis is to be told that it has ended, or a call that makes it may be on its way yet. Redis would
+// make it once more after its end, if that end did not leave its id there, as it does of an id that a caller has chosen. The caller holds mu.
+func (l *lane) letGo(of *localHold) {
+	if of.told && !of.ended && (of.chosen() || !of.sent && !of.telling) {
 		l.drop(of)
 	}
-	l.send()
 }
 
 // learnHolds takes in whether Redis has made the holds whose late call has been answered. The caller holds mu.
 func (l *lane) learnHolds(g *group, made bool, now time.Time) {
 	for _, of := range g.holds {
-		switch {
-		case l.holdOf(&of.request) != of:
-		case made:
+		if l.holdOf(&of.request) != of {
+			continue
+		}
+		of.sent = false
+		if made {
 			l.taken(of)
-		case !of.telling:
-			of.heard = false
+		} else if !of.telling {
+			of.heard = !g.known && of.chosen()
 			l.plain(of, now)
 		}
 	}
@@ -362,8 +404,11 @@ func (l *lane) inheritHold(of localHold) {
 
 // owed returns the units of a hold that Redis has to be told of.
 func (of *localHold) owed() int64 {
-	if of.ended {
+	switch {
+	case of.ended:
 		return of.used
+	case of.told:
+		return 0
 	}
 	return of.n
 }

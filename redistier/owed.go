@@ -158,7 +158,7 @@ func (l *lane) admitted(g *group, c *takeCall) {
 func (l *lane) learn(g *group, s *scheduled, now time.Time) {
 	undone := notDone(s.err) // see notTold
 	if s.err != nil && !undone && !ofHold(s.err) {
-		return
+		return // it may still be on its way
 	}
 	if !undone {
 		g.known, g.covered = true, g.charged(s)
@@ -265,7 +265,7 @@ func (l *lane) retire() (owed map[string]owedCharge, held []localHold) {
 		}
 	}
 	l.core.heldHere.Add(-int64(len(held)))
-	l.held = map[string]map[string]*localHold{}
+	l.held, l.ended = map[string]map[string]*localHold{}, 0
 	return owed, held
 }
 

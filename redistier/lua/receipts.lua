@@ -192,7 +192,7 @@ elseif op == 4 then
     us = max(us, life)
   end
 -- @receipt_store
-if (dropped or stale or healed) and not store then
+if (debt > 0 or dropped or stale or healed) and not store then
   @fresh
   us, store = max(us, life), true
 end
