@@ -270,7 +270,7 @@ func (f function) run(r *run) {
 	ending{}.finish(r, held)
 	r.remains(few, atOnce)
 	charged := len(held)
-	if f.late || f.name == "OnDenied" && r.surface.Each {
+	if f.late || f.name == "OnDenied" && r.surface.Each && last != atOnce {
 		charged += times
 	}
 	r.remains(plenty-charged, all)

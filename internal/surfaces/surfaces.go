@@ -26,7 +26,8 @@ type Surface struct {
 	// surface that does. Rows then go without such a policy.
 	Refuses string
 
-	// Each is set for a surface whose policies each count by themselves the calls that another one denies.
+	// Each is set for a surface whose policies each count by themselves the calls that another one denies, unless that counts
+	// what is in flight.
 	Each bool
 
 	// One is set for a surface that takes one policy only.

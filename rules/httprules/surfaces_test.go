@@ -23,7 +23,10 @@ func TestSurface(t *testing.T) {
 				return s.Policies[len(s.Policies)-1].Key() // of all rules
 			}}
 			if s.Functions["OnDenied"] {
-				c.OnDenied = func(http.ResponseWriter, *http.Request, httplimit.Decision) { _ = s.Called("OnDenied") }
+				c.OnDenied = func(w http.ResponseWriter, r *http.Request, d httplimit.Decision) {
+					_ = s.Called("OnDenied")
+					httplimit.WriteProblem(w, r, d)
+				}
 			}
 			if s.Functions["OnDecision"] {
 				c.OnDecision = func(http.ResponseWriter, *http.Request, *rules.Response) { _ = s.Called("OnDecision") }
@@ -40,6 +43,7 @@ func TestSurface(t *testing.T) {
 			"client gone and an error that nobody answers": "handlers of net/http return none",
 			"streaming after the handler":                  "a response ends with its handler, unless that has hijacked the connection",
 			"shadow whose Key fails":                       "a client is that of all rules",
+			"outlasts the lease":                           "what is held lapses after one Period of the engine's clock, and is prolonged in real time: see TestInFlight_LongRequests",
 			"settled: ":                                    "there is no Settle",
 			"panics in Settle":                             "there is none",
 			"panics in Cost":                               "there is none",
@@ -50,9 +54,7 @@ func TestSurface(t *testing.T) {
 			"algorithm token-interval":                     "rules have no such algorithm",
 			"algorithm fixed-first-charge":                 "rules have no such algorithm",
 		},
-		Each:    true,
-		Refuses: "httplimit.New",
-		Failing: []string{"in-flight or a clear refusal", "algorithm in-flight", "outlasts the lease", "shadow in flight"},
+		Each: true,
 	}.Test(t)
 }
 
