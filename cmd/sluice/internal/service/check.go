@@ -54,6 +54,23 @@ type checkCall struct {
 // errRequest is an error of the client's request: the request is denied, and never admitted by --fail-open.
 type errRequest struct{ error }
 
+// errEndless is the error of a call that a rule of units in flight limits: nobody would give its units back. It is the
+// operator's to mend, and never admitted by --fail-open.
+type errEndless struct{ rule *rules.Rule }
+
+func (e errEndless) Error() string {
+	return fmt.Sprintf("the rule %s limits what is in flight, and /check does not hear when a request ends; want calls of /hold and /release, or another algorithm", e.rule.Path())
+}
+
+// tellEndless tells of the rules whose requests /check refuses with errEndless, of domains that make descriptors of requests.
+func (s *server) tellEndless(set *rules.Set) {
+	for _, rule := range set.Rules() {
+		if rule.Algorithm() == sluice.InFlight && set.Actions(rule.Domain()) != nil {
+			s.log.Warn("/check answers 501 to what this rule limits, since it does not hear when a request ends: want calls of /hold and /release, or another algorithm than in-flight", "rule", rule.Path())
+		}
+	}
+}
+
 // newProxies reads --trusted-proxies and --client-header. untrusted is called for headers of peers that are not
 // trusted.
 func newProxies(c *Config, untrusted func(r *http.Request, header string)) (p proxies, err error) {
@@ -106,7 +123,7 @@ func newChecker(s *server) (c *checker, err error) {
 }
 
 // ServeHTTP answers 204, or 429 (403 for deny=403 in the query) with Retry-After. The body is
-// empty.
+// empty. It answers 501 to what a rule of units in flight limits.
 func (c *checker) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	denial := http.StatusTooManyRequests
 	switch deny := r.URL.Query().Get("deny"); deny {
@@ -129,6 +146,7 @@ func (c *checker) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	call := c.calls.Get().(*checkCall)
 	var request errRequest
+	var endless errEndless
 	switch err := c.decide(call, set, domain, r); {
 	case errors.As(err, &request):
 		if denial == http.StatusTooManyRequests {
@@ -136,6 +154,9 @@ func (c *checker) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 		http.Error(w, err.Error(), denial)
 		return // and leave call to the garbage collector: it may be in any state
+	case errors.As(err, &endless):
+		http.Error(w, err.Error(), http.StatusNotImplemented)
+		return
 	case err != nil:
 		c.fail(w, err)
 		return
@@ -185,6 +206,9 @@ func (c *checker) decide(call *checkCall, set *rules.Set, domain string, r *http
 	if len(call.req.Descriptors) == 0 {
 		call.resp.Code, call.resp.Statuses, call.resp.Tightest = rules.OK, call.resp.Statuses[:0], -1
 		return nil
+	}
+	if rule := set.InFlight(&call.req); rule != nil {
+		return errEndless{rule}
 	}
 	err = c.engine.Decide(&call.req, &call.resp)
 	if err == nil && call.resp.Code != rules.OK {

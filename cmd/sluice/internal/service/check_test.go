@@ -100,6 +100,29 @@ func TestCheck_Answers(t *testing.T) {
 	assert.EqualValues(t, 14, got[`sluice_request_duration_seconds_count{transport="check"}`])
 }
 
+// TestCheck_InFlight: what /check could not give back is refused, whatever the flags say, and counts nothing.
+func TestCheck_InFlight(t *testing.T) {
+	const text = `domain: web
+http:
+- actions: [{remote_address: {}}]
+- actions: [{path: {}}]
+descriptors:
+- {key: remote_address, rate_limit: {unit: hour, requests_per_unit: 5}}
+- {key: path, value: /stream, rate_limit: {unit: hour, requests_per_unit: 2, algorithm: in-flight}}
+`
+	r := start(t, "--rules", rulesFile(t, text), "--manual-clock", "--fail-open", "--headers")
+	require.Contains(t, r.log.String(), "/check answers 501 to what this rule limits")
+	require.Contains(t, r.log.String(), "web.path_/stream")
+	for range 5 {
+		for _, query := range []string{"", "?deny=403"} {
+			require.Equal(t, 501, r.check("/check/web"+query, "X-Forwarded-For: 192.0.2.1", "X-Forwarded-Uri: /stream").StatusCode)
+		}
+	}
+	resp := r.check("/check/web", "X-Forwarded-For: 192.0.2.1", "X-Forwarded-Uri: /other")
+	require.Equal(t, 204, resp.StatusCode)
+	require.Equal(t, "4", resp.Header.Get("RateLimit-Remaining"))
+}
+
 func TestCheck_WithoutADomain(t *testing.T) {
 	r := start(t, "--rules", rulesFile(t, checkRules)+","+write(t, t.TempDir()+"/b.yaml", "domain: e\n"))
 	assert.Equal(t, 404, r.check("/check").StatusCode)

@@ -86,6 +86,7 @@ func (s *server) load(files []rules.File, other []string) (*rules.Set, error) {
 	for _, w := range warnings {
 		s.log.Warn(w.String())
 	}
+	s.tellEndless(set)
 	if len(set.Domains()) == 0 {
 		s.log.Warn("there are no rules: nothing is limited", "paths", s.config.Rules)
 	}
