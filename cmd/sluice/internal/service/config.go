@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/spf13/pflag"
@@ -26,7 +27,10 @@ type Config struct {
 	XDSRetry, XDSRetryMax time.Duration
 
 	GRPC, HTTP, Debug, Metrics, UDS string
+	UDSMode                         string
 	LiveKeys                        bool
+	DebugHosts                      []string
+	HTTPTLS, HTTPPlain              bool
 	TLSCert, TLSKey                 string
 	ClientCA, ClientSAN             string
 	MaxConnectionAge, ConnectionEnd time.Duration
@@ -61,6 +65,8 @@ type Config struct {
 
 	StartWithoutRules, HealthyWithRules bool
 	ManualClock                         bool
+
+	given []string // flags of the command line, by Environment
 }
 
 // Names of metrics.
@@ -129,8 +135,12 @@ func (c *Config) xdsFlags(f *pflag.FlagSet) {
 func (c *Config) portFlags(f *pflag.FlagSet) {
 	f.StringVar(&c.GRPC, "grpc", ":8081", "address of the gRPC service")
 	f.StringVar(&c.UDS, "uds", "", "path of a unix socket for gRPC, in place of --grpc")
+	f.StringVar(&c.UDSMode, "uds-mode", "0660", "who may connect to it, as chmod has it")
 	f.StringVar(&c.HTTP, "http", ":8080", "address of /check, /json, /hold and /healthcheck; empty\nfor none")
 	f.StringVar(&c.Debug, "debug", "127.0.0.1:6070", "address of /rlconfig, /stats, /live and /debug/pprof;\nempty for none")
+	f.StringSliceVar(&c.DebugHosts, "debug-hosts", nil, "names of that port, besides localhost and its address")
+	f.BoolVar(&c.HTTPTLS, "http-tls", false, "serve TLS on --http, with the certificate of gRPC and\nfor the clients of --client-ca; /healthcheck for all")
+	f.BoolVar(&c.HTTPPlain, "http-plain", false, "answer all on --http without TLS, in spite of\n--client-ca; else only this machine")
 	f.BoolVar(&c.LiveKeys, "live-keys", false, "show the most denied keys on /live as they are, and not\nas hashes")
 	f.StringVar(&c.Metrics, "metrics", ":9090", "address of the metrics; empty for none")
 	f.StringVar(&c.TLSCert, "tls-cert", "", "certificate of the gRPC service; read again when it\nchanges")
@@ -144,7 +154,7 @@ func (c *Config) portFlags(f *pflag.FlagSet) {
 
 // Check refuses invalid settings, and reports the first one.
 func (c *Config) Check() error {
-	for _, check := range []func() error{c.checkChoices, c.checkNumbers, c.checkTLS, c.checkXDS, c.checkPorts, c.checkProxies, c.checkStore} {
+	for _, check := range []func() error{c.checkChoices, c.checkNumbers, c.checkTLS, c.checkXDS, c.checkPorts, c.checkProxies, c.checkStore, c.checkMeanings} {
 		if err := check(); err != nil {
 			return err
 		}
@@ -222,6 +232,10 @@ func (c *Config) checkTLS() error {
 		return errors.New("one of --tls-cert and --tls-key is missing: want both or none")
 	case c.TLSCert == "" && (c.ClientCA != "" || c.ClientSAN != ""):
 		return errors.New("--client-ca or --client-san without --tls-cert: want a certificate of the service, too")
+	case c.HTTPTLS && (c.TLSCert == "" || c.HTTP == ""):
+		return errors.New("--http-tls without --tls-cert or --http: want both, too")
+	case c.HTTPPlain && (c.ClientCA == "" || c.HTTPTLS || c.HTTP == ""):
+		return errors.New("--http-plain without --client-ca and --http, or with --http-tls: want it only where the port has no TLS and --client-ca would close it")
 	case c.ClientSAN != "" && c.ClientCA == "":
 		return errors.New("--client-san without --client-ca: want the certificates that names are believed from")
 	}
@@ -231,10 +245,7 @@ func (c *Config) checkTLS() error {
 func (c *Config) checkXDS() error {
 	t := &c.XDSTLS
 	if c.XDS == "" {
-		if t.On || t.CA+t.Name+t.Cert+t.Key != "" {
-			return errors.New("a flag about TLS with the management server without --xds: want its address")
-		}
-		return nil
+		return nil // checkMeanings refuses flags about it
 	}
 	if _, _, err := net.SplitHostPort(c.XDS); err != nil {
 		return fmt.Errorf("--xds %q: want HOST:PORT", c.XDS)
@@ -268,6 +279,12 @@ func (c *Config) checkPorts() error {
 	if c.GRPC == "" && c.UDS == "" {
 		return errors.New(`--grpc "": want an address, or --uds`)
 	}
+	if most := len(syscall.RawSockaddrUnix{}.Path) - 1; len(c.UDS) > most {
+		return fmt.Errorf("--uds %s: it is %d bytes long; want at most %d, which is what the system takes", c.UDS, len(c.UDS), most)
+	}
+	if mode, err := strconv.ParseUint(c.UDSMode, 8, 32); err != nil || mode > 0o777 {
+		return fmt.Errorf("--uds-mode %q: want three octal digits, such as 0660", c.UDSMode)
+	}
 	for _, p := range c.ports() {
 		if p.address == "" || p.network == "unix" {
 			continue
@@ -286,7 +303,15 @@ func (c *Config) checkPorts() error {
 // port is one address on which the service listens.
 type port struct{ name, network, address string }
 
-// ports returns the ports, with the names of their flags. The unix socket replaces the port grpc, and has its name.
+// flag is the flag that names the address.
+func (p port) flag() string {
+	if p.network == "unix" {
+		return "uds"
+	}
+	return p.name
+}
+
+// ports returns the ports. The unix socket replaces the port grpc, and has its name.
 func (c *Config) ports() []port {
 	grpc := port{"grpc", "tcp", c.GRPC}
 	if c.UDS != "" {

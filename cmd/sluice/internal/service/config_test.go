@@ -176,7 +176,7 @@ func TestConfig_Check(t *testing.T) {
 		"--xds h:1 --xds-ca x":                              "--xds-key without --xds-tls",
 		"--xds h:1 --xds-tls --xds-cert x":                  "one of --xds-cert and --xds-key is missing",
 		"--xds h:1 --xds-tls --xds-ca /nowhere":             "--xds-tls: open /nowhere",
-		"--rules r --xds-tls":                               "without --xds",
+		"--rules r --xds-tls":                               "--xds-tls means nothing here: want --xds",
 		"--rules r --limit-header x:y":                      `--limit-header "x:y": want the name of a header`,
 		"--rules r --rule-header=a:b":                       `--rule-header "a:b": want the name of a header`,
 		"--rules r --reset-header=":                         `--reset-header "": want the name of a header`,

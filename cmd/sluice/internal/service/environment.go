@@ -57,7 +57,11 @@ func (c *Config) Environment(f *pflag.FlagSet, variablesOfProcess []string) (ign
 			e.values[name] = value
 		}
 	}
+	f.Visit(func(f *pflag.Flag) { c.given = append(c.given, f.Name) })
 	for _, v := range variables {
+		if v[1] == "uds" && f.Changed("grpc") {
+			continue // the command line has the address of gRPC
+		}
 		e.set(v[1], v[0], e.values[v[0]])
 	}
 	e.set("log-level", "LOG_LEVEL", levelName(e.values["LOG_LEVEL"]))

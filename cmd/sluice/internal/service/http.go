@@ -16,16 +16,16 @@ import (
 // public returns the handler of the HTTP port.
 func (s *server) public() http.Handler {
 	mux := http.NewServeMux()
-	mux.Handle("/json", timed(s.metrics.http, s.service.JSON()))
-	holds := timed(s.metrics.http, s.service.Holds())
+	mux.Handle("/json", ownSite(timed(s.metrics.http, s.service.JSON()), byNobody))
+	holds := ownSite(timed(s.metrics.http, s.service.Holds()), byNobody)
 	for _, path := range []string{"/hold", "/extend", "/settle", "/release"} {
 		mux.Handle(path, holds)
 	}
-	check := timed(s.metrics.check, s.checker)
+	check := ownSite(timed(s.metrics.check, s.checker), s.byProxy)
 	mux.Handle("/check", check)
 	mux.Handle("/check/{domain...}", check)
 	mux.Handle("/healthcheck", s.health)
-	return mux
+	return s.certified(mux)
 }
 
 // timed records in the metrics how long a handler took.
@@ -59,7 +59,7 @@ func (s *server) debug() http.Handler {
 	mux.HandleFunc("GET /live/{file}", s.live.page)
 	mux.HandleFunc("GET /live/events", s.live.events)
 	mux.HandleFunc("/debug/pprof/", pprof.Index)
-	mux.HandleFunc("/debug/pprof/cmdline", pprof.Cmdline)
+	// Not pprof.Cmdline: the command line may have a password of --redis.
 	mux.HandleFunc("/debug/pprof/profile", pprof.Profile)
 	mux.HandleFunc("/debug/pprof/symbol", pprof.Symbol)
 	mux.HandleFunc("/debug/pprof/trace", pprof.Trace)
@@ -67,7 +67,7 @@ func (s *server) debug() http.Handler {
 	if s.manual != nil {
 		mux.HandleFunc("POST /clock", s.setClock)
 	}
-	return mux
+	return s.ownHost(mux)
 }
 
 // setClock moves the clock of decisions: the body is Unix milliseconds, never earlier than before.

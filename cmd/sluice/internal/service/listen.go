@@ -2,12 +2,14 @@ package service
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
 	"net/http"
 	"os"
 	"runtime"
+	"strconv"
 	"sync"
 	"syscall"
 	"time"
@@ -50,12 +52,12 @@ func (s *server) listen() (map[string]net.Addr, error) {
 		if p.address == "" {
 			continue
 		}
-		l, err := p.listen()
+		l, err := p.listen(s.config)
 		if err != nil {
 			for _, l := range listeners {
 				_ = l.Close()
 			}
-			return nil, fmt.Errorf("--%s: %w", p.name, err)
+			return nil, fmt.Errorf("--%s: %w", p.flag(), err)
 		}
 		listeners[p.name] = l
 	}
@@ -66,11 +68,15 @@ func (s *server) listen() (map[string]net.Addr, error) {
 func (s *server) serve(listeners map[string]net.Listener) map[string]net.Addr {
 	handlers := map[string]http.Handler{"http": s.public(), "debug": s.debug(), "metrics": s.metrics.handler()}
 	addresses := map[string]net.Addr{}
+	s.warnPlain()
 	for name, l := range listeners {
 		addresses[name] = l.Addr()
 		if name == "grpc" {
 			go func() { s.ended(name, s.grpc.Serve(l)) }()
 			continue
+		}
+		if name == "http" && s.config.HTTPTLS {
+			l = tls.NewListener(l, s.certificates.server(true))
 		}
 		h := &http.Server{
 			Handler: handlers[name], ErrorLog: s.strangers(name).errorLog(),
@@ -88,7 +94,7 @@ func (s *server) serve(listeners map[string]net.Listener) map[string]net.Addr {
 // ended is called with the error when a port is no longer served.
 func (s *server) ended(name string, err error) {
 	if err != nil && !errors.Is(err, http.ErrServerClosed) {
-		s.failed <- fmt.Errorf("serving --%s: %w", name, err)
+		s.failed <- fmt.Errorf("serving the port %s: %w", name, err)
 	}
 }
 
@@ -108,11 +114,12 @@ func (s *server) newGRPC() error {
 	s.underWay = newUnderWay(s.service.MessageBytes())
 	transport := insecure.NewCredentials()
 	if s.config.TLSCert != "" {
-		certs, err := newCertificates(s.config, func(err error) { s.log.Error("the certificates cannot be used, and the old ones stay", "error", err) })
+		var err error
+		s.certificates, err = newCertificates(s.config, func(err error) { s.log.Error("the certificates cannot be used, and the old ones stay", "error", err) })
 		if err != nil {
 			return err
 		}
-		transport = credentials.NewTLS(certs.server())
+		transport = credentials.NewTLS(s.certificates.server(false))
 	}
 	options = append(options, grpc.Creds(&greeted{transport, s.strangers("grpc"), s.underWay}))
 	s.grpc = s.service.NewServer(options...)
@@ -187,11 +194,16 @@ func streamsOf(g *grpc.Server) map[string]bool {
 	return out
 }
 
-func (p port) listen() (net.Listener, error) {
+func (p port) listen(c *Config) (net.Listener, error) {
 	if p.network == "unix" {
 		if err := removeSocket(p.address); err != nil {
 			return nil, err
 		}
+		mode, err := strconv.ParseUint(c.UDSMode, 8, 32)
+		if err != nil {
+			return nil, err
+		}
+		return listenUnix(p.address, os.FileMode(mode))
 	}
 	return net.Listen(p.network, p.address)
 }

@@ -26,22 +26,23 @@ type server struct {
 	config *Config
 	log    *slog.Logger
 
-	clock    sluice.Clock
-	manual   *sluice.ManualClock // nil with the system's clock
-	watcher  *rules.Watcher
-	engine   *rules.Engine
-	store    *sharedStore // nil if counts are in memory
-	state    *stateFile   // nil without --state
-	service  *rls.Service
-	checker  *checker
-	live     *live
-	grpc     *grpc.Server
-	streams  map[string]bool // methods of grpc that are streams
-	underWay *underWay
-	http     []*http.Server
-	metrics  *metrics
-	ending   chan struct{} // closed when streams are to end
-	failed   chan error    // gets the error of a port that can no longer be served: it ends the service
+	clock        sluice.Clock
+	manual       *sluice.ManualClock // nil with the system's clock
+	watcher      *rules.Watcher
+	engine       *rules.Engine
+	store        *sharedStore // nil if counts are in memory
+	state        *stateFile   // nil without --state
+	service      *rls.Service
+	checker      *checker
+	live         *live
+	grpc         *grpc.Server
+	certificates *certificates   // nil without TLS
+	streams      map[string]bool // methods of grpc that are streams
+	underWay     *underWay
+	http         []*http.Server
+	metrics      *metrics
+	ending       chan struct{} // closed when streams are to end
+	failed       chan error    // gets the error of a port that can no longer be served: it ends the service
 
 	reached    atomic.Bool // the store has answered once
 	unanswered string      // the last error of a first contact with the store; used by contacted only

@@ -52,7 +52,7 @@ func TestRun_Answers(t *testing.T) {
 	assert.Contains(t, answer, "d.two: unit=MINUTE requests_per_unit=2")
 	_, answer = r.get("debug", "/")
 	assert.Contains(t, answer, "/rlconfig")
-	code, _ = r.get("debug", "/debug/pprof/cmdline")
+	code, _ = r.get("debug", "/debug/pprof/goroutine")
 	assert.Equal(t, 200, code)
 	_, answer = r.get("debug", "/stats")
 	assert.Contains(t, answer, "ratelimit.service.rate_limit.d.two.total_hits: 4\n")
@@ -190,7 +190,7 @@ func TestRun_BadStarts(t *testing.T) {
 		{[]string{"--rules", good, "--tls-cert", notPEM, "--tls-key", dir + "/key"}, []string{"--tls-key: open " + dir + "/key: "}},
 		{[]string{"--rules", good, "--tls-cert", notPEM, "--tls-key", notPEM, "--client-ca", dir + "/ca"}, []string{"--client-ca: open " + dir + "/ca: "}},
 		{[]string{"--rules", good, "--tls-cert", notPEM, "--tls-key", notPEM}, []string{"--tls-cert " + notPEM + " and --tls-key " + notPEM + ": "}},
-		{[]string{"--rules", good, "--uds", good}, []string{"--grpc: ", good}},
+		{[]string{"--rules", good, "--uds", good}, []string{"--uds: ", good}},
 	} {
 		config := configure(t, c.args...)
 		require.NoError(t, config.Check())

@@ -2,6 +2,7 @@ package service
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -193,9 +194,19 @@ type httpConn struct {
 	net.Conn
 
 	// Used only by the goroutine that serves the connection:
-	pending   bool // bytes have come, but no request yet
-	answering bool // a request has come, and its answer is not done
-	refused   bool // package net/http itself answers the bytes, since they are no request
+	pending   bool  // bytes have come, but no request yet
+	answering bool  // a request has come, and its answer is not done
+	refused   bool  // package net/http itself answers the bytes, since they are no request
+	handshake error // of TLS, which failed
+}
+
+// Read implements net.Conn.
+func (c *httpConn) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	if t, ok := c.Conn.(*tls.Conn); ok && err != nil && err != io.EOF && !t.ConnectionState().HandshakeComplete {
+		c.handshake = err
+	}
+	return n, err
 }
 
 // Write implements net.Conn.
@@ -221,6 +232,8 @@ func watchRequests(h *http.Server, s *strangers) {
 		c, ok := conn.(*httpConn)
 		switch {
 		case !ok:
+		case state == http.StateClosed && c.handshake != nil:
+			s.tell(time.Now(), "a connection is refused: the TLS handshake fails", "from", c.RemoteAddr().String(), "error", c.handshake)
 		case state == http.StateActive:
 			c.pending = true // until the handler is called, which is next
 		case state == http.StateIdle:

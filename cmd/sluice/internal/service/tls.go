@@ -18,8 +18,9 @@ type certificates struct {
 	failed func(error) // called once for each reason
 
 	mutex   sync.Mutex
-	current *tls.Config
-	files   [3][]byte // the contents from which current is made
+	current *tls.Config // for gRPC
+	web     *tls.Config // for HTTP
+	files   [3][]byte   // the contents from which current is made
 	checked time.Time
 	failure string
 }
@@ -31,14 +32,14 @@ func newCertificates(c *Config, failed func(error)) (*certificates, error) {
 	t := &certificates{config: c, failed: failed, checked: time.Now()}
 	var err error
 	if t.files, err = t.read(); err == nil {
-		t.current, err = t.load(t.files)
+		t.current, t.web, err = t.load(t.files)
 	}
 	return t, err
 }
 
-// server returns the configuration of the listener. If the files cannot be used, the last ones stay in
+// server returns the configuration of a listener, for gRPC or for HTTP. If the files cannot be used, the last ones stay in
 // force.
-func (t *certificates) server() *tls.Config {
+func (t *certificates) server(web bool) *tls.Config {
 	return &tls.Config{
 		MinVersion: tls.VersionTLS12,
 		NextProtos: []string{"h2"},
@@ -48,6 +49,9 @@ func (t *certificates) server() *tls.Config {
 			if now := time.Now(); now.Sub(t.checked) >= recheck {
 				t.checked = now
 				t.refresh()
+			}
+			if web {
+				return t.web, nil
 			}
 			return t.current, nil
 		},
@@ -62,9 +66,9 @@ func (t *certificates) refresh() {
 		t.failure = ""
 		return
 	}
-	var next *tls.Config
+	var next, web *tls.Config
 	if err == nil {
-		next, err = t.load(files)
+		next, web, err = t.load(files)
 	}
 	if err != nil {
 		if err.Error() != t.failure {
@@ -73,7 +77,7 @@ func (t *certificates) refresh() {
 		}
 		return
 	}
-	t.current, t.files, t.failure = next, files, ""
+	t.current, t.web, t.files, t.failure = next, web, files, ""
 }
 
 func (t *certificates) read() (files [3][]byte, err error) {
@@ -90,24 +94,37 @@ func (t *certificates) read() (files [3][]byte, err error) {
 	return files, nil
 }
 
-func (t *certificates) load(files [3][]byte) (*tls.Config, error) {
+func (t *certificates) load(files [3][]byte) (grpc, web *tls.Config, err error) {
 	pair, err := tls.X509KeyPair(files[0], files[1])
 	if err != nil {
-		return nil, fmt.Errorf("--tls-cert %s and --tls-key %s: %w", t.config.TLSCert, t.config.TLSKey, err)
+		return nil, nil, fmt.Errorf("--tls-cert %s and --tls-key %s: %w", t.config.TLSCert, t.config.TLSKey, err)
 	}
 	c := &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: []string{"h2"}, Certificates: []tls.Certificate{pair}}
+	if t.config.ClientCA != "" {
+		c.ClientCAs = x509.NewCertPool()
+		if !c.ClientCAs.AppendCertsFromPEM(files[2]) {
+			return nil, nil, fmt.Errorf("--client-ca %s: no certificate in it; want one in PEM form", t.config.ClientCA)
+		}
+		c.ClientAuth = tls.RequireAndVerifyClientCert
+		if san := t.config.ClientSAN; san != "" {
+			c.VerifyConnection = func(s tls.ConnectionState) error { return checkName(s, san) }
+		}
+	}
+	web = c.Clone()
+	web.NextProtos = []string{"http/1.1"}
 	if t.config.ClientCA == "" {
-		return c, nil
+		return c, web, nil
 	}
-	c.ClientCAs = x509.NewCertPool()
-	if !c.ClientCAs.AppendCertsFromPEM(files[2]) {
-		return nil, fmt.Errorf("--client-ca %s: no certificate in it; want one in PEM form", t.config.ClientCA)
+	web.ClientAuth = tls.VerifyClientCertIfGiven // server.certified looks for it: health checks have none
+	if check := c.VerifyConnection; check != nil {
+		web.VerifyConnection = func(s tls.ConnectionState) error {
+			if len(s.PeerCertificates) == 0 {
+				return nil
+			}
+			return check(s)
+		}
 	}
-	c.ClientAuth = tls.RequireAndVerifyClientCert
-	if san := t.config.ClientSAN; san != "" {
-		c.VerifyConnection = func(s tls.ConnectionState) error { return checkName(s, san) }
-	}
-	return c, nil
+	return c, web, nil
 }
 
 // checkName looks for a name in the client's certificate.

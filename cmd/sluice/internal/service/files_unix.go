@@ -4,6 +4,7 @@ package service
 
 import (
 	"errors"
+	"net"
 	"os"
 	"syscall"
 )
@@ -40,4 +41,11 @@ func sameFile(f *os.File, name string) bool {
 func unlockFile(f *os.File) {
 	_ = os.Remove(f.Name())
 	_ = f.Close()
+}
+
+// listenUnix listens on a socket that nobody can connect to, at no time, whom mode does not admit.
+func listenUnix(path string, mode os.FileMode) (net.Listener, error) {
+	before := syscall.Umask(int(0o777 &^ mode))
+	defer syscall.Umask(before)
+	return net.Listen("unix", path)
 }

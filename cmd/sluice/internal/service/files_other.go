@@ -4,6 +4,7 @@ package service
 
 import (
 	"errors"
+	"net"
 	"os"
 )
 
@@ -12,3 +13,11 @@ func lockFile(string) (*os.File, error) {
 }
 
 func unlockFile(*os.File) {}
+
+func listenUnix(path string, mode os.FileMode) (net.Listener, error) {
+	l, err := net.Listen("unix", path)
+	if err == nil {
+		err = os.Chmod(path, mode)
+	}
+	return l, err
+}

@@ -2,6 +2,7 @@ package service
 
 import (
 	"errors"
+	"net"
 	"os"
 	"syscall"
 )
@@ -24,3 +25,6 @@ func lockFile(name string) (*os.File, error) {
 }
 
 func unlockFile(f *os.File) { _ = f.Close() }
+
+// listenUnix listens on a socket, which has the rights of its directory here.
+func listenUnix(path string, _ os.FileMode) (net.Listener, error) { return net.Listen("unix", path) }
