@@ -75,7 +75,7 @@ func (p *program) has(text string) int { return strings.Count(p.log.String(), te
 func TestFault_Terminated(t *testing.T) {
 	dir := files(t, map[string]string{"rules/a.yaml": loadRules})
 	args := []string{
-		"--rules", dir + "/rules", "--state", dir + "/state", "--manual-clock", "--log-level", "info", "--uds", servetest.SocketName(t), "--drain", "0",
+		"--rules", dir + "/rules", "--state", dir + "/state", "--manual-clock", "--log-level", "info", "--grpc=", "--uds", servetest.SocketName(t), "--drain", "0",
 	}
 	before := int64(0)
 	for range 3 {
@@ -98,7 +98,7 @@ func TestFault_Killed(t *testing.T) {
 	dir := files(t, map[string]string{"rules/a.yaml": loadRules})
 	state := filepath.Join(dir, "state")
 	args := []string{
-		"--rules", dir + "/rules", "--state", state, "--state-every", "1ms", "--manual-clock", "--log-level", "info", "--uds", servetest.SocketName(t),
+		"--rules", dir + "/rules", "--state", state, "--state-every", "1ms", "--manual-clock", "--log-level", "info", "--grpc=", "--uds", servetest.SocketName(t),
 	}
 	asked, safe := int64(0), int64(0)
 	for i := range 4 {

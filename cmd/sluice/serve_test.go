@@ -83,7 +83,7 @@ func TestServe_Refusals(t *testing.T) {
 		{exitFailed, []string{"--rules", dir + "/bad"}, "/bad/a.yaml:3:3: d: a descriptor without a key; want key: NAME\n" + dir + "/bad/a.yaml:4:"},
 		{exitFailed, []string{"--rules", dir + "/bad"}, "\nsluice serve: the rules are refused\n"},
 		{exitFailed, []string{"--rules", dir + "/good", "--state", dir + "/none/state"}, "sluice serve: --state: "},
-		{exitFailed, []string{"--rules", dir + "/good", "--uds", dir + "/socket"}, "sluice serve: --uds: "},
+		{exitFailed, []string{"--rules", dir + "/good", "--grpc=", "--uds", dir + "/socket"}, "sluice serve: --uds: "},
 	} {
 		code, stdout, stderr := execute(nil, append(append([]string{"serve"}, anyPort...), c.args...)...)
 		assert.Equal(t, c.code, code, c.args)
@@ -94,7 +94,7 @@ func TestServe_Refusals(t *testing.T) {
 
 func TestServe_LogOfJSONIsJSONOnly(t *testing.T) {
 	dir := files(t, map[string]string{"a.yaml": "domain: d\n---\n"})
-	_, stdout, stderr := execute(nil, append(append([]string{"serve"}, anyPort...), "--rules", dir, "--log", "json", "--uds", dir)...)
+	_, stdout, stderr := execute(nil, append(append([]string{"serve"}, anyPort...), "--rules", dir, "--log", "json", "--grpc=", "--uds", dir)...)
 	assert.Empty(t, stdout)
 	assert.True(t, strings.HasPrefix(stderr, `{"time":`), stderr)
 }
