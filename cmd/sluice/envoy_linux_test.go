@@ -216,7 +216,7 @@ func TestEnvoy_Restart(t *testing.T) {
 	const many = "domain: web\ndescriptors:\n- {key: remote_address, rate_limit: {unit: day, requests_per_unit: 100000000}}\n"
 	// Sockets, since nobody else can take the place of the first service before it is back.
 	socket := servetest.SocketName(t)
-	first, second, app := serveEnvoy(t, many, "--grpc=", "--uds", socket), serveEnvoy(t, many, "--uds", servetest.SocketName(t)), startApplication(t)
+	first, second, app := serveEnvoy(t, many, "--grpc=", "--uds", socket), serveEnvoy(t, many, "--grpc=", "--uds", servetest.SocketName(t)), startApplication(t)
 	e := startEnvoy(t, app, []string{first.addresses["grpc"], second.addresses["grpc"]}, "failure_mode_deny: false", "failure_mode_deny: true")
 	var calls atomic.Int64
 	var load sync.WaitGroup
