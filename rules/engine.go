@@ -83,7 +83,7 @@ type Engine struct {
 	admin    sync.Mutex // guards the fields below
 	groups   map[string]*counters
 	kept     map[string]*kept
-	absent   map[string]*kept            // of rules that are not in force, while they count something
+	absent   map[string]*kept            // of rules that are not in force
 	shared   map[StoreLimit]StoreCounter // with a Store, instead of groups and kept
 	domains  map[string]*domainSeries
 	previous []*series // of the rules in force, by Rule.index
@@ -321,8 +321,8 @@ func (e *Engine) commit(g *generation, groups map[string]*counters, limiters []*
 	e.forget(g)
 }
 
-// part puts the limiters of rules that are no longer in force aside, so that a rule that comes back finds its counts. A
-// limiter goes when all its keys are idle, when it is absent from forgetAfter generations in a row, or when its rule has another.
+// part puts the limiters of rules that are no longer in force aside, so that a rule that comes back finds its counts, and its
+// holds. A limiter goes when its rule is absent from forgetAfter generations in a row, or has another limiter.
 func (e *Engine) part(next map[string]*kept, number uint64) {
 	for identity, k := range e.kept {
 		if next[identity] == nil {
@@ -332,11 +332,10 @@ func (e *Engine) part(next map[string]*kept, number uint64) {
 		}
 	}
 	for identity, k := range e.absent {
-		k.limiter.Sweep()
 		switch {
 		case next[identity] == k:
 			k.gone = 0
-		case next[identity] == nil && k.limiter.Len() != 0 && number-k.gone+1 < forgetAfter:
+		case next[identity] == nil && number-k.gone+1 < forgetAfter:
 			continue
 		default:
 			e.retire(k.limiter)
