@@ -42,7 +42,7 @@ type Config struct {
 	// MaxHolds bounds the limits that are held at the same time in the engine's memory, and those of Extends: a hold of three
 	// limits counts as three. Half of it is divided evenly among the domains with rules, the rest is for whoever comes first.
 	// Hold and Extend return ErrManyHolds for more. Each domain remembers as many ends of holds as its even part of MaxHolds.
-	// 0 means 100,000; a limit that is held takes some 600 bytes. A Store has bounds of its own.
+	// 0 means 100,000; a hold of one limit takes some 450 bytes, and its end 180, with its id. A Store has bounds of its own.
 	MaxHolds int
 	// MaxHoldTTL is the longest Hold.TTL. 0 means an hour.
 	MaxHoldTTL time.Duration
