@@ -440,7 +440,7 @@ func (w *work) limiterStatus(st *Status, d *sluice.Decision, over bool) {
 	h := hits{total: w.hits}
 	if over {
 		st.RetryAfter = d.RetryAfter
-		if st.Rule != nil && st.Rule.Algorithm() == sluice.InFlight { // a call may end at any time
+		if st.Rule.inFlight() { // a call may end at any time
 			st.RetryAfter = inflight.RetryAfter(d.RetryAfter)
 			st.ResetAfter = min(st.ResetAfter, roundUp(st.RetryAfter))
 		}

@@ -40,7 +40,7 @@ func (e *Engine) holdHere(h *Hold, resp *Response, now int64) error {
 	new.limits = make([]heldLimit, 0, resp.limits())
 	for i := range resp.work {
 		if w := &resp.work[i]; w.limited {
-			new.limits = append(new.limits, heldLimit{at: i, id: w.id, limiter: w.limiter, series: w.series, inFlight: w.inFlight()})
+			new.limits = append(new.limits, heldLimit{at: i, id: w.id, limiter: w.limiter, series: w.series, inFlight: resp.Statuses[i].Rule.inFlight()})
 		}
 	}
 	new.add(resp, made)
@@ -218,9 +218,6 @@ func (l *heldLimit) settle(used, debt uint64) (capped bool) {
 	}
 	return capped
 }
-
-// inFlight reports whether the limit is of units in flight.
-func (w *work) inFlight() bool { return !w.counts && w.limiter.Config().Algorithm == sluice.InFlight }
 
 // renew keeps the units in flight, which lapse a Period of their limit after their charge at the earliest, for another
 // one. Those that have lapsed are not taken again: others may have them.

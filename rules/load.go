@@ -111,8 +111,8 @@ func load(files []File, o Options, size int) (*Set, error) {
 	known := len(l.problems)
 	l.unnamed()
 	l.linkSeconds()
-	for _, r := range l.set.rules {
-		r.domain.inFlight = r.domain.inFlight || r.inFlight()
+	for _, r := range l.set.rules { // a rule with an error has no config
+		r.domain.inFlight = r.domain.inFlight || r.config != nil && r.inFlight()
 	}
 	if len(l.problems) > known {
 		l.sortProblems(files)

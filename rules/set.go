@@ -188,7 +188,7 @@ func (s *Set) InFlight(req *Request) (shortest *Rule) {
 	}
 	for i := range req.Descriptors {
 		r := d.match(req.Descriptors[i].Entries)
-		if r == nil || req.Descriptors[i].Override != nil || !r.inFlight() {
+		if req.Descriptors[i].Override != nil || !r.inFlight() {
 			continue
 		}
 		if shortest == nil || r.period < shortest.period {
@@ -294,7 +294,7 @@ func (r *Rule) Algorithm() sluice.Algorithm {
 }
 
 // inFlight reports whether the rule is of units in flight.
-func (r *Rule) inFlight() bool { return r.Algorithm() == sluice.InFlight }
+func (r *Rule) inFlight() bool { return r != nil && r.Algorithm() == sluice.InFlight }
 
 // Metadata is the descriptor's metadata: text, bool, int64, float64, nil, []any and
 // map[string]any. It must not be changed.
