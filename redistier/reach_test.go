@@ -107,6 +107,7 @@ func TestReach_Error(t *testing.T) {
 		defer client.Close()
 		store, err := NewStore(client, StoreConfig{Prefix: newPrefix(), Replicas: replicas})
 		require.NoError(t, err)
+		require.ErrorContains(t, store.Reach(ctx), "WRONGPASS", "without limits")
 		limitOf(t, store, LimitConfig{Name: "a", Limit: sluice.PerHour(100)})
 		require.ErrorContains(t, store.Reach(ctx), "WRONGPASS")
 		password.Store("right")

@@ -117,7 +117,7 @@ func (s *sharedStore) reach(ctx context.Context) error {
 }
 
 // refusals are in texts of Redis about passwords, rights and the kind of a server.
-var refusals = []string{"WRONGPASS", "NOAUTH", "NOPERM", "invalid password", "ACL failure in script", "can't run this command", "cluster support disabled", "without any password configured"}
+var refusals = []string{"WRONGPASS", "NOAUTH", "NOPERM", "DENIED", "invalid password", "ACL failure in script", "can't run this command", "cluster support disabled", "without any password configured"}
 
 // lasting reports whether an error of a first contact cannot pass by itself: a certificate, a password, or rights.
 func lasting(err error) bool {
