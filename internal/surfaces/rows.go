@@ -142,7 +142,7 @@ func (e ending) finishOne(r *run, held []*call) (others []*call) {
 	h.end.Store(int32(e.end))
 	select {
 	case h.one <- struct{}{}:
-	case <-time.After(r.patience):
+	case <-time.After(patience):
 		require.Fail(r, "no handler waits")
 	}
 	e.pause(r, 1, true)
@@ -151,7 +151,7 @@ func (e ending) finishOne(r *run, held []*call) (others []*call) {
 		return held[1:]
 	case <-held[1].done:
 		return held[:1]
-	case <-time.After(r.patience):
+	case <-time.After(patience):
 		require.Fail(r, "a call does not end")
 		return nil
 	}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"maps"
-	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -19,30 +18,16 @@ import (
 // Test runs all rows.
 func (s Surface) Test(t *testing.T) {
 	unused := maps.Clone(s.Cannot)
-	failing := slices.Clone(s.Failing)
 	for _, row := range rows {
-		if prefixes := s.cannot(row.name); len(prefixes) > 0 {
-			for _, prefix := range prefixes {
-				delete(unused, prefix)
-			}
-			continue
+		prefixes := s.cannot(row.name)
+		for _, prefix := range prefixes {
+			delete(unused, prefix)
 		}
-		known := slices.Index(failing, row.name)
-		if known >= 0 {
-			failing = slices.Delete(failing, known, known+1)
+		if len(prefixes) == 0 {
+			t.Run(row.name, func(t *testing.T) { row.run(&run{T: t, surface: s}) })
 		}
-		t.Run(row.name, func(t *testing.T) {
-			failure := s.try(t, row, known >= 0)
-			switch {
-			case known >= 0 && failure == "":
-				assert.Fail(t, "the row passes; take it out of Failing")
-			case known < 0 && failure != "":
-				assert.Fail(t, failure)
-			}
-		})
 	}
 	assert.Empty(t, unused, "Cannot names rows that there are not")
-	assert.Empty(t, failing, "Failing names rows that are not run")
 }
 
 // cannot returns the entries that say why the surface cannot run a row.
@@ -55,42 +40,17 @@ func (s Surface) cannot(name string) (prefixes []string) {
 	return prefixes
 }
 
-// try runs a row and returns how it fails.
-func (s Surface) try(t *testing.T, row row, known bool) string {
-	r := &run{T: t, surface: s, patience: 5 * time.Second}
-	if known {
-		r.patience = time.Second
-	}
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		row.run(r)
-	}()
-	<-ended
-	return r.failure
-}
+// patience is for what real goroutines and connections do.
+const patience = 20 * time.Second
 
-// A run is one of a row. Its failures are noted, for rows that are known to fail.
+// A run is one of a row.
 type run struct {
 	*testing.T
-	surface  Surface
-	patience time.Duration // with what real goroutines and connections do
-	failure  string
-
-	setup *Setup
-	door  Door
-	ctx   context.Context
+	surface Surface
+	setup   *Setup
+	door    Door
+	ctx     context.Context
 }
-
-// Errorf notes a failure, the first one of a row.
-func (r *run) Errorf(format string, args ...any) {
-	if r.failure == "" {
-		r.failure = fmt.Sprintf(format, args...)
-	}
-}
-
-// FailNow ends the row.
-func (r *run) FailNow() { runtime.Goexit() }
 
 func (r *run) inFlight() bool { return r.surface.Refuses == "" }
 
@@ -161,7 +121,7 @@ func (r *run) call() *call {
 		c.running = true
 		return c
 	case c.Outcome = <-c.done:
-	case <-time.After(r.patience):
+	case <-time.After(patience):
 		require.Fail(r, "a call neither begins nor ends")
 	}
 	select {
@@ -210,14 +170,14 @@ func (r *run) refuseForNow() {
 func (r *run) end(c *call) {
 	select {
 	case c.Outcome = <-c.done:
-	case <-time.After(r.patience):
+	case <-time.After(patience):
 		require.Fail(r, "a call does not end")
 	}
 }
 
 // eventually waits until a condition holds.
 func (r *run) eventually(holds func() bool, what string, args ...any) {
-	ended := time.After(r.patience)
+	ended := time.After(patience)
 	for !holds() {
 		select {
 		case <-ended:
@@ -230,7 +190,7 @@ func (r *run) eventually(holds func() bool, what string, args ...any) {
 func (r *run) await(event <-chan struct{}, what string) {
 	select {
 	case <-event:
-	case <-time.After(r.patience):
+	case <-time.After(patience):
 		require.Fail(r, "in vain for "+what)
 	}
 }

@@ -32,9 +32,6 @@ type Surface struct {
 
 	// One is set for a surface that takes one policy only.
 	One bool
-
-	// Failing are the rows that fail today. A row of the list that passes fails the suite, so that it is taken out.
-	Failing []string
 }
 
 // A Door makes calls through a surface that has been started.
