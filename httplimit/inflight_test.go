@@ -167,3 +167,26 @@ func TestInFlight_OverConnections(t *testing.T) {
 		_ = client.Close()
 	}
 }
+
+// TestInFlight_Shadow: a policy in shadow mode counts what runs, too, and denies nothing.
+func TestInFlight_Shadow(t *testing.T) {
+	atOnce := newLimiter(t, sluice.Config{Algorithm: sluice.InFlight, Limit: sluice.PerHour(2), Shadow: true, Clock: newClock()})
+	var would []string
+	c := httplimit.Config{
+		Policies: []httplimit.Policy{
+			{Name: "at-once", Limiter: atOnce, Key: oneKey}, {Name: "all", Limiter: gcra(t, sluice.PerHour(10), newClock()), Key: oneKey},
+		},
+		OnDecision: func(_ *http.Request, d httplimit.Decision) { would = append(would, d.WouldDeny...) },
+	}
+	var handler http.Handler
+	depth := 0
+	handler = wrap(t, c, http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+		if depth++; depth < 3 {
+			require.Equal(t, 2-depth, atOnce.Peek("k", 0).Remaining)
+			require.Equal(t, http.StatusOK, get(handler).Code)
+		}
+	}))
+	require.Equal(t, http.StatusOK, get(handler).Code)
+	require.Equal(t, []string{"at-once"}, would)
+	require.Equal(t, 2, atOnce.Peek("k", 0).Remaining)
+}
