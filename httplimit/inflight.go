@@ -14,8 +14,7 @@ import (
 	"github.com/sluice-go/sluice/internal/inflight"
 )
 
-// A policy whose Limiter is of InFlight limits requests that run at once. It gives its charge back when the
-// handler returns or panics; after a Hijack, when the connection is closed.
+// A policy whose Limiter is of InFlight limits requests that run at once: see "Requests that run at once" in doc.go.
 
 // inUse is the unit of such a policy in RateLimit-Policy: section 3.1.2 of the draft.
 const inUse = "concurrent-requests"
@@ -94,7 +93,8 @@ func (j *judgement) held() *running {
 }
 
 // A hold is what ends a request that goes on when its handler has returned. It does so when it is closed, or when it is
-// garbage: a connection that is dropped, or closed by other means, is in use no more.
+// garbage: a connection that is dropped, or closed by other means, is in use no more. It does not know of the connection, which
+// would never be garbage: the Renewer has the lease.
 type hold struct{ end func() }
 
 func (r *running) hold() *hold {
@@ -141,8 +141,8 @@ func (v *Verdict) Writer(w http.ResponseWriter) http.ResponseWriter {
 	return (&recorder{ResponseWriter: w, running: v.held}).writer()
 }
 
-// hold returns a hijacked connection as one that ends the request when it is closed. It has the methods that the connection
-// has, as far as they are known.
+// conn returns a hijacked connection as one that ends the request when it is closed. It has the methods of that connection
+// which are known here.
 func (h *hold) conn(conn net.Conn) net.Conn {
 	switch c := conn.(type) {
 	case *net.TCPConn:
@@ -179,8 +179,8 @@ func (h *hold) conn(conn net.Conn) net.Conn {
 // A closeWriter is a connection that can be closed in one direction, by which ReverseProxy passes an end on.
 type closeWriter interface{ CloseWrite() error }
 
-// NetConn returns the connection below, as of a tls.Conn.
 type (
+	// A heldTCP is such a connection. NetConn returns the one below, as of a tls.Conn.
 	heldTCP struct {
 		*net.TCPConn
 		hold *hold

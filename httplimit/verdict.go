@@ -21,8 +21,11 @@ import (
 //		v.Answer(w)
 //		return
 //	}
-//	// call the handler with v.Request(), find out the status
-//	v.Settle(status)
+//	defer func() { v.Settle(status) }()
+//	// call the handler with v.Writer(w) and v.Request(), find out the status
+//
+// A response that streams on when its handler has returned is for Verdict.Hold, an error that somebody else may answer
+// for Verdict.End. Both are about InFlight policies only.
 //
 // It is safe for concurrent use and must be made by NewJudge.
 type Judge struct {
@@ -104,6 +107,10 @@ func (h *handler) serveMany(w http.ResponseWriter, r *http.Request) {
 func (h *handler) serveIn(w http.ResponseWriter, r *http.Request, j judgement) {
 	j, lacks := h.collect(j, r)
 	if h.concludes() {
+		var held *running // here, since what is stored through a pointer to j would be put on the heap
+		if h.renewer != nil {
+			j.running = &held
+		}
 		h.serveAndSettle(w, r, &j, lacks)
 		return
 	}
@@ -176,8 +183,9 @@ type Verdict struct {
 // Decide judges a request as the middleware does: it asks Config.Skip, charges the
 // policies, sets the headers of the response in header, and calls Config.OnDecision. It
 // neither answers the request nor calls a handler: that is for the caller to do, who then
-// calls Settle if it has been admitted, in any case, also if the handler panics. It takes an
-// allocation more than the middleware.
+// calls Settle if it has been admitted, in any case, also if the handler panics: units of InFlight
+// policies are renewed until then. It takes an allocation more than the middleware. If a hook or a Remote
+// panics, what was charged is settled as for a handler that panics.
 func (m *Judge) Decide(header http.Header, r *http.Request) *Verdict {
 	v := &Verdict{judge: m, request: r}
 	if m.config.Skip != nil && m.config.Skip(r) {
@@ -246,10 +254,6 @@ const StatusClientGone = 499
 // serveAndSettle judges the request, calls the handler and settles what the request costs, also if one of them
 // panics. It does not recover, so that the panic goes on as it is.
 func (h *handler) serveAndSettle(w http.ResponseWriter, r *http.Request, j *judgement, lacks lacking) {
-	var held *running
-	if h.renewer != nil {
-		j.running = &held
-	}
 	var rec *recorder // of an admitted request
 	denied, panicked := false, true
 	defer func() {
@@ -272,7 +276,7 @@ func (h *handler) serveAndSettle(w http.ResponseWriter, r *http.Request, j *judg
 		return
 	}
 	r = h.explained(r, d)
-	rec = &recorder{ResponseWriter: w, running: held}
+	rec = &recorder{ResponseWriter: w, running: j.held()}
 	h.next.ServeHTTP(rec.writer(), r)
 	panicked = false
 }
