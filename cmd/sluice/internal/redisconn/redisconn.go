@@ -80,11 +80,7 @@ func (c *Config) Client() (redis.UniversalClient, error) {
 	if err != nil {
 		return nil, err
 	}
-	secure := c.TLS
-	for _, a := range list {
-		secure = secure || a.tls
-	}
-	config, err := c.tlsConfig(secure)
+	config, err := c.tlsConfig(c.secure(list))
 	if err != nil {
 		return nil, err
 	}
@@ -110,6 +106,17 @@ func (c *Config) Client() (redis.UniversalClient, error) {
 	}
 	o.SentinelUsername, o.SentinelPassword = userAndPassword(c.SentinelAuth, "")
 	return redis.NewUniversalClient(o), nil
+}
+
+// secure reports whether servers are spoken to with TLS.
+func (c *Config) secure(list []address) bool {
+	return c.TLS || slices.ContainsFunc(list, func(a address) bool { return a.tls })
+}
+
+// Secure reports whether the client speaks TLS.
+func (c *Config) Secure() bool {
+	_, list, err := c.parse()
+	return err == nil && c.secure(list)
 }
 
 // database is the number in the path, 0 for none.

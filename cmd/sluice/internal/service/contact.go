@@ -16,6 +16,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/sluice-go/sluice/cmd/sluice/internal/redisconn"
 	"github.com/sluice-go/sluice/redistier"
 )
 
@@ -37,7 +38,7 @@ func (s *server) contact(stop <-chan os.Signal) error {
 	ctx, cancel := context.WithTimeout(context.Background(), contactTime)
 	defer cancel()
 	outcome := make(chan error, 1)
-	go func() { outcome <- s.store.reach(ctx) }()
+	go func() { outcome <- s.reach(ctx) }()
 	select {
 	case err := <-outcome:
 		return s.contacted(err)
@@ -71,7 +72,7 @@ func (s *server) contactLater(ctx context.Context) {
 		case <-time.After(contactAgain):
 		}
 		try, cancel := context.WithTimeout(ctx, contactTime)
-		err := s.store.reach(try)
+		err := s.reach(try)
 		cancel()
 		if ctx.Err() != nil {
 			return
@@ -101,15 +102,19 @@ func (c *StoreConfig) beforeContact() string {
 	}
 }
 
-// reach asks all servers of a store. An error names the flag of the server.
-func (s *sharedStore) reach(ctx context.Context) error {
-	for i, p := range s.parts() {
+// reach asks all servers of the store. An error names the flag of the server.
+func (s *server) reach(ctx context.Context) error {
+	for i, p := range s.store.parts() {
 		err := p.Reach(ctx)
 		if err == nil {
 			continue
 		}
-		if errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) {
-			err = fmt.Errorf("%w: the server ends connections before it answers; is it a port with TLS? want rediss:// then", err)
+		if errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE) {
+			to, advice := []*redisconn.Config{&s.config.Store.Redis, &s.config.Store.PerSecond}[i], "is it a port with TLS? want rediss:// then"
+			if to.Secure() {
+				advice = "does it want a certificate of its clients? want --redis-cert and --redis-key then"
+			}
+			err = fmt.Errorf("%w: the server ends connections before it answers; %s", err, advice)
 		}
 		return fmt.Errorf("--%s: %w", partNames[i], err)
 	}
