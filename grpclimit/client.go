@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/sluice-go/sluice"
+	"github.com/sluice-go/sluice/internal/fare"
 	"github.com/sluice-go/sluice/internal/inflight"
 )
 
@@ -67,7 +68,6 @@ type ClientConfig struct {
 
 const (
 	defaultMaxRetryAfter = 5 * time.Minute
-	defaultMaxWait       = time.Minute // of calls without a deadline
 	maxMaxRetries        = 100
 	maxLongWait          = 365 * 24 * time.Hour // waits add up without overflow
 	backoffBase          = 100 * time.Millisecond
@@ -84,7 +84,7 @@ func (c *ClientConfig) validate() error {
 	case c.Limiter == nil && c.Cost != nil:
 		return fail("Cost", "set without a Limiter to charge it; want a Limiter, or no Cost")
 	case c.MaxWait < 0:
-		return fail("MaxWait", "%v is negative; want 0 for the deadline of the call, or %v without one, or a positive duration", c.MaxWait, defaultMaxWait)
+		return fail("MaxWait", "%v is negative; want 0 for the deadline of the call, or %v without one, or a positive duration", c.MaxWait, fare.DefaultMaxWait)
 	case c.MaxWait > 0 && c.FailFast:
 		return fail("MaxWait", "%v with FailFast, which never waits; want 0, or no FailFast", c.MaxWait)
 	case c.MaxRetries < 0 || c.MaxRetries > maxMaxRetries:
@@ -151,11 +151,6 @@ func (e *LimitError) Unwrap() error { return e.Err }
 func (e *LimitError) GRPCStatus() *status.Status {
 	return status.New(codes.ResourceExhausted, e.Error())
 }
-
-var (
-	errMaxWait = errors.New("the wait is longer than what is left of MaxWait")
-	errNever   = errors.New("no wait helps")
-)
 
 // A Client keeps the calls of a program within a limit, and heeds what servers say about theirs.
 // Unary and Stream are its interceptors, and DialOptions installs both. It can serve several

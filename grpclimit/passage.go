@@ -2,7 +2,6 @@ package grpclimit
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strconv"
 	"sync"
@@ -21,16 +20,16 @@ import (
 // A passage is one call on its way through a Client.
 type passage struct {
 	*Client
-	ctx    context.Context
-	hold   holdKey
-	fare   fare.Fare
-	paid   fare.Ticket   // for the attempt to come
-	waited time.Duration // so far, in all attempts
+	ctx      context.Context
+	hold     holdKey
+	patience fare.Patience
+	fare     fare.Fare
+	paid     fare.Ticket // for the attempt to come
 }
 
 func (c *Client) newPassage(ctx context.Context, cc *grpc.ClientConn, call Call) (*passage, error) {
 	call.Target = cc.Target()
-	p := &passage{Client: c, ctx: ctx, hold: holdKey{call.Target, call.FullMethod}, fare: fare.Of()}
+	p := &passage{Client: c, ctx: ctx, hold: holdKey{call.Target, call.FullMethod}, patience: fare.UpTo(c.config.MaxWait), fare: fare.Of()}
 	if c.config.Limiter == nil {
 		return p, nil
 	}
@@ -103,51 +102,16 @@ func (p *passage) attempt(invoke func() error) error {
 }
 
 // charge charges the limiter, waiting for it if need be.
-func (p *passage) charge() (err error) {
-	var wait time.Duration
-	if p.config.FailFast || p.fare.Free() {
-		var ok bool
-		if p.paid, wait, ok = p.fare.Take(); !ok {
-			return &LimitError{FullMethod: p.hold.method, RetryAfter: wait}
-		}
-		return nil
-	}
-	left, why := p.patience()
-	start := time.Now()
-	p.paid, wait, err = p.fare.Wait(p.ctx, left)
-	p.waited += time.Since(start)
-	if err == nil {
+func (p *passage) charge() error {
+	var no *fare.Refusal
+	p.paid, no = p.fare.Pay(p.ctx, &p.patience, p.config.FailFast)
+	if no == nil {
 		return nil
 	}
 	if ended := p.ended(); ended != nil {
 		return ended
 	}
-	e := &LimitError{FullMethod: p.hold.method, RetryAfter: wait, Err: err}
-	if errors.Is(err, sluice.ErrWouldExceedDeadline) {
-		if e.Err = why; wait == sluice.Never && why == errMaxWait {
-			e.Err = errNever
-		}
-	}
-	return e
-}
-
-// patience returns how long the call may still wait, and the error for what takes longer.
-func (p *passage) patience() (left time.Duration, why error) {
-	deadline, ok := p.ctx.Deadline()
-	left, why = sluice.Never-1, errNever
-	switch most := p.config.MaxWait; {
-	case most == sluice.Never:
-	case most > 0:
-		left, why = most-p.waited, errMaxWait
-	case !ok:
-		left, why = defaultMaxWait-p.waited, errMaxWait
-	}
-	if ok {
-		if d := time.Until(deadline) - 1; d < left { // a wait must end before it
-			left, why = d, context.DeadlineExceeded
-		}
-	}
-	return max(left, 0), why
+	return &LimitError{FullMethod: p.hold.method, RetryAfter: no.RetryAfter, Err: no.Err}
 }
 
 // mayWait returns nil if the call may wait for d > 0 for its method, and else why not.
@@ -156,7 +120,7 @@ func (p *passage) mayWait(d time.Duration) error {
 	if p.config.FailFast {
 		return e
 	}
-	left, why := p.patience()
+	left, why := p.patience.Left(p.ctx)
 	if d <= left {
 		return nil
 	}
@@ -166,14 +130,7 @@ func (p *passage) mayWait(d time.Duration) error {
 
 // pause returns after d, or with the status of the context as soon as that ends.
 func (p *passage) pause(d time.Duration) error {
-	start := time.Now()
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-p.ctx.Done():
-	case <-timer.C:
-	}
-	p.waited += time.Since(start)
+	p.patience.Pause(p.ctx, nil, d)
 	return p.ended()
 }
 

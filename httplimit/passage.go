@@ -15,12 +15,12 @@ import (
 // A passage is one request on its way through a Transport.
 type passage struct {
 	*Transport
-	req    *http.Request
-	ctx    context.Context
-	host   string
-	fare   fare.Fare
-	paid   fare.Ticket   // for the attempt to come
-	waited time.Duration // so far, in all attempts
+	req      *http.Request
+	ctx      context.Context
+	host     string
+	patience fare.Patience
+	fare     fare.Fare
+	paid     fare.Ticket // for the attempt to come
 
 	held *inflight.Lease // the units in flight that a retry takes over, once the response before it has given them up
 	body *heldBody       // of the response before
@@ -38,7 +38,7 @@ func (t *Transport) newPassage(req *http.Request) (*passage, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &passage{Transport: t, req: req, ctx: req.Context(), host: host, fare: fare.Of(charges...)}, nil
+	return &passage{Transport: t, req: req, ctx: req.Context(), host: host, patience: fare.UpTo(t.config.MaxWait), fare: fare.Of(charges...)}, nil
 }
 
 // charges returns what each attempt of a request is charged.
@@ -105,56 +105,20 @@ func (p *passage) awaitHost() error {
 }
 
 // charge charges the limiters, waiting for them if need be.
-func (p *passage) charge() (err error) {
+func (p *passage) charge() error {
 	f := p.fare
 	if p.held != nil {
 		f = f.Rates()
 	}
-	var wait time.Duration
-	if p.config.FailFast || f.Free() {
-		var ok bool
-		if p.paid, wait, ok = f.Take(); !ok {
-			return &LimitError{Host: p.host, RetryAfter: wait}
-		}
-		return nil
-	}
-	left, why := p.patience()
-	start := time.Now()
-	p.paid, wait, err = f.Wait(p.ctx, left)
-	p.waited += time.Since(start)
+	var no *fare.Refusal
+	p.paid, no = f.Pay(p.ctx, &p.patience, p.config.FailFast)
 	switch {
-	case err == nil:
+	case no == nil:
 		return nil
 	case p.ctx.Err() != nil:
 		return context.Cause(p.ctx)
 	}
-	e := &LimitError{Host: p.host, RetryAfter: wait, Err: err}
-	if errors.Is(err, sluice.ErrWouldExceedDeadline) {
-		if e.Err = why; wait == sluice.Never && why == errMaxWait {
-			e.Err = errNever
-		}
-	}
-	return e
-}
-
-// patience returns how long the request may still wait, and the error for what takes
-// longer.
-func (p *passage) patience() (left time.Duration, why error) {
-	deadline, ok := p.ctx.Deadline()
-	left, why = sluice.Never-1, errNever
-	switch most := p.config.MaxWait; {
-	case most == sluice.Never:
-	case most > 0:
-		left, why = most-p.waited, errMaxWait
-	case !ok:
-		left, why = defaultMaxWait-p.waited, errMaxWait
-	}
-	if ok {
-		if d := time.Until(deadline) - 1; d < left { // a wait must end before it
-			left, why = d, context.DeadlineExceeded
-		}
-	}
-	return max(left, 0), why
+	return &LimitError{Host: p.host, RetryAfter: no.RetryAfter, Err: no.Err}
 }
 
 // mayWait returns nil if the request may wait for d > 0 for its host, and else why not.
@@ -162,7 +126,7 @@ func (p *passage) mayWait(d time.Duration) error {
 	if p.config.FailFast {
 		return &LimitError{Host: p.host, Held: true, RetryAfter: d}
 	}
-	if left, why := p.patience(); d > left {
+	if left, why := p.patience.Left(p.ctx); d > left {
 		return &LimitError{Host: p.host, Held: true, RetryAfter: d, Err: why}
 	}
 	return nil
@@ -173,18 +137,8 @@ func (p *passage) pause(d time.Duration) error { return p.waitFor(nil, d) }
 
 // waitFor is pause, but returns as soon as event is closed.
 func (p *passage) waitFor(event <-chan struct{}, d time.Duration) error {
-	start := time.Now()
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	var err error
-	select {
-	case <-p.ctx.Done():
-		err = context.Cause(p.ctx)
-	case <-event:
-	case <-timer.C:
-	}
-	p.waited += time.Since(start)
-	return err
+	p.patience.Pause(p.ctx, event, d)
+	return context.Cause(p.ctx)
 }
 
 // retryable reports whether resp calls for a retry and req may be sent again.
@@ -233,7 +187,7 @@ func (p *passage) again(resp *http.Response, d time.Duration) (next *http.Reques
 	parked := park(resp)
 	err := p.pause(d)
 	if err == nil {
-		left, _ := p.patience()
+		left, _ := p.patience.Left(p.ctx)
 		err = p.waitFor(parked, min(left, parkGrace))
 	}
 	if err == nil {

@@ -89,7 +89,6 @@ const (
 	defaultBackoffCap    = 10 * time.Second
 	defaultMaxRetryAfter = 5 * time.Minute
 	defaultMaxHosts      = 4096
-	defaultMaxWait       = time.Minute // of requests without a deadline
 	maxMaxHosts          = 1 << 20
 	maxMaxRetries        = 100
 	maxLongWait          = 365 * 24 * time.Hour // waits add up without overflow
@@ -145,11 +144,6 @@ func (e *LimitError) Unwrap() error { return e.Err }
 // Timeout reports whether the context's deadline was the reason. net/url.Error
 // passes it on.
 func (e *LimitError) Timeout() bool { return errors.Is(e.Err, context.DeadlineExceeded) }
-
-var (
-	errMaxWait = errors.New("the wait is longer than what is left of MaxWait")
-	errNever   = errors.New("no wait helps")
-)
 
 // A Transport is an http.RoundTripper that limits the requests it sends and heeds
 // what servers say about their limits. It is safe for concurrent use.
@@ -221,7 +215,7 @@ func (c TransportConfig) validate() error {
 	case c.Limiter != nil && c.Charges != nil:
 		return fail("Charges", "set beside a Limiter; want the charge for that among the Charges, or no Charges")
 	case c.MaxWait < 0:
-		return fail("MaxWait", "%v is negative; want 0 for the deadline of the request, or %v without one, or a positive duration", c.MaxWait, defaultMaxWait)
+		return fail("MaxWait", "%v is negative; want 0 for the deadline of the request, or %v without one, or a positive duration", c.MaxWait, fare.DefaultMaxWait)
 	case c.MaxWait > 0 && c.FailFast:
 		return fail("MaxWait", "%v with FailFast, which never waits; want 0, or no FailFast", c.MaxWait)
 	case c.MaxRetries < 0 || c.MaxRetries > maxMaxRetries:

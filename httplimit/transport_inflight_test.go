@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-go/sluice"
+	"github.com/sluice-go/sluice/internal/fare"
 )
 
 func atOnce(t *testing.T, limit sluice.Limit) *sluice.Limiter {
@@ -97,7 +98,7 @@ func TestTransport_AtOnce_BoundedWaits(t *testing.T) {
 			require.Zero(t, lim.Stats().Waiting)
 		}
 		waits(5*time.Second, func() {
-			assert.Equal(t, &LimitError{Host: "a.test", RetryAfter: time.Second, Err: errMaxWait}, limitError(t, sendIn(t, tr, "", 0)))
+			assert.Equal(t, &LimitError{Host: "a.test", RetryAfter: time.Second, Err: fare.ErrMaxWait}, limitError(t, sendIn(t, tr, "", 0)))
 		})
 		waits(2*time.Second, func() { assert.Equal(t, context.DeadlineExceeded, sendIn(t, tr, "", 2*time.Second)) })
 		waits(3*time.Second, func() {
@@ -108,7 +109,7 @@ func TestTransport_AtOnce_BoundedWaits(t *testing.T) {
 			assert.Equal(t, cause, err)
 		})
 		tr.config.MaxWait = 0
-		waits(time.Minute, func() { assert.ErrorIs(t, sendIn(t, tr, "", 0), errMaxWait) })
+		waits(time.Minute, func() { assert.ErrorIs(t, sendIn(t, tr, "", 0), fare.ErrMaxWait) })
 		tr.config.MaxWait = sluice.Never
 		time.AfterFunc(time.Hour, func() { held.Body.Close() })
 		waits(time.Hour, func() { assert.NoError(t, sendIn(t, tr, "", 0)) })

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/sluice-go/sluice"
+	"github.com/sluice-go/sluice/internal/fare"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -118,7 +119,7 @@ func TestTransport_AlgorithmsWithoutSlots(t *testing.T) {
 				assert.Equal(t, &LimitError{Host: "a.test", RetryAfter: 10 * time.Second, Err: context.DeadlineExceeded}, e)
 				tr.config.MaxWait = 10*time.Second - 1
 				e = limitError(t, sendIn(t, tr, "", 0))
-				assert.Equal(t, &LimitError{Host: "a.test", RetryAfter: 10 * time.Second, Err: errMaxWait}, e)
+				assert.Equal(t, &LimitError{Host: "a.test", RetryAfter: 10 * time.Second, Err: fare.ErrMaxWait}, e)
 				assert.Zero(t, time.Since(base.start), "it waited in vain")
 
 				tr.config.MaxWait = 15 * time.Second
@@ -150,7 +151,7 @@ func TestTransport_BlockedKeys(t *testing.T) {
 
 			require.True(t, lim.Block("a.test", 10*time.Minute))
 			e := limitError(t, sendIn(t, tr, "", 0))
-			assert.Equal(t, &LimitError{Host: "a.test", RetryAfter: 10 * time.Minute, Err: errMaxWait}, e)
+			assert.Equal(t, &LimitError{Host: "a.test", RetryAfter: 10 * time.Minute, Err: fare.ErrMaxWait}, e)
 			tr.config.MaxWait = sluice.Never
 			require.NoError(t, sendIn(t, tr, "", 0))
 			assert.Equal(t, []time.Duration{0, 10 * time.Minute}, base.at, "%v", algorithm)
@@ -169,7 +170,7 @@ func TestTransport_WaitsAMinuteWithoutADeadline(t *testing.T) {
 			require.NoError(t, sendIn(t, tr, "", 0))
 			require.True(t, lim.Block("a.test", time.Minute+1))
 			e := limitError(t, sendIn(t, tr, "", 0))
-			assert.ErrorIs(t, e, errMaxWait, "%v", algorithm)
+			assert.ErrorIs(t, e, fare.ErrMaxWait, "%v", algorithm)
 			require.NoError(t, sendIn(t, tr, "", time.Hour), "%v: the deadline says how long", algorithm)
 		})
 	}
@@ -182,7 +183,7 @@ func TestTransport_KeysThatAreBlockedForGood(t *testing.T) {
 		tr := newTestTransport(t, newFakeBase(always(http.StatusOK)), TransportConfig{Limiter: lim})
 		require.True(t, lim.Block("a.test", sluice.Never))
 		e := limitError(t, sendIn(t, tr, "", 0))
-		assert.Equal(t, &LimitError{Host: "a.test", RetryAfter: sluice.Never, Err: errNever}, e)
+		assert.Equal(t, &LimitError{Host: "a.test", RetryAfter: sluice.Never, Err: fare.ErrNever}, e)
 		assert.False(t, e.Timeout())
 	}
 }
@@ -268,7 +269,7 @@ func TestTransport_HoldThatGrowsBeyondMaxWait(t *testing.T) {
 			tr.heed("a.test", respond(http.StatusTooManyRequests, "Retry-After", "3"))
 		})
 		_, err := tr.RoundTrip(get(t, "http://a.test/"))
-		assert.Equal(t, &LimitError{Host: "a.test", Held: true, RetryAfter: 2 * time.Second, Err: errMaxWait}, limitError(t, err))
+		assert.Equal(t, &LimitError{Host: "a.test", Held: true, RetryAfter: 2 * time.Second, Err: fare.ErrMaxWait}, limitError(t, err))
 		assert.Equal(t, 2*time.Second, time.Since(base.start))
 	})
 }
@@ -297,7 +298,7 @@ func TestTransport_MaxWaitCoversLimiterAndHold(t *testing.T) {
 			tr.heed("a.test", respond(http.StatusTooManyRequests, "Retry-After", "3"))
 		})
 		_, err := tr.RoundTrip(get(t, "http://a.test/"))
-		assert.Equal(t, &LimitError{Host: "a.test", Held: true, RetryAfter: 2 * time.Second, Err: errMaxWait}, limitError(t, err))
+		assert.Equal(t, &LimitError{Host: "a.test", Held: true, RetryAfter: 2 * time.Second, Err: fare.ErrMaxWait}, limitError(t, err))
 		assert.Equal(t, 2*time.Second, time.Since(base.start))
 		assert.True(t, lim.Allow("a.test"), "a request that was not sent was charged")
 	})

@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-go/sluice"
+	"github.com/sluice-go/sluice/internal/fare"
 	"github.com/sluice-go/sluice/limittest"
 )
 
@@ -172,7 +173,7 @@ func TestTransport_CostThatIsNeverAdmitted(t *testing.T) {
 		_, err := tr.RoundTrip(get(t, "http://a.test/"))
 		e := limitError(t, err)
 		assert.Equal(t, sluice.Never, e.RetryAfter)
-		assert.NotErrorIs(t, e, errMaxWait)
+		assert.NotErrorIs(t, e, fare.ErrMaxWait)
 		assert.False(t, e.Timeout())
 	}
 }
@@ -227,16 +228,16 @@ func TestTransport_WaitThatDoesNotFitFailsAtOnce(t *testing.T) {
 		"limiter, no bound":         {sent: true},
 		"limiter, deadline":         {deadline: time.Second, err: context.DeadlineExceeded},
 		"limiter, later deadline":   {deadline: 3 * time.Second, sent: true},
-		"limiter, MaxWait":          {maxWait: time.Second, err: errMaxWait},
+		"limiter, MaxWait":          {maxWait: time.Second, err: fare.ErrMaxWait},
 		"limiter, longer MaxWait":   {maxWait: 3 * time.Second, sent: true},
-		"limiter, MaxWait first":    {maxWait: time.Second, deadline: 1500 * time.Millisecond, err: errMaxWait},
+		"limiter, MaxWait first":    {maxWait: time.Second, deadline: 1500 * time.Millisecond, err: fare.ErrMaxWait},
 		"limiter, deadline first":   {maxWait: 1500 * time.Millisecond, deadline: time.Second, err: context.DeadlineExceeded},
 		"limiter, MaxWait in time":  {maxWait: 3 * time.Second, deadline: time.Hour, sent: true},
 		"limiter, deadline in time": {maxWait: time.Hour, deadline: 3 * time.Second, sent: true},
 		"hold, no bound":            {held: true, sent: true},
 		"hold, deadline":            {held: true, deadline: 2 * time.Second, err: context.DeadlineExceeded},
 		"hold, later deadline":      {held: true, deadline: 2*time.Second + 1, sent: true},
-		"hold, MaxWait":             {held: true, maxWait: 2*time.Second - 1, err: errMaxWait},
+		"hold, MaxWait":             {held: true, maxWait: 2*time.Second - 1, err: fare.ErrMaxWait},
 		"hold, MaxWait just enough": {held: true, maxWait: 2 * time.Second, sent: true},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -297,7 +298,7 @@ func TestTransport_MaxWaitCoversHoldAndLimiter(t *testing.T) {
 				return
 			}
 			e := limitError(t, err)
-			assert.ErrorIs(t, e, errMaxWait)
+			assert.ErrorIs(t, e, fare.ErrMaxWait)
 			assert.False(t, e.Held)
 			assert.Equal(t, 2*time.Second, time.Since(base.start))
 		})
@@ -316,7 +317,7 @@ func TestTransport_NothingLeftOfMaxWait(t *testing.T) {
 		tr.heed("a.test", respond(http.StatusTooManyRequests, "Retry-After", "2"))
 		time.AfterFunc(2*time.Second-1, func() { lim.Allow("a.test") })
 		_, err := tr.RoundTrip(get(t, "http://a.test/"))
-		assert.ErrorIs(t, limitError(t, err), errMaxWait)
+		assert.ErrorIs(t, limitError(t, err), fare.ErrMaxWait)
 	})
 }
 

@@ -42,16 +42,13 @@ func Of(charges ...sluice.Charge) Fare {
 	return f
 }
 
-// Free reports whether no limiter denies the call, so that it need not wait.
-func (f *Fare) Free() bool { return f.free }
-
 // Rates returns the fare without the charges of InFlight limiters, for a call that has their units already.
 func (f *Fare) Rates() Fare {
 	return Fare{charges: f.charges[:f.rates:f.rates], rates: f.rates, lag: f.lag, free: f.free}
 }
 
-// Take pays at once, or says how long to wait, in real time.
-func (f *Fare) Take() (t Ticket, wait time.Duration, ok bool) {
+// take pays at once, or says how long to wait, in real time.
+func (f *Fare) take() (t Ticket, wait time.Duration, ok bool) {
 	t = Ticket{*f, make([]*sluice.Reservation, len(f.charges))}
 	each := make([]sluice.Decision, len(f.charges))
 	if sluice.TakeAllReceipts(t.receipts, each, f.charges...).Allowed {
@@ -72,11 +69,11 @@ func (f *Fare) Take() (t Ticket, wait time.Duration, ok bool) {
 // grace is how much longer than it may a call waits for units that others hold, so that a wait that ends then is not cut.
 const grace = time.Millisecond
 
-// Wait pays as soon as it can, and within the time that is left: a wait that is known not to fit is not begun. The error is
+// wait pays as soon as it can, and within the time that is left: a wait that is known not to fit is not begun. The error is
 // the context's if that ends, sluice.ErrWouldExceedDeadline if the time does not suffice, or another one of
 // sluice.WaitAll. It comes with the wait that would have been needed, in real time, as far as is known; sluice.Never if no
 // wait helps.
-func (f *Fare) Wait(ctx context.Context, left time.Duration) (t Ticket, wait time.Duration, err error) {
+func (f *Fare) wait(ctx context.Context, left time.Duration) (t Ticket, wait time.Duration, err error) {
 	deadline := time.Now().Add(left)
 	bounded := ctx
 	if f.rates < len(f.charges) { // whose units come back at no time that could be known before
@@ -94,7 +91,7 @@ func (f *Fare) Wait(ctx context.Context, left time.Duration) (t Ticket, wait tim
 	if errors.Is(err, context.DeadlineExceeded) {
 		err = sluice.ErrWouldExceedDeadline
 	}
-	return Ticket{}, f.wait(err), err
+	return Ticket{}, f.needed(err), err
 }
 
 // impatient is a context that does not end sooner, but does not begin a wait that ends after the deadline.
@@ -106,8 +103,8 @@ type impatient struct {
 // Deadline implements context.Context.
 func (c impatient) Deadline() (time.Time, bool) { return c.deadline, true }
 
-// wait returns the wait that would have been needed instead of an error of WaitAll.
-func (f *Fare) wait(err error) time.Duration {
+// needed returns the wait that would have been needed instead of an error of WaitAll.
+func (f *Fare) needed(err error) time.Duration {
 	wait := sluice.PeekAll(f.charges[:f.rates]...).RetryAfter
 	wait = max(wait, inflight.RetryAfter(sluice.PeekAll(f.charges[f.rates:]...).RetryAfter))
 	for _, c := range f.charges[:f.rates] {
