@@ -147,3 +147,20 @@ func (w *world) receipts() (n int) {
 	}
 	return n
 }
+
+// TestHold_EndIsRemembered: an id is refused until its hold would have lapsed, and for ten minutes at least.
+func TestHold_EndIsRemembered(t *testing.T) {
+	for ttl, remembered := range map[time.Duration]time.Duration{time.Minute: rememberHolds, time.Hour: time.Hour} {
+		w := newWorld(t, Config{}, tokenRules)
+		h := holdOf("a", withHits("tokens=u", 1))
+		h.TTL = ttl
+		require.True(t, w.hold(h))
+		require.NoError(t, w.Settle(h))
+		w.clock.Advance(remembered - 1)
+		require.ErrorIs(t, w.Hold(h, &w.resp), ErrEndedHold)
+		require.NoError(t, w.Settle(h))
+		w.clock.Advance(1)
+		require.ErrorIs(t, w.Settle(h), ErrNotHeld)
+		require.True(t, w.hold(h))
+	}
+}

@@ -37,7 +37,7 @@ const lapseBatch = 1024
 type domainHolds struct {
 	byID   map[string]*hold
 	limits int     // held, those of Extends again
-	ended  []*hold // in the order in which they are forgotten, but for those that are gone
+	ended  []*hold // in the order of their ends; some are gone
 }
 
 // hold is a hold in memory.
@@ -147,7 +147,7 @@ func (s *holds) remember(h *hold, now int64) {
 	s.take(h, -h.taken)
 	s.open--
 	h.ended, h.limits, h.steps = true, nil, nil
-	h.end = addTime(now, int64(rememberHolds))
+	h.end = max(h.end, addTime(now, int64(rememberHolds)))
 	heap.Fix(&s.ends, h.index)
 	h.of.ended = append(h.of.ended, h)
 	for len(h.of.ended) > s.most {

@@ -138,7 +138,7 @@ func (s *Store) addID(b *batch, c *counter, op redistier.Op, terms *rules.HoldTe
 // ids returns the limit of the ids of a domain, which counts where c does.
 func (s *Store) ids(c *counter, domain string) (*redistier.StoreLimit, error) {
 	cfg := redistier.LimitConfig{Name: "id", Algorithm: sluice.LeakyBucket, Limit: sluice.Per(plenty, time.Second), Exact: true, MaxHolds: 2}
-	if c.Atomic {
+	if s.slots { // then c is of an atomic domain
 		cfg.Tag = tag(domain)
 		cfg.Name += " of " + cfg.Tag
 	}
@@ -159,7 +159,7 @@ func (s *Store) ids(c *counter, domain string) (*redistier.StoreLimit, error) {
 	return opened, nil
 }
 
-// idLimits are the limits of ids. There is one for each server, and one for each atomic domain there.
+// idLimits are the limits of ids. There is one for each server, or in a cluster one for each atomic domain.
 type idLimits struct {
 	mu   sync.Mutex
 	open map[idPlace]*redistier.StoreLimit

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-go/sluice"
@@ -220,4 +221,33 @@ func TestHolds_SameKey(t *testing.T) {
 		require.NoError(t, err)
 		require.EqualValues(t, 3, count())
 	}
+}
+
+// TestHolds_Outage: a hold that was made while Redis was away is repeated and settled, then and afterwards, with its id as with its
+// limits: nothing is counted twice, and in the end Redis has what was used.
+func TestHolds_Outage(t *testing.T) {
+	server := redistest.Start(t)
+	e := holders(t, server, 1, fmt.Sprintf(holdRules, false, "rate_limit: {unit: year, requests_per_unit: 100}"))[0]
+	var resp rules.Response
+	require.NoError(t, e.Hold(holdOf("before", 1, 10), &resp))
+	server.Kill()
+	again := func(f func() error) { // until the outcome is known
+		require.EventuallyWithT(t, func(c *assert.CollectT) { assert.NoError(c, f()) }, 20*time.Second, time.Millisecond)
+	}
+	again(func() error { return e.Hold(holdOf("a", 1, 20), &resp) })
+	require.Equal(t, rules.OK, resp.Code)
+	h := holdOf("a", 1, 20)
+	require.NoError(t, e.Hold(h, &resp))
+	require.True(t, h.Again)
+	require.ErrorIs(t, e.Hold(holdOf("a", 1, 21), &resp), rules.ErrOtherHold)
+	require.NoError(t, e.Hold(holdOf("b", 1, 30), &resp))
+	require.NoError(t, e.Settle(holdOf("b", 1, 5)))
+	require.NoError(t, server.Restart())
+	again(func() error { return e.Settle(holdOf("a", 1, 7)) })
+	again(func() error { return e.Settle(holdOf("a", 1, 7)) })
+	require.EventuallyWithT(t, func(c *assert.CollectT) {
+		h := holdOf("", 0, 0)
+		assert.NoError(c, e.Decide(&h.Request, &resp))
+		assert.Equal(c, []uint32{0, 78}, []uint32{resp.Statuses[0].Remaining, resp.Statuses[1].Remaining}) // 10, 7 and 5 of 100
+	}, 20*time.Second, time.Millisecond)
 }
