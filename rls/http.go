@@ -8,6 +8,7 @@ import (
 	"io"
 	"net/http"
 	"os"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -108,13 +109,22 @@ func (s *Service) Rules(last func() Load) http.Handler {
 		}
 		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 		for _, rule := range out.Rules {
-			fmt.Fprintln(w, rule)
+			fmt.Fprintln(w, oneLine(rule))
 		}
 		fmt.Fprintf(w, "# generation %d, digest %s, %d rules, loaded at %s\n", number, out.Digest, len(out.Rules), out.Loaded.Format(time.RFC3339))
 		for line := range strings.Lines(out.LastError) {
-			fmt.Fprintf(w, "# the last load was refused: %s\n", strings.TrimSpace(line))
+			fmt.Fprintf(w, "# the last load was refused: %s\n", oneLine(strings.TrimSpace(line)))
 		}
 	})
+}
+
+// oneLine escapes what could end a line, or make a terminal show another one: names in rules are any text.
+func oneLine(s string) string {
+	if !strings.ContainsFunc(s, func(r rune) bool { return !strconv.IsPrint(r) }) {
+		return s
+	}
+	quoted := strconv.Quote(s)
+	return strings.ReplaceAll(quoted[1:len(quoted)-1], `\"`, `"`)
 }
 
 // Health answers health checks, over gRPC for the services "" and "ratelimit", and over HTTP. It

@@ -60,6 +60,14 @@ func TestRules(t *testing.T) {
 	text = serve(h, "GET", "").Body.String()
 	require.True(t, strings.HasSuffix(text, "# the last load was refused: f:1:1: bad\n# the last load was refused: f:2:2: worse\n"), text)
 
+	set, err := rules.Load([]rules.File{{Name: "f", Data: []byte("domain: d\ndescriptors:\n- {key: \"k\\nd.forged: unit=DAY\\u202e\\u009b\", rate_limit: {unit: day, requests_per_unit: 1}}\n")}}, rules.Options{})
+	require.NoError(t, err)
+	engine, err := rules.New(set, rules.Config{})
+	require.NoError(t, err)
+	text = serve(New(engine, Options{}).Rules(func() Load { return Load{} }), "GET", "").Body.String()
+	require.Equal(t, 2, strings.Count(text, "\n"), text)
+	require.Contains(t, text, `d.k\nd.forged: unit=DAY\u202e\u009b: unit=DAY`)
+
 	r := httptest.NewRecorder()
 	h.ServeHTTP(r, httptest.NewRequest("GET", "/rlconfig?format=json", nil))
 	var out rulesJSON

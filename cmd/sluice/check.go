@@ -67,18 +67,18 @@ func check(out io.Writer, paths []string, o rules.Options, store string) error {
 		return failure{err}
 	}
 	for _, name := range other {
-		fmt.Fprintf(out, "%s: not read: its name does not end in .yaml or .yml\n", name)
+		fmt.Fprintf(out, "%s: not read: its name does not end in .yaml or .yml\n", report.OneLine(name))
 	}
 	if set != nil {
 		for _, r := range set.Rules() {
 			if text := r.Explain(); text != "" {
-				fmt.Fprintln(out, text)
+				fmt.Fprintln(out, report.OneLine(text))
 			}
 		}
 	}
 	faults := 0
 	for _, p := range problems {
-		fmt.Fprintln(out, p)
+		fmt.Fprintln(out, report.OneLine(p.String())) // a terminal may obey what a file has
 		if !p.Warning {
 			faults++
 		}

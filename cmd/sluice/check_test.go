@@ -120,3 +120,14 @@ descriptors:
 2 rules in 1 domain of 1 file
 `, stdout)
 }
+
+// TestCheck_OneLine: no name in a file makes a terminal obey, or another line.
+func TestCheck_OneLine(t *testing.T) {
+	dir := files(t, map[string]string{"a.yaml": "domain: \"d\\u009b31m\\u202e\\nforged\"\ndescriptors:\n- {key: \"k\\u009b\\u202e\\n\", rate_limit: {unit: moon}}\n- {value: v}\n"})
+	code, stdout, _ := execute(nil, "check", dir)
+	require.Equal(t, exitFailed, code)
+	require.NotContains(t, stdout, "\u009b")
+	require.NotContains(t, stdout, "\u202e")
+	require.NotContains(t, stdout, "\nforged")
+	require.Contains(t, stdout, `d\u009b31m\u202e\nforged`)
+}

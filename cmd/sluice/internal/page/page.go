@@ -6,7 +6,9 @@
 package page
 
 import (
+	"crypto/sha256"
 	"embed"
+	"encoding/base64"
 	"html/template"
 	"io"
 	"strings"
@@ -71,8 +73,12 @@ type Text struct {
 // Write writes the page.
 func Write(w io.Writer, p Page) error {
 	t, err := template.New("page.html").Funcs(template.FuncMap{
-		"css": func() template.CSS { return template.CSS(file("uplot/uPlot.min.css") + file("page.css")) },
-		"js":  func() template.JS { return template.JS(file("uplot/uPlot.iife.min.js") + file("page.js")) },
+		"css": func() template.CSS { return template.CSS(css()) },
+		"js":  func() template.JS { return template.JS(js()) },
+		// Only these run, whatever a name from a log could become.
+		"policy": func() string {
+			return "default-src 'none'; style-src '" + hash(css()) + "'; script-src '" + hash(js()) + "'"
+		},
 		// A comment must not end early, and the licence is to be in each copy.
 		"licence": func() template.HTML {
 			return template.HTML("<!-- uPlot, which draws the charts:\n" + strings.ReplaceAll(file("uplot/LICENSE"), "--", "- -") + "-->")
@@ -83,6 +89,16 @@ func Write(w io.Writer, p Page) error {
 		return err
 	}
 	return t.Execute(w, p)
+}
+
+func css() string { return file("uplot/uPlot.min.css") + file("page.css") }
+
+func js() string { return file("uplot/uPlot.iife.min.js") + file("page.js") }
+
+// hash is the source of a Content-Security-Policy for a text.
+func hash(text string) string {
+	sum := sha256.Sum256([]byte(text))
+	return "sha256-" + base64.StdEncoding.EncodeToString(sum[:])
 }
 
 func file(name string) string {

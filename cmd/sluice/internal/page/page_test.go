@@ -2,6 +2,7 @@ package page
 
 import (
 	"bytes"
+	"html"
 	"io"
 	"regexp"
 	"strings"
@@ -28,7 +29,15 @@ func of(values ...float64) (out []*float64) {
 // TestWrite_NeedsNothingElse: the page names nothing to be loaded, and forbids it.
 func TestWrite_NeedsNothingElse(t *testing.T) {
 	text := written(t, Page{Title: "T"})
-	assert.Contains(t, text, `content="default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"`)
+	raw := text
+	text = html.UnescapeString(text)
+	assert.Contains(t, text, `content="default-src 'none'; style-src 'sha256-`)
+	assert.NotContains(t, text, "unsafe-inline")
+	for kind, pattern := range map[string]string{"style": `(?s)<style>(.*?)</style>`, "script": `(?s)<script>(.*?)</script>`} {
+		found := regexp.MustCompile(pattern).FindAllStringSubmatch(raw, -1)
+		require.Len(t, found, 1)
+		assert.Contains(t, text, kind+"-src '"+hash(found[0][1])+"'", "of what is there")
+	}
 	for _, loads := range []string{`\ssrc\s*=`, `\shref\s*=`, `@import`, `url\(`, `fetch\(`, `XMLHttpRequest`, `WebSocket`, `importScripts`} {
 		assert.NotRegexp(t, regexp.MustCompile(loads), text)
 	}

@@ -29,6 +29,7 @@ type checker struct {
 	calls    sync.Pool // of *checkCall
 	failed   atomic.Uint64
 	told     atomic.Int64 // when a failure was last logged, Unix nanoseconds
+	unknown  *strangers   // domains that are not there
 }
 
 // proxies are the peers that are trusted to describe a request.
@@ -111,7 +112,7 @@ func (p *proxies) include(r *http.Request) bool {
 }
 
 func newChecker(s *server) (c *checker, err error) {
-	c = &checker{server: s, calls: sync.Pool{New: func() any { return new(checkCall) }}}
+	c = &checker{server: s, unknown: s.strangers("http"), calls: sync.Pool{New: func() any { return new(checkCall) }}}
 	var once sync.Once
 	c.proxies, err = newProxies(s.config, func(r *http.Request, header string) {
 		once.Do(func() {
@@ -231,6 +232,9 @@ func (c *checker) describer(set *rules.Set, domain string) *httprules.Describer 
 	}
 	if d := now.byDomain[domain]; d != nil {
 		return d
+	}
+	if !slices.Contains(set.Domains(), domain) {
+		c.unknown.tell(time.Now(), "/check is asked about a domain without rules, and admits all", "domain", fmt.Sprintf("%.64q", domain))
 	}
 	return now.none
 }

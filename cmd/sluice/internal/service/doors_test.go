@@ -238,3 +238,16 @@ func TestDebug_Host(t *testing.T) {
 	assert.Equal(t, 404, code("localhost", "/debug/pprof/cmdline"))
 	assert.Equal(t, 200, code("localhost", "/debug/pprof/goroutine"))
 }
+
+// TestCheck_UnknownDomain: a misspelt domain admits all, and one line of log says so.
+func TestCheck_UnknownDomain(t *testing.T) {
+	r := start(t, "--rules", rulesFile(t, someRules))
+	for range 5 {
+		code, _ := r.get("http", "/check/TYPO")
+		assert.Equal(t, 204, code)
+	}
+	r.oneProblem("/check is asked about a domain without rules, and admits all", `TYPO`)
+	code, _ := r.get("http", "/check/d")
+	assert.Equal(t, 204, code)
+	assert.Len(t, r.log.Problems(), 1)
+}
