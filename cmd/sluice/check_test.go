@@ -129,5 +129,5 @@ func TestCheck_OneLine(t *testing.T) {
 	require.NotContains(t, stdout, "\u009b")
 	require.NotContains(t, stdout, "\u202e")
 	require.NotContains(t, stdout, "\nforged")
-	require.Contains(t, stdout, `d\u009b31m\u202e\nforged`)
+	require.Contains(t, stdout, `d\u009b31m\u202e\x0aforged`)
 }
