@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -64,14 +65,15 @@ func startEnvoyOf(t *testing.T, file string, app *application, services []string
 	was := func(host, port string) string {
 		return "{socket_address: {address: " + host + ", port_value: " + port + "}}"
 	}
-	config := deployed(t, file, append([]string{
+	// Of two changes of one text the first is made.
+	config := deployed(t, file, append(slices.Clone(changes),
 		was("127.0.0.1", "9901"), envoyAddress(t, admin), was("0.0.0.0", "8000"), envoyAddress(t, "127.0.0.1:"+port),
 		was("127.0.0.1", "3000"), envoyAddress(t, app.address),
-		"\n        - endpoint: {address: " + was("127.0.0.1", "8081") + "}", endpoints.String(),
+		"\n        - endpoint: {address: "+was("127.0.0.1", "8081")+"}", endpoints.String(),
 		"timeout: 0.1s", "timeout: 60s", // a machine that is busy is no failure
 		"  - name: sluice\n", "  - name: sluice\n    common_lb_config: {update_merge_window: 0s}\n", // or workers hear of health a second later
 		"    - timeout: 1s\n      interval: 1s", "    - timeout: 60s\n      interval: 0.05s\n      no_traffic_interval: 0.05s",
-	}, changes...)...)
+	)...)
 	dir := files(t, map[string]string{"envoy.yaml": config})
 	cmd := exec.Command(path, "-c", filepath.Join(dir, "envoy.yaml"), "--use-dynamic-base-id", "--concurrency", "1", "-l", "warn")
 	cmd.Dir = dir
@@ -114,11 +116,11 @@ func (e *envoy) stat(name string) string {
 const envoyRules = `
 domain: web
 descriptors:
-- {key: remote_address, rate_limit: {unit: day, requests_per_unit: 5}}
+- {key: masked_remote_address, rate_limit: {unit: day, requests_per_unit: 5}}
 - key: path
   value: /login
   descriptors:
-  - {key: remote_address, rate_limit: {unit: day, requests_per_unit: 1, name: login}}
+  - {key: masked_remote_address, rate_limit: {unit: day, requests_per_unit: 1, name: login}}
 - {key: weight, rate_limit: {unit: day, requests_per_unit: 10}}
 - {key: tokens, rate_limit: {unit: day, requests_per_unit: 100}}
 `
@@ -170,7 +172,7 @@ func TestEnvoy_SaysWhichRule(t *testing.T) {
 	s, app := serveEnvoy(t, envoyRules, "--rule-header", "X-Denied-By"), startApplication(t)
 	log := filepath.Join(t.TempDir(), "access.log")
 	e := startEnvoy(t, app, []string{s.addresses["grpc"]}, "/dev/stdout", log)
-	denied := "web.path_/login.remote_address"
+	denied := "web.path_/login.masked_remote_address"
 	for i, want := range []string{"", denied, denied} {
 		resp, _ := e.get("/login")
 		assert.Equal(t, map[bool]int{true: 200, false: 429}[i == 0], resp.StatusCode)
@@ -179,7 +181,7 @@ func TestEnvoy_SaysWhichRule(t *testing.T) {
 	_, _ = e.get("/")
 	_, _ = e.get("/")
 	resp, _ := e.get("/")
-	assert.Equal(t, "web.remote_address", resp.Header.Get("X-Denied-By"))
+	assert.Equal(t, "web.masked_remote_address", resp.Header.Get("X-Denied-By"))
 	var lines []string
 	servetest.Eventually(t, "the log is written", func() bool {
 		b, err := os.ReadFile(log)
@@ -188,7 +190,7 @@ func TestEnvoy_SaysWhichRule(t *testing.T) {
 	})
 	for i, want := range []string{
 		`"GET /login HTTP/1.1" 200 - -`, `"GET /login HTTP/1.1" 429 RL ` + denied, `"GET /login HTTP/1.1" 429 RL ` + denied,
-		`"GET / HTTP/1.1" 200 - -`, `"GET / HTTP/1.1" 200 - -`, `"GET / HTTP/1.1" 429 RL web.remote_address`, "",
+		`"GET / HTTP/1.1" 200 - -`, `"GET / HTTP/1.1" 200 - -`, `"GET / HTTP/1.1" 429 RL web.masked_remote_address`, "",
 	} {
 		assert.True(t, strings.HasSuffix(lines[i], want), "%s\n%s", want, lines[i])
 	}
@@ -210,10 +212,58 @@ func TestEnvoy_Failure(t *testing.T) {
 	}
 }
 
+// TestEnvoy_Unjudged: with --dynamic-metadata the access log tells requests that were admitted from those that passed since nobody
+// has answered, as deploy/envoy/README.md has it. A service that hangs costs nothing once its health check has failed, if Envoy may do without one.
+func TestEnvoy_Unjudged(t *testing.T) {
+	s, app := serveEnvoy(t, envoyRules, "--dynamic-metadata"), startApplication(t)
+	log := filepath.Join(t.TempDir(), "access.log")
+	e := startEnvoy(t, app, []string{s.addresses["grpc"]}, "/dev/stdout", log, "%DYNAMIC_METADATA(envoy.filters.http.ratelimit:sluice:rule)%", "%DYNAMIC_METADATA(envoy.filters.http.ratelimit:domain)%",
+
+		"  - name: sluice\n", "  - name: sluice\n    common_lb_config: {update_merge_window: 0s, healthy_panic_threshold: {value: 0}}\n",
+		"    - timeout: 1s\n      interval: 1s", "    - timeout: 0.5s\n      interval: 0.05s\n      no_traffic_interval: 0.05s")
+	resp, _ := e.get("/")
+	require.Equal(t, 200, resp.StatusCode)
+	require.NoError(t, s.cmd.Process.Signal(syscall.SIGSTOP))
+	e.waitFor("Envoy sees that it hangs", s.addresses["grpc"]+"::health_flags::/failed_active_hc")
+	resp, _ = e.get("/") // 60 s, if it were asked
+	require.Equal(t, 200, resp.StatusCode)
+	require.NoError(t, s.cmd.Process.Signal(syscall.SIGCONT))
+	var lines []string
+	servetest.Eventually(t, "the log is written", func() bool {
+		b, err := os.ReadFile(log)
+		lines = strings.Split(string(b), "\n")
+		return err == nil && len(lines) == 3
+	})
+	assert.True(t, strings.HasSuffix(lines[0], `"GET / HTTP/1.1" 200 - web`), lines[0])
+	assert.True(t, strings.HasSuffix(lines[1], `"GET / HTTP/1.1" 200 - -`), lines[1])
+	assert.Equal(t, "1", e.stat("cluster.app.ratelimit.failure_mode_allowed"))
+}
+
+// TestEnvoy_IPv6: a client of IPv6 is its /64, as in /check, and one of IPv4 its address.
+func TestEnvoy_IPv6(t *testing.T) {
+	s, app := serveEnvoy(t, envoyRules), startApplication(t)
+	e := startEnvoy(t, app, []string{s.addresses["grpc"]}, "xff_num_trusted_hops: 0", "xff_num_trusted_hops: 1")
+	from := func(client string) int {
+		req, err := http.NewRequestWithContext(t.Context(), "GET", "http://"+e.address+"/login", nil)
+		require.NoError(t, err)
+		req.Header.Set("X-Forwarded-For", client)
+		resp, err := http.DefaultClient.Do(req)
+		require.NoError(t, err)
+		_ = resp.Body.Close()
+		return resp.StatusCode
+	}
+	assert.Equal(t, 200, from("2001:db8::1"))
+	assert.Equal(t, 429, from("2001:db8::ffff:2"), "the same /64")
+	assert.Equal(t, 200, from("2001:db8:0:1::1"))
+	assert.Equal(t, 200, from("192.0.2.1"))
+	assert.Equal(t, 200, from("192.0.2.2"))
+	assert.Equal(t, 429, from("192.0.2.2"))
+}
+
 // TestEnvoy_Restart ends one service after the other under load, and starts another in its place.
 // Envoy denies what it gets no answer for, and denies nothing.
 func TestEnvoy_Restart(t *testing.T) {
-	const many = "domain: web\ndescriptors:\n- {key: remote_address, rate_limit: {unit: day, requests_per_unit: 100000000}}\n"
+	const many = "domain: web\ndescriptors:\n- {key: masked_remote_address, rate_limit: {unit: day, requests_per_unit: 100000000}}\n"
 	// Sockets, since nobody else can take the place of the first service before it is back.
 	socket := servetest.SocketName(t)
 	first, second, app := serveEnvoy(t, many, "--grpc=", "--uds", socket), serveEnvoy(t, many, "--grpc=", "--uds", servetest.SocketName(t)), startApplication(t)
