@@ -131,7 +131,8 @@ const (
 	// next charge. Up to twice the rate can pass around the end of a window here, too.
 	FixedWindowFirstCharge
 	// InFlight limits units that are in use at once, to the Rate: calls that run, streams that are
-	// open. Units are given back when they end: see Limiter.Acquire. The Period is their TTL: units that are
+	// open. Units are given back when they end: see Limiter.Acquire, or httplimit and grpclimit, which
+	// do so for servers, and renew what runs. The Period is their TTL: units that are
 	// not given back, or renewed, come back by themselves, after one Period at the earliest and
 	// before the end of the second. A RetryAfter is the wait for these, so it is an upper bound. A key
 	// whose units are in use is never dropped for room: OverflowEvictSoonest does as OverflowDenyNew.
