@@ -47,11 +47,13 @@ func (a *together) settleHere() (done bool) {
 
 // repeats makes looks of the calls that make holds of the share again.
 func (a *together) repeats(lane *lane) error {
+	holds := int64(0)
 	for i := range a.work {
 		w := &a.work[i]
 		if w.what != whatHold {
 			continue
 		}
+		holds++
 		again, err := lane.repeats(&w.request)
 		if err != nil {
 			a.giveBack()
@@ -63,6 +65,10 @@ func (a *together) repeats(lane *lane) error {
 			}
 			w.k, w.charges, w.takeCall.cost, w.again = 0, false, 0, true
 		}
+	}
+	if holds > 0 && a.store.heldHere.Load()+holds > int64(a.store.core.maxKeys) {
+		a.giveBack()
+		return ErrManyHolds
 	}
 	return nil
 }

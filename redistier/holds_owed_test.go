@@ -319,3 +319,62 @@ func TestHoldsOwed_Told(t *testing.T) {
 		}
 	})
 }
+
+// TestHoldsOwed_Again: a hold of Redis that is made again without Redis, and settled, is settled in Redis. One that waits to be told is neither
+// another one nor settled twice.
+func TestHoldsOwed_Again(t *testing.T) {
+	eachHoldVariant(t, func(t *testing.T, f *holdOutage) {
+		c := StoreCall{Key: "a", Op: OpHold, HoldID: "x", Cost: 100}
+		require.Equal(t, FromRedis, holdNear(t, f, c).Source)
+		f.gone(t)
+		require.NoError(t, holdNear(t, f, c).Err)
+		again := holdNear(t, f, c)
+		require.NoError(t, again.Err)
+		require.True(t, again.Again)
+		require.NoError(t, holdNear(t, f, StoreCall{Key: "a", Op: OpSettle, HoldID: "x", Cost: 30}).Err)
+		require.ErrorIs(t, holdNear(t, f, StoreCall{Key: "a", Op: OpSettle, HoldID: "x", Cost: 40, Remember: time.Hour}).Err, ErrNotHeld)
+		require.NoError(t, holdNear(t, f, StoreCall{Key: "a", Op: OpSettle, HoldID: "x", Cost: 30, Remember: time.Hour}).Err)
+		f.back(t)
+		require.Equal(t, 30, f.counts(t, "a"))
+	})
+}
+
+// TestHoldsOwed_Copies: a copy of the call that makes a hold, of an id that was made, holds nothing once the hold has ended: its process keeps
+// a hold that may be on its way, and Redis the id of one that is settled with a Remember.
+func TestHoldsOwed_Copies(t *testing.T) {
+	eachHoldVariant(t, func(t *testing.T, f *holdOutage) {
+		l := f.near.router.first
+		r := f.nearLimit.newHold(f.nearLimit.plan.Load(), &StoreCall{Limit: f.nearLimit, Key: "a", Op: OpHold, Cost: 100, TTL: time.Hour}).request
+		g := &group{request: r, state: groupLate}
+		_, err := l.hold(g, &r, nil)
+		require.NoError(t, err)
+		f.told(t)
+		require.Equal(t, 100, f.counts(t, "a"))
+		require.NotNil(t, f.near.laneOf(&r), "the first call may be on its way")
+		require.NoError(t, holdNear(t, f, StoreCall{Key: "a", Op: OpSettle, HoldID: r.id, Cost: 150}).Err)
+		f.told(t)
+		require.Nil(t, f.near.laneOf(&r))
+		require.Equal(t, 150, f.counts(t, "a"))
+		reply, err := f.near.link.run(ctx, r)
+		require.NoError(t, err)
+		require.EqualValues(t, 1, reply.admitted)
+		require.Equal(t, 150, f.counts(t, "a"))
+	})
+}
+
+// TestHoldsOwed_Room: of what has ended, or what Redis has, one makes room for another hold of the share; what was used stays owed.
+func TestHoldsOwed_Room(t *testing.T) {
+	f := newOwedHolds(t, sluice.FixedWindow)
+	f.gone(t)
+	f.near.core.maxKeys = 3
+	for _, id := range []string{"1", "2", "3"} {
+		require.NoError(t, holdNear(t, f, StoreCall{Key: "a", Op: OpHold, HoldID: id, Cost: 10}).Err)
+	}
+	require.ErrorIs(t, holdNear(t, f, StoreCall{Key: "a", Op: OpHold, HoldID: "4", Cost: 10}).Err, ErrManyHolds)
+	_, err := f.near.DoAll(ctx, []StoreCall{{Limit: f.nearLimit, Key: "a", Op: OpHold, HoldID: "4", Cost: 10, TTL: time.Hour}}, make([]StoreResult, 1))
+	require.ErrorIs(t, err, ErrManyHolds)
+	require.NoError(t, holdNear(t, f, StoreCall{Key: "a", Op: OpSettle, HoldID: "2", Cost: 15}).Err)
+	require.NoError(t, holdNear(t, f, StoreCall{Key: "a", Op: OpHold, HoldID: "4", Cost: 10}).Err)
+	f.back(t)
+	require.Equal(t, 45, f.counts(t, "a"))
+}

@@ -142,8 +142,8 @@ func (l *lane) settlesLater(r *request, life time.Duration) error {
 	return nil
 }
 
-// hasRoom reports whether there is room for one more hold. It looks at a few keys, and makes a plain charge of a hold that has ended if
-// there is none. The caller holds mu.
+// hasRoom reports whether there is room for one more hold. If there is none it looks at a few keys, and makes a plain charge of a hold that has
+// ended, or leaves to Redis an open one that Redis has. The caller holds mu.
 func (l *lane) hasRoom(now time.Time) bool {
 	if l.core.heldHere.Load() < int64(l.core.maxKeys) {
 		return true
@@ -151,11 +151,14 @@ func (l *lane) hasRoom(now time.Time) bool {
 	left := tableSample
 	for _, holds := range l.held { // begins at a random key
 		for _, of := range holds {
-			if of.ended && !of.telling && !of.told {
-				l.drop(of)
-				l.oweHold(of, now)
-				return true
+			if of.ended == of.told || of.telling {
+				continue
 			}
+			l.drop(of)
+			if of.ended {
+				l.oweHold(of, now)
+			}
+			return true
 		}
 		if left--; left == 0 {
 			break
@@ -206,6 +209,7 @@ func (l *lane) settleHold(r *request, remember bool) (of *localHold, used int64,
 		used = min(used, of.n+r.beyond)
 	}
 	if again = of.ended; !again {
+		of.ttl = r.ttl
 		l.endHold(of, used, time.Now())
 	} else if !remember || of.used != used {
 		err = ErrNotHeld
@@ -259,6 +263,7 @@ func (c *core) lapse(key, id string) {
 	if back || of.told {
 		l.drop(of)
 	} else {
+		of.ttl = 0
 		l.endHold(of, of.n, now)
 	}
 	l.mu.Unlock()
