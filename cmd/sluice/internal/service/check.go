@@ -63,11 +63,24 @@ func (e errEndless) Error() string {
 	return fmt.Sprintf("the rule %s limits what is in flight, and /check does not hear when a request ends; want calls of /hold and /release, or another algorithm", e.rule.Path())
 }
 
-// tellEndless tells of the rules whose requests /check refuses with errEndless, of domains that make descriptors of requests.
+// endless returns a rule of units in flight that can deny the request, or nil.
+func endless(set *rules.Set, req *rules.Request) *rules.Rule {
+	if set.InFlight(req) == nil {
+		return nil
+	}
+	for i := range req.Descriptors {
+		if rule := set.Match(req.Domain, req.Descriptors[i].Entries); rule != nil && rule.Algorithm() == sluice.InFlight && !rule.Shadow() {
+			return rule
+		}
+	}
+	return nil
+}
+
+// tellEndless tells of the rules that /check cannot keep, of domains that make descriptors of requests.
 func (s *server) tellEndless(set *rules.Set) {
 	for _, rule := range set.Rules() {
 		if rule.Algorithm() == sluice.InFlight && set.Actions(rule.Domain()) != nil {
-			s.log.Warn("/check answers 501 to what this rule limits, since it does not hear when a request ends: want calls of /hold and /release, or another algorithm than in-flight", "rule", rule.Path())
+			s.log.Warn("/check does not hear when a request ends: it answers 501 to what this rule limits, and in shadow_mode counts what has ended; want calls of /hold and /release, or another algorithm than in-flight", "rule", rule.Path())
 		}
 	}
 }
@@ -208,7 +221,7 @@ func (c *checker) decide(call *checkCall, set *rules.Set, domain string, r *http
 		call.resp.Code, call.resp.Statuses, call.resp.Tightest = rules.OK, call.resp.Statuses[:0], -1
 		return nil
 	}
-	if rule := set.InFlight(&call.req); rule != nil {
+	if rule := endless(set, &call.req); rule != nil {
 		return errEndless{rule}
 	}
 	err = c.engine.Decide(&call.req, &call.resp)

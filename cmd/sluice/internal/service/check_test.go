@@ -109,9 +109,10 @@ http:
 descriptors:
 - {key: remote_address, rate_limit: {unit: hour, requests_per_unit: 5}}
 - {key: path, value: /stream, rate_limit: {unit: hour, requests_per_unit: 2, algorithm: in-flight}}
+- {key: path, value: /trial, shadow_mode: true, rate_limit: {unit: hour, requests_per_unit: 2, algorithm: in-flight}}
 `
 	r := start(t, "--rules", rulesFile(t, text), "--manual-clock", "--fail-open", "--headers")
-	require.Contains(t, r.log.String(), "/check answers 501 to what this rule limits")
+	require.Contains(t, r.log.String(), "/check does not hear when a request ends: it answers 501")
 	require.Contains(t, r.log.String(), "web.path_/stream")
 	for range 5 {
 		for _, query := range []string{"", "?deny=403"} {
@@ -121,6 +122,9 @@ descriptors:
 	resp := r.check("/check/web", "X-Forwarded-For: 192.0.2.1", "X-Forwarded-Uri: /other")
 	require.Equal(t, 204, resp.StatusCode)
 	require.Equal(t, "4", resp.Header.Get("RateLimit-Remaining"))
+	for range 4 {
+		require.Equal(t, 204, r.check("/check/web", "X-Forwarded-For: 192.0.2.1", "X-Forwarded-Uri: /trial").StatusCode, "it denies nobody")
+	}
 }
 
 func TestCheck_WithoutADomain(t *testing.T) {
