@@ -3,9 +3,12 @@ package sluice
 import (
 	"math"
 	"slices"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-go/sluice/internal/seeded"
@@ -89,6 +92,43 @@ func TestPeekAll_IsTheNextTakeAll(t *testing.T) {
 			clock.Advance(time.Duration(rng.Int64N(int64(c.Limit.Period) / 8)))
 		}
 		require.Positive(t, denied)
+	})
+}
+
+// TestPeekAll_BesideCalls: looks change nothing of calls at the same time, whose keys move, grow and are swept.
+func TestPeekAll_BesideCalls(t *testing.T) {
+	forEveryLayout(t, func(t *testing.T, c Config) {
+		l, _ := newFrozen(t, c)
+		burst := int(l.policyOf(0).burst)
+		own, err := l.Key("a").WithLimit(c.Limit)
+		require.NoError(t, err)
+		var calls, looks sync.WaitGroup
+		var done atomic.Bool
+		var admitted atomic.Int64
+		looks.Go(func() {
+			for !done.Load() {
+				d := PeekAll(Charge{own, 1}, Charge{l.Key("b"), 1}, Charge{l.Key("a"), 1})
+				assert.GreaterOrEqual(t, d.Remaining, 0)
+			}
+		})
+		looks.Go(func() {
+			for !done.Load() {
+				l.Sweep()
+			}
+		})
+		for range 4 {
+			calls.Go(func() {
+				for range burst {
+					if TakeAll(Charge{l.Key("a"), 1}, Charge{l.Key("b"), 1}).Allowed {
+						admitted.Add(1)
+					}
+				}
+			})
+		}
+		calls.Wait()
+		done.Store(true)
+		looks.Wait()
+		require.EqualValues(t, burst, admitted.Load())
 	})
 }
 
