@@ -397,6 +397,41 @@ func TestFiber_ConnectionsThatAreToBeClosed(t *testing.T) {
 	}
 }
 
+// TestFiber_TwoLimits: each of two limits counts a stream until its end.
+func TestFiber_TwoLimits(t *testing.T) {
+	var limiters [2]*sluice.Limiter
+	handlers := make([]any, 2)
+	for i := range limiters {
+		var err error
+		limiters[i], err = sluice.New(sluice.Config{Algorithm: sluice.InFlight, Limit: sluice.PerHour(2), Clock: sluice.NewManualClock(time.Now())})
+		require.NoError(t, err)
+		handlers[i], err = fiberlimit.New(httplimit.Config{Policies: []httplimit.Policy{{Name: "p", Limiter: limiters[i], Key: func(*http.Request) (string, error) { return "k", nil }}}})
+		require.NoError(t, err)
+	}
+	app := fiber.New()
+	app.Get("/", handlers[0], handlers[1], func(c fiber.Ctx) error {
+		return c.SendStreamWriter(func(w *bufio.Writer) {
+			for w.Flush() == nil {
+				_, _ = w.WriteString("more\n")
+				time.Sleep(time.Millisecond)
+			}
+		})
+	})
+	conn, err := net.Dial("tcp", serve(t, app))
+	require.NoError(t, err)
+	defer conn.Close()
+	fmt.Fprint(conn, "GET / HTTP/1.1\r\nHost: h\r\n\r\n")
+	_, err = http.ReadResponse(bufio.NewReader(conn), nil)
+	require.NoError(t, err)
+	left := func() [2]int { return [2]int{limiters[0].Peek("k", 0).Remaining, limiters[1].Peek("k", 0).Remaining} }
+	for range 3 {
+		runtime.GC()
+		require.Equal(t, [2]int{1, 1}, left())
+	}
+	_ = conn.Close()
+	require.Eventually(t, func() bool { return left() == [2]int{2, 2} }, 10*time.Second, time.Millisecond)
+}
+
 // TestFiber_Pattern: that of the route, where the middleware is on it.
 func TestFiber_Pattern(t *testing.T) {
 	keys := make(chan string, 2)
