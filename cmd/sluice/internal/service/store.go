@@ -52,7 +52,7 @@ func (c *StoreConfig) storeFlags(f *pflag.FlagSet) {
 	f.StringVar(&c.OnFailure, "on-store-failure", "", "what happens to calls that it does not answer by then:\nlocal-share (this process enforces its part; the\ndefault), open (admit) or closed (an error)")
 	f.StringVar(&c.Keys, "store-keys", ownNames, "names of keys: sluice, or upstream, to count together\nwith envoyproxy/ratelimit; without leases then, and\nclosed unless open")
 	f.BoolVar(&c.Leases, "leases", true, "admit hot keys from units that the store has lent; what\nremains is then approximate")
-	f.IntVar(&c.Replicas, "replicas", 0, "processes that count together; 0 to find out")
+	f.IntVar(&c.Replicas, "replicas", 0, "processes that count together; 0 to find out, and to wait\nfor the store before the first call")
 	f.BoolVar(&c.Health, "store-health", false, "be unhealthy while the store does not answer")
 }
 
