@@ -39,7 +39,7 @@ func surface(outer ...echo.MiddlewareFunc) surfaces.Surface {
 		},
 		Cannot: surfaces.HTTPCannot(map[string]string{
 			"streaming after the handler": "a response ends with its handler, unless that has hijacked the connection",
-			"timeout":                     "echo's middlewares with timeouts end the context and wait for the handler",
+			"timeout":                     "echo's ContextTimeout waits for the handler",
 		}),
 	}
 }

@@ -2,13 +2,16 @@ package fiberlimit_test
 
 import (
 	"bufio"
+	"context"
 	"errors"
 	"net"
 	"net/http"
 	"testing"
+	"time"
 
 	"github.com/gofiber/fiber/v3"
 	"github.com/gofiber/fiber/v3/middleware/recover"
+	"github.com/gofiber/fiber/v3/middleware/timeout"
 
 	"github.com/sluice-go/sluice/fiberlimit"
 	"github.com/sluice-go/sluice/internal/surfaces"
@@ -31,14 +34,17 @@ func TestSurface(t *testing.T) {
 				defer s.Handler.Left()
 				return c.Next()
 			}, recover.New(), limit)
-			app.Get("/", func(c fiber.Ctx) error { return end(s, c) })
+			handler := func(c fiber.Ctx) error { return end(s, c) }
+			if s.TimesOut {
+				handler = givesUp(s, timeout.New(handler, timeout.Config{Timeout: time.Hour}))
+			}
+			app.Get("/", handler)
 			return surfaces.Door{Call: surfaces.CallHTTP(t, s, "http://"+serve(t, app))}, nil
 		},
 		Cannot: surfaces.HTTPCannot(map[string]string{
 			"streaming in the handler":                              "fiber sends a response when its handlers have returned",
 			"settled: error that nobody answers":                    "fiber answers 200 where an error handler says nothing",
 			"settled: client gone and an error that nobody answers": "fiber answers 200 where an error handler says nothing",
-			"timeout": "fiber's middleware with timeouts abandons the context, too, which the limit in front is done with then",
 		}),
 	}.Test(t)
 }
@@ -59,6 +65,11 @@ func end(s *surfaces.Setup, c fiber.Ctx) error {
 		c.Status(http.StatusSwitchingProtocols)
 		c.RequestCtx().Hijack(func(net.Conn) { <-closing })
 		return nil
+	case surfaces.TimesOut:
+		closing := s.Handler.Closing()
+		s.Handler.GaveUp()
+		<-closing
+		return nil
 	case surfaces.StreamsOn:
 		closing := s.Handler.Closing()
 		return c.SendStreamWriter(func(w *bufio.Writer) {
@@ -68,4 +79,15 @@ func end(s *surfaces.Setup, c fiber.Ctx) error {
 		})
 	}
 	return c.SendStatus(http.StatusOK)
+}
+
+// givesUp ends the context of a handler that is to time out.
+func givesUp(s *surfaces.Setup, next fiber.Handler) fiber.Handler {
+	return func(c fiber.Ctx) error {
+		ctx, cancel := context.WithCancel(c.Context())
+		defer cancel()
+		c.SetContext(ctx)
+		s.Handler.OnGivingUp(cancel)
+		return next(c)
+	}
 }

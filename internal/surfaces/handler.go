@@ -61,15 +61,15 @@ func (h *Handler) Begin() End {
 // Closing is closed when connections are to be closed and streams to be ended.
 func (h *Handler) Closing() <-chan struct{} { return h.closing.passed() }
 
-// onGivingUp has a function called when a handler ends with TimesOut.
-func (h *Handler) onGivingUp(f func()) {
+// OnGivingUp has a function called when a handler ends with TimesOut.
+func (h *Handler) OnGivingUp(f func()) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.cancels = append(h.cancels, f)
 }
 
-// gaveUp calls the functions of those who give up, of other handlers that end now, too.
-func (h *Handler) gaveUp() {
+// GaveUp calls the functions of those who give up, of other handlers that end now, too.
+func (h *Handler) GaveUp() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, f := range h.cancels {

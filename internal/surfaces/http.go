@@ -102,7 +102,7 @@ func ServeHTTP(s *Setup, w http.ResponseWriter) error {
 		return nil
 	case TimesOut:
 		closing := s.Handler.Closing()
-		s.Handler.gaveUp()
+		s.Handler.GaveUp()
 		<-closing
 		return nil
 	}
@@ -136,7 +136,7 @@ func NewHandler(s *Setup) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		ctx, cancel := context.WithCancel(r.Context())
 		defer cancel()
-		s.Handler.onGivingUp(cancel)
+		s.Handler.OnGivingUp(cancel)
 		timed.ServeHTTP(w, r.WithContext(ctx))
 	})
 }
