@@ -77,6 +77,11 @@ func TestTransport_ChargesWithoutRoom(t *testing.T) {
 			tr := newTestTransport(t, newFakeBase(always(http.StatusOK)), TransportConfig{Limiter: lim, FailFast: fast})
 			e := limitError(t, sendIn(t, tr, "", 0))
 			require.Equal(t, 10*time.Second, e.RetryAfter, "%v", e)
+
+			full := limiterOf(t, sluice.Config{Algorithm: sluice.InFlight, Limit: sluice.PerMinute(6), MaxKeys: 1, Overflow: sluice.OverflowDenyNew})
+			require.True(t, full.Allow("other"))
+			e = limitError(t, sendIn(t, newTestTransport(t, newFakeBase(always(http.StatusOK)), TransportConfig{Limiter: full, FailFast: fast}), "", 0))
+			require.Equal(t, time.Second, e.RetryAfter, "%v", e)
 		}
 	})
 }

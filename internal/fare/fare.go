@@ -107,9 +107,11 @@ func (c impatient) Deadline() (time.Time, bool) { return c.deadline, true }
 func (f *Fare) needed(err error) time.Duration {
 	wait := sluice.PeekAll(f.charges[:f.rates]...).RetryAfter
 	wait = max(wait, inflight.RetryAfter(sluice.PeekAll(f.charges[f.rates:]...).RetryAfter))
-	for _, c := range f.charges[:f.rates] {
+	for i, c := range f.charges {
 		switch conf := c.Key.Limiter().Config(); {
 		case conf.Shadow:
+		case err == sluice.ErrNoRoom && wait == 0 && i >= f.rates:
+			wait = inflight.RetryAfter(conf.Limit.Period)
 		case err == sluice.ErrNoRoom && wait == 0: // a look does not see that
 			wait = conf.RefillTime(1)
 		case err == sluice.ErrWouldExceedDeadline && conf.Algorithm == sluice.LeakyBucket && wait != sluice.Never:
