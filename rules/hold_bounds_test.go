@@ -164,3 +164,20 @@ func TestHold_EndIsRemembered(t *testing.T) {
 		require.True(t, w.hold(h))
 	}
 }
+
+// TestHold_KnowsItsSteps: a hold knows 1,024 extensions by their steps, as in Redis.
+func TestHold_KnowsItsSteps(t *testing.T) {
+	w := newWorld(t, Config{}, tokenRules)
+	extend := func(step string) *Hold {
+		h := holdOf("a", withHits("tokens=u", 0))
+		h.Step = step
+		return h
+	}
+	require.True(t, w.hold(holdOf("a", withHits("tokens=u", 1))))
+	for i := range maxSteps {
+		require.True(t, w.extend(extend(fmt.Sprint(i))))
+	}
+	require.ErrorIs(t, w.Extend(extend("more"), &w.resp), ErrManyHolds)
+	require.True(t, w.extend(extend("0")))
+	require.True(t, w.extend(extend("")))
+}

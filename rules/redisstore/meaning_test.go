@@ -201,6 +201,20 @@ var meanings = []struct {
 		reload 0
 		settle a w=u:3,g=u:3 -> not held
 		look w=u,g=u -> 95 10`},
+	{"a rule counts in another way after a reload", false, `
+		hold a g=u:5,w=u:1 -> OK 5 99
+		reload 2
+		settle a g=u:5,w=u:1 -> not held
+		extend a g=u:5,w=u:1 -> not held
+		look w=u -> 99`},
+	{"weights", false, `
+		hold a t=u+input=10 -> OK 90
+		extend a t=u+output=2 -> OK 80
+		settle a t=v+input=1 -> not held
+		settle a t=u+input=4+output=2 -> OK
+		settle a t=u+input=4+output=2 -> OK again
+		settle a t=u+input=4+output=3 -> not held
+		look t=u -> 86`},
 	{"counts of a rule that is absent for a load", false, `
 		hold a g=u:5 -> OK 5
 		reload 1
@@ -232,10 +246,11 @@ descriptors:
 - {key: sw, shadow_mode: true, rate_limit: {unit: year, requests_per_unit: 10}}
 - {key: sg, shadow_mode: true, rate_limit: {unit: year, requests_per_unit: 10, algorithm: gcra}}
 - {key: free, rate_limit: {unlimited: true}}
+- {key: t, rate_limit: {unit: year, requests_per_unit: 100, weights: {input: 1, output: 5}}}
 `, "- {key: g, rate_limit: {unit: year, requests_per_unit: 10, algorithm: token-bucket}}\n"}
 
 func TestHolds_Meaning(t *testing.T) {
-	sets := []*rules.Set{load(t, meaningRules[0]+meaningRules[1]), load(t, meaningRules[0])}
+	sets := []*rules.Set{load(t, meaningRules[0]+meaningRules[1]), load(t, meaningRules[0]), load(t, meaningRules[0]+strings.Replace(meaningRules[1], "token-bucket", "gcra", 1))}
 	run := func(t *testing.T, name string, shadow bool, lines string, c rules.Config, wait func()) {
 		c.Shadow = shadow
 		e, err := rules.New(sets[0], c)
@@ -345,7 +360,7 @@ func remaining(resp *rules.Response) (out string) {
 	return out
 }
 
-// meaningHold is a hold of descriptors such as w=u:5, with 0 hits where there is no number.
+// meaningHold is a hold of descriptors such as w=u:5, with 0 hits where there is no number; or t=u+input=3, with counts for weights.
 func meaningHold(t *testing.T, id, text string) *rules.Hold {
 	h := &rules.Hold{ID: id, TTL: time.Hour, Request: rules.Request{Domain: "d"}}
 	if domain, rest, ok := strings.Cut(text, "/"); ok {
@@ -353,10 +368,17 @@ func meaningHold(t *testing.T, id, text string) *rules.Hold {
 	}
 	for _, one := range strings.Split(text, ",") {
 		entry, number, _ := strings.Cut(one, ":")
-		key, value, _ := strings.Cut(entry, "=")
 		hits, err := strconv.ParseUint("0"+number, 10, 64)
 		require.NoError(t, err)
-		h.Request.Descriptors = append(h.Request.Descriptors, rules.Descriptor{Entries: []rules.Entry{{Key: key, Value: value}}, Hits: &hits})
+		d := rules.Descriptor{Hits: &hits}
+		for _, e := range strings.Split(entry, "+") {
+			key, value, _ := strings.Cut(e, "=")
+			d.Entries = append(d.Entries, rules.Entry{Key: key, Value: value})
+		}
+		if len(d.Entries) > 1 {
+			d.Hits = nil
+		}
+		h.Request.Descriptors = append(h.Request.Descriptors, d)
 	}
 	return h
 }
