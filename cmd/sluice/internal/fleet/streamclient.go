@@ -46,6 +46,7 @@ type holdCall struct {
 	step       int
 	tokens     uint64 // held, asked for, or used in all
 	outcome    outcome
+	replayed   bool // it is done, and an earlier call has done it
 	sent, back time.Time
 	by         *instance
 }
@@ -167,7 +168,9 @@ func (s *stream) call(f *streaming, v verb, step int, tokens uint64, patience ti
 func (in *instance) count(c *holdCall) {
 	switch c.outcome {
 	case done:
-		in.done[c.verb].Add(1)
+		if !c.replayed { // an earlier call has done it, perhaps at another service
+			in.done[c.verb].Add(1)
+		}
 	case denied:
 		in.denied[c.verb].Add(1)
 	case gone:
@@ -230,6 +233,11 @@ func (in *instance) overHTTP(s *stream, c *holdCall, dies bool) outcome {
 	case err != nil:
 		return unknown
 	case resp.StatusCode == http.StatusOK:
+		var held struct{ Replayed bool }
+		if err := json.Unmarshal(answer, &held); err != nil {
+			s.fault = fmt.Errorf("%s is answered %q: %w", path, answer, err)
+		}
+		c.replayed = held.Replayed
 		return done
 	case resp.StatusCode == http.StatusTooManyRequests:
 		return denied
@@ -264,19 +272,21 @@ func (in *instance) overGRPC(s *stream, c *holdCall, dies bool) outcome {
 	case hold:
 		answer := new(holdpb.ReserveResponse)
 		err = invoke("Reserve", &holdpb.ReserveRequest{Domain: "streams", Descriptors: descriptors, Ttl: ttl, IdempotencyKey: s.id, GiveBack: s.giveBack}, answer)
-		code = answer.Code
+		code, c.replayed = answer.Code, answer.Replayed
 	case extend:
 		answer := new(holdpb.ExtendResponse)
 		err = invoke("Extend", &holdpb.ExtendRequest{Domain: "streams", Descriptors: descriptors, ReservationId: s.id, Ttl: ttl, IdempotencyKey: fmt.Sprint(c.step)}, answer)
-		code = answer.Code
+		code, c.replayed = answer.Code, answer.Replayed
 	case settle:
 		answer := new(holdpb.CommitResponse)
 		err = invoke("Commit", &holdpb.CommitRequest{Domain: "streams", Descriptors: descriptors, ReservationId: s.id}, answer)
-		if !answer.ReservationReleased {
+		if c.replayed = answer.Replayed; !answer.ReservationReleased {
 			out = gone
 		}
 	default:
-		err = invoke("Release", &holdpb.ReleaseRequest{Domain: "streams", Descriptors: descriptors, ReservationId: s.id}, new(holdpb.ReleaseResponse))
+		answer := new(holdpb.ReleaseResponse)
+		err = invoke("Release", &holdpb.ReleaseRequest{Domain: "streams", Descriptors: descriptors, ReservationId: s.id}, answer)
+		c.replayed = answer.Replayed
 	}
 	switch {
 	case status.Code(err) == codes.NotFound:
