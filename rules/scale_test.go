@@ -105,3 +105,19 @@ func TestScale_Stored(t *testing.T) {
 	_, err = New(mustLoad(t, fmt.Sprintf(rule, 5000)), c)
 	require.EqualError(t, err, "test.yaml:3:24: d.k: requests_per_unit times scale is 5000000000, of which a store counts at most 4294967295; want a smaller scale, or counts in memory")
 }
+
+// TestMaxDebt: max_debt is in the words of requests_per_unit, and without it ten times the limit, or the burst.
+func TestMaxDebt(t *testing.T) {
+	for limit, want := range map[string]uint64{
+		"requests_per_unit: 5":                                        50,
+		"requests_per_unit: 5, burst: 7, algorithm: gcra":             70,
+		"requests_per_unit: 5, burst: 2, algorithm: gcra":             50,
+		"requests_per_unit: 5, scale: 10":                             500,
+		"requests_per_unit: 5, scale: 10, max_debt: 3":                30,
+		"requests_per_unit: 5, max_debt: 0":                           0,
+		"requests_per_unit: 5, max_debt: 4294967295, scale: 10000000": 4294967295 * 10000000,
+	} {
+		set := mustLoad(t, oneRule("{unit: year, "+limit+"}"))
+		require.Equal(t, want, set.Match("d", entries("k=v")).debt, limit)
+	}
+}
