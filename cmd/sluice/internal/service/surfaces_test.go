@@ -50,6 +50,7 @@ func TestSurface_Check(t *testing.T) {
 			"streaming after the handler":                  "a proxy's request ends with its response",
 			"shadow whose Key fails":                       "there are no functions",
 			"Key fails":                                    "there are no functions",
+			"shadow in flight":                             "a rule in shadow mode denies nobody, so /check counts what it cannot give back, and the log says so: see TestCheck_InFlight",
 			"settled: ":                                    "there are no functions",
 			"panics in ":                                   "there are no functions",
 			"algorithm token-interval":                     "rules have no such algorithm",
