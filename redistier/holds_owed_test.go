@@ -378,3 +378,42 @@ func TestHoldsOwed_Room(t *testing.T) {
 	f.back(t)
 	require.Equal(t, 45, f.counts(t, "a"))
 }
+
+// TestHoldsOwed_Full: a hold of the share counts in Redis though others have taken the room for it meanwhile.
+func TestHoldsOwed_Full(t *testing.T) {
+	eachHoldVariant(t, func(t *testing.T, f *holdOutage) {
+		f.gone(t)
+		held := holdNear(t, f, StoreCall{Key: "a", Op: OpHold, Cost: 100})
+		require.NoError(t, held.Err)
+		require.True(t, do(t, f.far, StoreCall{Limit: f.farLimit, Key: "a", Cost: 950})[0].Decision.Allowed)
+		f.back(t)
+		require.Equal(t, 1050, f.counts(t, "a"))
+		require.NoError(t, holdNear(t, f, StoreCall{Key: "a", Op: OpSettle, HoldID: held.HoldID, Cost: 20}).Err)
+		require.Equal(t, 970, f.counts(t, "a"))
+	})
+}
+
+// TestHoldsOwed_Before: Redis is told of the holds and charges of a key before it is asked about it, one by one and together.
+func TestHoldsOwed_Before(t *testing.T) {
+	eachHoldVariant(t, func(t *testing.T, f *holdOutage) {
+		l := f.near.router.first
+		for _, key := range []string{"alone", "together"} {
+			l.mu.Lock()
+			l.owedFrom = time.Now().Add(time.Hour)
+			l.owe(f.nearLimit.plan.Load(), f.nearLimit.keys.of(key), 300, time.Now())
+			l.mu.Unlock()
+			r := f.nearLimit.newHold(f.nearLimit.plan.Load(), &StoreCall{Limit: f.nearLimit, Key: key, Op: OpHold, HoldID: "x", Cost: 600, TTL: time.Hour}).request
+			_, err := l.hold(nil, &r, nil)
+			require.NoError(t, err)
+			take := StoreCall{Limit: f.nearLimit, Key: key, Cost: 101}
+			if key == "alone" {
+				require.False(t, holdNear(t, f, take).Decision.Allowed)
+			} else {
+				d, err := f.near.DoAll(ctx, []StoreCall{take}, make([]StoreResult, 1))
+				require.NoError(t, err)
+				require.False(t, d.Allowed)
+			}
+			require.Equal(t, 900, f.counts(t, key))
+		}
+	})
+}
