@@ -173,3 +173,17 @@ func TestMemory_Bodies(t *testing.T) {
 		}
 	}
 }
+
+// TestUnderWay_Answered: calls that have been answered are forgotten, also on a connection that stays.
+func TestUnderWay_Answered(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, _ := still(t, someRules)
+		conn := dialPipe(t, s)
+		for range 3 {
+			_ = remaining(t, conn, "day")
+		}
+		synctest.Wait()
+		assert.Zero(t, s.underWay.bytes.Load())
+		assert.Zero(t, s.underWay.connections.Load())
+	})
+}
