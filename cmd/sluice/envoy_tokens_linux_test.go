@@ -36,7 +36,7 @@ func TestEnvoy_TokenBudgets(t *testing.T) {
 	app := startApplication(t)
 	e := startEnvoyOf(t, "envoy/tokens.yaml", app, services, "X-TOKENS", "TOKENS")
 	left := func(p *program, counts string) string {
-		_, stdout, stderr := p.askFor("-d", "web", "remote_address=127.0.0.1,counts="+counts, "--hits", "0", "--timeout", "1m")
+		_, stdout, stderr := p.askFor("-d", "web", "masked_remote_address=127.0.0.1/32,counts="+counts, "--hits", "0", "--timeout", "1m")
 		require.Empty(t, stderr)
 		return regexp.MustCompile(`(\d+) of`).FindStringSubmatch(stdout)[1]
 	}
@@ -67,19 +67,19 @@ func TestEnvoy_EstimatesAtOnce(t *testing.T) {
 	limits := regexp.MustCompile("(?s)```yaml\n(.*?)```").FindSubmatch(readme)[1]
 	require.Contains(t, string(file), string(limits), "the page shows what is run here")
 	const estimate = `
-                  - actions: [{remote_address: {}}]
+                  - actions: [{masked_remote_address: {v4_prefix_mask_len: 32, v6_prefix_mask_len: 64}}]
                     hits_addend: {number: 100}
-                  - actions: [{remote_address: {}}]
+                  - actions: [{masked_remote_address: {v4_prefix_mask_len: 32, v6_prefix_mask_len: 64}}]
                     hits_addend: {number: 100, is_negative_hits: true}
                     apply_on_stream_done: true`
-	const over = `sluice_hits_total{domain="web",outcome="over",rule="web.remote_address"} ` // what is counted beyond 1,000
+	const over = `sluice_hits_total{domain="web",outcome="over",rule="web.masked_remote_address"} ` // what is counted beyond 1,000
 	for _, c := range []struct {
 		name, instead string
 		admitted      int
 		over, left    string
 	}{
 		{"estimate", estimate, 10, over + "5000\n", "700 of 1000"},
-		{"afterwards", "\n                  - actions: [{remote_address: {}}]\n                    hits_addend: {number: 0}", 60, over + "800\n", "0 of 1000"},
+		{"afterwards", "\n                  - actions: [{masked_remote_address: {v4_prefix_mask_len: 32, v6_prefix_mask_len: 64}}]\n                    hits_addend: {number: 0}", 60, over + "800\n", "0 of 1000"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			s, app := serveEnvoy(t, string(rules)), startApplication(t)
@@ -93,7 +93,7 @@ func TestEnvoy_EstimatesAtOnce(t *testing.T) {
 			servetest.Eventually(t, "the tokens are counted", func() bool {
 				metrics, err := plainGet("http://" + s.addresses["metrics"] + "/metrics")
 				require.NoError(t, err)
-				_, stdout, _ := s.askFor("-d", "web", "remote_address=127.0.0.1", "--hits", "0")
+				_, stdout, _ := s.askFor("-d", "web", "masked_remote_address=127.0.0.1/32", "--hits", "0")
 				return strings.Contains(metrics, c.over) && strings.Contains(stdout, c.left)
 			})
 		})
@@ -143,7 +143,7 @@ func TestEnvoy_EstimateOfAClientThatLeaves(t *testing.T) {
 	}()
 	has := func(what string) func() bool {
 		return func() bool {
-			_, stdout, _ := s.askFor("-d", "web", "remote_address=127.0.0.1", "--hits", "0")
+			_, stdout, _ := s.askFor("-d", "web", "masked_remote_address=127.0.0.1/32", "--hits", "0")
 			return strings.Contains(stdout, what)
 		}
 	}
@@ -156,9 +156,9 @@ func TestEnvoy_EstimateOfAClientThatLeaves(t *testing.T) {
 
 // TestEnvoy_InFlight: of 20 calls at once a rule with in-flight admits as many as it names, and none is left in flight when they have ended.
 func TestEnvoy_InFlight(t *testing.T) {
-	s, app := serveEnvoy(t, "domain: web\ndescriptors:\n- {key: remote_address, rate_limit: {unit: day, requests_per_unit: 5, algorithm: in-flight}}\n"), startApplication(t)
+	s, app := serveEnvoy(t, "domain: web\ndescriptors:\n- {key: masked_remote_address, rate_limit: {unit: day, requests_per_unit: 5, algorithm: in-flight}}\n"), startApplication(t)
 	e := startEnvoyOf(t, "envoy/estimates.yaml", app, []string{s.addresses["grpc"]}, "number: 100", "number: 1",
-		"                  - actions: [{remote_address: {}}]\n                    hits_addend: {format: \"%RESP(X-TOKENS)%\"}\n                    apply_on_stream_done: true\n", "")
+		"                  - actions: [{masked_remote_address: {v4_prefix_mask_len: 32, v6_prefix_mask_len: 64}}]\n                    hits_addend: {format: \"%RESP(X-TOKENS)%\"}\n                    apply_on_stream_done: true\n", "")
 	calls := callAtOnce(t, "http://"+e.address+"/held/1", 20)
 	servetest.Eventually(t, "all calls are judged", func() bool { return app.calls.Load()+calls.denied.Load() == 20 })
 	assert.EqualValues(t, 5, app.calls.Load())
@@ -166,7 +166,7 @@ func TestEnvoy_InFlight(t *testing.T) {
 	calls.done.Wait()
 	assert.EqualValues(t, 5, calls.ok.Load())
 	servetest.Eventually(t, "none is in flight", func() bool {
-		_, stdout, _ := s.askFor("-d", "web", "remote_address=127.0.0.1", "--hits", "0")
+		_, stdout, _ := s.askFor("-d", "web", "masked_remote_address=127.0.0.1/32", "--hits", "0")
 		return strings.Contains(stdout, "5 of 5")
 	})
 }
