@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"math/big"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -108,6 +109,9 @@ func TestWorstCase(t *testing.T) {
 				model, step := oracle.New(oracleConfig(c, p)), stepOf(p.shape)
 				d := rng.Int64N(3 * int64(c.Limit.Period) / micro / step)
 				want := model.WorstCase(d)
+				if most := big.NewInt(math.MaxInt); want.Cmp(most) > 0 {
+					want = most // of 32 bits
+				}
 				require.Equal(t, want.String(), fmt.Sprint(p.worstCase(time.Duration(d*step*micro))), "%v in %d steps of %d us", c.Limit, d, step)
 				require.GreaterOrEqual(t, p.worstCase(time.Duration(d*step*micro+1)), p.worstCase(time.Duration(d*step*micro)))
 			}

@@ -193,6 +193,9 @@ func TestOpen_ShortPeriods(t *testing.T) {
 		require.NoError(t, err)
 		engine, err := rules.New(load(t, "domain: d\ndescriptors: [{key: k, rate_limit: {requests_per_unit: 10, "+c.limit+"}}]\n"), rules.Config{Store: store, Leases: true})
 		require.NoError(t, err, "%v, %s", c.budget, c.limit)
+		for _, s := range store.Stores() {
+			require.NoError(t, s.Reach(t.Context()), "from now on a late answer is judged by the share")
+		}
 		var out rules.Response
 		require.NoError(t, engine.Decide(&rules.Request{Domain: "d", Descriptors: []rules.Descriptor{{Entries: []rules.Entry{{Key: "k", Value: "v"}}}}}, &out))
 		require.Equal(t, rules.OK, out.Code)
