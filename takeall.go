@@ -140,8 +140,37 @@ func (r *Reservation) Extend(n int) bool {
 // neither MaxKeys, for keys that are not tracked, nor the effects of a denial.
 func PeekAll(charges ...Charge) (d AllDecision) {
 	t := transaction{charges: charges, space: make([]claim, len(charges)), looks: true}
-	t.run(func() step { return t.takeAll(&d, true, nil) })
+	held := make([]hold, len(charges))
+	t.run(func() step {
+		claims := t.claims()
+		for i := range claims {
+			held[i] = claims[i].hold
+			claims[i].lookUnder()
+		}
+		next := t.takeAll(&d, true, nil)
+		for i := range claims {
+			claims[i].hold = held[i] // the word that is released is the key's own
+		}
+		return next
+	})
 	return d
+}
+
+// lookUnder has a claim that changes nothing judge the key as it would be under the limit that its Key goes by.
+func (c *claim) lookUnder() {
+	if c.slot == nil {
+		return
+	}
+	_, tm := Key{c.lim, c.id, c.terms}.lookUp()
+	from, e := c.policy, c.state
+	if from.of == tm {
+		return
+	}
+	if from.idleBy(e, c.now) {
+		e.word = 0
+	}
+	c.policy = tm.policyFor(from, e, c.now)
+	c.state = c.policy.adopted(from, e, c.now)
 }
 
 // takeAll is TakeAllReceipts without receipts. Room for 4 claims is zeroed in half the time of room for 8.

@@ -66,7 +66,9 @@ func TestPeekAll_IsTheNextTakeAll(t *testing.T) {
 		l, clock := newFrozen(t, c)
 		soft := mustNew(t, Config{Limit: PerMinute(3), Soft: 1, Clock: clock})
 		shadow := mustNew(t, Config{Limit: PerMinute(2), Shadow: true, Clock: clock})
-		own, err := l.Key("b").WithLimit(c.Limit)
+		half := c.Limit
+		half.Rate = max(half.Rate/2, 1)
+		own, err := l.Key("b").WithLimit(half)
 		require.NoError(t, err)
 		keys := []Key{l.Key("a"), l.Key("b"), own, soft.Key("a"), shadow.Key("a")}
 		denied := 0
