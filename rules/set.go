@@ -179,6 +179,14 @@ func (s *Set) Match(domain string, entries []Entry) *Rule {
 	return d.match(entries)
 }
 
+// Named returns the entries of a descriptor that name its limit: all but the counts for the weights of its rule.
+func (s *Set) Named(domain string, entries []Entry) []Entry {
+	if r := s.Match(domain, entries); r != nil && r.weights != nil {
+		return entries[:len(r.levels)]
+	}
+	return entries
+}
+
 // InFlight returns the rule of units in flight, of the shortest Period, that limits one of a request's descriptors, or nil.
 // Whoever decides such a request has to say when it ends: by Engine.Hold and Settle, or by a Descriptor with Refund.
 func (s *Set) InFlight(req *Request) (shortest *Rule) {

@@ -43,7 +43,9 @@ type Config struct {
 
 	// OnDenied answers denied requests. The status is 429; 400 if an action finds a
 	// value that it cannot use, such as a header that is there twice; or 503 if the engine's Store does not
-	// answer, and is configured to deny then. Violated has the paths of the
+	// answer, and is configured to deny then, or if a rule of units in flight limits the request, and the engine has no
+	// room for a hold (rules.ErrManyHolds), or its Store holds no units of another of its rules
+	// (rules.ErrNoHolds). Violated has the paths of the
 	// rules that are over. Retry-After has been set. nil means httplimit.WriteProblem.
 	OnDenied func(http.ResponseWriter, *http.Request, httplimit.Decision)
 
@@ -154,7 +156,10 @@ func (m *middleware) decide(w http.ResponseWriter, r *http.Request, c *call) htt
 
 // decided returns the decision that the engine has made, unless there was an error.
 func (m *middleware) decided(w http.ResponseWriter, r *http.Request, c *call, err error) httplimit.Decision {
-	if err != nil {
+	switch {
+	case errors.As(err, new(*rules.InvalidError)): // a count for a weight that is no number
+		return httplimit.Decision{Status: http.StatusBadRequest, KeyError: err}
+	case err != nil:
 		return httplimit.Decision{Status: http.StatusServiceUnavailable, KeyError: err}
 	}
 	if m.OnDecision != nil {

@@ -70,8 +70,10 @@ func (h *held) prolong() {
 	more := h.hold
 	more.Request.Descriptors = append([]rules.Descriptor(nil), more.Request.Descriptors...)
 	none := uint64(0)
+	set, _ := h.engine.Set()
 	for i := range more.Request.Descriptors {
-		more.Request.Descriptors[i].Hits = &none
+		d := &more.Request.Descriptors[i]
+		d.Entries, d.Hits = set.Named(more.Request.Domain, d.Entries), &none // counts for weights are hits, too
 	}
 	_ = h.engine.Extend(&more, &h.call.resp) // it is asked again soon
 	h.timer.Reset(h.every)

@@ -108,6 +108,45 @@ func TestInFlight_LongRequests(t *testing.T) {
 	}
 }
 
+// TestInFlight_Weights: counts for weights, which a client can write, keep no request from being held, and counts that are no
+// numbers are refused as such.
+func TestInFlight_Weights(t *testing.T) {
+	const weights = `
+domain: d
+http:
+- actions: [{request_headers: {header_name: x-api-key, descriptor_key: client}}]
+- actions: [{generic_key: {descriptor_value: all}}, {request_headers: {header_name: x-tokens, descriptor_key: input, skip_if_absent: true}}]
+descriptors:
+- {key: client, rate_limit: {unit: second, requests_per_unit: 1, algorithm: in-flight}}
+- {key: generic_key, value: all, rate_limit: {unit: year, requests_per_unit: 1000, weights: {input: 1}}}
+`
+	synctest.Test(t, func(t *testing.T) {
+		engine, err := rules.New(load(t, weights), rules.Config{})
+		require.NoError(t, err)
+		limit, err := New(Config{Engine: engine, Domain: "d"})
+		require.NoError(t, err)
+		leave := make(chan struct{})
+		h := limit(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { <-leave }))
+		ask := func(tokens string) int {
+			r := httptest.NewRequest(http.MethodGet, "/", nil)
+			r.Header.Set("X-Api-Key", "ann")
+			r.Header.Set("X-Tokens", tokens)
+			w := httptest.NewRecorder()
+			h.ServeHTTP(w, r)
+			return w.Code
+		}
+		require.Equal(t, http.StatusBadRequest, ask("abc"))
+		go ask("5")
+		for range 10 {
+			time.Sleep(time.Second)
+			require.Equal(t, http.StatusTooManyRequests, ask("5"))
+		}
+		close(leave)
+		synctest.Wait()
+		require.Equal(t, http.StatusOK, ask("5"))
+	})
+}
+
 // TestInFlight_Hijacked: a connection that a handler has taken over is in flight until it is closed.
 func TestInFlight_Hijacked(t *testing.T) {
 	conns := make(chan net.Conn, 1)
