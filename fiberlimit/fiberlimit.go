@@ -79,7 +79,8 @@ func serve(c fiber.Ctx, v *httplimit.Verdict) error {
 		if c.Response().IsBodyStream() || c.RequestCtx().Hijacked() {
 			// fasthttp closes it with the request, once the response is sent or the hijack handler is done; or, if the connection
 			// is to be closed, it may drop the handler, and the hold with it. By a key of its own: another limit may have one.
-			c.RequestCtx().SetUserValue(v, v.Hold())
+			h := v.Hold()
+			c.RequestCtx().SetUserValue(h, h)
 		}
 		v.Settle(status)
 	}()

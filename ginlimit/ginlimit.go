@@ -45,7 +45,8 @@ func New(c httplimit.Config) (gin.HandlerFunc, error) {
 			return
 		}
 		c.Request = v.Request()
-		if w := v.Writer(c.Writer); w != http.ResponseWriter(c.Writer) {
+		w := v.Writer(c.Writer)
+		if _, same := w.(gin.ResponseWriter); !same { // writers need not be comparable
 			c.Writer = &hijacker{c.Writer, w}
 		}
 		serve(c, v)

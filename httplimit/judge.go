@@ -27,6 +27,7 @@ type judgement struct {
 	settles bool              // what is charged may be given back
 	ends    [kinds]int32      // where the entries of each kind end; small, as all of it is copied
 	keyless bool              // the request is denied for the error of a Key
+	denied  bool              // and nothing stays charged
 	running **running         // what it holds of InFlight policies; nil if there are none
 }
 

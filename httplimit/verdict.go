@@ -136,6 +136,7 @@ func (m *Judge) explained(r *http.Request, d Decision) *http.Request {
 // decide judges what has been collected, and says so in the headers and to the hook.
 func (m *Judge) decide(j *judgement, lacks lacking, header http.Header, r *http.Request) Decision {
 	d := j.judge(r.Context(), lacks)
+	j.denied = !d.Allowed
 	if held := j.held(); held != nil {
 		m.renewer.Keep(&held.lease)
 	}
@@ -283,8 +284,9 @@ func (h *handler) serveAndSettle(w http.ResponseWriter, r *http.Request, j *judg
 
 // conclude gives back what the request held while it ran, and settles the rest.
 func (m *Judge) conclude(j *judgement, r *http.Request, status int) {
-	j.end()
-	m.settle(j, r, status)
+	if j.end(); !j.denied { // a hook can panic about a denial
+		m.settle(j, r, status)
+	}
 }
 
 // settle asks what the request finally costs, and makes it so. A status of 0 is none.

@@ -5,6 +5,7 @@ import (
 	"io"
 	"math"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
@@ -307,4 +308,24 @@ func TestSettle_ChargesForOneKeyAreOne(t *testing.T) {
 	settled = math.MaxInt
 	get(handler)
 	assert.Zero(t, lim.Peek("k", 0).Remaining)
+}
+
+// TestSettle_NotOfADenialWhoseHookPanics: a request that never ran costs nothing that could be settled.
+func TestSettle_NotOfADenialWhoseHookPanics(t *testing.T) {
+	var told []int
+	limit, err := httplimit.New(httplimit.Config{
+		Policies: []httplimit.Policy{{Name: "one", Limiter: sluice.Must(sluice.New(sluice.Config{Limit: sluice.PerHour(1)})), Key: func(*http.Request) (string, error) { return "all", nil }}},
+		Settle:   func(_ *http.Request, status int) int { told = append(told, status); return -1 },
+		OnDecision: func(_ *http.Request, d httplimit.Decision) {
+			if !d.Allowed {
+				panic("x")
+			}
+		},
+	})
+	require.NoError(t, err)
+	h := limit(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	call := func() { h.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/", nil)) }
+	call()
+	require.Panics(t, call)
+	require.Equal(t, []int{200}, told)
 }
