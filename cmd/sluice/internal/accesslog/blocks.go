@@ -37,6 +37,7 @@ type splitter struct {
 	source  string
 	parsers []Parser // the first one reads the most lines, once that is settled
 	settled bool
+	depths  depths
 	follow  bool
 
 	first bool
@@ -135,9 +136,9 @@ func (s *splitter) fail(err error) bool {
 func (s *splitter) send(b *block) {
 	b.source, b.first, b.nuls = s.source, s.first, s.nuls
 	if !s.settled {
-		s.parsers, s.settled = settle(s.parsers, b.data)
+		s.parsers, s.depths, s.settled = settle(s.parsers, b.data)
 	}
-	b.parsers, b.settled = s.parsers, s.settled
+	b.parsers, b.depths, b.settled = s.parsers, s.depths, s.settled
 	s.parsers = withDirectives(s.parsers, b.data)
 	s.first = false
 	s.p.send(b)
@@ -226,9 +227,9 @@ func (b *block) trim(line []byte) ([]byte, error) {
 const settleLines = 100
 
 // settle returns the parsers with the one first that reads the most of the first lines, of several the one that reads
-// the first of these lines; false if none reads one.
-func settle(parsers []Parser, data []byte) ([]Parser, bool) {
-	counts := make([]int, len(parsers))
+// the first of these lines, and in how many envelopes its first line is; false if none reads a line.
+func settle(parsers []Parser, data []byte) ([]Parser, depths, bool) {
+	counts, depth := make([]int, len(parsers)), make([]int, len(parsers))
 	first, readable := -1, 0
 	for now := parsers; len(data) > 0 && readable < settleLines; {
 		var text []byte
@@ -240,22 +241,26 @@ func settle(parsers []Parser, data []byte) ([]Parser, bool) {
 		}
 		known, texts := readable, peeled{text}
 		for i, p := range now {
-			if l := (&line{text: text}); l.readBy(p, &texts) && l.bad == nil {
-				counts[i]++
-				readable = known + 1
+			l := line{text: text}
+			if !l.readBy(p, &texts, anyDepth) || l.bad != nil {
+				continue
 			}
+			if counts[i]++; counts[i] == 1 {
+				depth[i] = l.depth
+			}
+			readable = known + 1
 		}
 		if first < 0 && readable > 0 {
 			first = slices.Index(counts, 1)
 		}
 	}
 	if readable == 0 {
-		return parsers, len(parsers) == 1
+		return parsers, anyDepth, false
 	}
 	if most := slices.Max(counts); counts[first] < most {
 		first = slices.Index(counts, most)
 	}
-	return slices.Concat(parsers[first:first+1], parsers[:first], parsers[first+1:]), true
+	return slices.Concat(parsers[first:first+1], parsers[:first], parsers[first+1:]), depths{depth[first], depth[first]}, true
 }
 
 // directed is a parser that goes by lines of the log which are no records.

@@ -44,7 +44,7 @@ func (combined) Parse(line []byte) (Record, error) {
 	if err != nil {
 		return Record{}, err
 	}
-	client, err := theClient(h.words[0])
+	client, err := theClient(forwardedFor, h.words[0])
 	if err != nil {
 		return Record{}, err
 	}
@@ -103,6 +103,9 @@ func ncsa(line []byte, words int) Request {
 	return r
 }
 
+// forwardedFor is what servers are told to log in the place of the client behind proxies.
+const forwardedFor = "X-Forwarded-For"
+
 // isName reports whether a word can be the name of a client. The rest of a quoted field cannot, nor a
 // tag such as nginx: in front of a line; unix: is what nginx writes of a socket.
 func isName(word []byte) bool {
@@ -146,7 +149,7 @@ func (vhostCombined) Parse(line []byte) (Record, error) {
 		return Record{}, err
 	}
 	host, second := h.words[0], noAddress
-	client, err := theClient(h.words[1])
+	client, err := theClient(forwardedFor, h.words[1])
 	if err == nil {
 		second = addressForm(client)
 	}

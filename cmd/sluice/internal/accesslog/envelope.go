@@ -54,7 +54,10 @@ func peel(line []byte) []byte {
 type peeled [4][]byte
 
 func (t *peeled) get(i int) []byte {
-	if t[i] == nil {
+	if i == 0 {
+		return t[0]
+	}
+	if t.get(i - 1); t[i] == nil {
 		t[i] = []byte{}
 		if len(t[i-1]) > 0 {
 			t[i] = append(t[i], peel(t[i-1])...)

@@ -55,7 +55,7 @@ func (f jsonLines) clientOf(line []byte) ([]byte, error) {
 	if !isScalar(client) || text(client) == "" {
 		return nil, fmt.Errorf("field %s is not a client", f.client.name)
 	}
-	return theClient([]byte(text(client)))
+	return theClient(f.client.name, []byte(text(client)))
 }
 
 func (f jsonLines) timeOf(line []byte) (int64, error) {

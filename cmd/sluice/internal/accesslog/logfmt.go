@@ -33,18 +33,25 @@ func (f logfmt) Parse(line []byte) (Record, error) {
 		return Record{}, errNotLogfmt
 	}
 	before, pairs := f.split(line)
-	client, ok := firstOf(pairs, named(f.client, logfmtClients))
+	if _, err := parseTime(string(before)); len(before) > 0 && err != nil {
+		return Record{}, errNotLogfmt
+	}
+	// Text before the first pair can be a client's, and so can pairs in it.
+	if end := bytes.IndexAny(pairs, "= \t\""); end <= 0 || pairs[end] != '=' {
+		return Record{}, errNotLogfmt
+	}
+	field, client, ok := firstOf(pairs, named(f.client, logfmtClients))
 	if !ok {
 		return Record{}, errNotLogfmt
 	}
-	stamp, ok := firstOf(pairs, named(f.time, logfmtTimes))
+	_, stamp, ok := firstOf(pairs, named(f.time, logfmtTimes))
 	if !ok && len(before) > 0 {
 		stamp, ok = before, true
 	}
 	if !ok {
 		return Record{}, errNotLogfmt
 	}
-	name, err := theClient([]byte(client))
+	name, err := theClient(field, client)
 	if err != nil {
 		return Record{}, err
 	}
@@ -67,14 +74,14 @@ func (logfmt) split(line []byte) (before, pairs []byte) {
 	return nil, line
 }
 
-// firstOf returns the value of the first name that pairs have.
-func firstOf(pairs []byte, names []string) (value []byte, ok bool) {
+// firstOf returns the first of some names that pairs have, and its value.
+func firstOf(pairs []byte, names []string) (name string, value []byte, ok bool) {
 	for _, name := range names {
 		if value, ok := pairOf(pairs, name); ok && len(value) > 0 {
-			return value, true
+			return name, value, true
 		}
 	}
-	return nil, false
+	return "", nil, false
 }
 
 // pairOf returns the value of a name: the first, and none of what stands in the quotes of others.
@@ -127,7 +134,7 @@ func unquotedValue(b []byte) (value, rest []byte) {
 func (f logfmt) Request(line []byte) Request {
 	_, pairs := f.split(line)
 	get := func(name string) string {
-		value, _ := firstOf(pairs, logfmtNames[name])
+		_, value, _ := firstOf(pairs, logfmtNames[name])
 		return orEmpty(string(value))
 	}
 	r := requestOf(get)

@@ -114,7 +114,7 @@ func (p pattern) Parse(line []byte) (Record, error) {
 	if has := bytes.Count(line, []byte{'"'}); p.quotes > 0 && has != p.quotes {
 		return Record{}, quotesError(has, p.quotes)
 	}
-	client, err := theClient(values[p.client])
+	client, err := theClient(p.order[p.client].name, values[p.client])
 	if err != nil {
 		return Record{}, err
 	}
@@ -129,12 +129,16 @@ func (p pattern) Parse(line []byte) (Record, error) {
 }
 
 // theClient is the client in a field. Of a list that proxies have forwarded it is the last address, which the proxy has
-// seen itself: the addresses before it are what the proxy was told.
-func theClient(value []byte) ([]byte, error) {
+// seen itself: what is before it is what the proxy was told. A field of another name has a list if it has addresses alone;
+// else its commas are part of a name, unless it ends like a list.
+func theClient(field string, value []byte) ([]byte, error) {
 	value = bytes.TrimSpace(value)
 	if comma := bytes.LastIndexByte(value, ','); comma >= 0 {
-		value = bytes.TrimSpace(value[comma+1:])
-		if addressForm(value) == noAddress && len(value) > 0 && !isDash(value) {
+		last := bytes.TrimSpace(value[comma+1:])
+		switch forwarded := isForwarded(field); {
+		case addressForm(last) != noAddress && (forwarded || allAddresses(value)), forwarded && isDash(last):
+			value = last
+		case addressForm(last) != noAddress, forwarded:
 			return nil, errList
 		}
 	}
@@ -142,6 +146,21 @@ func theClient(value []byte) ([]byte, error) {
 		return nil, errDash
 	}
 	return value, nil
+}
+
+// isForwarded reports whether a field of a name has what proxies have forwarded.
+func isForwarded(field string) bool {
+	field = strings.ToLower(field)
+	return strings.Contains(field, "forwarded") || strings.Contains(field, "xff") || field == "fwd"
+}
+
+func allAddresses(list []byte) bool {
+	for address := range bytes.SplitSeq(list, []byte{','}) {
+		if addressForm(bytes.TrimSpace(address)) == noAddress {
+			return false
+		}
+	}
+	return true
 }
 
 // maxFields bounds the fields of a pattern.

@@ -140,7 +140,8 @@ type block struct {
 	source  string
 	first   bool // of its source, or of a file that has taken its name: no line goes on across it
 	parsers []Parser
-	settled bool  // the first parser is the one of the source
+	settled bool // the first parser is the parser of the source
+	depths  depths
 	bad     error // why the line before data was not kept
 	data    []byte
 	err     error // what ended the source behind it
@@ -154,6 +155,7 @@ type block struct {
 type line struct {
 	text   []byte
 	parser Parser // that has read it
+	depth  int    // in how many envelopes it was
 	rec    Record
 	bad    error // why it is no record
 	blank  bool
@@ -209,21 +211,35 @@ func (b *block) parse(requests bool, key *Key) {
 	}
 }
 
-// read reads a line by the source's parser, else by any that can: a format can change within a file.
+// read reads a line by the source's parser, else by any that can: a format can change within a file. What the source's
+// parser knows to be a line of its own is read by no other, since a client can have written what is wrong with it.
 func (b *block) read(l *line) {
 	texts := peeled{l.text}
-	if l.readBy(b.parsers[0], &texts) {
+	if l.readBy(b.parsers[0], &texts, b.depths) {
 		return
 	}
 	reason := l.bad
+	if b.settled && isDecisive(reason) {
+		return
+	}
+	inJSON := unknown
 	for _, p := range b.parsers[1:] {
-		if l.readBy(p, &texts) {
+		if _, ok := p.(jsonLines); ok && b.settled {
+			if inJSON == unknown {
+				inJSON = validJSON(texts.get(b.depths.least))
+			}
+			if inJSON == no {
+				continue
+			}
+		}
+		if l.readBy(p, &texts, b.depths) && b.trusts(p, l) {
 			return
 		}
 		if isDecisive(l.bad) && !isDecisive(reason) && !b.settled {
 			reason = l.bad
 		}
 	}
+	l.parser = nil
 	if names := names(b.parsers); len(names) > 1 && !isDecisive(reason) && !b.settled {
 		if looksJSON(l.text) && json.Valid(l.text) {
 			reason = ErrUnknownJSON
@@ -234,24 +250,61 @@ func (b *block) read(l *line) {
 	l.bad = reason
 }
 
-// readBy reads the line as it is, or else without its envelopes, and keeps the text that is read. The error is about the
-// line as it is.
-func (l *line) readBy(p Parser, texts *peeled) bool {
-	if l.rec, l.bad = p.Parse(l.text); l.bad == nil || errors.Is(l.bad, errComment) {
-		l.parser = p
+// trusts reports whether a line that another parser than the source's has read is of its format: behind a host, which a client
+// sends, a client is a combined line's only if no ident follows it.
+func (b *block) trusts(p Parser, l *line) bool {
+	if _, ok := p.(combined); !ok || !b.settled {
 		return true
 	}
-	for i := 1; i < len(texts); i++ {
+	h, err := readHead(l.text)
+	return err == nil && isDash(h.words[1])
+}
+
+// readBy reads the line within one of a number of envelopes, and keeps the text that is read. The error is about the line
+// within the fewest of them.
+func (l *line) readBy(p Parser, texts *peeled, d depths) bool {
+	for i := d.least; i <= d.most; i++ {
 		within := texts.get(i)
 		if within == nil {
 			break
 		}
-		if rec, err := p.Parse(within); err == nil {
-			l.rec, l.bad, l.text, l.parser = rec, nil, within, p
+		rec, err := p.Parse(within)
+		if err == nil || i == 0 && errors.Is(err, errComment) {
+			l.rec, l.bad, l.text, l.parser, l.depth = rec, err, within, p, i
 			return true
 		}
+		if i == d.least {
+			l.bad = err
+		}
+	}
+	if d.least > 0 && texts.get(d.least) == nil {
+		l.bad = errEnvelope
 	}
 	return false
+}
+
+// depths are in how many envelopes lines can be: in as many as the first line that was read, once there is one. Else a
+// client that has a program write a line of its own would have it read.
+type depths struct{ least, most int }
+
+var anyDepth = depths{0, len(peeled{}) - 1}
+
+var errEnvelope = errors.New("not in an envelope, as the lines before")
+
+// answer is yes, no, or not known yet.
+type answer uint8
+
+const (
+	unknown answer = iota
+	yes
+	no
+)
+
+func validJSON(text []byte) answer {
+	if looksJSON(text) && json.Valid(text) {
+		return yes
+	}
+	return no
 }
 
 // checkKey says whether lines of the block cannot have the key.

@@ -276,7 +276,7 @@ func settledBy(t *testing.T, log []byte, block int) bool {
 	parsers, err := Select(Auto, "", "")
 	require.NoError(t, err)
 	end := bytes.LastIndexByte(log[:min(block+1, len(log))], '\n') + 1
-	one, settled := settle(parsers, log[:end])
-	all, _ := settle(parsers, log)
-	return settled && one[0].Name() == all[0].Name() && one[0].Wants() == all[0].Wants()
+	one, few, settled := settle(parsers, log[:end])
+	all, many, _ := settle(parsers, log)
+	return settled && few == many && one[0].Name() == all[0].Name() && one[0].Wants() == all[0].Wants()
 }

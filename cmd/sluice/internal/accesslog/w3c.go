@@ -89,7 +89,7 @@ func (f w3c) Parse(line []byte) (Record, error) {
 	if f.from != "" && !slices.Contains(f.names, f.from) {
 		return Record{}, fmt.Errorf("no field %s among those that #Fields: names", f.from)
 	}
-	client, err := theClient(f.value(values, cmp.Or(f.from, "c-ip")))
+	client, err := theClient(cmp.Or(f.from, "c-ip"), f.value(values, cmp.Or(f.from, "c-ip")))
 	if err != nil {
 		return Record{}, err
 	}
