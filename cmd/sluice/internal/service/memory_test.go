@@ -79,14 +79,14 @@ func underAttack(t *testing.T, l *bufconn.Listener, connections int, reads bool,
 // or by a hundred; other clients are answered meanwhile; and it is free again when it has timed out. Time is the bubble's.
 func TestMemory_Calls(t *testing.T) {
 	const reserve = "/sluice.ratelimit.v1.HoldService/Reserve"
-	bodies := func(method string, streams int) func(w io.Writer) {
+	bodies := func(method string, streams, length, size int) func(w io.Writer) {
+		part := messageHead(270<<10) + strings.Repeat("\x12\x00", length/2-3)
 		return func(w io.Writer) {
-			part := messageHead(270<<10) + strings.Repeat("\x12\x00", 30<<10-3)
 			for i := range streams {
 				id := uint32(2*i + 1)
 				_, _ = io.WriteString(w, frame(headersFrame, 4, id, callHeaders(method, "")))
-				for from := 0; from < len(part); from += 16 << 10 {
-					_, _ = io.WriteString(w, frame(dataFrame, 0, id, part[from:min(len(part), from+16<<10)]))
+				for from := 0; from < len(part); from += size {
+					_, _ = io.WriteString(w, frame(dataFrame, 0, id, part[from:min(len(part), from+size)]))
 				}
 			}
 		}
@@ -120,8 +120,12 @@ func TestMemory_Calls(t *testing.T) {
 	}
 	for _, connections := range []int{1, 100} {
 		for name, write := range map[string]func(io.Writer){
-			"messages": bodies(pb.RateLimitService_ShouldRateLimit_FullMethodName, max(20, maxStreams/connections)), "reserve": bodies(reserve, max(20, 400/connections)),
-			"tiny frames": tiny, "headers": headers, "unread": unread,
+			"messages": bodies(pb.RateLimitService_ShouldRateLimit_FullMethodName, max(20, maxStreams/connections), 60<<10, 16<<10),
+			"reserve":  bodies(reserve, max(20, 400/connections), 60<<10, 16<<10),
+			// gRPC keeps such frames in buffers of up to four times their size.
+			"frames of 4097": bodies(pb.RateLimitService_ShouldRateLimit_FullMethodName, 100, 270<<10, 4097),
+			"frames of 1025": bodies(pb.RateLimitService_ShouldRateLimit_FullMethodName, 100, 270<<10, 1025),
+			"tiny frames":    tiny, "headers": headers, "unread": unread,
 		} {
 			t.Run(fmt.Sprintf("%s %d", name, connections), func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {

@@ -14,12 +14,12 @@ const (
 	callsRoom  = 16 << 20 // of all calls, before connections with more than their share are not read
 )
 
-// underWay counts the bytes of the calls of all connections. When there is no room, connections with more than their share
-// are not read, until some of their calls have ended. Others do not notice.
+// underWay counts the bytes of the calls of all connections, without what each may always have. When there is no room,
+// connections with more than their share are not read, until some of their calls have ended.
 type underWay struct {
-	least int64 // every connection may take as much: a message of the largest size
+	least int64 // every connection may always have as much: a message of the largest size
 
-	bytes, connections atomic.Int64 // of calls, and those that have calls
+	bytes, connections atomic.Int64 // above least, and those that have such
 
 	mutex   sync.Mutex
 	freed   sync.Cond
@@ -62,8 +62,21 @@ func (c *connCalls) grow(stream uint32, bytes int) {
 	c.mutex.Lock()
 	defer c.mutex.Unlock()
 	if _, known := c.calls[stream]; known {
-		c.change(stream, int64(bytes)+frameBytes)
+		c.change(stream, bufferOf(bytes)+frameBytes)
 	}
+}
+
+// bufferOf is how large a buffer gRPC keeps a frame in: above 1 KiB it takes buffers of fixed sizes.
+func bufferOf(bytes int) int64 {
+	switch {
+	case bytes <= 1<<10:
+		return int64(bytes)
+	case bytes <= 4<<10:
+		return 4 << 10
+	case bytes <= 16<<10:
+		return 16 << 10
+	}
+	return int64(bytes) // gRPC closes the connection: it takes no frames above 16 KiB
 }
 
 // answered forgets what a stream has got: it has answered that. The stream goes on.
@@ -103,13 +116,14 @@ func (c *connCalls) change(stream uint32, bytes int64) {
 // add is called with mutex held.
 func (c *connCalls) add(bytes int64) {
 	after := c.bytes.Add(bytes)
-	switch before := after - bytes; {
-	case before == 0 && after > 0:
+	above, aboveBefore := max(0, after-c.all.least), max(0, after-bytes-c.all.least)
+	switch {
+	case aboveBefore == 0 && above > 0:
 		c.all.connections.Add(1)
-	case before > 0 && after == 0:
+	case aboveBefore > 0 && above == 0:
 		c.all.connections.Add(-1)
 	}
-	c.all.bytes.Add(bytes)
+	c.all.bytes.Add(above - aboveBefore)
 	if bytes < 0 || c.closed.Load() {
 		c.all.wake()
 	}
