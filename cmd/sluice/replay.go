@@ -65,7 +65,7 @@ The clock of the replay is the log's own: it stands at the latest time so far
 and never goes back. Malformed lines are counted and reported, but fatal only if
 no line is readable. Of a log that cannot be read to its end, the report covers
 what could be; the exit code is 1. SIGINT ends the log in the same way, with
-130; a second one leaves no report.`
+130, or with 0 under --follow; a second one leaves no report.`
 
 const replayExample = `  sluice replay
   sluice replay access.log.gz --limit 60/m

@@ -135,8 +135,8 @@ func readLogs(ctx context.Context, c accesslog.Config, errs io.Writer, each func
 	if errors.Is(err, accesslog.ErrUnknownJSON) {
 		err = fmt.Errorf("%w; name the fields with --client-field and --time-field", err)
 	}
-	if err == nil {
-		return facts, nil
+	if err == nil || c.Follow && facts.Counted > 0 && errors.Is(err, accesslog.ErrInterrupted) {
+		return facts, nil // a log that is followed has no other end
 	}
 	if facts.Counted > 0 {
 		err = partly{err}
