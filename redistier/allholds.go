@@ -12,8 +12,11 @@ func (a *together) beginHold(i int, p *plan) error {
 	if call.needsRoom() && call.HoldID == "" && a.denied < 0 && int64(call.Cost) > p.burst {
 		a.denied = i
 	}
-	if p.constant() && (call.Op == OpHold || p.burst > 0) {
+	if call.needsNoRedis(p) {
 		a.out[i] = StoreResult{Decision: p.decideConstant(call.Cost), Source: FromCache, HoldID: call.HoldID}
+		if call.needsRoom() && a.denied < 0 && int64(call.Cost) > p.burst {
+			a.denied = i
+		}
 		return nil
 	}
 	w := storeCall{subject: call.Limit.named.subject(call.Key), out: &a.out[i], call: call, before: -1}
@@ -71,6 +74,12 @@ func (a *together) repeats(lane *lane) error {
 		return ErrManyHolds
 	}
 	return nil
+}
+
+// needsNoRedis reports whether the outcome of a call of a hold is known without Redis: under Unlimited there is nothing to hold, and a limit of 0
+// has no room. What needs no room is a hold there as elsewhere, so that it can be settled.
+func (c *StoreCall) needsNoRedis(p *plan) bool {
+	return p.constant() && (p.burst > 0 || c.Op == OpHold && c.needsRoom() && c.Cost > 0)
 }
 
 // needsRoom reports whether a call stands in the way of others if there is no room for it.

@@ -125,9 +125,9 @@ func (s *Store) begin(w *storeCall, call *StoreCall, now time.Time) (done bool) 
 	return false
 }
 
-// beginHold is begin for a call of a hold. Under Unlimited there is nothing to hold, and under a limit of 0 no room.
+// beginHold is begin for a call of a hold.
 func (s *Store) beginHold(w *storeCall, call *StoreCall, p *plan, now time.Time) (done bool) {
-	if p.constant() && (call.Op == OpHold || p.burst > 0) {
+	if call.needsNoRedis(p) {
 		s.stats.cache.Add(1)
 		*w.out = StoreResult{Decision: p.decideConstant(call.Cost), Source: FromCache, HoldID: call.HoldID}
 		return true

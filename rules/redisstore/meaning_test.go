@@ -52,6 +52,17 @@ var meanings = []struct {
 		look sw=u,sg=u -> 1 1
 		release a sw=u:0,sg=u:0 -> OK
 		look sw=u,sg=u -> 9 9`},
+	{"a limit of 0", false, `
+		hold a z=u:1 -> OVER_LIMIT 0
+		hold a w=u:5,z=u:1 -> OVER_LIMIT 100 0
+		settle a w=u:5,z=u:1 -> not held
+		look w=u -> 100
+		hold b w=u:5,z=u:0 -> OK 95 0
+		release b w=u:0,z=u:0 -> OK
+		look w=u -> 100
+		hold c w=u:5,sz=u:1,sb=u:1 -> OK 95 0 0
+		settle c w=u:4,sz=u:0,sb=u:0 -> OK
+		look w=u -> 96`},
 	{"of what no rule limits", false, `
 		hold a none=u:5 -> OK -
 		settle a none=u:5 -> not held
@@ -245,6 +256,9 @@ descriptors:
 - {key: p, value: x*, share_threshold: true, rate_limit: {unit: year, requests_per_unit: 100}}
 - {key: sw, shadow_mode: true, rate_limit: {unit: year, requests_per_unit: 10}}
 - {key: sg, shadow_mode: true, rate_limit: {unit: year, requests_per_unit: 10, algorithm: gcra}}
+- {key: sz, shadow_mode: true, rate_limit: {unit: year, requests_per_unit: 0}}
+- {key: sb, shadow_mode: true, rate_limit: {unit: year, requests_per_unit: 0, algorithm: gcra}}
+- {key: z, rate_limit: {unit: year, requests_per_unit: 0}}
 - {key: free, rate_limit: {unlimited: true}}
 - {key: t, rate_limit: {unit: year, requests_per_unit: 100, weights: {input: 1, output: 5}}}
 `, "- {key: g, rate_limit: {unit: year, requests_per_unit: 10, algorithm: token-bucket}}\n"}
