@@ -60,7 +60,7 @@ func callsByPython(t *testing.T, address, serviceConfig string, calls ...string)
 func TestForeign_CCore(t *testing.T) {
 	c := grpclimit.Config{}
 	for i := range 20 {
-		c.Policies = append(c.Policies, grpclimit.Policy{Name: fmt.Sprintf("%064d", i), Limiter: gcra(t, sluice.PerHour(2), newClock()), Key: oneKey})
+		c.Policies = append(c.Policies, grpclimit.Policy{Name: fmt.Sprintf("%048d", i), Limiter: gcra(t, sluice.PerHour(2), newClock()), Key: oneKey})
 	}
 	address := serve(t, &service{}, newJudge(t, c).ServerOptions()...)
 	lines := callsByPython(t, address, "{}", "unary", "duplex", "unary", "duplex")
