@@ -158,15 +158,25 @@ func (s *Store) DoAll(ctx context.Context, calls []StoreCall, out []StoreResult)
 	if a.denied >= 0 {
 		return a.look(ctx)
 	}
-	if a.settleHere() {
-		return a.decision(), nil
-	}
-	if len(a.work) > 0 {
-		if err := a.ask(ctx); err != nil {
-			return none, err
-		}
+	if err := a.make(ctx); err != nil {
+		return none, err
 	}
 	return a.decision(), nil
+}
+
+// make makes the calls, in this process and in Redis.
+func (a *together) make(ctx context.Context) error {
+	if done, err := a.settleHere(); done || err != nil {
+		return err
+	}
+	here, err := a.keepHere()
+	if err == nil && len(a.work) > 0 {
+		err = a.ask(ctx)
+	}
+	if err != nil {
+		return err
+	}
+	return a.settleKept(ctx, here)
 }
 
 // together holds the calls of a DoAll.
@@ -345,7 +355,7 @@ func (a *together) made(w *storeCall, r *reply) {
 	t := &w.takeCall
 	switch {
 	case t.op == opHold:
-		t.within = a.within && t.what != whatSettle
+		t.within = a.within && t.what != whatSettle && !w.none
 		a.store.warmHold(w, r)
 		w.out.Decision, w.out.Err = t.holdDecision(r)
 		return

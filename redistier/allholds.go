@@ -1,6 +1,8 @@
 package redistier
 
 import (
+	"context"
+	"errors"
 	"fmt"
 
 	"github.com/sluice-go/sluice"
@@ -33,19 +35,58 @@ func (a *together) beginHold(i int, p *plan) error {
 }
 
 // settleHere settles holds of the share, if all calls are of such holds. If only some are, Redis is told of these before it is asked.
-func (a *together) settleHere() (done bool) {
+func (a *together) settleHere() (done bool, err error) {
 	if len(a.work) < len(a.calls) {
-		return false
+		return false, nil
 	}
 	for i := range a.work {
 		if w := &a.work[i]; w.what != whatSettle || a.store.laneOf(&w.request) == nil {
-			return false
+			return false, nil
 		}
 	}
+	return a.store.settleHere(a.work)
+}
+
+// keepHere takes out the settlements of holds that stay with this process: Redis is not told of them. They are made once the others are.
+func (a *together) keepHere() (here []storeCall, err error) {
+	work, at := a.work[:0], a.at[:0]
 	for i := range a.work {
-		a.store.settleHere(&a.work[i], a.work[i].call)
+		w := &a.work[i]
+		stays := false
+		if w.what == whatSettle {
+			if stays, err = a.store.stays(&w.request, w.call.Remember > 0); err != nil {
+				return nil, err
+			}
+		}
+		if stays {
+			here = append(here, *w)
+		} else {
+			work, at = append(work, *w), append(at, a.at[i])
+		}
 	}
-	return len(a.work) > 0
+	a.work, a.at = work, at
+	return here, nil
+}
+
+// settleKept makes the settlements that keepHere has taken out, unless a call stands in the way.
+func (a *together) settleKept(ctx context.Context, here []storeCall) error {
+	for i := range here {
+		w := &here[i]
+		if a.denied >= 0 {
+			*w.out = StoreResult{Decision: w.subject.share(w.plan).Peek(0), Source: FromFallback, HoldID: w.id}
+			continue
+		}
+		done, err := a.store.settleHere(here[i : i+1])
+		if err == nil && !done { // Redis has been told of it meanwhile
+			out := make([]StoreResult, 1)
+			err = errors.Join(a.store.do(ctx, []StoreCall{*w.call}, out), out[0].Err)
+			*w.out = out[0]
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // repeats makes looks of the calls that make holds of the share again.
@@ -63,7 +104,7 @@ func (a *together) repeats(lane *lane) error {
 			return err
 		}
 		if again {
-			if a.within {
+			if a.within && !w.none {
 				w.subject.share(w.plan).Refund(w.takeCall.cost)
 			}
 			w.k, w.charges, w.takeCall.cost, w.again = 0, false, 0, true
@@ -90,7 +131,9 @@ func (c *StoreCall) needsRoom() bool {
 // holdHere notes a hold that the share has admitted.
 func (a *together) holdHere(i int, asked asked) error {
 	w := &a.work[i]
-	w.out.HoldID, w.out.Held = w.id, int(w.n)
+	if w.out.HoldID, w.out.Held = w.id, int(w.n); w.none {
+		w.out.Decision.Allowed, w.out.Held = false, 0
+	}
 	if w.again {
 		w.out.Decision.Allowed, w.out.Decision.RetryAfter, w.out.Again = true, 0, true
 		return nil
@@ -99,7 +142,11 @@ func (a *together) holdHere(i int, asked asked) error {
 	if i < len(a.receipts) {
 		share = a.receipts[i]
 	}
-	_, err := asked.lane.hold(asked.group, &w.request, share)
+	again, err := asked.lane.hold(asked.group, &w.request, w.none, share)
+	if again || err != nil { // another call was first
+		share.Cancel()
+		w.out.Again = again
+	}
 	return err
 }
 

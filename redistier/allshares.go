@@ -10,8 +10,7 @@ import (
 func (a *together) fallback(asked asked) error {
 	s := a.store
 	if s.decides() == Closed || asked.failed == ErrClosed {
-		_, _, err := s.fallback(asked, &a.work[0].takeCall, a.work[0].subject)
-		return err
+		return s.unanswered(asked.failed, &a.work[0])
 	}
 	for i := range a.work {
 		if w := &a.work[i]; w.op == opHold && w.what != whatHold { // only Redis knows the hold
@@ -74,7 +73,7 @@ func (a *together) apart(asked asked) error {
 // giveBack gives back to the shares the units that they have been charged.
 func (a *together) giveBack() {
 	for i := range a.work {
-		if w := &a.work[i]; a.within && w.k > 0 && w.what != whatSettle {
+		if w := &a.work[i]; a.within && w.k > 0 && w.what != whatSettle && !w.none {
 			w.subject.share(w.plan).Refund(w.takeCall.cost)
 		}
 	}
@@ -113,7 +112,7 @@ func (a *together) admits() bool {
 func (a *together) shares() bool {
 	charges, at := make([]sluice.Charge, 0, len(a.work)), make([]int, 0, len(a.work))
 	for i := range a.work {
-		if w := &a.work[i]; w.k > 0 && w.what != whatSettle {
+		if w := &a.work[i]; w.k > 0 && w.what != whatSettle && !w.letsPass() {
 			a.store.leases.warmKey(w.subject)
 			charges, at = append(charges, sluice.Charge{Key: w.subject.share(w.plan), Cost: w.takeCall.cost}), append(at, i)
 		}
@@ -127,6 +126,11 @@ func (a *together) shares() bool {
 	a.receipts = make([]*sluice.Reservation, len(a.work))
 	for i, r := range receipts {
 		a.receipts[at[i]] = r
+	}
+	for i := range a.work {
+		if w := &a.work[i]; w.k > 0 && w.letsPass() {
+			a.receipts[i] = w.holdAnyhow()
+		}
 	}
 	return all.Allowed
 }

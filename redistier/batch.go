@@ -50,7 +50,7 @@ func (l *lane) context(now time.Time) context.Context {
 // take returns a batch of up to maxBatch groups: queued groups, settlements and owed charges. It returns nil
 // if there is nothing to send. The caller holds mu.
 func (l *lane) take() *batch {
-	if len(l.waiting)+len(l.settling)+len(l.owed)+len(l.held) == 0 {
+	if len(l.waiting)+len(l.settling)+len(l.owed)+len(l.untold) == 0 {
 		return nil
 	}
 	b := newBatch(time.Now(), min(len(l.waiting), maxBatch))
@@ -130,7 +130,7 @@ func (l *lane) takeUnasked(b *batch) {
 		}
 		l.tellOwed(b, name)
 	}
-	for name := range l.held {
+	for name := range l.untold {
 		if len(b.groups) >= maxBatch {
 			return
 		}

@@ -18,6 +18,7 @@ type storeCall struct {
 	call    *StoreCall
 	before  int  // the index of the last call before it for the same key, or -1
 	again   bool // it makes a hold of the share again
+	none    bool // it is an OrNone for which the share has no room
 	owed    bool // it is of a hold of the share that Redis may not have been told of
 }
 
@@ -133,10 +134,19 @@ func (s *Store) beginHold(w *storeCall, call *StoreCall, p *plan, now time.Time)
 		return true
 	}
 	w.takeCall = call.Limit.newHold(p, call)
-	if call.Op == OpSettle && s.settleHere(w, call) {
-		return true
+	if call.Op == OpSettle && s.heldHere.Load() > 0 {
+		done, err := s.settleHere([]storeCall{*w})
+		if err != nil {
+			*w.out = StoreResult{Err: err, HoldID: call.HoldID}
+		}
+		if done || err != nil {
+			return true
+		}
 	}
 	w.owed = call.Op == OpExtend && s.owesHold(&w.request)
+	if w.letsPass() {
+		return false
+	}
 	if d, ok := s.within(&w.takeCall, w.subject, now); !ok {
 		*w.out = StoreResult{Decision: d, Source: FromFallback, HoldID: w.id}
 		w.out.Count = s.shareCount(w, &d)

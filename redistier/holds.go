@@ -24,7 +24,8 @@ var ErrManyHolds = errors.New("redistier: the key has as many open holds as Limi
 // Nothing has been held.
 var ErrOtherHold = errors.New("redistier: the HoldID is that of another hold of the key; want one of its own for each")
 
-// ErrEndedHold is the error of OpHold, with StoreCall.Once, for the HoldID of a hold of the key that has ended. Nothing has been held.
+// ErrEndedHold is the error of OpHold, with StoreCall.Once, for the HoldID of a hold of the key that has ended. While Redis has not been told of a
+// settlement, it is also the error of OpHold without Once for that HoldID: only Redis knows whether it is the same hold. Nothing has been held.
 var ErrEndedHold = errors.New("redistier: the hold of this HoldID has ended; want one of its own for each")
 
 // ofHold reports whether an error is what Redis says of a hold.

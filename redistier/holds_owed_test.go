@@ -348,7 +348,7 @@ func TestHoldsOwed_Copies(t *testing.T) {
 		l := f.near.router.first
 		r := f.nearLimit.newHold(f.nearLimit.plan.Load(), &StoreCall{Limit: f.nearLimit, Key: "a", Op: OpHold, Cost: 100, TTL: time.Hour}).request
 		g := &group{request: r, state: groupLate}
-		_, err := l.hold(g, &r, nil)
+		_, err := l.hold(g, &r, false, nil)
 		require.NoError(t, err)
 		f.told(t)
 		require.Equal(t, 100, f.counts(t, "a"))
@@ -405,7 +405,7 @@ func TestHoldsOwed_Before(t *testing.T) {
 			l.owe(f.nearLimit.plan.Load(), f.nearLimit.keys.of(key), 300, time.Now())
 			l.mu.Unlock()
 			r := f.nearLimit.newHold(f.nearLimit.plan.Load(), &StoreCall{Limit: f.nearLimit, Key: key, Op: OpHold, HoldID: "x", Cost: 600, TTL: time.Hour}).request
-			_, err := l.hold(nil, &r, nil)
+			_, err := l.hold(nil, &r, false, nil)
 			require.NoError(t, err)
 			take := StoreCall{Limit: f.nearLimit, Key: key, Cost: 101}
 			if key == "alone" {

@@ -56,7 +56,8 @@ type lane struct {
 	settling []settlement                     // settlements of leases
 	owed     map[string]owedCharge            // by name: units admitted without Redis
 	held     map[string]map[string]*localHold // by name and id: holds admitted without Redis
-	ended    int                              // of these, so many have ended
+	untold   map[string]map[string]*localHold // of these, those that Redis may have to be told of now
+	ended    int                              // of held, so many have ended
 	owedFrom time.Time                        // owed and held wait until then
 
 	// Senders.
@@ -78,7 +79,7 @@ type lane struct {
 func newLane(c *core) *lane {
 	leader, _ := c.link.client.(*Client)
 	return &lane{
-		client: leader, core: c, joining: map[groupKey]*group{}, owed: map[string]owedCharge{}, held: map[string]map[string]*localHold{},
+		client: leader, core: c, joining: map[groupKey]*group{}, owed: map[string]owedCharge{}, held: map[string]map[string]*localHold{}, untold: map[string]map[string]*localHold{},
 		work: make(chan struct{}, maxSenders), closed: c.closed.Load(),
 	}
 }
@@ -168,7 +169,7 @@ func (l *lane) leave(w *waiter) (leased bool) {
 // send starts a sender if there is something to send and one more sender is allowed. The caller holds
 // mu.
 func (l *lane) send() {
-	owed := len(l.owed)+len(l.held) > 0 && !time.Now().Before(l.owedFrom) || len(l.settling) > 0
+	owed := len(l.owed)+len(l.untold) > 0 && !time.Now().Before(l.owedFrom) || len(l.settling) > 0
 	if (len(l.waiting) > 0 || owed && l.breaker.state != breakerOpen) && !l.closed && l.senders < maxSenders && l.late < maxLate {
 		l.senders++
 		if l.idle > 0 {

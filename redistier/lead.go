@@ -31,7 +31,7 @@ var errLeft = errors.New("redistier: the caller has left")
 // leads returns the connection on which a caller is to make its call itself. It returns nil if a sender is to
 // make it; then leads arranges a connection for the next time. The caller holds mu.
 func (l *lane) leads(now time.Time) *direct {
-	if l.client == nil || l.senders+l.late+len(l.waiting)+len(l.owed)+len(l.held)+len(l.settling) > 0 {
+	if l.client == nil || l.senders+l.late+len(l.waiting)+len(l.owed)+len(l.untold)+len(l.settling) > 0 {
 		return nil
 	}
 	d, alone := l.direct, l.client.alone.Load()

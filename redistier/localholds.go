@@ -19,17 +19,19 @@ import (
 //
 // The lock of its lane guards it.
 type localHold struct {
-	request                     // the OpHold
-	share   *sluice.Reservation // or nil under Open
+	request                     // the OpHold, with the units held
+	asked   int64               // units: more than are held, if none are held since the share had no room
+	share   *sluice.Reservation // or nil under Open, and for what the share has been charged above its limit
 	made    time.Time
 	lapses  time.Time
 	timer   *time.Timer
 
-	heard   bool      // Redis may have made it
-	sent    bool      // a call that makes it may be on its way
-	telling bool      // a call that tells of it is under way
-	told    bool      // Redis has it: n may be unknown then
-	from    time.Time // it is not told before
+	heard   bool          // Redis may have made it
+	sent    bool          // a call that makes it may be on its way
+	telling bool          // a call that tells of it is under way
+	told    bool          // Redis has it: n may be unknown then
+	from    time.Time     // it is not told before, since Redis has refused it
+	pause   time.Duration // from the last refusal to from
 
 	ended bool
 	end   time.Time // when it has ended, and
@@ -60,6 +62,30 @@ func (c *core) owesHold(r *request) bool {
 	return of != nil && !of.told
 }
 
+// stays reports whether the hold of a request is one of the share that Redis is not told of: its window is over, or Redis has refused it. The
+// error is that of its settlement.
+func (c *core) stays(r *request, remember bool) (stays bool, err error) {
+	l := c.laneOf(r)
+	if l == nil {
+		return false, nil
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	of := l.holdOf(r)
+	if of == nil || of.told || of.telling || of.from.IsZero() && of.left(c, c.micros(time.Now())) > 0 {
+		return false, nil
+	}
+	_, err = of.settled(r, remember)
+	return true, err
+}
+
+// left returns how many of the units held Redis has yet to be told of: as many as still count in its windows. A hold of no units counts as
+// one of a unit. now is in us.
+func (of *localHold) left(c *core, now int64) int64 {
+	o := newOwed(of.plan, max(of.n, 1), c.micros(of.made))
+	return o.left(now)
+}
+
 // laneOf returns the lane that has the hold of a request, if it is one of the share, or nil.
 func (c *core) laneOf(r *request) *lane {
 	if c.heldHere.Load() == 0 {
@@ -76,7 +102,8 @@ func (c *core) laneOf(r *request) *lane {
 	return nil
 }
 
-// repeats reports whether a request makes a hold again that is one of the share. The error is ErrOtherHold.
+// repeats reports whether a request makes a hold again that is one of the share. The error is ErrOtherHold, or ErrEndedHold: also for a hold
+// of which only the settlement is known here, since it may have been any other one.
 func (l *lane) repeats(r *request) (again bool, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -85,15 +112,22 @@ func (l *lane) repeats(r *request) (again bool, err error) {
 
 func (l *lane) repeatsLocked(r *request) (again bool, err error) {
 	of := l.holdOf(r)
-	if of != nil && !of.told && (of.n != r.n || of.flags&flagGiveBack != r.flags&flagGiveBack) {
+	switch {
+	case of == nil:
+		return false, nil
+	case of.made.IsZero():
+		return false, ErrEndedHold
+	case of.asked != r.n || of.flags&flagGiveBack != r.flags&flagGiveBack:
 		return false, ErrOtherHold
+	case of.ended && r.flags&flagOnce != 0:
+		return false, ErrEndedHold
 	}
-	return of != nil, nil
+	return true, nil
 }
 
-// hold notes a hold that the share has admitted in the place of the call of a group, or of none. again is true if it was there
-// already. After an error, nothing is noted.
-func (l *lane) hold(g *group, r *request, share *sluice.Reservation) (again bool, err error) {
+// hold notes a hold that the share has admitted in the place of the call of a group, or of none. It holds its units, or with none no unit.
+// again is true if it was there already. After an error, nothing is noted.
+func (l *lane) hold(g *group, r *request, none bool, share *sluice.Reservation) (again bool, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if again, err = l.repeatsLocked(r); again || err != nil {
@@ -105,7 +139,10 @@ func (l *lane) hold(g *group, r *request, share *sluice.Reservation) (again bool
 	}
 	of := &localHold{
 		request: request{plan: r.plan, key: r.key, op: opHold, n: r.n, receipt: r.receipt},
-		share:   share, made: now, lapses: now.Add(time.Duration(r.ttl * micro)),
+		asked:   r.n, share: share, made: now, lapses: now.Add(time.Duration(r.ttl * micro)),
+	}
+	if none {
+		of.n = 0
 	}
 	if g != nil && g.state != groupDropped && g.state != groupUndone {
 		if g.known && g.covered > 0 {
@@ -151,17 +188,16 @@ func (l *lane) hasRoom(now time.Time) bool {
 	left := tableSample
 	for _, holds := range l.held { // begins at a random key
 		for _, of := range holds {
-			if of.ended == of.told || of.telling {
-				continue
+			if of.ended != of.told && !of.telling {
+				l.drop(of)
+				if of.ended {
+					l.oweHold(of, now)
+				}
+				return true
 			}
-			l.drop(of)
-			if of.ended {
-				l.oweHold(of, now)
+			if left--; left == 0 {
+				return false
 			}
-			return true
-		}
-		if left--; left == 0 {
-			break
 		}
 	}
 	return false
@@ -181,9 +217,26 @@ func (l *lane) keep(of *localHold) {
 		l.ended++
 	}
 	l.core.heldHere.Add(1)
+	l.queue(of)
+}
+
+// queue and unqueue add a hold to those that Redis may have to be told of, and take it out. The caller holds mu.
+func (l *lane) queue(of *localHold) {
+	if l.untold[of.key] == nil {
+		l.untold[of.key] = map[string]*localHold{}
+	}
+	l.untold[of.key][of.id] = of
+}
+
+func (l *lane) unqueue(of *localHold) {
+	delete(l.untold[of.key], of.id)
+	if len(l.untold[of.key]) == 0 {
+		delete(l.untold, of.key)
+	}
 }
 
 func (l *lane) drop(of *localHold) {
+	l.unqueue(of)
 	of.timer.Stop()
 	if of.ended {
 		l.ended--
@@ -195,33 +248,12 @@ func (l *lane) drop(of *localHold) {
 	l.core.heldHere.Add(-1)
 }
 
-// settleHold settles the hold of a request, if it is one of the share; otherwise of is nil. used is what it is charged, and again whether
-// that was done before. The error is ErrNotHeld if it was, unless with as many units and a Remember.
-func (l *lane) settleHold(r *request, remember bool) (of *localHold, used int64, again bool, err error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if of = l.holdOf(r); of == nil {
-		return nil, 0, false, nil
-	}
-	if used = r.n; of.told {
-		of.beyond = r.beyond
-	} else {
-		used = min(used, of.n+r.beyond)
-	}
-	if again = of.ended; !again {
-		of.ttl = r.ttl
-		l.endHold(of, used, time.Now())
-	} else if !remember || of.used != used {
-		err = ErrNotHeld
-	}
-	return of, used, again, err
-}
-
 // endHold ends a hold of which so many units have been used. The caller holds mu.
 func (l *lane) endHold(of *localHold, used int64, now time.Time) {
 	of.timer.Stop()
 	of.ended, of.end, of.used = true, now, used
 	l.ended++
+	l.queue(of)
 	l.plain(of, now)
 	l.send()
 }
@@ -274,7 +306,7 @@ func (c *core) lapse(key, id string) {
 
 // tell adds to a batch what Redis has to be told of before it is asked about the keys of a group. The caller holds mu.
 func (l *lane) tell(b *batch, g *group) {
-	if len(l.owed)+len(l.held) == 0 {
+	if len(l.owed)+len(l.untold) == 0 {
 		return
 	}
 	if g.op != opAll {
@@ -290,10 +322,11 @@ func (l *lane) tell(b *batch, g *group) {
 
 // tellHolds adds to a batch the calls that tell of the holds of a key. The caller holds mu.
 func (l *lane) tellHolds(b *batch, key string) {
-	for _, of := range l.held[key] {
+	for _, of := range l.untold[key] {
 		if len(b.groups) >= maxTold {
 			return
 		}
+		l.unqueue(of)
 		if r, ok := l.holdCall(of, b.sent); ok {
 			of.telling = true
 			l.unasked(b, r).tells = of
@@ -311,7 +344,7 @@ func (l *lane) holdCall(of *localHold, now time.Time) (r request, ok bool) {
 		r.what, r.n, r.ttl, r.flags = whatSettle, of.used, max(of.ttl, int64(knownFor)/micro), flagChosen
 		return r, true
 	}
-	if o := newOwed(of.plan, max(of.n, 1), l.core.micros(of.made)); o.left(l.core.micros(now)) == 0 {
+	if of.left(l.core, l.core.micros(now)) == 0 {
 		if of.ended { // with its window
 			l.drop(of)
 			of.used = max(of.used-of.n, 0)
@@ -324,7 +357,10 @@ func (l *lane) holdCall(of *localHold, now time.Time) (r request, ok bool) {
 	if of.ended {
 		life = max(life, knownFor)
 	}
-	r.ttl, r.flags = ceilDiv(int64(max(life, 0)), micro), r.flags&^(flagOrNone|flagOnce)|flagOver
+	r.ttl, r.flags = ceilDiv(int64(max(life, 0)), micro), r.flags&^flagOnce
+	if r.n = of.asked; of.asked == of.n {
+		r.flags = r.flags&^flagOrNone | flagOver
+	}
 	return r, life > 0
 }
 
@@ -338,6 +374,7 @@ func (l *lane) heardOf(g *group, s *scheduled, now time.Time) {
 		if !notDone(s.err) {
 			of.heard, of.sent = true, true
 		}
+		l.queue(of)
 		l.letGo(of)
 		l.postpone(now)
 	case s.err == nil && g.what == whatSettle:
@@ -348,14 +385,26 @@ func (l *lane) heardOf(g *group, s *scheduled, now time.Time) {
 		l.drop(of)
 		l.oweHold(of, now)
 	default:
-		of.heard, of.from = false, now.Add(owedPause)
-		time.AfterFunc(owedPause, l.wake)
+		of.pause = min(max(2*of.pause, owedPause), time.Minute)
+		of.heard, of.from = false, now.Add(of.pause)
+		time.AfterFunc(of.pause, func() { l.tryAgain(of) })
+	}
+}
+
+// tryAgain has Redis told of a hold that it has refused.
+func (l *lane) tryAgain(of *localHold) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.holdOf(&of.request) == of {
+		l.queue(of)
+		l.send()
 	}
 }
 
 // taken is called for a hold that Redis has. The caller holds mu.
 func (l *lane) taken(of *localHold) {
 	of.told = true
+	l.queue(of) // Redis is to be told of its end, if it has ended
 	l.letGo(of)
 	l.send()
 }
@@ -400,20 +449,22 @@ func (l *lane) stopHolds() {
 func (l *lane) inheritHold(of localHold) {
 	of.timer.Stop()
 	l.mu.Lock()
-	of.telling, of.heard = false, true
+	of.telling, of.heard, of.from = false, true, time.Time{}
 	l.keep(&of)
 	l.send()
 	l.mu.Unlock()
 	l.core.lapse(of.key, of.id)
 }
 
-// owed returns the units of a hold that Redis has to be told of.
-func (of *localHold) owed() int64 {
+// owed returns the units of a hold that Redis has to be told of. now is in us.
+func (of *localHold) owed(c *core, now int64) int64 {
 	switch {
-	case of.ended:
+	case of.told && of.ended:
 		return of.used
 	case of.told:
 		return 0
+	case of.ended:
+		return min(of.used, of.n, of.left(c, now)) + max(of.used-of.n, 0)
 	}
-	return of.n
+	return min(of.n, of.left(c, now))
 }

@@ -265,7 +265,7 @@ func (l *lane) retire() (owed map[string]owedCharge, held []localHold) {
 		}
 	}
 	l.core.heldHere.Add(-int64(len(held)))
-	l.held, l.ended = map[string]map[string]*localHold{}, 0
+	l.held, l.untold, l.ended = map[string]map[string]*localHold{}, map[string]map[string]*localHold{}, 0
 	return owed, held
 }
 

@@ -182,7 +182,7 @@ func (r *router) owed(now int64) (units int64) {
 		}
 		for _, holds := range l.held {
 			for _, of := range holds {
-				units += of.owed()
+				units += of.owed(l.core, now)
 			}
 		}
 		l.mu.Unlock()
