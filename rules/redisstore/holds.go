@@ -60,7 +60,7 @@ func (s *Store) holds(op redistier.Op, terms *rules.HoldTerms, calls []rules.Sto
 	}
 	r.Again = true
 	if r.Denied = all.Denied; r.Denied >= 0 {
-		r.Denied -= before
+		r.Denied -= before // an id needs no room
 	}
 	for i := range calls {
 		out := &b.results[before+i]
@@ -110,7 +110,7 @@ func holdID(terms *rules.HoldTerms, calls []rules.StoreCall, i int) string {
 // the hold has ended; as a bucket it has no window whose end an outage could outlast. Keys in other slots of a
 // cluster cannot be reached together, so there only domains that are atomic have these keys.
 
-// idUnits bounds the units of an id. A share of its limit has room for them in each process of a fleet.
+// idUnits bounds the units of an id.
 const idUnits = 1 << 20
 
 // addID adds the call for the id of a hold.
@@ -125,6 +125,7 @@ func (s *Store) addID(b *batch, c *counter, op redistier.Op, terms *rules.HoldTe
 	call := redistier.StoreCall{Limit: limit, Key: fmt.Sprintf("%d:%s %s", len(terms.Domain), terms.Domain, terms.ID), Op: op, HoldID: "."}
 	switch op {
 	case redistier.OpHold:
+		call.Over = true // else the share of a large fleet could deny an id
 		call.TTL, call.GiveBack, call.Once, call.Cost = terms.TTL, terms.GiveBack, true, 1+int(terms.Digest%idUnits)
 	case redistier.OpExtend:
 		call.TTL, call.Step = terms.TTL, terms.Step

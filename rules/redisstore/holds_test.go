@@ -251,3 +251,20 @@ func TestHolds_Outage(t *testing.T) {
 		assert.Equal(c, []uint32{0, 78}, []uint32{resp.Statuses[0].Remaining, resp.Statuses[1].Remaining}) // 10, 7 and 5 of 100
 	}, 20*time.Second, time.Millisecond)
 }
+
+// TestHolds_Fleet: the share of a very large fleet has room for the id of each hold that it has room for.
+func TestHolds_Fleet(t *testing.T) {
+	server := redistest.Start(t)
+	store := newStore(t, server.Addr, Config{StoreConfig: redistier.StoreConfig{Replicas: 1 << 20}})
+	e, err := rules.New(load(t, fmt.Sprintf(holdRules, false, "rate_limit: {unit: year, requests_per_unit: 1000000000}")), rules.Config{Store: store})
+	require.NoError(t, err)
+	server.Kill()
+	var resp rules.Response
+	for _, id := range []string{"a", "b", "c"} { // 1 of 1,000 ids would have room without
+		hold, settled := holdOf(id, 1, 10), holdOf(id, 1, 5)
+		hold.Request.Descriptors, settled.Request.Descriptors = hold.Request.Descriptors[1:], settled.Request.Descriptors[1:]
+		require.EventuallyWithT(t, func(c *assert.CollectT) { assert.NoError(c, e.Hold(hold, &resp)) }, 20*time.Second, time.Millisecond)
+		require.Equal(t, rules.OK, resp.Code)
+		require.NoError(t, e.Settle(settled))
+	}
+}
