@@ -221,7 +221,7 @@ func TestHoldsHere_Pass(t *testing.T) {
 func TestHoldsHere_Returning(t *testing.T) {
 	f := newOwedHolds(t, sluice.TokenBucket)
 	holdNear(t, f, StoreCall{Key: "a", Op: OpHold, HoldID: "first", Cost: 900})
-	share := func() int { return f.nearLimit.named.subject("a").share(f.nearLimit.plan.Load()).Peek(0).Remaining }
+	left := func() int { return f.nearLimit.named.subject("a").share(f.nearLimit.plan.Load()).Peek(0).Remaining }
 	f.nearLimit.named.subject("a").share(f.nearLimit.plan.Load()).TakeUpTo(1000)
 	f.near.router.first.setReturning(true)
 	for i, c := range []StoreCall{{Op: OpHold}, {Op: OpHold, Cost: 50, OrNone: true}, {Op: OpHold, Cost: 200, Over: true}, {Op: OpExtend}, {Op: OpHold, Cost: 900}} {
@@ -243,9 +243,15 @@ func TestHoldsHere_Returning(t *testing.T) {
 		require.True(t, d.Allowed, "%+v", c)
 		require.Equal(t, FromRedis, out[0].Source, "%+v", c)
 		if c.OrNone {
-			require.Zero(t, share())
+			require.Zero(t, left())
 		}
 	}
+	none, unknown := StoreCall{Limit: f.nearLimit, Key: "b", Op: OpHold, HoldID: "x", Cost: 50, TTL: time.Hour, OrNone: true}, StoreCall{Limit: f.nearLimit, Key: "a", Op: OpExtend, HoldID: "unknown"}
+	share := f.nearLimit.named.subject("b").share(f.nearLimit.plan.Load())
+	share.TakeUpTo(1000)
+	_, err := f.near.DoAll(ctx, []StoreCall{none, unknown}, make([]StoreResult, 2))
+	require.ErrorIs(t, err, ErrNotHeld)
+	require.Zero(t, share.Peek(0).Remaining)
 	f.near.router.first.setReturning(false)
 }
 
