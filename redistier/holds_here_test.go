@@ -384,3 +384,14 @@ func TestHoldsHere_Kept(t *testing.T) {
 	require.NoError(t, late.settleKept(ctx, late.work))
 	require.Equal(t, 20, f.counts(t, "b"))
 }
+
+// TestHoldsHere_Undecided: calls that nobody decides are an error, also if they could be decided an instant later.
+func TestHoldsHere_Undecided(t *testing.T) {
+	whileAway(t, sluice.TokenBucket, func(a *away) {
+		call := a.call(OpTake, "", 100)
+		all := together{store: a.Store, calls: []StoreCall{call}, out: make([]StoreResult, 1), denied: -1}
+		require.NoError(t, all.begin())
+		require.ErrorIs(t, a.unanswered(errLate, &all.work[0]), ErrUnavailable)
+		require.Zero(t, a.made(OpPeek, "", 0).Count)
+	})
+}
