@@ -80,7 +80,7 @@ func endless(set *rules.Set, req *rules.Request) *rules.Rule {
 func (s *server) tellEndless(set *rules.Set) {
 	for _, rule := range set.Rules() {
 		if rule.Algorithm() == sluice.InFlight && set.Actions(rule.Domain()) != nil {
-			s.log.Warn("/check does not hear when a request ends: it answers 501 to what this rule limits, and in shadow_mode counts what has ended; want calls of /hold and /release, or another algorithm than in-flight", "rule", rule.Path())
+			s.log.Warn("/check does not hear when a request ends: it answers 501 to what this rule limits, and in shadow_mode or with --shadow counts what has ended; want calls of /hold and /release, or another algorithm than in-flight", "rule", rule.Path())
 		}
 	}
 }
@@ -221,7 +221,7 @@ func (c *checker) decide(call *checkCall, set *rules.Set, domain string, r *http
 		call.resp.Code, call.resp.Statuses, call.resp.Tightest = rules.OK, call.resp.Statuses[:0], -1
 		return nil
 	}
-	if rule := endless(set, &call.req); rule != nil {
+	if rule := endless(set, &call.req); rule != nil && !c.config.Shadow {
 		return errEndless{rule}
 	}
 	err = c.engine.Decide(&call.req, &call.resp)

@@ -125,6 +125,10 @@ descriptors:
 	for range 4 {
 		require.Equal(t, 204, r.check("/check/web", "X-Forwarded-For: 192.0.2.1", "X-Forwarded-Uri: /trial").StatusCode, "it denies nobody")
 	}
+	r = start(t, "--rules", rulesFile(t, text), "--manual-clock", "--shadow")
+	for range 4 {
+		require.Equal(t, 204, r.check("/check/web", "X-Forwarded-For: 192.0.2.1", "X-Forwarded-Uri: /stream").StatusCode, "nothing is denied under --shadow")
+	}
 }
 
 func TestCheck_WithoutADomain(t *testing.T) {

@@ -41,6 +41,11 @@ func (s *server) byProxy(r *http.Request) bool {
 
 func byNobody(*http.Request) bool { return false }
 
+// toPage reports whether a request is for a page of the debug port that is the same for all, and that others may have a link to.
+func toPage(r *http.Request) bool {
+	return r.Method == http.MethodGet && (r.URL.Path == "/" || r.URL.Path == "/live")
+}
+
 // certified refuses clients of the HTTP port that are not those of --client-ca. Health checks have no certificate.
 func (s *server) certified(h http.Handler) http.Handler {
 	c := s.config

@@ -217,6 +217,36 @@ func TestOtherSites(t *testing.T) {
 	assert.Equal(t, 204, code("/check/d", "Origin", "https://other.example", "X-Forwarded-For", "192.0.2.1"))
 }
 
+// TestOtherSites_Debug: nor can they ask the ports for operators, but for links to the pages, which have nothing in them.
+func TestOtherSites_Debug(t *testing.T) {
+	s, _ := still(t, someRules)
+	code := func(h http.Handler, method, path string, headers ...string) int {
+		r := httptest.NewRequest(method, "http://127.0.0.1:6070"+path, nil)
+		for i := 0; i < len(headers); i += 2 {
+			r.Header.Set(headers[i], headers[i+1])
+		}
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, r)
+		return w.Code
+	}
+	debug, metrics := s.debug(), s.metrics.handler()
+	for _, headers := range [][]string{{"Sec-Fetch-Site", "cross-site"}, {"Sec-Fetch-Site", "same-site"}, {"Origin", "https://evil.example"}, {"Origin", "null"}} {
+		for _, path := range []string{"/rlconfig", "/stats", "/live/events", "/live/live.js", "/debug/pprof/", "/debug/pprof/heap?gc=1", "/debug/pprof/profile?seconds=1", "/debug/pprof/symbol", "/debug/pprof/trace"} {
+			assert.Equal(t, 403, code(debug, "GET", path, headers...), "%s %s", path, headers)
+		}
+		for _, path := range []string{"/reset", "/clock"} {
+			assert.Equal(t, 403, code(debug, "POST", path, headers...), "%s %s", path, headers)
+		}
+		assert.Equal(t, 403, code(metrics, "GET", s.metrics.path, headers...), headers)
+		assert.Equal(t, 200, code(debug, "GET", "/live", headers...), headers)
+		assert.Equal(t, 200, code(debug, "GET", "/", headers...), headers)
+	}
+	for _, headers := range [][]string{nil, {"Sec-Fetch-Site", "same-origin"}, {"Sec-Fetch-Site", "none"}, {"Origin", "http://127.0.0.1:6070"}} {
+		assert.Equal(t, 200, code(debug, "GET", "/rlconfig", headers...), headers)
+		assert.Equal(t, 200, code(metrics, "GET", s.metrics.path, headers...), headers)
+	}
+}
+
 // TestDebug_Host: a page whose name leads to the debug port does not read it, and the command line is not there to be read.
 func TestDebug_Host(t *testing.T) {
 	s, _ := still(t, someRules, "--debug-hosts", "sluice.internal")

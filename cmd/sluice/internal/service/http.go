@@ -49,12 +49,7 @@ func (s *server) debug() http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("/rlconfig", s.service.Rules(s.loads.report))
 	mux.HandleFunc("/stats", s.stats)
-	reset := s.service.ResetKeys()
-	mux.HandleFunc("/reset", func(w http.ResponseWriter, r *http.Request) {
-		if !refusedSite(w, r) {
-			reset.ServeHTTP(w, r)
-		}
-	})
+	mux.Handle("/reset", s.service.ResetKeys())
 	mux.HandleFunc("GET /live", s.live.page)
 	mux.HandleFunc("GET /live/{file}", s.live.page)
 	mux.HandleFunc("GET /live/events", s.live.events)
@@ -67,7 +62,7 @@ func (s *server) debug() http.Handler {
 	if s.manual != nil {
 		mux.HandleFunc("POST /clock", s.setClock)
 	}
-	return s.ownHost(mux)
+	return s.ownHost(ownSite(mux, toPage))
 }
 
 // setClock moves the clock of decisions: the body is Unix milliseconds, never earlier than before.

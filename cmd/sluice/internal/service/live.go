@@ -206,22 +206,8 @@ func (l *live) tell(state []byte) {
 	}
 }
 
-// refusedSite refuses what a page of another site asks of a browser.
-func refusedSite(w http.ResponseWriter, r *http.Request) bool {
-	site := r.Header.Get("Sec-Fetch-Site")
-	if site == "" || site == "same-origin" || site == "none" {
-		return false
-	}
-	http.Error(w, "not for other sites", http.StatusForbidden)
-	return true
-}
-
 // events is the stream of states, as server-sent events. It ends with the service.
 func (l *live) events(w http.ResponseWriter, r *http.Request) {
-	// Another site may not take the places of watchers.
-	if refusedSite(w, r) {
-		return
-	}
 	states := l.join()
 	if states == nil {
 		w.Header().Set("Retry-After", "10")

@@ -49,7 +49,7 @@ func newMetrics(s *server) *metrics {
 
 func (m *metrics) handler() http.Handler {
 	mux := http.NewServeMux()
-	mux.Handle(m.path, newScrapes(promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{})))
+	mux.Handle(m.path, ownSite(newScrapes(promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{})), byNobody))
 	return mux
 }
 

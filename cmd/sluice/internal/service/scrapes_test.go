@@ -5,9 +5,14 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
+	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
 
@@ -47,4 +52,47 @@ func TestScrapes(t *testing.T) {
 	}
 	one, another := <-ended, <-ended
 	require.True(t, one != nil || another != nil, "the oldest has ended")
+}
+
+// TestScrapes_Bound: no more than maxScrapes are gathered at a time, also while those that are ended gather on. Who waits too long
+// is told so. Time is the bubble's.
+func TestScrapes_Bound(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var now, most atomic.Int64
+		free := make(chan bool)
+		h := newScrapes(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+			most.Store(max(most.Load(), now.Add(1)))
+			<-free
+			now.Add(-1)
+		}))
+		codes := make(chan int, 4*maxScrapes)
+		ask := func(n int) {
+			for range n {
+				go func() {
+					w := httptest.NewRecorder()
+					h.ServeHTTP(w, httptest.NewRequest("GET", "/", nil))
+					if w.Code == http.StatusServiceUnavailable {
+						assert.Equal(t, "1", w.Header().Get("Retry-After"))
+					}
+					codes <- w.Code
+				}()
+			}
+			synctest.Wait()
+		}
+		ask(3 * maxScrapes)
+		require.EqualValues(t, maxScrapes, most.Load())
+		time.Sleep(scrapeTime)
+		synctest.Wait()
+		require.Len(t, codes, 2*maxScrapes)
+		for range 2 * maxScrapes {
+			require.Equal(t, http.StatusServiceUnavailable, <-codes)
+		}
+		ask(1)
+		close(free)
+		for range maxScrapes + 1 {
+			require.Equal(t, http.StatusOK, <-codes)
+		}
+		require.EqualValues(t, maxScrapes, most.Load())
+		require.Empty(t, h.now)
+	})
 }
