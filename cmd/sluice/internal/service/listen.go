@@ -29,7 +29,7 @@ import (
 // These bound what a gRPC connection can have under way, besides MessageBytes of package rls for each call; underWay bounds
 // what all of them have. A call takes a stream for as long as it lasts, which is microseconds once its message has come.
 const (
-	maxStreams  = 1000
+	maxStreams  = 500      // fewer than fill callsRoom before their messages come: what waits for the end of calls would keep these out
 	maxMetadata = 16 << 10 // headers of a call
 	maxUnread   = 64 << 10 // of a stream, besides the message that is waited for
 	messageTime = 10 * time.Second

@@ -145,6 +145,11 @@ func TestMemory_Calls(t *testing.T) {
 						close()
 					}
 					time.Sleep(time.Hour)
+					if name == "unread" { // nothing ends calls whose answers are not read while there is room
+						assert.LessOrEqual(t, s.underWay.bytes.Load(), int64(callsRoom))
+						close()
+						synctest.Wait()
+					}
 					assert.Zero(t, s.underWay.bytes.Load(), "what has ended is forgotten")
 					assert.Zero(t, s.underWay.connections.Load())
 					close()

@@ -50,6 +50,21 @@ func TestUnderWay_Share(t *testing.T) {
 	})
 }
 
+// TestUnderWay_Headers: a client that begins as many calls as the service promises it, and then sends their messages, is answered at
+// once. Time is the bubble's.
+func TestUnderWay_Headers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, _ := still(t, someRules)
+		require.NoError(t, s.newGRPC())
+		l := bufconn.Listen(1 << 12)
+		go func() { _ = s.grpc.Serve(l) }()
+		t.Cleanup(s.grpc.Stop)
+		begin := time.Now()
+		burst(t, l, maxStreams)
+		assert.Zero(t, time.Since(begin))
+	})
+}
+
 // burst begins calls over one connection, sends their messages when all have begun, and waits until all have ended.
 func burst(t *testing.T, l *bufconn.Listener, calls int) {
 	t.Helper()
