@@ -5,6 +5,7 @@ import (
 	"io"
 	"net/http"
 	"os"
+	"slices"
 	"sync"
 	"time"
 
@@ -46,15 +47,17 @@ func (o *Options) bytes(descriptor, entry int64) int {
 // room bounds the bytes that are in use at a time.
 type room struct {
 	mutex         sync.Mutex
-	freed         sync.Cond
 	free, waiting int
+	queue         []*waiter // in the order in which they have come
 }
 
-func newRoom(bytes int) *room {
-	r := &room{free: bytes}
-	r.freed.L = &r.mutex
-	return r
+// waiter waits for bytes.
+type waiter struct {
+	bytes int
+	got   chan struct{} // closed when they are its own
 }
+
+func newRoom(bytes int) *room { return &room{free: bytes} }
 
 // try takes n bytes if they are free.
 func (r *room) try(n int) bool {
@@ -67,20 +70,30 @@ func (r *room) try(n int) bool {
 	return true
 }
 
-// take takes n bytes, of which all is the most there can be, and waits for them, unless too many wait.
+// take takes n bytes, and waits for them behind those that wait already, unless more than most bytes would wait.
 func (r *room) take(n, most int) error {
+	w, err := r.enqueue(n, most)
+	if w != nil {
+		<-w.got
+	}
+	return err
+}
+
+// enqueue takes n bytes and returns nil if they are free and nobody waits.
+func (r *room) enqueue(n, most int) (*waiter, error) {
 	r.mutex.Lock()
 	defer r.mutex.Unlock()
-	if n > r.free && r.waiting+n > most {
-		return errBusy
+	switch {
+	case len(r.queue) == 0 && n <= r.free:
+		r.free -= n
+		return nil, nil
+	case r.waiting+n > most:
+		return nil, errBusy
 	}
+	w := &waiter{n, make(chan struct{})}
 	r.waiting += n
-	for n > r.free {
-		r.freed.Wait()
-	}
-	r.waiting -= n
-	r.free -= n
-	return nil
+	r.queue = append(r.queue, w)
+	return w, nil
 }
 
 func (r *room) give(n int) {
@@ -90,7 +103,13 @@ func (r *room) give(n int) {
 	r.mutex.Lock()
 	defer r.mutex.Unlock()
 	r.free += n
-	r.freed.Broadcast()
+	for len(r.queue) > 0 && r.queue[0].bytes <= r.free {
+		w := r.queue[0]
+		r.free -= w.bytes
+		r.waiting -= w.bytes
+		r.queue = slices.Delete(r.queue, 0, 1)
+		close(w.got)
+	}
 }
 
 // enter begins the decoding of a request of size bytes, and returns what leave takes at its end. Who has entered waits

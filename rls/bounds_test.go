@@ -10,9 +10,11 @@ import (
 	"runtime"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	pb "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/encoding"
@@ -170,6 +172,34 @@ func TestRoom(t *testing.T) {
 	r.give(8)
 	require.NoError(t, <-got)
 	require.Equal(t, 5, r.free)
+}
+
+// TestRoom_Order: who waits first gets room first, so that small requests never overtake a large one.
+func TestRoom_Order(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRoom(10)
+		require.NoError(t, r.take(6, 100))
+		var order []int
+		for _, n := range []int{10, 1, 2} {
+			go func() {
+				assert.NoError(t, r.take(n, 100))
+				order = append(order, n)
+			}()
+			synctest.Wait()
+		}
+		require.Empty(t, order, "4 are free, and the first one needs 10")
+		r.give(6)
+		synctest.Wait()
+		require.Equal(t, []int{10}, order)
+		require.False(t, r.try(1))
+		r.give(1)
+		synctest.Wait()
+		r.give(9)
+		synctest.Wait()
+		require.Equal(t, []int{10, 1, 2}, order)
+		require.Equal(t, 7, r.free)
+		require.Zero(t, r.waiting)
+	})
 }
 
 // TestBounds_LateBody: a body that does not come gets 408 after Options.MessageTime.
