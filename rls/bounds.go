@@ -5,7 +5,6 @@ import (
 	"io"
 	"net/http"
 	"os"
-	"slices"
 	"sync"
 	"time"
 
@@ -107,7 +106,8 @@ func (r *room) give(n int) {
 		w := r.queue[0]
 		r.free -= w.bytes
 		r.waiting -= w.bytes
-		r.queue = slices.Delete(r.queue, 0, 1)
+		r.queue[0] = nil
+		r.queue = r.queue[1:]
 		close(w.got)
 	}
 }

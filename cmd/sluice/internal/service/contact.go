@@ -133,12 +133,15 @@ func lasting(err error) bool {
 	var noTLS tls.RecordHeaderError
 	var refused redis.Error
 	for e := err; e != nil; e = errors.Unwrap(e) {
-		if op, ok := e.(*net.OpError); ok && op.Op == "remote error" { // an alert of TLS
-			return true
+		if op, ok := e.(*net.OpError); ok && op.Op == "remote error" { // an alert of TLS, whose type is not exported
+			return op.Err.Error() != "tls: internal error"
 		}
 	}
 	if errors.As(err, &refused) {
 		return slices.ContainsFunc(refusals, func(text string) bool { return strings.Contains(err.Error(), text) })
+	}
+	if errors.As(err, &invalid) && invalid.Reason == x509.Expired && time.Now().Before(invalid.Cert.NotBefore) {
+		return false // the clock of this machine may not be set yet
 	}
 	return errors.As(err, &unverified) || errors.As(err, &unknown) || errors.As(err, &host) || errors.As(err, &invalid) || errors.As(err, &noTLS)
 }

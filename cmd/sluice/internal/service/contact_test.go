@@ -1,6 +1,9 @@
 package service
 
 import (
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -204,4 +207,26 @@ func TestContact_Sentinels(t *testing.T) {
 	one, other := nobody(t).Addr, nobody(t).Addr
 	r := start(t, "--redis", "main,"+one+","+other, "--redis-type", "sentinel", "--rules", rulesFile(t, fourAYear))
 	require.Regexp(t, `the store has not answered yet.*servers="sentinel `+one+","+other+` of main".*entinel.*connection refused`, r.log.String())
+}
+
+// TestLasting: a server that fails, and a clock of this machine that is not set yet, can pass by themselves; other alerts and certificates
+// cannot.
+func TestLasting(t *testing.T) {
+	handshake := func(server *tls.Config) error {
+		a, b := net.Pipe()
+		defer func() { _, _ = a.Close(), b.Close() }()
+		go func() { _ = tls.Server(a, server).Handshake() }()
+		return tls.Client(b, &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"x"}}).Handshake()
+	}
+	fails := &tls.Config{GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) { return nil, errors.New("not now") }}
+	require.ErrorContains(t, handshake(fails), "internal error")
+	require.False(t, lasting(handshake(fails)))
+	require.True(t, lasting(handshake(&tls.Config{MinVersion: tls.VersionTLS13, MaxVersion: tls.VersionTLS12})), "no version in common")
+	expired := func(from, to time.Duration) error {
+		c := &x509.Certificate{NotBefore: time.Now().Add(from), NotAfter: time.Now().Add(to)}
+		err := x509.CertificateInvalidError{Cert: c, Reason: x509.Expired}
+		return fmt.Errorf("x: %w", &tls.CertificateVerificationError{UnverifiedCertificates: []*x509.Certificate{c}, Err: err})
+	}
+	require.False(t, lasting(expired(time.Hour, 2*time.Hour)))
+	require.True(t, lasting(expired(-2*time.Hour, -time.Hour)))
 }
