@@ -3,25 +3,30 @@
 package service
 
 import (
-	"errors"
 	"net"
 	"os"
 	"syscall"
 )
 
+var flock = syscall.Flock // others in tests
+
 // lockFile opens a file that no other process has locked, and locks it, for as long as it is open. errLocked means that another
-// has.
+// has. With errNoLocks it returns the file: it is open, and nothing is locked.
 func lockFile(name string) (*os.File, error) {
 	for {
 		f, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE|syscall.O_NOFOLLOW, 0o600)
 		if err != nil {
 			return nil, err
 		}
-		if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+		switch err := flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err {
+		case nil:
+		case syscall.ENOLCK, syscall.ENOSYS, syscall.EOPNOTSUPP:
+			return f, errNoLocks
+		case syscall.EWOULDBLOCK:
 			_ = f.Close()
-			if errors.Is(err, syscall.EWOULDBLOCK) {
-				return nil, errLocked
-			}
+			return nil, errLocked
+		default:
+			_ = f.Close()
 			return nil, &os.PathError{Op: "flock", Path: name, Err: err}
 		}
 		if sameFile(f, name) {

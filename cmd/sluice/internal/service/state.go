@@ -18,10 +18,15 @@ import (
 // errLocked is the error of lockFile where another process has the lock.
 var errLocked = errors.New("another process has it")
 
+// errNoLocks is the error of lockFile where the file system has no locks, as some of networks.
+var errNoLocks = errors.New("the file system has no locks")
+
 // stateFile is the file of --state. Only one process uses it at a time.
 type stateFile struct {
 	name string // where links lead
 	lock *os.File
+
+	unlocked bool // nothing keeps other processes from it
 }
 
 // openState takes the file of --state, which need not exist. It returns nil without --state.
@@ -70,7 +75,8 @@ func (f *stateFile) take() (err error) {
 		}
 		return fmt.Errorf("%s: %s uses it, and they would overwrite each other's counts; want a file for each process", f.name, who)
 	}
-	if err != nil {
+	f.unlocked = errors.Is(err, errNoLocks)
+	if err != nil && !f.unlocked {
 		return err
 	}
 	_ = f.lock.Truncate(0)
@@ -95,6 +101,9 @@ func (s *server) restore(set *rules.Set, c rules.Config) (_ *rules.Engine, err e
 		return rules.New(set, c)
 	}
 	name := s.state.name
+	if s.state.unlocked {
+		s.log.Warn("the file system has no locks, so that nothing keeps another process from the file of --state: they would overwrite each other's counts; want a file for each process", "file", name)
+	}
 	f, err := os.Open(name)
 	if errors.Is(err, fs.ErrNotExist) {
 		return rules.New(set, c)
