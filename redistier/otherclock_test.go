@@ -39,10 +39,7 @@ func otherClock(t *testing.T, off time.Duration) {
 		return new(net.Dialer).DialContext(ctx, "tcp", addr.Load().(string))
 	}})
 	defer client.Close()
-	await(t, "the replica follows", func() bool {
-		n, err := primary.client.Wait(ctx, 1, time.Second).Result()
-		return err == nil && n == 1
-	})
+	await(t, "the replica follows", func() bool { return replicated(primary.client) })
 	limiters := map[string]*Limiter{}
 	for _, c := range variants {
 		c.Limit, c.Offset = sluice.PerHour(60), 0
@@ -53,10 +50,7 @@ func otherClock(t *testing.T, off time.Duration) {
 		}
 		require.False(t, take(t, l, "a", 1).Allowed)
 	}
-	await(t, "the replica has all", func() bool {
-		n, err := primary.client.Wait(ctx, 1, time.Second).Result()
-		return err == nil && n == 1
-	})
+	await(t, "the replica has all", func() bool { return replicated(primary.client) })
 	primary.kill()
 	require.NoError(t, replica.client.ReplicaOf(ctx, "no", "one").Err())
 	addr.Store(replica.addr)
@@ -75,4 +69,16 @@ func otherClock(t *testing.T, off time.Duration) {
 			require.LessOrEqual(t, admitted, most, "%s, %s", name, who)
 		}
 	}
+}
+
+// replicated reports whether a replica has all that a server has been told so far. WAIT is about the writes of its own
+// connection, so one goes before it.
+func replicated(client *redis.Client) bool {
+	conn := client.Conn()
+	defer conn.Close()
+	if conn.Set(ctx, "replicated", 1, time.Minute).Err() != nil {
+		return false
+	}
+	n, err := conn.Wait(ctx, 1, time.Second).Result()
+	return err == nil && n == 1
 }
