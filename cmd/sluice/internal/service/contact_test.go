@@ -63,7 +63,7 @@ func TestContact_Never(t *testing.T) {
 			defer server.Kill()
 			for _, r := range []*running{a, b} {
 				r.waitHealthy()
-				require.Contains(t, r.log.String(), "counts are shared")
+				r.waitLog("counts are shared")
 			}
 			var left []uint32
 			for i := range 4 {

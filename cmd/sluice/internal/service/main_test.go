@@ -116,6 +116,12 @@ func (r *running) signal(c chan<- os.Signal) {
 	}
 }
 
+// waitLog waits until the log has a text: what it says of the store comes beside the calls.
+func (r *running) waitLog(text string) {
+	r.Helper()
+	servetest.Eventually(r.T, "the log has "+text, func() bool { return strings.Contains(r.log.String(), text) })
+}
+
 // dial connects to the gRPC service.
 func (r *running) dial(options ...grpc.DialOption) *grpc.ClientConn {
 	r.Helper()

@@ -93,11 +93,11 @@ func TestServe_Store(t *testing.T) {
 		}
 	}
 	require.Equal(t, 4, admitted, "each admits its half")
-	require.Contains(t, a.log.String(), "the store does not answer")
+	a.waitLog("the store does not answer")
 	_, metrics = a.get("metrics", "/metrics")
 	require.Contains(t, metrics, `sluice_tier_degraded{limiter="redis"} 1`)
 	require.Regexp(t, `sluice_store_unshared_units_total\{limiter="redis"\} [1-9]`, metrics)
-	require.Eventually(t, func() bool { return strings.Contains(a.log.String(), "which domains are sent refunds") }, time.Minute, time.Millisecond)
+	a.waitLog("which domains are sent refunds")
 	code, _ := a.get("http", "/healthcheck")
 	require.Equal(t, 200, code, "a replica that can decide is ready")
 	require.NotContains(t, a.log.String()+b.log.String(), "hidden")
@@ -128,7 +128,7 @@ func TestServe_UpstreamKeys(t *testing.T) {
 		require.Equal(t, codes.Unavailable, status.Code(err), "%v", err)
 		require.NotContains(t, err.Error(), server.Addr, "the log has the rest")
 	}
-	require.Contains(t, a.log.String(), "the store does not answer")
+	a.waitLog("the store does not answer")
 	require.Regexp(t, "calls are refused, since the store has not answered.*"+server.Addr, a.log.String())
 	_, metrics = a.get("metrics", "/metrics")
 	for _, line := range []string{`sluice_tier_degraded{limiter="redis"} 1`, `sluice_tier_errors_total{cause="failed",limiter="redis"} 5`, `sluice_store_trips_total{limiter="redis"} 3`} {
