@@ -2,7 +2,6 @@ package accesslog
 
 import (
 	"bytes"
-	"encoding/json"
 	"regexp"
 
 	"github.com/tidwall/gjson"
@@ -28,7 +27,7 @@ var inner = newFields("log", "message", "MESSAGE")
 
 // peel returns the line within an envelope; nil if there is none.
 func peel(line []byte) []byte {
-	if looksJSON(line) && json.Valid(line) {
+	if isJSON(line) {
 		for _, f := range inner {
 			if v := f.in(line); v.Type == gjson.String && v.Str != "" {
 				return bytes.TrimRight([]byte(v.Str), "\r\n")

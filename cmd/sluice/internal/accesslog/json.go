@@ -37,6 +37,16 @@ func (f jsonLines) Wants() string {
 }
 
 func (f jsonLines) Parse(line []byte) (Record, error) {
+	if !isJSON(line) {
+		return Record{}, errNotJSON
+	}
+	return knownJSON{f}.Parse(line)
+}
+
+// knownJSON reads lines that are known to be JSON.
+type knownJSON struct{ jsonLines }
+
+func (f knownJSON) Parse(line []byte) (Record, error) {
 	name, err := f.clientOf(line)
 	if err != nil && !errors.Is(err, errDash) {
 		return Record{}, err
@@ -46,11 +56,6 @@ func (f jsonLines) Parse(line []byte) (Record, error) {
 }
 
 func (f jsonLines) clientOf(line []byte) ([]byte, error) {
-	// gjson reads anything; encoding/json has the last word on what is JSON, and
-	// refuses the nesting of a hundred thousand arrays that would take the stack.
-	if !looksJSON(line) || !json.Valid(line) {
-		return nil, errNotJSON
-	}
 	client := f.client.in(line)
 	if !isScalar(client) || text(client) == "" {
 		return nil, fmt.Errorf("field %s is not a client", f.client.name)
@@ -73,6 +78,10 @@ func (f jsonLines) timeOf(line []byte) (int64, error) {
 	}
 	return at, nil
 }
+
+// isJSON reports whether a line is a JSON object. gjson reads anything; encoding/json has the last word on what is JSON, and
+// refuses the nesting of a hundred thousand arrays that would take the stack.
+func isJSON(line []byte) bool { return looksJSON(line) && json.Valid(line) }
 
 func looksJSON(line []byte) bool {
 	for _, c := range line {

@@ -179,7 +179,7 @@ func (f caddyConsole) object(line []byte) []byte {
 
 func (f caddyConsole) Parse(line []byte) (Record, error) {
 	object := f.object(line)
-	if object == nil || len(line) < len(consoleTime) {
+	if !isJSON(object) || len(line) < len(consoleTime) {
 		return Record{}, errNotConsole
 	}
 	at, err := parseLayout(consoleTime, string(line[:len(consoleTime)]))

@@ -4,12 +4,12 @@ import (
 	"bytes"
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"runtime"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 )
 
@@ -184,7 +184,7 @@ func (b *block) parse(requests bool, key *Key) {
 		if l.blank = len(bytes.TrimSpace(l.text)) == 0 || inArray(l.text); l.blank {
 			continue
 		}
-		if returns && several(b.parsers, l.text) {
+		if returns && several(b.candidates(), l.text) {
 			l.bad, l.quote = errCarriage, leavesQuote(l.text)
 			continue
 		}
@@ -211,6 +211,14 @@ func (b *block) parse(requests bool, key *Key) {
 	}
 }
 
+// candidates are the parsers that a record can be of by itself: the source's, once it is known.
+func (b *block) candidates() []Parser {
+	if b.settled {
+		return b.parsers[:1]
+	}
+	return b.parsers
+}
+
 // read reads a line by the source's parser, else by any that can: a format can change within a file. What the source's
 // parser knows to be a line of its own is read by no other, since a client can have written what is wrong with it.
 func (b *block) read(l *line) {
@@ -222,17 +230,17 @@ func (b *block) read(l *line) {
 	if b.settled && isDecisive(reason) {
 		return
 	}
-	inJSON := unknown
+	object := sync.OnceValue(func() bool { return isJSON(texts.get(b.depths.least)) })
 	for _, p := range b.parsers[1:] {
-		if _, ok := p.(jsonLines); ok && b.settled {
-			if inJSON == unknown {
-				inJSON = validJSON(texts.get(b.depths.least))
-			}
-			if inJSON == no {
+		by := p
+		if f, ok := p.(jsonLines); ok && b.settled { // looked at once, and not by each preset
+			if !object() {
 				continue
 			}
+			by = knownJSON{f}
 		}
-		if l.readBy(p, &texts, b.depths) && b.trusts(p, l) {
+		if l.readBy(by, &texts, b.depths) && b.trusts(p, l) {
+			l.parser = p
 			return
 		}
 		if isDecisive(l.bad) && !isDecisive(reason) && !b.settled {
@@ -241,7 +249,7 @@ func (b *block) read(l *line) {
 	}
 	l.parser = nil
 	if names := names(b.parsers); len(names) > 1 && !isDecisive(reason) && !b.settled {
-		if looksJSON(l.text) && json.Valid(l.text) {
+		if isJSON(l.text) {
 			reason = ErrUnknownJSON
 		} else {
 			reason = errors.New("in none of the known formats: " + strings.Join(names, ", "))
@@ -290,22 +298,6 @@ type depths struct{ least, most int }
 var anyDepth = depths{0, len(peeled{}) - 1}
 
 var errEnvelope = errors.New("not in an envelope, as the lines before")
-
-// answer is yes, no, or not known yet.
-type answer uint8
-
-const (
-	unknown answer = iota
-	yes
-	no
-)
-
-func validJSON(text []byte) answer {
-	if looksJSON(text) && json.Valid(text) {
-		return yes
-	}
-	return no
-}
 
 // checkKey says whether lines of the block cannot have the key.
 func (b *block) checkKey(key *Key) error {
