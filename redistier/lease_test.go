@@ -236,7 +236,9 @@ type load struct {
 }
 
 var loads = []load{
-	{"even 0.95x", func(int, time.Duration) float64 { return 950. / 8 }, 0.3, 0.3},
+	// With a burst of 100 a load of 0.95 is out of units now and then by chance, and asks more
+	// often: 0.24 in the median of 450 seeds, and 0.46 at most.
+	{"even 0.95x", func(int, time.Duration) float64 { return 950. / 8 }, 0.3, 0.7},
 	{"even 3x", func(int, time.Duration) float64 { return 3000. / 8 }, 0.15, 0.3},
 	{"one hot replica 5x", func(i int, _ time.Duration) float64 { return []float64{5000, 10}[min(i, 1)] }, 0.1, 0.3},
 	{"20 ms pulses in 250 ms, 0.9x", func(_ int, at time.Duration) float64 {
