@@ -53,7 +53,8 @@ func ExampleLimiter_SetKeyLimit() {
 // Users are on plans, which are limits that the program keeps. A partner's limit comes in its
 // token, and nobody keeps it.
 func ExampleKey_WithLimit() {
-	lim := sluice.Must(sluice.New(sluice.Config{Limit: sluice.PerMinute(60)}))
+	clock := sluice.NewManualClock(time.Unix(0, 0)) // for the exact output below
+	lim := sluice.Must(sluice.New(sluice.Config{Limit: sluice.PerMinute(60), Clock: clock}))
 	plans := map[string]sluice.Limit{"pro": sluice.PerMinute(300)}
 	ann, err := lim.Key("ann").WithLimit(plans["pro"])
 	fmt.Println(ann.Take(10).Remaining, err)
