@@ -24,7 +24,7 @@
 // # Tiers and engines
 //
 // Package promtier does the same for the Tiers of redistier, and package promengine for an engine of rules,
-// with the series that `sluice serve` has. They are modules of their own, so that a program with limiters alone gets
+// with the series that `sluiced serve` has. They are modules of their own, so that a program with limiters alone gets
 // neither rules nor a client of Redis by this one, which does not even have a say in their versions. Both are collectors beside this one,
 // and the same registry takes all three. That is why a limiter's metrics do not share names with an engine's
 // sluice_keys{unit} and sluice_evicted_total: a registry demands the same labels of all series of a name.

@@ -7,6 +7,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-go/sluice/cmd/internal/cli"
 )
 
 const casesDir = "../../../shared/cases"
@@ -51,7 +53,7 @@ func TestReplay_CasePattern(t *testing.T) {
 	}
 	const upTo = `[$time_local] $cache $up $status - $request_method $scheme $host "$request_uri" [Client $remote_addr]`
 	code, _, stderr := execute(nil, "replay", log, "--limit", "1/m", "--format", upTo+` $rest`)
-	require.Equal(t, exitFailed, code)
+	require.Equal(t, cli.ExitFailed, code)
 	assert.Contains(t, stderr, "6 quotes where the format has 2")
 	out := replayJSON(t, nil, log, "--limit", "1/m", "--format", upTo+` [Length $length] [Gzip $gzip] [Sent-to $upstream] "$http_user_agent" "$http_referer"`)
 	assert.EqualValues(t, 6, out.Log.Counted)

@@ -11,11 +11,12 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/sluice-go/sluice"
-	"github.com/sluice-go/sluice/cmd/sluice/internal/accesslog"
-	"github.com/sluice-go/sluice/cmd/sluice/internal/compare"
-	"github.com/sluice-go/sluice/cmd/sluice/internal/recommend"
-	"github.com/sluice-go/sluice/cmd/sluice/internal/replay"
-	"github.com/sluice-go/sluice/cmd/sluice/internal/report"
+	"github.com/sluice-go/sluice/cmd/internal/accesslog"
+	"github.com/sluice-go/sluice/cmd/internal/cli"
+	"github.com/sluice-go/sluice/cmd/internal/compare"
+	"github.com/sluice-go/sluice/cmd/internal/recommend"
+	"github.com/sluice-go/sluice/cmd/internal/replay"
+	"github.com/sluice-go/sluice/cmd/internal/report"
 	"github.com/sluice-go/sluice/limittest"
 )
 
@@ -114,7 +115,7 @@ func (f *compareFlags) run(cmd *cobra.Command, args []string) error {
 	}
 	rep.Result = rep.Found.Replay
 	if err := write(cmd.OutOrStdout(), rep); err != nil {
-		return failure{fmt.Errorf("writing the report: %w", err)}
+		return cli.Fail(fmt.Errorf("writing the report: %w", err))
 	}
 	if err := f.html.write(cmd, func(w io.Writer, command string) error { return report.CompareHTML(w, rep, command) }); err != nil {
 		return err

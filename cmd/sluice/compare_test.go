@@ -11,6 +11,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-go/sluice/cmd/internal/cli"
 )
 
 // measured is the last column of the first table, which is a measurement.
@@ -19,7 +21,7 @@ var measured = regexp.MustCompile(`(?m)( +\d+%) +\d+$`)
 // TestCompare_Golden: see TestReplay_GoldenSample.
 func TestCompare_Golden(t *testing.T) {
 	code, stdout, stderr := execute(nil, "compare", "--pattern", "boundary")
-	require.Equal(t, exitOK, code)
+	require.Equal(t, cli.ExitOK, code)
 	require.Empty(t, stderr)
 	for line := range strings.Lines(stdout) {
 		assert.LessOrEqual(t, utf8.RuneCountInString(line), 81, line)
@@ -38,7 +40,7 @@ func TestCompare_Golden(t *testing.T) {
 func TestCompare_Log(t *testing.T) {
 	log := dayLog(t, 3, 30, 20, 2)
 	code, stdout, stderr := execute(nil, "compare", log, "--limit", "6/10s burst 9", "--output", "json")
-	require.Equal(t, exitOK, code, stderr)
+	require.Equal(t, cli.ExitOK, code, stderr)
 	var out struct {
 		Limit      string
 		Line       float64
@@ -79,7 +81,7 @@ func TestCompare_Refuses(t *testing.T) {
 		"rule sliding-log 2000000/s: rate 2000000":  {"--limit", "2000000/s"},
 	} {
 		code, stdout, stderr := execute(nil, append([]string{"compare"}, args...)...)
-		assert.NotEqual(t, exitOK, code, args)
+		assert.NotEqual(t, cli.ExitOK, code, args)
 		assert.Empty(t, stdout)
 		assert.Contains(t, stderr, want)
 		assert.Equal(t, 1, strings.Count(stderr, "\n"))

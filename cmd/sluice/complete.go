@@ -3,9 +3,9 @@ package main
 import (
 	"github.com/spf13/cobra"
 
-	"github.com/sluice-go/sluice/cmd/sluice/internal/compare"
-	"github.com/sluice-go/sluice/cmd/sluice/internal/recommend"
-	"github.com/sluice-go/sluice/cmd/sluice/internal/replay"
+	"github.com/sluice-go/sluice/cmd/internal/compare"
+	"github.com/sluice-go/sluice/cmd/internal/recommend"
+	"github.com/sluice-go/sluice/cmd/internal/replay"
 )
 
 // completeFlags tells shells what the flags of commands take that read logs.

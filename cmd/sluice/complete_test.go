@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/assert"
+
+	"github.com/sluice-go/sluice/cmd/internal/cli"
 )
 
 // TestCompletion: shells are told what flags take, and scripts for them can be had.
@@ -18,16 +20,16 @@ func TestCompletion(t *testing.T) {
 		"rec":                           "recommend\tRecommend limits for the clients of an access log\n:4\n",
 	} {
 		code, stdout, _ := execute(nil, append([]string{"__complete"}, strings.Split(line, " ")...)...)
-		assert.Equal(t, exitOK, code)
+		assert.Equal(t, cli.ExitOK, code)
 		assert.Equal(t, want, stdout, line)
 	}
 	_, stdout, _ := execute(nil, "__complete", "recommend", "--output", "")
-	assert.Contains(t, stdout, "json\nserve\tthe rule for sluice serve\nnginx\tthe rule for nginx\n")
+	assert.Contains(t, stdout, "json\nserve\tthe rule for sluiced serve\nnginx\tthe rule for nginx\n")
 	_, stdout, _ = execute(nil, "__complete", "compare", "--pattern", "")
 	assert.Contains(t, stdout, "bursty\ttwice the limit at once, every two periods\n")
 	for _, shell := range []string{"bash", "zsh", "fish", "powershell"} {
 		code, stdout, _ := execute(nil, "completion", shell)
-		assert.Equal(t, exitOK, code)
+		assert.Equal(t, cli.ExitOK, code)
 		assert.Contains(t, stdout, "sluice")
 	}
 }

@@ -15,7 +15,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/sluice-go/sluice/cmd/sluice/internal/accesslog"
+	"github.com/sluice-go/sluice/cmd/internal/accesslog"
+	"github.com/sluice-go/sluice/cmd/internal/cli"
 )
 
 const (
@@ -150,7 +151,7 @@ func TestReplay_RefusesWhereTheClientIsNotCertain(t *testing.T) {
 	} {
 		t.Run("line="+name, func(t *testing.T) {
 			code, stdout, stderr := execute(strings.NewReader(c.line+"\n"+c.line+"\n"), "replay", "-")
-			assert.Equal(t, exitFailed, code)
+			assert.Equal(t, cli.ExitFailed, code)
 			assert.Empty(t, stdout)
 			assert.Equal(t, 1, strings.Count(stderr, "\n"), stderr)
 			assert.Contains(t, stderr, c.reason)
@@ -186,7 +187,7 @@ func TestReplay_FromTo(t *testing.T) {
 		assert.Equal(t, 10-counted, out.Log.Outside, args)
 	}
 	code, _, stderr := execute(strings.NewReader(log.String()), "replay", "-", "--from", "2027-01-01")
-	assert.Equal(t, exitFailed, code)
+	assert.Equal(t, cli.ExitFailed, code)
 	assert.Equal(t, "sluice replay: standard input: no request in the time asked for: all 10 are before --from or after --to, which are in UTC unless they have a zone\n", stderr)
 }
 
@@ -194,7 +195,7 @@ func TestReplay_FromTo(t *testing.T) {
 func TestReplay_Lighttpd(t *testing.T) {
 	line := "192.0.2.1 203.0.113.9 - " + stamp + request + "\n"
 	code, _, stderr := execute(strings.NewReader(line), "replay", "-")
-	assert.Equal(t, exitFailed, code)
+	assert.Equal(t, cli.ExitFailed, code)
 	assert.Contains(t, stderr, "--format lighttpd")
 	format, client := clientOf(t, strings.TrimSuffix(line, "\n"), "--format", "lighttpd")
 	assert.Equal(t, "lighttpd", format)
@@ -214,7 +215,7 @@ func TestReplay_CountsIPv6ByNetworkAsTheMiddlewareDoes(t *testing.T) {
 	}
 	for _, prefix := range []string{"0", "31", "129", "-1"} {
 		code, stdout, stderr := execute(nil, "replay", "--ipv6-prefix", prefix)
-		assert.Equal(t, exitUsage, code)
+		assert.Equal(t, cli.ExitUsage, code)
 		assert.Empty(t, stdout)
 		assert.Equal(t, "sluice replay: --ipv6-prefix "+prefix+" is not a length of prefix to limit by: want 32 to 128\n", stderr)
 	}
@@ -240,7 +241,7 @@ func TestReplay_ReportsWhatCouldBeRead(t *testing.T) {
 		for _, form := range []string{"text", "json"} {
 			t.Run("log="+name+"/"+form, func(t *testing.T) {
 				code, stdout, stderr := execute(strings.NewReader(c.log), "replay", "-", "--output", form)
-				assert.Equal(t, exitFailed, code)
+				assert.Equal(t, cli.ExitFailed, code)
 				assert.Regexp(t, `^sluice replay: standard input: line \d+: `+c.reason+`; the report covers what comes before\n$`, stderr)
 				assert.Contains(t, stdout, c.reason)
 				assert.Contains(t, stdout, "251") // the clients
@@ -252,7 +253,7 @@ func TestReplay_ReportsWhatCouldBeRead(t *testing.T) {
 func TestReplay_ReportsUpToAReadError(t *testing.T) {
 	broken := &fs.PathError{Op: "read", Path: "access.log", Err: errors.New("disk on fire")}
 	code, stdout, stderr := execute(io.MultiReader(strings.NewReader(smallLog), iotest.ErrReader(broken)), "replay", "-")
-	assert.Equal(t, exitFailed, code)
+	assert.Equal(t, cli.ExitFailed, code)
 	assert.Equal(t, "sluice replay: standard input: line 5: disk on fire; the report covers what comes before\n", stderr)
 	assert.Contains(t, stdout, "4 requests of 2 clients")
 	assert.Contains(t, stdout, "\n  not read to the end: line 5: disk on fire\n")
@@ -286,7 +287,7 @@ func TestReplay_SaysWhatIsWrongWithAFile(t *testing.T) {
 	} {
 		t.Run("log="+name, func(t *testing.T) {
 			code, stdout, stderr := execute(strings.NewReader(c.log), "replay", "-")
-			assert.Equal(t, exitFailed, code)
+			assert.Equal(t, cli.ExitFailed, code)
 			assert.Empty(t, stdout)
 			assert.Equal(t, 1, strings.Count(stderr, "\n"), stderr)
 			assert.Contains(t, stderr, c.want)
@@ -343,7 +344,7 @@ func TestReplay_NotesThatAllClientsMayBeOneProxy(t *testing.T) {
 				io.WriteString(&log, c.clients[i%len(c.clients)]+" - - "+stamp+request+"\n")
 			}
 			code, stdout, stderr := execute(strings.NewReader(log.String()), "replay", "-")
-			require.Equal(t, exitOK, code, stderr)
+			require.Equal(t, cli.ExitOK, code, stderr)
 			assert.Equal(t, c.noted, strings.Contains(stdout, note), stdout)
 			out := replayJSON(t, strings.NewReader(log.String()), "-")
 			assert.Equal(t, c.private, out.Log.PrivateClients)

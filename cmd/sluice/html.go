@@ -10,6 +10,8 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+
+	"github.com/sluice-go/sluice/cmd/internal/cli"
 )
 
 // htmlFlag is the flag of commands that write a page beside their report.
@@ -26,12 +28,12 @@ func (h *htmlFlag) write(cmd *cobra.Command, page func(w io.Writer, command stri
 	}
 	file, err := os.Create(h.path)
 	if err != nil {
-		return failure{fmt.Errorf("--html: %w", err)}
+		return cli.Fail(fmt.Errorf("--html: %w", err))
 	}
 	w := bufio.NewWriter(file)
 	err = page(w, cmd.Root().Annotations[asTyped])
 	if err = errors.Join(err, w.Flush(), file.Close()); err != nil {
-		return failure{fmt.Errorf("--html: %w", err)}
+		return cli.Fail(fmt.Errorf("--html: %w", err))
 	}
 	return nil
 }

@@ -17,13 +17,14 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/sluice-go/sluice/cmd/sluice/internal/servetest"
+	"github.com/sluice-go/sluice/cmd/internal/cli"
+	"github.com/sluice-go/sluice/cmd/internal/servetest"
 )
 
 // browse opens a page in a browser without a screen, and returns what it has become and what the console says.
 func browse(t *testing.T, path string, flags ...string) (dom, console string) {
 	t.Helper()
-	chromium := installed(t, "chromium", "apt-get install chromium")
+	chromium := servetest.Installed(t, "chromium", "apt-get install chromium")
 	ctx, cancel := context.WithTimeout(t.Context(), servetest.Patience)
 	defer cancel()
 	flags = append([]string{"--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking", "--enable-logging=stderr", "--user-data-dir=" + t.TempDir(), "--virtual-time-budget=3000", "--dump-dom"}, flags...)
@@ -71,13 +72,13 @@ func pages(t *testing.T) map[string][]string {
 // TestHTML_Browser opens each page in Chromium: all charts are drawn, the console says nothing, and names of clients stay text. With axe-core, whose
 // axe.min.js SLUICE_AXE names, it is asked for what keeps people out.
 func TestHTML_Browser(t *testing.T) {
-	installed(t, "chromium", "apt-get install chromium")
+	servetest.Installed(t, "chromium", "apt-get install chromium")
 	sparks := 0
 	for name, args := range pages(t) {
 		t.Run(name, func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "report.html")
 			code, _, stderr := execute(nil, append(args, "--html", path)...)
-			require.Equal(t, exitOK, code, stderr)
+			require.Equal(t, cli.ExitOK, code, stderr)
 			addAxe(t, path)
 			for scheme, number := range map[string]string{"light": "1", "dark": "0"} {
 				if scheme == "dark" && name[2:] != "recommend" && name[2:] != "denied" && name[2:] != "compare" {

@@ -7,6 +7,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-go/sluice/cmd/internal/cli"
 )
 
 // TestHTML_BesideTheReport: the page is one file more, and the report is the same.
@@ -15,7 +17,7 @@ func TestHTML_BesideTheReport(t *testing.T) {
 		path := filepath.Join(t.TempDir(), "it's a report.html")
 		_, want, _ := execute(nil, command)
 		code, stdout, stderr := execute(nil, command, "--html", path)
-		require.Equal(t, exitOK, code, stderr)
+		require.Equal(t, cli.ExitOK, code, stderr)
 		assert.Empty(t, stderr)
 		assert.Equal(t, want, stdout)
 		page, err := os.ReadFile(path)
@@ -25,7 +27,7 @@ func TestHTML_BesideTheReport(t *testing.T) {
 		assert.Contains(t, string(page), "203.0.113.66")
 
 		code, _, stderr = execute(nil, command, "--html", filepath.Join(path, "nowhere"))
-		assert.Equal(t, exitFailed, code)
+		assert.Equal(t, cli.ExitFailed, code)
 		assert.Contains(t, stderr, "sluice "+command+": --html: ")
 	}
 }

@@ -5,8 +5,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/sluice-go/sluice/cmd/sluice/internal/accesslog"
-	"github.com/sluice-go/sluice/cmd/sluice/internal/replay"
+	"github.com/sluice-go/sluice/cmd/internal/accesslog"
+	"github.com/sluice-go/sluice/cmd/internal/replay"
 )
 
 // defaultKey is the key of requests that are counted by client.

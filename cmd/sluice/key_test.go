@@ -11,6 +11,9 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-go/sluice/cmd/internal/cli"
+	"github.com/sluice-go/sluice/cmd/internal/servetest"
 )
 
 // naiveClass is the rule of path classes, as the help has it.
@@ -88,35 +91,35 @@ func clientName(text string) string {
 // TestKey_Recommend: the limits are those of keys, and hold for a replay by the same ones.
 func TestKey_Recommend(t *testing.T) {
 	code, stdout, stderr := execute(nil, "recommend", "--key", "client,method", "--clients", "99%")
-	require.Equal(t, exitOK, code, stderr)
+	require.Equal(t, cli.ExitOK, code, stderr)
 	assert.Contains(t, stdout, "  a client is what has the same client, method\n")
 	assert.Contains(t, stdout, "http:\n  - actions: [{remote_address: {}}, {request_headers: {header_name: ':method', descriptor_key: method}}]\n")
 	assert.NotContains(t, stdout, "limit_req")
 	code, stdout, stderr = execute(nil, "recommend", "--key", "client,path-class")
-	require.Equal(t, exitOK, code, stderr)
+	require.Equal(t, cli.ExitOK, code, stderr)
 	assert.Contains(t, stdout, "\nGo\n")
 	assert.NotContains(t, stdout, "domain: web")
 	code, _, stderr = execute(nil, "recommend", "--key", "method", "--check", "../../testdata/nowhere.log")
-	assert.Equal(t, exitFailed, code, stderr)
+	assert.Equal(t, cli.ExitFailed, code, stderr)
 }
 
-// TestKey_ServeRule: the rule for sluice serve decides the log as the limit does.
+// TestKey_ServeRule: the rule for sluiced serve decides the log as the limit does.
 func TestKey_ServeRule(t *testing.T) {
 	for _, key := range []string{"path", "client,path", "client,agent,method"} {
 		code, rule, stderr := execute(nil, "recommend", "--key", key, "--clients", "90%", "--output", "serve")
-		require.Equal(t, exitOK, code, stderr)
+		require.Equal(t, cli.ExitOK, code, stderr)
 		m := regexp.MustCompile(`requests_per_unit: (\d+), algorithm: gcra, burst: (\d+)`).FindStringSubmatch(rule)
 		require.NotNil(t, m, rule)
 		unit := regexp.MustCompile(`unit: (\w)`).FindStringSubmatch(rule)[1]
 		byKey := replayJSON(t, nil, "--key", key, "--rule", fmt.Sprintf("gcra %s/%s burst %s", m[1], unit, m[2]))
-		byRules := replayJSON(t, nil, "--rules", files(t, map[string]string{"web.yaml": rule}))
+		byRules := replayJSON(t, nil, "--rules", servetest.Files(t, map[string]string{"web.yaml": rule}))
 		assert.Equal(t, byKey.Rules[0].Denied, byRules.Rules[0].Denied, "%s\n%s", key, rule)
 		assert.Positive(t, byKey.Rules[0].Denied, key)
 	}
 }
 
 func TestKey_Refuses(t *testing.T) {
-	rules := files(t, map[string]string{"web.yaml": "domain: web\n"})
+	rules := servetest.Files(t, map[string]string{"web.yaml": "domain: web\n"})
 	for want, args := range map[string][]string{
 		`key "shoe" has the part "shoe": want client, path-class, `:                                              {"replay", "--key", "shoe"},
 		`key "client," has the part "": want `:                                                                   {"recommend", "--key", "client,"},
@@ -125,11 +128,11 @@ func TestKey_Refuses(t *testing.T) {
 		"--output serve has no words for --key client,path-class: want text, json or go\n":                       {"recommend", "--key", "client,path-class", "--output", "serve"},
 	} {
 		code, stdout, stderr := execute(nil, args...)
-		assert.Equal(t, exitUsage, code, args)
+		assert.Equal(t, cli.ExitUsage, code, args)
 		assert.Empty(t, stdout)
 		assert.Contains(t, stderr, want)
 	}
 	code, _, stderr := execute(nil, "recommend", "--key", "client,host")
-	assert.Equal(t, exitFailed, code)
+	assert.Equal(t, cli.ExitFailed, code)
 	assert.Contains(t, stderr, "key client,host: format combined has no host; it has client, path-class, path, method, user, agent, status, status-class, and as field:NAME ")
 }

@@ -14,10 +14,11 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/sluice-go/sluice"
-	"github.com/sluice-go/sluice/cmd/sluice/internal/accesslog"
-	"github.com/sluice-go/sluice/cmd/sluice/internal/recommend"
-	"github.com/sluice-go/sluice/cmd/sluice/internal/replay"
-	"github.com/sluice-go/sluice/cmd/sluice/internal/report"
+	"github.com/sluice-go/sluice/cmd/internal/accesslog"
+	"github.com/sluice-go/sluice/cmd/internal/cli"
+	"github.com/sluice-go/sluice/cmd/internal/recommend"
+	"github.com/sluice-go/sluice/cmd/internal/replay"
+	"github.com/sluice-go/sluice/cmd/internal/report"
 )
 
 const recommendLong = `Recommend reads an access log once, and says which limits would have denied
@@ -256,14 +257,14 @@ func (f *recommendFlags) run(cmd *cobra.Command, args []string) error {
 	}
 	rep.Gate = f.gate(rep)
 	if err := write(cmd.OutOrStdout(), rep); err != nil {
-		return failure{fmt.Errorf("writing the report: %w", err)}
+		return cli.Fail(fmt.Errorf("writing the report: %w", err))
 	}
 	if err := f.html.write(cmd, func(w io.Writer, command string) error { return report.RecommendHTML(w, rep, command) }); err != nil {
 		return err
 	}
 	if readErr == nil && rep.Gate != nil && len(rep.Gate.Exceeds) > 0 {
-		return failure{fmt.Errorf("%d recommended limits deny something to more than %d of %d clients, which is --max-denied-clients %s",
-			len(rep.Gate.Exceeds), rep.Gate.Denied, rep.Gate.Of, f.maxDenied)}
+		return cli.Fail(fmt.Errorf("%d recommended limits deny something to more than %d of %d clients, which is --max-denied-clients %s",
+			len(rep.Gate.Exceeds), rep.Gate.Denied, rep.Gate.Of, f.maxDenied))
 	}
 	return readErr
 }
@@ -278,7 +279,7 @@ func (f *recommendFlags) recommend(errs io.Writer, logs accesslog.Config, c reco
 	log := recommend.NewLog(clients, f.maxClients)
 	defer func() {
 		if closeErr := log.Close(); err == nil && closeErr != nil {
-			err = failure{closeErr}
+			err = cli.Fail(closeErr)
 		}
 	}()
 	ctx, stop := context.WithCancelCause(context.Background())
@@ -289,14 +290,14 @@ func (f *recommendFlags) recommend(errs io.Writer, logs accesslog.Config, c reco
 		}
 	})
 	if err := context.Cause(ctx); err != nil {
-		return rep, failure{err}
+		return rep, cli.Fail(err)
 	}
 	if facts.Counted == 0 {
 		return rep, readErr
 	}
 	found, err := log.Recommend(c)
 	if err != nil {
-		return rep, failure{err}
+		return rep, cli.Fail(err)
 	}
 	rep = report.Recommendation{Report: newReport(logs, facts, readErr), Found: found}
 	rep.Key = f.key.reported()
@@ -327,7 +328,7 @@ func (f *recommendFlags) try(errs io.Writer, logs accesslog.Config, found recomm
 		}
 	})
 	if err := context.Cause(ctx); err != nil {
-		return report.Report{}, failure{err}
+		return report.Report{}, cli.Fail(err)
 	}
 	if facts.Counted == 0 {
 		return report.Report{}, readErr

@@ -14,6 +14,9 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-go/sluice/cmd/internal/cli"
+	"github.com/sluice-go/sluice/cmd/internal/servetest"
 )
 
 // recommended is the JSON of a recommendation as a user's program would declare it.
@@ -57,7 +60,7 @@ type recommended struct {
 func recommendJSON(t *testing.T, args ...string) (out recommended) {
 	t.Helper()
 	code, stdout, stderr := execute(nil, append([]string{"recommend", "--output", "json"}, args...)...)
-	require.Equal(t, exitOK, code, stderr)
+	require.Equal(t, cli.ExitOK, code, stderr)
 	require.Empty(t, stderr)
 	require.NoError(t, json.Unmarshal([]byte(stdout), &out))
 	return out
@@ -71,7 +74,7 @@ func TestRecommend_Golden(t *testing.T) {
 	} {
 		t.Run("file="+file, func(t *testing.T) {
 			code, stdout, stderr := execute(nil, args...)
-			require.Equal(t, exitOK, code)
+			require.Equal(t, cli.ExitOK, code)
 			require.Empty(t, stderr)
 			path := filepath.Join("testdata", file)
 			if *update {
@@ -80,7 +83,7 @@ func TestRecommend_Golden(t *testing.T) {
 			want, err := os.ReadFile(path)
 			require.NoError(t, err)
 			assert.Equal(t, strings.ReplaceAll(string(want), "\r\n", "\n"), stdout)
-			if report, _, ok := strings.Cut(stdout, "\nsluice serve\n"); ok { // lines of Envoy are as long as they are
+			if report, _, ok := strings.Cut(stdout, "\nsluiced serve\n"); ok { // lines of Envoy are as long as they are
 				for line := range strings.Lines(report) {
 					assert.LessOrEqual(t, utf8.RuneCountInString(line), 81, line)
 				}
@@ -151,7 +154,7 @@ func TestRecommend_SourcesAgree(t *testing.T) {
 	require.Contains(t, want, "recommended")
 	for _, stdin := range []string{smallLog, zipped.String()} {
 		code, stdout, stderr := execute(strings.NewReader(stdin), "recommend", "--clients", "60%", "-")
-		require.Equal(t, exitOK, code, stderr)
+		require.Equal(t, cli.ExitOK, code, stderr)
 		assert.Equal(t, strings.Replace(want, plain, "standard input", 1), stdout)
 	}
 }
@@ -188,10 +191,10 @@ func TestRecommend_Check(t *testing.T) {
 	assert.Contains(t, stdout, "does not hold")
 	assert.Contains(t, stdout, "the same limits on "+tuesday)
 
-	for most, want := range map[string]int{"40%": exitOK, "39.9%": exitFailed, "2": exitOK, "1": exitFailed, "0": exitFailed, "100%": exitOK} {
+	for most, want := range map[string]int{"40%": cli.ExitOK, "39.9%": cli.ExitFailed, "2": cli.ExitOK, "1": cli.ExitFailed, "0": cli.ExitFailed, "100%": cli.ExitOK} {
 		code, stdout, stderr := execute(nil, append([]string{"recommend", "--check", tuesday, "--max-denied-clients", most}, args...)...)
 		assert.Equal(t, want, code, most)
-		if want == exitOK {
+		if want == cli.ExitOK {
 			assert.Empty(t, stderr)
 			assert.Contains(t, stdout, "within --max-denied-clients "+most)
 		} else {
@@ -200,9 +203,9 @@ func TestRecommend_Check(t *testing.T) {
 		}
 	}
 	code, _, _ := execute(nil, append([]string{"recommend", "--max-denied-clients", "1"}, args...)...)
-	assert.Equal(t, exitOK, code, "without --check it is the log itself")
+	assert.Equal(t, cli.ExitOK, code, "without --check it is the log itself")
 	code, _, _ = execute(nil, append([]string{"recommend", "--max-denied-clients", "0"}, args...)...)
-	assert.Equal(t, exitFailed, code)
+	assert.Equal(t, cli.ExitFailed, code)
 }
 
 // TestRecommend_Refuses: bad input is one line that says what would be right, and nothing on standard output.
@@ -229,13 +232,13 @@ func TestRecommend_Refuses(t *testing.T) {
 		"--check: " + filepath.Join("testdata", "one.txt") + ": no readable line": {"--check", filepath.Join("testdata", "one.txt")},
 	} {
 		code, stdout, stderr := execute(nil, append([]string{"recommend", log}, args...)...)
-		assert.NotEqual(t, exitOK, code, args)
+		assert.NotEqual(t, cli.ExitOK, code, args)
 		assert.Empty(t, stdout, args)
 		assert.Contains(t, stderr, want)
 		assert.Equal(t, 1, strings.Count(stderr, "\n"), stderr)
 	}
 	code, _, stderr := execute(nil, "recommend", dayLog(t, 1), "--check", log, "--max-clients", "2")
-	assert.Equal(t, exitFailed, code)
+	assert.Equal(t, cli.ExitFailed, code)
 	assert.Contains(t, stderr, "more than 2 clients")
 }
 
@@ -250,7 +253,7 @@ func TestRecommend_Incomplete(t *testing.T) {
 	require.NoError(t, w.Flush())
 	path := writeFile(t, zipped.String())
 	code, stdout, stderr := execute(nil, "recommend", path)
-	assert.Equal(t, exitFailed, code)
+	assert.Equal(t, cli.ExitFailed, code)
 	assert.Contains(t, stdout, "not read to the end")
 	assert.Contains(t, stdout, "recommended")
 	assert.Contains(t, stderr, "the report covers what comes before")
@@ -262,10 +265,10 @@ func TestRecommend_Serve(t *testing.T) {
 	for _, args := range [][]string{{}, {"--rate", "2/1500ms"}, {"--rate", "1/24h"}, {"--rate", "5/h"}} {
 		args = append(args, log, "--clients", "70%")
 		code, rules, _ := execute(nil, append([]string{"recommend", "--output", "serve"}, args...)...)
-		require.Equal(t, exitOK, code)
-		dir := files(t, map[string]string{"web.yaml": rules})
+		require.Equal(t, cli.ExitOK, code)
+		dir := servetest.Files(t, map[string]string{"web.yaml": rules})
 		code, stdout, stderr := execute(nil, "check", dir)
-		require.Equal(t, exitOK, code, stdout+stderr)
+		require.Equal(t, cli.ExitOK, code, stdout+stderr)
 		assert.NotContains(t, stdout+stderr, "warning")
 		want := recommendJSON(t, args...).Recommended[0].Evidence
 		require.Positive(t, want.Denied)
@@ -276,11 +279,11 @@ func TestRecommend_Serve(t *testing.T) {
 
 // TestRecommend_Go: the line compiles.
 func TestRecommend_Go(t *testing.T) {
-	goCommand := installed(t, "go", "a Go toolchain")
+	goCommand := servetest.Installed(t, "go", "a Go toolchain")
 	for _, rate := range []string{"2/1500ms", "7/m"} {
 		_, line, _ := execute(nil, "recommend", "--output", "go", "--rate", rate)
 		program := "package main\n\nimport \"github.com/sluice-go/sluice\"\n\nfunc main() {\n" + line + "\nif lim.Config().Limit.Burst < 2 { panic(lim) }\n}\n"
-		path := filepath.Join(files(t, map[string]string{"main.go": program}), "main.go")
+		path := filepath.Join(servetest.Files(t, map[string]string{"main.go": program}), "main.go")
 		out, err := exec.Command(goCommand, "run", path).CombinedOutput()
 		require.NoError(t, err, "%s%s", program, out)
 	}

@@ -10,10 +10,11 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/sluice-go/sluice"
-	"github.com/sluice-go/sluice/cmd/sluice/internal/accesslog"
-	"github.com/sluice-go/sluice/cmd/sluice/internal/replay"
-	"github.com/sluice-go/sluice/cmd/sluice/internal/report"
-	"github.com/sluice-go/sluice/cmd/sluice/internal/service"
+	"github.com/sluice-go/sluice/cmd/internal/accesslog"
+	"github.com/sluice-go/sluice/cmd/internal/cli"
+	"github.com/sluice-go/sluice/cmd/internal/message"
+	"github.com/sluice-go/sluice/cmd/internal/replay"
+	"github.com/sluice-go/sluice/cmd/internal/report"
 	"github.com/sluice-go/sluice/rules"
 )
 
@@ -43,9 +44,9 @@ leaky-bucket, sliding-window, sliding-log and fixed-window. A limit is a count
 per s, m, h, d or duration, with an optional burst: "100/s", "20/m burst 5",
 "1000/24h". Give several to compare them in one pass over the log.
 
---rules decides by files of rules as "sluice serve" does; what each limit did
+--rules decides by files of rules as "sluiced serve" does; what each limit did
 stands below. A request is described by the domain's "http", as for /check of
-sluice serve, or else by remote_address={client}. The log has to say what an
+sluiced serve, or else by remote_address={client}. The log has to say what an
 action asks for: combined logs have method, path, user, Referer and User-Agent,
 vhost-combined and s3 the host as well; those in JSON whatever they name as
 Caddy, nginx (http_x_api_key for X-Api-Key), Traefik or ECS do.
@@ -166,7 +167,7 @@ func (f *replayFlags) run(cmd *cobra.Command, args []string) error {
 		rep.Note = sampleNote
 	}
 	if err := write(cmd.OutOrStdout(), rep); err != nil {
-		return failure{fmt.Errorf("writing the report: %w", err)}
+		return cli.Fail(fmt.Errorf("writing the report: %w", err))
 	}
 	if err := f.html.write(cmd, func(w io.Writer, command string) error { return report.HTML(w, rep, command) }); err != nil {
 		return err
@@ -232,16 +233,16 @@ func (f *replayFlags) readRules(paths []string, errs io.Writer) (*replay.File, e
 	}
 	files, _, err := rules.Read(paths)
 	if err != nil {
-		return nil, failure{err}
+		return nil, cli.Fail(err)
 	}
 	if out.Set, err = rules.Load(files, rules.Options{}); err != nil {
 		fmt.Fprintln(errs, err)
-		return nil, failure{errors.New("the rules do not load; sluice check says the same")}
+		return nil, cli.Fail(errors.New("the rules do not load; sluice check says the same"))
 	}
 	domains := out.Set.Domains()
 	switch {
 	case len(domains) == 0:
-		return nil, failure{service.NoFiles(paths)}
+		return nil, cli.Fail(message.NoRules(paths))
 	case out.Domain == "" && len(domains) == 1:
 		out.Domain = domains[0]
 	case out.Domain == "":

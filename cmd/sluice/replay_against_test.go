@@ -6,6 +6,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-go/sluice/cmd/internal/cli"
 )
 
 // changed is what --against reports.
@@ -54,7 +56,7 @@ func TestReplay_Against(t *testing.T) {
 	}, *out.Changes)
 
 	code, stdout, _ := execute(nil, "replay", log, "--rules", after, "--against", before, "--top", "1")
-	assert.Equal(t, exitOK, code)
+	assert.Equal(t, cli.ExitOK, code)
 	assert.Contains(t, stdout, `
 #2 in the place of #1
 
@@ -89,7 +91,7 @@ func TestReplay_AgainstRefuses(t *testing.T) {
 		`--domain "web" has no rules: want api`:               {"--rules", rules, "--against", rules, "--domain", "web"},
 	} {
 		code, stdout, stderr := execute(nil, append([]string{"replay"}, args...)...)
-		assert.NotEqual(t, exitOK, code)
+		assert.NotEqual(t, cli.ExitOK, code)
 		assert.Empty(t, stdout)
 		assert.Contains(t, stderr, want)
 	}

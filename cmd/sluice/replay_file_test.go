@@ -10,6 +10,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-go/sluice/cmd/internal/cli"
 )
 
 // rulesFile writes rules for domain api.
@@ -69,10 +71,10 @@ func TestReplay_Descriptors(t *testing.T) {
 	assert.Equal(t, []limitData{{"api.client", 3, 1, 1}, {"api.plan_free.client", 4, 2, 2}}, out.Rules[0].Limits)
 
 	code, stdout, stderr := execute(strings.NewReader(smallLog), "replay", "-", "--rules", path, "--descriptor", "client={client}")
-	require.Equal(t, exitOK, code, stderr)
+	require.Equal(t, cli.ExitOK, code, stderr)
 	assert.Contains(t, stdout, "\nlimits of #1, in hits\n\n  limit       hits  near  over  share\n  api.client     3     1     1  33.3%\n")
 	code, stdout, _ = execute(strings.NewReader(smallLog), "replay", "-", "--rules", path)
-	require.Equal(t, exitOK, code)
+	require.Equal(t, cli.ExitOK, code)
 	assert.Contains(t, stdout, "\nno limit of #1 fits: name the entries of requests with --descriptor\n")
 }
 
@@ -130,7 +132,7 @@ func TestReplay_RulesFileHostile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "a.yaml")
 	require.NoError(t, os.WriteFile(path, []byte("domain: \"a\\e[31m\\n\"\ndescriptors:\n- {key: remote_address, detailed_metric: true, rate_limit: {unit: hour, requests_per_unit: 0}}\n"), 0o600))
 	code, stdout, stderr := execute(strings.NewReader(smallLog), "replay", "-", "--rules", path)
-	require.Equal(t, exitOK, code, stderr)
+	require.Equal(t, cli.ExitOK, code, stderr)
 	assert.NotContains(t, stdout, "\x1b")
 	assert.Contains(t, stdout, "192.0.2.1")
 }
@@ -146,15 +148,15 @@ func TestReplay_RulesFileErrors(t *testing.T) {
 		code int
 		want string
 	}{
-		"no rules":     {[]string{"--domain", "api"}, exitUsage, "--domain, --descriptor and --against say how to use --rules: want --rules PATH"},
-		"two domains":  {[]string{"--rules", good, "--rules", other}, exitUsage, "the rules are for the domains api, web: want --domain with one of them"},
-		"other domain": {[]string{"--rules", good, "--rules", other, "--domain", "x"}, exitUsage, `--domain "x" has no rules: want api, or web`},
-		"no key":       {[]string{"--rules", good, "--descriptor", "a=b,=c"}, exitUsage, `descriptor "a=b,=c": want entries KEY=VALUE with commas between; {client}, {method}, {path}, {host}, {user}, {agent}, {status} stand for what a request has`},
-		"no such part": {[]string{"--rules", good, "--descriptor", "a=b{uri}"}, exitUsage, `descriptor "a=b{uri}": {uri} stands for nothing; want one of {client}, {method}, {path}, {host}, {user}, {agent}, {status}`},
-		"bad rules": {[]string{"--rules", bad}, exitFailed, bad + ":3:31: api.a: unit is \"moon\"; want second, minute, hour, day, week, month or year, or period: a time\n" +
+		"no rules":     {[]string{"--domain", "api"}, cli.ExitUsage, "--domain, --descriptor and --against say how to use --rules: want --rules PATH"},
+		"two domains":  {[]string{"--rules", good, "--rules", other}, cli.ExitUsage, "the rules are for the domains api, web: want --domain with one of them"},
+		"other domain": {[]string{"--rules", good, "--rules", other, "--domain", "x"}, cli.ExitUsage, `--domain "x" has no rules: want api, or web`},
+		"no key":       {[]string{"--rules", good, "--descriptor", "a=b,=c"}, cli.ExitUsage, `descriptor "a=b,=c": want entries KEY=VALUE with commas between; {client}, {method}, {path}, {host}, {user}, {agent}, {status} stand for what a request has`},
+		"no such part": {[]string{"--rules", good, "--descriptor", "a=b{uri}"}, cli.ExitUsage, `descriptor "a=b{uri}": {uri} stands for nothing; want one of {client}, {method}, {path}, {host}, {user}, {agent}, {status}`},
+		"bad rules": {[]string{"--rules", bad}, cli.ExitFailed, bad + ":3:31: api.a: unit is \"moon\"; want second, minute, hour, day, week, month or year, or period: a time\n" +
 			bad + ":4:3: api.a: the descriptor is already defined at " + bad + ":3; want one descriptor for a at this level\nsluice replay: the rules do not load; sluice check says the same\n"},
-		"empty folder":  {[]string{"--rules", empty}, exitFailed, fmt.Sprintf("no file of rules in [%q]: want names that end in .yaml or .yml", empty)},
-		"missing rules": {[]string{"--rules", filepath.Join(empty, "x")}, exitFailed, "no such file or directory"},
+		"empty folder":  {[]string{"--rules", empty}, cli.ExitFailed, fmt.Sprintf("no file of rules in [%q]: want names that end in .yaml or .yml", empty)},
+		"missing rules": {[]string{"--rules", filepath.Join(empty, "x")}, cli.ExitFailed, "no such file or directory"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			code, stdout, stderr := execute(nil, append([]string{"replay"}, c.args...)...)

@@ -10,9 +10,10 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/sluice-go/sluice/cmd/sluice/internal/accesslog"
-	"github.com/sluice-go/sluice/cmd/sluice/internal/progress"
-	"github.com/sluice-go/sluice/cmd/sluice/internal/sample"
+	"github.com/sluice-go/sluice/cmd/internal/accesslog"
+	"github.com/sluice-go/sluice/cmd/internal/cli"
+	"github.com/sluice-go/sluice/cmd/internal/progress"
+	"github.com/sluice-go/sluice/cmd/internal/sample"
 )
 
 // sampleSource is the log that stands in for a FILE.
@@ -90,7 +91,7 @@ func (in *input) open(cmd *cobra.Command, args []string) (accesslog.Config, erro
 	}
 	if len(args) > 0 {
 		if c.Sources, err = accesslog.Files(args, cmd.InOrStdin()); err != nil {
-			return c, failure{err}
+			return c, cli.Fail(err)
 		}
 	}
 	if errs, ok := cmd.ErrOrStderr().(*os.File); ok && progress.Terminal(errs) && len(args) > 0 {
@@ -141,7 +142,7 @@ func readLogs(ctx context.Context, c accesslog.Config, errs io.Writer, each func
 	if facts.Counted > 0 {
 		err = partly{err}
 	}
-	return facts, failure{err}
+	return facts, cli.Fail(err)
 }
 
 // partly is the error of logs that were not read to their end.

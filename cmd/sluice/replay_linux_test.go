@@ -16,6 +16,9 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-go/sluice/cmd/internal/cli"
+	"github.com/sluice-go/sluice/cmd/internal/servetest"
 )
 
 // openTerminal returns both ends of a terminal that nobody looks at.
@@ -43,7 +46,7 @@ func TestReplay_ProgressOnATerminalOnly(t *testing.T) {
 	path := writeFile(t, strings.Repeat(smallLog, 1000))
 	program := func(term string) *exec.Cmd {
 		cmd := exec.Command(os.Args[0], "replay", path)
-		cmd.Env = append(os.Environ(), asProgram+"=1", "NO_COLOR=1", "TERM="+term)
+		cmd.Env = append(os.Environ(), servetest.AsProgram+"=1", "NO_COLOR=1", "TERM="+term)
 		return cmd
 	}
 	for _, term := range []string{"xterm", "dumb"} {
@@ -82,7 +85,7 @@ func followInterrupted(t *testing.T, command string) {
 	defer signal.Stop(noted)
 	seen, terminal := openTerminal(t)
 	cmd := exec.Command(os.Args[0], command, "--follow", writeFile(t, smallLog))
-	cmd.Env = append(os.Environ(), asProgram+"=1", "TERM=xterm")
+	cmd.Env = append(os.Environ(), servetest.AsProgram+"=1", "TERM=xterm")
 	var stdout bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, terminal
 	require.NoError(t, cmd.Start())
@@ -95,7 +98,7 @@ func followInterrupted(t *testing.T, command string) {
 	require.NoError(t, cmd.Process.Signal(os.Interrupt))
 	rest, _ := io.ReadAll(seen)
 	_ = cmd.Wait()
-	assert.Equal(t, exitOK, cmd.ProcessState.ExitCode())
+	assert.Equal(t, cli.ExitOK, cmd.ProcessState.ExitCode())
 	assert.NotContains(t, string(rest), "interrupted")
 	assert.Contains(t, stdout.String(), "4 requests of 2 clients")
 	assert.NotContains(t, stdout.String(), "not read to the end")

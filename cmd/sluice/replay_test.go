@@ -20,6 +20,9 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-go/sluice/cmd/internal/cli"
+	"github.com/sluice-go/sluice/cmd/internal/servetest"
 )
 
 var update = flag.Bool("update", false, "write the golden files")
@@ -55,7 +58,7 @@ func TestReplay_GoldenSample(t *testing.T) {
 	} {
 		t.Run("file="+file, func(t *testing.T) {
 			code, stdout, stderr := execute(nil, args...)
-			require.Equal(t, exitOK, code)
+			require.Equal(t, cli.ExitOK, code)
 			require.Empty(t, stderr)
 			path := filepath.Join("testdata", file)
 			if *update {
@@ -135,13 +138,13 @@ func TestReplay_JSONFields(t *testing.T) {
 
 func TestReplay_BadCommandLine(t *testing.T) {
 	for want, args := range map[string][]string{
-		`sluice: unknown command "reply": want ask, check, compare, completion, recommend, replay, serve or version`: {"reply"},
-		`sluice: unknown flag: --limit; see sluice --help`:                                                           {"--limit", "5/m"},
-		`sluice replay: unknown flag: --limits; see sluice replay --help`:                                            {"replay", "--limits", "5/m"},
-		`sluice replay: flag needs an argument: --limit; see sluice replay --help`:                                   {"replay", "--limit"},
-		`sluice replay: unknown output "xml": want text or json`:                                                     {"replay", "--output", "xml"},
-		`sluice replay: --top -1 is negative: want 0 or more`:                                                        {"replay", "--top", "-1"},
-		`sluice replay: --follow: want a FILE to follow`:                                                             {"replay", "--follow"},
+		`sluice: unknown command "reply": did you mean replay?`:                    {"reply"},
+		`sluice: unknown flag: --limit; see sluice --help`:                         {"--limit", "5/m"},
+		`sluice replay: unknown flag --limits: did you mean --limit?`:              {"replay", "--limits", "5/m"},
+		`sluice replay: flag needs an argument: --limit; see sluice replay --help`: {"replay", "--limit"},
+		`sluice replay: unknown output "xml": want text or json`:                   {"replay", "--output", "xml"},
+		`sluice replay: --top -1 is negative: want 0 or more`:                      {"replay", "--top", "-1"},
+		`sluice replay: --follow: want a FILE to follow`:                           {"replay", "--follow"},
 		`sluice replay: unknown format "iis": want one of auto, combined, vhost-combined, s3, alb, cloudfront, w3c, haproxy, envoy, nginx-json, caddy, traefik, squid, lighttpd, logfmt, cloudflare, gcp, azure, aws-waf, api-gateway, kong, apisix, ecs, json, or a pattern with $remote_addr and $time_local`: {"replay",
 			"--format", "iis"},
 		`sluice replay: format "$a$b" has nothing between $a and $b: want text there, to tell where one ends`:                            {"replay", "--format", "$a$b"},
@@ -162,7 +165,7 @@ func TestReplay_BadCommandLine(t *testing.T) {
 	} {
 		t.Run("args="+strings.Join(args, " "), func(t *testing.T) {
 			code, stdout, stderr := execute(nil, args...)
-			assert.Equal(t, exitUsage, code)
+			assert.Equal(t, cli.ExitUsage, code)
 			assert.Empty(t, stdout)
 			assert.Equal(t, want+"\n", stderr)
 		})
@@ -180,7 +183,7 @@ func TestReplay_BadLimits(t *testing.T) {
 	} {
 		t.Run("args="+strings.Join(args, " "), func(t *testing.T) {
 			code, stdout, stderr := execute(nil, append([]string{"replay"}, args...)...)
-			assert.Equal(t, exitUsage, code)
+			assert.Equal(t, cli.ExitUsage, code)
 			assert.Empty(t, stdout)
 			assert.Equal(t, 1, strings.Count(stderr, "\n"), stderr)
 			assert.True(t, strings.HasPrefix(stderr, "sluice replay: "), stderr)
@@ -215,29 +218,25 @@ func TestReplay_UnreadableLog(t *testing.T) {
 	} {
 		t.Run("log="+name, func(t *testing.T) {
 			code, stdout, stderr := execute(c.stdin, append([]string{"replay"}, c.args...)...)
-			assert.Equal(t, exitFailed, code)
+			assert.Equal(t, cli.ExitFailed, code)
 			assert.Empty(t, stdout)
 			assert.Equal(t, "sluice replay: "+c.want+"\n", stderr)
 		})
 	}
 	for _, path := range []string{missing, dir} {
 		code, stdout, stderr := execute(nil, "replay", path)
-		assert.Equal(t, exitFailed, code)
+		assert.Equal(t, cli.ExitFailed, code)
 		assert.Empty(t, stdout)
 		assert.Equal(t, 1, strings.Count(stderr, "\n"), stderr)
 		assert.NotContains(t, stderr, "\x1b")
 	}
 }
 
-type fullDisk struct{}
-
-func (fullDisk) Write([]byte) (int, error) { return 0, errors.New("no space left on device") }
-
 func TestReplay_WriteErrorIsReported(t *testing.T) {
 	for _, form := range []string{"text", "json"} {
 		var stderr bytes.Buffer
-		code := run([]string{"replay", "--output", form}, nil, fullDisk{}, &stderr)
-		assert.Equal(t, exitFailed, code)
+		code := run([]string{"replay", "--output", form}, nil, servetest.FullDisk{}, &stderr)
+		assert.Equal(t, cli.ExitFailed, code)
 		assert.Equal(t, "sluice replay: writing the report: no space left on device\n", stderr.String())
 	}
 }
@@ -252,7 +251,7 @@ func TestReplay_Interrupted(t *testing.T) {
 	signal.Notify(noted, os.Interrupt) // the other process would inherit that this one ignores it, as in the background of a script
 	defer signal.Stop(noted)
 	cmd := exec.Command(os.Args[0], "replay", "-", "--limit", "1/d")
-	cmd.Env = append(os.Environ(), asProgram+"=1")
+	cmd.Env = append(os.Environ(), servetest.AsProgram+"=1")
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	log, err := cmd.StdinPipe()
@@ -264,7 +263,7 @@ func TestReplay_Interrupted(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, cmd.Process.Signal(os.Interrupt))
 	_ = cmd.Wait()
-	assert.Equal(t, exitInterrupted, cmd.ProcessState.ExitCode())
+	assert.Equal(t, cli.ExitInterrupted, cmd.ProcessState.ExitCode())
 	assert.Regexp(t, `^sluice replay: standard input: line \d+: interrupted; the report covers what comes before\n$`, stderr.String())
 	assert.Regexp(t, `\n  not read to the end: line \d+: interrupted\n`, stdout.String())
 	assert.Contains(t, stdout.String(), "requests of 2 clients")
@@ -281,10 +280,10 @@ func FuzzReplay(f *testing.F) {
 		form := map[bool]string{true: "text", false: "json"}[text]
 		code, stdout, stderr := execute(bytes.NewReader(log), "replay", "-", "--limit", "1/m", "--algorithm", "all", "--output", form)
 		switch code {
-		case exitOK:
+		case cli.ExitOK:
 			assert.Empty(t, stderr)
 			assert.NotEmpty(t, stdout)
-		case exitFailed:
+		case cli.ExitFailed:
 			assert.Equal(t, stdout != "", strings.Contains(stderr, "the report covers what comes before"))
 			assert.Equal(t, 1, strings.Count(stderr, "\n"))
 		default:

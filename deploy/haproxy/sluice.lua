@@ -1,4 +1,4 @@
--- The action "lua.sluice URL" asks `sluice serve` whether a request may pass. It sets
+-- The action "lua.sluice URL" asks `sluiced serve` whether a request may pass. It sets
 -- txn.sluice_status to 204 or 429, or another number if there was no answer, and
 -- txn.sluice_retry_after to the seconds after which a denied client may come back.
 --

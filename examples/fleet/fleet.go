@@ -34,7 +34,7 @@ func start(ctx context.Context, server string) (_ *fleet, err error) {
 	if f.dir, err = os.MkdirTemp("", "sluice-fleet-"); err != nil {
 		return nil, err
 	}
-	build := exec.CommandContext(ctx, "go", "build", "-o", f.binary(), "github.com/sluice-go/sluice/cmd/sluice")
+	build := exec.CommandContext(ctx, "go", "build", "-o", f.binary(), "github.com/sluice-go/sluice/cmd/sluiced")
 	if out, err := build.CombinedOutput(); err != nil {
 		return f, first(ctx, fmt.Errorf("go build: %w\n%s", err, out))
 	}
@@ -75,7 +75,7 @@ func (f *fleet) end() {
 	_ = os.RemoveAll(f.dir)
 }
 
-// A replica is a process of `sluice serve`, or the place of one.
+// A replica is a process of `sluiced serve`, or the place of one.
 type replica struct {
 	cmd    *exec.Cmd
 	logged chan struct{} // closed when all that it has logged is read

@@ -1,9 +1,9 @@
-// Command fleet shows that a limit holds for a fleet: three replicas of `sluice serve` with one Redis or Valkey
+// Command fleet shows that a limit holds for a fleet: three replicas of `sluiced serve` with one Redis or Valkey
 // admit together what the limit says, while one of them is killed, and then the store.
 //
 //	go run ./examples/fleet
 //
-// It ends with a verdict, and with code 1 if the limit was exceeded by more than cmd/sluice/FLEET.md promises.
+// It ends with a verdict, and with code 1 if the limit was exceeded by more than cmd/sluiced/FLEET.md promises.
 package main
 
 import (

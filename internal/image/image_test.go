@@ -35,7 +35,7 @@ func input(t *testing.T, arch string) string {
 	if err := os.Mkdir(dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	for name, text := range map[string]string{"sluice": "program of " + arch, "sbom.cdx.json": "{}", "license": "L", "roots": "R"} {
+	for name, text := range map[string]string{"sluiced": "program of " + arch, "sbom.cdx.json": "{}", "license": "L", "roots": "R"} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
 			t.Fatal(err)
 		}
@@ -83,7 +83,7 @@ func unpack(t *testing.T, img v1.Image) map[string]entry {
 func checkImage(t *testing.T, img v1.Image) map[string]entry {
 	t.Helper()
 	config := must[*v1.ConfigFile](t)(img.ConfigFile()).Config
-	if config.User != "65532:65532" || !slices.Equal(config.Entrypoint, []string{"/bin/sluice"}) || !slices.Equal(config.Cmd, []string{"serve"}) {
+	if config.User != "65532:65532" || !slices.Equal(config.Entrypoint, []string{"/bin/sluiced"}) || !slices.Equal(config.Cmd, []string{"serve"}) {
 		t.Errorf("config %+v", config)
 	}
 	all := unpack(t, img)
@@ -91,14 +91,14 @@ func checkImage(t *testing.T, img v1.Image) map[string]entry {
 		if e.Uid != 0 || e.Typeflag != tar.TypeSymlink && e.Mode&0o022 != 0 {
 			t.Errorf("%s: owner %d, mode %o", name, e.Uid, e.Mode)
 		}
-		if e.Mode&0o6000 != 0 || e.Typeflag == tar.TypeReg && e.Mode&0o111 != 0 && name != "bin/sluice" {
+		if e.Mode&0o6000 != 0 || e.Typeflag == tar.TypeReg && e.Mode&0o111 != 0 && name != "bin/sluiced" {
 			t.Errorf("%s: mode %o", name, e.Mode)
 		}
 	}
-	if e := all["bin/ratelimit"]; e.Linkname != "sluice" || all["bin/sluice"].Mode != 0o755 {
+	if e := all["bin/ratelimit"]; e.Linkname != "sluiced" || all["bin/sluiced"].Mode != 0o755 {
 		t.Errorf("bin/ratelimit %+v", e)
 	}
-	for _, name := range []string{"bin/sluice", "usr/share/sbom/sluice.cdx.json", "etc/ssl/certs/ca-certificates.crt", "usr/share/doc/sluice/LICENSE"} {
+	for _, name := range []string{"bin/sluiced", "usr/share/sbom/sluice.cdx.json", "etc/ssl/certs/ca-certificates.crt", "usr/share/doc/sluice/LICENSE"} {
 		if len(all[name].content) == 0 {
 			t.Errorf("no %s", name)
 		}
@@ -117,7 +117,7 @@ func TestImage(t *testing.T) {
 		}
 		got := images(t, out)
 		for arch, img := range got {
-			if content := checkImage(t, img)["bin/sluice"].content; string(content) != "program of "+arch {
+			if content := checkImage(t, img)["bin/sluiced"].content; string(content) != "program of "+arch {
 				t.Errorf("%s: %s", arch, content)
 			}
 			digests = append(digests, must[v1.Hash](t)(img.Digest()).String())
@@ -135,7 +135,7 @@ func TestImage(t *testing.T) {
 func TestImage_Refusals(t *testing.T) {
 	dir := input(t, "amd64")
 	whole := contents{license: filepath.Join(dir, "license"), authorities: filepath.Join(dir, "roots")}
-	for _, missing := range []string{"sluice", "sbom.cdx.json", "license", "roots"} {
+	for _, missing := range []string{"sluiced", "sbom.cdx.json", "license", "roots"} {
 		if err := os.Rename(filepath.Join(dir, missing), filepath.Join(dir, "away")); err != nil {
 			t.Fatal(err)
 		}
@@ -171,15 +171,15 @@ func TestImage_Release(t *testing.T) {
 				t.Errorf("%s: the SBOM has no %s", arch, want)
 			}
 		}
-		if bytes.Contains(all["bin/sluice"].content, []byte("/ld-linux")) {
+		if bytes.Contains(all["bin/sluiced"].content, []byte("/ld-linux")) {
 			t.Errorf("%s: the program is not static", arch)
 		}
 		if arch != runtime.GOARCH {
 			continue
 		}
 		root := t.TempDir()
-		program := filepath.Join(root, "sluice")
-		if err := os.WriteFile(program, all["bin/sluice"].content, 0o755); err != nil {
+		program := filepath.Join(root, "sluiced")
+		if err := os.WriteFile(program, all["bin/sluiced"].content, 0o755); err != nil {
 			t.Fatal(err)
 		}
 		if err := os.Symlink(all["bin/ratelimit"].Linkname, filepath.Join(root, "ratelimit")); err != nil {
@@ -187,7 +187,7 @@ func TestImage_Release(t *testing.T) {
 		}
 		cmd := exec.Command(program, "version")
 		cmd.Env = []string{}
-		if out, err := cmd.CombinedOutput(); err != nil || !strings.HasPrefix(string(out), "sluice ") {
+		if out, err := cmd.CombinedOutput(); err != nil || !strings.HasPrefix(string(out), "sluiced ") {
 			t.Errorf("%s: %v", out, err)
 		}
 		cmd = exec.Command(filepath.Join(root, "ratelimit"))

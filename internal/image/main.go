@@ -89,7 +89,7 @@ func (c contents) platform(dir, arch string) (v1.Image, error) {
 	file.OS, file.Architecture = "linux", arch
 	file.Config = v1.Config{
 		User:         fmt.Sprintf("%d:%d", user, user),
-		Entrypoint:   []string{"/bin/sluice"},
+		Entrypoint:   []string{"/bin/sluiced"},
 		Cmd:          []string{"serve"},
 		WorkingDir:   "/",
 		Env:          []string{"PATH=/bin"},
@@ -105,7 +105,7 @@ func (c contents) platform(dir, arch string) (v1.Image, error) {
 
 // files is the root of the image's file system.
 func (c contents) files(dir string) ([]byte, error) {
-	program, err := os.ReadFile(filepath.Join(dir, "sluice"))
+	program, err := os.ReadFile(filepath.Join(dir, "sluiced"))
 	if err != nil {
 		return nil, err
 	}
@@ -123,8 +123,8 @@ func (c contents) files(dir string) ([]byte, error) {
 	}
 	var b bytes.Buffer
 	w := writer{tar: tar.NewWriter(&b), have: map[string]bool{}}
-	w.file("bin/sluice", 0o755, program)
-	w.link("bin/ratelimit", "sluice") // Envoy Gateway starts /bin/ratelimit
+	w.file("bin/sluiced", 0o755, program)
+	w.link("bin/ratelimit", "sluiced") // Envoy Gateway starts /bin/ratelimit
 	w.file("etc/passwd", 0o644, fmt.Appendf(nil, "nonroot:x:%d:%d::/:/none\n", user, user))
 	w.file("etc/group", 0o644, fmt.Appendf(nil, "nonroot:x:%d:\n", user))
 	w.file("etc/ssl/certs/ca-certificates.crt", 0o644, roots)

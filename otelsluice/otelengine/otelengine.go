@@ -23,7 +23,7 @@
 //	sluice.unknown_domain     counter: descriptors of calls for domains without rules
 //	sluice.shadowed           counter: calls that rules.Config.Shadow has admitted
 //
-// OpenTelemetry's Prometheus exporter makes of these the names that package promengine and `sluice serve` have, so
+// OpenTelemetry's Prometheus exporter makes of these the names that package promengine and `sluiced serve` have, so
 // that their dashboard and alerts, in the folder deploy, serve here, too.
 //
 // # Cardinality

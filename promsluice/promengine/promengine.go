@@ -1,4 +1,4 @@
-// Package promengine tells Prometheus what an engine of rules decides, with the series that `sluice serve` has for
+// Package promengine tells Prometheus what an engine of rules decides, with the series that `sluiced serve` has for
 // the same engine. So its dashboard and alerts, in the folder deploy, serve programs that embed the engine, too.
 //
 //	prometheus.MustRegister(promengine.New(engine))

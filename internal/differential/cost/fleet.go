@@ -21,7 +21,7 @@ const (
 
 // fleetOf starts n processes.
 func (b *sharedBench) fleetOf(ctx context.Context, n int) (*subject, error) {
-	out := &subject{name: fmt.Sprintf("%d sluice serve", n)}
+	out := &subject{name: fmt.Sprintf("%d sluiced serve", n)}
 	for i := range n {
 		s, err := b.sluice(fmt.Sprint(out.name, " ", i), b.program, sharedRules, append(b.flags, "--store-prefix", fmt.Sprint("fleet", n))...)
 		if err != nil {

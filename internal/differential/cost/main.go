@@ -1,6 +1,6 @@
 //go:build linux
 
-// Command cost measures what a call costs `sluice serve`, beside an empty handler of gRPC and
+// Command cost measures what a call costs `sluiced serve`, beside an empty handler of gRPC and
 // beside envoyproxy/ratelimit with a Redis: the processor time of the servers, by the same client, in
 // rounds in which all take turns; and how long a reload of its rules takes, and calls meanwhile. With --shared both
 // count in one Redis: see shared.go. Run it in the folder above.
@@ -52,8 +52,8 @@ func main() {
 
 // The names of subjects that budgets are about.
 const (
-	sluiceName = "sluice serve"
-	few, many  = "sluice serve, 1,000 rules", "sluice serve, 100,000 rules"
+	sluiceName = "sluiced serve"
+	few, many  = "sluiced serve, 1,000 rules", "sluiced serve, 100,000 rules"
 )
 
 // asked is the limit of the rule that is asked for.
@@ -75,7 +75,7 @@ func rulesWith(n, limit int) string {
 // build builds sluice of this tree.
 func build(dir string) (string, error) {
 	program := filepath.Join(dir, "sluice")
-	cmd := exec.Command("go", "build", "-o", program, "./cmd/sluice")
+	cmd := exec.Command("go", "build", "-o", program, "./cmd/sluiced")
 	cmd.Dir = filepath.Join("..", "..")
 	cmd.Env = append(os.Environ(), "GOWORK=")
 	if out, err := cmd.CombinedOutput(); err != nil {

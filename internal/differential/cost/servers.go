@@ -245,7 +245,7 @@ func (b *bench) folder(name string) string {
 	return filepath.Join(b.dir, strings.NewReplacer("/", "_", ",", "_", " ", "_").Replace(name))
 }
 
-// sluice starts `sluice serve`.
+// sluice starts `sluiced serve`.
 func (b *bench) sluice(name, program, rules string, flags ...string) (*subject, error) {
 	dir := b.folder(name)
 	if err := os.MkdirAll(dir, 0o755); err != nil {

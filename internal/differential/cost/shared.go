@@ -17,7 +17,7 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 )
 
-// The shared mode: envoyproxy/ratelimit and `sluice serve` count in one redis-server, by turns. A decision is a descriptor
+// The shared mode: envoyproxy/ratelimit and `sluiced serve` count in one redis-server, by turns. A decision is a descriptor
 // that has been answered. Measured are the processor time of the service, without Redis; that of Redis, the commands
 // that it runs, the bytes that it reads and writes; and how long calls take that come at the same rate.
 
