@@ -12,15 +12,17 @@ type ActionKind uint8
 
 // The kinds of actions, by their names in files.
 const (
-	RemoteAddress  ActionKind = iota // remote_address
-	RequestHeaders                   // request_headers
-	QueryParameter                   // query_parameters
-	GenericKey                       // generic_key
-	Path                             // path
+	RemoteAddress       ActionKind = iota // remote_address
+	RequestHeaders                        // request_headers
+	QueryParameter                        // query_parameters
+	GenericKey                            // generic_key
+	Path                                  // path
+	MaskedRemoteAddress                   // masked_remote_address
+	HeaderValueMatch                      // header_value_match
 )
 
 // actionNames are the names in files, by kind.
-var actionNames = [...]string{"remote_address", "request_headers", "query_parameters", "generic_key", "path"}
+var actionNames = [...]string{"remote_address", "request_headers", "query_parameters", "generic_key", "path", "masked_remote_address", "header_value_match"}
 
 // String returns the name of the kind in files.
 func (k ActionKind) String() string { return actionNames[k] }
@@ -32,8 +34,14 @@ type Action struct {
 	Key string
 	// Name is the header, one of :method, :authority and :path among them, or the query parameter.
 	Name string
-	// Value is the entry's value for GenericKey.
+	// Value is the entry's value for GenericKey and HeaderValueMatch.
 	Value string
+	// Bits are how many bits of an address in IPv4, and of one in IPv6, MaskedRemoteAddress keeps.
+	Bits [2]int
+	// Headers are the conditions of HeaderValueMatch: the request has the entry if all of them hold, or, with ExpectMismatch,
+	// if one does not.
+	Headers        []HeaderMatcher
+	ExpectMismatch bool
 	// SkipIfAbsent leaves the entry out if the request has no value for it. Otherwise a request without a value
 	// has no descriptor by this list of actions.
 	SkipIfAbsent bool
@@ -95,10 +103,16 @@ func (l *loader) actions(f field, path string) (out []Action) {
 
 // action reads the fields of one action.
 func (l *loader) action(kind ActionKind, f field, path string) Action {
-	a := Action{Kind: kind, Key: map[ActionKind]string{RemoteAddress: "remote_address", GenericKey: "generic_key", Path: "path"}[kind]}
+	a := Action{Kind: kind, Key: defaultKeys[kind]}
 	if f.value.Kind != yaml.MappingNode {
 		l.errorAt(f.value, path, "%s is %s; want a map, %s: {}", f.name, show(f.value), f.name)
 		return a
+	}
+	switch kind {
+	case MaskedRemoteAddress:
+		return l.maskedAddress(f, path)
+	case HeaderValueMatch:
+		return l.headerValueMatch(f, path)
 	}
 	named := map[ActionKind]string{RequestHeaders: "header_name", QueryParameter: "query_parameter_name"}[kind]
 	for _, g := range last(l.fields(f.value, path)) {
@@ -128,6 +142,52 @@ func (l *loader) action(kind ActionKind, f field, path string) Action {
 	return a
 }
 
+// maskedAddress reads masked_remote_address.
+func (l *loader) maskedAddress(f field, path string) Action {
+	a := Action{Kind: MaskedRemoteAddress, Key: defaultKeys[MaskedRemoteAddress], Bits: [2]int{32, 128}}
+	for _, g := range last(l.fields(f.value, path)) {
+		i := slices.Index([]string{"v4_prefix_mask_len", "v6_prefix_mask_len"}, g.name)
+		if i < 0 {
+			l.errorAt(g.key, path, "%s has no key %q; want %s", f.name, g.name, actionFields[MaskedRemoteAddress])
+			continue
+		}
+		if n, ok := l.number(g, path, 0, int64(a.Bits[i])); ok {
+			a.Bits[i] = int(n)
+		}
+	}
+	return a
+}
+
+// headerValueMatch reads header_value_match.
+func (l *loader) headerValueMatch(f field, path string) Action {
+	a := Action{Kind: HeaderValueMatch, Key: defaultKeys[HeaderValueMatch]}
+	for _, g := range last(l.fields(f.value, path)) {
+		switch g.name {
+		case "descriptor_key":
+			a.Key = l.text(g, path)
+		case "descriptor_value":
+			a.Value = l.text(g, path)
+		case "expect_match":
+			a.ExpectMismatch = !isNull(g.value) && !l.boolean(g, path)
+		case "headers":
+			for n := range l.maps(g, path, "name: HEADER") {
+				a.Headers = append(a.Headers, l.headerMatcher(n, path))
+			}
+		default:
+			l.errorAt(g.key, path, "%s has no key %q; want %s", f.name, g.name, actionFields[HeaderValueMatch])
+		}
+	}
+	switch {
+	case a.Key == "":
+		l.errorAt(f.value, path, "%s has no descriptor_key; want descriptor_key: KEY, the key of the entry", f.name)
+	case a.Value == "":
+		l.errorAt(f.value, path, "%s has no descriptor_value; want descriptor_value: VALUE, the value of the entry", f.name)
+	case len(a.Headers) == 0:
+		l.errorAt(f.value, path, "%s has no headers; want headers: a list of at least one condition, such as - {name: HEADER, exact_match: TEXT}", f.name)
+	}
+	return a
+}
+
 // isHeader reports whether a request can have a header of this name.
 func isHeader(name string) bool {
 	if strings.HasPrefix(name, ":") {
@@ -145,4 +205,12 @@ var actionFields = [...]string{
 	QueryParameter: "query_parameter_name, descriptor_key or skip_if_absent",
 	GenericKey:     "descriptor_key or descriptor_value",
 	Path:           "descriptor_key",
+
+	MaskedRemoteAddress: "v4_prefix_mask_len or v6_prefix_mask_len",
+	HeaderValueMatch:    "descriptor_key, descriptor_value, expect_match or headers",
+}
+
+// defaultKeys are the keys of entries whose action names none.
+var defaultKeys = [...]string{
+	RemoteAddress: "remote_address", GenericKey: "generic_key", Path: "path", MaskedRemoteAddress: "masked_remote_address", HeaderValueMatch: "header_match",
 }

@@ -74,6 +74,8 @@ var reference = []struct {
 		{"query_parameters", "A map with `query_parameter_name`, `descriptor_key` and perhaps `skip_if_absent`. The value is that of the parameter."},
 		{"generic_key", "A map with `descriptor_value`, and `descriptor_key` if the key is another one than generic_key. The entry is always the same."},
 		{"path", "A map, empty or with `descriptor_key` (ours; else the key is path). The value is the path in one spelling: unescaped, without the query, double slashes and dots. A path with both `..` and an escaped slash or `#` is refused with 400: handlers read it in different ways. `:path` is as the client spells it."},
+		{"masked_remote_address", "A map, perhaps with `v4_prefix_mask_len` and `v6_prefix_mask_len` (else 32 and 128). The entry is masked_remote_address and the client's network, such as 192.0.2.0/24. Clients in IPv6 are networks of 64 bits already, so that no more bits than these are kept."},
+		{"header_value_match", "A map with `descriptor_value`, `headers`, and perhaps `descriptor_key` (else header_match) and `expect_match`. Headers are a list of conditions: `name` and one of `exact_match`, `prefix_match`, `suffix_match`, `contains_match`, `safe_regex_match: {regex: E}`, `range_match: {start: N, end: N}`, `present_match` and `string_match` with the same names, and perhaps `ignore_case`; with `invert_match: true` the opposite. A request has the entry if all conditions hold, or with `expect_match: false` if one does not. Without the header only conditions on its presence can hold, also with invert_match, unless `treat_missing_header_as_empty: true` is there. Several values of a header are joined by commas."},
 	}},
 }
 

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"net/netip"
 	"net/url"
 	"path"
 	"slices"
@@ -77,6 +78,10 @@ func value(a rules.Action, client httplimit.KeyFunc) httplimit.KeyFunc {
 		return header(a.Name)
 	case rules.QueryParameter:
 		return query(a.Name)
+	case rules.MaskedRemoteAddress:
+		return masked(client, a.Bits)
+	case rules.HeaderValueMatch:
+		return headerMatch(a)
 	default: // rules.Path
 		return plainPath()
 	}
@@ -98,22 +103,88 @@ func bounded(what string) func(v string) (string, error) {
 	}
 }
 
+// masked makes a network of the client's address. client may have made a network of it, too: then no more bits are kept than it has.
+func masked(client httplimit.KeyFunc, bits [2]int) httplimit.KeyFunc {
+	return func(r *http.Request) (string, error) {
+		text, err := client(r)
+		if err != nil {
+			return "", err
+		}
+		network, err := netip.ParsePrefix(text)
+		if err != nil {
+			a, err := netip.ParseAddr(text)
+			if err != nil {
+				return "", fmt.Errorf("%w: masked_remote_address of a client that is no address", httplimit.ErrBadKey)
+			}
+			network = netip.PrefixFrom(a.WithZone(""), a.BitLen())
+		}
+		most := bits[0]
+		if network.Addr().Is6() {
+			most = bits[1]
+		}
+		return netip.PrefixFrom(network.Addr(), min(most, network.Bits())).Masked().String(), nil
+	}
+}
+
+// headerMatch finds its value in requests whose headers fit.
+func headerMatch(a rules.Action) httplimit.KeyFunc {
+	none := fmt.Errorf("%w: the headers do not fit %s", httplimit.ErrNoKey, a.Value)
+	values := make([]func(r *http.Request) (string, bool), len(a.Headers))
+	for i := range a.Headers {
+		values[i] = allOf(a.Headers[i].Name)
+	}
+	return func(r *http.Request) (string, error) {
+		fits := true
+		for i := range a.Headers {
+			value, there := values[i](r)
+			fits = fits && a.Headers[i].Matches(value, there)
+		}
+		if fits == a.ExpectMismatch {
+			return "", none
+		}
+		return a.Value, nil
+	}
+}
+
+// allOf reads all values of a header, joined by commas, or a pseudo-header; there is false without one.
+func allOf(name string) func(r *http.Request) (value string, there bool) {
+	if one := pseudoHeader(name); one != nil {
+		return func(r *http.Request) (string, bool) {
+			value := one(r)
+			return value, value != ""
+		}
+	}
+	name = http.CanonicalHeaderKey(name)
+	return func(r *http.Request) (string, bool) {
+		values := r.Header[name]
+		return strings.Join(values, ","), len(values) > 0
+	}
+}
+
+// pseudoHeader returns what reads a pseudo-header of HTTP/2, or the header Host, which is one there; nil for other headers.
+func pseudoHeader(name string) func(r *http.Request) string {
+	switch strings.ToLower(name) {
+	case ":method":
+		return func(r *http.Request) string { return r.Method }
+	case ":path":
+		return func(r *http.Request) string {
+			if r.URL.Path == "" && r.URL.RawQuery == "" {
+				return "" // RequestURI would make it /
+			}
+			return r.URL.RequestURI()
+		}
+	case ":authority", "host":
+		return func(r *http.Request) string { return r.Host }
+	}
+	return nil
+}
+
 // header reads a header, or a pseudo-header of HTTP/2. A header that is there more than once is
 // ErrBadKey: the handler might use another one of them.
 func header(name string) httplimit.KeyFunc {
-	pseudo := bounded(name)
-	switch strings.ToLower(name) {
-	case ":method":
-		return func(r *http.Request) (string, error) { return pseudo(r.Method) }
-	case ":path":
-		return func(r *http.Request) (string, error) {
-			if r.URL.Path == "" && r.URL.RawQuery == "" {
-				return pseudo("") // RequestURI would make it /
-			}
-			return pseudo(r.URL.RequestURI())
-		}
-	case ":authority", "host":
-		return func(r *http.Request) (string, error) { return pseudo(r.Host) }
+	if read := pseudoHeader(name); read != nil {
+		one := bounded(name)
+		return func(r *http.Request) (string, error) { return one(read(r)) }
 	}
 	name = http.CanonicalHeaderKey(name)
 	twice := fmt.Errorf("%w: more than one header %s, want one", httplimit.ErrBadKey, name)

@@ -269,6 +269,46 @@ func TestValue(t *testing.T) {
 	}
 }
 
+// TestDescribe_Envoys: networks of clients, and values that are there if headers fit.
+func TestDescribe_Envoys(t *testing.T) {
+	set := load(t, `domain: d
+http:
+- actions: [{masked_remote_address: {v4_prefix_mask_len: 16, v6_prefix_mask_len: 48}}]
+- actions: [{masked_remote_address: {}}]
+- actions: [{header_value_match: {descriptor_value: a, headers: [{name: x-kind, exact_match: 'a,b'}, {name: ':method', exact_match: GET}, {name: host, suffix_match: .example}]}}]
+- actions: [{header_value_match: {descriptor_key: k, descriptor_value: no, expect_match: false, headers: [{name: x-kind, present_match: true}]}}]
+`)
+	client, err := httplimit.ByRemoteIP(httplimit.IPConfig{})
+	require.NoError(t, err)
+	d := NewDescriber(set.Actions("d"), client)
+	describe := func(peer, method, host string, kinds ...string) (out []string) {
+		r := httptest.NewRequest(method, "http://"+host+"/", nil)
+		r.RemoteAddr = peer
+		r.Header["X-Kind"] = kinds
+		if kinds == nil {
+			delete(r.Header, "X-Kind")
+		}
+		var req rules.Request
+		_, err := d.Describe(r, &req, nil)
+		require.NoError(t, err)
+		for _, one := range req.Descriptors {
+			for _, e := range one.Entries {
+				out = append(out, e.Key+"="+e.Value)
+			}
+		}
+		return out
+	}
+	const masked = "masked_remote_address="
+	require.Equal(t, []string{masked + "192.0.0.0/16", masked + "192.0.2.1/32", "k=no"}, describe("192.0.2.1:5", "GET", "h.example"))
+	require.Equal(t, []string{masked + "2001:db8:1::/48", masked + "2001:db8:1:2::/64", "header_match=a"}, describe("[2001:db8:1:2:3::4]:5", "GET", "h.example", "a", "b"))
+	require.Equal(t, []string{masked + "192.0.0.0/16", masked + "192.0.2.1/32"}, describe("192.0.2.1:5", "POST", "h.example", "a", "b"))
+	require.Equal(t, []string{masked + "192.0.0.0/16", masked + "192.0.2.1/32"}, describe("192.0.2.1:5", "GET", "h.test", "a", "b"))
+
+	d = NewDescriber(set.Actions("d"), func(*http.Request) (string, error) { return "ann", nil })
+	_, err = d.Describe(httptest.NewRequest("GET", "/", nil), new(rules.Request), nil)
+	require.ErrorIs(t, err, httplimit.ErrBadKey)
+}
+
 // deafStore does not answer.
 type deafStore struct{}
 
