@@ -11,6 +11,7 @@ import (
 	"runtime"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -98,6 +99,9 @@ func serve(stdout, stderr io.Writer, c *service.Config, log *slog.Logger) error 
 	hooks := service.Hooks{Stop: stop, Reload: hup}
 	if c.Log == "text" {
 		hooks.Ready = func(addresses map[string]net.Addr) { fmt.Fprintln(stdout, "serving", where(addresses)) }
+		hooks.Draining = func(d time.Duration) {
+			fmt.Fprintf(stdout, "draining for %v; another signal ends it sooner\n", d)
+		}
 	}
 	room := roomyHeap()
 	err := service.Run(c, log, hooks)
@@ -120,6 +124,9 @@ func where(addresses map[string]net.Addr) string {
 		if a := addresses[name]; a != nil {
 			out = append(out, name+" on "+a.String())
 		}
+	}
+	if a := addresses["debug"]; a != nil {
+		out = append(out, "live page http://"+a.String()+"/live")
 	}
 	return strings.Join(out, ", ")
 }

@@ -12,9 +12,11 @@ import (
 	"html/template"
 	"io"
 	"strings"
+
+	"github.com/sluice-go/sluice/cmd/internal/uplot"
 )
 
-//go:embed page.html page.css page.js uplot/uPlot.iife.min.js uplot/uPlot.min.css uplot/LICENSE
+//go:embed page.html page.css page.js
 var files embed.FS
 
 // A Page is a report. Its texts may hold what strangers have sent: they become text, and never markup.
@@ -81,7 +83,7 @@ func Write(w io.Writer, p Page) error {
 		},
 		// A comment must not end early, and the licence is to be in each copy.
 		"licence": func() template.HTML {
-			return template.HTML("<!-- uPlot, which draws the charts:\n" + strings.ReplaceAll(file("uplot/LICENSE"), "--", "- -") + "-->")
+			return template.HTML("<!-- uPlot, which draws the charts:\n" + strings.ReplaceAll(uplot.Licence, "--", "- -") + "-->")
 		},
 		"numeric": func(t *Table, column int) bool { return column > t.Left },
 	}).ParseFS(files, "page.html")
@@ -91,9 +93,9 @@ func Write(w io.Writer, p Page) error {
 	return t.Execute(w, p)
 }
 
-func css() string { return file("uplot/uPlot.min.css") + file("page.css") }
+func css() string { return uplot.CSS + file("page.css") }
 
-func js() string { return file("uplot/uPlot.iife.min.js") + file("page.js") }
+func js() string { return uplot.JS + file("page.js") }
 
 // hash is the source of a Content-Security-Policy for a text.
 func hash(text string) string {

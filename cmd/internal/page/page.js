@@ -26,7 +26,7 @@
       values: a.Time ? timeLabels : a.Log ? logLabels : (u, ticks) => ticks.map(label),
     });
     const lines = data.Series.map((s, i) => ({
-      label: s.Name, stroke: color("c" + i % 7), width: 2, dash: dashes[i % dashes.length],
+      label: s.Name, value: (u, v) => v == null ? "" : v.toLocaleString("en", { maximumSignificantDigits: 6 }), stroke: color("c" + i % 7), width: 2, dash: dashes[i % dashes.length],
       points: { show: data.Values.length <= 40 },
       paths: data.Steps ? uPlot.paths.stepped({ align: 1, extend: true }) : uPlot.paths.linear(),
     }));
@@ -37,7 +37,7 @@
       tzDate: seconds => uPlot.tzDate(new Date(seconds * 1e3), "Etc/UTC"),
       scales: { x: { time: data.X.Time, distr: data.X.Log ? 3 : 1, ...(data.Steps ? { range: (u, min, max) => [min, max + data.Steps] } : {}) }, y },
       axes: [axis(data.X, 2), axis(data.Y, 3)],
-      series: [{ label: data.X.Label, value: (u, v) => v == null ? "-" : data.X.Time ? clock(v) : String(+v.toPrecision(6)) }, ...lines],
+      series: [{ label: data.X.Label, value: (u, v) => v == null ? "" : data.X.Time ? clock(v) : String(+v.toPrecision(6)) }, ...lines],
     }, [data.Values, ...data.Series.map(s => s.Values)], chart);
   }
 

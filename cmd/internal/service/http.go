@@ -53,6 +53,7 @@ func (s *server) debug() http.Handler {
 	mux.HandleFunc("GET /live", s.live.page)
 	mux.HandleFunc("GET /live/{file}", s.live.page)
 	mux.HandleFunc("GET /live/events", s.live.events)
+	mux.HandleFunc("GET /live/history", s.live.past)
 	mux.HandleFunc("/debug/pprof/", pprof.Index)
 	// Not pprof.Cmdline: the command line may have a password of --redis.
 	mux.HandleFunc("/debug/pprof/profile", pprof.Profile)

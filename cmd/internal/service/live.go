@@ -9,11 +9,15 @@ import (
 	"hash/maphash"
 	"net/http"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"github.com/sluice-go/sluice"
+	"github.com/sluice-go/sluice/cmd/internal/uplot"
 	"github.com/sluice-go/sluice/internal/spacesaving"
+	"github.com/sluice-go/sluice/redistier"
 	"github.com/sluice-go/sluice/rules"
 )
 
@@ -34,8 +38,10 @@ const (
 // load of a pointer.
 type live struct {
 	*server
-	seed maphash.Seed // of the hashes of keys, other in each process
-	keys atomic.Pointer[spacesaving.Top]
+	seed    maphash.Seed // of the hashes of keys, other in each process
+	keys    atomic.Pointer[spacesaving.Top]
+	started time.Time
+	history history
 
 	mutex    sync.Mutex
 	watchers map[chan []byte]bool
@@ -43,7 +49,7 @@ type live struct {
 }
 
 func newLive(s *server) *live {
-	return &live{server: s, seed: maphash.MakeSeed(), watchers: map[chan []byte]bool{}}
+	return &live{server: s, seed: maphash.MakeSeed(), started: time.Now(), watchers: map[chan []byte]bool{}}
 }
 
 // denied counts the keys of a denied call, while somebody watches.
@@ -79,17 +85,26 @@ func (l *live) count(top *spacesaving.Top, domain string, d *rules.Descriptor, r
 
 // liveState is what a watcher is told at a time.
 type liveState struct {
-	Time  float64     `json:"time"` // Unix seconds of the system's clock
-	Rules []liveRule  `json:"rules"`
-	More  int         `json:"more"` // rules that are not shown
-	Keys  []liveKey   `json:"keys"`
-	Store []liveStore `json:"store"`
+	Time    float64     `json:"time"`    // Unix seconds of the system's clock
+	Started float64     `json:"started"` // likewise
+	Rules   []liveRule  `json:"rules"`
+	More    int         `json:"more"` // rules that are not shown
+	Keys    []liveKey   `json:"keys"`
+	Store   []liveStore `json:"store"`
+	Holds   liveHolds   `json:"holds"`
 }
 
 type liveRule struct {
 	Name     string `json:"name"`
+	Limit    string `json:"limit"`
 	Admitted uint64 `json:"admitted"` // hits, since the rule is there
 	Denied   uint64 `json:"denied"`
+}
+
+// liveHolds are the holds of this process.
+type liveHolds struct {
+	Open int    `json:"open"` // -1 if only the store knows
+	Made uint64 `json:"made"`
 }
 
 type liveKey struct {
@@ -100,37 +115,95 @@ type liveKey struct {
 
 type liveStore struct {
 	Name  string  `json:"name"`
-	Mode  string  `json:"mode"`
+	Mode  string  `json:"mode"`  // in plain words
+	Bad   bool    `json:"bad"`   // the store does not answer
 	Since float64 `json:"since"` // Unix seconds; 0 if it cannot change
 }
 
 func (l *live) state() []byte {
-	out := liveState{Time: float64(time.Now().UnixMicro()) / 1e6, Rules: []liveRule{}, Keys: []liveKey{}}
-	for _, x := range l.engine.Series() {
-		denied := x.Over - min(x.Over, x.Shadow)
-		out.Rules = append(out.Rules, liveRule{text(x.Path), x.Total - min(x.Total, denied), denied})
-	}
-	slices.SortStableFunc(out.Rules, func(a, b liveRule) int {
-		return cmp.Or(cmp.Compare(b.Denied, a.Denied), cmp.Compare(b.Admitted, a.Admitted))
-	})
-	if n := len(out.Rules); n > liveRules {
-		out.Rules, out.More = out.Rules[:liveRules], n-liveRules
+	out := liveState{Time: unix(time.Now()), Started: unix(l.started), Keys: []liveKey{}, Store: l.stores()}
+	all, _ := l.rules()
+	out.Rules = all[:min(liveRules, len(all))]
+	out.More = len(all) - len(out.Rules)
+	limits := l.limits()
+	for i := range out.Rules {
+		out.Rules[i].Limit = limits[out.Rules[i].Name]
 	}
 	if top := l.keys.Load(); top != nil {
 		out.Keys = l.topKeys(top)
 	}
-	for i, p := range l.store.parts() {
-		s := p.Status()
-		out.Store = append(out.Store, liveStore{[]string{"redis", "redis-per-second"}[i], s.Mode.String(), float64(s.Since.UnixMilli()) / 1e3})
-	}
-	if out.Store == nil {
-		out.Store = []liveStore{{Name: "memory", Mode: "of this process"}}
+	holds := l.engine.Holds()
+	out.Holds = liveHolds{holds.Open, holds.Held}
+	if l.store != nil {
+		out.Holds.Open = -1
 	}
 	data, err := json.Marshal(out)
 	if err != nil {
 		panic(err) // there is nothing in it that JSON cannot have
 	}
 	return append(append([]byte("data: "), data...), "\n\n"...)
+}
+
+func unix(t time.Time) float64 { return float64(t.UnixMicro()) / 1e6 }
+
+// rules returns what each rule has admitted and denied, those with the most denied hits first, and the sum.
+func (l *live) rules() (all []liveRule, sum liveRule) {
+	all = []liveRule{}
+	for _, x := range l.engine.Series() {
+		denied := x.Over - min(x.Over, x.Shadow)
+		r := liveRule{Name: text(x.Path), Admitted: x.Total - min(x.Total, denied), Denied: denied}
+		sum.Admitted, sum.Denied = sum.Admitted+r.Admitted, sum.Denied+r.Denied
+		all = append(all, r)
+	}
+	slices.SortStableFunc(all, func(a, b liveRule) int {
+		return cmp.Or(cmp.Compare(b.Denied, a.Denied), cmp.Compare(b.Admitted, a.Admitted))
+	})
+	return all, sum
+}
+
+// limits are the limits of rules by their names, in plain words.
+func (l *live) limits() map[string]string {
+	set, _ := l.engine.Set()
+	out := map[string]string{}
+	for _, r := range set.Rules() {
+		limit := fmt.Sprintf("%d per %s", r.Requests(), strings.ToLower(r.Unit().String()))
+		switch {
+		case r.Unlimited():
+			limit = "unlimited, and not counted"
+		case r.Algorithm() == sluice.InFlight:
+			limit = fmt.Sprintf("%d at once", r.Requests())
+		case r.Unit() == rules.UnknownUnit:
+			limit = fmt.Sprintf("%d per %v", r.Requests(), r.Period())
+		}
+		if r.Shadow() {
+			limit += ", in shadow mode"
+		}
+		out[text(r.Path())] = limit
+	}
+	return out
+}
+
+// stores says where counts are, and what that means now.
+func (l *live) stores() (out []liveStore) {
+	for i, p := range l.store.parts() {
+		s := p.Status()
+		one := liveStore{Name: []string{"redis", "redis-per-second"}[i], Since: float64(s.Since.UnixMilli()) / 1e3}
+		switch one.Bad = s.Mode == redistier.ModeDegraded; {
+		case !one.Bad:
+			one.Mode = "answers: all replicas count together"
+		case l.config.Store.OnFailure == failures[redistier.Open]:
+			one.Mode = "does not answer: what this process is asked is admitted"
+		case l.config.Store.OnFailure == failures[redistier.Closed]:
+			one.Mode = "does not answer: calls get an error"
+		default:
+			one.Mode = "does not answer: this process enforces its share of each limit"
+		}
+		out = append(out, one)
+	}
+	if out == nil {
+		out = []liveStore{{Name: "memory", Mode: "this process counts, for itself"}}
+	}
+	return out
 }
 
 func (l *live) topKeys(top *spacesaving.Top) []liveKey {
@@ -246,13 +319,21 @@ func (l *live) page(w http.ResponseWriter, r *http.Request) {
 	if name == "" {
 		name = "live.html"
 	}
-	data, err := liveFiles.ReadFile("live/" + name)
+	data, err := []byte(nil), error(nil)
+	switch name {
+	case "uplot.js":
+		data = []byte("/*\n" + uplot.Licence + "*/\n" + uplot.JS)
+	case "uplot.css":
+		data = []byte(uplot.CSS)
+	default:
+		data, err = liveFiles.ReadFile("live/" + name)
+	}
 	if err != nil {
 		http.NotFound(w, r)
 		return
 	}
 	h := w.Header()
-	h.Set("Content-Security-Policy", "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'")
+	h.Set("Content-Security-Policy", "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'")
 	h.Set("X-Content-Type-Options", "nosniff")
 	h.Set("Referrer-Policy", "no-referrer")
 	h.Set("Cache-Control", "no-store")

@@ -54,7 +54,7 @@ func TestLive_States(t *testing.T) {
 		assert.Equal(t, "text/event-stream", resp.Header.Get("Content-Type"))
 		in := bufio.NewReader(resp.Body)
 		first := nextState(t, in)
-		assert.Equal(t, []liveStore{{"memory", "of this process", 0}}, first.Store)
+		assert.Equal(t, []liveStore{{Name: "memory", Mode: "this process counts, for itself"}}, first.Store)
 		assert.Empty(t, first.Keys)
 		for range 5 {
 			ask(t, conn, one("two", "se cret"))
@@ -64,7 +64,7 @@ func TestLive_States(t *testing.T) {
 		for len(s.Keys) == 0 || s.Keys[0].Denied < 4 {
 			s = nextState(t, in)
 		}
-		assert.Equal(t, liveRule{"d.two", 2, 4}, s.Rules[0])
+		assert.Equal(t, liveRule{"d.two", "2 per minute", 2, 4}, s.Rules[0])
 		require.Len(t, s.Keys, 1)
 		assert.Equal(t, "d.two", s.Keys[0].Rule)
 		if len(args) > 0 {
@@ -129,12 +129,14 @@ func requireBounds(t *testing.T, l *live) {
 // TestLive_HTTP: the page and its files, who is refused, and that a service ends with watchers.
 func TestLive_HTTP(t *testing.T) {
 	r := start(t, "--rules", rulesFile(t, someRules))
-	for path, kind := range map[string]string{"/live": "text/html", "/live/live.js": "text/javascript", "/live/live.css": "text/css"} {
+	for path, kind := range map[string]string{"/live": "text/html", "/live/live.js": "text/javascript", "/live/live.css": "text/css", "/live/uplot.js": "text/javascript", "/live/uplot.css": "text/css", "/live/history": "application/json"} {
 		resp, err := client.Get("http://" + r.addresses["debug"].String() + path)
 		require.NoError(t, err)
 		assert.Equal(t, 200, resp.StatusCode, path)
 		assert.True(t, strings.HasPrefix(resp.Header.Get("Content-Type"), kind), path)
-		assert.Contains(t, resp.Header.Get("Content-Security-Policy"), "default-src 'none'; script-src 'self'")
+		if kind != "application/json" {
+			assert.Contains(t, resp.Header.Get("Content-Security-Policy"), "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:")
+		}
 		require.NoError(t, resp.Body.Close())
 	}
 	for _, path := range []string{"/live/live.go", "/live/..%2flive.go", "/live/"} {

@@ -67,6 +67,8 @@ type Hooks struct {
 	// Ready is called with the addresses, by the names of their flags, once the service answers. It is healthy then, unless
 	// there are no rules, or the store has not answered, and it waits for these.
 	Ready func(map[string]net.Addr)
+	// Draining is called when the drain begins, with the time that it takes unless a further value of Stop ends it.
+	Draining func(time.Duration)
 }
 
 // Run serves until it is told to stop, then drains and stops. c must have passed Check.
@@ -102,11 +104,15 @@ func Run(c *Config, log *slog.Logger, h Hooks) error {
 		background.Go(func() { every(c.StateEvery, work, s.saveAgain) })
 	}
 	background.Go(func() { every(noticeEvery, work, s.notice) })
+	background.Go(func() { every(historyEvery, work, s.live.record) })
 	if s.store != nil {
 		background.Go(func() { s.contactLater(work) })
 	}
 	select {
 	case <-h.Stop:
+		if h.Draining != nil {
+			h.Draining(c.Drain)
+		}
 		err = s.drain(h.Stop)
 	case err = <-s.failed:
 	}
