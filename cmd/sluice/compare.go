@@ -31,8 +31,9 @@ requests' own time: those of a --pattern, or of an access log.
 	return text + `
 The report has what each admits, of the requests and of what the rate comes to
 in the time of each key; the most that a key was admitted in any span of a tenth
-of the period, of one, and of ten, beside what the algorithm promises
-(Limiter.WorstCase); and the memory of a limiter, measured with many keys.
+of the period, of one, and of ten, beside what the algorithm promises; and the
+memory of a limiter, measured with many keys. A span is without its end, so what
+is promised for a minute is Limiter.WorstCase of a minute less 1 ns.
 
 ` + inputHelp
 }

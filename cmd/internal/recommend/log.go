@@ -26,7 +26,7 @@ type Log struct {
 type TooManyClients int
 
 func (e TooManyClients) Error() string {
-	return fmt.Sprintf("the log has more than %d clients: want --max-clients above that, at about 700 bytes of memory a client, or a shorter --ipv6-prefix",
+	return fmt.Sprintf("the log has more than %d clients: want --max-clients above that, at about 650 bytes of memory a client, or a shorter --ipv6-prefix",
 		int(e))
 }
 
