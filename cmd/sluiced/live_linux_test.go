@@ -150,9 +150,9 @@ func checkLive(t *testing.T, scheme, text string) {
 	assert.True(t, got.Focused, "the button can be reached, and shows it")
 	assert.Contains(t, got.DOM, `aria-pressed="true"`)
 	assert.Contains(t, got.DOM, `role="status">paused</span>`)
-	assert.Contains(t, got.DOM, "memory: of this process")
+	assert.Contains(t, got.DOM, "memory: this process counts, for itself")
 	assert.NotContains(t, got.DOM, "<img")
-	assert.Regexp(t, `<th scope="row">api\.remote_address</th><td class="n">[0-9.,]+</td><td class="n some">[0-9.,]+</td><td class="n">5</td><td class="n">[0-9,]+</td>`, got.DOM)
+	assert.Regexp(t, `<th scope="row"><button type="button" class="rule" aria-pressed="false">api\.remote_address</button></th><td>5 per hour</td><td class="n">[0-9.,]+</td><td class="n some">[0-9.,]+</td><td class="n">5</td><td class="n">[0-9,]+</td>`, got.DOM)
 	if scheme == "dark" {
 		assert.Contains(t, html.UnescapeString(got.DOM), `"remote_address"="<img src=x onerror=alert(1)>"`)
 	} else {

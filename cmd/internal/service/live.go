@@ -190,13 +190,13 @@ func (l *live) stores() (out []liveStore) {
 		one := liveStore{Name: []string{"redis", "redis-per-second"}[i], Since: float64(s.Since.UnixMilli()) / 1e3}
 		switch one.Bad = s.Mode == redistier.ModeDegraded; {
 		case !one.Bad:
-			one.Mode = "answers: all replicas count together"
+			one.Mode = "all replicas count together"
 		case l.config.Store.OnFailure == failures[redistier.Open]:
-			one.Mode = "does not answer: what this process is asked is admitted"
+			one.Mode = "it does not answer, and this process admits what it is asked"
 		case l.config.Store.OnFailure == failures[redistier.Closed]:
-			one.Mode = "does not answer: calls get an error"
+			one.Mode = "it does not answer, and calls get an error"
 		default:
-			one.Mode = "does not answer: this process enforces its share of each limit"
+			one.Mode = "it does not answer, and this process enforces its share of each limit"
 		}
 		out = append(out, one)
 	}

@@ -26,7 +26,7 @@
 
   const upText = seconds => {
     const minutes = Math.floor(seconds / 60), hours = Math.floor(minutes / 60), days = Math.floor(hours / 24);
-    return "up " + (days ? days + " d " + hours % 24 + " h" : hours ? hours + " h " + minutes % 60 + " min" : minutes ? minutes + " min" : Math.floor(seconds) + " s");
+    return "\u00b7 up " + (days ? days + " d " + hours % 24 + " h" : hours ? hours + " h " + minutes % 60 + " min" : minutes ? minutes + " min" : Math.floor(seconds) + " s");
   };
 
   // ruleName is a button that shows the rule in the chart. The rows are made anew each second, so focus is put back by name.
@@ -63,7 +63,7 @@
     at("holds").hidden = state.holds.made === 0;
     at("keys").replaceChildren(...state.keys.map(k => row(cell("th", k.key), cell("td", k.rule), cell("td", count(k.denied), "n"))));
     at("store").replaceChildren(...state.store.map(s =>
-      cell("li", s.name + " " + s.mode + (s.since ? ", since " + utc(s.since) + " UTC" : ""), ...(s.bad ? ["some"] : []))));
+      cell("li", s.name + ": " + s.mode + (s.since ? ", since " + utc(s.since) + " UTC" : ""), ...(s.bad ? ["some"] : []))));
     if (state.time - drawn >= span) { drawn = state.time; past(); }
     document.documentElement.dataset.states = Number(document.documentElement.dataset.states || 0) + 1;
   }
@@ -135,7 +135,7 @@
   at("pause").addEventListener("click", () => {
     const pause = source !== null;
     at("pause").setAttribute("aria-pressed", String(pause));
-    if (pause) { source.close(); source = null; stale(true); say("paused at " + lastAnswer + " UTC"); } else { say("connecting"); watch(); }
+    if (pause) { source.close(); source = null; say("paused"); } else { say("connecting"); watch(); }
   });
   watch();
 })();
