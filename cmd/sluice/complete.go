@@ -3,6 +3,7 @@ package main
 import (
 	"github.com/spf13/cobra"
 
+	"github.com/sluice-go/sluice/cmd/internal/cli"
 	"github.com/sluice-go/sluice/cmd/internal/compare"
 	"github.com/sluice-go/sluice/cmd/internal/recommend"
 	"github.com/sluice-go/sluice/cmd/internal/replay"
@@ -29,16 +30,12 @@ func completeFlags(root *cobra.Command) {
 		"compare":   {"algorithm": algorithms, "output": outputs, "pattern": patterns},
 	} {
 		cmd, _, err := root.Find([]string{command})
-		for flag, values := range flags {
-			if err == nil {
-				err = cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp))
-			}
-		}
-		if err == nil && cmd.Flags().Lookup("key") != nil {
-			err = cmd.RegisterFlagCompletionFunc("key", completeKey)
-		}
 		if err != nil {
-			panic(err) // there is no such command, or no such flag
+			panic(err) // there is no such command
+		}
+		cli.Complete(cmd, flags)
+		if cmd.Flags().Lookup("key") != nil {
+			_ = cmd.RegisterFlagCompletionFunc("key", completeKey) // fails for a flag only that there is not
 		}
 	}
 }

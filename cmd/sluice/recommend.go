@@ -16,6 +16,7 @@ import (
 	"github.com/sluice-go/sluice"
 	"github.com/sluice-go/sluice/cmd/internal/accesslog"
 	"github.com/sluice-go/sluice/cmd/internal/cli"
+	"github.com/sluice-go/sluice/cmd/internal/message"
 	"github.com/sluice-go/sluice/cmd/internal/recommend"
 	"github.com/sluice-go/sluice/cmd/internal/replay"
 	"github.com/sluice-go/sluice/cmd/internal/report"
@@ -109,8 +110,7 @@ func targetNames() string {
 	for _, t := range recommend.Targets {
 		names = append(names, t.Name)
 	}
-	last := len(names) - 1
-	return strings.Join(names[:last], ", ") + " or " + names[last]
+	return message.Or(names)
 }
 
 // writer returns what writes the report.

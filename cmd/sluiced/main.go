@@ -39,7 +39,7 @@ The tool that tries limits out on logs is sluice.`,
 		Example: `  sluiced serve --rules rules/
   sluiced ask -d api client=ann
   sluiced check --store-keys sluice rules/`,
-		Commands: []*cobra.Command{newServe(), newAsk(), cli.NewCheck("sluiced", &cli.Store{Keys: service.CheckKeys, Check: service.CheckStored})},
+		Commands: []*cobra.Command{newServe(), newAsk(), cli.NewCheck("sluiced", &cli.Store{Keys: service.Words["store-keys"], Check: service.CheckStored})},
 
 		Sibling: "sluice", SiblingCommands: []string{"replay", "recommend", "compare"},
 	}

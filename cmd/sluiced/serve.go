@@ -63,6 +63,7 @@ makes it read the rules again.`,
 		},
 	}
 	c.Flags(cmd.Flags())
+	cli.Complete(cmd, service.Words)
 	return cmd
 }
 

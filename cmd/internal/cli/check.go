@@ -13,7 +13,7 @@ import (
 
 // A Store is how a store of the service keeps rules, for NewCheck.
 type Store struct {
-	Keys  func(names string) error                 // refuses names of keys that there are not
+	Keys  []string                                 // names of keys that there are
 	Check func(set *rules.Set, names string) error // refuses rules that the store does not keep
 }
 
@@ -49,7 +49,7 @@ if the command line is wrong. Files with warnings load all the same.`,
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if c.names != "" {
-				if err := store.Keys(c.names); err != nil {
+				if err := WantWord("store-keys", c.names, store.Keys); err != nil {
 					return err
 				}
 			}
@@ -59,6 +59,7 @@ if the command line is wrong. Files with warnings load all the same.`,
 	cmd.Flags().BoolVar(&c.options.MergeDomains, "merge", false, "let several files name the same domain")
 	if store != nil {
 		cmd.Flags().StringVar(&c.names, "store-keys", "", "check for a store, too, as serve has it: sluice, or\nupstream; empty for counts in memory")
+		Complete(cmd, map[string][]string{"store-keys": store.Keys})
 	}
 	return cmd
 }

@@ -98,8 +98,7 @@ func (p *Program) wantCommand(cmd *cobra.Command, args []string) error {
 	if near := nearest(args[0], names); near != "" {
 		return fmt.Errorf("unknown command %q: did you mean %s?", args[0], near)
 	}
-	last := len(names) - 1
-	return fmt.Errorf("unknown command %q: want %s or %s", args[0], strings.Join(names[:last], ", "), names[last])
+	return fmt.Errorf("unknown command %q: want %s", args[0], message.Or(names))
 }
 
 // Run executes a command line and returns the exit code. An error is one line on stderr. stopped is the error of a command that a signal has
@@ -185,20 +184,11 @@ func flagError(cmd *cobra.Command, err error) error {
 	return fmt.Errorf("%w; see %s --help", err, cmd.CommandPath())
 }
 
-// usageTemplate is cobra's for 80 columns, and does not say that a command which has
+// usageTemplate is cobra's with flags in groups and 80 columns, and does not say that a command which has
 // commands can be run without: then it prints help.
 func usageTemplate(cmd *cobra.Command) string {
 	return strings.NewReplacer(
-		".FlagUsages", ".FlagUsagesWrapped 80",
+		"Flags:\n{{.LocalFlags.FlagUsages | trimTrailingWhitespaces}}", "{{flagHelp .LocalFlags}}",
 		"{{if .Runnable}}", "{{if and .Runnable (not .HasAvailableSubCommands)}}",
 	).Replace(cmd.UsageTemplate())
-}
-
-// Complete tells shells what flags take: values, by the name of the flag.
-func Complete(cmd *cobra.Command, flags map[string][]string) {
-	for flag, values := range flags {
-		if err := cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp)); err != nil {
-			panic(err) // there is no such flag
-		}
-	}
 }

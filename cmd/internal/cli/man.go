@@ -69,9 +69,14 @@ func manPage(c *cobra.Command, date string) string {
 	fmt.Fprintf(&b, ".TH %s 1 \"%s\" \"sluice\" \"Sluice Manual\"\n.SH NAME\n%s \\- %s\n", roff(strings.ToUpper(name)), date, roff(name), roff(c.Short))
 	fmt.Fprintf(&b, ".SH SYNOPSIS\n.B %s\n.SH DESCRIPTION\n", roff(c.UseLine()))
 	manText(&b, c.Long)
-	if flags := strings.TrimRight(c.Flags().FlagUsagesWrapped(76), "\n"); flags != "" {
-		b.WriteString(".SH OPTIONS\n")
-		manLines(&b, flags)
+	for i, g := range groupsOf(c.Flags(), 76) {
+		if i == 0 {
+			b.WriteString(".SH OPTIONS\n")
+		}
+		if g.title != "Flags" {
+			fmt.Fprintf(&b, ".SS %s\n", roff(g.title))
+		}
+		manLines(&b, strings.TrimRight(g.help, "\n"))
 	}
 	if c.Example != "" {
 		b.WriteString(".SH EXAMPLES\n")

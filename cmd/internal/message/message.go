@@ -32,6 +32,12 @@ func Count[N int | int64](n N, noun string) string {
 	return fmt.Sprintf("%d %s", n, noun)
 }
 
+// Or lists two words or more of which one is wanted.
+func Or(words []string) string {
+	last := len(words) - 1
+	return strings.Join(words[:last], ", ") + " or " + words[last]
+}
+
 // NoRules is the error for paths without a file of rules.
 func NoRules(paths []string) error {
 	return fmt.Errorf("no file of rules in %q: want names that end in .yaml or .yml", paths)

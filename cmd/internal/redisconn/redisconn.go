@@ -27,6 +27,9 @@ const (
 	Sentinel = "sentinel"
 )
 
+// Types are the types.
+var Types = []string{Single, Cluster, Sentinel}
+
 // Config says where the servers are, and how to reach them. The zero value reaches none.
 type Config struct {
 	// URLs are redis://, rediss:// or unix:// URLs, or, as REDIS_URL has them, addresses without a scheme: of a server, or of
@@ -177,7 +180,7 @@ func (c *Config) parse() (kind string, list []address, err error) {
 		kind = Single
 	}
 	switch {
-	case !slices.Contains([]string{Single, Cluster, Sentinel}, kind):
+	case !slices.Contains(Types, kind):
 		return "", nil, fmt.Errorf("the type %q; want single, cluster or sentinel", c.Type)
 	case kind == Sentinel && (len(list) == 0 || list[0].master == ""):
 		return "", nil, errors.New("a Sentinel without the name of a master; want NAME,HOST:PORT,HOST:PORT or redis://HOST:PORT?master_name=NAME")

@@ -13,6 +13,8 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"github.com/sluice-go/sluice/cmd/internal/cli"
+	"github.com/sluice-go/sluice/cmd/internal/redisconn"
 	"github.com/sluice-go/sluice/cmd/internal/xds"
 )
 
@@ -75,59 +77,48 @@ const (
 	upstreamNames = "upstream"
 )
 
-// Flags defines the flags of c, with their defaults.
+// Words are what flags take that take a word.
+var Words = map[string][]string{
+	"log":              {"text", "json"},
+	"log-level":        {"debug", "info", "warn", "error"},
+	"metrics-names":    {ownNames, upstreamNames},
+	"redis-type":       redisconn.Types,
+	"store-keys":       {ownNames, upstreamNames},
+	"on-store-failure": failures,
+}
+
+// Flags defines the flags of c, with their defaults, in the groups in which help lists them.
 func (c *Config) Flags(f *pflag.FlagSet) {
+	cli.Group(f, "Rules", c.ruleFlags)
+	cli.Group(f, "Rules from a management server", c.xdsFlags)
+	cli.Group(f, "Ports and connections", c.portFlags)
+	cli.Group(f, "Answers", c.answerFlags)
+	cli.Group(f, "Proxies that ask /check", c.checkFlags)
+	cli.Group(f, "Counts in memory", c.memoryFlags)
+	cli.Group(f, "Counts in Redis", c.Store.storeFlags)
+	cli.Group(f, "Sizes of requests", c.sizeFlags)
+	cli.Group(f, "Metrics, log and end", c.watchFlags)
+}
+
+// ruleFlags defines the flags about files of rules.
+func (c *Config) ruleFlags(f *pflag.FlagSet) {
 	f.StringSliceVar(&c.Rules, "rules", nil, "files of rules, or directories of them")
 	f.BoolVar(&c.Merge, "merge", false, "let several files name the same domain")
 	f.BoolVar(&c.Strict, "strict", false, "refuse rules with warnings")
 	f.BoolVar(&c.StartWithoutRules, "start-without-rules", false, "start although the rules are bad, or there are none")
 	f.BoolVar(&c.HealthyWithRules, "healthy-with-rules", false, "be unhealthy until there is a domain")
-	c.xdsFlags(f)
-	c.Store.storeFlags(f)
-	c.portFlags(f)
-	f.BoolVar(&c.Shadow, "shadow", false, "count as ever, and answer OK")
-	f.BoolVar(&c.Quota, "quota", false, "deny only if all descriptors are over their limits")
-	f.BoolVar(&c.StopWhenOver, "stop-when-over", false, "if a descriptor is over its limit, count no other one")
-	f.IntVar(&c.MaxKeys, "max-keys", 1<<20, "tracked keys, for each unit")
-	f.IntVar(&c.MaxHolds, "max-holds", 100_000, "limits that holds in memory have, and extensions of them")
-	f.DurationVar(&c.MaxHoldTTL, "max-hold-ttl", time.Hour, "how long a hold may last that nobody settles")
-	f.BoolVar(&c.Headers, "headers", false, "answer with headers for the client")
-	f.StringVar(&c.LimitHeader, "limit-header", "RateLimit-Limit", "name of the header with the limit")
-	f.StringVar(&c.RemainingHeader, "remaining-header", "RateLimit-Remaining", "name of the header with what remains")
-	f.StringVar(&c.ResetHeader, "reset-header", "RateLimit-Reset", "name of the header with the seconds to the end of\nthe window")
-	f.StringVar(&c.RuleHeader, "rule-header", "", "name of a header with the rule that denied a call;\nempty for none")
-	f.BoolVar(&c.DynamicMetadata, "dynamic-metadata", false, "answer with dynamic metadata")
-	f.BoolVar(&c.HeadersDraft11, "headers-draft11", false, "answer /check with RateLimit and RateLimit-Policy, as\nthe IETF has them in draft 11")
-	f.StringSliceVar(&c.TrustedProxies, "trusted-proxies", []string{"127.0.0.0/8", "::1/128"}, "addresses of proxies that /check believes what they say\nof a request")
-	f.StringVar(&c.ClientHeader, "client-header", "X-Forwarded-For", "header in which they say who the client is")
-	f.BoolVar(&c.FailOpen, "fail-open", false, "let /check admit what it cannot decide")
-	f.IntVar(&c.MaxMessage, "max-message", 64<<10, "bytes of text in a request")
-	f.IntVar(&c.MaxDescriptors, "max-descriptors", 256, "descriptors in a request")
-	f.IntVar(&c.MaxEntries, "max-entries", 64, "entries in a descriptor")
-	f.IntVar(&c.MaxValue, "max-value", 64<<10, "bytes of a key or a value")
-	f.StringVar(&c.State, "state", "", "file that keeps the counts over a restart")
-	f.DurationVar(&c.StateEvery, "state-every", 0, "how often to write it; 0 for the end only")
-	f.DurationVar(&c.Drain, "drain", 5*time.Second, "how long to answer calls, unhealthy, before the end")
-	f.StringVar(&c.MetricsPath, "metrics-path", "/metrics", "path of the metrics")
-	f.StringVar(&c.MetricsNames, "metrics-names", ownNames, "sluice, or upstream for those of envoyproxy/ratelimit")
-	f.IntVar(&c.MaxSeries, "metrics-max-series", 2000, "series with values of requests; 0 for none")
-	f.Float32Var(&c.NearRatio, "near-ratio", 0.8, "share of a limit from which on hits are near it")
-	f.StringVar(&c.Log, "log", "text", "form of the log, text or json")
-	f.StringVar(&c.LogLevel, "log-level", "warn", "debug, info, warn or error")
-	f.BoolVar(&c.ManualClock, "manual-clock", false, "move the clock by POST /clock only")
-	_ = f.MarkHidden("manual-clock")
 }
 
 // xdsFlags defines the flags about the management server.
 func (c *Config) xdsFlags(f *pflag.FlagSet) {
-	f.StringVar(&c.XDS, "xds", "", "address of a management server that sends rules over\nxDS, in place of --rules")
+	f.StringVar(&c.XDS, "xds", "", "address of a management server that sends rules over xDS, in place of --rules")
 	f.StringVar(&c.XDSNode, "xds-node", "default", "node id by which it knows this service")
 	f.BoolVar(&c.XDSTLS.On, "xds-tls", false, "speak TLS with it")
-	f.StringVar(&c.XDSTLS.CA, "xds-ca", "", "certificates that must have signed its own; empty for\nthose of the system")
-	f.StringVar(&c.XDSTLS.Name, "xds-san", "", "name that its certificate must have; empty for that of\nthe address")
+	f.StringVar(&c.XDSTLS.CA, "xds-ca", "", "certificates that must have signed its own; empty for those of the system")
+	f.StringVar(&c.XDSTLS.Name, "xds-san", "", "name that its certificate must have; empty for that of the address")
 	f.StringVar(&c.XDSTLS.Cert, "xds-cert", "", "certificate of this service, as its client")
 	f.StringVar(&c.XDSTLS.Key, "xds-key", "", "key of the certificate")
-	f.DurationVar(&c.XDSRetry, "xds-retry", time.Second, "how long to wait for the next connection, give or take\na half; twice as long each time")
+	f.DurationVar(&c.XDSRetry, "xds-retry", time.Second, "how long to wait for the next connection, give or take a half; twice as long each time")
 	f.DurationVar(&c.XDSRetryMax, "xds-retry-max", time.Minute, "and at most")
 }
 
@@ -136,20 +127,71 @@ func (c *Config) portFlags(f *pflag.FlagSet) {
 	f.StringVar(&c.GRPC, "grpc", ":8081", "address of the gRPC service")
 	f.StringVar(&c.UDS, "uds", "", "path of a unix socket for gRPC, in place of --grpc")
 	f.StringVar(&c.UDSMode, "uds-mode", "0660", "who may connect to it, as chmod has it")
-	f.StringVar(&c.HTTP, "http", ":8080", "address of /check, /json, /hold and /healthcheck; empty\nfor none")
-	f.StringVar(&c.Debug, "debug", "127.0.0.1:6070", "address of /rlconfig, /stats, /live and /debug/pprof;\nempty for none")
+	f.StringVar(&c.HTTP, "http", ":8080", "address of /check, /json, /hold and /healthcheck; empty for none")
+	f.StringVar(&c.Debug, "debug", "127.0.0.1:6070", "address of /rlconfig, /stats, /live and /debug/pprof; empty for none")
 	f.StringSliceVar(&c.DebugHosts, "debug-hosts", nil, "names of that port, besides localhost and its address")
-	f.BoolVar(&c.HTTPTLS, "http-tls", false, "serve TLS on --http, with the certificate of gRPC and\nfor the clients of --client-ca; /healthcheck for all")
-	f.BoolVar(&c.HTTPPlain, "http-plain", false, "answer all on --http without TLS, in spite of\n--client-ca; else only this machine")
-	f.BoolVar(&c.LiveKeys, "live-keys", false, "show the most denied keys on /live as they are, and not\nas hashes")
+	f.BoolVar(&c.HTTPTLS, "http-tls", false, "serve TLS on --http, with the certificate of gRPC and for the clients of --client-ca; /healthcheck for all")
+	f.BoolVar(&c.HTTPPlain, "http-plain", false, "answer all on --http without TLS, in spite of --client-ca; else only this machine")
+	f.BoolVar(&c.LiveKeys, "live-keys", false, "show the most denied keys on /live as they are, and not as hashes")
 	f.StringVar(&c.Metrics, "metrics", ":9090", "address of the metrics; empty for none")
-	f.StringVar(&c.TLSCert, "tls-cert", "", "certificate of the gRPC service; read again when it\nchanges")
+	f.StringVar(&c.TLSCert, "tls-cert", "", "certificate of the gRPC service; read again when it changes")
 	f.StringVar(&c.TLSKey, "tls-key", "", "key of the certificate")
 	f.StringVar(&c.ClientCA, "client-ca", "", "certificates that must have signed those of clients")
 	f.StringVar(&c.ClientSAN, "client-san", "", "name that a client's certificate must have")
 	f.DurationVar(&c.MaxConnectionAge, "max-connection-age", 24*time.Hour, "how long a gRPC connection may live")
 	f.DurationVar(&c.ConnectionEnd, "max-connection-age-grace", time.Hour, "and how long its last calls may take")
 	f.BoolVar(&c.Reflection, "reflection", false, "serve gRPC reflection")
+}
+
+// answerFlags defines the flags about answers.
+func (c *Config) answerFlags(f *pflag.FlagSet) {
+	f.BoolVar(&c.Shadow, "shadow", false, "count as ever, and answer OK")
+	f.BoolVar(&c.Quota, "quota", false, "deny only if all descriptors are over their limits")
+	f.BoolVar(&c.StopWhenOver, "stop-when-over", false, "if a descriptor is over its limit, count no other one")
+	f.BoolVar(&c.Headers, "headers", false, "answer with headers for the client")
+	f.StringVar(&c.LimitHeader, "limit-header", "RateLimit-Limit", "name of the header with the limit")
+	f.StringVar(&c.RemainingHeader, "remaining-header", "RateLimit-Remaining", "name of the header with what remains")
+	f.StringVar(&c.ResetHeader, "reset-header", "RateLimit-Reset", "name of the header with the seconds to the end of the window")
+	f.StringVar(&c.RuleHeader, "rule-header", "", "name of a header with the rule that denied a call; empty for none")
+	f.BoolVar(&c.DynamicMetadata, "dynamic-metadata", false, "answer with dynamic metadata")
+}
+
+// checkFlags defines the flags about /check.
+func (c *Config) checkFlags(f *pflag.FlagSet) {
+	f.StringSliceVar(&c.TrustedProxies, "trusted-proxies", []string{"127.0.0.0/8", "::1/128"}, "addresses of proxies that /check believes what they say of a request")
+	f.StringVar(&c.ClientHeader, "client-header", "X-Forwarded-For", "header in which they say who the client is")
+	f.BoolVar(&c.FailOpen, "fail-open", false, "let /check admit what it cannot decide")
+	f.BoolVar(&c.HeadersDraft11, "headers-draft11", false, "answer /check with RateLimit and RateLimit-Policy, as the IETF has them in draft 11")
+}
+
+// memoryFlags defines the flags about counts in memory.
+func (c *Config) memoryFlags(f *pflag.FlagSet) {
+	f.IntVar(&c.MaxKeys, "max-keys", 1<<20, "tracked keys, for each unit")
+	f.IntVar(&c.MaxHolds, "max-holds", 100_000, "limits that holds in memory have, and extensions of them")
+	f.DurationVar(&c.MaxHoldTTL, "max-hold-ttl", time.Hour, "how long a hold may last that nobody settles")
+	f.StringVar(&c.State, "state", "", "file that keeps the counts over a restart")
+	f.DurationVar(&c.StateEvery, "state-every", 0, "how often to write it; 0 for the end only")
+	f.BoolVar(&c.ManualClock, "manual-clock", false, "move the clock by POST /clock only")
+	_ = f.MarkHidden("manual-clock")
+}
+
+// sizeFlags defines the flags about the sizes of requests.
+func (c *Config) sizeFlags(f *pflag.FlagSet) {
+	f.IntVar(&c.MaxMessage, "max-message", 64<<10, "bytes of text in a request")
+	f.IntVar(&c.MaxDescriptors, "max-descriptors", 256, "descriptors in a request")
+	f.IntVar(&c.MaxEntries, "max-entries", 64, "entries in a descriptor")
+	f.IntVar(&c.MaxValue, "max-value", 64<<10, "bytes of a key or a value")
+}
+
+// watchFlags defines the flags about metrics, the log and the end.
+func (c *Config) watchFlags(f *pflag.FlagSet) {
+	f.StringVar(&c.MetricsPath, "metrics-path", "/metrics", "path of the metrics")
+	f.StringVar(&c.MetricsNames, "metrics-names", ownNames, "sluice, or upstream for those of envoyproxy/ratelimit")
+	f.IntVar(&c.MaxSeries, "metrics-max-series", 2000, "series with values of requests; 0 for none")
+	f.Float32Var(&c.NearRatio, "near-ratio", 0.8, "share of a limit from which on hits are near it")
+	f.StringVar(&c.Log, "log", "text", "form of the log, text or json")
+	f.StringVar(&c.LogLevel, "log-level", "warn", "debug, info, warn or error")
+	f.DurationVar(&c.Drain, "drain", 5*time.Second, "how long to answer calls, unhealthy, before the end")
 }
 
 // Check refuses invalid settings, and reports the first one.
@@ -163,17 +205,16 @@ func (c *Config) Check() error {
 }
 
 func (c *Config) checkChoices() error {
+	for _, flag := range [][2]string{{"metrics-names", c.MetricsNames}, {"log", c.Log}, {"log-level", c.LogLevel}} {
+		if err := cli.WantWord(flag[0], flag[1], Words[flag[0]]); err != nil {
+			return err
+		}
+	}
 	switch {
 	case len(c.Rules) == 0 && c.XDS == "" && !c.StartWithoutRules:
 		return errors.New("no rules: want --rules with files or directories, or RUNTIME_ROOT and RUNTIME_SUBDIRECTORY, or --xds")
 	case slices.Contains(c.Rules, ""):
 		return errors.New(`--rules "": want a file or a directory`)
-	case c.MetricsNames != ownNames && c.MetricsNames != upstreamNames:
-		return fmt.Errorf("--metrics-names %q: want %s or %s", c.MetricsNames, ownNames, upstreamNames)
-	case c.Log != "text" && c.Log != "json":
-		return fmt.Errorf("--log %q: want text or json", c.Log)
-	case !slices.Contains([]string{"debug", "info", "warn", "error"}, c.LogLevel):
-		return fmt.Errorf("--log-level %q: want debug, info, warn or error", c.LogLevel)
 	case !strings.HasPrefix(c.MetricsPath, "/") || strings.ContainsAny(c.MetricsPath, "{} \t\n"):
 		return fmt.Errorf("--metrics-path %q: want a path that begins with /, without braces and spaces", c.MetricsPath)
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/spf13/pflag"
 
+	"github.com/sluice-go/sluice/cmd/internal/cli"
 	"github.com/sluice-go/sluice/cmd/internal/redisconn"
 	"github.com/sluice-go/sluice/redistier"
 	"github.com/sluice-go/sluice/rules"
@@ -39,20 +40,20 @@ var failures = []string{redistier.LocalShare: "local-share", redistier.Open: "op
 
 // storeFlags defines the flags about the store. No flag takes a password, since all users of a machine can read flags.
 func (c *StoreConfig) storeFlags(f *pflag.FlagSet) {
-	f.StringSliceVar(&c.Redis.URLs, "redis", nil, "servers in which several processes count together, as\nredis://HOST:PORT, rediss://... or unix:///PATH; several\nof a cluster")
-	f.StringVar(&c.Redis.Type, "redis-type", "", "single, cluster or sentinel (NAME,HOST:PORT,...); else\nas --redis suggests")
+	f.StringSliceVar(&c.Redis.URLs, "redis", nil, "servers in which several processes count together, as redis://HOST:PORT, rediss://... or unix:///PATH; several of a cluster")
+	f.StringVar(&c.Redis.Type, "redis-type", "", "single, cluster or sentinel (NAME,HOST:PORT,...); else as --redis suggests")
 	f.StringSliceVar(&c.PerSecond.URLs, "redis-per-second", nil, "servers for limits of a second, if others")
 	f.StringVar(&c.PerSecond.Type, "redis-per-second-type", "", "their type")
 	f.IntVar(&c.Redis.PoolSize, "redis-pool-size", 0, "connections to each server; 0 for as many as needed")
-	f.StringVar(&c.Redis.CA, "redis-ca", "", "certificates that must have signed those of the\nservers; empty for those of the system")
+	f.StringVar(&c.Redis.CA, "redis-ca", "", "certificates that must have signed those of the servers; empty for those of the system")
 	f.StringVar(&c.Redis.Cert, "redis-cert", "", "certificate of this service, as their client")
 	f.StringVar(&c.Redis.Key, "redis-key", "", "key of the certificate")
 	f.StringVar(&c.Prefix, "store-prefix", "", "what names of keys begin with; empty for sluice")
 	f.DurationVar(&c.Budget, "store-budget", 5*time.Millisecond, "how long an answer waits for the store")
-	f.StringVar(&c.OnFailure, "on-store-failure", "", "what happens to calls that it does not answer by then:\nlocal-share (this process enforces its part; the\ndefault), open (admit) or closed (an error)")
-	f.StringVar(&c.Keys, "store-keys", ownNames, "names of keys: sluice, or upstream, to count together\nwith envoyproxy/ratelimit; without leases then, and\nclosed unless open")
-	f.BoolVar(&c.Leases, "leases", true, "admit hot keys from units that the store has lent; what\nremains is then approximate")
-	f.IntVar(&c.Replicas, "replicas", 0, "processes that count together; 0 to find out, and to wait\nfor the store before the first call")
+	f.StringVar(&c.OnFailure, "on-store-failure", "", "what happens to calls that it does not answer by then: local-share (this process enforces its part; the default), open (admit) or closed (an error)")
+	f.StringVar(&c.Keys, "store-keys", ownNames, "names of keys: sluice, or upstream, to count together with envoyproxy/ratelimit; without leases then, and closed unless open")
+	f.BoolVar(&c.Leases, "leases", true, "admit hot keys from units that the store has lent; what remains is then approximate")
+	f.IntVar(&c.Replicas, "replicas", 0, "processes that count together; 0 to find out, and to wait for the store before the first call")
 	f.BoolVar(&c.Health, "store-health", false, "be unhealthy while the store does not answer")
 }
 
@@ -149,8 +150,10 @@ func (c *Config) checkStore() error {
 			s.OnFailure = failures[redistier.Closed]
 		}
 	}
-	if err := CheckKeys(s.Keys); err != nil {
-		return err
+	for _, flag := range [][2]string{{"store-keys", s.Keys}, {"on-store-failure", s.OnFailure}} {
+		if err := cli.WantWord(flag[0], flag[1], Words[flag[0]]); err != nil {
+			return err
+		}
 	}
 	switch {
 	case upstream && s.OnFailure == failures[redistier.LocalShare]:
@@ -159,8 +162,6 @@ func (c *Config) checkStore() error {
 		return errors.New("--store-health (REDIS_HEALTH_CHECK_ACTIVE_CONNECTION) with --store-keys upstream: want one of them, since an unhealthy process gets no calls, and nothing else asks the store then")
 	case s.Budget < 100*time.Microsecond || s.Budget > time.Minute:
 		return fmt.Errorf("--store-budget %v: want 100us to 1m", s.Budget)
-	case !slices.Contains(failures, s.OnFailure):
-		return fmt.Errorf("--on-store-failure %q: want local-share, open or closed", s.OnFailure)
 	case s.Replicas < 0:
 		return fmt.Errorf("--replicas %d: want a number of processes, or 0 to find out", s.Replicas)
 	case s.Redis.PoolSize < 0:
@@ -269,8 +270,8 @@ func (s *sharedStore) open(c *StoreConfig, client, perSecond redis.UniversalClie
 	return err
 }
 
-// CheckStored returns an error about rules that a store does not keep, in the same words as serve. keys is a name that
-// CheckKeys accepts. For the rules the error is a *rules.LoadError. CheckStored connects to no server.
+// CheckStored returns an error about rules that a store does not keep, in the same words as serve. keys is one of
+// Words for --store-keys. For the rules the error is a *rules.LoadError. CheckStored connects to no server.
 func CheckStored(set *rules.Set, keys string) error {
 	client := redis.NewClient(&redis.Options{MaxRetries: -1, Dialer: func(context.Context, string, string) (net.Conn, error) {
 		return nil, errors.New("no server is asked")
@@ -281,14 +282,6 @@ func CheckStored(set *rules.Set, keys string) error {
 	}
 	_, err := rules.New(set, rules.Config{Store: store.Store})
 	return errors.Join(err, store.close())
-}
-
-// CheckKeys refuses values other than those of --store-keys.
-func CheckKeys(keys string) error {
-	if keys != ownNames && keys != upstreamNames {
-		return fmt.Errorf("--store-keys %q: want %s or %s", keys, ownNames, upstreamNames)
-	}
-	return nil
 }
 
 // storeMode logs that the store no longer answers, or answers again.
