@@ -29,32 +29,28 @@ func (e *Engine) Series() []Series {
 	return sums(all)
 }
 
-// sums returns the counts of each series, added up for series with the same path.
+// sums returns the counts of each series, added up for series with the same path, of which the first has the levels. It sorts all.
 func sums(all []*series) []Series {
-	seen := make(map[*series]bool, len(all))
-	byPath := make(map[[2]string]int, len(all))
-	var out []Series
-	for _, s := range all {
-		if seen[s] {
+	slices.SortStableFunc(all, func(a, b *series) int {
+		return cmp.Or(strings.Compare(a.domain, b.domain), strings.Compare(a.path, b.path))
+	})
+	out := slices.Grow([]Series(nil), len(all))
+	first := 0 // of the series with the path of the last sum
+	for i, s := range all {
+		if i == 0 || s.domain != all[first].domain || s.path != all[first].path {
+			first = i
+			out = append(out, s.snapshot())
 			continue
 		}
-		seen[s] = true
-		sum := s.snapshot()
-		i, ok := byPath[[2]string{s.domain, s.path}]
-		if !ok {
-			byPath[[2]string{s.domain, s.path}] = len(out)
-			out = append(out, sum)
+		if slices.Contains(all[first:i], s) {
 			continue
 		}
-		o := &out[i]
+		sum, o := s.snapshot(), &out[len(out)-1]
 		o.Total, o.Within, o.Near = o.Total+sum.Total, o.Within+sum.Within, o.Near+sum.Near
 		o.Over, o.Shadow = o.Over+sum.Over, o.Shadow+sum.Shadow
 		o.Estimated, o.Settled = o.Estimated+sum.Estimated, o.Settled+sum.Settled
 		o.Refunded, o.Absorbed = o.Refunded+sum.Refunded, o.Absorbed+sum.Absorbed
 	}
-	slices.SortFunc(out, func(a, b Series) int {
-		return cmp.Or(strings.Compare(a.Domain, b.Domain), strings.Compare(a.Path, b.Path))
-	})
 	return out
 }
 
