@@ -65,3 +65,24 @@ func TestHistory_Bounds(t *testing.T) {
 	assert.Nil(t, got.Admitted[0])
 	assert.Equal(t, 1.0, *got.Denied[0])
 }
+
+// TestLive_Limits: each kind of limit in plain words.
+func TestLive_Limits(t *testing.T) {
+	c := configure(t, "--rules", rulesFile(t, `domain: d
+descriptors:
+- {key: a, rate_limit: {unit: hour, requests_per_unit: 5}}
+- {key: b, rate_limit: {unlimited: true}}
+- {key: c, shadow_mode: true, rate_limit: {period: 90s, requests_per_unit: 5}}
+- {key: e, rate_limit: {unit: minute, requests_per_unit: 3, algorithm: in-flight}}
+`))
+	require.NoError(t, c.Check())
+	s, err := newServer(c, slog.New(slog.DiscardHandler), nil)
+	require.NoError(t, err)
+	shown := []liveRule{{Name: "d.a"}, {Name: "d.b"}, {Name: "d.c"}, {Name: "d.e"}, {Name: "d.gone"}}
+	s.live.addLimits(shown)
+	var got []string
+	for _, r := range shown {
+		got = append(got, r.Limit)
+	}
+	assert.Equal(t, []string{"5 per hour", "unlimited, and not counted", "5 per 1m30s, in shadow mode", "3 at once", ""}, got)
+}

@@ -34,8 +34,8 @@ const (
 	liveDeadline = 10 * time.Second // to write one state
 )
 
-// live tells browsers what the service decides. Without a watcher there is no goroutine, no key is counted, and a denial costs one
-// load of a pointer.
+// live tells browsers what the service decides. Without a watcher the totals of rules are noted every historyEvery, no key is counted,
+// and a denial costs one load of a pointer.
 type live struct {
 	*server
 	seed    maphash.Seed // of the hashes of keys, other in each process
@@ -125,10 +125,7 @@ func (l *live) state() []byte {
 	all, _ := l.rules()
 	out.Rules = all[:min(liveRules, len(all))]
 	out.More = len(all) - len(out.Rules)
-	limits := l.limits()
-	for i := range out.Rules {
-		out.Rules[i].Limit = limits[out.Rules[i].Name]
-	}
+	l.addLimits(out.Rules)
 	if top := l.keys.Load(); top != nil {
 		out.Keys = l.topKeys(top)
 	}
@@ -161,26 +158,35 @@ func (l *live) rules() (all []liveRule, sum liveRule) {
 	return all, sum
 }
 
-// limits are the limits of rules by their names, in plain words.
-func (l *live) limits() map[string]string {
-	set, _ := l.engine.Set()
-	out := map[string]string{}
-	for _, r := range set.Rules() {
-		limit := fmt.Sprintf("%d per %s", r.Requests(), strings.ToLower(r.Unit().String()))
-		switch {
-		case r.Unlimited():
-			limit = "unlimited, and not counted"
-		case r.Algorithm() == sluice.InFlight:
-			limit = fmt.Sprintf("%d at once", r.Requests())
-		case r.Unit() == rules.UnknownUnit:
-			limit = fmt.Sprintf("%d per %v", r.Requests(), r.Period())
-		}
-		if r.Shadow() {
-			limit += ", in shadow mode"
-		}
-		out[text(r.Path())] = limit
+// addLimits says which limits the rules have. A rule that has been loaded since, or is no longer there, has none.
+func (l *live) addLimits(shown []liveRule) {
+	byName := map[string]*liveRule{}
+	for i := range shown {
+		byName[shown[i].Name] = &shown[i]
 	}
-	return out
+	set, _ := l.engine.Set()
+	for _, r := range set.Rules() {
+		if one := byName[text(r.Path())]; one != nil {
+			one.Limit = limitText(r)
+		}
+	}
+}
+
+// limitText is the limit of a rule in plain words.
+func limitText(r *rules.Rule) string {
+	limit := fmt.Sprintf("%d per %s", r.Requests(), strings.ToLower(r.Unit().String()))
+	switch {
+	case r.Unlimited():
+		limit = "unlimited, and not counted"
+	case r.Algorithm() == sluice.InFlight:
+		limit = fmt.Sprintf("%d at once", r.Requests())
+	case r.Unit() == rules.UnknownUnit:
+		limit = fmt.Sprintf("%d per %v", r.Requests(), r.Period())
+	}
+	if r.Shadow() {
+		limit += ", in shadow mode"
+	}
+	return limit
 }
 
 // stores says where counts are, and what that means now.
