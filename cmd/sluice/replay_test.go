@@ -35,9 +35,7 @@ const smallLog = `192.0.2.1 - - [02/Mar/2026:09:00:00 +0000] "GET / HTTP/1.1" 20
 
 // execute runs the command line and returns what it leaves behind.
 func execute(stdin io.Reader, args ...string) (code int, stdout, stderr string) {
-	var out, errs bytes.Buffer
-	code = run(args, stdin, &out, &errs)
-	return code, out.String(), errs.String()
+	return theProgram.Execute(stdin, args...)
 }
 
 func writeFile(t *testing.T, content string) string {

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"os"
 	"path/filepath"
 	"strings"
@@ -25,9 +24,7 @@ func TestMain(m *testing.M) {
 
 // execute runs a command line.
 func execute(args ...string) (code int, stdout, stderr string) {
-	var out, errs bytes.Buffer
-	code = run(args, nil, &out, &errs)
-	return code, out.String(), errs.String()
+	return theProgram.Execute(nil, args...)
 }
 
 var theProgram = clitest.Program{Root: newRoot, Run: run, Commands: "ask, check, completion, serve or version", Sibling: "sluice replay"}

@@ -27,9 +27,10 @@ type Program struct {
 	Sibling  string // a command of the other program, with the name of that program before it
 }
 
-func (p *Program) execute(args ...string) (code int, stdout, stderr string) {
+// Execute runs a command line.
+func (p *Program) Execute(stdin io.Reader, args ...string) (code int, stdout, stderr string) {
 	var out, errs bytes.Buffer
-	code = p.Run(args, nil, &out, &errs)
+	code = p.Run(args, stdin, &out, &errs)
 	return code, out.String(), errs.String()
 }
 
@@ -54,12 +55,12 @@ func (p *Program) Test(t *testing.T) {
 
 func (p *Program) help(t *testing.T) {
 	for _, args := range [][]string{{}, {"--help"}, {"check", "--help"}, {"help"}, {"help", "check"}, {"help", "help"}, {"help", "completion", "bash"}} {
-		code, stdout, stderr := p.execute(args...)
+		code, stdout, stderr := p.Execute(nil, args...)
 		assert.Equal(t, cli.ExitOK, code, args)
 		assert.Contains(t, stdout, "Usage:", args)
 		assert.Empty(t, stderr, args)
 	}
-	_, stdout, _ := p.execute()
+	_, stdout, _ := p.Execute(nil)
 	assert.Contains(t, stdout, "Usage:\n  "+p.Root().Name()+" [command]\n")
 	assert.Contains(t, stdout, "\n  completion  ")
 }
@@ -89,23 +90,23 @@ func (p *Program) unwritable(t *testing.T) {
 // unknown: the error says which words there are, or which one is nearly it, in one line.
 func (p *Program) unknown(t *testing.T) {
 	for _, args := range [][]string{{"foo"}, {"help", "foo"}, {"help", "completion", "foo"}} {
-		code, stdout, stderr := p.execute(args...)
+		code, stdout, stderr := p.Execute(nil, args...)
 		assert.Equal(t, cli.ExitUsage, code, args)
 		assert.Empty(t, stdout, args)
 		assert.Contains(t, stderr, `: unknown command "foo": want `, args)
 	}
 	name := p.Root().Name()
-	_, _, stderr := p.execute("help", "foo")
+	_, _, stderr := p.Execute(nil, "help", "foo")
 	assert.Equal(t, name+" help: unknown command \"foo\": want "+p.Commands+"\n", stderr)
-	_, _, stderr = p.execute("chekc", "x")
+	_, _, stderr = p.Execute(nil, "chekc", "x")
 	assert.Equal(t, name+": unknown command \"chekc\": did you mean check?\n", stderr)
-	code, _, stderr := p.execute("check", "--megre", "x")
+	code, _, stderr := p.Execute(nil, "check", "--megre", "x")
 	assert.Equal(t, cli.ExitUsage, code)
 	assert.Equal(t, name+" check: unknown flag --megre: did you mean --merge?\n", stderr)
-	_, _, stderr = p.execute("check", "--colour", "x")
+	_, _, stderr = p.Execute(nil, "check", "--colour", "x")
 	assert.Equal(t, name+" check: unknown flag: --colour; see "+name+" check --help\n", stderr)
 	other, command, _ := strings.Cut(p.Sibling, " ")
-	_, _, stderr = p.execute(command)
+	_, _, stderr = p.Execute(nil, command)
 	assert.Equal(t, name+": "+command+" is a command of "+other+": want "+p.Sibling+"\n", stderr)
 }
 
@@ -117,7 +118,7 @@ func (p *Program) examples(t *testing.T) {
 		}
 	}
 	for _, args := range [][]string{{}, {"check", "--help"}, {"version"}} {
-		_, stdout, stderr := p.execute(args...)
+		_, stdout, stderr := p.Execute(nil, args...)
 		assert.NotContains(t, stdout+stderr, "\x1b", args)
 	}
 }
@@ -125,7 +126,7 @@ func (p *Program) examples(t *testing.T) {
 // columns covers every command that there is.
 func (p *Program) columns(t *testing.T) {
 	for _, name := range append(p.names(), "") {
-		_, stdout, _ := p.execute(append(strings.Fields(name), "--help")...)
+		_, stdout, _ := p.Execute(nil, append(strings.Fields(name), "--help")...)
 		for line := range strings.Lines(stdout) {
 			assert.LessOrEqual(t, utf8.RuneCountInString(strings.TrimRight(line, "\n")), 80, line)
 		}
@@ -136,12 +137,12 @@ func (p *Program) version(t *testing.T) {
 	want := p.Root().Version + "\n"
 	assert.True(t, strings.HasPrefix(want, p.Root().Name()+" "), want)
 	for _, arg := range []string{"version", "--version"} {
-		code, stdout, stderr := p.execute(arg)
+		code, stdout, stderr := p.Execute(nil, arg)
 		assert.Equal(t, cli.ExitOK, code, arg)
 		assert.Equal(t, want, stdout, arg)
 		assert.Empty(t, stderr, arg)
 	}
-	code, stdout, stderr := p.execute("version", "7")
+	code, stdout, stderr := p.Execute(nil, "version", "7")
 	assert.Equal(t, cli.ExitUsage, code)
 	assert.Empty(t, stdout)
 	assert.Equal(t, p.Root().Name()+" version: want no arguments, got \"7\"\n", stderr)
@@ -152,7 +153,7 @@ func (p *Program) pages(t *testing.T) {
 	t.Setenv("SOURCE_DATE_EPOCH", "1772442000")
 	dir, again := filepath.Join(t.TempDir(), "man1"), t.TempDir()
 	for _, d := range []string{dir, again} {
-		code, stdout, stderr := p.execute("man", d)
+		code, stdout, stderr := p.Execute(nil, "man", d)
 		require.Equal(t, cli.ExitOK, code, stderr)
 		assert.Empty(t, stdout)
 	}
@@ -194,19 +195,19 @@ func testGroff(t *testing.T, groff string, page []byte, c *cobra.Command) {
 func (p *Program) pagesRefuse(t *testing.T) {
 	file := filepath.Join(servetest.Files(t, map[string]string{"file": ""}), "file")
 	for want, args := range map[string][]string{"want one directory": {"man"}, "not a directory": {"man", filepath.Join(file, "x")}} {
-		code, _, stderr := p.execute(args...)
+		code, _, stderr := p.Execute(nil, args...)
 		assert.NotEqual(t, cli.ExitOK, code)
 		assert.Contains(t, stderr, want)
 	}
 	t.Setenv("SOURCE_DATE_EPOCH", "yesterday")
-	code, _, stderr := p.execute("man", t.TempDir())
+	code, _, stderr := p.Execute(nil, "man", t.TempDir())
 	assert.Equal(t, cli.ExitUsage, code)
 	assert.Contains(t, stderr, `SOURCE_DATE_EPOCH "yesterday": want Unix seconds`)
 }
 
 func (p *Program) completion(t *testing.T) {
 	for _, shell := range []string{"bash", "zsh", "fish", "powershell"} {
-		code, stdout, _ := p.execute("completion", shell)
+		code, stdout, _ := p.Execute(nil, "completion", shell)
 		assert.Equal(t, cli.ExitOK, code)
 		assert.Contains(t, stdout, p.Root().Name())
 	}
