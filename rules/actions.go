@@ -134,12 +134,23 @@ func (l *loader) action(kind ActionKind, f field, path string) Action {
 		l.errorAt(f.value, path, "header_name is %q; want the name of a header, or :method, :authority or :path", a.Name)
 	case named != "" && a.Name == "":
 		l.errorAt(f.value, path, "%s has no %s; want %s: NAME", f.name, named, named)
-	case a.Key == "":
-		l.errorAt(f.value, path, "%s has no descriptor_key; want descriptor_key: KEY, the key of the entry", f.name)
-	case kind == GenericKey && a.Value == "":
-		l.errorAt(f.value, path, "generic_key has no descriptor_value; want descriptor_value: VALUE, the value of the entry")
+	default:
+		l.wantEntry(a, f, path)
 	}
 	return a
+}
+
+// wantEntry reports whether an action has the key of its entry, and the value where files have it.
+func (l *loader) wantEntry(a Action, f field, path string) bool {
+	switch {
+	case a.Key == "":
+		l.errorAt(f.value, path, "%s has no descriptor_key; want descriptor_key: KEY, the key of the entry", f.name)
+	case a.Value == "" && (a.Kind == GenericKey || a.Kind == HeaderValueMatch):
+		l.errorAt(f.value, path, "%s has no descriptor_value; want descriptor_value: VALUE, the value of the entry", f.name)
+	default:
+		return true
+	}
+	return false
 }
 
 // maskedAddress reads masked_remote_address.
@@ -177,12 +188,7 @@ func (l *loader) headerValueMatch(f field, path string) Action {
 			l.errorAt(g.key, path, "%s has no key %q; want %s", f.name, g.name, actionFields[HeaderValueMatch])
 		}
 	}
-	switch {
-	case a.Key == "":
-		l.errorAt(f.value, path, "%s has no descriptor_key; want descriptor_key: KEY, the key of the entry", f.name)
-	case a.Value == "":
-		l.errorAt(f.value, path, "%s has no descriptor_value; want descriptor_value: VALUE, the value of the entry", f.name)
-	case len(a.Headers) == 0:
+	if l.wantEntry(a, f, path) && len(a.Headers) == 0 {
 		l.errorAt(f.value, path, "%s has no headers; want headers: a list of at least one condition, such as - {name: HEADER, exact_match: TEXT}", f.name)
 	}
 	return a

@@ -47,32 +47,17 @@ func (l *loader) headerMatcher(n *yaml.Node, path string) HeaderMatcher {
 	m := HeaderMatcher{present: true}
 	conditions := 0
 	for _, f := range last(l.fields(n, path)) {
-		name, isMatch := strings.CutSuffix(f.name, "_match")
-		_, ofText := valueMatches[name]
-		conditions++
-		switch {
-		case f.name == "name":
+		switch f.name {
+		case "name":
 			m.Name = l.text(f, path)
-			conditions--
-		case f.name == "treat_missing_header_as_empty":
-			m.missingIsEmpty = l.boolean(f, path)
-			conditions--
-		case f.name == "invert_match":
+		case "invert_match":
 			m.invert = l.boolean(f, path)
-			conditions--
-		case f.name == "present_match":
-			m.present = l.boolean(f, path)
-		case isMatch && ofText:
-			m.fits = l.textMatch(f, name, path, false)
-		case f.name == "safe_regex_match":
-			m.fits = l.regexMatch(f, path)
-		case f.name == "range_match":
-			m.fits = l.rangeMatch(f, path)
-		case f.name == "string_match":
-			m.fits = l.stringMatch(f, path)
+		case "treat_missing_header_as_empty":
+			m.missingIsEmpty = l.boolean(f, path)
 		default:
-			conditions--
-			l.errorAt(f.key, path, "a header matcher has no key %q; want %s", f.name, matcherFields)
+			if l.condition(f, &m, path) {
+				conditions++
+			}
 		}
 	}
 	switch {
@@ -86,7 +71,29 @@ func (l *loader) headerMatcher(n *yaml.Node, path string) HeaderMatcher {
 	return m
 }
 
-// textMatch reads a condition on a text. Only the empty text is of use to none but exact.
+// condition reads what a matcher wants of the header, and reports whether the field is that.
+func (l *loader) condition(f field, m *HeaderMatcher, path string) bool {
+	switch f.name {
+	case "present_match":
+		m.present = l.boolean(f, path)
+	case "safe_regex_match":
+		m.fits = l.regexMatch(f, path)
+	case "range_match":
+		m.fits = l.rangeMatch(f, path)
+	case "string_match":
+		m.fits = l.stringMatch(f, path)
+	default:
+		name, isMatch := strings.CutSuffix(f.name, "_match")
+		if !isMatch || valueMatches[name] == nil {
+			l.errorAt(f.key, path, "a header matcher has no key %q; want %s", f.name, matcherFields)
+			return false
+		}
+		m.fits = l.textMatch(f, name, path, false)
+	}
+	return true
+}
+
+// textMatch reads a condition on a text. The empty text is of use to exact alone.
 func (l *loader) textMatch(f field, name, path string, ignoreCase bool) func(string) bool {
 	want, test := l.text(f, path), valueMatches[name]
 	if want == "" && name != "exact" {
