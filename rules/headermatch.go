@@ -106,14 +106,15 @@ func (l *loader) textMatch(f field, name, path string, ignoreCase bool) func(str
 	return func(value string) bool { return test(value, want) }
 }
 
-// lower makes letters of ASCII small, as Envoy does: strings.ToLower would make K of the Kelvin sign.
+// lower makes letters of ASCII small, as Envoy does, and leaves all other bytes: strings.ToLower would make k of the Kelvin sign.
 func lower(s string) string {
-	return strings.Map(func(r rune) rune {
-		if r >= 'A' && r <= 'Z' {
-			r += 'a' - 'A'
+	b := []byte(s)
+	for i, c := range b {
+		if c >= 'A' && c <= 'Z' {
+			b[i] = c + 'a' - 'A'
 		}
-		return r
-	}, s)
+	}
+	return string(b)
 }
 
 // stringMatch reads Envoy's StringMatcher.

@@ -24,7 +24,7 @@ func TestHeaderMatcher(t *testing.T) {
 		{"range_match: {start: -10, end: 0}", "-1", yes, no}, {"range_match: {start: -10, end: 0}", "0", no, yes}, {"range_match: {start: -10, end: 0}", "-10", yes, no},
 		{"range_match: {start: -10, end: 0}", "-1a", no, yes}, {"range_match: {start: -10, end: 0}", "", no, yes}, {"range_match: {end: 5}", "0", yes, no},
 		{"present_match: true", "", yes, no}, {"present_match: false", "x", no, yes}, {"invert_match: false", "x", yes, no},
-		{"string_match: {exact: AbC, ignore_case: true}", "aBc", yes, no}, {"string_match: {exact: k, ignore_case: true}", "\u212a", no, yes},
+		{"string_match: {exact: AbC, ignore_case: true}", "aBc", yes, no}, {"string_match: {exact: k, ignore_case: true}", "\u212a", no, yes}, {`string_match: {exact: "\ufffd", ignore_case: true}`, "\xff", no, yes},
 		{"string_match: {prefix: A, ignore_case: false}", "a", no, yes}, {"string_match: {suffix: C, ignore_case: true}", "abc", yes, no},
 		{"string_match: {contains: b}", "abc", yes, no}, {"string_match: {safe_regex: {regex: '[a-c]+'}}", "abc", yes, no},
 	} {
