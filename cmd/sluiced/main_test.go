@@ -35,7 +35,7 @@ func TestCommandLine(t *testing.T) {
 	assert.Contains(t, stdout, "\n  sluiced serve --rules rules/\n")
 }
 
-// TestHelp_TheInterface: what scripts go by is in the help, and what is for tests only is not.
+// TestHelp_TheInterface: help lists the flags that scripts use, and no flag that only tests use.
 func TestHelp_TheInterface(t *testing.T) {
 	_, serve, _ := execute("serve", "--help")
 	for _, flag := range []string{"--rules", "--grpc", "--http", "--debug", "--metrics", "--metrics-names", "--uds", "--state", "--drain", "--max-keys"} {

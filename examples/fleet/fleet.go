@@ -61,7 +61,7 @@ func first(ctx context.Context, err error) error {
 	return err
 }
 
-func (f *fleet) binary() string { return filepath.Join(f.dir, "sluice"+exe) }
+func (f *fleet) binary() string { return filepath.Join(f.dir, "sluiced"+exe) }
 func (f *fleet) rules() string  { return filepath.Join(f.dir, "rules.yaml") }
 
 // end ends all processes, and removes their files.

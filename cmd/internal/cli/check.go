@@ -110,7 +110,7 @@ func (c *checker) check(out io.Writer, paths []string) error {
 	return nil
 }
 
-// load returns the rules, and what is wrong with them: by file, and what a store does not keep behind the rest.
+// load returns the rules and their problems: first the problems of each file, then the rules that the store does not keep.
 func (c *checker) load(files []rules.File) (*rules.Set, []rules.Problem, error) {
 	var failed *rules.LoadError
 	set, err := rules.Load(files, c.options)

@@ -129,7 +129,7 @@ func Run(root *cobra.Command, args []string, stdin io.Reader, stdout, stderr io.
 	return ExitUsage
 }
 
-// checkedOutput remembers the first error of writing. Cobra says nothing of those of its help.
+// checkedOutput remembers the first error of writing. Cobra drops the errors of writing its help.
 type checkedOutput struct {
 	io.Writer
 	err error

@@ -26,9 +26,9 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 )
 
-// Build builds the command into a directory, and returns its path.
+// Build builds sluiced into a directory, and returns its path.
 func Build(dir string) (string, error) {
-	path := filepath.Join(dir, "sluice")
+	path := filepath.Join(dir, "sluiced")
 	out, err := exec.Command("go", "build", "-o", path, "github.com/sluice-go/sluice/cmd/sluiced").CombinedOutput()
 	if err != nil {
 		return "", fmt.Errorf("go build: %w\n%s", err, out)

@@ -32,7 +32,7 @@ func Count[N int | int64](n N, noun string) string {
 	return fmt.Sprintf("%d %s", n, noun)
 }
 
-// Or lists two words or more of which one is wanted.
+// Or lists at least two words as alternatives: "a, b or c".
 func Or(words []string) string {
 	last := len(words) - 1
 	return strings.Join(words[:last], ", ") + " or " + words[last]

@@ -72,14 +72,14 @@ func rulesWith(n, limit int) string {
 	return b.String()
 }
 
-// build builds sluice of this tree.
+// build builds sluiced of this tree.
 func build(dir string) (string, error) {
-	program := filepath.Join(dir, "sluice")
+	program := filepath.Join(dir, "sluiced")
 	cmd := exec.Command("go", "build", "-o", program, "./cmd/sluiced")
 	cmd.Dir = filepath.Join("..", "..")
 	cmd.Env = append(os.Environ(), "GOWORK=")
 	if out, err := cmd.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("building sluice: %w\n%s", err, out)
+		return "", fmt.Errorf("building sluiced: %w\n%s", err, out)
 	}
 	return program, nil
 }
