@@ -137,7 +137,8 @@ func (p *plan) describe(v view, blocked int64, cost int, admitted bool) sluice.D
 	case blocked > 0 && !admitted:
 		d.RetryAfter, d.ResetAfter = duration(blocked), duration(blocked)
 	default:
-		d.Remaining, d.ResetAfter = int(p.shape.free(v)), duration(p.shape.reset(v))
+		d.Remaining = int(min(p.shape.free(v), p.burst)) // under DenyAll the shape is of the limit that it has replaced
+		d.ResetAfter = duration(p.shape.reset(v))
 		if !admitted && asked <= p.burst {
 			d.RetryAfter = duration(p.shape.wait(v, asked))
 		}

@@ -170,6 +170,34 @@ descriptors:
 	}
 }
 
+// TestDecide_RefundOfNothing: a refund under a limit of no requests leaves none, in memory and in Redis.
+func TestDecide_RefundOfNothing(t *testing.T) {
+	addr := redistest.Start(t).Addr
+	for _, a := range []string{"fixed-window", "gcra", "token-bucket", "leaky-bucket", "sliding-window", "sliding-log"} {
+		set := load(t, `domain: d
+sluice: {atomic: true}
+descriptors:
+- {key: none, rate_limit: {unit: year, requests_per_unit: 0, algorithm: `+a+`}}
+- {key: full, rate_limit: {unit: year, requests_per_unit: 2}}
+`)
+		store := newStore(t, addr, Config{StoreConfig: redistier.StoreConfig{Prefix: a}})
+		store.sentRefunds(t)
+		for _, c := range []rules.Config{{}, {Store: store}} {
+			engine, err := rules.New(set, c)
+			require.NoError(t, err)
+			req := &rules.Request{Domain: "d", Hits: 2, Descriptors: []rules.Descriptor{
+				{Entries: []rules.Entry{{Key: "none", Value: "v"}}, Refund: true}, {Entries: []rules.Entry{{Key: "full", Value: "v"}}},
+			}}
+			var out rules.Response
+			for _, want := range []rules.Code{rules.OK, rules.OverLimit} {
+				require.NoError(t, engine.Decide(req, &out))
+				require.Equal(t, want, out.Code, "%s, %+v", a, out)
+				require.Zero(t, out.Statuses[0].Remaining, "%s, %+v", a, out)
+			}
+		}
+	}
+}
+
 // sentRefunds makes domain d one that has long been sent refunds.
 func (s *Store) sentRefunds(t *testing.T) {
 	t.Helper()
