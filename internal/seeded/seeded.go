@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"strconv"
+	"strings"
 	"testing"
 )
 
@@ -17,22 +18,24 @@ func Rand(tb testing.TB) *rand.Rand {
 	return rand.New(rand.NewPCG(seed, seed))
 }
 
-// Seed returns the seed of a test. SLUICE_SEED is the seed, and given is true; or it is random for a new seed in each
-// run, as in the gate. Without it the seed comes from the test's name, so that a run repeats the run before.
+// Seed returns the seed of a test. If SLUICE_SEED is a number, that is the seed, and given is true. If it is random, the
+// seed is new in each run. Else the seed comes from the test's name, and from what follows "of:" in SLUICE_SEED, so that a
+// run repeats the run before: the gate names its commit there.
 func Seed(tb testing.TB) (seed uint64, given bool) {
 	tb.Helper()
-	switch s := os.Getenv("SLUICE_SEED"); s {
-	case "":
+	s := os.Getenv("SLUICE_SEED")
+	run, named := strings.CutPrefix(s, "of:")
+	switch {
+	case s == "" || named:
 		h := fnv.New64a()
-		h.Write([]byte(tb.Name()))
+		h.Write([]byte(tb.Name() + run))
 		return h.Sum64(), false
-	case "random":
+	case s == "random":
 		return rand.Uint64(), false
-	default:
-		seed, err := strconv.ParseUint(s, 10, 64)
-		if err != nil {
-			tb.Fatalf("SLUICE_SEED is %q; want a number, or random", s)
-		}
-		return seed, true
 	}
+	seed, err := strconv.ParseUint(s, 10, 64)
+	if err != nil {
+		tb.Fatalf("SLUICE_SEED is %q; want a number, random, or of: and a name", s)
+	}
+	return seed, true
 }
