@@ -221,6 +221,7 @@ func (e *Engine) Decide(req *Request, resp *Response) error {
 		e.denyRefused(g, d, req, resp, now)
 	}
 	e.conclude(resp)
+	resp.countUnlimited(false)
 	if resp.Code == OK {
 		d.ok.Add(1)
 	} else {
@@ -297,20 +298,18 @@ func (e *Engine) resolve(g *generation, d *domainState, req *Request, resp *Resp
 		return nil
 	}
 	st.Rule = r
+	state, own := &g.rules[r.index], desc.Entries[:len(r.levels)]
+	w.id, w.series = d.id(r, desc.Entries), state.series
+	if r.metricValues {
+		w.series = cmp.Or(d.dynamic.get(r, own), d.other)
+	}
 	if r.unlimited {
 		st.Remaining = math.MaxUint32
 		return r
 	}
-	state := &g.rules[r.index]
-	w.id = d.id(r, desc.Entries)
 	w.counter, w.counts, w.limited, w.shadow = state.counter, r.counting, true, r.shadow
 	w.limit, w.scale, w.near, w.offset, w.debt = r.limit, r.scale, state.near, state.offset, r.debt
 	st.Fault = w.weigh(r, desc)
-	w.series = state.series
-	own := desc.Entries[:len(r.levels)]
-	if r.metricValues {
-		w.series = cmp.Or(d.dynamic.get(r, own), d.other)
-	}
 	if r.second != nil {
 		resp.seconds[i] = d.secondOf(g, r, own)
 		w.second = &resp.seconds[i]
@@ -465,6 +464,24 @@ func (w *work) finish(st *Status, h *hits) {
 	}
 	if w.hits != 0 {
 		w.series.add(w.id, h)
+	}
+}
+
+// countUnlimited counts the hits of unlimited rules, which no counter counts. A hold holds nothing of them, and is an estimate all the same.
+func (resp *Response) countUnlimited(held bool) {
+	for i := range resp.work {
+		w := &resp.work[i]
+		if w.hits == 0 || !resp.Statuses[i].unlimited() {
+			continue
+		}
+		if w.refund && !held {
+			w.series.refund(w.id, w.hits, 0)
+			continue
+		}
+		w.series.add(w.id, &hits{total: w.hits, within: w.hits})
+		if held && resp.Code == OK {
+			w.series.estimate(w.hits)
+		}
 	}
 }
 

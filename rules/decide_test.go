@@ -171,7 +171,9 @@ func TestDecide_Kinds(t *testing.T) {
 	st = w.one("free=a")
 	require.Equal(t, Status{Code: OK, Rule: st.Rule, Remaining: math.MaxUint32}, st)
 	require.True(t, st.Rule.Unlimited())
-	require.Zero(t, w.series("d.free").Total)
+	w.ask(withHits("free=a", 4))
+	w.ask(withHits("free=b", 0))
+	require.Equal(t, Series{Domain: "d", Path: "d.free", Levels: []string{"free"}, Total: 5, Within: 5}, w.series("d.free"))
 
 	require.Equal(t, Status{Code: OK}, w.one("open=a"))
 	require.Equal(t, Status{Code: OK}, w.one("unheard=of"))

@@ -95,6 +95,9 @@ func (e *Engine) chargeFor(h *Hold, resp *Response, use hitsUse) error {
 		resp.reset(len(h.Request.Descriptors))
 		err = nil
 	}
+	if err == nil && !h.Again {
+		resp.countUnlimited(true)
+	}
 	if err == nil {
 		d.answered(resp)
 	}
@@ -148,6 +151,11 @@ func (e *Engine) end(h *Hold, released bool) error {
 		err = e.settleShared(g, d, h, resp, released)
 	default:
 		err = e.settleHere(h, resp, released, e.clock.Now())
+	}
+	for i := range resp.work {
+		if err == nil && !h.Again && resp.Statuses[i].unlimited() {
+			resp.work[i].series.settle(resp.work[i].hits)
+		}
 	}
 	return e.watchedOnly(err)
 }

@@ -66,6 +66,8 @@ func TestHold_AllOrNone(t *testing.T) {
 	require.Equal(t, Holds{Held: 2, Settled: 1, Released: 1, Denied: 2}, w.Holds())
 	s := w.series("d.tokens")
 	require.Equal(t, []uint64{601, 10}, []uint64{s.Estimated, s.Settled})
+	s = w.series("d.free")
+	require.Equal(t, []uint64{4, 4, 2, 1}, []uint64{s.Total, s.Within, s.Estimated, s.Settled}, "of four, two are denied by others")
 }
 
 // TestHold_Again: an id is a hold of one request, once.

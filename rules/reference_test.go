@@ -42,7 +42,7 @@ var reference = []struct {
 	{inRateLimit, [][2]string{
 		{"unit", "second, minute, hour, day, week, month (30 days) or year (365 days), in any case. Required without `unlimited` and `period`. Windows begin at multiples of the unit since 1970, weeks on Thursdays."},
 		{"requests_per_unit", "A whole number up to 4294967295. 0 denies everything. Hits that are denied count, too."},
-		{"unlimited", "true or false. Nothing is denied or counted."},
+		{"unlimited", "true or false. Nothing is denied, and hits are only counted for metrics."},
 		{"name", "Text. Envoy gets it with the limit, and `replaces` of other rules can name it."},
 		{"replaces", "A list of maps with a `name`. If this rule fits a descriptor of a request, rules with these names neither limit nor count its other descriptors."},
 		{"unit_multiplier", "A whole number from 1 (ours, as proposed for Envoy). The window is that many units."},

@@ -177,7 +177,7 @@ func limitText(r *rules.Rule) string {
 	limit := fmt.Sprintf("%d per %s", r.Requests(), strings.ToLower(r.Unit().String()))
 	switch {
 	case r.Unlimited():
-		limit = "unlimited, and not counted"
+		limit = "unlimited"
 	case r.Algorithm() == sluice.InFlight:
 		limit = fmt.Sprintf("%d at once", r.Requests())
 	case r.Unit() == rules.UnknownUnit:
