@@ -1,9 +1,11 @@
 package main
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"slices"
 	"strings"
 
@@ -13,6 +15,7 @@ import (
 	"github.com/sluice-go/sluice/cmd/internal/accesslog"
 	"github.com/sluice-go/sluice/cmd/internal/cli"
 	"github.com/sluice-go/sluice/cmd/internal/message"
+	"github.com/sluice-go/sluice/cmd/internal/progress"
 	"github.com/sluice-go/sluice/cmd/internal/replay"
 	"github.com/sluice-go/sluice/cmd/internal/report"
 	"github.com/sluice-go/sluice/rules"
@@ -156,13 +159,18 @@ func (f *replayFlags) run(cmd *cobra.Command, args []string) error {
 	}
 	logs.Key = key
 	logs.Requests = len(f.files)+len(f.against) > 0
+	reported := func(facts accesslog.Facts, readErr error) report.Report {
+		rep := newReport(logs, facts, readErr)
+		rep.Key, rep.Result = f.key.reported(), engine.Result(f.top)
+		return rep
+	}
+	clear := f.follow(cmd, &logs, reported)
 	facts, readErr := readLogs(cmd.Context(), logs, cmd.ErrOrStderr(), func(rec accesslog.Record) { engine.Add(rec.Client, rec.Time, rec.Request) })
+	clear()
 	if facts.Counted == 0 {
 		return readErr
 	}
-	rep := newReport(logs, facts, readErr)
-	rep.Key = f.key.reported()
-	rep.Result = engine.Result(f.top)
+	rep := reported(facts, readErr)
 	if len(args) == 0 {
 		rep.Note = sampleNote
 	}
@@ -173,6 +181,24 @@ func (f *replayFlags) run(cmd *cobra.Command, args []string) error {
 		return err
 	}
 	return readErr
+}
+
+// follow shows the report of a log that is followed as it grows, if that is to be text on a terminal. clear takes it off.
+func (f *replayFlags) follow(cmd *cobra.Command, logs *accesslog.Config, reported func(accesslog.Facts, error) report.Report) (clear func()) {
+	out, ok := cli.Unchecked(cmd.OutOrStdout()).(*os.File)
+	if !ok || !f.input.follow || f.output != "text" || !progress.Terminal(out) {
+		return func() {}
+	}
+	screen := progress.NewScreen(out)
+	logs.Progress = func(p accesslog.Progress) {
+		if p.Facts.Counted == 0 || !screen.Due(p.Idle) {
+			return
+		}
+		var page bytes.Buffer
+		_ = report.Text(&page, reported(p.Facts, nil))
+		screen.Show(page.Bytes())
+	}
+	return screen.Clear
 }
 
 // newReport is a report of logs that have been read, as far as they could be, without its result.

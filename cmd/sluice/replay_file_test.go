@@ -68,11 +68,11 @@ func TestReplay_Descriptors(t *testing.T) {
 	out := replayJSON(t, strings.NewReader(smallLog), "-", "--rules", path, "--descriptor", "client={client}", "--descriptor", "plan=free,client=<{client}>")
 	require.Len(t, out.Rules, 1)
 	assert.EqualValues(t, 1, out.Rules[0].Denied, "the third of 192.0.2.1")
-	assert.Equal(t, []limitData{{"api.client", 3, 1, 1}, {"api.plan_free.client", 4, 2, 2}}, out.Rules[0].Limits)
+	assert.Equal(t, []limitData{{"api.client", 3, 1, 1}, {"api.client_192.0.2.2", 1, 0, 0}, {"api.plan_free.client", 4, 2, 2}}, out.Rules[0].Limits)
 
 	code, stdout, stderr := execute(strings.NewReader(smallLog), "replay", "-", "--rules", path, "--descriptor", "client={client}")
 	require.Equal(t, cli.ExitOK, code, stderr)
-	assert.Contains(t, stdout, "\nlimits of #1, in hits\n\n  limit       hits  near  over  share\n  api.client     3     1     1  33.3%\n")
+	assert.Contains(t, stdout, "\nlimits of #1, in hits\n\n  limit                 hits  near  over  share\n  api.client               3     1     1  33.3%\n  api.client_192.0.2.2     1     0     0   0.0%\n")
 	code, stdout, _ = execute(strings.NewReader(smallLog), "replay", "-", "--rules", path)
 	require.Equal(t, cli.ExitOK, code)
 	assert.Contains(t, stdout, "\nno limit of #1 fits: name the entries of requests with --descriptor\n")

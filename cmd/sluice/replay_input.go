@@ -72,7 +72,7 @@ func (in *input) add(cmd *cobra.Command) {
 	f.StringVar(&in.timeField, "time-field", "", "`NAME` of the time's field, of JSON or a pattern")
 	f.StringVar(&in.from, "from", "", "leave out requests before a `TIME`, in UTC unless it has a zone: 2026-01-24, '2026-01-24 13:00:00'")
 	f.StringVar(&in.to, "to", "", "leave out requests from a `TIME` on")
-	f.BoolVar(&in.follow, "follow", false, "wait at the end of the last FILE for more")
+	f.BoolVar(&in.follow, "follow", false, "wait at the end of the last FILE for more; on a\nterminal replay shows its report as it grows")
 }
 
 // open looks at the flags and finds the logs of a command line, the sample without one. An error is not a
@@ -96,7 +96,7 @@ func (in *input) open(cmd *cobra.Command, args []string) (accesslog.Config, erro
 	}
 	if errs, ok := cmd.ErrOrStderr().(*os.File); ok && progress.Terminal(errs) && len(args) > 0 {
 		bar := progress.New(errs)
-		c.Progress = func(p accesslog.Progress) { bar.Show(p.Bytes, p.Total, p.Lines) }
+		c.Progress = func(p accesslog.Progress) { bar.Show(p.Bytes, p.Total, p.Facts.Lines) }
 	}
 	return c, nil
 }

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 	"unsafe"
 
 	"github.com/stretchr/testify/assert"
@@ -102,4 +103,47 @@ func followInterrupted(t *testing.T, command string) {
 	assert.NotContains(t, string(rest), "interrupted")
 	assert.Contains(t, stdout.String(), "4 requests of 2 clients")
 	assert.NotContains(t, stdout.String(), "not read to the end")
+}
+
+// TestReplay_FollowGrows: on a terminal the report of a log that is followed stands there as far as the log goes, and at the end as
+// of a log that is read at once.
+func TestReplay_FollowGrows(t *testing.T) {
+	noted := make(chan os.Signal, 1)
+	signal.Notify(noted, os.Interrupt)
+	defer signal.Stop(noted)
+	path := writeFile(t, smallLog)
+	seen, terminal := openTerminal(t)
+	cmd := exec.Command(os.Args[0], "replay", "--follow", path)
+	cmd.Env = append(os.Environ(), servetest.AsProgram+"=1", "TERM=xterm")
+	cmd.Stdout = terminal
+	require.NoError(t, cmd.Start())
+	defer cmd.Process.Kill()
+	terminal.Close()
+	end := time.AfterFunc(time.Minute, func() { cmd.Process.Kill() }) // so that no read waits for what never comes
+	defer end.Stop()
+	var drawn []byte
+	until := func(text string) {
+		t.Helper()
+		for buf := make([]byte, 4096); !bytes.Contains(drawn, []byte(text)); {
+			n, err := seen.Read(buf)
+			require.NoError(t, err, "%q", drawn)
+			drawn = append(drawn, buf[:n]...)
+		}
+	}
+	until("4 requests of 2 clients")
+	for i := range 3 {
+		file, err := os.OpenFile(path, os.O_APPEND|os.O_WRONLY, 0)
+		require.NoError(t, err)
+		_, err = file.WriteString(smallLog)
+		require.NoError(t, err)
+		require.NoError(t, file.Close())
+		until(fmt.Sprint(8+4*i, " requests of 2 clients"))
+	}
+	require.NoError(t, cmd.Process.Signal(os.Interrupt))
+	rest, _ := io.ReadAll(seen)
+	require.NoError(t, cmd.Wait())
+	drawn = append(drawn, rest...)
+	_, final, _ := bytes.Cut(drawn, []byte("\x1b[H\x1b[J"))
+	_, whole, _ := execute(nil, "replay", path)
+	require.Equal(t, whole, strings.ReplaceAll(string(final), "\r\n", "\n"))
 }

@@ -65,11 +65,11 @@ func (s *splitter) run(source Source) bool {
 		}
 		whole := errors.Is(err, io.EOF) || errors.Is(err, errNewFile)
 		s.cut(b, whole)
-		if !whole && !errors.Is(err, errIdle) {
+		if b.idle = errors.Is(err, errIdle); !whole && !b.idle {
 			b.err = withoutPath(err)
 		}
 		failed := b.err != nil // from send on, the block is its worker's
-		if len(b.data) == 0 && b.bad == nil && b.err == nil {
+		if len(b.data) == 0 && b.bad == nil && b.err == nil && !(b.idle && s.settled) {
 			s.p.free <- b
 		} else {
 			s.send(b)

@@ -39,7 +39,8 @@ type Config struct {
 // Progress is how far Read has come.
 type Progress struct {
 	Bytes, Total int64 // of the sources as they are stored; Total is 0 if that is not known
-	Lines        int64
+	Facts        Facts // so far
+	Idle         bool  // of a log that is followed: this is all that is there
 }
 
 // Read hands the records of the sources to each, in order and on the calling goroutine. It returns nil at
@@ -62,7 +63,7 @@ func Read(ctx context.Context, c Config, each func(Record)) (Facts, error) {
 			return s.facts, s.ended(b.source, b.err)
 		}
 		if c.Progress != nil {
-			c.Progress(Progress{p.bytes.Load(), c.total(), s.facts.Lines})
+			c.Progress(Progress{p.bytes.Load(), c.total(), s.facts, b.idle})
 		}
 		p.free <- b
 	}
@@ -144,6 +145,7 @@ type block struct {
 	depths  depths
 	bad     error // why the line before data was not kept
 	data    []byte
+	idle    bool  // nothing is behind it yet
 	err     error // what ended the source behind it
 
 	lines  []line

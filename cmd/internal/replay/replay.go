@@ -194,9 +194,9 @@ func (s *ruleState) flush() {
 }
 
 // Result sums up a replay of at least one request, with the top clients of each
-// rule by denials. It ends the replay.
+// rule by denials, so far.
 func (r *Replay) Result(top int) Result {
-	start, width := r.timeline.columns(r.log.Unit)
+	start, width, rows := r.timeline.columns(r.log.Unit)
 	res := Result{
 		Requests: r.requests,
 		Clients:  r.clients.Len(),
@@ -207,14 +207,14 @@ func (r *Replay) Result(top int) Result {
 		MaxLate:  r.log.MaxLate,
 		Start:    start,
 		Width:    width,
-		OverTime: r.timeline.rows[0],
+		OverTime: rows[0],
 	}
 	for i, s := range r.rules {
 		res.Rules = append(res.Rules, r.ruleResult(s, top))
-		res.Rules[i].OverTime = r.timeline.rows[i+1]
+		res.Rules[i].OverTime = rows[i+1]
 	}
 	if r.changes != nil {
-		res.Changes = r.changesResult(top, r.timeline.rows[len(r.rules)+1], r.timeline.rows[len(r.rules)+2])
+		res.Changes = r.changesResult(top, rows[len(r.rules)+1], rows[len(r.rules)+2])
 	}
 	return res
 }

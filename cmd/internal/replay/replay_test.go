@@ -213,18 +213,21 @@ func TestTimeline_KeepsEveryEventInItsColumn(t *testing.T) {
 			times = append(times, now)
 			tl.rows[0][tl.reach(now)]++
 			now += 1 + rng.Int64N(span/20+1)
+			if rng.IntN(5) == 0 {
+				tl.columns(1) // changes nothing
+			}
 		}
-		from, width := tl.columns(1)
-		want := make([]int64, len(tl.rows[0]))
+		from, width, rows := tl.columns(1)
+		want := make([]int64, len(rows[0]))
 		for _, at := range times {
 			want[(at-from)/int64(width)]++
 		}
-		require.Equal(t, want, tl.rows[0])
+		require.Equal(t, want, rows[0])
 		assert.LessOrEqual(t, len(want), maxColumns)
 		assert.Zero(t, from%int64(width))
 		assert.NotZero(t, want[0])
 		assert.NotZero(t, want[len(want)-1])
-		assert.Len(t, tl.rows[1], len(want))
+		assert.Len(t, rows[1], len(want))
 		assert.Contains(t, roundWidths(), width)
 		if span > 1000 && len(times) > 3 {
 			assert.Greater(t, len(want), maxColumns/6, "too few columns of %v", width)
@@ -249,12 +252,12 @@ func TestTimeline_Widths(t *testing.T) {
 		tl := newTimeline(0, 1)
 		tl.reach(0)
 		tl.reach(int64(span))
-		_, width := tl.columns(1)
+		_, width, _ := tl.columns(1)
 		assert.Equal(t, want, width, span)
 
 		tl = newTimeline(0, 1)
 		tl.reach(int64(span))
-		_, width = tl.columns(time.Second)
+		_, width, _ = tl.columns(time.Second)
 		assert.Equal(t, max(want, time.Second), width, span)
 	}
 }

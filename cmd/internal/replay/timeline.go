@@ -1,6 +1,9 @@
 package replay
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 // maxColumns is the most columns that a timeline is reported in.
 const maxColumns = 60
@@ -76,12 +79,12 @@ func (t *timeline) extend(bins int) {
 // coarsen merges the bins into those of the next step.
 func (t *timeline) coarsen() {
 	t.step++
-	t.merge(int64(steps[t.step] / steps[t.step-1]))
+	t.first, t.rows = t.merged(int64(steps[t.step] / steps[t.step-1]))
 }
 
-// merge makes one bin of every factor bins.
-func (t *timeline) merge(factor int64) {
-	first := t.first / factor
+// merged has one bin for every factor bins.
+func (t *timeline) merged(factor int64) (first int64, rows [][]int64) {
+	first, rows = t.first/factor, slices.Clone(t.rows)
 	for i, row := range t.rows {
 		var merged []int64
 		for j, n := range row {
@@ -91,23 +94,22 @@ func (t *timeline) merge(factor int64) {
 			}
 			merged[bin] += n
 		}
-		t.rows[i] = merged
+		rows[i] = merged
 	}
-	t.first = first
+	return first, rows
 }
 
-// columns merges the bins into at most maxColumns of a round width, at least
-// least, and returns the start of the first and the width. The timeline takes no
-// more events.
-func (t *timeline) columns(least time.Duration) (start int64, width time.Duration) {
+// columns are the bins merged into at most maxColumns of a round width, at least
+// least. start is the start of the first.
+func (t *timeline) columns(least time.Duration) (start int64, width time.Duration, rows [][]int64) {
 	step := steps[t.step]
 	last := t.first + int64(len(t.rows[0])) - 1
 	for _, width = range roundWidths() {
 		factor := int64(width / step)
 		if width >= least && width%step == 0 && last/factor-t.first/factor < maxColumns {
-			t.merge(factor)
+			start, rows = t.merged(factor)
 			break
 		}
 	}
-	return t.first * int64(width), width
+	return start * int64(width), width, rows
 }
