@@ -118,17 +118,22 @@ func addAxe(t *testing.T, path string) {
 	}
 	axe, err := os.ReadFile(script)
 	require.NoError(t, err)
+	addScript(t, path, "</html>", string(axe))
+	addScript(t, path, "</html>", `axe.run().then(r => document.documentElement.dataset.axe = r.passes.length + " passed;" + r.violations.map(v => v.id + ": " + v.nodes[0].html).join("; "))`)
+}
+
+// addScript puts a script into a page, behind a tag, and into the list of scripts that the page lets run.
+func addScript(t *testing.T, path, behind, script string) {
+	t.Helper()
 	page, err := os.ReadFile(path)
 	require.NoError(t, err)
-	const allowed = "script-src "
-	require.Contains(t, string(page), allowed)
-	for _, s := range []string{
-		string(axe),
-		`axe.run().then(r => document.documentElement.dataset.axe = r.passes.length + " passed;" + r.violations.map(v => v.id + ": " + v.nodes[0].html).join("; "))`,
+	hash := sha256.Sum256([]byte(script))
+	for old, new := range map[string]string{
+		"script-src ": "script-src 'sha256-" + base64.StdEncoding.EncodeToString(hash[:]) + "' ",
+		behind:        behind + "<script>" + script + "</script>",
 	} {
-		hash := sha256.Sum256([]byte(s))
-		page = bytes.Replace(page, []byte(allowed), []byte(allowed+"'sha256-"+base64.StdEncoding.EncodeToString(hash[:])+"' "), 1)
-		page = append(page, "<script>"+s+"</script>"...)
+		require.Contains(t, string(page), old)
+		page = bytes.Replace(page, []byte(old), []byte(new), 1)
 	}
 	require.NoError(t, os.WriteFile(path, page, 0o600))
 }

@@ -11,11 +11,16 @@
   // Times are written alike everywhere, in UTC.
   const utc = seconds => new Date(Math.round(seconds * 1e3)).toISOString().replace("T", " ");
   const clock = v => utc(v).slice(0, v % 60 ? 23 : 16).replace(/\.000$/, "");
-  const timeLabels = (u, ticks) => ticks.map((v, i) => {
-    const [date, time] = clock(v).split(" ");
-    const before = i > 0 ? utc(ticks[i - 1]).slice(0, 10) : "";
-    return date === before ? time : [time, date];
-  }).map(v => Array.isArray(v) ? v.join("\n") : v);
+  // Of ticks at midnight there is the date, of others the time, with the date where it is another one.
+  const timeLabels = (u, ticks) => {
+    const fine = ticks.some(v => v % 1), days = ticks.every(v => v % 86400 === 0);
+    return ticks.map((v, i) => {
+      const date = utc(v).slice(0, 10), time = fine ? utc(v).slice(11, 23) : clock(v).slice(11);
+      if (days) return date;
+      return i > 0 && date === utc(ticks[i - 1]).slice(0, 10) ? time : time + "\n" + date;
+    });
+  };
+  const labelWidth = 90; // of a date, and of a time with milliseconds
 
   function draw(chart, data) {
     const style = getComputedStyle(document.documentElement);
@@ -23,6 +28,7 @@
     const axis = (a, side) => ({
       label: a.Label, stroke: color("text"), size: side === 3 ? 64 : 50, labelSize: 24, font: "13px system-ui, sans-serif", labelFont: "13px system-ui, sans-serif",
       grid: { stroke: color("line"), width: 1 }, ticks: { stroke: color("line"), width: 1 },
+      ...(a.Time ? { space: labelWidth } : {}),
       values: a.Time ? timeLabels : a.Log ? logLabels : (u, ticks) => ticks.map(label),
     });
     const lines = data.Series.map((s, i) => ({
@@ -33,7 +39,7 @@
     chart.replaceChildren();
     const y = data.Y.Log ? { distr: 3 } : { range: (u, min, max) => [0, max > 0 ? max * 1.05 : 1] };
     return new uPlot({
-      width: chart.clientWidth, height,
+      width: chart.clientWidth, height, padding: [null, labelWidth / 2, null, null],
       tzDate: seconds => uPlot.tzDate(new Date(seconds * 1e3), "Etc/UTC"),
       scales: { x: { time: data.X.Time, distr: data.X.Log ? 3 : 1, ...(data.Steps ? { range: (u, min, max) => [min, max + data.Steps] } : {}) }, y },
       axes: [axis(data.X, 2), axis(data.Y, 3)],
