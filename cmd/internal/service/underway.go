@@ -11,7 +11,7 @@ import (
 const (
 	callBytes  = 24 << 10 // of a call: its goroutines, and its headers
 	frameBytes = 128      // of a frame with a part of its message, besides that
-	callsRoom  = 14 << 20 // of all calls, before connections with more than their share are not read
+	callsRoom  = 12 << 20 // of all calls, before connections with more than their share are not read
 )
 
 // underWay counts the bytes of the calls of all connections, without what each may always have. When there is no room,
