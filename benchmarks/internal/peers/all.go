@@ -22,6 +22,6 @@ func All() []Subject {
 		},
 		xtimeSubjects(),
 		[]Subject{diy()},
-		sketches(),
+		fixedTables(),
 	)
 }

@@ -26,7 +26,7 @@ type Options struct {
 	Period  time.Duration //
 	Burst   int           // most units at once; subjects without a burst of their own use Rate
 	MaxKeys int           // 0: no bound. Only subjects with Bounded take another value.
-	Expect  int           // how many keys will come, for the sketch, which cannot grow; 0: 1<<20
+	Expect  int           // how many keys will come, for the fixed table, which cannot grow; 0: 1<<20
 	DenyNew bool          // at MaxKeys new keys are denied, and no other is dropped. Only subjects with DeniesNew take it.
 	Stable  bool          // keys are hashed as a Snapshotter asks; others do not look at it
 }
@@ -67,7 +67,7 @@ type Subject struct {
 	Name   string // as in the tables: "throttled", "x/time/rate in sync.Map", "sluice GCRA"
 	Module string // its module path, to look up the version; empty for baselines
 	Kind   Kind
-	Clock  string // System, Fast or Coarse for Ours and the sketch; else empty
+	Clock  string // System, Fast or Coarse for Ours and the fixed table; else empty
 
 	Bounded   bool // honours Options.MaxKeys: Keys() <= MaxKeys at any time
 	DeniesNew bool // honours Options.DenyNew

@@ -2,8 +2,13 @@ package report
 
 import (
 	"bytes"
+	"fmt"
+	"html"
 	"image/color"
+	"regexp"
 	"slices"
+	"strconv"
+	"strings"
 
 	"gonum.org/v1/plot"
 	"gonum.org/v1/plot/font"
@@ -97,15 +102,49 @@ func (p *page) dot(c color.Color, radius, x, y vg.Length) {
 	p.DrawGlyph(draw.GlyphStyle{Color: c, Radius: radius, Shape: draw.CircleGlyph{}}, vg.Point{X: x, Y: p.height - y})
 }
 
-// bytes is the page as SVG. Whoever looks at it may not have the font with whose
-// widths it was laid out; the names after it have about the same.
+// darkColors are the colours that change on a dark page, as GitHub's is for those who want it dark.
+var darkColors = map[color.Color]string{
+	white: "#0D1117", ink: "#E6EDF3", faint: "#9198A1", gridColor: "#30363D", other: "#6E7681", otherDark: "#9198A1",
+}
+
+// darkStyle has these colours for viewers that ask for a dark page.
+func darkStyle() string {
+	var rules []string
+	for c, dark := range darkColors {
+		r, g, b, _ := c.RGBA()
+		for _, of := range []string{"fill", "stroke"} {
+			rules = append(rules, fmt.Sprintf("[style*=\"%s:#%02X%02X%02X\"]{%s:%s !important}\n", of, r>>8, g>>8, b>>8, of, dark))
+		}
+	}
+	slices.Sort(rules)
+	return "<style>@media (prefers-color-scheme: dark) {\n" + strings.Join(rules, "") + "}</style>\n"
+}
+
+// An svgText is a text in the SVG: its font's size, whether that is bold, and the text.
+var svgText = regexp.MustCompile(`font-weight:(bold|normal);[^"]*font-size:([0-9.]+)px[^"]*">([^<]*)</text>`)
+
+// fitted gives each text the width that it was laid out with: whoever looks at it may not have the font, and another one may be wider.
+func fitted(svg string) string {
+	return svgText.ReplaceAllStringFunc(svg, func(found string) string {
+		m := svgText.FindStringSubmatch(found)
+		size, _ := strconv.ParseFloat(m[2], 64)
+		style := words(vg.Length(size), ink, text.XLeft)
+		if m[1] == "bold" {
+			style = bold(style)
+		}
+		width := fmt.Sprintf("\" textLength=\"%.2f\" lengthAdjust=\"spacingAndGlyphs\">", float64(style.Width(html.UnescapeString(m[3]))))
+		return strings.Replace(found, "\">", width, 1)
+	})
+}
+
+// bytes is the page as SVG.
 func (p *page) bytes() ([]byte, error) {
 	var b bytes.Buffer
 	if _, err := p.svg.WriteTo(&b); err != nil {
 		return nil, err
 	}
-	return bytes.ReplaceAll(b.Bytes(), []byte("font-family:Liberation Sans;"),
-		[]byte("font-family:Liberation Sans,Arial,Helvetica,sans-serif;")), nil
+	svg := strings.ReplaceAll(b.String(), "font-family:Liberation Sans;", "font-family:Liberation Sans,Arial,Helvetica,sans-serif;")
+	return []byte(strings.Replace(fitted(svg), "<g ", darkStyle()+"<g ", 1)), nil
 }
 
 // widest is the room that the widest of the labels needs.

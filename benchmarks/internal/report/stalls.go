@@ -57,7 +57,7 @@ func (v *view) stallChart() ([]byte, error) {
 		},
 		empty:      func(s results.Stall) int64 { return s.BaselineP9999 },
 		emptyTitle: "p99.99 of an empty call: the machine's own",
-		budget:     1e6, budgetTitle: "budget for p99.99",
+		budget:     1e5, budgetTitle: "budget for p99.99",
 	})
 }
 
@@ -69,7 +69,7 @@ func (v *view) tailsChart() ([]byte, error) {
 		titles:     map[string]string{},
 		empty:      func(s results.Stall) int64 { return s.BaselineMax },
 		emptyTitle: "longest empty call: the machine's own",
-		budget:     200_000, budgetTitle: "budget for the longest call",
+		budget:     100_000, budgetTitle: "budget for the longest call",
 	}
 	for _, t := range tails {
 		c.titles[t.situation] = t.title

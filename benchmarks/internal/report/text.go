@@ -45,7 +45,7 @@ func Text(r results.Results) string {
 	return b.String()
 }
 
-const budgetsAbout = "Ratios are medians of the ratios of samples that were taken by turns. Sketch: the same figure of sluice's idea without any of its features, fetching ahead included."
+const budgetsAbout = "Ratios are medians of the ratios of samples that were taken by turns. Fixed table: the same figure of sluice's idea without any of its features, fetching ahead included."
 
 const nsACall = "ns a call, median, lower is better."
 

@@ -131,9 +131,9 @@ func (v *view) gcra(clock string) string {
 	return ""
 }
 
-// sketch is the name of the sketch under a clock, or "": the only baseline that says
+// fixedTable is the name of the fixed table under a clock, or "": the only baseline that says
 // which clock it has.
-func (v *view) sketch(clock string) string {
+func (v *view) fixedTable(clock string) string {
 	for _, s := range v.Subjects {
 		if s.Kind == string(peers.Baseline) && s.Clock == clock {
 			return s.Name

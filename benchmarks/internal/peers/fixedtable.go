@@ -9,47 +9,47 @@ import (
 	"github.com/sluice-go/sluice"
 )
 
-func sketches() []Subject {
+func fixedTables() []Subject {
 	note := "Sluice's idea and nothing else: one flat table of fixed size, no growth, no eviction. What sluice takes longer is the price of its features; where it is faster, among a million keys, it has fetched slots ahead."
-	sketch := func(name, clock string, newLimiter func(Options) (Limiter, error)) Subject {
+	subject := func(name, clock string, newLimiter func(Options) (Limiter, error)) Subject {
 		return Subject{Name: name, Kind: Baseline, Clock: clock, Note: note, New: newLimiter}
 	}
 	return []Subject{
-		sketch("sketch", System, func(o Options) (Limiter, error) { return &sketchSystem{newSketch(o), time.Now()}, nil }),
-		sketch("sketch, fast clock", Fast, func(o Options) (Limiter, error) { return &sketchFast{newSketch(o), sluice.NewFastClock()}, nil }),
-		sketch("sketch, coarse clock", Coarse, func(o Options) (Limiter, error) { return &sketchCoarse{newSketch(o), sluice.NewCoarseClock(0)}, nil }),
+		subject("fixed table", System, func(o Options) (Limiter, error) { return &fixedSystem{newFixedTable(o), time.Now()}, nil }),
+		subject("fixed table, fast clock", Fast, func(o Options) (Limiter, error) { return &fixedFast{newFixedTable(o), sluice.NewFastClock()}, nil }),
+		subject("fixed table, coarse clock", Coarse, func(o Options) (Limiter, error) { return &fixedCoarse{newFixedTable(o), sluice.NewCoarseClock(0)}, nil }),
 	}
 }
 
-// sketch is a table of {id, TAT} with linear probing.
-type sketch struct {
+// fixedTable is a table of {id, TAT} with linear probing.
+type fixedTable struct {
 	seed             maphash.Seed
-	slots            []sketchSlot // a power of two of them
+	slots            []fixedSlot // a power of two of them
 	interval, budget int64
 }
 
-type sketchSlot struct {
+type fixedSlot struct {
 	id  atomic.Uint64 // 0: empty
 	tat atomic.Int64
 }
 
-// newSketch returns a table that is at most half full with the expected keys.
-func newSketch(o Options) sketch {
+// newFixedTable returns a table that is at most half full with the expected keys.
+func newFixedTable(o Options) fixedTable {
 	keys := o.Expect
 	if keys == 0 {
 		keys = 1 << 20
 	}
 	interval := int64(o.interval())
-	return sketch{
+	return fixedTable{
 		seed:     maphash.MakeSeed(),
-		slots:    make([]sketchSlot, 1<<bits.Len(uint(2*keys-1))),
+		slots:    make([]fixedSlot, 1<<bits.Len(uint(2*keys-1))),
 		interval: interval, budget: interval * int64(o.Burst),
 	}
 }
 
 // find returns the slot of key, taking an empty one if there is none. With more
 // keys than slots it would not return; no workload has them.
-func (s *sketch) find(key string) *sketchSlot {
+func (s *fixedTable) find(key string) *fixedSlot {
 	id := maphash.String(s.seed, key) | 1
 	mask := uint64(len(s.slots) - 1)
 	for i := id >> 1; ; i++ {
@@ -65,7 +65,7 @@ func (s *sketch) find(key string) *sketchSlot {
 	}
 }
 
-func (s *sketch) charge(slot *sketchSlot, now int64) bool {
+func (s *fixedTable) charge(slot *fixedSlot, now int64) bool {
 	for {
 		old := slot.tat.Load()
 		next := max(old, now) + s.interval
@@ -78,7 +78,7 @@ func (s *sketch) charge(slot *sketchSlot, now int64) bool {
 	}
 }
 
-func (s *sketch) Keys() int {
+func (s *fixedTable) Keys() int {
 	n := 0
 	for i := range s.slots {
 		if s.slots[i].id.Load() != 0 {
@@ -88,31 +88,31 @@ func (s *sketch) Keys() int {
 	return n
 }
 
-func (s *sketch) Sweep() {}
+func (s *fixedTable) Sweep() {}
 
-func (s *sketch) Close() {}
+func (s *fixedTable) Close() {}
 
-type sketchSystem struct {
-	sketch
+type fixedSystem struct {
+	fixedTable
 	base time.Time
 }
 
-func (s *sketchSystem) Allow(key string) bool {
+func (s *fixedSystem) Allow(key string) bool {
 	return s.charge(s.find(key), int64(time.Since(s.base)))
 }
 
-type sketchCoarse struct {
-	sketch
+type fixedCoarse struct {
+	fixedTable
 	clock *sluice.CoarseClock
 }
 
-func (s *sketchCoarse) Allow(key string) bool { return s.charge(s.find(key), s.clock.Now()) }
+func (s *fixedCoarse) Allow(key string) bool { return s.charge(s.find(key), s.clock.Now()) }
 
-type sketchFast struct {
-	sketch
+type fixedFast struct {
+	fixedTable
 	clock *sluice.FastClock
 }
 
-func (s *sketchFast) Allow(key string) bool { return s.charge(s.find(key), s.clock.Now()) }
+func (s *fixedFast) Allow(key string) bool { return s.charge(s.find(key), s.clock.Now()) }
 
-func (s *sketchFast) Close() { noteSource(s.clock) }
+func (s *fixedFast) Close() { noteSource(s.clock) }
