@@ -39,7 +39,7 @@
     chart.replaceChildren();
     const y = data.Y.Log ? { distr: 3 } : { range: (u, min, max) => [0, max > 0 ? max * 1.05 : 1] };
     return new uPlot({
-      width: chart.clientWidth, height, padding: [null, labelWidth / 2, null, null],
+      width: chart.clientWidth, height, padding: [null, data.X.Time ? labelWidth / 2 : null, null, null],
       tzDate: seconds => uPlot.tzDate(new Date(seconds * 1e3), "Etc/UTC"),
       scales: { x: { time: data.X.Time, distr: data.X.Log ? 3 : 1, ...(data.Steps ? { range: (u, min, max) => [min, max + data.Steps] } : {}) }, y },
       axes: [axis(data.X, 2), axis(data.Y, 3)],
