@@ -118,8 +118,8 @@ func addAxe(t *testing.T, path string) {
 	}
 	axe, err := os.ReadFile(script)
 	require.NoError(t, err)
-	addScript(t, path, "</html>", string(axe))
 	addScript(t, path, "</html>", `axe.run().then(r => document.documentElement.dataset.axe = r.passes.length + " passed;" + r.violations.map(v => v.id + ": " + v.nodes[0].html).join("; "))`)
+	addScript(t, path, "</html>", string(axe)) // in front of that
 }
 
 // addScript puts a script into a page, behind a tag, and into the list of scripts that the page lets run.
