@@ -157,6 +157,7 @@ type work struct {
 	over    bool   // known before it is charged
 	full    bool   // the counter has no room for the hits
 	stopped bool   // not charged, since another descriptor is over
+	later   bool   // charged by itself, after another charge of its key
 	idle    bool   // a Hold or an Extend asks for nothing of it
 	named   int    // so many entries of the descriptor name what is held, and the others are counts for weights
 	debt    uint64 // the most that a settlement charges beyond what was held
@@ -300,12 +301,12 @@ func (e *Engine) resolve(g *generation, d *domainState, req *Request, resp *Resp
 	st.Rule = r
 	state, own := &g.rules[r.index], desc.Entries[:len(r.levels)]
 	w.id, w.series = d.id(r, desc.Entries), state.series
-	if r.metricValues {
-		w.series = cmp.Or(d.dynamic.get(r, own), d.other)
-	}
 	if r.unlimited {
 		st.Remaining = math.MaxUint32
 		return r
+	}
+	if r.metricValues {
+		w.series = cmp.Or(d.dynamic.get(r, own), d.other)
 	}
 	w.counter, w.counts, w.limited, w.shadow = state.counter, r.counting, true, r.shadow
 	w.limit, w.scale, w.near, w.offset, w.debt = r.limit, r.scale, state.near, state.offset, r.debt
@@ -467,7 +468,7 @@ func (w *work) finish(st *Status, h *hits) {
 	}
 }
 
-// countUnlimited counts the hits of unlimited rules, which no counter counts. A hold holds nothing of them, and is an estimate all the same.
+// countUnlimited counts the hits of unlimited rules, which no counter counts, in one series for each rule. A hold holds nothing of them, and is an estimate all the same.
 func (resp *Response) countUnlimited(held bool) {
 	for i := range resp.work {
 		w := &resp.work[i]
@@ -478,7 +479,7 @@ func (resp *Response) countUnlimited(held bool) {
 			w.series.refund(w.id, w.hits, 0)
 			continue
 		}
-		w.series.add(w.id, &hits{total: w.hits, within: w.hits})
+		w.series.pass(w.id, w.hits)
 		if held && resp.Code == OK {
 			w.series.estimate(w.hits)
 		}

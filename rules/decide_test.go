@@ -173,7 +173,7 @@ func TestDecide_Kinds(t *testing.T) {
 	require.True(t, st.Rule.Unlimited())
 	w.ask(withHits("free=a", 4))
 	w.ask(withHits("free=b", 0))
-	require.Equal(t, Series{Domain: "d", Path: "d.free", Levels: []string{"free"}, Total: 5, Within: 5}, w.series("d.free"))
+	require.Equal(t, Series{Domain: "d", Path: "d.free", Levels: []string{"free"}, Unlimited: 5}, w.series("d.free"))
 
 	require.Equal(t, Status{Code: OK}, w.one("open=a"))
 	require.Equal(t, Status{Code: OK}, w.one("unheard=of"))

@@ -67,7 +67,7 @@ func TestHold_AllOrNone(t *testing.T) {
 	s := w.series("d.tokens")
 	require.Equal(t, []uint64{601, 10}, []uint64{s.Estimated, s.Settled})
 	s = w.series("d.free")
-	require.Equal(t, []uint64{4, 4, 2, 1}, []uint64{s.Total, s.Within, s.Estimated, s.Settled}, "of four, two are denied by others")
+	require.Equal(t, []uint64{0, 4, 2, 1}, []uint64{s.Total, s.Unlimited, s.Estimated, s.Settled}, "of four, two are denied by others")
 }
 
 // TestHold_Again: an id is a hold of one request, once.

@@ -22,9 +22,7 @@ type series struct {
 }
 
 type stripe struct {
-	total, within, near, over, shadow, refunded, absorbed atomic.Uint64
-
-	_ [64 - 7*8]byte
+	total, within, near, over, shadow, refunded, absorbed, unlimited atomic.Uint64 // a cache line
 }
 
 // stripeCount is a power of two.
@@ -86,6 +84,11 @@ func (s *series) refund(pick, refunded, absorbed uint64) {
 	}
 }
 
+// pass counts hits of an unlimited rule.
+func (s *series) pass(pick, n uint64) {
+	s.stripes[pick&uint64(len(s.stripes)-1)].unlimited.Add(n)
+}
+
 // estimate counts hits that have been held, and settle hits of holds that were used.
 func (s *series) estimate(n uint64) { s.estimated.Add(n) }
 func (s *series) settle(n uint64)   { s.settled.Add(n) }
@@ -112,6 +115,8 @@ type Series struct {
 	// entries on, but for at least an hour and at most a day. If denied calls get no refund, the refunds of
 	// admitted calls are absorbed for that time.
 	Absorbed uint64
+	// Unlimited is the hits of unlimited rules. They are in no other number but Estimated.
+	Unlimited uint64
 	// Estimated is the hits that holds were admitted for, extensions included; they are in Total, too. Settled is the hits that
 	// settled holds have used, which are in no other number. Holds that lapse are in Estimated only.
 	Estimated, Settled uint64
@@ -132,6 +137,7 @@ func (s *series) snapshot() Series {
 		out.Shadow += t.shadow.Load()
 		out.Refunded += t.refunded.Load()
 		out.Absorbed += t.absorbed.Load()
+		out.Unlimited += t.unlimited.Load()
 	}
 	return out
 }

@@ -50,6 +50,7 @@ func sums(all []*series) []Series {
 		o.Over, o.Shadow = o.Over+sum.Over, o.Shadow+sum.Shadow
 		o.Estimated, o.Settled = o.Estimated+sum.Estimated, o.Settled+sum.Settled
 		o.Refunded, o.Absorbed = o.Refunded+sum.Refunded, o.Absorbed+sum.Absorbed
+		o.Unlimited += sum.Unlimited
 	}
 	return out
 }

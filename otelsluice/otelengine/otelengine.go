@@ -5,7 +5,7 @@
 // It reads the engine's statistics when a reader of the SDK collects, and does nothing else: no decision takes
 // longer for it. The instruments are observable:
 //
-//	sluice.hits               counter, by domain, rule and outcome: hits within a limit; near it; over it, and denied;
+//	sluice.hits               counter, by domain, rule and outcome: hits within a limit, or unlimited; near it; over it, and denied;
 //	                          over it, and admitted by a rule in shadow_mode, which is the outcome shadow
 //	sluice.refunded_hits      counter, by domain and rule: hits that were to be given back
 //	sluice.absorbed_hits      counter, by domain and rule: of these, hits that gave nothing back; see rules.Series.Absorbed
@@ -179,7 +179,7 @@ func (c *Collector) hits(all []rules.Series) map[labels]uint64 {
 	for _, x := range all {
 		domain, rule := text(x.Domain), text(x.Path)
 		for outcome, n := range map[string]uint64{
-			"within": less(less(x.Total, x.Over), x.Near), "near": x.Near, "over": less(x.Over, x.Shadow), "shadow": x.Shadow,
+			"within": less(less(x.Total, x.Over), x.Near) + x.Unlimited, "near": x.Near, "over": less(x.Over, x.Shadow), "shadow": x.Shadow,
 		} {
 			now[labels{domain, rule, outcome}] += n
 		}

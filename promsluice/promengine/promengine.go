@@ -6,7 +6,7 @@
 // It reads the engine's statistics when it is scraped, and does nothing else: no decision takes longer for it.
 // These are the metrics:
 //
-//	sluice_hits_total{domain,rule,outcome}      hits within a limit; near it; over it, and denied; over it, and admitted
+//	sluice_hits_total{domain,rule,outcome}      hits within a limit, or of unlimited rules; near it; over it, and denied; over it, and admitted
 //	                                            by a rule in shadow_mode, which is the outcome shadow
 //	sluice_refunded_hits_total{domain,rule}     hits that were to be given back
 //	sluice_absorbed_hits_total{domain,rule}     of these, hits that gave nothing back; see rules.Series.Absorbed
@@ -159,7 +159,7 @@ func (c *Collector) hits(all []rules.Series) map[labels]uint64 {
 	for _, x := range all {
 		domain, rule := text(x.Domain), text(x.Path)
 		for outcome, n := range map[string]uint64{
-			"within": less(less(x.Total, x.Over), x.Near), "near": x.Near, "over": less(x.Over, x.Shadow), "shadow": x.Shadow,
+			"within": less(less(x.Total, x.Over), x.Near) + x.Unlimited, "near": x.Near, "over": less(x.Over, x.Shadow), "shadow": x.Shadow,
 		} {
 			now[labels{domain, rule, outcome}] += n
 		}

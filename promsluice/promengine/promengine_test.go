@@ -183,3 +183,15 @@ func TestDocs_NameAllMetrics(t *testing.T) {
 	}
 	assert.Equal(t, 15, n)
 }
+
+// TestCollector_Unlimited: hits of unlimited rules are within.
+func TestCollector_Unlimited(t *testing.T) {
+	set, err := rules.Load([]rules.File{{Name: "d.yaml", Data: []byte("domain: d\ndescriptors: [{key: free, rate_limit: {unlimited: true}}]\n")}}, rules.Options{})
+	require.NoError(t, err)
+	e, err := rules.New(set, rules.Config{})
+	require.NoError(t, err)
+	decide(t, e, "d", "free", "x", rules.Descriptor{})
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(New(e))
+	assert.Contains(t, exposition(t, registry), `sluice_hits_total{domain="d",outcome="within",rule="d.free"} 1`)
+}

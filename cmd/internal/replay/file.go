@@ -202,8 +202,8 @@ func (e *entry) value(a *asked) (string, bool) {
 func (s *fileState) limits() []LimitResult {
 	var out []LimitResult
 	for _, line := range s.engine.Series() {
-		if line.Total > 0 {
-			out = append(out, LimitResult{line.Path, int64(line.Total), int64(line.Near), int64(line.Over)})
+		if n := line.Total + line.Unlimited; n > 0 {
+			out = append(out, LimitResult{line.Path, int64(n), int64(line.Near), int64(line.Over)})
 		}
 	}
 	return out

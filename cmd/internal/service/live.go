@@ -148,7 +148,7 @@ func (l *live) rules() (all []liveRule, sum liveRule) {
 	all = []liveRule{}
 	for _, x := range l.engine.Series() {
 		denied := x.Over - min(x.Over, x.Shadow)
-		r := liveRule{Name: text(x.Path), Admitted: x.Total - min(x.Total, denied), Denied: denied}
+		r := liveRule{Name: text(x.Path), Admitted: x.Unlimited + x.Total - min(x.Total, denied), Denied: denied}
 		sum.Admitted, sum.Denied = sum.Admitted+r.Admitted, sum.Denied+r.Denied
 		all = append(all, r)
 	}
