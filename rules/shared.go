@@ -310,7 +310,13 @@ func (w *work) exceeds(c *StoreCall) bool {
 	if w.counts && !c.Local {
 		return c.Count+w.hits > w.limit
 	}
-	return !c.Decision.Allowed
+	return !w.fits(c)
+}
+
+// fits reports whether a limit that counts no denied hits has room for a call, or for a hit if the call has none. A Store
+// lets a look at a full window pass, as is right where denied hits count.
+func (w *work) fits(c *StoreCall) bool {
+	return c.Decision.Allowed && (w.hits > 0 || w.counts || w.second != nil || c.Decision.Remaining > 0)
 }
 
 // answered fills in the status for a call that the Store has made.
@@ -330,6 +336,9 @@ func (w *work) answered(st *Status, now int64, c *StoreCall) {
 	case w.refund:
 		w.gaveBack(st, n, c.Absorbed, left, c.Count, d)
 	case !w.counts:
+		if !w.fits(c) && d.Allowed {
+			d.Allowed, d.RetryAfter = false, left
+		}
 		w.limiterStatus(st, d, w.over || !d.Allowed)
 	default:
 		w.over = w.over || !d.Allowed && (c.Op == CountFitting || c.Local)

@@ -19,6 +19,9 @@ func (e *Engine) decideTogether(d *domainState, resp *Response, now int64) {
 	defer e.unlock(held)
 	stop := lookCounters(d.atomic, resp, now)
 	all := sluice.AllDecision{Denied: -1}
+	if !d.atomic {
+		resp.putLater()
+	}
 	if !stop {
 		all = resp.takeLimiters(d.atomic)
 		stop = !all.Allowed
@@ -30,8 +33,8 @@ func (e *Engine) decideTogether(d *domainState, resp *Response, now int64) {
 		case w.byTakeAll(d.atomic) && w.second != nil:
 			over := stop && (w.holds(all.Denied) || !w.fitsBoth())
 			e.answerBoth(w, st, now, stop, over, all.RetryAfter)
-		case w.byTakeAll(d.atomic):
-			w.answerLimiter(st, stop, w.holds(all.Denied), all.RetryAfter)
+		case w.byTakeAll(d.atomic), w.later && stop:
+			w.answerLimiter(st, stop, w.holds(resp.deniedCharge(all.Denied)), all.RetryAfter)
 			if stop {
 				e.deny(w, st, now, 0, w.hits)
 			}
@@ -40,6 +43,8 @@ func (e *Engine) decideTogether(d *domainState, resp *Response, now int64) {
 			if !w.refund {
 				e.deny(w, st, now, 0, w.hits)
 			}
+		case w.later: // not before what TakeAll has charged
+			e.take(w, st, e.clock.Now(), w.hits)
 		default:
 			e.take(w, st, now, w.hits)
 		}
@@ -99,9 +104,45 @@ func lookCounters(atomic bool, resp *Response, now int64) (stop bool) {
 // holds reports whether a charge of TakeAll is one of the descriptor's.
 func (w *work) holds(charge int) bool { return charge >= w.from && charge < w.to }
 
+// deniedCharge returns the charge with which the charges of a key no longer fit. TakeAll names the first charge of the key.
+func (resp *Response) deniedCharge(denied int) int {
+	if denied < 0 {
+		return denied
+	}
+	key := resp.charges[denied].Key
+	left := key.Peek(0).Remaining
+	for i, c := range resp.charges[denied:] {
+		if c.Key != key {
+			continue
+		}
+		if c.Cost > left {
+			return denied + i
+		}
+		left -= c.Cost
+	}
+	return denied
+}
+
 // byTakeAll reports whether TakeAll charges the limit of a descriptor: a limiter that can stand in the way of others.
 func (w *work) byTakeAll(atomic bool) bool {
-	return w.limited && !w.counts && !w.refund && !(atomic && w.shadow)
+	return w.limited && !w.counts && !w.refund && !w.later && !(atomic && w.shadow)
+}
+
+// putLater has limiters that fit by themselves, and that the call charges before, charged by themselves, after the others: the second
+// charge of a key may then be denied, as in a window.
+func (resp *Response) putLater() {
+	for i := range resp.work {
+		w := &resp.work[i]
+		if !w.byTakeAll(false) || w.second != nil {
+			continue
+		}
+		for j := range i {
+			if o := &resp.work[j]; o.byTakeAll(false) && o.id == w.id && o.limiter == w.limiter {
+				w.later = w.key().Peek(clampInt(w.hits)).Allowed
+				break
+			}
+		}
+	}
 }
 
 // takeLimiters charges all limiters, or none.
@@ -133,8 +174,8 @@ func (w *work) answerLimiter(st *Status, stopped, denied bool, retry time.Durati
 		return
 	}
 	d := w.key().Peek(clampInt(w.hits))
-	if denied && d.Allowed {
-		d.RetryAfter = retry // the limiter would admit the hits by now
+	if denied && d.Allowed { // by itself it would be admitted
+		d.RetryAfter, d.Remaining = retry, w.key().Peek(0).Remaining
 	}
 	w.limiterStatus(st, &d, denied || !d.Allowed)
 }
