@@ -74,14 +74,21 @@ func available(r io.Reader) int64 {
 	return math.MaxInt64
 }
 
-// modelName is the first processor's, from what /proc/cpuinfo says.
+// modelName is the first processor's, from what /proc/cpuinfo says. A virtual machine may hide the name's number: family and model still tell
+// processors apart.
 func modelName(r io.Reader) string {
+	values := map[string]string{}
 	for lines := bufio.NewScanner(r); lines.Scan(); {
-		if name, value, ok := strings.Cut(lines.Text(), ":"); ok && strings.TrimSpace(name) == "model name" {
-			return strings.TrimSpace(value)
+		name, value, ok := strings.Cut(lines.Text(), ":")
+		if name = strings.TrimSpace(name); ok && values[name] == "" {
+			values[name] = strings.TrimSpace(value)
 		}
 	}
-	return ""
+	name := values["model name"]
+	if family, model := values["cpu family"], values["model"]; name != "" && family != "" && model != "" {
+		name += fmt.Sprintf(" (family %s, model %s)", family, model)
+	}
+	return name
 }
 
 func versions(modules []string) map[string]string {

@@ -21,6 +21,7 @@ func TestDescribe(t *testing.T) {
 
 func TestModelName(t *testing.T) {
 	assert.Equal(t, "Example 9000", modelName(strings.NewReader("processor\t: 0\nmodel name\t: Example 9000\nmodel name\t: Other\n")))
+	assert.Equal(t, "Example 9000 (family 25, model 17)", modelName(strings.NewReader("cpu family\t: 25\nmodel\t\t: 17\nmodel name\t: Example 9000\ncpu family\t: 6\n")))
 	assert.Empty(t, modelName(strings.NewReader("Processor: ARM\n")))
 }
 
