@@ -32,7 +32,7 @@ addEventListener("error", e => errors.push(String(e.message || e.target.src)), t
 addEventListener("securitypolicyviolation", e => errors.push("CSP: " + e.blockedURI));
 console.error = console.warn = (...all) => errors.push(all.join(" "));
 const poll = setInterval(async () => {
-  const rate = document.querySelector("#rules td");
+  const rate = document.querySelector("#rules td.n");
   if (!document.querySelector("#keys tr") || !rate || rate.textContent === "-") return;
   clearInterval(poll);
   const pause = document.getElementById("pause");
