@@ -274,6 +274,11 @@ func (a *together) look(ctx context.Context) (sluice.AllDecision, error) {
 		}
 	}
 	copy(a.out, out)
+	for i := range a.calls {
+		if a.calls[i].Part != Whole { // it is not known how many units it would be
+			a.out[i].Decision.RetryAfter = 0
+		}
+	}
 	for j, i := range upTo {
 		a.out[i].Decision = standing(out[len(a.calls)+j].Decision, out[i].Decision)
 	}
@@ -342,7 +347,7 @@ func (a *together) answer(all *allCall, r *allReply) {
 		if made {
 			a.made(w, one)
 		} else {
-			a.stands(w, one, fits)
+			a.stands(w, one, fits, r)
 		}
 		w.out.Source, w.out.Count = FromRedis, w.plan.count(one.view, one.blocked())
 		w.out.HoldID, w.out.Held = w.id, int(one.held)
@@ -374,7 +379,7 @@ func (a *together) made(w *storeCall, r *reply) {
 }
 
 // stands fills in the result of a call, if the calls have not been made: how its key stands.
-func (a *together) stands(w *storeCall, r *reply, fits bool) {
+func (a *together) stands(w *storeCall, r *reply, fits bool, all *allReply) {
 	cost := w.cost
 	d := w.plan.judge(r.view, r.blocked(), cost, !w.in())
 	if w.op != opAdmit && w.op != opHold {
@@ -382,7 +387,7 @@ func (a *together) stands(w *storeCall, r *reply, fits bool) {
 	}
 	if !fits {
 		d = w.plan.describe(r.view, r.blocked(), cost, false)
-		if sum := w.sum(a.work); sum > int64(cost) && r.blocked() == 0 {
+		if sum := w.sum(a.work, all); sum > int64(cost) && r.blocked() == 0 {
 			d.RetryAfter = sluice.Never
 			if sum <= w.plan.burst {
 				d.RetryAfter = duration(w.plan.shape.wait(r.view, sum))
@@ -392,10 +397,11 @@ func (a *together) stands(w *storeCall, r *reply, fits bool) {
 	w.out.Decision = d
 }
 
-// sum returns the cost of an OpTake and of the calls of OpTake before it that are of its key.
-func (w *storeCall) sum(work []storeCall) (sum int64) {
+// sum returns the cost of an OpTake and of the calls of OpTake before it that are of its key and fit.
+func (w *storeCall) sum(work []storeCall, all *allReply) (sum int64) {
 	for i := range work {
-		if o := &work[i]; o.subject.id == w.subject.id && o.k > 0 && o.what != whatSettle {
+		o := &work[i]
+		if o.subject.id == w.subject.id && o.k > 0 && o.what != whatSettle && (o == w || all.fits[i] != '0') {
 			sum += o.n
 		}
 		if &work[i] == w {

@@ -59,10 +59,10 @@ func (b bucket) charged(v view, units int64) view {
 	return v
 }
 
-// wait assumes that units on lease that are still out do not come back.
+// wait assumes that units on lease that are still out, and units that are held, do not come back.
 func (b bucket) wait(v view, cost int64) int64 {
 	lent := min(v.b, b.full/b.unit) + cost
-	over := v.a - (b.full - min(lent*b.unit, b.full))
+	over := v.a + lent*b.unit - b.full
 	return product(ceilDiv(max(over, 0), b.drain), b.step)
 }
 

@@ -157,7 +157,11 @@ type work struct {
 	over    bool   // known before it is charged
 	full    bool   // the counter has no room for the hits
 	stopped bool   // not charged, since another descriptor is over
+	made    bool   // charged together with the others, by a Store
 	later   bool   // charged by itself, after another charge of its key
+	lacking bool   // it keeps others from being charged
+	asked   uint64 // its hits, and the hits of its key before it that fit
+	after   uint64 // what was charged behind it, in the same call
 	idle    bool   // a Hold or an Extend asks for nothing of it
 	named   int    // so many entries of the descriptor name what is held, and the others are counts for weights
 	debt    uint64 // the most that a settlement charges beyond what was held
@@ -409,11 +413,11 @@ func (w *work) left(st *Status, now int64) time.Duration {
 
 // counted fills in the status for a window that holds count hits now.
 func (w *work) counted(st *Status, left time.Duration, count uint64) {
-	before := w.limit
-	if w.hits <= count && !w.full {
-		before = count - w.hits // hits that were not counted are placed as if they came last
+	over, before := count > w.limit || w.over, w.limit
+	if w.hits <= count && !w.full && !(over && w.stopped) {
+		before = count - w.hits // hits that were not counted, and are within, are placed as if they came last
 	}
-	w.windowStatus(st, left, count, count > w.limit || w.over)
+	w.windowStatus(st, left, count, over)
 	h := hitsOf(w.hits, before, count, w.near, w.limit, st.Over)
 	w.finish(st, &h)
 }
@@ -480,7 +484,7 @@ func (resp *Response) countUnlimited(held bool) {
 			continue
 		}
 		w.series.pass(w.id, w.hits)
-		if held && resp.Code == OK {
+		if held && resp.Code == OK && !resp.WouldDeny {
 			w.series.estimate(w.hits)
 		}
 	}

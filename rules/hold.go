@@ -308,7 +308,8 @@ func (e *Engine) chargeHold(resp *Response, now int64) (made [][]*sluice.Reserva
 	all := sluice.AllDecision{Denied: -1}
 	var receipts []*sluice.Reservation
 	var each []sluice.Decision
-	if stop = lookCounters(true, resp, now) || !resp.holdCharges(); !stop {
+	stop = lookCounters(true, resp, now)
+	if stop = resp.holdCharges() || stop; !stop {
 		receipts = make([]*sluice.Reservation, len(resp.charges))
 		each = make([]sluice.Decision, len(resp.charges))
 		if all = sluice.TakeAllReceipts(receipts, each, resp.charges...); !all.Allowed || resp.exceeded(each) {
@@ -317,6 +318,9 @@ func (e *Engine) chargeHold(resp *Response, now int64) (made [][]*sluice.Reserva
 				r.Cancel()
 			}
 		}
+	}
+	if stop {
+		resp.markLacking(true, all.Denied)
 	}
 	if made = make([][]*sluice.Reservation, len(resp.work)); !stop {
 		for i := range resp.work {
@@ -332,8 +336,8 @@ func (e *Engine) chargeHold(resp *Response, now int64) (made [][]*sluice.Reserva
 	return made, stop
 }
 
-// holdCharges lists the charges of all limits that can stand in the way. It is false if one has no room for a look.
-func (resp *Response) holdCharges() bool {
+// holdCharges lists the charges of all limits that can stand in the way. It reports whether a look at two budgets finds no room.
+func (resp *Response) holdCharges() (full bool) {
 	resp.charges = resp.charges[:0]
 	for i := range resp.work {
 		w := &resp.work[i]
@@ -344,12 +348,12 @@ func (resp *Response) holdCharges() bool {
 			resp.charges = append(resp.charges, sluice.Charge{Key: w.key(), Cost: clampInt(w.hits)})
 		case w.hits != 0:
 			resp.charges = w.appendBoth(resp.charges)
-		case !w.fitsBoth():
-			return false
+		default:
+			full = full || !w.fitsBoth()
 		}
 		w.to = len(resp.charges)
 	}
-	return true
+	return full
 }
 
 // exceeded marks the counters that are above their limit after the charge, and reports whether there is one.
@@ -377,6 +381,7 @@ func (e *Engine) answerHold(w *work, st *Status, now int64, stop bool, all sluic
 	}
 	switch {
 	case w.counts && stop:
+		w.stopped = true
 		e.take(w, st, now, 0)
 	case w.counts && w.shadow:
 		w.counted(st, w.left(st, now), uint64(w.most-shadow[0].Remaining))
@@ -385,12 +390,12 @@ func (e *Engine) answerHold(w *work, st *Status, now int64, stop bool, all sluic
 	case w.shadow && !stop:
 		w.limiterStatus(st, &shadow[0], !shadow[0].Allowed)
 	case w.second == nil:
-		w.answerLimiter(st, stop, all.Denied >= w.from && all.Denied < w.to, all.RetryAfter)
+		w.answerLimiter(st, stop, all.RetryAfter)
 		if stop {
 			st.Remaining = w.whole(uint64(w.key().Peek(0).Remaining))
 		}
 	case stop:
-		e.answerBoth(w, st, now, true, all.Denied >= w.from && all.Denied < w.to || !w.fitsBoth(), all.RetryAfter)
+		e.answerBoth(w, st, now, true, w.lacking || !w.fitsBoth(), all.RetryAfter)
 		e.denials.absorb(w.denialID(st), now, w.hits, w.window(st, now)) // no refund comes for a hold
 	default:
 		took := w.second.took // is settled, and so cannot be given back by refunds

@@ -120,23 +120,66 @@ func (e *Engine) answerHeld(resp *Response, now int64, r HoldResult) {
 		if !w.limited {
 			continue
 		}
-		c := &resp.calls[w.from]
+		call := resp.calls[w.from]
+		c, looked := &call, call.Decision.Allowed
 		if r.Again {
 			w.hits, w.idle = 0, true
 		}
 		w.stopped, w.over = denied >= 0, denied >= 0 && w.from == denied
-		if w.stopped && !w.over && !w.idle {
+		switch {
+		case !w.stopped || w.idle:
+		case resp.twins(w.from) > 1:
+			before := resp.before(i)
+			w.over = before+w.hits > w.roomOf(&resp.calls[w.from])
+			if c.Decision.Allowed = !w.over; w.over && before+w.hits <= w.limit { // the call was of more hits
+				c.Decision.RetryAfter = c.Decision.ResetAfter
+			}
+		case !w.over:
 			w.over = w.exceeds(c)
 		}
 		st := &resp.Statuses[i]
 		if w.answered(st, now, c); w.idle || !w.stopped && !w.shadow { // hits that came since must not deny what is held
 			st.Code, st.Over, st.RetryAfter = OK, false, 0
 		}
-		if w.stopped && !w.counts && c.Decision.Allowed { // of a look, which tells what the hits would leave
+		if w.stopped && !w.counts && looked { // of a look, which tells what the hits would leave
 			st.Remaining = w.whole(uint64(c.Decision.Remaining) + c.Hits)
 		}
 	}
 	e.concludeHold(resp, denied >= 0)
+}
+
+// twins counts the descriptors that a call is of.
+func (resp *Response) twins(call int) (n int) {
+	for i := range resp.work {
+		if w := &resp.work[i]; w.limited && w.from == call {
+			n++
+		}
+	}
+	return n
+}
+
+// before is the hits of the descriptors before one that are of its call and fit, if the call has not been made.
+func (resp *Response) before(i int) (sum uint64) {
+	w := &resp.work[i]
+	for j := range i {
+		if o := &resp.work[j]; o.limited && o.from == w.from && sum+o.hits <= w.roomOf(&resp.calls[w.from]) {
+			sum += o.hits
+		}
+	}
+	return sum
+}
+
+// roomOf is the room for a descriptor, from a call of it that has not been made.
+func (w *work) roomOf(c *StoreCall) uint64 {
+	switch {
+	case w.counts:
+		return w.limit - min(c.Count, w.limit)
+	case c.Second.Counter != nil:
+		return uint64(c.Decision.Remaining) + uint64(c.Second.Decision.Remaining)
+	case c.Decision.Allowed: // it tells what the hits would leave
+		return uint64(c.Decision.Remaining) + c.Hits
+	}
+	return uint64(c.Decision.Remaining)
 }
 
 // holdCalls lists the calls of the limits. Descriptors with the same count of one counter make one call, since

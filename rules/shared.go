@@ -82,6 +82,7 @@ func (e *Engine) storeLimit(r *Rule) StoreLimit {
 	c := r.config
 	l := StoreLimit{Algorithm: c.Algorithm, Limit: c.Limit, Offset: c.Offset, BlockFor: c.BlockFor}
 	l.Domain, l.Atomic, l.Second = r.domain.name, r.domain.atomic || r.second != nil || r.isSecond, r.isSecond
+	l.Admitted = l.Windows() && !r.counting
 	l.Leases = e.config.Leases && !r.noLeases && !l.Atomic && !e.config.StopWhenOver
 	return l
 }
@@ -253,11 +254,14 @@ func (e *Engine) askAtomic(resp *Response) error {
 	if err != nil {
 		return err
 	}
+	if denied >= 0 {
+		resp.judgeTwins()
+	}
 	for i := range resp.calls {
 		w := &resp.work[resp.calls[i].at]
-		w.stopped, w.over = denied >= 0, i == denied
+		w.stopped, w.over, w.made = denied >= 0, i == denied, denied < 0 && (w.counts || !w.shadow)
 		if w.stopped && resp.calls[i].Op == CountAll {
-			w.over = w.exceeds(&resp.calls[i])
+			w.over = resp.exceedsAfter(i)
 		}
 	}
 	if denied >= 0 || len(later) == 0 {
@@ -273,6 +277,52 @@ func (e *Engine) askAtomic(resp *Response) error {
 		resp.calls[i] = again[j]
 	}
 	return err
+}
+
+// judgeTwins judges calls of one key that have not been made in their order: each of them beside the calls before it that fit. A Store
+// may have judged each by itself.
+func (resp *Response) judgeTwins() {
+	for i := range resp.calls {
+		c := &resp.calls[i]
+		if c.Op != CountFitting || c.Hits == 0 {
+			continue
+		}
+		before := uint64(0)
+		for j := range i {
+			if o := &resp.calls[j]; o.Counter == c.Counter && o.Key == c.Key && o.Op == CountFitting && o.Decision.Allowed {
+				before += o.Hits
+			}
+		}
+		if before == 0 {
+			continue
+		}
+		w, d := &resp.work[c.at], &c.Decision
+		room := w.roomOf(c)
+		fits := before+c.Hits <= room
+		switch {
+		case fits == d.Allowed:
+		case c.Second.Counter != nil:
+			d.Allowed = fits
+		case fits:
+			d.Allowed, d.RetryAfter, d.Remaining = true, 0, clampInt(room-c.Hits)
+		default:
+			d.Allowed, d.RetryAfter, d.Remaining = false, d.ResetAfter, clampInt(room)
+		}
+		if !fits && c.Second.Counter == nil && before+c.Hits > w.limit {
+			d.RetryAfter = sluice.Never
+		}
+	}
+}
+
+// exceedsAfter reports whether the hits of a window in shadow mode, and the hits of its key before them in the call, exceed its limit.
+func (resp *Response) exceedsAfter(i int) bool {
+	c := resp.calls[i]
+	for j := range i {
+		if o := &resp.calls[j]; o.Counter == c.Counter && o.Key == c.Key && o.Op == c.Op {
+			c.Count += o.Hits
+		}
+	}
+	return resp.work[c.at].exceeds(&c)
 }
 
 // askStopping first looks. If some calls are over their limit it counts only these. Other calls can come between
@@ -336,8 +386,13 @@ func (w *work) answered(st *Status, now int64, c *StoreCall) {
 	case w.refund:
 		w.gaveBack(st, n, c.Absorbed, left, c.Count, d)
 	case !w.counts:
-		if !w.fits(c) && d.Allowed {
+		if w.made { // with charges of its key, after which nothing may be left for a look
+			d.Allowed = true
+		} else if !w.fits(c) && d.Allowed {
 			d.Allowed, d.RetryAfter = false, left
+			if w.limit == 0 {
+				d.RetryAfter = sluice.Never
+			}
 		}
 		w.limiterStatus(st, d, w.over || !d.Allowed)
 	default:

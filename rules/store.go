@@ -45,8 +45,11 @@ type StoreLimit struct {
 	// Override is true for limits that come with requests: see StoreCall.Limit. They count in the windows of rules of
 	// the same period, and have denials of their own.
 	Override bool
+	// Admitted is true for windows in which denied hits never count, as those of rules with count_denied: false. They are apart from
+	// windows in which denied hits count.
+	Admitted bool
 	// Algorithm, Limit, Offset and BlockFor are the rule's; see sluice.Config. FixedWindow without BlockFor counts in
-	// windows: limits of the domain with the same Limit.Period and Offset share their counts. Otherwise
+	// windows: limits of the domain with the same Limit.Period, Offset and Admitted share their counts. Otherwise
 	// a key has a separate count for each algorithm.
 	Algorithm sluice.Algorithm
 	Limit     sluice.Limit

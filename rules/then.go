@@ -127,6 +127,7 @@ type second struct {
 	near   uint64
 	series *series
 	took   uint64 // how many of the hits are for it
+	after  uint64 // as work.after
 }
 
 func (s *second) key() sluice.Key { return s.limiter.KeyHash(s.id) }
@@ -208,6 +209,7 @@ func (w *work) fitsBoth() bool {
 // lack of room here, for at least retry.
 func (e *Engine) answerBoth(w *work, st *Status, now int64, stopped, over bool, retry time.Duration) {
 	a, b := w.key().Peek(0), w.second.key().Peek(0)
+	a.Remaining, b.Remaining = a.Remaining+clampInt(w.after), b.Remaining+clampInt(w.second.after)
 	if over {
 		retry = min(cmp.Or(retry, sluice.Never), w.key().Peek(clampInt(w.hits)).RetryAfter)
 	}
@@ -287,6 +289,6 @@ func (w *work) answeredBoth(st *Status, c *StoreCall, n uint64) {
 		return
 	}
 	w.second.took = c.Second.Hits
-	w.over = w.over || !a.Allowed
+	w.over = w.over || !a.Allowed && !w.made
 	w.bothStatus(st, a, b, w.stopped, w.over, min(cmp.Or(b.RetryAfter, sluice.Never), cmp.Or(a.RetryAfter, sluice.Never)))
 }

@@ -1,6 +1,7 @@
 package rules
 
 import (
+	"cmp"
 	"math/bits"
 	"time"
 
@@ -22,23 +23,29 @@ func (e *Engine) decideTogether(d *domainState, resp *Response, now int64) {
 	if !d.atomic {
 		resp.putLater()
 	}
-	if !stop {
-		all = resp.takeLimiters(d.atomic)
+	if stop = resp.listCharges(d.atomic) || stop; !stop {
+		all = sluice.TakeAll(resp.charges...)
 		stop = !all.Allowed
+	}
+	if stop {
+		resp.markLacking(d.atomic, all.Denied)
+	} else {
+		resp.noteAfter()
 	}
 	for i := range resp.work {
 		w, st := &resp.work[i], &resp.Statuses[i]
 		switch {
 		case !w.limited:
-		case w.byTakeAll(d.atomic) && w.second != nil:
-			over := stop && (w.holds(all.Denied) || !w.fitsBoth())
+		case w.second != nil && (w.byTakeAll(d.atomic) || w.later && stop):
+			over := stop && (w.lacking || !w.fitsBoth())
 			e.answerBoth(w, st, now, stop, over, all.RetryAfter)
 		case w.byTakeAll(d.atomic), w.later && stop:
-			w.answerLimiter(st, stop, w.holds(resp.deniedCharge(all.Denied)), all.RetryAfter)
+			w.answerLimiter(st, stop, all.RetryAfter)
 			if stop {
 				e.deny(w, st, now, 0, w.hits)
 			}
 		case stop && (d.atomic || !w.over):
+			w.stopped = true
 			e.take(w, st, now, 0)
 			if !w.refund {
 				e.deny(w, st, now, 0, w.hits)
@@ -77,7 +84,7 @@ func (e *Engine) unlock(held [4]uint64) {
 
 // lookCounters marks the counters that would be over their limit, and reports whether that keeps
 // others from being charged. If atomic is true, as in an atomic domain and for holds, a rule in shadow mode does not
-// keep others from it, and charges of the same counter add up.
+// keep others from it, and charges of the same counter that fit add up.
 func lookCounters(atomic bool, resp *Response, now int64) (stop bool) {
 	for i := range resp.work {
 		w := &resp.work[i]
@@ -88,7 +95,7 @@ func lookCounters(atomic bool, resp *Response, now int64) (stop bool) {
 		sum := uint64(w.most-look.Remaining) + w.hits
 		if atomic {
 			for j := range i {
-				if o := &resp.work[j]; o.limited && o.counts && !o.refund && o.id == w.id && o.limiter == w.limiter {
+				if o := &resp.work[j]; o.limited && o.counts && !o.refund && (!o.over || o.shadow) && o.id == w.id && o.limiter == w.limiter {
 					sum += o.hits
 				}
 			}
@@ -101,26 +108,60 @@ func lookCounters(atomic bool, resp *Response, now int64) (stop bool) {
 	return stop
 }
 
-// holds reports whether a charge of TakeAll is one of the descriptor's.
-func (w *work) holds(charge int) bool { return charge >= w.from && charge < w.to }
+// markLacking marks the descriptors that keep the others from being charged: if together, a descriptor that does not fit beside the
+// charges before it that fit, else a descriptor that does not fit by itself. If there is none any longer, since others have given something
+// back, it is the descriptor of the charge that TakeAll has found.
+func (resp *Response) markLacking(together bool, denied int) {
+	any := false
+	for i := range resp.work {
+		w, before := &resp.work[i], 0
+		if together {
+			before = i
+		}
+		switch {
+		case !w.limited || w.idle || w.from == w.to && w.second == nil:
+		case w.second != nil:
+			w.lacking = !w.fitsBoth() || w.hits > resp.left(before, w.key())+resp.left(before, w.second.key())
+		default:
+			look, left := w.key().Peek(0), resp.left(before, w.key())
+			w.asked = uint64(look.Remaining) - left + w.hits
+			w.lacking = w.hits > left || !look.Allowed
+		}
+		any = any || w.lacking
+	}
+	for i := range resp.work {
+		if w := &resp.work[i]; !any && w.limited && denied >= w.from && denied < w.to {
+			w.lacking = true
+		}
+	}
+}
 
-// deniedCharge returns the charge with which the charges of a key no longer fit. TakeAll names the first charge of the key.
-func (resp *Response) deniedCharge(denied int) int {
-	if denied < 0 {
-		return denied
-	}
-	key := resp.charges[denied].Key
-	left := key.Peek(0).Remaining
-	for i, c := range resp.charges[denied:] {
-		if c.Key != key {
-			continue
+// left is the room of a key beside the charges of the first n descriptors, without those that lack room.
+func (resp *Response) left(n int, key sluice.Key) uint64 {
+	room := uint64(key.Peek(0).Remaining)
+	for i := range n {
+		for w, k := &resp.work[i], resp.work[i].from; k < w.to && !w.lacking; k++ {
+			if c := &resp.charges[k]; c.Key == key {
+				room -= min(room, uint64(c.Cost))
+			}
 		}
-		if c.Cost > left {
-			return denied + i
-		}
-		left -= c.Cost
 	}
-	return denied
+	return room
+}
+
+// noteAfter notes what was charged behind each descriptor: its answer tells how its keys stood before.
+func (resp *Response) noteAfter() {
+	for i := range resp.work {
+		w := &resp.work[i]
+		for _, c := range resp.charges[w.to:] {
+			if w.limited && c.Key == w.key() {
+				w.after += uint64(c.Cost)
+			}
+			if w.second != nil && c.Key == w.second.key() {
+				w.second.after += uint64(c.Cost)
+			}
+		}
+	}
 }
 
 // byTakeAll reports whether TakeAll charges the limit of a descriptor: a limiter that can stand in the way of others.
@@ -133,20 +174,20 @@ func (w *work) byTakeAll(atomic bool) bool {
 func (resp *Response) putLater() {
 	for i := range resp.work {
 		w := &resp.work[i]
-		if !w.byTakeAll(false) || w.second != nil {
+		if !w.byTakeAll(false) {
 			continue
 		}
 		for j := range i {
 			if o := &resp.work[j]; o.byTakeAll(false) && o.id == w.id && o.limiter == w.limiter {
-				w.later = w.key().Peek(clampInt(w.hits)).Allowed
+				w.later = w.second == nil && w.key().Peek(clampInt(w.hits)).Allowed || w.second != nil && w.fitsBoth()
 				break
 			}
 		}
 	}
 }
 
-// takeLimiters charges all limiters, or none.
-func (resp *Response) takeLimiters(atomic bool) sluice.AllDecision {
+// listCharges lists the charges of all limiters that can stand in the way. It reports whether a look at two budgets finds no room.
+func (resp *Response) listCharges(atomic bool) (full bool) {
 	resp.charges = resp.charges[:0]
 	for i := range resp.work {
 		w := &resp.work[i]
@@ -155,27 +196,29 @@ func (resp *Response) takeLimiters(atomic bool) sluice.AllDecision {
 		case !w.byTakeAll(atomic):
 		case w.second == nil:
 			resp.charges = append(resp.charges, sluice.Charge{Key: w.key(), Cost: clampInt(w.hits)})
-		case w.hits == 0 && !w.fitsBoth():
-			return sluice.AllDecision{Denied: -1}
 		case w.hits != 0:
 			resp.charges = w.appendBoth(resp.charges)
+		default:
+			full = full || !w.fitsBoth()
 		}
 		w.to = len(resp.charges)
 	}
-	return sluice.TakeAll(resp.charges...)
+	return full
 }
 
 // answerLimiter fills in how a limiter stands after TakeAll. If the call is stopped, TakeAll has not charged
-// it. denied says whether it was the first that stood in the way.
-func (w *work) answerLimiter(st *Status, stopped, denied bool, retry time.Duration) {
+// it: a descriptor that lacks room beside others waits until all of them fit, or for retry.
+func (w *work) answerLimiter(st *Status, stopped bool, retry time.Duration) {
 	if !stopped {
 		d := w.key().Peek(0)
+		d.Remaining += clampInt(w.after)
 		w.limiterStatus(st, &d, false)
 		return
 	}
 	d := w.key().Peek(clampInt(w.hits))
-	if denied && d.Allowed { // by itself it would be admitted
-		d.RetryAfter, d.Remaining = retry, w.key().Peek(0).Remaining
+	if w.lacking && (d.Allowed || w.asked > w.hits) { // by itself it would be admitted, or earlier
+		d = w.key().Peek(0)
+		d.RetryAfter = cmp.Or(w.key().Peek(clampInt(w.asked)).RetryAfter, retry)
 	}
-	w.limiterStatus(st, &d, denied || !d.Allowed)
+	w.limiterStatus(st, &d, w.lacking || !d.Allowed)
 }

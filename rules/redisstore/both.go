@@ -83,6 +83,7 @@ func (b *batch) addBoth(in *rules.StoreCall) {
 		add(c.limit, first, redistier.OpPeek, 0, redistier.Whole)
 		add(s.limit, second, redistier.OpTake, in.Hits, redistier.Whole)
 		add(s.spilled, note, redistier.OpCharge, 0, redistier.Same)
+		add(s.limit, second, redistier.OpPeek, 0, redistier.Whole)
 	default:
 		add(c.limit, first, redistier.OpTake, in.Hits, redistier.Whole)
 		add(s.limit, second, redistier.OpTake, 0, redistier.Rest)
@@ -106,8 +107,9 @@ func answerBoth(in *rules.StoreCall, r []redistier.StoreResult, made bool) {
 	case s.Limit.Rate == 0:
 		first = r[2].Decision
 	case c.Limit.Rate == 0:
-		retry = sluice.Never
-		fallthrough
+		retry, in.Second.Hits = sluice.Never, uint64(r[1].Units)
+		second = r[3].Decision
+		second.RetryAfter = r[1].Decision.RetryAfter
 	default:
 		in.Second.Hits = uint64(r[1].Units)
 	}

@@ -225,6 +225,9 @@ func name(l *rules.StoreLimit) string {
 	if l.BlockFor != 0 {
 		n += " blocks"
 	}
+	if l.Admitted {
+		n += " admitted"
+	}
 	if l.Second {
 		n += " second"
 	}
@@ -409,8 +412,9 @@ func (c *counter) answer(in *rules.StoreCall, out *redistier.StoreCall, r *redis
 		in.Decision = lookOf(limit, in.Count, in.Decision.ResetAfter)
 	case looks(*in) && c.Windows() && !c.Second: // a look passes if the count is at most the limit
 		in.Decision.Allowed = in.Count <= uint64(limit)
-	case c.Windows() && limit == 0:
-		in.Decision.Allowed, in.Decision.Remaining = in.Hits == 0 && !c.Second, 0
+		in.Decision.Remaining = min(in.Decision.Remaining, limit)
+	case limit == 0 && (c.Windows() || in.Op != rules.GiveBack): // of which redistier counts as if it were another limit
+		in.Decision.Allowed, in.Decision.Remaining = in.Hits == 0 && c.Windows() && !c.Second, 0
 		if !in.Decision.Allowed {
 			in.Decision.RetryAfter = sluice.Never
 		}

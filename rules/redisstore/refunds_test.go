@@ -113,38 +113,6 @@ func TestStore_CloseEndsAll(t *testing.T) {
 	}, 10*time.Second, time.Millisecond, "%s", running())
 }
 
-// TestRefunds_AnswerAsMemory: the answer of a refund tells what is left of the rule's limit, as the answer of an engine in
-// memory does, also for a window that does not count denied hits.
-func TestRefunds_AnswerAsMemory(t *testing.T) {
-	eachServer(t, func(t *testing.T, server *redistest.Server) {
-		for name, limit := range map[string]string{
-			"denials not counted": "requests_per_unit: 10, count_denied: false",
-			"denials counted":     "requests_per_unit: 10",
-			"nothing admitted":    "requests_per_unit: 0, count_denied: false",
-		} {
-			t.Run(name, func(t *testing.T) {
-				set := load(t, "domain: d\ndescriptors: [{key: k, rate_limit: {unit: year, "+limit+"}}]\n")
-				memory, err := rules.New(set, rules.Config{})
-				require.NoError(t, err)
-				store := newStore(t, server.Addr, Config{})
-				store.sentRefunds(t)
-				shared, err := rules.New(set, rules.Config{Store: store})
-				require.NoError(t, err)
-				for i, step := range []struct {
-					hits uint64
-					back bool
-				}{{7, false}, {3, true}, {0, true}, {7, false}, {7, true}, {5, true}, {9, true}, {10, false}, {1, true}} {
-					req := &rules.Request{Domain: "d", Descriptors: []rules.Descriptor{{Entries: []rules.Entry{{Key: "k", Value: name}}, Hits: &step.hits, Refund: step.back}}}
-					var a, b rules.Response
-					require.NoError(t, memory.Decide(req, &a))
-					require.NoError(t, shared.Decide(req, &b))
-					require.Equal(t, comparable(a.Statuses[0]), comparable(b.Statuses[0]), "step %d: %+v", i, step)
-				}
-			})
-		}
-	})
-}
-
 // TestDecide_GiveBackIsALook: the decision of a GiveBack is that of a Peek of 0 under the call's limit.
 func TestDecide_GiveBackIsALook(t *testing.T) {
 	store := newStore(t, redistest.Start(t).Addr, Config{})

@@ -102,6 +102,8 @@ func (u *Upstream) Open(l rules.StoreLimit) (rules.StoreCounter, error) {
 		return nil, errors.New("atomic or then: keys under upstream's names are in many places, and cannot be counted all or none; want the store's own names")
 	case !l.Windows():
 		return nil, fmt.Errorf("algorithm: %v; upstream's names count fixed windows only: want no algorithm, soft or block_for, or the store's own names", l.Algorithm)
+	case l.Admitted:
+		return nil, errors.New("count_denied: false; upstream's names count denied hits: want it deleted, or the store's own names")
 	case l.Offset != 0 || !unit:
 		return nil, fmt.Errorf("period: windows of %v that begin %v late; upstream's names count whole units only: want a unit, or the store's own names", l.Limit.Period, l.Offset)
 	}

@@ -3,6 +3,7 @@ package redisstore
 import (
 	"context"
 	"fmt"
+	"math/rand/v2"
 	"strings"
 	"testing"
 	"time"
@@ -58,6 +59,34 @@ func TestUpstream_Names(t *testing.T) {
 	require.EqualValues(t, 5, ask(9, true).Remaining)
 	require.Equal(t, "0", client.Get(ctx, key).Val())
 	require.Equal(t, 3600*time.Second-923*time.Second, ask(0, false).ResetAfter)
+}
+
+// units are so long that no boundary comes while a test runs; and nothing comes back that a status would show.
+var units = []string{"month", "year"}
+
+// randomRequest is a call of different keys.
+func randomRequest(r *rand.Rand) *rules.Request {
+	req := &rules.Request{Domain: "d", Hits: uint32(r.IntN(3))}
+	keys := []string{"a", "b", "c"}
+	r.Shuffle(len(keys), func(i, j int) { keys[i], keys[j] = keys[j], keys[i] })
+	for _, key := range keys[:1+r.IntN(3)] {
+		d := rules.Descriptor{Entries: []rules.Entry{{Key: key, Value: pick(r, "x", "y1", "y2", "z")}}}
+		if r.IntN(4) == 0 {
+			n := uint64(r.IntN(6))
+			d.Hits = &n
+		}
+		d.Refund = r.IntN(6) == 0
+		if r.IntN(6) == 0 {
+			d.Override = &rules.Override{Requests: uint32(1 + r.IntN(20)), Unit: []rules.Unit{rules.Month, rules.Year}[r.IntN(2)]}
+		}
+		req.Descriptors = append(req.Descriptors, d)
+	}
+	return req
+}
+
+// comparable is what a status says that does not depend on the moment: the engine in memory decides a little later.
+func comparable(s rules.Status) string {
+	return fmt.Sprint(s.Code, s.Over, s.Limited, s.Requests, s.Unit, s.Remaining)
 }
 
 // TestUpstream_DecidesAsMemory: every status is that of an engine in memory.

@@ -1,0 +1,203 @@
+// Package countertest is the suite that every implementation of counts runs: the memory of an engine, package redisstore,
+// and whoever implements rules.Store. MEANING.md of package rules says what each call means; here the same is a table of
+// cases with their numbers (cases.txt), and an exact model with which random histories are compared.
+//
+//	func TestStore(t *testing.T) {
+//		countertest.Run(t, func(t *testing.T) countertest.Counts {
+//			store := newStore(t)
+//			return countertest.Counts{Processes: 2, Config: func() rules.Config { return rules.Config{Store: store} }}
+//		})
+//	}
+//
+// A case, and a random history that fails, is a text: see Replay.
+package countertest
+
+import (
+	_ "embed"
+	"flag"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sluice-go/sluice/internal/depth"
+	"github.com/sluice-go/sluice/internal/seeded"
+	"github.com/sluice-go/sluice/rules"
+)
+
+// Counts are counts that no engine has used.
+type Counts struct {
+	// Config returns the configuration of an engine on these counts. Each call is for another process.
+	Config func() rules.Config
+	// Processes is how many engines share the counts, at least 1.
+	Processes int
+	// Now is the clock of the counts, and Pass lets at least so much time pass: some milliseconds. Without them time is the
+	// system's.
+	Now  func() time.Time
+	Pass func(time.Duration)
+	// Exact says that Now stands still but for Pass, so that times are compared to the nanosecond, and may pass by hours.
+	Exact bool
+	// Without are the operations that the counts refuse with an error, by name, and why. See Refusals.
+	Without map[string]error
+	// Cut, if not nil, makes the counts unreachable, until the function that it returns is called. Calls then fail with
+	// rules.ErrStore: the engines are configured not to go on by themselves.
+	Cut func() (mend func())
+}
+
+// The operations that counts may refuse: each is an error with a name.
+const (
+	// HoldsOfThen are holds of rules with then.
+	HoldsOfThen = "holds of then"
+	// HoldsOfLog are holds of rules with algorithm: sliding-log.
+	HoldsOfLog = "holds of sliding-log"
+)
+
+//go:embed cases.txt
+var cases string
+
+// Run runs the suite. fresh returns fresh counts, and is called for each case.
+func Run(t *testing.T, fresh func(t *testing.T) Counts) {
+	t.Run("cases", func(t *testing.T) {
+		for _, c := range sections(cases) {
+			t.Run(c.name, func(t *testing.T) { runCase(t, c.text, fresh(t)) })
+		}
+	})
+	t.Run("histories", func(t *testing.T) { runHistories(t, fresh) })
+	t.Run("at once", func(t *testing.T) { runAtOnce(t, fresh) })
+	t.Run("cut off", func(t *testing.T) { runCutOff(t, fresh) })
+}
+
+// section is a case: its name and its text.
+type section struct{ name, text string }
+
+func sections(text string) (out []section) {
+	for _, part := range strings.Split("\n"+text, "\n# ")[1:] {
+		name, lines, _ := strings.Cut(part, "\n")
+		out = append(out, section{name, lines})
+	}
+	return out
+}
+
+// runCase makes the calls of a text, which says what each of them answers.
+func runCase(t *testing.T, text string, c Counts) {
+	t.Helper()
+	s, err := read(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if why := s.refused(c); why != nil {
+		t.Skip(why)
+	}
+	if at, err := s.run(newDriver(t, s, c)); err != nil {
+		t.Fatalf("line %d: %v", at+1, err)
+	}
+}
+
+// Replay makes the calls of a text on counts, and compares them with the model. A text has lines:
+//
+//	rule KEY[=VALUE] UNIT REQUESTS [ALGORITHM] [shadow] [quota] [share] [admitted] [unlimited] [name=N] [then=N] [debt=N] [weights=A*N+B*M]
+//	set                              other rules, for reload
+//	stop, shadow                     Config.StopWhenOver, Config.Shadow
+//	[@N] take DESCRIPTOR:HITS,...    Engine.Decide of the N-th process; a minus before HITS gives them back
+//	[@N] hold|extend|settle|release ID DESCRIPTOR:HITS,... [back] [step=S] [ttl=T]
+//	reset DESCRIPTOR,...
+//	reload N                         the N-th set of rules, from 0
+//	pass DURATION
+//	series RULE                      hits: total within over shadow refunded absorbed estimated settled
+//
+// A DESCRIPTOR is KEY=VALUE[+KEY=COUNT]...[@REQUESTS/UNIT], with an override behind the @. a/ before the first is for the
+// domain a, which has the same rules and is atomic, and o/ for a domain without rules. Behind -> a line has the outcome: the code, and for
+// each descriptor what remains, with an x if it is over its limit, an X if it is for ever, an o if it is over and passes.
+func Replay(t *testing.T, text string, c Counts) {
+	t.Helper()
+	s, err := read(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if fault := s.compare(t, c); fault != "" {
+		t.Fatal(fault)
+	}
+}
+
+var file = flag.String("countertest.replay", "", "the file of a history that has failed, to be made again")
+
+// runHistories compares random histories with the model.
+func runHistories(t *testing.T, fresh func(t *testing.T) Counts) {
+	if *file != "" {
+		text, err := os.ReadFile(*file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		Replay(t, string(text), fresh(t))
+		return
+	}
+	rounds := depth.Of(100, 400, 4000) // a round takes 1 ms in memory
+	for _, kind := range kinds {
+		t.Run(kind.name, func(t *testing.T) {
+			r := seeded.Rand(t)
+			rounds := rounds
+			if c := fresh(t); !c.Exact {
+				rounds /= 10
+			}
+			for range rounds {
+				c := fresh(t)
+				s := kind.history(r, c)
+				fault := s.compare(t, c)
+				if fault == "" {
+					continue
+				}
+				s, fault = s.shrink(t, fresh, fault)
+				text := s.String()
+				name := filepath.Join(os.TempDir(), strings.NewReplacer("/", "-", " ", "-").Replace(t.Name())+".txt")
+				if err := os.WriteFile(name, []byte(text), 0o644); err != nil {
+					t.Error(err)
+				}
+				t.Fatalf("%s\n%s\n-countertest.replay=%s makes it again", fault, text, name)
+			}
+		})
+	}
+}
+
+// compare makes all calls on counts and in the model. It returns the first difference, or "".
+func (s *script) compare(t *testing.T, c Counts) (fault string) {
+	d := newDriver(t, s, c)
+	m := newModel(s, d.now)
+	slack := time.Minute + time.Second
+	switch {
+	case c.Exact && s.holds(): // a settlement of a bucket after another charge is exact but for the time since then
+		slack = time.Second
+	case c.Exact:
+		slack = 0
+	}
+	for i := range s.calls {
+		call := &s.calls[i]
+		want := m.call(call) // before: a bucket gains nothing that shows between the two
+		got := d.call(call)
+		if difference := want.differs(got, slack); difference != "" {
+			return call.text + ": " + difference
+		}
+	}
+	return ""
+}
+
+// shrink leaves out the calls without which the history still fails.
+func (s *script) shrink(t *testing.T, fresh func(t *testing.T) Counts, fault string) (*script, string) {
+	for size := len(s.calls) / 2; size > 0; {
+		smaller := false
+		for at := 0; at+size <= len(s.calls); {
+			less := *s
+			less.calls = slices.Delete(slices.Clone(s.calls), at, at+size)
+			if f := less.compare(t, fresh(t)); f != "" {
+				s, fault, smaller = &less, f, true
+			} else {
+				at += size
+			}
+		}
+		if !smaller || size > len(s.calls) {
+			size /= 2
+		}
+	}
+	return s, fault
+}
