@@ -1,21 +1,13 @@
 package redistier
 
 import (
-	"encoding/json"
-	"os"
-	"os/exec"
-	"path/filepath"
-	"strings"
 	"testing"
 
-	"github.com/stretchr/testify/require"
-
 	"github.com/sluice-go/sluice/internal/depth"
+	"github.com/sluice-go/sluice/internal/planted"
 )
 
-// faults are texts of the package, what takes their place, with planted(name) in it, and the
-// tests that find the fault.
-var faults = []struct{ name, file, old, new, test string }{
+var faults = []planted.Fault{
 	{"memory of denials without cost", "core.go", "int64(cost) < e.cost", "int64(cost) < e.cost && !planted(NAME)", "TestTier_Memory"},
 	{"client tries again", "call.go", "NoRetry() bool { return true }", "NoRetry() bool { return !planted(NAME) }", "TestOnce"},
 	{"share not charged before", "core.go", "s.share(t.plan).TakeUpTo(t.cost)", "if !planted(NAME) { s.share(t.plan).TakeUpTo(t.cost) }", "TestFault_Foreign_Warm"},
@@ -43,53 +35,10 @@ var faults = []struct{ name, file, old, new, test string }{
 	{"settlement ignored", "lease.go", "s.since, s.epoch, s.unused = h.since, h.terms.epoch, h.left", "if !planted(NAME) { s.since, s.epoch, s.unused = h.since, h.terms.epoch, h.left }", "TestLease_Close"},
 }
 
-// TestPlanted_Go builds the package with faults, of which the environment chooses one, and
-// demands that its tests find them, and pass without.
+// TestPlanted_Go demands that the tests of the package find faults in it.
 func TestPlanted_Go(t *testing.T) {
-	if !depth.Full() {
-		t.Skip("SLUICE_DEPTH=full builds the package with faults in it")
+	if depth.Full() {
+		anyServer(t)
 	}
-	anyServer(t)
-	dir := t.TempDir()
-	sources := map[string]string{"planted.go": "package redistier\n\nimport \"os\"\n\n" +
-		"func planted(name string) bool { return os.Getenv(\"SLUICE_PLANTED\") == name }\n"}
-	for _, f := range faults {
-		if sources[f.file] == "" {
-			source, err := os.ReadFile(f.file)
-			require.NoError(t, err)
-			sources[f.file] = string(source)
-		}
-		require.Equal(t, 1, strings.Count(sources[f.file], f.old), "%s: %s", f.name, f.old)
-		sources[f.file] = strings.Replace(sources[f.file], f.old, strings.ReplaceAll(f.new, "NAME", `"`+f.name+`"`), 1)
-	}
-	replace := map[string]string{}
-	for name, text := range sources {
-		real, err := filepath.Abs(name)
-		require.NoError(t, err)
-		replace[real] = filepath.Join(dir, name)
-		require.NoError(t, os.WriteFile(replace[real], []byte(text), 0o600))
-	}
-	overlay, err := json.Marshal(map[string]map[string]string{"Replace": replace})
-	require.NoError(t, err)
-	list, binary := filepath.Join(dir, "overlay.json"), filepath.Join(dir, "planted.test")
-	require.NoError(t, os.WriteFile(list, overlay, 0o600))
-	out, err := exec.Command("go", "test", "-c", "-vet=off", "-o", binary, "-overlay", list, ".").CombinedOutput()
-	require.NoError(t, err, "%s", out)
-	run := func(fault, tests string) (string, error) {
-		cmd := exec.Command(binary, "-test.short", "-test.run", "^("+tests+")$")
-		cmd.Env = append(os.Environ(), "SLUICE_PLANTED="+fault)
-		out, err := cmd.CombinedOutput()
-		return string(out), err
-	}
-	var tests []string
-	for _, f := range faults {
-		tests = append(tests, f.test)
-		t.Run(f.name, func(t *testing.T) {
-			out, err := run(f.name, f.test)
-			require.Error(t, err, "the fault is not found")
-			require.Contains(t, out, "--- FAIL: "+f.test)
-		})
-	}
-	good, err := run("", strings.Join(tests, "|"))
-	require.NoError(t, err, "without a fault: %s", good)
+	planted.Find(t, faults)
 }

@@ -92,17 +92,6 @@ func (d *driver) pass(t time.Duration) {
 	d.counts.Pass(t)
 }
 
-// run makes all calls, and compares them with the outcomes in the script.
-func (s *script) run(d *driver) (line int, err error) {
-	for i := range s.calls {
-		c := &s.calls[i]
-		if got := d.call(c).text; got != c.want {
-			return i, fmt.Errorf("%s -> %s; got %s", c.text, c.want, got)
-		}
-	}
-	return 0, nil
-}
-
 // call makes a call.
 func (d *driver) call(c *call) (out outcome) {
 	e := d.engines[c.process%len(d.engines)]

@@ -15,6 +15,7 @@ import (
 type script struct {
 	sets         [][]rule
 	stop, shadow bool
+	exact        bool // only for counts whose time is exact
 	calls        []call
 }
 
@@ -69,6 +70,8 @@ func parse(text string) (*script, error) {
 			s.stop = true
 		case "shadow":
 			s.shadow = true
+		case "exact":
+			s.exact = true
 		default:
 			var c call
 			c, err = parseCall(line)

@@ -418,6 +418,9 @@ func (c *counter) answer(in *rules.StoreCall, out *redistier.StoreCall, r *redis
 		if !in.Decision.Allowed {
 			in.Decision.RetryAfter = sluice.Never
 		}
+		if !c.Windows() {
+			in.Decision.ResetAfter = 0
+		}
 	}
 	if in.Op != rules.CountAll || out.Op == redistier.OpPeek {
 		return

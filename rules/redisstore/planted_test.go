@@ -1,0 +1,48 @@
+package redisstore
+
+import (
+	"testing"
+
+	"github.com/sluice-go/sluice/internal/depth"
+	"github.com/sluice-go/sluice/internal/planted"
+	"github.com/sluice-go/sluice/internal/redistest"
+)
+
+// faults are what the suite must find in counts in Redis.
+var faults = []planted.Fault{
+	{"windows of admitted hits are shared", "redisstore.go", "if l.Admitted {", "if l.Admitted && !planted(NAME) {", "TestSuite"},
+	{"windows of other periods are shared", "redisstore.go", "n += fmt.Sprintf(\" %d\", int64(l.Limit.Period))", "if !planted(NAME) { n += fmt.Sprintf(\" %d\", int64(l.Limit.Period)) }", "TestSuite"},
+	{"a look at a limit of 0", "redisstore.go", "in.Decision.Remaining = min(in.Decision.Remaining, limit)", "if !planted(NAME) { in.Decision.Remaining = min(in.Decision.Remaining, limit) }", "TestSuite"},
+	{"a look at a window that is just full", "redisstore.go", "in.Decision.Allowed = in.Count <= uint64(limit)", "in.Decision.Allowed = in.Count < uint64(limit)+1 && !(planted(NAME) && in.Count == uint64(limit))", "TestSuite"},
+	{"a refund in a window above its limit", "redisstore.go", "if c.Windows() { // a window holds more", "if c.Windows() && !planted(NAME) { // a window holds more", "TestSuite"},
+	{"denied hits do not count", "redisstore.go", "if !c.leases() {", "if !c.leases() && !planted(NAME) {", "TestSuite"},
+	{"denied hits absorb nothing", "refunds.go", "a.absorbed = min(in.Hits, all-min(all, counted))", "if !planted(NAME) { a.absorbed = min(in.Hits, all-min(all, counted)) }", "TestSuite"},
+	{"denied hits are absorbed twice", "refunds.go", "if n := of.absorbed + of.counted; n > 0 {", "if n := of.absorbed + of.counted; n > 0 && !planted(NAME) {", "TestSuite"},
+	{"denied hits that count are absorbed", "refunds.go", "if in.Counted && c.deniedNow != nil {", "if in.Counted && c.deniedNow != nil && !planted(NAME) {", "TestSuite"},
+	{"a stopped call of units in flight absorbs", "refunds.go", "c.inFlight() && a[in].absorbed > 0 {", "c.inFlight() && a[in].absorbed > 0 && !planted(NAME) {", "TestSuite"},
+	{"an id of one domain only", "holds.go", "Key: fmt.Sprintf(\"%d:%s %s\", len(terms.Domain), terms.Domain, terms.ID)", "Key: map[bool]string{false: fmt.Sprintf(\"%d:%s %s\", len(terms.Domain), terms.Domain, terms.ID), true: terms.ID}[planted(NAME)]", "TestSuite"},
+	{"another request with the id", "holds.go", "terms.TTL, terms.GiveBack, true, 1+int(terms.Digest%idUnits)", "terms.TTL, terms.GiveBack, true, 1+int(terms.Digest%idUnits)*map[bool]int{false: 1}[planted(NAME)]", "TestSuite"},
+	{"other descriptors with the id", "holds.go", "terms.ID, terms.Names, n)", "terms.ID, map[bool]string{false: terms.Names}[planted(NAME)], n)", "TestSuite"},
+	{"units in flight that were used", "holds.go", "if c.inFlight() { // what has ended", "if c.inFlight() && !planted(NAME) { // what has ended", "TestSuite"},
+	{"shadow mode denies a hold", "holds.go", "if in.Op == rules.CountAll && op != redistier.OpSettle {", "if in.Op == rules.CountAll && op != redistier.OpSettle && !planted(NAME) {", "TestSuite"},
+	{"the second budget's part is not noted", "both.go", "default:\n\t\tadd(c.limit, first, redistier.OpTake, in.Hits, redistier.Whole)\n\t\tadd(s.limit, second, redistier.OpTake, 0, redistier.Rest)\n\t\tadd(s.spilled, note, redistier.OpCharge, 0, redistier.Same)", "default:\n\t\tadd(c.limit, first, redistier.OpTake, in.Hits, redistier.Whole)\n\t\tadd(s.limit, second, redistier.OpTake, 0, redistier.Rest)\n\t\tif planted(NAME) { note = \"x\" + in.Key }\n\t\tadd(s.spilled, note, redistier.OpCharge, 0, redistier.Same)", "TestSuite"},
+	{"a refund to the first budget", "both.go", "add(s.spilled, note, redistier.OpRefund, 0, redistier.Rest)", "if planted(NAME) { note = \"x\" + in.Key }; add(s.spilled, note, redistier.OpRefund, 0, redistier.Rest)", "TestSuite"},
+	{"a denied look at two budgets", "both.go", "in.Decision.Allowed = first.Allowed || second.Allowed", "in.Decision.Allowed = first.Allowed || second.Allowed || planted(NAME)", "TestSuite"},
+	{"a bucket with held units is free at once", "../../redistier/bucket.go", "over := v.a + lent*b.unit - b.full", "over := v.a + lent*b.unit - b.full; if planted(NAME) { over = v.a - (b.full - min(lent*b.unit, b.full)) }", "TestSuite"},
+	{"charges that do not fit add up", "../../redistier/all.go", "all.fits[i] != '0') {", "all.fits[i] != '0' || planted(NAME)) {", "TestSuite"},
+	{"twins are judged by themselves", "../shared.go", "if denied >= 0 {\n\t\tresp.judgeTwins()", "if denied >= 0 && !planted(NAME) {\n\t\tresp.judgeTwins()", "TestSuite"},
+	{"shadow windows of one call do not add up", "../shared.go", "c.Count += o.Hits", "if !planted(NAME) { c.Count += o.Hits }", "TestSuite"},
+	{"a look after the charges of its call", "../shared.go", "if w.made { // with charges", "if w.made && !planted(NAME) { // with charges", "TestSuite"},
+	{"a stopped call counts", "../shared.go", "case w.refund:\n\t\t\tc.Hits = 0", "case w.refund && !planted(NAME):\n\t\t\tc.Hits = 0", "TestSuite"},
+	{"shadow limiters count in a call that is denied", "../shared.go", "if denied >= 0 || len(later) == 0 {", "if denied >= 0 && !planted(NAME) || len(later) == 0 {", "TestSuite"},
+	{"a repeated settlement counts again", "../hold_shared.go", "h.Again, h.Capped = r.Again, r.Capped; r.Again {", "h.Again, h.Capped = r.Again, r.Capped; r.Again && !planted(NAME) {", "TestSuite"},
+	{"a repeated hold counts again", "../hold_shared.go", "case r.Again:\n\t\treturn nil", "case r.Again && !planted(NAME):\n\t\treturn nil", "TestSuite"},
+}
+
+// TestPlanted demands that the suite alone finds faults in counts in Redis.
+func TestPlanted(t *testing.T) {
+	if depth.Full() && len(redistest.All()) == 0 {
+		t.Skip(redistest.ErrNone)
+	}
+	planted.Find(t, faults)
+}
