@@ -4,10 +4,10 @@ import (
 	"testing"
 
 	"github.com/sluice-go/sluice/internal/depth"
-	"github.com/sluice-go/sluice/internal/planted"
+	"github.com/sluice-go/sluice/internal/plant"
 )
 
-var faults = []planted.Fault{
+var faults = []plant.Fault{
 	{"memory of denials without cost", "core.go", "int64(cost) < e.cost", "int64(cost) < e.cost && !planted(NAME)", "TestTier_Memory"},
 	{"client tries again", "call.go", "NoRetry() bool { return true }", "NoRetry() bool { return !planted(NAME) }", "TestOnce"},
 	{"share not charged before", "core.go", "s.share(t.plan).TakeUpTo(t.cost)", "if !planted(NAME) { s.share(t.plan).TakeUpTo(t.cost) }", "TestFault_Foreign_Warm"},
@@ -40,5 +40,5 @@ func TestPlanted_Go(t *testing.T) {
 	if depth.Full() {
 		anyServer(t)
 	}
-	planted.Find(t, faults)
+	plant.Find(t, faults)
 }

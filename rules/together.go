@@ -121,11 +121,11 @@ func (resp *Response) markLacking(together bool, denied int) {
 		switch {
 		case !w.limited || w.idle || w.from == w.to && w.second == nil:
 		case w.second != nil:
-			w.lacking = !w.fitsBoth() || w.hits > resp.left(before, w.key())+resp.left(before, w.second.key())
+			w.lacking = !w.fitsBoth() || w.hits > resp.roomBeside(before, w.key())+resp.roomBeside(before, w.second.key())
 		default:
-			look, left := w.key().Peek(0), resp.left(before, w.key())
-			w.asked = uint64(look.Remaining) - left + w.hits
-			w.lacking = w.hits > left || !look.Allowed
+			look, room := w.key().Peek(0), resp.roomBeside(before, w.key())
+			w.asked = w.hits + uint64(look.Remaining) - min(room, uint64(look.Remaining))
+			w.lacking = w.hits > room || !look.Allowed
 		}
 		any = any || w.lacking
 	}
@@ -136,8 +136,8 @@ func (resp *Response) markLacking(together bool, denied int) {
 	}
 }
 
-// left is the room of a key beside the charges of the first n descriptors, without those that lack room.
-func (resp *Response) left(n int, key sluice.Key) uint64 {
+// roomBeside is the room of a key beside the charges of the first n descriptors, without those that lack room.
+func (resp *Response) roomBeside(n int, key sluice.Key) uint64 {
 	room := uint64(key.Peek(0).Remaining)
 	for i := range n {
 		for w, k := &resp.work[i], resp.work[i].from; k < w.to && !w.lacking; k++ {

@@ -138,7 +138,7 @@ func runHistories(t *testing.T, fresh func(t *testing.T) Counts) {
 		Replay(t, string(text), fresh(t))
 		return
 	}
-	rounds := depth.Of(100, 400, 4000) // a round takes 1 ms in memory
+	rounds := depth.Of(100, 400, 1500) // a round takes 1 ms in memory
 	for _, kind := range kinds {
 		t.Run(kind.name, func(t *testing.T) {
 			r := seeded.Rand(t)

@@ -3,11 +3,11 @@ package countertest_test
 import (
 	"testing"
 
-	"github.com/sluice-go/sluice/internal/planted"
+	"github.com/sluice-go/sluice/internal/plant"
 )
 
 // faults are what the suite must find in the counts of an engine.
-var faults = []planted.Fault{
+var faults = []plant.Fault{
 	{"a full window is over", "../decide.go", "over, before := count > w.limit ||", "over, before := count > w.limit || planted(NAME) && count == w.limit && w.hits == 0 ||", "TestMemory"},
 	{"denied hits do not count", "../decide.go", "cost := int(min(n, uint64(w.most)))", "cost := int(min(n, uint64(w.most)))\n\tif planted(NAME) && uint64(w.most-w.key().TakeAt(now, 0).Remaining)+n > w.limit { cost = 0 }", "TestMemory"},
 	{"denied hits of windows are not noted", "../decide.go", "if after > w.limit || w.over {", "if (after > w.limit || w.over) && !planted(NAME) {", "TestMemory"},
@@ -73,4 +73,4 @@ var faults = []planted.Fault{
 }
 
 // TestPlanted demands that the suite alone finds faults in the counts of an engine.
-func TestPlanted(t *testing.T) { planted.Find(t, faults) }
+func TestPlanted(t *testing.T) { plant.Find(t, faults) }

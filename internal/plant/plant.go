@@ -1,5 +1,5 @@
-// Package planted builds a package's tests with faults in the code, and demands that the tests find each of them. Only tests use it.
-package planted
+// Package plant builds a package's tests with faults in the code, and demands that the tests find each of them. Only tests use it.
+package plant
 
 import (
 	"bytes"
