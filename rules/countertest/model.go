@@ -73,7 +73,7 @@ type item struct {
 	asked                  int64 // hits, with the hits of the count before it in the call
 	remaining              int64
 	times                  times
-	idle, unfit/* shadow: held 0 */ bool
+	idle                   bool // asked for nothing, by a hold
 }
 
 // call makes a call.
@@ -223,10 +223,8 @@ func (m *model) take(c *call) outcome {
 		}
 	}
 	for _, it := range items {
-		if it.ruled && !it.limited {
-			if it.refund {
-				m.stat(it.path)[refunded] += it.hits
-			}
+		if it.ruled && !it.limited && it.refund {
+			m.stat(it.path)[refunded] += it.hits
 		}
 	}
 	return m.answer(items, "")

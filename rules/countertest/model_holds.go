@@ -122,7 +122,7 @@ func (m *model) charge(c *call) outcome {
 	case limited == 0 && extends && !ruled:
 		return m.notHeld(items)
 	case limited == 0:
-		m.estimate(items, true)
+		m.estimate(items)
 		return m.answer(items, "")
 	case extends && (known == nil || known.ended || known.names != c.names() || !known.knows(items)):
 		return m.notHeld(items)
@@ -135,11 +135,9 @@ func (m *model) charge(c *call) outcome {
 	case !extends && known != nil:
 		return m.again(items)
 	}
-	denied := m.judge(items)
-	if denied {
+	if m.judge(items) {
 		m.refuseHold(items)
-		out := m.answer(items, "")
-		return out
+		return m.answer(items, "")
 	}
 	h := known
 	if !extends {
@@ -147,7 +145,7 @@ func (m *model) charge(c *call) outcome {
 		m.holds[id] = h
 	}
 	m.hold(h, items)
-	m.estimate(items, false)
+	m.estimate(items)
 	h.until = m.at + int64(c.ttl)
 	if c.step != "" {
 		h.steps[c.step] = true
@@ -156,7 +154,7 @@ func (m *model) charge(c *call) outcome {
 }
 
 // estimate counts the hits of holds that were admitted.
-func (m *model) estimate(items []*item, _ bool) {
+func (m *model) estimate(items []*item) {
 	for _, it := range items {
 		if it.ruled {
 			m.stat(it.path)[estimated] += it.hits
