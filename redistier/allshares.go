@@ -2,6 +2,7 @@ package redistier
 
 import (
 	"fmt"
+	"math"
 
 	"github.com/sluice-go/sluice"
 )
@@ -40,12 +41,16 @@ func (a *together) fallback(asked asked) error {
 			w.out.Decision, w.out.Source, w.out.Err = s.fallback(asked, t, w.subject)
 			w.out.Decision.Allowed = w.out.Decision.Allowed || w.in() && w.call.Op == OpTake // it is about no units
 		}
-		if t.op == opHold {
+		w.out.Count = s.shareCount(w)
+		switch {
+		case t.op == opHold:
 			if err := a.holdHere(i, asked); err != nil {
 				return err
 			}
+		case t.op == opAdmit && s.decides() == LocalShare:
+			behind := a.chargedBehind(i)
+			w.out.Decision.Remaining, w.out.Count = w.out.Decision.Remaining+behind, w.out.Count-int64(behind)
 		}
-		w.out.Count = s.shareCount(w, &w.out.Decision)
 	}
 	return nil
 }
@@ -60,14 +65,32 @@ func (a *together) apart(asked asked) error {
 			t.cost, w.out.Units = 0, 0
 		}
 		w.out.Decision, w.out.Source, w.out.Err = a.store.fallback(asked, &t, w.subject)
+		if w.in() { // it is not known how many units it would be
+			w.out.Decision.RetryAfter = 0
+		}
 		if w.upTo && a.store.decides() == LocalShare {
 			w.out.Decision = standing(w.out.Decision, w.subject.share(w.plan).Peek(w.call.Cost))
 		}
-		w.out.Count = a.store.shareCount(w, &w.out.Decision)
+		w.out.Count = a.store.shareCount(w)
 	}
-	a.work[a.denied].out.Decision.Allowed = false
+	w := &a.work[a.denied]
+	if w.out.Decision.Allowed && !w.in() { // by itself it fits
+		w.out.Decision = w.subject.share(w.plan).Peek(0)
+		w.out.Decision.RetryAfter = w.out.Decision.ResetAfter
+	}
+	w.out.Decision.Allowed = false
 	a.denied = a.at[a.denied]
 	return nil
+}
+
+// chargedBehind is what the calls behind one have charged its share: its answer tells how the share stood before.
+func (a *together) chargedBehind(i int) (sum int) {
+	for j := i + 1; j < len(a.work); j++ {
+		if w := &a.work[j]; w.k > 0 && w.op == opAdmit && w.key == a.work[i].key {
+			sum += w.takeCall.cost
+		}
+	}
+	return sum
 }
 
 // giveBack gives back to the shares the units that they have been charged.
@@ -82,7 +105,7 @@ func (a *together) giveBack() {
 // withoutRedis divides the units of chains and, under LocalShare, charges the shares, for all calls or for none. If for none,
 // denied is the first of work in the way.
 func (a *together) withoutRedis() bool {
-	for range 8 { // a share may have less room by now than when it was looked at
+	for range math.MaxInt16 { // a share may have less room by now than when it was looked at: another call has been admitted meanwhile
 		a.divide()
 		if a.store.decides() != LocalShare {
 			return a.admits()
@@ -120,7 +143,7 @@ func (a *together) shares() bool {
 	receipts := make([]*sluice.Reservation, len(charges))
 	all := sluice.TakeAllReceipts(receipts, nil, charges...)
 	if !all.Allowed {
-		a.denied = at[all.Denied]
+		a.denied = at[firstLacking(charges, all.Denied)]
 		return false
 	}
 	a.receipts = make([]*sluice.Reservation, len(a.work))
@@ -133,4 +156,18 @@ func (a *together) shares() bool {
 		}
 	}
 	return all.Allowed
+}
+
+// firstLacking returns the charge with which the charges of a key no longer fit. TakeAll names the first charge of the key.
+func firstLacking(charges []sluice.Charge, denied int) int {
+	room := charges[denied].Key.Peek(0).Remaining
+	for i := denied; i < len(charges); i++ {
+		if c := &charges[i]; c.Key == charges[denied].Key {
+			if c.Cost > room {
+				return i
+			}
+			room -= c.Cost
+		}
+	}
+	return denied
 }

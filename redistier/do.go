@@ -4,8 +4,6 @@ import (
 	"context"
 	"fmt"
 	"time"
-
-	"github.com/sluice-go/sluice"
 )
 
 // A storeCall is a StoreCall that is being made.
@@ -120,7 +118,7 @@ func (s *Store) begin(w *storeCall, call *StoreCall, now time.Time) (done bool) 
 	w.takeCall = l.newCall(p, call.Key, cost, op)
 	if d, ok := s.within(&w.takeCall, w.subject, now); !ok {
 		*w.out = StoreResult{Decision: d, Source: FromFallback}
-		w.out.Count = s.shareCount(w, &d)
+		w.out.Count = s.shareCount(w)
 		return true
 	}
 	return false
@@ -149,7 +147,7 @@ func (s *Store) beginHold(w *storeCall, call *StoreCall, p *plan, now time.Time)
 	}
 	if d, ok := s.within(&w.takeCall, w.subject, now); !ok {
 		*w.out = StoreResult{Decision: d, Source: FromFallback, HoldID: w.id}
-		w.out.Count = s.shareCount(w, &d)
+		w.out.Count = s.shareCount(w)
 		return true
 	}
 	return false
@@ -271,7 +269,7 @@ func (s *Store) finish(w *storeCall) {
 		if t.op == opRefund {
 			s.denied.forget(w.subject.id)
 		}
-		out.Count = s.shareCount(w, &out.Decision)
+		out.Count = s.shareCount(w)
 	default:
 		s.stats.redis.Add(1)
 		switch t.op {
@@ -354,9 +352,9 @@ func (p *plan) count(v view, blocked int64) int64 {
 }
 
 // shareCount is the Count of a call that was answered without Redis.
-func (s *Store) shareCount(w *storeCall, d *sluice.Decision) int64 {
+func (s *Store) shareCount(w *storeCall) int64 {
 	if s.decides() != LocalShare || w.plan.constant() {
 		return 0
 	}
-	return int64(w.plan.limit.Share(s.Replicas()).Capacity() - d.Remaining)
+	return int64(w.plan.limit.Share(s.Replicas()).Capacity() - w.subject.share(w.plan).Peek(0).Remaining)
 }

@@ -30,7 +30,7 @@ func (s *Store) fallbackHold(w *storeCall) (out StoreResult) {
 		} else if !sluice.TakeAllReceipts(receipts, nil, sluice.Charge{Key: w.subject.share(t.plan), Cost: int(t.n)}).Allowed {
 			t.charges = false
 			out.Decision, out.Source, out.Err = s.fallback(w.asked, t, w.subject)
-			out.Count = s.shareCount(w, &out.Decision)
+			out.Count = s.shareCount(w)
 			return out
 		}
 		receipt = receipts[0]
@@ -48,7 +48,7 @@ func (s *Store) fallbackHold(w *storeCall) (out StoreResult) {
 	look := *t
 	look.k, look.charges, look.cost = 0, false, 0
 	out.Decision, out.Source, out.Err = s.fallback(w.asked, &look, w.subject)
-	if out.Held, out.Again, out.Count = int(t.n), again, s.shareCount(w, &out.Decision); w.none {
+	if out.Held, out.Again, out.Count = int(t.n), again, s.shareCount(w); w.none {
 		out.Held = 0
 	}
 	out.Decision.Allowed, out.Decision.RetryAfter = !w.none, 0
@@ -148,7 +148,7 @@ func (s *Store) settleHere(calls []storeCall) (done bool, err error) {
 		of.share.Settle(int(of.used)) // the first time
 		*w.out = StoreResult{Decision: w.subject.share(w.plan).Peek(0), Source: FromFallback, HoldID: w.id, Held: int(of.held), Again: of.again}
 		w.out.Capped = !of.again && of.used < w.n
-		w.out.Count = s.shareCount(w, &w.out.Decision)
+		w.out.Count = s.shareCount(w)
 	}
 	return settled != nil, err
 }

@@ -87,6 +87,6 @@ func (s *Store) settleLater(w *storeCall) (out StoreResult) {
 	look := w.takeCall
 	look.op, look.cost = opAdmit, 0
 	out.Decision, out.Source, out.Err = s.fallback(w.asked, &look, w.subject)
-	out.Count = s.shareCount(w, &out.Decision)
+	out.Count = s.shareCount(w)
 	return out
 }

@@ -357,7 +357,7 @@ func (e *Engine) askStopping(resp *Response) error {
 
 // exceeds reports whether the hits of a call exceed the room of its key.
 func (w *work) exceeds(c *StoreCall) bool {
-	if w.counts && !c.Local {
+	if w.counts && (!c.Local || w.hits == 0) {
 		return c.Count+w.hits > w.limit
 	}
 	return !w.fits(c)
@@ -396,7 +396,7 @@ func (w *work) answered(st *Status, now int64, c *StoreCall) {
 		}
 		w.limiterStatus(st, d, w.over || !d.Allowed)
 	default:
-		w.over = w.over || !d.Allowed && (c.Op == CountFitting || c.Local)
+		w.over = w.over || !d.Allowed && (c.Op == CountFitting || c.Local && w.hits > 0)
 		w.counted(st, left, c.Count)
 	}
 }

@@ -65,7 +65,11 @@ func runAtOnce(t *testing.T, fresh func(t *testing.T) Counts) {
 		}
 	})
 	t.Run("refunds", func(t *testing.T) {
-		d := common(t, fresh(t))
+		c := fresh(t)
+		if why := c.Without[Refunds]; why != nil {
+			t.Skip(why)
+		}
+		d := common(t, c)
 		var left atomic.Int64
 		d.atOnce(t, func(r *rand.Rand, process int) {
 			for range 20 {
@@ -83,7 +87,13 @@ func runAtOnce(t *testing.T, fresh func(t *testing.T) Counts) {
 			t.Errorf("%d hits are in use; the limit is 100", got)
 		}
 	})
-	t.Run("holds", func(t *testing.T) { holdsAtOnce(t, common(t, fresh(t))) })
+	t.Run("holds", func(t *testing.T) {
+		c := fresh(t)
+		if why := c.Without[OtherHolds]; why != nil {
+			t.Skip(why)
+		}
+		holdsAtOnce(t, common(t, c))
+	})
 }
 
 // holdsAtOnce: two callers at a time make the same hold; and what all of them have used is what is gone in the end.

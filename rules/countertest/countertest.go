@@ -14,6 +14,7 @@ package countertest
 
 import (
 	_ "embed"
+	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -40,19 +41,31 @@ type Counts struct {
 	Pass func(time.Duration)
 	// Exact says that Now stands still but for Pass, so that times are compared to the nanosecond, and may pass by hours.
 	Exact bool
-	// Without are the operations that the counts refuse with an error, by name, and why. See Refusals.
-	Without map[string]error
+	// Without are the operations that the counts do not have, or have in another way, and why. The suite makes no call that needs
+	// them, but holds must then fail with that error.
+	Without map[Operation]error
 	// Cut, if not nil, makes the counts unreachable, until the function that it returns is called. Calls then fail with
 	// rules.ErrStore: the engines are configured not to go on by themselves.
 	Cut func() (mend func())
 }
 
-// The operations that counts may refuse: each is an error with a name.
+// An Operation is a part of what counts do that not all counts have.
+type Operation string
+
+// The operations.
 const (
-	// HoldsOfThen are holds of rules with then.
-	HoldsOfThen = "holds of then"
-	// HoldsOfLog are holds of rules with algorithm: sliding-log.
-	HoldsOfLog = "holds of sliding-log"
+	// HoldsOfThen are holds of rules with then, and HoldsOfLog of rules with algorithm: sliding-log.
+	HoldsOfThen Operation = "holds of then"
+	HoldsOfLog  Operation = "holds of sliding-log"
+	// Refunds give hits back.
+	Refunds Operation = "refunds"
+	// DeniedHits are the hits of windows above the limit, which count.
+	DeniedHits Operation = "denied hits"
+	// Resets make keys fresh, and Extensions add to holds.
+	Resets     Operation = "resets"
+	Extensions Operation = "extensions"
+	// OtherHolds are calls about holds that there are not, or not any more, or with other words.
+	OtherHolds Operation = "calls about other holds"
 )
 
 //go:embed cases.txt
@@ -68,6 +81,24 @@ func Run(t *testing.T, fresh func(t *testing.T) Counts) {
 	t.Run("histories", func(t *testing.T) { runHistories(t, fresh) })
 	t.Run("at once", func(t *testing.T) { runAtOnce(t, fresh) })
 	t.Run("cut off", func(t *testing.T) { runCutOff(t, fresh) })
+	t.Run("refused holds", func(t *testing.T) { runRefused(t, fresh(t)) })
+}
+
+// runRefused makes the holds that counts do not have.
+func runRefused(t *testing.T, c Counts) {
+	d := common(t, c)
+	for operation, line := range map[Operation]string{HoldsOfThen: "hold a p=u:1", HoldsOfLog: "hold a l=u:1"} {
+		call, err := parseCall(line)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if want := c.Without[operation]; want != nil {
+			req := call.request()
+			if err := d.engines[0].Hold(&rules.Hold{ID: "a", Request: req}, new(rules.Response)); !errors.Is(err, want) {
+				t.Errorf("%s: %v; want %v", line, err, want)
+			}
+		}
+	}
 }
 
 // section is a case: its name and its text.
@@ -88,8 +119,8 @@ func runCase(t *testing.T, text string, c Counts) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if why := s.refused(c); why != nil {
-		t.Skip(why)
+	if at, why := s.missing(c); at >= 0 {
+		t.Skipf("%s: %v", s.calls[at].text, why)
 	}
 	if s.exact && !c.Exact {
 		t.Skip("the time of these counts is not the test's")
@@ -148,7 +179,7 @@ func runHistories(t *testing.T, fresh func(t *testing.T) Counts) {
 			}
 			for range rounds {
 				c := fresh(t)
-				s := kind.history(r, c)
+				s := kind.history(r, c).with(c)
 				fault := s.compare(t, c)
 				if fault == "" {
 					continue
@@ -197,7 +228,8 @@ func (s *script) shrink(t *testing.T, fresh func(t *testing.T) Counts, fault str
 		for at := 0; at+size <= len(s.calls); {
 			less := *s
 			less.calls = slices.Delete(slices.Clone(s.calls), at, at+size)
-			if f := less.compare(t, fresh(t)); f != "" {
+			c := fresh(t)
+			if f := less.with(c).compare(t, c); f != "" {
 				s, fault, smaller = &less, f, true
 			} else {
 				at += size

@@ -27,12 +27,13 @@ type model struct {
 	holds    map[string]*hold
 	rests    []*hold // what the rules have lost of holds that were settled
 	stats    map[string]*numbers
+	needs    map[Operation]bool // what the calls have needed so far
 }
 
 func newModel(s *script, now func() time.Time) *model {
 	return &model{
 		script: s, set: s.sets[0], now: now, windows: map[string]int64{}, limiters: map[string]*oracle.Model{},
-		denied: map[string]*denials{}, spilled: map[string]spill{}, holds: map[string]*hold{}, stats: map[string]*numbers{},
+		denied: map[string]*denials{}, spilled: map[string]spill{}, holds: map[string]*hold{}, stats: map[string]*numbers{}, needs: map[Operation]bool{},
 	}
 }
 
@@ -238,7 +239,9 @@ func (m *model) one(it *item) {
 		m.giveBack(it, it.hits)
 	case it.windowed():
 		m.windows[it.id] += it.hits
-		it.over = m.windows[it.id] > it.limit
+		if it.over = m.windows[it.id] > it.limit; it.over {
+			m.needs[DeniedHits] = true
+		}
 		m.answerWindow(it, true)
 		if it.over {
 			m.deny(it, it.hits, 0)
@@ -351,6 +354,7 @@ func (m *model) refuse(items []*item) {
 			m.giveBack(it, 0)
 			continue
 		case it.windowed():
+			m.needs[DeniedHits] = m.needs[DeniedHits] || it.over && it.shadow
 			m.answerWindow(it, false)
 		case it.second != nil:
 			m.answerBoth(it, true)
@@ -430,6 +434,7 @@ func (m *model) deniedOf(it *item) *denials {
 func (m *model) giveBack(it *item, n int64) {
 	gone, spilled := int64(0), int64(0)
 	if n > 0 {
+		m.needs[Refunds] = true
 		d := m.deniedOf(it)
 		gone = min(d.missing, n)
 		d.missing -= gone
@@ -628,6 +633,7 @@ func (m *model) answer(items []*item, marks string) (out outcome) {
 
 // reset is Engine.Reset.
 func (m *model) reset(c *call) outcome {
+	m.needs[Resets] = true
 	m.lapse()
 	items := m.resolve(c)
 	for _, it := range items {

@@ -301,25 +301,36 @@ func (r *rule) yaml() string {
 	return out + "}}\n"
 }
 
-// refused returns why the counts refuse the script, or nil.
-func (s *script) refused(c Counts) error {
+// missing returns the first call that needs an operation that the counts do not have, and why; or -1.
+func (s *script) missing(c Counts) (at int, why error) {
+	if len(c.Without) == 0 {
+		return -1, nil
+	}
+	clock := time.Now()
+	m := newModel(s, func() time.Time { return clock })
 	for i := range s.calls {
 		call := &s.calls[i]
-		if call.op != "hold" {
-			continue
+		if m.call(call); call.op == "pass" {
+			clock = clock.Add(call.ttl)
 		}
-		for j := range call.descriptors {
-			r := find(s.sets[0], &call.descriptors[j])
-			switch {
-			case r == nil:
-			case r.then != "" && c.Without[HoldsOfThen] != nil:
-				return c.Without[HoldsOfThen]
-			case r.algorithm == "sliding-log" && c.Without[HoldsOfLog] != nil:
-				return c.Without[HoldsOfLog]
+		for operation := range m.needs {
+			if why := c.Without[operation]; why != nil {
+				return i, why
 			}
 		}
 	}
-	return nil
+	return -1, nil
+}
+
+// with leaves out the calls that need an operation that the counts do not have.
+func (s *script) with(c Counts) *script {
+	for {
+		at, _ := s.missing(c)
+		if at < 0 {
+			return s
+		}
+		s.calls = slices.Delete(s.calls, at, at+1)
+	}
 }
 
 // find returns the rule for a descriptor, or nil: a value goes before a pattern, and a pattern before none.

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -33,7 +34,7 @@ func TestSuite(t *testing.T) {
 					store.sentRefunds(t, "d", "a")
 					return rules.Config{Store: store}
 				},
-				Without: map[string]error{countertest.HoldsOfThen: rules.ErrNoHolds, countertest.HoldsOfLog: rules.ErrNoHolds},
+				Without: map[countertest.Operation]error{countertest.HoldsOfThen: rules.ErrNoHolds, countertest.HoldsOfLog: rules.ErrNoHolds},
 				Cut:     wire.cut,
 			}
 		})
@@ -73,4 +74,25 @@ func (w *wire) cut() (mend func()) {
 		defer w.mutex.Unlock()
 		w.isCut = false
 	}
+}
+
+// TestSuite_WithoutRedis runs the suite on the share of one process, which is all of the limit.
+func TestSuite_WithoutRedis(t *testing.T) {
+	alone := errors.New("only Redis knows")
+	countertest.Run(t, func(t *testing.T) countertest.Counts {
+		client := redis.NewClient(&redis.Options{Dialer: func(context.Context, string, string) (net.Conn, error) { return nil, errors.New("there is no Redis") }, MaxRetries: -1})
+		t.Cleanup(func() { client.Close() })
+		return countertest.Counts{
+			Processes: 1,
+			Config: func() rules.Config {
+				return rules.Config{Store: storeOn(t, client, Config{StoreConfig: redistier.StoreConfig{Replicas: 1, Budget: time.Millisecond}})}
+			},
+			Without: map[countertest.Operation]error{
+				countertest.HoldsOfThen: rules.ErrNoHolds, countertest.HoldsOfLog: rules.ErrNoHolds,
+				countertest.Refunds:    errors.New("who does not know what was denied gives nothing back"),
+				countertest.DeniedHits: errors.New("a share counts what it admits"),
+				countertest.Resets:     alone, countertest.Extensions: alone, countertest.OtherHolds: alone,
+			},
+		}
+	})
 }
