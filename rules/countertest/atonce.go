@@ -33,9 +33,12 @@ func runAtOnce(t *testing.T, fresh func(t *testing.T) Counts) {
 				most := row.most
 				for range 3 * row.room { // less, unless more is admitted than there is
 					n := 1 + r.Int64N(most)
-					switch {
-					case d.ok(process, "take %s:%d", row.descriptor, n):
+					switch got := d.told(process, "take %s:%d", row.descriptor, n); {
+					case got == "OK":
 						admitted.Add(n)
+					case got != "OVER_LIMIT":
+						t.Errorf("%s:%d -> %s", row.descriptor, n, got)
+						return
 					case n == 1:
 						return
 					default:
