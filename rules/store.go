@@ -11,7 +11,8 @@ import (
 // count together; package redisstore has one in Redis. The engine itself does the matching, the thresholds,
 // the statistics and the answers. A Store only counts, and says how a key stands.
 //
-// It is safe for concurrent use. Its calls return within a time that the Store bounds itself.
+// It is safe for concurrent use. Its calls return within a time that the Store bounds itself. Package countertest has the suite that
+// a Store must pass, and MEANING.md what each call means.
 type Store interface {
 	// Open returns the counter of a limit. The counter is closed when no rule needs it any more. Limits that differ only
 	// in Limit count the same keys together, in this process and in others. An error says why the limit cannot be kept.

@@ -50,9 +50,17 @@ func (l *Log) Close() error { return l.spool.Close() }
 
 // Replay decides the requests under rules, and sums up with the top clients of each.
 func (l *Log) Replay(rules []replay.Rule, top int, sparklines bool) (replay.Result, error) {
+	return l.replay(rules, nil, top, sparklines)
+}
+
+// replay is Replay. denied, if not nil, has for each rule the clients that it denies anything: all requests of others are allowed.
+func (l *Log) replay(rules []replay.Rule, denied [][]bool, top int, sparklines bool) (replay.Result, error) {
 	engine, err := replay.New(rules, l.Clients)
 	if err != nil {
 		return replay.Result{}, err
+	}
+	for i := range denied {
+		engine.AllowOthers(i, denied[i])
 	}
 	if sparklines {
 		engine.Sparklines()

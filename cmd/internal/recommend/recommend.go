@@ -154,15 +154,47 @@ func (l *Log) Recommend(c Config) (Result, error) {
 			rules = append(rules, choice.Rule)
 		}
 	}
-	res.Evidence, err = l.Replay(rules, c.Top, c.Sparklines)
+	denied, err := l.deniedBy(rules)
+	if err != nil {
+		return res, err
+	}
+	res.Evidence, err = l.replay(rules, denied, c.Top, c.Sparklines)
 	return res, err
+}
+
+// deniedBy finds the clients that each rule denies anything: those that need more than its limit.
+func (l *Log) deniedBy(rules []replay.Rule) (denied [][]bool, err error) {
+	makers := make([]func() meter, len(rules))
+	for i, r := range rules {
+		makers[i] = l.meterOf(r.Algorithm, r.Limit)
+	}
+	denied = make([][]bool, len(rules))
+	return denied, l.measure(makers, func(i int, needs []int64) {
+		denied[i] = make([]bool, len(needs))
+		for client, n := range needs {
+			denied[i][client] = n > int64(rules[i].Limit.Capacity())
+		}
+	})
+}
+
+// meterOf returns the meter of what clients need of an algorithm, at a limit's rate.
+func (l *Log) meterOf(algorithm sluice.Algorithm, limit sluice.Limit) func() meter {
+	clients := l.Clients.Len()
+	switch algorithm {
+	case sluice.FixedWindow:
+		return func() meter { return newFixedWindow(limit.Period, clients) }
+	case sluice.SlidingWindow:
+		return func() meter { return newSlidingWindow(limit.Period, clients) }
+	case sluice.SlidingLog:
+		return l.slidingLog(limit.Period)
+	}
+	return func() meter { return newBucket(limit, clients) }
 }
 
 // measureAll fills in the peaks and the frontier, and returns what windows need for the goal.
 func (l *Log) measureAll(res *Result, rates []sluice.Limit) (windows map[sluice.Algorithm]int64, err error) {
 	var makers []func() meter
 	var use []func(needs []int64, largest int)
-	clients := l.Clients.Len()
 	measure := func(maker func() meter, then func(needs []int64, largest int)) {
 		makers, use = append(makers, maker), append(use, then)
 	}
@@ -176,7 +208,7 @@ func (l *Log) measureAll(res *Result, rates []sluice.Limit) (windows map[sluice.
 	res.Frontier = make([]Point, len(rates))
 	for i, rate := range rates {
 		res.Frontier[i].Rate = rate
-		measure(func() meter { return newBucket(rate, clients) }, func(needs []int64, _ int) {
+		measure(l.meterOf(sluice.GCRA, rate), func(needs []int64, _ int) {
 			for _, column := range res.columnsAndGoal() {
 				burst := enough(needs, column.Denied)
 				if burst == none {
@@ -187,12 +219,8 @@ func (l *Log) measureAll(res *Result, rates []sluice.Limit) (windows map[sluice.
 		})
 	}
 	windows = map[sluice.Algorithm]int64{}
-	for algorithm, maker := range map[sluice.Algorithm]func() meter{
-		sluice.FixedWindow:   func() meter { return newFixedWindow(res.Per, clients) },
-		sluice.SlidingWindow: func() meter { return newSlidingWindow(res.Per, clients) },
-		sluice.SlidingLog:    l.slidingLog(res.Per),
-	} {
-		measure(maker, func(needs []int64, _ int) { windows[algorithm] = enough(needs, res.DeniedClients) })
+	for _, algorithm := range []sluice.Algorithm{sluice.FixedWindow, sluice.SlidingWindow, sluice.SlidingLog} {
+		measure(l.meterOf(algorithm, sluice.Per(1, res.Per)), func(needs []int64, _ int) { windows[algorithm] = enough(needs, res.DeniedClients) })
 	}
 	err = l.measure(makers, func(i int, needs []int64) {
 		largest := ascending(needs)

@@ -137,6 +137,7 @@ func TestRecommend_OneUnitLessDeniesMore(t *testing.T) {
 		res, err := l.Recommend(c)
 		require.NoError(t, err)
 		requireExact(t, res, requests, i%10 == 0)
+		requireWhole(t, l, res)
 		requireFrontier(t, res, requests, rng)
 		if res.DeniedClients < l.Clients.Len() {
 			tight++
@@ -166,6 +167,18 @@ func requireExact(t *testing.T, res Result, requests []request, models bool) {
 			require.Greater(t, oracles(algorithm, less(algorithm, limit), requests), res.DeniedClients)
 		}
 	}
+}
+
+// requireWhole replays all requests of all clients, and demands the evidence, for which most clients are not asked about.
+func requireWhole(t *testing.T, l *Log, res Result) {
+	t.Helper()
+	var rules []replay.Rule
+	for _, choice := range res.Choices {
+		rules = append(rules, choice.Rule)
+	}
+	want, err := l.Replay(rules, res.Top, res.Sparklines)
+	require.NoError(t, err)
+	require.Equal(t, want, res.Evidence)
 }
 
 // requireFrontier looks at a few points of the frontier.

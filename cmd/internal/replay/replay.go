@@ -40,6 +40,7 @@ type Replay struct {
 type ruleState struct {
 	rule      Rule
 	limiter   *sluice.Limiter // nil of a File
+	only      []bool          // the clients that it is asked about; nil for all
 	file      *fileState      // nil of a limit
 	denied    int64
 	clients   []denials // of each client, as far as it has been denied anything
@@ -83,6 +84,10 @@ func New(list []Rule, clients *Clients) (*Replay, error) {
 	}
 	return r, nil
 }
+
+// AllowOthers has the i-th rule allow all requests of clients that are not among some. It is for who knows that the rule denies them
+// nothing.
+func (r *Replay) AllowOthers(i int, some []bool) { r.rules[i].only = some }
 
 // Refusal puts the error of a limiter into the words of a rule.
 func Refusal(rule Rule, err error) error {
@@ -173,8 +178,11 @@ func (s *ruleState) deny(id int, request, now int64) {
 }
 
 func (s *ruleState) allow(now int64, id int, clients *Clients, request *accesslog.Request) bool {
-	if s.file != nil {
+	switch {
+	case s.file != nil:
 		return s.file.allow(clients.Name(id), request)
+	case s.only != nil && !s.only[id]:
+		return true
 	}
 	// Numbering the clients rather than hashing their names makes a shared
 	// budget impossible instead of improbable.
