@@ -25,7 +25,7 @@ func TestSuite(t *testing.T) {
 		countertest.Run(t, func(t *testing.T) countertest.Counts {
 			c := Config{StoreConfig: redistier.StoreConfig{Prefix: fmt.Sprint("suite", prefix.Add(1)), Replicas: 1, Budget: patientBudget, OnUnavailable: redistier.Closed}}
 			wire := &wire{}
-			client := redis.NewClient(&redis.Options{Addr: s.Addr, Dialer: wire.dial, MaxRetries: -1})
+			client := redis.NewClient(&redis.Options{Addr: s.Addr, Dialer: wire.dial, MaxRetries: -1, DialerRetries: 1})
 			t.Cleanup(func() { client.Close() })
 			return countertest.Counts{
 				Processes: 3,
@@ -80,7 +80,7 @@ func (w *wire) cut() (mend func()) {
 func TestSuite_WithoutRedis(t *testing.T) {
 	alone := errors.New("only Redis knows")
 	countertest.Run(t, func(t *testing.T) countertest.Counts {
-		client := redis.NewClient(&redis.Options{Dialer: func(context.Context, string, string) (net.Conn, error) { return nil, errors.New("there is no Redis") }, MaxRetries: -1})
+		client := redis.NewClient(&redis.Options{Dialer: func(context.Context, string, string) (net.Conn, error) { return nil, errors.New("there is no Redis") }, MaxRetries: -1, DialerRetries: 1})
 		t.Cleanup(func() { client.Close() })
 		return countertest.Counts{
 			Processes: 1,
