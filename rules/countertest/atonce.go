@@ -18,39 +18,7 @@ const callers = 8
 
 // runAtOnce makes calls at once, in all processes: what is admitted comes to exactly what there is.
 func runAtOnce(t *testing.T, fresh func(t *testing.T) Counts) {
-	for _, row := range []struct {
-		descriptor string
-		most, room int64 // hits of a call, and what the limit has
-	}{
-		{"w=u", 1, 100}, // denied hits count in it, so that a call for more would leave units that nobody has
-		{"f=u", 1, 100}, {"n=u", 3, 100}, {"g=u", 3, 10}, {"k=u", 3, 10}, {"s=u", 3, 10}, {"l=u", 3, 10}, {"i=u", 3, 5},
-		{"w=u@30/year", 1, 30}, {"p=u", 3, 15}, {"a/w=u", 3, 100}, {"a/g=u", 3, 10}, {"a/p=u", 3, 15},
-	} {
-		t.Run("takes of "+row.descriptor, func(t *testing.T) {
-			d := common(t, fresh(t))
-			var admitted atomic.Int64
-			d.atOnce(t, func(r *rand.Rand, process int) {
-				most := row.most
-				for range 3 * row.room { // less, unless more is admitted than there is
-					n := 1 + r.Int64N(most)
-					switch got := d.told(process, "take %s:%d", row.descriptor, n); {
-					case got == "OK":
-						admitted.Add(n)
-					case got != "OVER_LIMIT":
-						t.Errorf("%s:%d -> %s", row.descriptor, n, got)
-						return
-					case n == 1:
-						return
-					default:
-						most = 1
-					}
-				}
-			})
-			if got := admitted.Load(); got != row.room {
-				t.Errorf("%d hits were admitted; want %d", got, row.room)
-			}
-		})
-	}
+	takesAtOnce(t, fresh)
 	t.Run("pairs, all or none", func(t *testing.T) {
 		d := common(t, fresh(t))
 		var admitted atomic.Int64
@@ -97,6 +65,43 @@ func runAtOnce(t *testing.T, fresh func(t *testing.T) Counts) {
 		}
 		holdsAtOnce(t, common(t, c))
 	})
+}
+
+// takesAtOnce takes from each kind of limit until nothing is left.
+func takesAtOnce(t *testing.T, fresh func(t *testing.T) Counts) {
+	for _, row := range []struct {
+		descriptor string
+		most, room int64 // hits of a call, and what the limit has
+	}{
+		{"w=u", 1, 100}, // denied hits count in it, so that a call for more would leave units that nobody has
+		{"f=u", 1, 100}, {"n=u", 3, 100}, {"g=u", 3, 10}, {"k=u", 3, 10}, {"s=u", 3, 10}, {"l=u", 3, 10}, {"i=u", 3, 5},
+		{"w=u@30/year", 1, 30}, {"p=u", 3, 15}, {"a/w=u", 3, 100}, {"a/g=u", 3, 10}, {"a/p=u", 3, 15},
+	} {
+		t.Run("takes of "+row.descriptor, func(t *testing.T) {
+			d := common(t, fresh(t))
+			var admitted atomic.Int64
+			d.atOnce(t, func(r *rand.Rand, process int) {
+				most := row.most
+				for range 3 * row.room { // less, unless more is admitted than there is
+					n := 1 + r.Int64N(most)
+					switch got := d.told(process, "take %s:%d", row.descriptor, n); {
+					case got == "OK":
+						admitted.Add(n)
+					case got != "OVER_LIMIT":
+						t.Errorf("%s:%d -> %s", row.descriptor, n, got)
+						return
+					case n == 1:
+						return
+					default:
+						most = 1
+					}
+				}
+			})
+			if got := admitted.Load(); got != row.room {
+				t.Errorf("%d hits were admitted; want %d", got, row.room)
+			}
+		})
+	}
 }
 
 // holdsAtOnce: two callers at a time make the same hold; and what all of them have used is what is gone in the end.

@@ -33,7 +33,7 @@ import (
 type Counts struct {
 	// Config returns the configuration of an engine on these counts. Each call is for another process.
 	Config func() rules.Config
-	// Processes is how many engines share the counts, at least 1.
+	// Processes is how many engines share the counts; 0 means 1.
 	Processes int
 	// Now is the clock of the counts, and Pass lets at least so much time pass: some milliseconds. Without them time is the
 	// system's.
