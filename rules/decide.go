@@ -158,6 +158,7 @@ type work struct {
 	full    bool   // the counter has no room for the hits
 	stopped bool   // not charged, since another descriptor is over
 	made    bool   // charged together with the others, by a Store
+	none    bool   // not charged, since all or none are
 	later   bool   // charged by itself, after another charge of its key
 	lacking bool   // it keeps others from being charged
 	asked   uint64 // its hits, and the hits of its key before it that fit
@@ -414,8 +415,8 @@ func (w *work) left(st *Status, now int64) time.Duration {
 // counted fills in the status for a window that holds count hits now.
 func (w *work) counted(st *Status, left time.Duration, count uint64) {
 	over, before := count > w.limit || w.over, w.limit
-	if w.hits <= count && !w.full && !(over && w.stopped) {
-		before = count - w.hits // hits that were not counted, and are within, are placed as if they came last
+	if w.hits <= count && !w.full && !(over && w.none) {
+		before = count - w.hits // under StopWhenOver hits that were not counted are placed as if they came last, as upstream does
 	}
 	w.windowStatus(st, left, count, over)
 	h := hitsOf(w.hits, before, count, w.near, w.limit, st.Over)

@@ -381,7 +381,7 @@ func (e *Engine) answerHold(w *work, st *Status, now int64, stop bool, all sluic
 	}
 	switch {
 	case w.counts && stop:
-		w.stopped = true
+		w.none = true
 		e.take(w, st, now, 0)
 	case w.counts && w.shadow:
 		w.counted(st, w.left(st, now), uint64(w.most-shadow[0].Remaining))

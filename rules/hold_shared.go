@@ -125,7 +125,7 @@ func (e *Engine) answerHeld(resp *Response, now int64, r HoldResult) {
 		if r.Again {
 			w.hits, w.idle = 0, true
 		}
-		w.stopped, w.over = denied >= 0, denied >= 0 && w.from == denied
+		w.stopped, w.none, w.over = denied >= 0, denied >= 0, denied >= 0 && w.from == denied
 		switch {
 		case !w.stopped || w.idle:
 		case resp.twins(w.from) > 1:

@@ -259,7 +259,7 @@ func (e *Engine) askAtomic(resp *Response) error {
 	}
 	for i := range resp.calls {
 		w := &resp.work[resp.calls[i].at]
-		w.stopped, w.over, w.made = denied >= 0, i == denied, denied < 0 && (w.counts || !w.shadow)
+		w.stopped, w.none, w.over, w.made = denied >= 0, denied >= 0, i == denied, denied < 0 && (w.counts || !w.shadow)
 		if w.stopped && resp.calls[i].Op == CountAll {
 			w.over = resp.exceedsAfter(i)
 		}

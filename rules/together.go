@@ -45,7 +45,7 @@ func (e *Engine) decideTogether(d *domainState, resp *Response, now int64) {
 				e.deny(w, st, now, 0, w.hits)
 			}
 		case stop && (d.atomic || !w.over):
-			w.stopped = true
+			w.none = d.atomic
 			e.take(w, st, now, 0)
 			if !w.refund {
 				e.deny(w, st, now, 0, w.hits)

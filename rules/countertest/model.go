@@ -272,6 +272,7 @@ func (m *model) judge(items []*item) (denied bool) {
 		switch {
 		case it.windowed():
 			it.over = m.windows[it.id]+before+it.hits > it.limit
+			m.needs[DeniedHits] = m.needs[DeniedHits] || it.over && it.hits == 0
 		case it.shadow && it.second == nil:
 			continue // it counts what fits, when the others have been counted
 		case it.second != nil:
@@ -374,6 +375,7 @@ func (m *model) anyOver(items []*item) (any bool) {
 		case !it.limited || it.refund:
 		case it.windowed():
 			it.over = m.windows[it.id]+it.hits > it.limit
+			m.needs[DeniedHits] = m.needs[DeniedHits] || it.over && it.hits == 0
 		case it.second != nil:
 			it.over = !m.split(it, 0, 0)
 		default:
@@ -394,8 +396,8 @@ func (m *model) countOver(items []*item) {
 		case it.windowed() && it.over:
 			m.one(it)
 		case it.windowed():
-			it.over = m.windows[it.id] > it.limit // by a charge before, of the same call
-			m.answerWindow(it, false)
+			it.over = m.windows[it.id] > it.limit           // by a charge before, of the same call
+			m.answerWindow(it, it.hits <= m.windows[it.id]) // the hits are placed as if they came last, as upstream does
 			m.deny(it, 0, it.hits)
 		case it.second != nil:
 			m.answerBoth(it, true)

@@ -197,6 +197,7 @@ func (m *model) hold(h *hold, items []*item) {
 			d := m.look(&it.counter, it.hits)
 			d.Remaining = m.room(&it.counter)
 			m.answerLimiter(it, d)
+			it.times.retry = -1 // it passes
 		default:
 			m.answerLimiter(it, m.look(&it.counter, 0))
 		}
