@@ -145,12 +145,25 @@ func (s *Store) settleHere(calls []storeCall) (done bool, err error) {
 	settled, err := lane.settleHolds(calls)
 	for i, of := range settled {
 		w := &calls[i]
-		of.share.Settle(int(of.used)) // the first time
+		s.settleShare(w, &of)
 		*w.out = StoreResult{Decision: w.subject.share(w.plan).Peek(0), Source: FromFallback, HoldID: w.id, Held: int(of.held), Again: of.again}
 		w.out.Capped = !of.again && of.used < w.n
 		w.out.Count = s.shareCount(w)
 	}
 	return settled != nil, err
+}
+
+// settleShare has the share count what was used. A hold of no units, and a hold that the share was charged for above its limit, has no receipt.
+func (s *Store) settleShare(w *storeCall, of *settledHold) {
+	switch {
+	case of.share != nil:
+		of.share.Settle(int(of.used)) // the first time
+	case of.again || s.decides() != LocalShare:
+	case of.used > of.held:
+		w.subject.share(w.plan).Charge(int(of.used - of.held))
+	default:
+		w.subject.share(w.plan).Refund(int(of.held - of.used))
+	}
 }
 
 // notYet returns the error of a call of a hold: Redis knew none of the share that it had not been told of yet.

@@ -64,6 +64,8 @@ const (
 	// Resets make keys fresh, and Extensions add to holds.
 	Resets     Operation = "resets"
 	Extensions Operation = "extensions"
+	// Lapses end holds as soon as their TTL is over.
+	Lapses Operation = "lapses"
 	// OtherHolds are calls about holds that there are not, or not any more, or with other words.
 	OtherHolds Operation = "calls about other holds"
 )

@@ -121,6 +121,7 @@ func (m *model) charge(c *call) outcome {
 		}
 	}
 	m.needs[Extensions] = m.needs[Extensions] || c.op == "extend"
+	m.needs[Lapses] = m.needs[Lapses] || c.ttl < time.Minute
 	id, known, extends := c.domain+" "+c.id, m.holds[c.domain+" "+c.id], c.op == "extend"
 	request := fmt.Sprint(c.names(), hitsOf(items), c.back)
 	switch {

@@ -91,6 +91,7 @@ func TestSuite_WithoutRedis(t *testing.T) {
 				countertest.HoldsOfThen: rules.ErrNoHolds, countertest.HoldsOfLog: rules.ErrNoHolds,
 				countertest.Refunds:    errors.New("who does not know what was denied gives nothing back"),
 				countertest.DeniedHits: errors.New("a share counts what it admits"),
+				countertest.Lapses:     errors.New("a timer ends the holds of a share, a moment later"),
 				countertest.Resets:     alone, countertest.Extensions: alone, countertest.OtherHolds: alone,
 			},
 		}
