@@ -127,7 +127,9 @@ func (e *Engine) answerHeld(resp *Response, now int64, r HoldResult) {
 		}
 		w.stopped, w.none, w.over = denied >= 0, denied >= 0, denied >= 0 && w.from == denied
 		switch {
-		case !w.stopped || w.idle:
+		case w.idle: // also beside a descriptor of its call that is over
+			w.over, c.Decision.Allowed = false, true
+		case !w.stopped:
 		case resp.twins(w.from) > 1:
 			before := resp.before(i)
 			w.over = before+w.hits > w.roomOf(&resp.calls[w.from])
