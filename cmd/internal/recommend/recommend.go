@@ -162,25 +162,51 @@ func (l *Log) Recommend(c Config) (Result, error) {
 	return res, err
 }
 
-// deniedBy finds the clients that each rule denies anything: those that need more than its limit.
-func (l *Log) deniedBy(rules []replay.Rule) (denied [][]bool, err error) {
-	makers := make([]func() meter, len(rules))
+// deniedBy finds the clients that each rule denies anything: a rule denies who needs more than its limit. Rules of one meter and limit, as
+// those of buckets are, share a measurement.
+func (l *Log) deniedBy(rules []replay.Rule) ([][]bool, error) {
+	denied := make([][]bool, len(rules))
+	var makers []func() meter
+	var firsts []int // of the rules that are measured
 	for i, r := range rules {
-		makers[i] = l.meterOf(r.Algorithm, r.Limit)
-	}
-	denied = make([][]bool, len(rules))
-	return denied, l.measure(makers, func(i int, needs []int64) {
-		denied[i] = make([]bool, len(needs))
-		for client, n := range needs {
-			denied[i][client] = n > int64(rules[i].Limit.Capacity())
+		if firstAlike(rules, i) == i {
+			makers, firsts = append(makers, l.meterOf(r.Algorithm, r.Limit)), append(firsts, i)
 		}
+	}
+	err := l.measure(makers, func(n int, needs []int64) {
+		over := make([]bool, len(needs))
+		for client, need := range needs {
+			over[client] = need > int64(rules[firsts[n]].Limit.Capacity())
+		}
+		denied[firsts[n]] = over
+	})
+	for i := range rules {
+		denied[i] = denied[firstAlike(rules, i)]
+	}
+	return denied, err
+}
+
+// firstAlike is the first rule that denies the same clients as the i-th, for having the same limit and meter.
+func firstAlike(rules []replay.Rule, i int) int {
+	return slices.IndexFunc(rules, func(o replay.Rule) bool {
+		return o.Limit == rules[i].Limit && metered(o.Algorithm) == metered(rules[i].Algorithm)
 	})
 }
 
-// meterOf returns the meter of what clients need of an algorithm, at a limit's rate.
+// metered is the algorithm whose meter serves another one, too: GCRA for all buckets.
+func metered(algorithm sluice.Algorithm) sluice.Algorithm {
+	switch algorithm {
+	case sluice.FixedWindow, sluice.SlidingWindow, sluice.SlidingLog:
+		return algorithm
+	}
+	return sluice.GCRA
+}
+
+// meterOf returns a meter of the limit that a client needs of an algorithm: of the burst at limit's rate, or of the number in windows of
+// limit's period.
 func (l *Log) meterOf(algorithm sluice.Algorithm, limit sluice.Limit) func() meter {
 	clients := l.Clients.Len()
-	switch algorithm {
+	switch metered(algorithm) {
 	case sluice.FixedWindow:
 		return func() meter { return newFixedWindow(limit.Period, clients) }
 	case sluice.SlidingWindow:
