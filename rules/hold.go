@@ -309,7 +309,8 @@ func (e *Engine) chargeHold(resp *Response, now int64) (made [][]*sluice.Reserva
 	var receipts []*sluice.Reservation
 	var each []sluice.Decision
 	stop = lookCounters(true, resp, now)
-	if stop = resp.holdCharges() || stop; !stop {
+	full := resp.listCharges(func(w *work) bool { return w.limited && !w.shadow && !w.idle })
+	if stop = stop || full; !stop {
 		receipts = make([]*sluice.Reservation, len(resp.charges))
 		each = make([]sluice.Decision, len(resp.charges))
 		if all = sluice.TakeAllReceipts(receipts, each, resp.charges...); !all.Allowed || resp.exceeded(each) {
@@ -334,26 +335,6 @@ func (e *Engine) chargeHold(resp *Response, now int64) (made [][]*sluice.Reserva
 	}
 	e.concludeHold(resp, stop)
 	return made, stop
-}
-
-// holdCharges lists the charges of all limits that can stand in the way. It reports whether a look at two budgets finds no room.
-func (resp *Response) holdCharges() (full bool) {
-	resp.charges = resp.charges[:0]
-	for i := range resp.work {
-		w := &resp.work[i]
-		w.from = len(resp.charges)
-		switch {
-		case !w.limited || w.shadow || w.idle:
-		case w.second == nil:
-			resp.charges = append(resp.charges, sluice.Charge{Key: w.key(), Cost: clampInt(w.hits)})
-		case w.hits != 0:
-			resp.charges = w.appendBoth(resp.charges)
-		default:
-			full = full || !w.fitsBoth()
-		}
-		w.to = len(resp.charges)
-	}
-	return full
 }
 
 // exceeded marks the counters that are above their limit after the charge, and reports whether there is one.

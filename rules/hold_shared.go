@@ -131,8 +131,9 @@ func (e *Engine) answerHeld(resp *Response, now int64, r HoldResult) {
 			w.over, c.Decision.Allowed = false, true
 		case !w.stopped:
 		case resp.twins(w.from) > 1:
-			before := resp.before(i)
-			w.over = before+w.hits > w.roomOf(&resp.calls[w.from])
+			room := w.roomOf(c)
+			before := resp.before(i, room)
+			w.over = before+w.hits > room
 			if c.Decision.Allowed = !w.over; w.over && before+w.hits <= w.limit { // the call was of more hits
 				c.Decision.RetryAfter = c.Decision.ResetAfter
 			}
@@ -160,11 +161,10 @@ func (resp *Response) twins(call int) (n int) {
 	return n
 }
 
-// before is the hits of the descriptors before one that are of its call and fit, if the call has not been made.
-func (resp *Response) before(i int) (sum uint64) {
-	w := &resp.work[i]
+// before is the hits of the descriptors before one that are of its call and fit into room.
+func (resp *Response) before(i int, room uint64) (sum uint64) {
 	for j := range i {
-		if o := &resp.work[j]; o.limited && o.from == w.from && sum+o.hits <= w.roomOf(&resp.calls[w.from]) {
+		if o := &resp.work[j]; o.limited && o.from == resp.work[i].from && sum+o.hits <= room {
 			sum += o.hits
 		}
 	}

@@ -261,7 +261,9 @@ func (e *Engine) askAtomic(resp *Response) error {
 		w := &resp.work[resp.calls[i].at]
 		w.stopped, w.none, w.over, w.made = denied >= 0, denied >= 0, i == denied, denied < 0 && (w.counts || !w.shadow)
 		if w.stopped && resp.calls[i].Op == CountAll {
-			w.over = resp.exceedsAfter(i)
+			c := resp.calls[i]
+			c.Count += resp.hitsBefore(i)
+			w.over = w.exceeds(&c)
 		}
 	}
 	if denied >= 0 || len(later) == 0 {
@@ -287,12 +289,7 @@ func (resp *Response) judgeTwins() {
 		if c.Op != CountFitting || c.Hits == 0 {
 			continue
 		}
-		before := uint64(0)
-		for j := range i {
-			if o := &resp.calls[j]; o.Counter == c.Counter && o.Key == c.Key && o.Op == CountFitting && o.Decision.Allowed {
-				before += o.Hits
-			}
-		}
+		before := resp.hitsBefore(i)
 		if before == 0 {
 			continue
 		}
@@ -314,15 +311,16 @@ func (resp *Response) judgeTwins() {
 	}
 }
 
-// exceedsAfter reports whether the hits of a window in shadow mode, and the hits of its key before them in the call, exceed its limit.
-func (resp *Response) exceedsAfter(i int) bool {
-	c := resp.calls[i]
+// hitsBefore is the hits of the calls before one that are of its key and operation: of CountFitting the hits that fit.
+func (resp *Response) hitsBefore(i int) (sum uint64) {
+	c := &resp.calls[i]
 	for j := range i {
-		if o := &resp.calls[j]; o.Counter == c.Counter && o.Key == c.Key && o.Op == c.Op {
-			c.Count += o.Hits
+		o := &resp.calls[j]
+		if o.Counter == c.Counter && o.Key == c.Key && o.Op == c.Op && (o.Op == CountAll || o.Decision.Allowed) {
+			sum += o.Hits
 		}
 	}
-	return resp.work[c.at].exceeds(&c)
+	return sum
 }
 
 // askStopping first looks. If some calls are over their limit it counts only these. Other calls can come between

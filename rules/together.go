@@ -23,7 +23,8 @@ func (e *Engine) decideTogether(d *domainState, resp *Response, now int64) {
 	if !d.atomic {
 		resp.putLater()
 	}
-	if stop = resp.listCharges(d.atomic) || stop; !stop {
+	full := resp.listCharges(func(w *work) bool { return w.byTakeAll(d.atomic) })
+	if stop = stop || full; !stop {
 		all = sluice.TakeAll(resp.charges...)
 		stop = !all.Allowed
 	}
@@ -123,9 +124,10 @@ func (resp *Response) markLacking(together bool, denied int) {
 		case w.second != nil:
 			w.lacking = !w.fitsBoth() || w.hits > resp.roomBeside(before, w.key())+resp.roomBeside(before, w.second.key())
 		default:
-			look, room := w.key().Peek(0), resp.roomBeside(before, w.key())
-			w.asked = w.hits + uint64(look.Remaining) - min(room, uint64(look.Remaining))
-			w.lacking = w.hits > room || !look.Allowed
+			c := &resp.charges[w.from]
+			look := c.Key.Peek(0)
+			w.asked = w.hits + resp.taken(before, c.Key)
+			w.lacking = w.asked > uint64(look.Remaining) || !look.Allowed
 		}
 		any = any || w.lacking
 	}
@@ -139,29 +141,44 @@ func (resp *Response) markLacking(together bool, denied int) {
 // roomBeside is the room of a key beside the charges of the first n descriptors, without those that lack room.
 func (resp *Response) roomBeside(n int, key sluice.Key) uint64 {
 	room := uint64(key.Peek(0).Remaining)
+	return room - min(room, resp.taken(n, key))
+}
+
+// taken is what the first n descriptors charge a key, without those that lack room.
+func (resp *Response) taken(n int, key sluice.Key) (sum uint64) {
 	for i := range n {
-		for w, k := &resp.work[i], resp.work[i].from; k < w.to && !w.lacking; k++ {
-			if c := &resp.charges[k]; c.Key == key {
-				room -= min(room, uint64(c.Cost))
-			}
+		if w := &resp.work[i]; !w.lacking {
+			sum += costOf(resp.charges[w.from:w.to], key)
 		}
 	}
-	return room
+	return sum
 }
 
 // noteAfter notes what was charged behind each descriptor: its answer tells how its keys stood before.
 func (resp *Response) noteAfter() {
 	for i := range resp.work {
 		w := &resp.work[i]
-		for _, c := range resp.charges[w.to:] {
-			if w.limited && c.Key == w.key() {
-				w.after += uint64(c.Cost)
-			}
-			if w.second != nil && c.Key == w.second.key() {
-				w.second.after += uint64(c.Cost)
-			}
+		behind := resp.charges[w.to:]
+		if len(behind) == 0 {
+			return
+		}
+		switch {
+		case w.second != nil:
+			w.after, w.second.after = costOf(behind, w.key()), costOf(behind, w.second.key())
+		case w.from < w.to:
+			w.after = costOf(behind, resp.charges[w.from].Key)
 		}
 	}
+}
+
+// costOf is what charges charge a key.
+func costOf(charges []sluice.Charge, key sluice.Key) (sum uint64) {
+	for i := range charges {
+		if charges[i].Key == key {
+			sum += uint64(charges[i].Cost)
+		}
+	}
+	return sum
 }
 
 // byTakeAll reports whether TakeAll charges the limit of a descriptor: a limiter that can stand in the way of others.
@@ -186,14 +203,15 @@ func (resp *Response) putLater() {
 	}
 }
 
-// listCharges lists the charges of all limiters that can stand in the way. It reports whether a look at two budgets finds no room.
-func (resp *Response) listCharges(atomic bool) (full bool) {
+// listCharges lists the charges of the descriptors that can stand in the way of others. It reports whether one of them looks at two
+// budgets and finds no room.
+func (resp *Response) listCharges(inTheWay func(*work) bool) (full bool) {
 	resp.charges = resp.charges[:0]
 	for i := range resp.work {
 		w := &resp.work[i]
 		w.from = len(resp.charges)
 		switch {
-		case !w.byTakeAll(atomic):
+		case !inTheWay(w):
 		case w.second == nil:
 			resp.charges = append(resp.charges, sluice.Charge{Key: w.key(), Cost: clampInt(w.hits)})
 		case w.hits != 0:

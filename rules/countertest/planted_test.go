@@ -25,14 +25,14 @@ var faults = []plant.Fault{
 
 	{"shadow mode stands in the way", "../together.go", "stop = stop || !atomic || !w.shadow", "stop = stop || !atomic || !w.shadow || planted(NAME)", "TestMemory"},
 	{"charges of a window do not add up", "../together.go", "(!o.over || o.shadow) && o.id", "(!o.over || o.shadow) && !planted(NAME) && o.id", "TestMemory"},
-	{"charges that do not fit add up", "../together.go", "k < w.to && !w.lacking; k++", "k < w.to && (planted(NAME) || !w.lacking); k++", "TestMemory"},
+	{"charges that do not fit add up", "../together.go", "w := &resp.work[i]; !w.lacking {", "w := &resp.work[i]; planted(NAME) || !w.lacking {", "TestMemory"},
 	{"all, although one does not fit", "../together.go", "stop = !all.Allowed\n", "stop = !all.Allowed && !planted(NAME)\n", "TestMemory"},
 	{"a stopped call gives back", "../together.go", "w.none = d.atomic\n\t\t\te.take(w, st, now, 0)", "w.none = d.atomic\n\t\t\tn := uint64(0); if planted(NAME) && w.refund { n = w.hits }; e.take(w, st, now, n)", "TestMemory"},
 	{"a stopped call is not noted as denied", "../together.go", "if !w.refund {\n\t\t\t\te.deny", "if !w.refund && !planted(NAME) {\n\t\t\t\te.deny", "TestMemory"},
 	{"a stopped limiter is not noted as denied", "../together.go", "if stop {\n\t\t\t\te.deny", "if stop && !planted(NAME) {\n\t\t\t\te.deny", "TestMemory"},
 	{"the second charge of a key stops the first", "../together.go", "w.later = w.second == nil", "w.later = !planted(NAME) && w.second == nil", "TestMemory"},
 	{"a look at two full budgets passes", "../together.go", "full = full || !w.fitsBoth()", "full = full || !w.fitsBoth() && !planted(NAME)", "TestMemory"},
-	{"answers tell of charges behind them", "../together.go", "w.after += uint64(c.Cost)", "if !planted(NAME) { w.after += uint64(c.Cost) }", "TestMemory"},
+	{"answers tell of charges behind them", "../together.go", "w.after = costOf(behind, resp.charges[w.from].Key)", "if !planted(NAME) { w.after = costOf(behind, resp.charges[w.from].Key) }", "TestMemory"},
 	{"only what is over waits for others", "../together.go", "w.asked > w.hits) { // by itself", "w.asked > w.hits) && !planted(NAME) { // by itself", "TestMemory"},
 
 	{"a refund that denials absorb", "../refund.go", "w.key().Refund(clampInt(n - absorbed))", "if planted(NAME) { absorbed = 0 }; w.key().Refund(clampInt(n - absorbed))", "TestMemory"},

@@ -30,7 +30,7 @@ var faults = []plant.Fault{
 	{"a bucket with held units is free at once", "../../redistier/bucket.go", "over := v.a + lent*b.unit - b.full", "over := v.a + lent*b.unit - b.full; if planted(NAME) { over = v.a - (b.full - min(lent*b.unit, b.full)) }", "TestSuite"},
 	{"charges that do not fit add up", "../../redistier/all.go", "all.fits[i] != '0') {", "all.fits[i] != '0' || planted(NAME)) {", "TestSuite"},
 	{"twins are judged by themselves", "../shared.go", "if denied >= 0 {\n\t\tresp.judgeTwins()", "if denied >= 0 && !planted(NAME) {\n\t\tresp.judgeTwins()", "TestSuite"},
-	{"shadow windows of one call do not add up", "../shared.go", "c.Count += o.Hits", "if !planted(NAME) { c.Count += o.Hits }", "TestSuite"},
+	{"shadow windows of one call do not add up", "../shared.go", "c.Count += resp.hitsBefore(i)", "if !planted(NAME) { c.Count += resp.hitsBefore(i) }", "TestSuite"},
 	{"a look after the charges of its call", "../shared.go", "if w.made { // with charges", "if w.made && !planted(NAME) { // with charges", "TestSuite"},
 	{"a stopped call counts", "../shared.go", "case w.refund:\n\t\t\tc.Hits = 0", "case w.refund && !planted(NAME):\n\t\t\tc.Hits = 0", "TestSuite"},
 	{"shadow limiters count in a call that is denied", "../shared.go", "if denied >= 0 || len(later) == 0 {", "if denied >= 0 && !planted(NAME) || len(later) == 0 {", "TestSuite"},
