@@ -111,7 +111,7 @@ func (a *together) withoutRedis() bool {
 			return a.admits()
 		}
 		if a.shares() {
-			a.denied = -1 // it may be that of an earlier try
+			a.denied = -1 // an earlier try may have set it
 			return true
 		}
 		if !a.work[a.denied].upTo {

@@ -153,7 +153,7 @@ func (s *Store) settleHere(calls []storeCall) (done bool, err error) {
 	return settled != nil, err
 }
 
-// settleShare has the share count what was used. A hold of no units, and a hold that the share was charged for above its limit, has no receipt.
+// settleShare settles a hold of the share. A hold without a receipt has no units, or units above the limit of the share.
 func (s *Store) settleShare(w *storeCall, of *settledHold) {
 	switch {
 	case of.share != nil:

@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -26,8 +27,8 @@ const variable = "SLUICE_PLANTED"
 
 var packageClause = regexp.MustCompile(`(?m)^package (\w+)$`)
 
-// Find builds the tests of the present folder with all faults, of which the environment chooses one at a time, and demands that each
-// is found, and that the tests pass without. It takes long, and so needs SLUICE_DEPTH=full.
+// Find builds the tests of the present folder once, with all faults in the code. It runs them with one fault at a time, which the
+// environment chooses, and demands that they find it; and without faults, and demands that they pass. It needs SLUICE_DEPTH=full.
 func Find(t *testing.T, faults []Fault) {
 	t.Helper()
 	if !depth.Full() {
@@ -36,7 +37,9 @@ func Find(t *testing.T, faults []Fault) {
 	binary := build(t, faults)
 	var tests []string
 	for _, f := range faults {
-		tests = append(tests, f.Test)
+		if !slices.Contains(tests, f.Test) {
+			tests = append(tests, f.Test)
+		}
 		t.Run(f.Name, func(t *testing.T) {
 			out, err := run(binary, f.Name, f.Test)
 			switch {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -16,7 +17,7 @@ import (
 // callers is how many callers make calls at once.
 const callers = 8
 
-// runAtOnce makes calls at once, in all processes: what is admitted comes to exactly what there is.
+// runAtOnce makes calls of all processes at once. The limits admit exactly as many hits as they have room for.
 func runAtOnce(t *testing.T, fresh func(t *testing.T) Counts) {
 	takesAtOnce(t, fresh)
 	t.Run("pairs, all or none", func(t *testing.T) {
@@ -104,7 +105,7 @@ func takesAtOnce(t *testing.T, fresh func(t *testing.T) Counts) {
 	}
 }
 
-// holdsAtOnce: two callers at a time make the same hold; and what all of them have used is what is gone in the end.
+// holdsAtOnce has pairs of callers make the same holds, and settle them. In the end the counts are the hits that the settlements used.
 func holdsAtOnce(t *testing.T, d *driver) {
 	var used atomic.Int64
 	var made sync.Map
@@ -158,7 +159,7 @@ func (d *driver) told(process int, format string, of ...any) string {
 	c.process = process
 	text := d.call(&c).text
 	for _, code := range []string{"OK again", "OK capped", "OK", "OVER_LIMIT"} {
-		if len(text) >= len(code) && text[:len(code)] == code {
+		if strings.HasPrefix(text, code) {
 			return code
 		}
 	}

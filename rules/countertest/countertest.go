@@ -95,8 +95,7 @@ func runRefused(t *testing.T, c Counts) {
 			t.Fatal(err)
 		}
 		if want := c.Without[operation]; want != nil {
-			req := call.request()
-			if err := d.engines[0].Hold(&rules.Hold{ID: "a", Request: req}, new(rules.Response)); !errors.Is(err, want) {
+			if err := d.engines[0].Hold(&rules.Hold{ID: "a", Request: call.request()}, new(rules.Response)); !errors.Is(err, want) {
 				t.Errorf("%s: %v; want %v", line, err, want)
 			}
 		}
@@ -127,9 +126,7 @@ func runCase(t *testing.T, text string, c Counts) {
 	if s.exact && !c.Exact {
 		t.Skip("the time of these counts is not the test's")
 	}
-	if fault := s.compare(t, c); fault != "" {
-		t.Fatal(fault)
-	}
+	s.check(t, c)
 }
 
 // Replay makes the calls of a text on counts, and compares them with the model. A text has lines:
@@ -154,6 +151,12 @@ func Replay(t *testing.T, text string, c Counts) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	s.check(t, c)
+}
+
+// check fails the test at the first difference between counts and model.
+func (s *script) check(t *testing.T, c Counts) {
+	t.Helper()
 	if fault := s.compare(t, c); fault != "" {
 		t.Fatal(fault)
 	}
@@ -175,27 +178,28 @@ func runHistories(t *testing.T, fresh func(t *testing.T) Counts) {
 	for _, kind := range kinds {
 		t.Run(kind.name, func(t *testing.T) {
 			r := seeded.Rand(t)
-			rounds := rounds
-			if c := fresh(t); !c.Exact {
-				rounds /= 10
-			}
-			for range rounds {
+			for i := range rounds {
 				c := fresh(t)
 				s := kind.history(r, c).with(c)
-				fault := s.compare(t, c)
-				if fault == "" {
-					continue
+				if fault := s.compare(t, c); fault != "" {
+					s, fault = s.shrink(t, fresh, fault)
+					t.Fatalf("%s\n%s\n%s", fault, s, s.save(t))
 				}
-				s, fault = s.shrink(t, fresh, fault)
-				text := s.String()
-				name := filepath.Join(os.TempDir(), strings.NewReplacer("/", "-", " ", "-").Replace(t.Name())+".txt")
-				if err := os.WriteFile(name, []byte(text), 0o644); err != nil {
-					t.Error(err)
+				if !c.Exact && i+1 == rounds/10 {
+					break
 				}
-				t.Fatalf("%s\n%s\n-countertest.replay=%s makes it again", fault, text, name)
 			}
 		})
 	}
+}
+
+// save writes the script to a file, and says how to make its calls again.
+func (s *script) save(t *testing.T) string {
+	name := filepath.Join(os.TempDir(), strings.NewReplacer("/", "-", " ", "-").Replace(t.Name())+".txt")
+	if err := os.WriteFile(name, []byte(s.String()), 0o644); err != nil {
+		t.Error(err)
+	}
+	return fmt.Sprintf("-countertest.replay=%s makes it again", name)
 }
 
 // compare makes all calls on counts and in the model. It returns the first difference, or "".

@@ -52,7 +52,6 @@ func near(want, got, slack time.Duration) bool {
 
 // driver makes the calls of a script on engines.
 type driver struct {
-	tb      testing.TB
 	counts  Counts
 	sets    []*rules.Set
 	engines []*rules.Engine
@@ -64,7 +63,7 @@ func newDriver(tb testing.TB, s *script, c Counts) *driver {
 	if err != nil {
 		tb.Fatal(err)
 	}
-	d := &driver{tb: tb, counts: c, sets: sets}
+	d := &driver{counts: c, sets: sets}
 	for range max(c.Processes, 1) {
 		config := c.Config()
 		config.StopWhenOver, config.Shadow = s.stop, s.shadow

@@ -96,6 +96,13 @@ func (m *model) call(c *call) outcome {
 	return outcome{}
 }
 
+// need notes an operation that a call needs, if it does.
+func (m *model) need(operation Operation, does bool) {
+	if does {
+		m.needs[operation] = true
+	}
+}
+
 // resolve finds the counts of a call.
 func (m *model) resolve(c *call) (items []*item) {
 	for i := range c.descriptors {
@@ -237,9 +244,8 @@ func (m *model) one(it *item) {
 		m.giveBack(it, it.hits)
 	case it.windowed():
 		m.windows[it.id] += it.hits
-		if it.over = m.windows[it.id] > it.limit; it.over {
-			m.needs[DeniedHits] = true
-		}
+		it.over = m.windows[it.id] > it.limit
+		m.need(DeniedHits, it.over)
 		m.answerWindow(it, true)
 		if it.over {
 			m.deny(it, it.hits, 0)
@@ -272,7 +278,7 @@ func (m *model) judge(items []*item) (denied bool) {
 		switch {
 		case it.windowed():
 			it.over = m.windows[it.id]+before+it.hits > it.limit
-			m.needs[DeniedHits] = m.needs[DeniedHits] || it.over && it.hits == 0
+			m.need(DeniedHits, it.over && it.hits == 0)
 		case it.shadow && it.second == nil:
 			continue // it counts what fits, when the others have been counted
 		case it.second != nil:
@@ -353,7 +359,7 @@ func (m *model) refuse(items []*item) {
 			m.giveBack(it, 0)
 			continue
 		case it.windowed():
-			m.needs[DeniedHits] = m.needs[DeniedHits] || it.over && it.shadow
+			m.need(DeniedHits, it.over && it.shadow)
 			m.answerWindow(it, false)
 		case it.second != nil:
 			m.answerBoth(it, true)
@@ -375,7 +381,7 @@ func (m *model) anyOver(items []*item) (any bool) {
 		case !it.limited || it.refund:
 		case it.windowed():
 			it.over = m.windows[it.id]+it.hits > it.limit
-			m.needs[DeniedHits] = m.needs[DeniedHits] || it.over && it.hits == 0
+			m.need(DeniedHits, it.over && it.hits == 0)
 		case it.second != nil:
 			it.over = !m.split(it, 0, 0)
 		default:
@@ -434,7 +440,7 @@ func (m *model) deniedOf(it *item) *denials {
 func (m *model) giveBack(it *item, n int64) {
 	gone, spilled := int64(0), int64(0)
 	if n > 0 {
-		m.needs[Refunds] = true
+		m.need(Refunds, true)
 		d := m.deniedOf(it)
 		gone = min(d.missing, n)
 		d.missing -= gone
@@ -471,7 +477,7 @@ func (m *model) giveBack(it *item, n int64) {
 
 // reset is Engine.Reset.
 func (m *model) reset(c *call) outcome {
-	m.needs[Resets] = true
+	m.need(Resets, true)
 	m.lapse()
 	items := m.resolve(c)
 	for _, it := range items {

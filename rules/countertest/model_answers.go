@@ -95,7 +95,7 @@ func (m *model) answerBoth(it *item, stopped bool) {
 	switch {
 	case it.over:
 		it.times.retry = -1
-		if it.hits > it.limit+it.second.limit && it.hits > max(it.limit, it.second.limit) {
+		if it.hits > it.limit+it.second.limit {
 			it.times.retry = sluice.Never
 		}
 		s[total] += it.hits

@@ -95,7 +95,7 @@ func (m *model) move(c *counter, units int64) {
 
 // notHeld is the answer to a call about what is not held.
 func (m *model) notHeld(items []*item) outcome {
-	m.needs[OtherHolds] = true
+	m.need(OtherHolds, true)
 	if !m.script.shadow {
 		return outcome{text: "not held"}
 	}
@@ -116,12 +116,12 @@ func (m *model) charge(c *call) outcome {
 		ruled = ruled && it.ruled
 		if it.limited {
 			limited++
-			m.needs[HoldsOfThen] = m.needs[HoldsOfThen] || it.second != nil
-			m.needs[HoldsOfLog] = m.needs[HoldsOfLog] || strings.Contains(it.id, " sliding-log ")
+			m.need(HoldsOfThen, it.second != nil)
+			m.need(HoldsOfLog, strings.Contains(it.id, " sliding-log "))
 		}
 	}
-	m.needs[Extensions] = m.needs[Extensions] || c.op == "extend"
-	m.needs[Lapses] = m.needs[Lapses] || c.ttl < time.Minute
+	m.need(Extensions, c.op == "extend")
+	m.need(Lapses, c.ttl < time.Minute)
 	id, known, extends := c.domain+" "+c.id, m.holds[c.domain+" "+c.id], c.op == "extend"
 	request := fmt.Sprint(c.names(), hitsOf(items), c.back)
 	switch {
@@ -135,10 +135,10 @@ func (m *model) charge(c *call) outcome {
 	case extends && c.step != "" && known.steps[c.step]:
 		return m.again(items)
 	case !extends && known != nil && known.request != request:
-		m.needs[OtherHolds] = true
+		m.need(OtherHolds, true)
 		return outcome{text: "other"}
 	case !extends && known != nil && known.ended:
-		m.needs[OtherHolds] = true
+		m.need(OtherHolds, true)
 		return outcome{text: "ended"}
 	case !extends && known != nil:
 		return m.again(items)
@@ -192,7 +192,7 @@ func (m *model) hold(h *hold, items []*item) {
 			m.answerIdle(it)
 		case it.windowed():
 			it.over = it.shadow && m.windows[it.id] > it.limit
-			m.needs[DeniedHits] = m.needs[DeniedHits] || m.windows[it.id] > it.limit
+			m.need(DeniedHits, m.windows[it.id] > it.limit)
 			m.answerWindow(it, true)
 		case it.over:
 			d := m.look(&it.counter, it.hits)
@@ -318,7 +318,7 @@ func (m *model) end(c *call) outcome {
 			actual, text = l.units+debt, "OK capped"
 		}
 		m.move(&l.counter, actual-l.units)
-		m.needs[DeniedHits] = m.needs[DeniedHits] || l.windowed() && m.windows[l.id] > l.limit
+		m.need(DeniedHits, l.windowed() && m.windows[l.id] > l.limit)
 	}
 	if len(rest.limits) > 0 {
 		m.rests = append(m.rests, rest)

@@ -44,8 +44,8 @@ var kinds = []kind{
 	{"each by itself", func(r *rand.Rand, c Counts) *script { return takes(r, c, "", false) }},
 	{"all or none", func(r *rand.Rand, c Counts) *script { return takes(r, c, "a/", false) }},
 	{"only what is over", func(r *rand.Rand, c Counts) *script { return takes(r, c, "", true) }},
-	{"holds", func(r *rand.Rand, c Counts) *script { return holds(r, c, "") }},
-	{"holds, all or none", func(r *rand.Rand, c Counts) *script { return holds(r, c, "a/") }},
+	{"holds", func(r *rand.Rand, _ Counts) *script { return holds(r, "") }},
+	{"holds, all or none", func(r *rand.Rand, _ Counts) *script { return holds(r, "a/") }},
 }
 
 func pick[T any](r *rand.Rand, of ...T) T { return of[r.IntN(len(of))] }
@@ -131,9 +131,9 @@ func takeList(r *rand.Rand, units []string) string {
 }
 
 // holds is a history of calls about holds, beside others.
-func holds(r *rand.Rand, c Counts, domain string) *script {
+func holds(r *rand.Rand, domain string) *script {
 	s := &script{sets: commonSets, shadow: r.IntN(5) == 0}
-	b := holdLines{r: r, c: c, domain: domain, named: map[string][]string{}}
+	b := holdLines{r: r, domain: domain, named: map[string][]string{}}
 	for range 80 {
 		b.next(s)
 	}
@@ -147,7 +147,6 @@ func holds(r *rand.Rand, c Counts, domain string) *script {
 // holdLines makes random calls about holds.
 type holdLines struct {
 	r      *rand.Rand
-	c      Counts
 	domain string
 	named  map[string][]string // the descriptors that an id was first used with
 	last   string

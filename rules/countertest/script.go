@@ -313,8 +313,8 @@ func (s *script) missing(c Counts) (at int, why error) {
 		if m.call(call); call.op == "pass" {
 			clock = clock.Add(call.ttl)
 		}
-		for operation, needed := range m.needs {
-			if why := c.Without[operation]; needed && why != nil {
+		for operation := range m.needs {
+			if why := c.Without[operation]; why != nil {
 				return i, why
 			}
 		}
