@@ -25,6 +25,10 @@ type Fault = struct{ Name, File, Old, New, Test string }
 // variable is the environment variable that chooses a fault.
 const variable = "SLUICE_PLANTED"
 
+// seeds names the random histories that look for the faults. They are the same at every commit: whether the tests find a fault must
+// depend on the tests alone.
+const seeds = "of:planted faults"
+
 var packageClause = regexp.MustCompile(`(?m)^package (\w+)$`)
 
 // Find builds the tests of the present folder once, with all faults in the code. It runs them with one fault at a time, which the
@@ -105,6 +109,6 @@ func run(binary, fault, tests string) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, binary, "-test.short", "-test.run", "^("+tests+")$")
-	cmd.Env = append(os.Environ(), variable+"="+fault)
+	cmd.Env = append(os.Environ(), variable+"="+fault, "SLUICE_SEED="+seeds)
 	return cmd.CombinedOutput()
 }
