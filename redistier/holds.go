@@ -52,7 +52,7 @@ const (
 	maxHolds  = 1 << 20
 	maxHoldID = 128
 	maxTTL    = 365 * 24 * time.Hour
-	tailSize  = 3*7 + 3*6 // what the state of a key with holds has more
+	tailSize  = 4*7 + 3*6 // what the state of a key with holds has more
 )
 
 // What a receipt asks for.

@@ -14,10 +14,12 @@ import (
 	"github.com/sluice-go/sluice/internal/seeded"
 )
 
-// A livesStep is a call of a process of a history in which Redis loses its data, or that loss.
+// A livesStep is a call of a process of a history in which Redis loses its data, or that loss; or a replica falls behind, or takes over.
 type livesStep struct {
 	after   time.Duration
 	lost    bool
+	behind  bool
+	replica bool
 	reset   bool
 	process int
 	times   int // how often the call is made, or 0 for once
@@ -29,10 +31,18 @@ type livesStep struct {
 // livesCount returns an error unless the steps have their outcomes, of a limit of 100 whose units do not come back meanwhile.
 func livesCount(t *testing.T, s *server, a sluice.Algorithm, steps []livesStep) error {
 	tr := newHoldTracer(t, s, LimitConfig{Algorithm: a, Limit: sluice.Per(100, 2400*time.Hour), MaxHolds: 100}, 4)
+	var replica standby
 	for i, step := range steps {
 		tr.now += max(step.after, time.Millisecond).Microseconds()
-		if step.lost {
+		switch {
+		case step.lost:
 			tr.forget(s, "a")
+			continue
+		case step.behind:
+			replica = standbyOf(t, s.client, tr.limits[0].keys.of("a"))
+			continue
+		case step.replica:
+			replica.takeOver(t, s.client)
 			continue
 		}
 		if step.reset {
@@ -141,6 +151,19 @@ var livesHistories = map[string][]livesStep{
 		{process: 0, times: 50, call: settles, want: 90},
 		{process: 2, call: peeks, want: 50},
 	},
+	"what was seen at a replica that lacked a settlement counts": {
+		{call: holds("1", 20), want: 80},
+		{process: 3, call: peeks, want: 80},
+		{behind: true},
+		{call: StoreCall{Op: OpSettle, HoldID: "1", Cost: 4}, want: 96},
+		{replica: true},
+		{process: 2, call: StoreCall{Cost: 40}, want: 40},
+		loses,
+		{process: 1, times: 1, call: settles, want: 100},
+		{process: 0, call: peeks, want: 96},
+		{process: 3, call: peeks, want: 96}, // has seen 20 on hold, before they were given back
+		{process: 2, call: peeks, want: 40},
+	},
 }
 
 // TestHolds_Lives: when Redis has lost its data, what each process has seen before counts from its next call on, however much
@@ -223,11 +246,13 @@ func TestHolds_LivesPlanted(t *testing.T) {
 		{"no life has a beginning", "birth = gen\n", ""},
 		{"a new life begins like the first", "gen = max(gen + 1, floor(max(now, T) / 100))", "gen = 0"},
 		{"earlier lives do not count", "elseif g < birth and (", "elseif false and ("},
-		{"of an earlier life an older state counts", "(g < first or g >= past)", "true"},
-		{"of all earlier lives older states do not count", "(g < first or g >= past)", "g >= past"},
+		{"of an earlier life an older state counts", "(g < first or g >= past or at2 > latest)", "true"},
+		{"of all earlier lives older states do not count", "g < first or g >= past", "g >= past"},
+		{"of an earlier life two pasts are one", " or at2 > latest", ""},
+		{"each time is after those of an earlier life", "birth2, g, at2", "birth2, g, 0"},
 		{"earlier lives end open holds", "earlier = true", "earlier, newer = true, true"},
 		{"what a refused call tells is forgotten", "or stale or healed)", "or stale)"},
-		{"earlier lives count after a reset", "0, true\nbirth, first, past = 0, 0, 0", "0, true"},
+		{"earlier lives count after a reset", "0, true\nbirth, first, past, latest = 0, 0, 0, 0", "0, true"},
 	} {
 		t.Run(f.name, func(t *testing.T) {
 			for _, a := range []sluice.Algorithm{sluice.GCRA, sluice.SlidingWindow, sluice.InFlight} {

@@ -9,8 +9,9 @@
 --
 --   g >= gen          newer, and has been lost since: it is merged, and with it all open holds that are stored have ended
 --   birth <= g < gen  older
---   g < birth         of an earlier life: all that counts in it is merged as spent, unless it is older than another one
---                     of that life, which began at first, that has been merged: first <= g < past
+--   g < birth         of an earlier life: all that counts in it is merged as spent, unless it is older than those of that life,
+--                     which began at first, that have been merged: first <= g < past, and its time is not after theirs, latest.
+--                     It can be after: a replica without the settlements of the others has taken over in that life
 --
 -- Of two states that are merged, each count is the larger one. After a reset birth is 0.
 --
@@ -42,24 +43,25 @@ local NOTHELD, TOOMANY, OTHER, ENDED = 4294967295, 4294967294, 4294967293, 42949
 local said, told = 0, 0
 local H, L, M, H2, L2, M2 = 0, 0, 0, 0, 0, 0
 local dropped, ended, mark, held, units, lapses, made, wanted = false, false, false, 0, 0, 0, '', 0
-local birth, first, past = 0, 0, 0
+local birth, first, past, latest = 0, 0, 0, 0
 local written = 0 -- time of what is stored
 local newer, earlier, stale = false, false, false
 -- @receipt_learn
-if #state < 40 then return redis.error_reply(FOREIGN) end
+if #state < 47 then return redis.error_reply(FOREIGN) end
 local g, at2 = read('>I6I7', state, 2)
-local birth2, first2, past2
-H2, L2, M2, birth2, first2, past2 = read('>I7I7I7I6I6I6', state, #state - 38)
-state = sub(state, 1, #state - 39)
+local birth2, first2, past2, latest2
+H2, L2, M2, birth2, first2, past2, latest2 = read('>I7I7I7I6I6I6I7', state, #state - 45)
+state = sub(state, 1, #state - 46)
 if not lost then
-  H, L, M, birth, first, past, written = H2, L2, M2, birth2, first2, past2, at2
+  H, L, M, birth, first, past, latest, written = H2, L2, M2, birth2, first2, past2, latest2, at2
 elseif stored == '' then
-  L, M, first, past = L2, M2, birth2, g
+  L, M, first, past, latest = L2, M2, birth2, g, at2
 elseif g > gen then
-  newer, birth, first, past = true, birth2, first2, past2
-elseif g < birth and (g < first or g >= past) then
+  newer, birth, first, past, latest = true, birth2, first2, past2, latest2
+elseif g < birth and (g < first or g >= past or at2 > latest) then
   earlier = true
   if g >= past then first, past = birth2, g end
+  if g >= first then latest = max(latest, at2) end
   state = sub(state, 1, 1) .. pack('>I6', gen) .. sub(state, 8)
 end
 
@@ -199,11 +201,11 @@ end
 -- @receipt_birth
 birth
 -- @receipt_reset
-birth, first, past = 0, 0, 0
+birth, first, past, latest = 0, 0, 0, 0
 H, L, M = 0, 0, 0
 if holds then call('PEXPIRE', holds, '0') end -- open holds would give back units of others
 -- @receipt_state
-value = value .. pack('>I7I7I7I6I6I6', H, L, M, birth, first, past)
+value = value .. pack('>I7I7I7I6I6I6I7', H, L, M, birth, first, past, latest)
 -- @receipt_wrote
 local wrote =
 -- @receipt_forget
