@@ -42,7 +42,11 @@ func (e *DeniedError) Error() string { return "grpclimit: " + e.text() }
 // come from others than the client, such as a proxy.
 func (e *DeniedError) text() string {
 	d := &e.Decision
-	if d.Code != codes.ResourceExhausted {
+	switch d.Code {
+	case codes.ResourceExhausted:
+	case codes.Unavailable:
+		return "a limit that the call has to be counted by does not answer; retry after " + d.RetryAfter.String()
+	default:
 		return "the call lacks something that it has to be counted by, or has it in a form that cannot be used"
 	}
 	named := make([]string, 0, maxNamed)
@@ -80,20 +84,25 @@ func trailerBytes(name string) int {
 
 // GRPCStatus returns the status: RESOURCE_EXHAUSTED with a google.rpc.QuotaFailure that names the
 // policies, up to 16 of them and as many as fit, so that the status and the Trailer take at most 6 KiB; and, if a wait
-// helps, a google.rpc.RetryInfo with the time; or INVALID_ARGUMENT for a call without a key.
+// helps, a google.rpc.RetryInfo with the time; UNAVAILABLE with a RetryInfo for one whose Remote has failed; or
+// INVALID_ARGUMENT for a call without a key.
 func (e *DeniedError) GRPCStatus() *status.Status {
 	d := &e.Decision
 	s := status.New(d.Code, e.text())
-	if d.Code != codes.ResourceExhausted {
+	var details []protoadapt.MessageV1
+	switch d.Code {
+	case codes.ResourceExhausted:
+		failure := &errdetails.QuotaFailure{}
+		for _, name := range d.named() {
+			failure.Violations = append(failure.Violations, &errdetails.QuotaFailure_Violation{
+				Subject: name, Description: violation(name),
+			})
+		}
+		details = append(details, failure)
+	case codes.Unavailable:
+	default:
 		return s
 	}
-	failure := &errdetails.QuotaFailure{}
-	for _, name := range d.named() {
-		failure.Violations = append(failure.Violations, &errdetails.QuotaFailure_Violation{
-			Subject: name, Description: violation(name),
-		})
-	}
-	details := []protoadapt.MessageV1{failure}
 	if d.RetryAfter != sluice.Never {
 		details = append(details, &errdetails.RetryInfo{RetryDelay: durationpb.New(d.RetryAfter)})
 	}
@@ -111,7 +120,7 @@ func (e *DeniedError) GRPCStatus() *status.Status {
 // what the handler has done.
 func (e *DeniedError) Trailer() metadata.MD {
 	d, pushback := &e.Decision, int64(-1)
-	if ms := milliseconds(d.RetryAfter); d.Code == codes.ResourceExhausted && !e.begun && ms <= math.MaxInt32 {
+	if ms := milliseconds(d.RetryAfter); d.Code != codes.InvalidArgument && !e.begun && ms <= math.MaxInt32 {
 		pushback = ms
 	}
 	return metadata.Pairs(pushbackKey, strconv.FormatInt(pushback, 10))

@@ -30,6 +30,12 @@
 // An admitted call takes no allocation for up to 8 policies, if Key and Cost take none, and a
 // message of a stream none; a stream one if some policy is per message.
 //
+// # Several processes
+//
+// Policy.Remote counts calls in place of a Limiter: a redistier.Tier shares a limit between processes. Limiters judge first, all at one
+// instant; then the Remotes are asked, one after another, with the call's context. If one of them denies, all that was charged before
+// is given back. One that returns an error denies the call with UNAVAILABLE and a RetryInfo of a second.
+//
 // # Keys
 //
 // [ByPeer] counts a client by its address: the peer of the connection. Behind proxies that is a

@@ -3,13 +3,11 @@ package grpclimit
 import (
 	"context"
 	"fmt"
-	"strings"
 	"time"
 
 	"google.golang.org/grpc/codes"
 
 	"github.com/sluice-go/sluice"
-	"github.com/sluice-go/sluice/internal/lag"
 )
 
 // Per is what a policy counts.
@@ -69,6 +67,18 @@ type Policy struct {
 	// denial has a RetryAfter of at most one second, since it is not known when another call ends.
 	Limiter *sluice.Limiter
 
+	// Remote counts them in place of a Limiter, such as a redistier.Tier does for several
+	// processes. Each policy has one of the two. Remotes are asked one after another when all
+	// Limiters have admitted the call, with its context. If one of them denies, all that
+	// has been charged before is given back; until then other calls see it charged. If one
+	// returns an error, the call is answered with UNAVAILABLE. One whose method Algorithm returns
+	// sluice.InFlight is refused.
+	Remote Remote
+
+	// Shadow asks the Remote, but denies nothing, as sluice.Config.Shadow does for a
+	// Limiter: what it denies is in Decision.WouldDeny, and an error lets the call pass.
+	Shadow bool
+
 	// Key says what the calls are counted under.
 	Key KeyFunc
 
@@ -79,6 +89,38 @@ type Policy struct {
 	// would, and is charged nothing. A negative cost, or one above the limiter's burst, is
 	// denied for ever. The demands on KeyFunc hold here, too.
 	Cost func(context.Context, Call) int
+
+	// Limit returns a limit that the call brings, such as one in its token, and goes by:
+	// see sluice.Key.WithLimit. The zero Limit is none; the call then goes by that of its
+	// key. An error, or a limit that sluice.New would refuse for the Limiter, is an error of
+	// Key. It is not for a Remote. Whoever can choose the limit is not limited. nil means
+	// that no call brings one. The demands on KeyFunc hold here, too.
+	Limit func(context.Context, Call) (sluice.Limit, error)
+}
+
+// A Remote is a limiter that may have to ask others, and can fail: redistier.Limiter and
+// redistier.Tier are, which share a limit between processes. It is called from many
+// goroutines at once. Wrap it to hear of all of its errors, or of how long it takes.
+type Remote interface {
+	// Take charges cost units to key, or denies, as sluice.Limiter.Take does: a cost of 0
+	// charges nothing, and a negative one is denied. A Decision with WouldDeny has charged
+	// nothing. An error says that nothing is known of the decision: it may have been charged.
+	Take(ctx context.Context, key string, cost int) (sluice.Decision, error)
+
+	// Refund gives back what Take has charged, as sluice.Key.Refund does. The context is
+	// not that of the call, which may have ended, though it has the call's values.
+	Refund(ctx context.Context, key string, cost int) error
+}
+
+// A RemoteCharger is a Remote that can charge a key more than remains, which leaves it in
+// debt: redistier.Limiter and redistier.Tier are. Config.Settle charges it whatever a call
+// has cost beyond what was charged before; of any other Remote it charges what remains at most.
+type RemoteCharger interface {
+	Remote
+
+	// Charge charges cost units to key whether they are there or not, as sluice.Limiter.Charge
+	// does. The context is as that of Refund.
+	Charge(ctx context.Context, key string, cost int) (sluice.Decision, error)
 }
 
 // Config describes the limits of a server. The zero value of every field but Policies is a
@@ -116,6 +158,11 @@ type Config struct {
 	// If too much was charged, Settle gives the rest back, as sluice.TakeAllReceipts says: as
 	// far as it has not come back by itself, also where calls of one key overlap. If too little
 	// was charged, it charges the rest now, whatever remains: see sluice.Limiter.Charge.
+	//
+	// Of what a Remote has charged too much, that which has not come back is estimated: as if
+	// its units came back evenly until the ResetAfter that it told. Too little is charged now: of
+	// a RemoteCharger whatever remains, of others at most that. A Remote that panics counts as a handler
+	// that does.
 	Settle func(ctx context.Context, call Call, code codes.Code) (cost int)
 }
 
@@ -123,7 +170,8 @@ type Config struct {
 type KeyErrorAction uint8
 
 const (
-	// KeyErrorDeny denies the call with INVALID_ARGUMENT. No limiter is asked.
+	// KeyErrorDeny denies the call with INVALID_ARGUMENT. No limiter is asked. A policy in shadow
+	// mode denies nothing: it is left out, and named in Decision.WouldDeny.
 	KeyErrorDeny KeyErrorAction = iota
 	// KeyErrorSkip leaves the policy out for this call if the error matches ErrNoKey, and the
 	// other policies judge. If there is no other, the call passes: who leaves out the key is
@@ -137,12 +185,13 @@ type Decision struct {
 	// Allowed reports whether the call passes to the handler, or the message on its way.
 	Allowed bool
 
-	// Code is codes.OK if it passes; codes.ResourceExhausted if it is denied, or
-	// codes.InvalidArgument if that is for the error of a Key.
+	// Code is codes.OK if it passes; codes.ResourceExhausted if it is denied,
+	// codes.InvalidArgument if that is for the error of a Key, or codes.Unavailable if it is for
+	// the error of a Remote.
 	Code codes.Code
 
 	// Violated names the policies that have denied the call, in the order of Config.Policies:
-	// all that stood in its way at the instant of the decision.
+	// all that stood in its way at the instant of the decision, or the first one with a Remote that did.
 	Violated []string
 
 	// WouldDeny names the policies that would have denied the call, had their limiter not been
@@ -162,11 +211,16 @@ type Decision struct {
 	// lag, twice that is in it.
 	RetryAfter time.Duration
 
+	// RemoteError is the error of a Remote that the call is denied for. If it passes, it
+	// is the first of those in shadow mode, or nil.
+	RemoteError error
+
 	// KeyError is the error of a Key that the call is denied for. If it is not, it is the first
 	// that was passed over: by KeyErrorSkip, or of a policy in shadow mode.
 	KeyError error
 
-	// Charges says what the policies have been asked to charge, those in shadow mode last. It
+	// Charges says what the policies have been asked to charge, those with a Remote behind the
+	// others, and those in shadow mode last. It
 	// leaves out policies for which the call has no key. With a KeyError that the call is
 	// denied for, it has the charges that were found before it, and none of them has been
 	// asked for. It is nil for what passes.
@@ -203,59 +257,17 @@ func Must[T any](v T, err error) T {
 }
 
 func (c *Config) validate() error {
-	if len(c.Policies) == 0 {
-		return configErrorf("Config.Policies", "there is none, so that nothing would be limited; want at least one")
-	}
-	seen := make(map[string]int)
-	for i := range c.Policies {
-		p := &c.Policies[i]
-		field := fmt.Sprintf("Config.Policies[%d]", i)
-		if err := p.validate(field); err != nil {
-			return err
+	for i, p := range c.Policies {
+		field := fmt.Sprintf("Config.Policies[%d].Per", i)
+		switch {
+		case p.Per > PerSent:
+			return configErrorf(field, "%d is nothing to count; want PerCall, PerReceived or PerSent", p.Per)
+		case p.Per != PerCall && p.Limiter != nil && p.Limiter.Config().Algorithm == sluice.InFlight:
+			return configErrorf(field, "%d with a Limiter of in-flight, and messages do not run; want PerCall", p.Per)
 		}
-		if first, ok := seen[p.Name]; ok {
-			return configErrorf(field+".Name", "%q is the name of policy %d, too; want another", p.Name, first)
-		}
-		seen[p.Name] = i
 	}
 	if c.OnKeyError > KeyErrorSkip {
 		return configErrorf("Config.OnKeyError", "%d is not an action; want KeyErrorDeny or KeyErrorSkip", c.OnKeyError)
 	}
 	return nil
-}
-
-// maxName bounds the names of policies, and so the size of a denial.
-const maxName = 64
-
-func (p *Policy) validate(field string) error {
-	switch {
-	case p.Name == "":
-		return configErrorf(field+".Name", "is empty; want a name, such as %q", "per-client")
-	case len(p.Name) > maxName || strings.ContainsFunc(p.Name, unprintable):
-		return configErrorf(field+".Name", "%.80q cannot be shown to clients; want 1 to %d printable ASCII characters", p.Name, maxName)
-	case p.Limiter == nil:
-		return configErrorf(field+".Limiter", "is nil; want a limiter, as from sluice.New")
-	case p.Key == nil:
-		return configErrorf(field+".Key", "is nil; want a function that returns what calls are counted under")
-	case p.Per > PerSent:
-		return configErrorf(field+".Per", "%d is nothing to count; want PerCall, PerReceived or PerSent", p.Per)
-	case p.Per != PerCall && p.Limiter.Config().Algorithm == sluice.InFlight:
-		return configErrorf(field+".Per", "%d with a Limiter of in-flight, and messages do not run; want PerCall", p.Per)
-	}
-	return nil
-}
-
-func unprintable(r rune) bool { return r < ' ' || r > '~' }
-
-// A policy is a Policy with what never changes about its limiter.
-type policy struct {
-	Policy
-	shadow bool
-	holds  bool          // the Limiter is of InFlight
-	lag    time.Duration // how far the limiter's clock can be behind
-}
-
-func newPolicy(p Policy) policy {
-	conf := p.Limiter.Config()
-	return policy{Policy: p, shadow: conf.Shadow, holds: conf.Algorithm == sluice.InFlight, lag: lag.Of(conf.Clock)}
 }

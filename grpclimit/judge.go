@@ -2,17 +2,16 @@ package grpclimit
 
 import (
 	"context"
-	"errors"
+	"fmt"
 	"math"
 	"slices"
 	"sync"
-	"time"
 
 	"google.golang.org/grpc/codes"
 
 	"github.com/sluice-go/sluice"
 	"github.com/sluice-go/sluice/internal/inflight"
-	"github.com/sluice-go/sluice/internal/lag"
+	"github.com/sluice-go/sluice/internal/policies"
 )
 
 // A Judge decides on calls by the policies of a Config. Unary and Stream are the interceptors
@@ -20,261 +19,199 @@ import (
 // other frameworks. It is safe for concurrent use and must be made by New.
 type Judge struct {
 	config Config
+	passed error             // errors of a Key that leave out its policy; nil for none
 	holds  *inflight.Renewer // nil without InFlight policies
 
-	// The policies that are judged together, by what they judge; those in shadow mode come last.
-	unary, opening, received, sent []policy
+	// The policies that are judged together, by what they judge.
+	unary, opening, received, sent judged
+}
+
+type policy = policies.Policy[*request, Per]
+
+// A request is what the functions of a policy are told.
+type request struct {
+	ctx  context.Context
+	call Call
+}
+
+// judged are policies that are judged together.
+type judged struct {
+	list    []policy
+	settles bool // what is charged may be given back
+	ends    bool // there is something to do about a call that has ended
 }
 
 // New returns a Judge. The error is a *ConfigError. Later changes to c have no effect.
 func New(c Config) (*Judge, error) {
-	if err := c.validate(); err != nil {
+	list, err := newPolicies(&c)
+	if err != nil {
 		return nil, err
 	}
 	if c.Skip == nil {
 		c.Skip = SkipHealthAndReflection
 	}
 	j := &Judge{config: c}
-	for _, shadow := range []bool{false, true} {
-		for _, conf := range c.Policies {
-			if p := newPolicy(conf); p.shadow == shadow {
-				if p.holds && j.holds == nil {
-					j.holds = inflight.NewRenewer()
-				}
-				j.add(p)
+	if c.OnKeyError == KeyErrorSkip {
+		j.passed = ErrNoKey
+	}
+	if policies.AnyHolds(list) {
+		j.holds = inflight.NewRenewer()
+	}
+	of := func(per ...Per) (d judged) {
+		for _, p := range list {
+			if slices.Contains(per, p.Own) {
+				d.list = append(d.list, p)
 			}
 		}
+		d.ends = slices.Contains(per, PerCall) && (c.Settle != nil || j.holds != nil)
+		d.settles = d.ends || policies.AnyFar(d.list)
+		return d
 	}
+	j.unary, j.opening, j.received, j.sent = of(PerCall, PerReceived), of(PerCall), of(PerReceived), of(PerSent)
 	return j, nil
 }
 
-func (j *Judge) add(p policy) {
-	switch p.Per {
-	case PerCall:
-		j.unary, j.opening = append(j.unary, p), append(j.opening, p)
-	case PerReceived:
-		j.unary, j.received = append(j.unary, p), append(j.received, p)
-	case PerSent:
-		j.sent = append(j.sent, p)
+// newPolicies returns the policies in the order in which they are judged. The error is a *ConfigError.
+func newPolicies(c *Config) ([]policy, error) {
+	list := make([]policy, len(c.Policies))
+	for i, p := range c.Policies {
+		list[i] = policy{Name: p.Name, Limiter: p.Limiter, Remote: p.Remote, Shadow: p.Shadow, Own: p.Per}
+		q := &list[i]
+		if p.Key != nil {
+			q.Key = func(r *request) (string, error) { return p.Key(r.ctx, r.call) }
+		}
+		if p.Cost != nil {
+			q.Cost = func(r *request) int { return p.Cost(r.ctx, r.call) }
+		}
+		if p.Limit != nil {
+			q.Limit = func(r *request) (sluice.Limit, error) { return p.Limit(r.ctx, r.call) }
+		}
 	}
+	if field, reason := policies.Check(list, "calls"); reason != "" {
+		return nil, &ConfigError{"Config." + field, reason}
+	}
+	if err := c.validate(); err != nil {
+		return nil, err
+	}
+	policies.Order(list)
+	return list, nil
 }
 
 // of returns the policies that judge what is judged.
-func (j *Judge) of(call Call) []policy {
+func (j *Judge) of(call Call) *judged {
 	switch {
 	case call.Per == PerReceived:
-		return j.received
+		return &j.received
 	case call.Per == PerSent:
-		return j.sent
+		return &j.sent
 	case call.Stream:
-		return j.opening
+		return &j.opening
 	}
-	return j.unary
-}
-
-// inline is the number of policies that are judged without an allocation, which is that of
-// sluice.TakeAll.
-const inline = 8
-
-// receipts are for the charges of one call. Those of what has not been charged are nil.
-type receipts [inline]*sluice.Reservation
-
-// settles reports whether calls are to be settled when they are done.
-func (j *Judge) settles() bool { return j.config.Settle != nil || j.holds != nil }
-
-// A settlement has the receipts of a call that is to be settled.
-type settlement struct {
-	kept []*sluice.Reservation // nil where held has it
-	held *inflight.Lease       // of InFlight policies; nil without them
-}
-
-// An entry says whose charge it is that has the same index.
-type entry struct {
-	policy *policy
-	key    string
+	return &j.unary
 }
 
 // A judgement is the space for one call's charges. It is no part of the stack, which a server
 // begins anew for each call: to let it grow costs as much as several decisions.
 type judgement struct {
-	entries  []entry
-	charges  []sluice.Charge
-	states   []sluice.Decision
-	enforced int // the charges before it are not in shadow mode
+	policies.Judgement[*request, Per]
+	request request
+	held    *inflight.Lease // of InFlight policies; nil without them
 }
 
 var judgements = sync.Pool{New: func() any {
-	return &judgement{make([]entry, 0, inline), make([]sluice.Charge, 0, inline), make([]sluice.Decision, inline), 0}
+	return &judgement{Judgement: policies.Judgement[*request, Per]{
+		Entries: make([]policies.Entry[*request, Per], policies.Inline), Charges: make([]sluice.Charge, policies.Inline), States: make([]sluice.Decision, policies.Inline),
+	}}
 }}
 
-// free gives the space back.
+// free gives the space back. Nil has none.
 func (m *judgement) free() {
-	m.entries, m.charges, m.enforced = m.entries[:0], m.charges[:0], 0
+	if m == nil {
+		return
+	}
+	m.request, m.held = request{}, nil // which can be large
 	judgements.Put(m)
 }
 
-// judge charges a call to all policies that judge it, or to none, and tells the hook. With
-// space for receipts it returns them.
-func (j *Judge) judge(ctx context.Context, call Call, space []*sluice.Reservation) (d Decision, s settlement) {
-	policies := j.of(call)
-	if len(policies) == 0 {
-		return Decision{Allowed: true, Remaining: math.MaxInt}, s
+// judge charges a call to all policies that judge it, or to none, and tells the hook. It returns the judgement of a call
+// that is to be settled when it has ended, which the caller is to free.
+func (j *Judge) judge(ctx context.Context, call Call) (d Decision, rest *judgement) {
+	by := j.of(call)
+	if len(by.list) == 0 {
+		return Decision{Allowed: true, Remaining: math.MaxInt}, nil
 	}
-	d.Remaining = math.MaxInt
 	m := judgements.Get().(*judgement)
-	if m.collect(ctx, call, policies, &d, j.config.OnKeyError) {
-		if space != nil {
-			s.kept = slices.Grow(space[:0], len(m.charges))[:len(m.charges)]
-		}
-		m.charge(&d, s.kept)
+	m.request, m.Settles = request{ctx, call}, by.settles
+	if by.settles {
+		j.judgeWhole(m, by, &d)
+	} else {
+		m.decide(j, by, &d)
+		j.tell(m, &d)
 	}
-	if !d.Allowed {
-		d.WouldDeny, d.Charges, s.kept = nil, m.explain(), nil
-	}
-	if j.holds != nil && s.kept != nil {
-		held := m.lease(s.kept) // a variable, so that the compiler leaves s on the stack
-		j.holds.Keep(held)
-		s.held = held
+	if d.Allowed && by.ends {
+		return d, m
 	}
 	m.free()
-	if j.config.OnDecision != nil {
-		j.tell(ctx, call, d, s)
-	}
-	return d, s
+	return d, nil
 }
 
-// lease takes the receipts of InFlight policies out of kept.
-func (m *judgement) lease(kept []*sluice.Reservation) *inflight.Lease {
-	l := &inflight.Lease{}
-	for i := range kept {
-		if m.entries[i].policy.holds {
-			l.Add(m.charges[i], kept[i])
-			kept[i] = nil
-		}
-	}
-	return l
-}
-
-// tell tells the hook. A call ends with a panic of the hook, as with one of its handler.
-func (j *Judge) tell(ctx context.Context, call Call, d Decision, s settlement) {
-	told := false
+// judgeWhole is judge for a call that is settled. If the hook or a Remote panics, that ends the call as a panic of its handler does.
+func (j *Judge) judgeWhole(m *judgement, by *judged, d *Decision) {
+	denied, panicked := false, true
 	defer func() {
-		if !told {
-			j.settle(ctx, call, s, codes.Internal)
+		if panicked && !denied {
+			j.settle(m, by, codes.Internal)
 		}
 	}()
-	j.config.OnDecision(ctx, call, d)
-	told = true
+	m.decide(j, by, d)
+	denied = !d.Allowed
+	if d.Allowed && j.holds != nil && m.Holds() {
+		m.held = &inflight.Lease{}
+		m.Lease(m.held)
+		j.holds.Keep(m.held)
+	}
+	if !by.ends || j.config.Settle == nil { // no Remote can deny it any more
+		m.Settle(m.request.ctx, policies.AsCharged)
+	}
+	j.tell(m, d)
+	panicked = false
 }
 
-// collect notes what the call asks of each policy. It reports whether the call has the keys that it
-// needs, or says in d that it has not.
-func (m *judgement) collect(ctx context.Context, call Call, policies []policy, d *Decision, action KeyErrorAction) bool {
-	for i := range policies {
-		p := &policies[i]
-		key, err := p.Key(ctx, call)
-		if err != nil {
-			if d.passOver(p, err, action) {
-				continue
-			}
-			d.Code, d.KeyError = codes.InvalidArgument, err
-			return false
-		}
-		cost := 1
-		if p.Cost != nil {
-			cost = p.Cost(ctx, call)
-		}
-		m.entries = append(m.entries, entry{p, key})
-		m.charges = append(m.charges, sluice.Charge{Key: p.Limiter.Key(key), Cost: cost})
-		if !p.shadow {
-			m.enforced = len(m.charges)
-		}
+// tell tells the hook.
+func (j *Judge) tell(m *judgement, d *Decision) {
+	if j.config.OnDecision != nil {
+		j.config.OnDecision(m.request.ctx, m.request.call, *d)
 	}
-	return true
 }
 
-// passOver notes the error of a Key that the call is not denied for, and reports whether it is
-// such a one.
-func (d *Decision) passOver(p *policy, err error, action KeyErrorAction) bool {
-	none := action == KeyErrorSkip && errors.Is(err, ErrNoKey)
-	if !p.shadow && !none {
-		return false
-	}
-	if d.KeyError == nil {
-		d.KeyError = err
-	}
-	if !none {
-		d.WouldDeny = append(d.WouldDeny, p.Name)
-	}
-	return true
+// outcomes are the codes.
+var outcomes = [...]codes.Code{
+	policies.Denied:   codes.ResourceExhausted,
+	policies.Keyless:  codes.InvalidArgument,
+	policies.Failed:   codes.Unavailable,
+	policies.Admitted: codes.OK,
 }
 
-// charge makes the charges of the policies that are enforced, all or none, and then those of the
-// others, which deny nothing. With space for receipts it fills that.
-func (m *judgement) charge(d *Decision, kept []*sluice.Reservation) {
-	m.states = slices.Grow(m.states[:0], len(m.charges))[:len(m.charges)]
-	all := makeAll(m.charges[:m.enforced], part(kept, 0, m.enforced), m.states[:m.enforced])
-	d.Allowed, d.OverSoft, d.Remaining, d.RetryAfter = all.Allowed, all.OverSoft, all.Remaining, all.RetryAfter
+// decide charges the call to all policies, or to none.
+func (m *judgement) decide(j *Judge, by *judged, d *Decision) {
+	lacks := m.Collect(by.list, &m.request, j.passed)
+	judged := m.Judge(m.request.ctx, lacks)
+	d.Allowed, d.Code, d.Violated, d.WouldDeny = judged.Outcome == policies.Admitted, outcomes[judged.Outcome], judged.Violated, judged.WouldDeny
+	d.OverSoft, d.Remaining, d.RetryAfter, d.KeyError = judged.OverSoft, judged.Remaining, judged.RetryAfter, judged.KeyError
+	if judged.FarError != nil {
+		d.RemoteError = fmt.Errorf("grpclimit: %w", judged.FarError)
+	}
 	if !d.Allowed {
-		m.deny(d)
-		return
+		d.Charges = m.explain()
 	}
-	n := len(m.charges)
-	if m.enforced == n {
-		return
-	}
-	makeAll(m.charges[m.enforced:], part(kept, m.enforced, n), m.states[m.enforced:])
-	for i := m.enforced; i < n; i++ {
-		if m.states[i].WouldDeny {
-			d.WouldDeny = append(d.WouldDeny, m.entries[i].policy.Name)
-		}
-	}
-}
-
-// part returns the receipts from one index to another, if there are any.
-func part(kept []*sluice.Reservation, from, to int) []*sluice.Reservation {
-	if kept == nil {
-		return nil
-	}
-	return kept[from:to]
-}
-
-// makeAll makes all charges or none, with receipts if there is space for them, and says in states
-// what was decided on each. A single charge that is final is decided in the same way by Take, in
-// half the time.
-func makeAll(charges []sluice.Charge, kept []*sluice.Reservation, states []sluice.Decision) sluice.AllDecision {
-	if kept != nil || len(charges) != 1 {
-		return sluice.TakeAllReceipts(kept, states, charges...)
-	}
-	d := charges[0].Key.Take(charges[0].Cost)
-	states[0] = d
-	return sluice.AllDecision{Allowed: d.Allowed, OverSoft: d.OverSoft, Remaining: d.Remaining, RetryAfter: d.RetryAfter}
-}
-
-// deny says who has denied the charges.
-func (m *judgement) deny(d *Decision) {
-	d.Code = codes.ResourceExhausted
-	d.RetryAfter = 0
-	var most time.Duration
-	for i, e := range m.entries[:m.enforced] {
-		most = max(most, e.policy.lag)
-		if s := &m.states[i]; !s.Allowed {
-			d.Violated = append(d.Violated, e.policy.Name)
-			wait := s.RetryAfter
-			if e.policy.holds {
-				wait = inflight.RetryAfter(wait)
-			}
-			d.RetryAfter = max(d.RetryAfter, wait)
-		}
-	}
-	d.RetryAfter = lag.Later(d.RetryAfter, most)
 }
 
 // explain returns what is to be charged.
 func (m *judgement) explain() []PolicyCharge {
-	list := make([]PolicyCharge, len(m.entries))
-	for i, e := range m.entries {
-		list[i] = PolicyCharge{Policy: e.policy.Name, Key: e.key, Cost: m.charges[i].Cost}
+	list := make([]PolicyCharge, len(m.Entries))
+	for i := range m.Entries {
+		e := &m.Entries[i]
+		list[i] = PolicyCharge{Policy: e.Policy.Name, Key: e.Key, Cost: m.Charges[i].Cost}
 	}
 	return list
 }
@@ -285,9 +222,8 @@ type Verdict struct {
 	Decision
 
 	judge *Judge
-	ctx   context.Context
 	call  Call
-	rest  settlement
+	rest  *judgement
 }
 
 // Decide judges a call as the interceptors do: it asks Config.Skip, charges the policies and calls
@@ -296,16 +232,12 @@ type Verdict struct {
 // one is done, in any case, also if it panics. The key functions of this package find peer and
 // metadata in the context, as grpc-go puts them there: peer.NewContext, metadata.NewIncomingContext.
 func (j *Judge) Decide(ctx context.Context, call Call) *Verdict {
-	v := &Verdict{judge: j, ctx: ctx, call: call}
+	v := &Verdict{judge: j, call: call}
 	if j.config.Skip(ctx, call) {
 		v.Decision = Decision{Allowed: true, Remaining: math.MaxInt}
 		return v
 	}
-	var space []*sluice.Reservation
-	if j.settles() && call.Per == PerCall {
-		space = new(receipts)[:]
-	}
-	v.Decision, v.rest = j.judge(ctx, call, space)
+	v.Decision, v.rest = j.judge(ctx, call)
 	return v
 }
 
@@ -322,23 +254,26 @@ func (v *Verdict) Err() error {
 // does anything, and none for calls that were denied or skipped, or for messages.
 func (v *Verdict) Settle(code codes.Code) {
 	rest := v.rest
-	v.rest = settlement{}
-	v.judge.settle(v.ctx, v.call, rest, code)
+	v.rest = nil
+	v.judge.conclude(rest, code)
 }
 
-// settle asks what the call finally costs, and makes it so, once the call no longer runs.
-func (j *Judge) settle(ctx context.Context, call Call, s settlement, code codes.Code) {
-	if s.held != nil {
-		s.held.End()
-	}
-	if len(s.kept) == 0 {
+// conclude settles a call that has ended, unless it is nil, and frees its judgement.
+func (j *Judge) conclude(m *judgement, code codes.Code) {
+	if m == nil {
 		return
 	}
-	final := -1 // as it was charged
-	if j.config.Settle != nil {
-		final = j.config.Settle(ctx, call, code)
+	j.settle(m, j.of(m.request.call), code)
+	m.free()
+}
+
+// settle gives back what the call held while it ran, asks what it finally costs, and makes it so.
+func (j *Judge) settle(m *judgement, by *judged, code codes.Code) {
+	if m.held != nil {
+		m.held.End()
 	}
-	for _, r := range s.kept {
-		r.Settle(final)
+	m.Release()
+	if by.ends && j.config.Settle != nil {
+		m.Settle(m.request.ctx, max(policies.AsCharged, j.config.Settle(m.request.ctx, m.request.call, code)))
 	}
 }

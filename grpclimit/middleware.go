@@ -5,6 +5,8 @@ import (
 	"fmt"
 
 	"google.golang.org/grpc"
+
+	"github.com/sluice-go/sluice"
 )
 
 // A Limiter limits by one method, Limit(ctx) error: that is ratelimit.Limiter of
@@ -25,11 +27,11 @@ func NewLimiter(c Config) (*Limiter, error) {
 		return nil, err
 	case c.Settle != nil:
 		return nil, configErrorf("Config.Settle", "is set for a Limiter, which does not hear how calls end; want nil, or the interceptors of New")
-	case len(j.received) > 0 || len(j.sent) > 0:
+	case len(j.received.list) > 0 || len(j.sent.list) > 0:
 		return nil, configErrorf("Config.Policies", "some are per message, of which a Limiter does not hear; want PerCall only, or the interceptors of New")
 	}
-	for i := range c.Policies {
-		if newPolicy(c.Policies[i]).holds {
+	for i, p := range c.Policies {
+		if p.Remote == nil && p.Limiter.Config().Algorithm == sluice.InFlight {
 			return nil, configErrorf(fmt.Sprintf("Config.Policies[%d].Limiter", i), "is of in-flight, whose units come back when calls end, of which a Limiter does not hear; want another algorithm, or the interceptors of New")
 		}
 	}
@@ -44,7 +46,7 @@ func (l *Limiter) Limit(ctx context.Context) error {
 	if l.judge.config.Skip(ctx, call) {
 		return nil
 	}
-	if d, _ := l.judge.judge(ctx, call, nil); !d.Allowed {
+	if d, _ := l.judge.judge(ctx, call); !d.Allowed {
 		return deny(ctx, d)
 	}
 	return nil

@@ -8,8 +8,6 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
-
-	"github.com/sluice-go/sluice"
 )
 
 // SkipHealthAndReflection is the Skip of a Config without one: it returns true for the methods of
@@ -44,26 +42,22 @@ func (j *Judge) Unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, 
 	if j.config.Skip(ctx, call) {
 		return handler(ctx, req)
 	}
-	if j.settles() {
-		return j.unaryAndSettle(ctx, call, handler)
-	}
-	if d, _ := j.judge(ctx, call, nil); !d.Allowed {
+	d, rest := j.judge(ctx, call)
+	switch {
+	case !d.Allowed:
 		return nil, deny(ctx, d)
+	case rest != nil:
+		return j.handleAndSettle(ctx, rest, handler)
 	}
 	return handler(ctx, req)
 }
 
-// unaryAndSettle is Unary for a call that is settled, also if the handler panics. It does not
+// handleAndSettle calls the handler of a call that is settled, also if the handler panics. It does not
 // recover, so that the panic goes on as it is.
-func (j *Judge) unaryAndSettle(ctx context.Context, call Call, handler grpc.UnaryHandler) (resp any, err error) {
-	var space receipts
-	d, kept := j.judge(ctx, call, space[:])
-	if !d.Allowed {
-		return nil, deny(ctx, d)
-	}
+func (j *Judge) handleAndSettle(ctx context.Context, m *judgement, handler grpc.UnaryHandler) (resp any, err error) {
 	code := codes.Internal
-	defer func() { j.settle(ctx, call, kept, code) }()
-	resp, err = handler(ctx, call.Message)
+	defer func() { j.conclude(m, code) }()
+	resp, err = handler(ctx, m.request.call.Message)
 	code = codeOf(err)
 	return resp, err
 }
@@ -94,16 +88,12 @@ func (j *Judge) Stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInf
 	if j.config.Skip(ctx, call) {
 		return handler(srv, ss)
 	}
-	var space []*sluice.Reservation
-	if j.settles() {
-		space = new(receipts)[:]
-	}
-	d, kept := j.judge(ctx, call, space)
+	d, rest := j.judge(ctx, call)
 	if !d.Allowed {
 		return deny(ctx, d)
 	}
 	code := codes.Internal
-	defer func() { j.settle(ctx, call, kept, code) }()
+	defer func() { j.conclude(rest, code) }()
 	err := j.serve(srv, ss, call, handler)
 	code = codeOf(err)
 	return err
@@ -112,7 +102,7 @@ func (j *Judge) Stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInf
 // serve calls the handler of a stream, with a stream whose messages are judged if some policy
 // does that.
 func (j *Judge) serve(srv any, ss grpc.ServerStream, call Call, handler grpc.StreamHandler) error {
-	if len(j.received) == 0 && len(j.sent) == 0 {
+	if len(j.received.list) == 0 && len(j.sent.list) == 0 {
 		return handler(srv, ss)
 	}
 	limited := &limitedStream{ServerStream: ss, judge: j, call: call}
@@ -158,7 +148,7 @@ func (s *limitedStream) admit(per Per, m any) error {
 	}
 	call := s.call
 	call.Per, call.Message = per, m
-	d, _ := s.judge.judge(s.Context(), call, nil)
+	d, _ := s.judge.judge(s.Context(), call)
 	if d.Allowed {
 		return nil
 	}

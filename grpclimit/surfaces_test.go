@@ -12,6 +12,7 @@ import (
 	testpb "google.golang.org/grpc/interop/grpc_testing"
 	"google.golang.org/grpc/status"
 
+	"github.com/sluice-go/sluice"
 	"github.com/sluice-go/sluice/grpclimit"
 	"github.com/sluice-go/sluice/internal/surfaces"
 )
@@ -19,7 +20,16 @@ import (
 // surfaceConfig is a Setup for a server.
 func surfaceConfig(s *surfaces.Setup) (c grpclimit.Config) {
 	for _, p := range s.Policies {
-		policy := grpclimit.Policy{Name: p.Name, Limiter: p.Limiter, Key: func(context.Context, grpclimit.Call) (string, error) { return p.Key() }}
+		policy := grpclimit.Policy{Name: p.Name, Limiter: p.Limiter, Shadow: p.FarShadow, Key: func(context.Context, grpclimit.Call) (string, error) { return p.Key() }}
+		if p.Remote != nil {
+			policy.Limiter, policy.Remote = nil, p.Remote
+		}
+		if p.Brings != (sluice.Limit{}) {
+			policy.Limit = func(context.Context, grpclimit.Call) (sluice.Limit, error) { return p.Brings, nil }
+		}
+		if s.Functions["Limit"] {
+			policy.Limit = func(context.Context, grpclimit.Call) (sluice.Limit, error) { return sluice.Limit{}, s.Called("Limit") }
+		}
 		if s.Functions["Cost"] {
 			policy.Cost = func(context.Context, grpclimit.Call) int { return p.Cost() }
 		}
@@ -45,7 +55,6 @@ func cannotOverGRPC(more map[string]string) map[string]string {
 		"hijacked":                    "no connection can be taken over",
 		"streaming after the handler": "a call ends with its handler",
 		"timeout":                     "nobody gives up on a handler",
-		"panics in Limit":             "there is none",
 		"panics in Charges":           "a Transport has them",
 		"panics in Client":            "httprules has it",
 		"panics in PartitionKey":      "there is none",
@@ -291,6 +300,9 @@ func cannotByClient(more map[string]string) map[string]string {
 		"panics in Settle":            "there is none",
 		"panics in Skip":              "there is none",
 		"panics in OnDecision":        "there is none",
+		"panics in Limit":             "there is none",
+		"remote":                      "a Client waits for Limiters of its own",
+		"limit that calls bring":      "a Client knows its limit",
 		"denied by the second policy": "a Client has one limit",
 		"shadow whose Key fails":      "a call without a key is not sent",
 	})

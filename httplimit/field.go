@@ -35,12 +35,6 @@ func quote(s string) string {
 	return string(append(b, '"'))
 }
 
-// printable reports whether s can be the value of a structured-field string, which is
-// printable ASCII (RFC 9651, section 3.3.3), and is not too long.
-func printable(s string) bool {
-	return len(s) <= maxText && allBytes(s, func(c byte) bool { return fieldStringByte(c) || c == '"' || c == '\\' })
-}
-
 // maxRateLimitBytes bounds the RateLimit fields of a response that are looked at, all
 // lines together. An item takes 20 to 100 bytes.
 const maxRateLimitBytes = 8 << 10

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/sluice-go/sluice"
+	"github.com/sluice-go/sluice/internal/policies"
 )
 
 // Headers says what responses tell about the limits; the package documentation says
@@ -125,10 +126,10 @@ func (c *Headers) validate() error {
 const maxFieldBytes = 8 << 10
 
 // bytes returns the most that RateLimit-Policy and RateLimit can take for policies.
-func (c *Headers) bytes(policies []policy) (most int) {
-	for i := range policies {
-		p := &policies[i]
-		item := len(listSeparator) + len(p.quoted) + 2*(len(";q=")+maxDigits)
+func (c *Headers) bytes(list []policy) (most int) {
+	for i := range list {
+		p := &list[i]
+		item := len(listSeparator) + len(p.Own.quoted) + 2*(len(";q=")+maxDigits)
 		if c.PartitionKey != nil {
 			item += len(";pk=::") + base64.StdEncoding.EncodedLen(maxPartitionKey)
 		}
@@ -138,8 +139,8 @@ func (c *Headers) bytes(policies []policy) (most int) {
 		if c.RateLimitPolicy == HeaderOff {
 			continue
 		}
-		if most += item; p.Unit != "" {
-			most += len(";qu=") + len(quote(p.Unit))
+		if most += item; p.Own.unit != "" {
+			most += len(";qu=") + len(quote(p.Own.unit))
 		}
 	}
 	return most
@@ -179,7 +180,7 @@ type policyList struct {
 	text  string
 }
 
-func newFields(c Headers, policies []policy) fields {
+func newFields(c Headers, list []policy) fields {
 	f := fields{Headers: c}
 	for _, on := range []bool{c.RateLimitPolicy != HeaderOff, c.RateLimit != HeaderOff, c.XLimit, c.XRemaining, c.XReset != ResetOff} {
 		if on {
@@ -191,8 +192,8 @@ func newFields(c Headers, policies []policy) fields {
 	if c.RateLimitPolicy == HeaderOff || c.PartitionKey != nil {
 		return f
 	}
-	for i := range policies {
-		if policies[i].Remote != nil {
+	for i := range list {
+		if list[i].Remote != nil {
 			return f // which may have another limit with each request
 		}
 	}
@@ -206,14 +207,14 @@ func (f *fields) set(h http.Header, j *judgement, d *Decision) {
 	switch {
 	case d.Status == http.StatusBadRequest, d.Allowed && !f.quotas:
 		return
-	case d.Status == statusFailed: // so that nothing is known
+	case d.Status == http.StatusServiceUnavailable: // so that nothing is known
 		f.setRetryAfter(h, make([]string, 0, 2), nil, d)
 		return
 	}
 	switch {
 	case !f.quotas:
 		f.setIn(nil, h, j, d)
-	case len(j.entries) > usual:
+	case len(j.Entries) > usual:
 		f.setMany(h, j, d)
 	default:
 		var few [usual]quota
@@ -222,7 +223,7 @@ func (f *fields) set(h http.Header, j *judgement, d *Decision) {
 }
 
 func (f *fields) setMany(h http.Header, j *judgement, d *Decision) {
-	var few [inline]quota
+	var few [policies.Inline]quota
 	f.setIn(few[:0], h, j, d)
 }
 
@@ -274,7 +275,7 @@ func (f *fields) policyField(quotas []quota) string {
 	}
 	next := &policyList{text: f.policyList(quotas)}
 	for i := range quotas {
-		if quotas[i].terms != quotas[i].policy.terms.Load() {
+		if quotas[i].terms != quotas[i].policy.Own.terms.Load() {
 			return next.text // of a key with a limit of its own
 		}
 		next.terms = append(next.terms, quotas[i].terms)
@@ -324,10 +325,10 @@ func (f *fields) limitListIn(b []byte, quotas []quota) string {
 
 // appendPolicy11 appends an item of RateLimit-Policy: section 3.1 of the draft.
 func (f *fields) appendPolicy11(b []byte, q *quota) []byte {
-	b = append(b, q.policy.quoted...)
+	b = append(b, q.policy.Own.quoted...)
 	b = appendInteger(append(b, ";q="...), uint64(q.capacity))
-	if q.policy.Unit != "" {
-		b = append(append(b, ";qu="...), quote(q.policy.Unit)...)
+	if q.policy.Own.unit != "" {
+		b = append(append(b, ";qu="...), quote(q.policy.Own.unit)...)
 	}
 	if q.terms != nil && q.terms.window > 0 {
 		b = appendInteger(append(b, ";w="...), seconds(uint64(q.terms.window)))
@@ -337,7 +338,7 @@ func (f *fields) appendPolicy11(b []byte, q *quota) []byte {
 
 // appendLimit11 appends an item of RateLimit: section 4.1 of the draft.
 func (f *fields) appendLimit11(b []byte, q *quota) []byte {
-	b = append(b, q.policy.quoted...)
+	b = append(b, q.policy.Own.quoted...)
 	b = appendInteger(append(b, ";r="...), uint64(q.remaining))
 	if q.effective > 0 {
 		b = appendInteger(append(b, ";t="...), seconds(uint64(q.effective)))
@@ -378,17 +379,17 @@ func (f *fields) setX(h http.Header, values []string, quotas []quota) []string {
 	case f.XReset == ResetDelta:
 		values = set(h, "X-Ratelimit-Reset", values, integer(seconds(uint64(q.reset))))
 	case f.XReset == ResetUnix:
-		values = set(h, "X-Ratelimit-Reset", values, integer(seconds(uint64(q.policy.now())+uint64(q.reset))))
+		values = set(h, "X-Ratelimit-Reset", values, integer(seconds(uint64(now(q.policy))+uint64(q.reset))))
 	}
 	return values
 }
 
-// now is the time on the clock that the policy goes by.
-func (p *policy) now() int64 {
+// now is the time on the clock that a policy goes by.
+func now(p *policy) int64 {
 	if p.Remote != nil {
 		return time.Now().UnixNano()
 	}
-	return max(p.conf.Clock.Now(), 0)
+	return max(p.Own.conf.Clock.Now(), 0)
 }
 
 func (f *fields) setRetryAfter(h http.Header, values []string, quotas []quota, d *Decision) {

@@ -1,16 +1,11 @@
 package httplimit
 
 import (
-	"cmp"
 	"fmt"
 	"net/http"
-	"reflect"
-	"slices"
-	"sync/atomic"
 	"time"
 
 	"github.com/sluice-go/sluice"
-	"github.com/sluice-go/sluice/internal/lag"
 )
 
 // KeyFunc returns the key that a request is counted under. The error says that the
@@ -245,100 +240,8 @@ func Must[T any](v T, err error) T {
 }
 
 func (c *Config) validate() error {
-	if len(c.Policies) == 0 {
-		return configErrorf("Config.Policies", "there is none, so that nothing would be limited; want at least one")
-	}
-	seen := make(map[string]int)
-	for i := range c.Policies {
-		p := &c.Policies[i]
-		field := fmt.Sprintf("Config.Policies[%d]", i)
-		if err := p.validate(field); err != nil {
-			return err
-		}
-		if first, ok := seen[p.Name]; ok {
-			return configErrorf(field+".Name", "%q is the name of policy %d, too; want another", p.Name, first)
-		}
-		seen[p.Name] = i
-	}
 	if c.OnKeyError > KeyErrorSkip {
 		return configErrorf("Config.OnKeyError", "%d is not an action; want KeyErrorDeny or KeyErrorSkip", c.OnKeyError)
 	}
 	return c.Headers.validate()
-}
-
-// maxText bounds names and units, and so the length of the headers.
-const maxText = 64
-
-func (p *Policy) validate(field string) error {
-	switch {
-	case p.Name == "":
-		return configErrorf(field+".Name", "is empty; want a name, such as %q", "per-client")
-	case !printable(p.Name):
-		return configErrorf(field+".Name", "%.80q cannot be a string in a header; want 1 to %d printable ASCII characters", p.Name, maxText)
-	case !printable(p.Unit):
-		return configErrorf(field+".Unit", "%.80q cannot be a string in a header; want at most %d printable ASCII characters", p.Unit, maxText)
-	case p.Limiter == nil && p.Remote == nil:
-		return configErrorf(field+".Limiter", "is nil, and so is Remote; want a limiter, as from sluice.New, or a Remote")
-	case p.Limiter != nil && p.Remote != nil:
-		return configErrorf(field+".Remote", "is set, and so is Limiter; want one of them, and another policy for the other")
-	case p.Remote != nil && reflect.ValueOf(p.Remote).Kind() == reflect.Pointer && reflect.ValueOf(p.Remote).IsNil():
-		return configErrorf(field+".Remote", "is a nil %T; want one that has been made", p.Remote)
-	case heldFar(p.Remote):
-		return configErrorf(field+".Remote", "is a %T of InFlight, whose units nobody would give back when requests end, or renew while they run; want a Limiter of InFlight in each process, or a Remote of another algorithm", p.Remote)
-	case p.Shadow && p.Remote == nil:
-		return configErrorf(field+".Shadow", "is set for a Limiter, which has a switch of its own; want sluice.Config.Shadow")
-	case p.Limit != nil && p.Remote != nil:
-		return configErrorf(field+".Limit", "is set for a Remote, which keeps one limit; want a Limiter, or nil")
-	case p.Key == nil:
-		return configErrorf(field+".Key", "is nil; want a function that returns what requests are counted under")
-	}
-	return nil
-}
-
-// heldFar reports whether a Remote says that it keeps units in flight.
-func heldFar(r Remote) bool {
-	a, ok := r.(interface{ Algorithm() sluice.Algorithm })
-	return ok && a.Algorithm() == sluice.InFlight
-}
-
-// A policy is a Policy with what never changes about its limiter.
-type policy struct {
-	Policy
-	kind   kind
-	conf   sluice.Config // of a Limiter
-	lag    time.Duration // how far the limiter's clock can be behind
-	quoted string        // the name as a structured-field string
-	holds  bool          // the Limiter is of InFlight
-	terms  *atomic.Pointer[terms]
-}
-
-// shadows reports whether the policy denies nothing.
-func (p *policy) shadows() bool { return p.kind >= localShadow }
-
-// newPolicies returns the policies in the order in which they are judged.
-func newPolicies(ps []Policy) []policy {
-	policies := make([]policy, len(ps))
-	for i, p := range ps {
-		q := policy{Policy: p, quoted: quote(p.Name)}
-		switch {
-		case p.Remote != nil && p.Shadow:
-			q.kind = remoteShadow
-		case p.Remote != nil:
-			q.kind = remote
-		default:
-			q.conf = p.Limiter.Config()
-			if q.holds = q.conf.Algorithm == sluice.InFlight; q.holds {
-				q.Unit = cmp.Or(q.Unit, inUse)
-			}
-			q.lag = lag.Of(q.conf.Clock)
-			q.terms = new(atomic.Pointer[terms])
-			q.terms.Store(newTerms(q.conf))
-			if q.conf.Shadow {
-				q.kind = localShadow
-			}
-		}
-		policies[i] = q
-	}
-	slices.SortStableFunc(policies, func(a, b policy) int { return cmp.Compare(a.kind, b.kind) })
-	return policies
 }

@@ -9,7 +9,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"syscall"
-	"time"
 
 	"github.com/sluice-go/sluice/internal/inflight"
 )
@@ -18,22 +17,6 @@ import (
 
 // inUse is the unit of such a policy in RateLimit-Policy: section 3.1.2 of the draft.
 const inUse = "concurrent-requests"
-
-// retryAfter returns the wait that a denial by the Limiters tells of.
-func (j *judgement) retryAfter() (wait time.Duration) {
-	entries, _ := j.of(local)
-	for i := range entries {
-		d := &j.states[i]
-		switch {
-		case d.Allowed:
-		case entries[i].policy.holds:
-			wait = max(wait, inflight.RetryAfter(d.RetryAfter))
-		default:
-			wait = max(wait, d.RetryAfter)
-		}
-	}
-	return wait
-}
 
 // running is what a request has charged to InFlight policies, and holds until it ends.
 type running struct {
@@ -61,27 +44,12 @@ func Follow(w http.ResponseWriter, over func()) (_ http.ResponseWriter, returned
 	return (&recorder{ResponseWriter: w, running: r}).writer(), r.end
 }
 
-// run has the request hold what the policies of a kind have been charged, where they are of InFlight.
-func (j *judgement) run(k kind) {
-	entries, charges := j.of(k)
-	for i := range entries {
-		e := &entries[i]
-		if !e.policy.holds {
-			continue
-		}
-		if *j.running == nil {
-			*j.running = new(running)
-		}
-		(*j.running).lease.Add(charges[i], e.receipt)
-		e.receipt = nil
-	}
-}
-
 // end gives back what the request holds, unless a hold does that.
 func (j *judgement) end() {
 	if held := j.held(); held != nil {
 		held.end()
 	}
+	j.Release()
 }
 
 // held returns what the request holds, or nil.

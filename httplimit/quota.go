@@ -5,6 +5,7 @@ import (
 
 	"github.com/sluice-go/sluice"
 	"github.com/sluice-go/sluice/internal/lag"
+	"github.com/sluice-go/sluice/internal/policies"
 )
 
 // terms are what is the same for all keys under one limit.
@@ -24,8 +25,8 @@ func newTerms(c sluice.Config) *terms {
 
 // termsOf returns the terms of a limit: those at hand if it is that of the limiter, which
 // can change.
-func (p *policy) termsOf(l sluice.Limit) *terms {
-	t := p.terms.Load()
+func termsOf(p *policy, l sluice.Limit) *terms {
+	t := p.Own.terms.Load()
 	if t.conf.Limit == l {
 		return t
 	}
@@ -33,7 +34,7 @@ func (p *policy) termsOf(l sluice.Limit) *terms {
 	common := c.Limit == l
 	c.Limit = l
 	if t = newTerms(c); common {
-		p.terms.Store(t)
+		p.Own.terms.Store(t)
 	}
 	return t
 }
@@ -53,17 +54,17 @@ type quota struct {
 
 // quotas appends the quotas of all policies that are enforced.
 func (j *judgement) quotas(quotas []quota) []quota {
-	entries, charges := j.of(local)
+	entries, charges := j.Of(policies.Local)
 	for i := range entries {
 		var d *sluice.Decision
-		if j.states != nil {
-			d = &j.states[i]
+		if j.States != nil {
+			d = &j.States[i]
 		}
 		if q, ok := newQuota(&entries[i], charges[i].Key, d); ok {
 			quotas = append(quotas, q)
 		}
 	}
-	entries, _ = j.of(remote)
+	entries, _ = j.Of(policies.Far)
 	for i := range entries {
 		if q, ok := remoteQuota(&entries[i]); ok {
 			quotas = append(quotas, q)
@@ -83,10 +84,10 @@ func newQuota(e *entry, k sluice.Key, d *sluice.Decision) (q quota, ok bool) {
 		q, ok = quotaNow(e, k.Status())
 	}
 	if q.reset > 0 {
-		q.reset = lag.Later(q.reset, e.policy.lag)
+		q.reset = lag.Later(q.reset, e.Policy.Lag)
 	}
 	if q.remaining == 0 && q.effective > 0 {
-		q.effective = lag.Later(q.effective, e.policy.lag)
+		q.effective = lag.Later(q.effective, e.Policy.Lag)
 	}
 	return q, ok
 }
@@ -94,14 +95,14 @@ func newQuota(e *entry, k sluice.Key, d *sluice.Decision) (q quota, ok bool) {
 // quotaOf is newQuota by the limiter's clock, for keys of which the Decision says enough. It
 // says nothing of when the next unit comes.
 func quotaOf(e *entry, l sluice.Limit, d *sluice.Decision) (q quota, ok bool) {
-	if l.Rate == 0 || l.Rate == noLimit || d.ResetAfter == sluice.Never {
+	if l.Rate == 0 || l.Rate == policies.NoLimit || d.ResetAfter == sluice.Never {
 		return q, false
 	}
-	t := e.policy.termsOf(l)
+	t := termsOf(e.Policy, l)
 	if d.Limit != t.capacity {
 		return q, false // the limit has changed since
 	}
-	q = quota{policy: e.policy, key: e.key, terms: t, capacity: t.capacity, remaining: d.Remaining, reset: d.ResetAfter}
+	q = quota{policy: e.Policy, key: e.Key, terms: t, capacity: t.capacity, remaining: d.Remaining, reset: d.ResetAfter}
 	switch {
 	case t.conf.Algorithm == sluice.InFlight:
 		q.never = true // it is not known when others give back
@@ -118,11 +119,11 @@ func quotaOf(e *entry, l sluice.Limit, d *sluice.Decision) (q quota, ok bool) {
 
 // quotaNow is quotaOf for all keys.
 func quotaNow(e *entry, s sluice.Status) (q quota, ok bool) {
-	if s.Limit.Rate == noLimit {
+	if s.Limit.Rate == policies.NoLimit {
 		return quota{}, false
 	}
-	t := e.policy.termsOf(s.Limit)
-	q = quota{policy: e.policy, key: e.key, terms: t, capacity: t.capacity, remaining: s.Remaining}
+	t := termsOf(e.Policy, s.Limit)
+	q = quota{policy: e.Policy, key: e.Key, terms: t, capacity: t.capacity, remaining: s.Remaining}
 	if q.never = s.Limit.Rate == 0 || s.ResetAfter == sluice.Never; q.never {
 		return q, true
 	}

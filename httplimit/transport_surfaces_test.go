@@ -53,6 +53,8 @@ func cannotByTransport(more map[string]string) map[string]string {
 		"panics in Client":            "httprules has it",
 		"panics in PartitionKey":      "there is none",
 		"panics in OnDecision":        "there is none",
+		"remote":                      "a Transport waits for Limiters of its own",
+		"limit that calls bring":      "a Transport knows its limit",
 		"panics in OnDenied":          "there is none",
 		"streaming after the handler": "of a response that streams, RoundTrip returns while it does: see \"streaming in the handler\"",
 	}

@@ -5,10 +5,10 @@ import (
 	"context"
 	"math"
 	"net/http"
-	"slices"
 
 	"github.com/sluice-go/sluice"
 	"github.com/sluice-go/sluice/internal/inflight"
+	"github.com/sluice-go/sluice/internal/policies"
 )
 
 // A Judge decides on requests by the policies of a Config. Its Handler is the middleware
@@ -31,7 +31,7 @@ import (
 type Judge struct {
 	config   Config
 	policies []policy
-	remotes  bool              // there are Remotes among them
+	passed   error             // errors of a Key that leave out its policy; nil for none
 	settles  bool              // what a Limiter has charged may be given back
 	renewer  *inflight.Renewer // of what InFlight policies have charged; nil if there are none
 	fields   fields
@@ -43,15 +43,21 @@ func NewJudge(c Config) (*Judge, error) {
 	if err := c.validate(); err != nil {
 		return nil, err
 	}
-	j := &Judge{config: c, policies: newPolicies(c.Policies)}
+	list, err := newPolicies(c.Policies)
+	if err != nil {
+		return nil, err
+	}
+	j := &Judge{config: c, policies: list}
+	if c.OnKeyError == KeyErrorSkip {
+		j.passed = ErrNoKey
+	}
 	if most := c.Headers.bytes(j.policies); most > maxFieldBytes {
 		return nil, configErrorf("Config.Headers", "RateLimit-Policy and RateLimit of %d policies can take %d bytes; want at most %d: fewer policies, shorter names and units, or one of the two off", len(j.policies), most, maxFieldBytes)
 	}
-	j.remotes = slices.ContainsFunc(j.policies, func(p policy) bool { return p.Remote != nil })
-	if slices.ContainsFunc(j.policies, func(p policy) bool { return p.holds }) {
+	if policies.AnyHolds(j.policies) {
 		j.renewer = inflight.NewRenewer()
 	}
-	j.settles = c.Settle != nil || j.remotes || j.renewer != nil
+	j.settles = c.Settle != nil || j.renewer != nil || policies.AnyFar(j.policies)
 	j.fields = newFields(c.Headers, j.policies)
 	j.twice.hook = c.OnCountedTwice
 	return j, nil
@@ -93,19 +99,23 @@ func (h *handler) serve(w http.ResponseWriter, r *http.Request) {
 	var entries [usual]entry
 	var charges [usual]sluice.Charge
 	var states [usual]sluice.Decision
-	h.serveIn(w, r, judgement{entries: entries[:0], charges: charges[:0], states: states[:0], settles: h.settles})
+	h.serveIn(w, r, space{Entries: entries[:0], Charges: charges[:0], States: states[:0], Settles: h.settles})
 }
 
 func (h *handler) serveMany(w http.ResponseWriter, r *http.Request) {
-	var entries [inline]entry
-	var charges [inline]sluice.Charge
-	var states [inline]sluice.Decision
-	h.serveIn(w, r, judgement{entries: entries[:0], charges: charges[:0], states: states[:0], settles: h.settles})
+	var entries [policies.Inline]entry
+	var charges [policies.Inline]sluice.Charge
+	var states [policies.Inline]sluice.Decision
+	h.serveIn(w, r, space{Entries: entries[:0], Charges: charges[:0], States: states[:0], Settles: h.settles})
 }
 
-// serveIn is serve in the space of j.
-func (h *handler) serveIn(w http.ResponseWriter, r *http.Request, j judgement) {
-	j, lacks := h.collect(j, r)
+// space is a Judgement of nothing yet.
+type space = policies.Judgement[*http.Request, own]
+
+// serveIn is serve in a space.
+func (h *handler) serveIn(w http.ResponseWriter, r *http.Request, s space) {
+	j := judgement{Judgement: s}
+	lacks := j.Collect(h.policies, r, h.passed)
 	if h.concludes() {
 		var held *running // here, since what is stored through a pointer to j would be put on the heap
 		if h.renewer != nil {
@@ -134,14 +144,16 @@ func (m *Judge) explained(r *http.Request, d Decision) *http.Request {
 }
 
 // decide judges what has been collected, and says so in the headers and to the hook.
-func (m *Judge) decide(j *judgement, lacks lacking, header http.Header, r *http.Request) Decision {
+func (m *Judge) decide(j *judgement, lacks policies.Lacking, header http.Header, r *http.Request) Decision {
 	d := j.judge(r.Context(), lacks)
 	j.denied = !d.Allowed
-	if held := j.held(); held != nil {
-		m.renewer.Keep(&held.lease)
+	if m.renewer != nil && d.Allowed && j.Holds() {
+		*j.running = new(running)
+		j.Lease(&(*j.running).lease)
+		m.renewer.Keep(&(*j.running).lease)
 	}
-	if j.settles && m.config.Settle == nil { // no Remote can deny it any more
-		j.settle(asCharged)
+	if j.Settles && m.config.Settle == nil { // no Remote can deny it any more
+		j.Settle(r.Context(), policies.AsCharged)
 	}
 	if m.config.Explain || !d.Allowed {
 		d.Charges = j.explain()
@@ -176,9 +188,9 @@ type Verdict struct {
 	judgement judgement
 	held      *running // of InFlight policies, or nil
 	settled   bool
-	entries   [inline]entry
-	charges   [inline]sluice.Charge
-	states    [inline]sluice.Decision
+	entries   [policies.Inline]entry
+	charges   [policies.Inline]sluice.Charge
+	states    [policies.Inline]sluice.Decision
 }
 
 // Decide judges a request as the middleware does: it asks Config.Skip, charges the
@@ -194,8 +206,8 @@ func (m *Judge) Decide(header http.Header, r *http.Request) *Verdict {
 		v.settled = true
 		return v
 	}
-	var lacks lacking
-	v.judgement, lacks = m.collect(judgement{entries: v.entries[:0], charges: v.charges[:0], states: v.states[:0], settles: m.settles}, r)
+	v.judgement.Judgement = space{Entries: v.entries[:0], Charges: v.charges[:0], States: v.states[:0], Settles: m.settles}
+	lacks := v.judgement.Collect(m.policies, r, m.passed)
 	if m.renewer != nil {
 		v.judgement.running = &v.held
 	}
@@ -254,7 +266,7 @@ const StatusClientGone = 499
 
 // serveAndSettle judges the request, calls the handler and settles what the request costs, also if one of them
 // panics. It does not recover, so that the panic goes on as it is.
-func (h *handler) serveAndSettle(w http.ResponseWriter, r *http.Request, j *judgement, lacks lacking) {
+func (h *handler) serveAndSettle(w http.ResponseWriter, r *http.Request, j *judgement, lacks policies.Lacking) {
 	var rec *recorder // of an admitted request
 	denied, panicked := false, true
 	defer func() {
@@ -294,20 +306,5 @@ func (m *Judge) settle(j *judgement, r *http.Request, status int) {
 	if m.config.Settle == nil {
 		return
 	}
-	final := max(asCharged, m.config.Settle(r, cmp.Or(status, StatusClientGone)))
-	j.settle(final)
-	if m.remotes && final != asCharged {
-		j.settleRemotes(r.Context(), final)
-	}
-}
-
-// asCharged is the final cost of what stays as it was charged.
-const asCharged = -1
-
-// settle makes what the Limiters have charged final, so that they need not remember it; except for what the request
-// holds until end.
-func (j *judgement) settle(final int) {
-	for i := range j.entries {
-		j.entries[i].receipt.Settle(final)
-	}
+	j.Settle(r.Context(), max(policies.AsCharged, m.config.Settle(r, cmp.Or(status, StatusClientGone))))
 }

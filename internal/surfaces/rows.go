@@ -48,6 +48,12 @@ var rows = func() (all []row) {
 		row{"shadow in flight", shadowInFlight},
 		row{"shadow whose Key fails", shadowKeyFails},
 		row{"Key fails", keyFails},
+		row{"remote", remote},
+		row{"remote that does not answer", remoteAway},
+		row{"remote that panics", remotePanics},
+		row{"remote in shadow", remoteShadow},
+		row{settled + "remote", remoteSettled},
+		row{"limit that calls bring", brings},
 	)
 }()
 

@@ -83,6 +83,13 @@ type Policy struct {
 	Config  sluice.Config
 	Limiter *sluice.Limiter // made of Config
 
+	// Remote is set for a policy that counts by it in place of the Limiter. It is in shadow mode if FarShadow is set.
+	Remote    *Remote
+	FarShadow bool
+
+	// Brings is the limit that each call brings, unless it is zero.
+	Brings sluice.Limit
+
 	setup *Setup
 	fails bool // its Key does
 }

@@ -45,6 +45,8 @@ func TestSurface(t *testing.T) {
 			"shadow whose Key fails":                       "a client is that of all rules",
 			"outlasts the lease":                           "what is held lapses after one Period of the engine's clock, and is prolonged in real time: see TestInFlight_LongRequests",
 			"settled: ":                                    "there is no Settle",
+			"remote":                                       "a Store of rules is one: see rules/countertest",
+			"limit that calls bring":                       "overrides of descriptors are: see rules/countertest",
 			"panics in Settle":                             "there is none",
 			"panics in Cost":                               "there is none",
 			"panics in Limit":                              "there is none",

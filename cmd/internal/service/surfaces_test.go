@@ -52,6 +52,8 @@ func TestSurface_Check(t *testing.T) {
 			"Key fails":                                    "there are no functions",
 			"shadow in flight":                             "a rule in shadow mode denies nobody, so /check counts what it cannot give back, and the log says so: see TestCheck_InFlight",
 			"settled: ":                                    "there are no functions",
+			"remote":                                       "a Store of rules is one: see rules/countertest",
+			"limit that calls bring":                       "overrides of descriptors are: see rules/countertest",
 			"panics in ":                                   "there are no functions",
 			"algorithm token-interval":                     "rules have no such algorithm",
 			"algorithm fixed-first-charge":                 "rules have no such algorithm",

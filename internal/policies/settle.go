@@ -1,0 +1,58 @@
+package policies
+
+import (
+	"context"
+
+	"github.com/sluice-go/sluice/internal/inflight"
+)
+
+// AsCharged is the final cost of what stays as it was charged.
+const AsCharged = -1
+
+// Settle makes what has been charged cost so much finally, of each policy, or AsCharged: except for the units in flight, which Lease
+// or Release has.
+func (j *Judgement[R, P]) Settle(ctx context.Context, final int) {
+	j.settleNear(final)
+	if final != AsCharged && (j.ends[Far] > j.ends[Local] || j.ends[FarShadow] > j.ends[LocalShadow]) {
+		j.settleFar(ctx, final)
+	}
+}
+
+// settleNear is Settle for the Limiters, so that they need not remember what they have charged.
+func (j *Judgement[R, P]) settleNear(final int) {
+	for i := range j.Entries {
+		if e := &j.Entries[i]; !e.Policy.Holds {
+			e.receipt.Settle(final)
+		}
+	}
+}
+
+// Holds reports whether InFlight policies have charged the request, and no Lease has their units.
+func (j *Judgement[R, P]) Holds() bool {
+	for i := range j.Entries {
+		if e := &j.Entries[i]; e.Policy.Holds && e.receipt != nil {
+			return true
+		}
+	}
+	return false
+}
+
+// Lease moves the units in flight to a lease.
+func (j *Judgement[R, P]) Lease(l *inflight.Lease) {
+	for i := range j.Entries {
+		if e := &j.Entries[i]; e.Policy.Holds {
+			l.Add(j.Charges[i], e.receipt)
+			e.receipt = nil
+		}
+	}
+}
+
+// Release gives the units in flight back that no lease has.
+func (j *Judgement[R, P]) Release() {
+	for i := range j.Entries {
+		if e := &j.Entries[i]; e.Policy.Holds {
+			e.receipt.Cancel()
+			e.receipt = nil
+		}
+	}
+}
