@@ -67,36 +67,26 @@ type ClientConfig struct {
 }
 
 const (
-	defaultMaxRetryAfter = 5 * time.Minute
-	maxMaxRetries        = 100
-	maxLongWait          = 365 * 24 * time.Hour // waits add up without overflow
-	backoffBase          = 100 * time.Millisecond
-	backoffCap           = 10 * time.Second
+	backoffBase = 100 * time.Millisecond
+	backoffCap  = 10 * time.Second
 )
 
 func (c *ClientConfig) validate() error {
 	fail := func(field, format string, args ...any) error {
 		return configErrorf("ClientConfig."+field, format, args...)
 	}
+	common := fare.Terms{
+		Limits: c.Limiter != nil, Key: c.Key != nil, Cost: c.Cost != nil, MaxWait: c.MaxWait, FailFast: c.FailFast,
+		MaxRetries: c.MaxRetries, MaxRetryAfter: c.MaxRetryAfter,
+	}
+	if field, reason := common.Check("call"); reason != "" {
+		return fail(field, "%s", reason)
+	}
 	switch {
-	case c.Limiter == nil && c.Key != nil:
-		return fail("Key", "set without a Limiter to use it; want a Limiter, or no Key")
-	case c.Limiter == nil && c.Cost != nil:
-		return fail("Cost", "set without a Limiter to charge it; want a Limiter, or no Cost")
-	case c.MaxWait < 0:
-		return fail("MaxWait", "%v is negative; want 0 for the deadline of the call, or %v without one, or a positive duration", c.MaxWait, fare.DefaultMaxWait)
-	case c.MaxWait > 0 && c.FailFast:
-		return fail("MaxWait", "%v with FailFast, which never waits; want 0, or no FailFast", c.MaxWait)
-	case c.MaxRetries < 0 || c.MaxRetries > maxMaxRetries:
-		return fail("MaxRetries", "%d is not a number of retries; want 0 to %d", c.MaxRetries, maxMaxRetries)
-	case c.MaxRetries > 0 && c.FailFast:
-		return fail("MaxRetries", "%d with FailFast, which never waits; want 0, or no FailFast", c.MaxRetries)
 	case c.MaxRetries > 0 && c.Idempotent == nil:
 		return fail("Idempotent", "is nil with MaxRetries, so that nothing could be retried; want a function that names the methods which may be sent twice")
 	case c.MaxRetries == 0 && c.Idempotent != nil:
 		return fail("Idempotent", "set without MaxRetries, so that nothing is retried; want MaxRetries, or nil")
-	case c.MaxRetryAfter < 0 || c.MaxRetryAfter > maxLongWait:
-		return fail("MaxRetryAfter", "%v is out of range; want 0 for %v, or up to %v", c.MaxRetryAfter, defaultMaxRetryAfter, maxLongWait)
 	}
 	return nil
 }
@@ -177,7 +167,7 @@ func (e *LimitError) GRPCStatus() *status.Status {
 type Client struct {
 	config ClientConfig
 	units  *inflight.Renewer // keeps the units in flight
-	holds  holdTable
+	holds  *fare.Holds[holdKey]
 	jitter func(below time.Duration) time.Duration
 }
 
@@ -186,8 +176,8 @@ func NewClient(c ClientConfig) (*Client, error) {
 	if err := c.validate(); err != nil {
 		return nil, err
 	}
-	c.MaxRetryAfter = cmp.Or(c.MaxRetryAfter, defaultMaxRetryAfter)
-	return &Client{config: c, units: inflight.NewRenewer(), jitter: rand.N[time.Duration]}, nil
+	c.MaxRetryAfter = cmp.Or(c.MaxRetryAfter, fare.DefaultMaxRetryAfter)
+	return &Client{config: c, units: inflight.NewRenewer(), holds: fare.NewHolds[holdKey](maxHolds), jitter: rand.N[time.Duration]}, nil
 }
 
 // DialOptions returns the options that put the limit in front of all calls of a connection, unary
@@ -214,12 +204,12 @@ func (c *Client) Unary(ctx context.Context, method string, req, reply any, cc *g
 		if err == nil {
 			return nil
 		}
-		asked, again := c.heed(p.hold, err, trailer)
+		asked, again := c.heed(p.For, err, trailer)
 		if !again || n >= c.config.MaxRetries || asked > c.config.MaxRetryAfter || !c.config.Idempotent(method) {
 			return err
 		}
 		pause := asked + c.jitter(min(backoffBase<<min(n, 10), backoffCap))
-		if p.mayWait(pause) != nil {
+		if p.MayWait(ctx, pause) != nil {
 			return err
 		}
 		if ended := p.pause(pause); ended != nil {
@@ -244,7 +234,7 @@ func (c *Client) Stream(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.Cli
 	if err := p.admit(); err != nil {
 		return nil, err
 	}
-	s := &clientStream{client: c, hold: p.hold, held: p.paid.Spend(c.units), one: !desc.ServerStreams}
+	s := &clientStream{client: c, hold: p.For, held: p.paid.Spend(c.units), one: !desc.ServerStreams}
 	if s.held != nil {
 		defer func() {
 			if s.ClientStream == nil { // it was not opened

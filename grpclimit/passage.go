@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"strconv"
-	"sync"
 	"time"
 
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
@@ -20,16 +19,16 @@ import (
 // A passage is one call on its way through a Client.
 type passage struct {
 	*Client
-	ctx      context.Context
-	hold     holdKey
-	patience fare.Patience
-	fare     fare.Fare
-	paid     fare.Ticket // for the attempt to come
+	fare.Passage[holdKey] // for its method
+	ctx                   context.Context
+	fare                  fare.Fare
+	paid                  fare.Ticket // for the attempt to come
 }
 
 func (c *Client) newPassage(ctx context.Context, cc *grpc.ClientConn, call Call) (*passage, error) {
 	call.Target = cc.Target()
-	p := &passage{Client: c, ctx: ctx, hold: holdKey{call.Target, call.FullMethod}, patience: fare.UpTo(c.config.MaxWait), fare: fare.Of()}
+	way := fare.Passage[holdKey]{Holds: c.holds, For: holdKey{call.Target, call.FullMethod}, Patience: fare.UpTo(c.config.MaxWait), FailFast: c.config.FailFast}
+	p := &passage{Client: c, Passage: way, ctx: ctx, fare: fare.Of()}
 	if c.config.Limiter == nil {
 		return p, nil
 	}
@@ -49,40 +48,15 @@ func (c *Client) newPassage(ctx context.Context, cc *grpc.ClientConn, call Call)
 
 // admit returns when the next attempt may be sent. It has then been paid for.
 func (p *passage) admit() error {
-	for {
-		if err := p.awaitHold(); err != nil {
-			return err
-		}
-		if err := p.charge(); err != nil {
-			return err
-		}
-		// While it waited for the limiter, its method may have been held back. Were the charge
-		// kept, all that waited would be sent at once when the hold ends.
-		if p.ctx.Err() == nil && p.holds.remaining(p.hold, time.Now()) == 0 {
-			return nil
-		}
-		p.paid.Refund()
+	var no *fare.Refusal
+	p.paid, no = p.Admit(p.ctx, p.fare)
+	if no == nil {
+		return nil
 	}
-}
-
-// awaitHold returns when the method is not held back. A hold can become longer while it is
-// waited for.
-func (p *passage) awaitHold() error {
-	for {
-		if err := p.ended(); err != nil {
-			return err
-		}
-		d := p.holds.remaining(p.hold, time.Now())
-		if d == 0 {
-			return nil
-		}
-		if err := p.mayWait(d); err != nil {
-			return err
-		}
-		if err := p.pause(d); err != nil {
-			return err
-		}
+	if ended := p.ended(); ended != nil {
+		return ended
 	}
+	return &LimitError{FullMethod: p.For.method, Held: no.Held, RetryAfter: no.RetryAfter, Err: no.Err}
 }
 
 // ended returns the status of a call whose context has ended.
@@ -101,36 +75,9 @@ func (p *passage) attempt(invoke func() error) error {
 	return invoke()
 }
 
-// charge charges the limiter, waiting for it if need be.
-func (p *passage) charge() error {
-	var no *fare.Refusal
-	p.paid, no = p.fare.Pay(p.ctx, &p.patience, p.config.FailFast)
-	if no == nil {
-		return nil
-	}
-	if ended := p.ended(); ended != nil {
-		return ended
-	}
-	return &LimitError{FullMethod: p.hold.method, RetryAfter: no.RetryAfter, Err: no.Err}
-}
-
-// mayWait returns nil if the call may wait for d > 0 for its method, and else why not.
-func (p *passage) mayWait(d time.Duration) error {
-	e := &LimitError{FullMethod: p.hold.method, Held: true, RetryAfter: d}
-	if p.config.FailFast {
-		return e
-	}
-	left, why := p.patience.Left(p.ctx)
-	if d <= left {
-		return nil
-	}
-	e.Err = why
-	return e
-}
-
 // pause returns after d, or with the status of the context as soon as that ends.
 func (p *passage) pause(d time.Duration) error {
-	p.patience.Pause(p.ctx, nil, d)
+	p.Patience.Pause(p.ctx, nil, d)
 	return p.ended()
 }
 
@@ -140,7 +87,7 @@ func (c *Client) heed(key holdKey, err error, trailer metadata.MD) (asked time.D
 	asked, again = readRefusal(status.Convert(err), trailer)
 	if asked > 0 {
 		now := time.Now()
-		c.holds.hold(key, now, now.Add(min(asked, c.config.MaxRetryAfter)))
+		c.holds.Hold(key, now.Add(min(asked, c.config.MaxRetryAfter)), now)
 	}
 	return asked, again
 }
@@ -175,48 +122,3 @@ type holdKey struct{ target, method string }
 // maxHolds bounds the methods that are held back at the same time. The wish of a further one is
 // heeded by the retries of that call only.
 const maxHolds = 4096
-
-// A holdTable says until when methods are held back. The zero value holds none.
-type holdTable struct {
-	mu    sync.Mutex
-	until map[holdKey]time.Time
-}
-
-// remaining returns for how long the method is still held back at now.
-func (t *holdTable) remaining(key holdKey, now time.Time) time.Duration {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	until, ok := t.until[key]
-	if !ok {
-		return 0
-	}
-	if d := until.Sub(now); d > 0 {
-		return d
-	}
-	delete(t.until, key)
-	return 0
-}
-
-// hold holds a method back until a time. A hold is never made shorter.
-func (t *holdTable) hold(key holdKey, now, until time.Time) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	old, ok := t.until[key]
-	if until.Before(old) {
-		return
-	}
-	if !ok && len(t.until) >= maxHolds {
-		for other, end := range t.until {
-			if !end.After(now) {
-				delete(t.until, other)
-			}
-		}
-		if len(t.until) >= maxHolds {
-			return
-		}
-	}
-	if t.until == nil {
-		t.until = make(map[holdKey]time.Time)
-	}
-	t.until[key] = until
-}

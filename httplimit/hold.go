@@ -8,76 +8,8 @@ import (
 	"net/netip"
 	"net/url"
 	"strings"
-	"sync"
 	"time"
 )
-
-// A holdTable knows until when each host is held back. It is safe for concurrent use.
-type holdTable struct {
-	mu    sync.Mutex
-	until map[string]time.Time
-	max   int
-
-	// soonest is not after the end of any hold. Before it a full table has nothing to
-	// drop, so that an endless supply of hosts cannot have it searched each time.
-	soonest time.Time
-}
-
-func newHoldTable(maxHosts int) holdTable {
-	return holdTable{until: make(map[string]time.Time), max: maxHosts}
-}
-
-// hold holds host back until the given time, or longer if it already is. In a full
-// table it has no effect on a new host.
-func (h *holdTable) hold(host string, until, now time.Time) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	old, known := h.until[host]
-	if known && !until.After(old) {
-		return
-	}
-	if !known && len(h.until) >= h.max && !h.dropEnded(now) {
-		return
-	}
-	if len(h.until) == 0 || until.Before(h.soonest) {
-		h.soonest = until
-	}
-	// The caller's string may be a small part of a large one.
-	h.until[strings.Clone(host)] = until
-}
-
-// dropEnded drops the holds that have ended and reports whether there were any.
-func (h *holdTable) dropEnded(now time.Time) bool {
-	if now.Before(h.soonest) {
-		return false
-	}
-	before := len(h.until)
-	h.soonest = time.Time{}
-	for host, until := range h.until {
-		switch {
-		case !now.Before(until):
-			delete(h.until, host)
-		case h.soonest.IsZero() || until.Before(h.soonest):
-			h.soonest = until
-		}
-	}
-	return len(h.until) < before
-}
-
-// remaining returns how long host is still held back, 0 if it is not.
-func (h *holdTable) remaining(host string, now time.Time) time.Duration {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	until, ok := h.until[host]
-	switch {
-	case !ok:
-		return 0
-	case !now.Before(until):
-		delete(h.until, host)
-		return 0
-	}
-	return until.Sub(now)
-}
 
 // maxHostBytes is twice the longest name in the DNS (RFC 1035, 2.3.4).
 const maxHostBytes = 512
@@ -128,7 +60,8 @@ func (t *Transport) heed(host string, resp *http.Response) time.Duration {
 	now := time.Now()
 	asked := askedPause(resp, now)
 	if asked > 0 {
-		t.holds.hold(host, now.Add(min(asked, t.config.MaxRetryAfter)), now)
+		// The caller's string may be a small part of a large one.
+		t.holds.Hold(strings.Clone(host), now.Add(min(asked, t.config.MaxRetryAfter)), now)
 	}
 	return asked
 }

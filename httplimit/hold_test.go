@@ -5,7 +5,6 @@ import (
 	"math"
 	"net/http"
 	"net/url"
-	"strconv"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -13,8 +12,6 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-
-	"github.com/sluice-go/sluice/internal/seeded"
 )
 
 func TestCanonicalHost_OneTextForAllSpellings(t *testing.T) {
@@ -245,7 +242,7 @@ func TestTransport_ResponseHoldsItsHost(t *testing.T) {
 		tr := newTestTransport(t, base, TransportConfig{})
 		tr.heed("a.test", respond(http.StatusOK, "RateLimit", `"d";r=0;t=5`))
 		time.Sleep(5*time.Second - 1)
-		assert.Equal(t, time.Duration(1), tr.holds.remaining("a.test", time.Now()))
+		assert.Equal(t, time.Duration(1), tr.holds.Remaining("a.test", time.Now()))
 		send(t, tr, "http://b.test/")
 		send(t, tr, "http://A.test.:80/")
 		assert.Equal(t, []time.Duration{5*time.Second - 1, 5 * time.Second}, base.at)
@@ -257,7 +254,7 @@ func TestTransport_HoldIsNeverMadeShorter(t *testing.T) {
 		tr := newTestTransport(t, nil, TransportConfig{MaxRetryAfter: 100 * time.Second})
 		heed := func(status int, header ...string) time.Duration {
 			tr.heed("a.test", respond(status, header...))
-			return tr.holds.remaining("a.test", time.Now())
+			return tr.holds.Remaining("a.test", time.Now())
 		}
 		assert.Equal(t, 20*time.Second, heed(429, "Retry-After", "20"))
 		assert.Equal(t, 20*time.Second, heed(429, "Retry-After", "1"))
@@ -284,63 +281,18 @@ func TestTransport_HostileHostsNeitherGrowTheTableNorEndAHold(t *testing.T) {
 		for i := range 10000 {
 			tr.heed(fmt.Sprint("hostile", i), respond(429, "Retry-After", "300"))
 		}
-		assert.Len(t, tr.holds.until, 10)
+		assert.Equal(t, 10, tr.holds.Len())
 		for i := range 9 {
-			assert.Equal(t, time.Minute, tr.holds.remaining(fmt.Sprint("victim", i), time.Now()))
+			assert.Equal(t, time.Minute, tr.holds.Remaining(fmt.Sprint("victim", i), time.Now()))
 		}
 		tr.heed("victim3", respond(429, "Retry-After", "70"))
-		assert.Equal(t, 70*time.Second, tr.holds.remaining("victim3", time.Now()), "a full table heeds a host that is in it")
+		assert.Equal(t, 70*time.Second, tr.holds.Remaining("victim3", time.Now()), "a full table heeds a host that is in it")
 
 		time.Sleep(5 * time.Second)
 		tr.heed("new.test", respond(429, "Retry-After", "7"))
-		assert.Equal(t, 7*time.Second, tr.holds.remaining("new.test", time.Now()))
-		assert.Len(t, tr.holds.until, 10)
+		assert.Equal(t, 7*time.Second, tr.holds.Remaining("new.test", time.Now()))
+		assert.Equal(t, 10, tr.holds.Len())
 		tr.heed("newer.test", respond(429, "Retry-After", "7"))
-		assert.Zero(t, tr.holds.remaining("newer.test", time.Now()))
+		assert.Zero(t, tr.holds.Remaining("newer.test", time.Now()))
 	})
-}
-
-// A full table is searched only when a hold may have ended.
-func TestHoldTable_FullTableIsNotSearchedInVain(t *testing.T) {
-	h := newHoldTable(3)
-	for i := range 3 {
-		h.hold(fmt.Sprint("host", i), sentAt.Add(time.Duration(i+1)*time.Second), sentAt)
-	}
-	assert.Equal(t, sentAt.Add(time.Second), h.soonest)
-	assert.False(t, h.dropEnded(sentAt.Add(time.Second-1)))
-	assert.True(t, h.dropEnded(sentAt.Add(time.Second)))
-	assert.Equal(t, sentAt.Add(2*time.Second), h.soonest)
-	assert.Len(t, h.until, 2)
-}
-
-// The table is compared with a plain list under random calls.
-func TestHoldTable_AgreesWithAModel(t *testing.T) {
-	r := seeded.Rand(t)
-	const size = 4
-	h, model, now := newHoldTable(size), map[string]time.Time{}, sentAt
-	full := 0
-	for range 20000 {
-		now = now.Add(time.Duration(r.IntN(3)))
-		host := strconv.Itoa(r.IntN(8))
-		if r.IntN(3) == 0 {
-			require.Equal(t, max(0, model[host].Sub(now)), h.remaining(host, now))
-			continue
-		}
-		until := now.Add(time.Duration(1 + r.IntN(20)))
-		h.hold(host, until, now)
-		for other, end := range model {
-			if !end.After(now) {
-				delete(model, other)
-			}
-		}
-		_, known := model[host]
-		switch {
-		case !known && len(model) == size:
-			full++
-		case until.After(model[host]):
-			model[host] = until
-		}
-		require.LessOrEqual(t, len(h.until), size)
-	}
-	assert.Greater(t, full, 100, "the table was hardly ever full")
 }

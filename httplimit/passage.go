@@ -15,12 +15,11 @@ import (
 // A passage is one request on its way through a Transport.
 type passage struct {
 	*Transport
-	req      *http.Request
-	ctx      context.Context
-	host     string
-	patience fare.Patience
-	fare     fare.Fare
-	paid     fare.Ticket // for the attempt to come
+	fare.Passage[string] // for its host
+	req                  *http.Request
+	ctx                  context.Context
+	fare                 fare.Fare
+	paid                 fare.Ticket // for the attempt to come
 
 	held *inflight.Lease // the units in flight that a retry takes over, once the response before it has given them up
 	body *heldBody       // of the response before
@@ -38,7 +37,8 @@ func (t *Transport) newPassage(req *http.Request) (*passage, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &passage{Transport: t, req: req, ctx: req.Context(), host: host, patience: fare.UpTo(t.config.MaxWait), fare: fare.Of(charges...)}, nil
+	way := fare.Passage[string]{Holds: t.holds, For: host, Patience: fare.UpTo(t.config.MaxWait), FailFast: t.config.FailFast}
+	return &passage{Transport: t, Passage: way, req: req, ctx: req.Context(), fare: fare.Of(charges...)}, nil
 }
 
 // charges returns what each attempt of a request is charged.
@@ -68,68 +68,19 @@ func (t *Transport) charges(req *http.Request, host string) ([]sluice.Charge, er
 
 // admit returns when the next attempt may be sent. It has then been paid for.
 func (p *passage) admit() error {
-	for {
-		if err := p.awaitHost(); err != nil {
-			return err
-		}
-		if err := p.charge(); err != nil {
-			return err
-		}
-		// While it waited for the limiter, its host may have asked for a pause. Were the
-		// charge kept, all that waited would be sent at once when the pause ends.
-		if p.ctx.Err() == nil && p.holds.remaining(p.host, time.Now()) == 0 {
-			return nil
-		}
-		p.paid.Refund()
-	}
-}
-
-// awaitHost returns when the host is not held back. A hold can become longer while it
-// is waited for.
-func (p *passage) awaitHost() error {
-	for {
-		if p.ctx.Err() != nil {
-			return context.Cause(p.ctx)
-		}
-		d := p.holds.remaining(p.host, time.Now())
-		if d == 0 {
-			return nil
-		}
-		if err := p.mayWait(d); err != nil {
-			return err
-		}
-		if err := p.pause(d); err != nil {
-			return err
-		}
-	}
-}
-
-// charge charges the limiters, waiting for them if need be.
-func (p *passage) charge() error {
 	f := p.fare
 	if p.held != nil {
 		f = f.Rates()
 	}
 	var no *fare.Refusal
-	p.paid, no = f.Pay(p.ctx, &p.patience, p.config.FailFast)
+	p.paid, no = p.Admit(p.ctx, f)
 	switch {
 	case no == nil:
 		return nil
 	case p.ctx.Err() != nil:
 		return context.Cause(p.ctx)
 	}
-	return &LimitError{Host: p.host, RetryAfter: no.RetryAfter, Err: no.Err}
-}
-
-// mayWait returns nil if the request may wait for d > 0 for its host, and else why not.
-func (p *passage) mayWait(d time.Duration) error {
-	if p.config.FailFast {
-		return &LimitError{Host: p.host, Held: true, RetryAfter: d}
-	}
-	if left, why := p.patience.Left(p.ctx); d > left {
-		return &LimitError{Host: p.host, Held: true, RetryAfter: d, Err: why}
-	}
-	return nil
+	return &LimitError{Host: p.For, Held: no.Held, RetryAfter: no.RetryAfter, Err: no.Err}
 }
 
 // pause returns after d, or with the context's cause as soon as it ends.
@@ -137,7 +88,7 @@ func (p *passage) pause(d time.Duration) error { return p.waitFor(nil, d) }
 
 // waitFor is pause, but returns as soon as event is closed.
 func (p *passage) waitFor(event <-chan struct{}, d time.Duration) error {
-	p.patience.Pause(p.ctx, event, d)
+	p.Patience.Pause(p.ctx, event, d)
 	return context.Cause(p.ctx)
 }
 
@@ -181,13 +132,13 @@ func (t *Transport) backoff(n int) time.Duration {
 // and returns a copy to send. It is nil if resp is to be returned instead, which is
 // then complete, and cause is why nothing is to be returned: the context has ended.
 func (p *passage) again(resp *http.Response, d time.Duration) (next *http.Request, cause error) {
-	if p.mayWait(d) != nil {
+	if p.MayWait(p.ctx, d) != nil {
 		return nil, nil
 	}
 	parked := park(resp)
 	err := p.pause(d)
 	if err == nil {
-		left, _ := p.patience.Left(p.ctx)
+		left, _ := p.Patience.Left(p.ctx)
 		err = p.waitFor(parked, min(left, parkGrace))
 	}
 	if err == nil {

@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-go/sluice"
+	"github.com/sluice-go/sluice/internal/fare"
 )
 
 func put(t *testing.T, body io.Reader) *http.Request {
@@ -411,6 +412,6 @@ func TestTransport_Backoff(t *testing.T) {
 		assert.Greater(t, upper, ceiling-ceiling/10)
 	}
 	tr.jitter = func(below time.Duration) time.Duration { return below }
-	tr.config.BackoffBase, tr.config.BackoffCap = 1, maxLongWait
-	assert.Equal(t, maxLongWait, tr.backoff(maxMaxRetries))
+	tr.config.BackoffBase, tr.config.BackoffCap = 1, fare.LongestWait
+	assert.Equal(t, fare.LongestWait, tr.backoff(100))
 }

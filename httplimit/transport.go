@@ -85,13 +85,10 @@ type TransportConfig struct {
 }
 
 const (
-	defaultBackoffBase   = 100 * time.Millisecond
-	defaultBackoffCap    = 10 * time.Second
-	defaultMaxRetryAfter = 5 * time.Minute
-	defaultMaxHosts      = 4096
-	maxMaxHosts          = 1 << 20
-	maxMaxRetries        = 100
-	maxLongWait          = 365 * 24 * time.Hour // waits add up without overflow
+	defaultBackoffBase = 100 * time.Millisecond
+	defaultBackoffCap  = 10 * time.Second
+	defaultMaxHosts    = 4096
+	maxMaxHosts        = 1 << 20
 )
 
 // ErrLimited is what every *LimitError matches.
@@ -185,7 +182,7 @@ type Transport struct {
 	base   http.RoundTripper
 	config TransportConfig
 	units  *inflight.Renewer // keeps the units in flight
-	holds  holdTable
+	holds  *fare.Holds[string]
 	jitter func(below time.Duration) time.Duration
 }
 
@@ -199,37 +196,30 @@ func NewTransport(base http.RoundTripper, c TransportConfig) (*Transport, error)
 		base = http.DefaultTransport
 	}
 	c = c.withDefaults()
-	return &Transport{base: base, config: c, units: inflight.NewRenewer(), holds: newHoldTable(c.MaxHosts), jitter: rand.N[time.Duration]}, nil
+	return &Transport{base: base, config: c, units: inflight.NewRenewer(), holds: fare.NewHolds[string](c.MaxHosts), jitter: rand.N[time.Duration]}, nil
 }
 
 func (c TransportConfig) validate() error {
 	fail := func(field, format string, args ...any) error {
 		return configErrorf("TransportConfig."+field, format, args...)
 	}
+	common := fare.Terms{
+		Limits: c.Limiter != nil, Key: c.Key != nil, Cost: c.Cost != nil, MaxWait: c.MaxWait, FailFast: c.FailFast,
+		MaxRetries: c.MaxRetries, MaxRetryAfter: c.MaxRetryAfter,
+	}
+	if field, reason := common.Check("request"); reason != "" {
+		return fail(field, "%s", reason)
+	}
 	base, ceiling := c.withDefaults().BackoffBase, c.withDefaults().BackoffCap
 	switch {
-	case c.Limiter == nil && c.Key != nil:
-		return fail("Key", "set without a Limiter to use it; want a Limiter, or no Key")
-	case c.Limiter == nil && c.Cost != nil:
-		return fail("Cost", "set without a Limiter to charge it; want a Limiter, or no Cost")
 	case c.Limiter != nil && c.Charges != nil:
 		return fail("Charges", "set beside a Limiter; want the charge for that among the Charges, or no Charges")
-	case c.MaxWait < 0:
-		return fail("MaxWait", "%v is negative; want 0 for the deadline of the request, or %v without one, or a positive duration", c.MaxWait, fare.DefaultMaxWait)
-	case c.MaxWait > 0 && c.FailFast:
-		return fail("MaxWait", "%v with FailFast, which never waits; want 0, or no FailFast", c.MaxWait)
-	case c.MaxRetries < 0 || c.MaxRetries > maxMaxRetries:
-		return fail("MaxRetries", "%d is not a number of retries; want 0 to %d", c.MaxRetries, maxMaxRetries)
-	case c.MaxRetries > 0 && c.FailFast:
-		return fail("MaxRetries", "%d with FailFast, which never waits; want 0, or no FailFast", c.MaxRetries)
 	case c.BackoffBase < 0:
 		return fail("BackoffBase", "%v is negative; want 0 for %v, or a positive duration", c.BackoffBase, defaultBackoffBase)
-	case c.BackoffCap < 0 || c.BackoffCap > maxLongWait:
-		return fail("BackoffCap", "%v is out of range; want 0 for %v, or up to %v", c.BackoffCap, defaultBackoffCap, maxLongWait)
+	case c.BackoffCap < 0 || c.BackoffCap > fare.LongestWait:
+		return fail("BackoffCap", "%v is out of range; want 0 for %v, or up to %v", c.BackoffCap, defaultBackoffCap, fare.LongestWait)
 	case base > ceiling:
 		return fail("BackoffBase", "%v is above BackoffCap, %v; want at most that", base, ceiling)
-	case c.MaxRetryAfter < 0 || c.MaxRetryAfter > maxLongWait:
-		return fail("MaxRetryAfter", "%v is out of range; want 0 for %v, or up to %v", c.MaxRetryAfter, defaultMaxRetryAfter, maxLongWait)
 	case c.MaxHosts < 0 || c.MaxHosts > maxMaxHosts:
 		return fail("MaxHosts", "%d is not a number of hosts that can be kept; want 0 for %d, or 1 to %d", c.MaxHosts, defaultMaxHosts, maxMaxHosts)
 	}
@@ -239,7 +229,7 @@ func (c TransportConfig) validate() error {
 func (c TransportConfig) withDefaults() TransportConfig {
 	c.BackoffBase = cmp.Or(c.BackoffBase, defaultBackoffBase)
 	c.BackoffCap = cmp.Or(c.BackoffCap, defaultBackoffCap)
-	c.MaxRetryAfter = cmp.Or(c.MaxRetryAfter, defaultMaxRetryAfter)
+	c.MaxRetryAfter = cmp.Or(c.MaxRetryAfter, fare.DefaultMaxRetryAfter)
 	c.MaxHosts = cmp.Or(c.MaxHosts, defaultMaxHosts)
 	return c
 }
@@ -260,7 +250,7 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	}
 	resp, err := p.send(req)
 	for n := 0; err == nil && resp != nil; n++ {
-		asked := t.heed(p.host, resp)
+		asked := t.heed(p.For, resp)
 		if n >= t.config.MaxRetries || asked > t.config.MaxRetryAfter || !retryable(req, resp) {
 			break
 		}

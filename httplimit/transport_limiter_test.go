@@ -202,7 +202,7 @@ func TestTransport_Shadow(t *testing.T) {
 			assert.EqualValues(t, 3, lim.Stats().WouldDeny)
 			p, err := tr.newPassage(get(t, "http://a.test/"))
 			require.NoError(t, err)
-			require.NoError(t, p.charge()) // would have been denied
+			require.NoError(t, p.admit()) // would have been denied
 			p.paid.Refund()
 			assert.Zero(t, lim.Peek("a.test", 0).Remaining, "%v", algorithm)
 		})

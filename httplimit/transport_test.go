@@ -38,11 +38,11 @@ func TestNewTransport_RefusesWhatCannotBe(t *testing.T) {
 	checkRefused(t, "TransportConfig.MaxRetries", TransportConfig{MaxRetries: 101})
 	checkRefused(t, "TransportConfig.BackoffBase", TransportConfig{BackoffBase: 2, BackoffCap: 1})
 	checkRefused(t, "TransportConfig.BackoffBase", TransportConfig{BackoffBase: time.Minute})
-	checkRefused(t, "TransportConfig.BackoffCap", TransportConfig{BackoffCap: maxLongWait + 1})
-	checkRefused(t, "TransportConfig.MaxRetryAfter", TransportConfig{MaxRetryAfter: maxLongWait + 1})
+	checkRefused(t, "TransportConfig.BackoffCap", TransportConfig{BackoffCap: fare.LongestWait + 1})
+	checkRefused(t, "TransportConfig.MaxRetryAfter", TransportConfig{MaxRetryAfter: fare.LongestWait + 1})
 	checkRefused(t, "TransportConfig.MaxHosts", TransportConfig{MaxHosts: 1<<20 + 1})
 
-	tr, err := NewTransport(nil, TransportConfig{MaxRetries: 100, MaxHosts: 1 << 20, MaxRetryAfter: maxLongWait, BackoffCap: maxLongWait})
+	tr, err := NewTransport(nil, TransportConfig{MaxRetries: 100, MaxHosts: 1 << 20, MaxRetryAfter: fare.LongestWait, BackoffCap: fare.LongestWait})
 	require.NoError(t, err)
 	assert.Equal(t, http.DefaultTransport, tr.base)
 }

@@ -1,4 +1,4 @@
-// Package fare is what clients pay before they send a call: charges to one limiter or several, all or none, that are waited
+// Package fare is what clients do before they send a call: they wait until the server takes calls, as it has asked, and pay charges to one limiter or several, all or none, which they wait
 // for. A Transport of httplimit and a Client of grpclimit are such clients.
 package fare
 

@@ -61,6 +61,7 @@ func (p *Patience) Pause(ctx context.Context, event <-chan struct{}, d time.Dura
 
 // A Refusal is why a call is not sent: what the LimitErrors say.
 type Refusal struct {
+	Held       bool          // back, by what the server has asked for; else it is a limiter that would not admit the call
 	RetryAfter time.Duration // the wait that would have been needed, in real time, as far as is known
 	Err        error         // why there was no waiting; nil for a call that does not wait
 }
@@ -88,5 +89,5 @@ func (f *Fare) Pay(ctx context.Context, p *Patience, failFast bool) (Ticket, *Re
 	case wait == sluice.Never && why == ErrMaxWait:
 		why = ErrNever
 	}
-	return t, &Refusal{wait, why}
+	return t, &Refusal{RetryAfter: wait, Err: why}
 }
