@@ -1,5 +1,5 @@
-// Package fare is what clients do before they send a call: they wait until the server takes calls, as it has asked, and pay charges to one limiter or several, all or none, which they wait
-// for. A Transport of httplimit and a Client of grpclimit are such clients.
+// Package fare is what clients do before they send a call: they wait for as long as the server has asked for, and pay charges to one
+// limiter or several, all or none, which they wait for, too. A Transport of httplimit and a Client of grpclimit are such clients.
 package fare
 
 import (

@@ -9,8 +9,8 @@ import (
 // AsCharged is the final cost of what stays as it was charged.
 const AsCharged = -1
 
-// Settle makes what has been charged cost so much finally, of each policy, or AsCharged: except for the units in flight, which Lease
-// or Release has.
+// Settle makes what has been charged cost so much finally, of each policy, or AsCharged: but for units in flight, which Lease
+// or Release has taken before.
 func (j *Judgement[R, P]) Settle(ctx context.Context, final int) {
 	j.settleNear(final)
 	if final != AsCharged && (j.ends[Far] > j.ends[Local] || j.ends[FarShadow] > j.ends[LocalShadow]) {
@@ -21,9 +21,7 @@ func (j *Judgement[R, P]) Settle(ctx context.Context, final int) {
 // settleNear is Settle for the Limiters, so that they need not remember what they have charged.
 func (j *Judgement[R, P]) settleNear(final int) {
 	for i := range j.Entries {
-		if e := &j.Entries[i]; !e.Policy.Holds {
-			e.receipt.Settle(final)
-		}
+		j.Entries[i].receipt.Settle(final)
 	}
 }
 

@@ -121,7 +121,7 @@ func remoteShadow(r *run) {
 
 // remoteSettled: a call that costs nothing gives back what a Remote has charged, and one that costs more is charged the rest.
 func remoteSettled(r *run) {
-	for _, final := range []int{0, 3, asCharged} {
+	for _, final := range []int{0, 2, asCharged} {
 		r.setup = nil
 		r.clock()
 		r.setup.Functions, r.setup.Final = map[string]bool{"Settle": true}, final
