@@ -97,7 +97,6 @@ func (j *Judgement[R, P]) takeBack(ctx context.Context) {
 		e.Asked.Remaining += min(cost, e.Asked.Limit-e.Asked.Remaining)
 	}
 	j.settleNear(0)
-	j.Release()
 	for i := range j.Entries {
 		j.Entries[i].charged = false
 	}
