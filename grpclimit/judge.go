@@ -129,7 +129,7 @@ func (m *judgement) free() {
 	if m == nil {
 		return
 	}
-	m.request, m.held = request{}, nil // which can be large
+	m.request, m.held = request{}, nil // a request can be large
 	judgements.Put(m)
 }
 
@@ -142,10 +142,11 @@ func (j *Judge) judge(ctx context.Context, call Call) (d Decision, rest *judgeme
 	}
 	m := judgements.Get().(*judgement)
 	m.request, m.Settles = request{ctx, call}, by.settles
+	lacks := m.Collect(by.list, &m.request, j.passed)
 	if by.settles {
-		j.judgeWhole(m, by, &d)
+		j.judgeWhole(m, by, lacks, &d)
 	} else {
-		m.decide(j, by, &d)
+		m.decide(lacks, &d)
 		j.tell(m, &d)
 	}
 	if d.Allowed && by.ends {
@@ -156,14 +157,14 @@ func (j *Judge) judge(ctx context.Context, call Call) (d Decision, rest *judgeme
 }
 
 // judgeWhole is judge for a call that is settled. If the hook or a Remote panics, that ends the call as a panic of its handler does.
-func (j *Judge) judgeWhole(m *judgement, by *judged, d *Decision) {
+func (j *Judge) judgeWhole(m *judgement, by *judged, lacks policies.Lacking, d *Decision) {
 	denied, panicked := false, true
 	defer func() {
 		if panicked && !denied {
 			j.settle(m, by, codes.Internal)
 		}
 	}()
-	m.decide(j, by, d)
+	m.decide(lacks, d)
 	denied = !d.Allowed
 	if d.Allowed && j.holds != nil && m.Holds() {
 		m.held = &inflight.Lease{}
@@ -193,8 +194,7 @@ var outcomes = [...]codes.Code{
 }
 
 // decide charges the call to all policies, or to none.
-func (m *judgement) decide(j *Judge, by *judged, d *Decision) {
-	lacks := m.Collect(by.list, &m.request, j.passed)
+func (m *judgement) decide(lacks policies.Lacking, d *Decision) {
 	judged := m.Judge(m.request.ctx, lacks)
 	d.Allowed, d.Code, d.Violated, d.WouldDeny = judged.Outcome == policies.Admitted, outcomes[judged.Outcome], judged.Violated, judged.WouldDeny
 	d.OverSoft, d.Remaining, d.RetryAfter, d.KeyError = judged.OverSoft, judged.Remaining, judged.RetryAfter, judged.KeyError

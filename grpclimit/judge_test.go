@@ -83,3 +83,45 @@ func TestLimiter(t *testing.T) {
 
 	assert.Equal(t, codes.InvalidArgument, status.Code(limiter.Limit(t.Context())), "where there is no call there is no method")
 }
+
+// A counted is a Remote that counts what it is told.
+type counted struct{ taken, refunded int }
+
+func (c *counted) Take(_ context.Context, _ string, cost int) (sluice.Decision, error) {
+	c.taken += cost
+	return sluice.Decision{Allowed: true, Limit: 100, Remaining: 100 - c.taken, ResetAfter: time.Hour}, nil
+}
+
+func (c *counted) Refund(_ context.Context, _ string, cost int) error {
+	c.refunded += cost
+	return nil
+}
+
+// A call whose Key panics has been charged nothing, so nothing is given back, of it or of a call before it.
+func TestJudge_KeyPanicsBeforeAnythingIsCharged(t *testing.T) {
+	first, second, settled, panics := &counted{}, &counted{}, 0, false
+	key := func(context.Context, grpclimit.Call) (string, error) { return "k", nil }
+	j := newJudge(t, grpclimit.Config{
+		Policies: []grpclimit.Policy{
+			{Name: "first", Remote: first, Key: key},
+			{Name: "second", Remote: second, Key: func(context.Context, grpclimit.Call) (string, error) {
+				if panics {
+					panic("on purpose")
+				}
+				return "k", nil
+			}},
+		},
+		Settle: func(context.Context, grpclimit.Call, codes.Code) int { settled++; return 0 },
+	})
+	for range 100 {
+		v := j.Decide(t.Context(), grpclimit.Call{FullMethod: "/s/m"})
+		require.True(t, v.Allowed)
+		v.Settle(codes.OK)
+		panics = true
+		require.Panics(t, func() { j.Decide(t.Context(), grpclimit.Call{FullMethod: "/s/m"}) })
+		panics = false
+	}
+	require.Equal(t, 100, settled)
+	require.Equal(t, counted{100, 100}, *first)
+	require.Equal(t, counted{100, 100}, *second)
+}
