@@ -42,11 +42,10 @@ func (e *DeniedError) Error() string { return "grpclimit: " + e.text() }
 // come from others than the client, such as a proxy.
 func (e *DeniedError) text() string {
 	d := &e.Decision
-	switch d.Code {
-	case codes.ResourceExhausted:
-	case codes.Unavailable:
+	switch {
+	case d.Code == codes.Unavailable:
 		return "a limit that the call has to be counted by does not answer; retry after " + d.RetryAfter.String()
-	default:
+	case !d.passesLater():
 		return "the call lacks something that it has to be counted by, or has it in a form that cannot be used"
 	}
 	named := make([]string, 0, maxNamed)
@@ -58,6 +57,11 @@ func (e *DeniedError) text() string {
 		when = "retry after " + (time.Duration(milliseconds(d.RetryAfter)) * time.Millisecond).String()
 	}
 	return fmt.Sprintf("quota exceeded: %s; %s", strings.Join(named, ", "), when)
+}
+
+// passesLater reports whether the call was denied for something that time can mend.
+func (d *Decision) passesLater() bool {
+	return d.Code == codes.ResourceExhausted || d.Code == codes.Unavailable
 }
 
 // named returns the violated policies that clients are told of.
@@ -89,9 +93,11 @@ func trailerBytes(name string) int {
 func (e *DeniedError) GRPCStatus() *status.Status {
 	d := &e.Decision
 	s := status.New(d.Code, e.text())
+	if !d.passesLater() {
+		return s
+	}
 	var details []protoadapt.MessageV1
-	switch d.Code {
-	case codes.ResourceExhausted:
+	if d.Code == codes.ResourceExhausted {
 		failure := &errdetails.QuotaFailure{}
 		for _, name := range d.named() {
 			failure.Violations = append(failure.Violations, &errdetails.QuotaFailure_Violation{
@@ -99,9 +105,6 @@ func (e *DeniedError) GRPCStatus() *status.Status {
 			})
 		}
 		details = append(details, failure)
-	case codes.Unavailable:
-	default:
-		return s
 	}
 	if d.RetryAfter != sluice.Never {
 		details = append(details, &errdetails.RetryInfo{RetryDelay: durationpb.New(d.RetryAfter)})
@@ -120,7 +123,7 @@ func (e *DeniedError) GRPCStatus() *status.Status {
 // what the handler has done.
 func (e *DeniedError) Trailer() metadata.MD {
 	d, pushback := &e.Decision, int64(-1)
-	if ms := milliseconds(d.RetryAfter); d.Code != codes.InvalidArgument && !e.begun && ms <= math.MaxInt32 {
+	if ms := milliseconds(d.RetryAfter); d.passesLater() && !e.begun && ms <= math.MaxInt32 {
 		pushback = ms
 	}
 	return metadata.Pairs(pushbackKey, strconv.FormatInt(pushback, 10))

@@ -65,3 +65,21 @@ func TestServer_ADenialFitsIntoTrailers(t *testing.T) {
 		}
 	}
 }
+
+// TestDeniedError_SaysWhetherToComeBack: a wait helps where units are lacking, or a Remote does not answer, and nowhere else.
+func TestDeniedError_SaysWhetherToComeBack(t *testing.T) {
+	for _, c := range []struct {
+		code     codes.Code
+		details  int
+		pushback string
+	}{
+		{codes.ResourceExhausted, 2, "1000"},
+		{codes.Unavailable, 1, "1000"},
+		{codes.InvalidArgument, 0, "-1"},
+		{codes.OK, 0, "-1"}, // of a Decision that nobody has made
+	} {
+		e := &grpclimit.DeniedError{Decision: grpclimit.Decision{Code: c.code, RetryAfter: time.Second}}
+		require.Len(t, e.GRPCStatus().Details(), c.details, "%v", c.code)
+		require.Equal(t, []string{c.pushback}, e.Trailer().Get("grpc-retry-pushback-ms"), "%v", c.code)
+	}
+}

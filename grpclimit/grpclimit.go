@@ -8,6 +8,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/sluice-go/sluice"
+	"github.com/sluice-go/sluice/httplimit"
 )
 
 // Per is what a policy counts.
@@ -73,7 +74,7 @@ type Policy struct {
 	// has been charged before is given back; until then other calls see it charged. If one
 	// returns an error, the call is answered with UNAVAILABLE. One whose method Algorithm returns
 	// sluice.InFlight is refused.
-	Remote Remote
+	Remote httplimit.Remote
 
 	// Shadow asks the Remote, but denies nothing, as sluice.Config.Shadow does for a
 	// Limiter: what it denies is in Decision.WouldDeny, and an error lets the call pass.
@@ -96,31 +97,6 @@ type Policy struct {
 	// Key. It is not for a Remote. Whoever can choose the limit is not limited. nil means
 	// that no call brings one. The demands on KeyFunc hold here, too.
 	Limit func(context.Context, Call) (sluice.Limit, error)
-}
-
-// A Remote is a limiter that may have to ask others, and can fail: redistier.Limiter and
-// redistier.Tier are, which share a limit between processes. It is called from many
-// goroutines at once. Wrap it to hear of all of its errors, or of how long it takes.
-type Remote interface {
-	// Take charges cost units to key, or denies, as sluice.Limiter.Take does: a cost of 0
-	// charges nothing, and a negative one is denied. A Decision with WouldDeny has charged
-	// nothing. An error says that nothing is known of the decision: it may have been charged.
-	Take(ctx context.Context, key string, cost int) (sluice.Decision, error)
-
-	// Refund gives back what Take has charged, as sluice.Key.Refund does. The context is
-	// not that of the call, which may have ended, though it has the call's values.
-	Refund(ctx context.Context, key string, cost int) error
-}
-
-// A RemoteCharger is a Remote that can charge a key more than remains, which leaves it in
-// debt: redistier.Limiter and redistier.Tier are. Config.Settle charges it whatever a call
-// has cost beyond what was charged before; of any other Remote it charges what remains at most.
-type RemoteCharger interface {
-	Remote
-
-	// Charge charges cost units to key whether they are there or not, as sluice.Limiter.Charge
-	// does. The context is as that of Refund.
-	Charge(ctx context.Context, key string, cost int) (sluice.Decision, error)
 }
 
 // Config describes the limits of a server. The zero value of every field but Policies is a
@@ -161,7 +137,7 @@ type Config struct {
 	//
 	// Of what a Remote has charged too much, that which has not come back is estimated: as if
 	// its units came back evenly until the ResetAfter that it told. Too little is charged now: of
-	// a RemoteCharger whatever remains, of others at most that. A Remote that panics counts as a handler
+	// a httplimit.RemoteCharger whatever remains, of others at most that. A Remote that panics counts as a handler
 	// that does.
 	Settle func(ctx context.Context, call Call, code codes.Code) (cost int)
 }

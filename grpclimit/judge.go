@@ -37,7 +37,7 @@ type request struct {
 // judged are policies that are judged together.
 type judged struct {
 	list    []policy
-	settles bool // what is charged may be given back
+	settles bool // charges take receipts, since they may be given back
 	ends    bool // there is something to do about a call that has ended
 }
 
@@ -185,7 +185,7 @@ func (j *Judge) tell(m *judgement, d *Decision) {
 	}
 }
 
-// outcomes are the codes.
+// outcomes has the code that answers a call of each outcome.
 var outcomes = [...]codes.Code{
 	policies.Denied:   codes.ResourceExhausted,
 	policies.Keyless:  codes.InvalidArgument,
@@ -195,11 +195,11 @@ var outcomes = [...]codes.Code{
 
 // decide charges the call to all policies, or to none.
 func (m *judgement) decide(lacks policies.Lacking, d *Decision) {
-	judged := m.Judge(m.request.ctx, lacks)
-	d.Allowed, d.Code, d.Violated, d.WouldDeny = judged.Outcome == policies.Admitted, outcomes[judged.Outcome], judged.Violated, judged.WouldDeny
-	d.OverSoft, d.Remaining, d.RetryAfter, d.KeyError = judged.OverSoft, judged.Remaining, judged.RetryAfter, judged.KeyError
-	if judged.FarError != nil {
-		d.RemoteError = fmt.Errorf("grpclimit: %w", judged.FarError)
+	out := m.Judge(m.request.ctx, lacks)
+	d.Allowed, d.Code, d.Violated, d.WouldDeny = out.Outcome == policies.Admitted, outcomes[out.Outcome], out.Violated, out.WouldDeny
+	d.OverSoft, d.Remaining, d.RetryAfter, d.KeyError = out.OverSoft, out.Remaining, out.RetryAfter, out.KeyError
+	if out.FarError != nil {
+		d.RemoteError = fmt.Errorf("grpclimit: %w", out.FarError)
 	}
 	if !d.Allowed {
 		d.Charges = m.explain()
@@ -274,6 +274,6 @@ func (j *Judge) settle(m *judgement, by *judged, code codes.Code) {
 	}
 	m.Release()
 	if by.ends && j.config.Settle != nil {
-		m.Settle(m.request.ctx, max(policies.AsCharged, j.config.Settle(m.request.ctx, m.request.call, code)))
+		m.Settle(m.request.ctx, j.config.Settle(m.request.ctx, m.request.call, code))
 	}
 }

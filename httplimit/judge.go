@@ -16,6 +16,7 @@ const usual = 2
 type (
 	policy = policies.Policy[*http.Request, own]
 	entry  = policies.Entry[*http.Request, own]
+	space  = policies.Judgement[*http.Request, own]
 )
 
 // own is what the fields of a response tell of a policy.
@@ -59,12 +60,12 @@ func newPolicies(ps []Policy) ([]policy, error) {
 
 // A judgement is a request in the eyes of the policies.
 type judgement struct {
-	policies.Judgement[*http.Request, own]
+	space
 	denied  bool      // and nothing stays charged
 	running **running // what it holds of InFlight policies; nil if there are none
 }
 
-// statuses are those of requests that are denied.
+// statuses has the status that answers a request of each outcome.
 var statuses = [...]int{
 	policies.Denied:   http.StatusTooManyRequests,
 	policies.Keyless:  http.StatusBadRequest,

@@ -109,12 +109,9 @@ func (h *handler) serveMany(w http.ResponseWriter, r *http.Request) {
 	h.serveIn(w, r, space{Entries: entries[:0], Charges: charges[:0], States: states[:0], Settles: h.settles})
 }
 
-// space is a Judgement of nothing yet.
-type space = policies.Judgement[*http.Request, own]
-
 // serveIn is serve in a space.
 func (h *handler) serveIn(w http.ResponseWriter, r *http.Request, s space) {
-	j := judgement{Judgement: s}
+	j := judgement{space: s}
 	lacks := j.Collect(h.policies, r, h.passed)
 	if h.concludes() {
 		var held *running // here, since what is stored through a pointer to j would be put on the heap
@@ -206,7 +203,7 @@ func (m *Judge) Decide(header http.Header, r *http.Request) *Verdict {
 		v.settled = true
 		return v
 	}
-	v.judgement.Judgement = space{Entries: v.entries[:0], Charges: v.charges[:0], States: v.states[:0], Settles: m.settles}
+	v.judgement.space = space{Entries: v.entries[:0], Charges: v.charges[:0], States: v.states[:0], Settles: m.settles}
 	lacks := v.judgement.Collect(m.policies, r, m.passed)
 	if m.renewer != nil {
 		v.judgement.running = &v.held
@@ -306,5 +303,5 @@ func (m *Judge) settle(j *judgement, r *http.Request, status int) {
 	if m.config.Settle == nil {
 		return
 	}
-	j.Settle(r.Context(), max(policies.AsCharged, m.config.Settle(r, cmp.Or(status, StatusClientGone))))
+	j.Settle(r.Context(), m.config.Settle(r, cmp.Or(status, StatusClientGone)))
 }

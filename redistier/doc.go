@@ -53,7 +53,7 @@
 // A limit of a Store can have holds: OpHold sets an estimate apart under an id, and OpSettle says in any process what has been
 // used of it.
 //
-// A Limiter or a Tier is a Remote of httplimit and of grpclimit: a policy of theirs can count with it.
+// A Limiter or a Tier is a httplimit.Remote: a policy of httplimit or grpclimit can count with it.
 //
 // # Redis
 //

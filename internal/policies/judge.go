@@ -12,7 +12,7 @@ import (
 	"github.com/sluice-go/sluice/internal/lag"
 )
 
-// Inline is the number of policies that are judged without an allocation, which is that of sluice.TakeAll.
+// Inline is the number of policies that are judged without an allocation: as many as sluice.TakeAll takes without one.
 const Inline = 8
 
 // NoLimit is what remains where nothing limits.
@@ -24,7 +24,7 @@ type Judgement[R, P any] struct {
 	Entries []Entry[R, P]
 	Charges []sluice.Charge   // the Key is zero where there is a Remote
 	States  []sluice.Decision // of Limiters; nil once they are no longer how the keys stand
-	Settles bool              // what is charged may be given back
+	Settles bool              // charges take receipts, since they may be given back
 	ends    [kinds]int32      // where the entries of each kind end; small, as all of it is copied
 	keyless bool              // the request is denied for the error of a Key
 }
@@ -76,9 +76,9 @@ func (j *Judgement[R, P]) Of(k Kind) ([]Entry[R, P], []sluice.Charge) {
 	return j.Entries[from:to], j.Charges[from:to]
 }
 
-// Collect notes what the request asks of each policy, in the place of the request before. An error of a Key that matches passed leaves
-// the policy out; nil matches none. (What is stored through a pointer is put on the heap; a slice of what was there is not. All that j
-// refers to would be, if what the request lacks, which goes on to the hooks, were a part of it.)
+// Collect notes what the request asks of each policy, in the place of the request before. A policy whose Key returns an error that
+// matches passed is left out; a nil passed leaves out none. The compiler keeps the space of j on the caller's stack as long as Collect
+// stores nothing in j but slices of that space. So Lacking, which goes on to the hooks, is no part of j.
 func (j *Judgement[R, P]) Collect(ps []Policy[R, P], r R, passed error) (lacks Lacking) {
 	j.ends, j.keyless = [kinds]int32{}, false
 	if n := len(ps); min(cap(j.Entries), cap(j.Charges), cap(j.States)) < n {

@@ -16,13 +16,13 @@ import (
 	"github.com/sluice-go/sluice/internal/lag"
 )
 
-// A Remote is a limiter that may have to ask others, and can fail: the Remotes of httplimit and grpclimit.
+// A Remote is a httplimit.Remote, which this package cannot name: httplimit imports it.
 type Remote interface {
 	Take(ctx context.Context, key string, cost int) (sluice.Decision, error)
 	Refund(ctx context.Context, key string, cost int) error
 }
 
-// A RemoteCharger is a Remote that can charge a key more than remains.
+// A RemoteCharger is a httplimit.RemoteCharger.
 type RemoteCharger interface {
 	Remote
 	Charge(ctx context.Context, key string, cost int) (sluice.Decision, error)
@@ -66,8 +66,8 @@ func Printable(s string) bool {
 	return len(s) <= MaxName && !strings.ContainsFunc(s, func(r rune) bool { return r < ' ' || r > '~' })
 }
 
-// Check returns the field of the first policy that is invalid, and what is wrong with it, or two empty texts. requests is what the
-// surface calls them.
+// Check returns the field of the first policy that is invalid, and what is wrong with it, or two empty texts. The word for requests
+// in the reason is the surface's.
 func Check[R, P any](ps []Policy[R, P], requests string) (field, reason string) {
 	if len(ps) == 0 {
 		return "Policies", "there is none, so that nothing would be limited; want at least one"
@@ -155,7 +155,7 @@ func (p *Policy[R, P]) keys(r R) (key string, k sluice.Key, err error) {
 	return key, k, err
 }
 
-// AnyHolds reports whether a policy is of InFlight, AnyFar whether one has a Remote.
+// AnyHolds reports whether a policy is of InFlight.
 func AnyHolds[R, P any](ps []Policy[R, P]) bool {
 	return slices.ContainsFunc(ps, func(p Policy[R, P]) bool { return p.Holds })
 }

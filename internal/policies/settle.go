@@ -6,14 +6,14 @@ import (
 	"github.com/sluice-go/sluice/internal/inflight"
 )
 
-// AsCharged is the final cost of what stays as it was charged.
+// AsCharged is a final cost of charges that stay as they are.
 const AsCharged = -1
 
-// Settle makes what has been charged cost so much finally, of each policy, or AsCharged: but for units in flight, which Lease
-// or Release has taken before.
+// Settle makes each charge cost so much finally; a negative cost leaves it as it is. Units in flight are not among the charges once
+// Lease or Release has taken them.
 func (j *Judgement[R, P]) Settle(ctx context.Context, final int) {
 	j.settleNear(final)
-	if final != AsCharged && (j.ends[Far] > j.ends[Local] || j.ends[FarShadow] > j.ends[LocalShadow]) {
+	if final >= 0 && (j.ends[Far] > j.ends[Local] || j.ends[FarShadow] > j.ends[LocalShadow]) {
 		j.settleFar(ctx, final)
 	}
 }
