@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-go/sluice/internal/depth"
+	"github.com/sluice-go/sluice/internal/redistest"
 )
 
 // A server is a private Redis, or Valkey, on loopback.
@@ -78,10 +79,9 @@ func start(tb testing.TB, binary string, options ...string) *server {
 }
 
 func freePort(tb testing.TB) int {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	port, err := redistest.FreePort()
 	require.NoError(tb, err)
-	defer l.Close()
-	return l.Addr().(*net.TCPAddr).Port
+	return port
 }
 
 // launch starts the server at its address, and reports whether it answers. Another server that

@@ -5,6 +5,7 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -86,11 +87,10 @@ const storePassword = "3f6a77c1"
 // startStore runs the command of the store's container, with a port and a folder of the test.
 func startStore(t *testing.T, binary, script string) (address string) {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	free, err := redistest.FreePort()
 	require.NoError(t, err)
-	address = l.Addr().String()
-	_, port, _ := net.SplitHostPort(address)
-	require.NoError(t, l.Close())
+	port := strconv.Itoa(free)
+	address = net.JoinHostPort("127.0.0.1", port)
 	require.Contains(t, script, "valkey-server - ")
 	require.NotContains(t, script, "--requirepass", "others on the node can read arguments")
 	script = strings.Replace(script, "valkey-server - ", binary+" - --bind 127.0.0.1 --port "+port+" --dir "+t.TempDir()+" ", 1)

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
@@ -70,7 +71,7 @@ func Start(tb testing.TB, options ...string) *Server {
 // New starts a server on a free port, with options of its own such as "--requirepass", "secret". The caller kills it.
 func New(binary string, options ...string) (*Server, error) {
 	for range 20 { // another process may take the port first
-		port, err := freePort()
+		port, err := FreePort()
 		if err != nil {
 			return nil, err
 		}
@@ -85,13 +86,17 @@ func New(binary string, options ...string) (*Server, error) {
 	return nil, fmt.Errorf("%s %v does not start", binary, options)
 }
 
-func freePort() (int, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return 0, err
+// FreePort returns a port of 127.0.0.1 that nobody listens on. It is below the ports that systems give to connections, and to listeners
+// that leave the choice to them: a server that is killed finds its port free when it starts again, whatever connects meanwhile.
+func FreePort() (port int, err error) {
+	for range 100 {
+		port = 10_000 + rand.IntN(20_000)
+		l, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
+		if err == nil {
+			return port, l.Close()
+		}
 	}
-	defer l.Close()
-	return l.Addr().(*net.TCPAddr).Port, nil
+	return 0, fmt.Errorf("of 100 ports below 30000 none is free: port %d was the last", port)
 }
 
 var errEnded = errors.New("the server has ended, or does not answer")

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"time"
 
@@ -146,13 +147,12 @@ func (s *Store) watch(binary, host, port string) (string, error) {
 		return "", err
 	}
 	s.ends = append(s.ends, func() { _ = os.RemoveAll(dir) })
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	free, err := redistest.FreePort()
 	if err != nil {
 		return "", err
 	}
-	addr := l.Addr().String()
-	_, own, _ := net.SplitHostPort(addr)
-	_ = l.Close()
+	own := strconv.Itoa(free)
+	addr := net.JoinHostPort("127.0.0.1", own)
 	file := filepath.Join(dir, "sentinel.conf")
 	text := fmt.Sprintf("port %s\nbind 127.0.0.1\ndir %s\nsentinel monitor fleet %s %s 2\nsentinel down-after-milliseconds fleet 1000\nsentinel failover-timeout fleet 4000\n", own, dir, host, port)
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -30,10 +31,9 @@ func nobody(t *testing.T, options ...string) *redistest.Server {
 	if err != nil {
 		t.Skip(err)
 	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	port, err := redistest.FreePort()
 	require.NoError(t, err)
-	defer l.Close()
-	return &redistest.Server{Addr: l.Addr().String(), Binary: binary, Options: options}
+	return &redistest.Server{Addr: net.JoinHostPort("127.0.0.1", strconv.Itoa(port)), Binary: binary, Options: options}
 }
 
 // TestContact_Never: two services that have never reached their store do not each enforce the whole limit: they are not healthy, and refuse calls, until it
