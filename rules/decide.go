@@ -6,9 +6,6 @@ import (
 	"fmt"
 	"math"
 	"time"
-
-	"github.com/sluice-go/sluice"
-	"github.com/sluice-go/sluice/internal/inflight"
 )
 
 // A Request asks whether a call may pass.
@@ -77,8 +74,7 @@ type Response struct {
 
 	work    []work
 	seconds []second // as many as work has room for
-	charges []sluice.Charge
-	calls   []StoreCall
+	batch   batch
 }
 
 // DeniedBy returns the path of the rule that has denied the call, or would have denied it without Config.Shadow. If
@@ -138,7 +134,7 @@ func (st *Status) unlimited() bool { return st.Rule != nil && st.Rule.unlimited 
 
 // work is the part of a judgement that no answer shows.
 type work struct {
-	counter
+	counter StoreCounter
 	id      uint64
 	hits    uint64
 	refused uint64  // hits that refuse has kept from counting
@@ -148,24 +144,12 @@ type work struct {
 	scale   uint64 // units in one of Status.Requests
 	series  *series
 	offset  int64
-	from    int  // its charges in TakeAll are from here
-	to      int  // to here
-	counts  bool // counter is a counter; else it is a limiter
+	debt    uint64 // the most that a settlement charges beyond what was held
+	named   int    // so many entries of the descriptor name what is held, and the others are counts for weights
+	counts  bool   // denied hits count; else counter is a limiter
 	refund  bool
 	limited bool
 	shadow  bool
-	over    bool   // known before it is charged
-	full    bool   // the counter has no room for the hits
-	stopped bool   // not charged, since another descriptor is over
-	made    bool   // charged together with the others, by a Store
-	none    bool   // not charged, since all or none are
-	later   bool   // charged by itself, after another charge of its key
-	lacking bool   // it keeps others from being charged
-	asked   uint64 // its hits, and the hits of its key before it that fit
-	after   uint64 // what was charged behind it, in the same call
-	idle    bool   // a Hold or an Extend asks for nothing of it
-	named   int    // so many entries of the descriptor name what is held, and the others are counts for weights
-	debt    uint64 // the most that a settlement charges beyond what was held
 }
 
 // The errors of Decide for incomplete requests.
@@ -205,26 +189,23 @@ func (e *Engine) Decide(req *Request, resp *Response) error {
 	if faulty {
 		resp.refuse(d.atomic || e.config.StopWhenOver)
 	}
-	now := e.clock.Now()
-	if now >= e.holds.next.Load() {
-		e.lapseSome(now)
-	}
+	b := resp.fill(g, d, req, e.clock.Now())
 	switch {
-	case e.config.Store != nil:
-		if err := e.decideShared(g, d, req, resp, now); err != nil {
-			return err
-		}
-	case d.atomic || e.config.StopWhenOver:
-		e.decideTogether(d, resp, now)
-	default:
-		for i := range resp.work {
-			if w := &resp.work[i]; w.limited {
-				e.takeAlone(w, &resp.Statuses[i], now)
-			}
+	case d.atomic:
+		b.mode = allOrNone
+	case e.config.StopWhenOver:
+		b.mode = onlyWhatOver
+	}
+	if err := e.counts.do(b); err != nil {
+		return err
+	}
+	for i := range resp.work {
+		if w := &resp.work[i]; w.limited {
+			w.answered(&resp.Statuses[i], &b.calls[i])
 		}
 	}
 	if faulty {
-		e.denyRefused(g, d, req, resp, now)
+		e.denyRefused(g, d, req, resp)
 	}
 	e.conclude(resp)
 	resp.countUnlimited(false)
@@ -361,165 +342,46 @@ func (resp *Response) replace() {
 	}
 }
 
-// takeAlone counts the hits of a descriptor that is judged by itself.
-func (e *Engine) takeAlone(w *work, st *Status, now int64) {
-	if w.second != nil {
-		lock := &e.locks[w.id>>56]
-		lock.Lock()
-		defer lock.Unlock()
+// fill makes a call for each descriptor.
+func (resp *Response) fill(g *generation, d *domainState, req *Request, now int64) *batch {
+	b := &resp.batch
+	if n := len(resp.work); cap(b.calls) < n {
+		b.calls = make([]call, n)
+	} else {
+		b.calls = b.calls[:n]
 	}
-	e.take(w, st, now, w.hits)
+	b.now, b.mode, b.denied, b.again, b.capped = now, eachAlone, false, false, false
+	for i := range resp.work {
+		w, c := &resp.work[i], &b.calls[i]
+		if *c = (call{}); w.limited {
+			w.fill(c, g, d, &req.Descriptors[i], &resp.Statuses[i])
+		}
+	}
+	return b
 }
 
-// take counts n hits, and answers.
-func (e *Engine) take(w *work, st *Status, now int64, n uint64) {
+// fill makes c the call of a descriptor.
+func (w *work) fill(c *call, g *generation, d *domainState, desc *Descriptor, st *Status) {
+	r := st.Rule
+	c.counter, c.id, c.hits, c.limit, c.period, c.offset = w.counter, w.id, w.hits, w.limit, st.Period, w.offset
+	c.counts, c.shadow, c.inFlight, c.debt = w.counts, w.shadow, r.inFlight(), w.debt
+	if r == nil {
+		c.override = st.Unit
+	}
+	if w.second != nil {
+		c.second = &w.second.secondBudget
+	}
+	if d.keyed {
+		if c.key = d.key(r, desc.Entries); c.second != nil {
+			c.second.key = d.key(r.second, r.secondEntries(desc.Entries))
+		}
+	}
 	switch {
 	case w.refund:
-		e.giveBack(w, st, now, n)
-	case w.counts:
-		e.count(w, st, now, n)
-	case w.second != nil:
-		e.takeBoth(w, st, now)
+		c.op = GiveBack
+	case w.counts && (!d.atomic || w.shadow):
+		c.op = CountAll
 	default:
-		d := w.key().TakeAt(now, clampInt(n))
-		w.limiterStatus(st, &d, w.over || !d.Allowed)
-		if !d.Allowed {
-			e.deny(w, st, now, 0, n)
-		}
+		c.op = CountFitting
 	}
-}
-
-func clampInt(n uint64) int { return int(min(n, math.MaxInt)) }
-
-// count adds n to the window's count and compares it with the limit.
-func (e *Engine) count(w *work, st *Status, now int64, n uint64) {
-	cost := int(min(n, uint64(w.most)))
-	d := w.key().TakeAt(now, cost)
-	after := uint64(w.most-d.Remaining) + n - uint64(cost)
-	counted := n
-	if n > 0 && !d.Allowed {
-		// The counter is full, which is above any limit, or has no room for a new key.
-		w.over, w.full, after, counted = true, true, max(after, w.limit), 0
-	}
-	if after > w.limit || w.over {
-		e.deny(w, st, now, counted, n-counted)
-	}
-	w.counted(st, w.left(st, now), after)
-}
-
-// left is the time to the window's end.
-func (w *work) left(st *Status, now int64) time.Duration {
-	return st.Period - time.Duration(floorMod(now-w.offset, int64(st.Period)))
-}
-
-// counted fills in the status for a window that holds count hits now.
-func (w *work) counted(st *Status, left time.Duration, count uint64) {
-	over, before := count > w.limit || w.over, w.limit
-	if w.hits <= count && !w.full && !(over && w.none) {
-		before = count - w.hits // under StopWhenOver hits that were not counted are placed as if they came last, as upstream does
-	}
-	w.windowStatus(st, left, count, over)
-	h := hitsOf(w.hits, before, count, w.near, w.limit, st.Over)
-	w.finish(st, &h)
-}
-
-// windowStatus fills in the numbers of a window whose count is now count.
-func (w *work) windowStatus(st *Status, left time.Duration, count uint64, over bool) {
-	st.Over = over
-	st.ResetAfter = roundUp(left)
-	if over {
-		st.RetryAfter = left
-		if w.limit == 0 || w.hits > w.limit {
-			st.RetryAfter = sluice.Never
-		}
-		return
-	}
-	st.Remaining = w.whole(w.limit - min(count, w.limit))
-}
-
-// limiterStatus fills in the status for a rule with a limiter of its own.
-func (w *work) limiterStatus(st *Status, d *sluice.Decision, over bool) {
-	st.Over = over
-	st.Remaining = w.whole(uint64(d.Remaining))
-	st.ResetAfter = roundUp(d.ResetAfter)
-	h := hits{total: w.hits}
-	if over {
-		st.RetryAfter = d.RetryAfter
-		if st.Rule.inFlight() { // a call may end at any time
-			st.RetryAfter = inflight.RetryAfter(d.RetryAfter)
-			st.ResetAfter = min(st.ResetAfter, roundUp(st.RetryAfter))
-		}
-		h.over = w.hits
-	} else {
-		h.within = w.hits
-		if after := w.limit - min(uint64(d.Remaining), w.limit); after > w.near {
-			h.near = min(w.hits, after-w.near)
-		}
-	}
-	w.finish(st, &h)
-}
-
-// finish sets the code and counts the hits.
-func (w *work) finish(st *Status, h *hits) {
-	if st.Over {
-		if w.shadow {
-			h.shadow = h.over
-		} else {
-			st.Code = OverLimit
-		}
-	}
-	if w.hits != 0 {
-		w.series.add(w.id, h)
-	}
-}
-
-// countUnlimited counts the hits of unlimited rules, which no counter counts, in one series for each rule. A hold holds nothing of them, and is an estimate all the same.
-func (resp *Response) countUnlimited(held bool) {
-	for i := range resp.work {
-		w := &resp.work[i]
-		if w.hits == 0 || !resp.Statuses[i].unlimited() {
-			continue
-		}
-		if w.refund && !held {
-			w.series.refund(w.id, w.hits, 0)
-			continue
-		}
-		w.series.pass(w.id, w.hits)
-		if held && resp.Code == OK && !resp.WouldDeny {
-			w.series.estimate(w.hits)
-		}
-	}
-}
-
-// conclude combines the statuses into one answer.
-func (e *Engine) conclude(resp *Response) {
-	quotas, quotasOver := 0, 0
-	least := uint32(math.MaxUint32)
-	denied := false
-	for i := range resp.Statuses {
-		st := &resp.Statuses[i]
-		quota := e.config.Quota && !st.unlimited() || st.Rule != nil && st.Rule.quota && st.Limited
-		over := st.Code == OverLimit
-		if quota {
-			quotas++
-			if over {
-				quotasOver++
-			}
-		}
-		switch {
-		case over && !quota:
-			denied, resp.Tightest, least = true, i, 0
-		case st.Limited && st.Remaining < least:
-			resp.Tightest, least = i, st.Remaining
-		}
-	}
-	if !denied && (quotas == 0 || quotasOver < quotas) {
-		return
-	}
-	if e.config.Shadow {
-		resp.WouldDeny = true
-		e.globalShadow.Add(1)
-		return
-	}
-	resp.Code = OverLimit
 }

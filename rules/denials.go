@@ -8,6 +8,20 @@ import (
 	"time"
 )
 
+// A refund is first subtracted from the denied hits of its key. Hits that were never counted are then settled. Hits that
+// the count of the present window holds leave the count, as upstream. A refund does not say whether it is for an
+// admitted call or for a denied one. The refunds of denied calls are taken to come first, so that all refunds together
+// give back the admitted hits, and never more. Denied hits are not counted if another window has begun since, or if the
+// limiter counts none or only some of them (count_denied of an algorithm other than fixed windows, block_for).
+
+// Denied hits wait for their refund for the period of the limit, from the last denial of the key on, but for a
+// time between these bounds. A proxy ends a denied stream, so its refund comes at once; it comes late from
+// streams that a rule in shadow mode has let pass.
+const (
+	leastWait = time.Hour
+	mostWait  = 24 * time.Hour
+)
+
 // denials are the denied hits of keys whose refunds may still come. At a stream's end a proxy gives back the hits
 // that it has asked for, even if they were denied. If denied hits were not counted there is nothing to give
 // back: their refund would create units.
@@ -146,6 +160,17 @@ func addTime(now, d int64) int64 {
 		return math.MaxInt64
 	}
 	return now + d
+}
+
+// uncount is called when nothing counts against a key any more: no count holds hits that it was denied.
+func (d *denials) uncount(id uint64) {
+	s := d.shard(id)
+	s.mutex.Lock()
+	defer s.mutex.Unlock()
+	if key, known := s.keys[id]; known {
+		key.missing, key.counted = addUpTo(key.missing, key.counted), 0
+		s.keys[id] = key
+	}
 }
 
 // len is how many keys there are, including some that are due to be forgotten.

@@ -5,8 +5,6 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
-	"math"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -68,12 +66,10 @@ type Engine struct {
 	clock  sluice.Clock
 	key    sipKey
 	now    atomic.Pointer[generation]
-	locks  [256]sync.Mutex // of keys, by hash: for calls that look before they count
+	counts counts
+	memory *memory // which is counts, unless a Store is
 
-	denials denials
-	holds   holds
-	spilled spills
-
+	holds      holdStats
 	unrestored []string // set once, by Restore
 
 	globalShadow atomic.Uint64
@@ -81,15 +77,9 @@ type Engine struct {
 	seriesLeft   atomic.Int64
 
 	admin    sync.Mutex // guards the fields below
-	groups   map[string]*counters
-	kept     map[string]*kept
-	absent   map[string]*kept            // of rules that are not in force
-	shared   map[StoreLimit]StoreCounter // with a Store, instead of groups and kept
 	domains  map[string]*domainSeries
 	previous []*series // of the rules in force, by Rule.index
 	number   uint64
-
-	evicted, untracked uint64 // of limiters that are no longer there
 }
 
 // domainSeries is the statistics of a domain beside the series of its rules.
@@ -98,13 +88,6 @@ type domainSeries struct {
 	dynamic         *dynamic
 	ok, overLimit   atomic.Uint64 // calls
 	gone            uint64        // the first generation without the domain, 0 while it is in force
-}
-
-// kept is the counter or limiter of a rule, and its configuration.
-type kept struct {
-	counter
-	config sluice.Config
-	gone   uint64 // the first generation without the rule, 0 while it is in force
 }
 
 // generation is a set in force. It does not change.
@@ -118,21 +101,18 @@ type generation struct {
 type domainState struct {
 	*domain
 	*domainSeries
-	hash     sip // fed the domain
-	counters *counters
-
-	shared    sharedUnits // with a Store, instead of counters
-	storeName string      // begins the names of its keys in the Store
+	hash      sip                    // fed the domain
+	counters  [Week + 1]StoreCounter // of overrides, by unit
+	storeName string                 // begins the names of its keys in a Store
+	keyed     bool                   // counts want keys, and not only their hashes
 }
 
 // ruleState is the state of a rule that decisions need.
 type ruleState struct {
-	counter
-	near   uint64
-	offset int64 // of the rule's windows
-	series *series
-
-	shared StoreCounter // with a Store, instead of counter
+	counter StoreCounter // nil if the rule is unlimited
+	near    uint64
+	offset  int64 // of the rule's windows
+	series  *series
 }
 
 // New returns an engine that decides by set.
@@ -157,34 +137,19 @@ func newEngine(set *Set, c Config, key sipKey) (*Engine, error) {
 		c.Clock = sluice.SystemClock()
 	}
 	e := &Engine{
-		config: c, clock: c.Clock, key: key,
-		groups: map[string]*counters{}, kept: map[string]*kept{}, absent: map[string]*kept{}, domains: map[string]*domainSeries{},
+		config: c, clock: c.Clock, key: key, domains: map[string]*domainSeries{},
 	}
 	e.seriesLeft.Store(int64(c.MaxSeries))
-	e.holds.next.Store(math.MaxInt64)
-	e.denials.bound(cmp.Or(c.MaxKeys, 1<<20))
-	e.spilled.most = e.denials.most
 	if c.Store != nil {
+		e.counts = &stored{config: &e.config}
 		return e, e.Swap(set)
 	}
-	shared, err := newCounters(e.base(&domainOptions{}))
+	m, err := newMemory(&e.config, &e.key)
 	if err != nil {
 		return nil, err
 	}
-	e.groups[""] = shared
+	e.counts, e.memory = m, m
 	return e, e.Swap(set)
-}
-
-// base returns the configuration that all limiters of a domain have in common.
-func (e *Engine) base(o *domainOptions) sluice.Config {
-	c := sluice.Config{MaxKeys: e.config.MaxKeys, Overflow: e.config.Overflow, Clock: e.clock, Hash: sluice.HashStable}
-	if o.maxKeys != 0 {
-		c.MaxKeys = o.maxKeys
-	}
-	if o.overflowSet {
-		c.Overflow = o.overflow
-	}
-	return c
 }
 
 // Swap puts other rules into force. Counts stay: the counts of windows belong to domains, entries and
@@ -200,84 +165,21 @@ func (e *Engine) Swap(set *Set) error {
 	}
 	e.admin.Lock()
 	defer e.admin.Unlock()
-	g := &generation{set: set, number: e.number + 1, domains: map[string]*domainState{}, rules: make([]ruleState, len(set.rules))}
-	groups := map[string]*counters{}
-	if e.config.Store != nil {
-		opened, err := e.openAll(set)
-		if err != nil {
-			return err
-		}
-		for name := range set.domains {
-			groups[name] = &counters{} // no counters
-		}
-		e.commit(g, groups, make([]*kept, len(set.rules)), opened)
-		return nil
+	commit, err := e.counts.open(set, e.knows)
+	if err != nil {
+		return err
 	}
-	for name, d := range set.domains {
-		group, err := e.group(d)
-		if err != nil {
-			return fmt.Errorf("rules: domain %s: %w", name, err)
-		}
-		groups[name] = group
-	}
-	limiters := make([]*kept, len(set.rules))
-	for i, r := range set.rules {
-		k, err := e.keep(r)
-		if err != nil {
-			return fmt.Errorf("rules: %s: %w", r.path, err)
-		}
-		limiters[i] = k
-	}
-	e.commit(g, groups, limiters, nil)
+	e.commit(set, commit)
 	return nil
 }
 
-// group returns the counters of a domain: the ones that it has already, or new ones of its own, or the shared ones.
-func (e *Engine) group(d *domain) (*counters, error) {
-	if known := e.groups["="+d.name]; known != nil {
-		return known, nil
-	}
-	if !d.ownCounters() || e.domains[d.name] != nil {
-		return e.groups[""], nil
-	}
-	return newCounters(e.base(&d.domainOptions))
-}
+// knows reports whether a domain is in force, or has been lately.
+func (e *Engine) knows(domain string) bool { return e.domains[domain] != nil }
 
-// keep returns the limiter or counter of a rule, or nil for the counters of its unit. It returns the present one
-// if that fits the rule, otherwise a new one.
-func (e *Engine) keep(r *Rule) (*kept, error) {
-	if r.unlimited || r.counting && !r.ownCounter {
-		return nil, nil
-	}
-	if old := cmp.Or(e.kept[r.identity()], e.absent[r.identity()]); old != nil && old.fits(r) {
-		return old, nil
-	}
-	base := e.base(&r.domain.domainOptions)
-	if r.counting {
-		c, err := newCounter(&r.rateLimit, base)
-		return &kept{counter: c, config: *r.config}, err
-	}
-	c := *r.config
-	c.MaxKeys, c.Overflow, c.Clock = base.MaxKeys, base.Overflow, base.Clock
-	lim, err := sluice.New(c)
-	return &kept{counter: counter{limiter: lim}, config: *r.config}, err
-}
-
-// fits reports whether r can go on counting with k. A counter fits if its windows are the same, and it counts up to
-// the threshold. A limiter fits if at most its limit has changed.
-func (k *kept) fits(r *Rule) bool {
-	if r.counting {
-		return k.most >= int(max(r.limit, 1)) && k.config.Limit.Period == r.period && k.config.Offset == r.config.Offset
-	}
-	a, b := k.config, *r.config
-	a.Limit, b.Limit = sluice.Limit{}, sluice.Limit{}
-	return k.most == 0 && a == b
-}
-
-// commit puts g into force. Limiters that stay get their new limits first, so that no decision
-// by the new rules uses an old limit.
-func (e *Engine) commit(g *generation, groups map[string]*counters, limiters []*kept, opened map[StoreLimit]StoreCounter) {
-	for name, d := range g.set.domains {
+// commit puts a set into force, whose counters are ready.
+func (e *Engine) commit(set *Set, counters func(*generation) (after func())) {
+	g := &generation{set: set, number: e.number + 1, domains: map[string]*domainState{}, rules: make([]ruleState, len(set.rules))}
+	for name, d := range set.domains {
 		if e.domains[name] == nil {
 			e.domains[name] = &domainSeries{
 				override: newSeries(name, "override", []string{"override"}),
@@ -285,70 +187,26 @@ func (e *Engine) commit(g *generation, groups map[string]*counters, limiters []*
 				dynamic:  newDynamic(&e.seriesLeft),
 			}
 		}
-		if e.config.Store == nil && groups[name] != e.groups[""] {
-			e.groups["="+name] = groups[name]
-		}
-		g.domains[name] = &domainState{domain: d, domainSeries: e.domains[name], hash: e.domainHash(name), counters: groups[name], storeName: string(appendPart(nil, '.', name))}
+		g.domains[name] = &domainState{domain: d, domainSeries: e.domains[name], hash: e.domainHash(name), storeName: string(appendPart(nil, '.', name)), keyed: e.config.Store != nil}
 	}
-	all := e.seriesOf(g.set.rules)
-	next := map[string]*kept{}
-	for i, r := range g.set.rules {
-		state := ruleState{near: near(e.config.NearRatio, r.limit), series: all[i]}
-		if k := limiters[i]; k != nil {
-			if !r.counting && k.config.Limit != r.config.Limit {
-				// Load has accepted the same limit, so this cannot fail.
-				if err := k.limiter.SetLimit(r.config.Limit); err != nil {
-					panic(fmt.Sprintf("rules: %s: a limit that was accepted before: %v", r.path, err))
-				}
-			}
-			k.config, state.offset = *r.config, int64(r.config.Offset)
-			next[r.identity()] = k
-			state.counter = k.counter
-		} else if !r.unlimited && e.config.Store == nil {
-			state.counter = groups[r.domain.name][r.unit]
+	all := e.seriesOf(set.rules)
+	for i, r := range set.rules {
+		g.rules[i] = ruleState{near: near(e.config.NearRatio, r.limit), series: all[i]}
+		if !r.unlimited {
+			g.rules[i].offset = int64(r.config.Offset)
 		}
-		g.rules[i] = state
 	}
-	e.part(next, g.number)
-	idle := e.commitShared(g, opened)
-	e.kept, e.previous = next, all
-	e.number = g.number
-	e.holds.share(e.config.MaxHolds, len(g.domains))
+	after := counters(g)
+	e.previous, e.number = all, g.number
 	e.now.Store(g)
-	for _, c := range idle {
-		c.Close()
-	}
+	after()
 	e.forget(g)
-}
-
-// part puts the limiters of rules that are no longer in force aside, so that a rule that comes back finds its counts, and its
-// holds. A limiter goes when its rule is absent from forgetAfter generations in a row, or has another limiter.
-func (e *Engine) part(next map[string]*kept, number uint64) {
-	for identity, k := range e.kept {
-		if next[identity] == nil {
-			k.gone, e.absent[identity] = number, k
-		} else if next[identity] != k {
-			e.retire(k.limiter)
-		}
-	}
-	for identity, k := range e.absent {
-		switch {
-		case next[identity] == k:
-			k.gone = 0
-		case next[identity] == nil && number-k.gone+1 < forgetAfter:
-			continue
-		default:
-			e.retire(k.limiter)
-		}
-		delete(e.absent, identity)
-	}
 }
 
 // forgetAfter is how many generations in a row a domain, or a rule, must be missing from.
 const forgetAfter = 10
 
-// forget drops the state of domains that are not coming back. Counters of their own are only
-// dropped when they hold nothing.
+// forget drops the state of domains that are not coming back.
 func (e *Engine) forget(g *generation) {
 	for name, d := range e.domains {
 		switch {
@@ -361,21 +219,7 @@ func (e *Engine) forget(g *generation) {
 			delete(e.domains, name)
 		}
 	}
-	for group, cs := range e.groups {
-		if name, own := strings.CutPrefix(group, "="); own && e.domains[name] == nil && cs.empty() {
-			for _, u := range units {
-				e.retire(cs[u].limiter)
-			}
-			delete(e.groups, group)
-		}
-	}
-}
-
-// retire adds the sums of a limiter that is dropped to those in Stats, so that sums never go down.
-func (e *Engine) retire(l *sluice.Limiter) {
-	s := l.Stats()
-	e.evicted += s.Evicted
-	e.untracked += s.Untracked
+	e.counts.forget(e.knows)
 }
 
 // seriesOf returns the series of each rule: the series of its path in the last set, or a new one.

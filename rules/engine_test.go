@@ -89,7 +89,7 @@ func TestSwap_Forgets(t *testing.T) {
 		}
 		w.clock.Advance(48 * time.Hour)
 		w.swap(next)
-		require.Len(t, w.groups, 1)
+		require.Len(t, w.memory.groups, 1)
 		w.swap(old)
 		require.EqualValues(t, 9, w.one("k=a").Remaining)
 	}
@@ -109,7 +109,7 @@ func TestSwap_StatsStay(t *testing.T) {
 	for range forgetAfter {
 		w.swap("domain: next\n")
 	}
-	require.Len(t, w.groups, 1)
+	require.Len(t, w.memory.groups, 1)
 	require.EqualValues(t, 20, w.Engine.Stats().Untracked, "the counters of a domain")
 }
 

@@ -5,9 +5,9 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"sync"
+	"sync/atomic"
 	"time"
-
-	"github.com/sluice-go/sluice"
 )
 
 // A Hold is units that a call is charged before it knows what it will need: Engine.Hold charges an estimate,
@@ -78,18 +78,7 @@ func (e *Engine) chargeFor(h *Hold, resp *Response, use hitsUse) error {
 		err = e.holdable(resp)
 	}
 	if err == nil && limited {
-		for i := range resp.work {
-			resp.work[i].idle = resp.work[i].hits == 0
-		}
-		now := e.clock.Now()
-		switch {
-		case e.config.Store != nil:
-			err = e.chargeShared(g, d, h, resp, now, use)
-		case use == holding:
-			err = e.holdHere(h, resp, now)
-		default:
-			err = e.extendHere(h, resp, now)
-		}
+		err = e.askHold(g, d, h, resp, use)
 	}
 	if err != nil && e.watchedOnly(err) == nil {
 		resp.reset(len(h.Request.Descriptors))
@@ -102,6 +91,53 @@ func (e *Engine) chargeFor(h *Hold, resp *Response, use hitsUse) error {
 		d.answered(resp)
 	}
 	return err
+}
+
+// askHold makes the calls of a Hold or an Extend, and answers them.
+func (e *Engine) askHold(g *generation, d *domainState, h *Hold, resp *Response, use hitsUse) error {
+	b, ask, made, denied := resp.fill(g, d, &h.Request, e.clock.Now()), e.counts.hold, &e.holds.held, &e.holds.denied
+	if use == extending {
+		ask, made, denied = e.counts.extend, nil, &e.holds.cut
+	}
+	b.mode = allOrNone
+	for i := range b.calls {
+		b.calls[i].idle = b.calls[i].hits == 0
+	}
+	names := h.names(resp)
+	if err := ask(h.terms(names, h.request(names)), b); err != nil {
+		return err
+	}
+	h.Again = b.again
+	for i := range resp.work {
+		if resp.work[i].limited {
+			resp.answerHeld(i, b.now)
+		}
+	}
+	switch e.concludeHold(resp, b.denied); {
+	case b.again:
+	case resp.Code == OverLimit:
+		denied.Add(1)
+	case made != nil && !b.denied:
+		made.Add(1)
+	}
+	return nil
+}
+
+// answerHeld fills in the status of a call of a Hold or an Extend.
+func (resp *Response) answerHeld(i int, now int64) {
+	b, w, st, c := &resp.batch, &resp.work[i], &resp.Statuses[i], &resp.batch.calls[i]
+	if b.again {
+		w.hits, c.idle = 0, true
+	}
+	if w.answered(st, c); c.idle || !b.denied && !w.shadow { // hits that came since must not deny what is held
+		st.Code, st.Over, st.RetryAfter = OK, false, 0
+	}
+	switch {
+	case !b.denied:
+		w.series.estimate(w.hits)
+	case c.unmade != 0:
+		st.Remaining = w.whole(uint64(c.decision.Remaining) + c.unmade)
+	}
 }
 
 // watchedOnly is nil for an ErrNotHeld under Config.Shadow, which holds nothing that it would deny.
@@ -147,17 +183,56 @@ func (e *Engine) end(h *Hold, released bool) error {
 	}
 	switch {
 	case err != nil || !limited:
-	case e.config.Store != nil:
-		err = e.settleShared(g, d, h, resp, released)
 	default:
-		err = e.settleHere(h, resp, released, e.clock.Now())
+		err = e.settle(g, d, h, resp, released)
 	}
 	for i := range resp.work {
-		if err == nil && !h.Again && resp.Statuses[i].unlimited() {
-			resp.work[i].series.settle(resp.work[i].hits)
+		if w := &resp.work[i]; err == nil && !h.Again && (w.limited || resp.Statuses[i].unlimited()) {
+			w.series.settle(w.hits)
 		}
 	}
 	return e.watchedOnly(err)
+}
+
+func (e *Engine) settle(g *generation, d *domainState, h *Hold, resp *Response, released bool) error {
+	b := resp.fill(g, d, &h.Request, e.clock.Now())
+	if err := e.counts.settle(h.terms(h.names(resp), resp.usage()), b); err != nil {
+		return err
+	}
+	switch h.Again, h.Capped = b.again, b.capped; {
+	case b.again:
+	case released:
+		e.holds.released.Add(1)
+	default:
+		e.holds.settled.Add(1)
+	}
+	return nil
+}
+
+func (h *Hold) terms(names, told []byte) *holdTerms {
+	return &holdTerms{domain: h.Request.Domain, id: h.ID, names: names, told: told, ttl: h.TTL, giveBack: h.GiveBack, step: h.Step}
+}
+
+// KeepsHolds reports whether the engine keeps holds: it does, unless its Store is no HoldStore.
+func (e *Engine) KeepsHolds() bool {
+	_, ok := e.config.Store.(HoldStore)
+	return e.config.Store == nil || ok
+}
+
+// holdable returns an error if the Store keeps no holds of these limits.
+func (e *Engine) holdable(resp *Response) error {
+	switch {
+	case e.config.Store == nil:
+		return nil
+	case !e.KeepsHolds():
+		return ErrNoHolds
+	}
+	for i := range resp.work {
+		if resp.work[i].limited && resp.work[i].second != nil {
+			return fmt.Errorf("%w of two budgets, and %s has then; want Decide and a refund, or a rule without then for what is held", ErrNoHolds, resp.Statuses[i].Rule.path)
+		}
+	}
+	return nil
 }
 
 // hitsUse says what the hits of a request stand for.
@@ -297,125 +372,6 @@ func (d *domainState) answered(resp *Response) {
 	}
 }
 
-// chargeHold charges all limits, or none, and answers. made are the receipts, a list for each descriptor.
-//
-// The keys of counters are locked while they are looked at and charged, as in decideTogether. Calls that do not
-// lock them may come between, and so may the begin of another window. So the counts are looked at again, with the
-// charge in them: if one is above its limit, everything is given back, and the hold is denied.
-func (e *Engine) chargeHold(resp *Response, now int64) (made [][]*sluice.Reservation, stop bool) {
-	held := e.lock(resp.work)
-	defer e.unlock(held)
-	all := sluice.AllDecision{Denied: -1}
-	var receipts []*sluice.Reservation
-	var each []sluice.Decision
-	stop = lookCounters(true, resp, now)
-	full := resp.listCharges(func(w *work) bool { return w.limited && !w.shadow && !w.idle })
-	if stop = stop || full; !stop {
-		receipts = make([]*sluice.Reservation, len(resp.charges))
-		each = make([]sluice.Decision, len(resp.charges))
-		if all = sluice.TakeAllReceipts(receipts, each, resp.charges...); !all.Allowed || resp.exceeded(each) {
-			stop = true
-			for _, r := range receipts {
-				r.Cancel()
-			}
-		}
-	}
-	if stop {
-		resp.markLacking(true, all.Denied)
-	}
-	if made = make([][]*sluice.Reservation, len(resp.work)); !stop {
-		for i := range resp.work {
-			made[i] = receipts[resp.work[i].from:resp.work[i].to:resp.work[i].to]
-		}
-	}
-	for i := range resp.work {
-		if w := &resp.work[i]; w.limited {
-			made[i] = append(made[i], e.answerHold(w, &resp.Statuses[i], now, stop, all, each)...)
-		}
-	}
-	e.concludeHold(resp, stop)
-	return made, stop
-}
-
-// exceeded marks the counters that are above their limit after the charge, and reports whether there is one.
-func (resp *Response) exceeded(each []sluice.Decision) (any bool) {
-	for i := range resp.work {
-		w := &resp.work[i]
-		if w.limited && w.counts && !w.shadow && !w.idle && uint64(w.most-each[w.from].Remaining) > w.limit {
-			w.over, any = true, true
-		}
-	}
-	return any
-}
-
-// answerHold fills in a status after the charge, or after none. It charges a rule in shadow mode, which stands in
-// nobody's way, by itself.
-func (e *Engine) answerHold(w *work, st *Status, now int64, stop bool, all sluice.AllDecision, each []sluice.Decision) (made []*sluice.Reservation) {
-	if w.idle {
-		w.answerIdle(st, now)
-		return nil
-	}
-	shadow := [1]sluice.Decision{}
-	if w.shadow && !stop {
-		made = make([]*sluice.Reservation, 1)
-		sluice.TakeAllReceipts(made, shadow[:], sluice.Charge{Key: w.key(), Cost: clampInt(w.hits)})
-	}
-	switch {
-	case w.counts && stop:
-		w.none = true
-		e.take(w, st, now, 0)
-	case w.counts && w.shadow:
-		w.counted(st, w.left(st, now), uint64(w.most-shadow[0].Remaining))
-	case w.counts: // as it was with the charge: hits that came since must not deny what is held
-		w.counted(st, w.left(st, now), uint64(w.most-each[w.from].Remaining))
-	case w.shadow && !stop:
-		w.limiterStatus(st, &shadow[0], !shadow[0].Allowed)
-	case w.second == nil:
-		w.answerLimiter(st, stop, all.RetryAfter)
-		if stop {
-			st.Remaining = w.whole(uint64(w.key().Peek(0).Remaining))
-		}
-	case stop:
-		e.answerBoth(w, st, now, true, w.lacking || !w.fitsBoth(), all.RetryAfter)
-		e.denials.absorb(w.denialID(st), now, w.hits, w.window(st, now)) // no refund comes for a hold
-	default:
-		took := w.second.took // is settled, and so cannot be given back by refunds
-		w.hits, w.second.took = w.hits-took, 0
-		e.answerBoth(w, st, now, false, false, 0)
-		w.hits, w.second.took = w.hits+took, took
-		b := w.second.key().Peek(0)
-		more := withinOf(took, w.second.rule.limit, w.second.near, &b)
-		w.second.series.add(w.second.id, &more)
-	}
-	return made
-}
-
-// answerIdle fills in the status of a limit that a call asks nothing of, and that passes therefore.
-func (w *work) answerIdle(st *Status, now int64) {
-	look := w.key().Peek(0)
-	if w.counts {
-		w.windowStatus(st, w.left(st, now), min(uint64(w.most-look.Remaining), w.limit), false)
-		return
-	}
-	left := uint64(look.Remaining)
-	if w.second != nil {
-		more := w.second.key().Peek(0)
-		left += uint64(more.Remaining)
-	}
-	st.Remaining, st.ResetAfter = w.whole(left), roundUp(look.ResetAfter)
-}
-
-// answerAgain answers a call that was made before: it passes, with the numbers of now.
-func (e *Engine) answerAgain(h *Hold, resp *Response, now int64) {
-	for i := range resp.work {
-		if w := &resp.work[i]; w.limited {
-			w.answerIdle(&resp.Statuses[i], now)
-		}
-	}
-	e.conclude(resp)
-	h.Again = true
-}
-
 // concludeHold combines the statuses. Whatever has stopped the hold denies it.
 func (e *Engine) concludeHold(resp *Response, stop bool) {
 	if e.conclude(resp); !stop || resp.Code == OverLimit || resp.WouldDeny {
@@ -427,4 +383,30 @@ func (e *Engine) concludeHold(resp *Response, stop bool) {
 		return
 	}
 	resp.Code = OverLimit
+}
+
+// holdStats counts the calls about holds of an engine.
+type holdStats struct {
+	scratch                              sync.Pool // of *Response
+	held, denied, settled, released, cut atomic.Uint64
+}
+
+// Holds is the holds of an engine. With a Store it has the calls that this engine has made, and nothing of
+// Open and Lapsed, of which only the Store knows.
+type Holds struct {
+	Open int
+	// Held is the holds that were made. Each of these is then Settled, Released or Lapsed.
+	Held, Settled, Released, Lapsed uint64
+	// Denied is the Holds that were denied, and Cut the Extends.
+	Denied, Cut uint64
+}
+
+// Holds returns the counters of holds. Series has the units.
+func (e *Engine) Holds() Holds {
+	s := &e.holds
+	var out Holds
+	e.counts.held(e.clock.Now(), &out)
+	out.Held, out.Settled, out.Released = s.held.Load(), s.settled.Load(), s.released.Load()
+	out.Denied, out.Cut = s.denied.Load(), s.cut.Load()
+	return out
 }

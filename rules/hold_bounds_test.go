@@ -32,7 +32,7 @@ func TestHold_OfNothing(t *testing.T) {
 	took := bytes() - before
 	t.Logf("10,000 holds of nothing take %d bytes", took)
 	require.Less(t, took, int64(100_000))
-	require.Empty(t, w.holds.domains)
+	require.Empty(t, w.memory.holds.domains)
 	require.Equal(t, Holds{}, w.Holds())
 	require.True(t, w.hold(holdOf("a", withHits("tokens=u", 1))), "there is room")
 }
@@ -88,7 +88,7 @@ func TestHold_EachDomainHasItsPart(t *testing.T) {
 	w.clock.Advance(defaultHoldTTL)
 	w.Holds()
 	w.swap("domain: a\n" + rule)
-	require.Empty(t, w.holds.domains, "nothing is held")
+	require.Empty(t, w.memory.holds.domains, "nothing is held")
 	require.Equal(t, 40, fill("a", 200))
 }
 
@@ -100,10 +100,10 @@ func TestHold_EndsAreSmall(t *testing.T) {
 	h.Step = "1"
 	require.True(t, w.hold(h) && w.extend(h))
 	require.NoError(t, w.Settle(h))
-	known := w.holds.domains["d"].byID["a"]
+	known := w.memory.holds.domains["d"].byID["a"]
 	require.Nil(t, known.limits)
 	require.Nil(t, known.steps)
-	require.Zero(t, w.holds.domains["d"].limits)
+	require.Zero(t, w.memory.holds.domains["d"].limits)
 }
 
 // TestHold_LapseInBatches: if very many holds lapse at one instant, no call ends more than a part of them; but a call about one
@@ -127,7 +127,7 @@ func TestHold_LapseInBatches(t *testing.T) {
 	require.ErrorIs(t, w.Extend(holdOf(fmt.Sprint(n-2), withHits("k=v", 1)), &w.resp), ErrNotHeld)
 	require.True(t, w.hold(holdOf(fmt.Sprint(n-3), withHits("k=v", 1))), "its id is free")
 	calls, before := 0, w.receipts()
-	for ; w.holds.open > 1; calls++ {
+	for ; w.memory.holds.open > 1; calls++ {
 		w.left("k=v")
 		left := w.receipts()
 		require.LessOrEqual(t, before-left, lapseBatch, "in one call")
@@ -140,7 +140,7 @@ func TestHold_LapseInBatches(t *testing.T) {
 
 // receipts counts what is held.
 func (w *world) receipts() (n int) {
-	for _, h := range w.holds.ends {
+	for _, h := range w.memory.holds.ends {
 		for i := range h.limits {
 			n += len(h.limits[i].receipts)
 		}

@@ -10,13 +10,12 @@ import (
 	"github.com/sluice-go/sluice"
 )
 
-// holds are the holds in the memory of an engine, open ones and those whose end is remembered.
+// holds are the holds in memory, open ones and those whose end is remembered.
 //
 // Nothing runs beside the calls. A hold lapses at a call of the engine from the end of its TTL on: next says when. A call ends
 // at most lapseBatch of what is due, so that no call waits for all of them; a call about a hold that is due ends it first.
 type holds struct {
-	next    atomic.Int64 // when the first hold ends, or is forgotten
-	scratch sync.Pool    // of *Response
+	next atomic.Int64 // when the first hold ends, or is forgotten
 
 	mutex   sync.Mutex // guards the rest; it is taken before the locks of keys
 	domains map[string]*domainHolds
@@ -27,7 +26,7 @@ type holds struct {
 	pool    int // limits that all can hold beyond that
 	most    int // ends that a domain remembers
 
-	held, denied, settled, released, lapsed, cut atomic.Uint64
+	lapsed atomic.Uint64
 }
 
 // lapseBatch is how many limits and receipts of holds one call ends. It takes some 0.2 ms.
@@ -62,7 +61,6 @@ type heldLimit struct {
 	at       int // index of the descriptor
 	id       uint64
 	limiter  *sluice.Limiter
-	series   *series
 	inFlight bool        // its units go back whole at the end
 	receipts []heldUnits // the oldest first
 }
@@ -129,12 +127,12 @@ func (s *holds) take(h *hold, limits int) {
 }
 
 // find returns the hold of an id, or nil. One whose time has come ends now.
-func (s *holds) find(h *Hold, now int64) *hold {
-	of := s.domains[h.Request.Domain]
+func (s *holds) find(t *holdTerms, now int64) *hold {
+	of := s.domains[t.domain]
 	if of == nil {
 		return nil
 	}
-	known := of.byID[h.ID]
+	known := of.byID[t.id]
 	if known != nil && known.end <= now {
 		s.pass(known, math.MaxInt)
 		return nil
@@ -156,8 +154,8 @@ func (s *holds) remember(h *hold, now int64) {
 }
 
 // lapseSome ends what is due, but not all of it at once. It does nothing while another call is about holds, which does it itself.
-func (e *Engine) lapseSome(now int64) {
-	if s := &e.holds; s.mutex.TryLock() {
+func (m *memory) lapseSome(now int64) {
+	if s := &m.holds; s.mutex.TryLock() {
 		s.lapse(now)
 		s.mutex.Unlock()
 	}
@@ -221,19 +219,26 @@ func (s *holds) wake() {
 	s.next.Store(next)
 }
 
-// Holds is the holds of an engine. With a Store it has the calls that this engine has made, and nothing of
-// Open and Lapsed, of which only the Store knows.
-type Holds struct {
-	Open int
-	// Held is the holds that were made. Each of these is then Settled, Released or Lapsed.
-	Held, Settled, Released, Lapsed uint64
-	// Denied is the Holds that were denied, and Cut the Extends.
-	Denied, Cut uint64
+// detach takes a key out of all holds of a domain: what they hold of it is gone.
+func (s *holds) detach(domain string, c *call) {
+	of := s.domains[domain]
+	if of == nil {
+		return
+	}
+	for _, h := range of.byID {
+		kept := h.limits[:0]
+		for _, l := range h.limits {
+			if l.id != c.id || l.limiter != c.limiter().limiter {
+				kept = append(kept, l)
+			}
+		}
+		clear(h.limits[len(kept):])
+		h.limits = kept
+	}
 }
 
-// Holds returns the counters of holds. Series has the units.
-func (e *Engine) Holds() Holds {
-	s, now := &e.holds, e.clock.Now()
+func (m *memory) held(now int64, out *Holds) {
+	s := &m.holds
 	for now >= s.next.Load() {
 		s.mutex.Lock()
 		s.lapse(now)
@@ -241,8 +246,11 @@ func (e *Engine) Holds() Holds {
 	}
 	s.mutex.Lock()
 	defer s.mutex.Unlock()
-	return Holds{
-		Open: s.open, Held: s.held.Load(), Settled: s.settled.Load(), Released: s.released.Load(),
-		Lapsed: s.lapsed.Load(), Denied: s.denied.Load(), Cut: s.cut.Load(),
-	}
+	out.Open, out.Lapsed = s.open, s.lapsed.Load()
+}
+
+func (m *memory) textHash(text []byte) uint64 {
+	s := newSip(m.key)
+	s.text(string(text))
+	return s.sum()
 }

@@ -7,66 +7,69 @@ import (
 	"github.com/sluice-go/sluice"
 )
 
-// holdHere is Hold in memory.
-func (e *Engine) holdHere(h *Hold, resp *Response, now int64) error {
-	s := &e.holds
+func (m *memory) hold(t *holdTerms, b *batch) error {
+	s := &m.holds
 	s.mutex.Lock()
 	defer s.mutex.Unlock()
-	s.lapse(now)
-	named := h.names(resp)
-	names, request := e.textHash(named), e.textHash(h.request(named))
-	if known := s.find(h, now); known != nil {
+	s.lapse(b.now)
+	names, request := m.textHash(t.names), m.textHash(t.told)
+	if known := s.find(t, b.now); known != nil {
 		switch {
 		case known.request != request:
 			return ErrOtherHold
 		case known.ended:
 			return ErrEndedHold
 		}
-		e.answerAgain(h, resp, now)
+		b.standAgain()
 		return nil
 	}
-	of := s.domain(h.Request.Domain)
-	if !s.room(of, resp.limits()) {
+	of := s.domain(t.domain)
+	if !s.room(of, b.limits()) {
 		return ErrManyHolds
 	}
-	made, stop := e.chargeHold(resp, now)
-	if stop {
-		if resp.Code == OverLimit {
-			s.denied.Add(1)
-		}
+	made := m.chargeHold(b)
+	if b.denied {
 		return nil
 	}
-	new := &hold{of: of, id: strings.Clone(h.ID), request: request, names: names, giveBack: h.GiveBack}
-	new.limits = make([]heldLimit, 0, resp.limits())
-	for i := range resp.work {
-		if w := &resp.work[i]; w.limited {
-			new.limits = append(new.limits, heldLimit{at: i, id: w.id, limiter: w.limiter, series: w.series, inFlight: resp.Statuses[i].Rule.inFlight()})
+	new := &hold{of: of, id: strings.Clone(t.id), request: request, names: names, giveBack: t.giveBack}
+	new.limits = make([]heldLimit, 0, b.limits())
+	for i := range b.calls {
+		if c := &b.calls[i]; c.counter != nil {
+			new.limits = append(new.limits, heldLimit{at: i, id: c.id, limiter: c.limiter().limiter, inFlight: c.inFlight})
 		}
 	}
-	new.add(resp, made)
+	new.add(b, made)
 	of.byID[new.id] = new
-	new.end = addTime(now, int64(h.TTL))
+	new.end = addTime(b.now, int64(t.ttl))
 	s.take(new, len(new.limits))
-	s.held.Add(1)
 	heap.Push(&s.ends, new)
 	s.open++
 	s.wake()
 	return nil
 }
 
+// standAgain answers calls that were made before, with the numbers of now.
+func (b *batch) standAgain() {
+	b.again = true
+	for i := range b.calls {
+		if c := &b.calls[i]; c.counter != nil {
+			c.stand(b.now)
+		}
+	}
+}
+
 // add keeps what has been charged for the hold.
-func (h *hold) add(resp *Response, made [][]*sluice.Reservation) {
+func (h *hold) add(b *batch, made [][]*sluice.Reservation) {
 	for i := range h.limits {
 		l := &h.limits[i]
-		w := &resp.work[l.at]
-		if !w.limited { // the rules have lost it
+		c := &b.calls[l.at]
+		if c.counter == nil { // the rules have lost it
 			continue
 		}
-		w.series.estimate(w.hits)
 		for k, r := range made[l.at] {
-			units := w.hits
-			if w.second != nil && w.hits != 0 {
-				units = uint64(resp.charges[w.from+k].Cost)
+			units := c.hits
+			if c.second != nil && c.hits != 0 {
+				units = uint64(b.charges[c.from+k].Cost)
 			}
 			if r != nil {
 				l.receipts = append(l.receipts, heldUnits{r, units})
@@ -76,109 +79,170 @@ func (h *hold) add(resp *Response, made [][]*sluice.Reservation) {
 }
 
 // named returns the hold of a call about it, which may have ended, or nil.
-func (s *holds) named(e *Engine, h *Hold, resp *Response, now int64) *hold {
-	known := s.find(h, now)
-	if known == nil || known.names != e.textHash(h.names(resp)) {
+func (m *memory) named(t *holdTerms, b *batch) *hold {
+	known := m.holds.find(t, b.now)
+	if known == nil || known.names != m.textHash(t.names) {
 		return nil
 	}
 	if known.ended {
 		return known
 	}
 	k := 0
-	for i := range resp.work {
+	for i := range b.calls {
 		var l *heldLimit
 		if k < len(known.limits) && known.limits[k].at == i {
 			l = &known.limits[k]
 			k++
 		}
-		if w := &resp.work[i]; w.limited && (l == nil || l.limiter != w.limiter || l.id != w.id) {
+		if c := &b.calls[i]; c.counter != nil && (l == nil || l.limiter != c.limiter().limiter || l.id != c.id) {
 			return nil // the limit is another one since
 		}
 	}
 	return known
 }
 
-// extendHere is Extend in memory.
-func (e *Engine) extendHere(h *Hold, resp *Response, now int64) error {
-	s := &e.holds
+func (m *memory) extend(t *holdTerms, b *batch) error {
+	s := &m.holds
 	s.mutex.Lock()
 	defer s.mutex.Unlock()
-	s.lapse(now)
-	known, parts := s.named(e, h, resp, now), resp.asks()
-	step := e.textHash([]byte(h.Step))
+	s.lapse(b.now)
+	known, parts := m.named(t, b), b.asks()
+	step := m.textHash([]byte(t.step))
 	switch {
 	case known == nil || known.ended:
 		return ErrNotHeld
-	case h.Step != "" && known.steps[step]:
-		e.answerAgain(h, resp, now)
+	case t.step != "" && known.steps[step]:
+		b.standAgain()
 		return nil
-	case h.Step != "":
+	case t.step != "":
 		parts = max(parts, 1)
 	}
-	if h.Step != "" && len(known.steps) >= maxSteps || !s.room(known.of, parts) {
+	if t.step != "" && len(known.steps) >= maxSteps || !s.room(known.of, parts) {
 		return ErrManyHolds
 	}
-	made, stop := e.chargeHold(resp, now)
-	if stop {
-		if resp.Code == OverLimit {
-			s.cut.Add(1)
-		}
+	made := m.chargeHold(b)
+	if b.denied {
 		return nil
 	}
-	known.add(resp, made)
+	known.add(b, made)
 	s.take(known, parts)
-	if h.Step != "" {
+	if t.step != "" {
 		if known.steps == nil {
 			known.steps = map[uint64]bool{}
 		}
 		known.steps[step] = true
 	}
 	known.renew()
-	known.end = addTime(now, int64(h.TTL))
+	known.end = addTime(b.now, int64(t.ttl))
 	heap.Fix(&s.ends, known.index)
 	s.wake()
 	return nil
 }
 
-// asks counts the limits that a call asks for hits.
-func (resp *Response) asks() (n int) {
-	for i := range resp.work {
-		if w := &resp.work[i]; w.limited && w.hits != 0 {
-			n++
+// chargeHold charges all limits, or none: then it sets b.denied. made are the receipts, a list for each call.
+//
+// The keys of windows are locked while they are looked at and charged, as in together. Calls that do not
+// lock them may come between, and so may the begin of another window. So the counts are looked at again, with the
+// charge in them: if one is above its limit, everything is given back, and the hold is denied.
+func (m *memory) chargeHold(b *batch) (made [][]*sluice.Reservation) {
+	held := m.lock(b.calls)
+	defer m.unlock(held)
+	all := sluice.AllDecision{Denied: -1}
+	var receipts []*sluice.Reservation
+	var each []sluice.Decision
+	stop := b.lookCounters()
+	full := b.listCharges(func(c *call) bool { return c.counter != nil && !c.shadow && !c.idle })
+	if stop = stop || full; !stop {
+		receipts = make([]*sluice.Reservation, len(b.charges))
+		each = make([]sluice.Decision, len(b.charges))
+		if all = sluice.TakeAllReceipts(receipts, each, b.charges...); !all.Allowed || b.exceeded(each) {
+			stop = true
+			for _, r := range receipts {
+				r.Cancel()
+			}
 		}
 	}
-	return n
+	if b.denied = stop; stop {
+		b.markLacking(all.Denied)
+	}
+	if made = make([][]*sluice.Reservation, len(b.calls)); !stop {
+		for i := range b.calls {
+			made[i] = receipts[b.calls[i].from:b.calls[i].to:b.calls[i].to]
+		}
+	}
+	for i := range b.calls {
+		if c := &b.calls[i]; c.counter != nil {
+			made[i] = append(made[i], c.answerHold(b.now, stop, all, each)...)
+		}
+	}
+	return made
 }
 
-// settleHere is Settle in memory.
-func (e *Engine) settleHere(h *Hold, resp *Response, released bool, now int64) error {
-	s := &e.holds
+// exceeded marks the windows that are above their limit after the charge, and reports whether there is one.
+func (b *batch) exceeded(each []sluice.Decision) (any bool) {
+	for i := range b.calls {
+		c := &b.calls[i]
+		if c.counter != nil && c.counts && !c.shadow && !c.idle && uint64(c.limiter().most-each[c.from].Remaining) > c.limit {
+			c.over, any = true, true
+		}
+	}
+	return any
+}
+
+// answerHold fills in the answer after the charge, or after none. It makes a call in shadow mode, which stands in
+// nobody's way, by itself.
+func (c *call) answerHold(now int64, stop bool, all sluice.AllDecision, each []sluice.Decision) (made []*sluice.Reservation) {
+	if c.idle {
+		c.stand(now)
+		return nil
+	}
+	c.stopped, c.none = stop, stop
+	shadow := [1]sluice.Decision{}
+	if c.shadow && !stop {
+		made = make([]*sluice.Reservation, 1)
+		sluice.TakeAllReceipts(made, shadow[:], sluice.Charge{Key: c.at(), Cost: clampInt(c.hits)})
+	}
+	switch {
+	case c.counts && stop:
+		c.counted(uint64(c.limiter().most-c.at().TakeAt(now, 0).Remaining), c.left(now))
+	case c.counts && c.shadow:
+		c.counted(uint64(c.limiter().most-shadow[0].Remaining), c.left(now))
+	case c.counts: // as it was with the charge: hits that came since must not deny what is held
+		c.counted(uint64(c.limiter().most-each[c.from].Remaining), c.left(now))
+	case c.shadow && !stop:
+		c.decision, c.over = shadow[0], !shadow[0].Allowed
+	case c.second != nil:
+		c.answerBoth(stop && (c.lacking || !c.fitsBoth()), all.RetryAfter)
+	default:
+		if c.answerLimiter(stop, all.RetryAfter); stop {
+			c.unmade = uint64(c.at().Peek(0).Remaining - c.decision.Remaining)
+		}
+	}
+	return made
+}
+
+func (m *memory) settle(t *holdTerms, b *batch) error {
+	s := &m.holds
 	s.mutex.Lock()
 	defer s.mutex.Unlock()
-	s.lapse(now)
-	known, actual := s.named(e, h, resp, now), e.textHash(resp.usage())
+	s.lapse(b.now)
+	known, actual := m.named(t, b), m.textHash(t.told)
 	switch {
 	case known == nil || known.ended && known.actual != actual:
 		return ErrNotHeld
 	case known.ended:
-		h.Again = true
+		b.again = true
 		return nil
 	}
 	var lost []heldLimit
 	for i := range known.limits {
 		l := &known.limits[i]
-		w := &resp.work[l.at]
-		if !w.limited {
+		c := &b.calls[l.at]
+		if c.counter == nil {
 			lost = append(lost, *l)
 			continue
 		}
-		w.series.settle(w.hits)
-		h.Capped = l.settle(w.hits, w.debt) || h.Capped
-	}
-	if released {
-		s.released.Add(1)
-	} else {
-		s.settled.Add(1)
+		b.capped = l.settle(c.hits, c.debt) || b.capped
 	}
 	if len(lost) > 0 {
 		rest := &hold{of: known.of, end: known.end, giveBack: known.giveBack, limits: lost}
@@ -187,7 +251,7 @@ func (e *Engine) settleHere(h *Hold, resp *Response, released bool, now int64) e
 		s.open++
 	}
 	known.actual = actual
-	s.remember(known, now)
+	s.remember(known, b.now)
 	s.wake()
 	return nil
 }

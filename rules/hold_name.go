@@ -58,9 +58,3 @@ func (resp *Response) usage() (b []byte) {
 	}
 	return b
 }
-
-func (e *Engine) textHash(text []byte) uint64 {
-	s := newSip(&e.key)
-	s.text(string(text))
-	return s.sum()
-}

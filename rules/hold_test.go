@@ -181,7 +181,7 @@ func TestHold_Bounds(t *testing.T) {
 		require.True(t, w.hold(one(fmt.Sprint(i))))
 		require.NoError(t, w.Settle(one(fmt.Sprint(i))))
 	}
-	require.Len(t, w.holds.domains["d"].byID, 1+3, "the ends that are remembered are bounded, too")
+	require.Len(t, w.memory.holds.domains["d"].byID, 1+3, "the ends that are remembered are bounded, too")
 	require.ErrorIs(t, w.Settle(one("0")), ErrNotHeld)
 	require.NoError(t, w.Settle(one("9")))
 }
@@ -550,7 +550,7 @@ func TestHold_BesideDecide(t *testing.T) {
 		require.EqualValues(t, held.Load(), w.Holds().Held)
 		w.clock.Advance(defaultHoldTTL)
 		w.Holds()
-		count := w.now.Load().domains["d"].counters[Year]
+		count := w.now.Load().domains["d"].counters[Year].(*memoryCounter)
 		id := w.now.Load().domains["d"].id(w.now.Load().set.Match("d", entries("k=v")), entries("k=v"))
 		counted := int64(count.most - count.limiter.KeyHash(id).Peek(0).Remaining)
 		require.Equal(t, held.Load()+passed.Load()+denied.Load(), counted, "what was held, and all plain calls")

@@ -41,15 +41,15 @@ var errStoreState = errors.New("rules: a Store has the counts; want no snapshot 
 // maxName bounds a section's name, so that a damaged length does not take much memory.
 const maxName = 1 << 20
 
-// named lists all limiters by the name of their section.
-func (e *Engine) named() map[string]*sluice.Limiter {
+// limiters lists all limiters by the name of their section.
+func (m *memory) limiters() map[string]*sluice.Limiter {
 	out := map[string]*sluice.Limiter{}
-	for domain, g := range e.groups {
+	for domain, g := range m.groups {
 		for _, u := range units {
 			out[unitSection(u, domain)] = g[u].limiter
 		}
 	}
-	for identity, k := range e.kept {
+	for identity, k := range m.kept {
 		out[k.section()+identity] = k.limiter
 	}
 	return out
@@ -82,7 +82,7 @@ func (e *Engine) Snapshot(w io.Writer) error {
 	if _, err := out.Write(head); err != nil {
 		return err
 	}
-	limiters := e.named()
+	limiters := e.memory.limiters()
 	var state bytes.Buffer
 	for _, name := range slices.Sorted(maps.Keys(limiters)) {
 		state.Reset()
@@ -94,10 +94,10 @@ func (e *Engine) Snapshot(w io.Writer) error {
 		}
 	}
 	// Last, so that hits that were denied meanwhile are in it.
-	if err := writeSection(out, denialSection, e.denials.appendTo(nil)); err != nil {
+	if err := writeSection(out, denialSection, e.memory.denials.appendTo(nil)); err != nil {
 		return err
 	}
-	if err := writeSection(out, spillSection, e.appendSpills(nil)); err != nil {
+	if err := writeSection(out, spillSection, e.memory.appendSpills(nil)); err != nil {
 		return err
 	}
 	if _, err := out.Write(make([]byte, 4)); err != nil {
@@ -134,7 +134,7 @@ func Restore(set *Set, c Config, r io.Reader) (*Engine, error) {
 	if err != nil {
 		return nil, err
 	}
-	for name, lim := range e.named() {
+	for name, lim := range e.memory.limiters() {
 		if state, ok := sections[name]; ok {
 			if err := lim.Restore(bytes.NewReader(state)); err != nil {
 				return nil, err
@@ -142,11 +142,11 @@ func Restore(set *Set, c Config, r io.Reader) (*Engine, error) {
 		}
 	}
 	if state, ok := sections[denialSection]; ok { // older snapshots have none
-		if err := e.denials.restore(state, e.clock.Now()); err != nil {
+		if err := e.memory.denials.restore(state, e.clock.Now()); err != nil {
 			return nil, err
 		}
 	}
-	if err := e.restoreSpills(sections[spillSection]); err != nil {
+	if err := e.memory.restoreSpills(sections[spillSection], e.clock.Now()); err != nil {
 		return nil, err
 	}
 	return e, e.restoreMoved(sections)
@@ -162,9 +162,9 @@ func (e *Engine) Unrestored() []string { return slices.Clone(e.unrestored) }
 // along; the keys of other domains become idle in time. It does not take them if they would keep its own
 // new keys out.
 func (e *Engine) restoreMoved(sections map[string][]byte) error {
-	shared := e.groups[""]
+	shared := e.memory.groups[""]
 	for _, name := range slices.Sorted(maps.Keys(e.now.Load().domains)) {
-		own, lost := e.groups["="+name], false
+		own, lost := e.memory.groups["="+name], false
 		for _, u := range units {
 			old, moved := sections[unitSection(u, "="+name)]
 			lim := shared[u].limiter

@@ -24,36 +24,36 @@ type spill struct {
 	until int64  // when the second budget has forgotten them, Unix nanoseconds
 }
 
-func (s *spills) add(w *work, now int64, n uint64, life time.Duration) {
-	shard := &s.shards[w.id>>56]
-	key, known := shard.keys[w.id]
+func (s *spills) add(id, of uint64, now int64, n uint64, life time.Duration) {
+	shard := &s.shards[id>>56]
+	key, known := shard.keys[id]
 	if !known && !shard.fits(s.most, now) {
 		return
 	}
-	if key.until <= now || key.of != w.second.name() {
-		key = spill{of: w.second.name()}
+	if key.until <= now || key.of != of {
+		key = spill{of: of}
 	}
 	key.units = addUpTo(key.units, n)
 	key.until = max(key.until, addTime(now, int64(life)))
-	shard.keys[w.id] = key
+	shard.keys[id] = key
 }
 
-// take returns how many of n units were taken from the second budget, and takes them off.
-func (s *spills) take(w *work, now int64, n uint64) uint64 {
-	shard := s.shards[w.id>>56].keys
-	key, known := shard[w.id]
+// take returns how many of n units were taken from the second budget "of", and takes them off.
+func (s *spills) take(id, of uint64, now int64, n uint64) uint64 {
+	shard := s.shards[id>>56].keys
+	key, known := shard[id]
 	if !known {
 		return 0
 	}
-	if key.until <= now || key.of != w.second.name() {
-		delete(shard, w.id)
+	if key.until <= now || key.of != of {
+		delete(shard, id)
 		return 0
 	}
 	n = min(n, key.units)
 	if key.units -= n; key.units == 0 {
-		delete(shard, w.id)
+		delete(shard, id)
 	} else {
-		shard[w.id] = key
+		shard[id] = key
 	}
 	return n
 }
@@ -79,29 +79,28 @@ func (s *spillShard) fits(most int, now int64) bool {
 const spillSize = 4 * 8
 
 // appendSpills writes all keys.
-func (e *Engine) appendSpills(b []byte) []byte {
-	for i := range e.spilled.shards {
-		e.locks[i].Lock()
-		for id, k := range e.spilled.shards[i].keys {
+func (m *memory) appendSpills(b []byte) []byte {
+	for i := range m.spilled.shards {
+		m.locks[i].Lock()
+		for id, k := range m.spilled.shards[i].keys {
 			for _, v := range [...]uint64{id, k.units, k.of, uint64(k.until)} {
 				b = binary.LittleEndian.AppendUint64(b, v)
 			}
 		}
-		e.locks[i].Unlock()
+		m.locks[i].Unlock()
 	}
 	return b
 }
 
 // restoreSpills adds the keys that appendSpills has written.
-func (e *Engine) restoreSpills(b []byte) error {
+func (m *memory) restoreSpills(b []byte, now int64) error {
 	if len(b)%spillSize != 0 {
 		return badSnapshot("the units of second budgets are cut short")
 	}
-	now := e.clock.Now()
 	for ; len(b) > 0; b = b[spillSize:] {
 		word := func(i int) uint64 { return binary.LittleEndian.Uint64(b[8*i:]) }
-		shard := &e.spilled.shards[word(0)>>56]
-		if k := (spill{word(1), word(2), int64(word(3))}); k.until > now && shard.fits(e.spilled.most, now) {
+		shard := &m.spilled.shards[word(0)>>56]
+		if k := (spill{word(1), word(2), int64(word(3))}); k.until > now && shard.fits(m.spilled.most, now) {
 			shard.keys[word(0)] = k
 		}
 	}

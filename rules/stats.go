@@ -6,8 +6,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-
-	"github.com/sluice-go/sluice"
 )
 
 // Series returns the statistics: of each rule in force, of the values that detailed_metric and
@@ -87,29 +85,13 @@ type Calls struct{ OK, OverLimit uint64 }
 func (e *Engine) Stats() Stats {
 	e.admin.Lock()
 	defer e.admin.Unlock()
-	out := Stats{Evicted: e.evicted, Untracked: e.untracked}
-	add := func(u Unit, l *sluice.Limiter) {
-		s := l.Stats()
-		out.Keys[u] += s.Keys
-		out.Evicted += s.Evicted
-		out.Untracked += s.Untracked
-	}
-	for _, g := range e.groups {
-		for _, u := range units {
-			add(u, g[u].limiter)
-		}
-	}
-	for _, limiters := range []map[string]*kept{e.kept, e.absent} {
-		for _, k := range limiters {
-			add(UnknownUnit, k.limiter)
-		}
-	}
+	var out Stats
+	e.counts.stats(&out)
 	out.Calls = make(map[string]Calls, len(e.domains))
 	for name, d := range e.domains {
 		out.Calls[name] = Calls{d.ok.Load(), d.overLimit.Load()}
 		out.Series += len(*d.dynamic.all.Load())
 	}
-	out.Denied, out.Unrecorded = e.denials.len(), e.denials.unrecorded.Load()
 	out.GlobalShadow = e.globalShadow.Load()
 	out.UnknownDomains, out.UnknownDomainsByName = e.unknown.counts()
 	return out

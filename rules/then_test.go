@@ -258,7 +258,7 @@ func TestThen_Concurrent(t *testing.T) {
 // TestThen_Full: without room to note what came from the credits, what is given back goes to the plan.
 func TestThen_Full(t *testing.T) {
 	w := newWorld(t, Config{}, fmt.Sprintf(planAndCredits, false, 1, "", 10, ""))
-	w.spilled.most = 0
+	w.memory.spilled.most = 0
 	require.Equal(t, OK, w.ask(withHits(annsPlan, 5)).Code)
 	d := withHits(annsPlan, 5)
 	d.Refund = true

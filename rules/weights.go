@@ -207,22 +207,16 @@ func (resp *Response) refuse(together bool) {
 }
 
 // denyRefused notes the hits that refuse has kept from counting, since their refunds may come.
-func (e *Engine) denyRefused(g *generation, d *domainState, req *Request, resp *Response, now int64) {
-	var calls []StoreCall
+func (e *Engine) denyRefused(g *generation, d *domainState, req *Request, resp *Response) {
+	b := &resp.batch
 	for i := range resp.work {
-		w, st := &resp.work[i], &resp.Statuses[i]
-		switch {
-		case w.refused == 0:
-		case e.config.Store == nil:
-			e.deny(w, st, now, 0, w.refused)
-		default:
-			c := w.call(g, d, &req.Descriptors[i], st.Rule)
-			calls = append(calls, StoreCall{Counter: c.Counter, Key: c.Key, Op: Deny, Hits: w.refused, Second: c.Second})
+		w, c := &resp.work[i], &b.calls[i]
+		if *c = (call{}); w.refused != 0 {
+			w.fill(c, g, d, &req.Descriptors[i], &resp.Statuses[i])
+			c.hits = w.refused
 		}
 	}
-	if len(calls) > 0 && e.config.Store.Decide(calls) != nil { // the denial still stands
-		e.denials.unrecorded.Add(uint64(len(calls)))
-	}
+	e.counts.deny(b)
 }
 
 // kindsApart refuses weights with the key of a descriptor above or below: an entry would be either.

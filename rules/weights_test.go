@@ -149,7 +149,7 @@ func TestWeights_Model(t *testing.T) {
 				if used.Sub(used, floor); used.Sign() < 0 {
 					used.SetInt64(0)
 				}
-				e.denials = denials{most: 1 << 20}
+				e.memory.denials = denials{most: 1 << 20}
 			} else {
 				cost := floor
 				if !sum.IsInt() {
@@ -161,7 +161,7 @@ func TestWeights_Model(t *testing.T) {
 				if !over {
 					used = after
 				}
-				e.denials = denials{most: 1 << 20}
+				e.memory.denials = denials{most: 1 << 20}
 			}
 			require.EqualValues(t, limit-used.Int64(), e.left("k=x"), "%s %s", text, list)
 		}

@@ -40,14 +40,21 @@ func functions(t *testing.T, path string) map[string]bool {
 	return names
 }
 
+func fileExists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
+}
+
 // TestDesign_JourneysAreWhatHappens: every file:function of a journey is there.
 func TestDesign_JourneysAreWhatHappens(t *testing.T) {
-	steps := regexp.MustCompile("`([a-z]+\\.go):([A-Za-z]+)`").FindAllStringSubmatch(section(t, "Journeys"), -1)
+	steps := regexp.MustCompile("`([a-z_/]+\\.go):([A-Za-z]+)`").FindAllStringSubmatch(section(t, "Journeys"), -1)
 	require.Greater(t, len(steps), 30)
 	for _, step := range steps {
-		path := filepath.Join("../..", step[1])
-		if _, err := os.Stat(path); err != nil {
-			path = filepath.Join("../../httplimit", step[1])
+		path := ""
+		for _, folder := range []string{"../..", "../../httplimit", "../../internal"} {
+			if path = filepath.Join(folder, step[1]); fileExists(path) {
+				break
+			}
 		}
 		assert.True(t, functions(t, path)[step[2]], "there is no %s", step[0])
 	}
@@ -56,7 +63,7 @@ func TestDesign_JourneysAreWhatHappens(t *testing.T) {
 // TestDesign_JourneysDoNotReturn: a walk does not come back to a file that it has left, except
 // for what it asks in brackets. A sentence is a walk.
 func TestDesign_JourneysDoNotReturn(t *testing.T) {
-	brackets, end, step := regexp.MustCompile(`\([^)]*\)`), regexp.MustCompile(`\.\s`), regexp.MustCompile("`([a-z]+\\.go):[A-Za-z]+`")
+	brackets, end, step := regexp.MustCompile(`\([^)]*\)`), regexp.MustCompile(`\.\s`), regexp.MustCompile("`([a-z_/]+\\.go):[A-Za-z]+`")
 	walks := 0
 	for _, walk := range end.Split(brackets.ReplaceAllString(section(t, "Journeys"), ""), -1) {
 		var left []string

@@ -141,6 +141,9 @@ func (d *driver) call(c *call) (out outcome) {
 	for i := range resp.Statuses {
 		st := &resp.Statuses[i]
 		text.WriteString(" " + statusText(st.Limited, st.Code == rules.OverLimit, st.Over, st.RetryAfter == sluice.Never, int64(st.Remaining)))
+		if st.Code == rules.OverLimit && st.RetryAfter <= 0 {
+			text.WriteString(" at once") // no denial says so
+		}
 		out.times = append(out.times, times{st.RetryAfter, st.ResetAfter})
 	}
 	out.text = text.String()

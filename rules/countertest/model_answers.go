@@ -95,7 +95,8 @@ func (m *model) answerBoth(it *item, stopped bool) {
 	switch {
 	case it.over:
 		it.times.retry = -1
-		if it.hits > it.limit+it.second.limit {
+		fresh := m.room(&it.counter) == it.limit && m.room(it.second) == it.second.limit
+		if fresh || it.hits > it.limit+it.second.limit { // fresh budgets lack room beside other hits of the call
 			it.times.retry = sluice.Never
 		}
 		s[total] += it.hits

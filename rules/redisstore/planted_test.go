@@ -29,12 +29,12 @@ var faults = []plant.Fault{
 	{"a denied look at two budgets", "both.go", "in.Decision.Allowed = first.Allowed || second.Allowed", "in.Decision.Allowed = first.Allowed || second.Allowed || planted(NAME)", "TestSuite"},
 	{"a bucket with held units is free at once", "../../redistier/bucket.go", "over := v.a + lent*b.unit - b.full", "over := v.a + lent*b.unit - b.full; if planted(NAME) { over = v.a - (b.full - min(lent*b.unit, b.full)) }", "TestSuite"},
 	{"charges that do not fit add up", "../../redistier/all.go", "all.fits[i] != '0') {", "all.fits[i] != '0' || planted(NAME)) {", "TestSuite"},
-	{"twins are judged by themselves", "../shared.go", "if denied >= 0 {\n\t\tresp.judgeTwins()", "if denied >= 0 && !planted(NAME) {\n\t\tresp.judgeTwins()", "TestSuite"},
-	{"shadow windows of one call do not add up", "../shared.go", "c.Count += resp.hitsBefore(i)", "if !planted(NAME) { c.Count += resp.hitsBefore(i) }", "TestSuite"},
-	{"a look after the charges of its call", "../shared.go", "if w.made { // with charges", "if w.made && !planted(NAME) { // with charges", "TestSuite"},
-	{"a stopped call counts", "../shared.go", "case w.refund:\n\t\t\tc.Hits = 0", "case w.refund && !planted(NAME):\n\t\t\tc.Hits = 0", "TestSuite"},
-	{"shadow limiters count in a call that is denied", "../shared.go", "if denied >= 0 || len(later) == 0 {", "if denied >= 0 && !planted(NAME) || len(later) == 0 {", "TestSuite"},
-	{"a repeated settlement counts again", "../hold_shared.go", "h.Again, h.Capped = r.Again, r.Capped; r.Again {", "h.Again, h.Capped = r.Again, r.Capped; r.Again && !planted(NAME) {", "TestSuite"},
+	{"twins are judged by themselves", "../stored_do.go", "if denied >= 0 {\n\t\tb.judgeTwins()", "if denied >= 0 && !planted(NAME) {\n\t\tb.judgeTwins()", "TestSuite"},
+	{"shadow windows of one call do not add up", "../stored_do.go", "own.Count += b.hitsBefore(i)", "if !planted(NAME) { own.Count += b.hitsBefore(i) }", "TestSuite"},
+	{"a look after the charges of its call", "../stored_do.go", "if c.made { // with charges", "if c.made && !planted(NAME) { // with charges", "TestSuite"},
+	{"a stopped call counts", "../stored_do.go", "case c.op == GiveBack:\n\t\t\tb.asked[i].Hits = 0", "case c.op == GiveBack && !planted(NAME):\n\t\t\tb.asked[i].Hits = 0", "TestSuite"},
+	{"shadow limiters count in a call that is denied", "../stored_do.go", "if denied >= 0 || len(later) == 0 {", "if denied >= 0 && !planted(NAME) || len(later) == 0 {", "TestSuite"},
+	{"a repeated settlement counts again", "../stored_hold.go", "b.again, b.capped = r.Again, r.Capped", "b.again, b.capped = r.Again && !planted(NAME), r.Capped", "TestSuite"},
 }
 
 // TestPlanted demands that the suite alone finds faults in counts in Redis.
