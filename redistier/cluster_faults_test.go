@@ -140,10 +140,9 @@ func TestOnce_Cluster(t *testing.T) {
 	loses.Store(true)
 	_, err := l.Take(ctx, "a", 1)
 	require.Error(t, err)
-	out := make([]Result, 2)
-	require.NoError(t, l.TakeMany(ctx, []Call{{"b", 1}, {"c", 1}}, out))
-	require.Error(t, out[0].Err)
-	require.Error(t, out[1].Err)
+	out := pipelined(l, 1, "b", "c")
+	require.Error(t, out[0].err)
+	require.Error(t, out[1].err)
 	loses.Store(false)
 	for _, key := range []string{"a", "b", "c"} {
 		d, err := replicaOf(t, client, l).Peek(ctx, key, 0)

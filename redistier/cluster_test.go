@@ -116,15 +116,13 @@ func clusterWide(t *testing.T, c *cluster) {
 	for _, cfg := range variants {
 		cfg.Limit, cfg.Offset = sluice.PerHour(10), 0
 		l := newLimiter(t, client, cfg)
-		calls := make([]Call, 60)
-		for i := range calls {
-			calls[i] = Call{fmt.Sprint("k", i%30), 4}
+		keys := make([]string, 60)
+		for i := range keys {
+			keys[i] = fmt.Sprint("k", i%30)
 		}
-		out := make([]Result, len(calls))
-		require.NoError(t, l.TakeMany(ctx, calls, out))
-		for i, r := range out {
-			require.NoError(t, r.Err)
-			require.Equal(t, 10-4*(1+i/30), r.Decision.Remaining, variantName(cfg))
+		for i, r := range pipelined(l, 4, keys...) {
+			require.NoError(t, r.err)
+			require.Equal(t, 10-4*(1+i/30), r.Remaining, variantName(cfg))
 		}
 	}
 	for _, n := range c.nodes {
@@ -162,10 +160,9 @@ func clusterMoved(t *testing.T, c *cluster) {
 		require.NoError(t, from.client.Migrate(ctx, host, port, key, 0, 5*time.Second).Err())
 	}
 	step("ASK")
-	out := make([]Result, 2)
-	require.NoError(t, l.TakeMany(ctx, []Call{{"a", 1}, {"a", 1}}, out))
-	require.NoError(t, out[1].Err)
-	require.Equal(t, 95, out[1].Decision.Remaining, "ASK, in a pipeline")
+	out := pipelined(l, 1, "a", "a")
+	require.NoError(t, out[1].err)
+	require.Equal(t, 95, out[1].Remaining, "ASK, in a pipeline")
 	require.NoError(t, tier.Refund(ctx, "b", 1))
 	takeFrom(t, tier, "b", 3)
 	left -= 2

@@ -31,7 +31,8 @@ const linearCalls = 16
 // Without Redis each call is answered by itself, as by a Tier. A refund then goes to this process's share, and
 // Redis is not told of it. A hold is then one of this process's share: it is settled here, it cannot be extended, and other
 // processes do not know it until Redis answers again, and has been told of it. OpSettle of any other hold is answered from the share, and
-// sent again as by Store.Settle. OpExtend is ErrUnavailable.
+// sent again for the TTL of the call, or for a minute if that is 0: give it the TTL of the hold, since then the hold has lapsed. OpExtend is
+// ErrUnavailable.
 func (s *Store) Do(ctx context.Context, calls []StoreCall, out []StoreResult) error {
 	if err := s.checkCalls(calls, out); err != nil {
 		return err

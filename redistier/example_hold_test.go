@@ -41,10 +41,10 @@ func Example_hold() {
 		return
 	}
 	used := 1875 // by the call of the model
-	err = store.Settle([]redistier.StoreCall{
+	err = store.Do(context.Background(), []redistier.StoreCall{
 		{Limit: tokens, Key: "user:42", Cost: used, Op: redistier.OpSettle, HoldID: results[1].HoldID, TTL: 5 * time.Minute},
-	})
-	if err != nil {
-		log.Fatal(err)
+	}, results[:1])
+	if err != nil || results[0].Err != nil {
+		log.Fatal(err, results[0].Err)
 	}
 }

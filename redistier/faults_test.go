@@ -503,7 +503,7 @@ func TestOnce(t *testing.T) {
 	p.loses.Store(true)
 	_, err := l.Take(ctx, "a", 1)
 	require.Error(t, err)
-	require.NoError(t, l.TakeMany(ctx, []Call{{"b", 1}}, make([]Result, 1)))
+	require.Error(t, pipelined(l, 1, "b")[0].err)
 	for _, key := range []string{"a", "b"} {
 		d, err := replicaOf(t, s.client, l).Peek(ctx, key, 0)
 		require.NoError(t, err)

@@ -72,13 +72,10 @@ func (f *holdOutage) told(t *testing.T) {
 
 // idle reports whether nothing is under way.
 func idle(s *Store) bool {
-	s.settler.mu.Lock()
-	running := s.settler.running
-	s.settler.mu.Unlock()
 	l := s.router.first
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return !running && l.senders+l.late+len(l.waiting)+len(l.open) == 0
+	return l.senders+l.late+len(l.waiting)+len(l.open) == 0
 }
 
 // counts is how many units of a key count in Redis.

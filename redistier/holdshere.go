@@ -1,6 +1,7 @@
 package redistier
 
 import (
+	"errors"
 	"fmt"
 	"time"
 
@@ -62,6 +63,27 @@ func (s *Store) unanswered(failed error, w *storeCall) error {
 		err = fmt.Errorf("%w: %w", ErrUnavailable, failed)
 	}
 	return err
+}
+
+// settleFor is how long Redis is told of a settlement again and again, if the call has no TTL.
+const settleFor = time.Minute
+
+var errManySettlements = errors.New("redistier: as many settlements wait for Redis as StoreConfig.MaxKeys allows")
+
+// settleLater has Redis told of a settlement that it has not answered.
+func (s *Store) settleLater(w *storeCall) (out StoreResult) {
+	life := w.call.TTL
+	if life == 0 {
+		life = settleFor
+	}
+	if err := w.asked.lane.settlesLater(&w.takeCall.request, life); err != nil {
+		return StoreResult{Err: err}
+	}
+	look := w.takeCall
+	look.op, look.cost = opAdmit, 0
+	out.Decision, out.Source, out.Err = s.fallback(w.asked, &look, w.subject)
+	out.Count = s.shareCount(w)
+	return out
 }
 
 // letsPass reports whether the call of a hold is made whether there is room or not.

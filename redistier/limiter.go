@@ -2,7 +2,6 @@ package redistier
 
 import (
 	"context"
-	"fmt"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -100,50 +99,6 @@ func (l *Limiter) resetOf(key string) request {
 	r := l.request(p, key)
 	r.op, r.n = opReset, max(1, p.kept)
 	return r
-}
-
-// A Call is one call of TakeMany.
-type Call struct {
-	Key  string
-	Cost int
-}
-
-// A Result is the outcome of a Call. The Decision holds if Err is nil.
-type Result struct {
-	Decision sluice.Decision
-	Err      error
-}
-
-// TakeMany makes each of calls as Take does, in their order, in one round trip to each
-// Redis server concerned. out must be as long as calls; each Result has an error of its
-// own. An error of TakeMany itself means that nothing has been done.
-func (l *Limiter) TakeMany(ctx context.Context, calls []Call, out []Result) error {
-	if len(out) != len(calls) {
-		return fmt.Errorf("redistier: TakeMany of %d calls with room for %d results; want as many", len(calls), len(out))
-	}
-	if err := ctx.Err(); err != nil {
-		return err
-	}
-	batch := make([]scheduled, 0, len(calls))
-	made := make([]takeCall, 0, len(calls))
-	for i, c := range calls {
-		t := l.newCall(c.Key, c.Cost, true)
-		if t.plan.constant() {
-			out[i] = Result{Decision: t.plan.decideConstant(c.Cost)}
-			continue
-		}
-		made = append(made, t)
-		batch = append(batch, scheduled{request: t.request, now: l.clock(), at: i})
-	}
-	l.runAll(ctx, batch)
-	for i := range batch {
-		b, t := &batch[i], &made[i]
-		out[b.at] = Result{Err: b.err}
-		if b.err == nil {
-			out[b.at].Decision = t.decision(&b.reply)
-		}
-	}
-	return nil
 }
 
 // SetLimit changes the limit. Calls that are under way are judged by the old limit. The units

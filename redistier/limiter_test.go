@@ -205,30 +205,41 @@ func TestKeys_OfOthers(t *testing.T) {
 	}
 }
 
-func TestTakeMany(t *testing.T) {
+// took is the outcome of a call that pipelined has made.
+type took struct {
+	sluice.Decision
+	err error
+}
+
+// pipelined takes units of keys in one pipeline to each server, as lanes ask.
+func pipelined(l *Limiter, cost int, keys ...string) []took {
+	batch, calls, out := make([]scheduled, len(keys)), make([]takeCall, len(keys)), make([]took, len(keys))
+	for i, key := range keys {
+		calls[i] = l.newCall(key, cost, true)
+		batch[i] = scheduled{request: calls[i].request, now: l.clock(), at: i}
+	}
+	l.runAll(ctx, batch)
+	for i := range batch {
+		b := &batch[i]
+		if out[b.at].err = b.err; b.err == nil {
+			out[b.at].Decision = calls[b.at].decision(&b.reply)
+		}
+	}
+	return out
+}
+
+// TestPipeline: of calls in one pipeline each has its own answer, or its own error, in their order, also of a server that has no script.
+func TestPipeline(t *testing.T) {
 	eachServer(t, func(t *testing.T, s *server) {
 		require.NoError(t, s.client.ScriptFlush(ctx).Err())
 		l := newLimiter(t, s.client, Config{Limit: sluice.PerHour(10)})
-		calls := []Call{{"a", 4}, {"b", 1}, {"a", 4}, {"a", 4}, {"c", 11}, {"c", -1}, {"c", 0}}
-		out := make([]Result, len(calls))
 		require.NoError(t, s.client.Set(ctx, l.request(l.plan.Load(), "b").key, "other", 0).Err())
-		require.NoError(t, l.TakeMany(ctx, calls, out))
-		remaining := []int{6, 0, 2, 2, 10, 10, 10}
-		allowed := []bool{true, false, true, false, false, false, true}
-		for i, r := range out {
-			if i == 1 {
-				require.ErrorIs(t, r.Err, ErrForeignValue)
-				continue
-			}
-			require.NoError(t, r.Err)
-			require.Equal(t, allowed[i], r.Decision.Allowed, "call %d", i)
-			require.Equal(t, remaining[i], r.Decision.Remaining, "call %d", i)
+		out := pipelined(l, 4, "a", "b", "a", "a")
+		require.ErrorIs(t, out[1].err, ErrForeignValue)
+		for i, want := range map[int]sluice.Decision{0: {Allowed: true, Remaining: 6}, 2: {Allowed: true, Remaining: 2}, 3: {Remaining: 2}} {
+			require.NoError(t, out[i].err)
+			require.Equal(t, want, sluice.Decision{Allowed: out[i].Allowed, Remaining: out[i].Remaining}, "call %d", i)
 		}
-		require.Error(t, l.TakeMany(ctx, calls, out[1:]))
-		require.NoError(t, l.TakeMany(ctx, nil, nil))
-		ended, cancel := context.WithCancel(ctx)
-		cancel()
-		require.ErrorIs(t, l.TakeMany(ended, calls, out), context.Canceled)
 	})
 }
 
@@ -501,19 +512,15 @@ func TestUnreachable(t *testing.T) {
 	d, err := l.Take(ctx, "a", 1)
 	require.Error(t, err)
 	require.Equal(t, sluice.Decision{}, d)
-	out := make([]Result, 2)
-	require.NoError(t, l.TakeMany(ctx, make([]Call, 2), out))
-	require.Error(t, out[1].Err)
+	require.Error(t, pipelined(l, 1, "a", "b")[1].err)
 }
 
-// TestTakeMany_Unwelcome: a client that gets no connection says why, in a pipeline as well.
-func TestTakeMany_Unwelcome(t *testing.T) {
+// TestPipeline_Unwelcome: a client that gets no connection says why, in a pipeline as well.
+func TestPipeline_Unwelcome(t *testing.T) {
 	client := redis.NewClient(&redis.Options{Addr: anyServer(t).addr, Username: "nobody", Password: "x"})
 	defer client.Close()
-	out := make([]Result, 2)
-	require.NoError(t, newLimiter(t, client, Config{Limit: sluice.PerHour(10)}).TakeMany(ctx, []Call{{"a", 1}, {"b", 1}}, out))
-	for _, r := range out {
-		require.ErrorContains(t, r.Err, "WRONGPASS")
-		require.True(t, notDone(r.Err))
+	for _, r := range pipelined(newLimiter(t, client, Config{Limit: sluice.PerHour(10)}), 1, "a", "b") {
+		require.ErrorContains(t, r.err, "WRONGPASS")
+		require.True(t, notDone(r.err))
 	}
 }

@@ -146,9 +146,6 @@ func TestStore_Uncounted(t *testing.T) {
 	require.Zero(t, store.Stats().Unshared)
 	two, share := open(StoreConfig{Replicas: 2})
 	require.Equal(t, 50, do(t, two, StoreCall{Limit: share, Key: "a", Op: OpPeek})[0].Decision.Remaining)
-	told, known := open(StoreConfig{})
-	told.SetReplicas(4)
-	require.Equal(t, 25, do(t, told, StoreCall{Limit: known, Key: "a", Op: OpPeek})[0].Decision.Remaining)
 	always, admits := open(StoreConfig{OnUnavailable: Open})
 	require.True(t, do(t, always, StoreCall{Limit: admits, Key: "a", Cost: 1})[0].Decision.Allowed)
 

@@ -25,7 +25,6 @@ type Store struct {
 	prefix  string
 	maxKeys int
 	beats   *heartbeat // or nil
-	settler settler
 
 	mu     sync.Mutex // guards the rest
 	names  map[string]*named
@@ -84,7 +83,6 @@ func NewStore(client redis.UniversalClient, cfg StoreConfig) (*Store, error) {
 		core: newCore(to, &tier, true), prefix: cfg.Prefix, maxKeys: cmp.Or(tier.MaxKeys, defaultTierMaxKeys),
 		names: map[string]*named{}, locals: map[family]*sluice.Limiter{},
 	}
-	s.settler.store = s
 	if cfg.Replicas == 0 {
 		s.beats = newHeartbeat(s.core, cfg.Prefix)
 	}
@@ -254,19 +252,11 @@ func (s *Store) Stats() Stats { return s.counted() }
 // loss of data, the others first have to be heard of again. With more than 10,000 processes the number is 10,000.
 func (s *Store) Replicas() int { return int(s.replicas.Load()) }
 
-// SetReplicas changes how many processes share the limits. If StoreConfig.Replicas is 0, what Redis counts
-// replaces this number as it replaces its own. A number below 1 counts as 1.
-func (s *Store) SetReplicas(n int) {
-	s.replicas.Store(max(int64(n), 1))
-	s.uncounted.Store(false)
-}
-
 // Close makes all later calls fail with ErrClosed, and waits until the calls that are under way have ended; see
 // Tier.Close. Other processes count one process less from about 8 seconds later on; see Replicas.
 //
 // Settlements that Redis has not answered are sent once more. Holds stay open until they lapse.
 func (s *Store) Close(ctx context.Context) error {
-	s.settler.done.Wait()
 	for _, l := range s.router.all() {
 		l.stopHolds()
 	}

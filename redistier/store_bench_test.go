@@ -52,8 +52,8 @@ func BenchmarkStore_Limits(b *testing.B) {
 	}
 }
 
-// BenchmarkStore_Holds compares a hold with a take of the same limit, on one server, and a hold whose settlement goes out in
-// the background. The ratios count; the calls take turns.
+// BenchmarkStore_Holds compares a hold with a take of the same limit, on one server, and a hold and its settlement. The ratios
+// count; the calls take turns.
 func BenchmarkStore_Holds(b *testing.B) {
 	server := anyServer(b)
 	s := newStore(b, server.client, StoreConfig{})
@@ -77,10 +77,7 @@ func BenchmarkStore_Holds(b *testing.B) {
 		turn(1, func() { call(StoreCall{Limit: holds, Key: "k", Cost: 1}) })
 		var r StoreResult
 		turn(2, func() { r = call(StoreCall{Limit: holds, Key: "k", Cost: 1, Op: OpHold, TTL: time.Minute}) })
-		turn(3, func() {
-			require.NoError(b, s.Settle([]StoreCall{{Limit: holds, Key: "k", Op: OpSettle, HoldID: r.HoldID, Cost: 1}}))
-		})
-		s.settler.done.Wait() // it is not on the caller's path
+		turn(3, func() { call(StoreCall{Limit: holds, Key: "k", Op: OpSettle, HoldID: r.HoldID, Cost: 1}) })
 	}
 	for i, name := range []string{"take", "take-with-holds", "hold", "settle"} {
 		b.ReportMetric(float64(took[i])/float64(took[0]), name+"/take")

@@ -205,12 +205,6 @@ func (c *core) change(ctx context.Context, s subject, r request) (a asked, err e
 	return a, fmt.Errorf("%w: %w", ErrUnavailable, a.failed)
 }
 
-// SetReplicas changes how many processes share the limit. A number below 1 counts as 1.
-func (t *Tier) SetReplicas(n int) {
-	t.replicas.Store(max(int64(n), 1))
-	t.reshare()
-}
-
 // reshare gives the local limiter its part of the limit in force.
 func (t *Tier) reshare() {
 	t.keyspace.reshare(t.shared, int(t.replicas.Load()))
