@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"math"
 	"time"
+
+	"github.com/sluice-go/sluice"
 )
 
 // A Request asks whether a call may pass.
@@ -340,6 +342,52 @@ func (resp *Response) replace() {
 			*st = Status{Code: OK}
 		}
 	}
+}
+
+// refuse answers the descriptors whose counts are no numbers: nothing is counted for them, and they are denied, since
+// proxies pass on a call that is refused with an error. Where calls are counted all or none, the others count nothing either.
+func (resp *Response) refuse(together bool) {
+	denied := false
+	for i := range resp.work {
+		w, st := &resp.work[i], &resp.Statuses[i]
+		switch {
+		case !w.limited || st.Fault == "":
+			continue
+		case w.refund:
+			w.limited = false
+		default:
+			w.hits = math.MaxUint64
+			w.bound()
+			w.refused = w.hits // as many as one refund can give back: nobody knows how many the call would have been
+			w.limited, w.hits = false, 1
+			st.Over, st.RetryAfter = true, sluice.Never
+			w.finish(st, &hits{total: 1, over: 1})
+			denied = denied || !w.shadow
+		}
+	}
+	for i := range resp.work {
+		w := &resp.work[i]
+		if !denied || !together {
+			continue
+		}
+		if w.limited && !w.refund {
+			w.refused = w.hits
+		}
+		w.hits, w.refund = 0, false
+	}
+}
+
+// denyRefused notes the hits that refuse has kept from counting, since their refunds may come.
+func (e *Engine) denyRefused(g *generation, d *domainState, req *Request, resp *Response) {
+	b := &resp.batch
+	for i := range resp.work {
+		w, c := &resp.work[i], &b.calls[i]
+		if *c = (call{}); w.refused != 0 {
+			w.fill(c, g, d, &req.Descriptors[i], &resp.Statuses[i])
+			c.hits = w.refused
+		}
+	}
+	e.counts.deny(b)
 }
 
 // fill makes a call for each descriptor.
