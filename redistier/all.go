@@ -161,6 +161,7 @@ func (s *Store) DoAll(ctx context.Context, calls []StoreCall, out []StoreResult)
 	if err := a.make(ctx); err != nil {
 		return none, err
 	}
+	s.stats.cache.Add(uint64(a.cached))
 	return a.decision(), nil
 }
 
@@ -186,6 +187,7 @@ type together struct {
 	out    []StoreResult
 	work   []storeCall // the calls that ask Redis
 	at     []int       // their indexes in calls
+	cached int         // calls that no state of a key decides
 	denied int
 	within bool // the shares have been charged already
 
@@ -197,32 +199,29 @@ func (a *together) begin() error {
 	for i := range a.calls {
 		call := &a.calls[i]
 		l := call.Limit
-		p, err := l.judge(call.Override)
-		if err == nil && l.closed.Load() {
-			err = ErrClosed
-		}
+		p, err := call.planned()
 		if err != nil {
 			return fmt.Errorf("call %d: %w", i, err)
 		}
-		cost, op := call.Cost, call.Op
 		chain, err := a.chained(i, p)
 		if err != nil {
 			return err
 		}
-		if op.isOfHold() {
+		if call.Op.isOfHold() {
 			if err := a.beginHold(i, p); err != nil {
 				return err
 			}
 			continue
 		}
-		if op >= OpCharge && !chain.in() && (cost < 1 || !p.counts()) {
-			cost, op = 0, OpPeek
+		cost, op := call.Cost, call.Op
+		if !chain.in() {
+			cost, op = call.counting(p)
 		}
 		if op == OpTake && a.denied < 0 && !chain.in() && (cost < 0 || int64(cost) > p.burst) {
 			a.denied = i
 		}
 		if p.constant() && op <= OpPeek {
-			a.out[i] = StoreResult{Decision: p.decideConstant(cost), Source: FromCache}
+			a.constant(i, p, cost)
 			continue
 		}
 		w := storeCall{subject: l.named.subject(call.Key), out: &a.out[i], call: call, before: -1}
@@ -233,6 +232,12 @@ func (a *together) begin() error {
 		a.work, a.at = append(a.work, w), append(a.at, i)
 	}
 	return a.oneSlot()
+}
+
+// constant answers call i under a limit that admits or denies everything.
+func (a *together) constant(i int, p *plan, cost int) {
+	a.out[i] = StoreResult{Decision: p.decideConstant(cost), Source: FromCache, HoldID: a.calls[i].HoldID}
+	a.cached++
 }
 
 // oneSlot returns an error if the keys are not in one slot of a cluster.

@@ -218,3 +218,18 @@ func clusterStore(t *testing.T, c *cluster) {
 	_, err = s.DoAll(ctx, chainOf(limits, 3), out)
 	require.ErrorContains(t, err, "different slots")
 }
+
+// TestStore_DoAll_Sources: each call counts under the source that has answered it.
+func TestStore_DoAll_Sources(t *testing.T) {
+	s := newStore(t, anyServer(t).client, StoreConfig{})
+	free := limitOf(t, s, LimitConfig{Name: "free", Limit: sluice.Unlimited})
+	ten := limitOf(t, s, LimitConfig{Name: "ten", Limit: sluice.PerHour(10)})
+	out := make([]StoreResult, 2)
+	for i, cost := range []int{1, 11} {
+		d, err := s.DoAll(ctx, []StoreCall{{Limit: free, Key: "k", Cost: 1}, {Limit: ten, Key: "k", Cost: cost}}, out)
+		require.NoError(t, err)
+		require.Equal(t, cost == 1, d.Allowed)
+		require.EqualValues(t, i+1, s.Stats().Cache)
+		require.EqualValues(t, i+1, s.Stats().Redis)
+	}
+}

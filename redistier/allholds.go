@@ -15,7 +15,7 @@ func (a *together) beginHold(i int, p *plan) error {
 		a.denied = i
 	}
 	if call.needsNoRedis(p) {
-		a.out[i] = StoreResult{Decision: p.decideConstant(call.Cost), Source: FromCache, HoldID: call.HoldID}
+		a.constant(i, p, call.Cost)
 		if call.needsRoom() && a.denied < 0 && int64(call.Cost) > p.burst {
 			a.denied = i
 		}

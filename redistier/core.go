@@ -184,20 +184,17 @@ func (c *core) remember(t *takeCall, s subject, g *group) time.Duration {
 	return time.Duration(ask)
 }
 
-// remembered returns the decision on a call if the memory denies it.
-func (c *core) remembered(p *plan, s subject, cost int, at int64) (d sluice.Decision, ok bool) {
-	d, _, ok = c.recall(p, s, cost, at)
-	return d, ok
-}
-
-// recall is remembered, and also returns the denial in memory.
-func (c *core) recall(p *plan, s subject, cost int, at int64) (d sluice.Decision, e denial, ok bool) {
+// recall returns the decision on a call if the memory denies it. seen, if it is not nil, becomes the denial in memory.
+func (c *core) recall(p *plan, s subject, cost int, at int64, seen *denial) (d sluice.Decision, ok bool) {
 	if cost < 1 || int64(cost) > p.burst {
-		return d, e, false
+		return d, false
 	}
 	e, until, ok := c.denied.get(s.id, at)
 	if !ok || e.plan != p || int64(cost) < e.cost {
-		return d, e, false
+		return d, false
+	}
+	if seen != nil {
+		*seen = e
 	}
 	d = p.describe(e.view, e.blocked, cost, false)
 	elapsed := time.Duration(at - e.at)
@@ -207,7 +204,7 @@ func (c *core) recall(p *plan, s subject, cost int, at int64) (d sluice.Decision
 		}
 	}
 	d.RetryAfter = max(d.RetryAfter, time.Duration(until-at))
-	return d, e, true
+	return d, true
 }
 
 // micros returns a time in us of Unix time, by the same clock as local: steps of this

@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"time"
+
+	"github.com/sluice-go/sluice"
 )
 
 // A storeCall is a StoreCall that is being made.
@@ -90,31 +92,42 @@ func lastOf(work []storeCall, last map[uint64]int, id uint64) int {
 	return -1
 }
 
+// planned returns the plan that decides a call.
+func (c *StoreCall) planned() (*plan, error) {
+	p, err := c.Limit.judge(c.Override)
+	if err == nil && c.Limit.closed.Load() {
+		err = ErrClosed
+	}
+	return p, err
+}
+
+// counting returns the cost and the operation of a call that is of no hold: a call that charges or gives back nothing is a look.
+func (c *StoreCall) counting(p *plan) (cost int, op Op) {
+	if c.Op >= OpCharge && (c.Cost < 1 || !p.counts()) {
+		return 0, OpPeek
+	}
+	return c.Cost, c.Op
+}
+
 // begin makes up a call, or answers it at once.
 func (s *Store) begin(w *storeCall, call *StoreCall, now time.Time) (done bool) {
 	l := call.Limit
-	p, err := l.judge(call.Override)
-	if err == nil && l.closed.Load() {
-		err = ErrClosed
-	}
+	p, err := call.planned()
 	if err != nil {
 		*w.out = StoreResult{Err: err}
 		return true
 	}
-	cost, op := call.Cost, call.Op
-	if op.isOfHold() {
+	if call.Op.isOfHold() {
 		return s.beginHold(w, call, p, now)
 	}
-	if op >= OpCharge && (cost < 1 || !p.counts()) {
-		cost, op = 0, OpPeek
-	}
-	if p.constant() && op <= OpPeek {
-		s.stats.cache.Add(1)
-		*w.out = StoreResult{Decision: p.decideConstant(cost), Source: FromCache}
-		return true
-	}
-	if op <= OpPeek && w.before < 0 && s.answer(w, l, p, cost, op == OpTake, int64(now.Sub(s.began))) {
-		return true
+	cost, op := call.counting(p)
+	if op <= OpPeek {
+		first, seen := w.before < 0, denial{}
+		d, from, ok := s.atHand(p, w.subject, cost, op == OpTake, first && l.terms != nil, first && !l.exact, int64(now.Sub(s.began)), &seen)
+		if ok {
+			*w.out = StoreResult{Decision: d, Source: from, Count: p.countAtHand(&d, from, &seen)}
+			return true
+		}
 	}
 	w.takeCall = l.newCall(p, call.Key, cost, op)
 	if d, ok := s.within(&w.takeCall, w.subject, now); !ok {
@@ -162,24 +175,15 @@ func (l *StoreLimit) newHold(p *plan, call *StoreCall) takeCall {
 	return t
 }
 
-// answer answers a call without Redis, from a lease or from memory, if it can.
-func (s *Store) answer(w *storeCall, l *StoreLimit, p *plan, cost int, charges bool, at int64) bool {
-	if l.terms != nil {
-		if d, ok := s.leases.spend(p, w.subject, cost, charges, at); ok {
-			s.stats.lease.Add(1)
-			*w.out = StoreResult{Decision: d, Source: FromLease, Count: p.burst - int64(d.Remaining)}
-			return true
-		}
+// countAtHand is the Count of a call that did not need Redis.
+func (p *plan) countAtHand(d *sluice.Decision, from Source, seen *denial) int64 {
+	switch {
+	case p.constant():
+		return 0
+	case from == FromLease:
+		return p.burst - int64(d.Remaining)
 	}
-	if l.exact {
-		return false
-	}
-	d, e, ok := s.recall(p, w.subject, cost, at)
-	if ok {
-		s.stats.cache.Add(1)
-		*w.out = StoreResult{Decision: d, Source: FromCache, Count: p.count(e.view, e.blocked)}
-	}
-	return ok
+	return p.count(seen.view, seen.blocked)
 }
 
 // newCall returns a call that asks Redis.
@@ -255,35 +259,22 @@ func (l *lane) after(g *group, r *request) {
 
 // finish answers a call that has asked Redis.
 func (s *Store) finish(w *storeCall) {
-	a, t, p := &w.asked, &w.takeCall, w.plan
+	a, t := &w.asked, &w.takeCall
 	out := StoreResult{Err: w.err}
 	switch {
 	case t.op == opHold:
 		out = s.finishHold(w)
 	case w.err != nil:
-	case a.leased():
-		s.stats.lease.Add(1)
-		out.Decision, out.Source = a.waiter.decision, FromLease
-		out.Count = p.burst - int64(out.Decision.Remaining)
-	case a.failed != nil:
-		out.Decision, out.Source, out.Err = s.fallback(*a, t, w.subject)
-		if t.op == opRefund {
-			s.denied.forget(w.subject.id)
-		}
-		out.Count = s.shareCount(w)
 	default:
-		s.stats.redis.Add(1)
-		switch t.op {
-		case opCharge:
-			if !t.within {
-				w.subject.share(p).Charge(int(t.n))
-			}
-		case opRefund:
-			w.subject.share(p).Refund(int(t.n))
-			s.denied.forget(w.subject.id)
+		out.Decision, out.Source, out.Err = s.outcome(a, t, w.subject)
+		switch {
+		case out.Source == FromLease:
+			out.Count = t.plan.burst - int64(out.Decision.Remaining)
+		case a.failed != nil:
+			out.Count = s.shareCount(w)
+		default:
+			out.Count = t.counted(a.group, a.waiter.rank)
 		}
-		out.Decision = s.decision(t, w.subject, a.group, a.waiter.rank)
-		out.Count = t.counted(a.group, a.waiter.rank)
 	}
 	*w.out = out
 }

@@ -71,7 +71,7 @@ func NewTier(shared *Limiter, cfg TierConfig) (*Tier, error) {
 // within the budget. If ctx ends first it returns ctx's error, and a call that has not been sent by then
 // is not charged. Errors are ctx's, ErrClosed, and under Closed ErrUnavailable.
 func (t *Tier) Take(ctx context.Context, key string, cost int) (sluice.Decision, error) {
-	d, _, err := t.TakeSource(ctx, key, cost)
+	d, _, err := t.decide(ctx, key, cost, true)
 	return d, err
 }
 
@@ -96,21 +96,12 @@ func (t *Tier) decide(ctx context.Context, key string, cost int, charges bool) (
 	if err := t.check(ctx); err != nil {
 		return sluice.Decision{}, 0, err
 	}
-	if p.constant() {
-		t.stats.cache.Add(1)
-		return p.decideConstant(cost), FromCache, nil
-	}
-	if p != t.shareOf.Load() {
+	if p != t.shareOf.Load() && !p.constant() {
 		t.reshare()
 	}
-	at, s := int64(now.Sub(t.began)), t.subject(key)
-	if d, ok := t.leases.spend(p, s, cost, charges, at); ok {
-		t.stats.lease.Add(1)
-		return d, FromLease, nil
-	}
-	if d, ok := t.remembered(p, s, cost, at); ok {
-		t.stats.cache.Add(1)
-		return d, FromCache, nil
+	s := t.subject(key)
+	if d, from, ok := t.atHand(p, s, cost, charges, true, true, int64(now.Sub(t.began)), nil); ok {
+		return d, from, nil
 	}
 	c := t.shared.newCallOf(p, key, cost, charges)
 	c.terms = t.terms
@@ -118,17 +109,10 @@ func (t *Tier) decide(ctx context.Context, key string, cost int, charges bool) (
 		return d, FromFallback, nil
 	}
 	a, err := t.ask(ctx, s, c.request, now)
-	switch {
-	case err != nil:
+	if err != nil {
 		return sluice.Decision{}, 0, err
-	case a.leased():
-		t.stats.lease.Add(1)
-		return a.waiter.decision, FromLease, nil
-	case a.failed != nil:
-		return t.fallback(a, &c, s)
 	}
-	t.stats.redis.Add(1)
-	return t.decision(&c, s, a.group, a.waiter.rank), FromRedis, nil
+	return t.outcome(&a, &c, s)
 }
 
 // Charge charges cost units to key whether the limit has room for them or not. It returns the Decision that
@@ -151,13 +135,8 @@ func (t *Tier) Charge(ctx context.Context, key string, cost int) (sluice.Decisio
 	if err != nil {
 		return sluice.Decision{}, err
 	}
-	if a.failed != nil {
-		d, _, err := t.fallback(a, &c, s)
-		return d, err
-	}
-	t.local.Charge(key, int(c.n))
-	t.stats.redis.Add(1)
-	return t.decision(&c, s, a.group, a.waiter.rank), nil
+	d, _, err := t.outcome(&a, &c, s)
+	return d, err
 }
 
 // Refund gives back cost units of key; see Limiter.Refund. If Redis does not answer within the
