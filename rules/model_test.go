@@ -135,31 +135,11 @@ func find(level []*modelRule, list []Entry) []*modelRule {
 	return nil
 }
 
-// model is counts by domain, entries, unit and window, and what entries were denied, by their rule or by overrides of a unit.
+// model is counts by domain, entries, unit and window. What refunds and denials do to counts is in countertest.
 type model struct {
 	rules  []*modelRule
 	counts map[string]int
-	denied map[string]*modelDenied
 	stop   bool
-}
-
-// modelDenied is hits that were denied and not given back: those that the count of a window has, and others.
-type modelDenied struct {
-	counter          string
-	counted, missing int
-}
-
-// deniedOf is what was denied of st, with what another count has as missing.
-func (m *model) deniedOf(st *modelStatus) *modelDenied {
-	d := m.denied[st.whose]
-	if d == nil {
-		d = &modelDenied{}
-		m.denied[st.whose] = d
-	}
-	if d.counter != st.counter {
-		*d = modelDenied{counter: st.counter, missing: d.missing + d.counted}
-	}
-	return d
 }
 
 type modelStatus struct {
@@ -172,7 +152,6 @@ type modelStatus struct {
 	unit      Unit
 	remaining int64
 	counter   string
-	whose     string
 	hits      int
 }
 
@@ -214,10 +193,6 @@ func (m *model) decide(req *Request, now time.Time) (code Code, out []modelStatu
 		}
 		window := now.Unix() / int64(st.unit.Period()/time.Second)
 		st.counter = fmt.Sprintf("%q %s %v %d", entries, marks, st.unit, window)
-		st.whose = fmt.Sprintf("%q %s", entries, marks)
-		if d.Override != nil {
-			st.whose += st.unit.String()
-		}
 	}
 	for i := range out {
 		if names[i] != "" && replaced[names[i]] {
@@ -227,7 +202,7 @@ func (m *model) decide(req *Request, now time.Time) (code Code, out []modelStatu
 	anyOver := false
 	over := make([]bool, len(out))
 	for i, st := range out {
-		over[i] = st.limited && !req.Descriptors[i].Refund && m.counts[st.counter]+st.hits > st.limit
+		over[i] = st.limited && m.counts[st.counter]+st.hits > st.limit
 		anyOver = anyOver || over[i]
 	}
 	quotas, quotasOver, denied := 0, 0, false
@@ -236,25 +211,10 @@ func (m *model) decide(req *Request, now time.Time) (code Code, out []modelStatu
 		if !st.limited {
 			continue
 		}
-		refund := req.Descriptors[i].Refund
-		switch {
-		case st.hits == 0:
-		case m.stop && anyOver && !over[i]:
-			if !refund {
-				m.deniedOf(st).missing += st.hits
-			}
-		case refund:
-			d := m.deniedOf(st)
-			absorbed := min(d.missing, st.hits)
-			d.missing -= absorbed
-			d.counted -= min(d.counted, st.hits-absorbed)
-			m.counts[st.counter] = max(0, m.counts[st.counter]-st.hits+absorbed)
-		default:
-			if m.counts[st.counter] += st.hits; m.counts[st.counter] > st.limit {
-				m.deniedOf(st).counted += st.hits
-			}
+		if !m.stop || !anyOver || over[i] {
+			m.counts[st.counter] += st.hits
 		}
-		st.over = !refund && m.counts[st.counter] > st.limit
+		st.over = m.counts[st.counter] > st.limit
 		st.remaining = int64(max(0, st.limit-m.counts[st.counter]))
 		if st.quota {
 			quotas++
@@ -284,7 +244,6 @@ func randomRequest(r *rand.Rand) *Request {
 			n := uint64(r.IntN(4))
 			d.Hits = &n
 		}
-		d.Refund = r.IntN(8) == 0
 		if r.IntN(6) == 0 {
 			d.Override = &Override{uint32(r.IntN(8)), modelUnits[r.IntN(len(modelUnits))]}
 		}
@@ -302,7 +261,7 @@ func TestModel(t *testing.T) {
 	}
 	overs, passes := 0, 0
 	for round := range rounds {
-		m := &model{counts: map[string]int{}, denied: map[string]*modelDenied{}, stop: round%3 == 0}
+		m := &model{counts: map[string]int{}, stop: round%3 == 0}
 		clock := sluice.NewManualClock(start)
 		var e *Engine
 		var resp Response
