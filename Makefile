@@ -1,4 +1,4 @@
-.PHONY: test full short quick race bench peers guard fuzz tidy check
+.PHONY: test full short changed quick race bench peers guard fuzz tidy check
 
 test: ## all tests of all modules
 	go test work
@@ -8,6 +8,9 @@ full: ## the same, as far as the gate goes
 
 short: ## the quick ones
 	go test -short work
+
+changed: ## vets and tests the packages that this branch has changed, in a minute or two
+	.ci/changed
 
 quick: ## what to run before each commit: a few minutes
 	.ci/run quick
