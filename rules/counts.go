@@ -43,6 +43,7 @@ type batch struct {
 
 	charges []sluice.Charge // of memory
 	asked   []StoreCall     // of a Store
+	noted   []StoreCall     // of a Store: the denials of asked
 }
 
 // batchMode says how the calls of a batch depend on each other.

@@ -14,15 +14,15 @@ func (s *stored) do(b *batch) error {
 	if err := s.ask(b); err != nil {
 		return fmt.Errorf("%w: %w", ErrStore, err)
 	}
-	var denied []StoreCall
+	b.noted = b.noted[:0]
 	for i := range b.asked {
 		told, c := b.asked[i], b.of(i)
 		c.answered(&told, b.now)
 		if c.hits != 0 && c.op != GiveBack && (c.over || c.stopped) {
-			denied = append(denied, told.denial(c.hits, told.Counted && !c.stopped))
+			b.noted = append(b.noted, told.denial(c.hits, told.Counted && !c.stopped))
 		}
 	}
-	s.note(denied)
+	s.note(b.noted)
 	return nil
 }
 
@@ -77,15 +77,16 @@ func (b *batch) list() {
 	}
 }
 
-// clear lets go of the keys.
+// clear lets go of the keys, which a Response that is kept for the next call would keep.
 func (b *batch) clear() {
-	for i := range b.asked {
-		c := b.of(i)
+	for i := range b.calls {
+		c := &b.calls[i]
 		if c.key = ""; c.second != nil {
 			c.second.key = ""
 		}
 	}
 	clear(b.asked)
+	clear(b.noted)
 }
 
 // of is the call that a call of the Store is for.
