@@ -374,15 +374,9 @@ func (d *domainState) answered(resp *Response) {
 
 // concludeHold combines the statuses. Whatever has stopped the hold denies it.
 func (e *Engine) concludeHold(resp *Response, stop bool) {
-	if e.conclude(resp); !stop || resp.Code == OverLimit || resp.WouldDeny {
-		return
+	if e.conclude(resp); stop && resp.Code != OverLimit && !resp.WouldDeny {
+		e.deny(resp)
 	}
-	if e.config.Shadow {
-		resp.WouldDeny = true
-		e.globalShadow.Add(1)
-		return
-	}
-	resp.Code = OverLimit
 }
 
 // holdStats counts the calls about holds of an engine.

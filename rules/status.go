@@ -146,9 +146,13 @@ func (e *Engine) conclude(resp *Response) {
 			resp.Tightest, least = i, st.Remaining
 		}
 	}
-	if !denied && (quotas == 0 || quotasOver < quotas) {
-		return
+	if denied || quotas != 0 && quotasOver == quotas {
+		e.deny(resp)
 	}
+}
+
+// deny denies a call, unless Config.Shadow lets it pass.
+func (e *Engine) deny(resp *Response) {
 	if e.config.Shadow {
 		resp.WouldDeny = true
 		e.globalShadow.Add(1)
