@@ -138,7 +138,7 @@ func (a *allCall) parse(cmd command) (r reply, err error) {
 // the shares of this process are judged together, by sluice.TakeAll.
 //
 // At most 256 calls may be given. After an error nothing has been done or, if Redis was asked, the outcome is unknown.
-// The error is ctx's, ErrClosed, a *ConfigError of an Override, one of holds, or ErrUnavailable: under Closed, and for an
+// The error is ctx's, ErrClosed, a *ConfigError of an Override, one of holds, or ErrUnavailable: under FailClosed, and for an
 // OpSettle or OpExtend of a hold that Redis has. Results then hold nothing.
 func (s *Store) DoAll(ctx context.Context, calls []StoreCall, out []StoreResult) (sluice.AllDecision, error) {
 	none := sluice.AllDecision{Denied: -1}

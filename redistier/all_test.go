@@ -23,7 +23,7 @@ func storeDoAll(t *testing.T, server *server) {
 	rng := seeded.Rand(t)
 	for range depth.Of(15, 40, 400) {
 		a := &allTracer{T: t, rng: rng, now: time.Now().UnixMilli() * 1000}
-		a.store = newStore(t, server.client, StoreConfig{Clock: CallerClock, MaxStale: 1})
+		a.store = newStore(t, server.client, StoreConfig{TimeSource: CallerClock, MaxStale: 1})
 		a.store.link.clock, a.store.link.spare = func() int64 { return a.now }, 3_600_000 // Redis goes by another time than the trace
 		for i, v := range variants {
 			if rng.IntN(3) == 0 { // bans

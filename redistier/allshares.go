@@ -10,7 +10,7 @@ import (
 // fallback answers the calls without Redis.
 func (a *together) fallback(asked asked) error {
 	s := a.store
-	if s.decides() == Closed || asked.failed == ErrClosed {
+	if s.decides() == FailClosed || asked.failed == ErrClosed {
 		return s.unanswered(asked.failed, &a.work[0])
 	}
 	for i := range a.work {

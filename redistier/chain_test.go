@@ -34,7 +34,7 @@ func storeChain(t *testing.T, server *server) {
 	var sum chainTracer
 	for range depth.Of(40, 120, 1000) {
 		a := &chainTracer{allTracer: allTracer{T: t, rng: rng, now: time.Now().UnixMilli() * 1000}}
-		a.store = newStore(t, server.client, StoreConfig{Clock: CallerClock, MaxStale: 1})
+		a.store = newStore(t, server.client, StoreConfig{TimeSource: CallerClock, MaxStale: 1})
 		a.store.link.clock, a.store.link.spare = func() int64 { return a.now }, 3_600_000
 		notes := []Config{{Algorithm: sluice.FixedWindow}, {Algorithm: sluice.FixedWindowFirstCharge}, {Algorithm: sluice.InFlight}}
 		a.add(variants[rng.IntN(len(variants)-1)], variants[rng.IntN(len(variants)-1)], notes[rng.IntN(3)])
@@ -224,13 +224,13 @@ func TestStore_ChainsAtOnce(t *testing.T) {
 func TestStore_ChainWithout(t *testing.T) {
 	client := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", MaxRetries: -1})
 	defer client.Close()
-	for _, policy := range []OnUnavailable{LocalShare, Open, Closed} {
+	for _, policy := range []OnUnavailable{LocalShare, FailOpen, FailClosed} {
 		s := newStore(t, client, StoreConfig{Replicas: 2, OnUnavailable: policy})
 		limits := chainLimits(t, s, 20, 40) // shares of 10 and 20
 		out := make([]StoreResult, 3)
 		ask := func(calls ...StoreCall) (bool, []int) {
 			d, err := s.DoAll(ctx, calls, out)
-			if policy == Closed {
+			if policy == FailClosed {
 				require.ErrorIs(t, err, ErrUnavailable)
 				return false, nil
 			}
@@ -259,7 +259,7 @@ func TestStore_ChainWithout(t *testing.T) {
 				require.Equal(t, step.wantLocal, units)
 				require.Equal(t, step.remaining, []int{out[0].Decision.Remaining, out[1].Decision.Remaining})
 				require.Equal(t, step.local, out[0].Decision.Allowed, step.cost)
-			case Open:
+			case FailOpen:
 				require.Equal(t, step.open, ok)
 				require.Equal(t, step.wants, units)
 			}

@@ -73,19 +73,19 @@ func TestCharge_Blocked(t *testing.T) {
 	})
 }
 
-// TestCharge_Outage: without Redis the share is charged, and Redis is told later; or Closed
+// TestCharge_Outage: without Redis the share is charged, and Redis is told later; or FailClosed
 // says that nobody has been.
 func TestCharge_Outage(t *testing.T) { eachClientBeside(t, chargeOutage) }
 
 func chargeOutage(t *testing.T, connect connector) {
-	for _, policy := range []OnUnavailable{LocalShare, Closed} {
+	for _, policy := range []OnUnavailable{LocalShare, FailClosed} {
 		f := newFault(t, connect, TierConfig{OnUnavailable: policy, Replicas: 2}, sluice.PerHour(10))
 		_, err := f.tier.Charge(ctx, "a", 1)
 		require.NoError(t, err)
 		f.waits(300 * time.Millisecond)
 		f.proxy.hole.Store(true)
 		d, err := f.tier.Charge(ctx, "a", 2)
-		if policy == Closed {
+		if policy == FailClosed {
 			require.ErrorIs(t, err, ErrUnavailable)
 			f.proxy.cut(true) // or Close would wait until the client reads no longer
 			continue
@@ -148,7 +148,7 @@ func TestCharge_WhileAllIsDenied(t *testing.T) {
 					Refund(ctx context.Context, key string, cost int) error
 				} = l
 				if tiered {
-					shared = newTier(t, l, TierConfig{Budget: patient, OnUnavailable: Open})
+					shared = newTier(t, l, TierConfig{Budget: patient, OnUnavailable: FailOpen})
 				}
 				set := func(limit sluice.Limit) {
 					require.NoError(t, l.SetLimit(limit))
@@ -189,7 +189,7 @@ func TestCharge_WhileAllIsDenied(t *testing.T) {
 // TestCharge_WhileAllIsDenied_Owed: what is charged under DenyAll while Redis does not answer is told later, and a call under
 // it that tells of what is owed tells of all.
 func TestCharge_WhileAllIsDenied_Owed(t *testing.T) {
-	for _, policy := range []OnUnavailable{LocalShare, Open} {
+	for _, policy := range []OnUnavailable{LocalShare, FailOpen} {
 		bubble(t, TierConfig{OnUnavailable: policy}, sluice.PerHour(10), func(t *testing.T, tier *Tier, fake *fakeRedis) {
 			l := tier.router.first
 			breaks := func(open bool) {

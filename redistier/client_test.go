@@ -388,7 +388,7 @@ func TestLead_Alone(t *testing.T) {
 	require.True(t, embedded.Anonymous)
 	require.False(t, embedded.IsExported(), "nobody gets past the methods of Client")
 
-	tier, _ = leading(t, s.addr, TierConfig{OnUnavailable: Closed})
+	tier, _ = leading(t, s.addr, TierConfig{OnUnavailable: FailClosed})
 	require.NoError(t, tier.shared.client.Close())
 	_, err := tier.Take(ctx, "a", 1)
 	require.ErrorIs(t, err, redis.ErrClosed)

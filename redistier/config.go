@@ -39,8 +39,8 @@ type Config struct {
 	// hash tag the keys are spread over the slots. The text of a key never chooses its slot.
 	Prefix string
 
-	// Clock chooses the clock that decisions use. The zero value is RedisClock.
-	Clock Clock
+	// TimeSource chooses the clock that decisions use. The zero value is RedisClock.
+	TimeSource TimeSource
 
 	// Remember is the number of keys whose last states the limiter keeps, to restore them if Redis
 	// loses them. 0 means 65,536; a negative number keeps none. A key takes up to about 150
@@ -48,13 +48,13 @@ type Config struct {
 	Remember int
 }
 
-// Clock chooses the clock that decisions use.
-type Clock uint8
+// TimeSource chooses the clock that decisions use.
+type TimeSource uint8
 
 // The clocks.
 const (
 	// RedisClock is the clock of the Redis server. It is read once in each call.
-	RedisClock Clock = iota
+	RedisClock TimeSource = iota
 	// CallerClock is the caller's clock, for servers that do not let scripts call TIME. Replicas
 	// whose clocks differ by J admit at most min(burst, J*rate) more in all.
 	// With windows, and with refills at intervals, a replica whose clock is behind can admit another burst
@@ -62,10 +62,10 @@ const (
 	CallerClock
 )
 
-var clockNames = []string{"redis", "caller"}
+var timeSourceNames = []string{"redis", "caller"}
 
 // String returns redis or caller.
-func (c Clock) String() string { return nameOf("Clock", clockNames, c) }
+func (c TimeSource) String() string { return nameOf("TimeSource", timeSourceNames, c) }
 
 // ConfigError is the error of New and SetLimit for an invalid configuration.
 type ConfigError struct {
@@ -93,8 +93,8 @@ func (c Config) validate() error {
 		return configErrorf("Prefix", "%q has a ~ in it, which ends the prefix in the names of keys; want another character, such as a colon", c.Prefix)
 	case untagged(c.Prefix):
 		return configErrorf("Prefix", "%q has a { and no } behind it, so that in a cluster the text of keys would choose their slots; want a whole hash tag, such as \"rl:{login}\", or no {", c.Prefix)
-	case int(c.Clock) >= len(clockNames):
-		return configErrorf("Clock", "%v is not a clock; want one of %v", c.Clock, clockNames)
+	case int(c.TimeSource) >= len(timeSourceNames):
+		return configErrorf("TimeSource", "%v is not a source of time; want one of %v", c.TimeSource, timeSourceNames)
 	}
 	return nil
 }

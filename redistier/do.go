@@ -28,7 +28,7 @@ const linearCalls = 16
 // Do makes calls, of any limits and keys. Each is judged by itself, and the calls of one key in their order. All calls
 // that have to ask Redis go out together, in one pipeline to each primary. Do returns within the budget. Each result
 // has an error of its own: ctx's if ctx ends first, ErrClosed of a limit that has been closed, a *ConfigError of an
-// Override, and under Closed ErrUnavailable. An error of Do itself means that nothing has been done.
+// Override, and under FailClosed ErrUnavailable. An error of Do itself means that nothing has been done.
 //
 // Without Redis each call is answered by itself, as by a Tier. A refund then goes to this process's share, and
 // Redis is not told of it. A hold is then one of this process's share: it is settled here, it cannot be extended, and other

@@ -461,13 +461,13 @@ func faultForeignWarm(t *testing.T, connect connector) {
 func TestFault_OpenAndClosed(t *testing.T) { eachClientBeside(t, faultOpenAndClosed) }
 
 func faultOpenAndClosed(t *testing.T, connect connector) {
-	for _, policy := range []OnUnavailable{Open, Closed} {
+	for _, policy := range []OnUnavailable{FailOpen, FailClosed} {
 		f := newFault(t, connect, TierConfig{OnUnavailable: policy}, sluice.PerHour(3))
 		f.waits(quick)
 		f.proxy.hole.Store(true)
 		for range 50 {
 			d, _, err := f.tier.TakeSource(ctx, "a", 1)
-			if policy == Closed {
+			if policy == FailClosed {
 				require.ErrorIs(t, err, ErrUnavailable)
 				continue
 			}
@@ -476,7 +476,7 @@ func faultOpenAndClosed(t *testing.T, connect connector) {
 		}
 		require.ErrorIs(t, f.tier.Refund(ctx, "a", 1), ErrUnavailable)
 		require.ErrorIs(t, f.tier.Reset(ctx, "a"), ErrUnavailable)
-		if policy == Open {
+		if policy == FailOpen {
 			d, _ := takeFrom(t, f.tier, "a", 4)
 			require.False(t, d.Allowed)
 			require.Equal(t, sluice.Never, d.RetryAfter)
@@ -487,7 +487,7 @@ func faultOpenAndClosed(t *testing.T, connect connector) {
 		f.recovers()
 		await(t, "Redis is told, of a burst at most", func() bool {
 			d, s, err := f.tier.TakeSource(ctx, "a", 1)
-			return err == nil && s != FromFallback && d.Allowed == (policy == Closed)
+			return err == nil && s != FromFallback && d.Allowed == (policy == FailClosed)
 		})
 	}
 }

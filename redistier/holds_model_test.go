@@ -299,7 +299,7 @@ func newHoldTracer(t *testing.T, s *server, cfg LimitConfig, processes int) *hol
 	prefix := newPrefix()
 	cfg.Exact, cfg.Name = true, "a"
 	tr.join = func() {
-		store := newStore(t, s.client, StoreConfig{Prefix: prefix, Clock: CallerClock})
+		store := newStore(t, s.client, StoreConfig{Prefix: prefix, TimeSource: CallerClock})
 		store.link.clock, store.link.spare = func() int64 { return tr.now }, 3_600_000
 		tr.stores, tr.limits = append(tr.stores, store), append(tr.limits, limitOf(t, store, cfg))
 	}

@@ -80,7 +80,7 @@ func (h *holder) open(o *holderOrder) (err error) {
 			return err
 		}
 	}
-	h.store, err = NewStore(h.client, StoreConfig{Prefix: o.Prefix, Clock: CallerClock, Replicas: 3, Budget: patient, OnUnavailable: Closed})
+	h.store, err = NewStore(h.client, StoreConfig{Prefix: o.Prefix, TimeSource: CallerClock, Replicas: 3, Budget: patient, OnUnavailable: FailClosed})
 	if err != nil {
 		return err
 	}

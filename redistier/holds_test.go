@@ -22,7 +22,7 @@ func TestHolds_DoAll(t *testing.T) {
 		for range depth.Of(5, 15, 100) {
 			var all []*holdTracer // a limit each, of one store
 			limits := []sluice.Algorithm{sluice.GCRA, sluice.FixedWindow, sluice.SlidingWindow, sluice.TokenBucketInterval, sluice.InFlight}
-			store := newStore(t, s.client, StoreConfig{Clock: CallerClock})
+			store := newStore(t, s.client, StoreConfig{TimeSource: CallerClock})
 			now := int64(startMicros)
 			store.link.clock, store.link.spare = func() int64 { return now }, 3_600_000
 			for i, a := range limits {

@@ -18,7 +18,7 @@ func (s *Store) fallbackHold(w *storeCall) (out StoreResult) {
 		return s.settleLater(w)
 	}
 	t.giveBack(w.subject)
-	if s.decides() == Closed || t.what == whatExtend {
+	if s.decides() == FailClosed || t.what == whatExtend {
 		return StoreResult{Err: s.unanswered(w.asked.failed, w)}
 	}
 	again, err := lane.repeats(&t.request)

@@ -151,7 +151,7 @@ func inFlightCounts(t *testing.T, s *server) error {
 	var stores []*Store
 	var plain, holds []*StoreLimit
 	for range 2 {
-		store := newStore(t, s.client, StoreConfig{Prefix: prefix, Clock: CallerClock})
+		store := newStore(t, s.client, StoreConfig{Prefix: prefix, TimeSource: CallerClock})
 		store.link.clock, store.link.spare = now.Load, 3_600_000
 		cfg := LimitConfig{Name: "p", Algorithm: sluice.InFlight, Limit: sluice.Per(10, 10*time.Second), Exact: true}
 		stores, plain = append(stores, store), append(plain, limitOf(t, store, cfg))

@@ -68,7 +68,7 @@ func startSenders(l *lane) {
 // TestLane_Closed: a call that comes to a lane which has been closed since it looked gets ErrClosed, and does not go on
 // without Redis.
 func TestLane_Closed(t *testing.T) {
-	bubble(t, TierConfig{OnUnavailable: Open}, sluice.PerHour(1000), func(t *testing.T, tier *Tier, _ *fakeRedis) {
+	bubble(t, TierConfig{OnUnavailable: FailOpen}, sluice.PerHour(1000), func(t *testing.T, tier *Tier, _ *fakeRedis) {
 		tier.router.first.close()
 		_, err := tier.Take(t.Context(), "a", 1)
 		require.Equal(t, ErrClosed, err)

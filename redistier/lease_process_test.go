@@ -59,7 +59,7 @@ func beReplica(what string) error {
 		return err
 	}
 	// A call that is late is an error, and not answered from a share.
-	t, err := NewTier(l, TierConfig{Replicas: 8, OnUnavailable: Closed, Budget: life, Lease: Lease{Max: 1000, Life: life}})
+	t, err := NewTier(l, TierConfig{Replicas: 8, OnUnavailable: FailClosed, Budget: life, Lease: Lease{Max: 1000, Life: life}})
 	if err != nil {
 		return err
 	}

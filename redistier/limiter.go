@@ -27,7 +27,7 @@ type Limiter struct {
 // *ConfigError. Among others, New refuses a limit that cannot be kept exactly, and a Prefix that another limiter
 // of the client has for another limit, as long as that limiter is still referenced in the process.
 func New(client redis.UniversalClient, cfg Config) (*Limiter, error) {
-	to, err := newLink(client, cfg.Clock, cfg.Remember)
+	to, err := newLink(client, cfg.TimeSource, cfg.Remember)
 	if err != nil {
 		return nil, err
 	}

@@ -361,7 +361,7 @@ func TestClock_Back(t *testing.T) {
 func TestCallerClock(t *testing.T) {
 	s := start(t, anyServer(t).binary)
 	defer s.kill()
-	l := newLimiter(t, s.client, Config{Limit: sluice.PerHour(10), Clock: CallerClock})
+	l := newLimiter(t, s.client, Config{Limit: sluice.PerHour(10), TimeSource: CallerClock})
 	require.Equal(t, 9, take(t, l, "a", 1).Remaining)
 	require.NotContains(t, s.client.Info(ctx, "commandstats").Val(), "cmdstat_time")
 }
@@ -398,7 +398,7 @@ func TestBadConfig(t *testing.T) {
 		{with(func(c *Config) { c.Prefix = "a~b" }), "Prefix"},
 		{with(func(c *Config) { c.Prefix = "rl{a" }), "Prefix"},
 		{with(func(c *Config) { c.Prefix = "}rl{" }), "Prefix"},
-		{with(func(c *Config) { c.Clock = 2 }), "Clock"},
+		{with(func(c *Config) { c.TimeSource = 2 }), "TimeSource"},
 		{with(func(c *Config) { c.Algorithm = 9 }), "Algorithm"},
 		{with(func(c *Config) { c.Offset = 1 }), "Offset"},
 		{with(func(c *Config) { c.BlockFor = -1 }), "BlockFor"},
@@ -422,7 +422,7 @@ func TestBadConfig(t *testing.T) {
 	require.Error(t, err)
 	_, err = New((*redis.Client)(nil), good)
 	require.Error(t, err)
-	require.Equal(t, "Clock(7)", Clock(7).String())
+	require.Equal(t, "TimeSource(7)", TimeSource(7).String())
 	require.Equal(t, "caller", CallerClock.String())
 }
 

@@ -20,7 +20,7 @@ type link struct {
 }
 
 // newLink returns a link that remembers up to so many keys; see Config.Remember. The error is a *ConfigError.
-func newLink(client redis.UniversalClient, clock Clock, remember int) (*link, error) {
+func newLink(client redis.UniversalClient, clock TimeSource, remember int) (*link, error) {
 	if v := reflect.ValueOf(client); client == nil || v.Kind() == reflect.Pointer && v.IsNil() {
 		return nil, configErrorf("client", "it is nil; want a client, such as redis.NewClient(&redis.Options{Addr: \"localhost:6379\"})")
 	}

@@ -21,7 +21,7 @@ import (
 type localHold struct {
 	request                     // the OpHold, with the units held
 	asked   int64               // units: more than are held, if none are held since the share had no room
-	share   *sluice.Reservation // or nil under Open, and for what the share has been charged above its limit
+	share   *sluice.Reservation // or nil under FailOpen, and for what the share has been charged above its limit
 	made    time.Time
 	lapses  time.Time
 	timer   *time.Timer

@@ -99,7 +99,7 @@ func faultTime(t *testing.T, connect connector) {
 	}})
 	requireShare(t, tier, 500, &told)
 
-	tier = newTier(t, newLimiter(t, client, Config{Limit: sluice.PerHour(100), Clock: CallerClock}), TierConfig{Budget: patient})
+	tier = newTier(t, newLimiter(t, client, Config{Limit: sluice.PerHour(100), TimeSource: CallerClock}), TierConfig{Budget: patient})
 	d, src := takeFrom(t, tier, "a", 1)
 	require.Equal(t, FromRedis, src)
 	require.Equal(t, 99, d.Remaining)

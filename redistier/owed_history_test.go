@@ -73,7 +73,7 @@ func (h *owedHistory) begin(a sluice.Algorithm) {
 	open := func(addr string, budget time.Duration) (*Store, *StoreLimit) {
 		client := redis.NewClient(&redis.Options{Addr: addr, MaxRetries: -1})
 		h.Cleanup(func() { client.Close() })
-		s, err := NewStore(client, StoreConfig{Prefix: prefix, Clock: CallerClock, Replicas: 3, Budget: budget})
+		s, err := NewStore(client, StoreConfig{Prefix: prefix, TimeSource: CallerClock, Replicas: 3, Budget: budget})
 		require.NoError(h, err)
 		s.link.clock, s.link.spare = func() int64 { return startMicros }, 3_600_000
 		l, err := s.Limit(LimitConfig{Name: "a", Algorithm: a, Limit: sluice.Per(10_000_000, 200*time.Hour), MaxHolds: 100_000, Exact: true})

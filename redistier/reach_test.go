@@ -118,7 +118,7 @@ func TestReach_Error(t *testing.T) {
 }
 
 // TestStore_Uncounted: a process that has never reached Redis does not know of how many processes its share is. It does not take the whole
-// limit for its share, unless it is told how many there are; Open admits as ever.
+// limit for its share, unless it is told how many there are; FailOpen admits as ever.
 func TestStore_Uncounted(t *testing.T) {
 	free := freePort(t)
 	s := &server{binary: anyServer(t).binary, addr: fmt.Sprint("127.0.0.1:", free)}
@@ -146,7 +146,7 @@ func TestStore_Uncounted(t *testing.T) {
 	require.Zero(t, store.Stats().Unshared)
 	two, share := open(StoreConfig{Replicas: 2})
 	require.Equal(t, 50, do(t, two, StoreCall{Limit: share, Key: "a", Op: OpPeek})[0].Decision.Remaining)
-	always, admits := open(StoreConfig{OnUnavailable: Open})
+	always, admits := open(StoreConfig{OnUnavailable: FailOpen})
 	require.True(t, do(t, always, StoreCall{Limit: admits, Key: "a", Cost: 1})[0].Decision.Allowed)
 
 	require.True(t, s.launch(t))

@@ -22,9 +22,9 @@ func (c *core) fallback(a asked, t *takeCall, s subject) (d sluice.Decision, fro
 		c.stats.failed.Add(1)
 	}
 	switch c.decides() {
-	case Closed:
+	case FailClosed:
 		return d, 0, c.unavailable(a.failed)
-	case Open:
+	case FailOpen:
 		d = sluice.Decision{Allowed: t.cost >= 0 && t.asks() <= t.plan.burst, Limit: int(t.plan.burst)}
 		if !d.Allowed {
 			d.RetryAfter = sluice.Never
@@ -60,12 +60,12 @@ func (c *core) fallback(a asked, t *takeCall, s subject) (d sluice.Decision, fro
 // the configuration says so: before it has said so, there is no share, since the limit itself would be one of each process.
 func (c *core) decides() OnUnavailable {
 	if c.policy == LocalShare && c.uncounted.Load() {
-		return Closed
+		return FailClosed
 	}
 	return c.policy
 }
 
-// errUncounted is in errors while calls are decided as under Closed, although OnUnavailable is LocalShare.
+// errUncounted is in errors while calls are decided as under FailClosed, although OnUnavailable is LocalShare.
 var errUncounted = errors.New("how many processes share the limit is not known, since Redis has not answered yet; set Replicas where processes may start without Redis")
 
 // unavailable returns the error of a call that nobody decides.

@@ -68,7 +68,7 @@ const maxOverrides = 1024
 // NewStore returns a store without limits. It does not wait for Redis, which may be down. The error is a
 // *ConfigError.
 func NewStore(client redis.UniversalClient, cfg StoreConfig) (*Store, error) {
-	to, err := newLink(client, cfg.Clock, cfg.Remember)
+	to, err := newLink(client, cfg.TimeSource, cfg.Remember)
 	if err != nil {
 		return nil, err
 	}

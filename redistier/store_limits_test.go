@@ -107,7 +107,7 @@ func TestStore_Mistakes(t *testing.T) {
 	defer client.Close()
 	for field, c := range map[string]StoreConfig{
 		"Prefix": {}, "Replicas": {Prefix: "p", Replicas: -1}, "Budget": {Prefix: "p", Budget: 1}, "MaxKeys": {Prefix: "p", MaxKeys: -1},
-		"Clock": {Prefix: "p", Clock: 9}, "OnUnavailable": {Prefix: "p", OnUnavailable: 9},
+		"TimeSource": {Prefix: "p", TimeSource: 9}, "OnUnavailable": {Prefix: "p", OnUnavailable: 9},
 	} {
 		_, err := NewStore(client, c)
 		refusedBy(t, err, field)
@@ -173,7 +173,7 @@ func refusedBy(t *testing.T, err error, field string) {
 func TestStore_Counts(t *testing.T) { eachServer(t, storeCounts) }
 
 func storeCounts(t *testing.T, server *server) {
-	s := newStore(t, server.client, StoreConfig{Clock: CallerClock})
+	s := newStore(t, server.client, StoreConfig{TimeSource: CallerClock})
 	now := time.Now().Truncate(time.Hour).Add(time.Minute).UnixMicro()
 	s.link.clock = func() int64 { return now }
 	config := LimitConfig{Name: "hits", Algorithm: sluice.FixedWindow, Limit: sluice.PerHour(3)}
@@ -234,7 +234,7 @@ func storeCounts(t *testing.T, server *server) {
 func TestStore_Without(t *testing.T) {
 	client := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", MaxRetries: -1})
 	defer client.Close()
-	for _, policy := range []OnUnavailable{LocalShare, Open, Closed} {
+	for _, policy := range []OnUnavailable{LocalShare, FailOpen, FailClosed} {
 		s := newStore(t, client, StoreConfig{Replicas: 3, OnUnavailable: policy})
 		window := LimitConfig{Name: "w", Algorithm: sluice.FixedWindow, Limit: sluice.PerHour(9)}
 		l := limitOf(t, s, window)
@@ -245,7 +245,7 @@ func TestStore_Without(t *testing.T) {
 			StoreCall{Limit: b, Key: "a", Cost: 2, Op: OpRefund}, StoreCall{Limit: b, Key: "a", Cost: 6, Override: sluice.PerHour(18)})
 		var allowed []bool
 		for _, r := range out {
-			if policy == Closed {
+			if policy == FailClosed {
 				require.ErrorIs(t, r.Err, ErrUnavailable)
 				continue
 			}
@@ -271,7 +271,7 @@ func TestStore_Without(t *testing.T) {
 			require.Equal(t, uint64(2+2+3+2+2+1), stats.Unshared)
 			require.Equal(t, int64(stats.Unshared), stats.Owed)
 			require.Equal(t, stats.Unshared, s.Status().Unshared)
-		case Open:
+		case FailOpen:
 			require.Equal(t, []bool{true, true, true, true, true, true, true, true}, allowed)
 			require.NoError(t, err)
 			require.True(t, d.Allowed)

@@ -102,7 +102,7 @@ func storeTrace(t *testing.T, server *server) {
 	now := time.Now().UnixMicro()
 	clock := func() int64 { return now }
 	for round := range depth.Of(8, 20, 100) {
-		s := newStore(t, server.client, StoreConfig{MaxStale: 1, Clock: CallerClock})
+		s := newStore(t, server.client, StoreConfig{MaxStale: 1, TimeSource: CallerClock})
 		s.link.clock, s.link.spare = clock, 3_600_000 // Redis goes by another time than the trace
 		var limits []*StoreLimit
 		var references []*Limiter

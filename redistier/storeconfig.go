@@ -14,8 +14,8 @@ type StoreConfig struct {
 	// of different limits apart.
 	Prefix string
 
-	// Clock chooses the clock that decisions use. The zero value is RedisClock.
-	Clock Clock
+	// TimeSource chooses the clock that decisions use. The zero value is RedisClock.
+	TimeSource TimeSource
 
 	// Remember is the number of keys whose last states are kept, over all limits; see Config.Remember.
 	Remember int
@@ -89,7 +89,7 @@ func (c *StoreConfig) validate() error {
 	if c.Replicas < 0 {
 		return configErrorf("Replicas", "%d is negative; want a number of processes, or 0 to find out", c.Replicas)
 	}
-	return Config{Prefix: c.Prefix, Clock: c.Clock}.validate()
+	return Config{Prefix: c.Prefix, TimeSource: c.TimeSource}.validate()
 }
 
 func (c *LimitConfig) validate(prefix string) error {

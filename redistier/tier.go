@@ -69,7 +69,7 @@ func NewTier(shared *Limiter, cfg TierConfig) (*Tier, error) {
 
 // Take charges cost units to key and describes the decision; see Limiter.Take. It returns
 // within the budget. If ctx ends first it returns ctx's error, and a call that has not been sent by then
-// is not charged. Errors are ctx's, ErrClosed, and under Closed ErrUnavailable.
+// is not charged. Errors are ctx's, ErrClosed, and under FailClosed ErrUnavailable.
 func (t *Tier) Take(ctx context.Context, key string, cost int) (sluice.Decision, error) {
 	d, _, err := t.decide(ctx, key, cost, true)
 	return d, err

@@ -360,7 +360,7 @@ func TestTier_BadConfig(t *testing.T) {
 	}
 	_, err := NewTier(nil, TierConfig{Replicas: 1})
 	require.Error(t, err)
-	require.Equal(t, "open", Open.String())
+	require.Equal(t, "open", FailOpen.String())
 	require.Equal(t, "fallback", FromFallback.String())
 	require.Equal(t, "Mode(9)", Mode(9).String())
 }

@@ -79,10 +79,10 @@ const (
 	// outage of Redis never provides a fresh budget. A cost above the share is denied until
 	// Redis is asked again.
 	LocalShare OnUnavailable = iota
-	// Open admits.
-	Open
-	// Closed returns ErrUnavailable.
-	Closed
+	// FailOpen admits.
+	FailOpen
+	// FailClosed returns ErrUnavailable.
+	FailClosed
 )
 
 // Source says how a decision was made.
@@ -132,7 +132,7 @@ func (m Mode) String() string { return nameOf("Mode", modeNames, m) }
 
 // The errors of a Tier.
 var (
-	// ErrUnavailable is in the errors of calls under Closed, and of Refund and Reset, when Redis does
+	// ErrUnavailable is in the errors of calls under FailClosed, and of Refund and Reset, when Redis does
 	// not answer in time.
 	ErrUnavailable = errors.New("redistier: Redis is unavailable")
 	// ErrClosed is the error after Close.

@@ -47,7 +47,7 @@ func realUpstream(t *testing.T, address string, m modes) *upstream {
 
 // sharedOurs is our service with upstream's names for keys.
 func sharedOurs(t *testing.T, client goredis.UniversalClient, m modes, set *rules.Set) *ours {
-	store, err := redisstore.NewUpstream(client, redisstore.UpstreamConfig{Prefix: "both:", Budget: time.Minute, OnUnavailable: redistier.Closed})
+	store, err := redisstore.NewUpstream(client, redisstore.UpstreamConfig{Prefix: "both:", Budget: time.Minute, OnUnavailable: redistier.FailClosed})
 	require.NoError(t, err)
 	engine, err := rules.New(set, rules.Config{NearRatio: m.near, StopWhenOver: m.stop, Store: store})
 	require.NoError(t, err)

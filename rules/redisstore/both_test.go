@@ -175,7 +175,7 @@ func TestThen_Huge(t *testing.T) {
 func TestThen_Without(t *testing.T) {
 	client := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", MaxRetries: -1})
 	defer client.Close()
-	for _, policy := range []redistier.OnUnavailable{redistier.LocalShare, redistier.Open, redistier.Closed} {
+	for _, policy := range []redistier.OnUnavailable{redistier.LocalShare, redistier.FailOpen, redistier.FailClosed} {
 		for _, atomic := range []bool{false, true} {
 			store, err := New(client, Config{StoreConfig: redistier.StoreConfig{Replicas: 2, OnUnavailable: policy, Budget: time.Minute}})
 			require.NoError(t, err)
@@ -184,7 +184,7 @@ func TestThen_Without(t *testing.T) {
 			decide := func(d rules.Descriptor) error {
 				return e.Decide(&rules.Request{Domain: "d", Descriptors: []rules.Descriptor{d}}, &resp)
 			}
-			if policy == redistier.Closed {
+			if policy == redistier.FailClosed {
 				require.ErrorIs(t, decide(budgetOf("ann", "plan", 5, false)), rules.ErrStore)
 				require.NoError(t, store.Close(context.Background()))
 				continue
@@ -196,7 +196,7 @@ func TestThen_Without(t *testing.T) {
 				share uint32
 			}{{7, false, true, 23}, {11, false, true, 12}, {13, false, false, 12}, {12, false, true, 0}, {0, false, false, 0}, {13 + 25, true, true, 25}, {5, false, true, 20}} {
 				require.NoError(t, decide(budgetOf("ann", "plan", step.hits, step.back)))
-				if policy == redistier.Open {
+				if policy == redistier.FailOpen {
 					require.Equal(t, rules.OK, resp.Code)
 					continue
 				}

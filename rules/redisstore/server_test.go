@@ -33,7 +33,7 @@ func TestUpstreamServer(t *testing.T) {
 		require.NoError(t, admin.Do(t.Context(), "CLIENT", "KILL", "TYPE", "normal").Err())
 	}
 	var modes []redistier.Mode
-	u := newUpstream(t, client, UpstreamConfig{OnUnavailable: redistier.Open, OnMode: func(mode redistier.Mode, cause error) {
+	u := newUpstream(t, client, UpstreamConfig{OnUnavailable: redistier.FailOpen, OnMode: func(mode redistier.Mode, cause error) {
 		require.Equal(t, mode == redistier.ModeDegraded, cause != nil)
 		modes = append(modes, mode)
 	}})

@@ -23,7 +23,7 @@ func TestSuite(t *testing.T) {
 	eachServer(t, func(t *testing.T, s *redistest.Server) {
 		var prefix atomic.Int64
 		countertest.Run(t, func(t *testing.T) countertest.Counts {
-			c := Config{StoreConfig: redistier.StoreConfig{Prefix: fmt.Sprint("suite", prefix.Add(1)), Replicas: 1, Budget: patientBudget, OnUnavailable: redistier.Closed}}
+			c := Config{StoreConfig: redistier.StoreConfig{Prefix: fmt.Sprint("suite", prefix.Add(1)), Replicas: 1, Budget: patientBudget, OnUnavailable: redistier.FailClosed}}
 			wire := &wire{}
 			client := redis.NewClient(&redis.Options{Addr: s.Addr, Dialer: wire.dial, MaxRetries: -1, DialerRetries: 1})
 			t.Cleanup(func() { client.Close() })

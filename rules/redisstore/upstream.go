@@ -26,7 +26,7 @@ type UpstreamConfig struct {
 	// Budget is how long a call waits for an answer. 0 means 5 ms. The clients must have ContextTimeoutEnabled: otherwise
 	// they wait for timeouts of their own.
 	Budget time.Duration
-	// OnUnavailable is Open or Closed. There is no local share, since the number of processes is not known.
+	// OnUnavailable is FailOpen or FailClosed. There is no local share, since the number of processes is not known.
 	OnUnavailable redistier.OnUnavailable
 	// Jitter is the longest random time that keys outlive their windows, as in EXPIRATION_JITTER_MAX_SECONDS.
 	Jitter time.Duration
@@ -56,8 +56,8 @@ func NewUpstream(client redis.UniversalClient, c UpstreamConfig) (*Upstream, err
 		return nil, errors.New("redisstore: NewUpstream of no client; want one of redis.NewClient")
 	case c.Budget < 0 || c.Jitter < 0:
 		return nil, fmt.Errorf("redisstore: a Budget of %v and a Jitter of %v; want none below 0", c.Budget, c.Jitter)
-	case c.OnUnavailable != redistier.Open && c.OnUnavailable != redistier.Closed:
-		return nil, errors.New("redisstore: there is no local share of counts under upstream's names; want Open or Closed")
+	case c.OnUnavailable != redistier.FailOpen && c.OnUnavailable != redistier.FailClosed:
+		return nil, errors.New("redisstore: there is no local share of counts under upstream's names; want FailOpen or FailClosed")
 	}
 	u := &Upstream{main: newUpstreamServer(client, c.Prefix, c.OnMode), config: c, now: time.Now}
 	u.perSecond = u.main
@@ -195,7 +195,7 @@ func (c *upstreamCounter) answer(in *rules.StoreCall, held uint64, now int64) {
 
 // unavailable answers calls without Redis.
 func (u *Upstream) unavailable(calls []rules.StoreCall, err error) error {
-	if u.config.OnUnavailable == redistier.Closed {
+	if u.config.OnUnavailable == redistier.FailClosed {
 		return fmt.Errorf("%w: %w", redistier.ErrUnavailable, err)
 	}
 	for i := range calls {

@@ -23,7 +23,7 @@ func newUpstream(t *testing.T, client redis.UniversalClient, c UpstreamConfig) *
 		c.Budget = 5 * time.Second
 	}
 	if c.OnUnavailable == redistier.LocalShare {
-		c.OnUnavailable = redistier.Closed
+		c.OnUnavailable = redistier.FailClosed
 	}
 	u, err := NewUpstream(client, c)
 	require.NoError(t, err)
@@ -139,7 +139,7 @@ func TestUpstream_Refuses(t *testing.T) {
 		require.ErrorContains(t, err, want)
 	}
 	_, err := NewUpstream(client, UpstreamConfig{})
-	require.ErrorContains(t, err, "want Open or Closed")
+	require.ErrorContains(t, err, "want FailOpen or FailClosed")
 }
 
 // TestUpstream_Unavailable: without Redis a call is an error, or admitted.
@@ -149,10 +149,10 @@ func TestUpstream_Unavailable(t *testing.T) {
 	set := load(t, "domain: d\ndescriptors: [{key: k, rate_limit: {unit: day, requests_per_unit: 1}}]")
 	req := &rules.Request{Domain: "d", Descriptors: []rules.Descriptor{{Entries: []rules.Entry{{Key: "k", Value: "x"}}}}}
 	var resp rules.Response
-	e, err := rules.New(set, rules.Config{Store: newUpstream(t, client, UpstreamConfig{OnUnavailable: redistier.Closed})})
+	e, err := rules.New(set, rules.Config{Store: newUpstream(t, client, UpstreamConfig{OnUnavailable: redistier.FailClosed})})
 	require.NoError(t, err)
 	require.ErrorIs(t, e.Decide(req, &resp), rules.ErrStore)
-	e, err = rules.New(set, rules.Config{Store: newUpstream(t, client, UpstreamConfig{OnUnavailable: redistier.Open})})
+	e, err = rules.New(set, rules.Config{Store: newUpstream(t, client, UpstreamConfig{OnUnavailable: redistier.FailOpen})})
 	require.NoError(t, err)
 	for range 3 {
 		require.NoError(t, e.Decide(req, &resp))

@@ -110,7 +110,7 @@ func leadingTier(prefix string, c redistier.TierConfig) func(string, Limit, int)
 // tierBy returns a function that makes a tier of c. Its budget is one that no call misses, so that
 // the answers are those of Redis, of memory and of leases; a call that misses it is an error.
 func tierBy(connect func(addr string) (redis.UniversalClient, error), prefix string, c redistier.TierConfig) func(string, Limit, int) (Take, func(), error) {
-	c.OnUnavailable = redistier.Closed
+	c.OnUnavailable = redistier.FailClosed
 	return func(addr string, limit Limit, replicas int) (Take, func(), error) {
 		c := c
 		c.Replicas = replicas

@@ -87,7 +87,7 @@ func (s *server) contactLater(ctx context.Context) {
 
 // needsContact reports whether the service cannot decide before the store has answered once.
 func (c *StoreConfig) needsContact() bool {
-	return c.OnFailure == failures[redistier.Closed] || c.OnFailure == failures[redistier.LocalShare] && c.Replicas == 0
+	return c.OnFailure == failures[redistier.FailClosed] || c.OnFailure == failures[redistier.LocalShare] && c.Replicas == 0
 }
 
 // beforeContact says in words what happens to calls before the store has answered once.
@@ -95,7 +95,7 @@ func (c *StoreConfig) beforeContact() string {
 	switch {
 	case c.needsContact():
 		return "not healthy, and calls are refused"
-	case c.OnFailure == failures[redistier.Open]:
+	case c.OnFailure == failures[redistier.FailOpen]:
 		return "calls are admitted"
 	default:
 		return fmt.Sprintf("this process enforces its part of --replicas %d", c.Replicas)

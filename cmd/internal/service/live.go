@@ -197,9 +197,9 @@ func (l *live) stores() (out []liveStore) {
 		switch one.Bad = s.Mode == redistier.ModeDegraded; {
 		case !one.Bad:
 			one.Mode = "all replicas count together"
-		case l.config.Store.OnFailure == failures[redistier.Open]:
+		case l.config.Store.OnFailure == failures[redistier.FailOpen]:
 			one.Mode = "it does not answer, and this process admits what it is asked"
-		case l.config.Store.OnFailure == failures[redistier.Closed]:
+		case l.config.Store.OnFailure == failures[redistier.FailClosed]:
 			one.Mode = "it does not answer, and calls get an error"
 		default:
 			one.Mode = "it does not answer, and this process enforces its share of each limit"

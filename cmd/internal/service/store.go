@@ -36,7 +36,7 @@ type StoreConfig struct {
 }
 
 // failures are the values of --on-store-failure, as redistier numbers them.
-var failures = []string{redistier.LocalShare: "local-share", redistier.Open: "open", redistier.Closed: "closed"}
+var failures = []string{redistier.LocalShare: "local-share", redistier.FailOpen: "open", redistier.FailClosed: "closed"}
 
 // storeFlags defines the flags about the store. No flag takes a password, since all users of a machine can read flags.
 func (c *StoreConfig) storeFlags(f *pflag.FlagSet) {
@@ -147,7 +147,7 @@ func (c *Config) checkStore() error {
 	if s.OnFailure == "" {
 		s.OnFailure = failures[redistier.LocalShare]
 		if upstream {
-			s.OnFailure = failures[redistier.Closed]
+			s.OnFailure = failures[redistier.FailClosed]
 		}
 	}
 	for _, flag := range [][2]string{{"store-keys", s.Keys}, {"on-store-failure", s.OnFailure}} {
@@ -277,7 +277,7 @@ func CheckStored(set *rules.Set, keys string) error {
 		return nil, errors.New("no server is asked")
 	}})
 	store := &sharedStore{clients: []redis.UniversalClient{client}}
-	if err := store.open(&StoreConfig{Keys: keys, OnFailure: failures[redistier.Closed], Replicas: 1}, client, nil, 0, storeNews{}); err != nil {
+	if err := store.open(&StoreConfig{Keys: keys, OnFailure: failures[redistier.FailClosed], Replicas: 1}, client, nil, 0, storeNews{}); err != nil {
 		return err
 	}
 	_, err := rules.New(set, rules.Config{Store: store.Store})
