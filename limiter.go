@@ -58,13 +58,13 @@ func (l *Limiter) made() *Limiter {
 	return l
 }
 
-// Must returns l, or panics if err is not nil. It wraps New where a limiter that
+// Must returns v, or panics if err is not nil. It wraps New, and the constructors of other packages, where what
 // cannot be made is a programming error, as in a package variable.
-func Must(l *Limiter, err error) *Limiter {
+func Must[T any](v T, err error) T {
 	if err != nil {
 		panic(err)
 	}
-	return l
+	return v
 }
 
 // newLimiter is New with bounds on how many slots of a table are homes, and how many ids it has

@@ -72,7 +72,7 @@ func sluiceMiddleware(headers httplimit.Headers) func(next http.Handler) (http.H
 			return nil, err
 		}
 		limit, err := httplimit.New(httplimit.Config{
-			Policies: []httplimit.Policy{{Name: "ip", Limiter: lim, Key: httplimit.Must(httplimit.ByRemoteIP(httplimit.IPConfig{}))}},
+			Policies: []httplimit.Policy{{Name: "ip", Limiter: lim, Key: sluice.Must(httplimit.ByRemoteIP(httplimit.IPConfig{}))}},
 			Headers:  headers,
 		})
 		if err != nil {

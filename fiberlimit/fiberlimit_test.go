@@ -144,7 +144,7 @@ func TestFiber_FieldsThatAreThereTwice(t *testing.T) {
 		t.Run(fmt.Sprint("adaptor=", adapted), func(t *testing.T) {
 			c := httplimit.Config{Policies: []httplimit.Policy{{
 				Name: "key", Limiter: sluice.Must(sluice.New(sluice.Config{Limit: sluice.PerHour(2)})),
-				Key: httplimit.Must(httplimit.ByHeader("API-Key")),
+				Key: sluice.Must(httplimit.ByHeader("API-Key")),
 			}}}
 			var limit fiber.Handler
 			if adapted {
@@ -180,7 +180,7 @@ func TestFiber_TheTrailerNamesNoClient(t *testing.T) {
 	for _, header := range []string{"Forwarded", "X-Forwarded-For", "X-Real-IP", "CF-Connecting-IP"} {
 		for _, streamed := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s/streamed=%v", header, streamed), func(t *testing.T) {
-				byIP := httplimit.Must(httplimit.ByRemoteIP(httplimit.IPConfig{
+				byIP := sluice.Must(httplimit.ByRemoteIP(httplimit.IPConfig{
 					TrustedProxies: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}, Header: header,
 				}))
 				var keys []string
@@ -221,7 +221,7 @@ func TestFiber_TheTrailerNamesNoClient(t *testing.T) {
 func TestFiber_UnixSocket(t *testing.T) {
 	limit, err := fiberlimit.New(httplimit.Config{Policies: []httplimit.Policy{{
 		Name: "client", Limiter: sluice.Must(sluice.New(sluice.Config{Limit: sluice.PerHour(1)})),
-		Key: httplimit.Must(httplimit.ByRemoteIP(httplimit.IPConfig{TrustUnix: true, Header: "X-Forwarded-For"})),
+		Key: sluice.Must(httplimit.ByRemoteIP(httplimit.IPConfig{TrustUnix: true, Header: "X-Forwarded-For"})),
 	}}})
 	require.NoError(t, err)
 	app := newApp()
@@ -370,7 +370,7 @@ func TestFiber_ConnectionsThatAreToBeClosed(t *testing.T) {
 	atOnce, err := sluice.New(sluice.Config{Algorithm: sluice.InFlight, Limit: sluice.PerHour(2), Clock: sluice.NewManualClock(time.Now())})
 	require.NoError(t, err)
 	left := func() int { return atOnce.Peek("k", 0).Remaining }
-	limit := httplimit.Must(fiberlimit.New(httplimit.Config{Policies: []httplimit.Policy{{Name: "p", Limiter: atOnce, Key: func(*http.Request) (string, error) { return "k", nil }}}}))
+	limit := sluice.Must(fiberlimit.New(httplimit.Config{Policies: []httplimit.Policy{{Name: "p", Limiter: atOnce, Key: func(*http.Request) (string, error) { return "k", nil }}}}))
 	for _, silent := range []bool{false, true} {
 		app := fiber.New()
 		app.Get("/", limit, func(c fiber.Ctx) error {
@@ -437,7 +437,7 @@ func TestFiber_Pattern(t *testing.T) {
 	keys := make(chan string, 2)
 	limiter, err := sluice.New(sluice.Config{Limit: sluice.PerHour(2)})
 	require.NoError(t, err)
-	limit := httplimit.Must(fiberlimit.New(httplimit.Config{
+	limit := sluice.Must(fiberlimit.New(httplimit.Config{
 		Policies: []httplimit.Policy{{Name: "p", Limiter: limiter, Key: httplimit.ByPattern()}}, Explain: true,
 		OnDecision: func(_ *http.Request, d httplimit.Decision) { keys <- fmt.Sprint(d.Charges) },
 	}))

@@ -14,7 +14,7 @@ import (
 // Each address may send ten requests a second, and only five of its logins in an hour may
 // fail.
 func Example() {
-	byIP := httplimit.Must(httplimit.ByRemoteIP(httplimit.IPConfig{}))
+	byIP := sluice.Must(httplimit.ByRemoteIP(httplimit.IPConfig{}))
 	requests := sluice.Must(sluice.New(sluice.Config{Limit: sluice.PerSecond(10)}))
 	limit, err := ginlimit.New(httplimit.Config{
 		Policies: []httplimit.Policy{{Name: "requests", Limiter: requests, Key: byIP}},

@@ -40,7 +40,7 @@ func TestUnary_AllocationsOfAnAdmittedCall(t *testing.T) {
 
 // Each key function by itself, of metadata as a client sends it. (A peer takes some in one call of 16.)
 func TestKeys_Allocations(t *testing.T) {
-	direct := grpclimit.Must(grpclimit.ByPeer(httplimit.IPConfig{}))
+	direct := sluice.Must(grpclimit.ByPeer(httplimit.IPConfig{}))
 	from := func(address string, pairs ...string) context.Context {
 		at, err := net.ResolveTCPAddr("tcp", address)
 		require.NoError(t, err)
@@ -54,9 +54,9 @@ func TestKeys_Allocations(t *testing.T) {
 	}{
 		"a method":              {grpclimit.ByMethod(), context.Background(), 0},
 		"a peer":                {direct, from("192.0.2.1:1"), 0},
-		"a client of a proxy":   {grpclimit.Must(grpclimit.ByPeer(trusted)), from("10.0.0.1:1", "x-forwarded-for", "192.0.2.1"), 2},
-		"metadata":              {grpclimit.Must(grpclimit.ByMetadata("x-api-key")), from("192.0.2.1:1", "x-api-key", "ann"), 1},
-		"a peer and its method": {grpclimit.Must(grpclimit.Join(direct, grpclimit.ByMethod())), from("192.0.2.1:1"), 1},
+		"a client of a proxy":   {sluice.Must(grpclimit.ByPeer(trusted)), from("10.0.0.1:1", "x-forwarded-for", "192.0.2.1"), 2},
+		"metadata":              {sluice.Must(grpclimit.ByMetadata("x-api-key")), from("192.0.2.1:1", "x-api-key", "ann"), 1},
+		"a peer and its method": {sluice.Must(grpclimit.Join(direct, grpclimit.ByMethod())), from("192.0.2.1:1"), 1},
 	} {
 		call := grpclimit.Call{FullMethod: testpb.TestService_EmptyCall_FullMethodName}
 		allocs := testing.AllocsPerRun(1000, func() {

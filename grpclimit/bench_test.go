@@ -19,10 +19,10 @@ import (
 // perClientAndMethod is a Config with two policies of the usual kind, which admit all.
 func perClientAndMethod(tb testing.TB) grpclimit.Config {
 	tb.Helper()
-	byPeer := grpclimit.Must(grpclimit.ByPeer(httplimit.IPConfig{}))
+	byPeer := sluice.Must(grpclimit.ByPeer(httplimit.IPConfig{}))
 	return grpclimit.Config{Policies: []grpclimit.Policy{
 		{Name: "per-client", Limiter: gcra(tb, sluice.Per(1<<30, time.Hour), nil), Key: byPeer},
-		{Name: "per-method", Limiter: gcra(tb, sluice.Per(1<<30, time.Hour), nil), Key: grpclimit.Must(grpclimit.Join(byPeer, grpclimit.ByMethod()))},
+		{Name: "per-method", Limiter: gcra(tb, sluice.Per(1<<30, time.Hour), nil), Key: sluice.Must(grpclimit.Join(byPeer, grpclimit.ByMethod()))},
 	}}
 }
 

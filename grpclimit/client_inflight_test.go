@@ -159,7 +159,7 @@ func TestClient_AtOnce_Streams(t *testing.T) {
 	}}
 	address := serve(t, s)
 	atOnce := newLimiter(t, sluice.Config{Algorithm: sluice.InFlight, Limit: sluice.PerHour(1)})
-	client := grpclimit.Must(grpclimit.NewClient(grpclimit.ClientConfig{
+	client := sluice.Must(grpclimit.NewClient(grpclimit.ClientConfig{
 		Limiter: atOnce, FailFast: true, Key: func(context.Context, grpclimit.Call) (string, error) { return "k", nil },
 	}))
 	type stream = grpc.BidiStreamingClient[testpb.StreamingOutputCallRequest, testpb.StreamingOutputCallResponse]
@@ -202,7 +202,7 @@ func TestClient_AtOnce_Streams(t *testing.T) {
 // TestClient_AtOnce_OneResponse: a stream with one response is over when that has come.
 func TestClient_AtOnce_OneResponse(t *testing.T) {
 	atOnce := newLimiter(t, sluice.Config{Algorithm: sluice.InFlight, Limit: sluice.PerHour(1)})
-	client := grpclimit.Must(grpclimit.NewClient(grpclimit.ClientConfig{Limiter: atOnce, FailFast: true}))
+	client := sluice.Must(grpclimit.NewClient(grpclimit.ClientConfig{Limiter: atOnce, FailFast: true}))
 	conn := dial(t, serve(t, &service{}), client.DialOptions()...)
 	for range 3 {
 		stream, err := conn.StreamingInputCall(timeout(t))
@@ -240,7 +240,7 @@ func TestClient_ResultsAreCharges(t *testing.T) {
 		for round := range 20 {
 			inBubble(t, func(t *testing.T, w *wire) {
 				lim := newLimiter(t, sluice.Config{Algorithm: algorithm, Limit: sluice.PerHour(burst)})
-				w.Client = grpclimit.Must(grpclimit.NewClient(grpclimit.ClientConfig{Limiter: lim, Key: oneKey}))
+				w.Client = sluice.Must(grpclimit.NewClient(grpclimit.ClientConfig{Limiter: lim, Key: oneKey}))
 				time.Sleep(time.Until(time.Now().Truncate(time.Hour).Add(time.Hour)))
 				lim.Key("k").Block(10 * time.Millisecond)
 				leave := make(chan struct{})

@@ -136,7 +136,7 @@ func TestClient_KeyAndCost(t *testing.T) {
 
 // By default each target has a budget.
 func TestClient_OneBudgetForEachTarget(t *testing.T) {
-	client := grpclimit.Must(grpclimit.NewClient(grpclimit.ClientConfig{Limiter: gcra(t, sluice.PerHour(1), newClock()), FailFast: true}))
+	client := sluice.Must(grpclimit.NewClient(grpclimit.ClientConfig{Limiter: gcra(t, sluice.PerHour(1), newClock()), FailFast: true}))
 	for _, tt := range []struct {
 		target string
 		ok     bool
@@ -148,7 +148,7 @@ func TestClient_OneBudgetForEachTarget(t *testing.T) {
 
 // A hold is that of a method at one target.
 func TestClient_OneHoldForEachTarget(t *testing.T) {
-	client := grpclimit.Must(grpclimit.NewClient(grpclimit.ClientConfig{FailFast: true}))
+	client := sluice.Must(grpclimit.NewClient(grpclimit.ClientConfig{FailFast: true}))
 	a, b := &wire{Client: client, conn: connTo(t, "a")}, &wire{Client: client, conn: connTo(t, "b")}
 	a.answers = []answer{refusal(codes.ResourceExhausted, time.Minute)}
 	require.Error(t, a.call(t.Context(), "/s/m"))
@@ -413,7 +413,7 @@ func TestClient_Streams(t *testing.T) {
 	var asked atomic.Int64
 	c.OnDecision = func(context.Context, grpclimit.Call, grpclimit.Decision) { asked.Add(1) }
 	own := gcra(t, sluice.PerHour(3), clock)
-	client := grpclimit.Must(grpclimit.NewClient(grpclimit.ClientConfig{Limiter: own, FailFast: true, MaxRetryAfter: 365 * 24 * time.Hour}))
+	client := sluice.Must(grpclimit.NewClient(grpclimit.ClientConfig{Limiter: own, FailFast: true, MaxRetryAfter: 365 * 24 * time.Hour}))
 	conn := dial(t, serve(t, &service{}, newJudge(t, c).ServerOptions()...), client.DialOptions()...)
 	got, _, err := echo(t, conn, 3)
 	assert.Equal(t, "EOF", err.Error())

@@ -1,10 +1,10 @@
 // Package grpclimit puts sluice limits in front of the methods of a gRPC server, and behind gRPC
 // clients.
 //
-//	byPeer := grpclimit.Must(grpclimit.ByPeer(httplimit.IPConfig{}))
-//	limit := grpclimit.Must(grpclimit.New(grpclimit.Config{Policies: []grpclimit.Policy{
+//	byPeer := sluice.Must(grpclimit.ByPeer(httplimit.IPConfig{}))
+//	limit := sluice.Must(grpclimit.New(grpclimit.Config{Policies: []grpclimit.Policy{
 //		{Name: "per-client", Limiter: perClient, Key: byPeer},
-//		{Name: "per-method", Limiter: perMethod, Key: grpclimit.Must(grpclimit.Join(byPeer, grpclimit.ByMethod()))},
+//		{Name: "per-method", Limiter: perMethod, Key: sluice.Must(grpclimit.Join(byPeer, grpclimit.ByMethod()))},
 //	}}))
 //	server := grpc.NewServer(limit.ServerOptions()...) // unary calls and streams
 //

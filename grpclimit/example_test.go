@@ -26,14 +26,14 @@ func exampleConn(server *grpc.Server, opts ...grpc.DialOption) *grpc.ClientConn 
 	}
 	go func() { _ = server.Serve(listener) }()
 	opts = append(opts, grpc.WithTransportCredentials(insecure.NewCredentials()))
-	return grpclimit.Must(grpc.NewClient(listener.Addr().String(), opts...))
+	return sluice.Must(grpc.NewClient(listener.Addr().String(), opts...))
 }
 
 // Two calls at once for each client, and ten an hour.
 func Example() {
 	perClient := sluice.Must(sluice.New(sluice.Config{Limit: sluice.PerHour(10).WithBurst(2)}))
-	byPeer := grpclimit.Must(grpclimit.ByPeer(httplimit.IPConfig{})) // behind a proxy: name it here
-	limit := grpclimit.Must(grpclimit.New(grpclimit.Config{
+	byPeer := sluice.Must(grpclimit.ByPeer(httplimit.IPConfig{})) // behind a proxy: name it here
+	limit := sluice.Must(grpclimit.New(grpclimit.Config{
 		Policies: []grpclimit.Policy{{Name: "per-client", Limiter: perClient, Key: byPeer}},
 	}))
 	server := grpc.NewServer(limit.ServerOptions()...) // unary calls and streams
@@ -55,8 +55,8 @@ func Example() {
 func Example_streams() {
 	openings := sluice.Must(sluice.New(sluice.Config{Limit: sluice.PerMinute(10)}))
 	messages := sluice.Must(sluice.New(sluice.Config{Limit: sluice.PerHour(3)}))
-	byPeer := grpclimit.Must(grpclimit.ByPeer(httplimit.IPConfig{}))
-	limit := grpclimit.Must(grpclimit.New(grpclimit.Config{Policies: []grpclimit.Policy{
+	byPeer := sluice.Must(grpclimit.ByPeer(httplimit.IPConfig{}))
+	limit := sluice.Must(grpclimit.New(grpclimit.Config{Policies: []grpclimit.Policy{
 		{Name: "streams", Limiter: openings, Key: byPeer},
 		{Name: "messages", Limiter: messages, Key: byPeer, Per: grpclimit.PerReceived},
 	}}))
@@ -81,7 +81,7 @@ func Example_streams() {
 
 // A client that makes no more than a hundred calls a second, and leaves a server alone for as long as that asks.
 func ExampleClient() {
-	limit := grpclimit.Must(grpclimit.NewClient(grpclimit.ClientConfig{
+	limit := sluice.Must(grpclimit.NewClient(grpclimit.ClientConfig{
 		Limiter:    sluice.Must(sluice.New(sluice.Config{Limit: sluice.PerSecond(100)})),
 		MaxRetries: 3,
 		Idempotent: func(method string) bool { return method == testpb.TestService_EmptyCall_FullMethodName },
@@ -108,8 +108,8 @@ func ExampleByPeer() {
 // Five logins of a user may fail in an hour.
 func ExampleConfig_settle() {
 	failures := sluice.Must(sluice.New(sluice.Config{Limit: sluice.PerHour(5)}))
-	limit := grpclimit.Must(grpclimit.New(grpclimit.Config{
-		Policies: []grpclimit.Policy{{Name: "failed-logins", Limiter: failures, Key: grpclimit.Must(grpclimit.ByMetadata("user"))}},
+	limit := sluice.Must(grpclimit.New(grpclimit.Config{
+		Policies: []grpclimit.Policy{{Name: "failed-logins", Limiter: failures, Key: sluice.Must(grpclimit.ByMetadata("user"))}},
 		Skip:     func(_ context.Context, call grpclimit.Call) bool { return call.FullMethod != "/shop.Accounts/Login" },
 		Settle: func(_ context.Context, _ grpclimit.Call, code codes.Code) int {
 			if code == codes.Unauthenticated {

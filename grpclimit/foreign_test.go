@@ -115,7 +115,7 @@ func TestForeign_CCoreRetries(t *testing.T) {
 
 // TestForeign_CCoreForges: what the C core takes for metadata names no other client.
 func TestForeign_CCoreForges(t *testing.T) {
-	c, last := keyed(t, grpclimit.Must(grpclimit.ByPeer(trusted)))
+	c, last := keyed(t, sluice.Must(grpclimit.ByPeer(trusted)))
 	address := serve(t, &service{}, newJudge(t, c).ServerOptions()...)
 	lines := callsByPython(t, address, "{}", "unary:x-forwarded-for=203.0.113.9", "unary:x-forwarded-for=203.0.113.9,x-forwarded-for=203.0.113.10", "unary:forwarded=for")
 	for _, line := range lines {

@@ -223,15 +223,6 @@ func configErrorf(field, format string, args ...any) *ConfigError {
 	return &ConfigError{Field: field, Reason: fmt.Sprintf(format, args...)}
 }
 
-// Must returns v, or panics if err is not nil. It wraps a constructor of this package, where what
-// cannot be made is a programming error, as in a package variable.
-func Must[T any](v T, err error) T {
-	if err != nil {
-		panic(err)
-	}
-	return v
-}
-
 func (c *Config) validate() error {
 	for i, p := range c.Policies {
 		field := fmt.Sprintf("Config.Policies[%d].Per", i)

@@ -49,7 +49,7 @@ func TestNew_ConfigErrors(t *testing.T) {
 	} {
 		_, err := grpclimit.New(tt.c)
 		requireConfigError(t, err, tt.field, tt.reason)
-		assert.Panics(t, func() { grpclimit.Must(grpclimit.New(tt.c)) })
+		assert.Panics(t, func() { sluice.Must(grpclimit.New(tt.c)) })
 	}
 	longest := good
 	longest.Name = strings.Repeat("~", 64)

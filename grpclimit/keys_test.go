@@ -48,7 +48,7 @@ func requireNoKey(t *testing.T, key grpclimit.KeyFunc, ctx context.Context, want
 }
 
 func TestByPeer(t *testing.T) {
-	key := grpclimit.Must(grpclimit.ByPeer(httplimit.IPConfig{}))
+	key := sluice.Must(grpclimit.ByPeer(httplimit.IPConfig{}))
 	for address, want := range map[string]string{
 		"192.0.2.1:1": "192.0.2.1", "192.0.2.1:65535": "192.0.2.1", "[::ffff:192.0.2.1]:1": "192.0.2.1",
 		"[2001:db8::1]:1": "2001:db8::/64", "[2001:db8::2]:1": "2001:db8::/64", "[::1]:1": "::1",
@@ -74,7 +74,7 @@ var trusted = httplimit.IPConfig{
 }
 
 func TestByPeer_BehindProxies(t *testing.T) {
-	key := grpclimit.Must(grpclimit.ByPeer(trusted))
+	key := sluice.Must(grpclimit.ByPeer(trusted))
 	for name, tt := range map[string]struct {
 		peer  string
 		lines []string
@@ -103,7 +103,7 @@ func TestByPeer_BehindProxies(t *testing.T) {
 	}
 	c := trusted
 	c.TrustedProxies, c.OnUntrustedProxy = append(c.TrustedProxies, netip.MustParsePrefix("fe80::/10")), nil
-	key = grpclimit.Must(grpclimit.ByPeer(c))
+	key = sluice.Must(grpclimit.ByPeer(c))
 	for range 100 { // whether the call is one of those that are looked at, or not
 		requireKey(t, key, tcp(t, "[fe80::1%lo]:1", "x-forwarded-for", "192.0.2.1"), "192.0.2.1")
 		requireKey(t, key, tcp(t, "[::ffff:10.0.0.1]:1", "x-forwarded-for", "192.0.2.1"), "192.0.2.1")
@@ -117,7 +117,7 @@ func TestByPeer_BehindProxies(t *testing.T) {
 func TestByPeer_OwnHeader(t *testing.T) {
 	c := trusted
 	c.Header = "CF-Connecting-IP"
-	key := grpclimit.Must(grpclimit.ByPeer(c))
+	key := sluice.Must(grpclimit.ByPeer(c))
 	requireKey(t, key, tcp(t, "10.0.0.1:1", "cf-connecting-ip", "192.0.2.1", "x-forwarded-for", "203.0.113.9"), "192.0.2.1")
 	requireNoKey(t, key, tcp(t, "10.0.0.1:1", "cf-connecting-ip", "203.0.113.9", "cf-connecting-ip", "192.0.2.1"), grpclimit.ErrBadKey)
 }
@@ -127,7 +127,7 @@ func TestByPeer_CallsDoNotMix(t *testing.T) {
 	var told []string
 	c := trusted
 	c.OnUntrustedProxy = func(r *http.Request, header string) { told = append(told, r.RemoteAddr+" "+header) }
-	key := grpclimit.Must(grpclimit.ByPeer(c))
+	key := sluice.Must(grpclimit.ByPeer(c))
 	for range 100 {
 		requireKey(t, key, tcp(t, "10.0.0.1:1", "x-forwarded-for", "192.0.2.1"), "192.0.2.1")
 		requireKey(t, key, tcp(t, "10.0.0.2:1"), "10.0.0.2")
@@ -143,7 +143,7 @@ func TestByPeer_AProxyWithoutANameIsLogged(t *testing.T) {
 	usual := slog.Default()
 	slog.SetDefault(slog.New(slog.NewTextHandler(&log, nil)))
 	defer slog.SetDefault(usual)
-	key, ctx := grpclimit.Must(grpclimit.ByPeer(httplimit.IPConfig{})), tcp(t, "192.0.2.7:1", "x-forwarded-for", "203.0.113.9")
+	key, ctx := sluice.Must(grpclimit.ByPeer(httplimit.IPConfig{})), tcp(t, "192.0.2.7:1", "x-forwarded-for", "203.0.113.9")
 	for range 20_000 { // none of them, with a chance of 10^-34
 		requireKey(t, key, ctx, "192.0.2.7")
 	}
@@ -186,7 +186,7 @@ func TestByPeer_ForgedMetadata(t *testing.T) {
 		{"x-real-ip", "203.0.113.9", "x-forwarded-for-bin", "203.0.113.9"},
 		{":authority", "203.0.113.9"},
 	}
-	direct, last := keyed(t, grpclimit.Must(grpclimit.ByPeer(trusted)))
+	direct, last := keyed(t, sluice.Must(grpclimit.ByPeer(trusted)))
 	client := limited(t, direct, &service{})
 	for _, forged := range forgeries {
 		_, _, err := empty(t, client, forged...)
@@ -195,7 +195,7 @@ func TestByPeer_ForgedMetadata(t *testing.T) {
 	}
 	proxied := trusted
 	proxied.TrustedProxies = []netip.Prefix{netip.MustParsePrefix("127.0.0.1/32")}
-	behind, last := keyed(t, grpclimit.Must(grpclimit.ByPeer(proxied)))
+	behind, last := keyed(t, sluice.Must(grpclimit.ByPeer(proxied)))
 	client = limited(t, behind, &service{})
 	for _, forged := range forgeries {
 		_, _, err := empty(t, client, append(forged, "x-forwarded-for", "192.0.2.1")...) // as the proxy appends
@@ -208,7 +208,7 @@ func TestByPeer_UnixSocket(t *testing.T) {
 	for _, trust := range []bool{false, true} {
 		c := trusted
 		c.TrustUnix = trust
-		conf, last := keyed(t, grpclimit.Must(grpclimit.ByPeer(c)))
+		conf, last := keyed(t, sluice.Must(grpclimit.ByPeer(c)))
 		conf.OnKeyError = grpclimit.KeyErrorSkip
 		server := grpc.NewServer(newJudge(t, conf).ServerOptions()...)
 		testpb.RegisterTestServiceServer(server, &service{})
@@ -228,7 +228,7 @@ func TestByPeer_UnixSocket(t *testing.T) {
 }
 
 func TestByMetadata(t *testing.T) {
-	key := grpclimit.Must(grpclimit.ByMetadata("X-API-Key"))
+	key := sluice.Must(grpclimit.ByMetadata("X-API-Key"))
 	requireKey(t, key, tcp(t, "192.0.2.1:1", "x-api-key", "ann"), "ann")
 	requireKey(t, key, tcp(t, "192.0.2.1:1", "x-api-key", " \tann "), "ann")
 	requireKey(t, key, tcp(t, "192.0.2.1:1", "x-api-key", "ann, bob"), "ann, bob")
@@ -241,7 +241,7 @@ func TestByMetadata(t *testing.T) {
 
 // Over loopback: bytes are bytes, however they are encoded, and a space is one.
 func TestByMetadata_Binary(t *testing.T) {
-	c, last := keyed(t, grpclimit.Must(grpclimit.ByMetadata("id-bin")))
+	c, last := keyed(t, sluice.Must(grpclimit.ByMetadata("id-bin")))
 	address := serve(t, &service{}, newJudge(t, c).ServerOptions()...)
 	client := dial(t, address)
 	for _, bytes := range []string{"\x00\xff ", " a ", "\n", strings.Repeat("\x80", 100)} {
@@ -261,7 +261,7 @@ func TestByMetadata_Binary(t *testing.T) {
 
 // Values of any length become keys of bounded length, each its own, and none can be forged.
 func TestByMetadata_LongValuesAreHashed(t *testing.T) {
-	c, last := keyed(t, grpclimit.Must(grpclimit.ByMetadata("token")))
+	c, last := keyed(t, sluice.Must(grpclimit.ByMetadata("token")))
 	var charged string
 	c.Policies[0].Limiter = gcra(t, sluice.DenyAll, newClock())
 	c.OnDecision = func(_ context.Context, _ grpclimit.Call, d grpclimit.Decision) { charged = d.Charges[0].Key }
@@ -345,11 +345,11 @@ func TestByMethod_OfUnknownServices(t *testing.T) {
 }
 
 func TestJoin(t *testing.T) {
-	user := grpclimit.Must(grpclimit.ByMetadata("user"))
-	key := grpclimit.Must(grpclimit.Join(user, grpclimit.ByMethod()))
+	user := sluice.Must(grpclimit.ByMetadata("user"))
+	key := sluice.Must(grpclimit.Join(user, grpclimit.ByMethod()))
 	requireKey(t, key, tcp(t, "192.0.2.1:1", "user", "ann"), "3:ann14:/pkg.Svc/Login")
 	requireNoKey(t, key, tcp(t, "192.0.2.1:1"), grpclimit.ErrNoKey)
-	two := grpclimit.Must(grpclimit.Join(user, grpclimit.Must(grpclimit.ByMetadata("other"))))
+	two := sluice.Must(grpclimit.Join(user, sluice.Must(grpclimit.ByMetadata("other"))))
 	seen := map[string]bool{}
 	for _, pair := range [][2]string{{"a", "1:b"}, {"a1:", "b"}, {"a1", ":b"}, {"1:a", "b"}, {strings.Repeat("a", 4090), "b"}, {strings.Repeat("a", 4090), "c"}} {
 		got, err := two(tcp(t, "192.0.2.1:1", "user", pair[0], "other", pair[1]), grpclimit.Call{})

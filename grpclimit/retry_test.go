@@ -62,7 +62,7 @@ func TestRetryPolicy_ObeysThePushback(t *testing.T) {
 func TestRetryPolicy_ObeysANo(t *testing.T) {
 	for name, change := range map[string]func(*grpclimit.Policy){
 		"too expensive": func(p *grpclimit.Policy) { p.Cost = func(context.Context, grpclimit.Call) int { return 2 } },
-		"no key":        func(p *grpclimit.Policy) { p.Key = grpclimit.Must(grpclimit.ByMetadata("x-api-key")) },
+		"no key":        func(p *grpclimit.Policy) { p.Key = sluice.Must(grpclimit.ByMetadata("x-api-key")) },
 		"a message":     func(p *grpclimit.Policy) { p.Per, p.Limiter = grpclimit.PerSent, gcra(t, sluice.DenyAll, newClock()) },
 		"a message received": func(p *grpclimit.Policy) {
 			p.Per, p.Limiter = grpclimit.PerReceived, gcra(t, sluice.Per(1, time.Hour), newClock())

@@ -241,7 +241,7 @@ func TestServer_KeyErrors(t *testing.T) {
 	c := grpclimit.Config{
 		Policies: []grpclimit.Policy{
 			{Name: "all", Limiter: lim, Key: oneKey},
-			{Name: "per key", Limiter: lim, Key: grpclimit.Must(grpclimit.ByMetadata("x-api-key"))},
+			{Name: "per key", Limiter: lim, Key: sluice.Must(grpclimit.ByMetadata("x-api-key"))},
 			{Name: "per tenant", Limiter: lim, Key: func(ctx context.Context, call grpclimit.Call) (string, error) {
 				return "", fmt.Errorf("%w: no tenant", grpclimit.ErrNoKey)
 			}},

@@ -1,7 +1,7 @@
 // Package httplimit puts sluice limits in front of net/http handlers, and behind net/http
 // clients.
 //
-//	byIP := httplimit.Must(httplimit.ByRemoteIP(httplimit.IPConfig{}))
+//	byIP := sluice.Must(httplimit.ByRemoteIP(httplimit.IPConfig{}))
 //	limit, err := httplimit.New(httplimit.Config{Policies: []httplimit.Policy{
 //		{Name: "per-client", Limiter: perClient, Key: byIP},
 //		{Name: "per-user", Limiter: perUser, Key: httplimit.ByBasicAuthUser()},

@@ -83,7 +83,7 @@ func TestEndToEnd_ForgedHeadersChangeNothing(t *testing.T) {
 			t.Run(fmt.Sprintf("%s/http2=%v", name, h2), func(t *testing.T) {
 				limiter := gcra(t, sluice.PerHour(burst), newClock())
 				client, target := serve(t, h2, wrap(t, httplimit.Config{
-					Policies: []httplimit.Policy{{Name: "ip", Limiter: limiter, Key: httplimit.Must(httplimit.ByRemoteIP(ip))}},
+					Policies: []httplimit.Policy{{Name: "ip", Limiter: limiter, Key: sluice.Must(httplimit.ByRemoteIP(ip))}},
 				}, ok200))
 				var got tally
 				var group sync.WaitGroup
@@ -119,7 +119,7 @@ func TestEndToEnd_ClientsBehindATrustedProxy(t *testing.T) {
 	for _, h2 := range []bool{false, true} {
 		var heard sync.Map
 		client, target := serve(t, h2, wrap(t, httplimit.Config{
-			Policies: []httplimit.Policy{{Name: "ip", Limiter: gcra(t, sluice.PerHour(burst), newClock()), Key: httplimit.Must(httplimit.ByRemoteIP(httplimit.IPConfig{
+			Policies: []httplimit.Policy{{Name: "ip", Limiter: gcra(t, sluice.PerHour(burst), newClock()), Key: sluice.Must(httplimit.ByRemoteIP(httplimit.IPConfig{
 				TrustedProxies: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("::1/128")},
 				Header:         "X-Forwarded-For",
 			}))}},

@@ -34,7 +34,7 @@ func ExampleConfig_log() {
 		return a
 	}}))
 	var leftOut atomic.Int64
-	limit := httplimit.Must(httplimit.New(httplimit.Config{
+	limit := sluice.Must(httplimit.New(httplimit.Config{
 		Policies: []httplimit.Policy{{Name: "api", Limiter: sluice.Must(sluice.New(sluice.Config{Limit: sluice.PerHour(1), Clock: clock})), Key: byUser}},
 		OnDenied: func(w http.ResponseWriter, r *http.Request, d httplimit.Decision) {
 			httplimit.WriteProblem(w, r, d)

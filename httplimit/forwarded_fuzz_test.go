@@ -12,6 +12,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sluice-go/sluice"
 	"github.com/sluice-go/sluice/internal/seeded"
 )
 
@@ -216,7 +217,7 @@ func checkKeyOrError(tb testing.TB, f KeyFunc, r *http.Request) string {
 	if key == "64:ff9b::/64" {
 		return key // what is in it beside NAT64, which its first address is
 	}
-	again, err := Must(ByRemoteIP(IPConfig{}))(fromPeer(a.String()))
+	again, err := sluice.Must(ByRemoteIP(IPConfig{}))(fromPeer(a.String()))
 	require.NoError(tb, err)
 	require.Equal(tb, key, again, "the key of the address in the key")
 	return key
@@ -229,8 +230,8 @@ func checkUntrustedPeer(tb testing.TB, f KeyFunc, header string, lines []string)
 }
 
 var (
-	fuzzXFF       = Must(ByRemoteIP(behindProxies(headerXFF)))
-	fuzzForwarded = Must(ByRemoteIP(behindProxies(headerForwarded)))
+	fuzzXFF       = sluice.Must(ByRemoteIP(behindProxies(headerXFF)))
+	fuzzForwarded = sluice.Must(ByRemoteIP(behindProxies(headerForwarded)))
 )
 
 // checkXForwardedFor checks the key for lines, separated by line feeds, and that the
@@ -292,7 +293,7 @@ func checkClientsPart(tb testing.TB, f KeyFunc, header, left, right, key string)
 }
 
 func checkRemoteAddr(tb testing.TB, remoteAddr string) {
-	f := Must(ByRemoteIP(IPConfig{}))
+	f := sluice.Must(ByRemoteIP(IPConfig{}))
 	key := checkKeyOrError(tb, f, fromPeer(remoteAddr))
 	want := ""
 	if n, ok := refNode(remoteAddr); ok {

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/sluice-go/sluice"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -25,7 +26,7 @@ const proxy = "10.0.0.1:80"
 
 func TestForwarded_HeadersOfAnUntrustedPeerDoNotMatter(t *testing.T) {
 	for _, header := range []string{"X-Forwarded-For", "Forwarded", "X-Real-IP", "CF-Connecting-IP"} {
-		f := Must(ByRemoteIP(behindProxies(header)))
+		f := sluice.Must(ByRemoteIP(behindProxies(header)))
 		for _, value := range []string{"", "203.0.113.77", "10.0.0.2", "for=203.0.113.77", "unknown", `"`, ",", strings.Repeat("x", 1<<20), strings.Repeat(",", 1<<20)} {
 			r := fromPeer("192.0.2.1:4711", header, value, header, value, "X-Forwarded-For", value)
 			require.Equal(t, "192.0.2.1", keyOf(t, f, r))
@@ -34,7 +35,7 @@ func TestForwarded_HeadersOfAnUntrustedPeerDoNotMatter(t *testing.T) {
 }
 
 func TestForwarded_OnlyTheConfiguredHeaderIsRead(t *testing.T) {
-	f := Must(ByRemoteIP(behindProxies("x-real-ip")))
+	f := sluice.Must(ByRemoteIP(behindProxies("x-real-ip")))
 	r := fromPeer(proxy, "X-Forwarded-For", "6.6.6.6", "Forwarded", "for=6.6.6.6", "CF-Connecting-IP", "6.6.6.6", "X-Real-Ip", "203.0.113.77")
 	require.Equal(t, "203.0.113.77", keyOf(t, f, r))
 }
@@ -48,7 +49,7 @@ type linesCase struct {
 
 func checkLines(t *testing.T, header string, cases []linesCase) {
 	t.Helper()
-	f := Must(ByRemoteIP(behindProxies(header)))
+	f := sluice.Must(ByRemoteIP(behindProxies(header)))
 	for _, c := range cases {
 		r := fromPeer(proxy)
 		r.Header[http.CanonicalHeaderKey(header)] = c.lines
@@ -142,7 +143,7 @@ func TestForwarded_RFC7239(t *testing.T) {
 }
 
 func TestForwarded_RFC7239Refuses(t *testing.T) {
-	f := Must(ByRemoteIP(behindProxies("Forwarded")))
+	f := sluice.Must(ByRemoteIP(behindProxies("Forwarded")))
 	for _, c := range []struct{ name, value string }{
 		{"no for", "for=6.6.6.6, proto=https"},
 		{"empty for", "for=6.6.6.6, for="},
@@ -191,9 +192,9 @@ func TestForwarded_SingleValue(t *testing.T) {
 func TestForwarded_MissingHeader(t *testing.T) {
 	for _, header := range []string{"X-Forwarded-For", "Forwarded", "X-Real-IP"} {
 		c := behindProxies(header)
-		f := Must(ByRemoteIP(c))
+		f := sluice.Must(ByRemoteIP(c))
 		c.RequireHeader = true
-		strict := Must(ByRemoteIP(c))
+		strict := sluice.Must(ByRemoteIP(c))
 		for _, value := range []string{"", " ", "\t \t"} {
 			r := fromPeer(proxy, header, value)
 			require.Equal(t, "10.0.0.1", keyOf(t, f, r), "the proxy speaks for itself")
@@ -207,7 +208,7 @@ func TestForwarded_MissingHeader(t *testing.T) {
 
 func TestForwarded_BoundOnHops(t *testing.T) {
 	for header, prefix := range map[string]string{"X-Forwarded-For": "", "Forwarded": "for="} {
-		f := Must(ByRemoteIP(behindProxies(header)))
+		f := sluice.Must(ByRemoteIP(behindProxies(header)))
 		chain := func(proxies int) string { return strings.Repeat(", "+prefix+"10.0.0.2", proxies) }
 		require.Equal(t, "203.0.113.77", keyOf(t, f, fromPeer(proxy, header, prefix+"203.0.113.77"+chain(maxHops))))
 		require.Equal(t, "10.0.0.2", keyOf(t, f, fromPeer(proxy, header, chain(maxHops)[2:])))
@@ -227,7 +228,7 @@ func TestForwarded_BoundOnHops(t *testing.T) {
 func TestForwarded_BoundOnBytes(t *testing.T) {
 	const megabyte = 1 << 20
 	for header, prefix := range map[string]string{"X-Forwarded-For": "", "Forwarded": "for="} {
-		f := Must(ByRemoteIP(behindProxies(header)))
+		f := sluice.Must(ByRemoteIP(behindProxies(header)))
 		hop := prefix + "203.0.113.77"
 		for _, unit := range []string{"x", ",", " ", `"`, `\`, `\"`, `",`, "for=\"", "10.0.0.2, "} {
 			long := strings.Repeat(unit, megabyte/len(unit))
@@ -300,7 +301,7 @@ func serve(t *testing.T, h http.Handler, addr string) *url.URL {
 // Clients of a chain of two real proxies are told apart, and what they send does not
 // change who they are.
 func TestForwarded_ThroughRealProxies(t *testing.T) {
-	f := Must(ByRemoteIP(IPConfig{TrustedProxies: prefixes("127.0.0.0/8", "::1/128"), Header: "X-Forwarded-For"}))
+	f := sluice.Must(ByRemoteIP(IPConfig{TrustedProxies: prefixes("127.0.0.0/8", "::1/128"), Header: "X-Forwarded-For"}))
 	backend := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		key, err := f(r)
 		if err != nil {

@@ -229,16 +229,6 @@ func New(c Config) (func(http.Handler) http.Handler, error) {
 	return j.Handler, nil
 }
 
-// Must returns v, or panics if err is not nil. It wraps a constructor of this package, of a
-// middleware, a Transport or a key function, where one that cannot be made is a programming
-// error, as in a package variable.
-func Must[T any](v T, err error) T {
-	if err != nil {
-		panic(err)
-	}
-	return v
-}
-
 func (c *Config) validate() error {
 	if c.OnKeyError > KeyErrorSkip {
 		return configErrorf("Config.OnKeyError", "%d is not an action; want KeyErrorDeny or KeyErrorSkip", c.OnKeyError)

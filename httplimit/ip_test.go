@@ -12,6 +12,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/sluice-go/sluice"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -54,8 +55,8 @@ func requireKeyError(tb testing.TB, f KeyFunc, r *http.Request, want error) {
 }
 
 func TestByRemoteIP_EveryTextOfAnAddressIsOneKey(t *testing.T) {
-	plain := Must(ByRemoteIP(IPConfig{}))
-	behind := Must(ByRemoteIP(IPConfig{TrustedProxies: prefixes("10.0.0.1/32"), Header: "X-Forwarded-For"}))
+	plain := sluice.Must(ByRemoteIP(IPConfig{}))
+	behind := sluice.Must(ByRemoteIP(IPConfig{TrustedProxies: prefixes("10.0.0.1/32"), Header: "X-Forwarded-For"}))
 	for want, texts := range map[string][]string{
 		"192.0.2.1": {
 			"192.0.2.1", "192.0.2.1:1", "192.0.2.1:65535", "::ffff:192.0.2.1", "[::ffff:192.0.2.1]:80",
@@ -78,8 +79,8 @@ func TestByRemoteIP_EveryTextOfAnAddressIsOneKey(t *testing.T) {
 }
 
 func TestByRemoteIP_TextsThatAreNoAddressHaveNoKey(t *testing.T) {
-	plain := Must(ByRemoteIP(IPConfig{}))
-	behind := Must(ByRemoteIP(IPConfig{TrustedProxies: prefixes("10.0.0.1/32"), Header: "X-Forwarded-For"}))
+	plain := sluice.Must(ByRemoteIP(IPConfig{}))
+	behind := sluice.Must(ByRemoteIP(IPConfig{TrustedProxies: prefixes("10.0.0.1/32"), Header: "X-Forwarded-For"}))
 	for _, text := range []string{
 		"@", "/run/app.sock", "unix:", "localhost:80", "example.com", ":80", "[]:80", "[", "]", "[::1", "::1]", "[::1]80", "[::1]:",
 		"192.0.2.1:", "192.0.2.1:x", "192.0.2.1:123456", "192.0.2.1:-1", "192.0.2.1:_", "192.0.2.1:_a b", "192.0.2.1:+1",
@@ -145,7 +146,7 @@ func TestByRemoteIP_IPv4ClientsNeverShareAKey(t *testing.T) {
 		func(a [4]byte) [16]byte { return [16]byte{8: 0xff, 0xff, 12: a[0], a[1], a[2], a[3]} },
 	}
 	for _, bits := range []int{32, 48, 56, 64, 128} {
-		f := Must(ByRemoteIP(IPConfig{IPv6Bits: bits}))
+		f := sluice.Must(ByRemoteIP(IPConfig{IPv6Bits: bits}))
 		seen := map[string]netip.Addr{}
 		for i, form := range forms {
 			for _, a := range [][4]byte{{192, 0, 2, 1}, {192, 0, 2, 2}, {192, 0, 3, 1}, {192, 1, 2, 1}, {193, 0, 2, 1}} {
@@ -161,7 +162,7 @@ func TestByRemoteIP_IPv4ClientsNeverShareAKey(t *testing.T) {
 
 // The part of its address that a host can choose by itself is no part of the key.
 func TestByRemoteIP_HoppingAddressesIsNoUse(t *testing.T) {
-	f := Must(ByRemoteIP(IPConfig{}))
+	f := sluice.Must(ByRemoteIP(IPConfig{}))
 	for _, c := range []struct {
 		base      string
 		chosen    []int // bytes
@@ -246,7 +247,7 @@ func TestByRemoteIP_TrustsWhatOperatorsHave(t *testing.T) {
 // A translated or tunnelled address is not trusted because the IPv4 address in it is:
 // it may come from anywhere. A mapped one is the address itself.
 func TestByRemoteIP_OnlyMappedAddressesInheritTrust(t *testing.T) {
-	f := Must(ByRemoteIP(IPConfig{TrustedProxies: prefixes("10.0.0.0/8"), Header: "X-Forwarded-For"}))
+	f := sluice.Must(ByRemoteIP(IPConfig{TrustedProxies: prefixes("10.0.0.0/8"), Header: "X-Forwarded-For"}))
 	for _, peer := range []string{"64:ff9b::10.0.0.1", "2002:a00:1::1", "::10.0.0.1", "2001::f5ff:fffe"} {
 		key := keyOf(t, f, fromPeer(peer, "X-Forwarded-For", "203.0.113.77"))
 		require.NotEqual(t, "203.0.113.77", key, peer)
@@ -256,13 +257,13 @@ func TestByRemoteIP_OnlyMappedAddressesInheritTrust(t *testing.T) {
 
 func TestByRemoteIP_DoesNotKeepTheCallersSlice(t *testing.T) {
 	c := IPConfig{TrustedProxies: prefixes("10.0.0.1/32"), Header: "X-Forwarded-For"}
-	f := Must(ByRemoteIP(c))
+	f := sluice.Must(ByRemoteIP(c))
 	c.TrustedProxies[0] = netip.MustParsePrefix("192.0.2.0/24")
 	require.Equal(t, "192.0.2.1", keyOf(t, f, fromPeer("192.0.2.1:1", "X-Forwarded-For", "203.0.113.77")))
 }
 
 func TestByRemoteIP_Concurrent(t *testing.T) {
-	f := Must(ByRemoteIP(IPConfig{TrustedProxies: prefixes("10.0.0.1/32"), Header: "Forwarded"}))
+	f := sluice.Must(ByRemoteIP(IPConfig{TrustedProxies: prefixes("10.0.0.1/32"), Header: "Forwarded"}))
 	var wg sync.WaitGroup
 	for _, want := range []string{"192.0.2.1", "192.0.2.2", "192.0.2.3", "192.0.2.4"} {
 		wg.Go(func() {
@@ -295,7 +296,7 @@ func TestByRemoteIP_Allocations(t *testing.T) {
 		{"X-Forwarded-For, missing", trusted, fromPeer("10.0.0.1:4711")},
 		{"Forwarded", rfc7239, fromPeer("10.0.0.1:4711", "Forwarded", `for=6.6.6.6, for="[2001:db8::1]:4711";proto=https, for=10.0.0.2`)},
 	} {
-		f := Must(ByRemoteIP(c.config))
+		f := sluice.Must(ByRemoteIP(c.config))
 		comeOften(f, c.r)
 		require.Zero(t, testing.AllocsPerRun(100, func() {
 			if _, err := f(c.r); err != nil {
@@ -314,7 +315,7 @@ func comeOften(f KeyFunc, r *http.Request) {
 
 // However many clients share the places where texts are kept, and come at once, each has its own.
 func TestByRemoteIP_KeptTextsAreTheirOwn(t *testing.T) {
-	f := Must(ByRemoteIP(IPConfig{IPv4Bits: 24}))
+	f := sluice.Must(ByRemoteIP(IPConfig{IPv4Bits: 24}))
 	var wg sync.WaitGroup
 	for g := range 4 {
 		wg.Add(1)
@@ -338,7 +339,7 @@ func TestByRemoteIP_KeptTextsAreTheirOwn(t *testing.T) {
 
 // netip keeps a table of all zones in use. A client's are not to get there.
 func TestByRemoteIP_ZonesAreNotKept(t *testing.T) {
-	f := Must(ByRemoteIP(behindProxies("X-Forwarded-For")))
+	f := sluice.Must(ByRemoteIP(behindProxies("X-Forwarded-For")))
 	var requests []*http.Request
 	for i := range 101 {
 		requests = append(requests, fromPeer(proxy, "X-Forwarded-For", fmt.Sprintf("fe80::1%%%d-%d", i, rand.Uint64())))
@@ -355,8 +356,8 @@ func TestByRemoteIP_ZonesAreNotKept(t *testing.T) {
 // A proxy on a Unix socket has no address. It is trusted if the operator says so, and
 // only if the request has really come that way.
 func TestByRemoteIP_UnixSocket(t *testing.T) {
-	closed := Must(ByRemoteIP(IPConfig{TrustedProxies: prefixes("127.0.0.1/32"), Header: "X-Forwarded-For"}))
-	open := Must(ByRemoteIP(IPConfig{TrustUnix: true, Header: "X-Forwarded-For"}))
+	closed := sluice.Must(ByRemoteIP(IPConfig{TrustedProxies: prefixes("127.0.0.1/32"), Header: "X-Forwarded-For"}))
+	open := sluice.Must(ByRemoteIP(IPConfig{TrustUnix: true, Header: "X-Forwarded-For"}))
 	type answer struct {
 		key string
 		err error

@@ -38,7 +38,7 @@ func ExampleByRemoteIP() {
 // A budget for each API key and each endpoint.
 func ExampleJoin() {
 	key, err := httplimit.Join(
-		httplimit.Must(httplimit.ByHeader("X-Api-Key")),
+		sluice.Must(httplimit.ByHeader("X-Api-Key")),
 		httplimit.ByPattern(),
 	)
 	if err != nil {

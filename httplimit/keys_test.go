@@ -10,12 +10,13 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/sluice-go/sluice"
 	"github.com/sluice-go/sluice/internal/seeded"
 	"github.com/stretchr/testify/require"
 )
 
 func TestByHeader(t *testing.T) {
-	f := Must(ByHeader("x-api-key"))
+	f := sluice.Must(ByHeader("x-api-key"))
 	for value, want := range map[string]string{
 		"abc": "abc", " \tabc\t ": "abc", "a b": "a b", "ABC": "ABC", "\u00a0abc": "\u00a0abc",
 		strings.Repeat("k", MaxKeyLen): strings.Repeat("k", MaxKeyLen),
@@ -62,7 +63,7 @@ func TestKeys_NamesAreValidated(t *testing.T) {
 	}
 	require.EqualError(t, byHeader("authorization"), "httplimit: ByHeader: Authorization has many spellings of the same credentials; want ByBearerToken or ByBasicAuthUser")
 	require.EqualError(t, byHeader("cookie"), "httplimit: ByHeader: Cookie has all cookies, to which a client can add any; want ByCookie")
-	require.PanicsWithError(t, byHeader("").Error(), func() { Must(ByHeader("")) })
+	require.PanicsWithError(t, byHeader("").Error(), func() { sluice.Must(ByHeader("")) })
 }
 
 func TestByPattern(t *testing.T) {
@@ -102,7 +103,7 @@ func join(tb testing.TB, parts ...string) string {
 	for i, p := range parts {
 		funcs[i] = fixed(p)
 	}
-	return keyOf(tb, Must(Join(funcs...)), fromPeer(""))
+	return keyOf(tb, sluice.Must(Join(funcs...)), fromPeer(""))
 }
 
 func TestJoin_DifferentTuplesAreDifferentKeys(t *testing.T) {
@@ -139,22 +140,22 @@ func TestJoin_Errors(t *testing.T) {
 	require.EqualError(t, err, "httplimit: Join: function 2 of 2 is nil; want a KeyFunc")
 
 	wrong := errors.New("wrong")
-	f := Must(Join(fixed("a"), func(*http.Request) (string, error) { return "b", wrong }, func(*http.Request) (string, error) { panic("after an error") }))
+	f := sluice.Must(Join(fixed("a"), func(*http.Request) (string, error) { return "b", wrong }, func(*http.Request) (string, error) { panic("after an error") }))
 	key, err := f(fromPeer(""))
 	require.Empty(t, key)
 	require.Same(t, wrong, err)
-	requireKeyError(t, Must(Join(fixed("a"), Must(ByHeader("X")))), fromPeer(""), ErrNoKey)
+	requireKeyError(t, sluice.Must(Join(fixed("a"), sluice.Must(ByHeader("X")))), fromPeer(""), ErrNoKey)
 
 	const prefix = len("4091:")
 	require.Len(t, join(t, strings.Repeat("k", MaxKeyLen-prefix)), MaxKeyLen)
-	requireKeyError(t, Must(Join(fixed(strings.Repeat("k", MaxKeyLen-prefix+1)))), fromPeer(""), ErrKeyTooLong)
-	requireKeyError(t, Must(Join(fixed(strings.Repeat("k", 3000)), fixed(strings.Repeat("k", 3000)))), fromPeer(""), ErrKeyTooLong)
-	requireKeyError(t, Must(Join(fixed(strings.Repeat("k", MaxKeyLen-prefix)), fixed(""))), fromPeer(""), ErrKeyTooLong)
+	requireKeyError(t, sluice.Must(Join(fixed(strings.Repeat("k", MaxKeyLen-prefix+1)))), fromPeer(""), ErrKeyTooLong)
+	requireKeyError(t, sluice.Must(Join(fixed(strings.Repeat("k", 3000)), fixed(strings.Repeat("k", 3000)))), fromPeer(""), ErrKeyTooLong)
+	requireKeyError(t, sluice.Must(Join(fixed(strings.Repeat("k", MaxKeyLen-prefix)), fixed(""))), fromPeer(""), ErrKeyTooLong)
 }
 
 func TestJoin_DoesNotKeepTheCallersSlice(t *testing.T) {
 	funcs := []KeyFunc{fixed("a"), fixed("b")}
-	f := Must(Join(funcs...))
+	f := sluice.Must(Join(funcs...))
 	funcs[1] = nil
 	require.Equal(t, "1:a1:b", keyOf(t, f, fromPeer("")))
 	require.Equal(t, 1.0, testing.AllocsPerRun(100, func() { _, _ = f(nil) }))
@@ -165,7 +166,7 @@ func TestKeys_MissingKeysDoNotAllocate(t *testing.T) {
 	r := fromPeer("10.0.0.1:1")
 	strict := IPConfig{TrustedProxies: prefixes("10.0.0.1/32"), Header: "X-Forwarded-For", RequireHeader: true}
 	for name, f := range map[string]KeyFunc{
-		"header": Must(ByHeader("X")), "basic": ByBasicAuthUser(), "bearer": ByBearerToken(), "pattern": ByPattern(), "cookie": Must(ByCookie("x")), "ip": Must(ByRemoteIP(strict)),
+		"header": sluice.Must(ByHeader("X")), "basic": ByBasicAuthUser(), "bearer": ByBearerToken(), "pattern": ByPattern(), "cookie": sluice.Must(ByCookie("x")), "ip": sluice.Must(ByRemoteIP(strict)),
 	} {
 		require.Zero(t, testing.AllocsPerRun(100, func() { _, _ = f(r) }), name)
 	}
@@ -273,10 +274,10 @@ func TestKeys_SpacesMakeNoOtherKeyOverAnyProtocol(t *testing.T) {
 		header, want string
 		values       []string
 	}{
-		{Must(ByHeader("X-Api-Key")), "X-Api-Key", "abc", []string{"abc", " abc", "abc \t", "\t abc"}},
+		{sluice.Must(ByHeader("X-Api-Key")), "X-Api-Key", "abc", []string{"abc", " abc", "abc \t", "\t abc"}},
 		{ByBasicAuthUser(), "Authorization", "bob", []string{basic("bob:x"), " " + basic("bob:x"), "\t" + basic("bob:x") + " ", "Basic \t" + basic("bob:x")[6:]}},
 		{ByBearerToken(), "Authorization", "abc", []string{"Bearer abc", " Bearer abc", "\tbearer\tabc\t"}},
-		{Must(ByCookie("s")), "Cookie", "abc", []string{"s=abc", " s=abc ", "\ts\t=\tabc\t", `s= "abc";`}},
+		{sluice.Must(ByCookie("s")), "Cookie", "abc", []string{"s=abc", " s=abc ", "\ts\t=\tabc\t", `s= "abc";`}},
 	} {
 		for _, h2 := range []bool{false, true} {
 			s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -309,7 +310,7 @@ func TestKeys_SpacesMakeNoOtherKeyOverAnyProtocol(t *testing.T) {
 }
 
 func TestByCookie(t *testing.T) {
-	f := Must(ByCookie("session"))
+	f := sluice.Must(ByCookie("session"))
 	for cookies, want := range map[string]string{
 		"session=abc":                               "abc",
 		`session="abc"`:                             "abc",
@@ -356,7 +357,7 @@ func TestByCookie(t *testing.T) {
 // Whatever else some application could take for the cookie, in whatever order, it is not
 // counted under a second one that the client makes up.
 func TestByCookie_WhatAnApplicationCouldReadOtherwiseIsRefused(t *testing.T) {
-	f := Must(ByCookie("session"))
+	f := sluice.Must(ByCookie("session"))
 	for _, real := range []string{
 		"session=abc", "session=", "session= real", `session= "real"`, `session=real\`, `session="re"al"`, "session=re\x80al", "session=\u00e9", "session=real\x7f",
 		"Session=real", "SESSION=real", "session =real", "session\t=real", "\u00a0session=real", "\xa0session=real", "\x85session\x85=real", `"session"=real`,
@@ -372,11 +373,11 @@ func TestByCookie_WhatAnApplicationCouldReadOtherwiseIsRefused(t *testing.T) {
 	for _, alone := range []string{"session=abc a=1", "session=abc secure", "a=b session=abc", "Session=real", "\xa0session=real", "session\u00a0=real", `"session"=real`, "a=b,session=real", "session=\xa0real"} {
 		requireKeyError(t, f, fromPeer("", "Cookie", alone), ErrBadKey)
 	}
-	f = Must(ByCookie("my_session"))
+	f = sluice.Must(ByCookie("my_session"))
 	for _, real := range []string{"my.session", "my session", "my[session", "MY.session", "my.session[]"} {
 		requireKeyError(t, f, fromPeer("", "Cookie", real+"=abc; my_session=r1"), ErrBadKey)
 		requireKeyError(t, f, fromPeer("", "Cookie", "my_session=r1; "+real+"=abc"), ErrBadKey)
 	}
 	require.Equal(t, "abc", keyOf(t, f, fromPeer("", "Cookie", "my-session=a; mysession=b; my_session=abc; session=d")))
-	require.Equal(t, "abc", keyOf(t, Must(ByCookie("my.session")), fromPeer("", "Cookie", "my_session=a; my.session=abc")))
+	require.Equal(t, "abc", keyOf(t, sluice.Must(ByCookie("my.session")), fromPeer("", "Cookie", "my_session=a; my.session=abc")))
 }

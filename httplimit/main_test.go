@@ -32,7 +32,7 @@ func gcra(t testing.TB, l sluice.Limit, clock sluice.Clock) *sluice.Limiter {
 	return newLimiter(t, sluice.Config{Limit: l, Clock: clock})
 }
 
-func byHeader(name string) httplimit.KeyFunc { return httplimit.Must(httplimit.ByHeader(name)) }
+func byHeader(name string) httplimit.KeyFunc { return sluice.Must(httplimit.ByHeader(name)) }
 
 func oneKey(*http.Request) (string, error) { return "k", nil }
 

@@ -43,12 +43,12 @@ func TestByRemoteIP_AProxyThatNobodyNamed(t *testing.T) {
 			r.Header.Set(header, "203.0.113.7")
 			var told []string
 			c.OnUntrustedProxy = nil
-			logs := httplimit.Must(httplimit.ByRemoteIP(c))
+			logs := sluice.Must(httplimit.ByRemoteIP(c))
 			c.OnUntrustedProxy = func(got *http.Request, header string) {
 				assert.Same(t, r, got)
 				told = append(told, header)
 			}
-			tells := httplimit.Must(httplimit.ByRemoteIP(c))
+			tells := sluice.Must(httplimit.ByRemoteIP(c))
 			ask := func(f httplimit.KeyFunc) {
 				key, err := f(r)
 				require.NoError(t, err)
@@ -78,7 +78,7 @@ func TestByRemoteIP_AProxyThatNobodyNamed(t *testing.T) {
 func TestByRemoteIP_NothingIsSaidOfWhatIsInOrder(t *testing.T) {
 	c := trustingOne
 	c.OnUntrustedProxy = func(*http.Request, string) { t.Error("told") }
-	f := httplimit.Must(httplimit.ByRemoteIP(c))
+	f := sluice.Must(httplimit.ByRemoteIP(c))
 	r := httptest.NewRequest(http.MethodGet, "/", nil)
 	_, err := f(r)
 	require.NoError(t, err)

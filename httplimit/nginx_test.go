@@ -92,7 +92,7 @@ func byCookieAndUser(t *testing.T, next http.Handler) http.Handler {
 	clock := newClock()
 	return wrap(t, httplimit.Config{
 		Policies: []httplimit.Policy{
-			{Name: "session", Limiter: gcra(t, sluice.PerHour(budget), clock), Key: httplimit.Must(httplimit.ByCookie("session"))},
+			{Name: "session", Limiter: gcra(t, sluice.PerHour(budget), clock), Key: sluice.Must(httplimit.ByCookie("session"))},
 			{Name: "user", Limiter: gcra(t, sluice.PerHour(budget), clock), Key: httplimit.ByBasicAuthUser()},
 		},
 		OnKeyError: httplimit.KeyErrorSkip,

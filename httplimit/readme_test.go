@@ -23,8 +23,8 @@ func Example_server() {
 	mux := http.NewServeMux()
 
 	perClient := sluice.Must(sluice.New(sluice.Config{Limit: sluice.PerSecond(10).WithBurst(50)}))
-	byIP := httplimit.Must(httplimit.ByRemoteIP(httplimit.IPConfig{})) // behind a proxy: name it here
-	limit := httplimit.Must(httplimit.New(httplimit.Config{
+	byIP := sluice.Must(httplimit.ByRemoteIP(httplimit.IPConfig{})) // behind a proxy: name it here
+	limit := sluice.Must(httplimit.New(httplimit.Config{
 		Policies: []httplimit.Policy{{Name: "per-client", Limiter: perClient, Key: byIP}},
 		Headers:  httplimit.Headers{RateLimitPolicy: httplimit.Draft11, RateLimit: httplimit.Draft11},
 	}))
@@ -32,7 +32,7 @@ func Example_server() {
 }
 
 func Example_client() {
-	transport := httplimit.Must(httplimit.NewTransport(nil, httplimit.TransportConfig{
+	transport := sluice.Must(httplimit.NewTransport(nil, httplimit.TransportConfig{
 		Limiter:    sluice.Must(sluice.New(sluice.Config{Limit: sluice.PerSecond(10)})),
 		MaxWait:    time.Minute,
 		MaxRetries: 3,

@@ -95,7 +95,7 @@ type limitedServer struct {
 func newLimitedServer(t *testing.T, c Config, limit sluice.Limit, protocols *http.Protocols) *limitedServer {
 	t.Helper()
 	s := &limitedServer{listener: newPipeListener(), statuses: map[string][]int{}}
-	c.Policies = []Policy{{Name: "default", Limiter: newLimiter(t, limit), Key: Must(ByRemoteIP(IPConfig{}))}}
+	c.Policies = []Policy{{Name: "default", Limiter: newLimiter(t, limit), Key: sluice.Must(ByRemoteIP(IPConfig{}))}}
 	c.OnDecision = func(r *http.Request, d Decision) {
 		s.mu.Lock()
 		defer s.mu.Unlock()

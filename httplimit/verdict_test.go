@@ -79,7 +79,7 @@ func TestMiddleware_DeniedClientsHaveNames(t *testing.T) {
 		clock := newClock()
 		lim := newLimiter(t, sluice.Config{Limit: sluice.PerHour(1), TopDenied: 4, Clock: clock})
 		c := httplimit.Config{Policies: []httplimit.Policy{
-			{Name: "client", Limiter: lim, Key: httplimit.Must(httplimit.ByRemoteIP(httplimit.IPConfig{}))},
+			{Name: "client", Limiter: lim, Key: sluice.Must(httplimit.ByRemoteIP(httplimit.IPConfig{}))},
 			{Name: "all", Limiter: gcra(t, sluice.PerHour(1_000_000), clock), Key: oneKey},
 		}[:policies]}
 		handler := wrap(t, c, ok200)

@@ -33,7 +33,7 @@ func Example_http() {
 	}
 	defer hourly.Close(context.Background())
 	perSecond := sluice.Must(sluice.New(sluice.Config{Limit: sluice.PerSecond(50)}))
-	byIP := httplimit.Must(httplimit.ByRemoteIP(httplimit.IPConfig{}))
+	byIP := sluice.Must(httplimit.ByRemoteIP(httplimit.IPConfig{}))
 	limit, err := httplimit.New(httplimit.Config{
 		Policies: []httplimit.Policy{
 			{Name: "per-second", Limiter: perSecond, Key: byIP},

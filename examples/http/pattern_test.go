@@ -16,7 +16,7 @@ import (
 // TestChi_OneBudgetForEachRoute: however a client spells the path, ByPattern counts it for the route.
 func TestChi_OneBudgetForEachRoute(t *testing.T) {
 	limiter := sluice.Must(sluice.New(sluice.Config{Limit: sluice.PerHour(2), Clock: sluice.NewManualClock(time.Unix(1_700_000_000, 0))}))
-	limit := httplimit.Must(httplimit.New(httplimit.Config{Policies: []httplimit.Policy{{Name: "route", Limiter: limiter, Key: httplimit.ByPattern()}}}))
+	limit := sluice.Must(httplimit.New(httplimit.Config{Policies: []httplimit.Policy{{Name: "route", Limiter: limiter, Key: httplimit.ByPattern()}}}))
 	router := chi.NewRouter()
 	router.Use(middleware.CleanPath, middleware.StripSlashes)
 	served := 0

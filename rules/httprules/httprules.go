@@ -101,7 +101,7 @@ func New(c Config) (func(http.Handler) http.Handler, error) {
 		return nil, err
 	}
 	if c.Client == nil {
-		c.Client = httplimit.Must(httplimit.ByRemoteIP(httplimit.IPConfig{}))
+		c.Client = sluice.Must(httplimit.ByRemoteIP(httplimit.IPConfig{}))
 	}
 	if c.OnDenied == nil {
 		c.OnDenied = httplimit.WriteProblem

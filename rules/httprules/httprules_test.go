@@ -164,7 +164,7 @@ func TestMiddleware_Default(t *testing.T) {
 	require.Equal(t, 429, status, "anybody can write that header")
 
 	proxies := httplimit.IPConfig{TrustedProxies: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("::1/128")}, Header: "X-Forwarded-For"}
-	s = newSite(t, text, Config{Client: httplimit.Must(httplimit.ByRemoteIP(proxies))})
+	s = newSite(t, text, Config{Client: sluice.Must(httplimit.ByRemoteIP(proxies))})
 	for _, ip := range []string{"192.0.2.1", "192.0.2.2", "192.0.2.1"} {
 		status, _, _ = s.get(t, "/", "X-Forwarded-For: "+ip)
 	}
