@@ -110,7 +110,7 @@ func (e *Engine) askHold(g *generation, d *domainState, h *Hold, resp *Response,
 	h.Again = b.again
 	for i := range resp.work {
 		if resp.work[i].limited {
-			resp.answerHeld(i, b.now)
+			resp.answerHeld(i)
 		}
 	}
 	switch e.concludeHold(resp, b.denied); {
@@ -124,7 +124,7 @@ func (e *Engine) askHold(g *generation, d *domainState, h *Hold, resp *Response,
 }
 
 // answerHeld fills in the status of a call of a Hold or an Extend.
-func (resp *Response) answerHeld(i int, now int64) {
+func (resp *Response) answerHeld(i int) {
 	b, w, st, c := &resp.batch, &resp.work[i], &resp.Statuses[i], &resp.batch.calls[i]
 	if b.again {
 		w.hits, c.idle = 0, true
@@ -133,6 +133,7 @@ func (resp *Response) answerHeld(i int, now int64) {
 		st.Code, st.Over, st.RetryAfter = OK, false, 0
 	}
 	switch {
+	case b.again:
 	case !b.denied:
 		w.series.estimate(w.hits)
 	case c.unmade != 0:
@@ -181,17 +182,18 @@ func (e *Engine) end(h *Hold, released bool) error {
 	if err == nil {
 		err = e.holdable(resp)
 	}
-	switch {
-	case err != nil || !limited:
-	default:
+	if err == nil && limited {
 		err = e.settle(g, d, h, resp, released)
 	}
+	if err != nil || h.Again {
+		return e.watchedOnly(err)
+	}
 	for i := range resp.work {
-		if w := &resp.work[i]; err == nil && !h.Again && (w.limited || resp.Statuses[i].unlimited()) {
+		if w := &resp.work[i]; w.limited || resp.Statuses[i].unlimited() {
 			w.series.settle(w.hits)
 		}
 	}
-	return e.watchedOnly(err)
+	return nil
 }
 
 func (e *Engine) settle(g *generation, d *domainState, h *Hold, resp *Response, released bool) error {
