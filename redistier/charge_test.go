@@ -106,8 +106,7 @@ func chargeOutage(t *testing.T, connect connector) {
 		d, from := takeFrom(t, f.tier, "b", 1)
 		require.Equal(t, FromFallback, from)
 		require.False(t, d.Allowed)
-		f.proxy.hole.Store(false)
-		f.proxy.cut(false)
+		f.proxy.mend()
 		f.recovers()
 		await(t, "Redis is told, of a burst", func() bool {
 			d, err := replicaOf(t, f.s.client, f.lim).Peek(ctx, "b", 1)

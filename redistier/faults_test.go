@@ -174,7 +174,7 @@ func outageOf(t *testing.T, connect connector, begin, end func(f *fault)) {
 }
 
 func TestFault_Hole(t *testing.T) {
-	outage(t, func(f *fault) { f.proxy.hole.Store(true) }, func(f *fault) { f.proxy.hole.Store(false); f.proxy.cut(false) })
+	outage(t, func(f *fault) { f.proxy.hole.Store(true) }, func(f *fault) { f.proxy.mend() })
 }
 
 func TestFault_Stopped(t *testing.T) {
@@ -482,8 +482,7 @@ func faultOpenAndClosed(t *testing.T, connect connector) {
 			require.Equal(t, sluice.Never, d.RetryAfter)
 		}
 		f.waits(patient)
-		f.proxy.hole.Store(false)
-		f.proxy.cut(false)
+		f.proxy.mend()
 		f.recovers()
 		await(t, "Redis is told, of a burst at most", func() bool {
 			d, s, err := f.tier.TakeSource(ctx, "a", 1)

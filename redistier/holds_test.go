@@ -177,8 +177,7 @@ func TestHolds_Settle(t *testing.T) {
 		return f.near.Stats().Owed == 20
 	})
 	require.Equal(t, 50, do(t, f.far, StoreCall{Limit: f.farLimit, Key: "a", Op: OpPeek})[0].Decision.Remaining)
-	f.proxy.hole.Store(false)
-	f.proxy.cut(false)
+	f.proxy.mend()
 	await(t, "Redis is told", func() bool {
 		return do(t, f.far, StoreCall{Limit: f.farLimit, Key: "a", Op: OpPeek})[0].Decision.Remaining == 80
 	})
@@ -209,8 +208,7 @@ func TestHolds_Outage(t *testing.T) {
 	d, err := f.near.DoAll(ctx, []StoreCall{{Limit: f.nearLimit, Key: "a", Op: OpHold, HoldID: "3", Cost: 30, TTL: time.Minute}}, out)
 	require.NoError(t, err)
 	require.True(t, d.Allowed)
-	f.proxy.hole.Store(false)
-	f.proxy.cut(false)
+	f.proxy.mend()
 	await(t, "Redis is told", func() bool {
 		return do(t, f.far, StoreCall{Limit: f.farLimit, Key: "a", Op: OpPeek})[0].Decision.Remaining == 50
 	})

@@ -264,7 +264,7 @@ func (h *owedHistory) fault() (what string, lossy bool, begin, end func()) {
 	}
 	switch h.rng.IntN(6) {
 	case 0:
-		return "bytes vanish", true, each(func(p *proxy) { p.hole.Store(true) }), each(func(p *proxy) { p.hole.Store(false); p.cut(false) })
+		return "bytes vanish", true, each(func(p *proxy) { p.hole.Store(true) }), each((*proxy).mend)
 	case 1:
 		d := 40 + h.rng.Int64N(300)
 		return "a slow link", false, each(func(p *proxy) { p.delay.Store(d * int64(time.Millisecond)) }), each(func(p *proxy) { p.delay.Store(0) })

@@ -138,15 +138,29 @@ func (p *proxy) say(what string) {
 	}
 }
 
+// mend lets bytes through again, at once and not late, and ends all connections: in one step, so that none is ended that has carried a call
+// since.
+func (p *proxy) mend() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.endLocked()
+	p.hole.Store(false)
+	p.delay.Store(0)
+}
+
+func (p *proxy) endLocked() {
+	for c := range p.conns {
+		c.Close()
+	}
+	p.conns = map[net.Conn]bool{}
+}
+
 // cut ends all connections, though their other sides may not know at once. With refuse it accepts no more.
 func (p *proxy) cut(refuse bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.refuses = refuse
-	for c := range p.conns {
-		c.Close()
-	}
-	p.conns = map[net.Conn]bool{}
+	p.endLocked()
 	if refuse {
 		p.listener.Close()
 	}

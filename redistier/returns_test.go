@@ -56,8 +56,7 @@ func faultNoise(t *testing.T, connect connector) {
 			require.Equal(t, FromFallback, from)
 		}
 		f.waits(patient)
-		f.proxy.hole.Store(false)
-		f.proxy.cut(false)
+		f.proxy.mend()
 		await(t, "Redis answers", func() bool { _, from := takeFrom(t, f.tier, "a", 1); return from == FromRedis })
 	}
 	require.Zero(t, f.tier.Stats().Outages)
