@@ -54,7 +54,9 @@ func TestStore_ReportsPolls(t *testing.T) {
 	defer client.Close()
 	client.AddHook(hook{&away})
 	told := make(chan error, 10)
-	r := newRefunds(client, "p", func(err error) { told <- err })
+	// Without the polls of newRefunds, of which the first may come between those of this test.
+	r := &refunds{client: client, key: "p:refunds", report: func(err error) { told <- err }, domains: map[string]*domain{}}
+	r.running, r.end = context.WithCancel(t.Context())
 	require.NoError(t, r.poll())
 	for range 2 {
 		away.Store(true)
