@@ -19,11 +19,14 @@ const maxCount = min(1<<33-1, math.MaxInt-1)
 // of the format.
 const maxRequests = min(math.MaxUint32, math.MaxInt-1)
 
-// counter is a limiter that counts, and its limit.
+// counter is a limiter that counts, and its limit: the StoreCounter of memory.
 type counter struct {
 	limiter *sluice.Limiter
 	most    int
 }
+
+// Close does nothing: memory keeps its counters for rules that come back.
+func (*counter) Close() {}
 
 // newCounter makes a counter of o's windows that counts at least to its limit.
 func newCounter(o *rateLimit, base sluice.Config) (counter, error) {

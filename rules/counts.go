@@ -6,11 +6,12 @@ import (
 	"github.com/sluice-go/sluice"
 )
 
-// counts is what an Engine counts with: its memory, or a Store. The engine finds the limits and makes the answers and the statistics; counts
-// know how keys stand, what they were denied, what second budgets gave, and what is held.
+// counts is what an Engine counts with: its memory, or a Store. The engine finds limits, and makes answers and statistics. Counts keep
+// the counts of keys, their denied hits, the units that second budgets have charged, and the holds.
 type counts interface {
-	// open finds the counters of a set of rules. After an error nothing has changed. commit puts them into a generation that is about to
-	// be in force, and after closes the counters that no rule needs any more. known reports whether a domain has been in force lately.
+	// open finds the counters of a set of rules; after an error nothing has changed. The engine calls commit, which puts the counters into
+	// the next generation, and after when that is in force, which closes the counters that no rule needs any more. known reports
+	// whether a domain has been in force lately.
 	open(set *Set, known func(domain string) bool) (commit func(*generation) (after func()), err error)
 	// forget drops what belongs to domains that are not known any longer.
 	forget(known func(domain string) bool)
@@ -26,7 +27,7 @@ type counts interface {
 	// reset takes all hits off the keys of the calls.
 	reset(domain string, b *batch) error
 
-	// stats fills in what Stats says of keys and of what they were denied, and held what Holds says of open holds.
+	// stats fills in Keys, Evicted, Untracked, Denied and Unrecorded; held fills in Open and Lapsed.
 	stats(*Stats)
 	held(now int64, of *Holds)
 }
@@ -69,7 +70,7 @@ type call struct {
 	counts   bool          // denied hits count: counter is a window without a limit of its own
 	shadow   bool          // it stands in nobody's way
 	inFlight bool          // its units are in flight
-	idle     bool          // a call about a hold that asks for nothing here
+	idle     bool          // a call about a hold that asks for nothing here, or has been made before
 	debt     uint64        // the most that a settlement charges beyond what was held
 	second   *secondBudget // nil for none
 
@@ -138,11 +139,11 @@ func (b *batch) asks() (n int) {
 	return n
 }
 
-// holdTerms say which hold a call is about. names and told are bytes of which each implementation compares a digest.
+// holdTerms name a hold. Of names and told each implementation keeps a digest, and compares it with the digests of later calls.
 type holdTerms struct {
 	domain, id string
 	names      []byte // the descriptors
-	told       []byte // the request, or for settle what was used
+	told       []byte // the request; for settle the hits that were used
 	ttl        time.Duration
 	giveBack   bool
 	step       string

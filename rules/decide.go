@@ -419,7 +419,7 @@ func (w *work) fill(c *call, g *generation, d *domainState, desc *Descriptor, st
 	if w.second != nil {
 		c.second = &w.second.secondBudget
 	}
-	if d.keyed {
+	if d.storeName != "" {
 		if c.key = d.key(r, desc.Entries); c.second != nil {
 			c.second.key = d.key(r.second, r.secondEntries(desc.Entries))
 		}

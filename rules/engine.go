@@ -103,8 +103,7 @@ type domainState struct {
 	*domainSeries
 	hash      sip                    // fed the domain
 	counters  [Week + 1]StoreCounter // of overrides, by unit
-	storeName string                 // begins the names of its keys in a Store
-	keyed     bool                   // counts want keys, and not only their hashes
+	storeName string                 // begins the names of its keys in a Store; "" without one
 }
 
 // ruleState is the state of a rule that decisions need.
@@ -187,7 +186,11 @@ func (e *Engine) commit(set *Set, counters func(*generation) (after func())) {
 				dynamic:  newDynamic(&e.seriesLeft),
 			}
 		}
-		g.domains[name] = &domainState{domain: d, domainSeries: e.domains[name], hash: e.domainHash(name), storeName: string(appendPart(nil, '.', name)), keyed: e.config.Store != nil}
+		state := &domainState{domain: d, domainSeries: e.domains[name], hash: e.domainHash(name)}
+		if e.config.Store != nil {
+			state.storeName = string(appendPart(nil, '.', name))
+		}
+		g.domains[name] = state
 	}
 	all := e.seriesOf(set.rules)
 	for i, r := range set.rules {

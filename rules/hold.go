@@ -127,7 +127,7 @@ func (e *Engine) askHold(g *generation, d *domainState, h *Hold, resp *Response,
 func (resp *Response) answerHeld(i int) {
 	b, w, st, c := &resp.batch, &resp.work[i], &resp.Statuses[i], &resp.batch.calls[i]
 	if b.again {
-		w.hits, c.idle = 0, true
+		w.hits = 0
 	}
 	if w.answered(st, c); c.idle || !b.denied && !w.shadow { // hits that came since must not deny what is held
 		st.Code, st.Over, st.RetryAfter = OK, false, 0

@@ -228,7 +228,7 @@ func (s *holds) detach(domain string, c *call) {
 	for _, h := range of.byID {
 		kept := h.limits[:0]
 		for _, l := range h.limits {
-			if l.id != c.id || l.limiter != c.limiter().limiter {
+			if l.id != c.id || l.limiter != c.here().limiter {
 				kept = append(kept, l)
 			}
 		}

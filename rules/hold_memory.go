@@ -35,7 +35,7 @@ func (m *memory) hold(t *holdTerms, b *batch) error {
 	new.limits = make([]heldLimit, 0, b.limits())
 	for i := range b.calls {
 		if c := &b.calls[i]; c.counter != nil {
-			new.limits = append(new.limits, heldLimit{at: i, id: c.id, limiter: c.limiter().limiter, inFlight: c.inFlight})
+			new.limits = append(new.limits, heldLimit{at: i, id: c.id, limiter: c.here().limiter, inFlight: c.inFlight})
 		}
 	}
 	new.add(b, made)
@@ -53,6 +53,7 @@ func (b *batch) standAgain() {
 	b.again = true
 	for i := range b.calls {
 		if c := &b.calls[i]; c.counter != nil {
+			c.idle = true
 			c.stand(b.now)
 		}
 	}
@@ -94,7 +95,7 @@ func (m *memory) named(t *holdTerms, b *batch) *hold {
 			l = &known.limits[k]
 			k++
 		}
-		if c := &b.calls[i]; c.counter != nil && (l == nil || l.limiter != c.limiter().limiter || l.id != c.id) {
+		if c := &b.calls[i]; c.counter != nil && (l == nil || l.limiter != c.here().limiter || l.id != c.id) {
 			return nil // the limit is another one since
 		}
 	}
@@ -182,7 +183,7 @@ func (m *memory) chargeHold(b *batch) (made [][]*sluice.Reservation) {
 func (b *batch) exceeded(each []sluice.Decision) (any bool) {
 	for i := range b.calls {
 		c := &b.calls[i]
-		if c.counter != nil && c.counts && !c.shadow && !c.idle && uint64(c.limiter().most-each[c.from].Remaining) > c.limit {
+		if c.counter != nil && c.counts && !c.shadow && !c.idle && c.here().count(each[c.from].Remaining) > c.limit {
 			c.over, any = true, true
 		}
 	}
@@ -204,11 +205,11 @@ func (c *call) answerHold(now int64, stop bool, all sluice.AllDecision, each []s
 	}
 	switch {
 	case c.counts && stop:
-		c.counted(uint64(c.limiter().most-c.at().TakeAt(now, 0).Remaining), c.left(now))
+		c.counted(c.here().count(c.at().TakeAt(now, 0).Remaining), c.left(now))
 	case c.counts && c.shadow:
-		c.counted(uint64(c.limiter().most-shadow[0].Remaining), c.left(now))
+		c.counted(c.here().count(shadow[0].Remaining), c.left(now))
 	case c.counts: // as it was with the charge: hits that came since must not deny what is held
-		c.counted(uint64(c.limiter().most-each[c.from].Remaining), c.left(now))
+		c.counted(c.here().count(each[c.from].Remaining), c.left(now))
 	case c.shadow && !stop:
 		c.decision, c.over = shadow[0], !shadow[0].Allowed
 	case c.second != nil:

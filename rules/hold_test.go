@@ -550,7 +550,7 @@ func TestHold_BesideDecide(t *testing.T) {
 		require.EqualValues(t, held.Load(), w.Holds().Held)
 		w.clock.Advance(defaultHoldTTL)
 		w.Holds()
-		count := w.now.Load().domains["d"].counters[Year].(*memoryCounter)
+		count := w.now.Load().domains["d"].counters[Year].(*counter)
 		id := w.now.Load().domains["d"].id(w.now.Load().set.Match("d", entries("k=v")), entries("k=v"))
 		counted := int64(count.most - count.limiter.KeyHash(id).Peek(0).Remaining)
 		require.Equal(t, held.Load()+passed.Load()+denied.Load(), counted, "what was held, and all plain calls")

@@ -25,21 +25,16 @@ type memory struct {
 	evicted, untracked uint64           // of limiters that are no longer there
 }
 
-// memoryCounter is the StoreCounter of a limit in memory.
-type memoryCounter struct{ counter }
-
-// Close does nothing: memory keeps its counters for rules that come back.
-func (*memoryCounter) Close() {}
-
-// limiter is what counts the hits of a call.
-func (c *call) limiter() *counter { return &c.counter.(*memoryCounter).counter }
+// here is the counter of a call in memory.
+func (c *call) here() *counter { return c.counter.(*counter) }
 
 // at is the key of a call.
-func (c *call) at() sluice.Key { return c.limiter().limiter.KeyHash(c.id) }
+func (c *call) at() sluice.Key { return c.here().limiter.KeyHash(c.id) }
 
-func (s *secondBudget) at() sluice.Key {
-	return s.counter.(*memoryCounter).limiter.KeyHash(s.id)
-}
+func (s *secondBudget) at() sluice.Key { return s.counter.(*counter).limiter.KeyHash(s.id) }
+
+// count is the count of a window of which so many units remain.
+func (c *counter) count(remaining int) uint64 { return uint64(c.most - remaining) }
 
 func clampInt(n uint64) int { return int(min(n, math.MaxInt)) }
 
@@ -89,10 +84,10 @@ func (m *memory) one(c *call, now int64, n uint64) {
 
 // window adds n to the window's count.
 func (m *memory) window(c *call, now int64, n uint64) {
-	most := c.limiter().most
-	cost := int(min(n, uint64(most)))
+	of := c.here()
+	cost := int(min(n, uint64(of.most)))
 	d := c.at().TakeAt(now, cost)
-	after := uint64(most-d.Remaining) + n - uint64(cost)
+	after := of.count(d.Remaining) + n - uint64(cost)
 	counted := n
 	if n > 0 && !d.Allowed {
 		// The counter is full, which is above any limit, or has no room for a new key.
@@ -145,27 +140,18 @@ func (m *memory) giveBack(c *call, now int64, n uint64) {
 		}
 		c.at().Refund(clampInt(rest))
 	}
-	switch {
-	case c.counts:
-		look := c.at().TakeAt(now, 0)
-		c.count, c.decision.ResetAfter = uint64(c.limiter().most-look.Remaining), c.left(now)
-	case c.second != nil:
-		c.standBoth()
-	default:
-		c.decision = c.at().Peek(0) // the refund was at the clock's time: at now the key would not look whole
-	}
+	c.stand(now)
 }
 
-// stand fills in how the key of a call stands that asks for nothing.
+// stand fills in how the key of a call stands that asks for nothing, or has given hits back.
 func (c *call) stand(now int64) {
 	switch {
 	case c.counts:
-		look := c.at().Peek(0)
-		c.count, c.decision.ResetAfter = min(uint64(c.limiter().most-look.Remaining), c.limit), c.left(now)
+		c.count, c.decision.ResetAfter = min(c.here().count(c.at().TakeAt(now, 0).Remaining), c.limit), c.left(now)
 	case c.second != nil:
 		c.standBoth()
 	default:
-		c.decision = c.at().Peek(0)
+		c.decision = c.at().Peek(0) // a refund is at the clock's time: at now the key would not look whole
 	}
 }
 

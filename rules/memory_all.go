@@ -68,7 +68,7 @@ func (b *batch) lookCounters() (stop bool) {
 			continue
 		}
 		look := c.at().TakeAt(b.now, 0)
-		sum := uint64(c.limiter().most-look.Remaining) + c.hits
+		sum := c.here().count(look.Remaining) + c.hits
 		if b.mode == allOrNone {
 			for j := range i {
 				if o := &b.calls[j]; o.counter != nil && o.counts && o.op != GiveBack && (!o.over || o.shadow) && o.at() == c.at() {

@@ -65,11 +65,10 @@ func (m *memory) commit(g *generation, groups map[string]*counters, limiters []*
 			m.groups["="+name] = groups[name]
 		}
 		for _, u := range units {
-			d.counters[u] = &memoryCounter{groups[name][u]}
+			d.counters[u] = &groups[name][u]
 		}
 	}
 	next := map[string]*kept{}
-	all := make([]memoryCounter, len(g.set.rules))
 	for i, r := range g.set.rules {
 		k := limiters[i]
 		switch {
@@ -85,8 +84,7 @@ func (m *memory) commit(g *generation, groups map[string]*counters, limiters []*
 			}
 		}
 		k.config, next[r.identity()] = *r.config, k
-		all[i] = memoryCounter{k.counter}
-		g.rules[i].counter = &all[i]
+		g.rules[i].counter = &k.counter
 	}
 	m.part(next, g.number)
 	m.kept = next

@@ -10,13 +10,9 @@ import (
 
 // answered fills in the status of a call that has been made.
 func (w *work) answered(st *Status, c *call) {
-	n := w.hits
-	if c.stopped {
-		n = 0
-	}
 	switch {
 	case w.refund:
-		w.gaveBack(st, c, n)
+		w.gaveBack(st, c)
 	case w.second != nil:
 		w.bothStatus(st, c)
 	case w.counts:
@@ -37,9 +33,12 @@ func (w *work) counted(st *Status, c *call) {
 	w.finish(st, &h)
 }
 
-// gaveBack fills in the status after n hits were to be given back, of which the call says how many were not, or went to a second budget.
-func (w *work) gaveBack(st *Status, c *call, n uint64) {
-	own, left := n, uint64(c.decision.Remaining)
+// gaveBack fills in the status of a call that was to give hits back. The call says how many it has not, or to a second budget.
+func (w *work) gaveBack(st *Status, c *call) {
+	own, left := w.hits, uint64(c.decision.Remaining)
+	if c.stopped {
+		own = 0
+	}
 	if s := w.second; s != nil {
 		if own -= s.hits; s.hits != 0 {
 			s.series.refund(s.id, s.hits, 0)

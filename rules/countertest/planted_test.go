@@ -9,7 +9,7 @@ import (
 // faults are what the suite must find in the counts of an engine.
 var faults = []plant.Fault{
 	{"a full window is over", "../counts.go", "c.count, c.over = count, c.over || count > c.limit", "c.count, c.over = count, c.over || count > c.limit || planted(NAME) && count == c.limit && c.hits == 0", "TestMemory"},
-	{"denied hits do not count", "../memory.go", "cost := int(min(n, uint64(most)))", "cost := int(min(n, uint64(most)))\n\tif planted(NAME) && uint64(most-c.at().TakeAt(now, 0).Remaining)+n > c.limit { cost = 0 }", "TestMemory"},
+	{"denied hits do not count", "../memory.go", "cost := int(min(n, uint64(of.most)))", "cost := int(min(n, uint64(of.most)))\n\tif planted(NAME) && of.count(c.at().TakeAt(now, 0).Remaining)+n > c.limit { cost = 0 }", "TestMemory"},
 	{"denied hits of windows are not noted", "../memory.go", "c.over {\n\t\tm.denied", "c.over && !planted(NAME) {\n\t\tm.denied", "TestMemory"},
 	{"denied hits of limiters are not noted", "../memory.go", "c.over = true\n\t\t\tm.denied(c, now, 0, n)", "if c.over = true; !planted(NAME) { m.denied(c, now, 0, n) }", "TestMemory"},
 	{"denied hits that count are noted as missing", "../memory.go", "m.denied(c, now, counted, n-counted)", "if planted(NAME) { counted = 0 }; m.denied(c, now, counted, n-counted)", "TestMemory"},
