@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/sluice-go/sluice/internal/redistest"
 )
 
 // A Server is a redis-server of its own, without persistence.
@@ -42,7 +43,7 @@ func Start(ctx context.Context) (*Server, error) {
 
 // launch returns nil if the server ends, or does not answer.
 func launch(ctx context.Context, binary string) (*Server, error) {
-	port, err := freePort()
+	port, err := redistest.FreePort()
 	if err != nil {
 		return nil, err
 	}
@@ -80,15 +81,6 @@ func launch(ctx context.Context, binary string) (*Server, error) {
 	}
 	s.Close()
 	return nil, nil
-}
-
-func freePort() (int, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return 0, err
-	}
-	defer l.Close()
-	return l.Addr().(*net.TCPAddr).Port, nil
 }
 
 // Close ends the server.
