@@ -19,9 +19,9 @@ type Charge struct {
 }
 
 // trackRounds is how often a transaction tracks its new keys again because one of them was
-// dropped before all were held. In a shard without room for all of them, each new key
-// pushes out another one, for ever. (A sweep may drop one as well, but hardly so
-// often.) Not tuned.
+// dropped before all were held, if the shard is full. Without room for all of them, each new key
+// pushes out another one, for ever. In other shards only a sweep, or a call that brings another limit, drops
+// a key that is not charged yet, and the transaction goes on. Not tuned.
 const trackRounds = 64
 
 // A transaction makes charges for several keys, or none of them: TakeAll and ReserveAll. It holds
@@ -259,7 +259,9 @@ func (c *claim) decides() bool { return !c.unfit() && (c.slot != nil || c.noRoom
 // dropped since the last reading.
 func trackAll(claims []claim, round int) {
 	for i := range claims {
-		claims[i].track(round >= trackRounds)
+		c := &claims[i]
+		s := c.lim.shardOf(c.id)
+		c.track(round >= trackRounds && s.len() >= s.share)
 	}
 	readClocks(claims)
 }

@@ -55,6 +55,35 @@ func TestCollect_LinksTheChargesOfEachKey(t *testing.T) {
 	}
 }
 
+// TestTakeAll_NewKeyDroppedByOthers: calls that bring another limit drop the new key of a TakeAll, which is idle until it is
+// charged. That is no lack of room, however often they do: the key gets its word, and the limit holds.
+func TestTakeAll_NewKeyDroppedByOthers(t *testing.T) {
+	for _, a := range []Algorithm{GCRA, InFlight} {
+		now, drops := start.UnixNano(), 0
+		var other Key
+		l := mustNew(t, Config{Algorithm: a, Limit: PerSecond(5), Shards: 1, Clock: clockFunc(func() int64 {
+			if drops > 0 {
+				drops--
+				inner := drops
+				drops = 0
+				other.Take(0)
+				drops = inner
+			}
+			return now
+		})})
+		k, err := l.Key("a").WithLimit(PerMinute(4))
+		require.NoError(t, err)
+		other, err = l.Key("a").WithLimit(PerMinute(3))
+		require.NoError(t, err)
+		drops = 3 * trackRounds
+		d := TakeAll(Charge{k, 1}, Charge{l.Key("b"), 1})
+		require.Zero(t, drops, "the key was dropped in each round")
+		require.True(t, d.Allowed, "%v", a)
+		require.Equal(t, 3, k.Peek(0).Remaining, "%v: the unit counts", a)
+		require.Zero(t, l.Stats().Untracked)
+	}
+}
+
 // countingClock counts its readings, and moves on with each.
 type countingClock struct{ n int64 }
 

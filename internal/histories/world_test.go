@@ -101,11 +101,7 @@ func (k *key) equal(o *key) bool {
 // after returns the worlds that there can be after a call which has returned r.
 func (w world) after(in input, r result) (next []world) {
 	if in.kind == move {
-		next = append(next, w) // it was not needed
-		for _, now := range in.times {
-			next = append(next, w.goBy(in.all(), in.began, now)...)
-		}
-		return next
+		return append(w.goBy(in.all(), in.began, in.times), w) // w: it was not needed
 	}
 	if in.contested {
 		next = append(next, w)
@@ -123,18 +119,16 @@ func (w world) after(in input, r result) (next []world) {
 	}
 	charges := in.all()
 	certain := len(in.times) == 1
-	for _, moved := range in.times {
-		for _, by := range w.goBy(charges, in.began, moved) {
-			for _, now := range in.times {
-				n := by.clone()
-				if !in.explains(n, now, certain, r) {
-					continue
-				}
-				if in.kind == peek || in.kind == debit && in.cost <= 0 {
-					n = w // the key stays where it is
-				}
-				next = append(next, n)
+	for _, by := range w.goBy(charges, in.began, in.times) {
+		for _, now := range in.times {
+			n := by.clone()
+			if !in.explains(n, now, certain, r) {
+				continue
 			}
+			if in.kind == peek || in.kind == debit && in.cost <= 0 {
+				n = w // the key stays where it is
+			}
+			next = append(next, n)
 		}
 	}
 	return next
@@ -149,8 +143,8 @@ func (w world) clone() world {
 }
 
 // goBy returns the worlds in which each key goes by a limit that the first of the charges for
-// it, which has begun then, can go by.
-func (w world) goBy(charges []charge, began, now int64) []world {
+// it, which has begun then, can go by. Each key has been put under its limit at a time of its own.
+func (w world) goBy(charges []charge, began int64, times []int64) []world {
 	all := []world{w}
 	for i, c := range charges {
 		if slices.ContainsFunc(charges[:i], func(d charge) bool { return d.key == c.key }) {
@@ -158,7 +152,7 @@ func (w world) goBy(charges []charge, began, now int64) []world {
 		}
 		var next []world
 		for _, w := range all {
-			for _, k := range w[c.key].goBy(c.brings, began, now) {
+			for _, k := range w[c.key].goBy(c.brings, began, times) {
 				n := maps.Clone(w)
 				n[c.key] = k
 				next = append(next, n)
@@ -169,11 +163,15 @@ func (w world) goBy(charges []charge, began, now int64) []world {
 	return all
 }
 
-func (k *key) goBy(b brought, began, now int64) (all []*key) {
+func (k *key) goBy(b brought, began int64, times []int64) (all []*key) {
 	by := func(l sluice.Limit, own bool) {
-		c := k.clone()
-		c.put(l, own, now)
-		all = append(all, c)
+		for _, now := range times {
+			c := k.clone()
+			c.put(l, own, now)
+			if !slices.ContainsFunc(all, c.equal) {
+				all = append(all, c)
+			}
+		}
 	}
 	if b.limit.Rate > 0 {
 		by(b.limit, true)
