@@ -118,22 +118,22 @@ func checkStringForms(t *testing.T, l *Limiter) {
 	for name, cost := range allocCosts(l) {
 		requireNoAllocs(t, "AllowN/cost="+name, func() { l.AllowN("tracked", cost) })
 		requireNoAllocs(t, "Take/cost="+name, func() { l.Take("tracked", cost) })
-		requireNoAllocs(t, "Peek/cost="+name, func() { l.Peek("tracked", cost) })
-		requireNoAllocs(t, "Peek/untracked/cost="+name, func() { l.Peek("untracked", cost) })
+		requireNoAllocs(t, "Peek/cost="+name, func() { l.Key("tracked").Peek(cost) })
+		requireNoAllocs(t, "Peek/untracked/cost="+name, func() { l.Key("untracked").Peek(cost) })
 	}
 	for name, cost := range allocCosts(l) {
 		requireNoAllocs(t, "TakeUpTo/cost="+name, func() { l.Key("tracked").TakeUpTo(cost) })
-		requireNoAllocs(t, "Reset and TakeUpTo/cost="+name, func() { l.Reset("tracked"); l.Key("tracked").TakeUpTo(cost) })
-		requireNoAllocs(t, "Reset and Charge/cost="+name, func() { l.Reset("tracked"); l.Charge("tracked", cost) })
+		requireNoAllocs(t, "Reset and TakeUpTo/cost="+name, func() { l.Key("tracked").Reset(); l.Key("tracked").TakeUpTo(cost) })
+		requireNoAllocs(t, "Reset and Debit/cost="+name, func() { l.Key("tracked").Reset(); l.Key("tracked").Debit(cost) })
 	}
-	requireNoAllocs(t, "Charge of a blocked key", func() { l.Block("tracked", time.Hour); l.Charge("tracked", 1) })
+	requireNoAllocs(t, "Debit of a blocked key", func() { l.Key("tracked").Block(time.Hour); l.Key("tracked").Debit(1) })
 	l.Key("tracked").Unblock()
 	// After a reset the call is admitted again: the path of a charge, every time.
-	requireNoAllocs(t, "Reset and Allow", func() { l.Reset("tracked"); l.Allow("tracked") })
-	requireNoAllocs(t, "Reset and Take", func() { l.Reset("tracked"); l.Take("tracked", 1) })
+	requireNoAllocs(t, "Reset and Allow", func() { l.Key("tracked").Reset(); l.Allow("tracked") })
+	requireNoAllocs(t, "Reset and Take", func() { l.Key("tracked").Reset(); l.Take("tracked", 1) })
 	requireNoAllocs(t, "Refund", func() { l.Allow("tracked"); l.Key("tracked").Refund(1) })
 	requireNoAllocs(t, "Refund/untracked", func() { l.Key("untracked").Refund(1) })
-	requireNoAllocs(t, "Reset/untracked", func() { l.Reset("untracked") })
+	requireNoAllocs(t, "Reset/untracked", func() { l.Key("untracked").Reset() })
 	requireNoAllocs(t, "Len, Stats and WorstCase", func() { l.Len(); l.Stats(); l.WorstCase(time.Hour) })
 	requireNoAllocs(t, "Sweep with nothing to drop", func() { l.Allow("tracked"); l.Sweep() })
 }
@@ -346,7 +346,7 @@ func TestAllocs_NoneWithLimitsOfKeys(t *testing.T) {
 			}
 			own.Allow()
 			other.Allow()
-			requireNoAllocs(t, "string forms", func() { l.Allow("own"); l.AllowN("free", 5); l.Take("own", 2); l.Peek("other", 2) })
+			requireNoAllocs(t, "string forms", func() { l.Allow("own"); l.AllowN("free", 5); l.Take("own", 2); l.Key("other").Peek(2) })
 			for _, k := range []Key{own, other, denied, free} {
 				for _, cost := range []int{1, 4, 0, -1, 1 << 30} {
 					requireNoAllocs(t, "a call", func() { k.AllowN(cost); k.Take(cost); k.Peek(cost); k.AllowAt(c.Limit.Period.Nanoseconds(), cost) })
@@ -372,7 +372,7 @@ func TestKeyLimit_OthersDoNotLookForAnOwner(t *testing.T) {
 		burst := int(l.policyOf(0).burst)
 		require.True(t, l.Allow("k"))
 		require.Nil(t, l.brought.Load(), "without limits of keys there is no map to look into")
-		require.NoError(t, l.SetKeyLimit("own", Per(3, c.Limit.Period)))
+		require.NoError(t, l.Key("own").SetLimit(Per(3, c.Limit.Period)))
 		l.shardOf(l.Key("k").id).cells.Store(&directory[cellTable]{}) // which a look would panic on
 		l.shardOf(l.Key("own").id).cells.Store(&directory[cellTable]{})
 		require.True(t, l.AllowN("k", burst-2))

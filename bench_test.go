@@ -379,7 +379,7 @@ func BenchmarkTake(b *testing.B) {
 }
 
 func BenchmarkPeek(b *testing.B) {
-	benchDecision(b, func(l *Limiter) Decision { return l.Peek("user:42", 1) })
+	benchDecision(b, func(l *Limiter) Decision { return l.Key("user:42").Peek(1) })
 }
 
 func benchDecision(b *testing.B, call func(l *Limiter) Decision) {

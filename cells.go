@@ -15,9 +15,9 @@ import (
 // another cell in its place. A call that finds a word moved waits for the shard's lock, under which
 // the cell is replaced, and starts over:
 //
-//	SetKeyLimit:  locks the shard; swaps moved into the key's word
+//	SetLimit:     locks the shard; swaps moved into the key's word
 //	decision:     finds the slot; its swap fails or it loads moved; waits for the lock
-//	SetKeyLimit:  publishes the cell; makes the slot say elsewhere; unlocks
+//	SetLimit:     publishes the cell; makes the slot say elsewhere; unlocks
 //	decision:     starts over; finds the cell
 //
 // A key never has two live words. A call that finds the key nowhere relies on that only
@@ -25,7 +25,7 @@ import (
 type cell struct {
 	slot   // elsewhere stands for no state
 	policy *policy
-	kept   *terms // of SetKeyLimit: the cell stays; nil if it goes when it is swept
+	kept   *terms // of Key.SetLimit: the cell stays; nil if it goes when it is swept
 	tail   []atomic.Uint64
 }
 

@@ -46,9 +46,9 @@ func cellTablesOf(l *Limiter, i int) (all []*cellTable) {
 	return all
 }
 
-// TestSetKeyLimit_TouchesNoOtherKey: the table stays, and calls for keys that are not
+// TestKeyLimit_TouchesNoOtherKey: the table stays, and calls for keys that are not
 // tracked do not wait for the move, though they are of the same shard.
-func TestSetKeyLimit_TouchesNoOtherKey(t *testing.T) {
+func TestKeyLimit_TouchesNoOtherKey(t *testing.T) {
 	forEveryLayout(t, func(t *testing.T, c Config) {
 		clock := &hookedClock{ManualClock: NewManualClock(start)}
 		c.Clock, c.Shards = clock, 1

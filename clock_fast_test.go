@@ -88,7 +88,7 @@ func staggering(t *testing.T, rng *rand.Rand, variant Config) {
 		case 0:
 			l.Sweep()
 		case 1:
-			l.Peek(key, 1)
+			l.Key(key).Peek(1)
 		default:
 			cost, id := traces.RandomCost(rng, c.Limit.burst()), l.Key(key).id
 			tracked := l.locate(id).slot != nil

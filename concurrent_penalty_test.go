@@ -86,7 +86,7 @@ func TestConcurrent_OneDenialBlocks(t *testing.T) {
 			require.Equal(t, uint64(1), s.Denied-s.Blocked, "denied before the block")
 			require.Equal(t, uint64(3*40), s.Denied)
 			require.GreaterOrEqual(t, hot.Peek(1).RetryAfter, c.BlockFor)
-			require.Equal(t, burst, l.Peek("other", 0).Remaining, "a claim that was not denied was charged")
+			require.Equal(t, burst, l.Key("other").Peek(0).Remaining, "a claim that was not denied was charged")
 			met.add(l)
 		}
 		met.require(t)

@@ -160,7 +160,7 @@ func (p *phase) change(n int, f func(i int)) {
 }
 
 // TestConcurrent_CallsAfterAChangeAreDecidedByIt: a call that begins after SetLimit or
-// SetKeyLimit has returned, and ends before the next begins, sees that limit, and no
+// Key.SetLimit has returned, and ends before the next begins, sees that limit, and no
 // decision is one half by either.
 func TestConcurrent_CallsAfterAChangeAreDecidedByIt(t *testing.T) {
 	forEveryLayout(t, func(t *testing.T, c Config) {
@@ -253,10 +253,10 @@ func TestConcurrent_MovingKeysDoNotDeadlock(t *testing.T) {
 			}
 			switch name := names[n/5%3]; n % 4 {
 			case 0, 1, 2:
-				assertNoError(t, lims[i].SetKeyLimit(name, []Limit{Per(7, time.Minute), Unlimited, Per(600, time.Minute)}[n%3]))
+				assertNoError(t, lims[i].Key(name).SetLimit([]Limit{Per(7, time.Minute), Unlimited, Per(600, time.Minute)}[n%3]))
 				owned[i][name] = true
 			case 3:
-				lims[i].ClearKeyLimit(name)
+				lims[i].Key(name).ClearLimit()
 				delete(owned[i], name)
 				assertNoError(t, lims[i].SetLimit(Per(400+n%300, lims[i].Config().Limit.Period)))
 			}
@@ -316,16 +316,16 @@ func disturb(k Key, n int) {
 	}
 }
 
-// TestSetKeyLimit_OutlivesSweepsAndFloods: neither takes the limit away, nor what the
+// TestKeyLimit_OutlivesSweepsAndFloods: neither takes the limit away, nor what the
 // key has spent; nor does such a key take the room of another.
-func TestSetKeyLimit_OutlivesSweepsAndFloods(t *testing.T) {
+func TestKeyLimit_OutlivesSweepsAndFloods(t *testing.T) {
 	forEveryLayout(t, func(t *testing.T, c Config) {
 		for _, c.Overflow = range overflowsOf(c) {
 			c.MaxKeys, c.TTL = 8, 1
 			l, clock := newFrozen(t, c)
 			own := Per(77, c.Limit.Period)
 			for i := range 20 {
-				require.NoError(t, l.SetKeyLimit(fmt.Sprint("vip", i), own))
+				require.NoError(t, l.Key(fmt.Sprint("vip", i)).SetLimit(own))
 				require.True(t, l.AllowN(fmt.Sprint("vip", i), 7))
 			}
 			require.Zero(t, l.Len())
@@ -334,7 +334,7 @@ func TestSetKeyLimit_OutlivesSweepsAndFloods(t *testing.T) {
 			}
 			require.LessOrEqual(t, l.Len(), 8)
 			for i := range 20 {
-				require.Equal(t, 70, l.Peek(fmt.Sprint("vip", i), 0).Remaining)
+				require.Equal(t, 70, l.Key(fmt.Sprint("vip", i)).Peek(0).Remaining)
 			}
 			clock.Advance(time.Hour)
 			l.Sweep()
@@ -343,7 +343,7 @@ func TestSetKeyLimit_OutlivesSweepsAndFloods(t *testing.T) {
 				require.Equal(t, 76, l.Take(fmt.Sprint("vip", i), 1).Remaining)
 			}
 			for i := range 20 {
-				l.ClearKeyLimit(fmt.Sprint("vip", i))
+				l.Key(fmt.Sprint("vip", i)).ClearLimit()
 				require.LessOrEqual(t, l.Len(), 8)
 			}
 		}

@@ -110,10 +110,10 @@ func upset(t *testing.T, l *Limiter, own bool, done *atomic.Bool) {
 			assertNoError(t, l.SetLimit([]Limit{other, limit}[i/16%2]))
 		}
 		if own && i%8 == 0 {
-			assertNoError(t, l.SetKeyLimit("hot1", other))
-			assertNoError(t, l.SetKeyLimit("hot3", limit))
-			l.ClearKeyLimit("hot1")
-			l.ClearKeyLimit("hot3")
+			assertNoError(t, l.Key("hot1").SetLimit(other))
+			assertNoError(t, l.Key("hot3").SetLimit(limit))
+			l.Key("hot1").ClearLimit()
+			l.Key("hot3").ClearLimit()
 		}
 	}
 	assertNoError(t, l.SetLimit(limit))
@@ -230,10 +230,10 @@ func changeAll(t *testing.T, l *Limiter) {
 	limit := l.Config().Limit
 	other := Per(3000, limit.Period)
 	assertNoError(t, l.SetLimit(other))
-	assertNoError(t, l.SetKeyLimit("x", other))
+	assertNoError(t, l.Key("x").SetLimit(other))
 	assert.True(t, l.Allow("x"))
-	l.Reset("x")
-	l.ClearKeyLimit("x")
+	l.Key("x").Reset()
+	l.Key("x").ClearLimit()
 	assertNoError(t, l.SetLimit(limit))
 }
 

@@ -339,7 +339,7 @@ func TestConcurrent_RefundsGiveBackWhatWasCharged(t *testing.T) {
 					case !l.AllowN("k", 2):
 						t.Error("denied within the burst")
 					}
-					if left := l.Peek("k", 0).Remaining; left > int(l.policyOf(0).burst)-2 || left < int(l.policyOf(0).burst)-2*callers {
+					if left := l.Key("k").Peek(0).Remaining; left > int(l.policyOf(0).burst)-2 || left < int(l.policyOf(0).burst)-2*callers {
 						t.Errorf("%d left", left)
 					}
 					l.Key("k").Refund(1)
@@ -348,8 +348,8 @@ func TestConcurrent_RefundsGiveBackWhatWasCharged(t *testing.T) {
 			})()
 			stop()
 			lost += l.lostRaces.Value() + l.moves.Value()
-			require.Equal(t, Decision{Allowed: true, Limit: int(l.policyOf(0).burst), Remaining: int(l.policyOf(0).burst)}, l.Peek("k", 0))
-			require.Equal(t, l.Peek("k", 0), other.Peek(0))
+			require.Equal(t, Decision{Allowed: true, Limit: int(l.policyOf(0).burst), Remaining: int(l.policyOf(0).burst)}, l.Key("k").Peek(0))
+			require.Equal(t, l.Key("k").Peek(0), other.Peek(0))
 		}
 		require.Positive(t, lost, "no race was run")
 	})

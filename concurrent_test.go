@@ -147,7 +147,7 @@ func hammer(t *testing.T, l *Limiter) {
 			case i%3 != 0 && l.AllowN(key, cost):
 				admitted[hot].Add(int64(cost))
 			case i%64 == 0:
-				l.Peek(key, cost)
+				l.Key(key).Peek(cost)
 			}
 		}
 	})()
@@ -187,14 +187,14 @@ func TestConcurrent_ContentionIsNeverADenial(t *testing.T) {
 					if !l.Take("hot", 1).Allowed {
 						t.Error("denied within the burst")
 					}
-					if l.Peek("hot", 0).Remaining < int(l.policyOf(0).burst)-callers*calls {
+					if l.Key("hot").Peek(0).Remaining < int(l.policyOf(0).burst)-callers*calls {
 						t.Error("Peek sees more spent than there was")
 					}
 				}
 			})()
 			stop()
 			moves += uint64(l.moves.Value())
-			require.Equal(t, int(l.policyOf(0).burst)-callers*calls, l.Peek("hot", 0).Remaining)
+			require.Equal(t, int(l.policyOf(0).burst)-callers*calls, l.Key("hot").Peek(0).Remaining)
 		}
 		require.GreaterOrEqual(t, moves, uint64(20), "few decisions met a moved word: the race was not run")
 	})
@@ -217,7 +217,7 @@ func TestConcurrent_TornReadsOfALogDoNotCount(t *testing.T) {
 				if g == 0 && i%2 == 0 && !l.Allow("k") || (g > 0 || i%2 == 1) && !l.Take("k", 1).Allowed {
 					t.Error("denied, though half of the log is old enough")
 				}
-				left := l.Peek("k", 0).Remaining
+				left := l.Key("k").Peek(0).Remaining
 				if left < limit/2 || left > last {
 					t.Errorf("Peek sees %d left, after it had seen %d", left, last)
 				}
@@ -242,7 +242,7 @@ func TestConcurrent_PeekSeesOneStateOfALog(t *testing.T) {
 			l.AllowN("k", 25)
 		})
 		for left := 60; left != 10; {
-			left = l.Peek("k", 0).Remaining
+			left = l.Key("k").Peek(0).Remaining
 			require.Contains(t, []int{60, 35, 10}, left)
 		}
 		wait()

@@ -80,10 +80,10 @@ func TestStats_CountsCallsThatChargeOrWouldHave(t *testing.T) {
 			l.AllowN("k", 0)
 			l.Take("new", 0)
 			for _, cost := range []int{-1, 0, 1, burst, burst + 1} {
-				l.Peek("k", cost)
+				l.Key("k").Peek(cost)
 				l.Key("new").Peek(cost)
 			}
-			l.Reset("k")
+			l.Key("k").Reset()
 			require.Equal(t, want, l.Stats(), "cost 0, Peek and Reset are not counted")
 		})
 	}
@@ -131,16 +131,16 @@ func TestStats_OutliveALimitOfAKey(t *testing.T) {
 		c.Stats, c.BlockFor = true, time.Minute
 		for _, c.Shards = range []int{1, 0} {
 			l, _ := newFrozen(t, c)
-			require.NoError(t, l.SetKeyLimit("k", Per(3, c.Limit.Period)))
+			require.NoError(t, l.Key("k").SetLimit(Per(3, c.Limit.Period)))
 			for range 5 {
 				l.Allow("k")
 			}
 			l.Allow("other")
-			l.Reset("k")
+			l.Key("k").Reset()
 			require.Equal(t, 1, l.Sweep())
 			before := l.Stats()
 			require.Equal(t, [3]uint64{4, 2, 1}, [3]uint64{before.Admitted, before.Denied, before.Blocked})
-			l.ClearKeyLimit("k")
+			l.Key("k").ClearLimit()
 			require.Equal(t, before, l.Stats())
 		}
 	})

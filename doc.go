@@ -42,15 +42,15 @@
 // # Around a decision
 //
 // [Limiter.Take] describes the decision, for the client. [TakeAll] charges several keys or none,
-// [Key.TakeUpTo] as many units as there are, and [Limiter.Charge] any number, as a debt
+// [Key.TakeUpTo] as many units as there are, and [Key.Debit] any number, as a debt
 // if they are not there.
 //
-// [Limiter.Wait] waits until a call is admitted, and [Limiter.Reserve] gives a turn to come and a
+// [Limiter.Wait] waits until a call is admitted, and [Key.Reserve] gives a turn to come and a
 // receipt, to be settled when the cost is known; [WaitAll] and [ReserveAll] do so for several
 // keys. [Reservation.Extend] asks for more while a stream grows. [Key.Refund] gives back units that
-// turned out not to count. [Limiter.Block], and Config.BlockFor, shut out a key for a while.
+// turned out not to count. [Key.Block], and Config.BlockFor, shut out a key for a while.
 //
-// [Limiter.SetLimit] and [Limiter.SetKeyLimit] change limits while decisions run, and
+// [Limiter.SetLimit] and [Key.SetLimit] change limits while decisions run, and
 // [Key.WithLimit] takes a limit that comes with the request. Config.Shadow
 // tries a limit out. [Limiter.Stats] counts the decisions and [Limiter.TopDenied] lists keys, if the
 // [Config] asks for them. [Limiter.Snapshot] and [Limiter.Restore] carry keys to the next process.
@@ -73,7 +73,7 @@
 //	                                                                as if it had been denied
 //
 // Refund gives back units that count, admitted or counted by CountDenied, but none of a blocked
-// key. Charge makes a block longer. Reset and Unblock end it. These neither charge nor block: a cost
+// key. Debit makes a block longer. Reset and Unblock end it. These neither charge nor block: a cost
 // that every state of a key denies (below 0, or above the burst and Soft), a Peek, a cost of 0, and a
 // Wait or Reserve that fails. A TakeAll with a denied charge changes the key of each charge that is
 // denied itself, as a denied Take would, and no other key.
@@ -98,14 +98,14 @@
 //	  Get, Peek                        lim.Take(key, 1), lim.Peek(key, 0)
 //	github.com/sethvargo/go-limiter
 //	  Tokens: n, Interval: d           Per(n, d); FixedWindowFirstCharge
-//	  Set, Burst                       lim.SetKeyLimit and lim.Reset: nothing lifts a key
+//	  Set, Burst                       k.SetLimit and k.Reset: nothing lifts a key
 //	                                   above its burst
 //	github.com/juju/ratelimit
 //	  NewBucketWithQuantum(d, b, n)    Per(n, d).WithBurst(b)
 //	  TakeMaxDuration(n, d)            k.Reserve(n, d)
 //	  TakeAvailable(n)                 k.TakeUpTo(n)
 //	go.uber.org/ratelimit
-//	  New(r, WithSlack(m))             PerSecond(r).WithBurst(m + 1), and k.Charge(m) at first
+//	  New(r, WithSlack(m))             PerSecond(r).WithBurst(m + 1), and k.Debit(m) at first
 //	  Take                             k.Reserve(1, Never), and sleep for its Delay
 //	github.com/failsafe-go/failsafe-go
 //	  NewBursty(n, d)                  Per(n, d); TokenBucketInterval
@@ -121,7 +121,7 @@
 //   - Cancel gives back the units that the key would have without the reservation, also when the turn
 //     has begun. x/time/rate gives back fewer, and none once the turn has begun.
 //   - A larger burst can be used at once, where x/time/rate fills it up at the rate.
-//   - Remaining is never negative, and above the burst nothing is reserved: Charge makes a debt.
+//   - Remaining is never negative, and above the burst nothing is reserved: Debit makes a debt.
 //   - RetryAfter is 0 for a call that is admitted, and Never if no wait helps, where throttled has
 //     -1 for both.
 //   - Peek of a key with nothing left is not Allowed; under ulule/limiter the limit is reached by the

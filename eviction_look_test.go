@@ -46,8 +46,8 @@ func TestLookForIdle_WhatMakesAKeyIdleSooner(t *testing.T) {
 	}{
 		{"AllowAt", func(_ *Limiter, k Key, _ string, now int64, n int) { k.AllowAt(now, n) }},
 		{"AllowAt, again", func(_ *Limiter, k Key, _ string, now int64, n int) { k.AllowAt(now, n) }},
-		{"TakeUpTo, at", func(_ *Limiter, k Key, _ string, now int64, n int) { k.takeUpToAt(&Decision{}, "", now, n) }},
-		{"Charge, at", func(_ *Limiter, k Key, _ string, now int64, n int) { k.chargeAt(&Decision{}, now, n) }},
+		{"TakeUpTo, at", func(_ *Limiter, k Key, _ string, now int64, n int) { k.takeUpToAt(&Decision{}, now, n) }},
+		{"Debit, at", func(_ *Limiter, k Key, _ string, now int64, n int) { k.debitAt(&Decision{}, now, n) }},
 		{"TakeAll", func(l *Limiter, k Key, _ string, _ int64, n int) { TakeAll(Charge{k, n}, Charge{l.Key("k0"), 1}) }},
 		{"Refund", func(_ *Limiter, k Key, _ string, _ int64, n int) { k.Refund(n) }},
 		{"Reset", func(_ *Limiter, k Key, _ string, _ int64, _ int) { k.Reset() }},
@@ -59,8 +59,8 @@ func TestLookForIdle_WhatMakesAKeyIdleSooner(t *testing.T) {
 			}
 		}},
 		{"SetLimit", func(l *Limiter, _ Key, _ string, _ int64, n int) { _ = l.SetLimit(PerMinute(10 * n)) }},
-		{"SetKeyLimit", func(l *Limiter, _ Key, name string, _ int64, n int) { _ = l.SetKeyLimit(name, PerMinute(20*n)) }},
-		{"ClearKeyLimit", func(l *Limiter, _ Key, name string, _ int64, _ int) { l.ClearKeyLimit(name) }},
+		{"Key.SetLimit", func(l *Limiter, _ Key, name string, _ int64, n int) { _ = l.Key(name).SetLimit(PerMinute(20 * n)) }},
+		{"Key.ClearLimit", func(l *Limiter, _ Key, name string, _ int64, _ int) { l.Key(name).ClearLimit() }},
 		{"WithLimit", func(_ *Limiter, k Key, _ string, now int64, n int) {
 			if k, err := k.WithLimit(PerMinute(15 * n)); err == nil {
 				k.AllowAt(now, 1)

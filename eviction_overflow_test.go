@@ -64,9 +64,9 @@ func TestEvictSoonest_FloodInTheNextWindow(t *testing.T) {
 		l := mustNew(t, Config{Algorithm: a, Limit: PerMinute(100), Clock: clock, MaxKeys: 64})
 		require.True(t, l.AllowN("offender", 100))
 		clock.Set(edge.Add(time.Second))
-		before := l.Peek("offender", 0).Remaining
+		before := l.Key("offender").Peek(0).Remaining
 		fill(l, "flood", 1000)
-		require.Equal(t, before, l.Peek("offender", 0).Remaining, "%v", a)
+		require.Equal(t, before, l.Key("offender").Peek(0).Remaining, "%v", a)
 		require.Less(t, before, 30, "%v", a)
 	}
 }
@@ -121,7 +121,7 @@ func TestEvictSoonest_ContentionIsNoDenial(t *testing.T) {
 		l, _ := newFrozen(t, Config{Limit: PerSecond(1).WithBurst(1_000_000), MaxKeys: maxKeys})
 		fill(l, "old", old)
 		for i := range n.blocked {
-			require.True(t, l.Block(fmt.Sprint("blocked", i), Never))
+			require.True(t, l.Key(fmt.Sprint("blocked", i)).Block(Never))
 		}
 		plain := l.policyOf(0).alg
 		listed := 0
@@ -154,18 +154,18 @@ func TestEvictSoonest_BlockedMeanwhile(t *testing.T) {
 		setAlgorithm(l, chargingRank{plain, func() {
 			if listed++; listed == maxKeys {
 				for i := range maxKeys {
-					require.True(t, l.Block(fmt.Sprint("old", i), Never))
+					require.True(t, l.Key(fmt.Sprint("old", i)).Block(Never))
 				}
 			}
 		}}, nil)
 		require.True(t, l.Take("new", 1).Allowed)
 		setAlgorithm(l, plain, nil)
 		require.Zero(t, l.Stats().Untracked)
-		require.Equal(t, 999_999, l.Peek("new", 0).Remaining)
+		require.Equal(t, 999_999, l.Key("new").Peek(0).Remaining)
 		require.LessOrEqual(t, l.Len(), maxKeys)
 		blocked := 0
 		for i := range maxKeys {
-			if !l.Peek(fmt.Sprint("old", i), 1).Allowed {
+			if !l.Key(fmt.Sprint("old", i)).Peek(1).Allowed {
 				blocked++
 			}
 		}
@@ -203,7 +203,7 @@ func TestEvictSoonest_DropsInTheOrderOfIdleness(t *testing.T) {
 	l.Allow("one more")
 	require.Equal(t, uint64(26), l.Stats().Evicted, "a batch of a third")
 	for i := range 80 {
-		fresh := l.Peek(fmt.Sprint("key", i), 1000).Allowed
+		fresh := l.Key(fmt.Sprint("key", i)).Peek(1000).Allowed
 		require.Equal(t, (i*37)%80 >= 54, fresh, "key%d", i)
 	}
 }
@@ -277,7 +277,7 @@ func TestEvictSoonest_TiesGoByCount(t *testing.T) {
 		}
 		fill(l, "flood", 1000)
 		for i := range 8 {
-			require.Equal(t, 50, l.Peek(fmt.Sprint("busy", i), 0).Remaining, "%v", a)
+			require.Equal(t, 50, l.Key(fmt.Sprint("busy", i)).Peek(0).Remaining, "%v", a)
 		}
 	}
 }
@@ -287,7 +287,7 @@ func TestDenyNew_KeepsEveryTrackedKey(t *testing.T) {
 	for i := range 10 {
 		require.True(t, l.AllowN(fmt.Sprint("old", i), 60))
 	}
-	require.True(t, l.Peek("new", 60).Allowed, "Peek does not consider MaxKeys")
+	require.True(t, l.Key("new").Peek(60).Allowed, "Peek does not consider MaxKeys")
 	require.False(t, l.Allow("new"))
 	require.Equal(t, Decision{Limit: 60, RetryAfter: time.Second}, l.Take("new", 60), "the hint is one interval")
 	require.Equal(t, Stats{Keys: 10, Admitted: 10, Denied: 2, Untracked: 2}, l.Stats())
@@ -306,7 +306,7 @@ func TestDenyNew_ResetMakesRoom(t *testing.T) {
 		c.MaxKeys, c.Overflow = 10, OverflowDenyNew
 		l, _ := newFrozen(t, c)
 		require.Equal(t, 10, fill(l, "old", 20))
-		l.Reset("old3")
+		l.Key("old3").Reset()
 		require.True(t, l.Allow("new"))
 		require.False(t, l.Allow("newer"))
 		require.Equal(t, 10, l.Len())
@@ -347,7 +347,7 @@ func TestMaxKeys_LookingForRoomIsPaidFor(t *testing.T) {
 		looks := 0
 		setAlgorithm(l, lookedAt{l.policyOf(0).alg, func() { looks++ }}, nil)
 		for i := range calls {
-			l.Reset(fmt.Sprint("old", i))
+			l.Key(fmt.Sprint("old", i)).Reset()
 			l.Allow(fmt.Sprint("new", i))
 		}
 		// A look and a rebuild for every batch of share/8, and for OverflowEvictSoonest one
@@ -377,7 +377,7 @@ func TestDenyNew_IdleKeysAreFoundAgain(t *testing.T) {
 	require.Equal(t, 7, fill(l, "new", 20))
 	l, _ = newFull()
 	for i := range 7 {
-		l.Reset(fmt.Sprint("short", i)) // idle at once, before the pause is over
+		l.Key(fmt.Sprint("short", i)).Reset() // idle at once, before the pause is over
 	}
 	require.Equal(t, 7, fill(l, "new", 15+7), "turned away until a batch of 16 has come")
 }
@@ -393,7 +393,7 @@ func TestAllowAt_AFutureTimeHurtsNobodyElse(t *testing.T) {
 		fill(l, "new", 500)
 		l.Sweep()
 		require.True(t, l.AllowN("later", int(l.policyOf(0).burst)))
-		require.LessOrEqual(t, l.Peek("later", 0).ResetAfter, 2*max(c.Limit.Period, 72*time.Minute))
+		require.LessOrEqual(t, l.Key("later").Peek(0).ResetAfter, 2*max(c.Limit.Period, 72*time.Minute))
 	})
 }
 

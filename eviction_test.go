@@ -29,7 +29,7 @@ func TestSweep_DropsExactlyTheIdleKeys(t *testing.T) {
 		fill(l, "key", 100)
 		require.Zero(t, l.Sweep(), "live keys stay")
 		require.Equal(t, 100, l.Len())
-		clock.Advance(l.Peek("key0", 0).ResetAfter - 1)
+		clock.Advance(l.Key("key0").Peek(0).ResetAfter - 1)
 		require.Zero(t, l.Sweep(), "1 ns before they are idle")
 		require.True(t, l.Allow("key0"))
 		clock.Advance(1)
@@ -40,7 +40,7 @@ func TestSweep_DropsExactlyTheIdleKeys(t *testing.T) {
 		require.Equal(t, 99, l.Sweep())
 		require.Equal(t, 1, l.Len())
 		require.Equal(t, uint64(99), l.Stats().Swept)
-		clock.Advance(l.Peek("key0", 0).ResetAfter)
+		clock.Advance(l.Key("key0").Peek(0).ResetAfter)
 		require.Equal(t, 1, l.Sweep())
 		require.Zero(t, l.Len())
 	})
@@ -240,7 +240,7 @@ func TestEvictSoonest_BlocksThatAreOverGoFirst(t *testing.T) {
 		l, clock := newFrozen(t, c)
 		fill(l, "live", 80)
 		for i := range 20 {
-			require.True(t, l.Block(fmt.Sprint("blocked", i), 1))
+			require.True(t, l.Key(fmt.Sprint("blocked", i)).Block(1))
 		}
 		clock.Advance(2)
 		unrested(l)
@@ -329,7 +329,7 @@ func TestEvictSoonest_IdleKeysAreEnough(t *testing.T) {
 	l, clock := newFrozen(t, Config{Limit: PerSecond(1).WithBurst(1_000_000), MaxKeys: 100, Shards: 1})
 	fill(l, "old", 80)
 	for i := range 20 {
-		require.True(t, l.Block(fmt.Sprint("blocked", i), 1))
+		require.True(t, l.Key(fmt.Sprint("blocked", i)).Block(1))
 	}
 	clock.Advance(2)
 	unrested(l)

@@ -17,10 +17,10 @@ func ExampleLimiter_SetLimit() {
 	lim.AllowN("ann", 80)
 
 	err := lim.SetLimit(sluice.PerHour(200))
-	fmt.Println(lim.Peek("ann", 0).Remaining, "left", err)
+	fmt.Println(lim.Key("ann").Peek(0).Remaining, "left", err)
 
 	err = lim.SetLimit(sluice.PerHour(60))
-	fmt.Println(lim.Peek("ann", 1).RetryAfter, "to wait", err)
+	fmt.Println(lim.Key("ann").Peek(1).RetryAfter, "to wait", err)
 	// Output:
 	// 120 left <nil>
 	// 21m0s to wait <nil>
@@ -28,21 +28,21 @@ func ExampleLimiter_SetLimit() {
 
 // Some customers have a limit of their own. A change of it gives nothing back of what they
 // have spent, and they are never evicted from it.
-func ExampleLimiter_SetKeyLimit() {
+func ExampleKey_SetLimit() {
 	lim := sluice.Must(sluice.New(sluice.Config{Limit: sluice.PerHour(100)}))
 	lim.AllowN("customer:7", 80)
 
-	if err := lim.SetKeyLimit("customer:7", sluice.PerHour(1000)); err != nil { // signs up
+	if err := lim.Key("customer:7").SetLimit(sluice.PerHour(1000)); err != nil { // signs up
 		fmt.Println(err)
 	}
 	d := lim.Take("customer:7", 0)
 	fmt.Println(d.Remaining, "of", d.Limit)
 
-	lim.ClearKeyLimit("customer:7") // and leaves again
+	lim.Key("customer:7").ClearLimit() // and leaves again
 	d = lim.Take("customer:7", 0)
 	fmt.Println(d.Remaining, "of", d.Limit)
 
-	err := lim.SetKeyLimit("customer:8", sluice.DenyAll) // has not paid
+	err := lim.Key("customer:8").SetLimit(sluice.DenyAll) // has not paid
 	fmt.Println(lim.Allow("customer:8"), err)
 	// Output:
 	// 920 of 1000

@@ -54,10 +54,10 @@ func ExampleLimiter_Take() {
 }
 
 // Peek is for a dashboard: it says what Take would say, and charges nothing.
-func ExampleLimiter_Peek() {
+func ExampleKey_Peek() {
 	lim := sluice.Must(sluice.New(sluice.Config{Limit: sluice.PerHour(5)}))
 	lim.Allow("client")
-	fmt.Println(lim.Peek("client", 0).Remaining, lim.Peek("client", 0).Remaining, lim.Len())
+	fmt.Println(lim.Key("client").Peek(0).Remaining, lim.Key("client").Peek(0).Remaining, lim.Len())
 	// Output: 4 4 1
 }
 
@@ -341,7 +341,7 @@ func ExampleLimiter_Snapshot() {
 	if err != nil && !errors.Is(err, os.ErrNotExist) { // there is none at the first start
 		fmt.Println(err)
 	}
-	fmt.Println(after.Peek("user:42", 0).Remaining, "left")
+	fmt.Println(after.Key("user:42").Peek(0).Remaining, "left")
 	// Output:
 	// true <nil>
 	// 20 left
@@ -349,7 +349,7 @@ func ExampleLimiter_Snapshot() {
 
 // A queue that shapes what goes out: however calls come, they leave evenly, here two a
 // second, and no more than three are on their way.
-func ExampleLimiter_Reserve() {
+func ExampleKey_Reserve() {
 	clock := sluice.NewManualClock(time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC))
 	queue := sluice.Must(sluice.New(sluice.Config{
 		Algorithm: sluice.LeakyBucket,
@@ -357,7 +357,7 @@ func ExampleLimiter_Reserve() {
 		Clock:     clock,
 	}))
 	for i := range 4 {
-		r, err := queue.Reserve("smtp.example.com", 1, time.Minute)
+		r, err := queue.Key("smtp.example.com").Reserve(1, time.Minute)
 		if errors.Is(err, sluice.ErrQueueFull) {
 			fmt.Println("mail", i, "has to come back later")
 			continue
@@ -365,7 +365,7 @@ func ExampleLimiter_Reserve() {
 		fmt.Println("mail", i, "leaves after", r.Delay())
 	}
 	clock.Advance(time.Second)
-	r, _ := queue.Reserve("smtp.example.com", 1, time.Minute)
+	r, _ := queue.Key("smtp.example.com").Reserve(1, time.Minute)
 	fmt.Println("a second later there is room again, after", r.Delay())
 	r.Cancel() // and nothing was sent
 	// Output:
@@ -389,7 +389,7 @@ func ExampleLimiter_Wait() {
 
 	var sent sync.WaitGroup
 	sent.Go(func() { fmt.Println("second:", queue.Wait(ctx, "smtp.example.com", 1)) })
-	for queue.Peek("smtp.example.com", 0).Remaining > 1 {
+	for queue.Key("smtp.example.com").Peek(0).Remaining > 1 {
 		time.Sleep(time.Millisecond) // until the second one has its place
 	}
 	clock.Advance(500 * time.Millisecond)
@@ -408,7 +408,7 @@ func ExampleLimiter_Wait() {
 // every attempt is charged, and one that succeeds starts her over. The limit and the block
 // are of the same time, since a block lasts at least until the key would be fresh by itself.
 // Operators can block and unblock by hand.
-func ExampleLimiter_Block() {
+func ExampleKey_Block() {
 	clock := sluice.NewManualClock(time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC))
 	logins := sluice.Must(sluice.New(sluice.Config{
 		Limit:    sluice.Per(3, 15*time.Minute),
@@ -422,7 +422,7 @@ func ExampleLimiter_Block() {
 		if password != "correct" {
 			return "wrong password"
 		}
-		logins.Reset(user)
+		logins.Key(user).Reset()
 		return "welcome"
 	}
 	for _, password := range []string{"a", "b", "correct", "c", "d", "e", "correct"} {
@@ -432,7 +432,7 @@ func ExampleLimiter_Block() {
 	fmt.Println(login("ann", "correct"))
 	logins.Key("ann").Unblock() // she has called
 	fmt.Println(login("ann", "correct"))
-	fmt.Println(logins.Block("mallory", 24*time.Hour), logins.Peek("mallory", 1).RetryAfter)
+	fmt.Println(logins.Key("mallory").Block(24*time.Hour), logins.Key("mallory").Peek(1).RetryAfter)
 	// Output:
 	// wrong password
 	// wrong password
@@ -446,13 +446,13 @@ func ExampleLimiter_Block() {
 	// true 24h0m0s
 }
 
-func ExampleLimiter_Charge() {
+func ExampleKey_Debit() {
 	l := sluice.Must(sluice.New(sluice.Config{
 		Limit: sluice.PerMinute(600).WithBurst(1000),
 		Clock: sluice.NewManualClock(time.Unix(0, 0)), // stands still
 	}))
-	fmt.Println(l.Allow("ann")) // one token: is there anything left at all?
-	d := l.Charge("ann", 1199)  // the answer took 1,199 more
+	fmt.Println(l.Allow("ann"))   // one token: is there anything left at all?
+	d := l.Key("ann").Debit(1199) // the answer took 1,199 more
 	fmt.Println(d.Allowed, d.RetryAfter)
 	fmt.Println("in debt for", d.ResetAfter-l.Config().RefillTime(1000))
 	// Output:
@@ -490,7 +490,7 @@ func ExampleReserveAll() {
 		clock.Advance(receipts[0].Delay())
 		receipts[1].Settle(500) // as the response says
 	}
-	fmt.Println(tokens.Peek(model, 0).Remaining, "tokens left")
+	fmt.Println(tokens.Key(model).Peek(0).Remaining, "tokens left")
 	// Output:
 	// wait 0s
 	// wait 0s
@@ -534,6 +534,6 @@ func ExampleReservation_Extend() {
 		}
 	}
 	receipts[1].Settle(used)
-	fmt.Println(used, tokens.Peek("ann", 0).Remaining)
+	fmt.Println(used, tokens.Key("ann").Peek(0).Remaining)
 	// Output: 1000 0
 }

@@ -82,10 +82,10 @@ func TestFixedWindowFirstCharge_Reset(t *testing.T) {
 	l, clock := newFrozen(t, Config{Algorithm: FixedWindowFirstCharge, Limit: PerMinute(3)})
 	require.True(t, l.AllowN("k", 3))
 	clock.Advance(20 * sec)
-	l.Reset("k")
-	require.Equal(t, Decision{Allowed: true, Limit: 3, Remaining: 3}, l.Peek("k", 0))
+	l.Key("k").Reset()
+	require.Equal(t, Decision{Allowed: true, Limit: 3, Remaining: 3}, l.Key("k").Peek(0))
 	require.Equal(t, time.Minute, l.Take("k", 1).ResetAfter, "a window of its own, not the old one")
-	l.Reset("k")
+	l.Key("k").Reset()
 	older := clock.Now() - 100
 	require.Equal(t, time.Minute, l.Key("k").TakeAt(older, 1).ResetAfter, "nothing is remembered")
 }
@@ -221,13 +221,13 @@ func TestConcurrent_TornReadsOfAWindowDoNotCount(t *testing.T) {
 					if g%2 == 0 && l.Allow("k") || g%2 == 1 && l.Take("k", 1).Allowed {
 						admitted.Add(1)
 					}
-					if d := l.Peek("k", 0); d.ResetAfter != 0 && d.ResetAfter != sec {
+					if d := l.Key("k").Peek(0); d.ResetAfter != 0 && d.ResetAfter != sec {
 						t.Errorf("Peek sees a window that ends in %v", d.ResetAfter)
 					}
 				}
 			})()
 			require.Equal(t, int64(limit), admitted.Load())
-			l.Reset("k")
+			l.Key("k").Reset()
 		}
 		retried += l.lostRaces.Value()
 	}

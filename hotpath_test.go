@@ -279,7 +279,7 @@ func TestHotPath_KeysAndDecisionsStayOnTheStack(t *testing.T) {
 		}
 		assert.Greater(t, params, 15, "or the parameters have other types now")
 		for _, name := range []string{
-			"(*Limiter).Allow", "(*Limiter).AllowN", "(*Limiter).Take", "(*Limiter).Peek", "Key.AllowN", "Key.Take", "Key.Peek",
+			"(*Limiter).Allow", "(*Limiter).AllowN", "(*Limiter).Take", "Key.AllowN", "Key.Take", "Key.Peek",
 			"Key.AllowAt", "Key.TakeAt", "(*Limiter).allowAt", "Key.decide", "Key.peekAt",
 			"Key.glance", "Key.edge", "(*store).charge", "(*store).locate", "(*table).lookup",
 			"(*store).insert", "(*store).chargeWord", "(*policy).peekTail", "(*gcra).charge", "(*store).now",

@@ -54,7 +54,7 @@ func TestGrowth_MoreKeysStayThanExpected(t *testing.T) {
 		require.Zero(t, dropped)
 		require.Equal(t, 300, l.Len())
 		for i := range 300 {
-			require.Equal(t, int(l.policyOf(0).burst)-1, l.Peek(fmt.Sprint("key", i), 0).Remaining)
+			require.Equal(t, int(l.policyOf(0).burst)-1, l.Key(fmt.Sprint("key", i)).Peek(0).Remaining)
 		}
 		require.Equal(t, 300, fill(l, "more", 300))
 	})
@@ -80,7 +80,7 @@ func TestGrowth_IdleKeysComeBackWhileTheyAreCounted(t *testing.T) {
 	setAlgorithm(l, nil, plain)
 	require.Equal(t, 5, l.Len())
 	for i := range 4 {
-		require.Equal(t, 1, l.Peek(fmt.Sprint("old", i), 0).Remaining)
+		require.Equal(t, 1, l.Key(fmt.Sprint("old", i)).Peek(0).Remaining)
 	}
 }
 
@@ -167,7 +167,7 @@ func TestDenyNew_EverybodyPays(t *testing.T) {
 	l, _ := newFrozen(t, Config{Limit: PerHour(5), MaxKeys: share, Shards: 1, Overflow: OverflowDenyNew})
 	for i := range 100 {
 		name := fmt.Sprint("kept", i)
-		require.NoError(t, l.SetKeyLimit(name, PerHour(7)))
+		require.NoError(t, l.Key(name).SetLimit(PerHour(7)))
 		require.True(t, l.Allow(name))
 	}
 	for i := range uint64(share) {
@@ -178,7 +178,7 @@ func TestDenyNew_EverybodyPays(t *testing.T) {
 	for i := range 100 {
 		was := s.unpaid.Load()
 		require.Positive(t, was)
-		l.ClearKeyLimit(fmt.Sprint("kept", i))
+		l.Key(fmt.Sprint("kept", i)).ClearLimit()
 		require.False(t, l.Allow(fmt.Sprint("new", i)))
 		require.GreaterOrEqual(t, s.unpaid.Load(), was-2, "two have paid for a look, or less")
 		require.Less(t, s.unpaid.Load(), was)
@@ -191,7 +191,7 @@ func TestDenyNew_KeysThatStayAreNotTurnedAway(t *testing.T) {
 		return // tables of a few keys are looked at for each new key
 	}
 	l, _ := newFrozen(t, Config{Limit: PerHour(5), MaxKeys: 1000, Shards: 1, Overflow: OverflowDenyNew})
-	require.NoError(t, l.SetKeyLimit("kept", PerHour(7)))
+	require.NoError(t, l.Key("kept").SetLimit(PerHour(7)))
 	for i := range uint64(1000) {
 		require.True(t, l.KeyUint64(i).Allow())
 	}

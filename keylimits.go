@@ -2,9 +2,9 @@ package sluice
 
 import "github.com/puzpuzpuz/xsync/v3"
 
-// SetKeyLimit gives key a limit of its own, an override, until ClearKeyLimit: Unlimited or
+// SetLimit gives the key a limit of its own, an override, until ClearLimit: Unlimited or
 // DenyAll, say, under which units come back as they did under the key's limit before. Spent units
-// stay spent, as with SetLimit, which does not change overrides. The override stays until it is
+// stay spent, as with Limiter.SetLimit, which does not change overrides. The override stays until it is
 // cleared, even if the key's state is dropped. Keys with an override do not count towards
 // MaxKeys and Len, and WorstCase does not include them. Config.Soft is added to the limit. The
 // error is a *ConfigError, as of New, and then nothing has changed.
@@ -13,17 +13,6 @@ import "github.com/puzpuzpuz/xsync/v3"
 // does not depend on the number of keys and limits; each open reservation of the key adds some 0.1 us.
 // No other tracked key's decision waits for it. Calls for the key that run meanwhile go by either
 // limit, also two calls of one goroutine, in any order.
-func (l *Limiter) SetKeyLimit(key string, limit Limit) error {
-	return l.made().key(l.hash.String(key)).SetLimit(limit)
-}
-
-// ClearKeyLimit gives key the limiter's limit again. Spent units stay spent. It does
-// nothing for a key without a limit of its own. The key counts towards MaxKeys again;
-// if there is no room for it, its spent units are forgotten, as for any key without
-// room. Its time, and its effect on other calls, are as SetKeyLimit says.
-func (l *Limiter) ClearKeyLimit(key string) { l.made().key(l.hash.String(key)).ClearLimit() }
-
-// SetLimit is Limiter.SetKeyLimit for this key.
 func (k Key) SetLimit(limit Limit) error {
 	tm, err := k.lim.made().broughtTerms(limit)
 	if err != nil {
@@ -35,7 +24,10 @@ func (k Key) SetLimit(limit Limit) error {
 	return nil
 }
 
-// ClearLimit is Limiter.ClearKeyLimit for this key.
+// ClearLimit gives the key the limiter's limit again. Spent units stay spent. It does
+// nothing for a key without a limit of its own. The key counts towards MaxKeys again;
+// if there is no room for it, its spent units are forgotten, as for any key without
+// room. Its time, and its effect on other calls, are as SetLimit says.
 func (k Key) ClearLimit() {
 	l := k.lim.made()
 	if l.shardOf(k.id).cell(k.id).keptOn() != nil {

@@ -12,39 +12,39 @@ import (
 	"github.com/sluice-go/sluice/internal/depth"
 )
 
-// TestSetKeyLimit_LeavesNothingBehind, and an error changes nothing.
-func TestSetKeyLimit_LeavesNothingBehind(t *testing.T) {
+// TestKeyLimit_LeavesNothingBehind, and an error changes nothing.
+func TestKeyLimit_LeavesNothingBehind(t *testing.T) {
 	l, _ := newFrozen(t, Config{Limit: PerSecond(10), Soft: 3})
 	var target *ConfigError
 	for _, bad := range []Limit{{Rate: 1}, {Rate: -1, Period: 1}, Unlimited.WithBurst(1), PerSecond(2).WithBurst(math.MaxInt)} {
-		require.ErrorAs(t, l.SetKeyLimit("k", bad), &target)
+		require.ErrorAs(t, l.Key("k").SetLimit(bad), &target)
 		require.ErrorAs(t, l.Key("k").SetLimit(bad), &target)
 		require.ErrorAs(t, l.SetLimit(bad), &target)
 		require.Empty(t, limitsOf(l))
 	}
 	require.Equal(t, PerSecond(10), l.Config().Limit)
-	require.NoError(t, l.SetKeyLimit("a", PerSecond(5)))
-	require.NoError(t, l.SetKeyLimit("b", PerSecond(5)))
-	require.Error(t, l.SetKeyLimit("a", Limit{Rate: 1}))
+	require.NoError(t, l.Key("a").SetLimit(PerSecond(5)))
+	require.NoError(t, l.Key("b").SetLimit(PerSecond(5)))
+	require.Error(t, l.Key("a").SetLimit(Limit{Rate: 1}))
 	require.Equal(t, PerSecond(5), l.Key("a").Limit())
 	require.True(t, l.Allow("a"))
 	before := l.shardOf(l.Key("a").id).cell(l.Key("a").id)
-	require.NoError(t, l.SetKeyLimit("a", PerSecond(5)))
+	require.NoError(t, l.Key("a").SetLimit(PerSecond(5)))
 	require.Same(t, before, l.shardOf(before.id.Load()).cell(before.id.Load()), "the same limit again changes nothing")
-	l.ClearKeyLimit("a")
-	l.ClearKeyLimit("a")
-	l.ClearKeyLimit("never")
+	l.Key("a").ClearLimit()
+	l.Key("a").ClearLimit()
+	l.Key("never").ClearLimit()
 	require.Len(t, limitsOf(l), 1)
-	require.NoError(t, l.SetKeyLimit("b", PerSecond(6)))
-	l.ClearKeyLimit("b")
-	l.Reset("a")
+	require.NoError(t, l.Key("b").SetLimit(PerSecond(6)))
+	l.Key("b").ClearLimit()
+	l.Key("a").Reset()
 	l.Sweep()
 	require.Empty(t, limitsOf(l))
 	require.Zero(t, l.Len())
 }
 
-// TestSetKeyLimit_OptionsHold: Shadow, Soft and TopDenied also speak of such keys.
-func TestSetKeyLimit_OptionsHold(t *testing.T) {
+// TestKeyLimit_OptionsHold: Shadow, Soft and TopDenied also speak of such keys.
+func TestKeyLimit_OptionsHold(t *testing.T) {
 	forEveryLayout(t, func(t *testing.T, c Config) {
 		c.Shadow, c.Soft, c.TopDenied, c.Stats = true, 2, 5, true
 		l, _ := newFrozen(t, c)
@@ -133,10 +133,10 @@ func TestReserveAll_GoesByTheFirstLimitOfAKey(t *testing.T) {
 	}
 }
 
-// TestClearKeyLimit_NobodyIsGiftedABurst: whatever moves a key between limits, at one
+// TestClearLimit_NobodyIsGiftedABurst: whatever moves a key between limits, at one
 // instant it is admitted no more than the largest of them. A log, of which a smaller limit
 // holds fewer units, is no exception.
-func TestClearKeyLimit_NobodyIsGiftedABurst(t *testing.T) {
+func TestClearLimit_NobodyIsGiftedABurst(t *testing.T) {
 	forEveryLayout(t, func(t *testing.T, c Config) {
 		c.Limit = Per(1000, c.Limit.Period)
 		own := Per(4600, c.Limit.Period)
@@ -189,7 +189,7 @@ func TestWithLimit_IsAKeyOfTheLimiter(t *testing.T) {
 	require.Equal(t, 4, k.Take(1).Remaining)
 	require.Equal(t, 4, k.Peek(0).Remaining)
 	require.Equal(t, 4, k.Status().Remaining)
-	require.Equal(t, 3, k.Charge(1).Remaining)
+	require.Equal(t, 3, k.Debit(1).Remaining)
 	taken, _ := k.TakeUpTo(5)
 	require.Equal(t, 3, taken)
 	require.Same(t, l, k.lim)
@@ -305,7 +305,7 @@ func TestWithLimit_WaitAndReserve(t *testing.T) {
 	require.Equal(t, 1, k.Peek(0).Remaining)
 	require.NoError(t, k.Wait(t.Context(), 1))
 	require.ErrorIs(t, k.Wait(t.Context(), 3), ErrCostExceedsBurst)
-	require.Equal(t, 58, l.Peek("k", 0).Remaining)
+	require.Equal(t, 58, l.Key("k").Peek(0).Remaining)
 }
 
 // TestSweep_ChangesNothingUnderALongerPeriod: units of a log that no longer count do not
@@ -320,6 +320,6 @@ func TestSweep_ChangesNothingUnderALongerPeriod(t *testing.T) {
 		}
 		require.True(t, l.Allow("k"))
 		require.NoError(t, l.SetLimit(Per(7, 10*time.Second)))
-		require.Equal(t, 6, l.Peek("k", 0).Remaining)
+		require.Equal(t, 6, l.Key("k").Peek(0).Remaining)
 	}
 }

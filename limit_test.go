@@ -96,18 +96,18 @@ func TestLimit_UnlimitedOnEveryAlgorithm(t *testing.T) {
 			for _, cost := range []int{1, 0, 7, math.MaxInt} {
 				want := Decision{Allowed: true, Limit: math.MaxInt, Remaining: math.MaxInt}
 				require.Equal(t, want, l.Take("k", cost), "%v cost %d", a, cost)
-				require.Equal(t, want, l.Peek("k", cost), "%v cost %d", a, cost)
+				require.Equal(t, want, l.Key("k").Peek(cost), "%v cost %d", a, cost)
 				require.True(t, l.AllowN("other", cost))
 			}
 			denied := Decision{Limit: math.MaxInt, Remaining: math.MaxInt, RetryAfter: Never}
 			for _, cost := range []int{-1, math.MinInt} {
 				require.Equal(t, denied, l.Take("k", cost), "%v cost %d", a, cost)
-				require.Equal(t, denied, l.Peek("k", cost), "%v cost %d", a, cost)
+				require.Equal(t, denied, l.Key("k").Peek(cost), "%v cost %d", a, cost)
 				require.False(t, l.AllowN("k", cost))
 			}
 			require.Zero(t, l.Len(), "no state")
 			require.Equal(t, math.MaxInt, l.WorstCase(0))
-			l.Reset("k")
+			l.Key("k").Reset()
 			require.Zero(t, l.Sweep())
 			require.Equal(t, Stats{Admitted: 6, Denied: 4}, l.Stats())
 		}
@@ -120,7 +120,7 @@ func TestLimit_DenyAllOnEveryAlgorithm(t *testing.T) {
 			l := mustNew(t, Config{Algorithm: a, Limit: limit, Stats: true})
 			for _, cost := range []int{1, 0, 7, -1, math.MaxInt, math.MinInt} {
 				require.Equal(t, Decision{RetryAfter: Never}, l.Take("k", cost), "%v cost %d", a, cost)
-				require.Equal(t, Decision{RetryAfter: Never}, l.Peek("k", cost), "%v cost %d", a, cost)
+				require.Equal(t, Decision{RetryAfter: Never}, l.Key("k").Peek(cost), "%v cost %d", a, cost)
 				require.False(t, l.AllowN("k", cost))
 			}
 			require.Zero(t, l.Len(), "no state")
@@ -306,7 +306,7 @@ func TestLimit_Capacity(t *testing.T) {
 	for range 1000 {
 		c := randomConfig(rng, variants[rng.IntN(len(variants))])
 		if l, err := New(c); err == nil {
-			require.Equal(t, l.Peek("k", 0).Limit, c.Limit.Capacity(), "%+v", c.Limit)
+			require.Equal(t, l.Key("k").Peek(0).Limit, c.Limit.Capacity(), "%+v", c.Limit)
 		}
 	}
 }

@@ -26,13 +26,17 @@ type caller struct {
 // callers are three ways of saying the same to three limiters that are alike.
 func callers(t *testing.T, c Config) []caller {
 	strings, keys, times := mustNew(t, c), mustNew(t, c), mustNew(t, c)
+	peek := func(l *Limiter) func(key string, cost int) Decision {
+		return func(key string, cost int) Decision { return l.Key(key).Peek(cost) }
+	}
+	reset := func(l *Limiter) func(key string) { return func(key string) { l.Key(key).Reset() } }
 	return []caller{
 		{"string forms", func(key string, cost int) bool {
 			if cost == 1 {
 				return strings.Allow(key)
 			}
 			return strings.AllowN(key, cost)
-		}, strings.Take, strings.Peek, strings.Reset},
+		}, strings.Take, peek(strings), reset(strings)},
 		{"key forms", func(key string, cost int) bool {
 			if cost == 1 {
 				return keys.Key(key).Allow()
@@ -41,11 +45,11 @@ func callers(t *testing.T, c Config) []caller {
 		},
 			func(key string, cost int) Decision { return keys.Key(key).Take(cost) },
 			func(key string, cost int) Decision { return keys.KeyBytes([]byte(key)).Peek(cost) },
-			func(key string) { keys.Key(key).Reset() }},
+			reset(keys)},
 		{"times given by the caller",
 			func(key string, cost int) bool { return times.Key(key).AllowAt(c.Clock.Now(), cost) },
 			func(key string, cost int) Decision { return times.Key(key).TakeAt(c.Clock.Now(), cost) },
-			times.Peek, times.Reset},
+			peek(times), reset(times)},
 	}
 }
 
@@ -110,13 +114,13 @@ func TestLimiter_NegativeNowCountsAsZero(t *testing.T) {
 			c.Clock = NewManualClock(time.Unix(0, 0))
 			zero := mustNew(t, c)
 			for _, cost := range []int{1, 0, 3, int(zero.policyOf(0).burst), -1, int(zero.policyOf(0).burst) - 4, 1} {
-				require.Equal(t, zero.Peek("k", cost), bad.Peek("k", cost))
+				require.Equal(t, zero.Key("k").Peek(cost), bad.Key("k").Peek(cost))
 				require.Equal(t, zero.Take("k", cost), bad.Take("k", cost))
 				require.Equal(t, zero.AllowN("k", cost), bad.AllowN("k", cost))
 				require.Equal(t, zero.Key("k").TakeAt(0, cost), bad.Key("k").TakeAt(math.MinInt64, cost))
 				require.Equal(t, zero.Key("k").AllowAt(0, cost), bad.Key("k").AllowAt(-1, cost))
 			}
-			bad.Reset("k")
+			bad.Key("k").Reset()
 			require.True(t, bad.Allow("k"))
 			require.Zero(t, bad.Sweep())
 		})
@@ -244,34 +248,27 @@ func TestLimiter_NotMadeByNew(t *testing.T) {
 	for name, l := range map[string]*Limiter{"nil": nil, "zero": new(Limiter)} {
 		k := Key{lim: l}
 		calls := map[string]func(){
-			"Allow":         func() { l.Allow("k") },
-			"AllowN":        func() { l.AllowN("k", 1) },
-			"Take":          func() { l.Take("k", 1) },
-			"Peek":          func() { l.Peek("k", 1) },
-			"Key":           func() { l.Key("k") },
-			"KeyBytes":      func() { l.KeyBytes([]byte("k")) },
-			"KeyUint64":     func() { l.KeyUint64(1) },
-			"KeyAddr":       func() { l.KeyAddr(netip.IPv6Loopback()) },
-			"KeyHash":       func() { l.KeyHash(1) },
-			"Reset":         func() { l.Reset("k") },
-			"Block":         func() { l.Block("k", time.Second) },
-			"Charge":        func() { l.Charge("k", 1) },
-			"Wait":          func() { _ = l.Wait(t.Context(), "k", 1) },
-			"Reserve":       func() { _, _ = l.Reserve("k", 1, 0) },
-			"SetLimit":      func() { _ = l.SetLimit(PerSecond(1)) },
-			"SetKeyLimit":   func() { _ = l.SetKeyLimit("k", PerSecond(1)) },
-			"ClearKeyLimit": func() { l.ClearKeyLimit("k") },
-			"Snapshot":      func() { _ = l.Snapshot(new(bytes.Buffer)) },
-			"Restore":       func() { _ = l.Restore(new(bytes.Buffer)) },
-			"Config":        func() { l.Config() },
-			"Stats":         func() { l.Stats() },
-			"Len":           func() { l.Len() },
-			"Sweep":         func() { l.Sweep() },
-			"WorstCase":     func() { l.WorstCase(1) },
-			"TopDenied":     func() { l.TopDenied() },
-			"TakeAll":       func() { TakeAll(Charge{k, 1}) },
-			"ReserveAll":    func() { _, _ = ReserveAll(0, Charge{k, 1}, Charge{k, 1}) },
-			"WaitAll":       func() { _, _ = WaitAll(t.Context(), Charge{k, 1}) },
+			"Allow":      func() { l.Allow("k") },
+			"AllowN":     func() { l.AllowN("k", 1) },
+			"Take":       func() { l.Take("k", 1) },
+			"Key":        func() { l.Key("k") },
+			"KeyBytes":   func() { l.KeyBytes([]byte("k")) },
+			"KeyUint64":  func() { l.KeyUint64(1) },
+			"KeyAddr":    func() { l.KeyAddr(netip.IPv6Loopback()) },
+			"KeyHash":    func() { l.KeyHash(1) },
+			"Wait":       func() { _ = l.Wait(t.Context(), "k", 1) },
+			"SetLimit":   func() { _ = l.SetLimit(PerSecond(1)) },
+			"Snapshot":   func() { _ = l.Snapshot(new(bytes.Buffer)) },
+			"Restore":    func() { _ = l.Restore(new(bytes.Buffer)) },
+			"Config":     func() { l.Config() },
+			"Stats":      func() { l.Stats() },
+			"Len":        func() { l.Len() },
+			"Sweep":      func() { l.Sweep() },
+			"WorstCase":  func() { l.WorstCase(1) },
+			"TopDenied":  func() { l.TopDenied() },
+			"TakeAll":    func() { TakeAll(Charge{k, 1}) },
+			"ReserveAll": func() { _, _ = ReserveAll(0, Charge{k, 1}, Charge{k, 1}) },
+			"WaitAll":    func() { _, _ = WaitAll(t.Context(), Charge{k, 1}) },
 
 			"Acquire":        func() { _, _ = l.Acquire("k", 1) },
 			"Key.Acquire":    func() { _, _ = k.Acquire(1) },
@@ -287,7 +284,7 @@ func TestLimiter_NotMadeByNew(t *testing.T) {
 			"Key.Refund":     func() { k.Refund(1) },
 			"Key.Block":      func() { k.Block(time.Second) },
 			"Key.Unblock":    func() { k.Unblock() },
-			"Key.Charge":     func() { k.Charge(1) },
+			"Key.Debit":      func() { k.Debit(1) },
 			"Key.TakeUpTo":   func() { k.TakeUpTo(1) },
 			"Key.Wait":       func() { _ = k.Wait(t.Context(), 1) },
 			"Key.Reserve":    func() { _, _ = k.Reserve(1, 0) },

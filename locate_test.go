@@ -38,9 +38,9 @@ func whileMoved(c *hookedClock, move, f func()) {
 	}
 }
 
-// TestSetKeyLimit_NothingIsMissedWhileAKeyMoves: who comes when neither table holds the
+// TestKeyLimit_NothingIsMissedWhileAKeyMoves: who comes when neither table holds the
 // key waits for it.
-func TestSetKeyLimit_NothingIsMissedWhileAKeyMoves(t *testing.T) {
+func TestKeyLimit_NothingIsMissedWhileAKeyMoves(t *testing.T) {
 	forEveryLayout(t, func(t *testing.T, c Config) {
 		clock := &hookedClock{ManualClock: NewManualClock(start)}
 		c.Clock = clock

@@ -39,8 +39,8 @@ func TestSuite_CrowdedHomes(t *testing.T) { suite.CrowdedHomes(t) }
 // TestSuite_TablesOfAFewIDs runs again what decides and moves, with tables that are split when
 // they have three ids.
 func TestSuite_TablesOfAFewIDs(t *testing.T) {
-	suite.TablesOfAFewIDs(t, 3, "^Test(Model|Concurrent|Table|Directory|Rebuild|Restore|Snapshot|SetLimit|SetKeyLimit|Cells|"+
-		"Sweep|Ledger|Wait|Reserve|TakeAll|TakeUpTo|Charge|Insert|Growth|Cancel|Receipt|Fuzz|WithLimit)")
+	suite.TablesOfAFewIDs(t, 3, "^Test(Model|Concurrent|Table|Directory|Rebuild|Restore|Snapshot|SetLimit|KeyLimit|Cells|"+
+		"Sweep|Ledger|Wait|Reserve|TakeAll|TakeUpTo|Debit|Insert|Growth|Cancel|Receipt|Fuzz|WithLimit)")
 }
 
 // setAlgorithm puts another algorithm, of the same words, in the place of the limiter's.

@@ -64,12 +64,12 @@ func mintOnce(t *testing.T, rng *rand.Rand, c Config) {
 				spent[k] += cost
 			}
 		case 2:
-			l.Charge(k, cost)
+			l.Key(k).Debit(cost)
 			if l.Key(k).Limit().Rate < 100 && !blocked {
 				spent[k] += cost
 			}
 		case 3, 4, 5:
-			r, err := l.Reserve(k, cost, time.Hour)
+			r, err := l.Key(k).Reserve(cost, time.Hour)
 			if err == nil {
 				n := cost
 				if l.Key(k).Limit().Rate > 100 {
@@ -92,7 +92,7 @@ func mintOnce(t *testing.T, rng *rand.Rand, c Config) {
 			}
 		case 8:
 			if rng.IntN(2) == 0 {
-				l.Reset(k)
+				l.Key(k).Reset()
 				fresh(k)
 			} else {
 				l.Key(k).Refund(cost)
@@ -102,16 +102,16 @@ func mintOnce(t *testing.T, rng *rand.Rand, c Config) {
 			}
 		case 9:
 			if rng.IntN(2) == 0 {
-				l.Block(k, time.Minute)
+				l.Key(k).Block(time.Minute)
 			} else if blocked {
 				l.Key(k).Unblock()
 				fresh(k)
 			}
 		case 10:
-			l.SetKeyLimit(k, limits[rng.IntN(len(limits))])
+			l.Key(k).SetLimit(limits[rng.IntN(len(limits))])
 		case 11:
 			if rng.IntN(2) == 0 {
-				l.ClearKeyLimit(k)
+				l.Key(k).ClearLimit()
 			} else {
 				l.SetLimit(limits[rng.IntN(4)])
 			}
@@ -129,7 +129,7 @@ func mintOnce(t *testing.T, rng *rand.Rand, c Config) {
 				fresh(k)
 				log = append(log, k+" dropped")
 			}
-			d := l.Peek(k, 0)
+			d := l.Key(k).Peek(0)
 			if lim := l.Key(k).Limit(); lim.Rate == 0 || lim.Rate > 100 || l.isBlockedKey(k) {
 				continue
 			}

@@ -242,11 +242,11 @@ func (tr *receiptTracer) changeLimit(now int64) {
 		}
 	}
 	if own {
-		require.NoError(tr.TB, tr.l.SetKeyLimit("k", limit))
+		require.NoError(tr.TB, tr.l.Key("k").SetLimit(limit))
 		adopt(limit)
 		return
 	}
-	tr.l.ClearKeyLimit("k")
+	tr.l.Key("k").ClearLimit()
 	adopt(tr.l.Config().Limit)
 	if limit != tr.Cfg.Limit && tr.Rng.IntN(2) == 0 {
 		require.NoError(tr.TB, tr.l.SetLimit(limit))

@@ -29,7 +29,7 @@ import (
 //
 // Calls that start after SetLimit has returned are decided by the new limit. A call that
 // runs meanwhile goes by either limit, also two calls of one goroutine, in any order. SetLimit does
-// not change limits that SetKeyLimit has set, and does not move calls that wait already: see Wait.
+// not change limits that Key.SetLimit has set, and does not move calls that wait already: see Wait.
 // It moves all keys, some thousand at a time, some 0.1 us each.
 func (l *Limiter) SetLimit(limit Limit) error {
 	l.made().admin.Lock()

@@ -13,7 +13,7 @@ import (
 
 // spentOf is what counts against a key now.
 func spentOf(l *Limiter, key string) int {
-	d := l.Peek(key, 0)
+	d := l.Key(key).Peek(0)
 	return d.Limit - d.Remaining
 }
 
@@ -31,10 +31,10 @@ func TestSetLimit_KeepsWhatHasBeenSpent(t *testing.T) {
 			require.NoError(t, l.SetLimit(scale(burst)))
 			require.Equal(t, scale(burst), l.Config().Limit)
 			require.Equal(t, 300, spentOf(l, "k"), "burst %d", burst)
-			require.Equal(t, burst, l.Peek("new", 0).Remaining)
+			require.Equal(t, burst, l.Key("new").Peek(0).Remaining)
 		}
 		require.NoError(t, l.SetLimit(scale(100)))
-		require.Zero(t, l.Peek("k", 0).Remaining)
+		require.Zero(t, l.Key("k").Peek(0).Remaining)
 		require.False(t, l.Allow("k"))
 		require.NoError(t, l.SetLimit(scale(1000)))
 		require.Equal(t, 300, spentOf(l, "k"), "lowering the limit has forgotten nothing")
@@ -49,53 +49,53 @@ func TestSetLimit_KeepsWhatHasBeenSpent(t *testing.T) {
 	})
 }
 
-func TestSetKeyLimit_KeepsWhatHasBeenSpent(t *testing.T) {
+func TestKeyLimit_KeepsWhatHasBeenSpent(t *testing.T) {
 	forEveryLayout(t, func(t *testing.T, c Config) {
 		l, clock := newFrozen(t, c)
 		require.True(t, l.AllowN("vip", 300))
 		require.True(t, l.AllowN("other", 200))
 		more := Per(5000, c.Limit.Period)
-		require.NoError(t, l.SetKeyLimit("vip", more))
+		require.NoError(t, l.Key("vip").SetLimit(more))
 		require.Equal(t, more, l.Key("vip").Limit())
 		require.Equal(t, Decision{Allowed: true, Limit: 5000, Remaining: 4699}.Remaining, l.Take("vip", 1).Remaining)
 		require.True(t, l.AllowN("vip", 4699), "a cost above the others' burst")
 		require.False(t, l.Allow("vip"))
-		require.Equal(t, int(l.policyOf(0).burst)-200, l.Peek("other", 0).Remaining)
+		require.Equal(t, int(l.policyOf(0).burst)-200, l.Key("other").Peek(0).Remaining)
 		require.Equal(t, 1, l.Len())
 		d := TakeAll(Charge{l.Key("other"), 1}, Charge{l.Key("vip"), 1})
 		require.Equal(t, 1, d.Denied)
 		l.Key("vip").Refund(4900)
-		require.Equal(t, 4900, l.Peek("vip", 0).Remaining)
-		l.ClearKeyLimit("vip")
+		require.Equal(t, 4900, l.Key("vip").Peek(0).Remaining)
+		l.Key("vip").ClearLimit()
 		require.Equal(t, 100, spentOf(l, "vip"))
 		require.Equal(t, 2, l.Len())
 
-		require.NoError(t, l.SetKeyLimit("vip", DenyAll))
+		require.NoError(t, l.Key("vip").SetLimit(DenyAll))
 		require.False(t, l.Allow("vip"))
-		require.NoError(t, l.SetKeyLimit("vip", Unlimited))
+		require.NoError(t, l.Key("vip").SetLimit(Unlimited))
 		require.True(t, l.AllowN("vip", 1<<30))
-		l.ClearKeyLimit("vip")
+		l.Key("vip").ClearLimit()
 		require.Equal(t, 100, spentOf(l, "vip"))
-		require.True(t, l.Block("vip", time.Hour))
-		require.NoError(t, l.SetKeyLimit("vip", more))
+		require.True(t, l.Key("vip").Block(time.Hour))
+		require.NoError(t, l.Key("vip").SetLimit(more))
 		require.Equal(t, time.Hour, l.Take("vip", 1).RetryAfter)
 		clock.Advance(time.Hour)
 		require.Equal(t, 4999, l.Take("vip", 1).Remaining)
-		l.Reset("vip")
-		require.Equal(t, 5000, l.Peek("vip", 0).Remaining)
+		l.Key("vip").Reset()
+		require.Equal(t, 5000, l.Key("vip").Peek(0).Remaining)
 	})
 }
 
-// TestSetKeyLimit_ExemptsAKeyBesideSoft: Unlimited and DenyAll have nothing beyond them.
-func TestSetKeyLimit_ExemptsAKeyBesideSoft(t *testing.T) {
+// TestKeyLimit_ExemptsAKeyBesideSoft: Unlimited and DenyAll have nothing beyond them.
+func TestKeyLimit_ExemptsAKeyBesideSoft(t *testing.T) {
 	l, _ := newFrozen(t, Config{Limit: PerMinute(60), Soft: 10})
 	require.True(t, l.AllowN("k", 65))
-	require.NoError(t, l.SetKeyLimit("k", Unlimited))
+	require.NoError(t, l.Key("k").SetLimit(Unlimited))
 	require.Equal(t, Decision{Allowed: true, Limit: math.MaxInt, Remaining: math.MaxInt}, l.Take("k", 1))
-	require.NoError(t, l.SetKeyLimit("k", DenyAll))
+	require.NoError(t, l.Key("k").SetLimit(DenyAll))
 	require.Equal(t, Decision{RetryAfter: Never}, l.Take("k", 1))
 	require.NoError(t, l.SetLimit(Unlimited))
-	l.ClearKeyLimit("k")
+	l.Key("k").ClearLimit()
 	require.NoError(t, l.SetLimit(PerMinute(60)))
 	d := l.Take("k", 1)
 	require.True(t, d.OverSoft)
@@ -112,15 +112,15 @@ func TestSetLimit_IdleIsFresh(t *testing.T) {
 			l, clock := newFrozen(t, c)
 			set := func() { require.NoError(t, l.SetLimit(long)) }
 			if own {
-				set = func() { require.NoError(t, l.SetKeyLimit("k", long)) }
+				set = func() { require.NoError(t, l.Key("k").SetLimit(long)) }
 			}
 			require.True(t, l.AllowN("k", 300))
-			clock.Advance(l.Peek("k", 0).ResetAfter)
+			clock.Advance(l.Key("k").Peek(0).ResetAfter)
 			before := l.Stats().Swept
 			set()
 			require.Equal(t, before+1, l.Stats().Swept)
 			require.Zero(t, spentOf(l, "k"))
-			require.Zero(t, l.Peek("k", 0).ResetAfter)
+			require.Zero(t, l.Key("k").Peek(0).ResetAfter)
 		}
 	})
 }
@@ -195,7 +195,7 @@ func TestSetLimit_BeyondTheEndOfTime(t *testing.T) {
 			most = PerSecond(1<<30 - 1)
 		}
 		require.NoError(t, l.SetLimit(most))
-		require.Equal(t, most.Rate-7, l.Peek("k", 0).Remaining, c.Algorithm)
+		require.Equal(t, most.Rate-7, l.Key("k").Peek(0).Remaining, c.Algorithm)
 		require.Equal(t, most.Rate-8, l.Take("k", 1).Remaining, c.Algorithm)
 	}
 }
@@ -209,7 +209,7 @@ func TestSetLimit_MoreIsOwedThanAWordCanTell(t *testing.T) {
 			require.NoError(t, l.SetLimit(limit))
 			require.Less(t, wordOf(l, l.Key("k").id), uint64(reserved))
 			require.False(t, l.Allow("k"), "%v %v", a, limit)
-			require.Zero(t, l.Peek("k", 0).Remaining)
+			require.Zero(t, l.Key("k").Peek(0).Remaining)
 			clock.Advance(time.Hour)
 			require.False(t, l.Allow("k"), "%v %v", a, limit)
 		}
@@ -228,7 +228,7 @@ func TestSetLimit_MoreIsSpentThanAWordCanCount(t *testing.T) {
 		require.True(t, l.AllowN("k", 1<<30))
 		require.NoError(t, l.SetLimit(Per(6, 100*time.Microsecond)))
 		require.False(t, l.Allow("k"))
-		require.Equal(t, 6, l.Peek("new", 0).Remaining)
+		require.Equal(t, 6, l.Key("new").Peek(0).Remaining)
 		require.NoError(t, l.SetLimit(Per(7, 100*time.Microsecond)))
 		require.False(t, l.Allow("k"))
 	}
@@ -289,10 +289,10 @@ func TestSetLimit_AsTakeAllTracksItsKeys(t *testing.T) {
 			require.NoError(t, l.SetLimit(small))
 			if d.Allowed {
 				require.Equal(t, old, d)
-				require.Zero(t, l.Peek("k", 0).Remaining)
+				require.Zero(t, l.Key("k").Peek(0).Remaining)
 			} else {
 				require.Equal(t, AllDecision{Denied: 0, Remaining: 10, RetryAfter: Never}, d)
-				require.Equal(t, 10, l.Peek("k", 0).Remaining)
+				require.Equal(t, 10, l.Key("k").Peek(0).Remaining)
 				changed++
 			}
 		}
@@ -308,9 +308,9 @@ func TestRestore_KeyWhoseMarkHasStayed(t *testing.T) {
 		require.True(t, l.Allow("k"))
 		require.True(t, l.Allow("other"))
 		data := snapshotOf(t, l)
-		require.NoError(t, l.SetKeyLimit("k", Per(7, c.Limit.Period)))
-		l.Reset("k")
-		l.ClearKeyLimit("k") // without state, so that only its mark is left
+		require.NoError(t, l.Key("k").SetLimit(Per(7, c.Limit.Period)))
+		l.Key("k").Reset()
+		l.Key("k").ClearLimit() // without state, so that only its mark is left
 		require.Equal(t, 1, l.Len())
 		l.decided.Store(false) // as if it had been decided while Restore reads
 		require.NoError(t, l.Restore(bytes.NewReader(data)))

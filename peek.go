@@ -10,14 +10,6 @@ import (
 // It does not consider MaxKeys for a key that is not tracked. For a call that would be denied it
 // does not consider the effects of the denial on the key (BlockFor, CountDenied). Its Remaining
 // is the cost left after the call; for the cost left now, Peek with a cost of 0, or use Status.
-func (l *Limiter) Peek(key string, cost int) (d Decision) {
-	id := l.made().hash.String(key)
-	l.ahead(id)
-	l.key(id).peekAt(&d, l.now(), cost)
-	return d
-}
-
-// Peek is Limiter.Peek for this key.
 func (k Key) Peek(cost int) (d Decision) {
 	k.lim.made().ahead(k.id)
 	k.peekAt(&d, k.lim.now(), cost)

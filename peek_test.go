@@ -52,7 +52,7 @@ func TestStatus_Edges(t *testing.T) {
 func TestStatus_BlockOfATail(t *testing.T) {
 	forEveryLayout(t, func(t *testing.T, c Config) {
 		l, clock := newFrozen(t, c)
-		require.True(t, l.Block("k", sec))
+		require.True(t, l.Key("k").Block(sec))
 		clock.Advance(time.Hour)
 		assert.Equal(t, l.Key("other").Status(), l.Key("k").Status())
 	})
@@ -108,7 +108,7 @@ func TestPeek_OfABlockThatIsOver(t *testing.T) {
 		for _, cost := range []int{0, 1} {
 			var d Decision
 			p.peek(&d, key, uint64(clock.Now()), clock.Now(), cost)
-			require.Equal(t, l.Peek("other", cost), d)
+			require.Equal(t, l.Key("other").Peek(cost), d)
 		}
 	})
 }

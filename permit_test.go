@@ -113,7 +113,7 @@ func TestPermit_HoldersModel(t *testing.T) {
 					case op == 8:
 						clock.Advance(time.Duration(rng.Int64N(int64(c.Limit.Period))))
 					}
-					require.Equal(t, c.Limit.Rate-used(key), l.Peek(key, 0).Remaining, "step %d", step)
+					require.Equal(t, c.Limit.Rate-used(key), l.Key(key).Peek(0).Remaining, "step %d", step)
 				}
 				if c.Stats {
 					require.EqualValues(t, denied-before, l.Stats().Denied)
@@ -237,12 +237,12 @@ func TestAcquire_WithoutACount(t *testing.T) {
 		before := l.Stats()
 		p, ok := l.Acquire("k", 1)
 		require.True(t, ok, name)
-		after := l.Peek("k", 0)
+		after := l.Key("k").Peek(0)
 		require.NoError(t, p.Renew(), name)
 		require.NoError(t, p.Release(), name)
 		require.ErrorIs(t, p.Release(), ErrNotHeld, name)
 		require.ErrorIs(t, p.Renew(), ErrNotHeld, name)
-		require.Equal(t, after, l.Peek("k", 0), name)
+		require.Equal(t, after, l.Key("k").Peek(0), name)
 		require.Equal(t, before.Keys, l.Stats().Keys-map[bool]int{true: 1}[name == "gcra"], name)
 	}
 	for _, none := range []*Permit{nil, {}} {
@@ -267,18 +267,18 @@ func TestAcquire_ByALimitOfItsOwn(t *testing.T) {
 	b, ok := three.Acquire(1)
 	require.True(t, ok)
 	require.NoError(t, a.Release())
-	require.NoError(t, l.SetKeyLimit("k", PerMinute(4)))
-	require.Equal(t, 3, l.Peek("k", 0).Remaining)
+	require.NoError(t, l.Key("k").SetLimit(PerMinute(4)))
+	require.Equal(t, 3, l.Key("k").Peek(0).Remaining)
 	require.NoError(t, b.Renew())
 	require.NoError(t, b.Release())
 	c, ok := l.Acquire("k", 4)
 	require.True(t, ok)
 
-	require.NoError(t, l.SetKeyLimit("k", PerSecond(4)))
+	require.NoError(t, l.Key("k").SetLimit(PerSecond(4)))
 	require.ErrorIs(t, c.Release(), ErrNotHeld, "the windows are others now")
-	require.Zero(t, l.Peek("k", 0).Remaining)
+	require.Zero(t, l.Key("k").Peek(0).Remaining)
 	clock.Advance(2 * time.Second)
-	require.Equal(t, 4, l.Peek("k", 0).Remaining)
+	require.Equal(t, 4, l.Key("k").Peek(0).Remaining)
 	require.Equal(t, uint64(3), l.Stats().Admitted)
 }
 
@@ -288,12 +288,12 @@ func TestPermit_Blocked(t *testing.T) {
 		l, _ := newFrozen(t, c)
 		p, ok := l.Acquire("k", 2)
 		require.True(t, ok)
-		require.True(t, l.Block("k", 1))
+		require.True(t, l.Key("k").Block(1))
 		_, ok = l.Acquire("k", 1)
 		require.False(t, ok)
 		require.ErrorIs(t, p.Release(), ErrNotHeld)
 		l.Key("k").Unblock()
-		require.Equal(t, c.Limit.Rate, l.Peek("k", 0).Remaining)
+		require.Equal(t, c.Limit.Rate, l.Key("k").Peek(0).Remaining)
 	}
 }
 
@@ -352,7 +352,7 @@ func TestAllocs_NoneForPermits(t *testing.T) {
 			l, _ := newFrozen(t, c)
 			k, full := l.Key("k"), l.Key("full")
 			k.Allow()
-			full.Charge(c.Limit.Rate)
+			full.Debit(c.Limit.Rate)
 			requireNoAllocs(t, "a permit of "+name, func() {
 				p, _ := k.Acquire(1)
 				defer p.Release()

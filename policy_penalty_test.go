@@ -18,23 +18,23 @@ func TestBlock_DeniesUntilThenAndIsFresh(t *testing.T) {
 			c.BlockFor = block
 			l, clock := newFrozen(t, c)
 			burst := int(l.policyOf(0).burst)
-			require.True(t, l.Block("new", time.Hour))
+			require.True(t, l.Key("new").Block(time.Hour))
 			require.True(t, l.Allow("old"))
-			require.True(t, l.Block("old", time.Hour))
+			require.True(t, l.Key("old").Block(time.Hour))
 			for _, key := range []string{"new", "old"} {
 				want := Decision{Limit: burst, RetryAfter: time.Hour, ResetAfter: time.Hour}
 				require.Equal(t, want, l.Take(key, 1))
-				require.Equal(t, want, l.Peek(key, burst))
+				require.Equal(t, want, l.Key(key).Peek(burst))
 				require.Equal(t, want, l.Take(key, 0))
 				require.False(t, l.AllowN(key, burst))
 				require.Equal(t, AllDecision{Denied: 0, RetryAfter: time.Hour}, TakeAll(Charge{l.Key(key), 1}))
-				require.True(t, l.Block(key, time.Minute), "a shorter block does not end it sooner")
+				require.True(t, l.Key(key).Block(time.Minute), "a shorter block does not end it sooner")
 				require.Equal(t, want, l.Take(key, 1))
 				l.Key(key).Refund(burst)
 				require.Equal(t, want, l.Take(key, 1))
 				want.RetryAfter = Never
 				require.Equal(t, want, l.Take(key, burst+1))
-				require.Equal(t, want, l.Peek(key, -1))
+				require.Equal(t, want, l.Key(key).Peek(-1))
 			}
 			l.Sweep()
 			clock.Advance(time.Hour - 1)
@@ -43,7 +43,7 @@ func TestBlock_DeniesUntilThenAndIsFresh(t *testing.T) {
 			}
 			clock.Advance(1)
 			require.Equal(t, burst-1, l.Take("new", 1).Remaining)
-			require.Equal(t, burst, l.Peek("old", 0).Remaining)
+			require.Equal(t, burst, l.Key("old").Peek(0).Remaining)
 			require.True(t, TakeAll(Charge{l.Key("old"), burst}).Allowed)
 		}
 	})
@@ -54,7 +54,7 @@ func TestBlock_WhatItSays(t *testing.T) {
 	forEveryLayout(t, func(t *testing.T, c Config) {
 		l, _ := newFrozen(t, c)
 		for _, d := range []time.Duration{0, -1, math.MinInt64} {
-			require.False(t, l.Block("k", d))
+			require.False(t, l.Key("k").Block(d))
 			require.False(t, l.Key("k").Block(d))
 		}
 		require.Zero(t, l.Len())
@@ -65,19 +65,19 @@ func TestBlock_WhatItSays(t *testing.T) {
 			c.MaxKeys, c.Overflow = 2, o
 			l, _ := newFrozen(t, c)
 			require.Equal(t, 2, fill(l, "key", 2))
-			require.Equal(t, want, l.Block("k", time.Hour), "%v", o)
-			require.Equal(t, want, !l.Peek("k", 1).Allowed, "%v", o)
-			require.True(t, l.Block("key0", time.Hour) || want, "%v: a tracked key needs no room", o)
+			require.Equal(t, want, l.Key("k").Block(time.Hour), "%v", o)
+			require.Equal(t, want, !l.Key("k").Peek(1).Allowed, "%v", o)
+			require.True(t, l.Key("key0").Block(time.Hour) || want, "%v: a tracked key needs no room", o)
 		}
 		for _, d := range []time.Duration{-1, 0, 1, math.MaxInt64} {
 			c.MaxKeys, c.Limit = 0, Unlimited
 			c.Offset = 0
 			l, _ := newFrozen(t, c)
-			require.Equal(t, d > 0, l.Block("k", d))
+			require.Equal(t, d > 0, l.Key("k").Block(d))
 			require.Equal(t, d <= 0, l.Allow("k"))
 			c.Limit = DenyAll
 			l, _ = newFrozen(t, c)
-			require.Equal(t, d > 0, l.Block("k", d))
+			require.Equal(t, d > 0, l.Key("k").Block(d))
 			require.Equal(t, d > 0, l.Len() == 1)
 			l.Key("k").Unblock()
 			require.Equal(t, Decision{RetryAfter: Never}, l.Take("k", 1))
@@ -96,22 +96,22 @@ func TestBlock_EndOfTime(t *testing.T) {
 			clock := NewManualClock(time.Unix(0, now))
 			c.Clock = clock
 			l := mustNew(t, c)
-			require.True(t, l.Block("last", time.Duration(last-now)))
-			require.True(t, l.Block("never", time.Duration(last-now+1)))
-			require.True(t, l.Block("ever", math.MaxInt64))
-			require.Equal(t, time.Duration(last-now), l.Peek("last", 1).RetryAfter)
-			require.Equal(t, Never, l.Peek("never", 1).RetryAfter)
+			require.True(t, l.Key("last").Block(time.Duration(last-now)))
+			require.True(t, l.Key("never").Block(time.Duration(last-now+1)))
+			require.True(t, l.Key("ever").Block(math.MaxInt64))
+			require.Equal(t, time.Duration(last-now), l.Key("last").Peek(1).RetryAfter)
+			require.Equal(t, Never, l.Key("never").Peek(1).RetryAfter)
 			require.Equal(t, Never, l.Take("ever", 1).RetryAfter)
 			require.Zero(t, l.Sweep())
 			clock.Set(time.Unix(0, last))
-			require.True(t, l.Peek("last", 1).Allowed)
+			require.True(t, l.Key("last").Peek(1).Allowed)
 			require.Equal(t, 1, l.Sweep(), "only what is over is swept")
 			require.False(t, l.Allow("never"))
 			clock.Set(time.Unix(0, math.MaxInt64-int64(time.Minute)))
-			require.False(t, l.Peek("never", 1).Allowed)
+			require.False(t, l.Key("never").Peek(1).Allowed)
 			require.False(t, l.Allow("ever"))
 			clock.Set(time.Unix(0, math.MaxInt64))
-			require.False(t, l.Peek("ever", 1).Allowed, "the last nanosecond stands for never")
+			require.False(t, l.Key("ever").Peek(1).Allowed, "the last nanosecond stands for never")
 			l.Key("ever").Unblock()
 			require.True(t, l.Allow("ever"))
 		}
@@ -133,14 +133,14 @@ func TestBlock_OtherKeysChangeNothing(t *testing.T) {
 				burst := int(l.policyOf(0).burst)
 				l.Allow("old")
 				for i := range 20 {
-					require.True(t, l.Block(fmt.Sprint("blocked", i), time.Duration(i+1)*1000*time.Hour))
+					require.True(t, l.Key(fmt.Sprint("blocked", i)).Block(time.Duration(i+1)*1000*time.Hour))
 				}
-				require.True(t, l.Block("old", time.Hour))
+				require.True(t, l.Key("old").Block(time.Hour))
 				for i := range 500 {
 					key := fmt.Sprint("flood", i)
 					require.True(t, l.AllowN(key, burst))
 					if i%10 == 0 {
-						l.Reset(key)
+						l.Key(key).Reset()
 						l.Key(key).Unblock()
 					}
 					if i%50 == 0 {
@@ -167,13 +167,13 @@ func TestBlock_FullOfBlockedKeys(t *testing.T) {
 		c.MaxKeys = 8
 		l, _ := newFrozen(t, c)
 		for i := range 8 {
-			require.True(t, l.Block(fmt.Sprint("k", i), time.Duration(i+1)*1000*time.Hour))
+			require.True(t, l.Key(fmt.Sprint("k", i)).Block(time.Duration(i+1)*1000*time.Hour))
 		}
-		require.True(t, l.Block("new", 1))
+		require.True(t, l.Key("new").Block(1))
 		for i := range 8 {
-			require.Equal(t, i < 2, l.Peek(fmt.Sprint("k", i), 1).Allowed, i)
+			require.Equal(t, i < 2, l.Key(fmt.Sprint("k", i)).Peek(1).Allowed, i)
 		}
-		require.Equal(t, time.Duration(1), l.Peek("new", 1).RetryAfter)
+		require.Equal(t, time.Duration(1), l.Key("new").Peek(1).RetryAfter)
 		require.Equal(t, 7, l.Len())
 	})
 }
@@ -187,7 +187,7 @@ func TestEvictSoonest_ContentionSparesBlockedKeys(t *testing.T) {
 	const maxKeys, blocked = 20, 8
 	l, _ := newFrozen(t, Config{Limit: PerSecond(1).WithBurst(1_000_000), MaxKeys: maxKeys, Shards: 1})
 	for i := range blocked {
-		require.True(t, l.Block(fmt.Sprint("blocked", i), 10_000*time.Hour))
+		require.True(t, l.Key(fmt.Sprint("blocked", i)).Block(10_000*time.Hour))
 	}
 	fill(l, "live", maxKeys-blocked)
 	listed := 0
@@ -198,7 +198,7 @@ func TestEvictSoonest_ContentionSparesBlockedKeys(t *testing.T) {
 	}}, nil)
 	require.True(t, l.Allow("new"))
 	for i := range blocked {
-		require.False(t, l.Peek(fmt.Sprint("blocked", i), 1).Allowed, "a blocked key went, and live ones stayed: %d", i)
+		require.False(t, l.Key(fmt.Sprint("blocked", i)).Peek(1).Allowed, "a blocked key went, and live ones stayed: %d", i)
 	}
 }
 
@@ -362,7 +362,7 @@ func TestBlockFor_Soft(t *testing.T) {
 		want := Decision{Limit: burst, RetryAfter: 1000 * time.Hour, ResetAfter: 1000 * time.Hour}
 		require.Equal(t, want, l.Take("k", 1))
 		require.Equal(t, want, l.Take("k", burst+10))
-		require.Equal(t, want, l.Peek("k", 0))
+		require.Equal(t, want, l.Key("k").Peek(0))
 	})
 }
 

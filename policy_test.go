@@ -26,7 +26,7 @@ func ask(rng *rand.Rand, strict, lenient *Limiter, check func(cost int, strict, 
 	case 2:
 		check(cost, k.TakeAt(now, cost), m.TakeAt(now, cost))
 	case 3:
-		check(cost, strict.Peek(name, cost), lenient.Peek(name, cost))
+		check(cost, strict.Key(name).Peek(cost), lenient.Key(name).Peek(cost))
 	case 4:
 		check(cost, k.Peek(cost), m.Peek(cost))
 	case 5:
@@ -105,7 +105,7 @@ func TestSoft_IsALimitThatSaysSo(t *testing.T) {
 			}, func(want, got bool) { require.Equal(t, want, got) })
 			clock.Advance(time.Duration(rng.Int64N(int64(c.Limit.Period) / int64(c.Limit.burst()))))
 			if rng.IntN(50) == 0 {
-				clock.Advance(strict.Peek("a", 0).ResetAfter) // it is fresh again
+				clock.Advance(strict.Key("a").Peek(0).ResetAfter) // it is fresh again
 			}
 		}
 		require.Equal(t, snapshot(strict), snapshot(lenient))
@@ -148,7 +148,7 @@ func TestShadow_AdmitsWhateverTheCost(t *testing.T) {
 		for _, cost := range []int{-1, 0, 1, 2, 1 << 30} {
 			require.True(t, l.AllowN("k", cost))
 			require.True(t, l.Take("k", cost).Allowed)
-			require.True(t, l.Peek("k", cost).Allowed)
+			require.True(t, l.Key("k").Peek(cost).Allowed)
 		}
 		require.True(t, l.Take("k", -1).WouldDeny)
 		require.Equal(t, limit != Unlimited, l.Take("k", 1).WouldDeny)

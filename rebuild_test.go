@@ -24,14 +24,14 @@ func TestRebuild_KeysInCellsKeepTheirPlaces(t *testing.T) {
 			names = append(names, name)
 			require.True(t, l.AllowN(name, 2))
 			if i%2 == 0 {
-				require.NoError(t, l.SetKeyLimit(name, Per(2*burst, c.Limit.Period)))
+				require.NoError(t, l.Key(name).SetLimit(Per(2*burst, c.Limit.Period)))
 				own[name] = true
 			}
 		}
 		check := func() {
 			t.Helper()
 			for i, name := range names {
-				require.Equal(t, burst*(2-i%2)-2, l.Peek(name, 0).Remaining, name)
+				require.Equal(t, burst*(2-i%2)-2, l.Key(name).Peek(0).Remaining, name)
 			}
 			require.Len(t, limitsOf(l), len(own))
 		}

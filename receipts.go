@@ -47,7 +47,7 @@ func (r *Reservation) WouldDeny() bool { return r == nil || r.wouldDeny }
 func (r *Reservation) Cancel() { r.Settle(0) }
 
 // Settle replaces the cost of the reservation by the actual cost. Unused units are given back,
-// unless they have come back meanwhile; units beyond the cost are charged as by Charge, under the
+// unless they have come back meanwhile; units beyond the cost are charged as by Debit, under the
 // limit that the key has now. Only the first Settle or Cancel has an effect. An actual below 0
 // counts as the cost.
 //
@@ -67,7 +67,7 @@ func (r *Reservation) Settle(actual int) {
 	actual = r.settleMore(actual)
 	if actual > r.cost {
 		var d Decision
-		l.key(r.id).debit(&d, max(l.now(), 0), actual-r.cost, false)
+		l.key(r.id).addDebt(&d, max(l.now(), 0), actual-r.cost, false)
 	}
 	rec := r.rec
 	if rec == nil || !rec.Lock() {

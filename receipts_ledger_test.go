@@ -164,12 +164,12 @@ func TestReserve_NoWaitIsAsShortAsANegativeOne(t *testing.T) {
 				for _, key := range []string{"k", "another"} {
 					for _, cost := range []int{0, 1} {
 						for range 2 {
-							_, err := l.Reserve(key, cost, -1)
+							_, err := l.Key(key).Reserve(cost, -1)
 							require.ErrorIs(t, err, ErrWouldExceedDeadline, "%v, %v, cost %d", a, limit, cost)
 							require.NotContains(t, key, l.Len(), "a denied call tracks nothing")
 						}
 					}
-					_, err := l.Reserve(key, 1, 0)
+					_, err := l.Key(key).Reserve(1, 0)
 					require.NoError(t, err)
 				}
 			}
@@ -182,7 +182,7 @@ func TestReserve_ShadowSaysWhatWouldBeDenied(t *testing.T) {
 	for _, a := range bucketAlgorithms {
 		l, _ := newFrozen(t, Config{Algorithm: a, Limit: PerSecond(1).WithBurst(2), Shadow: true})
 		for i, want := range []bool{false, a == LeakyBucket, true, true} {
-			r, err := l.Reserve("k", 1, 0)
+			r, err := l.Key("k").Reserve(1, 0)
 			require.NoError(t, err)
 			require.Zero(t, r.Delay())
 			require.Equal(t, want, r.WouldDeny(), "%v, %d", a, i)
@@ -190,8 +190,8 @@ func TestReserve_ShadowSaysWhatWouldBeDenied(t *testing.T) {
 				r.Settle(7)
 			}
 		}
-		require.LessOrEqual(t, l.Peek("k", 0).ResetAfter, 2*sec)
-		r, err := l.Reserve("k", 3, time.Hour)
+		require.LessOrEqual(t, l.Key("k").Peek(0).ResetAfter, 2*sec)
+		r, err := l.Key("k").Reserve(3, time.Hour)
 		require.NoError(t, err)
 		require.True(t, r.WouldDeny())
 	}
@@ -260,18 +260,18 @@ func TestLedger_AnotherBurstKeepsWhatIsMissingBeforeSlots(t *testing.T) {
 	for _, a := range bucketAlgorithms {
 		for name, change := range map[string]func(l *Limiter, limit Limit) error{
 			"limiter": (*Limiter).SetLimit,
-			"key":     func(l *Limiter, limit Limit) error { return l.SetKeyLimit("k", limit) },
+			"key":     func(l *Limiter, limit Limit) error { return l.Key("k").SetLimit(limit) },
 		} {
 			l, _ := newFrozen(t, Config{Algorithm: a, Limit: PerSecond(1).WithBurst(10)})
 			require.True(t, l.AllowN("k", 2))
-			first, err := l.Reserve("k", 5, math.MaxInt64)
+			first, err := l.Key("k").Reserve(5, math.MaxInt64)
 			require.NoError(t, err)
-			second, err := l.Reserve("k", 3, math.MaxInt64)
+			second, err := l.Key("k").Reserve(3, math.MaxInt64)
 			require.NoError(t, err)
 			first.Cancel()
 			require.NoError(t, change(l, PerSecond(1).WithBurst(12)))
 			second.Cancel()
-			require.Equal(t, 2*sec, l.Peek("k", 0).ResetAfter, "%v %s", a, name)
+			require.Equal(t, 2*sec, l.Key("k").Peek(0).ResetAfter, "%v %s", a, name)
 		}
 	}
 }
@@ -442,16 +442,16 @@ func TestWaitAll_GivesTheReceiptsOfTakeAllReceipts(t *testing.T) {
 					case op == 6:
 						clock.Advance(time.Duration(rng.Int64N(int64(c.Limit.Period))))
 					case op == 7 && rng.IntN(4) == 0:
-						waits.Block("k", c.Limit.Period)
-						takes.Block("k", c.Limit.Period)
+						waits.Key("k").Block(c.Limit.Period)
+						takes.Key("k").Block(c.Limit.Period)
 					}
-					require.Equal(t, takes.Peek("k", 1), waits.Peek("k", 1), "step %d", step)
+					require.Equal(t, takes.Key("k").Peek(1), waits.Key("k").Peek(1), "step %d", step)
 				}
 				for i := range got {
 					got[i].Cancel()
 					want[i].Cancel()
 				}
-				require.Equal(t, takes.Peek("k", 1), waits.Peek("k", 1))
+				require.Equal(t, takes.Key("k").Peek(1), waits.Key("k").Peek(1))
 			}
 		})
 	}

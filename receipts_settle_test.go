@@ -67,7 +67,7 @@ func TestReserve_SlotIsChargedAtItsNanosecond(t *testing.T) {
 func TestBlock_IsTheEndOfReservations(t *testing.T) {
 	for _, change := range []func(l *Limiter, to Limit) error{
 		func(l *Limiter, to Limit) error { return l.SetLimit(to) },
-		func(l *Limiter, to Limit) error { return l.SetKeyLimit("k", to) },
+		func(l *Limiter, to Limit) error { return l.Key("k").SetLimit(to) },
 	} {
 		l, clock := newFrozen(t, Config{Limit: PerSecond(1).WithBurst(20)})
 		k := l.Key("k")
@@ -96,14 +96,14 @@ func TestSettle_UnlimitedKeepsNoState(t *testing.T) {
 func TestSettle_BeyondTheCostIsACharge(t *testing.T) {
 	for name, happens := range map[string]func(l *Limiter){
 		"nothing":  func(*Limiter) {},
-		"blocked":  func(l *Limiter) { l.Block("k", 1) },
-		"for ever": func(l *Limiter) { l.Block("k", Never) },
-		"reset":    func(l *Limiter) { l.Reset("k") },
+		"blocked":  func(l *Limiter) { l.Key("k").Block(1) },
+		"for ever": func(l *Limiter) { l.Key("k").Block(Never) },
+		"reset":    func(l *Limiter) { l.Key("k").Reset() },
 		"denied":   func(l *Limiter) { require.NoError(t, l.SetLimit(DenyAll)) },
 		"slower": func(l *Limiter) {
 			limit := l.Config().Limit
 			limit.Period *= 2
-			require.NoError(t, l.SetKeyLimit("k", limit))
+			require.NoError(t, l.Key("k").SetLimit(limit))
 		},
 	} {
 		forEveryLayout(t, func(t *testing.T, c Config) {
@@ -126,7 +126,7 @@ func TestSettle_BeyondTheCostIsACharge(t *testing.T) {
 				}
 				return all
 			}
-			charged := owes(func(k Key, r *Reservation) { r.Settle(1); k.Charge(3) })
+			charged := owes(func(k Key, r *Reservation) { r.Settle(1); k.Debit(3) })
 			require.Equal(t, charged, owes(func(_ Key, r *Reservation) { r.Settle(4) }), name)
 			if name != "for ever" {
 				require.NotEqual(t, charged, owes(func(_ Key, r *Reservation) { r.Settle(1) }), name)
@@ -151,7 +151,7 @@ func TestReserve_IsCounted(t *testing.T) {
 		c.Stats = true
 		l, _ := newFrozen(t, c)
 		for _, cost := range []int{1, 2, 0, -1, math.MaxInt} {
-			_, _ = l.Reserve("k", cost, 0)
+			_, _ = l.Key("k").Reserve(cost, 0)
 		}
 		want := Stats{Denied: 3, Admitted: 1} // a queue makes the second one wait
 		switch {
@@ -342,8 +342,8 @@ func TestReservation_SurvivesChanges(t *testing.T) {
 		require.True(t, k.AllowN(4))
 		r, later := mustReserve(t, k, 10), mustReserve(t, k, 2)
 		require.NoError(t, l.SetLimit(PerSecond(2).WithBurst(30)))
-		require.NoError(t, l.SetKeyLimit("k", PerSecond(4).WithBurst(40)))
-		l.ClearKeyLimit("k")
+		require.NoError(t, l.Key("k").SetLimit(PerSecond(4).WithBurst(40)))
+		l.Key("k").ClearLimit()
 		require.NoError(t, l.SetLimit(Unlimited))
 		require.NoError(t, l.SetLimit(PerSecond(2).WithBurst(30)))
 		for i := range uint64(500) {
@@ -384,9 +384,9 @@ func TestSettle_OfALogWithALongerPeriodThanWhenItWasCharged(t *testing.T) {
 	require.NoError(t, l.SetLimit(Per(10, 7*time.Second)))
 	clock.Advance(5 * time.Second)
 	l.Sweep()
-	require.Equal(t, 6, l.Peek("k", 0).Remaining)
+	require.Equal(t, 6, l.Key("k").Peek(0).Remaining)
 	r.Settle(1)
-	require.Equal(t, 9, l.Peek("k", 0).Remaining)
+	require.Equal(t, 9, l.Key("k").Peek(0).Remaining)
 }
 
 // TestExtend_IsCutAtTheLimit: a receipt grows as far as there is room, and is settled as one.

@@ -63,7 +63,7 @@ func TestTakeAllReceipts_AcrossLimits(t *testing.T) {
 	forEveryLayout(t, func(t *testing.T, c Config) {
 		for name, change := range map[string]func(l *Limiter, to Limit) error{
 			"all": func(l *Limiter, to Limit) error { return l.SetLimit(to) },
-			"own": func(l *Limiter, to Limit) error { return l.SetKeyLimit("k", to) },
+			"own": func(l *Limiter, to Limit) error { return l.Key("k").SetLimit(to) },
 		} {
 			l, _ := newFrozen(t, c)
 			k := l.Key("k")
@@ -122,7 +122,7 @@ func TestTakeAllReceipts_NilAndEmpty(t *testing.T) {
 		all[1].Cancel()
 		assert.Zero(t, all[1].Delay())
 		assert.True(t, all[1].WouldDeny())
-		assert.Zero(t, shadow.Peek("k", 0).Remaining, "and so nothing is settled")
+		assert.Zero(t, shadow.Key("k").Peek(0).Remaining, "and so nothing is settled")
 		all[0].Cancel()
 		assert.Equal(t, most, k.Peek(0).Remaining)
 		all[0] = nil
@@ -153,8 +153,8 @@ func TestTakeAllReceipts_WithoutRoom(t *testing.T) {
 		if all[0] != nil {
 			all[0].Cancel()
 		}
-		require.Equal(t, 10, l.Peek("k", 0).Remaining)
-		require.Equal(t, 9, l.Peek("first", 0).Remaining)
+		require.Equal(t, 10, l.Key("k").Peek(0).Remaining)
+		require.Equal(t, 9, l.Key("first").Peek(0).Remaining)
 	}
 }
 

@@ -9,7 +9,7 @@ import (
 	"github.com/sluice-go/sluice/internal/ledger"
 )
 
-// Reserve charges cost units to key for a turn to come, and returns a receipt. If it returns
+// Reserve charges cost units to the key for a turn to come, and returns a receipt. If it returns
 // an error, it has charged nothing. The turns of a key are handed out in order of arrival.
 // It takes no context, since it does not wait: to wait, call Wait, or wait for the Delay
 // and cancel if the context is done first.
@@ -29,18 +29,8 @@ import (
 // reservation: the caller may go ahead although the key has been blocked meanwhile.
 // Under Shadow there is no delay, and the only error is ErrNotReservable: see
 // Reservation.WouldDeny. A Reserve that fails is counted as denied, but does not block.
-func (l *Limiter) Reserve(key string, cost int, maxWait time.Duration) (*Reservation, error) {
-	return l.made().key(l.hash.String(key)).reserve(key, cost, maxWait)
-}
-
-// Reserve is Limiter.Reserve for this key.
 func (k Key) Reserve(cost int, maxWait time.Duration) (*Reservation, error) {
-	k.lim.made()
-	return k.reserve("", cost, maxWait)
-}
-
-func (k Key) reserve(name string, cost int, maxWait time.Duration) (*Reservation, error) {
-	l, id := k.lim, k.id
+	l, id := k.lim.made(), k.id
 	r := &Reservation{lim: l, id: id, cost: cost}
 	now := max(l.now(), 0)
 	err := k.tryReserve(r, now, maxWait)
@@ -54,7 +44,7 @@ func (k Key) reserve(name string, cost int, maxWait time.Duration) (*Reservation
 	case err == ErrNotReservable:
 		return nil, err
 	}
-	if l.refuse(id, name, cost); l.shadow {
+	if l.refuse(id, "", cost); l.shadow {
 		r = &Reservation{lim: l, id: id, begins: now, wouldDeny: true}
 		r.settled.Store(true)
 		return r, nil
@@ -236,7 +226,7 @@ func (r *Reservation) chargeTurn(p *policy, word, from uint64, now int64) (next 
 // waiting calls is then not determined. A call whose key is blocked when its turn begins also asks
 // again: the block has taken the turn. A cost of 0 waits until one unit would be admitted.
 //
-// SetLimit, SetKeyLimit, Reset, Refund and Unblock do not move calls that wait already. A turn is a
+// SetLimit, Reset, Refund and Unblock do not move calls that wait already. A turn is a
 // time that stays, also under DenyAll; a call without a turn asks again at the time it had planned,
 // and goes by the new state then. (Under InFlight, Reset and Refund wake calls that wait.) Later calls go by the new state at once, and may be admitted first.
 //

@@ -38,12 +38,12 @@ func newCrowd(t *testing.T, c Config, blocked bool) *crowd {
 		}
 		w.held[i], _ = l.Acquire("k", w.unit)
 		require.True(t, l.AllowN("k", spent-w.unit))
-		if w.wait = l.Peek("k", w.unit).RetryAfter; c.Algorithm == LeakyBucket {
-			w.wait = l.Peek("k", 0).ResetAfter
+		if w.wait = l.Key("k").Peek(w.unit).RetryAfter; c.Algorithm == LeakyBucket {
+			w.wait = l.Key("k").Peek(0).ResetAfter
 		}
 		if blocked {
-			require.True(t, l.Block("k", sec))
-			w.wait = l.Peek("k", w.unit).RetryAfter
+			require.True(t, l.Key("k").Block(sec))
+			w.wait = l.Key("k").Peek(w.unit).RetryAfter
 		}
 	}
 	return w
@@ -71,7 +71,7 @@ func (w *crowd) call(t *testing.T, ctx context.Context) {
 func (w *crowd) check(t *testing.T) {
 	t.Helper()
 	passed := int(w.passed.Load())
-	require.Equal(t, w.twin.Peek("k", 0).Remaining-passed*w.unit, w.l.Peek("k", 0).Remaining, "%d calls returned nil", passed)
+	require.Equal(t, w.twin.Key("k").Peek(0).Remaining-passed*w.unit, w.l.Key("k").Peek(0).Remaining, "%d calls returned nil", passed)
 	require.Equal(t, w.twin.Stats().Admitted+uint64(passed), w.l.Stats().Admitted)
 	require.EqualValues(t, w.refused.Load(), w.l.Stats().Denied)
 	require.Zero(t, openReservations(w.l))

@@ -23,16 +23,16 @@ func TestReserve_HandsOutSlotsInOrder(t *testing.T) {
 		l, clock := newFrozen(t, Config{Algorithm: a, Limit: PerSecond(1).WithBurst(3)})
 		var all []*Reservation
 		for _, delay := range want {
-			r, err := l.Reserve("k", 1, time.Minute)
+			r, err := l.Key("k").Reserve(1, time.Minute)
 			require.NoError(t, err)
 			require.Equal(t, delay, r.Delay(), "%v", a)
 			all = append(all, r)
 		}
 		if a == LeakyBucket {
-			_, err := l.Reserve("k", 1, time.Minute)
+			_, err := l.Key("k").Reserve(1, time.Minute)
 			require.ErrorIs(t, err, ErrQueueFull)
 		} else {
-			_, err := l.Reserve("k", 1, 4*sec-1)
+			_, err := l.Key("k").Reserve(1, 4*sec-1)
 			require.ErrorIs(t, err, ErrWouldExceedDeadline)
 			require.ErrorIs(t, err, context.DeadlineExceeded)
 		}
@@ -42,9 +42,9 @@ func TestReserve_HandsOutSlotsInOrder(t *testing.T) {
 			r.Cancel()
 			r.Cancel()
 		}
-		require.Equal(t, sec/2, l.Peek("k", 0).ResetAfter, "%v", a)
+		require.Equal(t, sec/2, l.Key("k").Peek(0).ResetAfter, "%v", a)
 		all[0].Settle(3)
-		require.Equal(t, 5*sec/2, l.Peek("k", 0).ResetAfter, "%v", a)
+		require.Equal(t, 5*sec/2, l.Key("k").Peek(0).ResetAfter, "%v", a)
 	}
 }
 
@@ -100,7 +100,7 @@ func TestReservation_DelayCountsFromNow(t *testing.T) {
 	}
 	l, clock := newFrozen(t, Config{Limit: PerHour(1), Shadow: true})
 	for _, wouldDeny := range []bool{false, true} {
-		r, err := l.Reserve("k", 1, 0)
+		r, err := l.Key("k").Reserve(1, 0)
 		require.NoError(t, err)
 		require.Equal(t, wouldDeny, r.WouldDeny())
 		require.Equal(t, clock.Now(), r.begins)
@@ -120,7 +120,7 @@ func TestSettle_GivesNothingBackThatHasBeenTakenMeanwhile(t *testing.T) {
 			return read
 		})})
 		for used := range 2 {
-			r, err := l.Reserve("k", 2, 0)
+			r, err := l.Key("k").Reserve(2, 0)
 			require.NoError(t, err)
 			hook = func() {
 				now += int64(time.Second)
@@ -206,10 +206,10 @@ func TestWait_ByTheLimitersClock(t *testing.T) {
 			coarse := mustNew(t, Config{Algorithm: a, Limit: oneASecond(a), Clock: NewCoarseClock(time.Millisecond)})
 			for range 3 {
 				left := func(l *Limiter) time.Duration {
-					if d := l.Peek("k", 1); a != LeakyBucket {
+					if d := l.Key("k").Peek(1); a != LeakyBucket {
 						return d.RetryAfter
 					}
-					return l.Peek("k", 0).ResetAfter
+					return l.Key("k").Peek(0).ResetAfter
 				}
 				began, retry := slow.clock.Now(), int64(left(slow))
 				require.NoError(t, slow.Wait(t.Context(), "k", 1))
@@ -266,7 +266,7 @@ func TestReserve_TheLastTurn(t *testing.T) {
 			require.NoError(t, err, "%v, burst %d", a, burst)
 			for _, key := range []string{"one", "all"} {
 				require.Equal(t, s.most, l.policyOf(0).bucket().full(wordOf(l, l.Key(key).id)), "%v, burst %d", a, burst)
-				_, err = l.Reserve(key, 1, math.MaxInt64)
+				_, err = l.Key(key).Reserve(1, math.MaxInt64)
 				require.Error(t, err)
 			}
 		}

@@ -16,7 +16,7 @@ import (
 // spend charges all that is left of the key k.
 func spend(t *testing.T, l *Limiter) {
 	t.Helper()
-	require.True(t, l.AllowN("k", l.Peek("k", 0).Remaining))
+	require.True(t, l.AllowN("k", l.Key("k").Peek(0).Remaining))
 }
 
 // inBubble runs f for each layout with a clock of each kind that follows a bubble.
@@ -65,14 +65,14 @@ func TestWait_IsAdmittedAtRetryAfter(t *testing.T) {
 	inBubble(t, func(t *testing.T, l *Limiter) {
 		spend(t, l)
 		for _, cost := range []int{1, 0, 7, int(l.policyOf(0).burst)} {
-			d := l.Peek("k", cost)
+			d := l.Key("k").Peek(cost)
 			wait := d.RetryAfter
 			if l.Config().Algorithm == LeakyBucket {
 				if cost > d.Remaining {
 					require.ErrorIs(t, l.Wait(t.Context(), "k", cost), ErrQueueFull)
 					time.Sleep(wait)
 				}
-				wait = l.Peek("k", 0).ResetAfter
+				wait = l.Key("k").Peek(0).ResetAfter
 			}
 			begin := time.Now()
 			require.NoError(t, l.Wait(t.Context(), "k", cost))
@@ -90,10 +90,10 @@ func TestWait_FailsAtOnce(t *testing.T) {
 		spend(t, l)
 		cost := 2
 		if l.Config().Algorithm == LeakyBucket {
-			time.Sleep(l.Peek("k", cost).RetryAfter)
+			time.Sleep(l.Key("k").Peek(cost).RetryAfter)
 		}
-		before, begin := l.Peek("k", 0), time.Now()
-		wait := l.Peek("k", cost).RetryAfter
+		before, begin := l.Key("k").Peek(0), time.Now()
+		wait := l.Key("k").Peek(cost).RetryAfter
 		if l.Config().Algorithm == LeakyBucket {
 			wait = before.ResetAfter
 		}
@@ -104,7 +104,7 @@ func TestWait_FailsAtOnce(t *testing.T) {
 			require.ErrorIs(t, err, ErrWouldExceedDeadline)
 			require.ErrorIs(t, err, context.DeadlineExceeded)
 			require.Zero(t, time.Since(begin))
-			require.Equal(t, before, l.Peek("k", 0))
+			require.Equal(t, before, l.Key("k").Peek(0))
 		}
 		later, cancel := context.WithTimeout(t.Context(), wait+1)
 		defer cancel()
@@ -159,10 +159,10 @@ func TestWait_CancelledLeavesNothing(t *testing.T) {
 				}
 				l := mustNew(t, c)
 				spend(t, l)
-				before := l.Peek("k", 0)
+				before := l.Key("k").Peek(0)
 				if c.Algorithm == LeakyBucket { // there must be room to wait in
 					l.Key("k").Refund(100)
-					before = l.Peek("k", 0)
+					before = l.Key("k").Peek(0)
 				}
 				ctx, cancel := context.WithCancel(t.Context())
 				var failed atomic.Int64
@@ -176,7 +176,7 @@ func TestWait_CancelledLeavesNothing(t *testing.T) {
 				cancel()
 				synctest.Wait()
 				require.Equal(t, int64(5), failed.Load())
-				require.Equal(t, before, l.Peek("k", 0))
+				require.Equal(t, before, l.Key("k").Peek(0))
 				require.Zero(t, openReservations(l))
 				require.Empty(t, clock.sleepers)
 			})
@@ -239,8 +239,8 @@ func oneASecond(a Algorithm) Limit {
 // TestWait_Blocked: a block is waited out, if it ends; nothing is reserved meanwhile.
 func TestWait_Blocked(t *testing.T) {
 	inBubble(t, func(t *testing.T, l *Limiter) {
-		require.True(t, l.Block("k", sec))
-		_, err := l.Reserve("k", 1, time.Hour)
+		require.True(t, l.Key("k").Block(sec))
+		_, err := l.Key("k").Reserve(1, time.Hour)
 		if l.policyOf(0).bucket() != nil {
 			require.ErrorIs(t, err, ErrBlocked)
 		} else {
@@ -255,14 +255,14 @@ func TestWait_Blocked(t *testing.T) {
 
 		go func() {
 			time.Sleep(sec / 2)
-			l.Block("k", 3*sec) // longer, while it is waited for
+			l.Key("k").Block(3 * sec) // longer, while it is waited for
 		}()
-		require.True(t, l.Block("k", sec))
+		require.True(t, l.Key("k").Block(sec))
 		begin = time.Now()
 		require.NoError(t, l.Wait(t.Context(), "k", 1))
 		require.GreaterOrEqual(t, time.Since(begin), 7*sec/2)
 
-		require.True(t, l.Block("k", math.MaxInt64))
+		require.True(t, l.Key("k").Block(math.MaxInt64))
 		require.ErrorIs(t, l.Wait(t.Context(), "k", 1), ErrWouldExceedDeadline, "it never ends")
 	})
 }
@@ -308,7 +308,7 @@ func TestWait_Errors(t *testing.T) {
 			t.Helper()
 			require.Equal(t, wait, l.Wait(t.Context(), "k", cost))
 			require.Equal(t, wait, l.Key("k").Wait(t.Context(), cost))
-			_, err := l.Reserve("k", cost, 0)
+			_, err := l.Key("k").Reserve(cost, 0)
 			require.Equal(t, reserve, err)
 		}
 		both(l, -1, ErrNegativeCost, ErrNegativeCost)
@@ -364,20 +364,20 @@ func TestWait_Shadow(t *testing.T) {
 			require.Equal(t, uint64(3), l.Stats().WouldDeny)
 			return
 		}
-		owed := l.Peek("k", 0).ResetAfter
-		r, err := l.Reserve("k", 1, 0)
+		owed := l.Key("k").Peek(0).ResetAfter
+		r, err := l.Key("k").Reserve(1, 0)
 		require.NoError(t, err)
 		require.Zero(t, r.Delay())
 		require.Equal(t, uint64(3), l.Stats().WouldDeny)
 		r.Settle(100)
-		require.Equal(t, owed, l.Peek("k", 0).ResetAfter, "what has no slot is not charged")
+		require.Equal(t, owed, l.Key("k").Peek(0).ResetAfter, "what has no slot is not charged")
 		if c.Algorithm != LeakyBucket {
-			r, err = l.Reserve("k", 1, time.Hour)
+			r, err = l.Key("k").Reserve(1, time.Hour)
 			require.NoError(t, err)
 			require.Zero(t, r.Delay())
-			require.Greater(t, l.Peek("k", 0).ResetAfter, owed, "it has taken its slot")
+			require.Greater(t, l.Key("k").Peek(0).ResetAfter, owed, "it has taken its slot")
 			r.Cancel()
-			require.Equal(t, owed, l.Peek("k", 0).ResetAfter)
+			require.Equal(t, owed, l.Key("k").Peek(0).ResetAfter)
 		}
 	})
 }
@@ -460,12 +460,12 @@ func TestWait_KeepsItsTime(t *testing.T) {
 		return Per(2*limit.Rate, limit.Period).WithBurst(2 * limit.Burst)
 	}
 	changes := map[string]func(l *Limiter) error{
-		"SetLimit":    func(l *Limiter) error { return l.SetLimit(doubled(l)) },
-		"SetKeyLimit": func(l *Limiter) error { return l.SetKeyLimit("k", doubled(l)) },
-		"Unlimited":   func(l *Limiter) error { return l.SetLimit(Unlimited) },
-		"DenyAll":     func(l *Limiter) error { return l.SetLimit(DenyAll) },
-		"Reset":       func(l *Limiter) error { l.Reset("k"); return nil },
-		"Refund":      func(l *Limiter) error { l.Key("k").Refund(int(l.policyOf(0).burst)); return nil },
+		"SetLimit":     func(l *Limiter) error { return l.SetLimit(doubled(l)) },
+		"Key.SetLimit": func(l *Limiter) error { return l.Key("k").SetLimit(doubled(l)) },
+		"Unlimited":    func(l *Limiter) error { return l.SetLimit(Unlimited) },
+		"DenyAll":      func(l *Limiter) error { return l.SetLimit(DenyAll) },
+		"Reset":        func(l *Limiter) error { l.Key("k").Reset(); return nil },
+		"Refund":       func(l *Limiter) error { l.Key("k").Refund(int(l.policyOf(0).burst)); return nil },
 	}
 	for name, change := range changes {
 		t.Run("change="+name, func(t *testing.T) {
@@ -475,10 +475,10 @@ func TestWait_KeepsItsTime(t *testing.T) {
 				}
 				turns := l.policyOf(0).bucket() != nil
 				spend(t, l)
-				wait := l.Peek("k", 1).RetryAfter
+				wait := l.Key("k").Peek(1).RetryAfter
 				if l.Config().Algorithm == LeakyBucket {
 					time.Sleep(wait)
-					wait = l.Peek("k", 0).ResetAfter
+					wait = l.Key("k").Peek(0).ResetAfter
 				}
 				var err error
 				var waited atomic.Bool

@@ -74,7 +74,7 @@ func TestReserveAll_Errors(t *testing.T) {
 		if c.want != ErrNoRoom { // which is found when keys are tracked
 			require.Zero(t, l.Len())
 		}
-		require.Equal(t, 2, l.Peek("k", 0).Remaining)
+		require.Equal(t, 2, l.Key("k").Peek(0).Remaining)
 		require.Zero(t, openReservations(l)+openReservations(other))
 		require.Zero(t, l.Stats().Admitted)
 		require.Error(t, waitAll(t.Context(), Charge{l.Key("k"), 1}, Charge{other.Key("k"), -1}))
@@ -95,7 +95,7 @@ func TestReserveAll_Shadow(t *testing.T) {
 		require.False(t, all[0].WouldDeny())
 		require.Equal(t, i > 0, all[1].WouldDeny())
 	}
-	require.Equal(t, sec, shadow.Peek("k", 0).ResetAfter, "what has no slot is not charged")
+	require.Equal(t, sec, shadow.Key("k").Peek(0).ResetAfter, "what has no slot is not charged")
 	require.Equal(t, uint64(2), shadow.Stats().WouldDeny)
 }
 
@@ -161,17 +161,17 @@ func TestWaitAll_PassesAtTheLatestSlot(t *testing.T) {
 			}()
 			require.ErrorIs(t, waitAll(ctx, charges...), context.Canceled)
 			require.ErrorIs(t, waitAll(ctx, charges...), context.Canceled)
-			require.Equal(t, sec/2, tokens.Peek("k", 0).ResetAfter)
+			require.Equal(t, sec/2, tokens.Key("k").Peek(0).ResetAfter)
 			require.Equal(t, uint64(3), l.Stats().Admitted)
 
 			go func() {
 				time.Sleep(sec / 4)
-				l.Block("k", 5*sec)
+				l.Key("k").Block(5 * sec)
 			}()
 			begin = time.Now()
 			require.NoError(t, waitAll(t.Context(), charges...))
 			require.Equal(t, 21*sec/4, time.Since(begin), "%v: it was blocked when its slot began", a)
-			l.Block("k", sec)
+			l.Key("k").Block(sec)
 			ctx, cancel = context.WithTimeout(t.Context(), sec/2)
 			defer cancel()
 			require.ErrorIs(t, waitAll(ctx, charges...), ErrWouldExceedDeadline)
@@ -203,7 +203,7 @@ func TestWaitAll_CountsABlockThatTakesItsSlot(t *testing.T) {
 		defer cancel()
 		go func() {
 			time.Sleep(sec / 2)
-			l.Block("k", time.Hour)
+			l.Key("k").Block(time.Hour)
 		}()
 		require.ErrorIs(t, waitAll(ctx, Charge{other.Key("k"), 1}, Charge{l.Key("k"), 1}), ErrWouldExceedDeadline)
 		require.Equal(t, uint64(1), l.Stats().Denied)
@@ -216,7 +216,7 @@ func TestReserveAll_ABlockEndsAtItsNanosecond(t *testing.T) {
 	for _, limit := range []Limit{PerSecond(10), Unlimited} {
 		l, clock := newFrozen(t, Config{Limit: limit})
 		other := mustNew(t, Config{Limit: PerSecond(10), Clock: clock})
-		require.True(t, l.Block("k", time.Hour))
+		require.True(t, l.Key("k").Block(time.Hour))
 		clock.Advance(time.Hour - 1)
 		_, err := ReserveAll(0, Charge{l.Key("k"), 1}, Charge{other.Key("k"), 1})
 		require.ErrorIs(t, err, ErrBlocked, "%v", limit)
@@ -249,8 +249,8 @@ func TestWaitAll_AsksAgain(t *testing.T) {
 				begin := time.Now()
 				left := func(request, token int) {
 					t.Helper()
-					require.Equal(t, request, requests.Peek("k", 0).Remaining)
-					require.Equal(t, token, tokens.Peek("k", 0).Remaining)
+					require.Equal(t, request, requests.Key("k").Peek(0).Remaining)
+					require.Equal(t, token, tokens.Key("k").Peek(0).Remaining)
 					require.Zero(t, openReservations(requests)+openReservations(tokens))
 				}
 				require.NoError(t, waitAll(t.Context(), charges...))
@@ -315,7 +315,7 @@ func TestWaitAll_AsksWithoutBlocking(t *testing.T) {
 
 			for _, l := range []*Limiter{requests, tokens} {
 				now := time.Now()
-				l.Block("k", 25*sec)
+				l.Key("k").Block(25 * sec)
 				ctx, cancel := context.WithTimeout(t.Context(), 25*sec-1)
 				defer cancel()
 				require.ErrorIs(t, waitAll(ctx, charges...), ErrWouldExceedDeadline)
@@ -323,8 +323,8 @@ func TestWaitAll_AsksWithoutBlocking(t *testing.T) {
 				require.NoError(t, waitAll(t.Context(), charges...))
 				require.Equal(t, now.Add(25*sec), time.Now())
 			}
-			requests.Block("k", sec)
-			tokens.Block("k", Never)
+			requests.Key("k").Block(sec)
+			tokens.Key("k").Block(Never)
 			now := time.Now()
 			require.ErrorIs(t, waitAll(t.Context(), charges...), ErrWouldExceedDeadline)
 			require.Equal(t, now, time.Now(), "no block is waited for in vain")
@@ -355,11 +355,11 @@ func TestWaitAll_FailsAtOnce(t *testing.T) {
 					require.ErrorIs(t, waitAll(t.Context(), Charge{requests.Key("k"), 1}, f.charge), f.want)
 				}
 				require.Equal(t, begin, time.Now())
-				requests.Block("k", sec)
+				requests.Key("k").Block(sec)
 			}
 			for _, k := range []Key{full.Key("k"), window.Key("k")} {
 				require.ErrorIs(t, waitAll(t.Context(), Charge{requests.Key("free"), 1}, Charge{k, 1}), ErrNoRoom)
-				require.Equal(t, 2, requests.Peek("free", 0).Remaining)
+				require.Equal(t, 2, requests.Key("free").Peek(0).Remaining)
 			}
 			_, err := ReserveAll(time.Hour, Charge{requests.Key("free"), 1})
 			require.ErrorIs(t, err, ErrNotReservable, "WaitAll alone asks again")
@@ -378,9 +378,9 @@ func TestWaitAll_ShadowIsNotAskedAgain(t *testing.T) {
 				require.NoError(t, waitAll(t.Context(), Charge{shadow.Key("k"), 1}, Charge{tokens.Key("k"), 1}))
 			}
 			require.Equal(t, begin, time.Now())
-			require.Zero(t, shadow.Peek("k", 0).Remaining)
+			require.Zero(t, shadow.Key("k").Peek(0).Remaining)
 			require.Equal(t, uint64(2), shadow.Stats().WouldDeny)
-			require.Equal(t, 6, tokens.Peek("k", 0).Remaining)
+			require.Equal(t, 6, tokens.Key("k").Peek(0).Remaining)
 		})
 	})
 }
@@ -457,11 +457,11 @@ func TestReserveAll_AdmittedWithoutState(t *testing.T) {
 		}
 		require.NoError(t, err)
 		require.Equal(t, 1, l.Len())
-		require.Equal(t, 8, l.Peek("first", 0).Remaining)
+		require.Equal(t, 8, l.Key("first").Peek(0).Remaining)
 		all[1].Cancel()
-		require.Equal(t, 10, l.Peek("second", 0).Remaining)
+		require.Equal(t, 10, l.Key("second").Peek(0).Remaining)
 		all[0].Cancel()
-		require.Equal(t, 9, l.Peek("first", 0).Remaining)
+		require.Equal(t, 9, l.Key("first").Peek(0).Remaining)
 	}
 }
 

@@ -135,14 +135,14 @@ func TestRestore_KeepsTheStricterState(t *testing.T) {
 				data := snapshotOf(t, l)
 				clock.Advance(ms)
 				other := mustNew(t, c)
-				require.NoError(t, other.SetKeyLimit("k", c.Limit))
+				require.NoError(t, other.Key("k").SetLimit(c.Limit))
 				other.AllowN("k", now)
 				other.decided.Store(false) // as if it had been decided while Restore reads
 				require.NoError(t, other.Restore(bytes.NewReader(data)))
 				require.Equal(t, max(before, now), spentOf(other, "k"))
-				require.True(t, other.Block("k", time.Hour))
+				require.True(t, other.Key("k").Block(time.Hour))
 				require.NoError(t, other.Restore(bytes.NewReader(data)))
-				require.Equal(t, time.Hour, other.Peek("k", 1).RetryAfter)
+				require.Equal(t, time.Hour, other.Key("k").Peek(1).RetryAfter)
 			}
 		}
 	})
@@ -158,8 +158,8 @@ func TestRestore_ForgetsReceipts(t *testing.T) {
 		l.AllowN("k", before)
 		data := snapshotOf(t, l)
 		other := mustNew(t, c)
-		require.NoError(t, other.SetKeyLimit("k", PerMinute(60)))
-		r, err := other.Reserve("k", 10, 0)
+		require.NoError(t, other.Key("k").SetLimit(PerMinute(60)))
+		r, err := other.Key("k").Reserve(10, 0)
 		require.NoError(t, err)
 		other.decided.Store(false) // as if it had been reserved while Restore reads
 		require.NoError(t, other.Restore(bytes.NewReader(data)))
@@ -180,13 +180,13 @@ func TestRestore_OlderCallOnAForgottenKey(t *testing.T) {
 	c.Clock = clock
 	before := clock.Now()
 	l.AllowN("k", 60)
-	require.NoError(t, l.SetKeyLimit("vip", PerMinute(60)))
+	require.NoError(t, l.Key("vip").SetLimit(PerMinute(60)))
 	l.AllowN("vip", 60)
 	early := snapshotOf(t, l)
 	clock.Advance(time.Minute)
 	for _, data := range [][]byte{early, snapshotOf(t, l)} {
 		other := mustNew(t, c)
-		require.NoError(t, other.SetKeyLimit("vip", PerMinute(60)))
+		require.NoError(t, other.Key("vip").SetLimit(PerMinute(60)))
 		require.NoError(t, other.Restore(bytes.NewReader(data)))
 		for _, key := range []string{"k", "vip"} {
 			require.True(t, other.Key(key).AllowAt(before, 60))
@@ -201,8 +201,8 @@ func TestRestore_BlockedForEver(t *testing.T) {
 		c.Hash = HashStable
 		l, clock := newFrozen(t, c)
 		c.Clock = clock
-		require.True(t, l.Block("k", math.MaxInt64))
-		require.Equal(t, l.Peek("k", 1), restoredFrom(t, c, snapshotOf(t, l)).Peek("k", 1))
+		require.True(t, l.Key("k").Block(math.MaxInt64))
+		require.Equal(t, l.Key("k").Peek(1), restoredFrom(t, c, snapshotOf(t, l)).Key("k").Peek(1))
 	})
 }
 
@@ -231,7 +231,7 @@ func TestRestore_ForgivesNothingBeyondALowerLimit(t *testing.T) {
 			} {
 				step(l)
 				step(other)
-				require.Equal(t, l.Peek("k", 1), other.Peek("k", 1))
+				require.Equal(t, l.Key("k").Peek(1), other.Key("k").Peek(1))
 			}
 		}
 	})
@@ -253,7 +253,7 @@ func TestRestore_UnderNoLimit(t *testing.T) {
 				next.Offset = c.Offset % time.Second // the period of both
 			}
 			other := mustNew(t, next)
-			require.NoError(t, other.SetKeyLimit("vip", limit))
+			require.NoError(t, other.Key("vip").SetLimit(limit))
 			require.NoError(t, other.Restore(bytes.NewReader(data)))
 			require.Equal(t, limit == Unlimited, other.Allow("k"))
 
@@ -268,16 +268,16 @@ func TestRestore_UnderNoLimit(t *testing.T) {
 			if next.Offset == c.Offset {
 				require.NoError(t, other.SetLimit(c.Limit))
 				require.Equal(t, 300, spentOf(other, "k"))
-				other.ClearKeyLimit("vip")
+				other.Key("vip").ClearLimit()
 				require.Equal(t, 200, spentOf(other, "vip"))
 			}
 		}
 	})
 }
 
-// TestSetKeyLimit_OfALimiterWithoutWords: main, or an old limit of a key, may never have had a
+// TestKeyLimit_OfALimiterWithoutWords: main, or an old limit of a key, may never have had a
 // limit to keep, or words that count as far as those of the key.
-func TestSetKeyLimit_OfALimiterWithoutWords(t *testing.T) {
+func TestKeyLimit_OfALimiterWithoutWords(t *testing.T) {
 	forEveryLayout(t, func(t *testing.T, c Config) {
 		if c.Offset >= time.Second {
 			c.Offset = 0
@@ -286,21 +286,21 @@ func TestSetKeyLimit_OfALimiterWithoutWords(t *testing.T) {
 		for _, none := range []Limit{DenyAll, Unlimited} {
 			c.Limit = none
 			l, _ := newFrozen(t, c)
-			require.NoError(t, l.SetKeyLimit("vip", limit))
+			require.NoError(t, l.Key("vip").SetLimit(limit))
 			require.True(t, l.AllowN("vip", 300))
-			l.ClearKeyLimit("vip")
+			l.Key("vip").ClearLimit()
 			require.Equal(t, none == Unlimited, l.Allow("vip"))
-			require.NoError(t, l.SetKeyLimit("vip", limit))
+			require.NoError(t, l.Key("vip").SetLimit(limit))
 			require.Equal(t, 300, spentOf(l, "vip"))
 
 			l, _ = newFrozen(t, c)
-			require.NoError(t, l.SetKeyLimit("old", none))
-			require.NoError(t, l.SetKeyLimit("older", Per(1, limit.Period)))
+			require.NoError(t, l.Key("old").SetLimit(none))
+			require.NoError(t, l.Key("older").SetLimit(Per(1, limit.Period)))
 			require.NoError(t, l.SetLimit(limit))
 			require.True(t, l.AllowN("k", 300))
 			for _, own := range []Limit{none, Per(1, limit.Period)} {
-				require.NoError(t, l.SetKeyLimit("k", own))
-				l.ClearKeyLimit("k")
+				require.NoError(t, l.Key("k").SetLimit(own))
+				l.Key("k").ClearLimit()
 				require.Equal(t, 300, spentOf(l, "k"))
 			}
 		}
@@ -314,21 +314,21 @@ func TestSnapshot_KeysGoToTheLimitThatTheyHave(t *testing.T) {
 		c.Hash = HashStable
 		of := func(n int) Limit { return Per(n, c.Limit.Period) }
 		l, clock := newFrozen(t, c)
-		require.NoError(t, l.SetKeyLimit("kept", of(900)))
-		require.NoError(t, l.SetKeyLimit("changed", of(900)))
-		require.NoError(t, l.SetKeyLimit("brought", of(400)))
+		require.NoError(t, l.Key("kept").SetLimit(of(900)))
+		require.NoError(t, l.Key("changed").SetLimit(of(900)))
+		require.NoError(t, l.Key("brought").SetLimit(of(400)))
 		for _, key := range []string{"kept", "changed", "brought", "new", "none"} {
 			require.True(t, l.AllowN(key, 300))
 		}
 		c.Clock = clock
 		other := mustNew(t, c)
-		require.NoError(t, other.SetKeyLimit("kept", of(900)))
-		require.NoError(t, other.SetKeyLimit("changed", of(1000)))
-		require.NoError(t, other.SetKeyLimit("new", of(700)))
+		require.NoError(t, other.Key("kept").SetLimit(of(900)))
+		require.NoError(t, other.Key("changed").SetLimit(of(1000)))
+		require.NoError(t, other.Key("new").SetLimit(of(700)))
 		require.NoError(t, other.Restore(bytes.NewReader(snapshotOf(t, l))))
 		burst := int(l.policyOf(0).burst)
 		for key, left := range map[string]int{"kept": 600, "changed": 700, "brought": 100, "new": 400, "none": burst - 300} {
-			require.Equal(t, left, other.Peek(key, 0).Remaining, key)
+			require.Equal(t, left, other.Key(key).Peek(0).Remaining, key)
 		}
 		require.Equal(t, 1, other.Len())
 	})
@@ -342,7 +342,7 @@ func TestRestore_KeepsTheLaterOfTwoStatesAlike(t *testing.T) {
 			l, clock := newFrozen(t, c)
 			c.Clock = clock
 			other := mustNew(t, c)
-			require.NoError(t, other.SetKeyLimit("k", c.Limit))
+			require.NoError(t, other.Key("k").SetLimit(c.Limit))
 			early, late := l, other
 			if first {
 				early, late = other, l
@@ -350,10 +350,10 @@ func TestRestore_KeepsTheLaterOfTwoStatesAlike(t *testing.T) {
 			require.True(t, early.AllowN("k", 5))
 			clock.Advance(ms)
 			require.True(t, late.AllowN("k", 5))
-			want := late.Peek("k", 1)
+			want := late.Key("k").Peek(1)
 			other.decided.Store(false) // as if it had been decided while Restore reads
 			require.NoError(t, other.Restore(bytes.NewReader(snapshotOf(t, l))))
-			require.Equal(t, want, other.Peek("k", 1))
+			require.Equal(t, want, other.Key("k").Peek(1))
 		}
 	})
 }
@@ -367,15 +367,15 @@ func TestRestore_CountsAsFarAsTheKeysOfEachLimit(t *testing.T) {
 		c.Limit = of(10)
 		l, clock := newFrozen(t, c)
 		c.Clock = clock
-		require.NoError(t, l.SetKeyLimit("vip", of(1000)))
+		require.NoError(t, l.Key("vip").SetLimit(of(1000)))
 		require.True(t, l.AllowN("vip", 700))
 		require.True(t, l.Allow("k"))
 		data := snapshotOf(t, l)
 
 		other := mustNew(t, c)
-		require.NoError(t, other.SetKeyLimit("vip", of(5)))
+		require.NoError(t, other.Key("vip").SetLimit(of(5)))
 		require.NoError(t, other.Restore(bytes.NewReader(data)))
-		require.NoError(t, other.SetKeyLimit("vip", of(1000)))
+		require.NoError(t, other.Key("vip").SetLimit(of(1000)))
 		require.Equal(t, 700, spentOf(other, "vip"))
 		require.Equal(t, 10, other.current.Load().reach)
 
@@ -383,16 +383,16 @@ func TestRestore_CountsAsFarAsTheKeysOfEachLimit(t *testing.T) {
 		if c.Algorithm == SlidingLog {
 			require.Equal(t, 10, other.current.Load().reach)
 		}
-		require.Equal(t, 300, other.Peek("vip", 0).Remaining)
-		other.ClearKeyLimit("vip")
+		require.Equal(t, 300, other.Key("vip").Peek(0).Remaining)
+		other.Key("vip").ClearLimit()
 		require.False(t, other.Allow("vip"))
 
 		// Room that main has had is there for them, though no other key needs it.
-		l.Reset("k")
+		l.Key("k").Reset()
 		require.NoError(t, l.SetLimit(of(1000)))
 		require.NoError(t, l.SetLimit(of(10)))
 		other = restoredFrom(t, c, snapshotOf(t, l))
-		other.ClearKeyLimit("vip")
+		other.Key("vip").ClearLimit()
 		require.NoError(t, other.SetLimit(of(1000)))
 		require.Equal(t, 700, spentOf(other, "vip"))
 	})
@@ -409,13 +409,13 @@ func TestRestore_OfAKeysLimitUnderNoLimit(t *testing.T) {
 		}
 		l, clock := newFrozen(t, c)
 		c.Clock = clock
-		require.NoError(t, l.SetKeyLimit("vip", limit))
+		require.NoError(t, l.Key("vip").SetLimit(limit))
 		require.True(t, l.AllowN("vip", 300))
 		other := restoredFrom(t, c, snapshotOf(t, l))
 		require.Equal(t, 300, spentOf(other, "vip"))
-		other.ClearKeyLimit("vip")
+		other.Key("vip").ClearLimit()
 		require.False(t, other.Allow("vip"))
-		require.NoError(t, other.SetKeyLimit("vip", limit))
+		require.NoError(t, other.Key("vip").SetLimit(limit))
 		require.Equal(t, 300, spentOf(other, "vip"))
 	})
 }
@@ -449,8 +449,8 @@ func TestRestore_KeyLimitOfATrackedKey(t *testing.T) {
 		orig, _ := newFrozen(t, c)
 		own := c.Limit
 		own.Rate, own.Burst = 2*own.Rate, 2*own.Burst
-		require.NoError(t, orig.SetKeyLimit("k", own))
-		burst := orig.Peek("k", 0).Limit
+		require.NoError(t, orig.Key("k").SetLimit(own))
+		burst := orig.Key("k").Peek(0).Limit
 		require.True(t, orig.AllowN("k", burst-1))
 		l, _ := newFrozen(t, c)
 		require.True(t, l.Allow("k"))
@@ -459,7 +459,7 @@ func TestRestore_KeyLimitOfATrackedKey(t *testing.T) {
 		l.decided.Store(false) // as if it had been decided while Restore reads
 		require.NoError(t, l.Restore(bytes.NewReader(snapshotOf(t, orig))))
 		require.Equal(t, own, l.Key("k").Limit())
-		require.Equal(t, 1, l.Peek("k", 0).Remaining)
+		require.Equal(t, 1, l.Key("k").Peek(0).Remaining)
 	})
 }
 

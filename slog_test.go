@@ -64,7 +64,7 @@ func TestSlidingLog_TailIsReturnedWhenSwept(t *testing.T) {
 			words += n
 		}
 		require.LessOrEqual(t, words, 6*rate, "rings for 6 keys at most")
-		require.Equal(t, rate-1, l.Peek("late1", 0).Remaining)
+		require.Equal(t, rate-1, l.Key("late1").Peek(0).Remaining)
 		clock.Advance(sec)
 		require.Equal(t, 2, l.Sweep())
 		require.Len(t, l.tableOf(0).slots, 1)

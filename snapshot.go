@@ -13,12 +13,12 @@ import (
 // The sources of the limit of a section's keys.
 const (
 	ofLimiter uint8 = iota
-	ofKey           // SetKeyLimit
+	ofKey           // Key.SetLimit
 	ofCall          // Key.WithLimit
 )
 
 // Snapshot writes the state of all keys that are not idle, for a Restore in another process,
-// and the limits that SetKeyLimit has set. It needs
+// and the limits that Key.SetLimit has set. It needs
 // HashStable: seeded ids mean nothing elsewhere. It can run at the same time as decisions and changes
 // of limits. It writes each key as of one instant, but not all keys as of the same instant. No call
 // waits for w. A call may wait while its own key is copied. If a table is being replaced, or keys are

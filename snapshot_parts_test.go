@@ -125,7 +125,7 @@ func TestSnapshot_LimitsOfIdleKeys(t *testing.T) {
 	forEveryLayout(t, func(t *testing.T, c Config) {
 		c = small(c)
 		l, clock := newFrozen(t, c)
-		require.NoError(t, l.SetKeyLimit("k", Per(3, c.Limit.Period)))
+		require.NoError(t, l.Key("k").SetLimit(Per(3, c.Limit.Period)))
 		require.True(t, l.Allow("k"))
 		clock.Advance(c.Limit.Period * 10)
 		for range 2 {

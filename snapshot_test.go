@@ -74,19 +74,19 @@ func TestSnapshot_RestoresEveryKey(t *testing.T) {
 			for i := range 100 {
 				l.AllowN(fmt.Sprint("key", i), i)
 			}
-			l.Block("blocked", time.Hour)
-			require.NoError(t, l.SetKeyLimit("key7", Per(1000, c.Limit.Period)))
+			l.Key("blocked").Block(time.Hour)
+			require.NoError(t, l.Key("key7").SetLimit(Per(1000, c.Limit.Period)))
 			l.AllowN("key7", 700)
 			data := snapshotOf(t, l)
 			clock.Advance(sec)
 			other := mustNew(t, c)
-			require.NoError(t, other.SetKeyLimit("key7", Per(1000, c.Limit.Period)))
+			require.NoError(t, other.Key("key7").SetLimit(Per(1000, c.Limit.Period)))
 			require.NoError(t, other.Restore(bytes.NewReader(data)))
 			for i := range 100 {
 				key := fmt.Sprint("key", i)
-				require.Equal(t, l.Peek(key, 1), other.Peek(key, 1), key)
+				require.Equal(t, l.Key(key).Peek(1), other.Key(key).Peek(1), key)
 			}
-			require.Equal(t, l.Peek("blocked", 1), other.Peek("blocked", 1))
+			require.Equal(t, l.Key("blocked").Peek(1), other.Key("blocked").Peek(1))
 			require.True(t, other.Allow("key3"))
 			before := snapshot(other)
 			require.NoError(t, other.Restore(bytes.NewReader(data)))
@@ -110,12 +110,12 @@ func TestSnapshot_LeavesIdleKeysOut(t *testing.T) {
 		l, clock := newFrozen(t, c)
 		empty := len(snapshotOf(t, l))
 		l.Allow("k")
-		l.Block("blocked", time.Minute)
-		require.NoError(t, l.SetKeyLimit("vip", Per(1, c.Limit.Period)))
+		l.Key("blocked").Block(time.Minute)
+		require.NoError(t, l.Key("vip").SetLimit(Per(1, c.Limit.Period)))
 		l.Allow("vip")
 		require.Greater(t, len(snapshotOf(t, l)), empty)
 		clock.Advance(time.Hour)
-		l.ClearKeyLimit("vip")
+		l.Key("vip").ClearLimit()
 		before := snapshot(l)
 		require.Equal(t, empty, len(snapshotOf(t, l)))
 		require.Equal(t, before, snapshot(l), "writing changes nothing")
@@ -130,7 +130,7 @@ func TestRestore_NoticesEveryChange(t *testing.T) {
 			c.BlockFor = block
 			l, clock := newFrozen(t, c)
 			l.Take("k", 2)
-			l.Block("blocked", time.Hour)
+			l.Key("blocked").Block(time.Hour)
 			c.Clock, c.Shards = clock, 1
 			data, target := snapshotOf(t, l), mustNew(t, c)
 			p := target.current.Load()
@@ -153,7 +153,7 @@ func TestRestore_NoticesEveryChange(t *testing.T) {
 			require.ErrorIs(t, err, ErrBadSnapshot)
 			require.ErrorContains(t, err, "follows")
 			require.NoError(t, target.Restore(bytes.NewReader(data)), "it can be tried again")
-			require.Equal(t, l.Peek("k", 1), target.Peek("k", 1))
+			require.Equal(t, l.Key("k").Peek(1), target.Key("k").Peek(1))
 		}
 	})
 }

@@ -88,7 +88,7 @@ func TestTable_CrowdedHomesChangeNoDecision(t *testing.T) {
 	}
 	require.Equal(t, 200, l.Len())
 	for i := range 200 {
-		require.Zero(t, l.Peek(fmt.Sprint("key", i), 0).Remaining)
+		require.Zero(t, l.Key(fmt.Sprint("key", i)).Peek(0).Remaining)
 	}
 	require.Equal(t, 1, fill(l, "other", 1))
 }

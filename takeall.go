@@ -79,7 +79,7 @@ func TakeAll(charges ...Charge) AllDecision { return takeAll(nil, charges) }
 //
 // No units come back after a Reset, a Block or an eviction of the key. Except with SlidingLog and the
 // buckets that refill continuously, none come back after a change of the limit's Period either, nor,
-// under TokenBucketInterval, of its Rate. Debts that are not counted, as Limiter.Charge says, do not
+// under TokenBucketInterval, of its Rate. Debts that are not counted, as Key.Debit says, do not
 // reduce the units that come back.
 //
 // A receipt takes some 200 bytes until it is settled, or until its units have come back and the

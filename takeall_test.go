@@ -165,7 +165,7 @@ func TestTakeAllReceipts_NamesEveryDenier(t *testing.T) {
 		require.Equal(t, b.Peek(2), each[1])
 		require.Equal(t, each[1], each[3])
 		require.Equal(t, a.Peek(0), each[0], "not made")
-		require.Equal(t, l.Peek("c", -1), each[5])
+		require.Equal(t, l.Key("c").Peek(-1), each[5])
 		require.Equal(t, Decision{RetryAfter: Never}, each[2])
 
 		each[5] = Decision{Limit: 7}

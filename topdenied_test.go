@@ -36,7 +36,7 @@ func TestTopDenied_EveryWayToBeDenied(t *testing.T) {
 				for range calls {
 					deny(l)
 					l.AllowN("bad", 0)
-					l.Peek("bad", 1)
+					l.Key("bad").Peek(1)
 				}
 				list := l.TopDenied()
 				require.Len(t, list, 1)
@@ -95,7 +95,7 @@ func TestTopDenied_NamesKeys(t *testing.T) {
 // TestTopDenied_NamesKeysOfPlans, whose denials are listed with all others.
 func TestTopDenied_NamesKeysOfPlans(t *testing.T) {
 	l, _ := newFrozen(t, Config{Limit: PerHour(3), TopDenied: 4})
-	require.NoError(t, l.SetKeyLimit("vip", DenyAll))
+	require.NoError(t, l.Key("vip").SetLimit(DenyAll))
 	for range 10_000 {
 		require.False(t, TakeAll(Charge{l.Key("vip"), 1}).Allowed)
 	}

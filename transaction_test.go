@@ -189,7 +189,7 @@ func TestTakeAll_EveryOtherCallWaits(t *testing.T) {
 			k := l.Key("k")
 			fill(l, "idle", 5)
 			for i := range 5 {
-				l.Reset(fmt.Sprint("idle", i))
+				l.Key(fmt.Sprint("idle", i)).Reset()
 			}
 			require.True(t, k.AllowN(2))
 			h := holdByHand(t, k)

@@ -2,20 +2,7 @@ package sluice
 
 import "time"
 
-// Reset makes key fresh, as if it had never been charged.
-func (l *Limiter) Reset(key string) { l.made().key(l.hash.String(key)).Reset() }
-
-// Block denies all calls for key for the time d, or longer if the key is already blocked for
-// longer or would take longer to become fresh without a block. Then the key is fresh. A block
-// that would end after 2116 never ends; a d that is not positive does nothing. Block reports
-// whether it has blocked the key: it cannot if there is no room for the key at MaxKeys under
-// OverflowDenyNew and OverflowAdmitNew. OverflowEvictSoonest drops blocked keys last. A block holds
-// under any limit, Unlimited too, and SetLimit and SetKeyLimit do not end it.
-func (l *Limiter) Block(key string, d time.Duration) bool {
-	return l.made().key(l.hash.String(key)).Block(d)
-}
-
-// Reset is Limiter.Reset for this key.
+// Reset makes the key fresh, as if it had never been charged.
 func (k Key) Reset() {
 	l := k.lim.made()
 	lg := l.ledgers.Of(k.id)
@@ -38,7 +25,12 @@ func (k Key) Reset() {
 // with an older time than the units given back is then charged at its own time.
 func (k Key) Refund(cost int) { k.lim.made().refundAt(k.id, k.lim.now(), cost) }
 
-// Block is Limiter.Block for this key.
+// Block denies all calls for the key for the time d, or longer if the key is already blocked for
+// longer or would take longer to become fresh without a block. Then the key is fresh. A block
+// that would end after 2116 never ends; a d that is not positive does nothing. Block reports
+// whether it has blocked the key: it cannot if there is no room for the key at MaxKeys under
+// OverflowDenyNew and OverflowAdmitNew. OverflowEvictSoonest drops blocked keys last. A block holds
+// under any limit, Unlimited too, and a new limit does not end it.
 func (k Key) Block(d time.Duration) (blocked bool) {
 	l := k.lim.made()
 	now := max(l.now(), 0)

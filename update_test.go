@@ -23,9 +23,9 @@ func TestRefund_SlidingLogYoungerThanItsPeriod(t *testing.T) {
 			require.True(t, l.AllowN("k", limit))
 			for n := 1; n <= limit; n++ {
 				l.Key("k").Refund(1)
-				require.Equal(t, n, l.Peek("k", 0).Remaining)
+				require.Equal(t, n, l.Key("k").Peek(0).Remaining)
 			}
-			require.Zero(t, l.Peek("k", 0).ResetAfter)
+			require.Zero(t, l.Key("k").Peek(0).ResetAfter)
 		}
 	}
 }
@@ -49,10 +49,10 @@ func TestRefund_NothingToGiveBack(t *testing.T) {
 		l.Key("k").Refund(1)
 		require.Equal(t, stats, l.Stats(), "a refund is no decision")
 		l.Key("k").Refund(burst + 1)
-		require.Equal(t, Decision{Allowed: true, Limit: burst, Remaining: burst}, l.Peek("k", 0), "never more than fresh")
+		require.Equal(t, Decision{Allowed: true, Limit: burst, Remaining: burst}, l.Key("k").Peek(0), "never more than fresh")
 		require.False(t, l.AllowN("k", burst+1))
 		require.True(t, l.AllowN("k", burst))
-		clock.Advance(l.Peek("k", 0).ResetAfter)
+		clock.Advance(l.Key("k").Peek(0).ResetAfter)
 		l.Key("k").Refund(burst)
 		require.True(t, l.AllowN("k", burst), "an idle key is as fresh as can be")
 		require.False(t, l.Allow("k"))
@@ -69,7 +69,7 @@ func TestRefund_OfAnIdleKeyWritesNothing(t *testing.T) {
 		l, clock := newFrozen(t, c)
 		require.True(t, l.AllowN("k", 5))
 		before := snapshot(l)
-		clock.Advance(l.Peek("k", 0).ResetAfter)
+		clock.Advance(l.Key("k").Peek(0).ResetAfter)
 		l.Key("k").Refund(5)
 		require.Equal(t, before, snapshot(l))
 	})
@@ -79,11 +79,11 @@ func TestRefund_UnlimitedAndDenyAll(t *testing.T) {
 	for _, a := range algorithms {
 		for _, limit := range []Limit{Unlimited, DenyAll} {
 			l, _ := newFrozen(t, Config{Algorithm: a, Limit: limit})
-			before := l.Peek("k", 1)
+			before := l.Key("k").Peek(1)
 			for _, cost := range []int{0, 1, -1, math.MaxInt} {
 				l.Key("k").Refund(cost)
 			}
-			require.Equal(t, before, l.Peek("k", 1))
+			require.Equal(t, before, l.Key("k").Peek(1))
 			require.Zero(t, l.Len())
 		}
 	}
@@ -97,7 +97,7 @@ func TestRefund_WhileAllIsDenied(t *testing.T) {
 			l, _ := newFrozen(t, c)
 			set := l.SetLimit
 			if own {
-				set = func(limit Limit) error { return l.SetKeyLimit("k", limit) }
+				set = func(limit Limit) error { return l.Key("k").SetLimit(limit) }
 			}
 			burst := c.Limit.Capacity()
 			require.True(t, l.AllowN("k", burst))
@@ -105,13 +105,13 @@ func TestRefund_WhileAllIsDenied(t *testing.T) {
 			l.Key("k").Refund(1)
 			require.NoError(t, set(DenyAll))
 			l.Key("k").Refund(2)
-			l.Charge("k", 1)
+			l.Key("k").Debit(1)
 			require.NoError(t, set(c.Limit))
-			require.Equal(t, 1, l.Peek("k", 0).Remaining)
+			require.Equal(t, 1, l.Key("k").Peek(0).Remaining)
 			require.NoError(t, set(DenyAll))
 			l.Key("k").Refund(math.MaxInt)
 			require.NoError(t, set(c.Limit))
-			require.Equal(t, burst, l.Peek("k", 0).Remaining)
+			require.Equal(t, burst, l.Key("k").Peek(0).Remaining)
 		}
 	})
 }
@@ -124,7 +124,7 @@ func TestRefund_RefundedKeyIsSwept(t *testing.T) {
 		l.Key("k").Refund(6)
 		require.Zero(t, l.Sweep())
 		l.Key("k").Refund(1)
-		require.Zero(t, l.Peek("k", 0).ResetAfter)
+		require.Zero(t, l.Key("k").Peek(0).ResetAfter)
 		require.Equal(t, 1, l.Sweep())
 		require.Zero(t, l.Len())
 	})
@@ -207,16 +207,16 @@ func TestRefund_LogWordChanges(t *testing.T) {
 
 func TestReset_MakesTheKeyFresh(t *testing.T) {
 	onEveryLayout(t, func(t *testing.T, l *Limiter, _ *ManualClock) {
-		fresh := l.Peek("k", 1)
+		fresh := l.Key("k").Peek(1)
 		for range 3 {
 			require.True(t, l.AllowN("k", int(l.policyOf(0).burst)))
 			require.True(t, l.Allow("other"))
 			require.False(t, l.Allow("k"))
-			l.Reset("k")
-			require.Equal(t, fresh, l.Peek("k", 1))
+			l.Key("k").Reset()
+			require.Equal(t, fresh, l.Key("k").Peek(1))
 		}
-		require.Equal(t, int(l.policyOf(0).burst)-3, l.Peek("other", 0).Remaining, "no other key is touched")
-		l.Reset("never seen")
+		require.Equal(t, int(l.policyOf(0).burst)-3, l.Key("other").Peek(0).Remaining, "no other key is touched")
+		l.Key("never seen").Reset()
 		require.Equal(t, 2, l.Len())
 		require.Equal(t, 1, l.Sweep(), "a reset key is idle")
 		require.Equal(t, 1, l.Len())
@@ -234,13 +234,13 @@ func TestBlock_UnderUnlimited(t *testing.T) {
 			}
 			l, clock := newFrozen(t, c)
 			require.NoError(t, l.SetLimit(Unlimited))
-			require.True(t, l.Block("k", time.Hour))
+			require.True(t, l.Key("k").Block(time.Hour))
 			want := Decision{Limit: math.MaxInt, RetryAfter: time.Hour, ResetAfter: time.Hour}
 			require.Equal(t, want, l.Take("k", 1))
 			require.Equal(t, want, l.Take("k", math.MaxInt))
 			require.Equal(t, want, l.Take("k", 0))
-			require.Equal(t, want, l.Peek("k", 3))
-			require.Equal(t, want, l.Charge("k", 3))
+			require.Equal(t, want, l.Key("k").Peek(3))
+			require.Equal(t, want, l.Key("k").Debit(3))
 			require.False(t, l.Allow("k"))
 			require.Equal(t, Never, l.Take("k", -1).RetryAfter)
 			n, d := l.Key("k").TakeUpTo(3)
@@ -248,7 +248,7 @@ func TestBlock_UnderUnlimited(t *testing.T) {
 			require.Equal(t, want, d)
 			all := TakeAll(Charge{l.Key("k"), 1}, Charge{l.Key("other"), 1})
 			require.Equal(t, AllDecision{RetryAfter: time.Hour}, all)
-			_, err := l.Reserve("k", 1, Never)
+			_, err := l.Key("k").Reserve(1, Never)
 			require.ErrorIs(t, err, ErrBlocked)
 			ctx, cancel := context.WithDeadline(t.Context(), time.Unix(1, 0))
 			require.Error(t, l.Wait(ctx, "k", 1))
@@ -258,7 +258,7 @@ func TestBlock_UnderUnlimited(t *testing.T) {
 			clock.Advance(time.Hour)
 			require.True(t, l.Take("k", math.MaxInt).Allowed)
 			require.Equal(t, 1, l.Sweep())
-			require.True(t, l.Block("k", time.Hour))
+			require.True(t, l.Key("k").Block(time.Hour))
 			l.Key("k").Unblock()
 			require.True(t, l.Allow("k"))
 		}
@@ -276,26 +276,26 @@ func TestBlock_OutlastsEveryLimit(t *testing.T) {
 			require.True(t, changed.Allow("tracked"))
 			require.NoError(t, changed.SetLimit(constant))
 			for _, key := range []string{"tracked", "new"} {
-				require.True(t, changed.Block(key, time.Hour))
+				require.True(t, changed.Key(key).Block(time.Hour))
 				require.False(t, changed.Allow(key))
 			}
 			require.NoError(t, changed.SetLimit(c.Limit))
 			require.False(t, changed.Allow("tracked") || changed.Allow("new"))
 
 			l, clock := newFrozen(t, made)
-			require.True(t, l.Block("k", time.Hour))
-			require.NoError(t, l.SetKeyLimit("k", c.Limit))
+			require.True(t, l.Key("k").Block(time.Hour))
+			require.NoError(t, l.Key("k").SetLimit(c.Limit))
 			require.Equal(t, time.Hour, l.Take("k", 1).RetryAfter)
-			l.ClearKeyLimit("k")
-			require.NoError(t, l.SetKeyLimit("k", Unlimited))
+			l.Key("k").ClearLimit()
+			require.NoError(t, l.Key("k").SetLimit(Unlimited))
 			require.Equal(t, time.Hour, l.Take("k", 1).RetryAfter)
-			l.ClearKeyLimit("k")
+			l.Key("k").ClearLimit()
 			require.NoError(t, l.SetLimit(c.Limit))
 			require.Equal(t, time.Hour, l.Take("k", 1).RetryAfter)
 			require.NoError(t, l.SetLimit(constant))
 
 			other, _ := newFrozen(t, made)
-			require.True(t, other.Block("k", time.Hour))
+			require.True(t, other.Key("k").Block(time.Hour))
 			restored, restoredClock := newFrozen(t, made)
 			require.NoError(t, restored.Restore(bytes.NewReader(snapshotOf(t, other))))
 			require.NoError(t, restored.SetLimit(c.Limit))

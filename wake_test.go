@@ -61,7 +61,7 @@ func TestWait_ForUnitsUntilTheDeadline(t *testing.T) {
 		require.ErrorIs(t, err, context.DeadlineExceeded)
 		require.Zero(t, listeners(l))
 
-		l.Block("k", 3*time.Hour)
+		l.Key("k").Block(3 * time.Hour)
 		ctx, cancel = context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		require.ErrorIs(t, l.Wait(ctx, "k", 1), ErrWouldExceedDeadline, "no release ends a block")
@@ -90,15 +90,15 @@ func TestWaitAll_RequestsTokensAndStreams(t *testing.T) {
 		}()
 		time.Sleep(time.Minute)
 		synctest.Wait()
-		require.Equal(t, 1, requests.Peek("k", 0).Remaining, "not charged while it waits for a stream")
+		require.Equal(t, 1, requests.Key("k").Peek(0).Remaining, "not charged while it waits for a stream")
 		first[1].Settle(10)
 		first[2].Cancel()
 		all := <-done
 		require.Equal(t, time.Second+time.Minute, time.Since(begin))
-		require.Zero(t, streams.Peek("k", 0).Remaining)
+		require.Zero(t, streams.Key("k").Peek(0).Remaining)
 		require.Zero(t, listeners(streams))
 		all[2].Cancel()
-		require.Equal(t, 1, streams.Peek("k", 0).Remaining)
+		require.Equal(t, 1, streams.Key("k").Peek(0).Remaining)
 
 		streams.Allow("k")
 		ctx, cancel := context.WithCancel(t.Context())
@@ -108,7 +108,7 @@ func TestWaitAll_RequestsTokensAndStreams(t *testing.T) {
 		}()
 		_, err = WaitAll(ctx, charges...)
 		require.ErrorIs(t, err, context.Canceled)
-		require.Equal(t, 1, requests.Peek("k", 0).Remaining)
+		require.Equal(t, 1, requests.Key("k").Peek(0).Remaining)
 	})
 }
 

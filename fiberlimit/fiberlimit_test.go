@@ -369,7 +369,7 @@ func TestFiber_APathWithoutARoute(t *testing.T) {
 func TestFiber_ConnectionsThatAreToBeClosed(t *testing.T) {
 	atOnce, err := sluice.New(sluice.Config{Algorithm: sluice.InFlight, Limit: sluice.PerHour(2), Clock: sluice.NewManualClock(time.Now())})
 	require.NoError(t, err)
-	left := func() int { return atOnce.Peek("k", 0).Remaining }
+	left := func() int { return atOnce.Key("k").Peek(0).Remaining }
 	limit := sluice.Must(fiberlimit.New(httplimit.Config{Policies: []httplimit.Policy{{Name: "p", Limiter: atOnce, Key: func(*http.Request) (string, error) { return "k", nil }}}}))
 	for _, silent := range []bool{false, true} {
 		app := fiber.New()
@@ -423,7 +423,9 @@ func TestFiber_TwoLimits(t *testing.T) {
 	fmt.Fprint(conn, "GET / HTTP/1.1\r\nHost: h\r\n\r\n")
 	_, err = http.ReadResponse(bufio.NewReader(conn), nil)
 	require.NoError(t, err)
-	left := func() [2]int { return [2]int{limiters[0].Peek("k", 0).Remaining, limiters[1].Peek("k", 0).Remaining} }
+	left := func() [2]int {
+		return [2]int{limiters[0].Key("k").Peek(0).Remaining, limiters[1].Key("k").Peek(0).Remaining}
+	}
 	for range 3 {
 		runtime.GC()
 		require.Equal(t, [2]int{1, 1}, left())

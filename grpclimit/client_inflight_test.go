@@ -166,7 +166,7 @@ func TestClient_AtOnce_Streams(t *testing.T) {
 	for name, end := range map[string]func(stream, context.CancelFunc, *grpc.ClientConn){
 		"CloseSend and EOF": func(s stream, _ context.CancelFunc, _ *grpc.ClientConn) {
 			require.NoError(t, s.CloseSend())
-			require.Equal(t, 0, atOnce.Peek("k", 0).Remaining)
+			require.Equal(t, 0, atOnce.Key("k").Peek(0).Remaining)
 			_, err := s.Recv()
 			require.Equal(t, io.EOF, err)
 		},
@@ -193,7 +193,7 @@ func TestClient_AtOnce_Streams(t *testing.T) {
 		_, err = testpb.NewTestServiceClient(conn).EmptyCall(ctx, &testpb.Empty{})
 		require.ErrorIs(t, err, grpclimit.ErrLimited, name)
 		end(open, cancel, conn)
-		require.Eventually(t, func() bool { return atOnce.Peek("k", 0).Remaining == 1 }, patience, time.Millisecond, name)
+		require.Eventually(t, func() bool { return atOnce.Key("k").Peek(0).Remaining == 1 }, patience, time.Millisecond, name)
 		cancel()
 		_ = conn.Close()
 	}
@@ -281,12 +281,12 @@ func TestClient_ResultsAreCharges(t *testing.T) {
 				mu.Lock()
 				now := sent
 				mu.Unlock()
-				require.Equal(t, burst-now, lim.Peek("k", 0).Remaining, "%v, round %d", algorithm, round)
+				require.Equal(t, burst-now, lim.Key("k").Peek(0).Remaining, "%v, round %d", algorithm, round)
 				close(leave)
 				all.Wait()
 				require.Equal(t, sent, over)
 				if algorithm == sluice.InFlight {
-					require.Equal(t, burst, lim.Peek("k", 0).Remaining)
+					require.Equal(t, burst, lim.Key("k").Peek(0).Remaining)
 				}
 			}, grpclimit.ClientConfig{}, sluice.Config{})
 		}

@@ -133,11 +133,11 @@ type Config struct {
 	//
 	// If too much was charged, Settle gives the rest back, as sluice.TakeAllReceipts says: as
 	// far as it has not come back by itself, also where calls of one key overlap. If too little
-	// was charged, it charges the rest now, whatever remains: see sluice.Limiter.Charge.
+	// was charged, it charges the rest now, whatever remains: see sluice.Key.Debit.
 	//
 	// Of what a Remote has charged too much, that which has not come back is estimated: as if
 	// its units came back evenly until the ResetAfter that it told. Too little is charged now: of
-	// a httplimit.RemoteCharger whatever remains, of others at most that. A Remote that panics counts as a handler
+	// a httplimit.RemoteDebiter whatever remains, of others at most that. A Remote that panics counts as a handler
 	// that does.
 	Settle func(ctx context.Context, call Call, code codes.Code) (cost int)
 }

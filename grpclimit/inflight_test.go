@@ -34,7 +34,7 @@ func TestInFlight_StreamsAndCallsAtOnce(t *testing.T) {
 		client := limited(t, c, &service{})
 		left := func(n int) {
 			t.Helper()
-			require.Eventually(t, func() bool { return atOnce.Peek("k", 0).Remaining == n }, 10*time.Second, time.Millisecond)
+			require.Eventually(t, func() bool { return atOnce.Key("k").Peek(0).Remaining == n }, 10*time.Second, time.Millisecond)
 		}
 		open := func(ctx context.Context) testpb.TestService_FullDuplexCallClient {
 			stream, err := client.FullDuplexCall(ctx)
@@ -50,7 +50,7 @@ func TestInFlight_StreamsAndCallsAtOnce(t *testing.T) {
 		left(0)
 		_, trailer, err := empty(t, client)
 		requireDenied(t, err, trailer, time.Second, "1000", "at-once")
-		require.Equal(t, 8, all.Peek("k", 0).Remaining)
+		require.Equal(t, 8, all.Key("k").Peek(0).Remaining)
 
 		cancel()
 		left(1)
@@ -61,7 +61,7 @@ func TestInFlight_StreamsAndCallsAtOnce(t *testing.T) {
 		_, err = first.Recv()
 		require.ErrorIs(t, err, io.EOF)
 		left(2)
-		require.Equal(t, map[bool]int{true: 10, false: 7}[settles], all.Peek("k", 0).Remaining)
+		require.Equal(t, map[bool]int{true: 10, false: 7}[settles], all.Key("k").Peek(0).Remaining)
 	}
 }
 
@@ -71,18 +71,18 @@ func TestInFlight_PanicsAndVerdicts(t *testing.T) {
 	j := newJudge(t, grpclimit.Config{Policies: []grpclimit.Policy{{Name: "p", Limiter: atOnce, Key: oneKey}}})
 	assert.Panics(t, func() {
 		_, _ = j.Unary(t.Context(), nil, &grpc.UnaryServerInfo{FullMethod: testpb.TestService_EmptyCall_FullMethodName}, func(context.Context, any) (any, error) {
-			assert.Equal(t, 1, atOnce.Peek("k", 0).Remaining)
+			assert.Equal(t, 1, atOnce.Key("k").Peek(0).Remaining)
 			panic("x")
 		})
 	})
-	require.Equal(t, 2, atOnce.Peek("k", 0).Remaining)
+	require.Equal(t, 2, atOnce.Key("k").Peek(0).Remaining)
 	v, w := j.Decide(t.Context(), grpclimit.Call{}), j.Decide(t.Context(), grpclimit.Call{})
 	require.Error(t, j.Decide(t.Context(), grpclimit.Call{}).Err())
 	v.Settle(codes.OK)
 	v.Settle(codes.OK)
-	require.Equal(t, 1, atOnce.Peek("k", 0).Remaining)
+	require.Equal(t, 1, atOnce.Key("k").Peek(0).Remaining)
 	w.Settle(codes.Internal)
-	require.Equal(t, 2, atOnce.Peek("k", 0).Remaining)
+	require.Equal(t, 2, atOnce.Key("k").Peek(0).Remaining)
 }
 
 func TestInFlight_NotForMessages(t *testing.T) {
@@ -127,11 +127,11 @@ func TestInFlight_CallbacksThatPanic(t *testing.T) {
 			}, name)
 			assert.Panics(t, func() { j.Decide(t.Context(), grpclimit.Call{FullMethod: "/s/m"}).Settle(codes.OK) }, name)
 		}
-		assert.Equal(t, 2, atOnce.Peek("k", 0).Remaining, name)
-		assert.Equal(t, 2, shadow.Peek("k", 0).Remaining, name)
+		assert.Equal(t, 2, atOnce.Key("k").Peek(0).Remaining, name)
+		assert.Equal(t, 2, shadow.Key("k").Peek(0).Remaining, name)
 		if name == "OnDecision" {
 			assert.Equal(t, codes.Internal, settled)
-			assert.Equal(t, 100, rate.Peek("k", 0).Remaining, "Settle has been asked")
+			assert.Equal(t, 100, rate.Key("k").Peek(0).Remaining, "Settle has been asked")
 		}
 	}
 }
@@ -160,12 +160,12 @@ func TestInFlight_LongCalls(t *testing.T) {
 		}
 		close(end)
 		calls.Wait()
-		require.Equal(t, 2, atOnce.Peek("k", 0).Remaining)
+		require.Equal(t, 2, atOnce.Key("k").Peek(0).Remaining)
 		v := j.Decide(t.Context(), grpclimit.Call{FullMethod: "/s/m"})
 		time.Sleep(10 * time.Second)
-		require.Equal(t, 1, atOnce.Peek("k", 0).Remaining)
+		require.Equal(t, 1, atOnce.Key("k").Peek(0).Remaining)
 		v.Settle(codes.OK)
-		require.Equal(t, 2, atOnce.Peek("k", 0).Remaining)
+		require.Equal(t, 2, atOnce.Key("k").Peek(0).Remaining)
 	})
 }
 

@@ -40,13 +40,13 @@ func TestDecide(t *testing.T) {
 	first.Settle(codes.Aborted)
 	first.Settle(codes.Aborted)
 	assert.Equal(t, 1, settled)
-	assert.Equal(t, 1, lim.Peek("k", 0).Remaining)
+	assert.Equal(t, 1, lim.Key("k").Peek(0).Remaining)
 
 	skipped := j.Decide(t.Context(), grpclimit.Call{FullMethod: "/grpc.health.v1.Health/Check"})
 	assert.Equal(t, grpclimit.Decision{Allowed: true, Remaining: math.MaxInt}, skipped.Decision)
 	skipped.Settle(codes.Aborted)
 	assert.Equal(t, 1, settled)
-	assert.Equal(t, 1, lim.Peek("k", 0).Remaining)
+	assert.Equal(t, 1, lim.Key("k").Peek(0).Remaining)
 }
 
 // Charges of messages are final, and a denial says not to send the call again.
@@ -79,7 +79,7 @@ func TestLimiter(t *testing.T) {
 	require.NoError(t, err)
 	_, trailer, err := empty(t, client)
 	requireDenied(t, err, trailer, time.Second, "1000", "p")
-	assert.Zero(t, c.Policies[0].Limiter.Peek(testpb.TestService_EmptyCall_FullMethodName, 0).Remaining)
+	assert.Zero(t, c.Policies[0].Limiter.Key(testpb.TestService_EmptyCall_FullMethodName).Peek(0).Remaining)
 
 	assert.Equal(t, codes.InvalidArgument, status.Code(limiter.Limit(t.Context())), "where there is no call there is no method")
 }

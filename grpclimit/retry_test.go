@@ -69,7 +69,7 @@ func TestRetryPolicy_ObeysANo(t *testing.T) {
 		},
 		"after a month": func(p *grpclimit.Policy) {
 			p.Limiter = gcra(t, sluice.Per(1, 30*24*time.Hour), newClock())
-			p.Limiter.Charge("k", 1)
+			p.Limiter.Key("k").Debit(1)
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -115,7 +115,7 @@ func TestServer_ClientsAtOnceGetWhatTheLimitSays(t *testing.T) {
 	group.Wait()
 	assert.EqualValues(t, limit, admitted.Load())
 	assert.EqualValues(t, limit, s.calls.Load())
-	assert.Equal(t, limit, c.Policies[1].Limiter.Peek("k", 0).Remaining, "a call that one policy denies is charged to none")
+	assert.Equal(t, limit, c.Policies[1].Limiter.Key("k").Peek(0).Remaining, "a call that one policy denies is charged to none")
 }
 
 func TestServer_AllPoliciesOrNone(t *testing.T) {
@@ -143,13 +143,13 @@ func TestServer_AllPoliciesOrNone(t *testing.T) {
 	assert.Contains(t, status.Convert(err).Message(), "no wait helps")
 	trailer, err = call(-1)
 	requireDenied(t, err, trailer, never, "-1", "narrow")
-	assert.Equal(t, 9, wide.Peek("k", 0).Remaining, "of four calls, one has been charged")
+	assert.Equal(t, 9, wide.Key("k").Peek(0).Remaining, "of four calls, one has been charged")
 	_, err = call(0)
 	assert.Error(t, err, "with a cost of 0 one unit must be there")
 	clock.Advance(30 * time.Second)
 	_, err = call(0)
 	require.NoError(t, err)
-	assert.Equal(t, 1, narrow.Peek("k", 0).Remaining)
+	assert.Equal(t, 1, narrow.Key("k").Peek(0).Remaining)
 	trailer, err = call(2)
 	requireDenied(t, err, trailer, 1770*time.Second, "1770000", "narrow", "per method")
 }
@@ -258,13 +258,13 @@ func TestServer_KeyErrors(t *testing.T) {
 	assert.Equal(t, []string{"-1"}, trailer.Get("grpc-retry-pushback-ms"))
 	assert.ErrorIs(t, told[0].KeyError, grpclimit.ErrNoKey)
 	assert.Equal(t, []grpclimit.PolicyCharge{{Policy: "all", Key: "k", Cost: 1}}, told[0].Charges)
-	assert.Equal(t, 100, lim.Peek("k", 0).Remaining, "no limiter is asked")
+	assert.Equal(t, 100, lim.Key("k").Peek(0).Remaining, "no limiter is asked")
 
 	_, _, err = empty(t, lax)
 	assert.NoError(t, err)
 	assert.True(t, told[1].Allowed)
 	assert.EqualError(t, told[1].KeyError, "httplimit: no key: no metadata x-api-key", "the first one")
-	assert.Equal(t, 99, lim.Peek("k", 0).Remaining, "the other policies judge")
+	assert.Equal(t, 99, lim.Key("k").Peek(0).Remaining, "the other policies judge")
 
 	for _, client := range []testpb.TestServiceClient{strict, lax} {
 		_, _, err = empty(t, client, "x-api-key", "a", "x-api-key", "b")
@@ -272,7 +272,7 @@ func TestServer_KeyErrors(t *testing.T) {
 	}
 	_, _, err = empty(t, lax, "x-api-key", "a")
 	assert.NoError(t, err)
-	assert.Equal(t, 99, lim.Peek("a", 0).Remaining)
+	assert.Equal(t, 99, lim.Key("a").Peek(0).Remaining)
 }
 
 func TestServer_OnDecisionIsToldOnce(t *testing.T) {
@@ -418,7 +418,7 @@ func TestUnary_SettleByStatus(t *testing.T) {
 					costs = []int{3, 2}
 				}
 				for i, cost := range costs {
-					assert.Equal(t, 10-cost, c.Policies[i].Limiter.Peek("k", 0).Remaining)
+					assert.Equal(t, 10-cost, c.Policies[i].Limiter.Key("k").Peek(0).Remaining)
 				}
 			})
 		}

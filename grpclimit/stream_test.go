@@ -191,7 +191,7 @@ func TestStream_SettleByStatus(t *testing.T) {
 			} else {
 				assert.Equal(t, tt.want, status.Code(err))
 			}
-			assert.Equal(t, want, c.Policies[0].Limiter.Peek("k", 0).Remaining)
+			assert.Equal(t, want, c.Policies[0].Limiter.Key("k").Peek(0).Remaining)
 		})
 	}
 }

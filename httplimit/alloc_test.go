@@ -106,7 +106,7 @@ func TestMiddleware_NoReceiptIsKeptOfWhatIsFinal(t *testing.T) {
 				handler.ServeHTTP(nothing{http.Header{}}, r)
 			}
 			assert.Less(t, heap()-before, 60*requests, "bytes, of which a Remote that notes its calls takes 27")
-			assert.Equal(t, 1<<20-requests-1, lim.Peek("k", 0).Remaining)
+			assert.Equal(t, 1<<20-requests-1, lim.Key("k").Peek(0).Remaining)
 			runtime.KeepAlive(handler)
 		})
 	}

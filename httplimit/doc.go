@@ -80,7 +80,7 @@
 // is in no header; nor is a Remote that has not been asked, in the answer to a denial. Units of sluice.Config.Soft are not shown, but where
 // they are used up t ends with the first of them that comes back. Times until something
 // comes back are in real time, so under a sluice.CoarseClock somewhat longer. Limits that
-// SetLimit and SetKeyLimit change are told from then on. Of a blocked key, r is 0, and t and
+// SetLimit and Key.SetLimit change are told from then on. Of a blocked key, r is 0, and t and
 // Retry-After last until the block ends.
 //
 // # Requests that run at once
@@ -146,7 +146,7 @@
 //	github.com/ulule/limiter
 //	  WithTrustForwardHeader           ByRemoteIP, with the proxies that are to be believed
 //	  WithIPv4Mask, WithIPv6Mask       IPConfig.IPv4Bits, IPv6Bits
-//	  WithExcludedKey                  Config.Skip; or sluice.Unlimited by SetKeyLimit
+//	  WithExcludedKey                  Config.Skip; or sluice.Unlimited by Key.SetLimit
 //
 // A Key that returns r.URL.Path has a budget for each spelling of a path that a router takes for the same: //x and
 // /x/ beside /x behind chi's CleanPath and StripSlashes, or /X and /%78. Clients choose the spelling, and so the budget.

@@ -121,7 +121,7 @@ type Config struct {
 	// If too much was charged, Settle gives the rest back, as sluice.TakeAllReceipts says: as far
 	// as it has not come back by itself, also where requests of one key overlap. If too little was
 	// charged, it charges the rest now, whatever remains. The key then has a debt, and is denied
-	// until it has been paid back: see sluice.Limiter.Charge. Bound the cost if a single request must not
+	// until it has been paid back: see sluice.Key.Debit. Bound the cost if a single request must not
 	// shut out its client for long. Requests that run at the same time do not see what
 	// the others will cost, so costs that can turn out high are better charged first and
 	// given back.
@@ -129,7 +129,7 @@ type Config struct {
 	// Of what a Remote has charged too much, that which has not come back is estimated: as if
 	// its units came back evenly until the ResetAfter that it told. That is exact for
 	// buckets, and less for windows while they last; of a sliding window that is over it can be
-	// more. Too little is charged now: of a RemoteCharger whatever remains, of others at most that.
+	// more. Too little is charged now: of a RemoteDebiter whatever remains, of others at most that.
 	Settle func(r *http.Request, status int) (cost int)
 
 	// Headers says what responses tell about the limits.

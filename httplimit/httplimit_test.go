@@ -107,10 +107,10 @@ func TestMiddleware_AllPoliciesOrNone(t *testing.T) {
 		w := get(handler, "IP", "1", "User", "ann")
 		assert.Equal(t, want, w.Code, "request %d", i)
 	}
-	assert.Equal(t, 1, perIP.Peek("1", 0).Remaining, "a denied request is charged to nobody")
+	assert.Equal(t, 1, perIP.Key("1").Peek(0).Remaining, "a denied request is charged to nobody")
 	assert.Equal(t, 200, get(handler, "IP", "1", "User", "bob").Code)
 	assert.Equal(t, 429, get(handler, "IP", "1", "User", "bob").Code)
-	assert.Equal(t, 1, perUser.Peek("bob", 0).Remaining)
+	assert.Equal(t, 1, perUser.Key("bob").Peek(0).Remaining)
 	assert.Equal(t, 3, served)
 }
 
@@ -121,11 +121,11 @@ func TestMiddleware_SameKeyTwiceAddsUp(t *testing.T) {
 		{Name: "a", Limiter: lim, Key: oneKey}, {Name: "b", Limiter: lim, Key: oneKey, Cost: two},
 	}}, ok200)
 	assert.Equal(t, 200, get(handler).Code)
-	assert.Equal(t, 2, lim.Peek("k", 0).Remaining)
+	assert.Equal(t, 2, lim.Key("k").Peek(0).Remaining)
 	w := get(handler)
 	assert.Equal(t, 429, w.Code, "each alone would pass")
 	assert.JSONEq(t, `["a","b"]`, violated(t, w))
-	assert.Equal(t, 2, lim.Peek("k", 0).Remaining)
+	assert.Equal(t, 2, lim.Key("k").Peek(0).Remaining)
 }
 
 func violated(t *testing.T, w *httptest.ResponseRecorder) string {
@@ -161,7 +161,7 @@ func TestMiddleware_Costs(t *testing.T) {
 				c.Policies = append(c.Policies, httplimit.Policy{Name: fmt.Sprint(i), Limiter: lim, Key: oneKey, Cost: func(*http.Request) int { return cost }})
 			}
 			assert.Equal(t, tt.want, get(wrap(t, c, ok200)).Code)
-			assert.Equal(t, tt.remaining, lim.Peek("k", 0).Remaining)
+			assert.Equal(t, tt.remaining, lim.Key("k").Peek(0).Remaining)
 			assert.Equal(t, tt.retry, d.RetryAfter)
 			if tt.want == 429 {
 				assert.Len(t, d.Violated, len(tt.costs))
@@ -242,7 +242,7 @@ func TestMiddleware_KeyErrors(t *testing.T) {
 					assert.Equal(t, `"ip";q=1;w=60`, w.Header().Get("RateLimit-Policy"))
 				}
 			}
-			assert.Equal(t, 1-tt.used, perIP.Peek("1", 0).Remaining)
+			assert.Equal(t, 1-tt.used, perIP.Key("1").Peek(0).Remaining)
 			assert.Zero(t, perUser.Len())
 		})
 	}
@@ -324,7 +324,7 @@ func TestMiddleware_OnlyAMissingKeyIsSkipped(t *testing.T) {
 	}
 	assert.Equal(t, http.StatusOK, get(handler).Code)
 	assert.EqualError(t, heard.KeyError, "httplimit: no key: no header Missing", "the first of two")
-	assert.Equal(t, 9, limiter.Peek("k", 0).Remaining)
+	assert.Equal(t, 9, limiter.Key("k").Peek(0).Remaining)
 }
 
 // A shadow limiter is charged as if it were enforced, denies nobody, and whether it
@@ -353,7 +353,7 @@ func TestMiddleware_Shadow(t *testing.T) {
 	assert.Equal(t, 3, heard[0].Remaining)
 	assert.Equal(t, []string{"enforced"}, heard[4].Violated)
 	assert.Nil(t, heard[4].WouldDeny, "not asked")
-	assert.Equal(t, 1, three.Peek("k", 0).Remaining, "charged for the first request only")
+	assert.Equal(t, 1, three.Key("k").Peek(0).Remaining, "charged for the first request only")
 }
 
 func TestMiddleware_DecisionsAreHeard(t *testing.T) {
@@ -452,7 +452,7 @@ func TestMiddleware_CostsAreSummedInFull(t *testing.T) {
 		} else {
 			assert.Equal(t, []string{"0", "1"}, heard.Violated)
 		}
-		assert.Equal(t, math.MaxInt32, lim.Peek("k", 0).Remaining, "shadow=%v", shadow)
+		assert.Equal(t, math.MaxInt32, lim.Key("k").Peek(0).Remaining, "shadow=%v", shadow)
 	}
 }
 

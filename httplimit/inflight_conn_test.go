@@ -81,12 +81,12 @@ func TestInFlight_HalfClose(t *testing.T) {
 		rest, err := io.ReadAll(from)
 		require.NoError(t, err)
 		require.Empty(t, rest)
-		require.Equal(t, 1, atOnce.Peek("k", 0).Remaining)
+		require.Equal(t, 1, atOnce.Key("k").Peek(0).Remaining)
 		_, err = client.Write(bytes.Repeat([]byte("x"), 20_000))
 		require.NoError(t, err)
 		require.NoError(t, client.(interface{ CloseWrite() error }).CloseWrite())
 		require.Equal(t, 20_000, <-arrived, "secure: %v", secure)
-		require.Eventually(t, func() bool { return atOnce.Peek("k", 0).Remaining == 2 }, 10*time.Second, time.Millisecond)
+		require.Eventually(t, func() bool { return atOnce.Key("k").Peek(0).Remaining == 2 }, 10*time.Second, time.Millisecond)
 		_ = client.Close()
 	}
 }
@@ -129,10 +129,10 @@ func TestInFlight_ConnectionsKeepTheirMethods(t *testing.T) {
 		wrap(t, c, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 			held, _, _ = w.(http.Hijacker).Hijack()
 		})).ServeHTTP(w, httptest.NewRequest("GET", "/", nil))
-		require.Equal(t, 1, atOnce.Peek("k", 0).Remaining)
+		require.Equal(t, 1, atOnce.Key("k").Peek(0).Remaining)
 		t.Cleanup(func() {
 			_ = held.Close()
-			assert.Equal(t, 2, atOnce.Peek("k", 0).Remaining)
+			assert.Equal(t, 2, atOnce.Key("k").Peek(0).Remaining)
 		})
 		return held
 	}
@@ -207,10 +207,10 @@ func TestInFlight_DroppedConnection(t *testing.T) {
 		upgrade(t, client)
 		for range 3 {
 			runtime.GC()
-			require.Equal(t, 1, atOnce.Peek("k", 0).Remaining, "while the handler reads")
+			require.Equal(t, 1, atOnce.Key("k").Peek(0).Remaining, "while the handler reads")
 		}
 		fmt.Fprint(client, how)
-		require.Eventually(t, func() bool { runtime.GC(); return atOnce.Peek("k", 0).Remaining == 2 }, 10*time.Second, time.Millisecond)
+		require.Eventually(t, func() bool { runtime.GC(); return atOnce.Key("k").Peek(0).Remaining == 2 }, 10*time.Second, time.Millisecond)
 		_ = client.Close()
 	}
 }
@@ -234,9 +234,9 @@ func TestInFlight_LongerThanThePeriod(t *testing.T) {
 			require.Equal(t, "1", w.Header().Get("Retry-After"))
 		}
 		time.Sleep(time.Second)
-		require.Equal(t, 1, atOnce.Peek("k", 0).Remaining)
+		require.Equal(t, 1, atOnce.Key("k").Peek(0).Remaining)
 		require.NoError(t, taken.Close())
-		require.Equal(t, 2, atOnce.Peek("k", 0).Remaining)
+		require.Equal(t, 2, atOnce.Key("k").Peek(0).Remaining)
 	})
 }
 
@@ -247,7 +247,7 @@ func TestVerdict_HoldAndEnd(t *testing.T) {
 	judge, err := httplimit.NewJudge(c)
 	require.NoError(t, err)
 	decide := func() *httplimit.Verdict { return judge.Decide(http.Header{}, httptest.NewRequest("GET", "/", nil)) }
-	left := func() int { return atOnce.Peek("k", 0).Remaining }
+	left := func() int { return atOnce.Key("k").Peek(0).Remaining }
 	v := decide()
 	v.End()
 	require.Equal(t, 2, left())

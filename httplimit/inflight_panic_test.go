@@ -76,13 +76,13 @@ func TestInFlight_EachCallbackPanics(t *testing.T) {
 					}
 				}, name)
 			}
-			require.Equal(t, 2, atOnce.Peek("k", 0).Remaining, name)
+			require.Equal(t, 2, atOnce.Key("k").Peek(0).Remaining, name)
 			require.Equal(t, map[bool]int{true: 6}[name == "Settle"], called, name)
 			after, decided := map[string]int{"OnDecision": 6, "PartitionKey": 6, "Remote.Take": 6, "Remote.Take in shadow": 6, "Remote.Refund": 6}[name], 10
 			if !settles && after > 0 || name == "Settle" {
 				decided -= 6
 			}
-			require.Equal(t, decided, all.Peek("k", 0).Remaining, name)
+			require.Equal(t, decided, all.Key("k").Peek(0).Remaining, name)
 			if settles && name != "Settle" {
 				require.Equal(t, after, statuses[http.StatusInternalServerError], name)
 				require.Zero(t, statuses[http.StatusOK], name)
@@ -107,7 +107,7 @@ func TestInFlight_OnCountedTwicePanics(t *testing.T) {
 	twice := limit(limit(ok200))
 	for range 3 {
 		require.PanicsWithValue(t, "boom", func() { get(twice) })
-		require.Equal(t, 2, atOnce.Peek("k", 0).Remaining)
+		require.Equal(t, 2, atOnce.Key("k").Peek(0).Remaining)
 	}
 }
 

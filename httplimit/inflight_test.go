@@ -57,13 +57,13 @@ func TestInFlight_UntilTheHandlerIsDone(t *testing.T) {
 		}
 		require.Equal(t, http.StatusOK, get(handler).Code)
 		require.Equal(t, 1, denied)
-		require.Equal(t, 8, all.Peek("k", 0).Remaining)
-		require.Equal(t, 2, atOnce.Peek("k", 0).Remaining)
+		require.Equal(t, 8, all.Key("k").Peek(0).Remaining)
+		require.Equal(t, 2, atOnce.Key("k").Peek(0).Remaining)
 
 		inside = func() { panic(http.ErrAbortHandler) }
 		require.PanicsWithValue(t, http.ErrAbortHandler, func() { get(handler) })
-		require.Equal(t, map[bool]int{true: 8, false: 7}[settles], all.Peek("k", 0).Remaining)
-		require.Equal(t, 2, atOnce.Peek("k", 0).Remaining)
+		require.Equal(t, map[bool]int{true: 8, false: 7}[settles], all.Key("k").Peek(0).Remaining)
+		require.Equal(t, 2, atOnce.Key("k").Peek(0).Remaining)
 	}
 }
 
@@ -79,12 +79,12 @@ func TestInFlight_ByTheJudge(t *testing.T) {
 	require.Equal(t, []string{"at-once"}, third.Violated)
 	require.Equal(t, time.Second, third.RetryAfter)
 	third.Settle(200)
-	require.Zero(t, atOnce.Peek("k", 0).Remaining)
+	require.Zero(t, atOnce.Key("k").Peek(0).Remaining)
 	first.Settle(200)
 	first.Settle(200)
-	require.Equal(t, 1, atOnce.Peek("k", 0).Remaining)
+	require.Equal(t, 1, atOnce.Key("k").Peek(0).Remaining)
 	second.Settle(0)
-	require.Equal(t, 2, atOnce.Peek("k", 0).Remaining)
+	require.Equal(t, 2, atOnce.Key("k").Peek(0).Remaining)
 }
 
 type failingRemote struct{}
@@ -99,7 +99,7 @@ func TestInFlight_DeniedByARemote(t *testing.T) {
 	atOnce, _, c := requestsAtOnce(t)
 	c.Policies = append(c.Policies, httplimit.Policy{Name: "remote", Remote: failingRemote{}, Key: oneKey})
 	require.Equal(t, http.StatusServiceUnavailable, get(wrap(t, c, http.NotFoundHandler())).Code)
-	require.Equal(t, 2, atOnce.Peek("k", 0).Remaining)
+	require.Equal(t, 2, atOnce.Key("k").Peek(0).Remaining)
 }
 
 // TestInFlight_OverConnections: a stream counts until it ends, or its client has gone; a hijacked connection until it
@@ -129,7 +129,7 @@ func TestInFlight_OverConnections(t *testing.T) {
 		}
 	})))
 	defer server.Close()
-	left := func() int { return atOnce.Peek("k", 0).Remaining }
+	left := func() int { return atOnce.Key("k").Peek(0).Remaining }
 	require.Eventually(t, func() bool { return left() == 2 }, 10*time.Second, time.Millisecond)
 
 	ctx, cancel := context.WithCancel(t.Context())
@@ -182,11 +182,11 @@ func TestInFlight_Shadow(t *testing.T) {
 	depth := 0
 	handler = wrap(t, c, http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
 		if depth++; depth < 3 {
-			require.Equal(t, 2-depth, atOnce.Peek("k", 0).Remaining)
+			require.Equal(t, 2-depth, atOnce.Key("k").Peek(0).Remaining)
 			require.Equal(t, http.StatusOK, get(handler).Code)
 		}
 	}))
 	require.Equal(t, http.StatusOK, get(handler).Code)
 	require.Equal(t, []string{"at-once"}, would)
-	require.Equal(t, 2, atOnce.Peek("k", 0).Remaining)
+	require.Equal(t, 2, atOnce.Key("k").Peek(0).Remaining)
 }

@@ -96,7 +96,7 @@ func TestIPTiers_Policies(t *testing.T) {
 		require.Equal(t, want.name, p.Name)
 		require.Equal(t, want.key, keyOf(t, p.Key, r))
 		require.Nil(t, p.Cost)
-		d := p.Limiter.Peek("x", 1)
+		d := p.Limiter.Key("x").Peek(1)
 		require.Equal(t, want.burst, d.Limit)
 		const day = 24 * time.Hour
 		require.Equal(t, want.burst+1+10*want.burst/3*24*60, p.Limiter.WorstCase(day), "rates grow with bursts, Soft does not")

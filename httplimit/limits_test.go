@@ -52,14 +52,14 @@ func TestHeaders_FollowLimitsThatChange(t *testing.T) {
 			expect("ann", `"p";q=10;w=60, `, "9")
 			require.NoError(t, lim.SetLimit(sluice.PerMinute(30)))
 			expect("ann", `"p";q=30;w=60, `, "28")
-			require.NoError(t, lim.SetKeyLimit("bob", sluice.PerMinute(5)))
+			require.NoError(t, lim.Key("bob").SetLimit(sluice.PerMinute(5)))
 			expect("bob", `"p";q=5;w=60, `, "4")
 			expect("ann", `"p";q=30;w=60, `, "27")
-			require.NoError(t, lim.SetKeyLimit("bob", sluice.Unlimited))
+			require.NoError(t, lim.Key("bob").SetLimit(sluice.Unlimited))
 			expect("bob", "", "-")
-			require.NoError(t, lim.SetKeyLimit("bob", sluice.DenyAll))
+			require.NoError(t, lim.Key("bob").SetLimit(sluice.DenyAll))
 			expect("bob", `"p";q=0, `, "0")
-			lim.ClearKeyLimit("bob")
+			lim.Key("bob").ClearLimit()
 			expect("bob", `"p";q=30;w=60, `, "28")
 			require.NoError(t, lim.SetLimit(sluice.PerMinute(10)))
 			expect("ann", `"p";q=10;w=60, `, "6")
@@ -125,7 +125,7 @@ func TestHeaders_OfAKeyThatIsBlockedForGood(t *testing.T) {
 			Policies: []httplimit.Policy{{Name: "p", Limiter: lim, Key: oneKey}},
 			Headers:  allHeaders,
 		}, ok200)
-		require.True(t, lim.Block("k", math.MaxInt64))
+		require.True(t, lim.Key("k").Block(math.MaxInt64))
 		w := get(handler)
 		assert.Equal(t, http.StatusTooManyRequests, w.Code)
 		assert.Equal(t, `"p";q=2;w=60`, w.Header().Get("RateLimit-Policy"), "%v", algorithm)
@@ -146,7 +146,7 @@ func TestSettle_DoesNotBlock(t *testing.T) {
 			Settle:   func(*http.Request, int) int { return 20 },
 		}, ok200)
 		assert.Equal(t, http.StatusOK, get(handler).Code)
-		d := lim.Peek("k", 1)
+		d := lim.Key("k").Peek(1)
 		assert.Zero(t, d.Remaining)
 		assert.LessOrEqual(t, d.RetryAfter, 2*time.Minute, "%v: the key is blocked", algorithm)
 		assert.Zero(t, lim.Stats().Denied, "%v", algorithm)
@@ -175,9 +175,9 @@ func TestMiddleware_LimitsChangeWhileRequestsRun(t *testing.T) {
 				default:
 				}
 				assert.NoError(t, lim.SetLimit(limits[i%4]))
-				assert.NoError(t, lim.SetKeyLimit("1", limits[i/4%4]))
-				lim.Block("2", time.Millisecond)
-				lim.ClearKeyLimit("1")
+				assert.NoError(t, lim.Key("1").SetLimit(limits[i/4%4]))
+				lim.Key("2").Block(time.Millisecond)
+				lim.Key("1").ClearLimit()
 			}
 		})
 		for g := range 4 {

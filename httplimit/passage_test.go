@@ -232,7 +232,7 @@ func TestTransport_CancelEndsTheBackoff(t *testing.T) {
 		assert.ErrorIs(t, err, errCause)
 		assert.Equal(t, 7*time.Second, time.Since(base.start))
 		assert.Equal(t, 1, body.closed)
-		assert.Equal(t, 1, lim.Peek("a.test", 0).Remaining)
+		assert.Equal(t, 1, lim.Key("a.test").Peek(0).Remaining)
 	})
 }
 
@@ -366,7 +366,7 @@ func TestTransport_BodyThatCannotBeHadAgain(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, "answer", string(read))
 	assert.Equal(t, 1, base.count())
-	assert.Equal(t, 4, lim.Peek("a.test", 0).Remaining, "the retry was not sent, but charged")
+	assert.Equal(t, 4, lim.Key("a.test").Peek(0).Remaining, "the retry was not sent, but charged")
 }
 
 func TestTransport_EachAttemptIsCharged(t *testing.T) {
@@ -375,7 +375,7 @@ func TestTransport_EachAttemptIsCharged(t *testing.T) {
 	calls := 0
 	tr := newTestTransport(t, base, TransportConfig{MaxRetries: 5, Limiter: lim, Cost: func(*http.Request) int { calls++; return 2 }})
 	assert.Equal(t, http.StatusOK, send(t, tr, "http://a.test/"))
-	assert.Equal(t, 20-3*2, lim.Peek("a.test", 0).Remaining)
+	assert.Equal(t, 20-3*2, lim.Key("a.test").Peek(0).Remaining)
 	assert.Equal(t, 1, calls)
 }
 

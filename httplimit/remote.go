@@ -21,15 +21,15 @@ type Remote interface {
 	Refund(ctx context.Context, key string, cost int) error
 }
 
-// A RemoteCharger is a Remote that can charge a key more than remains, which leaves it in
+// A RemoteDebiter is a Remote that can charge a key more than remains, which leaves it in
 // debt: redistier.Limiter and redistier.Tier are. Config.Settle charges it whatever a request
 // has cost beyond what was charged before; of any other Remote it charges what remains at most.
-type RemoteCharger interface {
+type RemoteDebiter interface {
 	Remote
 
-	// Charge charges cost units to key whether they are there or not, as sluice.Limiter.Charge
+	// Debit charges cost units to key whether they are there or not, as sluice.Key.Debit
 	// does. The context is as that of Refund.
-	Charge(ctx context.Context, key string, cost int) (sluice.Decision, error)
+	Debit(ctx context.Context, key string, cost int) (sluice.Decision, error)
 }
 
 // remoteQuota is newQuota from what a Remote has said, which knows no rate.

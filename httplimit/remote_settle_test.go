@@ -46,7 +46,7 @@ func TestRemote_Settle(t *testing.T) {
 				}, http.HandlerFunc(func(http.ResponseWriter, *http.Request) { time.Sleep(tt.open) }))
 				assert.Equal(t, 200, get(handler).Code)
 				assert.Equal(t, tt.want, remote.heardCalls())
-				assert.Less(t, remote.Peek("k", 0).RetryAfter, time.Hour, "nobody has been blocked")
+				assert.Less(t, remote.Key("k").Peek(0).RetryAfter, time.Hour, "nobody has been blocked")
 			})
 		})
 	}
@@ -55,9 +55,9 @@ func TestRemote_Settle(t *testing.T) {
 // owing is a far that can be charged more than remains.
 type owing struct{ *far }
 
-func (o owing) Charge(_ context.Context, key string, cost int) (sluice.Decision, error) {
+func (o owing) Debit(_ context.Context, key string, cost int) (sluice.Decision, error) {
 	o.note("charge %s %d", key, cost)
-	return o.Limiter.Charge(key, cost), nil
+	return o.Limiter.Key(key).Debit(cost), nil
 }
 
 // A Remote that can make debts is charged all that a request has cost.
@@ -69,7 +69,7 @@ func TestRemote_SettleInDebt(t *testing.T) {
 	}, http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 	assert.Equal(t, 200, get(handler).Code)
 	assert.Equal(t, []string{"take k 3", "charge k 47"}, remote.heardCalls())
-	assert.Equal(t, 246*time.Second, remote.Peek("k", 1).RetryAfter, "40 units are owed, and one is to come")
+	assert.Equal(t, 246*time.Second, remote.Key("k").Peek(1).RetryAfter, "40 units are owed, and one is to come")
 }
 
 // A request does not get back units that others charge while a Remote is asked.
@@ -81,7 +81,7 @@ func TestRemote_SettleOfALimiterIsOfTheDecision(t *testing.T) {
 		Policies: []httplimit.Policy{{Name: "local", Limiter: lim, Key: oneKey, Cost: func(*http.Request) int { return 3 }}, {Name: "far", Remote: remote, Key: oneKey}},
 		Settle:   func(*http.Request, int) int { return 0 },
 	}, http.HandlerFunc(func(http.ResponseWriter, *http.Request) { clock.Advance(18 * time.Second) })))
-	assert.Equal(t, 5, lim.Peek("k", 0).Remaining, "all 3 have come back by themselves")
+	assert.Equal(t, 5, lim.Key("k").Peek(0).Remaining, "all 3 have come back by themselves")
 }
 
 // Each policy is settled, whatever it counts by, with Decide as with the middleware, and an
@@ -105,6 +105,6 @@ func TestRemote_SettleOfAll(t *testing.T) {
 			get(judge.Handler(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { breakIt() })))
 		}
 		assert.Equal(t, []string{"take k 1", "refund k 1"}, remote.heardCalls())
-		assert.Equal(t, 5, lim.Peek("k", 0).Remaining)
+		assert.Equal(t, 5, lim.Key("k").Peek(0).Remaining)
 	}
 }

@@ -123,14 +123,14 @@ func TestRemote_AllOrNone(t *testing.T) {
 	assert.Equal(t, []string{"take ann 2", "refund ann 2"}, first.heardCalls())
 	assert.Equal(t, []string{"take ann 1"}, second.heardCalls())
 	assert.Empty(t, third.heardCalls())
-	assert.Equal(t, 2, local.Peek("ann", 0).Remaining)
-	assert.Equal(t, 6, first.Peek("ann", 0).Remaining)
+	assert.Equal(t, 2, local.Key("ann").Peek(0).Remaining)
+	assert.Equal(t, 6, first.Key("ann").Peek(0).Remaining)
 	assert.Equal(t, httplimit.Decision{
 		Status: 429, Violated: []string{"second"}, RetryAfter: 30 * time.Second,
 		Charges: []httplimit.PolicyCharge{{"local", "ann", 1}, {"first", "ann", 2}, {"second", "ann", 1}, {"third", "ann", 1}},
 	}, heard)
 
-	local.Charge("ann", 2)
+	local.Key("ann").Debit(2)
 	assert.Equal(t, 429, get(handler, "User", "ann").Code)
 	assert.Equal(t, []string{"local"}, heard.Violated)
 	assert.Empty(t, first.heardCalls(), "whoever is denied here is no load there")
@@ -161,7 +161,7 @@ func TestRemote_GivesBackWhatHasNotComeBack(t *testing.T) {
 					{Name: "far", Remote: denies, Key: oneKey},
 				}}, ok200)
 				require.Equal(t, 429, get(handler).Code)
-				want, got := twin.Peek("k", 0).Remaining, lim.Peek("k", 0).Remaining
+				want, got := twin.Key("k").Peek(0).Remaining, lim.Key("k").Peek(0).Remaining
 				if algorithm == sluice.SlidingWindow && waits == 46*time.Second {
 					assert.LessOrEqual(t, got, want, "the units of a window that is over are not given back")
 				} else {
@@ -200,7 +200,7 @@ func TestRemote_Errors(t *testing.T) {
 	assert.Equal(t, time.Second, heard.RetryAfter)
 	assert.Empty(t, heard.Violated)
 	assert.Equal(t, 4, heard.Remaining)
-	assert.Equal(t, 4, lim.Peek("k", 0).Remaining)
+	assert.Equal(t, 4, lim.Key("k").Peek(0).Remaining)
 	assert.Equal(t, []string{"take k 1", "refund k 1"}, before.heardCalls())
 }
 
@@ -230,8 +230,8 @@ func TestRemote_ContextOfAClientThatHasGone(t *testing.T) {
 		assert.Equal(t, []string{"take k 1", "refund k 1"}, first.heardCalls())
 		assert.Equal(t, "v", first.refund.Value(ctxKey{}))
 		assert.Equal(t, time.Second, first.left)
-		assert.Equal(t, 5, lim.Peek("k", 0).Remaining)
-		assert.Equal(t, 5, first.Peek("k", 0).Remaining)
+		assert.Equal(t, 5, lim.Key("k").Peek(0).Remaining)
+		assert.Equal(t, 5, first.Key("k").Peek(0).Remaining)
 	})
 }
 
@@ -255,7 +255,7 @@ func TestRemote_AClientThatHangsUp(t *testing.T) {
 	_, err = client.Do(req)
 	require.ErrorIs(t, err, context.Canceled)
 	assert.ErrorIs(t, (<-done).RemoteError, context.Canceled)
-	assert.Equal(t, 5, lim.Peek("k", 0).Remaining)
+	assert.Equal(t, 5, lim.Key("k").Peek(0).Remaining)
 }
 
 // Shadow charges as if it were enforced, and denies nobody, whatever the Remote says.
@@ -285,7 +285,7 @@ func TestRemote_Shadow(t *testing.T) {
 		assert.Equal(t, want, heard.WouldDeny)
 		assert.ErrorIs(t, heard.RemoteError, errDown, "the first")
 		assert.NotContains(t, w.Header().Get("RateLimit"), "shadow")
-		assert.Equal(t, 3-i, enforced.Peek("k", 0).Remaining)
+		assert.Equal(t, 3-i, enforced.Key("k").Peek(0).Remaining)
 	}
 	shadow.heardCalls()
 	own.heardCalls()
@@ -295,13 +295,13 @@ func TestRemote_Shadow(t *testing.T) {
 	assert.Empty(t, shadow.heardCalls(), "nobody is asked in vain")
 
 	// A request gets back no units that it has not charged.
-	enforced.Reset("k")
+	enforced.Key("k").Reset()
 	settled = 0
 	assert.Equal(t, 200, get(handler).Code)
 	assert.Equal(t, []string{"take k 1"}, shadow.heardCalls())
 	assert.Equal(t, []string{"take k 1"}, own.heardCalls())
-	shadow.Reset("k")
-	own.Reset("k")
+	shadow.Key("k").Reset()
+	own.Key("k").Reset()
 	assert.Equal(t, 200, get(handler).Code)
 	assert.Equal(t, []string{"take k 1", "refund k 1"}, shadow.heardCalls())
 	assert.Equal(t, []string{"take k 1", "refund k 1"}, own.heardCalls())
@@ -382,7 +382,7 @@ func TestRemote_Headers(t *testing.T) {
 		alone := wrap(t, httplimit.Config{Policies: []httplimit.Policy{{Name: "far", Remote: first, Key: oneKey}}, Headers: allHeaders}, ok200)
 		assert.Equal(t, `"far";q=4`, get(alone).Header().Get("RateLimit-Policy"))
 
-		lim.Charge("k", 4)
+		lim.Key("k").Debit(4)
 		w := get(handler)
 		assert.Equal(t, `"local";r=0;t=10`, w.Header().Get("RateLimit"), "Remotes have not been asked")
 		assert.Equal(t, "10", w.Header().Get("Retry-After"))
@@ -412,8 +412,8 @@ func TestRemote_ConcurrentRequestsAreAllOrNone(t *testing.T) {
 	group.Wait()
 	assert.EqualValues(t, 40, served.Load())
 	assert.EqualValues(t, 360, denied.Load())
-	assert.Equal(t, 960, lim.Peek("k", 0).Remaining)
-	assert.Equal(t, 960, first.Peek("k", 0).Remaining)
-	assert.Zero(t, second.Peek("k", 0).Remaining)
+	assert.Equal(t, 960, lim.Key("k").Peek(0).Remaining)
+	assert.Equal(t, 960, first.Key("k").Peek(0).Remaining)
+	assert.Zero(t, second.Key("k").Peek(0).Remaining)
 	assert.Equal(t, 360, len(slices.DeleteFunc(first.heardCalls(), func(c string) bool { return c != "refund k 1" })))
 }

@@ -60,7 +60,7 @@ func TestSettle_Hijacked(t *testing.T) {
 		assert.Equal(t, 101, <-settled, path)
 		<-done
 	}
-	assert.Equal(t, 10, lim.Peek("k", 0).Remaining)
+	assert.Equal(t, 10, lim.Key("k").Peek(0).Remaining)
 }
 
 // A handler finds the same abilities in its ResponseWriter with Settle and without.

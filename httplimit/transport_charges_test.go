@@ -44,7 +44,7 @@ func TestTransport_ChargesOfOneKeyAddUp(t *testing.T) {
 					}
 					e := ask()
 					require.Equal(t, sluice.Never, e.RetryAfter)
-					require.Equal(t, 1000, other.Peek("k", 0).Remaining)
+					require.Equal(t, 1000, other.Key("k").Peek(0).Remaining)
 
 					part = 500
 					require.NoError(t, sendIn(t, tr, "", 0))

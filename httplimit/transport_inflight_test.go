@@ -24,7 +24,7 @@ func atOnce(t *testing.T, limit sluice.Limit) *sluice.Limiter {
 	return limiterOf(t, sluice.Config{Algorithm: sluice.InFlight, Limit: limit})
 }
 
-func freeUnits(lim *sluice.Limiter) int { return lim.Peek("a.test", 0).Remaining }
+func freeUnits(lim *sluice.Limiter) int { return lim.Key("a.test").Peek(0).Remaining }
 
 // TestTransport_AtOnce: so many requests to a host are open at once, until their bodies end, in whatever way, and the
 // next one waits for that, and no longer.
@@ -155,12 +155,12 @@ func TestTransport_AtOnce_Failures(t *testing.T) {
 			require.Equal(t, 2, freeUnits(lim), i)
 		}
 	}
-	require.Equal(t, 100-6*3, rate.Peek("a.test", 0).Remaining)
+	require.Equal(t, 100-6*3, rate.Key("a.test").Peek(0).Remaining)
 	answer = func() (*http.Response, error) { return respond(200), nil }
 	held, err := tr.RoundTrip(get(t, "http://a.test/"))
 	require.NoError(t, err)
 	require.ErrorIs(t, sendIn(t, tr, "", 0), ErrLimited)
-	require.Equal(t, 100-6*3-1, rate.Peek("a.test", 0).Remaining, "all or none")
+	require.Equal(t, 100-6*3-1, rate.Key("a.test").Peek(0).Remaining, "all or none")
 	held.Body.Close()
 	require.Equal(t, 2, freeUnits(lim))
 }

@@ -161,7 +161,7 @@ func TestTransport_FailsBeforeTheBaseIsCalled(t *testing.T) {
 			assert.ErrorContains(t, err, c.text)
 			assert.Equal(t, 1, body.closed)
 			assert.Zero(t, base.count())
-			assert.Equal(t, 5, tr.config.Limiter.Peek("a.test", 0).Remaining, "a request that was not sent was charged")
+			assert.Equal(t, 5, tr.config.Limiter.Key("a.test").Peek(0).Remaining, "a request that was not sent was charged")
 		})
 	}
 }
@@ -210,7 +210,7 @@ func TestTransport_FailFastWhileTheHostIsHeld(t *testing.T) {
 		e := limitError(t, err)
 		assert.Equal(t, &LimitError{Host: "a.test", Held: true, RetryAfter: 5 * time.Second}, e)
 		assert.EqualError(t, e, "httplimit: a.test: the host has asked for no requests; it takes them after 5s")
-		assert.Equal(t, 5, lim.Peek("a.test", 0).Remaining, "a request that was not sent was charged")
+		assert.Equal(t, 5, lim.Key("a.test").Peek(0).Remaining, "a request that was not sent was charged")
 		assert.Equal(t, http.StatusOK, send(t, tr, "http://b.test/"))
 		time.Sleep(5 * time.Second)
 		assert.Equal(t, http.StatusOK, send(t, tr, "http://a.test/"))
@@ -371,7 +371,7 @@ func TestTransport_ContextThatEndsDuringTheChargeSendsNothing(t *testing.T) {
 	_, err = tr.RoundTrip(get(t, "http://a.test/").WithContext(ctx))
 	assert.ErrorIs(t, err, context.Canceled)
 	assert.Zero(t, base.count())
-	assert.Equal(t, 5, lim.Peek("a.test", 0).Remaining)
+	assert.Equal(t, 5, lim.Key("a.test").Peek(0).Remaining)
 }
 
 // At no time has a key been sent more than its burst and what it earned since.

@@ -35,7 +35,7 @@ func TestSettle_OfTwoThatOverlap(t *testing.T) {
 		require.True(t, lim.AllowN("k", 9))
 		clock.Advance(500 * time.Millisecond)
 		second.Settle(200)
-		assert.Equal(t, 1, lim.Peek("k", 0).Remaining, "%v: 9 units, of which half a one has come back", algorithm)
+		assert.Equal(t, 1, lim.Key("k").Peek(0).Remaining, "%v: 9 units, of which half a one has come back", algorithm)
 	}
 }
 
@@ -63,7 +63,7 @@ func TestSettle_OfManyThatOverlap(t *testing.T) {
 						open = append(open, decide(judge))
 					case 1:
 						if n := 1 + rng.IntN(20); lim.AllowN("k", n) {
-							without.Charge("k", n)
+							without.Key("k").Debit(n)
 						}
 					case 2:
 						clock.Advance(time.Duration(rng.Int64N(int64(8 * time.Second))))
@@ -78,7 +78,7 @@ func TestSettle_OfManyThatOverlap(t *testing.T) {
 				for _, v := range open {
 					v.Settle(200)
 				}
-				got, want := lim.Peek("k", 0), without.Peek("k", 0)
+				got, want := lim.Key("k").Peek(0), without.Key("k").Peek(0)
 				switch c.Algorithm {
 				case sluice.FixedWindow, sluice.SlidingWindow, sluice.SlidingLog:
 					require.Equal(t, want, got)

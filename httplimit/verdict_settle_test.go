@@ -44,11 +44,11 @@ func TestSettle_CostIsFinal(t *testing.T) {
 		t.Run(fmt.Sprintf("settled=%d", tt.settled), func(t *testing.T) {
 			lim := gcra(t, sluice.PerMinute(10), newClock())
 			handler, _ := settling(t, lim, map[int]int{200: tt.settled}, http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
-				assert.Equal(t, 7, lim.Peek("k", 0).Remaining, "charged before the handler")
+				assert.Equal(t, 7, lim.Key("k").Peek(0).Remaining, "charged before the handler")
 			}))
 			get(handler)
-			assert.Equal(t, tt.remaining, lim.Peek("k", 0).Remaining)
-			assert.Equal(t, tt.reset, lim.Peek("k", 0).ResetAfter)
+			assert.Equal(t, tt.remaining, lim.Key("k").Peek(0).Remaining)
+			assert.Equal(t, tt.reset, lim.Key("k").Peek(0).ResetAfter)
 		})
 	}
 }
@@ -67,12 +67,12 @@ func TestSettle_WhatIsDearerThanWhatRemainsIsADebt(t *testing.T) {
 					c.Policies = append(c.Policies, httplimit.Policy{Name: fmt.Sprint(i), Limiter: lim, Key: oneKey})
 				}
 				get(wrap(t, c, ok200))
-				want.Charge("k", 25*policies)
+				want.Key("k").Debit(25 * policies)
 				for range 400 {
-					require.Equal(t, want.Peek("k", 1), lim.Peek("k", 1))
+					require.Equal(t, want.Key("k").Peek(1), lim.Key("k").Peek(1))
 					clock.Advance(time.Second)
 				}
-				require.Equal(t, 10, lim.Peek("k", 0).Remaining)
+				require.Equal(t, 10, lim.Key("k").Peek(0).Remaining)
 			})
 		}
 	}
@@ -87,7 +87,7 @@ func TestSettle_SumsInFull(t *testing.T) {
 		},
 		Settle: func(*http.Request, int) int { return math.MaxInt32 },
 	}, ok200))
-	assert.Equal(t, 3*math.MaxInt32*time.Nanosecond, lim.Peek("k", 0).ResetAfter)
+	assert.Equal(t, 3*math.MaxInt32*time.Nanosecond, lim.Key("k").Peek(0).ResetAfter)
 }
 
 // handlers are everything that a handler can do about its status.
@@ -154,7 +154,7 @@ func TestSettle_StatusOfEveryHandler(t *testing.T) {
 				get(handler)
 			}()
 			assert.Equal(t, []int{tt.want}, *statuses)
-			assert.Equal(t, 9, lim.Peek("k", 0).Remaining)
+			assert.Equal(t, 9, lim.Key("k").Peek(0).Remaining)
 		})
 	}
 }
@@ -200,15 +200,15 @@ func TestSettle_Shadow(t *testing.T) {
 	get(handler)
 	settled = 0
 	get(handler) // would have been denied
-	assert.Zero(t, shadow.Peek("k", 0).Remaining)
+	assert.Zero(t, shadow.Key("k").Peek(0).Remaining)
 	settled = 5
 	get(handler) // nor is it charged more
-	assert.Zero(t, shadow.Peek("k", 0).Remaining)
-	assert.Equal(t, time.Minute, shadow.Peek("k", 0).ResetAfter)
+	assert.Zero(t, shadow.Key("k").Peek(0).Remaining)
+	assert.Equal(t, time.Minute, shadow.Key("k").Peek(0).ResetAfter)
 
-	shadow.Reset("k")
+	shadow.Key("k").Reset()
 	get(handler)
-	assert.Equal(t, 5*time.Minute/2, shadow.Peek("k", 0).ResetAfter, "all 5, of which 3 are a debt")
+	assert.Equal(t, 5*time.Minute/2, shadow.Key("k").Peek(0).ResetAfter, "all 5, of which 3 are a debt")
 }
 
 func TestSettle_EachPolicyOfItsOwnCharge(t *testing.T) {
@@ -225,8 +225,8 @@ func TestSettle_EachPolicyOfItsOwnCharge(t *testing.T) {
 		Settle:     func(*http.Request, int) int { return 2 },
 	}, ok200)
 	get(handler)
-	assert.Equal(t, 8, a.Peek("k", 0).Remaining)
-	assert.Equal(t, 8, b.Peek("k", 0).Remaining)
+	assert.Equal(t, 8, a.Key("k").Peek(0).Remaining)
+	assert.Equal(t, 8, b.Key("k").Peek(0).Remaining)
 	assert.Equal(t, 1, a.Len())
 }
 
@@ -274,7 +274,7 @@ func TestSettle_WhatHasComeBackIsNotGivenBack(t *testing.T) {
 				require.True(t, lim.AllowN("k", tt.again))
 			}))
 			get(handler)
-			assert.Equal(t, tt.want, lim.Peek("k", 0).Remaining)
+			assert.Equal(t, tt.want, lim.Key("k").Peek(0).Remaining)
 		})
 	}
 }
@@ -297,17 +297,17 @@ func TestSettle_ChargesForOneKeyAreOne(t *testing.T) {
 		lim.AllowN("k", 5)
 	}))
 	get(handler)
-	assert.Equal(t, 10-5+2-5+3, lim.Peek("k", 0).Remaining)
+	assert.Equal(t, 10-5+2-5+3, lim.Key("k").Peek(0).Remaining)
 
-	lim.Reset("k")
+	lim.Key("k").Reset()
 	settled = 1
 	get(handler)
-	assert.Equal(t, 10-5+2-5+2, lim.Peek("k", 0).Remaining, "the 2 of the first are back")
+	assert.Equal(t, 10-5+2-5+2, lim.Key("k").Peek(0).Remaining, "the 2 of the first are back")
 
-	lim.Reset("k")
+	lim.Key("k").Reset()
 	settled = math.MaxInt
 	get(handler)
-	assert.Zero(t, lim.Peek("k", 0).Remaining)
+	assert.Zero(t, lim.Key("k").Peek(0).Remaining)
 }
 
 // TestSettle_NotOfADenialWhoseHookPanics: a request that never ran costs nothing that could be settled.

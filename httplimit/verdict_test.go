@@ -151,7 +151,7 @@ func TestDecide_AgreesWithTheMiddleware(t *testing.T) {
 			require.Equal(t, a.Header(), b.Header())
 			for i := range inner {
 				for _, k := range []string{"k", "b", "ab", "abc", "abcd"} {
-					require.Equal(t, inner[i].Peek(k, 1), byHands[i].Peek(k, 1))
+					require.Equal(t, inner[i].Key(k).Peek(1), byHands[i].Key(k).Peek(1))
 				}
 			}
 			outcomes[a.Code]++
@@ -174,13 +174,13 @@ func TestVerdict_SettlesOnce(t *testing.T) {
 	v := judge.Decide(http.Header{}, r)
 	assert.Same(t, r, v.Request())
 	v.Settle(200)
-	assert.Equal(t, 2, lim.Peek("k", 0).Remaining)
+	assert.Equal(t, 2, lim.Key("k").Peek(0).Remaining)
 	cost = 2
 	v.Settle(401)
-	assert.Equal(t, 2, lim.Peek("k", 0).Remaining)
+	assert.Equal(t, 2, lim.Key("k").Peek(0).Remaining)
 	judge.Decide(http.Header{}, r).Settle(0)
 	assert.Equal(t, []int{200, httplimit.StatusClientGone}, asked)
-	assert.Zero(t, lim.Peek("k", 0).Remaining)
+	assert.Zero(t, lim.Key("k").Peek(0).Remaining)
 	v = judge.Decide(http.Header{}, r)
 	assert.False(t, v.Allowed)
 	v.Settle(200)
@@ -252,7 +252,7 @@ func ExampleJudge_Decide() {
 		r := httptest.NewRequest(http.MethodGet, "/", nil)
 		r.SetBasicAuth("bob", password)
 		_ = login(httptest.NewRecorder(), r)
-		fmt.Println(logins.Peek("bob", 0).Remaining)
+		fmt.Println(logins.Key("bob").Peek(0).Remaining)
 	}
 	try("secret")
 	try("guess")

@@ -36,7 +36,7 @@ func TestModel_IsTheLimiter(t *testing.T) {
 		admitted := 0
 		for a := range traffic.Poisson() {
 			clock.Set(time.Unix(0, a.At))
-			require.Equal(t, model.(*Model).Peek(a.At, a.Key, a.Cost), lim.Peek(a.Key, a.Cost), "%+v: %+v", c, a)
+			require.Equal(t, model.(*Model).Peek(a.At, a.Key, a.Cost), lim.Key(a.Key).Peek(a.Cost), "%+v: %+v", c, a)
 			want := model.Take(a.At, a.Key, a.Cost)
 			require.Equal(t, want, lim.Take(a.Key, a.Cost), "%+v: %+v", c, a)
 			if want.Allowed {
@@ -47,7 +47,7 @@ func TestModel_IsTheLimiter(t *testing.T) {
 				lim.Key(a.Key).Refund(2)
 				model.(*Model).Refund(a.At, a.Key, 2)
 			case 1:
-				lim.Reset(a.Key)
+				lim.Key(a.Key).Reset()
 				model.(*Model).Reset(a.Key)
 			}
 		}

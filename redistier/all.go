@@ -259,7 +259,7 @@ func (a *together) look(ctx context.Context) (sluice.AllDecision, error) {
 	looks := make([]StoreCall, len(a.calls))
 	var upTo []int // which have a look of 0 besides, that tells how their keys stand
 	for i, c := range a.calls {
-		if c.Op >= OpCharge && !c.needsRoom() || c.Part != Whole {
+		if c.Op >= OpDebit && !c.needsRoom() || c.Part != Whole {
 			c.Cost = 0
 		}
 		c.Op, c.Part = OpPeek, Whole
@@ -372,8 +372,8 @@ func (a *together) made(w *storeCall, r *reply) {
 	case t.k > 0 && a.within:
 	case t.k > 0:
 		w.subject.share(t.plan).TakeUpTo(t.cost)
-	case t.op == opCharge:
-		w.subject.share(t.plan).Charge(int(t.n))
+	case t.op == opDebit:
+		w.subject.share(t.plan).Debit(int(t.n))
 	case t.op == opRefund:
 		w.subject.share(t.plan).Refund(int(t.n))
 		a.store.denied.forget(w.subject.id)

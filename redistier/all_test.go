@@ -78,15 +78,15 @@ func (a *allTracer) step() {
 			of[i] = of[i-1]
 		}
 		l := a.limits[of[i]]
-		calls[i] = StoreCall{Limit: l, Key: []string{"a", "b"}[a.rng.IntN(2)], Op: []Op{OpTake, OpTake, OpTake, OpPeek, OpCharge, OpRefund}[a.rng.IntN(6)]}
+		calls[i] = StoreCall{Limit: l, Key: []string{"a", "b"}[a.rng.IntN(2)], Op: []Op{OpTake, OpTake, OpTake, OpPeek, OpDebit, OpRefund}[a.rng.IntN(6)]}
 		calls[i].Cost = 1 + a.rng.IntN(max(1, min(l.Limit().Capacity(), 1+l.Limit().Capacity()/2)))
-		if l.config.BlockFor > 0 && calls[i].Op == OpCharge {
+		if l.config.BlockFor > 0 && calls[i].Op == OpDebit {
 			calls[i].Op = OpTake // see TestStore_Trace
 		}
-		if calls[i].Op == OpCharge {
+		if calls[i].Op == OpDebit {
 			calls[i].Cost = min(calls[i].Cost, 1000)
 			if b, ok := l.plan.Load().shape.(bucket); ok && b.unit > (exact-b.full-b.drain)/100_000 {
-				calls[i].Op = OpTake // what is charged beyond 2^53 parts is left out, as Charge says
+				calls[i].Op = OpTake // what is charged beyond 2^53 parts is left out, as Debit says
 			}
 		}
 	}
@@ -130,7 +130,7 @@ func (a *allTracer) compare(calls []StoreCall, of []int, got sluice.AllDecision,
 	if got.Allowed {
 		a.models = after
 		for i := range calls {
-			if calls[i].Op == OpCharge { // see storeTrace
+			if calls[i].Op == OpDebit { // see storeTrace
 				made[i].RetryAfter, out[i].Decision.RetryAfter = 0, 0
 			}
 			require.Equal(a, made[i], out[i].Decision, "call %d, %v %d of %v", i, calls[i].Op, calls[i].Cost, calls[i].Limit.config)
@@ -145,7 +145,7 @@ func (a *allTracer) compare(calls []StoreCall, of []int, got sluice.AllDecision,
 	for i, c := range calls {
 		now, step := a.at(c.Limit)
 		look := int64(c.Cost)
-		if c.Op >= OpCharge {
+		if c.Op >= OpDebit {
 			look = 0
 		}
 		want := fromOracle(a.models[of[i]].Peek(c.Key, now, look), step)
@@ -163,9 +163,9 @@ func modelled(m *oracle.Model, c StoreCall, now, step int64) (d sluice.Decision,
 	case OpTake:
 		d = fromOracle(m.Take(c.Key, now, cost), step)
 		return d, d.Allowed
-	case OpCharge:
+	case OpDebit:
 		before := m.Peek(c.Key, now, cost)
-		d = fromOracle(m.Charge(c.Key, now, cost), step)
+		d = fromOracle(m.Debit(c.Key, now, cost), step)
 		d.Allowed, d.RetryAfter = before.Allowed, 0
 	case OpRefund:
 		m.Refund(c.Key, now, cost)

@@ -105,7 +105,7 @@ func (l *lane) ready(g *group, now time.Time) bool {
 	switch {
 	case g.k > 0:
 		g.k = rank
-	case g.op == opCharge:
+	case g.op == opDebit:
 		g.charges, g.n = rank, g.n*rank
 	}
 	if g.op != opAll {

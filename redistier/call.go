@@ -22,7 +22,7 @@ const (
 	opAdmit = iota
 	opRefund
 	opReset
-	opCharge
+	opDebit
 	opHold       // with a receipt
 	opAll        // several calls, together; scripts do not know it, see all.go
 	opLeases = 8 // added to op: the call has a leasing

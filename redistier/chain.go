@@ -58,8 +58,8 @@ func (c chained) check(i int, call *StoreCall, p *plan) error {
 	switch {
 	case i == 0 && c.part != Whole:
 		return fmt.Errorf("redistier: call 0 is about a part of the call before it, and there is none; want Whole")
-	case c.leads && call.Op != OpTake && call.Op != OpRefund, call.Op != OpTake && call.Op != OpRefund && call.Op != OpCharge:
-		return fmt.Errorf("redistier: call %d: %v divides no units; want OpTake or OpRefund with other calls of its chain behind it, or one of these or OpCharge at its end", i, call.Op)
+	case c.leads && call.Op != OpTake && call.Op != OpRefund, call.Op != OpTake && call.Op != OpRefund && call.Op != OpDebit:
+		return fmt.Errorf("redistier: call %d: %v divides no units; want OpTake or OpRefund with other calls of its chain behind it, or one of these or OpDebit at its end", i, call.Op)
 	case c.part == Whole && call.Cost < 1:
 		return fmt.Errorf("redistier: call %d: a Cost of %d cannot be divided; want at least 1", i, call.Cost)
 	case call.Op == OpTake && p.constant(), !p.counts():

@@ -89,7 +89,7 @@ func (a *chainTracer) chain() {
 	if a.rng.IntN(2) == 0 {
 		cost = 1 + a.rng.IntN(1+both/8)
 	}
-	take := []StoreCall{{Limit: a.limits[0], Key: "a", Cost: cost}, {Limit: a.limits[1], Key: "a", Part: Rest}, {Limit: a.limits[2], Key: "a", Op: OpCharge, Part: Same}}
+	take := []StoreCall{{Limit: a.limits[0], Key: "a", Cost: cost}, {Limit: a.limits[1], Key: "a", Part: Rest}, {Limit: a.limits[2], Key: "a", Op: OpDebit, Part: Same}}
 	back := []StoreCall{{Limit: a.limits[2], Key: "a", Op: OpRefund, Cost: cost}, {Limit: a.limits[1], Key: "a", Op: OpRefund, Part: Same}, {Limit: a.limits[0], Key: "a", Op: OpRefund, Part: Rest}}
 	calls := [][]StoreCall{take, back, append(back[:3:3], take...), append(take[:3:3], take...)}[a.rng.IntN(4)]
 	out := make([]StoreResult, len(calls))
@@ -148,7 +148,7 @@ func (a *chainTracer) take(after []*oracle.Model, cost int, units []int) (bool, 
 			a.denied++
 			return false, append(units, own, rest, rest)
 		}
-		after[2].Charge("a", now[2], int64(rest))
+		after[2].Debit("a", now[2], int64(rest))
 		a.charged++
 	}
 	return true, append(units, own, rest, rest)
@@ -170,7 +170,7 @@ func (a *chainTracer) giveBack(after []*oracle.Model, cost int) []int {
 }
 
 func chainOf(limits []*StoreLimit, cost int) []StoreCall {
-	return []StoreCall{{Limit: limits[0], Key: "a", Cost: cost}, {Limit: limits[1], Key: "a", Part: Rest}, {Limit: limits[2], Key: "a", Op: OpCharge, Part: Same}}
+	return []StoreCall{{Limit: limits[0], Key: "a", Cost: cost}, {Limit: limits[1], Key: "a", Part: Rest}, {Limit: limits[2], Key: "a", Op: OpDebit, Part: Same}}
 }
 
 // chainLimits are two budgets and a note.
@@ -294,7 +294,7 @@ func TestStore_ChainsRefused(t *testing.T) {
 		"there is none":          {{Limit: window, Part: Rest}},
 		"3 is not a Part":        {{Limit: window, Cost: 1}, {Limit: window, Part: 3}},
 		"peek divides no units":  {{Limit: window, Op: OpPeek, Cost: 1}, {Limit: window, Part: Rest}},
-		"charge divides no":      {{Limit: window, Op: OpCharge, Cost: 1}, {Limit: window, Part: Rest}},
+		"charge divides no":      {{Limit: window, Op: OpDebit, Cost: 1}, {Limit: window, Part: Rest}},
 		"1: hold divides no":     {{Limit: window, Cost: 1}, {Limit: holds, Op: OpHold, TTL: time.Hour, Part: Rest}},
 		"a Cost of 0":            {{Limit: window}, {Limit: window, Part: Rest}},
 		"1: its limit, 0/h":      {{Limit: window, Cost: 1}, {Limit: none, Part: Rest}},

@@ -103,7 +103,7 @@ func (c *StoreCall) planned() (*plan, error) {
 
 // counting returns the cost and the operation of a call that is of no hold: a call that charges or gives back nothing is a look.
 func (c *StoreCall) counting(p *plan) (cost int, op Op) {
-	if c.Op >= OpCharge && (c.Cost < 1 || !p.counts()) {
+	if c.Op >= OpDebit && (c.Cost < 1 || !p.counts()) {
 		return 0, OpPeek
 	}
 	return c.Cost, c.Op
@@ -192,8 +192,8 @@ func (l *StoreLimit) newCall(p *plan, key string, cost int, op Op) takeCall {
 	switch {
 	case op == OpRefund:
 		t.op, t.n, t.cost = opRefund, p.refunds(cost), 0
-	case op == OpCharge:
-		t.op, t.n, t.cost, t.judges = opCharge, min(int64(cost), exact/2-1), 0, true
+	case op == OpDebit:
+		t.op, t.n, t.cost, t.judges = opDebit, min(int64(cost), exact/2-1), 0, true
 	case 0 < cost && int64(cost) <= p.burst:
 		t.n = int64(cost)
 		if t.charges {

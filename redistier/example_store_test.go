@@ -44,7 +44,7 @@ func ExampleStore() {
 			return
 		}
 	}
-	after := []redistier.StoreCall{{Limit: tokens, Key: "user:42", Cost: 1875, Op: redistier.OpCharge}}
+	after := []redistier.StoreCall{{Limit: tokens, Key: "user:42", Cost: 1875, Op: redistier.OpDebit}}
 	if err := store.Do(context.Background(), after, results[:1]); err != nil {
 		log.Fatal(err)
 	}

@@ -29,7 +29,7 @@ type group struct {
 	owed   *owedCharge // the owed charge that its call tells of, or nil
 	tells  *localHold  // the hold that its call tells of, or nil
 
-	charges int64 // how many calls of Charge share it: n is the sum of their units
+	charges int64 // how many calls of Debit share it: n is the sum of their units
 
 	// Of a call that is late.
 	admitted int64        // units that its callers were admitted without Redis
@@ -109,19 +109,19 @@ func joinKey(r *request) groupKey { return groupKey{r.plan, r.key, r.n, r.op, r.
 // shared reports whether callers may share the call of a request. Charges may if the charges of the other callers
 // can be subtracted from the reply: not from that of a log, nor from a block, which lasts for as long as units count.
 func (r *request) shared() bool {
-	return r.op == opAdmit || r.op == opCharge && r.plan.shape.letter() != logLetter && r.plan.block == 0
+	return r.op == opAdmit || r.op == opDebit && r.plan.shape.letter() != logLetter && r.plan.block == 0
 }
 
 // full reports whether no more callers may join a group.
 func (g *group) full() bool {
 	n := int64(len(g.waiters)) + 1
-	return n > 1<<20 || g.op == opCharge && n > (exact/2-1)/g.n
+	return n > 1<<20 || g.op == opDebit && n > (exact/2-1)/g.n
 }
 
 // viewOf returns the state right after the call of the caller with a rank. Either all calls of the group are
 // charged, or none.
 func (g *group) viewOf(rank int64) view {
-	if g.op != opCharge || g.charges < 2 {
+	if g.op != opDebit || g.charges < 2 {
 		return g.reply.view
 	}
 	return g.plan.shape.charged(g.reply.view, -(g.charges-1-rank)*(g.n/g.charges))
@@ -134,7 +134,7 @@ func (g *group) charged(s *scheduled) int64 {
 		return 0
 	case g.op == opAll && s.reply.all.made(), g.op == opHold && s.reply.admitted == 1:
 		return math.MaxInt64
-	case g.op == opCharge:
+	case g.op == opDebit:
 		return g.n
 	case g.op == opAdmit:
 		return s.reply.admitted * g.n

@@ -74,7 +74,7 @@ func TestGroup_CountedOnce(t *testing.T) {
 
 // TestGroup_Wanted: a Refund or a Reset whose caller has left is made all the same.
 func TestGroup_Wanted(t *testing.T) {
-	for _, op := range []byte{opAdmit, opCharge, opRefund, opReset} {
+	for _, op := range []byte{opAdmit, opDebit, opRefund, opReset} {
 		g := &group{request: request{op: op}}
 		g.waiters = append(g.waiters, &g.first)
 		require.True(t, g.wanted())

@@ -99,7 +99,7 @@ func (w *storeCall) holdAnyhow() *sluice.Reservation {
 	share, receipts := w.subject.share(w.plan), make([]*sluice.Reservation, 1)
 	if !sluice.TakeAllReceipts(receipts, nil, sluice.Charge{Key: share, Cost: int(w.n)}).Allowed {
 		if w.none = w.flags&flagOrNone != 0; !w.none {
-			share.Charge(int(w.n))
+			share.Debit(int(w.n))
 		}
 		return nil
 	}
@@ -182,7 +182,7 @@ func (s *Store) settleShare(w *storeCall, of *settledHold) {
 		of.share.Settle(int(of.used)) // the first time
 	case of.again || s.decides() != LocalShare:
 	case of.used > of.held:
-		w.subject.share(w.plan).Charge(int(of.used - of.held))
+		w.subject.share(w.plan).Debit(int(of.used - of.held))
 	default:
 		w.subject.share(w.plan).Refund(int(of.held - of.used))
 	}

@@ -92,7 +92,7 @@ func TestHTTP_SettleInDebt(t *testing.T) {
 		tier, err := NewTier(shared, TierConfig{Replicas: 2, Budget: time.Minute})
 		require.NoError(t, err)
 		t.Cleanup(func() { assert.NoError(t, tier.Close(context.Background())) })
-		for path, remote := range map[string]httplimit.RemoteCharger{"/limiter": shared, "/tier": tier} {
+		for path, remote := range map[string]httplimit.RemoteDebiter{"/limiter": shared, "/tier": tier} {
 			limit, err := httplimit.New(httplimit.Config{
 				Policies: []httplimit.Policy{{Name: "p", Remote: remote, Key: byPath}},
 				Settle:   func(*http.Request, int) int { return 25 },

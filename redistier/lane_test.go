@@ -72,7 +72,7 @@ func TestLane_Closed(t *testing.T) {
 		tier.router.first.close()
 		_, err := tier.Take(t.Context(), "a", 1)
 		require.Equal(t, ErrClosed, err)
-		_, err = tier.Charge(t.Context(), "a", 1)
+		_, err = tier.Debit(t.Context(), "a", 1)
 		require.Equal(t, ErrClosed, err)
 		require.Equal(t, ErrClosed, tier.Refund(t.Context(), "a", 1))
 		require.Equal(t, ErrClosed, tier.Reset(t.Context(), "a"))

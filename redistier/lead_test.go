@@ -41,7 +41,7 @@ func lead(t *testing.T, s *server, opt *redis.Options) {
 		require.Equal(t, FromRedis, from)
 		require.Equal(t, 99-i/2, got.Remaining)
 	}
-	got, err := tier.Charge(ctx, "0", 5)
+	got, err := tier.Debit(ctx, "0", 5)
 	require.NoError(t, err)
 	require.Equal(t, 85, got.Remaining)
 	require.NoError(t, tier.Refund(ctx, "0", 2))
@@ -365,7 +365,7 @@ func leadDifferential(t *testing.T, s *server, c Config) {
 			case 1:
 				err = tier.Reset(ctx, key)
 			case 2:
-				d, err = tier.Charge(ctx, key, cost)
+				d, err = tier.Debit(ctx, key, cost)
 			case 3:
 				d, err = tier.Peek(ctx, key, cost)
 			default:

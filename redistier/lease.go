@@ -190,7 +190,7 @@ func (ls *leases) prepare(g *group, now int64) {
 	switch {
 	case g.op == opReset, g.op == opHold:
 		g.leasing = ls.close(h)
-	case g.op == opRefund, g.op == opCharge:
+	case g.op == opRefund, g.op == opDebit:
 		g.leasing = ls.report(h)
 	case g.k == 0: // a group of Peek
 		if h.left < g.n {

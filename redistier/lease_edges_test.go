@@ -186,7 +186,7 @@ func TestLease_CallerLeft(t *testing.T) {
 				}
 				call := l.newCall("a", 100, false)
 				if charge {
-					call = l.newCharge(l.plan.Load(), "a", 100)
+					call = l.newDebit(l.plan.Load(), "a", 100)
 				}
 				lane := tier.router.first
 				withoutSenders(t, lane)

@@ -58,12 +58,12 @@ func (l *Limiter) Peek(ctx context.Context, key string, cost int) (sluice.Decisi
 	return l.decide(ctx, l.newCall(key, cost, false))
 }
 
-// Charge charges cost units to key whether the limit has room for them or not. It returns the Decision that
-// Peek with a cost of 0 would return right after it; see sluice.Limiter.Charge. A cost below 1 charges
+// Debit charges cost units to key whether the limit has room for them or not. It returns the Decision that
+// Peek with a cost of 0 would return right after it; see sluice.Key.Debit. A cost below 1 charges
 // nothing. A charge beyond the burst is a debt. The largest charge is half of 2^53 units,
 // or 2^53 parts of a bucket. A block lasts at least as long as the units count.
-func (l *Limiter) Charge(ctx context.Context, key string, cost int) (sluice.Decision, error) {
-	return l.decide(ctx, l.newCharge(l.plan.Load(), key, cost))
+func (l *Limiter) Debit(ctx context.Context, key string, cost int) (sluice.Decision, error) {
+	return l.decide(ctx, l.newDebit(l.plan.Load(), key, cost))
 }
 
 // Refund gives back cost units that key has been charged, as sluice.Key.Refund does.
@@ -142,7 +142,7 @@ type takeCall struct {
 	cost    int
 	charges bool // a Take, not a Peek
 	within  bool // the share has been charged already
-	judges  bool // a Charge that also decides whether the cost fits
+	judges  bool // a Debit that also decides whether the cost fits
 	over    bool // the share has no room for the cost
 	chained
 }
@@ -162,11 +162,11 @@ func (l *Limiter) newCallOf(p *plan, key string, cost int, charges bool) takeCal
 	return t
 }
 
-// newCharge returns a call of Charge. Its decision is the one of a Peek right afterwards.
-func (l *Limiter) newCharge(p *plan, key string, cost int) takeCall {
+// newDebit returns a call of Debit. Its decision is the one of a Peek right afterwards.
+func (l *Limiter) newDebit(p *plan, key string, cost int) takeCall {
 	t := l.newCallOf(p, key, 0, false)
 	if cost > 0 {
-		t.op, t.n = opCharge, min(int64(cost), exact/2-1)
+		t.op, t.n = opDebit, min(int64(cost), exact/2-1)
 	}
 	return t
 }
@@ -174,7 +174,7 @@ func (l *Limiter) newCharge(p *plan, key string, cost int) takeCall {
 // decision describes the outcome of t.
 func (t *takeCall) decision(r *reply) sluice.Decision {
 	switch {
-	case t.plan.constant(): // a Charge
+	case t.plan.constant(): // a Debit
 		return t.plan.decideConstant(t.cost)
 	case t.judges:
 		return t.judged(r)
@@ -192,7 +192,7 @@ func (t *takeCall) asks() int64 {
 	return int64(t.cost)
 }
 
-// judged describes a Charge that also says whether its cost fits, as Take would have decided.
+// judged describes a Debit that also says whether its cost fits, as Take would have decided.
 func (t *takeCall) judged(r *reply) sluice.Decision {
 	fits := r.admitted > 0 // for a log: its reply does not tell the state before the charge
 	if t.plan.shape.letter() != logLetter {
@@ -201,14 +201,14 @@ func (t *takeCall) judged(r *reply) sluice.Decision {
 	return t.plan.describe(r.view, r.blocked(), int(t.n), fits && !t.over)
 }
 
-// chargeShare makes a Charge of this process's share.
+// chargeShare makes a Debit of this process's share.
 func (t *takeCall) chargeShare(share sluice.Key) (d sluice.Decision) {
 	if t.judges {
 		if d = share.Take(int(t.n)); d.Allowed {
 			return d
 		}
 	}
-	charged := share.Charge(int(t.n))
+	charged := share.Debit(int(t.n))
 	if t.judges {
 		charged.Allowed, charged.RetryAfter = false, max(d.RetryAfter, charged.RetryAfter)
 	}
@@ -216,7 +216,7 @@ func (t *takeCall) chargeShare(share sluice.Key) (d sluice.Decision) {
 }
 
 func (l *Limiter) decide(ctx context.Context, t takeCall) (sluice.Decision, error) {
-	if t.plan.constant() && !(t.op == opCharge && t.plan.counts()) {
+	if t.plan.constant() && !(t.op == opDebit && t.plan.counts()) {
 		return t.plan.decideConstant(t.cost), ctx.Err()
 	}
 	r, err := l.run(ctx, t.request)

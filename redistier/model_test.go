@@ -210,7 +210,7 @@ func (tr *tracer) operation() operation {
 		if tr.cfg.BlockFor == 0 && units > 0 { // a block lasts otherwise than with the local limiter
 			tr.room -= units
 			op.kind, op.units = 'c', int(units)
-			op.call = tr.lim.newCharge(tr.lim.plan.Load(), op.name, op.units)
+			op.call = tr.lim.newDebit(tr.lim.plan.Load(), op.name, op.units)
 			return op
 		}
 	case 0:
@@ -285,7 +285,7 @@ func (tr *tracer) compare(op *operation, r *reply) {
 	switch op.kind {
 	case 'c':
 		tr.newest = max(tr.newest, r.now)
-		tr.equal(tr.model.Charge(op.name, at, int64(op.units)), op.call.decision(r), "Charge")
+		tr.equal(tr.model.Debit(op.name, at, int64(op.units)), op.call.decision(r), "Debit")
 	case 'r':
 		tr.model.Refund(op.name, at, int64(op.units))
 		tr.newest = max(tr.newest, r.now)

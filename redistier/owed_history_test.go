@@ -133,7 +133,7 @@ func (h *owedHistory) step(p int, rng *rand.Rand) {
 	open := &h.holds[p]
 	switch what := rng.IntN(20); {
 	case what < 3 || what < 14 && len(*open) == 0 && rng.IntN(2) == 0:
-		c := StoreCall{Op: []Op{OpTake, OpCharge}[rng.IntN(2)], Key: key, Cost: 1 + rng.IntN(100)}
+		c := StoreCall{Op: []Op{OpTake, OpDebit}[rng.IntN(2)], Key: key, Cost: 1 + rng.IntN(100)}
 		r, sure := h.call(p, c)
 		require.NoError(h, r.Err)
 		require.True(h, r.Decision.Allowed)

@@ -26,7 +26,7 @@ const (
 // opened is called when a call of a request has opened the breaker. The caller holds mu.
 func (l *lane) opened(r *request) {
 	l.setReturning(false)
-	l.lost = request{plan: r.plan, key: r.key, op: opCharge}
+	l.lost = request{plan: r.plan, key: r.key, op: opDebit}
 	if r.plan.shape.letter() == logLetter { // a charge of no units would make the block of a log last longer
 		l.lost.op, l.lost.n = opAdmit, 1
 	}

@@ -133,7 +133,7 @@ func TestStore_Uncounted(t *testing.T) {
 	}
 	store, limit := open(StoreConfig{})
 	for range 3 * breakerRun { // before the breaker opens, and after
-		for _, op := range []Op{OpTake, OpPeek, OpCharge, OpRefund, OpHold} {
+		for _, op := range []Op{OpTake, OpPeek, OpDebit, OpRefund, OpHold} {
 			r := do(t, store, StoreCall{Limit: limit, Key: "a", Cost: 1, Op: op, TTL: time.Hour})[0]
 			require.ErrorIs(t, r.Err, ErrUnavailable, op)
 			require.ErrorIs(t, r.Err, errUncounted, op)

@@ -40,7 +40,7 @@ func FuzzReply(f *testing.F) {
 		g := &group{request: r, reply: answered, charges: 2}
 		for i, admitted := range []bool{false, true, false} {
 			view := answered.view
-			if g.op = []byte{opAdmit, opAdmit, opCharge}[i]; i == 2 {
+			if g.op = []byte{opAdmit, opAdmit, opDebit}[i]; i == 2 {
 				view = g.viewOf(0)
 			}
 			d := p.describe(view, answered.blocked(), cost, admitted)

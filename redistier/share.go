@@ -33,7 +33,7 @@ func (c *core) fallback(a asked, t *takeCall, s subject) (d sluice.Decision, fro
 		c.leases.warmKey(s)
 		t.giveBack(s)
 		switch share := s.share(t.plan); {
-		case t.op == opCharge:
+		case t.op == opDebit:
 			d = t.chargeShare(share)
 		case t.op == opRefund:
 			a.refundHere(&t.request, share)
@@ -45,11 +45,11 @@ func (c *core) fallback(a asked, t *takeCall, s subject) (d sluice.Decision, fro
 		}
 		d = t.ofShare(d, a.lane)
 	}
-	if d.Allowed && t.k > 0 || t.op == opCharge {
+	if d.Allowed && t.k > 0 || t.op == opDebit {
 		a.lane.admitted(a.group, t)
 		c.stats.unshared.Add(uint64(t.n))
 	}
-	if t.plan.constant() { // a Charge
+	if t.plan.constant() { // a Debit
 		d = t.plan.decideConstant(t.cost)
 	}
 	c.stats.fallback.Add(1)
@@ -88,7 +88,7 @@ func (c *core) within(t *takeCall, s subject, now time.Time) (d sluice.Decision,
 		return d, true
 	}
 	c.leases.warmKey(s)
-	if t.judges { // a Charge counts in any case
+	if t.judges { // a Debit counts in any case
 		d = t.chargeShare(s.share(t.plan))
 		t.within, t.over = true, !d.Allowed
 		return d, true

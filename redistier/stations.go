@@ -44,8 +44,8 @@ func (c *core) outcome(a *asked, t *takeCall, s subject) (d sluice.Decision, fro
 		return a.waiter.decision, FromLease, nil
 	case a.failed != nil:
 		return c.fallback(*a, t, s)
-	case t.op == opCharge && !t.within:
-		s.share(t.plan).Charge(int(t.n))
+	case t.op == opDebit && !t.within:
+		s.share(t.plan).Debit(int(t.n))
 	case t.op == opRefund:
 		s.share(t.plan).Refund(int(t.n))
 	}

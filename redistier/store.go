@@ -159,7 +159,7 @@ func (s *Store) localOf(cfg *LimitConfig) (l *sluice.Limiter, err error) {
 func (l *StoreLimit) newPlan(limit sluice.Limit) (*plan, error) {
 	c := l.config.config()
 	before := l.plan.Load()
-	if limit.Rate == 0 && limit.Period > 0 { // OpCharge counts, in windows of the period
+	if limit.Rate == 0 && limit.Period > 0 { // OpDebit counts, in windows of the period
 		var err error
 		c.Limit = sluice.Per(1, limit.Period)
 		if before, err = newPlan(c, nil); err != nil {

@@ -49,7 +49,7 @@ func TestStore_OneTrip(t *testing.T) {
 	for _, name := range []string{"other", "minute", "hour"} {
 		l := limitOf(t, s, LimitConfig{Name: name, Algorithm: sluice.FixedWindow, Limit: sluice.PerHour(2)})
 		for range 3 {
-			calls = append(calls, StoreCall{Limit: l, Key: "a", Cost: 1, Op: OpCharge})
+			calls = append(calls, StoreCall{Limit: l, Key: "a", Cost: 1, Op: OpDebit})
 		}
 	}
 	do(t, s, calls...) // the scripts get known
@@ -196,20 +196,20 @@ func storeCounts(t *testing.T, server *server) {
 		allowed bool
 		count   int64
 	}{
-		{l, 3, OpCharge, sluice.Limit{}, true, 3},
-		{l, 3, OpCharge, sluice.Limit{}, false, 6},
+		{l, 3, OpDebit, sluice.Limit{}, true, 3},
+		{l, 3, OpDebit, sluice.Limit{}, false, 6},
 		{l, 1, OpTake, sluice.Limit{}, false, 6},
 		{l, 1, OpTake, sluice.PerHour(7), true, 7},
-		{l, 1, OpCharge, sluice.PerHour(8), true, 8},
-		{l, 1, OpCharge, sluice.PerHour(8), false, 9},
+		{l, 1, OpDebit, sluice.PerHour(8), true, 8},
+		{l, 1, OpDebit, sluice.PerHour(8), false, 9},
 		{m, 1, OpTake, sluice.Limit{}, true, 10},
-		{n, 1, OpCharge, sluice.Limit{}, false, 11},
-		{l, 0, OpCharge, sluice.Limit{}, false, 11},
+		{n, 1, OpDebit, sluice.Limit{}, false, 11},
+		{l, 0, OpDebit, sluice.Limit{}, false, 11},
 		{l, 1, OpPeek, sluice.PerHour(12), true, 11},
 		{l, 9, OpRefund, sluice.Limit{}, true, 2},
 		{l, 9, OpRefund, sluice.Limit{}, true, 0},
-		{m, 1 << 30, OpCharge, sluice.Limit{}, true, 1 << 30},
-		{l, 1, OpCharge, sluice.Limit{}, false, 1<<30 + 1},
+		{m, 1 << 30, OpDebit, sluice.Limit{}, true, 1 << 30},
+		{l, 1, OpDebit, sluice.Limit{}, false, 1<<30 + 1},
 	} {
 		r := count(c.limit, c.cost, c.op, c.over)
 		require.Equal(t, c.allowed, r.Decision.Allowed, "%+v", c)
@@ -217,7 +217,7 @@ func storeCounts(t *testing.T, server *server) {
 	}
 	now += int64(time.Hour) / micro
 	require.Equal(t, int64(0), count(l, 1, OpPeek, sluice.Limit{}).Count)
-	require.Equal(t, int64(1), count(l, 1, OpCharge, sluice.Limit{}).Count)
+	require.Equal(t, int64(1), count(l, 1, OpDebit, sluice.Limit{}).Count)
 	require.NoError(t, l.SetLimit(sluice.PerHour(1)))
 	require.False(t, count(l, 1, OpTake, sluice.Limit{}).Decision.Allowed)
 	require.Equal(t, sluice.PerHour(1), l.Limit())
@@ -240,7 +240,7 @@ func TestStore_Without(t *testing.T) {
 		l := limitOf(t, s, window)
 		b := limitOf(t, s, LimitConfig{Name: "b", Limit: sluice.PerHour(9)})
 		out := do(t, s,
-			StoreCall{Limit: l, Key: "a", Cost: 2, Op: OpCharge}, StoreCall{Limit: l, Key: "a", Cost: 2, Op: OpCharge}, StoreCall{Limit: l, Key: "a", Cost: 1},
+			StoreCall{Limit: l, Key: "a", Cost: 2, Op: OpDebit}, StoreCall{Limit: l, Key: "a", Cost: 2, Op: OpDebit}, StoreCall{Limit: l, Key: "a", Cost: 1},
 			StoreCall{Limit: b, Key: "a", Cost: 3}, StoreCall{Limit: b, Key: "a", Cost: 1}, StoreCall{Limit: b, Key: "a", Cost: 1, Op: OpPeek},
 			StoreCall{Limit: b, Key: "a", Cost: 2, Op: OpRefund}, StoreCall{Limit: b, Key: "a", Cost: 6, Override: sluice.PerHour(18)})
 		var allowed []bool
@@ -253,7 +253,7 @@ func TestStore_Without(t *testing.T) {
 			require.Equal(t, FromFallback, r.Source)
 			allowed = append(allowed, r.Decision.Allowed)
 		}
-		all := []StoreCall{{Limit: l, Key: "b", Cost: 2}, {Limit: b, Key: "b", Cost: 2}, {Limit: l, Key: "b", Cost: 1, Op: OpCharge}}
+		all := []StoreCall{{Limit: l, Key: "b", Cost: 2}, {Limit: b, Key: "b", Cost: 2}, {Limit: l, Key: "b", Cost: 1, Op: OpDebit}}
 		results := make([]StoreResult, 3)
 		d, err := s.DoAll(ctx, all, results)
 		switch policy {
@@ -465,7 +465,7 @@ func TestStore_CountOfDenied(t *testing.T) {
 		require.Equal(t, FromCache, out[0].Source, "%v", a)
 		require.Equal(t, int64(4), out[0].Count, "%v", a)
 	}
-	none := StoreCall{Limit: limitOf(t, s, LimitConfig{Name: "none", Algorithm: sluice.FixedWindow, Limit: sluice.Per(0, 365*24*time.Hour)}), Key: "a", Cost: 3, Op: OpCharge}
+	none := StoreCall{Limit: limitOf(t, s, LimitConfig{Name: "none", Algorithm: sluice.FixedWindow, Limit: sluice.Per(0, 365*24*time.Hour)}), Key: "a", Cost: 3, Op: OpDebit}
 	out := do(t, s, none)
 	require.Equal(t, int64(3), out[0].Count)
 	none.Op = OpTake

@@ -47,7 +47,7 @@ func do(tb testing.TB, s *Store, calls ...StoreCall) []StoreResult {
 
 // oneByOne makes the call of a Store with Limiters that nobody shares: its reference.
 func oneByOne(t *testing.T, l *Limiter, key string, cost int, op Op) sluice.Decision {
-	if op >= OpCharge && cost < 1 {
+	if op >= OpDebit && cost < 1 {
 		op, cost = OpPeek, 0
 	}
 	peek := func(n int) sluice.Decision {
@@ -60,9 +60,9 @@ func oneByOne(t *testing.T, l *Limiter, key string, cost int, op Op) sluice.Deci
 		d, err := l.Take(ctx, key, cost)
 		require.NoError(t, err)
 		return d
-	case OpCharge:
+	case OpDebit:
 		before := peek(cost)
-		d, err := l.Charge(ctx, key, cost)
+		d, err := l.Debit(ctx, key, cost)
 		require.NoError(t, err)
 		return l.plan.Load().charged(d, before)
 	case OpRefund:
@@ -77,7 +77,7 @@ func oneByOne(t *testing.T, l *Limiter, key string, cost int, op Op) sluice.Deci
 	return peek(cost)
 }
 
-// charged is the decision of OpCharge, of that of Charge and that of Peek before.
+// charged is the decision of OpDebit, of Debit, and of Peek before.
 func (p *plan) charged(d, before sluice.Decision) sluice.Decision {
 	d.Allowed = before.Allowed
 	return d
@@ -125,8 +125,8 @@ func storeTrace(t *testing.T, server *server) {
 			for i := range calls {
 				of := rng.IntN(len(limits))
 				calls[i] = StoreCall{Limit: limits[of], Key: []string{"a", "b{x}"}[rng.IntN(2)], Cost: rng.IntN(5) - 1 + rng.IntN(2)*rng.IntN(20), Op: Op(rng.IntN(4))}
-				if calls[i].Op == OpCharge && limits[of].config.BlockFor > 0 {
-					calls[i].Op = OpTake // a Charge makes a block longer by what the caller has seen before the block, too
+				if calls[i].Op == OpDebit && limits[of].config.BlockFor > 0 {
+					calls[i].Op = OpTake // a Debit makes a block longer by what the caller has seen before the block, too
 				}
 				want = append(want, oneByOne(t, references[of], calls[i].Key, calls[i].Cost, calls[i].Op))
 			}
@@ -141,7 +141,7 @@ func storeTrace(t *testing.T, server *server) {
 
 func sameDecision(t *testing.T, c StoreCall, want sluice.Decision, r StoreResult) {
 	d := r.Decision
-	if c.Op == OpCharge {
+	if c.Op == OpDebit {
 		d.RetryAfter, want.RetryAfter = 0, 0
 	}
 	if r.Source == FromCache { // which answers later than it was judged

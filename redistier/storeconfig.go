@@ -54,7 +54,7 @@ type LimitConfig struct {
 	Tag string
 
 	// Algorithm, Limit, Offset and BlockFor mean the same as in Config. A Limit with a Rate of
-	// 0 denies everything; OpCharge still counts under it, in windows of its Period.
+	// 0 denies everything; OpDebit still counts under it, in windows of its Period.
 	Algorithm sluice.Algorithm
 	Limit     sluice.Limit
 	Offset    time.Duration
@@ -181,9 +181,9 @@ const (
 	OpTake Op = iota
 	// OpPeek charges nothing, and reports the decision that OpTake would make.
 	OpPeek
-	// OpCharge charges the cost whether the limit has room or not, and reports whether it had: so denied calls
+	// OpDebit charges the cost whether the limit has room or not, and reports whether it had: so denied calls
 	// count, too. In windows the whole charge expires with its window, however large it is.
-	OpCharge
+	OpDebit
 	// OpRefund gives the cost back, up to the units that have been charged. It then reports the decision
 	// that OpPeek with a cost of 0 would make.
 	OpRefund
@@ -198,7 +198,7 @@ const (
 	OpHold
 	// OpSettle ends a hold of which Cost units have been used, and reports the decision that OpPeek with a cost of 0 would
 	// make. What was not used is free again: of a bucket all of it; in windows as far as it would still count. What was
-	// used beyond the hold is charged as by OpCharge. A hold is released with a Cost of 0. Do does not need an answer of
+	// used beyond the hold is charged as by OpDebit. A hold is released with a Cost of 0. Do does not need an answer of
 	// Redis for it: see Store.Do.
 	OpSettle
 	// OpExtend adds Cost units to a hold if the limit has room for them, and lets it lapse TTL from now on, unless TTL is
@@ -235,7 +235,7 @@ type StoreCall struct {
 	// Part, unless it is Whole, makes a call of DoAll be about units of the Cost of a call before it.
 	Part Part
 
-	// Over makes OpHold and OpExtend hold the cost whether the limit has room or not, as OpCharge charges.
+	// Over makes OpHold and OpExtend hold the cost whether the limit has room or not, as OpDebit charges.
 	Over bool
 
 	// OrNone makes OpHold and OpExtend hold nothing where the limit has no room for the cost, and be made all the same: the hold is
@@ -260,12 +260,12 @@ type StoreCall struct {
 
 // A StoreResult is the outcome of a StoreCall.
 type StoreResult struct {
-	// Decision holds if Err is nil. For OpCharge it judges the cost as OpTake would, except that
+	// Decision holds if Err is nil. For OpDebit it judges the cost as OpTake would, except that
 	// Remaining is what is left after the charge.
 	Decision sluice.Decision
 
 	// Count is how many of the key's units count after the call. If this call's units were charged they are included;
-	// for a denied OpTake they are not. OpCharge can take Count beyond the limit. A bucket counts units that have not
+	// for a denied OpTake they are not. OpDebit can take Count beyond the limit. A bucket counts units that have not
 	// drained yet, a sliding window its estimate, both rounded up. Units on lease to other processes are included.
 	// A blocked key has at least the limit. FromCache, Count is from the time when Redis denied the key; FromLease, the
 	// limit's burst less Remaining; FromFallback, the units counted by this process's share, up to the share. Count

@@ -115,11 +115,11 @@ func (t *Tier) decide(ctx context.Context, key string, cost int, charges bool) (
 	return t.outcome(&a, &c, s)
 }
 
-// Charge charges cost units to key whether the limit has room for them or not. It returns the Decision that
-// Peek with a cost of 0 would return right after it; see Limiter.Charge. If Redis does not answer within
+// Debit charges cost units to key whether the limit has room for them or not. It returns the Decision that
+// Peek with a cost of 0 would return right after it; see Key.Debit. If Redis does not answer within
 // the budget it is told of the charge later, up to a burst; until then the share of LocalShare has
 // been charged. Under Closed the error is ErrUnavailable, and Redis may have been charged.
-func (t *Tier) Charge(ctx context.Context, key string, cost int) (sluice.Decision, error) {
+func (t *Tier) Debit(ctx context.Context, key string, cost int) (sluice.Decision, error) {
 	p := t.shared.plan.Load()
 	if cost < 1 || !p.counts() {
 		return t.Peek(ctx, key, 0)
@@ -130,7 +130,7 @@ func (t *Tier) Charge(ctx context.Context, key string, cost int) (sluice.Decisio
 	if p != t.shareOf.Load() {
 		t.reshare()
 	}
-	c, s := t.shared.newCharge(p, key, cost), t.subject(key)
+	c, s := t.shared.newDebit(p, key, cost), t.subject(key)
 	a, err := t.ask(ctx, s, c.request, time.Now())
 	if err != nil {
 		return sluice.Decision{}, err
@@ -163,7 +163,7 @@ func (t *Tier) Refund(ctx context.Context, key string, cost int) error {
 func (t *Tier) Reset(ctx context.Context, key string) error {
 	_, err := t.change(ctx, t.subject(key), t.shared.resetOf(key))
 	if err == nil {
-		t.local.Reset(key)
+		t.local.Key(key).Reset()
 	}
 	return err
 }

@@ -154,7 +154,7 @@ func tierContext(t *testing.T, client redis.UniversalClient) {
 	require.ErrorIs(t, <-done, context.Canceled)
 	_, err := tier.Take(leaving, "a", 4)
 	require.ErrorIs(t, err, context.Canceled)
-	c := tier.shared.newCharge(tier.shared.plan.Load(), "a", 4)
+	c := tier.shared.newDebit(tier.shared.plan.Load(), "a", 4)
 	_, w, err := l.join(c.request, nil, time.Now())
 	require.NoError(t, err)
 	require.False(t, l.leave(w), "a charge as well")

@@ -271,7 +271,7 @@ func (l *heldLimit) settle(used, debt uint64) (capped bool) {
 		used = held + debt
 	}
 	if len(l.receipts) == 0 && used > 0 {
-		l.limiter.KeyHash(l.id).Charge(clampInt(used))
+		l.limiter.KeyHash(l.id).Debit(clampInt(used))
 	}
 	for i, r := range l.receipts {
 		own := used

@@ -115,7 +115,7 @@ func (s *holdModel) Settle(terms HoldTerms, calls []StoreCall) (r HoldResult, er
 		if n := known.hits[callName(c)]; c.Hits < n {
 			l.Key("").Refund(int(n - c.Hits))
 		} else {
-			l.Charge("", int(min(c.Hits-n, c.Debt)))
+			l.Key("").Debit(int(min(c.Hits-n, c.Debt)))
 			r.Capped = r.Capped || c.Hits-n > c.Debt
 		}
 	}

@@ -132,7 +132,7 @@ func (s *modelStore) one(c *StoreCall, counts bool) {
 		if m.windows() {
 			l.Take("", n)
 		} else {
-			l.Charge("", n)
+			l.Key("").Debit(n)
 		}
 	}
 	if !m.windows() {
@@ -140,9 +140,9 @@ func (s *modelStore) one(c *StoreCall, counts bool) {
 		case c.Op == CountFitting && counts:
 			c.Decision = l.Take("", n)
 		case c.Op == GiveBack:
-			c.Decision = l.Peek("", 0)
+			c.Decision = l.Key("").Peek(0)
 		default:
-			c.Decision = l.Peek("", n)
+			c.Decision = l.Key("").Peek(n)
 		}
 		return
 	}
@@ -150,14 +150,14 @@ func (s *modelStore) one(c *StoreCall, counts bool) {
 	if limit == (sluice.Limit{}) {
 		limit = m.limit.Limit
 	}
-	held := l.Config().Limit.Rate - l.Peek("", 0).Remaining
+	held := l.Config().Limit.Rate - l.Key("").Peek(0).Remaining
 	allowed := held+n <= limit.Rate && (!m.limit.Second || held < limit.Rate)
 	if c.Op == CountFitting && counts && allowed {
 		l.Take("", n)
 		held += n
 	}
 	c.Count = uint64(held)
-	c.Decision = sluice.Decision{Allowed: allowed, Limit: limit.Rate, Remaining: max(0, limit.Rate-held), ResetAfter: l.Peek("", 0).ResetAfter}
+	c.Decision = sluice.Decision{Allowed: allowed, Limit: limit.Rate, Remaining: max(0, limit.Rate-held), ResetAfter: l.Key("").Peek(0).ResetAfter}
 	if m.limit.Second && !allowed { // else the engine knows
 		c.Decision.RetryAfter = s.look(c.Counter, c.Key, c.Hits).RetryAfter
 	}

@@ -18,9 +18,9 @@ import (
 func (s *modelStore) look(counter StoreCounter, key string, n uint64) sluice.Decision {
 	m := counter.(*modelCounter)
 	l := m.limiter(key)
-	d := l.Peek("", 0)
+	d := l.Key("").Peek(0)
 	if !m.windows() {
-		d.RetryAfter = l.Peek("", int(n)).RetryAfter
+		d.RetryAfter = l.Key("").Peek(int(n)).RetryAfter
 		return d
 	}
 	limit := m.limit.Limit.Rate

@@ -86,7 +86,7 @@ func (p *proxy) report(w io.Writer, keys int, span time.Duration) (wrong int) {
 	for i := range keys {
 		key := keyName(i)
 		c := p.count.get(key)
-		open := 5 - p.streams.Peek(key, 0).Remaining
+		open := 5 - p.streams.Key(key).Peek(0).Remaining
 		fmt.Fprintf(t, "%s\t%d\t%d\t%.1f%%\t%d\t%d\t%d\t%d\t%d\t%d\t\n", key, c.used, most, 100*float64(c.used)/float64(most), c.streams, c.cut, c.denied["requests"], c.denied["tokens"], c.denied["streams"], open)
 		if c.used > most || open > 0 {
 			wrong++

@@ -49,18 +49,18 @@ func TestStream_IsCutExactlyAtTheBudget(t *testing.T) {
 	body := ask(t, p, "ann", http.StatusOK)
 	assert.Equal(t, 777-3, strings.Count(body, "word "), "three words of prompt")
 	assert.Contains(t, body, `"finish_reason":"length"`)
-	assert.Zero(t, p.tokens.Peek("ann", 0).Remaining)
-	assert.Equal(t, 5, p.streams.Peek("ann", 0).Remaining)
+	assert.Zero(t, p.tokens.Key("ann").Peek(0).Remaining)
+	assert.Equal(t, 5, p.streams.Key("ann").Peek(0).Remaining)
 
-	before := p.requests.Peek("ann", 0).Remaining
+	before := p.requests.Key("ann").Peek(0).Remaining
 	ask(t, p, "ann", http.StatusTooManyRequests)
-	assert.GreaterOrEqual(t, p.requests.Peek("ann", 0).Remaining, before, "a denial for tokens takes no request")
+	assert.GreaterOrEqual(t, p.requests.Key("ann").Peek(0).Remaining, before, "a denial for tokens takes no request")
 
 	short := httptest.NewServer(backend(0))
 	defer short.Close()
 	p.backend = short.URL
 	words := strings.Count(ask(t, p, "bob", http.StatusOK), "word ")
-	assert.Equal(t, 777-3-words, p.tokens.Peek("bob", 0).Remaining)
+	assert.Equal(t, 777-3-words, p.tokens.Key("bob").Peek(0).Remaining)
 }
 
 func ask(t *testing.T, p *proxy, key string, status int) string {
@@ -92,8 +92,8 @@ func TestProxy_RefusesWhatItCannotLimit(t *testing.T) {
 	w := httptest.NewRecorder()
 	p.ServeHTTP(w, r)
 	require.Equal(t, http.StatusBadGateway, w.Code)
-	require.Equal(t, 1000, p.tokens.Peek("k", 0).Remaining, "a call that has not been made costs nothing")
-	require.Equal(t, 5, p.streams.Peek("k", 0).Remaining)
+	require.Equal(t, 1000, p.tokens.Key("k").Peek(0).Remaining, "a call that has not been made costs nothing")
+	require.Equal(t, 5, p.streams.Key("k").Peek(0).Remaining)
 }
 
 // TestKeepPlace: a stream that is open for ten minutes is one of the five at once all the time.
@@ -105,12 +105,12 @@ func TestKeepPlace(t *testing.T) {
 		giveBack := keepPlace(receipts[0], p.streams.Key("k").Limit().Period/3)
 		for range 600 {
 			time.Sleep(time.Second)
-			if left := p.streams.Peek("k", 0).Remaining; left != 4 {
+			if left := p.streams.Key("k").Peek(0).Remaining; left != 4 {
 				t.Fatalf("%d places are left beside one stream; want 4", left)
 			}
 		}
 		giveBack()
-		if left := p.streams.Peek("k", 0).Remaining; left != 5 {
+		if left := p.streams.Key("k").Peek(0).Remaining; left != 5 {
 			t.Errorf("%d places are left; want 5", left)
 		}
 	})

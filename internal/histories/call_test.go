@@ -33,7 +33,7 @@ const (
 	move // of a key by a call, to the limit that it brings: see moves
 )
 
-var kindNames = [...]string{"Take", "TakeUpTo", "Charge", "Peek", "Acquire", "TakeAll", "Refund", "Release", "Renew", "Reset", "Block", "Unblock", "SetLimit", "SetKeyLimit", "ClearKeyLimit", "Sweep", "move"}
+var kindNames = [...]string{"Take", "TakeUpTo", "Debit", "Peek", "Acquire", "TakeAll", "Refund", "Release", "Renew", "Reset", "Block", "Unblock", "SetLimit", "Key.SetLimit", "Key.ClearLimit", "Sweep", "move"}
 
 // A call is what a goroutine is to do.
 type call struct {
@@ -42,7 +42,7 @@ type call struct {
 	cost    int
 	brings  brought       // of those that go by a limit
 	charges []charge      // of TakeAll
-	limit   sluice.Limit  // of SetLimit and SetKeyLimit
+	limit   sluice.Limit  // of SetLimit and Key.SetLimit
 	time    time.Duration // of Block
 	permit  int           // of Acquire, which fills it, and of Release and Renew: a place among the permits
 }
@@ -89,17 +89,17 @@ func (c *call) do(l *sluice.Limiter, held permits) (r result) {
 	case refund:
 		l.Key(c.key).Refund(c.cost)
 	case reset:
-		l.Reset(c.key)
+		l.Key(c.key).Reset()
 	case block:
-		r.blocked = l.Block(c.key, c.time)
+		r.blocked = l.Key(c.key).Block(c.time)
 	case unblock:
 		l.Key(c.key).Unblock()
 	case setLimit:
 		must(l.SetLimit(c.limit))
 	case setKeyLimit:
-		must(l.SetKeyLimit(c.key, c.limit))
+		must(l.Key(c.key).SetLimit(c.limit))
 	case clearKeyLimit:
-		l.ClearKeyLimit(c.key)
+		l.Key(c.key).ClearLimit()
 	case sweep:
 		l.Sweep()
 	}
@@ -120,7 +120,7 @@ func (c *call) doByLimit(l *sluice.Limiter, held permits) (r result) {
 	case takeUpTo:
 		r.taken, r.decision = k.TakeUpTo(c.cost)
 	case debit:
-		r.decision = k.Charge(c.cost)
+		r.decision = k.Debit(c.cost)
 	case peek:
 		r.decision = k.Peek(c.cost)
 	case acquire:
@@ -173,7 +173,7 @@ func (c *call) explains(w world, now int64, certain bool, r result) bool {
 		}
 		return r.taken <= c.cost && same(m.Take(c.key, now, int64(r.taken)), r.decision, certain)
 	case debit:
-		return same(m.Charge(c.key, now, int64(c.cost)), r.decision, certain)
+		return same(m.Debit(c.key, now, int64(c.cost)), r.decision, certain)
 	case acquire:
 		p, ok := m.Acquire(c.key, now, int64(c.cost))
 		if ok {
@@ -280,7 +280,7 @@ func (c call) outcome(r result) string {
 // The limits are small, so that calls stand in each other's way.
 const (
 	burst  = 8
-	period = 800 * time.Millisecond // long enough for a SlidingWindow to count what Charge makes of it
+	period = 800 * time.Millisecond // long enough for a SlidingWindow to count what Debit makes of it
 )
 
 var keys = []string{"a", "b"}

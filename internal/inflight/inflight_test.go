@@ -52,7 +52,7 @@ func armed(r *inflight.Renewer) bool {
 	return ok
 }
 
-func left(lim *sluice.Limiter) int { return lim.Peek("k", 0).Remaining }
+func left(lim *sluice.Limiter) int { return lim.Key("k").Peek(0).Remaining }
 
 // TestRenewer_CallsOutliveThePeriod: calls count until their end, whatever the Periods, and wherever in a window they began.
 func TestRenewer_CallsOutliveThePeriod(t *testing.T) {
@@ -141,7 +141,7 @@ func TestRenewer_TakesAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		lim, r := newLimiter(t, sluice.PerSecond(1)), inflight.NewRenewer()
 		l := begin(r, "k", lim)
-		lim.Reset("k")
+		lim.Key("k").Reset()
 		other := begin(r, "k", lim)
 		require.NotNil(t, other)
 		time.Sleep(5 * time.Second)
@@ -149,11 +149,11 @@ func TestRenewer_TakesAgain(t *testing.T) {
 		other.End()
 		time.Sleep(time.Second)
 		require.Zero(t, left(lim))
-		lim.Block("k", 10*time.Second)
+		lim.Key("k").Block(10 * time.Second)
 		time.Sleep(12 * time.Second)
 		require.Zero(t, left(lim))
 		require.EqualValues(t, 0, lim.Stats().Denied)
-		lim.Reset("k")
+		lim.Key("k").Reset()
 		l.End()
 		time.Sleep(5 * time.Second)
 		require.Equal(t, 1, left(lim))
@@ -216,7 +216,7 @@ func TestRenewer_Concurrent(t *testing.T) {
 	all.Wait()
 	for _, lim := range lims {
 		for k := range 3 {
-			require.Equal(t, 1000, lim.Peek(strconv.Itoa(k), 0).Remaining)
+			require.Equal(t, 1000, lim.Key(strconv.Itoa(k)).Peek(0).Remaining)
 		}
 	}
 }

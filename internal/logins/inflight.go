@@ -22,7 +22,7 @@ func (f Framework[H, M]) atOnce(t *testing.T, change func(*httplimit.Config)) (l
 	change(&c)
 	limit, err = f.New(c)
 	require.NoError(t, err)
-	return limit, func() int { return atOnce.Peek("bob", 0).Remaining }
+	return limit, func() int { return atOnce.Key("bob").Peek(0).Remaining }
 }
 
 func unchanged(*httplimit.Config) {}

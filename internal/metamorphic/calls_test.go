@@ -21,7 +21,7 @@ import (
 //
 //	with gcra 2/s burst 4
 //	500ms take 1 key b: admitted 0 0s 2s
-//	1.4s charge 4 ago 20ms
+//	1.4s debit 4 ago 20ms
 //	2s limit 0 to 3/m
 //
 // The first time is the clock's. Before it is made, a call goes through each word in turn: its cost, or how many ns a

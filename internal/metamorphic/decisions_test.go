@@ -105,7 +105,7 @@ func (tr *tracer) do(c call) (got sluice.Decision) {
 		tr.allow(c)
 	case "peek":
 		tr.peek(c)
-	case "charge":
+	case "debit":
 		tr.bring(c.key, sluice.Limit{})
 		got = tr.charge(c.key, cost, c.ago)
 	case "upto":
@@ -150,7 +150,7 @@ func lastFull(tb testing.TB, c sluice.Config) int64 {
 	l := mustNew(tb, c)
 	known, never := int64(0), int64(math.MaxInt64)
 	charge := func(i uint64, at int64) (reset time.Duration) {
-		clock.earlier(-at, func() { reset = l.KeyUint64(i).Charge(capacity(c)).ResetAfter })
+		clock.earlier(-at, func() { reset = l.KeyUint64(i).Debit(capacity(c)).ResetAfter })
 		return reset
 	}
 	if charge(0, never) != sluice.Never {
@@ -269,7 +269,7 @@ func (tr *tracer) run(n int, older bool) {
 		}
 		switch tr.Rng.IntN(12) {
 		case 0:
-			make("charge", tr.debt(key, max(0, tr.now-c.ago)), c.ago)
+			make("debit", tr.debt(key, max(0, tr.now-c.ago)), c.ago)
 		case 1:
 			make("upto", tr.cost(), c.ago)
 		}
@@ -282,9 +282,9 @@ func (tr *tracer) run(n int, older bool) {
 
 func (tr *tracer) reset(key string) {
 	tr.model.Reset(key)
-	tr.lim.Reset(key)
+	tr.lim.Key(key).Reset()
 	if tr.swept != nil {
-		tr.swept.Reset(key)
+		tr.swept.Key(key).Reset()
 	}
 }
 

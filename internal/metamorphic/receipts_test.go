@@ -65,7 +65,7 @@ func (tr *windowReceipts) model() *oracle.Model {
 		if c.units < 0 {
 			m.Refund("k", c.now, int64(-c.units))
 		} else {
-			m.Debit("k", c.now, int64(c.units))
+			m.Owe("k", c.now, int64(c.units))
 		}
 	}
 	return m

@@ -133,14 +133,14 @@ func (tw *twin) step() {
 	case n < 36:
 		tw.both("AllowN"+call, func(l *sluice.Limiter) any { return l.AllowN(key, cost) })
 	case n < 42:
-		tw.both("Refund"+call, func(l *sluice.Limiter) any { l.Key(key).Refund(cost); return l.Peek(key, 1) })
+		tw.both("Refund"+call, func(l *sluice.Limiter) any { l.Key(key).Refund(cost); return l.Key(key).Peek(1) })
 	case n < 44 && !tw.stateless(): // else it depends on whether the key is tracked
 		d := []time.Duration{1, tw.Cfg.Limit.Period, time.Hour, math.MaxInt64}[tw.Rng.IntN(4)]
-		tw.both("Block "+key, func(l *sluice.Limiter) any { return l.Block(key, d) })
+		tw.both("Block "+key, func(l *sluice.Limiter) any { return l.Key(key).Block(d) })
 	case n < 46:
-		tw.both("Unblock "+key, func(l *sluice.Limiter) any { l.Key(key).Unblock(); return l.Peek(key, 1) })
+		tw.both("Unblock "+key, func(l *sluice.Limiter) any { l.Key(key).Unblock(); return l.Key(key).Peek(1) })
 	case n < 47:
-		tw.both("Reset "+key, func(l *sluice.Limiter) any { l.Reset(key); return l.Peek(key, 1) })
+		tw.both("Reset "+key, func(l *sluice.Limiter) any { l.Key(key).Reset(); return l.Key(key).Peek(1) })
 	case n < 53:
 		tw.reserve(key, cost)
 	case n < 57:
@@ -157,7 +157,7 @@ func (tw *twin) step() {
 	case n < 62:
 		tw.clearKeyLimit(key)
 	default:
-		tw.both("Peek"+call, func(l *sluice.Limiter) any { return l.Peek(key, cost) })
+		tw.both("Peek"+call, func(l *sluice.Limiter) any { return l.Key(key).Peek(cost) })
 	}
 }
 
@@ -165,14 +165,14 @@ func (tw *twin) step() {
 func (tw *twin) reserve(key string, cost int) {
 	settle, actual := tw.Rng.IntN(2) == 0, tw.Rng.IntN(2*max(1, cost))
 	tw.both(fmt.Sprintf("Reserve %s %d, %v %d", key, cost, settle, actual), func(l *sluice.Limiter) any {
-		r, err := l.Reserve(key, cost, tw.Cfg.Limit.Period)
+		r, err := l.Key(key).Reserve(cost, tw.Cfg.Limit.Period)
 		if err != nil {
 			return err
 		}
 		if settle {
 			r.Settle(actual)
 		}
-		return fmt.Sprint(r.Delay(), l.Peek(key, 1))
+		return fmt.Sprint(r.Delay(), l.Key(key).Peek(1))
 	})
 }
 
@@ -201,13 +201,13 @@ func (tw *twin) setKeyLimit(key string) {
 	for _, l := range tw.lims {
 		l.Sweep()
 	}
-	tw.both(fmt.Sprintf("SetKeyLimit %s %v", key, limit), func(l *sluice.Limiter) any {
-		if l.SetKeyLimit(key, limit) != nil {
+	tw.both(fmt.Sprintf("Key.SetLimit %s %v", key, limit), func(l *sluice.Limiter) any {
+		if l.Key(key).SetLimit(limit) != nil {
 			return errors.New("refused")
 		}
 		tw.own[key] = limit
 		tw.charged(limit)
-		return l.Peek(key, 1)
+		return l.Key(key).Peek(1)
 	})
 }
 
@@ -216,7 +216,7 @@ func (tw *twin) setKeyLimit(key string) {
 func (tw *twin) clearKeyLimit(key string) {
 	if _, ok := tw.own[key]; ok && tw.countsNoMore() {
 		delete(tw.own, key)
-		tw.both("ClearKeyLimit "+key, func(l *sluice.Limiter) any { l.ClearKeyLimit(key); return l.Peek(key, 1) })
+		tw.both("Key.ClearLimit "+key, func(l *sluice.Limiter) any { l.Key(key).ClearLimit(); return l.Key(key).Peek(1) })
 	}
 }
 
@@ -227,7 +227,7 @@ func (tw *twin) countsNoMore() bool {
 
 // restart writes the first limiter, lets time pass, and restores the second one, in half
 // of the cases under another limit, and with other limits of keys. What SetLimit and
-// SetKeyLimit make of the first one is what is to be seen.
+// Key.SetLimit make of the first one is what is to be seen.
 func (tw *twin) restart() {
 	orig := tw.lims[tw.Rng.IntN(len(tw.lims))] // also one that has been restored before
 	var data bytes.Buffer
@@ -249,17 +249,17 @@ func (tw *twin) restart() {
 	tw.Cfg.Shards = 1 << tw.Rng.IntN(7)
 	l := mustNew(tw.TB, tw.Cfg)
 	for key, limit := range tw.own {
-		require.NoError(tw.TB, l.SetKeyLimit(key, limit))
+		require.NoError(tw.TB, l.Key(key).SetLimit(limit))
 	}
 	require.NoError(tw.TB, l.Restore(&data), "%s", tw)
 	for _, key := range twinKeys { // as of the snapshot
 		if _, ok := tw.own[key]; !ok {
-			l.ClearKeyLimit(key)
+			l.Key(key).ClearLimit()
 		}
 	}
 	tw.lims = append(tw.lims, l)
 	for _, key := range twinKeys {
-		tw.both("Peek "+key, func(l *sluice.Limiter) any { return l.Peek(key, 1) })
+		tw.both("Peek "+key, func(l *sluice.Limiter) any { return l.Key(key).Peek(1) })
 	}
 }
 

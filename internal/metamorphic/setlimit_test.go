@@ -27,7 +27,7 @@ func (tr *tracer) change(c call) {
 		tr.floor = tr.now
 	case "block":
 		want := tr.model.Block(c.key, tr.now, c.cost)
-		tr.both(func(l *sluice.Limiter) { tr.Equal(want, l.Block(c.key, d), "Block") })
+		tr.both(func(l *sluice.Limiter) { tr.Equal(want, l.Key(c.key).Block(d), "Block") })
 	case "unblock":
 		tr.model.Unblock(c.key)
 		tr.both(func(l *sluice.Limiter) { l.Key(c.key).Unblock() })
@@ -54,7 +54,7 @@ func (tr *tracer) change(c call) {
 			delete(tr.on, c.key)
 			delete(tr.under, c.key)
 		}
-		tr.both(func(l *sluice.Limiter) { l.ClearKeyLimit(c.key) })
+		tr.both(func(l *sluice.Limiter) { l.Key(c.key).ClearLimit() })
 	default:
 		require.Fail(tr.TB, "no such call", c.String())
 	}
@@ -316,7 +316,7 @@ func (ch *changer) burst(key string) int {
 
 // cost draws one for key, which may have a larger or smaller limit than others.
 func (ch *changer) cost(key string) int {
-	if left := ch.lim.Peek(key, 0).Remaining; ch.Rng.IntN(4) == 0 && left < math.MaxInt {
+	if left := ch.lim.Key(key).Peek(0).Remaining; ch.Rng.IntN(4) == 0 && left < math.MaxInt {
 		return left + ch.Rng.IntN(2) // the edge
 	}
 	b := ch.burst("another")
@@ -336,7 +336,7 @@ func (ch *changer) debt(key string) int {
 			return 0
 		}
 	}
-	if ch.lim.Peek(key, 0).Remaining == 0 {
+	if ch.lim.Key(key).Peek(0).Remaining == 0 {
 		return 0
 	}
 	return 1 + ch.Rng.IntN(2*max(1, ch.burst(key)))
@@ -347,7 +347,7 @@ func (ch *changer) gap() int64 {
 	l := ch.limits[ch.Rng.IntN(3)] // none without periods
 	period, interval := int64(l.Period), traces.Limit(l).Interval()
 	edge := period - (ch.now-int64(ch.Cfg.Offset))%period
-	d := ch.lim.Peek(ch.names[ch.Rng.IntN(len(ch.names))], 1+ch.Rng.IntN(5))
+	d := ch.lim.Key(ch.names[ch.Rng.IntN(len(ch.names))]).Peek(1 + ch.Rng.IntN(5))
 	gaps := []int64{
 		0, 0, 0, 1, interval, interval - 1, edge, edge - 1, period, period - 1,
 		period / 3, ch.Rng.Int64N(period), ch.Rng.Int64N(2*period + 1), int64(d.RetryAfter), int64(d.RetryAfter) - 1, int64(d.ResetAfter), int64(d.ResetAfter) - 1,
@@ -407,7 +407,7 @@ func (ch *changer) rare(c call) call {
 	case n == 1:
 		c.name, c.cost = "block", 1+ch.Rng.Int64N(int64(2*ch.Cfg.Limit.Period))
 	default:
-		c.name, c.cost = "charge", int64(ch.debt(c.key))
+		c.name, c.cost = "debit", int64(ch.debt(c.key))
 	}
 	return c
 }

@@ -132,10 +132,10 @@ func (tr *allTracer) tracked() (n int) {
 
 // look compares what a Peek sees.
 func (tr *allTracer) look(i int, key string) {
-	got := tr.lims[i].Peek(key, 0)
+	got := tr.lims[i].Key(key).Peek(0)
 	want := fromOracle(tr.models[i].Guess(guess(got)).Peek(key, tr.now, 0))
 	tr.Equal(want, got, "Peek")
-	tr.Equal(want, tr.swept[i].Peek(key, 0), "Peek after a sweep")
+	tr.Equal(want, tr.swept[i].Key(key).Peek(0), "Peek after a sweep")
 }
 
 // retry repeats denied charges 1 ns before they would be admitted, and then.
@@ -178,7 +178,7 @@ func (tr *allTracer) step() {
 		}
 	case 2:
 		for _, l := range both {
-			l.Reset(key)
+			l.Key(key).Reset()
 		}
 		tr.models[i].Reset(key)
 	}

@@ -66,11 +66,11 @@ func (tw *twins) step() {
 		name = "take up to"
 		tw.takeUpTo(key, cost)
 	case 5:
-		name = "charge"
+		name = "debit"
 		tw.charge(key, cost)
 	case 6:
 		name = "reserve and cancel"
-		if r, err := tw.a.Reserve(key, cost, time.Duration(tw.Rng.Int64N(int64(time.Minute)))); err == nil {
+		if r, err := tw.a.Key(key).Reserve(cost, time.Duration(tw.Rng.Int64N(int64(time.Minute)))); err == nil {
 			r.Cancel()
 		}
 	case 7:
@@ -86,7 +86,7 @@ func (tw *twins) step() {
 		name = "set the same"
 		require.NoError(tw.TB, tw.a.SetLimit(tw.a.Config().Limit))
 		if l, ok := tw.own[key]; ok {
-			require.NoError(tw.TB, tw.a.SetKeyLimit(key, l))
+			require.NoError(tw.TB, tw.a.Key(key).SetLimit(l))
 		}
 	case 11:
 		name = "there and back"
@@ -99,22 +99,22 @@ func (tw *twins) step() {
 	case 13:
 		l := tw.limits[tw.Rng.IntN(len(tw.limits))]
 		name = fmt.Sprintf("set key limit %v", l)
-		ea, eb := tw.a.SetKeyLimit(key, l), tw.b.SetKeyLimit(key, l)
+		ea, eb := tw.a.Key(key).SetLimit(l), tw.b.Key(key).SetLimit(l)
 		require.Equal(tw.TB, ea, eb)
 		if ea == nil {
 			tw.own[key] = l
 		}
 	case 14:
 		name = "clear"
-		tw.a.ClearKeyLimit(key)
-		tw.b.ClearKeyLimit(key)
+		tw.a.Key(key).ClearLimit()
+		tw.b.Key(key).ClearLimit()
 		delete(tw.own, key)
 	case 15:
 		name = "block"
 		if tw.Rng.IntN(2) == 0 {
 			d := time.Duration(tw.Rng.Int64N(int64(4 * time.Second)))
-			tw.a.Block(key, d)
-			tw.b.Block(key, d)
+			tw.a.Key(key).Block(d)
+			tw.b.Key(key).Block(d)
 		} else {
 			tw.a.Key(key).Unblock()
 			tw.b.Key(key).Unblock()
@@ -153,7 +153,7 @@ func (tw *twins) bring(l *sluice.Limiter, key string, limit sluice.Limit) sluice
 func (tw *twins) takeUpTo(key string, cost int) {
 	taken, d := tw.a.Key(key).TakeUpTo(cost)
 	n := cost
-	for n > 1 && !tw.b.Peek(key, n).Allowed {
+	for n > 1 && !tw.b.Key(key).Peek(n).Allowed {
 		n--
 	}
 	want := tw.b.Take(key, n)
@@ -165,20 +165,20 @@ func (tw *twins) takeUpTo(key string, cost int) {
 }
 
 func (tw *twins) charge(key string, cost int) {
-	if tw.Cfg.Algorithm == sluice.SlidingLog && !tw.b.Peek(key, cost).Allowed {
+	if tw.Cfg.Algorithm == sluice.SlidingLog && !tw.b.Key(key).Peek(cost).Allowed {
 		return // what it counts beyond the limit depends on the limits that it has had
 	}
-	tw.a.Charge(key, cost)
-	if cost > 0 && tw.b.Peek(key, cost).Allowed {
+	tw.a.Key(key).Debit(cost)
+	if cost > 0 && tw.b.Key(key).Peek(cost).Allowed {
 		tw.b.Take(key, cost)
 	} else {
-		tw.b.Charge(key, cost)
+		tw.b.Key(key).Debit(cost)
 	}
 }
 
 func (tw *twins) reserve(key string, cost int) {
 	used := tw.Rng.IntN(cost + 1)
-	r, err := tw.a.Reserve(key, cost, 0)
+	r, err := tw.a.Key(key).Reserve(cost, 0)
 	if err != nil {
 		return
 	}
@@ -205,8 +205,8 @@ func (tw *twins) restore() {
 func (tw *twins) thereAndBack(key string) {
 	other := []sluice.Limit{sluice.DenyAll, sluice.Unlimited}[tw.Rng.IntN(2)]
 	if l, ok := tw.own[key]; ok {
-		require.NoError(tw.TB, tw.a.SetKeyLimit(key, other))
-		require.NoError(tw.TB, tw.a.SetKeyLimit(key, l))
+		require.NoError(tw.TB, tw.a.Key(key).SetLimit(other))
+		require.NoError(tw.TB, tw.a.Key(key).SetLimit(l))
 		return
 	}
 	l := tw.a.Config().Limit
@@ -221,7 +221,7 @@ func (tw *twins) alike(want, got any) { tw.Equal(want, got, "of twins") }
 func (tw *twins) same() {
 	for _, key := range []string{"a", "b", "c"} {
 		for _, cost := range []int{0, 1, 2, 6, 12, 17} {
-			want, got := tw.b.Peek(key, cost), tw.a.Peek(key, cost)
+			want, got := tw.b.Key(key).Peek(cost), tw.a.Key(key).Peek(cost)
 			if want != got {
 				require.Equal(tw.TB, want, got, "Peek of %s %d\n%s", key, cost, tw)
 			}

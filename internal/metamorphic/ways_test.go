@@ -24,14 +24,14 @@ type way struct {
 	key      func(w *wayTracer, way *way, name string) (sluice.Key, error)
 	l        *sluice.Limiter
 	receipts []*sluice.Reservation // nil where there was an error
-	kept     map[string]bool       // keys that SetKeyLimit has put under the limit, by turns
+	kept     map[string]bool       // keys that Key.SetLimit has put under the limit, by turns
 }
 
 func newWays() []*way {
 	return []*way{
 		{name: "New", own: true, put: putNew, key: plain},
 		{name: "SetLimit", put: putOwn, key: plain},
-		{name: "SetKeyLimit", put: putOnKeys, key: plain},
+		{name: "Key.SetLimit", put: putOnKeys, key: plain},
 		{name: "WithLimit", put: putNowhere, key: withLimit},
 		{name: "by turns", own: true, put: putEverywhere, key: byTurns},
 	}
@@ -49,14 +49,14 @@ func putOwn(w *wayTracer, way *way) { require.NoError(w.TB, way.l.SetLimit(w.lim
 
 func putOnKeys(w *wayTracer, way *way) {
 	for _, name := range w.keys {
-		require.NoError(w.TB, way.l.SetKeyLimit(name, w.limit))
+		require.NoError(w.TB, way.l.Key(name).SetLimit(w.limit))
 	}
 }
 
 func putEverywhere(w *wayTracer, way *way) {
 	putOwn(w, way)
 	for name := range way.kept {
-		require.NoError(w.TB, way.l.SetKeyLimit(name, w.limit))
+		require.NoError(w.TB, way.l.Key(name).SetLimit(w.limit))
 	}
 }
 
@@ -231,7 +231,7 @@ func (w *wayTracer) room(name string) int {
 	c := w.Cfg
 	c.Limit = w.limit
 	burst := capacity(c)
-	if constant(w.limit) || w.ways[0].l.Peek(name, 0).ResetAfter > maxDebt {
+	if constant(w.limit) || w.ways[0].l.Key(name).Peek(0).ResetAfter > maxDebt {
 		return 0
 	}
 	switch {
@@ -241,7 +241,7 @@ func (w *wayTracer) room(name string) int {
 		return int(min(int64(2*min(burst, math.MaxInt/4)), maxDebt/traces.Limit(w.limit).Interval()))
 	}
 	most := traces.WordsOf(oracleConfig(c)).CountMost
-	if w.ways[0].l.Peek(name, 0).Remaining == 0 {
+	if w.ways[0].l.Key(name).Peek(0).Remaining == 0 {
 		return int(min(2, max(0, (most-int64(burst))/100)))
 	}
 	return int(max(0, min(most-int64(burst), 3*int64(min(burst, math.MaxInt/4)))))
@@ -267,7 +267,7 @@ func (w *wayTracer) step() {
 	case 6:
 		if room := w.room(name); room > 0 {
 			cost = 1 + w.Rng.IntN(room)
-			w.one(fmt.Sprint("Charge ", cost), name, func(k sluice.Key) any { return k.Charge(cost) })
+			w.one(fmt.Sprint("Debit ", cost), name, func(k sluice.Key) any { return k.Debit(cost) })
 		}
 	case 7, 8:
 		if !w.remembers() {
@@ -426,7 +426,7 @@ func (w *wayTracer) settle() {
 	}
 	i := w.Rng.IntN(len(w.open))
 	r, used := w.open[i], w.Rng.IntN(4)
-	if w.ways[0].l.Peek(r.name, 0).ResetAfter == 0 || w.room(r.name) < used {
+	if w.ways[0].l.Key(r.name).Peek(0).ResetAfter == 0 || w.room(r.name) < used {
 		used = min(used, max(r.cost, 0))
 	}
 	w.Note("settle %v with %d", r, used)
@@ -489,7 +489,7 @@ func (w *wayTracer) count() {
 	}
 }
 
-// TestModel_WaysToALimitAreAlike: New, SetLimit, SetKeyLimit, and limits that calls
+// TestModel_WaysToALimitAreAlike: New, SetLimit, Key.SetLimit, and limits that calls
 // bring make the same of a limit, and of one that changes.
 func TestModel_WaysToALimitAreAlike(t *testing.T) {
 	for _, v := range variants {

@@ -144,7 +144,7 @@ type state interface {
 	admits(t, n int64) bool
 	// charge records n units at t, which admits has just accepted.
 	charge(t, n int64)
-	// debit records n units at t whether admits accepts them or not: see charge.go.
+	// debit records n units at t whether admits accepts them or not: see debit.go.
 	debit(t, n int64)
 	// refund takes back, at t, up to n of the units that have been charged: see
 	// Model.Refund.

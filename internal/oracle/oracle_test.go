@@ -482,7 +482,7 @@ func TestGuess_ChangesNothing(t *testing.T) {
 			}
 			guessing.Guess(guess)
 			if rng.IntN(8) == 0 {
-				require.Equal(t, plain.Charge("k", now, cost), guessing.Charge("k", now, cost), "%+v at %d charge %d", c, now, cost)
+				require.Equal(t, plain.Debit("k", now, cost), guessing.Debit("k", now, cost), "%+v at %d charge %d", c, now, cost)
 				continue
 			}
 			require.Equal(t, plain.Peek("k", now, cost), guessing.Peek("k", now, cost), "%+v at %d cost %d", c, now, cost)

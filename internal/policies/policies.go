@@ -22,10 +22,10 @@ type Remote interface {
 	Refund(ctx context.Context, key string, cost int) error
 }
 
-// A RemoteCharger is a httplimit.RemoteCharger.
-type RemoteCharger interface {
+// A RemoteDebiter is a httplimit.RemoteDebiter.
+type RemoteDebiter interface {
 	Remote
-	Charge(ctx context.Context, key string, cost int) (sluice.Decision, error)
+	Debit(ctx context.Context, key string, cost int) (sluice.Decision, error)
 }
 
 // A Policy is one limit for requests of type R, with what else the surface knows of it, a P. Cost and Limit can be nil.

@@ -124,8 +124,8 @@ func (j *Judgement[R, P]) settleFar(ctx context.Context, final int) {
 // chargeMore charges n units; of a Remote that can only Take, what remains if that is less. It
 // looks first then: a denial would count as one of the client's, and can block the key.
 func (e *Entry[R, P]) chargeMore(ctx context.Context, n int) {
-	if c, ok := e.Policy.Remote.(RemoteCharger); ok {
-		_, _ = c.Charge(ctx, e.Key, n) // the response has been sent
+	if c, ok := e.Policy.Remote.(RemoteDebiter); ok {
+		_, _ = c.Debit(ctx, e.Key, n) // the response has been sent
 		return
 	}
 	if d, err := e.Policy.Remote.Take(ctx, e.Key, 0); err == nil && d.Remaining > 0 {

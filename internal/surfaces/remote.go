@@ -10,7 +10,7 @@ import (
 	"github.com/sluice-go/sluice"
 )
 
-// A Remote counts by the Limiter of its policy, unless it does not answer. It has the methods of a RemoteCharger.
+// A Remote counts by the Limiter of its policy, unless it does not answer. It has the methods of a RemoteDebiter.
 type Remote struct {
 	p    *Policy
 	away atomic.Bool
@@ -33,9 +33,9 @@ func (r *Remote) Refund(_ context.Context, key string, cost int) error {
 	return nil
 }
 
-// Charge implements httplimit.RemoteCharger.
-func (r *Remote) Charge(_ context.Context, key string, cost int) (sluice.Decision, error) {
-	return r.p.Limiter.Charge(key, cost), nil
+// Debit implements httplimit.RemoteDebiter.
+func (r *Remote) Debit(_ context.Context, key string, cost int) (sluice.Decision, error) {
+	return r.p.Limiter.Key(key).Debit(cost), nil
 }
 
 // far returns a policy with a Remote, of n units.

@@ -182,9 +182,9 @@ func outlasts(r *run) {
 	r.open(atOnce)
 	held := r.hold(few)
 	for range 5 {
-		lapse := atOnce.Limiter.Peek(Key, 0).ResetAfter
+		lapse := atOnce.Limiter.Key(Key).Peek(0).ResetAfter
 		r.clock().Advance(period)
-		r.eventually(func() bool { return atOnce.Limiter.Peek(Key, 0).ResetAfter >= lapse }, "the units to be renewed")
+		r.eventually(func() bool { return atOnce.Limiter.Key(Key).Peek(0).ResetAfter >= lapse }, "the units to be renewed")
 	}
 	r.refuseForNow()
 	r.remains(0, atOnce)

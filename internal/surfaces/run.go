@@ -206,7 +206,7 @@ func (r *run) remaining(p *Policy) int {
 	if r.door.Remaining != nil {
 		return r.door.Remaining(p)
 	}
-	return p.Limiter.Peek(Key, 0).Remaining
+	return p.Limiter.Key(Key).Peek(0).Remaining
 }
 
 // remains waits until so much remains to a policy.

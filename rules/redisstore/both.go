@@ -82,12 +82,12 @@ func (b *batch) addBoth(in *rules.StoreCall) {
 	case c.Limit.Rate == 0: // there is only the second
 		add(c.limit, first, redistier.OpPeek, 0, redistier.Whole)
 		add(s.limit, second, redistier.OpTake, in.Hits, redistier.Whole)
-		add(s.spilled, note, redistier.OpCharge, 0, redistier.Same)
+		add(s.spilled, note, redistier.OpDebit, 0, redistier.Same)
 		add(s.limit, second, redistier.OpPeek, 0, redistier.Whole)
 	default:
 		add(c.limit, first, redistier.OpTake, in.Hits, redistier.Whole)
 		add(s.limit, second, redistier.OpTake, 0, redistier.Rest)
-		add(s.spilled, note, redistier.OpCharge, 0, redistier.Same)
+		add(s.spilled, note, redistier.OpDebit, 0, redistier.Same)
 	}
 }
 

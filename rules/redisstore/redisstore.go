@@ -385,7 +385,7 @@ func (c *counter) call(in *rules.StoreCall, a absorptions) redistier.StoreCall {
 		}
 	case rules.CountAll:
 		if !c.leases() {
-			out.Op = redistier.OpCharge
+			out.Op = redistier.OpDebit
 		}
 	case rules.Look:
 		out.Op = redistier.OpPeek
@@ -425,7 +425,7 @@ func (c *counter) answer(in *rules.StoreCall, out *redistier.StoreCall, r *redis
 	if in.Op != rules.CountAll || out.Op == redistier.OpPeek {
 		return
 	}
-	in.Counted = out.Op == redistier.OpCharge || out.Over
+	in.Counted = out.Op == redistier.OpDebit || out.Over
 	if in.Counted || in.Local {
 		return
 	}

@@ -278,7 +278,7 @@ func (s *Store) unabsorb(calls []rules.StoreCall, a absorptions) error {
 	for i := range calls {
 		in := &calls[i]
 		if c := in.Counter.(*counter); c.inFlight() && a[in].absorbed > 0 {
-			b.add(c, redistier.StoreCall{Limit: c.denied, Key: in.Key, Op: redistier.OpCharge, Cost: clamp(a[in].absorbed)})
+			b.add(c, redistier.StoreCall{Limit: c.denied, Key: in.Key, Op: redistier.OpDebit, Cost: clamp(a[in].absorbed)})
 		}
 	}
 	return b.do(s)
@@ -317,9 +317,9 @@ func (s *Store) deny(calls []rules.StoreCall) error {
 		if !c.inFlight() && !ofBoth(*in) && !c.domain.refunds() {
 			continue
 		}
-		b.add(c, redistier.StoreCall{Limit: c.denied, Key: in.Key, Op: redistier.OpCharge, Cost: clamp(in.Hits)})
+		b.add(c, redistier.StoreCall{Limit: c.denied, Key: in.Key, Op: redistier.OpDebit, Cost: clamp(in.Hits)})
 		if in.Counted && c.deniedNow != nil {
-			b.add(c, redistier.StoreCall{Limit: c.deniedNow, Key: in.Key, Op: redistier.OpCharge, Cost: clamp(in.Hits)})
+			b.add(c, redistier.StoreCall{Limit: c.deniedNow, Key: in.Key, Op: redistier.OpDebit, Cost: clamp(in.Hits)})
 		}
 	}
 	return b.do(s)

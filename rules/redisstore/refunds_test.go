@@ -129,7 +129,7 @@ func TestDecide_GiveBackIsALook(t *testing.T) {
 		require.NoError(t, store.Decide(calls))
 		memory.Take("k", c.take)
 		memory.Key("k").Refund(c.back)
-		want, got := memory.Peek("k", 0), calls[1].Decision
+		want, got := memory.Key("k").Peek(0), calls[1].Decision
 		require.InDelta(t, want.RetryAfter, got.RetryAfter, float64(time.Minute), "%+v", c)
 		require.InDelta(t, want.ResetAfter, got.ResetAfter, float64(time.Minute), "%+v", c)
 		got.RetryAfter, got.ResetAfter = want.RetryAfter, want.ResetAfter

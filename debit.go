@@ -1,6 +1,6 @@
 package sluice
 
-// Charge charges cost units to key whether they are there or not. It returns the Decision that
+// Debit charges cost units to the key whether they are there or not. It returns the Decision that
 // Peek with a cost of 0 would return right after it: whether one more unit would be admitted,
 // and if not, when. Use it for costs that are known too late to be denied, and to mirror the
 // decisions of another limiter. It blocks no key, and counts neither as admitted nor
@@ -22,7 +22,7 @@ package sluice
 // under the window algorithms, it lasts until the cost no longer counts. Under Unlimited
 // nothing is charged, nor under a DenyAll that the limiter has been made with; under any
 // other DenyAll the cost is charged as under the limit before. With Config.Soft the debt
-// begins beyond the soft units. Under Shadow, Charge makes a debt as well.
+// begins beyond the soft units. Under Shadow, Debit makes a debt as well.
 //
 // Buckets have room for all debts, to the end of time. A window counts at least to the
 // limit, and as far beyond it as the number of the window leaves bits: with periods of a
@@ -34,35 +34,27 @@ package sluice
 // Refund gives back units that have been counted, and of a log at most as many as its limit.
 //
 // A new key for which there is no room at MaxKeys is not charged under OverflowDenyNew and
-// OverflowAdmitNew: see Stats.Untracked. WorstCase does not include the units of a Charge.
-func (l *Limiter) Charge(key string, cost int) (d Decision) {
-	id := l.made().hash.String(key)
-	l.ahead(id)
-	l.key(id).chargeAt(&d, l.now(), cost)
-	return d
-}
-
-// Charge is Limiter.Charge for this key.
-func (k Key) Charge(cost int) (d Decision) {
+// OverflowAdmitNew: see Stats.Untracked. WorstCase does not include the units of a Debit.
+func (k Key) Debit(cost int) (d Decision) {
 	k.lim.made().ahead(k.id)
-	k.chargeAt(&d, k.lim.now(), cost)
+	k.debitAt(&d, k.lim.now(), cost)
 	return d
 }
 
-// chargeAt describes in d, which is zero, a call for one unit right after the
+// debitAt describes in d, which is zero, a call for one unit right after the
 // charge.
-func (k Key) chargeAt(d *Decision, now int64, cost int) {
+func (k Key) debitAt(d *Decision, now int64, cost int) {
 	now = max(now, 0)
-	if cost <= 0 || !k.debit(d, now, cost, true) {
+	if cost <= 0 || !k.addDebt(d, now, cost, true) {
 		k.peekAt(d, now, 0)
 		return
 	}
 	d.amend(k.lim.soft, k.lim.shadow, 0)
 }
 
-// debit charges cost > 0 units, under the policy that policyFor finds. It fails where
+// addDebt charges cost > 0 units, under the policy that policyFor finds. It fails where
 // there is no state to charge, and then leaves d as it was.
-func (k Key) debit(d *Decision, now int64, cost int, put bool) (charged bool) {
+func (k Key) addDebt(d *Decision, now int64, cost int, put bool) (charged bool) {
 	k.act(put, func(p *policy, key state) uint64 {
 		if charged = p.keeps(); charged {
 			key.word = p.debit(key, now, cost)
@@ -77,7 +69,7 @@ func (k Key) debit(d *Decision, now int64, cost int, put bool) (charged bool) {
 	return charged
 }
 
-// debitNew is debit for a key that is not tracked. It returns false if the caller has to try again.
+// debitNew is addDebt for a key that is not tracked. It returns false if the caller has to try again.
 func (st *store) debitNew(d *Decision, p *policy, id uint64, now int64, cost int) (done bool) {
 	*d = Decision{}
 	var next Decision // only for a key with a tail
@@ -105,12 +97,12 @@ func (st *store) debitNew(d *Decision, p *policy, id uint64, now int64, cost int
 // without room at MaxKeys gets up to its burst under OverflowAdmitNew.
 func (k Key) TakeUpTo(cost int) (taken int, d Decision) {
 	k.lim.made().ahead(k.id)
-	taken = k.takeUpToAt(&d, "", k.lim.now(), cost)
+	taken = k.takeUpToAt(&d, k.lim.now(), cost)
 	return taken, d
 }
 
 // takeUpToAt describes the decision in d, which is zero.
-func (k Key) takeUpToAt(d *Decision, name string, now int64, cost int) (taken int) {
+func (k Key) takeUpToAt(d *Decision, now int64, cost int) (taken int) {
 	l := k.lim
 	now = max(now, 0)
 	asked := cost
@@ -121,7 +113,7 @@ func (k Key) takeUpToAt(d *Decision, name string, now int64, cost int) (taken in
 		k.decide(d, now, cost)
 	}
 	if !d.Allowed || l.soft > 0 {
-		l.finish(d, k.id, name, asked)
+		l.finish(d, k.id, "", asked)
 	}
 	if l.shadow && taken < cost {
 		d.WouldDeny = true

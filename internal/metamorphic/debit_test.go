@@ -35,16 +35,16 @@ func (tr *tracer) charge(key string, cost int, back int64) sluice.Decision {
 	at := max(0, tr.now-back)
 	admissible := cost > 0 && tr.lim.Key(key).PeekAt(at, cost).Allowed
 	var got sluice.Decision
-	tr.told.earlier(tr.now-at, func() { got = tr.lim.Key(key).Charge(cost) })
-	want := tr.soft(tr.model.Guess(guess(got)).Charge(key, at, int64(cost)), 0)
+	tr.told.earlier(tr.now-at, func() { got = tr.lim.Key(key).Debit(cost) })
+	want := tr.soft(tr.model.Guess(guess(got)).Debit(key, at, int64(cost)), 0)
 	tr.Note("%s at %d charge %d: %+v", key, at, cost, want)
-	tr.Equal(want, got, "Charge")
+	tr.Equal(want, got, "Debit")
 	// Units that two words cannot count go to the next window, also across a
 	// reset; their model starts from nothing.
 	tr.resets = tr.resets && !(tr.wide && cost > 0 && !admissible)
 	tr.Equal(want, tr.lim.Key(key).PeekAt(at, 0), "Peek after a charge")
 	if back == 0 && tr.swept != nil {
-		tr.Equal(want, tr.swept.Charge(key, cost), "Charge after a sweep")
+		tr.Equal(want, tr.swept.Key(key).Debit(cost), "Debit after a sweep")
 		tr.swept.Sweep()
 	}
 	return got

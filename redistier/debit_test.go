@@ -21,24 +21,24 @@ func TestCharge(t *testing.T) {
 			l := newLimiter(t, s.client, c)
 			tier := newTier(t, replicaOf(t, s.client, l), TierConfig{Budget: patient})
 			take(t, l, "a", 7)
-			d, err := tier.Charge(ctx, "a", 5)
+			d, err := tier.Debit(ctx, "a", 5)
 			require.NoError(t, err)
 			require.False(t, d.Allowed, variantName(c))
 			require.Zero(t, d.Remaining)
 			require.Positive(t, d.RetryAfter)
 			require.False(t, take(t, l, "a", 1).Allowed)
-			d, err = l.Charge(ctx, "b", 3)
+			d, err = l.Debit(ctx, "b", 3)
 			require.NoError(t, err)
 			require.True(t, d.Allowed)
 			require.Equal(t, 7, d.Remaining)
 			for _, cost := range []int{0, -1} {
-				d, err = tier.Charge(ctx, "b", cost)
+				d, err = tier.Debit(ctx, "b", cost)
 				require.NoError(t, err)
 				require.Equal(t, 7, d.Remaining)
 			}
 			require.NoError(t, l.Refund(ctx, "b", 3))
 			require.Equal(t, 9, take(t, l, "b", 1).Remaining)
-			_, err = l.Charge(ctx, "c", math.MaxInt) // beyond what numbers can be
+			_, err = l.Debit(ctx, "c", math.MaxInt) // beyond what numbers can be
 			require.NoError(t, err)
 			require.False(t, take(t, l, "c", 1).Allowed)
 		}
@@ -57,7 +57,7 @@ func TestCharge_Blocked(t *testing.T) {
 			before := take(t, l, "a", 1).RetryAfter
 			now.Add(int64(before/2) / micro)
 			began := time.Now()
-			d, err := l.Charge(ctx, "a", 1000)
+			d, err := l.Debit(ctx, "a", 1000)
 			require.NoError(t, err)
 			require.False(t, d.Allowed)
 			require.GreaterOrEqual(t, d.RetryAfter, before/2-time.Microsecond, variantName(c))
@@ -80,11 +80,11 @@ func TestCharge_Outage(t *testing.T) { eachClientBeside(t, chargeOutage) }
 func chargeOutage(t *testing.T, connect connector) {
 	for _, policy := range []OnUnavailable{LocalShare, FailClosed} {
 		f := newFault(t, connect, TierConfig{OnUnavailable: policy, Replicas: 2}, sluice.PerHour(10))
-		_, err := f.tier.Charge(ctx, "a", 1)
+		_, err := f.tier.Debit(ctx, "a", 1)
 		require.NoError(t, err)
 		f.waits(300 * time.Millisecond)
 		f.proxy.hole.Store(true)
-		d, err := f.tier.Charge(ctx, "a", 2)
+		d, err := f.tier.Debit(ctx, "a", 2)
 		if policy == FailClosed {
 			require.ErrorIs(t, err, ErrUnavailable)
 			f.proxy.cut(true) // or Close would wait until the client reads no longer
@@ -96,12 +96,12 @@ func chargeOutage(t *testing.T, connect connector) {
 		var wg sync.WaitGroup
 		for range 50 { // until Redis is not asked any more
 			wg.Go(func() {
-				_, err := f.tier.Charge(ctx, "b", 1)
+				_, err := f.tier.Debit(ctx, "b", 1)
 				assert.NoError(t, err)
 			})
 		}
 		wg.Wait()
-		_, err = f.tier.Charge(ctx, "b", 10)
+		_, err = f.tier.Debit(ctx, "b", 10)
 		require.NoError(t, err)
 		d, from := takeFrom(t, f.tier, "b", 1)
 		require.Equal(t, FromFallback, from)
@@ -143,7 +143,7 @@ func TestCharge_WhileAllIsDenied(t *testing.T) {
 				local := sluice.Must(sluice.New(sluice.Config{Algorithm: c.Algorithm, Limit: c.Limit}))
 				l := newLimiter(t, s.client, c)
 				var shared interface {
-					Charge(ctx context.Context, key string, cost int) (sluice.Decision, error)
+					Debit(ctx context.Context, key string, cost int) (sluice.Decision, error)
 					Refund(ctx context.Context, key string, cost int) error
 				} = l
 				if tiered {
@@ -158,14 +158,14 @@ func TestCharge_WhileAllIsDenied(t *testing.T) {
 					local.Key("a").Refund(cost)
 				}
 				charge := func(cost int) {
-					d, err := shared.Charge(ctx, "a", cost)
+					d, err := shared.Debit(ctx, "a", cost)
 					require.NoError(t, err)
-					require.Equal(t, local.Charge("a", cost), d, variantName(c))
+					require.Equal(t, local.Key("a").Debit(cost), d, variantName(c))
 				}
 				left := func(want int) {
 					t.Helper()
 					set(c.Limit)
-					require.Equal(t, want, local.Peek("a", 0).Remaining, "%s, here", variantName(c))
+					require.Equal(t, want, local.Key("a").Peek(0).Remaining, "%s, here", variantName(c))
 					require.Equal(t, want, take(t, l, "a", 0).Remaining, "%s, tier: %v", variantName(c), tiered)
 				}
 				take(t, l, "a", 10)
@@ -202,7 +202,7 @@ func TestCharge_WhileAllIsDenied_Owed(t *testing.T) {
 			breaks(true)
 			takeFrom(t, tier, "a", 5)
 			require.NoError(t, tier.shared.SetLimit(sluice.DenyAll))
-			d, err := tier.Charge(t.Context(), "a", 3)
+			d, err := tier.Debit(t.Context(), "a", 3)
 			require.NoError(t, err)
 			require.Equal(t, tier.shared.plan.Load().decideConstant(0), d)
 			require.Zero(t, fake.count())

@@ -19,13 +19,13 @@ func TestCharge_CarriesWhatASlidingWindowCannotCount(t *testing.T) {
 	const most = 1<<15 - 1
 	require.Equal(t, int64(most), countMost(l.Config()))
 	clock.Set(start.Truncate(time.Second).Add(time.Second))
-	require.False(t, l.Charge("k", most+5000).Allowed)
-	require.Equal(t, 2*time.Second, l.Peek("k", 15_000).RetryAfter, "when 5000 are those of the window before")
+	require.False(t, l.Key("k").Debit(most+5000).Allowed)
+	require.Equal(t, 2*time.Second, l.Key("k").Peek(15_000).RetryAfter, "when 5000 are those of the window before")
 	clock.Advance(2*time.Second - 1)
-	require.Equal(t, 14_999, l.Peek("k", 0).Remaining)
+	require.Equal(t, 14_999, l.Key("k").Peek(0).Remaining)
 	clock.Advance(time.Second + 1)
-	require.Equal(t, 20_000, l.Peek("k", 0).Remaining)
-	require.False(t, l.Charge("k", math.MaxInt).Allowed)
+	require.Equal(t, 20_000, l.Key("k").Peek(0).Remaining)
+	require.False(t, l.Key("k").Debit(math.MaxInt).Allowed)
 	clock.Advance(2*time.Second - 1)
 	require.False(t, l.Allow("k"), "two windows, and what weighs in the third")
 }
@@ -46,8 +46,8 @@ func TestCharge_CarriesOnWhereTheKeyGoes(t *testing.T) {
 				require.NoError(t, l.SetLimit(raised))
 				return l
 			},
-			"SetKeyLimit": func(l *Limiter, _ Config) *Limiter {
-				require.NoError(t, l.SetKeyLimit("k", raised))
+			"Key.SetLimit": func(l *Limiter, _ Config) *Limiter {
+				require.NoError(t, l.Key("k").SetLimit(raised))
 				return l
 			},
 		}
@@ -56,9 +56,9 @@ func TestCharge_CarriesOnWhereTheKeyGoes(t *testing.T) {
 			l, clock := newFrozen(t, c)
 			c.Clock = clock
 			most := int(countMost(c))
-			l.Charge("k", 2*most)
+			l.Key("k").Debit(2 * most)
 			l = move(l, c)
-			reset := l.Charge("k", 1).ResetAfter
+			reset := l.Key("k").Debit(1).ResetAfter
 			free := (start.UnixNano()/int64(limit.Period) + 4) * int64(limit.Period)
 			require.Equal(t, free, start.UnixNano()+int64(reset), "%s under %v: two windows are full, and the third one counts 1", name, limit)
 		}
@@ -72,7 +72,7 @@ func TestCharge_ToTheEndOfTime(t *testing.T) {
 		for _, limit := range []Limit{PerHour(1), PerMinute(7), PerSecond(1_000_000_000), PerDay(1).WithBurst(50_000)} {
 			l, clock := newFrozen(t, Config{Algorithm: a, Limit: limit, TTL: math.MaxInt64})
 			for range 3 {
-				d := l.Charge("k", math.MaxInt)
+				d := l.Key("k").Debit(math.MaxInt)
 				few := math.MaxInt == math.MaxInt32 && limit.Rate > 1000
 				require.Equal(t, few, d.RetryAfter != Never)
 				require.Equal(t, few, d.ResetAfter != Never)
@@ -90,20 +90,20 @@ func TestCharge_BesideABlock(t *testing.T) {
 		for _, charges := range [][]int{{1}, {400}, {200, 200}, {1000, 1000, 1000}} {
 			l, clock := newFrozen(t, c)
 			free, _ := newFrozen(t, c)
-			require.True(t, l.Block("k", time.Second))
+			require.True(t, l.Key("k").Block(time.Second))
 			for _, n := range charges {
-				d := l.Charge("k", n)
+				d := l.Key("k").Debit(n)
 				require.False(t, d.Allowed)
 				require.Zero(t, d.Remaining)
 				require.Equal(t, d.RetryAfter, d.ResetAfter)
-				free.Charge("k", n)
+				free.Key("k").Debit(n)
 			}
-			d := l.Peek("k", 0)
-			require.GreaterOrEqual(t, d.RetryAfter, free.Peek("k", 0).ResetAfter, "%v", charges)
+			d := l.Key("k").Peek(0)
+			require.GreaterOrEqual(t, d.RetryAfter, free.Key("k").Peek(0).ResetAfter, "%v", charges)
 			clock.Advance(d.RetryAfter)
-			require.Equal(t, int(l.policyOf(0).burst), l.Peek("k", 0).Remaining)
-			l.Block("k", math.MaxInt64)
-			require.Equal(t, Never, l.Charge("k", 1).RetryAfter)
+			require.Equal(t, int(l.policyOf(0).burst), l.Key("k").Peek(0).Remaining)
+			l.Key("k").Block(math.MaxInt64)
+			require.Equal(t, Never, l.Key("k").Debit(1).RetryAfter)
 		}
 	})
 }
@@ -119,19 +119,19 @@ func TestCharge_WhereThereIsNothingToCharge(t *testing.T) {
 		} {
 			made.Limit, made.Offset = limit, 0
 			l, _ := newFrozen(t, made)
-			require.Equal(t, want, l.Charge("k", 5))
+			require.Equal(t, want, l.Key("k").Debit(5))
 			require.Zero(t, l.Len())
 
 			l, _ = newFrozen(t, c)
 			burst := int(l.policyOf(0).burst)
-			l.Charge("old", 1)
+			l.Key("old").Debit(1)
 			require.NoError(t, l.SetLimit(limit))
-			require.Equal(t, want, l.Charge("old", 2))
-			require.Equal(t, want, l.Charge("new", 3))
+			require.Equal(t, want, l.Key("old").Debit(2))
+			require.Equal(t, want, l.Key("new").Debit(3))
 			require.NoError(t, l.SetLimit(c.Limit))
 			charged := limit == DenyAll
-			require.Equal(t, map[bool]int{true: burst - 3, false: burst - 1}[charged], l.Peek("old", 0).Remaining)
-			require.Equal(t, map[bool]int{true: burst - 3, false: burst}[charged], l.Peek("new", 0).Remaining)
+			require.Equal(t, map[bool]int{true: burst - 3, false: burst - 1}[charged], l.Key("old").Peek(0).Remaining)
+			require.Equal(t, map[bool]int{true: burst - 3, false: burst}[charged], l.Key("new").Peek(0).Remaining)
 		}
 	})
 }
@@ -145,11 +145,11 @@ func TestCharge_AtMaxKeys(t *testing.T) {
 			burst := int(l.policyOf(0).burst)
 			require.Equal(t, 2, fill(l, "key", 2))
 			before := l.Stats()
-			d := l.Charge("k", 3*burst)
+			d := l.Key("k").Debit(3 * burst)
 			require.Equal(t, o == OverflowAdmitNew, d.Allowed)
-			require.Equal(t, o == OverflowEvictSoonest, !l.Peek("k", 1).Allowed, "it owes")
+			require.Equal(t, o == OverflowEvictSoonest, !l.Key("k").Peek(1).Allowed, "it owes")
 			require.Equal(t, 2, l.Len())
-			require.False(t, l.Charge("k", 1).Allowed && o == OverflowEvictSoonest)
+			require.False(t, l.Key("k").Debit(1).Allowed && o == OverflowEvictSoonest)
 			if o == OverflowDenyNew {
 				require.Equal(t, Decision{Limit: burst, RetryAfter: l.policyOf(0).limit.interval()}, d)
 			}
@@ -163,14 +163,14 @@ func TestCharge_AtMaxKeys(t *testing.T) {
 func TestCharge_SoftAndShadow(t *testing.T) {
 	for _, a := range algorithms {
 		l, _ := newFrozen(t, Config{Algorithm: a, Limit: PerHour(4), Soft: 2})
-		d := l.Charge("k", 4)
+		d := l.Key("k").Debit(4)
 		require.Equal(t, Decision{Allowed: true, OverSoft: true, Limit: 4, ResetAfter: d.ResetAfter}, d, "%v", a)
-		require.Equal(t, d, l.Charge("k", 0), "%v", a)
-		require.False(t, l.Charge("k", 2).Allowed, "%v", a)
-		require.False(t, l.Charge("k", 2).OverSoft, "%v", a)
+		require.Equal(t, d, l.Key("k").Debit(0), "%v", a)
+		require.False(t, l.Key("k").Debit(2).Allowed, "%v", a)
+		require.False(t, l.Key("k").Debit(2).OverSoft, "%v", a)
 
 		l, _ = newFrozen(t, Config{Algorithm: a, Limit: PerHour(4), Shadow: true})
-		require.True(t, l.Charge("k", 9).WouldDeny, "%v", a)
+		require.True(t, l.Key("k").Debit(9).WouldDeny, "%v", a)
 		require.True(t, l.Take("k", 1).WouldDeny, "%v", a)
 	}
 }
@@ -179,8 +179,8 @@ func TestCharge_SoftAndShadow(t *testing.T) {
 func TestCharge_IsNoDenial(t *testing.T) {
 	for _, a := range algorithms {
 		l, clock := newFrozen(t, Config{Algorithm: a, Limit: PerHour(1), BlockFor: 100 * time.Hour, CountDenied: a.countsDenied(), Stats: true, TopDenied: 1})
-		require.False(t, l.Charge("k", 1).Allowed)
-		require.False(t, l.Charge("k", 1).Allowed)
+		require.False(t, l.Key("k").Debit(1).Allowed)
+		require.False(t, l.Key("k").Debit(1).Allowed)
 		clock.Advance(2 * time.Hour)
 		require.True(t, l.Allow("k"), "%v", a)
 		require.Equal(t, uint64(0), l.Stats().Denied)
@@ -202,7 +202,7 @@ func TestConcurrent_ChargesAreNeitherLostNorCountedTwice(t *testing.T) {
 			}
 			spent := chargeAndTake(t, l)
 			burst := int64(l.policyOf(0).burst)
-			require.Equal(t, int(burst-spent), l.Peek("hot", 0).Remaining)
+			require.Equal(t, int(burst-spent), l.Key("hot").Peek(0).Remaining)
 			// All that is left at once, and no more.
 			n, d := l.Key("hot").TakeUpTo(math.MaxInt)
 			require.Equal(t, burst-spent, int64(n))
@@ -221,7 +221,7 @@ func chargeAndTake(t *testing.T, l *Limiter) int64 {
 	var spent atomic.Int64
 	stop := goUntil(1, func(_, i int) {
 		k := l.Key(fmt.Sprint("filler", i%100))
-		k.Charge(1 + i%100)
+		k.Debit(1 + i%100)
 		k.Reset()
 		l.Sweep()
 	})
@@ -229,7 +229,7 @@ func chargeAndTake(t *testing.T, l *Limiter) int64 {
 		for i := range calls {
 			switch (g + i) % 4 {
 			case 0:
-				l.Charge("hot", 2)
+				l.Key("hot").Debit(2)
 				spent.Add(2)
 			case 1:
 				n, d := l.Key("hot").TakeUpTo(2)
@@ -242,7 +242,7 @@ func chargeAndTake(t *testing.T, l *Limiter) int64 {
 					spent.Add(1)
 				}
 			default:
-				l.Charge("hot", 1)
+				l.Key("hot").Debit(1)
 				l.Key("hot").Refund(1)
 			}
 		}
@@ -255,7 +255,7 @@ func chargeAndTake(t *testing.T, l *Limiter) int64 {
 func TestWait_UnderUnlimitedUntilABlockIsOver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := mustNew(t, Config{Limit: Unlimited})
-		require.True(t, l.Block("k", time.Minute))
+		require.True(t, l.Key("k").Block(time.Minute))
 		begin := time.Now()
 		require.NoError(t, l.Wait(t.Context(), "k", 1))
 		require.Equal(t, time.Minute, time.Since(begin))
@@ -276,14 +276,14 @@ func TestCharge_ALogCountsToItsLimit(t *testing.T) {
 		if swept {
 			l.Sweep()
 		}
-		require.False(t, small.Charge(14).Allowed)
+		require.False(t, small.Debit(14).Allowed)
 		require.Equal(t, 4, k.Peek(0).Remaining, "swept: %v", swept)
 
 		require.NoError(t, l.SetLimit(PerSecond(4)))
-		l.Charge("other", 3)
-		l.Charge("other", 3)
+		l.Key("other").Debit(3)
+		l.Key("other").Debit(3)
 		require.NoError(t, l.SetLimit(PerSecond(8)))
-		require.Equal(t, 4, l.Peek("other", 0).Remaining)
+		require.Equal(t, 4, l.Key("other").Peek(0).Remaining)
 	}
 }
 
@@ -436,7 +436,7 @@ func TestCharge_OfAKeyThatIsBlockedMeanwhile(t *testing.T) {
 	k := l.Key("k")
 	require.True(t, k.Allow())
 	setAlgorithm(l, &meanwhileDebited{l.policyOf(0).alg, func() { k.Block(time.Hour) }}, nil)
-	d := k.Charge(1)
+	d := k.Debit(1)
 	require.Equal(t, Decision{Limit: 10, RetryAfter: d.ResetAfter, ResetAfter: d.ResetAfter}, d)
 	require.GreaterOrEqual(t, d.ResetAfter, time.Hour)
 }

@@ -11,16 +11,16 @@ import "math/big"
 // Units that CountMost leaves no room for are lost, except under SlidingWindow, where they go to
 // the next window, as far as there is room.
 
-// Charge charges cost to key at now and reports what a Peek of cost 0 then says. A cost
+// Debit charges cost to key at now and reports what a Peek of cost 0 then says. A cost
 // below 1 charges nothing, and nothing is charged under Rate math.MaxInt64, nor under a
 // Rate 0 that has no limit before it.
-func (m *Model) Charge(name string, now, cost int64) Decision {
-	m.Debit(name, now, cost)
+func (m *Model) Debit(name string, now, cost int64) Decision {
+	m.Owe(name, now, cost)
 	return m.Peek(name, now, 0)
 }
 
-// Debit is Charge without the decision, which takes long to find.
-func (m *Model) Debit(name string, now, cost int64) {
+// Owe is Debit without the decision, which takes long to find.
+func (m *Model) Owe(name string, now, cost int64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if r := m.ruleOf(name); cost > 0 && r.base != nil && (r.fresh != nil || r.limit == 0) {
