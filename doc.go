@@ -10,7 +10,7 @@
 //	if lim.AllowN("user:42", 5) { ... }         // five units, all or none
 //	d := lim.Take("user:42", 5)                 // and details for the client: Remaining, RetryAfter
 //	err := lim.Wait(ctx, "user:42", 1)          // wait for it
-//	p, ok := lim.Acquire("user:42", 1)          // under InFlight, until p.Release
+//	p, err := lim.Acquire("user:42", 1)         // under InFlight, until p.Release
 //
 // k := lim.Key("user:42") hashes the key once, and has these methods and all others.
 //

@@ -43,6 +43,10 @@ var (
 	// ErrNotReservable: the algorithm has no turns to hand out. GCRA, TokenBucket and
 	// LeakyBucket have turns.
 	ErrNotReservable = errors.New("sluice: the algorithm has no turns to reserve")
+	// ErrDenied: an Acquire is denied.
+	ErrDenied = errors.New("sluice: denied")
+	// ErrNotInFlight: an Acquire under another algorithm, which gives no units back.
+	ErrNotInFlight = errors.New("sluice: Acquire needs units that are given back; want Algorithm: sluice.InFlight")
 	// ErrNotHeld: the Permit or Reservation has been released or settled, or its units have come back by themselves, or
 	// the limiter has never admitted it.
 	ErrNotHeld = errors.New("sluice: the units are not held: they have been released, or have lapsed")

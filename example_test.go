@@ -502,15 +502,15 @@ func ExampleReserveAll() {
 // has been lost, gives its unit back within two minutes.
 func ExampleLimiter_Acquire() {
 	streams := sluice.Must(sluice.New(sluice.Config{Algorithm: sluice.InFlight, Limit: sluice.PerMinute(2)}))
-	first, ok := streams.Acquire("user:42", 1)
-	fmt.Println(ok)
+	first, err := streams.Acquire("user:42", 1)
+	fmt.Println(err)
 	second, _ := streams.Acquire("user:42", 1)
-	_, ok = streams.Acquire("user:42", 1)
-	fmt.Println(ok)
+	_, err = streams.Acquire("user:42", 1)
+	fmt.Println(err)
 	fmt.Println(first.Release(), second.Release(), second.Release())
 	// Output:
-	// true
-	// false
+	// <nil>
+	// sluice: denied
 	// <nil> <nil> sluice: the units are not held: they have been released, or have lapsed
 }
 

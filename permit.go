@@ -19,16 +19,16 @@ type Permit struct {
 // uncounted is the start of a permit whose units are not counted: under Unlimited or Shadow, or without room for the key.
 const uncounted = math.MaxUint64
 
-// Acquire charges cost units to key until they are released, and reports whether they were admitted, all or none:
+// Acquire charges cost units to key until they are released, all or none:
 //
-//	p, ok := lim.Acquire("user:42", 1)
-//	if !ok { ... }
+//	p, err := lim.Acquire("user:42", 1)
+//	if err != nil { ... } // ErrDenied
 //	defer p.Release()
 //
 // It is AllowN for an InFlight limit, with a permit by which exactly these units are given back. A permit that is neither
-// released nor renewed lapses: its units come back after the limit's Period, before the end of a second one. Under
-// other algorithms Acquire is AllowN, and a release gives nothing back. With a cost of 0 the permit holds nothing, nor
-// does the permit of a call that is denied; it is never nil.
+// released nor renewed lapses: its units come back after the limit's Period, before the end of a second one. The error is
+// ErrDenied if AllowN would be false, and ErrNotInFlight, without a call, under other algorithms. The permit is never nil; with an
+// error, or a cost of 0, it holds nothing.
 //
 // Acquire allocates nothing if the permit stays in the calling function, as above. A permit that leaves it, as a
 // result, in a field or with a goroutine, takes an allocation of 32 bytes.
@@ -36,25 +36,25 @@ const uncounted = math.MaxUint64
 // A permit knows its units by the time of the charge. Refund, Reset and Block take units away from permits without
 // their knowledge; a permit from before may then give back units of others that were charged in the same Period. After a
 // change of the limit's Period, permits from before are not held: their units come back by themselves.
-func (l *Limiter) Acquire(key string, cost int) (*Permit, bool) {
+func (l *Limiter) Acquire(key string, cost int) (*Permit, error) {
 	p := new(Permit) // in the caller's frame, into which Acquire is inlined
 	return p, p.acquireFor(l, key, cost)
 }
 
 // Acquire is Limiter.Acquire for this key.
-func (k Key) Acquire(cost int) (*Permit, bool) {
+func (k Key) Acquire(cost int) (*Permit, error) {
 	p := new(Permit)
 	return p, p.acquire(k, cost)
 }
 
-func (p *Permit) acquireFor(l *Limiter, key string, cost int) bool {
+func (p *Permit) acquireFor(l *Limiter, key string, cost int) error {
 	return p.acquire(l.Key(key), cost)
 }
 
-// acquire makes the zero Permit p one of the key, and reports whether it was admitted.
+// acquire makes the zero Permit p one of the key, if it is admitted.
 //
 // It decides a call for a key in a table in this frame, as allowAt does.
-func (p *Permit) acquire(k Key, cost int) bool {
+func (p *Permit) acquire(k Key, cost int) error {
 	l := k.lim.made()
 	l.ahead(k.id)
 	now := max(l.now(), 0)
@@ -77,16 +77,16 @@ func (p *Permit) acquire(k Key, cost int) bool {
 	case !ok:
 		l.count(k.id, denied)
 		if !l.deny(k.id, "", cost) {
-			return false
+			return ErrDenied
 		}
 		p.hold(k, uncounted, cost)
-		return true
+		return nil
 	case !e.word.CompareAndSwap(word, next):
 		return p.acquireSlow(k, cost)
 	}
 	l.count(k.id, admitted)
 	p.hold(k, next>>(2*a.bits)*a.period, cost)
-	return true
+	return nil
 }
 
 // hold makes the zero Permit p one for units of the key.
@@ -95,7 +95,10 @@ func (p *Permit) hold(k Key, start uint64, cost int) {
 }
 
 // acquireSlow is acquire by the way of TakeAll, which knows the state after the charge.
-func (p *Permit) acquireSlow(k Key, cost int) bool {
+func (p *Permit) acquireSlow(k Key, cost int) error {
+	if !k.lim.holds() {
+		return ErrNotInFlight
+	}
 	var d AllDecision
 	var claims [1]claim
 	charges := [1]Charge{{k, cost}}
@@ -110,10 +113,11 @@ func (p *Permit) acquireSlow(k Key, cost int) bool {
 			}
 		})
 	})
-	if d.Allowed {
-		p.hold(k, start, cost)
+	if !d.Allowed {
+		return ErrDenied
 	}
-	return d.Allowed
+	p.hold(k, start, cost)
+	return nil
 }
 
 // Release gives the units back, whole. It returns ErrNotHeld, and changes nothing, if the permit has been released

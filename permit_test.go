@@ -81,7 +81,8 @@ func TestPermit_HoldersModel(t *testing.T) {
 							ok = TakeAllReceipts(receipts[:], nil, Charge{l.Key(key), n}).Allowed
 							h.receipt = receipts[0]
 						} else {
-							h.Permit, ok = l.Acquire(key, n)
+							p, err := l.Acquire(key, n)
+							h.Permit, ok = p, err == nil
 						}
 						require.Equal(t, used(key)+n <= c.Limit.Rate, ok, "step %d", step)
 						if ok {
@@ -172,8 +173,8 @@ func TestConcurrent_PermitsNeverExceedTheLimit(t *testing.T) {
 				})
 				goDo(4, func(g int) {
 					for i := range 200 {
-						p, ok := k.Acquire((1 + g%2) * unit)
-						if !ok {
+						p, err := k.Acquire((1 + g%2) * unit)
+						if err != nil {
 							continue
 						}
 						n := inUse.Add(int64(1 + g%2))
@@ -208,8 +209,8 @@ func TestConcurrent_PermitsAllComeBack(t *testing.T) {
 			k := l.Key("k")
 			goDo(4, func(int) {
 				for range 50_000 {
-					p, ok := k.Acquire(1)
-					if !ok || p.Renew() != nil || p.Release() != nil {
+					p, err := k.Acquire(1)
+					if err != nil || p.Renew() != nil || p.Release() != nil {
 						t.Error("there was room, and the permit was held")
 						return
 					}
@@ -224,7 +225,6 @@ func TestConcurrent_PermitsAllComeBack(t *testing.T) {
 func TestAcquire_WithoutACount(t *testing.T) {
 	minute := PerMinute(1)
 	for name, c := range map[string]Config{
-		"gcra":      {Limit: minute},
 		"unlimited": {Algorithm: InFlight, Limit: Unlimited},
 		"shadow":    {Algorithm: InFlight, Limit: minute, Shadow: true},
 		"admit-new": {Algorithm: InFlight, Limit: minute, MaxKeys: 1, Overflow: OverflowAdmitNew},
@@ -235,15 +235,15 @@ func TestAcquire_WithoutACount(t *testing.T) {
 			l.Allow("k")
 		}
 		before := l.Stats()
-		p, ok := l.Acquire("k", 1)
-		require.True(t, ok, name)
+		p, err := l.Acquire("k", 1)
+		require.NoError(t, err, name)
 		after := l.Key("k").Peek(0)
 		require.NoError(t, p.Renew(), name)
 		require.NoError(t, p.Release(), name)
 		require.ErrorIs(t, p.Release(), ErrNotHeld, name)
 		require.ErrorIs(t, p.Renew(), ErrNotHeld, name)
 		require.Equal(t, after, l.Key("k").Peek(0), name)
-		require.Equal(t, before.Keys, l.Stats().Keys-map[bool]int{true: 1}[name == "gcra"], name)
+		require.Equal(t, before.Keys, l.Stats().Keys, name)
 	}
 	for _, none := range []*Permit{nil, {}} {
 		require.ErrorIs(t, none.Release(), ErrNotHeld)
@@ -251,11 +251,35 @@ func TestAcquire_WithoutACount(t *testing.T) {
 	}
 	l, _ := newFrozen(t, Config{Algorithm: InFlight, Limit: minute})
 	for _, cost := range []int{0, -1, 2} {
-		p, ok := l.Acquire("k", cost)
-		require.Equal(t, cost == 0, ok)
+		p, err := l.Acquire("k", cost)
+		if cost == 0 {
+			require.NoError(t, err)
+		} else {
+			require.ErrorIs(t, err, ErrDenied)
+		}
 		require.ErrorIs(t, p.Release(), ErrNotHeld)
 	}
 	require.Zero(t, l.Len())
+}
+
+// TestAcquire_OtherAlgorithms: what would give nothing back is refused, and charges nothing.
+func TestAcquire_OtherAlgorithms(t *testing.T) {
+	forEveryLayout(t, func(t *testing.T, c Config) {
+		if c.Algorithm == InFlight {
+			return
+		}
+		l, _ := newFrozen(t, c)
+		l.Allow("tracked")
+		before := l.Stats()
+		for _, key := range []string{"tracked", "new"} {
+			p, err := l.Acquire(key, 1)
+			require.ErrorIs(t, err, ErrNotInFlight)
+			require.ErrorIs(t, p.Release(), ErrNotHeld)
+			_, err = l.Key(key).Acquire(1)
+			require.ErrorIs(t, err, ErrNotInFlight)
+		}
+		require.Equal(t, before, l.Stats())
+	})
 }
 
 // TestAcquire_ByALimitOfItsOwn: in a cell, with an override or with a limit that the call brings, and back.
@@ -264,15 +288,15 @@ func TestAcquire_ByALimitOfItsOwn(t *testing.T) {
 	a, _ := l.Acquire("k", 2)
 	three, err := l.Key("k").WithLimit(PerMinute(3))
 	require.NoError(t, err)
-	b, ok := three.Acquire(1)
-	require.True(t, ok)
+	b, err := three.Acquire(1)
+	require.NoError(t, err)
 	require.NoError(t, a.Release())
 	require.NoError(t, l.Key("k").SetLimit(PerMinute(4)))
 	require.Equal(t, 3, l.Key("k").Peek(0).Remaining)
 	require.NoError(t, b.Renew())
 	require.NoError(t, b.Release())
-	c, ok := l.Acquire("k", 4)
-	require.True(t, ok)
+	c, err := l.Acquire("k", 4)
+	require.NoError(t, err)
 
 	require.NoError(t, l.Key("k").SetLimit(PerSecond(4)))
 	require.ErrorIs(t, c.Release(), ErrNotHeld, "the windows are others now")
@@ -286,11 +310,11 @@ func TestAcquire_ByALimitOfItsOwn(t *testing.T) {
 func TestPermit_Blocked(t *testing.T) {
 	for _, c := range everyInFlight {
 		l, _ := newFrozen(t, c)
-		p, ok := l.Acquire("k", 2)
-		require.True(t, ok)
+		p, err := l.Acquire("k", 2)
+		require.NoError(t, err)
 		require.True(t, l.Key("k").Block(1))
-		_, ok = l.Acquire("k", 1)
-		require.False(t, ok)
+		_, err = l.Acquire("k", 1)
+		require.ErrorIs(t, err, ErrDenied)
 		require.ErrorIs(t, p.Release(), ErrNotHeld)
 		l.Key("k").Unblock()
 		require.Equal(t, c.Limit.Rate, l.Key("k").Peek(0).Remaining)
@@ -303,8 +327,8 @@ func TestInFlight_EvictsNobody(t *testing.T) {
 	require.Equal(t, OverflowDenyNew, l.Config().Overflow)
 	var all [8]*Permit
 	for i := range all {
-		p, ok := l.Acquire(fmt.Sprint(i), 1)
-		require.True(t, ok)
+		p, err := l.Acquire(fmt.Sprint(i), 1)
+		require.NoError(t, err)
 		all[i] = p
 	}
 	require.Zero(t, fill(l, "flood", 1000))
@@ -320,8 +344,8 @@ func TestInFlight_WorstCase(t *testing.T) {
 	for _, c := range everyInFlight {
 		l, _ := newFrozen(t, c)
 		for range 100 {
-			p, ok := l.Acquire("k", c.Limit.Rate)
-			require.True(t, ok)
+			p, err := l.Acquire("k", c.Limit.Rate)
+			require.NoError(t, err)
 			require.NoError(t, p.Release())
 		}
 		for _, span := range []time.Duration{0, 1, time.Hour} {
@@ -337,9 +361,9 @@ func TestInFlight_WorstCase(t *testing.T) {
 //
 //go:noinline
 func returned(k Key) (*Permit, error) {
-	p, ok := k.Acquire(1)
-	if !ok {
-		return p, ErrNotHeld
+	p, err := k.Acquire(1)
+	if err != nil {
+		return p, fmt.Errorf("k: %w", err)
 	}
 	return p, nil
 }

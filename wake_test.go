@@ -30,8 +30,8 @@ func TestWait_ForUnitsThatAreGivenBack(t *testing.T) {
 				require.Zero(t, listeners(l))
 				require.Equal(t, left, k.Peek(0).Remaining)
 			}
-			p, ok := k.Acquire(unit)
-			require.True(t, ok)
+			p, err := k.Acquire(unit)
+			require.NoError(t, err)
 			r := mustTake(t, k, c.Limit.Rate-unit)
 			begin := time.Now()
 			wait(0, func() { require.NoError(t, p.Release()) })

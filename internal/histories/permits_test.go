@@ -16,11 +16,11 @@ import (
 type permits []atomic.Pointer[sluice.Permit]
 
 func (ps permits) acquire(i int, k sluice.Key, cost int) bool {
-	p, ok := k.Acquire(cost)
-	if ok {
+	p, err := k.Acquire(cost)
+	if err == nil {
 		ps[i].Store(p)
 	}
-	return ok
+	return err == nil
 }
 
 // wideUnit makes limits that need two words of the counts.
