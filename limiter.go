@@ -148,8 +148,8 @@ func (l *Limiter) WorstCase(d time.Duration) int {
 }
 
 // A Key is a key of one limiter, already hashed: a small value that is cheap to
-// make and to copy. Its methods are the limiter's, without the key parameter. It must
-// be made by a limiter that New has made: the methods of the zero Key panic.
+// make and to copy. It has the limiter's methods that take a key, without that parameter, and all others
+// about one key. It must be made by a limiter that New has made: the methods of the zero Key panic.
 //
 // Keys can be compared, and be keys of a map. Two Keys that the same limiter has made are equal
 // if they are handles of the same key. A Key of WithLimit is not equal to a Key without a

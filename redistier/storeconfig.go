@@ -208,7 +208,7 @@ const (
 	OpExtend
 )
 
-var opNames = []string{"take", "peek", "charge", "refund", "hold", "settle", "extend"}
+var opNames = []string{"take", "peek", "debit", "refund", "hold", "settle", "extend"}
 
 // String returns take, peek, charge, refund, hold, settle or extend.
 func (o Op) String() string { return nameOf("Op", opNames, o) }
