@@ -294,7 +294,7 @@ func TestStore_ChainsRefused(t *testing.T) {
 		"there is none":          {{Limit: window, Part: Rest}},
 		"3 is not a Part":        {{Limit: window, Cost: 1}, {Limit: window, Part: 3}},
 		"peek divides no units":  {{Limit: window, Op: OpPeek, Cost: 1}, {Limit: window, Part: Rest}},
-		"charge divides no":      {{Limit: window, Op: OpDebit, Cost: 1}, {Limit: window, Part: Rest}},
+		"debit divides no":       {{Limit: window, Op: OpDebit, Cost: 1}, {Limit: window, Part: Rest}},
 		"1: hold divides no":     {{Limit: window, Cost: 1}, {Limit: holds, Op: OpHold, TTL: time.Hour, Part: Rest}},
 		"a Cost of 0":            {{Limit: window}, {Limit: window, Part: Rest}},
 		"1: its limit, 0/h":      {{Limit: window, Cost: 1}, {Limit: none, Part: Rest}},
