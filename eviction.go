@@ -228,7 +228,7 @@ func (st *store) makeRoomLocked(s *shard, now int64) bool {
 		return false
 	}
 	s.tries = 0
-	for s.len() >= s.share {
+	for s.full() {
 		st.evictSoonestLocked(s, now)
 	}
 	return true
@@ -253,7 +253,7 @@ func (st *store) dropSomeIdleLocked(s *shard, now int64, rested bool) bool {
 		if idle, all := st.lookForIdleLocked(s, t, now); idle > 0 {
 			st.dropIdleLocked(s, id, now, all-idle)
 		}
-		if s.len() < s.share {
+		if !s.full() {
 			return true
 		}
 	}
@@ -297,10 +297,10 @@ func (s *shard) countTryLocked() {
 // turnsAway reports whether a key that is not tracked is to be turned away without a look for
 // room, since no new keys have paid for a look.
 func (st *store) turnsAway(s *shard, p *policy, id uint64, now int64, seen gap) bool {
-	if st.overflow == OverflowEvictSoonest || s.len() < s.share || now >= s.restedAt.Load() || s.unpaid.Load() <= 0 {
+	if st.overflow == OverflowEvictSoonest || !s.full() || now >= s.restedAt.Load() || s.unpaid.Load() <= 0 {
 		return false
 	}
-	if !st.strange(p, id, seen) || s.len() < s.share || s.unpaid.Add(-1) < 0 {
+	if !st.strange(p, id, seen) || !s.full() || s.unpaid.Add(-1) < 0 {
 		return false
 	}
 	st.untracked.Add(1)

@@ -99,7 +99,7 @@ func (st *store) fillLocked(s *shard, c *cell, p *policy, now int64, cost int, d
 
 // roomLocked makes room for a key that is not counted, and for its mark.
 func (st *store) roomLocked(s *shard, id uint64, now int64, keep bool) bool {
-	if s.len() >= s.share && !st.makeRoomLocked(s, now) {
+	if s.full() && !st.makeRoomLocked(s, now) {
 		st.untracked.Add(1)
 		return false
 	}

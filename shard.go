@@ -150,6 +150,9 @@ func (st *store) settled(now int64) int64 { return max(0, min(now, st.clock.Now(
 
 func (s *shard) len() int { return int(s.count.Load()) }
 
+// full reports whether a new key needs the room of another one.
+func (s *shard) full() bool { return s.len() >= s.share }
+
 func (s *shard) handID() uint64 { return uint64(s.hand) << 32 }
 
 func (s *shard) cell(id uint64) *cell {

@@ -260,8 +260,7 @@ func (c *claim) decides() bool { return !c.unfit() && (c.slot != nil || c.noRoom
 func trackAll(claims []claim, round int) {
 	for i := range claims {
 		c := &claims[i]
-		s := c.lim.shardOf(c.id)
-		c.track(round >= trackRounds && s.len() >= s.share)
+		c.track(round >= trackRounds && c.lim.shardOf(c.id).full())
 	}
 	readClocks(claims)
 }

@@ -62,12 +62,10 @@ func TestTakeAll_NewKeyDroppedByOthers(t *testing.T) {
 		now, drops := start.UnixNano(), 0
 		var other Key
 		l := mustNew(t, Config{Algorithm: a, Limit: PerSecond(5), Shards: 1, Clock: clockFunc(func() int64 {
-			if drops > 0 {
-				drops--
-				inner := drops
-				drops = 0
+			if left := drops - 1; left >= 0 {
+				drops = 0 // Take reads the clock, too
 				other.Take(0)
-				drops = inner
+				drops = left
 			}
 			return now
 		})})
