@@ -86,7 +86,7 @@ func (a *allTracer) step() {
 		if calls[i].Op == OpDebit {
 			calls[i].Cost = min(calls[i].Cost, 1000)
 			if b, ok := l.plan.Load().shape.(bucket); ok && b.unit > (exact-b.full-b.drain)/100_000 {
-				calls[i].Op = OpTake // what is charged beyond 2^53 parts is left out, as Debit says
+				calls[i].Op = OpTake // Debit leaves out units beyond 2^53 parts
 			}
 		}
 	}

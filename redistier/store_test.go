@@ -77,7 +77,7 @@ func oneByOne(t *testing.T, l *Limiter, key string, cost int, op Op) sluice.Deci
 	return peek(cost)
 }
 
-// charged is the decision of OpDebit, of Debit, and of Peek before.
+// charged returns the decision of OpDebit. d is the decision of Debit, and before the decision of a Peek right before it.
 func (p *plan) charged(d, before sluice.Decision) sluice.Decision {
 	d.Allowed = before.Allowed
 	return d

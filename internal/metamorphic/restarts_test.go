@@ -226,8 +226,8 @@ func (tw *twin) countsNoMore() bool {
 }
 
 // restart writes the first limiter, lets time pass, and restores the second one, in half
-// of the cases under another limit, and with other limits of keys. What SetLimit and
-// Key.SetLimit make of the first one is what is to be seen.
+// of the cases under another limit, and with other limits of keys. The second one then has the keys
+// that the first one has once Limiter.SetLimit and Key.SetLimit have put it under these limits.
 func (tw *twin) restart() {
 	orig := tw.lims[tw.Rng.IntN(len(tw.lims))] // also one that has been restored before
 	var data bytes.Buffer
